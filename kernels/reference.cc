@@ -1,0 +1,314 @@
+#include "kernels/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace raggemm {
+
+DType ComputeType(const GroupedGemmProblem& problem) {
+  for (DType dtype : {problem.lhs.dtype, problem.rhs.dtype, problem.out.dtype}) {
+    if (dtype == DType::kF64) return DType::kF64;
+  }
+  return DType::kF32;
+}
+
+namespace {
+
+// One dims array, [P*R*G]: the size of each group, and where it starts within its segment of G groups.
+struct GroupSizes {
+  std::vector<int64_t> size, start;
+};
+
+GroupSizes ReadSizes(const RaggedDims& dims) {
+  GroupSizes sizes;
+  if (!dims.has_value()) return sizes;
+  const int64_t groups = dims->dims.back();
+  for (int64_t i = 0; i < ElementCount(*dims); ++i) {
+    sizes.start.push_back(i % groups == 0 ? 0 : sizes.start.back() + sizes.size.back());
+    sizes.size.push_back(static_cast<int64_t>(ToDouble(*dims, i)));
+  }
+  return sizes;
+}
+
+// The problems and replicas of a call, and the groups of each.
+struct Batch {
+  RaggedMode mode = RaggedMode::kUniform;
+  int64_t problems = 1, replicas = 1, groups = 0, local_groups = 0;
+};
+
+// One group of one replica. `group` counts all groups, `local` those from group_offset on.
+struct GroupIndex {
+  int64_t problem, replica, group, local;
+};
+
+// A buffer as a matrix of blocks of equal height, or, where its last axis is divided into segments, width.
+class Operand {
+ public:
+  Operand(const BufferDescriptor& buffer, const Batch& batch)
+      : buffer_(buffer), batch_(batch), first_(ReadSizes(buffer.first_dims)), last_(ReadSizes(buffer.last_dims)) {
+    const int64_t rank = static_cast<int64_t>(buffer.dims.size());
+    const int64_t boundary = buffer.axis_boundary < 0 ? buffer.axis_boundary + rank : buffer.axis_boundary;
+    for (int64_t axis = 0; axis < rank; ++axis) (axis < boundary ? rows_ : cols_) *= buffer.dims[axis];
+  }
+
+  int64_t rows() const { return rows_; }
+  int64_t cols() const { return cols_; }
+
+  // The group's matrix in a buffer that is `blocks` blocks tall, in the given one of them.
+  MatrixView Stacked(int64_t block, int64_t blocks, const GroupIndex& at) const {
+    const int64_t height = rows_ / blocks, size_index = SizeIndex(at);
+    MatrixView view = {block * height * cols_, height, cols_, cols_, 1};
+    if (buffer_.first_dims.has_value()) {
+      view.start += first_.start[size_index] * cols_;
+      view.rows = first_.size[size_index];
+    }
+    if (buffer_.last_dims.has_value()) RestrictColumns(last_.start[size_index], last_.size[size_index], &view);
+    return Transposed(view);
+  }
+
+  // With ragged last dims, in a buffer that is one block for each segment wide.
+  MatrixView SideBySide(const GroupIndex& at) const {
+    const int64_t segment = at.problem * batch_.replicas + at.replica;
+    const int64_t width = cols_ / (batch_.problems * batch_.replicas), size_index = SizeIndex(at);
+    MatrixView view = {0, rows_, cols_, cols_, 1};
+    RestrictColumns(segment * width + last_.start[size_index], last_.size[size_index], &view);
+    return Transposed(view);
+  }
+
+  // With both axes ragged: dense matrices back to back, from the start of the problem's part of the buffer.
+  MatrixView Packed(const GroupIndex& at) const {
+    const int64_t begin = at.problem * batch_.groups;
+    int64_t start = at.problem * (ElementCount(buffer_) / batch_.problems);
+    for (int64_t g = begin; g < begin + at.group; ++g) start += first_.size[g] * last_.size[g];
+    const int64_t cols = last_.size[begin + at.group];
+    return Transposed({start, first_.size[begin + at.group], cols, cols, 1});
+  }
+
+ private:
+  int64_t SizeIndex(const GroupIndex& at) const {
+    return (at.problem * batch_.replicas + at.replica) * batch_.groups + at.group;
+  }
+
+  void RestrictColumns(int64_t begin, int64_t size, MatrixView* view) const {
+    const bool packed = buffer_.layout == Layout::kPacked;
+    view->start += packed ? begin * view->rows : begin;
+    view->cols = size;
+    if (packed) view->row_step = size;
+  }
+
+  MatrixView Transposed(const MatrixView& v) const {
+    return buffer_.is_trans ? MatrixView{v.start, v.cols, v.rows, v.col_step, v.row_step} : v;
+  }
+
+  const BufferDescriptor& buffer_;
+  const Batch& batch_;
+  GroupSizes first_, last_;
+  int64_t rows_ = 1, cols_ = 1;
+};
+
+absl::StatusOr<RaggedMode> ModeOf(const GroupedGemmProblem& problem) {
+  const auto set = [](const BufferDescriptor& x) { return x.first_dims.has_value() + 2 * x.last_dims.has_value(); };
+  const int lhs = set(problem.lhs), rhs = set(problem.rhs), out = set(problem.out);
+  const auto one = [](int arrays) { return arrays == 1 || arrays == 2; };
+  if (lhs == 0 && rhs == 0 && out == 0) return RaggedMode::kUniform;
+  if (lhs == 3 && rhs == 3 && out == 3) return RaggedMode::kAllRagged;
+  if (one(lhs) && rhs == 0 && out == 1) return RaggedMode::kRaggedM;
+  if (one(lhs) && one(rhs) && out == 0) return RaggedMode::kRaggedK;
+  if (lhs == 0 && one(rhs) && out == 2) return RaggedMode::kRaggedN;
+  return absl::InvalidArgumentError(absl::StrCat("no mode has these dims arrays (1: first, 2: last, 3: both): lhs ",
+                                                 lhs, ", rhs ", rhs, ", out ", out));
+}
+
+absl::StatusOr<Batch> BatchOf(const GroupedGemmProblem& problem) {
+  absl::StatusOr<RaggedMode> mode = ModeOf(problem);
+  if (!mode.ok()) return mode.status();
+  Batch batch = {.mode = *mode};
+  if (*mode == RaggedMode::kUniform) {
+    batch.groups = problem.out.dims[0];
+  } else {
+    const RaggedDims& sizes = *mode == RaggedMode::kRaggedN        ? problem.out.last_dims
+                              : problem.lhs.first_dims.has_value() ? problem.lhs.first_dims
+                                                                   : problem.lhs.last_dims;
+    if (sizes->dims.size() == 3) batch.problems = sizes->dims[0], batch.replicas = sizes->dims[1];
+    batch.groups = sizes->dims.back();
+  }
+  batch.local_groups = batch.groups;
+  if (batch.problems == 0) return batch;
+  if (*mode == RaggedMode::kRaggedM) batch.local_groups = problem.rhs.dims[0] / batch.problems;
+  if (*mode == RaggedMode::kRaggedK) batch.local_groups = problem.out.dims[0] / batch.problems;
+  return batch;
+}
+
+// The three operands of a call, and where the matrices of a group lie in them.
+struct Operands {
+  const Batch& batch;
+  Operand lhs, rhs, out;
+  bool lhs_has_group_axis;  // ragged N
+
+  Operands(const GroupedGemmProblem& problem, const Batch& batch)
+      : batch(batch), lhs(problem.lhs, batch), rhs(problem.rhs, batch), out(problem.out, batch) {
+    const int64_t problems = std::max<int64_t>(batch.problems, 1);
+    const int64_t k = problem.rhs.last_dims.has_value() ? rhs.rows() / problems : rhs.cols();
+    lhs_has_group_axis = lhs.rows() * lhs.cols() != out.rows() * k;
+  }
+
+  GroupProduct::Term TermOf(const GroupedGemmProblem& problem, const GroupIndex& at) const {
+    const int64_t segment = at.problem * batch.replicas + at.replica, segments = batch.problems * batch.replicas;
+    const int64_t local = at.problem * batch.local_groups + at.local, locals = batch.problems * batch.local_groups;
+    const auto ragged = [&](const BufferDescriptor& buffer, const Operand& operand) {
+      return buffer.last_dims.has_value() ? operand.SideBySide(at) : operand.Stacked(segment, segments, at);
+    };
+    switch (batch.mode) {
+      case RaggedMode::kRaggedM:
+        return {ragged(problem.lhs, lhs), rhs.Stacked(local, locals, at)};
+      case RaggedMode::kRaggedK:
+        return {ragged(problem.lhs, lhs), ragged(problem.rhs, rhs)};
+      case RaggedMode::kRaggedN:
+        return {lhs_has_group_axis ? lhs.Stacked(local, locals, at) : lhs.Stacked(segment, segments, at),
+                rhs.Stacked(at.problem, batch.problems, at)};
+      case RaggedMode::kUniform:
+        return {lhs.Stacked(local, locals, at), rhs.Stacked(local, locals, at)};
+      case RaggedMode::kAllRagged:
+        break;
+    }
+    return {lhs.Packed(at), rhs.Packed(at)};
+  }
+
+  MatrixView OutOf(const GroupIndex& at) const {
+    if (batch.mode == RaggedMode::kAllRagged) return out.Packed(at);
+    if (batch.mode == RaggedMode::kRaggedM || batch.mode == RaggedMode::kRaggedN) {
+      return out.Stacked(at.problem * batch.replicas + at.replica, batch.problems * batch.replicas, at);
+    }
+    return out.Stacked(at.problem * batch.local_groups + at.local, batch.problems * batch.local_groups, at);
+  }
+};
+
+// The row of an array with one row for all, for each local group, or for each replica's local group.
+int64_t ParameterRow(int64_t rows, const Batch& batch, const GroupIndex& at) {
+  if (rows == 1) return 0;
+  const bool shared = rows == batch.problems * batch.local_groups;
+  const int64_t segment = shared ? at.problem : at.problem * batch.replicas + at.replica;
+  return segment * batch.local_groups + at.local;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<GroupProduct>> GroupProducts(const GroupedGemmProblem& problem) {
+  absl::StatusOr<Batch> batch = BatchOf(problem);
+  if (!batch.ok()) return batch.status();
+  const Operands operands(problem, *batch);
+  const bool sums_replicas = batch->mode == RaggedMode::kRaggedK;
+  std::vector<GroupProduct> products;
+  for (int64_t p = 0; p < batch->problems; ++p) {
+    for (int64_t r = 0; r < (sums_replicas ? std::min<int64_t>(batch->replicas, 1) : batch->replicas); ++r) {
+      for (int64_t local = 0; local < batch->local_groups; ++local) {
+        int64_t offset = 0;
+        if (problem.group_offset.has_value()) {
+          const bool single = ElementCount(*problem.group_offset) == 1;
+          offset = static_cast<int64_t>(ToDouble(*problem.group_offset, single ? 0 : p * batch->replicas + r));
+        }
+        GroupIndex at = {p, r, offset + local, local};
+        GroupProduct product = {.out = operands.OutOf(at), .terms = {operands.TermOf(problem, at)}};
+        while (sums_replicas && ++at.replica < batch->replicas) product.terms.push_back(operands.TermOf(problem, at));
+        at.replica = r;
+        if (problem.alpha.has_value()) product.alpha = ParameterRow(ElementCount(*problem.alpha), *batch, at);
+        if (problem.beta.has_value()) product.beta = ParameterRow(ElementCount(*problem.beta), *batch, at);
+        if (problem.bias.has_value()) {
+          product.bias = ParameterRow(problem.bias->dims[0], *batch, at) * product.out.cols;
+        }
+        products.push_back(product);
+      }
+    }
+  }
+  return products;
+}
+
+namespace {
+
+// The definition of the operation, and its tolerance: element (i, j) of one group's product.
+void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j, double* want,
+              double* bound) {
+  double total = 0, magnitude = 0, contraction = 0;
+  for (const auto& [lhs, rhs] : group.terms) {
+    for (int64_t k = 0; k < lhs.cols; ++k) {
+      const double product = ToDouble(problem.lhs, lhs.At(i, k)) * ToDouble(problem.rhs, rhs.At(k, j));
+      total += product;
+      magnitude += std::abs(product);
+    }
+    contraction += static_cast<double>(lhs.cols);
+  }
+  if (problem.alpha.has_value()) {
+    total *= ToDouble(*problem.alpha, group.alpha);
+    magnitude *= std::abs(ToDouble(*problem.alpha, group.alpha));
+  }
+  const double beta = problem.beta.has_value() ? ToDouble(*problem.beta, group.beta) : 1;
+  if (problem.c.has_value() && beta != 0) {
+    total += beta * ToDouble(*problem.c, group.out.At(i, j));
+    magnitude += std::abs(beta * ToDouble(*problem.c, group.out.At(i, j)));
+  }
+  if (problem.bias.has_value()) {
+    total += ToDouble(*problem.bias, group.bias + j);
+    magnitude += std::abs(ToDouble(*problem.bias, group.bias + j));
+  }
+  const FloatFormat compute = FormatOf(ComputeType(problem)), out = FormatOf(problem.out.dtype);
+  *want = total;
+  *bound = compute.Epsilon() * (258 + contraction / 256) * magnitude + out.Epsilon() * std::abs(total) +
+           (contraction + 4) * compute.SmallestSubnormal() + out.SmallestSubnormal();
+}
+
+double Untouched(const GroupedGemmProblem& problem, int64_t index) {
+  return problem.c.has_value() ? ToDouble(*problem.c, index) : 0;
+}
+
+}  // namespace
+
+absl::StatusOr<Reference> ComputeReference(const GroupedGemmProblem& problem) {
+  absl::StatusOr<std::vector<GroupProduct>> groups = GroupProducts(problem);
+  if (!groups.ok()) return groups.status();
+  Reference reference;
+  for (int64_t e = 0; e < ElementCount(problem.out); ++e) reference.want.push_back(Untouched(problem, e));
+  reference.bound.resize(reference.want.size());
+  for (const GroupProduct& group : *groups) {
+    for (int64_t i = 0; i < group.out.rows; ++i) {
+      for (int64_t j = 0; j < group.out.cols; ++j) {
+        const int64_t e = group.out.At(i, j);
+        Evaluate(problem, group, i, j, &reference.want[e], &reference.bound[e]);
+      }
+    }
+  }
+  return reference;
+}
+
+absl::StatusOr<Reference> ComputeReferenceAt(const GroupedGemmProblem& problem,
+                                             absl::Span<const int64_t> out_elements) {
+  absl::StatusOr<std::vector<GroupProduct>> groups = GroupProducts(problem);
+  if (!groups.ok()) return groups.status();
+  Reference reference;
+  for (int64_t e : out_elements) {
+    reference.want.push_back(Untouched(problem, e));
+    reference.bound.push_back(0);
+    for (const GroupProduct& group : *groups) {
+      const int64_t distance = e - group.out.start;
+      if (distance < 0 || group.out.cols == 0) continue;
+      const int64_t i = distance / group.out.row_step, j = distance % group.out.row_step;
+      if (i >= group.out.rows || j >= group.out.cols) continue;
+      Evaluate(problem, group, i, j, &reference.want.back(), &reference.bound.back());
+      break;
+    }
+  }
+  return reference;
+}
+
+double ErrorInUnitsOfBound(double got, double want, double bound, DType out) {
+  if (std::isnan(want)) return std::isnan(got) ? 0 : HUGE_VAL;
+  if (got == want || (std::isinf(got) && got == RoundTo(out, want))) return 0;
+  const double error = std::abs(got - want) / bound;
+  return std::isnan(error) ? HUGE_VAL : error;
+}
+
+}  // namespace raggemm

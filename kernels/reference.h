@@ -1,0 +1,56 @@
+// The specification: what every element of out is, in float64, and how far a result may be from it.
+//
+// Valid input is assumed (MakePlan is what checks it); only a set of dims arrays that is no mode is an error.
+// Never optimised: callers with much to compare ask for some of the elements.
+#ifndef RAGGEMM_KERNELS_REFERENCE_H_
+#define RAGGEMM_KERNELS_REFERENCE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/element.h"
+#include "raggemm/problem.h"
+
+namespace raggemm {
+
+struct Reference {
+  std::vector<double> want;
+  std::vector<double> bound;  // largest |got - want| allowed; 0 where out is a zero or a copy of c
+};
+// One entry for each element of out, by linear index.
+absl::StatusOr<Reference> ComputeReference(const GroupedGemmProblem& problem);
+// One entry for each of these linear indices.
+absl::StatusOr<Reference> ComputeReferenceAt(const GroupedGemmProblem& problem, absl::Span<const int64_t> out_elements);
+
+// |got - want| / bound: above 1 is wrong. A NaN is right where want is one, and so is the infinity to which want
+// rounds in out's type; otherwise both are infinitely wrong.
+double ErrorInUnitsOfBound(double got, double want, double bound, DType out);
+
+// The matrix of one group inside a buffer, transposed where the operand is.
+struct MatrixView {
+  int64_t start, rows, cols, row_step, col_step;
+  int64_t At(int64_t i, int64_t j) const { return start + i * row_step + j * col_step; }
+};
+
+// One processed group: out = alpha * (sum over terms of lhs x rhs) + beta * c + bias, c seen as out is.
+struct GroupProduct {
+  struct Term {
+    MatrixView lhs, rhs;
+  };
+  MatrixView out;
+  std::vector<Term> terms;  // one; with ragged K one for each replica, summed in order
+  int64_t alpha = 0;        // index of the group's alpha
+  int64_t beta = 0;         // likewise
+  int64_t bias = 0;         // index of the group's first bias element
+};
+// What is multiplied with what, for every processed group. Whatever no `out` covers belongs to no group.
+absl::StatusOr<std::vector<GroupProduct>> GroupProducts(const GroupedGemmProblem& problem);
+
+// The type of products and sums: f64 if lhs, rhs or out is f64, else f32.
+DType ComputeType(const GroupedGemmProblem& problem);
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_REFERENCE_H_
