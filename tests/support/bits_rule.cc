@@ -1,0 +1,121 @@
+#include "tests/support/bits_rule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "kernels/element.h"
+
+namespace raggemm::test {
+namespace {
+
+constexpr int64_t kChain = 256;  // k of one fma chain
+
+// The values of a matrix, row by row, in the compute type.
+template <typename T>
+std::vector<T> Widen(const Array& array, const MatrixView& view) {
+  std::vector<T> values;
+  values.reserve(view.rows * view.cols);
+  for (int64_t i = 0; i < view.rows; ++i) {
+    for (int64_t j = 0; j < view.cols; ++j) values.push_back(static_cast<T>(ToDouble(array, view.At(i, j))));
+  }
+  return values;
+}
+
+template <typename T>
+struct Factors {
+  std::vector<T> lhs;             // [M, K]
+  std::vector<T> rhs_transposed;  // [N, K]
+  int64_t k;
+};
+
+template <typename T>
+T Total(const std::vector<Factors<T>>& terms, int64_t i, int64_t j) {
+  T total = 0;
+  bool first = true;
+  for (const Factors<T>& term : terms) {
+    const T* a = term.lhs.data() + i * term.k;
+    const T* b = term.rhs_transposed.data() + j * term.k;
+    for (int64_t begin = 0; begin < term.k; begin += kChain) {
+      T chain = 0;
+      for (int64_t k = begin; k < std::min(begin + kChain, term.k); ++k) chain = std::fma(a[k], b[k], chain);
+      total = first ? chain : total + chain;
+      first = false;
+    }
+  }
+  return total;
+}
+
+template <typename T>
+void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, std::vector<double>* out) {
+  std::vector<Factors<T>> terms;
+  for (const auto& [lhs, rhs] : group.terms) {
+    const MatrixView transposed = {rhs.start, rhs.cols, rhs.rows, rhs.col_step, rhs.row_step};
+    terms.push_back({Widen<T>(problem.lhs, lhs), Widen<T>(problem.rhs, transposed), lhs.cols});
+  }
+  const auto value = [](const Array& array, int64_t index) { return static_cast<T>(ToDouble(array, index)); };
+  for (int64_t i = 0; i < group.out.rows; ++i) {
+    for (int64_t j = 0; j < group.out.cols; ++j) {
+      const int64_t index = group.out.At(i, j);
+      T r = Total(terms, i, j);
+      if (problem.alpha.has_value()) r = value(*problem.alpha, group.alpha) * r;
+      const T beta = problem.beta.has_value() ? value(*problem.beta, group.beta) : T{1};
+      if (problem.c.has_value() && beta != 0) r = std::fma(beta, value(*problem.c, index), r);
+      if (problem.bias.has_value()) r = r + value(*problem.bias, group.bias + j);
+      (*out)[index] = RoundTo(problem.out.dtype, r);
+    }
+  }
+}
+
+bool SameBits(double a, double b) { return (std::isnan(a) && std::isnan(b)) || std::memcmp(&a, &b, sizeof(a)) == 0; }
+
+std::string Mismatch(int64_t index, double got, double want, int64_t wrong, int64_t elements) {
+  char text[200];
+  std::snprintf(text, sizeof(text), "out[%lld] is %.17g (%a), expected %.17g (%a); %lld of %lld elements are wrong",
+                static_cast<long long>(index), got, got, want, want, static_cast<long long>(wrong),
+                static_cast<long long>(elements));
+  return text;
+}
+
+template <typename Right>
+testing::AssertionResult Compare(const Array& out, const std::vector<double>& want, Right right) {
+  int64_t wrong = 0, first = 0;
+  for (int64_t i = ElementCount(out) - 1; i >= 0; --i) {
+    if (right(ToDouble(out, i), i)) continue;
+    ++wrong;
+    first = i;
+  }
+  if (wrong == 0) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << Mismatch(first, ToDouble(out, first), want[first], wrong, ElementCount(out));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<double>> ExpectedOut(const GroupedGemmProblem& problem) {
+  absl::StatusOr<std::vector<GroupProduct>> groups = GroupProducts(problem);
+  if (!groups.ok()) return groups.status();
+  std::vector<double> out(ElementCount(problem.out), 0.0);
+  if (problem.c.has_value()) {
+    for (size_t i = 0; i < out.size(); ++i) out[i] = ToDouble(*problem.c, i);
+  }
+  const bool is_f64 = ComputeType(problem) == DType::kF64;
+  for (const GroupProduct& group : *groups) {
+    is_f64 ? Evaluate<double>(problem, group, &out) : Evaluate<float>(problem, group, &out);
+  }
+  return out;
+}
+
+testing::AssertionResult HasBits(const Array& out, const std::vector<double>& expected) {
+  return Compare(out, expected, [&](double got, int64_t i) { return SameBits(got, expected[i]); });
+}
+
+testing::AssertionResult IsWithinBound(const Array& out, const Reference& reference) {
+  return Compare(out, reference.want, [&](double got, int64_t i) {
+    return ErrorInUnitsOfBound(got, reference.want[i], reference.bound[i], out.dtype) <= 1;
+  });
+}
+
+}  // namespace raggemm::test

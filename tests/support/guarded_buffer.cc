@@ -1,0 +1,66 @@
+#include "tests/support/guarded_buffer.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <vector>
+
+namespace raggemm::test {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr unsigned char kFill = 0xA5;
+
+// Regions by page count. Mapping is slow and tests make very many small buffers, so regions are reused.
+std::map<size_t, std::vector<unsigned char*>>& FreeRegions() {
+  static auto* regions = new std::map<size_t, std::vector<unsigned char*>>;
+  return *regions;
+}
+
+unsigned char* TakeRegion(size_t pages) {
+  std::vector<unsigned char*>& free = FreeRegions()[pages];
+  if (!free.empty()) {
+    unsigned char* region = free.back();
+    free.pop_back();
+    return region;
+  }
+  void* reserved = mmap(nullptr, (pages + 2) * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (reserved == MAP_FAILED) std::abort();
+  unsigned char* region = static_cast<unsigned char*>(reserved) + kPage;
+  if (mprotect(region, pages * kPage, PROT_READ | PROT_WRITE) != 0) std::abort();
+  return region;
+}
+
+}  // namespace
+
+GuardedBuffer::GuardedBuffer(size_t bytes, size_t gap)
+    : bytes_(bytes), pages_((bytes + gap + kPage - 1) / kPage), region_(nullptr), data_(nullptr) {
+  if (bytes == 0) return;
+  region_ = TakeRegion(pages_);
+  unsigned char* end = region_ + pages_ * kPage - gap;
+  data_ = end - bytes;
+  std::memset(region_, kFill, pages_ * kPage - gap - bytes);
+  std::memset(end, kFill, gap);
+}
+
+GuardedBuffer::GuardedBuffer(GuardedBuffer&& other) noexcept
+    : bytes_(other.bytes_), pages_(other.pages_), region_(other.region_), data_(other.data_) {
+  other.region_ = nullptr;
+}
+
+GuardedBuffer::~GuardedBuffer() {
+  if (region_ != nullptr) FreeRegions()[pages_].push_back(region_);
+}
+
+bool GuardedBuffer::SurroundingsIntact() const {
+  if (region_ == nullptr) return true;
+  const unsigned char* begin = static_cast<const unsigned char*>(data_);
+  const auto filled = [](unsigned char byte) { return byte == kFill; };
+  return std::all_of(const_cast<const unsigned char*>(region_), begin, filled) &&
+         std::all_of(begin + bytes_, static_cast<const unsigned char*>(region_) + pages_ * kPage, filled);
+}
+
+}  // namespace raggemm::test

@@ -1,0 +1,65 @@
+#include "tests/support/isa_fixture.h"
+
+#include <cstdio>
+#include <set>
+
+namespace raggemm::test {
+namespace {
+
+std::set<Isa>& Covered() {
+  static auto* covered = new std::set<Isa>;
+  return *covered;
+}
+
+// Registered where IsaTest is linked in; silent in programs that ran no test of it.
+class CoverageReport : public testing::Environment {
+ public:
+  void TearDown() override {
+    if (Covered().empty()) return;
+    for (Isa isa : kAllIsas) {
+      const char* state = Covered().count(isa) ? "covered" : HostHas(isa) ? "NOT COVERED" : "not covered, CPU lacks it";
+      std::printf("[   ISA    ] %s: %s\n", IsaName(isa).c_str(), state);
+      const bool filtered = testing::GTEST_FLAG(filter) != "*";
+      EXPECT_TRUE(filtered || !HostHas(isa) || Covered().count(isa)) << IsaName(isa) << " was not tested";
+    }
+  }
+};
+
+const testing::Environment* const kReport = testing::AddGlobalTestEnvironment(new CoverageReport);
+
+}  // namespace
+
+std::string IsaName(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar:
+      return "scalar";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+  }
+  return "unknown";
+}
+
+bool HostHas(Isa isa) {
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return isa == Isa::kScalar || (isa == Isa::kAvx2 ? avx2 : avx512);
+}
+
+std::vector<Isa> HostIsas() {
+  std::vector<Isa> isas;
+  for (Isa isa : kAllIsas) {
+    if (HostHas(isa)) isas.push_back(isa);
+  }
+  return isas;
+}
+
+void IsaTest::SetUp() {
+  if (!HostHas(GetParam())) GTEST_SKIP() << "ISA not covered, this CPU lacks it: " << IsaName(GetParam());
+  Covered().insert(GetParam());
+}
+
+}  // namespace raggemm::test

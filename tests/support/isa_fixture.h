@@ -1,0 +1,35 @@
+// Tests that run once for each instruction set.
+#ifndef RAGGEMM_TESTS_SUPPORT_ISA_FIXTURE_H_
+#define RAGGEMM_TESTS_SUPPORT_ISA_FIXTURE_H_
+
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "raggemm/grouped_gemm.h"
+
+namespace raggemm::test {
+
+inline constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
+
+std::string IsaName(Isa isa);
+// What the CPU says, asked without the library.
+bool HostHas(Isa isa);
+std::vector<Isa> HostIsas();
+
+// Skips where the CPU lacks the ISA. A program with such tests ends by printing which ISAs it covered, and fails
+// if it skipped one that the CPU has.
+class IsaTest : public testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override;
+  static Options With(Isa isa) { return {.isa = isa}; }
+};
+
+// RAGGEMM_FOR_EACH_ISA(Fixture): instantiates the tests of a class derived from IsaTest.
+#define RAGGEMM_FOR_EACH_ISA(fixture)                                 \
+  INSTANTIATE_TEST_SUITE_P(Isa, fixture, testing::ValuesIn(kAllIsas), \
+                           [](const testing::TestParamInfo<Isa>& info) { return IsaName(info.param); })
+
+}  // namespace raggemm::test
+
+#endif  // RAGGEMM_TESTS_SUPPORT_ISA_FIXTURE_H_

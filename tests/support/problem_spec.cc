@@ -1,0 +1,207 @@
+#include "tests/support/problem_spec.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "kernels/element.h"
+
+namespace raggemm::test {
+namespace {
+
+struct Shapes {
+  std::vector<int64_t> lhs, rhs, out;
+};
+
+int64_t SumOfProducts(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+  int64_t sum = 0;
+  for (size_t g = 0; g < a.size(); ++g) sum += a[g] * b[g];
+  return sum;
+}
+
+// {a, b}, or {b, a} where flipped, behind the group axis if there is one.
+std::vector<int64_t> Matrix(int64_t a, int64_t b, bool flipped, std::optional<int64_t> groups = std::nullopt) {
+  std::vector<int64_t> dims;
+  if (groups.has_value()) dims.push_back(*groups);
+  dims.push_back(flipped ? b : a);
+  dims.push_back(flipped ? a : b);
+  return dims;
+}
+
+Shapes ShapesOf(const ProblemSpec& s) {
+  const int64_t segments = s.problems * s.replicas, locals = s.problems * s.local_groups.value_or(s.groups);
+  switch (s.mode) {
+    case RaggedMode::kRaggedM:
+      return {
+          Matrix(segments * s.m, s.k, s.lhs_flipped), Matrix(s.k, s.n, s.rhs_flipped, locals), {segments * s.m, s.n}};
+    case RaggedMode::kRaggedK:
+      return {
+          Matrix(segments * s.k, s.m, s.lhs_flipped), Matrix(segments * s.k, s.n, s.rhs_flipped), {locals, s.m, s.n}};
+    case RaggedMode::kRaggedN:
+      return {s.lhs_grouped   ? Matrix(s.m, s.k, s.lhs_flipped, locals)
+              : s.lhs_flipped ? std::vector<int64_t>{segments * s.k, s.m}
+                              : std::vector<int64_t>{segments * s.m, s.k},
+              s.rhs_flipped ? std::vector<int64_t>{s.problems * s.n, s.k} : std::vector<int64_t>{s.problems * s.k, s.n},
+              {segments * s.m, s.n}};
+    case RaggedMode::kUniform:
+      return {
+          Matrix(s.m, s.k, s.lhs_flipped, s.groups), Matrix(s.k, s.n, s.rhs_flipped, s.groups), {s.groups, s.m, s.n}};
+    case RaggedMode::kAllRagged:
+      break;
+  }
+  return {{SumOfProducts(s.sizes, s.k_sizes)},
+          {SumOfProducts(s.k_sizes, s.n_sizes)},
+          {SumOfProducts(s.sizes, s.n_sizes) + s.slack}};
+}
+
+}  // namespace
+
+uint64_t TestSeed() {
+  const char* text = std::getenv("RAGGEMM_TEST_SEED");
+  return text != nullptr ? std::strtoull(text, nullptr, 0) : 20240607;
+}
+
+std::vector<int64_t> Random::Sizes(int64_t groups, int64_t total) {
+  std::vector<int64_t> cuts(groups + 1, 0);
+  for (int64_t& cut : cuts) cut = Below(total + 1);
+  cuts.front() = 0;
+  if (Coin()) cuts.back() = total;
+  std::sort(cuts.begin(), cuts.end());
+  std::vector<int64_t> sizes;
+  for (int64_t g = 0; g < groups; ++g) sizes.push_back(Below(4) == 0 ? 0 : cuts[g + 1] - cuts[g]);
+  return sizes;
+}
+
+std::string Describe(const ProblemSpec& s) {
+  const auto join = [](const std::vector<int64_t>& values) { return absl::StrJoin(values, ","); };
+  const auto integer = [](auto value) { return static_cast<int>(value); };
+  return absl::StrCat(
+      "seed ", s.seed, " mode ", integer(s.mode), " P,R,G ", s.problems, ",", s.replicas, ",", s.groups, " m,n,k ", s.m,
+      ",", s.n, ",", s.k, " sizes [", join(s.sizes), "] n [", join(s.n_sizes), "] k [", join(s.k_sizes), "] flipped ",
+      integer(s.lhs_flipped), integer(s.rhs_flipped), " grouped ", integer(s.lhs_grouped), " packed ",
+      integer(s.lhs_layout), integer(s.rhs_layout), integer(s.out_layout), " dtypes ", integer(s.lhs), integer(s.rhs),
+      integer(s.out), " c,bias,alpha,beta ", integer(s.c), integer(s.bias), integer(s.alpha), integer(s.beta), " rows ",
+      integer(s.parameter_rows), " offset ", s.group_offset.value_or(0), " local ", s.local_groups.value_or(s.groups));
+}
+
+size_t BytesOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+    case DType::kBF16:
+      return 2;
+    case DType::kF32:
+    case DType::kS32:
+    case DType::kU32:
+      return 4;
+    case DType::kF64:
+    case DType::kS64:
+      break;
+  }
+  return 8;
+}
+
+Tensor::Tensor(DType dtype, std::vector<int64_t> dims, int64_t gap_elements)
+    : dtype_(dtype),
+      dims_(std::move(dims)),
+      buffer_(ElementCount({nullptr, dtype, dims_}) * BytesOf(dtype), gap_elements * BytesOf(dtype)) {}
+
+TestProblem::TestProblem(const ProblemSpec& spec) : random_(spec.seed), gap_elements_(spec.gap_elements) {
+  const Shapes shapes = ShapesOf(spec);
+  static_cast<Array&>(problem.lhs) = AddRandom(spec.lhs, shapes.lhs);
+  static_cast<Array&>(problem.rhs) = AddRandom(spec.rhs, shapes.rhs);
+  static_cast<Array&>(problem.out) = AddRandom(spec.out, shapes.out);
+  problem.lhs.layout = spec.lhs_layout;
+  problem.rhs.layout = spec.rhs_layout;
+  problem.out.layout = spec.out_layout;
+  SetRaggedDims(spec);
+  AddOptionalOperands(spec);
+  ClearOut();
+}
+
+// Each operand gets arrays of its own, as callers have them.
+void TestProblem::SetRaggedDims(const ProblemSpec& spec) {
+  const bool batched = spec.problems * spec.replicas != 1;
+  const std::vector<int64_t> shape =
+      batched ? std::vector<int64_t>{spec.problems, spec.replicas, spec.groups} : std::vector<int64_t>{spec.groups};
+  const auto add = [&](const std::vector<int64_t>& sizes) { return AddIntegers(spec.sizes_type, shape, sizes); };
+  BufferDescriptor &lhs = problem.lhs, &rhs = problem.rhs, &out = problem.out;
+  lhs.is_trans = spec.lhs_flipped;
+  rhs.is_trans = spec.rhs_flipped;
+  switch (spec.mode) {
+    case RaggedMode::kRaggedM:
+      (spec.lhs_flipped ? lhs.last_dims : lhs.first_dims) = add(spec.sizes);
+      out.first_dims = add(spec.sizes);
+      break;
+    case RaggedMode::kRaggedK:
+      lhs.is_trans = !spec.lhs_flipped;
+      (spec.lhs_flipped ? lhs.last_dims : lhs.first_dims) = add(spec.sizes);
+      (spec.rhs_flipped ? rhs.last_dims : rhs.first_dims) = add(spec.sizes);
+      break;
+    case RaggedMode::kRaggedN:
+      (spec.rhs_flipped ? rhs.first_dims : rhs.last_dims) = add(spec.sizes);
+      out.last_dims = add(spec.sizes);
+      break;
+    case RaggedMode::kUniform:
+      break;
+    case RaggedMode::kAllRagged:
+      lhs.first_dims = add(spec.lhs_flipped ? spec.k_sizes : spec.sizes);
+      lhs.last_dims = add(spec.lhs_flipped ? spec.sizes : spec.k_sizes);
+      rhs.first_dims = add(spec.rhs_flipped ? spec.n_sizes : spec.k_sizes);
+      rhs.last_dims = add(spec.rhs_flipped ? spec.k_sizes : spec.n_sizes);
+      out.first_dims = add(spec.sizes);
+      out.last_dims = add(spec.n_sizes);
+      break;
+  }
+}
+
+void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
+  const int64_t locals = spec.problems * spec.local_groups.value_or(spec.groups);
+  const bool per_replica = spec.parameter_rows == ParameterRows::kPerReplica;
+  const int64_t rows = per_replica ? locals * spec.replicas : locals;
+  const bool is_f64 = spec.lhs == DType::kF64 || spec.rhs == DType::kF64 || spec.out == DType::kF64;
+  const DType compute = is_f64 ? DType::kF64 : DType::kF32;
+  const std::vector<int64_t> parameter_shape =
+      spec.parameter_rows == ParameterRows::kScalar ? std::vector<int64_t>{} : std::vector<int64_t>{rows};
+  if (spec.c) problem.c = AddRandom(spec.out, {problem.out.dims.begin(), problem.out.dims.end()});
+  if (spec.bias) problem.bias = AddRandom(spec.bias_type, {rows, spec.n});
+  if (spec.alpha) problem.alpha = AddRandom(compute, parameter_shape);
+  if (spec.beta) problem.beta = AddRandom(compute, parameter_shape);
+  if (spec.group_offset.has_value()) problem.group_offset = AddIntegers(DType::kS32, {}, {*spec.group_offset});
+}
+
+Array TestProblem::AddRandom(DType dtype, std::vector<int64_t> dims) {
+  const Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_).array();
+  for (int64_t i = 0; i < ElementCount(array); ++i) StoreRounded(array, i, random_.Unit());
+  return array;
+}
+
+Array TestProblem::AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Span<const int64_t> values) {
+  const Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_).array();
+  char* bytes = static_cast<char*>(array.data);
+  // Little endian: the low bytes are the narrower integer.
+  for (size_t i = 0; i < values.size(); ++i) std::memcpy(bytes + i * BytesOf(dtype), &values[i], BytesOf(dtype));
+  return array;
+}
+
+void TestProblem::ClearOut() {
+  if (problem.out.data != nullptr) {
+    std::memset(problem.out.data, 0xFF, ElementCount(problem.out) * BytesOf(problem.out.dtype));
+  }
+}
+
+void TestProblem::AliasOutWithC() {
+  if (problem.out.data != nullptr) {
+    std::memcpy(problem.out.data, problem.c->data, ElementCount(problem.out) * BytesOf(problem.out.dtype));
+  }
+  problem.c->data = problem.out.data;
+}
+
+bool TestProblem::SurroundingsIntact() const {
+  return std::all_of(tensors_.begin(), tensors_.end(),
+                     [](const Tensor& tensor) { return tensor.buffer().SurroundingsIntact(); });
+}
+
+}  // namespace raggemm::test

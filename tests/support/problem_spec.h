@@ -1,0 +1,103 @@
+// Problems made from a few numbers, with random data in guarded buffers.
+#ifndef RAGGEMM_TESTS_SUPPORT_PROBLEM_SPEC_H_
+#define RAGGEMM_TESTS_SUPPORT_PROBLEM_SPEC_H_
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/guarded_buffer.h"
+
+namespace raggemm::test {
+
+// The seed of every random test: RAGGEMM_TEST_SEED where it is set, else a fixed one.
+uint64_t TestSeed();
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : engine_(seed) {}
+  int64_t Below(int64_t limit) { return static_cast<int64_t>(engine_() % static_cast<uint64_t>(limit)); }
+  bool Coin() { return Below(2) == 1; }
+  double Unit() { return static_cast<double>(static_cast<int64_t>(engine_())) * 0x1p-63; }  // in [-1, 1)
+  // Non-negative, `groups` of them, some zero, sum at most `total` and often equal to it.
+  std::vector<int64_t> Sizes(int64_t groups, int64_t total);
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+enum class ParameterRows : uint8_t { kScalar, kPerGroup, kPerReplica };
+
+// A problem in numbers. Only the extents that the mode has count.
+struct ProblemSpec {
+  RaggedMode mode = RaggedMode::kRaggedM;
+  int64_t problems = 1, replicas = 1, groups = 1;
+  // Of each problem and replica; along the ragged axis it may exceed the sum of the sizes. All ragged: unused.
+  int64_t m = 1, n = 1, k = 1;
+  std::vector<int64_t> sizes;             // [problems, replicas, groups] along the ragged axis; all ragged: along M
+  std::vector<int64_t> n_sizes, k_sizes;  // all ragged
+  // Stored the other way round: [K,M] for lhs of ragged M, [M,K] for lhs of ragged K, [N,K] for rhs, and so on.
+  bool lhs_flipped = false, rhs_flipped = false;
+  bool lhs_grouped = false;  // ragged N: [G,M,K] rather than [M,K]
+  Layout lhs_layout = Layout::kStrided, rhs_layout = Layout::kStrided, out_layout = Layout::kStrided;
+  DType lhs = DType::kF32, rhs = DType::kF32, out = DType::kF32, bias_type = DType::kF32, sizes_type = DType::kS32;
+  bool c = false, bias = false, alpha = false, beta = false;
+  ParameterRows parameter_rows = ParameterRows::kPerGroup;  // of alpha and beta; bias: per group unless per replica
+  std::optional<int64_t> group_offset;
+  std::optional<int64_t> local_groups;
+  int64_t slack = 0;         // all ragged: elements of out after the last group
+  int64_t gap_elements = 0;  // distance of each buffer from the unmapped page
+  uint64_t seed = TestSeed();
+};
+// Everything needed to make it again.
+std::string Describe(const ProblemSpec& spec);
+
+size_t BytesOf(DType dtype);
+
+// A dense array and the memory it is in.
+class Tensor {
+ public:
+  Tensor(DType dtype, std::vector<int64_t> dims, int64_t gap_elements = 0);
+  Array array() const { return {buffer_.data(), dtype_, dims_}; }
+  GuardedBuffer& buffer() { return buffer_; }
+  const GuardedBuffer& buffer() const { return buffer_; }
+
+ private:
+  DType dtype_;
+  std::vector<int64_t> dims_;
+  GuardedBuffer buffer_;
+};
+
+// A problem that owns its buffers. Tests may change `problem`, and add tensors to it.
+class TestProblem {
+ public:
+  explicit TestProblem(const ProblemSpec& spec);
+  TestProblem(TestProblem&&) = default;
+
+  GroupedGemmProblem problem;
+
+  // Values in [-1, 1), rounded.
+  Array AddRandom(DType dtype, std::vector<int64_t> dims);
+  Array AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Span<const int64_t> values);
+  // Sets every byte of out to 0xFF: NaN in every type.
+  void ClearOut();
+  // Makes out a copy of c and c the same memory.
+  void AliasOutWithC();
+  bool SurroundingsIntact() const;
+
+ private:
+  void SetRaggedDims(const ProblemSpec& spec);
+  void AddOptionalOperands(const ProblemSpec& spec);
+
+  Random random_;
+  int64_t gap_elements_;
+  std::deque<Tensor> tensors_;  // a deque: arrays point into its elements
+};
+
+}  // namespace raggemm::test
+
+#endif  // RAGGEMM_TESTS_SUPPORT_PROBLEM_SPEC_H_

@@ -1,0 +1,63 @@
+// Thread pools as other runtimes might have them.
+#ifndef RAGGEMM_TESTS_SUPPORT_TASK_POOLS_H_
+#define RAGGEMM_TESTS_SUPPORT_TASK_POOLS_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "raggemm/plan.h"
+
+namespace raggemm::test {
+
+// Runs tasks on threads of its own, the newest first where `reverse`.
+class ThreadedPool : public TaskPool {
+ public:
+  explicit ThreadedPool(int threads, bool reverse = false);
+  ~ThreadedPool() override;  // runs what is left
+  int64_t num_threads() const override { return static_cast<int64_t>(threads_.size()); }
+  void Schedule(std::function<void()> task) override;
+
+ private:
+  void Work();
+
+  const bool reverse_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  bool closed_ = false;
+  std::vector<std::thread> threads_;
+};
+
+// Runs each task at once, on the thread that schedules it.
+class InlinePool : public TaskPool {
+ public:
+  explicit InlinePool(int threads) : threads_(threads) {}
+  int64_t num_threads() const override { return threads_; }
+  void Schedule(std::function<void()> task) override { task(); }
+
+ private:
+  const int threads_;
+};
+
+// Keeps tasks: for RunAll, long after the call, or for ever.
+class KeepingPool : public TaskPool {
+ public:
+  explicit KeepingPool(int threads) : threads_(threads) {}
+  int64_t num_threads() const override { return threads_; }
+  void Schedule(std::function<void()> task) override { tasks_.push_back(std::move(task)); }
+  void RunAll();
+  size_t kept() const { return tasks_.size(); }
+
+ private:
+  const int threads_;
+  std::vector<std::function<void()>> tasks_;
+};
+
+}  // namespace raggemm::test
+
+#endif  // RAGGEMM_TESTS_SUPPORT_TASK_POOLS_H_
