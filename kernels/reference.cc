@@ -46,7 +46,7 @@ struct GroupIndex {
   int64_t problem, replica, group, local;
 };
 
-// A buffer as a matrix of blocks of equal height, or, where its last axis is divided into segments, width.
+// A buffer as a matrix: equal blocks on top of each other, in each of which groups may divide either axis.
 class Operand {
  public:
   Operand(const BufferDescriptor& buffer, const Batch& batch)
@@ -59,24 +59,21 @@ class Operand {
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
 
-  // The group's matrix in a buffer that is `blocks` blocks tall, in the given one of them.
-  MatrixView Stacked(int64_t block, int64_t blocks, const GroupIndex& at) const {
-    const int64_t height = rows_ / blocks, size_index = SizeIndex(at);
+  // The group's matrix in one of the blocks.
+  MatrixView InBlock(int64_t block, int64_t blocks, const GroupIndex& at) const {
+    const int64_t height = rows_ / blocks;
+    const int64_t size_index = (at.problem * batch_.replicas + at.replica) * batch_.groups + at.group;
     MatrixView view = {block * height * cols_, height, cols_, cols_, 1};
     if (buffer_.first_dims.has_value()) {
       view.start += first_.start[size_index] * cols_;
       view.rows = first_.size[size_index];
     }
-    if (buffer_.last_dims.has_value()) RestrictColumns(last_.start[size_index], last_.size[size_index], &view);
-    return Transposed(view);
-  }
-
-  // With ragged last dims, in a buffer that is one block for each segment wide.
-  MatrixView SideBySide(const GroupIndex& at) const {
-    const int64_t segment = at.problem * batch_.replicas + at.replica;
-    const int64_t width = cols_ / (batch_.problems * batch_.replicas), size_index = SizeIndex(at);
-    MatrixView view = {0, rows_, cols_, cols_, 1};
-    RestrictColumns(segment * width + last_.start[size_index], last_.size[size_index], &view);
+    if (buffer_.last_dims.has_value()) {
+      const bool packed = buffer_.layout == Layout::kPacked;
+      view.start += last_.start[size_index] * (packed ? height : 1);
+      view.cols = last_.size[size_index];
+      if (packed) view.row_step = view.cols;
+    }
     return Transposed(view);
   }
 
@@ -90,17 +87,6 @@ class Operand {
   }
 
  private:
-  int64_t SizeIndex(const GroupIndex& at) const {
-    return (at.problem * batch_.replicas + at.replica) * batch_.groups + at.group;
-  }
-
-  void RestrictColumns(int64_t begin, int64_t size, MatrixView* view) const {
-    const bool packed = buffer_.layout == Layout::kPacked;
-    view->start += packed ? begin * view->rows : begin;
-    view->cols = size;
-    if (packed) view->row_step = size;
-  }
-
   MatrixView Transposed(const MatrixView& v) const {
     return buffer_.is_trans ? MatrixView{v.start, v.cols, v.rows, v.col_step, v.row_step} : v;
   }
@@ -157,22 +143,17 @@ struct Operands {
     lhs_has_group_axis = lhs.rows() * lhs.cols() != out.rows() * k;
   }
 
-  GroupProduct::Term TermOf(const GroupedGemmProblem& problem, const GroupIndex& at) const {
-    const int64_t segment = at.problem * batch.replicas + at.replica, segments = batch.problems * batch.replicas;
-    const int64_t local = at.problem * batch.local_groups + at.local, locals = batch.problems * batch.local_groups;
-    const auto ragged = [&](const BufferDescriptor& buffer, const Operand& operand) {
-      return buffer.last_dims.has_value() ? operand.SideBySide(at) : operand.Stacked(segment, segments, at);
-    };
+  GroupProduct::Term TermOf(const GroupIndex& at) const {
     switch (batch.mode) {
       case RaggedMode::kRaggedM:
-        return {ragged(problem.lhs, lhs), rhs.Stacked(local, locals, at)};
+        return {OfSegment(lhs, at), OfGroup(rhs, at)};
       case RaggedMode::kRaggedK:
-        return {ragged(problem.lhs, lhs), ragged(problem.rhs, rhs)};
+        return {OfSegment(lhs, at), OfSegment(rhs, at)};
       case RaggedMode::kRaggedN:
-        return {lhs_has_group_axis ? lhs.Stacked(local, locals, at) : lhs.Stacked(segment, segments, at),
-                rhs.Stacked(at.problem, batch.problems, at)};
+        return {lhs_has_group_axis ? OfGroup(lhs, at) : OfSegment(lhs, at),
+                rhs.InBlock(at.problem, batch.problems, at)};
       case RaggedMode::kUniform:
-        return {lhs.Stacked(local, locals, at), rhs.Stacked(local, locals, at)};
+        return {OfGroup(lhs, at), OfGroup(rhs, at)};
       case RaggedMode::kAllRagged:
         break;
     }
@@ -181,10 +162,17 @@ struct Operands {
 
   MatrixView OutOf(const GroupIndex& at) const {
     if (batch.mode == RaggedMode::kAllRagged) return out.Packed(at);
-    if (batch.mode == RaggedMode::kRaggedM || batch.mode == RaggedMode::kRaggedN) {
-      return out.Stacked(at.problem * batch.replicas + at.replica, batch.problems * batch.replicas, at);
-    }
-    return out.Stacked(at.problem * batch.local_groups + at.local, batch.problems * batch.local_groups, at);
+    const bool has_group_axis = batch.mode == RaggedMode::kRaggedK || batch.mode == RaggedMode::kUniform;
+    return has_group_axis ? OfGroup(out, at) : OfSegment(out, at);
+  }
+
+ private:
+  MatrixView OfSegment(const Operand& x, const GroupIndex& at) const {
+    return x.InBlock(at.problem * batch.replicas + at.replica, batch.problems * batch.replicas, at);
+  }
+
+  MatrixView OfGroup(const Operand& x, const GroupIndex& at) const {
+    return x.InBlock(at.problem * batch.local_groups + at.local, batch.problems * batch.local_groups, at);
   }
 };
 
@@ -196,32 +184,39 @@ int64_t ParameterRow(int64_t rows, const Batch& batch, const GroupIndex& at) {
   return segment * batch.local_groups + at.local;
 }
 
+int64_t GroupOffset(const GroupedGemmProblem& problem, const Batch& batch, int64_t p, int64_t r) {
+  if (!problem.group_offset.has_value()) return 0;
+  const bool single = ElementCount(*problem.group_offset) == 1;
+  return static_cast<int64_t>(ToDouble(*problem.group_offset, single ? 0 : p * batch.replicas + r));
+}
+
+// With ragged K of all replicas from `at` on, else of one.
+GroupProduct ProductOf(const GroupedGemmProblem& problem, const Operands& operands, GroupIndex at) {
+  const Batch& batch = operands.batch;
+  GroupProduct product = {.out = operands.OutOf(at), .terms = {operands.TermOf(at)}};
+  if (problem.alpha.has_value()) product.alpha = ParameterRow(ElementCount(*problem.alpha), batch, at);
+  if (problem.beta.has_value()) product.beta = ParameterRow(ElementCount(*problem.beta), batch, at);
+  if (problem.bias.has_value()) product.bias = ParameterRow(problem.bias->dims[0], batch, at) * product.out.cols;
+  if (batch.mode == RaggedMode::kRaggedK) {
+    while (++at.replica < batch.replicas) product.terms.push_back(operands.TermOf(at));
+  }
+  return product;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<GroupProduct>> GroupProducts(const GroupedGemmProblem& problem) {
   absl::StatusOr<Batch> batch = BatchOf(problem);
   if (!batch.ok()) return batch.status();
   const Operands operands(problem, *batch);
-  const bool sums_replicas = batch->mode == RaggedMode::kRaggedK;
+  const int64_t replicas =
+      batch->mode == RaggedMode::kRaggedK ? std::min<int64_t>(batch->replicas, 1) : batch->replicas;
   std::vector<GroupProduct> products;
   for (int64_t p = 0; p < batch->problems; ++p) {
-    for (int64_t r = 0; r < (sums_replicas ? std::min<int64_t>(batch->replicas, 1) : batch->replicas); ++r) {
+    for (int64_t r = 0; r < replicas; ++r) {
+      const int64_t offset = GroupOffset(problem, *batch, p, r);
       for (int64_t local = 0; local < batch->local_groups; ++local) {
-        int64_t offset = 0;
-        if (problem.group_offset.has_value()) {
-          const bool single = ElementCount(*problem.group_offset) == 1;
-          offset = static_cast<int64_t>(ToDouble(*problem.group_offset, single ? 0 : p * batch->replicas + r));
-        }
-        GroupIndex at = {p, r, offset + local, local};
-        GroupProduct product = {.out = operands.OutOf(at), .terms = {operands.TermOf(problem, at)}};
-        while (sums_replicas && ++at.replica < batch->replicas) product.terms.push_back(operands.TermOf(problem, at));
-        at.replica = r;
-        if (problem.alpha.has_value()) product.alpha = ParameterRow(ElementCount(*problem.alpha), *batch, at);
-        if (problem.beta.has_value()) product.beta = ParameterRow(ElementCount(*problem.beta), *batch, at);
-        if (problem.bias.has_value()) {
-          product.bias = ParameterRow(problem.bias->dims[0], *batch, at) * product.out.cols;
-        }
-        products.push_back(product);
+        products.push_back(ProductOf(problem, operands, {p, r, offset + local, local}));
       }
     }
   }

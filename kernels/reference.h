@@ -1,7 +1,10 @@
 // The specification: what every element of out is, in float64, and how far a result may be from it.
 //
 // Valid input is assumed (MakePlan is what checks it); only a set of dims arrays that is no mode is an error.
-// Never optimised: callers with much to compare ask for some of the elements.
+// Where out is c, ask before it is overwritten. Never optimised: callers with much to compare ask for some elements.
+//
+// With dims arrays [P,R,G] every operand is a stack of equal matrices: one for each (p,r), for each p and group where
+// it has a group axis, or, for rhs of ragged N, for each p.
 #ifndef RAGGEMM_KERNELS_REFERENCE_H_
 #define RAGGEMM_KERNELS_REFERENCE_H_
 

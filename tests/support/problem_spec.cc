@@ -22,39 +22,41 @@ int64_t SumOfProducts(const std::vector<int64_t>& a, const std::vector<int64_t>&
   return sum;
 }
 
-// {a, b}, or {b, a} where flipped, behind the group axis if there is one.
-std::vector<int64_t> Matrix(int64_t a, int64_t b, bool flipped, std::optional<int64_t> groups = std::nullopt) {
-  std::vector<int64_t> dims;
-  if (groups.has_value()) dims.push_back(*groups);
-  dims.push_back(flipped ? b : a);
-  dims.push_back(flipped ? a : b);
-  return dims;
+// Equal matrices [a, b], or [b, a] where flipped, on top of each other.
+std::vector<int64_t> Stack(int64_t count, int64_t a, int64_t b, bool flipped) {
+  return flipped ? std::vector<int64_t>{count * b, a} : std::vector<int64_t>{count * a, b};
+}
+
+// The same with a group axis.
+std::vector<int64_t> Groups(int64_t count, int64_t a, int64_t b, bool flipped) {
+  return flipped ? std::vector<int64_t>{count, b, a} : std::vector<int64_t>{count, a, b};
 }
 
 Shapes ShapesOf(const ProblemSpec& s) {
   const int64_t segments = s.problems * s.replicas, locals = s.problems * s.local_groups.value_or(s.groups);
   switch (s.mode) {
     case RaggedMode::kRaggedM:
-      return {
-          Matrix(segments * s.m, s.k, s.lhs_flipped), Matrix(s.k, s.n, s.rhs_flipped, locals), {segments * s.m, s.n}};
+      return {.lhs = Stack(segments, s.m, s.k, s.lhs_flipped),
+              .rhs = Groups(locals, s.k, s.n, s.rhs_flipped),
+              .out = {segments * s.m, s.n}};
     case RaggedMode::kRaggedK:
-      return {
-          Matrix(segments * s.k, s.m, s.lhs_flipped), Matrix(segments * s.k, s.n, s.rhs_flipped), {locals, s.m, s.n}};
+      return {.lhs = Stack(segments, s.k, s.m, s.lhs_flipped),
+              .rhs = Stack(segments, s.k, s.n, s.rhs_flipped),
+              .out = {locals, s.m, s.n}};
     case RaggedMode::kRaggedN:
-      return {s.lhs_grouped   ? Matrix(s.m, s.k, s.lhs_flipped, locals)
-              : s.lhs_flipped ? std::vector<int64_t>{segments * s.k, s.m}
-                              : std::vector<int64_t>{segments * s.m, s.k},
-              s.rhs_flipped ? std::vector<int64_t>{s.problems * s.n, s.k} : std::vector<int64_t>{s.problems * s.k, s.n},
-              {segments * s.m, s.n}};
+      return {.lhs = s.lhs_grouped ? Groups(locals, s.m, s.k, s.lhs_flipped) : Stack(segments, s.m, s.k, s.lhs_flipped),
+              .rhs = Stack(s.problems, s.k, s.n, s.rhs_flipped),
+              .out = {segments * s.m, s.n}};
     case RaggedMode::kUniform:
-      return {
-          Matrix(s.m, s.k, s.lhs_flipped, s.groups), Matrix(s.k, s.n, s.rhs_flipped, s.groups), {s.groups, s.m, s.n}};
+      return {.lhs = Groups(s.groups, s.m, s.k, s.lhs_flipped),
+              .rhs = Groups(s.groups, s.k, s.n, s.rhs_flipped),
+              .out = {s.groups, s.m, s.n}};
     case RaggedMode::kAllRagged:
       break;
   }
-  return {{SumOfProducts(s.sizes, s.k_sizes)},
-          {SumOfProducts(s.k_sizes, s.n_sizes)},
-          {SumOfProducts(s.sizes, s.n_sizes) + s.slack}};
+  return {.lhs = {SumOfProducts(s.sizes, s.k_sizes)},
+          .rhs = {SumOfProducts(s.k_sizes, s.n_sizes)},
+          .out = {SumOfProducts(s.sizes, s.n_sizes) + s.slack}};
 }
 
 }  // namespace
