@@ -1,0 +1,53 @@
+// Ragged grouped GEMM on CPU. Start here.
+//
+//     GroupedGemmProblem ──MakePlan──► Plan ──Run──► tiles ──RunTile──► Microkernel
+//          what                         how         independent work     registers, one ISA each
+//     checked once, here            printable, immutable
+//
+// Before MakePlan returns, all is user data and possibly wrong. After it nothing is checked again; leasing the
+// pack buffers is the one thing that may still fail, before the first write to out.
+//
+// The same bits come out for the same input whatever the threads, the executor, the ISA, and the other rows and
+// groups of the call. The rule that makes it so: k counts from the start of the group's own contraction range
+// and is cut into blocks of 256; each block is one fma chain from +0; the total starts as a copy of the first
+// chain, then the second is added, and so on. Then r = alpha*total, r = fma(beta, c, r), r = r + bias, absent
+// terms skipped, and one rounding to out's type. A NaN stays a NaN; its sign and payload are not part of it.
+#ifndef RAGGEMM_GROUPED_GEMM_H_
+#define RAGGEMM_GROUPED_GEMM_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "raggemm/plan.h"
+#include "raggemm/problem.h"
+
+namespace raggemm {
+
+// The workspace of a call has constant + per_group * P*R*G int64 elements (uniform: P = R = 1), where
+// `dims_arrays` of the six are set. Frozen: exported programs depend on it.
+struct WorkspaceCoefficients {
+  int64_t constant;
+  int64_t per_group;
+};
+WorkspaceCoefficients WorkspaceSizeFor(int dims_arrays);
+
+// Checks everything, reads the sizes into `workspace`, chooses kernels, blocks and schedule. Writes nothing else.
+// InvalidArgument: operand, index, value and limit in the message. FailedPrecondition: an ISA or executor that
+// is not there.
+absl::StatusOr<Plan> MakePlan(const GroupedGemmProblem& problem, const Options& options, absl::Span<int64_t> workspace);
+
+// Computes. ResourceExhausted when the pack buffers cannot be had; out is untouched then.
+absl::Status Run(const Plan& plan);
+
+// Both, with a workspace of its own.
+absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& options = {});
+
+// One line a fact: mode, extents, ISA, kernels, blocks, tiles, ranges per thread.
+std::string ToString(const Plan& plan);
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_GROUPED_GEMM_H_

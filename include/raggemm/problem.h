@@ -1,0 +1,84 @@
+// What to compute: the operands of one grouped GEMM, as the caller holds them.
+//
+//     out_g = alpha_g * op(lhs)_g x op(rhs)_g + beta_g * c_g + bias_g        for every processed group g
+//
+// Everything here is the caller's and may be wrong; MakePlan (plan.h) checks all of it.
+#ifndef RAGGEMM_PROBLEM_H_
+#define RAGGEMM_PROBLEM_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/types/span.h"
+#include "raggemm/types.h"
+
+namespace raggemm {
+
+// A dense row-major array. Any start aligned to the element size will do; null only with zero elements.
+struct Array {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  absl::Span<const int64_t> dims;
+};
+
+// The size of each group along one axis of an operand: shape [G], or [P,R,G] for P independent problems
+// of R replicas that share their problem's weights. s32, s64 or u32. All set arrays of a call have one shape.
+using RaggedDims = std::optional<Array>;
+
+// How the groups of a ragged last axis lie in memory (a ragged first axis is the same both ways):
+//
+//   last_dims = {2, 3}          kStrided                    kPacked
+//   two rows, five columns      a0 a1 b0 b1 b2              a0 a1 a2 a3 | b0 b1 b2 b3 b4 b5
+//                               a2 a3 b3 b4 b5              (each group dense, back to back)
+enum class Layout : uint8_t { kStrided, kPacked };
+
+// One matrix operand. N-D dims collapse to the matrix
+//
+//     [product of dims before axis_boundary, product of dims from it on]
+//
+// where a negative boundary counts from the end. A group axis is axis 0 and lies before the boundary.
+struct BufferDescriptor : Array {
+  RaggedDims first_dims;  // group sizes along the collapsed first axis
+  RaggedDims last_dims;   // group sizes along the collapsed last axis
+  int64_t axis_boundary = -1;
+  bool is_trans = false;  // lhs and rhs: use the transpose of each group's matrix
+  Layout layout = Layout::kStrided;
+};
+
+// Which axis the groups divide, decided by which dims arrays are set (x: set, with the transposes noted):
+//
+//                 lhs                            rhs                           out
+//   kRaggedM      [M,K] first                    [G,K,N] | [G,N,K] trans       [M,N] first        forward, dgrad
+//                 [K,M] last, trans
+//   kRaggedK      [K,M] first, trans             [K,N] first                   [G,M,N]            wgrad (tgmm)
+//                 [M,K] last                     [N,K] last, trans
+//   kRaggedN      [M,K] | [G,M,K]                [K,N] last                    [M,N] last         column groups
+//                                                [N,K] first, trans
+//   kUniform      [G,M,K] | [G,K,M] trans        [G,K,N] | [G,N,K] trans       [G,M,N]            batched GEMM
+//   kAllRagged    first and last, 1-D packed     first and last, 1-D packed    first and last     grouped GEMM
+//
+// With dims arrays [P,R,G], lhs rows are P*R*m, rhs groups P*G, and segment (p,r) of a ragged axis starts at
+// row (p*R+r)*m of its buffer; ragged K sums over r in order. All ragged: R = 1, problem p starts at element
+// p*len/P of each buffer.
+enum class RaggedMode : uint8_t { kRaggedM, kRaggedK, kRaggedN, kUniform, kAllRagged };
+
+// Rows (columns, groups) of out outside every processed group become zero, or c's values where c is given.
+struct GroupedGemmProblem {
+  BufferDescriptor lhs;  // f16, bf16, f32, f64
+  BufferDescriptor rhs;  // likewise
+  BufferDescriptor out;  // likewise, written; may alias c exactly and nothing else
+
+  // Optional operands. The compute type is f64 if lhs, rhs or out is f64, else f32.
+  std::optional<Array> c;      // out's shape and dtype; never read in groups whose beta is 0
+  std::optional<Array> bias;   // [rows, N], rows = P*G_local or P*R*G_local; not with ragged N or all ragged
+  std::optional<Array> alpha;  // compute type; scalar [] or P*G_local or P*R*G_local values; absent means 1
+  std::optional<Array> beta;   // likewise; only with c; absent means 1
+
+  // First processed group (expert parallelism): the sizes are those of all G groups, while rhs (ragged M) or
+  // out (ragged K) has G_local <= G of them, from group_offset on. Shape [], [1] or [P,R]; s32, s64 or u32.
+  std::optional<Array> group_offset;
+};
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_PROBLEM_H_

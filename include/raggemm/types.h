@@ -1,0 +1,21 @@
+// Element types and instruction sets. Includes <cstdint> alone and defines no function, so that files
+// compiled for one instruction set may include it without emitting code that another file would link.
+#ifndef RAGGEMM_TYPES_H_
+#define RAGGEMM_TYPES_H_
+
+#include <cstdint>
+
+namespace raggemm {
+
+// Matrices are f16, bf16, f32 or f64, in any mix; arrays of sizes and offsets are s32, s64 or u32.
+enum class DType : std::uint8_t { kF16, kBF16, kF32, kF64, kS32, kS64, kU32 };
+
+// Ordered: a CPU that has one has all before it.
+//   kScalar  std::fma on one element at a time, no vector code
+//   kAvx2    AVX2, FMA, F16C
+//   kAvx512  AVX-512 F, BW, DQ, VL
+enum class Isa : std::uint8_t { kScalar, kAvx2, kAvx512 };
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_TYPES_H_

@@ -1,0 +1,110 @@
+// The contract between the tile runner (run.cc) and the code of one ISA (isa/). Nothing but this crosses over.
+//
+// T is the compute type, float or double. A kernel reads packed panels, or rhs where it lies; only strides differ:
+//
+//     lhs panel, mr = 3          strip of rhs, nr = 4           total, mr x nr
+//     k = 0   a: 0 1 2           k = 0   b: 0 1 2 3             row 0: 0 1 2 3
+//     k = 1      3 4 5           k = 1      4 5 6 7             row 1: 4 5 6 7
+//     k = 2      6 7 8           ...                            ...          (digits: position in memory)
+#ifndef RAGGEMM_KERNELS_MICROKERNEL_H_
+#define RAGGEMM_KERNELS_MICROKERNEL_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "raggemm/types.h"
+
+namespace raggemm {
+
+struct BFloat16 {
+  uint16_t bits;
+};
+struct Float16 {
+  uint16_t bits;
+};
+
+// A chain of fmas has at most this many steps; see the rule in raggemm/grouped_gemm.h. 256 bounds the error by
+// 256 + K/256 roundings where one chain has K, and a strip of 256 x 32 f32 fills two thirds of a 48 KiB L1.
+inline constexpr int64_t kChain = 256;
+
+// chain[i][j] = start ? +0 : chain[i][j];  for kk < k: chain[i][j] = fma(a[kk][i], b[kk][j], chain[i][j])
+// finish: total[i][j] = first ? chain[i][j] : total[i][j] + chain[i][j]; else chain is stored back.
+struct MicrokernelArgs {
+  int64_t k;
+  const void* a;  // T [k][mr]
+  const void* b;  // row kk starts at b + kk * b_stride elements; the kernel's own element type
+  int64_t b_stride;
+  void* chain;  // T [mr][nr], untouched when start and finish
+  void* total;  // T [mr][nr], untouched unless finish
+  bool start;
+  bool finish;
+  bool first;
+  const char* prefetch;     // strip kernels fetch one line each step, from here on
+  int64_t prefetch_stride;  // bytes; for streaming kernels the distance ahead of b to fetch
+};
+using Microkernel = void(const MicrokernelArgs&);
+
+// dst[kk * dst_stride + j] = T(src element), j < width, kk < k. Element (kk, j) stands at src[kk * src_stride + j]
+// for pack_rows and at src[j * src_stride + kk] for pack_transposed. Whole vectors are stored: where width is not
+// a multiple of the vector, what follows each row up to that multiple is overwritten (with zeros last), so rows are
+// written in order and dst has a vector of slack. Width beyond one vector needs dst_stride >= the rounded width.
+struct PackArgs {
+  const void* src;
+  int64_t src_stride;  // elements
+  int64_t k;
+  int64_t width;
+  void* dst;
+  int64_t dst_stride;  // elements of T
+};
+using Pack = void(const PackArgs&);
+
+// out[i][j] = round(r), r = alpha * total, r = fma(beta, c, r), r = r + bias; null pointers skip their term.
+struct EpilogueArgs {
+  int64_t rows;
+  int64_t columns;
+  const void* total;  // T [rows][total_stride]
+  int64_t total_stride;
+  void* out;  // out's element type, row stride out_stride elements
+  int64_t out_stride;
+  const void* c;      // out's element type, same strides as out; may be out itself
+  const void* alpha;  // T, one value
+  const void* beta;   // T, one value
+  const void* bias;   // T [columns]
+};
+using Epilogue = void(const EpilogueArgs&);
+
+inline constexpr int kMaxRows = 14;    // rows of the tallest register tile of any ISA
+inline constexpr int kStreamRows = 6;  // up to here rhs is read once, in place
+inline constexpr int kFloatTypes = 4;  // f16, bf16, f32, f64: the first values of DType
+
+struct StreamKernel {
+  Microkernel* run;  // null where the compute type is f64
+  int64_t nr;
+};
+
+// All code of one ISA for one compute type. Arrays over dtype have null where that type cannot occur.
+struct Kernels {
+  int64_t vector;  // elements
+  int64_t max_rows;
+  int64_t nr;                                            // width of a strip
+  Microkernel* strip[kMaxRows + 1];                      // [mr]
+  StreamKernel stream[kFloatTypes][kStreamRows + 1][2];  // [rhs dtype][mr][wide, narrow]
+  Pack* pack_rows[kFloatTypes];                          // [source dtype]
+  Pack* pack_transposed[kFloatTypes];
+  Epilogue* epilogue[kFloatTypes];  // [out dtype]
+};
+
+struct IsaKernels {
+  Isa isa;
+  const char* name;
+  Kernels f32;
+  Kernels f64;
+};
+
+extern const IsaKernels kScalarKernels;
+extern const IsaKernels kAvx2Kernels;
+extern const IsaKernels kAvx512Kernels;
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_MICROKERNEL_H_

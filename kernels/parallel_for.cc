@@ -1,0 +1,132 @@
+#include "kernels/parallel_for.h"
+
+#include <omp.h>
+
+#include <atomic>
+#include <memory>
+#include <new>
+
+namespace raggemm {
+namespace {
+
+using Body = absl::FunctionRef<void(int64_t tile, int64_t worker)>;
+
+// Rounding to nearest, denormals kept: XLA sets flush-to-zero on its threads, OpenMP's do not have it.
+class DefaultFloatEnvironment {
+ public:
+  DefaultFloatEnvironment() : saved_(__builtin_ia32_stmxcsr()) { __builtin_ia32_ldmxcsr(0x1f80); }
+  ~DefaultFloatEnvironment() { __builtin_ia32_ldmxcsr(saved_); }
+  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
+  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
+
+ private:
+  unsigned saved_;
+};
+
+struct alignas(64) TileRange {
+  std::atomic<int64_t> next;
+  int64_t end;
+};
+
+// Shared by the caller and its tasks; the last one to leave deletes it.
+class TileCounter {
+ public:
+  TileCounter(const Plan& plan, std::unique_ptr<TileRange[]> ranges, const Body& body)
+      : threads_(plan.threads),
+        remaining_(plan.gemm_tiles + plan.fill_tiles),
+        ranges_(std::move(ranges)),
+        body_(&body) {
+    for (int64_t t = 0; t < threads_; ++t) {
+      ranges_[t].next.store(FirstTile(plan, t), std::memory_order_relaxed);
+      ranges_[t].end = FirstTile(plan, t + 1);
+    }
+  }
+
+  void AddReference() { references_.fetch_add(1, std::memory_order_relaxed); }
+  void Release() {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+
+  // Takes tiles until there are none. Only a claimed tile makes it touch the body: the caller waits for those.
+  void Work(int64_t worker) {
+    int64_t done = 0;
+    {
+      const DefaultFloatEnvironment environment;
+      for (int64_t i = 0; i < threads_; ++i) {
+        TileRange& range = ranges_[(worker + i) % threads_];
+        while (range.next.load(std::memory_order_relaxed) < range.end) {
+          const int64_t tile = range.next.fetch_add(1, std::memory_order_relaxed);
+          if (tile >= range.end) break;
+          (*body_)(tile, worker);
+          ++done;
+        }
+      }
+    }
+    if (done != 0 && remaining_.fetch_sub(done, std::memory_order_acq_rel) == done) remaining_.notify_all();
+  }
+
+  void WorkAsNextWorker() { Work(next_worker_.fetch_add(1, std::memory_order_relaxed)); }
+
+  void Wait() {
+    for (int64_t left = remaining_.load(std::memory_order_acquire); left != 0;
+         left = remaining_.load(std::memory_order_acquire)) {
+      remaining_.wait(left, std::memory_order_acquire);
+    }
+  }
+
+ private:
+  const int64_t threads_;
+  std::atomic<int64_t> references_{1};
+  std::atomic<int64_t> next_worker_{1};  // 0 is the caller
+  std::atomic<int64_t> remaining_;       // tiles not finished
+  const std::unique_ptr<TileRange[]> ranges_;
+  const Body* const body_;
+};
+
+void RunOnPool(TaskPool& pool, int64_t helpers, TileCounter* counter) {
+  for (int64_t i = 0; i < helpers; ++i) {
+    counter->AddReference();
+    try {
+      pool.Schedule([counter] {
+        counter->WorkAsNextWorker();
+        counter->Release();
+      });
+    } catch (...) {  // a helper less
+      counter->Release();
+      break;
+    }
+  }
+  counter->Work(0);
+}
+
+}  // namespace
+
+int64_t ThreadsOf(Executor executor, const TaskPool* pool) {
+  switch (executor) {
+    case Executor::kPool:
+      return pool->num_threads();
+    case Executor::kOpenMp:
+      return omp_get_max_threads();
+    default:
+      return 1;
+  }
+}
+
+absl::Status ParallelFor(const Plan& plan, Body body) {
+  std::unique_ptr<TileRange[]> ranges(new (std::nothrow) TileRange[static_cast<size_t>(plan.threads)]);
+  TileCounter* counter = ranges == nullptr ? nullptr : new (std::nothrow) TileCounter(plan, std::move(ranges), body);
+  if (counter == nullptr) return absl::ResourceExhaustedError("no memory for the tile counters");
+  if (plan.threads == 1 || plan.executor == Executor::kSerial) {
+    counter->Work(0);
+  } else if (plan.executor == Executor::kPool) {
+    RunOnPool(*plan.pool, plan.threads - 1, counter);
+  } else {
+#pragma omp parallel num_threads(static_cast <int>(plan.threads))
+    counter->Work(omp_get_thread_num());
+  }
+  counter->Wait();
+  counter->Release();
+  return absl::OkStatus();
+}
+
+}  // namespace raggemm

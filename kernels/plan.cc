@@ -1,0 +1,172 @@
+// From a checked problem to a schedule: ISA, executor, blocks, prefix sums, ranges of threads.
+#include "raggemm/plan.h"
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/isa.h"
+#include "kernels/parallel_for.h"
+#include "kernels/problem.h"
+#include "kernels/scratch.h"
+#include "kernels/tile.h"
+#include "kernels/workspace.h"
+#include "raggemm/grouped_gemm.h"
+
+namespace raggemm {
+namespace {
+
+// Tiles that each thread should find, so that the last one to finish is at most a quarter of a share late.
+constexpr int64_t kTilesPerThread = 4;
+
+// Multiply-adds that are worth another thread: about 5 us at the scalar end of 50 GFLOP/s, the price of waking one.
+constexpr int64_t kCostPerThread = 1 << 17;
+
+absl::string_view NameOf(Executor executor) {
+  static constexpr absl::string_view kNames[] = {"auto", "openmp", "pool", "serial"};
+  return kNames[static_cast<int>(executor)];
+}
+
+absl::Status ChooseExecutor(const Options& options, Plan& plan) {
+  plan.isa = options.isa.value_or(options.cpu.widest);
+  if (plan.isa > options.cpu.widest) {
+    return absl::FailedPreconditionError(absl::StrCat("isa: this CPU does not have ", KernelsFor(plan.isa).name,
+                                                      ", its widest is ", KernelsFor(options.cpu.widest).name));
+  }
+  plan.pool = options.pool;
+  plan.executor = options.executor;
+  if (plan.executor == Executor::kAuto) plan.executor = plan.pool != nullptr ? Executor::kPool : Executor::kOpenMp;
+  if (plan.executor == Executor::kPool && plan.pool == nullptr) {
+    return absl::FailedPreconditionError("executor: a pool is asked for, but the caller has none");
+  }
+  if (options.threads < 0 || options.threads > kMaxThreads) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("threads: value ", options.threads, ", must be in [0, ", kMaxThreads, "]"));
+  }
+  return absl::OkStatus();
+}
+
+// A tile's panels and totals fill half of L2 and leave the rest to strips on their way: m * (kChain + n) * size.
+// m = 14 row tiles repacks rhs once for 196 rows (AVX-512), under 2 % of the time; what is left goes to n, because
+// each n block repacks lhs.
+Blocking BlockingFor(const Cpu& cpu, const Kernels& kernels, DType compute) {
+  const int64_t row_tiles = 14;
+  const int64_t m = row_tiles * kernels.max_rows;
+  const int64_t n = cpu.l2_bytes / 2 / SizeOf(compute) / m - kChain;
+  return {m, std::clamp(n / kernels.nr, int64_t{8}, int64_t{64}) * kernels.nr};
+}
+
+// Prefix sums of tiles, with as large blocks as leave every thread a few tiles.
+void CountTiles(int64_t threads, int64_t* tile_prefix, Plan& plan) {
+  const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
+  while (true) {
+    tile_prefix[0] = 0;
+    for (int64_t u = 0; u < plan.units; ++u) {
+      const TileGrid grid(plan, LocateMatrix(plan, plan.out, UnitAt(plan, u)));
+      tile_prefix[u + 1] = tile_prefix[u] + grid.count();
+    }
+    plan.gemm_tiles = tile_prefix[plan.units];
+    if (threads == 1 || plan.gemm_tiles == 0 || plan.gemm_tiles >= threads * kTilesPerThread) return;
+    const int64_t n_strips = plan.blocking.n / kernels.nr, m_tiles = plan.blocking.m / kernels.max_rows;
+    if (n_strips > 4) {
+      plan.blocking.n = (n_strips + 1) / 2 * kernels.nr;
+    } else if (m_tiles > 1) {
+      plan.blocking.m = (m_tiles + 1) / 2 * kernels.max_rows;
+    } else if (n_strips > 1) {
+      plan.blocking.n = (n_strips + 1) / 2 * kernels.nr;
+    } else {
+      return;
+    }
+  }
+}
+
+void Schedule(const Options& options, Workspace& workspace, Plan& plan) {
+  plan.units = CountUnits(plan);
+  int64_t* tile_prefix = workspace.Take(plan.units + 1);
+  int64_t* cost_prefix = workspace.Take(plan.units + 1);
+  plan.tile_prefix = tile_prefix;
+  plan.cost_prefix = cost_prefix;
+  cost_prefix[0] = 0;
+  for (int64_t u = 0; u < plan.units; ++u) cost_prefix[u + 1] = cost_prefix[u] + UnitCost(plan, UnitAt(plan, u));
+
+  int64_t threads = plan.executor == Executor::kSerial ? 1 : options.threads;
+  if (threads == 0) {
+    threads = std::clamp(ThreadsOf(plan.executor, plan.pool), int64_t{1}, kMaxThreads);
+    threads = std::min(threads, 1 + cost_prefix[plan.units] / kCostPerThread);
+  }
+  plan.blocking = BlockingFor(options.cpu, KernelsFor(plan.isa, plan.compute), plan.compute);
+  CountTiles(threads, tile_prefix, plan);
+  plan.fill_tiles = CountFillTiles(plan);
+  plan.threads = std::clamp(plan.gemm_tiles + plan.fill_tiles, int64_t{1}, threads);
+}
+
+}  // namespace
+
+int64_t FirstTile(const Plan& plan, int64_t thread) {
+  if (thread >= plan.threads) return plan.gemm_tiles + plan.fill_tiles;
+  if (thread == 0 || plan.gemm_tiles == 0) return 0;
+  const double share = static_cast<double>(thread) / static_cast<double>(plan.threads);
+  const auto target = static_cast<int64_t>(share * static_cast<double>(plan.cost_prefix[plan.units]));
+  const int64_t* after = std::upper_bound(plan.cost_prefix, plan.cost_prefix + plan.units, target);
+  const int64_t unit = after - plan.cost_prefix - 1;
+  const int64_t tiles = plan.tile_prefix[unit + 1] - plan.tile_prefix[unit];
+  const double part = static_cast<double>(target - plan.cost_prefix[unit]) /
+                      static_cast<double>(plan.cost_prefix[unit + 1] - plan.cost_prefix[unit]);
+  return plan.tile_prefix[unit] + std::min(static_cast<int64_t>(part * static_cast<double>(tiles)), tiles);
+}
+
+absl::StatusOr<Plan> MakePlan(const GroupedGemmProblem& problem, const Options& options,
+                              absl::Span<int64_t> workspace) {
+  absl::StatusOr<Plan> plan = ResolveShapes(problem);
+  if (!plan.ok()) return plan;
+  if (absl::Status s = CheckBuffers(problem, workspace); !s.ok()) return s;
+  const int64_t groups = plan->problems * plan->replicas * plan->groups;
+  if (absl::Status s = Workspace::Check(workspace, DimsArrays(problem).count(), groups); !s.ok()) return s;
+  if (absl::Status s = ChooseExecutor(options, *plan); !s.ok()) return s;
+  Workspace slots(workspace);
+  if (absl::Status s = ReadSizes(problem, slots, *plan); !s.ok()) return s;
+  Schedule(options, slots, *plan);
+  return plan;
+}
+
+absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& options) {
+  absl::StatusOr<Plan> shapes = ResolveShapes(problem);
+  if (!shapes.ok()) return shapes.status();
+  const WorkspaceCoefficients size = WorkspaceSizeFor(DimsArrays(problem).count());
+  int64_t elements = shapes->problems * shapes->replicas * shapes->groups;
+  if (__builtin_mul_overflow(elements, size.per_group, &elements) || elements > (int64_t{1} << 40)) {
+    return absl::ResourceExhaustedError(absl::StrCat("no workspace for ", shapes->groups, " groups"));
+  }
+  elements += size.constant;
+  const std::unique_ptr<int64_t[]> memory(new (std::nothrow) int64_t[static_cast<size_t>(elements)]);
+  if (memory == nullptr) return absl::ResourceExhaustedError("no memory for the workspace");
+  absl::StatusOr<Plan> plan = MakePlan(problem, options, {memory.get(), static_cast<size_t>(elements)});
+  if (!plan.ok()) return plan.status();
+  return Run(*plan);
+}
+
+std::string ToString(const Plan& plan) {
+  const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
+  const auto operand = [](absl::string_view name, const PlannedOperand& x) {
+    return absl::StrCat(name, ": ", NameOf(x.dtype), " ", x.rows, "x", x.cols, x.is_trans ? " transposed" : "",
+                        x.packed ? " packed" : "");
+  };
+  std::string text =
+      absl::StrCat("mode: ", NameOf(plan.mode), "\nproblems x replicas x groups: ", plan.problems, " x ", plan.replicas,
+                   " x ", plan.groups, "\nprocessed groups: ", plan.local_groups, "\n", operand("lhs", plan.lhs), "\n",
+                   operand("rhs", plan.rhs), "\n", operand("out", plan.out), "\ncompute: ", NameOf(plan.compute),
+                   "\nisa: ", KernelsFor(plan.isa).name, "\nregister tile: ", kernels.max_rows, "x", kernels.nr,
+                   "\nblocking: ", plan.blocking.m, "x", plan.blocking.n, ", chains of ", kChain,
+                   "\nexecutor: ", NameOf(plan.executor), "\nthreads: ", plan.threads, "\nunits: ", plan.units,
+                   "\ntiles: ", plan.gemm_tiles, " gemm, ", plan.fill_tiles, " fill\nranges:");
+  for (int64_t t = 0; t < plan.threads; ++t) {
+    absl::StrAppend(&text, " [", FirstTile(plan, t), ",", FirstTile(plan, t + 1), ")");
+  }
+  return text + "\n";
+}
+
+}  // namespace raggemm

@@ -1,0 +1,356 @@
+// Mode and extents, from names and shapes alone.
+#include "kernels/problem.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace raggemm {
+namespace {
+
+using Repeat = PlannedOperand::Repeat;
+
+bool IsFloat(DType dtype) { return dtype <= DType::kF64; }
+
+std::string Shape(absl::Span<const int64_t> dims) { return absl::StrCat("[", absl::StrJoin(dims, ","), "]"); }
+
+template <class... Args>
+absl::Status Invalid(const Args&... args) {
+  return absl::InvalidArgumentError(absl::StrCat(args...));
+}
+
+absl::Status CheckDTypes(const GroupedGemmProblem& problem, DType compute) {
+  struct Operand {
+    absl::string_view name;
+    DType dtype;
+  };
+  for (const Operand& x : {Operand{"lhs", problem.lhs.dtype}, {"rhs", problem.rhs.dtype}, {"out", problem.out.dtype}}) {
+    if (!IsFloat(x.dtype)) return Invalid(x.name, ": dtype is ", NameOf(x.dtype), ", must be f16, bf16, f32 or f64");
+  }
+  if (problem.c && problem.c->dtype != problem.out.dtype) {
+    return Invalid("c: dtype is ", NameOf(problem.c->dtype), ", must be out's ", NameOf(problem.out.dtype));
+  }
+  if (problem.beta && !problem.c) return Invalid("beta is given without c");
+  for (const auto& [name, values] : {std::pair{"alpha", &problem.alpha}, {"beta", &problem.beta}}) {
+    if (*values && (*values)->dtype != compute) {
+      return Invalid(name, ": dtype is ", NameOf((*values)->dtype), ", must be the compute type ", NameOf(compute));
+    }
+  }
+  if (problem.bias &&
+      (!IsFloat(problem.bias->dtype) || (problem.bias->dtype == DType::kF64 && compute == DType::kF32))) {
+    return Invalid("bias: dtype is ", NameOf(problem.bias->dtype),
+                   ", must be f16, bf16 or f32, or f64 where it is the ", "compute type, which is ", NameOf(compute));
+  }
+  const DimsArrays arrays(problem);
+  for (const DimsArray& array : arrays.at) {
+    if (array.is_set() && IsFloat((*array.dims)->dtype)) {
+      return Invalid(array.name, ": dtype is ", NameOf((*array.dims)->dtype), ", must be s32, s64 or u32");
+    }
+  }
+  if (problem.group_offset && IsFloat(problem.group_offset->dtype)) {
+    return Invalid("group_offset: dtype is ", NameOf(problem.group_offset->dtype), ", must be s32, s64 or u32");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RaggedMode> ModeOf(const GroupedGemmProblem& problem) {
+  const DimsArrays arrays(problem);
+  const bool lf = arrays.at[kLhsFirst].is_set(), ll = arrays.at[kLhsLast].is_set();
+  const bool rf = arrays.at[kRhsFirst].is_set(), rl = arrays.at[kRhsLast].is_set();
+  const bool of = arrays.at[kOutFirst].is_set(), ol = arrays.at[kOutLast].is_set();
+  const bool lt = problem.lhs.is_trans, rt = problem.rhs.is_trans;
+  // The axis of op(operand) that the one set array divides.
+  const bool lhs_m = lt ? ll && !lf : lf && !ll, lhs_k = lt ? lf && !ll : ll && !lf;
+  const bool rhs_k = rt ? rl && !rf : rf && !rl, rhs_n = rt ? rf && !rl : rl && !rf;
+  const bool lhs_none = !lf && !ll, rhs_none = !rf && !rl, out_none = !of && !ol;
+
+  if (lhs_none && rhs_none && out_none) return RaggedMode::kUniform;
+  if (arrays.count() == kDimsArrays) return RaggedMode::kAllRagged;
+  if (lhs_m && rhs_none && of && !ol) return RaggedMode::kRaggedM;
+  if (lhs_k && rhs_k && out_none) return RaggedMode::kRaggedK;
+  if (lhs_none && rhs_n && ol && !of) return RaggedMode::kRaggedN;
+
+  std::vector<absl::string_view> set;
+  for (const DimsArray& array : arrays.at) {
+    if (array.is_set()) set.push_back(array.name);
+  }
+  return Invalid("no ragged mode has the dims arrays {", absl::StrJoin(set, ","), "} with lhs_is_trans=", lt,
+                 ", rhs_is_trans=", rt, "; see RaggedMode for the five that there are");
+}
+
+// P, R and G of the set arrays, which have one shape.
+absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Plan& plan) {
+  const DimsArrays arrays(problem);
+  const DimsArray* first = nullptr;
+  for (const DimsArray& array : arrays.at) {
+    if (!array.is_set()) continue;
+    const absl::Span<const int64_t> dims = (*array.dims)->dims;
+    if (dims.size() != 1 && dims.size() != 3) {
+      return Invalid(array.name, ": shape is ", Shape(dims), ", must be [G] or [P,R,G]");
+    }
+    for (int64_t d : dims) {
+      if (d < 0) return Invalid(array.name, ": shape ", Shape(dims), " has a negative dimension");
+    }
+    if (first == nullptr) first = &array;
+    if (dims != (*first->dims)->dims) {
+      return Invalid(array.name, ": shape is ", Shape(dims), ", but ", first->name, " has ",
+                     Shape((*first->dims)->dims), "; all dims arrays must have one shape");
+    }
+  }
+  if (first == nullptr) return absl::OkStatus();
+  const absl::Span<const int64_t> dims = (*first->dims)->dims;
+  plan.groups = dims.back();
+  if (dims.size() == 3) {
+    plan.problems = dims[0];
+    plan.replicas = dims[1];
+  }
+  int64_t total;
+  if (__builtin_mul_overflow(plan.problems, plan.replicas, &total) ||
+      __builtin_mul_overflow(total, plan.groups, &total)) {
+    return Invalid(first->name, ": shape ", Shape(dims), " overflows int64");
+  }
+  if (plan.mode == RaggedMode::kAllRagged && plan.replicas != 1) {
+    return Invalid(first->name, ": shape is ", Shape(dims), ", all ragged has one replica only");
+  }
+  return absl::OkStatus();
+}
+
+// An operand as a matrix of whole rows, and its group axis set apart where it has one.
+struct Collapsed {
+  int64_t rows = 1;  // without the group axis
+  int64_t cols = 1;
+  int64_t groups = 1;
+};
+
+absl::StatusOr<Collapsed> Collapse(absl::string_view name, const BufferDescriptor& x, bool has_group_axis) {
+  const int64_t rank = static_cast<int64_t>(x.dims.size());
+  if (rank == 0) return Invalid(name, ": is a scalar, must be a matrix");
+  const int64_t boundary = x.axis_boundary < 0 ? x.axis_boundary + rank : x.axis_boundary;
+  if (boundary < (has_group_axis ? 1 : 0) || boundary > rank) {
+    return Invalid(name, ": axis_boundary is ", x.axis_boundary, ", must lie within shape ", Shape(x.dims),
+                   has_group_axis ? " behind the group axis" : "");
+  }
+  Collapsed result;
+  int64_t elements = SizeOf(x.dtype);
+  for (int64_t axis = 0; axis < rank; ++axis) {
+    const int64_t dim = x.dims[axis];
+    if (dim < 0) return Invalid(name, ": shape ", Shape(x.dims), " has a negative dimension");
+    int64_t& part = has_group_axis && axis == 0 ? result.groups : axis < boundary ? result.rows : result.cols;
+    if (__builtin_mul_overflow(part, dim, &part) || __builtin_mul_overflow(elements, dim, &elements)) {
+      return Invalid(name, ": shape ", Shape(x.dims), " overflows int64");
+    }
+  }
+  return result;
+}
+
+// What the shape of an operand says: extents of op(operand) per repetition.
+struct Extents {
+  absl::string_view name;
+  int64_t rows, cols;
+};
+
+// `count` repetitions must divide what the shape holds: groups along the group axis, the others along the rows.
+absl::StatusOr<Extents> PlanOperand(absl::string_view name, const BufferDescriptor& x, Repeat repeat, const Plan& plan,
+                                    PlannedOperand& operand) {
+  const bool grouped = repeat == Repeat::kGroup;
+  absl::StatusOr<Collapsed> shape = Collapse(name, x, grouped);
+  if (!shape.ok()) return shape.status();
+  const int64_t count = repeat == Repeat::kSegment ? plan.problems * plan.replicas : plan.problems;
+  if (!grouped && (count == 0 ? shape->rows * shape->cols != 0 : shape->rows % count != 0)) {
+    return Invalid(name, ": ", shape->rows, " rows of shape ", Shape(x.dims), " do not divide into ", count,
+                   repeat == Repeat::kSegment ? " segments" : " problems");
+  }
+  operand.data = static_cast<char*>(x.data);
+  operand.dtype = x.dtype;
+  operand.is_trans = x.is_trans;
+  operand.packed = x.layout == Layout::kPacked;
+  operand.repeat = repeat;
+  operand.rows = grouped || count == 0 ? shape->rows : shape->rows / count;
+  operand.cols = shape->cols;
+  if (x.is_trans) return Extents{name, operand.cols, operand.rows};
+  return Extents{name, operand.rows, operand.cols};
+}
+
+absl::Status CheckEqual(absl::string_view axis, absl::string_view a, int64_t a_extent, absl::string_view b,
+                        int64_t b_extent) {
+  if (a_extent == b_extent) return absl::OkStatus();
+  return Invalid(a, " has ", axis, " = ", a_extent, ", but ", b, " has ", axis, " = ", b_extent);
+}
+
+// A group axis counts P * G_local groups; all but ragged M and K have all G of them.
+absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, Plan& plan) {
+  const int64_t axis = x.dims[0];
+  const bool may_be_local = plan.mode == RaggedMode::kRaggedM || plan.mode == RaggedMode::kRaggedK;
+  plan.local_groups = plan.problems == 0 ? plan.groups : axis / plan.problems;
+  const bool divides = plan.local_groups * plan.problems == axis;
+  if (divides && (plan.local_groups == plan.groups || (may_be_local && plan.local_groups < plan.groups))) {
+    return absl::OkStatus();
+  }
+  return Invalid(name, ": group axis has ", axis, " groups, must be ", may_be_local ? "at most " : "", plan.groups,
+                 " for each of ", plan.problems, " problems");
+}
+
+// A shared lhs [P*R*M,K] and a grouped one [P*G,M,K] differ by rank or boundary, never by their elements alone.
+Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Plan& plan, int64_t m, int64_t k) {
+  const absl::StatusOr<Collapsed> lhs = Collapse("lhs", problem.lhs, false);
+  const int64_t rows = plan.problems * plan.replicas * (problem.lhs.is_trans ? k : m);
+  return lhs.ok() && lhs->rows != rows && plan.replicas == 1 ? Repeat::kGroup : Repeat::kSegment;
+}
+
+// All ragged: elements of a 1-D buffer, in P equal parts.
+absl::Status PlanPacked(absl::string_view name, const BufferDescriptor& x, const Plan& plan, PlannedOperand& operand) {
+  if (x.dims.size() != 1 || x.layout != Layout::kPacked) {
+    return Invalid(name, ": shape is ", Shape(x.dims), ", all ragged takes 1-D operands with layout PACKED");
+  }
+  const int64_t length = x.dims[0], problems = plan.problems;
+  if (length < 0 || (problems == 0 ? length != 0 : length % problems != 0)) {
+    return Invalid(name, ": ", length, " elements do not divide into ", problems, " problems");
+  }
+  operand.data = static_cast<char*>(x.data);
+  operand.dtype = x.dtype;
+  operand.is_trans = x.is_trans;
+  operand.packed = true;
+  operand.repeat = Repeat::kProblem;
+  operand.rows = problems == 0 ? 0 : length / problems;
+  operand.cols = 1;
+  return absl::OkStatus();
+}
+
+absl::Status PlanOperands(const GroupedGemmProblem& problem, Plan& plan) {
+  plan.local_groups = plan.groups;
+  if (plan.mode == RaggedMode::kAllRagged) {
+    if (absl::Status s = PlanPacked("lhs", problem.lhs, plan, plan.lhs); !s.ok()) return s;
+    if (absl::Status s = PlanPacked("rhs", problem.rhs, plan, plan.rhs); !s.ok()) return s;
+    return PlanPacked("out", problem.out, plan, plan.out);
+  }
+  static constexpr Repeat kSegment = Repeat::kSegment, kGroup = Repeat::kGroup;
+  struct Roles {
+    Repeat lhs, rhs, out;
+  };
+  static constexpr Roles kRoles[] = {// by RaggedMode; lhs of ragged N may also be kGroup
+                                     {kSegment, kGroup, kSegment},
+                                     {kSegment, kSegment, kGroup},
+                                     {kSegment, Repeat::kProblem, kSegment},
+                                     {kGroup, kGroup, kGroup}};
+  Roles roles = kRoles[static_cast<int>(plan.mode)];
+
+  absl::StatusOr<Extents> rhs = PlanOperand("rhs", problem.rhs, roles.rhs, plan, plan.rhs);
+  if (!rhs.ok()) return rhs.status();
+  absl::StatusOr<Extents> out = PlanOperand("out", problem.out, roles.out, plan, plan.out);
+  if (!out.ok()) return out.status();
+  if (plan.mode == RaggedMode::kRaggedN) roles.lhs = RaggedNLhs(problem, plan, out->rows, rhs->rows);
+  absl::StatusOr<Extents> lhs = PlanOperand("lhs", problem.lhs, roles.lhs, plan, plan.lhs);
+  if (!lhs.ok()) return lhs.status();
+
+  if (plan.mode == RaggedMode::kUniform) plan.groups = problem.lhs.dims[0];
+  for (const auto& [name, x, repeat] : {std::tuple{"lhs", &problem.lhs, roles.lhs},
+                                        {"rhs", &problem.rhs, roles.rhs},
+                                        {"out", &problem.out, roles.out}}) {
+    if (repeat != kGroup) continue;
+    if (absl::Status s = CheckGroupAxis(name, *x, plan); !s.ok()) return s;
+  }
+
+  if (plan.problems * plan.replicas == 0) return absl::OkStatus();  // no repetition: no extent to compare
+  if (absl::Status s = CheckEqual("K", "lhs", lhs->cols, "rhs", rhs->rows); !s.ok()) return s;
+  if (absl::Status s = CheckEqual("M", "lhs", lhs->rows, "out", out->rows); !s.ok()) return s;
+  return CheckEqual("N", "rhs", rhs->cols, "out", out->cols);
+}
+
+// Rows of alpha, beta (values each) or bias (rows of N).
+absl::StatusOr<GroupValues> PlanValues(absl::string_view name, const Array& x, int64_t rows, const Plan& plan) {
+  GroupValues values{.data = static_cast<const char*>(x.data), .dtype = x.dtype, .per = GroupValues::Per::kGroup};
+  const int64_t per_group = plan.problems * plan.local_groups;
+  const int64_t per_replica = per_group * plan.replicas;
+  if (rows == per_group) return values;
+  values.per = GroupValues::Per::kReplica;
+  if (rows == per_replica && plan.mode != RaggedMode::kRaggedK) return values;
+  return Invalid(name, ": shape is ", Shape(x.dims), ", must have ", per_group, " rows, one for each processed group",
+                 per_group == per_replica ? "" : absl::StrCat(", or ", per_replica, ", one for each replica too"));
+}
+
+absl::Status PlanEpilogue(const GroupedGemmProblem& problem, Plan& plan) {
+  if (problem.c) {
+    if (problem.c->dims != problem.out.dims) {
+      return Invalid("c: shape is ", Shape(problem.c->dims), ", must be out's ", Shape(problem.out.dims));
+    }
+    plan.c = static_cast<const char*>(problem.c->data);
+  }
+  for (const auto& [name, x, values] :
+       {std::tuple{"alpha", &problem.alpha, &plan.alpha}, {"beta", &problem.beta, &plan.beta}}) {
+    if (!*x) continue;
+    int64_t rows = 1;
+    for (int64_t d : (*x)->dims) {
+      if (d < 0 || __builtin_mul_overflow(rows, d, &rows)) return Invalid(name, ": bad shape ", Shape((*x)->dims));
+    }
+    if ((*x)->dims.empty()) {
+      *values = {.data = static_cast<const char*>((*x)->data), .dtype = (*x)->dtype, .per = GroupValues::Per::kCall};
+      continue;
+    }
+    absl::StatusOr<GroupValues> planned = PlanValues(name, **x, rows, plan);
+    if (!planned.ok()) return planned.status();
+    *values = *planned;
+  }
+  if (!problem.bias) return absl::OkStatus();
+  if (plan.mode == RaggedMode::kRaggedN || plan.mode == RaggedMode::kAllRagged) {
+    return Invalid("bias is not possible with ", NameOf(plan.mode), ": groups have no common N");
+  }
+  const absl::Span<const int64_t> dims = problem.bias->dims;
+  if (dims.size() != 2 || dims[1] != plan.out.cols) {
+    return Invalid("bias: shape is ", Shape(dims), ", must be [rows,N] with N = ", plan.out.cols);
+  }
+  absl::StatusOr<GroupValues> planned = PlanValues("bias", *problem.bias, dims[0], plan);
+  if (!planned.ok()) return planned.status();
+  plan.bias = *planned;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int64_t SizeOf(DType dtype) {
+  static constexpr int64_t kBytes[] = {2, 2, 4, 8, 4, 8, 4};
+  return kBytes[static_cast<int>(dtype)];
+}
+
+absl::string_view NameOf(DType dtype) {
+  static constexpr absl::string_view kNames[] = {"f16", "bf16", "f32", "f64", "s32", "s64", "u32"};
+  return kNames[static_cast<int>(dtype)];
+}
+
+absl::string_view NameOf(RaggedMode mode) {
+  static constexpr absl::string_view kNames[] = {"ragged M", "ragged K", "ragged N", "uniform", "all ragged"};
+  return kNames[static_cast<int>(mode)];
+}
+
+DimsArrays::DimsArrays(const GroupedGemmProblem& problem)
+    : at{{"lhs_first", &problem.lhs.first_dims}, {"lhs_last", &problem.lhs.last_dims},
+         {"rhs_first", &problem.rhs.first_dims}, {"rhs_last", &problem.rhs.last_dims},
+         {"out_first", &problem.out.first_dims}, {"out_last", &problem.out.last_dims}} {}
+
+int DimsArrays::count() const {
+  int n = 0;
+  for (const DimsArray& array : at) n += array.is_set();
+  return n;
+}
+
+absl::StatusOr<Plan> ResolveShapes(const GroupedGemmProblem& problem) {
+  Plan plan;
+  for (DType dtype : {problem.lhs.dtype, problem.rhs.dtype, problem.out.dtype}) {
+    plan.compute = dtype == DType::kF64 ? DType::kF64 : plan.compute;
+  }
+  if (absl::Status s = CheckDTypes(problem, plan.compute); !s.ok()) return s;
+  absl::StatusOr<RaggedMode> mode = ModeOf(problem);
+  if (!mode.ok()) return mode.status();
+  plan.mode = *mode;
+  if (problem.out.is_trans) return Invalid("out: is_trans is for lhs and rhs only");
+  if (absl::Status s = ReadGroupCounts(problem, plan); !s.ok()) return s;
+  if (absl::Status s = PlanOperands(problem, plan); !s.ok()) return s;
+  if (absl::Status s = PlanEpilogue(problem, plan); !s.ok()) return s;
+  return plan;
+}
+
+}  // namespace raggemm

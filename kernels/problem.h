@@ -1,0 +1,47 @@
+// From the caller's operands to checked ones: the "what" half of a Plan.
+#ifndef RAGGEMM_KERNELS_PROBLEM_H_
+#define RAGGEMM_KERNELS_PROBLEM_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "kernels/workspace.h"
+#include "raggemm/plan.h"
+#include "raggemm/problem.h"
+
+namespace raggemm {
+
+int64_t SizeOf(DType dtype);  // bytes
+absl::string_view NameOf(DType dtype);
+absl::string_view NameOf(RaggedMode mode);
+
+// One of the six dims arrays under the name that messages and the `ragged` attribute use.
+struct DimsArray {
+  absl::string_view name;
+  const RaggedDims* dims;
+  bool is_set() const { return dims->has_value(); }
+};
+inline constexpr int kDimsArrays = 6;
+enum DimsIndex { kLhsFirst, kLhsLast, kRhsFirst, kRhsLast, kOutFirst, kOutLast };
+struct DimsArrays {
+  explicit DimsArrays(const GroupedGemmProblem& problem);
+  int count() const;
+  DimsArray at[kDimsArrays];
+};
+
+// Everything that can be told without reading data: mode, extents, dtypes, shapes of the optional operands,
+// pointers. Fills all of the plan's "what" but GroupExtents and group_offset.
+absl::StatusOr<Plan> ResolveShapes(const GroupedGemmProblem& problem);
+
+// The data that decides addresses: reads dims arrays and group_offset into the workspace and checks every value.
+absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, Plan& plan);
+
+// Null or misaligned data, and out overlapping anything but c.
+absl::Status CheckBuffers(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace);
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_PROBLEM_H_

@@ -1,0 +1,214 @@
+// Start reading at RunTile: the textbook loops of a blocked GEMM over one tile of one group.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/isa.h"
+#include "kernels/parallel_for.h"
+#include "kernels/problem.h"
+#include "kernels/scratch.h"
+#include "kernels/tile.h"
+#include "raggemm/grouped_gemm.h"
+
+namespace raggemm {
+namespace {
+
+// Rows of rhs that a streaming tile walks through at full width before it goes on: consecutive memory, and the next
+// as many rows are fetched meanwhile. 16 to 64 differ little (Zen 3); 256 jumps from row to row.
+constexpr int64_t kStreamStep = 32;
+
+const char* ElementAt(const Matrix& x, DType dtype, int64_t row, int64_t col) {
+  return x.data + (row * x.row_step + col * x.col_step) * SizeOf(dtype);
+}
+
+// Row tiles of at most max_rows, as equal as can be: 16 rows are 8 + 8, not 14 + 2.
+struct RowTiles {
+  RowTiles(int64_t rows_in, int64_t max_rows) : rows(rows_in), count((rows_in + max_rows - 1) / max_rows) {}
+  int64_t Begin(int64_t i) const { return rows / count * i + std::min(rows % count, i); }
+  int64_t Rows(int64_t i) const { return rows / count + (i < rows % count); }
+  int64_t rows, count;
+};
+
+// The columns [col, col + cols) of a tile that one kernel computes, and how it reads them.
+struct Strip {
+  int64_t cols;                   // that exist
+  int64_t width;                  // that the kernel computes
+  Microkernel* stream = nullptr;  // null: from a packed strip
+};
+
+// Few rows read rhs where it lies. What is packed has every column of the kernel; a last strip may lack some.
+Strip NextStrip(const Plan& plan, const Kernels& kernels, int64_t rows, bool stream, int64_t cols_left) {
+  if (stream) {
+    for (const StreamKernel& kernel : kernels.stream[static_cast<int>(plan.rhs.dtype)][rows]) {
+      if (kernel.nr <= cols_left) return {kernel.nr, kernel.nr, kernel.run};
+    }
+  }
+  return {std::min(kernels.nr, cols_left), kernels.nr};
+}
+
+void PackLhs(const Plan& plan, const Kernels& kernels, const Matrix& lhs, const Window& window, int64_t k,
+             char* panels) {
+  const int dtype = static_cast<int>(plan.lhs.dtype);
+  const int64_t size = SizeOf(plan.compute);
+  const int64_t steps = std::min(kChain, lhs.cols - k);
+  const RowTiles tiles(window.rows, kernels.max_rows);
+  for (int64_t i = 0; i < tiles.count; ++i) {
+    const char* src = ElementAt(lhs, plan.lhs.dtype, window.row + tiles.Begin(i), k);
+    char* panel = panels + tiles.Begin(i) * kChain * size;
+    const bool along_k = lhs.col_step == 1;
+    const PackArgs args{src, along_k ? lhs.row_step : lhs.col_step, steps, tiles.Rows(i), panel, tiles.Rows(i)};
+    (along_k ? kernels.pack_transposed : kernels.pack_rows)[dtype](args);
+  }
+}
+
+void PackRhs(const Plan& plan, const Kernels& kernels, const Matrix& rhs, int64_t k, int64_t steps, int64_t col,
+             int64_t cols, char* strip) {
+  const char* src = ElementAt(rhs, plan.rhs.dtype, k, col);
+  const bool along_n = rhs.col_step == 1;
+  const PackArgs args{src, along_n ? rhs.row_step : rhs.col_step, steps, cols, strip, kernels.nr};
+  (along_n ? kernels.pack_rows : kernels.pack_transposed)[static_cast<int>(plan.rhs.dtype)](args);
+}
+
+// Which unit a tile belongs to, and where in its result.
+struct TilePlace {
+  Unit unit;
+  Matrix out;
+  Window window;
+};
+
+TilePlace LocateTile(const Plan& plan, int64_t tile) {
+  const int64_t* after = std::upper_bound(plan.tile_prefix, plan.tile_prefix + plan.units + 1, tile);
+  const int64_t index = after - plan.tile_prefix - 1;
+  const Unit unit = UnitAt(plan, index);
+  const Matrix out = LocateMatrix(plan, plan.out, unit);
+  return {unit, out, TileGrid(plan, out).At(tile - plan.tile_prefix[index])};
+}
+
+const char* ValuesOf(const Plan& plan, const GroupValues& values, const Unit& unit, int64_t row_elements) {
+  if (values.data == nullptr) return nullptr;
+  const int64_t replicas = values.per == GroupValues::Per::kReplica ? plan.replicas : 1;
+  const int64_t replica = values.per == GroupValues::Per::kReplica ? unit.replica : 0;
+  const int64_t row =
+      values.per == GroupValues::Per::kCall ? 0 : (unit.problem * replicas + replica) * plan.local_groups + unit.group;
+  return values.data + row * row_elements * SizeOf(values.dtype);
+}
+
+bool IsZero(const char* value, DType dtype) {
+  return dtype == DType::kF64 ? *reinterpret_cast<const double*>(value) == 0
+                              : *reinterpret_cast<const float*>(value) == 0;
+}
+
+// The totals of a tile to out. An empty contraction gives zero whatever alpha is, as in BLAS.
+void StoreTile(const Plan& plan, const Kernels& kernels, const TilePlace& place, const Scratch& scratch, bool stream,
+               bool empty) {
+  const auto& [unit, out, window] = place;
+  const int64_t size = SizeOf(plan.compute);
+  if (empty) std::memset(scratch.total, 0, static_cast<size_t>(window.rows * plan.blocking.n * size));
+  const char* beta = ValuesOf(plan, plan.beta, unit, 1);
+  const char* c = beta != nullptr && IsZero(beta, plan.beta.dtype) ? nullptr : plan.c;
+  const char* bias = ValuesOf(plan, plan.bias, unit, plan.out.cols);
+  if (bias != nullptr) {
+    const int dtype = static_cast<int>(plan.bias.dtype);
+    const char* src = bias + window.col * SizeOf(plan.bias.dtype);
+    kernels.pack_rows[dtype](
+        {.src = src, .src_stride = 0, .k = 1, .width = window.cols, .dst = scratch.bias, .dst_stride = 0});
+  }
+  EpilogueArgs args;
+  args.rows = window.rows;
+  args.out_stride = out.row_step;
+  args.beta = beta;
+  args.alpha = empty ? nullptr : ValuesOf(plan, plan.alpha, unit, 1);
+  for (int64_t col = 0; col < window.cols; col += args.columns) {
+    const Strip strip = NextStrip(plan, kernels, window.rows, stream, window.cols - col);
+    args.columns = strip.cols;
+    args.total_stride = strip.width;
+    args.total = scratch.total + col * window.rows * size;
+    args.out = const_cast<char*>(ElementAt(out, plan.out.dtype, window.row, window.col + col));
+    args.c = c == nullptr ? nullptr : c + (static_cast<const char*>(args.out) - plan.out.data);
+    args.bias = bias == nullptr ? nullptr : scratch.bias + col * size;
+    kernels.epilogue[static_cast<int>(plan.out.dtype)](args);
+  }
+}
+
+// While a strip is used, its right neighbour is fetched (or the first strip of the next chain): row tile i fetches the
+// i-th cache line of each of its rows.
+void AimPrefetch(const Plan& plan, const Matrix& rhs, int64_t k, int64_t col, int64_t row_tile, MicrokernelArgs& args) {
+  args.prefetch = static_cast<const char*>(args.b);
+  args.prefetch_stride = 0;
+  const int64_t size = SizeOf(plan.rhs.dtype);
+  if (rhs.col_step != 1 || k >= rhs.rows || col + row_tile * (64 / size) >= rhs.cols) return;
+  args.prefetch = ElementAt(rhs, plan.rhs.dtype, k, col) + row_tile * 64;
+  args.prefetch_stride = rhs.row_step * size;
+}
+
+// out[window] = epilogue(sum over chains of lhs x rhs): loops over chains of k, strips of rhs, row tiles of lhs.
+void RunTile(const Plan& plan, int64_t tile, const Scratch& scratch) {
+  if (tile >= plan.gemm_tiles) return FillTile(plan, tile - plan.gemm_tiles);
+  const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
+  const TilePlace place = LocateTile(plan, tile);
+  const Window& window = place.window;
+  const RowTiles row_tiles(window.rows, kernels.max_rows);
+  const int64_t size = SizeOf(plan.compute);
+  const bool stream = plan.compute == DType::kF32 && !plan.rhs.is_trans && window.rows <= kStreamRows;
+  const int64_t k_step = stream ? kStreamStep : kChain;
+  MicrokernelArgs args;
+  args.first = true;
+
+  Unit term = place.unit;
+  const int64_t last_replica = plan.mode == RaggedMode::kRaggedK ? plan.replicas - 1 : term.replica;
+  for (; term.replica <= last_replica; ++term.replica) {
+    const Matrix lhs = LocateMatrix(plan, plan.lhs, term);
+    const Matrix rhs = LocateMatrix(plan, plan.rhs, term);
+    for (int64_t chain = 0; chain < lhs.cols; chain += kChain) {
+      const int64_t chain_end = std::min(chain + kChain, lhs.cols);
+      PackLhs(plan, kernels, lhs, window, chain, scratch.panels);
+      for (int64_t k = chain; k < chain_end; k += k_step) {
+        args.k = std::min(k_step, chain_end - k);
+        args.start = k == chain;
+        args.finish = k + args.k == chain_end;
+        Strip strip;
+        for (int64_t col = 0; col < window.cols; col += strip.cols) {
+          strip = NextStrip(plan, kernels, window.rows, stream, window.cols - col);
+          if (strip.stream == nullptr)
+            PackRhs(plan, kernels, rhs, k, args.k, window.col + col, strip.cols, scratch.strip);
+          for (int64_t i = 0; i < row_tiles.count; ++i) {
+            const int64_t mr = row_tiles.Rows(i);
+            const int64_t at = (col * window.rows + row_tiles.Begin(i) * strip.width) * size;
+            args.a = scratch.panels + (row_tiles.Begin(i) * kChain + (k - chain) * mr) * size;
+            args.chain = scratch.chain + at;
+            args.total = scratch.total + at;
+            if (strip.stream != nullptr) {
+              args.b = ElementAt(rhs, plan.rhs.dtype, k, window.col + col);
+              args.b_stride = rhs.row_step;
+              args.prefetch_stride = kStreamStep * rhs.row_step * SizeOf(plan.rhs.dtype);
+              strip.stream(args);
+            } else {
+              args.b = scratch.strip;
+              args.b_stride = strip.width;
+              const bool last = col + strip.cols == window.cols;
+              AimPrefetch(plan, rhs, last ? chain_end : k, window.col + (last ? 0 : col + strip.cols), i, args);
+              kernels.strip[mr](args);
+            }
+          }
+        }
+      }
+      args.first = false;
+    }
+  }
+  StoreTile(plan, kernels, place, scratch, stream, args.first);
+}
+
+}  // namespace
+
+absl::Status Run(const Plan& plan) {
+  if (plan.isa > HostCpu().widest) {
+    return absl::FailedPreconditionError(absl::StrCat("this CPU does not have ", KernelsFor(plan.isa).name));
+  }
+  ScratchLease lease;
+  if (absl::Status s = lease.Acquire(plan.threads, Scratch::Bytes(plan)); !s.ok()) return s;
+  return ParallelFor(plan, [&](int64_t tile, int64_t worker) { RunTile(plan, tile, Scratch(plan, lease.at(worker))); });
+}
+
+}  // namespace raggemm

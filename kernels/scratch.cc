@@ -1,0 +1,135 @@
+#include "kernels/scratch.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/isa.h"
+#include "kernels/problem.h"
+
+namespace raggemm {
+namespace {
+
+constexpr size_t kPage = 2 << 20;  // blocks are whole huge pages
+constexpr int kMaxFree = 64;       // bounds what an idle process holds: 128 MiB with the largest blocking here
+
+// At the head of a block on the free list.
+struct FreeBlock {
+  FreeBlock* next;
+  size_t bytes;
+};
+
+// Before the 64-byte aligned start of what a lease hands out.
+constexpr size_t kHeader = 64;
+
+// Constant-initialised and trivially destructible: calls may come from threads that outlive static destructors.
+constinit std::mutex mutex;
+constinit FreeBlock* free_list = nullptr;
+constinit int free_count = 0;
+
+FreeBlock* TakeFree(size_t bytes) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (FreeBlock** at = &free_list; *at != nullptr; at = &(*at)->next) {
+    if ((*at)->bytes < bytes) continue;
+    FreeBlock* block = *at;
+    *at = block->next;
+    --free_count;
+    return block;
+  }
+  return nullptr;
+}
+
+FreeBlock* Allocate(size_t bytes) {
+  void* memory = std::aligned_alloc(kPage, bytes);
+  if (memory == nullptr) return nullptr;
+  madvise(memory, bytes, MADV_HUGEPAGE);  // advice: failure costs speed only
+  return new (memory) FreeBlock{nullptr, bytes};
+}
+
+void GiveBack(FreeBlock* block) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (free_count < kMaxFree) {
+      block->next = free_list;
+      free_list = block;
+      ++free_count;
+      return;
+    }
+  }
+  std::free(block);
+}
+
+__attribute__((destructor)) void FreeAll() {
+  while (free_list != nullptr) {
+    FreeBlock* block = free_list;
+    free_list = block->next;
+    std::free(block);
+  }
+}
+
+// Adds up the slots of a Scratch; with a block also hands them out.
+class Slots {
+ public:
+  explicit Slots(void* block) : base_(static_cast<char*>(block)) {}
+  char* Take(int64_t bytes) {
+    char* slot = base_ == nullptr ? nullptr : base_ + bytes_;
+    bytes_ += (bytes + 63) / 64 * 64;
+    return slot;
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  char* base_;
+  int64_t bytes_ = 0;
+};
+
+int64_t Fill(const Plan& plan, void* block, Scratch* scratch) {
+  const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
+  const int64_t size = SizeOf(plan.compute);
+  Slots slots(block);
+  // The packers store whole vectors: one of slack behind the last panel.
+  char* panels = slots.Take((plan.blocking.m * kChain + kernels.vector) * size);
+  char* strip = slots.Take(kChain * kernels.nr * size);
+  char* chain = slots.Take(kStreamRows * plan.blocking.n * size);
+  char* total = slots.Take(plan.blocking.m * plan.blocking.n * size);
+  char* bias = slots.Take(plan.blocking.n * size);
+  if (scratch != nullptr) {
+    scratch->panels = panels;
+    scratch->strip = strip;
+    scratch->chain = chain;
+    scratch->total = total;
+    scratch->bias = bias;
+  }
+  return slots.bytes();
+}
+
+}  // namespace
+
+Scratch::Scratch(const Plan& plan, void* block) { Fill(plan, block, this); }
+
+int64_t Scratch::Bytes(const Plan& plan) { return Fill(plan, nullptr, nullptr); }
+
+absl::Status ScratchLease::Acquire(int64_t count, int64_t bytes) {
+  const size_t whole = (static_cast<size_t>(bytes) + kHeader + kPage - 1) / kPage * kPage;
+  while (count_ < count) {
+    FreeBlock* block = TakeFree(whole);
+    if (block == nullptr) block = Allocate(whole);
+    if (block == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory for the pack buffers of ", count, " threads, ", whole, " bytes each"));
+    }
+    blocks_[count_++] = reinterpret_cast<char*>(block) + kHeader;
+  }
+  return absl::OkStatus();
+}
+
+ScratchLease::~ScratchLease() {
+  while (count_ > 0) {
+    GiveBack(reinterpret_cast<FreeBlock*>(static_cast<char*>(blocks_[--count_]) - kHeader));
+  }
+}
+
+}  // namespace raggemm

@@ -1,0 +1,50 @@
+// Pack buffers. One process-wide list keeps what calls gave back, so that a warm call allocates nothing and takes no
+// page fault. The calling thread leases for all its workers before anything is written.
+#ifndef RAGGEMM_KERNELS_SCRATCH_H_
+#define RAGGEMM_KERNELS_SCRATCH_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "raggemm/plan.h"
+
+namespace raggemm {
+
+inline constexpr int64_t kMaxThreads = 256;
+
+// The buffers of one worker for tiles of `blocking`, all 64-byte aligned, in elements of the compute type T:
+//
+//   panels  lhs, packed: row tiles of [kChain][mr] back to back
+//   strip   one strip of rhs, packed: [kChain][nr]
+//   chain, total  one register tile of [mr][nr] after the other, strip by strip
+//   bias    widened, [columns]
+struct Scratch {
+  Scratch(const Plan& plan, void* block);
+  static int64_t Bytes(const Plan& plan);
+
+  char* panels;
+  char* strip;
+  char* chain;
+  char* total;
+  char* bias;
+};
+
+class ScratchLease {
+ public:
+  ScratchLease() = default;
+  ~ScratchLease();
+  ScratchLease(const ScratchLease&) = delete;
+  ScratchLease& operator=(const ScratchLease&) = delete;
+
+  // ResourceExhausted when memory is short; nothing is held then.
+  absl::Status Acquire(int64_t count, int64_t bytes);
+  void* at(int64_t i) const { return blocks_[i]; }
+
+ private:
+  int64_t count_ = 0;
+  void* blocks_[kMaxThreads];
+};
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_SCRATCH_H_

@@ -1,0 +1,56 @@
+// Where things lie: the matrices of a group, the window of a tile. Pure functions of a Plan.
+#ifndef RAGGEMM_KERNELS_TILE_H_
+#define RAGGEMM_KERNELS_TILE_H_
+
+#include <cstdint>
+
+#include "raggemm/plan.h"
+
+namespace raggemm {
+
+// rows x cols of op(operand) of one group; element (i, j) stands at data + i * row_step + j * col_step elements,
+// one of the steps being 1.
+struct Matrix {
+  char* data;
+  int64_t rows, cols;
+  int64_t row_step, col_step;
+};
+
+// The product of one group: for ragged K the sum over all replicas, else of one replica.
+struct Unit {
+  int64_t problem, group, replica;  // group counts the processed ones
+};
+
+// Units stand in the order of the weights, then replicas, so that weights stream once: (problem, group, replica).
+int64_t CountUnits(const Plan& plan);
+Unit UnitAt(const Plan& plan, int64_t unit);
+
+Matrix LocateMatrix(const Plan& plan, const PlannedOperand& operand, const Unit& unit);
+
+// Multiply-adds or their equivalent in memory traffic, at least 1.
+int64_t UnitCost(const Plan& plan, const Unit& unit);
+
+// A tile's window of a unit's result.
+struct Window {
+  int64_t row, rows;
+  int64_t col, cols;
+};
+
+// How the result of a unit divides into tiles: evenly, in whole register tiles.
+struct TileGrid {
+  TileGrid(const Plan& plan, const Matrix& out);
+  int64_t count() const { return row_tiles * col_tiles; }
+  Window At(int64_t index) const;  // row tiles of one column of tiles follow each other: they share rhs
+
+  int64_t rows, cols;
+  int64_t row_tiles, col_tiles;
+  int64_t row_step, col_step;
+};
+
+// Zeros, or c's values, where no processed group lies. Slices of about 1 MiB, counted over all repetitions of out.
+int64_t CountFillTiles(const Plan& plan);
+void FillTile(const Plan& plan, int64_t slice);
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_TILE_H_
