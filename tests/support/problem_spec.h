@@ -38,8 +38,8 @@ struct ProblemSpec {
   int64_t problems = 1, replicas = 1, groups = 1;
   // Of each problem and replica; along the ragged axis it may exceed the sum of the sizes. All ragged: unused.
   int64_t m = 1, n = 1, k = 1;
-  std::vector<int64_t> sizes;             // [problems, replicas, groups] along the ragged axis; all ragged: along M
-  std::vector<int64_t> n_sizes, k_sizes;  // all ragged
+  std::vector<int64_t> sizes = {};  // [problems, replicas, groups] along the ragged axis; all ragged: along M
+  std::vector<int64_t> n_sizes = {}, k_sizes = {};  // all ragged
   // Stored the other way round: [K,M] for lhs of ragged M, [M,K] for lhs of ragged K, [N,K] for rhs, and so on.
   bool lhs_flipped = false, rhs_flipped = false;
   bool lhs_grouped = false;  // ragged N: [G,M,K] rather than [M,K]
@@ -47,8 +47,8 @@ struct ProblemSpec {
   DType lhs = DType::kF32, rhs = DType::kF32, out = DType::kF32, bias_type = DType::kF32, sizes_type = DType::kS32;
   bool c = false, bias = false, alpha = false, beta = false;
   ParameterRows parameter_rows = ParameterRows::kPerGroup;  // of alpha and beta; bias: per group unless per replica
-  std::optional<int64_t> group_offset;
-  std::optional<int64_t> local_groups;
+  std::optional<int64_t> group_offset = std::nullopt;
+  std::optional<int64_t> local_groups = std::nullopt;
   int64_t slack = 0;         // all ragged: elements of out after the last group
   int64_t gap_elements = 0;  // distance of each buffer from the unmapped page
   uint64_t seed = TestSeed();

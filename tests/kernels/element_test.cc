@@ -1,0 +1,93 @@
+#include "kernels/element.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace raggemm::test {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+class HalfTypes : public testing::TestWithParam<DType> {};
+
+// Every 16-bit pattern is read, and stored again, as itself; values rise with the pattern.
+TEST_P(HalfTypes, RoundTrip) {
+  const int64_t dims[] = {1};
+  double previous = -kInfinity;
+  for (int bits = 0; bits < 1 << 16; ++bits) {
+    uint16_t pattern = static_cast<uint16_t>(bits), copy = 0;
+    const double value = ToDouble({&pattern, GetParam(), dims}, 0);
+    StoreRounded({&copy, GetParam(), dims}, 0, value);
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(ToDouble({&copy, GetParam(), dims}, 0))) << bits;
+      continue;
+    }
+    ASSERT_EQ(copy, pattern) << value;
+    if (bits >= 0x8000) continue;
+    EXPECT_GT(value, previous);
+    previous = value;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(DType, HalfTypes, testing::Values(DType::kF16, DType::kBF16));
+
+TEST(ToDouble, KnownPatterns) {
+  const int64_t dims[] = {4};
+  uint16_t f16[] = {0x3c00, 0x0001, 0x7bff, 0xfc00};
+  uint16_t bf16[] = {0x3f80, 0x0001, 0x7f7f, 0xff80};
+  const auto read = [&](uint16_t* data, DType dtype) {
+    std::vector<double> values;
+    for (int i = 0; i < 4; ++i) values.push_back(ToDouble({data, dtype, dims}, i));
+    return values;
+  };
+  EXPECT_THAT(read(f16, DType::kF16), testing::ElementsAre(1, 0x1p-24, 65504, -kInfinity));
+  EXPECT_THAT(read(bf16, DType::kBF16), testing::ElementsAre(1, 0x1p-133, 0x1.fep127, -kInfinity));
+}
+
+TEST(ToDouble, Integers) {
+  const int64_t dims[] = {1};
+  int32_t s32 = -7;
+  uint32_t u32 = 4000000000u;
+  int64_t s64 = int64_t{1} << 40;
+  EXPECT_EQ(ToDouble({&s32, DType::kS32, dims}, 0), -7);
+  EXPECT_EQ(ToDouble({&u32, DType::kU32, dims}, 0), 4e9);
+  EXPECT_EQ(ToDouble({&s64, DType::kS64, dims}, 0), 0x1p40);
+}
+
+TEST(RoundTo, TiesGoToEven) {
+  EXPECT_EQ(RoundTo(DType::kF16, 2049), 2048);
+  EXPECT_EQ(RoundTo(DType::kF16, 2051), 2052);
+  EXPECT_EQ(RoundTo(DType::kBF16, 257), 256);
+  EXPECT_EQ(RoundTo(DType::kBF16, 259), 260);
+  // One rounding: by way of f32 this would become a tie, and 256.
+  EXPECT_EQ(RoundTo(DType::kBF16, 257.0000000001), 258);
+  EXPECT_EQ(RoundTo(DType::kF32, 16777217.0), 16777216.0);
+}
+
+TEST(RoundTo, LimitsOfTheFormat) {
+  EXPECT_EQ(RoundTo(DType::kF16, 65519.9), 65504);
+  EXPECT_EQ(RoundTo(DType::kF16, 65520), kInfinity);
+  EXPECT_EQ(RoundTo(DType::kF16, -65520), -kInfinity);
+  EXPECT_EQ(RoundTo(DType::kBF16, 0x1.ffp127), kInfinity);
+  EXPECT_EQ(RoundTo(DType::kF32, 0x1.ffffffp127), kInfinity);
+  EXPECT_EQ(RoundTo(DType::kF16, 0x1p-25), 0);
+  EXPECT_EQ(RoundTo(DType::kF16, 0x1.8p-24), 0x1p-23);
+  EXPECT_TRUE(std::signbit(RoundTo(DType::kF16, -0x1p-30)));
+  EXPECT_EQ(RoundTo(DType::kF64, 0x1p-1074), 0x1p-1074);
+}
+
+TEST(FormatOf, AgreesWithTheLanguage) {
+  EXPECT_EQ(FormatOf(DType::kF32).Epsilon(), std::numeric_limits<float>::epsilon());
+  EXPECT_EQ(FormatOf(DType::kF32).SmallestSubnormal(), std::numeric_limits<float>::denorm_min());
+  EXPECT_EQ(FormatOf(DType::kF64).Epsilon(), std::numeric_limits<double>::epsilon());
+  EXPECT_EQ(FormatOf(DType::kF64).SmallestSubnormal(), std::numeric_limits<double>::denorm_min());
+  EXPECT_EQ(FormatOf(DType::kF16).Epsilon(), 0x1p-10);
+  EXPECT_EQ(FormatOf(DType::kBF16).SmallestSubnormal(), 0x1p-133);
+}
+
+}  // namespace
+}  // namespace raggemm::test

@@ -1,0 +1,70 @@
+// Which of eight groups are empty: all 256 patterns.
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/check.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+class EmptyGroups : public IsaTest {
+ protected:
+  void ExpectAllPatterns(RaggedMode mode) {
+    for (int pattern = 0; pattern < 256; ++pattern) {
+      ProblemSpec spec{.mode = mode, .groups = 8, .m = 32, .n = 32, .k = 32};
+      for (int g = 0; g < 8; ++g) spec.sizes.push_back(pattern >> g & 1 ? 1 + g % 4 * 2 : 0);  // sum <= 32
+      for (bool with_c : {false, true}) {
+        spec.c = with_c;
+        for (const ProblemSpec& variant : StorageVariants(spec)) {
+          ASSERT_TRUE(GivesExpectedBits(variant, With(GetParam())));
+        }
+      }
+    }
+  }
+};
+RAGGEMM_FOR_EACH_ISA(EmptyGroups);
+
+TEST_P(EmptyGroups, RaggedM) { ExpectAllPatterns(RaggedMode::kRaggedM); }
+TEST_P(EmptyGroups, RaggedK) { ExpectAllPatterns(RaggedMode::kRaggedK); }
+TEST_P(EmptyGroups, RaggedN) { ExpectAllPatterns(RaggedMode::kRaggedN); }
+
+// No group, no row, no column, no k: legal, and out is zero, or c, or beta * c + bias.
+TEST_P(EmptyGroups, ExtentsOfZero) {
+  for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN, RaggedMode::kUniform}) {
+    for (int mask = 0; mask < 16; ++mask) {
+      for (bool with_c : {false, true}) {
+        ProblemSpec spec{.mode = mode, .groups = mask & 8 ? 0 : 3, .m = 5, .n = 6, .k = 7};
+        if (mask & 1) spec.m = 0;
+        if (mask & 2) spec.n = 0;
+        if (mask & 4) spec.k = 0;
+        if (mode != RaggedMode::kUniform) spec.sizes.assign(spec.groups, 0);
+        if (mode == RaggedMode::kRaggedM && spec.m != 0 && spec.groups != 0) spec.sizes = {2, 0, 3};
+        spec.c = with_c;
+        spec.bias = mode != RaggedMode::kRaggedN && with_c;
+        for (const ProblemSpec& variant : StorageVariants(spec)) {
+          ASSERT_TRUE(GivesExpectedBits(variant, With(GetParam())));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EmptyGroups, AllRaggedWithoutElements) {
+  ProblemSpec spec{.mode = RaggedMode::kAllRagged, .groups = 0, .slack = 4};
+  ASSERT_TRUE(GivesExpectedBits(StorageVariants(spec).front(), With(GetParam())));
+  spec.groups = 3;
+  for (const auto& [m, n, k] : {std::tuple{0, 5, 5}, {5, 0, 5}, {5, 5, 0}}) {
+    spec.sizes.assign(3, m);
+    spec.n_sizes.assign(3, n);
+    spec.k_sizes.assign(3, k);
+    for (const ProblemSpec& variant : StorageVariants(spec)) ASSERT_TRUE(GivesExpectedBits(variant, With(GetParam())));
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test

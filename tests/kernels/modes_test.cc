@@ -1,0 +1,132 @@
+// Every mode in every storage and mix of dtypes: within the tolerance of the float64 reference, and with the bits of
+// the rule.
+#include <cstdint>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/reference.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/check.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+// Four groups, one of them empty, and rows (columns, k) after the last.
+ProblemSpec Base(RaggedMode mode) {
+  ProblemSpec spec{.mode = mode, .groups = 4, .m = 23, .n = 37, .k = 29, .sizes = {9, 0, 5, 7}};
+  if (mode == RaggedMode::kAllRagged) {
+    spec.n_sizes = {17, 5, 1, 33};
+    spec.k_sizes = {3, 8, 0, 20};
+    spec.slack = 3;
+  }
+  return spec;
+}
+
+class Modes : public IsaTest {
+ protected:
+  void ExpectRight(const ProblemSpec& spec) {
+    TestProblem test(spec);
+    const Reference reference = ComputeReference(test.problem).value();
+    const std::vector<double> bits = ExpectedOut(test.problem).value();
+    const absl::Status status = GroupedGemm(test.problem, With(GetParam()));
+    ASSERT_TRUE(status.ok()) << status << "\n" << Describe(spec);
+    EXPECT_TRUE(IsWithinBound(test.problem.out, reference)) << Describe(spec);
+    EXPECT_TRUE(HasBits(test.problem.out, bits)) << Describe(spec);
+    EXPECT_TRUE(test.SurroundingsIntact()) << Describe(spec);
+  }
+};
+RAGGEMM_FOR_EACH_ISA(Modes);
+
+TEST_P(Modes, EveryStorageAndMixOfDTypes) {
+  for (RaggedMode mode : kAllModes) {
+    for (ProblemSpec spec : StorageVariants(Base(mode))) {
+      for (DType lhs : kFloatTypes) {
+        for (DType rhs : kFloatTypes) {
+          for (DType out : kFloatTypes) {
+            spec.lhs = lhs;
+            spec.rhs = rhs;
+            spec.out = out;
+            ExpectRight(spec);
+            if (HasFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+// The sizes of problem 0 for all its replicas, then those of problem 1: the same in reverse.
+std::vector<int64_t> ForTwoProblems(const std::vector<int64_t>& sizes, int64_t replicas) {
+  std::vector<int64_t> all;
+  for (int r = 0; r < replicas; ++r) all.insert(all.end(), sizes.begin(), sizes.end());
+  for (int r = 0; r < replicas; ++r) all.insert(all.end(), sizes.rbegin(), sizes.rend());
+  return all;
+}
+
+TEST_P(Modes, EveryStorageWithProblemsAndReplicas) {
+  for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN, RaggedMode::kAllRagged}) {
+    for (ProblemSpec spec : StorageVariants(Base(mode))) {
+      spec.problems = 2;
+      spec.replicas = mode == RaggedMode::kAllRagged || spec.lhs_grouped ? 1 : 3;
+      spec.slack = 0;
+      for (std::vector<int64_t>* sizes : {&spec.sizes, &spec.n_sizes, &spec.k_sizes}) {
+        *sizes = ForTwoProblems(*sizes, spec.replicas);
+      }
+      for (DType sizes_type : {DType::kS32, DType::kS64, DType::kU32}) {
+        spec.sizes_type = sizes_type;
+        ExpectRight(spec);
+      }
+    }
+  }
+}
+
+TEST_P(Modes, EveryOptionalOperand) {
+  for (RaggedMode mode : kAllModes) {
+    for (int mask = 0; mask < 16; ++mask) {
+      ProblemSpec spec = StorageVariants(Base(mode)).front();
+      spec.c = mask & 1;
+      spec.beta = mask & 2;
+      spec.alpha = mask & 4;
+      spec.bias = mask & 8;
+      const bool no_bias = mode == RaggedMode::kRaggedN || mode == RaggedMode::kAllRagged;
+      if ((spec.beta && !spec.c) || (spec.bias && no_bias)) continue;
+      for (DType out : kFloatTypes) {
+        for (ParameterRows rows : {ParameterRows::kScalar, ParameterRows::kPerGroup}) {
+          spec.out = out;
+          spec.parameter_rows = rows;
+          spec.bias_type = out == DType::kF64 ? DType::kF64 : DType::kBF16;
+          ExpectRight(spec);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Modes, AxesCollapseAtTheBoundary) {
+  ProblemSpec spec{.groups = 2, .m = 24, .n = 15, .k = 12, .sizes = {7, 13}};
+  TestProblem test(spec);
+  const std::vector<double> expected = ExpectedOut(test.problem).value();
+  const int64_t lhs_dims[] = {2, 12, 3, 4}, rhs_dims[] = {2, 4, 3, 5, 3}, out_dims[] = {2, 3, 4, 3, 5};
+  test.problem.lhs.dims = lhs_dims;
+  test.problem.rhs.dims = rhs_dims;
+  test.problem.out.dims = out_dims;
+  for (bool from_end : {false, true}) {
+    test.problem.lhs.axis_boundary = from_end ? -2 : 2;
+    test.problem.rhs.axis_boundary = from_end ? -2 : 3;
+    test.problem.out.axis_boundary = from_end ? -2 : 3;
+    test.ClearOut();
+    ASSERT_EQ(GroupedGemm(test.problem, With(GetParam())), absl::OkStatus());
+    EXPECT_TRUE(HasBits(test.problem.out, expected));
+  }
+}
+
+TEST_P(Modes, RandomProblems) {
+  Random random(TestSeed());
+  for (int i = 0; i < 400 && !HasFailure(); ++i) EXPECT_TRUE(GivesExpectedBits(RandomSpec(random), With(GetParam())));
+}
+
+}  // namespace
+}  // namespace raggemm::test

@@ -1,0 +1,125 @@
+// All small extents around the edges of register tiles, strips and chains.
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/check.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+constexpr int64_t kMaxRows = 20;  // the tallest register tile has 14 rows
+
+// One group of each size, so that a call covers all of them.
+std::vector<int64_t> UpTo(int64_t last) {
+  std::vector<int64_t> sizes(last + 1);
+  std::iota(sizes.begin(), sizes.end(), 0);
+  return sizes;
+}
+
+class TileEdges : public IsaTest {
+ protected:
+  static ProblemSpec Spec(RaggedMode mode, std::vector<int64_t> sizes) {
+    ProblemSpec spec{.mode = mode, .groups = static_cast<int64_t>(sizes.size()), .sizes = std::move(sizes)};
+    const int64_t sum = std::accumulate(spec.sizes.begin(), spec.sizes.end(), int64_t{0});
+    (mode == RaggedMode::kRaggedM ? spec.m : mode == RaggedMode::kRaggedK ? spec.k : spec.n) = sum + 1;
+    return spec;
+  }
+
+  // Stops at the first failure: the others would be alike.
+  void ExpectAllStorages(const ProblemSpec& spec) {
+    for (const ProblemSpec& variant : StorageVariants(spec)) {
+      if (HasFailure()) return;
+      EXPECT_TRUE(GivesExpectedBits(variant, With(GetParam())));
+    }
+  }
+};
+RAGGEMM_FOR_EACH_ISA(TileEdges);
+
+TEST_P(TileEdges, RaggedM) {
+  ProblemSpec spec = Spec(RaggedMode::kRaggedM, UpTo(kMaxRows));
+  for (spec.n = 0; spec.n <= 70; ++spec.n) {
+    for (spec.k = 0; spec.k <= 20; spec.k += spec.k < 5 ? 1 : 5) ExpectAllStorages(spec);
+  }
+}
+
+TEST_P(TileEdges, RaggedMWithLongK) {
+  ProblemSpec spec = Spec(RaggedMode::kRaggedM, UpTo(kMaxRows));
+  for (int64_t n : {1, 7, 8, 15, 16, 17, 31, 33, 48, 63, 65}) {
+    for (int64_t k : {255, 256, 257, 512, 513}) {
+      spec.n = n;
+      spec.k = k;
+      ExpectAllStorages(spec);
+    }
+  }
+}
+
+TEST_P(TileEdges, RaggedMOfEveryDType) {
+  ProblemSpec spec = Spec(RaggedMode::kRaggedM, UpTo(kMaxRows));
+  for (DType lhs : kFloatTypes) {
+    for (DType rhs : kFloatTypes) {
+      spec.lhs = lhs;
+      spec.rhs = rhs;
+      spec.out = lhs;
+      for (int64_t n : {1, 3, 8, 13, 16, 24, 31, 32, 40, 47, 64, 67}) {
+        for (int64_t k : {1, 5, 16, 31}) {
+          spec.n = n;
+          spec.k = k;
+          ExpectAllStorages(spec);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(TileEdges, RaggedK) {
+  ProblemSpec spec = Spec(RaggedMode::kRaggedK, UpTo(20));
+  for (spec.m = 0; spec.m <= kMaxRows; ++spec.m) {
+    for (spec.n = 0; spec.n <= 70; spec.n += spec.n < 18 ? 1 : 3) ExpectAllStorages(spec);
+  }
+}
+
+TEST_P(TileEdges, RaggedKAroundChains) {
+  ProblemSpec spec = Spec(RaggedMode::kRaggedK, {255, 0, 256, 257, 1, 512, 513});
+  for (int64_t m : {1, 2, 3, 4, 6, 7, 14, 15, 17}) {
+    for (int64_t n : {1, 8, 17, 33, 65}) {
+      spec.m = m;
+      spec.n = n;
+      ExpectAllStorages(spec);
+    }
+  }
+}
+
+TEST_P(TileEdges, RaggedN) {
+  ProblemSpec spec = Spec(RaggedMode::kRaggedN, UpTo(70));
+  for (spec.m = 1; spec.m <= kMaxRows; ++spec.m) {
+    for (int64_t k : {1, 3, 20}) {
+      spec.k = k;
+      ExpectAllStorages(spec);
+    }
+  }
+}
+
+TEST_P(TileEdges, MisalignedStarts) {
+  ProblemSpec spec = Spec(RaggedMode::kRaggedM, {1, 7, 16});
+  spec.m = 24;
+  spec.c = spec.bias = spec.alpha = spec.beta = true;
+  for (DType dtype : kFloatTypes) {
+    spec.lhs = spec.rhs = spec.out = dtype;
+    spec.bias_type = dtype;
+    for (spec.gap_elements = 0; spec.gap_elements < 4; ++spec.gap_elements) {
+      for (int64_t n : {32, 64}) {  // whole cache lines, shifted by the gap
+        spec.n = n;
+        spec.k = 64;
+        ExpectAllStorages(spec);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test

@@ -1,0 +1,117 @@
+#include "tests/support/variants.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
+namespace raggemm::test {
+namespace {
+
+// How an operand can be stored: as is or flipped, and packed where its last axis is ragged.
+struct Storage {
+  bool flipped;
+  Layout layout;
+};
+
+std::vector<Storage> StoragesOf(bool ragged_last, bool ragged_last_when_flipped) {
+  std::vector<Storage> storages = {{false, Layout::kStrided}, {true, Layout::kStrided}};
+  if (ragged_last) storages.push_back({false, Layout::kPacked});
+  if (ragged_last_when_flipped) storages.push_back({true, Layout::kPacked});
+  return storages;
+}
+
+template <typename T, size_t n>
+T Choose(const T (&choices)[n], Random& random) {
+  return choices[random.Below(n)];
+}
+
+void ChooseSizes(ProblemSpec& spec, Random& random) {
+  spec.groups = 1 + random.Below(9);
+  if (spec.mode == RaggedMode::kAllRagged) {
+    for (std::vector<int64_t>* sizes : {&spec.sizes, &spec.n_sizes, &spec.k_sizes}) {
+      for (int64_t g = 0; g < spec.groups; ++g) sizes->push_back(random.Below(4) == 0 ? 0 : random.Below(50));
+    }
+    spec.slack = random.Below(3);
+    return;
+  }
+  if (spec.mode == RaggedMode::kUniform) return;
+  if (random.Below(3) == 0) {
+    spec.problems = 1 + random.Below(3);
+    spec.replicas = spec.lhs_grouped ? 1 : 1 + random.Below(3);
+  }
+  const int64_t extent = spec.mode == RaggedMode::kRaggedM   ? spec.m
+                         : spec.mode == RaggedMode::kRaggedN ? spec.n
+                                                             : spec.k;
+  std::vector<int64_t> shared;
+  for (int64_t segment = 0; segment < spec.problems * spec.replicas; ++segment) {
+    const bool repeat = spec.mode == RaggedMode::kRaggedN && segment % spec.replicas != 0;
+    if (!repeat) shared = random.Sizes(spec.groups, extent);
+    spec.sizes.insert(spec.sizes.end(), shared.begin(), shared.end());
+  }
+}
+
+void ChooseOptionalOperands(ProblemSpec& spec, Random& random) {
+  const bool ragged_m = spec.mode == RaggedMode::kRaggedM, ragged_k = spec.mode == RaggedMode::kRaggedK;
+  if ((ragged_m || ragged_k) && random.Coin()) {
+    spec.local_groups = 1 + random.Below(spec.groups);
+    spec.group_offset = random.Below(spec.groups - *spec.local_groups + 1);
+  }
+  spec.c = random.Coin();
+  spec.alpha = random.Coin();
+  spec.beta = spec.c && random.Coin();
+  spec.bias = spec.mode != RaggedMode::kRaggedN && spec.mode != RaggedMode::kAllRagged && random.Coin();
+  spec.bias_type = Choose({DType::kF16, DType::kBF16, DType::kF32}, random);
+  spec.parameter_rows =
+      ragged_k ? Choose({ParameterRows::kScalar, ParameterRows::kPerGroup}, random)
+               : Choose({ParameterRows::kScalar, ParameterRows::kPerGroup, ParameterRows::kPerReplica}, random);
+}
+
+}  // namespace
+
+std::vector<ProblemSpec> StorageVariants(const ProblemSpec& base) {
+  const bool m = base.mode == RaggedMode::kRaggedM, k = base.mode == RaggedMode::kRaggedK;
+  const bool n = base.mode == RaggedMode::kRaggedN, all = base.mode == RaggedMode::kAllRagged;
+  std::vector<ProblemSpec> variants;
+  for (const Storage& lhs : StoragesOf(false, m || k)) {
+    for (const Storage& rhs : StoragesOf(n, k)) {
+      for (Layout out : {Layout::kStrided, Layout::kPacked}) {
+        for (bool lhs_grouped : {false, true}) {
+          if ((out == Layout::kPacked || lhs_grouped) && !n) continue;
+          ProblemSpec spec = base;
+          spec.lhs_flipped = lhs.flipped;
+          spec.rhs_flipped = rhs.flipped;
+          spec.lhs_grouped = lhs_grouped;
+          spec.lhs_layout = all ? Layout::kPacked : lhs.layout;
+          spec.rhs_layout = all ? Layout::kPacked : rhs.layout;
+          spec.out_layout = all ? Layout::kPacked : out;
+          variants.push_back(spec);
+        }
+      }
+    }
+  }
+  return variants;
+}
+
+ProblemSpec RandomSpec(Random& random) {
+  ProblemSpec base;
+  base.mode = Choose(kAllModes, random);
+  const std::vector<ProblemSpec> variants = StorageVariants(base);
+  ProblemSpec spec = variants[random.Below(static_cast<int64_t>(variants.size()))];
+  // Mostly small; at times long along one axis, never along all.
+  const int64_t limit[] = {40, 70, 40};
+  int64_t* extents[] = {&spec.m, &spec.n, &spec.k};
+  for (int axis = 0; axis < 3; ++axis)
+    *extents[axis] = random.Below(8) == 0 ? random.Below(2) : 1 + random.Below(limit[axis]);
+  if (random.Coin()) *extents[random.Below(3)] = 200 + random.Below(600);
+  spec.lhs = Choose(kFloatTypes, random);
+  spec.rhs = Choose(kFloatTypes, random);
+  spec.out = Choose(kFloatTypes, random);
+  spec.sizes_type = Choose({DType::kS32, DType::kS64, DType::kU32}, random);
+  spec.gap_elements = random.Below(2);
+  spec.seed = static_cast<uint64_t>(random.Below(int64_t{1} << 40));
+  ChooseSizes(spec, random);
+  ChooseOptionalOperands(spec, random);
+  return spec;
+}
+
+}  // namespace raggemm::test
