@@ -1,0 +1,285 @@
+#include "ffi/decode.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "ffi/matrix_config.h"
+#include "ffi/operand_slots.h"
+#include "proto/config.pb.h"
+
+namespace raggemm {
+namespace {
+
+namespace ffi = ::xla::ffi;
+using ::google::protobuf::EnumDescriptor;
+using ::google::protobuf::FieldDescriptor;
+using proto::GroupedGemmConfig;
+
+template <typename Slot>
+using SlotList = absl::InlinedVector<const Slot*, 6>;
+
+// The slots that a comma list names, in its order.
+template <typename Slot>
+absl::StatusOr<SlotList<Slot>> ParseList(absl::string_view attribute, absl::string_view list,
+                                         absl::Span<const Slot> slots) {
+  SlotList<Slot> named;
+  if (list.empty()) return named;
+  for (absl::string_view name : absl::StrSplit(list, ',')) {
+    const auto slot = std::find_if(slots.begin(), slots.end(), [&](const Slot& s) { return s.name == name; });
+    if (slot == slots.end()) {
+      const auto append_name = [](std::string* out, const Slot& s) { absl::StrAppend(out, s.name); };
+      return absl::InvalidArgumentError(absl::StrCat("attribute ", attribute, ": unknown entry \"", name,
+                                                     "\"; allowed: ", absl::StrJoin(slots, ", ", append_name)));
+    }
+    if (std::find(named.begin(), named.end(), slot) != named.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("attribute ", attribute, ": \"", name, "\" is given twice"));
+    }
+    named.push_back(slot);
+  }
+  return named;
+}
+
+absl::Status UnknownAttribute(absl::string_view name) {
+  const auto* descriptor = GroupedGemmConfig::descriptor();
+  absl::InlinedVector<absl::string_view, 16> allowed;
+  for (int i = 0; i < descriptor->field_count(); ++i) allowed.push_back(descriptor->field(i)->name());
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown attribute \"", name, "\"; allowed: ", absl::StrJoin(allowed, ", ")));
+}
+
+absl::Status UnknownValue(const FieldDescriptor& field, absl::string_view text) {
+  const EnumDescriptor& values = *field.enum_type();
+  absl::InlinedVector<absl::string_view, 8> allowed;
+  for (int i = 0; i < values.value_count(); ++i) allowed.push_back(values.value(i)->name());
+  return absl::InvalidArgumentError(absl::StrCat("attribute ", field.name(), ": unknown value \"", text,
+                                                 "\"; allowed: ", absl::StrJoin(allowed, ", ")));
+}
+
+absl::string_view TypeName(const ffi::Dictionary& attributes, std::string_view name) {
+  if (attributes.contains<bool>(name)) return "bool";
+  if (attributes.contains<int64_t>(name)) return "int64";
+  if (attributes.contains<std::string_view>(name)) return "string";
+  if (attributes.contains<int32_t>(name)) return "int32";
+  if (attributes.contains<double>(name)) return "float64";
+  if (attributes.contains<float>(name)) return "float32";
+  return "neither bool, int64 nor string";
+}
+
+// The attribute as a T. The type is asked for first, because XLA's own error for a wrong one is INTERNAL.
+template <typename T>
+absl::StatusOr<T> Get(const ffi::Dictionary& attributes, std::string_view name, absl::string_view type) {
+  if (!attributes.contains<T>(name)) {
+    return absl::InvalidArgumentError(absl::StrCat("attribute ", absl::string_view(name.data(), name.size()),
+                                                   ": expected ", type, ", got ", TypeName(attributes, name)));
+  }
+  return attributes.get<T>(name).value();
+}
+
+absl::Status SetField(const ffi::Dictionary& attributes, std::string_view name, GroupedGemmConfig& config) {
+  const FieldDescriptor* field = config.GetDescriptor()->FindFieldByName(std::string(name));
+  if (field == nullptr) return UnknownAttribute(absl::string_view(name.data(), name.size()));
+  const auto* reflection = config.GetReflection();
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL: {
+      const absl::StatusOr<bool> value = Get<bool>(attributes, name, "bool");
+      if (!value.ok()) return value.status();
+      reflection->SetBool(&config, field, *value);
+      return absl::OkStatus();
+    }
+    case FieldDescriptor::CPPTYPE_INT64: {
+      const absl::StatusOr<int64_t> value = Get<int64_t>(attributes, name, "int64");
+      if (!value.ok()) return value.status();
+      reflection->SetInt64(&config, field, *value);
+      return absl::OkStatus();
+    }
+    default: {
+      const absl::StatusOr<std::string_view> value = Get<std::string_view>(attributes, name, "string");
+      if (!value.ok()) return value.status();
+      std::string text(*value);
+      if (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
+        reflection->SetString(&config, field, std::move(text));
+        return absl::OkStatus();
+      }
+      const auto* enum_value = field->enum_type()->FindValueByName(text);
+      if (enum_value == nullptr) return UnknownValue(*field, text);
+      reflection->SetEnum(&config, field, enum_value);
+      return absl::OkStatus();
+    }
+  }
+}
+
+struct Attributes {
+  GroupedGemmConfig config;
+  SlotList<DimsSlot> ragged;
+  SlotList<OperandSlot> operands;
+};
+
+// Decodes by the message's own description, so that an attribute is declared once, in proto/config.proto.
+absl::StatusOr<Attributes> DecodeAttributes(const ffi::Dictionary& dictionary) {
+  Attributes decoded;
+  GroupedGemmConfig& config = decoded.config;
+  for (std::string_view name : dictionary) {
+    if (absl::Status status = SetField(dictionary, name, config); !status.ok()) return status;
+  }
+  constexpr int kMaxThreads = std::numeric_limits<int>::max();
+  if (config.threads() < 0 || config.threads() > kMaxThreads) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attribute threads: expected 0 (all) to ", kMaxThreads, ", got ", config.threads()));
+  }
+  auto ragged = ParseList<DimsSlot>("ragged", config.ragged(), kDimsSlots);
+  if (!ragged.ok()) return ragged.status();
+  decoded.ragged = *ragged;
+  auto operands = ParseList<OperandSlot>("operands", config.operands(), kOperandSlots);
+  if (!operands.ok()) return operands.status();
+  decoded.operands = *operands;
+  return decoded;
+}
+
+std::optional<DType> ToDType(ffi::DataType type) {
+  switch (type) {
+    case ffi::F16: return DType::kF16;
+    case ffi::BF16: return DType::kBF16;
+    case ffi::F32: return DType::kF32;
+    case ffi::F64: return DType::kF64;
+    case ffi::S32: return DType::kS32;
+    case ffi::S64: return DType::kS64;
+    case ffi::U32: return DType::kU32;
+    default: return std::nullopt;
+  }
+}
+
+std::string Name(ffi::DataType type) {
+  std::ostringstream text;
+  text << type;
+  return text.str();
+}
+
+absl::Span<const int64_t> DimsOf(const ffi::AnyBuffer& buffer) {
+  return {buffer.dimensions().begin(), buffer.dimensions().size()};
+}
+
+absl::StatusOr<Array> ToArray(absl::string_view name, const ffi::AnyBuffer& buffer) {
+  const std::optional<DType> dtype = ToDType(buffer.element_type());
+  if (!dtype.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": unsupported element type ", Name(buffer.element_type()),
+                                                   "; matrices are F16, BF16, F32 or F64, sizes S32, S64 or U32"));
+  }
+  return Array{buffer.untyped_data(), *dtype, DimsOf(buffer)};
+}
+
+absl::Status DecodeMatrix(absl::string_view name, const ffi::AnyBuffer& buffer, BufferDescriptor& matrix) {
+  const absl::StatusOr<Array> array = ToArray(name, buffer);
+  if (!array.ok()) return array.status();
+  static_cast<Array&>(matrix) = *array;
+  return absl::OkStatus();
+}
+
+absl::Status DecodeDims(const BoundCall& call, const Attributes& attributes, GroupedGemmProblem& problem) {
+  const auto& set = attributes.ragged;
+  for (size_t i = 0; i < call.dims.size(); ++i) {
+    const DimsSlot& slot = kDimsSlots[i];
+    const ffi::AnyBuffer& buffer = call.dims[i];
+    if (std::find(set.begin(), set.end(), &slot) != set.end()) {
+      const absl::StatusOr<Array> dims = ToArray(slot.name, buffer);
+      if (!dims.ok()) return dims.status();
+      problem.*slot.operand.*slot.dims = *dims;
+    } else if (const auto shape = DimsOf(buffer); shape.size() != 1 || shape[0] != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(slot.name, ": not named by the attribute ragged (\"",
+                                                     attributes.config.ragged(), "\"), so its shape must be [0], got [",
+                                                     absl::StrJoin(shape, ","), "]"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeOperands(const ffi::RemainingArgs& operands, const Attributes& attributes,
+                            GroupedGemmProblem& problem) {
+  const auto& named = attributes.operands;
+  if (named.size() != operands.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("attribute operands (\"", attributes.config.operands(),
+                                                   "\") names ", named.size(), " optional operands, got ",
+                                                   operands.size()));
+  }
+  for (size_t i = 0; i < named.size(); ++i) {
+    const OperandSlot& slot = *named[i];
+    const ffi::ErrorOr<ffi::AnyBuffer> buffer = operands.get<ffi::AnyBuffer>(i);
+    if (buffer.has_error()) return absl::InvalidArgumentError(absl::StrCat(slot.name, ": expected a buffer"));
+    const absl::StatusOr<Array> array = ToArray(slot.name, *buffer);
+    if (!array.ok()) return array.status();
+    problem.*slot.operand = *array;
+  }
+  return absl::OkStatus();
+}
+
+Options DecodeOptions(const GroupedGemmConfig& config) {
+  Options options;
+  options.threads = static_cast<int>(config.threads());
+  switch (config.executor()) {
+    case GroupedGemmConfig::Executor::AUTO: options.executor = Executor::kAuto; break;
+    case GroupedGemmConfig::Executor::OPENMP: options.executor = Executor::kOpenMp; break;
+    case GroupedGemmConfig::Executor::POOL: options.executor = Executor::kPool; break;
+    case GroupedGemmConfig::Executor::SERIAL: options.executor = Executor::kSerial; break;
+  }
+  switch (config.isa()) {
+    case GroupedGemmConfig::Isa::AUTO: break;
+    case GroupedGemmConfig::Isa::SCALAR: options.isa = Isa::kScalar; break;
+    case GroupedGemmConfig::Isa::AVX2: options.isa = Isa::kAvx2; break;
+    case GroupedGemmConfig::Isa::AVX512: options.isa = Isa::kAvx512; break;
+  }
+  return options;
+}
+
+absl::StatusOr<absl::Span<int64_t>> DecodeWorkspace(const ffi::AnyBuffer& buffer) {
+  const absl::Span<const int64_t> dims = DimsOf(buffer);
+  if (buffer.element_type() != ffi::S64 || dims.size() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("int64_workspace: expected a vector of S64, got ",
+                                                   Name(buffer.element_type()), "[", absl::StrJoin(dims, ","), "]"));
+  }
+  const auto data = reinterpret_cast<std::uintptr_t>(buffer.untyped_data());
+  if ((data == 0 && dims[0] != 0) || data % alignof(int64_t) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("int64_workspace: data is ", data == 0 ? "null" : "not aligned to 8 bytes"));
+  }
+  return absl::MakeSpan(static_cast<int64_t*>(buffer.untyped_data()), dims[0]);
+}
+
+}  // namespace
+
+absl::Status ValidateAttributes(const ffi::Dictionary& attributes) { return DecodeAttributes(attributes).status(); }
+
+absl::StatusOr<DecodedCall> DecodeCall(BoundCall call) {
+  const absl::StatusOr<Attributes> attributes = DecodeAttributes(call.attributes);
+  if (!attributes.ok()) return attributes.status();
+  DecodedCall decoded;
+  GroupedGemmProblem& problem = decoded.problem;
+  for (const absl::Status& status : {DecodeMatrix("lhs", call.lhs, problem.lhs),
+                                     DecodeMatrix("rhs", call.rhs, problem.rhs),
+                                     DecodeMatrix("out", *call.out, problem.out),
+                                     DecodeDims(call, *attributes, problem),
+                                     DecodeOperands(call.operands, *attributes, problem)}) {
+    if (!status.ok()) return status;
+  }
+  const absl::StatusOr<absl::Span<int64_t>> workspace = DecodeWorkspace(*call.workspace);
+  if (!workspace.ok()) return workspace.status();
+  decoded.workspace = *workspace;
+  ApplyMatrixConfig(attributes->config, problem);
+  decoded.options = DecodeOptions(attributes->config);
+  return decoded;
+}
+
+ffi::Error ToFfiError(const absl::Status& status) {
+  // The two sets of codes are the same numbers, by XLA's definition.
+  return status.ok() ? ffi::Error::Success()
+                     : ffi::Error(static_cast<ffi::ErrorCode>(status.code()), std::string(status.message()));
+}
+
+}  // namespace raggemm

@@ -1,0 +1,178 @@
+#include "ffi/handlers.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ffi/decode.h"
+#include "google/protobuf/util/json_util.h"
+#include "proto/read_cases.h"
+#include "raggemm/grouped_gemm.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace raggemm {
+namespace {
+
+namespace ffi = ::xla::ffi;
+
+// XLA's intra-op pool. A task that starts late finds its own closure and nothing of XLA's: ffi::ThreadPool passes
+// the pool a pointer to the closure, and this adapter is used while scheduling only.
+class XlaTaskPool : public TaskPool {
+ public:
+  explicit XlaTaskPool(ffi::ThreadPool pool) : pool_(pool) {}
+
+  // 0 where this XLA has no pool.
+  int64_t num_threads() const override { return pool_.num_threads(); }
+
+  void Schedule(std::function<void()> task) override {
+    try {
+      pool_.Schedule(std::move(task));
+    } catch (const std::bad_alloc&) {
+      if (task) task();  // thrown before XLA took it
+    }
+  }
+
+ private:
+  ffi::ThreadPool pool_;
+};
+
+absl::StatusOr<Plan> PlanCall(const BoundCall& call, XlaTaskPool& pool) {
+  absl::StatusOr<DecodedCall> decoded = DecodeCall(call);
+  if (!decoded.ok()) return decoded.status();
+  if (pool.num_threads() > 0) decoded->options.pool = &pool;  // otherwise AUTO means OpenMP
+  return MakePlan(decoded->problem, decoded->options, decoded->workspace);
+}
+
+ffi::Error Instantiate(ffi::Dictionary attributes) { return ToFfiError(ValidateAttributes(attributes)); }
+
+ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::AnyBuffer lhs, ffi::AnyBuffer rhs, ffi::AnyBuffer lhs_first,
+                   ffi::AnyBuffer lhs_last, ffi::AnyBuffer rhs_first, ffi::AnyBuffer rhs_last,
+                   ffi::AnyBuffer out_first, ffi::AnyBuffer out_last, ffi::RemainingArgs operands,
+                   ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> workspace,
+                   ffi::Dictionary attributes) {
+  XlaTaskPool pool(xla_pool);
+  const absl::StatusOr<Plan> plan = PlanCall({lhs, rhs, {lhs_first, lhs_last, rhs_first, rhs_last, out_first, out_last},
+                                              operands, out, workspace, attributes}, pool);
+  return ToFfiError(plan.ok() ? Run(*plan) : plan.status());
+}
+
+auto BindExecute() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::ThreadPool>()
+      .Arg<ffi::AnyBuffer>()   // lhs
+      .Arg<ffi::AnyBuffer>()   // rhs
+      .Arg<ffi::AnyBuffer>()   // lhs_first
+      .Arg<ffi::AnyBuffer>()   // lhs_last
+      .Arg<ffi::AnyBuffer>()   // rhs_first
+      .Arg<ffi::AnyBuffer>()   // rhs_last
+      .Arg<ffi::AnyBuffer>()   // out_first
+      .Arg<ffi::AnyBuffer>()   // out_last
+      .RemainingArgs()         // named by the attribute `operands`
+      .Ret<ffi::AnyBuffer>()   // out
+      .Ret<ffi::AnyBuffer>()   // int64_workspace
+      .Attrs();
+}
+
+// Nothing thrown below it, XLA's headers included, leaves the library.
+template <typename Call>
+XLA_FFI_Error* CatchAll(XLA_FFI_CallFrame* frame, Call call) {
+  XLA_FFI_Error_Create_Args error{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, nullptr, XLA_FFI_Error_Code_INTERNAL};
+  try {
+    return call(frame);
+  } catch (const std::bad_alloc&) {
+    error.errc = XLA_FFI_Error_Code_RESOURCE_EXHAUSTED;
+    error.message = "raggemm: out of memory";
+    return frame->api->XLA_FFI_Error_Create(&error);
+  } catch (const std::exception& e) {
+    error.message = e.what();
+    return frame->api->XLA_FFI_Error_Create(&error);
+  } catch (...) {
+    error.message = "raggemm: unknown exception";
+    return frame->api->XLA_FFI_Error_Create(&error);
+  }
+}
+
+std::string TakeMessage(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
+  XLA_FFI_Error_GetMessage_Args get{XLA_FFI_Error_GetMessage_Args_STRUCT_SIZE, nullptr, error, nullptr};
+  api->XLA_FFI_Error_GetMessage(&get);
+  std::string message = get.message;
+  XLA_FFI_Error_Destroy_Args destroy{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
+  api->XLA_FFI_Error_Destroy(&destroy);
+  return message;
+}
+
+std::string PlanText(XLA_FFI_CallFrame* frame) {
+  std::string text;
+  const auto handler = BindExecute().To([&](ffi::ThreadPool xla_pool, auto... bound) {
+    XlaTaskPool pool(xla_pool);
+    const absl::StatusOr<Plan> plan = PlanCall({bound...}, pool);
+    if (plan.ok()) text = ToString(*plan);
+    return ToFfiError(plan.status());
+  });
+  XLA_FFI_Error* error = handler->Call(frame);
+  return error == nullptr ? text : TakeMessage(frame->api, error);
+}
+
+absl::StatusOr<std::string> CasesJson(const std::string& path) {
+  const absl::StatusOr<proto::GroupedGemmCases> cases = ReadCases(path);
+  if (!cases.ok()) return cases.status();
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  const auto status = google::protobuf::util::MessageToJsonString(*cases, &json, options);
+  if (!status.ok()) return absl::InternalError(std::string(status.message()));
+  return json;
+}
+
+}  // namespace
+}  // namespace raggemm
+
+extern "C" {
+
+XLA_FFI_Error* raggemm_grouped_gemm_v1_instantiate(XLA_FFI_CallFrame* frame) {
+  return raggemm::CatchAll(frame, [](XLA_FFI_CallFrame* f) {
+    static const auto* handler = raggemm::ffi::Ffi::BindInstantiate().Attrs().To(raggemm::Instantiate).release();
+    return handler->Call(f);
+  });
+}
+
+XLA_FFI_Error* raggemm_grouped_gemm_v1_execute(XLA_FFI_CallFrame* frame) {
+  return raggemm::CatchAll(frame, [](XLA_FFI_CallFrame* f) {
+    static const auto* handler = raggemm::BindExecute().To(raggemm::Execute).release();
+    return handler->Call(f);
+  });
+}
+
+void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, int64_t* per_group) {
+  const raggemm::WorkspaceCoefficients size = raggemm::WorkspaceSizeFor(dims_arrays);
+  *constant = size.constant;
+  *per_group = size.per_group;
+}
+
+char* raggemm_plan_text(XLA_FFI_CallFrame* frame) try {
+  return strdup(raggemm::PlanText(frame).c_str());
+} catch (const std::exception& e) {
+  return strdup(e.what());
+}
+
+char* raggemm_cases_json(const char* path, int32_t* ok) try {
+  *ok = 0;
+  const absl::StatusOr<std::string> json = raggemm::CasesJson(path);
+  *ok = json.ok();
+  return strdup(json.ok() ? json->c_str() : std::string(json.status().message()).c_str());
+} catch (const std::exception& e) {
+  *ok = 0;
+  return strdup(e.what());
+}
+
+void raggemm_free(char* text) { std::free(text); }
+
+const char* raggemm_version(void) { return RAGGEMM_VERSION; }
+
+}  // extern "C"

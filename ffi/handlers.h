@@ -1,0 +1,41 @@
+// The symbols of libraggemm_ffi.so. All are plain C; nothing throws across them. Texts returned are the caller's, to
+// be freed with raggemm_free; they are null where there is no memory for them.
+//
+// The custom call raggemm_grouped_gemm_v1 binds, in order:
+//   arguments   lhs, rhs, lhs_first, lhs_last, rhs_first, rhs_last, out_first, out_last, then the optional operands
+//               named by the attribute `operands`; an array of sizes not named by the attribute `ragged` has shape [0]
+//   results     out, int64_workspace (a vector, see raggemm_v1_workspace_coefficients)
+//   attributes  proto/config.proto
+#ifndef RAGGEMM_FFI_HANDLERS_H_
+#define RAGGEMM_FFI_HANDLERS_H_
+
+#include <stdint.h>
+
+#include "xla/ffi/api/c_api.h"
+
+extern "C" {
+
+// Validates the attributes, so that a wrong one fails when the program is compiled. Keeps no state.
+XLA_FFI_Error* raggemm_grouped_gemm_v1_instantiate(XLA_FFI_CallFrame* frame);
+
+// Computes. A bad call leaves out untouched; the workspace may change.
+XLA_FFI_Error* raggemm_grouped_gemm_v1_execute(XLA_FFI_CallFrame* frame);
+
+// The workspace has *constant + *per_group * P*R*G elements, where `dims_arrays` of the six arrays are set.
+void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, int64_t* per_group);
+
+// How the call that an execute frame describes would be computed, as text; or the text of its error.
+char* raggemm_plan_text(XLA_FFI_CallFrame* frame);
+
+// A text file of raggemm.proto.GroupedGemmCases as JSON with the fields' names as in proto/case.proto, and *ok = 1;
+// or the text of the error, and *ok = 0.
+char* raggemm_cases_json(const char* path, int32_t* ok);
+
+void raggemm_free(char* text);
+
+// The version of the library, as in "0.1.0".
+const char* raggemm_version(void);
+
+}  // extern "C"
+
+#endif  // RAGGEMM_FFI_HANDLERS_H_

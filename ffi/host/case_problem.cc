@@ -1,0 +1,227 @@
+#include "ffi/host/case_problem.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/types/span.h"
+#include "ffi/host/random_fill.h"
+#include "ffi/matrix_config.h"
+#include "ffi/operand_slots.h"
+#include "kernels/element.h"
+#include "kernels/reference.h"
+
+namespace raggemm::host {
+namespace {
+
+using proto::GroupedGemmCase;
+using Dims = std::vector<int64_t>;
+
+DType ToDType(GroupedGemmCase::DType dtype) {
+  static_assert(static_cast<int>(DType::kF16) == GroupedGemmCase::F16);
+  static_assert(static_cast<int>(DType::kF64) == GroupedGemmCase::F64);
+  static_assert(static_cast<int>(DType::kU32) == GroupedGemmCase::U32);
+  return static_cast<DType>(dtype);
+}
+
+int64_t BytesOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+    case DType::kBF16:
+      return 2;
+    case DType::kF64:
+    case DType::kS64:
+      return 8;
+    default:
+      return 4;
+  }
+}
+
+bool Lists(absl::string_view comma_list, absl::string_view name) {
+  const std::vector<absl::string_view> names = absl::StrSplit(comma_list, ',');
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+template <typename Values>
+int64_t Sum(const Values& values) {
+  return std::accumulate(values.begin(), values.end(), int64_t{0});
+}
+
+void StoreInteger(const Array& array, int64_t index, int64_t value) {
+  // Little endian: the low bytes are the narrower integer.
+  std::memcpy(static_cast<char*>(array.data) + index * BytesOf(array.dtype), &value, BytesOf(array.dtype));
+}
+
+void FillWithNan(const Array& array) {
+  if (array.data != nullptr) std::memset(array.data, 0xFF, ElementCount(array) * BytesOf(array.dtype));
+}
+
+class Builder {
+ public:
+  Builder(const GroupedGemmCase& source, CaseProblem& made)
+      : source_(source), arrays_(made.arrays), problem_(made.problem), seed_(static_cast<uint64_t>(source.seed()) << 8) {}
+
+  absl::Status Build() {
+    static_cast<Array&>(problem_.lhs) = Add(source_.lhs());
+    static_cast<Array&>(problem_.rhs) = Add(source_.rhs());
+    static_cast<Array&>(problem_.out) = Add(source_.out());
+    FillRandom(problem_.lhs, seed_++);
+    FillRandom(problem_.rhs, seed_++);
+    FillWithNan(problem_.out);
+    ApplyMatrixConfig(source_.config(), problem_);
+    for (const absl::Status& status : {AddSizes(), AddOperands()}) {
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  Array Add(const GroupedGemmCase::Matrix& matrix) {
+    return arrays_.Add(ToDType(matrix.dtype()), {matrix.dims().begin(), matrix.dims().end()});
+  }
+
+
+  absl::Status AddSizes() {
+    const google::protobuf::RepeatedField<int64_t>* const given[] = {
+        &source_.lhs().first_dims(), &source_.lhs().last_dims(),  &source_.rhs().first_dims(),
+        &source_.rhs().last_dims(),  &source_.out().first_dims(), &source_.out().last_dims()};
+    for (size_t i = 0; i < std::size(kDimsSlots); ++i) {
+      const DimsSlot& slot = kDimsSlots[i];
+      if (!Lists(source_.config().ragged(), slot.name)) continue;
+      Dims shape(source_.group_shape().begin(), source_.group_shape().end());
+      if (shape.empty()) shape = {given[i]->size()};
+      const Array array = arrays_.Add(ToDType(source_.group_dtype()), shape);
+      if (ElementCount(array) != given[i]->size()) {
+        return absl::InvalidArgumentError(absl::StrCat(slot.name, " has ", given[i]->size(), " values, group_shape ",
+                                                       ElementCount(array)));
+      }
+      for (int g = 0; g < given[i]->size(); ++g) StoreInteger(array, g, given[i]->Get(g));
+      problem_.*slot.operand.*slot.dims = array;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddOperands() {
+    const DType compute = ComputeType(problem_);
+    if (Lists(source_.config().operands(), "c")) {
+      problem_.c = Add(source_.out());
+      FillRandom(*problem_.c, seed_++);
+    }
+    for (const absl::Status& status :
+         {AddVector("bias", source_.bias(), DType::kF32, problem_.bias),
+          AddVector("alpha", source_.alpha(), compute, problem_.alpha),
+          AddVector("beta", source_.beta(), compute, problem_.beta),
+          AddVector("group_offset", source_.group_offset(), DType::kS32, problem_.group_offset)}) {
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddVector(absl::string_view name, const GroupedGemmCase::Vector& vector, DType default_dtype,
+                         std::optional<Array>& operand) {
+    if (!Lists(source_.config().operands(), name)) return absl::OkStatus();
+    const DType dtype = vector.has_dtype() ? ToDType(vector.dtype()) : default_dtype;
+    const bool is_float = dtype <= DType::kF64;
+    const auto& values = vector.values();
+    operand = arrays_.Add(dtype, {vector.dims().begin(), vector.dims().end()});
+    if (values.empty() && is_float) {
+      FillRandom(*operand, seed_++);
+    } else if (values.size() != ElementCount(*operand)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " has ", values.size(), " values, its dims say ", ElementCount(*operand)));
+    }
+    for (int i = 0; i < values.size(); ++i) {
+      is_float ? StoreRounded(*operand, i, values[i]) : StoreInteger(*operand, i, static_cast<int64_t>(values[i]));
+    }
+    return absl::OkStatus();
+  }
+
+  const GroupedGemmCase& source_;
+  ArrayStore& arrays_;
+  GroupedGemmProblem& problem_;
+  uint64_t seed_;  // of the next random array
+};
+
+}  // namespace
+
+void LimitRows(int64_t max_multiply_adds, GroupedGemmCase& recorded) {
+  const int64_t multiply_adds_of_row = int64_t{recorded.k()} * recorded.n();
+  if (multiply_adds_of_row == 0 || Sum(recorded.group_sizes()) * multiply_adds_of_row <= max_multiply_adds) return;
+  const int64_t max_rows = max_multiply_adds / multiply_adds_of_row;
+  std::vector<int32_t> sizes;
+  const auto scale = [&](double factor) {
+    sizes.clear();
+    for (int32_t size : recorded.group_sizes()) {
+      sizes.push_back(size == 0 ? 0 : std::max(1, static_cast<int32_t>(size * factor)));
+    }
+  };
+  // The largest factor that stays within max_rows: not their ratio, because of the experts held at one row.
+  double low = 0, high = 1;
+  for (int step = 0; step < 40; ++step) {
+    const double factor = (low + high) / 2;
+    scale(factor);
+    (Sum(sizes) <= max_rows ? low : high) = factor;
+  }
+  scale(low);
+  recorded.mutable_group_sizes()->Assign(sizes.begin(), sizes.end());
+}
+
+absl::StatusOr<GroupedGemmCase> MakeExplicit(const GroupedGemmCase& recorded) {
+  if (recorded.has_lhs() && recorded.has_rhs() && recorded.has_out()) return recorded;
+  if (!recorded.has_k() || !recorded.has_n() || recorded.group_sizes().empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("case ", recorded.name(), ": has neither lhs, rhs and out nor K, N and group_sizes"));
+  }
+  GroupedGemmCase full = recorded;
+  const auto& sizes = recorded.group_sizes();
+  const int64_t rows = Sum(sizes), k = recorded.k(), n = recorded.n();
+  for (int64_t dim : {rows, k}) full.mutable_lhs()->add_dims(dim);
+  for (int64_t dim : {static_cast<int64_t>(sizes.size()), k, n}) full.mutable_rhs()->add_dims(dim);
+  for (int64_t dim : {rows, n}) full.mutable_out()->add_dims(dim);
+  full.mutable_lhs()->mutable_first_dims()->Assign(sizes.begin(), sizes.end());
+  full.mutable_out()->mutable_first_dims()->Assign(sizes.begin(), sizes.end());
+  full.mutable_config()->set_ragged("lhs_first,out_first");
+  return full;
+}
+
+void SetMatrixDType(GroupedGemmCase::DType dtype, GroupedGemmCase& explicit_case) {
+  const bool is_f64 = dtype == GroupedGemmCase::F64;
+  explicit_case.mutable_lhs()->set_dtype(dtype);
+  explicit_case.mutable_rhs()->set_dtype(dtype);
+  explicit_case.mutable_out()->set_dtype(is_f64 ? GroupedGemmCase::F64 : GroupedGemmCase::F32);
+  if (!is_f64 && explicit_case.bias().dtype() == GroupedGemmCase::F64) {
+    explicit_case.mutable_bias()->set_dtype(GroupedGemmCase::F32);
+  }
+}
+
+Array ArrayStore::Add(DType dtype, Dims dims) {
+  int64_t bytes = BytesOf(dtype);
+  for (int64_t dim : dims) {
+    if (dim < 0 || __builtin_mul_overflow(bytes, dim, &bytes)) throw std::bad_alloc();
+  }
+  void* data = nullptr;
+  if (bytes > 0) {
+    constexpr int64_t kAlignment = 64;
+    data = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+    if (data == nullptr) throw std::bad_alloc();
+  }
+  buffers_.emplace_back(data);
+  return {data, dtype, dims_.emplace_back(std::move(dims))};
+}
+
+absl::StatusOr<CaseProblem> MakeCaseProblem(const GroupedGemmCase& explicit_case) {
+  CaseProblem made;
+  if (absl::Status status = Builder(explicit_case, made).Build(); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("case ", explicit_case.name(), ": ", status.message()));
+  }
+  return made;
+}
+
+}  // namespace raggemm::host

@@ -1,0 +1,54 @@
+// From a case in proto/cases to a problem with data.
+#ifndef RAGGEMM_FFI_HOST_CASE_PROBLEM_H_
+#define RAGGEMM_FFI_HOST_CASE_PROBLEM_H_
+
+#include <cstdint>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/case.pb.h"
+#include "raggemm/problem.h"
+
+namespace raggemm::host {
+
+// Scales the rows of a recorded case down to at most that many multiply-adds, but never below one row for an expert
+// that had any. Explicit cases stay as they are.
+void LimitRows(int64_t max_multiply_adds, proto::GroupedGemmCase& recorded);
+
+// The explicit form of a recorded case; an explicit one as it is. InvalidArgument: neither form is complete.
+absl::StatusOr<proto::GroupedGemmCase> MakeExplicit(const proto::GroupedGemmCase& recorded);
+
+// lhs and rhs get this type, out f32, or f64 for f64; a bias that would be wider than the compute type becomes f32.
+void SetMatrixDType(proto::GroupedGemmCase::DType dtype, proto::GroupedGemmCase& explicit_case);
+
+// Owns dense arrays, aligned as XLA's are, not initialised.
+class ArrayStore {
+ public:
+  // Throws std::bad_alloc, for dims that no memory can hold too.
+  Array Add(DType dtype, std::vector<int64_t> dims);
+
+ private:
+  struct Free {
+    void operator()(void* data) const { std::free(data); }
+  };
+  std::deque<std::vector<int64_t>> dims_;  // a deque: arrays point into its elements
+  std::vector<std::unique_ptr<void, Free>> buffers_;
+};
+
+// Operands are random in [-1, 1), a function of the seed and the index alone; every byte of out is 0xFF, a NaN in
+// every type.
+struct CaseProblem {
+  ArrayStore arrays;
+  GroupedGemmProblem problem;
+};
+
+// Of an explicit case. InvalidArgument: a field that the case needs is missing or of the wrong length; the problem
+// itself may still be invalid.
+absl::StatusOr<CaseProblem> MakeCaseProblem(const proto::GroupedGemmCase& explicit_case);
+
+}  // namespace raggemm::host
+
+#endif  // RAGGEMM_FFI_HOST_CASE_PROBLEM_H_

@@ -1,0 +1,158 @@
+// Runs cases of proto/cases through the plugin, as XLA would, and compares with the float64 reference. Ends with 0 if
+// all are right, 1 if one is not, 2 if it could not start.
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "ffi/host/mini_host.h"
+#include "ffi/host/run_case.h"
+#include "proto/case.pb.h"
+#include "proto/read_cases.h"
+
+ABSL_FLAG(std::string, case, "", "run the case of this name");
+ABSL_FLAG(bool, all, false, "run all cases");
+ABSL_FLAG(bool, list, false, "print the names of the cases");
+ABSL_FLAG(std::string, cases, "", "text file of GroupedGemmCases; default: the edge cases and the recorded ones");
+ABSL_FLAG(std::string, isa, "", "scalar, avx2 or avx512; default: the widest that the CPU has");
+ABSL_FLAG(std::string, executor, "pool", "openmp, pool or serial");
+ABSL_FLAG(int, threads, 0, "0: one for each CPU");
+ABSL_FLAG(std::string, dtype, "", "f32, bf16, f16 or f64: lhs and rhs; out is then f32, or f64 for f64");
+ABSL_FLAG(bool, full, false, "run recorded sizes; otherwise rows are scaled to at most 10^9 multiply-adds a case");
+ABSL_FLAG(bool, print_plan, false, "print how each case is computed");
+ABSL_FLAG(bool, time, false, "GFLOP/s of the median of 7 warm calls; otherwise of one cold call");
+
+namespace raggemm::host {
+namespace {
+
+using proto::GroupedGemmCase;
+using proto::GroupedGemmCases;
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxMultiplyAdds = 1'000'000'000;
+
+// As laid out by the build and by the installation.
+fs::path BesideProgram(const char* relative) {
+  return fs::read_symlink("/proc/self/exe").parent_path().parent_path() / relative;
+}
+
+GroupedGemmCases ReadOrThrow(const std::string& path) {
+  absl::StatusOr<GroupedGemmCases> cases = ReadCases(path);
+  if (!cases.ok()) throw std::runtime_error(std::string(cases.status().message()));
+  return *std::move(cases);
+}
+
+GroupedGemmCases LoadCases() {
+  if (const std::string path = absl::GetFlag(FLAGS_cases); !path.empty()) return ReadOrThrow(path);
+  const fs::path directory = BesideProgram("cases");
+  GroupedGemmCases all = ReadOrThrow(directory / "moe.textproto");
+  all.MergeFrom(ReadOrThrow(directory / "edge.textproto"));
+  return all;
+}
+
+std::vector<GroupedGemmCase> SelectCases() {
+  const GroupedGemmCases all = LoadCases();
+  if (absl::GetFlag(FLAGS_all) || absl::GetFlag(FLAGS_list)) return {all.cases().begin(), all.cases().end()};
+  for (const GroupedGemmCase& c : all.cases()) {
+    if (c.name() == absl::GetFlag(FLAGS_case)) return {c};
+  }
+  throw std::runtime_error(absl::StrCat("no case is called \"", absl::GetFlag(FLAGS_case), "\"; --list prints all"));
+}
+
+RunOptions OptionsFromFlags() {
+  RunOptions options;
+  options.how["executor"] = absl::AsciiStrToUpper(absl::GetFlag(FLAGS_executor));
+  options.how["threads"] = int64_t{absl::GetFlag(FLAGS_threads)};
+  if (const std::string isa = absl::GetFlag(FLAGS_isa); !isa.empty()) options.how["isa"] = absl::AsciiStrToUpper(isa);
+  if (const std::string name = absl::GetFlag(FLAGS_dtype); !name.empty()) {
+    GroupedGemmCase::DType dtype;
+    if (!GroupedGemmCase::DType_Parse(absl::AsciiStrToUpper(name), &dtype) || dtype > GroupedGemmCase::F64) {
+      throw std::runtime_error(absl::StrCat("--dtype=", name, ": must be f32, bf16, f16 or f64"));
+    }
+    options.dtype = dtype;
+  }
+  if (!absl::GetFlag(FLAGS_full)) options.max_multiply_adds = kMaxMultiplyAdds;
+  options.time = absl::GetFlag(FLAGS_time);
+  return options;
+}
+
+// The value of "key: value" in a plan.
+std::string Fact(const std::string& plan, absl::string_view key) {
+  for (absl::string_view line : absl::StrSplit(plan, '\n')) {
+    if (absl::ConsumePrefix(&line, key) && absl::ConsumePrefix(&line, ": ")) return std::string(line);
+  }
+  return "-";
+}
+
+// Whether the case was right.
+bool Report(const GroupedGemmCase& source, const absl::StatusOr<CaseRun>& run) {
+  if (!run.ok()) {
+    absl::PrintF("%-34s ERROR %s\n", source.name(), run.status().ToString());
+    return false;
+  }
+  if (absl::GetFlag(FLAGS_print_plan)) absl::PrintF("\n%s\n%s", source.name(), run->plan);
+  const Check& check = run->check;
+  const bool right = check.max_error <= 1;
+  const std::string rows = run->rows == run->recorded_rows ? absl::StrCat(run->rows)
+                                                           : absl::StrCat(run->rows, "/", run->recorded_rows);
+  absl::PrintF("%-34s %-10s %-15s %-6s %10s %9d %9.4f %9.2f%s\n", source.name(), Fact(run->plan, "mode"), run->dtypes,
+               Fact(run->plan, "isa"), run->recorded_rows == 0 ? "-" : rows, check.compared, check.max_error,
+               2e-9 * static_cast<double>(run->multiply_adds) / run->seconds, right ? "" : "  WRONG");
+  if (!right) {
+    absl::PrintF("  out[%d] is %.9g, must be %.9g\n", check.worst, check.got, check.want);
+  }
+  std::fflush(stdout);
+  return right;
+}
+
+int Run() {
+  const std::vector<GroupedGemmCase> cases = SelectCases();
+  if (absl::GetFlag(FLAGS_list)) {
+    for (const GroupedGemmCase& c : cases) std::puts(c.name().c_str());
+    return 0;
+  }
+  const RunOptions options = OptionsFromFlags();
+  const Plugin plugin(BesideProgram("lib/libraggemm_ffi.so"));
+  for (XLA_FFI_Handler* handler : {plugin.instantiate, plugin.execute}) {
+    if (Error error = CheckVersion(handler); !error.ok()) throw std::runtime_error(error.message);
+  }
+  const int threads = absl::GetFlag(FLAGS_threads);
+  ThreadPool pool(threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency()));
+
+  absl::PrintF("%-34s %-10s %-15s %-6s %10s %9s %9s %9s\n", "case", "mode", "dtype", "isa", "rows", "compared",
+               "max error", "GFLOP/s");
+  int wrong = 0;
+  for (const GroupedGemmCase& c : cases) wrong += !Report(c, RunCase(plugin, c, options, &pool));
+  absl::PrintF("%d cases, %d wrong (max error in units of the tolerance)\n", cases.size(), wrong);
+  return wrong == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace raggemm::host
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage("runs cases through libraggemm_ffi.so: --case=NAME | --all | --list");
+  const std::vector<char*> positional = absl::ParseCommandLine(argc, argv);
+  const int modes = !absl::GetFlag(FLAGS_case).empty() + absl::GetFlag(FLAGS_all) + absl::GetFlag(FLAGS_list);
+  try {
+    if (positional.size() > 1) throw std::runtime_error(absl::StrCat("unexpected argument ", positional[1]));
+    if (modes != 1) throw std::runtime_error("give one of --case=NAME, --all and --list");
+    return raggemm::host::Run();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "ffi_driver: %s\n", e.what());
+    return 2;
+  }
+}

@@ -1,0 +1,26 @@
+#ifndef RAGGEMM_FFI_MATRIX_CONFIG_H_
+#define RAGGEMM_FFI_MATRIX_CONFIG_H_
+
+#include "proto/config.pb.h"
+#include "raggemm/problem.h"
+
+namespace raggemm {
+
+// What a GroupedGemmConfig says of lhs, rhs and out.
+inline void ApplyMatrixConfig(const proto::GroupedGemmConfig& config, GroupedGemmProblem& problem) {
+  const auto layout = [](proto::GroupedGemmConfig::Layout value) {
+    return value == proto::GroupedGemmConfig::PACKED ? Layout::kPacked : Layout::kStrided;
+  };
+  problem.lhs.is_trans = config.lhs_is_trans();
+  problem.rhs.is_trans = config.rhs_is_trans();
+  problem.lhs.axis_boundary = config.lhs_axis_boundary();
+  problem.rhs.axis_boundary = config.rhs_axis_boundary();
+  problem.out.axis_boundary = config.out_axis_boundary();
+  problem.lhs.layout = layout(config.lhs_layout());
+  problem.rhs.layout = layout(config.rhs_layout());
+  problem.out.layout = layout(config.out_layout());
+}
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_FFI_MATRIX_CONFIG_H_
