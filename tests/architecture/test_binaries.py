@@ -1,0 +1,115 @@
+"""What the compiler and the linker made: exported symbols, kernels that leak nothing, k loops without spills."""
+
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+EXPORTS = {
+    "raggemm_grouped_gemm_v1_instantiate",
+    "raggemm_grouped_gemm_v1_execute",
+    "raggemm_v1_workspace_coefficients",
+    "raggemm_cases_json",
+    "raggemm_plan_text",
+    "raggemm_free",
+    "raggemm_version",
+}
+# What GCC calls by itself; without the instructions also libm's fma and libgcc's f16 conversions.
+RUNTIME = {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"}
+SCALAR_RUNTIME = {"fma", "fmaf", "__extendhfsf2", "__extendhfdf2", "__truncsfhf2", "__truncdfhf2"}
+ISAS = ["scalar", "avx2", "avx512"]
+
+
+def _run(*command: str | pathlib.Path) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _symbols(*options: str | pathlib.Path) -> list[tuple[str, str]]:
+    """(type letter, name) of each symbol that nm lists."""
+    lines = [line.split() for line in _run("nm", *options).splitlines()]
+    return [(fields[-2], fields[-1]) for fields in lines if len(fields) >= 2]
+
+
+def _isa_object(build: pathlib.Path, isa: str) -> pathlib.Path:
+    return build / "kernels" / "CMakeFiles" / "raggemm.dir" / "isa" / f"{isa}.cc.o"
+
+
+def test_plugin_exports_only_its_c_functions(build):
+    symbols = _symbols("-D", "--defined-only", build / "lib" / "libraggemm_ffi.so")
+    assert {name for _, name in symbols} == EXPORTS
+
+
+def test_libraries_find_each_other_by_a_relative_path(build):
+    for library in ("libraggemm_ffi.so", "libraggemm_proto.so"):
+        dynamic = _run("readelf", "-d", build / "lib" / library)
+        assert re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.*)\]", dynamic) == ["$ORIGIN"], library
+
+
+def test_generated_code_is_never_unloaded(build):
+    assert "NODELETE" in _run("readelf", "-d", build / "lib" / "libraggemm_proto.so")
+    defined = _run("nm", "-C", "--defined-only", build / "lib" / "libraggemm_ffi.so")
+    assert "raggemm::proto::GroupedGemmConfig::GroupedGemmConfig" not in defined
+
+
+def test_every_isa_file_is_known(root):
+    assert {f.stem for f in (root / "kernels" / "isa").glob("*.cc")} == set(ISAS)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_isa_object_leaks_nothing(build, isa):
+    symbols = _symbols(_isa_object(build, isa))
+    exported = [name for kind, name in symbols if kind in "ABCDGRST"]
+    assert len(exported) == 1, exported
+    assert [name for kind, name in symbols if kind in "uvVwW"] == []  # weak: the linker might keep this one for all
+    assert {name for kind, name in symbols if kind == "U"} <= RUNTIME | (SCALAR_RUNTIME if isa == "scalar" else set())
+    sections = _run("readelf", "-SW", _isa_object(build, isa))
+    assert ".init_array" not in sections and ".ctors" not in sections
+
+
+@pytest.mark.parametrize(
+    ("isa", "forbidden"), [("scalar", r"%[yz]mm|\bv[a-z]"), ("avx2", r"%zmm|%k[0-7]|%[xy]mm(?:1[6-9]|[23][0-9])")]
+)
+def test_isa_object_keeps_to_its_instructions(build, isa, forbidden):
+    assert re.findall(forbidden, _run("objdump", "-d", "--no-show-raw-insn", _isa_object(build, isa))) == []
+
+
+def _inner_loops(listing: str) -> list[tuple[str, list[str]]]:
+    """(function, instructions) of each loop in objdump's listing that has no loop inside."""
+    loops = []
+    for function, body in re.findall(r"^[0-9a-f]+ <(.+)>:\n((?:\s+[0-9a-f]+:.*\n?)+)", listing, re.MULTILINE):
+        lines = [(int(at, 16), text) for at, text in re.findall(r"^\s+([0-9a-f]+):\s+(.*)$", body, re.MULTILINE)]
+        jumps = [(int(m[1], 16), at) for at, text in lines if (m := re.match(r"j\w+\s+([0-9a-f]+)", text))]
+        back = [(begin, end) for begin, end in jumps if begin <= end]
+        for begin, end in back:
+            if not any(begin <= b and e <= end and (b, e) != (begin, end) for b, e in back):
+                loops.append((function, [text for at, text in lines if begin <= at <= end]))
+    return loops
+
+
+def _spills(loop: list[str]) -> list[str]:
+    """Vector instructions that read or write the stack."""
+    return [text for text in loop if re.search(r"%[yz]mm", text) and re.search(r"\(%rsp|-0x[0-9a-f]+\(%rbp", text)]
+
+
+@pytest.mark.parametrize(("isa", "register"), [("avx2", "ymm"), ("avx512", "zmm")])
+def test_k_loops_keep_their_tile_in_registers(build, isa, register):
+    listing = _run("objdump", "-dC", "--no-show-raw-insn", _isa_object(build, isa))
+    fmas = re.compile(rf"vfn?madd\d+p[sd]\s.*%{register}")
+    loops = [(f, loop) for f, loop in _inner_loops(listing) if "TileGemm" in f and any(map(fmas.match, loop))]
+    assert len(loops) >= 10
+    spilled = {f"{f}: {text}" for f, loop in loops for text in _spills(loop)}
+    assert not spilled, "\n".join(sorted(spilled))
+
+
+def test_a_spill_is_found():
+    listing = """
+0000000000000000 <TileGemm>:
+   0:	vmovups (%rax),%ymm1
+   4:	vfmadd231ps 0x20(%rsp),%ymm1,%ymm2
+   8:	jne    0 <TileGemm>
+   c:	ret
+"""
+    ((function, loop),) = _inner_loops(listing)
+    assert function == "TileGemm"
+    assert len(_spills(loop)) == 1

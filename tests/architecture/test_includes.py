@@ -1,0 +1,118 @@
+"""Dependencies point one way: each part of the C++ code may include what its rule lists, and nothing else.
+
+python --loads .so--> ffi --> include <-- kernels --> kernels/isa    ffi --> proto    bench, tests --> everything
+"""
+
+import pathlib
+import re
+
+import pytest
+
+STD = r"<[a-z_]+>"
+ABSL = r'"absl/.*"'
+API = r'"raggemm/.*"'
+PROTO = r'"proto/.*"'
+PROTOBUF = r'"google/protobuf/.*"'
+
+# The first pattern that matches a file is its rule: regular expressions of the includes it may have.
+RULES = [
+    (r"include/raggemm/types\.h", ["<cstdint>"]),
+    (r"include/raggemm/.*", [STD, ABSL, API]),
+    # Compiled for one instruction set: an inline function of any other header could end up on every CPU.
+    (
+        r"kernels/isa/.*",
+        [
+            "<immintrin.h>",
+            "<cstddef>",
+            "<cstdint>",
+            '"kernels/microkernel.h"',
+            '"kernels/isa/tile_gemm.h"',
+            '"raggemm/types.h"',
+        ],
+    ),
+    (r"kernels/microkernel\.h", ["<cstddef>", "<cstdint>", '"raggemm/types.h"']),
+    (r"kernels/parallel_for\.cc", [STD, ABSL, API, r'"kernels/\w+\.h"', "<omp.h>"]),
+    (r"kernels/.*", [STD, ABSL, API, r'"kernels/\w+\.h"', r"<sys/mman\.h>", r"<unistd\.h>"]),
+    (r"proto/.*", [STD, ABSL, PROTO, PROTOBUF]),
+    (r"ffi/host/mini_host\..*", [STD, r"<dlfcn\.h>", '"xla/ffi/api/c_api.h"', '"ffi/host/mini_host.h"']),
+    # reference.h is the oracle, element.h the number formats it reads.
+    (r"ffi/host/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"ffi/.*"', r'"kernels/(reference|element)\.h"']),
+    (r"ffi/handlers\.h", ["<stdint.h>", '"xla/ffi/api/c_api.h"']),  # C, for whoever registers the call by hand
+    (r"ffi/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"ffi/\w+\.h"', r'"xla/ffi/api/\w+\.h"']),
+    (r"(tests|bench)/.*", [r".*"]),
+]
+
+
+def _rule(path: str) -> int:
+    return next(i for i, (pattern, _) in enumerate(RULES) if re.fullmatch(pattern, path))
+
+
+def _may_include(path: str, include: str) -> bool:
+    return any(re.fullmatch(allowed, include) for allowed in RULES[_rule(path)][1])
+
+
+def _sources(root: pathlib.Path) -> list[str]:
+    folders = ("include", "kernels", "proto", "ffi", "tests", "bench")
+    files = [f for folder in folders for f in (root / folder).rglob("*") if f.suffix in (".h", ".cc")]
+    return sorted(f.relative_to(root).as_posix() for f in files)
+
+
+def _includes(text: str) -> list[str]:
+    return re.findall(r'^\s*#\s*include\s*(<[^>]+>|"[^"]+"|\S+)', text, re.MULTILINE)
+
+
+def test_every_include_is_allowed(root):
+    wrong = [
+        f"{path} includes {include}"
+        for path in _sources(root)
+        for include in _includes((root / path).read_text())
+        if not _may_include(path, include)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_rule_has_files(root):
+    used = {_rule(path) for path in _sources(root)}
+    assert used == set(range(len(RULES)))
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("include/raggemm/types.h", "#include <cstddef>"),
+        ("include/raggemm/plan.h", '#include "kernels/problem.h"'),
+        ("kernels/isa/avx512.cc", "#include <algorithm>"),
+        ("kernels/isa/tile_gemm.h", '#  include "absl/types/span.h"'),
+        ("kernels/plan.cc", "#include <omp.h>"),
+        ("kernels/plan.cc", '#include "proto/config.pb.h"'),
+        ("kernels/plan.cc", '#include "kernels/isa/tile_gemm.h"'),
+        ("ffi/handlers.cc", '#include "kernels/problem.h"'),
+        ("ffi/handlers.cc", '#include "ffi/host/mini_host.h"'),
+        ("ffi/host/mini_host.cc", '#include "ffi/handlers.h"'),
+        ("ffi/host/ffi_driver.cc", '#include "kernels/plan.h"'),
+    ],
+)
+def test_forbidden_includes_are_found(path, line):
+    (include,) = _includes(line)
+    assert not _may_include(path, include)
+
+
+def test_public_headers_have_no_conditions(root):
+    for header in (root / "include" / "raggemm").glob("*.h"):
+        guard = f"RAGGEMM_{header.stem.upper()}_H_"
+        conditions = re.findall(r"^\s*#\s*(?:if|ifdef|ifndef|elif)\b.*", header.read_text(), re.MULTILINE)
+        assert conditions == [f"#ifndef {guard}"], header.name
+
+
+def test_python_loads_the_library_and_nothing_else(root):
+    for source in (root / "python" / "raggemm").glob("*.py"):
+        if source.name != "_ffi.py":
+            assert "ctypes" not in source.read_text(), f"only _ffi.py loads the library, not {source.name}"
+
+
+def test_files_are_short(root):
+    sources = [root / path for path in _sources(root)]
+    sources += [*(root / "python").rglob("*.py"), *(root / "tests").rglob("*.py"), *(root / "proto").glob("*.proto")]
+    sources += [root / "dev", *root.rglob("CMakeLists.txt")]
+    long = {str(f.relative_to(root)): n for f in sources if (n := len(f.read_text().splitlines())) > 400}
+    assert not long
