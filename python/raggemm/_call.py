@@ -1,0 +1,138 @@
+"""What one custom call computes and how its operands are stored: the static half of the primitive.
+
+The product is out_g = op(lhs_g) x op(rhs_g) for each group g. An operand holds its groups' matrices in one canonical
+array, with P independent problems in front, and R replicas or G groups next:
+
+    first ragged   [P,R,rows,x]    row slices: group g has dims[g] rows
+    last ragged    [P,R,x,cols]    column slices, or with layout PACKED dense blocks back to back in the same memory
+    neither        [P,G,x,y]       a matrix for each group
+    shared         [P,1,x,y]       one matrix for all groups
+    both           [P,1,length]    1-D, packed
+
+Every dims array is [P,R,G], every group_offset [P,R]. alpha and beta are [P,1,G] or [P,R,G], bias is [P,1,G,N] or
+[P,R,G,N], c is as out. Replicas share their problem's matrices for each group; ragged K sums over them. Ragged N
+and all ragged have R = 1.
+"""
+
+import dataclasses
+import enum
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+STRIDED, PACKED = "STRIDED", "PACKED"
+
+# The custom call's optional operands, in the order in which we pass them.
+OPTIONAL = ("c", "bias", "alpha", "beta", "group_offset")
+
+
+class Mode(enum.Enum):
+    """Which axis the groups divide (include/raggemm/problem.h draws the table)."""
+
+    RAGGED_M = enum.auto()
+    RAGGED_K = enum.auto()
+    RAGGED_N = enum.auto()
+    UNIFORM = enum.auto()
+    ALL_RAGGED = enum.auto()
+
+
+class Storage(NamedTuple):
+    """How an operand is stored. first and last: which of the call's dims arrays holds the sizes along that axis."""
+
+    first: int | None = None
+    last: int | None = None
+    trans: bool = False  # op() is the transpose of each group's matrix
+    layout: str = STRIDED  # of a ragged last axis
+    shared: bool = False
+
+    @property
+    def per_group(self) -> bool:
+        """Whether axis 1 counts groups."""
+        return self.first is None and self.last is None and not self.shared
+
+    def transposed(self) -> "Storage":
+        return self._replace(trans=not self.trans)
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """The one static parameter of the primitive."""
+
+    lhs: Storage
+    rhs: Storage
+    out: Storage  # never trans
+    dtype: np.dtype  # of out
+    num_dims: int  # dims arrays that follow lhs and rhs; one may serve several operands
+    operands: tuple[str, ...] = ()  # the optional operands after them, in the order of OPTIONAL
+    out_extent: int | None = None  # what no input tells: groups of a ragged-K out, length of an all-ragged one
+
+    @property
+    def mode(self) -> Mode:
+        if self.out.first is not None:
+            return Mode.RAGGED_M if self.out.last is None else Mode.ALL_RAGGED
+        if self.out.last is not None:
+            return Mode.RAGGED_N
+        if self.lhs.first is not None or self.lhs.last is not None:
+            return Mode.RAGGED_K
+        return Mode.UNIFORM
+
+    def out_shape(self, lhs: Any, rhs: Any) -> tuple[int, ...]:
+        """Canonical shape of out, from anything with the canonical shapes of lhs and rhs."""
+        mode = self.mode
+        if mode is Mode.ALL_RAGGED:
+            return (lhs.shape[0], 1, self.out_extent)
+        m = lhs.shape[3 if self.lhs.trans else 2]
+        n = rhs.shape[2 if self.rhs.trans else 3]
+        if mode is Mode.RAGGED_K:
+            return (lhs.shape[0], self.out_extent, m, n)
+        return (lhs.shape[0], (rhs if mode is Mode.RAGGED_N else lhs).shape[1], m, n)
+
+    def named(self, args: tuple[Any, ...]) -> "Arguments":
+        """The primitive's flat arguments, by name."""
+        dims_end = 2 + self.num_dims
+        return Arguments(
+            args[0], args[1], tuple(args[2:dims_end]), dict(zip(self.operands, args[dims_end:], strict=True))
+        )
+
+
+class Arguments(NamedTuple):
+    """What goes with a Call: arrays, or whatever else there is one of for each (avals, tangents, batch axes)."""
+
+    lhs: Any
+    rhs: Any
+    dims: tuple[Any, ...]
+    optional: dict[str, Any]  # by names in OPTIONAL
+
+    def flat(self) -> list[Any]:
+        return [self.lhs, self.rhs, *self.dims, *self.optional.values()]
+
+    def only(self, *names: str) -> "Arguments":
+        """Without the optional operands that are not named."""
+        return self._replace(optional={k: v for k, v in self.optional.items() if k in names})
+
+
+def compute_dtype(*dtypes: Any) -> np.dtype:
+    """The type that products of these are summed in: f64 if any of lhs, rhs and out is, else f32."""
+    return np.dtype(np.float64 if np.dtype(np.float64) in map(np.dtype, dtypes) else np.float32)
+
+
+def flat_shape(shape: tuple[int, ...], storage: Storage, mode: Mode) -> tuple[int, ...]:
+    """What the custom call takes for an operand of this canonical shape: 1-D, 2-D, or 3-D with a group axis."""
+    p, r, *matrix = shape
+    if len(matrix) == 1:
+        return (p * matrix[0],)
+    if storage.per_group:
+        return (p * r, *matrix)
+    if storage.last is not None and mode is not Mode.RAGGED_N:
+        return (matrix[0], p * r * matrix[1])  # segments side by side
+    return (p * r * matrix[0], matrix[1])
+
+
+def flatten(x: jax.Array, storage: Storage, mode: Mode) -> jax.Array:
+    """The canonical array as the custom call takes it; moves data for strided column slices with P*R > 1 only."""
+    side_by_side = storage.last is not None and mode in (Mode.RAGGED_M, Mode.RAGGED_K)
+    if side_by_side and storage.layout == STRIDED:
+        x, shape = x.transpose(2, 0, 1, 3), flat_shape(x.shape, storage, mode)
+        return x.reshape(shape)
+    return x.reshape(flat_shape(x.shape, storage, mode))

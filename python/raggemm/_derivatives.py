@@ -1,0 +1,143 @@
+"""JVP and transpose rules. The product is linear in each operand and its derivatives are products of the same family,
+
+    d out = d lhs x rhs + lhs x d rhs,    ct lhs = ct out x rhs^T,    ct rhs = lhs^T x ct out,
+
+so that two rules which call the primitive again give forward and reverse mode of every order. Transposes are flags
+of the storage, never copies.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters import ad
+
+from raggemm._call import PACKED, Arguments, Call, Mode, Storage, compute_dtype
+from raggemm._primitive import primitive
+from raggemm._rewrites import apply, has_one_group
+
+
+def _compute_dtype(call: Call, args: Arguments):
+    return compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype)
+
+
+def _per_element(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.Array:
+    """Values [P,1|R,G,w] of each group at the elements of out, zero where no group is; broadcasts against out.
+
+    Along a ragged axis it is itself a product, of ones with the values, so that its transpose is a ragged-K sum in
+    the order of the bits rule. w is 1 but for ragged M, uniform and ragged K.
+    """
+    shape = call.out_shape(args.lhs, args.rhs)
+    match call.mode:
+        case Mode.UNIFORM | Mode.RAGGED_K:
+            return values.reshape(*shape[:2], 1, values.shape[3]).astype(dtype)
+        case Mode.RAGGED_M:
+            sizes, length, shape = args.dims[call.out.first], shape[2], (*shape[:3], values.shape[3])
+        case Mode.RAGGED_N if call.out.layout == PACKED:
+            sizes, length = args.dims[call.out.last] * shape[2], shape[2] * shape[3]
+        case Mode.RAGGED_N:
+            sizes, length, shape = args.dims[call.out.last], shape[3], (*shape[:2], 1, shape[3])
+        case Mode.ALL_RAGGED:
+            sizes, length = args.dims[call.out.first] * args.dims[call.out.last], shape[2]
+    optional = args.only("group_offset").optional
+    if values.shape[1] != 1:  # replicas differ: each is a problem
+        values, sizes = (x.reshape(-1, 1, *x.shape[2:]) for x in (values, sizes))
+        values = values.swapaxes(1, 2)
+        optional = {name: x.reshape(-1, 1) for name, x in optional.items()}
+    else:
+        values = values.reshape(values.shape[0], values.shape[2], 1, values.shape[3])
+    ones = jnp.ones((*sizes.shape[:2], length, 1), _compute_dtype(call, args))
+    spread = Call(lhs=Storage(first=0), rhs=Storage(), out=Storage(first=0), dtype=dtype, num_dims=1)
+    return apply(spread, Arguments(ones, values, (sizes,), optional)).reshape(shape)
+
+
+def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.Array:
+    """x, as out, times values [P,1|R,G] of its group, in the compute type; zero where no group is."""
+    dtype = _compute_dtype(call, args)
+    return _per_element(call, args, values[..., None], dtype) * x.astype(dtype)
+
+
+def _c_tangent(call: Call, args: Arguments, dc: jax.Array) -> jax.Array:
+    beta = args.optional.get("beta")
+    if beta is None:
+        return dc
+    dtype = _compute_dtype(call, args)
+    spread = functools.partial(_per_element, call, args, dtype=dtype)
+    factor = jnp.where(spread(jnp.ones_like(beta)[..., None]) == 0, 1, spread(beta[..., None]))
+    return jnp.where(factor == 0, 0, factor * dc.astype(dtype)).astype(call.dtype)  # 0 * NaN does not show
+
+
+def _alpha_tangent(call: Call, args: Arguments, dalpha: jax.Array) -> jax.Array:
+    unscaled = apply(dataclasses.replace(call, dtype=_compute_dtype(call, args)), args.only("group_offset"))
+    return _scale(call, args, dalpha, unscaled).astype(call.dtype)
+
+
+def _beta_tangent(call: Call, args: Arguments, dbeta: jax.Array) -> jax.Array:
+    return _scale(call, args, dbeta, args.optional["c"]).astype(call.dtype)
+
+
+def _bias_tangent(call: Call, args: Arguments, dbias: jax.Array) -> jax.Array:
+    spread = _per_element(call, args, dbias, call.dtype)
+    return jnp.broadcast_to(spread, call.out_shape(args.lhs, args.rhs))
+
+
+_TANGENTS = {"c": _c_tangent, "bias": _bias_tangent, "alpha": _alpha_tangent, "beta": _beta_tangent}
+
+
+def _jvp(primals, tangents, *, call: Call):
+    args, dots = call.named(primals), call.named(tangents)
+    out = primitive.bind(*primals, call=call)
+    product = args.only("alpha", "group_offset")
+    terms = []
+    if not isinstance(dots.lhs, ad.Zero):
+        terms.append(apply(call, product._replace(lhs=dots.lhs)))
+    if not isinstance(dots.rhs, ad.Zero):
+        terms.append(apply(call, product._replace(rhs=dots.rhs)))
+    for name, rule in _TANGENTS.items():
+        if name in dots.optional and not isinstance(dots.optional[name], ad.Zero):
+            terms.append(rule(call, args, dots.optional[name]))
+    if not terms:
+        return out, ad.Zero(jax.typeof(out).to_tangent_aval())
+    return out, functools.reduce(ad.add_tangents, terms)
+
+
+def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
+    """The product that is the gradient of an operand, and whether ct out is its lhs."""
+    wanted, kept = (call.lhs, call.rhs) if to_lhs else (call.rhs, call.lhs)
+    # Stored transposed, the gradient is the transposed product: factors swapped, each transposed once more.
+    ct = call.out._replace(trans=wanted.trans)
+    kept = kept if wanted.trans else kept.transposed()
+    ct_is_lhs = to_lhs != wanted.trans
+    gradient = Call(
+        lhs=ct if ct_is_lhs else kept,
+        rhs=kept if ct_is_lhs else ct,
+        out=wanted._replace(trans=False),
+        dtype=aval.dtype,
+        num_dims=call.num_dims,
+        out_extent=aval.shape[2] if aval.ndim == 3 else aval.shape[1],
+    )
+    return gradient, ct_is_lhs
+
+
+def _transpose(ct, *flat, call: Call):
+    args = call.named(flat)
+    cotangents = [None] * len(flat)
+    if isinstance(ct, ad.Zero):
+        return cotangents
+    to_lhs = ad.is_undefined_primal(args.lhs)
+    aval, kept = (args.lhs.aval, args.rhs) if to_lhs else (args.rhs.aval, args.lhs)
+    gradient, ct_is_lhs = _gradient_call(call, to_lhs, aval)
+    optional = dict(args.optional)  # alpha and group_offset: what else there is does not take part in a linear call
+    alpha = optional.get("alpha")
+    if alpha is not None and (has_one_group(gradient) or (gradient.mode is Mode.RAGGED_K and alpha.shape[1] != 1)):
+        # A sum over what alpha tells apart.
+        both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
+        ct = _scale(call, both, optional.pop("alpha"), ct)
+    lhs, rhs = (ct, kept) if ct_is_lhs else (kept, ct)
+    cotangents[0 if to_lhs else 1] = apply(gradient, Arguments(lhs, rhs, args.dims, optional))
+    return cotangents
+
+
+ad.primitive_jvps[primitive] = _jvp
+ad.primitive_transposes[primitive] = _transpose

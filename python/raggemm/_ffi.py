@@ -1,0 +1,74 @@
+"""The shared library: loading it, its handlers as an XLA custom call, its plain C functions.
+
+Importing this module registers the custom call `raggemm_grouped_gemm_v1` for the platform cpu. What it binds is
+written in ffi/handlers.h, its attributes in proto/config.proto.
+"""
+
+import ctypes
+import functools
+import pathlib
+
+import jax
+
+TARGET = "raggemm_grouped_gemm_v1"
+
+_PACKAGE = pathlib.Path(__file__).parent
+
+
+def _load() -> ctypes.CDLL:
+    path = _PACKAGE / "lib" / "libraggemm_ffi.so"
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ImportError(f"raggemm: the package's shared library does not load: {error}") from error
+    int64_out = ctypes.POINTER(ctypes.c_int64)
+    library.raggemm_v1_workspace_coefficients.argtypes = [ctypes.c_int32, int64_out, int64_out]
+    library.raggemm_v1_workspace_coefficients.restype = None
+    library.raggemm_cases_json.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_int32)]
+    library.raggemm_cases_json.restype = ctypes.c_void_p  # not c_char_p, which would lose the pointer to free
+    library.raggemm_free.argtypes = [ctypes.c_void_p]
+    library.raggemm_free.restype = None
+    library.raggemm_version.restype = ctypes.c_char_p
+    return library
+
+
+_library = _load()
+jax.ffi.register_ffi_target(
+    TARGET,
+    {stage: jax.ffi.pycapsule(getattr(_library, f"{TARGET}_{stage}")) for stage in ("instantiate", "execute")},
+    platform="cpu",
+)
+
+
+@functools.cache
+def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
+    """(constant, per_group) of the workspace, in int64 elements, where `dims_arrays` of the six are set.
+
+    The workspace of a call has constant + per_group * P*R*G elements. The formula is the library's alone.
+    """
+    constant, per_group = ctypes.c_int64(), ctypes.c_int64()
+    _library.raggemm_v1_workspace_coefficients(dims_arrays, ctypes.byref(constant), ctypes.byref(per_group))
+    return constant.value, per_group.value
+
+
+def cases_json(path: str | pathlib.Path = _PACKAGE / "cases" / "moe.textproto") -> str:
+    """A file of test and benchmark cases (proto/case.proto, GroupedGemmCases) as JSON, by default the recorded ones.
+
+    Raises ValueError with the library's message when the file is missing or is not such a file.
+    """
+    ok = ctypes.c_int32()
+    text = _library.raggemm_cases_json(str(path).encode(), ctypes.byref(ok))
+    if not text:
+        raise MemoryError("raggemm_cases_json")
+    try:
+        result = ctypes.string_at(text).decode()
+    finally:
+        _library.raggemm_free(text)
+    if not ok.value:
+        raise ValueError(result)
+    return result
+
+
+def version() -> str:
+    """The version of the shared library, as in "0.1.0"."""
+    return _library.raggemm_version().decode()

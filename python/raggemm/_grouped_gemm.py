@@ -1,0 +1,236 @@
+"""grouped_gemm, the general front end: from operands and axes to a call."""
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from raggemm._call import OPTIONAL, PACKED, STRIDED, Arguments, Call, Mode, Storage, compute_dtype
+from raggemm._operands import Operand, check_contraction, check_float, check_layout, float_array, integer_array
+from raggemm._rewrites import apply
+
+_MODES = {
+    ("free", None): Mode.RAGGED_M,
+    ("contracted", "contracted"): Mode.RAGGED_K,
+    (None, "free"): Mode.RAGGED_N,
+    (None, None): Mode.UNIFORM,
+    ("both", "both"): Mode.ALL_RAGGED,
+}
+
+
+def _mode(lhs: Operand, rhs: Operand) -> Mode:
+    mode = _MODES.get((lhs.ragged_axis, rhs.ragged_axis))
+    if mode is None:
+        named = ", ".join((*lhs.dims, *rhs.dims))
+        raise ValueError(
+            f"no ragged mode has the dims arrays {named} with contracting_dims {lhs.axes} and {rhs.axes}. There are: "
+            "ragged M, the free axis of lhs; ragged K, the contracted axis of both; ragged N, the free axis of rhs; "
+            "uniform, none; all ragged, both axes of both"
+        )
+    return mode
+
+
+def _with_group_axes(mode: Mode, lhs: Operand, rhs: Operand) -> tuple[Operand, Operand]:
+    """Axis 0 of what is neither ragged nor shared. The lhs of ragged N is shared where it has one free axis."""
+    lhs_is_grouped = mode is Mode.UNIFORM or (mode is Mode.RAGGED_N and lhs.rank - len(lhs.axes) > 1)
+    lhs = lhs.with_group_axis() if lhs_is_grouped else lhs
+    rhs = rhs.with_group_axis() if mode in (Mode.RAGGED_M, Mode.UNIFORM) else rhs
+    lhs.check_sides()
+    rhs.check_sides()
+    return lhs, rhs
+
+
+def _group_counts(mode: Mode, lhs: Operand, rhs: Operand, num_actual_groups: int | None) -> tuple[int, int]:
+    """Groups that the sizes count, and groups that are processed."""
+    counts = {name: sizes.shape[0] for name, sizes in (lhs.dims | rhs.dims).items()}
+    counts |= {f"the group axis of {x.name}": x.data.shape[0] for x in (lhs, rhs) if x.has_group_axis}
+    (first, total), *others = counts.items()
+    local = total
+    for name, count in others:
+        if mode is not Mode.RAGGED_M and count != total:
+            raise ValueError(f"{name} has {count} groups, but {first} has {total}")
+        if count > total:
+            raise ValueError(f"{name} has {count} groups, more than the {total} of {first}")
+        local = count
+    if num_actual_groups is None:
+        return total, local
+    local = operator.index(num_actual_groups)
+    if mode is not Mode.RAGGED_K:
+        raise ValueError("num_actual_groups is for ragged K; elsewhere a group axis tells it")
+    if not 0 <= local <= total:
+        raise ValueError(f"num_actual_groups is {local}, must be in [0, {total}], as {first} has {total} groups")
+    return total, local
+
+
+def _out_extent(mode: Mode, local: int, out_size: int | None, out_layout: str) -> int | None:
+    check_layout("out", out_layout)
+    if mode is not Mode.ALL_RAGGED:
+        if out_size is not None:
+            raise ValueError("out_size is for all ragged; elsewhere the operands tell the shape of out")
+        return local if mode is Mode.RAGGED_K else None
+    if out_size is None or out_layout != PACKED:
+        raise ValueError(f'all ragged needs out_size and out_layout="PACKED", got {out_size} and {out_layout!r}')
+    out_size = operator.index(out_size)
+    if out_size < 0:
+        raise ValueError(f"out_size is {out_size}, must be at least 0")
+    return out_size
+
+
+def _out_dtype(preferred: Any, lhs: jax.Array, rhs: jax.Array) -> Any:
+    if preferred is None:
+        return jnp.result_type(lhs, rhs)
+    dtype = jax.dtypes.canonicalize_dtype(preferred)
+    check_float("preferred_element_type", dtype)
+    return dtype
+
+
+def _storages(lhs: Operand, rhs: Operand, out_layout: str) -> tuple[dict[str, Storage], tuple[jax.Array, ...]]:
+    """How lhs, rhs and out are stored, and the dims arrays that the storages refer to."""
+    dims = []
+
+    def index(sizes: jax.Array | None) -> int | None:
+        if sizes is None:
+            return None
+        dims.append(sizes.reshape(1, 1, -1))
+        return len(dims) - 1
+
+    def storage(x: Operand, trans: bool) -> Storage:
+        layout = STRIDED if x.last_dims is None else x.layout
+        return Storage(index(x.first_dims), index(x.last_dims), trans, layout, not (x.dims or x.has_group_axis))
+
+    left, right = storage(lhs, lhs.contracts_first), storage(rhs, not rhs.contracts_first)
+    first, last = left.last if left.trans else left.first, right.first if right.trans else right.last
+    out = Storage(first, last, layout=STRIDED if last is None else out_layout)
+    return {"lhs": left, "rhs": right, "out": out}, tuple(dims)
+
+
+def _checked_c(c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    c = jnp.asarray(c)
+    if c.dtype != dtype:
+        raise TypeError(f"c: dtype is {c.dtype}, must be out's {dtype}")
+    if c.shape != shape:
+        raise ValueError(f"c: shape is {c.shape}, must be out's {shape}")
+    return c
+
+
+def _checked_bias(bias: Any, call: Call, groups: int, free_shape: tuple[int, ...], compute: Any) -> jax.Array:
+    if call.mode in (Mode.RAGGED_N, Mode.ALL_RAGGED):
+        raise ValueError("bias is for ragged M, ragged K and uniform, where N is the same for all groups")
+    bias = float_array("bias", bias)
+    if bias.dtype == jnp.float64 and compute != jnp.float64:
+        raise TypeError("bias: dtype is float64, which is for lhs, rhs or out of float64")
+    shape = (groups, math.prod(free_shape))
+    if bias.shape not in (shape, (groups, *free_shape)):
+        raise ValueError(f"bias: shape is {bias.shape}, must be {shape}, one row for each processed group")
+    return bias.reshape(1, 1, *shape)
+
+
+def _checked_values(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
+    """alpha or beta."""
+    x = jnp.asarray(x)
+    is_number = x.ndim == 0 and x.weak_type and x.dtype != bool
+    if not is_number:
+        check_float(name, x.dtype)
+    if x.shape not in ((), (groups,)):
+        raise ValueError(f"{name}: shape is {x.shape}, must be () or ({groups},), one value for each processed group")
+    return jnp.broadcast_to(x.astype(compute), (1, 1, groups))
+
+
+def _checked_offset(x: Any, mode: Mode) -> jax.Array | None:
+    x = integer_array("group_offset", x)
+    if x.shape not in ((), (1,)):
+        raise ValueError(f"group_offset: shape is {x.shape}, must be () or (1,)")
+    if mode in (Mode.RAGGED_M, Mode.RAGGED_K) or isinstance(x, jax.core.Tracer):  # the custom call checks the value
+        return x.reshape(1, 1)
+    if x.item() != 0:
+        raise ValueError(f"group_offset is {x.item()}, must be 0 but for ragged M and ragged K")
+    return None
+
+
+def grouped_gemm(
+    lhs: Any,
+    rhs: Any,
+    *,
+    contracting_dims: tuple[Sequence[int], Sequence[int]],
+    c: Any = None,
+    bias: Any = None,
+    alpha: Any = None,
+    beta: Any = None,
+    group_offset: Any = None,
+    num_actual_groups: int | None = None,
+    out_size: int | None = None,
+    out_layout: str = STRIDED,
+    preferred_element_type: Any = None,
+) -> jax.Array:
+    """The general operation; which of its five modes is meant follows from the group sizes that are given.
+
+    | mode       | lhs                               | rhs                               | out              |
+    |------------|-----------------------------------|-----------------------------------|------------------|
+    | ragged M   | [M,K] first_dims, [K,M] last_dims | [G,K,N], [G,N,K]                  | [M,N]            |
+    | ragged K   | [K,M] first_dims, [M,K] last_dims | [K,N] first_dims, [N,K] last_dims | [G,M,N]          |
+    | ragged N   | [M,K], [K,M], [G,M,K], [G,K,M]    | [K,N] last_dims, [N,K] first_dims | [M,N]            |
+    | uniform    | [G,M,K], [G,K,M]                  | [G,K,N], [G,N,K]                  | [G,M,N]          |
+    | all ragged | 1-D, first_dims and last_dims     | 1-D, first_dims and last_dims     | 1-D, of out_size |
+
+    Every M, K and N may be several axes, which collapse. An empty contraction (K = 0 in a group) gives zero.
+
+    Args:
+      lhs, rhs: arrays or GroupedTensors of float16, bfloat16, float32 or float64, in any mix.
+      contracting_dims: (lhs_axes, rhs_axes) of `data`, group axis included: adjacent, in order, the first axes or the
+        last. The lhs of ragged N is shared by the groups where one free axis is left; else axis 0 is its group axis.
+        All ragged: axis 0 or 1 of each group's own matrix.
+      c: as out. Added to the processed elements, times beta; the others are c's.
+      bias: [G,N] of any of the four types, one row for each processed group; not with ragged N or all ragged.
+      alpha, beta: scalars or [G]; absent means 1, and beta is for c only. Where beta is 0, c is not read (as in BLAS).
+      group_offset: integer, () or (1,): the first group that is processed. The sizes are those of all groups; rhs
+        (ragged M), out (ragged K), alpha, beta and bias have the processed ones only. 0 in the other modes.
+      num_actual_groups: ragged K: how many groups are processed, by default all.
+      out_size: all ragged: the length of out, a Python int.
+      out_layout: "STRIDED" or "PACKED" (see GroupedTensor), of a ragged-N out; all ragged requires "PACKED".
+      preferred_element_type: dtype of out, by default jnp.result_type(lhs, rhs). Sums are made in float64 if lhs, rhs
+        or out has it, else in float32, and rounded once.
+
+    Returns:
+      The group axis where there is one, then the free axes of lhs, then those of rhs.
+
+    The gradient of c is beta times the cotangent on processed elements and the cotangent elsewhere.
+    """
+    if len(contracting_dims) != 2:
+        raise ValueError(f"contracting_dims must be (lhs_axes, rhs_axes), got {contracting_dims}")
+    lhs, rhs = (Operand.parse(*x) for x in zip(("lhs", "rhs"), (lhs, rhs), contracting_dims, strict=True))
+    mode = _mode(lhs, rhs)
+    lhs, rhs = _with_group_axes(mode, lhs, rhs)
+    total, local = _group_counts(mode, lhs, rhs, num_actual_groups)
+    out_extent = _out_extent(mode, local, out_size, out_layout)
+    if mode is Mode.ALL_RAGGED:
+        shape = (out_extent,)
+    else:
+        check_contraction(lhs, rhs)
+        group_axis = (local,) if mode in (Mode.RAGGED_K, Mode.UNIFORM) else ()
+        shape = (*group_axis, *lhs.free_shape, *rhs.free_shape)
+
+    storages, dims = _storages(lhs, rhs, out_layout)
+    dtype = _out_dtype(preferred_element_type, lhs.data, rhs.data)
+    call = Call(**storages, dtype=dtype, num_dims=len(dims), out_extent=out_extent)
+    args = Arguments(lhs.canonical(), rhs.canonical(), dims, dict.fromkeys(OPTIONAL))
+    compute = compute_dtype(args.lhs.dtype, args.rhs.dtype, dtype)
+    optional = args.optional
+    if c is not None:
+        optional["c"] = _checked_c(c, shape, dtype).reshape(call.out_shape(args.lhs, args.rhs))
+    if bias is not None:
+        optional["bias"] = _checked_bias(bias, call, local, rhs.free_shape, compute)
+    if alpha is not None:
+        optional["alpha"] = _checked_values("alpha", alpha, local, compute)
+    if beta is not None:
+        if c is None:
+            raise ValueError("beta is given without c")
+        optional["beta"] = _checked_values("beta", beta, local, compute)
+    if group_offset is not None:
+        optional["group_offset"] = _checked_offset(group_offset, mode)
+    elif local != total:
+        optional["group_offset"] = jnp.zeros((1, 1), jnp.int32)
+    given = {name: x for name, x in optional.items() if x is not None}
+    return apply(call, args._replace(optional=given)).reshape(shape)

@@ -1,0 +1,174 @@
+"""The operands of the front ends: what they may be, and their checks."""
+
+import dataclasses
+import functools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from raggemm._call import PACKED, STRIDED
+
+_FLOATS = tuple(map(jnp.dtype, (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64)))
+_INTEGERS = tuple(map(jnp.dtype, (jnp.int32, jnp.int64, jnp.uint32)))
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=("data", "first_dims", "last_dims"), meta_fields=("layout",)
+)
+@dataclasses.dataclass(frozen=True)
+class GroupedTensor:
+    """A matrix for each of G groups in one array, where the groups divide the first axis, the last, or both.
+
+    data is N-D and collapses to a matrix between its free and its contracted axes. first_dims and last_dims, integer
+    [G], are the sizes of the groups along its collapsed first and last axis: G row slices or G column slices. Their
+    sum may be less than the axis, what is behind it belongs to no group.
+
+    layout says how the groups of a ragged last axis lie in memory: "STRIDED", column slices of one row-major matrix,
+    as JAX means it; or "PACKED", each group's matrix dense, one after the other in the memory of `data`, as
+    TransformerEngine means it (the shape of `data` stays [rows, columns]). Elsewhere it makes no difference. With
+    both axes ragged data is 1-D and "PACKED".
+    """
+
+    data: Any
+    first_dims: Any = None
+    last_dims: Any = None
+    layout: str = STRIDED
+
+
+def float_array(name: str, x: Any) -> jax.Array:
+    x = jnp.asarray(x)
+    check_float(name, x.dtype)
+    return x
+
+
+def check_float(name: str, dtype: Any) -> None:
+    if dtype not in _FLOATS:
+        raise TypeError(f"{name}: dtype is {dtype}, must be float16, bfloat16, float32 or float64")
+
+
+def integer_array(name: str, x: Any) -> jax.Array:
+    x = jnp.asarray(x)
+    if x.dtype not in _INTEGERS:
+        raise TypeError(f"{name}: dtype is {x.dtype}, must be int32, int64 or uint32")
+    return x
+
+
+def check_layout(name: str, layout: str) -> None:
+    if layout not in (STRIDED, PACKED):
+        raise ValueError(f'{name}: layout is {layout!r}, must be "STRIDED" or "PACKED"')
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """lhs or rhs, checked by itself: data with its contracted axes, which are adjacent and sorted."""
+
+    name: str
+    data: jax.Array
+    first_dims: jax.Array | None
+    last_dims: jax.Array | None
+    layout: str
+    rank: int  # of data, or of each group's own matrix where both axes are ragged
+    axes: tuple[int, ...]
+    has_group_axis: bool = False
+
+    @classmethod
+    def parse(cls, name: str, x: Any, axes: Sequence[int]) -> "Operand":
+        tensor = x if isinstance(x, GroupedTensor) else GroupedTensor(x)
+        data = float_array(name, tensor.data)
+        check_layout(name, tensor.layout)
+        dims = {}
+        for which in ("first_dims", "last_dims"):
+            sizes = getattr(tensor, which)
+            dims[which] = None if sizes is None else integer_array(f"{name}.{which}", sizes)
+            if sizes is not None and dims[which].ndim != 1:
+                raise ValueError(f"{name}.{which}: shape is {dims[which].shape}, must be [G]")
+        both = None not in dims.values()
+        if both and (data.ndim != 1 or tensor.layout != PACKED):
+            raise ValueError(
+                f"{name}: with first_dims and last_dims data must be 1-D with layout PACKED, got shape {data.shape} "
+                f"with {tensor.layout}"
+            )
+        rank = 2 if both else data.ndim
+        return cls(name, data, **dims, layout=tensor.layout, rank=rank, axes=_normalized(name, axes, rank))
+
+    @property
+    def dims(self) -> dict[str, jax.Array]:
+        """The dims arrays that are set, by name."""
+        named = {f"{self.name}.first_dims": self.first_dims, f"{self.name}.last_dims": self.last_dims}
+        return {name: sizes for name, sizes in named.items() if sizes is not None}
+
+    @property
+    def contracts_first(self) -> bool:
+        """Whether the matrix is [contracted, free] rather than [free, contracted]."""
+        if self.rank == len(self.axes):  # no free axis, so that it is either
+            return self.first_dims is not None
+        return self.axes[0] == self.has_group_axis
+
+    @property
+    def ragged_axis(self) -> str | None:
+        """The axis that the groups divide: "free", "contracted" or "both"."""
+        if len(self.dims) != 1:
+            return "both" if self.dims else None
+        return "contracted" if (self.first_dims is not None) == self.contracts_first else "free"
+
+    def with_group_axis(self) -> "Operand":
+        """The same with axis 0 as the group axis."""
+        if self.axes[0] == 0:
+            raise ValueError(
+                f"{self.name}: axis 0 of shape {self.data.shape} is the group axis, behind which contracting_dims "
+                f"must lie, got {self.axes}"
+            )
+        return dataclasses.replace(self, has_group_axis=True)
+
+    def check_sides(self) -> None:
+        """The contracted axes must be the first or the last ones behind the group axis."""
+        if self.axes[0] != self.has_group_axis and self.axes[-1] != self.rank - 1:
+            raise ValueError(
+                f"{self.name}: contracting_dims {self.axes} lie in the middle of shape {self.data.shape}, must be the "
+                f"first or the last axes{' behind the group axis' if self.has_group_axis else ''}"
+            )
+
+    @property
+    def free_shape(self) -> tuple[int, ...]:
+        shape = enumerate(self.data.shape)
+        return tuple(n for axis, n in shape if axis >= self.has_group_axis and axis not in self.axes)
+
+    @property
+    def contracted_shape(self) -> tuple[int, ...]:
+        return tuple(self.data.shape[axis] for axis in self.axes)
+
+    def canonical(self) -> jax.Array:
+        """data as [1,G,rows,cols] with a group axis, else [1,1,rows,cols], or [1,1,length] with both axes ragged."""
+        if self.ragged_axis == "both":
+            return self.data.reshape(1, 1, -1)
+        matrix = [math.prod(self.free_shape), math.prod(self.contracted_shape)]
+        if self.contracts_first:
+            matrix.reverse()
+        return self.data.reshape(1, self.data.shape[0] if self.has_group_axis else 1, *matrix)
+
+
+def _normalized(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Contracted axes counted from the front; refuses all but sorted adjacent ones."""
+    axes = tuple(map(operator.index, axes))
+    if not axes:
+        raise ValueError(f"{name}: contracting_dims names no axis")
+    if any(not -rank <= axis < rank for axis in axes):
+        raise ValueError(f"{name}: contracting_dims {axes} are out of range for rank {rank}")
+    normalized = tuple(axis % rank for axis in axes)
+    if normalized != tuple(range(normalized[0], normalized[0] + len(normalized))):
+        order = "unsorted" if list(normalized) != sorted(normalized) else "not adjacent"
+        raise ValueError(f"{name}: contracting_dims {axes} are {order}, must be adjacent axes in order")
+    return normalized
+
+
+def check_contraction(lhs: Operand, rhs: Operand) -> None:
+    """The contracted extents agree: axis by axis, or as products where one operand splits the axis and one does not."""
+    a, b = lhs.contracted_shape, rhs.contracted_shape
+    if a != b if len(a) == len(b) else math.prod(a) != math.prod(b):
+        raise ValueError(
+            f"lhs contracts {a} of shape {lhs.data.shape}, but rhs contracts {b} of shape {rhs.data.shape}"
+        )

@@ -1,0 +1,96 @@
+"""Calls that the custom call does not take as they come, expressed by ones that it takes.
+
+Derivatives and batches ask for these; none copies or transposes the matrices that each group has of its own.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from raggemm._call import PACKED, STRIDED, Arguments, Call, Mode, Storage
+from raggemm._primitive import bind
+
+
+def apply(call: Call, args: Arguments) -> jax.Array:
+    """The result of the call, out in canonical form; `num_dims` and `operands` are taken from the arguments."""
+    call = dataclasses.replace(call, num_dims=len(args.dims), operands=tuple(args.optional))
+    if has_one_group(call):
+        return _with_one_group(call, args)
+    if call.mode is Mode.RAGGED_N and call.lhs.per_group:
+        replicated = args.rhs.shape[1] != 1
+        if replicated or "group_offset" in args.optional:
+            return ragged_n_as_m(call, args)
+    return bind(call, args)
+
+
+def has_one_group(call: Call) -> bool:
+    """Whether an operand shared by all groups takes part in a mode that has no such thing: the derivatives of
+    ragged N with a shared lhs, where one group spans all rows or columns of all groups."""
+    storages = (call.lhs, call.rhs, call.out)
+    return call.mode in (Mode.RAGGED_M, Mode.RAGGED_K) and any(s.shared for s in storages)
+
+
+def _with_one_group(call: Call, args: Arguments) -> jax.Array:
+    matrices = []
+    for x, storage in ((args.lhs, call.lhs), (args.rhs, call.rhs)):
+        packed = storage.last is not None and storage.layout == PACKED
+        matrices.append(_unpack(x, args.dims[storage.last]) if packed else x)
+    sums = tuple(sizes.sum(-1, keepdims=True, dtype=sizes.dtype) for sizes in args.dims)
+    lhs, rhs, out = (s._replace(layout=STRIDED, shared=False) for s in (call.lhs, call.rhs, call.out))
+    call = dataclasses.replace(call, lhs=lhs, rhs=rhs, out=out, out_extent=1)
+    return apply(call, Arguments(*matrices, sums, {}))
+
+
+def ragged_n_as_m(call: Call, args: Arguments) -> jax.Array:
+    """Ragged N with a matrix for each group, as the transpose of ragged M, which has group_offset and replicas."""
+    sizes, packed = args.dims[call.out.last], call.out.layout == PACKED
+    optional = dict(args.optional)
+    if "c" in optional:
+        c = _unpack(optional["c"], sizes) if packed else optional["c"]
+        optional["c"] = c.swapaxes(2, 3)
+    transposed = dataclasses.replace(
+        call, lhs=call.rhs.transposed(), rhs=call.lhs.transposed(), out=Storage(first=call.out.last)
+    )
+    out = apply(transposed, Arguments(args.rhs, args.lhs, args.dims, optional)).swapaxes(2, 3)
+    return _pack(out, sizes) if packed else out
+
+
+def uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
+    """Uniform as ragged M with equal groups, which has replicas."""
+    lhs = args.lhs.swapaxes(2, 3) if call.lhs.trans else args.lhs
+    p, g, m, _ = lhs.shape
+
+    def as_rows(x):
+        return x.reshape(p, 1, g * m, x.shape[3])
+
+    optional = dict(args.optional)
+    if "c" in optional:
+        optional["c"] = as_rows(optional["c"])
+    sizes = jnp.full((p, 1, g), m, jnp.int32)
+    ragged = dataclasses.replace(call, lhs=Storage(first=0), out=Storage(first=0))
+    out = apply(ragged, Arguments(as_rows(lhs), args.rhs, (sizes,), optional))
+    return out.reshape(p, g, m, out.shape[3])
+
+
+def _packed_positions(sizes: jax.Array, rows: int, cols: int) -> jax.Array:
+    """Where in PACKED memory element [rows, cols] of a STRIDED matrix lies. Columns of no group are one more block."""
+    ends = jnp.append(jnp.cumsum(sizes, dtype=sizes.dtype), cols)
+    starts = jnp.append(0, ends[:-1])
+    column = jnp.arange(cols, dtype=sizes.dtype)
+    group = jnp.searchsorted(ends, column, side="right")
+    start, width = starts[group], (ends - starts)[group]
+    return rows * start + jnp.arange(rows, dtype=sizes.dtype)[:, None] * width + (column - start)
+
+
+def _pack_one(x: jax.Array, sizes: jax.Array) -> jax.Array:
+    return jnp.zeros_like(x).reshape(-1).at[_packed_positions(sizes, *x.shape)].set(x).reshape(x.shape)
+
+
+def _unpack_one(x: jax.Array, sizes: jax.Array) -> jax.Array:
+    return x.reshape(-1)[_packed_positions(sizes, *x.shape)]
+
+
+# [P,R,rows,cols] with sizes [P,R,G]: from STRIDED to PACKED and back.
+_pack = jax.vmap(jax.vmap(_pack_one))
+_unpack = jax.vmap(jax.vmap(_unpack_one))

@@ -1,0 +1,171 @@
+"""The front ends that MoE code already calls: megablox' gmm and tgmm, and jax.lax's ragged_dot.
+
+Each is one grouped_gemm with the signature, the defaults and the dtype rules of its origin. Errors that shapes and
+dtypes can tell are raised when tracing; a wrong group size or group_offset is data and arrives as JAX's runtime error,
+which names the array, the group, the value and the limit.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from raggemm._grouped_gemm import grouped_gemm
+from raggemm._operands import GroupedTensor, float_array, integer_array
+
+
+def _checked_matrices(error: type[Exception], lhs: Any, rhs: Any, group_sizes: Any, ranks: tuple[int, int], axes):
+    """The arrays, of the ranks that the origin demands and contracted over `axes`; `error` where they are not."""
+    lhs, rhs = float_array("lhs", lhs), float_array("rhs", rhs)
+    group_sizes = integer_array("group_sizes", group_sizes)
+    for name, x, rank in zip(("lhs", "rhs", "group_sizes"), (lhs, rhs, group_sizes), (*ranks, 1), strict=True):
+        if x.ndim != rank:
+            raise error(f"{name}: shape is {x.shape}, must have {rank} axes")
+    if lhs.shape[axes[0]] != rhs.shape[axes[1]]:
+        raise error(
+            f"axis {axes[0]} of lhs, shape {lhs.shape}, and axis {axes[1]} of rhs, shape {rhs.shape}, are contracted, "
+            f"but differ: {lhs.shape[axes[0]]} and {rhs.shape[axes[1]]}"
+        )
+    return lhs, rhs, group_sizes
+
+
+def _accumulation(existing_out: Any, dtype: Any, beta: float) -> dict[str, Any]:
+    """The options of grouped_gemm that stand for megablox' existing_out."""
+    if existing_out is None:
+        return {}
+    existing_out = jnp.asarray(existing_out)
+    if existing_out.dtype != jax.dtypes.canonicalize_dtype(dtype):
+        raise ValueError(f"existing_out: dtype is {existing_out.dtype}, must be preferred_element_type {dtype}")
+    return {"c": existing_out, "beta": beta}
+
+
+def gmm(
+    lhs: Any,
+    rhs: Any,
+    group_sizes: Any,
+    preferred_element_type: Any = jnp.float32,
+    tiling: Any = (128, 128, 128),
+    group_offset: Any = None,
+    existing_out: Any = None,
+    transpose_rhs: bool = False,
+    interpret: bool = False,
+) -> jax.Array:
+    """lhs[rows of group g] x rhs[g] for each group, as jax.experimental.pallas.ops.tpu.megablox.gmm.
+
+    Unlike there, rows of no processed group are zero (or existing_out's), and the gradient of existing_out is zero on
+    the overwritten rows, where megablox passes the whole cotangent through.
+
+    Args:
+      lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs.
+      rhs: [num_groups, k, n]; with transpose_rhs [num_groups, n, k].
+      group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than m.
+      preferred_element_type: dtype of the result.
+      tiling, interpret: accepted, without effect.
+      group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for, where rhs has fewer.
+      existing_out: [m, n] of preferred_element_type (else ValueError). Rows outside the processed groups are kept,
+        the others overwritten without being read.
+      transpose_rhs: whether the matrices of rhs are stored transposed.
+
+    Returns:
+      [m, n].
+    """
+    del tiling, interpret
+    k_axis = 2 if transpose_rhs else 1
+    lhs, rhs, group_sizes = _checked_matrices(ValueError, lhs, rhs, group_sizes, (2, 3), (1, k_axis))
+    return grouped_gemm(
+        GroupedTensor(lhs, first_dims=group_sizes),
+        rhs,
+        contracting_dims=((1,), (k_axis,)),
+        group_offset=group_offset,
+        preferred_element_type=preferred_element_type,
+        **_accumulation(existing_out, preferred_element_type, beta=0.0),
+    )
+
+
+def tgmm(
+    lhs: Any,
+    rhs: Any,
+    group_sizes: Any,
+    preferred_element_type: Any = jnp.float32,
+    tiling: Any = (128, 128, 128),
+    group_offset: Any = None,
+    num_actual_groups: int | None = None,
+    existing_out: Any = None,
+    interpret: bool = False,
+) -> jax.Array:
+    """lhs[:, columns of group g] x rhs[rows of group g] for each group, as megablox' tgmm; zero for an empty group.
+
+    Args:
+      lhs: [k, m], float16, bfloat16, float32 or float64, as is rhs.
+      rhs: [m, n].
+      group_sizes: [total groups], int32, int64 or uint32, the part of m of each group. Their sum may be less than m.
+      preferred_element_type: dtype of the result.
+      tiling, interpret: accepted, without effect.
+      group_offset: integer, () or (1,): the first group to compute.
+      num_actual_groups: how many groups to compute, by default all.
+      existing_out: [num_actual_groups, k, n] of preferred_element_type (else ValueError), added to the result.
+
+    Returns:
+      [num_actual_groups, k, n].
+    """
+    del tiling, interpret
+    lhs, rhs, group_sizes = _checked_matrices(ValueError, lhs, rhs, group_sizes, (2, 2), (1, 0))
+    return grouped_gemm(
+        GroupedTensor(lhs, last_dims=group_sizes),
+        GroupedTensor(rhs, first_dims=group_sizes),
+        contracting_dims=((1,), (0,)),
+        group_offset=group_offset,
+        num_actual_groups=num_actual_groups,
+        preferred_element_type=preferred_element_type,
+        **_accumulation(existing_out, preferred_element_type, beta=1.0),
+    )
+
+
+def _wider(a: Any, b: Any) -> Any:
+    """The type of a dot without preferred_element_type, as jax.lax has it: that with the larger range, then the more
+    precise one; not jnp.promote_types, where bfloat16 and float16 give float32."""
+    return max(a, b, key=lambda dtype: (jnp.finfo(dtype).maxexp, jnp.finfo(dtype).nmant))
+
+
+def ragged_dot(
+    lhs: Any,
+    rhs: Any,
+    group_sizes: Any,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    group_offset: Any = None,
+    out_sharding: Any = None,
+) -> jax.Array:
+    """lhs[rows of group g] x rhs[g] for each group, as jax.lax.ragged_dot, whose group_offset raises on CPU.
+
+    Wrong shapes are a TypeError, as there.
+
+    Args:
+      lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs.
+      rhs: [g, k, n].
+      group_sizes: [g], int32, int64 or uint32, the rows of each group. Their sum may be less than m; the rows behind
+        it are zero.
+      precision: accepted, without effect: products are exact and sums are made in float32 or float64.
+      preferred_element_type: dtype of the result, by default the wider one of lhs and rhs.
+      group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for; rhs may then have fewer.
+      out_sharding: of the result, on a mesh with explicit axes.
+
+    Returns:
+      [m, n].
+    """
+    del precision
+    lhs, rhs, group_sizes = _checked_matrices(TypeError, lhs, rhs, group_sizes, (2, 3), (1, 1))
+    groups, sizes = rhs.shape[0], group_sizes.shape[0]
+    if groups > sizes or (groups != sizes and group_offset is None):
+        raise TypeError(f"rhs has {groups} groups, but group_sizes has {sizes}")
+    if group_offset is not None and jnp.shape(group_offset) not in ((), (1,)):
+        raise TypeError(f"group_offset: shape is {jnp.shape(group_offset)}, must be () or (1,)")
+    dtype = _wider(lhs.dtype, rhs.dtype) if preferred_element_type is None else preferred_element_type
+    out = grouped_gemm(
+        GroupedTensor(lhs, first_dims=group_sizes),
+        rhs,
+        contracting_dims=((1,), (1,)),
+        group_offset=group_offset,
+        preferred_element_type=dtype,
+    )
+    return out if out_sharding is None else jax.sharding.reshard(out, out_sharding)
