@@ -1,0 +1,109 @@
+"""The README is true: its paths exist, its four frames are the code's, its examples run as they stand."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+HANDLER_LINES = 25
+
+
+@pytest.fixture(scope="module")
+def readme(root) -> str:
+    return (root / "README.md").read_text()
+
+
+def _section(readme: str, title: str) -> str:
+    """The text below the heading that contains title, up to the next heading of its level or above."""
+    match = re.search(rf"^(#+) [^\n]*{title}[^\n]*\n(.*?)(?=^#{{1,2}} |\Z)", readme, re.MULTILINE | re.DOTALL | re.I)
+    assert match, f"the README has no section '{title}'"
+    return match[2]
+
+
+def _blocks(readme: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+
+
+def _body(source: str, function: str) -> list[str]:
+    """The lines of a function's definition, from its name to its closing brace."""
+    match = re.search(rf"^[^\n/]*\b{function}\([^;{{}}]*\)[^;{{}}]*\{{", source, re.MULTILINE)
+    assert match, f"no definition of {function}"
+    depth, at = 1, match.end()
+    while depth:
+        depth += {"{": 1, "}": -1}.get(source[at], 0)
+        at += 1
+    return source[match.start() : at].splitlines()
+
+
+@pytest.fixture(scope="module")
+def frames(root, readme) -> list[tuple[str, list[str]]]:
+    """(function, its lines) of each frame from XLA to the fma loop, as the README names them: `name` (`file`)."""
+    section = _section(readme, "four frames")
+    named = re.findall(r"`(\w+)`[^`\n]*`((?:ffi|kernels)/[\w./]+\.(?:h|cc))`", section)
+    return [(function, _body((root / path).read_text(), function)) for function, path in named]
+
+
+def test_four_frames_from_xla_to_the_fma_loop(frames):
+    assert [function for function, _ in frames][1:3] == ["Run", "RunTile"]
+    assert len(frames) == 4
+
+
+def test_each_frame_calls_the_next(frames):
+    handler, run, run_tile, microkernel = ("\n".join(lines) for _, lines in frames)
+    assert re.search(r"\bRun\(", handler)
+    assert re.search(r"\bRunTile\(", run)
+    assert re.search(r"\bMicrokernelArgs\b", run_tile)
+    assert re.search(r"\bMicrokernelArgs\b", microkernel) and "for (int64_t" in microkernel
+
+
+def test_handler_is_short(frames):
+    function, lines = frames[0]
+    assert len(lines) <= HANDLER_LINES, function
+
+
+def test_guide_names_existing_files(root, readme):
+    paths = re.findall(r"`([\w.-]+/[\w./-]*|[\w-]+\.\w+|dev)`", _section(readme, "guide to the files"))
+    assert len(paths) >= 8
+    assert [path for path in paths if not (root / path).exists()] == []
+
+
+def test_guide_names_every_folder(root, readme):
+    guide = _section(readme, "guide to the files")
+    folders = {path.split("/")[0] for path in re.findall(r"`([\w.-]+/[\w./-]*)`", guide)}
+    assert {"include", "kernels", "ffi", "proto", "python", "tests", "bench"} <= folders
+
+
+def test_python_examples_run(readme, tmp_path):
+    examples = _blocks(readme, "python")
+    assert examples
+    for example in examples:
+        script = tmp_path / "example.py"
+        script.write_text(example)
+        subprocess.run([sys.executable, script], check=True, cwd=tmp_path, timeout=300)
+
+
+def test_cpp_example_builds_against_the_installed_package(readme, build, tmp_path):
+    (example,) = _blocks(readme, "cpp")
+    cmake = _blocks(readme, "cmake")[0]
+    (tmp_path / "example.cc").write_text(example)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(example LANGUAGES CXX)\n" + cmake
+    )
+    for command in (
+        ["cmake", "--install", build, "--prefix", "prefix"],
+        ["cmake", "-S", ".", "-B", "build", "-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_PREFIX_PATH={tmp_path}/prefix"],
+        ["cmake", "--build", "build"],
+        ["build/example"],
+    ):
+        subprocess.run(command, check=True, cwd=tmp_path, timeout=300)
+
+
+def test_bodies_are_found():
+    source = """
+void Caller() { Run(1); }
+absl::Status Run(const Plan& plan) {
+  if (plan.ok) { return f(); }
+}
+"""
+    assert _body(source, "Run") == source.splitlines()[2:5]
