@@ -29,10 +29,9 @@ using SlotList = absl::InlinedVector<const Slot*, 6>;
 
 // The slots that a comma list names, in its order.
 template <typename Slot>
-absl::StatusOr<SlotList<Slot>> ParseList(absl::string_view attribute, absl::string_view list,
-                                         absl::Span<const Slot> slots) {
-  SlotList<Slot> named;
-  if (list.empty()) return named;
+absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const Slot> slots,
+                       SlotList<Slot>& named) {
+  if (list.empty()) return absl::OkStatus();
   for (absl::string_view name : absl::StrSplit(list, ',')) {
     const auto slot = std::find_if(slots.begin(), slots.end(), [&](const Slot& s) { return s.name == name; });
     if (slot == slots.end()) {
@@ -45,7 +44,7 @@ absl::StatusOr<SlotList<Slot>> ParseList(absl::string_view attribute, absl::stri
     }
     named.push_back(slot);
   }
-  return named;
+  return absl::OkStatus();
 }
 
 absl::Status UnknownAttribute(absl::string_view name) {
@@ -135,12 +134,11 @@ absl::StatusOr<Attributes> DecodeAttributes(const ffi::Dictionary& dictionary) {
     return absl::InvalidArgumentError(
         absl::StrCat("attribute threads: expected 0 (all) to ", kMaxThreads, ", got ", config.threads()));
   }
-  auto ragged = ParseList<DimsSlot>("ragged", config.ragged(), kDimsSlots);
-  if (!ragged.ok()) return ragged.status();
-  decoded.ragged = *ragged;
-  auto operands = ParseList<OperandSlot>("operands", config.operands(), kOperandSlots);
-  if (!operands.ok()) return operands.status();
-  decoded.operands = *operands;
+  for (const absl::Status& status :
+       {ParseList<DimsSlot>("ragged", config.ragged(), kDimsSlots, decoded.ragged),
+        ParseList<OperandSlot>("operands", config.operands(), kOperandSlots, decoded.operands)}) {
+    if (!status.ok()) return status;
+  }
   return decoded;
 }
 

@@ -13,6 +13,8 @@
 
 #include "xla/ffi/api/c_api.h"
 
+// The rest of the library is hidden.
+#pragma GCC visibility push(default)
 extern "C" {
 
 // Validates the attributes, so that a wrong one fails when the program is compiled. Keeps no state.
@@ -37,5 +39,6 @@ void raggemm_free(char* text);
 const char* raggemm_version(void);
 
 }  // extern "C"
+#pragma GCC visibility pop
 
 #endif  // RAGGEMM_FFI_HANDLERS_H_

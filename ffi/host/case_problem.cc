@@ -96,7 +96,7 @@ class Builder {
       const DimsSlot& slot = kDimsSlots[i];
       if (!Lists(source_.config().ragged(), slot.name)) continue;
       Dims shape(source_.group_shape().begin(), source_.group_shape().end());
-      if (shape.empty()) shape = {given[i]->size()};
+      if (shape.empty()) shape.push_back(given[i]->size());
       const Array array = arrays_.Add(ToDType(source_.group_dtype()), shape);
       if (ElementCount(array) != given[i]->size()) {
         return absl::InvalidArgumentError(absl::StrCat(slot.name, " has ", given[i]->size(), " values, group_shape ",
