@@ -83,6 +83,7 @@ double ToDouble(const Array& array, int64_t index) {
 }
 
 double RoundTo(DType dtype, double value) {
+  if (dtype == DType::kF32) return static_cast<float>(value);
   if (dtype == DType::kF64 || value == 0 || !std::isfinite(value)) return value;
   const FloatFormat format = FormatOf(dtype);
   const double unit = std::ldexp(1.0, std::max(std::ilogb(value), format.min_exponent) + 1 - format.digits);

@@ -237,7 +237,7 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int6
     }
     contraction += static_cast<double>(lhs.cols);
   }
-  if (problem.alpha.has_value()) {
+  if (problem.alpha.has_value() && contraction > 0) {
     total *= ToDouble(*problem.alpha, group.alpha);
     magnitude *= std::abs(ToDouble(*problem.alpha, group.alpha));
   }

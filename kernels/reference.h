@@ -37,7 +37,8 @@ struct MatrixView {
   int64_t At(int64_t i, int64_t j) const { return start + i * row_step + j * col_step; }
 };
 
-// One processed group: out = alpha * (sum over terms of lhs x rhs) + beta * c + bias, c seen as out is.
+// One processed group: out = alpha * (sum over terms of lhs x rhs) + beta * c + bias, c seen as out is. Without any k
+// the product is zero whatever alpha is.
 struct GroupProduct {
   struct Term {
     MatrixView lhs, rhs;

@@ -56,12 +56,13 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, std:
     const MatrixView transposed = {rhs.start, rhs.cols, rhs.rows, rhs.col_step, rhs.row_step};
     terms.push_back({Widen<T>(problem.lhs, lhs), Widen<T>(problem.rhs, transposed), lhs.cols});
   }
+  const bool empty = std::all_of(terms.begin(), terms.end(), [](const Factors<T>& term) { return term.k == 0; });
   const auto value = [](const Array& array, int64_t index) { return static_cast<T>(ToDouble(array, index)); };
   for (int64_t i = 0; i < group.out.rows; ++i) {
     for (int64_t j = 0; j < group.out.cols; ++j) {
       const int64_t index = group.out.At(i, j);
       T r = Total(terms, i, j);
-      if (problem.alpha.has_value()) r = value(*problem.alpha, group.alpha) * r;
+      if (problem.alpha.has_value() && !empty) r = value(*problem.alpha, group.alpha) * r;
       const T beta = problem.beta.has_value() ? value(*problem.beta, group.beta) : T{1};
       if (problem.c.has_value() && beta != 0) r = std::fma(beta, value(*problem.c, index), r);
       if (problem.bias.has_value()) r = r + value(*problem.bias, group.bias + j);

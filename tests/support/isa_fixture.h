@@ -22,7 +22,8 @@ std::vector<Isa> HostIsas();
 class IsaTest : public testing::TestWithParam<Isa> {
  protected:
   void SetUp() override;
-  static Options With(Isa isa) { return {.isa = isa}; }
+  // On one thread: which threads compute what is the subject of other tests.
+  static Options With(Isa isa) { return {.executor = Executor::kSerial, .isa = isa}; }
 };
 
 // RAGGEMM_FOR_EACH_ISA(Fixture): instantiates the tests of a class derived from IsaTest.

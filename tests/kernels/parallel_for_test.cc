@@ -1,0 +1,206 @@
+// The same bits on every executor with any number of threads, and nothing after the call.
+#include "kernels/parallel_for.h"
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/element.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/task_pools.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+// Enough for many tiles and, with four groups of very different sizes, uneven ones.
+ProblemSpec Base(RaggedMode mode) {
+  ProblemSpec spec{.mode = mode, .groups = 4, .m = 150, .n = 170, .k = 160, .sizes = {3, 70, 0, 50}, .c = true};
+  if (mode == RaggedMode::kAllRagged) spec.n_sizes = spec.k_sizes = {100, 40, 3, 90};
+  return spec;
+}
+
+Options On(Executor executor, int64_t threads, TaskPool* pool = nullptr) {
+  Options options;
+  options.executor = executor;
+  options.threads = threads;
+  options.pool = pool;
+  return options;
+}
+
+// One problem of each mode, made once.
+struct Case {
+  TestProblem test;
+  std::vector<double> expected;
+};
+std::deque<Case>& Cases() {
+  static auto* cases = [] {
+    auto* made = new std::deque<Case>;
+    for (RaggedMode mode : kAllModes) {
+      TestProblem test(StorageVariants(Base(mode)).front());
+      std::vector<double> expected = ExpectedOut(test.problem).value();
+      made->push_back({std::move(test), std::move(expected)});
+    }
+    return made;
+  }();
+  return *cases;
+}
+
+void ExpectExpectedBits(const Options& options) {
+  for (Case& one : Cases()) {
+    one.test.ClearOut();
+    ASSERT_EQ(GroupedGemm(one.test.problem, options), absl::OkStatus());
+    EXPECT_TRUE(HasBits(one.test.problem.out, one.expected));
+    EXPECT_TRUE(one.test.SurroundingsIntact());
+  }
+}
+
+class Threads : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Count, Threads, testing::Range(1, 9));
+
+TEST_P(Threads, OpenMp) { ExpectExpectedBits(On(Executor::kOpenMp, GetParam())); }
+
+TEST_P(Threads, Serial) { ExpectExpectedBits(On(Executor::kSerial, GetParam())); }
+
+TEST_P(Threads, PoolWithThreads) {
+  ThreadedPool pool(GetParam());
+  ExpectExpectedBits(On(Executor::kPool, 0, &pool));
+  ExpectExpectedBits(On(Executor::kAuto, 3, &pool));  // a pool is the default where there is one
+}
+
+TEST_P(Threads, PoolThatRunsTheNewestFirst) {
+  ThreadedPool pool(GetParam(), /*reverse=*/true);
+  ExpectExpectedBits(On(Executor::kPool, 8, &pool));
+}
+
+TEST_P(Threads, PoolThatRunsAtOnce) {
+  InlinePool pool(GetParam());
+  ExpectExpectedBits(On(Executor::kPool, GetParam(), &pool));
+}
+
+TEST_P(Threads, PoolThatNeverRuns) {
+  KeepingPool pool(GetParam());
+  ExpectExpectedBits(On(Executor::kPool, GetParam(), &pool));
+}
+
+// Tasks that start when the call, its buffers and its workspace are gone.
+TEST_P(Threads, PoolThatRunsTooLate) {
+  KeepingPool pool(GetParam());
+  {
+    TestProblem test(Base(RaggedMode::kRaggedM));
+    const std::vector<double> expected = ExpectedOut(test.problem).value();
+    const Options options = On(Executor::kPool, GetParam(), &pool);
+    ASSERT_EQ(GroupedGemm(test.problem, options), absl::OkStatus());
+    ASSERT_TRUE(HasBits(test.problem.out, expected));
+  }
+  EXPECT_EQ(pool.kept() > 0, GetParam() > 1);
+  pool.RunAll();
+}
+
+// As under XLA: the caller is itself a task of the pool, whose only thread is then taken.
+TEST(PoolOfOneThread, MayCallFromItsOwnTask) {
+  std::atomic<bool> done = false;
+  {
+    ThreadedPool pool(1);
+    pool.Schedule([&] {
+      ExpectExpectedBits(On(Executor::kPool, 4, &pool));
+      done = true;
+    });
+  }
+  EXPECT_TRUE(done);
+}
+
+TEST(ConcurrentCalls, ShareOnePool) {
+  const ProblemSpec spec = Base(RaggedMode::kRaggedM);
+  std::vector<std::unique_ptr<TestProblem>> tests;
+  for (int i = 0; i < 4; ++i) tests.push_back(std::make_unique<TestProblem>(spec));
+  const std::vector<double> expected = ExpectedOut(tests[0]->problem).value();
+  ThreadedPool pool(3);
+  std::vector<std::thread> callers;
+  for (const std::unique_ptr<TestProblem>& test : tests) {
+    callers.emplace_back([&pool, &test] {
+      for (int repeat = 0; repeat < 20; ++repeat) {
+        EXPECT_EQ(GroupedGemm(test->problem, On(Executor::kAuto, 4, &pool)), absl::OkStatus());
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  for (const std::unique_ptr<TestProblem>& test : tests) EXPECT_TRUE(HasBits(test->problem.out, expected));
+}
+
+// XLA sets flush-to-zero on its threads.
+class FlushingPool : public TaskPool {
+ public:
+  int64_t num_threads() const override { return 2; }
+  void Schedule(std::function<void()> task) override {
+    threads_.emplace_back([this, task = std::move(task)] {
+      const unsigned flushing = __builtin_ia32_stmxcsr() | 0x8040;
+      __builtin_ia32_ldmxcsr(flushing);
+      task();
+      if (__builtin_ia32_stmxcsr() != flushing) ++changed_;
+    });
+  }
+  int Join() {
+    for (std::thread& thread : threads_) thread.join();
+    return changed_;
+  }
+
+ private:
+  std::vector<std::thread> threads_;
+  std::atomic<int> changed_ = 0;
+};
+
+TEST(FlushToZero, OfPoolThreadsIsOffInsideAndRestored) {
+  ProblemSpec spec = Base(RaggedMode::kRaggedM);
+  spec.c = false;
+  TestProblem test(spec);
+  for (int64_t i = 0; i < ElementCount(test.problem.lhs); ++i) {
+    StoreRounded(test.problem.lhs, i, ToDouble(test.problem.lhs, i) * 0x1p-130);
+  }
+  const std::vector<double> expected = ExpectedOut(test.problem).value();
+  FlushingPool pool;
+  const absl::Status status = GroupedGemm(test.problem, On(Executor::kAuto, 3, &pool));
+  EXPECT_EQ(pool.Join(), 0);
+  EXPECT_EQ(status, absl::OkStatus());
+  EXPECT_TRUE(HasBits(test.problem.out, expected));
+}
+
+TEST(Executor, PoolWithoutAPoolIsAnError) {
+  const TestProblem test(Base(RaggedMode::kRaggedM));
+  const absl::Status status = GroupedGemm(test.problem, On(Executor::kPool, 0));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+}
+
+TEST(Executor, ThreadsOutOfRangeAreAnError) {
+  const TestProblem test(Base(RaggedMode::kRaggedM));
+  for (int64_t threads : {int64_t{-1}, int64_t{1} << 40}) {
+    const absl::Status status = GroupedGemm(test.problem, On(Executor::kAuto, threads));
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_NE(status.message().find(std::to_string(threads)), absl::string_view::npos) << status;
+  }
+}
+
+// A plan says which executor it has: what was asked for is what runs.
+TEST(Executor, IsInThePlan) {
+  const TestProblem test(Base(RaggedMode::kRaggedM));
+  std::vector<int64_t> workspace(4096);
+  ThreadedPool pool(2);
+  const auto executor = [&](const Options& options) {
+    return MakePlan(test.problem, options, absl::MakeSpan(workspace))->executor;
+  };
+  EXPECT_EQ(executor({}), Executor::kOpenMp);
+  EXPECT_EQ(executor(On(Executor::kAuto, 0, &pool)), Executor::kPool);
+  EXPECT_EQ(executor(On(Executor::kSerial, 0, &pool)), Executor::kSerial);
+  EXPECT_EQ(executor(On(Executor::kOpenMp, 0, &pool)), Executor::kOpenMp);
+}
+
+}  // namespace
+}  // namespace raggemm::test

@@ -1,0 +1,214 @@
+// NaN, infinities, signed zeros, denormals and overflow.
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/element.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+void Fill(const Array& array, double value) {
+  for (int64_t i = 0; i < ElementCount(array); ++i) StoreRounded(array, i, value);
+}
+
+// Fills what one group reads of an operand.
+void Fill(const Array& array, const MatrixView& view, double value) {
+  for (int64_t i = 0; i < view.rows; ++i) {
+    for (int64_t j = 0; j < view.cols; ++j) StoreRounded(array, view.At(i, j), value);
+  }
+}
+
+class SpecialValues : public IsaTest {
+ protected:
+  void Run(const TestProblem& test) { ASSERT_EQ(GroupedGemm(test.problem, With(GetParam())), absl::OkStatus()); }
+
+  // One group, [m,k] x [k,n], computed.
+  void RunFilled(ProblemSpec spec, double lhs, double rhs, std::vector<double>* out) {
+    spec.sizes = {spec.m};
+    TestProblem test(spec);
+    Fill(test.problem.lhs, lhs);
+    Fill(test.problem.rhs, rhs);
+    Run(test);
+    out->clear();
+    for (int64_t i = 0; i < ElementCount(test.problem.out); ++i) out->push_back(ToDouble(test.problem.out, i));
+  }
+};
+RAGGEMM_FOR_EACH_ISA(SpecialValues);
+
+// One bad group changes no bit of the others, in any mode and storage.
+TEST_P(SpecialValues, StayInTheirGroup) {
+  for (RaggedMode mode : kAllModes) {
+    ProblemSpec base{.mode = mode, .groups = 3, .m = 24, .n = 24, .k = 24, .sizes = {7, 6, 9}};
+    if (mode == RaggedMode::kAllRagged) base.n_sizes = base.k_sizes = {5, 8, 7};
+    for (ProblemSpec spec : StorageVariants(base)) {
+      for (double bad : {kNaN, kInfinity}) {
+        for (DType dtype : {DType::kF32, DType::kBF16}) {
+          spec.lhs = spec.rhs = dtype;
+          TestProblem test(spec);
+          const std::vector<double> good = ExpectedOut(test.problem).value();
+          const GroupProduct middle = GroupProducts(test.problem).value()[1];
+          Fill(test.problem.rhs, middle.terms[0].rhs, bad);
+          if (mode != RaggedMode::kRaggedN) Fill(test.problem.lhs, middle.terms[0].lhs, bad);
+          const std::vector<double> expected = ExpectedOut(test.problem).value();
+          std::vector<double> others = expected;
+          for (int64_t i = 0; i < middle.out.rows; ++i) {
+            for (int64_t j = 0; j < middle.out.cols; ++j) {
+              const int64_t index = middle.out.At(i, j);
+              ASSERT_FALSE(std::isfinite(expected[index]));
+              others[index] = good[index];
+            }
+          }
+          ASSERT_EQ(others, good) << Describe(spec);
+          Run(test);
+          ASSERT_TRUE(HasBits(test.problem.out, expected)) << Describe(spec);
+        }
+      }
+    }
+  }
+}
+
+// What no group covers is not read: rows after the last group, and groups before group_offset.
+TEST_P(SpecialValues, OutsideEveryGroupDoNotShow) {
+  for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK}) {
+    ProblemSpec base{.mode = mode, .groups = 3, .m = 30, .n = 20, .k = 30, .sizes = {4, 9, 5}};
+    base.local_groups = 1;
+    base.group_offset = 1;
+    for (const ProblemSpec& spec : StorageVariants(base)) {
+      TestProblem test(spec);
+      const std::vector<double> expected = ExpectedOut(test.problem).value();
+      const GroupProduct product = GroupProducts(test.problem).value()[0];
+      const TestProblem original(spec);
+      Fill(test.problem.lhs, kNaN);
+      const MatrixView lhs = product.terms[0].lhs;
+      for (int64_t i = 0; i < lhs.rows; ++i) {
+        for (int64_t j = 0; j < lhs.cols; ++j) {
+          StoreRounded(test.problem.lhs, lhs.At(i, j), ToDouble(original.problem.lhs, lhs.At(i, j)));
+        }
+      }
+      Run(test);
+      ASSERT_TRUE(HasBits(test.problem.out, expected)) << Describe(spec);
+    }
+  }
+}
+
+TEST_P(SpecialValues, BetaZeroNeverReadsC) {
+  for (RaggedMode mode : kAllModes) {
+    ProblemSpec spec{.mode = mode, .groups = 2, .m = 20, .n = 21, .k = 22, .sizes = {9, 8}, .c = true, .beta = true};
+    if (mode == RaggedMode::kAllRagged) spec.n_sizes = spec.k_sizes = {3, 5};
+    TestProblem test(StorageVariants(spec).front());
+    StoreRounded(*test.problem.beta, 1, -0.0);
+    Fill(*test.problem.c, GroupProducts(test.problem).value()[1].out, kNaN);
+    const std::vector<double> expected = ExpectedOut(test.problem).value();
+    for (double value : expected) ASSERT_TRUE(std::isfinite(value));
+    Run(test);
+    EXPECT_TRUE(HasBits(test.problem.out, expected)) << Describe(spec);
+  }
+}
+
+// The total is a copy of the first chain and the epilogue adds no zero, so -0 survives; an empty sum is +0.
+TEST_P(SpecialValues, SignedZeros) {
+  std::vector<double> out;
+  RunFilled({.m = 3, .n = 5, .k = 1}, -0.0, 1, &out);
+  for (double value : out) EXPECT_TRUE(value == 0 && !std::signbit(value));  // fma(-0, 1, +0) = +0
+  ProblemSpec spec{.m = 3, .n = 5, .k = 300, .alpha = true};
+  spec.sizes = {3};
+  TestProblem test(spec);
+  Fill(test.problem.lhs, -1e-30);
+  Fill(test.problem.rhs, 1e-30);
+  const std::vector<double> expected = ExpectedOut(test.problem).value();
+  Run(test);
+  EXPECT_TRUE(HasBits(test.problem.out, expected));
+}
+
+TEST_P(SpecialValues, TotalIsACopyOfTheFirstChain) {
+  // The first fma rounds a tiny negative product to -0: a sum 0 + chain would lose the sign.
+  std::vector<double> out;
+  RunFilled({.m = 7, .n = 40, .k = 1}, -0x1p-100, 0x1p-100, &out);
+  for (double value : out) EXPECT_TRUE(value == 0 && std::signbit(value));
+}
+
+TEST_P(SpecialValues, DenormalsAreKept) {
+  std::vector<double> out;
+  RunFilled({.m = 9, .n = 35, .k = 3}, 0x1p-140, 0.5, &out);  // f32 denormals in and out
+  for (double value : out) EXPECT_EQ(value, 3 * 0x1p-141);
+  for (const auto& [dtype, smallest] : {std::pair{DType::kF16, 0x1p-24}, {DType::kBF16, 0x1p-133}}) {
+    ProblemSpec spec{.m = 9, .n = 35, .k = 3};
+    spec.lhs = spec.rhs = spec.out = dtype;
+    RunFilled(spec, smallest, 1, &out);
+    for (double value : out) EXPECT_EQ(value, 3 * smallest);
+  }
+}
+
+TEST_P(SpecialValues, CallersFlushToZeroIsOffInsideAndRestored) {
+  const unsigned saved = __builtin_ia32_stmxcsr();
+  const unsigned flushing = saved | 0x8040;  // flush-to-zero, denormals-are-zero
+  ProblemSpec spec{.m = 9, .n = 35, .k = 3, .sizes = {9}};
+  TestProblem test(spec);
+  Fill(test.problem.lhs, 0x1p-140);
+  Fill(test.problem.rhs, 0.5);
+  const std::vector<double> expected = ExpectedOut(test.problem).value();
+  for (Executor executor : {Executor::kSerial, Executor::kOpenMp}) {
+    test.ClearOut();
+    __builtin_ia32_ldmxcsr(flushing);
+    const absl::Status status = GroupedGemm(test.problem, {.executor = executor, .isa = GetParam(), .threads = 2});
+    const unsigned after = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(saved);
+    EXPECT_EQ(status, absl::OkStatus());
+    EXPECT_EQ(after & 0x8040, 0x8040u);
+    EXPECT_TRUE(HasBits(test.problem.out, expected));
+  }
+}
+
+TEST_P(SpecialValues, OverflowRoundsToInfinity) {
+  std::vector<double> out;
+  for (const auto& [dtype, big, finite] :
+       {std::tuple{DType::kF16, 65520.0, 65504.0}, {DType::kBF16, 0x1.ffp127, 0x1.fep127}}) {
+    ProblemSpec spec{.m = 5, .n = 33, .k = 1};
+    spec.out = dtype;
+    RunFilled(spec, big, 1, &out);
+    for (double value : out) EXPECT_EQ(value, kInfinity);
+    RunFilled(spec, -finite, 1, &out);
+    for (double value : out) EXPECT_EQ(value, -finite);
+  }
+  RunFilled({.m = 5, .n = 33, .k = 2}, 0x1p127, 1, &out);
+  for (double value : out) EXPECT_EQ(value, kInfinity);
+}
+
+// Ties between two neighbours, and values that a rounding by way of another type would get wrong.
+TEST_P(SpecialValues, OneRoundingToNearestEven) {
+  for (DType dtype : {DType::kF16, DType::kBF16}) {
+    const double unit = FormatOf(dtype).Epsilon();
+    for (double value : {1 + unit / 2, 1 + unit * 1.5, 1 + unit / 2 + 0x1p-23, 1 + unit / 2 - 0x1p-23}) {
+      std::vector<double> out;
+      ProblemSpec spec{.m = 2, .n = 35, .k = 1};
+      spec.out = dtype;
+      RunFilled(spec, value, 1, &out);
+      for (double got : out) EXPECT_EQ(got, RoundTo(dtype, value));
+    }
+  }
+}
+
+// An empty contraction is zero, even where alpha is not finite.
+TEST_P(SpecialValues, EmptyContractionIgnoresAlpha) {
+  for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK}) {
+    ProblemSpec spec{.mode = mode, .groups = 1, .m = 6, .n = 18, .k = 0, .sizes = {0}, .alpha = true};
+    if (mode == RaggedMode::kRaggedM) spec.sizes = {6};
+    TestProblem test(spec);
+    StoreRounded(*test.problem.alpha, 0, kNaN);
+    Run(test);
+    EXPECT_TRUE(HasBits(test.problem.out, std::vector<double>(6 * 18, 0.0)));
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test
