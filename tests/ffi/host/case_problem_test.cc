@@ -1,0 +1,137 @@
+#include "ffi/host/case_problem.h"
+
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "gmock/gmock.h"
+#include "google/protobuf/text_format.h"
+#include "gtest/gtest.h"
+#include "kernels/element.h"
+
+namespace raggemm::host {
+namespace {
+
+using proto::GroupedGemmCase;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+GroupedGemmCase Parse(const std::string& text) {
+  GroupedGemmCase parsed;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &parsed)) << text;
+  return parsed;
+}
+
+TEST(LimitRowsTest, StaysWithinBudgetAndKeepsActiveExperts) {
+  GroupedGemmCase recorded = Parse("K: 10 N: 10 group_sizes: [500,0,1,300,1,0,198]");
+  LimitRows(100 * 100, recorded);
+  EXPECT_LE(std::accumulate(recorded.group_sizes().begin(), recorded.group_sizes().end(), 0), 100);
+  EXPECT_GE(std::accumulate(recorded.group_sizes().begin(), recorded.group_sizes().end(), 0), 97);
+  EXPECT_EQ(recorded.group_sizes(1), 0);
+  EXPECT_EQ(recorded.group_sizes(2), 1);
+  EXPECT_GT(recorded.group_sizes(0), recorded.group_sizes(3));
+}
+
+TEST(LimitRowsTest, OneRowIsTheLeast) {
+  GroupedGemmCase recorded = Parse("K: 10 N: 10 group_sizes: [5,0,7]");
+  LimitRows(1, recorded);
+  EXPECT_THAT(recorded.group_sizes(), ElementsAre(1, 0, 1));
+}
+
+TEST(LimitRowsTest, LeavesSmallCasesAlone) {
+  GroupedGemmCase recorded = Parse("K: 10 N: 10 group_sizes: [5,0,7]");
+  LimitRows(1200, recorded);
+  EXPECT_THAT(recorded.group_sizes(), ElementsAre(5, 0, 7));
+}
+
+TEST(MakeExplicitTest, RecordedFormIsRaggedM) {
+  const auto full = MakeExplicit(Parse("K: 4 N: 6 group_sizes: [5,0,7]"));
+  ASSERT_TRUE(full.ok()) << full.status();
+  EXPECT_THAT(full->lhs().dims(), ElementsAre(12, 4));
+  EXPECT_THAT(full->rhs().dims(), ElementsAre(3, 4, 6));
+  EXPECT_THAT(full->out().dims(), ElementsAre(12, 6));
+  EXPECT_THAT(full->out().first_dims(), ElementsAre(5, 0, 7));
+  EXPECT_EQ(full->config().ragged(), "lhs_first,out_first");
+}
+
+TEST(MakeExplicitTest, IncompleteCaseIsAnError) {
+  EXPECT_THAT(MakeExplicit(Parse("name: 'x' K: 4 group_sizes: 5")).status().message(), HasSubstr("case x"));
+}
+
+TEST(SetMatrixDTypeTest, OutIsF32ButF64ForF64) {
+  GroupedGemmCase c = Parse("lhs {} rhs {} out { dtype: BF16 } bias { dtype: F64 }");
+  SetMatrixDType(GroupedGemmCase::F64, c);
+  EXPECT_EQ(c.out().dtype(), GroupedGemmCase::F64);
+  EXPECT_EQ(c.bias().dtype(), GroupedGemmCase::F64);
+  SetMatrixDType(GroupedGemmCase::BF16, c);
+  EXPECT_EQ(c.lhs().dtype(), GroupedGemmCase::BF16);
+  EXPECT_EQ(c.rhs().dtype(), GroupedGemmCase::BF16);
+  EXPECT_EQ(c.out().dtype(), GroupedGemmCase::F32);
+  EXPECT_EQ(c.bias().dtype(), GroupedGemmCase::F32);
+}
+
+TEST(MakeCaseProblemTest, SetsWhatTheCaseNames) {
+  const auto made = MakeCaseProblem(Parse(R"pb(
+    config { ragged: "lhs_last,out_first" lhs_is_trans: true lhs_layout: PACKED rhs_axis_boundary: 2
+             operands: "c,beta,group_offset" }
+    lhs { dims: [3,12] last_dims: [5,0,7] } rhs { dims: [2,3,6] } out { dims: [12,6] dtype: F16 first_dims: [5,0,7] }
+    beta { dims: [2] values: [0, -1.5] } group_offset { values: [1] dtype: S64 }
+    group_dtype: S64)pb"));
+  ASSERT_TRUE(made.ok()) << made.status();
+  const GroupedGemmProblem& p = made->problem;
+  EXPECT_TRUE(p.lhs.is_trans);
+  EXPECT_EQ(p.lhs.layout, Layout::kPacked);
+  EXPECT_EQ(p.rhs.axis_boundary, 2);
+  EXPECT_FALSE(p.lhs.first_dims.has_value());
+  ASSERT_TRUE(p.lhs.last_dims.has_value());
+  EXPECT_EQ(p.lhs.last_dims->dtype, DType::kS64);
+  EXPECT_EQ(ToDouble(*p.lhs.last_dims, 2), 7);
+  ASSERT_TRUE(p.c.has_value());
+  EXPECT_EQ(p.c->dtype, DType::kF16);
+  EXPECT_EQ(ToDouble(*p.beta, 1), -1.5);
+  EXPECT_EQ(ToDouble(*p.group_offset, 0), 1);
+  EXPECT_FALSE(p.alpha.has_value());
+  EXPECT_TRUE(std::isnan(ToDouble(p.out, 71)));
+}
+
+TEST(MakeCaseProblemTest, WrongNumberOfValuesIsAnError) {
+  EXPECT_THAT(MakeCaseProblem(Parse(R"pb(
+                config { ragged: "lhs_first" } lhs { dims: [3,1] first_dims: [1,2] } group_shape: [1,1,3])pb"))
+                  .status()
+                  .message(),
+              HasSubstr("lhs_first has 2 values"));
+  EXPECT_THAT(MakeCaseProblem(Parse(R"pb(config { operands: "group_offset" } name: "x")pb")).status().message(),
+              HasSubstr("case x: group_offset has 0 values"));
+}
+
+TEST(MakeCaseProblemTest, OperandsAreRandomInEveryTypeAndRepeatable) {
+  for (const char* dtype : {"F16", "BF16", "F32", "F64"}) {
+    SCOPED_TRACE(dtype);
+    const GroupedGemmCase c = Parse(std::string("lhs { dims: [40,50] dtype: ") + dtype + " } rhs { dims: [40,50] dtype: " +
+                                    dtype + " } out {}");
+    const auto first = MakeCaseProblem(c), again = MakeCaseProblem(c);
+    std::set<double> values;
+    double sum = 0;
+    for (int64_t i = 0; i < 2000; ++i) {
+      const double value = ToDouble(first->problem.lhs, i);
+      EXPECT_EQ(value, ToDouble(again->problem.lhs, i));
+      EXPECT_GE(value, -1);
+      EXPECT_LT(value, 1);
+      values.insert(value);
+      sum += value;
+    }
+    EXPECT_GT(values.size(), 200u);
+    EXPECT_LT(std::abs(sum / 2000), 0.05);
+    EXPECT_NE(ToDouble(first->problem.lhs, 0), ToDouble(first->problem.rhs, 0));
+  }
+}
+
+TEST(ArrayStoreTest, ImpossibleDimsThrow) {
+  ArrayStore arrays;
+  EXPECT_THROW(arrays.Add(DType::kF32, {int64_t{1} << 40, int64_t{1} << 40}), std::bad_alloc);
+  EXPECT_THROW(arrays.Add(DType::kF32, {-1}), std::bad_alloc);
+  EXPECT_EQ(arrays.Add(DType::kF32, {3, 0}).data, nullptr);
+}
+
+}  // namespace
+}  // namespace raggemm::host

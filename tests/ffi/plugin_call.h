@@ -1,0 +1,87 @@
+// Calls of the shipped plugin through the host, for problems from tests/support.
+#ifndef RAGGEMM_TESTS_FFI_PLUGIN_CALL_H_
+#define RAGGEMM_TESTS_FFI_PLUGIN_CALL_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "ffi/host/mini_host.h"
+#include "ffi/host/problem_call.h"
+#include "ffi/host/run_case.h"
+#include "gtest/gtest.h"
+#include "raggemm/plan.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/problem_spec.h"
+
+namespace raggemm::test {
+
+// The plugin, loaded once and for the rest of the process: tasks may run after a test.
+inline const host::Plugin& ThePlugin() {
+  static const auto* plugin = new host::Plugin(RAGGEMM_FFI_LIBRARY);
+  return *plugin;
+}
+
+// A problem, what must come out of it, and the call that computes it. All buffers are guarded, the workspace has
+// exactly the size that the plugin asks for.
+class PluginCall {
+ public:
+  explicit PluginCall(const ProblemSpec& spec)
+      : problem_(spec),
+        workspace_(DType::kS64,
+                   {host::WorkspaceElements(problem_.problem, ThePlugin().workspace_coefficients)}),
+        expected_(ExpectedOut(problem_.problem).value()),
+        call(host::MakeCall(problem_.problem,
+                            absl::MakeSpan(static_cast<int64_t*>(workspace_.buffer().data()),
+                                           workspace_.buffer().size() / sizeof(int64_t)))) {}
+
+  TestProblem& problem() { return problem_; }
+
+  // Instantiates, clears out, executes.
+  host::Error Run(host::TaskRunner* pool) {
+    if (host::Error error = host::Instantiate(ThePlugin().instantiate, call.attributes); !error.ok()) return error;
+    problem_.ClearOut();
+    return host::Execute(ThePlugin().execute, call, pool);
+  }
+
+  testing::AssertionResult IsRight() const {
+    if (testing::AssertionResult same = HasBits(problem_.problem.out, expected_); !same) return same;
+    if (problem_.SurroundingsIntact() && workspace_.buffer().SurroundingsIntact()) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << "bytes beside a buffer have changed";
+  }
+
+  // Whether every byte of out is as Run left it before it called the plugin.
+  bool OutIsUntouched() const {
+    const Array& out = problem_.problem.out;
+    const auto* bytes = static_cast<const unsigned char*>(out.data);
+    for (size_t i = 0; i < ElementCount(out) * BytesOf(out.dtype); ++i) {
+      if (bytes[i] != 0xFF) return false;
+    }
+    return true;
+  }
+
+ private:
+  TestProblem problem_;
+  Tensor workspace_;
+  std::vector<double> expected_;
+
+ public:
+  host::Call call;  // tests may spoil it
+};
+
+// A pool of tests/support as XLA would have it.
+class RunnerOf : public host::TaskRunner {
+ public:
+  explicit RunnerOf(TaskPool& pool) : pool_(pool) {}
+  int64_t num_threads() const override { return pool_.num_threads(); }
+  void Schedule(XLA_FFI_Task* task, void* data) override {
+    pool_.Schedule([task, data] { task(data); });
+  }
+
+ private:
+  TaskPool& pool_;
+};
+
+}  // namespace raggemm::test
+
+#endif  // RAGGEMM_TESTS_FFI_PLUGIN_CALL_H_
