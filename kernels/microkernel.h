@@ -74,7 +74,7 @@ struct EpilogueArgs {
 using Epilogue = void(const EpilogueArgs&);
 
 inline constexpr int kMaxRows = 14;    // rows of the tallest register tile of any ISA
-inline constexpr int kStreamRows = 6;  // up to here rhs is read once, in place
+inline constexpr int kStreamRows = 28;  // tiles of up to so many rows read rhs in place, row by row
 inline constexpr int kFloatTypes = 4;  // f16, bf16, f32, f64: the first values of DType
 
 struct StreamKernel {
@@ -88,7 +88,7 @@ struct Kernels {
   int64_t max_rows;
   int64_t nr;                                            // width of a strip
   Microkernel* strip[kMaxRows + 1];                      // [mr]
-  StreamKernel stream[kFloatTypes][kStreamRows + 1][2];  // [rhs dtype][mr][wide, narrow]
+  StreamKernel stream[kFloatTypes][kMaxRows + 1][2];  // [rhs dtype][mr][wide, narrow: nr as for strips]
   Pack* pack_rows[kFloatTypes];                          // [source dtype]
   Pack* pack_transposed[kFloatTypes];
   Epilogue* epilogue[kFloatTypes];  // [out dtype]

@@ -31,21 +31,27 @@ struct RowTiles {
   int64_t rows, count;
 };
 
-// The columns [col, col + cols) of a tile that one kernel computes, and how it reads them.
+// The columns [col, col + cols) of a tile that one kernel computes.
 struct Strip {
-  int64_t cols;                   // that exist
-  int64_t width;                  // that the kernel computes
-  Microkernel* stream = nullptr;  // null: from a packed strip
+  int64_t cols;   // that exist
+  int64_t width;  // that the kernel computes
+  bool stream;    // reads rhs where it lies, else a packed strip, which has every column
 };
 
-// Few rows read rhs where it lies. What is packed has every column of the kernel; a last strip may lack some.
-Strip NextStrip(const Plan& plan, const Kernels& kernels, int64_t rows, bool stream, int64_t cols_left) {
+// A streaming strip is as wide as suits the tallest row tile.
+Strip NextStrip(const Plan& plan, const Kernels& kernels, const RowTiles& rows, bool stream, int64_t cols_left) {
   if (stream) {
-    for (const StreamKernel& kernel : kernels.stream[static_cast<int>(plan.rhs.dtype)][rows]) {
-      if (kernel.nr <= cols_left) return {kernel.nr, kernel.nr, kernel.run};
+    for (const StreamKernel& kernel : kernels.stream[static_cast<int>(plan.rhs.dtype)][rows.Rows(0)]) {
+      if (kernel.nr <= cols_left) return {kernel.nr, kernel.nr, true};
     }
   }
-  return {std::min(kernels.nr, cols_left), kernels.nr};
+  return {std::min(kernels.nr, cols_left), kernels.nr, false};
+}
+
+Microkernel* KernelOf(const Plan& plan, const Kernels& kernels, const Strip& strip, int64_t mr) {
+  if (!strip.stream) return kernels.strip[mr];
+  const StreamKernel(&by_width)[2] = kernels.stream[static_cast<int>(plan.rhs.dtype)][mr];
+  return by_width[by_width[0].nr == strip.width ? 0 : 1].run;
 }
 
 void PackLhs(const Plan& plan, const Kernels& kernels, const Matrix& lhs, const Window& window, int64_t k,
@@ -63,11 +69,10 @@ void PackLhs(const Plan& plan, const Kernels& kernels, const Matrix& lhs, const 
   }
 }
 
-void PackRhs(const Plan& plan, const Kernels& kernels, const Matrix& rhs, int64_t k, int64_t steps, int64_t col,
-             int64_t cols, char* strip) {
-  const char* src = ElementAt(rhs, plan.rhs.dtype, k, col);
+void PackRhs(const Plan& plan, const Kernels& kernels, const Matrix& rhs, const Window& at, int64_t cols, char* strip) {
+  const char* src = ElementAt(rhs, plan.rhs.dtype, at.row, at.col);
   const bool along_n = rhs.col_step == 1;
-  const PackArgs args{src, along_n ? rhs.row_step : rhs.col_step, steps, cols, strip, kernels.nr};
+  const PackArgs args{src, along_n ? rhs.row_step : rhs.col_step, at.rows, cols, strip, kernels.nr};
   (along_n ? kernels.pack_rows : kernels.pack_transposed)[static_cast<int>(plan.rhs.dtype)](args);
 }
 
@@ -115,13 +120,14 @@ void StoreTile(const Plan& plan, const Kernels& kernels, const TilePlace& place,
     kernels.pack_rows[dtype](
         {.src = src, .src_stride = 0, .k = 1, .width = window.cols, .dst = scratch.bias, .dst_stride = 0});
   }
+  const RowTiles rows(window.rows, kernels.max_rows);
   EpilogueArgs args;
   args.rows = window.rows;
   args.out_stride = out.row_step;
   args.beta = beta;
   args.alpha = empty ? nullptr : ValuesOf(plan, plan.alpha, unit, 1);
   for (int64_t col = 0; col < window.cols; col += args.columns) {
-    const Strip strip = NextStrip(plan, kernels, window.rows, stream, window.cols - col);
+    const Strip strip = NextStrip(plan, kernels, rows, stream, window.cols - col);
     args.columns = strip.cols;
     args.total_stride = strip.width;
     args.total = scratch.total + col * window.rows * size;
@@ -132,14 +138,24 @@ void StoreTile(const Plan& plan, const Kernels& kernels, const TilePlace& place,
   }
 }
 
-// While a strip is used, its right neighbour is fetched (or the first strip of the next chain): row tile i fetches the
-// i-th cache line of each of its rows.
-void AimPrefetch(const Plan& plan, const Matrix& rhs, int64_t k, int64_t col, int64_t row_tile, MicrokernelArgs& args) {
-  args.prefetch = static_cast<const char*>(args.b);
-  args.prefetch_stride = 0;
+// Where a kernel finds its rows of rhs, and what it fetches meanwhile. Streaming kernels fetch the rows kStreamStep
+// further down. The others fetch the right neighbour of their strip (or the first strip of the next chain), row tile i
+// the i-th cache line of each of its rows.
+void AimAtRhs(const Plan& plan, const Matrix& rhs, const Strip& strip, const Window& at, int64_t row_tile,
+              const char* packed, MicrokernelArgs& args) {
   const int64_t size = SizeOf(plan.rhs.dtype);
-  if (rhs.col_step != 1 || k >= rhs.rows || col + row_tile * (64 / size) >= rhs.cols) return;
-  args.prefetch = ElementAt(rhs, plan.rhs.dtype, k, col) + row_tile * 64;
+  if (strip.stream) {
+    args.b = ElementAt(rhs, plan.rhs.dtype, at.row, at.col);
+    args.b_stride = rhs.row_step;
+    args.prefetch_stride = kStreamStep * rhs.row_step * size;
+    return;
+  }
+  args.b = args.prefetch = packed;
+  args.b_stride = strip.width;
+  args.prefetch_stride = 0;
+  const int64_t col = at.col + strip.cols + row_tile * (64 / size);
+  if (rhs.col_step != 1 || col >= at.col + at.cols) return;
+  args.prefetch = ElementAt(rhs, plan.rhs.dtype, at.row, col);
   args.prefetch_stride = rhs.row_step * size;
 }
 
@@ -170,27 +186,17 @@ void RunTile(const Plan& plan, int64_t tile, const Scratch& scratch) {
         args.finish = k + args.k == chain_end;
         Strip strip;
         for (int64_t col = 0; col < window.cols; col += strip.cols) {
-          strip = NextStrip(plan, kernels, window.rows, stream, window.cols - col);
-          if (strip.stream == nullptr)
-            PackRhs(plan, kernels, rhs, k, args.k, window.col + col, strip.cols, scratch.strip);
+          strip = NextStrip(plan, kernels, row_tiles, stream, window.cols - col);
+          const Window at{k, args.k, window.col + col, window.cols - col};
+          if (!strip.stream) PackRhs(plan, kernels, rhs, at, strip.cols, scratch.strip);
           for (int64_t i = 0; i < row_tiles.count; ++i) {
-            const int64_t mr = row_tiles.Rows(i);
-            const int64_t at = (col * window.rows + row_tiles.Begin(i) * strip.width) * size;
-            args.a = scratch.panels + (row_tiles.Begin(i) * kChain + (k - chain) * mr) * size;
-            args.chain = scratch.chain + at;
-            args.total = scratch.total + at;
-            if (strip.stream != nullptr) {
-              args.b = ElementAt(rhs, plan.rhs.dtype, k, window.col + col);
-              args.b_stride = rhs.row_step;
-              args.prefetch_stride = kStreamStep * rhs.row_step * SizeOf(plan.rhs.dtype);
-              strip.stream(args);
-            } else {
-              args.b = scratch.strip;
-              args.b_stride = strip.width;
-              const bool last = col + strip.cols == window.cols;
-              AimPrefetch(plan, rhs, last ? chain_end : k, window.col + (last ? 0 : col + strip.cols), i, args);
-              kernels.strip[mr](args);
-            }
+            const int64_t row = row_tiles.Begin(i), mr = row_tiles.Rows(i);
+            const int64_t offset = (col * window.rows + row * strip.width) * size;
+            args.a = scratch.panels + (row * kChain + (k - chain) * mr) * size;
+            args.chain = scratch.chain + offset;
+            args.total = scratch.total + offset;
+            AimAtRhs(plan, rhs, strip, at, i, scratch.strip, args);
+            KernelOf(plan, kernels, strip, mr)(args);
           }
         }
       }

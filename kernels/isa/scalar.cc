@@ -23,7 +23,7 @@ struct ScalarTraits {
   using Vec = T;
   static constexpr int kWidth = 1;
   static constexpr int kRows = 4;
-  static constexpr int kStreamWide[kStreamRows + 1] = {0, 4, 4, 4, 4, 4, 4};
+  static constexpr int kStreamWide[kRows + 1] = {0, 4, 4, 4, 4};
 
   static Vec Zero() { return 0; }
   static Vec Broadcast(const T* p) { return *p; }

@@ -1,6 +1,6 @@
 // The one register-tile template. An ISA is a struct of traits V (see scalar.cc for the smallest):
 //
-//   Scalar, Vec, kWidth (elements of Vec), kRows (tallest tile), kStreamWide[mr] (vectors of a streaming tile)
+//   Scalar, Vec, kWidth (elements of Vec), kRows (tallest tile), kStreamWide[mr] (vectors of a wide streaming tile)
 //   Zero() Broadcast(p) Fma(a,b,c) Add Mul Low(a,b) High(a,b): interleaved halves; Pin(v): keep v in a register
 //   Load(const E*), LoadPartial(const E*, n), Store(E*, Vec), StorePartial(E*, Vec, n) for each element type E
 //
@@ -192,7 +192,7 @@ constexpr void AddElement(Kernels& table, DType dtype) {
   table.pack_rows[static_cast<int>(dtype)] = PackRows<V, E>;
   table.pack_transposed[static_cast<int>(dtype)] = PackTransposed<V, E>;
   table.epilogue[static_cast<int>(dtype)] = StoreEpilogue<V, E>;
-  if constexpr (sizeof(typename V::Scalar) == 4) AddStreams<V, E, kStreamRows>(table, dtype);
+  if constexpr (sizeof(typename V::Scalar) == 4) AddStreams<V, E, V::kRows>(table, dtype);
 }
 
 template <class V>
