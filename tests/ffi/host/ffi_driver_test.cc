@@ -1,0 +1,121 @@
+// The driver as a program: what it prints and how it ends.
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "raggemm/plan.h"
+
+namespace raggemm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Outcome {
+  int exit_code;
+  std::string text;  // of both streams
+};
+
+Outcome Drive(const std::string& arguments) {
+  const auto program = std::filesystem::path(RAGGEMM_FFI_LIBRARY).parent_path().parent_path() / "bin" / "ffi_driver";
+  FILE* pipe = popen((program.string() + " " + arguments + " 2>&1").c_str(), "r");
+  Outcome outcome;
+  char buffer[4096];
+  for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) outcome.text.append(buffer, n);
+  const int status = pclose(pipe);
+  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+const std::string kEdge = std::string("--cases=") + RAGGEMM_CASES_DIR + "/edge.textproto ";
+
+std::string WriteCases(const char* text) {
+  const std::string path = testing::TempDir() + "/ffi_driver_test.textproto";
+  std::ofstream(path) << text;
+  return "--cases=" + path + " ";
+}
+
+TEST(FfiDriverTest, ListsRecordedAndEdgeCases) {
+  const Outcome outcome = Drive("--list");
+  EXPECT_EQ(outcome.exit_code, 0);
+  const std::vector<std::string> names = absl::StrSplit(outcome.text, '\n', absl::SkipEmpty());
+  EXPECT_THAT(names, AllOf(Contains("qwen3-30b-a3b-prefill-up"), Contains("gpt-oss-20b-decode-down"), Contains("m")));
+  EXPECT_GE(names.size(), 52u);
+}
+
+TEST(FfiDriverTest, EdgeCasesAreRightOnEveryIsaAndExecutor) {
+  const std::pair<Isa, std::string> isas[] = {{Isa::kScalar, "scalar"}, {Isa::kAvx2, "avx2"}, {Isa::kAvx512, "avx512"}};
+  for (const auto& [isa, name] : isas) {
+    for (const char* executor : {"openmp", "pool", "serial"}) {
+      SCOPED_TRACE(name + " " + executor);
+      const Outcome outcome = Drive(kEdge + "--all --threads=3 --isa=" + name + " --executor=" + executor);
+      if (isa <= HostCpu().widest) {
+        EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+        EXPECT_THAT(outcome.text, AllOf(HasSubstr(" " + name), HasSubstr(", 0 wrong")));
+      } else {
+        EXPECT_EQ(outcome.exit_code, 1);
+        EXPECT_THAT(outcome.text, HasSubstr("this CPU does not have " + name));
+      }
+    }
+  }
+}
+
+TEST(FfiDriverTest, EdgeCasesAreRightInEveryType) {
+  for (const std::string dtype : {"f32", "bf16", "f16", "f64"}) {
+    const Outcome outcome = Drive(kEdge + "--all --dtype=" + dtype);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+    EXPECT_THAT(outcome.text, HasSubstr(dtype + "*" + dtype + (dtype == "f64" ? ">f64" : ">f32")));
+  }
+}
+
+TEST(FfiDriverTest, ScalesRowsUnlessFull) {
+  const std::string cases = WriteCases("cases { name: 'big' K: 100000 N: 10 group_sizes: [1900,0,1,99] }");
+  EXPECT_THAT(Drive(cases + "--case=big").text, AllOf(HasSubstr("1000/2000"), HasSubstr("1 cases, 0 wrong")));
+  EXPECT_THAT(Drive(cases + "--case=big --full --time").text, AllOf(HasSubstr(" 2000 "), Not(HasSubstr("/2000"))));
+}
+
+TEST(FfiDriverTest, PrintsPlans) {
+  EXPECT_THAT(Drive(kEdge + "--case=k --print_plan").text, AllOf(HasSubstr("mode: ragged K"), HasSubstr("tiles: ")));
+}
+
+TEST(FfiDriverTest, WrongCaseFailsAndTheOthersRun) {
+  const Outcome outcome = Drive(WriteCases(R"pb(
+    cases {
+      name: "bad"
+      config { ragged: "lhs_first,out_first" }
+      lhs { dims: [ 4, 2 ] first_dims: [ 3, 2 ] }
+      rhs { dims: [ 2, 2, 3 ] }
+      out { dims: [ 4, 3 ] first_dims: [ 3, 2 ] }
+    }
+    cases { name: "good" K: 3 N: 4 group_sizes: [ 2, 1 ] })pb") + "--all");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.text, AllOf(HasSubstr("ERROR INVALID_ARGUMENT: lhs_first: group 1 has size 2"),
+                                  HasSubstr("2 cases, 1 wrong")));
+}
+
+TEST(FfiDriverTest, WrongUseEndsWithTwo) {
+  for (const char* arguments : {"", "--all --list", "--case=no-such-case", "--all --dtype=f8", "--list extra",
+                                "--cases=no-such-file --all"}) {
+    const Outcome outcome = Drive(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << arguments << "\n" << outcome.text;
+    EXPECT_THAT(outcome.text, HasSubstr("ffi_driver: "));
+  }
+}
+
+TEST(FfiDriverTest, WrongAttributeValueIsThePluginsError) {
+  const Outcome outcome = Drive(kEdge + "--case=m --executor=gpu");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.text, HasSubstr("attribute executor: unknown value \"GPU\""));
+}
+
+}  // namespace
+}  // namespace raggemm
