@@ -6,7 +6,6 @@
 #include "gtest/gtest.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/check.h"
-#include "tests/support/isa_fixture.h"
 #include "tests/support/variants.h"
 
 namespace raggemm::test {
@@ -21,7 +20,7 @@ std::vector<int64_t> UpTo(int64_t last) {
   return sizes;
 }
 
-class TileEdges : public IsaTest {
+class TileEdges : public testing::Test {
  protected:
   static ProblemSpec Spec(RaggedMode mode, std::vector<int64_t> sizes) {
     ProblemSpec spec{.mode = mode, .groups = static_cast<int64_t>(sizes.size()), .sizes = std::move(sizes)};
@@ -34,21 +33,20 @@ class TileEdges : public IsaTest {
   void ExpectAllStorages(const ProblemSpec& spec) {
     for (const ProblemSpec& variant : StorageVariants(spec)) {
       if (HasFailure()) return;
-      EXPECT_TRUE(GivesExpectedBits(variant, With(GetParam())));
+      EXPECT_TRUE(GivesExpectedBits(variant));
     }
   }
 };
-RAGGEMM_FOR_EACH_ISA(TileEdges);
 
-TEST_P(TileEdges, RaggedM) {
+TEST_F(TileEdges, RaggedM) {
   ProblemSpec spec = Spec(RaggedMode::kRaggedM, UpTo(kMaxRows));
   for (spec.n = 0; spec.n <= 70; ++spec.n) {
     for (spec.k = 0; spec.k <= 20; spec.k += spec.k < 5 ? 1 : 5) ExpectAllStorages(spec);
   }
 }
 
-TEST_P(TileEdges, RaggedMWithLongK) {
-  ProblemSpec spec = Spec(RaggedMode::kRaggedM, UpTo(kMaxRows));
+TEST_F(TileEdges, RaggedMWithLongK) {
+  ProblemSpec spec = Spec(RaggedMode::kRaggedM, {0, 1, 2, 3, 4, 5, 6, 7, 8, 13, 14, 15, 20});
   for (int64_t n : {1, 7, 8, 15, 16, 17, 31, 33, 48, 63, 65}) {
     for (int64_t k : {255, 256, 257, 512, 513}) {
       spec.n = n;
@@ -58,7 +56,7 @@ TEST_P(TileEdges, RaggedMWithLongK) {
   }
 }
 
-TEST_P(TileEdges, RaggedMOfEveryDType) {
+TEST_F(TileEdges, RaggedMOfEveryDType) {
   ProblemSpec spec = Spec(RaggedMode::kRaggedM, UpTo(kMaxRows));
   for (DType lhs : kFloatTypes) {
     for (DType rhs : kFloatTypes) {
@@ -76,14 +74,14 @@ TEST_P(TileEdges, RaggedMOfEveryDType) {
   }
 }
 
-TEST_P(TileEdges, RaggedK) {
+TEST_F(TileEdges, RaggedK) {
   ProblemSpec spec = Spec(RaggedMode::kRaggedK, UpTo(20));
   for (spec.m = 0; spec.m <= kMaxRows; ++spec.m) {
     for (spec.n = 0; spec.n <= 70; spec.n += spec.n < 18 ? 1 : 3) ExpectAllStorages(spec);
   }
 }
 
-TEST_P(TileEdges, RaggedKAroundChains) {
+TEST_F(TileEdges, RaggedKAroundChains) {
   ProblemSpec spec = Spec(RaggedMode::kRaggedK, {255, 0, 256, 257, 1, 512, 513});
   for (int64_t m : {1, 2, 3, 4, 6, 7, 14, 15, 17}) {
     for (int64_t n : {1, 8, 17, 33, 65}) {
@@ -94,7 +92,7 @@ TEST_P(TileEdges, RaggedKAroundChains) {
   }
 }
 
-TEST_P(TileEdges, RaggedN) {
+TEST_F(TileEdges, RaggedN) {
   ProblemSpec spec = Spec(RaggedMode::kRaggedN, UpTo(70));
   for (spec.m = 1; spec.m <= kMaxRows; ++spec.m) {
     for (int64_t k : {1, 3, 20}) {
@@ -104,7 +102,7 @@ TEST_P(TileEdges, RaggedN) {
   }
 }
 
-TEST_P(TileEdges, MisalignedStarts) {
+TEST_F(TileEdges, MisalignedStarts) {
   ProblemSpec spec = Spec(RaggedMode::kRaggedM, {1, 7, 16});
   spec.m = 24;
   spec.c = spec.bias = spec.alpha = spec.beta = true;

@@ -15,10 +15,12 @@ inline constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
 std::string IsaName(Isa isa);
 // What the CPU says, asked without the library.
 bool HostHas(Isa isa);
-std::vector<Isa> HostIsas();
 
-// Skips where the CPU lacks the ISA. A program with such tests ends by printing which ISAs it covered, and fails
-// if it skipped one that the CPU has.
+// Those that the CPU has, for tests that loop over them; they count as covered. A program that calls this or has
+// tests of IsaTest ends by printing which ISAs it covered, and fails if that leaves out one that the CPU has.
+std::vector<Isa> CoverHostIsas();
+
+// Skips where the CPU lacks the ISA.
 class IsaTest : public testing::TestWithParam<Isa> {
  protected:
   void SetUp() override;

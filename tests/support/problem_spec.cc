@@ -66,6 +66,13 @@ uint64_t TestSeed() {
   return text != nullptr ? std::strtoull(text, nullptr, 0) : 20240607;
 }
 
+uint64_t Random::Next() {
+  uint64_t z = state_ += 0x9e3779b97f4a7c15;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
 std::vector<int64_t> Random::Sizes(int64_t groups, int64_t total) {
   std::vector<int64_t> cuts(groups + 1, 0);
   for (int64_t& cut : cuts) cut = Below(total + 1);

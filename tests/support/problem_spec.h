@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -17,17 +16,19 @@ namespace raggemm::test {
 // The seed of every random test: RAGGEMM_TEST_SEED where it is set, else a fixed one.
 uint64_t TestSeed();
 
+// SplitMix64: good enough, fast, and the same numbers everywhere.
 class Random {
  public:
-  explicit Random(uint64_t seed) : engine_(seed) {}
-  int64_t Below(int64_t limit) { return static_cast<int64_t>(engine_() % static_cast<uint64_t>(limit)); }
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t Next();
+  int64_t Below(int64_t limit) { return static_cast<int64_t>(Next() % static_cast<uint64_t>(limit)); }
   bool Coin() { return Below(2) == 1; }
-  double Unit() { return static_cast<double>(static_cast<int64_t>(engine_())) * 0x1p-63; }  // in [-1, 1)
+  double Unit() { return static_cast<double>(static_cast<int64_t>(Next())) * 0x1p-63; }  // in [-1, 1)
   // Non-negative, `groups` of them, some zero, sum at most `total` and often equal to it.
   std::vector<int64_t> Sizes(int64_t groups, int64_t total);
 
  private:
-  std::mt19937_64 engine_;
+  uint64_t state_;
 };
 
 enum class ParameterRows : uint8_t { kScalar, kPerGroup, kPerReplica };
