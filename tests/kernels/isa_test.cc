@@ -1,0 +1,127 @@
+// Which kernels there are, which this CPU has, and proof that a forced ISA is the one that computes.
+#include "kernels/isa.h"
+
+#include <sys/mman.h>
+
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/problem_spec.h"
+
+namespace raggemm::test {
+namespace {
+
+TEST(HostCpu, AgreesWithTheCompiler) {
+  for (Isa isa : kAllIsas) EXPECT_EQ(HostCpu().widest >= isa, HostHas(isa)) << IsaName(isa);
+  EXPECT_GE(HostCpu().l2_bytes, 64 << 10);
+}
+
+TEST(AllKernels, OneForEachIsaInOrder) {
+  ASSERT_EQ(AllKernels().size(), std::size(kAllIsas));
+  for (size_t i = 0; i < std::size(kAllIsas); ++i) {
+    EXPECT_EQ(AllKernels()[i]->isa, kAllIsas[i]);
+    EXPECT_EQ(AllKernels()[i]->name, IsaName(kAllIsas[i]));
+    EXPECT_EQ(&KernelsFor(kAllIsas[i]), AllKernels()[i]);
+    EXPECT_EQ(&KernelsFor(kAllIsas[i], DType::kF32), &AllKernels()[i]->f32);
+    EXPECT_EQ(&KernelsFor(kAllIsas[i], DType::kF64), &AllKernels()[i]->f64);
+  }
+}
+
+ProblemSpec Spec() {
+  return {.groups = 2, .m = 30, .n = 40, .k = 20, .sizes = {5, 20}, .c = true, .bias = true, .alpha = true};
+}
+
+class ForcedIsa : public IsaTest {};
+RAGGEMM_FOR_EACH_ISA(ForcedIsa);
+
+TEST_P(ForcedIsa, IsInThePlan) {
+  const TestProblem test(Spec());
+  std::vector<int64_t> workspace(1000);
+  const Plan plan = MakePlan(test.problem, With(GetParam()), absl::MakeSpan(workspace)).value();
+  EXPECT_EQ(plan.isa, GetParam());
+  EXPECT_NE(ToString(plan).find("isa: " + IsaName(GetParam()) + "\n"), std::string::npos) << ToString(plan);
+}
+
+// Every function of an ISA that the tables name.
+std::vector<void*> CodeOf(const IsaKernels& isa) {
+  std::vector<void*> code;
+  const auto add = [&code](auto* function) {
+    if (function != nullptr) code.push_back(reinterpret_cast<void*>(function));
+  };
+  for (const Kernels* kernels : {&isa.f32, &isa.f64}) {
+    for (Microkernel* kernel : kernels->strip) add(kernel);
+    for (const auto& by_rows : kernels->stream) {
+      for (const auto& by_width : by_rows) {
+        for (const StreamKernel& kernel : by_width) add(kernel.run);
+      }
+    }
+    for (int dtype = 0; dtype < kFloatTypes; ++dtype) {
+      add(kernels->pack_rows[dtype]);
+      add(kernels->pack_transposed[dtype]);
+      add(kernels->epilogue[dtype]);
+    }
+  }
+  return code;
+}
+
+// Puts an illegal instruction at the start of a function. For a process that is about to end.
+void Poison(void* function) {
+  constexpr uintptr_t kPage = 4096;
+  const uintptr_t page = reinterpret_cast<uintptr_t>(function) / kPage * kPage;
+  if (mprotect(reinterpret_cast<void*>(page), 2 * kPage, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) std::abort();
+  const unsigned char ud2[] = {0x0f, 0x0b};
+  std::memcpy(function, ud2, sizeof(ud2));
+}
+
+// Exits with 0 where the result is right, although (with the forced ISA poisoned: if) nothing poisoned was executed.
+[[noreturn]] void RunPoisoned(Isa forced, bool poison_forced) {
+  for (const IsaKernels* isa : AllKernels()) {
+    if ((isa->isa == forced) != poison_forced) continue;
+    for (void* function : CodeOf(*isa)) Poison(function);
+  }
+  const TestProblem test(Spec());
+  const std::vector<double> expected = ExpectedOut(test.problem).value();
+  const absl::Status status = GroupedGemm(test.problem, {.executor = Executor::kSerial, .isa = forced});
+  std::exit(status.ok() && HasBits(test.problem.out, expected) ? 0 : 1);
+}
+
+using ForcedIsaDeathTest = ForcedIsa;
+RAGGEMM_FOR_EACH_ISA(ForcedIsaDeathTest);
+
+TEST_P(ForcedIsaDeathTest, ExecutesNoOtherCode) {
+  EXPECT_EXIT(RunPoisoned(GetParam(), false), testing::ExitedWithCode(0), "");
+}
+
+TEST_P(ForcedIsaDeathTest, ExecutesItsOwnCode) {
+  EXPECT_EXIT(RunPoisoned(GetParam(), true), testing::KilledBySignal(SIGILL), "");
+}
+
+// An error, never a fallback.
+TEST(AbsentIsa, IsAnError) {
+  const TestProblem test(Spec());
+  const absl::Status status = GroupedGemm(test.problem, {.isa = Isa::kAvx512, .cpu = {.widest = Isa::kAvx2}});
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_NE(status.message().find("avx512"), absl::string_view::npos) << status;
+  EXPECT_NE(status.message().find("avx2"), absl::string_view::npos) << status;
+}
+
+TEST(DefaultIsa, IsTheWidestOfTheCpu) {
+  const TestProblem test(Spec());
+  std::vector<int64_t> workspace(1000);
+  for (Isa isa : kAllIsas) {
+    Options options;
+    options.cpu.widest = isa;
+    EXPECT_EQ(MakePlan(test.problem, options, absl::MakeSpan(workspace))->isa, isa);
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test

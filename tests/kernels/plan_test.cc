@@ -1,0 +1,142 @@
+// A plan is a pure function of shapes, sizes, thread count and CPU, made without reading a single element.
+#include "raggemm/plan.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/element.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+class PlanTest : public testing::Test {
+ protected:
+  absl::StatusOr<Plan> Make(const GroupedGemmProblem& problem, const Options& options) {
+    workspace_.resize(100000);
+    return MakePlan(problem, options, absl::MakeSpan(workspace_));
+  }
+
+  static Options WithThreads(int64_t threads) {
+    Options options;
+    options.executor = Executor::kOpenMp;
+    options.threads = threads;
+    return options;
+  }
+
+ private:
+  std::vector<int64_t> workspace_;
+};
+
+ProblemSpec Spec(RaggedMode mode) {
+  ProblemSpec spec{.mode = mode, .groups = 9, .m = 400, .n = 410, .k = 390, .sizes = {0, 1, 200, 0, 7, 64, 3, 100, 0}};
+  if (mode == RaggedMode::kAllRagged) spec.n_sizes = spec.k_sizes = {5, 0, 100, 3, 90, 20, 1, 120, 80};
+  return StorageVariants(spec).front();
+}
+
+// The tiles, then the slices to fill, are cut into one range for each thread: none left out, none twice.
+TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
+  for (RaggedMode mode : kAllModes) {
+    const TestProblem test(Spec(mode));
+    for (int64_t threads = 1; threads <= 128; ++threads) {
+      const Plan plan = Make(test.problem, WithThreads(threads)).value();
+      EXPECT_LE(plan.threads, threads);
+      EXPECT_GE(plan.threads, 1);
+      EXPECT_EQ(FirstTile(plan, 0), 0);
+      EXPECT_EQ(FirstTile(plan, plan.threads), plan.gemm_tiles + plan.fill_tiles);
+      for (int64_t t = 0; t < plan.threads; ++t) EXPECT_LE(FirstTile(plan, t), FirstTile(plan, t + 1));
+      EXPECT_EQ(plan.tile_prefix[0], 0);
+      EXPECT_EQ(plan.tile_prefix[plan.units], plan.gemm_tiles);
+      EXPECT_TRUE(std::is_sorted(plan.tile_prefix, plan.tile_prefix + plan.units + 1));
+      EXPECT_TRUE(std::is_sorted(plan.cost_prefix, plan.cost_prefix + plan.units + 1));
+    }
+  }
+}
+
+// No thread has much more than its share: one tile, and the rounding of a range to whole tiles.
+TEST_F(PlanTest, RangesHaveEqualCost) {
+  const TestProblem test(Spec(RaggedMode::kRaggedM));
+  for (int64_t threads : {1, 2, 3, 4, 8, 16}) {
+    const Plan plan = Make(test.problem, WithThreads(threads)).value();
+    ASSERT_EQ(plan.threads, threads);
+    std::vector<double> cost_of_tile;
+    for (int64_t u = 0; u < plan.units; ++u) {
+      const int64_t tiles = plan.tile_prefix[u + 1] - plan.tile_prefix[u];
+      const auto cost = static_cast<double>(plan.cost_prefix[u + 1] - plan.cost_prefix[u]);
+      cost_of_tile.insert(cost_of_tile.end(), tiles, cost / static_cast<double>(tiles));
+    }
+    const double total = static_cast<double>(plan.cost_prefix[plan.units]);
+    const double largest = *std::max_element(cost_of_tile.begin(), cost_of_tile.end());
+    for (int64_t t = 0; t < threads; ++t) {
+      double cost = 0;
+      for (int64_t tile = FirstTile(plan, t); tile < std::min(FirstTile(plan, t + 1), plan.gemm_tiles); ++tile) {
+        cost += cost_of_tile[tile];
+      }
+      EXPECT_LE(cost, total / static_cast<double>(threads) + 2 * largest) << ToString(plan);
+    }
+  }
+}
+
+TEST_F(PlanTest, IsTheSameEveryTime) {
+  for (RaggedMode mode : kAllModes) {
+    const TestProblem test(Spec(mode));
+    const std::string first = ToString(Make(test.problem, WithThreads(5)).value());
+    EXPECT_EQ(ToString(Make(test.problem, WithThreads(5)).value()), first);
+  }
+}
+
+TEST_F(PlanTest, CanBeMadeForAnyCpu) {
+  const TestProblem test(Spec(RaggedMode::kRaggedM));
+  for (Isa isa : kAllIsas) {
+    for (int64_t l2_bytes : {64 << 10, 512 << 10, 2 << 20, 64 << 20}) {
+      Options options = WithThreads(4);
+      options.cpu = {.widest = isa, .l2_bytes = l2_bytes};
+      const Plan plan = Make(test.problem, options).value();
+      EXPECT_EQ(plan.isa, isa);
+      EXPECT_GT(plan.blocking.m, 0);
+      EXPECT_GT(plan.blocking.n, 0);
+      EXPECT_GT(plan.gemm_tiles, 0);
+    }
+  }
+}
+
+// Facts that a reader looks for.
+TEST_F(PlanTest, Prints) {
+  ProblemSpec spec = Spec(RaggedMode::kRaggedM);
+  spec.rhs = DType::kBF16;
+  const TestProblem test(spec);
+  Options options = WithThreads(2);
+  options.isa = Isa::kScalar;
+  const std::string text = ToString(Make(test.problem, options).value());
+  for (const char* part : {"ragged M", "scalar", "openmp", "bf16", "f32", "400", "410", "390", "threads: 2", "9"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in:\n" << text;
+  }
+}
+
+// Addresses that are never read, for operands far too large to have.
+Array Huge(uintptr_t address, DType dtype, absl::Span<const int64_t> dims) {
+  return {reinterpret_cast<void*>(address), dtype, dims};
+}
+
+TEST_F(PlanTest, ExtentsBeyond32Bits) {
+  const int64_t k64 = int64_t{1} << 32;
+  int64_t sizes[] = {k64 / 2 + 1, 0, k64 / 2 - 1};
+  const int64_t groups[] = {3}, lhs[] = {k64, 4096}, rhs[] = {3, 4096, 70000}, out[] = {k64, 70000};
+  GroupedGemmProblem problem;
+  static_cast<Array&>(problem.lhs) = Huge(uintptr_t{1} << 56, DType::kBF16, lhs);
+  static_cast<Array&>(problem.rhs) = Huge(uintptr_t{1} << 57, DType::kF32, rhs);
+  static_cast<Array&>(problem.out) = Huge(uintptr_t{1} << 58, DType::kF32, out);
+  problem.lhs.first_dims = problem.out.first_dims = Array{sizes, DType::kS64, groups};
+  const Plan plan = Make(problem, WithThreads(8)).value();
+  EXPECT_GT(plan.gemm_tiles, k64 / plan.blocking.m);
+  for (int64_t t = 0; t < plan.threads; ++t) EXPECT_LT(FirstTile(plan, t), FirstTile(plan, t + 1));
+  EXPECT_EQ(FirstTile(plan, plan.threads), plan.gemm_tiles + plan.fill_tiles);
+}
+
+}  // namespace
+}  // namespace raggemm::test

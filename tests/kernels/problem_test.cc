@@ -1,0 +1,285 @@
+// Bad shapes, dtypes and pointers: a clear error, out untouched, and the next call works.
+#include "kernels/problem.h"
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/element.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+struct BadInput {
+  const char* name;
+  ProblemSpec spec;
+  std::function<void(TestProblem&)> spoil;
+  std::vector<std::string> message;  // parts of it
+};
+
+void PrintTo(const BadInput& input, std::ostream* out) { *out << input.name; }
+
+ProblemSpec RaggedM() {
+  return {
+      .groups = 3, .m = 12, .n = 5, .k = 7, .sizes = {4, 3, 5}, .c = true, .bias = true, .alpha = true, .beta = true};
+}
+
+ProblemSpec Of(RaggedMode mode) {
+  ProblemSpec spec{.mode = mode, .groups = 3, .m = 12, .n = 13, .k = 14, .sizes = {4, 3, 5}};
+  if (mode == RaggedMode::kAllRagged) spec.n_sizes = spec.k_sizes = {2, 3, 4};
+  return StorageVariants(spec).front();
+}
+
+ProblemSpec Batched(RaggedMode mode, std::vector<int64_t> sizes) {
+  ProblemSpec spec = Of(mode);
+  spec.problems = 2;
+  spec.sizes = std::move(sizes);
+  if (mode == RaggedMode::kAllRagged) spec.n_sizes = spec.k_sizes = spec.sizes;
+  return spec;
+}
+
+class BadProblem : public testing::TestWithParam<BadInput> {};
+
+TEST_P(BadProblem, IsRefused) {
+  TestProblem test(GetParam().spec);
+  const GroupedGemmProblem good = test.problem;
+  const size_t out_bytes = ElementCount(good.out) * BytesOf(good.out.dtype);
+  const std::vector<char> before(static_cast<char*>(good.out.data), static_cast<char*>(good.out.data) + out_bytes);
+  GetParam().spoil(test);
+  const absl::Status status = GroupedGemm(test.problem);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  for (const std::string& part : GetParam().message) {
+    EXPECT_NE(status.message().find(part), absl::string_view::npos) << '"' << part << "\" is not in: " << status;
+  }
+  EXPECT_EQ(std::memcmp(before.data(), good.out.data, out_bytes), 0);
+  EXPECT_TRUE(test.SurroundingsIntact());
+  EXPECT_EQ(GroupedGemm(good), absl::OkStatus());
+}
+
+void Misalign(Array& array) { array.data = static_cast<char*>(array.data) - 1; }
+
+void Reshape(TestProblem& test, Array& array, std::vector<int64_t> dims) { array = test.AddRandom(array.dtype, dims); }
+
+const BadInput kModes[] = {
+    {"NoMode", RaggedM(), [](TestProblem& t) { t.problem.out.first_dims.reset(); }, {"lhs_first"}},
+    {"FirstDimsOfTransposedLhs",
+     RaggedM(),
+     [](TestProblem& t) { t.problem.lhs.is_trans = true; },
+     {"lhs_first", "lhs_is_trans"}},
+    {"BothDimsOfOneOperand",
+     RaggedM(),
+     [](TestProblem& t) { t.problem.lhs.last_dims = t.problem.lhs.first_dims; },
+     {"lhs_first", "lhs_last", "out_first"}},
+    {"TransposedOut", RaggedM(), [](TestProblem& t) { t.problem.out.is_trans = true; }, {"out", "is_trans"}},
+    {"StridedAllRagged",
+     Of(RaggedMode::kAllRagged),
+     [](TestProblem& t) { t.problem.lhs.layout = Layout::kStrided; },
+     {"lhs", "PACKED"}},
+    {"MatrixAllRagged",
+     Of(RaggedMode::kAllRagged),
+     [](TestProblem& t) {
+       Reshape(t, t.problem.rhs, {5, 5});
+     },
+     {"rhs", "[5,5]", "1-D"}},
+};
+
+const BadInput kDTypes[] = {
+    {"IntegerLhs", RaggedM(), [](TestProblem& t) { t.problem.lhs.dtype = DType::kS32; }, {"lhs", "s32", "bf16"}},
+    {"IntegerRhs", RaggedM(), [](TestProblem& t) { t.problem.rhs.dtype = DType::kU32; }, {"rhs", "u32"}},
+    {"IntegerOut", RaggedM(), [](TestProblem& t) { t.problem.out.dtype = DType::kS32; }, {"out", "s32"}},
+    {"OtherTypeOfC", RaggedM(), [](TestProblem& t) { t.problem.c->dtype = DType::kBF16; }, {"c", "bf16", "f32"}},
+    {"OtherTypeOfAlpha",
+     RaggedM(),
+     [](TestProblem& t) { t.problem.alpha->dtype = DType::kF64; },
+     {"alpha", "f64", "f32"}},
+    {"OtherTypeOfBeta", RaggedM(), [](TestProblem& t) { t.problem.beta->dtype = DType::kF16; }, {"beta", "f16", "f32"}},
+    {"WiderBias", RaggedM(), [](TestProblem& t) { t.problem.bias->dtype = DType::kF64; }, {"bias", "f64"}},
+    {"IntegerBias", RaggedM(), [](TestProblem& t) { t.problem.bias->dtype = DType::kS32; }, {"bias", "s32"}},
+    {"FloatSizes",
+     RaggedM(),
+     [](TestProblem& t) { t.problem.out.first_dims->dtype = DType::kF32; },
+     {"out_first", "f32"}},
+    {"BetaWithoutC", RaggedM(), [](TestProblem& t) { t.problem.c.reset(); }, {"beta", "c"}},
+};
+
+const BadInput kShapes[] = {
+    {"OtherK",
+     RaggedM(),
+     [](TestProblem& t) {
+       Reshape(t, t.problem.rhs, {3, 8, 5});
+     },
+     {"K", "lhs", "7", "rhs", "8"}},
+    {"OtherM",
+     RaggedM(),
+     [](TestProblem& t) {
+       Reshape(t, t.problem.lhs, {11, 7});
+     },
+     {"M", "lhs", "11", "out", "12"}},
+    {"OtherN",
+     RaggedM(),
+     [](TestProblem& t) {
+       Reshape(t, t.problem.rhs, {3, 7, 6});
+     },
+     {"N", "rhs", "6", "out", "5"}},
+    {"OtherRowsOfRaggedK",
+     Of(RaggedMode::kRaggedK),
+     [](TestProblem& t) {
+       Reshape(t, t.problem.rhs, {15, 13});
+     },
+     {"K", "14", "15"}},
+    {"OtherUniformGroups",
+     Of(RaggedMode::kUniform),
+     [](TestProblem& t) {
+       Reshape(t, t.problem.rhs, {4, 14, 13});
+     },
+     {"rhs", "4", "3"}},
+    {"OtherUniformOut",
+     Of(RaggedMode::kUniform),
+     [](TestProblem& t) {
+       Reshape(t, t.problem.out, {2, 12, 13});
+     },
+     {"out", "2", "3"}},
+    {"MoreWeightsThanGroups",
+     RaggedM(),
+     [](TestProblem& t) {
+       Reshape(t, t.problem.rhs, {4, 7, 5});
+     },
+     {"rhs", "4", "3"}},
+    {"MoreOutThanGroups",
+     Of(RaggedMode::kRaggedK),
+     [](TestProblem& t) {
+       Reshape(t, t.problem.out, {4, 12, 13});
+     },
+     {"out", "4", "3"}},
+    {"LhsGroupsOfRaggedN",
+     Of(RaggedMode::kRaggedN),
+     [](TestProblem& t) {
+       Reshape(t, t.problem.lhs, {4, 12, 14});
+     },
+     {"lhs"}},
+    {"Scalar", RaggedM(), [](TestProblem& t) { Reshape(t, t.problem.lhs, {}); }, {"lhs"}},
+    {"Vector", RaggedM(), [](TestProblem& t) { Reshape(t, t.problem.rhs, {7}); }, {"rhs"}},
+    {"NegativeDimension",
+     RaggedM(),
+     [](TestProblem& t) {
+       static constexpr int64_t kDims[] = {-12, 7};
+       t.problem.lhs.dims = kDims;
+     },
+     {"lhs", "-12"}},
+    {"OverflowingDimensions",
+     RaggedM(),
+     [](TestProblem& t) {
+       static constexpr int64_t kDims[] = {int64_t{1} << 40, int64_t{1} << 40};
+       t.problem.lhs.dims = kDims;
+     },
+     {"lhs", "1099511627776"}},
+    {"AxisBoundary", RaggedM(), [](TestProblem& t) { t.problem.lhs.axis_boundary = 3; }, {"lhs", "axis_boundary", "3"}},
+    {"NegativeAxisBoundary",
+     RaggedM(),
+     [](TestProblem& t) { t.problem.rhs.axis_boundary = -4; },
+     {"rhs", "axis_boundary", "-4"}},
+    {"BoundaryBeforeGroups",
+     RaggedM(),
+     [](TestProblem& t) { t.problem.rhs.axis_boundary = 0; },
+     {"rhs", "axis_boundary", "0"}},
+    {"RowsThatProblemsDoNotDivide",
+     Batched(RaggedMode::kRaggedM, {1, 2, 3, 3, 2, 1}),
+     [](TestProblem& t) {
+       Reshape(t, t.problem.lhs, {25, 14});
+     },
+     {"lhs", "25", "2"}},
+    {"WeightsThatProblemsDoNotDivide",
+     Batched(RaggedMode::kRaggedM, {1, 2, 3, 3, 2, 1}),
+     [](TestProblem& t) {
+       Reshape(t, t.problem.rhs, {5, 14, 13});
+     },
+     {"rhs", "5", "2"}},
+    {"LengthThatProblemsDoNotDivide",
+     Batched(RaggedMode::kAllRagged, {1, 2, 3, 3, 2, 1}),
+     [](TestProblem& t) { Reshape(t, t.problem.lhs, {29}); },
+     {"lhs", "29", "2"}},
+};
+
+const BadInput kOptionalOperands[] = {
+    {"ShapeOfC",
+     RaggedM(),
+     [](TestProblem& t) {
+       t.problem.c = t.AddRandom(DType::kF32, {5, 12});
+     },
+     {"c", "[5,12]", "[12,5]"}},
+    {"LengthOfAlpha",
+     RaggedM(),
+     [](TestProblem& t) { t.problem.alpha = t.AddRandom(DType::kF32, {4}); },
+     {"alpha", "4", "3"}},
+    {"LengthOfBeta",
+     RaggedM(),
+     [](TestProblem& t) { t.problem.beta = t.AddRandom(DType::kF32, {2}); },
+     {"beta", "2", "3"}},
+    {"RowsOfBias",
+     RaggedM(),
+     [](TestProblem& t) {
+       t.problem.bias = t.AddRandom(DType::kF32, {2, 5});
+     },
+     {"bias", "[2,5]", "3"}},
+    {"ColumnsOfBias",
+     RaggedM(),
+     [](TestProblem& t) {
+       t.problem.bias = t.AddRandom(DType::kF32, {3, 4});
+     },
+     {"bias", "[3,4]", "5"}},
+    {"BiasOfRaggedN",
+     Of(RaggedMode::kRaggedN),
+     [](TestProblem& t) {
+       t.problem.bias = t.AddRandom(DType::kF32, {3, 13});
+     },
+     {"bias"}},
+    {"BiasOfAllRagged",
+     Of(RaggedMode::kAllRagged),
+     [](TestProblem& t) {
+       t.problem.bias = t.AddRandom(DType::kF32, {3, 3});
+     },
+     {"bias"}},
+};
+
+const BadInput kPointers[] = {
+    {"NullLhs", RaggedM(), [](TestProblem& t) { t.problem.lhs.data = nullptr; }, {"lhs", "null"}},
+    {"NullRhs", RaggedM(), [](TestProblem& t) { t.problem.rhs.data = nullptr; }, {"rhs", "null"}},
+    {"NullOut", RaggedM(), [](TestProblem& t) { t.problem.out.data = nullptr; }, {"out", "null"}},
+    {"NullC", RaggedM(), [](TestProblem& t) { t.problem.c->data = nullptr; }, {"c", "null"}},
+    {"NullSizes", RaggedM(), [](TestProblem& t) { t.problem.lhs.first_dims->data = nullptr; }, {"lhs_first", "null"}},
+    {"MisalignedLhs", RaggedM(), [](TestProblem& t) { Misalign(t.problem.lhs); }, {"lhs", "align", "4"}},
+    {"MisalignedRhs", RaggedM(), [](TestProblem& t) { Misalign(t.problem.rhs); }, {"rhs", "align"}},
+    {"MisalignedOut", RaggedM(), [](TestProblem& t) { Misalign(t.problem.out); }, {"out", "align"}},
+    {"MisalignedC", RaggedM(), [](TestProblem& t) { Misalign(*t.problem.c); }, {"c", "align"}},
+    {"MisalignedBias", RaggedM(), [](TestProblem& t) { Misalign(*t.problem.bias); }, {"bias", "align"}},
+    {"MisalignedAlpha", RaggedM(), [](TestProblem& t) { Misalign(*t.problem.alpha); }, {"alpha", "align"}},
+    {"MisalignedSizes", RaggedM(), [](TestProblem& t) { Misalign(*t.problem.out.first_dims); }, {"out_first", "align"}},
+};
+
+std::string NameOfCase(const testing::TestParamInfo<BadInput>& info) { return info.param.name; }
+INSTANTIATE_TEST_SUITE_P(Mode, BadProblem, testing::ValuesIn(kModes), NameOfCase);
+INSTANTIATE_TEST_SUITE_P(DType, BadProblem, testing::ValuesIn(kDTypes), NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Shape, BadProblem, testing::ValuesIn(kShapes), NameOfCase);
+INSTANTIATE_TEST_SUITE_P(OptionalOperand, BadProblem, testing::ValuesIn(kOptionalOperands), NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Pointer, BadProblem, testing::ValuesIn(kPointers), NameOfCase);
+
+TEST(ResolveShapes, InfersModeAndExtents) {
+  for (RaggedMode mode : kAllModes) {
+    for (const ProblemSpec& spec : StorageVariants(Of(mode))) {
+      const TestProblem test(spec);
+      const absl::StatusOr<Plan> plan = ResolveShapes(test.problem);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      EXPECT_EQ(plan->mode, mode);
+      EXPECT_EQ(plan->groups, 3);
+      EXPECT_EQ(plan->local_groups, 3);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test

@@ -1,0 +1,191 @@
+// Sizes are data from a router: every value is checked on every call, before anything is written.
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/element.h"
+#include "kernels/problem.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+
+// Sets one size in one array.
+void Set(const Array& array, int64_t index, int64_t value) {
+  const size_t bytes = BytesOf(array.dtype);
+  std::memcpy(static_cast<char*>(array.data) + index * bytes, &value, bytes);
+}
+
+// The array of the operands that has this name; null where it is not set.
+const Array* Find(const GroupedGemmProblem& problem, absl::string_view name) {
+  const DimsArrays arrays(problem);
+  for (const DimsArray& array : arrays.at) {
+    if (array.name == name) return array.is_set() ? &**array.dims : nullptr;
+  }
+  return nullptr;
+}
+
+class Sizes : public testing::Test {
+ protected:
+  // The error of a call, whose out must stay as it was.
+  std::string ErrorOf(const TestProblem& test) {
+    const Array& out = test.problem.out;
+    const char* begin = static_cast<const char*>(out.data);
+    const std::vector<char> before(begin, begin + ElementCount(out) * BytesOf(out.dtype));
+    const absl::Status status = GroupedGemm(test.problem);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_EQ(std::memcmp(before.data(), begin, before.size()), 0);
+    return std::string(status.message());
+  }
+
+  void ExpectParts(const std::string& text, const std::vector<std::string>& parts) {
+    for (const std::string& part : parts) {
+      EXPECT_NE(text.find(part), std::string::npos) << '"' << part << "\" is not in: " << text;
+    }
+  }
+
+  // Sets a size in every array that has one, so that they agree.
+  static void SetAll(const TestProblem& test, int64_t index, int64_t value) {
+    const DimsArrays arrays(test.problem);
+    for (const DimsArray& array : arrays.at) {
+      if (array.is_set()) Set(**array.dims, index, value);
+    }
+  }
+};
+
+ProblemSpec Base(RaggedMode mode, DType sizes_type) {
+  ProblemSpec spec{
+      .mode = mode, .groups = 4, .m = 20, .n = 20, .k = 20, .sizes = {3, 7, 0, 5}, .sizes_type = sizes_type};
+  if (mode == RaggedMode::kAllRagged) {
+    spec.n_sizes = {2, 3, 4, 5};
+    spec.k_sizes = {6, 1, 2, 3};
+  }
+  return spec;
+}
+
+constexpr RaggedMode kRaggedModes[] = {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN,
+                                       RaggedMode::kAllRagged};
+
+TEST_F(Sizes, Negative) {
+  for (RaggedMode mode : kRaggedModes) {
+    for (DType dtype : {DType::kS32, DType::kS64}) {
+      for (const ProblemSpec& spec : StorageVariants(Base(mode, dtype))) {
+        const TestProblem test(spec);
+        SetAll(test, 2, -3);
+        ExpectParts(ErrorOf(test), {"_", "group 2", "-3", "0"});
+      }
+    }
+  }
+}
+
+TEST_F(Sizes, SumAboveTheExtent) {
+  for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN}) {
+    for (DType dtype : {DType::kS32, DType::kS64, DType::kU32}) {
+      for (const ProblemSpec& spec : StorageVariants(Base(mode, dtype))) {
+        const TestProblem test(spec);
+        SetAll(test, 3, 11);  // 3 + 7 + 0 + 11 > 20
+        ExpectParts(ErrorOf(test), {"_", "group 3", "11", "20"});
+      }
+    }
+  }
+}
+
+TEST_F(Sizes, Overflowing) {
+  for (RaggedMode mode : kRaggedModes) {
+    for (const ProblemSpec& spec : StorageVariants(Base(mode, DType::kS64))) {
+      const TestProblem test(spec);
+      SetAll(test, 1, kMax);
+      SetAll(test, 2, kMax);
+      ExpectParts(ErrorOf(test), {"group 1", std::to_string(kMax)});
+    }
+    for (const ProblemSpec& spec : StorageVariants(Base(mode, DType::kU32))) {
+      const TestProblem test(spec);
+      SetAll(test, 1, 0xFFFFFFFF);
+      ExpectParts(ErrorOf(test), {"group 1", "4294967295"});
+    }
+  }
+}
+
+// One array differs from the others: the message names it, or the array that it should equal, and both values.
+TEST_F(Sizes, Disagreeing) {
+  for (RaggedMode mode : kRaggedModes) {
+    for (const ProblemSpec& spec : StorageVariants(Base(mode, DType::kS32))) {
+      for (const char* name : {"lhs_first", "lhs_last", "rhs_first", "rhs_last", "out_first", "out_last"}) {
+        const TestProblem test(spec);
+        const Array* array = Find(test.problem, name);
+        if (array == nullptr) continue;
+        const auto size = static_cast<int64_t>(ToDouble(*array, 1));
+        Set(*array, 1, size - 1);
+        ExpectParts(ErrorOf(test), {name, "group 1", std::to_string(size), std::to_string(size - 1)});
+      }
+    }
+  }
+}
+
+TEST_F(Sizes, OfOneReplica) {
+  ProblemSpec spec = Base(RaggedMode::kRaggedM, DType::kS32);
+  spec.problems = 2;
+  spec.replicas = 3;
+  spec.sizes.assign(2 * 3 * 4, 2);
+  const TestProblem test(spec);
+  SetAll(test, (1 * 3 + 2) * 4 + 3, 15);
+  ExpectParts(ErrorOf(test), {"group 3", "problem 1", "replica 2", "15", "20"});
+}
+
+TEST_F(Sizes, ReplicasOfRaggedNShareThem) {
+  ProblemSpec spec = Base(RaggedMode::kRaggedN, DType::kS32);
+  spec.replicas = 2;
+  spec.sizes = {1, 2, 3, 4, 1, 2, 2, 4};
+  const TestProblem test(spec);
+  ExpectParts(ErrorOf(test), {"group 2", "replica 1", "3", "2"});
+}
+
+TEST_F(Sizes, ShapesOfArrays) {
+  const auto error = [this](std::vector<int64_t> dims, std::vector<int64_t> values, bool both) {
+    TestProblem test(Base(RaggedMode::kRaggedM, DType::kS32));
+    test.problem.lhs.first_dims = test.AddIntegers(DType::kS32, dims, values);
+    if (both) test.problem.out.first_dims = test.problem.lhs.first_dims;
+    return ErrorOf(test);
+  };
+  ExpectParts(error({3}, {1, 2, 3}, false), {"lhs_first", "out_first", "[3]", "[4]"});
+  ExpectParts(error({2, 2}, {1, 2, 3, 4}, true), {"lhs_first", "[2,2]", "[P,R,G]"});
+  ExpectParts(error({}, {1}, true), {"lhs_first", "[G]"});
+  ExpectParts(error({1, 1, 1, 4}, {1, 2, 3, 4}, true), {"lhs_first", "[1,1,1,4]"});
+}
+
+TEST_F(Sizes, AllRaggedHasOneReplica) {
+  ProblemSpec spec = StorageVariants(Base(RaggedMode::kAllRagged, DType::kS32)).front();
+  spec.problems = 1;
+  spec.replicas = 2;
+  for (std::vector<int64_t>* sizes : {&spec.sizes, &spec.n_sizes, &spec.k_sizes}) sizes->insert(sizes->end(), 4, 1);
+  ExpectParts(ErrorOf(TestProblem(spec)), {"replica"});
+}
+
+// Products of two sizes that fit alone.
+TEST_F(Sizes, AllRaggedBlocksBeyondTheBuffer) {
+  for (const ProblemSpec& spec : StorageVariants(Base(RaggedMode::kAllRagged, DType::kS64))) {
+    for (int64_t size : {int64_t{1} << 32, int64_t{100}}) {
+      const TestProblem test(spec);
+      SetAll(test, 3, size);
+      ExpectParts(ErrorOf(test), {"group 3", std::to_string(size)});
+    }
+  }
+}
+
+TEST_F(Sizes, SumBelowTheExtentIsLegal) {
+  for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN}) {
+    const TestProblem test(Base(mode, DType::kS32));
+    EXPECT_EQ(GroupedGemm(test.problem), absl::OkStatus());
+    SetAll(test, 3, 10);
+    EXPECT_EQ(GroupedGemm(test.problem), absl::OkStatus());
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test

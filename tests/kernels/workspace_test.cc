@@ -1,0 +1,100 @@
+#include "kernels/workspace.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/problem.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/guarded_buffer.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+// Programs that were exported have buffers of these sizes: never change them.
+TEST(WorkspaceSizeFor, IsFrozen) {
+  const int64_t constants[] = {31, 47, 63, 79, 95, 111, 127}, per_group[] = {3, 5, 7, 9, 11, 13, 15};
+  for (int arrays = 0; arrays <= 6; ++arrays) {
+    EXPECT_EQ(WorkspaceSizeFor(arrays).constant, constants[arrays]);
+    EXPECT_EQ(WorkspaceSizeFor(arrays).per_group, per_group[arrays]);
+  }
+}
+
+int64_t SizeOfWorkspace(const TestProblem& test, const ProblemSpec& spec) {
+  const WorkspaceCoefficients size = WorkspaceSizeFor(DimsArrays(test.problem).count());
+  const int64_t groups = spec.problems * spec.replicas * spec.groups;
+  return size.constant + size.per_group * groups;
+}
+
+ProblemSpec WithGroups(RaggedMode mode, int64_t groups, Random& random) {
+  ProblemSpec spec{.mode = mode, .groups = groups, .m = 20, .n = 21, .k = 22};
+  if (mode == RaggedMode::kUniform) spec.groups = std::min<int64_t>(groups, 3);
+  if (mode == RaggedMode::kAllRagged) {
+    for (std::vector<int64_t>* sizes : {&spec.sizes, &spec.n_sizes, &spec.k_sizes}) {
+      for (int64_t g = 0; g < groups; ++g) sizes->push_back(random.Below(5));
+    }
+  } else if (mode != RaggedMode::kUniform) {
+    spec.sizes = random.Sizes(groups, 20);
+  }
+  return spec;
+}
+
+// As large as it says is enough, whatever the number of groups and the alignment: memory ends where it does. The arrays
+// of all ragged are all different, so slots that overlap would show.
+TEST(Workspace, ExactSizeIsEnough) {
+  Random random(TestSeed());
+  for (RaggedMode mode : kAllModes) {
+    for (int64_t groups = 0; groups <= 40; ++groups) {
+      const ProblemSpec spec = StorageVariants(WithGroups(mode, groups, random)).front();
+      TestProblem test(spec);
+      const std::vector<double> expected = ExpectedOut(test.problem).value();
+      const auto elements = static_cast<size_t>(SizeOfWorkspace(test, spec));
+      for (size_t gap = 0; gap < 64; gap += 8) {
+        const GuardedBuffer memory(elements * sizeof(int64_t), gap);
+        const absl::Span<int64_t> workspace(static_cast<int64_t*>(memory.data()), elements);
+        test.ClearOut();
+        const absl::StatusOr<Plan> plan = MakePlan(test.problem, {}, workspace);
+        ASSERT_TRUE(plan.ok()) << plan.status() << Describe(spec);
+        ASSERT_EQ(raggemm::Run(*plan), absl::OkStatus());
+        ASSERT_TRUE(HasBits(test.problem.out, expected)) << Describe(spec);
+        ASSERT_TRUE(memory.SurroundingsIntact());
+      }
+    }
+  }
+}
+
+TEST(Workspace, TooSmallIsAnErrorWithBothSizes) {
+  Random random(TestSeed());
+  for (RaggedMode mode : kAllModes) {
+    for (int64_t groups : {0, 1, 7, 8, 9}) {
+      const ProblemSpec spec = StorageVariants(WithGroups(mode, groups, random)).front();
+      const TestProblem test(spec);
+      const int64_t elements = SizeOfWorkspace(test, spec);
+      std::vector<int64_t> workspace(elements - 1);
+      const absl::Status status = MakePlan(test.problem, {}, absl::MakeSpan(workspace)).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+      for (int64_t number : {elements, elements - 1}) {
+        EXPECT_NE(status.message().find(std::to_string(number)), absl::string_view::npos) << status;
+      }
+    }
+  }
+}
+
+TEST(Workspace, MayNotOverlapAnOperand) {
+  ProblemSpec spec{.groups = 2, .m = 200, .n = 20, .k = 20, .sizes = {90, 80}, .lhs = DType::kF64};
+  const TestProblem test(spec);
+  for (const Array* array :
+       {static_cast<const Array*>(&test.problem.lhs), static_cast<const Array*>(&test.problem.out)}) {
+    const uintptr_t aligned = (reinterpret_cast<uintptr_t>(array->data) + 7) / 8 * 8;
+    const absl::Span<int64_t> workspace(reinterpret_cast<int64_t*>(aligned), 1000);
+    const absl::Status status = MakePlan(test.problem, {}, workspace).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test
