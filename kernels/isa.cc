@@ -1,10 +1,20 @@
 #include "kernels/isa.h"
 
+#include <cpuid.h>
 #include <unistd.h>
 
 #include "raggemm/plan.h"
 
 namespace raggemm {
+namespace {
+
+// Not among the names that every compiler's __builtin_cpu_supports knows.
+bool HasF16c() {
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+}  // namespace
 
 absl::Span<const IsaKernels* const> AllKernels() {
   static constexpr const IsaKernels* kAll[] = {&kScalarKernels, &kAvx2Kernels, &kAvx512Kernels};
@@ -22,7 +32,7 @@ const Cpu& HostCpu() {
   static const Cpu cpu = [] {
     Cpu host;
     // The compiler's run-time support also asks the operating system whether it saves the registers.
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c()) {
       host.widest = Isa::kAvx2;
       if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {

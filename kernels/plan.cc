@@ -72,14 +72,11 @@ void CountTiles(int64_t threads, int64_t* tile_prefix, Plan& plan) {
     plan.gemm_tiles = tile_prefix[plan.units];
     if (threads == 1 || plan.gemm_tiles == 0 || plan.gemm_tiles >= threads * kTilesPerThread) return;
     const int64_t n_strips = plan.blocking.n / kernels.nr, m_tiles = plan.blocking.m / kernels.max_rows;
-    if (n_strips > 4) {
-      plan.blocking.n = (n_strips + 1) / 2 * kernels.nr;
-    } else if (m_tiles > 1) {
-      plan.blocking.m = (m_tiles + 1) / 2 * kernels.max_rows;
-    } else if (n_strips > 1) {
+    if (n_strips == 1 && m_tiles == 1) return;
+    if (n_strips > 4 || m_tiles == 1) {  // first along n, where tiles share lhs, which is packed for each anyway
       plan.blocking.n = (n_strips + 1) / 2 * kernels.nr;
     } else {
-      return;
+      plan.blocking.m = (m_tiles + 1) / 2 * kernels.max_rows;
     }
   }
 }

@@ -138,11 +138,11 @@ void StoreTile(const Plan& plan, const Kernels& kernels, const TilePlace& place,
   }
 }
 
-// Where a kernel finds its rows of rhs, and what it fetches meanwhile. Streaming kernels fetch the rows kStreamStep
+// Where a kernel finds its rows of rhs, if not in the packed strip, and what it fetches meanwhile. Streaming kernels fetch the rows kStreamStep
 // further down. The others fetch the right neighbour of their strip (or the first strip of the next chain), row tile i
 // the i-th cache line of each of its rows.
 void AimAtRhs(const Plan& plan, const Matrix& rhs, const Strip& strip, const Window& at, int64_t row_tile,
-              const char* packed, MicrokernelArgs& args) {
+              MicrokernelArgs& args) {
   const int64_t size = SizeOf(plan.rhs.dtype);
   if (strip.stream) {
     args.b = ElementAt(rhs, plan.rhs.dtype, at.row, at.col);
@@ -150,8 +150,8 @@ void AimAtRhs(const Plan& plan, const Matrix& rhs, const Strip& strip, const Win
     args.prefetch_stride = kStreamStep * rhs.row_step * size;
     return;
   }
-  args.b = args.prefetch = packed;
   args.b_stride = strip.width;
+  args.prefetch = static_cast<const char*>(args.b);
   args.prefetch_stride = 0;
   const int64_t col = at.col + strip.cols + row_tile * (64 / size);
   if (rhs.col_step != 1 || col >= at.col + at.cols) return;
@@ -195,7 +195,8 @@ void RunTile(const Plan& plan, int64_t tile, const Scratch& scratch) {
             args.a = scratch.panels + (row * kChain + (k - chain) * mr) * size;
             args.chain = scratch.chain + offset;
             args.total = scratch.total + offset;
-            AimAtRhs(plan, rhs, strip, at, i, scratch.strip, args);
+            args.b = scratch.strip;
+            AimAtRhs(plan, rhs, strip, at, i, args);
             KernelOf(plan, kernels, strip, mr)(args);
           }
         }
