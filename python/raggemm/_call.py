@@ -18,7 +18,6 @@ import dataclasses
 import enum
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 STRIDED, PACKED = "STRIDED", "PACKED"
@@ -66,6 +65,7 @@ class Call:
     num_dims: int  # dims arrays that follow lhs and rhs; one may serve several operands
     operands: tuple[str, ...] = ()  # the optional operands after them, in the order of OPTIONAL
     out_extent: int | None = None  # what no input tells: groups of a ragged-K out, length of an all-ragged one
+    overwrites_c: bool = False  # a constant beta of 0
 
     @property
     def mode(self) -> Mode:
@@ -117,22 +117,12 @@ def compute_dtype(*dtypes: Any) -> np.dtype:
     return np.dtype(np.float64 if np.dtype(np.float64) in map(np.dtype, dtypes) else np.float32)
 
 
-def flat_shape(shape: tuple[int, ...], storage: Storage, mode: Mode) -> tuple[int, ...]:
-    """What the custom call takes for an operand of this canonical shape: 1-D, 2-D, or 3-D with a group axis."""
+def flat_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ...]:
+    """What the custom call takes for an operand of this canonical shape, with the same elements in the same order:
+    1-D, 3-D with a group axis, or 2-D, where P and R stack whole matrices."""
     p, r, *matrix = shape
     if len(matrix) == 1:
-        return (p * matrix[0],)
+        return (p * r * matrix[0],)
     if storage.per_group:
         return (p * r, *matrix)
-    if storage.last is not None and mode is not Mode.RAGGED_N:
-        return (matrix[0], p * r * matrix[1])  # segments side by side
     return (p * r * matrix[0], matrix[1])
-
-
-def flatten(x: jax.Array, storage: Storage, mode: Mode) -> jax.Array:
-    """The canonical array as the custom call takes it; moves data for strided column slices with P*R > 1 only."""
-    side_by_side = storage.last is not None and mode in (Mode.RAGGED_M, Mode.RAGGED_K)
-    if side_by_side and storage.layout == STRIDED:
-        x, shape = x.transpose(2, 0, 1, 3), flat_shape(x.shape, storage, mode)
-        return x.reshape(shape)
-    return x.reshape(flat_shape(x.shape, storage, mode))

@@ -41,12 +41,11 @@ def _per_element(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.A
         case Mode.ALL_RAGGED:
             sizes, length = args.dims[call.out.first] * args.dims[call.out.last], shape[2]
     optional = args.only("group_offset").optional
-    if values.shape[1] != 1:  # replicas differ: each is a problem
-        values, sizes = (x.reshape(-1, 1, *x.shape[2:]) for x in (values, sizes))
-        values = values.swapaxes(1, 2)
-        optional = {name: x.reshape(-1, 1) for name, x in optional.items()}
-    else:
-        values = values.reshape(values.shape[0], values.shape[2], 1, values.shape[3])
+    p, r, groups, width = values.shape
+    if r != 1:  # the replicas differ, so that each becomes a problem
+        sizes = sizes.reshape(p * r, 1, sizes.shape[2])
+        optional = {name: x.reshape(p * r, 1) for name, x in optional.items()}
+    values = values.reshape(p * r, groups, 1, width)
     ones = jnp.ones((*sizes.shape[:2], length, 1), _compute_dtype(call, args))
     spread = Call(lhs=Storage(first=0), rhs=Storage(), out=Storage(first=0), dtype=dtype, num_dims=1)
     return apply(spread, Arguments(ones, values, (sizes,), optional)).reshape(shape)
@@ -58,14 +57,22 @@ def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.
     return _per_element(call, args, values[..., None], dtype) * x.astype(dtype)
 
 
-def _c_tangent(call: Call, args: Arguments, dc: jax.Array) -> jax.Array:
-    beta = args.optional.get("beta")
-    if beta is None:
-        return dc
+def _is_processed(call: Call, args: Arguments):
+    """Whether an element of out is one of a processed group; broadcasts against out."""
+    if call.mode in (Mode.UNIFORM, Mode.RAGGED_K):
+        return True
+    groups = args.rhs.shape[1] if call.mode is Mode.RAGGED_M else args.dims[0].shape[2]
     dtype = _compute_dtype(call, args)
-    spread = functools.partial(_per_element, call, args, dtype=dtype)
-    factor = jnp.where(spread(jnp.ones_like(beta)[..., None]) == 0, 1, spread(beta[..., None]))
-    return jnp.where(factor == 0, 0, factor * dc.astype(dtype)).astype(call.dtype)  # 0 * NaN does not show
+    return _per_element(call, args, jnp.ones((args.rhs.shape[0], 1, groups, 1), dtype), dtype) != 0
+
+
+def _c_tangent(call: Call, args: Arguments, dc: jax.Array) -> jax.Array:
+    if call.overwrites_c:
+        return jnp.where(_is_processed(call, args), 0, dc)
+    if "beta" not in args.optional:
+        return dc
+    scaled = _scale(call, args, args.optional["beta"], dc).astype(call.dtype)
+    return jnp.where(_is_processed(call, args), scaled, dc)
 
 
 def _alpha_tangent(call: Call, args: Arguments, dalpha: jax.Array) -> jax.Array:

@@ -1,5 +1,6 @@
 """grouped_gemm, the general front end: from operands and axes to a call."""
 
+import dataclasses
 import math
 import operator
 from collections.abc import Sequence
@@ -227,7 +228,9 @@ def grouped_gemm(
     if beta is not None:
         if c is None:
             raise ValueError("beta is given without c")
-        optional["beta"] = _checked_values("beta", beta, local, compute)
+        values = _checked_values("beta", beta, local, compute)
+        call = dataclasses.replace(call, overwrites_c=isinstance(beta, int | float) and beta == 0)
+        optional["beta"] = None if call.overwrites_c else values
     if group_offset is not None:
         optional["group_offset"] = _checked_offset(group_offset, mode)
     elif local != total:

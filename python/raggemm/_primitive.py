@@ -1,6 +1,8 @@
 """The JAX primitive: its value and shape, and its lowering to the custom call."""
 
 import functools
+import math
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,7 @@ from jax.interpreters import mlir
 from jax.sharding import PartitionSpec
 
 from raggemm import _compat, _ffi
-from raggemm._call import PACKED, Arguments, Call, Mode, flat_shape, flatten
+from raggemm._call import PACKED, Arguments, Call, Mode, compute_dtype, flat_shape
 
 primitive = Primitive("grouped_gemm")
 
@@ -48,9 +50,9 @@ def _dims_arguments(call: Call, args: Arguments) -> dict[str, jax.Array]:
 
 def _optional_argument(call: Call, name: str, x: jax.Array) -> jax.Array:
     if name == "c":
-        return flatten(x, call.out, call.mode)
+        return x.reshape(flat_shape(x.shape, call.out))
     if name == "bias":
-        return x.reshape(-1, x.shape[3])
+        return x.reshape(math.prod(x.shape[:3]), x.shape[3])
     if name != "group_offset":
         return x.reshape(-1)  # alpha, beta
     if call.mode is Mode.UNIFORM:  # one problem to the custom call: a value that is wrong stands for all
@@ -58,7 +60,7 @@ def _optional_argument(call: Call, name: str, x: jax.Array) -> jax.Array:
     return x
 
 
-def _attributes(call: Call, ragged: list[str]) -> dict[str, str | bool]:
+def _attributes(call: Call, ragged: Iterable[str], operands: Iterable[str]) -> dict[str, str | bool]:
     """Those that differ from the defaults in proto/config.proto."""
     attributes: dict[str, str | bool] = {}
     for name in ("lhs", "rhs", "out"):
@@ -69,8 +71,8 @@ def _attributes(call: Call, ragged: list[str]) -> dict[str, str | bool]:
             attributes[f"{name}_layout"] = PACKED
     if ragged:
         attributes["ragged"] = ",".join(ragged)
-    if call.operands:
-        attributes["operands"] = ",".join(call.operands)
+    if operands:
+        attributes["operands"] = ",".join(operands)
     return attributes
 
 
@@ -80,22 +82,24 @@ def _custom_call(*flat, call: Call) -> jax.Array:
     dims = _dims_arguments(call, args)
     unset = jnp.zeros((0,), np.int32)
     slots = [dims.get(f"{operand}_{axis}", unset) for operand in ("lhs", "rhs", "out") for axis in ("first", "last")]
-    optional = [_optional_argument(call, name, x) for name, x in args.optional.items()]
+    optional = {name: _optional_argument(call, name, x) for name, x in args.optional.items()}
+    if "c" in optional and call.overwrites_c:
+        optional["beta"] = jnp.zeros((), compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype))
 
     groups = np.prod(args.dims[0].shape) if dims else shape[0] * shape[1]
     constant, per_group = _ffi.workspace_coefficients(len(dims))
     results = (
-        jax.ShapeDtypeStruct(flat_shape(shape, call.out, call.mode), call.dtype),
+        jax.ShapeDtypeStruct(flat_shape(shape, call.out), call.dtype),
         jax.ShapeDtypeStruct((constant + per_group * groups,), np.int64),
     )
     c_position = 2 + len(slots)
-    aliases = {c_position: 0} if "c" in args.optional else None
+    aliases = {c_position: 0} if "c" in optional else None
     out, _ = jax.ffi.ffi_call(_ffi.TARGET, results, input_output_aliases=aliases)(
-        flatten(args.lhs, call.lhs, call.mode),
-        flatten(args.rhs, call.rhs, call.mode),
+        args.lhs.reshape(flat_shape(args.lhs.shape, call.lhs)),
+        args.rhs.reshape(flat_shape(args.rhs.shape, call.rhs)),
         *slots,
-        *optional,
-        **_attributes(call, list(dims)),
+        *optional.values(),
+        **_attributes(call, dims, optional),
     )
     return out.reshape(shape)
 
