@@ -31,7 +31,7 @@ TEST_P(Epilogue, OutMayBeC) {
   for (RaggedMode mode : kAllModes) {
     for (ProblemSpec spec : StorageVariants(Base(mode))) {
       spec.c = spec.beta = true;
-      for (DType out : kFloatTypes) {
+      for (DType out : kAllFloats) {
         spec.out = out;
         TestProblem test(spec);
         test.AliasOutWithC();

@@ -38,9 +38,9 @@ class Modes : public testing::Test {
 TEST_F(Modes, EveryStorageAndMixOfDTypes) {
   for (RaggedMode mode : kAllModes) {
     for (ProblemSpec spec : StorageVariants(Base(mode))) {
-      for (DType lhs : kFloatTypes) {
-        for (DType rhs : kFloatTypes) {
-          for (DType out : kFloatTypes) {
+      for (DType lhs : kAllFloats) {
+        for (DType rhs : kAllFloats) {
+          for (DType out : kAllFloats) {
             spec.lhs = lhs;
             spec.rhs = rhs;
             spec.out = out;
@@ -88,7 +88,7 @@ TEST_F(Modes, EveryOptionalOperand) {
       spec.bias = mask & 8;
       const bool no_bias = mode == RaggedMode::kRaggedN || mode == RaggedMode::kAllRagged;
       if ((spec.beta && !spec.c) || (spec.bias && no_bias)) continue;
-      for (DType out : kFloatTypes) {
+      for (DType out : kAllFloats) {
         for (ParameterRows rows : {ParameterRows::kScalar, ParameterRows::kPerGroup}) {
           spec.out = out;
           spec.parameter_rows = rows;

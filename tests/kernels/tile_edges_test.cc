@@ -66,8 +66,8 @@ TEST_F(TileEdges, RaggedMWithLongK) {
 
 TEST_F(TileEdges, RaggedMOfEveryDType) {
   ProblemSpec spec = Spec(RaggedMode::kRaggedM, Heights());
-  for (DType lhs : kFloatTypes) {
-    for (DType rhs : kFloatTypes) {
+  for (DType lhs : kAllFloats) {
+    for (DType rhs : kAllFloats) {
       spec.lhs = lhs;
       spec.rhs = rhs;
       spec.out = lhs;
@@ -114,7 +114,7 @@ TEST_F(TileEdges, MisalignedStarts) {
   ProblemSpec spec = Spec(RaggedMode::kRaggedM, {1, 7, 16});
   spec.m = 24;
   spec.c = spec.bias = spec.alpha = spec.beta = true;
-  for (DType dtype : kFloatTypes) {
+  for (DType dtype : kAllFloats) {
     spec.lhs = spec.rhs = spec.out = dtype;
     spec.bias_type = dtype;
     for (spec.gap_elements = 0; spec.gap_elements < 4; ++spec.gap_elements) {

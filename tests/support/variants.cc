@@ -103,9 +103,9 @@ ProblemSpec RandomSpec(Random& random) {
   for (int axis = 0; axis < 3; ++axis)
     *extents[axis] = random.Below(8) == 0 ? random.Below(2) : 1 + random.Below(limit[axis]);
   if (random.Coin()) *extents[random.Below(3)] = 200 + random.Below(600);
-  spec.lhs = Choose(kFloatTypes, random);
-  spec.rhs = Choose(kFloatTypes, random);
-  spec.out = Choose(kFloatTypes, random);
+  spec.lhs = Choose(kAllFloats, random);
+  spec.rhs = Choose(kAllFloats, random);
+  spec.out = Choose(kAllFloats, random);
   spec.sizes_type = Choose({DType::kS32, DType::kS64, DType::kU32}, random);
   spec.gap_elements = random.Below(2);
   spec.seed = static_cast<uint64_t>(random.Below(int64_t{1} << 40));

@@ -11,7 +11,7 @@ namespace raggemm::test {
 
 inline constexpr RaggedMode kAllModes[] = {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN,
                                            RaggedMode::kUniform, RaggedMode::kAllRagged};
-inline constexpr DType kFloatTypes[] = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
+inline constexpr DType kAllFloats[] = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
 
 // The same problem in every way that its mode can be stored: transposes, layouts, group axes.
 std::vector<ProblemSpec> StorageVariants(const ProblemSpec& base);
