@@ -144,14 +144,22 @@ absl::StatusOr<Attributes> DecodeAttributes(const ffi::Dictionary& dictionary) {
 
 std::optional<DType> ToDType(ffi::DataType type) {
   switch (type) {
-    case ffi::F16: return DType::kF16;
-    case ffi::BF16: return DType::kBF16;
-    case ffi::F32: return DType::kF32;
-    case ffi::F64: return DType::kF64;
-    case ffi::S32: return DType::kS32;
-    case ffi::S64: return DType::kS64;
-    case ffi::U32: return DType::kU32;
-    default: return std::nullopt;
+    case ffi::F16:
+      return DType::kF16;
+    case ffi::BF16:
+      return DType::kBF16;
+    case ffi::F32:
+      return DType::kF32;
+    case ffi::F64:
+      return DType::kF64;
+    case ffi::S32:
+      return DType::kS32;
+    case ffi::S64:
+      return DType::kS64;
+    case ffi::U32:
+      return DType::kU32;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -203,9 +211,8 @@ absl::Status DecodeOperands(const ffi::RemainingArgs& operands, const Attributes
                             GroupedGemmProblem& problem) {
   const auto& named = attributes.operands;
   if (named.size() != operands.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("attribute operands (\"", attributes.config.operands(),
-                                                   "\") names ", named.size(), " optional operands, got ",
-                                                   operands.size()));
+    return absl::InvalidArgumentError(absl::StrCat("attribute operands (\"", attributes.config.operands(), "\") names ",
+                                                   named.size(), " optional operands, got ", operands.size()));
   }
   for (size_t i = 0; i < named.size(); ++i) {
     const OperandSlot& slot = *named[i];
@@ -222,16 +229,31 @@ Options DecodeOptions(const GroupedGemmConfig& config) {
   Options options;
   options.threads = static_cast<int>(config.threads());
   switch (config.executor()) {
-    case GroupedGemmConfig::Executor::AUTO: options.executor = Executor::kAuto; break;
-    case GroupedGemmConfig::Executor::OPENMP: options.executor = Executor::kOpenMp; break;
-    case GroupedGemmConfig::Executor::POOL: options.executor = Executor::kPool; break;
-    case GroupedGemmConfig::Executor::SERIAL: options.executor = Executor::kSerial; break;
+    case GroupedGemmConfig::Executor::AUTO:
+      options.executor = Executor::kAuto;
+      break;
+    case GroupedGemmConfig::Executor::OPENMP:
+      options.executor = Executor::kOpenMp;
+      break;
+    case GroupedGemmConfig::Executor::POOL:
+      options.executor = Executor::kPool;
+      break;
+    case GroupedGemmConfig::Executor::SERIAL:
+      options.executor = Executor::kSerial;
+      break;
   }
   switch (config.isa()) {
-    case GroupedGemmConfig::Isa::AUTO: break;
-    case GroupedGemmConfig::Isa::SCALAR: options.isa = Isa::kScalar; break;
-    case GroupedGemmConfig::Isa::AVX2: options.isa = Isa::kAvx2; break;
-    case GroupedGemmConfig::Isa::AVX512: options.isa = Isa::kAvx512; break;
+    case GroupedGemmConfig::Isa::AUTO:
+      break;
+    case GroupedGemmConfig::Isa::SCALAR:
+      options.isa = Isa::kScalar;
+      break;
+    case GroupedGemmConfig::Isa::AVX2:
+      options.isa = Isa::kAvx2;
+      break;
+    case GroupedGemmConfig::Isa::AVX512:
+      options.isa = Isa::kAvx512;
+      break;
   }
   return options;
 }
@@ -257,11 +279,10 @@ absl::StatusOr<DecodedCall> DecodeCall(BoundCall call) {
   if (!attributes.ok()) return attributes.status();
   DecodedCall decoded;
   GroupedGemmProblem& problem = decoded.problem;
-  for (const absl::Status& status : {DecodeMatrix("lhs", call.lhs, problem.lhs),
-                                     DecodeMatrix("rhs", call.rhs, problem.rhs),
-                                     DecodeMatrix("out", *call.out, problem.out),
-                                     DecodeDims(call, *attributes, problem),
-                                     DecodeOperands(call.operands, *attributes, problem)}) {
+  for (const absl::Status& status :
+       {DecodeMatrix("lhs", call.lhs, problem.lhs), DecodeMatrix("rhs", call.rhs, problem.rhs),
+        DecodeMatrix("out", *call.out, problem.out), DecodeDims(call, *attributes, problem),
+        DecodeOperands(call.operands, *attributes, problem)}) {
     if (!status.ok()) return status;
   }
   const absl::StatusOr<absl::Span<int64_t>> workspace = DecodeWorkspace(*call.workspace);

@@ -52,30 +52,30 @@ absl::StatusOr<Plan> PlanCall(const BoundCall& call, XlaTaskPool& pool) {
 ffi::Error Instantiate(ffi::Dictionary attributes) { return ToFfiError(ValidateAttributes(attributes)); }
 
 ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::AnyBuffer lhs, ffi::AnyBuffer rhs, ffi::AnyBuffer lhs_first,
-                   ffi::AnyBuffer lhs_last, ffi::AnyBuffer rhs_first, ffi::AnyBuffer rhs_last,
-                   ffi::AnyBuffer out_first, ffi::AnyBuffer out_last, ffi::RemainingArgs operands,
-                   ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> workspace,
-                   ffi::Dictionary attributes) {
+                   ffi::AnyBuffer lhs_last, ffi::AnyBuffer rhs_first, ffi::AnyBuffer rhs_last, ffi::AnyBuffer out_first,
+                   ffi::AnyBuffer out_last, ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> out,
+                   ffi::Result<ffi::AnyBuffer> workspace, ffi::Dictionary attributes) {
   XlaTaskPool pool(xla_pool);
-  const absl::StatusOr<Plan> plan = PlanCall({lhs, rhs, {lhs_first, lhs_last, rhs_first, rhs_last, out_first, out_last},
-                                              operands, out, workspace, attributes}, pool);
+  const absl::StatusOr<Plan> plan = PlanCall(
+      {lhs, rhs, {lhs_first, lhs_last, rhs_first, rhs_last, out_first, out_last}, operands, out, workspace, attributes},
+      pool);
   return ToFfiError(plan.ok() ? Run(*plan) : plan.status());
 }
 
 auto BindExecute() {
   return ffi::Ffi::Bind()
       .Ctx<ffi::ThreadPool>()
-      .Arg<ffi::AnyBuffer>()   // lhs
-      .Arg<ffi::AnyBuffer>()   // rhs
-      .Arg<ffi::AnyBuffer>()   // lhs_first
-      .Arg<ffi::AnyBuffer>()   // lhs_last
-      .Arg<ffi::AnyBuffer>()   // rhs_first
-      .Arg<ffi::AnyBuffer>()   // rhs_last
-      .Arg<ffi::AnyBuffer>()   // out_first
-      .Arg<ffi::AnyBuffer>()   // out_last
-      .RemainingArgs()         // named by the attribute `operands`
-      .Ret<ffi::AnyBuffer>()   // out
-      .Ret<ffi::AnyBuffer>()   // int64_workspace
+      .Arg<ffi::AnyBuffer>()  // lhs
+      .Arg<ffi::AnyBuffer>()  // rhs
+      .Arg<ffi::AnyBuffer>()  // lhs_first
+      .Arg<ffi::AnyBuffer>()  // lhs_last
+      .Arg<ffi::AnyBuffer>()  // rhs_first
+      .Arg<ffi::AnyBuffer>()  // rhs_last
+      .Arg<ffi::AnyBuffer>()  // out_first
+      .Arg<ffi::AnyBuffer>()  // out_last
+      .RemainingArgs()        // named by the attribute `operands`
+      .Ret<ffi::AnyBuffer>()  // out
+      .Ret<ffi::AnyBuffer>()  // int64_workspace
       .Attrs();
 }
 
@@ -95,6 +95,17 @@ XLA_FFI_Error* CatchAll(XLA_FFI_CallFrame* frame, Call call) {
   } catch (...) {
     error.message = "raggemm: unknown exception";
     return frame->api->XLA_FFI_Error_Create(&error);
+  }
+}
+
+template <typename MakeText>
+char* TextOrException(MakeText make_text) {
+  try {
+    return strdup(make_text().c_str());
+  } catch (const std::exception& e) {
+    return strdup(e.what());
+  } catch (...) {
+    return strdup("raggemm: unknown exception");
   }
 }
 
@@ -155,20 +166,17 @@ void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, i
   *per_group = size.per_group;
 }
 
-char* raggemm_plan_text(XLA_FFI_CallFrame* frame) try {
-  return strdup(raggemm::PlanText(frame).c_str());
-} catch (const std::exception& e) {
-  return strdup(e.what());
+char* raggemm_plan_text(XLA_FFI_CallFrame* frame) {
+  return raggemm::TextOrException([=] { return raggemm::PlanText(frame); });
 }
 
-char* raggemm_cases_json(const char* path, int32_t* ok) try {
+char* raggemm_cases_json(const char* path, int32_t* ok) {
   *ok = 0;
-  const absl::StatusOr<std::string> json = raggemm::CasesJson(path);
-  *ok = json.ok();
-  return strdup(json.ok() ? json->c_str() : std::string(json.status().message()).c_str());
-} catch (const std::exception& e) {
-  *ok = 0;
-  return strdup(e.what());
+  return raggemm::TextOrException([=] {
+    absl::StatusOr<std::string> json = raggemm::CasesJson(path);
+    *ok = json.ok();
+    return json.ok() ? *std::move(json) : std::string(json.status().message());
+  });
 }
 
 void raggemm_free(char* text) { std::free(text); }

@@ -66,7 +66,10 @@ void FillWithNan(const Array& array) {
 class Builder {
  public:
   Builder(const GroupedGemmCase& source, CaseProblem& made)
-      : source_(source), arrays_(made.arrays), problem_(made.problem), seed_(static_cast<uint64_t>(source.seed()) << 8) {}
+      : source_(source),
+        arrays_(made.arrays),
+        problem_(made.problem),
+        seed_(static_cast<uint64_t>(source.seed()) << 8) {}
 
   absl::Status Build() {
     static_cast<Array&>(problem_.lhs) = Add(source_.lhs());
@@ -87,7 +90,6 @@ class Builder {
     return arrays_.Add(ToDType(matrix.dtype()), {matrix.dims().begin(), matrix.dims().end()});
   }
 
-
   absl::Status AddSizes() {
     const google::protobuf::RepeatedField<int64_t>* const given[] = {
         &source_.lhs().first_dims(), &source_.lhs().last_dims(),  &source_.rhs().first_dims(),
@@ -99,8 +101,8 @@ class Builder {
       if (shape.empty()) shape.push_back(given[i]->size());
       const Array array = arrays_.Add(ToDType(source_.group_dtype()), shape);
       if (ElementCount(array) != given[i]->size()) {
-        return absl::InvalidArgumentError(absl::StrCat(slot.name, " has ", given[i]->size(), " values, group_shape ",
-                                                       ElementCount(array)));
+        return absl::InvalidArgumentError(
+            absl::StrCat(slot.name, " has ", given[i]->size(), " values, group_shape ", ElementCount(array)));
       }
       for (int g = 0; g < given[i]->size(); ++g) StoreInteger(array, g, given[i]->Get(g));
       problem_.*slot.operand.*slot.dims = array;

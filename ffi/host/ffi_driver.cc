@@ -107,8 +107,8 @@ bool Report(const GroupedGemmCase& source, const absl::StatusOr<CaseRun>& run) {
   if (absl::GetFlag(FLAGS_print_plan)) absl::PrintF("\n%s\n%s", source.name(), run->plan);
   const Check& check = run->check;
   const bool right = check.max_error <= 1;
-  const std::string rows = run->rows == run->recorded_rows ? absl::StrCat(run->rows)
-                                                           : absl::StrCat(run->rows, "/", run->recorded_rows);
+  const std::string rows =
+      run->rows == run->recorded_rows ? absl::StrCat(run->rows) : absl::StrCat(run->rows, "/", run->recorded_rows);
   absl::PrintF("%-34s %-10s %-15s %-6s %10s %9d %9.4f %9.2f%s\n", source.name(), Fact(run->plan, "mode"), run->dtypes,
                Fact(run->plan, "isa"), run->recorded_rows == 0 ? "-" : rows, check.compared, check.max_error,
                2e-9 * static_cast<double>(run->multiply_adds) / run->seconds, right ? "" : "  WRONG");

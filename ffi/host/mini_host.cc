@@ -31,9 +31,9 @@ XLA_FFI_Error* Unsupported(const char* function) {
 
 XLA_FFI_Error* CheckStructSize(const char* name, size_t got, size_t expected) {
   if (got == expected) return nullptr;
-  return new XLA_FFI_Error(XLA_FFI_Error_Code_INVALID_ARGUMENT, std::string(name) + ": struct_size is " +
-                                                                    std::to_string(got) + ", expected " +
-                                                                    std::to_string(expected));
+  return new XLA_FFI_Error(
+      XLA_FFI_Error_Code_INVALID_ARGUMENT,
+      std::string(name) + ": struct_size is " + std::to_string(got) + ", expected " + std::to_string(expected));
 }
 
 XLA_FFI_Error* CreateError(XLA_FFI_Error_Create_Args* args) {
@@ -118,7 +118,11 @@ class AttributeList {
       std::visit([&](const auto& v) { Add(*node, v); }, static_cast<const AttributeValue&>(value));
       ++node;
     }
-    list_ = {XLA_FFI_Attrs_STRUCT_SIZE, nullptr, static_cast<int64_t>(nodes_.size()), types_.data(), names_.data(),
+    list_ = {XLA_FFI_Attrs_STRUCT_SIZE,
+             nullptr,
+             static_cast<int64_t>(nodes_.size()),
+             types_.data(),
+             names_.data(),
              values_.data()};
   }
   AttributeList(const AttributeList&) = delete;
@@ -231,8 +235,15 @@ struct CallFrame::Storage {
         args(call.args, XLA_FFI_Args_STRUCT_SIZE, XLA_FFI_ArgType_BUFFER),
         results(call.results, XLA_FFI_Rets_STRUCT_SIZE, XLA_FFI_RetType_BUFFER),
         attributes(call.attributes),
-        frame{XLA_FFI_CallFrame_STRUCT_SIZE, nullptr, &kApi, &context, stage, args.list(), results.list(),
-              attributes.list(), nullptr} {}
+        frame{XLA_FFI_CallFrame_STRUCT_SIZE,
+              nullptr,
+              &kApi,
+              &context,
+              stage,
+              args.list(),
+              results.list(),
+              attributes.list(),
+              nullptr} {}
 
   XLA_FFI_ExecutionContext context;
   BufferList<XLA_FFI_Args, XLA_FFI_ArgType> args;
@@ -254,8 +265,8 @@ Error CheckVersion(XLA_FFI_Handler* handler) {
   XLA_FFI_Metadata metadata{};
   metadata.struct_size = XLA_FFI_Metadata_STRUCT_SIZE;
   metadata.api_version.struct_size = XLA_FFI_Api_Version_STRUCT_SIZE;
-  XLA_FFI_Metadata_Extension extension{
-      {XLA_FFI_Metadata_Extension_STRUCT_SIZE, XLA_FFI_Extension_Metadata, nullptr}, &metadata};
+  XLA_FFI_Metadata_Extension extension{{XLA_FFI_Metadata_Extension_STRUCT_SIZE, XLA_FFI_Extension_Metadata, nullptr},
+                                       &metadata};
   const Call call;
   CallFrame frame(call, XLA_FFI_ExecutionStage_EXECUTE, nullptr);
   frame.get()->extension_start = &extension.extension_base;
@@ -265,10 +276,10 @@ Error CheckVersion(XLA_FFI_Handler* handler) {
       version.minor_version <= XLA_FFI_API_MINOR) {
     return {};
   }
-  return {XLA_FFI_Error_Code_INVALID_ARGUMENT,
-          "the handler's API version " + std::to_string(version.major_version) + "." +
-              std::to_string(version.minor_version) + " is not from 0.1 to " + std::to_string(XLA_FFI_API_MAJOR) + "." +
-              std::to_string(XLA_FFI_API_MINOR)};
+  return {XLA_FFI_Error_Code_INVALID_ARGUMENT, "the handler's API version " + std::to_string(version.major_version) +
+                                                   "." + std::to_string(version.minor_version) +
+                                                   " is not from 0.1 to " + std::to_string(XLA_FFI_API_MAJOR) + "." +
+                                                   std::to_string(XLA_FFI_API_MINOR)};
 }
 
 Error Instantiate(XLA_FFI_Handler* handler, const Attributes& attributes) {

@@ -30,9 +30,7 @@ XLA_FFI_DataType ToXla(DType dtype) {
   return XLA_FFI_DataType_INVALID;
 }
 
-Buffer ToBuffer(const Array& array) {
-  return {ToXla(array.dtype), {array.dims.begin(), array.dims.end()}, array.data};
-}
+Buffer ToBuffer(const Array& array) { return {ToXla(array.dtype), {array.dims.begin(), array.dims.end()}, array.data}; }
 
 void Append(absl::string_view name, std::string& list) { absl::StrAppend(&list, list.empty() ? "" : ",", name); }
 

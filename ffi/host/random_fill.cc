@@ -30,7 +30,8 @@ template <typename T>
 void FillFractions(const Array& array, uint64_t seed) {
   const int digits = FormatOf(array.dtype).digits;
   const T unit = std::ldexp(T{1}, 1 - digits);
-  FillWith<T>(array, seed, [=](uint64_t hash) { return static_cast<T>(static_cast<int64_t>(hash) >> (64 - digits)) * unit; });
+  FillWith<T>(array, seed,
+              [=](uint64_t hash) { return static_cast<T>(static_cast<int64_t>(hash) >> (64 - digits)) * unit; });
 }
 
 // The same by table, for types that C++ has no arithmetic for.

@@ -67,8 +67,7 @@ Plugin::Plugin(const std::string& path)
     : library(path),
       instantiate(library.Find<XLA_FFI_Handler>("raggemm_grouped_gemm_v1_instantiate")),
       execute(library.Find<XLA_FFI_Handler>("raggemm_grouped_gemm_v1_execute")),
-      workspace_coefficients(
-          library.Find<WorkspaceCoefficientsFunction>("raggemm_v1_workspace_coefficients")),
+      workspace_coefficients(library.Find<WorkspaceCoefficientsFunction>("raggemm_v1_workspace_coefficients")),
       plan_text(library.Find<char*(XLA_FFI_CallFrame*)>("raggemm_plan_text")),
       free_text(library.Find<void(char*)>("raggemm_free")) {}
 

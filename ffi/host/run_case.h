@@ -27,10 +27,10 @@ struct Plugin {
 };
 
 struct RunOptions {
-  Attributes how;                                    // executor, isa, threads
+  Attributes how;                                      // executor, isa, threads
   std::optional<proto::GroupedGemmCase::DType> dtype;  // of lhs and rhs
-  int64_t max_multiply_adds = 0;                     // 0: recorded sizes
-  bool time = false;                                 // warm up and take the median of several calls
+  int64_t max_multiply_adds = 0;                       // 0: recorded sizes
+  bool time = false;                                   // warm up and take the median of several calls
 };
 
 struct CaseRun {

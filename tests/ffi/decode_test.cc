@@ -99,8 +99,10 @@ TEST(DecodeCallTest, AbsentAttributesAreTheDefaultsOfTheSchema) {
 }
 
 TEST(DecodeCallTest, ReadsOptions) {
-  const std::pair<const char*, Executor> executors[] = {
-      {"AUTO", Executor::kAuto}, {"OPENMP", Executor::kOpenMp}, {"POOL", Executor::kPool}, {"SERIAL", Executor::kSerial}};
+  const std::pair<const char*, Executor> executors[] = {{"AUTO", Executor::kAuto},
+                                                        {"OPENMP", Executor::kOpenMp},
+                                                        {"POOL", Executor::kPool},
+                                                        {"SERIAL", Executor::kSerial}};
   const std::pair<const char*, std::optional<Isa>> isas[] = {
       {"AUTO", std::nullopt}, {"SCALAR", Isa::kScalar}, {"AVX2", Isa::kAvx2}, {"AVX512", Isa::kAvx512}};
   PluginCall call({.mode = RaggedMode::kUniform, .groups = 2});

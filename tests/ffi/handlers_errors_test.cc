@@ -1,7 +1,9 @@
 // Every way to call the plugin wrongly: code and message, out untouched, and the next call works.
-#include <cstring>
+#include <deque>
 #include <functional>
 #include <limits>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -15,7 +17,21 @@ namespace {
 using ::testing::HasSubstr;
 
 // Arguments of the call below, by position.
-enum Arg { kLhs, kRhs, kLhsFirst, kLhsLast, kRhsFirst, kRhsLast, kOutFirst, kOutLast, kC, kBias, kAlpha, kBeta, kOffset };
+enum Arg {
+  kLhs,
+  kRhs,
+  kLhsFirst,
+  kLhsLast,
+  kRhsFirst,
+  kRhsLast,
+  kOutFirst,
+  kOutLast,
+  kC,
+  kBias,
+  kAlpha,
+  kBeta,
+  kOffset
+};
 enum Result { kOut, kWorkspace };
 
 // Ragged M with every optional operand: groups 1 to 3 of 5, sizes 3, 4, 0, 6, 2 in 17 rows.
@@ -53,58 +69,82 @@ void Move(void*& data, int64_t bytes) { data = static_cast<char*>(data) + bytes;
 void SetSizes(host::Call& call, std::initializer_list<Arg> args, std::vector<int64_t> values) {
   static std::deque<std::vector<int64_t>> kept;
   kept.push_back(std::move(values));
-  for (Arg arg : args) call.args[arg] = {XLA_FFI_DataType_S64, {static_cast<int64_t>(kept.back().size())}, kept.back().data()};
+  for (Arg arg : args)
+    call.args[arg] = {XLA_FFI_DataType_S64, {static_cast<int64_t>(kept.back().size())}, kept.back().data()};
 }
 
 constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
 
 const BadCall kBadAttributes[] = {
-    {"UnknownAttribute", [](host::Call& c) { c.attributes["colour"] = true; },
-     {"unknown attribute \"colour\"; allowed: lhs_is_trans, rhs_is_trans, lhs_axis_boundary", "threads, ragged, operands"}},
-    {"AttributeBoolAsInt", [](host::Call& c) { c.attributes["lhs_is_trans"] = int64_t{1}; },
+    {"UnknownAttribute",
+     [](host::Call& c) { c.attributes["colour"] = true; },
+     {"unknown attribute \"colour\"; allowed: lhs_is_trans, rhs_is_trans, lhs_axis_boundary",
+      "threads, ragged, operands"}},
+    {"AttributeBoolAsInt",
+     [](host::Call& c) { c.attributes["lhs_is_trans"] = int64_t{1}; },
      {"attribute lhs_is_trans: expected bool, got int64"}},
-    {"AttributeIntAsText", [](host::Call& c) { c.attributes["threads"] = Text("2"); },
+    {"AttributeIntAsText",
+     [](host::Call& c) { c.attributes["threads"] = Text("2"); },
      {"attribute threads: expected int64, got string"}},
-    {"AttributeIntTooNarrow", [](host::Call& c) { c.attributes["rhs_axis_boundary"] = int32_t{-1}; },
+    {"AttributeIntTooNarrow",
+     [](host::Call& c) { c.attributes["rhs_axis_boundary"] = int32_t{-1}; },
      {"attribute rhs_axis_boundary: expected int64, got int32"}},
-    {"AttributeEnumAsInt", [](host::Call& c) { c.attributes["lhs_layout"] = int64_t{1}; },
+    {"AttributeEnumAsInt",
+     [](host::Call& c) { c.attributes["lhs_layout"] = int64_t{1}; },
      {"attribute lhs_layout: expected string, got int64"}},
-    {"AttributeTextAsFloat", [](host::Call& c) { c.attributes["ragged"] = 1.5; },
+    {"AttributeTextAsFloat",
+     [](host::Call& c) { c.attributes["ragged"] = 1.5; },
      {"attribute ragged: expected string, got float64"}},
-    {"AttributeAsArray", [](host::Call& c) { c.attributes["executor"] = std::vector<int64_t>{1}; },
+    {"AttributeAsArray",
+     [](host::Call& c) { c.attributes["executor"] = std::vector<int64_t>{1}; },
      {"attribute executor: expected string, got neither bool, int64 nor string"}},
-    {"AttributeAsDictionary", [](host::Call& c) { c.attributes["isa"] = host::Attributes{{"x", true}}; },
+    {"AttributeAsDictionary",
+     [](host::Call& c) {
+       c.attributes["isa"] = host::Attributes{{"x", true}};
+     },
      {"attribute isa: expected string, got neither"}},
-    {"UnknownLayout", [](host::Call& c) { c.attributes["rhs_layout"] = Text("DENSE"); },
+    {"UnknownLayout",
+     [](host::Call& c) { c.attributes["rhs_layout"] = Text("DENSE"); },
      {"attribute rhs_layout: unknown value \"DENSE\"; allowed: STRIDED, PACKED"}},
-    {"UnknownExecutor", [](host::Call& c) { c.attributes["executor"] = Text("pool"); },
+    {"UnknownExecutor",
+     [](host::Call& c) { c.attributes["executor"] = Text("pool"); },
      {"attribute executor: unknown value \"pool\"; allowed: AUTO, OPENMP, POOL, SERIAL"}},
-    {"UnknownIsa", [](host::Call& c) { c.attributes["isa"] = Text("SSE2"); },
+    {"UnknownIsa",
+     [](host::Call& c) { c.attributes["isa"] = Text("SSE2"); },
      {"attribute isa: unknown value \"SSE2\"; allowed: AUTO, SCALAR, AVX2, AVX512"}},
     {"NegativeThreads", [](host::Call& c) { c.attributes["threads"] = int64_t{-3}; }, {"threads", "-3"}},
     {"TooManyThreads", [](host::Call& c) { c.attributes["threads"] = kHuge; }, {"threads", "9223372036854775807"}},
-    {"UnknownRagged", [](host::Call& c) { c.attributes["ragged"] = Text("lhs_first,out_top"); },
-     {"attribute ragged: unknown entry \"out_top\"; allowed: lhs_first, lhs_last, rhs_first, rhs_last, out_first, out_last"}},
-    {"RepeatedRagged", [](host::Call& c) { c.attributes["ragged"] = Text("lhs_first,lhs_first"); },
+    {"UnknownRagged",
+     [](host::Call& c) { c.attributes["ragged"] = Text("lhs_first,out_top"); },
+     {"attribute ragged: unknown entry \"out_top\"; allowed: lhs_first, lhs_last, rhs_first, rhs_last, out_first, "
+      "out_last"}},
+    {"RepeatedRagged",
+     [](host::Call& c) { c.attributes["ragged"] = Text("lhs_first,lhs_first"); },
      {"attribute ragged: \"lhs_first\" is given twice"}},
-    {"SpaceInRagged", [](host::Call& c) { c.attributes["ragged"] = Text("lhs_first, out_first"); },
+    {"SpaceInRagged",
+     [](host::Call& c) { c.attributes["ragged"] = Text("lhs_first, out_first"); },
      {"unknown entry \" out_first\""}},
-    {"UnknownOperand", [](host::Call& c) { c.attributes["operands"] = Text("gamma"); },
+    {"UnknownOperand",
+     [](host::Call& c) { c.attributes["operands"] = Text("gamma"); },
      {"attribute operands: unknown entry \"gamma\"; allowed: c, bias, alpha, beta, group_offset"}},
-    {"RepeatedOperand", [](host::Call& c) { c.attributes["operands"] = Text("c,bias,c,beta,group_offset"); },
+    {"RepeatedOperand",
+     [](host::Call& c) { c.attributes["operands"] = Text("c,bias,c,beta,group_offset"); },
      {"attribute operands: \"c\" is given twice"}},
     {"EmptyOperand", [](host::Call& c) { c.attributes["operands"] = Text("c,"); }, {"unknown entry \"\""}},
 };
 
 const BadCall kBadShapes[] = {
-    {"TooFewOperands", [](host::Call& c) { c.args.pop_back(); },
+    {"TooFewOperands",
+     [](host::Call& c) { c.args.pop_back(); },
      {"attribute operands (\"c,bias,alpha,beta,group_offset\") names 5 optional operands, got 4"}},
     {"TooManyOperands", [](host::Call& c) { c.args.push_back(c.args.back()); }, {"names 5 optional operands, got 6"}},
     {"TooFewArguments", [](host::Call& c) { c.args.resize(3); }, {"Wrong number of arguments"}},
     {"NoWorkspace", [](host::Call& c) { c.results.pop_back(); }, {"Wrong number of results"}},
-    {"UnsetDimsWithValues", [](host::Call& c) { c.args[kRhsFirst] = c.args[kLhsFirst]; },
+    {"UnsetDimsWithValues",
+     [](host::Call& c) { c.args[kRhsFirst] = c.args[kLhsFirst]; },
      {"rhs_first: not named by the attribute ragged (\"lhs_first,out_first\"), so its shape must be [0], got [5]"}},
-    {"SetDimsUnnamed", [](host::Call& c) { c.attributes["ragged"] = Text("lhs_first"); },
+    {"SetDimsUnnamed",
+     [](host::Call& c) { c.attributes["ragged"] = Text("lhs_first"); },
      {"out_first: not named by the attribute ragged"}},
     {"NoSuchMode",
      [](host::Call& c) {
@@ -112,12 +152,14 @@ const BadCall kBadShapes[] = {
        c.args[kLhsLast] = c.args[kLhsFirst];
      },
      {"lhs_first,lhs_last,out_first"}},
-    {"UnsupportedMatrixType", [](host::Call& c) { c.args[kLhs].dtype = XLA_FFI_DataType_F8E4M3FN; },
+    {"UnsupportedMatrixType",
+     [](host::Call& c) { c.args[kLhs].dtype = XLA_FFI_DataType_F8E4M3FN; },
      {"lhs: unsupported element type F8E4M3FN"}},
     {"ComplexC", [](host::Call& c) { c.args[kC].dtype = XLA_FFI_DataType_C64; }, {"c: unsupported element type C64"}},
     {"IntegerMatrix", [](host::Call& c) { c.args[kRhs].dtype = XLA_FFI_DataType_S32; }, {"rhs", "s32"}},
     {"FloatSizes", [](host::Call& c) { c.args[kLhsFirst].dtype = XLA_FFI_DataType_F64; }, {"lhs_first", "f64"}},
-    {"ByteSizes", [](host::Call& c) { c.args[kOutFirst].dtype = XLA_FFI_DataType_U8; },
+    {"ByteSizes",
+     [](host::Call& c) { c.args[kOutFirst].dtype = XLA_FFI_DataType_U8; },
      {"out_first: unsupported element type U8"}},
     {"FloatOffset", [](host::Call& c) { c.args[kOffset].dtype = XLA_FFI_DataType_F32; }, {"group_offset", "f32"}},
     {"OtherTypeOfC", [](host::Call& c) { c.args[kC].dtype = XLA_FFI_DataType_BF16; }, {"c", "bf16", "f32"}},
@@ -127,13 +169,43 @@ const BadCall kBadShapes[] = {
     {"FlatRhs", [](host::Call& c) { c.args[kRhs].dims = {324}; }, {"rhs"}},
     {"BoundaryOutside", [](host::Call& c) { c.attributes["lhs_axis_boundary"] = int64_t{7}; }, {"lhs", "7"}},
     {"BoundaryBelow", [](host::Call& c) { c.attributes["out_axis_boundary"] = int64_t{-4}; }, {"out", "-4"}},
-    {"OtherK", [](host::Call& c) { c.args[kRhs].dims = {3, 8, 12}; }, {"K = 9", "K = 8"}},
-    {"OtherN", [](host::Call& c) { c.results[kOut].dims = {17, 11}; c.args[kC].dims = {17, 11}; }, {"N = 12", "N = 11"}},
-    {"OtherM", [](host::Call& c) { c.results[kOut].dims = {16, 12}; c.args[kC].dims = {16, 12}; }, {"M = 17", "M = 16"}},
-    {"TooManyLocalGroups", [](host::Call& c) { c.args[kRhs].dims = {6, 9, 12}; }, {"rhs", "6", "5"}},
-    {"OtherShapeOfC", [](host::Call& c) { c.args[kC].dims = {12, 17}; }, {"c", "[12,17]", "[17,12]"}},
-    {"RowsOfBias", [](host::Call& c) { c.args[kBias].dims = {2, 12}; }, {"bias", "[2,12]", "3"}},
-    {"ColumnsOfBias", [](host::Call& c) { c.args[kBias].dims = {3, 11}; }, {"bias", "[3,11]", "12"}},
+    {"OtherK",
+     [](host::Call& c) {
+       c.args[kRhs].dims = {3, 8, 12};
+     },
+     {"K = 9", "K = 8"}},
+    {"OtherN",
+     [](host::Call& c) {
+       c.results[kOut].dims = {17, 11};
+       c.args[kC].dims = {17, 11};
+     },
+     {"N = 12", "N = 11"}},
+    {"OtherM",
+     [](host::Call& c) {
+       c.results[kOut].dims = {16, 12};
+       c.args[kC].dims = {16, 12};
+     },
+     {"M = 17", "M = 16"}},
+    {"TooManyLocalGroups",
+     [](host::Call& c) {
+       c.args[kRhs].dims = {6, 9, 12};
+     },
+     {"rhs", "6", "5"}},
+    {"OtherShapeOfC",
+     [](host::Call& c) {
+       c.args[kC].dims = {12, 17};
+     },
+     {"c", "[12,17]", "[17,12]"}},
+    {"RowsOfBias",
+     [](host::Call& c) {
+       c.args[kBias].dims = {2, 12};
+     },
+     {"bias", "[2,12]", "3"}},
+    {"ColumnsOfBias",
+     [](host::Call& c) {
+       c.args[kBias].dims = {3, 11};
+     },
+     {"bias", "[3,11]", "12"}},
     {"LengthOfAlpha", [](host::Call& c) { c.args[kAlpha].dims = {5}; }, {"alpha", "[5]", "3"}},
     {"LengthOfBeta", [](host::Call& c) { c.args[kBeta].dims = {4}; }, {"beta", "[4]", "3"}},
     {"BetaWithoutC",
@@ -143,13 +215,28 @@ const BadCall kBadShapes[] = {
      },
      {"beta", "without c"}},
     {"LengthsOfDims", [](host::Call& c) { c.args[kOutFirst].dims = {4}; }, {"out_first", "[4]", "lhs_first", "[5]"}},
-    {"RankOfDims", [](host::Call& c) { c.args[kLhsFirst].dims = c.args[kOutFirst].dims = {1, 5}; },
+    {"RankOfDims",
+     [](host::Call& c) {
+       c.args[kLhsFirst].dims = c.args[kOutFirst].dims = {1, 5};
+     },
      {"lhs_first", "[1,5]", "[P,R,G]"}},
-    {"ShapeOfOffset", [](host::Call& c) { c.args[kOffset].dims = {1, 1, 1}; }, {"group_offset", "shape"}},
-    {"ShapeOverflows", [](host::Call& c) { c.args[kLhs].dims = {kHuge, kHuge}; }, {"lhs", "overflow"}},
-    {"IntWorkspaceOfOtherType", [](host::Call& c) { c.results[kWorkspace].dtype = XLA_FFI_DataType_S32; },
+    {"ShapeOfOffset",
+     [](host::Call& c) {
+       c.args[kOffset].dims = {1, 1, 1};
+     },
+     {"group_offset", "shape"}},
+    {"ShapeOverflows",
+     [](host::Call& c) {
+       c.args[kLhs].dims = {kHuge, kHuge};
+     },
+     {"lhs", "overflow"}},
+    {"IntWorkspaceOfOtherType",
+     [](host::Call& c) { c.results[kWorkspace].dtype = XLA_FFI_DataType_S32; },
      {"int64_workspace: expected a vector of S64, got S32"}},
-    {"WorkspaceOfOtherRank", [](host::Call& c) { c.results[kWorkspace].dims = {1, 100}; },
+    {"WorkspaceOfOtherRank",
+     [](host::Call& c) {
+       c.results[kWorkspace].dims = {1, 100};
+     },
      {"int64_workspace: expected a vector of S64, got S64[1,100]"}},
     {"WorkspaceTooSmallByOne", [](host::Call& c) { --c.results[kWorkspace].dims[0]; }, {"int64_workspace", "needed"}},
 };
@@ -164,18 +251,32 @@ const BadCall kBadData[] = {
     {"MisalignedLhs", [](host::Call& c) { Move(c.args[kLhs].data, 2); }, {"lhs: data", "not aligned"}},
     {"MisalignedSizes", [](host::Call& c) { Move(c.args[kLhsFirst].data, 4); }, {"lhs_first: data", "not aligned"}},
     {"MisalignedOut", [](host::Call& c) { Move(c.results[kOut].data, 1); }, {"out: data", "not aligned"}},
-    {"MisalignedWorkspace", [](host::Call& c) { Move(c.results[kWorkspace].data, 4); },
+    {"MisalignedWorkspace",
+     [](host::Call& c) { Move(c.results[kWorkspace].data, 4); },
      {"int64_workspace: data", "not aligned"}},
     {"OutIsLhs", [](host::Call& c) { c.args[kLhs].data = c.results[kOut].data; }, {"out overlaps lhs"}},
-    {"OutIsPartOfC", [](host::Call& c) { c.args[kC].data = c.results[kOut].data, Move(c.args[kC].data, 4); },
+    {"OutIsPartOfC",
+     [](host::Call& c) { c.args[kC].data = c.results[kOut].data, Move(c.args[kC].data, 4); },
      {"out overlaps c in part"}},
-    {"NegativeSize", [](host::Call& c) { SetSizes(c, {kLhsFirst, kOutFirst}, {3, 4, -1, 6, 2}); },
+    {"NegativeSize",
+     [](host::Call& c) {
+       SetSizes(c, {kLhsFirst, kOutFirst}, {3, 4, -1, 6, 2});
+     },
      {"lhs_first: group 2 has size -1"}},
-    {"NegativeSizeInOut", [](host::Call& c) { SetSizes(c, {kOutFirst}, {3, 4, 0, -6, 2}); },
+    {"NegativeSizeInOut",
+     [](host::Call& c) {
+       SetSizes(c, {kOutFirst}, {3, 4, 0, -6, 2});
+     },
      {"out_first: group 3 has size -6"}},
-    {"SumAboveExtent", [](host::Call& c) { SetSizes(c, {kLhsFirst, kOutFirst}, {3, 4, 0, 6, 5}); },
+    {"SumAboveExtent",
+     [](host::Call& c) {
+       SetSizes(c, {kLhsFirst, kOutFirst}, {3, 4, 0, 6, 5});
+     },
      {"lhs_first: group 4 has size 5", "13", "17"}},
-    {"SumOverflows", [](host::Call& c) { SetSizes(c, {kLhsFirst, kOutFirst}, {3, kHuge, kHuge, kHuge, kHuge}); },
+    {"SumOverflows",
+     [](host::Call& c) {
+       SetSizes(c, {kLhsFirst, kOutFirst}, {3, kHuge, kHuge, kHuge, kHuge});
+     },
      {"lhs_first: group 1 has size 9223372036854775807", "17"}},
     {"UnsignedSumOverflows",
      [](host::Call& c) {
@@ -183,11 +284,15 @@ const BadCall kBadData[] = {
        for (Arg arg : {kLhsFirst, kOutFirst}) c.args[arg].dtype = XLA_FFI_DataType_U32, c.args[arg].dims = {5};
      },
      {"lhs_first: group 0 has size 4294967295", "17"}},
-    {"SizesDisagree", [](host::Call& c) { SetSizes(c, {kOutFirst}, {3, 4, 1, 5, 2}); },
+    {"SizesDisagree",
+     [](host::Call& c) {
+       SetSizes(c, {kOutFirst}, {3, 4, 1, 5, 2});
+     },
      {"lhs_first", "out_first", "group 2", "0", "1"}},
     {"OffsetBelow", [](host::Call& c) { SetSizes(c, {kOffset}, {-1}); }, {"group_offset: value -1", "[0, 2]"}},
     {"OffsetAbove", [](host::Call& c) { SetSizes(c, {kOffset}, {3}); }, {"group_offset: value 3", "[0, 2]"}},
-    {"OffsetOverflows", [](host::Call& c) { SetSizes(c, {kOffset}, {kHuge}); },
+    {"OffsetOverflows",
+     [](host::Call& c) { SetSizes(c, {kOffset}, {kHuge}); },
      {"group_offset: value 9223372036854775807"}},
 };
 
@@ -237,6 +342,41 @@ TEST(BadFrameTest, SizeAndStageAreChecked) {
   EXPECT_THAT(host::Invoke(ThePlugin().execute, other_size).message, HasSubstr("XLA_FFI_CallFrame size"));
   host::CallFrame other_stage(call.call, XLA_FFI_ExecutionStage_PREPARE, nullptr);
   EXPECT_THAT(host::Invoke(ThePlugin().execute, other_stage).message, HasSubstr("execution stage"));
+}
+
+// A host whose API throws where it should return an error.
+class ThrowingRunner : public host::TaskRunner {
+ public:
+  explicit ThrowingRunner(std::function<void()> fail) : fail_(std::move(fail)) {}
+  int64_t num_threads() const override {
+    fail_();
+    return 1;
+  }
+  void Schedule(XLA_FFI_Task*, void*) override {}
+
+ private:
+  std::function<void()> fail_;
+};
+
+TEST(ExceptionTest, NothingIsThrownAcrossTheBorder) {
+  PluginCall call(EveryOperand());
+  ThrowingRunner no_memory([] { throw std::bad_alloc(); }), broken([] { throw std::runtime_error("broken"); }),
+      odd([] { throw 7; });
+  host::Error error = call.Run(&no_memory);
+  EXPECT_EQ(error.code, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED);
+  EXPECT_EQ(error.message, "raggemm: out of memory");
+  error = call.Run(&broken);
+  EXPECT_EQ(error.code, XLA_FFI_Error_Code_INTERNAL);
+  EXPECT_EQ(error.message, "broken");
+  error = call.Run(&odd);
+  EXPECT_EQ(error.code, XLA_FFI_Error_Code_INTERNAL);
+  EXPECT_THAT(error.message, HasSubstr("unknown exception"));
+  EXPECT_TRUE(call.OutIsUntouched());
+
+  host::CallFrame frame(call.call, XLA_FFI_ExecutionStage_EXECUTE, &broken);
+  char* text = ThePlugin().plan_text(frame.get());
+  EXPECT_STREQ(text, "broken");
+  ThePlugin().free_text(text);
 }
 
 TEST(IsaTest, OneThatTheCpuLacksIsAnErrorAndNoFallback) {

@@ -100,7 +100,7 @@ TEST(HandlersTest, EveryExecutorAndThreadCountHasTheSameBits) {
 
 TEST(HandlersTest, StartsAlignedToTheElementOnly) {
   host::ThreadPool pool(2);
-  for (DType dtype : kFloatTypes) {
+  for (DType dtype : kAllFloats) {
     for (int64_t gap = 0; gap < 5; ++gap) {
       ProblemSpec spec = ManyTiles();
       spec.m = 45, spec.n = 37, spec.k = 50, spec.sizes = {13, 0, 1, 20, 6};

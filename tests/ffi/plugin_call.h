@@ -28,12 +28,10 @@ class PluginCall {
  public:
   explicit PluginCall(const ProblemSpec& spec)
       : problem_(spec),
-        workspace_(DType::kS64,
-                   {host::WorkspaceElements(problem_.problem, ThePlugin().workspace_coefficients)}),
+        workspace_(DType::kS64, {host::WorkspaceElements(problem_.problem, ThePlugin().workspace_coefficients)}),
         expected_(ExpectedOut(problem_.problem).value()),
-        call(host::MakeCall(problem_.problem,
-                            absl::MakeSpan(static_cast<int64_t*>(workspace_.buffer().data()),
-                                           workspace_.buffer().size() / sizeof(int64_t)))) {}
+        call(host::MakeCall(problem_.problem, absl::MakeSpan(static_cast<int64_t*>(workspace_.buffer().data()),
+                                                             workspace_.buffer().size() / sizeof(int64_t)))) {}
 
   TestProblem& problem() { return problem_; }
 

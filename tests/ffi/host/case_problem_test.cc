@@ -72,10 +72,31 @@ TEST(SetMatrixDTypeTest, OutIsF32ButF64ForF64) {
 
 TEST(MakeCaseProblemTest, SetsWhatTheCaseNames) {
   const auto made = MakeCaseProblem(Parse(R"pb(
-    config { ragged: "lhs_last,out_first" lhs_is_trans: true lhs_layout: PACKED rhs_axis_boundary: 2
-             operands: "c,beta,group_offset" }
-    lhs { dims: [3,12] last_dims: [5,0,7] } rhs { dims: [2,3,6] } out { dims: [12,6] dtype: F16 first_dims: [5,0,7] }
-    beta { dims: [2] values: [0, -1.5] } group_offset { values: [1] dtype: S64 }
+    config {
+      ragged: "lhs_last,out_first"
+      lhs_is_trans: true
+      lhs_layout: PACKED
+      rhs_axis_boundary: 2
+      operands: "c,beta,group_offset"
+    }
+    lhs {
+      dims: [ 3, 12 ]
+      last_dims: [ 5, 0, 7 ]
+    }
+    rhs { dims: [ 2, 3, 6 ] }
+    out {
+      dims: [ 12, 6 ]
+      dtype: F16
+      first_dims: [ 5, 0, 7 ]
+    }
+    beta {
+      dims: [ 2 ]
+      values: [ 0, -1.5 ]
+    }
+    group_offset {
+      values: [ 1 ]
+      dtype: S64
+    }
     group_dtype: S64)pb"));
   ASSERT_TRUE(made.ok()) << made.status();
   const GroupedGemmProblem& p = made->problem;
@@ -96,19 +117,27 @@ TEST(MakeCaseProblemTest, SetsWhatTheCaseNames) {
 
 TEST(MakeCaseProblemTest, WrongNumberOfValuesIsAnError) {
   EXPECT_THAT(MakeCaseProblem(Parse(R"pb(
-                config { ragged: "lhs_first" } lhs { dims: [3,1] first_dims: [1,2] } group_shape: [1,1,3])pb"))
+                config { ragged: "lhs_first" }
+                lhs {
+                  dims: [ 3, 1 ]
+                  first_dims: [ 1, 2 ]
+                }
+                group_shape: [ 1, 1, 3 ])pb"))
                   .status()
                   .message(),
               HasSubstr("lhs_first has 2 values"));
-  EXPECT_THAT(MakeCaseProblem(Parse(R"pb(config { operands: "group_offset" } name: "x")pb")).status().message(),
+  EXPECT_THAT(MakeCaseProblem(Parse(R"pb(config { operands: "group_offset" }
+                                         name: "x")pb"))
+                  .status()
+                  .message(),
               HasSubstr("case x: group_offset has 0 values"));
 }
 
 TEST(MakeCaseProblemTest, OperandsAreRandomInEveryTypeAndRepeatable) {
   for (const char* dtype : {"F16", "BF16", "F32", "F64"}) {
     SCOPED_TRACE(dtype);
-    const GroupedGemmCase c = Parse(std::string("lhs { dims: [40,50] dtype: ") + dtype + " } rhs { dims: [40,50] dtype: " +
-                                    dtype + " } out {}");
+    const GroupedGemmCase c = Parse(std::string("lhs { dims: [40,50] dtype: ") + dtype +
+                                    " } rhs { dims: [40,50] dtype: " + dtype + " } out {}");
     const auto first = MakeCaseProblem(c), again = MakeCaseProblem(c);
     std::set<double> values;
     double sum = 0;

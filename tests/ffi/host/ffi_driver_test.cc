@@ -89,22 +89,34 @@ TEST(FfiDriverTest, PrintsPlans) {
 
 TEST(FfiDriverTest, WrongCaseFailsAndTheOthersRun) {
   const Outcome outcome = Drive(WriteCases(R"pb(
-    cases {
-      name: "bad"
-      config { ragged: "lhs_first,out_first" }
-      lhs { dims: [ 4, 2 ] first_dims: [ 3, 2 ] }
-      rhs { dims: [ 2, 2, 3 ] }
-      out { dims: [ 4, 3 ] first_dims: [ 3, 2 ] }
-    }
-    cases { name: "good" K: 3 N: 4 group_sizes: [ 2, 1 ] })pb") + "--all");
+                                  cases {
+                                    name: "bad"
+                                    config { ragged: "lhs_first,out_first" }
+                                    lhs {
+                                      dims: [ 4, 2 ]
+                                      first_dims: [ 3, 2 ]
+                                    }
+                                    rhs { dims: [ 2, 2, 3 ] }
+                                    out {
+                                      dims: [ 4, 3 ]
+                                      first_dims: [ 3, 2 ]
+                                    }
+                                  }
+                                  cases {
+                                    name: "good"
+                                    K: 3
+                                    N: 4
+                                    group_sizes: [ 2, 1 ]
+                                  })pb") +
+                                "--all");
   EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.text, AllOf(HasSubstr("ERROR INVALID_ARGUMENT: lhs_first: group 1 has size 2"),
-                                  HasSubstr("2 cases, 1 wrong")));
+  EXPECT_THAT(outcome.text,
+              AllOf(HasSubstr("ERROR INVALID_ARGUMENT: lhs_first: group 1 has size 2"), HasSubstr("2 cases, 1 wrong")));
 }
 
 TEST(FfiDriverTest, WrongUseEndsWithTwo) {
-  for (const char* arguments : {"", "--all --list", "--case=no-such-case", "--all --dtype=f8", "--list extra",
-                                "--cases=no-such-file --all"}) {
+  for (const char* arguments :
+       {"", "--all --list", "--case=no-such-case", "--all --dtype=f8", "--list extra", "--cases=no-such-file --all"}) {
     const Outcome outcome = Drive(arguments);
     EXPECT_EQ(outcome.exit_code, 2) << arguments << "\n" << outcome.text;
     EXPECT_THAT(outcome.text, HasSubstr("ffi_driver: "));

@@ -52,8 +52,7 @@ XLA_FFI_Error* SchedulingHandler(XLA_FFI_CallFrame* frame) {
                                            &threads};
   if (XLA_FFI_Error* error = frame->api->XLA_FFI_ThreadPool_NumThreads(&count)) return error;
   XLA_FFI_ThreadPool_Schedule_Args schedule{XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE, nullptr, frame->ctx,
-                                            [](void* data) { *static_cast<std::atomic<int>*>(data) += 1; },
-                                            &tasks_run};
+                                            [](void* data) { *static_cast<std::atomic<int>*>(data) += 1; }, &tasks_run};
   for (int64_t i = 0; i < 10 * threads; ++i) {
     if (XLA_FFI_Error* error = frame->api->XLA_FFI_ThreadPool_Schedule(&schedule)) return error;
   }
@@ -72,7 +71,9 @@ TEST(CallFrameTest, HasTheSizesAndOrderOfTheAbi) {
   double data[6];
   const Call call{{{XLA_FFI_DataType_F64, {2, 3}, data}, {XLA_FFI_DataType_S32, {0}, nullptr}},
                   {{XLA_FFI_DataType_BF16, {}, data}},
-                  {{"zeta", true}, {"alpha", int64_t{-7}}, {"mid", std::string("text")},
+                  {{"zeta", true},
+                   {"alpha", int64_t{-7}},
+                   {"mid", std::string("text")},
                    {"inner", Attributes{{"b", 1.5}, {"a", std::vector<int64_t>{1, 2, 3}}}}}};
   CallFrame frame(call, XLA_FFI_ExecutionStage_EXECUTE, nullptr);
   const XLA_FFI_CallFrame* f = frame.get();
@@ -136,8 +137,8 @@ TEST(ApiTest, UnsupportedFunctionsSaySo) {
   const int64_t before = LiveErrors();
   const Error error = Execute(
       [](XLA_FFI_CallFrame* frame) -> XLA_FFI_Error* {
-        XLA_FFI_DeviceMemory_Allocate_Args args{XLA_FFI_DeviceMemory_Allocate_Args_STRUCT_SIZE, nullptr, frame->ctx, 8,
-                                                8, nullptr};
+        XLA_FFI_DeviceMemory_Allocate_Args args{
+            XLA_FFI_DeviceMemory_Allocate_Args_STRUCT_SIZE, nullptr, frame->ctx, 8, 8, nullptr};
         api_error = TakeText(frame->api, frame->api->XLA_FFI_DeviceMemory_Allocate(&args));
         return nullptr;
       },
