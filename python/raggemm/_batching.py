@@ -39,7 +39,7 @@ def _into_replicas(call: Call, args: Arguments, axes: Arguments, size: int) -> j
     optional = {}
     for name, x in args.optional.items():
         axis = axes.optional[name]
-        for_all_replicas = axis is None and x.shape[1] == 1 and name in ("alpha", "beta", "bias")
+        for_all_replicas = axis is None and x.shape[1] == 1 and name != "c"
         optional[name] = x if for_all_replicas else merge(x, axis)
     dims = tuple(map(merge, args.dims, axes.dims))
     return apply(call, Arguments(merge(args.lhs, axes.lhs), args.rhs, dims, optional))

@@ -9,9 +9,9 @@ array, with P independent problems in front, and R replicas or G groups next:
     shared         [P,1,x,y]       one matrix for all groups
     both           [P,1,length]    1-D, packed
 
-Every dims array is [P,R,G], every group_offset [P,R]. alpha and beta are [P,1,G] or [P,R,G], bias is [P,1,G,N] or
-[P,R,G,N], c is as out. Replicas share their problem's matrices for each group; ragged K sums over them. Ragged N
-and all ragged have R = 1.
+Every dims array is [P,R,G]. What may be common to the replicas has 1 or R there: group_offset [P,1|R], alpha and beta
+[P,1|R,G], bias [P,1|R,G,N]. c is as out. Replicas share their problem's matrices for each group; ragged K sums over
+them. Ragged N and all ragged have R = 1.
 """
 
 import dataclasses

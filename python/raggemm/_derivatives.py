@@ -15,7 +15,7 @@ from jax.interpreters import ad
 
 from raggemm._call import PACKED, Arguments, Call, Mode, Storage, compute_dtype
 from raggemm._primitive import primitive
-from raggemm._rewrites import apply, has_one_group
+from raggemm._rewrites import apply, as_problems, has_one_group
 
 
 def _compute_dtype(call: Call, args: Arguments):
@@ -43,8 +43,8 @@ def _per_element(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.A
     optional = args.only("group_offset").optional
     p, r, groups, width = values.shape
     if r != 1:  # the replicas differ, so that each becomes a problem
-        sizes = sizes.reshape(p * r, 1, sizes.shape[2])
-        optional = {name: x.reshape(p * r, 1) for name, x in optional.items()}
+        sizes = as_problems(sizes, r)
+        optional = {name: as_problems(x, r) for name, x in optional.items()}
     values = values.reshape(p * r, groups, 1, width)
     ones = jnp.ones((*sizes.shape[:2], length, 1), _compute_dtype(call, args))
     spread = Call(lhs=Storage(first=0), rhs=Storage(), out=Storage(first=0), dtype=dtype, num_dims=1)

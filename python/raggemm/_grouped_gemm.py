@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from raggemm._call import OPTIONAL, PACKED, STRIDED, Arguments, Call, Mode, Storage, compute_dtype
 from raggemm._operands import Operand, check_contraction, check_float, check_layout, float_array, integer_array
@@ -141,13 +142,13 @@ def _checked_values(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
 
 
 def _checked_offset(x: Any, mode: Mode) -> jax.Array | None:
-    x = integer_array("group_offset", x)
-    if x.shape not in ((), (1,)):
-        raise ValueError(f"group_offset: shape is {x.shape}, must be () or (1,)")
+    offset = integer_array("group_offset", x)
+    if offset.shape not in ((), (1,)):
+        raise ValueError(f"group_offset: shape is {offset.shape}, must be () or (1,)")
     if mode in (Mode.RAGGED_M, Mode.RAGGED_K) or isinstance(x, jax.core.Tracer):  # the custom call checks the value
-        return x.reshape(1, 1)
-    if x.item() != 0:
-        raise ValueError(f"group_offset is {x.item()}, must be 0 but for ragged M and ragged K")
+        return offset.reshape(1, 1)
+    if (value := np.asarray(x).item()) != 0:
+        raise ValueError(f"group_offset is {value}, must be 0 but for ragged M and ragged K")
     return None
 
 

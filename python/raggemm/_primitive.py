@@ -48,7 +48,7 @@ def _dims_arguments(call: Call, args: Arguments) -> dict[str, jax.Array]:
     return named
 
 
-def _optional_argument(call: Call, name: str, x: jax.Array) -> jax.Array:
+def _optional_argument(call: Call, name: str, x: jax.Array, replicas: int) -> jax.Array:
     if name == "c":
         return x.reshape(flat_shape(x.shape, call.out))
     if name == "bias":
@@ -57,7 +57,7 @@ def _optional_argument(call: Call, name: str, x: jax.Array) -> jax.Array:
         return x.reshape(-1)  # alpha, beta
     if call.mode is Mode.UNIFORM:  # one problem to the custom call: a value that is wrong stands for all
         return x.reshape(-1)[jnp.argmax(x.reshape(-1) != 0)]
-    return x
+    return jnp.broadcast_to(x, (x.shape[0], replicas))
 
 
 def _attributes(call: Call, ragged: Iterable[str], operands: Iterable[str]) -> dict[str, str | bool]:
@@ -82,7 +82,8 @@ def _custom_call(*flat, call: Call) -> jax.Array:
     dims = _dims_arguments(call, args)
     unset = jnp.zeros((0,), np.int32)
     slots = [dims.get(f"{operand}_{axis}", unset) for operand in ("lhs", "rhs", "out") for axis in ("first", "last")]
-    optional = {name: _optional_argument(call, name, x) for name, x in args.optional.items()}
+    replicas = args.dims[0].shape[1] if dims else 1
+    optional = {name: _optional_argument(call, name, x, replicas) for name, x in args.optional.items()}
     if "c" in optional and call.overwrites_c:
         optional["beta"] = jnp.zeros((), compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype))
 

@@ -8,7 +8,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from raggemm._call import PACKED, STRIDED, Arguments, Call, Mode, Storage
+from raggemm._call import PACKED, STRIDED, Arguments, Call, Mode, Storage, compute_dtype
 from raggemm._primitive import bind
 
 
@@ -17,10 +17,11 @@ def apply(call: Call, args: Arguments) -> jax.Array:
     call = dataclasses.replace(call, num_dims=len(args.dims), operands=tuple(args.optional))
     if has_one_group(call):
         return _with_one_group(call, args)
-    if call.mode is Mode.RAGGED_N and call.lhs.per_group:
-        replicated = args.rhs.shape[1] != 1
-        if replicated or "group_offset" in args.optional:
-            return ragged_n_as_m(call, args)
+    offset, replicas = args.optional.get("group_offset"), args.rhs.shape[1]
+    if call.mode is Mode.RAGGED_N and call.lhs.per_group and (replicas != 1 or offset is not None):
+        return ragged_n_as_m(call, args)
+    if call.mode is Mode.RAGGED_K and offset is not None and offset.shape[1] != 1:
+        return _with_summed_problems(call, args)
     return bind(call, args)
 
 
@@ -40,6 +41,21 @@ def _with_one_group(call: Call, args: Arguments) -> jax.Array:
     lhs, rhs, out = (s._replace(layout=STRIDED, shared=False) for s in (call.lhs, call.rhs, call.out))
     call = dataclasses.replace(call, lhs=lhs, rhs=rhs, out=out, out_extent=1)
     return apply(call, Arguments(*matrices, sums, {}))
+
+
+def as_problems(x: jax.Array, replicas: int) -> jax.Array:
+    """[P,1|R,...] as [P*R,1,...]."""
+    p, _, *rest = x.shape
+    return jnp.broadcast_to(x, (p, replicas, *rest)).reshape(p * replicas, 1, *rest)
+
+
+def _with_summed_problems(call: Call, args: Arguments) -> jax.Array:
+    """Ragged K where each replica has its own group_offset: the gradient of weights which a batch of offsets shares."""
+    dtype = compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype)
+    p, replicas = args.lhs.shape[:2]
+    problems = dataclasses.replace(call, dtype=dtype)
+    out = apply(problems, call.named([as_problems(x, replicas) for x in args.flat()]))
+    return out.reshape(p, replicas, *out.shape[1:]).sum(1).astype(call.dtype)
 
 
 def ragged_n_as_m(call: Call, args: Arguments) -> jax.Array:
