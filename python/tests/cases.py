@@ -1,0 +1,115 @@
+"""One call for every mode and every way to store its operands: the table that the other tests run over."""
+
+import dataclasses
+import functools
+import itertools
+from typing import Any
+
+import jax
+import numpy as np
+import oracle
+import raggemm
+from raggemm import GroupedTensor
+
+GROUPS = 4
+SIZES = np.array([3, 0, 2, 4], np.int32)
+# All ragged: rows, contraction and columns of each group, one of them empty in each way.
+M_SIZES, K_SIZES, N_SIZES = (np.array(x, np.int32) for x in ([2, 3, 0, 1], [4, 0, 2, 3], [1, 2, 3, 2]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    name: str
+    lhs: GroupedTensor
+    rhs: GroupedTensor
+    static: dict[str, Any]  # contracting_dims and, where the mode has them, out_layout and out_size
+
+    def __str__(self):
+        return self.name
+
+    @property
+    def has_bias(self) -> bool:
+        return not self.name.startswith(("N", "all"))
+
+    def operands(self) -> dict[str, Any]:
+        """Everything of the call that is an array: data, sizes, and all optional operands that the mode has."""
+        rng = np.random.default_rng(7)
+        out = jax.eval_shape(functools.partial(self.call, **self.static), self.lhs, self.rhs)
+        operands = {
+            "lhs": self.lhs.data,
+            "rhs": self.rhs.data,
+            "dims": tuple((x.first_dims, x.last_dims) for x in (self.lhs, self.rhs)),
+            "c": rng.normal(size=out.shape).astype(np.float32),
+            "alpha": rng.normal(size=GROUPS).astype(np.float32),
+            "beta": np.array([0, 1, 0.5, -2], np.float32),
+        }
+        if self.has_bias:
+            operands["bias"] = rng.normal(size=(GROUPS, out.shape[-1])).astype(np.float32)
+        return operands
+
+    @staticmethod
+    def call(lhs, rhs, **options):
+        return raggemm.grouped_gemm(lhs, rhs, **options)
+
+    def run(self, operands: dict[str, Any], function=None):
+        """raggemm, or another function of its signature, on operands as from operands()."""
+        rest = {name: x for name, x in operands.items() if name not in ("lhs", "rhs", "dims")}
+        lhs_dims, rhs_dims = operands["dims"]
+        lhs = GroupedTensor(operands["lhs"], *lhs_dims, layout=self.lhs.layout)
+        rhs = GroupedTensor(operands["rhs"], *rhs_dims, layout=self.rhs.layout)
+        return (function or self.call)(lhs, rhs, **self.static, **rest)
+
+    def expected(self, operands: dict[str, Any]) -> oracle.Expected:
+        return self.run(operands, oracle.grouped_gemm)
+
+
+def _all() -> list[Case]:
+    rng = np.random.default_rng(1)
+    g, m, k, n, ragged = GROUPS, 7, 5, 6, 11  # the ragged axis is longer than its groups
+
+    def data(*shape):
+        return rng.normal(size=shape).astype(np.float32)
+
+    def stored(shape, trans, **dims):
+        """A matrix, or one for each group, stored as it is meant or transposed."""
+        shape = (*shape[:-2], shape[-1], shape[-2]) if trans else shape
+        return GroupedTensor(data(*shape), **dims)
+
+    cases = []
+
+    def add(name, lhs, rhs, lhs_axis, rhs_axis, **static):
+        cases.append(Case(name, lhs, rhs, {"contracting_dims": ((lhs_axis,), (rhs_axis,)), **static}))
+
+    layouts = ("STRIDED", "PACKED")
+    for lt, rt in itertools.product((False, True), repeat=2):
+        flags = f"{'t' if lt else 'n'}{'t' if rt else 'n'}"
+        rhs_groups, rhs_axis = stored((g, k, n), rt), 2 if rt else 1
+        lhs_groups, lhs_axis = stored((g, m, k), lt), 1 if lt else 2
+        add(f"uniform-{flags}", lhs_groups, rhs_groups, lhs_axis, rhs_axis)
+
+        # A ragged axis is first_dims or last_dims by the way the operand is stored; only last_dims have a layout.
+        for layout in layouts if lt else layouts[:1]:
+            dims = {"last_dims": SIZES, "layout": layout} if lt else {"first_dims": SIZES}
+            add(f"M-{flags}-{layout}", stored((ragged, k), lt, **dims), rhs_groups, 0 if lt else 1, rhs_axis)
+        for layout in layouts if not lt or rt else layouts[:1]:
+            dims = {"first_dims": SIZES} if lt else {"last_dims": SIZES, "layout": layout}
+            rhs_dims = {"last_dims": SIZES, "layout": layout} if rt else {"first_dims": SIZES}
+            lhs, rhs = stored((m, ragged), lt, **dims), stored((ragged, n), rt, **rhs_dims)
+            add(f"K-{flags}-{layout}", lhs, rhs, 0 if lt else 1, 1 if rt else 0)
+        for rhs_layout, out_layout in itertools.product(layouts[:1] if rt else layouts, layouts):
+            dims = {"first_dims": SIZES} if rt else {"last_dims": SIZES, "layout": rhs_layout}
+            rhs, axis = stored((k, ragged), rt, **dims), 1 if rt else 0
+            name = f"{flags}-{rhs_layout}-{out_layout}"
+            add(f"N-shared-{name}", stored((m, k), lt), rhs, 0 if lt else 1, axis, out_layout=out_layout)
+            add(f"N-grouped-{name}", lhs_groups, rhs, lhs_axis, axis, out_layout=out_layout)
+
+        def packed(length, rows, cols, trans):
+            return GroupedTensor(data(length), *((cols, rows) if trans else (rows, cols)), layout="PACKED")
+
+        lhs, rhs = packed(20, M_SIZES, K_SIZES, lt), packed(22, K_SIZES, N_SIZES, rt)
+        add(f"all-{flags}", lhs, rhs, 0 if lt else 1, 1 if rt else 0, out_size=13, out_layout="PACKED")
+    return cases
+
+
+CASES = _all()
+BY_NAME = {case.name: case for case in CASES}

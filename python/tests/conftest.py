@@ -1,0 +1,30 @@
+"""Set-up that must come before jax is imported, and a seed for every run's random tests."""
+
+import os
+import random
+
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+
+import hypothesis
+import jax
+import pytest
+
+hypothesis.settings.register_profile("raggemm", deadline=None, print_blob=True, database=None)
+hypothesis.settings.load_profile("raggemm")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    if config.getoption("hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = str(random.randrange(2**32))
+
+
+def pytest_report_header(config):
+    return f"random tests: --hypothesis-seed={config.option.hypothesis_seed}"
+
+
+@pytest.fixture
+def x64():
+    """float64 and int64 arrays, in one test only."""
+    with jax.enable_x64(True):
+        yield

@@ -1,0 +1,175 @@
+"""The operation in float64, one group at a time, and the tolerance. It is written from the contract, not from raggemm.
+
+An operand is an array of flat positions for each group: where in `data` the elements of op(group's matrix) lie. So
+storage, transposes and layouts are settled once, and products are plain matrix products.
+"""
+
+import dataclasses
+import math
+
+import ml_dtypes
+import numpy as np
+
+
+@dataclasses.dataclass
+class Expected:
+    """What each element of out should be in float64, and by how much it may differ."""
+
+    want: np.ndarray
+    bound: np.ndarray
+
+    def check(self, got) -> None:
+        got = np.asarray(got)
+        assert got.shape == self.want.shape, (got.shape, self.want.shape)
+        error = self.error(got)
+        if error.size and error.max() > 1:
+            worst = np.unravel_index(np.argmax(error), error.shape)
+            raise AssertionError(
+                f"{(error > 1).sum()} of {error.size} elements are wrong; at {tuple(map(int, worst))} "
+                f"got {got[worst]}, want {self.want[worst]} +- {self.bound[worst]}: {error[worst]} times the tolerance"
+            )
+
+    def error(self, got: np.ndarray) -> np.ndarray:
+        """In units of the tolerance, infinite where a NaN or an infinity is wrong."""
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            rounded = self.want.astype(got.dtype).astype(np.float64)
+            got = got.astype(np.float64)
+            error = np.abs(got - self.want) / self.bound
+            exact = (got == self.want) | (np.isinf(rounded) & (got == rounded)) | (np.isnan(got) & np.isnan(self.want))
+        return np.where(exact, 0, np.where(np.isnan(error), np.inf, error))
+
+
+def compute_type(*dtypes) -> type:
+    return np.float64 if np.dtype(np.float64) in map(np.dtype, dtypes) else np.float32
+
+
+def tolerance(k, magnitude, want, compute, out):
+    """Per element, for a contraction of length k: `magnitude` is |alpha| sum |a||b| + |beta c| + |bias|."""
+    c, o = ml_dtypes.finfo(compute), ml_dtypes.finfo(out)
+    bound = float(c.eps) * (258 + k / 256) * magnitude + float(o.eps) * np.abs(want)
+    return bound + (k + 4) * float(c.smallest_subnormal) + float(o.smallest_subnormal)
+
+
+def _slices(sizes):
+    ends = np.cumsum(sizes, dtype=np.int64)
+    return [slice(end - size, end) for end, size in zip(ends.tolist(), np.asarray(sizes).tolist(), strict=True)]
+
+
+def _packed(rows, cols, trans):
+    """Dense matrices rows[g] x cols[g] back to back."""
+    positions, start = [], 0
+    for m, n in zip(rows, cols, strict=True):
+        block = start + np.arange(m * n).reshape(m, n)
+        positions.append(block.T if trans else block)
+        start += m * n
+    return positions
+
+
+def _positions(x, axes, groups, has_group_axis):
+    """Flat positions of each group's matrix, [free, contracted]."""
+    if x.first_dims is not None and x.last_dims is not None:
+        return _packed(x.first_dims, x.last_dims, axes == (0,))
+    position = np.arange(np.size(x.data)).reshape(np.shape(x.data))
+    axes = tuple(a % position.ndim for a in axes)
+    lead = 1 if has_group_axis else 0
+    contracts_first = axes[0] == lead
+    boundary = axes[-1] + 1 if contracts_first else axes[0]
+    shape = position.shape
+    if has_group_axis:
+        matrices = list(position.reshape(shape[0], math.prod(shape[1:boundary]), math.prod(shape[boundary:])))
+    else:
+        matrix = position.reshape(math.prod(shape[:boundary]), math.prod(shape[boundary:]))
+        if x.first_dims is not None:
+            matrices = [matrix[rows] for rows in _slices(x.first_dims)]
+        elif x.last_dims is None:
+            matrices = [matrix] * groups
+        elif x.layout == "PACKED":
+            matrices = _packed([len(matrix)] * groups, x.last_dims, False)
+        else:
+            matrices = [matrix[:, cols] for cols in _slices(x.last_dims)]
+    return [m.T for m in matrices] if contracts_first else matrices
+
+
+def _free_shape(x, axes, has_group_axis):
+    axes = [a % np.ndim(x.data) for a in axes]
+    return tuple(n for a, n in enumerate(np.shape(x.data)) if a >= has_group_axis and a not in axes)
+
+
+def _out_positions(sizes, m, n, rows_are_ragged, layout):
+    """Of each group in an [m,n] matrix that the groups divide along one axis."""
+    matrix = np.arange(m * n).reshape(m, n)
+    if rows_are_ragged:
+        return [matrix[rows] for rows in _slices(sizes)]
+    if layout == "PACKED":
+        return _packed([m] * len(sizes), sizes, False)
+    return [matrix[:, cols] for cols in _slices(sizes)]
+
+
+def _products(lhs, rhs, contracting_dims, first, num_actual_groups, out_size, out_layout):
+    """The shape of out, and flat positions in lhs, rhs and out for each processed group, from `first` on."""
+    lhs_axes, rhs_axes = map(tuple, contracting_dims)
+    lhs_dims, rhs_dims = ([d for d in (x.first_dims, x.last_dims) if d is not None] for x in (lhs, rhs))
+    sizes = (lhs_dims + rhs_dims + [None])[0]
+    lhs_grouped = not lhs_dims and (not rhs_dims or np.ndim(lhs.data) - len(lhs_axes) > 1)
+    total = np.shape(lhs.data)[0] if sizes is None else len(sizes)
+    left = _positions(lhs, lhs_axes, total, lhs_grouped)
+    right = [p.T for p in _positions(rhs, rhs_axes, total, not rhs_dims)]
+    if len(lhs_dims) == 2:
+        return (out_size,), list(
+            zip(left, right, _packed(map(len, left), (p.shape[1] for p in right), False), strict=True)
+        )
+
+    shape = (*_free_shape(lhs, lhs_axes, lhs_grouped), *_free_shape(rhs, rhs_axes, not rhs_dims))
+    m, n = math.prod(_free_shape(lhs, lhs_axes, lhs_grouped)), math.prod(_free_shape(rhs, rhs_axes, not rhs_dims))
+    if bool(lhs_dims) == bool(rhs_dims):  # ragged K and uniform: out has the processed groups only
+        local = total if num_actual_groups is None else num_actual_groups
+        shape, out = (local, *shape), list(np.arange(local * m * n).reshape(local, m, n))
+        return shape, list(zip(left[first : first + local], right[first : first + local], out, strict=True))
+    out = _out_positions(sizes, m, n, bool(lhs_dims), out_layout)
+    if lhs_dims:  # ragged M: rhs has the processed groups only
+        left, out = left[first : first + len(right)], out[first : first + len(right)]
+    return shape, list(zip(left, right, out, strict=True))
+
+
+def grouped_gemm(
+    lhs,
+    rhs,
+    *,
+    contracting_dims,
+    c=None,
+    bias=None,
+    alpha=None,
+    beta=None,
+    group_offset=0,
+    num_actual_groups=None,
+    out_size=None,
+    out_layout="STRIDED",
+    preferred_element_type=None,
+) -> Expected:
+    """raggemm.grouped_gemm, of GroupedTensors. Without preferred_element_type lhs and rhs have one dtype."""
+    first = int(np.asarray(group_offset).reshape(-1)[0])
+    shape, groups = _products(lhs, rhs, contracting_dims, first, num_actual_groups, out_size, out_layout)
+    lhs_dtype, rhs_dtype = (np.asarray(x.data).dtype for x in (lhs, rhs))
+    dtype = np.dtype(preferred_element_type or lhs_dtype)
+    compute = compute_type(lhs_dtype, rhs_dtype, dtype)
+
+    def flat(x):
+        return np.asarray(x).astype(np.float64).reshape(-1)
+
+    def each(values):
+        return np.broadcast_to(1.0 if values is None else np.asarray(values).astype(np.float64), (len(groups),))
+
+    x, y = flat(lhs.data), flat(rhs.data)
+    old = np.zeros(math.prod(shape)) if c is None else flat(c)
+    want, bound = old.copy(), np.zeros_like(old)
+    for g, (left, right, out) in enumerate(groups):
+        alpha_g, beta_g = each(alpha)[g], each(beta)[g] * (c is not None)
+        with np.errstate(all="ignore"):
+            value, magnitude = alpha_g * (x[left] @ y[right]), abs(alpha_g) * (np.abs(x[left]) @ np.abs(y[right]))
+            if beta_g != 0:
+                value, magnitude = value + beta_g * old[out], magnitude + np.abs(beta_g * old[out])
+            if bias is not None:
+                value, magnitude = value + flat(bias[g]), magnitude + np.abs(flat(bias[g]))
+            want[out] = value
+            bound[out] = tolerance(left.shape[1], magnitude, value, compute, dtype)
+    return Expected(want.reshape(shape), bound.reshape(shape))

@@ -1,0 +1,223 @@
+"""Derivatives: against numeric ones in float64, against einsum, and what they must not do."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from cases import BY_NAME, CASES
+from hlo import copies_of_weights
+from jax.test_util import check_grads
+from raggemm import GroupedTensor, gmm, grouped_gemm, ragged_dot, tgmm
+
+SIZES = np.array([3, 0, 2, 4], np.int32)
+M, K, N, G = 11, 5, 6, 4
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def random(*shape, dtype=np.float64, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
+
+
+LHS, RHS, OTHER = random(M, K), random(G, K, N, seed=1), random(M, N, seed=2)
+
+
+def membership(sizes, rows):
+    """[G, rows]: 1 where a row is in a group."""
+    ends = np.cumsum(sizes)
+    row = np.arange(rows)
+    return ((row >= (ends - sizes)[:, None]) & (row < ends[:, None])).astype(np.float64)
+
+
+def einsum_gmm(lhs, rhs, sizes=SIZES):
+    return jnp.einsum("gm,mk,gkn->mn", membership(sizes, lhs.shape[0]), lhs, rhs)
+
+
+def einsum_tgmm(lhs, rhs, sizes=SIZES):
+    return jnp.einsum("gm,km,mn->gkn", membership(sizes, lhs.shape[1]), lhs, rhs)
+
+
+def assert_close(got, want):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), got, want)
+
+
+def reverse_of_reverse(f, argnums):
+    """A function with the signature of f: the gradient of f's gradient along a fixed direction."""
+
+    def along(*args):
+        gradients = jax.grad(f, argnums)(*args)
+        return sum(jnp.vdot(g, jnp.cos(jnp.arange(g.size))) for g in gradients)
+
+    return jax.jit(jax.grad(along, argnums))
+
+
+def floats(case):
+    """The operands of a case in float64, and the function of them."""
+    operands = case.operands()
+    dims = operands.pop("dims")
+    operands = {name: x.astype(np.float64) for name, x in operands.items()}
+    return operands, jax.jit(lambda operands: case.run({**operands, "dims": dims}))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_operand_in_every_mode_and_storage(case):
+    operands, function = floats(case)
+    check_grads(function, (operands,), order=1, modes=("fwd", "rev"))
+
+
+@pytest.mark.parametrize("name", ["M-nt-STRIDED", "K-nn-PACKED", "N-shared-nn-STRIDED-PACKED", "uniform-tn", "all-nt"])
+def test_second_order(name):
+    operands, function = floats(BY_NAME[name])
+    check_grads(function, (operands,), order=2, modes=("fwd", "rev"))
+
+
+def test_third_order():
+    check_grads(lambda x, w: jnp.sin(gmm(x, w, SIZES, np.float64)), (LHS, RHS), order=3, modes=("rev",))
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_gmm_against_einsum(transpose):
+    def ours(lhs, rhs):
+        rhs = rhs.swapaxes(1, 2) if transpose else rhs
+        return jnp.sin(gmm(lhs, rhs, SIZES, np.float64, transpose_rhs=transpose)).sum()
+
+    def theirs(lhs, rhs):
+        return jnp.sin(einsum_gmm(lhs, rhs)).sum()
+
+    for derivative in (jax.grad, reverse_of_reverse):
+        assert_close(*(derivative(f, (0, 1))(LHS, RHS) for f in (ours, theirs)))
+
+
+def test_tgmm_against_einsum_with_an_empty_group():
+    def ours(lhs, rhs):
+        return jnp.sin(tgmm(lhs, rhs, SIZES, np.float64)).sum()
+
+    def theirs(lhs, rhs):
+        return jnp.sin(einsum_tgmm(lhs, rhs)).sum()
+
+    for derivative in (jax.grad, reverse_of_reverse):
+        assert_close(*(derivative(f, (0, 1))(LHS.T, OTHER) for f in (ours, theirs)))
+
+
+def test_group_offset():
+    """The gradients of the shards are the parts of the whole's; other shards' rows get none."""
+    whole = jax.grad(lambda x, w: jnp.sin(gmm(x, w, SIZES, np.float64)).sum(), (0, 1))(LHS, RHS)
+    dlhs, drhs = [], []
+    for offset in (0, 2):
+        shard = functools.partial(gmm, group_sizes=SIZES, preferred_element_type=np.float64, group_offset=offset)
+        dx, dw = jax.grad(lambda x, w, shard=shard: jnp.sin(shard(x, w)).sum(), (0, 1))(LHS, RHS[offset:][:2])
+        dlhs.append(dx)
+        drhs.append(dw)
+    assert_close((sum(dlhs), jnp.concatenate(drhs)), whole)
+    # With [K,M] last_dims the gradient of lhs is column slices; the library has no offset for that.
+    for layout in ("STRIDED", "PACKED"):
+        check_grads(
+            lambda x, w, layout=layout: grouped_gemm(
+                GroupedTensor(x, last_dims=SIZES, layout=layout), w, contracting_dims=((0,), (1,)), group_offset=1
+            ),
+            (LHS.T, RHS[:2]),
+            order=2,
+        )
+    check_grads(
+        lambda x, y: tgmm(x, y, SIZES, np.float64, group_offset=1, num_actual_groups=2), (LHS.T, OTHER), order=2
+    )
+
+
+def test_existing_out():
+    """gmm's is overwritten on the processed rows, so that its gradient is zero there; tgmm's is added."""
+    ct = random(M, N, seed=3)
+    ct_with_nan = ct.copy()
+    ct_with_nan[3] = np.nan
+    for cotangent in (ct, ct_with_nan):
+        _, vjp = jax.vjp(lambda c: gmm(LHS, RHS[:2], SIZES, np.float64, group_offset=1, existing_out=c), OTHER)
+        want = cotangent.copy()
+        want[3:5] = 0
+        np.testing.assert_array_equal(vjp(cotangent)[0], want)
+    _, vjp = jax.vjp(lambda c: tgmm(LHS.T, OTHER, SIZES, np.float64, existing_out=c), RHS)
+    np.testing.assert_array_equal(vjp(RHS)[0], RHS)
+
+
+def test_bias_alpha_and_beta_against_einsum():
+    lhs, optional = GroupedTensor(LHS, first_dims=SIZES), (random(M, N), random(G, N), random(G), random(G, seed=5))
+    member = membership(SIZES, M)
+
+    def ours(c, bias, alpha, beta):
+        out = grouped_gemm(lhs, RHS, contracting_dims=((1,), (1,)), c=c, bias=bias, alpha=alpha, beta=beta)
+        return jnp.sin(out).sum()
+
+    def theirs(c, bias, alpha, beta):
+        product = jnp.einsum("gm,g,mk,gkn->mn", member, alpha, LHS, RHS)
+        scale = (member.T @ (beta * np.ones(G) - 1) + 1)[:, None]
+        return jnp.sin(product + scale * c + member.T @ bias).sum()
+
+    assert_close(*(jax.grad(f, (0, 1, 2, 3))(*optional) for f in (ours, theirs)))
+    assert_close(*(reverse_of_reverse(f, (0, 2, 3))(*optional) for f in (ours, theirs)))
+    scalar = jax.grad(lambda alpha: ours(*optional[:2], alpha, 0.5))(2.0)
+    assert_close(scalar, jax.grad(lambda alpha: theirs(*optional[:2], alpha * np.ones(G), 0.5))(2.0))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64], ids=str)
+def test_gradients_have_the_dtypes_of_their_operands(dtype):
+    lhs, rhs, c, bias = (
+        LHS.astype(dtype),
+        RHS.astype(np.float32),
+        random(M, N, dtype=np.float32),
+        np.ones((G, N), dtype),
+    )
+    alpha, beta = np.ones(G, ml_dtypes.bfloat16), np.float32(0.5)
+
+    def loss(lhs, rhs, c, bias, alpha, beta):
+        x = GroupedTensor(lhs, first_dims=SIZES)
+        options = {"c": c, "bias": bias, "alpha": alpha, "beta": beta, "preferred_element_type": np.float32}
+        return grouped_gemm(x, rhs, contracting_dims=((1,), (1,)), **options).sum()
+
+    operands = (lhs, rhs, c, bias, alpha, beta)
+    for gradient, operand in zip(jax.grad(loss, range(6))(*operands), operands, strict=True):
+        assert (gradient.dtype, gradient.shape) == (operand.dtype, operand.shape)
+
+
+def test_sizes_and_offset_get_float0():
+    _, vjp = jax.vjp(lambda x, w, s, o: gmm(x, w, s, group_offset=o), LHS, RHS[:3], jnp.array(SIZES), jnp.array(1))
+    *_, dsizes, doffset = vjp(jnp.ones((M, N), np.float32))
+    assert dsizes.dtype == doffset.dtype == jax.dtypes.float0
+
+
+def test_modes_of_differentiation_agree():
+    def loss(w):
+        return jnp.sin(ragged_dot(LHS, w, SIZES)).sum()
+
+    def along(f):
+        return lambda w: jnp.vdot(f(w), RHS)
+
+    want = jax.grad(along(jax.grad(loss)))(RHS)
+    assert_close(jax.jvp(jax.grad(loss), (RHS,), (RHS,))[1], want)  # forward over reverse
+    assert_close(jax.grad(lambda w: jax.jvp(loss, (w,), (RHS,))[1])(RHS), want)  # reverse over forward
+    assert_close(jax.linearize(jax.grad(loss), RHS)[1](RHS), want)
+    product = functools.partial(gmm, rhs=RHS, group_sizes=SIZES, preferred_element_type=np.float64)
+    assert_close(jax.linear_transpose(product, LHS)(OTHER)[0], jax.vjp(product, LHS)[1](OTHER)[0])
+
+
+def test_only_what_is_asked_for_is_computed():
+    def calls(f, *args):
+        return str(jax.make_jaxpr(f)(*args)).count("grouped_gemm[")
+
+    def loss(x, w):
+        return jnp.sin(gmm(x, w, SIZES, np.float64)).sum()
+
+    assert calls(loss, LHS, RHS) == 1
+    assert calls(jax.grad(loss), LHS, RHS) == 2
+    assert calls(jax.grad(loss, (0, 1)), LHS, RHS) == 3
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_no_copy_of_the_weights(transpose):
+    lhs, rhs = random(24, 13), random(G, *(19, 13) if transpose else (13, 19))
+
+    def loss(x, w):
+        return jnp.sin(gmm(x, w, SIZES, np.float64, transpose_rhs=transpose)).sum()
+
+    gradient = jax.jit(jax.grad(loss, (0, 1)))
+    assert copies_of_weights(gradient.lower(lhs, rhs), 13 * 19) == []

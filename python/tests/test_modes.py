@@ -1,0 +1,240 @@
+"""The contract of the operation, through grouped_gemm: values, zeros, c, sizes, dtypes, group_offset."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import oracle
+import pytest
+from cases import BY_NAME, CASES
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
+
+FLOATS = tuple(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
+
+
+def random(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
+
+
+def check_gmm(lhs, rhs, sizes, **options):
+    """gmm's own problem, in the oracle's words."""
+    return oracle.grouped_gemm(
+        GroupedTensor(lhs, first_dims=sizes), GroupedTensor(rhs), contracting_dims=((1,), (1,)), **options
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_mode_and_storage(case):
+    operands = case.operands()
+    plain = {name: operands[name] for name in ("lhs", "rhs", "dims")}
+    case.expected(plain).check(case.run(plain))
+    case.expected(operands).check(case.run(operands))
+
+
+def test_several_axes_collapse():
+    lhs, rhs, sizes = random(3, 4, 2, 5), random(2, 2, 5, 3, 2, seed=1), np.array([7, 4], np.int32)
+    x, w = GroupedTensor(lhs, first_dims=sizes), GroupedTensor(rhs)
+    dims = (2, 3), (1, 2)
+    got = grouped_gemm(x, w, contracting_dims=dims)
+    assert got.shape == (3, 4, 3, 2)
+    oracle.grouped_gemm(x, w, contracting_dims=dims).check(got)
+    # Negative axes are the same, and one side may have split the contracted axis where the other has not.
+    np.testing.assert_array_equal(got, grouped_gemm(x, rhs, contracting_dims=((-2, -1), (-4, -3))))
+    np.testing.assert_array_equal(got, grouped_gemm(x, rhs.reshape(2, 10, 3, 2), contracting_dims=((2, 3), (1,))))
+    bias = random(2, 3, 2)
+    biased = functools.partial(grouped_gemm, x, rhs, contracting_dims=dims)
+    np.testing.assert_array_equal(biased(bias=bias), biased(bias=bias.reshape(2, 6)))
+    # Ragged K and uniform with a group axis in out.
+    ragged = GroupedTensor(random(11, 3, 2), first_dims=sizes)
+    got = grouped_gemm(x, GroupedTensor(random(12, 5), first_dims=sizes), contracting_dims=((0, 1), (0,)))
+    assert got.shape == (2, 2, 5, 5)
+    oracle.grouped_gemm(x, GroupedTensor(random(12, 5), first_dims=sizes), contracting_dims=((0, 1), (0,))).check(got)
+    assert grouped_gemm(ragged, ragged, contracting_dims=((0,), (0,))).shape == (2, 3, 2, 3, 2)
+    uniform = grouped_gemm(random(2, 3, 4, 5), random(2, 5, 6, 7), contracting_dims=((3,), (1,)))
+    assert uniform.shape == (2, 3, 4, 6, 7)
+
+
+def test_arrays_need_no_jax():
+    lhs, rhs = random(4, 2), random(2, 2, 3)
+    want = gmm(jnp.asarray(lhs), jnp.asarray(rhs), jnp.array([1, 3]))
+    np.testing.assert_array_equal(gmm(lhs, rhs, [1, 3]), want)
+
+
+@pytest.mark.parametrize("lhs_dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("rhs_dtype", FLOATS, ids=str)
+def test_dtypes_in_any_mix(x64, lhs_dtype, rhs_dtype):
+    sizes = np.array([3, 0, 5], np.int32)
+    for out_dtype in FLOATS:
+        x = GroupedTensor(random(9, 6, dtype=lhs_dtype), first_dims=sizes)
+        w = GroupedTensor(random(3, 6, 4, dtype=rhs_dtype, seed=1))
+        y = GroupedTensor(random(9, 4, dtype=rhs_dtype, seed=1), first_dims=sizes)
+        compute = oracle.compute_type(lhs_dtype, rhs_dtype, out_dtype)
+        optional = {"c": random(9, 4, dtype=out_dtype), "alpha": random(3, dtype=compute), "beta": 0.5}
+        for bias_dtype in {lhs_dtype, np.dtype(np.float32)} if compute == np.float32 else FLOATS[3:]:
+            optional["bias"] = random(3, 4, dtype=bias_dtype)
+        for left, right, dims, options in ((x, w, ((1,), (1,)), optional), (x, y, ((0,), (0,)), {})):
+            options = {"contracting_dims": dims, "preferred_element_type": out_dtype, **options}
+            got = grouped_gemm(left, right, **options)
+            assert got.dtype == out_dtype
+            oracle.grouped_gemm(left, right, **options).check(got)
+    default = grouped_gemm(x, w, contracting_dims=((1,), (1,)))
+    assert default.dtype == jnp.result_type(x.data, w.data)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32])
+def test_dtypes_of_sizes_and_offset(x64, dtype):
+    lhs, rhs, sizes = random(9, 3), random(2, 3, 4), np.array([2, 0, 4], dtype)
+    got = gmm(lhs, rhs, sizes, group_offset=np.ones(1, dtype))
+    check_gmm(lhs, rhs, sizes, group_offset=1).check(got)
+    got = tgmm(lhs.T, lhs, sizes, group_offset=dtype(1), num_actual_groups=2)
+    np.testing.assert_allclose(got[1], lhs[2:6].T @ lhs[2:6], rtol=1e-5)
+
+
+def test_every_pattern_of_empty_groups():
+    lhs, rhs, other = random(24, 5), random(8, 5, 3, seed=1), random(24, 4, seed=2)
+    forward, wgrad = jax.jit(gmm), jax.jit(tgmm)
+    for pattern in itertools.product((0, 1), repeat=8):
+        sizes = np.array(pattern, np.int32) * np.array([1, 2, 3, 4, 3, 2, 1, 6], np.int32)
+        check_gmm(lhs, rhs, sizes).check(forward(lhs, rhs, sizes))
+        x, y = (GroupedTensor(data, first_dims=sizes) for data in (lhs, other))
+        oracle.grouped_gemm(x, y, contracting_dims=((0,), (0,))).check(wgrad(lhs.T, other, sizes))
+
+
+@pytest.mark.parametrize("g, m, k, n", [(0, 4, 3, 2), (2, 0, 3, 2), (2, 4, 0, 2), (2, 4, 3, 0), (0, 0, 0, 0)])
+def test_empty_extents(g, m, k, n):
+    sizes = np.full(g, m // 2, np.int32)
+    rows, cols = GroupedTensor(random(m, k), first_dims=sizes), GroupedTensor(random(k, m), last_dims=sizes)
+    calls = [
+        (rows, GroupedTensor(random(g, k, n)), ((1,), (1,)), {"bias": random(g, n)}),
+        (rows, GroupedTensor(random(m, n), first_dims=sizes), ((0,), (0,)), {"bias": random(g, n)}),
+        (GroupedTensor(random(g, n, k)), cols, ((2,), (0,)), {}),
+        (GroupedTensor(random(n, k)), cols, ((1,), (0,)), {}),
+        (GroupedTensor(random(g, m, k)), GroupedTensor(random(g, k, n)), ((2,), (1,)), {"bias": random(g, n)}),
+    ]
+    for lhs, rhs, dims, bias in calls:
+        for options in ({}, bias):
+            got = grouped_gemm(lhs, rhs, contracting_dims=dims, **options)
+            oracle.grouped_gemm(lhs, rhs, contracting_dims=dims, **options).check(got)
+
+
+def test_nothing_leaks_between_groups():
+    """NaN and infinity in other groups' rows and weights, and in rows of no group, do not show."""
+    sizes = np.array([3, 2, 0, 4], np.int32)
+    for bad in (np.nan, np.inf):
+        lhs, rhs = random(12, 5), random(4, 5, 3)
+        lhs[3:5], rhs[1], rhs[2], lhs[9:] = bad, bad, bad, bad
+        got = np.asarray(gmm(lhs, rhs, sizes))
+        assert np.isfinite(np.delete(got, [3, 4], axis=0)).all()
+        assert not np.isfinite(got[3:5]).any()
+        assert (got[9:] == 0).all()
+        wgrad = np.asarray(tgmm(lhs.T, lhs, sizes))
+        assert np.isfinite(wgrad[[0, 2, 3]]).all()
+        check_gmm(lhs, rhs, sizes).check(got)
+    # Gradients neither: not from the cotangent, and not to other groups' weights.
+    ct = np.ones((12, 3), np.float32)
+    ct[3:5], ct[9:] = np.nan, np.nan
+    dlhs, drhs = jax.vjp(lambda x, w: gmm(x, w, sizes), random(12, 5), random(4, 5, 3))[1](ct)
+    assert np.isfinite(np.delete(dlhs, [3, 4], axis=0)).all()
+    assert np.isfinite(np.delete(drhs, 1, axis=0)).all()
+
+
+@pytest.mark.parametrize("offset, local", [(o, n) for o in range(4) for n in range(4 - o + 1)])
+def test_group_offset(offset, local):
+    sizes = np.array([3, 0, 2, 4], np.int32)
+    lhs, rhs = GroupedTensor(random(11, 5), first_dims=sizes), GroupedTensor(random(local, 5, 3))
+    optional = {"alpha": random(local), "beta": random(local, seed=1), "bias": random(local, 3)}
+    for options in ({}, {**optional, "c": random(11, 3, seed=2)}):
+        options = {"contracting_dims": ((1,), (1,)), "group_offset": np.int32(offset), **options}
+        oracle.grouped_gemm(lhs, rhs, **options).check(grouped_gemm(lhs, rhs, **options))
+    other = GroupedTensor(random(11, 3), first_dims=sizes)
+    for options in ({}, {**optional, "c": random(local, 5, 3, seed=2)}):
+        options = {"contracting_dims": ((0,), (0,)), "num_actual_groups": local, **options}
+        options["group_offset"] = np.array([offset], np.int32)
+        oracle.grouped_gemm(lhs, other, **options).check(grouped_gemm(lhs, other, **options))
+
+
+def test_fewer_groups_without_an_offset_are_the_first_ones():
+    lhs, rhs, sizes = random(9, 3), random(2, 3, 4), np.array([2, 3, 4], np.int32)
+    np.testing.assert_array_equal(gmm(lhs, rhs, sizes), gmm(lhs, rhs, sizes, group_offset=0))
+    first, both = tgmm(lhs.T, lhs, sizes, num_actual_groups=2), tgmm(lhs.T, lhs, sizes)
+    np.testing.assert_array_equal(first, both[:2])
+
+
+@pytest.mark.parametrize("beta", [0, 0.0, np.zeros(2, np.float32)], ids=["int", "float", "array"])
+def test_beta_zero_never_reads_c(beta):
+    sizes, c = np.array([2, 3], np.int32), np.full((6, 4), np.nan, np.float32)
+    lhs, rhs = GroupedTensor(random(6, 3), first_dims=sizes), random(2, 3, 4)
+    got = grouped_gemm(lhs, rhs, contracting_dims=((1,), (1,)), c=c, beta=beta)
+    np.testing.assert_array_equal(got[:5], grouped_gemm(lhs, rhs, contracting_dims=((1,), (1,)))[:5])
+    assert np.isnan(got[5:]).all()
+
+
+def test_c_is_left_alone():
+    c, sizes = jnp.ones((6, 4)), np.array([2, 3], np.int32)
+    gmm(random(6, 3), random(2, 3, 4), sizes, existing_out=c)
+    assert (c == 1).all()
+
+
+def test_same_bits_in_any_company():
+    """A row's result depends on its own group's operands only: not on the batch, the other rows or the mode."""
+    lhs, rhs = random(40, 300), random(3, 300, 17, seed=1)
+    want = np.asarray(gmm(lhs, rhs, np.array([10, 20, 10], np.int32)))
+    for rows in ([7, 20, 10], [0, 20, 0], [10, 1, 2]):
+        starts, ends = np.array([10 - rows[0], 10, 30]), np.cumsum(rows)
+        part = np.concatenate([lhs[s : s + r] for s, r in zip(starts, rows, strict=True)])
+        got = np.asarray(gmm(part, rhs, np.array(rows, np.int32)))
+        for start, end, size in zip(starts, ends, rows, strict=True):
+            np.testing.assert_array_equal(got[end - size : end], want[start : start + size])
+    transposed = gmm(lhs, np.ascontiguousarray(rhs.swapaxes(1, 2)), np.array([10, 20, 10]), transpose_rhs=True)
+    np.testing.assert_array_equal(transposed, want)
+    uniform = grouped_gemm(lhs[:39].reshape(3, 13, 300), rhs, contracting_dims=((2,), (1,)))
+    np.testing.assert_array_equal(uniform[0, :10], want[:10])
+
+
+@pytest.mark.parametrize("name", ["N-shared-nn-STRIDED-STRIDED", "N-grouped-nn-PACKED-PACKED", "uniform-nn", "all-nn"])
+def test_zero_offset_is_accepted_where_there_is_none(name):
+    case = BY_NAME[name]
+    operands = {k: v for k, v in case.operands().items() if k in ("lhs", "rhs", "dims")}
+    want = case.run(operands)
+    np.testing.assert_array_equal(case.run({**operands, "group_offset": 0}), want)
+    np.testing.assert_array_equal(jax.jit(case.run)({**operands, "group_offset": jnp.zeros(1, jnp.int32)}), want)
+
+
+@st.composite
+def problems(draw):
+    sizes = np.array(draw(st.lists(st.integers(0, 9), max_size=5)), np.int32)
+    tail, k, n = draw(st.integers(0, 3)), draw(st.integers(0, 40)), draw(st.integers(0, 40))
+    dtypes = [draw(st.sampled_from(FLOATS[:3])) for _ in range(3)]
+    return sizes, int(sizes.sum()) + tail, k, n, dtypes, draw(st.integers(0, 2**32 - 1))
+
+
+@settings(max_examples=25)
+@given(problems(), st.booleans())
+def test_random_shapes(problem, accumulate):
+    sizes, m, k, n, (lhs_dtype, rhs_dtype, out_dtype), seed = problem
+    g = len(sizes)
+    x = GroupedTensor(random(m, k, dtype=lhs_dtype, seed=seed), first_dims=sizes)
+    w = GroupedTensor(random(g, k, n, dtype=rhs_dtype, seed=seed))
+    y = GroupedTensor(random(m, n, dtype=rhs_dtype, seed=seed), first_dims=sizes)
+    for left, right, dims, shape in ((x, w, ((1,), (1,)), (m, n)), (x, y, ((0,), (0,)), (g, k, n))):
+        options = {"contracting_dims": dims, "preferred_element_type": out_dtype}
+        if accumulate:
+            options |= {"c": random(*shape, dtype=out_dtype, seed=seed), "alpha": random(g), "bias": random(g, n)}
+        oracle.grouped_gemm(left, right, **options).check(grouped_gemm(left, right, **options))
+
+
+def test_grouped_tensor_is_a_pytree():
+    x = GroupedTensor(jnp.ones((4, 2)), first_dims=jnp.array([1, 3]), layout="PACKED")
+    leaves, tree = jax.tree.flatten(x)
+    assert len(leaves) == 2
+    assert dataclasses.asdict(jax.tree.unflatten(tree, [1, 2])) == dict(
+        data=1, first_dims=2, last_dims=None, layout="PACKED"
+    )
+    out = jax.jit(lambda x, w: grouped_gemm(x, w, contracting_dims=((1,), (1,))))(x, jnp.ones((2, 2, 3)))
+    assert (out == 2).all()

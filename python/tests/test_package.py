@@ -1,0 +1,58 @@
+"""The package as it is installed: what importing it does, the cases it carries, its version."""
+
+import itertools
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import raggemm
+
+
+def test_import_from_any_folder_starts_no_backend(tmp_path):
+    code = "import raggemm, jax._src.xla_bridge as b; assert not b._backends; print(raggemm.__version__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == raggemm.version() == raggemm.__version__
+
+
+def test_import_after_the_backend_has_started(tmp_path):
+    code = "import jax; jax.devices(); import raggemm, numpy as np; print(raggemm.gmm(np.ones((2, 3), 'f4'), "
+    code += "np.ones((1, 3, 4), 'f4'), np.array([2])).sum())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.strip() == "24.0", done.stderr
+
+
+def test_recorded_cases():
+    cases = json.loads(raggemm.cases_json())["cases"]
+    models, phases = ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b"), ("prefill", "decode")
+    names = {"-".join(parts) for parts in itertools.product(models, phases, ("up", "down"))}
+    assert names <= {case["name"] for case in cases}
+    for case in cases:
+        assert len(case["group_sizes"]) == case["experts"]
+        assert sum(case["group_sizes"]) == case["tokens"] * case["top_k"]
+        assert case["source"]
+
+
+def test_wrong_case_files_are_errors_with_their_names(tmp_path):
+    with pytest.raises(ValueError, match=r"nowhere\.textproto"):
+        raggemm.cases_json(tmp_path / "nowhere.textproto")
+    wrong = tmp_path / "wrong.textproto"
+    wrong.write_text("cases { colour: 3 }")
+    with pytest.raises(ValueError, match="colour"):
+        raggemm.cases_json(wrong)
+
+
+def test_workspace_is_a_line_in_the_number_of_groups():
+    from raggemm import _ffi
+
+    for arrays in range(7):
+        constant, per_group = _ffi.workspace_coefficients(arrays)
+        assert constant > 0
+        assert per_group > 0
+
+
+def test_files_stay_small():
+    for path in (*pathlib.Path(raggemm.__file__).parent.glob("*.py"), *pathlib.Path(__file__).parent.glob("*.py")):
+        assert len(path.read_text().splitlines()) <= 400, path

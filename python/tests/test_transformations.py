@@ -1,0 +1,223 @@
+"""jit, control flow, rematerialization, several devices, concurrent calls, shard_map, export."""
+
+import concurrent.futures
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hlo import custom_calls
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from raggemm import gmm, ragged_dot, tgmm
+
+SIZES = np.array([3, 0, 2, 4], np.int32)
+M, K, N, G = 12, 6, 6, 4
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+LHS, RHS = random(M, K), random(G, K, N, seed=1)
+close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+
+
+def layer(x, w, sizes=SIZES):
+    return jnp.sin(gmm(x, w, sizes))
+
+
+def test_jit_is_one_custom_call_with_traced_sizes():
+    compiled = jax.jit(lambda *args: gmm(*args))  # of its own, as the cache goes by function
+    assert custom_calls(compiled.lower(LHS, RHS, SIZES)) == 1
+    np.testing.assert_array_equal(compiled(LHS, RHS, SIZES), gmm(LHS, RHS, SIZES))
+    np.testing.assert_array_equal(compiled(LHS, RHS, SIZES[::-1]), gmm(LHS, RHS, SIZES[::-1]))
+    assert compiled._cache_size() == 1
+
+
+def test_attributes_are_readable():
+    text = jax.jit(functools.partial(gmm, transpose_rhs=True, existing_out=np.ones((M, N), np.float32))).lower(
+        LHS, RHS, SIZES
+    )
+    for attribute in ("rhs_is_trans = true", 'ragged = "lhs_first,out_first"', 'operands = "c,beta"'):
+        assert attribute in text.as_text()
+
+
+def test_existing_out_is_written_in_place_when_donated():
+    f = jax.jit(lambda c, x, w: gmm(x, w, SIZES, existing_out=c), donate_argnums=0)
+    c = jnp.ones((M, N))
+    pointer = c.unsafe_buffer_pointer()
+    out = f(c, LHS, RHS)
+    assert out.unsafe_buffer_pointer() == pointer
+    assert c.is_deleted()
+    assert (out[9:] == 1).all()
+
+
+def test_scan_over_layers_and_over_sizes():
+    weights = random(3, G, K, K)
+
+    def scanned(x, ws):
+        return jax.lax.scan(lambda x, w: (layer(x, w), None), x, ws)[0].sum()
+
+    def looped(x, ws):
+        return functools.reduce(layer, ws, x).sum()
+
+    jax.tree.map(close, *(jax.grad(f, (0, 1))(LHS, weights) for f in (scanned, looped)))
+    routing = jnp.stack([SIZES, SIZES[::-1]])
+    got = jax.lax.scan(lambda x, s: (layer(x, weights[0], s), None), LHS, routing)[0]
+    close(got, layer(layer(LHS, weights[0]), weights[0], SIZES[::-1]))
+
+
+def test_while_and_cond():
+    got = jax.lax.fori_loop(0, 3, lambda _, x: layer(x, RHS), LHS)
+    close(got, layer(layer(layer(LHS, RHS), RHS), RHS))
+
+    def chosen(flag, x):
+        return jax.lax.cond(flag, lambda x: layer(x, RHS), lambda x: x @ RHS[0], x).sum()
+
+    for flag in (True, False):
+        want = jax.grad(lambda x, f=flag: (layer(x, RHS) if f else x @ RHS[0]).sum())(LHS)
+        close(jax.jit(jax.grad(chosen, 1))(flag, LHS), want)
+    batched = jax.vmap(chosen, (0, None))(np.array([True, False]), LHS)
+    close(batched, jnp.stack([chosen(True, LHS), chosen(False, LHS)]))
+
+
+def test_checkpoint():
+    def loss(f):
+        return lambda x, w: f(x, w).sum()
+
+    want = jax.grad(loss(layer), (0, 1))(LHS, RHS)
+    jax.tree.map(np.testing.assert_array_equal, jax.grad(loss(jax.checkpoint(layer)), (0, 1))(LHS, RHS), want)
+    scanned = jax.checkpoint(lambda x, w: jax.lax.scan(lambda x, _: (layer(x, w), None), x, None, length=2)[0])
+    want = jax.grad(loss(lambda x, w: layer(layer(x, w), w)))(LHS, RHS)
+    close(jax.jit(jax.grad(loss(scanned)))(LHS, RHS), want)
+
+
+def test_several_devices():
+    want = np.asarray(gmm(LHS, RHS, SIZES))
+    assert len(jax.devices()) == 4
+    results = []
+    for device in jax.devices():
+        args = jax.device_put((LHS, RHS, SIZES), device)
+        results.append(jax.jit(gmm)(*args))
+        assert results[-1].devices() == {device}
+    for result in results:
+        np.testing.assert_array_equal(result, want)
+
+
+def test_concurrent_calls():
+    lhs, rhs = random(400, 64), random(G, 64, 96)
+    sizes = [np.random.default_rng(i).multinomial(390, [0.25] * G).astype(np.int32) for i in range(16)]
+    want = [np.asarray(gmm(lhs, rhs, s)) for s in sizes]
+    compiled = jax.jit(gmm)
+
+    def run(i):
+        return np.asarray(compiled(*jax.device_put((lhs, rhs, sizes[i]), jax.devices()[i % 4])))
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for got, expected in zip(pool.map(run, list(range(16)) * 4), want * 4, strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+def mesh(kind=AxisType.Auto):
+    return jax.make_mesh((4,), ("x",), axis_types=(kind,))
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_shard_map_over_rows(check_vma):
+    """Replicated weights, whose gradient is summed once."""
+    rows, sizes = random(4 * M, K), np.stack([SIZES, SIZES[::-1], 0 * SIZES, SIZES])
+    sharded = jax.shard_map(
+        lambda x, w, s: layer(x, w, s[0]),
+        mesh=mesh(),
+        in_specs=(P("x"), P(), P("x")),
+        out_specs=P("x"),
+        check_vma=check_vma,
+    )
+
+    def whole(x, w, sizes):
+        return jnp.concatenate([layer(part, w, s) for part, s in zip(jnp.split(x, 4), sizes, strict=True)])
+
+    for wrap in (lambda f: f, jax.jit):
+        close(wrap(sharded)(rows, RHS, sizes), whole(rows, RHS, sizes))
+        got, want = (jax.grad(lambda x, w, f=f: f(x, w, sizes).sum(), (0, 1))(rows, RHS) for f in (sharded, whole))
+        jax.tree.map(close, got, want)
+    batched = jax.vmap(sharded, (0, None, None))(jnp.stack([rows, 2 * rows]), RHS, sizes)
+    close(batched[0], whole(rows, RHS, sizes))
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_shard_map_over_experts(check_vma):
+    """group_offset from the device's index, outputs summed."""
+
+    def shard(x, w, sizes):
+        return jax.lax.psum(gmm(x, w, sizes, group_offset=jax.lax.axis_index("x")), "x")
+
+    f = jax.shard_map(shard, mesh=mesh(), in_specs=(P(), P("x"), P()), out_specs=P(), check_vma=check_vma)
+    close(jax.jit(f)(LHS, RHS, SIZES), gmm(LHS, RHS, SIZES))
+    got, want = (jax.grad(lambda x, w, f=f: jnp.sin(f(x, w, SIZES)).sum(), (0, 1))(LHS, RHS) for f in (f, gmm))
+    jax.tree.map(close, got, want)
+
+
+def test_shard_map_of_all_operands_and_derivatives():
+    """c, bias and alpha under shard_map, where rules make arrays of their own that must vary as the operands do."""
+    from raggemm import GroupedTensor, grouped_gemm
+
+    def f(x, w, s, c, bias, alpha):
+        x = GroupedTensor(x, first_dims=s[0])
+        return grouped_gemm(x, w, contracting_dims=((1,), (1,)), c=c, bias=bias, alpha=alpha, beta=alpha)
+
+    specs = (P("x"), P(), P("x"), P("x"), P(), P())
+    sharded = jax.shard_map(f, mesh=mesh(), in_specs=specs, out_specs=P("x"))
+    args = random(4 * M, K), RHS, np.stack([SIZES] * 4), random(4 * M, N), random(G, N), random(G)
+
+    def whole(x, w, s, c, bias, alpha):
+        parts = zip(jnp.split(x, 4), s, jnp.split(c, 4), strict=True)
+        return jnp.concatenate([f(x, w, s[None], c, bias, alpha) for x, s, c in parts])
+
+    close(sharded(*args), whole(*args))
+    got, want = (jax.grad(lambda *a, f=f: jnp.sin(f(*a)).sum(), (0, 1, 3, 4, 5))(*args) for f in (sharded, whole))
+    jax.tree.map(close, got, want)
+
+
+def test_automatic_sharding_is_right():
+    compiled = jax.jit(gmm)
+    for rows, weights in ((P("x"), P()), (P(), P("x")), (P(), P(None, "x"))):
+        lhs = jax.device_put(LHS, NamedSharding(mesh(), rows))
+        rhs = jax.device_put(random(G, K, 8)[:, :4] if weights == P(None, "x") else RHS, NamedSharding(mesh(), weights))
+        if rhs.shape[1] != K:
+            lhs = lhs[:, : rhs.shape[1]]
+        close(compiled(lhs, rhs, SIZES), gmm(np.asarray(lhs), np.asarray(rhs), SIZES))
+
+
+def test_out_sharding_on_an_explicit_mesh():
+    explicit = mesh(AxisType.Explicit)
+    with jax.set_mesh(explicit):
+        out = jax.jit(lambda x, w: ragged_dot(x, w, SIZES, out_sharding=P("x")))(LHS, RHS)
+    assert out.sharding.spec[0] == "x"
+    np.testing.assert_array_equal(out, gmm(LHS, RHS, SIZES))
+
+
+def test_export_with_symbolic_shapes():
+    m, g, k, n = jax.export.symbolic_shape("m, g, k, n")
+    shapes = [jax.ShapeDtypeStruct(s, d) for s, d in (((m, k), "float32"), ((g, k, n), "float32"), ((g,), "int32"))]
+    allowed = [jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")]
+    exported = jax.export.export(jax.jit(gmm), disabled_checks=allowed)(*shapes)
+    np.testing.assert_array_equal(exported.call(LHS, RHS, SIZES), gmm(LHS, RHS, SIZES))
+
+    def gradients(x, w, s):
+        return jax.grad(lambda x, w: layer(x, w, s).sum(), (0, 1))(x, w)
+
+    exported = jax.export.export(jax.jit(gradients), disabled_checks=allowed)(*shapes)
+    jax.tree.map(np.testing.assert_array_equal, exported.call(LHS, RHS, SIZES), gradients(LHS, RHS, SIZES))
+
+
+def test_tgmm_inside_a_training_step():
+    """Momentum accumulated by tgmm's existing_out in a loop, under jit."""
+
+    def step(_, total):
+        return tgmm(LHS.T, LHS, SIZES, existing_out=total)
+
+    got = jax.jit(lambda: jax.lax.fori_loop(0, 3, step, jnp.zeros((G, K, K))))()
+    close(got, 3 * tgmm(LHS.T, LHS, SIZES))

@@ -1,0 +1,177 @@
+"""Every vmap is one call, equal to the loop bit for bit, and copies no weights."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import CASES
+from hlo import copies_of_weights, custom_calls
+from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
+
+BATCH = 3
+ORDERS = (np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0]))  # of the groups, one for each of the batch
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def assert_one_call(f, *args):
+    jaxpr = str(jax.make_jaxpr(f)(*args))
+    assert jaxpr.count("grouped_gemm[") == 1, jaxpr
+
+
+def check_against_loop(f, axes, args):
+    """vmap(f, axes) is one call and has the bits of a loop over the batch."""
+    batched = jax.vmap(f, axes)
+    assert_one_call(batched, *args)
+    got = batched(*args)
+    for i in range(BATCH):
+        one = (x if axis is None else jnp.take(x, i, axis=axis) for x, axis in zip(args, axes, strict=True))
+        np.testing.assert_array_equal(got[i], f(*one))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_mode_and_storage(case):
+    """Each operand alone, and a seeded choice of combinations."""
+    operands = case.operands()
+    names = [name for name in operands if name != "dims" or not case.name.startswith("uniform")]
+    rng = np.random.default_rng(len(case.name))
+    subsets = [(name,) for name in names] + [tuple(rng.choice(names, 3, replace=False)) for _ in range(2)]
+    for subset in subsets:
+        batched, axes = {}, {}
+        for name, x in operands.items():
+            axes[name] = -1 if name in subset else None
+            if name not in subset:
+                batched[name] = x
+            elif name == "dims":
+                batched[name] = jax.tree.map(lambda sizes: np.stack([sizes[o] for o in ORDERS], -1), x)
+            else:
+                batched[name] = np.stack([np.roll(x, i) * (1 + i) for i in range(BATCH)], -1)
+        f = jax.vmap(case.run, (axes,))
+        assert_one_call(f, batched)
+        got = f(batched)
+        for i in range(BATCH):
+            one = {
+                name: x if axes[name] is None else jax.tree.map(lambda x, i=i: x[..., i], x)
+                for name, x in batched.items()
+            }
+            case.expected(one).check(got[i])
+
+
+SIZES = np.array([3, 0, 2, 4], np.int32)
+M, K, N, G = 11, 13, 17, 4  # 13 * 17 divides no count of elements but those of weights
+ROWS, WEIGHTS = random(BATCH, M, K), random(BATCH, G, K, N, seed=1)
+SIZES_B, OFFSETS = np.stack([SIZES[o] for o in ORDERS]), np.array([0, 2, 1], np.int32)
+
+
+@pytest.mark.parametrize("which", list(itertools.product((0, 1), repeat=5))[1:], ids=str)
+def test_gmm_in_every_combination(which):
+    existing = random(BATCH, M, N, seed=2)
+
+    def f(lhs, rhs, sizes, offset, c):
+        return gmm(lhs, rhs, sizes, group_offset=offset, existing_out=c)
+
+    args = (ROWS, WEIGHTS[:, :2], SIZES_B, OFFSETS, existing)
+    args = tuple(x if batched else x[0] for x, batched in zip(args, which, strict=True))
+    axes = tuple(0 if batched else None for batched in which)
+    check_against_loop(f, axes, args)
+    if not which[1]:
+        assert copies_of_weights(jax.jit(jax.vmap(f, axes)).lower(*args), K * N) == []
+
+
+@pytest.mark.parametrize("which", list(itertools.product((0, 1), repeat=4))[1:], ids=str)
+def test_tgmm_in_every_combination(which):
+    def f(lhs, rhs, sizes, offset):
+        return tgmm(lhs.T, rhs, sizes, group_offset=offset, num_actual_groups=2)
+
+    args = (ROWS, random(BATCH, M, 5), SIZES_B, OFFSETS)
+    args = tuple(x if batched else x[0] for x, batched in zip(args, which, strict=True))
+    check_against_loop(f, tuple(0 if batched else None for batched in which), args)
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_weights_are_read_where_they_lie(transpose):
+    """Forward and backward of a batch of rows, and of a batch of weights, move nothing of the size of the weights."""
+    weights = np.ascontiguousarray(WEIGHTS.swapaxes(2, 3)) if transpose else WEIGHTS
+
+    def loss(lhs, rhs, sizes):
+        return jnp.sin(gmm(lhs, rhs, sizes, transpose_rhs=transpose)).sum()
+
+    for axes in ((0, None, 0), (0, 0, 0), (None, 0, None)):
+        args = tuple(x[0] if axis is None else x for x, axis in zip((ROWS, weights, SIZES_B), axes, strict=True))
+        forward = jax.jit(jax.vmap(lambda *a: gmm(*a, transpose_rhs=transpose), axes)).lower(*args)
+        assert custom_calls(forward) == 1
+        assert copies_of_weights(forward, K * N) == []
+        batched = jax.vmap(loss, axes)
+        backward = jax.jit(jax.grad(lambda *a, f=batched: f(*a).sum(), (0, 1))).lower(*args)
+        assert custom_calls(backward) == 3
+        assert copies_of_weights(backward, K * N) == []
+
+
+def test_a_copy_would_be_seen():
+    transposed = jax.jit(lambda x, w, s: gmm(x, w.swapaxes(1, 2), s, transpose_rhs=True))
+    assert copies_of_weights(transposed.lower(ROWS[0], WEIGHTS[0], SIZES), K * N) != []
+    repeated = jax.jit(lambda x, w, s: jax.vmap(gmm)(x, jnp.stack([w] * BATCH), s))
+    assert copies_of_weights(repeated.lower(ROWS, WEIGHTS[0], SIZES_B), K * N) != []
+
+
+def test_other_batch_axes():
+    f = jax.vmap(gmm, (2, 3, 1), out_axes=1)
+    got = f(np.moveaxis(ROWS, 0, 2), np.moveaxis(WEIGHTS, 0, 3), SIZES_B.T)
+    np.testing.assert_array_equal(np.moveaxis(got, 1, 0), jax.vmap(gmm)(ROWS, WEIGHTS, SIZES_B))
+
+
+def test_nested():
+    lhs = random(2, BATCH, M, K)
+    for inner in ((0, 0, 0), (0, None, 0), (0, None, None), (0, 0, None)):
+        weights, sizes = (WEIGHTS if inner[1] == 0 else WEIGHTS[0]), (SIZES_B if inner[2] == 0 else SIZES)
+        for outer in ((0, None, None), (0, 0, 0)):
+            w, s = (weights, sizes) if outer[1] is None else (np.stack([weights, 2 * weights]), np.stack([sizes] * 2))
+            f = jax.vmap(jax.vmap(gmm, inner), outer)
+            assert_one_call(f, lhs, w, s)
+            for i in range(2):
+                want = jax.vmap(gmm, inner)(lhs[i], w if outer[1] is None else w[i], s if outer[2] is None else s[i])
+                np.testing.assert_array_equal(f(lhs, w, s)[i], want)
+
+
+def test_gradients_of_batches_and_batches_of_gradients():
+    def loss(rhs, lhs, sizes):
+        return jnp.sin(gmm(lhs, rhs, sizes)).sum()
+
+    weights = WEIGHTS[0]
+    batched = jax.vmap(jax.grad(loss), (None, 0, 0))
+    assert str(jax.make_jaxpr(batched)(weights, ROWS, SIZES_B)).count("grouped_gemm[") == 2
+    each = batched(weights, ROWS, SIZES_B)
+    for i in range(BATCH):
+        np.testing.assert_array_equal(each[i], jax.grad(loss)(weights, ROWS[i], SIZES_B[i]))
+    whole = jax.grad(lambda w: jax.vmap(loss, (None, 0, 0))(w, ROWS, SIZES_B).sum())(weights)
+    np.testing.assert_allclose(whole, each.sum(0), rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_of_batched_bias_alpha_and_offset(x64):
+    """Replicas with parameters of their own, whose sums in the gradient must be told apart."""
+    lhs, rhs = (x.astype(np.float64) for x in (ROWS, WEIGHTS[0, :2]))
+    bias, alpha, c, beta = random(BATCH, 2, N), random(BATCH, 2), random(BATCH, M, N), random(BATCH, 2, seed=1)
+    optional = tuple(x.astype(np.float64) for x in (bias, alpha, c, beta))
+
+    def f(sizes, offset, lhs, rhs, bias, alpha, c, beta):
+        options = {"bias": bias, "alpha": alpha, "c": c, "beta": beta, "group_offset": offset}
+        return jnp.sin(grouped_gemm(GroupedTensor(lhs, sizes), rhs, contracting_dims=((1,), (1,)), **options)).sum()
+
+    each = [
+        jax.grad(f, range(2, 8))(SIZES_B[i], OFFSETS[i], lhs[i], rhs, *(x[i] for x in optional)) for i in range(BATCH)
+    ]
+    batched = jax.vmap(f, (0, 0, 0, None, 0, 0, 0, 0))
+    got = jax.grad(lambda *args: batched(*args).sum(), range(2, 8))(SIZES_B, OFFSETS, lhs, rhs, *optional)
+    want = [jnp.stack(x) for x in zip(*each, strict=True)]
+    want[1] = want[1].sum(0)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12), list(got), want)
+
+
+def test_empty_batch():
+    assert jax.vmap(gmm)(ROWS[:0], WEIGHTS[:0], SIZES_B[:0]).shape == (0, M, N)
+    assert jax.vmap(gmm, (0, None, 0))(ROWS[:0], WEIGHTS[0], SIZES_B[:0]).shape == (0, M, N)
