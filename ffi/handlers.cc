@@ -51,6 +51,7 @@ absl::StatusOr<Plan> PlanCall(const BoundCall& call, XlaTaskPool& pool) {
 
 ffi::Error Instantiate(ffi::Dictionary attributes) { return ToFfiError(ValidateAttributes(attributes)); }
 
+// NOLINTNEXTLINE(readability-function-size): XLA passes one parameter for each thing bound
 ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::AnyBuffer lhs, ffi::AnyBuffer rhs, ffi::AnyBuffer lhs_first,
                    ffi::AnyBuffer lhs_last, ffi::AnyBuffer rhs_first, ffi::AnyBuffer rhs_last, ffi::AnyBuffer out_first,
                    ffi::AnyBuffer out_last, ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> out,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -57,7 +58,7 @@ TEST(FfiDriverTest, EdgeCasesAreRightOnEveryIsaAndExecutor) {
   for (const auto& [isa, name] : isas) {
     for (const char* executor : {"openmp", "pool", "serial"}) {
       SCOPED_TRACE(name + " " + executor);
-      const Outcome outcome = Drive(kEdge + "--all --threads=3 --isa=" + name + " --executor=" + executor);
+      const Outcome outcome = Drive(absl::StrCat(kEdge, "--all --threads=3 --isa=", name, " --executor=", executor));
       if (isa <= HostCpu().widest) {
         EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
         EXPECT_THAT(outcome.text, AllOf(HasSubstr(" " + name), HasSubstr(", 0 wrong")));
@@ -71,9 +72,9 @@ TEST(FfiDriverTest, EdgeCasesAreRightOnEveryIsaAndExecutor) {
 
 TEST(FfiDriverTest, EdgeCasesAreRightInEveryType) {
   for (const std::string dtype : {"f32", "bf16", "f16", "f64"}) {
-    const Outcome outcome = Drive(kEdge + "--all --dtype=" + dtype);
+    const Outcome outcome = Drive(absl::StrCat(kEdge, "--all --dtype=", dtype));
     EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
-    EXPECT_THAT(outcome.text, HasSubstr(dtype + "*" + dtype + (dtype == "f64" ? ">f64" : ">f32")));
+    EXPECT_THAT(outcome.text, HasSubstr(absl::StrCat(dtype, "*", dtype, dtype == "f64" ? ">f64" : ">f32")));
   }
 }
 
