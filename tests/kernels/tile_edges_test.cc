@@ -53,6 +53,16 @@ TEST_F(TileEdges, RaggedM) {
   }
 }
 
+// Few rows have wide tiles.
+TEST_F(TileEdges, RaggedMWithManyColumns) {
+  ProblemSpec spec = Spec(RaggedMode::kRaggedM, UpTo(14));
+  spec.k = 3;
+  for (DType rhs : {DType::kF16, DType::kBF16, DType::kF32}) {
+    spec.rhs = rhs;
+    for (spec.n = 71; spec.n <= 300; spec.n += spec.n % 16 == 1 ? 14 : 1) ExpectAllStorages(spec);
+  }
+}
+
 TEST_F(TileEdges, RaggedMWithLongK) {
   ProblemSpec spec = Spec(RaggedMode::kRaggedM, {0, 1, 2, 3, 5, 6, 7, 8, 14, 15, kStreamRows, kStreamRows + 1});
   for (int64_t n : {1, 7, 8, 15, 16, 17, 31, 33, 48, 63, 65}) {

@@ -1,0 +1,112 @@
+// What is computed together is what would be computed alone, to the bit. The reference plays no part here.
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/element.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+// One of `count` equal parts of an array, cut along its first axis. Keeps the dims that the part points to.
+class Part {
+ public:
+  Part(const Array& whole, int64_t index, int64_t count) : dims_(whole.dims.begin(), whole.dims.end()) {
+    dims_[0] /= count;
+    data_ = static_cast<char*>(whole.data) + index * (ElementCount(whole) / count) * BytesOf(whole.dtype);
+    dtype_ = whole.dtype;
+  }
+  Array array() const { return {data_, dtype_, dims_}; }
+
+ private:
+  std::vector<int64_t> dims_;
+  void* data_;
+  DType dtype_;
+};
+
+std::vector<double> Values(const Array& array) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < ElementCount(array); ++i) values.push_back(ToDouble(array, i));
+  return values;
+}
+
+class Batch : public IsaTest {
+ protected:
+  // Problem p, replica r of the call, as a call of its own with sizes [G].
+  void ExpectPartAlone(const TestProblem& whole, const ProblemSpec& spec, int64_t p, int64_t r) {
+    const int64_t segments = spec.problems * spec.replicas, segment = p * spec.replicas + r;
+    const bool shared_rhs = spec.mode != RaggedMode::kRaggedK;
+    const Part lhs(whole.problem.lhs, segment, segments);
+    const Part rhs(whole.problem.rhs, shared_rhs ? p : segment, shared_rhs ? spec.problems : segments);
+    const Part expected(whole.problem.out, segment, segments);
+    TestProblem alone(spec);  // for its own out
+    const Part out(alone.problem.out, segment, segments);
+    alone.ClearOut();
+    GroupedGemmProblem problem = whole.problem;
+    static_cast<Array&>(problem.lhs) = lhs.array();
+    static_cast<Array&>(problem.rhs) = rhs.array();
+    static_cast<Array&>(problem.out) = out.array();
+    const std::vector<int64_t> sizes(spec.sizes.begin() + segment * spec.groups,
+                                     spec.sizes.begin() + (segment + 1) * spec.groups);
+    for (BufferDescriptor* x : {&problem.lhs, &problem.rhs, &problem.out}) {
+      for (RaggedDims* dims : {&x->first_dims, &x->last_dims}) {
+        if (dims->has_value()) *dims = alone.AddIntegers(DType::kS64, {spec.groups}, sizes);
+      }
+    }
+    ASSERT_EQ(GroupedGemm(problem, With(GetParam())), absl::OkStatus()) << Describe(spec);
+    ASSERT_TRUE(HasBits(out.array(), Values(expected.array()))) << Describe(spec);
+  }
+};
+RAGGEMM_FOR_EACH_ISA(Batch);
+
+TEST_P(Batch, EveryProblemAndReplicaIsWhatItIsAlone) {
+  for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN}) {
+    ProblemSpec base{.mode = mode, .problems = 3, .replicas = 2, .groups = 3, .m = 21, .n = 37, .k = 19};
+    base.sizes = {5, 0, 9, 5, 0, 9, 1, 2, 3, 1, 2, 3, 0, 19, 0, 0, 19, 0};
+    if (mode == RaggedMode::kRaggedK) {  // which sums over replicas
+      base.replicas = 1;
+      base.sizes = {5, 0, 9, 1, 2, 3, 0, 19, 0};
+    }
+    for (ProblemSpec spec : StorageVariants(base)) {
+      if (spec.lhs_grouped) continue;  // has one replica only
+      const TestProblem whole(spec);
+      ASSERT_EQ(GroupedGemm(whole.problem, With(GetParam())), absl::OkStatus()) << Describe(spec);
+      for (int64_t p = 0; p < spec.problems; ++p) {
+        for (int64_t r = 0; r < spec.replicas; ++r) {
+          ExpectPartAlone(whole, spec, p, r);
+          ASSERT_FALSE(HasFatalFailure());
+        }
+      }
+    }
+  }
+}
+
+// A row has the same bits in a large group, in a small one, and alone.
+TEST_P(Batch, RowsDoNotDependOnTheirCompany) {
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    ProblemSpec spec{.groups = 1, .m = 90, .n = 150, .k = 600, .sizes = {90}, .lhs = dtype, .rhs = dtype};
+    const TestProblem whole(spec);
+    ASSERT_EQ(GroupedGemm(whole.problem, With(GetParam())), absl::OkStatus());
+    TestProblem some(spec);
+    for (int64_t rows : {1, 2, 5, 15, 45}) {
+      for (int64_t part = 0; part < 90 / rows; part += 1 + 20 / rows) {
+        const Part lhs(whole.problem.lhs, part, 90 / rows), out(some.problem.out, part, 90 / rows);
+        const Part expected(whole.problem.out, part, 90 / rows);
+        GroupedGemmProblem problem = whole.problem;
+        static_cast<Array&>(problem.lhs) = lhs.array();
+        static_cast<Array&>(problem.out) = out.array();
+        problem.lhs.first_dims = problem.out.first_dims = some.AddIntegers(DType::kS32, {1}, {rows});
+        ASSERT_EQ(GroupedGemm(problem, With(GetParam())), absl::OkStatus());
+        ASSERT_TRUE(HasBits(out.array(), Values(expected.array()))) << rows << " rows, part " << part;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test

@@ -1,0 +1,298 @@
+// Every function of every ISA's table against its contract in microkernel.h, with operands that end at a cliff.
+#include "kernels/microkernel.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "kernels/element.h"
+#include "kernels/isa.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/problem_spec.h"
+
+namespace raggemm::test {
+namespace {
+
+// Random values of one dtype, as the kernel sees them and as numbers.
+class Values {
+ public:
+  Values(DType dtype, int64_t count, Random& random) : tensor_(dtype, {count}) {
+    for (int64_t i = 0; i < count; ++i) StoreRounded(tensor_.array(), i, random.Unit());
+  }
+  void* data() const { return tensor_.array().data; }
+  double operator[](int64_t i) const { return ToDouble(tensor_.array(), i); }
+  std::vector<double> All() const {
+    std::vector<double> all;
+    for (int64_t i = 0; i < ElementCount(tensor_.array()); ++i) all.push_back((*this)[i]);
+    return all;
+  }
+  bool SurroundingsIntact() const { return tensor_.buffer().SurroundingsIntact(); }
+
+ private:
+  Tensor tensor_;
+};
+
+constexpr DType kComputeTypes[] = {DType::kF32, DType::kF64};
+constexpr int64_t kPatterns = 1 << 16;
+
+// The types that operands can have where this is the compute type.
+std::vector<DType> TypesOf(DType compute) {
+  std::vector<DType> types = {DType::kF16, DType::kBF16, DType::kF32};
+  if (compute == DType::kF64) types.push_back(DType::kF64);
+  return types;
+}
+
+int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// One step in the compute type, whose values doubles hold exactly.
+double Fma(DType compute, double a, double b, double c) {
+  if (compute == DType::kF64) return std::fma(a, b, c);
+  return std::fma(static_cast<float>(a), static_cast<float>(b), static_cast<float>(c));
+}
+double Add(DType compute, double a, double b) { return RoundTo(compute, a + b); }
+double Mul(DType compute, double a, double b) { return RoundTo(compute, a * b); }
+
+class Microkernels : public IsaTest {
+ protected:
+  struct Tile {
+    Microkernel* run;
+    DType b_type;
+    int64_t mr, nr, b_stride;
+  };
+
+  // What follows of a chain: it starts or goes on, is stored back or finished, as the first or a later one.
+  struct Phase {
+    int64_t k;
+    bool start, finish, first;
+  };
+
+  void ExpectContract(DType compute, const Tile& tile, const Phase& phase) {
+    const std::string what = absl::StrCat(tile.mr, "x", tile.nr, " k ", phase.k, " start ", phase.start, " finish ",
+                                          phase.finish, " first ", phase.first, " b ", static_cast<int>(tile.b_type));
+    const Values a(compute, phase.k * tile.mr, random_);
+    const Values b(tile.b_type, (phase.k - 1) * tile.b_stride + tile.nr, random_);
+    const Values chain(compute, tile.mr * tile.nr, random_), total(compute, tile.mr * tile.nr, random_);
+    std::vector<double> want_chain = chain.All(), want_total = total.All();
+    for (int64_t i = 0; i < tile.mr; ++i) {
+      for (int64_t j = 0; j < tile.nr; ++j) {
+        const int64_t at = i * tile.nr + j;
+        double sum = phase.start ? 0 : want_chain[at];
+        for (int64_t k = 0; k < phase.k; ++k) sum = Fma(compute, a[k * tile.mr + i], b[k * tile.b_stride + j], sum);
+        if (!phase.finish) want_chain[at] = sum;
+        if (phase.finish) want_total[at] = phase.first ? sum : Add(compute, want_total[at], sum);
+      }
+    }
+    tile.run({.k = phase.k,
+              .a = a.data(),
+              .b = b.data(),
+              .b_stride = tile.b_stride,
+              .chain = chain.data(),
+              .total = total.data(),
+              .start = phase.start,
+              .finish = phase.finish,
+              .first = phase.first,
+              .prefetch = static_cast<const char*>(b.data()),
+              .prefetch_stride = 64});
+    ASSERT_EQ(chain.All(), want_chain) << what;
+    ASSERT_EQ(total.All(), want_total) << what;
+    ASSERT_TRUE(chain.SurroundingsIntact() && total.SurroundingsIntact()) << what;
+  }
+
+  void ExpectContract(DType compute, const Tile& tile) {
+    for (int64_t k : {1, 2, 3, 4, 5, 8, 31}) {
+      for (int flags = 0; flags < 8; ++flags) {
+        const Phase phase{.k = k, .start = (flags & 1) != 0, .finish = (flags & 2) != 0, .first = (flags & 4) != 0};
+        if (phase.first && !phase.finish) continue;
+        ExpectContract(compute, tile, phase);
+        if (HasFatalFailure()) return;
+      }
+    }
+    ExpectContract(compute, tile, {.k = kChain, .start = true, .finish = true, .first = true});
+  }
+
+  void ExpectPacked(DType compute, DType dtype, int64_t k, int64_t width, bool transposed) {
+    const Kernels& kernels = KernelsFor(GetParam(), compute);
+    const int64_t dst_stride = RoundUp(width, kernels.vector), src_stride = (transposed ? k : width) + 2;
+    const int64_t elements = transposed ? (width - 1) * src_stride + k : (k - 1) * src_stride + width;
+    const Values src(dtype, elements, random_), dst(compute, k * dst_stride + kernels.vector, random_);
+    const PackArgs args{src.data(), src_stride, k, width, dst.data(), dst_stride};
+    (transposed ? kernels.pack_transposed : kernels.pack_rows)[static_cast<int>(dtype)](args);
+    for (int64_t kk = 0; kk < k; ++kk) {
+      for (int64_t j = 0; j < width; ++j) {
+        ASSERT_EQ(dst[kk * dst_stride + j], src[transposed ? j * src_stride + kk : kk * src_stride + j])
+            << "dtype " << static_cast<int>(dtype) << " width " << width << " k " << k << " transposed " << transposed;
+      }
+    }
+    ASSERT_TRUE(dst.SurroundingsIntact());
+  }
+
+  // terms: 1 alpha, 2 c, 4 beta, 8 bias.
+  void ExpectEpilogue(DType compute, DType dtype, int64_t columns, int terms) {
+    const Kernels& kernels = KernelsFor(GetParam(), compute);
+    const int64_t rows = 3, stride = columns + 1, total_stride = RoundUp(columns, kernels.vector);
+    const Values total(compute, rows * total_stride, random_), bias(compute, total_stride, random_);
+    const Values alpha(compute, 1, random_), beta(compute, 1, random_);
+    const int64_t elements = (rows - 1) * stride + columns;
+    const Values out(dtype, elements, random_), c(dtype, elements, random_);
+    std::vector<double> want = out.All();
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; ++j) {
+        double r = total[i * total_stride + j];
+        if (terms & 1) r = Mul(compute, alpha[0], r);
+        if (terms & 2) r = Fma(compute, terms & 4 ? beta[0] : 1, c[i * stride + j], r);
+        if (terms & 8) r = Add(compute, r, bias[j]);
+        want[i * stride + j] = RoundTo(dtype, r);
+      }
+    }
+    kernels.epilogue[static_cast<int>(dtype)]({.rows = rows,
+                                               .columns = columns,
+                                               .total = total.data(),
+                                               .total_stride = total_stride,
+                                               .out = out.data(),
+                                               .out_stride = stride,
+                                               .c = terms & 2 ? c.data() : nullptr,
+                                               .alpha = terms & 1 ? alpha.data() : nullptr,
+                                               .beta = terms & 4 ? beta.data() : nullptr,
+                                               .bias = terms & 8 ? bias.data() : nullptr});
+    ASSERT_EQ(out.All(), want) << "dtype " << static_cast<int>(dtype) << " columns " << columns << " terms " << terms;
+    ASSERT_TRUE(out.SurroundingsIntact());
+  }
+
+  Random random_{TestSeed()};
+};
+RAGGEMM_FOR_EACH_ISA(Microkernels);
+
+TEST_P(Microkernels, Strips) {
+  for (DType compute : kComputeTypes) {
+    const Kernels& kernels = KernelsFor(GetParam(), compute);
+    for (int64_t mr = 1; mr <= kernels.max_rows; ++mr) {
+      ASSERT_NE(kernels.strip[mr], nullptr);
+      ExpectContract(compute, {kernels.strip[mr], compute, mr, kernels.nr, kernels.nr});
+      ASSERT_FALSE(HasFatalFailure());
+    }
+  }
+}
+
+TEST_P(Microkernels, StreamsOfEveryDType) {
+  const Kernels& kernels = KernelsFor(GetParam(), DType::kF32);
+  for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+    for (int64_t mr = 1; mr <= kernels.max_rows; ++mr) {
+      for (const StreamKernel& stream : kernels.stream[static_cast<int>(dtype)][mr]) {
+        ASSERT_NE(stream.run, nullptr);
+        ExpectContract(DType::kF32, {stream.run, dtype, mr, stream.nr, stream.nr + 3});
+        ASSERT_FALSE(HasFatalFailure());
+      }
+      EXPECT_EQ(kernels.stream[static_cast<int>(dtype)][mr][1].nr, kernels.nr);
+    }
+  }
+}
+
+// Both ways to pack, for every width up to two vectors and a bit.
+TEST_P(Microkernels, Packs) {
+  for (DType compute : kComputeTypes) {
+    const Kernels& kernels = KernelsFor(GetParam(), compute);
+    for (DType dtype : TypesOf(compute)) {
+      for (int64_t width = 1; width <= 2 * kernels.vector + 1; ++width) {
+        for (int64_t k : {int64_t{1}, int64_t{3}, kernels.vector, kernels.vector + 1, 2 * kernels.vector + 3}) {
+          ExpectPacked(compute, dtype, k, width, /*transposed=*/false);
+          ExpectPacked(compute, dtype, k, width, /*transposed=*/true);
+          ASSERT_FALSE(HasFatalFailure());
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Microkernels, Epilogues) {
+  for (DType compute : kComputeTypes) {
+    for (DType dtype : TypesOf(compute)) {
+      for (int64_t columns = 1; columns <= 2 * KernelsFor(GetParam(), compute).vector + 1; ++columns) {
+        for (int terms = 0; terms < 16; ++terms) {
+          ExpectEpilogue(compute, dtype, columns, terms);
+          ASSERT_FALSE(HasFatalFailure());
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Microkernels, AreThereForEveryTypeThatCanOccur) {
+  for (DType compute : kComputeTypes) {
+    const Kernels& kernels = KernelsFor(GetParam(), compute);
+    const bool has_f64 = compute == DType::kF64;
+    EXPECT_EQ(kernels.pack_rows[static_cast<int>(DType::kF64)] != nullptr, has_f64);
+    EXPECT_EQ(kernels.pack_transposed[static_cast<int>(DType::kF64)] != nullptr, has_f64);
+    EXPECT_EQ(kernels.epilogue[static_cast<int>(DType::kF64)] != nullptr, has_f64);
+  }
+}
+
+// Every bit pattern of a 16-bit type.
+Tensor AllPatterns(DType dtype) {
+  Tensor patterns(dtype, {kPatterns});
+  for (int64_t bits = 0; bits < kPatterns; ++bits) {
+    static_cast<uint16_t*>(patterns.array().data)[bits] = static_cast<uint16_t>(bits);
+  }
+  return patterns;
+}
+
+bool Same(double a, double b) { return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b); }
+
+TEST_P(Microkernels, ReadEveryPattern) {
+  for (DType dtype : {DType::kF16, DType::kBF16}) {
+    const Tensor patterns = AllPatterns(dtype);
+    for (DType compute : kComputeTypes) {
+      const Kernels& kernels = KernelsFor(GetParam(), compute);
+      const Tensor widened(compute, {kPatterns + kernels.vector});
+      kernels.pack_rows[static_cast<int>(dtype)]({.src = patterns.array().data,
+                                                  .src_stride = 0,
+                                                  .k = 1,
+                                                  .width = kPatterns,
+                                                  .dst = widened.array().data,
+                                                  .dst_stride = 0});
+      for (int64_t bits = 0; bits < kPatterns; ++bits) {
+        ASSERT_TRUE(Same(ToDouble(widened.array(), bits), ToDouble(patterns.array(), bits))) << bits;
+      }
+    }
+  }
+}
+
+// Halfway between neighbours, and the next numbers of the compute type below and above: the hardest to round.
+double Halfway(DType compute, const Array& patterns, int64_t i, int nudge) {
+  const double next = ToDouble(patterns, std::min(i + 1, kPatterns - 1));
+  const double half = RoundTo(compute, ToDouble(patterns, i) / 2 + next / 2);
+  if (nudge == 0) return half;
+  return compute == DType::kF32 ? std::nextafter(static_cast<float>(half), nudge * HUGE_VALF)
+                                : std::nextafter(half, nudge * HUGE_VAL);
+}
+
+TEST_P(Microkernels, RoundEveryCase) {
+  for (DType dtype : {DType::kF16, DType::kBF16}) {
+    const Tensor patterns = AllPatterns(dtype);
+    for (DType compute : kComputeTypes) {
+      const Kernels& kernels = KernelsFor(GetParam(), compute);
+      for (int nudge : {-1, 0, 1}) {
+        const Tensor total(compute, {kPatterns + kernels.vector}), out(dtype, {kPatterns});
+        for (int64_t i = 0; i < kPatterns; ++i) {
+          StoreRounded(total.array(), i, Halfway(compute, patterns.array(), i, nudge));
+        }
+        EpilogueArgs args{};
+        args.rows = 1;
+        args.columns = kPatterns;
+        args.total = total.array().data;
+        args.out = out.array().data;
+        kernels.epilogue[static_cast<int>(dtype)](args);
+        for (int64_t i = 0; i < kPatterns; ++i) {
+          const double exact = ToDouble(total.array(), i);
+          ASSERT_TRUE(Same(ToDouble(out.array(), i), RoundTo(dtype, exact))) << exact;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test

@@ -1,0 +1,79 @@
+// Problems of many tiles and chains, with every ISA on several threads: the bits of the rule.
+#include <cstdint>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/reference.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+class RunTest : public IsaTest {
+ protected:
+  void ExpectRightOnThreads(const ProblemSpec& spec) {
+    TestProblem test(spec);
+    const std::vector<double> expected = ExpectedOut(test.problem).value();
+    const Reference reference = ComputeReference(test.problem).value();
+    for (int64_t threads : {1, 2, 3}) {
+      test.ClearOut();
+      ASSERT_EQ(GroupedGemm(test.problem, {.isa = GetParam(), .threads = threads}), absl::OkStatus());
+      ASSERT_TRUE(HasBits(test.problem.out, expected)) << threads << " threads, " << Describe(spec);
+      ASSERT_TRUE(IsWithinBound(test.problem.out, reference)) << Describe(spec);
+      ASSERT_TRUE(test.SurroundingsIntact());
+    }
+  }
+};
+RAGGEMM_FOR_EACH_ISA(RunTest);
+
+TEST_P(RunTest, WideForward) {
+  ProblemSpec spec{.groups = 5, .m = 330, .n = 700, .k = 40, .sizes = {1, 220, 0, 29, 77}};
+  spec.bias = spec.alpha = true;
+  for (bool rhs_flipped : {false, true}) {
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      spec.rhs_flipped = rhs_flipped;
+      spec.lhs = spec.rhs = dtype;
+      ExpectRightOnThreads(spec);
+    }
+  }
+}
+
+TEST_P(RunTest, ManyChains) {
+  ProblemSpec spec{.groups = 4, .m = 60, .n = 70, .k = 3000, .sizes = {1, 17, 0, 33}, .c = true, .beta = true};
+  for (bool rhs_flipped : {false, true}) {
+    spec.rhs_flipped = rhs_flipped;
+    ExpectRightOnThreads(spec);
+  }
+}
+
+TEST_P(RunTest, WeightGradient) {
+  ProblemSpec spec{.mode = RaggedMode::kRaggedK, .groups = 4, .m = 220, .n = 130, .k = 900, .sizes = {600, 0, 1, 280}};
+  spec.c = true;
+  ExpectRightOnThreads(spec);
+}
+
+// Each replica starts a new chain, however short.
+TEST_P(RunTest, WeightGradientOverReplicas) {
+  ProblemSpec spec{.mode = RaggedMode::kRaggedK, .problems = 2, .replicas = 3, .groups = 2, .m = 40, .n = 50, .k = 300};
+  spec.sizes = {300, 0, 100, 157, 0, 1, 1, 1, 0, 290, 257, 3};
+  ExpectRightOnThreads(spec);
+}
+
+TEST_P(RunTest, ManySmallGroups) {
+  Random random(TestSeed());
+  ProblemSpec spec{.groups = 300, .m = 700, .n = 33, .k = 40, .sizes = random.Sizes(300, 700)};
+  ExpectRightOnThreads(spec);
+}
+
+TEST_P(RunTest, DoublePrecision) {
+  ProblemSpec spec{.groups = 3, .m = 150, .n = 200, .k = 530, .sizes = {100, 3, 40}};
+  spec.lhs = spec.out = DType::kF64;
+  spec.rhs = DType::kF16;
+  ExpectRightOnThreads(spec);
+}
+
+}  // namespace
+}  // namespace raggemm::test
