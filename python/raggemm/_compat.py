@@ -2,6 +2,7 @@
 
 import jax
 from jax import lax
+from jax.sharding import PartitionSpec
 
 
 def _varying_axes(x: jax.Array) -> frozenset[str]:
@@ -17,11 +18,21 @@ def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     return lax.pvary(x, axes)
 
 
-def align_varying(arrays: list[jax.Array]) -> list[jax.Array]:
-    """The same arrays, all varying along the same axes, as a primitive under shard_map needs them.
+def _gathered(x: jax.Array) -> jax.Array:
+    """x without the sharding that an explicit mesh gave it."""
+    if all(axis is None for axis in jax.typeof(x).sharding.spec):
+        return x
+    return jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim))
 
-    The transpose of what is inserted here sums the gradient of a replicated operand over the devices.
+
+def aligned(arrays: list[jax.Array]) -> list[jax.Array]:
+    """The same arrays as one call can take them: varying along the same axes of a shard_map, gathered where a mesh
+    with explicit axes divides them.
+
+    The transposes of what is inserted here sum the gradient of a replicated operand over the devices, and shard that
+    of a sharded one.
     """
+    arrays = [_gathered(x) for x in arrays]
     varying = [_varying_axes(x) for x in arrays]
     union = frozenset().union(*varying)
     return [

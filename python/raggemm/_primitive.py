@@ -18,7 +18,7 @@ primitive = Primitive("grouped_gemm")
 
 
 def bind(call: Call, args: Arguments) -> jax.Array:
-    return primitive.bind(*_compat.align_varying(args.flat()), call=call)
+    return primitive.bind(*_compat.aligned(args.flat()), call=call)
 
 
 @functools.partial(jax.jit, static_argnames="call")

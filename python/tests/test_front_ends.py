@@ -37,7 +37,9 @@ def test_signatures_are_those_of_the_origin(ours, theirs):
     def parameters(f):
         return [(p.name, p.default, p.kind) for p in inspect.signature(f).parameters.values()]
 
-    assert parameters(ours) == parameters(theirs)
+    known = parameters(theirs)
+    assert parameters(ours)[: len(known)] == known
+    assert [p[0] for p in parameters(ours)[len(known) :]] in ([], ["out_sharding"])  # which lax.ragged_dot of older versions lacks
 
 
 def test_gmm():

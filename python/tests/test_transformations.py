@@ -191,12 +191,21 @@ def test_automatic_sharding_is_right():
         close(compiled(lhs, rhs, SIZES), gmm(np.asarray(lhs), np.asarray(rhs), SIZES))
 
 
-def test_out_sharding_on_an_explicit_mesh():
+@pytest.mark.parametrize("rows, weights", [(P("x"), P()), (P(), P("x"))], ids=["rows", "experts"])
+def test_explicit_mesh(rows, weights):
+    """Operands are gathered; their gradients come back sharded as they are."""
+    want = gmm(LHS, RHS, SIZES)
+    gradients = jax.grad(lambda x, w: layer(x, w).sum(), (0, 1))
     explicit = mesh(AxisType.Explicit)
     with jax.set_mesh(explicit):
-        out = jax.jit(lambda x, w: ragged_dot(x, w, SIZES, out_sharding=P("x")))(LHS, RHS)
+        lhs, rhs = (jax.device_put(x, NamedSharding(explicit, s)) for x, s in ((LHS, rows), (RHS, weights)))
+        np.testing.assert_array_equal(gmm(lhs, rhs, SIZES), want)
+        got = jax.jit(gradients)(lhs, rhs)
+        out = jax.jit(lambda x, w: ragged_dot(x, w, SIZES, out_sharding=P("x")))(lhs, rhs)
+    jax.tree.map(close, got, gradients(LHS, RHS))
+    assert [jax.typeof(x).sharding.spec for x in got] == [jax.typeof(x).sharding.spec for x in (lhs, rhs)]
+    np.testing.assert_array_equal(out, want)
     assert out.sharding.spec[0] == "x"
-    np.testing.assert_array_equal(out, gmm(LHS, RHS, SIZES))
 
 
 def test_export_with_symbolic_shapes():
