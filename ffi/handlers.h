@@ -15,7 +15,9 @@
 
 // The rest of the library is hidden.
 #pragma GCC visibility push(default)
+#ifdef __cplusplus
 extern "C" {
+#endif
 
 // Validates the attributes, so that a wrong one fails when the program is compiled. Keeps no state.
 XLA_FFI_Error* raggemm_grouped_gemm_v1_instantiate(XLA_FFI_CallFrame* frame);
@@ -38,7 +40,9 @@ void raggemm_free(char* text);
 // The version of the library, as in "0.1.0".
 const char* raggemm_version(void);
 
+#ifdef __cplusplus
 }  // extern "C"
+#endif
 #pragma GCC visibility pop
 
 #endif  // RAGGEMM_FFI_HANDLERS_H_

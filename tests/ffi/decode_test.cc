@@ -52,7 +52,7 @@ TEST(DecodeCallTest, GivesBackTheProblem) {
     SCOPED_TRACE(Describe(spec));
     PluginCall call(spec);
     const GroupedGemmProblem& given = call.problem().problem;
-    host::CallFrame frame(call.call, XLA_FFI_ExecutionStage_EXECUTE, nullptr);
+    host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
     const absl::StatusOr<DecodedCall> decoded = DecodeCall(Bind(*frame.get()));
     ASSERT_TRUE(decoded.ok()) << decoded.status();
     for (const auto operand : {&GroupedGemmProblem::lhs, &GroupedGemmProblem::rhs, &GroupedGemmProblem::out}) {
@@ -68,17 +68,17 @@ TEST(DecodeCallTest, GivesBackTheProblem) {
     for (const OperandSlot& slot : kOperandSlots) {
       ExpectSame(decoded->problem.*slot.operand, given.*slot.operand);
     }
-    EXPECT_EQ(decoded->workspace.data(), call.call.results[1].data);
-    EXPECT_EQ(static_cast<int64_t>(decoded->workspace.size()), call.call.results[1].dims[0]);
+    EXPECT_EQ(decoded->workspace.data(), call.call().results[1].data);
+    EXPECT_EQ(static_cast<int64_t>(decoded->workspace.size()), call.call().results[1].dims[0]);
     if (HasFailure()) break;
   }
 }
 
 TEST(DecodeCallTest, OperandsInAnyOrder) {
   PluginCall call({.groups = 1, .m = 2, .sizes = {2}, .c = true, .alpha = true});
-  std::swap(call.call.args[8], call.call.args[9]);
-  call.call.attributes["operands"] = std::string("alpha,c");
-  host::CallFrame frame(call.call, XLA_FFI_ExecutionStage_EXECUTE, nullptr);
+  std::swap(call.call().args[8], call.call().args[9]);
+  call.call().attributes["operands"] = std::string("alpha,c");
+  host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
   const absl::StatusOr<DecodedCall> decoded = DecodeCall(Bind(*frame.get()));
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   ExpectSame(decoded->problem.c, call.problem().problem.c);
@@ -87,8 +87,8 @@ TEST(DecodeCallTest, OperandsInAnyOrder) {
 
 TEST(DecodeCallTest, AbsentAttributesAreTheDefaultsOfTheSchema) {
   PluginCall call({.mode = RaggedMode::kUniform, .groups = 2});
-  call.call.attributes.clear();
-  host::CallFrame frame(call.call, XLA_FFI_ExecutionStage_EXECUTE, nullptr);
+  call.call().attributes.clear();
+  host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
   const absl::StatusOr<DecodedCall> decoded = DecodeCall(Bind(*frame.get()));
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(decoded->problem.rhs.axis_boundary, -1);
@@ -107,10 +107,10 @@ TEST(DecodeCallTest, ReadsOptions) {
       {"AUTO", std::nullopt}, {"SCALAR", Isa::kScalar}, {"AVX2", Isa::kAvx2}, {"AVX512", Isa::kAvx512}};
   PluginCall call({.mode = RaggedMode::kUniform, .groups = 2});
   for (int i = 0; i < 4; ++i) {
-    call.call.attributes["executor"] = std::string(executors[i].first);
-    call.call.attributes["isa"] = std::string(isas[i].first);
-    call.call.attributes["threads"] = int64_t{i};
-    host::CallFrame frame(call.call, XLA_FFI_ExecutionStage_EXECUTE, nullptr);
+    call.call().attributes["executor"] = std::string(executors[i].first);
+    call.call().attributes["isa"] = std::string(isas[i].first);
+    call.call().attributes["threads"] = int64_t{i};
+    host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
     const absl::StatusOr<DecodedCall> decoded = DecodeCall(Bind(*frame.get()));
     ASSERT_TRUE(decoded.ok()) << decoded.status();
     EXPECT_EQ(decoded->options.executor, executors[i].second);

@@ -301,18 +301,18 @@ class BadCallTest : public testing::TestWithParam<BadCall> {};
 TEST_P(BadCallTest, IsAnErrorAndTheNextCallWorks) {
   const BadCall& bad = GetParam();
   PluginCall call(EveryOperand());
-  const host::Call good = call.call;
+  const host::Call good = call.call();
   host::ThreadPool pool(2);
-  bad.spoil(call.call);
+  bad.spoil(call.call());
   call.problem().ClearOut();
-  const host::Error error = host::Execute(ThePlugin().execute, call.call, &pool);
+  const host::Error error = host::Execute(ThePlugin().execute, call.call(), &pool);
   EXPECT_EQ(error.code, bad.code) << error.message;
   for (const std::string& part : bad.messages) EXPECT_THAT(error.message, HasSubstr(part));
   EXPECT_TRUE(call.OutIsUntouched());
   EXPECT_TRUE(call.problem().SurroundingsIntact());
   EXPECT_EQ(host::LiveErrors(), 0);
 
-  call.call = good;
+  call.call() = good;
   EXPECT_EQ(call.Run(&pool).message, "");
   EXPECT_TRUE(call.IsRight());
 }
@@ -327,8 +327,8 @@ class BadAttributeTest : public testing::TestWithParam<BadCall> {};
 
 TEST_P(BadAttributeTest, FailsToInstantiate) {
   PluginCall call(EveryOperand());
-  GetParam().spoil(call.call);
-  const host::Error error = host::Instantiate(ThePlugin().instantiate, call.call.attributes);
+  GetParam().spoil(call.call());
+  const host::Error error = host::Instantiate(ThePlugin().instantiate, call.call().attributes);
   EXPECT_EQ(error.code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
   for (const std::string& part : GetParam().messages) EXPECT_THAT(error.message, HasSubstr(part));
 }
@@ -337,10 +337,10 @@ INSTANTIATE_TEST_SUITE_P(Attributes, BadAttributeTest, testing::ValuesIn(kBadAtt
 
 TEST(BadFrameTest, SizeAndStageAreChecked) {
   PluginCall call(EveryOperand());
-  host::CallFrame other_size(call.call, XLA_FFI_ExecutionStage_EXECUTE, nullptr);
+  host::CallFrame other_size(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
   other_size.get()->struct_size -= 8;
   EXPECT_THAT(host::Invoke(ThePlugin().execute, other_size).message, HasSubstr("XLA_FFI_CallFrame size"));
-  host::CallFrame other_stage(call.call, XLA_FFI_ExecutionStage_PREPARE, nullptr);
+  host::CallFrame other_stage(call.call(), XLA_FFI_ExecutionStage_PREPARE, nullptr);
   EXPECT_THAT(host::Invoke(ThePlugin().execute, other_stage).message, HasSubstr("execution stage"));
 }
 
@@ -373,7 +373,7 @@ TEST(ExceptionTest, NothingIsThrownAcrossTheBorder) {
   EXPECT_THAT(error.message, HasSubstr("unknown exception"));
   EXPECT_TRUE(call.OutIsUntouched());
 
-  host::CallFrame frame(call.call, XLA_FFI_ExecutionStage_EXECUTE, &broken);
+  host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, &broken);
   char* text = ThePlugin().plan_text(frame.get());
   EXPECT_STREQ(text, "broken");
   ThePlugin().free_text(text);
@@ -383,7 +383,7 @@ TEST(IsaTest, OneThatTheCpuLacksIsAnErrorAndNoFallback) {
   PluginCall call(EveryOperand());
   const std::pair<Isa, const char*> isas[] = {{Isa::kScalar, "SCALAR"}, {Isa::kAvx2, "AVX2"}, {Isa::kAvx512, "AVX512"}};
   for (const auto& [isa, name] : isas) {
-    call.call.attributes["isa"] = Text(name);
+    call.call().attributes["isa"] = Text(name);
     const host::Error error = call.Run(nullptr);
     if (isa <= HostCpu().widest) {
       EXPECT_EQ(error.message, "");

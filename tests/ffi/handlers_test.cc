@@ -90,8 +90,8 @@ TEST(HandlersTest, EveryExecutorAndThreadCountHasTheSameBits) {
   for (const std::string& executor : kExecutors) {
     for (int64_t threads = 0; threads <= 8; ++threads) {
       SCOPED_TRACE(executor + " " + std::to_string(threads));
-      call.call.attributes["executor"] = executor;
-      call.call.attributes["threads"] = threads;
+      call.call().attributes["executor"] = executor;
+      call.call().attributes["threads"] = threads;
       ASSERT_EQ(call.Run(&pool).message, "");
       ASSERT_TRUE(call.IsRight());
     }
@@ -116,9 +116,9 @@ TEST(HandlersTest, StartsAlignedToTheElementOnly) {
 TEST(HandlersTest, OutMayBeC) {
   PluginCall call(ManyTiles());
   call.problem().AliasOutWithC();
-  call.call.args[8].data = call.problem().problem.out.data;
+  call.call().args[8].data = call.problem().problem.out.data;
   host::ThreadPool pool(2);
-  ASSERT_EQ(host::Execute(ThePlugin().execute, call.call, &pool).message, "");
+  ASSERT_EQ(host::Execute(ThePlugin().execute, call.call(), &pool).message, "");
   EXPECT_TRUE(call.IsRight());
 }
 
@@ -150,7 +150,7 @@ TEST(PoolTest, WithoutPoolAutoIsOpenMp) {
   PluginCall call(ManyTiles());
   ASSERT_EQ(call.Run(nullptr).message, "");
   EXPECT_TRUE(call.IsRight());
-  host::CallFrame frame(call.call, XLA_FFI_ExecutionStage_EXECUTE, nullptr);
+  host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
   char* text = ThePlugin().plan_text(frame.get());
   EXPECT_THAT(text, HasSubstr("executor: openmp"));
   ThePlugin().free_text(text);
@@ -158,7 +158,7 @@ TEST(PoolTest, WithoutPoolAutoIsOpenMp) {
 
 TEST(PoolTest, WithoutPoolPoolIsAnError) {
   PluginCall call(ManyTiles());
-  call.call.attributes["executor"] = std::string("POOL");
+  call.call().attributes["executor"] = std::string("POOL");
   const host::Error error = call.Run(nullptr);
   EXPECT_EQ(error.code, XLA_FFI_Error_Code_FAILED_PRECONDITION);
   EXPECT_THAT(error.message, HasSubstr("pool"));
@@ -171,7 +171,7 @@ TEST(ConcurrencyTest, ManyCallsAtOnceOnOnePool) {
   std::vector<std::unique_ptr<PluginCall>> calls;
   for (int i = 0; i < kCallers; ++i) {
     calls.push_back(std::make_unique<PluginCall>(i % 2 == 0 ? ManyTiles() : RandomSpec(random)));
-    calls.back()->call.attributes["executor"] = kExecutors[i / 2 % std::size(kExecutors)];
+    calls.back()->call().attributes["executor"] = kExecutors[i / 2 % std::size(kExecutors)];
   }
   host::ThreadPool pool(3);
   std::atomic<int> wrong{0};
@@ -209,13 +209,13 @@ TEST(PlanTextTest, IsThePlanOrTheError) {
   PluginCall call(ManyTiles());
   host::ThreadPool pool(4);
   {
-    host::CallFrame frame(call.call, XLA_FFI_ExecutionStage_EXECUTE, &pool);
+    host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, &pool);
     char* text = ThePlugin().plan_text(frame.get());
     EXPECT_THAT(text, AllOf(HasSubstr("mode: ragged M"), HasSubstr("executor: pool"), HasSubstr("isa: ")));
     ThePlugin().free_text(text);
   }
-  call.call.attributes["isa"] = std::string("MMX");
-  host::CallFrame frame(call.call, XLA_FFI_ExecutionStage_EXECUTE, &pool);
+  call.call().attributes["isa"] = std::string("MMX");
+  host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, &pool);
   char* text = ThePlugin().plan_text(frame.get());
   EXPECT_THAT(text, HasSubstr("unknown value \"MMX\""));
   ThePlugin().free_text(text);

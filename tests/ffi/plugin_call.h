@@ -30,16 +30,17 @@ class PluginCall {
       : problem_(spec),
         workspace_(DType::kS64, {host::WorkspaceElements(problem_.problem, ThePlugin().workspace_coefficients)}),
         expected_(ExpectedOut(problem_.problem).value()),
-        call(host::MakeCall(problem_.problem, absl::MakeSpan(static_cast<int64_t*>(workspace_.buffer().data()),
-                                                             workspace_.buffer().size() / sizeof(int64_t)))) {}
+        call_(host::MakeCall(problem_.problem, absl::MakeSpan(static_cast<int64_t*>(workspace_.buffer().data()),
+                                                              workspace_.buffer().size() / sizeof(int64_t)))) {}
 
   TestProblem& problem() { return problem_; }
+  host::Call& call() { return call_; }  // tests may spoil it
 
   // Instantiates, clears out, executes.
   host::Error Run(host::TaskRunner* pool) {
-    if (host::Error error = host::Instantiate(ThePlugin().instantiate, call.attributes); !error.ok()) return error;
+    if (host::Error error = host::Instantiate(ThePlugin().instantiate, call_.attributes); !error.ok()) return error;
     problem_.ClearOut();
-    return host::Execute(ThePlugin().execute, call, pool);
+    return host::Execute(ThePlugin().execute, call_, pool);
   }
 
   testing::AssertionResult IsRight() const {
@@ -62,9 +63,7 @@ class PluginCall {
   TestProblem problem_;
   Tensor workspace_;
   std::vector<double> expected_;
-
- public:
-  host::Call call;  // tests may spoil it
+  host::Call call_;
 };
 
 // A pool of tests/support as XLA would have it.

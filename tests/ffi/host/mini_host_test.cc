@@ -1,5 +1,7 @@
 #include "ffi/host/mini_host.h"
 
+#include <dlfcn.h>
+
 #include <atomic>
 #include <string>
 #include <string_view>
@@ -185,6 +187,12 @@ TEST(LibraryTest, MissingFileAndSymbolThrow) {
   const Library plugin(RAGGEMM_FFI_LIBRARY);
   EXPECT_NE(plugin.Find<const char*()>("raggemm_version"), nullptr);
   EXPECT_THROW(plugin.Find<void()>("no_such_symbol"), std::runtime_error);
+}
+
+TEST(LibraryTest, ThePluginStaysWhenClosed) {
+  { const Library plugin(RAGGEMM_FFI_LIBRARY); }
+  void* loaded = dlopen(RAGGEMM_FFI_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+  EXPECT_NE(loaded, nullptr);
 }
 
 }  // namespace
