@@ -74,7 +74,6 @@ struct EpilogueArgs {
 using Epilogue = void(const EpilogueArgs&);
 
 inline constexpr int kMaxRows = 14;    // rows of the tallest register tile of any ISA
-inline constexpr int kStreamRows = 28;  // tiles of up to so many rows read rhs in place, row by row
 inline constexpr int kFloatTypes = 4;  // f16, bf16, f32, f64: the first values of DType
 
 struct StreamKernel {
@@ -86,10 +85,10 @@ struct StreamKernel {
 struct Kernels {
   int64_t vector;  // elements
   int64_t max_rows;
-  int64_t nr;                                            // width of a strip
-  Microkernel* strip[kMaxRows + 1];                      // [mr]
+  int64_t nr;                                         // width of a strip
+  Microkernel* strip[kMaxRows + 1];                   // [mr]
   StreamKernel stream[kFloatTypes][kMaxRows + 1][2];  // [rhs dtype][mr][wide, narrow: nr as for strips]
-  Pack* pack_rows[kFloatTypes];                          // [source dtype]
+  Pack* pack_rows[kFloatTypes];                       // [source dtype]
   Pack* pack_transposed[kFloatTypes];
   Epilogue* epilogue[kFloatTypes];  // [out dtype]
 };

@@ -31,6 +31,11 @@ struct RowTiles {
   int64_t rows, count;
 };
 
+bool Streams(const Plan& plan, const Window& window) {
+  const int64_t most_rows = plan.rhs.dtype == DType::kF32 ? kStreamRows : kStreamRows16;
+  return plan.compute == DType::kF32 && !plan.rhs.is_trans && window.rows <= most_rows;
+}
+
 // The columns [col, col + cols) of a tile that one kernel computes.
 struct Strip {
   int64_t cols;   // that exist
@@ -138,9 +143,9 @@ void StoreTile(const Plan& plan, const Kernels& kernels, const TilePlace& place,
   }
 }
 
-// Where a kernel finds its rows of rhs, if not in the packed strip, and what it fetches meanwhile. Streaming kernels fetch the rows kStreamStep
-// further down. The others fetch the right neighbour of their strip (or the first strip of the next chain), row tile i
-// the i-th cache line of each of its rows.
+// Where a kernel finds its rows of rhs, if not in the packed strip, and what it fetches meanwhile. Streaming kernels
+// fetch the rows kStreamStep further down; the others the right neighbour of their strip, row tile i the i-th cache
+// line of each of its rows.
 void AimAtRhs(const Plan& plan, const Matrix& rhs, const Strip& strip, const Window& at, int64_t row_tile,
               MicrokernelArgs& args) {
   const int64_t size = SizeOf(plan.rhs.dtype);
@@ -167,7 +172,7 @@ void RunTile(const Plan& plan, int64_t tile, const Scratch& scratch) {
   const Window& window = place.window;
   const RowTiles row_tiles(window.rows, kernels.max_rows);
   const int64_t size = SizeOf(plan.compute);
-  const bool stream = plan.compute == DType::kF32 && !plan.rhs.is_trans && window.rows <= kStreamRows;
+  const bool stream = Streams(plan, window);
   const int64_t k_step = stream ? kStreamStep : kChain;
   MicrokernelArgs args;
   args.first = true;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/microkernel.h"
+#include "kernels/scratch.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/check.h"
 #include "tests/support/variants.h"
@@ -24,7 +24,8 @@ std::vector<int64_t> UpTo(int64_t last) {
 // All small heights, and those around the change from reading rhs in place to packing it.
 std::vector<int64_t> Heights() {
   std::vector<int64_t> heights = UpTo(kRows);
-  for (int64_t rows : {kStreamRows - 1, kStreamRows, kStreamRows + 1, kStreamRows + 15}) heights.push_back(rows);
+  for (int64_t rows : {kStreamRows16, kStreamRows16 + 1, kStreamRows, kStreamRows + 1, kStreamRows + 15})
+    heights.push_back(rows);
   return heights;
 }
 
