@@ -117,6 +117,10 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Plan& plan) {
   if (plan.mode == RaggedMode::kAllRagged && plan.replicas != 1) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", all ragged has one replica only");
   }
+  // The workspace has a slot for each group of each replica, and out has results for sums over none of them.
+  if (plan.mode == RaggedMode::kRaggedK && plan.replicas == 0) {
+    return Invalid(first->name, ": shape is ", Shape(dims), ", ragged K needs at least one replica");
+  }
   return absl::OkStatus();
 }
 

@@ -64,6 +64,7 @@ struct FillSlices {
     const int64_t row_bytes = std::max<int64_t>(region.cols * SizeOf(plan.out.dtype), 1);
     rows_per_slice = std::max<int64_t>((int64_t{1} << 20) / row_bytes, 1);
     per_repetition = CeilDiv(region.rows, rows_per_slice);
+    if (per_repetition == 0) repetitions = 0;
   }
   int64_t repetitions = 0, per_repetition = 0, rows_per_slice = 1;
 };

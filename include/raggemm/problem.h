@@ -58,7 +58,7 @@ struct BufferDescriptor : Array {
 //   kAllRagged    first and last, 1-D packed     first and last, 1-D packed    first and last     grouped GEMM
 //
 // With dims arrays [P,R,G], lhs rows are P*R*m, rhs groups P*G, and segment (p,r) of a ragged axis starts at
-// row (p*R+r)*m of its buffer; ragged K sums over r in order. All ragged: R = 1, problem p starts at element
+// row (p*R+r)*m of its buffer; ragged K sums over r in order (R > 0). All ragged: R = 1, problem p starts at element
 // p*len/P of each buffer.
 enum class RaggedMode : uint8_t { kRaggedM, kRaggedK, kRaggedN, kUniform, kAllRagged };
 

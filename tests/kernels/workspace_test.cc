@@ -96,5 +96,39 @@ TEST(Workspace, MayNotOverlapAnOperand) {
   }
 }
 
+TEST(Workspace, NullIsAnErrorWhateverItsLength) {
+  const TestProblem test(ProblemSpec{.groups = 2, .m = 4, .n = 3, .k = 5, .sizes = {1, 3}});
+  const absl::Status status = MakePlan(test.problem, {}, absl::Span<int64_t>(nullptr, 1000)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+}
+
+// Sums over no replica have results, but nothing that the size of the workspace would count.
+TEST(Workspace, RaggedKOfNoReplicaIsRefused) {
+  const std::vector<int64_t> groups = {1, 0, 4096}, lhs = {0, 3}, rhs = {0, 5}, out = {4096, 3, 5};
+  std::vector<float> results(4096 * 3 * 5);
+  GroupedGemmProblem problem;
+  problem.lhs.dims = lhs;
+  problem.lhs.is_trans = true;
+  problem.rhs.dims = rhs;
+  problem.out.dims = out;
+  problem.out.data = results.data();
+  problem.lhs.first_dims = problem.rhs.first_dims = Array{nullptr, DType::kS32, groups};
+  const absl::Status status = GroupedGemm(problem);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_NE(status.message().find("[1,0,4096]"), absl::string_view::npos) << status;
+}
+
+// A shape costs nothing, so it must not cost time either.
+TEST(Workspace, EmptySegmentsAreNotWalked) {
+  const std::vector<int64_t> groups = {int64_t{1} << 31, int64_t{1} << 30, 0}, lhs = {0, 3}, rhs = {0, 3, 5},
+                             out = {0, 5};
+  GroupedGemmProblem problem;
+  problem.lhs.dims = lhs;
+  problem.rhs.dims = rhs;
+  problem.out.dims = out;
+  problem.lhs.first_dims = problem.out.first_dims = Array{nullptr, DType::kS32, groups};
+  EXPECT_EQ(GroupedGemm(problem), absl::OkStatus());
+}
+
 }  // namespace
 }  // namespace raggemm::test
