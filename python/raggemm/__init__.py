@@ -8,7 +8,6 @@ Start reading at _grouped_gemm.py; from there _call.py (what a call is), _primit
 _derivatives.py and _batching.py (its rules), _rewrites.py (what the rules ask for beyond the library's modes).
 """
 
-# Before anything else: registers the custom call.
 from raggemm import _batching, _derivatives  # noqa: F401  the rules of the primitive
 from raggemm._ffi import cases_json, version
 from raggemm._grouped_gemm import grouped_gemm

@@ -22,9 +22,6 @@ import numpy as np
 
 STRIDED, PACKED = "STRIDED", "PACKED"
 
-# The custom call's optional operands, in the order in which we pass them.
-OPTIONAL = ("c", "bias", "alpha", "beta", "group_offset")
-
 
 class Mode(enum.Enum):
     """Which axis the groups divide (include/raggemm/problem.h draws the table)."""
@@ -63,7 +60,7 @@ class Call:
     out: Storage  # never trans
     dtype: np.dtype  # of out
     num_dims: int  # dims arrays that follow lhs and rhs; one may serve several operands
-    operands: tuple[str, ...] = ()  # the optional operands after them, in the order of OPTIONAL
+    operands: tuple[str, ...] = ()  # the optional operands after them: c, bias, alpha, beta, group_offset
     out_extent: int | None = None  # what no input tells: groups of a ragged-K out, length of an all-ragged one
     overwrites_c: bool = False  # a constant beta of 0
 
@@ -102,7 +99,7 @@ class Arguments(NamedTuple):
     lhs: Any
     rhs: Any
     dims: tuple[Any, ...]
-    optional: dict[str, Any]  # by names in OPTIONAL
+    optional: dict[str, Any]  # by name
 
     def flat(self) -> list[Any]:
         return [self.lhs, self.rhs, *self.dims, *self.optional.values()]

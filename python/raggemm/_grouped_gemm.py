@@ -1,16 +1,17 @@
 """grouped_gemm, the general front end: from operands and axes to a call."""
 
 import dataclasses
+import functools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._call import OPTIONAL, PACKED, STRIDED, Arguments, Call, Mode, Storage, compute_dtype
+from raggemm._call import PACKED, STRIDED, Arguments, Call, Mode, Storage, compute_dtype
 from raggemm._operands import Operand, check_contraction, check_float, check_layout, float_array, integer_array
 from raggemm._rewrites import apply
 
@@ -96,7 +97,7 @@ def _storages(lhs: Operand, rhs: Operand, out_layout: str) -> tuple[dict[str, St
     def index(sizes: jax.Array | None) -> int | None:
         if sizes is None:
             return None
-        dims.append(sizes.reshape(1, 1, -1))
+        dims.append(sizes)
         return len(dims) - 1
 
     def storage(x: Operand, trans: bool) -> Storage:
@@ -127,7 +128,7 @@ def _checked_bias(bias: Any, call: Call, groups: int, free_shape: tuple[int, ...
     shape = (groups, math.prod(free_shape))
     if bias.shape not in (shape, (groups, *free_shape)):
         raise ValueError(f"bias: shape is {bias.shape}, must be {shape}, one row for each processed group")
-    return bias.reshape(1, 1, *shape)
+    return bias.reshape(shape)
 
 
 def _checked_values(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
@@ -138,7 +139,7 @@ def _checked_values(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
         check_float(name, x.dtype)
     if x.shape not in ((), (groups,)):
         raise ValueError(f"{name}: shape is {x.shape}, must be () or ({groups},), one value for each processed group")
-    return jnp.broadcast_to(x.astype(compute), (1, 1, groups))
+    return x.astype(compute)
 
 
 def _checked_offset(x: Any, mode: Mode) -> jax.Array | None:
@@ -146,10 +147,35 @@ def _checked_offset(x: Any, mode: Mode) -> jax.Array | None:
     if offset.shape not in ((), (1,)):
         raise ValueError(f"group_offset: shape is {offset.shape}, must be () or (1,)")
     if mode in (Mode.RAGGED_M, Mode.RAGGED_K) or isinstance(x, jax.core.Tracer):  # the custom call checks the value
-        return offset.reshape(1, 1)
+        return offset
     if (value := np.asarray(x).item()) != 0:
         raise ValueError(f"group_offset is {value}, must be 0 but for ragged M and ragged K")
     return None
+
+
+class _Shapes(NamedTuple):
+    lhs: tuple[int, ...]  # canonical, as rhs
+    rhs: tuple[int, ...]
+    groups: int  # that are processed
+    out: tuple[int, ...]
+
+
+@functools.partial(jax.jit, static_argnames=("call", "shapes"))
+def _collapsed(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
+    """The call on arrays as the caller has them. Compiled, for a reshape outside of jit copies."""
+    lhs, rhs = args.lhs.reshape(shapes.lhs), args.rhs.reshape(shapes.rhs)
+    optional = dict(args.optional)
+    if "c" in optional:
+        optional["c"] = optional["c"].reshape(call.out_shape(lhs, rhs))
+    for name in ("alpha", "beta"):
+        if name in optional:
+            optional[name] = jnp.broadcast_to(optional[name], (1, 1, shapes.groups))
+    if "bias" in optional:
+        optional["bias"] = optional["bias"][None, None]
+    if "group_offset" in optional:
+        optional["group_offset"] = optional["group_offset"].reshape(1, 1)
+    dims = tuple(sizes[None, None] for sizes in args.dims)
+    return apply(call, Arguments(lhs, rhs, dims, optional)).reshape(shapes.out)
 
 
 def grouped_gemm(
@@ -216,12 +242,11 @@ def grouped_gemm(
 
     storages, dims = _storages(lhs, rhs, out_layout)
     dtype = _out_dtype(preferred_element_type, lhs.data, rhs.data)
+    compute = compute_dtype(lhs.data.dtype, rhs.data.dtype, dtype)
     call = Call(**storages, dtype=dtype, num_dims=len(dims), out_extent=out_extent)
-    args = Arguments(lhs.canonical(), rhs.canonical(), dims, dict.fromkeys(OPTIONAL))
-    compute = compute_dtype(args.lhs.dtype, args.rhs.dtype, dtype)
-    optional = args.optional
+    optional = {}
     if c is not None:
-        optional["c"] = _checked_c(c, shape, dtype).reshape(call.out_shape(args.lhs, args.rhs))
+        optional["c"] = _checked_c(c, shape, dtype)
     if bias is not None:
         optional["bias"] = _checked_bias(bias, call, local, rhs.free_shape, compute)
     if alpha is not None:
@@ -235,6 +260,7 @@ def grouped_gemm(
     if group_offset is not None:
         optional["group_offset"] = _checked_offset(group_offset, mode)
     elif local != total:
-        optional["group_offset"] = jnp.zeros((1, 1), jnp.int32)
-    given = {name: x for name, x in optional.items() if x is not None}
-    return apply(call, args._replace(optional=given)).reshape(shape)
+        optional["group_offset"] = jnp.int32(0)
+    args = Arguments(lhs.data, rhs.data, dims, {name: x for name, x in optional.items() if x is not None})
+    shapes = _Shapes(lhs.canonical_shape, rhs.canonical_shape, local, shape)
+    return _collapsed(args, call=call, shapes=shapes)

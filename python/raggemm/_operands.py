@@ -141,14 +141,15 @@ class Operand:
     def contracted_shape(self) -> tuple[int, ...]:
         return tuple(self.data.shape[axis] for axis in self.axes)
 
-    def canonical(self) -> jax.Array:
-        """data as [1,G,rows,cols] with a group axis, else [1,1,rows,cols], or [1,1,length] with both axes ragged."""
+    @property
+    def canonical_shape(self) -> tuple[int, ...]:
+        """[1,G,rows,cols] with a group axis, else [1,1,rows,cols], or [1,1,length] with both axes ragged."""
         if self.ragged_axis == "both":
-            return self.data.reshape(1, 1, -1)
+            return (1, 1, *self.data.shape)
         matrix = [math.prod(self.free_shape), math.prod(self.contracted_shape)]
         if self.contracts_first:
             matrix.reverse()
-        return self.data.reshape(1, self.data.shape[0] if self.has_group_axis else 1, *matrix)
+        return (1, self.data.shape[0] if self.has_group_axis else 1, *matrix)
 
 
 def _normalized(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:

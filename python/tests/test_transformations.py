@@ -36,6 +36,13 @@ def test_jit_is_one_custom_call_with_traced_sizes():
     assert compiled._cache_size() == 1
 
 
+def test_without_jit():
+    want = jax.grad(lambda x, w: layer(x, w).sum(), (0, 1))(LHS, RHS)
+    with jax.disable_jit():
+        np.testing.assert_array_equal(gmm(LHS, RHS, SIZES), jax.jit(gmm)(LHS, RHS, SIZES))
+        jax.tree.map(close, jax.grad(lambda x, w: layer(x, w).sum(), (0, 1))(LHS, RHS), want)
+
+
 def test_attributes_are_readable():
     text = jax.jit(functools.partial(gmm, transpose_rhs=True, existing_out=np.ones((M, N), np.float32))).lower(
         LHS, RHS, SIZES
