@@ -81,7 +81,9 @@ def _alpha_tangent(call: Call, args: Arguments, dalpha: jax.Array) -> jax.Array:
 
 
 def _beta_tangent(call: Call, args: Arguments, dbeta: jax.Array) -> jax.Array:
-    return _scale(call, args, dbeta, args.optional["c"]).astype(call.dtype)
+    # Zero times what c holds where no group is could be a NaN.
+    c = jnp.where(_is_processed(call, args), args.optional["c"], 0)
+    return _scale(call, args, dbeta, c).astype(call.dtype)
 
 
 def _bias_tangent(call: Call, args: Arguments, dbias: jax.Array) -> jax.Array:

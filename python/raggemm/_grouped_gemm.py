@@ -134,7 +134,7 @@ def _checked_bias(bias: Any, call: Call, groups: int, free_shape: tuple[int, ...
 def _checked_values(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
     """alpha or beta."""
     x = jnp.asarray(x)
-    is_number = x.ndim == 0 and x.weak_type and x.dtype != bool
+    is_number = x.ndim == 0 and x.weak_type and x.dtype.kind in "if"
     if not is_number:
         check_float(name, x.dtype)
     if x.shape not in ((), (groups,)):

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from raggemm._call import PACKED, STRIDED
 
@@ -51,10 +52,19 @@ def check_float(name: str, dtype: Any) -> None:
 
 
 def integer_array(name: str, x: Any) -> jax.Array:
-    x = jnp.asarray(x)
+    """x as a JAX array; a value that does not fit into it is an error, where jnp.asarray would wrap it."""
+    if not isinstance(x, jax.Array):
+        x = np.asarray(x)
     if x.dtype not in _INTEGERS:
         raise TypeError(f"{name}: dtype is {x.dtype}, must be int32, int64 or uint32")
-    return x
+    if isinstance(x, np.ndarray) and x.dtype == np.int64:
+        limits = jnp.iinfo(jax.dtypes.canonicalize_dtype(np.int64))
+        wrong = np.flatnonzero((x < limits.min) | (x > limits.max))
+        if wrong.size:
+            raise ValueError(
+                f"{name}: value {x.flat[wrong[0]]} at index {wrong[0]} exceeds {limits.max}; see jax_enable_x64"
+            )
+    return jnp.asarray(x)
 
 
 def check_layout(name: str, layout: str) -> None:

@@ -20,6 +20,8 @@ def apply(call: Call, args: Arguments) -> jax.Array:
     offset, replicas = args.optional.get("group_offset"), args.rhs.shape[1]
     if call.mode is Mode.RAGGED_N and call.lhs.per_group and (replicas != 1 or offset is not None):
         return ragged_n_as_m(call, args)
+    if call.mode is Mode.RAGGED_K and args.lhs.shape[1] == 0:
+        return apply(call, _with_an_empty_replica(args))
     if call.mode is Mode.RAGGED_K and offset is not None and offset.shape[1] != 1:
         return _with_summed_problems(call, args)
     return bind(call, args)
@@ -41,6 +43,16 @@ def _with_one_group(call: Call, args: Arguments) -> jax.Array:
     lhs, rhs, out = (s._replace(layout=STRIDED, shared=False) for s in (call.lhs, call.rhs, call.out))
     call = dataclasses.replace(call, lhs=lhs, rhs=rhs, out=out, out_extent=1)
     return apply(call, Arguments(*matrices, sums, {}))
+
+
+def _with_an_empty_replica(args: Arguments) -> Arguments:
+    """A sum over the replicas of an empty batch: the custom call wants at least one."""
+
+    def pad(x):
+        return x if x.shape[1] else jnp.zeros((x.shape[0], 1, *x.shape[2:]), x.dtype)
+
+    optional = {name: pad(x) for name, x in args.optional.items()}
+    return Arguments(pad(args.lhs), pad(args.rhs), tuple(map(pad, args.dims)), optional)
 
 
 def as_problems(x: jax.Array, replicas: int) -> jax.Array:

@@ -179,6 +179,18 @@ def test_gradients_have_the_dtypes_of_their_operands(dtype):
         assert (gradient.dtype, gradient.shape) == (operand.dtype, operand.shape)
 
 
+def test_nan_of_c_outside_the_groups_stays_out_of_the_tangent_of_beta():
+    c = OTHER.copy()
+    c[SIZES.sum() :] = np.nan
+
+    def f(beta):
+        lhs = GroupedTensor(LHS, first_dims=SIZES)
+        return grouped_gemm(lhs, RHS, contracting_dims=((1,), (1,)), c=c, beta=beta)
+
+    _, tangent = jax.jvp(f, (np.ones(G),), (np.ones(G),))
+    np.testing.assert_array_equal(tangent, np.where(np.isnan(c), 0, c))
+
+
 def test_sizes_and_offset_get_float0():
     _, vjp = jax.vjp(lambda x, w, s, o: gmm(x, w, s, group_offset=o), LHS, RHS[:3], jnp.array(SIZES), jnp.array(1))
     *_, dsizes, doffset = vjp(jnp.ones((M, N), np.float32))

@@ -176,3 +176,13 @@ def test_gradients_of_batched_bias_alpha_and_offset(x64):
 def test_empty_batch():
     assert jax.vmap(gmm)(ROWS[:0], WEIGHTS[:0], SIZES_B[:0]).shape == (0, M, N)
     assert jax.vmap(gmm, (0, None, 0))(ROWS[:0], WEIGHTS[0], SIZES_B[:0]).shape == (0, M, N)
+
+
+def test_weight_gradient_of_an_empty_batch():
+    groups = 100
+    weights, sizes = np.ones((groups, 4, 5), np.float32), np.zeros(groups, np.int32)
+
+    def loss(weights):
+        return jax.vmap(lambda rows: gmm(rows, weights, sizes))(np.ones((0, 7, 4), np.float32)).sum()
+
+    np.testing.assert_array_equal(jax.grad(loss)(weights), np.zeros_like(weights))
