@@ -1,0 +1,90 @@
+"""What the demo runs: recorded mixture-of-experts layers, with random weights and token rows."""
+
+import concurrent.futures
+import dataclasses
+import json
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+
+from raggemm._ffi import cases_json
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """The experts of one layer, and how many rows a router sent to each."""
+
+    model: str
+    phase: str  # prefill or decode
+    hidden: int  # length of a token row
+    intermediate: int
+    sizes: tuple[int, ...]  # rows of each expert
+
+    @property
+    def rows(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def experts(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def active(self) -> int:
+        """How many experts have rows."""
+        return sum(size > 0 for size in self.sizes)
+
+    @property
+    def padded_size(self) -> int:
+        """The largest size, rounded up to 8."""
+        return -(-max(self.sizes) // 8) * 8
+
+    def with_rows(self, rows: int) -> "Layer":
+        """The same layer with about `rows` rows, never more than there are or fewer than 1 for an active expert.
+
+        Every active expert keeps one row; what it has beyond that is scaled, so that the skew stays.
+        """
+        spare = self.rows - self.active
+        scale = min(1.0, max(0, rows - self.active) / spare) if spare else 1.0
+        return dataclasses.replace(self, sizes=tuple(1 + int((s - 1) * scale) if s else 0 for s in self.sizes))
+
+
+class Weights(NamedTuple):
+    """bfloat16; gate and up are [experts, hidden, intermediate], down is [experts, intermediate, hidden]."""
+
+    gate: jax.Array
+    up: jax.Array
+    down: jax.Array
+
+
+def recorded_layers() -> list[Layer]:
+    """The recorded layers, the phases of a model one after the other."""
+    return [
+        Layer(case["model"], case["phase"], case["hidden"], case["intermediate"], tuple(case["group_sizes"]))
+        for case in json.loads(cases_json())["cases"]
+        if case["projection"] == "up"  # down has the same routing
+    ]
+
+
+def _random_matrices(seed: int, shape: tuple[int, ...]) -> jax.Array:
+    # Models have billions of weights: random sign, mantissa and two bits of exponent, magnitudes from 2^-7 to 2^-3,
+    # take a tenth of the time of normal numbers.
+    words = np.random.default_rng(seed).integers(0, 2**64, size=-(-np.prod(shape) // 4), dtype=np.uint64)
+    bits = words.view(np.uint16)[: np.prod(shape)]
+    bits &= np.uint16(0x81FF)
+    bits |= np.uint16(0x3C00)
+    return jnp.asarray(bits.view(ml_dtypes.bfloat16).reshape(shape))
+
+
+def random_weights(layer: Layer) -> Weights:
+    up, down = (layer.experts, layer.hidden, layer.intermediate), (layer.experts, layer.intermediate, layer.hidden)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        return Weights(*pool.map(_random_matrices, (1, 2, 3), (up, up, down)))
+
+
+def random_rows(layer: Layer) -> tuple[jax.Array, jax.Array]:
+    """Token rows in the order of their experts, [rows, hidden] bfloat16, and the sizes of their groups, int32."""
+    rows = np.random.default_rng(4).standard_normal((layer.rows, layer.hidden), np.float32)
+    return jnp.asarray(rows, jnp.bfloat16), jnp.asarray(layer.sizes, jnp.int32)

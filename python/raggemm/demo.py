@@ -1,0 +1,188 @@
+"""The experts of three mixture-of-experts models on recorded routing: raggemm against what JAX has on CPU.
+
+    python -m raggemm.demo [--json=FILE]
+
+For each model a prefill layer and a decode step: the expert block forward, on raggemm, on jax.lax.ragged_dot and on
+two hand-written alternatives; for the prefill of one model also the gradients of a loss for x and all weights. Every
+product of raggemm is checked against float64. Takes two to three minutes on two cores, and 10 GiB of memory.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from raggemm import _demo_blocks as blocks
+from raggemm import _demo_checks as oracle
+from raggemm._demo_layers import Layer, Weights, random_rows, random_weights, recorded_layers
+from raggemm._demo_timing import (
+    LIMIT_BYTES,
+    LIMIT_SECONDS,
+    WarmProgram,
+    affordable_programs,
+    compiled,
+    median_ms,
+    temp_bytes,
+)
+from raggemm.ops import gmm
+
+GRADIENT_MODEL = "qwen3-30b-a3b"
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+class Checks:
+    """Counts errors in units of the tolerance, and keeps what was wrong."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.failures: list[str] = []
+
+    def add(self, title: str, errors: Iterable[tuple[str, float]]) -> float:
+        """The largest of the named errors."""
+        worst = 0.0
+        for name, error in errors:
+            self.count += 1
+            if error > 1:
+                self.failures.append(f"{title}, {name}: error is {error:.3g} times the tolerance")
+            worst = max(worst, error)
+        return worst
+
+
+def _checked_forward(title: str, layer: Layer, weights: Weights, checks: Checks) -> tuple[WarmProgram, float]:
+    """Raggemm's block with everything it computes, and its largest error."""
+    x, sizes = random_rows(layer)
+    program = WarmProgram(lambda *operands: blocks.expert_products(gmm, *operands), x, weights, sizes)
+    return program, checks.add(title, oracle.forward_errors(x, weights, layer.sizes, program.output))
+
+
+def _run_all_rows(title: str, layer: Layer, weights: Weights, checks: Checks) -> float:
+    """Raggemm alone, on rows that others can't afford; its largest error."""
+    program, error = _checked_forward(f"{title} on all rows", layer, weights, checks)
+    say(f"{title}: raggemm alone on all {layer.rows} rows takes {1e3 * program.seconds():.0f} ms")
+    return error
+
+
+def _run_gradients(title: str, layer: Layer, weights: Weights, checks: Checks) -> float:
+    """The gradients of a loss for x and all weights on raggemm; the largest error of their products."""
+    x, sizes = random_rows(layer)
+    target = jnp.asarray(np.random.default_rng(6).standard_normal(x.shape, np.float32))
+    operands = (x, weights, sizes, target)
+    program = WarmProgram(jax.value_and_grad(blocks.loss, argnums=(0, 1)), *operands)
+    forward, backward = WarmProgram(blocks.backward_products, *operands).output
+    error = checks.add(title, oracle.backward_errors(x, weights, layer.sizes, forward, backward))
+    _, (dx, dweights) = program.output
+    dx_and_dweights = (backward.dx_gate + backward.dx_up, *backward.dweights)
+    for name, got, reference in zip(("x", *Weights._fields), (dx, *dweights), dx_and_dweights, strict=True):
+        checks.add(title, [(f"jax.grad for {name} against its products", oracle.disagreement(got, reference))])
+    say(f"{title}: raggemm's loss and gradients on all {layer.rows} rows take {1e3 * program.seconds():.0f} ms")
+    return error
+
+
+def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> dict[str, Any]:
+    """One row of the table."""
+    title = f"{recorded.model} {recorded.phase}"
+    layer, programs = affordable_programs(recorded, weights)
+    say(f"{title}: {layer.rows} of {recorded.rows} rows for {layer.active} of {layer.experts} experts")
+    forward, error = _checked_forward(title, layer, weights, checks)
+    results = ((name, program.output) for name, program in programs.items())
+    checks.add(title, ((name, oracle.disagreement(y, forward.output.y)) for name, y in results))
+    ms = median_ms(programs)
+    if layer.rows < recorded.rows:
+        error = max(error, _run_all_rows(title, recorded, weights, checks))
+    if (recorded.model, recorded.phase) == (GRADIENT_MODEL, "prefill"):
+        error = max(error, _run_gradients(title, recorded, weights, checks))
+    loop_ms = next(ms[name] for name in blocks.LOOPS if name in ms)
+    x, sizes = random_rows(layer)
+    return {
+        "model": layer.model,
+        "phase": layer.phase,
+        "rows": layer.rows,
+        "active": layer.active,
+        "experts": layer.experts,
+        "reduced": layer.rows < recorded.rows,
+        "raggemm_ms": ms[blocks.RAGGEMM],
+        "ragged_dot_ms": ms[blocks.RAGGED_DOT],
+        "loop_ms": loop_ms,
+        "einsum_ms": ms[blocks.EINSUM],
+        "ratio_ragged_dot": ms[blocks.RAGGED_DOT] / ms[blocks.RAGGEMM],
+        "ratio_alternative": min(loop_ms, ms[blocks.EINSUM]) / ms[blocks.RAGGEMM],
+        "temp_bytes_raggemm": temp_bytes(compiled(gmm, x, weights.up, sizes)),
+        "temp_bytes_ragged_dot": temp_bytes(compiled(blocks.ragged_dot, x, weights.up, sizes)),
+        "max_error": error,
+    }
+
+
+def run(layers: Sequence[Layer], checks: Checks) -> list[dict[str, Any]]:
+    """All rows of the table, of layers whose models are not mixed."""
+    rows, model, weights = [], None, None
+    for layer in layers:
+        if layer.model != model:
+            say(f"{layer.model}: making {layer.experts} experts")
+            model, weights = layer.model, None  # frees the last model's first
+            weights = random_weights(layer)
+        rows.append(run_layer(layer, weights, checks))
+    return rows
+
+
+def _milliseconds(milliseconds: float) -> str:
+    return f"{milliseconds:.{0 if milliseconds >= 100 else 1}f}"
+
+
+def _alternative(row: dict[str, Any]) -> str:
+    name = "loop" if row["loop_ms"] < row["einsum_ms"] else "einsum"
+    return f"{name} {_milliseconds(row[f'{name}_ms'])}"
+
+
+# Two lines of heading, and what stands below.
+_COLUMNS: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
+    ("", "model", lambda row: row["model"]),
+    ("", "phase", lambda row: row["phase"]),
+    ("", "rows", lambda row: f"{row['rows']}{'*' if row['reduced'] else ' '}"),
+    ("active", "experts", lambda row: f"{row['active']} of {row['experts']}"),
+    ("raggemm", "ms", lambda row: _milliseconds(row["raggemm_ms"])),
+    ("ragged_dot", "ms", lambda row: _milliseconds(row["ragged_dot_ms"])),
+    ("alternative", "ms", _alternative),
+    ("ragged_dot", "/ raggemm", lambda row: f"{row['ratio_ragged_dot']:.1f}"),
+    ("alternative", "/ raggemm", lambda row: f"{row['ratio_alternative']:.1f}"),
+    ("raggemm", "temp MiB", lambda row: f"{row['temp_bytes_raggemm'] / 2**20:.3f}"),
+    ("ragged_dot", "temp MiB", lambda row: f"{row['temp_bytes_ragged_dot'] / 2**20:.0f}"),
+    ("largest", "error", lambda row: f"{row['max_error']:.2g}"),
+)
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    columns = [(*heading, *map(cell, rows)) for *heading, cell in _COLUMNS]
+    padded = [[cell.rjust(max(map(len, column))) for cell in column] for column in columns]
+    lines = ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
+    if any(row["reduced"] for row in rows):
+        limits = f"{LIMIT_SECONDS:.0f} s or {LIMIT_BYTES >> 30} GiB of temporaries"
+        lines.append(f"* fewer rows than recorded: with all of them one of the contenders would need over {limits}")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m raggemm.demo", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write the table there, as a list of rows")
+    options = parser.parse_args(argv)
+    checks = Checks()
+    rows = run(recorded_layers(), checks)
+    say(f"\n{table(rows)}\n")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+    for failure in checks.failures:
+        say(failure)
+    say("raggemm demo: FAILED" if checks.failures else f"raggemm demo: OK ({checks.count} checks)")
+    return 1 if checks.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

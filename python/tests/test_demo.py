@@ -1,0 +1,175 @@
+"""The demo on tiny layers: its contenders, its checks, its table, and that a wrong product fails it."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+from raggemm import _demo_blocks as blocks
+from raggemm import _demo_checks as checks
+from raggemm import _demo_layers as layers
+from raggemm import _demo_timing as timing
+from raggemm import demo
+from raggemm.ops import gmm, tgmm
+
+# An idle expert first, last and in between; the largest size is padded by 3.
+TINY = layers.Layer(demo.GRADIENT_MODEL, "prefill", hidden=16, intermediate=24, sizes=(0, 5, 13, 0, 1, 0))
+FIELDS = [
+    *("model", "phase", "rows", "active", "experts", "reduced", "raggemm_ms", "ragged_dot_ms", "loop_ms", "einsum_ms"),
+    *("ratio_ragged_dot", "ratio_alternative", "temp_bytes_raggemm", "temp_bytes_ragged_dot", "max_error"),
+]
+# Of each row: 3 products and 4 contenders. Of the gradients: 6 products and 4 results. Of a reduced row: 3 products.
+FORWARD_CHECKS, GRADIENT_CHECKS, ALL_ROWS_CHECKS = 7, 10, 3
+
+
+FORWARD_ONLY = dataclasses.replace(TINY, model="tiny", phase="decode")
+
+
+@pytest.fixture
+def run_demo(monkeypatch, tmp_path, capsys):
+    """Runs the demo on a layer: its exit code, what it printed, line by line, and its JSON."""
+
+    def run(layer):
+        monkeypatch.setattr(demo, "recorded_layers", lambda: [layer])
+        code = demo.main([f"--json={tmp_path / 'rows.json'}"])
+        return code, capsys.readouterr().out.splitlines(), json.loads((tmp_path / "rows.json").read_text())
+
+    return run
+
+
+def test_prints_a_table_and_writes_it(run_demo, monkeypatch):
+    monkeypatch.setattr(timing, "SMALL_RUN_ROWS", 100)
+    monkeypatch.setattr(timing, "LIMIT_SECONDS", 1000.0)
+    code, lines, [row] = run_demo(TINY)
+    assert (code, lines[-1]) == (0, f"raggemm demo: OK ({FORWARD_CHECKS + GRADIENT_CHECKS} checks)")
+    assert list(row) == FIELDS
+    expected = {
+        "model": demo.GRADIENT_MODEL,
+        "phase": "prefill",
+        "rows": 19,
+        "active": 3,
+        "experts": 6,
+        "reduced": False,
+    }
+    assert row == row | expected
+    assert 0 < row["max_error"] <= 1
+    assert row["ratio_ragged_dot"] == row["ragged_dot_ms"] / row["raggemm_ms"]
+    assert row["ratio_alternative"] == min(row["loop_ms"], row["einsum_ms"]) / row["raggemm_ms"]
+    assert any(demo.GRADIENT_MODEL in line and "3 of 6" in line for line in lines)
+    assert not any("fewer rows" in line for line in lines)
+
+
+def test_says_when_a_row_is_reduced(run_demo, monkeypatch):
+    monkeypatch.setattr(timing, "LIMIT_BYTES", 1)
+    code, lines, [row] = run_demo(FORWARD_ONLY)
+    assert (code, lines[-1]) == (0, f"raggemm demo: OK ({FORWARD_CHECKS + ALL_ROWS_CHECKS} checks)")
+    assert (row["reduced"], row["rows"], row["active"]) == (True, 3, 3)
+    assert any("3*" in line for line in lines) and any("fewer rows" in line for line in lines)
+    assert any("all 19 rows" in line for line in lines)
+
+
+def test_fails_when_a_product_is_wrong(run_demo, monkeypatch):
+    monkeypatch.setattr(blocks, "gmm", lambda *operands: gmm(*operands).at[-1].multiply(1.01))
+    monkeypatch.setattr(demo, "gmm", blocks.gmm)
+    code, lines, [row] = run_demo(FORWARD_ONLY)
+    assert (code, lines[-1]) == (1, "raggemm demo: FAILED")
+    assert row["max_error"] > 1
+    assert "tiny decode, gate: error is" in "\n".join(lines)
+
+
+def test_fails_when_a_contender_is_wrong(run_demo, monkeypatch):
+    monkeypatch.setattr(blocks, "_first_rows", lambda sizes: jnp.cumsum(sizes))
+    code, lines, [row] = run_demo(FORWARD_ONLY)
+    assert (code, lines[-1], row["max_error"] <= 1) == (1, "raggemm demo: FAILED", True)
+
+
+@pytest.mark.parametrize("sizes", [TINY.sizes, (8, 8), (0, 40, 0)])
+def test_contenders_agree_with_float64(sizes):
+    layer = layers.Layer("", "", 16, 24, sizes)
+    weights, (x, sizes) = layers.random_weights(layer), layers.random_rows(layer)
+    expert = np.repeat(np.arange(layer.experts), layer.sizes)
+    gate, up, down = (np.asarray(w.astype(jnp.float32)).astype(np.float64)[expert] for w in weights)
+    rows = np.asarray(x.astype(jnp.float32)).astype(np.float64)[:, None]
+    gate, up = rows @ gate, rows @ up
+    want = ((gate / (1 + np.exp(-gate)) * up) @ down)[:, 0]
+    for name, block in blocks.blocks(layer.padded_size).items():
+        assert checks.disagreement(jax.jit(block)(x, weights, sizes), want) <= 1, name
+
+
+def test_recorded_layers():
+    recorded = layers.recorded_layers()
+    models = ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b")
+    assert [(x.model, x.phase) for x in recorded] == [(m, p) for m in models for p in ("prefill", "decode")]
+    assert [(x.experts, x.hidden, x.intermediate) for x in recorded[::2]] == [
+        (128, 2048, 768), (8, 4096, 14336), (32, 2880, 2880),
+    ]  # fmt: skip
+    assert recorded[0].rows == 897 * 8 and recorded[0].active == 59 and recorded[0].padded_size == 880
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3, 4, 7, 18, 19, 20])
+def test_fewer_rows_keep_every_active_expert(rows):
+    reduced = TINY.with_rows(rows)
+    assert [size > 0 for size in reduced.sizes] == [size > 0 for size in TINY.sizes]
+    assert all(a <= b for a, b in zip(reduced.sizes, TINY.sizes, strict=True))
+    assert max(3, rows - 3) <= reduced.rows <= max(3, rows) or reduced == TINY
+    assert (reduced == TINY) == (rows >= TINY.rows)
+
+
+def test_affordable_rows():
+    gib = 2**30
+    assert timing.affordable_rows(1000, 100, seconds=0.3, temp_bytes=0) == 1000
+    assert timing.affordable_rows(1000, 100, seconds=0.6, temp_bytes=0) == 500
+    assert timing.affordable_rows(1000, 100, seconds=0.6, temp_bytes=2 * gib) == 200
+    assert timing.affordable_rows(100, 100, seconds=2.9, temp_bytes=4 * gib) == 100
+    assert timing.affordable_rows(100, 100, seconds=6.0, temp_bytes=4 * gib) == 50
+
+
+def test_errors_are_in_units_of_the_tolerance():
+    rng = np.random.default_rng(0)
+    lhs, rhs = rng.normal(size=(3, 700)).astype(jnp.bfloat16), rng.normal(size=(700, 5)).astype(np.float32)
+    a, b = lhs.astype(np.float64), rhs.astype(np.float64)
+    for dtype in (np.float32, jnp.bfloat16):
+        got = (a @ b + 1e-3 * rng.normal(size=(3, 5))).astype(dtype)
+        bound = oracle.tolerance(700, np.abs(a) @ np.abs(b), a @ b, np.float32, dtype)
+        assert np.isclose(checks.largest_error(got, lhs, rhs), oracle.Expected(a @ b, bound).error(got).max())
+
+
+def test_sampled_errors_see_every_kind_of_product():
+    layer = layers.Layer("", "", 16, 24, TINY.sizes)
+    weights, (x, sizes) = layers.random_weights(layer), layers.random_rows(layer)
+    out = np.random.default_rng(1).normal(size=(layer.rows, 24)).astype(np.float32)
+    products = {
+        "forward": (gmm(x, weights.gate, sizes), lambda got: checks.rows_error(got, x, weights.gate, layer.sizes)),
+        "transposed": (
+            gmm(out, weights.gate, sizes, transpose_rhs=True),
+            lambda got: checks.rows_error(got, out, weights.gate, layer.sizes, rhs_is_trans=True),
+        ),
+        "weights": (tgmm(x.T, out, sizes), lambda got: checks.weights_error(got, x, out, layer.sizes)),
+    }
+    for name, (got, error) in products.items():
+        assert error(got) < 0.1, name
+        assert error(got * (1 + 1e-3)) > 1, name
+        assert error(got.at[-1, -1].set(jnp.nan)) == np.inf, name
+
+
+def test_gradients_of_idle_experts_are_zero():
+    layer = layers.Layer("", "", 16, 24, TINY.sizes)
+    x, sizes = layers.random_rows(layer)
+    out = np.ones((layer.rows, 24), np.float32)
+    got = tgmm(x.T, out, sizes)
+    assert checks.weights_error(got.at[0, 0, 0].set(1.0), x, out, layer.sizes) > 1
+
+
+def test_disagreement():
+    rows = np.random.default_rng(0).normal(size=(4, 300)).astype(np.float32)
+    rows[1] = 0
+    assert checks.disagreement(rows, rows) == 0
+    assert 0 < checks.disagreement(rows.astype(jnp.bfloat16), rows) < 1
+    assert checks.disagreement(rows * np.float32(1.01), rows) > 1
+    for wrong in (1e-10, np.nan):
+        other = rows.copy()
+        other[1, 0] = wrong
+        assert checks.disagreement(other, rows) == np.inf
