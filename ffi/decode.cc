@@ -264,9 +264,6 @@ absl::StatusOr<absl::Span<int64_t>> DecodeWorkspace(const ffi::AnyBuffer& buffer
     return absl::InvalidArgumentError(absl::StrCat("int64_workspace: expected a vector of S64, got ",
                                                    Name(buffer.element_type()), "[", absl::StrJoin(dims, ","), "]"));
   }
-  if (buffer.untyped_data() == nullptr && dims[0] != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("int64_workspace: data is null, with ", dims[0], " elements"));
-  }
   return absl::MakeSpan(static_cast<int64_t*>(buffer.untyped_data()), dims[0]);
 }
 
