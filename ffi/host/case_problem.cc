@@ -1,15 +1,18 @@
 #include "ffi/host/case_problem.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <new>
 #include <numeric>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "ffi/host/random_fill.h"
@@ -49,6 +52,17 @@ bool Lists(absl::string_view comma_list, absl::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+// Names of a comma list must be those of slots.
+template <typename Slots>
+absl::Status CheckNames(absl::string_view list, absl::string_view names, const Slots& slots) {
+  for (absl::string_view name : absl::StrSplit(names, ',', absl::SkipEmpty())) {
+    if (std::none_of(std::begin(slots), std::end(slots), [&](const auto& slot) { return slot.name == name; })) {
+      return absl::InvalidArgumentError(absl::StrCat("config.", list, " names ", name, ", which there is not"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 template <typename Values>
 int64_t Sum(const Values& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});
@@ -79,7 +93,9 @@ class Builder {
     FillRandom(problem_.rhs, seed_++);
     FillWithNan(problem_.out);
     ApplyMatrixConfig(source_.config(), problem_);
-    for (const absl::Status& status : {AddSizes(), AddOperands()}) {
+    for (const absl::Status& status :
+         {CheckNames("ragged", source_.config().ragged(), kDimsSlots),
+          CheckNames("operands", source_.config().operands(), kOperandSlots), AddSizes(), AddOperands()}) {
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
@@ -140,6 +156,9 @@ class Builder {
           absl::StrCat(name, " has ", values.size(), " values, its dims say ", ElementCount(*operand)));
     }
     for (int i = 0; i < values.size(); ++i) {
+      if (!is_float && std::abs(values[i]) > 0x1p53) {
+        return absl::InvalidArgumentError(absl::StrCat(name, ": value ", values[i], " at index ", i, " exceeds 2^53"));
+      }
       is_float ? StoreRounded(*operand, i, values[i]) : StoreInteger(*operand, i, static_cast<int64_t>(values[i]));
     }
     return absl::OkStatus();
@@ -206,7 +225,10 @@ void SetMatrixDType(GroupedGemmCase::DType dtype, GroupedGemmCase& explicit_case
 Array ArrayStore::Add(DType dtype, Dims dims) {
   int64_t bytes = BytesOf(dtype);
   for (int64_t dim : dims) {
-    if (dim < 0 || __builtin_mul_overflow(bytes, dim, &bytes)) throw std::bad_alloc();
+    if (dim < 0 || __builtin_mul_overflow(bytes, dim, &bytes)) {
+      throw std::invalid_argument(
+          absl::StrCat("shape [", absl::StrJoin(dims, ","), "]: dimension ", dim, " is negative or makes it overflow"));
+    }
   }
   void* data = nullptr;
   if (bytes > 0) {

@@ -1,9 +1,11 @@
 // Runs cases of proto/cases through the plugin, as XLA would, and compares with the float64 reference. Ends with 0 if
 // all are right, 1 if one is not, 2 if it could not start.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -53,6 +55,7 @@ fs::path BesideProgram(const char* relative) {
 GroupedGemmCases ReadOrThrow(const std::string& path) {
   absl::StatusOr<GroupedGemmCases> cases = ReadCases(path);
   if (!cases.ok()) throw std::runtime_error(std::string(cases.status().message()));
+  if (cases->cases().empty()) throw std::runtime_error(absl::StrCat(path, ": holds no cases"));
   return *std::move(cases);
 }
 
@@ -98,6 +101,18 @@ std::string Fact(const std::string& plan, absl::string_view key) {
   return "-";
 }
 
+// A case that cannot be made, for its shapes or for want of memory, must not keep the next ones from running.
+absl::StatusOr<CaseRun> TryCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options,
+                                TaskRunner* pool) {
+  try {
+    return RunCase(plugin, source, options, pool);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(absl::StrCat("case ", source.name(), ": not enough memory for its operands"));
+  } catch (const std::exception& e) {
+    return absl::InvalidArgumentError(absl::StrCat("case ", source.name(), ": ", e.what()));
+  }
+}
+
 // Whether the case was right.
 bool Report(const GroupedGemmCase& source, const absl::StatusOr<CaseRun>& run) {
   if (!run.ok()) {
@@ -130,14 +145,16 @@ int Run() {
   for (XLA_FFI_Handler* handler : {plugin.instantiate, plugin.execute}) {
     if (Error error = CheckVersion(handler); !error.ok()) throw std::runtime_error(error.message);
   }
-  const int threads = absl::GetFlag(FLAGS_threads);
+  // The plugin refuses more threads than this by itself.
+  constexpr int kMaxPool = 256;
+  const int threads = std::min(absl::GetFlag(FLAGS_threads), kMaxPool);
   ThreadPool pool(threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency()));
 
   absl::PrintF("%-34s %-10s %-15s %-6s %10s %9s %9s %9s\n", "case", "mode", "dtype", "isa", "rows", "compared",
                "max error", "GFLOP/s");
   int wrong = 0;
   for (const GroupedGemmCase& c : cases) {
-    const absl::StatusOr<CaseRun> run = RunCase(plugin, c, options, &pool);
+    const absl::StatusOr<CaseRun> run = TryCase(plugin, c, options, &pool);
     wrong += !Report(c, run);
     if (absl::IsFailedPrecondition(run.status())) break;  // an ISA that the CPU lacks: no other case can run
   }

@@ -32,11 +32,11 @@ class TaskPool {
 enum class Executor : uint8_t { kAuto, kOpenMp, kPool, kSerial };
 
 struct Options {
-  Executor executor = Executor::kAuto;  // the pool where there is one, else OpenMP
-  std::optional<Isa> isa;               // default the widest of cpu; one that cpu lacks is an error, never a fallback
-  int64_t threads = 0;                  // 0: all that the executor has
-  TaskPool* pool = nullptr;             // not owned; must outlive the call
-  Cpu cpu = HostCpu();                  // plans can be made and printed for any CPU
+  Executor executor = Executor::kAuto;    // the pool where there is one, else OpenMP
+  std::optional<Isa> isa = std::nullopt;  // default the widest of cpu; one that cpu lacks is an error, never a fallback
+  int64_t threads = 0;                    // 0: all that the executor has
+  TaskPool* pool = nullptr;               // not owned; must outlive the call
+  Cpu cpu = HostCpu();                    // plans can be made and printed for any CPU
 };
 
 // One of the six dims arrays, read and checked: [P,R,G] sizes, and for each group where it starts within its

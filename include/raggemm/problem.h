@@ -57,9 +57,9 @@ struct BufferDescriptor : Array {
 //   kUniform      [G,M,K] | [G,K,M] trans        [G,K,N] | [G,N,K] trans       [G,M,N]            batched GEMM
 //   kAllRagged    first and last, 1-D packed     first and last, 1-D packed    first and last     grouped GEMM
 //
-// With dims arrays [P,R,G], lhs rows are P*R*m, rhs groups P*G, and segment (p,r) of a ragged axis starts at
-// row (p*R+r)*m of its buffer; ragged K sums over r in order (R > 0). All ragged: R = 1, problem p starts at element
-// p*len/P of each buffer.
+// With dims arrays [P,R,G] an operand is that many times as tall: segment (p,r) of a ragged axis is block p*R+r of P*R
+// equal ones along the stored first axis (lhs of ragged M [P*R*m,K], or [P*R*K,m] where its last axis is ragged), and
+// group axes count P*G. Ragged K sums over r in order (R > 0). All ragged: R = 1, problem p starts at element p*len/P.
 enum class RaggedMode : uint8_t { kRaggedM, kRaggedK, kRaggedN, kUniform, kAllRagged };
 
 // Rows (columns, groups) of out outside every processed group become zero, or c's values where c is given.

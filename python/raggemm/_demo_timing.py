@@ -74,7 +74,10 @@ def affordable_programs(layer: Layer, weights: Weights) -> tuple[Layer, dict[str
     small = layer.with_rows(SMALL_RUN_ROWS * layer.active)
     programs = _warm_programs(small, weights, blocks(small.padded_size))
     del programs[max(LOOPS, key=lambda name: programs[name].first_seconds)]
-    slowest = max(program.first_seconds for program in programs.values())
+    slowest = max(programs.values(), key=lambda program: program.first_seconds)
+    seconds = slowest.first_seconds
+    if seconds > LIMIT_SECONDS:  # perhaps for first touches of memory only
+        seconds = min(seconds, slowest.seconds())
     largest = max(program.temp_bytes for program in programs.values())
-    affordable = layer.with_rows(affordable_rows(layer.rows, small.rows, slowest, largest))
+    affordable = layer.with_rows(affordable_rows(layer.rows, small.rows, seconds, largest))
     return affordable, programs if affordable == small else _warm_programs(affordable, weights, programs)

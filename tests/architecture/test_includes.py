@@ -32,7 +32,7 @@ RULES = [
     ),
     (r"kernels/microkernel\.h", ["<cstddef>", "<cstdint>", '"raggemm/types.h"']),
     (r"kernels/parallel_for\.cc", [STD, ABSL, API, r'"kernels/\w+\.h"', "<omp.h>"]),
-    (r"kernels/isa\.cc", [STD, ABSL, API, r'"kernels/\w+\.h"', r"<cpuid\.h>"]),
+    (r"kernels/isa\.cc", [STD, ABSL, API, r'"kernels/\w+\.h"', r"<cpuid\.h>", r"<unistd\.h>"]),
     (r"kernels/.*", [STD, ABSL, API, r'"kernels/\w+\.h"', r"<sys/mman\.h>", r"<unistd\.h>"]),
     (r"proto/.*", [STD, ABSL, PROTO, PROTOBUF]),
     (r"ffi/host/mini_host\..*", [STD, r"<dlfcn\.h>", '"xla/ffi/api/c_api.h"', '"ffi/host/mini_host.h"']),

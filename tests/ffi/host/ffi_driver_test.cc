@@ -39,7 +39,7 @@ Outcome Drive(const std::string& arguments) {
 
 const std::string kEdge = std::string("--cases=") + RAGGEMM_CASES_DIR + "/edge.textproto ";
 
-std::string WriteCases(const char* text) {
+std::string WriteCases(const std::string& text) {
   const std::string path = testing::TempDir() + "/ffi_driver_test.textproto";
   std::ofstream(path) << text;
   return "--cases=" + path + " ";
@@ -115,9 +115,31 @@ TEST(FfiDriverTest, WrongCaseFailsAndTheOthersRun) {
               AllOf(HasSubstr("ERROR INVALID_ARGUMENT: lhs_first: group 1 has size 2"), HasSubstr("2 cases, 1 wrong")));
 }
 
+TEST(FfiDriverTest, MalformedCasesAreNamedAndTheOthersRun) {
+  const std::string good = "cases { name: 'good' K: 3 N: 4 group_sizes: [1,2] }";
+  const std::pair<std::string, std::string> bad[] = {
+      {"K: -3 N: 4 group_sizes: [1]", "dimension -3"},
+      {"K: 3 N: 4 group_sizes: [1,-2]", "dimension -1"},
+      {"lhs { dims: [4611686018427387904, 8] } rhs {} out {}", "overflow"},
+      {"lhs {} rhs {} out {} config { ragged: 'foo' }", "foo"},
+      {"lhs {} rhs {} out {} config { operands: 'group_offset' } group_offset { dims: [1] values: [1e300] }", "1e+300"},
+  };
+  for (const auto& [fields, message] : bad) {
+    const Outcome outcome = Drive(WriteCases("cases { name: 'bad' " + fields + " }" + good) + "--all");
+    EXPECT_EQ(outcome.exit_code, 1) << outcome.text;
+    EXPECT_THAT(outcome.text, AllOf(HasSubstr("case bad: "), HasSubstr(message), HasSubstr("2 cases, 1 wrong")));
+  }
+}
+
+TEST(FfiDriverTest, TooManyThreadsAreThePluginsError) {
+  const Outcome outcome = Drive(kEdge + "--case=m --threads=1000000000");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.text, HasSubstr("threads: value 1000000000"));
+}
+
 TEST(FfiDriverTest, WrongUseEndsWithTwo) {
-  for (const char* arguments :
-       {"", "--all --list", "--case=no-such-case", "--all --dtype=f8", "--list extra", "--cases=no-such-file --all"}) {
+  for (const char* arguments : {"", "--all --list", "--case=no-such-case", "--all --dtype=f8", "--list extra",
+                                "--cases=no-such-file --all", "--cases=/ --all"}) {
     const Outcome outcome = Drive(arguments);
     EXPECT_EQ(outcome.exit_code, 2) << arguments << "\n" << outcome.text;
     EXPECT_THAT(outcome.text, HasSubstr("ffi_driver: "));
