@@ -27,7 +27,7 @@ void SetMatrixDType(proto::GroupedGemmCase::DType dtype, proto::GroupedGemmCase&
 // Owns dense arrays, aligned as XLA's are, not initialised.
 class ArrayStore {
  public:
-  // Throws std::bad_alloc, for dims that no memory can hold too.
+  // Throws std::invalid_argument where dims are negative or overflow, std::bad_alloc where memory is short.
   Array Add(DType dtype, std::vector<int64_t> dims);
 
  private:
