@@ -19,8 +19,9 @@ struct Machine {
 struct Measurement {
   std::string name, dtype;
   int threads;
-  double gflops = 0, fma_peak_gflops = 0;  // medians; the peak was measured between the calls
-  double gbps = 0;                         // of what must be read and written
+  double gflops = 0;           // median
+  double fma_peak_gflops = 0;  // largest seen, at the start and between the calls
+  double gbps = 0;             // of what must be read and written
   double share() const { return gflops / fma_peak_gflops; }
 };
 
