@@ -72,7 +72,7 @@ TEST_P(Batch, EveryProblemAndReplicaIsWhatItIsAlone) {
       base.replicas = 1;
       base.sizes = {5, 0, 9, 1, 2, 3, 0, 19, 0};
     }
-    for (ProblemSpec spec : StorageVariants(base)) {
+    for (const ProblemSpec& spec : StorageVariants(base)) {
       if (spec.lhs_grouped) continue;  // has one replica only
       const TestProblem whole(spec);
       ASSERT_EQ(GroupedGemm(whole.problem, With(GetParam())), absl::OkStatus()) << Describe(spec);

@@ -91,7 +91,8 @@ TEST_P(GroupOffset, OfEachReplica) {
 }
 
 // What an offset of these values and shape says; empty where it is accepted.
-std::string ErrorOf(RaggedMode mode, DType dtype, std::vector<int64_t> dims, std::vector<int64_t> values) {
+std::string ErrorOf(RaggedMode mode, DType dtype, const std::vector<int64_t>& dims,
+                    const std::vector<int64_t>& values) {
   ProblemSpec spec{.mode = mode, .problems = 1, .replicas = 2, .groups = 4, .m = 20, .n = 20, .k = 20};
   spec.sizes = {1, 2, 3, 4, 1, 2, 3, 4};
   if (mode == RaggedMode::kRaggedM || mode == RaggedMode::kRaggedK) spec.local_groups = 2;
@@ -106,7 +107,7 @@ std::string ErrorOf(RaggedMode mode, DType dtype, std::vector<int64_t> dims, std
 }
 
 TEST(GroupOffsetErrors, NameValueAndLimit) {
-  const auto contains = [](const std::string& text, std::vector<std::string> parts) {
+  const auto contains = [](const std::string& text, const std::vector<std::string>& parts) {
     for (const std::string& part : parts) {
       if (text.find(part) == std::string::npos) return testing::AssertionFailure() << part << " is not in: " << text;
     }

@@ -63,7 +63,9 @@ TEST_P(BadProblem, IsRefused) {
 
 void Misalign(Array& array) { array.data = static_cast<char*>(array.data) - 1; }
 
-void Reshape(TestProblem& test, Array& array, std::vector<int64_t> dims) { array = test.AddRandom(array.dtype, dims); }
+void Reshape(TestProblem& test, Array& array, const std::vector<int64_t>& dims) {
+  array = test.AddRandom(array.dtype, dims);
+}
 
 const BadInput kModes[] = {
     {"NoMode", RaggedM(), [](TestProblem& t) { t.problem.out.first_dims.reset(); }, {"lhs_first"}},
