@@ -147,7 +147,7 @@ TEST_F(Sizes, ReplicasOfRaggedNShareThem) {
 }
 
 TEST_F(Sizes, ShapesOfArrays) {
-  const auto error = [this](std::vector<int64_t> dims, std::vector<int64_t> values, bool both) {
+  const auto error = [this](const std::vector<int64_t>& dims, const std::vector<int64_t>& values, bool both) {
     TestProblem test(Base(RaggedMode::kRaggedM, DType::kS32));
     test.problem.lhs.first_dims = test.AddIntegers(DType::kS32, dims, values);
     if (both) test.problem.out.first_dims = test.problem.lhs.first_dims;

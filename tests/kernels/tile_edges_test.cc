@@ -31,8 +31,8 @@ std::vector<int64_t> Heights() {
 
 class TileEdges : public testing::Test {
  protected:
-  static ProblemSpec Spec(RaggedMode mode, std::vector<int64_t> sizes) {
-    ProblemSpec spec{.mode = mode, .groups = static_cast<int64_t>(sizes.size()), .sizes = std::move(sizes)};
+  static ProblemSpec Spec(RaggedMode mode, const std::vector<int64_t>& sizes) {
+    ProblemSpec spec{.mode = mode, .groups = static_cast<int64_t>(sizes.size()), .sizes = sizes};
     const int64_t sum = std::accumulate(spec.sizes.begin(), spec.sizes.end(), int64_t{0});
     (mode == RaggedMode::kRaggedM ? spec.m : mode == RaggedMode::kRaggedK ? spec.k : spec.n) = sum + 1;
     return spec;
