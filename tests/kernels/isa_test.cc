@@ -76,8 +76,7 @@ std::vector<void*> CodeOf(const IsaKernels& isa) {
 void Poison(void* function) {
   constexpr uintptr_t kPage = 4096;
   const uintptr_t page = reinterpret_cast<uintptr_t>(function) / kPage * kPage;
-  void* start = reinterpret_cast<void*>(page);  // NOLINT(performance-no-int-to-ptr)
-  if (mprotect(start, 2 * kPage, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) std::abort();
+  if (mprotect(reinterpret_cast<void*>(page), 2 * kPage, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) std::abort();
   const unsigned char ud2[] = {0x0f, 0x0b};
   std::memcpy(function, ud2, sizeof(ud2));
 }

@@ -120,7 +120,7 @@ TEST_F(PlanTest, Prints) {
 
 // Addresses that are never read, for operands far too large to have.
 Array Huge(uintptr_t address, DType dtype, absl::Span<const int64_t> dims) {
-  return {reinterpret_cast<void*>(address), dtype, dims};  // NOLINT(performance-no-int-to-ptr)
+  return {reinterpret_cast<void*>(address), dtype, dims};
 }
 
 TEST_F(PlanTest, ExtentsBeyond32Bits) {

@@ -125,7 +125,7 @@ TEST(FfiDriverTest, MalformedCasesAreNamedAndTheOthersRun) {
       {"lhs {} rhs {} out {} config { operands: 'group_offset' } group_offset { dims: [1] values: [1e300] }", "1e+300"},
   };
   for (const auto& [fields, message] : bad) {
-    const Outcome outcome = Drive(WriteCases("cases { name: 'bad' " + fields + " }" + good) + "--all");
+    const Outcome outcome = Drive(WriteCases(absl::StrCat("cases { name: 'bad' ", fields, " }", good)) + "--all");
     EXPECT_EQ(outcome.exit_code, 1) << outcome.text;
     EXPECT_THAT(outcome.text, AllOf(HasSubstr("case bad: "), HasSubstr(message), HasSubstr("2 cases, 1 wrong")));
   }
