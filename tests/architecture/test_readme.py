@@ -85,11 +85,9 @@ def test_python_examples_run(readme, tmp_path):
 
 def test_cpp_example_builds_against_the_installed_package(readme, build, tmp_path):
     (example,) = _blocks(readme, "cpp")
-    cmake = _blocks(readme, "cmake")[0]
+    (cmake,) = _blocks(readme, "cmake")
     (tmp_path / "example.cc").write_text(example)
-    (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.25)\nproject(example LANGUAGES CXX)\n" + cmake
-    )
+    (tmp_path / "CMakeLists.txt").write_text(cmake)
     for command in (
         ["cmake", "--install", build, "--prefix", "prefix"],
         ["cmake", "-S", ".", "-B", "build", "-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_PREFIX_PATH={tmp_path}/prefix"],
