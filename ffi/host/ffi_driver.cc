@@ -158,7 +158,8 @@ int Run() {
     wrong += !Report(c, run);
     if (absl::IsFailedPrecondition(run.status())) break;  // an ISA that the CPU lacks: no other case can run
   }
-  absl::PrintF("%d cases, %d wrong (max error in units of the tolerance)\n", cases.size(), wrong);
+  absl::PrintF("%d %s, %d wrong (max error in units of the tolerance)\n", cases.size(),
+               cases.size() == 1 ? "case" : "cases", wrong);
   return wrong == 0 ? 0 : 1;
 }
 

@@ -80,7 +80,7 @@ TEST(FfiDriverTest, EdgeCasesAreRightInEveryType) {
 
 TEST(FfiDriverTest, ScalesRowsUnlessFull) {
   const std::string cases = WriteCases("cases { name: 'big' K: 100 N: 10000 group_sizes: [1900,0,1,99] }");
-  EXPECT_THAT(Drive(cases + "--case=big").text, AllOf(HasSubstr("1000/2000"), HasSubstr("1 cases, 0 wrong")));
+  EXPECT_THAT(Drive(cases + "--case=big").text, AllOf(HasSubstr("1000/2000"), HasSubstr("1 case, 0 wrong")));
   EXPECT_THAT(Drive(cases + "--case=big --full --time").text, AllOf(HasSubstr(" 2000 "), Not(HasSubstr("/2000"))));
 }
 
