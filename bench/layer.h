@@ -14,8 +14,8 @@
 namespace raggemm::bench {
 
 // Ragged M, forward: [rows,K] x [experts,K,N] -> f32 [rows,N]; lhs and rhs of one dtype. There are as many sets of
-// weights as it takes for each call to find its own in memory, not in a cache. Only weights of experts that got rows are
-// ever touched.
+// weights as it takes for each call to find its own in memory, not in a cache. Only weights of experts that got rows
+// are ever touched.
 class Layer {
  public:
   Layer(const proto::GroupedGemmCase& recorded, DType dtype);

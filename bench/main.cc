@@ -55,7 +55,8 @@ double SecondsOf(Layer& layer, int threads, absl::Status& status) {
 }
 
 // Calls and measurements of the peak take turns, so that both see the same clock rate. The peak is the largest seen,
-// here or at the start: what disturbs it, such as OpenMP's threads that still spin after a call, must not raise a share.
+// here or at the start: what disturbs it, such as OpenMP's threads that still spin after a call, must not raise a
+// share.
 absl::Status Measure(benchmark::State& state, Layer& layer, Measurement& m) {
   std::vector<double> rates;
   absl::Status status = layer.Compute(m.threads);

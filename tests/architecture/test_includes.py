@@ -109,11 +109,3 @@ def test_python_loads_the_library_and_nothing_else(root):
     for source in (root / "python" / "raggemm").glob("*.py"):
         if source.name != "_ffi.py":
             assert "ctypes" not in source.read_text(), f"only _ffi.py loads the library, not {source.name}"
-
-
-def test_files_are_short(root):
-    sources = [root / path for path in _sources(root)]
-    sources += [*(root / "python").rglob("*.py"), *(root / "tests").rglob("*.py"), *(root / "proto").glob("*.proto")]
-    sources += [root / "dev", *root.rglob("CMakeLists.txt")]
-    long = {str(f.relative_to(root)): n for f in sources if (n := len(f.read_text().splitlines())) > 400}
-    assert not long
