@@ -2,7 +2,7 @@
 //
 // T is the compute type, float or double. A kernel reads packed panels, or rhs where it lies; only strides differ:
 //
-//     lhs panel, mr = 3          strip of rhs, nr = 4           total, mr x nr
+//     lhs panel, mr = 3          strip of rhs, nr = 4           chain, total, mr x nr
 //     k = 0   a: 0 1 2           k = 0   b: 0 1 2 3             row 0: 0 1 2 3
 //     k = 1      3 4 5           k = 1      4 5 6 7             row 1: 4 5 6 7
 //     k = 2      6 7 8           ...                            ...          (digits: position in memory)
@@ -27,20 +27,31 @@ struct Float16 {
 // 256 + K/256 roundings where one chain has K, and a strip of 256 x 32 f32 fills two thirds of a 48 KiB L1.
 inline constexpr int64_t kChain = 256;
 
+// What a kernel or packer fetches into L2 beside its work: some lines of each of some rows of memory.
+struct Prefetch {
+  const char* row;
+  int64_t stride;  // bytes
+  int64_t rows;
+  int64_t lines;
+};
+
 // chain[i][j] = start ? +0 : chain[i][j];  for kk < k: chain[i][j] = fma(a[kk][i], b[kk][j], chain[i][j])
-// finish: total[i][j] = first ? chain[i][j] : total[i][j] + chain[i][j]; else chain is stored back.
+// finish: result[i][j] = first ? chain[i][j] : total[i][j] + chain[i][j]; else chain is stored back.
 struct MicrokernelArgs {
   int64_t k;
   const void* a;  // T [k][mr]
   const void* b;  // row kk starts at b + kk * b_stride elements; the kernel's own element type
   int64_t b_stride;
-  void* chain;  // T [mr][nr], untouched when start and finish
-  void* total;  // T [mr][nr], untouched unless finish
+  void* strip;        // T [k][nr], written by the expanding kernels: b as T
+  void* chain;        // T [mr][nr], untouched when start and finish
+  const void* total;  // T [mr][nr], read when finish and not first
+  void* result;       // T, row stride result_stride elements; may be total; untouched unless finish
+  int64_t result_stride;
   bool start;
   bool finish;
   bool first;
-  const char* prefetch;     // strip kernels fetch one line each step, from here on
-  int64_t prefetch_stride;  // bytes; for streaming kernels the distance ahead of b to fetch
+  bool nontemporal;  // result goes past the caches; it and its stride are then multiples of a vector
+  Prefetch prefetch;
 };
 using Microkernel = void(const MicrokernelArgs&);
 
@@ -55,6 +66,7 @@ struct PackArgs {
   int64_t width;
   void* dst;
   int64_t dst_stride;  // elements of T
+  Prefetch prefetch;   // by pack_transposed
 };
 using Pack = void(const PackArgs&);
 
@@ -76,8 +88,9 @@ using Epilogue = void(const EpilogueArgs&);
 inline constexpr int kMaxRows = 14;    // rows of the tallest register tile of any ISA
 inline constexpr int kFloatTypes = 4;  // f16, bf16, f32, f64: the first values of DType
 
-struct StreamKernel {
-  Microkernel* run;  // null where the compute type is f64
+// A kernel that reads b as it lies, and how many columns it computes.
+struct DirectKernel {
+  Microkernel* run;
   int64_t nr;
 };
 
@@ -86,8 +99,8 @@ struct Kernels {
   int64_t vector;  // elements
   int64_t max_rows;
   int64_t nr;                                         // width of a strip
-  Microkernel* strip[kMaxRows + 1];                   // [mr]
-  StreamKernel stream[kFloatTypes][kMaxRows + 1][2];  // [rhs dtype][mr][wide, narrow: nr as for strips]
+  DirectKernel direct[kFloatTypes][kMaxRows + 1][2];  // [dtype of b][mr][wide, narrow: a strip]
+  Microkernel* expand[kFloatTypes][kMaxRows + 1];     // [dtype of b][mr], as wide as a strip, which they write
   Pack* pack_rows[kFloatTypes];                       // [source dtype]
   Pack* pack_transposed[kFloatTypes];
   Epilogue* epilogue[kFloatTypes];  // [out dtype]

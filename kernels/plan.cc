@@ -9,9 +9,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/block.h"
 #include "kernels/isa.h"
 #include "kernels/parallel_for.h"
 #include "kernels/problem.h"
+#include "kernels/recipe.h"
 #include "kernels/scratch.h"
 #include "kernels/tile.h"
 #include "kernels/workspace.h"
@@ -101,6 +103,36 @@ void Schedule(const Options& options, Workspace& workspace, Plan& plan) {
   plan.threads = std::clamp(plan.gemm_tiles + plan.fill_tiles, int64_t{1}, threads);
 }
 
+// How late the last thread can be: threads take tiles from each other, but not parts of one.
+int64_t LargestTileShare(const Plan& plan) {
+  double largest = 0;
+  for (int64_t u = 0; u < plan.units; ++u) {
+    const int64_t tiles = plan.tile_prefix[u + 1] - plan.tile_prefix[u];
+    if (tiles == 0) continue;
+    const auto cost = static_cast<double>(plan.cost_prefix[u + 1] - plan.cost_prefix[u]);
+    largest = std::max(largest, cost / static_cast<double>(tiles));
+  }
+  const double share = static_cast<double>(plan.cost_prefix[plan.units]) / static_cast<double>(plan.threads);
+  return share == 0 ? 0 : static_cast<int64_t>(100 * largest / share);
+}
+
+// Of the tiles with the fewest and with the most rows.
+void AppendRecipes(const Plan& plan, std::string& text) {
+  int64_t fewest = 0, most = 0;
+  for (int64_t tile = 0; tile < plan.gemm_tiles; ++tile) {
+    const int64_t rows = TilePlace(plan, tile).window.rows;
+    if (rows < TilePlace(plan, fewest).window.rows) fewest = tile;
+    if (rows > TilePlace(plan, most).window.rows) most = tile;
+  }
+  for (int64_t tile : {fewest, most}) {
+    const TilePlace place(plan, tile);
+    const int64_t k = LocateMatrix(plan, plan.lhs, place.unit).cols;
+    absl::StrAppend(&text, "tile of ", place.window.rows, "x", place.window.cols, ", cycles for a step of a strip:\n",
+                    CostsOfRecipes(plan, place.window, k));
+    if (TilePlace(plan, most).window.rows == TilePlace(plan, fewest).window.rows) break;
+  }
+}
+
 }  // namespace
 
 int64_t FirstTile(const Plan& plan, int64_t thread) {
@@ -163,7 +195,9 @@ std::string ToString(const Plan& plan) {
   for (int64_t t = 0; t < plan.threads; ++t) {
     absl::StrAppend(&text, " [", FirstTile(plan, t), ",", FirstTile(plan, t + 1), ")");
   }
-  return text + "\n";
+  absl::StrAppend(&text, "\nlargest tile: ", LargestTileShare(plan), " % of a thread's share\n");
+  if (plan.gemm_tiles != 0) AppendRecipes(plan, text);
+  return text;
 }
 
 }  // namespace raggemm

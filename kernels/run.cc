@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/block.h"
 #include "kernels/isa.h"
 #include "kernels/parallel_for.h"
 #include "kernels/problem.h"
@@ -15,89 +16,70 @@
 namespace raggemm {
 namespace {
 
-// Bytes of each column of rhs that a streaming tile walks through at full width before it goes on: consecutive memory,
-// and the next as many rows are fetched meanwhile. In f32 16 to 64 rows differ little (Zen 3); in bf16 64 are 2 to 8 %
-// ahead of 32 from 8 rows of lhs on, and 16 behind (Emerald Rapids).
-constexpr int64_t kStreamBytes = 128;
-
-int64_t StreamStep(const Plan& plan) { return kStreamBytes / SizeOf(plan.rhs.dtype); }
-
 const char* ElementAt(const Matrix& x, DType dtype, int64_t row, int64_t col) {
   return x.data + (row * x.row_step + col * x.col_step) * SizeOf(dtype);
 }
 
-// Row tiles of at most max_rows, as equal as can be: 16 rows are 8 + 8, not 14 + 2.
-struct RowTiles {
-  RowTiles(int64_t rows_in, int64_t max_rows) : rows(rows_in), count((rows_in + max_rows - 1) / max_rows) {}
-  int64_t Begin(int64_t i) const { return rows / count * i + std::min(rows % count, i); }
-  int64_t Rows(int64_t i) const { return rows / count + (i < rows % count); }
-  int64_t rows, count;
+// What the loops over one tile share.
+struct Pass {
+  Pass(const Plan& plan_in, int64_t tile, const Scratch& scratch_in)
+      : plan(plan_in),
+        scratch(scratch_in),
+        kernels(KernelsFor(plan.isa, plan.compute)),
+        place(plan, tile),
+        size(SizeOf(plan.compute)) {}
+
+  const Plan& plan;
+  const Scratch& scratch;
+  const Kernels& kernels;
+  const TilePlace place;
+  const int64_t size;  // bytes of a compute element
 };
 
-bool Streams(const Plan& plan, const Window& window) {
-  const int64_t most_rows = plan.rhs.dtype == DType::kF32 ? kStreamRows : kStreamRows16;
-  return plan.compute == DType::kF32 && !plan.rhs.is_trans && window.rows <= most_rows;
+// The packed rows of lhs for the chain that a block belongs to.
+char* PanelsOf(const Pass& pass, const Block& block) {
+  const int64_t chain = pass.place.recipe.k_inner ? block.k / kChain : 0;
+  return pass.scratch.panels + chain * kChain * pass.place.window.rows * pass.size;
 }
 
-// The columns [col, col + cols) of a tile that one kernel computes.
-struct Strip {
-  int64_t cols;   // that exist
-  int64_t width;  // that the kernel computes
-  bool stream;    // reads rhs where it lies, else a packed strip, which has every column
-};
-
-// A streaming strip is as wide as suits the tallest row tile.
-Strip NextStrip(const Plan& plan, const Kernels& kernels, const RowTiles& rows, bool stream, int64_t cols_left) {
-  if (stream) {
-    for (const StreamKernel& kernel : kernels.stream[static_cast<int>(plan.rhs.dtype)][rows.Rows(0)]) {
-      if (kernel.nr <= cols_left) return {kernel.nr, kernel.nr, true};
-    }
+void PackLhs(const Pass& pass, const Block& block) {
+  const DType dtype = pass.plan.lhs.dtype;
+  const Matrix& lhs = block.lhs;
+  const int64_t steps = std::min(kChain, lhs.cols - block.k);
+  const bool along_k = lhs.col_step == 1;
+  const RowTiles& rows = pass.place.rows;
+  for (int64_t i = 0; i < rows.count; ++i) {
+    const int64_t row = rows.Begin(i), mr = rows.Rows(i);
+    const char* src = ElementAt(lhs, dtype, pass.place.window.row + row, block.k);
+    char* panel = PanelsOf(pass, block) + row * kChain * pass.size;
+    const PackArgs args{src, along_k ? lhs.row_step : lhs.col_step, steps, mr, panel, mr, {}};
+    (along_k ? pass.kernels.pack_transposed : pass.kernels.pack_rows)[static_cast<int>(dtype)](args);
   }
-  return {std::min(kernels.nr, cols_left), kernels.nr, false};
 }
 
-Microkernel* KernelOf(const Plan& plan, const Kernels& kernels, const Strip& strip, int64_t mr) {
-  if (!strip.stream) return kernels.strip[mr];
-  const StreamKernel(&by_width)[2] = kernels.stream[static_cast<int>(plan.rhs.dtype)][mr];
+void PackRhs(const Pass& pass, const Block& block, const char* src, const Strip& strip, const Prefetch& prefetch) {
+  const bool along_n = block.rhs.col_step == 1;
+  const PackArgs args{
+      .src = src,
+      .src_stride = along_n ? block.rhs.row_step : block.rhs.col_step,
+      .k = block.steps,
+      .width = strip.cols,
+      .dst = pass.scratch.strip,
+      .dst_stride = strip.width,
+      .prefetch = prefetch,
+  };
+  const int dtype = static_cast<int>(pass.plan.rhs.dtype);
+  (along_n ? pass.kernels.pack_rows : pass.kernels.pack_transposed)[dtype](args);
+}
+
+Microkernel* KernelOf(const Pass& pass, const Strip& strip, int64_t mr, bool in_place) {
+  const int dtype = static_cast<int>(in_place ? pass.plan.rhs.dtype : pass.plan.compute);
+  if (in_place && strip.from == Strip::From::kRhsAndPack) return pass.kernels.expand[dtype][mr];
+  const DirectKernel(&by_width)[2] = pass.kernels.direct[dtype][mr];
   return by_width[by_width[0].nr == strip.width ? 0 : 1].run;
 }
 
-void PackLhs(const Plan& plan, const Kernels& kernels, const Matrix& lhs, const Window& window, int64_t k,
-             char* panels) {
-  const int dtype = static_cast<int>(plan.lhs.dtype);
-  const int64_t size = SizeOf(plan.compute);
-  const int64_t steps = std::min(kChain, lhs.cols - k);
-  const RowTiles tiles(window.rows, kernels.max_rows);
-  for (int64_t i = 0; i < tiles.count; ++i) {
-    const char* src = ElementAt(lhs, plan.lhs.dtype, window.row + tiles.Begin(i), k);
-    char* panel = panels + tiles.Begin(i) * kChain * size;
-    const bool along_k = lhs.col_step == 1;
-    const PackArgs args{src, along_k ? lhs.row_step : lhs.col_step, steps, tiles.Rows(i), panel, tiles.Rows(i)};
-    (along_k ? kernels.pack_transposed : kernels.pack_rows)[dtype](args);
-  }
-}
-
-void PackRhs(const Plan& plan, const Kernels& kernels, const Matrix& rhs, const Window& at, int64_t cols, char* strip) {
-  const char* src = ElementAt(rhs, plan.rhs.dtype, at.row, at.col);
-  const bool along_n = rhs.col_step == 1;
-  const PackArgs args{src, along_n ? rhs.row_step : rhs.col_step, at.rows, cols, strip, kernels.nr};
-  (along_n ? kernels.pack_rows : kernels.pack_transposed)[static_cast<int>(plan.rhs.dtype)](args);
-}
-
-// Which unit a tile belongs to, and where in its result.
-struct TilePlace {
-  Unit unit;
-  Matrix out;
-  Window window;
-};
-
-TilePlace LocateTile(const Plan& plan, int64_t tile) {
-  const int64_t* after = std::upper_bound(plan.tile_prefix, plan.tile_prefix + plan.units + 1, tile);
-  const int64_t index = after - plan.tile_prefix - 1;
-  const Unit unit = UnitAt(plan, index);
-  const Matrix out = LocateMatrix(plan, plan.out, unit);
-  return {unit, out, TileGrid(plan, out).At(tile - plan.tile_prefix[index])};
-}
+// ---- the result ----
 
 const char* ValuesOf(const Plan& plan, const GroupValues& values, const Unit& unit, int64_t row_elements) {
   if (values.data == nullptr) return nullptr;
@@ -113,106 +95,141 @@ bool IsZero(const char* value, DType dtype) {
                               : *reinterpret_cast<const float*>(value) == 0;
 }
 
-// The totals of a tile to out. An empty contraction gives zero whatever alpha is, as in BLAS.
-void StoreTile(const Plan& plan, const Kernels& kernels, const TilePlace& place, const Scratch& scratch, bool stream,
-               bool empty) {
-  const auto& [unit, out, window] = place;
-  const int64_t size = SizeOf(plan.compute);
-  if (empty) std::memset(scratch.total, 0, static_cast<size_t>(window.rows * plan.blocking.n * size));
-  const char* beta = ValuesOf(plan, plan.beta, unit, 1);
-  const char* c = beta != nullptr && IsZero(beta, plan.beta.dtype) ? nullptr : plan.c;
-  const char* bias = ValuesOf(plan, plan.bias, unit, plan.out.cols);
-  if (bias != nullptr) {
-    const int dtype = static_cast<int>(plan.bias.dtype);
-    const char* src = bias + window.col * SizeOf(plan.bias.dtype);
-    kernels.pack_rows[dtype](
-        {.src = src, .src_stride = 0, .k = 1, .width = window.cols, .dst = scratch.bias, .dst_stride = 0});
+// Where the totals of a tile go, and what is added to them on the way.
+class Result {
+ public:
+  explicit Result(const Pass& pass) : pass_(pass) {
+    const Plan& plan = pass.plan;
+    const Unit& unit = pass.place.unit;
+    terms_.out_stride = pass.place.out.row_step;
+    terms_.alpha = ValuesOf(plan, plan.alpha, unit, 1);
+    terms_.beta = ValuesOf(plan, plan.beta, unit, 1);
+    if (terms_.beta == nullptr || !IsZero(static_cast<const char*>(terms_.beta), plan.beta.dtype)) terms_.c = plan.c;
+    if (const char* bias = ValuesOf(plan, plan.bias, unit, plan.out.cols); bias != nullptr) {
+      const Window& window = pass.place.window;
+      pass.kernels.pack_rows[static_cast<int>(plan.bias.dtype)]({.src = bias + window.col * SizeOf(plan.bias.dtype),
+                                                                 .src_stride = 0,
+                                                                 .k = 1,
+                                                                 .width = window.cols,
+                                                                 .dst = pass.scratch.bias,
+                                                                 .dst_stride = 0,
+                                                                 .prefetch = {}});
+      terms_.bias = pass.scratch.bias;
+    }
+    plain_ = plan.out.dtype == plan.compute && terms_.alpha == nullptr && terms_.c == nullptr && terms_.bias == nullptr;
+    nontemporal_ = plain_ && GoesPastCaches();
   }
-  const RowTiles rows(window.rows, kernels.max_rows);
-  EpilogueArgs args;
-  args.rows = window.rows;
-  args.out_stride = out.row_step;
-  args.beta = beta;
-  args.alpha = empty ? nullptr : ValuesOf(plan, plan.alpha, unit, 1);
-  for (int64_t col = 0; col < window.cols; col += args.columns) {
-    const Strip strip = NextStrip(plan, kernels, rows, stream, window.cols - col);
-    args.columns = strip.cols;
-    args.total_stride = strip.width;
-    args.total = scratch.total + col * window.rows * size;
-    args.out = const_cast<char*>(ElementAt(out, plan.out.dtype, window.row, window.col + col));
-    args.c = c == nullptr ? nullptr : c + (static_cast<const char*>(args.out) - plan.out.data);
-    args.bias = bias == nullptr ? nullptr : scratch.bias + col * size;
-    kernels.epilogue[static_cast<int>(plan.out.dtype)](args);
-  }
-}
 
-// Where a kernel finds its rows of rhs, if not in the packed strip, and what it fetches meanwhile. Streaming kernels
-// fetch the rows of the next step; the others the right neighbour of their strip, row tile i the i-th cache
-// line of each of its rows.
-void AimAtRhs(const Plan& plan, const Matrix& rhs, const Strip& strip, const Window& at, int64_t row_tile,
-              MicrokernelArgs& args) {
-  const int64_t size = SizeOf(plan.rhs.dtype);
-  if (strip.stream) {
-    args.b = ElementAt(rhs, plan.rhs.dtype, at.row, at.col);
-    args.b_stride = rhs.row_step;
-    args.prefetch_stride = kStreamBytes * rhs.row_step;
-    return;
+  // A kernel's last chain goes straight to out where its totals are out's elements, else to scratch.
+  void Aim(int64_t row, int64_t col, const Strip& strip, bool last, MicrokernelArgs& args) const {
+    const bool to_out = last && plain_ && strip.cols == strip.width;
+    args.result = to_out ? OutAt(row, col) : const_cast<void*>(args.total);
+    args.result_stride = to_out ? pass_.place.out.row_step : strip.width;
+    args.nontemporal = to_out && nontemporal_;
   }
-  args.b_stride = strip.width;
-  args.prefetch = static_cast<const char*>(args.b);
-  args.prefetch_stride = 0;
-  const int64_t col = at.col + strip.cols + row_tile * (64 / size);
-  if (rhs.col_step != 1 || col >= at.col + at.cols) return;
-  args.prefetch = ElementAt(rhs, plan.rhs.dtype, at.row, col);
-  args.prefetch_stride = rhs.row_step * size;
-}
 
-// out[window] = epilogue(sum over chains of lhs x rhs): loops over chains of k, strips of rhs, row tiles of lhs.
+  // After the last chain: what is not in out yet, while it is in L1. As a pass over the whole tile instead: -3 %.
+  void Store(int64_t row, int64_t mr, int64_t col, const Strip& strip, const MicrokernelArgs& args) const {
+    if (args.result != args.total) return;
+    EpilogueArgs terms = terms_;
+    terms.rows = mr;
+    terms.columns = strip.cols;
+    terms.total = args.total;
+    terms.total_stride = strip.width;
+    Store(terms, row, col);
+  }
+
+  // An empty contraction gives zero whatever alpha is, as in BLAS.
+  void StoreEmpty() const {
+    EpilogueArgs terms = terms_;
+    terms.alpha = nullptr;
+    terms.rows = pass_.place.window.rows;
+    terms.columns = pass_.place.window.cols;
+    std::memset(pass_.scratch.total, 0, static_cast<size_t>((terms.columns + pass_.kernels.vector) * pass_.size));
+    terms.total = pass_.scratch.total;
+    terms.total_stride = 0;
+    Store(terms, 0, 0);
+  }
+
+  // Stores that went past the caches are ordered before whatever tells others that the tile is done.
+  void Finish() const {
+    if (nontemporal_) __builtin_ia32_sfence();
+  }
+
+ private:
+  char* OutAt(int64_t row, int64_t col) const {
+    const Window& window = pass_.place.window;
+    return const_cast<char*>(ElementAt(pass_.place.out, pass_.plan.out.dtype, window.row + row, window.col + col));
+  }
+
+  void Store(EpilogueArgs& terms, int64_t row, int64_t col) const {
+    terms.out = OutAt(row, col);
+    if (terms.c != nullptr) terms.c = pass_.plan.c + (static_cast<const char*>(terms.out) - pass_.plan.out.data);
+    if (terms.bias != nullptr) terms.bias = static_cast<const char*>(terms.bias) + col * pass_.size;
+    pass_.kernels.epilogue[static_cast<int>(pass_.plan.out.dtype)](terms);
+  }
+
+  // The gradients of all experts are written once, and are too many to be found in a cache by whoever reads them: 48
+  // and 184 GFLOP/s at 16 rows of 2048x768 f32, 140 and 260 at 64 (Emerald Rapids, two cores).
+  bool GoesPastCaches() const {
+    constexpr int64_t kLine = 64;
+    return pass_.plan.mode == RaggedMode::kRaggedK && reinterpret_cast<uintptr_t>(OutAt(0, 0)) % kLine == 0 &&
+           pass_.place.out.row_step * pass_.size % kLine == 0;
+  }
+
+  const Pass& pass_;
+  EpilogueArgs terms_{};
+  bool plain_, nontemporal_;
+};
+
+// out[window] = epilogue(sum over chains of lhs x rhs): loops over blocks of rhs, their strips, row tiles of lhs.
 void RunTile(const Plan& plan, int64_t tile, const Scratch& scratch) {
   if (tile >= plan.gemm_tiles) return FillTile(plan, tile - plan.gemm_tiles);
-  const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
-  const TilePlace place = LocateTile(plan, tile);
-  const Window& window = place.window;
-  const RowTiles row_tiles(window.rows, kernels.max_rows);
-  const int64_t size = SizeOf(plan.compute);
-  const bool stream = Streams(plan, window);
-  const int64_t k_step = stream ? StreamStep(plan) : kChain;
+  const Pass pass(plan, tile, scratch);
+  const TilePlace& place = pass.place;
+  const Result result(pass);
   MicrokernelArgs args;
-  args.first = true;
+  args.strip = scratch.strip;
 
-  Unit term = place.unit;
-  const int64_t last_replica = plan.mode == RaggedMode::kRaggedK ? plan.replicas - 1 : term.replica;
-  for (; term.replica <= last_replica; ++term.replica) {
-    const Matrix lhs = LocateMatrix(plan, plan.lhs, term);
-    const Matrix rhs = LocateMatrix(plan, plan.rhs, term);
-    for (int64_t chain = 0; chain < lhs.cols; chain += kChain) {
-      const int64_t chain_end = std::min(chain + kChain, lhs.cols);
-      PackLhs(plan, kernels, lhs, window, chain, scratch.panels);
-      for (int64_t k = chain; k < chain_end; k += k_step) {
-        args.k = std::min(k_step, chain_end - k);
-        args.start = k == chain;
-        args.finish = k + args.k == chain_end;
-        Strip strip;
-        for (int64_t col = 0; col < window.cols; col += strip.cols) {
-          strip = NextStrip(plan, kernels, row_tiles, stream, window.cols - col);
-          const Window at{k, args.k, window.col + col, window.cols - col};
-          if (!strip.stream) PackRhs(plan, kernels, rhs, at, strip.cols, scratch.strip);
-          for (int64_t i = 0; i < row_tiles.count; ++i) {
-            const int64_t row = row_tiles.Begin(i), mr = row_tiles.Rows(i);
-            const int64_t offset = (col * window.rows + row * strip.width) * size;
-            args.a = scratch.panels + (row * kChain + (k - chain) * mr) * size;
-            args.chain = scratch.chain + offset;
-            args.total = scratch.total + offset;
-            args.b = scratch.strip;
-            AimAtRhs(plan, rhs, strip, at, i, args);
-            KernelOf(plan, kernels, strip, mr)(args);
-          }
-        }
+  Block block;
+  bool more = FirstBlock(plan, place, block);
+  if (!more) return result.StoreEmpty();
+  while (more) {
+    if (block.start() && block.col == 0) PackLhs(pass, block);
+    const char* panels = PanelsOf(pass, block);
+    const Fetch fetch(plan, place, tile, block);
+    Block next = block;
+    more = NextBlock(plan, place, next);
+    args.k = block.steps;
+    args.start = block.start();
+    args.finish = block.finish();
+    args.first = block.first_chain;
+    Strip strip;
+    for (int64_t col = block.col; col < block.col + block.cols; col += strip.cols) {
+      strip = NextStrip(plan, place, block.col + block.cols - col);
+      const char* rhs = ElementAt(block.rhs, plan.rhs.dtype, block.k, place.window.col + col);
+      if (strip.from == Strip::From::kPacked) {
+        PackRhs(pass, block, rhs, strip, fetch.Part(col - block.col, 0, fetch.packer_parts()));
       }
-      args.first = false;
+      for (int64_t i = 0; i < place.rows.count; ++i) {
+        const int64_t row = place.rows.Begin(i), mr = place.rows.Rows(i);
+        const int64_t offset = (col * place.window.rows + row * strip.width) * pass.size;
+        const bool in_place = strip.from == Strip::From::kRhs || (strip.from == Strip::From::kRhsAndPack && i == 0);
+        args.a = panels + (row * kChain + block.k % kChain * mr) * pass.size;
+        args.b = in_place ? rhs : scratch.strip;
+        args.b_stride = in_place ? block.rhs.row_step : strip.width;
+        args.chain = scratch.chain + offset;
+        args.total = scratch.total + offset;
+        args.prefetch = fetch.Part(col - block.col, fetch.packer_parts() + i);
+        const bool last = args.finish && block.last_chain;
+        result.Aim(row, col, strip, last, args);
+        KernelOf(pass, strip, mr, in_place)(args);
+        if (last) result.Store(row, mr, col, strip, args);
+      }
     }
+    block = next;
   }
-  StoreTile(plan, kernels, place, scratch, stream, args.first);
+  result.Finish();
 }
 
 }  // namespace

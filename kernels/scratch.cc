@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <new>
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/isa.h"
 #include "kernels/problem.h"
+#include "kernels/tile.h"
 
 namespace raggemm {
 namespace {
@@ -93,9 +95,9 @@ int64_t Fill(const Plan& plan, void* block, Scratch* scratch) {
   // The packers store whole vectors: one of slack behind the last panel.
   char* panels = slots.Take((plan.blocking.m * kChain + kernels.vector) * size);
   char* strip = slots.Take(kChain * kernels.nr * size);
-  char* chain = slots.Take(kStreamRows * plan.blocking.n * size);
+  char* chain = slots.Take(plan.blocking.m * plan.blocking.n * size);
   char* total = slots.Take(plan.blocking.m * plan.blocking.n * size);
-  char* bias = slots.Take(plan.blocking.n * size);
+  char* bias = slots.Take(std::max(plan.blocking.n, kMaxCols) * size);
   if (scratch != nullptr) {
     scratch->panels = panels;
     scratch->strip = strip;

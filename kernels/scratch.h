@@ -12,16 +12,9 @@ namespace raggemm {
 
 inline constexpr int64_t kMaxThreads = 256;
 
-// Tiles of up to so many rows stream: they read rhs in place, at full width, and pack nothing. Emerald Rapids, two
-// threads, 2048x768, GFLOP/s streaming and packed: f32 180 and 39 at 16 rows, 228 and 148 at 32, 240 and 213 at 64,
-// 246 and 255 at 128; bf16 204 and 139 at 16, 221 and 183 at 24, 226 and 252 at 48. 16-bit types turn earlier, because
-// every row tile widens rhs again.
-inline constexpr int64_t kStreamRows = 64;
-inline constexpr int64_t kStreamRows16 = 28;
-
 // The buffers of one worker for tiles of `blocking`, all 64-byte aligned, in elements of the compute type T:
 //
-//   panels  lhs, packed: row tiles of [kChain][mr] back to back
+//   panels  lhs, packed: row tiles of [kChain][mr] back to back, of one chain or of all
 //   strip   one strip of rhs, packed: [kChain][nr]
 //   chain, total  one register tile of [mr][nr] after the other, strip by strip
 //   bias    widened, [columns]

@@ -126,8 +126,12 @@ int64_t UnitCost(const Plan& plan, const Unit& unit) {
 TileGrid::TileGrid(const Plan& plan, const Matrix& out) : rows(out.rows), cols(out.cols) {
   const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
   row_tiles = cols == 0 ? 0 : CeilDiv(rows, plan.blocking.m);
-  col_tiles = rows == 0 ? 0 : CeilDiv(cols, plan.blocking.n);
   row_step = row_tiles == 0 ? 0 : RoundUp(CeilDiv(rows, row_tiles), kernels.max_rows);
+  const int64_t n = row_step == 0
+                        ? 1
+                        : std::max(plan.blocking.n, std::min(plan.blocking.m * plan.blocking.n / row_step, kMaxCols) /
+                                                        kernels.nr * kernels.nr);
+  col_tiles = rows == 0 ? 0 : CeilDiv(cols, n);
   col_step = col_tiles == 0 ? 0 : RoundUp(CeilDiv(cols, col_tiles), kernels.nr);
 }
 

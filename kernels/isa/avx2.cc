@@ -11,7 +11,7 @@ struct Avx2F32 {
   using Vec = __m256;
   static constexpr int kWidth = 8;
   static constexpr int kRows = 6;  // 6x16: 97 % of the fma peak on Zen 3; 4x24 with packed strips 65 %
-  static constexpr int kStreamWide[kRows + 1] = {0, 8, 4, 4, 2, 2, 2};
+  static constexpr int kWide[kRows + 1] = {0, 8, 4, 4, 2, 2, 2};
 
   static Vec Zero() { return _mm256_setzero_ps(); }
   static Vec Broadcast(const float* p) { return _mm256_broadcast_ss(p); }
@@ -26,12 +26,21 @@ struct Avx2F32 {
   }
   static void Pin(Vec& x) { asm("" : "+x"(x)); }
 
+  template <class E>
+  static constexpr bool kHasPairs = false;
+  static Vec LoadPairs(const BFloat16* p) { return _mm256_loadu_ps(reinterpret_cast<const float*>(p)); }
+  static Vec First(Vec x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 16)); }
+  static Vec Second(Vec x) {
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(-65536)));
+  }
+
   static Vec Load(const float* p) { return _mm256_loadu_ps(p); }
   static Vec Load(const BFloat16* p) {
     const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
   }
   static Vec Load(const Float16* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  static void Stream(float* p, Vec x) { _mm256_stream_ps(p, x); }
   static void Store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
   static void Store(BFloat16* p, Vec x) {
     const __m256i bits = _mm256_castps_si256(x);
@@ -62,11 +71,15 @@ struct Avx2F32 {
   }
 };
 
+template <>
+inline constexpr bool Avx2F32::kHasPairs<BFloat16> = true;
+
 struct Avx2F64 {
   using Scalar = double;
   using Vec = __m256d;
   static constexpr int kWidth = 4;
   static constexpr int kRows = 4;
+  static constexpr int kWide[kRows + 1] = {0, 8, 4, 4, 2};
 
   static Vec Zero() { return _mm256_setzero_pd(); }
   static Vec Broadcast(const double* p) { return _mm256_broadcast_sd(p); }
@@ -80,6 +93,8 @@ struct Avx2F64 {
     return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x31);
   }
   static void Pin(Vec& x) { asm("" : "+x"(x)); }
+  template <class E>
+  static constexpr bool kHasPairs = false;
 
   static Vec Load(const double* p) { return _mm256_loadu_pd(p); }
   static Vec Load(const float* p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
@@ -90,6 +105,7 @@ struct Avx2F64 {
   static Vec Load(const Float16* p) {
     return _mm256_cvtps_pd(_mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
   }
+  static void Stream(double* p, Vec x) { _mm256_stream_pd(p, x); }
   static void Store(double* p, Vec x) { _mm256_storeu_pd(p, x); }
   static void Store(float* p, Vec x) { _mm_storeu_ps(p, _mm256_cvtpd_ps(x)); }
   static void Store(BFloat16* p, Vec x) {

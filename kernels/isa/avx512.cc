@@ -14,7 +14,7 @@ struct Avx512F32 {
   using Vec = __m512;
   static constexpr int kWidth = 16;
   static constexpr int kRows = 14;  // 14x32: at least 97 % of the fma peak on Emerald Rapids, as 12x32 and 8x48
-  static constexpr int kStreamWide[kRows + 1] = {0, 16, 8, 8, 4, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2};
+  static constexpr int kWide[kRows + 1] = {0, 16, 8, 8, 4, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2};
 
   static Vec Zero() { return _mm512_setzero_ps(); }
   static Vec Broadcast(const float* p) { return _mm512_set1_ps(*p); }
@@ -29,6 +29,14 @@ struct Avx512F32 {
     return _mm512_permutex2var_ps(a, at, b);
   }
   static void Pin(Vec& x) { asm("" : "+v"(x)); }
+
+  template <class E>
+  static constexpr bool kHasPairs = false;
+  static Vec LoadPairs(const BFloat16* p) { return _mm512_loadu_ps(reinterpret_cast<const float*>(p)); }
+  static Vec First(Vec x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 16)); }
+  static Vec Second(Vec x) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(-65536)));
+  }
 
   static __mmask16 Mask(int n) { return static_cast<__mmask16>((1u << n) - 1); }
   static Vec Widen(__m256i bf16) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16)); }
@@ -49,6 +57,7 @@ struct Avx512F32 {
   static Vec LoadPartial(const BFloat16* p, int n) { return Widen(_mm256_maskz_loadu_epi16(Mask(n), p)); }
   static Vec LoadPartial(const Float16* p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(Mask(n), p)); }
 
+  static void Stream(float* p, Vec x) { _mm512_stream_ps(p, x); }
   static void Store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
   static void Store(BFloat16* p, Vec x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), Round(x)); }
   static void Store(Float16* p, Vec x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), Half(x)); }
@@ -57,11 +66,15 @@ struct Avx512F32 {
   static void StorePartial(Float16* p, Vec x, int n) { _mm256_mask_storeu_epi16(p, Mask(n), Half(x)); }
 };
 
+template <>
+inline constexpr bool Avx512F32::kHasPairs<BFloat16> = true;
+
 struct Avx512F64 {
   using Scalar = double;
   using Vec = __m512d;
   static constexpr int kWidth = 8;
   static constexpr int kRows = 8;
+  static constexpr int kWide[kRows + 1] = {0, 8, 8, 8, 4, 4, 4, 2, 2};
 
   static Vec Zero() { return _mm512_setzero_pd(); }
   static Vec Broadcast(const double* p) { return _mm512_set1_pd(*p); }
@@ -71,6 +84,8 @@ struct Avx512F64 {
   static Vec Low(Vec a, Vec b) { return _mm512_permutex2var_pd(a, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), b); }
   static Vec High(Vec a, Vec b) { return _mm512_permutex2var_pd(a, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), b); }
   static void Pin(Vec& x) { asm("" : "+v"(x)); }
+  template <class E>
+  static constexpr bool kHasPairs = false;
 
   static Vec Load(const double* p) { return _mm512_loadu_pd(p); }
   static Vec Load(const float* p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
@@ -81,6 +96,7 @@ struct Avx512F64 {
   static Vec Load(const Float16* p) {
     return _mm512_cvtps_pd(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
+  static void Stream(double* p, Vec x) { _mm512_stream_pd(p, x); }
   static void Store(double* p, Vec x) { _mm512_storeu_pd(p, x); }
   static void Store(float* p, Vec x) { _mm256_storeu_ps(p, _mm512_cvtpd_ps(x)); }
   static void Store(BFloat16* p, Vec x) {

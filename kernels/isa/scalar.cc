@@ -23,7 +23,7 @@ struct ScalarTraits {
   using Vec = T;
   static constexpr int kWidth = 1;
   static constexpr int kRows = 4;
-  static constexpr int kStreamWide[kRows + 1] = {0, 4, 4, 4, 4};
+  static constexpr int kWide[kRows + 1] = {0, 4, 4, 4, 4};
 
   static Vec Zero() { return 0; }
   static Vec Broadcast(const T* p) { return *p; }
@@ -34,9 +34,12 @@ struct ScalarTraits {
   static Vec High(Vec, Vec b) { return b; }
   static void Pin(Vec&) {}
   template <class E>
+  static constexpr bool kHasPairs = false;
+  template <class E>
   static Vec Load(const E* p) {
     return static_cast<T>(Widen(*p));
   }
+  static void Stream(T* p, Vec x) { *p = x; }
   template <class E>
   static void Store(E* p, Vec x) {
     Round(x, p);

@@ -1,7 +1,8 @@
 // The one register-tile template. An ISA is a struct of traits V (see scalar.cc for the smallest):
 //
-//   Scalar, Vec, kWidth (elements of Vec), kRows (tallest tile), kStreamWide[mr] (vectors of a wide streaming tile)
+//   Scalar, Vec, kWidth (elements of Vec), kRows (tallest tile), kWide[mr] (vectors of a wide tile)
 //   Zero() Broadcast(p) Fma(a,b,c) Add Mul Low(a,b) High(a,b): interleaved halves; Pin(v): keep v in a register
+//   Stream(p, Vec): past the caches; kHasPairs<E>, and with it LoadPairs(const E*), First and Second of each pair as T
 //   Load(const E*), LoadPartial(const E*, n), Store(E*, Vec), StorePartial(E*, Vec, n) for each element type E
 //
 // Everything is in an unnamed namespace: this code is compiled once per ISA, and an inline function with a public
@@ -19,13 +20,20 @@ namespace {
 
 #define RAGGEMM_UNROLL _Pragma("GCC unroll 32")
 
-inline void Prefetch(const char* p) { __builtin_prefetch(p, 0, 2); }
+inline void FetchLine(const char* p) { __builtin_prefetch(p, 0, 2); }
+
+inline void FetchRows(Prefetch& prefetch, int64_t rows) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t line = 0; line < prefetch.lines; ++line) FetchLine(prefetch.row + 64 * line);
+    prefetch.row += prefetch.stride;
+  }
+}
 
 // One step of the k loop. Tall tiles hold the row of b and walk down a; flat tiles hold the column of a and walk
 // along b, since with few rows a whole row of b would spill. The pins stop GCC 12 from folding one load into
 // every fma that uses it (65 % of peak instead of 96 % at 4x16 AVX2, from an L1 strip on Zen 3).
-template <class V, class E, int kMr, int kNv>
-inline void Step(const typename V::Scalar* a, const E* b, typename V::Vec (&acc)[kMr][kNv]) {
+template <class V, class E, int kMr, int kNv, bool kExpand>
+inline void Step(const typename V::Scalar* a, const E* b, typename V::Scalar* strip, typename V::Vec (&acc)[kMr][kNv]) {
   using Vec = typename V::Vec;
   if constexpr (kNv > 2) {
     Vec x[kMr];
@@ -40,6 +48,9 @@ inline void Step(const typename V::Scalar* a, const E* b, typename V::Vec (&acc)
     Vec y[kNv];
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) y[v] = V::Load(b + v * V::kWidth);
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) V::Pin(y[v]);
+    if constexpr (kExpand) {
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) V::Store(strip + v * V::kWidth, y[v]);
+    }
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
       Vec x = V::Broadcast(a + i);
       V::Pin(x);
@@ -48,49 +59,73 @@ inline void Step(const typename V::Scalar* a, const E* b, typename V::Vec (&acc)
   }
 }
 
-// kStream: b is rhs in memory, every line of it fetched prefetch_stride bytes ahead. Else b is a strip in L1, and
-// each step fetches one line of what is packed next.
-template <class V, class E, int kMr, int kNv, bool kStream>
+template <class V, int kMr, int kNv, class StoreVector>
+inline void StoreTile(typename V::Scalar* to, int64_t stride, const typename V::Vec (&acc)[kMr][kNv],
+                      StoreVector store) {
+  RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) store(to + v * V::kWidth, acc[i][v]);
+    to += stride;
+  }
+}
+
+// Steps between two looks at what is to be fetched. GCC 12 reaches 60-70 % of peak with AVX2 if they are not unrolled.
+constexpr int kSteps = 4;
+
+template <class V, class E, int kMr, int kNv, bool kExpand>
 void TileGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
   using Vec = typename V::Vec;
   constexpr int kNr = kNv * V::kWidth;
   T* chain = static_cast<T*>(args.chain);
-  T* total = static_cast<T*>(args.total);
 
   Vec acc[kMr][kNv];
-  RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
-      acc[i][v] = args.start ? V::Zero() : V::Load(chain + i * kNr + v * V::kWidth);
+  RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Zero(); }
+  if (!args.start) {
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Load(chain + i * kNr + v * V::kWidth);
     }
   }
 
   const T* a = static_cast<const T*>(args.a);
   const E* b = static_cast<const E*>(args.b);
-  const char* prefetch = args.prefetch;
-#pragma GCC unroll 4  // GCC 12 reaches 60-70 % of peak with AVX2 without it
-  for (int64_t kk = 0; kk < args.k; ++kk) {
-    if constexpr (kStream) {
-      const char* ahead = reinterpret_cast<const char*>(b) + args.prefetch_stride;
-      RAGGEMM_UNROLL for (int byte = 0; byte < kNr * int{sizeof(E)}; byte += 64) Prefetch(ahead + byte);
-    } else {
-      Prefetch(prefetch);
-      prefetch += args.prefetch_stride;
-    }
-    Step<V, E, kMr, kNv>(a, b, acc);
+  const int64_t b_stride = args.b_stride;
+  T* strip = static_cast<T*>(args.strip);
+  const auto step = [&]() __attribute__((always_inline)) {
+    Step<V, E, kMr, kNv, kExpand>(a, b, strip, acc);
     a += kMr;
-    b += args.b_stride;
+    b += b_stride;
+    if constexpr (kExpand) strip += kNr;
+  };
+  const auto steps = [&]() __attribute__((always_inline)) { RAGGEMM_UNROLL for (int i = 0; i < kSteps; ++i) step(); };
+  Prefetch prefetch = args.prefetch;
+  const int64_t blocks = args.k / kSteps;
+  int64_t block = 0;
+  int64_t per_block = 1;
+  while (per_block < kSteps && per_block * blocks < prefetch.rows) per_block *= 2;
+  for (; block < blocks && prefetch.rows > 0; ++block, prefetch.rows -= per_block) {
+    FetchRows(prefetch, per_block);
+    steps();
   }
+  for (; block < blocks; ++block) steps();
+  for (int64_t kk = blocks * kSteps; kk < args.k; ++kk) step();
 
-  RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
-      const int at = i * kNr + v * V::kWidth;
-      if (!args.finish) {
-        V::Store(chain + at, acc[i][v]);
-      } else {
-        V::Store(total + at, args.first ? acc[i][v] : V::Add(V::Load(total + at), acc[i][v]));
+  if (!args.finish) {
+    StoreTile<V>(chain, kNr, acc, [](T* to, Vec x) { V::Store(to, x); });
+    return;
+  }
+  if (!args.first) {
+    const T* total = static_cast<const T*>(args.total);
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+        acc[i][v] = V::Add(V::Load(total + i * kNr + v * V::kWidth), acc[i][v]);
       }
     }
+  }
+  T* result = static_cast<T*>(args.result);
+  if (args.nontemporal) {
+    StoreTile<V>(result, args.result_stride, acc, [](T* to, Vec x) { V::Stream(to, x); });
+  } else {
+    StoreTile<V>(result, args.result_stride, acc, [](T* to, Vec x) { V::Store(to, x); });
   }
 }
 
@@ -122,18 +157,53 @@ inline void TransposeBlock(typename V::Vec (&r)[V::kWidth]) {
   }
 }
 
+// Columns of dst from kWidth rows of src. Where pairs of elements can be transposed as one, 2 * kWidth steps of k at
+// once: half the shuffles, which are what this costs.
 template <class V, class E>
 void PackTransposed(const PackArgs& args) {
-  for (int64_t j = 0; j < args.width; j += V::kWidth) {
+  using T = typename V::Scalar;
+  constexpr int64_t kWidth = V::kWidth;
+  constexpr int64_t kStep = V::template kHasPairs<E> ? 2 * kWidth : kWidth;
+  Prefetch prefetch = args.prefetch;
+  const int64_t fetches = (args.width + kWidth - 1) / kWidth * (args.k / kStep);
+  const int64_t rows_per_step = fetches == 0 ? 0 : (prefetch.rows + fetches - 1) / fetches;
+  for (int64_t j = 0; j < args.width; j += kWidth) {
     const E* src = static_cast<const E*>(args.src) + j * args.src_stride;
-    typename V::Scalar* dst = static_cast<typename V::Scalar*>(args.dst) + j;
-    for (int64_t kk = 0; kk < args.k; kk += V::kWidth) {
-      typename V::Vec r[V::kWidth];
-      RAGGEMM_UNROLL for (int i = 0; i < V::kWidth; ++i) {
-        r[i] = j + i < args.width ? LoadUpTo<V>(src + i * args.src_stride + kk, args.k - kk) : V::Zero();
+    T* dst = static_cast<T*>(args.dst) + j;
+    const int64_t left = args.width - j;
+    int64_t kk = 0;
+    for (; kk + kStep <= args.k; kk += kStep) {
+      const int64_t rows = prefetch.rows < rows_per_step ? prefetch.rows : rows_per_step;
+      FetchRows(prefetch, rows);
+      prefetch.rows -= rows;
+      typename V::Vec r[kWidth];
+      RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
+        if constexpr (V::template kHasPairs<E>) {
+          r[i] = i < left ? V::LoadPairs(src + i * args.src_stride + kk) : V::Zero();
+        } else {
+          r[i] = i < left ? V::Load(src + i * args.src_stride + kk) : V::Zero();
+        }
       }
       TransposeBlock<V>(r);
-      RAGGEMM_UNROLL for (int i = 0; i < V::kWidth; ++i) {
+      T* to = dst + kk * args.dst_stride;
+      RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
+        if constexpr (V::template kHasPairs<E>) {
+          V::Store(to, V::First(r[i]));
+          to += args.dst_stride;
+          V::Store(to, V::Second(r[i]));
+        } else {
+          V::Store(to, r[i]);
+        }
+        to += args.dst_stride;
+      }
+    }
+    for (; kk < args.k; kk += kWidth) {
+      typename V::Vec r[kWidth];
+      RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
+        r[i] = i < left ? LoadUpTo<V>(src + i * args.src_stride + kk, args.k - kk) : V::Zero();
+      }
+      TransposeBlock<V>(r);
+      RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
         if (kk + i < args.k) V::Store(dst + (kk + i) * args.dst_stride, r[i]);
       }
     }
@@ -168,22 +238,15 @@ void StoreEpilogue(const EpilogueArgs& args) {
 
 // ---- the table ----
 
-template <class V, int kMr>
-constexpr void AddStrips(Kernels& table) {
-  if constexpr (kMr > 0) {
-    table.strip[kMr] = TileGemm<V, typename V::Scalar, kMr, 2, false>;
-    AddStrips<V, kMr - 1>(table);
-  }
-}
-
 template <class V, class E, int kMr>
-constexpr void AddStreams(Kernels& table, DType dtype) {
+constexpr void AddTiles(Kernels& table, DType dtype) {
   if constexpr (kMr > 0) {
-    constexpr int kWide = V::kStreamWide[kMr];
-    StreamKernel* row = table.stream[static_cast<int>(dtype)][kMr];
-    row[0] = {TileGemm<V, E, kMr, kWide, true>, kWide * V::kWidth};
-    row[1] = {TileGemm<V, E, kMr, 2, true>, 2 * V::kWidth};
-    AddStreams<V, E, kMr - 1>(table, dtype);
+    constexpr int kWide = V::kWide[kMr];
+    DirectKernel* direct = table.direct[static_cast<int>(dtype)][kMr];
+    direct[0] = {TileGemm<V, E, kMr, kWide, false>, kWide * V::kWidth};
+    direct[1] = {TileGemm<V, E, kMr, 2, false>, 2 * V::kWidth};
+    table.expand[static_cast<int>(dtype)][kMr] = TileGemm<V, E, kMr, 2, true>;
+    AddTiles<V, E, kMr - 1>(table, dtype);
   }
 }
 
@@ -192,7 +255,7 @@ constexpr void AddElement(Kernels& table, DType dtype) {
   table.pack_rows[static_cast<int>(dtype)] = PackRows<V, E>;
   table.pack_transposed[static_cast<int>(dtype)] = PackTransposed<V, E>;
   table.epilogue[static_cast<int>(dtype)] = StoreEpilogue<V, E>;
-  if constexpr (sizeof(typename V::Scalar) == 4) AddStreams<V, E, V::kRows>(table, dtype);
+  AddTiles<V, E, V::kRows>(table, dtype);
 }
 
 template <class V>
@@ -201,7 +264,6 @@ constexpr Kernels MakeKernels() {
   table.vector = V::kWidth;
   table.max_rows = V::kRows;
   table.nr = 2 * V::kWidth;
-  AddStrips<V, V::kRows>(table);
   AddElement<V, Float16>(table, DType::kF16);
   AddElement<V, BFloat16>(table, DType::kBF16);
   AddElement<V, float>(table, DType::kF32);

@@ -57,16 +57,14 @@ std::vector<void*> CodeOf(const IsaKernels& isa) {
     if (function != nullptr) code.push_back(reinterpret_cast<void*>(function));
   };
   for (const Kernels* kernels : {&isa.f32, &isa.f64}) {
-    for (Microkernel* kernel : kernels->strip) add(kernel);
-    for (const auto& by_rows : kernels->stream) {
-      for (const auto& by_width : by_rows) {
-        for (const StreamKernel& kernel : by_width) add(kernel.run);
-      }
-    }
     for (int dtype = 0; dtype < kFloatTypes; ++dtype) {
       add(kernels->pack_rows[dtype]);
       add(kernels->pack_transposed[dtype]);
       add(kernels->epilogue[dtype]);
+      for (Microkernel* kernel : kernels->expand[dtype]) add(kernel);
+      for (const auto& by_width : kernels->direct[dtype]) {
+        for (const DirectKernel& kernel : by_width) add(kernel.run);
+      }
     }
   }
   return code;

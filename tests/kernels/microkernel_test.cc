@@ -62,6 +62,7 @@ class Microkernels : public IsaTest {
     Microkernel* run;
     DType b_type;
     int64_t mr, nr, b_stride;
+    bool expands = false;
   };
 
   // What follows of a chain: it starts or goes on, is stored back or finished, as the first or a later one.
@@ -76,30 +77,43 @@ class Microkernels : public IsaTest {
     const Values a(compute, phase.k * tile.mr, random_);
     const Values b(tile.b_type, (phase.k - 1) * tile.b_stride + tile.nr, random_);
     const Values chain(compute, tile.mr * tile.nr, random_), total(compute, tile.mr * tile.nr, random_);
-    std::vector<double> want_chain = chain.All(), want_total = total.All();
+    const Values result(compute, tile.mr * tile.nr, random_), strip(compute, phase.k * tile.nr, random_);
+    std::vector<double> want_chain = chain.All(), want_result = result.All(), want_strip = strip.All();
+    const std::vector<double> want_total = total.All();
     for (int64_t i = 0; i < tile.mr; ++i) {
       for (int64_t j = 0; j < tile.nr; ++j) {
         const int64_t at = i * tile.nr + j;
         double sum = phase.start ? 0 : want_chain[at];
         for (int64_t k = 0; k < phase.k; ++k) sum = Fma(compute, a[k * tile.mr + i], b[k * tile.b_stride + j], sum);
         if (!phase.finish) want_chain[at] = sum;
-        if (phase.finish) want_total[at] = phase.first ? sum : Add(compute, want_total[at], sum);
+        if (phase.finish) want_result[at] = phase.first ? sum : Add(compute, want_total[at], sum);
       }
     }
+    for (int64_t at = 0; tile.expands && at < phase.k * tile.nr; ++at) {
+      want_strip[at] = b[at / tile.nr * tile.b_stride + at % tile.nr];
+    }
+    // Fetching may point anywhere, and ask for more rows than the kernel has steps.
+    const Prefetch prefetch{.row = nullptr, .stride = 64, .rows = phase.k * random_.Below(3), .lines = 2};
+    const bool aligned = reinterpret_cast<uintptr_t>(result.data()) % 64 == 0 && tile.nr % 16 == 0;
     tile.run({.k = phase.k,
               .a = a.data(),
               .b = b.data(),
               .b_stride = tile.b_stride,
+              .strip = strip.data(),
               .chain = chain.data(),
               .total = total.data(),
+              .result = result.data(),
+              .result_stride = tile.nr,
               .start = phase.start,
               .finish = phase.finish,
               .first = phase.first,
-              .prefetch = static_cast<const char*>(b.data()),
-              .prefetch_stride = 64});
+              .nontemporal = aligned && random_.Below(2) == 0,
+              .prefetch = prefetch});
     ASSERT_EQ(chain.All(), want_chain) << what;
     ASSERT_EQ(total.All(), want_total) << what;
-    ASSERT_TRUE(chain.SurroundingsIntact() && total.SurroundingsIntact()) << what;
+    ASSERT_EQ(result.All(), want_result) << what;
+    ASSERT_EQ(strip.All(), want_strip) << what;
+    ASSERT_TRUE(chain.SurroundingsIntact() && result.SurroundingsIntact() && strip.SurroundingsIntact()) << what;
   }
 
   void ExpectContract(DType compute, const Tile& tile) {
@@ -119,7 +133,7 @@ class Microkernels : public IsaTest {
     const int64_t dst_stride = RoundUp(width, kernels.vector), src_stride = (transposed ? k : width) + 2;
     const int64_t elements = transposed ? (width - 1) * src_stride + k : (k - 1) * src_stride + width;
     const Values src(dtype, elements, random_), dst(compute, k * dst_stride + kernels.vector, random_);
-    const PackArgs args{src.data(), src_stride, k, width, dst.data(), dst_stride};
+    const PackArgs args{src.data(), src_stride, k, width, dst.data(), dst_stride, {nullptr, 64, 5, 2}};
     (transposed ? kernels.pack_transposed : kernels.pack_rows)[static_cast<int>(dtype)](args);
     for (int64_t kk = 0; kk < k; ++kk) {
       for (int64_t j = 0; j < width; ++j) {
@@ -166,27 +180,45 @@ class Microkernels : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(Microkernels);
 
-TEST_P(Microkernels, Strips) {
+TEST_P(Microkernels, ReadEveryDTypeWhereItLies) {
   for (DType compute : kComputeTypes) {
     const Kernels& kernels = KernelsFor(GetParam(), compute);
-    for (int64_t mr = 1; mr <= kernels.max_rows; ++mr) {
-      ASSERT_NE(kernels.strip[mr], nullptr);
-      ExpectContract(compute, {kernels.strip[mr], compute, mr, kernels.nr, kernels.nr});
-      ASSERT_FALSE(HasFatalFailure());
+    for (DType dtype : TypesOf(compute)) {
+      for (int64_t mr = 1; mr <= kernels.max_rows; ++mr) {
+        for (const DirectKernel& direct : kernels.direct[static_cast<int>(dtype)][mr]) {
+          ASSERT_NE(direct.run, nullptr);
+          ExpectContract(compute, {direct.run, dtype, mr, direct.nr, direct.nr + 3});
+          ASSERT_FALSE(HasFatalFailure());
+        }
+        EXPECT_EQ(kernels.direct[static_cast<int>(dtype)][mr][1].nr, kernels.nr);
+      }
     }
   }
 }
 
-TEST_P(Microkernels, StreamsOfEveryDType) {
-  const Kernels& kernels = KernelsFor(GetParam(), DType::kF32);
-  for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
-    for (int64_t mr = 1; mr <= kernels.max_rows; ++mr) {
-      for (const StreamKernel& stream : kernels.stream[static_cast<int>(dtype)][mr]) {
-        ASSERT_NE(stream.run, nullptr);
-        ExpectContract(DType::kF32, {stream.run, dtype, mr, stream.nr, stream.nr + 3});
+TEST_P(Microkernels, ExpandEveryDType) {
+  for (DType compute : kComputeTypes) {
+    const Kernels& kernels = KernelsFor(GetParam(), compute);
+    for (DType dtype : TypesOf(compute)) {
+      for (int64_t mr = 1; mr <= kernels.max_rows; ++mr) {
+        Microkernel* expand = kernels.expand[static_cast<int>(dtype)][mr];
+        ASSERT_NE(expand, nullptr);
+        ExpectContract(compute, {expand, dtype, mr, kernels.nr, kernels.nr + 3, /*expands=*/true});
         ASSERT_FALSE(HasFatalFailure());
       }
-      EXPECT_EQ(kernels.stream[static_cast<int>(dtype)][mr][1].nr, kernels.nr);
+    }
+  }
+}
+
+// Row tiles of one strip are of two heights at most, and of one width.
+TEST_P(Microkernels, NeighboursAreOfOneWidth) {
+  for (DType compute : kComputeTypes) {
+    const Kernels& kernels = KernelsFor(GetParam(), compute);
+    for (int64_t rows = kernels.max_rows + 1; rows <= 4 * kernels.max_rows; ++rows) {
+      const int64_t count = (rows + kernels.max_rows - 1) / kernels.max_rows;
+      const auto& direct = kernels.direct[static_cast<int>(compute)];
+      const int64_t width = direct[(rows + count - 1) / count][0].nr;
+      EXPECT_TRUE(direct[rows / count][0].nr == width || kernels.nr == width) << rows;
     }
   }
 }
@@ -252,7 +284,8 @@ TEST_P(Microkernels, ReadEveryPattern) {
                                                   .k = 1,
                                                   .width = kPatterns,
                                                   .dst = widened.array().data,
-                                                  .dst_stride = 0});
+                                                  .dst_stride = 0,
+                                                  .prefetch = {}});
       for (int64_t bits = 0; bits < kPatterns; ++bits) {
         ASSERT_TRUE(Same(ToDouble(widened.array(), bits), ToDouble(patterns.array(), bits))) << bits;
       }

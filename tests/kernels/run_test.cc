@@ -41,6 +41,25 @@ TEST_P(RunTest, WideForward) {
   }
 }
 
+// Rows of every recipe, and so many columns that blocks cut chains.
+TEST_P(RunTest, BlocksThatCutChains) {
+  ProblemSpec spec{.groups = 6, .m = 200, .n = 700, .k = 300, .sizes = {1, 6, 16, 0, 33, 130}};
+  for (bool rhs_flipped : {false, true}) {
+    for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+      spec.rhs_flipped = rhs_flipped;
+      spec.lhs = spec.rhs = spec.out = dtype;
+      ExpectRightOnThreads(spec);
+    }
+  }
+}
+
+// Few rows have tiles of up to 4096 columns.
+TEST_P(RunTest, WideTiles) {
+  ProblemSpec spec{.groups = 4, .m = 9, .n = 9001, .k = 20, .sizes = {1, 0, 5, 2}};
+  spec.bias = true;
+  ExpectRightOnThreads(spec);
+}
+
 TEST_P(RunTest, ManyChains) {
   ProblemSpec spec{.groups = 4, .m = 60, .n = 70, .k = 3000, .sizes = {1, 17, 0, 33}, .c = true, .beta = true};
   for (bool rhs_flipped : {false, true}) {

@@ -1,0 +1,135 @@
+#include "kernels/block.h"
+
+#include "kernels/isa.h"
+#include "kernels/problem.h"
+
+namespace raggemm {
+namespace {
+
+int64_t UnitOfTile(const Plan& plan, int64_t tile) {
+  return std::upper_bound(plan.tile_prefix, plan.tile_prefix + plan.units + 1, tile) - plan.tile_prefix - 1;
+}
+
+// Goes to the first term from block.term on that has a contraction.
+bool FindTerm(const Plan& plan, Block& block) {
+  const int64_t last = plan.mode == RaggedMode::kRaggedK ? plan.replicas - 1 : block.term.replica;
+  for (; block.term.replica <= last; ++block.term.replica) {
+    block.lhs = LocateMatrix(plan, plan.lhs, block.term);
+    block.rhs = LocateMatrix(plan, plan.rhs, block.term);
+    if (block.rhs.rows != 0) return true;
+  }
+  return false;
+}
+
+void SetSteps(const Plan& plan, const TilePlace& place, Block& block) {
+  block.first_chain = block.k < kChain && block.term.replica == block.first_replica;
+  block.steps = std::min({place.recipe.block_k, kChain - block.k % kChain, block.rhs.rows - block.k});
+  block.last_chain = block.rhs.rows - block.k <= kChain - block.k % kChain;
+  if (block.last_chain && plan.mode == RaggedMode::kRaggedK && block.term.replica + 1 < plan.replicas) {
+    Block later = block;
+    ++later.term.replica;
+    block.last_chain = !FindTerm(plan, later);
+  }
+}
+
+void SetCols(const TilePlace& place, int64_t col, Block& block) {
+  block.col = col;
+  block.cols = std::min(place.recipe.block_n, place.window.cols - col);
+}
+
+}  // namespace
+
+TilePlace::TilePlace(const Plan& plan, int64_t tile)
+    : unit(UnitAt(plan, UnitOfTile(plan, tile))),
+      out(LocateMatrix(plan, plan.out, unit)),
+      window(TileGrid(plan, out).At(tile - plan.tile_prefix[UnitOfTile(plan, tile)])),
+      rows(window.rows, KernelsFor(plan.isa, plan.compute).max_rows),
+      recipe(RecipeFor(plan, window, LocateMatrix(plan, plan.lhs, unit).cols)) {}
+
+bool FirstBlock(const Plan& plan, const TilePlace& place, Block& block) {
+  block.term = place.unit;
+  if (!FindTerm(plan, block)) return false;
+  block.first_replica = block.term.replica;
+  block.k = 0;
+  SetSteps(plan, place, block);
+  SetCols(place, 0, block);
+  return true;
+}
+
+bool NextBlock(const Plan& plan, const TilePlace& place, Block& block) {
+  const int64_t col = block.col + block.cols, k = block.k + block.steps;
+  const bool more_cols = col < place.window.cols;
+  if (place.recipe.k_inner ? k == block.rhs.rows && more_cols : more_cols) {
+    SetCols(place, col, block);
+    if (place.recipe.k_inner) block.k = 0;
+  } else {
+    block.k = k;
+    if (!place.recipe.k_inner) SetCols(place, 0, block);
+    if (k == block.rhs.rows) {
+      ++block.term.replica;
+      block.k = 0;
+      if (plan.mode != RaggedMode::kRaggedK || !FindTerm(plan, block)) return false;
+    }
+  }
+  SetSteps(plan, place, block);
+  return true;
+}
+
+Strip NextStrip(const Plan& plan, const TilePlace& place, int64_t cols_left) {
+  const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
+  const int64_t narrow = kernels.nr, cols = std::min(narrow, cols_left);
+  switch (place.recipe.source) {
+    case Recipe::Source::kInPlace:
+      for (const DirectKernel& kernel : kernels.direct[static_cast<int>(plan.rhs.dtype)][place.rows.Rows(0)]) {
+        if (kernel.nr <= cols_left) return {kernel.nr, kernel.nr, Strip::From::kRhs};
+      }
+      break;
+    case Recipe::Source::kExpand:
+      if (cols == narrow) return {cols, narrow, Strip::From::kRhsAndPack};
+      break;
+    case Recipe::Source::kPack:
+      break;
+  }
+  return {cols, narrow, Strip::From::kPacked};
+}
+
+Fetch::Fetch(const Plan& plan, const TilePlace& place, int64_t tile, const Block& block)
+    : size_(SizeOf(plan.rhs.dtype)) {
+  along_n_ = block.rhs.col_step == 1;
+  // Packing a strip transposed takes about as long as a kernel of 8 rows.
+  packer_parts_ = along_n_ ? 0 : place.rows.each < 8 ? 2 : 1;
+  parts_ = packer_parts_ + place.rows.count;
+  width_ = NextStrip(plan, place, block.cols).width;
+  // At least two lines of each row at once: strips that are narrower take turns. Both are powers of two.
+  unit_ = std::max(width_, 128 / size_);
+
+  Block next = block;
+  int64_t col = place.window.col;
+  if (!NextBlock(plan, place, next)) {
+    if (tile + 1 >= plan.gemm_tiles) return;
+    const TilePlace next_place(plan, tile + 1);
+    if (!FirstBlock(plan, next_place, next)) return;
+    col = next_place.window.col;
+  }
+  stride_ = (along_n_ ? next.rhs.row_step : next.rhs.col_step) * size_;
+  start_ = next.rhs.data + (next.k * next.rhs.row_step + (col + next.col) * next.rhs.col_step) * size_;
+  rows_ = along_n_ ? next.steps : next.cols;
+  row_bytes_ = (along_n_ ? next.cols : next.steps) * size_;
+  const int64_t parts = along_n_ ? parts_ * (unit_ / width_) : parts_;
+  rows_per_part_ = (rows_ + parts - 1) / parts;
+}
+
+Prefetch Fetch::Part(int64_t col, int64_t index, int64_t count) const {
+  int64_t offset = 0, lines = row_bytes_ / 64;
+  if (along_n_) {
+    const int64_t in_unit = col & (unit_ - 1);
+    offset = (col - in_unit) * size_;
+    if (offset >= row_bytes_) return {start_, 0, 0, 0};
+    if (in_unit != 0) index += in_unit / width_ * parts_;
+    lines = unit_ * size_ / 64;
+  }
+  const int64_t begin = index * rows_per_part_;
+  return {start_ + begin * stride_ + offset, stride_, std::min(count * rows_per_part_, rows_ - begin), lines};
+}
+
+}  // namespace raggemm

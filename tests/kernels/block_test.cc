@@ -1,0 +1,120 @@
+// The walk over a tile: every step of k under every column once, chains in order, and what is fetched meanwhile.
+#include "kernels/block.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/problem.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+class BlockTest : public testing::Test {
+ protected:
+  void Make(const ProblemSpec& spec) {
+    problem_ = std::make_unique<TestProblem>(spec);
+    workspace_.resize(1000);
+    Options options;
+    options.isa = Isa::kScalar;
+    plan_ = MakePlan(problem_->problem, options, absl::MakeSpan(workspace_)).value();
+  }
+
+  // Walks one tile and checks the flags of its chains.
+  void ExpectWholeWalk(int64_t tile, int64_t want_steps) {
+    const TilePlace place(plan_, tile);
+    std::map<int64_t, int64_t> steps_of_column;
+    Block block;
+    for (bool more = FirstBlock(plan_, place, block); more; more = NextBlock(plan_, place, block)) {
+      ASSERT_GT(block.steps, 0);
+      ASSERT_GT(block.cols, 0);
+      ASSERT_LE(block.k % kChain + block.steps, kChain);
+      ASSERT_LE(block.col + block.cols, place.window.cols);
+      int64_t& steps = steps_of_column[block.col];
+      EXPECT_EQ(block.k, steps);
+      EXPECT_EQ(block.first_chain, steps < kChain);
+      EXPECT_EQ(block.start(), steps % kChain == 0);
+      steps += block.steps;
+      EXPECT_EQ(block.finish(), steps % kChain == 0 || steps == want_steps);
+      EXPECT_EQ(block.last_chain && block.finish(), steps == want_steps);
+    }
+    EXPECT_FALSE(steps_of_column.empty());
+    for (const auto& [col, steps] : steps_of_column) EXPECT_EQ(steps, want_steps) << col;
+  }
+
+  std::unique_ptr<TestProblem> problem_;
+  std::vector<int64_t> workspace_;
+  Plan plan_;
+};
+
+TEST_F(BlockTest, CoversEveryStepOfEveryColumn) {
+  for (bool rhs_flipped : {false, true}) {
+    for (int64_t rows : {1, 13, 50}) {
+      ProblemSpec spec{.groups = 1, .m = rows, .n = 900, .k = 700, .sizes = {rows}};
+      spec.rhs_flipped = rhs_flipped;
+      Make(spec);
+      for (int64_t tile = 0; tile < plan_.gemm_tiles; ++tile) ExpectWholeWalk(tile, 700);
+    }
+  }
+}
+
+TEST_F(BlockTest, SumsReplicasAndPassesOverEmptyOnes) {
+  ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 4, .groups = 1, .m = 5, .n = 9, .k = 300};
+  spec.sizes = {0, 300, 20, 0};
+  Make(spec);
+  ASSERT_EQ(plan_.gemm_tiles, 1);
+  const TilePlace place(plan_, 0);
+  Block block;
+  std::vector<int64_t> replicas, steps;
+  std::vector<bool> first, last;
+  for (bool more = FirstBlock(plan_, place, block); more; more = NextBlock(plan_, place, block)) {
+    replicas.push_back(block.term.replica);
+    steps.push_back(block.steps);
+    first.push_back(block.first_chain);
+    last.push_back(block.last_chain);
+  }
+  EXPECT_EQ(replicas, (std::vector<int64_t>{1, 1, 2}));
+  EXPECT_EQ(steps, (std::vector<int64_t>{256, 44, 20}));
+  EXPECT_EQ(first, (std::vector<bool>{true, false, false}));
+  EXPECT_EQ(last, (std::vector<bool>{false, false, true}));
+}
+
+TEST_F(BlockTest, EmptyContractionHasNoBlock) {
+  Make({.mode = RaggedMode::kRaggedK, .groups = 1, .m = 5, .n = 9, .k = 3, .sizes = {0}});
+  Block block;
+  EXPECT_FALSE(FirstBlock(plan_, TilePlace(plan_, 0), block));
+}
+
+// The parts of all strips of a block are each line of the next block, and nothing outside of it but the ends of lines.
+TEST_F(BlockTest, FetchesTheNextBlock) {
+  for (bool rhs_flipped : {false, true}) {
+    ProblemSpec spec{.groups = 1, .m = 9, .n = 640, .k = 512, .sizes = {9}};
+    spec.rhs_flipped = rhs_flipped;
+    Make(spec);
+    const TilePlace place(plan_, 0);
+    Block block, next;
+    ASSERT_TRUE(FirstBlock(plan_, place, block));
+    next = block;
+    ASSERT_TRUE(NextBlock(plan_, place, next));
+    const Fetch fetch(plan_, place, 0, block);
+    int64_t bytes = 0;
+    Strip strip;
+    for (int64_t col = 0; col < block.cols; col += strip.cols) {
+      strip = NextStrip(plan_, place, block.cols - col);
+      for (int64_t part = 0; part < fetch.packer_parts() + place.rows.count; ++part) {
+        const Prefetch prefetch = fetch.Part(col, part);
+        if (prefetch.rows > 0) bytes += prefetch.rows * prefetch.lines * 64;
+      }
+    }
+    const int64_t want = next.steps * next.cols * SizeOf(plan_.rhs.dtype);
+    EXPECT_GE(bytes, want);
+    EXPECT_LE(bytes, want + next.steps * 128);
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test
