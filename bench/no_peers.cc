@@ -1,0 +1,4 @@
+#include "bench/peers/peer.h"
+namespace raggemm::bench {
+std::vector<Peer> LoadPeers() { return {}; }
+}  // namespace raggemm::bench
