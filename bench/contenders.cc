@@ -70,7 +70,7 @@ void AddPeers(const Case& c, const Memory& memory, const std::vector<Peer>& peer
   for (const Peer& peer : peers) {
     if (!peer.supports((*series)[0].gemms())) continue;
     for (PeerThreads way : {PeerThreads::kOwn, PeerThreads::kOuter}) {
-      if (way == PeerThreads::kOuter && c.threads == 1) continue;
+      if (way == PeerThreads::kOuter && (c.threads == 1 || peer.one_call)) continue;
       const auto run = [series, peer, way, threads = c.threads](int64_t set) {
         ZeroEmptyGradients((*series)[set], threads);
         return peer.run((*series)[set].gemms(), way, threads);

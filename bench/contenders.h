@@ -25,7 +25,7 @@ struct Contender {
 };
 
 // Ours is the first. Then our library called group by group, one dense product with all rows, groups of equal size
-// (where the case's are not), and every peer that can, in both of its ways.
+// (where the case's are not), and every peer that can, in each of its ways.
 std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const std::vector<Peer>& peers);
 
 // Products of 16-bit operands by peers that multiply f32, on operands widened before anybody looks at the clock.

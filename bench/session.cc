@@ -54,7 +54,8 @@ void Session::PrintMachine() const {
   const proto::Machine& machine = report_.machine();
   absl::PrintF("%s, %s, %d cores, %d cases\n", machine.cpu(), machine.isa(), machine.cores(), cases_.size());
   for (const proto::Library& peer : machine.peers()) absl::PrintF("peer %s: %s\n", peer.name(), peer.description());
-  if (peers_.empty()) absl::PrintF("no peers: ./dev bench --peers installs them\n");
+  for (const AbsentPeer& peer : AbsentPeers()) absl::PrintF("no %s: %s\n", peer.name, peer.reason);
+  if (!AbsentPeers().empty()) absl::PrintF("./dev bench --peers installs peers\n");
 }
 
 absl::StatusOr<proto::CaseReport> Session::Run(const Case& c) {

@@ -40,7 +40,7 @@ class Session {
   const std::vector<Case> cases_;
   const Selection selection_;
   const std::string report_path_;
-  const std::vector<Peer> peers_;
+  const std::vector<Peer>& peers_;
   const std::chrono::steady_clock::time_point start_;
   LimitsMeter meter_;
   proto::Report report_;

@@ -4,6 +4,7 @@
 #define RAGGEMM_BENCH_PEERS_PEER_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -35,18 +36,29 @@ enum class PeerThreads : uint8_t { kOwn, kOuter };
 
 struct Peer {
   const char* name;
+  // The whole series is one call of the library, which shares it out among its own threads: there is no way kOuter.
+  bool one_call = false;
   // By types and mode alone, the same for any shape. False where the library would fall back to a reference
   // implementation.
-  bool (*supports)(const GemmSeries& series);
+  std::function<bool(const GemmSeries& series)> supports;
   // Called with alternating thread counts and ways; what must be prepared for a shape (kernels, descriptors) is kept
-  // from the first call on, so that a second call with the same rows does nothing but multiply.
-  absl::Status (*run)(const GemmSeries& series, PeerThreads way, int threads);
+  // from the first call on, so that a second call with the same rows does nothing but multiply. OpenMP's number of
+  // threads is as before afterwards. One run at a time, of all peers together. UnimplementedError for one_call and
+  // kOuter; InternalError where the library fails or fewer threads than asked for come to work.
+  std::function<absl::Status(const GemmSeries& series, PeerThreads way, int threads)> run;
   // Version, core type in use, path; one line.
-  std::string (*describe)();
+  std::function<std::string()> describe;
 };
 
-// Those found on this machine, in a fixed order.
-std::vector<Peer> LoadPeers();
+struct AbsentPeer {
+  const char* name;
+  std::string reason;
+};
+
+// Those found on this machine, in a fixed order, and those that were not. The first call loads the libraries and sets
+// the environment variables by which they choose their kernels; no other thread may run meanwhile.
+const std::vector<Peer>& LoadPeers();
+const std::vector<AbsentPeer>& AbsentPeers();
 
 }  // namespace raggemm::bench
 

@@ -1,4 +1,0 @@
-#include "bench/peers/peer.h"
-namespace raggemm::bench {
-std::vector<Peer> LoadPeers() { return {}; }
-}  // namespace raggemm::bench

@@ -1,0 +1,52 @@
+// MKL: a loop of products in f32, bf16 and f16, and one call for all.
+//
+// Its threading layer is the one for GNU's OpenMP: with Intel's, a second team of OpenMP threads would spin for 200 ms
+// after each call beside the one that everybody else uses here.
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "bench/peers/cblas.h"
+#include "bench/peers/libraries.h"
+#include "bench/peers/library.h"
+
+namespace raggemm::bench {
+namespace {
+
+constexpr int kLp64 = 0;          // MKL_INTERFACE_LP64
+constexpr int kGnuThreading = 3;  // MKL_THREADING_GNU
+
+}  // namespace
+
+absl::StatusOr<std::vector<Peer>> LoadMkl() {
+  absl::StatusOr<Library> library = Library::Load(RAGGEMM_PEER_MKL);
+  if (!library.ok()) return library.status();
+  int (*set_interface_layer)(int), (*set_threading_layer)(int);
+  void (*set_num_threads)(int);
+  int (*get_max_threads)();
+  void (*get_version_string)(char*, int);
+  CblasLibrary cblas;
+  library->Find("MKL_Set_Interface_Layer", set_interface_layer);
+  library->Find("MKL_Set_Threading_Layer", set_threading_layer);
+  library->Find("MKL_Set_Num_Threads", set_num_threads);
+  library->Find("MKL_Get_Max_Threads", get_max_threads);
+  library->Find("MKL_Get_Version_String", get_version_string);
+  library->Find("cblas_sgemm", cblas.f32);
+  library->Find("cblas_gemm_bf16bf16f32", cblas.bf16);
+  library->Find("cblas_gemm_f16f16f32", cblas.f16);
+  library->Find("cblas_sgemm_batch", cblas.f32_batch);
+  if (!library->status().ok()) return library->status();
+  if (set_interface_layer(kLp64) != kLp64 || set_threading_layer(kGnuThreading) != kGnuThreading) {
+    return absl::NotFoundError(absl::StrCat(library->path(), " refuses 32-bit sizes or GNU's OpenMP"));
+  }
+  cblas.set_threads = set_num_threads;
+  cblas.threads = get_max_threads;
+  cblas.describe = [get_version_string, file = library->path()] {
+    std::string version(256, '\0');
+    get_version_string(version.data(), static_cast<int>(version.size()));
+    return absl::StrCat(absl::StripTrailingAsciiWhitespace(version.c_str()), ", OpenMP of GNU; ", file);
+  };
+  return std::vector<Peer>{GemmLoop("mkl", cblas), GemmBatch("mkl-batch", cblas)};
+}
+
+}  // namespace raggemm::bench
