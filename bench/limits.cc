@@ -1,5 +1,7 @@
 #include "bench/limits.h"
 
+#include <utility>
+
 #include "bench/peak.h"
 #include "bench/team.h"
 #include "raggemm/plan.h"
@@ -7,10 +9,13 @@
 namespace raggemm::bench {
 namespace {
 
-double MedianOf(const std::vector<Limits>& samples, double Limits::*limit) {
-  std::vector<double> values;
-  for (const Limits& sample : samples) values.push_back(sample.*limit);
-  return Median(values);
+Limits QuantileOf(const std::vector<Limits>& samples, double share) {
+  const auto quantile = [&](double Limits::*limit) {
+    std::vector<double> values;
+    for (const Limits& sample : samples) values.push_back(sample.*limit);
+    return Quantile(std::move(values), share);
+  };
+  return {quantile(&Limits::fma_gflops), quantile(&Limits::read_gbps), quantile(&Limits::store_gbps)};
 }
 
 }  // namespace
@@ -21,9 +26,7 @@ Limits LimitsMeter::Measure(int threads) {
   return {FmaPeakGflops(HostCpu().widest, threads), bandwidth_.ReadGbps(threads), bandwidth_.StoreGbps(threads)};
 }
 
-Limits MedianOf(const std::vector<Limits>& samples) {
-  return {MedianOf(samples, &Limits::fma_gflops), MedianOf(samples, &Limits::read_gbps),
-          MedianOf(samples, &Limits::store_gbps)};
-}
+Limits UpperQuartileOf(const std::vector<Limits>& samples) { return QuantileOf(samples, 0.75); }
+Limits MedianOf(const std::vector<Limits>& samples) { return QuantileOf(samples, 0.5); }
 
 }  // namespace raggemm::bench

@@ -200,12 +200,13 @@ def _without_folders(text: str) -> str:
 METHOD = """\
 All contenders of a case take turns on the same operands, in one process, after their results were compared with ours
 and with float64. Weights come from memory: successive calls go through 512 MiB and more. A figure is the median over
-rounds, its spread the distance of the quartiles over the median. The limits are measured between the turns. The
-roofline is the larger of the time of the sums at the fma rate and of the transfers at the memory's, lhs, weights of
-groups with rows, and out (wgrad: every gradient) each once. A peer counts with the better of two ways: its own
-threads on group after group, or our threads over the groups, largest first, with the peer on one thread in each.
-`widen` is the fastest f32 peer on bf16 operands widened to f32 first, widening counted; widened beforehand it is an
-upper bound, not a peer. Peers that were far behind took part in fewer rounds. Means are geometric."""
+rounds, its spread the distance of the quartiles over the median. The limits are measured between the turns, and a
+case's are their upper quartiles. The roofline is the larger of the time of the sums at the fma rate and of the
+transfers at the memory's, lhs, weights of groups with rows, and out (wgrad: every gradient) each once. A peer counts
+with the better of two ways: its own threads on group after group, or our threads over the groups, largest first, with
+the peer on one thread in each. `widen` is the fastest f32 peer on bf16 operands widened to f32 first, widening
+counted; widened beforehand it is an upper bound, not a peer. Peers that were far behind took part in fewer rounds.
+Means are geometric."""
 
 
 def report_text(report: dict, pictures_of: list[tuple[str, str]]) -> str:
