@@ -21,7 +21,7 @@ namespace raggemm::bench {
 namespace {
 
 const char* const kPeers[] = {"onednn", "onednn-sgemm", "openblas", "openblas-wheel", "openblas-wheel-batch",
-                              "blis",   "mkl",          "mkl-batch"};
+                              "blis",   "blis-avx2",    "mkl",      "mkl-batch"};
 constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 constexpr Mode kModes[] = {Mode::kForward, Mode::kForwardTransposed, Mode::kWgrad};
 
