@@ -1,4 +1,4 @@
-// raggemm_bench [--quick|--full] [--filter=REGEX] [--report=FILE]: our library and its peers on the same operands, in
+// raggemm_bench [--quick|--full] [--filter=REGEX]: our library and its peers on the same operands, in
 // turns, beside what the machine can do. Exits non-zero where a result of ours is wrong.
 #include <algorithm>
 #include <chrono>
@@ -29,7 +29,6 @@
 ABSL_FLAG(bool, quick, false, "a sample, in two minutes");
 ABSL_FLAG(bool, full, false, "every shape, type, mode and number of threads, in hours");
 ABSL_FLAG(std::string, filter, "", "only cases like forward/bf16-f32/2048x768/rows8/threads2 that contain this regex");
-ABSL_FLAG(std::string, report, RAGGEMM_BENCH_REPORT, "where the report goes");
 
 namespace raggemm::bench {
 namespace {
@@ -95,7 +94,7 @@ int Main() {
   const Selection selection = SelectionFromFlags();
   const absl::StatusOr<std::vector<Case>> cases = SelectCases(*recorded, selection, absl::GetFlag(FLAGS_filter));
   if (!cases.ok()) return Fail(cases.status());
-  Session session(*cases, selection, absl::GetFlag(FLAGS_report));
+  Session session(*cases, selection, RAGGEMM_BENCH_REPORT);
   session.PrintMachine();
   for (const Case& c : *cases) {
     benchmark::RegisterBenchmark(c.Id().c_str(), RunBenchmark, c, std::ref(session))
