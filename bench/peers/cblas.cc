@@ -9,9 +9,6 @@
 namespace raggemm::bench {
 namespace {
 
-// Values of the enums in any cblas.h.
-constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;
-
 CblasGemm* GemmFor(const CblasLibrary& library, const GemmSeries& series) {
   if (series.lhs_dtype != series.rhs_dtype || series.out_dtype != DType::kF32) return nullptr;
   switch (series.lhs_dtype) {

@@ -9,6 +9,9 @@
 
 namespace raggemm::bench {
 
+// Values of the enums in any cblas.h.
+inline constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;
+
 // cblas_sgemm and those like it, whatever their element types: C = alpha * op(A) x op(B) + beta * C.
 using CblasGemm = void(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const void* a, int lda,
                        const void* b, int ldb, float beta, void* c, int ldc);

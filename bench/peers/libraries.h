@@ -13,6 +13,7 @@ absl::StatusOr<std::vector<Peer>> LoadOneDnn();         // onednn, onednn-sgemm
 absl::StatusOr<std::vector<Peer>> LoadOpenBlas();       // openblas
 absl::StatusOr<std::vector<Peer>> LoadOpenBlasWheel();  // openblas-wheel, openblas-wheel-batch
 absl::StatusOr<std::vector<Peer>> LoadBlis();           // blis
+absl::StatusOr<std::vector<Peer>> LoadBlisAvx2();       // blis-avx2
 absl::StatusOr<std::vector<Peer>> LoadMkl();            // mkl, mkl-batch
 
 }  // namespace raggemm::bench

@@ -23,6 +23,7 @@ Peers Load() {
                             {{"openblas"}, LoadOpenBlas},
                             {{"openblas-wheel", "openblas-wheel-batch"}, LoadOpenBlasWheel},
                             {{"blis"}, LoadBlis},
+                            {{"blis-avx2"}, LoadBlisAvx2},
                             {{"mkl", "mkl-batch"}, LoadMkl}};
   Peers peers;
   for (const Source& source : sources) {
