@@ -163,6 +163,7 @@ absl::StatusOr<std::vector<Case>> SelectCases(const proto::GroupedGemmCases& rec
       }
     }
   }
+  if (selected.empty()) return absl::InvalidArgumentError(absl::StrCat("no case matches '", filter, "'"));
   return selected;
 }
 

@@ -41,7 +41,7 @@ absl::string_view NameOf(Mode mode);
 enum class Selection : uint8_t { kQuick, kDefault, kFull };
 
 // In an order that keeps cases of one input type together. The regular expression is searched for in Id(), the empty one
-// is everywhere. InvalidArgument where it is none.
+// is everywhere. InvalidArgument where it is none, and where no case is left.
 absl::StatusOr<std::vector<Case>> SelectCases(const proto::GroupedGemmCases& recorded, Selection selection,
                                               const std::string& filter);
 

@@ -79,6 +79,12 @@ TEST(SelectCases, BadFilterIsInvalid) {
   EXPECT_THAT(cases.status().message(), HasSubstr("'('"));
 }
 
+TEST(SelectCases, NoCaseIsInvalid) {
+  const auto cases = SelectCases(Recorded(), Selection::kQuick, "wgrad/f16");
+  EXPECT_EQ(cases.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(cases.status().message(), HasSubstr("'wgrad/f16'"));
+}
+
 TEST(SelectCases, OneInputTypeAtATime) {
   std::set<DType> done;
   DType last = DType::kF64;
