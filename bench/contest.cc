@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "bench/check_results.h"
 #include "bench/quiet.h"
 #include "bench/report.h"
 #include "bench/roofline.h"
@@ -40,8 +39,12 @@ Contest::Contest(const Case& c, const Memory& memory, const Memory* wide, const 
 
 absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds& rounds) {
   const Clock::time_point start = Clock::now();
-  if (absl::Status status = CheckResults(); !status.ok()) return status;
-  ChooseWidened();
+  absl::StatusOr<ResultCheck> check = ResultCheck::For(case_, memory_.SetOf(case_, 0));
+  if (!check.ok()) return check.status();
+  CheckResults(*check, entrants_);
+  if (!entrants_[0].status.ok()) return entrants_[0].status;
+  CheckResults(*check, widened_);
+  ChooseWidened(*check);
   std::vector<Limits> limits;
   for (int round = 0; round < rounds.most; ++round) {
     if (round >= rounds.least && SecondsSince(start) > rounds.seconds) break;
@@ -52,51 +55,45 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
       }
       // Another one begins each round, so that nobody always follows the same.
       Entrant& entrant = entrants_[(i + static_cast<size_t>(round)) % entrants_.size()];
-      if (entrant.error.empty() && !TooSlow(entrant)) entrant.seconds.push_back(TakeTurn(entrant.contender));
+      if (!TooSlow(entrant)) TakeTurn(entrant);
     }
+    if (!entrants_[0].status.ok()) return entrants_[0].status;
   }
   return Report(limits);
 }
 
 // Also what warms everybody up: kernels are generated, buffers allocated.
-absl::Status Contest::CheckResults() {
-  absl::StatusOr<ResultCheck> check = ResultCheck::For(case_, memory_.SetOf(case_, 0));
-  if (!check.ok()) return check.status();
-  if (absl::Status status = check->Run(entrants_[0].contender); !status.ok()) return status;
-  for (std::vector<Entrant>* entrants : {&entrants_, &widened_}) {
-    for (Entrant& entrant : *entrants) {
-      if (entrant.contender.result == nullptr) continue;
-      if (absl::Status status = check->Run(entrant.contender); !status.ok()) entrant.error = status.ToString();
-    }
+void Contest::CheckResults(ResultCheck& check, std::vector<Entrant>& entrants) {
+  for (Entrant& entrant : entrants) {
+    if (entrant.contender.result != nullptr) entrant.status = check.Run(entrant.contender);
   }
-  return absl::OkStatus();
 }
 
-void Contest::ChooseWidened() {
+void Contest::ChooseWidened(ResultCheck& check) {
   const Entrant* best = nullptr;
   for (Entrant& candidate : widened_) {
-    if (!candidate.error.empty()) continue;
-    candidate.seconds = {TakeTurn(candidate.contender)};
-    if (best == nullptr || candidate.seconds < best->seconds) best = &candidate;
+    TakeTurn(candidate);
+    if (candidate.status.ok() && (best == nullptr || candidate.seconds < best->seconds)) best = &candidate;
   }
   if (best == nullptr) return;
-  entrants_.push_back({WithWidening(best->contender, case_, memory_, *wide_)});
-  entrants_.push_back({best->contender});
+  std::vector<Entrant> chosen = {{WithWidening(best->contender, case_, memory_, *wide_)}, {best->contender}};
+  CheckResults(check, chosen);
+  entrants_.insert(entrants_.end(), chosen.begin(), chosen.end());
 }
 
-// Seconds of a call.
-double Contest::TakeTurn(const Contender& contender) {
+// Adds seconds of a call, or a failure.
+void Contest::TakeTurn(Entrant& entrant) {
+  if (!entrant.status.ok()) return;
   WaitUntilQuiet();
   const Clock::time_point start = Clock::now();
   double seconds = 0;
   int calls = 0;
   do {
-    contender.run(next_set_++ % contender.sets)
-        .IgnoreError();  // what it does depends on sizes alone: it went well once
+    entrant.status.Update(entrant.contender.run(next_set_++ % entrant.contender.sets));
     ++calls;
     seconds = SecondsSince(start);
   } while (seconds < kSecondsPerTurn);
-  return seconds / calls;
+  entrant.seconds.push_back(seconds / calls);
 }
 
 bool Contest::TooSlow(const Entrant& entrant) const {
@@ -130,8 +127,8 @@ proto::CaseReport Contest::Report(const std::vector<Limits>& limits) const {
                                                                         : *report.add_bounds();
     line.set_name(contender.name);
     if (!contender.way.empty()) line.set_way(contender.way);
-    if (!entrant.error.empty()) {
-      line.set_error(entrant.error);
+    if (!entrant.status.ok()) {
+      line.set_error(entrant.status.ToString());
       continue;
     }
     line.set_gflops(work.flops / Median(entrant.seconds) * 1e-9);

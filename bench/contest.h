@@ -4,8 +4,10 @@
 
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "bench/cases.h"
+#include "bench/check_results.h"
 #include "bench/contenders.h"
 #include "bench/limits.h"
 #include "bench/report.pb.h"
@@ -31,12 +33,12 @@ class Contest {
   struct Entrant {
     Contender contender;
     std::vector<double> seconds = {};  // a call, one for each round that it took part in
-    std::string error = {};
+    absl::Status status = {};          // not timed any more where it is an error
   };
 
-  absl::Status CheckResults();
-  void ChooseWidened();
-  double TakeTurn(const Contender& contender);
+  static void CheckResults(ResultCheck& check, std::vector<Entrant>& entrants);
+  void ChooseWidened(ResultCheck& check);
+  void TakeTurn(Entrant& entrant);
   bool TooSlow(const Entrant& entrant) const;
   proto::CaseReport Report(const std::vector<Limits>& limits) const;
 

@@ -69,7 +69,7 @@ class Progress : public benchmark::BenchmarkReporter {
 
   void ReportRuns(const std::vector<Run>& runs) override {
     for (const Run& run : runs) {
-      absl::PrintF("[%3d/%d] %-58s ", ++done_, cases_, run.run_name.function_name);
+      absl::PrintF("[%3d/%d] %-66s ", ++done_, cases_, run.run_name.function_name);
       if (run.error_occurred) {
         absl::PrintF("%s\n", run.error_message);
         continue;

@@ -1,5 +1,7 @@
 #include "bench/parallel_bytes.h"
 
+#include <emmintrin.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -21,6 +23,18 @@ void WidenMatrix(const void* from, const void* to, int64_t elements, int threads
   for (int64_t at = 0; at < elements; at += kChunk) Widen(narrow + at, wide + at, std::min(kChunk, elements - at));
 }
 
+// Non-temporal, as a library that writes gradients which nobody reads soon would.
+void ZeroChunk(char* begin, int64_t bytes) {
+  const int64_t before = std::min<int64_t>(bytes, -reinterpret_cast<intptr_t>(begin) & 15);
+  const int64_t vectors = (bytes - before) / 16;
+  std::memset(begin, 0, before);
+  for (int64_t i = 0; i < vectors; ++i) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(begin + before + i * 16), _mm_setzero_si128());
+  }
+  std::memset(begin + before + vectors * 16, 0, bytes - before - vectors * 16);
+  _mm_sfence();
+}
+
 }  // namespace
 
 void WidenBf16(const GemmSeries& narrow, const GemmSeries& wide, int threads) {
@@ -33,7 +47,7 @@ void WidenBf16(const GemmSeries& narrow, const GemmSeries& wide, int threads) {
 
 void ZeroBytes(char* begin, int64_t bytes, int threads) {
 #pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t at = 0; at < bytes; at += kChunk) std::memset(begin + at, 0, std::min(kChunk, bytes - at));
+  for (int64_t at = 0; at < bytes; at += kChunk) ZeroChunk(begin + at, std::min(kChunk, bytes - at));
 }
 
 }  // namespace raggemm::bench

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/read_cases.h"
@@ -39,12 +40,12 @@ TEST(SelectCases, DefaultIsWhatIsPromised) {
   std::set<std::string> expected;
   for (const std::string types : {"f32-f32", "bf16-f32"}) {
     const auto add = [&](const std::string& mode, const std::string& name) {
-      expected.insert(mode + "/" + types + "/" + name + "/threads2");
+      expected.insert(absl::StrCat(mode, "/", types, "/", name, "/threads2"));
     };
     for (const std::string shape : {"2048x768", "2880x2880"}) {
-      for (int rows : {1, 2, 4, 8, 16, 32, 64, 128, 512}) add("forward", shape + "/rows" + std::to_string(rows));
-      for (int rows : {1, 8, 64, 512}) add("forward_transposed", shape + "/rows" + std::to_string(rows));
-      for (int rows : {16, 64, 512}) add("wgrad", shape + "/rows" + std::to_string(rows));
+      for (int rows : {1, 2, 4, 8, 16, 32, 64, 128, 512}) add("forward", absl::StrCat(shape, "/rows", rows));
+      for (int rows : {1, 8, 64, 512}) add("forward_transposed", absl::StrCat(shape, "/rows", rows));
+      for (int rows : {16, 64, 512}) add("wgrad", absl::StrCat(shape, "/rows", rows));
     }
     for (const auto& layer : recorded.cases()) add("forward", layer.name());
   }

@@ -106,6 +106,19 @@ TEST(Contest, APeerThatIsWrongIsReportedAndNotTimed) {
   EXPECT_FALSE(report.has_best_peer());
 }
 
+TEST(Contest, APeerThatFailsLaterIsNotTimedEither) {
+  int calls = 0;
+  const auto fails_later = [&calls](const GemmSeries& series, PeerThreads way, int threads) {
+    return ++calls > 3 ? absl::InternalError("a thread less") : Multiply(series, way, threads);
+  };
+  const proto::CaseReport report = RunContest(SmallCase(Mode::kForward), {PeerOf("fails later", fails_later)});
+  ASSERT_EQ(report.peers_size(), 2);
+  for (const proto::Contender& peer : report.peers()) {
+    EXPECT_THAT(peer.error(), HasSubstr("a thread less"));
+    EXPECT_FALSE(peer.has_gflops());
+  }
+}
+
 TEST(Contest, WidenedBf16CountsWithWidening) {
   for (Mode mode : {Mode::kForward, Mode::kWgrad}) {
     const proto::CaseReport report = RunContest(SmallCase(mode, DType::kBF16), {PeerOf("loops", Multiply)});
