@@ -28,8 +28,27 @@ Contender Grouped(const Case& c, const Memory& memory, const std::vector<int64_t
   return {.role = Contender::Role::kBound,
           .name = {},
           .way = {},
-          .run = [&memory, c, call](int64_t set) { return call->Run(memory.SetOf(c, set), c.threads); },
-          .sets = SetsOf(c)};
+          .run = [&memory, c, call](int64_t place) { return call->Run(memory.SetOf(c, place), c.threads); },
+          .places = SetsOf(c),
+          .groups = static_cast<int64_t>(c.sizes.size())};
+}
+
+// The weights of one group, rows and out of the set that it belongs to.
+Contender OneDenseProduct(const Case& c, const Memory& memory) {
+  const auto groups = static_cast<int64_t>(c.sizes.size());
+  auto call = std::make_shared<GroupedCall>(c, std::vector<int64_t>{c.rows()});
+  const auto run = [&memory, c, call, groups](int64_t place) {
+    Operands at = memory.SetOf(c, place / groups);
+    const int64_t elements = place % groups * c.k * c.n;
+    (c.mode == Mode::kWgrad ? at.out : at.rhs) += elements * SizeOf(c.mode == Mode::kWgrad ? c.out : c.in);
+    return call->Run(at, c.threads);
+  };
+  return {.role = Contender::Role::kBound,
+          .name = "ours, one dense product",
+          .way = {},
+          .run = run,
+          .places = SetsOf(c) * groups,
+          .groups = 1};
 }
 
 Contender OneByOne(const Case& c, const Memory& memory, const SeriesOfSets& series) {
@@ -53,7 +72,8 @@ Contender OneByOne(const Case& c, const Memory& memory, const SeriesOfSets& seri
           .name = "ours, group by group",
           .way = {},
           .run = run,
-          .sets = SetsOf(c),
+          .places = SetsOf(c),
+          .groups = static_cast<int64_t>(c.sizes.size()),
           .result = memory.SetOf(c, 0).out};
 }
 
@@ -79,7 +99,8 @@ void AddPeers(const Case& c, const Memory& memory, const std::vector<Peer>& peer
                             .name = peer.name,
                             .way = way == PeerThreads::kOwn ? "own" : "outer",
                             .run = run,
-                            .sets = SetsOf(c),
+                            .places = SetsOf(c),
+                            .groups = static_cast<int64_t>(c.sizes.size()),
                             .result = memory.SetOf(c, 0).out});
     }
   }
@@ -94,8 +115,7 @@ std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const
   ours.name = "ours";
   ours.result = memory.SetOf(c, 0).out;
   contenders.push_back(OneByOne(c, memory, AllSeries(c, memory)));
-  contenders.push_back(Grouped(c, memory, {c.rows()}));
-  contenders.back().name = "ours, one dense product";
+  contenders.push_back(OneDenseProduct(c, memory));
   if (const std::vector<int64_t> equal = EqualSizes(c); equal != c.sizes) {
     contenders.push_back(Grouped(c, memory, equal));
     contenders.back().name = "ours, equal groups";

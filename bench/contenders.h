@@ -18,10 +18,12 @@ struct Contender {
   // kBound does less or other work than the case asks for, or does it in a way nobody would.
   enum class Role : uint8_t { kOurs, kPeer, kBound };
   Role role;
-  std::string name, way;                         // way: of a peer
-  std::function<absl::Status(int64_t set)> run;  // one call on one of the sets of operands
-  int64_t sets = 0;
-  char* result = nullptr;  // out of set 0 where that is the result of the case, else null
+  std::string name, way;  // way: of a peer
+  // One call. All sets of operands hold places * groups groups (with and without rows), and the call at a place takes
+  // that many of them from there on. So all move through memory alike, and nobody finds what another left in a cache.
+  std::function<absl::Status(int64_t place)> run;
+  int64_t places = 0, groups = 0;
+  char* result = nullptr;  // out at place 0 where that is the result of the case, else null
 };
 
 // Ours is the first. Then our library called group by group, one dense product with all rows, groups of equal size

@@ -46,8 +46,8 @@ class Contest {
   const Memory& memory_;
   const Memory* const wide_;
   std::vector<Entrant> entrants_;  // ours first
-  std::vector<Entrant> widened_;   // candidates, the best of which becomes two entrants
-  int64_t next_set_ = 0;
+  std::vector<Entrant> widened_;   // candidates, the best of which enters with and without widening
+  int64_t next_group_ = 0;         // of all sets of operands, over and over
 };
 
 }  // namespace raggemm::bench
