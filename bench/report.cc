@@ -2,84 +2,100 @@
 
 #include <cpuid.h>
 
-#include <cstdio>
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
+#include <thread>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "google/protobuf/util/json_util.h"
+#include "kernels/isa.h"
+#include "raggemm/plan.h"
 
 namespace raggemm::bench {
 namespace {
 
-// Names of CPUs and cases have no character that JSON would have to escape but these.
-std::string Quoted(absl::string_view text) {
-  std::string quoted = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') quoted += '\\';
-    quoted += c;
-  }
-  return quoted + "\"";
-}
+struct CpuidWords {
+  unsigned a, b, c, d;
+};
 
-std::string ByThreads(const std::map<int, double>& values) {
-  return absl::StrCat("{",
-                      absl::StrJoin(values, ", ",
-                                    [](std::string* out, const std::pair<const int, double>& value) {
-                                      absl::StrAppendFormat(out, "\"%d\": %.2f", value.first, value.second);
-                                    }),
-                      "}");
+std::string BrandName() {
+  std::array<CpuidWords, 3> words{};
+  for (unsigned i = 0; i < 3; ++i) {
+    CpuidWords& part = words[i];
+    if (!__get_cpuid(0x80000002 + i, &part.a, &part.b, &part.c, &part.d)) return "unknown";
+  }
+  char name[sizeof(words) + 1] = {};
+  std::memcpy(name, words.data(), sizeof(words));
+  return std::string(absl::StripAsciiWhitespace(name));
 }
 
 }  // namespace
 
 std::string CpuName() {
-  unsigned words[12] = {};
-  for (unsigned i = 0; i < 3; ++i) {
-    unsigned* part = words + 4 * i;
-    if (!__get_cpuid(0x80000002 + i, &part[0], &part[1], &part[2], &part[3])) return "unknown";
-  }
-  char name[sizeof(words) + 1] = {};
-  std::memcpy(name, words, sizeof(words));
-  return std::string(absl::StripAsciiWhitespace(name));
+  CpuidWords words{};
+  __get_cpuid(1, &words.a, &words.b, &words.c, &words.d);
+  // Extended family and model count where the family says that they exist.
+  unsigned family = words.a >> 8 & 15, model = words.a >> 4 & 15;
+  if (family == 6 || family == 15) model += (words.a >> 16 & 15) << 4;
+  if (family == 15) family += words.a >> 20 & 255;
+  return absl::StrCat(BrandName(), " (family ", family, ", model ", model, ")");
 }
 
-void PrintTable(const Machine& machine, const std::vector<Measurement>& measurements) {
-  absl::PrintF("\n%s, %s\n", machine.cpu, machine.isa);
-  for (const auto& [threads, peak] : machine.fma_peak_gflops) {
-    absl::PrintF("%d thread%s: f32 FMA peak %.0f GFLOP/s, memory read %.1f GB/s\n", threads, threads == 1 ? "" : "s",
-                 peak, machine.read_gbps.at(threads));
+proto::Machine DescribeMachine(const std::vector<Peer>& peers) {
+  proto::Machine machine;
+  machine.set_cpu(CpuName());
+  machine.set_isa(KernelsFor(HostCpu().widest).name);
+  machine.set_cores(static_cast<int>(std::thread::hardware_concurrency()));
+  machine.set_compiler(absl::StrCat("g++ ", __VERSION__));
+  machine.set_date(absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone()));
+  for (const Peer& peer : peers) {
+    proto::Library& library = *machine.add_peers();
+    library.set_name(peer.name);
+    library.set_description(peer.describe());
   }
-  absl::PrintF("\n%-28s %-5s %7s %9s %13s %7s\n", "case", "dtype", "threads", "GFLOP/s", "share of peak", "GB/s");
-  for (const Measurement& m : measurements) {
-    absl::PrintF("%-28s %-5s %7d %9.1f %12.1f%% %7.1f\n", m.name, m.dtype, m.threads, m.gflops, 100 * m.share(),
-                 m.gbps);
-  }
+  return machine;
 }
 
-absl::Status WriteReport(const std::string& path, const Machine& machine,
-                         const std::vector<Measurement>& measurements) {
+void SetLimits(const Limits& limits, int threads, proto::Limits& message) {
+  message.set_threads(threads);
+  message.set_fma_gflops(limits.fma_gflops);
+  message.set_read_gbps(limits.read_gbps);
+  message.set_store_gbps(limits.store_gbps);
+}
+
+void SetComparison(double roofline_gflops, proto::CaseReport& report) {
+  const double ours = report.ours().gflops();
+  report.set_ours_gflops(ours);
+  report.set_roofline_gflops(roofline_gflops);
+  report.set_roofline_share(ours / roofline_gflops);
+  const proto::Contender* best = nullptr;
+  for (const proto::Contender& peer : report.peers()) {
+    if (peer.has_gflops() && (best == nullptr || peer.gflops() > best->gflops())) best = &peer;
+  }
+  if (best == nullptr) return;
+  report.set_best_peer(absl::StrCat(best->name(), "/", best->way()));
+  report.set_best_peer_gflops(best->gflops());
+  report.set_ratio(ours / best->gflops());
+}
+
+absl::Status WriteReport(const std::string& path, const proto::Report& report) {
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  const auto converted = google::protobuf::util::MessageToJsonString(report, &json, options);
+  if (!converted.ok()) return absl::InternalError(converted.ToString());
   std::ofstream file(path);
-  file << "{\n  \"machine\": {\"cpu\": " << Quoted(machine.cpu) << ", \"isa\": " << Quoted(machine.isa)
-       << ", \"fma_peak_gflops\": " << ByThreads(machine.fma_peak_gflops)
-       << ", \"read_gbps\": " << ByThreads(machine.read_gbps) << "},\n  \"cases\": [";
-  const char* separator = "\n";
-  for (const Measurement& m : measurements) {
-    file << separator
-         << absl::StrFormat(
-                "    {\"case\": %s, \"dtype\": %s, \"threads\": %d, \"gflops\": %.2f, \"fma_peak_gflops\": %.2f, "
-                "\"share\": %.4f, \"gbps\": %.2f}",
-                Quoted(m.name), Quoted(m.dtype), m.threads, m.gflops, m.fma_peak_gflops, m.share(), m.gbps);
-    separator = ",\n";
-  }
-  file << "\n  ]\n}\n";
+  file << json;
   file.close();
   return file ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", path));
 }

@@ -1,37 +1,29 @@
-// What was measured: a table for people, a file for programs.
+// What was measured, as messages and as a file of JSON. Tables and pictures are made from the file (report.py).
 #ifndef RAGGEMM_BENCH_REPORT_H_
 #define RAGGEMM_BENCH_REPORT_H_
 
-#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
+#include "bench/peers/peer.h"
+#include "bench/report.pb.h"
+#include "bench/roofline.h"
 
 namespace raggemm::bench {
 
-struct Machine {
-  std::string cpu, isa;
-  std::map<int, double> fma_peak_gflops = {}, read_gbps = {};  // by threads
-};
-
-struct Measurement {
-  std::string name, dtype;
-  int threads;
-  double gflops = 0;           // median
-  double fma_peak_gflops = 0;  // largest seen, at the start and between the calls
-  double gbps = 0;             // of what must be read and written
-  double share() const { return gflops / fma_peak_gflops; }
-};
-
-// "Intel(R) Xeon(R) ...", as the CPU calls itself.
+// "Intel(R) Xeon(R) Processor (family 6, model 207)": what the CPU calls itself can mean many.
 std::string CpuName();
 
-void PrintTable(const Machine& machine, const std::vector<Measurement>& measurements);
+proto::Machine DescribeMachine(const std::vector<Peer>& peers);
+
+void SetLimits(const Limits& limits, int threads, proto::Limits& message);
+
+// The best of the peers, our ratio to it, the roofline and our share of it, from `ours` and `peers` in the report.
+void SetComparison(double roofline_gflops, proto::CaseReport& report);
 
 // Makes the folder of `path` where there is none. UnavailableError when it cannot be written.
-absl::Status WriteReport(const std::string& path, const Machine& machine, const std::vector<Measurement>& measurements);
+absl::Status WriteReport(const std::string& path, const proto::Report& report);
 
 }  // namespace raggemm::bench
 

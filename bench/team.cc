@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <barrier>
 #include <chrono>
+#include <cmath>
 #include <thread>
+#include <utility>
 
 namespace raggemm::bench {
 
@@ -28,10 +30,15 @@ double SecondsOnThreads(int threads, absl::FunctionRef<void(int thread)> body) {
   return std::chrono::duration<double>(end - start).count();
 }
 
-double Median(std::vector<double> values) {
+double Quantile(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n == 0 ? 0 : (values[(n - 1) / 2] + values[n / 2]) / 2;
+  const double at = share * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<size_t>(at);
+  const size_t above = std::min(below + 1, values.size() - 1);
+  return std::lerp(values[below], values[above], at - static_cast<double>(below));
 }
+
+double Median(std::vector<double> values) { return Quantile(std::move(values), 0.5); }
 
 }  // namespace raggemm::bench

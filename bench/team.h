@@ -11,6 +11,8 @@ namespace raggemm::bench {
 // Runs body(thread) on each of `threads` threads. Seconds from their common start to the end of the last.
 double SecondsOnThreads(int threads, absl::FunctionRef<void(int thread)> body);
 
+// Between the nearest two where there is no value just there; 0 without values.
+double Quantile(std::vector<double> values, double share);
 double Median(std::vector<double> values);
 
 }  // namespace raggemm::bench

@@ -1,0 +1,170 @@
+#include "bench/cases.h"
+
+#include <algorithm>
+#include <numeric>
+#include <regex>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace raggemm::bench {
+namespace {
+
+struct Types {
+  DType in, out;
+};
+struct Shape {
+  int64_t k, n;
+};
+
+// All there are.
+constexpr Types kTypes[] = {
+    {DType::kF32, DType::kF32}, {DType::kBF16, DType::kF32}, {DType::kBF16, DType::kBF16}, {DType::kF16, DType::kF32}};
+constexpr Mode kModes[] = {Mode::kForward, Mode::kForwardTransposed, Mode::kWgrad};
+constexpr int kThreads[] = {1, 2};
+// Projections of Qwen3-30B-A3B, OLMoE, Qwen-like wide, gpt-oss and DeepSeek-V2-Lite layers.
+constexpr Shape kShapes[] = {{2048, 768}, {2048, 1024}, {4096, 1792}, {2880, 2880}, {1408, 2048}};
+constexpr int64_t kRows[] = {1, 2, 4, 8, 16, 32, 64, 128, 512};
+
+// The default run times those that differ most: N a multiple of few powers of two or of many, groups small or large.
+bool InDefault(const Shape& shape) { return shape.n == 768 || shape.n == 2880; }
+
+bool InDefault(Mode mode, int64_t rows) {
+  switch (mode) {
+    case Mode::kForward:
+      return true;
+    case Mode::kForwardTransposed:
+      return rows == 1 || rows == 8 || rows == 64 || rows == 512;
+    case Mode::kWgrad:
+      return rows == 16 || rows == 64 || rows == 512;
+  }
+  return false;
+}
+
+bool InQuick(Mode mode, int64_t rows) {
+  switch (mode) {
+    case Mode::kForward:
+      return rows == 1 || rows == 8 || rows == 64 || rows == 512;
+    case Mode::kForwardTransposed:
+      return rows == 8;
+    case Mode::kWgrad:
+      return rows == 64;
+  }
+  return false;
+}
+
+bool Selected(const Case& c, Selection selection) {
+  if (selection == Selection::kFull) return true;
+  if (c.out != DType::kF32 || c.in == DType::kF16 || c.threads != 2) return false;
+  const bool quick = selection == Selection::kQuick;
+  if (c.recorded) {
+    return c.mode == Mode::kForward &&
+           (!quick || c.name == "qwen3-30b-a3b-prefill-up" || c.name == "qwen3-30b-a3b-decode-up");
+  }
+  const int64_t rows = c.sizes[0];
+  return quick ? c.n == 768 && InQuick(c.mode, rows) : InDefault({c.k, c.n}) && InDefault(c.mode, rows);
+}
+
+// Groups of one call of the sweep: a multiple of four, for threads that take whole groups; else as few as make a call
+// of some milliseconds, by the memory it reads and the sums it does. Calls in succession go through all weights.
+int64_t GroupsPerCall(const Shape& shape, int64_t rows, DType in) {
+  const int64_t weights = shape.k * shape.n;
+  const int64_t by_memory = (int64_t{96} << 20) / (weights * (in == DType::kF32 ? 4 : 2));
+  const int64_t by_flops = int64_t{12'000'000'000} / (2 * rows * weights);
+  return std::clamp<int64_t>(std::min(by_memory, by_flops), 4, 32) / 4 * 4;
+}
+
+std::vector<Case> CasesOf(const proto::GroupedGemmCases& recorded, const Case& prototype) {
+  std::vector<Case> cases;
+  for (const Shape& shape : kShapes) {
+    for (int64_t rows : kRows) {
+      Case& c = cases.emplace_back(prototype);
+      c.name = absl::StrCat(shape.k, "x", shape.n, "/rows", rows);
+      c.k = shape.k;
+      c.n = shape.n;
+      c.sizes.assign(GroupsPerCall(shape, rows, c.in), rows);
+    }
+  }
+  for (const proto::GroupedGemmCase& layer : recorded.cases()) {
+    Case& c = cases.emplace_back(prototype);
+    c.name = layer.name();
+    c.recorded = true;
+    c.k = layer.k();
+    c.n = layer.n();
+    c.sizes.assign(layer.group_sizes().begin(), layer.group_sizes().end());
+  }
+  return cases;
+}
+
+}  // namespace
+
+int64_t Case::rows() const { return absl::c_accumulate(sizes, int64_t{0}); }
+
+int64_t Case::active_groups() const {
+  return absl::c_count_if(sizes, [](int64_t size) { return size != 0; });
+}
+
+std::string Case::Id() const {
+  return absl::StrCat(NameOf(mode), "/", NameOf(in), "-", NameOf(out), "/", name, "/threads", threads);
+}
+
+Case Widened(Case c) {
+  c.in = DType::kF32;
+  return c;
+}
+
+absl::string_view NameOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF16:
+      return "f16";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kF32:
+      return "f32";
+    default:
+      return "f64";
+  }
+}
+
+absl::string_view NameOf(Mode mode) {
+  switch (mode) {
+    case Mode::kForward:
+      return "forward";
+    case Mode::kForwardTransposed:
+      return "forward_transposed";
+    case Mode::kWgrad:
+      return "wgrad";
+  }
+  return "";
+}
+
+absl::StatusOr<std::vector<Case>> SelectCases(const proto::GroupedGemmCases& recorded, Selection selection,
+                                              const std::string& filter) {
+  std::regex pattern;
+  try {
+    pattern = filter;
+  } catch (const std::regex_error& error) {
+    return absl::InvalidArgumentError(absl::StrCat("filter '", filter, "': ", error.what()));
+  }
+  std::vector<Case> selected;
+  for (const Types& types : kTypes) {
+    for (Mode mode : kModes) {
+      for (int threads : kThreads) {
+        Case prototype;
+        prototype.mode = mode;
+        prototype.in = types.in;
+        prototype.out = types.out;
+        prototype.threads = threads;
+        for (Case& c : CasesOf(recorded, prototype)) {
+          if (Selected(c, selection) && std::regex_search(c.Id(), pattern)) selected.push_back(std::move(c));
+        }
+      }
+    }
+  }
+  if (selected.empty()) return absl::InvalidArgumentError(absl::StrCat("no case matches '", filter, "'"));
+  return selected;
+}
+
+}  // namespace raggemm::bench

@@ -1,0 +1,50 @@
+// What is timed: a sweep over rows per group, and recorded routing of real layers.
+#ifndef RAGGEMM_BENCH_CASES_H_
+#define RAGGEMM_BENCH_CASES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "bench/peers/peer.h"
+#include "proto/case.pb.h"
+#include "raggemm/types.h"
+
+namespace raggemm::bench {
+
+// One call. Matrices as in peer.h; lhs and rhs have one type.
+struct Case {
+  std::string name;  // "2048x768/rows8" (K x N), or that of the recording
+  bool recorded = false;
+  Mode mode = Mode::kForward;
+  DType in = DType::kF32, out = DType::kF32;
+  int threads = 1;
+  int64_t k = 0, n = 0;
+  std::vector<int64_t> sizes;  // rows of each group, empty ones included
+
+  int64_t rows() const;
+  int64_t active_groups() const;
+  // "forward/bf16-f32/2048x768/rows8/threads2": what a filter sees.
+  std::string Id() const;
+};
+
+// The same with f32 operands.
+Case Widened(Case c);
+
+absl::string_view NameOf(DType dtype);
+absl::string_view NameOf(Mode mode);
+
+// kQuick: one shape, a few row counts, a few recordings. kDefault: two shapes, f32 and bf16 -> f32, 2 threads, all row
+// counts forward, some of them transposed and wgrad, recordings forward. kFull: everything.
+enum class Selection : uint8_t { kQuick, kDefault, kFull };
+
+// In an order that keeps cases of one input type together. The regular expression is searched for in Id(), the empty one
+// is everywhere. InvalidArgument where it is none, and where no case is left.
+absl::StatusOr<std::vector<Case>> SelectCases(const proto::GroupedGemmCases& recorded, Selection selection,
+                                              const std::string& filter);
+
+}  // namespace raggemm::bench
+
+#endif  // RAGGEMM_BENCH_CASES_H_

@@ -1,0 +1,150 @@
+#include "bench/contest.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "bench/quiet.h"
+#include "bench/report.h"
+#include "bench/roofline.h"
+#include "bench/team.h"
+
+namespace raggemm::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Long enough for a wake-up of sleeping threads not to show.
+constexpr double kSecondsPerTurn = 0.02;
+// Whoever is this much slower than ours has had enough rounds after two, or after one with calls of a tenth of a second,
+// which few disturbances could make so slow.
+constexpr double kFarBehind = 2.5;
+constexpr double kLongCall = 0.1;
+
+double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+double Spread(const std::vector<double>& values) {
+  return (Quantile(values, 0.75) - Quantile(values, 0.25)) / Median(values);
+}
+
+}  // namespace
+
+Contest::Contest(const Case& c, const Memory& memory, const Memory* wide, const std::vector<Peer>& peers)
+    : case_(c), memory_(memory), wide_(wide) {
+  for (Contender& contender : MakeContenders(case_, memory, peers)) entrants_.push_back({std::move(contender)});
+  if (wide == nullptr || c.out != DType::kF32) return;
+  for (Contender& contender : MakeWidened(Widened(case_), *wide, peers)) widened_.push_back({std::move(contender)});
+}
+
+absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds& rounds) {
+  const Clock::time_point start = Clock::now();
+  absl::StatusOr<ResultCheck> check = ResultCheck::For(case_, memory_.SetOf(case_, 0));
+  if (!check.ok()) return check.status();
+  CheckResults(*check, entrants_);
+  if (!entrants_[0].status.ok()) return entrants_[0].status;
+  ChooseWidened(*check);
+  std::vector<Limits> limits;
+  for (int round = 0; round < rounds.most; ++round) {
+    if (round >= rounds.least && SecondsSince(start) > rounds.seconds) break;
+    for (size_t i = 0; i < entrants_.size(); ++i) {
+      if (i == 0 || i == entrants_.size() / 2) {
+        WaitUntilQuiet();
+        limits.push_back(meter.Measure(case_.threads));
+      }
+      // Another one begins each round, so that nobody always follows the same.
+      Entrant& entrant = entrants_[(i + static_cast<size_t>(round)) % entrants_.size()];
+      if (!TooSlow(entrant)) TakeTurn(entrant);
+    }
+    if (!entrants_[0].status.ok()) return entrants_[0].status;
+  }
+  return Report(limits);
+}
+
+// Also what warms everybody up: kernels are generated, buffers allocated.
+void Contest::CheckResults(ResultCheck& check, std::vector<Entrant>& entrants) {
+  for (Entrant& entrant : entrants) {
+    if (entrant.contender.result != nullptr) entrant.status = check.Run(entrant.contender);
+  }
+}
+
+// The fastest of two turns decides, or of one with long calls; only the winner's results are compared.
+void Contest::ChooseWidened(ResultCheck& check) {
+  const auto fastest = [](const Entrant& e) { return *std::min_element(e.seconds.begin(), e.seconds.end()); };
+  for (Entrant& candidate : widened_) {
+    TakeTurn(candidate);
+    if (candidate.status.ok() && fastest(candidate) < kLongCall) TakeTurn(candidate);
+  }
+  std::erase_if(widened_, [](const Entrant& candidate) { return !candidate.status.ok(); });
+  std::sort(widened_.begin(), widened_.end(),
+            [&](const Entrant& a, const Entrant& b) { return fastest(a) < fastest(b); });
+  for (const Entrant& candidate : widened_) {
+    std::vector<Entrant> chosen = {{candidate.contender}, {WithWidening(candidate.contender, case_, memory_, *wide_)}};
+    CheckResults(check, chosen);
+    entrants_.insert(entrants_.end(), chosen.begin(), chosen.end());
+    if (chosen[0].status.ok()) break;  // one that is wrong is in the report, as are all peers that are
+  }
+}
+
+// Adds seconds of a call, or a failure.
+void Contest::TakeTurn(Entrant& entrant) {
+  if (!entrant.status.ok()) return;
+  WaitUntilQuiet();
+  const Clock::time_point start = Clock::now();
+  const int64_t groups = entrant.contender.groups;
+  double seconds = 0;
+  int calls = 0;
+  do {
+    const int64_t place = (next_group_ + groups - 1) / groups;
+    next_group_ = (place + 1) * groups;
+    entrant.status.Update(entrant.contender.run(place % entrant.contender.places));
+    ++calls;
+    seconds = SecondsSince(start);
+  } while (seconds < kSecondsPerTurn);
+  entrant.seconds.push_back(seconds / calls);
+}
+
+bool Contest::TooSlow(const Entrant& entrant) const {
+  if (entrant.seconds.empty()) return false;
+  const double seconds = Median(entrant.seconds);
+  return entrant.seconds.size() >= (seconds > kLongCall ? 1 : 2) && seconds > kFarBehind * Median(entrants_[0].seconds);
+}
+
+proto::CaseReport Contest::Report(const std::vector<Limits>& limits) const {
+  const Work work = WorkOf(case_);
+  const Limits reached = UpperQuartileOf(limits);
+  proto::CaseReport report;
+  report.set_case_(case_.name);
+  report.set_regime(case_.recorded ? "recorded" : "sweep");
+  report.set_mode(std::string(NameOf(case_.mode)));
+  report.set_lhs_dtype(std::string(NameOf(case_.in)));
+  report.set_rhs_dtype(std::string(NameOf(case_.in)));
+  report.set_out_dtype(std::string(NameOf(case_.out)));
+  report.set_threads(case_.threads);
+  report.set_rows(static_cast<int>(case_.rows()));
+  report.set_groups(static_cast<int>(case_.active_groups()));
+  report.set_k(static_cast<int>(case_.k));
+  report.set_n(static_cast<int>(case_.n));
+  report.set_flops(work.flops);
+  report.set_bytes(work.bytes_read + work.bytes_written);
+  SetLimits(reached, case_.threads, *report.mutable_limits());
+  for (const Entrant& entrant : entrants_) {
+    const Contender& contender = entrant.contender;
+    proto::Contender& line = contender.role == Contender::Role::kOurs   ? *report.mutable_ours()
+                             : contender.role == Contender::Role::kPeer ? *report.add_peers()
+                                                                        : *report.add_bounds();
+    line.set_name(contender.name);
+    if (!contender.way.empty()) line.set_way(contender.way);
+    if (!entrant.status.ok()) {
+      line.set_error(entrant.status.ToString());
+      continue;
+    }
+    line.set_gflops(work.flops / Median(entrant.seconds) * 1e-9);
+    line.set_spread(Spread(entrant.seconds));
+    line.set_rounds(static_cast<int>(entrant.seconds.size()));
+  }
+  SetComparison(work.flops / SecondsAtBest(work, reached) * 1e-9, report);
+  return report;
+}
+
+}  // namespace raggemm::bench

@@ -1,0 +1,64 @@
+// Where the operands of a case lie: in sets, one for each of a series of calls, so that every call finds its weights
+// (wgrad: their gradients) in memory and not in a cache.
+#ifndef RAGGEMM_BENCH_OPERANDS_H_
+#define RAGGEMM_BENCH_OPERANDS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "bench/arena.h"
+#include "bench/cases.h"
+
+namespace raggemm::bench {
+
+// Whole operands, each group after the other; of forward's rhs also the groups without rows.
+struct Operands {
+  char *lhs, *rhs, *out;
+};
+
+// Bytes of one set.
+struct SetBytes {
+  int64_t lhs, rhs, out;
+};
+SetBytes SetBytesOf(const Case& c);
+// As many as have kBeyondCaches of active weights (wgrad: gradients) in all.
+int64_t SetsOf(const Case& c);
+
+// Enough for any of the cases, one at a time. Their `in` must be one type. `precision` as in arena.h.
+class Memory {
+ public:
+  Memory(const std::vector<Case>& cases, DType precision);
+
+  Operands SetOf(const Case& c, int64_t set) const;
+
+ private:
+  std::unique_ptr<Arena> lhs_, rhs_, out_;
+};
+
+// One set, group by group, without the groups that have no rows.
+class Series {
+ public:
+  Series(const Case& c, const Operands& at);
+  GemmSeries gemms() const;
+
+  // Of groups without rows; wgrad's must become zero.
+  struct Span {
+    char* begin;
+    int64_t bytes;
+  };
+  const std::vector<Span>& empty_gradients() const { return empty_gradients_; }
+
+ private:
+  Mode mode_;
+  DType in_, dtype_out_;
+  int64_t k_, n_;
+  std::vector<int64_t> rows_;
+  std::vector<const void*> lhs_, rhs_;
+  std::vector<void*> out_;
+  std::vector<Span> empty_gradients_;
+};
+
+}  // namespace raggemm::bench
+
+#endif  // RAGGEMM_BENCH_OPERANDS_H_

@@ -1,0 +1,21 @@
+// Every library by name: what peers.cc knows of the files beside it. NotFoundError says why a library is absent.
+#ifndef RAGGEMM_BENCH_PEERS_LIBRARIES_H_
+#define RAGGEMM_BENCH_PEERS_LIBRARIES_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "bench/peers/peer.h"
+
+namespace raggemm::bench {
+
+absl::StatusOr<std::vector<Peer>> LoadOneDnn();         // onednn, onednn-sgemm
+absl::StatusOr<std::vector<Peer>> LoadOpenBlas();       // openblas
+absl::StatusOr<std::vector<Peer>> LoadOpenBlasWheel();  // openblas-wheel, openblas-wheel-batch
+absl::StatusOr<std::vector<Peer>> LoadBlis();           // blis
+absl::StatusOr<std::vector<Peer>> LoadBlisAvx2();       // blis-avx2
+absl::StatusOr<std::vector<Peer>> LoadMkl();            // mkl, mkl-batch
+
+}  // namespace raggemm::bench
+
+#endif  // RAGGEMM_BENCH_PEERS_LIBRARIES_H_

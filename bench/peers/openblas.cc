@@ -1,0 +1,73 @@
+// OpenBLAS, twice: Debian's, and the newer one that SciPy's wheels carry. Neither has 16-bit products.
+//
+// Of Debian's three builds the OpenMP one is taken: its threads are those of everybody else here, where the pthread
+// build brings a pool of its own that spins beside them. The wheel is a pthread build, so both kinds are measured.
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "bench/peers/cblas.h"
+#include "bench/peers/libraries.h"
+#include "bench/peers/library.h"
+#include "kernels/isa.h"
+#include "raggemm/plan.h"
+
+namespace raggemm::bench {
+namespace {
+
+// OpenBLAS goes by the CPU's model number, and falls to SSE kernels where it is newer than the library. The core types
+// beyond SkylakeX have its f32 kernels: no difference beyond noise on Emerald Rapids, from 1 to 2048 rows.
+const char* CoreType() {
+  switch (HostCpu().widest) {
+    case Isa::kAvx512:
+      return "SkylakeX";
+    case Isa::kAvx2:
+      return __builtin_cpu_is("amd") ? "Zen" : "Haswell";
+    case Isa::kScalar:
+      break;
+  }
+  return nullptr;
+}
+
+// Read while the libraries are loaded. A choice from outside stands.
+void SetEnvironment() {
+  if (const char* core_type = CoreType()) setenv("OPENBLAS_CORETYPE", core_type, 0);
+  // For 2^22 clock ticks, about 2 ms, an idle thread of the pthread build spins: enough to be awake from product to
+  // product. The default spins for 117 ms, through what is measured next, and is no faster (4 to 512 rows, K 2048).
+  setenv("OPENBLAS_THREAD_TIMEOUT", "22", 0);
+}
+
+absl::StatusOr<std::vector<Peer>> Load(const char* path, const std::string& prefix, const char* name,
+                                       const char* batch_name) {
+  SetEnvironment();
+  absl::StatusOr<Library> library = Library::Load(path);
+  if (!library.ok()) return library.status();
+  void (*set_num_threads)(int);
+  int (*get_num_threads)();
+  char* (*get_config)(), *(*get_corename)();
+  CblasLibrary cblas;
+  library->Find(prefix + "openblas_set_num_threads", set_num_threads);
+  library->Find(prefix + "openblas_get_num_threads", get_num_threads);
+  library->Find(prefix + "openblas_get_config", get_config);
+  library->Find(prefix + "openblas_get_corename", get_corename);
+  library->Find(prefix + "cblas_sgemm", cblas.f32);
+  if (batch_name != nullptr) library->Find(prefix + "cblas_sgemm_batch", cblas.f32_batch);
+  if (!library->status().ok()) return library->status();
+  cblas.set_threads = set_num_threads;
+  cblas.threads = get_num_threads;
+  cblas.describe = [get_config, get_corename, file = library->path()] {
+    return absl::StrCat("core ", get_corename(), "; ", get_config(), "; ", file);
+  };
+  std::vector<Peer> peers = {GemmLoop(name, cblas)};
+  if (batch_name != nullptr) peers.push_back(GemmBatch(batch_name, cblas));
+  return peers;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Peer>> LoadOpenBlas() { return Load(RAGGEMM_PEER_OPENBLAS, "", "openblas", nullptr); }
+
+absl::StatusOr<std::vector<Peer>> LoadOpenBlasWheel() {
+  return Load(RAGGEMM_PEER_OPENBLAS_WHEEL, "scipy_", "openblas-wheel", "openblas-wheel-batch");
+}
+
+}  // namespace raggemm::bench

@@ -1,0 +1,262 @@
+"""Makes tables and pictures of a run of the benchmarks: report.py REPORT.json [--record FOLDER].
+
+Beside the JSON: report.md, report-roofline and report-rows (.png, .svg). With --record the same under the CPU's name in
+FOLDER, to be kept. The summary also goes to stdout.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+
+import pictures
+from regimes import Cell, best_ways, bound, cells, geometric_mean, memory_bound, regime, types
+
+GAIN_FROM = 1.05  # a gain below is none: figures move by some percent from run to run
+
+
+def markdown_table(header: list[str], rows: list[list[str]]) -> str:
+    """Aligned, so that it can be read as it is; the first column to the left."""
+    widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
+
+    def line(fields: list[str]) -> str:
+        return (
+            "| "
+            + " | ".join(f.rjust(w) if i else f.ljust(w) for i, (f, w) in enumerate(zip(fields, widths, strict=True)))
+            + " |"
+        )
+
+    rule = "|" + "|".join("-" * (w + 1) + (":" if i else "-") for i, w in enumerate(widths)) + "|"
+    return "\n".join([line(header), rule, *map(line, rows)])
+
+
+def _figure(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _with_target(value: float, least: float | None) -> str:
+    if least is None:
+        return f"{value:.2f}"
+    return f"{value:.2f} {'≥' if value >= least else '**<**'} {least:.2f}"
+
+
+def summary(found: list[Cell]) -> str:
+    rows = []
+    for cell in found:
+        ratios, shares = cell.ratios(), cell.shares()
+        ratio_target, share_target = cell.target or (None, None)
+        rows.append(
+            [
+                cell.regime,
+                cell.types,
+                str(cell.threads),
+                str(len(cell.cases)),
+                _with_target(geometric_mean(ratios), ratio_target) if ratios else "no peer",
+                _figure(min(ratios, default=None)),
+                _with_target(geometric_mean(shares), share_target),
+                _figure(min(shares)),
+            ]
+        )
+    header = ["regime", "types", "threads", "cases", "over best peer", "least", "share of roofline", "least"]
+    return markdown_table(header, rows)
+
+
+def missed(found: list[Cell]) -> str:
+    """The cells below their targets and what bounds them, as far as this run shows."""
+    rows = []
+    for cell in found:
+        misses = cell.misses()
+        if not misses:
+            continue
+        worst = min(cell.cases, key=lambda case: case.get("ratio", case["roofline_share"]))
+        memory = sum(map(memory_bound, cell.cases))
+        summing = [case for case in cell.cases if not memory_bound(case)]
+        dense = _geometric_mean_over(summing, lambda case: bound(case, "ours, one dense product"))
+        equal = _geometric_mean_over(cell.cases, lambda case: bound(case, "ours, equal groups"))
+        rows.append(
+            [
+                f"{cell.regime}, {cell.types}, {cell.threads} threads",
+                " and ".join(misses),
+                f"{worst['case']} ({_figure(worst.get('ratio'))}, {worst['roofline_share']:.2f})",
+                f"{memory} of {len(cell.cases)}",
+                _figure(dense),
+                _figure(equal),
+            ]
+        )
+    if not rows:
+        return "Every cell with a target meets it."
+    header = ["cell", "below", "worst case (ratio, share)", "memory-bound", "over dense", "over equal groups"]
+    legend = (
+        "Memory-bound cases wait for weights (wgrad: for stores) at best. Over one dense product of the same flops, "
+        "where sums are the bound, shows what small groups cost; over groups of equal size, what the imbalance does."
+    )
+    return f"{markdown_table(header, rows)}\n\n{legend}"
+
+
+def _geometric_mean_over(cases: list[dict], rate_of) -> float | None:
+    """Of ours over another rate, over the cases that have it."""
+    ratios = [case["ours_gflops"] / rate for case in cases if (rate := rate_of(case))]
+    return geometric_mean(ratios) if ratios else None
+
+
+def gains(found: list[Cell]) -> str:
+    """What one grouped call gains over a series of products, ours and the peers'."""
+    rows, none = [], []
+    for cell in found:
+        own = _geometric_mean_over(cell.cases, lambda case: bound(case, "ours, group by group"))
+        ratios = cell.ratios()
+        peer = geometric_mean(ratios) if ratios else None
+        name = f"{cell.regime}, {cell.types}, {cell.threads} threads"
+        rows.append([name, _figure(own), _figure(peer)])
+        if own is not None and own < GAIN_FROM and (peer is None or peer < GAIN_FROM):
+            none.append(name)
+    text = markdown_table(["cell", "over ours group by group", "over the best peer"], rows)
+    if none:
+        return text + f"\n\nNothing (below {GAIN_FROM:.2f} both ways) is gained in: " + "; ".join(none) + "."
+    return text + f"\n\nThere is no cell where nothing (below {GAIN_FROM:.2f} both ways) is gained."
+
+
+def bounds(cases: list[dict]) -> str:
+    names = list(dict.fromkeys(_bound_name(b["name"]) for case in cases for b in case.get("bounds", [])))
+    rows = []
+    for case in cases:
+        rates = {_bound_name(b["name"]): b.get("gflops") for b in case.get("bounds", [])}
+        fields = (_figure(rates.get(name), 1) for name in names)
+        rows.append([_case_name(case), _figure(case["ours_gflops"], 1), *fields])
+    return markdown_table(["GFLOP/s", "ours", *names], rows)
+
+
+def _bound_name(name: str) -> str:
+    """Without which peer it was, for a column of its own."""
+    return "widened before" if name.startswith("widened before") else name.removeprefix("ours, ")
+
+
+def _case_name(case: dict) -> str:
+    return f"{case['case']} {types(case)}, {case['mode']}, {case['threads']}t"
+
+
+def peers_table(cases: list[dict]) -> str:
+    """GFLOP/s of everybody in the cases of one regime; a peer's is its better way."""
+    ways = [best_ways(case) for case in cases]
+    names = list(dict.fromkeys(_peer_column(name) for best in ways for name in best))
+    rows = []
+    for case, best in zip(cases, ways, strict=True):
+        rates = {_peer_column(name): peer for name, peer in best.items()}
+        rows.append(
+            [
+                f"{case['case']} {types(case)}, {case['threads']}t",
+                _figure(case["ours_gflops"], 1),
+                *(_peer_field(rates.get(name)) for name in names),
+                case.get("best_peer", ""),
+                _figure(case.get("ratio")),
+                _figure(case["roofline_share"]),
+                f"{100 * case['ours']['spread']:.0f} %",
+            ]
+        )
+    return markdown_table(["GFLOP/s", "ours", *names, "best peer", "ratio", "share", "spread"], rows)
+
+
+def _peer_column(name: str) -> str:
+    return "widen" if name.startswith("widen, ") else name
+
+
+def _peer_field(peer: dict | None) -> str:
+    if peer is None:
+        return "-"
+    return f"{peer['gflops']:.1f}" if "gflops" in peer else "failed"
+
+
+def failures(cases: list[dict]) -> str:
+    lines = [
+        f"- {peer['name']}/{peer['way']}, {_case_name(case)}: {peer['error']}"
+        for case in cases
+        for peer in case.get("peers", []) + case.get("bounds", [])
+        if "error" in peer
+    ]
+    return "\n".join(lines) if lines else "Every result was right."
+
+
+def machine_section(machine: dict) -> str:
+    limits = markdown_table(
+        ["threads", "f32 fma, GFLOP/s", "memory read, GB/s", "non-temporal store, GB/s"],
+        [
+            [str(found["threads"]), *(f"{found[key]:.1f}" for key in ("fma_gflops", "read_gbps", "store_gbps"))]
+            for found in machine.get("limits", [])
+        ],
+    )
+    peers = "\n".join(f"- {peer['name']}: {_without_folders(peer['description'])}" for peer in machine.get("peers", []))
+    run = f"{machine['compiler']}; {machine['date']}; {machine['selection']} run"
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['isa']}; {run}.\n\n{limits}\n\n"
+        f"Peers, each with the kernels it chose:\n\n{peers or '- none found'}"
+    )
+
+
+def _without_folders(text: str) -> str:
+    """A report that is kept names libraries, not where they happened to lie."""
+    return re.sub(r"(?<!\S)/\S*/", "", text)
+
+
+METHOD = """\
+All contenders of a case take turns on the same operands, in one process, after their results were compared with ours
+and with float64. Weights come from memory: successive calls go through 512 MiB and more. A figure is the median over
+rounds, its spread the distance of the quartiles over the median. The limits are measured between the turns, and a
+case's are their upper quartiles. The roofline is the larger of the time of the sums at the fma rate and of the
+transfers at the memory's, lhs, weights of groups with rows, and out (wgrad: every gradient) each once. A peer counts
+with the better of two ways: its own threads on group after group, or our threads over the groups, largest first, with
+the peer on one thread in each. `widen` is the fastest f32 peer on bf16 operands widened to f32 first, widening
+counted; widened beforehand it is an upper bound, not a peer. Peers that were far behind took part in fewer rounds.
+Means are geometric."""
+
+
+def report_text(report: dict, pictures_of: list[tuple[str, str]]) -> str:
+    """`pictures_of`: (caption, file) of each."""
+    found, cases = cells(report), report["cases"]
+    sections = [
+        ("", machine_section(report["machine"])),
+        ("How", METHOD),
+        ("Summary", summary(found)),
+        ("Below target", missed(found)),
+        ("What a grouped call gains over a series of products", gains(found)),
+        ("Pictures", "\n\n".join(f"![{caption}]({file})" for caption, file in pictures_of)),
+    ]
+    for name in dict.fromkeys(map(regime, cases)):
+        sections.append((name[0].upper() + name[1:], peers_table([case for case in cases if regime(case) == name])))
+    sections += [("Upper bounds", bounds(cases)), ("Wrong or failed", failures(cases))]
+    body = "\n\n".join(f"## {title}\n\n{text}" if title else text for title, text in sections)
+    return f"# Grouped GEMM, measured\n\n{body}\n"
+
+
+def write_report(report: dict, folder: pathlib.Path, name: str) -> pathlib.Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    made = [
+        ("Roofline", pictures.roofline(report, folder, f"{name}-roofline")),
+        ("Time against rows per group", pictures.time_by_rows(report, folder, f"{name}-rows")),
+    ]
+    path = folder / f"{name}.md"
+    path.write_text(report_text(report, [(caption, file) for caption, file in made if file]))
+    return path
+
+
+def file_name(cpu: str) -> str:
+    """'Intel(R) Xeon(R) Processor (family 6, model 207)' to 'intel-xeon-processor-family-6-model-207'."""
+    return "-".join(re.findall(r"[a-z0-9.]+", re.sub(r"\((R|TM)\)", " ", cpu, flags=re.IGNORECASE).lower()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("json", type=pathlib.Path)
+    parser.add_argument("--record", type=pathlib.Path, metavar="FOLDER")
+    arguments = parser.parse_args()
+    report = json.loads(arguments.json.read_text())
+    if not report.get("cases"):
+        parser.error(f"{arguments.json} has no cases")
+    found = cells(report)
+    print(f"\n{summary(found)}\n\n{missed(found)}\n")
+    print("report:", write_report(report, arguments.json.parent, "report"))
+    if arguments.record:
+        print("recorded:", write_report(report, arguments.record, file_name(report["machine"]["cpu"])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+#include "bench/roofline.h"
+
+#include <algorithm>
+
+#include "bench/arena.h"
+
+namespace raggemm::bench {
+
+Work WorkOf(const Case& c) {
+  const int64_t rows = c.rows(), matrix = c.k * c.n;
+  const int64_t in = SizeOf(c.in), out = SizeOf(c.out);
+  Work work;
+  work.flops = 2.0 * static_cast<double>(rows * matrix);
+  if (c.mode == Mode::kWgrad) {
+    work.bytes_read = static_cast<double>(rows * (c.k + c.n) * in);
+    work.bytes_written = static_cast<double>(static_cast<int64_t>(c.sizes.size()) * matrix * out);
+  } else {
+    work.bytes_read = static_cast<double>((rows * c.k + c.active_groups() * matrix) * in);
+    work.bytes_written = static_cast<double>(rows * c.n * out);
+  }
+  return work;
+}
+
+double SecondsAtBest(const Work& work, const Limits& limits) {
+  const double sums = work.flops / limits.fma_gflops;
+  const double transfers = work.bytes_read / limits.read_gbps + work.bytes_written / limits.store_gbps;
+  return std::max(sums, transfers) * 1e-9;
+}
+
+}  // namespace raggemm::bench

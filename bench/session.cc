@@ -1,0 +1,114 @@
+#include "bench/session.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_format.h"
+#include "bench/quiet.h"
+#include "bench/report.h"
+
+namespace raggemm::bench {
+namespace {
+
+// Of a whole run, less what set-up takes; the default is promised in 20 minutes, the quick one in two.
+double SecondsFor(Selection selection, size_t cases) {
+  constexpr double kQuick = 108, kDefault = 17 * 60, kEachOfFull = 12;
+  switch (selection) {
+    case Selection::kQuick:
+      return kQuick;
+    case Selection::kDefault:
+      return kDefault;
+    case Selection::kFull:
+      return kEachOfFull * static_cast<double>(cases);
+  }
+  return 0;
+}
+
+const char* NameOf(Selection selection) {
+  switch (selection) {
+    case Selection::kQuick:
+      return "quick";
+    case Selection::kDefault:
+      return "default";
+    case Selection::kFull:
+      return "full";
+  }
+  return "";
+}
+
+}  // namespace
+
+Session::Session(std::vector<Case> cases, Selection selection, std::string report_path)
+    : cases_(std::move(cases)),
+      selection_(selection),
+      report_path_(std::move(report_path)),
+      peers_(LoadPeers()),
+      start_(std::chrono::steady_clock::now()) {
+  *report_.mutable_machine() = DescribeMachine(peers_);
+  report_.mutable_machine()->set_selection(NameOf(selection));
+}
+
+void Session::PrintMachine() const {
+  const proto::Machine& machine = report_.machine();
+  absl::PrintF("%s, %s, %d cores, %d cases\n", machine.cpu(), machine.isa(), machine.cores(), cases_.size());
+  for (const proto::Library& peer : machine.peers()) absl::PrintF("peer %s: %s\n", peer.name(), peer.description());
+  for (const AbsentPeer& peer : AbsentPeers()) absl::PrintF("no %s: %s\n", peer.name, peer.reason);
+  if (!AbsentPeers().empty()) absl::PrintF("./dev bench --peers installs peers\n");
+}
+
+absl::StatusOr<proto::CaseReport> Session::Run(const Case& c) {
+  TakeMemoryFor(c.in);
+  const Rounds rounds = RoundsForNext();
+  ++started_;
+  Contest contest(c, *memory_, wide_.get(), peers_);
+  absl::StatusOr<proto::CaseReport> report = contest.Run(meter_, rounds);
+  if (report.ok()) {
+    *report_.add_cases() = *report;
+    status_.Update(Write());
+  } else {
+    status_.Update(report.status());
+  }
+  return report;
+}
+
+absl::Status Session::Finish() { return status_; }
+
+void Session::TakeMemoryFor(DType in) {
+  if (memory_in_ == in) return;
+  wide_.reset();
+  memory_.reset();
+  std::vector<Case> cases, wide;
+  for (const Case& c : cases_) {
+    if (c.in != in) continue;
+    cases.push_back(c);
+    if (in == DType::kBF16 && c.out == DType::kF32) wide.push_back(Widened(c));
+  }
+  memory_ = std::make_unique<Memory>(cases, in);
+  if (!wide.empty() && !peers_.empty()) wide_ = std::make_unique<Memory>(wide, in);
+  memory_in_ = in;
+}
+
+// The time that is left is shared out among the cases that are left: those that need less leave more to the others.
+Rounds Session::RoundsForNext() const {
+  constexpr int kLeast = 3, kMost = 9;
+  const double total = SecondsFor(selection_, cases_.size());
+  const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  return {kLeast, kMost, std::max(0.0, total - spent) / static_cast<double>(cases_.size() - started_)};
+}
+
+// Limits of the whole run: medians over its cases.
+absl::Status Session::Write() {
+  std::map<int, std::vector<Limits>> by_threads;
+  for (const proto::CaseReport& c : report_.cases()) {
+    by_threads[c.threads()].push_back({c.limits().fma_gflops(), c.limits().read_gbps(), c.limits().store_gbps()});
+  }
+  report_.mutable_machine()->clear_limits();
+  for (const auto& [threads, limits] : by_threads) {
+    SetLimits(MedianOf(limits), threads, *report_.mutable_machine()->add_limits());
+  }
+  return WriteReport(report_path_, report_);
+}
+
+}  // namespace raggemm::bench

@@ -1,0 +1,135 @@
+// Results compared, contenders timed, the best peer found: with peers made for it, on a case of little work.
+#include "bench/contest.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/bench/small_case.h"
+
+namespace raggemm::bench {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Three loops over f32 operands.
+absl::Status Multiply(const GemmSeries& series, PeerThreads, int) {
+  for (size_t g = 0; g < series.rows.size(); ++g) {
+    const auto *lhs = static_cast<const float*>(series.lhs[g]), *rhs = static_cast<const float*>(series.rhs[g]);
+    auto* out = static_cast<float*>(series.out[g]);
+    const int64_t m = series.rows[g], k = series.k, n = series.n;
+    const bool wgrad = series.mode == Mode::kWgrad;
+    std::fill_n(out, (wgrad ? k : m) * n, 0.0F);
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t p = 0; p < k; ++p) {
+        float* const row = out + (wgrad ? p : i) * n;
+        for (int64_t j = 0; j < n; ++j) {
+          const float b = wgrad ? rhs[i * n + j] : series.mode == Mode::kForward ? rhs[p * n + j] : rhs[j * k + p];
+          row[j] += lhs[i * k + p] * b;
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool IsF32(const GemmSeries& series) { return series.lhs_dtype == DType::kF32; }
+
+Peer PeerOf(const char* name, decltype(Peer::run) run) {
+  Peer peer;
+  peer.name = name;
+  peer.supports = IsF32;
+  peer.run = std::move(run);
+  peer.describe = [] { return std::string("for tests"); };
+  return peer;
+}
+
+proto::CaseReport RunContest(const Case& c, const std::vector<Peer>& peers) {
+  static LimitsMeter meter;
+  const Memory memory({c}, c.in);
+  const Memory wide({Widened(c)}, c.in);
+  Contest contest(c, memory, c.in == DType::kBF16 ? &wide : nullptr, peers);
+  const auto report = contest.Run(meter, {.least = 1, .most = 1, .seconds = 0});
+  EXPECT_TRUE(report.ok()) << report.status();
+  return report.ok() ? *report : proto::CaseReport();
+}
+
+TEST(Contest, EveryModeWithoutPeers) {
+  for (Mode mode : {Mode::kForward, Mode::kForwardTransposed, Mode::kWgrad}) {
+    const proto::CaseReport report = RunContest(SmallCase(mode), {});
+    EXPECT_EQ(report.mode(), std::string(NameOf(mode)));
+    EXPECT_EQ(report.rows(), 8);
+    EXPECT_EQ(report.groups(), 2);
+    EXPECT_GT(report.ours_gflops(), 0);
+    EXPECT_NEAR(report.roofline_share(), report.ours_gflops() / report.roofline_gflops(), 1e-9);
+    EXPECT_FALSE(report.has_ratio());
+    std::vector<std::string> bounds;
+    for (const proto::Contender& bound : report.bounds()) {
+      EXPECT_FALSE(bound.has_error()) << bound.error();
+      EXPECT_GT(bound.gflops(), 0) << bound.name();
+      bounds.push_back(bound.name());
+    }
+    EXPECT_THAT(bounds, testing::ElementsAre("ours, group by group", "ours, one dense product", "ours, equal groups"));
+  }
+}
+
+TEST(Contest, APeerThatIsRightIsTimedInBothWays) {
+  for (Mode mode : {Mode::kForward, Mode::kForwardTransposed, Mode::kWgrad}) {
+    const proto::CaseReport report = RunContest(SmallCase(mode), {PeerOf("loops", Multiply)});
+    ASSERT_EQ(report.peers_size(), 2);
+    for (const proto::Contender& peer : report.peers()) EXPECT_EQ(peer.error(), "") << peer.way();
+    EXPECT_THAT(report.best_peer(), HasSubstr("loops/"));
+    EXPECT_EQ(report.best_peer_gflops(), std::max(report.peers(0).gflops(), report.peers(1).gflops()));
+    EXPECT_DOUBLE_EQ(report.ratio(), report.ours_gflops() / report.best_peer_gflops());
+  }
+}
+
+TEST(Contest, APeerThatIsWrongIsReportedAndNotTimed) {
+  // The last element of the last product, and one that writes nothing at all.
+  const auto last = [](const GemmSeries& series, PeerThreads way, int threads) {
+    absl::Status status = Multiply(series, way, threads);
+    static_cast<float*>(series.out.back())[series.rows.back() * series.n - 1] += 1;
+    return status;
+  };
+  const auto nothing = [](const GemmSeries&, PeerThreads, int) { return absl::OkStatus(); };
+  const auto fails = [](const GemmSeries&, PeerThreads, int) { return absl::InternalError("no licence"); };
+  const proto::CaseReport report =
+      RunContest(SmallCase(Mode::kForward), {PeerOf("last", last), PeerOf("nothing", nothing), PeerOf("fails", fails)});
+  ASSERT_EQ(report.peers_size(), 6);
+  for (const proto::Contender& peer : report.peers()) EXPECT_FALSE(peer.has_gflops()) << peer.name();
+  EXPECT_THAT(report.peers(0).error(), HasSubstr("expected"));
+  EXPECT_THAT(report.peers(2).error(), HasSubstr("nan"));
+  EXPECT_THAT(report.peers(4).error(), HasSubstr("no licence"));
+  EXPECT_FALSE(report.has_best_peer());
+}
+
+TEST(Contest, APeerThatFailsLaterIsNotTimedEither) {
+  int calls = 0;
+  const auto fails_later = [&calls](const GemmSeries& series, PeerThreads way, int threads) {
+    return ++calls > 3 ? absl::InternalError("a thread less") : Multiply(series, way, threads);
+  };
+  const proto::CaseReport report = RunContest(SmallCase(Mode::kForward), {PeerOf("fails later", fails_later)});
+  ASSERT_EQ(report.peers_size(), 2);
+  for (const proto::Contender& peer : report.peers()) {
+    EXPECT_THAT(peer.error(), HasSubstr("a thread less"));
+    EXPECT_FALSE(peer.has_gflops());
+  }
+}
+
+TEST(Contest, WidenedBf16CountsWithWidening) {
+  for (Mode mode : {Mode::kForward, Mode::kWgrad}) {
+    const proto::CaseReport report = RunContest(SmallCase(mode, DType::kBF16), {PeerOf("loops", Multiply)});
+    ASSERT_EQ(report.peers_size(), 1);
+    EXPECT_EQ(report.peers(0).name(), "widen, loops");
+    EXPECT_EQ(report.peers(0).error(), "");
+    const proto::Contender& before = report.bounds(report.bounds_size() - 1);
+    EXPECT_EQ(before.name(), "widened before, loops");
+    EXPECT_EQ(before.error(), "");
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::bench

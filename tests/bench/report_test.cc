@@ -1,0 +1,69 @@
+#include "bench/report.h"
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace raggemm::bench {
+namespace {
+
+using ::testing::HasSubstr;
+
+proto::Contender& AddPeer(proto::CaseReport& report, const std::string& name, const std::string& way) {
+  proto::Contender& peer = *report.add_peers();
+  peer.set_name(name);
+  peer.set_way(way);
+  return peer;
+}
+
+TEST(SetComparison, TakesTheBestPeerThatWasTimed) {
+  proto::CaseReport report;
+  report.mutable_ours()->set_gflops(60);
+  AddPeer(report, "slow", "own").set_gflops(20);
+  AddPeer(report, "fast", "outer").set_gflops(40);
+  AddPeer(report, "wrong", "own").set_error("out[0] is 1, expected 2");
+  SetComparison(80, report);
+  EXPECT_EQ(report.best_peer(), "fast/outer");
+  EXPECT_EQ(report.best_peer_gflops(), 40);
+  EXPECT_EQ(report.ratio(), 1.5);
+  EXPECT_EQ(report.roofline_gflops(), 80);
+  EXPECT_EQ(report.roofline_share(), 0.75);
+}
+
+TEST(SetComparison, WithoutPeersThereIsNoRatio) {
+  proto::CaseReport report;
+  report.mutable_ours()->set_gflops(60);
+  SetComparison(80, report);
+  EXPECT_FALSE(report.has_ratio());
+  EXPECT_EQ(report.ours_gflops(), 60);
+}
+
+TEST(WriteReport, IsJsonWithTheNamesOfTheSchema) {
+  proto::Report report;
+  report.mutable_machine()->set_cpu("a \"quoted\" CPU");
+  SetLimits({.fma_gflops = 100, .read_gbps = 20, .store_gbps = 10}, 2, *report.mutable_machine()->add_limits());
+  report.add_cases()->set_lhs_dtype("bf16");
+  const std::string path = testing::TempDir() + "/bench_report_test/report.json";
+  ASSERT_TRUE(WriteReport(path, report).ok());
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  EXPECT_THAT(text.str(), HasSubstr(R"("cpu": "a \"quoted\" CPU")"));
+  EXPECT_THAT(text.str(), HasSubstr(R"("read_gbps": 20)"));
+  EXPECT_THAT(text.str(), HasSubstr(R"("lhs_dtype": "bf16")"));
+}
+
+TEST(WriteReport, SaysWhereItCannotWrite) {
+  const absl::Status status = WriteReport("/dev/null/report.json", proto::Report());
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr("/dev/null/report.json"));
+}
+
+TEST(CpuName, SaysFamilyAndModel) {
+  EXPECT_THAT(CpuName(), testing::MatchesRegex(".+ \\(family [0-9]+, model [0-9]+\\)"));
+}
+
+}  // namespace
+}  // namespace raggemm::bench

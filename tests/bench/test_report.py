@@ -1,0 +1,169 @@
+"""Tables and pictures from a small report whose means, best ways and misses are easy to see."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import regimes
+import report as bench_report
+
+
+def _case(rows=8, groups=4, **changes):
+    """One case of report.json: 100 GFLOP/s, twice the best peer, half the roofline."""
+    case = {
+        "case": f"2048x768/rows{rows}",
+        "regime": "sweep",
+        "mode": "forward",
+        "lhs_dtype": "f32",
+        "rhs_dtype": "f32",
+        "out_dtype": "f32",
+        "threads": 2,
+        "rows": rows * groups,
+        "groups": groups,
+        "k": 2048,
+        "n": 768,
+        "ours_gflops": 100.0,
+        "best_peer": "fast/outer",
+        "best_peer_gflops": 50.0,
+        "ratio": 2.0,
+        "roofline_gflops": 200.0,
+        "roofline_share": 0.5,
+        "flops": 2.0 * rows * groups * 2048 * 768,
+        "bytes": 4.0 * groups * 2048 * 768,
+        "limits": {"threads": 2, "fma_gflops": 200.0, "read_gbps": 30.0, "store_gbps": 40.0},
+        "ours": {"name": "ours", "gflops": 100.0, "spread": 0.02, "rounds": 9},
+        "peers": [
+            {"name": "fast", "way": "own", "gflops": 40.0, "spread": 0.01, "rounds": 9},
+            {"name": "fast", "way": "outer", "gflops": 50.0, "spread": 0.01, "rounds": 9},
+            {"name": "wrong", "way": "own", "error": "out[0] is 1, expected 2"},
+        ],
+        "bounds": [
+            {"name": "ours, group by group", "gflops": 80.0, "rounds": 9},
+            {"name": "ours, one dense product", "gflops": 125.0, "rounds": 9},
+        ],
+    }
+    return case | changes
+
+
+def _report(cases, isa="avx2"):
+    machine = {
+        "cpu": "Some(R) CPU (family 6, model 1)",
+        "isa": isa,
+        "cores": 2,
+        "compiler": "g++ 12.2.0",
+        "date": "2026-01-01",
+        "selection": "default",
+        "limits": [{"threads": 2, "fma_gflops": 200.0, "read_gbps": 30.0, "store_gbps": 40.0}],
+        "peers": [{"name": "fast", "description": "core new; fast 1.2; /opt/somewhere/libfast.so.1"}],
+    }
+    return {"machine": machine, "cases": cases}
+
+
+@pytest.mark.parametrize(
+    ("rows", "mode", "kind", "expected"),
+    [
+        (1, "forward", "sweep", "forward, 1 to 2 rows"),
+        (16, "forward", "sweep", "forward, 4 to 16 rows"),
+        (32, "forward_transposed", "sweep", "transposed, 32 to 64 rows"),
+        (512, "forward", "sweep", "forward, 128 rows and more"),
+        (16, "wgrad", "sweep", "wgrad, 16 rows and more"),
+        (8, "wgrad", "sweep", "wgrad, below 16 rows"),
+        (20, "forward", "recorded", "forward, recorded"),
+    ],
+)
+def test_regime(rows, mode, kind, expected):
+    assert regimes.regime(_case(rows, mode=mode, regime=kind)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "types", "isa", "expected"),
+    [
+        ("forward, 1 to 2 rows", "f32 → f32", "avx2", (0.95, 0.90)),
+        ("transposed, 1 to 2 rows", "f32 → f32", "avx512", (0.90, 0.85)),
+        ("forward, 1 to 2 rows", "bf16 → f32", "avx2", (1.5, 0.80)),
+        ("forward, 1 to 2 rows", "bf16 → f32", "avx512", (1.15, 0.80)),
+        ("forward, 128 rows and more", "bf16 → f32", "avx512", (1.6, 0.84)),
+        ("wgrad, below 16 rows", "f32 → f32", "avx2", None),
+        ("forward, recorded", "bf16 → bf16", "avx2", None),
+    ],
+)
+def test_target(name, types, isa, expected):
+    assert regimes.target(name, types, 2, isa) == expected
+    assert regimes.target(name, types, 1, isa) is None
+
+
+def test_a_cell_has_geometric_means_and_knows_what_it_misses():
+    (cell,) = regimes.cells(_report([_case(4, ratio=4.0), _case(16, ratio=1.0)]))
+    assert regimes.geometric_mean(cell.ratios()) == pytest.approx(2)
+    assert cell.misses() == ["share"]
+    (cell,) = regimes.cells(_report([_case(4, ratio=1.0, roofline_share=0.9)]))
+    assert cell.misses() == ["ratio"]
+
+
+def test_the_better_way_of_a_peer_counts():
+    best = regimes.best_ways(_case())
+    assert best["fast"]["way"] == "outer"
+    assert "gflops" not in best["wrong"]
+
+
+def test_gains_are_conceded_where_there_are_none():
+    gain = bench_report.gains(regimes.cells(_report([_case()])))
+    assert "| 1.25 |" in " ".join(gain.split())
+    assert "no cell where nothing" in gain
+    none = _case(ratio=1.0, bounds=[{"name": "ours, group by group", "gflops": 100.0}])
+    assert "is gained in: forward, 4 to 16 rows, f32 → f32, 2 threads." in bench_report.gains(
+        regimes.cells(_report([none]))
+    )
+
+
+def test_report_has_tables_pictures_and_failures(tmp_path):
+    cases = [_case(rows, lhs_dtype=dtype, rhs_dtype=dtype) for dtype in ("f32", "bf16") for rows in (1, 8, 64)]
+    cases.append(_case(mode="wgrad", rows=64))
+    path = bench_report.write_report(_report(cases), tmp_path, "some")
+    text = path.read_text()
+    assert "- fast: core new; fast 1.2; libfast.so.1" in text
+    assert "## Forward, 4 to 16 rows" in text
+    assert "wrong/own, 2048x768/rows8 f32 → f32, forward, 2t: out[0] is 1, expected 2" in text
+    assert "failed" in text
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "some-roofline.png",
+        "some-roofline.svg",
+        "some-rows.png",
+        "some-rows.svg",
+        "some.md",
+    ]
+    for picture in ("some-roofline.png", "some-rows.png"):
+        assert f"]({picture})" in text
+    for table in text.split("\n\n"):
+        if table.startswith("|"):
+            assert len({line.count("|") for line in table.splitlines()}) == 1, table
+
+
+def test_a_run_without_peers_and_without_a_sweep_has_a_report_too(tmp_path):
+    case = _case(regime="recorded", case="some-layer", peers=[])
+    for name in ("best_peer", "best_peer_gflops", "ratio"):
+        del case[name]
+    text = bench_report.write_report(_report([case]), tmp_path, "some").read_text()
+    assert "no peer" in text
+    assert "rows.png" not in text
+
+
+def test_the_script_records_under_the_name_of_the_cpu(tmp_path):
+    json_file = tmp_path / "report.json"
+    json_file.write_text(json.dumps(_report([_case()])))
+    command = [sys.executable, bench_report.__file__, json_file, "--record", tmp_path / "results"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "forward, 4 to 16 rows" in done.stdout
+    assert (tmp_path / "report.md").exists()
+    recorded = tmp_path / "results" / "some-cpu-family-6-model-1.md"
+    assert "](some-cpu-family-6-model-1-roofline.png)" in recorded.read_text()
+
+
+def test_a_report_without_cases_is_refused(tmp_path):
+    json_file = tmp_path / "report.json"
+    json_file.write_text(json.dumps({"machine": {}}))
+    done = subprocess.run([sys.executable, Path(bench_report.__file__), json_file], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "has no cases" in done.stderr
