@@ -124,7 +124,7 @@ std::string PlanText(XLA_FFI_CallFrame* frame) {
   const auto handler = BindExecute().To([&](ffi::ThreadPool xla_pool, auto... bound) {
     XlaTaskPool pool(xla_pool);
     const absl::StatusOr<Plan> plan = PlanCall({bound...}, pool);
-    if (plan.ok()) text = ToString(*plan);
+    if (plan.ok()) text = ToString(HostCpu()) + ToString(*plan);
     return ToFfiError(plan.status());
   });
   XLA_FFI_Error* error = handler->Call(frame);

@@ -132,4 +132,33 @@ Prefetch Fetch::Part(int64_t col, int64_t index, int64_t count) const {
   return {start_ + begin * stride_ + offset, stride_, std::min(count * rows_per_part_, rows_ - begin), lines};
 }
 
+void LhsFetch::Aim(const Plan& plan, const TilePlace& place, int64_t tile, const Block& block) {
+  lines_left_ = 0;
+  Matrix lhs = block.lhs;
+  Window window = place.window;
+  int64_t k = block.k + kChain, steps = kChain;
+  if (place.recipe.k_inner || k >= lhs.cols) {
+    Block next;
+    if (tile + 1 >= plan.gemm_tiles) return;
+    const TilePlace next_place(plan, tile + 1);
+    if (!FirstBlock(plan, next_place, next)) return;
+    lhs = next.lhs;
+    window = next_place.window;
+    k = 0;
+    if (next_place.recipe.k_inner) steps = lhs.cols;
+  }
+  steps = std::min(steps, lhs.cols - k);
+  const int64_t size = SizeOf(plan.lhs.dtype);
+  const bool along_k = lhs.col_step == 1;
+  line_ = lhs.data + (window.row * lhs.row_step + k * lhs.col_step) * size;
+  lines_per_row_ = ((along_k ? steps : window.rows) * size + 63) / 64;
+  row_left_ = lines_per_row_;
+  row_skip_ = (along_k ? lhs.row_step : lhs.col_step) * size - lines_per_row_ * 64;
+  lines_left_ = (along_k ? window.rows : steps) * lines_per_row_;
+  const int64_t strips = place.window.cols / NextStrip(plan, place, block.cols).width;
+  const int64_t blocks = std::max<int64_t>(std::min(kChain, block.rhs.rows - block.k) / block.steps, 1);
+  const int64_t kernels = std::max<int64_t>(strips, 1) * blocks * place.rows.count;
+  lines_per_kernel_ = (lines_left_ + kernels - 1) / kernels;
+}
+
 }  // namespace raggemm

@@ -88,6 +88,31 @@ class Fetch {
   int64_t rows_per_part_ = 0;
 };
 
+// What is fetched of lhs, a few lines before each kernel: the rows that the next chain packs, or the next tile's first
+// chain. Without it packing waits for DRAM: 250 instead of 2xx GFLOP/s at 64 rows of 2048x768 f32 (Emerald Rapids).
+class LhsFetch {
+ public:
+  // At the first block of a chain.
+  void Aim(const Plan& plan, const TilePlace& place, int64_t tile, const Block& block);
+  // Once for each kernel.
+  void Advance() {
+    for (int64_t i = std::min(lines_per_kernel_, lines_left_); i > 0; --i) {
+      __builtin_prefetch(line_, 0, 2);
+      line_ += 64;
+      if (--row_left_ != 0) continue;
+      row_left_ = lines_per_row_;
+      line_ += row_skip_;
+    }
+    lines_left_ -= lines_per_kernel_;
+  }
+
+ private:
+  const char* line_ = nullptr;
+  int64_t lines_left_ = 0, lines_per_kernel_ = 0;
+  int64_t row_left_ = 0, lines_per_row_ = 0;
+  int64_t row_skip_ = 0;  // bytes
+};
+
 }  // namespace raggemm
 
 #endif  // RAGGEMM_KERNELS_BLOCK_H_

@@ -3,8 +3,10 @@
 #include <omp.h>
 
 #include <atomic>
-#include <memory>
+#include <mutex>
 #include <new>
+
+#include "kernels/scratch.h"
 
 namespace raggemm {
 namespace {
@@ -28,23 +30,28 @@ struct alignas(64) TileRange {
   int64_t end;
 };
 
-// Shared by the caller and its tasks; the last one to leave deletes it.
+// Shared by the caller and its tasks; the last one to leave gives it back to a process-wide list, so that a warm call
+// allocates nothing.
 class TileCounter {
  public:
-  TileCounter(const Plan& plan, std::unique_ptr<TileRange[]> ranges, const Body& body)
-      : threads_(plan.threads),
-        remaining_(plan.gemm_tiles + plan.fill_tiles),
-        ranges_(std::move(ranges)),
-        body_(&body) {
-    for (int64_t t = 0; t < threads_; ++t) {
-      ranges_[t].next.store(FirstTile(plan, t), std::memory_order_relaxed);
-      ranges_[t].end = FirstTile(plan, t + 1);
+  // Null where memory is short.
+  static TileCounter* Take(const Plan& plan, const Body& body) {
+    TileCounter* counter = nullptr;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if ((counter = free_) != nullptr) free_ = counter->next_free_;
     }
+    if (counter == nullptr) counter = new (std::nothrow) TileCounter;
+    if (counter != nullptr) counter->Start(plan, body);
+    return counter;
   }
 
   void AddReference() { references_.fetch_add(1, std::memory_order_relaxed); }
   void Release() {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    next_free_ = free_;
+    free_ = this;
   }
 
   // Takes tiles until there are none. Only a claimed tile makes it touch the body: the caller waits for those.
@@ -75,13 +82,33 @@ class TileCounter {
   }
 
  private:
-  const int64_t threads_;
-  std::atomic<int64_t> references_{1};
-  std::atomic<int64_t> next_worker_{1};  // 0 is the caller
-  std::atomic<int64_t> remaining_;       // tiles not finished
-  const std::unique_ptr<TileRange[]> ranges_;
-  const Body* const body_;
+  void Start(const Plan& plan, const Body& body) {
+    threads_ = plan.threads;
+    references_.store(1, std::memory_order_relaxed);
+    next_worker_.store(1, std::memory_order_relaxed);
+    remaining_.store(plan.gemm_tiles + plan.fill_tiles, std::memory_order_relaxed);
+    body_ = &body;
+    for (int64_t t = 0; t < threads_; ++t) {
+      ranges_[t].next.store(FirstTile(plan, t), std::memory_order_relaxed);
+      ranges_[t].end = FirstTile(plan, t + 1);
+    }
+  }
+
+  // As many as there were calls at once, at most; a task that starts late may hold one even when the process ends.
+  static constinit std::mutex mutex_;
+  static constinit TileCounter* free_;
+
+  int64_t threads_;
+  std::atomic<int64_t> references_;
+  std::atomic<int64_t> next_worker_;  // 0 is the caller
+  std::atomic<int64_t> remaining_;    // tiles not finished
+  const Body* body_;
+  TileCounter* next_free_;
+  TileRange ranges_[kMaxThreads];
 };
+
+constinit std::mutex TileCounter::mutex_;
+constinit TileCounter* TileCounter::free_ = nullptr;
 
 void RunOnPool(TaskPool& pool, int64_t helpers, TileCounter* counter) {
   for (int64_t i = 0; i < helpers; ++i) {
@@ -113,8 +140,7 @@ int64_t ThreadsOf(Executor executor, const TaskPool* pool) {
 }
 
 absl::Status ParallelFor(const Plan& plan, Body body) {
-  std::unique_ptr<TileRange[]> ranges(new (std::nothrow) TileRange[static_cast<size_t>(plan.threads)]);
-  TileCounter* counter = ranges == nullptr ? nullptr : new (std::nothrow) TileCounter(plan, std::move(ranges), body);
+  TileCounter* counter = TileCounter::Take(plan, body);
   if (counter == nullptr) return absl::ResourceExhaustedError("no memory for the tile counters");
   if (plan.threads == 1 || plan.executor == Executor::kSerial) {
     counter->Work(0);

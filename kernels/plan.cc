@@ -34,7 +34,7 @@ absl::string_view NameOf(Executor executor) {
 }
 
 absl::Status ChooseExecutor(const Options& options, Plan& plan) {
-  plan.isa = options.isa.value_or(options.cpu.widest);
+  plan.isa = options.isa.value_or(PreferredIsa(options.cpu));
   if (plan.isa > options.cpu.widest) {
     return absl::FailedPreconditionError(absl::StrCat("isa: this CPU does not have ", KernelsFor(plan.isa).name,
                                                       ", its widest is ", KernelsFor(options.cpu.widest).name));

@@ -121,11 +121,12 @@ class Result {
   }
 
   // A kernel's last chain goes straight to out where its totals are out's elements, else to scratch.
-  void Aim(int64_t row, int64_t col, const Strip& strip, bool last, MicrokernelArgs& args) const {
+  void Aim(int64_t row, int64_t mr, int64_t col, const Strip& strip, bool last, MicrokernelArgs& args) const {
     const bool to_out = last && plain_ && strip.cols == strip.width;
     args.result = to_out ? OutAt(row, col) : const_cast<void*>(args.total);
     args.result_stride = to_out ? pass_.place.out.row_step : strip.width;
     args.nontemporal = to_out && nontemporal_;
+    if (last && !args.nontemporal) FetchOut(row, mr, col, strip.cols);
   }
 
   // After the last chain: what is not in out yet, while it is in L1. As a pass over the whole tile instead: -3 %.
@@ -162,6 +163,15 @@ class Result {
     return const_cast<char*>(ElementAt(pass_.place.out, pass_.plan.out.dtype, window.row + row, window.col + col));
   }
 
+  // The lines that will be written, while the kernel computes.
+  void FetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const {
+    const int64_t size = SizeOf(pass_.plan.out.dtype), stride = pass_.place.out.row_step * size;
+    const char* out = OutAt(row, col);
+    for (int64_t i = 0; i < mr; ++i, out += stride) {
+      for (int64_t byte = 0; byte < cols * size; byte += 64) __builtin_prefetch(out + byte, 1, 2);
+    }
+  }
+
   void Store(EpilogueArgs& terms, int64_t row, int64_t col) const {
     terms.out = OutAt(row, col);
     if (terms.c != nullptr) terms.c = pass_.plan.c + (static_cast<const char*>(terms.out) - pass_.plan.out.data);
@@ -191,11 +201,15 @@ void RunTile(const Plan& plan, int64_t tile, const Scratch& scratch) {
   MicrokernelArgs args;
   args.strip = scratch.strip;
 
+  LhsFetch lhs_fetch;
   Block block;
   bool more = FirstBlock(plan, place, block);
   if (!more) return result.StoreEmpty();
   while (more) {
-    if (block.start() && block.col == 0) PackLhs(pass, block);
+    if (block.start() && block.col == 0) {
+      PackLhs(pass, block);
+      lhs_fetch.Aim(plan, place, tile, block);
+    }
     const char* panels = PanelsOf(pass, block);
     const Fetch fetch(plan, place, tile, block);
     Block next = block;
@@ -222,7 +236,8 @@ void RunTile(const Plan& plan, int64_t tile, const Scratch& scratch) {
         args.total = scratch.total + offset;
         args.prefetch = fetch.Part(col - block.col, fetch.packer_parts() + i);
         const bool last = args.finish && block.last_chain;
-        result.Aim(row, col, strip, last, args);
+        result.Aim(row, mr, col, strip, last, args);
+        lhs_fetch.Advance();
         KernelOf(pass, strip, mr, in_place)(args);
         if (last) result.Store(row, mr, col, strip, args);
       }

@@ -3,9 +3,11 @@
 #ifndef RAGGEMM_PLAN_H_
 #define RAGGEMM_PLAN_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "absl/types/span.h"
 #include "raggemm/problem.h"
@@ -17,8 +19,13 @@ namespace raggemm {
 struct Cpu {
   Isa widest = Isa::kScalar;
   int64_t l2_bytes = 512 << 10;  // per core
+  // What the kernels of each ISA do from cache, GFLOP/s in f32; 0 where not measured. All give the same bits, so the
+  // fastest may be taken: the widest, unless a narrower one is clearly faster, as where AVX-512 lowers the clock rate.
+  std::array<float, kIsas> probed_gflops = {};
 };
-const Cpu& HostCpu();
+const Cpu& HostCpu();  // probed at the first call, which takes a millisecond
+Isa PreferredIsa(const Cpu& cpu);
+std::string ToString(const Cpu& cpu);
 
 // Somebody else's threads, such as XLA's intra-op pool. Schedule may run the task at once on the calling thread,
 // late, or on any thread: Run never waits for a task that has not started.
@@ -33,7 +40,7 @@ enum class Executor : uint8_t { kAuto, kOpenMp, kPool, kSerial };
 
 struct Options {
   Executor executor = Executor::kAuto;    // the pool where there is one, else OpenMP
-  std::optional<Isa> isa = std::nullopt;  // default the widest of cpu; one that cpu lacks is an error, never a fallback
+  std::optional<Isa> isa = std::nullopt;  // default PreferredIsa(cpu); one that cpu lacks is an error, never a fallback
   int64_t threads = 0;                    // 0: all that the executor has
   TaskPool* pool = nullptr;               // not owned; must outlive the call
   Cpu cpu = HostCpu();                    // plans can be made and printed for any CPU

@@ -15,6 +15,7 @@ enum class DType : std::uint8_t { kF16, kBF16, kF32, kF64, kS32, kS64, kU32 };
 //   kAvx2    AVX2, FMA, F16C
 //   kAvx512  AVX-512 F, BW, DQ, VL
 enum class Isa : std::uint8_t { kScalar, kAvx2, kAvx512 };
+inline constexpr int kIsas = 3;
 
 }  // namespace raggemm
 

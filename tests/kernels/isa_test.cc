@@ -50,6 +50,20 @@ TEST_P(ForcedIsa, IsInThePlan) {
   EXPECT_NE(ToString(plan).find("isa: " + IsaName(GetParam()) + "\n"), std::string::npos) << ToString(plan);
 }
 
+TEST(Probe, MeasuresWhatTheHostHas) {
+  for (Isa isa : kAllIsas) EXPECT_EQ(HostCpu().probed_gflops[static_cast<size_t>(isa)] > 0, HostHas(isa));
+  EXPECT_NE(ToString(HostCpu()).find("*"), std::string::npos);
+}
+
+TEST(Probe, TakesTheWidestUnlessANarrowerOneIsClearlyFaster) {
+  Cpu cpu{.widest = Isa::kAvx512};
+  EXPECT_EQ(PreferredIsa(cpu), Isa::kAvx512);
+  cpu.probed_gflops = {3, 95, 90};
+  EXPECT_EQ(PreferredIsa(cpu), Isa::kAvx512);
+  cpu.probed_gflops = {3, 95, 60};
+  EXPECT_EQ(PreferredIsa(cpu), Isa::kAvx2);
+}
+
 // Every function of an ISA that the tables name.
 std::vector<void*> CodeOf(const IsaKernels& isa) {
   std::vector<void*> code;
