@@ -42,7 +42,7 @@ void SetCols(const TilePlace& place, int64_t col, Block& block) {
 TilePlace::TilePlace(const Plan& plan, int64_t tile)
     : unit(UnitAt(plan, UnitOfTile(plan, tile))),
       out(LocateMatrix(plan, plan.out, unit)),
-      window(TileGrid(plan, out).At(tile - plan.tile_prefix[UnitOfTile(plan, tile)])),
+      window(TileGrid(plan, out).At(plan, tile - plan.tile_prefix[UnitOfTile(plan, tile)])),
       rows(window.rows, KernelsFor(plan.isa, plan.compute).max_rows),
       recipe(RecipeFor(plan, window, LocateMatrix(plan, plan.lhs, unit).cols)) {}
 

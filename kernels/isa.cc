@@ -85,6 +85,7 @@ Isa PreferredIsa(const Cpu& cpu) {
   Isa preferred = cpu.widest;
   for (const IsaKernels* kernels : AllKernels()) {
     const auto gflops = [&cpu](Isa isa) { return cpu.probed_gflops[static_cast<size_t>(isa)]; };
+    if (kernels->isa > cpu.widest) break;
     if (gflops(kernels->isa) > kClearly * gflops(preferred) && gflops(preferred) > 0) preferred = kernels->isa;
   }
   return preferred;

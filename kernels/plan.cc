@@ -62,43 +62,53 @@ Blocking BlockingFor(const Cpu& cpu, const Kernels& kernels, DType compute) {
   return {m, std::clamp(n / kernels.nr, int64_t{8}, int64_t{64}) * kernels.nr};
 }
 
-// Prefix sums of tiles, with as large blocks as leave every thread a few tiles.
-void CountTiles(int64_t threads, int64_t* tile_prefix, Plan& plan) {
-  const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
-  while (true) {
-    tile_prefix[0] = 0;
-    for (int64_t u = 0; u < plan.units; ++u) {
-      const TileGrid grid(plan, LocateMatrix(plan, plan.out, UnitAt(plan, u)));
-      tile_prefix[u + 1] = tile_prefix[u] + grid.count();
-    }
-    plan.gemm_tiles = tile_prefix[plan.units];
-    if (threads == 1 || plan.gemm_tiles == 0 || plan.gemm_tiles >= threads * kTilesPerThread) return;
-    const int64_t n_strips = plan.blocking.n / kernels.nr, m_tiles = plan.blocking.m / kernels.max_rows;
-    if (n_strips == 1 && m_tiles == 1) return;
-    if (n_strips > 4 || m_tiles == 1) {  // first along n, where tiles share lhs, which is packed for each anyway
-      plan.blocking.n = (n_strips + 1) / 2 * kernels.nr;
-    } else {
-      plan.blocking.m = (m_tiles + 1) / 2 * kernels.max_rows;
-    }
+void CountTiles(const Plan& plan, int64_t* tile_prefix) {
+  Unit unit{0, 0, 0};
+  for (int64_t u = 0; u < plan.units; ++u, NextUnit(plan, unit)) {
+    tile_prefix[u + 1] = tile_prefix[u] + TileGrid(plan, LocateMatrix(plan, plan.out, unit)).count();
   }
 }
 
+// False where blocks are register tiles already.
+bool ShrinkBlocks(Plan& plan) {
+  const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
+  const int64_t n_strips = plan.blocking.n / kernels.nr, m_tiles = plan.blocking.m / kernels.max_rows;
+  if (n_strips == 1 && m_tiles == 1) return false;
+  if (n_strips > 4 || m_tiles == 1) {  // first along n, where tiles share lhs, which is packed for each anyway
+    plan.blocking.n = (n_strips + 1) / 2 * kernels.nr;
+  } else {
+    plan.blocking.m = (m_tiles + 1) / 2 * kernels.max_rows;
+  }
+  return true;
+}
+
+// Prefix sums of costs and tiles, with as large blocks as leave every thread a few tiles.
 void Schedule(const Options& options, Workspace& workspace, Plan& plan) {
   plan.units = CountUnits(plan);
+  plan.blocking = BlockingFor(options.cpu, KernelsFor(plan.isa, plan.compute), plan.compute);
   int64_t* tile_prefix = workspace.Take(plan.units + 1);
   int64_t* cost_prefix = workspace.Take(plan.units + 1);
   plan.tile_prefix = tile_prefix;
   plan.cost_prefix = cost_prefix;
-  cost_prefix[0] = 0;
-  for (int64_t u = 0; u < plan.units; ++u) cost_prefix[u + 1] = cost_prefix[u] + UnitCost(plan, UnitAt(plan, u));
+  tile_prefix[0] = cost_prefix[0] = 0;
+  Unit unit{0, 0, 0};
+  for (int64_t u = 0; u < plan.units; ++u, NextUnit(plan, unit)) {
+    const Matrix out = LocateMatrix(plan, plan.out, unit);
+    cost_prefix[u + 1] = cost_prefix[u] + UnitCost(plan, unit, out);
+    tile_prefix[u + 1] = tile_prefix[u] + TileGrid(plan, out).count();
+  }
 
   int64_t threads = plan.executor == Executor::kSerial ? 1 : options.threads;
   if (threads == 0) {
     threads = std::clamp(ThreadsOf(plan.executor, plan.pool), int64_t{1}, kMaxThreads);
     threads = std::min(threads, 1 + cost_prefix[plan.units] / kCostPerThread);
   }
-  plan.blocking = BlockingFor(options.cpu, KernelsFor(plan.isa, plan.compute), plan.compute);
-  CountTiles(threads, tile_prefix, plan);
+  const auto too_few = [&] {
+    const int64_t tiles = tile_prefix[plan.units];
+    return threads > 1 && tiles != 0 && tiles < threads * kTilesPerThread;
+  };
+  while (too_few() && ShrinkBlocks(plan)) CountTiles(plan, tile_prefix);
+  plan.gemm_tiles = tile_prefix[plan.units];
   plan.fill_tiles = CountFillTiles(plan);
   plan.threads = std::clamp(plan.gemm_tiles + plan.fill_tiles, int64_t{1}, threads);
 }

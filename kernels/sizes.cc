@@ -41,9 +41,12 @@ absl::Status ReadExtents(const DimsArray& array, int64_t extent, const Plan& pla
   const int64_t n = plan.problems * plan.replicas * plan.groups;
   int64_t* sizes = workspace.Take(n);
   int64_t* starts = workspace.Take(n + 1);
-  int64_t start = 0;
+  int64_t start = 0, segment_end = plan.groups;
   for (int64_t i = 0; i < n; ++i) {
-    if (i % plan.groups == 0) start = 0;
+    if (i == segment_end) {
+      start = 0;
+      segment_end += plan.groups;
+    }
     const int64_t size = ReadInteger(**array.dims, i);
     if (size < 0) return Invalid(array.name, ": ", GroupName(plan, i), " has size ", size, ", must be at least 0");
     if (extent >= 0 && size > extent - start) {

@@ -82,6 +82,15 @@ Unit UnitAt(const Plan& plan, int64_t unit) {
   return {group / plan.local_groups, group % plan.local_groups, unit % replicas};
 }
 
+void NextUnit(const Plan& plan, Unit& unit) {
+  const int64_t replicas = plan.mode == RaggedMode::kRaggedK ? 1 : plan.replicas;
+  if (++unit.replica < replicas) return;
+  unit.replica = 0;
+  if (++unit.group < plan.local_groups) return;
+  unit.group = 0;
+  ++unit.problem;
+}
+
 Matrix LocateMatrix(const Plan& plan, const PlannedOperand& x, const Unit& unit) {
   const int64_t segment = unit.problem * plan.replicas + unit.replica;
   const int64_t repetition = x.repeat == PlannedOperand::Repeat::kSegment ? segment
@@ -110,32 +119,39 @@ Matrix LocateMatrix(const Plan& plan, const PlannedOperand& x, const Unit& unit)
   return {data, rows, cols, step, 1};
 }
 
-int64_t UnitCost(const Plan& plan, const Unit& unit) {
-  const Matrix out = LocateMatrix(plan, plan.out, unit);
-  double k = 0;
-  Unit term = unit;
-  for (int64_t r = 0; r < (plan.mode == RaggedMode::kRaggedK ? plan.replicas : 1); ++r, ++term.replica) {
-    k += static_cast<double>(LocateMatrix(plan, plan.lhs, term).cols);
+int64_t UnitCost(const Plan& plan, const Unit& unit, const Matrix& out) {
+  const bool k_is_ragged = plan.lhs.is_trans ? plan.lhs.first.sizes != nullptr : plan.lhs.last.sizes != nullptr;
+  double k = static_cast<double>(plan.lhs.is_trans ? plan.lhs.rows : plan.lhs.cols);
+  if (k_is_ragged) {
+    k = 0;
+    Unit term = unit;
+    for (int64_t r = 0; r < (plan.mode == RaggedMode::kRaggedK ? plan.replicas : 1); ++r, ++term.replica) {
+      k += static_cast<double>(LocateMatrix(plan, plan.lhs, term).cols);
+    }
   }
   const double m = static_cast<double>(out.rows), n = static_cast<double>(out.cols);
   const double cost = std::max(m * n * k, kCostOfElement * (m * n + m * k + n * k));
-  // Shapes of buffers that exist stay far below; the sum over units must not overflow for any.
-  return 1 + static_cast<int64_t>(std::min(cost, 0x1p62 / static_cast<double>(plan.units + 1)));
+  // Shapes of buffers that exist stay far below; the sum over fewer than 2^20 units must not overflow for any.
+  return 1 + static_cast<int64_t>(std::min(cost, plan.units < (1 << 20) ? 0x1p42 : 0x1p62 / plan.units));
 }
 
+// Without a division for a unit of one tile: a plan of 512 groups is made in a few microseconds.
 TileGrid::TileGrid(const Plan& plan, const Matrix& out) : rows(out.rows), cols(out.cols) {
-  const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
-  row_tiles = cols == 0 ? 0 : CeilDiv(rows, plan.blocking.m);
-  row_step = row_tiles == 0 ? 0 : RoundUp(CeilDiv(rows, row_tiles), kernels.max_rows);
-  const int64_t n = row_step == 0
-                        ? 1
-                        : std::max(plan.blocking.n, std::min(plan.blocking.m * plan.blocking.n / row_step, kMaxCols) /
-                                                        kernels.nr * kernels.nr);
-  col_tiles = rows == 0 ? 0 : CeilDiv(cols, n);
-  col_step = col_tiles == 0 ? 0 : RoundUp(CeilDiv(cols, col_tiles), kernels.nr);
+  row_tiles = cols == 0 || rows == 0 ? 0 : rows <= plan.blocking.m ? 1 : CeilDiv(rows, plan.blocking.m);
+  col_tiles = row_tiles == 0 ? 0 : 1;
+  if (col_tiles == 0 || cols <= plan.blocking.n) return;
+  const int64_t nr = KernelsFor(plan.isa, plan.compute).nr;
+  const int64_t n = std::min(plan.blocking.m * plan.blocking.n / RowStep(plan), kMaxCols) / nr * nr;
+  col_tiles = CeilDiv(cols, std::max(plan.blocking.n, n));
 }
 
-Window TileGrid::At(int64_t index) const {
+int64_t TileGrid::RowStep(const Plan& plan) const {
+  return RoundUp(CeilDiv(rows, row_tiles), KernelsFor(plan.isa, plan.compute).max_rows);
+}
+
+Window TileGrid::At(const Plan& plan, int64_t index) const {
+  const int64_t row_step = RowStep(plan);
+  const int64_t col_step = RoundUp(CeilDiv(cols, col_tiles), KernelsFor(plan.isa, plan.compute).nr);
   const int64_t row = index % row_tiles * row_step, col = index / row_tiles * col_step;
   return {row, std::min(row_step, rows - row), col, std::min(col_step, cols - col)};
 }

@@ -24,11 +24,12 @@ struct Unit {
 // Units stand in the order of the weights, then replicas, so that weights stream once: (problem, group, replica).
 int64_t CountUnits(const Plan& plan);
 Unit UnitAt(const Plan& plan, int64_t unit);
+void NextUnit(const Plan& plan, Unit& unit);  // the one behind it, or behind the last
 
 Matrix LocateMatrix(const Plan& plan, const PlannedOperand& operand, const Unit& unit);
 
-// Multiply-adds or their equivalent in memory traffic, at least 1.
-int64_t UnitCost(const Plan& plan, const Unit& unit);
+// Multiply-adds or their equivalent in memory traffic, at least 1; out is the unit's.
+int64_t UnitCost(const Plan& plan, const Unit& unit, const Matrix& out);
 
 // A tile's window of a unit's result.
 struct Window {
@@ -44,11 +45,14 @@ inline constexpr int64_t kMaxCols = 4096;
 struct TileGrid {
   TileGrid(const Plan& plan, const Matrix& out);
   int64_t count() const { return row_tiles * col_tiles; }
-  Window At(int64_t index) const;  // row tiles of one column of tiles follow each other: they share rhs
+  // Row tiles of one column of tiles follow each other: they share rhs.
+  Window At(const Plan& plan, int64_t index) const;
 
   int64_t rows, cols;
   int64_t row_tiles, col_tiles;
-  int64_t row_step, col_step;
+
+ private:
+  int64_t RowStep(const Plan& plan) const;
 };
 
 // Zeros, or c's values, where no processed group lies. Slices of about 1 MiB, counted over all repetitions of out.

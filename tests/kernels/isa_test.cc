@@ -95,6 +95,7 @@ void Poison(void* function) {
 
 // Exits with 0 where the result is right, although (with the forced ISA poisoned: if) nothing poisoned was executed.
 [[noreturn]] void RunPoisoned(Isa forced, bool poison_forced) {
+  HostCpu();  // its probe runs every ISA, once
   for (const IsaKernels* isa : AllKernels()) {
     if ((isa->isa == forced) != poison_forced) continue;
     for (void* function : CodeOf(*isa)) Poison(function);
