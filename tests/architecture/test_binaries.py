@@ -1,4 +1,4 @@
-"""What the compiler and the linker made: exported symbols, kernels that leak nothing, k loops without spills."""
+"""What the compiler and the linker made: exported symbols, kernels that leak nothing."""
 
 import pathlib
 import re
@@ -72,44 +72,3 @@ def test_isa_object_leaks_nothing(build, isa):
 )
 def test_isa_object_keeps_to_its_instructions(build, isa, forbidden):
     assert re.findall(forbidden, _run("objdump", "-d", "--no-show-raw-insn", _isa_object(build, isa))) == []
-
-
-def _inner_loops(listing: str) -> list[tuple[str, list[str]]]:
-    """(function, instructions) of each loop in objdump's listing that has no loop inside."""
-    loops = []
-    for function, body in re.findall(r"^[0-9a-f]+ <(.+)>:\n((?:\s+[0-9a-f]+:.*\n?)+)", listing, re.MULTILINE):
-        lines = [(int(at, 16), text) for at, text in re.findall(r"^\s+([0-9a-f]+):\s+(.*)$", body, re.MULTILINE)]
-        jumps = [(int(m[1], 16), at) for at, text in lines if (m := re.match(r"j\w+\s+([0-9a-f]+)", text))]
-        back = [(begin, end) for begin, end in jumps if begin <= end]
-        for begin, end in back:
-            if not any(begin <= b and e <= end and (b, e) != (begin, end) for b, e in back):
-                loops.append((function, [text for at, text in lines if begin <= at <= end]))
-    return loops
-
-
-def _spills(loop: list[str]) -> list[str]:
-    """Vector instructions that read or write the stack."""
-    return [text for text in loop if re.search(r"%[yz]mm", text) and re.search(r"\(%rsp|-0x[0-9a-f]+\(%rbp", text)]
-
-
-@pytest.mark.parametrize(("isa", "register"), [("avx2", "ymm"), ("avx512", "zmm")])
-def test_k_loops_keep_their_tile_in_registers(build, isa, register):
-    listing = _run("objdump", "-dC", "--no-show-raw-insn", _isa_object(build, isa))
-    fmas = re.compile(rf"vfn?madd\d+p[sd]\s.*%{register}")
-    loops = [(f, loop) for f, loop in _inner_loops(listing) if "TileGemm" in f and any(map(fmas.match, loop))]
-    assert len(loops) >= 10
-    spilled = {f"{f}: {text}" for f, loop in loops for text in _spills(loop)}
-    assert not spilled, "\n".join(sorted(spilled))
-
-
-def test_a_spill_is_found():
-    listing = """
-0000000000000000 <TileGemm>:
-   0:	vmovups (%rax),%ymm1
-   4:	vfmadd231ps 0x20(%rsp),%ymm1,%ymm2
-   8:	jne    0 <TileGemm>
-   c:	ret
-"""
-    ((function, loop),) = _inner_loops(listing)
-    assert function == "TileGemm"
-    assert len(_spills(loop)) == 1

@@ -1,0 +1,156 @@
+"""The speed of the kernels, without timing anything: what their k loops execute, read from the disassembly.
+
+Slow-downs that compilers brought, at 4x16 and 6x16 on AVX2, in shares of the fma peak, and what shows them here:
+the load of a strip folded into every fma that uses it (65 % instead of 96 %): fewer instructions, more loads;
+the steps of k not unrolled (60-70 %): too few fmas in a loop; a tile that does not fit the registers: spills.
+"""
+
+import pathlib
+import re
+
+import k_loops
+import pytest
+
+ISAS = ["scalar", "avx2", "avx512"]
+STEPS = 4  # kSteps of tile_gemm.h
+TABLE = pathlib.Path(__file__).with_name("k_loops.txt")
+TOLERANCE = 0.05  # of instructions per fma: four or five instructions in the loop of a 6x2 tile, one per step of k
+
+
+@pytest.fixture(scope="module", params=ISAS)
+def isa(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def kernels(build, isa) -> list[k_loops.Kernel]:
+    path = build / "kernels" / "CMakeFiles" / "raggemm.dir" / "isa" / f"{isa}.cc.o"
+    return k_loops.disassemble(path)
+
+
+def _main_loops(kernel: k_loops.Kernel) -> list[k_loops.Loop]:
+    """The unrolled loops: the one that fetches and the plain one, in this order."""
+    loops = [loop for loop in kernel.loops if loop.fmas() == STEPS * kernel.rows * kernel.vectors]
+    return sorted(loops, key=k_loops.Loop.prefetches, reverse=True)
+
+
+def _unrolling(kernel: k_loops.Kernel) -> list[str]:
+    """Complaint unless there are the two unrolled loops."""
+    if [loop.prefetches() for loop in _main_loops(kernel)] == [True, False]:
+        return []
+    found = ", ".join(f"{loop.fmas()}{' with prefetches' * loop.prefetches()}" for loop in kernel.loops)
+    expected = STEPS * kernel.rows * kernel.vectors
+    return [f"{kernel}: loops of {found} fmas, not of {expected} with prefetches and {expected} without"]
+
+
+def _spills(kernel: k_loops.Kernel) -> list[str]:
+    return [f"{kernel}: {text}" for text in kernel.spills()]
+
+
+def _traffic(kernel: k_loops.Kernel) -> list[str]:
+    """Complaints about main loops that load a vector of b or an element of a twice, or store more than the strip."""
+    expected = f"{STEPS * (kernel.rows + kernel.vectors)} loads, {STEPS * kernel.vectors * kernel.expand} stores"
+    measured = [f"{loop.vector_loads()} loads, {loop.vector_stores()} stores" for loop in _main_loops(kernel)]
+    return [f"{kernel}: {traffic}, not {expected}" for traffic in measured if traffic != expected]
+
+
+def _instructions_per_fma(isa: str, kernels: list[k_loops.Kernel]) -> dict[str, list[float]]:
+    """By ISA, compute type, element type, table of kernels and kind of loop: a figure for each number of rows."""
+    table: dict[str, list[float]] = {}
+    for kernel in sorted(kernels, key=lambda k: (k.family(), k.rows)):
+        for kind, loop in zip(("fetching", "plain"), _main_loops(kernel), strict=False):
+            table.setdefault(f"{isa} {kernel.family()} {kind}", []).append(len(loop.own) / loop.fmas())
+    return table
+
+
+def _as_text(table: dict[str, list[float]]) -> str:
+    return "\n".join(f"{key}: " + " ".join(f"{value:.2f}" for value in row) for key, row in table.items())
+
+
+def _from_text(text: str) -> dict[str, list[float]]:
+    rows = re.findall(r"^(\w[^:\n]*): (.*)$", text, re.MULTILINE)
+    return {key: [float(value) for value in values.split()] for key, values in rows}
+
+
+def _deviations(measured: dict[str, list[float]], recorded: dict[str, list[float]]) -> list[str]:
+    """The rows, measured and recorded, whose keys or lengths differ, or any figure by more than the tolerance."""
+
+    def near(key: str) -> bool:
+        m, r = measured.get(key, []), recorded.get(key, [])
+        return len(m) == len(r) and all(abs(a - b) <= TOLERANCE * b for a, b in zip(m, r, strict=True))
+
+    wrong = [key for key in {**measured, **recorded} if not near(key)]
+    return [f"{_as_text({k: measured.get(k, [])})}\n    recorded: {_as_text({k: recorded.get(k, [])})}" for k in wrong]
+
+
+def test_k_loops_are_unrolled(kernels):
+    assert len(kernels) >= 80
+    faults = [fault for kernel in kernels for fault in _unrolling(kernel)]
+    assert not faults, "\n".join(faults)
+
+
+# Not so the scalar kernels: their fmas are calls, and no vector register outlives a call.
+@pytest.mark.parametrize("isa", ["avx2", "avx512"], indirect=True)
+@pytest.mark.parametrize("rule", [_spills, _traffic])
+def test_k_loops_keep_their_tile_in_registers(kernels, rule):
+    faults = [fault for kernel in kernels for fault in rule(kernel)]
+    assert not faults, f"{len(faults)} faults\n" + "\n".join(faults)
+
+
+def test_instructions_per_fma(isa, kernels):
+    measured = _instructions_per_fma(isa, kernels)
+    recorded = {key: row for key, row in _from_text(TABLE.read_text()).items() if key.split()[0] == isa}
+    wrong = _deviations(measured, recorded)
+    assert not wrong, "\n".join(wrong) + f"\n\nall of {isa}, as {TABLE.name} would have it:\n{_as_text(measured)}"
+
+
+def _listing(*loops: list[str]) -> str:
+    """A kernel of 1x2 in objdump's words, each loop followed by its jump; 'jN' is a jump N instructions back."""
+    name = "raggemm::(anonymous namespace)::Avx2F32, float, 1, 2, false>(raggemm::MicrokernelArgs const&)"
+    name = f"void raggemm::(anonymous namespace)::TileGemm<{name}"
+    lines, at = [], 0
+    for text in (text for loop in loops for text in [*loop, f"j{len(loop)}"]):
+        if back := re.fullmatch(r"j(\d+)", text):
+            text = f"jne    {at - int(back[1]):x} <{name}+0x{at:x}>"
+        lines.append(f"   {at:x}:\t{text}")
+        at += 1
+    return f"0000000000000000 <{name}>:\n" + "\n".join([*lines, f"   {at:x}:\tret"]) + "\n"
+
+
+STEP = [
+    "vmovups (%rdx),%ymm2",
+    "vmovups 0x20(%rdx),%ymm3",
+    "vbroadcastss (%rax),%ymm4",
+    "vfmadd231ps %ymm2,%ymm4,%ymm0",
+    "vfmadd231ps %ymm3,%ymm4,%ymm1",
+]
+FETCH = ["xor %r8,%r8", "prefetcht1 (%rcx)", "j1"]
+SPILL = ["vmovaps %ymm2,-0x20(%rsp)"]
+FOLDED = [*STEP[:3], "vfmadd231ps (%rdx),%ymm4,%ymm0", "vfmadd231ps 0x20(%rdx),%ymm4,%ymm1"]
+
+
+@pytest.mark.parametrize(
+    ("fetching", "plain", "faults"),
+    [
+        (FETCH + STEP * 4, STEP * 4, []),
+        (FETCH + STEP * 4, STEP, [_unrolling]),
+        (STEP * 4, STEP * 4, [_unrolling]),
+        ([*FETCH, *STEP, "j5"], STEP * 4, [_unrolling]),
+        (FETCH + STEP * 4 + SPILL, STEP * 4, [_spills, _traffic]),
+        (FETCH + SPILL + ["j3"] + STEP * 4, STEP * 4, [_spills]),
+        (FETCH + STEP * 4, FOLDED * 4, [_traffic]),
+    ],
+)
+def test_faults_are_found(fetching, plain, faults):
+    (kernel,) = k_loops.parse(_listing(fetching, plain, STEP))
+    assert [rule for rule in (_unrolling, _spills, _traffic) if rule(kernel)] == faults
+
+
+def test_slower_loops_are_found():
+    (kernel,) = k_loops.parse(_listing(FETCH + STEP * 4, STEP * 4, STEP))
+    recorded = _instructions_per_fma("avx2", [kernel])
+    assert recorded == {"avx2 f32 f32 narrow fetching": [22 / 8], "avx2 f32 f32 narrow plain": [21 / 8]}
+    assert not _deviations(_from_text(_as_text(recorded)), recorded)
+    (slower,) = k_loops.parse(_listing(FETCH + STEP * 4, STEP * 4 + ["mov %rax,%rbx"] * 2, STEP))
+    assert len(_deviations(_instructions_per_fma("avx2", [slower]), recorded)) == 1
+    assert len(_deviations({}, recorded)) == 2
