@@ -24,7 +24,14 @@ struct Avx2F32 {
   static Vec High(Vec a, Vec b) {
     return _mm256_permute2f128_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b), 0x31);
   }
-  static void Pin(Vec& x) { asm("" : "+x"(x)); }
+  static Vec Pinned(Vec x) {
+    asm("" : "+x"(x));
+    return x;
+  }
+  static Vec FmaInRegisters(Vec a, Vec b, Vec c) {
+    asm("vfmadd231ps %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
+    return c;
+  }
 
   template <class E>
   static constexpr bool kHasPairs = false;
@@ -92,7 +99,14 @@ struct Avx2F64 {
   static Vec High(Vec a, Vec b) {
     return _mm256_permute2f128_pd(_mm256_unpacklo_pd(a, b), _mm256_unpackhi_pd(a, b), 0x31);
   }
-  static void Pin(Vec& x) { asm("" : "+x"(x)); }
+  static Vec Pinned(Vec x) {
+    asm("" : "+x"(x));
+    return x;
+  }
+  static Vec FmaInRegisters(Vec a, Vec b, Vec c) {
+    asm("vfmadd231pd %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
+    return c;
+  }
   template <class E>
   static constexpr bool kHasPairs = false;
 

@@ -28,7 +28,14 @@ struct Avx512F32 {
     const __m512i at = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
     return _mm512_permutex2var_ps(a, at, b);
   }
-  static void Pin(Vec& x) { asm("" : "+v"(x)); }
+  static Vec Pinned(Vec x) {
+    asm("" : "+v"(x));
+    return x;
+  }
+  static Vec FmaInRegisters(Vec a, Vec b, Vec c) {
+    asm("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+    return c;
+  }
 
   template <class E>
   static constexpr bool kHasPairs = false;
@@ -83,7 +90,14 @@ struct Avx512F64 {
   static Vec Mul(Vec a, Vec b) { return _mm512_mul_pd(a, b); }
   static Vec Low(Vec a, Vec b) { return _mm512_permutex2var_pd(a, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), b); }
   static Vec High(Vec a, Vec b) { return _mm512_permutex2var_pd(a, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), b); }
-  static void Pin(Vec& x) { asm("" : "+v"(x)); }
+  static Vec Pinned(Vec x) {
+    asm("" : "+v"(x));
+    return x;
+  }
+  static Vec FmaInRegisters(Vec a, Vec b, Vec c) {
+    asm("vfmadd231pd %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+    return c;
+  }
   template <class E>
   static constexpr bool kHasPairs = false;
 

@@ -32,7 +32,8 @@ struct ScalarTraits {
   static Vec Mul(Vec a, Vec b) { return a * b; }
   static Vec Low(Vec a, Vec) { return a; }
   static Vec High(Vec, Vec b) { return b; }
-  static void Pin(Vec&) {}
+  static Vec Pinned(Vec x) { return x; }
+  static Vec FmaInRegisters(Vec a, Vec b, Vec c) { return Fma(a, b, c); }
   template <class E>
   static constexpr bool kHasPairs = false;
   template <class E>

@@ -1,7 +1,8 @@
 // The one register-tile template. An ISA is a struct of traits V (see scalar.cc for the smallest):
 //
 //   Scalar, Vec, kWidth (elements of Vec), kRows (tallest tile), kWide[mr] (vectors of a wide tile)
-//   Zero() Broadcast(p) Fma(a,b,c) Add Mul Low(a,b) High(a,b): interleaved halves; Pin(v): keep v in a register
+//   Zero() Broadcast(p) Fma(a,b,c) Add Mul Low(a,b) High(a,b): interleaved halves
+//   FmaInRegisters(a,b,c): Fma that overwrites c and reads no memory; Pinned(v): v, never loaded again
 //   Stream(p, Vec): past the caches; kHasPairs<E>, and with it LoadPairs(const E*), First and Second of each pair as T
 //   Load(const E*), LoadPartial(const E*, n), Store(E*, Vec), StorePartial(E*, Vec, n) for each element type E
 //
@@ -30,31 +31,32 @@ inline void FetchRows(Prefetch& prefetch, int64_t rows) {
 }
 
 // One step of the k loop. Tall tiles hold the row of b and walk down a; flat tiles hold the column of a and walk
-// along b, since with few rows a whole row of b would spill. The pins stop GCC 12 from folding one load into
-// every fma that uses it (65 % of peak instead of 96 % at 4x16 AVX2, from an L1 strip on Zen 3).
+// along b, since with few rows a whole row of b would spill. Left alone, GCC 12 folds one load into every fma that
+// uses it (65 % of peak instead of 96 % at 4x16 AVX2, from an L1 strip on Zen 3), and overwrites a factor in place of
+// the sum, which then spills. A single row uses each load once, which may be folded.
 template <class V, class E, int kMr, int kNv, bool kExpand>
 inline void Step(const typename V::Scalar* a, const E* b, typename V::Scalar* strip, typename V::Vec (&acc)[kMr][kNv]) {
   using Vec = typename V::Vec;
   if constexpr (kNv > 2) {
     Vec x[kMr];
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) x[i] = V::Broadcast(a + i);
-    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) V::Pin(x[i]);
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
-      Vec y = V::Load(b + v * V::kWidth);
-      if constexpr (kMr > 1) V::Pin(y);
-      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) acc[i][v] = V::Fma(x[i], y, acc[i][v]);
+      if constexpr (kMr == 1) {
+        acc[0][v] = V::Fma(x[0], V::Load(b + v * V::kWidth), acc[0][v]);
+      } else {
+        const Vec y = V::Pinned(V::Load(b + v * V::kWidth));
+        RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) acc[i][v] = V::FmaInRegisters(x[i], y, acc[i][v]);
+      }
     }
   } else {
     Vec y[kNv];
-    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) y[v] = V::Load(b + v * V::kWidth);
-    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) V::Pin(y[v]);
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) y[v] = V::Pinned(V::Load(b + v * V::kWidth));
     if constexpr (kExpand) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) V::Store(strip + v * V::kWidth, y[v]);
     }
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-      Vec x = V::Broadcast(a + i);
-      V::Pin(x);
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Fma(x, y[v], acc[i][v]);
+      const Vec x = V::Broadcast(a + i);
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::FmaInRegisters(x, y[v], acc[i][v]);
     }
   }
 }
