@@ -15,8 +15,8 @@ class Bandwidth {
  public:
   explicit Bandwidth(Isa isa);
 
-  // GB/s of one pass on that many threads at once, about 5 ms. Reading takes the way that is fastest here: with how many
-  // streams a thread, with software prefetch or not, is found out on the first call for a number of threads.
+  // GB/s of one pass on that many threads at once, about 5 ms. Reading takes the way that is fastest here: with how
+  // many streams a thread, with software prefetch or not, is found out on the first call for a number of threads.
   double ReadGbps(int threads);
   // Non-temporal, as wide as the ISA's registers.
   double StoreGbps(int threads);

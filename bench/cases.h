@@ -40,8 +40,8 @@ absl::string_view NameOf(Mode mode);
 // counts forward, some of them transposed and wgrad, recordings forward. kFull: everything.
 enum class Selection : uint8_t { kQuick, kDefault, kFull };
 
-// In an order that keeps cases of one input type together. The regular expression is searched for in Id(), the empty one
-// is everywhere. InvalidArgument where it is none, and where no case is left.
+// In an order that keeps cases of one input type together. The regular expression is searched for in Id(), the empty
+// one is everywhere. InvalidArgument where it is none, and where no case is left.
 absl::StatusOr<std::vector<Case>> SelectCases(const proto::GroupedGemmCases& recorded, Selection selection,
                                               const std::string& filter);
 

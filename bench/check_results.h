@@ -14,14 +14,14 @@
 
 namespace raggemm::bench {
 
-// Knows what set 0 of a case should give: some elements in float64 from the specification, and, once ours has been found
-// right in these, ours.
+// Knows what set 0 of a case should give: some elements in float64 from the specification, and, once ours has been
+// found right in these, ours.
 class ResultCheck {
  public:
   static absl::StatusOr<ResultCheck> For(const Case& c, const Operands& at);
 
-  // Runs the contender on set 0, whose out holds NaNs before. Internal error, naming element and values, where the result
-  // is wrong. The first one called becomes what others are compared with.
+  // Runs the contender on set 0, whose out holds NaNs before. Internal error, naming element and values, where the
+  // result is wrong. The first one called becomes what others are compared with.
   absl::Status Run(const Contender& contender);
 
  private:

@@ -17,8 +17,8 @@ using Clock = std::chrono::steady_clock;
 
 // Long enough for a wake-up of sleeping threads not to show.
 constexpr double kSecondsPerTurn = 0.02;
-// Whoever is this much slower than ours has had enough rounds after two, or after one with calls of a tenth of a second,
-// which few disturbances could make so slow.
+// Whoever is this much slower than ours has had enough rounds after two, or after one with calls of a tenth of a
+// second, which few disturbances could make so slow.
 constexpr double kFarBehind = 2.5;
 constexpr double kLongCall = 0.1;
 

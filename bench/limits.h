@@ -19,8 +19,8 @@ class LimitsMeter {
   Bandwidth bandwidth_;
 };
 
-// Of each limit by itself. The upper quartile is what was reached whenever nothing disturbed the measurement: noise only
-// ever lowers a limit, and must not raise our share of it.
+// Of each limit by itself. The upper quartile is what was reached whenever nothing disturbed the measurement: noise
+// only ever lowers a limit, and must not raise our share of it.
 Limits UpperQuartileOf(const std::vector<Limits>& samples);
 Limits MedianOf(const std::vector<Limits>& samples);
 

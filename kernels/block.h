@@ -89,7 +89,7 @@ class Fetch {
 };
 
 // What is fetched of lhs, a few lines before each kernel: the rows that the next chain packs, or the next tile's first
-// chain. Without it packing waits for DRAM: 250 instead of 2xx GFLOP/s at 64 rows of 2048x768 f32 (Emerald Rapids).
+// chain. Without it, and without fetching the lines of out, 268 instead of 292 GFLOP/s at 512 rows of 2048x768 f32.
 class LhsFetch {
  public:
   // At the first block of a chain.

@@ -29,17 +29,19 @@ struct Costs {
   }
 };
 
-// DRAM gives a core 16 GB/s of a 2.9 GHz clock (Emerald Rapids; 16 of 3.4 on Zen 3).
+// DRAM gives a core 16 GB/s, at 2.9 GHz (Emerald Rapids).
 constexpr double kBytesPerCycle = 5.5;
-// A kernel's arguments, its chains from and to scratch, its last fmas (Emerald Rapids: 8 rows and 32 steps take 450
+
+// A kernel's arguments, its chains from and to scratch, its last fmas (Emerald Rapids: 8 rows and 32 steps take 430
 // cycles instead of 256, 13 rows and 64 steps 950 instead of 832).
 constexpr double kCyclesPerCall = 120;
 
-// Shapes of blocks, as many rows of rhs as make up `bytes` over all columns of the tile, or a whole chain of few columns.
-// Two blocks, the one that is used and the one that is fetched, touch 48 or 96 pages of 4 KiB in the wide shapes: the
-// first TLB has 64 (Zen 3) or 96 entries (Emerald Rapids). GFLOP/s with blocks of 96, 192 and 384 KiB, and deep,
-// 2048x768 f32, two cores of Emerald Rapids: 164, 158, 111, - at 16 rows, 233, 229, 167, 172 at 32, 249, 263, 237, 275
-// at 128. `translate` is what a shape costs where memory is the limit, as a share of the time to read.
+// Shapes of blocks, as many rows of rhs as make up `bytes` over the tile's columns, or over fewer columns. Two blocks,
+// the one that is used and the one that is fetched, touch 48 or 96 pages of 4 KiB in the first two shapes: the first
+// TLB has 64 (Zen 3) or 96 entries (Emerald Rapids). GFLOP/s, 2048x768 f32, two cores of Emerald Rapids: with small,
+// large, and twice as large blocks 164, 148, 111 at 16 rows, 233, 223, 167 at 32; with large, twice as large and deep
+// blocks 212, 163, 174 at 32 rows, 251, 197, 232 at 48, 249, 249, 256 at 512. `translate` is what a shape costs where
+// memory is the limit, as a share of the time to read.
 struct Shape {
   const char* name;
   int64_t bytes;
@@ -49,8 +51,8 @@ struct Shape {
 constexpr Shape kShapes[] = {
     {"small", 96 << 10, kMaxCols, 0},
     {"large", 192 << 10, kMaxCols, 0.1},
-    {"medium", 192 << 10, 1024, 0.25},  // 191 instead of 144 GFLOP/s at 16 rows of 2880x2880 bf16
-    {"deep", 192 << 10, 192, 1.3},      // 192 KiB of f32; 128 to 384 columns differ by less than 2 %
+    {"medium", 192 << 10, 1024, 0.25},  // 182 instead of 144 GFLOP/s at 16 rows of 2880x2880 bf16
+    {"deep", 192 << 10, 192, 1.3},      // 64 to 192 columns differ by 2 %, 384 lose 7 %
 };
 
 struct Candidate {
@@ -109,8 +111,9 @@ size_t Cheapest(const Candidates& candidates) {
 }
 
 // Strips of [k][nr] from as many rows of memory, each read along whole cache lines, from end to end where the panels of
-// all chains fit. GFLOP/s with 128 steps of k, with 128 but one chain for all columns first, and with 256, 2048x768, two
-// cores of Emerald Rapids: f32 48, 36, 44 at 4 rows, 143, 109, 126 at 16; bf16 82, 63, 77 at 4, 279, 272, 286 at 512.
+// all chains fit. GFLOP/s with 128 steps of k, with 128 but one chain for all columns first, and with 256, 2048x768,
+// two cores of Emerald Rapids, best of a run: f32 48, 36, 44 at 4 rows, 143, 109, 126 at 16; bf16 82, 63, 77 at 4, 282,
+// 280, 290 at 512.
 Recipe PackedRecipe(const Plan& plan, const Window& window, int64_t k) {
   const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
   const int64_t chains = (k + kChain - 1) / kChain;

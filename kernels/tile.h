@@ -37,8 +37,8 @@ struct Window {
   int64_t col, cols;
 };
 
-// A tile of few rows may be wider than blocking.n, up to as many elements as the largest tile has and to so many columns:
-// 16 KiB of f32, four pages that are read from end to end.
+// A tile of few rows may be wider than blocking.n, up to as many elements as the largest tile has and to so many
+// columns: 16 KiB of f32, four pages that are read from end to end.
 inline constexpr int64_t kMaxCols = 4096;
 
 // How the result of a unit divides into tiles: evenly, in whole register tiles.

@@ -1,5 +1,5 @@
-// What a competitor gets and gives. A peer is one small file, peers/<library>.cc, behind the struct Peer. Its library is
-// loaded with dlopen from the paths that were found when the build was configured; none is required.
+// What a competitor gets and gives. A peer is one small file, peers/<library>.cc, behind the struct Peer. Its library
+// is loaded with dlopen from the paths that were found when the build was configured; none is required.
 #ifndef RAGGEMM_BENCH_PEERS_PEER_H_
 #define RAGGEMM_BENCH_PEERS_PEER_H_
 
@@ -16,7 +16,8 @@ namespace raggemm::bench {
 
 enum class Mode : uint8_t { kForward, kForwardTransposed, kWgrad };
 
-// One product per active group, in order of the groups; every matrix row-major and contiguous. With m = rows of a group:
+// One product per active group, in order of the groups; every matrix row-major and contiguous. With m = rows of a
+// group:
 //
 //   kForward             out [m,n] = lhs [m,k] x rhs [k,n]
 //   kForwardTransposed   out [m,n] = lhs [m,k] x rhs [n,k]^T
@@ -30,8 +31,8 @@ struct GemmSeries {
   absl::Span<void* const> out;
 };
 
-// kOwn: group after group, the library's own threads on each. kOuter: threads over the groups, largest first, the library
-// on one thread in each. With one thread the two are the same.
+// kOwn: group after group, the library's own threads on each. kOuter: threads over the groups, largest first, the
+// library on one thread in each. With one thread the two are the same.
 enum class PeerThreads : uint8_t { kOwn, kOuter };
 
 struct Peer {
