@@ -4,8 +4,8 @@
 
 The whole expert block on recorded routing, forward and with the gradients of a loss for x and all weights: raggemm,
 jax.lax.ragged_dot, the padded loops, the padded einsum, and as a bound the unrolled loop, which must be compiled for
-each routing. Results are compared before times are taken. By default one model; takes three and a half minutes on two cores,
-and 12 GiB of memory.
+each routing. Results are compared before times are taken. By default one model, which takes three and a half minutes
+on two cores.
 """
 
 import argparse
