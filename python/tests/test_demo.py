@@ -8,11 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from raggemm import _demo_blocks as blocks
-from raggemm import _demo_checks as checks
-from raggemm import _demo_layers as layers
-from raggemm import _demo_timing as timing
+from raggemm import _demo_float64 as checks
+from raggemm import _moe_blocks as blocks
+from raggemm import _moe_layers as layers
+from raggemm import _padded_blocks as padded_blocks
+from raggemm import _warm_programs as timing
 from raggemm import demo
+from raggemm._moe_checks import disagreement
 from raggemm.ops import gmm, tgmm
 
 # An idle expert first, last and in between; the largest size is padded by 3.
@@ -39,8 +41,8 @@ def run_demo(monkeypatch, tmp_path, capsys):
 
 
 def test_prints_a_table_and_writes_it(run_demo, monkeypatch):
-    monkeypatch.setattr(timing, "SMALL_RUN_ROWS", 100)
-    monkeypatch.setattr(timing, "LIMIT_SECONDS", 1000.0)
+    monkeypatch.setattr(demo, "SMALL_RUN_ROWS", 100)
+    monkeypatch.setattr(demo, "LIMITS", timing.Limits(1000.0, 2**30))
     code, lines, [row] = run_demo(TINY)
     assert (code, lines[-1]) == (0, f"raggemm demo: OK ({FORWARD_CHECKS + GRADIENT_CHECKS} checks)")
     assert list(row) == FIELDS
@@ -54,7 +56,7 @@ def test_prints_a_table_and_writes_it(run_demo, monkeypatch):
 
 
 def test_says_when_a_row_is_reduced(run_demo, monkeypatch):
-    monkeypatch.setattr(timing, "LIMIT_BYTES", 1)
+    monkeypatch.setattr(demo, "LIMITS", timing.Limits(1000.0, 1))
     code, lines, [row] = run_demo(FORWARD_ONLY)
     assert (code, lines[-1]) == (0, f"raggemm demo: OK ({FORWARD_CHECKS + ALL_ROWS_CHECKS} checks)")
     assert (row["reduced"], row["rows"], row["active"]) == (True, 3, 3)
@@ -72,7 +74,7 @@ def test_fails_when_a_product_is_wrong(run_demo, monkeypatch):
 
 
 def test_fails_when_a_contender_is_wrong(run_demo, monkeypatch):
-    monkeypatch.setattr(blocks, "_first_rows", lambda sizes: jnp.cumsum(sizes))
+    monkeypatch.setattr(padded_blocks, "_first_rows", lambda sizes: jnp.cumsum(sizes))
     code, lines, [row] = run_demo(FORWARD_ONLY)
     assert (code, lines[-1], row["max_error"] <= 1) == (1, "raggemm demo: FAILED", True)
 
@@ -87,7 +89,7 @@ def test_contenders_agree_with_float64(sizes):
     gate, up = rows @ gate, rows @ up
     want = ((gate / (1 + np.exp(-gate)) * up) @ down)[:, 0]
     for name, block in blocks.blocks(layer.padded_size).items():
-        assert checks.disagreement(jax.jit(block)(x, weights, sizes), want) <= 1, name
+        assert disagreement(jax.jit(block)(x, weights, sizes), want) <= 1, name
 
 
 def test_recorded_layers():
@@ -111,11 +113,16 @@ def test_fewer_rows_keep_every_active_expert(rows):
 
 def test_affordable_rows():
     gib = 2**30
-    assert timing.affordable_rows(1000, 100, seconds=0.3, temp_bytes=0) == 1000
-    assert timing.affordable_rows(1000, 100, seconds=0.6, temp_bytes=0) == 500
-    assert timing.affordable_rows(1000, 100, seconds=0.6, temp_bytes=2 * gib) == 200
-    assert timing.affordable_rows(100, 100, seconds=2.9, temp_bytes=4 * gib) == 100
-    assert timing.affordable_rows(100, 100, seconds=6.0, temp_bytes=4 * gib) == 50
+
+    def affordable(rows, small_rows, seconds, temp_bytes):
+        needs, limits = timing.Limits(seconds, temp_bytes), timing.Limits(3.0, 4 * gib)
+        return timing.affordable_rows(rows, small_rows, needs, limits)
+
+    assert affordable(1000, 100, seconds=0.3, temp_bytes=0) == 1000
+    assert affordable(1000, 100, seconds=0.6, temp_bytes=0) == 500
+    assert affordable(1000, 100, seconds=0.6, temp_bytes=2 * gib) == 200
+    assert affordable(100, 100, seconds=2.9, temp_bytes=4 * gib) == 100
+    assert affordable(100, 100, seconds=6.0, temp_bytes=4 * gib) == 50
 
 
 def test_errors_are_in_units_of_the_tolerance():
@@ -157,10 +164,10 @@ def test_gradients_of_idle_experts_are_zero():
 def test_disagreement():
     rows = np.random.default_rng(0).normal(size=(4, 300)).astype(np.float32)
     rows[1] = 0
-    assert checks.disagreement(rows, rows) == 0
-    assert 0 < checks.disagreement(rows.astype(jnp.bfloat16), rows) < 1
-    assert checks.disagreement(rows * np.float32(1.01), rows) > 1
+    assert disagreement(rows, rows) == 0
+    assert 0 < disagreement(rows.astype(jnp.bfloat16), rows) < 1
+    assert disagreement(rows * np.float32(1.01), rows) > 1
     for wrong in (1e-10, np.nan):
         other = rows.copy()
         other[1, 0] = wrong
-        assert checks.disagreement(other, rows) == np.inf
+        assert disagreement(other, rows) == np.inf

@@ -1,4 +1,4 @@
-"""What the demo runs: recorded mixture-of-experts layers, with random weights and token rows."""
+"""What the demo and the benchmark run: recorded mixture-of-experts layers, with random weights and token rows."""
 
 import concurrent.futures
 import dataclasses
@@ -88,3 +88,8 @@ def random_rows(layer: Layer) -> tuple[jax.Array, jax.Array]:
     """Token rows in the order of their experts, [rows, hidden] bfloat16, and the sizes of their groups, int32."""
     rows = np.random.default_rng(4).standard_normal((layer.rows, layer.hidden), np.float32)
     return jnp.asarray(rows, jnp.bfloat16), jnp.asarray(layer.sizes, jnp.int32)
+
+
+def random_target(layer: Layer) -> jax.Array:
+    """What the loss pulls the outputs towards, float32 [rows, hidden]."""
+    return jnp.asarray(np.random.default_rng(6).standard_normal((layer.rows, layer.hidden), np.float32))

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._demo_blocks import Backward, Products
-from raggemm._demo_layers import Weights
+from raggemm._demo_backward import Backward
+from raggemm._expert_products import Products
+from raggemm._moe_layers import Weights
 
 # Weights that are widened to float64 for one product: 21 experts of 2048 x 768, and never fewer than 2 experts.
 _SAMPLED_WEIGHTS = 2**25
@@ -95,16 +96,3 @@ def backward_errors(
     yield "gradient of the gate weights", weights_error(got.dweights.gate, x, got.dgate, sizes)
     yield "gradient of the up weights", weights_error(got.dweights.up, x, got.dup, sizes)
     yield "gradient of the down weights", weights_error(got.dweights.down, forward.gated, got.dy, sizes)
-
-
-def disagreement(got: jax.Array, reference: jax.Array) -> float:
-    """How far two computations of the same block differ, where roundings in between to bfloat16 may fall either way.
-
-    The largest distance between two rows (of the last axis) in units of the reference row's length over 256, which is
-    half of bfloat16's eps.
-    """
-    got, reference = (jnp.asarray(a, jnp.float32) for a in (got, reference))
-    distance, length = jnp.linalg.norm(got - reference, axis=-1), jnp.linalg.norm(reference, axis=-1)
-    # Rows of zeros, such as the gradients of idle experts, must be zeros.
-    ratio = np.asarray(jnp.where(distance == 0, 0, 256 * distance / length))
-    return float(np.where(np.isnan(ratio), np.inf, ratio).max(initial=0.0))

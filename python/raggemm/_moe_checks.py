@@ -1,0 +1,43 @@
+"""Errors in units of a tolerance, counted; and how far two computations of one expert block may differ."""
+
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+class Checks:
+    """Counts errors in units of the tolerance, and keeps what was wrong."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.failures: list[str] = []
+
+    def add(self, title: str, errors: Iterable[tuple[str, float]]) -> float:
+        """The largest of the named errors."""
+        worst = 0.0
+        for name, error in errors:
+            self.count += 1
+            if error > 1:
+                self.failures.append(f"{title}, {name}: error is {error:.3g} times the tolerance")
+            worst = max(worst, error)
+        return worst
+
+
+@jax.jit  # as one loop: the gradients of a model's weights have gigabytes
+def _row_disagreements(got: jax.Array, reference: jax.Array) -> jax.Array:
+    got, reference = (jnp.atleast_1d(a.astype(jnp.float32)) for a in (got, reference))
+    distance, length = jnp.linalg.norm(got - reference, axis=-1), jnp.linalg.norm(reference, axis=-1)
+    # Rows of zeros, such as the gradients of idle experts, must be zeros.
+    return jnp.where(distance == 0, 0, 256 * distance / length)
+
+
+def disagreement(got: jax.Array, reference: jax.Array) -> float:
+    """How far two computations of the same block differ, where roundings in between to bfloat16 may fall either way.
+
+    The largest distance between two rows (of the last axis) in units of the reference row's length over 256, which is
+    half of bfloat16's eps.
+    """
+    ratio = np.asarray(_row_disagreements(got, reference))
+    return float(np.where(np.isnan(ratio), np.inf, ratio).max(initial=0.0))

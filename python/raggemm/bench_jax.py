@@ -1,0 +1,219 @@
+"""The experts of three mixture-of-experts models at JAX level: raggemm against everything JAX users have on CPU.
+
+    python -m raggemm.bench_jax [--full] [--json=FILE]
+
+The whole expert block on recorded routing, forward and with the gradients of a loss for x and all weights: raggemm,
+jax.lax.ragged_dot, the padded loops, the padded einsum, and as a bound the unrolled loop, which must be compiled for
+each routing. Results are compared before times are taken. By default one model, which takes three and a half minutes
+on two cores.
+"""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+
+from raggemm import _moe_blocks as blocks
+from raggemm._expert_products import Block, loss_of
+from raggemm._moe_checks import Checks, disagreement
+from raggemm._moe_layers import Layer, Weights, random_rows, random_target, random_weights, recorded_layers
+from raggemm._unrolled_block import unrolled_block
+from raggemm._warm_programs import (
+    Limits,
+    Programs,
+    WarmProgram,
+    affordable_layer,
+    median_ms,
+)
+
+DEFAULT_MODEL = "qwen3-30b-a3b"
+UNROLLED = "unrolled loop"
+ALTERNATIVES = (*blocks.LOOPS, blocks.EINSUM)
+FORWARD, BACKWARD = "forward", "forward+backward"
+ROUNDS = 3
+LIMITS = Limits(seconds=8.0, temp_bytes=4 * 2**30)
+# Rows for each active expert in the small run that tells what ragged_dot can afford, which needs the most by far.
+# Gradients take thrice the memory.
+SMALL_RUN_ROWS = {FORWARD: 4, BACKWARD: 1}
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What to run on how many rows; `recorded` has the rows that were recorded."""
+
+    layer: Layer
+    recorded: Layer
+    direction: str  # FORWARD or BACKWARD
+
+    @property
+    def title(self) -> str:
+        rows = f"{self.layer.rows} of {self.recorded.rows} rows"
+        experts = f"{self.layer.active} of {self.layer.experts} experts active"
+        return f"{self.layer.model} {self.layer.phase}, {self.direction}, {rows}, {experts}"
+
+    def with_layer(self, layer: Layer) -> "Case":
+        return dataclasses.replace(self, layer=layer)
+
+
+def _program(block: Block, case: Case, weights: Weights) -> WarmProgram:
+    x, sizes = random_rows(case.layer)
+    if case.direction == FORWARD:
+        return WarmProgram(block, x, weights, sizes)
+    return WarmProgram(jax.value_and_grad(loss_of(block), argnums=(0, 1)), x, weights, sizes, random_target(case.layer))
+
+
+def _errors(case: Case, got: Any, reference: Any) -> Iterable[tuple[str, float]]:
+    """The distances of two blocks' results, in units of what right ones may differ by."""
+    if case.direction == FORWARD:
+        yield "y", disagreement(got, reference)
+        return
+    # Half of it, for gradients pass more roundings to bfloat16 than y. Gradients of weights are compared expert by
+    # expert: a row of one with few tokens may be anything, down to the rounding errors of a zero.
+    (loss, (dx, dweights)), (want_loss, (want_dx, want_dweights)) = got, reference
+    yield "loss", disagreement(loss, want_loss)
+    yield "gradient of x", 0.5 * disagreement(dx, want_dx)
+    for name, d, want in zip(Weights._fields, dweights, want_dweights, strict=True):
+        yield f"gradient of the {name} weights", 0.5 * disagreement(*(a.reshape(len(a), -1) for a in (d, want)))
+
+
+def checked_programs(case: Case, weights: Weights, names: Iterable[str], checks: Checks) -> Programs:
+    """The named contenders, each compared with the first; they keep no results, which may have gigabytes."""
+    block = blocks.blocks(case.layer.padded_size) | {UNROLLED: unrolled_block(case.layer.sizes)}
+    programs: Programs = {}
+    reference = None
+    for name in names:
+        programs[name] = program = _program(block[name], case, weights)
+        result, program.output = program.output, None
+        if reference is None:
+            reference = result
+        else:
+            checks.add(f"{case.title}, {name}", _errors(case, result, reference))
+    return programs
+
+
+def measured(case: Case, programs: Programs) -> dict[str, Any]:
+    """One row of the report; ratios are times over raggemm's, None without a contender."""
+    ms = median_ms(programs, ROUNDS)
+    ratio = {name: ms[name] / ms[blocks.RAGGEMM] for name in programs}
+    return {
+        "model": case.layer.model,
+        "phase": case.layer.phase,
+        "direction": case.direction,
+        "rows": case.layer.rows,
+        "recorded_rows": case.recorded.rows,
+        "active": case.layer.active,
+        "experts": case.layer.experts,
+        "contenders": {
+            name: {
+                "ms": ms[name],
+                "ratio": ratio[name],
+                "temp_bytes": program.temp_bytes,
+                "compile_seconds": program.compile_seconds,
+                "compiled_for_each_routing": name == UNROLLED,
+            }
+            for name, program in programs.items()
+        },
+        "ratio_ragged_dot": ratio.get(blocks.RAGGED_DOT),
+        "ratio_best_alternative": min((ratio[name] for name in ALTERNATIVES if name in ratio), default=None),
+    }
+
+
+def table(row: dict[str, Any]) -> str:
+    lines = [f"{'':22}  {'ms':>8}  {'/ raggemm':>9}  {'temp MiB':>8}  {'compile s':>9}"]
+    for name, of in row["contenders"].items():
+        note = "  for each routing" if of["compiled_for_each_routing"] else ""
+        ms, temp = f"{of['ms']:.{0 if of['ms'] >= 100 else 1}f}", f"{of['temp_bytes'] / 2**20:.1f}"
+        lines.append(f"{name:22}  {ms:>8}  {of['ratio']:9.2f}  {temp:>8}  {of['compile_seconds']:9.2f}{note}")
+    return "\n".join(lines)
+
+
+def run_case(recorded: Layer, direction: str, weights: Weights, checks: Checks) -> list[dict[str, Any]]:
+    """The report's row on which all contenders run; where that has fewer token rows than recorded, also one on all.
+
+    That is for raggemm, the faster loop and the bound: the others' padding is not confined to the active experts.
+    """
+    case = Case(recorded, recorded, direction)
+
+    def warm(layer: Layer, names: Iterable[str]) -> Programs:
+        return checked_programs(case.with_layer(layer), weights, names, checks)
+
+    def report(layer: Layer, names: Iterable[str]) -> dict[str, Any]:
+        say(f"\n{case.with_layer(layer).title}")
+        rows.append(measured(case.with_layer(layer), warm(layer, names)))
+        say(table(rows[-1]))
+        return rows[-1]
+
+    rows: list[dict[str, Any]] = []
+    small = recorded.with_rows(SMALL_RUN_ROWS[direction] * recorded.active)
+    layer = affordable_layer(recorded, small, warm(small, [blocks.RAGGED_DOT]), LIMITS)
+    row = report(layer, (*blocks.CONTENDERS, UNROLLED))
+    if layer.rows < recorded.rows:
+        faster_loop = min(blocks.LOOPS, key=lambda name: row["contenders"][name]["ms"])
+        report(recorded, (blocks.RAGGEMM, faster_loop, UNROLLED))
+    return rows
+
+
+def run(layers: Iterable[Layer], checks: Checks) -> list[dict[str, Any]]:
+    """All rows of the report, of layers whose models are not mixed."""
+    rows, model, weights = [], None, None
+    for layer in layers:
+        if layer.model != model:
+            model, weights = layer.model, None  # frees the last model's first
+            weights = random_weights(layer)
+        for direction in (FORWARD, BACKWARD) if layer.phase == "prefill" else (FORWARD,):
+            rows += run_case(layer, direction, weights, checks)
+    return rows
+
+
+def _ratio(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.1f}"
+
+
+_COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
+    ("model", lambda row: row["model"]),
+    ("phase", lambda row: row["phase"]),
+    ("direction", lambda row: row["direction"]),
+    ("rows", lambda row: f"{row['rows']} of {row['recorded_rows']}"),
+    ("raggemm ms", lambda row: f"{row['contenders'][blocks.RAGGEMM]['ms']:.1f}"),
+    ("ragged_dot / raggemm", lambda row: _ratio(row["ratio_ragged_dot"])),
+    ("best alternative / raggemm", lambda row: _ratio(row["ratio_best_alternative"])),
+    ("unrolled / raggemm", lambda row: _ratio(row["contenders"][UNROLLED]["ratio"])),
+)
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> str:
+    columns = [[heading, *map(cell, rows)] for heading, cell in _COLUMNS]
+    padded = [[cell.rjust(max(map(len, column))) for cell in column] for column in columns]
+    lines = ["  ".join(line) for line in zip(*padded, strict=True)]
+    if any(row["rows"] < row["recorded_rows"] for row in rows):
+        lines.append(f"fewer rows than recorded: with all of them lax.ragged_dot would need over {LIMITS}")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m raggemm.bench_jax", description=__doc__.splitlines()[0])
+    parser.add_argument("--full", action="store_true", help=f"all models, not only {DEFAULT_MODEL}")
+    parser.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write the report there, as a list of rows")
+    options = parser.parse_args(argv)
+    checks = Checks()
+    rows = run((x for x in recorded_layers() if options.full or x.model == DEFAULT_MODEL), checks)
+    say(f"\n{summary(rows)}\n")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+    for failure in checks.failures:
+        say(failure)
+    say("raggemm bench_jax: FAILED" if checks.failures else f"raggemm bench_jax: OK ({checks.count} comparisons)")
+    return 1 if checks.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
