@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <new>
 
@@ -96,7 +97,7 @@ std::string ToString(const Cpu& cpu) {
       absl::StrCat("cpu: widest ", KernelsFor(cpu.widest).name, ", L2 ", cpu.l2_bytes >> 10, " KiB, kernels' GFLOP/s:");
   for (const IsaKernels* kernels : AllKernels()) {
     const float gflops = cpu.probed_gflops[static_cast<size_t>(kernels->isa)];
-    absl::StrAppend(&text, " ", kernels->name, " ", gflops > 0 ? absl::StrCat(static_cast<int>(gflops + 0.5F)) : "-",
+    absl::StrAppend(&text, " ", kernels->name, " ", gflops > 0 ? absl::StrCat(std::lround(gflops)) : "-",
                     kernels->isa == PreferredIsa(cpu) ? "*" : "");
   }
   return text + "\n";

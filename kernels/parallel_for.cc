@@ -38,8 +38,8 @@ class TileCounter {
   static TileCounter* Take(const Plan& plan, const Body& body) {
     TileCounter* counter = nullptr;
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if ((counter = free_) != nullptr) free_ = counter->next_free_;
+      const std::lock_guard<std::mutex> lock(mutex);
+      if ((counter = free_list) != nullptr) free_list = counter->next_free_;
     }
     if (counter == nullptr) counter = new (std::nothrow) TileCounter;
     if (counter != nullptr) counter->Start(plan, body);
@@ -49,9 +49,9 @@ class TileCounter {
   void AddReference() { references_.fetch_add(1, std::memory_order_relaxed); }
   void Release() {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    next_free_ = free_;
-    free_ = this;
+    const std::lock_guard<std::mutex> lock(mutex);
+    next_free_ = free_list;
+    free_list = this;
   }
 
   // Takes tiles until there are none. Only a claimed tile makes it touch the body: the caller waits for those.
@@ -95,8 +95,8 @@ class TileCounter {
   }
 
   // As many as there were calls at once, at most; a task that starts late may hold one even when the process ends.
-  static constinit std::mutex mutex_;
-  static constinit TileCounter* free_;
+  static constinit std::mutex mutex;
+  static constinit TileCounter* free_list;
 
   int64_t threads_;
   std::atomic<int64_t> references_;
@@ -107,8 +107,8 @@ class TileCounter {
   TileRange ranges_[kMaxThreads];
 };
 
-constinit std::mutex TileCounter::mutex_;
-constinit TileCounter* TileCounter::free_ = nullptr;
+constinit std::mutex TileCounter::mutex;
+constinit TileCounter* TileCounter::free_list = nullptr;
 
 void RunOnPool(TaskPool& pool, int64_t helpers, TileCounter* counter) {
   for (int64_t i = 0; i < helpers; ++i) {

@@ -52,7 +52,7 @@ TEST_P(ForcedIsa, IsInThePlan) {
 
 TEST(Probe, MeasuresWhatTheHostHas) {
   for (Isa isa : kAllIsas) EXPECT_EQ(HostCpu().probed_gflops[static_cast<size_t>(isa)] > 0, HostHas(isa));
-  EXPECT_NE(ToString(HostCpu()).find("*"), std::string::npos);
+  EXPECT_NE(ToString(HostCpu()).find('*'), std::string::npos);
 }
 
 TEST(Probe, TakesTheWidestUnlessANarrowerOneIsClearlyFaster) {
