@@ -1,7 +1,5 @@
 #include "bench/bandwidth.h"
 
-#include <xmmintrin.h>
-
 #include <vector>
 
 #include "bench/team.h"
@@ -49,7 +47,7 @@ void Store(Isa isa, char* begin, int64_t bytes) {
       });
       break;
   }
-  _mm_sfence();
+  asm volatile("sfence" : : : "memory");
 }
 
 double Gbps(double seconds) { return static_cast<double>(kPart) / seconds * 1e-9; }

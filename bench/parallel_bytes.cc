@@ -1,7 +1,5 @@
 #include "bench/parallel_bytes.h"
 
-#include <emmintrin.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -23,16 +21,18 @@ void WidenMatrix(const void* from, const void* to, int64_t elements, int threads
   for (int64_t at = 0; at < elements; at += kChunk) Widen(narrow + at, wide + at, std::min(kChunk, elements - at));
 }
 
-// Non-temporal, as a library that writes gradients which nobody reads soon would.
+// Non-temporal, as a library that writes gradients which nobody reads soon would. Assembly, because only the kernels
+// are compiled for an ISA; words of 8 bytes fill whole lines in the write-combining buffers all the same.
 void ZeroChunk(char* begin, int64_t bytes) {
-  const int64_t before = std::min<int64_t>(bytes, -reinterpret_cast<intptr_t>(begin) & 15);
-  const int64_t vectors = (bytes - before) / 16;
+  constexpr int64_t kWord = sizeof(uint64_t);
+  const int64_t before = std::min<int64_t>(bytes, -reinterpret_cast<intptr_t>(begin) & (kWord - 1));
+  const int64_t end = before + (bytes - before) / kWord * kWord;
   std::memset(begin, 0, before);
-  for (int64_t i = 0; i < vectors; ++i) {
-    _mm_stream_si128(reinterpret_cast<__m128i*>(begin + before + i * 16), _mm_setzero_si128());
+  for (int64_t at = before; at < end; at += kWord) {
+    asm volatile("movnti %1, (%0)" : : "r"(begin + at), "r"(uint64_t{0}) : "memory");
   }
-  std::memset(begin + before + vectors * 16, 0, bytes - before - vectors * 16);
-  _mm_sfence();
+  std::memset(begin + end, 0, bytes - end);
+  asm volatile("sfence" : : : "memory");
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include "ffi/handlers.h"
 
-#include <immintrin.h>
-
 #include <atomic>
 #include <cstring>
 #include <fstream>
@@ -194,12 +192,12 @@ TEST(FloatingPointTest, CallersFlushToZeroIsOffInsideAndBackAfter) {
   for (int64_t i = 0; i < ElementCount(problem.lhs); ++i) StoreRounded(problem.lhs, i, 0x1p-80);
   for (int64_t i = 0; i < ElementCount(problem.rhs); ++i) StoreRounded(problem.rhs, i, 0x1p-60);
   constexpr unsigned kFlush = 0x8040;  // flush to zero, denormals are zero
-  const unsigned before = _mm_getcsr();
-  _mm_setcsr(before | kFlush);
+  const unsigned before = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before | kFlush);
   host::ThreadPool pool(4);
   const host::Error error = call.Run(&pool);
-  const unsigned after = _mm_getcsr();
-  _mm_setcsr(before);
+  const unsigned after = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before);
   ASSERT_EQ(error.message, "");
   EXPECT_EQ(after & kFlush, kFlush);
   EXPECT_EQ(ToDouble(problem.out, 0), 270 * 0x1p-140);

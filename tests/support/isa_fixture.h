@@ -15,22 +15,22 @@ inline constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
 std::string IsaName(Isa isa);
 // What the CPU says, asked without the library.
 bool HostHas(Isa isa);
+std::vector<Isa> HostIsas();
 
 // Those that the CPU has, for tests that loop over them; they count as covered. A program that calls this or has
 // tests of IsaTest ends by printing which ISAs it covered, and fails if that leaves out one that the CPU has.
 std::vector<Isa> CoverHostIsas();
 
-// Skips where the CPU lacks the ISA.
 class IsaTest : public testing::TestWithParam<Isa> {
  protected:
-  void SetUp() override;
+  void SetUp() override;  // the ISA counts as covered
   // On one thread: which threads compute what is the subject of other tests.
   static Options With(Isa isa) { return {.executor = Executor::kSerial, .isa = isa}; }
 };
 
-// RAGGEMM_FOR_EACH_ISA(Fixture): instantiates the tests of a class derived from IsaTest.
-#define RAGGEMM_FOR_EACH_ISA(fixture)                                 \
-  INSTANTIATE_TEST_SUITE_P(Isa, fixture, testing::ValuesIn(kAllIsas), \
+// RAGGEMM_FOR_EACH_ISA(Fixture): instantiates the tests of a class derived from IsaTest, for the ISAs of the CPU.
+#define RAGGEMM_FOR_EACH_ISA(fixture)                                   \
+  INSTANTIATE_TEST_SUITE_P(Isa, fixture, testing::ValuesIn(HostIsas()), \
                            [](const testing::TestParamInfo<Isa>& info) { return IsaName(info.param); })
 
 }  // namespace raggemm::test
