@@ -93,7 +93,7 @@ Strip NextStrip(const Plan& plan, const TilePlace& place, int64_t cols_left) {
   return {cols, narrow, Strip::From::kPacked};
 }
 
-Fetch::Fetch(const Plan& plan, const TilePlace& place, int64_t tile, const Block& block)
+Fetch::Fetch(const Plan& plan, const TilePlace& place, int64_t tile, const Block& block, const Block* next)
     : size_(SizeOf(plan.rhs.dtype)) {
   along_n_ = block.rhs.col_step == 1;
   // Packing a strip transposed takes about as long as a kernel of 8 rows.
@@ -103,18 +103,19 @@ Fetch::Fetch(const Plan& plan, const TilePlace& place, int64_t tile, const Block
   // At least two lines of each row at once: strips that are narrower take turns. Both are powers of two.
   unit_ = std::max(width_, 128 / size_);
 
-  Block next = block;
   int64_t col = place.window.col;
-  if (!NextBlock(plan, place, next)) {
+  Block first;
+  if (next == nullptr) {
     if (tile + 1 >= plan.gemm_tiles) return;
     const TilePlace next_place(plan, tile + 1);
-    if (!FirstBlock(plan, next_place, next)) return;
+    if (!FirstBlock(plan, next_place, first)) return;
+    next = &first;
     col = next_place.window.col;
   }
-  stride_ = (along_n_ ? next.rhs.row_step : next.rhs.col_step) * size_;
-  start_ = next.rhs.data + (next.k * next.rhs.row_step + (col + next.col) * next.rhs.col_step) * size_;
-  rows_ = along_n_ ? next.steps : next.cols;
-  row_bytes_ = (along_n_ ? next.cols : next.steps) * size_;
+  stride_ = (along_n_ ? next->rhs.row_step : next->rhs.col_step) * size_;
+  start_ = next->rhs.data + (next->k * next->rhs.row_step + (col + next->col) * next->rhs.col_step) * size_;
+  rows_ = along_n_ ? next->steps : next->cols;
+  row_bytes_ = (along_n_ ? next->cols : next->steps) * size_;
   const int64_t parts = along_n_ ? parts_ * (unit_ / width_) : parts_;
   rows_per_part_ = (rows_ + parts - 1) / parts;
 }

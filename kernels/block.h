@@ -72,8 +72,9 @@ Strip NextStrip(const Plan& plan, const TilePlace& place, int64_t cols_left);
 // rows of 2048x768 f32, Emerald Rapids, two cores.)
 class Fetch {
  public:
-  // packer_parts: of the parts, those that the packer of a strip fetches.
-  Fetch(const Plan& plan, const TilePlace& place, int64_t tile, const Block& block);
+  // next: the block after `block` in this tile, null behind the last. packer_parts: of the parts, those that the packer
+  // of a strip fetches.
+  Fetch(const Plan& plan, const TilePlace& place, int64_t tile, const Block& block, const Block* next);
   int64_t packer_parts() const { return packer_parts_; }
   Prefetch Part(int64_t col, int64_t index, int64_t count = 1) const;
 

@@ -212,9 +212,9 @@ void RunTile(const Plan& plan, int64_t tile, const Scratch& scratch) {
       lhs_fetch.Aim(plan, place, tile, block);
     }
     const char* panels = PanelsOf(pass, block);
-    const Fetch fetch(plan, place, tile, block);
     Block next = block;
     more = NextBlock(plan, place, next);
+    const Fetch fetch(plan, place, tile, block, more ? &next : nullptr);
     args.k = block.steps;
     args.start = block.start();
     args.finish = block.finish();

@@ -33,8 +33,6 @@ struct Avx2F32 {
     return c;
   }
 
-  template <class E>
-  static constexpr bool kHasPairs = false;
   static Vec LoadPairs(const BFloat16* p) { return _mm256_loadu_ps(reinterpret_cast<const float*>(p)); }
   static Vec First(Vec x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 16)); }
   static Vec Second(Vec x) {
@@ -78,9 +76,6 @@ struct Avx2F32 {
   }
 };
 
-template <>
-inline constexpr bool Avx2F32::kHasPairs<BFloat16> = true;
-
 struct Avx2F64 {
   using Scalar = double;
   using Vec = __m256d;
@@ -107,8 +102,6 @@ struct Avx2F64 {
     asm("vfmadd231pd %2, %1, %0" : "+x"(c) : "x"(a), "x"(b));
     return c;
   }
-  template <class E>
-  static constexpr bool kHasPairs = false;
 
   static Vec Load(const double* p) { return _mm256_loadu_pd(p); }
   static Vec Load(const float* p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }

@@ -37,8 +37,6 @@ struct Avx512F32 {
     return c;
   }
 
-  template <class E>
-  static constexpr bool kHasPairs = false;
   static Vec LoadPairs(const BFloat16* p) { return _mm512_loadu_ps(reinterpret_cast<const float*>(p)); }
   static Vec First(Vec x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 16)); }
   static Vec Second(Vec x) {
@@ -73,9 +71,6 @@ struct Avx512F32 {
   static void StorePartial(Float16* p, Vec x, int n) { _mm256_mask_storeu_epi16(p, Mask(n), Half(x)); }
 };
 
-template <>
-inline constexpr bool Avx512F32::kHasPairs<BFloat16> = true;
-
 struct Avx512F64 {
   using Scalar = double;
   using Vec = __m512d;
@@ -98,8 +93,6 @@ struct Avx512F64 {
     asm("vfmadd231pd %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
     return c;
   }
-  template <class E>
-  static constexpr bool kHasPairs = false;
 
   static Vec Load(const double* p) { return _mm512_loadu_pd(p); }
   static Vec Load(const float* p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }

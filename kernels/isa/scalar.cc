@@ -35,8 +35,6 @@ struct ScalarTraits {
   static Vec Pinned(Vec x) { return x; }
   static Vec FmaInRegisters(Vec a, Vec b, Vec c) { return Fma(a, b, c); }
   template <class E>
-  static constexpr bool kHasPairs = false;
-  template <class E>
   static Vec Load(const E* p) {
     return static_cast<T>(Widen(*p));
   }

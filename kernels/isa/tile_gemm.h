@@ -3,7 +3,7 @@
 //   Scalar, Vec, kWidth (elements of Vec), kRows (tallest tile), kWide[mr] (vectors of a wide tile)
 //   Zero() Broadcast(p) Fma(a,b,c) Add Mul Low(a,b) High(a,b): interleaved halves
 //   FmaInRegisters(a,b,c): Fma that overwrites c and reads no memory; Pinned(v): v, never loaded again
-//   Stream(p, Vec): past the caches; kHasPairs<E>, and with it LoadPairs(const E*), First and Second of each pair as T
+//   Stream(p, Vec): past the caches; where pairs of E fill a T also LoadPairs(const E*), First, Second of each pair
 //   Load(const E*), LoadPartial(const E*, n), Store(E*, Vec), StorePartial(E*, Vec, n) for each element type E
 //
 // Everything is in an unnamed namespace: this code is compiled once per ISA, and an inline function with a public
@@ -164,7 +164,8 @@ template <class V, class E>
 void PackTransposed(const PackArgs& args) {
   using T = typename V::Scalar;
   constexpr int64_t kWidth = V::kWidth;
-  constexpr int64_t kStep = V::template kHasPairs<E> ? 2 * kWidth : kWidth;
+  constexpr bool kPairs = requires(const E* p) { V::LoadPairs(p); };
+  constexpr int64_t kStep = kPairs ? 2 * kWidth : kWidth;
   Prefetch prefetch = args.prefetch;
   const int64_t fetches = (args.width + kWidth - 1) / kWidth * (args.k / kStep);
   const int64_t rows_per_step = fetches == 0 ? 0 : (prefetch.rows + fetches - 1) / fetches;
@@ -179,7 +180,7 @@ void PackTransposed(const PackArgs& args) {
       prefetch.rows -= rows;
       typename V::Vec r[kWidth];
       RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
-        if constexpr (V::template kHasPairs<E>) {
+        if constexpr (kPairs) {
           r[i] = i < left ? V::LoadPairs(src + i * args.src_stride + kk) : V::Zero();
         } else {
           r[i] = i < left ? V::Load(src + i * args.src_stride + kk) : V::Zero();
@@ -188,7 +189,7 @@ void PackTransposed(const PackArgs& args) {
       TransposeBlock<V>(r);
       T* to = dst + kk * args.dst_stride;
       RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
-        if constexpr (V::template kHasPairs<E>) {
+        if constexpr (kPairs) {
           V::Store(to, V::First(r[i]));
           to += args.dst_stride;
           V::Store(to, V::Second(r[i]));

@@ -7,6 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
 class Checks:
     """Counts errors in units of the tolerance, and keeps what was wrong."""
 
@@ -23,6 +27,13 @@ class Checks:
                 self.failures.append(f"{title}, {name}: error is {error:.3g} times the tolerance")
             worst = max(worst, error)
         return worst
+
+    def finish(self, program: str, noun: str) -> int:
+        """Says what was wrong, and on the last line whether anything was. The program's exit code."""
+        for failure in self.failures:
+            say(failure)
+        say(f"{program}: FAILED" if self.failures else f"{program}: OK ({self.count} {noun})")
+        return 1 if self.failures else 0
 
 
 @jax.jit  # as one loop: the gradients of a model's weights have gigabytes

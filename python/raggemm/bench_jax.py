@@ -20,7 +20,7 @@ import jax
 
 from raggemm import _moe_blocks as blocks
 from raggemm._expert_products import Block, loss_of
-from raggemm._moe_checks import Checks, disagreement
+from raggemm._moe_checks import Checks, disagreement, say
 from raggemm._moe_layers import Layer, Weights, random_rows, random_target, random_weights, recorded_layers
 from raggemm._unrolled_block import unrolled_block
 from raggemm._warm_programs import (
@@ -40,10 +40,6 @@ LIMITS = Limits(seconds=8.0, temp_bytes=4 * 2**30)
 # Rows for each active expert in the small run that tells what ragged_dot can afford, which needs the most by far.
 # Gradients take thrice the memory.
 SMALL_RUN_ROWS = {FORWARD: 4, BACKWARD: 1}
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,10 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     say(f"\n{summary(rows)}\n")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
-    for failure in checks.failures:
-        say(failure)
-    say("raggemm bench_jax: FAILED" if checks.failures else f"raggemm bench_jax: OK ({checks.count} comparisons)")
-    return 1 if checks.failures else 0
+    return checks.finish("raggemm bench_jax", "comparisons")
 
 
 if __name__ == "__main__":

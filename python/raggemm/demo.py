@@ -20,7 +20,7 @@ from raggemm import _demo_float64 as oracle
 from raggemm import _moe_blocks as blocks
 from raggemm._demo_backward import backward_products
 from raggemm._expert_products import expert_products, loss_of
-from raggemm._moe_checks import Checks, disagreement
+from raggemm._moe_checks import Checks, disagreement, say
 from raggemm._moe_layers import Layer, Weights, random_rows, random_target, random_weights, recorded_layers
 from raggemm._warm_programs import (
     Limits,
@@ -37,10 +37,6 @@ GRADIENT_MODEL = "qwen3-30b-a3b"
 LIMITS = Limits(seconds=3.0, temp_bytes=4 * 2**30)
 # Rows for each active expert in the small run that tells. A layer with no more than that runs as it is.
 SMALL_RUN_ROWS = 4
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
 
 
 def _checked_forward(title: str, layer: Layer, weights: Weights, checks: Checks) -> tuple[WarmProgram, float]:
@@ -178,10 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     say(f"\n{table(rows)}\n")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
-    for failure in checks.failures:
-        say(failure)
-    say("raggemm demo: FAILED" if checks.failures else f"raggemm demo: OK ({checks.count} checks)")
-    return 1 if checks.failures else 0
+    return checks.finish("raggemm demo", "checks")
 
 
 if __name__ == "__main__":

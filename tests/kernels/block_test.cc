@@ -100,7 +100,7 @@ TEST_F(BlockTest, FetchesTheNextBlock) {
     ASSERT_TRUE(FirstBlock(plan_, place, block));
     next = block;
     ASSERT_TRUE(NextBlock(plan_, place, next));
-    const Fetch fetch(plan_, place, 0, block);
+    const Fetch fetch(plan_, place, 0, block, &next);
     int64_t bytes = 0;
     Strip strip;
     for (int64_t col = 0; col < block.cols; col += strip.cols) {
