@@ -93,15 +93,13 @@ Strip NextStrip(const Plan& plan, const TilePlace& place, int64_t cols_left) {
   return {cols, narrow, Strip::From::kPacked};
 }
 
-Fetch::Fetch(const Plan& plan, const TilePlace& place, int64_t tile, const Block& block, const Block* next)
-    : size_(SizeOf(plan.rhs.dtype)) {
-  along_n_ = block.rhs.col_step == 1;
+Fetch::Fetch(const Plan& plan, const TilePlace& place, int64_t tile, const Block& block, const Block* next) {
+  const bool along_n = block.rhs.col_step == 1;
   // Packing a strip transposed takes about as long as a kernel of 8 rows.
-  packer_parts_ = along_n_ ? 0 : place.rows.each < 8 ? 2 : 1;
+  packer_parts_ = along_n ? 0 : place.rows.each < 8 ? 2 : 1;
   parts_ = packer_parts_ + place.rows.count;
   width_ = NextStrip(plan, place, block.cols).width;
-  // At least two lines of each row at once: strips that are narrower take turns. Both are powers of two.
-  unit_ = std::max(width_, 128 / size_);
+  strips_ = CeilDiv(block.cols, width_);
 
   int64_t col = place.window.col;
   Block first;
@@ -112,25 +110,38 @@ Fetch::Fetch(const Plan& plan, const TilePlace& place, int64_t tile, const Block
     next = &first;
     col = next_place.window.col;
   }
-  stride_ = (along_n_ ? next->rhs.row_step : next->rhs.col_step) * size_;
-  start_ = next->rhs.data + (next->k * next->rhs.row_step + (col + next->col) * next->rhs.col_step) * size_;
-  rows_ = along_n_ ? next->steps : next->cols;
-  row_bytes_ = (along_n_ ? next->cols : next->steps) * size_;
-  const int64_t parts = along_n_ ? parts_ * (unit_ / width_) : parts_;
-  rows_per_part_ = (rows_ + parts - 1) / parts;
+  const int64_t size = SizeOf(plan.rhs.dtype);
+  stride_ = (along_n ? next->rhs.row_step : next->rhs.col_step) * size;
+  start_ = next->rhs.data + (next->k * next->rhs.row_step + (col + next->col) * next->rhs.col_step) * size;
+  rows_ = along_n ? next->steps : next->cols;
+  row_lines_ = CeilDiv((along_n ? next->cols : next->steps) * size, 64);
+  if (along_n && place.recipe.fetch == Recipe::Order::kStrips) {
+    // At least two lines of each row at once: strips that are narrower share them.
+    const int64_t run_cols = std::max(width_, 128 / size);
+    run_lines_ = run_cols * size / 64;
+    strips_per_run_ = run_cols / width_;
+  } else {
+    run_lines_ = row_lines_;
+    strips_per_run_ = strips_;
+  }
 }
 
 Prefetch Fetch::Part(int64_t col, int64_t index, int64_t count) const {
-  int64_t offset = 0, lines = row_bytes_ / 64;
-  if (along_n_) {
-    const int64_t in_unit = col & (unit_ - 1);
-    offset = (col - in_unit) * size_;
-    if (offset >= row_bytes_) return {start_, 0, 0, 0};
-    if (in_unit != 0) index += in_unit / width_ * parts_;
-    lines = unit_ * size_ / 64;
-  }
-  const int64_t begin = index * rows_per_part_;
-  return {start_ + begin * stride_ + offset, stride_, std::min(count * rows_per_part_, rows_ - begin), lines};
+  const int64_t strip = col / width_, column = strip / strips_per_run_;
+  const int64_t run = std::min(run_lines_, row_lines_ - column * run_lines_);
+  if (run <= 0) return {};
+  const int64_t first_strip = column * strips_per_run_;
+  const int64_t lines = rows_ * run, parts = parts_ * std::min(strips_per_run_, strips_ - first_strip);
+  const int64_t part = (strip - first_strip) * parts_ + index;
+  const int64_t begin = lines * part / parts, end = lines * (part + count) / parts;
+  const int64_t row = begin / run, line = begin % run;
+  return {
+      .line = start_ + row * stride_ + (column * run_lines_ + line) * 64,
+      .count = end - begin,
+      .run_left = run - line,
+      .run = run,
+      .skip = stride_ - (run - 1) * 64,
+  };
 }
 
 void LhsFetch::Aim(const Plan& plan, const TilePlace& place, int64_t tile, const Block& block) {

@@ -66,27 +66,23 @@ struct Strip {
 };
 Strip NextStrip(const Plan& plan, const TilePlace& place, int64_t cols_left);
 
-// What is fetched beside the work on a block: with each strip, in equal parts, the strip at the same place in the
-// block that this thread probably computes next, be it of another tile and group. So memory is fetched in the order and
-// at the pace in which it is used. (The next block from its first line to its last: 138 GFLOP/s instead of 166 at 16
-// rows of 2048x768 f32, Emerald Rapids, two cores.)
+// What is fetched beside the work on a block, in equal parts with each strip and row tile: the block that this thread
+// probably computes next, be it of another tile and group. Recipe::fetch says in which order.
 class Fetch {
  public:
-  // next: the block after `block` in this tile, null behind the last. packer_parts: of the parts, those that the packer
-  // of a strip fetches.
+  // next: the block after `block` in this tile, null behind the last. packer_parts: of the parts of a strip, those that
+  // its packer fetches.
   Fetch(const Plan& plan, const TilePlace& place, int64_t tile, const Block& block, const Block* next);
   int64_t packer_parts() const { return packer_parts_; }
   Prefetch Part(int64_t col, int64_t index, int64_t count = 1) const;
 
  private:
   const char* start_ = nullptr;
-  int64_t stride_ = 0;  // bytes
-  int64_t rows_ = 0, row_bytes_ = 0;
-  bool along_n_;
-  int64_t packer_parts_, parts_;
-  int64_t size_;
-  int64_t width_, unit_;  // columns of a strip, and of the strips that share lines
-  int64_t rows_per_part_ = 0;
+  int64_t rows_ = 0, stride_ = 0;          // of the next block as it lies in memory; bytes
+  int64_t row_lines_ = 0, run_lines_ = 1;  // of a row; of the piece of it that is fetched at once
+  int64_t packer_parts_, parts_;           // of a strip
+  int64_t width_;                          // of a strip, columns
+  int64_t strips_, strips_per_run_ = 1;
 };
 
 // What is fetched of lhs, a few lines before each kernel: the rows that the next chain packs, or the next tile's first

@@ -27,12 +27,13 @@ struct Float16 {
 // 256 + K/256 roundings where one chain has K, and a strip of 256 x 32 f32 fills two thirds of a 48 KiB L1.
 inline constexpr int64_t kChain = 256;
 
-// What a kernel or packer fetches into L2 beside its work: some lines of each of some rows of memory.
+// What a kernel or packer fetches into L2, spread evenly over its work: lines of 64 bytes in equal runs.
 struct Prefetch {
-  const char* row;
-  int64_t stride;  // bytes
-  int64_t rows;
-  int64_t lines;
+  const char* line;
+  int64_t count;     // lines
+  int64_t run_left;  // lines from `line` to the end of its run
+  int64_t run;       // lines of a whole run
+  int64_t skip;      // bytes from the last line of a run to the first of the next
 };
 
 // chain[i][j] = start ? +0 : chain[i][j];  for kk < k: chain[i][j] = fma(a[kk][i], b[kk][j], chain[i][j])

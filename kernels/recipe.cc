@@ -36,12 +36,12 @@ constexpr double kBytesPerCycle = 5.5;
 // cycles instead of 256, 13 rows and 64 steps 950 instead of 832).
 constexpr double kCyclesPerCall = 120;
 
-// Shapes of blocks, as many rows of rhs as make up `bytes` over the tile's columns, or over fewer columns. Two blocks,
-// the one that is used and the one that is fetched, touch 48 or 96 pages of 4 KiB in the first two shapes: the first
-// TLB has 64 (Zen 3) or 96 entries (Emerald Rapids). GFLOP/s, 2048x768 f32, two cores of Emerald Rapids: with small,
-// large, and twice as large blocks 164, 148, 111 at 16 rows, 233, 223, 167 at 32; with large, twice as large and deep
-// blocks 212, 163, 174 at 32 rows, 251, 197, 232 at 48, 249, 249, 256 at 512. `translate` is what a shape costs where
-// memory is the limit, as a share of the time to read.
+// Shapes of blocks, as many rows of rhs as make up `bytes` over the tile's columns, or over fewer columns, in equal
+// parts. Two blocks, the one that is used and the one that is fetched, touch 48 or 96 pages of 4 KiB in the first two
+// shapes: the first TLB has 64 (Zen 3) or 96 entries (Emerald Rapids). GFLOP/s, two cores of Emerald Rapids: with
+// small, large and deep blocks 159, 146, 132 at 16 rows of 2048x768 f32, 230, 240, 219 at 32, 230, 263, 271 at 64; with
+// small, medium and deep 191, 204, 165 at 32 rows of 2880x2880 f32, 197, 237, 225 at 48, 191, 201, 212 at 16 of bf16.
+// `translate` is what a shape costs where memory is the limit, as a share of the time to read.
 struct Shape {
   const char* name;
   int64_t bytes;
@@ -51,9 +51,14 @@ struct Shape {
 constexpr Shape kShapes[] = {
     {"small", 96 << 10, kMaxCols, 0},
     {"large", 192 << 10, kMaxCols, 0.1},
-    {"medium", 192 << 10, 1024, 0.25},  // 182 instead of 144 GFLOP/s at 16 rows of 2880x2880 bf16
-    {"deep", 192 << 10, 192, 1.3},      // 64 to 192 columns differ by 2 %, 384 lose 7 %
+    {"medium", 256 << 10, 1024, 0.35},
+    {"deep", 192 << 10, 192, 0.8},  // 64 to 192 columns differ by 2 %, 384 lose 7 %
 };
+
+// GFLOP/s with lines fetched in the order of strips and of rows, two cores of Emerald Rapids: 55 and 50 at 4 rows of
+// 2048x768 f32, 159 and 146 at 16, 220 and 240 at 32, 250 and 271 at 64; 155 and 153 at 8 rows of bf16, 243 and 269 at
+// 32. Memory takes as long as the sums at 23 rows of f32.
+constexpr double kFmaOverMemoryForRows = 1.25;
 
 struct Candidate {
   const Shape* shape;
@@ -63,7 +68,8 @@ struct Candidate {
 using Candidates = std::array<Candidate, 2 * std::size(kShapes)>;
 
 void SetBlock(const Plan& plan, const Shape& shape, int64_t cols, Recipe& recipe) {
-  recipe.block_n = std::min(cols, shape.columns);
+  const int64_t nr = KernelsFor(plan.isa, plan.compute).nr;
+  recipe.block_n = std::min(cols, RoundUp(CeilDiv(cols, CeilDiv(cols, shape.columns)), nr));
   recipe.block_k = kChain;
   while (recipe.block_k > 8 && recipe.block_k * recipe.block_n * SizeOf(plan.rhs.dtype) > shape.bytes) {
     recipe.block_k /= 2;
@@ -98,6 +104,9 @@ Candidates CandidatesFor(const Plan& plan, const Window& window) {
       candidate.recipe.k_inner = false;
       SetBlock(plan, shape, window.cols, candidate.recipe);
       candidate.costs = CostsOf(plan, candidate.recipe, window.rows, shape);
+      candidate.recipe.fetch = candidate.costs.fma > kFmaOverMemoryForRows * candidate.costs.memory
+                                   ? Recipe::Order::kRows
+                                   : Recipe::Order::kStrips;
     }
   }
   return candidates;
@@ -121,6 +130,7 @@ Recipe PackedRecipe(const Plan& plan, const Window& window, int64_t k) {
   recipe.source = Recipe::Source::kPack;
   recipe.block_k = window.rows <= 8 * kernels.max_rows ? kChain / 2 : kChain;
   recipe.block_n = kernels.nr;
+  recipe.fetch = Recipe::Order::kRows;
   recipe.k_inner = plan.mode != RaggedMode::kRaggedK && window.rows * chains <= plan.blocking.m;
   return recipe;
 }

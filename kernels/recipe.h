@@ -19,6 +19,11 @@ struct Recipe {
   int64_t block_k;  // at most kChain
   int64_t block_n;
   bool k_inner;  // blocks follow each other along k, not along the columns; lhs is packed for all chains at once
+  // How the lines of a block are fetched while the one before is computed.
+  enum class Order : uint8_t {
+    kStrips,  // strip after strip: from many rows at once, which gets the most out of memory
+    kRows,    // row after row: few pages at once, which holds up the sums the least
+  } fetch;
 };
 
 // For a tile of so many rows and columns, whose unit contracts over k.

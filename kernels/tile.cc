@@ -9,9 +9,6 @@
 namespace raggemm {
 namespace {
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
-
 // Multiply-adds in the time of one element from or to memory: where compute takes over, measured at 13 (Zen 3) and
 // 21 (Emerald Rapids) rows per group in f32.
 constexpr double kCostOfElement = 16;

@@ -8,6 +8,9 @@
 
 namespace raggemm {
 
+inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
+
 // rows x cols of op(operand) of one group; element (i, j) stands at data + i * row_step + j * col_step elements,
 // one of the steps being 1.
 struct Matrix {

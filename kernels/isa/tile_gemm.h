@@ -21,13 +21,16 @@ namespace {
 
 #define RAGGEMM_UNROLL _Pragma("GCC unroll 32")
 
-inline void FetchLine(const char* p) { __builtin_prefetch(p, 0, 2); }
+inline void FetchLine(Prefetch& prefetch) {
+  __builtin_prefetch(prefetch.line, 0, 2);
+  const bool ends = --prefetch.run_left == 0;
+  prefetch.line += ends ? prefetch.skip : 64;
+  prefetch.run_left = ends ? prefetch.run : prefetch.run_left;
+}
 
-inline void FetchRows(Prefetch& prefetch, int64_t rows) {
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t line = 0; line < prefetch.lines; ++line) FetchLine(prefetch.row + 64 * line);
-    prefetch.row += prefetch.stride;
-  }
+// Fetches so many lines in each of `calls` calls that all calls together fetch prefetch.count, evenly spread.
+inline void FetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
+  for (due += prefetch.count; due >= calls; due -= calls) FetchLine(prefetch);
 }
 
 // One step of the k loop. Tall tiles hold the row of b and walk down a; flat tiles hold the column of a and walk
@@ -97,17 +100,13 @@ void TileGemm(const MicrokernelArgs& args) {
     b += b_stride;
     if constexpr (kExpand) strip += kNr;
   };
-  const auto steps = [&]() __attribute__((always_inline)) { RAGGEMM_UNROLL for (int i = 0; i < kSteps; ++i) step(); };
   Prefetch prefetch = args.prefetch;
   const int64_t blocks = args.k / kSteps;
-  int64_t block = 0;
-  int64_t per_block = 1;
-  while (per_block < kSteps && per_block * blocks < prefetch.rows) per_block *= 2;
-  for (; block < blocks && prefetch.rows > 0; ++block, prefetch.rows -= per_block) {
-    FetchRows(prefetch, per_block);
-    steps();
+  int64_t due = 0;
+  for (int64_t block = 0; block < blocks; ++block) {
+    FetchDue(prefetch, blocks, due);
+    RAGGEMM_UNROLL for (int i = 0; i < kSteps; ++i) step();
   }
-  for (; block < blocks; ++block) steps();
   for (int64_t kk = blocks * kSteps; kk < args.k; ++kk) step();
 
   if (!args.finish) {
@@ -168,16 +167,14 @@ void PackTransposed(const PackArgs& args) {
   constexpr int64_t kStep = kPairs ? 2 * kWidth : kWidth;
   Prefetch prefetch = args.prefetch;
   const int64_t fetches = (args.width + kWidth - 1) / kWidth * (args.k / kStep);
-  const int64_t rows_per_step = fetches == 0 ? 0 : (prefetch.rows + fetches - 1) / fetches;
+  int64_t due = 0;
   for (int64_t j = 0; j < args.width; j += kWidth) {
     const E* src = static_cast<const E*>(args.src) + j * args.src_stride;
     T* dst = static_cast<T*>(args.dst) + j;
     const int64_t left = args.width - j;
     int64_t kk = 0;
     for (; kk + kStep <= args.k; kk += kStep) {
-      const int64_t rows = prefetch.rows < rows_per_step ? prefetch.rows : rows_per_step;
-      FetchRows(prefetch, rows);
-      prefetch.rows -= rows;
+      FetchDue(prefetch, fetches, due);
       typename V::Vec r[kWidth];
       RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
         if constexpr (kPairs) {

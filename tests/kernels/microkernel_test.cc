@@ -92,8 +92,8 @@ class Microkernels : public IsaTest {
     for (int64_t at = 0; tile.expands && at < phase.k * tile.nr; ++at) {
       want_strip[at] = b[at / tile.nr * tile.b_stride + at % tile.nr];
     }
-    // Fetching may point anywhere, and ask for more rows than the kernel has steps.
-    const Prefetch prefetch{.row = nullptr, .stride = 64, .rows = phase.k * random_.Below(3), .lines = 2};
+    // Fetching may point anywhere, and ask for more lines than the kernel has steps.
+    const Prefetch prefetch{.line = nullptr, .count = phase.k * random_.Below(3), .run_left = 1, .run = 2, .skip = 640};
     const bool aligned = reinterpret_cast<uintptr_t>(result.data()) % 64 == 0 && tile.nr % 16 == 0;
     tile.run({.k = phase.k,
               .a = a.data(),
@@ -133,7 +133,7 @@ class Microkernels : public IsaTest {
     const int64_t dst_stride = RoundUp(width, kernels.vector), src_stride = (transposed ? k : width) + 2;
     const int64_t elements = transposed ? (width - 1) * src_stride + k : (k - 1) * src_stride + width;
     const Values src(dtype, elements, random_), dst(compute, k * dst_stride + kernels.vector, random_);
-    const PackArgs args{src.data(), src_stride, k, width, dst.data(), dst_stride, {nullptr, 64, 5, 2}};
+    const PackArgs args{src.data(), src_stride, k, width, dst.data(), dst_stride, {nullptr, 5, 1, 2, 640}};
     (transposed ? kernels.pack_transposed : kernels.pack_rows)[static_cast<int>(dtype)](args);
     for (int64_t kk = 0; kk < k; ++kk) {
       for (int64_t j = 0; j < width; ++j) {
