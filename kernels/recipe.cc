@@ -40,7 +40,7 @@ constexpr double kCyclesPerCall = 120;
 // parts. Two blocks, the one that is used and the one that is fetched, touch 48 or 96 pages of 4 KiB in the first two
 // shapes: the first TLB has 64 (Zen 3) or 96 entries (Emerald Rapids). GFLOP/s, two cores of Emerald Rapids: with
 // small, large and deep blocks 159, 146, 132 at 16 rows of 2048x768 f32, 230, 240, 219 at 32, 230, 263, 271 at 64; with
-// small, medium and deep 191, 204, 165 at 32 rows of 2880x2880 f32, 197, 237, 225 at 48, 191, 201, 212 at 16 of bf16.
+// medium, broad and deep 158, 112, 106 at 16 rows of 2880x2880 f32, 191, 204, 165 at 32, 197, 237, 225 at 48.
 // `translate` is what a shape costs where memory is the limit, as a share of the time to read.
 struct Shape {
   const char* name;
@@ -49,10 +49,8 @@ struct Shape {
   double translate;
 };
 constexpr Shape kShapes[] = {
-    {"small", 96 << 10, kMaxCols, 0},
-    {"large", 192 << 10, kMaxCols, 0.1},
-    {"medium", 256 << 10, 1024, 0.35},
-    {"deep", 192 << 10, 192, 0.8},  // 64 to 192 columns differ by 2 %, 384 lose 7 %
+    {"small", 96 << 10, kMaxCols, 0}, {"large", 192 << 10, kMaxCols, 0.1}, {"medium", 192 << 10, 1024, 0.25},
+    {"broad", 256 << 10, 1024, 0.6},  {"deep", 192 << 10, 192, 1},  // 64 to 192 columns differ by 2 %, 384 lose 7 %
 };
 
 // GFLOP/s with lines fetched in the order of strips and of rows, two cores of Emerald Rapids: 55 and 50 at 4 rows of
