@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/element.h"
+#include "kernels/problem.h"
 
 namespace raggemm::bench {
 namespace {
@@ -27,8 +28,6 @@ std::vector<char> Sequence(DType dtype, DType precision) {
 }
 
 }  // namespace
-
-int64_t SizeOf(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
 Arena::Arena(int64_t bytes, DType dtype, DType precision)
     : bytes_((bytes + kPage - 1) / kPage * kPage),

@@ -13,8 +13,6 @@ namespace raggemm::bench {
 // More than the caches of any CPU that this has been run on.
 inline constexpr int64_t kBeyondCaches = int64_t{512} << 20;
 
-int64_t SizeOf(DType dtype);  // bytes of an element: f16, bf16, f32
-
 // Numbers within [-1,1], the same for any size, so that a case finds the same ones wherever its operands lie. Pages of
 // the ordinary size, as operands have outside of here. Values are rounded to `precision` and stored as `dtype`: an f32
 // arena in the precision of bf16 is the widened bf16 arena.

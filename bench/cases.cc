@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/problem.h"
 
 namespace raggemm::bench {
 namespace {
@@ -113,19 +114,6 @@ std::string Case::Id() const {
 Case Widened(Case c) {
   c.in = DType::kF32;
   return c;
-}
-
-absl::string_view NameOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-      return "f16";
-    case DType::kBF16:
-      return "bf16";
-    case DType::kF32:
-      return "f32";
-    default:
-      return "f64";
-  }
 }
 
 absl::string_view NameOf(Mode mode) {

@@ -33,7 +33,6 @@ struct Case {
 // The same with f32 operands.
 Case Widened(Case c);
 
-absl::string_view NameOf(DType dtype);
 absl::string_view NameOf(Mode mode);
 
 // kQuick: one shape, a few row counts, a few recordings. kDefault: two shapes, f32 and bf16 -> f32, 2 threads, all row

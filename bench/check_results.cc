@@ -6,9 +6,9 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "bench/arena.h"
 #include "bench/grouped_call.h"
 #include "kernels/element.h"
+#include "kernels/problem.h"
 
 namespace raggemm::bench {
 namespace {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/grouped_call.h"
 #include "bench/parallel_bytes.h"
+#include "kernels/problem.h"
 
 namespace raggemm::bench {
 namespace {

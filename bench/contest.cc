@@ -9,6 +9,7 @@
 #include "bench/report.h"
 #include "bench/roofline.h"
 #include "bench/team.h"
+#include "kernels/problem.h"
 
 namespace raggemm::bench {
 namespace {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/problem.h"
+
 namespace raggemm::bench {
 
 SetBytes SetBytesOf(const Case& c) {

@@ -186,8 +186,11 @@ def machine_section(machine: dict) -> str:
     )
     peers = "\n".join(f"- {peer['name']}: {_without_folders(peer['description'])}" for peer in machine.get("peers", []))
     run = f"{machine['compiler']}; {machine['date']}; {machine['selection']} run"
+    overheads = markdown_table(
+        ["median", "us"], [[found["name"], f"{found['microseconds']:.2f}"] for found in machine.get("overheads", [])]
+    )
     return (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['isa']}; {run}.\n\n{limits}\n\n"
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['isa']}; {run}.\n\n{limits}\n\n{overheads}\n\n"
         f"Peers, each with the kernels it chose:\n\n{peers or '- none found'}"
     )
 

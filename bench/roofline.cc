@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "bench/arena.h"
+#include "kernels/problem.h"
 
 namespace raggemm::bench {
 

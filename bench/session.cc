@@ -6,6 +6,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
+#include "bench/overheads.h"
 #include "bench/quiet.h"
 #include "bench/report.h"
 
@@ -48,6 +49,9 @@ Session::Session(std::vector<Case> cases, Selection selection, std::string repor
       start_(std::chrono::steady_clock::now()) {
   *report_.mutable_machine() = DescribeMachine(peers_);
   report_.mutable_machine()->set_selection(NameOf(selection));
+  const absl::StatusOr<std::vector<proto::Overhead>> overheads = MeasureOverheads();
+  status_.Update(overheads.status());
+  if (overheads.ok()) report_.mutable_machine()->mutable_overheads()->Assign(overheads->begin(), overheads->end());
 }
 
 void Session::PrintMachine() const {
@@ -55,6 +59,9 @@ void Session::PrintMachine() const {
   absl::PrintF("%s, %s, %d cores, %d cases\n", machine.cpu(), machine.isa(), machine.cores(), cases_.size());
   for (const proto::Library& peer : machine.peers()) absl::PrintF("peer %s: %s\n", peer.name(), peer.description());
   for (const AbsentPeer& peer : AbsentPeers()) absl::PrintF("no %s: %s\n", peer.name, peer.reason);
+  for (const proto::Overhead& overhead : machine.overheads()) {
+    absl::PrintF("%s: %.2f us\n", overhead.name(), overhead.microseconds());
+  }
   if (!AbsentPeers().empty()) absl::PrintF("./dev bench --peers installs peers\n");
 }
 

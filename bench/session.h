@@ -23,7 +23,7 @@ class Session {
  public:
   Session(std::vector<Case> cases, Selection selection, std::string report_path);
 
-  // CPU and peers, to stdout.
+  // CPU, peers and overheads, to stdout.
   void PrintMachine() const;
 
   // The cases, each once, in their order. The report so far is on disk afterwards.

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ffi/decode.h"
+#include "ffi/huge_pages.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/read_cases.h"
 #include "raggemm/grouped_gemm.h"
@@ -60,7 +61,9 @@ ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::AnyBuffer lhs, ffi::AnyBuffer 
   const absl::StatusOr<Plan> plan = PlanCall(
       {lhs, rhs, {lhs_first, lhs_last, rhs_first, rhs_last, out_first, out_last}, operands, out, workspace, attributes},
       pool);
-  return ToFfiError(plan.ok() ? Run(*plan) : plan.status());
+  if (!plan.ok()) return ToFfiError(plan.status());
+  AdviseHugePages(out->untyped_data(), out->size_bytes());
+  return ToFfiError(Run(*plan));
 }
 
 auto BindExecute() {

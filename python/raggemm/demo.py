@@ -11,32 +11,23 @@ import argparse
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from raggemm import _demo_float64 as oracle
 from raggemm import _moe_blocks as blocks
+from raggemm._affordable_rows import Limits, affordable_layer
 from raggemm._demo_backward import backward_products
 from raggemm._expert_products import expert_products, loss_of
 from raggemm._moe_checks import Checks, disagreement, say
 from raggemm._moe_layers import Layer, Weights, random_rows, random_target, random_weights, recorded_layers
-from raggemm._warm_programs import (
-    Limits,
-    Programs,
-    WarmProgram,
-    affordable_layer,
-    compiled,
-    median_ms,
-    temp_bytes,
-)
+from raggemm._warm_programs import Programs, WarmProgram, compiled, median_ms, temp_bytes
 from raggemm.ops import gmm
 
 GRADIENT_MODEL = "qwen3-30b-a3b"
 LIMITS = Limits(seconds=3.0, temp_bytes=4 * 2**30)
-# Rows for each active expert in the small run that tells. A layer with no more than that runs as it is.
-SMALL_RUN_ROWS = 4
 
 
 def _checked_forward(title: str, layer: Layer, weights: Weights, checks: Checks) -> tuple[WarmProgram, float]:
@@ -69,19 +60,22 @@ def _run_gradients(title: str, layer: Layer, weights: Weights, checks: Checks) -
     return error
 
 
+def _call(name: str, layer: Layer, weights: Weights) -> tuple[Any, ...]:
+    """What a contender runs: (function, *its arguments)."""
+    x, sizes = random_rows(layer)
+    return blocks.blocks(layer.padded_size)[name], x, weights, sizes
+
+
 def _contenders(recorded: Layer, weights: Weights) -> tuple[Layer, Programs]:
     """The layer with the rows that all contenders can afford, and the contenders on it, of the two loops the faster."""
 
-    def warm(layer: Layer, names: Iterable[str]) -> Programs:
-        x, sizes = random_rows(layer)
-        block = blocks.blocks(layer.padded_size)
-        return {name: WarmProgram(block[name], x, weights, sizes) for name in names}
+    def ragged_dot(layer: Layer, weights: Weights) -> tuple[Any, ...]:
+        return _call(blocks.RAGGED_DOT, layer, weights)
 
-    small = recorded.with_rows(SMALL_RUN_ROWS * recorded.active)
-    programs = warm(small, blocks.CONTENDERS)
-    del programs[max(blocks.LOOPS, key=lambda name: programs[name].first_seconds)]
-    affordable = affordable_layer(recorded, small, programs, LIMITS)
-    return affordable, programs if affordable == small else warm(affordable, programs)
+    layer = affordable_layer(recorded, weights, ragged_dot, LIMITS)
+    programs = {name: WarmProgram(*_call(name, layer, weights)) for name in blocks.CONTENDERS}
+    del programs[max(blocks.LOOPS, key=lambda name: programs[name].seconds())]
+    return layer, programs
 
 
 def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> dict[str, Any]:

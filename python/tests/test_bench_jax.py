@@ -9,8 +9,8 @@ import pytest
 from raggemm import _moe_blocks as blocks
 from raggemm import _moe_layers as layers
 from raggemm import _one_expert, bench_jax
+from raggemm._affordable_rows import Limits
 from raggemm._moe_checks import Checks
-from raggemm._warm_programs import Limits
 
 # An idle expert first, last and in between; the largest size is padded by 3.
 PREFILL = layers.Layer(bench_jax.DEFAULT_MODEL, "prefill", hidden=16, intermediate=24, sizes=(0, 5, 13, 0, 1, 0))
@@ -18,7 +18,7 @@ DECODE = dataclasses.replace(PREFILL, phase="decode", sizes=(0, 1, 2, 0, 1, 0))
 OTHER_MODEL = dataclasses.replace(DECODE, model="tiny", intermediate=8)
 FIELDS = [
     *("model", "phase", "direction", "rows", "recorded_rows", "active", "experts", "contenders"),
-    *("ratio_ragged_dot", "ratio_best_alternative"),
+    *("ratio_ragged_dot", "ratio_unrolled", "ratio_best_alternative"),
 ]
 EVERYBODY = [*blocks.CONTENDERS, bench_jax.UNROLLED]
 
@@ -48,6 +48,7 @@ def test_prints_a_report_and_writes_it(run_bench):
         assert (row["active"], row["experts"], list(row["contenders"])) == (3, 6, EVERYBODY)
         ms = {name: of["ms"] for name, of in row["contenders"].items()}
         assert row["ratio_ragged_dot"] == ms[blocks.RAGGED_DOT] / ms[blocks.RAGGEMM]
+        assert row["ratio_unrolled"] == ms[bench_jax.UNROLLED] / ms[blocks.RAGGEMM]
         best = min(ms[name] for name in (*blocks.LOOPS, blocks.EINSUM))
         assert row["ratio_best_alternative"] == best / ms[blocks.RAGGEMM]
         for name, of in row["contenders"].items():
@@ -79,6 +80,8 @@ def test_reduced_rows_are_followed_by_all_rows(run_bench):
     ]
     for reduced, full in zip(rows[::2], rows[1::2], strict=True):
         ms = {name: reduced["contenders"][name]["ms"] for name in blocks.LOOPS}
+        assert list(reduced["contenders"]) == list(blocks.CONTENDERS)
+        assert reduced["ratio_ragged_dot"] > 0 and reduced["ratio_unrolled"] is None
         assert list(full["contenders"]) == [blocks.RAGGEMM, min(ms, key=ms.get), bench_jax.UNROLLED]
         assert full["ratio_ragged_dot"] is None and full["ratio_best_alternative"] > 0
     assert any("fewer rows" in line for line in lines)

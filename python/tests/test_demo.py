@@ -12,8 +12,8 @@ from raggemm import _demo_float64 as checks
 from raggemm import _moe_blocks as blocks
 from raggemm import _moe_layers as layers
 from raggemm import _padded_blocks as padded_blocks
-from raggemm import _warm_programs as timing
 from raggemm import demo
+from raggemm._affordable_rows import Limits
 from raggemm._moe_checks import disagreement
 from raggemm.ops import gmm, tgmm
 
@@ -41,8 +41,7 @@ def run_demo(monkeypatch, tmp_path, capsys):
 
 
 def test_prints_a_table_and_writes_it(run_demo, monkeypatch):
-    monkeypatch.setattr(demo, "SMALL_RUN_ROWS", 100)
-    monkeypatch.setattr(demo, "LIMITS", timing.Limits(1000.0, 2**30))
+    monkeypatch.setattr(demo, "LIMITS", Limits(1000.0, 2**30))
     code, lines, [row] = run_demo(TINY)
     assert (code, lines[-1]) == (0, f"raggemm demo: OK ({FORWARD_CHECKS + GRADIENT_CHECKS} checks)")
     assert list(row) == FIELDS
@@ -56,7 +55,7 @@ def test_prints_a_table_and_writes_it(run_demo, monkeypatch):
 
 
 def test_says_when_a_row_is_reduced(run_demo, monkeypatch):
-    monkeypatch.setattr(demo, "LIMITS", timing.Limits(1000.0, 1))
+    monkeypatch.setattr(demo, "LIMITS", Limits(1000.0, 1))
     code, lines, [row] = run_demo(FORWARD_ONLY)
     assert (code, lines[-1]) == (0, f"raggemm demo: OK ({FORWARD_CHECKS + ALL_ROWS_CHECKS} checks)")
     assert (row["reduced"], row["rows"], row["active"]) == (True, 3, 3)
@@ -109,20 +108,6 @@ def test_fewer_rows_keep_every_active_expert(rows):
     assert all(a <= b for a, b in zip(reduced.sizes, TINY.sizes, strict=True))
     assert max(3, rows - 3) <= reduced.rows <= max(3, rows) or reduced == TINY
     assert (reduced == TINY) == (rows >= TINY.rows)
-
-
-def test_affordable_rows():
-    gib = 2**30
-
-    def affordable(rows, small_rows, seconds, temp_bytes):
-        needs, limits = timing.Limits(seconds, temp_bytes), timing.Limits(3.0, 4 * gib)
-        return timing.affordable_rows(rows, small_rows, needs, limits)
-
-    assert affordable(1000, 100, seconds=0.3, temp_bytes=0) == 1000
-    assert affordable(1000, 100, seconds=0.6, temp_bytes=0) == 500
-    assert affordable(1000, 100, seconds=0.6, temp_bytes=2 * gib) == 200
-    assert affordable(100, 100, seconds=2.9, temp_bytes=4 * gib) == 100
-    assert affordable(100, 100, seconds=6.0, temp_bytes=4 * gib) == 50
 
 
 def test_errors_are_in_units_of_the_tolerance():

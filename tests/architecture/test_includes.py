@@ -39,6 +39,7 @@ RULES = [
     # reference.h is the oracle, element.h the number formats it reads.
     (r"ffi/host/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"ffi/.*"', r'"kernels/(reference|element)\.h"']),
     (r"ffi/handlers\.h", ["<stdint.h>", '"xla/ffi/api/c_api.h"']),  # C, for whoever registers the call by hand
+    (r"ffi/huge_pages\.cc", [STD, r'"ffi/\w+\.h"', r"<sys/mman\.h>"]),
     (r"ffi/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"ffi/\w+\.h"', r'"xla/ffi/api/\w+\.h"']),
     (r"(tests|bench)/.*", [r".*"]),
 ]

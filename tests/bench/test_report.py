@@ -56,6 +56,7 @@ def _report(cases, isa="avx2"):
         "date": "2026-01-01",
         "selection": "default",
         "limits": [{"threads": 2, "fma_gflops": 200.0, "read_gbps": 30.0, "store_gbps": 40.0}],
+        "overheads": [{"name": "custom call, empty problem", "microseconds": 1.234}],
         "peers": [{"name": "fast", "description": "core new; fast 1.2; /opt/somewhere/libfast.so.1"}],
     }
     return {"machine": machine, "cases": cases}
@@ -124,6 +125,7 @@ def test_report_has_tables_pictures_and_failures(tmp_path):
     path = bench_report.write_report(_report(cases), tmp_path, "some")
     text = path.read_text()
     assert "- fast: core new; fast 1.2; libfast.so.1" in text
+    assert "| custom call, empty problem | 1.23 |" in text
     assert "## Forward, 4 to 16 rows" in text
     assert "wrong/own, 2048x768/rows8 f32 → f32, forward, 2t: out[0] is 1, expected 2" in text
     assert "failed" in text

@@ -1,0 +1,142 @@
+// What a call that is not the first takes from the system: nothing.
+#include "kernels/scratch.h"
+
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "gtest/gtest.h"
+#include "kernels/problem.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/problem_spec.h"
+
+namespace {
+
+std::atomic<int64_t> allocations{0};
+
+void* Counted(void* memory) {
+  ++allocations;
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+// The other standard forms call these. Not inlined, or GCC sees free() called on what came from a new.
+#define RAGGEMM_NOINLINE __attribute__((noinline))
+RAGGEMM_NOINLINE void* operator new(size_t bytes) { return Counted(std::malloc(bytes)); }
+RAGGEMM_NOINLINE void* operator new(size_t bytes, std::align_val_t alignment) {
+  void* memory = nullptr;
+  return Counted(posix_memalign(&memory, static_cast<size_t>(alignment), bytes) == 0 ? memory : nullptr);
+}
+RAGGEMM_NOINLINE void operator delete(void* memory) noexcept { std::free(memory); }
+RAGGEMM_NOINLINE void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+RAGGEMM_NOINLINE void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+RAGGEMM_NOINLINE void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+#undef RAGGEMM_NOINLINE
+
+// In place of the C library's, which pack buffers come from.
+extern "C" void* aligned_alloc(size_t alignment, size_t bytes) {
+  ++allocations;
+  void* memory = nullptr;
+  return posix_memalign(&memory, alignment, bytes) == 0 ? memory : nullptr;
+}
+
+namespace raggemm::test {
+namespace {
+
+struct Taken {
+  int64_t faults = std::numeric_limits<int64_t>::max(), allocations = std::numeric_limits<int64_t>::max();
+};
+
+int64_t MinorFaults() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);  // of all threads
+  return usage.ru_minflt;
+}
+
+// The least of several calls: the system may take a page away and fault it in again at any time, but what the call
+// itself takes, it takes every time.
+Taken TakenByWarm(absl::FunctionRef<void()> call) {
+  constexpr int kCold = 3, kWarm = 5;
+  for (int i = 0; i < kCold; ++i) call();
+  Taken taken;
+  for (int i = 0; i < kWarm; ++i) {
+    const int64_t faults = MinorFaults(), allocated = allocations;
+    call();
+    taken.allocations = std::min(taken.allocations, allocations - allocated);
+    taken.faults = std::min(taken.faults, MinorFaults() - faults);
+  }
+  return taken;
+}
+
+TEST(TakenByWarm, FindsAllocationsAndFaults) {
+  const Taken taken = TakenByWarm([] {
+    const auto number = std::make_unique<volatile int>(1);
+    constexpr size_t kBytes = 1 << 16;
+    void* fresh = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *static_cast<volatile char*>(fresh) = 1;
+    munmap(fresh, kBytes);
+  });
+  EXPECT_EQ(taken.allocations, 1);
+  EXPECT_GE(taken.faults, 1);
+}
+
+class ScratchTest : public IsaTest {
+ protected:
+  void ExpectNothingTaken(const ProblemSpec& spec) {
+    TestProblem test(spec);
+    const WorkspaceCoefficients size = WorkspaceSizeFor(DimsArrays(test.problem).count());
+    std::vector<int64_t> workspace(size.constant + size.per_group * spec.groups);
+    for (const Executor executor : {Executor::kSerial, Executor::kOpenMp}) {
+      const Options options{.executor = executor, .isa = GetParam(), .threads = 2};
+      absl::Status status;
+      const Taken taken = TakenByWarm([&] {
+        const absl::StatusOr<Plan> plan = MakePlan(test.problem, options, absl::MakeSpan(workspace));
+        status.Update(plan.ok() ? raggemm::Run(*plan) : plan.status());
+      });
+      ASSERT_EQ(status, absl::OkStatus());
+      EXPECT_EQ(taken.allocations, 0) << Describe(spec);
+      EXPECT_EQ(taken.faults, 0) << Describe(spec);
+    }
+  }
+};
+RAGGEMM_FOR_EACH_ISA(ScratchTest);
+
+TEST_P(ScratchTest, WarmForward) {
+  ProblemSpec spec{.groups = 5, .m = 60, .n = 260, .k = 300, .sizes = {1, 6, 0, 16, 33}};
+  for (bool rhs_flipped : {false, true}) {
+    for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+      spec.rhs_flipped = rhs_flipped;
+      spec.lhs = spec.rhs = spec.out = dtype;
+      ExpectNothingTaken(spec);
+    }
+  }
+}
+
+TEST_P(ScratchTest, WarmWeightGradient) {
+  ProblemSpec spec{.mode = RaggedMode::kRaggedK, .groups = 4, .m = 100, .n = 96, .k = 320, .sizes = {270, 0, 1, 40}};
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    spec.out = dtype;
+    ExpectNothingTaken(spec);
+  }
+}
+
+TEST_P(ScratchTest, WarmWithEverythingThatIsOptional) {
+  ProblemSpec spec{.groups = 3, .m = 70, .n = 90, .k = 280, .sizes = {40, 0, 9}};
+  spec.c = spec.bias = spec.alpha = spec.beta = true;
+  ExpectNothingTaken(spec);
+}
+
+}  // namespace
+}  // namespace raggemm::test
