@@ -1,12 +1,12 @@
 """maxtext: gmm and tgmm of maxtext.kernels.megablox, drop-in by assignment.
 
     from maxtext.kernels import megablox
-    megablox.gmm = raggemm.compat.maxtext.gmm                           # what maxtext.layers.moe calls
-    megablox.ops.gmm = raggemm.compat.maxtext.gmm                       # the same, or
-    megablox.backend.gmm, megablox.backend.tgmm = maxtext.gmm, maxtext.tgmm  # below maxtext's own gradients
+    from raggemm.compat import maxtext
+    megablox.gmm = maxtext.gmm  # what the MoE layer calls
+    megablox.backend.gmm, megablox.backend.tgmm = maxtext.gmm, maxtext.tgmm  # or: under maxtext's own gradients
 
-gmm has the arguments of ops.gmm, in its order, and backend.gmm's varying_axes; tgmm those of backend.tgmm. Semantics are
-those of the path that maxtext takes with megablox=True and no quantization. Deliberate differences:
+gmm has the arguments of ops.gmm, in its order, and backend.gmm's varying_axes; tgmm those of backend.tgmm. Semantics
+are those without quantization. Deliberate differences:
 
 - Everything that the docstring of raggemm.compat.megablox lists.
 - group_offset and existing_out hold whatever else is set; there use_tokamax_backend drops existing_out, and without
@@ -86,7 +86,7 @@ def gmm(
       lhs_vma_axes, varying_axes: axes of the enclosing shard_map along which the result varies, besides those along
         which an operand does.
       partial_sum: [m, n] of preferred_element_type, added to the result. Not together with existing_out.
-      interpret, use_tokamax_backend, use_gmm_v2, use_gmm_v2_heuristic_tiling: which kernel maxtext runs; without effect.
+      interpret, use_tokamax_backend, use_gmm_v2, use_gmm_v2_heuristic_tiling: which kernel maxtext runs; no effect.
       weight_gather_axes: for quantized weights only, there too; without effect.
       rhs_vma_axes: without effect, as the gradient of rhs varies along the axes along which rhs does.
 
