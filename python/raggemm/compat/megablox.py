@@ -6,7 +6,7 @@ Semantics are those of that package's gmm.py, and of its ops.py, whose gmm adds 
 - m need not be a multiple of the tile. tiling has no effect: a tuple, a LutFn, which is not called, and None, which is
   a ValueError there, give the same bits.
 - lhs and rhs may also be float16 and float64, group_sizes also int64 and uint32, group_offset also of shape (1,), and
-  tgmm has derivatives.
+  both functions have every derivative.
 - The gradient of gmm's existing_out is zero on the overwritten rows; there it is the whole cotangent.
 """
 
