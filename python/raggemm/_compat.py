@@ -1,5 +1,7 @@
 """Everything that differs between the versions of jax that are supported, 0.8.1 and later."""
 
+from collections.abc import Iterable
+
 import jax
 from jax import lax
 from jax.sharding import PartitionSpec
@@ -18,6 +20,12 @@ def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     return lax.pvary(x, axes)
 
 
+def varying(x: jax.Array, axes: Iterable[str]) -> jax.Array:
+    """x, which to the enclosing shard_map may differ between devices along `axes`, if it did not before."""
+    missing = frozenset(axes) - _varying_axes(x)
+    return _vary(x, tuple(sorted(missing))) if missing else x
+
+
 def _gathered(x: jax.Array) -> jax.Array:
     """x without the sharding that an explicit mesh gave it."""
     if all(axis is None for axis in jax.typeof(x).sharding.spec):
@@ -33,8 +41,5 @@ def aligned(arrays: list[jax.Array]) -> list[jax.Array]:
     of a sharded one.
     """
     arrays = [_gathered(x) for x in arrays]
-    varying = [_varying_axes(x) for x in arrays]
-    union = frozenset().union(*varying)
-    return [
-        x if union == axes else _vary(x, tuple(sorted(union - axes))) for x, axes in zip(arrays, varying, strict=True)
-    ]
+    union = frozenset().union(*map(_varying_axes, arrays))
+    return [varying(x, union) for x in arrays]

@@ -14,7 +14,7 @@ from raggemm._grouped_gemm import grouped_gemm
 from raggemm._operands import GroupedTensor, float_array, integer_array
 
 
-def _checked_matrices(error: type[Exception], lhs: Any, rhs: Any, group_sizes: Any, ranks: tuple[int, int], axes):
+def checked_matrices(error: type[Exception], lhs: Any, rhs: Any, group_sizes: Any, ranks: tuple[int, int], axes):
     """The arrays, of the ranks that the origin demands and contracted over `axes`; `error` where they are not."""
     lhs, rhs = float_array("lhs", lhs), float_array("rhs", rhs)
     group_sizes = integer_array("group_sizes", group_sizes)
@@ -37,6 +37,14 @@ def _accumulation(existing_out: Any, dtype: Any, beta: float) -> dict[str, Any]:
     if existing_out.dtype != jax.dtypes.canonicalize_dtype(dtype):
         raise ValueError(f"existing_out: dtype is {existing_out.dtype}, must be preferred_element_type {dtype}")
     return {"c": existing_out, "beta": beta}
+
+
+def gmm_with(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool, **options: Any) -> jax.Array:
+    """gmm with options of grouped_gemm, for front ends whose accumulation is not megablox'."""
+    k_axis = 2 if transpose_rhs else 1
+    lhs, rhs, group_sizes = checked_matrices(ValueError, lhs, rhs, group_sizes, (2, 3), (1, k_axis))
+    rows = GroupedTensor(lhs, first_dims=group_sizes)
+    return grouped_gemm(rows, rhs, contracting_dims=((1,), (k_axis,)), **options)
 
 
 def gmm(
@@ -70,12 +78,11 @@ def gmm(
       [m, n].
     """
     del tiling, interpret
-    k_axis = 2 if transpose_rhs else 1
-    lhs, rhs, group_sizes = _checked_matrices(ValueError, lhs, rhs, group_sizes, (2, 3), (1, k_axis))
-    return grouped_gemm(
-        GroupedTensor(lhs, first_dims=group_sizes),
+    return gmm_with(
+        lhs,
         rhs,
-        contracting_dims=((1,), (k_axis,)),
+        group_sizes,
+        transpose_rhs,
         group_offset=group_offset,
         preferred_element_type=preferred_element_type,
         **_accumulation(existing_out, preferred_element_type, beta=0.0),
@@ -109,7 +116,7 @@ def tgmm(
       [num_actual_groups, k, n].
     """
     del tiling, interpret
-    lhs, rhs, group_sizes = _checked_matrices(ValueError, lhs, rhs, group_sizes, (2, 2), (1, 0))
+    lhs, rhs, group_sizes = checked_matrices(ValueError, lhs, rhs, group_sizes, (2, 2), (1, 0))
     return grouped_gemm(
         GroupedTensor(lhs, last_dims=group_sizes),
         GroupedTensor(rhs, first_dims=group_sizes),
@@ -154,7 +161,7 @@ def ragged_dot(
       [m, n].
     """
     del precision
-    lhs, rhs, group_sizes = _checked_matrices(TypeError, lhs, rhs, group_sizes, (2, 3), (1, 1))
+    lhs, rhs, group_sizes = checked_matrices(TypeError, lhs, rhs, group_sizes, (2, 3), (1, 1))
     groups, sizes = rhs.shape[0], group_sizes.shape[0]
     if groups > sizes or (groups != sizes and group_offset is None):
         raise TypeError(f"rhs has {groups} groups, but group_sizes has {sizes}")

@@ -1,0 +1,275 @@
+"""raggemm.compat.ejkernel: its signatures, what its kernels for CPU compute, and its registry."""
+
+import dataclasses
+import functools
+import inspect
+import sys
+import types
+
+import front_end_checks as checks
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import oracle
+import pytest
+from front_end_checks import check_errors
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+from raggemm import GroupedTensor
+from raggemm.compat import ejkernel, megablox
+
+SIZES = np.array([3, 0, 2, 4], np.int32)
+M, K, N, G = 12, 5, 6, 4
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+LHS, RHS, COLS, OUT = random(M, K), random(G, K, N, seed=1), random(M, N, seed=2), random(M, N, seed=3)
+BIAS = random(G, 1, N, seed=4)
+
+
+def expected(**options):
+    rows = GroupedTensor(LHS, first_dims=SIZES)
+    return oracle.grouped_gemm(rows, GroupedTensor(RHS), contracting_dims=((1,), (1,)), **options)
+
+
+def test_positional_and_keyword_arguments():
+    parameters = inspect.signature(ejkernel.grouped_matmul).parameters.values()
+    kinds = {kind: [p.name for p in parameters if p.kind is kind] for kind in inspect._ParameterKind}
+    assert kinds[inspect.Parameter.POSITIONAL_ONLY] == ["lhs", "rhs", "group_sizes", "group_offset", "existing_out"]
+    assert kinds[inspect.Parameter.POSITIONAL_OR_KEYWORD] == []
+    assert {"preferred_element_type", "transpose_rhs", "precision", "cfg", "mesh"} <= set(
+        kinds[inspect.Parameter.KEYWORD_ONLY]
+    )
+    with pytest.raises(TypeError, match="positional-only"):
+        ejkernel.grouped_matmul(lhs=LHS, rhs=RHS, group_sizes=SIZES)
+    with pytest.raises(TypeError, match="positional"):
+        ejkernel.grouped_matmul(LHS, RHS, SIZES, None, None, jnp.float32)
+
+
+def test_grouped_matmul():
+    expected().check(ejkernel.grouped_matmul(LHS, RHS, SIZES))
+    transposed = ejkernel.grouped_matmul(LHS, RHS.swapaxes(1, 2), SIZES, transpose_rhs=True)
+    expected().check(transposed)
+    for dtype in (None, np.float32, ml_dtypes.bfloat16):
+        got = ejkernel.grouped_matmul(LHS, RHS, SIZES, preferred_element_type=dtype)
+        assert got.dtype == (dtype or np.float32)
+
+
+def test_existing_out_is_added():
+    """As ejkernel's kernel for CPU does: the result of ragged_dot plus existing_out, in the dtype of the result."""
+    got = ejkernel.grouped_matmul(LHS, RHS, SIZES, None, OUT)
+    expected(c=OUT, beta=np.ones(G)).check(got)
+    np.testing.assert_allclose(got, jax.lax.ragged_dot(LHS, RHS, SIZES) + OUT, rtol=1e-5, atol=1e-5)
+    half = OUT.astype(np.float16)
+    np.testing.assert_array_equal(
+        ejkernel.grouped_matmul(LHS, RHS, SIZES, None, half),
+        ejkernel.grouped_matmul(LHS, RHS, SIZES, None, half.astype(np.float32)),
+    )
+    gradient = jax.grad(lambda c: jnp.vdot(COLS, ejkernel.grouped_matmul(LHS, RHS, SIZES, None, c)))(OUT)
+    np.testing.assert_array_equal(gradient, COLS)
+
+
+def test_group_offset():
+    rows = GroupedTensor(LHS, first_dims=SIZES)
+    want = oracle.grouped_gemm(rows, GroupedTensor(RHS[:2]), contracting_dims=((1,), (1,)), group_offset=2)
+    for offset in (jnp.int32(2), jnp.array([2], jnp.int32)):
+        want.check(ejkernel.grouped_matmul(LHS, RHS[:2], SIZES, offset))
+
+
+def test_bias_of_v3():
+    got = ejkernel.grouped_matmul(LHS, RHS, SIZES, None, OUT, rhs_bias=BIAS, use_v3=True)
+    expected(c=OUT, beta=np.ones(G), bias=BIAS[:, 0]).check(got)
+    gradient = jax.grad(lambda b: ejkernel.grouped_matmul(LHS, RHS, SIZES, rhs_bias=b, use_v3=True).sum())(BIAS)
+    np.testing.assert_array_equal(gradient, np.broadcast_to(SIZES[:, None, None], BIAS.shape))
+
+
+def test_transposed_grouped_matmul():
+    rows, cols = (GroupedTensor(x, first_dims=SIZES) for x in (LHS, COLS))
+    want = functools.partial(oracle.grouped_gemm, rows, cols, contracting_dims=((0,), (0,)))
+    want().check(ejkernel.transposed_grouped_matmul(LHS.T, COLS, SIZES))
+    existing = random(2, K, N, seed=5)
+    got = ejkernel.transposed_grouped_matmul(
+        LHS.T, COLS, SIZES, jnp.float32, (8, 8, 8), jnp.int32(1), 2, existing, True
+    )
+    want(group_offset=1, num_actual_groups=2, c=existing).check(got)
+
+
+def test_arguments_without_effect():
+    want = ejkernel.grouped_matmul(LHS, RHS, SIZES)
+    cfg = types.SimpleNamespace(block_m=128, platform="auto")
+    for options in (
+        {"interpret": True, "do_padding": False, "use_v2": True},
+        {"platform": "xla", "cfg": cfg, "use_v3": True},
+        {"precision": None},
+        {"precision": "highest"},
+        {"precision": (jax.lax.Precision.HIGH, "bfloat16")},
+    ):
+        np.testing.assert_array_equal(ejkernel.grouped_matmul(LHS, RHS, SIZES, **options), want)
+
+
+def test_shard_map():
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    sizes = np.array([1, 0, 2, 0], np.int32)
+    specs = {"in_specs": (P("x"), P(), P()), "out_specs": P("x")}
+    got = ejkernel.grouped_matmul(LHS, RHS, sizes, mesh=mesh, **specs)
+    want = np.concatenate([ejkernel.grouped_matmul(part, RHS, sizes) for part in np.split(LHS, 4)])
+    np.testing.assert_array_equal(got, want)
+    # The contraction divided among devices, its parts summed by the callback.
+    lhs, rhs = random(M, 8), random(G, 8, N)
+    got = ejkernel.grouped_matmul(
+        lhs,
+        rhs,
+        SIZES,
+        out_shard_callback=lambda out: jax.lax.psum(out, "x"),
+        mesh=mesh,
+        in_specs=(P(None, "x"), P(None, "x"), P()),
+        out_specs=P(),
+    )
+    np.testing.assert_allclose(got, ejkernel.grouped_matmul(lhs, rhs, SIZES), rtol=1e-5, atol=1e-5)
+
+
+def test_metadata_is_that_of_megablox():
+    assert ejkernel.make_group_metadata is megablox.make_group_metadata
+
+
+@pytest.mark.parametrize(
+    "f, want, lhs, rhs",
+    [
+        (ejkernel.grouped_matmul, checks.einsum_gmm, checks.LHS, checks.RHS),
+        (
+            ejkernel.transposed_grouped_matmul,
+            checks.einsum_tgmm_transposed,
+            checks.LHS.T,
+            checks.COLS,
+        ),
+    ],
+    ids=["grouped_matmul", "transposed_grouped_matmul"],
+)
+def test_transforms(f, want, lhs, rhs):
+    checks.check(f, want, lhs, rhs, checks.SHORT)
+
+
+def matmul(*args, **options):
+    return ejkernel.grouped_matmul(LHS, RHS, SIZES, *args, **options)
+
+
+SCALE = np.ones((G, 1, 1, N), np.float32)
+ERRORS = [
+    (lambda: matmul(use_v3=True, rhs_scale=SCALE), NotImplementedError, r"rhs_scale is given, of shape \(4, 1, 1, 6\)"),
+    (lambda: matmul(rhs_bias=BIAS), ValueError, "rhs_scale and rhs_bias are for use_v3=True"),
+    (lambda: matmul(rhs_scale=SCALE, use_v2=True), ValueError, "rhs_scale and rhs_bias are for use_v3=True"),
+    (lambda: matmul(use_v2=True, use_v3=True), ValueError, "use_v2 and use_v3 are both set"),
+    (lambda: matmul(use_v3=True, rhs_bias=BIAS[:, 0]), ValueError, r"rhs_bias: shape is \(4, 6\), must be \[num_gr"),
+    (lambda: matmul(use_v3=True, rhs_bias=BIAS[:2]), ValueError, r"bias: shape is \(2, 6\), must be \(4, 6\)"),
+    (lambda: matmul(platform="pallas"), NotImplementedError, "platform is 'pallas', must be None"),
+    (
+        lambda: matmul(cfg=types.SimpleNamespace(platform="triton")),
+        NotImplementedError,
+        "platform is 'triton', must be None",
+    ),
+    (lambda: matmul(precision="BF16_BF16_F32"), NotImplementedError, "precision is BF16_BF16_F32, must be None"),
+    (
+        lambda: matmul(precision=jax.lax.DotAlgorithmPreset.BF16_BF16_F32),
+        NotImplementedError,
+        "precision is .*BF16_BF16_F32, must be None",
+    ),
+    (lambda: matmul(out_specs=P()), ValueError, "must be given together, but there is no mesh, in_specs(?!,)"),
+    (lambda: matmul(out_shard_callback=abs), ValueError, "there is no mesh, in_specs, out_specs"),
+    (lambda: matmul(None, OUT[1:]), ValueError, r"c: shape is \(11, 6\), must be out's \(12, 6\)"),
+    (lambda: matmul(None, OUT.astype(int)), TypeError, "existing_out: dtype is int32"),
+    (lambda: matmul(preferred_element_type=np.int32), TypeError, "preferred_element_type: dtype is int32"),
+    (lambda: matmul(transpose_rhs=True), ValueError, "contracted, but differ: 5 and 6"),
+]
+
+
+@pytest.mark.parametrize("call, error, message", ERRORS, ids=range(len(ERRORS)))
+def test_errors(call, error, message):
+    check_errors(call, error, message)
+
+
+class Registry:
+    """What register() uses of ejkernel's kernel_registry: the highest priority wins."""
+
+    @dataclasses.dataclass
+    class Kernel:
+        function: object
+        priority: int
+
+    def __init__(self, **kernels):
+        self.kernels = {name: [self.Kernel(function, 0)] for name, function in kernels.items()}
+
+    def list_algorithms(self):
+        return sorted(self.kernels)
+
+    def register(self, algorithm, platform, backend, priority=0):
+        assert (platform, backend) == ("xla", "any")
+
+        def add(function):
+            self.kernels[algorithm].append(
+                self.Kernel(functools.wraps(function)(lambda *a, **k: function(*a, **k)), priority)
+            )
+            return function
+
+        return add
+
+    def get(self, algorithm, platform, backend):
+        assert (platform, backend) == ("xla", "any")
+        return max(self.kernels[algorithm], key=lambda kernel: kernel.priority).function
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    def own(lhs, rhs, group_sizes, **options):
+        return "ejkernel's own"
+
+    registry = Registry(grouped_matmul=own, grouped_matmulv2=own, attention=own)
+    module = types.ModuleType("ejkernel.kernels._registry")
+    module.kernel_registry = registry
+    monkeypatch.setitem(sys.modules, "ejkernel", types.ModuleType("ejkernel"))
+    monkeypatch.setitem(sys.modules, "ejkernel.kernels", types.ModuleType("ejkernel.kernels"))
+    monkeypatch.setitem(sys.modules, "ejkernel.kernels._registry", module)
+    return registry
+
+
+def test_register(registry, monkeypatch):
+    ejkernel.register()
+    ejkernel.register()
+    assert {name: len(kernels) for name, kernels in registry.kernels.items()} == {
+        "grouped_matmul": 2,
+        "grouped_matmulv2": 2,
+        "attention": 1,
+    }
+    options = {
+        "preferred_element_type": jnp.float32,
+        "tiling": (8, 5, 6),
+        "group_offset": None,
+        "existing_out": OUT,
+        "transpose_rhs": False,
+        "interpret": False,
+        "precision": jax.lax.Precision.DEFAULT,
+    }  # as ejkernel calls it
+    for algorithm in ("grouped_matmul", "grouped_matmulv2"):
+        kernel = registry.get(algorithm, "xla", "any")
+        got = kernel(lhs=LHS, rhs=RHS, group_sizes=SIZES, **options)
+        np.testing.assert_array_equal(got, ejkernel.grouped_matmul(LHS, RHS, SIZES, None, OUT))
+        assert list(inspect.signature(kernel).parameters) == ["lhs", "rhs", "group_sizes", *options]
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert kernel(lhs=LHS, rhs=RHS, group_sizes=SIZES, **options) == "ejkernel's own"
+
+
+def test_register_v3(registry):
+    registry.kernels["grouped_matmulv3"] = [Registry.Kernel(lambda **_: None, 0)]
+    ejkernel.register(priority=7)
+    assert registry.kernels["grouped_matmulv3"][1].priority == 7
+    got = registry.get("grouped_matmulv3", "xla", "any")(lhs=LHS, rhs=RHS, group_sizes=SIZES, rhs_bias=BIAS)
+    expected(bias=BIAS[:, 0]).check(got)
+
+
+def test_register_without_ejkernel(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ejkernel", None)
+    with pytest.raises(ImportError, match="needs ejkernel, which cannot be imported"):
+        ejkernel.register()

@@ -1,0 +1,157 @@
+"""raggemm.compat.megablox against megablox itself, interpreted, and against einsums under every transform."""
+
+import functools
+import importlib
+import inspect
+
+import front_end_checks as checks
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import raggemm
+from raggemm.compat import megablox
+
+# gmm itself hides the module.
+theirs = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm")
+with_gradients = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.ops")
+
+SIZES = np.array([9, 0, 4, 7], np.int32)
+CASES = 130  # of each shape
+
+
+def random(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+
+
+LHS, RHS, OUT = random(24, 8), random(4, 8, 8, seed=1), random(24, 8, seed=2)
+close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+
+
+def random_routing(groups, m, seed):
+    """CASES routings with empty groups, of which a third leaves no row without a group, and shards of the groups."""
+    rng = np.random.default_rng(seed)
+    sizes = np.zeros((CASES, groups), np.int32)
+    for i in range(CASES):
+        p = rng.dirichlet(np.full(groups + 1, 0.3))
+        p[-1] *= i % 3 != 0
+        sizes[i] = rng.multinomial(m, p / p.sum())[:groups]
+    start = rng.integers(0, groups, CASES).astype(np.int32)
+    return sizes, start, rng.integers(0, groups - start + 1).astype(np.int32)
+
+
+def assert_equal_metadata(sizes, start, count, batched=False, **static):
+    """Ours and theirs, in one program."""
+
+    def both(sizes, start, count):
+        args = {"group_sizes": sizes, "start_group": start, "num_nonzero_groups": count}
+        return tuple(f(**args, **static) for f in (megablox.make_group_metadata, theirs.make_group_metadata))
+
+    got, want = jax.jit(jax.vmap(both) if batched else both)(sizes, start, count)
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), got) == jax.tree.map(lambda x: (x.shape, x.dtype), want)
+
+
+@pytest.mark.parametrize("visit_empty_groups", [True, False])
+@pytest.mark.parametrize("groups, m, tm", [(1, 40, 8), (5, 96, 16), (8, 15, 1), (16, 64, 4)])
+def test_metadata_equals_that_of_jax(groups, m, tm, visit_empty_groups):
+    """1040 cases in all."""
+    sizes, start, count = random_routing(groups, m, seed=m)
+    assert (sizes == 0).any() and (sizes.sum(1) < m).any() and (sizes.sum(1) == m).any()
+    assert groups == 1 or ((start > 0).any() and (count < groups - start).any())
+    assert_equal_metadata(sizes, start, count, batched=True, m=m, tm=tm, visit_empty_groups=visit_empty_groups)
+
+
+@pytest.mark.parametrize("groups, m, tm", [(3, 0, 4), (0, 8, 4)])
+def test_metadata_of_nothing(groups, m, tm):
+    assert_equal_metadata(np.zeros(groups, np.int32), 0, groups, m=m, tm=tm)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_metadata_in_64_bits(x64, dtype):
+    assert_equal_metadata(SIZES.astype(dtype), 1, 2, m=24, tm=8)
+
+
+def test_metadata_errors():
+    args = {"group_sizes": jnp.asarray(SIZES), "start_group": 0, "num_nonzero_groups": 4}
+    for f in (megablox.make_group_metadata, theirs.make_group_metadata):
+        with pytest.raises(ValueError, match=r"must be divisible by"):
+            f(**args, m=24, tm=7)
+    with pytest.raises(ValueError, match="tm is 7, but m = 24"):
+        megablox.make_group_metadata(**args, m=24, tm=7)
+    with pytest.raises(ValueError, match="tm is 0"):
+        megablox.make_group_metadata(**args, m=24, tm=0)
+    with pytest.raises(ValueError, match=r"group_sizes: shape is \(2, 2\)"):
+        megablox.make_group_metadata(**(args | {"group_sizes": np.ones((2, 2), int)}), m=8, tm=4)
+    with pytest.raises(TypeError, match="group_sizes: dtype is float32"):
+        megablox.make_group_metadata(**(args | {"group_sizes": np.ones(2, np.float32)}), m=8, tm=4)
+
+
+@pytest.mark.parametrize("name", ["gmm", "tgmm", "make_group_metadata"])
+def test_signatures(name):
+    def parameters(f):
+        return [(p.name, p.default, p.kind) for p in inspect.signature(f).parameters.values()]
+
+    assert parameters(getattr(megablox, name)) == parameters(getattr(theirs, name))
+
+
+def test_there_is_one_gmm():
+    assert (megablox.gmm, megablox.tgmm) == (raggemm.gmm, raggemm.tgmm)
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_gmm_equals_megablox(shard):
+    """existing_out, with all groups and with two of them."""
+
+    def call(gmm):
+        rhs, offset = (RHS[:2], jnp.int32(1)) if shard else (RHS, None)
+        return gmm(LHS, rhs, SIZES, jnp.float32, (8, 8, 8), offset, OUT, False, True)
+
+    close(call(megablox.gmm), call(theirs.gmm))
+
+
+def test_gradients_equal_those_of_megablox():
+    """On the rows of groups, for megablox leaves the others undefined."""
+
+    def gradients(gmm):
+        def loss(lhs, rhs):
+            return jnp.sin(gmm(lhs, rhs, SIZES, jnp.float32, (8, 8, 8), None, None, True, True)[:20]).sum()
+
+        dlhs, drhs = jax.grad(loss, (0, 1))(LHS, RHS)
+        return dlhs[:20], drhs
+
+    jax.tree.map(close, gradients(megablox.gmm), gradients(with_gradients.gmm))
+
+
+def test_tgmm_equals_megablox():
+    def call(tgmm):
+        return tgmm(LHS.T, OUT, SIZES, jnp.float32, (8, 8, 8), jnp.int32(1), 2, RHS[:2], True)
+
+    close(call(megablox.tgmm), call(theirs.tgmm))
+
+
+def test_what_megablox_refuses_works():
+    """A tile that does not divide m, no tiling, one that a function finds or does not, an offset of shape (1,)."""
+    want = megablox.gmm(LHS, RHS, SIZES)
+    for tiling in ((7, 128, 128), None, lambda m, k, n: None, lambda m, k, n: (m, k, n)):
+        np.testing.assert_array_equal(megablox.gmm(LHS, RHS, SIZES, tiling=tiling), want)
+    one = megablox.gmm(LHS, RHS[2:], SIZES, group_offset=jnp.array([2]))
+    np.testing.assert_array_equal(one[9:20], want[9:20])
+    assert (one[:9] == 0).all() and (one[20:] == 0).all()
+
+
+def test_gradient_of_existing_out():
+    gradient = jax.grad(lambda c: jnp.vdot(megablox.gmm(LHS, RHS, SIZES, existing_out=c), OUT))(OUT)
+    np.testing.assert_array_equal(gradient, np.where(np.arange(24)[:, None] < 20, 0, OUT))
+
+
+@pytest.mark.parametrize(
+    "f, want, lhs, rhs",
+    [
+        (megablox.gmm, checks.einsum_gmm, checks.LHS, checks.RHS),
+        (megablox.tgmm, checks.einsum_tgmm_transposed, checks.LHS.T, checks.COLS),
+    ],
+    ids=["gmm", "tgmm"],
+)
+def test_transforms(f, want, lhs, rhs):
+    checks.check(f, want, lhs, rhs, checks.SHORT)

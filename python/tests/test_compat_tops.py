@@ -1,0 +1,153 @@
+"""raggemm.compat.tops: bfloat16 products with float32 sums, the references, the check of the partition."""
+
+import functools
+
+import front_end_checks as checks
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import oracle
+import pytest
+from front_end_checks import check_errors
+from raggemm import GroupedTensor
+from raggemm.compat import tops
+
+SIZES = np.array([9, 0, 4, 11], np.int32)
+M, K, N, G = 24, 300, 7, 4
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+LHS, RHS, COLS = random(M, K), random(G, K, N, seed=1), random(M, N, seed=2)
+
+
+def rounded(x):
+    return np.asarray(x).astype(ml_dtypes.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16], ids=lambda t: np.dtype(t).name)
+@pytest.mark.parametrize("transpose", [False, True])
+def test_gmm(dtype, transpose):
+    lhs, rhs = LHS.astype(dtype), RHS.astype(dtype)
+    want = oracle.grouped_gemm(
+        GroupedTensor(rounded(lhs), first_dims=SIZES),
+        GroupedTensor(rounded(rhs)),
+        contracting_dims=((1,), (1,)),
+        preferred_element_type=np.float32,
+    )
+    stored = rhs.swapaxes(1, 2) if transpose else rhs
+    for f in (tops.gmm, tops.gmm_ref):
+        got = f(lhs, stored, SIZES, transpose)  # positional, as there
+        assert got.dtype == np.float32
+        want.check(got)
+
+
+def test_tgmm():
+    want = oracle.grouped_gemm(
+        *(GroupedTensor(rounded(x), first_dims=SIZES) for x in (LHS, COLS)),
+        contracting_dims=((0,), (0,)),
+        preferred_element_type=np.float32,
+    )
+    for f in (tops.tgmm, tops.tgmm_ref):
+        got = f(LHS, COLS, SIZES)
+        assert got.dtype == np.float32
+        want.check(got)
+        assert (got[1] == 0).all()
+
+
+def test_float32_is_rounded_first():
+    """1 + 2^-12 is 1 in bfloat16."""
+    ones, one = np.full((2, 2), 1 + 2**-12, np.float32), np.array([2])
+    assert (tops.gmm(ones, ones[None], one) == 2).all()
+    assert (tops.tgmm(ones, ones, one) == 2).all()
+
+
+def test_nothing():
+    empty = np.zeros(0, np.int32)
+    for f in (tops.gmm, tops.gmm_ref):
+        assert f(LHS[:0], RHS[:0], empty).shape == (0, N)
+    for f in (tops.tgmm, tops.tgmm_ref):
+        assert f(LHS[:0], COLS[:0], empty).shape == (0, K, N)
+
+
+@pytest.mark.parametrize(
+    "f, ref, want, lhs, rhs",
+    [
+        (
+            functools.partial(tops.gmm, transpose_rhs=True),
+            functools.partial(tops.gmm_ref, transpose_rhs=True),
+            checks.einsum_gmm_transposed,
+            checks.LHS,
+            checks.RHS.swapaxes(1, 2),
+        ),
+        (tops.tgmm, tops.tgmm_ref, checks.einsum_tgmm, checks.LHS, checks.COLS),
+    ],
+    ids=["gmm", "tgmm"],
+)
+def test_transforms(f, ref, want, lhs, rhs):
+    checks.check(f, want, lhs, rhs, checks.FULL)
+    # The references under jit, with sizes that are known.
+    got, expected = (
+        jax.jit(jax.value_and_grad(lambda a, b, g=g: g(a, b, checks.FULL).sum(), (0, 1)))(lhs, rhs) for g in (ref, want)
+    )
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+
+def test_gradients_keep_the_dtypes():
+    for dtype in (np.float32, ml_dtypes.bfloat16):
+        args = LHS.astype(dtype), RHS.astype(dtype)
+        gradients = jax.grad(lambda x, w: tops.gmm(x, w, SIZES).sum(), (0, 1))(*args)
+        assert [g.dtype for g in gradients] == [dtype] * 2
+
+
+def sizes(*values):
+    return np.array(values, np.int32)
+
+
+PARTITIONS = [
+    (sizes(9, 0, 4, 10), ValueError, "group_sizes: the sum is 23, must be m = 24"),
+    (sizes(9, 0, 4, 12), ValueError, "group_sizes: the sum is 25, must be m = 24"),
+    (np.array([2**31 - 1, 2**31 - 1, 0, 0], np.uint32), ValueError, "group_sizes: the sum is 4294967294"),
+    (sizes(9, 0, -4, 19), ValueError, "group_sizes: value -4 at index 2, must be at least 0"),
+    (SIZES[None], ValueError, r"group_sizes: shape is \(1, 4\)"),
+    (SIZES.astype(np.float32), TypeError, "group_sizes: dtype is float32, must be int32"),
+    (SIZES.astype(bool), TypeError, "group_sizes: dtype is bool"),
+]
+
+
+@pytest.mark.parametrize("wrong, error, message", PARTITIONS, ids=range(len(PARTITIONS)))
+def test_wrong_partitions(wrong, error, message):
+    for f, rhs in ((tops.gmm, RHS), (tops.gmm_ref, RHS), (tops.tgmm, COLS), (tops.tgmm_ref, COLS)):
+        check_errors(functools.partial(f, LHS, rhs, wrong), error, message)
+    check_errors(functools.partial(tops.check_partition, wrong, M), error, message)
+
+
+ERRORS = [
+    (lambda: tops.gmm(LHS, RHS[:3], SIZES), ValueError, "group_sizes has 4 sizes, but rhs has 3 groups"),
+    (lambda: tops.gmm_ref(LHS, RHS, SIZES[2:]), ValueError, "group_sizes has 2 sizes, but rhs has 4 groups"),
+    (lambda: tops.gmm(LHS, RHS, SIZES, transpose_rhs=True), ValueError, "contracted, but differ: 300 and 7"),
+    (lambda: tops.tgmm(LHS.T, COLS, SIZES), ValueError, "contracted, but differ: 300 and 24"),
+    (lambda: tops.tgmm(LHS, RHS, SIZES), ValueError, r"rhs: shape is \(4, 300, 7\), must have 2 axes"),
+    (lambda: tops.gmm(LHS.astype(np.int8), RHS, SIZES), TypeError, "lhs: dtype is int8"),
+    (lambda: jax.jit(tops.gmm_ref)(LHS, RHS, SIZES), TypeError, "gmm_ref loops over group_sizes .* use gmm"),
+    (lambda: jax.jit(tops.tgmm_ref)(LHS, COLS, SIZES), TypeError, "tgmm_ref loops over group_sizes .* use tgmm"),
+]
+
+
+@pytest.mark.parametrize("call, error, message", ERRORS, ids=range(len(ERRORS)))
+def test_errors(call, error, message):
+    check_errors(call, error, message)
+
+
+def test_sizes_that_are_data():
+    """What cannot be seen when tracing is an error when running, or defined."""
+    compiled = jax.jit(tops.gmm)
+    got = compiled(LHS, RHS, sizes(9, 0, 4, 3))
+    assert (got[16:] == 0).all()
+    np.testing.assert_array_equal(got[:16], tops.gmm(LHS, RHS, SIZES)[:16])
+    for wrong, message in ((sizes(9, 0, 4, 12), "exceeds the extent 24"), (sizes(-1, 0, 4, 3), "group 0 has size -1")):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+            jax.block_until_ready(compiled(LHS, RHS, jnp.asarray(wrong)))
