@@ -18,7 +18,7 @@ def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     return lax.pvary(x, axes)
 
 
-def _gathered(x: jax.Array) -> jax.Array:
+def gathered(x: jax.Array) -> jax.Array:
     """x without the sharding that an explicit mesh gave it."""
     if all(axis is None for axis in jax.typeof(x).sharding.spec):
         return x
@@ -32,7 +32,7 @@ def aligned(arrays: list[jax.Array]) -> list[jax.Array]:
     The transposes of what is inserted here sum the gradient of a replicated operand over the devices, and shard that
     of a sharded one.
     """
-    arrays = [_gathered(x) for x in arrays]
+    arrays = [gathered(x) for x in arrays]
     varying = [_varying_axes(x) for x in arrays]
     union = frozenset().union(*varying)
     return [
