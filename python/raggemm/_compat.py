@@ -38,3 +38,24 @@ def aligned(arrays: list[jax.Array]) -> list[jax.Array]:
     return [
         x if union == axes else _vary(x, tuple(sorted(union - axes))) for x, axes in zip(arrays, varying, strict=True)
     ]
+
+
+def primitives_that_need_devices() -> set:
+    """jax' registry of the primitives that are told the devices of a program when they are lowered; private."""
+    try:
+        from jax._src.dispatch import prim_requires_devices_during_lowering
+    except ImportError as error:
+        raise NotImplementedError(
+            f"raggemm: jax {jax.__version__} does not tell the devices of a program, so that calls cannot be divided"
+        ) from error
+    return prim_requires_devices_during_lowering
+
+
+def divides_programs(ctx) -> bool:
+    """Whether what is lowered in this context is divided by the compiler over the devices of one mesh. False under
+    shard_map, on one device, and for jax.export, which cannot keep the rule."""
+    context = ctx.module_context
+    axes = context.axis_context
+    if getattr(axes, "num_devices", 1) == 1 or getattr(axes, "device_assignment", None) is None:
+        return False
+    return getattr(axes, "abstract_mesh", None) is not None and not context.lowering_parameters.for_export
