@@ -31,17 +31,17 @@ def enable_partitioning(enabled: bool = True) -> None:
     """Lets jax.jit divide calls over the devices of a mesh, where sharded operands are gathered otherwise.
 
     With weights [G,K,N] sharded along N there is then no communication in the forward pass; along K partial results
-    are summed, so that the last bits depend on the number of devices. What is compiled already stays as it is.
+    are summed, so that the last bits depend on the number of devices. A change forgets all that jax has compiled.
 
     It rests on a registry inside of jax that says which primitives need to know the devices, with its conditions: all
     arrays of a program have the same mesh, which has devices (no AbstractMesh). Therefore it is off by default.
     NotImplementedError where this jax has no such registry.
     """
     registry = _compat.primitives_that_need_devices()
-    if enabled:
-        registry.add(primitive)
-    else:
-        registry.discard(primitive)
+    if enabled == (primitive in registry):
+        return
+    registry.symmetric_difference_update({primitive})
+    jax.clear_caches()  # one of which says for each jaxpr whether it has such a primitive
 
 
 def _is_enabled() -> bool:

@@ -84,7 +84,9 @@ def _checked(tokens: jax.Array, routing: Routing) -> tuple[jax.Array, Routing]:
     if tokens.ndim != 2:
         raise ValueError(f"tokens: shape is {tokens.shape}, must have 2 axes")
     if ids.ndim != 2 or ids.shape[0] != tokens.shape[0]:
-        raise ValueError(f"expert_ids: shape is {ids.shape}, must be ({tokens.shape[0]}, k), with tokens {tokens.shape}")
+        raise ValueError(
+            f"expert_ids: shape is {ids.shape}, must be ({tokens.shape[0]}, k), with tokens {tokens.shape}"
+        )
     if weights.shape != ids.shape:
         raise ValueError(f"weights: shape is {weights.shape}, must be that of expert_ids, {ids.shape}")
     if num_experts < 1:
