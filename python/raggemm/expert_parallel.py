@@ -104,15 +104,21 @@ def _experts_of_each_device(num_experts: int, axis_name: str) -> int:
 
 
 def _for_each_expert(tokens: jax.Array, top_k: int) -> jax.Array:
-    """[t,d] -> [t*k,d]. Not a gather of repeated rows, whose gradient would be summed in the order of the experts."""
+    """[t,d] -> [t*k,d]. Not a gather of repeated rows, whose gradient would be summed in the order of the experts; by
+    way of float32, in which the gradient is summed then."""
     t, d = tokens.shape
-    return jnp.broadcast_to(tokens[:, None], (t, top_k, d)).reshape(t * top_k, d)
+    wide = tokens.astype(_sum_dtype(tokens))
+    return jnp.broadcast_to(wide[:, None], (t, top_k, d)).reshape(t * top_k, d).astype(tokens.dtype)
+
+
+def _sum_dtype(*arrays: jax.Array) -> jnp.dtype:
+    return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
 
 
 def _weighted_sum(rows: jax.Array, routing: Routing) -> jax.Array:
     """[t*k,n] -> [t,n], float32 or wider."""
     t, k = routing.weights.shape
-    dtype = jnp.promote_types(jnp.result_type(rows, routing.weights), jnp.float32)
+    dtype = _sum_dtype(rows, routing.weights)
     return (rows.reshape(t, k, rows.shape[1]).astype(dtype) * routing.weights[..., None].astype(dtype)).sum(1)
 
 
