@@ -1,11 +1,11 @@
 """Ragged grouped GEMM for XLA on CPU: the experts of a mixture-of-experts layer, in JAX.
 
-    gmm, tgmm      with the signatures of megablox
-    ragged_dot     with the signature of jax.lax.ragged_dot
-    grouped_gemm   the general operation, on arrays and GroupedTensors
+    gmm, tgmm               with the signatures of megablox
+    ragged_dot              with the signature of jax.lax.ragged_dot
+    grouped_gemm            the general operation, on arrays and GroupedTensors
     grouped_gemm_saveable   a policy for jax.checkpoint
     enable_partitioning     lets jax.jit divide calls over devices
-    expert_parallel         a module of its own: experts sharded over devices and processes
+    expert_parallel         a module to import by itself: experts sharded over devices and processes
 
 Start reading at _grouped_gemm.py; from there _call.py (what a call is), _primitive.py (how it reaches the library),
 _derivatives.py, _batching.py and _partitioning.py (its rules), _rewrites.py (what the rules ask for beyond the

@@ -12,6 +12,7 @@ evenly, or that is summed over where c or bias would be added more than once.
 
 import dataclasses
 import functools
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -130,7 +131,7 @@ def _on_each_device(call: Call, summed_over: tuple[str, ...]):
 
 def _rule(axes: _Axes) -> dict[str, Any]:
     """The arguments of def_partition that tell the partitioner which axes belong together."""
-    whole = iter(f"whole{i}" for i in range(1000))
+    whole = (f"whole{i}" for i in itertools.count())
     sides = [" ".join(name or next(whole) for name in names) for names in (*axes.operands, axes.out)]
     text = ", ".join(sides[:-1]) + " -> " + sides[-1]
     present = text.replace(",", "").split()

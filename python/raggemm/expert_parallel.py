@@ -15,6 +15,7 @@ two are for the inside of jax.shard_map, over the devices of one process or of s
 
         return by_all_to_all(experts, tokens, Routing(expert_ids, weights, num_experts=64), "expert")
 
+    mesh = jax.make_mesh((4,), ("expert",), axis_types=(AxisType.Auto,))
     spec = PartitionSpec("expert")  # tokens and experts are sharded along their first axis
     jax.jit(jax.shard_map(layer, mesh=mesh, in_specs=(spec,) * 5, out_specs=spec))
 
@@ -224,13 +225,13 @@ def by_all_to_all(
 ) -> jax.Array:
     """on_one_device of the tokens of all devices along an axis, with its bits: rows by all_to_all, there and back.
 
-    XLA:CPU has no all_to_all of ragged parts, so that each device sends each other one `capacity` rows, as many of
-    them padding as there are too few. Where a device has more rows for another one than that, all devices repeat
-    the call with the largest capacity that may be needed, t*k: nothing is dropped.
+    XLA:CPU has no all_to_all of ragged parts, so that each device sends each other one `capacity` rows, padding where
+    it has fewer. When one has more, which all find out before, they use the largest capacity that may be needed, t*k:
+    nothing is dropped.
 
     Args:
       experts, tokens, routing, axis_name: as for by_all_gather. group_sizes is zero for other devices' experts.
-      capacity: rows that one device can send to another one before that happens, by default twice the mean.
+      capacity: rows from one device to another one, at least 1; by default twice the mean.
 
     Returns:
       [t,n], for this device's tokens.
