@@ -71,7 +71,7 @@ class _Axes(NamedTuple):
 
 def _named_axes(call: Call, shapes: list[tuple[int, ...]], out_shape: tuple[int, ...]) -> _Axes:
     summed = {"k", "replica"} if call.mode is Mode.RAGGED_K else {"k"}
-    whole = set() if call.mode is Mode.UNIFORM else {"group"}
+    whole = set() if call.mode is Mode.UNIFORM else {"group"}  # axes that each device needs all of
     if "c" in call.operands or "bias" in call.operands:
         whole |= summed
     matrices = []
