@@ -51,7 +51,7 @@ class Storage(NamedTuple):
         return self._replace(trans=not self.trans)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Call:
     """The one static parameter of the primitive."""
 
@@ -63,6 +63,37 @@ class Call:
     operands: tuple[str, ...] = ()  # the optional operands after them: c, bias, alpha, beta, group_offset
     out_extent: int | None = None  # what no input tells: groups of a ragged-K out, length of an all-ragged one
     overwrites_c: bool = False  # a constant beta of 0
+
+    @property
+    def storages(self) -> dict[str, Storage]:
+        return {"lhs": self.lhs, "rhs": self.rhs, "out": self.out}
+
+    @property
+    def ragged(self) -> dict[str, int]:
+        """The custom call's dims arrays that are set, and which of the call's each is."""
+        named = {f"{name}_{axis}": getattr(x, axis) for name, x in self.storages.items() for axis in ("first", "last")}
+        return {name: index for name, index in named.items() if index is not None}
+
+    def attributes(self) -> dict[str, str | bool]:
+        """The custom call's attributes: those that differ from the defaults in proto/config.proto."""
+        attributes: dict[str, str | bool] = {}
+        for name, storage in self.storages.items():
+            if storage.trans:
+                attributes[f"{name}_is_trans"] = True
+            if storage.layout == PACKED:
+                attributes[f"{name}_layout"] = PACKED
+        if self.ragged:
+            attributes["ragged"] = ",".join(self.ragged)
+        return attributes
+
+    def __repr__(self) -> str:
+        """What a jaxpr shows: the mode, then the words that HLO has for the same call."""
+        words = [f"{name}={value}" for name, value in self.attributes().items()]
+        if self.operands:
+            words.append("operands=" + ",".join(self.operands))
+        if self.overwrites_c:
+            words.append("beta=0")
+        return f"{self.mode.name}({' '.join(words)} -> {np.dtype(self.dtype)})"
 
     @property
     def mode(self) -> Mode:

@@ -26,7 +26,7 @@ def varying(x: jax.Array, axes: Iterable[str]) -> jax.Array:
     return _vary(x, tuple(sorted(missing))) if missing else x
 
 
-def _gathered(x: jax.Array) -> jax.Array:
+def gathered(x: jax.Array) -> jax.Array:
     """x without the sharding that an explicit mesh gave it."""
     if all(axis is None for axis in jax.typeof(x).sharding.spec):
         return x
@@ -40,6 +40,27 @@ def aligned(arrays: list[jax.Array]) -> list[jax.Array]:
     The transposes of what is inserted here sum the gradient of a replicated operand over the devices, and shard that
     of a sharded one.
     """
-    arrays = [_gathered(x) for x in arrays]
+    arrays = [gathered(x) for x in arrays]
     union = frozenset().union(*map(_varying_axes, arrays))
     return [varying(x, union) for x in arrays]
+
+
+def primitives_that_need_devices() -> set:
+    """jax' registry of the primitives that are told the devices of a program when they are lowered; private."""
+    try:
+        from jax._src.dispatch import prim_requires_devices_during_lowering
+    except ImportError as error:
+        raise NotImplementedError(
+            f"raggemm: jax {jax.__version__} does not tell the devices of a program, so that calls cannot be divided"
+        ) from error
+    return prim_requires_devices_during_lowering
+
+
+def divides_programs(ctx) -> bool:
+    """Whether what is lowered in this context is divided by the compiler over the devices of one mesh. False under
+    shard_map, on one device, and for jax.export, which cannot keep the rule."""
+    context = ctx.module_context
+    axes = context.axis_context
+    if getattr(axes, "num_devices", 1) == 1 or getattr(axes, "device_assignment", None) is None:
+        return False
+    return getattr(axes, "abstract_mesh", None) is not None and not context.lowering_parameters.for_export

@@ -150,3 +150,11 @@ def _transpose(ct, *flat, call: Call):
 
 ad.primitive_jvps[primitive] = _jvp
 ad.primitive_transposes[primitive] = _transpose
+
+
+def grouped_gemm_saveable(prim, *_, **__) -> bool:
+    """A policy for jax.checkpoint: results of grouped GEMMs are kept, all else is computed again.
+
+    jax.checkpoint_policies.dots_saveable does not know them; save_from_both_policies of it and this keeps both kinds.
+    """
+    return prim is primitive

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from raggemm import _compat
 from raggemm._call import PACKED, STRIDED, Arguments, Call, Mode, Storage, compute_dtype
 from raggemm._operands import Operand, check_contraction, check_float, check_layout, float_array, integer_array
 from raggemm._rewrites import apply
@@ -161,8 +162,10 @@ class _Shapes(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("call", "shapes"))
-def _collapsed(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
-    """The call on arrays as the caller has them. Compiled, for a reshape outside of jit copies."""
+def _grouped_gemm(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
+    """The call on arrays as the caller has them. Compiled, for a reshape outside of jit copies. Its name is what a
+    jaxpr and a profile show."""
+    args = jax.tree.map(_compat.gathered, args)  # an axis that a mesh divides cannot always collapse with its neighbour
     lhs, rhs = args.lhs.reshape(shapes.lhs), args.rhs.reshape(shapes.rhs)
     optional = dict(args.optional)
     if "c" in optional:
@@ -263,4 +266,4 @@ def grouped_gemm(
         optional["group_offset"] = jnp.int32(0)
     args = Arguments(lhs.data, rhs.data, dims, {name: x for name, x in optional.items() if x is not None})
     shapes = _Shapes(lhs.canonical_shape, rhs.canonical_shape, local, shape)
-    return _collapsed(args, call=call, shapes=shapes)
+    return _grouped_gemm(args, call=call, shapes=shapes)

@@ -1,8 +1,7 @@
-"""The JAX primitive: its value and shape, and its lowering to the custom call."""
+"""The JAX primitive: its value and shape, and the custom call that it becomes (by the lowering in _partitioning.py)."""
 
 import functools
 import math
-from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ from jax.interpreters import mlir
 from jax.sharding import PartitionSpec
 
 from raggemm import _compat, _ffi
-from raggemm._call import PACKED, Arguments, Call, Mode, compute_dtype, flat_shape
+from raggemm._call import Arguments, Call, Mode, compute_dtype, flat_shape
 
 primitive = Primitive("grouped_gemm")
 
@@ -40,17 +39,6 @@ def _abstract_out(*avals, call: Call):
     return lhs.update(shape=shape, dtype=call.dtype, weak_type=False, sharding=replicated)
 
 
-def _dims_arguments(call: Call, args: Arguments) -> dict[str, jax.Array]:
-    """The dims arrays that are set, under the custom call's names."""
-    named = {}
-    for operand in ("lhs", "rhs", "out"):
-        for axis in ("first", "last"):
-            index = getattr(getattr(call, operand), axis)
-            if index is not None:
-                named[f"{operand}_{axis}"] = args.dims[index]
-    return named
-
-
 def _optional_argument(call: Call, name: str, x: jax.Array, replicas: int) -> jax.Array:
     if name == "c":
         return x.reshape(flat_shape(x.shape, call.out))
@@ -63,26 +51,11 @@ def _optional_argument(call: Call, name: str, x: jax.Array, replicas: int) -> ja
     return jnp.broadcast_to(x, (x.shape[0], replicas))
 
 
-def _attributes(call: Call, ragged: Iterable[str], operands: Iterable[str]) -> dict[str, str | bool]:
-    """Those that differ from the defaults in proto/config.proto."""
-    attributes: dict[str, str | bool] = {}
-    for name in ("lhs", "rhs", "out"):
-        storage = getattr(call, name)
-        if storage.trans:
-            attributes[f"{name}_is_trans"] = True
-        if storage.layout == PACKED:
-            attributes[f"{name}_layout"] = PACKED
-    if ragged:
-        attributes["ragged"] = ",".join(ragged)
-    if operands:
-        attributes["operands"] = ",".join(operands)
-    return attributes
-
-
-def _custom_call(*flat, call: Call) -> jax.Array:
+def custom_call(*flat, call: Call) -> jax.Array:
+    """What the primitive is on the platform cpu."""
     args = call.named(flat)
     shape = call.out_shape(args.lhs, args.rhs)
-    dims = _dims_arguments(call, args)
+    dims = {name: args.dims[index] for name, index in call.ragged.items()}
     unset = jnp.zeros((0,), np.int32)
     slots = [dims.get(f"{operand}_{axis}", unset) for operand in ("lhs", "rhs", "out") for axis in ("first", "last")]
     replicas = args.dims[0].shape[1] if dims else 1
@@ -97,13 +70,15 @@ def _custom_call(*flat, call: Call) -> jax.Array:
         jax.ShapeDtypeStruct((constant + per_group * groups,), np.int64),
     )
     aliases = {2 + len(slots) + list(optional).index("c"): 0} if "c" in optional else None
-    out, _ = jax.ffi.ffi_call(_ffi.TARGET, results, input_output_aliases=aliases)(
-        args.lhs.reshape(flat_shape(args.lhs.shape, call.lhs)),
-        args.rhs.reshape(flat_shape(args.rhs.shape, call.rhs)),
-        *slots,
-        *optional.values(),
-        **_attributes(call, dims, optional),
-    )
+    attributes = call.attributes() | ({"operands": ",".join(optional)} if optional else {})
+    with jax.named_scope(call.mode.name.lower()):
+        out, _ = jax.ffi.ffi_call(_ffi.TARGET, results, input_output_aliases=aliases)(
+            args.lhs.reshape(flat_shape(args.lhs.shape, call.lhs)),
+            args.rhs.reshape(flat_shape(args.rhs.shape, call.rhs)),
+            *slots,
+            *optional.values(),
+            **attributes,
+        )
     return out.reshape(shape)
 
 
@@ -113,4 +88,3 @@ def _no_lowering(ctx, *_, **__):
 
 
 mlir.register_lowering(primitive, _no_lowering)
-mlir.register_lowering(primitive, mlir.lower_fun(_custom_call, multiple_results=False), platform="cpu")

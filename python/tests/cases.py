@@ -63,9 +63,10 @@ class Case:
         return self.run(operands, oracle.grouped_gemm)
 
 
-def _all() -> list[Case]:
+def all_cases(m: int, k: int, n: int, ragged: int) -> list[Case]:
+    """Of these extents. That of the ragged axis must be at least the sum of SIZES."""
     rng = np.random.default_rng(1)
-    g, m, k, n, ragged = GROUPS, 7, 5, 6, 11  # the ragged axis is longer than its groups
+    g = GROUPS
 
     def data(*shape):
         return rng.normal(size=shape).astype(np.float32)
@@ -111,5 +112,5 @@ def _all() -> list[Case]:
     return cases
 
 
-CASES = _all()
+CASES = all_cases(m=7, k=5, n=6, ragged=11)
 BY_NAME = {case.name: case for case in CASES}

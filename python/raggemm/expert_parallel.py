@@ -1,0 +1,262 @@
+"""Expert parallelism: a mixture-of-experts layer whose experts are sharded over an axis of a mesh of CPU devices.
+
+    on_one_device       the layer without communication, which the others equal
+    by_all_gather       every device gets all tokens, computes its experts' rows, and the results are summed
+    by_all_to_all       each token goes to the devices of its experts and comes back
+
+All drop no token. by_all_to_all gives the bits of on_one_device, result and gradients; by_all_gather sums the results
+of a token's experts in another order, and is cheaper where a token has more experts than there are devices. The last
+two are for the inside of jax.shard_map, over the devices of one process or of several (jax.distributed with gloo):
+
+    def layer(tokens, expert_ids, weights, up, down):
+        def experts(rows, group_sizes, group_offset):
+            hidden = jax.nn.silu(raggemm.gmm(rows, up, group_sizes, group_offset=group_offset))
+            return raggemm.gmm(hidden, down, group_sizes, group_offset=group_offset)
+
+        return by_all_to_all(experts, tokens, Routing(expert_ids, weights, num_experts=64), "expert")
+
+    mesh = jax.make_mesh((4,), ("expert",), axis_types=(AxisType.Auto,))
+    spec = PartitionSpec("expert")  # tokens and experts are sharded along their first axis
+    jax.jit(jax.shard_map(layer, mesh=mesh, in_specs=(spec,) * 5, out_specs=spec))
+
+`python -m raggemm.expert_parallel --processes 4` runs it in as many processes over loopback.
+"""
+
+import dataclasses
+import functools
+import operator
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from raggemm._operands import float_array, integer_array
+
+# (rows [r,d], group_sizes int32 [num_experts], group_offset int32 []) -> [r,n]: what the device's experts make of rows
+# that are sorted by expert. Its first expert is number group_offset. Rows of other experts may be there and be
+# anything in the result, as raggemm.gmm has it.
+Experts = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=("expert_ids", "weights"), meta_fields=("num_experts",)
+)
+@dataclasses.dataclass(frozen=True)
+class Routing:
+    """Where tokens go: expert_ids integer [t,k], weights float [t,k], num_experts over all devices.
+
+    An id outside [0, num_experts) stands for no expert, as padding has it: it adds nothing.
+    """
+
+    expert_ids: jax.Array
+    weights: jax.Array
+    num_experts: int
+
+
+class _Sorted(NamedTuple):
+    """The t*k rows of tokens, each once for each of its experts, in the order of the experts."""
+
+    ids: jax.Array  # int32 [t*k], sorted; num_experts stands for no expert
+    order: jax.Array  # int32 [t*k]: which row comes here
+    group_sizes: jax.Array  # int32 [num_experts]
+
+    def __call__(self, rows: jax.Array) -> jax.Array:
+        return rows[self.order]
+
+    def undo(self, rows: jax.Array) -> jax.Array:
+        return rows[jnp.argsort(self.order)]
+
+
+def _sorted_by_expert(expert_ids: jax.Array, num_experts: int) -> _Sorted:
+    """Of ids in any shape. The order of the rows of one expert is kept, for the bits of its weights' gradients."""
+    ids = expert_ids.reshape(-1)
+    ids = jnp.where((ids >= 0) & (ids < num_experts), ids, num_experts).astype(jnp.int32)
+    order = jnp.argsort(ids, stable=True).astype(jnp.int32)
+    ids = ids[order]
+    ends = jnp.searchsorted(ids, jnp.arange(num_experts, dtype=jnp.int32), side="right")
+    return _Sorted(ids, order, jnp.diff(ends, prepend=0).astype(jnp.int32))
+
+
+def _checked(tokens: jax.Array, routing: Routing) -> tuple[jax.Array, Routing]:
+    tokens, weights = float_array("tokens", tokens), float_array("weights", routing.weights)
+    ids, num_experts = integer_array("expert_ids", routing.expert_ids), operator.index(routing.num_experts)
+    if tokens.ndim != 2:
+        raise ValueError(f"tokens: shape is {tokens.shape}, must have 2 axes")
+    if ids.ndim != 2 or ids.shape[0] != tokens.shape[0]:
+        raise ValueError(
+            f"expert_ids: shape is {ids.shape}, must be ({tokens.shape[0]}, k), with tokens {tokens.shape}"
+        )
+    if weights.shape != ids.shape:
+        raise ValueError(f"weights: shape is {weights.shape}, must be that of expert_ids, {ids.shape}")
+    if num_experts < 1:
+        raise ValueError(f"num_experts is {num_experts}, must be at least 1")
+    return tokens, Routing(ids, weights, num_experts)
+
+
+def _experts_of_each_device(num_experts: int, axis_name: str) -> int:
+    devices = lax.axis_size(axis_name)
+    if num_experts % devices:
+        raise ValueError(
+            f"num_experts is {num_experts}, must be a multiple of the {devices} devices of axis {axis_name!r}"
+        )
+    return num_experts // devices
+
+
+def _for_each_expert(tokens: jax.Array, top_k: int) -> jax.Array:
+    """[t,d] -> [t*k,d]. Not a gather of repeated rows, whose gradient would be summed in the order of the experts; by
+    way of float32, in which the gradient is summed then."""
+    t, d = tokens.shape
+    wide = tokens.astype(_sum_dtype(tokens))
+    return jnp.broadcast_to(wide[:, None], (t, top_k, d)).reshape(t * top_k, d).astype(tokens.dtype)
+
+
+def _sum_dtype(*arrays: jax.Array) -> jnp.dtype:
+    return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
+
+
+def _weighted_sum(rows: jax.Array, routing: Routing) -> jax.Array:
+    """[t*k,n] -> [t,n], float32 or wider."""
+    t, k = routing.weights.shape
+    dtype = _sum_dtype(rows, routing.weights)
+    return (rows.reshape(t, k, rows.shape[1]).astype(dtype) * routing.weights[..., None].astype(dtype)).sum(1)
+
+
+def _results(experts: Experts, rows: jax.Array, group_sizes: jax.Array, first: jax.Array) -> jax.Array:
+    out = experts(rows, group_sizes, first)
+    if jnp.ndim(out) != 2 or out.shape[0] != rows.shape[0]:
+        raise ValueError(f"experts: the result for rows {rows.shape} has shape {jnp.shape(out)}, must be [r,n]")
+    return out
+
+
+def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.Array:
+    """sum over k of weights[:, k] * (what expert expert_ids[:, k] makes of the token).
+
+    Args:
+      experts: all experts, called once with group_offset 0.
+      tokens: [t,d].
+      routing: of these tokens.
+
+    Returns:
+      [t,n] of the dtype that experts gives.
+    """
+    tokens, routing = _checked(tokens, routing)
+    by_expert = _sorted_by_expert(routing.expert_ids, routing.num_experts)
+    rows = by_expert(_for_each_expert(tokens, routing.expert_ids.shape[1]))
+    out = _results(experts, rows, by_expert.group_sizes, jnp.int32(0))
+    out = jnp.where((by_expert.ids < routing.num_experts)[:, None], out, 0)
+    return _weighted_sum(by_expert.undo(out), routing).astype(out.dtype)
+
+
+def by_all_gather(experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str) -> jax.Array:
+    """on_one_device of the tokens of all devices along an axis: tokens by all_gather, results by psum_scatter.
+
+    Each device holds all tokens for a while, k times, and computes the rows of its own experts.
+
+    Args:
+      experts: this device's num_experts / devices experts.
+      tokens: [t,d], this device's.
+      routing: of these tokens, over the experts of all devices.
+      axis_name: of the mesh axis that the experts are sharded along, device by device in order.
+
+    Returns:
+      [t,n], for this device's tokens.
+    """
+    tokens, routing = _checked(tokens, routing)
+    local = _experts_of_each_device(routing.num_experts, axis_name)
+    first = lax.axis_index(axis_name).astype(jnp.int32) * local
+    gathered = functools.partial(lax.all_gather, axis_name=axis_name, tiled=True)
+    tokens, routing = gathered(tokens), jax.tree.map(gathered, routing)
+
+    by_expert = _sorted_by_expert(routing.expert_ids, routing.num_experts)
+    rows = by_expert(_for_each_expert(tokens, routing.expert_ids.shape[1]))
+    out = _results(experts, rows, by_expert.group_sizes, first)
+    is_local = (by_expert.ids >= first) & (by_expert.ids < first + local)
+    out = jnp.where(is_local[:, None], out, 0)
+    return lax.psum_scatter(_weighted_sum(by_expert.undo(out), routing), axis_name, tiled=True).astype(out.dtype)
+
+
+class _Exchange(NamedTuple):
+    """Rows in the order of the experts, cut into one buffer of `capacity` rows for each device."""
+
+    axis_name: str
+    devices: int
+    capacity: int
+    slots: jax.Array  # int32 [t*k]: where in the buffers a row goes; past their end where it goes nowhere
+
+    def there(self, rows: jax.Array) -> jax.Array:
+        """[t*k,d] -> [devices*capacity,d], what the devices send to this one."""
+        buffers = jnp.zeros((self.devices * self.capacity, rows.shape[1]), rows.dtype)
+        return self._swapped(buffers.at[self.slots].set(rows, mode="drop", unique_indices=True))
+
+    def back(self, rows: jax.Array) -> jax.Array:
+        """The opposite; zero for rows that went nowhere."""
+        return self._swapped(rows).at[self.slots].get(mode="fill", fill_value=0)
+
+    def _swapped(self, buffers: jax.Array) -> jax.Array:
+        return lax.all_to_all(buffers, self.axis_name, split_axis=0, concat_axis=0, tiled=True)
+
+
+def _exchanged(experts: Experts, rows: jax.Array, by_expert: _Sorted, axis_name: str, capacity: int) -> jax.Array:
+    """What the experts of all devices make of rows in the order of the experts, no more than capacity for a device."""
+    num_experts, local = len(by_expert.group_sizes), _experts_of_each_device(len(by_expert.group_sizes), axis_name)
+    devices = num_experts // local
+    sizes = by_expert.group_sizes.reshape(devices, local)
+    starts = jnp.cumsum(sizes.sum(1)) - sizes.sum(1)
+    device = by_expert.ids // local  # == devices for no expert
+    place = jnp.arange(len(rows), dtype=jnp.int32) - starts.at[device].get(mode="fill", fill_value=0)
+    beyond = devices * capacity + jnp.arange(len(rows), dtype=jnp.int32)  # unique too
+    slots = jnp.where((device < devices) & (place < capacity), device * capacity + place, beyond)
+    exchange = _Exchange(axis_name, devices, capacity, slots)
+
+    received = lax.all_to_all(sizes, axis_name, split_axis=0, concat_axis=0, tiled=True)  # [source, local expert]
+    slot = jnp.arange(capacity, dtype=jnp.int32)
+    expert_of_slot = jax.vmap(lambda ends: jnp.searchsorted(ends, slot, side="right"))(jnp.cumsum(received, 1))
+    arrived = _sorted_by_expert(expert_of_slot, local)  # of one expert in the order of the devices: that of all tokens
+    first = lax.axis_index(axis_name).astype(jnp.int32) * local
+    group_sizes = lax.dynamic_update_slice(jnp.zeros_like(by_expert.group_sizes), arrived.group_sizes, (first,))
+    out = _results(experts, arrived(exchange.there(rows)), group_sizes, first)
+    return exchange.back(arrived.undo(out))
+
+
+def by_all_to_all(
+    experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str, capacity: int | None = None
+) -> jax.Array:
+    """on_one_device of the tokens of all devices along an axis, with its bits: rows by all_to_all, there and back.
+
+    XLA:CPU has no all_to_all of ragged parts, so that each device sends each other one `capacity` rows, padding where
+    it has fewer. When one has more, which all find out before, they use the largest capacity that may be needed, t*k:
+    nothing is dropped.
+
+    Args:
+      experts, tokens, routing, axis_name: as for by_all_gather. group_sizes is zero for other devices' experts.
+      capacity: rows from one device to another one, at least 1; by default twice the mean.
+
+    Returns:
+      [t,n], for this device's tokens.
+    """
+    tokens, routing = _checked(tokens, routing)
+    local = _experts_of_each_device(routing.num_experts, axis_name)
+    devices, top_k = routing.num_experts // local, routing.expert_ids.shape[1]
+    most = max(len(tokens) * top_k, 1)
+    capacity = -(-2 * most // devices) if capacity is None else operator.index(capacity)
+    if capacity < 1:
+        raise ValueError(f"capacity is {capacity}, must be at least 1")
+
+    by_expert = _sorted_by_expert(routing.expert_ids, routing.num_experts)
+    rows = by_expert(_for_each_expert(tokens, top_k))
+    run = functools.partial(_exchanged, experts, axis_name=axis_name)
+    if capacity >= most:
+        out = run(rows, by_expert, capacity=most)
+    else:
+        needed = lax.pmax(by_expert.group_sizes.reshape(devices, local).sum(1).max(), axis_name)
+        within, beyond = functools.partial(run, capacity=capacity), functools.partial(run, capacity=most)
+        out = lax.cond(needed <= capacity, within, beyond, rows, by_expert)
+    return _weighted_sum(by_expert.undo(out), routing).astype(out.dtype)
+
+
+if __name__ == "__main__":
+    from raggemm._expert_parallel_demo import main
+
+    main()

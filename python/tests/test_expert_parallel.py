@@ -1,0 +1,192 @@
+"""Experts sharded over devices and over processes, against one device and against float64."""
+
+import functools
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+from raggemm import gmm
+from raggemm.expert_parallel import Routing, by_all_gather, by_all_to_all, on_one_device
+
+T, D, HIDDEN, EXPERTS, TOP_K = 32, 6, 10, 8, 3  # tokens of all devices
+
+
+def operands(dtype=np.float32):
+    """Tokens, expert_ids, weights, up, down. One expert has a token of each on the first device, two ids are none."""
+    rng = np.random.default_rng(0)
+    ids = np.stack([rng.permutation(EXPERTS)[:TOP_K] for _ in range(T)]).astype(np.int32)
+    ids[: T // 4] = (2, 3, 2)
+    ids[9, 1], ids[10] = -1, EXPERTS
+    up, down = rng.normal(size=(EXPERTS, D, HIDDEN)), rng.normal(size=(EXPERTS, HIDDEN, D))
+    tokens, weights = rng.normal(size=(T, D)), rng.random((T, TOP_K))
+    return tokens.astype(dtype), ids, weights.astype(np.float32), up.astype(dtype), down.astype(dtype)
+
+
+def layer(way, *options):
+    def f(tokens, ids, weights, up, down):
+        def experts(rows, sizes, offset):
+            hidden = jax.nn.silu(gmm(rows, up, sizes, group_offset=offset))
+            return gmm(hidden, down, sizes, rows.dtype, group_offset=offset)
+
+        return way(experts, tokens, Routing(ids, weights, EXPERTS), *options)
+
+    return f
+
+
+def oracle(tokens, ids, weights, up, down):
+    tokens, weights, up, down = (np.asarray(x).astype(np.float64) for x in (tokens, weights, up, down))
+    out = np.zeros((T, D))
+    for t, k in np.ndindex(ids.shape):
+        e = ids[t, k]
+        if 0 <= e < EXPERTS:
+            h = tokens[t] @ up[e]
+            out[t] += weights[t, k] * (h / (1 + np.exp(-h))) @ down[e]
+    return out
+
+
+@functools.cache
+def mesh(*shape):
+    return jax.make_mesh(shape, ("data", "expert")[-len(shape) :], axis_types=(AxisType.Auto,) * len(shape))
+
+
+def sharded(f, check_vma=True):
+    return jax.shard_map(f, mesh=mesh(4), in_specs=P("expert"), out_specs=P("expert"), check_vma=check_vma)
+
+
+def with_gradients(f, args):
+    """[out, gradients of tokens, weights, up, down], of a loss linear in out, for XLA may compute others from results
+    before they are rounded."""
+    target = np.random.default_rng(1).normal(size=(T, D)).astype(np.float32)
+
+    def loss(*args):
+        out = f(*args)
+        return (out.astype(jnp.float32) * target).sum(), out
+
+    gradients, out = jax.jit(jax.grad(loss, (0, 2, 3, 4), has_aux=True))(*args)
+    return [out, *gradients]
+
+
+@functools.cache
+def wanted():
+    return with_gradients(layer(on_one_device), operands())
+
+
+def test_on_one_device():
+    np.testing.assert_allclose(wanted()[0], oracle(*operands()), rtol=1e-5, atol=1e-5)
+    assert (wanted()[0][10] == 0).all()
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_all_gather(check_vma):
+    got = with_gradients(sharded(layer(by_all_gather, "expert"), check_vma), operands())
+    for x, want in zip(got, wanted(), strict=True):
+        np.testing.assert_allclose(x, want, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("capacity", [None, 1, 10**6])
+def test_all_to_all_has_the_bits_of_one_device(capacity):
+    """Whether the rows of the popular expert are within the capacity or not."""
+    got = with_gradients(sharded(layer(by_all_to_all, "expert", capacity), capacity is None), operands())
+    for x, want in zip(got, wanted(), strict=True):
+        np.testing.assert_array_equal(x, want)
+
+
+def test_rows_beyond_the_capacity_take_the_other_branch():
+    """The small buffers, and the large ones for the case that they are too small; none where they never are."""
+
+    def buffers(capacity):
+        program = jax.jit(sharded(layer(by_all_to_all, "expert", capacity))).lower(*operands()).as_text()
+        return set(re.findall(rf"stablehlo.all_to_all.*-> tensor<(\d+)x{D}xf32>", program)), "stablehlo.case" in program
+
+    most = T // 4 * TOP_K
+    assert buffers(5) == ({"20", str(4 * most)}, True)
+    assert buffers(most) == ({str(4 * most)}, False)
+
+
+def test_bfloat16():
+    args = operands(ml_dtypes.bfloat16)
+    want = with_gradients(layer(on_one_device), args)
+    assert want[0].dtype == jnp.bfloat16
+    for x, y in zip(with_gradients(sharded(layer(by_all_to_all, "expert")), args), want, strict=True):
+        np.testing.assert_array_equal(x, y)
+    gathered = jax.jit(sharded(layer(by_all_gather, "expert")))(*args)
+    np.testing.assert_allclose(gathered.astype(np.float32), want[0].astype(np.float32), rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("way", [by_all_gather, by_all_to_all])
+def test_beside_data_parallelism(way):
+    """Tokens along both axes of a mesh, experts along one: gradients of experts are summed over the other."""
+    tokens, experts = P(("data", "expert")), P("expert")
+    specs = {"in_specs": (tokens,) * 3 + (experts,) * 2, "out_specs": tokens}
+    f = jax.shard_map(layer(way, "expert"), mesh=mesh(2, 2), **specs)
+    for x, want in zip(with_gradients(f, operands()), wanted(), strict=True):
+        np.testing.assert_allclose(x, want, rtol=1e-5, atol=2e-5)
+
+
+def test_bad_input():
+    tokens, ids, weights, *_ = operands()
+
+    def call(way=on_one_device, tokens=tokens, ids=ids, weights=weights, experts=EXPERTS, result=lambda rows: rows):
+        return way(lambda rows, *_: result(rows), tokens, Routing(ids, weights, experts))
+
+    for error, message, change in (
+        (TypeError, "tokens: dtype is int32", {"tokens": ids}),
+        (ValueError, r"tokens: shape is \(6,\), must have 2 axes", {"tokens": tokens[0]}),
+        (ValueError, r"expert_ids: shape is \(31, 3\), must be \(32, k\)", {"ids": ids[1:]}),
+        (TypeError, "expert_ids: dtype is float32", {"ids": weights}),
+        (
+            ValueError,
+            r"weights: shape is \(32, 2\), must be that of expert_ids, \(32, 3\)",
+            {"weights": weights[:, 1:]},
+        ),
+        (ValueError, "num_experts is 0, must be at least 1", {"experts": 0}),
+        (ValueError, r"experts: the result for rows \(96, 6\) has shape \(95, 6\)", {"result": lambda rows: rows[1:]}),
+    ):
+        with pytest.raises(error, match=message):
+            call(**change)
+
+    def on_devices(way, experts):
+        def f(tokens, ids, weights):
+            return call(way, tokens, ids, weights, experts)
+
+        return sharded(f)(tokens, ids, weights)
+
+    with pytest.raises(ValueError, match="num_experts is 6, must be a multiple of the 4 devices of axis 'expert'"):
+        on_devices(functools.partial(by_all_gather, axis_name="expert"), 6)
+    with pytest.raises(ValueError, match="capacity is 0, must be at least 1"):
+        on_devices(functools.partial(by_all_to_all, axis_name="expert", capacity=0), EXPERTS)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_processes_over_loopback(processes):
+    """The demonstration: its rows are all rows, its bytes those of the algorithms, its all_to_all has the bits."""
+    command = [sys.executable, "-m", "raggemm.expert_parallel", f"--processes={processes}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.split() for line in done.stdout.splitlines() if re.match(r" *all_", line)]
+    table = {way: [list(map(float, rest)) for w, *rest in lines if w == way] for way in ("all_gather", "all_to_all")}
+    tokens, top_k, mebibyte_of_tokens = 1024, 4, 1
+    for way, rows in table.items():
+        assert [row[0] for row in rows] == list(range(processes))
+        assert sum(row[1] for row in rows) == tokens * top_k
+        others = (processes - 1) / processes  # of what each process needs is with them
+        # Four times: forward there and back, and the same for the gradients.
+        least = 4 * others * mebibyte_of_tokens * (1 if way == "all_gather" else top_k / processes)
+        assert all(least * 0.6 < row[2] < least * 3 for row in rows), (way, least, rows)
+        assert all(row[3] > 0 for row in rows)
+    assert all(row[4:] == [0, 0] for row in table["all_to_all"])
+
+
+def test_processes_that_do_not_divide_the_experts():
+    done = subprocess.run(
+        [sys.executable, "-m", "raggemm.expert_parallel", "--processes=3"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "--processes is 3, must be a divisor of 32" in done.stderr

@@ -1,0 +1,197 @@
+"""Sharded operands under plain jit, with and without the partitioning rule."""
+
+import functools
+import re
+import sys
+import types
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import raggemm
+from cases import all_cases
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from raggemm import GroupedTensor, gmm, grouped_gemm
+
+SIZES = np.array([3, 0, 2, 4], np.int32)
+M, K, N, G = 12, 8, 8, 4
+BATCH = 4
+close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+LHS, RHS = random(M, K), random(G, K, N, seed=1)
+
+
+def mesh():
+    return jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+
+
+def square_mesh():
+    return jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def partitioning():
+    raggemm.enable_partitioning()
+    yield
+    raggemm.enable_partitioning(False)
+
+
+@pytest.fixture
+def switched_off():
+    raggemm.enable_partitioning(False)
+    yield
+    raggemm.enable_partitioning()
+
+
+def put(x, spec, on=None):
+    return jax.device_put(x, NamedSharding(on or mesh(), spec))
+
+
+def compiled(f, *operands):
+    """The result, checked against one device, and the collectives of the program."""
+    program = jax.jit(f).lower(*operands).compile()
+    out, want = program(*operands), f(*map(np.asarray, operands))
+    jax.tree.map(close, out, want)
+    kinds = r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+    return out, set(re.findall(kinds, program.as_text()))
+
+
+def transposable(transpose):
+    """gmm, its weights, and where their axes K and N are."""
+    f = functools.partial(gmm, transpose_rhs=transpose)
+    return f, RHS.swapaxes(1, 2) if transpose else RHS, *((2, 1) if transpose else (1, 2))
+
+
+def along(axis, name="x"):
+    return P(*[None] * axis, name)
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_weights_sharded_along_n_need_no_communication(transpose):
+    f, weights, _, n = transposable(transpose)
+    out, collectives = compiled(f, LHS, put(weights, along(n)), SIZES)
+    assert collectives == set()
+    assert out.sharding.spec == P(None, "x")
+    assert {shard.data.shape for shard in out.addressable_shards} == {(M, N // 4)}
+
+    (dlhs, drhs), collectives = compiled(
+        lambda x, w: jax.grad(lambda x, w: jnp.sin(f(x, w, SIZES)).sum(), (0, 1))(x, w), LHS, put(weights, along(n))
+    )
+    assert collectives == {"all-reduce"}  # of the gradient of the rows
+    assert dlhs.sharding.is_fully_replicated
+    assert drhs.sharding.spec == along(n)
+
+
+def test_without_the_rule_operands_are_gathered(switched_off):
+    out, collectives = compiled(gmm, LHS, put(RHS, along(2)), SIZES)
+    assert collectives == {"all-gather"}
+    assert out.sharding.is_fully_replicated
+
+
+def test_where_jax_has_no_registry(switched_off, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax._src.dispatch", types.ModuleType("dispatch"))
+    with pytest.raises(NotImplementedError, match=f"jax {jax.__version__} does not tell the devices"):
+        raggemm.enable_partitioning()
+    weights = random(G, K, 4, seed=5)  # a program of its own
+    close(jax.jit(gmm)(LHS, put(weights, along(2)), SIZES), gmm(LHS, weights, SIZES))
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+def test_other_shardings(transpose):
+    f, weights, k, n = transposable(transpose)
+    rows_of_all = put(LHS, P(), square_mesh())
+    both = [None] * 3
+    both[k], both[n] = "x", "y"
+    for rows, w, spec, collectives in (
+        (LHS, put(weights, along(k)), P(), {"all-reduce"}),  # contracted
+        (put(LHS, P(None, "x")), put(weights, along(k)), P(), {"all-reduce"}),
+        (put(LHS, P("x")), put(weights, along(n)), P(None, "x"), {"all-gather"}),  # one axis wanted twice
+        (put(LHS, P("x")), weights, P(), {"all-gather"}),  # divided by the groups
+        (LHS, put(weights, P("x")), P(), {"all-gather"}),
+        (rows_of_all, put(weights, P(*both), square_mesh()), P(None, "y"), {"all-reduce"}),
+    ):
+        out, found = compiled(f, rows, w, SIZES)
+        assert found == collectives
+        assert out.sharding.spec == spec
+
+
+def test_optional_operands_are_added_once():
+    def f(x, w, c, bias, alpha):
+        lhs, options = GroupedTensor(x, first_dims=SIZES), {"c": c, "bias": bias, "alpha": alpha, "beta": alpha}
+        return grouped_gemm(lhs, w, contracting_dims=((1,), (1,)), **options)
+
+    rest = random(M, N, seed=2), random(G, N, seed=3), random(G)
+    out, collectives = compiled(f, LHS, put(RHS, along(2)), *rest)
+    assert (out.sharding.spec, collectives) == (P(None, "x"), set())
+    compiled(f, put(LHS, P(None, "x")), put(RHS, along(1)), *rest)  # gathered, for c and bias
+
+
+def test_batches_that_are_sharded():
+    rows, sizes = put(random(4, M, K), P("x")), np.stack([SIZES] * 4)
+    weights = put(np.stack([RHS, 2 * RHS, 3 * RHS, 4 * RHS]), P("x"))
+    for function, operands in (
+        (jax.vmap(gmm, (0, None, 0)), (rows, RHS, sizes)),
+        (jax.vmap(gmm), (rows, weights, sizes)),
+        (lambda x, w: grouped_gemm(x, w[:, 0], contracting_dims=((2,), (1,))), (rows, weights)),
+    ):
+        out, collectives = compiled(function, *operands)
+        assert collectives == set()
+        assert out.sharding.spec == P("x")
+
+    def gradient(x, w):
+        return jax.grad(lambda w: jnp.sin(jax.vmap(gmm, (0, None, None))(x, w, SIZES)).sum())(w)
+
+    assert compiled(gradient, rows, RHS)[1] == {"all-reduce"}
+
+
+def test_inside_loops_shard_map_and_export():
+    def loss(w, x):
+        layer = jax.checkpoint(lambda x, _: (jnp.sin(gmm(x, w, SIZES)), None))
+        return jax.lax.scan(layer, x, None, length=2)[0].sum()
+
+    compiled(jax.grad(loss), put(RHS, along(2)), LHS)
+    specs = {"in_specs": (P(), along(2), P()), "out_specs": P(None, "x")}
+    for names in ({"x", "y"}, {"x"}):  # manual along all axes of the mesh, and along one
+        sharded = jax.shard_map(gmm, mesh=square_mesh(), axis_names=names, **specs)
+        compiled(sharded, LHS, put(RHS, along(2), square_mesh()), SIZES)
+    allowed = [jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")]
+    operands = (put(LHS, P()), put(RHS, along(2)), put(SIZES, P()))
+    exported = jax.export.export(jax.jit(gmm), disabled_checks=allowed)(*operands)
+    close(jax.jit(exported.call)(*operands), gmm(LHS, RHS, SIZES))
+
+
+def somewhere(x, rng):
+    """x sharded along random axes of the square mesh, where they divide it."""
+    spec = [None] * x.ndim
+    for name in ("x", "y"):
+        axes = [axis for axis in range(x.ndim) if x.shape[axis] % 2 == 0 and spec[axis] is None]
+        if axes and rng.random() < 0.8:
+            spec[rng.choice(axes)] = name
+    return put(x, P(*spec), square_mesh())
+
+
+@pytest.mark.parametrize("case", all_cases(m=8, k=4, n=6, ragged=12), ids=str)
+def test_every_mode_and_storage_wherever_its_operands_lie(case):
+    rng = np.random.default_rng(zlib.crc32(case.name.encode()))
+    operands = case.operands()
+    batched = [(), ("lhs",), ("rhs", "dims"), tuple(operands)][rng.integers(4)]
+    if case.name.startswith("uniform"):
+        batched = tuple(x for x in batched if x != "dims")
+    axes = {name: 0 if name in batched else None for name in operands}
+    whole = {
+        name: jax.tree.map(lambda a: np.stack([a * 1] * BATCH), x) if name in batched else x
+        for name, x in operands.items()
+    }
+    f = jax.vmap(case.run, (axes,)) if batched else case.run
+    placed = jax.tree.map(lambda x: somewhere(x, rng), whole)
+    got = jax.jit(f)(placed)
+    for part in got if batched else [got]:
+        case.expected(operands).check(part)
