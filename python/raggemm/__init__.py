@@ -3,6 +3,8 @@
     gmm, tgmm      with the signatures of megablox
     ragged_dot     with the signature of jax.lax.ragged_dot
     grouped_gemm   the general operation, on arrays and GroupedTensors
+    override_ragged_dot, enable_ragged_dot_override
+                   jax.lax.ragged_dot itself, in programs that are not changed
 
 Start reading at _grouped_gemm.py; from there _call.py (what a call is), _primitive.py (how it reaches the library),
 _derivatives.py and _batching.py (its rules), _rewrites.py (what the rules ask for beyond the library's modes).
@@ -12,7 +14,19 @@ from raggemm import _batching, _derivatives  # noqa: F401  the rules of the prim
 from raggemm._ffi import cases_json, version
 from raggemm._grouped_gemm import grouped_gemm
 from raggemm._operands import GroupedTensor
+from raggemm._override import RaggedDotLowering, enable_ragged_dot_override, override_ragged_dot
 from raggemm.ops import gmm, ragged_dot, tgmm
 
-__all__ = ["GroupedTensor", "cases_json", "gmm", "grouped_gemm", "ragged_dot", "tgmm", "version"]
+__all__ = [
+    "GroupedTensor",
+    "RaggedDotLowering",
+    "cases_json",
+    "enable_ragged_dot_override",
+    "gmm",
+    "grouped_gemm",
+    "override_ragged_dot",
+    "ragged_dot",
+    "tgmm",
+    "version",
+]
 __version__ = version()
