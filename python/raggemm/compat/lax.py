@@ -13,6 +13,8 @@ jax.lax's own rules, with their errors. Deliberate differences:
   out_sharding    is optional on a mesh with explicit axes; without it the result is replicated
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,6 +23,7 @@ import numpy as np
 
 from raggemm._operands import check_float, integer_array
 from raggemm._ragged_dot import BASIC, product, unmet_precision, widened
+
 
 def _out_by_rule_of_jax(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtype: Any, has_offset: bool) -> Any:
     """Shape and dtype of the result. With an offset rhs may lack groups, which the rule, blind to it, refuses."""
@@ -51,6 +54,23 @@ def _checked_offset(group_offset: Any, numbers: Any) -> jax.Array | None:
     return offset
 
 
+def checked_call(
+    lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, precision: Any, preferred_element_type: Any, group_offset: Any
+) -> Callable[[], jax.Array]:
+    """Everything of ragged_dot_general that shapes and dtypes can tell, and the call that is left to make."""
+    lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
+    group_sizes = group_sizes if isinstance(group_sizes, jax.Array) else np.asarray(group_sizes)
+    out = _out_by_rule_of_jax(lhs, rhs, group_sizes, numbers, preferred_element_type, group_offset is not None)
+    for name, dtype in (("lhs", lhs.dtype), ("rhs", rhs.dtype), ("preferred_element_type", out.dtype)):
+        check_float(name, dtype)
+    reason = unmet_precision(precision, lhs.dtype, rhs.dtype, out.dtype)
+    if reason is not None:
+        raise NotImplementedError(reason)
+    sizes = integer_array("group_sizes", widened(group_sizes))
+    offset = _checked_offset(group_offset, numbers)
+    return functools.partial(product, lhs, rhs, sizes, offset, numbers=numbers, dtype=out.dtype)
+
+
 def ragged_dot_general(
     lhs: Any,
     rhs: Any,
@@ -78,26 +98,10 @@ def ragged_dot_general(
         groups from there on; form 2 computes as many as group_sizes has, so that only 0 is in range.
       out_sharding: of the result, on a mesh with explicit axes.
     """
-    lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
-    group_sizes = group_sizes if isinstance(group_sizes, jax.Array) else np.asarray(group_sizes)
-    out = _out_by_rule_of_jax(
-        lhs, rhs, group_sizes, ragged_dot_dimension_numbers, preferred_element_type, group_offset is not None
+    call = checked_call(
+        lhs, rhs, group_sizes, ragged_dot_dimension_numbers, precision, preferred_element_type, group_offset
     )
-    for name, dtype in (("lhs", lhs.dtype), ("rhs", rhs.dtype), ("preferred_element_type", out.dtype)):
-        check_float(name, dtype)
-    reason = unmet_precision(precision, lhs.dtype, rhs.dtype, out.dtype)
-    if reason is not None:
-        raise NotImplementedError(reason)
-    offset = _checked_offset(group_offset, ragged_dot_dimension_numbers)
-    result = product(
-        lhs,
-        rhs,
-        integer_array("group_sizes", widened(group_sizes)),
-        offset,
-        numbers=ragged_dot_dimension_numbers,
-        dtype=out.dtype,
-    )
-    return result if out_sharding is None else jax.sharding.reshard(result, out_sharding)
+    return call() if out_sharding is None else jax.sharding.reshard(call(), out_sharding)
 
 
 def ragged_dot(

@@ -71,7 +71,8 @@ def ragged_dot(
         dtype = jnp.dtype(preferred_element_type or jnp.result_type(lhs, rhs))
         sums = dtype if activation is None else compute_dtype(lhs.dtype, rhs.dtype, dtype)
         numbers = BASIC if ragged_dot_dimension_numbers is None else ragged_dot_dimension_numbers
-        out = lax.ragged_dot_general(lhs, rhs, _unwrapped(group_sizes), numbers, precision, sums)
+        call = lax.checked_call(lhs, rhs, _unwrapped(group_sizes), numbers, precision, sums, None)
     except (TypeError, ValueError) as error:
         raise NotImplementedError(str(error)) from error
-    return out if activation is None else activation(out).astype(dtype)
+    # Not in the try: what is wrong with the sizes is found when running, and is no reason to try the next one.
+    return call() if activation is None else activation(call()).astype(dtype)

@@ -89,7 +89,8 @@ def grouped_gemm(
 
     Args:
       lhs, rhs: GroupedNoScaleTensors or arrays, of float16, bfloat16, float32 or float64. Divided rows of lhs with a
-        rhs [G,K,N] or [G,N,K] give [M,N]; both divided along the contracted axis give [G,M,N]; see raggemm.grouped_gemm.
+        rhs [G,K,N] or [G,N,K] give [M,N], both divided along the contracted axis give [G,M,N], and the other modes of
+        raggemm.grouped_gemm but all ragged are there too.
       contracting_dims: (lhs_axes, rhs_axes) of original_shape, the group axis included.
       bias: [G,N].
       precision: as in raggemm.compat.lax.
