@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import jax
 from jax.interpreters import mlir
 
-from raggemm import _compat
+from raggemm import _compat, _ragged_dot
 from raggemm._operands import is_float
-from raggemm._ragged_dot import SIZES, product, unmet_precision, widened
+from raggemm._ragged_dot import SIZES, unmet_precision, widened
 from raggemm.compat import lax
 
 _log = logging.getLogger("raggemm.override")
@@ -98,7 +98,7 @@ class _Override:
 
         def call(lhs, rhs, group_sizes):
             numbers = params["ragged_dot_dimension_numbers"]
-            result = product(lhs, rhs, widened(group_sizes), numbers=numbers, dtype=out.dtype)
+            result = _ragged_dot.ragged_dot_general(lhs, rhs, widened(group_sizes), numbers=numbers, dtype=out.dtype)
             return _compat.sharded_as(result, out)
 
         return mlir.lower_fun(call, multiple_results=False)(ctx, lhs, rhs, group_sizes)

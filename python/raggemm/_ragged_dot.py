@@ -22,7 +22,12 @@ BASIC = lax.RaggedDotDimensionNumbers(
 )
 
 _NARROW = ("int8", "int16", "uint8", "uint16")
-SIZES = (*_NARROW, "int32", "int64", "uint32")  # dtypes of group_sizes, of which product() takes the wide ones
+SIZES = (
+    *_NARROW,
+    "int32",
+    "int64",
+    "uint32",
+)  # dtypes of group_sizes, of which ragged_dot_general() takes the wide ones
 
 
 def widened(group_sizes: Any) -> Any:
@@ -168,7 +173,7 @@ def _batched(lhs, rhs, axes: _Axes, dtype):
 
 
 @functools.partial(jax.jit, static_argnames=("numbers", "dtype"))
-def product(
+def ragged_dot_general(
     lhs: jax.Array,
     rhs: jax.Array,
     group_sizes: jax.Array,
@@ -177,7 +182,7 @@ def product(
     numbers: lax.RaggedDotDimensionNumbers,
     dtype: np.dtype,
 ) -> jax.Array:
-    """ragged_dot_general of checked operands. lhs and rhs: two of the four float types, group_sizes: int32, int64 or
+    """The product, of checked operands. lhs and rhs: two of the four float types, group_sizes: int32, int64 or
     uint32, group_offset: the same, with one element, and not with a ragged batch axis. dtype: that of the result."""
     axes = _Axes(numbers, lhs.ndim, rhs.ndim)
     if axes.is_batch:

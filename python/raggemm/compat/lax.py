@@ -21,8 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from raggemm import _ragged_dot
 from raggemm._operands import check_float, integer_array
-from raggemm._ragged_dot import BASIC, product, unmet_precision, widened
+from raggemm._ragged_dot import BASIC, unmet_precision, widened
 
 
 def _out_by_rule_of_jax(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtype: Any, has_offset: bool) -> Any:
@@ -68,7 +69,7 @@ def checked_call(
         raise NotImplementedError(reason)
     sizes = integer_array("group_sizes", widened(group_sizes))
     offset = _checked_offset(group_offset, numbers)
-    return functools.partial(product, lhs, rhs, sizes, offset, numbers=numbers, dtype=out.dtype)
+    return functools.partial(_ragged_dot.ragged_dot_general, lhs, rhs, sizes, offset, numbers=numbers, dtype=out.dtype)
 
 
 def ragged_dot_general(
