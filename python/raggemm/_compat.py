@@ -59,3 +59,9 @@ def ragged_dot_of_jax() -> tuple[Any, Any]:
     from jax._src.lax import lax as private  # not above, for only the override may fail with it
 
     return private.ragged_dot_general_p, private._ragged_dot_general_impl
+
+
+def set_globally(context: Any, value: Any) -> None:
+    """The value of a context of jax.make_user_context in all threads."""
+    setter = context if hasattr(context, "set_global") else context._obj  # 0.8.1 keeps it to itself
+    setter.set_global(value)

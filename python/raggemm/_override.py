@@ -159,4 +159,4 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
 def enable_ragged_dot_override(enabled: bool = True) -> None:
     """override_ragged_dot() from now on, in all threads, or no more. To see what was lowered, set the logger
     "raggemm.override" to DEBUG, or look for raggemm_grouped_gemm_v1 in the compiled program's text."""
-    _override().is_on.set_global(bool(enabled))
+    _compat.set_globally(_override().is_on, bool(enabled))
