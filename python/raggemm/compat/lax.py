@@ -56,9 +56,11 @@ def _checked_offset(group_offset: Any, numbers: Any) -> jax.Array | None:
 
 
 def checked_call(
-    lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, precision: Any, preferred_element_type: Any, group_offset: Any
+    operands: tuple[Any, Any, Any], numbers: Any, precision: Any, preferred_element_type: Any, group_offset: Any
 ) -> Callable[[], jax.Array]:
-    """Everything of ragged_dot_general that shapes and dtypes can tell, and the call that is left to make."""
+    """Everything of ragged_dot_general that shapes and dtypes can tell, and the call that is left to make. operands:
+    lhs, rhs and group_sizes."""
+    lhs, rhs, group_sizes = operands
     lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
     group_sizes = group_sizes if isinstance(group_sizes, jax.Array) else np.asarray(group_sizes)
     out = _out_by_rule_of_jax(lhs, rhs, group_sizes, numbers, preferred_element_type, group_offset is not None)
@@ -99,9 +101,8 @@ def ragged_dot_general(
         groups from there on; form 2 computes as many as group_sizes has, so that only 0 is in range.
       out_sharding: of the result, on a mesh with explicit axes.
     """
-    call = checked_call(
-        lhs, rhs, group_sizes, ragged_dot_dimension_numbers, precision, preferred_element_type, group_offset
-    )
+    operands = lhs, rhs, group_sizes
+    call = checked_call(operands, ragged_dot_dimension_numbers, precision, preferred_element_type, group_offset)
     return call() if out_sharding is None else jax.sharding.reshard(call(), out_sharding)
 
 

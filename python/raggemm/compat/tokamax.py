@@ -71,7 +71,7 @@ def ragged_dot(
         dtype = jnp.dtype(preferred_element_type or jnp.result_type(lhs, rhs))
         sums = dtype if activation is None else compute_dtype(lhs.dtype, rhs.dtype, dtype)
         numbers = BASIC if ragged_dot_dimension_numbers is None else ragged_dot_dimension_numbers
-        call = lax.checked_call(lhs, rhs, _unwrapped(group_sizes), numbers, precision, sums, None)
+        call = lax.checked_call((lhs, rhs, _unwrapped(group_sizes)), numbers, precision, sums, None)
     except (TypeError, ValueError) as error:
         raise NotImplementedError(str(error)) from error
     # Not in the try: what is wrong with the sizes is found when running, and is no reason to try the next one.
