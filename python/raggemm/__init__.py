@@ -5,6 +5,9 @@
     grouped_gemm            the general operation, on arrays and GroupedTensors
     grouped_gemm_saveable   a policy for jax.checkpoint
     enable_partitioning     lets jax.jit divide calls over devices
+    override_ragged_dot, enable_ragged_dot_override
+                            jax.lax.ragged_dot itself, in programs that are not changed
+    compat                  modules with the names and signatures of other libraries, to import one by one
     expert_parallel         a module to import by itself: experts sharded over devices and processes
 
 Start reading at _grouped_gemm.py; from there _call.py (what a call is), _primitive.py (how it reaches the library),
@@ -17,16 +20,20 @@ from raggemm._derivatives import grouped_gemm_saveable
 from raggemm._ffi import cases_json, version
 from raggemm._grouped_gemm import grouped_gemm
 from raggemm._operands import GroupedTensor
+from raggemm._override import RaggedDotLowering, enable_ragged_dot_override, override_ragged_dot
 from raggemm._partitioning import enable_partitioning
 from raggemm.ops import gmm, ragged_dot, tgmm
 
 __all__ = [
     "GroupedTensor",
+    "RaggedDotLowering",
     "cases_json",
     "enable_partitioning",
+    "enable_ragged_dot_override",
     "gmm",
     "grouped_gemm",
     "grouped_gemm_saveable",
+    "override_ragged_dot",
     "ragged_dot",
     "tgmm",
     "version",

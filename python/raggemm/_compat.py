@@ -1,6 +1,7 @@
 """Everything that differs between the versions of jax that are supported, 0.8.1 and later."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 from jax import lax
@@ -64,3 +65,28 @@ def divides_programs(ctx) -> bool:
     if getattr(axes, "num_devices", 1) == 1 or getattr(axes, "device_assignment", None) is None:
         return False
     return getattr(axes, "abstract_mesh", None) is not None and not context.lowering_parameters.for_export
+
+
+def sharded_as(x: jax.Array, aval: Any) -> jax.Array:
+    """x, which is replicated, sharded as the type of another array is on a mesh with explicit axes."""
+    spec = aval.sharding.spec
+    return x if all(axis is None for axis in spec) else jax.sharding.reshard(x, spec)
+
+
+def ragged_dot_of_jax() -> tuple[Any, Any]:
+    """JAX' primitive ragged_dot_general, and the function of its arguments and parameters that is its default
+    lowering. Both are private, and RuntimeError is raised for versions that this was not tried with."""
+    first, after = (0, 8, 1), (0, 11)
+    if not first <= jax.__version_info__[:3] < after:
+        raise RuntimeError(
+            f"raggemm's override of ragged_dot is for jax 0.8.1 and later, before 0.11; this is jax {jax.__version__}"
+        )
+    from jax._src.lax import lax as private  # not above, for only the override may fail with it
+
+    return private.ragged_dot_general_p, private._ragged_dot_general_impl
+
+
+def set_globally(context: Any, value: Any) -> None:
+    """The value of a context of jax.make_user_context in all threads."""
+    setter = context if hasattr(context, "set_global") else context._obj  # 0.8.1 keeps it to itself
+    setter.set_global(value)

@@ -40,6 +40,10 @@ class GroupedTensor:
     layout: str = STRIDED
 
 
+def is_float(dtype: Any) -> bool:
+    return dtype in _FLOATS
+
+
 def float_array(name: str, x: Any) -> jax.Array:
     x = jnp.asarray(x)
     check_float(name, x.dtype)

@@ -4,12 +4,15 @@
     tops        gmm, tgmm, gmm_ref, tgmm_ref: bfloat16 products, float32 sums
     ejkernel    grouped_matmul, transposed_grouped_matmul, make_group_metadata, register
     maxtext     gmm, tgmm of maxtext.kernels.megablox
+    tokamax     ragged_dot, for the list of implementations of tokamax.ragged_dot
+    transformer_engine  grouped_gemm, grouped_dense, GroupedNoScaleTensor
+    lax         ragged_dot, ragged_dot_general
 
 Each module's docstring names the source of its semantics and every deliberate difference. All of them are names and
 defaults over grouped_gemm: what holds for it holds for them, that is every derivative, vmap, jit, shard_map and export.
 An argument that would change the result and cannot be honoured is an error with its name and value when tracing.
 """
 
-from raggemm.compat import ejkernel, maxtext, megablox, tops
+from raggemm.compat import ejkernel, lax, maxtext, megablox, tokamax, tops, transformer_engine
 
-__all__ = ["ejkernel", "maxtext", "megablox", "tops"]
+__all__ = ["ejkernel", "lax", "maxtext", "megablox", "tokamax", "tops", "transformer_engine"]

@@ -1,0 +1,162 @@
+"""The opt-in override: programs that call jax.lax.ragged_dot lower to raggemm on CPU, without a change to them.
+
+It replaces the lowering rule that JAX has for the primitive ragged_dot_general on the platform cpu, with
+jax.interpreters.mlir.register_lowering, and calls JAX' own rule, which is private, as fallback. Neither is an interface
+that JAX promises to keep: versions of jax that this was not tried with are refused (see override_ragged_dot).
+
+The rule is registered when the override is first used, and stays; whether it does anything is the value of a context
+of jax.make_user_context. JAX has that in the keys of its caches for traces, lowered and compiled programs, so a
+function compiled with the override is not found without it, nor the other way round, and no cache is cleared.
+
+group_offset goes another way. JAX cannot take it anywhere: it is a parameter of the primitive, which must be hashable,
+and its shape, derivative and lowering rules refuse it. So `bind` of the primitive hands calls with a group_offset to
+raggemm.compat.lax while the override is on.
+"""
+
+import contextlib
+import contextvars
+import functools
+import logging
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+from jax.interpreters import mlir
+
+from raggemm import _compat, _ragged_dot
+from raggemm._operands import is_float
+from raggemm._ragged_dot import SIZES, unmet_precision, widened
+from raggemm.compat import lax
+
+_log = logging.getLogger("raggemm.override")
+
+_PARAMETERS = {
+    "ragged_dot_dimension_numbers",
+    "precision",
+    "preferred_element_type",  # the result's aval has it
+    "group_offset",  # None here, see above
+    "out_sharding",  # the result's aval has it
+}
+
+
+class RaggedDotLowering(NamedTuple):
+    """What became of one ragged_dot or ragged_dot_general."""
+
+    by: str  # "raggemm" or "jax"
+    why: str  # what raggemm does not take, where it is "jax"
+    operands: str  # as in "float32[6,4] float32[2,4,3] int32[2]"
+
+
+_record: contextvars.ContextVar[list[RaggedDotLowering] | None] = contextvars.ContextVar("record", default=None)
+
+
+def _note(why: str | None, avals: Any) -> None:
+    operands = " ".join(f"{aval.dtype}[{','.join(map(str, aval.shape))}]" for aval in avals)
+    lowering = RaggedDotLowering("jax" if why else "raggemm", why or "", operands)
+    _log.debug("ragged_dot of %s lowered by %s%s", operands, lowering.by, f": {why}" if why else "")
+    if (record := _record.get()) is not None:
+        record.append(lowering)
+
+
+def _why_not(lhs: Any, rhs: Any, group_sizes: Any, out: Any, params: dict[str, Any]) -> str | None:
+    """What raggemm does not take of a call that JAX takes; None if it takes it."""
+    unknown = set(params) - _PARAMETERS
+    if unknown:
+        return f"unknown parameters {', '.join(sorted(unknown))}"
+    for name, aval in (("lhs", lhs), ("rhs", rhs), ("result", out)):
+        if not is_float(aval.dtype):
+            return f"{name} is {aval.dtype}"
+    if group_sizes.dtype.name not in SIZES:
+        return f"group_sizes is {group_sizes.dtype}"
+    return unmet_precision(params["precision"], lhs.dtype, rhs.dtype, out.dtype)
+
+
+class _Override:
+    """The context, and the rule that looks at it. There is one, made when it is first asked for."""
+
+    def __init__(self):
+        primitive, expansion = _compat.ragged_dot_of_jax()
+        self.is_on = jax.make_user_context(False)
+        self._rule_of_jax = mlir.lower_fun(expansion, multiple_results=False)
+        mlir.register_lowering(primitive, self._lower, platform="cpu")
+        self._bind = primitive.bind
+        primitive.bind = self._bind_with_offset
+
+    def _bind_with_offset(self, *args, **params):
+        if self.is_on.value and params.get("group_offset") is not None:
+            return lax.ragged_dot_general(*args, **params)
+        return self._bind(*args, **params)
+
+    def _lower(self, ctx, lhs, rhs, group_sizes, **params):
+        why = None
+        if self.is_on.value:
+            why = _why_not(*ctx.avals_in, *ctx.avals_out, params)
+            _note(why, ctx.avals_in)
+        if why or not self.is_on.value:
+            return self._rule_of_jax(ctx, lhs, rhs, group_sizes, **params)
+        (out,) = ctx.avals_out
+
+        def call(lhs, rhs, group_sizes):
+            numbers = params["ragged_dot_dimension_numbers"]
+            result = _ragged_dot.ragged_dot_general(lhs, rhs, widened(group_sizes), numbers=numbers, dtype=out.dtype)
+            return _compat.sharded_as(result, out)
+
+        return mlir.lower_fun(call, multiple_results=False)(ctx, lhs, rhs, group_sizes)
+
+
+_override = functools.cache(_Override)
+
+
+def _check_not_staged() -> None:
+    if isinstance(jax.lax.full((), 0), jax.core.Tracer):
+        raise RuntimeError(
+            "override_ragged_dot() is entered in a function that is being traced, which jax lowers only after that: "
+            "enter it around the call of what jit (or scan, cond, ...) compiles"
+        )
+
+
+@contextlib.contextmanager
+def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering]]:
+    """Within it, jax.lax.ragged_dot and ragged_dot_general lower to raggemm on CPU.
+
+        with raggemm.override_ragged_dot() as lowerings:
+            loss, gradients = jax.jit(jax.value_and_grad(model))(weights)
+        print(lowerings)  # [RaggedDotLowering(by='raggemm', ...), ...]
+
+    Forward, both gradients, batch dimensions and vmap are what JAX' own rules make of them. group_offset works, see
+    raggemm.compat.lax. What raggemm does not take (integer and float8 matrices, uint64 sizes, some DotAlgorithmPresets)
+    and all of it on other platforms is lowered by JAX' own rule. Unlike with that rule, group sizes that are negative
+    or exceed the rows are an error when running.
+
+    This registers a lowering rule for a primitive of JAX, and uses parts of JAX that may change without notice
+    (raggemm._override says which).
+
+    What counts is where a program is lowered, usually the first call of a jitted function: enter it around that call;
+    inside of a function that is being traced it raises RuntimeError. JAX' caches tell programs with the override from
+    those without, so neither is ever taken for the other.
+
+    Args:
+      enabled: False: JAX' own rule, where enable_ragged_dot_override() is in effect.
+
+    Yields:
+      A list that gets an entry whenever a call is lowered here: by whom, and why if by JAX. A program that JAX has
+      compiled with the override before is not lowered again. The logger "raggemm.override" has the same at level DEBUG.
+
+    Raises:
+      RuntimeError: with a jax that this was not tried with, or see above.
+    """
+    override = _override()
+    _check_not_staged()
+    record: list[RaggedDotLowering] = []
+    token = _record.set(record)
+    try:
+        with override.is_on(bool(enabled)):
+            yield record
+    finally:
+        _record.reset(token)
+
+
+def enable_ragged_dot_override(enabled: bool = True) -> None:
+    """override_ragged_dot() from now on, in all threads, or no more. To see what was lowered, set the logger
+    "raggemm.override" to DEBUG, or look for raggemm_grouped_gemm_v1 in the compiled program's text."""
+    _compat.set_globally(_override().is_on, bool(enabled))

@@ -1,0 +1,195 @@
+"""jax.lax's ragged_dot_general as one call: from its dimension numbers to canonical operands.
+
+compat/lax.py is the front end on this, _override.py lowers jax.lax's own function to it.
+"""
+
+import functools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from raggemm._call import Arguments, Call, Storage, compute_dtype
+from raggemm._rewrites import apply
+
+BASIC = lax.RaggedDotDimensionNumbers(
+    dot_dimension_numbers=(((1,), (1,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
+)
+
+_NARROW = ("int8", "int16", "uint8", "uint16")
+SIZES = (
+    *_NARROW,
+    "int32",
+    "int64",
+    "uint32",
+)  # dtypes of group_sizes, of which ragged_dot_general() takes the wide ones
+
+
+def widened(group_sizes: Any) -> Any:
+    return group_sizes.astype(np.int32) if group_sizes.dtype.name in _NARROW else group_sizes
+
+
+# What a preset demands of the operands, and what it sums in. The others round operands or sums in ways of their own.
+_PRESETS = {
+    lax.DotAlgorithmPreset.F16_F16_F32: ({"float16"}, "float32"),
+    lax.DotAlgorithmPreset.BF16_BF16_F32: ({"bfloat16"}, "float32"),
+    lax.DotAlgorithmPreset.F32_F32_F32: ({"float16", "bfloat16", "float32"}, "float32"),
+    lax.DotAlgorithmPreset.F64_F64_F64: ({"float16", "bfloat16", "float32", "float64"}, "float64"),
+}
+
+
+def unmet_precision(precision: Any, lhs: Any, rhs: Any, out: Any) -> str | None:
+    """Why a product of these dtypes is not what `precision`, as jax.lax takes it, asks for; None if it is.
+
+    Products are exact and sums made in float32 or float64, which is as precise as any jax.lax.Precision. A
+    DotAlgorithmPreset must say just that. Raises ValueError where `precision` is none of what jax.lax takes.
+    """
+    if precision is None:
+        precision = jax.config.jax_default_matmul_precision
+    if isinstance(precision, str) and precision in lax.DotAlgorithmPreset.__members__:
+        precision = lax.DotAlgorithmPreset[precision]
+    if isinstance(precision, lax.DotAlgorithm):
+        return f"precision: {precision} is not supported, only presets are"
+    if isinstance(precision, lax.DotAlgorithmPreset):
+        if precision is lax.DotAlgorithmPreset.DEFAULT:
+            return None
+        operands, sums = _PRESETS.get(precision, ((), None))
+        if lhs.name in operands and rhs.name in operands and compute_dtype(lhs, rhs, out).name == sums:
+            return None
+        return f"precision: {precision.name} is not supported for {lhs}, {rhs} and a result of {out}"
+    for one in precision if isinstance(precision, tuple | list) else (precision,):
+        if one is not None:
+            lax.Precision(one)
+    return None
+
+
+def _is_identity(axes: Sequence[int]) -> bool:
+    return list(axes) == list(range(len(axes)))
+
+
+def _arranged(x: jax.Array, lead: Sequence[int], rows: Sequence[int], cols: Sequence[int]) -> tuple[jax.Array, bool]:
+    """x as [lead..., rows..., cols...], or as [lead..., cols..., rows...] where it lies so; and whether it does."""
+    swapped = [*lead, *cols, *rows]
+    if _is_identity(swapped) and not _is_identity([*lead, *rows, *cols]):
+        return x, True
+    return x.transpose([*lead, *rows, *cols]), False
+
+
+def _sizes(x: Any, axes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(x.shape[axis] for axis in axes)
+
+
+class _Axes:
+    """Which axes of lhs and rhs are what; contracted ones are in the order of rhs, so that weights need not move."""
+
+    def __init__(self, numbers: lax.RaggedDotDimensionNumbers, lhs_rank: int, rhs_rank: int):
+        (left, right), (self.lhs_batch, self.rhs_batch) = numbers.dot_dimension_numbers
+        (self.ragged,) = numbers.lhs_ragged_dimensions
+        self.group = tuple(numbers.rhs_group_dimensions)
+        self.is_contracting, self.is_batch = self.ragged in left, self.ragged in self.lhs_batch
+        if not self.is_contracting:
+            pairs = sorted(zip(left, right, strict=True), key=operator.itemgetter(1))
+            left, right = tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
+        self.left, self.right = left, right
+        self.lhs_free = [a for a in range(lhs_rank) if a not in (*left, *self.lhs_batch)]
+        self.rhs_free = [a for a in range(rhs_rank) if a not in (*right, *self.rhs_batch, *self.group)]
+
+    @property
+    def ragged_side(self) -> Sequence[int]:
+        """The axes of lhs that the ragged one is among, batch axes apart."""
+        return self.left if self.is_contracting else self.lhs_free
+
+
+def _ragged_first(x, lead, free, ragged, trans_if_first):
+    """x as [lead, ragged, free] or, where it lies so, [lead, free, ragged]; canonical, with its storage."""
+    matrix, last = _arranged(x, lead, [ragged], free)
+    return matrix, Storage(last=0, trans=not trans_if_first) if last else Storage(first=0, trans=trans_if_first)
+
+
+def _dims(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> jax.Array:
+    """[P,R,G]: sizes [batch..., outer axes..., G] or [G], the same for all axes of lhs inside the ragged one."""
+    side = axes.ragged_side
+    position = side.index(axes.ragged)
+    batch, outer, inner = (_sizes(lhs, part) for part in (axes.lhs_batch, side[:position], side[position + 1 :]))
+    groups = group_sizes.shape[-1]
+    if group_sizes.ndim > 1:
+        group_sizes = group_sizes.reshape(*batch, *outer, *[1] * len(inner), groups)
+    sizes = jnp.broadcast_to(group_sizes, (*batch, *outer, *inner, groups))
+    return sizes.reshape(math.prod(batch), math.prod((*outer, *inner)), groups)
+
+
+def _noncontracting(lhs, rhs, group_sizes, optional, axes: _Axes, dtype):
+    """[b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...]: one of m... is ragged, the others are replicas."""
+    rest = [a for a in axes.lhs_free if a != axes.ragged]
+    batch, k, n = _sizes(lhs, axes.lhs_batch), math.prod(_sizes(lhs, axes.left)), math.prod(_sizes(rhs, axes.rhs_free))
+    left, storage = _ragged_first(lhs, [*axes.lhs_batch, *rest], axes.left, axes.ragged, trans_if_first=False)
+    right, rhs_trans = _arranged(rhs, [*axes.rhs_batch, *axes.group], axes.right, axes.rhs_free)
+    p, r, m = math.prod(batch), math.prod(_sizes(lhs, rest)), lhs.shape[axes.ragged]
+    groups = rhs.shape[axes.group[0]]
+    left = left.reshape(p, r, *((k, m) if storage.trans else (m, k)))
+    right = right.reshape(p, groups, *((n, k) if rhs_trans else (k, n)))
+    call = Call(storage, Storage(trans=rhs_trans), Storage(first=0), dtype, num_dims=1)
+    out = apply(call, Arguments(left, right, (_dims(group_sizes, lhs, axes),), optional))
+    out = out.reshape(*batch, *_sizes(lhs, rest), m, *_sizes(rhs, axes.rhs_free))
+    ragged_now = len(batch) + len(rest)
+    return jnp.moveaxis(out, ragged_now, len(batch) + axes.lhs_free.index(axes.ragged))
+
+
+def _contracting(lhs, rhs, group_sizes, optional, axes: _Axes, dtype):
+    """[b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...]: one of k... is ragged, replicas over the others are
+    summed."""
+    index = axes.left.index(axes.ragged)
+    left_rest, right_rest = ([a for i, a in enumerate(side) if i != index] for side in (axes.left, axes.right))
+    batch, m, n = _sizes(lhs, axes.lhs_batch), _sizes(lhs, axes.lhs_free), _sizes(rhs, axes.rhs_free)
+    left, lhs_storage = _ragged_first(lhs, [*axes.lhs_batch, *left_rest], axes.lhs_free, axes.ragged, True)
+    right, rhs_storage = _ragged_first(rhs, [*axes.rhs_batch, *right_rest], axes.rhs_free, axes.right[index], False)
+    p, r, k = math.prod(batch), math.prod(_sizes(lhs, left_rest)), lhs.shape[axes.ragged]
+
+    def canonical(x, storage, free):
+        return x.reshape(p, r, *((math.prod(free), k) if storage.last is not None else (k, math.prod(free))))
+
+    groups = group_sizes.shape[-1]
+    call = Call(lhs_storage, rhs_storage, Storage(), dtype, num_dims=1, out_extent=groups)
+    operands = canonical(left, lhs_storage, m), canonical(right, rhs_storage, n)
+    out = apply(call, Arguments(*operands, (_dims(group_sizes, lhs, axes),), optional))
+    return jnp.moveaxis(out.reshape(*batch, groups, *m, *n), len(batch), 0)
+
+
+def _batched(lhs, rhs, axes: _Axes, dtype):
+    """[b...,m...,k...] x [b...,k...,n...] -> [b...,m...,n...]: one of b... is ragged, which changes nothing."""
+    batch, m, n = _sizes(lhs, axes.lhs_batch), _sizes(lhs, axes.lhs_free), _sizes(rhs, axes.rhs_free)
+    k, groups = math.prod(_sizes(lhs, axes.left)), math.prod(batch)
+    left, lhs_trans = _arranged(lhs, axes.lhs_batch, axes.lhs_free, axes.left)
+    right, rhs_trans = _arranged(rhs, axes.rhs_batch, axes.right, axes.rhs_free)
+    left = left.reshape(1, groups, *((k, math.prod(m)) if lhs_trans else (math.prod(m), k)))
+    right = right.reshape(1, groups, *((math.prod(n), k) if rhs_trans else (k, math.prod(n))))
+    call = Call(Storage(trans=lhs_trans), Storage(trans=rhs_trans), Storage(), dtype, num_dims=0)
+    return apply(call, Arguments(left, right, (), {})).reshape(*batch, *m, *n)
+
+
+@functools.partial(jax.jit, static_argnames=("numbers", "dtype"))
+def ragged_dot_general(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    group_sizes: jax.Array,
+    group_offset: jax.Array | None = None,
+    *,
+    numbers: lax.RaggedDotDimensionNumbers,
+    dtype: np.dtype,
+) -> jax.Array:
+    """The product, of checked operands. lhs and rhs: two of the four float types, group_sizes: int32, int64 or
+    uint32, group_offset: the same, with one element, and not with a ragged batch axis. dtype: that of the result."""
+    axes = _Axes(numbers, lhs.ndim, rhs.ndim)
+    if axes.is_batch:
+        return _batched(lhs, rhs, axes, dtype)
+    optional = {}
+    if group_offset is not None:
+        problems = math.prod(_sizes(lhs, axes.lhs_batch))
+        optional["group_offset"] = jnp.broadcast_to(group_offset.reshape(1, 1), (problems, 1))
+    form = _contracting if axes.is_contracting else _noncontracting
+    return form(lhs, rhs, group_sizes, optional, axes, dtype)

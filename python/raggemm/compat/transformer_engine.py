@@ -1,0 +1,156 @@
+"""grouped_gemm and grouped_dense of TransformerEngine's JAX package, without quantization.
+
+    from raggemm.compat import transformer_engine as te
+    te.grouped_dense(x, kernel, group_sizes, bias=bias)
+
+Deliberate differences:
+
+  group_offset    works, where TransformerEngine raises; the kernels may then be those of fewer groups
+  precision       is honoured or rejected as in raggemm.compat.lax, where TransformerEngine ignores it
+  rows, columns and groups outside are zero, never undefined
+  derivatives     of every order, by both functions; each gradient has the dtype of its operand, and that of the
+                  bias is summed in float32 or float64 and rounded once
+  quantization    is a NotImplementedError
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from raggemm import _grouped_gemm
+from raggemm._operands import GroupedTensor, float_array
+from raggemm._ragged_dot import unmet_precision
+
+Axes = tuple[Sequence[int], Sequence[int]]
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("data", "amax", "first_dims", "last_dims"),
+    meta_fields=("original_shape",),
+)
+@dataclasses.dataclass
+class GroupedNoScaleTensor:
+    """An operand of grouped_gemm; TransformerEngine's own class, or any object with these attributes, will do too.
+
+    data has original_shape, or is flat with as many elements. first_dims and last_dims: integer [G], the sizes of the
+    groups along the collapsed first or last axis, None or empty if it is not divided. With last_dims the groups lie
+    one after the other in memory, each dense ("PACKED"), as TransformerEngine has it; see raggemm.GroupedTensor. amax
+    is not read.
+    """
+
+    data: Any
+    amax: Any
+    first_dims: Any
+    last_dims: Any
+    original_shape: tuple[int, ...]
+
+
+def _is_set(sizes: Any) -> bool:
+    return sizes is not None and np.size(sizes) > 0
+
+
+def _operand(name: str, x: Any) -> Any:
+    """What _grouped_gemm takes, from an array or anything that has the attributes of a GroupedNoScaleTensor."""
+    if isinstance(x, GroupedTensor):
+        return x
+    if isinstance(x, jax.Array | np.ndarray):
+        return float_array(name, x)
+    if getattr(x, "scale_inv", None) is not None:
+        raise NotImplementedError(f"{name}: {type(x).__name__} is quantized, which is not supported")
+    missing = [a for a in ("data", "first_dims", "last_dims", "original_shape") if not hasattr(x, a)]
+    if missing:
+        raise TypeError(f"{name}: {type(x).__name__} is no array and has no attribute {', '.join(missing)}")
+    data, shape = float_array(f"{name}.data", x.data), tuple(x.original_shape)
+    if data.size != np.prod(shape, dtype=np.int64):
+        raise ValueError(f"{name}: data has shape {data.shape}, which does not hold original_shape {shape}")
+    if _is_set(x.first_dims) and _is_set(x.last_dims):
+        raise NotImplementedError(f"{name}: first_dims and last_dims are both set; see raggemm.grouped_gemm")
+    if _is_set(x.last_dims):
+        return GroupedTensor(data.reshape(shape), last_dims=x.last_dims, layout="PACKED")
+    return GroupedTensor(data.reshape(shape), first_dims=x.first_dims if _is_set(x.first_dims) else None)
+
+
+def grouped_gemm(
+    lhs: Any,
+    rhs: Any,
+    *,
+    contracting_dims: Axes = ((1,), (2,)),
+    bias: Any = None,
+    precision: Any = jax.lax.Precision.DEFAULT,
+    preferred_element_type: Any = None,
+    group_offset: Any = None,
+) -> jax.Array:
+    """lhs x rhs for each group, as TransformerEngine's, where the operands carry the group sizes.
+
+    Args:
+      lhs, rhs: GroupedNoScaleTensors or arrays, of float16, bfloat16, float32 or float64. Divided rows of lhs with a
+        rhs [G,K,N] or [G,N,K] give [M,N], both divided along the contracted axis give [G,M,N], and the other modes of
+        raggemm.grouped_gemm but all ragged are there too.
+      contracting_dims: (lhs_axes, rhs_axes) of original_shape, the group axis included.
+      bias: [G,N].
+      precision: as in raggemm.compat.lax.
+      preferred_element_type: dtype of the result, by default that of lhs.
+      group_offset: integer, () or (1,): the first group that is computed.
+    """
+    lhs, rhs = _operand("lhs", lhs), _operand("rhs", rhs)
+    dtypes = [(x.data if isinstance(x, GroupedTensor) else x).dtype for x in (lhs, rhs)]
+    dtype = jax.dtypes.canonicalize_dtype(dtypes[0] if preferred_element_type is None else preferred_element_type)
+    reason = unmet_precision(precision, *dtypes, dtype)
+    if reason is not None:
+        raise NotImplementedError(reason)
+    return _grouped_gemm.grouped_gemm(
+        lhs,
+        rhs,
+        contracting_dims=contracting_dims,
+        bias=bias,
+        group_offset=group_offset,
+        preferred_element_type=dtype,
+    )
+
+
+def _check_quantizers(quantizer_set: Any) -> None:
+    for name in ("x", "kernel", "dgrad"):
+        if getattr(quantizer_set, name, None) is not None:
+            raise NotImplementedError(f"quantizer_set: {name} is set; quantization is not supported")
+
+
+def grouped_dense(
+    x: Any,
+    kernel: Any,
+    group_sizes: Any,
+    contracting_dims: Axes = ((1,), (1,)),
+    bias: Any = None,
+    precision: Any = jax.lax.Precision.DEFAULT,
+    preferred_element_type: Any = None,
+    group_offset: Any = None,
+    quantizer_set: Any = None,
+    kernel_fsdp_info: tuple[str | None, int] = (None, -1),
+) -> jax.Array:
+    """x[rows of group g] x kernel[g] + bias[g] for each group, with gradients of x, kernel and bias.
+
+    Args:
+      x: [M,K]; kernel: [G,K,N], or [G,N,K] with contracting_dims ((1,), (2,)); group_sizes: [G].
+      bias: [G,N], of any of the four float types.
+      precision, preferred_element_type, group_offset: as in grouped_gemm.
+      quantizer_set: None, or one without quantizers.
+      kernel_fsdp_info: (mesh axis, axis of kernel) where kernel is a shard along it: inside a shard_map it is gathered
+        first, and its gradient summed and scattered.
+    """
+    _check_quantizers(quantizer_set)
+    mesh_axis, axis = kernel_fsdp_info
+    if mesh_axis is not None:
+        kernel = jax.lax.all_gather(kernel, mesh_axis, axis=axis, tiled=True)
+    return grouped_gemm(
+        GroupedTensor(float_array("x", x), first_dims=group_sizes),
+        kernel,
+        contracting_dims=contracting_dims,
+        bias=bias,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+        group_offset=group_offset,
+    )

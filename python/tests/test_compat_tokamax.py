@@ -1,0 +1,158 @@
+"""raggemm.compat.tokamax in a list of implementations that is tried as tokamax tries its own.
+
+tokamax is not needed: what it does with the list, its GroupSizes and its "xla" implementation are written here as it
+documents them. `./dev test --tokamax` runs the same callable in tokamax itself.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from hlo import custom_calls
+from ragged_dots import Form
+from raggemm.compat import tokamax
+
+FORM = Form("mk,gkn->mn, m")
+LHS, RHS, _ = FORM.operands()
+SIZES = np.array([4, 0, 3], np.int32)
+
+
+@dataclasses.dataclass
+class GroupSizes:
+    """The sizes, and representative ones that have nothing to do with them."""
+
+    value: Any
+    representative_value: tuple[int, ...] = (3, 3, 3)
+
+
+class QuantizedArray:
+    """Has what an array has, and is none."""
+
+    dtype, shape, ndim = RHS.dtype, RHS.shape, RHS.ndim
+
+
+def xla(lhs, rhs, *, group_sizes, ragged_dot_dimension_numbers, precision, preferred_element_type, activation):
+    sizes = getattr(group_sizes, "value", group_sizes)
+    out = jax.lax.ragged_dot_general(lhs, rhs, sizes, ragged_dot_dimension_numbers, precision, preferred_element_type)
+    return out if activation is None else activation(out)
+
+
+def first_that_does(implementations, lhs, rhs, sizes, numbers=FORM.numbers, **options):
+    """The result, and the place in the list that it is from. Only NotImplementedError leads to the next place."""
+    options = {"precision": None, "preferred_element_type": None, "activation": None} | options
+    errors = []
+    for place, implementation in enumerate(implementations):
+        try:
+            out = implementation(lhs, rhs, group_sizes=sizes, ragged_dot_dimension_numbers=numbers, **options)
+            return out, place
+        except NotImplementedError as error:
+            errors.append(error)
+    raise ExceptionGroup("none does it", errors)
+
+
+LIST = [tokamax.ragged_dot, xla]
+
+
+def test_ours_is_taken_and_its_result_is_right():
+    for sizes in (SIZES, jnp.asarray(SIZES), GroupSizes(SIZES), GroupSizes(jnp.asarray(SIZES)), [4, 0, 3]):
+        got, place = first_that_does(LIST, LHS, RHS, sizes)
+        assert place == 0
+        FORM.expected(LHS, RHS, SIZES).check(got)
+
+
+def test_group_sizes_are_unwrapped_under_jit():
+    def call(x, w, sizes):
+        return first_that_does(LIST, x, w, GroupSizes(sizes))[0]
+
+    FORM.expected(LHS, RHS, SIZES).check(jax.jit(call)(LHS, RHS, SIZES))
+    assert custom_calls(jax.jit(call).lower(LHS, RHS, SIZES)) == 1
+
+
+@pytest.mark.parametrize("text", ["mk,gnk->mn, m", "km,kn->gmn, k"])
+def test_the_forms_of_its_gradients(text):
+    form = Form(text)
+    operands = form.operands()
+    got, place = first_that_does(LIST, *operands, form.numbers)
+    assert place == 0
+    form.expected(*operands).check(got)
+
+
+def test_gradients_with_an_activation():
+    def loss(implementation, x, w):
+        out, _ = first_that_does([implementation], x, w, SIZES, activation=jnp.tanh)
+        return (out * jnp.arange(1, 46).reshape(9, 5)).sum()
+
+    ours, theirs = (jax.grad(loss, (1, 2))(f, LHS, RHS) for f in LIST)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), ours, theirs)
+
+
+def test_activation_is_applied_before_the_result_is_rounded():
+    lhs, rhs = LHS.astype(ml_dtypes.bfloat16), RHS.astype(ml_dtypes.bfloat16)
+    seen = []
+
+    def activation(x):
+        seen.append(x.dtype)
+        return jnp.sin(100 * x)
+
+    got, place = first_that_does(LIST, lhs, rhs, SIZES, activation=activation)
+    assert (place, got.dtype, seen) == (0, jnp.bfloat16, [jnp.float32])
+    exact = FORM.einsum(lhs.astype(np.float64), rhs.astype(np.float64), SIZES)
+    # Rounded to bfloat16 first, the sine of 100 times as much would be off by up to 2.
+    np.testing.assert_allclose(np.asarray(got).astype(np.float64), np.sin(100 * exact), atol=2e-2)
+
+
+@pytest.mark.parametrize("preferred", [None, np.float32, ml_dtypes.bfloat16], ids=str)
+def test_dtype_of_the_result(preferred):
+    for lhs, rhs in ((LHS.astype(ml_dtypes.bfloat16), RHS.astype(np.float16)), (LHS, RHS)):
+        got, place = first_that_does(LIST, lhs, rhs, SIZES, preferred_element_type=preferred)
+        assert (place, got.dtype) == (0, preferred or jnp.result_type(lhs, rhs))
+
+
+REFUSED = {
+    "integers": (LHS.astype(np.int32), RHS.astype(np.int32), {}, "lhs: dtype is int32"),
+    "a precision": (LHS, RHS, {"precision": "BF16_BF16_F32"}, "precision: BF16_BF16_F32"),
+    "an algorithm": (LHS, RHS, {"precision": jax.lax.DotAlgorithmPreset.TF32_TF32_F32}, "TF32_TF32_F32"),
+    "an unknown precision": (LHS, RHS, {"precision": "sharp"}, "sharp"),
+    "quantized": (LHS, QuantizedArray(), {}, "rhs: QuantizedArray"),
+    "residuals": (LHS, RHS, {"return_residuals": True}, "return_residuals: True"),
+    "later arguments": (LHS, RHS, {"lookahead": 3}, "lookahead: 3"),
+    "shapes": (LHS[:, 1:], RHS, {}, "contracting dimensions"),
+    "groups": (LHS, RHS[:2], {}, "rhs group dimension size"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_ours_does_not_do_falls_through(case):
+    lhs, rhs, options, words = REFUSED[case]
+    with pytest.raises(NotImplementedError, match=words):
+        tokamax.ragged_dot(lhs, rhs, group_sizes=SIZES, ragged_dot_dimension_numbers=FORM.numbers, **options)
+
+    def next_one(*_, **__):
+        return "next"
+
+    assert first_that_does([tokamax.ragged_dot, next_one], lhs, rhs, SIZES, **options) == ("next", 1)
+
+
+def test_sizes_that_do_not_fit_are_an_error_and_do_not_fall_through():
+    for _ in range(2):  # what jax raises is another thing the second time
+        with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=r"INVALID_ARGUMENT.*group 2 has size 9"):
+            jax.block_until_ready(first_that_does(LIST, LHS, RHS, np.array([4, 0, 9])))
+        first_that_does(LIST, LHS, RHS, SIZES)
+
+
+def test_other_platforms_fall_through(monkeypatch):
+    class Device:
+        platform = "tpu"
+
+    monkeypatch.setattr(tokamax.backend, "get_default_device", Device)
+    with pytest.raises(NotImplementedError, match="not on tpu"):
+        tokamax.ragged_dot(LHS, RHS, group_sizes=SIZES)
+    assert first_that_does(LIST, LHS, RHS, SIZES)[1] == 1
+
+
+def test_dimension_numbers_are_by_default_those_of_ragged_dot():
+    FORM.expected(LHS, RHS, SIZES).check(tokamax.ragged_dot(LHS, RHS, group_sizes=SIZES))

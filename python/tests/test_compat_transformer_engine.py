@@ -1,0 +1,181 @@
+"""raggemm.compat.transformer_engine: grouped_gemm on tensors that carry group sizes, and the dense layer."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import oracle
+import pytest
+from hlo import custom_calls
+from jax.sharding import PartitionSpec
+from raggemm import GroupedTensor
+from raggemm.compat import transformer_engine as te
+
+M, K, N, G = 11, 6, 8, 3
+SIZES = np.array([4, 0, 5], np.int32)
+RNG = np.random.default_rng(5)
+X, KERNEL, BIAS, OTHER = (RNG.normal(size=s).astype(np.float32) for s in ((M, K), (G, K, N), (G, N), (M, N)))
+
+
+@dataclasses.dataclass
+class Tensor:
+    """Looks like TransformerEngine's class, and is another one than ours."""
+
+    data: Any
+    first_dims: Any = None
+    last_dims: Any = None
+    original_shape: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        self.original_shape = self.original_shape or self.data.shape
+
+
+def ours(data, first_dims=None, last_dims=None):
+    return te.GroupedNoScaleTensor(data, None, first_dims, last_dims, data.shape)
+
+
+@pytest.mark.parametrize("tensor", [Tensor, ours], ids=["a stand-in", "ours"])
+def test_forward_and_wgrad(tensor):
+    got = te.grouped_gemm(tensor(X, SIZES), tensor(KERNEL), contracting_dims=((1,), (1,)))
+    want = oracle.grouped_gemm(GroupedTensor(X, SIZES), GroupedTensor(KERNEL), contracting_dims=((1,), (1,)))
+    want.check(got)
+    assert (np.asarray(got)[9:] == 0).all()
+    # By default rhs is transposed.
+    transposed = KERNEL.swapaxes(1, 2)
+    np.testing.assert_array_equal(te.grouped_gemm(tensor(X, SIZES), tensor(transposed)), got)
+    dims = ((0,), (0,))
+    wgrad = te.grouped_gemm(tensor(X, SIZES), tensor(OTHER, SIZES), contracting_dims=dims)
+    oracle.grouped_gemm(GroupedTensor(X, SIZES), GroupedTensor(OTHER, SIZES), contracting_dims=dims).check(wgrad)
+    assert (wgrad[1] == 0).all()
+
+
+def test_flat_data_and_empty_dims():
+    """Data may be flat, and an empty array stands for dims that are not set."""
+    unset = np.zeros(0, np.int32)
+    x = Tensor(X.reshape(-1), SIZES, unset, X.shape)
+    kernel = Tensor(KERNEL.reshape(-1), unset, unset, KERNEL.shape)
+    got = te.grouped_gemm(x, kernel, contracting_dims=((1,), (1,)))
+    np.testing.assert_array_equal(got, te.grouped_gemm(ours(X, SIZES), KERNEL, contracting_dims=((1,), (1,))))
+
+
+def test_last_dims_are_packed():
+    sizes = np.array([4, 0, 4], np.int32)
+    packed = np.concatenate([KERNEL[0, :, :4].reshape(-1), KERNEL[0, :, 4:].reshape(-1)])
+    got = te.grouped_gemm(X, Tensor(packed, None, sizes, (K, N)), contracting_dims=((1,), (0,)))
+    np.testing.assert_allclose(got, X @ KERNEL[0], rtol=1e-5, atol=1e-5)
+
+
+def test_several_contracted_axes():
+    x, kernel = X.reshape(M, 2, 3), KERNEL.reshape(G, 2, 3, N)
+    got = te.grouped_gemm(ours(x, SIZES), ours(kernel), contracting_dims=((1, 2), (1, 2)))
+    np.testing.assert_array_equal(got, te.grouped_dense(X, KERNEL, SIZES))
+
+
+def test_tensors_pass_through_jit():
+    @jax.jit
+    def call(x, kernel):
+        return te.grouped_gemm(x, kernel, contracting_dims=((1,), (1,)))
+
+    np.testing.assert_array_equal(call(ours(X, SIZES), ours(KERNEL)), te.grouped_dense(X, KERNEL, SIZES))
+
+
+def test_dense_with_bias_and_its_gradients(x64):
+    x, kernel, bias = (a.astype(np.float64) for a in (X, KERNEL, BIAS))
+    got = te.grouped_dense(x, kernel, SIZES, bias=bias)
+    arrays = GroupedTensor(x, SIZES), GroupedTensor(kernel)
+    oracle.grouped_gemm(*arrays, contracting_dims=((1,), (1,)), bias=bias).check(got)
+
+    group = np.repeat(np.arange(G), SIZES)
+
+    def definition(x, kernel, bias):
+        rows = jnp.einsum("mk,mkn->mn", x[: len(group)], kernel[group]) + bias[group]
+        return jnp.sin(rows).sum()
+
+    def loss(x, kernel, bias):
+        return jnp.sin(te.grouped_dense(x, kernel, SIZES, bias=bias)).sum()
+
+    ours, want = (jax.grad(f, (0, 1, 2))(x, kernel, bias) for f in (loss, definition))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), ours, want)
+    assert (ours[2][1] == 0).all()  # no row has this bias
+    second = [jax.jvp(jax.grad(f, 2), (x, kernel, bias), (x, kernel, bias))[1] for f in (loss, definition)]
+    np.testing.assert_allclose(*second, rtol=1e-9, atol=1e-10)
+
+
+def test_dtypes():
+    half = X.astype(ml_dtypes.bfloat16), KERNEL.astype(np.float16)
+    assert te.grouped_dense(*half, SIZES).dtype == jnp.bfloat16  # that of lhs
+    assert te.grouped_dense(*half, SIZES, preferred_element_type=jnp.float32).dtype == jnp.float32
+    gradients = jax.grad(lambda *a: te.grouped_dense(*a[:2], SIZES, bias=a[2]).astype(jnp.float32).sum(), (0, 1, 2))(
+        *half, BIAS
+    )
+    assert [g.dtype for g in gradients] == [jnp.bfloat16, jnp.float16, jnp.float32]
+
+
+def test_positional_order():
+    dims, precision = ((1,), (1,)), jax.lax.Precision.HIGHEST
+    got = te.grouped_dense(X, KERNEL[2:], SIZES, dims, BIAS[2:], precision, jnp.float32, 2, None, (None, -1))
+    want = te.grouped_dense(X, KERNEL, SIZES, bias=BIAS)
+    np.testing.assert_array_equal(got[4:9], want[4:9])
+    assert (got[:4] == 0).all()
+
+
+def test_dense_is_one_call():
+    call = jax.jit(functools.partial(te.grouped_dense, group_sizes=SIZES, bias=BIAS))
+    assert custom_calls(call.lower(X, KERNEL)) == 1
+
+
+def test_sharded_kernels_are_gathered_and_their_gradients_scattered():
+    mesh = jax.make_mesh((2,), ("fsdp",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
+    specs = PartitionSpec("fsdp"), PartitionSpec(None, "fsdp")
+    sizes = np.array([[2, 0, 3], [1, 2, 2]], np.int32)
+    x = np.concatenate([X[:5], X[5:10]])
+
+    def shard(x, kernel, sizes):
+        return te.grouped_dense(x, kernel, sizes[0], kernel_fsdp_info=("fsdp", 1))
+
+    sharded = jax.shard_map(shard, mesh=mesh, in_specs=(*specs, PartitionSpec("fsdp")), out_specs=specs[0])
+    whole = [te.grouped_dense(x[5 * i :][:5], KERNEL, sizes[i]) for i in range(2)]
+    np.testing.assert_array_equal(jax.jit(sharded)(x, KERNEL, sizes), np.concatenate(whole))
+    got = jax.jit(jax.grad(lambda w: jnp.sin(sharded(x, w, sizes)).sum()))(KERNEL)
+    want = jax.grad(lambda w: sum(jnp.sin(te.grouped_dense(x[5 * i :][:5], w, sizes[i])).sum() for i in (0, 1)))(KERNEL)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@dataclasses.dataclass
+class Quantizers:
+    x: Any = None
+    kernel: Any = None
+    dgrad: Any = None
+
+
+@dataclasses.dataclass
+class Scaled(Tensor):
+    scale_inv: Any = 1
+
+
+DENSE = functools.partial(te.grouped_dense, X, KERNEL, SIZES)
+REFUSED = [
+    (lambda: DENSE(quantizer_set=Quantizers(dgrad="fp8")), NotImplementedError, "quantizer_set: dgrad"),
+    (lambda: DENSE(precision="BF16_BF16_F32"), NotImplementedError, "precision: BF16_BF16_F32"),
+    (lambda: DENSE(bias=BIAS[:2]), ValueError, r"bias: shape is \(2, 8\), must be \(3, 8\)"),
+    (lambda: te.grouped_dense(X, KERNEL, SIZES[:2]), ValueError, "has 3 groups, more than the 2"),
+    (lambda: te.grouped_gemm(Scaled(X, SIZES), KERNEL), NotImplementedError, "lhs: Scaled is quantized"),
+    (lambda: te.grouped_gemm(X, [1]), TypeError, "rhs: list is no array and has no attribute data, first_dims"),
+    (lambda: te.grouped_gemm(Tensor(X, SIZES, SIZES), KERNEL), NotImplementedError, "lhs: first_dims and last_dims"),
+    (lambda: te.grouped_gemm(Tensor(X, SIZES, None, (M, K + 1)), KERNEL), ValueError, r"original_shape \(11, 7\)"),
+    (lambda: te.grouped_gemm(X, KERNEL, SIZES), TypeError, "positional"),
+]
+
+
+@pytest.mark.parametrize("call, error, words", REFUSED, ids=[words[:24] for *_, words in REFUSED])
+def test_what_is_refused(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_a_set_without_quantizers_is_none():
+    np.testing.assert_array_equal(DENSE(quantizer_set=Quantizers()), DENSE())

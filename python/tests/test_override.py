@@ -1,0 +1,357 @@
+"""jax.lax.ragged_dot with the override on: what JAX' own function is expected to do, and which of the two did it."""
+
+import collections
+import functools
+import inspect
+import logging
+import re
+import threading
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import oracle
+import pytest
+import raggemm
+from hlo import custom_calls
+from jax import lax
+from jax.sharding import AxisType, PartitionSpec
+from ragged_dots import FORMS, Form
+from raggemm import GroupedTensor, _compat, override_ragged_dot
+
+SIZES = np.array([4, 0, 3], np.int32)
+BASIC, WITH_BATCH = Form("mk,gkn->mn, m"), Form("bmk,bgkn->bmn, m")
+LHS, RHS, _ = BASIC.operands()
+POISONED = RHS * np.where(np.arange(3)[:, None, None] == 2, np.nan, 1).astype(np.float32)  # the last group
+
+
+def done_by(lowerings) -> dict[str, int]:
+    return collections.Counter(lowering.by for lowering in lowerings)
+
+
+def is_ours(out) -> bool:
+    """Whether a result of POISONED has its NaNs in the last group only; JAX' own spreads them over all rows."""
+    out = np.asarray(out)
+    assert np.isnan(out[4:7]).all()
+    return not np.isnan(out[:4]).any()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32], ids=lambda t: np.dtype(t).name)
+@pytest.mark.parametrize(
+    "m, k, n, groups", [(64, 4, 3, 1), (2, 64, 17, 4), (33, 16, 128, 7), (1, 8, 8, 3), (3, 5, 1, 8)]
+)
+def test_forward(m, k, n, groups, dtype):
+    """Also fewer rows than groups."""
+    rng = np.random.default_rng(m)
+    lhs, rhs = (rng.normal(size=shape).astype(dtype) for shape in ((m, k), (groups, k, n)))
+    sizes = np.bincount(rng.integers(0, groups, m), minlength=groups).astype(np.int32)
+    sizes[0] -= sizes[0] > 0  # a row of no group
+    with override_ragged_dot() as lowerings:
+        got = jax.jit(lax.ragged_dot)(lhs, rhs, sizes)
+    assert done_by(lowerings) == {"raggemm": 1}
+    oracle.grouped_gemm(GroupedTensor(lhs, sizes), GroupedTensor(rhs), contracting_dims=((1,), (1,))).check(got)
+
+
+@pytest.mark.parametrize("form", FORMS[::2], ids=str)
+def test_every_form_of_ragged_dot_general(form):
+    operands = form.operands()
+    with override_ragged_dot() as lowerings:
+        got = jax.jit(functools.partial(lax.ragged_dot_general, ragged_dot_dimension_numbers=form.numbers))(*operands)
+    assert done_by(lowerings) == {"raggemm": 1}
+    form.expected(*operands).check(got)
+
+
+def test_shapes_that_are_inferred():
+    shapes = {
+        "bcmk,gbckn->bcmn, m": (2, 3, 9, 5),
+        "xmk,gkn->xmn, m": (2, 9, 5),
+        "bmk,bkn->gbmn, k": (3, 2, 9, 5),
+        "cbmk,cbkn->cbmn, b": (3, 2, 9, 5),
+    }
+    with override_ragged_dot():
+        for text, shape in shapes.items():
+            form = Form(text)
+            out = jax.eval_shape(lambda *x, form=form: lax.ragged_dot_general(*x, form.numbers), *form.operands())
+            assert (out.shape, out.dtype) == (shape, np.float32)
+
+
+RULES = [
+    (lambda: lax.ragged_dot(LHS, RHS[:2], SIZES), "rhs group dimension size to be 3, got 2"),
+    (lambda: lax.ragged_dot(LHS, RHS, SIZES[0]), "rank of group_sizes"),
+    (lambda: lax.ragged_dot(LHS, RHS, SIZES[None]), "group_sizes to have shape"),
+    (lambda: lax.ragged_dot(LHS[:, 1:], RHS, SIZES), "contracting dimensions"),
+    (lambda: lax.ragged_dot(LHS, RHS, SIZES.astype(np.float32)), "np.integer"),
+    (lambda: lax.ragged_dot_general(LHS, RHS, SIZES, numbers(ragged=(0, 1))), "exactly one lhs ragged"),
+    (lambda: lax.ragged_dot_general(LHS, RHS, SIZES, numbers(ragged=(7,))), "lhs ragged dimension"),
+    (lambda: lax.ragged_dot_general(LHS, RHS, SIZES, numbers(group=())), "exactly one rhs group"),
+    (lambda: lax.ragged_dot_general(LHS, RHS, SIZES, numbers(group=(1,))), "distinct"),
+    (lambda: lax.ragged_dot_general(LHS, RHS, SIZES, numbers(ragged=(1,))), "zero group dimensions"),
+]
+
+
+def numbers(ragged=(0,), group=(0,)):
+    return lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), ragged, group)
+
+
+@pytest.mark.parametrize("call, words", RULES, ids=[words[:20] for _, words in RULES])
+def test_shape_rules(call, words):
+    with override_ragged_dot() as lowerings, pytest.raises(TypeError, match=words):
+        call()
+    assert not lowerings
+
+
+def test_vmap_and_its_gradients():
+    """vmap over all three operands, which is what JAX' rule takes, makes batch dimensions."""
+    lhs, rhs, sizes = WITH_BATCH.operands()
+
+    def loss(x, w):
+        return jnp.sin(jax.vmap(lax.ragged_dot)(x, w, sizes)).sum()
+
+    def definition(x, w):
+        return jnp.sin(WITH_BATCH.einsum(x, w, sizes, jnp.einsum)).sum()
+
+    with override_ragged_dot() as lowerings:
+        WITH_BATCH.expected(lhs, rhs, sizes).check(jax.jit(jax.vmap(lax.ragged_dot))(lhs, rhs, sizes))
+        got = jax.jit(jax.grad(loss, (0, 1)))(lhs, rhs)
+    assert done_by(lowerings) == {"raggemm": 4}
+    want = jax.grad(definition, (0, 1))(lhs, rhs)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, want)
+
+
+def test_both_transposes_in_scan_and_checkpoint():
+    square = np.random.default_rng(0).normal(size=(3, 9, 9)).astype(np.float32) / 3
+
+    def loss(product, x, w):
+        step = jax.checkpoint(lambda x, _: (jnp.sin(product(x, w, SIZES)), None))
+        return (jax.lax.scan(step, x, None, length=3)[0] ** 2).sum()
+
+    with override_ragged_dot() as lowerings:
+        got = jax.jit(jax.grad(functools.partial(loss, lax.ragged_dot), (0, 1)))(LHS, square)
+    assert set(done_by(lowerings)) == {"raggemm"}
+    want = jax.grad(functools.partial(loss, raggemm.ragged_dot), (0, 1))(LHS, square)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, want)
+
+
+def test_named_scopes_are_kept():
+    def layer(x, w):
+        with jax.named_scope("experts"):
+            return lax.ragged_dot(x, w, SIZES)
+
+    with override_ragged_dot():
+        text = jax.jit(layer).lower(LHS, RHS).compile().as_text()
+    (line,) = (line for line in text.splitlines() if "raggemm_grouped_gemm_v1" in line)
+    assert re.search(r'op_name="[^"]*experts/jit\(ragged_dot_general\)', line)
+
+
+@pytest.mark.skipif(
+    "out_sharding" not in inspect.signature(lax.ragged_dot).parameters, reason="this jax has it without out_sharding"
+)
+def test_output_sharding():
+    with jax.set_mesh(jax.make_mesh((3,), ("rows",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:3])):
+        spec = PartitionSpec("rows", None)
+        lhs, rhs, sizes = jax.device_put(LHS, spec), jnp.asarray(RHS), jnp.asarray(SIZES)
+        call = jax.jit(functools.partial(lax.ragged_dot, out_sharding=spec))
+        with override_ragged_dot() as lowerings:
+            got = call(lhs, rhs, sizes)
+            with pytest.raises(NotImplementedError, match="specify out_sharding"):
+                lax.ragged_dot(lhs, rhs, sizes)
+        assert done_by(lowerings) == {"raggemm": 1}
+        assert jax.typeof(got).sharding.spec == spec
+        np.testing.assert_array_equal(got, raggemm.ragged_dot(LHS, RHS, SIZES))
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_shard_map(check_vma):
+    mesh = jax.make_mesh((3,), ("rows",), axis_types=(AxisType.Auto,), devices=jax.devices()[:3])
+    rows, sizes = PartitionSpec("rows"), np.array([[1, 0, 2], [3, 0, 0], [0, 1, 1]], np.int32)
+
+    def shard(x, w, sizes):
+        w = _compat._vary(w, ("rows",)) if check_vma else w  # JAX wants all three to vary alike
+        return lax.ragged_dot(x, w, sizes[0])
+
+    call = jax.jit(
+        jax.shard_map(shard, mesh=mesh, in_specs=(rows, PartitionSpec(), rows), out_specs=rows, check_vma=check_vma)
+    )
+    with override_ragged_dot() as lowerings:
+        got = call(LHS, RHS, sizes)
+    assert done_by(lowerings) == {"raggemm": 1}
+    want = [raggemm.ragged_dot(LHS[3 * i :][:3], RHS, sizes[i]) for i in range(3)]
+    np.testing.assert_array_equal(got, np.concatenate(want))
+
+
+def test_group_offset():
+    want = raggemm.ragged_dot(LHS, RHS[1:], SIZES, group_offset=1)
+    with override_ragged_dot():
+        np.testing.assert_array_equal(lax.ragged_dot(LHS, RHS[1:], SIZES, group_offset=jnp.array([1])), want)
+        traced = jax.jit(lambda w, offset: lax.ragged_dot(LHS, w, SIZES, group_offset=offset))
+        np.testing.assert_array_equal(traced(RHS[1:], jnp.int32(1)), want)
+        got = jax.grad(lambda w: jnp.sin(traced(w, jnp.int32(1))).sum())(RHS[1:])
+        batched = jax.vmap(lambda offset: lax.ragged_dot(LHS, RHS[1:], SIZES, group_offset=offset))(jnp.arange(2))
+    np.testing.assert_array_equal(batched[1], want)
+    want = jax.grad(lambda w: jnp.sin(raggemm.ragged_dot(LHS, w, SIZES, group_offset=1)).sum())(RHS[1:])
+    np.testing.assert_array_equal(got, want)
+    with pytest.raises(TypeError):  # JAX' own, on its own again
+        lax.ragged_dot(LHS, RHS[1:], SIZES, group_offset=jnp.array([1]))
+
+
+FALLBACK = {
+    "int32": (LHS.astype(np.int32), RHS.astype(np.int32), {}, "lhs is int32"),
+    "result": (LHS.astype(np.int8), RHS.astype(np.int8), {"preferred_element_type": np.float32}, "lhs is int8"),
+    "precision": (LHS, RHS, {"precision": "BF16_BF16_F32"}, "precision: BF16_BF16_F32"),
+}
+
+
+@pytest.mark.parametrize("case", FALLBACK)
+def test_what_raggemm_does_not_take_is_lowered_by_jax(case):
+    lhs, rhs, options, why = FALLBACK[case]
+    call = functools.partial(lax.ragged_dot, **options)
+    with override_ragged_dot() as lowerings:
+        got = jax.jit(call)(lhs, rhs, SIZES)
+    assert [(x.by, x.why.startswith(why)) for x in lowerings] == [("jax", True)]
+    np.testing.assert_array_equal(got, jax.jit(lambda *x: call(*x))(lhs, rhs, SIZES))
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+def test_other_platforms_lower_to_their_own(platform):
+    call = jax.jit(lambda *x: lax.ragged_dot(*x))
+    own = call.trace(LHS, RHS, SIZES).lower(lowering_platforms=(platform,)).as_text()
+    with override_ragged_dot() as lowerings:
+        overridden = call.trace(LHS, RHS, SIZES).lower(lowering_platforms=(platform,)).as_text()
+        with pytest.raises(NotImplementedError, match=f"cpu only, not on {platform}"):
+            jax.jit(lambda *x: lax.ragged_dot(*x, group_offset=0)).trace(LHS, RHS, SIZES).lower(
+                lowering_platforms=(platform,)
+            )
+    assert own == overridden
+    assert not lowerings
+
+
+def test_entering_and_leaving_leaves_no_stale_program():
+    """Through every cache: of compiled programs, of eager ones, of traces and of what lower() returns."""
+    jitted = jax.jit(lax.ragged_dot)
+    inner = jax.jit(lambda *x: jitted(*x) + 0)
+
+    def traced(*x):
+        return jitted.trace(*x).lower().compile()(*x)
+
+    def batched(*x):
+        return jax.vmap(lax.ragged_dot)(*(a[None] for a in x))[0]
+
+    for function in (jitted, inner, lax.ragged_dot, traced, batched):
+        ours = [is_ours(function(LHS, POISONED, SIZES))]
+        for _ in range(2):
+            with override_ragged_dot():
+                ours.append(is_ours(function(LHS, POISONED, SIZES)))
+                with override_ragged_dot(False):
+                    ours.append(is_ours(function(LHS, POISONED, SIZES)))
+                ours.append(is_ours(function(LHS, POISONED, SIZES)))
+            ours.append(is_ours(function(LHS, POISONED, SIZES)))
+        assert ours == [False, *[True, False, True, False] * 2]
+
+
+def test_what_counts_is_where_a_trace_is_lowered():
+    traces = [jax.jit(lambda *x: lax.ragged_dot(*x)).trace(LHS, POISONED, SIZES)]
+    with override_ragged_dot():
+        traces.append(jax.jit(lambda *x: lax.ragged_dot(*x)).trace(LHS, POISONED, SIZES))
+    for trace in traces:
+        for wanted in (0, 1, 0, 1):
+            with override_ragged_dot(bool(wanted)):
+                assert custom_calls(trace.lower()) == wanted
+
+
+def test_a_program_compiled_before_is_found_again():
+    call = jax.jit(lambda *x: lax.ragged_dot(*x))
+    with override_ragged_dot() as lowerings:
+        call(LHS, RHS, SIZES)
+    assert done_by(lowerings) == {"raggemm": 1}
+    with override_ragged_dot() as lowerings:
+        call(LHS, RHS, SIZES)
+    assert not lowerings
+
+
+def test_the_record_says_what_was_lowered():
+    with override_ragged_dot() as outer, override_ragged_dot() as inner:
+        jax.jit(lambda *x: lax.ragged_dot(*x))(LHS, RHS, SIZES)
+    assert inner == [raggemm.RaggedDotLowering("raggemm", "", "float32[9,9] float32[3,9,5] int32[3]")]
+    assert not outer
+
+
+def test_it_is_left_when_something_is_raised():
+    with pytest.raises(ZeroDivisionError), override_ragged_dot():
+        raise ZeroDivisionError
+    assert not is_ours(lax.ragged_dot(LHS, POISONED, SIZES))
+
+
+def test_in_a_function_that_is_being_traced_it_is_refused():
+    def layer(x):
+        with override_ragged_dot():
+            return lax.ragged_dot(x, RHS, SIZES)
+
+    with pytest.raises(RuntimeError, match="enter it around the call"):
+        jax.jit(layer)(LHS)
+    assert jax.jvp(layer, (LHS,), (LHS,))[1].shape == (9, 5)  # runs at once, so that it is fine
+
+
+def test_enabled_for_all_threads(caplog):
+    results = []
+
+    def thread():
+        results.append(is_ours(jax.jit(lambda *x: lax.ragged_dot(*x))(LHS, POISONED, SIZES)))
+
+    def run():
+        one = threading.Thread(target=thread)
+        one.start()
+        one.join()
+
+    call = jax.jit(lambda *x: lax.ragged_dot(*x))
+    run()
+    raggemm.enable_ragged_dot_override()
+    try:
+        with caplog.at_level(logging.DEBUG, "raggemm.override"):
+            run()
+            assert is_ours(call(LHS, POISONED, SIZES))
+            assert custom_calls(call.lower(LHS, POISONED, SIZES)) == 1
+        with override_ragged_dot(False):
+            assert not is_ours(call(LHS, POISONED, SIZES))
+        with override_ragged_dot():  # of one thread: others keep theirs
+            run()
+    finally:
+        raggemm.enable_ragged_dot_override(False)
+    run()
+    assert results == [False, True, True, False]
+    assert not is_ours(call(LHS, POISONED, SIZES))
+    assert "ragged_dot of float32[9,9] float32[3,9,5] int32[3] lowered by raggemm" in caplog.text
+
+
+def test_the_context_is_of_one_thread():
+    results = []
+
+    def thread():
+        results.append(is_ours(lax.ragged_dot(LHS, POISONED, SIZES)))
+
+    with override_ragged_dot():
+        one = threading.Thread(target=thread)
+        one.start()
+        one.join()
+    assert results == [False]
+
+
+@pytest.mark.parametrize("version", [(0, 8, 0), (0, 11, 0), (1, 0, 0)], ids=str)
+def test_versions_of_jax_that_it_was_not_tried_with(monkeypatch, version):
+    monkeypatch.setattr(jax, "__version_info__", version)
+    monkeypatch.setattr(jax, "__version__", ".".join(map(str, version)))
+    with pytest.raises(RuntimeError, match=f"before 0.11; this is jax {jax.__version__}"):
+        _compat.ragged_dot_of_jax()
+
+
+def test_parameters_that_are_not_known_are_left_to_jax():
+    from raggemm._override import _why_not
+
+    avals = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (LHS, RHS, SIZES, LHS)]
+    assert _why_not(*avals, {"precision": None}) is None
+    assert _why_not(*avals, {"precision": None, "lookahead": 3}) == "unknown parameters lookahead"
+
+
+def test_wrong_sizes_are_an_error_when_running():
+    with override_ragged_dot(), pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="group 2 has size 9"):
+        jax.block_until_ready(jax.jit(lax.ragged_dot)(LHS, RHS, np.array([4, 0, 9], np.int32)))
