@@ -10,6 +10,7 @@ on two cores.
 
 import argparse
 import dataclasses
+import itertools
 import json
 import pathlib
 import sys
@@ -158,16 +159,19 @@ def run_case(recorded: Layer, direction: str, weights: Weights, checks: Checks) 
     return rows
 
 
-def run(layers: Iterable[Layer], checks: Checks) -> list[dict[str, Any]]:
-    """All rows of the report, of layers whose models are not mixed."""
-    rows, model, weights = [], None, None
+def _run_model(layers: Sequence[Layer], checks: Checks) -> list[dict[str, Any]]:
+    weights = random_weights(layers[0])
+    rows = []
     for layer in layers:
-        if layer.model != model:
-            model, weights = layer.model, None  # frees the last model's first
-            weights = random_weights(layer)
         for direction in (FORWARD, BACKWARD) if layer.phase == "prefill" else (FORWARD,):
             rows += run_case(layer, direction, weights, checks)
     return rows
+
+
+def run(layers: Iterable[Layer], checks: Checks) -> list[dict[str, Any]]:
+    """All rows of the report, of layers whose models are not mixed."""
+    models = itertools.groupby(layers, key=lambda layer: layer.model)
+    return [row for _, of_model in models for row in _run_model([*of_model], checks)]
 
 
 def _ratio(ratio: float | None) -> str:

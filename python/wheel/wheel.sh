@@ -8,7 +8,8 @@ wheel_versions=(0.8.1 0.9.0 0.9.2 0.10.2)
 make_wheel() {
   local tools=$wheels/tools stamp=$wheels/.complete want
   debian_packages "${build_packages[@]}"
-  environment "$tools" "" --no-deps -r "$root/python/wheel/tools.txt"
+  mkdir -p "$wheels"
+  own_environment "$tools" python/wheel/tools.txt "" "what makes the wheel into build/wheel/tools"
   want=$(hash_of CMakeLists.txt LICENSE README.md pyproject.toml cmake ffi include kernels proto python/raggemm)
   fresh "$stamp" "$want" && compgen -G "$root/dist/*.whl" >/dev/null && return
   say "building the sdist and from it the wheel (some minutes)"
@@ -35,10 +36,9 @@ compile_with_newest_headers() {
 
 # The wheel with one version of jax: pip check, the demo and the tests, in a folder where nothing else is importable.
 test_wheel_with() {
-  local version=$1 folder=$wheels/jax-$1
-  mkdir -p "$wheels"
-  sed '/^jax/d' "$root/python/requirements.txt" "$root/python/wheel/neighbours.txt" >"$wheels/requirements.txt"
-  environment "$folder" "" --no-deps -r "$wheels/requirements.txt" "jax==$version" "jaxlib==$version"
+  local version=$1 folder=$wheels/jax-$1 requirements=build/wheel/jax-$1.txt
+  sed "s/^\(jax\|jaxlib\)==.*/\1==$version/" "$root"/python/{requirements,wheel/neighbours}.txt >"$root/$requirements"
+  own_environment "$folder" "$requirements" "" "jax $version into build/wheel/jax-$version"
   "$folder/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --force-reinstall "$root"/dist/*.whl
   "$folder/bin/python" -m pip check
   rm -rf "$folder/run"
