@@ -42,6 +42,12 @@ def test_every_shared_library_comes_with_the_wheel():
     assert [path for path in foreign if not path.is_relative_to(SITE)] == []
 
 
+def test_licences_of_the_bundled_libraries_are_in_it():
+    licences = {path.stem: path.read_text() for path in (SITE / "raggemm" / "licences").glob("*.txt")}
+    assert licences.keys() == {"libabsl-dev", "libgomp1", "libprotobuf-dev"}
+    assert "Apache" in licences["libabsl-dev"] and "Google" in licences["libprotobuf-dev"]
+
+
 @pytest.mark.parametrize("symbol", ["raggemm_version", "_ZN6google8protobuf7Message11GetTypeNameEv"])
 def test_symbols_stay_out_of_the_global_scope(symbol):
     assert not hasattr(ctypes.CDLL(None), symbol)

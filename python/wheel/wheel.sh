@@ -28,7 +28,7 @@ compile_with_newest_headers() {
   "$wheels/tools/bin/python" -m pip download --disable-pip-version-check --quiet --no-deps --only-binary=:all: \
     --python-version 3.13 --platform manylinux_2_27_x86_64 --dest "$newest" jaxlib
   "$python" -m zipfile -e "$newest"/jaxlib-*.whl "$newest"
-  say "compiling the handlers with the headers of $(basename "$newest"/jaxlib-*.whl)"
+  say "compiling the handlers with the headers of $(basename "$newest"/*.whl)"
   cmake -G Ninja -S "$root" -B "$newest/build" -DCMAKE_BUILD_TYPE=Debug -DRAGGEMM_BUILD_TESTS=OFF \
     -DRAGGEMM_BUILD_BENCH=OFF -DRAGGEMM_JAXLIB_INCLUDE="$newest/jaxlib/include" >"$newest/build.log"
   cmake --build "$newest/build" --target raggemm_ffi_objects
