@@ -1,4 +1,4 @@
-"""Versions that must agree: the oldest jax that is asked for, built with and tested; raggemm's own, which stands once."""
+"""Versions that agree: the oldest jax that is asked for, built with and tested; raggemm's own, which stands once."""
 
 import re
 import tomllib
@@ -11,17 +11,24 @@ def pyproject(root) -> dict:
     return tomllib.loads((root / "pyproject.toml").read_text())
 
 
-def test_the_wheel_is_built_with_the_oldest_jax_that_is_asked_for_and_tested(root, pyproject):
+@pytest.fixture(scope="module")
+def tested(root) -> list[str]:
+    """The versions of jax that the wheel is tested with, in the order of wheel.sh."""
+    (line,) = re.findall(
+        r"^wheel_versions=\((.*)\)$", (root / "python" / "wheel" / "wheel.sh").read_text(), re.MULTILINE
+    )
+    return line.split()
+
+
+def test_the_wheel_is_built_with_the_oldest_jax_that_is_asked_for_and_tested(tested, pyproject):
     (oldest,) = (d.removeprefix("jax>=") for d in pyproject["project"]["dependencies"] if d.startswith("jax>="))
-    tested = re.search(r"^wheel_versions=\((.*)\)$", (root / "python" / "wheel" / "wheel.sh").read_text(), re.MULTILINE)
-    assert tested and tested[1].split()[0] == oldest
+    assert tested[0] == oldest
     assert {f"jax=={oldest}", f"jaxlib=={oldest}"} <= set(pyproject["build-system"]["requires"])
 
 
-def test_the_newest_jax_of_the_wheel_is_the_one_that_all_else_is_tested_with(root):
-    tested = re.search(r"^wheel_versions=\((.*)\)$", (root / "python" / "wheel" / "wheel.sh").read_text(), re.MULTILINE)
+def test_the_newest_jax_of_the_wheel_is_the_one_that_all_else_is_tested_with(root, tested):
     pinned = re.findall(r"^jax(?:lib)?==(.*)$", (root / "python" / "requirements.txt").read_text(), re.MULTILINE)
-    assert tested and pinned == [tested[1].split()[-1]] * 2
+    assert pinned == [tested[-1]] * 2
 
 
 def test_own_version_stands_in_one_file(root, pyproject):
