@@ -114,8 +114,14 @@ char* TextOrException(MakeText make_text) {
 }
 
 std::string TakeMessage(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
+#if XLA_FFI_API_MAJOR == 0 && XLA_FFI_API_MINOR < 4
   XLA_FFI_Error_GetMessage_Args get{XLA_FFI_Error_GetMessage_Args_STRUCT_SIZE, nullptr, error, nullptr};
   api->XLA_FFI_Error_GetMessage(&get);
+#else
+  XLA_FFI_Error_GetDetails_Args get{XLA_FFI_Error_GetDetails_Args_STRUCT_SIZE, nullptr, error, nullptr,
+                                    XLA_FFI_Error_Code_OK};
+  api->XLA_FFI_Error_GetDetails(&get);
+#endif
   std::string message = get.message;
   XLA_FFI_Error_Destroy_Args destroy{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
   api->XLA_FFI_Error_Destroy(&destroy);
@@ -186,5 +192,10 @@ char* raggemm_cases_json(const char* path, int32_t* ok) {
 void raggemm_free(char* text) { std::free(text); }
 
 const char* raggemm_version(void) { return RAGGEMM_VERSION; }
+
+void raggemm_ffi_version(int32_t* major, int32_t* minor) {
+  *major = XLA_FFI_API_MAJOR;
+  *minor = XLA_FFI_API_MINOR;
+}
 
 }  // extern "C"

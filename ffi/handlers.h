@@ -40,6 +40,10 @@ void raggemm_free(char* text);
 // The version of the library, as in "0.1.0".
 const char* raggemm_version(void);
 
+// The version of XLA's FFI that the handlers are built for. A runtime takes those of its own major version and of no
+// later minor version.
+void raggemm_ffi_version(int32_t* major, int32_t* minor);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif

@@ -16,6 +16,7 @@ them. Ragged N and all ragged have R = 1.
 
 import dataclasses
 import enum
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,18 +106,22 @@ class Call:
             return Mode.RAGGED_K
         return Mode.UNIFORM
 
+    def _extent(self) -> int:
+        assert self.out_extent is not None, self.mode
+        return self.out_extent
+
     def out_shape(self, lhs: Any, rhs: Any) -> tuple[int, ...]:
         """Canonical shape of out, from anything with the canonical shapes of lhs and rhs."""
         mode = self.mode
         if mode is Mode.ALL_RAGGED:
-            return (lhs.shape[0], 1, self.out_extent)
+            return (lhs.shape[0], 1, self._extent())
         m = lhs.shape[3 if self.lhs.trans else 2]
         n = rhs.shape[2 if self.rhs.trans else 3]
         if mode is Mode.RAGGED_K:
-            return (lhs.shape[0], self.out_extent, m, n)
+            return (lhs.shape[0], self._extent(), m, n)
         return (lhs.shape[0], (rhs if mode is Mode.RAGGED_N else lhs).shape[1], m, n)
 
-    def named(self, args: tuple[Any, ...]) -> "Arguments":
+    def named(self, args: Sequence[Any]) -> "Arguments":
         """The primitive's flat arguments, by name."""
         dims_end = 2 + self.num_dims
         return Arguments(
@@ -131,6 +136,11 @@ class Arguments(NamedTuple):
     rhs: Any
     dims: tuple[Any, ...]
     optional: dict[str, Any]  # by name
+
+    def sizes(self, index: int | None) -> Any:
+        """The dims array that a storage refers to."""
+        assert index is not None
+        return self.dims[index]
 
     def flat(self) -> list[Any]:
         return [self.lhs, self.rhs, *self.dims, *self.optional.values()]

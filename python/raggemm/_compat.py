@@ -18,7 +18,7 @@ def _varying_axes(x: jax.Array) -> frozenset[str]:
 def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     if hasattr(lax, "pcast"):  # since 0.9
         return lax.pcast(x, axes, to="varying")
-    return lax.pvary(x, axes)
+    return lax.pvary(x, axes)  # type: ignore[attr-defined]  # gone in 0.10
 
 
 def varying(x: jax.Array, axes: Iterable[str]) -> jax.Array:

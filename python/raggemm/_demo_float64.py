@@ -18,6 +18,8 @@ from raggemm._moe_layers import Weights
 _SAMPLED_WEIGHTS = 2**25
 _SAMPLED_ROWS = 4  # of a group
 
+_Array = jax.Array | np.ndarray
+
 
 def _float64(x: np.ndarray) -> np.ndarray:
     if x.dtype == jnp.bfloat16:  # the upper half of a float32; NumPy's own conversion takes ten times as long
@@ -48,9 +50,7 @@ def _sampled(population: Sequence[int], count: int, *always: int) -> list[int]:
     return [*set(always), *random.Random(5).sample(others, min(len(others), max(0, count - len(set(always)))))]
 
 
-def rows_error(
-    got: jax.Array, lhs: jax.Array, rhs: jax.Array, sizes: Sequence[int], rhs_is_trans: bool = False
-) -> float:
+def rows_error(got: _Array, lhs: _Array, rhs: _Array, sizes: Sequence[int], rhs_is_trans: bool = False) -> float:
     """Largest error of got[rows of g] = lhs[rows of g] x rhs[g], on sampled rows of sampled active groups g.
 
     Among them are the largest group, and the first and the last row of each.
@@ -64,7 +64,7 @@ def rows_error(
     return max(errors)
 
 
-def weights_error(got: jax.Array, lhs: jax.Array, rhs: jax.Array, sizes: Sequence[int]) -> float:
+def weights_error(got: _Array, lhs: _Array, rhs: _Array, sizes: Sequence[int]) -> float:
     """Largest error of got[g] = lhs[rows of g]^T x rhs[rows of g], on sampled rows of sampled groups g.
 
     Among them are the largest group and the smallest, which may be empty.

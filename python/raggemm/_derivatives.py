@@ -33,13 +33,13 @@ def _per_element(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.A
         case Mode.UNIFORM | Mode.RAGGED_K:
             return values.reshape(*shape[:2], 1, values.shape[3]).astype(dtype)
         case Mode.RAGGED_M:
-            sizes, length, shape = args.dims[call.out.first], shape[2], (*shape[:3], values.shape[3])
+            sizes, length, shape = args.sizes(call.out.first), shape[2], (*shape[:3], values.shape[3])
         case Mode.RAGGED_N if call.out.layout == PACKED:
-            sizes, length = args.dims[call.out.last] * shape[2], shape[2] * shape[3]
+            sizes, length = args.sizes(call.out.last) * shape[2], shape[2] * shape[3]
         case Mode.RAGGED_N:
-            sizes, length, shape = args.dims[call.out.last], shape[3], (*shape[:2], 1, shape[3])
+            sizes, length, shape = args.sizes(call.out.last), shape[3], (*shape[:2], 1, shape[3])
         case Mode.ALL_RAGGED:
-            sizes, length = args.dims[call.out.first] * args.dims[call.out.last], shape[2]
+            sizes, length = args.sizes(call.out.first) * args.sizes(call.out.last), shape[2]
     optional = args.only("group_offset").optional
     p, r, groups, width = values.shape
     if r != 1:  # the replicas differ, so that each becomes a problem
@@ -131,7 +131,7 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
 
 def _transpose(ct, *flat, call: Call):
     args = call.named(flat)
-    cotangents = [None] * len(flat)
+    cotangents: list[jax.Array | None] = [None] * len(flat)
     if isinstance(ct, ad.Zero):
         return cotangents
     to_lhs = ad.is_undefined_primal(args.lhs)

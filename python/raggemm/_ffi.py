@@ -7,8 +7,10 @@ written in ffi/handlers.h, its attributes in proto/config.proto.
 import ctypes
 import functools
 import pathlib
+import re
 
 import jax
+import jaxlib
 
 TARGET = "raggemm_grouped_gemm_v1"
 
@@ -18,7 +20,8 @@ _PACKAGE = pathlib.Path(__file__).parent
 def _load() -> ctypes.CDLL:
     path = _PACKAGE / "lib" / "libraggemm_ffi.so"
     try:
-        library = ctypes.CDLL(str(path))
+        # Local, so that neither its protobuf and Abseil nor those of others ever stand in for each other.
+        library = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
     except OSError as error:
         raise ImportError(f"raggemm: the package's shared library does not load: {error}") from error
     int64_out = ctypes.POINTER(ctypes.c_int64)
@@ -29,10 +32,38 @@ def _load() -> ctypes.CDLL:
     library.raggemm_free.argtypes = [ctypes.c_void_p]
     library.raggemm_free.restype = None
     library.raggemm_version.restype = ctypes.c_char_p
+    library.raggemm_ffi_version.argtypes = [ctypes.POINTER(ctypes.c_int32)] * 2
+    library.raggemm_ffi_version.restype = None
     return library
 
 
+def _built_ffi_version(library: ctypes.CDLL) -> tuple[int, int]:
+    major, minor = ctypes.c_int32(), ctypes.c_int32()
+    library.raggemm_ffi_version(ctypes.byref(major), ctypes.byref(minor))
+    return major.value, minor.value
+
+
+def _runtime_ffi_version() -> tuple[int, int] | None:
+    """The version of jaxlib's FFI, which only the header beside it tells; None where that has moved."""
+    header = pathlib.Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
+    if not header.exists():
+        return None
+    found = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header.read_text()))
+    return (int(found["MAJOR"]), int(found["MINOR"])) if len(found) == 2 else None
+
+
+def _check_ffi_version(built: tuple[int, int], runtime: tuple[int, int] | None) -> None:
+    """Raises ImportError where the runtime would refuse the handlers, with a message that names only a symbol."""
+    if runtime is None or (built[0] == runtime[0] and built[1] <= runtime[1]):
+        return
+    raise ImportError(
+        f"raggemm: its handlers are built for version {built[0]}.{built[1]} of XLA's FFI, which jaxlib "
+        f"{jaxlib.__version__} with version {runtime[0]}.{runtime[1]} does not take"
+    )
+
+
 _library = _load()
+_check_ffi_version(_built_ffi_version(_library), _runtime_ffi_version())
 jax.ffi.register_ffi_target(
     TARGET,
     {stage: jax.ffi.pycapsule(getattr(_library, f"{TARGET}_{stage}")) for stage in ("instantiate", "execute")},

@@ -91,7 +91,7 @@ def _out_dtype(preferred: Any, lhs: jax.Array, rhs: jax.Array) -> Any:
     return dtype
 
 
-def _storages(lhs: Operand, rhs: Operand, out_layout: str) -> tuple[dict[str, Storage], tuple[jax.Array, ...]]:
+def _storages(lhs: Operand, rhs: Operand, out_layout: str) -> tuple[Storage, Storage, Storage, tuple[jax.Array, ...]]:
     """How lhs, rhs and out are stored, and the dims arrays that the storages refer to."""
     dims = []
 
@@ -108,7 +108,7 @@ def _storages(lhs: Operand, rhs: Operand, out_layout: str) -> tuple[dict[str, St
     left, right = storage(lhs, lhs.contracts_first), storage(rhs, not rhs.contracts_first)
     first, last = left.last if left.trans else left.first, right.first if right.trans else right.last
     out = Storage(first, last, layout=STRIDED if last is None else out_layout)
-    return {"lhs": left, "rhs": right, "out": out}, tuple(dims)
+    return left, right, out, tuple(dims)
 
 
 def _checked_c(c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
@@ -236,18 +236,19 @@ def grouped_gemm(
     lhs, rhs = _with_group_axes(mode, lhs, rhs)
     total, local = _group_counts(mode, lhs, rhs, num_actual_groups)
     out_extent = _out_extent(mode, local, out_size, out_layout)
-    if mode is Mode.ALL_RAGGED:
+    shape: tuple[int, ...]
+    if out_extent is not None and mode is Mode.ALL_RAGGED:
         shape = (out_extent,)
     else:
         check_contraction(lhs, rhs)
         group_axis = (local,) if mode in (Mode.RAGGED_K, Mode.UNIFORM) else ()
         shape = (*group_axis, *lhs.free_shape, *rhs.free_shape)
 
-    storages, dims = _storages(lhs, rhs, out_layout)
+    left, right, out, dims = _storages(lhs, rhs, out_layout)
     dtype = _out_dtype(preferred_element_type, lhs.data, rhs.data)
     compute = compute_dtype(lhs.data.dtype, rhs.data.dtype, dtype)
-    call = Call(**storages, dtype=dtype, num_dims=len(dims), out_extent=out_extent)
-    optional = {}
+    call = Call(left, right, out, dtype, len(dims), out_extent=out_extent)
+    optional: dict[str, jax.Array | None] = {}
     if c is not None:
         optional["c"] = _checked_c(c, shape, dtype)
     if bias is not None:

@@ -76,6 +76,15 @@ def check_layout(name: str, layout: str) -> None:
         raise ValueError(f'{name}: layout is {layout!r}, must be "STRIDED" or "PACKED"')
 
 
+def _sizes(name: str, x: Any) -> jax.Array | None:
+    if x is None:
+        return None
+    sizes = integer_array(name, x)
+    if sizes.ndim != 1:
+        raise ValueError(f"{name}: shape is {sizes.shape}, must be [G]")
+    return sizes
+
+
 @dataclasses.dataclass(frozen=True)
 class Operand:
     """lhs or rhs, checked by itself: data with its contracted axes, which are adjacent and sorted."""
@@ -94,20 +103,16 @@ class Operand:
         tensor = x if isinstance(x, GroupedTensor) else GroupedTensor(x)
         data = float_array(name, tensor.data)
         check_layout(name, tensor.layout)
-        dims = {}
-        for which in ("first_dims", "last_dims"):
-            sizes = getattr(tensor, which)
-            dims[which] = None if sizes is None else integer_array(f"{name}.{which}", sizes)
-            if sizes is not None and dims[which].ndim != 1:
-                raise ValueError(f"{name}.{which}: shape is {dims[which].shape}, must be [G]")
-        both = None not in dims.values()
+        first_dims = _sizes(f"{name}.first_dims", tensor.first_dims)
+        last_dims = _sizes(f"{name}.last_dims", tensor.last_dims)
+        both = first_dims is not None and last_dims is not None
         if both and (data.ndim != 1 or tensor.layout != PACKED):
             raise ValueError(
                 f"{name}: with first_dims and last_dims data must be 1-D with layout PACKED, got shape {data.shape} "
                 f"with {tensor.layout}"
             )
         rank = 2 if both else data.ndim
-        return cls(name, data, **dims, layout=tensor.layout, rank=rank, axes=_normalized(name, axes, rank))
+        return cls(name, data, first_dims, last_dims, tensor.layout, rank, _normalized(name, axes, rank))
 
     @property
     def dims(self) -> dict[str, jax.Array]:

@@ -35,14 +35,14 @@ def has_one_group(call: Call) -> bool:
 
 
 def _with_one_group(call: Call, args: Arguments) -> jax.Array:
-    matrices = []
-    for x, storage in ((args.lhs, call.lhs), (args.rhs, call.rhs)):
+    def strided(x: jax.Array, storage: Storage) -> jax.Array:
         packed = storage.last is not None and storage.layout == PACKED
-        matrices.append(_unpack(x, args.dims[storage.last]) if packed else x)
+        return _unpack(x, args.sizes(storage.last)) if packed else x
+
     sums = tuple(sizes.sum(-1, keepdims=True, dtype=sizes.dtype) for sizes in args.dims)
     lhs, rhs, out = (s._replace(layout=STRIDED, shared=False) for s in (call.lhs, call.rhs, call.out))
-    call = dataclasses.replace(call, lhs=lhs, rhs=rhs, out=out, out_extent=1)
-    return apply(call, Arguments(*matrices, sums, {}))
+    one = dataclasses.replace(call, lhs=lhs, rhs=rhs, out=out, out_extent=1)
+    return apply(one, Arguments(strided(args.lhs, call.lhs), strided(args.rhs, call.rhs), sums, {}))
 
 
 def _with_an_empty_replica(args: Arguments) -> Arguments:
@@ -72,7 +72,7 @@ def _with_summed_problems(call: Call, args: Arguments) -> jax.Array:
 
 def ragged_n_as_m(call: Call, args: Arguments) -> jax.Array:
     """Ragged N with a matrix for each group, as the transpose of ragged M, which has group_offset and replicas."""
-    sizes, packed = args.dims[call.out.last], call.out.layout == PACKED
+    sizes, packed = args.sizes(call.out.last), call.out.layout == PACKED
     optional = dict(args.optional)
     if "c" in optional:
         c = _unpack(optional["c"], sizes) if packed else optional["c"]

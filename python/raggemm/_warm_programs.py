@@ -14,7 +14,9 @@ def compiled(function: Callable, *args: Any) -> jax.stages.Compiled:
 
 def temp_bytes(program: jax.stages.Compiled) -> int:
     """Memory that it needs beside its arguments and results."""
-    return program.memory_analysis().temp_size_in_bytes
+    analysis = program.memory_analysis()
+    assert analysis is not None, "XLA:CPU tells"
+    return analysis.temp_size_in_bytes
 
 
 class WarmProgram:

@@ -10,6 +10,7 @@ three seconds. By default one model, in under three minutes on two cores; needs 
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -156,19 +157,22 @@ def run_case(case: Case, weights: Weights, checks: Checks) -> list[dict[str, Any
     return [row, report(case.with_layer(case.recorded), (blocks.RAGGEMM, faster_loop, UNROLLED))]
 
 
-def run(layers: Iterable[Layer], checks: Checks) -> list[dict[str, Any]]:
-    """All rows of the report, of layers whose models are not mixed. Both directions of a layer have the same rows:
-    those that the gradients, which need more, can afford."""
-    rows, model, weights = [], None, None
+def _run_model(layers: Sequence[Layer], checks: Checks) -> list[dict[str, Any]]:
+    """Both directions of a layer have the same rows: those that the gradients, which need more, can afford."""
+    weights = random_weights(layers[0])
+    rows = []
     for layer in layers:
-        if layer.model != model:
-            model, weights = layer.model, None  # frees the last model's first
-            weights = random_weights(layer)
         directions = (FORWARD, BACKWARD) if layer.phase == "prefill" else (FORWARD,)
         case = affordable_case(layer, directions[-1], weights)
         for direction in directions:
             rows += run_case(dataclasses.replace(case, direction=direction), weights, checks)
     return rows
+
+
+def run(layers: Iterable[Layer], checks: Checks) -> list[dict[str, Any]]:
+    """All rows of the report, of layers whose models are not mixed."""
+    models = itertools.groupby(layers, key=lambda layer: layer.model)
+    return [row for _, of_model in models for row in _run_model([*of_model], checks)]
 
 
 def _ratio(ratio: float | None) -> str:

@@ -8,6 +8,7 @@ product of raggemm is checked against float64. Takes two to three minutes on two
 """
 
 import argparse
+import itertools
 import json
 import pathlib
 import sys
@@ -112,16 +113,16 @@ def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> dict[str, An
     }
 
 
-def run(layers: Sequence[Layer], checks: Checks) -> list[dict[str, Any]]:
+def _run_model(layers: Sequence[Layer], checks: Checks) -> list[dict[str, Any]]:
+    say(f"{layers[0].model}: making {layers[0].experts} experts")
+    weights = random_weights(layers[0])
+    return [run_layer(layer, weights, checks) for layer in layers]
+
+
+def run(layers: Iterable[Layer], checks: Checks) -> list[dict[str, Any]]:
     """All rows of the table, of layers whose models are not mixed."""
-    rows, model, weights = [], None, None
-    for layer in layers:
-        if layer.model != model:
-            say(f"{layer.model}: making {layer.experts} experts")
-            model, weights = layer.model, None  # frees the last model's first
-            weights = random_weights(layer)
-        rows.append(run_layer(layer, weights, checks))
-    return rows
+    models = itertools.groupby(layers, key=lambda layer: layer.model)
+    return [row for _, of_model in models for row in _run_model([*of_model], checks)]
 
 
 def _milliseconds(milliseconds: float) -> str:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -22,6 +23,20 @@ def test_import_after_the_backend_has_started(tmp_path):
     code += "np.ones((1, 3, 4), 'f4'), np.array([2])).sum())"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.strip() == "24.0", done.stderr
+
+
+@pytest.mark.parametrize(("runtime", "taken"), [("0.0", False), ("0.99", True), ("1.99", False)])
+def test_import_compares_the_versions_of_the_ffi(tmp_path, runtime, taken):
+    major, minor = runtime.split(".")
+    header = tmp_path / "xla" / "ffi" / "api" / "c_api.h"
+    header.parent.mkdir(parents=True)
+    header.write_text(f"#define XLA_FFI_API_MAJOR {major}\n#define XLA_FFI_API_MINOR {minor}\n")
+    code = f"import jax; jax.ffi.include_dir = lambda: {str(tmp_path)!r}; import raggemm"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode == 0) == taken, done.stderr
+    if not taken:
+        built = r"built for version 0\.[1-9]\d* of XLA's FFI"
+        assert re.search(rf"^ImportError: raggemm: .*{built}, .* version {re.escape(runtime)} ", done.stderr, re.M)
 
 
 def test_recorded_cases():

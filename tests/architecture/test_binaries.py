@@ -14,6 +14,7 @@ EXPORTS = {
     "raggemm_plan_text",
     "raggemm_free",
     "raggemm_version",
+    "raggemm_ffi_version",
 }
 # What GCC calls by itself; without the instructions also libm's fma and libgcc's f16 conversions.
 RUNTIME = {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"}
