@@ -74,8 +74,9 @@ def test_guide_names_every_folder(root, readme):
     assert {"include", "kernels", "ffi", "proto", "python", "tests", "bench"} <= folders
 
 
-def test_python_examples_run(readme, tmp_path):
-    examples = _blocks(readme, "python")
+@pytest.mark.parametrize("page", ["README.md", "python/README.md"])
+def test_python_examples_run(root, page, tmp_path):
+    examples = _blocks((root / page).read_text(), "python")
     assert examples
     for example in examples:
         script = tmp_path / "example.py"
