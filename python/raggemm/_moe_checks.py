@@ -36,10 +36,17 @@ class Checks:
         return 1 if self.failures else 0
 
 
+def _lengths(a: jax.Array) -> jax.Array:
+    squares = jnp.square(a)
+    while squares.ndim > 1:
+        squares = squares.sum(1)  # one axis after the other takes 0.6 of the time of both at once
+    return jnp.sqrt(squares)
+
+
 @jax.jit  # as one loop: the gradients of a model's weights have gigabytes
-def _row_disagreements(got: jax.Array, reference: jax.Array) -> jax.Array:
+def _disagreements(got: jax.Array, reference: jax.Array) -> jax.Array:
     got, reference = (jnp.atleast_1d(a.astype(jnp.float32)) for a in (got, reference))
-    distance, length = jnp.linalg.norm(got - reference, axis=-1), jnp.linalg.norm(reference, axis=-1)
+    distance, length = _lengths(got - reference), _lengths(reference)
     # Rows of zeros, such as the gradients of idle experts, must be zeros.
     return jnp.where(distance == 0, 0, 256 * distance / length)
 
@@ -47,8 +54,8 @@ def _row_disagreements(got: jax.Array, reference: jax.Array) -> jax.Array:
 def disagreement(got: jax.Array, reference: jax.Array) -> float:
     """How far two computations of the same block differ, where roundings in between to bfloat16 may fall either way.
 
-    The largest distance between two rows (of the last axis) in units of the reference row's length over 256, which is
-    half of bfloat16's eps.
+    The largest distance between two entries of the first axis (a row, or the matrix of an expert), in units of the
+    reference's length over 256, which is half of bfloat16's eps.
     """
-    ratio = np.asarray(_row_disagreements(got, reference))
+    ratio = np.asarray(_disagreements(got, reference))
     return float(np.where(np.isnan(ratio), np.inf, ratio).max(initial=0.0))

@@ -87,7 +87,7 @@ def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> dict[str, An
     forward, error = _checked_forward(title, layer, weights, checks)
     results = ((name, program.output) for name, program in programs.items())
     checks.add(title, ((name, disagreement(y, forward.output.y)) for name, y in results))
-    ms = median_ms(programs)
+    ms = median_ms(programs, over=programs[blocks.RAGGEMM].output)
     if layer.rows < recorded.rows:
         error = max(error, _run_all_rows(title, recorded, weights, checks))
     if (recorded.model, recorded.phase) == (GRADIENT_MODEL, "prefill"):

@@ -75,6 +75,6 @@ def test_long_runs_are_few():
             self.runs += 1
             return self.took
 
-    programs = {"short": Program(0.1), "middling": Program(2.0), "long": Program(20.0)}
-    assert median_ms(programs) == {"short": 100.0, "middling": 2000.0, "long": 20000.0}
-    assert [program.runs for program in programs.values()] == [3, 2, 1]
+    programs = {"short": Program(0.1), "middling": Program(1.5), "long": Program(20.0)}
+    assert median_ms(programs, over=None) == {"short": 100.0, "middling": 1500.0, "long": 20000.0}
+    assert [program.runs for program in programs.values()] == [9, 2, 1]
