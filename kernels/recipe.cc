@@ -40,17 +40,22 @@ constexpr double kCyclesPerCall = 120;
 // parts. Two blocks, the one that is used and the one that is fetched, touch 48 or 96 pages of 4 KiB in the first two
 // shapes: the first TLB has 64 (Zen 3) or 96 entries (Emerald Rapids). GFLOP/s, two cores of Emerald Rapids: with
 // small, large and deep blocks 159, 146, 132 at 16 rows of 2048x768 f32, 230, 240, 219 at 32, 230, 263, 271 at 64; with
-// medium, broad and deep 158, 112, 106 at 16 rows of 2880x2880 f32, 191, 204, 165 at 32, 197, 237, 225 at 48.
+// medium, broad and deep 158, 112, 106 at 16 rows of 2880x2880 f32, 191, 204, 165 at 32, 197, 237, 225 at 48; with
+// small, medium and 64 steps as wide as medium 93, 99, 86 at 8, 25, 28, 27 at 2, and 136, 164, 141 at 8 of bf16.
 // `translate` is what a shape costs where memory is the limit, as a share of the time to read.
 struct Shape {
   const char* name;
   int64_t bytes;
   int64_t columns;
+  int64_t steps;
   double translate;
 };
 constexpr Shape kShapes[] = {
-    {"small", 96 << 10, kMaxCols, 0}, {"large", 192 << 10, kMaxCols, 0.1}, {"medium", 192 << 10, 1024, 0.25},
-    {"broad", 256 << 10, 1024, 0.6},  {"deep", 192 << 10, 192, 1},  // 64 to 192 columns differ by 2 %, 384 lose 7 %
+    {"small", 96 << 10, kMaxCols, kChain, 0},
+    {"large", 192 << 10, kMaxCols, kChain, 0.1},
+    {"medium", 192 << 10, 1024, 32, 0.05},  // more steps are more pages at once: 141 instead of 164 with 64, see above
+    {"broad", 256 << 10, 1024, kChain, 0.6},
+    {"deep", 192 << 10, 192, kChain, 1},  // 64 to 192 columns differ by 2 %, 384 lose 7 %
 };
 
 // GFLOP/s with lines fetched in the order of strips and of rows, two cores of Emerald Rapids: 55 and 50 at 4 rows of
@@ -68,7 +73,7 @@ using Candidates = std::array<Candidate, 2 * std::size(kShapes)>;
 void SetBlock(const Plan& plan, const Shape& shape, int64_t cols, Recipe& recipe) {
   const int64_t nr = KernelsFor(plan.isa, plan.compute).nr;
   recipe.block_n = std::min(cols, RoundUp(CeilDiv(cols, CeilDiv(cols, shape.columns)), nr));
-  recipe.block_k = kChain;
+  recipe.block_k = shape.steps;
   while (recipe.block_k > 8 && recipe.block_k * recipe.block_n * SizeOf(plan.rhs.dtype) > shape.bytes) {
     recipe.block_k /= 2;
   }
