@@ -5,7 +5,6 @@ import pytest
 from raggemm import _affordable_rows as affordable
 from raggemm import _moe_layers as layers
 from raggemm._affordable_rows import Limits, affordable_layer
-from raggemm._warm_programs import median_ms
 
 LAYER = layers.Layer("", "", hidden=16, intermediate=8, sizes=(0, 100, 700, 0, 1, 0, 199, 0))
 PLENTY = 2**40
@@ -64,17 +63,3 @@ def test_memory_is_within_the_limit(weights, share):
 
 def test_every_active_expert_keeps_a_row(weights):
     assert affordable_layer(LAYER, weights, outer_sums, Limits(1000.0, 1)).sizes == (0, 1, 1, 0, 1, 0, 1, 0)
-
-
-def test_long_runs_are_few():
-    class Program:
-        def __init__(self, took):
-            self.took, self.runs = took, 0
-
-        def seconds(self):
-            self.runs += 1
-            return self.took
-
-    programs = {"short": Program(0.1), "middling": Program(1.5), "long": Program(20.0)}
-    assert median_ms(programs, over=None) == {"short": 100.0, "middling": 1500.0, "long": 20000.0}
-    assert [program.runs for program in programs.values()] == [9, 2, 1]

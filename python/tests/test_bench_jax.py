@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from raggemm import _moe_blocks as blocks
 from raggemm import _moe_layers as layers
-from raggemm import _one_expert, bench_jax
+from raggemm import _one_expert, _warm_programs, bench_jax
 from raggemm._affordable_rows import Limits
 from raggemm._moe_checks import Checks
 
@@ -21,6 +21,12 @@ FIELDS = [
     *("ratio_ragged_dot", "ratio_unrolled", "ratio_best_alternative"),
 ]
 EVERYBODY = [*blocks.CONTENDERS, bench_jax.UNROLLED]
+
+
+@pytest.fixture(autouse=True)
+def never_wait(monkeypatch):
+    """Times do not matter here."""
+    monkeypatch.setattr(_warm_programs, "wait_until_quiet", lambda: None)
 
 
 @pytest.fixture

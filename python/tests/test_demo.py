@@ -12,7 +12,7 @@ from raggemm import _demo_float64 as checks
 from raggemm import _moe_blocks as blocks
 from raggemm import _moe_layers as layers
 from raggemm import _padded_blocks as padded_blocks
-from raggemm import demo
+from raggemm import _warm_programs, demo
 from raggemm._affordable_rows import Limits
 from raggemm._moe_checks import disagreement
 from raggemm.ops import gmm, tgmm
@@ -26,6 +26,12 @@ FIELDS = [
 ]
 # Of each row: 3 products and 4 contenders. Of the gradients: 6 products and 4 results. Of a reduced row: 3 products.
 FORWARD_CHECKS, GRADIENT_CHECKS, ALL_ROWS_CHECKS = 7, 10, 3
+
+
+@pytest.fixture(autouse=True)
+def never_wait(monkeypatch):
+    """Times do not matter here."""
+    monkeypatch.setattr(_warm_programs, "wait_until_quiet", lambda: None)
 
 
 @pytest.fixture
