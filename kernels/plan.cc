@@ -22,8 +22,14 @@
 namespace raggemm {
 namespace {
 
-// Tiles that each thread should find, so that the last one to finish is at most a quarter of a share late.
+// Tiles that each thread should find, so that the last one to finish is at most a quarter of a share late. Where the
+// rows of rhs stream from memory, cutting them into more tiles costs as much as that: prefetchers read beyond each
+// piece in vain. GFLOP/s with 2 and 4 tiles for each of two threads (Emerald Rapids), 4 groups of 2880x2880: f32 25, 20
+// at 2 rows, 49, 38 at 4, bf16 160, 102 at 8, 194, 182 at 16; with 5 groups, an odd number of tiles, f32 45, 40 at 4,
+// 148, 124 at 16, but 198, 222 at 64.
 constexpr int64_t kTilesPerThread = 4;
+constexpr int64_t kTilesPerStreamingThread = 2;
+constexpr int64_t kMostRowsStreaming = 16;  // per group
 
 // Multiply-adds that are worth another thread: about 5 us at the scalar end of 50 GFLOP/s, the price of waking one.
 constexpr int64_t kCostPerThread = 1 << 17;
@@ -91,9 +97,11 @@ void Schedule(const Options& options, Workspace& workspace, Plan& plan) {
   plan.tile_prefix = tile_prefix;
   plan.cost_prefix = cost_prefix;
   tile_prefix[0] = cost_prefix[0] = 0;
+  int64_t rows = 0;
   Unit unit{0, 0, 0};
   for (int64_t u = 0; u < plan.units; ++u, NextUnit(plan, unit)) {
     const Matrix out = LocateMatrix(plan, plan.out, unit);
+    rows += out.rows;
     cost_prefix[u + 1] = cost_prefix[u] + UnitCost(plan, unit, out);
     tile_prefix[u + 1] = tile_prefix[u] + TileGrid(plan, out).count();
   }
@@ -103,9 +111,11 @@ void Schedule(const Options& options, Workspace& workspace, Plan& plan) {
     threads = std::clamp(ThreadsOf(plan.executor, plan.pool), int64_t{1}, kMaxThreads);
     threads = std::min(threads, 1 + cost_prefix[plan.units] / kCostPerThread);
   }
+  const bool streams =
+      plan.mode != RaggedMode::kRaggedK && !plan.rhs.is_trans && rows <= plan.units * kMostRowsStreaming;
   const auto too_few = [&] {
     const int64_t tiles = tile_prefix[plan.units];
-    return threads > 1 && tiles != 0 && tiles < threads * kTilesPerThread;
+    return threads > 1 && tiles != 0 && tiles < threads * (streams ? kTilesPerStreamingThread : kTilesPerThread);
   };
   while (too_few() && ShrinkBlocks(plan)) CountTiles(plan, tile_prefix);
   plan.gemm_tiles = tile_prefix[plan.units];
