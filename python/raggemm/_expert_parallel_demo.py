@@ -103,12 +103,9 @@ def _error(got: jax.Array, want: np.ndarray) -> float:
 def _run_way(way, operands: dict[str, Any], wanted: dict[str, np.ndarray]) -> dict[str, Any]:
     mesh = Mesh(np.array(jax.devices()), (AXIS,))
     sharding = NamedSharding(mesh, PartitionSpec(AXIS))
-    sharded = {
-        name: jax.make_array_from_callback(x.shape, sharding, lambda index, x=x: x[index])
-        for name, x in operands.items()
-    }
-    specs = {"in_specs": PartitionSpec(AXIS), "out_specs": PartitionSpec(AXIS)}
-    run = _with_gradients(jax.shard_map(_layer(way, AXIS), mesh=mesh, **specs))
+    sharded = {name: jax.make_array_from_callback(x.shape, sharding, x.__getitem__) for name, x in operands.items()}
+    spec = PartitionSpec(AXIS)
+    run = _with_gradients(jax.shard_map(_layer(way, AXIS), mesh=mesh, in_specs=spec, out_specs=spec))
     results = jax.block_until_ready(run(sharded))
     before, seconds = _received_bytes(), []
     for _ in range(ROUNDS):

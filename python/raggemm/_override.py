@@ -58,11 +58,12 @@ def _note(why: str | None, avals: Any) -> None:
         record.append(lowering)
 
 
-def _why_not(lhs: Any, rhs: Any, group_sizes: Any, out: Any, params: dict[str, Any]) -> str | None:
+def _why_not(operands: Any, out: Any, params: dict[str, Any]) -> str | None:
     """What raggemm does not take of a call that JAX takes; None if it takes it."""
     unknown = set(params) - _PARAMETERS
     if unknown:
         return f"unknown parameters {', '.join(sorted(unknown))}"
+    lhs, rhs, group_sizes = operands
     for name, aval in (("lhs", lhs), ("rhs", rhs), ("result", out)):
         if not is_float(aval.dtype):
             return f"{name} is {aval.dtype}"
@@ -88,13 +89,13 @@ class _Override:
         return self._bind(*args, **params)
 
     def _lower(self, ctx, lhs, rhs, group_sizes, **params):
+        (out,) = ctx.avals_out
         why = None
         if self.is_on.value:
-            why = _why_not(*ctx.avals_in, *ctx.avals_out, params)
+            why = _why_not(ctx.avals_in, out, params)
             _note(why, ctx.avals_in)
         if why or not self.is_on.value:
             return self._rule_of_jax(ctx, lhs, rhs, group_sizes, **params)
-        (out,) = ctx.avals_out
 
         def call(lhs, rhs, group_sizes):
             numbers = params["ragged_dot_dimension_numbers"]

@@ -105,7 +105,8 @@ def _mesh_axes(entry: Any) -> tuple[str, ...]:
 def _assignment(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) -> dict[str, tuple[str, ...]]:
     """The axes of the mesh that divide each named axis: those of the first array that has any and where it comes out
     even. None is used twice."""
-    used, assigned = set(), {}
+    used: set[str] = set()
+    assigned: dict[str, tuple[str, ...]] = {}
     for axis in _PRIORITY:
         for names, array in arrays:
             spec = dict(zip(names, getattr(array.sharding, "spec", ()), strict=False))

@@ -50,7 +50,7 @@ def unmet_precision(precision: Any, lhs: Any, rhs: Any, out: Any) -> str | None:
     DotAlgorithmPreset must say just that. Raises ValueError where `precision` is none of what jax.lax takes.
     """
     if precision is None:
-        precision = jax.config.jax_default_matmul_precision
+        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
     if isinstance(precision, str) and precision in lax.DotAlgorithmPreset.__members__:
         precision = lax.DotAlgorithmPreset[precision]
     if isinstance(precision, lax.DotAlgorithm):

@@ -235,7 +235,11 @@ def register(priority: int = 1) -> None:
         from ejkernel.kernels._registry import kernel_registry
     except ImportError as error:
         raise ImportError("raggemm.compat.ejkernel.register() needs ejkernel, which cannot be imported") from error
-    kernels = {"grouped_matmul": _kernel, "grouped_matmulv2": _kernel, "grouped_matmulv3": _kernel_v3}
+    kernels: dict[str, Callable[..., Any]] = {
+        "grouped_matmul": _kernel,
+        "grouped_matmulv2": _kernel,
+        "grouped_matmulv3": _kernel_v3,
+    }
     for algorithm, kernel in kernels.items():
         if algorithm not in kernel_registry.list_algorithms():
             continue

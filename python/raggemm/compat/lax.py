@@ -35,8 +35,8 @@ def _out_by_rule_of_jax(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtyp
     avals = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (lhs, rhs)]
     avals.append(jax.ShapeDtypeStruct(sizes_shape, jax.dtypes.canonicalize_dtype(group_sizes.dtype)))
 
-    def call(*args):
-        return jax.lax.ragged_dot_general(*args, numbers, preferred_element_type=dtype)
+    def call(lhs, rhs, group_sizes):
+        return jax.lax.ragged_dot_general(lhs, rhs, group_sizes, numbers, preferred_element_type=dtype)
 
     # On a mesh with explicit axes the rule wants out_sharding, which says nothing of shapes.
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):

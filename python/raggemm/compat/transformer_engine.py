@@ -98,9 +98,9 @@ def grouped_gemm(
       group_offset: integer, () or (1,): the first group that is computed.
     """
     lhs, rhs = _operand("lhs", lhs), _operand("rhs", rhs)
-    dtypes = [(x.data if isinstance(x, GroupedTensor) else x).dtype for x in (lhs, rhs)]
-    dtype = jax.dtypes.canonicalize_dtype(dtypes[0] if preferred_element_type is None else preferred_element_type)
-    reason = unmet_precision(precision, *dtypes, dtype)
+    lhs_dtype, rhs_dtype = ((x.data if isinstance(x, GroupedTensor) else x).dtype for x in (lhs, rhs))
+    dtype = jax.dtypes.canonicalize_dtype(lhs_dtype if preferred_element_type is None else preferred_element_type)
+    reason = unmet_precision(precision, lhs_dtype, rhs_dtype, dtype)
     if reason is not None:
         raise NotImplementedError(reason)
     return _grouped_gemm.grouped_gemm(
