@@ -1,5 +1,8 @@
 #include "bench/contenders.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -78,6 +81,24 @@ Contender OneByOne(const Case& c, const Memory& memory, const SeriesOfSets& seri
           .result = memory.SetOf(c, 0).out};
 }
 
+// A few groups of mean size, over and over. Not of wgrad, whose gradients go past the caches.
+Contender WithWeightsInCache(const Case& c, const Memory& memory) {
+  // A quarter of the last cache, which others may share; where it is not known, that of a desktop.
+  const int64_t bytes = std::max(int64_t{24} << 20, int64_t{sysconf(_SC_LEVEL3_CACHE_SIZE)} / 4);
+  const int64_t fit = bytes / (c.k * c.n * SizeOf(c.in)) / c.threads * c.threads;
+  const int64_t groups = std::clamp<int64_t>(fit, 1, c.active_groups());
+  const int64_t rows = std::max<int64_t>(c.rows() / c.active_groups(), 1);
+  auto call = std::make_shared<GroupedCall>(c, std::vector<int64_t>(groups, rows));
+  return {.role = Contender::Role::kBound,
+          .name = "ours, weights in cache",
+          .way = {},
+          .run = [&memory, c, call](int64_t) { return call->Run(memory.SetOf(c, 0), c.threads); },
+          .places = 1,
+          .groups = static_cast<int64_t>(c.sizes.size()),
+          .flops = static_cast<double>(groups * rows) / static_cast<double>(c.rows()),
+          .warm = true};
+}
+
 // The same rows over as many groups, the first of them one row larger where it does not divide.
 std::vector<int64_t> EqualSizes(const Case& c) {
   const int64_t groups = c.active_groups(), rows = c.rows();
@@ -121,6 +142,13 @@ std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const
     contenders.push_back(Grouped(c, memory, equal));
     contenders.back().name = "ours, equal groups";
   }
+  if (c.threads > 1) {
+    Case alone = c;
+    alone.threads = 1;
+    contenders.push_back(Grouped(alone, memory, c.sizes));
+    contenders.back().name = "ours, one thread";
+  }
+  if (c.mode != Mode::kWgrad) contenders.push_back(WithWeightsInCache(c, memory));
   AddPeers(c, memory, peers, contenders);
   return contenders;
 }

@@ -23,11 +23,14 @@ struct Contender {
   // that many of them from there on. So all move through memory alike, and nobody finds what another left in a cache.
   std::function<absl::Status(int64_t place)> run;
   int64_t places = 0, groups = 0;
+  double flops = 1;        // of a call, as a share of the case's
+  bool warm = false;       // called once more before the clock starts
   char* result = nullptr;  // out at place 0 where that is the result of the case, else null
 };
 
 // Ours is the first. Then our library called group by group, one dense product with all rows, groups of equal size
-// (where the case's are not), and every peer that can, in each of its ways.
+// (where the case's are not), on one thread, with weights that stay in the last cache, and every peer that can, in each
+// of its ways.
 std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const std::vector<Peer>& peers);
 
 // Products of 16-bit operands by peers that multiply f32, on operands widened before anybody looks at the clock.

@@ -90,6 +90,7 @@ void Contest::ChooseWidened(ResultCheck& check) {
 // Adds seconds of a call, or a failure.
 void Contest::TakeTurn(Entrant& entrant) {
   if (!entrant.status.ok()) return;
+  if (entrant.contender.warm) entrant.status.Update(entrant.contender.run(0));
   WaitUntilQuiet();
   const Clock::time_point start = Clock::now();
   const int64_t groups = entrant.contender.groups;
@@ -140,7 +141,7 @@ proto::CaseReport Contest::Report(const std::vector<Limits>& limits) const {
       line.set_error(entrant.status.ToString());
       continue;
     }
-    line.set_gflops(work.flops / Median(entrant.seconds) * 1e-9);
+    line.set_gflops(contender.flops * work.flops / Median(entrant.seconds) * 1e-9);
     line.set_spread(Spread(entrant.seconds));
     line.set_rounds(static_cast<int>(entrant.seconds.size()));
   }

@@ -36,6 +36,12 @@ def geometric_mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
+def geometric_mean_over(cases: list[dict], rate_of) -> float | None:
+    """Of ours over another rate, over the cases that have it."""
+    ratios = [case["ours_gflops"] / rate for case in cases if (rate := rate_of(case))]
+    return geometric_mean(ratios) if ratios else None
+
+
 def rows_per_group(case: dict) -> float:
     return case["rows"] / case["groups"]
 

@@ -10,28 +10,11 @@ import pathlib
 import re
 
 import pictures
-from regimes import Cell, best_ways, bound, cells, geometric_mean, memory_bound, regime, types
+from reasons import behind, missed
+from regimes import Cell, best_ways, bound, cells, geometric_mean, geometric_mean_over, regime, types
+from tables import figure, markdown_table
 
 GAIN_FROM = 1.05  # a gain below is none: figures move by some percent from run to run
-
-
-def markdown_table(header: list[str], rows: list[list[str]]) -> str:
-    """Aligned, so that it can be read as it is; the first column to the left."""
-    widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
-
-    def line(fields: list[str]) -> str:
-        return (
-            "| "
-            + " | ".join(f.rjust(w) if i else f.ljust(w) for i, (f, w) in enumerate(zip(fields, widths, strict=True)))
-            + " |"
-        )
-
-    rule = "|" + "|".join("-" * (w + 1) + (":" if i else "-") for i, w in enumerate(widths)) + "|"
-    return "\n".join([line(header), rule, *map(line, rows)])
-
-
-def _figure(value: float | None, digits: int = 2) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
 
 
 def _with_target(value: float, least: float | None) -> str:
@@ -52,62 +35,24 @@ def summary(found: list[Cell]) -> str:
                 str(cell.threads),
                 str(len(cell.cases)),
                 _with_target(geometric_mean(ratios), ratio_target) if ratios else "no peer",
-                _figure(min(ratios, default=None)),
+                figure(min(ratios, default=None)),
                 _with_target(geometric_mean(shares), share_target),
-                _figure(min(shares)),
+                figure(min(shares)),
             ]
         )
     header = ["regime", "types", "threads", "cases", "over best peer", "least", "share of roofline", "least"]
     return markdown_table(header, rows)
 
 
-def missed(found: list[Cell]) -> str:
-    """The cells below their targets and what bounds them, as far as this run shows."""
-    rows = []
-    for cell in found:
-        misses = cell.misses()
-        if not misses:
-            continue
-        worst = min(cell.cases, key=lambda case: case.get("ratio", case["roofline_share"]))
-        memory = sum(map(memory_bound, cell.cases))
-        summing = [case for case in cell.cases if not memory_bound(case)]
-        dense = _geometric_mean_over(summing, lambda case: bound(case, "ours, one dense product"))
-        equal = _geometric_mean_over(cell.cases, lambda case: bound(case, "ours, equal groups"))
-        rows.append(
-            [
-                f"{cell.regime}, {cell.types}, {cell.threads} threads",
-                " and ".join(misses),
-                f"{worst['case']} ({_figure(worst.get('ratio'))}, {worst['roofline_share']:.2f})",
-                f"{memory} of {len(cell.cases)}",
-                _figure(dense),
-                _figure(equal),
-            ]
-        )
-    if not rows:
-        return "Every cell with a target meets it."
-    header = ["cell", "below", "worst case (ratio, share)", "memory-bound", "over dense", "over equal groups"]
-    legend = (
-        "Memory-bound cases wait for weights (wgrad: for stores) at best. Over one dense product of the same flops, "
-        "where sums are the bound, shows what small groups cost; over groups of equal size, what the imbalance does."
-    )
-    return f"{markdown_table(header, rows)}\n\n{legend}"
-
-
-def _geometric_mean_over(cases: list[dict], rate_of) -> float | None:
-    """Of ours over another rate, over the cases that have it."""
-    ratios = [case["ours_gflops"] / rate for case in cases if (rate := rate_of(case))]
-    return geometric_mean(ratios) if ratios else None
-
-
 def gains(found: list[Cell]) -> str:
     """What one grouped call gains over a series of products, ours and the peers'."""
     rows, none = [], []
     for cell in found:
-        own = _geometric_mean_over(cell.cases, lambda case: bound(case, "ours, group by group"))
+        own = geometric_mean_over(cell.cases, lambda case: bound(case, "ours, group by group"))
         ratios = cell.ratios()
         peer = geometric_mean(ratios) if ratios else None
         name = f"{cell.regime}, {cell.types}, {cell.threads} threads"
-        rows.append([name, _figure(own), _figure(peer)])
+        rows.append([name, figure(own), figure(peer)])
         if own is not None and own < GAIN_FROM and (peer is None or peer < GAIN_FROM):
             none.append(name)
     text = markdown_table(["cell", "over ours group by group", "over the best peer"], rows)
@@ -121,8 +66,8 @@ def bounds(cases: list[dict]) -> str:
     rows = []
     for case in cases:
         rates = {_bound_name(b["name"]): b.get("gflops") for b in case.get("bounds", [])}
-        fields = (_figure(rates.get(name), 1) for name in names)
-        rows.append([_case_name(case), _figure(case["ours_gflops"], 1), *fields])
+        fields = (figure(rates.get(name), 1) for name in names)
+        rows.append([_case_name(case), figure(case["ours_gflops"], 1), *fields])
     return markdown_table(["GFLOP/s", "ours", *names], rows)
 
 
@@ -145,11 +90,11 @@ def peers_table(cases: list[dict]) -> str:
         rows.append(
             [
                 f"{case['case']} {types(case)}, {case['threads']}t",
-                _figure(case["ours_gflops"], 1),
+                figure(case["ours_gflops"], 1),
                 *(_peer_field(rates.get(name)) for name in names),
                 case.get("best_peer", ""),
-                _figure(case.get("ratio")),
-                _figure(case["roofline_share"]),
+                figure(case.get("ratio")),
+                figure(case["roofline_share"]),
                 f"{100 * case['ours']['spread']:.0f} %",
             ]
         )
@@ -209,6 +154,7 @@ transfers at the memory's, lhs, weights of groups with rows, and out (wgrad: eve
 with the better of two ways: its own threads on group after group, or our threads over the groups, largest first, with
 the peer on one thread in each. `widen` is the fastest f32 peer on bf16 operands widened to f32 first, widening
 counted; widened beforehand it is an upper bound, not a peer. Peers that were far behind took part in fewer rounds.
+`Weights in cache` is the same call with so few groups that their weights stay in the last cache, over and over.
 Means are geometric."""
 
 
@@ -220,6 +166,7 @@ def report_text(report: dict, pictures_of: list[tuple[str, str]]) -> str:
         ("How", METHOD),
         ("Summary", summary(found)),
         ("Below target", missed(found)),
+        ("Far behind a peer", behind(cases)),
         ("What a grouped call gains over a series of products", gains(found)),
         ("Pictures", "\n\n".join(f"![{caption}]({file})" for caption, file in pictures_of)),
     ]
@@ -255,7 +202,7 @@ def main() -> None:
     if not report.get("cases"):
         parser.error(f"{arguments.json} has no cases")
     found = cells(report)
-    print(f"\n{summary(found)}\n\n{missed(found)}\n")
+    print(f"\n{summary(found)}\n\n{missed(found)}\n\n{behind(report['cases'])}\n")
     print("report:", write_report(report, arguments.json.parent, "report"))
     if arguments.record:
         print("recorded:", write_report(report, arguments.record, file_name(report["machine"]["cpu"])))
