@@ -9,21 +9,19 @@ FAR_BEHIND = 0.90
 
 LEGEND = """\
 Of our time, `sums` is what the multiply-adds alone take at the fma rate (ports), `memory` what goes away when the
-weights come from the last cache, and `rest` what neither explains: kernels that begin and end, packing, widening, the
-latency of caches, stores. `Threads` is our rate over that of one thread times their number: imbalance, and memory that
-they share. `Over dense` is over one dense product of the same flops, where sums are the bound: what small groups cost;
-`over equal` over groups of equal size: what the imbalance of the routing does. `Most` is how far ahead of the best peer
-a contender at the roofline would be: nobody can meet a target above it."""
+weights come from the last cache (not of wgrad), and `rest` what neither explains: kernels that begin and end, packing,
+widening, the latency of caches, stores. `Threads` is our rate over that of one thread times their number: imbalance,
+and memory that they share. `Over dense` is over one dense product of the same flops, where sums are the bound: what
+small groups cost; `over equal` over groups of equal size: what the imbalance of the routing does. `Most` is how far
+ahead of the best peer a contender at the roofline would be: nobody can meet a target above it."""
 
 
 def parts_of_time(case: dict) -> dict[str, float | None]:
-    """Shares of our time: sums, memory, rest. Memory is None, and with it the rest, where it was not measured."""
+    """Shares of our time: sums, memory, rest. Memory is None, and in the rest, where it was not measured."""
     sums = case["ours_gflops"] / case["limits"]["fma_gflops"]
     cached = bound(case, "ours, weights in cache")
-    if cached is None:
-        return {"sums": sums, "memory": None, "rest": None}
-    memory = max(0.0, 1 - case["ours_gflops"] / cached)
-    return {"sums": sums, "memory": memory, "rest": max(0.0, 1 - sums - memory)}
+    memory = None if cached is None else max(0.0, 1 - case["ours_gflops"] / cached)
+    return {"sums": sums, "memory": memory, "rest": max(0.0, 1 - sums - (memory or 0))}
 
 
 def _scaled_alone(case: dict) -> float | None:
@@ -103,12 +101,10 @@ def behind(cases: list[dict]) -> str:
 
 
 def _reason(case: dict) -> str:
-    """The largest of what was measured, in words."""
-    parts = parts_of_time(case)
-    words = {"sums": "ports", "memory": "memory", "rest": "kernel calls, packing and latency"}
-    known = {words[name]: share for name, share in parts.items() if share is not None}
-    largest = max(known, key=lambda name: known[name])
-    if memory_bound(case) and parts["memory"] is not None:
+    """In words: memory's rate where that is the roofline, else the parts of the time, the largest first."""
+    if memory_bound(case):
         rate = case["bytes"] * case["ours_gflops"] / case["flops"]
-        return f"{largest}: {rate:.1f} GB/s, of which reading alone reaches {case['limits']['read_gbps']:.1f}"
-    return largest
+        return f"memory: {rate:.1f} GB/s, reading alone reaches {case['limits']['read_gbps']:.1f}"
+    words = {"sums": "ports", "memory": "memory", "rest": "kernel calls, packing, latency"}
+    parts = {words[name]: share for name, share in parts_of_time(case).items() if share is not None}
+    return "; ".join(sorted(parts, key=lambda name: -parts[name]))

@@ -125,10 +125,13 @@ def test_reasons_divide_the_time_of_a_case():
     case = _case(ratio=0.8, best_peer_gflops=125.0, bounds=bounds)
     assert reasons.parts_of_time(case) == pytest.approx({"sums": 0.5, "memory": 0.2, "rest": 0.3})
     text = " ".join(reasons.behind([case, _case()]).split())
-    assert "| 0.80 | fast/outer | 0.50 | 50 % | 20 % | 30 % | 0.80 | ports |" in text
+    assert (
+        "| 0.80 | fast/outer | 0.50 | 50 % | 20 % | 30 % | 0.80 | ports; kernel calls, packing, latency; memory |"
+        in text
+    )
     assert "rows8 f32 → f32, forward, 2t" in text
     waits = _case(ratio=0.5, roofline_gflops=120.0, bounds=[{"name": "ours, weights in cache", "gflops": 400.0}])
-    assert "memory: 25.0 GB/s, of which reading alone reaches 30.0" in reasons.behind([waits])
+    assert "memory: 25.0 GB/s, reading alone reaches 30.0" in reasons.behind([waits])
     assert "below 0.90" in reasons.behind([_case()])
     # A target above what the roofline allows over the best peer shows as such.
     assert "4.00" in reasons.missed(regimes.cells(_report([_case(ratio=1.0)])))
