@@ -30,14 +30,14 @@ def checked_matrices(error: type[Exception], lhs: Any, rhs: Any, group_sizes: An
     return lhs, rhs, group_sizes
 
 
-def _accumulation(existing_out: Any, dtype: Any, beta: float) -> dict[str, Any]:
-    """The options of grouped_gemm that stand for megablox' existing_out."""
-    if existing_out is None:
+def accumulation(c: Any, dtype: Any, beta: float, name: str = "existing_out") -> dict[str, Any]:
+    """The options of grouped_gemm that stand for megablox' existing_out, or what else a front end calls it."""
+    if c is None:
         return {}
-    existing_out = jnp.asarray(existing_out)
-    if existing_out.dtype != jax.dtypes.canonicalize_dtype(dtype):
-        raise ValueError(f"existing_out: dtype is {existing_out.dtype}, must be preferred_element_type {dtype}")
-    return {"c": existing_out, "beta": beta}
+    c = jnp.asarray(c)
+    if c.dtype != jax.dtypes.canonicalize_dtype(dtype):
+        raise ValueError(f"{name}: dtype is {c.dtype}, must be preferred_element_type {dtype}")
+    return {"c": c, "beta": beta}
 
 
 def gmm_with(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool, **options: Any) -> jax.Array:
@@ -86,7 +86,7 @@ def gmm(
         transpose_rhs,
         group_offset=group_offset,
         preferred_element_type=preferred_element_type,
-        **_accumulation(existing_out, preferred_element_type, beta=0.0),
+        **accumulation(existing_out, preferred_element_type, beta=0.0),
     )
 
 
@@ -125,7 +125,7 @@ def tgmm(
         group_offset=group_offset,
         num_actual_groups=num_actual_groups,
         preferred_element_type=preferred_element_type,
-        **_accumulation(existing_out, preferred_element_type, beta=1.0),
+        **accumulation(existing_out, preferred_element_type, beta=1.0),
     )
 
 
