@@ -62,7 +62,10 @@ def unmet_precision(precision: Any, lhs: Any, rhs: Any, out: Any) -> str | None:
         if lhs.name in operands and rhs.name in operands and compute_dtype(lhs, rhs, out).name == sums:
             return None
         return f"precision: {precision.name} is not supported for {lhs}, {rhs} and a result of {out}"
-    for one in precision if isinstance(precision, tuple | list) else (precision,):
+    pair = precision if isinstance(precision, tuple | list) else (precision, precision)
+    if len(pair) != 2:
+        raise ValueError(f"precision: {precision} has {len(pair)} parts, must have one for lhs and one for rhs")
+    for one in pair:
         if one is not None:
             lax.Precision(one)
     return None

@@ -47,7 +47,7 @@ Experts = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 class Routing:
     """Where tokens go: expert_ids integer [t,k], weights float [t,k], num_experts over all devices.
 
-    An id outside [0, num_experts) stands for no expert, as padding has it: it adds nothing.
+    An id outside [0, num_experts) stands for no expert, as padding has it: it adds nothing, whatever its weight.
     """
 
     expert_ids: jax.Array
@@ -92,6 +92,7 @@ def _checked(tokens: jax.Array, routing: Routing) -> tuple[jax.Array, Routing]:
         raise ValueError(f"weights: shape is {weights.shape}, must be that of expert_ids, {ids.shape}")
     if num_experts < 1:
         raise ValueError(f"num_experts is {num_experts}, must be at least 1")
+    weights = jnp.where((ids >= 0) & (ids < num_experts), weights, 0)
     return tokens, Routing(ids, weights, num_experts)
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from raggemm._grouped_gemm import grouped_gemm
 from raggemm._operands import GroupedTensor, float_array, integer_array
+from raggemm._ragged_dot import unmet_precision
 
 
 def checked_matrices(error: type[Exception], lhs: Any, rhs: Any, group_sizes: Any, ranks: tuple[int, int], axes):
@@ -29,14 +30,14 @@ def checked_matrices(error: type[Exception], lhs: Any, rhs: Any, group_sizes: An
     return lhs, rhs, group_sizes
 
 
-def _accumulation(existing_out: Any, dtype: Any, beta: float) -> dict[str, Any]:
-    """The options of grouped_gemm that stand for megablox' existing_out."""
-    if existing_out is None:
+def accumulation(c: Any, dtype: Any, beta: float, name: str = "existing_out") -> dict[str, Any]:
+    """The options of grouped_gemm that stand for megablox' existing_out, or what else a front end calls it."""
+    if c is None:
         return {}
-    existing_out = jnp.asarray(existing_out)
-    if existing_out.dtype != jax.dtypes.canonicalize_dtype(dtype):
-        raise ValueError(f"existing_out: dtype is {existing_out.dtype}, must be preferred_element_type {dtype}")
-    return {"c": existing_out, "beta": beta}
+    c = jnp.asarray(c)
+    if c.dtype != jax.dtypes.canonicalize_dtype(dtype):
+        raise ValueError(f"{name}: dtype is {c.dtype}, must be preferred_element_type {dtype}")
+    return {"c": c, "beta": beta}
 
 
 def gmm_with(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool, **options: Any) -> jax.Array:
@@ -85,7 +86,7 @@ def gmm(
         transpose_rhs,
         group_offset=group_offset,
         preferred_element_type=preferred_element_type,
-        **_accumulation(existing_out, preferred_element_type, beta=0.0),
+        **accumulation(existing_out, preferred_element_type, beta=0.0),
     )
 
 
@@ -124,7 +125,7 @@ def tgmm(
         group_offset=group_offset,
         num_actual_groups=num_actual_groups,
         preferred_element_type=preferred_element_type,
-        **_accumulation(existing_out, preferred_element_type, beta=1.0),
+        **accumulation(existing_out, preferred_element_type, beta=1.0),
     )
 
 
@@ -152,7 +153,8 @@ def ragged_dot(
       rhs: [g, k, n].
       group_sizes: [g], int32, int64 or uint32, the rows of each group. Their sum may be less than m; the rows behind
         it are zero.
-      precision: accepted, without effect: products are exact and sums are made in float32 or float64.
+      precision: any jax.lax.Precision is met, for products are exact and sums are made in float32 or float64. A
+        DotAlgorithmPreset that asks for something else is a NotImplementedError. None is jax_default_matmul_precision.
       preferred_element_type: dtype of the result, by default the wider one of lhs and rhs.
       group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for; rhs may then have fewer.
       out_sharding: of the result, on a mesh with explicit axes.
@@ -160,7 +162,6 @@ def ragged_dot(
     Returns:
       [m, n].
     """
-    del precision
     lhs, rhs, group_sizes = checked_matrices(TypeError, lhs, rhs, group_sizes, (2, 3), (1, 1))
     groups, sizes = rhs.shape[0], group_sizes.shape[0]
     if groups > sizes or (groups != sizes and group_offset is None):
@@ -168,6 +169,9 @@ def ragged_dot(
     if group_offset is not None and jnp.shape(group_offset) not in ((), (1,)):
         raise TypeError(f"group_offset: shape is {jnp.shape(group_offset)}, must be () or (1,)")
     dtype = _wider(lhs.dtype, rhs.dtype) if preferred_element_type is None else preferred_element_type
+    reason = unmet_precision(precision, lhs.dtype, rhs.dtype, jax.dtypes.canonicalize_dtype(dtype))
+    if reason is not None:
+        raise NotImplementedError(reason)
     out = grouped_gemm(
         GroupedTensor(lhs, first_dims=group_sizes),
         rhs,

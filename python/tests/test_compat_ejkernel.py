@@ -171,6 +171,7 @@ ERRORS = [
         NotImplementedError,
         "platform is 'triton', must be None",
     ),
+    (lambda: matmul(precision=("highest",) * 3), NotImplementedError, "must be None, .* or a pair of them"),
     (lambda: matmul(precision="BF16_BF16_F32"), NotImplementedError, "precision is BF16_BF16_F32, must be None"),
     (
         lambda: matmul(precision=jax.lax.DotAlgorithmPreset.BF16_BF16_F32),

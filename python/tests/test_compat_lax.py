@@ -163,6 +163,9 @@ def test_precision_is_met_or_refused_by_name():
         lax.ragged_dot(LHS, RHS, SIZES, "sharp")
     with jax.default_matmul_precision("BF16_BF16_F32"), pytest.raises(NotImplementedError, match="BF16_BF16_F32"):
         lax.ragged_dot(LHS, RHS, SIZES)
+    for parts in (("highest",), ("highest",) * 3):
+        with pytest.raises(ValueError, match="must have one for lhs and one for rhs"):
+            lax.ragged_dot(LHS, RHS, SIZES, parts)
     algorithm = jax.lax.DotAlgorithm(np.float32, np.float32, np.float32)
     with pytest.raises(NotImplementedError, match="DotAlgorithm"):
         lax.ragged_dot(LHS, RHS, SIZES, algorithm)

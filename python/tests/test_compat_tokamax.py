@@ -137,6 +137,11 @@ def test_what_ours_does_not_do_falls_through(case):
     assert first_that_does([tokamax.ragged_dot, next_one], lhs, rhs, SIZES, **options) == ("next", 1)
 
 
+def test_sizes_in_a_list_are_not_rounded():
+    with pytest.raises(NotImplementedError, match="group_sizes"):
+        tokamax.ragged_dot(LHS, RHS, group_sizes=[4.5, 0, 3])
+
+
 def test_sizes_that_do_not_fit_are_an_error_and_do_not_fall_through():
     for _ in range(2):  # what jax raises is another thing the second time
         with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=r"INVALID_ARGUMENT.*group 2 has size 9"):

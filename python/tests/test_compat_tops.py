@@ -10,6 +10,7 @@ import numpy as np
 import oracle
 import pytest
 from front_end_checks import check_errors
+from jax.sharding import AxisType, PartitionSpec
 from raggemm import GroupedTensor
 from raggemm.compat import tops
 
@@ -101,6 +102,16 @@ def test_gradients_keep_the_dtypes():
         args = LHS.astype(dtype), RHS.astype(dtype)
         gradients = jax.grad(lambda x, w: tops.gmm(x, w, SIZES).sum(), (0, 1))(*args)
         assert [g.dtype for g in gradients] == [dtype] * 2
+
+
+@pytest.mark.parametrize("function", [tops.gmm, tops.gmm_ref])
+def test_devices_sum_the_gradient_of_shared_weights_in_their_own_type(function):
+    mesh, rows = jax.make_mesh((4,), ("rows",), axis_types=(AxisType.Auto,)), PartitionSpec("rows")
+    x, one = np.array([[256], [1], [1], [1]], np.float32), np.array([1], np.int32)
+    specs = {"mesh": mesh, "in_specs": (rows, PartitionSpec()), "out_specs": rows}
+    product = jax.shard_map(lambda x, w: function(x, w, one), **specs)
+    gradient = jax.jit(jax.grad(lambda w: product(x, w).sum()))(np.ones((1, 1, 1), np.float32))
+    np.testing.assert_array_equal(gradient, 259)  # which bfloat16 has not
 
 
 def sizes(*values):

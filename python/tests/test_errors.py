@@ -78,6 +78,9 @@ TRACING = [
     (lambda: ragged_dot(LHS, RHS[:1], SIZES), TypeError, "rhs has 1 groups, but group_sizes has 2"),
     (lambda: ragged_dot(LHS, RHS, SIZES[:1], group_offset=0), TypeError, "rhs has 2 groups, but group_sizes has 1"),
     (lambda: ragged_dot(LHS, RHS, SIZES, group_offset=SIZES), TypeError, "group_offset: shape"),
+    # A precision that is not met, by lax' names.
+    (lambda: ragged_dot(LHS, RHS, SIZES, "BF16_BF16_F32"), NotImplementedError, "precision: BF16_BF16_F32 is not"),
+    (lambda: ragged_dot(LHS, RHS, SIZES, "sharp"), ValueError, "sharp"),
     # Axes.
     (lambda: forward(contracting_dims=((2,), (1,))), ValueError, r"lhs: contracting_dims \(2,\) are out of range"),
     (lambda: forward(contracting_dims=((), (1,))), ValueError, "lhs: contracting_dims names no axis"),

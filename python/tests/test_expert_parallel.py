@@ -83,6 +83,13 @@ def test_on_one_device():
     assert (wanted()[0][10] == 0).all()
 
 
+def test_weights_of_no_expert_are_not_read():
+    tokens, ids, weights, up, down = operands()
+    poisoned = np.where((ids < 0) | (ids >= EXPERTS), np.nan, weights)
+    got = with_gradients(layer(on_one_device), (tokens, ids, poisoned, up, down))
+    jax.tree.map(np.testing.assert_array_equal, got, wanted())
+
+
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_all_gather(check_vma):
     got = with_gradients(sharded(layer(by_all_gather, "expert"), check_vma), operands())

@@ -347,9 +347,9 @@ def test_versions_of_jax_that_it_was_not_tried_with(monkeypatch, version):
 def test_parameters_that_are_not_known_are_left_to_jax():
     from raggemm._override import _why_not
 
-    avals = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (LHS, RHS, SIZES, LHS)]
-    assert _why_not(*avals, {"precision": None}) is None
-    assert _why_not(*avals, {"precision": None, "lookahead": 3}) == "unknown parameters lookahead"
+    *operands, out = (jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (LHS, RHS, SIZES, LHS))
+    assert _why_not(operands, out, {"precision": None}) is None
+    assert _why_not(operands, out, {"precision": None, "lookahead": 3}) == "unknown parameters lookahead"
 
 
 def test_wrong_sizes_are_an_error_when_running():

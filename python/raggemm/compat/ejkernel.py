@@ -31,14 +31,15 @@ __all__ = ["grouped_matmul", "make_group_metadata", "register", "transposed_grou
 def _check_precision(precision: Any) -> None:
     """Products are exact and sums are made in float32 or float64, which honours every Precision, but no algorithm that
     rounds its operands."""
-    for one in precision if isinstance(precision, tuple | list) else (precision,):
-        try:
+    try:
+        lhs, rhs = precision if isinstance(precision, tuple | list) else (precision, precision)
+        for one in (lhs, rhs):
             if one is not None:
                 jax.lax.Precision(one)
-        except ValueError:
-            raise NotImplementedError(
-                f"precision is {precision}, must be None, a jax.lax.Precision or its name, or a pair of them"
-            ) from None
+    except ValueError:
+        raise NotImplementedError(
+            f"precision is {precision}, must be None, a jax.lax.Precision or its name, or a pair of them"
+        ) from None
 
 
 def _check_platform(platform: Any) -> None:

@@ -85,7 +85,7 @@ def gmm(
       use_qwix_quantization, use_manual_quantization: False, else NotImplementedError.
       lhs_vma_axes, varying_axes: axes of the enclosing shard_map along which the result varies, besides those along
         which an operand does.
-      partial_sum: [m, n] of preferred_element_type, added to the result. Not together with existing_out.
+      partial_sum: [m, n] of preferred_element_type (else ValueError), added to the result. Not with existing_out too.
       interpret, use_tokamax_backend, use_gmm_v2, use_gmm_v2_heuristic_tiling: which kernel maxtext runs; no effect.
       weight_gather_axes: for quantized weights only, there too; without effect.
       rhs_vma_axes: without effect, as the gradient of rhs varies along the axes along which rhs does.
@@ -107,7 +107,8 @@ def gmm(
     if partial_sum is None:
         out = ops.gmm(lhs, rhs, group_sizes, preferred_element_type, None, group_offset, existing_out, transpose_rhs)
     elif existing_out is None:
-        options = {"preferred_element_type": preferred_element_type, "group_offset": group_offset, "c": partial_sum}
+        options = {"preferred_element_type": preferred_element_type, "group_offset": group_offset}
+        options |= ops.accumulation(partial_sum, preferred_element_type, 1.0, "partial_sum")
         out = ops.gmm_with(lhs, rhs, group_sizes, transpose_rhs, **options)
     else:
         raise NotImplementedError("existing_out and partial_sum are both given; one of them can be")

@@ -32,7 +32,7 @@ def _unwrapped(group_sizes: Any) -> Any:
     if isinstance(group_sizes, jax.Array | np.ndarray):
         return group_sizes
     value = getattr(group_sizes, "value", None)
-    return np.asarray(group_sizes, np.int32) if value is None else value
+    return np.asarray(group_sizes) if value is None else value
 
 
 def ragged_dot(

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm import ops
+from raggemm import _compat, ops
 from raggemm._grouped_gemm import grouped_gemm
-from raggemm._operands import GroupedTensor, float_array, integer_array
+from raggemm._operands import GroupedTensor, integer_array
 
 __all__ = ["check_partition", "gmm", "gmm_ref", "tgmm", "tgmm_ref"]
 
@@ -45,20 +45,22 @@ def check_partition(group_sizes: Any, m: int, num_groups: int | None = None) -> 
     return sizes
 
 
-def _bfloat16(name: str, x: Any) -> jax.Array:
-    return float_array(name, x).astype(jnp.bfloat16)
+def _rounded(lhs: jax.Array, rhs: jax.Array, sizes: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """lhs and rhs as bfloat16. They are aligned before, so that under shard_map the gradient of a replicated operand is
+    summed over the devices in the operand's own type."""
+    lhs, rhs, sizes = _compat.aligned([lhs, rhs, sizes])
+    return lhs.astype(jnp.bfloat16), rhs.astype(jnp.bfloat16), sizes
 
 
 def _gmm_operands(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
     axes = (1, 2 if transpose_rhs else 1)
     lhs, rhs, _ = ops.checked_matrices(ValueError, lhs, rhs, group_sizes, (2, 3), axes)
-    sizes = check_partition(group_sizes, lhs.shape[0], rhs.shape[0])
-    return _bfloat16("lhs", lhs), _bfloat16("rhs", rhs), sizes
+    return _rounded(lhs, rhs, check_partition(group_sizes, lhs.shape[0], rhs.shape[0]))
 
 
 def _tgmm_operands(lhs: Any, rhs: Any, group_sizes: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     lhs, rhs, _ = ops.checked_matrices(ValueError, lhs, rhs, group_sizes, (2, 2), (0, 0))
-    return _bfloat16("lhs", lhs), _bfloat16("rhs", rhs), check_partition(group_sizes, lhs.shape[0])
+    return _rounded(lhs, rhs, check_partition(group_sizes, lhs.shape[0]))
 
 
 def gmm(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -> jax.Array:

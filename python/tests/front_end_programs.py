@@ -1,0 +1,96 @@
+"""A program of each front end in raggemm.compat: its result and both gradients, with what they are in float64.
+
+    python front_end_programs.py FOLDER
+
+is what another process does with them: it compiles each through the cache in FOLDER/cache and runs it, runs each
+NAME.exported, and writes the results for ROWS rows as NAME.ROWS.npz and NAME.exported.ROWS.npz. Prints as JSON how
+often the cache had and did not have the programs that were compiled from their sources.
+
+All values are small integers, so that every sum is exact, in bfloat16 too.
+"""
+
+import collections
+import contextlib
+import json
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import raggemm
+from raggemm.compat import ejkernel, lax, maxtext, megablox, tokamax, tops
+from raggemm.compat import transformer_engine as te
+
+G, K, N = 4, 8, 8  # K == N, so that a donated x may become the result
+SIZES = np.array([3, 0, 2, 4], np.int32)
+ROWS = (12, 9)
+
+
+def _with_gradients(product):
+    def run(x, w, sizes):
+        out, gradients_of = jax.vjp(lambda x, w: product(x, w, sizes), x, w)
+        return out, *gradients_of(jnp.sign(out))
+
+    return run
+
+
+OVERRIDE = "override"
+PROGRAMS = {
+    "megablox": _with_gradients(megablox.gmm),
+    "tops": _with_gradients(tops.gmm),
+    "ejkernel": _with_gradients(ejkernel.grouped_matmul),
+    "maxtext": _with_gradients(maxtext.gmm),
+    "tokamax": _with_gradients(lambda x, w, sizes: tokamax.ragged_dot(x, w, group_sizes=sizes)),
+    "transformer_engine": _with_gradients(te.grouped_dense),
+    "lax": _with_gradients(lax.ragged_dot),
+    OVERRIDE: _with_gradients(lambda *args: jax.lax.ragged_dot(*args)),
+}
+
+
+def lowering_of(name):
+    """The context in which a program is lowered."""
+    return raggemm.override_ragged_dot() if name == OVERRIDE else contextlib.nullcontext()
+
+
+def integers(seed, *shape):
+    return np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float32)
+
+
+def arguments(rows):
+    return integers(0, rows, K), integers(1, G, K, N), SIZES
+
+
+def groups(sizes):
+    return [slice(end - size, end) for end, size in zip(np.cumsum(sizes), sizes, strict=True)]
+
+
+def expected(x, w, sizes):
+    """The result, and the gradients of x and w, in float64."""
+    x, w = x.astype(np.float64), w.astype(np.float64)
+    out, dx, dw = np.zeros((len(x), N)), np.zeros_like(x), np.zeros_like(w)
+    for g, rows in enumerate(groups(sizes)):
+        out[rows] = x[rows] @ w[g]
+        ct = np.sign(out[rows])
+        dx[rows], dw[g] = ct @ w[g].T, x[rows].T @ ct
+    return out, dx, dw
+
+
+def main(folder: pathlib.Path) -> None:
+    jax.config.update("jax_compilation_cache_dir", str(folder / "cache"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    counts: collections.Counter[str] = collections.Counter()
+    jax.monitoring.register_event_listener(lambda event, **_: counts.update([event.rpartition("/")[2]]))
+    for name, program in PROGRAMS.items():
+        with lowering_of(name):
+            np.savez(folder / f"{name}.{ROWS[0]}.npz", *jax.jit(program)(*arguments(ROWS[0])))
+    print(json.dumps({name: counts[name] for name in ("cache_hits", "cache_misses")}))
+    for path in folder.glob("*.exported"):
+        function = jax.export.deserialize(bytearray(path.read_bytes())).call
+        for rows in ROWS:
+            np.savez(folder / f"{path.name}.{rows}.npz", *function(*arguments(rows)))
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]))
