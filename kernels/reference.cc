@@ -228,7 +228,7 @@ namespace {
 // The definition of the operation, and its tolerance: element (i, j) of one group's product.
 void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j, double* want,
               double* bound) {
-  double total = 0, magnitude = 0, contraction = 0;
+  double total = 0, magnitude = 0, contraction = 0, alpha = 1;
   for (const auto& [lhs, rhs] : group.terms) {
     for (int64_t k = 0; k < lhs.cols; ++k) {
       const double product = ToDouble(problem.lhs, lhs.At(i, k)) * ToDouble(problem.rhs, rhs.At(k, j));
@@ -238,8 +238,9 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int6
     contraction += static_cast<double>(lhs.cols);
   }
   if (problem.alpha.has_value() && contraction > 0) {
-    total *= ToDouble(*problem.alpha, group.alpha);
-    magnitude *= std::abs(ToDouble(*problem.alpha, group.alpha));
+    alpha = ToDouble(*problem.alpha, group.alpha);
+    total *= alpha;
+    magnitude *= std::abs(alpha);
   }
   const double beta = problem.beta.has_value() ? ToDouble(*problem.beta, group.beta) : 1;
   if (problem.c.has_value() && beta != 0) {
@@ -253,7 +254,7 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int6
   const FloatFormat compute = FormatOf(ComputeType(problem)), out = FormatOf(problem.out.dtype);
   *want = total;
   *bound = compute.Epsilon() * (258 + contraction / 256) * magnitude + out.Epsilon() * std::abs(total) +
-           (contraction + 4) * compute.SmallestSubnormal() + out.SmallestSubnormal();
+           (std::abs(alpha) * contraction + 4) * compute.SmallestSubnormal() + out.SmallestSubnormal();
 }
 
 double Untouched(const GroupedGemmProblem& problem, int64_t index) {
