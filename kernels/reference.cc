@@ -226,6 +226,23 @@ absl::StatusOr<std::vector<GroupProduct>> GroupProducts(const GroupedGemmProblem
 namespace {
 
 // The definition of the operation, and its tolerance: element (i, j) of one group's product.
+//
+// Why every result that follows the rule of raggemm/grouped_gemm.h is within it. Let u = eps_c / 2 be the relative
+// error that one rounding of a sum may have, K the length of the contraction and R the number of replicas that it sums
+// over, else 1. A product a*b passes at most 256 roundings in its chain (itself it is exact, inside its fma), one for
+// each chain behind the first, which are fewer than K/256 + R - 1 more, and one each for alpha, c and bias: n < 259 +
+// K/256 + R - 1 in all; beta*c passes two, bias one. Together (Higham, Accuracy and Stability of Numerical Algorithms,
+// 2002, lemma 3.1)
+//
+//     |r - want| <= n*u / (1 - n*u) * (|alpha| * sum|a||b| + |beta*c| + |bias|)
+//
+// and n*u / (1 - n*u) <= 2*(n - 1)*u = eps_c * (n - 1) while n*u < 0.49, K below 2^30. That is nearly twice what can
+// happen, and so has room beside it for a second order: the last rounding, of r to out's type, is off by at most
+// eps_out/2 * (|want| + |r - want|), or by tiny_out/2 among denormals. Among those an fma or a product may be off by
+// tiny_c/2 instead of relatively, and a sum is exact: K fmas, whose losses alpha multiplies, alpha's product, c's fma.
+//
+// Two conditions: nothing overflows before the end, as a sum may whose alpha is small; and want, itself a sum in
+// float64, counts as exact, which for results of float64 it is no more than they are (K*u at worst, sqrt(K)*u usually).
 void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j, double* want,
               double* bound) {
   double total = 0, magnitude = 0, contraction = 0, alpha = 1;
@@ -253,7 +270,8 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int6
   }
   const FloatFormat compute = FormatOf(ComputeType(problem)), out = FormatOf(problem.out.dtype);
   *want = total;
-  *bound = compute.Epsilon() * (258 + contraction / 256) * magnitude + out.Epsilon() * std::abs(total) +
+  const double chains = contraction / 256 + static_cast<double>(group.terms.size()) - 1;
+  *bound = compute.Epsilon() * (258 + chains) * magnitude + out.Epsilon() * std::abs(total) +
            (std::abs(alpha) * contraction + 4) * compute.SmallestSubnormal() + out.SmallestSubnormal();
 }
 
