@@ -226,9 +226,26 @@ absl::StatusOr<std::vector<GroupProduct>> GroupProducts(const GroupedGemmProblem
 namespace {
 
 // The definition of the operation, and its tolerance: element (i, j) of one group's product.
+//
+// Why every result that follows the rule of raggemm/grouped_gemm.h is within it. Let u = eps_c / 2 be the relative
+// error that one rounding of a sum may have, K the length of the contraction and R the number of replicas that it sums
+// over, else 1. A product a*b passes at most 256 roundings in its chain (itself it is exact, inside its fma), one for
+// each chain behind the first, which are fewer than K/256 + R - 1 more, and one each for alpha, c and bias: n < 259 +
+// K/256 + R - 1 in all; beta*c passes two, bias one. Together (Higham, Accuracy and Stability of Numerical Algorithms,
+// 2002, lemma 3.1)
+//
+//     |r - want| <= n*u / (1 - n*u) * (|alpha| * sum|a||b| + |beta*c| + |bias|)
+//
+// and n*u / (1 - n*u) <= 2*(n - 1)*u = eps_c * (n - 1) while n*u < 0.49, K below 2^30. That is nearly twice what can
+// happen, and so has room beside it for a second order: the last rounding, of r to out's type, is off by at most
+// eps_out/2 * (|want| + |r - want|), or by tiny_out/2 among denormals. Among those an fma or a product may be off by
+// tiny_c/2 instead of relatively, and a sum is exact: K fmas, whose losses alpha multiplies, alpha's product, c's fma.
+//
+// Two conditions: nothing overflows before the end, as a sum may whose alpha is small; and want, itself a sum in
+// float64, counts as exact, which for results of float64 it is no more than they are (K*u at worst, sqrt(K)*u usually).
 void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j, double* want,
               double* bound) {
-  double total = 0, magnitude = 0, contraction = 0;
+  double total = 0, magnitude = 0, contraction = 0, alpha = 1;
   for (const auto& [lhs, rhs] : group.terms) {
     for (int64_t k = 0; k < lhs.cols; ++k) {
       const double product = ToDouble(problem.lhs, lhs.At(i, k)) * ToDouble(problem.rhs, rhs.At(k, j));
@@ -238,8 +255,9 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int6
     contraction += static_cast<double>(lhs.cols);
   }
   if (problem.alpha.has_value() && contraction > 0) {
-    total *= ToDouble(*problem.alpha, group.alpha);
-    magnitude *= std::abs(ToDouble(*problem.alpha, group.alpha));
+    alpha = ToDouble(*problem.alpha, group.alpha);
+    total *= alpha;
+    magnitude *= std::abs(alpha);
   }
   const double beta = problem.beta.has_value() ? ToDouble(*problem.beta, group.beta) : 1;
   if (problem.c.has_value() && beta != 0) {
@@ -252,8 +270,9 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int6
   }
   const FloatFormat compute = FormatOf(ComputeType(problem)), out = FormatOf(problem.out.dtype);
   *want = total;
-  *bound = compute.Epsilon() * (258 + contraction / 256) * magnitude + out.Epsilon() * std::abs(total) +
-           (contraction + 4) * compute.SmallestSubnormal() + out.SmallestSubnormal();
+  const double chains = contraction / 256 + static_cast<double>(group.terms.size()) - 1;
+  *bound = compute.Epsilon() * (258 + chains) * magnitude + out.Epsilon() * std::abs(total) +
+           (std::abs(alpha) * contraction + 4) * compute.SmallestSubnormal() + out.SmallestSubnormal();
 }
 
 double Untouched(const GroupedGemmProblem& problem, int64_t index) {

@@ -89,8 +89,8 @@ class Builder {
     static_cast<Array&>(problem_.lhs) = Add(source_.lhs());
     static_cast<Array&>(problem_.rhs) = Add(source_.rhs());
     static_cast<Array&>(problem_.out) = Add(source_.out());
-    FillRandom(problem_.lhs, seed_++);
-    FillRandom(problem_.rhs, seed_++);
+    FillRandom(problem_.lhs, seed_++, source_.lhs().exponent());
+    FillRandom(problem_.rhs, seed_++, source_.rhs().exponent());
     FillWithNan(problem_.out);
     ApplyMatrixConfig(source_.config(), problem_);
     for (const absl::Status& status :

@@ -38,8 +38,8 @@ class ArrayStore {
   std::vector<std::unique_ptr<void, Free>> buffers_;
 };
 
-// Operands are random in [-1, 1), a function of the seed and the index alone; every byte of out is 0xFF, a NaN in
-// every type.
+// Operands are random (FillRandom): lhs from the case's seed times 256, then rhs, c, bias, alpha, beta, as far as there
+// are any, each from the next number. Every byte of out is 0xFF, a NaN in every type.
 struct CaseProblem {
   ArrayStore arrays;
   GroupedGemmProblem problem;

@@ -35,6 +35,7 @@ ABSL_FLAG(std::string, executor, "pool", "openmp, pool or serial");
 ABSL_FLAG(int, threads, 0, "0: one for each CPU");
 ABSL_FLAG(std::string, dtype, "", "f32, bf16, f16 or f64: lhs and rhs; out is then f32, or f64 for f64");
 ABSL_FLAG(bool, full, false, "run recorded sizes; otherwise rows are scaled to at most 10^9 multiply-adds a case");
+ABSL_FLAG(bool, checksums, false, "print for each case that is right its name, dtypes and the checksum of its result");
 ABSL_FLAG(bool, print_plan, false, "print how each case is computed");
 ABSL_FLAG(bool, time, false, "GFLOP/s of the median of 7 warm calls; otherwise of one cold call");
 
@@ -122,6 +123,10 @@ bool Report(const GroupedGemmCase& source, const absl::StatusOr<CaseRun>& run) {
   if (absl::GetFlag(FLAGS_print_plan)) absl::PrintF("\n%s\n%s", source.name(), run->plan);
   const Check& check = run->check;
   const bool right = check.max_error <= 1;
+  if (absl::GetFlag(FLAGS_checksums) && right) {
+    absl::PrintF("%s %s %016x\n", source.name(), run->dtypes, run->checksum);
+    return true;
+  }
   const std::string rows =
       run->rows == run->recorded_rows ? absl::StrCat(run->rows) : absl::StrCat(run->rows, "/", run->recorded_rows);
   absl::PrintF("%-34s %-10s %-15s %-6s %10s %9d %9.4f %9.2f%s\n", source.name(), Fact(run->plan, "mode"), run->dtypes,
@@ -150,14 +155,18 @@ int Run() {
   const int threads = std::min(absl::GetFlag(FLAGS_threads), kMaxPool);
   ThreadPool pool(threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency()));
 
-  absl::PrintF("%-34s %-10s %-15s %-6s %10s %9s %9s %9s\n", "case", "mode", "dtype", "isa", "rows", "compared",
-               "max error", "GFLOP/s");
+  const bool checksums = absl::GetFlag(FLAGS_checksums);
+  if (!checksums) {
+    absl::PrintF("%-34s %-10s %-15s %-6s %10s %9s %9s %9s\n", "case", "mode", "dtype", "isa", "rows", "compared",
+                 "max error", "GFLOP/s");
+  }
   int wrong = 0;
   for (const GroupedGemmCase& c : cases) {
     const absl::StatusOr<CaseRun> run = TryCase(plugin, c, options, &pool);
     wrong += !Report(c, run);
     if (absl::IsFailedPrecondition(run.status())) break;  // an ISA that the CPU lacks: no other case can run
   }
+  if (checksums) return wrong == 0 ? 0 : 1;
   absl::PrintF("%d %s, %d wrong (max error in units of the tolerance)\n", cases.size(),
                cases.size() == 1 ? "case" : "cases", wrong);
   return wrong == 0 ? 0 : 1;

@@ -4,18 +4,14 @@
 #include <vector>
 
 #include "ffi/host/parallel_chunks.h"
+#include "ffi/host/scramble.h"
 #include "kernels/element.h"
 
 namespace raggemm::host {
 namespace {
 
-// SplitMix64 (Steele, Lea, Flood, 2014) at position i of the stream.
-uint64_t Hash(uint64_t seed, uint64_t i) {
-  uint64_t z = (seed << 40) + (i + 1) * 0x9e3779b97f4a7c15;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
+// Position i of the stream.
+uint64_t Hash(uint64_t seed, uint64_t i) { return Scramble((seed << 40) + (i + 1) * kGolden); }
 
 template <typename T, typename ValueOf>
 void FillWith(const Array& array, uint64_t seed, const ValueOf& value_of) {
@@ -25,32 +21,36 @@ void FillWith(const Array& array, uint64_t seed, const ValueOf& value_of) {
   });
 }
 
-// The top bits of the hash, as many as the type has digits, as a signed fraction: exact in the type.
+// The top bits of the hash, as many as the type has digits, as a signed fraction. Its product with a power of two is
+// exact in double, or rounds once where T is double and the result subnormal.
 template <typename T>
-void FillFractions(const Array& array, uint64_t seed) {
+void FillFractions(const Array& array, uint64_t seed, int exponent) {
   const int digits = FormatOf(array.dtype).digits;
-  const T unit = std::ldexp(T{1}, 1 - digits);
-  FillWith<T>(array, seed,
-              [=](uint64_t hash) { return static_cast<T>(static_cast<int64_t>(hash) >> (64 - digits)) * unit; });
+  const double unit = std::ldexp(1.0, exponent + 1 - digits);
+  FillWith<T>(array, seed, [=](uint64_t hash) {
+    return static_cast<T>(static_cast<double>(static_cast<int64_t>(hash) >> (64 - digits)) * unit);
+  });
 }
 
 // The same by table, for types that C++ has no arithmetic for.
-void FillFromTable(const Array& array, uint64_t seed) {
+void FillFromTable(const Array& array, uint64_t seed, int exponent) {
   const int digits = FormatOf(array.dtype).digits;
   const int64_t values = int64_t{1} << digits;
   std::vector<uint16_t> table(values);
   for (int64_t i = 0; i < values; ++i) {
-    StoreRounded({table.data(), array.dtype, {}}, i, static_cast<double>(i - values / 2) / (values / 2.0));
+    const auto numerator = static_cast<double>(i - values / 2);
+    StoreRounded({table.data(), array.dtype, {}}, i, std::ldexp(numerator, exponent + 1 - digits));
   }
-  FillWith<uint16_t>(array, seed, [&](uint64_t hash) { return table[hash >> (64 - digits)]; });
+  FillWith<uint16_t>(array, seed,
+                     [&](uint64_t hash) { return table[(static_cast<int64_t>(hash) >> (64 - digits)) + values / 2]; });
 }
 
 }  // namespace
 
-void FillRandom(const Array& array, uint64_t seed) {
-  if (array.dtype == DType::kF64) return FillFractions<double>(array, seed);
-  if (array.dtype == DType::kF32) return FillFractions<float>(array, seed);
-  FillFromTable(array, seed);
+void FillRandom(const Array& array, uint64_t seed, int exponent) {
+  if (array.dtype == DType::kF64) return FillFractions<double>(array, seed, exponent);
+  if (array.dtype == DType::kF32) return FillFractions<float>(array, seed, exponent);
+  FillFromTable(array, seed, exponent);
 }
 
 }  // namespace raggemm::host

@@ -7,9 +7,15 @@
 
 namespace raggemm::host {
 
-// Fills an array of f16, bf16, f32 or f64 with values in [-1, 1), uniform over the multiples of the type's epsilon:
-// element i is a function of the seed and i alone. Runs on all CPUs.
-void FillRandom(const Array& array, uint64_t seed);
+// Fills an array of f16, bf16, f32 or f64 with values in [-1, 1), uniform over the multiples of the type's epsilon,
+// times 2^exponent (from -1000 on), rounded once where that is below the type's normal numbers. Element i is a function
+// of the seed and i alone, made from integers: the same bits on every machine. With d digits of the type (24 for f32)
+// it is
+//
+//     z = (seed << 40) + (i + 1) * 0x9e3779b97f4a7c15;  value = top d bits of Scramble(z), signed, / 2^(d - 1)
+//
+// Runs on all CPUs.
+void FillRandom(const Array& array, uint64_t seed, int exponent = 0);
 
 }  // namespace raggemm::host
 

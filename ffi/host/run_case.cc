@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "ffi/host/case_problem.h"
+#include "ffi/host/checksum.h"
 
 namespace raggemm::host {
 namespace {
@@ -17,13 +18,6 @@ using proto::GroupedGemmCase;
 
 absl::Status ToStatus(const Error& error) {
   return absl::Status(static_cast<absl::StatusCode>(error.code), error.message);  // the same numbers
-}
-
-std::string Describe(const GroupedGemmCase& source) {
-  const auto name = [](GroupedGemmCase::DType dtype) {
-    return absl::AsciiStrToLower(GroupedGemmCase::DType_Name(dtype));
-  };
-  return absl::StrCat(name(source.lhs().dtype()), "*", name(source.rhs().dtype()), ">", name(source.out().dtype()));
 }
 
 int64_t Rows(const GroupedGemmCase& recorded) {
@@ -71,6 +65,14 @@ Plugin::Plugin(const std::string& path)
       plan_text(library.Find<char*(XLA_FFI_CallFrame*)>("raggemm_plan_text")),
       free_text(library.Find<void(char*)>("raggemm_free")) {}
 
+std::string DTypesOf(const GroupedGemmCase& explicit_case) {
+  const auto name = [](GroupedGemmCase::DType dtype) {
+    return absl::AsciiStrToLower(GroupedGemmCase::DType_Name(dtype));
+  };
+  return absl::StrCat(name(explicit_case.lhs().dtype()), "*", name(explicit_case.rhs().dtype()), ">",
+                      name(explicit_case.out().dtype()));
+}
+
 absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options,
                                 TaskRunner* pool) {
   CaseRun run;
@@ -81,7 +83,7 @@ absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const GroupedGemmCase& sou
   absl::StatusOr<GroupedGemmCase> full = MakeExplicit(scaled);
   if (!full.ok()) return full.status();
   if (options.dtype.has_value()) SetMatrixDType(*options.dtype, *full);
-  run.dtypes = Describe(*full);
+  run.dtypes = DTypesOf(*full);
 
   const absl::StatusOr<CaseProblem> made = MakeCaseProblem(*full);
   if (!made.ok()) return made.status();
@@ -95,6 +97,7 @@ absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const GroupedGemmCase& sou
   const absl::StatusOr<double> seconds = Measure(plugin, call, pool, options.time);
   if (!seconds.ok()) return seconds.status();
   run.seconds = *seconds;
+  run.checksum = Checksum(problem.out);
   const absl::StatusOr<std::vector<GroupProduct>> products = GroupProducts(problem);
   if (!products.ok()) return products.status();
   run.multiply_adds = MultiplyAdds(*products);

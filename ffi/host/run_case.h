@@ -26,6 +26,9 @@ struct Plugin {
   void (*free_text)(char* text);
 };
 
+// As "f32*bf16>f32", of an explicit case.
+std::string DTypesOf(const proto::GroupedGemmCase& explicit_case);
+
 struct RunOptions {
   Attributes how;                                      // executor, isa, threads
   std::optional<proto::GroupedGemmCase::DType> dtype;  // of lhs and rhs
@@ -38,6 +41,7 @@ struct CaseRun {
   std::string dtypes;
   int64_t rows = 0, recorded_rows = 0;  // 0 for explicit cases
   Check check;
+  uint64_t checksum = 0;  // of out
   double seconds = 0;
   int64_t multiply_adds = 0;
 };

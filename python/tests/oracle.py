@@ -43,11 +43,11 @@ def compute_type(*dtypes) -> type:
     return np.float64 if np.dtype(np.float64) in map(np.dtype, dtypes) else np.float32
 
 
-def tolerance(k, magnitude, want, compute, out):
+def tolerance(k, magnitude, want, compute, out, alpha=1.0):
     """Per element, for a contraction of length k: `magnitude` is |alpha| sum |a||b| + |beta c| + |bias|."""
     c, o = ml_dtypes.finfo(compute), ml_dtypes.finfo(out)
     bound = float(c.eps) * (258 + k / 256) * magnitude + float(o.eps) * np.abs(want)
-    return bound + (k + 4) * float(c.smallest_subnormal) + float(o.smallest_subnormal)
+    return bound + (abs(alpha) * k + 4) * float(c.smallest_subnormal) + float(o.smallest_subnormal)
 
 
 def _slices(sizes):
@@ -171,5 +171,5 @@ def grouped_gemm(
             if bias is not None:
                 value, magnitude = value + flat(bias[g]), magnitude + np.abs(flat(bias[g]))
             want[out] = value
-            bound[out] = tolerance(left.shape[1], magnitude, value, compute, dtype)
+            bound[out] = tolerance(left.shape[1], magnitude, value, compute, dtype, alpha_g)
     return Expected(want.reshape(shape), bound.reshape(shape))

@@ -86,6 +86,19 @@ TEST_P(Batch, EveryProblemAndReplicaIsWhatItIsAlone) {
   }
 }
 
+// Each replica begins a chain: 5000 of one row each are a sum of 5000 roundings.
+TEST_P(Batch, ErrorsOfManyReplicasAreWithinTheBound) {
+  ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 5000, .n = 2};
+  spec.sizes.assign(spec.replicas, 1);
+  const TestProblem test(spec);
+  for (int64_t i = 0; i < spec.replicas; ++i) {
+    StoreRounded(test.problem.lhs, i, 1.1);
+    for (int64_t j = 0; j < spec.n; ++j) StoreRounded(test.problem.rhs, i * spec.n + j, 1);
+  }
+  ASSERT_EQ(GroupedGemm(test.problem, With(GetParam())), absl::OkStatus());
+  EXPECT_TRUE(IsWithinBound(test.problem.out, ComputeReference(test.problem).value()));
+}
+
 // A row has the same bits in a large group, in a small one, and alone.
 TEST_P(Batch, RowsDoNotDependOnTheirCompany) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {

@@ -184,6 +184,19 @@ TEST_P(SpecialValues, OverflowRoundsToInfinity) {
   for (double value : out) EXPECT_EQ(value, kInfinity);
 }
 
+// What is lost below the smallest denormal grows with alpha, and so does the bound.
+TEST_P(SpecialValues, LossesAmongDenormalsAreWithinTheBoundForAnyAlpha) {
+  for (double alpha : {0.0, 0x1p-100, 1.0, 3.0, 0x1p120}) {
+    ProblemSpec spec{.m = 9, .n = 35, .k = 300, .sizes = {9}, .alpha = true};
+    TestProblem test(spec);
+    Fill(test.problem.lhs, 0.6875 * 0x1p-75);  // times 2^-75 less than half of the smallest denormal
+    Fill(test.problem.rhs, 0x1p-75);
+    StoreRounded(*test.problem.alpha, 0, alpha);
+    Run(test);
+    EXPECT_TRUE(IsWithinBound(test.problem.out, ComputeReference(test.problem).value())) << alpha;
+  }
+}
+
 // Ties between two neighbours, and values that a rounding by way of another type would get wrong.
 TEST_P(SpecialValues, OneRoundingToNearestEven) {
   for (DType dtype : {DType::kF16, DType::kBF16}) {

@@ -1,9 +1,13 @@
 #include "ffi/host/case_problem.h"
 
 #include <cmath>
+#include <cstdint>
 #include <numeric>
 #include <set>
+#include <string>
+#include <tuple>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
@@ -152,6 +156,21 @@ TEST(MakeCaseProblemTest, OperandsAreRandomInEveryTypeAndRepeatable) {
     EXPECT_GT(values.size(), 200u);
     EXPECT_LT(std::abs(sum / 2000), 0.05);
     EXPECT_NE(ToDouble(first->problem.lhs, 0), ToDouble(first->problem.rhs, 0));
+  }
+}
+
+TEST(MakeCaseProblemTest, ExponentScalesAndRoundsOnceBelowTheNormalNumbers) {
+  const auto lhs = [](const std::string& dtype, int exponent) {
+    return absl::StrCat("lhs { dims: [9] dtype: ", dtype, " exponent: ", exponent, " } rhs {} out {}");
+  };
+  const std::tuple<std::string, int, double> types[] = {
+      {"F16", -20, 0x1p-24}, {"BF16", -130, 0x1p-133}, {"F32", -140, 0x1p-149}, {"F64", -1000, 0x1p-1074}};
+  for (const auto& [dtype, exponent, tiny] : types) {
+    const auto whole = MakeCaseProblem(Parse(lhs(dtype, 0))), scaled = MakeCaseProblem(Parse(lhs(dtype, exponent)));
+    for (int64_t i = 0; i < 9; ++i) {
+      const double steps = std::ldexp(ToDouble(whole->problem.lhs, i), exponent - std::ilogb(tiny));
+      EXPECT_EQ(ToDouble(scaled->problem.lhs, i), std::nearbyint(steps) * tiny) << dtype;
+    }
   }
 }
 

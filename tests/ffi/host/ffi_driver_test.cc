@@ -88,6 +88,15 @@ TEST(FfiDriverTest, PrintsPlans) {
   EXPECT_THAT(Drive(kEdge + "--case=k --print_plan").text, AllOf(HasSubstr("mode: ragged K"), HasSubstr("tiles: ")));
 }
 
+TEST(FfiDriverTest, PrintsChecksumsAndNothingElse) {
+  std::ifstream file(RAGGEMM_CASES_DIR "/checksums.txt");
+  std::string recorded;
+  while (recorded.rfind("k-long bf16*bf16>f32 ", 0) != 0 && std::getline(file, recorded)) continue;
+  const Outcome outcome = Drive(kEdge + "--case=k-long --dtype=bf16 --checksums");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.text, recorded + "\n");
+}
+
 TEST(FfiDriverTest, WrongCaseFailsAndTheOthersRun) {
   const Outcome outcome = Drive(WriteCases(R"pb(
                                   cases {

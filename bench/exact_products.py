@@ -1,0 +1,95 @@
+"""Products of matrices without rounding errors, and the distance of a result from them in units in the last place."""
+
+import math
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+
+class Format(NamedTuple):
+    """A binary floating point type: bits of precision with the hidden one, exponent of the smallest normal number."""
+
+    digits: int
+    min_exponent: int
+
+    @classmethod
+    def of(cls, dtype) -> "Format":
+        info = ml_dtypes.finfo(dtype)
+        return cls(info.nmant + 1, info.minexp)
+
+    @property
+    def epsilon(self) -> float:
+        return 2.0 ** (1 - self.digits)
+
+    @property
+    def tiny(self) -> float:
+        """The smallest subnormal number."""
+        return math.ldexp(1.0, self.min_exponent + 1 - self.digits)
+
+
+class Exact(NamedTuple):
+    """Numbers of twice the precision of float64: high is the nearest float64, low what is missing."""
+
+    high: np.ndarray
+    low: np.ndarray
+
+    def distance(self, got: np.ndarray) -> np.ndarray:
+        """|got - self| for float64 `got`, infinite where it is not finite."""
+        with np.errstate(invalid="ignore"):
+            distance = np.abs((got - self.high) - self.low)
+        return np.where(np.isfinite(got), distance, np.inf)
+
+
+def two_products(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """a*b in float64 and its rounding error, exactly (Dekker 1971), while no part of them leaves the normal range."""
+
+    def halves(x):
+        scaled = x * (2.0**27 + 1)
+        high = scaled - (scaled - x)
+        return high, x - high
+
+    product = a * b
+    (a1, a2), (b1, b2) = halves(a), halves(b)
+    return product, a2 * b2 - (((product - a1 * b1) - a2 * b1) - a1 * b2)
+
+
+def exact_sum(terms: np.ndarray, twice: bool) -> Exact:
+    """Of each row. twice: with the low part, which results of float64 need and no others."""
+    rows = terms.tolist()
+    high = [math.fsum(row) for row in rows]
+    low = [math.fsum([*row, -x]) for row, x in zip(rows, high, strict=True)] if twice else [0.0] * len(rows)
+    return Exact(np.array(high), np.array(low))
+
+
+def exact_matmul(lhs: np.ndarray, rhs: np.ndarray, wide: bool) -> Exact:
+    """[g,m,k] x [g,k,n] in float64. wide: the factors have more than 26 digits, so that products are two terms each;
+    otherwise the low parts are left out."""
+    high, low = [], []
+    for a, b in zip(lhs, rhs, strict=True):
+        for row in a:  # [n, k]: one row of the result at a time bounds the memory
+            terms = np.concatenate(two_products(row, b.T), axis=1) if wide else row * b.T
+            result = exact_sum(terms, twice=wide)
+            high.append(result.high)
+            low.append(result.low)
+    shape = (*lhs.shape[:2], rhs.shape[2])
+    return Exact(np.reshape(high, shape), np.reshape(low, shape))
+
+
+def units_in_the_last_place(value: np.ndarray, dtype, shift: int = 0) -> np.ndarray:
+    """The distance of neighbours of `dtype` at each value / 2**shift, times 2**shift."""
+    form = Format.of(dtype)
+    exponent = np.where(value == 0, form.min_exponent, np.frexp(value)[1] - 1 - shift)
+    return np.ldexp(1.0, np.maximum(exponent, form.min_exponent) + 1 - form.digits + shift)
+
+
+def rounded(value: np.ndarray, dtype) -> np.ndarray:
+    """The nearest number of `dtype`, ties to even, of each float64: one rounding, unlike astype for 16-bit types."""
+    value = np.asarray(value, np.float64)
+    finite = np.where(np.isfinite(value), value, 0)
+    unit = units_in_the_last_place(finite, dtype)
+    nearest = np.rint(finite / unit) * unit
+    largest = float(ml_dtypes.finfo(dtype).max)
+    nearest = np.where(np.abs(nearest) > largest, np.copysign(np.inf, nearest), nearest)
+    with np.errstate(over="ignore"):
+        return np.where(np.isfinite(value), np.copysign(nearest, value), value).astype(dtype)

@@ -1,0 +1,180 @@
+"""How far are results from the exact ones? numerics.py [--short] [--out FILE.md] [--build FOLDER]
+
+Products of matrices with even, cancelling, wide-range and denormal data, in every mode and mix of dtypes, computed by
+this library, XLA's dot and the BLAS libraries that are there, beside the product without any rounding error. Errors are
+in units in the last place (ulp) of the result's dtype: the largest, the 99.9th percentile and the mean. The report goes
+to FILE.md (build/numerics.md), a summary to stdout.
+
+The exit code is 1 where an error of this library exceeds the tolerance of the README, which is derived in
+kernels/reference.cc, where two of its modes have other bits for the same product, or where a conversion is wrong. What
+the others do is reported and never fails.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+
+import jax
+import ml_dtypes
+import numpy as np
+from exact_products import Format, units_in_the_last_place
+from numerics_conversions import wrong_conversions
+from numerics_data import KINDS, Operands, make_operands
+from numerics_programs import MODES, Program, others
+from report import markdown_table
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+F16, BF16, F32, F64 = np.float16, ml_dtypes.bfloat16, np.float32, np.float64
+TYPES = [(F32, F32), (BF16, F32), (BF16, BF16), (F16, F32), (F16, F16), (F64, F64)]  # of lhs and rhs, of out
+LENGTHS, SHORT_LENGTHS = (1, 16, 256, 1024, 4096), (300,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Errors:
+    largest: float  # in ulp of the result, as the next two
+    percentile: float
+    mean: float
+    of_tolerance: float  # the largest, in units of the tolerance: above 1 is wrong
+
+    def __str__(self) -> str:
+        return " / ".join(_figure(x) for x in (self.largest, self.percentile, self.mean))
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One product by everybody."""
+
+    kind: str
+    types: tuple[type, type]
+    k: int
+    mode: str
+    ours: Errors
+    others: dict[str, Errors]
+
+
+def _figure(x: float) -> str:
+    if x < 10:
+        return f"{x:.2g}"
+    return f"{x:.0f}" if x < 1000 else f"{x:.0e}".replace("e+0", "e").replace("e+", "e")
+
+
+def tolerance(operands: Operands, k: int, out) -> np.ndarray:
+    """Of the README, without alpha, c and bias; times 2**shift as the operands' exact results are."""
+    c = Format.of(np.float64 if np.float64 in (operands.lhs.dtype, out) else np.float32)
+    o = Format.of(out)
+    relative = c.epsilon * (258 + k / 256) * operands.magnitude + o.epsilon * np.abs(operands.exact.high)
+    return relative + np.ldexp((k + 4) * c.tiny + o.tiny, operands.shift)
+
+
+def errors_of(got: np.ndarray, operands: Operands, k: int) -> Errors:
+    distance = operands.exact.distance(np.ldexp(got.astype(np.float64), operands.shift))
+    ulp = distance / units_in_the_last_place(operands.exact.high, got.dtype, operands.shift)
+    of_tolerance = (distance / tolerance(operands, k, got.dtype)).max()
+    return Errors(float(ulp.max()), float(np.percentile(ulp, 99.9)), float(ulp.mean()), float(of_tolerance))
+
+
+def measure(kind: str, types: list[tuple[type, type]], k: int, programs: dict[str, Program]) -> list[Line]:
+    """All dtypes of out for one dtype of lhs and rhs, in every mode, each with data of its own."""
+    lines = []
+    for seed, (mode, run) in enumerate(MODES.items()):
+        operands = make_operands(kind, types[0][0], k, seed)
+        for dtype, out in types:
+            found = {name: program(operands.lhs, operands.rhs, np.dtype(out)) for name, program in programs.items()}
+            rest = {name: errors_of(got, operands, k) for name, got in found.items() if got is not None}
+            ours = errors_of(run(operands.lhs, operands.rhs, np.dtype(out)), operands, k)
+            lines.append(Line(kind, (dtype, out), k, mode, ours, rest))
+    return lines
+
+
+def modes_that_differ(kind: str, types: tuple[type, type], k: int) -> list[str]:
+    """Modes whose result of one product has other bits than the first one's."""
+    operands = make_operands(kind, types[0], k, seed=99)
+    results = {mode: run(operands.lhs, operands.rhs, np.dtype(types[1])) for mode, run in MODES.items()}
+    first = next(iter(results.values())).tobytes()
+    return [f"{mode}, {kind}, {_types(types)}, K {k}" for mode, got in results.items() if got.tobytes() != first]
+
+
+def _types(types: tuple[type, type]) -> str:
+    names = [np.dtype(t).name.replace("bfloat", "bf").replace("float", "f") for t in types]
+    return " to ".join(names)
+
+
+def _merged(lines: list[Line], by: str | None) -> Errors:
+    """Over lines that differ in their mode only: of ours, or of another."""
+    all_errors = [line.ours if by is None else line.others[by] for line in lines]
+    return Errors(
+        max(e.largest for e in all_errors),
+        max(e.percentile for e in all_errors),
+        float(np.mean([e.mean for e in all_errors])),
+        max(e.of_tolerance for e in all_errors),
+    )
+
+
+def table(lines: list[Line], names: list[str], kind: str, by_mode: bool) -> str:
+    """Of one kind of data; a row for each dtype and K, and mode or over all modes."""
+    groups: dict[tuple, list[Line]] = {}
+    for line in (line for line in lines if line.kind == kind):
+        groups.setdefault((line.types, line.k, line.mode if by_mode else ""), []).append(line)
+    rows = []
+    for (types, k, mode), same in groups.items():
+        ours = _merged(same, None)
+        cells = [str(_merged(same, name)) if name in same[0].others else "" for name in names]
+        rows.append(
+            [_types(types), str(k), *([mode] if by_mode else []), f"{ours.of_tolerance:.2g}", str(ours), *cells]
+        )
+    header = ["dtypes", "K", *(["mode"] if by_mode else []), "of tolerance", "raggemm", *names]
+    return markdown_table(header, rows)
+
+
+def report(lines: list[Line], names: list[str], wrong: list[str], by_mode: bool) -> str:
+    parts = [
+        "# Numerics",
+        "Errors against the exact product, in ulp of the result: largest / 99.9th percentile / mean. "
+        "`of tolerance`: raggemm's largest error in units of the README's tolerance. Nothing where a library lacks the "
+        "product. XLA and some libraries flush denormals to zero.",
+    ]
+    parts += [f"## {kind.capitalize()}\n\n{table(lines, names, kind, by_mode)}" for kind in KINDS]
+    largest = max(line.ours.of_tolerance for line in lines)
+    verdict = "\n".join(f"- WRONG: {text}" for text in wrong) or "Nothing is wrong."
+    parts.append(f"## Verdict\n\nraggemm's largest error is {largest:.2g} of the tolerance. {verdict}")
+    return "\n\n".join(parts) + "\n"
+
+
+def check(short: bool, programs: dict[str, Program]) -> tuple[list[Line], list[str]]:
+    """All lines, and what is wrong of ours."""
+    lines, wrong = [], []
+    types = TYPES[:1] + TYPES[2:3] + TYPES[5:] if short else TYPES
+    for kind in KINDS:
+        for k in SHORT_LENGTHS if short else LENGTHS:
+            for dtype in dict.fromkeys(lhs for lhs, _ in types):
+                lines += measure(kind, [t for t in types if t[0] is dtype], k, programs)
+        for one in types:
+            wrong += [f"other bits: {text}" for text in modes_that_differ(kind, one, k=300)]
+    for line in lines:
+        if not line.ours.of_tolerance <= 1:
+            where = f"{line.kind}, {_types(line.types)}, K {line.k}, {line.mode}"
+            wrong.append(f"error of {line.ours.of_tolerance:.3g} tolerances: {where}")
+    return lines, wrong + wrong_conversions()
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="some dtypes and lengths, in seconds")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "numerics.md")
+    parser.add_argument(
+        "--build", type=pathlib.Path, default=ROOT / "build" / "release", help="knows where BLAS libraries are"
+    )
+    options = parser.parse_args(arguments)
+    programs = others(options.build)
+    with jax.enable_x64(True):
+        lines, wrong = check(options.short, programs)
+    names = list(programs)
+    options.out.write_text(report(lines, names, wrong, by_mode=True))
+    print(report(lines, names, wrong, by_mode=False))
+    print(f"numerics: {'FAILED' if wrong else 'OK'}; by mode: {options.out}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

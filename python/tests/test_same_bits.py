@@ -1,0 +1,150 @@
+"""One input has one result, bit by bit, under XLA too: whatever the threads of its pool, the executor, the instruction
+set, the version of jaxlib, the company in the batch, the order of the groups and the devices that share the work."""
+
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
+from recorded_cases import checksum, random_array, recorded_cases, recorded_checksums
+
+same = np.testing.assert_array_equal
+SIZES = np.array([700, 0, 1, 1300, 40, 1, 2000, 54], np.int32)  # 4096 rows
+M, K, N, G = 4096, 300, 48, 8
+
+
+def host_isas() -> list[str]:
+    flags = set(re.search(r"^flags\s*:(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)[1].split())
+    avx2 = flags >= {"avx2", "fma", "f16c"}
+    avx512 = avx2 and flags >= {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+    return ["SCALAR"] + ["AVX2"] * avx2 + ["AVX512"] * avx512
+
+
+@pytest.fixture(scope="module")
+def operands():
+    return random_array((M, K), np.float32, 1), random_array((G, K, N), np.float32, 2)
+
+
+def test_checksums_are_those_recorded(x64):
+    """All cases in one program; the file is of some other machine, and other versions of jaxlib have run it."""
+    cases = list(recorded_cases())
+    assert {case.key for case in cases} == recorded_checksums().keys()
+    program = jax.jit(lambda operands: [case.call(x) for case, x in zip(cases, operands, strict=True)])
+    for _ in range(3):  # run to run
+        results = program([case.operands for case in cases])
+        got = {case.key: checksum(result) for case, result in zip(cases, results, strict=True)}
+        assert got == recorded_checksums()
+
+
+def test_threads_executors_and_instruction_sets(x64):
+    case = next(case for case in recorded_cases() if case.key == "k-one-row-to-many f32*f32>f32")
+    ways = [
+        {"isa": isa, "executor": executor, "threads": threads}
+        for isa in host_isas()
+        for executor in ("POOL", "OPENMP", "SERIAL")
+        for threads in range(1, 2 if executor == "SERIAL" else 17)
+    ]
+    program = jax.jit(lambda operands: [case.call(operands, **how) for how in ways])
+    for how, result in zip(ways, program(case.operands), strict=True):
+        assert checksum(result) == recorded_checksums()[case.key], how
+
+
+def test_row_alone_and_in_a_batch_of_4096(operands):
+    lhs, rhs = operands
+    batch = jax.jit(gmm)(lhs, rhs, SIZES)
+    alone, groups = jax.jit(gmm), np.repeat(np.arange(G), SIZES)
+    for row in (0, 699, 700, 701, 2001, 4095):
+        sizes = np.zeros(G, np.int32)
+        sizes[groups[row]] = 1
+        same(alone(lhs[row : row + 1], rhs, sizes)[0], batch[row])
+    by_rows = jax.vmap(gmm, (0, None, 0))(lhs.reshape(M, 1, K)[:512], rhs, np.eye(G, dtype=np.int32)[groups[:512]])
+    same(by_rows[:, 0], batch[:512])
+
+
+def test_groups_in_another_order(operands):
+    lhs, rhs = operands
+    order = np.random.default_rng(0).permutation(G)
+    rows = np.split(np.arange(M), np.cumsum(SIZES)[:-1])
+    moved = np.concatenate([rows[g] for g in order])
+    out = jax.jit(gmm)(lhs, rhs, SIZES)
+    same(jax.jit(gmm)(lhs[moved], rhs[order], SIZES[order]), out[moved])
+    gradients = jax.jit(tgmm)(lhs.T, out, SIZES)
+    same(jax.jit(tgmm)(lhs[moved].T, out[moved], SIZES[order]), gradients[order])
+
+
+def sharded(f, in_specs, out_specs):
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False))
+
+
+def forward_and_dlhs(lhs, rhs, sizes, cotangent):
+    out, vjp = jax.vjp(lambda lhs: gmm(lhs, rhs, sizes), lhs)
+    return out, *vjp(cotangent)
+
+
+def test_rows_on_four_devices(operands):
+    lhs, rhs = operands
+    cotangent = random_array((M, N), np.float32, 3)
+    ends = np.cumsum(SIZES)
+    sizes = [np.diff(np.clip(ends, d * M // 4, (d + 1) * M // 4), prepend=d * M // 4) for d in range(4)]
+    run = sharded(lambda x, w, s, y: forward_and_dlhs(x, w, s[0], y), (P("x"), P(), P("x"), P("x")), P("x"))
+    want = jax.jit(forward_and_dlhs)(lhs, rhs, SIZES, cotangent)
+    jax.tree.map(same, run(lhs, rhs, np.array(sizes, np.int32), cotangent), want)
+
+
+def test_experts_on_four_devices(operands):
+    """Each device has the rows of its two experts and, in the backward pass, their gradients."""
+    lhs, rhs = operands
+    cotangent = random_array((M, N), np.float32, 3)
+
+    def out_and_drhs(lhs, rhs, sizes, cotangent, offset):
+        out, vjp = jax.vjp(lambda rhs: gmm(lhs, rhs, sizes, group_offset=offset), rhs)
+        return out[None], *vjp(cotangent)
+
+    def shard(lhs, rhs, sizes, cotangent):
+        return out_and_drhs(lhs, rhs, sizes, cotangent, 2 * jax.lax.axis_index("x"))
+
+    run = sharded(shard, (P(), P("x"), P(), P()), P("x"))
+    out, drhs = run(lhs, rhs, SIZES, cotangent)
+    want, want_drhs = jax.jit(out_and_drhs)(lhs, rhs, SIZES, cotangent, 0)
+    device = np.repeat(np.arange(G) // 2, SIZES)
+    for d in range(4):
+        same(out[d], np.where((device == d)[:, None], want[0], 0))
+    same(drhs, want_drhs)
+
+
+def test_columns_on_four_devices(operands):
+    lhs, rhs = operands
+
+    def forward(x, w, sizes):
+        return grouped_gemm(GroupedTensor(x, first_dims=sizes), w, contracting_dims=((1,), (1,)))
+
+    run = sharded(forward, (P(), P(None, None, "x"), P()), P(None, "x"))
+    same(run(lhs, rhs, SIZES), jax.jit(forward)(lhs, rhs, SIZES))
+
+
+def test_denormals_under_xla():
+    """XLA flushes them on its threads: our call has them, and XLA's own operations before and after are as without."""
+    tiny = jnp.full((M, 8), 1e-20, jnp.float32)
+
+    def others(x):
+        return x * jnp.float32(1e-20)
+
+    def with_call(x, w):
+        before = others(x)
+        out = gmm(x, w, SIZES)
+        return before, out, others(x + 0 * out[:, :1])
+
+    alone = jax.jit(others)(tiny)
+    before, out, after = jax.jit(with_call)(tiny, jnp.full((G, 8, 16), 1e-20, jnp.float32))
+    same(before, alone)
+    same(after, alone)
+    want = np.float32(0)
+    for _ in range(8):
+        want = np.float32(np.float64(np.float32(1e-20)) ** 2 + np.float64(want))
+    assert want > 0
+    same(out, np.full((M, 16), want))

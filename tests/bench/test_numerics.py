@@ -1,0 +1,99 @@
+"""The numerics report: its exact products, what it finds, and a short run of it."""
+
+import fractions
+import re
+
+import jax
+import ml_dtypes
+import numerics
+import numerics_programs
+import numpy as np
+import pytest
+from exact_products import exact_matmul, rounded, units_in_the_last_place
+from numerics_data import KINDS, make_operands
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_products_are_exact(kind, dtype):
+    k = 20
+    operands = make_operands(kind, dtype, k, seed=5)
+    lhs, rhs = (
+        [[fractions.Fraction(float(x)) for x in row] for row in matrix]
+        for matrix in (operands.lhs[1], operands.rhs[1].T)
+    )
+    for i, j in ((0, 0), (3, 7), (15, 31)):
+        want = sum(a * b for a, b in zip(lhs[i], rhs[j], strict=True)) * fractions.Fraction(2) ** operands.shift
+        got = fractions.Fraction(operands.exact.high[1, i, j]) + fractions.Fraction(operands.exact.low[1, i, j])
+        assert abs(got - want) <= abs(want) * fractions.Fraction(1, 2 ** (104 if dtype is np.float64 else 53))
+
+
+def test_kinds_are_what_they_say():
+    def operands(kind):
+        return make_operands(kind, np.float32, 64, seed=0)
+
+    def condition(kind):
+        return np.median(operands(kind).magnitude / np.abs(operands(kind).exact.high))
+
+    assert condition("cancelling") > 1e4 > 1e2 > condition("even")
+    result = np.abs(np.ldexp(operands("denormal results").exact.high, -operands("denormal results").shift))
+    assert result.min() > 0 and result.max() < 2.0**-126 and np.median(result) > 2.0**-145
+    wide = np.abs(operands("wide range").lhs)
+    assert wide.max() / np.median(wide) > 2.0**20
+
+
+def test_rounding_is_to_nearest_even():
+    assert rounded(np.array([2049.0, 2051.0, 65520.0, -65519.9]), np.float16).tolist() == [2048, 2052, np.inf, -65504]
+    assert float(rounded(np.array(257.0000000001), ml_dtypes.bfloat16)) == 258  # astype rounds twice: 256
+    assert units_in_the_last_place(np.array([1.0, 0.99, 0.0]), np.float32).tolist() == [2**-23, 2**-24, 2**-149]
+
+
+def test_exact_products_of_float64():
+    lhs, rhs = np.array([[[1 + 2.0**-52, 1.0]]]), np.array([[[1 + 2.0**-52], [-1.0]]])
+    exact = exact_matmul(lhs, rhs, wide=True)
+    assert exact.high.item() == 2.0**-51 + 2.0**-104
+
+
+@pytest.fixture(scope="module")
+def short_report(tmp_path_factory):
+    out = tmp_path_factory.mktemp("numerics") / "numerics.md"
+    assert numerics.main(["--short", f"--out={out}"]) == 0
+    return out.read_text()
+
+
+def test_short_report(short_report):
+    for kind in KINDS:
+        assert f"## {kind.capitalize()}" in short_report
+    rows = re.findall(r"^\| f32 to f32 +\| +300 \| +ragged K \| +([\d.e-]+) \|", short_report, re.MULTILINE)
+    assert len(rows) == len(KINDS) and all(0 <= float(x) <= 1 for x in rows)
+    assert "XLA dot" in short_report and "numpy" in short_report and "Nothing is wrong." in short_report
+
+
+def test_an_error_beyond_the_tolerance_fails(monkeypatch, tmp_path, capsys):
+    """In one of the modes."""
+
+    def wrong(lhs, rhs, dtype):
+        return (lhs @ rhs * 1.001).astype(dtype)
+
+    monkeypatch.setitem(numerics_programs.MODES, "uniform", wrong)
+    monkeypatch.setattr(numerics, "KINDS", {"even": KINDS["even"]})
+    monkeypatch.setattr(numerics, "TYPES", [(np.float32, np.float32)] * 6)
+    assert numerics.main(["--short", f"--out={tmp_path}/numerics.md"]) == 1
+    text = capsys.readouterr().out
+    assert re.search(r"WRONG: error of [\d.]+ tolerances: even, f32 to f32, K 300, uniform", text)
+    assert "WRONG: other bits: uniform, even, f32 to f32, K 300" in text
+    assert "ragged" not in text[text.index("## Verdict") :]
+
+
+def test_a_wrong_conversion_is_found(monkeypatch):
+    import numerics_conversions
+
+    def flushing(lhs, rhs, **options):
+        flushed = np.where(np.abs(lhs) < 2.0**-126, 0, lhs)
+        return flushed.astype(options["preferred_element_type"])
+
+    monkeypatch.setattr(numerics_conversions, "grouped_gemm", flushing)
+    with jax.enable_x64(True), np.errstate(all="ignore"):
+        wrong = numerics_conversions.wrong_conversions()
+    assert any(text.startswith("bfloat16 to float32") for text in wrong)
+    assert not any(text.startswith("float16 to float32") for text in wrong)
