@@ -20,6 +20,9 @@ EXPORTS = {
 RUNTIME = {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"}
 SCALAR_RUNTIME = {"fma", "fmaf", "__extendhfsf2", "__extendhfdf2", "__truncsfhf2", "__truncdfhf2"}
 ISAS = ["scalar", "avx2", "avx512"]
+LIBRARIES = ["libraggemm_ffi.so", "libraggemm_proto.so"]
+# See DEPENDENCIES.md.
+NEEDED = r"lib(?:raggemm_proto|absl_\w+|protobuf|gomp|stdc\+\+|gcc_s|m|c)\.so[.\d]*|ld-linux-x86-64\.so\.2"
 
 
 def _run(*command: str | pathlib.Path) -> str:
@@ -41,10 +44,33 @@ def test_plugin_exports_only_its_c_functions(build):
     assert {name for _, name in symbols} == EXPORTS
 
 
-def test_libraries_find_each_other_by_a_relative_path(build):
-    for library in ("libraggemm_ffi.so", "libraggemm_proto.so"):
-        dynamic = _run("readelf", "-d", build / "lib" / library)
-        assert re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.*)\]", dynamic) == ["$ORIGIN"], library
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_libraries_find_each_other_by_a_relative_path(build, library):
+    dynamic = _run("readelf", "-d", build / "lib" / library)
+    assert re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.*)\]", dynamic) == ["$ORIGIN"]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_libraries_need_what_is_listed(build, library):
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", _run("readelf", "-d", build / "lib" / library))
+    assert "libc.so.6" in needed
+    assert [name for name in needed if not re.fullmatch(NEEDED, name)] == []
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_libraries_are_hardened(build, library):
+    segments = _run("readelf", "-lW", build / "lib" / library)
+    (stack,) = re.findall(r"GNU_STACK.*", segments)
+    assert " RW " in stack
+    assert "GNU_RELRO" in segments
+    assert re.search(r"FLAGS_1.*\bNOW\b", _run("readelf", "-d", build / "lib" / library))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_libraries_read_no_environment(build, library):
+    imported = {name.partition("@")[0] for _, name in _symbols("-D", "--undefined-only", build / "lib" / library)}
+    assert imported
+    assert imported & {"getenv", "secure_getenv", "environ", "__environ"} == set()
 
 
 def test_generated_code_is_never_unloaded(build):
