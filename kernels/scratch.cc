@@ -64,7 +64,10 @@ void GiveBack(FreeBlock* block) {
   std::free(block);
 }
 
+// Other threads may be in calls, even when the process ends.
 __attribute__((destructor)) void FreeAll() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  free_count = 0;
   while (free_list != nullptr) {
     FreeBlock* block = free_list;
     free_list = block->next;
