@@ -1,11 +1,10 @@
 #include "kernels/parallel_for.h"
 
-#include <omp.h>
-
 #include <atomic>
 #include <mutex>
 #include <new>
 
+#include "kernels/openmp_team.h"
 #include "kernels/scratch.h"
 
 namespace raggemm {
@@ -133,7 +132,7 @@ int64_t ThreadsOf(Executor executor, const TaskPool* pool) {
     case Executor::kPool:
       return pool->num_threads();
     case Executor::kOpenMp:
-      return omp_get_max_threads();
+      return OpenMpThreads();
     default:
       return 1;
   }
@@ -147,8 +146,7 @@ absl::Status ParallelFor(const Plan& plan, Body body) {
   } else if (plan.executor == Executor::kPool) {
     RunOnPool(*plan.pool, plan.threads - 1, counter);
   } else {
-#pragma omp parallel num_threads(static_cast <int>(plan.threads))
-    counter->Work(omp_get_thread_num());
+    RunOpenMpTeam(plan.threads, [&](int64_t worker) { counter->Work(worker); });
   }
   counter->Wait();
   counter->Release();
