@@ -11,6 +11,7 @@
 #include <new>
 #include <thread>
 
+#include "kernels/fork.h"
 #include "kernels/scratch.h"
 
 namespace raggemm {
@@ -34,6 +35,7 @@ int64_t TryThreads(int64_t wanted) {
 // Threads and memory are tried before libgomp may want them, beyond the `kept` threads that it has. What is left is that
 // somebody else takes the last one between, and that other code had a smaller team on this thread since.
 int64_t ThreadsToBeHad(int64_t wanted, int64_t kept) {
+  if (IsForkedChild()) return 1;  // libgomp would wait for the parent's threads
   if (wanted <= kept) return wanted;
   if (omp_get_active_level() >= omp_get_max_active_levels()) return 1;
   const int64_t threads = kept + TryThreads(wanted - kept);
@@ -45,7 +47,7 @@ int64_t ThreadsToBeHad(int64_t wanted, int64_t kept) {
 
 }  // namespace
 
-int64_t OpenMpThreads() { return omp_get_max_threads(); }
+int64_t OpenMpThreads() { return IsForkedChild() ? 1 : omp_get_max_threads(); }
 
 void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body) {
   // Libgomp keeps the threads of the last team of each thread that had one, but for nested teams. This variable is in

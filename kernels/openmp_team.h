@@ -8,7 +8,7 @@
 
 namespace raggemm {
 
-// What a team has when all threads are asked for. 1 where this is compiled without OpenMP.
+// What a team has when all threads are asked for. 1 in a forked child, and where this is compiled without OpenMP.
 int64_t OpenMpThreads();
 
 // body(worker) once on each thread of a team of at most `threads`, worker 0 on the caller's. There are fewer where no

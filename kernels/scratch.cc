@@ -8,6 +8,7 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/fork.h"
 #include "kernels/isa.h"
 #include "kernels/problem.h"
 #include "kernels/tile.h"
@@ -28,12 +29,11 @@ struct FreeBlock {
 constexpr size_t kHeader = 64;
 
 // Constant-initialised and trivially destructible: calls may come from threads that outlive static destructors.
-constinit std::mutex mutex;
 constinit FreeBlock* free_list = nullptr;
 constinit int free_count = 0;
 
 FreeBlock* TakeFree(size_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex);
+  const std::lock_guard<std::mutex> lock(lists_mutex);
   for (FreeBlock** at = &free_list; *at != nullptr; at = &(*at)->next) {
     if ((*at)->bytes < bytes) continue;
     FreeBlock* block = *at;
@@ -53,7 +53,7 @@ FreeBlock* Allocate(size_t bytes) {
 
 void GiveBack(FreeBlock* block) {
   {
-    const std::lock_guard<std::mutex> lock(mutex);
+    const std::lock_guard<std::mutex> lock(lists_mutex);
     if (free_count < kMaxFree) {
       block->next = free_list;
       free_list = block;
@@ -66,7 +66,7 @@ void GiveBack(FreeBlock* block) {
 
 // Other threads may be in calls, even when the process ends.
 __attribute__((destructor)) void FreeAll() {
-  const std::lock_guard<std::mutex> lock(mutex);
+  const std::lock_guard<std::mutex> lock(lists_mutex);
   free_count = 0;
   while (free_list != nullptr) {
     FreeBlock* block = free_list;
