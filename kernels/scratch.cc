@@ -17,7 +17,6 @@ namespace raggemm {
 namespace {
 
 constexpr size_t kPage = 2 << 20;  // blocks are whole huge pages
-constexpr int kMaxFree = 64;       // bounds what an idle process holds: 128 MiB with the largest blocking here
 
 // At the head of a block on the free list.
 struct FreeBlock {
@@ -30,7 +29,7 @@ constexpr size_t kHeader = 64;
 
 // Constant-initialised and trivially destructible: calls may come from threads that outlive static destructors.
 constinit FreeBlock* free_list = nullptr;
-constinit int free_count = 0;
+constinit KeptBuffers kept = {};
 
 FreeBlock* TakeFree(size_t bytes) {
   const std::lock_guard<std::mutex> lock(lists_mutex);
@@ -38,7 +37,8 @@ FreeBlock* TakeFree(size_t bytes) {
     if ((*at)->bytes < bytes) continue;
     FreeBlock* block = *at;
     *at = block->next;
-    --free_count;
+    --kept.count;
+    kept.bytes -= static_cast<int64_t>(block->bytes);
     return block;
   }
   return nullptr;
@@ -54,10 +54,11 @@ FreeBlock* Allocate(size_t bytes) {
 void GiveBack(FreeBlock* block) {
   {
     const std::lock_guard<std::mutex> lock(lists_mutex);
-    if (free_count < kMaxFree) {
+    if (kept.count < kMostKeptBuffers) {
       block->next = free_list;
       free_list = block;
-      ++free_count;
+      ++kept.count;
+      kept.bytes += static_cast<int64_t>(block->bytes);
       return;
     }
   }
@@ -67,7 +68,7 @@ void GiveBack(FreeBlock* block) {
 // Other threads may be in calls, even when the process ends.
 __attribute__((destructor)) void FreeAll() {
   const std::lock_guard<std::mutex> lock(lists_mutex);
-  free_count = 0;
+  kept = {};
   while (free_list != nullptr) {
     FreeBlock* block = free_list;
     free_list = block->next;
@@ -116,6 +117,11 @@ int64_t Fill(const Plan& plan, void* block, Scratch* scratch) {
 Scratch::Scratch(const Plan& plan, void* block) { Fill(plan, block, this); }
 
 int64_t Scratch::Bytes(const Plan& plan) { return Fill(plan, nullptr, nullptr); }
+
+KeptBuffers CountKeptBuffers() {
+  const std::lock_guard<std::mutex> lock(lists_mutex);
+  return kept;
+}
 
 absl::Status ScratchLease::Acquire(int64_t count, int64_t bytes) {
   const size_t whole = (static_cast<size_t>(bytes) + kHeader + kPage - 1) / kPage * kPage;
