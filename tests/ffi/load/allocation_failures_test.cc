@@ -60,23 +60,25 @@ int madvise(void* start, size_t bytes, int) noexcept {
 namespace raggemm::test {
 namespace {
 
-// The host's functions that may allocate.
+XLA_FFI_Api HostApi() {
+  const host::Call nothing;
+  return *host::CallFrame(nothing, XLA_FFI_ExecutionStage_EXECUTE, nullptr).get()->api;
+}
+
+// A function of the host that may allocate.
 template <auto XLA_FFI_Api::*function, typename Args>
 XLA_FFI_Error* ByHost(Args* args) {
   struct InHost {
     InHost() { ++in_host; }
     ~InHost() { --in_host; }
   } guard;
-  static const XLA_FFI_Api* host = [] {
-    const host::Call nothing;
-    return host::CallFrame(nothing, XLA_FFI_ExecutionStage_EXECUTE, nullptr).get()->api;
-  }();
-  return (host->*function)(args);
+  static const XLA_FFI_Api host = HostApi();
+  return (host.*function)(args);
 }
 
-const XLA_FFI_Api* ApiWithMemory(const XLA_FFI_Api* original) {
-  static const XLA_FFI_Api api = [original] {
-    XLA_FFI_Api copy = *original;
+const XLA_FFI_Api* ApiWithMemory() {
+  static const XLA_FFI_Api api = [] {
+    XLA_FFI_Api copy = HostApi();
     copy.XLA_FFI_Error_Create = ByHost<&XLA_FFI_Api::XLA_FFI_Error_Create>;
     copy.XLA_FFI_ThreadPool_Schedule = ByHost<&XLA_FFI_Api::XLA_FFI_ThreadPool_Schedule>;
     copy.XLA_FFI_ThreadPool_NumThreads = ByHost<&XLA_FFI_Api::XLA_FFI_ThreadPool_NumThreads>;
@@ -102,7 +104,7 @@ class Stages {
       : attributes_{{}, {}, call.call().attributes},
         instantiate_(attributes_, XLA_FFI_ExecutionStage_INSTANTIATE, nullptr),
         execute_(call.call(), XLA_FFI_ExecutionStage_EXECUTE, pool) {
-    instantiate_.get()->api = ApiWithMemory(instantiate_.get()->api);
+    instantiate_.get()->api = ApiWithMemory();
     execute_.get()->api = instantiate_.get()->api;
     call.problem().ClearOut();
   }
