@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 
@@ -51,6 +52,7 @@ int64_t AddressSpaceBytes() { return ReadPages().all * sysconf(_SC_PAGESIZE); }
 std::string InChild(unsigned seconds, absl::FunctionRef<std::string()> body) {
   int ends[2];
   if (pipe(ends) != 0) return "no pipe";
+  std::fflush(nullptr);  // or a child that ends by exit() says it again
   const pid_t child = fork();
   if (child < 0) return "no process";
   if (child == 0) {
