@@ -36,10 +36,12 @@ bool Fails() {
 
 // In place of the C library's, also below operator new of all libraries of this process.
 extern "C" {
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): glibc's names
 void* __libc_malloc(size_t bytes);
 void* __libc_calloc(size_t count, size_t bytes);
 void* __libc_realloc(void* memory, size_t bytes);
 void* __libc_memalign(size_t alignment, size_t bytes);
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 void* malloc(size_t bytes) { return Fails() ? nullptr : __libc_malloc(bytes); }
 void* calloc(size_t count, size_t bytes) { return Fails() ? nullptr : __libc_calloc(count, bytes); }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <new>
 #include <string>
 #include <thread>
 
@@ -39,13 +40,16 @@ void* Counted(void* data) {
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*function)(void*),
                               void* argument) {
   static const auto create = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
-  if (room.fetch_sub(1) <= 0) {
+  auto* start = new (std::nothrow) Start{function, argument};
+  const bool full = room.fetch_sub(1) <= 0;
+  if (start == nullptr || full) {
     ++room;
     ++refused;
+    delete start;
     return EAGAIN;
   }
   ++made;
-  return create(thread, attributes, Counted, new Start{function, argument});
+  return create(thread, attributes, Counted, start);
 }
 
 namespace raggemm::test {
