@@ -32,8 +32,8 @@ int64_t TryThreads(int64_t wanted) {
   return made;
 }
 
-// Threads and memory are tried before libgomp may want them, beyond the `kept` threads that it has. What is left is that
-// somebody else takes the last one between, and that other code had a smaller team on this thread since.
+// Threads and memory are tried before libgomp may want them, beyond the `kept` threads that it has. What is left is
+// that somebody else takes the last one between, and that other code had a smaller team on this thread since.
 int64_t ThreadsToBeHad(int64_t wanted, int64_t kept) {
   if (IsForkedChild()) return 1;  // libgomp would wait for the parent's threads
   if (wanted <= kept) return wanted;

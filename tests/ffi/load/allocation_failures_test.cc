@@ -167,8 +167,8 @@ class AllocationFailures : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Executor, AllocationFailures, testing::Values("POOL", "OPENMP", "SERIAL"));
 
 // Each in a process of its own, for there is only one first call. It loads the plugin, for in a child of a process that
-// has it OpenMP would not be used. Where libgomp has no memory for a team, it ends the process: raggemm tries that before,
-// and nothing can be done where memory runs out just behind.
+// has it OpenMP would not be used. Where libgomp has no memory for a team, it ends the process: raggemm tries that
+// before, and nothing can be done where memory runs out just behind.
 TEST_P(AllocationFailures, OfAFirstCall) {
   ASSERT_EQ(dlopen(RAGGEMM_FFI_LIBRARY, RTLD_NOW | RTLD_NOLOAD), nullptr) << "another test came first";
   const bool openmp = GetParam() == std::string("OPENMP");
