@@ -116,6 +116,17 @@ absl::Status SetField(const ffi::Dictionary& attributes, std::string_view name, 
   }
 }
 
+// Protobuf makes its tables at their first use, and is left broken where memory is short then. So the library makes
+// them while it is loaded, and no call does.
+__attribute__((constructor)) void MakeTables() {
+  const GroupedGemmConfig config;
+  const auto* descriptor = config.GetReflection() == nullptr ? nullptr : config.GetDescriptor();
+  for (int i = 0; i < descriptor->field_count(); ++i) {
+    if (const EnumDescriptor* values = descriptor->field(i)->enum_type(); values != nullptr)
+      values->FindValueByName("");
+  }
+}
+
 struct Attributes {
   GroupedGemmConfig config;
   SlotList<DimsSlot> ragged;

@@ -32,7 +32,7 @@ void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, i
 char* raggemm_plan_text(XLA_FFI_CallFrame* frame);
 
 // A text file of raggemm.proto.GroupedGemmCases as JSON with the fields' names as in proto/case.proto, and *ok = 1;
-// or the text of the error, and *ok = 0.
+// or the text of the error, and *ok = 0. For tools: what reads the file may end the process where memory is short.
 char* raggemm_cases_json(const char* path, int32_t* ok);
 
 void raggemm_free(char* text);

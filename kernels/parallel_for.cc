@@ -1,11 +1,11 @@
 #include "kernels/parallel_for.h"
 
-#include <omp.h>
-
 #include <atomic>
 #include <mutex>
 #include <new>
 
+#include "kernels/fork.h"
+#include "kernels/openmp_team.h"
 #include "kernels/scratch.h"
 
 namespace raggemm {
@@ -38,7 +38,7 @@ class TileCounter {
   static TileCounter* Take(const Plan& plan, const Body& body) {
     TileCounter* counter = nullptr;
     {
-      const std::lock_guard<std::mutex> lock(mutex);
+      const std::lock_guard<std::mutex> lock(lists_mutex);
       if ((counter = free_list) != nullptr) free_list = counter->next_free_;
     }
     if (counter == nullptr) counter = new (std::nothrow) TileCounter;
@@ -49,7 +49,7 @@ class TileCounter {
   void AddReference() { references_.fetch_add(1, std::memory_order_relaxed); }
   void Release() {
     if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-    const std::lock_guard<std::mutex> lock(mutex);
+    const std::lock_guard<std::mutex> lock(lists_mutex);
     next_free_ = free_list;
     free_list = this;
   }
@@ -95,7 +95,6 @@ class TileCounter {
   }
 
   // As many as there were calls at once, at most; a task that starts late may hold one even when the process ends.
-  static constinit std::mutex mutex;
   static constinit TileCounter* free_list;
 
   int64_t threads_;
@@ -107,7 +106,6 @@ class TileCounter {
   TileRange ranges_[kMaxThreads];
 };
 
-constinit std::mutex TileCounter::mutex;
 constinit TileCounter* TileCounter::free_list = nullptr;
 
 void RunOnPool(TaskPool& pool, int64_t helpers, TileCounter* counter) {
@@ -133,7 +131,7 @@ int64_t ThreadsOf(Executor executor, const TaskPool* pool) {
     case Executor::kPool:
       return pool->num_threads();
     case Executor::kOpenMp:
-      return omp_get_max_threads();
+      return OpenMpThreads();
     default:
       return 1;
   }
@@ -147,8 +145,7 @@ absl::Status ParallelFor(const Plan& plan, Body body) {
   } else if (plan.executor == Executor::kPool) {
     RunOnPool(*plan.pool, plan.threads - 1, counter);
   } else {
-#pragma omp parallel num_threads(static_cast <int>(plan.threads))
-    counter->Work(omp_get_thread_num());
+    RunOpenMpTeam(plan.threads, [&](int64_t worker) { counter->Work(worker); });
   }
   counter->Wait();
   counter->Release();

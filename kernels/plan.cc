@@ -215,7 +215,11 @@ std::string ToString(const Plan& plan) {
   for (int64_t t = 0; t < plan.threads; ++t) {
     absl::StrAppend(&text, " [", FirstTile(plan, t), ",", FirstTile(plan, t + 1), ")");
   }
-  absl::StrAppend(&text, "\nlargest tile: ", LargestTileShare(plan), " % of a thread's share\n");
+  const KeptBuffers kept = CountKeptBuffers();
+  absl::StrAppend(&text, "\nlargest tile: ", LargestTileShare(plan),
+                  " % of a thread's share\npack buffers: ", plan.threads, " of ", Scratch::Bytes(plan) >> 10,
+                  " KiB; kept for the next calls: ", kept.count, " of at most ", kMostKeptBuffers, ", ",
+                  kept.bytes >> 20, " MiB\n");
   if (plan.gemm_tiles != 0) AppendRecipes(plan, text);
   return text;
 }

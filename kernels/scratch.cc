@@ -8,6 +8,7 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/fork.h"
 #include "kernels/isa.h"
 #include "kernels/problem.h"
 #include "kernels/tile.h"
@@ -16,7 +17,6 @@ namespace raggemm {
 namespace {
 
 constexpr size_t kPage = 2 << 20;  // blocks are whole huge pages
-constexpr int kMaxFree = 64;       // bounds what an idle process holds: 128 MiB with the largest blocking here
 
 // At the head of a block on the free list.
 struct FreeBlock {
@@ -28,17 +28,17 @@ struct FreeBlock {
 constexpr size_t kHeader = 64;
 
 // Constant-initialised and trivially destructible: calls may come from threads that outlive static destructors.
-constinit std::mutex mutex;
 constinit FreeBlock* free_list = nullptr;
-constinit int free_count = 0;
+constinit KeptBuffers kept = {};
 
 FreeBlock* TakeFree(size_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex);
+  const std::lock_guard<std::mutex> lock(lists_mutex);
   for (FreeBlock** at = &free_list; *at != nullptr; at = &(*at)->next) {
     if ((*at)->bytes < bytes) continue;
     FreeBlock* block = *at;
     *at = block->next;
-    --free_count;
+    --kept.count;
+    kept.bytes -= static_cast<int64_t>(block->bytes);
     return block;
   }
   return nullptr;
@@ -53,18 +53,22 @@ FreeBlock* Allocate(size_t bytes) {
 
 void GiveBack(FreeBlock* block) {
   {
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (free_count < kMaxFree) {
+    const std::lock_guard<std::mutex> lock(lists_mutex);
+    if (kept.count < kMostKeptBuffers) {
       block->next = free_list;
       free_list = block;
-      ++free_count;
+      ++kept.count;
+      kept.bytes += static_cast<int64_t>(block->bytes);
       return;
     }
   }
   std::free(block);
 }
 
+// Other threads may be in calls, even when the process ends.
 __attribute__((destructor)) void FreeAll() {
+  const std::lock_guard<std::mutex> lock(lists_mutex);
+  kept = {};
   while (free_list != nullptr) {
     FreeBlock* block = free_list;
     free_list = block->next;
@@ -113,6 +117,11 @@ int64_t Fill(const Plan& plan, void* block, Scratch* scratch) {
 Scratch::Scratch(const Plan& plan, void* block) { Fill(plan, block, this); }
 
 int64_t Scratch::Bytes(const Plan& plan) { return Fill(plan, nullptr, nullptr); }
+
+KeptBuffers CountKeptBuffers() {
+  const std::lock_guard<std::mutex> lock(lists_mutex);
+  return kept;
+}
 
 absl::Status ScratchLease::Acquire(int64_t count, int64_t bytes) {
   const size_t whole = (static_cast<size_t>(bytes) + kHeader + kPage - 1) / kPage * kPage;

@@ -29,6 +29,13 @@ struct Scratch {
   char* bias;
 };
 
+// What the process keeps for its next calls.
+struct KeptBuffers {
+  int64_t count, bytes;
+};
+KeptBuffers CountKeptBuffers();
+inline constexpr int64_t kMostKeptBuffers = 64;  // 128 MiB with the largest blocking here
+
 class ScratchLease {
  public:
   ScratchLease() = default;

@@ -1,0 +1,273 @@
+// Memory runs out at every place where a call asks for some: the call is refused or right, and the next one works.
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/ffi/plugin_call.h"
+#include "tests/support/process.h"
+
+namespace {
+
+enum class Fail { kNever, kOnce, kFromThenOn };
+
+std::atomic<Fail> fail = Fail::kNever;
+std::atomic<int64_t> allocations = 0, first_to_fail = 0;
+thread_local int in_host = 0;  // the host's own memory does not run out
+
+bool Fails() {
+  if (fail == Fail::kNever || in_host > 0) return false;
+  const int64_t number = ++allocations;
+  const bool fails = fail == Fail::kOnce ? number == first_to_fail : number >= first_to_fail;
+  if (fails) errno = ENOMEM;
+  return fails;
+}
+
+}  // namespace
+
+// In place of the C library's, also below operator new of all libraries of this process.
+extern "C" {
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): glibc's names
+void* __libc_malloc(size_t bytes);
+void* __libc_calloc(size_t count, size_t bytes);
+void* __libc_realloc(void* memory, size_t bytes);
+void* __libc_memalign(size_t alignment, size_t bytes);
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
+
+void* malloc(size_t bytes) { return Fails() ? nullptr : __libc_malloc(bytes); }
+void* calloc(size_t count, size_t bytes) { return Fails() ? nullptr : __libc_calloc(count, bytes); }
+void* realloc(void* memory, size_t bytes) { return Fails() ? nullptr : __libc_realloc(memory, bytes); }
+void* aligned_alloc(size_t alignment, size_t bytes) { return Fails() ? nullptr : __libc_memalign(alignment, bytes); }
+int posix_memalign(void** memory, size_t alignment, size_t bytes) {
+  void* made = Fails() ? nullptr : __libc_memalign(alignment, bytes);
+  if (made == nullptr) return ENOMEM;
+  *memory = made;
+  return 0;
+}
+int madvise(void* start, size_t bytes, int) noexcept {
+  static_cast<void>(start), static_cast<void>(bytes);
+  return Fails() ? -1 : 0;  // advice: the kernel may follow it or not
+}
+}
+
+namespace raggemm::test {
+namespace {
+
+XLA_FFI_Api HostApi() {
+  const host::Call nothing;
+  return *host::CallFrame(nothing, XLA_FFI_ExecutionStage_EXECUTE, nullptr).get()->api;
+}
+
+// A function of the host that may allocate.
+template <auto XLA_FFI_Api::*function, typename Args>
+XLA_FFI_Error* ByHost(Args* args) {
+  struct InHost {
+    InHost() { ++in_host; }
+    ~InHost() { --in_host; }
+  } guard;
+  static const XLA_FFI_Api host = HostApi();
+  return (host.*function)(args);
+}
+
+const XLA_FFI_Api* ApiWithMemory() {
+  static const XLA_FFI_Api api = [] {
+    XLA_FFI_Api copy = HostApi();
+    copy.XLA_FFI_Error_Create = ByHost<&XLA_FFI_Api::XLA_FFI_Error_Create>;
+    copy.XLA_FFI_ThreadPool_Schedule = ByHost<&XLA_FFI_Api::XLA_FFI_ThreadPool_Schedule>;
+    copy.XLA_FFI_ThreadPool_NumThreads = ByHost<&XLA_FFI_Api::XLA_FFI_ThreadPool_NumThreads>;
+    return copy;
+  }();
+  return &api;
+}
+
+// Runs `body` with allocation number `first` failing, and maybe all after it. False where there were not so many.
+bool WithFailure(Fail how, int64_t first, absl::FunctionRef<void()> body) {
+  allocations = 0;
+  first_to_fail = first;
+  fail = how;
+  body();
+  fail = Fail::kNever;
+  return allocations >= first;
+}
+
+// A call in all stages, its frames made beforehand.
+class Stages {
+ public:
+  Stages(PluginCall& call, host::TaskRunner* pool)
+      : attributes_{{}, {}, call.call().attributes},
+        instantiate_(attributes_, XLA_FFI_ExecutionStage_INSTANTIATE, nullptr),
+        execute_(call.call(), XLA_FFI_ExecutionStage_EXECUTE, pool) {
+    instantiate_.get()->api = ApiWithMemory();
+    execute_.get()->api = instantiate_.get()->api;
+    call.problem().ClearOut();
+  }
+  host::Error Run() {
+    host::Error error = host::Invoke(ThePlugin().instantiate, instantiate_);
+    if (error.ok()) error = host::Invoke(ThePlugin().execute, execute_);
+    return error;
+  }
+  XLA_FFI_CallFrame* execute() { return execute_.get(); }
+
+ private:
+  host::Call attributes_;
+  host::CallFrame instantiate_, execute_;
+};
+
+struct Attempt {
+  bool failed;         // an allocation failed
+  std::string defect;  // in what the plugin then did, or empty
+};
+
+// What is wrong with how a call ended while memory was short, and with the one after it.
+std::string DefectOf(PluginCall& call, const host::Error& error, host::TaskRunner* pool) {
+  if (error.ok() && !call.IsRight()) return "the result is wrong";
+  if (!error.ok() && !call.OutIsUntouched()) return "out was written to";
+  if (!error.ok() && error.code != XLA_FFI_Error_Code_RESOURCE_EXHAUSTED) return "the error is: " + error.message;
+  if (!error.ok() && error.message.find("memory") == std::string::npos) return "the error is: " + error.message;
+  if (const host::Error next = call.Run(pool); !next.ok()) return "the next call has the error: " + next.message;
+  return call.IsRight() ? "" : "the next result is wrong";
+}
+
+Attempt Try(PluginCall& call, host::TaskRunner* pool, Fail how, int64_t first) {
+  Stages stages(call, pool);
+  host::Error error;
+  const bool failed = WithFailure(how, first, [&] { error = stages.Run(); });
+  std::string defect = DefectOf(call, error, pool);
+  if (!defect.empty()) defect = absl::StrCat("allocation ", first, how == Fail::kOnce ? ": " : " and on: ", defect);
+  return {failed, defect};
+}
+
+ProblemSpec Everything() {
+  ProblemSpec spec{.groups = 3, .m = 70, .n = 90, .k = 280, .sizes = {40, 0, 9}};
+  spec.c = spec.bias = spec.alpha = spec.beta = true;
+  spec.group_offset = 0;
+  return spec;
+}
+
+std::unique_ptr<PluginCall> CallOn(const std::string& executor) {
+  auto call = std::make_unique<PluginCall>(Everything());
+  call->call().attributes["executor"] = executor;
+  call->call().attributes["threads"] = int64_t{3};
+  return call;
+}
+
+class AllocationFailures : public testing::TestWithParam<const char*> {
+ protected:
+  void TearDown() override { EXPECT_EQ(host::LiveErrors(), 0); }
+};
+INSTANTIATE_TEST_SUITE_P(Executor, AllocationFailures, testing::Values("POOL", "OPENMP", "SERIAL"));
+
+// Each in a process of its own, for there is only one first call. It loads the plugin, for in a child of a process that
+// has it OpenMP would not be used. Where libgomp has no memory for a team, it ends the process: raggemm tries that
+// before, and nothing can be done where memory runs out just behind.
+TEST_P(AllocationFailures, OfAFirstCall) {
+  ASSERT_EQ(dlopen(RAGGEMM_FFI_LIBRARY, RTLD_NOW | RTLD_NOLOAD), nullptr) << "another test came first";
+  const bool openmp = GetParam() == std::string("OPENMP");
+  for (Fail how : {Fail::kOnce, Fail::kFromThenOn}) {
+    int64_t first = 1, of_libgomp = 0;
+    for (std::string said; said != "all"; ++first) {
+      said = InChild(20, [&]() -> std::string {
+        const std::unique_ptr<PluginCall> call = CallOn(GetParam());
+        host::ThreadPool pool(2);
+        const Attempt attempt = Try(*call, &pool, how, first);
+        return !attempt.defect.empty() ? attempt.defect : attempt.failed ? "" : "all";
+      });
+      if (openmp && said == "ended by exit 1") {
+        ++of_libgomp;
+        said.clear();
+      }
+      ASSERT_TRUE(said.empty() || said == "all") << said << ", at allocation " << first;
+    }
+    std::printf("%ld places failed%s, and in libgomp %ld\n", static_cast<long>(first - 2 - of_libgomp),
+                how == Fail::kOnce ? "" : " with all after them", static_cast<long>(of_libgomp));
+    EXPECT_GT(first - of_libgomp, 20);
+    EXPECT_LE(of_libgomp, openmp ? 12 : 0);
+  }
+}
+
+// The same by the system's own hand: no stacks for threads, no pages for the heap.
+TEST_P(AllocationFailures, OfTheAddressSpace) {
+  ASSERT_EQ(dlopen(RAGGEMM_FFI_LIBRARY, RTLD_NOW | RTLD_NOLOAD), nullptr) << "another test came first";
+  for (int64_t mib = 0; mib <= 40; mib += 2) {
+    const std::string said = InChild(20, [&]() -> std::string {
+      const std::unique_ptr<PluginCall> call = CallOn(GetParam());
+      host::ThreadPool pool(2);
+      Stages stages(*call, &pool);
+      rlimit limit{};
+      getrlimit(RLIMIT_AS, &limit);
+      const rlimit before = limit;
+      limit.rlim_cur = static_cast<rlim_t>(AddressSpaceBytes() + (mib << 20));
+      setrlimit(RLIMIT_AS, &limit);
+      const host::Error error = stages.Run();
+      setrlimit(RLIMIT_AS, &before);
+      return DefectOf(*call, error, &pool);
+    });
+    ASSERT_EQ(said, "") << "with " << mib << " MiB left";
+  }
+}
+
+TEST_P(AllocationFailures, OfAWarmCall) {
+  const std::unique_ptr<PluginCall> call = CallOn(GetParam());
+  host::ThreadPool pool(2);
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(call->Run(&pool).message, "");
+  for (Fail how : {Fail::kOnce, Fail::kFromThenOn}) {
+    int64_t first = 1;
+    for (bool failed = true; failed; ++first) {
+      const Attempt attempt = Try(*call, &pool, how, first);
+      ASSERT_EQ(attempt.defect, "");
+      failed = attempt.failed;
+    }
+    std::printf("%ld places failed%s\n", static_cast<long>(first - 2),
+                how == Fail::kOnce ? "" : " with all after them");
+  }
+}
+
+// The error of a wrong call needs memory too.
+TEST_P(AllocationFailures, OfACallThatIsWrong) {
+  const std::unique_ptr<PluginCall> call = CallOn(GetParam());
+  host::ThreadPool pool(2);
+  auto* sizes = static_cast<int32_t*>(call->problem().problem.lhs.first_dims->data);
+  sizes[0] = 1000;
+  for (Fail how : {Fail::kOnce, Fail::kFromThenOn}) {
+    bool failed = true;
+    for (int64_t first = 1; failed; ++first) {
+      Stages stages(*call, &pool);
+      host::Error error;
+      failed = WithFailure(how, first, [&] { error = stages.Run(); });
+      EXPECT_TRUE(error.code == XLA_FFI_Error_Code_RESOURCE_EXHAUSTED ||
+                  error.code == XLA_FFI_Error_Code_INVALID_ARGUMENT)
+          << error.message;
+      EXPECT_TRUE(call->OutIsUntouched());
+    }
+  }
+}
+
+// The text of a plan, or null.
+TEST(PlanTextWithoutMemory, IsNull) {
+  const std::string said = InChild(20, [&]() -> std::string {
+    const std::unique_ptr<PluginCall> call = CallOn("POOL");
+    Stages stages(*call, nullptr);
+    int64_t nulls = 0;
+    bool failed = true;
+    for (int64_t first = 1; failed; ++first) {
+      char* text = nullptr;
+      failed = WithFailure(Fail::kFromThenOn, first, [&] { text = ThePlugin().plan_text(stages.execute()); });
+      nulls += text == nullptr;
+      ThePlugin().free_text(text);
+    }
+    return nulls > 0 ? "" : "no place found";
+  });
+  EXPECT_EQ(said, "");
+}
+
+}  // namespace
+}  // namespace raggemm::test

@@ -1,0 +1,110 @@
+// fork() after and during calls, and the end of the process during calls.
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/ffi/plugin_call.h"
+#include "tests/support/process.h"
+
+namespace raggemm::test {
+namespace {
+
+ProblemSpec ManyTiles() { return {.groups = 5, .m = 100, .n = 140, .k = 70, .sizes = {30, 0, 1, 40, 20}, .c = true}; }
+
+// So short that it is about to take or give back its buffers most of the time.
+ProblemSpec Tiny() { return {.m = 2, .n = 2, .k = 2, .sizes = {2}}; }
+
+std::unique_ptr<PluginCall> CallOn(const std::string& executor, const ProblemSpec& spec = ManyTiles()) {
+  auto call = std::make_unique<PluginCall>(spec);
+  call->call().attributes["executor"] = executor;
+  call->call().attributes["threads"] = int64_t{3};
+  return call;
+}
+
+std::string Outcome(PluginCall& call, host::TaskRunner* pool) {
+  const host::Error error = call.Run(pool);
+  return !error.ok() ? error.message : call.IsRight() ? "" : "the result is wrong";
+}
+
+constexpr const char* kExecutors[] = {"OPENMP", "POOL", "AUTO", "SERIAL"};
+
+// Calls from other threads, on every executor, for as long as it lives.
+class Callers {
+ public:
+  explicit Callers(host::TaskRunner* pool) {
+    for (const char* executor : kExecutors) calls_.push_back(CallOn(executor));
+    for (int i = 0; i < 4; ++i) calls_.push_back(CallOn("SERIAL", Tiny()));
+    for (const std::unique_ptr<PluginCall>& call : calls_) {
+      threads_.emplace_back([this, pool, &call] {
+        while (!stop_) wrong_ += host::Execute(ThePlugin().execute, call->call(), pool).ok() ? 0 : 1;
+      });
+    }
+  }
+  ~Callers() {
+    stop_ = true;
+    for (std::thread& thread : threads_) thread.join();
+    EXPECT_EQ(wrong_, 0);
+  }
+
+ private:
+  std::atomic<bool> stop_ = false;
+  std::atomic<int> wrong_ = 0;
+  std::vector<std::unique_ptr<PluginCall>> calls_;
+  std::vector<std::thread> threads_;
+};
+
+// The pool is the parent's: in the child it has no threads, which is as if they never came to the tasks.
+TEST(Fork, ChildMayCallAfterTheParentDid) {
+  host::ThreadPool pool(2);
+  for (const char* executor : kExecutors) {
+    const std::unique_ptr<PluginCall> call = CallOn(executor);
+    ASSERT_EQ(Outcome(*call, &pool), "") << executor;
+    EXPECT_EQ(InChild(10, [&] { return Outcome(*call, &pool); }), "") << executor;
+    EXPECT_EQ(InChild(10,
+                      [&] {
+                        std::string said;
+                        std::thread([&] { said = Outcome(*call, &pool); }).join();
+                        return said;
+                      }),
+              "")
+        << executor << " on a thread of the child's";
+    EXPECT_EQ(Outcome(*call, &pool), "") << executor << " in the parent, afterwards";
+  }
+}
+
+// The host's pool is left out in the child: a thread that is gone may hold its mutex.
+TEST(Fork, DuringCallsOfOtherThreads) {
+  const int forks = Soaking() ? 2000 : 100;
+  host::ThreadPool pool(2);
+  const Callers callers(&pool);
+  for (const char* executor : {"SERIAL", "OPENMP"}) {
+    const std::unique_ptr<PluginCall> call = CallOn(executor);
+    for (int i = 0; i < forks; ++i) {
+      ASSERT_EQ(InChild(10, [&] { return Outcome(*call, nullptr); }), "") << executor << ", fork " << i;
+    }
+  }
+}
+
+// exit() runs the library's destructors while others call.
+TEST(Exit, DuringCallsOfOtherThreads) {
+  const int exits = Soaking() ? 500 : 25;
+  for (int i = 0; i < exits; ++i) {
+    const std::string said = InChild(10, [&]() -> std::string {
+      auto* pool = new host::ThreadPool(2);
+      new Callers(pool);
+      usleep(2000 + i * 100 % 1000);
+      exit(42);
+    });
+    ASSERT_EQ(said, "ended by exit 42") << "exit " << i;
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test

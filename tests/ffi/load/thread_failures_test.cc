@@ -1,0 +1,99 @@
+// The system makes no more threads: a call has fewer, or none but its own, and its result is the same.
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <new>
+#include <string>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "tests/ffi/plugin_call.h"
+
+namespace {
+
+constexpr int64_t kNoLimit = INT64_MAX / 2;
+
+// How many may still be made; those that end make room again, as with the limits of a user or a container.
+std::atomic<int64_t> room = kNoLimit;
+std::atomic<int64_t> refused = 0, made = 0;
+
+struct Start {
+  void* (*function)(void*);
+  void* argument;
+};
+
+void* Counted(void* data) {
+  const Start start = *static_cast<Start*>(data);
+  delete static_cast<Start*>(data);
+  void* result = start.function(start.argument);
+  ++room;
+  return result;
+}
+
+}  // namespace
+
+// In place of the C library's.
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*function)(void*),
+                              void* argument) {
+  static const auto create = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+  auto* start = new (std::nothrow) Start{function, argument};
+  const bool full = room.fetch_sub(1) <= 0;
+  if (start == nullptr || full) {
+    ++room;
+    ++refused;
+    delete start;
+    return EAGAIN;
+  }
+  ++made;
+  return create(thread, attributes, Counted, start);
+}
+
+namespace raggemm::test {
+namespace {
+
+ProblemSpec ManyTiles() { return {.groups = 5, .m = 120, .n = 140, .k = 70, .sizes = {30, 0, 1, 50, 30}, .c = true}; }
+
+// Calls on a thread of its own, for which libgomp has no team yet, while only `threads` more can be made.
+std::string CallsWithRoomFor(int64_t threads, const std::string& executor, host::TaskRunner* pool) {
+  PluginCall call(ManyTiles());
+  call.call().attributes["executor"] = executor;
+  call.call().attributes["threads"] = int64_t{5};
+  std::string said;
+  std::thread caller([&] {
+    room = threads;
+    made = refused = 0;
+    for (int i = 0; i < 3 && said.empty(); ++i) {
+      said = call.Run(pool).message;
+      if (!call.IsRight()) said += "the result is wrong";
+    }
+    room = kNoLimit;
+  });
+  caller.join();
+  return said;
+}
+
+// Before anything was done about it, libgomp ended the process here.
+TEST(ThreadFailures, OpenMpHasFewerThreads) {
+  for (int64_t threads = 0; threads <= 5; ++threads) {
+    ASSERT_EQ(CallsWithRoomFor(threads, "OPENMP", nullptr), "");
+    const int64_t helpers = std::min<int64_t>(threads, 4);
+    EXPECT_EQ(made, 2 * helpers) << "tried and then used, with room for " << threads;
+    EXPECT_EQ(refused > 0, helpers < 4) << threads;
+  }
+}
+
+TEST(ThreadFailures, PoolAndSerialMakeNone) {
+  host::ThreadPool pool(3);
+  for (const char* executor : {"POOL", "AUTO", "SERIAL"}) {
+    EXPECT_EQ(CallsWithRoomFor(0, executor, &pool), "");
+    EXPECT_EQ(made, 0);
+    EXPECT_EQ(refused, 0);
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test

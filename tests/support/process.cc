@@ -1,0 +1,79 @@
+#include "tests/support/process.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+
+namespace raggemm::test {
+namespace {
+
+// At the end of what a child writes: so far it came.
+constexpr char kDone = '\n';
+
+void Write(int to, const std::string& text) {
+  for (size_t written = 0; written < text.size();) {
+    const ssize_t count = write(to, text.data() + written, text.size() - written);
+    if (count < 0) return;
+    written += static_cast<size_t>(count);
+  }
+}
+
+std::string ReadAll(int from) {
+  std::string text;
+  char buffer[4096];
+  for (ssize_t count; (count = read(from, buffer, sizeof(buffer))) > 0;) text.append(buffer, count);
+  return text;
+}
+
+struct Pages {
+  int64_t all = 0, resident = 0;
+};
+
+Pages ReadPages() {
+  Pages pages;
+  std::ifstream("/proc/self/statm") >> pages.all >> pages.resident;
+  return pages;
+}
+
+}  // namespace
+
+bool Soaking() { return std::getenv("RAGGEMM_SOAK") != nullptr; }
+
+int64_t ResidentBytes() { return ReadPages().resident * sysconf(_SC_PAGESIZE); }
+
+int64_t AddressSpaceBytes() { return ReadPages().all * sysconf(_SC_PAGESIZE); }
+
+std::string InChild(unsigned seconds, absl::FunctionRef<std::string()> body) {
+  int ends[2];
+  if (pipe(ends) != 0) return "no pipe";
+  std::fflush(nullptr);  // or a child that ends by exit() says it again
+  const pid_t child = fork();
+  if (child < 0) return "no process";
+  if (child == 0) {
+    close(ends[0]);
+    std::signal(SIGALRM, SIG_DFL);
+    alarm(seconds);
+    Write(ends[1], body() + kDone);
+    _exit(0);
+  }
+  close(ends[1]);
+  std::string text = ReadAll(ends[0]);
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (WIFSIGNALED(status)) {
+    if (WTERMSIG(status) == SIGALRM) return absl::StrCat("not done in ", seconds, " seconds");
+    return absl::StrCat("ended by signal ", WTERMSIG(status));
+  }
+  if (text.empty() || text.back() != kDone) return absl::StrCat("ended by exit ", WEXITSTATUS(status));
+  text.pop_back();
+  return text;
+}
+
+}  // namespace raggemm::test

@@ -1,0 +1,25 @@
+// What tests of load and faults ask of processes.
+#ifndef RAGGEMM_TESTS_SUPPORT_PROCESS_H_
+#define RAGGEMM_TESTS_SUPPORT_PROCESS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+
+namespace raggemm::test {
+
+// Whether RAGGEMM_SOAK is set, as `./dev test --soak` does: then tests of load run long.
+bool Soaking();
+
+// Of this process, as the kernel counts them now.
+int64_t ResidentBytes();
+int64_t AddressSpaceBytes();
+
+// Runs `body` in a fork of this process and gives its result; or what ended the child before: a signal, an exit, or
+// that it was not done in `seconds`. The child leaves by _exit: no destructor runs.
+std::string InChild(unsigned seconds, absl::FunctionRef<std::string()> body);
+
+}  // namespace raggemm::test
+
+#endif  // RAGGEMM_TESTS_SUPPORT_PROCESS_H_
