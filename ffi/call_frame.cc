@@ -194,8 +194,9 @@ absl::Status CheckAttributes(const XLA_FFI_Attrs& attributes) {
       return Invalid("attribute[", i, "]: the name is null, misaligned, or longer than ", kMaxEntries, " characters");
     }
     const absl::string_view name(span->ptr, span->len);
-    if (i > 0 && name == before) return Invalid("attribute ", name, " is given twice");
-    if (i > 0 && name < before) {
+    const int order = i == 0 ? 1 : name.compare(before);
+    if (order == 0) return Invalid("attribute ", name, " is given twice");
+    if (order < 0) {
       return Invalid("attribute ", name, " stands behind ", before, ", must stand before it: names ascend");
     }
     before = name;

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <ostream>
 #include <string>
@@ -44,142 +45,136 @@ T* Misaligned(T* pointer) {
 using Frame = XLA_FFI_CallFrame;
 using Api = XLA_FFI_Api;
 
-const std::vector<FrameCase>& FramesAndApis() {
-  static const auto* cases = new std::vector<FrameCase>{
-      {"FrameSmaller", For::kEveryStage, [](Frame& f, Api&) { f.struct_size -= 8; }, {"CallFrame size: 160", "168"}},
-      {"FrameLarger", For::kEveryStage, [](Frame& f, Api&) { f.struct_size += 8; }, {"CallFrame size: 176", "168"}},
-      {"FrameOfNoSize", For::kEveryStage, [](Frame& f, Api&) { f.struct_size = 0; }, {"CallFrame size: 0", "168"}},
-      {"StageOther",
-       For::kEveryStage,
-       [](Frame& f, Api&) { f.stage = XLA_FFI_ExecutionStage_PREPARE; },
-       {"execution stage: 1, must be"}},
-      {"StageUnknown", For::kEveryStage, [](Frame& f, Api&) { SetNumber(f.stage, 99); }, {"execution stage: 99"}},
-      {"StageNegative", For::kEveryStage, [](Frame& f, Api&) { SetNumber(f.stage, -1); }, {"execution stage: -1"}},
-      {"ApiNull", For::kEveryStage, [](Frame& f, Api&) { f.api = nullptr; }, {}},
-      {"ApiMisaligned", For::kEveryStage, [](Frame& f, Api& a) { f.api = Misaligned(&a); }, {}},
-      {"ApiOfNoSize", For::kEveryStage, [](Frame&, Api& a) { a.struct_size = 0; }, {}},
-      {"ApiOfErrorsOnly",
-       For::kExecute,
-       [](Frame&, Api& a) { a.struct_size = offsetof(Api, XLA_FFI_Handler_Register); },
-       {absl::StrCat("struct_size of the API is ", offsetof(Api, XLA_FFI_Handler_Register), ", must be at least ",
-                     offsetof(Api, XLA_FFI_Future_Create))}},
-      {"ApiWithoutItsLastFunction",
-       For::kEveryStage,
-       [](Frame&, Api& a) { a.struct_size = offsetof(Api, XLA_FFI_DeviceOrdinal_Get); },
-       {}},
-      {"ApiLarger", For::kEveryStage, [](Frame&, Api& a) { a.struct_size += 64; }, {}},
-      {"NoErrorCreate", For::kEveryStage, [](Frame&, Api& a) { a.XLA_FFI_Error_Create = nullptr; }, {}},
-      {"NoErrorGetMessage",
-       For::kExecute,
-       [](Frame&, Api& a) { a.XLA_FFI_Error_GetMessage = nullptr; },
-       {"function of the API is null: the one that reads errors"}},
-      {"NoErrorDestroy",
-       For::kExecute,
-       [](Frame&, Api& a) { a.XLA_FFI_Error_Destroy = nullptr; },
-       {"null: XLA_FFI_Error_Destroy"}},
-      {"NoSchedule",
-       For::kExecute,
-       [](Frame&, Api& a) { a.XLA_FFI_ThreadPool_Schedule = nullptr; },
-       {"null: XLA_FFI_ThreadPool_Schedule"}},
-      {"NoNumThreads",
-       For::kExecute,
-       [](Frame&, Api& a) { a.XLA_FFI_ThreadPool_NumThreads = nullptr; },
-       {"null: XLA_FFI_ThreadPool_NumThreads"}},
-      {"NoFunctionThatIsNotCalled",
-       For::kEveryStage,
-       [](Frame&, Api& a) {
-         a.internal_api = nullptr;
-         a.XLA_FFI_Handler_Register = nullptr;
-         a.XLA_FFI_Stream_Get = nullptr;
-         a.XLA_FFI_Type_Register = nullptr;
-         a.XLA_FFI_State_Set = nullptr;
-         a.XLA_FFI_State_Get = nullptr;
-         a.XLA_FFI_DeviceMemory_Allocate = nullptr;
-         a.XLA_FFI_DeviceMemory_Free = nullptr;
-         a.XLA_FFI_Future_Create = nullptr;
-         a.XLA_FFI_RunId_Get = nullptr;
-       },
-       {}},
-      {"ContextNull", For::kExecute, [](Frame& f, Api&) { f.ctx = nullptr; }, {"ctx is null"}},
-      {"ExtensionMisaligned",
-       For::kEveryStage,
-       [](Frame& f, Api&) {
-         static XLA_FFI_Extension_Base extension{};
-         f.extension_start = Misaligned(&extension);
-       },
-       {"extension is misaligned"}},
-      {"ExtensionUnknown",
-       For::kEveryStage,
-       [](Frame& f, Api&) {
-         static XLA_FFI_Extension_Base extension{sizeof(extension), XLA_FFI_Extension_Metadata, nullptr};
-         SetNumber(extension.type, 77);
-         f.extension_start = &extension;
-       },
-       {}},
-      {"MetadataNull",
-       For::kEveryStage,
-       [](Frame& f, Api&) {
-         static XLA_FFI_Metadata_Extension extension{
-             {XLA_FFI_Metadata_Extension_STRUCT_SIZE, XLA_FFI_Extension_Metadata, nullptr}, nullptr};
-         f.extension_start = &extension.extension_base;
-       },
-       {"metadata are null"}},
-      {"MetadataExtensionTooSmall",
-       For::kEveryStage,
-       [](Frame& f, Api&) {
-         static XLA_FFI_Metadata_Extension extension{{8, XLA_FFI_Extension_Metadata, nullptr}, nullptr};
-         f.extension_start = &extension.extension_base;
-       },
-       {"XLA_FFI_Metadata_Extension size", "got 8"}},
-      {"MetadataTooSmall",
-       For::kEveryStage,
-       [](Frame& f, Api&) {
-         static XLA_FFI_Metadata metadata{};
-         static XLA_FFI_Metadata_Extension extension{
-             {XLA_FFI_Metadata_Extension_STRUCT_SIZE, XLA_FFI_Extension_Metadata, nullptr}, &metadata};
-         f.extension_start = &extension.extension_base;
-       },
-       {"XLA_FFI_Metadata size", "got 0"}},
-  };
-  return *cases;
-}
+const FrameCase kFramesAndApis[] = {
+    {"FrameSmaller", For::kEveryStage, [](Frame& f, Api&) { f.struct_size -= 8; }, {"CallFrame size: 160", "168"}},
+    {"FrameLarger", For::kEveryStage, [](Frame& f, Api&) { f.struct_size += 8; }, {"CallFrame size: 176", "168"}},
+    {"FrameOfNoSize", For::kEveryStage, [](Frame& f, Api&) { f.struct_size = 0; }, {"CallFrame size: 0", "168"}},
+    {"StageOther",
+     For::kEveryStage,
+     [](Frame& f, Api&) { f.stage = XLA_FFI_ExecutionStage_PREPARE; },
+     {"execution stage: 1, must be"}},
+    {"StageUnknown", For::kEveryStage, [](Frame& f, Api&) { SetNumber(f.stage, 99); }, {"execution stage: 99"}},
+    {"StageNegative", For::kEveryStage, [](Frame& f, Api&) { SetNumber(f.stage, -1); }, {"execution stage: -1"}},
+    {"ApiNull", For::kEveryStage, [](Frame& f, Api&) { f.api = nullptr; }, {}},
+    {"ApiMisaligned", For::kEveryStage, [](Frame& f, Api& a) { f.api = Misaligned(&a); }, {}},
+    {"ApiOfNoSize", For::kEveryStage, [](Frame&, Api& a) { a.struct_size = 0; }, {}},
+    {"ApiOfErrorsOnly",
+     For::kExecute,
+     [](Frame&, Api& a) { a.struct_size = offsetof(Api, XLA_FFI_Handler_Register); },
+     {absl::StrCat("struct_size of the API is ", offsetof(Api, XLA_FFI_Handler_Register), ", must be at least ",
+                   offsetof(Api, XLA_FFI_Future_Create))}},
+    {"ApiWithoutItsLastFunction",
+     For::kEveryStage,
+     [](Frame&, Api& a) { a.struct_size = offsetof(Api, XLA_FFI_DeviceOrdinal_Get); },
+     {}},
+    {"ApiLarger", For::kEveryStage, [](Frame&, Api& a) { a.struct_size += 64; }, {}},
+    {"NoErrorCreate", For::kEveryStage, [](Frame&, Api& a) { a.XLA_FFI_Error_Create = nullptr; }, {}},
+    {"NoErrorGetMessage",
+     For::kExecute,
+     [](Frame&, Api& a) { a.XLA_FFI_Error_GetMessage = nullptr; },
+     {"function of the API is null: the one that reads errors"}},
+    {"NoErrorDestroy",
+     For::kExecute,
+     [](Frame&, Api& a) { a.XLA_FFI_Error_Destroy = nullptr; },
+     {"null: XLA_FFI_Error_Destroy"}},
+    {"NoSchedule",
+     For::kExecute,
+     [](Frame&, Api& a) { a.XLA_FFI_ThreadPool_Schedule = nullptr; },
+     {"null: XLA_FFI_ThreadPool_Schedule"}},
+    {"NoNumThreads",
+     For::kExecute,
+     [](Frame&, Api& a) { a.XLA_FFI_ThreadPool_NumThreads = nullptr; },
+     {"null: XLA_FFI_ThreadPool_NumThreads"}},
+    {"NoFunctionThatIsNotCalled",
+     For::kEveryStage,
+     [](Frame&, Api& a) {
+       a.internal_api = nullptr;
+       a.XLA_FFI_Handler_Register = nullptr;
+       a.XLA_FFI_Stream_Get = nullptr;
+       a.XLA_FFI_Type_Register = nullptr;
+       a.XLA_FFI_State_Set = nullptr;
+       a.XLA_FFI_State_Get = nullptr;
+       a.XLA_FFI_DeviceMemory_Allocate = nullptr;
+       a.XLA_FFI_DeviceMemory_Free = nullptr;
+       a.XLA_FFI_Future_Create = nullptr;
+       a.XLA_FFI_RunId_Get = nullptr;
+     },
+     {}},
+    {"ContextNull", For::kExecute, [](Frame& f, Api&) { f.ctx = nullptr; }, {"ctx is null"}},
+    {"ExtensionMisaligned",
+     For::kEveryStage,
+     [](Frame& f, Api&) {
+       static XLA_FFI_Extension_Base extension{};
+       f.extension_start = Misaligned(&extension);
+     },
+     {"extension is misaligned"}},
+    {"ExtensionUnknown",
+     For::kEveryStage,
+     [](Frame& f, Api&) {
+       static XLA_FFI_Extension_Base extension{sizeof(extension), XLA_FFI_Extension_Metadata, nullptr};
+       SetNumber(extension.type, 77);
+       f.extension_start = &extension;
+     },
+     {}},
+    {"MetadataNull",
+     For::kEveryStage,
+     [](Frame& f, Api&) {
+       static XLA_FFI_Metadata_Extension extension{
+           {XLA_FFI_Metadata_Extension_STRUCT_SIZE, XLA_FFI_Extension_Metadata, nullptr}, nullptr};
+       f.extension_start = &extension.extension_base;
+     },
+     {"metadata are null"}},
+    {"MetadataExtensionTooSmall",
+     For::kEveryStage,
+     [](Frame& f, Api&) {
+       static XLA_FFI_Metadata_Extension extension{{8, XLA_FFI_Extension_Metadata, nullptr}, nullptr};
+       f.extension_start = &extension.extension_base;
+     },
+     {"XLA_FFI_Metadata_Extension size", "got 8"}},
+    {"MetadataTooSmall",
+     For::kEveryStage,
+     [](Frame& f, Api&) {
+       static XLA_FFI_Metadata metadata{};
+       static XLA_FFI_Metadata_Extension extension{
+           {XLA_FFI_Metadata_Extension_STRUCT_SIZE, XLA_FFI_Extension_Metadata, nullptr}, &metadata};
+       f.extension_start = &extension.extension_base;
+     },
+     {"XLA_FFI_Metadata size", "got 0"}},
+};
 
-const std::vector<FrameCase>& Lists() {
-  static const auto* cases = new std::vector<FrameCase>{
-      {"ArgumentsSmaller", For::kExecute, [](Frame& f, Api&) { f.args.struct_size -= 8; }, {"of the arguments is 32"}},
-      {"ArgumentsLarger", For::kExecute, [](Frame& f, Api&) { f.args.struct_size += 8; }, {"of the arguments is 48"}},
-      {"ArgumentsOfNoSize", For::kExecute, [](Frame& f, Api&) { f.args.struct_size = 0; }, {"of the arguments is 0"}},
-      {"ResultsSmaller", For::kExecute, [](Frame& f, Api&) { f.rets.struct_size -= 8; }, {"of the results is 32"}},
-      {"ResultsLarger", For::kExecute, [](Frame& f, Api&) { f.rets.struct_size += 8; }, {"of the results is 48"}},
-      {"ResultsOfNoSize", For::kExecute, [](Frame& f, Api&) { f.rets.struct_size = 0; }, {"of the results is 0"}},
-      {"AttributesSmaller", For::kEveryStage, [](Frame& f, Api&) { f.attrs.struct_size -= 8; }, {"attributes is 40"}},
-      {"AttributesLarger", For::kEveryStage, [](Frame& f, Api&) { f.attrs.struct_size += 8; }, {"attributes is 56"}},
-      {"AttributesOfNoSize", For::kEveryStage, [](Frame& f, Api&) { f.attrs.struct_size = 0; }, {"attributes is 0"}},
-      {"NoArguments", For::kExecute, [](Frame& f, Api&) { f.args.size = 0; }, {"number of arguments: 0", "8"}},
-      {"OneArgumentTooFew", For::kExecute, [](Frame& f, Api&) { f.args.size = 7; }, {"number of arguments: 7", "8"}},
-      {"NegativeArguments", For::kExecute, [](Frame& f, Api&) { f.args.size = -1; }, {"number of arguments: -1", "8"}},
-      {"HugeArguments", For::kExecute, [](Frame& f, Api&) { f.args.size = kHuge; }, {"names 5 optional operands"}},
-      {"NoResult", For::kExecute, [](Frame& f, Api&) { f.rets.size = 0; }, {"number of results: 0, must be 2"}},
-      {"OneResult", For::kExecute, [](Frame& f, Api&) { f.rets.size = 1; }, {"number of results: 1, must be 2"}},
-      {"ThreeResults", For::kExecute, [](Frame& f, Api&) { f.rets.size = 3; }, {"number of results: 3, must be 2"}},
-      {"NegativeResults", For::kExecute, [](Frame& f, Api&) { f.rets.size = -2; }, {"number of results: -2"}},
-      {"HugeResults", For::kExecute, [](Frame& f, Api&) { f.rets.size = kHuge; }, {"number of results: 9223372036854"}},
-      {"NegativeAttributes", For::kEveryStage, [](Frame& f, Api&) { f.attrs.size = -1; }, {"number of attributes: -1"}},
-      {"HugeAttributes", For::kEveryStage, [](Frame& f, Api&) { f.attrs.size = kHuge; }, {"attributes: 9223372036854"}},
-      {"ArgumentTypesNull", For::kExecute, [](Frame& f, Api&) { f.args.types = nullptr; }, {"list of arguments is"}},
-      {"ArgumentsNull", For::kExecute, [](Frame& f, Api&) { f.args.args = nullptr; }, {"list of arguments is null"}},
-      {"ArgumentsMisaligned",
-       For::kExecute,
-       [](Frame& f, Api&) { f.args.args = Misaligned(f.args.args); },
-       {"list of arguments is null or misaligned"}},
-      {"ResultTypesNull", For::kExecute, [](Frame& f, Api&) { f.rets.types = nullptr; }, {"list of results is"}},
-      {"ResultsNull", For::kExecute, [](Frame& f, Api&) { f.rets.rets = nullptr; }, {"list of results is null"}},
-      {"AttributeTypesNull", For::kEveryStage, [](Frame& f, Api&) { f.attrs.types = nullptr; }, {"list of attributes"}},
-      {"AttributeNamesNull", For::kEveryStage, [](Frame& f, Api&) { f.attrs.names = nullptr; }, {"list of attributes"}},
-      {"AttributesNull", For::kEveryStage, [](Frame& f, Api&) { f.attrs.attrs = nullptr; }, {"list of attributes"}},
-  };
-  return *cases;
-}
+const FrameCase kLists[] = {
+    {"ArgumentsSmaller", For::kExecute, [](Frame& f, Api&) { f.args.struct_size -= 8; }, {"of the arguments is 32"}},
+    {"ArgumentsLarger", For::kExecute, [](Frame& f, Api&) { f.args.struct_size += 8; }, {"of the arguments is 48"}},
+    {"ArgumentsOfNoSize", For::kExecute, [](Frame& f, Api&) { f.args.struct_size = 0; }, {"of the arguments is 0"}},
+    {"ResultsSmaller", For::kExecute, [](Frame& f, Api&) { f.rets.struct_size -= 8; }, {"of the results is 32"}},
+    {"ResultsLarger", For::kExecute, [](Frame& f, Api&) { f.rets.struct_size += 8; }, {"of the results is 48"}},
+    {"ResultsOfNoSize", For::kExecute, [](Frame& f, Api&) { f.rets.struct_size = 0; }, {"of the results is 0"}},
+    {"AttributesSmaller", For::kEveryStage, [](Frame& f, Api&) { f.attrs.struct_size -= 8; }, {"attributes is 40"}},
+    {"AttributesLarger", For::kEveryStage, [](Frame& f, Api&) { f.attrs.struct_size += 8; }, {"attributes is 56"}},
+    {"AttributesOfNoSize", For::kEveryStage, [](Frame& f, Api&) { f.attrs.struct_size = 0; }, {"attributes is 0"}},
+    {"NoArguments", For::kExecute, [](Frame& f, Api&) { f.args.size = 0; }, {"number of arguments: 0", "8"}},
+    {"OneArgumentTooFew", For::kExecute, [](Frame& f, Api&) { f.args.size = 7; }, {"number of arguments: 7", "8"}},
+    {"NegativeArguments", For::kExecute, [](Frame& f, Api&) { f.args.size = -1; }, {"number of arguments: -1", "8"}},
+    {"HugeArguments", For::kExecute, [](Frame& f, Api&) { f.args.size = kHuge; }, {"names 5 optional operands"}},
+    {"NoResult", For::kExecute, [](Frame& f, Api&) { f.rets.size = 0; }, {"number of results: 0, must be 2"}},
+    {"OneResult", For::kExecute, [](Frame& f, Api&) { f.rets.size = 1; }, {"number of results: 1, must be 2"}},
+    {"ThreeResults", For::kExecute, [](Frame& f, Api&) { f.rets.size = 3; }, {"number of results: 3, must be 2"}},
+    {"NegativeResults", For::kExecute, [](Frame& f, Api&) { f.rets.size = -2; }, {"number of results: -2"}},
+    {"HugeResults", For::kExecute, [](Frame& f, Api&) { f.rets.size = kHuge; }, {"number of results: 9223372036854"}},
+    {"NegativeAttributes", For::kEveryStage, [](Frame& f, Api&) { f.attrs.size = -1; }, {"number of attributes: -1"}},
+    {"HugeAttributes", For::kEveryStage, [](Frame& f, Api&) { f.attrs.size = kHuge; }, {"attributes: 9223372036854"}},
+    {"ArgumentTypesNull", For::kExecute, [](Frame& f, Api&) { f.args.types = nullptr; }, {"list of arguments is"}},
+    {"ArgumentsNull", For::kExecute, [](Frame& f, Api&) { f.args.args = nullptr; }, {"list of arguments is null"}},
+    {"ArgumentsMisaligned",
+     For::kExecute,
+     [](Frame& f, Api&) { f.args.args = Misaligned(f.args.args); },
+     {"list of arguments is null or misaligned"}},
+    {"ResultTypesNull", For::kExecute, [](Frame& f, Api&) { f.rets.types = nullptr; }, {"list of results is"}},
+    {"ResultsNull", For::kExecute, [](Frame& f, Api&) { f.rets.rets = nullptr; }, {"list of results is null"}},
+    {"AttributeTypesNull", For::kEveryStage, [](Frame& f, Api&) { f.attrs.types = nullptr; }, {"list of attributes"}},
+    {"AttributeNamesNull", For::kEveryStage, [](Frame& f, Api&) { f.attrs.names = nullptr; }, {"list of attributes"}},
+    {"AttributesNull", For::kEveryStage, [](Frame& f, Api&) { f.attrs.attrs = nullptr; }, {"list of attributes"}},
+};
 
 // The same for each argument and result: what `at` gives is a place in the list, and the name of the place.
 struct Place {
@@ -242,9 +237,9 @@ std::vector<FrameCase> DimsAt(Place p) {
 
 std::vector<FrameCase> AllCases() {
   constexpr int kArguments = 13, kOffset = 12, kResults = 2;
-  std::vector<FrameCase> cases = FramesAndApis();
+  std::vector<FrameCase> cases(std::begin(kFramesAndApis), std::end(kFramesAndApis));
   const auto append = [&](const std::vector<FrameCase>& more) { cases.insert(cases.end(), more.begin(), more.end()); };
-  append(Lists());
+  cases.insert(cases.end(), std::begin(kLists), std::end(kLists));
   for (int i = 0; i < kArguments; ++i) append(BuffersAt({"argument", i}));
   for (int i = 0; i < kOffset; ++i) append(DimsAt({"argument", i}));
   for (int i = 0; i < kResults; ++i) append(BuffersAt({"result", i}));

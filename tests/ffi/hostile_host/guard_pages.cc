@@ -46,6 +46,7 @@ TEST(GuardPagesTest, EveryStorageOfEveryModeFlushWithBoth) {
             spec.slack = 0;
           }
           spec.alpha = spec.beta = true;
+          spec.lhs = kAllFloats[extents.n % 4], spec.rhs = kAllFloats[extents.k % 4];
           spec.cliff = cliff;
           IsRightWithEveryIsa(spec, &pool);
         }
@@ -57,7 +58,7 @@ TEST(GuardPagesTest, EveryStorageOfEveryModeFlushWithBoth) {
 TEST(GuardPagesTest, RandomProblemsFlushWithBoth) {
   Random random(TestSeed() + 1);
   host::ThreadPool pool(2);
-  for (int i = 0; i < 120; ++i) {
+  for (int i = 0; i < 500; ++i) {
     ProblemSpec spec = RandomSpec(random);
     spec.gap_elements = 0;
     spec.cliff = i % 2 == 0 ? Cliff::kBehind : Cliff::kBefore;

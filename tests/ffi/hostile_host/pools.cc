@@ -249,37 +249,37 @@ TEST(ManyCallsTest, OfOneInstanceAtOnce) {
   }
 }
 
-// A handler that runs as a task of the pool that it is given: as XLA calls, with as many calls at once as threads, and
-// many more.
-void CallFromPool(int threads, int count, const std::string& executor) {
-  const Watchdog watchdog(testing::PrintToString(threads) + " threads, called from them: " + executor, seconds(20));
-  const auto calls = OneInstance(count, executor);
-  std::atomic<int> right{0};
-  {
-    host::ThreadPool pool(threads);
-    struct Task {
-      HostileCall& call;
-      host::ThreadPool& pool;
-      std::atomic<int>& right;
+// Handlers that run as tasks of the pool that they are given, as XLA calls them: all threads of the pool are in calls, and
+// more calls wait.
+void CallFromPool(int threads, const std::vector<std::unique_ptr<HostileCall>>& calls) {
+  struct Task {
+    HostileCall& call;
+    host::ThreadPool& pool;
+    std::atomic<int>& done;
+  };
+  std::atomic<int> done{0};
+  host::ThreadPool pool(threads);
+  std::vector<Task> tasks;
+  for (const auto& call : calls) tasks.push_back({*call, pool, done});
+  for (Task& task : tasks) {
+    const auto run = [](void* data) {
+      const auto& t = *static_cast<Task*>(data);
+      EXPECT_EQ(t.call.Execute(&t.pool).message, "");
+      ++t.done;
     };
-    std::vector<Task> tasks;
-    for (const auto& call : calls) tasks.push_back({*call, pool, right});
-    for (Task& task : tasks) {
-      pool.Schedule(
-          [](void* data) {
-            auto& t = *static_cast<Task*>(data);
-            t.right += t.call.Execute(&t.pool).ok();
-          },
-          &task);
-    }
-    while (right < count) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    pool.Schedule(run, &task);
   }
-  for (const auto& call : calls) EXPECT_TRUE(call->IsRight());
+  while (done < static_cast<int>(tasks.size())) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 TEST(ManyCallsTest, FromThePoolItself) {
   for (const std::string& executor : kExecutors) {
-    for (int threads : {1, 2, 5}) CallFromPool(threads, 10, executor);
+    const auto calls = OneInstance(10, executor);
+    for (int threads : {1, 2, 5}) {
+      const Watchdog watchdog(testing::PrintToString(threads) + " threads, called from them: " + executor, seconds(20));
+      CallFromPool(threads, calls);
+      for (const auto& call : calls) EXPECT_TRUE(call->IsRight());
+    }
   }
 }
 
