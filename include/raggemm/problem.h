@@ -66,8 +66,8 @@ enum class RaggedMode : uint8_t { kRaggedM, kRaggedK, kRaggedN, kUniform, kAllRa
 struct GroupedGemmProblem {
   BufferDescriptor lhs;  // f16, bf16, f32, f64
   BufferDescriptor rhs;  // likewise
-  // Likewise, written. It may be c, from its first element to its last; anything else that shares a byte with it, or with
-  // the workspace, is an error. Operands that are only read may share memory.
+  // Likewise, written. It may be c, from its first element to its last; anything else that shares a byte with it, or
+  // with the workspace, is an error. Operands that are only read may share memory.
   BufferDescriptor out;
 
   // Optional operands. The compute type is f64 if lhs, rhs or out is f64, else f32.

@@ -1,5 +1,5 @@
-// Every buffer of a call between two unmapped pages, once flush with its end and once with its beginning: a byte read or
-// written beyond it ends the process.
+// Every buffer of a call between two unmapped pages, once flush with its end and once with its beginning: a byte that
+// is read or written beyond it ends the process.
 #include <string>
 #include <vector>
 

@@ -249,8 +249,8 @@ TEST(ManyCallsTest, OfOneInstanceAtOnce) {
   }
 }
 
-// Handlers that run as tasks of the pool that they are given, as XLA calls them: all threads of the pool are in calls, and
-// more calls wait.
+// Handlers that run as tasks of the pool that they are given, as XLA calls them: all threads of the pool are in calls,
+// and more calls wait.
 void CallFromPool(int threads, const std::vector<std::unique_ptr<HostileCall>>& calls) {
   struct Task {
     HostileCall& call;
