@@ -4,14 +4,17 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <new>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "ffi/call_frame.h"
 #include "ffi/decode.h"
 #include "ffi/huge_pages.h"
+#include "ffi/operand_slots.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/read_cases.h"
 #include "raggemm/grouped_gemm.h"
@@ -83,22 +86,28 @@ auto BindExecute() {
       .Attrs();
 }
 
-// Nothing thrown below it, XLA's headers included, leaves the library.
+constexpr Signature kInstantiate{XLA_FFI_ExecutionStage_INSTANTIATE};
+constexpr int64_t kArguments = 2 + std::size(kDimsSlots), kOptional = std::size(kOperandSlots);
+constexpr Signature kExecute{XLA_FFI_ExecutionStage_EXECUTE, kArguments, kArguments + kOptional, 2};
+
+// XLA's headers see checked frames only, and nothing thrown below it, by them included, leaves the library.
 template <typename Call>
-XLA_FFI_Error* CatchAll(XLA_FFI_CallFrame* frame, Call call) {
-  XLA_FFI_Error_Create_Args error{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, nullptr, XLA_FFI_Error_Code_INTERNAL};
+XLA_FFI_Error* Guard(const XLA_FFI_CallFrame* frame, const Signature& signature, Call call) {
+  const XLA_FFI_Api* api = ApiOf(frame);
+  const auto make_error = [api](XLA_FFI_Error_Code code, const char* message) {
+    XLA_FFI_Error_Create_Args error{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, message, code};
+    return api->XLA_FFI_Error_Create(&error);
+  };
   try {
-    return call(frame);
+    absl::StatusOr<XLA_FFI_CallFrame> checked = CheckedCallFrame(frame, signature);
+    if (checked.ok()) return call(&*checked);
+    return make_error(XLA_FFI_Error_Code_INVALID_ARGUMENT, std::string(checked.status().message()).c_str());
   } catch (const std::bad_alloc&) {
-    error.errc = XLA_FFI_Error_Code_RESOURCE_EXHAUSTED;
-    error.message = "raggemm: out of memory";
-    return frame->api->XLA_FFI_Error_Create(&error);
+    return make_error(XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "raggemm: out of memory");
   } catch (const std::exception& e) {
-    error.message = e.what();
-    return frame->api->XLA_FFI_Error_Create(&error);
+    return make_error(XLA_FFI_Error_Code_INTERNAL, e.what());
   } catch (...) {
-    error.message = "raggemm: unknown exception";
-    return frame->api->XLA_FFI_Error_Create(&error);
+    return make_error(XLA_FFI_Error_Code_INTERNAL, "raggemm: unknown exception");
   }
 }
 
@@ -128,16 +137,18 @@ std::string TakeMessage(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
   return message;
 }
 
-std::string PlanText(XLA_FFI_CallFrame* frame) {
-  std::string text;
+std::string PlanText(const XLA_FFI_CallFrame* frame) {
+  absl::StatusOr<XLA_FFI_CallFrame> checked = CheckedCallFrame(frame, kExecute);
+  if (!checked.ok()) return std::string(checked.status().message());
+  std::string text = "the frame asks for metadata, not for a result";
   const auto handler = BindExecute().To([&](ffi::ThreadPool xla_pool, auto... bound) {
     XlaTaskPool pool(xla_pool);
     const absl::StatusOr<Plan> plan = PlanCall({bound...}, pool);
-    if (plan.ok()) text = ToString(HostCpu()) + ToString(*plan);
-    return ToFfiError(plan.status());
+    text = plan.ok() ? ToString(HostCpu()) + ToString(*plan) : std::string(plan.status().message());
+    return ffi::Error::Success();
   });
-  XLA_FFI_Error* error = handler->Call(frame);
-  return error == nullptr ? text : TakeMessage(frame->api, error);
+  XLA_FFI_Error* error = handler->Call(&*checked);
+  return error == nullptr ? text : TakeMessage(checked->api, error);
 }
 
 absl::StatusOr<std::string> CasesJson(const std::string& path) {
@@ -157,14 +168,14 @@ absl::StatusOr<std::string> CasesJson(const std::string& path) {
 extern "C" {
 
 XLA_FFI_Error* raggemm_grouped_gemm_v1_instantiate(XLA_FFI_CallFrame* frame) {
-  return raggemm::CatchAll(frame, [](XLA_FFI_CallFrame* f) {
+  return raggemm::Guard(frame, raggemm::kInstantiate, [](XLA_FFI_CallFrame* f) {
     static const auto* handler = raggemm::ffi::Ffi::BindInstantiate().Attrs().To(raggemm::Instantiate).release();
     return handler->Call(f);
   });
 }
 
 XLA_FFI_Error* raggemm_grouped_gemm_v1_execute(XLA_FFI_CallFrame* frame) {
-  return raggemm::CatchAll(frame, [](XLA_FFI_CallFrame* f) {
+  return raggemm::Guard(frame, raggemm::kExecute, [](XLA_FFI_CallFrame* f) {
     static const auto* handler = raggemm::BindExecute().To(raggemm::Execute).release();
     return handler->Call(f);
   });

@@ -6,6 +6,12 @@
 //               named by the attribute `operands`; an array of sizes not named by the attribute `ragged` has shape [0]
 //   results     out, int64_workspace (a vector, see raggemm_v1_workspace_coefficients)
 //   attributes  proto/config.proto
+//
+// A frame is refused with INVALID_ARGUMENT, naming what is wrong with it, where its sizes, counts, pointers, kinds and
+// types are not those of the ABI, or its attributes are not in ascending order of their names. out may be c, from its
+// start; anything else that overlaps out or the workspace is an error, operands that are only read may overlap. Where
+// the API is null or cannot make errors, a good call is computed without a pool, and the error of a bad one goes to
+// standard error and null comes back, for nothing else can.
 #ifndef RAGGEMM_FFI_HANDLERS_H_
 #define RAGGEMM_FFI_HANDLERS_H_
 

@@ -101,7 +101,7 @@ void Schedule(const Options& options, Workspace& workspace, Plan& plan) {
   Unit unit{0, 0, 0};
   for (int64_t u = 0; u < plan.units; ++u, NextUnit(plan, unit)) {
     const Matrix out = LocateMatrix(plan, plan.out, unit);
-    rows += out.rows;
+    rows += out.cols == 0 ? 0 : out.rows;  // without columns no memory bounds the rows, nor their sum
     cost_prefix[u + 1] = cost_prefix[u] + UnitCost(plan, unit, out);
     tile_prefix[u + 1] = tile_prefix[u] + TileGrid(plan, out).count();
   }

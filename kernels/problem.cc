@@ -202,8 +202,11 @@ absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, P
 // A shared lhs [P*R*M,K] and a grouped one [P*G,M,K] differ by rank or boundary, never by their elements alone.
 Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Plan& plan, int64_t m, int64_t k) {
   const absl::StatusOr<Collapsed> lhs = Collapse("lhs", problem.lhs, false);
-  const int64_t rows = plan.problems * plan.replicas * (problem.lhs.is_trans ? k : m);
-  return lhs.ok() && lhs->rows != rows && plan.replicas == 1 ? Repeat::kGroup : Repeat::kSegment;
+  int64_t rows;
+  if (plan.replicas != 1 || __builtin_mul_overflow(plan.problems, problem.lhs.is_trans ? k : m, &rows)) {
+    return Repeat::kSegment;
+  }
+  return lhs.ok() && lhs->rows != rows ? Repeat::kGroup : Repeat::kSegment;
 }
 
 // All ragged: elements of a 1-D buffer, in P equal parts.

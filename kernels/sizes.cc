@@ -203,9 +203,11 @@ absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, 
 absl::Status CheckBuffers(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace) {
   const absl::StatusOr<Range> out = RangeOf("out", problem.out);
   if (!out.ok()) return out.status();
-  const Range scratch{"int64_workspace", reinterpret_cast<uintptr_t>(workspace.data()),
-                      workspace.size() * sizeof(int64_t)};
-  if (Overlap(*out, scratch)) return Invalid("out overlaps int64_workspace");
+  const int64_t elements = static_cast<int64_t>(workspace.size());
+  const absl::StatusOr<Range> scratch =
+      RangeOf("int64_workspace", {const_cast<int64_t*>(workspace.data()), DType::kS64, {&elements, 1}});
+  if (!scratch.ok()) return scratch.status();
+  if (Overlap(*out, *scratch)) return Invalid("out overlaps int64_workspace");
 
   const DimsArrays arrays(problem);
   std::pair<absl::string_view, const Array*> inputs[2 + kDimsArrays + 5] = {{"lhs", &problem.lhs},
@@ -225,7 +227,7 @@ absl::Status CheckBuffers(const GroupedGemmProblem& problem, absl::Span<const in
     const auto& [name, x] = inputs[i];
     const absl::StatusOr<Range> range = RangeOf(name, *x);
     if (!range.ok()) return range.status();
-    if (Overlap(*range, scratch)) return Invalid(name, " overlaps int64_workspace");
+    if (Overlap(*range, *scratch)) return Invalid(name, " overlaps int64_workspace");
     const bool is_c = problem.c && x == &*problem.c;
     if (Overlap(*range, *out) && !(is_c && range->begin == out->begin)) {
       return Invalid("out overlaps ", name, is_c ? " in part; it may only be c exactly" : "");

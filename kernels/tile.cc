@@ -55,7 +55,11 @@ struct FillSlices {
   explicit FillSlices(const Plan& plan) {
     // Ragged K and uniform write every group that out has.
     const bool covered = plan.mode == RaggedMode::kRaggedK || plan.mode == RaggedMode::kUniform;
-    repetitions = covered ? 0 : plan.mode == RaggedMode::kAllRagged ? plan.problems : plan.problems * plan.replicas;
+    // Without elements there may be more repetitions than can be counted.
+    const bool empty = plan.out.rows == 0 || plan.out.cols == 0;
+    repetitions = covered || empty                      ? 0
+                  : plan.mode == RaggedMode::kAllRagged ? plan.problems
+                                                        : plan.problems * plan.replicas;
     if (repetitions == 0) return;
     const FillRegion region = RegionOf(plan, 0);  // all repetitions have one shape
     const int64_t row_bytes = std::max<int64_t>(region.cols * SizeOf(plan.out.dtype), 1);

@@ -237,7 +237,7 @@ struct CallFrame::Storage {
         attributes(call.attributes),
         frame{XLA_FFI_CallFrame_STRUCT_SIZE,
               nullptr,
-              &kApi,
+              &api,
               &context,
               stage,
               args.list(),
@@ -245,6 +245,7 @@ struct CallFrame::Storage {
               attributes.list(),
               nullptr} {}
 
+  XLA_FFI_Api api = kApi;
   XLA_FFI_ExecutionContext context;
   BufferList<XLA_FFI_Args, XLA_FFI_ArgType> args;
   BufferList<XLA_FFI_Rets, XLA_FFI_RetType> results;
@@ -258,6 +259,8 @@ CallFrame::CallFrame(const Call& call, XLA_FFI_ExecutionStage stage, TaskRunner*
 CallFrame::~CallFrame() = default;
 
 XLA_FFI_CallFrame* CallFrame::get() { return &storage_->frame; }
+
+XLA_FFI_Api& CallFrame::api() { return storage_->api; }
 
 Error Invoke(XLA_FFI_Handler* handler, CallFrame& frame) { return Take(handler(frame.get())); }
 

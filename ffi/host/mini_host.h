@@ -83,6 +83,7 @@ class CallFrame {
   ~CallFrame();
 
   XLA_FFI_CallFrame* get();
+  XLA_FFI_Api& api();  // the frame's own copy
 
  private:
   struct Storage;

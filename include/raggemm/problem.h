@@ -66,7 +66,9 @@ enum class RaggedMode : uint8_t { kRaggedM, kRaggedK, kRaggedN, kUniform, kAllRa
 struct GroupedGemmProblem {
   BufferDescriptor lhs;  // f16, bf16, f32, f64
   BufferDescriptor rhs;  // likewise
-  BufferDescriptor out;  // likewise, written; may alias c exactly and nothing else
+  // Likewise, written. It may be c, from its first element to its last; anything else that shares a byte with it, or
+  // with the workspace, is an error. Operands that are only read may share memory.
+  BufferDescriptor out;
 
   // Optional operands. The compute type is f64 if lhs, rhs or out is f64, else f32.
   std::optional<Array> c;      // out's shape and dtype; never read in groups whose beta is 0

@@ -34,23 +34,6 @@ enum Arg {
 };
 enum Result { kOut, kWorkspace };
 
-// Ragged M with every optional operand: groups 1 to 3 of 5, sizes 3, 4, 0, 6, 2 in 17 rows.
-ProblemSpec EveryOperand() {
-  return {.mode = RaggedMode::kRaggedM,
-          .groups = 5,
-          .m = 17,
-          .n = 12,
-          .k = 9,
-          .sizes = {3, 4, 0, 6, 2},
-          .sizes_type = DType::kS64,
-          .c = true,
-          .bias = true,
-          .alpha = true,
-          .beta = true,
-          .group_offset = 1,
-          .local_groups = 3};
-}
-
 struct BadCall {
   const char* name;
   std::function<void(host::Call&)> spoil;

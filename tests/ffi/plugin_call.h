@@ -3,6 +3,7 @@
 #define RAGGEMM_TESTS_FFI_PLUGIN_CALL_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -22,19 +23,40 @@ inline const host::Plugin& ThePlugin() {
   return *plugin;
 }
 
+// Ragged M with every optional operand: groups 1 to 3 of 5, sizes 3, 4, 0, 6, 2 in 17 rows.
+inline ProblemSpec EveryOperand() {
+  return {.mode = RaggedMode::kRaggedM,
+          .groups = 5,
+          .m = 17,
+          .n = 12,
+          .k = 9,
+          .sizes = {3, 4, 0, 6, 2},
+          .sizes_type = DType::kS64,
+          .c = true,
+          .bias = true,
+          .alpha = true,
+          .beta = true,
+          .group_offset = 1,
+          .local_groups = 3};
+}
+
 // A problem, what must come out of it, and the call that computes it. All buffers are guarded, the workspace has
 // exactly the size that the plugin asks for.
 class PluginCall {
  public:
-  explicit PluginCall(const ProblemSpec& spec)
-      : problem_(spec),
-        workspace_(DType::kS64, {host::WorkspaceElements(problem_.problem, ThePlugin().workspace_coefficients)}),
+  explicit PluginCall(const ProblemSpec& spec) : PluginCall(TestProblem(spec), spec.cliff) {}
+  explicit PluginCall(TestProblem problem, Cliff workspace_cliff = Cliff::kBehind)
+      : problem_(std::move(problem)),
+        workspace_(DType::kS64, {host::WorkspaceElements(problem_.problem, ThePlugin().workspace_coefficients)}, 0,
+                   workspace_cliff),
         expected_(ExpectedOut(problem_.problem).value()),
         call_(host::MakeCall(problem_.problem, absl::MakeSpan(static_cast<int64_t*>(workspace_.buffer().data()),
                                                               workspace_.buffer().size() / sizeof(int64_t)))) {}
 
   TestProblem& problem() { return problem_; }
+  const TestProblem& problem() const { return problem_; }
   host::Call& call() { return call_; }  // tests may spoil it
+  const host::Call& call() const { return call_; }
 
   // Instantiates, clears out, executes.
   host::Error Run(host::TaskRunner* pool) {
@@ -45,9 +67,11 @@ class PluginCall {
 
   testing::AssertionResult IsRight() const {
     if (testing::AssertionResult same = HasBits(problem_.problem.out, expected_); !same) return same;
-    if (problem_.SurroundingsIntact() && workspace_.buffer().SurroundingsIntact()) return testing::AssertionSuccess();
+    if (SurroundingsIntact()) return testing::AssertionSuccess();
     return testing::AssertionFailure() << "bytes beside a buffer have changed";
   }
+
+  bool SurroundingsIntact() const { return problem_.SurroundingsIntact() && workspace_.buffer().SurroundingsIntact(); }
 
   // Whether every byte of out is as Run left it before it called the plugin.
   bool OutIsUntouched() const {

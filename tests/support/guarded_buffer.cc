@@ -36,14 +36,16 @@ unsigned char* TakeRegion(size_t pages) {
 
 }  // namespace
 
-GuardedBuffer::GuardedBuffer(size_t bytes, size_t gap)
+GuardedBuffer::GuardedBuffer(size_t bytes, size_t gap, Cliff cliff)
     : bytes_(bytes), pages_((bytes + gap + kPage - 1) / kPage), region_(nullptr), data_(nullptr) {
   if (bytes == 0) return;
   region_ = TakeRegion(pages_);
-  unsigned char* end = region_ + pages_ * kPage - gap;
-  data_ = end - bytes;
-  std::memset(region_, kFill, pages_ * kPage - gap - bytes);
-  std::memset(end, kFill, gap);
+  const size_t rest = pages_ * kPage - gap - bytes;
+  const size_t before = cliff == Cliff::kBehind ? rest : gap, behind = cliff == Cliff::kBehind ? gap : rest;
+  unsigned char* begin = region_ + before;
+  data_ = begin;
+  std::memset(region_, kFill, before);
+  std::memset(begin + bytes, kFill, behind);
 }
 
 GuardedBuffer::GuardedBuffer(GuardedBuffer&& other) noexcept

@@ -1,16 +1,21 @@
-// Memory that ends at a cliff: reading or writing one byte beyond its end crashes, writing before it shows.
+// Memory that ends, or begins, at a cliff: reading or writing one byte beyond it crashes; writing beyond the other end
+// shows.
 #ifndef RAGGEMM_TESTS_SUPPORT_GUARDED_BUFFER_H_
 #define RAGGEMM_TESTS_SUPPORT_GUARDED_BUFFER_H_
 
 #include <cstddef>
+#include <cstdint>
 
 namespace raggemm::test {
+
+// Where the unmapped page next to a buffer is.
+enum class Cliff : uint8_t { kBehind, kBefore };
 
 // Null where bytes = 0. Not for concurrent construction.
 class GuardedBuffer {
  public:
-  // Leaves `gap` bytes before the unmapped page, so that buffers of round sizes start at odd places.
-  explicit GuardedBuffer(size_t bytes, size_t gap = 0);
+  // Leaves `gap` bytes between the buffer and the unmapped page, so that buffers of round sizes start at odd places.
+  explicit GuardedBuffer(size_t bytes, size_t gap = 0, Cliff cliff = Cliff::kBehind);
   GuardedBuffer(GuardedBuffer&& other) noexcept;
   GuardedBuffer& operator=(GuardedBuffer&&) = delete;
   ~GuardedBuffer();

@@ -87,13 +87,14 @@ std::vector<int64_t> Random::Sizes(int64_t groups, int64_t total) {
 std::string Describe(const ProblemSpec& s) {
   const auto join = [](const std::vector<int64_t>& values) { return absl::StrJoin(values, ","); };
   const auto integer = [](auto value) { return static_cast<int>(value); };
-  return absl::StrCat(
-      "seed ", s.seed, " mode ", integer(s.mode), " P,R,G ", s.problems, ",", s.replicas, ",", s.groups, " m,n,k ", s.m,
-      ",", s.n, ",", s.k, " sizes [", join(s.sizes), "] n [", join(s.n_sizes), "] k [", join(s.k_sizes), "] flipped ",
-      integer(s.lhs_flipped), integer(s.rhs_flipped), " grouped ", integer(s.lhs_grouped), " packed ",
-      integer(s.lhs_layout), integer(s.rhs_layout), integer(s.out_layout), " dtypes ", integer(s.lhs), integer(s.rhs),
-      integer(s.out), " c,bias,alpha,beta ", integer(s.c), integer(s.bias), integer(s.alpha), integer(s.beta), " rows ",
-      integer(s.parameter_rows), " offset ", s.group_offset.value_or(0), " local ", s.local_groups.value_or(s.groups));
+  return absl::StrCat("seed ", s.seed, " mode ", integer(s.mode), " P,R,G ", s.problems, ",", s.replicas, ",", s.groups,
+                      " m,n,k ", s.m, ",", s.n, ",", s.k, " sizes [", join(s.sizes), "] n [", join(s.n_sizes), "] k [",
+                      join(s.k_sizes), "] flipped ", integer(s.lhs_flipped), integer(s.rhs_flipped), " grouped ",
+                      integer(s.lhs_grouped), " packed ", integer(s.lhs_layout), integer(s.rhs_layout),
+                      integer(s.out_layout), " dtypes ", integer(s.lhs), integer(s.rhs), integer(s.out),
+                      " c,bias,alpha,beta ", integer(s.c), integer(s.bias), integer(s.alpha), integer(s.beta), " rows ",
+                      integer(s.parameter_rows), " offset ", s.group_offset.value_or(0), " local ",
+                      s.local_groups.value_or(s.groups), " cliff ", integer(s.cliff));
 }
 
 size_t BytesOf(DType dtype) {
@@ -112,12 +113,13 @@ size_t BytesOf(DType dtype) {
   return 8;
 }
 
-Tensor::Tensor(DType dtype, std::vector<int64_t> dims, int64_t gap_elements)
+Tensor::Tensor(DType dtype, std::vector<int64_t> dims, int64_t gap_elements, Cliff cliff)
     : dtype_(dtype),
       dims_(std::move(dims)),
-      buffer_(ElementCount({nullptr, dtype, dims_}) * BytesOf(dtype), gap_elements * BytesOf(dtype)) {}
+      buffer_(ElementCount({nullptr, dtype, dims_}) * BytesOf(dtype), gap_elements * BytesOf(dtype), cliff) {}
 
-TestProblem::TestProblem(const ProblemSpec& spec) : random_(spec.seed), gap_elements_(spec.gap_elements) {
+TestProblem::TestProblem(const ProblemSpec& spec)
+    : random_(spec.seed), gap_elements_(spec.gap_elements), cliff_(spec.cliff) {
   const Shapes shapes = ShapesOf(spec);
   static_cast<Array&>(problem.lhs) = AddRandom(spec.lhs, shapes.lhs);
   static_cast<Array&>(problem.rhs) = AddRandom(spec.rhs, shapes.rhs);
@@ -182,13 +184,13 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
 }
 
 Array TestProblem::AddRandom(DType dtype, std::vector<int64_t> dims) {
-  const Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_).array();
+  const Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
   for (int64_t i = 0; i < ElementCount(array); ++i) StoreRounded(array, i, random_.Unit());
   return array;
 }
 
 Array TestProblem::AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Span<const int64_t> values) {
-  const Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_).array();
+  const Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
   char* bytes = static_cast<char*>(array.data);
   // Little endian: the low bytes are the narrower integer.
   for (size_t i = 0; i < values.size(); ++i) std::memcpy(bytes + i * BytesOf(dtype), &values[i], BytesOf(dtype));

@@ -52,6 +52,7 @@ struct ProblemSpec {
   std::optional<int64_t> local_groups = std::nullopt;
   int64_t slack = 0;         // all ragged: elements of out after the last group
   int64_t gap_elements = 0;  // distance of each buffer from the unmapped page
+  Cliff cliff = Cliff::kBehind;
   uint64_t seed = TestSeed();
 };
 // Everything needed to make it again.
@@ -62,7 +63,7 @@ size_t BytesOf(DType dtype);
 // A dense array and the memory it is in.
 class Tensor {
  public:
-  Tensor(DType dtype, std::vector<int64_t> dims, int64_t gap_elements = 0);
+  Tensor(DType dtype, std::vector<int64_t> dims, int64_t gap_elements = 0, Cliff cliff = Cliff::kBehind);
   Array array() const { return {buffer_.data(), dtype_, dims_}; }
   GuardedBuffer& buffer() { return buffer_; }
   const GuardedBuffer& buffer() const { return buffer_; }
@@ -96,6 +97,7 @@ class TestProblem {
 
   Random random_;
   int64_t gap_elements_;
+  Cliff cliff_;
   std::deque<Tensor> tensors_;  // a deque: arrays point into its elements
 };
 

@@ -1,0 +1,214 @@
+// Dictionaries of attributes that no true host makes: every attribute in turn, in every wrong way, for every handler
+// that the plugin exports.
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "proto/config.pb.h"
+#include "tests/ffi/hostile_host/exported_handlers.h"
+#include "tests/ffi/hostile_host/hostile_call.h"
+
+namespace raggemm::test {
+namespace {
+
+constexpr size_t kHugeLength = std::numeric_limits<size_t>::max() / 2;
+
+std::vector<std::string> AttributeNames() {
+  const auto* descriptor = proto::GroupedGemmConfig::descriptor();
+  std::vector<std::string> names;
+  for (int i = 0; i < descriptor->field_count(); ++i) names.push_back(descriptor->field(i)->name());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// A call that gives every attribute that there is, so that the one at `index` is that of AttributeNames.
+host::Attributes AllGiven(const HostileCall& call) {
+  host::Attributes attributes = call.call().attributes;
+  attributes["lhs_is_trans"] = attributes["rhs_is_trans"] = false;
+  attributes["executor"] = attributes["isa"] = std::string("AUTO");
+  attributes["threads"] = int64_t{2};
+  return attributes;
+}
+
+struct Spoiled {
+  std::string name;
+  std::function<void(XLA_FFI_Attrs& attributes, int index)> spoil;
+  // Parts of the error for the attribute of that name; empty where nothing is wrong with it.
+  std::function<std::vector<std::string>(const std::string& attribute)> texts;
+};
+
+void PrintTo(const Spoiled& spoiled, std::ostream* os) { *os << spoiled.name; }
+
+XLA_FFI_Scalar& ScalarAt(XLA_FFI_Attrs& attributes, int i) {
+  return *static_cast<XLA_FFI_Scalar*>(attributes.attrs[i]);
+}
+
+bool IsScalar(const XLA_FFI_Attrs& attributes, int i) { return attributes.types[i] == XLA_FFI_AttrType_SCALAR; }
+
+template <typename T>
+T* Misaligned(T* pointer) {
+  return reinterpret_cast<T*>(reinterpret_cast<char*>(pointer) + 1);
+}
+
+void SetKind(XLA_FFI_Attrs& attributes, int i, int kind) { std::memcpy(&attributes.types[i], &kind, sizeof(kind)); }
+
+auto Says(const std::string& text) {
+  return [=](const std::string& attribute) { return std::vector<std::string>{"attribute", attribute, text}; };
+}
+
+// Names and kinds, which every attribute has.
+std::vector<Spoiled> Entries() {
+  const auto unnamed = [](const std::string&) { return std::vector<std::string>{"attribute[", "name is null"}; };
+  return {
+      {"NameNull", [](XLA_FFI_Attrs& a, int i) { a.names[i] = nullptr; }, unnamed},
+      {"NameMisaligned", [](XLA_FFI_Attrs& a, int i) { a.names[i] = Misaligned(a.names[i]); }, unnamed},
+      {"NameTextNull", [](XLA_FFI_Attrs& a, int i) { a.names[i]->ptr = nullptr; }, unnamed},
+      {"NameHuge", [](XLA_FFI_Attrs& a, int i) { a.names[i]->len = kHugeLength; }, unnamed},
+      {"NameTwice", [](XLA_FFI_Attrs& a, int i) { a.names[i == 0 ? 1 : i - 1] = a.names[i]; }, Says("is given twice")},
+      {"NamesSwapped",
+       [](XLA_FFI_Attrs& a, int i) {
+         const int other = i == 0 ? 1 : i - 1;
+         std::swap(a.names[i], a.names[other]);
+         std::swap(a.types[i], a.types[other]);
+         std::swap(a.attrs[i], a.attrs[other]);
+       },
+       Says("names ascend")},
+      {"KindZero", [](XLA_FFI_Attrs& a, int i) { SetKind(a, i, 0); }, Says("kind is 0")},
+      {"KindUnknown", [](XLA_FFI_Attrs& a, int i) { SetKind(a, i, 5); }, Says("kind is 5")},
+      {"KindNegative", [](XLA_FFI_Attrs& a, int i) { SetKind(a, i, -7); }, Says("kind is -7")},
+      {"ValueNull", [](XLA_FFI_Attrs& a, int i) { a.attrs[i] = nullptr; }, Says("the value is null")},
+      {"ValueMisaligned", [](XLA_FFI_Attrs& a, int i) { a.attrs[i] = Misaligned(static_cast<char*>(a.attrs[i])); },
+       Says("null or misaligned")},
+  };
+}
+
+// What is behind them: scalars and texts.
+std::vector<Spoiled> Values() {
+  return {
+      {"ContentsNull",
+       [](XLA_FFI_Attrs& a, int i) {
+         if (IsScalar(a, i)) {
+           ScalarAt(a, i).value = nullptr;
+         } else {
+           *static_cast<XLA_FFI_ByteSpan*>(a.attrs[i]) = {nullptr, 6};
+         }
+       },
+       Says(" null")},
+      {"ContentsOutOfRange",  // a bool of 2, an integer at an odd address, a text of half the address space
+       [](XLA_FFI_Attrs& a, int i) {
+         static const unsigned char kTwo = 2;
+         if (!IsScalar(a, i)) {
+           static_cast<XLA_FFI_ByteSpan*>(a.attrs[i])->len = kHugeLength;
+         } else if (ScalarAt(a, i).dtype == XLA_FFI_DataType_PRED) {
+           ScalarAt(a, i).value = const_cast<unsigned char*>(&kTwo);
+         } else {
+           ScalarAt(a, i).value = Misaligned(ScalarAt(a, i).value);
+         }
+       },
+       [](const std::string& attribute) {
+         const bool is_bool = attribute.find("_is_trans") != std::string::npos;
+         const bool is_int = attribute == "threads" || attribute.find("_boundary") != std::string::npos;
+         return std::vector<std::string>{"attribute " + attribute, is_bool  ? "the bool has the value 2"
+                                                                   : is_int ? "misaligned"
+                                                                            : "longer than 1024"};
+       }},
+      {"ScalarTypeUnknown",  // of a scalar; a text has none
+       [](XLA_FFI_Attrs& a, int i) {
+         static const int kUnknown = 99;
+         static XLA_FFI_Scalar scalar;
+         std::memcpy(&scalar.dtype, &kUnknown, sizeof(kUnknown));
+         scalar.value = nullptr;
+         a.types[i] = XLA_FFI_AttrType_SCALAR;
+         a.attrs[i] = &scalar;
+       },
+       Says("expected ")},
+  };
+}
+
+std::vector<Spoiled> AllSpoiled() {
+  std::vector<Spoiled> all = Entries();
+  for (Spoiled& spoiled : Values()) all.push_back(spoiled);
+  return all;
+}
+
+class AttributesTest : public testing::TestWithParam<Spoiled> {};
+
+TEST_P(AttributesTest, EveryHandlerRefusesItForEveryAttribute) {
+  const Spoiled& spoiled = GetParam();
+  const std::vector<std::string> names = AttributeNames();
+  for (const ExportedHandler& handler : ExportedHandlers()) {
+    for (size_t i = 0; i < names.size(); ++i) {
+      SCOPED_TRACE(absl::StrCat(handler.target, " ", names[i]));
+      HostileCall call(EveryOperand());
+      call.call().attributes = AllGiven(call);
+      ASSERT_EQ(call.call().attributes.size(), names.size());
+      host::ThreadPool pool(2);
+      host::CallFrame frame(call.call(), handler.stage, &pool);
+      spoiled.spoil(frame.get()->attrs, static_cast<int>(i));
+      EXPECT_TRUE(call.IsRefused(host::Invoke(handler.function, frame), spoiled.texts(names[i])));
+    }
+  }
+  EXPECT_EQ(host::LiveErrors(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Attributes, AttributesTest, testing::ValuesIn(AllSpoiled()),
+                         [](const testing::TestParamInfo<Spoiled>& info) { return info.param.name; });
+
+// The value of every type that a host can send, for every attribute: only its own type is taken.
+TEST(AttributeTypesTest, EveryOtherTypeIsRefused) {
+  const host::Attribute kOfEachType[] = {{true},
+                                         {int32_t{1}},
+                                         {int64_t{1}},
+                                         {1.0f},
+                                         {1.0},
+                                         {std::string("AUTO")},
+                                         {std::vector<int64_t>{1, 2}},
+                                         {host::Attributes{{"x", true}}}};
+  for (const ExportedHandler& handler : ExportedHandlers()) {
+    for (const std::string& name : AttributeNames()) {
+      HostileCall call(EveryOperand());
+      const host::Attributes good = AllGiven(call);
+      for (const host::Attribute& value : kOfEachType) {
+        if (value.index() == good.at(name).index()) continue;
+        call.call().attributes = good;
+        call.call().attributes[name] = value;
+        host::CallFrame frame(call.call(), handler.stage, nullptr);
+        const host::Error error = host::Invoke(handler.function, frame);
+        EXPECT_TRUE(call.IsRefused(error, {absl::StrCat("attribute ", name, ": expected ")})) << value.index();
+      }
+    }
+  }
+}
+
+// An absent attribute has the schema's default, which is what this call gives, but for the two lists.
+TEST(AttributeNamesTest, AnyMayBeMissingAndNoneAdded) {
+  host::ThreadPool pool(2);
+  for (const std::string& name : AttributeNames()) {
+    SCOPED_TRACE(name);
+    HostileCall call(EveryOperand());
+    const host::Attributes good = AllGiven(call);
+    call.call().attributes = good;
+    call.call().attributes.erase(name);
+    const host::Error error = call.Execute(&pool);
+    if (name == "operands" || name == "ragged") {
+      EXPECT_TRUE(call.IsRefused(error, {name == "ragged" ? "not named by the attribute ragged" : "names 0 optional"}));
+    } else {
+      EXPECT_EQ(error.message, "");
+      EXPECT_TRUE(call.IsRight());
+    }
+    for (const std::string& added : {name + "_", name.substr(1), std::string(1, name[0]), std::string()}) {
+      call.call().attributes = good;
+      call.call().attributes[added] = good.at(name);
+      EXPECT_TRUE(call.IsRefused(call.Execute(&pool), {absl::StrCat("unknown attribute \"", added, "\"; allowed")}));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test

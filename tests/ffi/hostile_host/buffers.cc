@@ -1,0 +1,254 @@
+// Buffers that are not what the call needs: types, shapes, places, and memory that operands share.
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/ffi/hostile_host/hostile_call.h"
+
+namespace raggemm::test {
+namespace {
+
+constexpr int64_t kHighest = std::numeric_limits<int64_t>::max(), kLowest = std::numeric_limits<int64_t>::min();
+
+// Arguments and results by one number, as OperandNames counts them.
+host::Buffer& BufferAt(host::Call& call, size_t i) {
+  return i < call.args.size() ? call.args[i] : call.results[i - call.args.size()];
+}
+
+int64_t Elements(const host::Buffer& buffer) {
+  int64_t elements = 1;
+  for (int64_t dim : buffer.dims) elements *= dim;
+  return elements;
+}
+
+int64_t ElementBytes(const host::Buffer& buffer) {
+  switch (buffer.dtype) {
+    case XLA_FFI_DataType_S64:
+      return 8;
+    default:
+      return 4;  // of the other operands of EveryOperand
+  }
+}
+
+// Spoils each operand of one call in turn; `spoil` says false where there is nothing to spoil. The error must name the
+// operand, or one that it no longer agrees with.
+void RefusesEach(const std::function<bool(host::Buffer&)>& spoil, const std::vector<std::string>& texts,
+                 bool named = true) {
+  HostileCall call(EveryOperand());
+  const host::Call good = call.call();
+  const std::vector<std::string> names = OperandNames(call.problem().problem);
+  host::ThreadPool pool(2);
+  for (size_t i = 0; i < names.size(); ++i) {
+    call.call() = good;
+    if (!spoil(BufferAt(call.call(), i))) continue;
+    std::vector<std::string> all = texts;
+    if (named) all.push_back(names[i]);
+    EXPECT_TRUE(call.IsRefused(call.Execute(&pool), all)) << names[i];
+  }
+  call.call() = good;
+  EXPECT_EQ(call.Execute(&pool).message, "");
+  EXPECT_TRUE(call.IsRight());
+}
+
+TEST(TypesTest, EveryOtherElementTypeIsRefused) {
+  HostileCall call(EveryOperand());
+  const host::Call good = call.call();
+  const std::vector<std::string> names = OperandNames(call.problem().problem);
+  host::ThreadPool pool(2);
+  for (int dtype = 0; dtype <= XLA_FFI_DataType_F8E8M0FNU; ++dtype) {
+    if (dtype == 13 || dtype == 14) continue;  // no types; FrameTest has them
+    for (size_t i = 0; i < names.size(); ++i) {
+      call.call() = good;
+      host::Buffer& buffer = BufferAt(call.call(), i);
+      // Types of narrower elements are right types with other contents; wider ones end at the unmapped page.
+      const auto type = static_cast<XLA_FFI_DataType>(dtype);
+      const bool narrower = type == XLA_FFI_DataType_F16 || type == XLA_FFI_DataType_BF16;
+      const bool integer = type == XLA_FFI_DataType_S32 || type == XLA_FFI_DataType_U32;
+      const bool sizes = absl::StrContains(names[i], "_first") || names[i] == "group_offset";
+      const bool matrix = names[i] == "lhs" || names[i] == "rhs" || names[i] == "bias";
+      if (buffer.dtype == type || Elements(buffer) == 0 || (narrower && matrix) || (integer && sizes)) continue;
+      if (type == XLA_FFI_DataType_S64 && names[i] == "group_offset") continue;
+      if (type == XLA_FFI_DataType_F64 && matrix && names[i] != "bias") continue;
+      buffer.dtype = type;
+      EXPECT_TRUE(call.IsRefused(call.Execute(&pool), {})) << names[i] << " as type " << dtype;
+    }
+  }
+}
+
+TEST(ShapesTest, NegativeDimsAreRefused) {
+  for (int64_t dim : {int64_t{-1}, int64_t{-2}, kLowest}) {
+    RefusesEach(
+        [&](host::Buffer& b) {
+          if (b.dims.empty()) return false;
+          b.dims[0] = dim;
+          return true;
+        },
+        {});
+    RefusesEach(
+        [&](host::Buffer& b) {
+          for (int64_t& d : b.dims) d = dim;  // two of them have a positive product
+          return !b.dims.empty();
+        },
+        {});
+  }
+}
+
+TEST(ShapesTest, HugeDimsAreRefused) {
+  for (int64_t dim : {kHighest, kHighest / 2, int64_t{1} << 61, int64_t{1} << 32}) {
+    RefusesEach(
+        [&](host::Buffer& b) {
+          const bool workspace = b.dtype == XLA_FFI_DataType_S64 && b.dims.size() == 1 && b.dims[0] > 5;
+          if (b.dims.empty() || (workspace && dim < kHighest / 8)) return false;  // larger than needed is no error
+          b.dims[0] = dim;
+          return true;
+        },
+        {}, /*named=*/false);
+  }
+}
+
+TEST(ShapesTest, OtherRanksAreRefused) {
+  RefusesEach(
+      [](host::Buffer& b) {
+        b.dims.insert(b.dims.begin(), {2, 1, 1, 1, 1, 1, 1, 1});
+        return true;
+      },
+      {}, /*named=*/false);
+  RefusesEach(
+      [](host::Buffer& b) {
+        // A scalar is one alpha or beta for all groups.
+        if (b.dims.empty() || (b.dims.size() == 1 && b.dtype == XLA_FFI_DataType_F32)) return false;
+        b.dims.clear();
+        return true;
+      },
+      {}, /*named=*/false);
+}
+
+TEST(PlacesTest, NullIsRefusedWhereThereAreElements) {
+  RefusesEach(
+      [](host::Buffer& b) {
+        b.data = nullptr;
+        return Elements(b) > 0;
+      },
+      {"data is null"});
+}
+
+TEST(PlacesTest, EveryMisalignedStartIsRefused) {
+  for (int64_t bytes = 1; bytes < 8; ++bytes) {
+    RefusesEach(
+        [&](host::Buffer& b) {
+          if (Elements(b) == 0 || bytes % ElementBytes(b) == 0) return false;
+          b.data = static_cast<char*>(b.data) - bytes;
+          return true;
+        },
+        {"not aligned"});
+  }
+}
+
+TEST(PlacesTest, TheEndOfTheAddressSpaceIsRefused) {
+  RefusesEach(
+      [](host::Buffer& b) {
+        b.data = reinterpret_cast<void*>(~uintptr_t{15} + 8);
+        return Elements(b) * ElementBytes(b) > 8;
+      },
+      {"exceed the address space"});
+}
+
+// ---- memory that operands share ----
+
+// Every pair of operands of which one is written: the second starts where the first does.
+TEST(AliasTest, WhatIsWrittenSharesMemoryWithNothingButC) {
+  HostileCall call(EveryOperand());
+  const host::Call good = call.call();
+  const std::vector<std::string> names = OperandNames(call.problem().problem);
+  const size_t out = names.size() - 2, workspace = names.size() - 1;
+  host::ThreadPool pool(2);
+  for (size_t written : {out, workspace}) {
+    for (size_t i = 0; i < names.size(); ++i) {
+      call.call() = good;
+      const void* place = BufferAt(call.call(), written).data;
+      host::Buffer& other = BufferAt(call.call(), i);
+      if (i == written || Elements(other) == 0 || (written == out && names[i] == "c")) continue;
+      other.data = const_cast<void*>(place);
+      const std::string text = i == out || written == workspace ? "overlaps int64_workspace" : "out overlaps ";
+      EXPECT_TRUE(call.IsRefused(call.Execute(&pool), {text, names[i]})) << names[i] << " in " << names[written];
+    }
+  }
+}
+
+// One element in common is too much: the first of out is the last of the other, and the other way round.
+TEST(AliasTest, OneElementInCommonIsRefused) {
+  HostileCall call(EveryOperand());
+  const host::Call good = call.call();
+  const std::vector<std::string> names = OperandNames(call.problem().problem);
+  host::ThreadPool pool(2);
+  for (size_t i = 0; i + 2 < names.size(); ++i) {
+    const host::Buffer& out = good.results[0];
+    const host::Buffer& other = good.args[i];
+    if (Elements(other) == 0) continue;
+    const int64_t behind = (Elements(out) - 1) * 4 / 8 * 8, before = (Elements(other) - 1) * ElementBytes(other);
+    for (int64_t distance : {behind, -before}) {
+      if (distance == 0 && names[i] == "c") continue;
+      call.call() = good;
+      call.call().args[i].data = static_cast<char*>(out.data) + distance;
+      const testing::AssertionResult refused = call.IsRefused(call.Execute(&pool), {"out overlaps " + names[i]});
+      // A start that is not aligned to its elements is refused first.
+      if (reinterpret_cast<uintptr_t>(call.call().args[i].data) % ElementBytes(other) == 0) {
+        EXPECT_TRUE(refused);
+      }
+    }
+  }
+}
+
+struct SharedMemory {
+  const char* name;
+  std::function<void(TestProblem&)> share;
+};
+
+// Operands that are only read may share memory, and out may be c.
+const SharedMemory kLegal[] = {
+    {"SizesOnce", [](TestProblem& t) { t.problem.out.first_dims->data = t.problem.lhs.first_dims->data; }},
+    {"LhsInsideRhs", [](TestProblem& t) { t.problem.lhs.data = static_cast<float*>(t.problem.rhs.data) + 3; }},
+    {"BiasInsideLhs", [](TestProblem& t) { t.problem.bias->data = t.problem.lhs.data; }},
+    {"AlphaIsBeta", [](TestProblem& t) { t.problem.alpha->data = t.problem.beta->data; }},
+    {"AlphaInsideBias", [](TestProblem& t) { t.problem.alpha->data = t.problem.bias->data; }},
+    {"CInsideRhs", [](TestProblem& t) { t.problem.c->data = t.problem.rhs.data; }},
+    {"OutIsC", [](TestProblem& t) { t.AliasOutWithC(); }},
+};
+
+TEST(AliasTest, WhatIsReadMayShareMemoryAndOutMayBeC) {
+  host::ThreadPool pool(3);
+  for (const SharedMemory& shared : kLegal) {
+    SCOPED_TRACE(shared.name);
+    HostileCall call(EveryOperand(), shared.share);
+    EXPECT_EQ(
+        call.Execute(&pool, /*out_is_input=*/call.problem().problem.c->data == call.problem().problem.out.data).message,
+        "");
+    EXPECT_TRUE(call.IsRight());
+  }
+}
+
+// In every mode: out that is lhs or rhs, from its start, from its middle, from one element before.
+TEST(AliasTest, OutOverAnOperandIsRefusedInEveryMode) {
+  for (const ProblemSpec& spec : OneOfEachMode(/*with_c=*/false)) {
+    HostileCall call(spec);
+    const host::Call good = call.call();
+    for (size_t i : {size_t{0}, size_t{1}}) {
+      for (int64_t elements : {int64_t{0}, Elements(good.args[i]) / 2, Elements(good.args[i]) - 1, int64_t{-1}}) {
+        call.call() = good;
+        call.call().results[0].data = static_cast<float*>(good.args[i].data) + elements;
+        const host::Error error = call.Execute(nullptr);
+        EXPECT_TRUE(call.IsRefused(error, {i == 0 ? "out overlaps lhs" : "out overlaps rhs"})) << Describe(spec);
+      }
+    }
+    call.call() = good;
+    EXPECT_EQ(call.Execute(nullptr).message, "");
+    EXPECT_TRUE(call.IsRight());  // the operands are as they were, too
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test
