@@ -1,6 +1,8 @@
 #include "kernels/parallel_for.h"
 
+#ifdef _OPENMP
 #include <omp.h>
+#endif
 
 #include <atomic>
 #include <mutex>
@@ -12,6 +14,15 @@ namespace raggemm {
 namespace {
 
 using Body = absl::FunctionRef<void(int64_t tile, int64_t worker)>;
+
+// Compiled without OpenMP, as sanitizers need it, its regions have one thread, as its specification has it.
+#ifdef _OPENMP
+int64_t OpenMpThreads() { return omp_get_max_threads(); }
+int64_t OpenMpThread() { return omp_get_thread_num(); }
+#else
+int64_t OpenMpThreads() { return 1; }
+int64_t OpenMpThread() { return 0; }
+#endif
 
 // Rounding to nearest, denormals kept: XLA sets flush-to-zero on its threads, OpenMP's do not have it.
 class DefaultFloatEnvironment {
@@ -133,7 +144,7 @@ int64_t ThreadsOf(Executor executor, const TaskPool* pool) {
     case Executor::kPool:
       return pool->num_threads();
     case Executor::kOpenMp:
-      return omp_get_max_threads();
+      return OpenMpThreads();
     default:
       return 1;
   }
@@ -148,7 +159,7 @@ absl::Status ParallelFor(const Plan& plan, Body body) {
     RunOnPool(*plan.pool, plan.threads - 1, counter);
   } else {
 #pragma omp parallel num_threads(static_cast <int>(plan.threads))
-    counter->Work(omp_get_thread_num());
+    counter->Work(OpenMpThread());
   }
   counter->Wait();
   counter->Release();
