@@ -45,16 +45,18 @@ struct ProblemSpec {
   bool lhs_flipped = false, rhs_flipped = false;
   bool lhs_grouped = false;  // ragged N: [G,M,K] rather than [M,K]
   Layout lhs_layout = Layout::kStrided, rhs_layout = Layout::kStrided, out_layout = Layout::kStrided;
-  DType lhs = DType::kF32, rhs = DType::kF32, out = DType::kF32, bias_type = DType::kF32, sizes_type = DType::kS32;
+  DType lhs = DType::kF32, rhs = DType::kF32, out = DType::kF32, bias_type = DType::kF32,
+        sizes_type = DType::kS32;  // sizes_type: group_offset too
   bool c = false, bias = false, alpha = false, beta = false;
   ParameterRows parameter_rows = ParameterRows::kPerGroup;  // of alpha and beta; bias: per group unless per replica
   std::optional<int64_t> group_offset = std::nullopt;
   std::optional<int64_t> local_groups = std::nullopt;
-  int64_t slack = 0;         // all ragged: elements of out after the last group
-  int64_t gap_elements = 0;  // distance of each buffer from the unmapped page
+  int64_t slack = 0;            // all ragged: elements of out after the last group
+  int64_t gap_elements = 0;     // distance of each buffer from the unmapped page
+  bool special_values = false;  // among the others: zeros, ones, infinities, NaN, the smallest of the type
   uint64_t seed = TestSeed();
 };
-// Everything needed to make it again.
+// Everything needed to make it again, as ParseFields (field_text.h) reads it.
 std::string Describe(const ProblemSpec& spec);
 
 size_t BytesOf(DType dtype);
@@ -81,7 +83,7 @@ class TestProblem {
 
   GroupedGemmProblem problem;
 
-  // Values in [-1, 1), rounded.
+  // Values in [-1, 1), rounded, and where the problem has them, special ones.
   Array AddRandom(DType dtype, std::vector<int64_t> dims);
   Array AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Span<const int64_t> values);
   // Sets every byte of out to 0xFF: NaN in every type.
@@ -96,6 +98,7 @@ class TestProblem {
 
   Random random_;
   int64_t gap_elements_;
+  bool special_values_;
   std::deque<Tensor> tensors_;  // a deque: arrays point into its elements
 };
 
