@@ -115,7 +115,8 @@ Matrix LocateMatrix(const Plan& plan, const PlannedOperand& x, const Unit& unit)
       if (x.packed) step = cols;
     }
   }
-  char* data = x.data + start * SizeOf(x.dtype);
+  // Null where there are no elements, to which nothing may be added.
+  char* data = x.data == nullptr ? nullptr : x.data + start * SizeOf(x.dtype);
   if (x.is_trans) return {data, cols, rows, 1, step};
   return {data, rows, cols, step, 1};
 }

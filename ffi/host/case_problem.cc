@@ -63,6 +63,18 @@ absl::Status CheckNames(absl::string_view list, absl::string_view names, const S
   return absl::OkStatus();
 }
 
+absl::Status CheckMatrixTypes(const GroupedGemmCase& source) {
+  const std::pair<absl::string_view, GroupedGemmCase::DType> types[] = {
+      {"lhs", source.lhs().dtype()}, {"rhs", source.rhs().dtype()}, {"out", source.out().dtype()}};
+  for (const auto& [name, dtype] : types) {
+    if (ToDType(dtype) > DType::kF64) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": dtype is ", GroupedGemmCase::DType_Name(dtype), ", must be F16, BF16, F32 or F64"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 template <typename Values>
 int64_t Sum(const Values& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});
@@ -86,6 +98,7 @@ class Builder {
         seed_(static_cast<uint64_t>(source.seed()) << 8) {}
 
   absl::Status Build() {
+    if (absl::Status status = CheckMatrixTypes(source_); !status.ok()) return status;
     static_cast<Array&>(problem_.lhs) = Add(source_.lhs());
     static_cast<Array&>(problem_.rhs) = Add(source_.rhs());
     static_cast<Array&>(problem_.out) = Add(source_.out());

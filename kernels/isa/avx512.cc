@@ -1,7 +1,9 @@
 // AVX-512 F, BW, DQ, VL: 32 registers of 16 f32 or 8 f64, and masks.
 
 // GCC 12 warns inside its own header: the undefined source of an unmasked intrinsic (GCC bug 105593).
+#ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 
 #include "kernels/isa/tile_gemm.h"

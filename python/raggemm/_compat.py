@@ -16,9 +16,9 @@ def _varying_axes(x: jax.Array) -> frozenset[str]:
 
 
 def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    lax.axis_size(axes)  # NameError outside their shard_map, where jax before 0.10 takes any name
     if hasattr(lax, "pcast"):  # since 0.9
         return lax.pcast(x, axes, to="varying")
-    lax.axis_size(axes)  # NameError outside their shard_map, where pvary takes any name
     return lax.pvary(x, axes)  # type: ignore[attr-defined]  # gone in 0.10
 
 

@@ -6,6 +6,7 @@
 #include "ffi/operand_slots.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/ffi/bind.h"
 #include "tests/ffi/plugin_call.h"
 #include "tests/support/variants.h"
 
@@ -14,19 +15,6 @@ namespace {
 
 namespace ffi = ::xla::ffi;
 using ::testing::HasSubstr;
-
-// As the handler binds it.
-BoundCall Bind(const XLA_FFI_CallFrame& frame) {
-  const auto arg = [&](int i) { return ffi::AnyBuffer(static_cast<XLA_FFI_Buffer*>(frame.args.args[i])); };
-  const auto result = [&](int i) { return ffi::AnyBuffer(static_cast<XLA_FFI_Buffer*>(frame.rets.rets[i])); };
-  return {arg(0),
-          arg(1),
-          {arg(2), arg(3), arg(4), arg(5), arg(6), arg(7)},
-          ffi::RemainingArgs(&frame.args, 8),
-          result(0),
-          result(1),
-          ffi::Dictionary(&frame.attrs)};
-}
 
 absl::Status Validate(const host::Attributes& attributes) {
   const host::Call call{{}, {}, attributes};

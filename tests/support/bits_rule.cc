@@ -34,7 +34,10 @@ struct Factors {
 
 // Twice, with the instruction where there is one: calls of the library's fma take most of the time of the tests.
 template <typename T>
-__attribute__((target_clones("fma", "default"))) T Chain(const T* a, const T* b, int64_t k) {
+#ifndef __clang__  // which has no clones of templates
+__attribute__((target_clones("fma", "default")))
+#endif
+T Chain(const T* a, const T* b, int64_t k) {
   T chain = 0;
   for (int64_t kk = 0; kk < k; ++kk) chain = std::fma(a[kk], b[kk], chain);
   return chain;

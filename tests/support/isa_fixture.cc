@@ -1,5 +1,7 @@
 #include "tests/support/isa_fixture.h"
 
+#include <cpuid.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
@@ -45,7 +47,9 @@ std::string IsaName(Isa isa) {
 
 bool HostHas(Isa isa) {
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  unsigned eax, ebx, ecx = 0, edx;  // clang's builtin does not know f16c
+  const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   return isa == Isa::kScalar || (isa == Isa::kAvx2 ? avx2 : avx512);

@@ -1,12 +1,13 @@
 #include "tests/support/problem_spec.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <limits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "kernels/element.h"
 
 namespace raggemm::test {
@@ -59,6 +60,15 @@ Shapes ShapesOf(const ProblemSpec& s) {
           .out = {SumOfProducts(s.sizes, s.n_sizes) + s.slack}};
 }
 
+double SpecialValue(DType dtype, Random& random) {
+  const FloatFormat format = FormatOf(dtype);
+  const double infinity = std::numeric_limits<double>::infinity();
+  const double magnitudes[] = {
+      0, 1, infinity, infinity - infinity, format.SmallestSubnormal(), std::ldexp(1, format.min_exponent)};
+  const double magnitude = magnitudes[random.Below(std::size(magnitudes))];
+  return random.Coin() ? -magnitude : magnitude;
+}
+
 }  // namespace
 
 uint64_t TestSeed() {
@@ -84,19 +94,6 @@ std::vector<int64_t> Random::Sizes(int64_t groups, int64_t total) {
   return sizes;
 }
 
-std::string Describe(const ProblemSpec& s) {
-  const auto join = [](const std::vector<int64_t>& values) { return absl::StrJoin(values, ","); };
-  const auto integer = [](auto value) { return static_cast<int>(value); };
-  return absl::StrCat("seed ", s.seed, " mode ", integer(s.mode), " P,R,G ", s.problems, ",", s.replicas, ",", s.groups,
-                      " m,n,k ", s.m, ",", s.n, ",", s.k, " sizes [", join(s.sizes), "] n [", join(s.n_sizes), "] k [",
-                      join(s.k_sizes), "] flipped ", integer(s.lhs_flipped), integer(s.rhs_flipped), " grouped ",
-                      integer(s.lhs_grouped), " packed ", integer(s.lhs_layout), integer(s.rhs_layout),
-                      integer(s.out_layout), " dtypes ", integer(s.lhs), integer(s.rhs), integer(s.out),
-                      " c,bias,alpha,beta ", integer(s.c), integer(s.bias), integer(s.alpha), integer(s.beta), " rows ",
-                      integer(s.parameter_rows), " offset ", s.group_offset.value_or(0), " local ",
-                      s.local_groups.value_or(s.groups), " cliff ", integer(s.cliff));
-}
-
 size_t BytesOf(DType dtype) {
   switch (dtype) {
     case DType::kF16:
@@ -119,7 +116,7 @@ Tensor::Tensor(DType dtype, std::vector<int64_t> dims, int64_t gap_elements, Cli
       buffer_(ElementCount({nullptr, dtype, dims_}) * BytesOf(dtype), gap_elements * BytesOf(dtype), cliff) {}
 
 TestProblem::TestProblem(const ProblemSpec& spec)
-    : random_(spec.seed), gap_elements_(spec.gap_elements), cliff_(spec.cliff) {
+    : random_(spec.seed), gap_elements_(spec.gap_elements), cliff_(spec.cliff), special_values_(spec.special_values) {
   const Shapes shapes = ShapesOf(spec);
   static_cast<Array&>(problem.lhs) = AddRandom(spec.lhs, shapes.lhs);
   static_cast<Array&>(problem.rhs) = AddRandom(spec.rhs, shapes.rhs);
@@ -180,12 +177,15 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
   if (spec.bias) problem.bias = AddRandom(spec.bias_type, {rows, spec.n});
   if (spec.alpha) problem.alpha = AddRandom(compute, parameter_shape);
   if (spec.beta) problem.beta = AddRandom(compute, parameter_shape);
-  if (spec.group_offset.has_value()) problem.group_offset = AddIntegers(DType::kS32, {}, {*spec.group_offset});
+  if (spec.group_offset.has_value()) problem.group_offset = AddIntegers(spec.sizes_type, {}, {*spec.group_offset});
 }
 
 Array TestProblem::AddRandom(DType dtype, std::vector<int64_t> dims) {
   const Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
-  for (int64_t i = 0; i < ElementCount(array); ++i) StoreRounded(array, i, random_.Unit());
+  for (int64_t i = 0; i < ElementCount(array); ++i) {
+    const bool special = special_values_ && random_.Below(8) == 0;
+    StoreRounded(array, i, special ? SpecialValue(dtype, random_) : random_.Unit());
+  }
   return array;
 }
 

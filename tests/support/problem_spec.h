@@ -45,7 +45,8 @@ struct ProblemSpec {
   bool lhs_flipped = false, rhs_flipped = false;
   bool lhs_grouped = false;  // ragged N: [G,M,K] rather than [M,K]
   Layout lhs_layout = Layout::kStrided, rhs_layout = Layout::kStrided, out_layout = Layout::kStrided;
-  DType lhs = DType::kF32, rhs = DType::kF32, out = DType::kF32, bias_type = DType::kF32, sizes_type = DType::kS32;
+  DType lhs = DType::kF32, rhs = DType::kF32, out = DType::kF32, bias_type = DType::kF32,
+        sizes_type = DType::kS32;  // sizes_type: group_offset too
   bool c = false, bias = false, alpha = false, beta = false;
   ParameterRows parameter_rows = ParameterRows::kPerGroup;  // of alpha and beta; bias: per group unless per replica
   std::optional<int64_t> group_offset = std::nullopt;
@@ -53,9 +54,10 @@ struct ProblemSpec {
   int64_t slack = 0;         // all ragged: elements of out after the last group
   int64_t gap_elements = 0;  // distance of each buffer from the unmapped page
   Cliff cliff = Cliff::kBehind;
+  bool special_values = false;  // among the others: zeros, ones, infinities, NaN, the smallest of the type
   uint64_t seed = TestSeed();
 };
-// Everything needed to make it again.
+// Everything needed to make it again, as ParseFields (field_text.h) reads it.
 std::string Describe(const ProblemSpec& spec);
 
 size_t BytesOf(DType dtype);
@@ -82,7 +84,7 @@ class TestProblem {
 
   GroupedGemmProblem problem;
 
-  // Values in [-1, 1), rounded.
+  // Values in [-1, 1), rounded, and where the problem has them, special ones.
   Array AddRandom(DType dtype, std::vector<int64_t> dims);
   Array AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Span<const int64_t> values);
   // Sets every byte of out to 0xFF: NaN in every type.
@@ -98,6 +100,7 @@ class TestProblem {
   Random random_;
   int64_t gap_elements_;
   Cliff cliff_;
+  bool special_values_;
   std::deque<Tensor> tensors_;  // a deque: arrays point into its elements
 };
 

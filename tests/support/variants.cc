@@ -26,7 +26,7 @@ T Choose(const T (&choices)[n], Random& random) {
 }
 
 void ChooseSizes(ProblemSpec& spec, Random& random) {
-  spec.groups = 1 + random.Below(9);
+  spec.groups = random.Below(16) == 0 ? 0 : 1 + random.Below(9);
   if (spec.mode == RaggedMode::kAllRagged) {
     for (std::vector<int64_t>* sizes : {&spec.sizes, &spec.n_sizes, &spec.k_sizes}) {
       for (int64_t g = 0; g < spec.groups; ++g) sizes->push_back(random.Below(4) == 0 ? 0 : random.Below(50));
@@ -36,7 +36,7 @@ void ChooseSizes(ProblemSpec& spec, Random& random) {
   }
   if (spec.mode == RaggedMode::kUniform) return;
   if (random.Below(3) == 0) {
-    spec.problems = 1 + random.Below(3);
+    spec.problems = random.Below(16) == 0 ? 0 : 1 + random.Below(3);
     spec.replicas = spec.lhs_grouped ? 1 : 1 + random.Below(3);
   }
   const int64_t extent = spec.mode == RaggedMode::kRaggedM   ? spec.m
@@ -52,7 +52,7 @@ void ChooseSizes(ProblemSpec& spec, Random& random) {
 
 void ChooseOptionalOperands(ProblemSpec& spec, Random& random) {
   const bool ragged_m = spec.mode == RaggedMode::kRaggedM, ragged_k = spec.mode == RaggedMode::kRaggedK;
-  if ((ragged_m || ragged_k) && random.Coin()) {
+  if ((ragged_m || ragged_k) && spec.problems * spec.groups > 0 && random.Coin()) {
     spec.local_groups = 1 + random.Below(spec.groups);
     spec.group_offset = random.Below(spec.groups - *spec.local_groups + 1);
   }
@@ -60,7 +60,8 @@ void ChooseOptionalOperands(ProblemSpec& spec, Random& random) {
   spec.alpha = random.Coin();
   spec.beta = spec.c && random.Coin();
   spec.bias = spec.mode != RaggedMode::kRaggedN && spec.mode != RaggedMode::kAllRagged && random.Coin();
-  spec.bias_type = Choose({DType::kF16, DType::kBF16, DType::kF32}, random);
+  const bool is_f64 = spec.lhs == DType::kF64 || spec.rhs == DType::kF64 || spec.out == DType::kF64;
+  spec.bias_type = is_f64 ? Choose(kAllFloats, random) : Choose({DType::kF16, DType::kBF16, DType::kF32}, random);
   spec.parameter_rows =
       ragged_k ? Choose({ParameterRows::kScalar, ParameterRows::kPerGroup}, random)
                : Choose({ParameterRows::kScalar, ParameterRows::kPerGroup, ParameterRows::kPerReplica}, random);
@@ -108,6 +109,7 @@ ProblemSpec RandomSpec(Random& random) {
   spec.out = Choose(kAllFloats, random);
   spec.sizes_type = Choose({DType::kS32, DType::kS64, DType::kU32}, random);
   spec.gap_elements = random.Below(2);
+  spec.special_values = random.Below(8) == 0;
   spec.seed = static_cast<uint64_t>(random.Below(int64_t{1} << 40));
   ChooseSizes(spec, random);
   ChooseOptionalOperands(spec, random);

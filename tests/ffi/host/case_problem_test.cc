@@ -137,6 +137,14 @@ TEST(MakeCaseProblemTest, WrongNumberOfValuesIsAnError) {
               HasSubstr("case x: group_offset has 0 values"));
 }
 
+TEST(MakeCaseProblemTest, MatrixOfIntegersIsAnError) {
+  for (const char* text : {"lhs { dims: 1 dtype: S32 }", "rhs { dims: 1 dtype: S64 }", "out { dims: 1 dtype: U32 }"}) {
+    const absl::Status status = MakeCaseProblem(Parse(text)).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr("must be F16, BF16, F32 or F64"));
+  }
+}
+
 TEST(MakeCaseProblemTest, OperandsAreRandomInEveryTypeAndRepeatable) {
   for (const char* dtype : {"F16", "BF16", "F32", "F64"}) {
     SCOPED_TRACE(dtype);

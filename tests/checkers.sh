@@ -1,0 +1,129 @@
+# For ./dev, which sources it: fuzzing, and the tests under the sanitizers and valgrind.
+#
+# build/address has ASan, UBSan and the libFuzzer targets, build/thread has TSan; both are clang's and go without
+# OpenMP, whose library no sanitizer sees into. clang 16 is the first that knows _Float16 on every x86-64.
+sanitize_packages=(clang-16 libclang-rt-16-dev llvm-16)
+# The fuzzers besides fuzz_problems, which needs no libFuzzer.
+fuzz_targets=(attributes frame cases)
+# What ./dev test runs under TSan; under ASan and UBSan it runs the fuzzers.
+short_thread_tests=(kernels_parallel_for_test ffi_handlers_test)
+
+symbolizer=external_symbolizer_path=/usr/lib/llvm-16/bin/llvm-symbolizer
+export ASAN_OPTIONS=abort_on_error=1:detect_stack_use_after_return=1:$symbolizer
+export UBSAN_OPTIONS=print_stacktrace=1:$symbolizer
+export TSAN_OPTIONS=abort_on_error=1:halt_on_error=1:second_deadlock_stack=1:$symbolizer
+
+# PRESET [cmake --build's arguments]
+build_sanitized() {
+  debian_packages "${sanitize_packages[@]}"
+  configure "$1"
+  (cd "$root" && cmake --build --preset "$@" >"$root/build/$1/build.log" 2>&1) ||
+    { cat "$root/build/$1/build.log" && die "building build/$1 failed"; }
+}
+
+# Puts the seeds of tests/fuzz/corpus and the edge cases where libFuzzer keeps what it finds: TARGET
+unpack_seeds() {
+  local seeds=$root/tests/fuzz/corpus folder=$fuzz/$1 number=0 line
+  case $1 in
+    frame)
+      while read -r line; do
+        [[ $line == \#* ]] || base64 -d <<<"$line" >"$folder/seed$((number++))"
+      done <"$seeds/frame.base64"
+      ;;
+    cases)
+      csplit -sz -f "$folder/edge" "$root/proto/cases/edge.textproto" '/^cases {/' '{*}'
+      cp "$seeds/cases"/* "$folder"
+      ;;
+    *) cp "$seeds/$1"/* "$folder" ;;
+  esac
+}
+
+# Fuzzes with one target for so many seconds: TARGET SECONDS. What it finds is made small and stays in build/fuzz/found.
+fuzz_one() {
+  local target=$1 seconds=$2 corpus=$root/tests/fuzz/corpus found=$fuzz/found status=0
+  if [[ $target == problems ]]; then
+    "$build/bin/fuzz_problems" --corpus="$corpus/problems.txt" --seconds="$seconds"
+    return
+  fi
+  local program=$root/build/address/bin/fuzz_$target dictionary=() artifact
+  mkdir -p "$fuzz/$target" "$found"
+  unpack_seeds "$target"
+  [[ ! -f $corpus/$target.dict ]] || dictionary=(-dict="$corpus/$target.dict")
+  artifact=$found/$target-$(date +%s)
+  "$program" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 "${dictionary[@]}" \
+    -exact_artifact_path="$artifact" "$fuzz/$target" >"$fuzz/$target.log" 2>&1 || status=$?
+  if ((status == 0)); then
+    sed -n "s/^stat::number_of_executed_units: */$target: inputs /p" "$fuzz/$target.log"
+    return
+  fi
+  tail -n 60 "$fuzz/$target.log"
+  "$program" -minimize_crash=1 -max_total_time=30 -exact_artifact_path="$artifact.small" "$artifact" \
+    >/dev/null 2>&1 || true
+  [[ -f $artifact.small ]] || cp "$artifact" "$artifact.small"
+  printf 'FAILED. Replay with\n  %s\nand add it to %s, frames in base64\n' "$program $artifact.small" "$corpus"
+  return 1
+}
+export -f fuzz_one unpack_seeds
+
+# All targets, as many at a time as there are cores, for so many seconds together.
+fuzz_for() {
+  local targets=(problems "${fuzz_targets[@]}") jobs each
+  jobs=$(nproc)
+  ((jobs <= ${#targets[@]})) || jobs=${#targets[@]}
+  each=$(($1 * jobs / ${#targets[@]}))
+  build_sanitized address --target "${fuzz_targets[@]/#/fuzz_}"
+  export root build fuzz=$root/build/fuzz
+  say "fuzzing for $1 s"
+  # shellcheck disable=SC2016
+  printf '%s\n' "${targets[@]}" | xargs -n 1 -P "$jobs" bash -c 'fuzz_one "$1" "$0"' "$each" || die "fuzzing FAILED"
+}
+
+fuzz() {
+  local minutes=1
+  case ${1:-} in
+    '') ;;
+    --minutes=*) minutes=${1#*=} ;;
+    *) die "fuzz: unexpected argument $1" ;;
+  esac
+  fuzz_for "$((minutes * 60))"
+}
+
+# All tests under a sanitizer, and random problems: address or thread.
+test_sanitized() {
+  local failed=()
+  [[ $1 == address || $1 == thread ]] || die "--sanitize=$1: must be address or thread"
+  build_sanitized "$1"
+  (cd "$root" && ctest --preset "$1") || failed+=(ctest)
+  "$root/build/$1/bin/fuzz_problems" --seconds=120 || failed+=(fuzz_problems)
+  ((${#failed[@]} == 0)) || die "FAILED under the $1 sanitizer: ${failed[*]}"
+}
+
+# The parts of the above that ./dev test has time for.
+check_shortly() {
+  fuzz_for 40
+  build_sanitized thread --target "${short_thread_tests[@]}"
+  say "thread sanitizer: ${short_thread_tests[*]}"
+  printf '%s\n' "${short_thread_tests[@]}" | xargs -P "$(nproc)" -I{} "$root/build/thread/bin/{}" --gtest_brief=1 ||
+    die "FAILED under the thread sanitizer"
+  valgrind_driver || die "FAILED under valgrind"
+}
+
+# What is shipped, for what sanitizers do not see: uses of memory that nobody wrote. Valgrind knows no AVX-512. Leaks
+# are left to ASan, for protobuf keeps some memory of its own.
+memcheck=(valgrind --quiet --error-exitcode=1 --leak-check=no --suppressions="$root/tests/valgrind.supp")
+
+valgrind_driver() {
+  local isa
+  debian_packages valgrind
+  for isa in $(host_isas | grep -v avx512); do
+    say "valgrind: edge cases, $isa"
+    "${memcheck[@]}" "$build/bin/ffi_driver" --all --cases="$root/proto/cases/edge.textproto" --isa="$isa" \
+      --threads=2 | tail -n 1 || return 1
+  done
+}
+
+test_valgrind() {
+  valgrind_driver || die "FAILED under valgrind"
+  say "valgrind: random problems"
+  "${memcheck[@]}" "$build/bin/fuzz_problems" --seconds=120 || die "FAILED under valgrind"
+}

@@ -1,0 +1,53 @@
+// A valid problem and a way to compute it, as text and back.
+#ifndef RAGGEMM_TESTS_FUZZ_FUZZ_CASE_H_
+#define RAGGEMM_TESTS_FUZZ_FUZZ_CASE_H_
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "raggemm/plan.h"
+#include "tests/support/field_text.h"
+#include "tests/support/problem_spec.h"
+
+namespace raggemm::test {
+
+struct Way {
+  Isa isa = Isa::kScalar;
+  Executor executor = Executor::kSerial;
+  int64_t threads = 1;
+  bool plugin = false;    // the custom call, rather than the C++ library
+  bool out_is_c = false;  // where there is c
+};
+
+template <typename Visit, typename SomeWay>
+requires std::is_same_v<std::remove_const_t<SomeWay>, Way>
+void VisitFields(SomeWay& way, Visit visit) {
+  visit("isa", way.isa);
+  visit("executor", way.executor);
+  visit("threads", way.threads);
+  visit("plugin", way.plugin);
+  visit("out_is_c", way.out_is_c);
+}
+
+struct FuzzCase {
+  ProblemSpec spec;
+  Way way;
+};
+
+// One line: the fields of both that are not at their defaults, with " : " between.
+std::string ToText(const FuzzCase& fuzz_case);
+// InvalidArgument: text that ToText does not make, or sizes and extents that do not fit together.
+absl::StatusOr<FuzzCase> ParseFuzzCase(absl::string_view text);
+
+// Any executor and number of threads.
+Way RandomWay(Isa isa, Random& random);
+
+// Whether sizes, extents and offsets are those of a valid problem.
+bool IsConsistent(const ProblemSpec& spec);
+
+}  // namespace raggemm::test
+
+#endif  // RAGGEMM_TESTS_FUZZ_FUZZ_CASE_H_

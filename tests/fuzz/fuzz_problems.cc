@@ -1,0 +1,175 @@
+// Random valid problems, each computed in a random way with every instruction set of the host, against the rule of the
+// bits and the float64 reference. A failure, be it a wrong result, a crash or a hang, is made as small as it goes and
+// printed as a line for --replay.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "tests/fuzz/check_case.h"
+#include "tests/fuzz/fuzz_case.h"
+#include "tests/fuzz/shrink.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/variants.h"
+
+ABSL_FLAG(double, seconds, 10, "how long to make problems");
+ABSL_FLAG(std::string, seed, "", "of the first problem; default: another one each time");
+ABSL_FLAG(std::string, replay, "", "compute the one case that this line describes");
+ABSL_FLAG(std::string, shrink, "", "make a failing case smaller");
+ABSL_FLAG(std::string, corpus, "", "file with cases to compute first, one a line; # starts a comment");
+
+namespace raggemm::test {
+namespace {
+
+constexpr unsigned kSecondsOfAHang = 20;
+constexpr int64_t kShrinkTries = 2000;
+
+// What a crash handler needs: the running case, and how to become the program that makes it smaller.
+char shrink_argument[1 << 14];
+const char* program;
+
+void BecomeShrinker(int signal) {
+  const char text[] = "crash or hang; shrinking it\n";
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, text, sizeof text - 1);
+  const char* const arguments[] = {program, shrink_argument, nullptr};
+  execv(program, const_cast<char* const*>(arguments));
+  _exit(128 + signal);
+}
+
+void CatchCrashes() {
+  struct sigaction action = {};
+  action.sa_handler = BecomeShrinker;
+  action.sa_flags = SA_NODEFER | SA_RESETHAND;  // what the shrinker starts must crash as usual
+  for (int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGALRM}) sigaction(signal, &action, nullptr);
+}
+
+// Prints what is wrong.
+bool IsRight(CheckedProblem& problem, const FuzzCase& fuzz_case) {
+  std::snprintf(shrink_argument, sizeof shrink_argument, "--shrink=%s", ToText(fuzz_case).c_str());
+  alarm(kSecondsOfAHang);
+  const testing::AssertionResult right = problem.IsRight(fuzz_case.way);
+  alarm(0);
+  if (!right) std::printf("WRONG %s\n%s\n", ToText(fuzz_case).c_str(), right.message());
+  return right;
+}
+
+bool IsRight(const FuzzCase& fuzz_case) {
+  CheckedProblem problem(fuzz_case.spec);
+  return IsRight(problem, fuzz_case);
+}
+
+// How a process of its own that computes the case ends, by waitpid.
+int StatusOfReplay(const FuzzCase& fuzz_case) {
+  const std::string argument = absl::StrCat("--replay=", ToText(fuzz_case));
+  const pid_t child = vfork();
+  if (child == 0) {
+    const int nowhere = open("/dev/null", O_WRONLY);
+    dup2(nowhere, STDOUT_FILENO);
+    dup2(nowhere, STDERR_FILENO);
+    execl(program, program, argument.c_str(), nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+int ShrinkAndPrint(const FuzzCase& failing) {
+  const int status = StatusOfReplay(failing);
+  if (status == 0) {
+    std::printf("fails at times only: %s\n", ToText(failing).c_str());
+    return 1;
+  }
+  const FuzzCase smallest = Shrink(
+      failing, [&](const FuzzCase& smaller) { return StatusOfReplay(smaller) == status; }, kShrinkTries);
+  std::printf("FAILED. Replay with\n  ./dev test fuzz_problems --replay=\"%s\"\n", ToText(smallest).c_str());
+  return 1;
+}
+
+int RunCorpus(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) {
+    std::fprintf(stderr, "cannot read %s\n", path.c_str());
+    return 2;
+  }
+  int cases = 0, wrong = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    const absl::StatusOr<FuzzCase> parsed = ParseFuzzCase(line);
+    if (!parsed.ok()) {
+      std::printf("%s: %s\n", line.c_str(), parsed.status().ToString().c_str());
+      return 2;
+    }
+    ++cases;
+    if (HostHas(parsed->way.isa)) wrong += !IsRight(*parsed);
+  }
+  std::printf("%d cases of %s, %d wrong\n", cases, path.c_str(), wrong);
+  return wrong == 0 ? 0 : 1;
+}
+
+int RunRandom(uint64_t seed, double seconds) {
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  std::fflush(stdout);
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  const std::vector<Isa> isas = HostIsas();
+  int64_t problems = 0;
+  for (; elapsed() < seconds; ++problems) {
+    Random random(seed + static_cast<uint64_t>(problems));
+    const ProblemSpec spec = RandomSpec(random);
+    CheckedProblem problem(spec);
+    for (Isa isa : isas) {
+      const FuzzCase fuzz_case{spec, RandomWay(isa, random)};
+      if (!IsRight(problem, fuzz_case)) return ShrinkAndPrint(fuzz_case);
+    }
+  }
+  std::printf("%lld problems, %.0f a minute, each with", static_cast<long long>(problems),
+              static_cast<double>(problems) * 60 / elapsed());
+  for (Isa isa : isas) std::printf(" %s", IsaName(isa).c_str());
+  std::printf(": all right\n");
+  return 0;
+}
+
+int Main() {
+  for (const auto& [text, run] :
+       {std::pair{absl::GetFlag(FLAGS_replay), +[](const FuzzCase& c) { return IsRight(c) ? 0 : 1; }},
+        std::pair{absl::GetFlag(FLAGS_shrink), +[](const FuzzCase& c) { return ShrinkAndPrint(c); }}}) {
+    if (text.empty()) continue;
+    const absl::StatusOr<FuzzCase> parsed = ParseFuzzCase(text);
+    if (parsed.ok()) return run(*parsed);
+    std::fprintf(stderr, "%s\n", parsed.status().ToString().c_str());
+    return 2;
+  }
+  CatchCrashes();
+  if (const std::string path = absl::GetFlag(FLAGS_corpus); !path.empty()) {
+    if (const int status = RunCorpus(path); status != 0) return status;
+  }
+  uint64_t seed = std::random_device()();
+  if (const std::string text = absl::GetFlag(FLAGS_seed); !text.empty() && !absl::SimpleAtoi(text, &seed)) {
+    std::fprintf(stderr, "--seed=%s: must be a number\n", text.c_str());
+    return 2;
+  }
+  return RunRandom(seed, absl::GetFlag(FLAGS_seconds));
+}
+
+}  // namespace
+}  // namespace raggemm::test
+
+int main(int argc, char** argv) {
+  raggemm::test::program = "/proc/self/exe";
+  absl::ParseCommandLine(argc, argv);
+  return raggemm::test::Main();
+}

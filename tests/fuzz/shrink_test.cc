@@ -1,0 +1,80 @@
+// That a failure becomes as small as it goes, and that the line which is printed for it is that case.
+#include "tests/fuzz/shrink.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+constexpr int64_t kTries = 5000;
+
+TEST(FuzzCase, IsReadAsItIsWritten) {
+  Random random(TestSeed());
+  for (int i = 0; i < 500; ++i) {
+    const FuzzCase written{RandomSpec(random), RandomWay(kAllIsas[i % 3], random)};
+    ASSERT_TRUE(IsConsistent(written.spec)) << ToText(written);
+    const absl::StatusOr<FuzzCase> read = ParseFuzzCase(ToText(written));
+    ASSERT_TRUE(read.ok()) << read.status() << "\n" << ToText(written);
+    EXPECT_EQ(ToText(*read), ToText(written));
+  }
+}
+
+TEST(FuzzCase, WhatIsNoCaseIsAnError) {
+  for (const char* text : {"m", "m=", "m=x", "rows=3", "mode=ragged", "sizes=1,,2", "c=2", "m=4 sizes=1 : isa=avx",
+                           "m=4 sizes=5", "m=4 sizes=-1", "m=4 sizes=2,2", "mode=uniform problems=2",
+                           "m=1 sizes=1 group_offset=1", "m=1 sizes=1 beta=1", "mode=all_ragged sizes=1 n_sizes=1"}) {
+    EXPECT_FALSE(ParseFuzzCase(text).ok()) << text;
+  }
+  EXPECT_TRUE(ParseFuzzCase("m=4 sizes=4 : isa=avx2").ok());
+}
+
+// Any failing case to the one that is the least for this reason.
+std::string Least(bool (*fails)(const FuzzCase&)) {
+  Random random(TestSeed());
+  while (true) {
+    const FuzzCase fuzz_case{RandomSpec(random), RandomWay(Isa::kAvx512, random)};
+    const bool has_sizes = fuzz_case.spec.problems * fuzz_case.spec.groups > 0;
+    if (has_sizes && fails(fuzz_case)) return ToText(Shrink(fuzz_case, fails, kTries));
+  }
+}
+
+TEST(Shrink, ToTheCause) {
+  EXPECT_EQ(Least([](const FuzzCase& c) { return c.spec.mode == RaggedMode::kRaggedM && c.spec.k >= 7; }),
+            "k=7 sizes=0 : ");
+  EXPECT_EQ(Least([](const FuzzCase& c) { return c.way.threads > 2 && c.spec.mode == RaggedMode::kUniform; }),
+            "mode=uniform : threads=3");
+  EXPECT_EQ(Least([](const FuzzCase& c) {
+              return c.spec.bias && c.spec.mode == RaggedMode::kRaggedK && c.way.isa == Isa::kAvx512;
+            }),
+            "mode=ragged_k sizes=0 bias=1 : isa=avx512");
+}
+
+TEST(Shrink, GroupsAndSegments) {
+  EXPECT_EQ(Least([](const FuzzCase& c) {
+              const std::vector<int64_t>& sizes = c.spec.sizes;
+              return c.spec.mode == RaggedMode::kRaggedN &&
+                     std::count(sizes.begin(), sizes.end(), 0) < std::ssize(sizes);
+            }),
+            "mode=ragged_n sizes=1 : ");
+  EXPECT_EQ(Least([](const FuzzCase& c) { return c.spec.mode == RaggedMode::kRaggedM && c.spec.groups > 2; }),
+            "groups=3 sizes=0,0,0 : ");
+}
+
+TEST(Shrink, StopsAfterSoManyTries) {
+  int64_t tries = 0;
+  Random random(TestSeed());
+  const FuzzCase fuzz_case{RandomSpec(random), RandomWay(Isa::kScalar, random)};
+  Shrink(
+      fuzz_case, [&](const FuzzCase&) { return ++tries > 0; }, 3);
+  EXPECT_EQ(tries, 3);
+}
+
+}  // namespace
+}  // namespace raggemm::test

@@ -1,0 +1,42 @@
+#include "tests/support/field_text.h"
+
+namespace raggemm::test {
+
+Names NamesOf(RaggedMode) {
+  static constexpr absl::string_view kNames[] = {"ragged_m", "ragged_k", "ragged_n", "uniform", "all_ragged"};
+  return kNames;
+}
+
+Names NamesOf(Layout) {
+  static constexpr absl::string_view kNames[] = {"strided", "packed"};
+  return kNames;
+}
+
+Names NamesOf(DType) {
+  static constexpr absl::string_view kNames[] = {"f16", "bf16", "f32", "f64", "s32", "s64", "u32"};
+  return kNames;
+}
+
+Names NamesOf(ParameterRows) {
+  static constexpr absl::string_view kNames[] = {"scalar", "per_group", "per_replica"};
+  return kNames;
+}
+
+Names NamesOf(Cliff) {
+  static constexpr absl::string_view kNames[] = {"behind", "before"};
+  return kNames;
+}
+
+Names NamesOf(Isa) {
+  static constexpr absl::string_view kNames[] = {"scalar", "avx2", "avx512"};
+  return kNames;
+}
+
+Names NamesOf(Executor) {
+  static constexpr absl::string_view kNames[] = {"auto", "openmp", "pool", "serial"};
+  return kNames;
+}
+
+std::string Describe(const ProblemSpec& spec) { return FieldsText(spec); }
+
+}  // namespace raggemm::test

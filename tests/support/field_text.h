@@ -1,0 +1,139 @@
+// Structs as text, "name=value" for each field that differs from its default, and back. A struct takes part by a
+// function VisitFields(struct, visit) that calls visit(name, field) for each field, and its enums by NamesOf.
+#ifndef RAGGEMM_TESTS_SUPPORT_FIELD_TEXT_H_
+#define RAGGEMM_TESTS_SUPPORT_FIELD_TEXT_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "raggemm/plan.h"
+#include "tests/support/problem_spec.h"
+
+namespace raggemm::test {
+
+using Names = absl::Span<const absl::string_view>;
+Names NamesOf(RaggedMode);
+Names NamesOf(Layout);
+Names NamesOf(DType);
+Names NamesOf(ParameterRows);
+Names NamesOf(Cliff);
+Names NamesOf(Isa);
+Names NamesOf(Executor);
+
+template <typename T>
+std::string FieldText(const T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    return std::string(NamesOf(value)[static_cast<size_t>(value)]);
+  } else {
+    return absl::StrCat(value);
+  }
+}
+inline std::string FieldText(const std::optional<int64_t>& value) { return value ? absl::StrCat(*value) : ""; }
+inline std::string FieldText(const std::vector<int64_t>& values) { return absl::StrJoin(values, ","); }
+
+// False where the text is no value of the field's type.
+template <typename T>
+bool ParseField(absl::string_view text, T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    const Names names = NamesOf(value);
+    const auto* name = std::find(names.begin(), names.end(), text);
+    value = static_cast<T>(name - names.begin());
+    return name != names.end();
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return absl::SimpleAtob(text, &value);
+  } else {
+    return absl::SimpleAtoi(text, &value);
+  }
+}
+inline bool ParseField(absl::string_view text, std::optional<int64_t>& value) {
+  return ParseField(text, value.emplace());
+}
+inline bool ParseField(absl::string_view text, std::vector<int64_t>& values) {
+  values.clear();
+  for (absl::string_view item : absl::StrSplit(text, ',')) {
+    if (!ParseField(item, values.emplace_back())) return false;
+  }
+  return true;
+}
+
+template <typename Struct>
+std::string FieldsText(const Struct& value) {
+  std::vector<std::string> defaults;
+  Struct fresh;
+  VisitFields(fresh, [&](const char*, auto& field) { defaults.push_back(FieldText(field)); });
+  std::string text;
+  auto default_text = defaults.begin();
+  VisitFields(value, [&](const char* name, const auto& field) {
+    const std::string field_text = FieldText(field);
+    if (field_text != *default_text++) absl::StrAppend(&text, text.empty() ? "" : " ", name, "=", field_text);
+  });
+  return text;
+}
+
+// InvalidArgument: a word that is not "name=value" of a field.
+template <typename Struct>
+absl::Status ParseFields(absl::string_view text, Struct& value) {
+  for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(word, absl::MaxSplits('=', 1));
+    bool parsed = false;
+    VisitFields(value, [&](const char* name, auto& field) {
+      if (parts.first == name) parsed = ParseField(parts.second, field);
+    });
+    if (!parsed) return absl::InvalidArgumentError(absl::StrCat("cannot read \"", word, "\""));
+  }
+  return absl::OkStatus();
+}
+
+// The fields of a problem; Spec is ProblemSpec or const ProblemSpec.
+template <typename Visit, typename Spec>
+requires std::is_same_v<std::remove_const_t<Spec>, ProblemSpec>
+void VisitFields(Spec& s, Visit visit) {
+  visit("mode", s.mode);
+  visit("problems", s.problems);
+  visit("replicas", s.replicas);
+  visit("groups", s.groups);
+  visit("m", s.m);
+  visit("n", s.n);
+  visit("k", s.k);
+  visit("sizes", s.sizes);
+  visit("n_sizes", s.n_sizes);
+  visit("k_sizes", s.k_sizes);
+  visit("lhs_flipped", s.lhs_flipped);
+  visit("rhs_flipped", s.rhs_flipped);
+  visit("lhs_grouped", s.lhs_grouped);
+  visit("lhs_layout", s.lhs_layout);
+  visit("rhs_layout", s.rhs_layout);
+  visit("out_layout", s.out_layout);
+  visit("lhs", s.lhs);
+  visit("rhs", s.rhs);
+  visit("out", s.out);
+  visit("bias_type", s.bias_type);
+  visit("sizes_type", s.sizes_type);
+  visit("c", s.c);
+  visit("bias", s.bias);
+  visit("alpha", s.alpha);
+  visit("beta", s.beta);
+  visit("parameter_rows", s.parameter_rows);
+  visit("group_offset", s.group_offset);
+  visit("local_groups", s.local_groups);
+  visit("slack", s.slack);
+  visit("gap_elements", s.gap_elements);
+  visit("cliff", s.cliff);
+  visit("special_values", s.special_values);
+  visit("seed", s.seed);
+}
+
+}  // namespace raggemm::test
+
+#endif  // RAGGEMM_TESTS_SUPPORT_FIELD_TEXT_H_
