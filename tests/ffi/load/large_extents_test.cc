@@ -145,8 +145,17 @@ TEST(LargeExtents, LongRows) {
       {{kM, 5, kK, {0, kK, 1}, {0, kN, 1}, {0, kN, 1}}, {kM, 70, kK, {0, kK, 1}, {5, kN, 1}, {5, kN, 1}}});
 }
 
+// The same with further rows than the first kernel call has, and more than one chain.
+TEST(LargeExtents, ManyLongRows) {
+  constexpr int64_t kN = (1 << 27) + 64, kM = 30, kK = 300;
+  LargeProblem large({kM, kK}, {kK, kN}, {kM, kN});
+  large.problem.rhs.last_dims = large.problem.out.last_dims = large.Sizes({2}, {5, 70});
+  large.RunAndCheck(
+      {{kM, 5, kK, {0, kK, 1}, {0, kN, 1}, {0, kN, 1}}, {kM, 70, kK, {0, kK, 1}, {5, kN, 1}, {5, kN, 1}}});
+}
+
 TEST(LargeExtents, LongRowsOfATransposedLhs) {
-  constexpr int64_t kM = kTwoTo31 + 64, kK = 3, kN = 2;
+  constexpr int64_t kM = kTwoTo31 + 64, kK = 300, kN = 2;
   LargeProblem large({kK, kM}, {2, kK, kN}, {kM, kN});
   large.problem.lhs.is_trans = true;
   large.problem.lhs.last_dims = large.problem.out.first_dims = large.Sizes({2}, {9, 20});
