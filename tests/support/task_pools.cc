@@ -5,6 +5,15 @@
 #include <utility>
 
 namespace raggemm::test {
+namespace {
+
+// A task that is neither run nor there any more is one that its caller has lost: a leak, to a leak checker.
+std::vector<std::function<void()>>& KeptForEver() {
+  static auto* kept = new std::vector<std::function<void()>>;
+  return *kept;
+}
+
+}  // namespace
 
 ThreadedPool::ThreadedPool(int threads, bool reverse) : reverse_(reverse) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
@@ -40,11 +49,7 @@ void ThreadedPool::Work() {
   }
 }
 
-// A task that is neither run nor there any more is one that its caller has lost: a leak, to a leak checker.
-KeepingPool::~KeepingPool() {
-  static auto* for_ever = new std::vector<std::function<void()>>;
-  std::move(tasks_.begin(), tasks_.end(), std::back_inserter(*for_ever));
-}
+KeepingPool::~KeepingPool() { std::move(tasks_.begin(), tasks_.end(), std::back_inserter(KeptForEver())); }
 
 void KeepingPool::RunAll() {
   for (std::function<void()>& task : tasks_) task();
