@@ -1,8 +1,19 @@
 #include "tests/support/task_pools.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace raggemm::test {
+namespace {
+
+// A task that is neither run nor there any more is one that its caller has lost: a leak, to a leak checker.
+std::vector<std::function<void()>>& KeptForEver() {
+  static auto* kept = new std::vector<std::function<void()>>;
+  return *kept;
+}
+
+}  // namespace
 
 ThreadedPool::ThreadedPool(int threads, bool reverse) : reverse_(reverse) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
@@ -37,6 +48,8 @@ void ThreadedPool::Work() {
     lock.lock();
   }
 }
+
+KeepingPool::~KeepingPool() { std::move(tasks_.begin(), tasks_.end(), std::back_inserter(KeptForEver())); }
 
 void KeepingPool::RunAll() {
   for (std::function<void()>& task : tasks_) task();

@@ -48,6 +48,7 @@ class InlinePool : public TaskPool {
 class KeepingPool : public TaskPool {
  public:
   explicit KeepingPool(int threads) : threads_(threads) {}
+  ~KeepingPool() override;  // what was not run is kept for the rest of the process
   int64_t num_threads() const override { return threads_; }
   void Schedule(std::function<void()> task) override { tasks_.push_back(std::move(task)); }
   void RunAll();
