@@ -41,7 +41,7 @@ def test_python_packages_are_listed(root, listed, file):
 
 
 def test_debian_packages_are_listed(root, listed):
-    text = (root / "dev").read_text()
+    text = "".join((root / file).read_text() for file in ("dev", "tests/checkers.sh"))
     packages = [name for found in re.findall(r"_packages=\(([^)]*)\)", text) for name in found.split()]
     packages += [
         name for found in re.findall(r"debian_packages ([a-z][^\n\"$]*)$", text, re.M) for name in found.split()
