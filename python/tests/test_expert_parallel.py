@@ -188,7 +188,8 @@ def test_processes_over_loopback(processes):
         least = 4 * others * mebibyte_of_tokens * (1 if way == "all_gather" else top_k / processes)
         assert all(least * 0.6 < row[2] < least * 3 for row in rows), (way, least, rows)
         assert all(row[3] > 0 for row in rows)
-    assert all(row[4:] == [0, 0] for row in table["all_to_all"])
+    # XLA's own sums of the gradients round once more or less from version to version: 1.1e-7 with jaxlib 0.9.2, else 0.
+    assert all(row[4] == 0 and row[5] < 3e-7 for row in table["all_to_all"])
 
 
 def test_processes_that_do_not_divide_the_experts():
