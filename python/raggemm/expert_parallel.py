@@ -4,9 +4,10 @@
     by_all_gather       every device gets all tokens, computes its experts' rows, and the results are summed
     by_all_to_all       each token goes to the devices of its experts and comes back
 
-All drop no token. by_all_to_all gives the bits of on_one_device, result and gradients; by_all_gather sums the results
-of a token's experts in another order, and is cheaper where a token has more experts than there are devices. The last
-two are for the inside of jax.shard_map, over the devices of one process or of several (jax.distributed with gloo):
+All drop no token. by_all_to_all gives the bits of on_one_device, result and gradients (with jaxlib 0.9.2 gradients up
+to a rounding of XLA's own sums); by_all_gather sums the results of a token's experts in another order, and is cheaper
+where a token has more experts than there are devices. The last two are for the inside of jax.shard_map, over the
+devices of one process or of several (jax.distributed with gloo):
 
     def layer(tokens, expert_ids, weights, up, down):
         def experts(rows, group_sizes, group_offset):
