@@ -174,11 +174,7 @@ std::optional<DType> ToDType(ffi::DataType type) {
   }
 }
 
-// XLA's operator has no end for types that its header does not know. A younger runtime may have them.
 std::string Name(ffi::DataType type) {
-  const int number = static_cast<int>(type);
-  const bool is_known = number >= 0 && number <= XLA_FFI_DataType_F8E8M0FNU && number != 13 && number != 14;
-  if (!is_known) return absl::StrCat("number ", number);
   std::ostringstream text;
   text << type;
   return text.str();

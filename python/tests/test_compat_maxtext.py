@@ -159,7 +159,11 @@ def test_result_varies_along_the_axes_that_are_named(check_vma):
         maxtext.gmm(LHS, RHS, SIZES, lhs_vma_axes=("x",))  # no shard_map
 
 
-@pytest.mark.parametrize("tiling", [(1,) * 9, [8] * 9, (8, 8, 8), None, lambda m, k, n: None], ids=str)
+@pytest.mark.parametrize(
+    "tiling",
+    [(1,) * 9, [8] * 9, (8, 8, 8), None, lambda m, k, n: None],
+    ids=["nine", "list", "three", "none", "function"],
+)
 def test_any_tiling(tiling):
     np.testing.assert_array_equal(maxtext.gmm(LHS, RHS, SIZES, tiling=tiling), maxtext.gmm(LHS, RHS, SIZES))
 

@@ -73,14 +73,6 @@ TEST(DecodeCallTest, OperandsInAnyOrder) {
   ExpectSame(decoded->problem.alpha, call.problem().problem.alpha);
 }
 
-TEST(DecodeCallTest, TypesThatTheHeadersDoNotKnow) {
-  for (int number : {13, 14, 34, 60}) {
-    PluginCall call({.groups = 1, .m = 2, .sizes = {2}});
-    call.call().args[0].dtype = static_cast<XLA_FFI_DataType>(number);
-    EXPECT_THAT(call.Run(nullptr).message, HasSubstr("lhs: unsupported element type number " + std::to_string(number)));
-  }
-}
-
 TEST(DecodeCallTest, AbsentAttributesAreTheDefaultsOfTheSchema) {
   PluginCall call({.mode = RaggedMode::kUniform, .groups = 2});
   call.call().attributes.clear();
