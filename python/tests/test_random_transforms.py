@@ -37,7 +37,7 @@ def product(lhs, rhs, sizes, axes, offset, **options):
     return oracle.grouped_gemm(lhs, rhs, contracting_dims=axes, group_offset=offset, **options)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(shards(), st.sets(st.integers(0, 3)))
 def test_values_gradients_and_batches(shard, batched):
     args, transposed, out_dtype = shard
