@@ -103,7 +103,8 @@ check_shortly() {
   fuzz_for 20
   build_sanitized thread --target "${short_thread_tests[@]}"
   say "thread sanitizer: ${short_thread_tests[*]}"
-  printf '%s\n' "${short_thread_tests[@]/#/$root/build/thread/bin/}" | xargs -P "$(nproc)" -I{} env {} --gtest_brief=1 ||
+  printf '%s\n' "${short_thread_tests[@]/#/$root/build/thread/bin/}" |
+    xargs -P "$(nproc)" -I{} env {} --gtest_brief=1 ||
     die "FAILED under the thread sanitizer"
   valgrind_driver || die "FAILED under valgrind"
 }
