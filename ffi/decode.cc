@@ -120,10 +120,11 @@ absl::Status SetField(const ffi::Dictionary& attributes, std::string_view name, 
 // them while it is loaded, and no call does.
 __attribute__((constructor)) void MakeTables() {
   const GroupedGemmConfig config;
-  const auto* descriptor = config.GetReflection() == nullptr ? nullptr : config.GetDescriptor();
+  static_cast<void>(config.GetReflection());
+  const auto* descriptor = config.GetDescriptor();
   for (int i = 0; i < descriptor->field_count(); ++i) {
-    if (const EnumDescriptor* values = descriptor->field(i)->enum_type(); values != nullptr)
-      values->FindValueByName("");
+    const EnumDescriptor* values = descriptor->field(i)->enum_type();
+    if (values != nullptr) values->FindValueByName("");
   }
 }
 
