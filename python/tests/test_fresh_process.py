@@ -1,14 +1,12 @@
 """Exported programs and the persistent compilation cache, used by processes that did not make them."""
 
 import functools
-import json
 import pathlib
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from processes import printed_by
 from raggemm import gmm, ragged_dot, tgmm
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
@@ -38,10 +36,7 @@ def arguments(name, rows):
 
 
 def run(folder):
-    script = pathlib.Path(__file__).with_name("fresh_process.py")
-    done = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return printed_by(pathlib.Path(__file__).with_name("fresh_process.py"), folder)
 
 
 def test_exported_programs_and_the_cache_in_two_fresh_processes(tmp_path):

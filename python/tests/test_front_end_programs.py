@@ -1,9 +1,6 @@
 """Each front end of raggemm.compat as a program: lowered ahead of time, with donated operands, kept in a file."""
 
-import json
 import pathlib
-import subprocess
-import sys
 
 import front_end_programs
 import jax
@@ -11,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from front_end_programs import PROGRAMS, ROWS, SIZES, G, K, N, arguments, expected, groups, integers, lowering_of
+from processes import printed_by
 from raggemm.compat import ejkernel, maxtext, megablox
 
 X, W = arguments(ROWS[0])[:2]
@@ -81,10 +79,7 @@ def test_writes_over_what_is_donated(name):
 
 
 def run(folder):
-    script = pathlib.Path(front_end_programs.__file__)
-    done = subprocess.run([sys.executable, script, folder], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return printed_by(pathlib.Path(front_end_programs.__file__), folder)
 
 
 def test_exported_and_from_the_persistent_cache_in_fresh_processes(tmp_path):
