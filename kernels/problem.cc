@@ -1,6 +1,7 @@
 // Mode and extents, from names and shapes alone.
 #include "kernels/problem.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -109,10 +110,11 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Plan& plan) {
     plan.problems = dims[0];
     plan.replicas = dims[1];
   }
-  int64_t total;
-  if (__builtin_mul_overflow(plan.problems, plan.replicas, &total) ||
-      __builtin_mul_overflow(total, plan.groups, &total)) {
-    return Invalid(first->name, ": shape ", Shape(dims), " overflows int64");
+  int64_t total = 1;
+  for (int64_t d : dims) {  // any two are multiplied later, so a third that is 0 must not hide that they overflow
+    if (__builtin_mul_overflow(total, std::max<int64_t>(d, 1), &total)) {
+      return Invalid(first->name, ": shape ", Shape(dims), " overflows int64");
+    }
   }
   if (plan.mode == RaggedMode::kAllRagged && plan.replicas != 1) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", all ragged has one replica only");
