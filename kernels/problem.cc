@@ -156,7 +156,6 @@ absl::StatusOr<Collapsed> Collapse(absl::string_view name, const BufferDescripto
 
 // What the shape of an operand says: extents of op(operand) per repetition.
 struct Extents {
-  absl::string_view name;
   int64_t rows, cols;
 };
 
@@ -178,8 +177,8 @@ absl::StatusOr<Extents> PlanOperand(absl::string_view name, const BufferDescript
   operand.repeat = repeat;
   operand.rows = grouped || count == 0 ? shape->rows : shape->rows / count;
   operand.cols = shape->cols;
-  if (x.is_trans) return Extents{name, operand.cols, operand.rows};
-  return Extents{name, operand.rows, operand.cols};
+  if (x.is_trans) return Extents{operand.cols, operand.rows};
+  return Extents{operand.rows, operand.cols};
 }
 
 absl::Status CheckEqual(absl::string_view axis, absl::string_view a, int64_t a_extent, absl::string_view b,
