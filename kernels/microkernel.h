@@ -9,7 +9,6 @@
 #ifndef RAGGEMM_KERNELS_MICROKERNEL_H_
 #define RAGGEMM_KERNELS_MICROKERNEL_H_
 
-#include <cstddef>
 #include <cstdint>
 
 #include "raggemm/types.h"

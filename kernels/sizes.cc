@@ -1,8 +1,8 @@
 // The values that a router wrote: sizes and group_offset are untrusted, read once, checked here.
+#include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <string>
-#include <tuple>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"

@@ -9,7 +9,6 @@
 #include <optional>
 #include <string>
 
-#include "absl/types/span.h"
 #include "raggemm/problem.h"
 #include "raggemm/types.h"
 

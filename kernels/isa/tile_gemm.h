@@ -11,7 +11,6 @@
 #ifndef RAGGEMM_KERNELS_ISA_TILE_GEMM_H_
 #define RAGGEMM_KERNELS_ISA_TILE_GEMM_H_
 
-#include <cstddef>
 #include <cstdint>
 
 #include "kernels/microkernel.h"
