@@ -17,7 +17,7 @@ namespace raggemm {
 
 class Workspace {
  public:
-  // InvalidArgument when it is smaller than WorkspaceSizeFor says.
+  // InvalidArgument when it is smaller than WorkspaceSizeFor says. CheckBuffers has seen that it is there, and aligned.
   static absl::Status Check(absl::Span<int64_t> memory, int dims_arrays, int64_t groups);
 
   explicit Workspace(absl::Span<int64_t> memory);
