@@ -76,47 +76,22 @@ __attribute__((destructor)) void FreeAll() {
   }
 }
 
-// Adds up the slots of a Scratch; with a block also hands them out.
-class Slots {
- public:
-  explicit Slots(void* block) : base_(static_cast<char*>(block)) {}
-  char* Take(int64_t bytes) {
-    char* slot = base_ == nullptr ? nullptr : base_ + bytes_;
-    bytes_ += (bytes + 63) / 64 * 64;
-    return slot;
-  }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  char* base_;
-  int64_t bytes_ = 0;
-};
-
-int64_t Fill(const Plan& plan, void* block, Scratch* scratch) {
-  const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
-  const int64_t size = SizeOf(plan.compute);
-  Slots slots(block);
-  // The packers store whole vectors: one of slack behind the last panel.
-  char* panels = slots.Take((plan.blocking.m * kChain + kernels.vector) * size);
-  char* strip = slots.Take(kChain * kernels.nr * size);
-  char* chain = slots.Take(plan.blocking.m * plan.blocking.n * size);
-  char* total = slots.Take(plan.blocking.m * plan.blocking.n * size);
-  char* bias = slots.Take(std::max(plan.blocking.n, kMaxCols) * size);
-  if (scratch != nullptr) {
-    scratch->panels = panels;
-    scratch->strip = strip;
-    scratch->chain = chain;
-    scratch->total = total;
-    scratch->bias = bias;
-  }
-  return slots.bytes();
-}
-
 }  // namespace
 
-Scratch::Scratch(const Plan& plan, void* block) { Fill(plan, block, this); }
-
-int64_t Scratch::Bytes(const Plan& plan) { return Fill(plan, nullptr, nullptr); }
+Scratch::Scratch(const Plan& plan, void* block) {
+  const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
+  const auto take = [&, size = SizeOf(plan.compute)](int64_t elements) {
+    char* slot = block == nullptr ? nullptr : static_cast<char*>(block) + bytes;
+    bytes += RoundUp(elements * size, 64);
+    return slot;
+  };
+  // The packers store whole vectors: one of slack behind the last panel.
+  panels = take(plan.blocking.m * kChain + kernels.vector);
+  strip = take(kChain * kernels.nr);
+  chain = take(plan.blocking.m * plan.blocking.n);
+  total = take(plan.blocking.m * plan.blocking.n);
+  bias = take(std::max(plan.blocking.n, kMaxCols));
+}
 
 KeptBuffers CountKeptBuffers() {
   const std::lock_guard<std::mutex> lock(lists_mutex);

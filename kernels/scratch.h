@@ -19,14 +19,15 @@ inline constexpr int64_t kMaxThreads = 256;
 //   chain, total  one register tile of [mr][nr] after the other, strip by strip
 //   bias    widened, [columns]
 struct Scratch {
-  Scratch(const Plan& plan, void* block);
-  static int64_t Bytes(const Plan& plan);
+  Scratch(const Plan& plan, void* block);  // null: to count the bytes
+  static int64_t Bytes(const Plan& plan) { return Scratch(plan, nullptr).bytes; }
 
   char* panels;
   char* strip;
   char* chain;
   char* total;
   char* bias;
+  int64_t bytes = 0;  // of all
 };
 
 // What the process keeps for its next calls.
@@ -43,7 +44,7 @@ class ScratchLease {
   ScratchLease(const ScratchLease&) = delete;
   ScratchLease& operator=(const ScratchLease&) = delete;
 
-  // ResourceExhausted when memory is short; nothing is held then.
+  // ResourceExhausted when memory is short.
   absl::Status Acquire(int64_t count, int64_t bytes);
   void* at(int64_t i) const { return blocks_[i]; }
 
