@@ -1,7 +1,7 @@
 #include "kernels/block.h"
 
+#include "kernels/element.h"
 #include "kernels/isa.h"
-#include "kernels/problem.h"
 
 namespace raggemm {
 namespace {

@@ -45,6 +45,16 @@ uint16_t EncodeF16(double value) {
 
 }  // namespace
 
+int64_t SizeOf(DType dtype) {
+  static constexpr int64_t kBytes[] = {2, 2, 4, 8, 4, 8, 4};
+  return kBytes[static_cast<int>(dtype)];
+}
+
+absl::string_view NameOf(DType dtype) {
+  static constexpr absl::string_view kNames[] = {"f16", "bf16", "f32", "f64", "s32", "s64", "u32"};
+  return kNames[static_cast<int>(dtype)];
+}
+
 double FloatFormat::Epsilon() const { return std::ldexp(1.0, 1 - digits); }
 
 double FloatFormat::SmallestSubnormal() const { return std::ldexp(1.0, min_exponent + 1 - digits); }

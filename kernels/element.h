@@ -1,12 +1,17 @@
-// Elements of an Array, one at a time, as float64. For the reference and for tests: simple, exact and slow.
+// What a DType is; and elements of an Array, one at a time, as float64. These are for the reference and for tests:
+// simple, exact and slow.
 #ifndef RAGGEMM_KERNELS_ELEMENT_H_
 #define RAGGEMM_KERNELS_ELEMENT_H_
 
 #include <cstdint>
 
+#include "absl/strings/string_view.h"
 #include "raggemm/problem.h"
 
 namespace raggemm {
+
+int64_t SizeOf(DType dtype);  // bytes
+absl::string_view NameOf(DType dtype);
 
 // A binary floating point format: bits of precision with the hidden one, exponent of the smallest normal number.
 struct FloatFormat {

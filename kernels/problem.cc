@@ -319,16 +319,6 @@ absl::Status PlanEpilogue(const GroupedGemmProblem& problem, Plan& plan) {
 
 }  // namespace
 
-int64_t SizeOf(DType dtype) {
-  static constexpr int64_t kBytes[] = {2, 2, 4, 8, 4, 8, 4};
-  return kBytes[static_cast<int>(dtype)];
-}
-
-absl::string_view NameOf(DType dtype) {
-  static constexpr absl::string_view kNames[] = {"f16", "bf16", "f32", "f64", "s32", "s64", "u32"};
-  return kNames[static_cast<int>(dtype)];
-}
-
 absl::string_view NameOf(RaggedMode mode) {
   static constexpr absl::string_view kNames[] = {"ragged M", "ragged K", "ragged N", "uniform", "all ragged"};
   return kNames[static_cast<int>(mode)];

@@ -8,14 +8,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "kernels/element.h"
 #include "kernels/workspace.h"
 #include "raggemm/plan.h"
 #include "raggemm/problem.h"
 
 namespace raggemm {
 
-int64_t SizeOf(DType dtype);  // bytes
-absl::string_view NameOf(DType dtype);
 absl::string_view NameOf(RaggedMode mode);
 
 // One of the six dims arrays under the name that messages and the `ragged` attribute use.

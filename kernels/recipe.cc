@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/block.h"
+#include "kernels/element.h"
 #include "kernels/isa.h"
 #include "kernels/microkernel.h"
-#include "kernels/problem.h"
 
 namespace raggemm {
 namespace {

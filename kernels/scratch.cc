@@ -8,9 +8,9 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/element.h"
 #include "kernels/fork.h"
 #include "kernels/isa.h"
-#include "kernels/problem.h"
 #include "kernels/tile.h"
 
 namespace raggemm {

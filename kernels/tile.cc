@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/element.h"
 #include "kernels/isa.h"
-#include "kernels/problem.h"
 
 namespace raggemm {
 namespace {

@@ -34,19 +34,6 @@ DType ToDType(GroupedGemmCase::DType dtype) {
   return static_cast<DType>(dtype);
 }
 
-int64_t BytesOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-    case DType::kBF16:
-      return 2;
-    case DType::kF64:
-    case DType::kS64:
-      return 8;
-    default:
-      return 4;
-  }
-}
-
 bool Lists(absl::string_view comma_list, absl::string_view name) {
   const std::vector<absl::string_view> names = absl::StrSplit(comma_list, ',');
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -82,11 +69,11 @@ int64_t Sum(const Values& values) {
 
 void StoreInteger(const Array& array, int64_t index, int64_t value) {
   // Little endian: the low bytes are the narrower integer.
-  std::memcpy(static_cast<char*>(array.data) + index * BytesOf(array.dtype), &value, BytesOf(array.dtype));
+  std::memcpy(static_cast<char*>(array.data) + index * SizeOf(array.dtype), &value, SizeOf(array.dtype));
 }
 
 void FillWithNan(const Array& array) {
-  if (array.data != nullptr) std::memset(array.data, 0xFF, ElementCount(array) * BytesOf(array.dtype));
+  if (array.data != nullptr) std::memset(array.data, 0xFF, ElementCount(array) * SizeOf(array.dtype));
 }
 
 class Builder {
@@ -236,7 +223,7 @@ void SetMatrixDType(GroupedGemmCase::DType dtype, GroupedGemmCase& explicit_case
 }
 
 Array ArrayStore::Add(DType dtype, Dims dims) {
-  int64_t bytes = BytesOf(dtype);
+  int64_t bytes = SizeOf(dtype);
   for (int64_t dim : dims) {
     if (dim < 0 || __builtin_mul_overflow(bytes, dim, &bytes)) {
       throw std::invalid_argument(
