@@ -30,7 +30,7 @@ ABSL_FLAG(std::string, case, "", "run the case of this name");
 ABSL_FLAG(bool, all, false, "run all cases");
 ABSL_FLAG(bool, list, false, "print the names of the cases");
 ABSL_FLAG(std::string, cases, "", "text file of GroupedGemmCases; default: the edge cases and the recorded ones");
-ABSL_FLAG(std::string, isa, "", "scalar, avx2 or avx512; default: the widest that the CPU has");
+ABSL_FLAG(std::string, isa, "", "scalar, avx2 or avx512; default: the fastest that the CPU has");
 ABSL_FLAG(std::string, executor, "pool", "openmp, pool or serial");
 ABSL_FLAG(int, threads, 0, "0: one for each CPU");
 ABSL_FLAG(std::string, dtype, "", "f32, bf16, f16 or f64: lhs and rhs; out is then f32, or f64 for f64");

@@ -4,8 +4,8 @@
 //          what                         how         independent work     registers, one ISA each
 //     checked once, here            printable, immutable
 //
-// Before MakePlan returns, all is user data and possibly wrong. After it nothing is checked again; leasing the
-// pack buffers is the one thing that may still fail, before the first write to out.
+// Before MakePlan returns, all is user data and possibly wrong. After it no operand is checked again; only memory may
+// still be short, before the first write to out.
 //
 // The same bits come out for the same input whatever the threads, the executor, the ISA, and the other rows and
 // groups of the call. The rule that makes it so: k counts from the start of the group's own contraction range
@@ -40,7 +40,8 @@ WorkspaceCoefficients WorkspaceSizeFor(int dims_arrays);
 // is not there.
 absl::StatusOr<Plan> MakePlan(const GroupedGemmProblem& problem, const Options& options, absl::Span<int64_t> workspace);
 
-// Computes. ResourceExhausted when the pack buffers cannot be had; out is untouched then.
+// Computes. ResourceExhausted: no memory for pack buffers or tile counters. FailedPrecondition: a plan for an ISA that
+// this CPU lacks. out is untouched then.
 absl::Status Run(const Plan& plan);
 
 // Both, with a workspace of its own.
