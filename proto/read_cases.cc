@@ -34,7 +34,9 @@ absl::StatusOr<proto::GroupedGemmCases> ReadCases(const std::string& path) {
   FirstError error;
   parser.RecordErrorsTo(&error);
   proto::GroupedGemmCases cases;
-  if (!parser.Parse(&input, &cases)) return absl::InvalidArgumentError(absl::StrCat(path, ":", error.text()));
+  const bool parsed = parser.Parse(&input, &cases);
+  if (file.bad()) return absl::NotFoundError(absl::StrCat("cannot read ", path));  // a directory, which can be opened
+  if (!parsed) return absl::InvalidArgumentError(absl::StrCat(path, ":", error.text()));
   return cases;
 }
 

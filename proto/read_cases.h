@@ -8,8 +8,8 @@
 
 namespace raggemm {
 
-// Reads a text file of GroupedGemmCases. NotFound: no such file; InvalidArgument: path, line and column of the first
-// error.
+// Reads a text file of GroupedGemmCases. NotFound: no file that can be read; InvalidArgument: path, line and column of
+// the first error.
 absl::StatusOr<proto::GroupedGemmCases> ReadCases(const std::string& path);
 
 }  // namespace raggemm

@@ -22,10 +22,12 @@ std::vector<proto::GroupedGemmCase> Shipped(const std::string& file) {
   return {read->cases().begin(), read->cases().end()};
 }
 
-TEST(ReadCasesTest, MissingFileIsNotFound) {
-  const auto cases = ReadCases("no-such-file.textproto");
-  EXPECT_EQ(cases.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(cases.status().message(), HasSubstr("no-such-file.textproto"));
+TEST(ReadCasesTest, MissingFileIsNotFoundNorIsADirectoryAFile) {
+  for (const char* path : {"no-such-file.textproto", RAGGEMM_CASES_DIR}) {
+    const auto cases = ReadCases(path);
+    EXPECT_EQ(cases.status().code(), absl::StatusCode::kNotFound);
+    EXPECT_THAT(cases.status().message(), HasSubstr(path));
+  }
 }
 
 TEST(ReadCasesTest, ErrorHasLineAndColumn) {
