@@ -156,8 +156,9 @@ class Builder {
           absl::StrCat(name, " has ", values.size(), " values, its dims say ", ElementCount(*operand)));
     }
     for (int i = 0; i < values.size(); ++i) {
-      if (!is_float && std::abs(values[i]) > 0x1p53) {
-        return absl::InvalidArgumentError(absl::StrCat(name, ": value ", values[i], " at index ", i, " exceeds 2^53"));
+      if (!is_float && !(std::abs(values[i]) <= 0x1p53)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(name, ": value ", values[i], " at index ", i, ", must be an integer of at most 2^53"));
       }
       is_float ? StoreRounded(*operand, i, values[i]) : StoreInteger(*operand, i, static_cast<int64_t>(values[i]));
     }
@@ -174,8 +175,9 @@ class Builder {
 
 void LimitRows(int64_t max_multiply_adds, GroupedGemmCase& recorded) {
   const int64_t multiply_adds_of_row = int64_t{recorded.k()} * recorded.n();
-  if (multiply_adds_of_row == 0 || Sum(recorded.group_sizes()) * multiply_adds_of_row <= max_multiply_adds) return;
+  if (multiply_adds_of_row <= 0) return;
   const int64_t max_rows = max_multiply_adds / multiply_adds_of_row;
+  if (Sum(recorded.group_sizes()) <= max_rows) return;
   std::vector<int32_t> sizes;
   const auto scale = [&](double factor) {
     sizes.clear();

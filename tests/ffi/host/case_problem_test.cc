@@ -40,6 +40,9 @@ TEST(LimitRowsTest, OneRowIsTheLeast) {
   GroupedGemmCase recorded = Parse("K: 10 N: 10 group_sizes: [5,0,7]");
   LimitRows(1, recorded);
   EXPECT_THAT(recorded.group_sizes(), ElementsAre(1, 0, 1));
+  recorded = Parse("K: 2147483647 N: 2147483647 group_sizes: [5,0,7]");  // 12 times their product overflows
+  LimitRows(1, recorded);
+  EXPECT_THAT(recorded.group_sizes(), ElementsAre(1, 0, 1));
 }
 
 TEST(LimitRowsTest, LeavesSmallCasesAlone) {
@@ -135,6 +138,14 @@ TEST(MakeCaseProblemTest, WrongNumberOfValuesIsAnError) {
                   .status()
                   .message(),
               HasSubstr("case x: group_offset has 0 values"));
+}
+
+TEST(MakeCaseProblemTest, OffsetThatIsNoIntegerIsAnError) {
+  for (const char* value : {"nan", "inf", "-1e16"}) {
+    const GroupedGemmCase c =
+        Parse(absl::StrCat("config { operands: 'group_offset' } group_offset { dtype: S64 values: ", value, " }"));
+    EXPECT_THAT(MakeCaseProblem(c).status().message(), HasSubstr("group_offset: value "));
+  }
 }
 
 TEST(MakeCaseProblemTest, MatrixOfIntegersIsAnError) {
