@@ -34,6 +34,27 @@ Check Compare(const GroupedGemmProblem& problem, absl::Span<const int64_t> eleme
   return check;
 }
 
+absl::StatusOr<Check> CheckElements(const GroupedGemmProblem& problem, absl::Span<const int64_t> elements) {
+  std::mutex mutex;
+  Check worst;
+  absl::Status status;
+  ParallelChunks(static_cast<int64_t>(elements.size()), [&](int64_t begin, int64_t end) {
+    const auto chunk = elements.subspan(begin, end - begin);
+    const absl::StatusOr<Reference> reference = ComputeReferenceAt(problem, chunk);
+    std::lock_guard lock(mutex);
+    if (!reference.ok()) {
+      status = reference.status();
+      return;
+    }
+    Check check = Compare(problem, chunk, *reference);
+    check.compared += worst.compared;
+    if (check.max_error >= worst.max_error) worst = check;
+    worst.compared = check.compared;
+  });
+  if (!status.ok()) return status;
+  return worst;
+}
+
 }  // namespace
 
 int64_t MultiplyAdds(absl::Span<const GroupProduct> products) {
@@ -68,28 +89,8 @@ std::vector<int64_t> SampleOut(const GroupedGemmProblem& problem, absl::Span<con
   return sample;
 }
 
-absl::StatusOr<Check> CheckElements(const GroupedGemmProblem& problem, absl::Span<const int64_t> elements) {
-  std::mutex mutex;
-  Check worst;
-  absl::Status status;
-  ParallelChunks(static_cast<int64_t>(elements.size()), [&](int64_t begin, int64_t end) {
-    const auto chunk = elements.subspan(begin, end - begin);
-    const absl::StatusOr<Reference> reference = ComputeReferenceAt(problem, chunk);
-    std::lock_guard lock(mutex);
-    if (!reference.ok()) {
-      status = reference.status();
-      return;
-    }
-    Check check = Compare(problem, chunk, *reference);
-    check.compared += worst.compared;
-    if (check.max_error >= worst.max_error) worst = check;
-    worst.compared = check.compared;
-  });
-  if (!status.ok()) return status;
-  return worst;
-}
-
 absl::StatusOr<Check> CheckOut(const GroupedGemmProblem& problem, uint64_t seed) {
+  constexpr int64_t kFullCheckMultiplyAdds = 10'000'000;
   const absl::StatusOr<std::vector<GroupProduct>> products = GroupProducts(problem);
   if (!products.ok()) return products.status();
   if (MultiplyAdds(*products) > kFullCheckMultiplyAdds) {

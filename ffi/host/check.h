@@ -25,12 +25,9 @@ struct Check {
   double got = 0, want = 0;
 };
 
-// Compares these elements of out with the float64 reference. Runs on all CPUs.
-absl::StatusOr<Check> CheckElements(const GroupedGemmProblem& problem, absl::Span<const int64_t> elements);
-
-// All of out up to this many multiply-adds, else a sample.
-inline constexpr int64_t kFullCheckMultiplyAdds = 10'000'000;
 inline constexpr int64_t kSampleSize = 4096;
+
+// Compares out with the float64 reference: all of it up to ten million multiply-adds, else a sample. Runs on all CPUs.
 absl::StatusOr<Check> CheckOut(const GroupedGemmProblem& problem, uint64_t seed);
 
 }  // namespace raggemm::host
