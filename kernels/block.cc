@@ -163,14 +163,14 @@ void LhsFetch::Aim(const Plan& plan, const TilePlace& place, int64_t tile, const
   const int64_t size = SizeOf(plan.lhs.dtype);
   const bool along_k = lhs.col_step == 1;
   line_ = lhs.data + (window.row * lhs.row_step + k * lhs.col_step) * size;
-  lines_per_row_ = ((along_k ? steps : window.rows) * size + 63) / 64;
+  lines_per_row_ = CeilDiv((along_k ? steps : window.rows) * size, 64);
   row_left_ = lines_per_row_;
   row_skip_ = (along_k ? lhs.row_step : lhs.col_step) * size - lines_per_row_ * 64;
   lines_left_ = (along_k ? window.rows : steps) * lines_per_row_;
   const int64_t strips = place.window.cols / NextStrip(plan, place, block.cols).width;
   const int64_t blocks = std::max<int64_t>(std::min(kChain, block.rhs.rows - block.k) / block.steps, 1);
   const int64_t kernels = std::max<int64_t>(strips, 1) * blocks * place.rows.count;
-  lines_per_kernel_ = (lines_left_ + kernels - 1) / kernels;
+  lines_per_kernel_ = CeilDiv(lines_left_, kernels);
 }
 
 }  // namespace raggemm

@@ -23,8 +23,7 @@ namespace raggemm {
 
 // Row tiles of at most max_rows, as equal as can be: 16 rows are 8 + 8, not 14 + 2.
 struct RowTiles {
-  RowTiles(int64_t rows, int64_t max_rows)
-      : count((rows + max_rows - 1) / max_rows), each(rows / count), taller(rows % count) {}
+  RowTiles(int64_t rows, int64_t max_rows) : count(CeilDiv(rows, max_rows)), each(rows / count), taller(rows % count) {}
   int64_t Begin(int64_t i) const { return each * i + std::min(taller, i); }
   int64_t Rows(int64_t i) const { return each + (i < taller); }
   int64_t count, each, taller;  // the first `taller` have a row more

@@ -128,13 +128,12 @@ size_t Cheapest(const Candidates& candidates) {
 // 280, 290 at 512.
 Recipe PackedRecipe(const Plan& plan, const Window& window, int64_t k) {
   const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
-  const int64_t chains = (k + kChain - 1) / kChain;
   Recipe recipe;
   recipe.source = Recipe::Source::kPack;
   recipe.block_k = window.rows <= 8 * kernels.max_rows ? kChain / 2 : kChain;
   recipe.block_n = kernels.nr;
   recipe.fetch = Recipe::Order::kRows;
-  recipe.k_inner = plan.mode != RaggedMode::kRaggedK && window.rows * chains <= plan.blocking.m;
+  recipe.k_inner = plan.mode != RaggedMode::kRaggedK && window.rows * CeilDiv(k, kChain) <= plan.blocking.m;
   return recipe;
 }
 

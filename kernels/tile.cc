@@ -13,6 +13,8 @@ namespace {
 // 21 (Emerald Rapids) rows per group in f32.
 constexpr double kCostOfElement = 16;
 
+int64_t UnitsOfGroup(const Plan& plan) { return plan.mode == RaggedMode::kRaggedK ? 1 : plan.replicas; }
+
 // One repetition of out as rows, of which [row_begin, row_end) are processed up to col_end.
 struct FillRegion {
   int64_t rows, cols;
@@ -72,20 +74,16 @@ struct FillSlices {
 
 }  // namespace
 
-int64_t CountUnits(const Plan& plan) {
-  const int64_t replicas = plan.mode == RaggedMode::kRaggedK ? 1 : plan.replicas;
-  return plan.problems * plan.local_groups * replicas;
-}
+int64_t CountUnits(const Plan& plan) { return plan.problems * plan.local_groups * UnitsOfGroup(plan); }
 
 Unit UnitAt(const Plan& plan, int64_t unit) {
-  const int64_t replicas = plan.mode == RaggedMode::kRaggedK ? 1 : plan.replicas;
+  const int64_t replicas = UnitsOfGroup(plan);
   const int64_t group = unit / replicas;
   return {group / plan.local_groups, group % plan.local_groups, unit % replicas};
 }
 
 void NextUnit(const Plan& plan, Unit& unit) {
-  const int64_t replicas = plan.mode == RaggedMode::kRaggedK ? 1 : plan.replicas;
-  if (++unit.replica < replicas) return;
+  if (++unit.replica < UnitsOfGroup(plan)) return;
   unit.replica = 0;
   if (++unit.group < plan.local_groups) return;
   unit.group = 0;
