@@ -55,10 +55,6 @@ ACCUMULATING = {
     "megablox.gmm": (lambda c: megablox.gmm(X, W, SIZES, existing_out=c), rows_overwritten),
     "megablox.tgmm": (lambda c: megablox.tgmm(X.T, Y, SIZES, existing_out=c), weights_added),
     "ejkernel": (lambda c: ejkernel.grouped_matmul(X, W, SIZES, None, c), rows_added),
-    "ejkernel.transposed": (
-        lambda c: ejkernel.transposed_grouped_matmul(X.T, Y, SIZES, existing_out=c),
-        weights_added,
-    ),
     "maxtext.gmm": (lambda c: maxtext.gmm(X, W, SIZES, existing_out=c), rows_overwritten),
     "maxtext.gmm, partial_sum": (lambda c: maxtext.gmm(X, W, SIZES, partial_sum=c), rows_added),
     "maxtext.tgmm": (lambda c: maxtext.tgmm(X.T, Y, SIZES, existing_out=c), weights_added),
