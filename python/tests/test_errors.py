@@ -107,6 +107,11 @@ TRACING = [
     (lambda: forward(lhs=GroupedTensor(LHS, SIZES, layout="DENSE")), ValueError, "lhs: layout is 'DENSE'"),
     (lambda: forward(out_layout="dense"), ValueError, "out: layout is 'dense'"),
     (lambda: forward(lhs=GroupedTensor(LHS, SIZES, SIZES)), ValueError, "data must be 1-D with layout PACKED"),
+    (
+        lambda: grouped_gemm(PACKED, PACKED, contracting_dims=((0,), (0, 1)), out_size=9, out_layout="PACKED"),
+        ValueError,
+        r"rhs: contracting_dims \(0, 1\) must be one axis",
+    ),
     (lambda: all_ragged(out_layout="PACKED"), ValueError, "all ragged needs out_size"),
     (lambda: all_ragged(out_size=9), ValueError, 'out_layout="PACKED"'),
     (lambda: all_ragged(out_size=-1, out_layout="PACKED"), ValueError, "out_size is -1"),
