@@ -9,18 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arrays import integers
 from jaxprs import calls
 from oracle import membership
 
 M, K, N, G = 9, 2, 3, 3
 FULL, SHORT = np.array([4, 0, 5], np.int32), np.array([2, 4, 0], np.int32)  # sums M, and less
-
-
-def _integers(seed, *shape):
-    return np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float32)
-
-
-LHS, RHS, COLS = _integers(0, M, K), _integers(1, G, K, N), _integers(2, M, N)
+LHS, RHS, COLS = integers(0, M, K), integers(1, G, K, N), integers(2, M, N)
 
 
 def einsum_gmm(lhs, rhs, sizes):
@@ -75,7 +70,7 @@ def _under_transforms(f, lhs, rhs, sizes, ct):
 
 def check(f, want, lhs, rhs, sizes):
     """f(lhs, rhs, sizes), a front end with float32 results that is linear in both matrices, against einsums."""
-    ct = _integers(3, *jax.eval_shape(want, lhs, rhs, sizes).shape)
+    ct = integers(3, *jax.eval_shape(want, lhs, rhs, sizes).shape)
     np.testing.assert_array_equal(f(lhs, rhs, sizes), want(lhs, rhs, sizes))
     got, expected = (_under_transforms(g, lhs, rhs, sizes, ct) for g in (f, want))
     for name in expected:

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import raggemm
+from arrays import integers
 from raggemm.compat import ejkernel, lax, maxtext, megablox, tokamax, tops
 from raggemm.compat import transformer_engine as te
 
@@ -55,10 +56,6 @@ PROGRAMS = {
 def lowering_of(name):
     """The context in which a program is lowered."""
     return raggemm.override_ragged_dot() if name == OVERRIDE else contextlib.nullcontext()
-
-
-def integers(seed, *shape):
-    return np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float32)
 
 
 def arguments(rows):

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arrays import integers
 from front_end_programs import (
     PROGRAMS,
     ROWS,
@@ -19,7 +20,6 @@ from front_end_programs import (
     arguments,
     expected,
     groups,
-    integers,
     lowering_of,
     with_gradients,
 )

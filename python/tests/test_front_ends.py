@@ -9,18 +9,13 @@ import numpy as np
 import oracle
 import pytest
 import raggemm
+from arrays import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raggemm import GroupedTensor, gmm, ragged_dot, tgmm
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 11, 5, 6, 4
-
-
-def random(*shape, dtype=np.float32, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
-
-
 LHS, RHS, OTHER = random(M, K), random(G, K, N, seed=1), random(M, N, seed=2)
 
 

@@ -10,16 +10,13 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
+from arrays import random
 from cases import BY_NAME, CASES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
 
 FLOATS = tuple(map(np.dtype, (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)))
-
-
-def random(*shape, dtype=np.float32, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
 
 
 def check_gmm(lhs, rhs, sizes, **options):

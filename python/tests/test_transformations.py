@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arrays import random
 from hlo import custom_calls
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -14,12 +15,6 @@ from raggemm import GroupedTensor, gmm, grouped_gemm, ragged_dot
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 12, 6, 6, 4
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
 LHS, RHS = random(M, K), random(G, K, N, seed=1)
 close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arrays import random
 from cases import CASES
 from hlo import copies_of_weights, custom_calls
 from jaxprs import calls
@@ -14,10 +15,6 @@ from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
 
 BATCH = 3
 ORDERS = (np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0]))  # of the groups, one for each of the batch
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def check_against_loop(f, axes, args):
