@@ -112,7 +112,10 @@ class Operand:
                 f"with {tensor.layout}"
             )
         rank = 2 if both else data.ndim
-        return cls(name, data, first_dims, last_dims, tensor.layout, rank, _normalized(name, axes, rank))
+        contracted = _normalized(name, axes, rank)
+        if both and len(contracted) == 2:
+            raise ValueError(f"{name}: contracting_dims {contracted} must be one axis of each group's own matrix")
+        return cls(name, data, first_dims, last_dims, tensor.layout, rank, contracted)
 
     @property
     def dims(self) -> dict[str, jax.Array]:

@@ -17,6 +17,7 @@ import contextlib
 import contextvars
 import functools
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -105,7 +106,13 @@ class _Override:
         return mlir.lower_fun(call, multiple_results=False)(ctx, lhs, rhs, group_sizes)
 
 
-_override = functools.cache(_Override)
+_instance = functools.cache(_Override)
+_creation = threading.Lock()
+
+
+def _override() -> _Override:
+    with _creation:  # a second one would replace the rule of the first
+        return _instance()
 
 
 def _check_not_staged() -> None:

@@ -59,12 +59,8 @@ def loop_block(padded_size: int, dtype: Any) -> Block:
 
     def transpose(kept, dy):
         x, weights, sizes, gate, up = kept
-        one, first, padded, dy = (
-            OneExpert(weights, dtype),
-            _first_rows(sizes),
-            jnp.pad(x, padding),
-            jnp.pad(dy, padding),
-        )
+        one, first = OneExpert(weights, dtype), _first_rows(sizes)
+        padded, dy = jnp.pad(x, padding), jnp.pad(dy, padding)
         active = jnp.argsort(sizes == 0, stable=True)
 
         def of_expert(g):

@@ -22,12 +22,7 @@ BASIC = lax.RaggedDotDimensionNumbers(
 )
 
 _NARROW = ("int8", "int16", "uint8", "uint16")
-SIZES = (
-    *_NARROW,
-    "int32",
-    "int64",
-    "uint32",
-)  # dtypes of group_sizes, of which ragged_dot_general() takes the wide ones
+SIZES = (*_NARROW, "int32", "int64", "uint32")  # dtypes of group_sizes; ragged_dot_general() takes the wide ones
 
 
 def widened(group_sizes: Any) -> Any:

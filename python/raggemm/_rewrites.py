@@ -34,12 +34,19 @@ def has_one_group(call: Call) -> bool:
     return call.mode in (Mode.RAGGED_M, Mode.RAGGED_K) and any(s.shared for s in storages)
 
 
+def _checked_sum(sizes: jax.Array) -> jax.Array:
+    """[P,R,1]: the sum; -1, which the library refuses, where the sum would hide a negative size or overflows."""
+    ends = jnp.cumsum(sizes, -1, dtype=sizes.dtype)
+    is_wrong = ((sizes < 0) | (ends < sizes)).any(-1, keepdims=True)
+    return jnp.where(is_wrong, jnp.int32(-1).astype(sizes.dtype), sizes.sum(-1, keepdims=True, dtype=sizes.dtype))
+
+
 def _with_one_group(call: Call, args: Arguments) -> jax.Array:
     def strided(x: jax.Array, storage: Storage) -> jax.Array:
         packed = storage.last is not None and storage.layout == PACKED
         return _unpack(x, args.sizes(storage.last)) if packed else x
 
-    sums = tuple(sizes.sum(-1, keepdims=True, dtype=sizes.dtype) for sizes in args.dims)
+    sums = tuple(map(_checked_sum, args.dims))
     lhs, rhs, out = (s._replace(layout=STRIDED, shared=False) for s in (call.lhs, call.rhs, call.out))
     one = dataclasses.replace(call, lhs=lhs, rhs=rhs, out=out, out_extent=1)
     return apply(one, Arguments(strided(args.lhs, call.lhs), strided(args.rhs, call.rhs), sums, {}))

@@ -34,7 +34,7 @@ class Case:
     def operands(self) -> dict[str, Any]:
         """Everything of the call that is an array: data, sizes, and all optional operands that the mode has."""
         rng = np.random.default_rng(7)
-        out = jax.eval_shape(functools.partial(self.call, **self.static), self.lhs, self.rhs)
+        out = jax.eval_shape(functools.partial(raggemm.grouped_gemm, **self.static), self.lhs, self.rhs)
         operands = {
             "lhs": self.lhs.data,
             "rhs": self.rhs.data,
@@ -47,17 +47,13 @@ class Case:
             operands["bias"] = rng.normal(size=(GROUPS, out.shape[-1])).astype(np.float32)
         return operands
 
-    @staticmethod
-    def call(lhs, rhs, **options):
-        return raggemm.grouped_gemm(lhs, rhs, **options)
-
-    def run(self, operands: dict[str, Any], function=None):
+    def run(self, operands: dict[str, Any], function=raggemm.grouped_gemm):
         """raggemm, or another function of its signature, on operands as from operands()."""
         rest = {name: x for name, x in operands.items() if name not in ("lhs", "rhs", "dims")}
         lhs_dims, rhs_dims = operands["dims"]
         lhs = GroupedTensor(operands["lhs"], *lhs_dims, layout=self.lhs.layout)
         rhs = GroupedTensor(operands["rhs"], *rhs_dims, layout=self.rhs.layout)
-        return (function or self.call)(lhs, rhs, **self.static, **rest)
+        return function(lhs, rhs, **self.static, **rest)
 
     def expected(self, operands: dict[str, Any]) -> oracle.Expected:
         return self.run(operands, oracle.grouped_gemm)

@@ -9,38 +9,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arrays import integers
+from jaxprs import calls
+from oracle import membership
 
 M, K, N, G = 9, 2, 3, 3
 FULL, SHORT = np.array([4, 0, 5], np.int32), np.array([2, 4, 0], np.int32)  # sums M, and less
-
-
-def _integers(seed, *shape):
-    return np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float32)
-
-
-LHS, RHS, COLS = _integers(0, M, K), _integers(1, G, K, N), _integers(2, M, N)
-
-
-def _membership(sizes):
-    """[G, M]: 1 where a row is in a group."""
-    ends, row = jnp.cumsum(sizes)[:, None], jnp.arange(M)
-    return ((row >= ends - sizes[:, None]) & (row < ends)).astype(jnp.float32)
+LHS, RHS, COLS = integers(0, M, K), integers(1, G, K, N), integers(2, M, N)
 
 
 def einsum_gmm(lhs, rhs, sizes):
-    return jnp.einsum("gm,mk,gkn->mn", _membership(sizes), lhs, rhs)
+    return jnp.einsum("gm,mk,gkn->mn", membership(sizes, lhs.shape[0], lhs.dtype), lhs, rhs)
 
 
 def einsum_gmm_transposed(lhs, rhs, sizes):
-    return jnp.einsum("gm,mk,gnk->mn", _membership(sizes), lhs, rhs)
+    return jnp.einsum("gm,mk,gnk->mn", membership(sizes, lhs.shape[0], lhs.dtype), lhs, rhs)
 
 
 def einsum_tgmm(lhs, rhs, sizes):
-    return jnp.einsum("gm,mk,mn->gkn", _membership(sizes), lhs, rhs)
+    return jnp.einsum("gm,mk,mn->gkn", membership(sizes, lhs.shape[0], lhs.dtype), lhs, rhs)
 
 
 def einsum_tgmm_transposed(lhs, rhs, sizes):
-    return jnp.einsum("gm,km,mn->gkn", _membership(sizes), lhs, rhs)
+    return jnp.einsum("gm,km,mn->gkn", membership(sizes, lhs.shape[1], lhs.dtype), lhs, rhs)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -77,13 +68,9 @@ def _under_transforms(f, lhs, rhs, sizes, ct):
     }
 
 
-def _products(f, *args) -> int:
-    return str(jax.make_jaxpr(f)(*args)).count("grouped_gemm[")
-
-
 def check(f, want, lhs, rhs, sizes):
     """f(lhs, rhs, sizes), a front end with float32 results that is linear in both matrices, against einsums."""
-    ct = _integers(3, *jax.eval_shape(want, lhs, rhs, sizes).shape)
+    ct = integers(3, *jax.eval_shape(want, lhs, rhs, sizes).shape)
     np.testing.assert_array_equal(f(lhs, rhs, sizes), want(lhs, rhs, sizes))
     got, expected = (_under_transforms(g, lhs, rhs, sizes, ct) for g in (f, want))
     for name in expected:
@@ -93,9 +80,9 @@ def check(f, want, lhs, rhs, sizes):
 
     rows = np.stack([lhs, lhs])
     batched = jax.vmap(f, (0, None, None))
-    assert _products(batched, rows, rhs, sizes) == 1
+    assert calls(batched, rows, rhs, sizes).total() == 1
     # The value, and one gradient for what all of the batch share.
-    assert _products(jax.grad(lambda rhs: jnp.vdot(batched(rows, rhs, sizes), np.stack([ct, ct]))), rhs) == 2
+    assert calls(jax.grad(lambda rhs: jnp.vdot(batched(rows, rhs, sizes), np.stack([ct, ct]))), rhs).total() == 2
 
 
 def check_errors(call, error, message):

@@ -1,4 +1,4 @@
-"""A program of each front end in raggemm.compat: its result and both gradients, with what they are in float64.
+"""A program of each front end: its result and both gradients, with what they are in float64.
 
     python front_end_programs.py FOLDER
 
@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import raggemm
+from arrays import integers
 from raggemm.compat import ejkernel, lax, maxtext, megablox, tokamax, tops
 from raggemm.compat import transformer_engine as te
 
@@ -27,7 +28,7 @@ SIZES = np.array([3, 0, 2, 4], np.int32)
 ROWS = (12, 9)
 
 
-def _with_gradients(product):
+def with_gradients(product):
     def run(x, w, sizes):
         out, gradients_of = jax.vjp(lambda x, w: product(x, w, sizes), x, w)
         return out, *gradients_of(jnp.sign(out))
@@ -37,24 +38,24 @@ def _with_gradients(product):
 
 OVERRIDE = "override"
 PROGRAMS = {
-    "megablox": _with_gradients(megablox.gmm),
-    "tops": _with_gradients(tops.gmm),
-    "ejkernel": _with_gradients(ejkernel.grouped_matmul),
-    "maxtext": _with_gradients(maxtext.gmm),
-    "tokamax": _with_gradients(lambda x, w, sizes: tokamax.ragged_dot(x, w, group_sizes=sizes)),
-    "transformer_engine": _with_gradients(te.grouped_dense),
-    "lax": _with_gradients(lax.ragged_dot),
-    OVERRIDE: _with_gradients(lambda *args: jax.lax.ragged_dot(*args)),
+    "megablox": with_gradients(megablox.gmm),
+    "tops": with_gradients(tops.gmm),
+    "ejkernel": with_gradients(ejkernel.grouped_matmul),
+    "maxtext": with_gradients(maxtext.gmm),
+    "tokamax": with_gradients(lambda x, w, sizes: tokamax.ragged_dot(x, w, group_sizes=sizes)),
+    "transformer_engine": with_gradients(te.grouped_dense),
+    "lax": with_gradients(lax.ragged_dot),
+    "ragged_dot": with_gradients(raggemm.ragged_dot),
+    "existing_out": with_gradients(
+        lambda x, w, s: raggemm.gmm(x, w.astype(jnp.bfloat16), s, existing_out=jnp.zeros((x.shape[0], N)))
+    ),
+    OVERRIDE: with_gradients(lambda *args: jax.lax.ragged_dot(*args)),
 }
 
 
 def lowering_of(name):
     """The context in which a program is lowered."""
     return raggemm.override_ragged_dot() if name == OVERRIDE else contextlib.nullcontext()
-
-
-def integers(seed, *shape):
-    return np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float32)
 
 
 def arguments(rows):

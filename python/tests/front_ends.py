@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
+from oracle import membership
 from raggemm import GroupedTensor, gmm, grouped_gemm, ragged_dot, tgmm
 
 SIZES = np.array([3, 0, 2], np.int32)  # and a row of no group
@@ -15,24 +16,17 @@ def random(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape)
 
 
-def member(sizes):
-    """[G,M]: 1 where a row is one of the group."""
-    ends = jnp.cumsum(sizes)[:, None]
-    row = jnp.arange(M)
-    return ((row >= ends - sizes[:, None]) & (row < ends)).astype(np.float64)
-
-
 @dataclasses.dataclass(frozen=True)
 class FrontEnd:
     name: str
     ours: Callable  # of (x, w, sizes), where w is what MoE code has as weights, or the second factor of tgmm
-    equation: str  # of (member(sizes), x, w)
+    equation: str  # of (membership(sizes, M, x.dtype), x, w)
     x: tuple[int, ...]
     w: tuple[int, ...]
     w_gradient: str  # the mode of the product that is the gradient of w
 
     def dense(self, x, w, sizes=SIZES):
-        return jnp.einsum(self.equation, member(sizes), x, w)
+        return jnp.einsum(self.equation, membership(sizes, M, x.dtype), x, w)
 
     def operands(self, *batch):
         return random(*batch, *self.x), random(*batch, *self.w, seed=1)

@@ -50,6 +50,13 @@ def tolerance(k, magnitude, want, compute, out, alpha=1.0):
     return bound + (abs(alpha) * k + 4) * float(c.smallest_subnormal) + float(o.smallest_subnormal)
 
 
+def membership(sizes, rows, dtype):
+    """[..., G, rows] for sizes [..., G], NumPy's or JAX': 1 where a row is in a group, else 0."""
+    ends = sizes.cumsum(-1)[..., None]
+    row = np.arange(rows)
+    return ((ends > row) & (ends - sizes[..., None] <= row)).astype(dtype)
+
+
 def _slices(sizes):
     ends = np.cumsum(sizes, dtype=np.int64)
     return [slice(end - size, end) for end, size in zip(ends.tolist(), np.asarray(sizes).tolist(), strict=True)]

@@ -64,11 +64,9 @@ class Form:
         left, right, out, ragged = self.letters
         if ragged in right and ragged in out:  # a batch axis: the groups make no difference
             return einsum(f"{left},{right}->{out}", lhs, rhs)
-        ends = np.cumsum(sizes, -1)[..., None]
-        row = np.arange(EXTENTS[ragged])
-        mask = ((row >= ends - sizes[..., None]) & (row < ends)).astype(np.float64)
+        mask = oracle.membership(sizes, EXTENTS[ragged], lhs.dtype)
         outer = self._outer if sizes.ndim > 1 else ""
-        return einsum(f"{left},{right},{outer}g{ragged}->{out}", lhs, rhs, mask.astype(lhs.dtype))
+        return einsum(f"{left},{right},{outer}g{ragged}->{out}", lhs, rhs, mask)
 
     def expected(self, lhs, rhs, sizes) -> oracle.Expected:
         left, right, out, _ = self.letters

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
+from arrays import random
 from front_end_checks import check_errors
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -21,12 +22,6 @@ from raggemm.compat import ejkernel, megablox
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 12, 5, 6, 4
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
 LHS, RHS, COLS, OUT = random(M, K), random(G, K, N, seed=1), random(M, N, seed=2), random(M, N, seed=3)
 BIAS = random(G, 1, N, seed=4)
 
@@ -87,17 +82,6 @@ def test_bias_of_v3():
     np.testing.assert_array_equal(gradient, np.broadcast_to(SIZES[:, None, None], BIAS.shape))
 
 
-def test_transposed_grouped_matmul():
-    rows, cols = (GroupedTensor(x, first_dims=SIZES) for x in (LHS, COLS))
-    want = functools.partial(oracle.grouped_gemm, rows, cols, contracting_dims=((0,), (0,)))
-    want().check(ejkernel.transposed_grouped_matmul(LHS.T, COLS, SIZES))
-    existing = random(2, K, N, seed=5)
-    got = ejkernel.transposed_grouped_matmul(
-        LHS.T, COLS, SIZES, jnp.float32, (8, 8, 8), jnp.int32(1), 2, existing, True
-    )
-    want(group_offset=1, num_actual_groups=2, c=existing).check(got)
-
-
 def test_arguments_without_effect():
     want = ejkernel.grouped_matmul(LHS, RHS, SIZES)
     cfg = types.SimpleNamespace(block_m=128, platform="auto")
@@ -132,25 +116,13 @@ def test_shard_map():
     np.testing.assert_allclose(got, ejkernel.grouped_matmul(lhs, rhs, SIZES), rtol=1e-5, atol=1e-5)
 
 
-def test_metadata_is_that_of_megablox():
+def test_what_is_that_of_megablox():
+    assert ejkernel.transposed_grouped_matmul is megablox.tgmm
     assert ejkernel.make_group_metadata is megablox.make_group_metadata
 
 
-@pytest.mark.parametrize(
-    "f, want, lhs, rhs",
-    [
-        (ejkernel.grouped_matmul, checks.einsum_gmm, checks.LHS, checks.RHS),
-        (
-            ejkernel.transposed_grouped_matmul,
-            checks.einsum_tgmm_transposed,
-            checks.LHS.T,
-            checks.COLS,
-        ),
-    ],
-    ids=["grouped_matmul", "transposed_grouped_matmul"],
-)
-def test_transforms(f, want, lhs, rhs):
-    checks.check(f, want, lhs, rhs, checks.SHORT)
+def test_transforms():
+    checks.check(ejkernel.grouped_matmul, checks.einsum_gmm, checks.LHS, checks.RHS, checks.SHORT)
 
 
 def matmul(*args, **options):

@@ -13,7 +13,7 @@ import pytest
 from hlo import custom_calls
 from jax.sharding import AxisType, PartitionSpec
 from ragged_dots import BATCH, CONTRACTING, FORMS, NONCONTRACTING, Form
-from raggemm import GroupedTensor
+from raggemm import GroupedTensor, ragged_dot
 from raggemm.compat import lax
 
 SIZES = np.array([3, 0, 2], np.int32)
@@ -21,11 +21,11 @@ LHS, RHS, _ = Form("mk,gkn->mn, m").operands()
 BASIC = Form("mk,gkn->mn, m").numbers
 
 
-@pytest.mark.parametrize("name", ["ragged_dot", "ragged_dot_general"])
-def test_signatures_are_those_of_lax(name):
+@pytest.mark.parametrize("function", [lax.ragged_dot, lax.ragged_dot_general, ragged_dot], ids=lambda f: f.__module__)
+def test_signatures_are_those_of_lax(function):
     ours, theirs = (
-        [(p.name, p.default, p.kind) for p in inspect.signature(getattr(module, name)).parameters.values()]
-        for module in (lax, jax.lax)
+        [(p.name, p.default, p.kind) for p in inspect.signature(f).parameters.values()]
+        for f in (function, getattr(jax.lax, function.__name__))
     )
     assert ours[: len(theirs)] == theirs
     assert [name for name, *_ in ours[len(theirs) :]] in ([], ["out_sharding"])  # which older versions lack

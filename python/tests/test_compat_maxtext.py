@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
+from arrays import random
 from front_end_checks import check_errors
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -19,12 +20,6 @@ from raggemm.compat import maxtext, megablox
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 12, 5, 6, 4
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
 LHS, RHS, COLS, OUT = random(M, K), random(G, K, N, seed=1), random(M, N, seed=2), random(M, N, seed=3)
 EXISTING = random(G, K, N, seed=4)
 close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)

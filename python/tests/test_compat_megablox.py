@@ -67,8 +67,8 @@ def test_metadata_of_nothing(groups, m, tm):
     assert_equal_metadata(np.zeros(groups, np.int32), 0, groups, m=m, tm=tm)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_metadata_in_64_bits(x64, dtype):
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32])
+def test_metadata_of_every_integer_type(x64, dtype):
     assert_equal_metadata(SIZES.astype(dtype), 1, 2, m=24, tm=8)
 
 

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
+from arrays import random
 from front_end_checks import check_errors
 from jax.sharding import AxisType, PartitionSpec
 from raggemm import GroupedTensor
@@ -16,12 +17,6 @@ from raggemm.compat import tops
 
 SIZES = np.array([9, 0, 4, 11], np.int32)
 M, K, N, G = 24, 300, 7, 4
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
 LHS, RHS, COLS = random(M, K), random(G, K, N, seed=1), random(M, N, seed=2)
 
 

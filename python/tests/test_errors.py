@@ -107,6 +107,11 @@ TRACING = [
     (lambda: forward(lhs=GroupedTensor(LHS, SIZES, layout="DENSE")), ValueError, "lhs: layout is 'DENSE'"),
     (lambda: forward(out_layout="dense"), ValueError, "out: layout is 'dense'"),
     (lambda: forward(lhs=GroupedTensor(LHS, SIZES, SIZES)), ValueError, "data must be 1-D with layout PACKED"),
+    (
+        lambda: grouped_gemm(PACKED, PACKED, contracting_dims=((0,), (0, 1)), out_size=9, out_layout="PACKED"),
+        ValueError,
+        r"rhs: contracting_dims \(0, 1\) must be one axis",
+    ),
     (lambda: all_ragged(out_layout="PACKED"), ValueError, "all ragged needs out_size"),
     (lambda: all_ragged(out_size=9), ValueError, 'out_layout="PACKED"'),
     (lambda: all_ragged(out_size=-1, out_layout="PACKED"), ValueError, "out_size is -1"),
@@ -142,6 +147,11 @@ def sizes(*values):
     return np.array(values, np.int32)
 
 
+def gradient_of_ragged_n(sizes):
+    cols = GroupedTensor(LHS.T, last_dims=sizes)
+    return jax.jit(jax.grad(lambda lhs: grouped_gemm(lhs, cols, contracting_dims=((1,), (0,))).sum()))(LHS)
+
+
 RUNTIME = [
     (lambda: gmm(LHS, RHS, sizes(-1, 3)), "lhs_first: group 0 has size -1, must be at least 0"),
     (lambda: gmm(LHS, RHS, sizes(3, 4)), "lhs_first: group 1 has size 4 and starts at 3.*exceeds the extent 6"),
@@ -154,6 +164,9 @@ RUNTIME = [
         lambda: grouped_gemm(ROWS, GroupedTensor(OTHER, first_dims=sizes(3, 2)), **WGRAD),
         "lhs_first and rhs_first disagree: group 0 has size 2 and 3",
     ),
+    # Gradients without their forward call, in which all groups are one.
+    (lambda: gradient_of_ragged_n(sizes(8, -2)), "group 0 has size -1, must be at least 0"),
+    (lambda: gradient_of_ragged_n(sizes(2**31 - 1, 2**31 - 1, 8)), "group 0 has size -1, must be at least 0"),
     (lambda: all_ragged(out_size=5, out_layout="PACKED"), "out: group 1 .*exceeds the length 5"),
     (
         lambda: jax.jit(lambda o: uniform(RHS, RHS.swapaxes(1, 2), group_offset=o))(1),

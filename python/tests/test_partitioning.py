@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import raggemm
+from arrays import random
 from cases import all_cases
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -20,12 +21,6 @@ SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 12, 8, 8, 4
 BATCH = 4
 close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
 LHS, RHS = random(M, K), random(G, K, N, seed=1)
 
 

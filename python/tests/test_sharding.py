@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arrays import random
 from front_ends import FRONT_ENDS, loss_of
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -15,12 +16,6 @@ SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 12, 8, 8, 4
 close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 both_checks = pytest.mark.parametrize("check_vma", [True, False])
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
 LHS, RHS = random(M, K), random(G, K, N, seed=1)
 
 

@@ -7,27 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arrays import random
 from cases import CASES
 from hlo import copies_of_weights, custom_calls
+from jaxprs import calls
 from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
 
 BATCH = 3
 ORDERS = (np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0]))  # of the groups, one for each of the batch
 
 
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
-def assert_one_call(f, *args):
-    jaxpr = str(jax.make_jaxpr(f)(*args))
-    assert jaxpr.count("grouped_gemm[") == 1, jaxpr
-
-
 def check_against_loop(f, axes, args):
     """vmap(f, axes) is one call and has the bits of a loop over the batch."""
     batched = jax.vmap(f, axes)
-    assert_one_call(batched, *args)
+    assert calls(batched, *args).total() == 1
     got = batched(*args)
     for i in range(BATCH):
         one = (x if axis is None else jnp.take(x, i, axis=axis) for x, axis in zip(args, axes, strict=True))
@@ -53,7 +46,7 @@ def test_every_mode_and_storage(case):
             else:
                 batched[name] = np.stack([np.roll(x, i) * (1 + i) for i in range(BATCH)], -1)
         f = jax.vmap(case.run, (axes,))
-        assert_one_call(f, batched)
+        assert calls(f, batched).total() == 1
         got = f(batched)
         for i in range(BATCH):
             one = {
@@ -133,7 +126,7 @@ def test_nested():
         for outer in ((0, None, None), (0, 0, 0)):
             w, s = (weights, sizes) if outer[1] is None else (np.stack([weights, 2 * weights]), np.stack([sizes] * 2))
             f = jax.vmap(jax.vmap(gmm, inner), outer)
-            assert_one_call(f, lhs, w, s)
+            assert calls(f, lhs, w, s).total() == 1
             for i in range(2):
                 want = jax.vmap(gmm, inner)(lhs[i], w if outer[1] is None else w[i], s if outer[2] is None else s[i])
                 np.testing.assert_array_equal(f(lhs, w, s)[i], want)
@@ -145,7 +138,7 @@ def test_gradients_of_batches_and_batches_of_gradients():
 
     weights = WEIGHTS[0]
     batched = jax.vmap(jax.grad(loss), (None, 0, 0))
-    assert str(jax.make_jaxpr(batched)(weights, ROWS, SIZES_B)).count("grouped_gemm[") == 2
+    assert calls(batched, weights, ROWS, SIZES_B).total() == 2
     each = batched(weights, ROWS, SIZES_B)
     for i in range(BATCH):
         np.testing.assert_array_equal(each[i], jax.grad(loss)(weights, ROWS[i], SIZES_B[i]))

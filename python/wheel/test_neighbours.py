@@ -53,16 +53,17 @@ else:
 }
 
 
+def run(code, folder):
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("first", ["raggemm", "neighbour"])
 @pytest.mark.parametrize("neighbour", NEIGHBOURS)
 def test_both_work(neighbour, first, tmp_path):
     one, other = (RAGGEMM, NEIGHBOURS[neighbour]) if first == "raggemm" else (NEIGHBOURS[neighbour], RAGGEMM)
-    code = f"{one}\n{other}\n{one}"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    run(f"{one}\n{other}\n{one}", tmp_path)
 
 
 def test_all_together(tmp_path):
-    code = "\n".join([NEIGHBOURS["grpcio"], RAGGEMM, *NEIGHBOURS.values(), RAGGEMM])
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    run("\n".join([NEIGHBOURS["grpcio"], RAGGEMM, *NEIGHBOURS.values(), RAGGEMM]), tmp_path)

@@ -6,7 +6,6 @@ import pathlib
 import re
 import sys
 
-import jax
 import pytest
 import raggemm
 from raggemm import _ffi
@@ -51,7 +50,3 @@ def test_licences_of_the_bundled_libraries_are_in_it():
 @pytest.mark.parametrize("symbol", ["raggemm_version", "_ZN6google8protobuf7Message11GetTypeNameEv"])
 def test_symbols_stay_out_of_the_global_scope(symbol):
     assert not hasattr(ctypes.CDLL(None), symbol)
-
-
-def test_supported_jax():
-    assert jax.__version_info__ >= (0, 8, 1)

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from raggemm import ops
 from raggemm._operands import float_array
 from raggemm.compat.megablox import make_group_metadata
+from raggemm.compat.megablox import tgmm as transposed_grouped_matmul
 
 __all__ = ["grouped_matmul", "make_group_metadata", "register", "transposed_grouped_matmul"]
 
@@ -182,37 +183,6 @@ def grouped_matmul(
     if len(missing) < 3 or out_shard_callback is not None:
         raise ValueError(f"mesh, in_specs and out_specs must be given together, but there is no {', '.join(missing)}")
     return call(lhs, rhs, group_sizes)
-
-
-def transposed_grouped_matmul(
-    lhs: Any,
-    rhs: Any,
-    group_sizes: Any,
-    preferred_element_type: Any = jnp.float32,
-    tiling: Any = (128, 128, 128),
-    group_offset: Any = None,
-    num_actual_groups: int | None = None,
-    existing_out: Any = None,
-    interpret: bool = False,
-) -> jax.Array:
-    """lhs[:, columns of group g] x rhs[rows of group g] for each group; zero for an empty group.
-
-    Args:
-      lhs: [k, m], float16, bfloat16, float32 or float64, as is rhs.
-      rhs: [m, n].
-      group_sizes: [total groups], int32, int64 or uint32, the part of m of each group. Their sum may be less than m.
-      preferred_element_type: dtype of the result.
-      tiling, interpret: accepted, without effect.
-      group_offset: integer, () or (1,): the first group to compute.
-      num_actual_groups: how many groups to compute, by default all.
-      existing_out: [num_actual_groups, k, n] of preferred_element_type (else ValueError), added to the result.
-
-    Returns:
-      [num_actual_groups, k, n].
-    """
-    return ops.tgmm(
-        lhs, rhs, group_sizes, preferred_element_type, tiling, group_offset, num_actual_groups, existing_out, interpret
-    )
 
 
 def _on_cpu(kernel: Callable, otherwise: Callable) -> Callable:

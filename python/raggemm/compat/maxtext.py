@@ -71,16 +71,9 @@ def gmm(
     """lhs[rows of group g] x rhs[g] for each group.
 
     Args:
-      lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs.
-      rhs: [num_groups, k, n]; with transpose_rhs [num_groups, n, k].
-      group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than m.
-      preferred_element_type: dtype of the result.
+      lhs, rhs, group_sizes, preferred_element_type, group_offset, existing_out, transpose_rhs: as for raggemm.gmm.
       tiling: nine numbers (tm, tk, tn for out, for the gradient of lhs and for that of rhs), three, a function or None;
         without effect.
-      group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for, where rhs has fewer.
-      existing_out: [m, n] of preferred_element_type (else ValueError). Rows outside the processed groups are kept,
-        the others overwritten without being read.
-      transpose_rhs: whether the matrices of rhs are stored transposed.
       lhs_quantize_dtype, rhs_quantize_dtype, qwix_rule: None, else NotImplementedError.
       use_qwix_quantization, use_manual_quantization: False, else NotImplementedError.
       lhs_vma_axes, varying_axes: axes of the enclosing shard_map along which the result varies, besides those along
@@ -133,14 +126,8 @@ def tgmm(
     """lhs[:, columns of group g] x rhs[rows of group g] for each group; zero for an empty group.
 
     Args:
-      lhs: [k, m], float16, bfloat16, float32 or float64, as is rhs.
-      rhs: [m, n].
-      group_sizes: [total groups], int32, int64 or uint32, the part of m of each group. Their sum may be less than m.
-      preferred_element_type: dtype of the result.
+      lhs, rhs, group_sizes, preferred_element_type, group_offset, num_actual_groups, existing_out: as for raggemm.tgmm.
       tiling: three numbers, a function or None; without effect, as is interpret.
-      group_offset: integer, () or (1,): the first group to compute.
-      num_actual_groups: how many groups to compute, by default all.
-      existing_out: [num_actual_groups, k, n] of preferred_element_type (else ValueError), added to the result.
       lhs_quantize_dtype, rhs_quantize_dtype: None, else NotImplementedError. Earlier versions of maxtext have them,
         as use_qwix_quantization, False.
       varying_axes: axes of the enclosing shard_map along which the result varies, besides those along which an operand

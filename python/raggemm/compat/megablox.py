@@ -68,7 +68,8 @@ def make_group_metadata(
     group_offsets = jnp.concatenate([jnp.zeros(1, jnp.int32), ends])
     starts = group_offsets[:-1]
     is_empty = group_sizes == 0
-    visits_of_group = jnp.where(is_empty, int(visit_empty_groups), -(-ends // tm) - starts // tm).astype(jnp.int32)
+    tiles_of_group = (ends + tm - 1) // tm - starts // tm
+    visits_of_group = jnp.where(is_empty, int(visit_empty_groups), tiles_of_group).astype(jnp.int32)
     group_ids = _repeated(visits_of_group, length)
 
     # The group that has a tile's first row visits it, and so does every other one that starts in it.

@@ -55,7 +55,7 @@ def _is_set(sizes: Any) -> bool:
 
 
 def _operand(name: str, x: Any) -> Any:
-    """What _grouped_gemm takes, from an array or anything that has the attributes of a GroupedNoScaleTensor."""
+    """What raggemm.grouped_gemm takes, from an array or anything that has the attributes of a GroupedNoScaleTensor."""
     if isinstance(x, GroupedTensor):
         return x
     if isinstance(x, jax.Array | np.ndarray):
