@@ -22,7 +22,7 @@ from exact_products import Format, units_in_the_last_place
 from numerics_conversions import wrong_conversions
 from numerics_data import KINDS, Operands, make_operands
 from numerics_programs import MODES, Program, others
-from report import markdown_table
+from tables import markdown_table
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 F16, BF16, F32, F64 = np.float16, ml_dtypes.bfloat16, np.float32, np.float64
