@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -16,8 +15,6 @@
 
 namespace raggemm::test {
 namespace {
-
-constexpr int64_t kHighest = std::numeric_limits<int64_t>::max(), kLowest = std::numeric_limits<int64_t>::min();
 
 // The value of one size as its type has it.
 int64_t Wrapped(DType dtype, int64_t value) {
