@@ -187,7 +187,7 @@ TEST(FloatingPointTest, CallersFlushToZeroIsOffInsideAndBackAfter) {
   ProblemSpec spec = ManyTiles();
   spec.c = spec.bias = spec.alpha = spec.beta = false;
   PluginCall call(spec);
-  // Subnormal products: 2^-130 where lhs is 2^-70 and rhs 2^-60, K = 270 of them still subnormal.
+  // Products of 2^-140, K = 270 of which are still subnormal.
   const GroupedGemmProblem& problem = call.problem().problem;
   for (int64_t i = 0; i < ElementCount(problem.lhs); ++i) StoreRounded(problem.lhs, i, 0x1p-80);
   for (int64_t i = 0; i < ElementCount(problem.rhs); ++i) StoreRounded(problem.rhs, i, 0x1p-60);
