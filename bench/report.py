@@ -108,7 +108,7 @@ def _peer_field(peer: dict | None) -> str:
 
 def failures(cases: list[dict]) -> str:
     lines = [
-        f"- {peer['name']}/{peer['way']}, {case_name(case)}: {peer['error']}"
+        f"- {'/'.join(filter(None, (peer['name'], peer.get('way'))))}, {case_name(case)}: {peer['error']}"
         for case in cases
         for peer in case.get("peers", []) + case.get("bounds", [])
         if "error" in peer
