@@ -12,7 +12,7 @@ LINE_CHARACTERS = 120
 
 def _sources(root: pathlib.Path) -> list[pathlib.Path]:
     files = [f for folder in FOLDERS for f in (root / folder).rglob("*")]
-    sources = [f for f in files if f.suffix in (".h", ".cc", ".proto", ".py", ".in") or f.name == "CMakeLists.txt"]
+    sources = [f for f in files if f.suffix in (".h", ".cc", ".proto", ".py", ".sh", ".in") or f.name == "CMakeLists.txt"]
     return [*sources, root / "CMakeLists.txt", root / "dev"]
 
 
