@@ -358,9 +358,7 @@ TEST(ExceptionTest, NothingIsThrownAcrossTheBorder) {
   EXPECT_TRUE(call.OutIsUntouched());
 
   host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, &broken);
-  char* text = ThePlugin().plan_text(frame.get());
-  EXPECT_STREQ(text, "broken");
-  ThePlugin().free_text(text);
+  EXPECT_EQ(PlanText(frame.get()), "broken");
 }
 
 TEST(IsaAttribute, OneThatTheCpuLacksIsAnErrorAndNoFallback) {

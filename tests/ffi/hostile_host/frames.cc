@@ -278,12 +278,11 @@ TEST_P(FrameTest, ThePlanSaysTheSame) {
   HostileCall call(EveryOperand());
   host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, &pool);
   spoiled.spoil(*frame.get(), frame.api());
-  char* text = ThePlugin().plan_text(frame.get());
+  const std::string text = PlanText(frame.get());
   for (const std::string& part : spoiled.texts) EXPECT_THAT(text, HasSubstr(part));
   if (spoiled.texts.empty()) {
     EXPECT_THAT(text, HasSubstr("mode: ragged M"));
   }
-  ThePlugin().free_text(text);
   EXPECT_TRUE(call.OutIsUntouched());
   EXPECT_EQ(host::LiveErrors(), 0);
 }
@@ -306,9 +305,7 @@ TEST(NoApiTest, ErrorsAreWritten) {
     }
     EXPECT_TRUE(call.OutIsUntouched());
   }
-  char* text = ThePlugin().plan_text(nullptr);
-  EXPECT_THAT(text, HasSubstr("the call frame is null"));
-  ThePlugin().free_text(text);
+  EXPECT_THAT(PlanText(nullptr), HasSubstr("the call frame is null"));
 }
 
 // As XLA asks when it registers a handler: of the frame only its size and extension are set.

@@ -226,9 +226,7 @@ TEST_P(EmptyTest, IsDoneAtOnce) {
     }
     EXPECT_EQ(host::Execute(ThePlugin().execute, call, &pool).message, expected);
     host::CallFrame frame(call, XLA_FFI_ExecutionStage_EXECUTE, &pool);
-    char* text = ThePlugin().plan_text(frame.get());
-    EXPECT_THAT(text, testing::HasSubstr(expected.empty() ? "tiles: 0 gemm, 0 fill" : expected));
-    ThePlugin().free_text(text);
+    EXPECT_THAT(PlanText(frame.get()), testing::HasSubstr(expected.empty() ? "tiles: 0 gemm, 0 fill" : expected));
   }
 }
 
