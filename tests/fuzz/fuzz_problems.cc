@@ -44,7 +44,8 @@ void BecomeShrinker(int signal) {
   [[maybe_unused]] const auto written = write(STDERR_FILENO, text, sizeof text - 1);
   alarm(0);  // or it would go off in the middle of shrinking, for exec keeps it
   const char* const arguments[] = {kThisProgram, shrink_argument, nullptr};
-  execv(kThisProgram, const_cast<char* const*>(arguments));
+  // Empty where not even the first case could be made: without it this program would begin anew, and end well.
+  if (shrink_argument[0] != 0) execv(kThisProgram, const_cast<char* const*>(arguments));
   _exit(128 + signal);
 }
 
