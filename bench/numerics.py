@@ -1,4 +1,4 @@
-"""How far are results from the exact ones? numerics.py [--short] [--out FILE.md] [--build FOLDER]
+"""How far are results from the exact ones? numerics.py [--short] [--out FILE.md]
 
 Products of matrices with even, cancelling, wide-range and denormal data, in every mode and mix of dtypes, computed by
 this library, XLA's dot and the BLAS libraries that are there, beside the product without any rounding error. Errors are
@@ -162,11 +162,8 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="some dtypes and lengths, in seconds")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "numerics.md")
-    parser.add_argument(
-        "--build", type=pathlib.Path, default=ROOT / "build" / "release", help="knows where BLAS libraries are"
-    )
     options = parser.parse_args(arguments)
-    programs = others(options.build)
+    programs = others()
     with jax.enable_x64(True):
         lines, wrong = check(options.short, programs)
     names = list(programs)
