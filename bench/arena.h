@@ -21,7 +21,6 @@ class Arena {
   Arena(int64_t bytes, DType dtype, DType precision);
 
   char* data() const { return memory_.get(); }
-  int64_t bytes() const { return bytes_; }
 
  private:
   struct Free {

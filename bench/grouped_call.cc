@@ -35,9 +35,7 @@ GroupedCall::GroupedCall(const Case& c, const std::vector<int64_t>& sizes)
 }
 
 absl::Status GroupedCall::Run(const Operands& at, int threads) {
-  Options options;
-  options.threads = threads;
-  return GroupedGemm(ProblemAt(at), options);
+  return GroupedGemm(ProblemAt(at), {.threads = threads});
 }
 
 const GroupedGemmProblem& GroupedCall::ProblemAt(const Operands& at) {

@@ -1,4 +1,4 @@
-"""How far are results from the exact ones? numerics.py [--short] [--out FILE.md] [--build FOLDER]
+"""How far are results from the exact ones? numerics.py [--short] [--out FILE.md]
 
 Products of matrices with even, cancelling, wide-range and denormal data, in every mode and mix of dtypes, computed by
 this library, XLA's dot and the BLAS libraries that are there, beside the product without any rounding error. Errors are
@@ -22,7 +22,7 @@ from exact_products import Format, units_in_the_last_place
 from numerics_conversions import wrong_conversions
 from numerics_data import KINDS, Operands, make_operands
 from numerics_programs import MODES, Program, others
-from report import markdown_table
+from tables import markdown_table
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 F16, BF16, F32, F64 = np.float16, ml_dtypes.bfloat16, np.float32, np.float64
@@ -162,11 +162,8 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="some dtypes and lengths, in seconds")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "numerics.md")
-    parser.add_argument(
-        "--build", type=pathlib.Path, default=ROOT / "build" / "release", help="knows where BLAS libraries are"
-    )
     options = parser.parse_args(arguments)
-    programs = others(options.build)
+    programs = others()
     with jax.enable_x64(True):
         lines, wrong = check(options.short, programs)
     names = list(programs)

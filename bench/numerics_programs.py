@@ -106,6 +106,7 @@ def _load_cblas(path: str, prefix: str) -> Program:
     return _cblas(gemm)
 
 
+_CACHE = pathlib.Path(__file__).resolve().parents[1] / "build" / "release" / "CMakeCache.txt"
 # As bench/peers has them: the name, its variable in the build's cache, what its symbols begin with.
 _PEERS = (
     ("openblas", "OPENBLAS", ""),
@@ -116,13 +117,11 @@ _PEERS = (
 
 
 @functools.cache
-def others(build: pathlib.Path) -> dict[str, Program]:
-    """XLA's dot, numpy, and those libraries with a CBLAS that the build in this folder has found for bench."""
+def others() -> dict[str, Program]:
+    """XLA's dot, numpy, and those libraries with a CBLAS that the build has found for bench."""
     programs: dict[str, Program] = {"XLA dot": _jitted(_xla_dot), "numpy": _numpy}
-    cache = build / "CMakeCache.txt"
-    found = (
-        dict(re.findall(r"^RAGGEMM_PEER_(\w+):\w+=(/.*)$", cache.read_text(), re.MULTILINE)) if cache.exists() else {}
-    )
+    text = _CACHE.read_text() if _CACHE.exists() else ""
+    found = dict(re.findall(r"^RAGGEMM_PEER_(\w+):\w+=(/.*)$", text, re.MULTILINE))
     os.environ.setdefault("MKL_THREADING_LAYER", "SEQUENTIAL")  # MKL's own OpenMP would be a second one here
     for name, variable, prefix in _PEERS:
         if variable in found:

@@ -41,7 +41,8 @@ def roofline(report: dict, folder: pathlib.Path, name: str) -> str:
         roof = sorted({*reach, ridge})
         axis.loglog(roof, [min(limits["fma_gflops"], x * limits["read_gbps"]) for x in roof], color=LIMIT, linewidth=1)
         with_peer = [(x, case["best_peer_gflops"]) for x, case in zip(intensity, own, strict=True) if "ratio" in case]
-        axis.plot(*zip(*with_peer, strict=True), "x", color=PEER, label="best peer") if with_peer else None
+        if with_peer:
+            axis.plot(*zip(*with_peer, strict=True), "x", color=PEER, label="best peer")
         axis.plot(intensity, [case["ours_gflops"] for case in own], ".", color=OURS, label="raggemm")
         axis.set_title(f"{pair}, {cases[0]['threads']} threads", fontsize=10)
         axis.set_xlabel("flops per byte read or written")

@@ -10,13 +10,6 @@
 namespace raggemm::bench {
 namespace {
 
-struct Setting {
-  const char *name, *value;
-};
-// In loops of a pause instruction (20 to 60 ns each), milliseconds, and powers of two of cycles.
-constexpr Setting kSettings[] = {
-    {"GOMP_SPINCOUNT", "20000"}, {"KMP_BLOCKTIME", "1"}, {"OPENBLAS_THREAD_TIMEOUT", "21"}};
-
 std::chrono::nanoseconds CpuTime() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
@@ -26,14 +19,10 @@ std::chrono::nanoseconds CpuTime() {
 }  // namespace
 
 void LimitSpinning(char** argv) {
-  bool changed = false;
-  for (const Setting& setting : kSettings) {
-    if (std::getenv(setting.name) != nullptr) continue;
-    setenv(setting.name, setting.value, 0);
-    changed = true;
-  }
-  // Should it fail, the process goes on and only waits longer.
-  if (changed) execv("/proc/self/exe", argv);
+  constexpr char kVariable[] = "GOMP_SPINCOUNT";  // loops of a pause instruction, 20 to 60 ns each
+  if (std::getenv(kVariable) != nullptr) return;
+  setenv(kVariable, "20000", 0);
+  execv("/proc/self/exe", argv);  // should it fail, the process goes on and only waits longer
 }
 
 void WaitUntilQuiet() {

@@ -4,10 +4,11 @@
 
 namespace raggemm::bench {
 
-// OpenMP's workers (GCC's spin for 18 ms after a parallel region, Intel's for 200) and OpenBLAS' (30 ms) get about a
-// millisecond instead, unless the environment says otherwise. Long enough to be hot from one product of a series to the
-// next and at the end of a call, so that nobody is slower for it: passive waiting would cost a wake-up a product. The
-// libraries read the environment when they are loaded, so the process starts itself again. Call it first in main.
+// OpenMP's workers, which spin for 18 ms after a parallel region, do so for about a millisecond instead, unless the
+// environment says otherwise. Long enough to be hot from one product of a series to the next and at the end of a call,
+// so that nobody is slower for it: passive waiting would cost a wake-up a product. The library reads the environment
+// when it is loaded, so the process starts itself again. Call it first in main. OpenBLAS has threads of its own, which
+// peers/openblas.cc limits.
 void LimitSpinning(char** argv);
 
 // Returns when no thread of the process is running but this one, after 100 ms at the latest. To be called before

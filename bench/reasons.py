@@ -2,7 +2,7 @@
 
 import statistics
 
-from regimes import Cell, bound, geometric_mean, geometric_mean_over, memory_bound, types
+from regimes import Cell, bound, case_name, geometric_mean, geometric_mean_over, memory_bound
 from tables import figure, markdown_table
 
 FAR_BEHIND = 0.90
@@ -61,7 +61,7 @@ def missed(found: list[Cell]) -> str:
         summing = [case for case in cell.cases if not memory_bound(case)]
         rows.append(
             [
-                f"{cell.regime}, {cell.types}, {cell.threads} threads",
+                str(cell),
                 " and ".join(misses),
                 f"{worst['case']} ({figure(worst.get('ratio'))}, {worst['roofline_share']:.2f})",
                 f"{len(cell.cases) - len(summing)} of {len(cell.cases)}",
@@ -86,7 +86,7 @@ def behind(cases: list[dict]) -> str:
             continue
         rows.append(
             [
-                f"{case['case']} {types(case)}, {case['mode']}, {case['threads']}t",
+                case_name(case),
                 f"{case['ratio']:.2f}",
                 case["best_peer"],
                 f"{case['roofline_share']:.2f}",

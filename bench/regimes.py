@@ -60,6 +60,10 @@ def types(case: dict) -> str:
     return f"{case['lhs_dtype']} → {case['out_dtype']}"
 
 
+def case_name(case: dict) -> str:
+    return f"{case['case']} {types(case)}, {case['mode']}, {case['threads']}t"
+
+
 def target(regime_name: str, types_name: str, threads: int, isa: str) -> tuple[float, float] | None:
     """(ratio, share), or None where nothing was promised."""
     dtype, _, out = types_name.partition(" → ")
@@ -83,6 +87,9 @@ class Cell:
     threads: int
     cases: list[dict]
     target: tuple[float, float] | None
+
+    def __str__(self) -> str:
+        return f"{self.regime}, {self.types}, {self.threads} threads"
 
     def ratios(self) -> list[float]:
         return [case["ratio"] for case in self.cases if "ratio" in case]

@@ -11,7 +11,7 @@ import re
 
 import pictures
 from reasons import behind, missed
-from regimes import Cell, best_ways, bound, cells, geometric_mean, geometric_mean_over, regime, types
+from regimes import Cell, best_ways, bound, case_name, cells, geometric_mean, geometric_mean_over, regime, types
 from tables import figure, markdown_table
 
 GAIN_FROM = 1.05  # a gain below is none: figures move by some percent from run to run
@@ -51,10 +51,9 @@ def gains(found: list[Cell]) -> str:
         own = geometric_mean_over(cell.cases, lambda case: bound(case, "ours, group by group"))
         ratios = cell.ratios()
         peer = geometric_mean(ratios) if ratios else None
-        name = f"{cell.regime}, {cell.types}, {cell.threads} threads"
-        rows.append([name, figure(own), figure(peer)])
+        rows.append([str(cell), figure(own), figure(peer)])
         if own is not None and own < GAIN_FROM and (peer is None or peer < GAIN_FROM):
-            none.append(name)
+            none.append(str(cell))
     text = markdown_table(["cell", "over ours group by group", "over the best peer"], rows)
     if none:
         return text + f"\n\nNothing (below {GAIN_FROM:.2f} both ways) is gained in: " + "; ".join(none) + "."
@@ -67,17 +66,13 @@ def bounds(cases: list[dict]) -> str:
     for case in cases:
         rates = {_bound_name(b["name"]): b.get("gflops") for b in case.get("bounds", [])}
         fields = (figure(rates.get(name), 1) for name in names)
-        rows.append([_case_name(case), figure(case["ours_gflops"], 1), *fields])
+        rows.append([case_name(case), figure(case["ours_gflops"], 1), *fields])
     return markdown_table(["GFLOP/s", "ours", *names], rows)
 
 
 def _bound_name(name: str) -> str:
     """Without which peer it was, for a column of its own."""
     return "widened before" if name.startswith("widened before") else name.removeprefix("ours, ")
-
-
-def _case_name(case: dict) -> str:
-    return f"{case['case']} {types(case)}, {case['mode']}, {case['threads']}t"
 
 
 def peers_table(cases: list[dict]) -> str:
@@ -113,7 +108,7 @@ def _peer_field(peer: dict | None) -> str:
 
 def failures(cases: list[dict]) -> str:
     lines = [
-        f"- {peer['name']}/{peer['way']}, {_case_name(case)}: {peer['error']}"
+        f"- {'/'.join(filter(None, (peer['name'], peer.get('way'))))}, {case_name(case)}: {peer['error']}"
         for case in cases
         for peer in case.get("peers", []) + case.get("bounds", [])
         if "error" in peer

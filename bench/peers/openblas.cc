@@ -31,9 +31,9 @@ const char* CoreType() {
 // Read while the libraries are loaded. A choice from outside stands.
 void SetEnvironment() {
   if (const char* core_type = CoreType()) setenv("OPENBLAS_CORETYPE", core_type, 0);
-  // For 2^22 clock ticks, about 2 ms, an idle thread of the pthread build spins: enough to be awake from product to
+  // For 2^21 clock ticks, about 1 ms, an idle thread of the pthread build spins: enough to be awake from product to
   // product. The default spins for 117 ms, through what is measured next, and is no faster (4 to 512 rows, K 2048).
-  setenv("OPENBLAS_THREAD_TIMEOUT", "22", 0);
+  setenv("OPENBLAS_THREAD_TIMEOUT", "21", 0);
 }
 
 absl::StatusOr<std::vector<Peer>> Load(const char* path, const std::string& prefix, const char* name,

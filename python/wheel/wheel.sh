@@ -9,7 +9,7 @@ make_wheel() {
   local tools=$wheels/tools stamp=$wheels/.complete want
   debian_packages "${build_packages[@]}"
   mkdir -p "$wheels"
-  own_environment "$tools" python/wheel/tools.txt "" "what makes the wheel into build/wheel/tools"
+  python_environment "$tools" python/wheel/tools.txt "" "what makes the wheel into build/wheel/tools"
   want=$(hash_of CMakeLists.txt LICENSE README.md pyproject.toml cmake ffi include kernels proto python/raggemm)
   fresh "$stamp" "$want" && compgen -G "$root/dist/*.whl" >/dev/null && return
   say "building the sdist and from it the wheel (some minutes)"
@@ -38,7 +38,7 @@ compile_with_newest_headers() {
 test_wheel_with() {
   local version=$1 folder=$wheels/jax-$1 requirements=build/wheel/jax-$1.txt
   sed "s/^\(jax\|jaxlib\)==.*/\1==$version/" "$root"/python/{requirements,wheel/neighbours}.txt >"$root/$requirements"
-  own_environment "$folder" "$requirements" "" "jax $version into build/wheel/jax-$version"
+  python_environment "$folder" "$requirements" "" "jax $version into build/wheel/jax-$version"
   "$folder/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --force-reinstall "$root"/dist/*.whl
   "$folder/bin/python" -m pip check
   rm -rf "$folder/run"

@@ -1,6 +1,5 @@
 """What the architecture tests look at: the sources, and the build that ./dev makes of them."""
 
-import os
 import pathlib
 
 import pytest
@@ -16,8 +15,8 @@ def root() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def build() -> pathlib.Path:
-    """The build tree: RAGGEMM_BUILD_DIR, or that of ./dev."""
-    path = pathlib.Path(os.environ.get("RAGGEMM_BUILD_DIR", ROOT / "build" / "release"))
+    """The build tree of ./dev."""
+    path = ROOT / "build" / "release"
     if not (path / "build.ninja").exists():
         pytest.fail(f"no build in {path}; run ./dev build first")
     return path

@@ -6,13 +6,14 @@ import re
 import pytest
 
 FOLDERS = ("include", "kernels", "proto", "ffi", "tests", "bench", "python", "cmake")
+ENDINGS = (".h", ".cc", ".proto", ".py", ".sh", ".in")
 FILE_LINES = 400
 LINE_CHARACTERS = 120
 
 
 def _sources(root: pathlib.Path) -> list[pathlib.Path]:
     files = [f for folder in FOLDERS for f in (root / folder).rglob("*")]
-    sources = [f for f in files if f.suffix in (".h", ".cc", ".proto", ".py", ".in") or f.name == "CMakeLists.txt"]
+    sources = [f for f in files if f.suffix in ENDINGS or f.name == "CMakeLists.txt"]
     return [*sources, root / "CMakeLists.txt", root / "dev"]
 
 

@@ -139,13 +139,14 @@ def test_reasons_divide_the_time_of_a_case():
 
 def test_report_has_tables_pictures_and_failures(tmp_path):
     cases = [_case(rows, lhs_dtype=dtype, rhs_dtype=dtype) for dtype in ("f32", "bf16") for rows in (1, 8, 64)]
-    cases.append(_case(mode="wgrad", rows=64))
+    cases.append(_case(mode="wgrad", rows=64, bounds=[{"name": "ours, one thread", "error": "no memory"}]))
     path = bench_report.write_report(_report(cases), tmp_path, "some")
     text = path.read_text()
     assert "- fast: core new; fast 1.2; libfast.so.1" in text
     assert "| custom call, empty problem | 1.23 |" in text
     assert "## Forward, 4 to 16 rows" in text
     assert "wrong/own, 2048x768/rows8 f32 → f32, forward, 2t: out[0] is 1, expected 2" in text
+    assert "- ours, one thread, 2048x768/rows64 f32 → f32, wgrad, 2t: no memory" in text
     assert "failed" in text
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "some-roofline.png",

@@ -149,9 +149,7 @@ TEST(PoolTest, WithoutPoolAutoIsOpenMp) {
   ASSERT_EQ(call.Run(nullptr).message, "");
   EXPECT_TRUE(call.IsRight());
   host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-  char* text = ThePlugin().plan_text(frame.get());
-  EXPECT_THAT(text, HasSubstr("executor: openmp"));
-  ThePlugin().free_text(text);
+  EXPECT_THAT(PlanText(frame.get()), HasSubstr("executor: openmp"));
 }
 
 TEST(PoolTest, WithoutPoolPoolIsAnError) {
@@ -187,7 +185,7 @@ TEST(FloatingPointTest, CallersFlushToZeroIsOffInsideAndBackAfter) {
   ProblemSpec spec = ManyTiles();
   spec.c = spec.bias = spec.alpha = spec.beta = false;
   PluginCall call(spec);
-  // Subnormal products: 2^-130 where lhs is 2^-70 and rhs 2^-60, K = 270 of them still subnormal.
+  // Products of 2^-140, K = 270 of which are still subnormal.
   const GroupedGemmProblem& problem = call.problem().problem;
   for (int64_t i = 0; i < ElementCount(problem.lhs); ++i) StoreRounded(problem.lhs, i, 0x1p-80);
   for (int64_t i = 0; i < ElementCount(problem.rhs); ++i) StoreRounded(problem.rhs, i, 0x1p-60);
@@ -208,15 +206,12 @@ TEST(PlanTextTest, IsThePlanOrTheError) {
   host::ThreadPool pool(4);
   {
     host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, &pool);
-    char* text = ThePlugin().plan_text(frame.get());
-    EXPECT_THAT(text, AllOf(HasSubstr("mode: ragged M"), HasSubstr("executor: pool"), HasSubstr("isa: ")));
-    ThePlugin().free_text(text);
+    EXPECT_THAT(PlanText(frame.get()),
+                AllOf(HasSubstr("mode: ragged M"), HasSubstr("executor: pool"), HasSubstr("isa: ")));
   }
   call.call().attributes["isa"] = std::string("MMX");
   host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, &pool);
-  char* text = ThePlugin().plan_text(frame.get());
-  EXPECT_THAT(text, HasSubstr("unknown value \"MMX\""));
-  ThePlugin().free_text(text);
+  EXPECT_THAT(PlanText(frame.get()), HasSubstr("unknown value \"MMX\""));
   EXPECT_EQ(host::LiveErrors(), 0);
 }
 

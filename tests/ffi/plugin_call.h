@@ -3,6 +3,7 @@
 #define RAGGEMM_TESTS_FFI_PLUGIN_CALL_H_
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,14 @@ namespace raggemm::test {
 inline const host::Plugin& ThePlugin() {
   static const auto* plugin = new host::Plugin(RAGGEMM_FFI_LIBRARY);
   return *plugin;
+}
+
+// The plan of the call in a frame, which may be spoilt or null; or what is wrong with it.
+inline std::string PlanText(XLA_FFI_CallFrame* frame) {
+  char* text = ThePlugin().plan_text(frame);
+  std::string copy = text;
+  ThePlugin().free_text(text);
+  return copy;
 }
 
 // Ragged M with every optional operand: groups 1 to 3 of 5, sizes 3, 4, 0, 6, 2 in 17 rows.

@@ -36,15 +36,16 @@ namespace {
 constexpr unsigned kSecondsOfAHang = 20;
 constexpr int64_t kShrinkTries = 2000;
 
-// What a crash handler needs: the running case, and how to become the program that makes it smaller.
-char shrink_argument[1 << 14];
-const char* program;
+constexpr char kThisProgram[] = "/proc/self/exe";
+char shrink_argument[1 << 14];  // the running case, for who makes it smaller after a crash
 
 void BecomeShrinker(int signal) {
   const char text[] = "crash or hang; shrinking it\n";
   [[maybe_unused]] const auto written = write(STDERR_FILENO, text, sizeof text - 1);
-  const char* const arguments[] = {program, shrink_argument, nullptr};
-  execv(program, const_cast<char* const*>(arguments));
+  alarm(0);  // or it would go off in the middle of shrinking, for exec keeps it
+  const char* const arguments[] = {kThisProgram, shrink_argument, nullptr};
+  // Empty where not even the first case could be made: without it this program would begin anew, and end well.
+  if (shrink_argument[0] != 0) execv(kThisProgram, const_cast<char* const*>(arguments));
   _exit(128 + signal);
 }
 
@@ -78,7 +79,7 @@ int StatusOfReplay(const FuzzCase& fuzz_case) {
     const int nowhere = open("/dev/null", O_WRONLY);
     dup2(nowhere, STDOUT_FILENO);
     dup2(nowhere, STDERR_FILENO);
-    execl(program, program, argument.c_str(), nullptr);
+    execl(kThisProgram, kThisProgram, argument.c_str(), nullptr);
     _exit(127);
   }
   int status = 0;
@@ -169,7 +170,6 @@ int Main() {
 }  // namespace raggemm::test
 
 int main(int argc, char** argv) {
-  raggemm::test::program = "/proc/self/exe";
   absl::ParseCommandLine(argc, argv);
   return raggemm::test::Main();
 }

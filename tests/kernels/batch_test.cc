@@ -1,6 +1,5 @@
 // What is computed together is what would be computed alone, to the bit. The reference plays no part here.
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -29,12 +28,6 @@ class Part {
   DType dtype_;
 };
 
-std::vector<double> Values(const Array& array) {
-  std::vector<double> values;
-  for (int64_t i = 0; i < ElementCount(array); ++i) values.push_back(ToDouble(array, i));
-  return values;
-}
-
 class Batch : public IsaTest {
  protected:
   // Problem p, replica r of the call, as a call of its own with sizes [G].
@@ -59,7 +52,7 @@ class Batch : public IsaTest {
       }
     }
     ASSERT_EQ(GroupedGemm(problem, With(GetParam())), absl::OkStatus()) << Describe(spec);
-    ASSERT_TRUE(HasBits(out.array(), Values(expected.array()))) << Describe(spec);
+    ASSERT_TRUE(HasBits(out.array(), ValuesOf(expected.array()))) << Describe(spec);
   }
 };
 RAGGEMM_FOR_EACH_ISA(Batch);
@@ -115,7 +108,7 @@ TEST_P(Batch, RowsDoNotDependOnTheirCompany) {
         static_cast<Array&>(problem.out) = out.array();
         problem.lhs.first_dims = problem.out.first_dims = some.AddIntegers(DType::kS32, {1}, {rows});
         ASSERT_EQ(GroupedGemm(problem, With(GetParam())), absl::OkStatus());
-        ASSERT_TRUE(HasBits(out.array(), Values(expected.array()))) << rows << " rows, part " << part;
+        ASSERT_TRUE(HasBits(out.array(), ValuesOf(expected.array()))) << rows << " rows, part " << part;
       }
     }
   }

@@ -20,9 +20,7 @@ class BlockTest : public testing::Test {
   void Make(const ProblemSpec& spec) {
     problem_ = std::make_unique<TestProblem>(spec);
     workspace_.resize(1000);
-    Options options;
-    options.isa = Isa::kScalar;
-    plan_ = MakePlan(problem_->problem, options, absl::MakeSpan(workspace_)).value();
+    plan_ = MakePlan(problem_->problem, {.isa = Isa::kScalar}, absl::MakeSpan(workspace_)).value();
   }
 
   // Walks one tile and checks the flags of its chains.

@@ -14,12 +14,6 @@
 namespace raggemm::test {
 namespace {
 
-std::vector<double> Values(const Array& array) {
-  std::vector<double> values;
-  for (int64_t i = 0; i < ElementCount(array); ++i) values.push_back(ToDouble(array, i));
-  return values;
-}
-
 class GroupOffset : public IsaTest {};
 RAGGEMM_FOR_EACH_ISA(GroupOffset);
 
@@ -44,14 +38,14 @@ TEST_P(GroupOffset, ShardsChainedThroughCAreTheWhole) {
     problem.group_offset = shards.AddIntegers(DType::kU32, {1}, {first});
     ASSERT_EQ(GroupedGemm(problem, With(GetParam())), absl::OkStatus());
   }
-  EXPECT_TRUE(HasBits(shards.problem.out, Values(whole.problem.out)));
+  EXPECT_TRUE(HasBits(shards.problem.out, ValuesOf(whole.problem.out)));
 }
 
 TEST_P(GroupOffset, RaggedKShardsAreSlicesOfTheWhole) {
   ProblemSpec spec{.mode = RaggedMode::kRaggedK, .groups = 5, .m = 9, .n = 30, .k = 40, .sizes = {7, 0, 12, 3, 9}};
   const TestProblem whole(spec);
   ASSERT_EQ(GroupedGemm(whole.problem, With(GetParam())), absl::OkStatus());
-  const std::vector<double> all = Values(whole.problem.out);
+  const std::vector<double> all = ValuesOf(whole.problem.out);
   for (int64_t count = 0; count <= 5; ++count) {
     for (int64_t first = 0; first + count <= 5; ++first) {
       spec.local_groups = count;
@@ -98,7 +92,7 @@ std::string ErrorOf(RaggedMode mode, DType dtype, const std::vector<int64_t>& di
   if (mode == RaggedMode::kRaggedM || mode == RaggedMode::kRaggedK) spec.local_groups = 2;
   TestProblem test(spec);
   test.problem.group_offset = test.AddIntegers(dtype, dims, values);
-  const std::vector<double> before = Values(test.problem.out);
+  const std::vector<double> before = ValuesOf(test.problem.out);
   const absl::Status status = GroupedGemm(test.problem);
   if (status.ok()) return "";
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "kernels/element.h"
 #include "kernels/isa.h"
+#include "tests/support/bits_rule.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/problem_spec.h"
 
@@ -25,11 +26,7 @@ class Values {
   }
   void* data() const { return tensor_.array().data; }
   double operator[](int64_t i) const { return ToDouble(tensor_.array(), i); }
-  std::vector<double> All() const {
-    std::vector<double> all;
-    for (int64_t i = 0; i < ElementCount(tensor_.array()); ++i) all.push_back((*this)[i]);
-    return all;
-  }
+  std::vector<double> All() const { return ValuesOf(tensor_.array()); }
   bool SurroundingsIntact() const { return tensor_.buffer().SurroundingsIntact(); }
 
  private:

@@ -29,11 +29,7 @@ ProblemSpec Base(RaggedMode mode) {
 }
 
 Options On(Executor executor, int64_t threads, TaskPool* pool = nullptr) {
-  Options options;
-  options.executor = executor;
-  options.threads = threads;
-  options.pool = pool;
-  return options;
+  return {.executor = executor, .threads = threads, .pool = pool};
 }
 
 // One problem of each mode, made once.

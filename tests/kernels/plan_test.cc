@@ -22,12 +22,7 @@ class PlanTest : public testing::Test {
     return MakePlan(problem, options, absl::MakeSpan(workspace_));
   }
 
-  static Options WithThreads(int64_t threads) {
-    Options options;
-    options.executor = Executor::kOpenMp;
-    options.threads = threads;
-    return options;
-  }
+  static Options WithThreads(int64_t threads) { return {.executor = Executor::kOpenMp, .threads = threads}; }
 
  private:
   std::vector<int64_t> workspace_;
@@ -110,10 +105,10 @@ TEST_F(PlanTest, Prints) {
   ProblemSpec spec = Spec(RaggedMode::kRaggedM);
   spec.rhs = DType::kBF16;
   const TestProblem test(spec);
-  Options options = WithThreads(2);
-  options.isa = Isa::kScalar;
+  const Options options{.executor = Executor::kOpenMp, .isa = Isa::kScalar, .threads = 2};
   const std::string text = ToString(Make(test.problem, options).value());
-  for (const char* part : {"ragged M", "scalar", "openmp", "bf16", "f32", "400", "410", "390", "threads: 2", "9"}) {
+  for (const char* part : {"mode: ragged M", "isa: scalar", "executor: openmp", "bf16", "f32", "400", "410", "390",
+                           "threads: 2", "problems x replicas x groups: 1 x 1 x 9"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in:\n" << text;
   }
 }

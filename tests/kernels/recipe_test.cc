@@ -21,10 +21,8 @@ class RecipeTest : public testing::Test {
     spec.rhs = rhs;
     spec.rhs_flipped = rhs_flipped;
     problem_ = std::make_unique<TestProblem>(spec);
-    Options options;
-    options.cpu.widest = isa;
     workspace_.resize(1000);
-    plan_ = MakePlan(problem_->problem, options, absl::MakeSpan(workspace_)).value();
+    plan_ = MakePlan(problem_->problem, {.cpu = {.widest = isa}}, absl::MakeSpan(workspace_)).value();
     return plan_;
   }
 

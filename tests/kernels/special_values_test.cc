@@ -39,8 +39,7 @@ class SpecialValues : public IsaTest {
     Fill(test.problem.lhs, lhs);
     Fill(test.problem.rhs, rhs);
     Run(test);
-    out->clear();
-    for (int64_t i = 0; i < ElementCount(test.problem.out); ++i) out->push_back(ToDouble(test.problem.out, i));
+    *out = ValuesOf(test.problem.out);
   }
 };
 RAGGEMM_FOR_EACH_ISA(SpecialValues);

@@ -105,13 +105,18 @@ testing::AssertionResult Compare(const Array& out, const std::vector<double>& wa
 
 }  // namespace
 
+std::vector<double> ValuesOf(const Array& array) {
+  std::vector<double> values;
+  values.reserve(ElementCount(array));
+  for (int64_t i = 0; i < ElementCount(array); ++i) values.push_back(ToDouble(array, i));
+  return values;
+}
+
 absl::StatusOr<std::vector<double>> ExpectedOut(const GroupedGemmProblem& problem) {
   absl::StatusOr<std::vector<GroupProduct>> groups = GroupProducts(problem);
   if (!groups.ok()) return groups.status();
-  std::vector<double> out(ElementCount(problem.out), 0.0);
-  if (problem.c.has_value()) {
-    for (size_t i = 0; i < out.size(); ++i) out[i] = ToDouble(*problem.c, i);
-  }
+  std::vector<double> out =
+      problem.c.has_value() ? ValuesOf(*problem.c) : std::vector<double>(ElementCount(problem.out));
   const bool is_f64 = ComputeType(problem) == DType::kF64;
   for (const GroupProduct& group : *groups) {
     is_f64 ? Evaluate<double>(problem, group, &out) : Evaluate<float>(problem, group, &out);

@@ -11,6 +11,9 @@
 
 namespace raggemm::test {
 
+// Every element, in order.
+std::vector<double> ValuesOf(const Array& array);
+
 // The value of every element of out, which out's type represents exactly. Where c is out, call it before Run.
 absl::StatusOr<std::vector<double>> ExpectedOut(const GroupedGemmProblem& problem);
 

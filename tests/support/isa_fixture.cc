@@ -7,6 +7,8 @@
 #include <iterator>
 #include <set>
 
+#include "tests/support/field_text.h"
+
 namespace raggemm::test {
 namespace {
 
@@ -33,17 +35,7 @@ const testing::Environment* const kReport = testing::AddGlobalTestEnvironment(ne
 
 }  // namespace
 
-std::string IsaName(Isa isa) {
-  switch (isa) {
-    case Isa::kScalar:
-      return "scalar";
-    case Isa::kAvx2:
-      return "avx2";
-    case Isa::kAvx512:
-      return "avx512";
-  }
-  return "unknown";
-}
+std::string IsaName(Isa isa) { return FieldText(isa); }
 
 bool HostHas(Isa isa) {
   __builtin_cpu_init();

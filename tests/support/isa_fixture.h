@@ -12,7 +12,7 @@ namespace raggemm::test {
 
 inline constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
 
-std::string IsaName(Isa isa);
+std::string IsaName(Isa isa);  // "avx512"; attributes have it in capitals
 // What the CPU says, asked without the library.
 bool HostHas(Isa isa);
 std::vector<Isa> HostIsas();

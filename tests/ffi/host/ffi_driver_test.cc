@@ -11,9 +11,9 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "raggemm/plan.h"
+#include "tests/support/isa_fixture.h"
 
-namespace raggemm {
+namespace raggemm::test {
 namespace {
 
 using ::testing::AllOf;
@@ -54,12 +54,12 @@ TEST(FfiDriverTest, ListsRecordedAndEdgeCases) {
 }
 
 TEST(FfiDriverTest, EdgeCasesAreRightOnEveryIsaAndExecutor) {
-  const std::pair<Isa, std::string> isas[] = {{Isa::kScalar, "scalar"}, {Isa::kAvx2, "avx2"}, {Isa::kAvx512, "avx512"}};
-  for (const auto& [isa, name] : isas) {
+  for (Isa isa : kAllIsas) {
+    const std::string name = IsaName(isa);
     for (const char* executor : {"openmp", "pool", "serial"}) {
       SCOPED_TRACE(name + " " + executor);
       const Outcome outcome = Drive(absl::StrCat(kEdge, "--all --threads=3 --isa=", name, " --executor=", executor));
-      if (isa <= HostCpu().widest) {
+      if (HostHas(isa)) {
         EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
         EXPECT_THAT(outcome.text, AllOf(HasSubstr(" " + name), HasSubstr(", 0 wrong")));
       } else {
@@ -162,4 +162,4 @@ TEST(FfiDriverTest, WrongAttributeValueIsThePluginsError) {
 }
 
 }  // namespace
-}  // namespace raggemm
+}  // namespace raggemm::test

@@ -1,7 +1,6 @@
 // Dictionaries of attributes that no true host makes: every attribute in turn, in every wrong way, for every handler
 // that the plugin exports.
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <ostream>
@@ -51,13 +50,6 @@ XLA_FFI_Scalar& ScalarAt(XLA_FFI_Attrs& attributes, int i) {
 
 bool IsScalar(const XLA_FFI_Attrs& attributes, int i) { return attributes.types[i] == XLA_FFI_AttrType_SCALAR; }
 
-template <typename T>
-T* Misaligned(T* pointer) {
-  return reinterpret_cast<T*>(reinterpret_cast<char*>(pointer) + 1);
-}
-
-void SetKind(XLA_FFI_Attrs& attributes, int i, int kind) { std::memcpy(&attributes.types[i], &kind, sizeof(kind)); }
-
 auto Says(const std::string& text) {
   return [=](const std::string& attribute) { return std::vector<std::string>{"attribute", attribute, text}; };
 }
@@ -79,9 +71,9 @@ std::vector<Spoiled> Entries() {
          std::swap(a.attrs[i], a.attrs[other]);
        },
        Says("names ascend")},
-      {"KindZero", [](XLA_FFI_Attrs& a, int i) { SetKind(a, i, 0); }, Says("kind is 0")},
-      {"KindUnknown", [](XLA_FFI_Attrs& a, int i) { SetKind(a, i, 5); }, Says("kind is 5")},
-      {"KindNegative", [](XLA_FFI_Attrs& a, int i) { SetKind(a, i, -7); }, Says("kind is -7")},
+      {"KindZero", [](XLA_FFI_Attrs& a, int i) { SetNumber(a.types[i], 0); }, Says("kind is 0")},
+      {"KindUnknown", [](XLA_FFI_Attrs& a, int i) { SetNumber(a.types[i], 5); }, Says("kind is 5")},
+      {"KindNegative", [](XLA_FFI_Attrs& a, int i) { SetNumber(a.types[i], -7); }, Says("kind is -7")},
       {"ValueNull", [](XLA_FFI_Attrs& a, int i) { a.attrs[i] = nullptr; }, Says("the value is null")},
       {"ValueMisaligned", [](XLA_FFI_Attrs& a, int i) { a.attrs[i] = Misaligned(static_cast<char*>(a.attrs[i])); },
        Says("null or misaligned")},
@@ -120,9 +112,8 @@ std::vector<Spoiled> Values() {
        }},
       {"ScalarTypeUnknown",  // of a scalar; a text has none
        [](XLA_FFI_Attrs& a, int i) {
-         static const int kUnknown = 99;
          static XLA_FFI_Scalar scalar;
-         std::memcpy(&scalar.dtype, &kUnknown, sizeof(kUnknown));
+         SetNumber(scalar.dtype, 99);
          scalar.value = nullptr;
          a.types[i] = XLA_FFI_AttrType_SCALAR;
          a.attrs[i] = &scalar;

@@ -1,6 +1,5 @@
 // Buffers that are not what the call needs: types, shapes, places, and memory that operands share.
 #include <functional>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -11,8 +10,6 @@
 
 namespace raggemm::test {
 namespace {
-
-constexpr int64_t kHighest = std::numeric_limits<int64_t>::max(), kLowest = std::numeric_limits<int64_t>::min();
 
 // Arguments and results by one number, as OperandNames counts them.
 host::Buffer& BufferAt(host::Call& call, size_t i) {

@@ -1,6 +1,5 @@
 // Frames that no true host makes, one thing wrong at a time, for every handler that the plugin exports.
 #include <cstddef>
-#include <cstring>
 #include <functional>
 #include <iterator>
 #include <limits>
@@ -19,8 +18,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
-
 enum class For : uint8_t { kEveryStage, kExecute };  // the stages that look at what is spoiled; others are right
 
 struct FrameCase {
@@ -31,16 +28,6 @@ struct FrameCase {
 };
 
 void PrintTo(const FrameCase& c, std::ostream* os) { *os << c.name; }
-
-template <typename Enum>
-void SetNumber(Enum& enumerator, int number) {  // which may be none of the enumeration's
-  std::memcpy(&enumerator, &number, sizeof(number));
-}
-
-template <typename T>
-T* Misaligned(T* pointer) {
-  return reinterpret_cast<T*>(reinterpret_cast<char*>(pointer) + 1);
-}
 
 using Frame = XLA_FFI_CallFrame;
 using Api = XLA_FFI_Api;
@@ -155,14 +142,20 @@ const FrameCase kLists[] = {
     {"NoArguments", For::kExecute, [](Frame& f, Api&) { f.args.size = 0; }, {"number of arguments: 0", "8"}},
     {"OneArgumentTooFew", For::kExecute, [](Frame& f, Api&) { f.args.size = 7; }, {"number of arguments: 7", "8"}},
     {"NegativeArguments", For::kExecute, [](Frame& f, Api&) { f.args.size = -1; }, {"number of arguments: -1", "8"}},
-    {"HugeArguments", For::kExecute, [](Frame& f, Api&) { f.args.size = kHuge; }, {"names 5 optional operands"}},
+    {"HugeArguments", For::kExecute, [](Frame& f, Api&) { f.args.size = kHighest; }, {"names 5 optional operands"}},
     {"NoResult", For::kExecute, [](Frame& f, Api&) { f.rets.size = 0; }, {"number of results: 0, must be 2"}},
     {"OneResult", For::kExecute, [](Frame& f, Api&) { f.rets.size = 1; }, {"number of results: 1, must be 2"}},
     {"ThreeResults", For::kExecute, [](Frame& f, Api&) { f.rets.size = 3; }, {"number of results: 3, must be 2"}},
     {"NegativeResults", For::kExecute, [](Frame& f, Api&) { f.rets.size = -2; }, {"number of results: -2"}},
-    {"HugeResults", For::kExecute, [](Frame& f, Api&) { f.rets.size = kHuge; }, {"number of results: 9223372036854"}},
+    {"HugeResults",
+     For::kExecute,
+     [](Frame& f, Api&) { f.rets.size = kHighest; },
+     {"number of results: 9223372036854"}},
     {"NegativeAttributes", For::kEveryStage, [](Frame& f, Api&) { f.attrs.size = -1; }, {"number of attributes: -1"}},
-    {"HugeAttributes", For::kEveryStage, [](Frame& f, Api&) { f.attrs.size = kHuge; }, {"attributes: 9223372036854"}},
+    {"HugeAttributes",
+     For::kEveryStage,
+     [](Frame& f, Api&) { f.attrs.size = kHighest; },
+     {"attributes: 9223372036854"}},
     {"ArgumentTypesNull", For::kExecute, [](Frame& f, Api&) { f.args.types = nullptr; }, {"list of arguments is"}},
     {"ArgumentsNull", For::kExecute, [](Frame& f, Api&) { f.args.args = nullptr; }, {"list of arguments is null"}},
     {"ArgumentsMisaligned",
@@ -207,9 +200,12 @@ std::vector<FrameCase> BuffersAt(Place p) {
       {"RankNegative", For::kExecute, [=](Frame& f, Api&) { p.Buffer(f)->rank = -1; }, {at + "rank is -1"}},
       {"RankLowest",
        For::kExecute,
-       [=](Frame& f, Api&) { p.Buffer(f)->rank = std::numeric_limits<int64_t>::min(); },
+       [=](Frame& f, Api&) { p.Buffer(f)->rank = kLowest; },
        {at + "rank is -9223372036854775808"}},
-      {"RankHuge", For::kExecute, [=](Frame& f, Api&) { p.Buffer(f)->rank = kHuge; }, {at + "rank is 92233720368547"}},
+      {"RankHuge",
+       For::kExecute,
+       [=](Frame& f, Api&) { p.Buffer(f)->rank = kHighest; },
+       {at + "rank is 92233720368547"}},
   };
   // The last one is f32 to whoever looks at its lowest byte only.
   for (int dtype : {-1, 13, 14, 34, 99, std::numeric_limits<int>::max(), 256 + XLA_FFI_DataType_F32}) {
@@ -282,12 +278,11 @@ TEST_P(FrameTest, ThePlanSaysTheSame) {
   HostileCall call(EveryOperand());
   host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, &pool);
   spoiled.spoil(*frame.get(), frame.api());
-  char* text = ThePlugin().plan_text(frame.get());
+  const std::string text = PlanText(frame.get());
   for (const std::string& part : spoiled.texts) EXPECT_THAT(text, HasSubstr(part));
   if (spoiled.texts.empty()) {
     EXPECT_THAT(text, HasSubstr("mode: ragged M"));
   }
-  ThePlugin().free_text(text);
   EXPECT_TRUE(call.OutIsUntouched());
   EXPECT_EQ(host::LiveErrors(), 0);
 }
@@ -310,9 +305,7 @@ TEST(NoApiTest, ErrorsAreWritten) {
     }
     EXPECT_TRUE(call.OutIsUntouched());
   }
-  char* text = ThePlugin().plan_text(nullptr);
-  EXPECT_THAT(text, HasSubstr("the call frame is null"));
-  ThePlugin().free_text(text);
+  EXPECT_THAT(PlanText(nullptr), HasSubstr("the call frame is null"));
 }
 
 // As XLA asks when it registers a handler: of the frame only its size and extension are set.

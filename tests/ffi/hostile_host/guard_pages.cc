@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "gtest/gtest.h"
 #include "tests/ffi/hostile_host/hostile_call.h"
 #include "tests/support/isa_fixture.h"
@@ -12,10 +13,9 @@ namespace raggemm::test {
 namespace {
 
 void IsRightWithEveryIsa(const ProblemSpec& spec, host::TaskRunner* pool) {
-  static const std::string kNames[] = {"SCALAR", "AVX2", "AVX512"};
   HostileCall call(spec);
   for (Isa isa : CoverHostIsas()) {
-    call.call().attributes["isa"] = kNames[static_cast<int>(isa)];
+    call.call().attributes["isa"] = absl::AsciiStrToUpper(IsaName(isa));
     ASSERT_EQ(call.Execute(pool).message, "") << Describe(spec);
     ASSERT_TRUE(call.IsRight()) << IsaName(isa) << ", " << Describe(spec);
   }

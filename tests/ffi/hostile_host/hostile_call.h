@@ -2,7 +2,10 @@
 #ifndef RAGGEMM_TESTS_FFI_HOSTILE_HOST_HOSTILE_CALL_H_
 #define RAGGEMM_TESTS_FFI_HOSTILE_HOST_HOSTILE_CALL_H_
 
+#include <cstdint>
+#include <cstring>
 #include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +16,19 @@
 #include "tests/ffi/plugin_call.h"
 
 namespace raggemm::test {
+
+inline constexpr int64_t kHighest = std::numeric_limits<int64_t>::max(), kLowest = std::numeric_limits<int64_t>::min();
+
+// Sets an enumerator to a number that may be none of the enumeration's.
+template <typename Enum>
+void SetNumber(Enum& enumerator, int number) {
+  std::memcpy(&enumerator, &number, sizeof(number));
+}
+
+template <typename T>
+T* Misaligned(T* pointer) {
+  return reinterpret_cast<T*>(reinterpret_cast<char*>(pointer) + 1);
+}
 
 // One valid problem of each mode, with sizes of zero, rows outside all groups, and c where `with_c`.
 std::vector<ProblemSpec> OneOfEachMode(bool with_c);

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -23,7 +22,6 @@ namespace {
 
 using std::chrono::seconds;
 
-constexpr int64_t kHighest = std::numeric_limits<int64_t>::max(), kLowest = std::numeric_limits<int64_t>::min();
 const std::string kExecutors[] = {"AUTO", "OPENMP", "POOL", "SERIAL"};
 
 // Large enough for several tiles on each of 4 threads.

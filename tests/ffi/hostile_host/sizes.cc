@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -16,8 +15,6 @@
 
 namespace raggemm::test {
 namespace {
-
-constexpr int64_t kHighest = std::numeric_limits<int64_t>::max(), kLowest = std::numeric_limits<int64_t>::min();
 
 // The value of one size as its type has it.
 int64_t Wrapped(DType dtype, int64_t value) {
@@ -239,9 +236,7 @@ TEST_P(EmptyTest, IsDoneAtOnce) {
     }
     EXPECT_EQ(host::Execute(ThePlugin().execute, call, &pool).message, expected);
     host::CallFrame frame(call, XLA_FFI_ExecutionStage_EXECUTE, &pool);
-    char* text = ThePlugin().plan_text(frame.get());
-    EXPECT_THAT(text, testing::HasSubstr(expected.empty() ? "tiles: 0 gemm, 0 fill" : expected));
-    ThePlugin().free_text(text);
+    EXPECT_THAT(PlanText(frame.get()), testing::HasSubstr(expected.empty() ? "tiles: 0 gemm, 0 fill" : expected));
   }
 }
 

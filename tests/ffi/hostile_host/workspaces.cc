@@ -1,6 +1,5 @@
 // The workspace: sizes and starts on both sides of what is needed, flush between unmapped pages.
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -11,8 +10,6 @@
 
 namespace raggemm::test {
 namespace {
-
-constexpr int64_t kHighest = std::numeric_limits<int64_t>::max(), kLowest = std::numeric_limits<int64_t>::min();
 
 TEST(WorkspaceTest, OneElementTooFewIsRefusedInEveryMode) {
   for (const ProblemSpec& spec : OneOfEachMode(/*with_c=*/true)) {

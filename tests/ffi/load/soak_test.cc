@@ -63,9 +63,7 @@ int64_t Round(std::vector<Deck>& decks, int64_t calls, host::TaskRunner* pool) {
 std::string KeptBuffersLine(host::TaskRunner* pool) {
   PluginCall call(ProblemSpec{.m = 9, .n = 5, .k = 7, .sizes = {9}});
   host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, pool);
-  char* text = ThePlugin().plan_text(frame.get());
-  std::string line = text;
-  ThePlugin().free_text(text);
+  std::string line = PlanText(frame.get());
   line.erase(0, line.find("pack buffers:"));
   return line.substr(0, line.find('\n'));
 }
