@@ -12,7 +12,7 @@ namespace raggemm::bench {
 class LimitsMeter {
  public:
   LimitsMeter();
-  // About 20 ms.
+  // About 30 ms.
   Limits Measure(int threads);
 
  private:
