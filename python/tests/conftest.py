@@ -3,7 +3,10 @@
 import os
 import random
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+# XLA's own kernels are compiled without optimization: all tests take 239 s instead of 285.
+os.environ["XLA_FLAGS"] = " ".join(
+    [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=4", "--xla_backend_optimization_level=0"]
+)
 
 import hypothesis
 import jax
