@@ -46,7 +46,7 @@ test_wheel_with() {
   cp -r "$root/python/tests" "$root/python/examples" "$root/python/wheel" "$folder/run"
   (
     cd "$folder/run"
-    "$folder/bin/python" -m pytest --rootdir=. --strict-markers -q wheel tests
+    "$folder/bin/python" -m pytest -n 2 --dist=loadfile --rootdir=. --strict-markers -q wheel tests
     "$folder/bin/python" -m raggemm.demo
   )
 }
