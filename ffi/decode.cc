@@ -1,7 +1,6 @@
 #include "ffi/decode.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -141,7 +140,6 @@ absl::StatusOr<Attributes> DecodeAttributes(const ffi::Dictionary& dictionary) {
   for (std::string_view name : dictionary) {
     if (absl::Status status = SetField(dictionary, name, config); !status.ok()) return status;
   }
-  constexpr int kMaxThreads = std::numeric_limits<int>::max();
   if (config.threads() < 0 || config.threads() > kMaxThreads) {
     return absl::InvalidArgumentError(
         absl::StrCat("attribute threads: expected 0 (all) to ", kMaxThreads, ", got ", config.threads()));
@@ -239,7 +237,7 @@ absl::Status DecodeOperands(const ffi::RemainingArgs& operands, const Attributes
 
 Options DecodeOptions(const GroupedGemmConfig& config) {
   Options options;
-  options.threads = static_cast<int>(config.threads());
+  options.threads = config.threads();
   switch (config.executor()) {
     case GroupedGemmConfig::Executor::AUTO:
       options.executor = Executor::kAuto;

@@ -10,8 +10,6 @@
 
 namespace raggemm {
 
-inline constexpr int64_t kMaxThreads = 256;
-
 // The buffers of one worker for tiles of `blocking`, all 64-byte aligned, in elements of the compute type T:
 //
 //   panels  lhs, packed: row tiles of [kChain][mr] back to back, of one chain or of all

@@ -37,10 +37,12 @@ class TaskPool {
 
 enum class Executor : uint8_t { kAuto, kOpenMp, kPool, kSerial };
 
+inline constexpr int64_t kMaxThreads = 256;
+
 struct Options {
   Executor executor = Executor::kAuto;    // the pool where there is one, else OpenMP
   std::optional<Isa> isa = std::nullopt;  // default PreferredIsa(cpu); one that cpu lacks is an error, never a fallback
-  int64_t threads = 0;                    // 0: all that the executor has
+  int64_t threads = 0;                    // at most kMaxThreads; 0: all that the executor has
   TaskPool* pool = nullptr;               // not owned; must outlive the call
   Cpu cpu = HostCpu();                    // plans can be made and printed for any CPU
 };
