@@ -115,7 +115,7 @@ def _packed_positions(sizes: jax.Array, rows: int, cols: int) -> jax.Array:
     column = jnp.arange(cols, dtype=sizes.dtype)
     group = jnp.searchsorted(ends, column, side="right")
     start, width = starts[group], (ends - starts)[group]
-    return rows * start + jnp.arange(rows, dtype=sizes.dtype)[:, None] * width + (column - start)
+    return jnp.arange(rows, dtype=sizes.dtype)[:, None] * width[None] + (rows * start + column - start)[None]
 
 
 def _pack_one(x: jax.Array, sizes: jax.Array) -> jax.Array:
