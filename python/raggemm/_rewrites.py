@@ -49,7 +49,8 @@ def _with_one_group(call: Call, args: Arguments) -> jax.Array:
     sums = tuple(map(_checked_sum, args.dims))
     lhs, rhs, out = (s._replace(layout=STRIDED, shared=False) for s in (call.lhs, call.rhs, call.out))
     one = dataclasses.replace(call, lhs=lhs, rhs=rhs, out=out, out_extent=1)
-    return apply(one, Arguments(strided(args.lhs, call.lhs), strided(args.rhs, call.rhs), sums, {}))
+    offset = args.only("group_offset").optional  # which must be 0
+    return apply(one, Arguments(strided(args.lhs, call.lhs), strided(args.rhs, call.rhs), sums, offset))
 
 
 def _with_an_empty_replica(args: Arguments) -> Arguments:

@@ -147,9 +147,12 @@ def sizes(*values):
     return np.array(values, np.int32)
 
 
-def gradient_of_ragged_n(sizes):
-    cols = GroupedTensor(LHS.T, last_dims=sizes)
-    return jax.jit(jax.grad(lambda lhs: grouped_gemm(lhs, cols, contracting_dims=((1,), (0,))).sum()))(LHS)
+def gradient_of_ragged_n(sizes, offset=0):
+    def sum_of_out(lhs, offset):
+        cols = GroupedTensor(LHS.T, last_dims=sizes)
+        return grouped_gemm(lhs, cols, contracting_dims=((1,), (0,)), group_offset=offset).sum()
+
+    return jax.jit(jax.grad(sum_of_out))(LHS, offset)
 
 
 RUNTIME = [
@@ -167,6 +170,7 @@ RUNTIME = [
     # Gradients without their forward call, in which all groups are one.
     (lambda: gradient_of_ragged_n(sizes(8, -2)), "group 0 has size -1, must be at least 0"),
     (lambda: gradient_of_ragged_n(sizes(2**31 - 1, 2**31 - 1, 8)), "group 0 has size -1, must be at least 0"),
+    (lambda: gradient_of_ragged_n(SIZES, offset=1), r"group_offset: value 1 .*must be in \[0, 0\]"),
     (lambda: all_ragged(out_size=5, out_layout="PACKED"), "out: group 1 .*exceeds the length 5"),
     (
         lambda: jax.jit(lambda o: uniform(RHS, RHS.swapaxes(1, 2), group_offset=o))(1),
