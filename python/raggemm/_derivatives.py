@@ -22,6 +22,13 @@ def _compute_dtype(call: Call, args: Arguments):
     return compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype)
 
 
+def _checked_product(rows: jax.Array, cols: jax.Array) -> jax.Array:
+    """Elements of each group; -1, which the library refuses, where they would hide a negative size or overflow."""
+    elements = rows * cols
+    is_wrong = (rows < 0) | (cols < 0) | ((cols > 0) & (elements // jnp.maximum(cols, 1) != rows))
+    return jnp.where(is_wrong, jnp.int32(-1).astype(elements.dtype), elements)
+
+
 def _per_element(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.Array:
     """Values [P,1|R,G,w] of each group at the elements of out, zero where no group is; broadcasts against out.
 
@@ -35,11 +42,12 @@ def _per_element(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.A
         case Mode.RAGGED_M:
             sizes, length, shape = args.sizes(call.out.first), shape[2], (*shape[:3], values.shape[3])
         case Mode.RAGGED_N if call.out.layout == PACKED:
-            sizes, length = args.sizes(call.out.last) * shape[2], shape[2] * shape[3]
+            sizes, length = args.sizes(call.out.last), shape[2] * shape[3]
+            sizes = _checked_product(sizes, jnp.ones_like(sizes) * shape[2])
         case Mode.RAGGED_N:
             sizes, length, shape = args.sizes(call.out.last), shape[3], (*shape[:2], 1, shape[3])
         case Mode.ALL_RAGGED:
-            sizes, length = args.sizes(call.out.first) * args.sizes(call.out.last), shape[2]
+            sizes, length = _checked_product(args.sizes(call.out.first), args.sizes(call.out.last)), shape[2]
     optional = args.only("group_offset").optional
     p, r, groups, width = values.shape
     if r != 1:  # the replicas differ, so that each becomes a problem

@@ -49,7 +49,8 @@ def _with_one_group(call: Call, args: Arguments) -> jax.Array:
     sums = tuple(map(_checked_sum, args.dims))
     lhs, rhs, out = (s._replace(layout=STRIDED, shared=False) for s in (call.lhs, call.rhs, call.out))
     one = dataclasses.replace(call, lhs=lhs, rhs=rhs, out=out, out_extent=1)
-    return apply(one, Arguments(strided(args.lhs, call.lhs), strided(args.rhs, call.rhs), sums, {}))
+    offset = args.only("group_offset").optional  # which must be 0
+    return apply(one, Arguments(strided(args.lhs, call.lhs), strided(args.rhs, call.rhs), sums, offset))
 
 
 def _with_an_empty_replica(args: Arguments) -> Arguments:
@@ -115,7 +116,7 @@ def _packed_positions(sizes: jax.Array, rows: int, cols: int) -> jax.Array:
     column = jnp.arange(cols, dtype=sizes.dtype)
     group = jnp.searchsorted(ends, column, side="right")
     start, width = starts[group], (ends - starts)[group]
-    return rows * start + jnp.arange(rows, dtype=sizes.dtype)[:, None] * width + (column - start)
+    return jnp.arange(rows, dtype=sizes.dtype)[:, None] * width[None] + (rows * start + column - start)[None]
 
 
 def _pack_one(x: jax.Array, sizes: jax.Array) -> jax.Array:

@@ -167,6 +167,8 @@ def by_all_gather(experts: Experts, tokens: jax.Array, routing: Routing, axis_na
     """
     tokens, routing = _checked(tokens, routing)
     local = _experts_of_each_device(routing.num_experts, axis_name)
+    if not len(tokens):  # of which there is no all_gather
+        return on_one_device(experts, tokens, routing)
     first = lax.axis_index(axis_name).astype(jnp.int32) * local
     gathered = functools.partial(lax.all_gather, axis_name=axis_name, tiled=True)
     tokens, routing = gathered(tokens), jax.tree.map(gathered, routing)

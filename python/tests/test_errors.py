@@ -147,11 +147,22 @@ def sizes(*values):
     return np.array(values, np.int32)
 
 
-def gradient_of_ragged_n(sizes):
-    cols = GroupedTensor(LHS.T, last_dims=sizes)
-    return jax.jit(jax.grad(lambda lhs: grouped_gemm(lhs, cols, contracting_dims=((1,), (0,))).sum()))(LHS)
+def gradient_of_ragged_n(sizes, offset=0):
+    def sum_of_out(lhs, offset):
+        cols = GroupedTensor(LHS.T, last_dims=sizes)
+        return grouped_gemm(lhs, cols, contracting_dims=((1,), (0,)), group_offset=offset).sum()
+
+    return jax.jit(jax.grad(sum_of_out))(LHS, offset)
 
 
+def gradient_of_c(lhs, rhs, c, **options):
+    """Of packed results, for which the elements of a group are counted."""
+    options |= {"contracting_dims": ((1,), (0,)), "out_layout": "PACKED", "beta": 2.0}
+    return jax.jit(jax.grad(lambda c: grouped_gemm(lhs, rhs, c=c, **options).sum()))(c)
+
+
+# In 32 bits 2^16 times itself is 0, and 6 times 715827883 is 2.
+WRAPPING = GroupedTensor(np.ones(9, np.float32), sizes(2**16, 1), sizes(2**16, 1), "PACKED")
 RUNTIME = [
     (lambda: gmm(LHS, RHS, sizes(-1, 3)), "lhs_first: group 0 has size -1, must be at least 0"),
     (lambda: gmm(LHS, RHS, sizes(3, 4)), "lhs_first: group 1 has size 4 and starts at 3.*exceeds the extent 6"),
@@ -167,6 +178,17 @@ RUNTIME = [
     # Gradients without their forward call, in which all groups are one.
     (lambda: gradient_of_ragged_n(sizes(8, -2)), "group 0 has size -1, must be at least 0"),
     (lambda: gradient_of_ragged_n(sizes(2**31 - 1, 2**31 - 1, 8)), "group 0 has size -1, must be at least 0"),
+    (lambda: gradient_of_ragged_n(SIZES, offset=1), r"group_offset: value 1 .*must be in \[0, 0\]"),
+    (
+        lambda: gradient_of_c(
+            LHS, GroupedTensor(LHS.T, None, sizes(715827883, 1), "PACKED"), np.ones((6, 6), np.float32)
+        ),
+        "group 0 has size -1, must be at least 0",
+    ),
+    (
+        lambda: gradient_of_c(WRAPPING, WRAPPING, np.ones(9, np.float32), out_size=9),
+        "group 0 has size -1, must be at least 0",
+    ),
     (lambda: all_ragged(out_size=5, out_layout="PACKED"), "out: group 1 .*exceeds the length 5"),
     (
         lambda: jax.jit(lambda o: uniform(RHS, RHS.swapaxes(1, 2), group_offset=o))(1),

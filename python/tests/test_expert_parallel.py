@@ -105,6 +105,21 @@ def test_all_to_all_has_the_bits_of_one_device(capacity):
         np.testing.assert_array_equal(x, want)
 
 
+@pytest.mark.parametrize("way", [by_all_gather, by_all_to_all])
+def test_no_tokens(way):
+    tokens, ids, weights, up, down = operands()
+    f = sharded(layer(way, "expert"))
+
+    @jax.jit
+    def gradient(up):
+        out, transpose = jax.vjp(lambda up: f(tokens[:0], ids[:0], weights[:0], up, down), up)
+        return out, *transpose(out)
+
+    out, dup = gradient(up)
+    assert out.shape == (0, D)
+    np.testing.assert_array_equal(dup, np.zeros_like(up))
+
+
 def test_rows_beyond_the_capacity_take_the_other_branch():
     """The small buffers, and the large ones for the case that they are too small; none where they never are."""
 
