@@ -67,9 +67,15 @@ int64_t Sum(const Values& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});
 }
 
-void StoreInteger(const Array& array, int64_t index, int64_t value) {
+absl::Status StoreInteger(absl::string_view name, const Array& array, int64_t index, int64_t value) {
+  if ((array.dtype == DType::kS32 && value != static_cast<int32_t>(value)) ||
+      (array.dtype == DType::kU32 && value != static_cast<uint32_t>(value))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": value ", value, " at index ", index, " does not fit ", NameOf(array.dtype)));
+  }
   // Little endian: the low bytes are the narrower integer.
   std::memcpy(static_cast<char*>(array.data) + index * SizeOf(array.dtype), &value, SizeOf(array.dtype));
+  return absl::OkStatus();
 }
 
 void FillWithNan(const Array& array) {
@@ -120,7 +126,9 @@ class Builder {
         return absl::InvalidArgumentError(
             absl::StrCat(slot.name, " has ", given[i]->size(), " values, group_shape ", ElementCount(array)));
       }
-      for (int g = 0; g < given[i]->size(); ++g) StoreInteger(array, g, given[i]->Get(g));
+      for (int g = 0; g < given[i]->size(); ++g) {
+        if (absl::Status s = StoreInteger(slot.name, array, g, given[i]->Get(g)); !s.ok()) return s;
+      }
       problem_.*slot.operand.*slot.dims = array;
     }
     return absl::OkStatus();
@@ -156,11 +164,15 @@ class Builder {
           absl::StrCat(name, " has ", values.size(), " values, its dims say ", ElementCount(*operand)));
     }
     for (int i = 0; i < values.size(); ++i) {
-      if (!is_float && !(std::abs(values[i]) <= 0x1p53)) {
+      if (is_float) {
+        StoreRounded(*operand, i, values[i]);
+        continue;
+      }
+      if (!(std::abs(values[i]) <= 0x1p53) || values[i] != std::trunc(values[i])) {
         return absl::InvalidArgumentError(
             absl::StrCat(name, ": value ", values[i], " at index ", i, ", must be an integer of at most 2^53"));
       }
-      is_float ? StoreRounded(*operand, i, values[i]) : StoreInteger(*operand, i, static_cast<int64_t>(values[i]));
+      if (absl::Status s = StoreInteger(name, *operand, i, static_cast<int64_t>(values[i])); !s.ok()) return s;
     }
     return absl::OkStatus();
   }

@@ -141,11 +141,19 @@ TEST(MakeCaseProblemTest, WrongNumberOfValuesIsAnError) {
 }
 
 TEST(MakeCaseProblemTest, OffsetThatIsNoIntegerIsAnError) {
-  for (const char* value : {"nan", "inf", "-1e16"}) {
+  for (const char* value : {"S64 values: nan", "S64 values: inf", "S64 values: -1e16", "S64 values: 0.7",
+                            "S32 values: 2147483648", "U32 values: -1"}) {
     const GroupedGemmCase c =
-        Parse(absl::StrCat("config { operands: 'group_offset' } group_offset { dtype: S64 values: ", value, " }"));
+        Parse(absl::StrCat("config { operands: 'group_offset' } group_offset { dtype: ", value, " }"));
     EXPECT_THAT(MakeCaseProblem(c).status().message(), HasSubstr("group_offset: value "));
   }
+}
+
+TEST(MakeCaseProblemTest, SizeThatDoesNotFitIsAnError) {
+  const GroupedGemmCase c =
+      Parse("config { ragged: 'lhs_first' } lhs { first_dims: [2, 1099511627776] } group_dtype: S32");
+  EXPECT_THAT(MakeCaseProblem(c).status().message(),
+              HasSubstr("lhs_first: value 1099511627776 at index 1 does not fit s32"));
 }
 
 TEST(MakeCaseProblemTest, MatrixOfIntegersIsAnError) {
