@@ -82,15 +82,18 @@ absl::Status CheckApi(const XLA_FFI_CallFrame& frame) {
   return absl::OkStatus();
 }
 
+// XLA's headers read the number as an enumeration, or cut it to a byte: undefined where it is no type.
+bool IsElementType(int dtype) {
+  return dtype >= 0 && dtype <= XLA_FFI_DataType_F8E8M0FNU && dtype != 13 && dtype != 14;
+}
+
 absl::Status CheckBuffer(absl::string_view list, int64_t index, const XLA_FFI_Buffer* buffer) {
   if (!IsReadable(buffer)) return Invalid(list, "[", index, "]: the buffer is null or misaligned");
   if (buffer->struct_size < XLA_FFI_Buffer_STRUCT_SIZE) {
     return Invalid(list, "[", index, "]: struct_size is ", buffer->struct_size, ", must be at least ",
                    static_cast<int>(XLA_FFI_Buffer_STRUCT_SIZE));
   }
-  // XLA's headers cut the number to a byte, and what they do to print one that is no type is undefined.
-  const int dtype = NumberOf(buffer->dtype);
-  if (dtype < 0 || dtype > XLA_FFI_DataType_F8E8M0FNU || dtype == 13 || dtype == 14) {
+  if (const int dtype = NumberOf(buffer->dtype); !IsElementType(dtype)) {
     return Invalid(list, "[", index, "]: element type is ", dtype, ", which is none of XLA's");
   }
   if (buffer->rank < 0 || buffer->rank > kMaxEntries) {
@@ -148,6 +151,8 @@ bool IsText(const XLA_FFI_ByteSpan& text) {
 // The value behind an attribute that is a scalar, as far as it is read: others are wrong by their types already.
 absl::Status CheckScalar(absl::string_view name, const XLA_FFI_Scalar& scalar) {
   const int dtype = NumberOf(scalar.dtype);
+  if (!IsElementType(dtype))
+    return Invalid("attribute ", name, ": element type is ", dtype, ", which is none of XLA's");
   if (dtype == XLA_FFI_DataType_S64 && !IsReadable(static_cast<const int64_t*>(scalar.value))) {
     return Invalid("attribute ", name, ": the value is null or misaligned");
   }

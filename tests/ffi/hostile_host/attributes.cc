@@ -118,7 +118,7 @@ std::vector<Spoiled> Values() {
          a.types[i] = XLA_FFI_AttrType_SCALAR;
          a.attrs[i] = &scalar;
        },
-       Says("expected ")},
+       Says("element type is 99, which is none of XLA's")},
   };
 }
 
