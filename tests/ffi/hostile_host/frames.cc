@@ -99,7 +99,7 @@ const FrameCase kFramesAndApis[] = {
      For::kEveryStage,
      [](Frame& f, Api&) {
        static XLA_FFI_Extension_Base extension{sizeof(extension), XLA_FFI_Extension_Metadata, nullptr};
-       SetNumber(extension.type, 77);
+       SetNumber(extension.type, 0);  // an enumeration of 1 alone can hold no other, and XLA's headers read it as that
        f.extension_start = &extension;
      },
      {}},
