@@ -84,8 +84,9 @@ std::vector<void*> CodeOf(const IsaKernels& isa) {
   return code;
 }
 
-// Puts an illegal instruction at the start of a function. For a process that is about to end.
-void Poison(void* function) {
+// Puts an illegal instruction at the start of a function. For a process that is about to end. Of code TSan has no
+// shadow.
+__attribute__((no_sanitize_thread)) void Poison(void* function) {
   constexpr uintptr_t kPage = 4096;
   const uintptr_t page = reinterpret_cast<uintptr_t>(function) / kPage * kPage;
   if (mprotect(reinterpret_cast<void*>(page), 2 * kPage, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) std::abort();
