@@ -54,7 +54,7 @@ std::vector<Isa> HostIsas() {
 }
 
 std::vector<Isa> CoverHostIsas() {
-  const std::vector<Isa> isas = HostIsas();
+  std::vector<Isa> isas = HostIsas();
   Covered().insert(isas.begin(), isas.end());
   return isas;
 }
