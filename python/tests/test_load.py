@@ -1,6 +1,7 @@
 """Many calls at once on all devices, memory that stays flat, and a process that forks after calls."""
 
 import concurrent.futures
+import multiprocessing
 import os
 import pathlib
 import subprocess
@@ -12,7 +13,7 @@ import numpy as np
 import raggemm
 
 SOAKING = "RAGGEMM_SOAK" in os.environ
-CALLS = 20_000 if SOAKING else 1_000
+CALLS = 20_000 if SOAKING else 4_000
 # rows, K, N, sizes: from one tile to many on each thread, each compiled once for each device
 SHAPES = [
     (5, 7, 3, (2, 0, 3)),
@@ -69,7 +70,8 @@ def resident_mib():
     return pages * os.sysconf("SC_PAGESIZE") / 2**20
 
 
-def test_calls_on_all_devices_at_once(capsys):
+def resident_while_calling():
+    """MiB after each tenth of the calls, made from 8 threads on all devices, whose results are checked."""
     made = cases()
 
     def call(i):
@@ -82,9 +84,17 @@ def test_calls_on_all_devices_at_once(capsys):
         for tenth in range(10):
             assert all(callers.map(call, range(tenth, tenth + CALLS // 10)))
             resident.append(resident_mib())
+    return resident
+
+
+def test_calls_on_all_devices_at_once(capsys):
+    # In a process of its own: in one that ran other tests before, 2.8 GiB, what they freed comes back by chance.
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+        resident = fresh.submit(resident_while_calling).result(timeout=600)
     with capsys.disabled():
         print(f"\n{CALLS} times three calls from 8 threads on 4 devices, resident MiB: {[round(r) for r in resident]}")
-    assert resident[-1] < max(resident[:5]) + 16  # of chance: what 8 threads have in use at once
+    # The results of the second half are 870 MiB; by chance, as the threads' heaps fill, at most 5 were seen to be added.
+    assert resident[-1] < max(resident[:5]) + 32
 
 
 def test_pmap_beside_other_calls():
