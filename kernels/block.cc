@@ -98,8 +98,8 @@ Fetch::Fetch(const Plan& plan, const TilePlace& place, int64_t tile, const Block
   // Packing a strip transposed takes about as long as a kernel of 8 rows.
   packer_parts_ = along_n ? 0 : place.rows.each < 8 ? 2 : 1;
   parts_ = packer_parts_ + place.rows.count;
-  width_ = NextStrip(plan, place, block.cols).width;
-  strips_ = CeilDiv(block.cols, width_);
+  const int64_t width = NextStrip(plan, place, block.cols).width;
+  strips_left_ = CeilDiv(block.cols, width);
 
   int64_t col = place.window.col;
   Block first;
@@ -112,36 +112,31 @@ Fetch::Fetch(const Plan& plan, const TilePlace& place, int64_t tile, const Block
   }
   const int64_t size = SizeOf(plan.rhs.dtype);
   stride_ = (along_n ? next->rhs.row_step : next->rhs.col_step) * size;
-  start_ = next->rhs.data + (next->k * next->rhs.row_step + (col + next->col) * next->rhs.col_step) * size;
+  column_ = next->rhs.data + (next->k * next->rhs.row_step + (col + next->col) * next->rhs.col_step) * size;
   rows_ = along_n ? next->steps : next->cols;
-  row_lines_ = CeilDiv((along_n ? next->cols : next->steps) * size, 64);
+  lines_left_ = CeilDiv((along_n ? next->cols : next->steps) * size, 64);
   if (along_n && place.recipe.fetch == Recipe::Order::kStrips) {
     // At least two lines of each row at once: strips that are narrower share them.
-    const int64_t run_cols = std::max(width_, 128 / size);
+    const int64_t run_cols = std::max(width, 128 / size);
     run_lines_ = run_cols * size / 64;
-    strips_per_run_ = run_cols / width_;
+    strips_per_run_ = run_cols / width;
   } else {
-    run_lines_ = row_lines_;
-    strips_per_run_ = strips_;
+    run_lines_ = lines_left_;
+    strips_per_run_ = strips_left_;
   }
 }
 
-Prefetch Fetch::Part(int64_t col, int64_t index, int64_t count) const {
-  const int64_t strip = col / width_, column = strip / strips_per_run_;
-  const int64_t run = std::min(run_lines_, row_lines_ - column * run_lines_);
-  if (run <= 0) return {};
-  const int64_t first_strip = column * strips_per_run_;
-  const int64_t lines = rows_ * run, parts = parts_ * std::min(strips_per_run_, strips_ - first_strip);
-  const int64_t part = (strip - first_strip) * parts_ + index;
-  const int64_t begin = lines * part / parts, end = lines * (part + count) / parts;
-  const int64_t row = begin / run, line = begin % run;
-  return {
-      .line = start_ + row * stride_ + (column * run_lines_ + line) * 64,
-      .count = end - begin,
-      .run_left = run - line,
-      .run = run,
-      .skip = stride_ - (run - 1) * 64,
-  };
+void Fetch::StartColumn() {
+  const int64_t run = std::min(run_lines_, lines_left_), strips = std::min(strips_per_run_, strips_left_);
+  const int64_t lines = rows_ * run;
+  at_ = {.line = column_, .count = 0, .run_left = run, .run = run, .skip = stride_ - (run - 1) * 64};
+  column_parts_ = parts_left_ = parts_ * std::max<int64_t>(strips, 1);
+  lines_per_part_ = lines / column_parts_;
+  lines_over_ = lines % column_parts_;
+  due_ = 0;
+  column_ += run * 64;
+  lines_left_ -= run;
+  strips_left_ -= strips;
 }
 
 void LhsFetch::Aim(const Plan& plan, const TilePlace& place, int64_t tile, const Block& block) {

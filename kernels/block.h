@@ -69,19 +69,31 @@ Strip NextStrip(const Plan& plan, const TilePlace& place, int64_t cols_left);
 // probably computes next, be it of another tile and group. Recipe::fetch says in which order.
 class Fetch {
  public:
-  // next: the block after `block` in this tile, null behind the last. packer_parts: of the parts of a strip, those that
-  // its packer fetches.
+  // next: the block after `block` in this tile, null behind the last.
   Fetch(const Plan& plan, const TilePlace& place, int64_t tile, const Block& block, const Block* next);
-  int64_t packer_parts() const { return packer_parts_; }
-  Prefetch Part(int64_t col, int64_t index, int64_t count = 1) const;
+  Prefetch* ForPacker() { return Next(packer_parts_); }
+  Prefetch* ForKernel() { return Next(1); }
 
  private:
-  const char* start_ = nullptr;
-  int64_t rows_ = 0, stride_ = 0;          // of the next block as it lies in memory; bytes
-  int64_t row_lines_ = 0, run_lines_ = 1;  // of a row; of the piece of it that is fetched at once
-  int64_t packer_parts_, parts_;           // of a strip
-  int64_t width_;                          // of a strip, columns
-  int64_t strips_, strips_per_run_ = 1;
+  // Without a division: finding each part from its number instead, 165 and not 200 GFLOP/s for gradients of 16 rows at
+  // 2880x2880 f32 (two cores of Emerald Rapids).
+  Prefetch* Next(int64_t parts) {
+    if (parts_left_ <= 0) StartColumn();
+    parts_left_ -= parts;
+    at_.count = parts * lines_per_part_;
+    for (due_ += parts * lines_over_; due_ >= column_parts_; due_ -= column_parts_) ++at_.count;
+    return &at_;
+  }
+  void StartColumn();
+
+  Prefetch at_{};
+  int64_t parts_left_ = 0, column_parts_ = 1, lines_per_part_ = 0, lines_over_ = 0, due_ = 0;  // of a column
+  const char* column_ = nullptr;   // the first line of the column of runs that comes next
+  int64_t lines_left_ = 0;         // of its row, from there on
+  int64_t run_lines_ = 1;          // of the piece of a row that is fetched at once
+  int64_t rows_ = 0, stride_ = 0;  // of the next block as it lies in memory; bytes
+  int64_t packer_parts_, parts_;   // of a strip: those that its packer fetches, all
+  int64_t strips_left_, strips_per_run_ = 1;
 };
 
 // What is fetched of lhs, a few lines before each kernel: the rows that the next chain packs, or the next tile's first

@@ -28,6 +28,7 @@ float Probe(const Kernels& kernels) {
   const int64_t tile = kernels.max_rows * kernel.nr;
   const std::unique_ptr<float[]> memory(new (std::nothrow) float[kChain * (kernels.max_rows + kernel.nr) + tile]());
   if (memory == nullptr) return 0;
+  Prefetch nothing = {};
   MicrokernelArgs args = {};
   args.k = kChain;
   args.a = memory.get();
@@ -36,6 +37,7 @@ float Probe(const Kernels& kernels) {
   args.result = memory.get() + kChain * (kernels.max_rows + kernel.nr);
   args.result_stride = kernel.nr;
   args.start = args.finish = args.first = true;
+  args.prefetch = &nothing;
   double best = 1;
   for (int turn = 0; turn < kTurns; ++turn) {
     const auto start = std::chrono::steady_clock::now();

@@ -26,10 +26,11 @@ struct Float16 {
 // 256 + K/256 roundings where one chain has K, and a strip of 256 x 32 f32 fills two thirds of a 48 KiB L1.
 inline constexpr int64_t kChain = 256;
 
-// What a kernel or packer fetches into L2, spread evenly over its work: lines of 64 bytes in equal runs.
+// What a kernel or packer fetches into L2, spread evenly over its work: lines of 64 bytes in equal runs. It moves on
+// `line` and `run_left`, for the next one.
 struct Prefetch {
   const char* line;
-  int64_t count;     // lines
+  int64_t count;     // lines of this call
   int64_t run_left;  // lines from `line` to the end of its run
   int64_t run;       // lines of a whole run
   int64_t skip;      // bytes from the last line of a run to the first of the next
@@ -51,7 +52,7 @@ struct MicrokernelArgs {
   bool finish;
   bool first;
   bool nontemporal;  // result goes past the caches; it and its stride are then multiples of a vector
-  Prefetch prefetch;
+  Prefetch* prefetch;
 };
 using Microkernel = void(const MicrokernelArgs&);
 
@@ -66,7 +67,7 @@ struct PackArgs {
   int64_t width;
   void* dst;
   int64_t dst_stride;  // elements of T
-  Prefetch prefetch;   // by pack_transposed
+  Prefetch* prefetch;  // by pack_transposed, null: nothing
 };
 using Pack = void(const PackArgs&);
 

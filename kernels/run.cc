@@ -52,12 +52,12 @@ void PackLhs(const Pass& pass, const Block& block) {
     const int64_t row = rows.Begin(i), mr = rows.Rows(i);
     const char* src = ElementAt(lhs, dtype, pass.place.window.row + row, block.k);
     char* panel = PanelsOf(pass, block) + row * kChain * pass.size;
-    const PackArgs args{src, along_k ? lhs.row_step : lhs.col_step, steps, mr, panel, mr, {}};
+    const PackArgs args{src, along_k ? lhs.row_step : lhs.col_step, steps, mr, panel, mr, nullptr};
     (along_k ? pass.kernels.pack_transposed : pass.kernels.pack_rows)[static_cast<int>(dtype)](args);
   }
 }
 
-void PackRhs(const Pass& pass, const Block& block, const char* src, const Strip& strip, const Prefetch& prefetch) {
+void PackRhs(const Pass& pass, const Block& block, const char* src, const Strip& strip, Prefetch* prefetch) {
   const bool along_n = block.rhs.col_step == 1;
   const PackArgs args{
       .src = src,
@@ -113,7 +113,7 @@ class Result {
                                                                  .width = window.cols,
                                                                  .dst = pass.scratch.bias,
                                                                  .dst_stride = 0,
-                                                                 .prefetch = {}});
+                                                                 .prefetch = nullptr});
       terms_.bias = pass.scratch.bias;
     }
     plain_ = plan.out.dtype == plan.compute && terms_.alpha == nullptr && terms_.c == nullptr && terms_.bias == nullptr;
@@ -214,7 +214,7 @@ void RunTile(const Plan& plan, int64_t tile, const Scratch& scratch) {
     const char* panels = PanelsOf(pass, block);
     Block next = block;
     more = NextBlock(plan, place, next);
-    const Fetch fetch(plan, place, tile, block, more ? &next : nullptr);
+    Fetch fetch(plan, place, tile, block, more ? &next : nullptr);
     args.k = block.steps;
     args.start = block.start();
     args.finish = block.finish();
@@ -224,7 +224,7 @@ void RunTile(const Plan& plan, int64_t tile, const Scratch& scratch) {
       strip = NextStrip(plan, place, block.col + block.cols - col);
       const char* rhs = ElementAt(block.rhs, plan.rhs.dtype, block.k, place.window.col + col);
       if (strip.from == Strip::From::kPacked) {
-        PackRhs(pass, block, rhs, strip, fetch.Part(col - block.col, 0, fetch.packer_parts()));
+        PackRhs(pass, block, rhs, strip, fetch.ForPacker());
       }
       for (int64_t i = 0; i < place.rows.count; ++i) {
         const int64_t row = place.rows.Begin(i), mr = place.rows.Rows(i);
@@ -235,7 +235,7 @@ void RunTile(const Plan& plan, int64_t tile, const Scratch& scratch) {
         args.b_stride = in_place ? block.rhs.row_step : strip.width;
         args.chain = scratch.chain + offset;
         args.total = scratch.total + offset;
-        args.prefetch = fetch.Part(col - block.col, fetch.packer_parts() + i);
+        args.prefetch = fetch.ForKernel();
         const bool last = args.finish && block.last_chain;
         result.Aim(row, mr, col, strip, last, args);
         lhs_fetch.Advance();

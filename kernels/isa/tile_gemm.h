@@ -99,7 +99,7 @@ void TileGemm(const MicrokernelArgs& args) {
     b += b_stride;
     if constexpr (kExpand) strip += kNr;
   };
-  Prefetch prefetch = args.prefetch;
+  Prefetch prefetch = *args.prefetch;
   const int64_t blocks = args.k / kSteps;
   int64_t due = 0;
   for (int64_t block = 0; block < blocks; ++block) {
@@ -107,6 +107,8 @@ void TileGemm(const MicrokernelArgs& args) {
     RAGGEMM_UNROLL for (int i = 0; i < kSteps; ++i) step();
   }
   for (int64_t kk = blocks * kSteps; kk < args.k; ++kk) step();
+  args.prefetch->line = prefetch.line;
+  args.prefetch->run_left = prefetch.run_left;
 
   if (!args.finish) {
     StoreTile<V>(chain, kNr, acc, [](T* to, Vec x) { V::Store(to, x); });
@@ -164,7 +166,7 @@ void PackTransposed(const PackArgs& args) {
   constexpr int64_t kWidth = V::kWidth;
   constexpr bool kPairs = requires(const E* p) { V::LoadPairs(p); };
   constexpr int64_t kStep = kPairs ? 2 * kWidth : kWidth;
-  Prefetch prefetch = args.prefetch;
+  Prefetch prefetch = args.prefetch != nullptr ? *args.prefetch : Prefetch{};
   const int64_t fetches = (args.width + kWidth - 1) / kWidth * (args.k / kStep);
   int64_t due = 0;
   for (int64_t j = 0; j < args.width; j += kWidth) {
@@ -206,6 +208,7 @@ void PackTransposed(const PackArgs& args) {
       }
     }
   }
+  if (args.prefetch != nullptr) *args.prefetch = prefetch;
 }
 
 template <class V, class E>

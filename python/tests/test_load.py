@@ -93,7 +93,7 @@ def test_calls_on_all_devices_at_once(capsys):
         resident = fresh.submit(resident_while_calling).result(timeout=600)
     with capsys.disabled():
         print(f"\n{CALLS} times three calls from 8 threads on 4 devices, resident MiB: {[round(r) for r in resident]}")
-    # The results of the second half are 870 MiB; by chance, as the threads' heaps fill, at most 5 were seen to be added.
+    # The results of the second half are 870 MiB; by chance, as the threads' heaps fill, 10 were seen to be added.
     assert resident[-1] < max(resident[:5]) + 32
 
 

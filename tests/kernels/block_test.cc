@@ -45,8 +45,8 @@ class BlockTest : public testing::Test {
     for (const auto& [col, steps] : steps_of_column) EXPECT_EQ(steps, want_steps) << col;
   }
 
-  // Numbers of the lines from data on.
-  static void AddLines(Prefetch prefetch, const char* data, std::set<int64_t>& lines) {
+  // Numbers of the lines from data on. Moves on, as kernels do.
+  static void AddLines(Prefetch& prefetch, const char* data, std::set<int64_t>& lines) {
     for (; prefetch.count > 0; --prefetch.count) {
       lines.insert((prefetch.line - data) / 64);
       const bool ends = --prefetch.run_left == 0;
@@ -111,7 +111,7 @@ TEST_F(BlockTest, FetchesTheNextBlock) {
       next = block;
       ASSERT_TRUE(NextBlock(plan_, place, next));
       EXPECT_EQ(place.recipe.fetch, rows == 1 && !rhs_flipped ? Recipe::Order::kStrips : Recipe::Order::kRows);
-      const Fetch fetch(plan_, place, 0, block, &next);
+      Fetch fetch(plan_, place, 0, block, &next);
       const int64_t size = SizeOf(plan_.rhs.dtype);
       std::set<int64_t> want, got;  // lines of the matrix, which need not begin with one of memory
       for (int64_t k = 0; k < next.steps; ++k) {
@@ -123,9 +123,8 @@ TEST_F(BlockTest, FetchesTheNextBlock) {
       Strip strip;
       for (int64_t col = 0; col < block.cols; col += strip.cols) {
         strip = NextStrip(plan_, place, block.cols - col);
-        for (int64_t part = 0; part < fetch.packer_parts() + place.rows.count; ++part) {
-          AddLines(fetch.Part(col, part), next.rhs.data, got);
-        }
+        if (strip.from == Strip::From::kPacked) AddLines(*fetch.ForPacker(), next.rhs.data, got);
+        for (int64_t i = 0; i < place.rows.count; ++i) AddLines(*fetch.ForKernel(), next.rhs.data, got);
       }
       EXPECT_EQ(got, want) << "rows " << rows << (rhs_flipped ? ", flipped" : "");
     }

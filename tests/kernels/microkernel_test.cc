@@ -90,7 +90,9 @@ class Microkernels : public IsaTest {
       want_strip[at] = b[at / tile.nr * tile.b_stride + at % tile.nr];
     }
     // Fetching may point anywhere, and ask for more lines than the kernel has steps.
-    const Prefetch prefetch{.line = nullptr, .count = phase.k * random_.Below(3), .run_left = 1, .run = 2, .skip = 640};
+    const char* line = nullptr;
+    const int64_t lines = phase.k * random_.Below(3), moved = phase.k < 4 ? 0 : lines;
+    Prefetch prefetch{.line = line, .count = lines, .run_left = 1, .run = 2, .skip = 640};
     const bool aligned = reinterpret_cast<uintptr_t>(result.data()) % 64 == 0 && tile.nr % 16 == 0;
     tile.run({.k = phase.k,
               .a = a.data(),
@@ -105,7 +107,9 @@ class Microkernels : public IsaTest {
               .finish = phase.finish,
               .first = phase.first,
               .nontemporal = aligned && random_.Below(2) == 0,
-              .prefetch = prefetch});
+              .prefetch = &prefetch});
+    ASSERT_EQ(prefetch.line - line, moved / 2 * 64 + (moved + 1) / 2 * 640) << what;
+    ASSERT_EQ(prefetch.run_left, 1 + moved % 2) << what;
     ASSERT_EQ(chain.All(), want_chain) << what;
     ASSERT_EQ(total.All(), want_total) << what;
     ASSERT_EQ(result.All(), want_result) << what;
@@ -130,7 +134,8 @@ class Microkernels : public IsaTest {
     const int64_t dst_stride = RoundUp(width, kernels.vector), src_stride = (transposed ? k : width) + 2;
     const int64_t elements = transposed ? (width - 1) * src_stride + k : (k - 1) * src_stride + width;
     const Values src(dtype, elements, random_), dst(compute, k * dst_stride + kernels.vector, random_);
-    const PackArgs args{src.data(), src_stride, k, width, dst.data(), dst_stride, {nullptr, 5, 1, 2, 640}};
+    Prefetch prefetch{nullptr, 5, 1, 2, 640};
+    const PackArgs args{src.data(), src_stride, k, width, dst.data(), dst_stride, &prefetch};
     (transposed ? kernels.pack_transposed : kernels.pack_rows)[static_cast<int>(dtype)](args);
     for (int64_t kk = 0; kk < k; ++kk) {
       for (int64_t j = 0; j < width; ++j) {
@@ -282,7 +287,7 @@ TEST_P(Microkernels, ReadEveryPattern) {
                                                   .width = kPatterns,
                                                   .dst = widened.array().data,
                                                   .dst_stride = 0,
-                                                  .prefetch = {}});
+                                                  .prefetch = nullptr});
       for (int64_t bits = 0; bits < kPatterns; ++bits) {
         ASSERT_TRUE(Same(ToDouble(widened.array(), bits), ToDouble(patterns.array(), bits))) << bits;
       }
