@@ -67,7 +67,7 @@ struct PackArgs {
   int64_t width;
   void* dst;
   int64_t dst_stride;  // elements of T
-  Prefetch* prefetch;  // by pack_transposed, null: nothing
+  Prefetch* prefetch;  // by pack_transposed; pack_rows takes null
 };
 using Pack = void(const PackArgs&);
 

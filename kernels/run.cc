@@ -48,11 +48,12 @@ void PackLhs(const Pass& pass, const Block& block) {
   const int64_t steps = std::min(kChain, lhs.cols - block.k);
   const bool along_k = lhs.col_step == 1;
   const RowTiles& rows = pass.place.rows;
+  Prefetch nothing{};
   for (int64_t i = 0; i < rows.count; ++i) {
     const int64_t row = rows.Begin(i), mr = rows.Rows(i);
     const char* src = ElementAt(lhs, dtype, pass.place.window.row + row, block.k);
     char* panel = PanelsOf(pass, block) + row * kChain * pass.size;
-    const PackArgs args{src, along_k ? lhs.row_step : lhs.col_step, steps, mr, panel, mr, nullptr};
+    const PackArgs args{src, along_k ? lhs.row_step : lhs.col_step, steps, mr, panel, mr, &nothing};
     (along_k ? pass.kernels.pack_transposed : pass.kernels.pack_rows)[static_cast<int>(dtype)](args);
   }
 }

@@ -32,6 +32,11 @@ inline void FetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
   for (due += prefetch.count; due >= calls; due -= calls) FetchLine(prefetch);
 }
 
+inline void MoveOn(const Prefetch& from, Prefetch* to) {
+  to->line = from.line;
+  to->run_left = from.run_left;
+}
+
 // One step of the k loop. Tall tiles hold the row of b and walk down a; flat tiles hold the column of a and walk
 // along b, since with few rows a whole row of b would spill. Left alone, GCC 12 folds one load into every fma that
 // uses it (65 % of peak instead of 96 % at 4x16 AVX2, from an L1 strip on Zen 3), and overwrites a factor in place of
@@ -107,8 +112,7 @@ void TileGemm(const MicrokernelArgs& args) {
     RAGGEMM_UNROLL for (int i = 0; i < kSteps; ++i) step();
   }
   for (int64_t kk = blocks * kSteps; kk < args.k; ++kk) step();
-  args.prefetch->line = prefetch.line;
-  args.prefetch->run_left = prefetch.run_left;
+  MoveOn(prefetch, args.prefetch);
 
   if (!args.finish) {
     StoreTile<V>(chain, kNr, acc, [](T* to, Vec x) { V::Store(to, x); });
@@ -166,7 +170,7 @@ void PackTransposed(const PackArgs& args) {
   constexpr int64_t kWidth = V::kWidth;
   constexpr bool kPairs = requires(const E* p) { V::LoadPairs(p); };
   constexpr int64_t kStep = kPairs ? 2 * kWidth : kWidth;
-  Prefetch prefetch = args.prefetch != nullptr ? *args.prefetch : Prefetch{};
+  Prefetch prefetch = *args.prefetch;
   const int64_t fetches = (args.width + kWidth - 1) / kWidth * (args.k / kStep);
   int64_t due = 0;
   for (int64_t j = 0; j < args.width; j += kWidth) {
@@ -208,7 +212,7 @@ void PackTransposed(const PackArgs& args) {
       }
     }
   }
-  if (args.prefetch != nullptr) *args.prefetch = prefetch;
+  MoveOn(prefetch, args.prefetch);
 }
 
 template <class V, class E>
