@@ -1,10 +1,10 @@
 #include "tests/support/bits_rule.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <string>
 
 #include "kernels/element.h"
@@ -81,7 +81,9 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, std:
   }
 }
 
-bool SameBits(double a, double b) { return (std::isnan(a) && std::isnan(b)) || std::memcmp(&a, &b, sizeof(a)) == 0; }
+bool SameBits(double a, double b) {
+  return (std::isnan(a) && std::isnan(b)) || std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
+}
 
 std::string Mismatch(int64_t index, double got, double want, int64_t wrong, int64_t elements) {
   char text[200];
