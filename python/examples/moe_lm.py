@@ -180,6 +180,8 @@ def main(argv: Sequence[str] | None = None) -> float:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--png", type=pathlib.Path, default=pathlib.Path("moe_lm.png"), help="picture of the loss")
     options = parser.parse_args(argv)
+    if not options.minutes > 0 or (options.steps is not None and options.steps < 1):
+        parser.error(f"--minutes={options.minutes}, --steps={options.steps}: must be positive")
 
     texts, shape = read_texts(), Shape()
     entropy = pair_entropy(texts.held_out)

@@ -133,6 +133,13 @@ def test_program(texts, monkeypatch, tmp_path, capsys):
         moe_lm.main(["--steps=2", "--minutes=1"])
 
 
+@pytest.mark.parametrize("length", ["--steps=0", "--steps=-1", "--minutes=0", "--minutes=nan"])
+def test_length_must_be_positive(length, capsys):
+    with pytest.raises(SystemExit):
+        moe_lm.main([length])
+    assert "must be positive" in capsys.readouterr().err
+
+
 def test_layer_has_the_same_bits_at_every_thread_count():
     programs = {}
     for threads in (1, 2, 5):
