@@ -85,6 +85,8 @@ fuzz() {
     --minutes=*) minutes=${1#*=} ;;
     *) die "fuzz: unexpected argument $1" ;;
   esac
+  # 0 would never end.
+  [[ $minutes =~ ^[1-9][0-9]{0,4}$ ]] || die "fuzz: --minutes=$minutes: must be an integer from 1 to 99999"
   fuzz_for "$((minutes * 60))"
 }
 
