@@ -1,5 +1,5 @@
 // Runs cases of proto/cases through the plugin, as XLA would, and compares with the float64 reference. Ends with 0 if
-// all are right, 1 if one is not, 2 if it could not start.
+// all are right, 1 if one is not or a flag is unknown, 2 if it could not start.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

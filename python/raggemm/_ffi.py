@@ -82,12 +82,13 @@ def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
     return constant.value, per_group.value
 
 
-def cases_json(path: str | pathlib.Path = _PACKAGE / "cases" / "moe.textproto") -> str:
+def cases_json(path: str | pathlib.Path | None = None) -> str:
     """A file of test and benchmark cases (proto/case.proto, GroupedGemmCases) as JSON, by default the recorded ones.
 
     Raises ValueError with the library's message when the file is missing or is not such a file.
     """
     ok = ctypes.c_int32()
+    path = path or _PACKAGE / "cases" / "moe.textproto"
     text = _library.raggemm_cases_json(str(path).encode(), ctypes.byref(ok))
     if not text:
         raise MemoryError("raggemm_cases_json")

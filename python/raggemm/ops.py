@@ -1,8 +1,9 @@
 """The front ends that MoE code already calls: megablox' gmm and tgmm, and jax.lax's ragged_dot.
 
 Each is one grouped_gemm with the signature, the defaults and the dtype rules of its origin. Errors that shapes and
-dtypes can tell are raised when tracing; a wrong group size or group_offset is data and arrives as JAX's runtime error,
-which names the array, the group, the value and the limit.
+dtypes can tell are raised when tracing; a wrong group size or group_offset is data and arrives when the call has run,
+as jax.errors.JaxRuntimeError or, where JAX has called the program before, as ValueError, with the same text: the array,
+the group, the value and the limit.
 """
 
 from typing import Any
