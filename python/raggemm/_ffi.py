@@ -88,7 +88,8 @@ def cases_json(path: str | pathlib.Path | None = None) -> str:
     Raises ValueError with the library's message when the file is missing or is not such a file.
     """
     ok = ctypes.c_int32()
-    path = path or _PACKAGE / "cases" / "moe.textproto"
+    if path is None:
+        path = _PACKAGE / "cases" / "moe.textproto"
     text = _library.raggemm_cases_json(str(path).encode(), ctypes.byref(ok))
     if not text:
         raise MemoryError("raggemm_cases_json")

@@ -2,8 +2,8 @@
 
 Each is one grouped_gemm with the signature, the defaults and the dtype rules of its origin. Errors that shapes and
 dtypes can tell are raised when tracing; a wrong group size or group_offset is data and arrives when the call has run,
-as jax.errors.JaxRuntimeError or, where JAX has called the program before, as ValueError, with the same text: the array,
-the group, the value and the limit.
+as jax.errors.JaxRuntimeError or, by JAX's dispatch of programs that were called before, as ValueError, with the same
+text: the array, the group, the value and the limit.
 """
 
 from typing import Any

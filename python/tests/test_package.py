@@ -52,6 +52,8 @@ def test_recorded_cases():
 def test_wrong_case_files_are_errors_with_their_names(tmp_path):
     with pytest.raises(ValueError, match=r"nowhere\.textproto"):
         raggemm.cases_json(tmp_path / "nowhere.textproto")
+    with pytest.raises(ValueError, match="cannot read"):
+        raggemm.cases_json("")
     wrong = tmp_path / "wrong.textproto"
     wrong.write_text("cases { colour: 3 }")
     with pytest.raises(ValueError, match="colour"):
