@@ -1,7 +1,6 @@
 #include "ffi/handlers.h"
 
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <functional>
 #include <iterator>
@@ -11,11 +10,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "ffi/c_text.h"
 #include "ffi/call_frame.h"
 #include "ffi/decode.h"
 #include "ffi/huge_pages.h"
 #include "ffi/on_error.h"
 #include "ffi/operand_slots.h"
+#include "ffi/plan_records.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/read_cases.h"
 #include "raggemm/grouped_gemm.h"
@@ -86,6 +87,7 @@ ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::AnyBuffer lhs, ffi::AnyBuffer 
   const auto compute = [&] {
     const absl::StatusOr<Plan> plan = PlanCall(*call, pool);
     if (!plan.ok()) return plan.status();
+    if (RecordsPlans()) RecordPlan(*plan);
     AdviseHugePages(out->untyped_data(), out->size_bytes());
     return Run(*plan);
   };
@@ -140,17 +142,6 @@ XLA_FFI_Error* Guard(const XLA_FFI_CallFrame* frame, const Signature& signature,
       make_error);
 }
 
-template <typename MakeText>
-char* TextOrException(MakeText make_text) {
-  try {
-    return strdup(make_text().c_str());
-  } catch (const std::exception& e) {
-    return strdup(e.what());
-  } catch (...) {
-    return strdup("raggemm: unknown exception");
-  }
-}
-
 std::string TakeMessage(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
 #if XLA_FFI_API_MAJOR == 0 && XLA_FFI_API_MINOR < 4
   XLA_FFI_Error_GetMessage_Args get{XLA_FFI_Error_GetMessage_Args_STRUCT_SIZE, nullptr, error, nullptr};
@@ -166,7 +157,7 @@ std::string TakeMessage(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
   return message;
 }
 
-std::string PlanText(const XLA_FFI_CallFrame* frame) {
+std::string PlanTextOf(const XLA_FFI_CallFrame* frame) {
   absl::StatusOr<XLA_FFI_CallFrame> checked = CheckedCallFrame(frame, kExecute);
   if (!checked.ok()) return std::string(checked.status().message());
   std::string text = "the frame asks for metadata, not for a result";
@@ -174,7 +165,7 @@ std::string PlanText(const XLA_FFI_CallFrame* frame) {
     XlaTaskPool pool(xla_pool);
     const absl::StatusOr<DecodedCall> call = DecodeCall({bound...});
     const absl::StatusOr<Plan> plan = call.ok() ? PlanCall(*call, pool) : call.status();
-    text = plan.ok() ? ToString(HostCpu()) + ToString(*plan) : std::string(plan.status().message());
+    text = plan.ok() ? PlanText(*plan) : std::string(plan.status().message());
     return ffi::Error::Success();
   });
   XLA_FFI_Error* error = handler->Call(&*checked);
@@ -218,7 +209,7 @@ void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, i
 }
 
 char* raggemm_plan_text(XLA_FFI_CallFrame* frame) {
-  return raggemm::TextOrException([=] { return raggemm::PlanText(frame); });
+  return raggemm::TextOrException([=] { return raggemm::PlanTextOf(frame); });
 }
 
 char* raggemm_cases_json(const char* path, int32_t* ok) {
