@@ -12,11 +12,11 @@
 
 namespace raggemm {
 
-// The variables as they were set; null where they were not, or to nothing.
+// The variables as they were set; null where they were not, or to nothing. The case of names is ignored.
 struct Environment {
-  std::optional<std::string> isa;       // RAGGEMM_ISA: AUTO, SCALAR, AVX2, AVX512; the case is ignored, here and below
-  std::optional<std::string> threads;   // RAGGEMM_THREADS: 0 (all) to kMaxThreads
-  std::optional<std::string> executor;  // RAGGEMM_EXECUTOR: AUTO, OPENMP, POOL, SERIAL
+  std::optional<std::string> isa = std::nullopt;       // RAGGEMM_ISA: AUTO, SCALAR, AVX2, AVX512
+  std::optional<std::string> threads = std::nullopt;   // RAGGEMM_THREADS: 0 (all) to kMaxThreads
+  std::optional<std::string> executor = std::nullopt;  // RAGGEMM_EXECUTOR: AUTO, OPENMP, POOL, SERIAL
 };
 // That of the process, read once: when it is first asked for, at the latest by the first plan.
 const Environment& ProcessEnvironment();
