@@ -68,6 +68,22 @@ auto ResultOf(Call call, Fail fail) {
   }
 }
 
+// What `compute` comes to, by its status or by what it throws, and by the attribute on_error.
+template <typename Compute>
+ffi::Error AnswerOf(const DecodedCall& call, Compute compute) {
+  const auto fail = [&](XLA_FFI_Error_Code code, absl::string_view message) {
+    if (SucceedsAfter(message, call)) return ffi::Error::Success();
+    return ffi::Error(static_cast<ffi::ErrorCode>(code), std::string(message));
+  };
+  return ResultOf(
+      [&] {
+        const absl::Status status = compute();
+        return status.ok() ? ffi::Error::Success()
+                           : fail(static_cast<XLA_FFI_Error_Code>(status.code()), status.message());
+      },
+      fail);
+}
+
 ffi::Error Instantiate(ffi::Dictionary attributes) { return ToFfiError(ValidateAttributes(attributes)); }
 
 // NOLINTNEXTLINE(readability-function-size): XLA passes one parameter for each thing bound
@@ -84,24 +100,13 @@ ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::AnyBuffer lhs, ffi::AnyBuffer 
                                                        workspace,
                                                        attributes});
   if (!call.ok()) return ToFfiError(call.status());
-  const auto compute = [&] {
+  return AnswerOf(*call, [&] {
     const absl::StatusOr<Plan> plan = PlanCall(*call, pool);
     if (!plan.ok()) return plan.status();
     if (RecordsPlans()) RecordPlan(*plan);
     AdviseHugePages(out->untyped_data(), out->size_bytes());
     return Run(*plan);
-  };
-  const auto fail = [&](XLA_FFI_Error_Code code, absl::string_view message) {
-    if (SucceedsAfter(message, *call)) return ffi::Error::Success();
-    return ffi::Error(static_cast<ffi::ErrorCode>(code), std::string(message));
-  };
-  return ResultOf(
-      [&] {
-        const absl::Status status = compute();
-        return status.ok() ? ffi::Error::Success()
-                           : fail(static_cast<XLA_FFI_Error_Code>(status.code()), status.message());
-      },
-      fail);
+  });
 }
 
 auto BindExecute() {
