@@ -92,10 +92,11 @@ absl::StatusOr<T> Get(const ffi::Dictionary& attributes, std::string_view name, 
   return attributes.get<T>(name).value();
 }
 
-// An attribute that is a text, or absent.
+// An attribute that is a text, or absent: XLA's error for that ends the process where memory is short.
 absl::string_view TextOf(const ffi::Dictionary& attributes, std::string_view name) {
-  const auto text = attributes.get<std::string_view>(name);
-  return text.has_value() ? absl::string_view(text->data(), text->size()) : "";
+  if (!attributes.contains<std::string_view>(name)) return "";
+  const std::string_view text = attributes.get<std::string_view>(name).value();
+  return {text.data(), text.size()};
 }
 
 absl::Status SetField(const ffi::Dictionary& attributes, std::string_view name, GroupedGemmConfig& config) {

@@ -7,9 +7,8 @@
 
 namespace raggemm {
 
-// Whether the call succeeds in spite of the error, with out full of NaN: with NaN, where out can be written. With NaN and
-// LOG the error is a line on stderr; with RAISE nothing happens. Asks for no memory where
-// it succeeds.
+// Whether the call succeeds in spite of the error, with out full of NaN: with NaN, where out can be written. With NaN
+// and LOG the error is a line on stderr; with RAISE nothing happens. Asks for no memory where it succeeds.
 bool SucceedsAfter(absl::string_view error, const DecodedCall& call);
 
 }  // namespace raggemm

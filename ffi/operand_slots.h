@@ -1,5 +1,5 @@
-// The names of the custom call's operands, in the order in which frames list them, where a problem keeps them, and where
-// it keeps what messages call them.
+// The names of the custom call's operands, in the order in which frames list them, where a problem keeps them, and
+// where it keeps what messages call them.
 #ifndef RAGGEMM_FFI_OPERAND_SLOTS_H_
 #define RAGGEMM_FFI_OPERAND_SLOTS_H_
 

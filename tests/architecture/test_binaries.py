@@ -78,10 +78,11 @@ def test_libraries_read_three_variables_of_the_environment(build, library):
 
 
 def test_one_file_reads_the_environment(build):
-    objects = [build / "kernels" / "CMakeFiles" / "raggemm.dir", build / "ffi" / "CMakeFiles" / "raggemm_ffi_objects.dir"]
-    readers = [o.name for d in objects for o in d.rglob("*.o") if ("U", "getenv") in _symbols(o)]
+    kernels = build / "kernels" / "CMakeFiles" / "raggemm.dir"
+    folders = [kernels, build / "ffi" / "CMakeFiles" / "raggemm_ffi_objects.dir"]
+    readers = [o.name for folder in folders for o in folder.rglob("*.o") if ("U", "getenv") in _symbols(o)]
     assert readers == ["environment.cc.o"]
-    text = _run("strings", build / "kernels" / "CMakeFiles" / "raggemm.dir" / "environment.cc.o")
+    text = _run("strings", kernels / "environment.cc.o")
     assert set(re.findall(r"^RAGGEMM_\w+$", text, re.MULTILINE)) == {
         "RAGGEMM_ISA",
         "RAGGEMM_THREADS",

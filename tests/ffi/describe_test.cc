@@ -38,8 +38,8 @@ Struct Parsed(const std::string& json) {
 
 using Variables = std::vector<std::pair<const char*, const char*>>;
 
-// What `body` returns in a process of its own with these variables, of ours none else. The plugin is first loaded there:
-// this process never loads it, for it reads the variables once.
+// What `body` returns in a process of its own with these variables, of ours none else. The plugin is loaded there and
+// never in this process, for it reads the variables once.
 std::string With(const Variables& variables, absl::FunctionRef<std::string()> body) {
   return InChild(30, [&] {
     for (const char* name : {"RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR"}) unsetenv(name);

@@ -33,8 +33,9 @@ class RawAttributes {
 
   const XLA_FFI_Attrs& list() const { return list_; }
   bool has(absl::string_view name) const {
-    return std::any_of(names_.begin(), names_.end(),
-                       [name](const XLA_FFI_ByteSpan* span) { return absl::string_view(span->ptr, span->len) == name; });
+    return std::any_of(names_.begin(), names_.end(), [name](const XLA_FFI_ByteSpan* span) {
+      return absl::string_view(span->ptr, span->len) == name;
+    });
   }
 
  private:
@@ -117,7 +118,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Require(IsDefined(executed), "execute succeeds or says what is wrong");
   Require(instantiated.ok() || executed.message == instantiated.message, "execute refuses what instantiate refuses");
   const bool is_nan = executed.ok() && std::isnan(values[2]) && attributes.has("on_error");
-  Require(is_nan || values[2] == (executed.ok() ? 6 : 0), "out is the product, or untouched, or NaN where that is asked");
+  Require(is_nan || values[2] == (executed.ok() ? 6 : 0),
+          "out is the product, or untouched, or NaN where that is asked");
   Require(host::LiveErrors() == 0, "every error was destroyed");
   return 0;
 }
