@@ -338,20 +338,6 @@ TEST(BadFrameTest, SizeAndStageAreChecked) {
   EXPECT_THAT(host::Invoke(ThePlugin().execute, other_stage).message, HasSubstr("execution stage"));
 }
 
-// A host whose API throws where it should return an error.
-class ThrowingRunner : public host::TaskRunner {
- public:
-  explicit ThrowingRunner(std::function<void()> fail) : fail_(std::move(fail)) {}
-  int64_t num_threads() const override {
-    fail_();
-    return 1;
-  }
-  void Schedule(XLA_FFI_Task*, void*) override {}
-
- private:
-  std::function<void()> fail_;
-};
-
 TEST(ExceptionTest, NothingIsThrownAcrossTheBorder) {
   PluginCall call(EveryOperand());
   ThrowingRunner no_memory([] { throw std::bad_alloc(); }), broken([] { throw std::runtime_error("broken"); }),

@@ -162,20 +162,6 @@ TEST(OnErrorTest, NaNForAnyErrorOfPlanningOrRunning) {
   }
 }
 
-// A host whose pool throws.
-class ThrowingRunner : public host::TaskRunner {
- public:
-  explicit ThrowingRunner(std::function<void()> fail) : fail_(std::move(fail)) {}
-  int64_t num_threads() const override {
-    fail_();
-    return 1;
-  }
-  void Schedule(XLA_FFI_Task*, void*) override {}
-
- private:
-  std::function<void()> fail_;
-};
-
 TEST(OnErrorTest, WhatIsThrownIsAnErrorToo) {
   ThrowingRunner no_memory([] { throw std::bad_alloc(); }), broken([] { throw std::runtime_error("broken"); }),
       odd([] { throw 7; });

@@ -15,7 +15,6 @@ namespace raggemm::test {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 // For each slot the word `my.NAME`.
 std::string MyWords() {

@@ -3,6 +3,7 @@
 #define RAGGEMM_TESTS_FFI_PLUGIN_CALL_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -110,6 +111,20 @@ class RunnerOf : public host::TaskRunner {
 
  private:
   TaskPool& pool_;
+};
+
+// A host whose API throws where it should return an error.
+class ThrowingRunner : public host::TaskRunner {
+ public:
+  explicit ThrowingRunner(std::function<void()> fail) : fail_(std::move(fail)) {}
+  int64_t num_threads() const override {
+    fail_();
+    return 1;
+  }
+  void Schedule(XLA_FFI_Task*, void*) override {}
+
+ private:
+  std::function<void()> fail_;
 };
 
 }  // namespace raggemm::test
