@@ -7,11 +7,13 @@
 #include <string_view>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "ffi/matrix_config.h"
+#include "ffi/operand_names.h"
 #include "ffi/operand_slots.h"
 #include "proto/config.pb.h"
 
@@ -20,6 +22,7 @@ namespace {
 
 namespace ffi = ::xla::ffi;
 using ::google::protobuf::EnumDescriptor;
+using ::google::protobuf::EnumValueDescriptor;
 using ::google::protobuf::FieldDescriptor;
 using proto::GroupedGemmConfig;
 
@@ -62,6 +65,13 @@ absl::Status UnknownValue(const FieldDescriptor& field, absl::string_view text) 
                                                  "\"; allowed: ", absl::StrJoin(allowed, ", ")));
 }
 
+const EnumValueDescriptor* FindValue(const EnumDescriptor& values, absl::string_view text) {
+  for (int i = 0; i < values.value_count(); ++i) {
+    if (absl::EqualsIgnoreCase(values.value(i)->name(), text)) return values.value(i);
+  }
+  return nullptr;
+}
+
 absl::string_view TypeName(const ffi::Dictionary& attributes, std::string_view name) {
   if (attributes.contains<bool>(name)) return "bool";
   if (attributes.contains<int64_t>(name)) return "int64";
@@ -80,6 +90,12 @@ absl::StatusOr<T> Get(const ffi::Dictionary& attributes, std::string_view name, 
                                                    ": expected ", type, ", got ", TypeName(attributes, name)));
   }
   return attributes.get<T>(name).value();
+}
+
+// An attribute that is a text, or absent.
+absl::string_view TextOf(const ffi::Dictionary& attributes, std::string_view name) {
+  const auto text = attributes.get<std::string_view>(name);
+  return text.has_value() ? absl::string_view(text->data(), text->size()) : "";
 }
 
 absl::Status SetField(const ffi::Dictionary& attributes, std::string_view name, GroupedGemmConfig& config) {
@@ -107,7 +123,7 @@ absl::Status SetField(const ffi::Dictionary& attributes, std::string_view name, 
         reflection->SetString(&config, field, std::move(text));
         return absl::OkStatus();
       }
-      const auto* enum_value = field->enum_type()->FindValueByName(text);
+      const EnumValueDescriptor* enum_value = FindValue(*field->enum_type(), text);
       if (enum_value == nullptr) return UnknownValue(*field, text);
       reflection->SetEnum(&config, field, enum_value);
       return absl::OkStatus();
@@ -121,16 +137,14 @@ __attribute__((constructor)) void MakeTables() {
   const GroupedGemmConfig config;
   static_cast<void>(config.GetReflection());
   const auto* descriptor = config.GetDescriptor();
-  for (int i = 0; i < descriptor->field_count(); ++i) {
-    const EnumDescriptor* values = descriptor->field(i)->enum_type();
-    if (values != nullptr) values->FindValueByName("");
-  }
+  for (int i = 0; i < descriptor->field_count(); ++i) static_cast<void>(descriptor->field(i)->enum_type());
 }
 
 struct Attributes {
   GroupedGemmConfig config;
   SlotList<DimsSlot> ragged;
   SlotList<OperandSlot> operands;
+  OperandNames names;
 };
 
 // Decodes by the message's own description, so that an attribute is declared once, in proto/config.proto.
@@ -149,6 +163,10 @@ absl::StatusOr<Attributes> DecodeAttributes(const ffi::Dictionary& dictionary) {
         ParseList<OperandSlot>("operands", config.operands(), kOperandSlots, decoded.operands)}) {
     if (!status.ok()) return status;
   }
+  // Of the dictionary's own text, which is there for the whole call.
+  const absl::StatusOr<OperandNames> names = ParseOperandNames(TextOf(dictionary, "names"));
+  if (!names.ok()) return names.status();
+  decoded.names = *names;
   return decoded;
 }
 
@@ -205,13 +223,13 @@ absl::Status DecodeDims(const BoundCall& call, const Attributes& attributes, Gro
     const DimsSlot& slot = kDimsSlots[i];
     const ffi::AnyBuffer& buffer = call.dims[i];
     if (std::find(set.begin(), set.end(), &slot) != set.end()) {
-      const absl::StatusOr<Array> dims = ToArray(slot.name, buffer);
+      const absl::StatusOr<Array> dims = ToArray(problem.names.*slot.word, buffer);
       if (!dims.ok()) return dims.status();
       problem.*slot.operand.*slot.dims = *dims;
     } else if (const auto shape = DimsOf(buffer); shape.size() != 1 || shape[0] != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(slot.name, ": not named by the attribute ragged (\"",
-                                                     attributes.config.ragged(), "\"), so its shape must be [0], got [",
-                                                     absl::StrJoin(shape, ","), "]"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(problem.names.*slot.word, ": not named by the attribute ragged (\"", attributes.config.ragged(),
+                       "\"), so its shape must be [0], got [", absl::StrJoin(shape, ","), "]"));
     }
   }
   return absl::OkStatus();
@@ -227,8 +245,9 @@ absl::Status DecodeOperands(const ffi::RemainingArgs& operands, const Attributes
   for (size_t i = 0; i < named.size(); ++i) {
     const OperandSlot& slot = *named[i];
     const ffi::ErrorOr<ffi::AnyBuffer> buffer = operands.get<ffi::AnyBuffer>(i);
-    if (buffer.has_error()) return absl::InvalidArgumentError(absl::StrCat(slot.name, ": expected a buffer"));
-    const absl::StatusOr<Array> array = ToArray(slot.name, *buffer);
+    const absl::string_view name = problem.names.*slot.word;
+    if (buffer.has_error()) return absl::InvalidArgumentError(absl::StrCat(name, ": expected a buffer"));
+    const absl::StatusOr<Array> array = ToArray(name, *buffer);
     if (!array.ok()) return array.status();
     problem.*slot.operand = *array;
   }
@@ -286,9 +305,10 @@ absl::StatusOr<DecodedCall> DecodeCall(BoundCall call) {
   if (!attributes.ok()) return attributes.status();
   DecodedCall decoded;
   GroupedGemmProblem& problem = decoded.problem;
+  const OperandNames& names = problem.names = attributes->names;
   for (const absl::Status& status :
-       {DecodeMatrix("lhs", call.lhs, problem.lhs), DecodeMatrix("rhs", call.rhs, problem.rhs),
-        DecodeMatrix("out", *call.out, problem.out), DecodeDims(call, *attributes, problem),
+       {DecodeMatrix(names.lhs, call.lhs, problem.lhs), DecodeMatrix(names.rhs, call.rhs, problem.rhs),
+        DecodeMatrix(names.out, *call.out, problem.out), DecodeDims(call, *attributes, problem),
         DecodeOperands(call.operands, *attributes, problem)}) {
     if (!status.ok()) return status;
   }
@@ -297,6 +317,7 @@ absl::StatusOr<DecodedCall> DecodeCall(BoundCall call) {
   decoded.workspace = *workspace;
   ApplyMatrixConfig(attributes->config, problem);
   decoded.options = DecodeOptions(attributes->config);
+  decoded.on_error = attributes->config.on_error();
   return decoded;
 }
 

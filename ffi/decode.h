@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "proto/config.pb.h"
 #include "raggemm/plan.h"
 #include "raggemm/problem.h"
 #include "xla/ffi/api/ffi.h"
@@ -25,15 +26,16 @@ struct BoundCall {
   xla::ffi::Dictionary attributes;
 };
 
-// Points into the buffers of the call.
+// Points into the buffers and attributes of the call.
 struct DecodedCall {
   GroupedGemmProblem problem;
   Options options;  // without a pool
   absl::Span<int64_t> workspace;
+  proto::GroupedGemmConfig::OnError::Value on_error;
 };
 
-// InvalidArgument, listing what is allowed: unknown attribute, wrong type, unknown enum text, unknown or repeated
-// entry of a list; threads out of range.
+// InvalidArgument, listing what is allowed: unknown attribute, wrong type, unknown enum text (their case is ignored),
+// unknown or repeated entry of a list, word that is none; threads out of range.
 absl::Status ValidateAttributes(const xla::ffi::Dictionary& attributes);
 
 // InvalidArgument: the above; an element type that is not one of ours; optional operands that do not match the

@@ -14,6 +14,7 @@
 #include "ffi/call_frame.h"
 #include "ffi/decode.h"
 #include "ffi/huge_pages.h"
+#include "ffi/on_error.h"
 #include "ffi/operand_slots.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/read_cases.h"
@@ -46,11 +47,24 @@ class XlaTaskPool : public TaskPool {
   ffi::ThreadPool pool_;
 };
 
-absl::StatusOr<Plan> PlanCall(const BoundCall& call, XlaTaskPool& pool) {
-  absl::StatusOr<DecodedCall> decoded = DecodeCall(call);
-  if (!decoded.ok()) return decoded.status();
-  if (pool.num_threads() > 0) decoded->options.pool = &pool;  // otherwise AUTO means OpenMP
-  return MakePlan(decoded->problem, decoded->options, decoded->workspace);
+absl::StatusOr<Plan> PlanCall(const DecodedCall& call, XlaTaskPool& pool) {
+  Options options = call.options;
+  if (pool.num_threads() > 0) options.pool = &pool;  // otherwise AUTO means OpenMP
+  return MakePlan(call.problem, options, call.workspace);
+}
+
+// What `call` returns; where it throws, what fail(code, message) returns.
+template <typename Call, typename Fail>
+auto ResultOf(Call call, Fail fail) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return fail(XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "raggemm: out of memory");
+  } catch (const std::exception& e) {
+    return fail(XLA_FFI_Error_Code_INTERNAL, e.what());
+  } catch (...) {
+    return fail(XLA_FFI_Error_Code_INTERNAL, "raggemm: unknown exception");
+  }
 }
 
 ffi::Error Instantiate(ffi::Dictionary attributes) { return ToFfiError(ValidateAttributes(attributes)); }
@@ -61,12 +75,31 @@ ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::AnyBuffer lhs, ffi::AnyBuffer 
                    ffi::AnyBuffer out_last, ffi::RemainingArgs operands, ffi::Result<ffi::AnyBuffer> out,
                    ffi::Result<ffi::AnyBuffer> workspace, ffi::Dictionary attributes) {
   XlaTaskPool pool(xla_pool);
-  const absl::StatusOr<Plan> plan = PlanCall(
-      {lhs, rhs, {lhs_first, lhs_last, rhs_first, rhs_last, out_first, out_last}, operands, out, workspace, attributes},
-      pool);
-  if (!plan.ok()) return ToFfiError(plan.status());
-  AdviseHugePages(out->untyped_data(), out->size_bytes());
-  return ToFfiError(Run(*plan));
+  const absl::StatusOr<DecodedCall> call = DecodeCall({lhs,
+                                                       rhs,
+                                                       {lhs_first, lhs_last, rhs_first, rhs_last, out_first, out_last},
+                                                       operands,
+                                                       out,
+                                                       workspace,
+                                                       attributes});
+  if (!call.ok()) return ToFfiError(call.status());
+  const auto compute = [&] {
+    const absl::StatusOr<Plan> plan = PlanCall(*call, pool);
+    if (!plan.ok()) return plan.status();
+    AdviseHugePages(out->untyped_data(), out->size_bytes());
+    return Run(*plan);
+  };
+  const auto fail = [&](XLA_FFI_Error_Code code, absl::string_view message) {
+    if (SucceedsAfter(message, *call)) return ffi::Error::Success();
+    return ffi::Error(static_cast<ffi::ErrorCode>(code), std::string(message));
+  };
+  return ResultOf(
+      [&] {
+        const absl::Status status = compute();
+        return status.ok() ? ffi::Error::Success()
+                           : fail(static_cast<XLA_FFI_Error_Code>(status.code()), status.message());
+      },
+      fail);
 }
 
 auto BindExecute() {
@@ -98,17 +131,13 @@ XLA_FFI_Error* Guard(const XLA_FFI_CallFrame* frame, const Signature& signature,
     XLA_FFI_Error_Create_Args error{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, message, code};
     return api->XLA_FFI_Error_Create(&error);
   };
-  try {
-    absl::StatusOr<XLA_FFI_CallFrame> checked = CheckedCallFrame(frame, signature);
-    if (checked.ok()) return call(&*checked);
-    return make_error(XLA_FFI_Error_Code_INVALID_ARGUMENT, std::string(checked.status().message()).c_str());
-  } catch (const std::bad_alloc&) {
-    return make_error(XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "raggemm: out of memory");
-  } catch (const std::exception& e) {
-    return make_error(XLA_FFI_Error_Code_INTERNAL, e.what());
-  } catch (...) {
-    return make_error(XLA_FFI_Error_Code_INTERNAL, "raggemm: unknown exception");
-  }
+  return ResultOf(
+      [&] {
+        absl::StatusOr<XLA_FFI_CallFrame> checked = CheckedCallFrame(frame, signature);
+        if (checked.ok()) return call(&*checked);
+        return make_error(XLA_FFI_Error_Code_INVALID_ARGUMENT, std::string(checked.status().message()).c_str());
+      },
+      make_error);
 }
 
 template <typename MakeText>
@@ -143,7 +172,8 @@ std::string PlanText(const XLA_FFI_CallFrame* frame) {
   std::string text = "the frame asks for metadata, not for a result";
   const auto handler = BindExecute().To([&](ffi::ThreadPool xla_pool, auto... bound) {
     XlaTaskPool pool(xla_pool);
-    const absl::StatusOr<Plan> plan = PlanCall({bound...}, pool);
+    const absl::StatusOr<DecodedCall> call = DecodeCall({bound...});
+    const absl::StatusOr<Plan> plan = call.ok() ? PlanCall(*call, pool) : call.status();
     text = plan.ok() ? ToString(HostCpu()) + ToString(*plan) : std::string(plan.status().message());
     return ffi::Error::Success();
   });

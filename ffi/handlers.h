@@ -28,7 +28,7 @@ extern "C" {
 // Validates the attributes, so that a wrong one fails when the program is compiled. Keeps no state.
 XLA_FFI_Error* raggemm_grouped_gemm_v1_instantiate(XLA_FFI_CallFrame* frame);
 
-// Computes. A bad call leaves out untouched; the workspace may change.
+// Computes. A bad call leaves out untouched, but where the attribute on_error says NaN; the workspace may change.
 XLA_FFI_Error* raggemm_grouped_gemm_v1_execute(XLA_FFI_CallFrame* frame);
 
 // The workspace has *constant + *per_group * P*R*G elements, where `dims_arrays` of the six arrays are set.

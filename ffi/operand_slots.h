@@ -1,5 +1,5 @@
-// The names of the custom call's arrays of sizes and optional operands, in the order in which frames list them, and
-// where a problem keeps them.
+// The names of the custom call's operands, in the order in which frames list them, where a problem keeps them, and where
+// it keeps what messages call them.
 #ifndef RAGGEMM_FFI_OPERAND_SLOTS_H_
 #define RAGGEMM_FFI_OPERAND_SLOTS_H_
 
@@ -10,30 +10,35 @@
 
 namespace raggemm {
 
-struct DimsSlot {
+struct Slot {
   absl::string_view name;
+  absl::string_view OperandNames::*word;
+};
+inline constexpr Slot kMatrixSlots[] = {
+    {"lhs", &OperandNames::lhs}, {"rhs", &OperandNames::rhs}, {"out", &OperandNames::out}};
+
+struct DimsSlot : Slot {
   BufferDescriptor GroupedGemmProblem::*operand;
   RaggedDims BufferDescriptor::*dims;
 };
 inline constexpr DimsSlot kDimsSlots[] = {
-    {"lhs_first", &GroupedGemmProblem::lhs, &BufferDescriptor::first_dims},
-    {"lhs_last", &GroupedGemmProblem::lhs, &BufferDescriptor::last_dims},
-    {"rhs_first", &GroupedGemmProblem::rhs, &BufferDescriptor::first_dims},
-    {"rhs_last", &GroupedGemmProblem::rhs, &BufferDescriptor::last_dims},
-    {"out_first", &GroupedGemmProblem::out, &BufferDescriptor::first_dims},
-    {"out_last", &GroupedGemmProblem::out, &BufferDescriptor::last_dims},
+    {{"lhs_first", &OperandNames::lhs_first}, &GroupedGemmProblem::lhs, &BufferDescriptor::first_dims},
+    {{"lhs_last", &OperandNames::lhs_last}, &GroupedGemmProblem::lhs, &BufferDescriptor::last_dims},
+    {{"rhs_first", &OperandNames::rhs_first}, &GroupedGemmProblem::rhs, &BufferDescriptor::first_dims},
+    {{"rhs_last", &OperandNames::rhs_last}, &GroupedGemmProblem::rhs, &BufferDescriptor::last_dims},
+    {{"out_first", &OperandNames::out_first}, &GroupedGemmProblem::out, &BufferDescriptor::first_dims},
+    {{"out_last", &OperandNames::out_last}, &GroupedGemmProblem::out, &BufferDescriptor::last_dims},
 };
 
-struct OperandSlot {
-  absl::string_view name;
+struct OperandSlot : Slot {
   std::optional<Array> GroupedGemmProblem::*operand;
 };
 inline constexpr OperandSlot kOperandSlots[] = {
-    {"c", &GroupedGemmProblem::c},
-    {"bias", &GroupedGemmProblem::bias},
-    {"alpha", &GroupedGemmProblem::alpha},
-    {"beta", &GroupedGemmProblem::beta},
-    {"group_offset", &GroupedGemmProblem::group_offset},
+    {{"c", &OperandNames::c}, &GroupedGemmProblem::c},
+    {{"bias", &OperandNames::bias}, &GroupedGemmProblem::bias},
+    {{"alpha", &OperandNames::alpha}, &GroupedGemmProblem::alpha},
+    {{"beta", &OperandNames::beta}, &GroupedGemmProblem::beta},
+    {{"group_offset", &OperandNames::group_offset}, &GroupedGemmProblem::group_offset},
 };
 
 }  // namespace raggemm

@@ -30,21 +30,24 @@ absl::Status CheckDTypes(const GroupedGemmProblem& problem, DType compute) {
     absl::string_view name;
     DType dtype;
   };
-  for (const Operand& x : {Operand{"lhs", problem.lhs.dtype}, {"rhs", problem.rhs.dtype}, {"out", problem.out.dtype}}) {
+  const OperandNames& names = problem.names;
+  for (const Operand& x :
+       {Operand{names.lhs, problem.lhs.dtype}, {names.rhs, problem.rhs.dtype}, {names.out, problem.out.dtype}}) {
     if (!IsFloat(x.dtype)) return Invalid(x.name, ": dtype is ", NameOf(x.dtype), ", must be f16, bf16, f32 or f64");
   }
   if (problem.c && problem.c->dtype != problem.out.dtype) {
-    return Invalid("c: dtype is ", NameOf(problem.c->dtype), ", must be out's ", NameOf(problem.out.dtype));
+    return Invalid(names.c, ": dtype is ", NameOf(problem.c->dtype), ", must be the ", NameOf(problem.out.dtype),
+                   " of ", names.out);
   }
-  if (problem.beta && !problem.c) return Invalid("beta is given without c");
-  for (const auto& [name, values] : {std::pair{"alpha", &problem.alpha}, {"beta", &problem.beta}}) {
+  if (problem.beta && !problem.c) return Invalid(names.beta, " is given without ", names.c);
+  for (const auto& [name, values] : {std::pair{names.alpha, &problem.alpha}, {names.beta, &problem.beta}}) {
     if (*values && (*values)->dtype != compute) {
       return Invalid(name, ": dtype is ", NameOf((*values)->dtype), ", must be the compute type ", NameOf(compute));
     }
   }
   if (problem.bias &&
       (!IsFloat(problem.bias->dtype) || (problem.bias->dtype == DType::kF64 && compute == DType::kF32))) {
-    return Invalid("bias: dtype is ", NameOf(problem.bias->dtype),
+    return Invalid(names.bias, ": dtype is ", NameOf(problem.bias->dtype),
                    ", must be f16, bf16 or f32, or f64 where it is the ", "compute type, which is ", NameOf(compute));
   }
   const DimsArrays arrays(problem);
@@ -54,7 +57,7 @@ absl::Status CheckDTypes(const GroupedGemmProblem& problem, DType compute) {
     }
   }
   if (problem.group_offset && IsFloat(problem.group_offset->dtype)) {
-    return Invalid("group_offset: dtype is ", NameOf(problem.group_offset->dtype), ", must be s32, s64 or u32");
+    return Invalid(names.group_offset, ": dtype is ", NameOf(problem.group_offset->dtype), ", must be s32, s64 or u32");
   }
   return absl::OkStatus();
 }
@@ -81,7 +84,7 @@ absl::StatusOr<RaggedMode> ModeOf(const GroupedGemmProblem& problem) {
     if (array.is_set()) set.push_back(array.name);
   }
   return Invalid("no ragged mode has the dims arrays {", absl::StrJoin(set, ","), "} with lhs_is_trans=", lt,
-                 ", rhs_is_trans=", rt, "; see RaggedMode for the five that there are");
+                 ", rhs_is_trans=", rt, "; RaggedMode in raggemm/problem.h lists the five that there are");
 }
 
 // P, R and G of the set arrays, which have one shape.
@@ -202,7 +205,7 @@ absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, P
 
 // A shared lhs [P*R*M,K] and a grouped one [P*G,M,K] differ by rank or boundary, never by their elements alone.
 Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Plan& plan, int64_t m, int64_t k) {
-  const absl::StatusOr<Collapsed> lhs = Collapse("lhs", problem.lhs, false);
+  const absl::StatusOr<Collapsed> lhs = Collapse(problem.names.lhs, problem.lhs, false);
   int64_t rows;
   if (plan.replicas != 1 || __builtin_mul_overflow(plan.problems, problem.lhs.is_trans ? k : m, &rows)) {
     return Repeat::kSegment;
@@ -230,11 +233,12 @@ absl::Status PlanPacked(absl::string_view name, const BufferDescriptor& x, const
 }
 
 absl::Status PlanOperands(const GroupedGemmProblem& problem, Plan& plan) {
+  const OperandNames& names = problem.names;
   plan.local_groups = plan.groups;
   if (plan.mode == RaggedMode::kAllRagged) {
-    if (absl::Status s = PlanPacked("lhs", problem.lhs, plan, plan.lhs); !s.ok()) return s;
-    if (absl::Status s = PlanPacked("rhs", problem.rhs, plan, plan.rhs); !s.ok()) return s;
-    return PlanPacked("out", problem.out, plan, plan.out);
+    if (absl::Status s = PlanPacked(names.lhs, problem.lhs, plan, plan.lhs); !s.ok()) return s;
+    if (absl::Status s = PlanPacked(names.rhs, problem.rhs, plan, plan.rhs); !s.ok()) return s;
+    return PlanPacked(names.out, problem.out, plan, plan.out);
   }
   static constexpr Repeat kSegment = Repeat::kSegment, kGroup = Repeat::kGroup;
   struct Roles {
@@ -247,26 +251,26 @@ absl::Status PlanOperands(const GroupedGemmProblem& problem, Plan& plan) {
                                      {kGroup, kGroup, kGroup}};
   Roles roles = kRoles[static_cast<int>(plan.mode)];
 
-  absl::StatusOr<Extents> rhs = PlanOperand("rhs", problem.rhs, roles.rhs, plan, plan.rhs);
+  absl::StatusOr<Extents> rhs = PlanOperand(names.rhs, problem.rhs, roles.rhs, plan, plan.rhs);
   if (!rhs.ok()) return rhs.status();
-  absl::StatusOr<Extents> out = PlanOperand("out", problem.out, roles.out, plan, plan.out);
+  absl::StatusOr<Extents> out = PlanOperand(names.out, problem.out, roles.out, plan, plan.out);
   if (!out.ok()) return out.status();
   if (plan.mode == RaggedMode::kRaggedN) roles.lhs = RaggedNLhs(problem, plan, out->rows, rhs->rows);
-  absl::StatusOr<Extents> lhs = PlanOperand("lhs", problem.lhs, roles.lhs, plan, plan.lhs);
+  absl::StatusOr<Extents> lhs = PlanOperand(names.lhs, problem.lhs, roles.lhs, plan, plan.lhs);
   if (!lhs.ok()) return lhs.status();
 
   if (plan.mode == RaggedMode::kUniform) plan.groups = problem.lhs.dims[0];
-  for (const auto& [name, x, repeat] : {std::tuple{"lhs", &problem.lhs, roles.lhs},
-                                        {"rhs", &problem.rhs, roles.rhs},
-                                        {"out", &problem.out, roles.out}}) {
+  for (const auto& [name, x, repeat] : {std::tuple{names.lhs, &problem.lhs, roles.lhs},
+                                        {names.rhs, &problem.rhs, roles.rhs},
+                                        {names.out, &problem.out, roles.out}}) {
     if (repeat != kGroup) continue;
     if (absl::Status s = CheckGroupAxis(name, *x, plan); !s.ok()) return s;
   }
 
   if (plan.problems * plan.replicas == 0) return absl::OkStatus();  // no repetition: no extent to compare
-  if (absl::Status s = CheckEqual("K", "lhs", lhs->cols, "rhs", rhs->rows); !s.ok()) return s;
-  if (absl::Status s = CheckEqual("M", "lhs", lhs->rows, "out", out->rows); !s.ok()) return s;
-  return CheckEqual("N", "rhs", rhs->cols, "out", out->cols);
+  if (absl::Status s = CheckEqual("K", names.lhs, lhs->cols, names.rhs, rhs->rows); !s.ok()) return s;
+  if (absl::Status s = CheckEqual("M", names.lhs, lhs->rows, names.out, out->rows); !s.ok()) return s;
+  return CheckEqual("N", names.rhs, rhs->cols, names.out, out->cols);
 }
 
 // Rows of alpha, beta (values each) or bias (rows of N).
@@ -276,20 +280,25 @@ absl::StatusOr<GroupValues> PlanValues(absl::string_view name, const Array& x, i
   const int64_t per_replica = per_group * plan.replicas;
   if (rows == per_group) return values;
   values.per = GroupValues::Per::kReplica;
-  if (rows == per_replica && plan.mode != RaggedMode::kRaggedK) return values;
+  const bool may_be_per_replica = plan.mode != RaggedMode::kRaggedK;
+  if (rows == per_replica && may_be_per_replica) return values;
   return Invalid(name, ": shape is ", Shape(x.dims), ", must have ", per_group, " rows, one for each processed group",
-                 per_group == per_replica ? "" : absl::StrCat(", or ", per_replica, ", one for each replica too"));
+                 per_group == per_replica ? ""
+                 : may_be_per_replica     ? absl::StrCat(", or ", per_replica, ", one for each replica too")
+                                          : "; with ragged K its replicas, which are summed, share it");
 }
 
 absl::Status PlanEpilogue(const GroupedGemmProblem& problem, Plan& plan) {
+  const OperandNames& names = problem.names;
   if (problem.c) {
     if (problem.c->dims != problem.out.dims) {
-      return Invalid("c: shape is ", Shape(problem.c->dims), ", must be out's ", Shape(problem.out.dims));
+      return Invalid(names.c, ": shape is ", Shape(problem.c->dims), ", must be the ", Shape(problem.out.dims), " of ",
+                     names.out);
     }
     plan.c = static_cast<const char*>(problem.c->data);
   }
   for (const auto& [name, x, values] :
-       {std::tuple{"alpha", &problem.alpha, &plan.alpha}, {"beta", &problem.beta, &plan.beta}}) {
+       {std::tuple{names.alpha, &problem.alpha, &plan.alpha}, {names.beta, &problem.beta, &plan.beta}}) {
     if (!*x) continue;
     int64_t rows = 1;
     for (int64_t d : (*x)->dims) {
@@ -305,13 +314,13 @@ absl::Status PlanEpilogue(const GroupedGemmProblem& problem, Plan& plan) {
   }
   if (!problem.bias) return absl::OkStatus();
   if (plan.mode == RaggedMode::kRaggedN || plan.mode == RaggedMode::kAllRagged) {
-    return Invalid("bias is not possible with ", NameOf(plan.mode), ": groups have no common N");
+    return Invalid(names.bias, " is not possible with ", NameOf(plan.mode), ": groups have no common N");
   }
   const absl::Span<const int64_t> dims = problem.bias->dims;
   if (dims.size() != 2 || dims[1] != plan.out.cols) {
-    return Invalid("bias: shape is ", Shape(dims), ", must be [rows,N] with N = ", plan.out.cols);
+    return Invalid(names.bias, ": shape is ", Shape(dims), ", must be [rows,N] with N = ", plan.out.cols);
   }
-  absl::StatusOr<GroupValues> planned = PlanValues("bias", *problem.bias, dims[0], plan);
+  absl::StatusOr<GroupValues> planned = PlanValues(names.bias, *problem.bias, dims[0], plan);
   if (!planned.ok()) return planned.status();
   plan.bias = *planned;
   return absl::OkStatus();
@@ -325,9 +334,9 @@ absl::string_view NameOf(RaggedMode mode) {
 }
 
 DimsArrays::DimsArrays(const GroupedGemmProblem& problem)
-    : at{{"lhs_first", &problem.lhs.first_dims}, {"lhs_last", &problem.lhs.last_dims},
-         {"rhs_first", &problem.rhs.first_dims}, {"rhs_last", &problem.rhs.last_dims},
-         {"out_first", &problem.out.first_dims}, {"out_last", &problem.out.last_dims}} {}
+    : at{{problem.names.lhs_first, &problem.lhs.first_dims}, {problem.names.lhs_last, &problem.lhs.last_dims},
+         {problem.names.rhs_first, &problem.rhs.first_dims}, {problem.names.rhs_last, &problem.rhs.last_dims},
+         {problem.names.out_first, &problem.out.first_dims}, {problem.names.out_last, &problem.out.last_dims}} {}
 
 int DimsArrays::count() const {
   int n = 0;
@@ -344,7 +353,7 @@ absl::StatusOr<Plan> ResolveShapes(const GroupedGemmProblem& problem) {
   absl::StatusOr<RaggedMode> mode = ModeOf(problem);
   if (!mode.ok()) return mode.status();
   plan.mode = *mode;
-  if (problem.out.is_trans) return Invalid("out: is_trans is for lhs and rhs only");
+  if (problem.out.is_trans) return Invalid(problem.names.out, ": is_trans is for lhs and rhs only");
   if (absl::Status s = ReadGroupCounts(problem, plan); !s.ok()) return s;
   if (absl::Status s = PlanOperands(problem, plan); !s.ok()) return s;
   if (absl::Status s = PlanEpilogue(problem, plan); !s.ok()) return s;

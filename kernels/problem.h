@@ -17,7 +17,7 @@ namespace raggemm {
 
 absl::string_view NameOf(RaggedMode mode);
 
-// One of the six dims arrays under the name that messages and the `ragged` attribute use.
+// One of the six dims arrays under the name that messages use.
 struct DimsArray {
   absl::string_view name;
   const RaggedDims* dims;

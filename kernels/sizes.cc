@@ -120,62 +120,50 @@ absl::Status CheckAllAgree(const DimsArrays& arrays, const Plan& plan) {
   return CheckReplicasAgree(plan, arrays.at[kOutLast], plan.out.last.sizes);
 }
 
+// Uniform has one segment to start from; its batches are groups, each of which may have brought an offset.
+absl::Status CheckOffsetsAreZero(const GroupedGemmProblem& problem) {
+  if (!problem.group_offset) return absl::OkStatus();
+  for (int64_t i = 0; i < ElementCount(*problem.group_offset); ++i) {
+    const int64_t value = ReadInteger(*problem.group_offset, i);
+    if (value == 0) continue;
+    return Invalid(problem.names.group_offset, ": value ", value, " at index ", i,
+                   ", must be in [0, 0]: with uniform all groups are processed");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadGroupOffset(const GroupedGemmProblem& problem, Workspace& workspace, Plan& plan) {
   int64_t* offsets = workspace.Take(plan.problems * plan.replicas * plan.groups);
   plan.group_offset = offsets;
+  if (plan.mode == RaggedMode::kUniform) {
+    std::fill_n(offsets, plan.groups, 0);
+    return CheckOffsetsAreZero(problem);
+  }
+  const absl::string_view name = problem.names.group_offset;
   const int64_t segments = plan.problems * plan.replicas;
   const bool single = !problem.group_offset || problem.group_offset->dims.empty() ||
                       (problem.group_offset->dims.size() == 1 && problem.group_offset->dims[0] == 1);
   if (!single && (problem.group_offset->dims.size() != 2 || problem.group_offset->dims[0] != plan.problems ||
                   problem.group_offset->dims[1] != plan.replicas)) {
-    return Invalid("group_offset: shape must be [], [1] or [P,R] = [", plan.problems, ",", plan.replicas, "]");
+    return Invalid(name, ": shape must be [], [1] or [P,R] = [", plan.problems, ",", plan.replicas, "]");
   }
   const bool may_shift = plan.mode == RaggedMode::kRaggedM || plan.mode == RaggedMode::kRaggedK;
   const int64_t limit = may_shift ? plan.groups - plan.local_groups : 0;
   for (int64_t segment = 0; segment < (single ? 1 : segments); ++segment) {
     const int64_t value = problem.group_offset ? ReadInteger(*problem.group_offset, segment) : 0;
     if (value < 0 || value > limit) {
-      return Invalid("group_offset: value ", value, " at index ", segment, ", must be in [0, ", limit, "], with ",
+      return Invalid(name, ": value ", value, " at index ", segment, ", must be in [0, ", limit, "], with ",
                      plan.groups, " groups of which ", plan.local_groups, " are processed");
     }
     const int64_t first = segment / std::max<int64_t>(plan.replicas, 1) * plan.replicas;
     if (plan.mode == RaggedMode::kRaggedK && plan.groups > 0 && segment > first && value != offsets[first]) {
-      return Invalid("group_offset: value ", value, " at index ", segment, " differs from ", offsets[first], " at ",
-                     first, "; with ragged K all replicas of a problem share it");
+      return Invalid(name, ": value ", value, " at index ", segment, " differs from ", offsets[first], " at ", first,
+                     "; with ragged K all replicas of a problem share it");
     }
     if (plan.groups == 0) continue;  // no group, no slot
     for (int64_t i = segment; i < (single ? segments : segment + 1); ++i) offsets[i] = value;
   }
   return absl::OkStatus();
-}
-
-// Bytes of an array, for overlap and alignment.
-struct Range {
-  absl::string_view name;
-  uintptr_t begin = 0;
-  uintptr_t bytes = 0;
-  uintptr_t alignment = 1;
-};
-
-absl::StatusOr<Range> RangeOf(absl::string_view name, const Array& array) {
-  uintptr_t bytes = static_cast<uintptr_t>(SizeOf(array.dtype));
-  for (int64_t d : array.dims) {
-    if (d < 0 || __builtin_mul_overflow(bytes, static_cast<uintptr_t>(d), &bytes)) {
-      return Invalid(name, ": dimension ", d, " is negative or overflows");
-    }
-  }
-  Range range{name, reinterpret_cast<uintptr_t>(array.data), bytes, static_cast<uintptr_t>(SizeOf(array.dtype))};
-  if (bytes == 0) return range;
-  if (array.data == nullptr) return Invalid(name, ": data is null, with ", bytes, " bytes expected");
-  if (range.begin % range.alignment != 0) {
-    return Invalid(name, ": data at address ", range.begin, " is not aligned to its element size ", range.alignment);
-  }
-  if (range.begin + bytes < range.begin) return Invalid(name, ": ", bytes, " bytes exceed the address space");
-  return range;
-}
-
-bool Overlap(const Range& a, const Range& b) {
-  return a.bytes != 0 && b.bytes != 0 && a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
 }
 
 }  // namespace
@@ -193,47 +181,11 @@ absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, 
   }
   if (absl::Status s = CheckAllAgree(arrays, plan); !s.ok()) return s;
   if (plan.mode == RaggedMode::kAllRagged) {
-    if (absl::Status s = ReadBlockStarts("lhs", plan.lhs, plan); !s.ok()) return s;
-    if (absl::Status s = ReadBlockStarts("rhs", plan.rhs, plan); !s.ok()) return s;
-    if (absl::Status s = ReadBlockStarts("out", plan.out, plan); !s.ok()) return s;
+    if (absl::Status s = ReadBlockStarts(problem.names.lhs, plan.lhs, plan); !s.ok()) return s;
+    if (absl::Status s = ReadBlockStarts(problem.names.rhs, plan.rhs, plan); !s.ok()) return s;
+    if (absl::Status s = ReadBlockStarts(problem.names.out, plan.out, plan); !s.ok()) return s;
   }
   return ReadGroupOffset(problem, workspace, plan);
-}
-
-absl::Status CheckBuffers(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace) {
-  const absl::StatusOr<Range> out = RangeOf("out", problem.out);
-  if (!out.ok()) return out.status();
-  const int64_t elements = static_cast<int64_t>(workspace.size());
-  const absl::StatusOr<Range> scratch =
-      RangeOf("int64_workspace", {const_cast<int64_t*>(workspace.data()), DType::kS64, {&elements, 1}});
-  if (!scratch.ok()) return scratch.status();
-  if (Overlap(*out, *scratch)) return Invalid("out overlaps int64_workspace");
-
-  const DimsArrays arrays(problem);
-  std::pair<absl::string_view, const Array*> inputs[2 + kDimsArrays + 5] = {{"lhs", &problem.lhs},
-                                                                            {"rhs", &problem.rhs}};
-  int count = 2;
-  for (const DimsArray& array : arrays.at) {
-    if (array.is_set()) inputs[count++] = {array.name, &**array.dims};
-  }
-  for (const auto& [name, x] : {std::pair{"c", &problem.c},
-                                {"bias", &problem.bias},
-                                {"alpha", &problem.alpha},
-                                {"beta", &problem.beta},
-                                {"group_offset", &problem.group_offset}}) {
-    if (*x) inputs[count++] = {name, &**x};
-  }
-  for (int i = 0; i < count; ++i) {
-    const auto& [name, x] = inputs[i];
-    const absl::StatusOr<Range> range = RangeOf(name, *x);
-    if (!range.ok()) return range.status();
-    if (Overlap(*range, *scratch)) return Invalid(name, " overlaps int64_workspace");
-    const bool is_c = problem.c && x == &*problem.c;
-    if (Overlap(*range, *out) && !(is_c && range->begin == out->begin)) {
-      return Invalid("out overlaps ", name, is_c ? " in part; it may only be c exactly" : "");
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace raggemm

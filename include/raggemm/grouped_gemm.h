@@ -44,6 +44,11 @@ absl::StatusOr<Plan> MakePlan(const GroupedGemmProblem& problem, const Options& 
 // this CPU lacks. out is untouched then.
 absl::Status Run(const Plan& plan);
 
+// For callers whose work must go on after an error of the two above: every element of out becomes NaN, in one pass on
+// this thread. InvalidArgument, with nothing written, where out is no place for it: null, misaligned, no floats, beyond
+// the address space, or where it shares a byte with the workspace or an operand that is not c from its start.
+absl::Status FillOutWithNaN(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace);
+
 // Both, with a workspace of its own.
 absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& options = {});
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "raggemm/types.h"
 
@@ -62,6 +63,15 @@ struct BufferDescriptor : Array {
 // group axes count P*G. Ragged K sums over r in order (R > 0). All ragged: R = 1, problem p starts at element p*len/P.
 enum class RaggedMode : uint8_t { kRaggedM, kRaggedK, kRaggedN, kUniform, kAllRagged };
 
+// What messages call the operands. The texts must be there until MakePlan returns.
+struct OperandNames {
+  absl::string_view lhs = "lhs", rhs = "rhs", out = "out";
+  // lhs.first_dims and so on
+  absl::string_view lhs_first = "lhs_first", lhs_last = "lhs_last", rhs_first = "rhs_first", rhs_last = "rhs_last",
+                    out_first = "out_first", out_last = "out_last";
+  absl::string_view c = "c", bias = "bias", alpha = "alpha", beta = "beta", group_offset = "group_offset";
+};
+
 // Rows (columns, groups) of out outside every processed group become zero, or c's values where c is given.
 struct GroupedGemmProblem {
   BufferDescriptor lhs;  // f16, bf16, f32, f64
@@ -71,14 +81,18 @@ struct GroupedGemmProblem {
   BufferDescriptor out;
 
   // Optional operands. The compute type is f64 if lhs, rhs or out is f64, else f32.
-  std::optional<Array> c;      // out's shape and dtype; never read in groups whose beta is 0
-  std::optional<Array> bias;   // [rows, N], rows = P*G_local or P*R*G_local; not with ragged N or all ragged
-  std::optional<Array> alpha;  // compute type; scalar [] or P*G_local or P*R*G_local values; absent means 1
+  std::optional<Array> c;  // out's shape and dtype; never read in groups whose beta is 0
+  // [rows, N], rows = P*G_local or, but for ragged K, P*R*G_local; not with ragged N or all ragged
+  std::optional<Array> bias;
+  std::optional<Array> alpha;  // compute type; scalar [] or as many values as bias has rows; absent means 1
   std::optional<Array> beta;   // likewise; only with c; absent means 1
 
   // First processed group (expert parallelism): the sizes are those of all G groups, while rhs (ragged M) or
-  // out (ragged K) has G_local <= G of them, from group_offset on. Shape [], [1] or [P,R]; s32, s64 or u32.
+  // out (ragged K) has G_local <= G of them, from group_offset on. Shape [], [1] or [P,R]; s32, s64 or u32. In the
+  // other modes every value must be 0; uniform takes any shape.
   std::optional<Array> group_offset;
+
+  OperandNames names;
 };
 
 }  // namespace raggemm

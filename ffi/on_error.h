@@ -1,0 +1,17 @@
+// What the attribute `on_error` makes of a call that failed after it was decoded.
+#ifndef RAGGEMM_FFI_ON_ERROR_H_
+#define RAGGEMM_FFI_ON_ERROR_H_
+
+#include "absl/strings/string_view.h"
+#include "ffi/decode.h"
+
+namespace raggemm {
+
+// Whether the call succeeds in spite of the error, with out full of NaN: with NaN, where out can be written. With NaN and
+// LOG the error is a line on stderr; with RAISE nothing happens. Asks for no memory where
+// it succeeds.
+bool SucceedsAfter(absl::string_view error, const DecodedCall& call);
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_FFI_ON_ERROR_H_

@@ -1,0 +1,138 @@
+// Where the operands of a problem lie in memory, and what may be written there.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/element.h"
+#include "kernels/problem.h"
+#include "raggemm/grouped_gemm.h"
+
+namespace raggemm {
+namespace {
+
+template <class... Args>
+absl::Status Invalid(const Args&... args) {
+  return absl::InvalidArgumentError(absl::StrCat(args...));
+}
+
+// Bytes of an array, for overlap and alignment.
+struct Range {
+  absl::string_view name;
+  uintptr_t begin = 0;
+  uintptr_t bytes = 0;
+  uintptr_t alignment = 1;
+};
+
+absl::StatusOr<Range> RangeOf(absl::string_view name, const Array& array) {
+  uintptr_t bytes = static_cast<uintptr_t>(SizeOf(array.dtype));
+  for (int64_t d : array.dims) {
+    if (d < 0 || __builtin_mul_overflow(bytes, static_cast<uintptr_t>(d), &bytes)) {
+      return Invalid(name, ": dimension ", d, " is negative or overflows");
+    }
+  }
+  Range range{name, reinterpret_cast<uintptr_t>(array.data), bytes, static_cast<uintptr_t>(SizeOf(array.dtype))};
+  if (bytes == 0) return range;
+  if (array.data == nullptr) return Invalid(name, ": data is null, with ", bytes, " bytes expected");
+  if (range.begin % range.alignment != 0) {
+    return Invalid(name, ": data at address ", range.begin, " is not aligned to its element size ", range.alignment);
+  }
+  if (range.begin + bytes < range.begin) return Invalid(name, ": ", bytes, " bytes exceed the address space");
+  return range;
+}
+
+bool Overlap(const Range& a, const Range& b) {
+  return a.bytes != 0 && b.bytes != 0 && a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
+}
+
+struct Input {
+  absl::string_view name;
+  const Array* array;
+};
+
+// All that is set but out, in the order in which frames list it.
+absl::InlinedVector<Input, 13> InputsOf(const GroupedGemmProblem& problem) {
+  const OperandNames& names = problem.names;
+  absl::InlinedVector<Input, 13> inputs = {{names.lhs, &problem.lhs}, {names.rhs, &problem.rhs}};
+  const DimsArrays arrays(problem);
+  for (const DimsArray& array : arrays.at) {
+    if (array.is_set()) inputs.push_back({array.name, &**array.dims});
+  }
+  for (const auto& [name, x] : {std::pair{names.c, &problem.c},
+                                {names.bias, &problem.bias},
+                                {names.alpha, &problem.alpha},
+                                {names.beta, &problem.beta},
+                                {names.group_offset, &problem.group_offset}}) {
+    if (*x) inputs.push_back({name, &**x});
+  }
+  return inputs;
+}
+
+absl::StatusOr<Range> RangeOf(absl::Span<const int64_t> workspace) {
+  const int64_t elements = static_cast<int64_t>(workspace.size());
+  return RangeOf("int64_workspace", {const_cast<int64_t*>(workspace.data()), DType::kS64, {&elements, 1}});
+}
+
+// Of an input that may be written over only where it is c, from its start.
+absl::Status CheckApart(const GroupedGemmProblem& problem, const Input& input, const Range& range, const Range& out) {
+  const bool is_c = problem.c && input.array == &*problem.c;
+  if (!Overlap(range, out) || (is_c && range.begin == out.begin)) return absl::OkStatus();
+  return Invalid(out.name, " overlaps ", input.name,
+                 is_c ? absl::StrCat(" in part; it may only be ", input.name, " exactly") : "");
+}
+
+absl::Status CheckApart(const Range& range, const Range& scratch) {
+  return Overlap(range, scratch) ? Invalid(range.name, " overlaps ", scratch.name) : absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckBuffers(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace) {
+  const absl::StatusOr<Range> out = RangeOf(problem.names.out, problem.out);
+  if (!out.ok()) return out.status();
+  const absl::StatusOr<Range> scratch = RangeOf(workspace);
+  if (!scratch.ok()) return scratch.status();
+  if (absl::Status s = CheckApart(*out, *scratch); !s.ok()) return s;
+  for (const Input& input : InputsOf(problem)) {
+    const absl::StatusOr<Range> range = RangeOf(input.name, *input.array);
+    if (!range.ok()) return range.status();
+    if (absl::Status s = CheckApart(*range, *scratch); !s.ok()) return s;
+    if (absl::Status s = CheckApart(problem, input, *range, *out); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FillOutWithNaN(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace) {
+  const absl::StatusOr<Range> out = RangeOf(problem.names.out, problem.out);
+  if (!out.ok()) return out.status();
+  if (problem.out.dtype > DType::kF64) return Invalid(out->name, ": dtype ", NameOf(problem.out.dtype), " has no NaN");
+  if (const absl::StatusOr<Range> scratch = RangeOf(workspace); scratch.ok()) {
+    if (absl::Status s = CheckApart(*out, *scratch); !s.ok()) return s;
+  }
+  for (const Input& input : InputsOf(problem)) {
+    const absl::StatusOr<Range> range = RangeOf(input.name, *input.array);
+    if (!range.ok()) continue;  // no memory that anybody else could read
+    if (absl::Status s = CheckApart(problem, input, *range, *out); !s.ok()) return s;
+  }
+  const int64_t elements = ElementCount(problem.out);
+  switch (problem.out.dtype) {
+    case DType::kF16:
+      std::fill_n(static_cast<uint16_t*>(problem.out.data), elements, uint16_t{0x7E00});
+      break;
+    case DType::kBF16:
+      std::fill_n(static_cast<uint16_t*>(problem.out.data), elements, uint16_t{0x7FC0});
+      break;
+    case DType::kF64:
+      std::fill_n(static_cast<double*>(problem.out.data), elements, std::numeric_limits<double>::quiet_NaN());
+      break;
+    default:
+      std::fill_n(static_cast<float*>(problem.out.data), elements, std::numeric_limits<float>::quiet_NaN());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace raggemm

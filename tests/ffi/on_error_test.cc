@@ -1,0 +1,270 @@
+// What a call does that fails: RAISE says it to the host alone, LOG also to stderr, NaN to stderr and the consumers.
+#include "ffi/on_error.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/element.h"
+#include "tests/ffi/plugin_call.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Answer {
+  host::Error error;
+  std::string written;  // to stderr
+};
+
+// A call with its sizes, or whatever else, spoilt.
+Answer Ask(PluginCall& call, const std::string& on_error, host::TaskRunner* pool = nullptr) {
+  call.call().attributes["on_error"] = on_error;
+  testing::internal::CaptureStderr();
+  host::Error error = call.Run(pool);
+  return {std::move(error), testing::internal::GetCapturedStderr()};
+}
+
+// What the tests of errors have of the sizes of a router: the last of five, 2 of 17 rows, is too large by 1.
+constexpr char kTooLarge[] = "group 4 has size 5 and starts at 13, which exceeds the extent 17";
+
+void SpoilSizes(PluginCall& call) {
+  for (const RaggedDims& dims : {call.problem().problem.lhs.first_dims, call.problem().problem.out.first_dims}) {
+    static_cast<int64_t*>(dims->data)[4] = 5;
+  }
+}
+
+bool IsAllNaN(const Array& out) {
+  for (int64_t i = 0; i < ElementCount(out); ++i) {
+    if (!std::isnan(ToDouble(out, i))) return false;
+  }
+  return true;
+}
+
+// Every byte of out was 0xFF, which is NaN too: the one that is written is quiet and positive.
+bool IsTheWrittenNaN(const Array& out) {
+  static constexpr uint64_t kBits[] = {0x7E00, 0x7FC0, 0x7FC00000, 0x7FF8000000000000};
+  const auto bytes = BytesOf(out.dtype);
+  for (int64_t i = 0; i < ElementCount(out); ++i) {
+    uint64_t bits = 0;
+    std::memcpy(&bits, static_cast<const char*>(out.data) + i * bytes, bytes);
+    if (bits != kBits[static_cast<int>(out.dtype)]) return false;
+  }
+  return IsAllNaN(out);
+}
+
+TEST(OnErrorTest, RaiseWritesNothing) {
+  PluginCall call(EveryOperand());
+  SpoilSizes(call);
+  const Answer answer = Ask(call, "RAISE");
+  EXPECT_EQ(answer.error.code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+  EXPECT_THAT(answer.error.message, HasSubstr(kTooLarge));
+  EXPECT_EQ(answer.written, "");
+  EXPECT_TRUE(call.OutIsUntouched());
+
+  call.call().attributes.erase("on_error");  // the default
+  testing::internal::CaptureStderr();
+  EXPECT_THAT(call.Run(nullptr).message, HasSubstr(kTooLarge));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(OnErrorTest, LogWritesTheErrorOnce) {
+  PluginCall call(EveryOperand());
+  SpoilSizes(call);
+  const Answer answer = Ask(call, "LOG");
+  EXPECT_EQ(answer.error.code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+  EXPECT_EQ(answer.error.message, absl::StrCat("lhs_first: ", kTooLarge));
+  EXPECT_EQ(answer.written, absl::StrCat("raggemm: ", answer.error.message, "\n"));
+  EXPECT_TRUE(call.OutIsUntouched());
+}
+
+TEST(OnErrorTest, NaNFillsOutOfEveryTypeAndSucceeds) {
+  for (DType dtype : kAllFloats) {
+    SCOPED_TRACE(NameOf(dtype));
+    ProblemSpec spec = EveryOperand();
+    spec.out = dtype;
+    PluginCall call(spec);
+    SpoilSizes(call);
+    const Answer answer = Ask(call, "NaN");
+    EXPECT_EQ(answer.error.message, "");
+    EXPECT_EQ(answer.written, absl::StrCat("raggemm: lhs_first: ", kTooLarge, "; the result is NaN\n"));
+    EXPECT_TRUE(IsTheWrittenNaN(call.problem().problem.out));
+    EXPECT_TRUE(call.SurroundingsIntact());
+  }
+}
+
+TEST(OnErrorTest, GoodCallsAreAsEver) {
+  for (const char* on_error : {"RAISE", "LOG", "NaN", "nan", "Log"}) {
+    PluginCall call(EveryOperand());
+    const Answer answer = Ask(call, on_error);
+    EXPECT_EQ(answer.error.message, "") << on_error;
+    EXPECT_EQ(answer.written, "");
+    EXPECT_TRUE(call.IsRight());
+  }
+}
+
+TEST(OnErrorTest, NaNOverwritesTheCThatOutIs) {
+  PluginCall call(EveryOperand());
+  call.problem().AliasOutWithC();
+  call.call().args[8].data = call.problem().problem.out.data;
+  SpoilSizes(call);
+  call.call().attributes["on_error"] = std::string("NaN");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(host::Execute(ThePlugin().execute, call.call(), nullptr).message, "");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr(kTooLarge));
+  EXPECT_TRUE(IsTheWrittenNaN(call.problem().problem.out));
+}
+
+TEST(OnErrorTest, NaNOfAResultWithoutElements) {
+  ProblemSpec spec = EveryOperand();
+  spec.n = 0;
+  PluginCall call(spec);
+  SpoilSizes(call);
+  call.call().results[0].data = nullptr;
+  const Answer answer = Ask(call, "NaN");
+  EXPECT_EQ(answer.error.message, "");
+  EXPECT_EQ(answer.written, absl::StrCat("raggemm: lhs_first: ", kTooLarge, "; the result is NaN\n"));
+  EXPECT_TRUE(call.SurroundingsIntact());
+}
+
+// Failures that are no matter of sizes.
+TEST(OnErrorTest, NaNForAnyErrorOfPlanningOrRunning) {
+  const std::pair<const char*, std::function<void(host::Call&)>> kBad[] = {
+      {"lhs: data is null", [](host::Call& c) { c.args[0].data = nullptr; }},
+      {"int64_workspace has", [](host::Call& c) { c.results[1].dims[0] = 3; }},
+      {"int64_workspace: data is null", [](host::Call& c) { c.results[1].data = nullptr; }},
+      {"executor: a pool is asked for", [](host::Call& c) { c.attributes["executor"] = std::string("POOL"); }},
+      {"lhs has K = 9",
+       [](host::Call& c) {
+         c.args[1].dims = {3, 8, 12};
+       }},
+  };
+  for (const auto& [message, spoil] : kBad) {
+    SCOPED_TRACE(message);
+    PluginCall call(EveryOperand());
+    spoil(call.call());
+    const Answer answer = Ask(call, "NaN");
+    EXPECT_EQ(answer.error.message, "");
+    EXPECT_THAT(answer.written, HasSubstr(message));
+    EXPECT_TRUE(IsTheWrittenNaN(call.problem().problem.out));
+  }
+}
+
+// A host whose pool throws.
+class ThrowingRunner : public host::TaskRunner {
+ public:
+  explicit ThrowingRunner(std::function<void()> fail) : fail_(std::move(fail)) {}
+  int64_t num_threads() const override {
+    fail_();
+    return 1;
+  }
+  void Schedule(XLA_FFI_Task*, void*) override {}
+
+ private:
+  std::function<void()> fail_;
+};
+
+TEST(OnErrorTest, WhatIsThrownIsAnErrorToo) {
+  ThrowingRunner no_memory([] { throw std::bad_alloc(); }), broken([] { throw std::runtime_error("broken"); }),
+      odd([] { throw 7; });
+  const std::pair<ThrowingRunner*, const char*> kThrown[] = {
+      {&no_memory, "raggemm: out of memory"}, {&broken, "raggemm: broken"}, {&odd, "raggemm: unknown exception"}};
+  for (const auto& [runner, line] : kThrown) {
+    PluginCall call(EveryOperand());
+    Answer answer = Ask(call, "NaN", runner);
+    EXPECT_EQ(answer.error.message, "");
+    EXPECT_EQ(answer.written, absl::StrCat(line, "; the result is NaN\n"));
+    EXPECT_TRUE(IsTheWrittenNaN(call.problem().problem.out));
+    answer = Ask(call, "LOG", runner);
+    EXPECT_FALSE(answer.error.ok());
+    EXPECT_EQ(answer.written, absl::StrCat(line, "\n"));
+    EXPECT_TRUE(call.OutIsUntouched());
+  }
+}
+
+// Where out is no place to write to there is the error, as with LOG.
+TEST(OnErrorTest, NaNIsNotWrittenWhereOutIsUnsound) {
+  static float elsewhere[17 * 12];
+  const std::pair<const char*, std::function<void(host::Call&)>> kUnsound[] = {
+      {"out: data is null", [](host::Call& c) { c.results[0].data = nullptr; }},
+      {"out: data at address", [](host::Call& c) { c.results[0].data = static_cast<char*>(c.results[0].data) + 1; }},
+      {"out: dtype is s32", [](host::Call& c) { c.results[0].dtype = XLA_FFI_DataType_S32; }},
+      {"overflows int64",
+       [](host::Call& c) {
+         c.results[0].dims = {int64_t{1} << 40, int64_t{1} << 40};
+       }},
+      {"exceed the address space",
+       [](host::Call& c) { c.results[0].data = reinterpret_cast<void*>(UINTPTR_MAX - 63); }},
+      {"out overlaps lhs", [](host::Call& c) { c.args[0].data = c.results[0].data; }},
+      {"out overlaps rhs", [](host::Call& c) { c.args[1].data = c.results[0].data; }},
+      {"out overlaps c in part", [](host::Call& c) { c.args[8].data = static_cast<char*>(c.results[0].data) + 4; }},
+      {"out overlaps int64_workspace",
+       [](host::Call& c) { c.results[0].data = elsewhere, c.results[1].data = elsewhere; }},
+  };
+  for (const auto& [message, spoil] : kUnsound) {
+    SCOPED_TRACE(message);
+    PluginCall call(EveryOperand());
+    spoil(call.call());
+    std::fill(std::begin(elsewhere), std::end(elsewhere), 3.0F);
+    const Answer answer = Ask(call, "NaN");
+    EXPECT_EQ(answer.error.code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+    EXPECT_THAT(answer.error.message, HasSubstr(message));
+    EXPECT_EQ(answer.written, absl::StrCat("raggemm: ", answer.error.message, "\n"));
+    EXPECT_TRUE(call.OutIsUntouched());
+    EXPECT_TRUE(std::all_of(std::begin(elsewhere), std::end(elsewhere), [](float x) { return x == 3; }));
+  }
+}
+
+// The error that is found first is another one; out is unsound nevertheless.
+TEST(OnErrorTest, NaNNeverOverwritesAnInput) {
+  PluginCall call(EveryOperand());
+  SpoilSizes(call);
+  call.call().args[0].data = nullptr;                      // found first
+  call.call().args[1].data = call.call().results[0].data;  // rhs
+  const Answer answer = Ask(call, "NaN");
+  EXPECT_FALSE(answer.error.ok());
+  EXPECT_TRUE(call.OutIsUntouched());
+}
+
+// These are no data: a program that is wrong is wrong on every device.
+TEST(OnErrorTest, AttributesAndTypesRaiseAlways) {
+  const std::pair<const char*, std::function<void(host::Call&)>> kWrong[] = {
+      {"unknown attribute \"colour\"", [](host::Call& c) { c.attributes["colour"] = true; }},
+      {"lhs: unsupported element type", [](host::Call& c) { c.args[0].dtype = XLA_FFI_DataType_C64; }},
+      {"names 5 optional operands", [](host::Call& c) { c.args.pop_back(); }},
+  };
+  for (const auto& [message, spoil] : kWrong) {
+    SCOPED_TRACE(message);
+    PluginCall call(EveryOperand());
+    spoil(call.call());
+    call.call().attributes["on_error"] = std::string("NaN");
+    call.problem().ClearOut();
+    testing::internal::CaptureStderr();
+    const host::Error error = host::Execute(ThePlugin().execute, call.call(), nullptr);
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+    EXPECT_THAT(error.message, HasSubstr(message));
+    EXPECT_TRUE(call.OutIsUntouched());
+  }
+}
+
+TEST(OnErrorTest, UnknownIsAnErrorOfTheAttributes) {
+  PluginCall call(EveryOperand());
+  const Answer answer = Ask(call, "ignore");
+  EXPECT_EQ(answer.error.message, "attribute on_error: unknown value \"ignore\"; allowed: RAISE, LOG, NaN");
+  EXPECT_EQ(answer.written, "");
+}
+
+}  // namespace
+}  // namespace raggemm::test
