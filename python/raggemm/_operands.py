@@ -67,8 +67,8 @@ def check_float(name: str, dtype: Any) -> None:
 
 
 def result_dtype(preferred: Any) -> np.dtype:
-    """preferred_element_type as JAX has it: float64 is float32 without jax_enable_x64, with a warning where it was asked
-    for by that name."""
+    """preferred_element_type as JAX has it: float64 is float32 without jax_enable_x64, with a warning where it was
+    asked for by that name."""
     dtype = jax.dtypes.canonicalize_dtype(preferred)
     if dtype == np.float32 and preferred is not float and np.dtype(preferred) == np.float64:
         warnings.warn(

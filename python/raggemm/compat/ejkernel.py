@@ -6,10 +6,10 @@ are the ones here: existing_out is added to the result, everywhere. (Its TPU ker
 With a group_offset the rows of lhs are those of its own groups alone: row 0 is the first one of group group_offset, as
 its v3 kernel for CPU with rhs_bias has it. Deliberate differences:
 
-- group_offset works in all of them; but for v3 with rhs_bias, ragged_dot_general raises on CPU. One that is out of range
-  is an error, where v3 takes the nearest that is in range. One that is left out where rhs has fewer groups than
-  group_sizes is a ValueError, where v3 with rhs_bias takes 0.
-- Rows behind the groups are zero, or existing_out's; in v3 with rhs_bias they belong to the last group.
+- group_offset works in all of them, where all but v3 with rhs_bias raise on CPU. One that is out of range is an error,
+  where v3 takes the nearest that is in range. One that is left out where rhs has fewer groups than group_sizes is a
+  ValueError, where v3 with rhs_bias takes 0.
+- Rows behind those of the groups are zero, or existing_out's; in v3 with rhs_bias they belong to the last group.
 - Sizes whose sum exceeds m are an error when running, where they are cut off; so is a negative one.
 - NaN and Inf stay in their group.
 - Nothing is tuned and nothing cached: cfg, tiling, do_padding, use_v2 and use_v3 choose among kernels that have one

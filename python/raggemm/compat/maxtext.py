@@ -100,10 +100,9 @@ def gmm(
         use_manual_quantization=use_manual_quantization,
     )
     _check_tiling(tiling, (9, 3))
+    group_offset = megablox.first_group(group_offset, rhs, group_sizes)
     if partial_sum is None:
-        out = megablox.gmm(
-            lhs, rhs, group_sizes, preferred_element_type, None, group_offset, existing_out, transpose_rhs
-        )
+        out = ops.gmm(lhs, rhs, group_sizes, preferred_element_type, None, group_offset, existing_out, transpose_rhs)
     elif existing_out is None:
         options = {"preferred_element_type": preferred_element_type, "group_offset": group_offset}
         options |= ops.accumulation(partial_sum, preferred_element_type, 1.0, "partial_sum")

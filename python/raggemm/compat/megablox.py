@@ -9,8 +9,8 @@ Semantics are those of that package's gmm.py, and of its ops.py, whose gmm adds 
   both functions have every derivative.
 - The gradient of gmm's existing_out is zero on the overwritten rows; there it is the whole cotangent.
 
-What raggemm.gmm and raggemm.tgmm refuse is as there: without a group_offset the first group is group 0, even where fewer
-groups are computed than group_sizes has.
+What raggemm.gmm and raggemm.tgmm refuse is as there: without a group_offset the first group is group 0, even where
+fewer groups are computed than group_sizes has.
 """
 
 from typing import Any
@@ -24,10 +24,9 @@ from raggemm._operands import integer_array
 __all__ = ["gmm", "make_group_metadata", "tgmm"]
 
 
-def _first_group(group_offset: Any, groups: int, group_sizes: Any) -> Any:
-    """group_offset, or what no group_offset means where `groups` of those in group_sizes are computed."""
-    is_left_out = group_offset is None and jnp.ndim(group_sizes) == 1 and groups < jnp.shape(group_sizes)[0]
-    return 0 if is_left_out else group_offset
+def first_group(group_offset: Any, rhs: Any, group_sizes: Any) -> Any:
+    """group_offset, or 0 where it is left out and rhs [groups,...] has fewer groups than group_sizes."""
+    return 0 if group_offset is None and jnp.shape(rhs)[:1] < jnp.shape(group_sizes)[:1] else group_offset
 
 
 def gmm(
@@ -42,8 +41,7 @@ def gmm(
     interpret: bool = False,
 ) -> jax.Array:
     """raggemm.gmm, whose docstring has the arguments; without a group_offset rhs[0] is for group 0."""
-    if jnp.ndim(rhs) == 3:
-        group_offset = _first_group(group_offset, jnp.shape(rhs)[0], group_sizes)
+    group_offset = first_group(group_offset, rhs, group_sizes)
     return ops.gmm(
         lhs, rhs, group_sizes, preferred_element_type, tiling, group_offset, existing_out, transpose_rhs, interpret
     )
@@ -61,8 +59,8 @@ def tgmm(
     interpret: bool = False,
 ) -> jax.Array:
     """raggemm.tgmm, whose docstring has the arguments; without a group_offset group 0 is the first."""
-    if num_actual_groups is not None:
-        group_offset = _first_group(group_offset, num_actual_groups, group_sizes)
+    if group_offset is None and num_actual_groups is not None:
+        group_offset = 0
     return ops.tgmm(
         lhs, rhs, group_sizes, preferred_element_type, tiling, group_offset, num_actual_groups, existing_out, interpret
     )
