@@ -73,11 +73,8 @@ def custom_call(*flat, call: Call) -> jax.Array:
     attributes = call.attributes() | ({"operands": ",".join(optional)} if optional else {})
     if names := call.names():
         attributes["names"] = names
-    # XLA drops a call whose result has no elements, and with it the error for sizes that do not fit, unless it is told
-    # that there is more to the call than its result.
-    is_empty = math.prod(shape) == 0
     with jax.named_scope(call.mode.name.lower()):
-        out, _ = jax.ffi.ffi_call(_ffi.TARGET, results, has_side_effect=is_empty, input_output_aliases=aliases)(
+        out, _ = jax.ffi.ffi_call(_ffi.TARGET, results, input_output_aliases=aliases)(
             args.lhs.reshape(flat_shape(args.lhs.shape, call.lhs)),
             args.rhs.reshape(flat_shape(args.rhs.shape, call.rhs)),
             *slots,
