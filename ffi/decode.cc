@@ -271,19 +271,7 @@ Options DecodeOptions(const GroupedGemmConfig& config) {
       options.executor = Executor::kSerial;
       break;
   }
-  switch (config.isa()) {
-    case GroupedGemmConfig::Isa::AUTO:
-      break;
-    case GroupedGemmConfig::Isa::SCALAR:
-      options.isa = Isa::kScalar;
-      break;
-    case GroupedGemmConfig::Isa::AVX2:
-      options.isa = Isa::kAvx2;
-      break;
-    case GroupedGemmConfig::Isa::AVX512:
-      options.isa = Isa::kAvx512;
-      break;
-  }
+  options.isa = IsaOf(config.isa());
   return options;
 }
 
@@ -319,6 +307,20 @@ absl::StatusOr<DecodedCall> DecodeCall(BoundCall call) {
   decoded.options = DecodeOptions(attributes->config);
   decoded.on_error = attributes->config.on_error();
   return decoded;
+}
+
+std::optional<Isa> IsaOf(GroupedGemmConfig::Isa::Value isa) {
+  switch (isa) {
+    case GroupedGemmConfig::Isa::AUTO:
+      return std::nullopt;
+    case GroupedGemmConfig::Isa::SCALAR:
+      return Isa::kScalar;
+    case GroupedGemmConfig::Isa::AVX2:
+      return Isa::kAvx2;
+    case GroupedGemmConfig::Isa::AVX512:
+      return Isa::kAvx512;
+  }
+  return std::nullopt;
 }
 
 ffi::Error ToFfiError(const absl::Status& status) {

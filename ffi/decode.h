@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -42,6 +43,9 @@ absl::Status ValidateAttributes(const xla::ffi::Dictionary& attributes);
 // attribute `operands`; an array of sizes that is passed but not named by `ragged`; a workspace that is no vector
 // of int64.
 absl::StatusOr<DecodedCall> DecodeCall(BoundCall call);
+
+// nullopt for AUTO.
+std::optional<Isa> IsaOf(proto::GroupedGemmConfig::Isa::Value isa);
 
 xla::ffi::Error ToFfiError(const absl::Status& status);
 

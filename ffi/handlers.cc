@@ -1,7 +1,6 @@
 #include "ffi/handlers.h"
 
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <functional>
 #include <iterator>
@@ -11,11 +10,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "ffi/c_text.h"
 #include "ffi/call_frame.h"
 #include "ffi/decode.h"
 #include "ffi/huge_pages.h"
 #include "ffi/on_error.h"
 #include "ffi/operand_slots.h"
+#include "ffi/plan_records.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/read_cases.h"
 #include "raggemm/grouped_gemm.h"
@@ -67,6 +68,22 @@ auto ResultOf(Call call, Fail fail) {
   }
 }
 
+// What `compute` comes to, by its status or by what it throws, and by the attribute on_error.
+template <typename Compute>
+ffi::Error AnswerOf(const DecodedCall& call, Compute compute) {
+  const auto fail = [&](XLA_FFI_Error_Code code, absl::string_view message) {
+    if (SucceedsAfter(message, call)) return ffi::Error::Success();
+    return ffi::Error(static_cast<ffi::ErrorCode>(code), std::string(message));
+  };
+  return ResultOf(
+      [&] {
+        const absl::Status status = compute();
+        return status.ok() ? ffi::Error::Success()
+                           : fail(static_cast<XLA_FFI_Error_Code>(status.code()), status.message());
+      },
+      fail);
+}
+
 ffi::Error Instantiate(ffi::Dictionary attributes) { return ToFfiError(ValidateAttributes(attributes)); }
 
 // NOLINTNEXTLINE(readability-function-size): XLA passes one parameter for each thing bound
@@ -83,23 +100,13 @@ ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::AnyBuffer lhs, ffi::AnyBuffer 
                                                        workspace,
                                                        attributes});
   if (!call.ok()) return ToFfiError(call.status());
-  const auto compute = [&] {
+  return AnswerOf(*call, [&] {
     const absl::StatusOr<Plan> plan = PlanCall(*call, pool);
     if (!plan.ok()) return plan.status();
+    if (RecordsPlans()) RecordPlan(*plan);
     AdviseHugePages(out->untyped_data(), out->size_bytes());
     return Run(*plan);
-  };
-  const auto fail = [&](XLA_FFI_Error_Code code, absl::string_view message) {
-    if (SucceedsAfter(message, *call)) return ffi::Error::Success();
-    return ffi::Error(static_cast<ffi::ErrorCode>(code), std::string(message));
-  };
-  return ResultOf(
-      [&] {
-        const absl::Status status = compute();
-        return status.ok() ? ffi::Error::Success()
-                           : fail(static_cast<XLA_FFI_Error_Code>(status.code()), status.message());
-      },
-      fail);
+  });
 }
 
 auto BindExecute() {
@@ -140,17 +147,6 @@ XLA_FFI_Error* Guard(const XLA_FFI_CallFrame* frame, const Signature& signature,
       make_error);
 }
 
-template <typename MakeText>
-char* TextOrException(MakeText make_text) {
-  try {
-    return strdup(make_text().c_str());
-  } catch (const std::exception& e) {
-    return strdup(e.what());
-  } catch (...) {
-    return strdup("raggemm: unknown exception");
-  }
-}
-
 std::string TakeMessage(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
 #if XLA_FFI_API_MAJOR == 0 && XLA_FFI_API_MINOR < 4
   XLA_FFI_Error_GetMessage_Args get{XLA_FFI_Error_GetMessage_Args_STRUCT_SIZE, nullptr, error, nullptr};
@@ -166,7 +162,7 @@ std::string TakeMessage(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
   return message;
 }
 
-std::string PlanText(const XLA_FFI_CallFrame* frame) {
+std::string PlanTextOf(const XLA_FFI_CallFrame* frame) {
   absl::StatusOr<XLA_FFI_CallFrame> checked = CheckedCallFrame(frame, kExecute);
   if (!checked.ok()) return std::string(checked.status().message());
   std::string text = "the frame asks for metadata, not for a result";
@@ -174,7 +170,7 @@ std::string PlanText(const XLA_FFI_CallFrame* frame) {
     XlaTaskPool pool(xla_pool);
     const absl::StatusOr<DecodedCall> call = DecodeCall({bound...});
     const absl::StatusOr<Plan> plan = call.ok() ? PlanCall(*call, pool) : call.status();
-    text = plan.ok() ? ToString(HostCpu()) + ToString(*plan) : std::string(plan.status().message());
+    text = plan.ok() ? PlanText(*plan) : std::string(plan.status().message());
     return ffi::Error::Success();
   });
   XLA_FFI_Error* error = handler->Call(&*checked);
@@ -218,7 +214,7 @@ void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, i
 }
 
 char* raggemm_plan_text(XLA_FFI_CallFrame* frame) {
-  return raggemm::TextOrException([=] { return raggemm::PlanText(frame); });
+  return raggemm::TextOrException([=] { return raggemm::PlanTextOf(frame); });
 }
 
 char* raggemm_cases_json(const char* path, int32_t* ok) {

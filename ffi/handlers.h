@@ -37,6 +37,25 @@ void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, i
 // How the call that an execute frame describes would be computed, as text; or the text of its error.
 char* raggemm_plan_text(XLA_FFI_CallFrame* frame);
 
+// From raggemm_record_plans(1) to its raggemm_record_plans(0) the plans of all calls that are executed, on any thread,
+// are kept; pairs may be nested. raggemm_take_plans gives the texts, as of raggemm_plan_text, in the order of the calls,
+// a blank line between two, and forgets them. While nobody records a call pays one relaxed atomic load.
+void raggemm_record_plans(int32_t on);
+char* raggemm_take_plans(void);
+
+// What this is and how it computes here, as a JSON object:
+//   version, ffi_api   as in "0.1.0", "0.3": the latter as raggemm_ffi_version has it
+//   cpu                as the CPU names itself
+//   isas               the best first: name (as in proto/config.proto), usable, probed_gflops (f32; 0: not measured)
+//   isa, isa_reason    the one that calls get which do not say it, and why; null, and the error, where there is none
+//   executors          names, as in proto/config.proto
+//   max_threads        that a call may ask for
+//   openmp_threads     that the executor OPENMP has
+//   environment        RAGGEMM_ISA, RAGGEMM_THREADS and RAGGEMM_EXECUTOR as they were read, or null
+//   error              what is wrong with these, or null
+// For tools, as the next one.
+char* raggemm_describe_json(void);
+
 // A text file of raggemm.proto.GroupedGemmCases as JSON with the fields' names as in proto/case.proto, and *ok = 1;
 // or the text of the error, and *ok = 0. For tools: what reads the file may end the process where memory is short.
 char* raggemm_cases_json(const char* path, int32_t* ok);

@@ -8,7 +8,9 @@
 #include <cmath>
 #include <memory>
 #include <new>
+#include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "raggemm/plan.h"
 
@@ -48,6 +50,18 @@ float Probe(const Kernels& kernels) {
 }
 
 }  // namespace
+
+std::string HostCpuBrand() {
+  // Three leaves of sixteen characters, padded with blanks or zeros.
+  constexpr unsigned kFirst = 0x80000002, kLeaves = 3;
+  unsigned text[4 * kLeaves] = {};
+  for (unsigned leaf = 0; leaf < kLeaves; ++leaf) {
+    unsigned* part = text + 4 * leaf;
+    if (__get_cpuid(kFirst + leaf, part, part + 1, part + 2, part + 3) == 0) return "";
+  }
+  const std::string brand(reinterpret_cast<const char*>(text), sizeof(text));
+  return std::string(absl::StripAsciiWhitespace(brand.c_str()));
+}
 
 absl::Span<const IsaKernels* const> AllKernels() {
   static constexpr const IsaKernels* kAll[] = {&kScalarKernels, &kAvx2Kernels, &kAvx512Kernels};

@@ -163,9 +163,6 @@ int64_t ThreadsToBeHad(int64_t wanted, int64_t kept) {
   return memory == nullptr ? 1 : threads;
 }
 
-// What a team has when all threads are asked for.
-int64_t OpenMpThreads() { return IsForkedChild() ? 1 : omp_get_max_threads(); }
-
 // body(worker) once on each thread of a team of at most `threads`, worker 0 on the caller's.
 void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body) {
   // Libgomp keeps the threads of the last team of each thread that had one, but for nested teams. This variable is in
@@ -184,12 +181,19 @@ void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body
 #else
 
 // As sanitizers need it, which do not see into libgomp: a region has one thread, as OpenMP's specification has it.
-int64_t OpenMpThreads() { return 1; }
 void RunOpenMpTeam(int64_t, absl::FunctionRef<void(int64_t worker)> body) { body(0); }
 
 #endif
 
 }  // namespace
+
+int64_t OpenMpThreads() {
+#ifdef _OPENMP
+  return IsForkedChild() ? 1 : omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
 
 int64_t ThreadsOf(Executor executor, const TaskPool* pool) {
   switch (executor) {

@@ -17,6 +17,7 @@
 #include "kernels/scratch.h"
 #include "kernels/tile.h"
 #include "kernels/workspace.h"
+#include "raggemm/environment.h"
 #include "raggemm/grouped_gemm.h"
 
 namespace raggemm {
@@ -34,20 +35,21 @@ constexpr int64_t kMostRowsStreaming = 16;  // per group
 // Multiply-adds that are worth another thread: about 5 us at the scalar end of 50 GFLOP/s, the price of waking one.
 constexpr int64_t kCostPerThread = 1 << 17;
 
-absl::string_view NameOf(Executor executor) {
-  static constexpr absl::string_view kNames[] = {"auto", "openmp", "pool", "serial"};
-  return kNames[static_cast<int>(executor)];
-}
-
+// Leaves 0 threads where neither the caller nor the environment says how many.
 absl::Status ChooseExecutor(const Options& options, Plan& plan) {
-  plan.isa = options.isa.value_or(PreferredIsa(options.cpu));
+  const Environment& environment = ProcessEnvironment();
+  const absl::StatusOr<Isa> isa = options.isa ? *options.isa : DefaultIsa(environment, options.cpu);
+  if (!isa.ok()) return isa.status();
+  plan.isa = *isa;
   if (plan.isa > options.cpu.widest) {
     return absl::FailedPreconditionError(absl::StrCat("isa: this CPU does not have ", KernelsFor(plan.isa).name,
                                                       ", its widest is ", KernelsFor(options.cpu.widest).name));
   }
   plan.pool = options.pool;
-  plan.executor = options.executor;
-  if (plan.executor == Executor::kAuto) plan.executor = plan.pool != nullptr ? Executor::kPool : Executor::kOpenMp;
+  const absl::StatusOr<Executor> executor =
+      options.executor == Executor::kAuto ? DefaultExecutor(environment, plan.pool != nullptr) : options.executor;
+  if (!executor.ok()) return executor.status();
+  plan.executor = *executor;
   if (plan.executor == Executor::kPool && plan.pool == nullptr) {
     return absl::FailedPreconditionError("executor: a pool is asked for, but the caller has none");
   }
@@ -55,7 +57,11 @@ absl::Status ChooseExecutor(const Options& options, Plan& plan) {
     return absl::InvalidArgumentError(
         absl::StrCat("threads: value ", options.threads, ", must be in [0, ", kMaxThreads, "]"));
   }
-  return absl::OkStatus();
+  plan.threads = plan.executor == Executor::kSerial ? 1 : options.threads;
+  if (plan.threads != 0) return absl::OkStatus();
+  const absl::StatusOr<int64_t> threads = DefaultThreads(environment);
+  if (threads.ok()) plan.threads = *threads;
+  return threads.status();
 }
 
 // A tile's panels and totals fill half of L2 and leave the rest to strips on their way: m * (kChain + n) * size.
@@ -88,10 +94,11 @@ bool ShrinkBlocks(Plan& plan) {
   return true;
 }
 
-// Prefix sums of costs and tiles, with as large blocks as leave every thread a few tiles.
-void Schedule(const Options& options, Workspace& workspace, Plan& plan) {
+// Prefix sums of costs and tiles, with as large blocks as leave every thread a few tiles; and how many threads, where
+// nobody has said it.
+void Schedule(const Cpu& cpu, Workspace& workspace, Plan& plan) {
   plan.units = CountUnits(plan);
-  plan.blocking = BlockingFor(options.cpu, KernelsFor(plan.isa, plan.compute), plan.compute);
+  plan.blocking = BlockingFor(cpu, KernelsFor(plan.isa, plan.compute), plan.compute);
   int64_t* tile_prefix = workspace.Take(plan.units + 1);
   int64_t* cost_prefix = workspace.Take(plan.units + 1);
   plan.tile_prefix = tile_prefix;
@@ -106,7 +113,7 @@ void Schedule(const Options& options, Workspace& workspace, Plan& plan) {
     tile_prefix[u + 1] = tile_prefix[u] + TileGrid(plan, out).count();
   }
 
-  int64_t threads = plan.executor == Executor::kSerial ? 1 : options.threads;
+  int64_t threads = plan.threads;
   if (threads == 0) {
     threads = std::clamp(ThreadsOf(plan.executor, plan.pool), int64_t{1}, kMaxThreads);
     threads = std::min(threads, 1 + cost_prefix[plan.units] / kCostPerThread);
@@ -178,7 +185,7 @@ absl::StatusOr<Plan> MakePlan(const GroupedGemmProblem& problem, const Options& 
   if (absl::Status s = ChooseExecutor(options, *plan); !s.ok()) return s;
   Workspace slots(workspace);
   if (absl::Status s = ReadSizes(problem, slots, *plan); !s.ok()) return s;
-  Schedule(options, slots, *plan);
+  Schedule(options.cpu, slots, *plan);
   return plan;
 }
 

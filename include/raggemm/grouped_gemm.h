@@ -37,7 +37,7 @@ WorkspaceCoefficients WorkspaceSizeFor(int dims_arrays);
 
 // Checks everything, reads the sizes into `workspace`, chooses kernels, blocks and schedule. Writes nothing else.
 // InvalidArgument: operand, index, value and limit in the message. FailedPrecondition: an ISA or executor that
-// is not there.
+// is not there, a variable of the environment that is wrong.
 absl::StatusOr<Plan> MakePlan(const GroupedGemmProblem& problem, const Options& options, absl::Span<int64_t> workspace);
 
 // Computes. ResourceExhausted: no memory for pack buffers or tile counters. FailedPrecondition: a plan for an ISA that

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "raggemm/problem.h"
 #include "raggemm/types.h"
 
@@ -25,6 +26,7 @@ struct Cpu {
 const Cpu& HostCpu();  // probed at the first call, which takes a millisecond
 Isa PreferredIsa(const Cpu& cpu);
 std::string ToString(const Cpu& cpu);
+std::string HostCpuBrand();  // as the CPU names itself; empty where it does not
 
 // Somebody else's threads, such as XLA's intra-op pool. Schedule may run the task at once on the calling thread,
 // late, or on any thread: Run never waits for a task that has not started.
@@ -36,12 +38,16 @@ class TaskPool {
 };
 
 enum class Executor : uint8_t { kAuto, kOpenMp, kPool, kSerial };
+absl::string_view NameOf(Executor executor);  // "auto", "openmp", "pool", "serial"
 
 inline constexpr int64_t kMaxThreads = 256;
+int64_t OpenMpThreads();  // all that the executor OpenMP has: OMP_NUM_THREADS, else the CPUs that the process may use
 
+// What a field leaves open is for the environment to say (environment.h): RAGGEMM_EXECUTOR, RAGGEMM_ISA and
+// RAGGEMM_THREADS, with the fields' own meaning. Where that is silent too, the defaults named here hold.
 struct Options {
   Executor executor = Executor::kAuto;    // the pool where there is one, else OpenMP
-  std::optional<Isa> isa = std::nullopt;  // default PreferredIsa(cpu); one that cpu lacks is an error, never a fallback
+  std::optional<Isa> isa = std::nullopt;  // PreferredIsa(cpu); one that cpu lacks is an error, never a fallback
   int64_t threads = 0;                    // at most kMaxThreads; 0: all that the executor has
   TaskPool* pool = nullptr;               // not owned; must outlive the call
   Cpu cpu = HostCpu();                    // plans can be made and printed for any CPU

@@ -46,8 +46,8 @@ def _optional_argument(call: Call, name: str, x: jax.Array, replicas: int) -> ja
         return x.reshape(math.prod(x.shape[:3]), x.shape[3])
     if name != "group_offset":
         return x.reshape(-1)  # alpha, beta
-    if call.mode is Mode.UNIFORM:  # one problem to the custom call: a value that is wrong stands for all
-        return x.reshape(-1)[jnp.argmax(x.reshape(-1) != 0)]
+    if call.mode is Mode.UNIFORM:  # one problem to the custom call, which wants every value to be 0
+        return x.reshape(-1)
     return jnp.broadcast_to(x, (x.shape[0], replicas))
 
 

@@ -225,6 +225,10 @@ RUNTIME = [
         r"group_offset: value 1 .*must be in \[0, 0\]",
     ),
     (
+        lambda: jax.vmap(lambda o: uniform(RHS, RHS.swapaxes(1, 2), group_offset=o))(sizes(0, 1, 0)),
+        r"group_offset: value 1 at index 1, must be in \[0, 0\]",
+    ),
+    (
         lambda: jax.vmap(lambda s: gmm(LHS, RHS, s))(np.stack([sizes(2, 3), sizes(5, 2)])),
         "group_sizes: group 1 of problem 0, replica 1 has size 2",
     ),

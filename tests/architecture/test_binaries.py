@@ -12,6 +12,9 @@ EXPORTS = {
     "raggemm_v1_workspace_coefficients",
     "raggemm_cases_json",
     "raggemm_plan_text",
+    "raggemm_record_plans",
+    "raggemm_take_plans",
+    "raggemm_describe_json",
     "raggemm_free",
     "raggemm_version",
     "raggemm_ffi_version",
@@ -67,10 +70,23 @@ def test_libraries_are_hardened(build, library):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_libraries_read_no_environment(build, library):
+def test_libraries_read_three_variables_of_the_environment(build, library):
     imported = {name.partition("@")[0] for _, name in _symbols("-D", "--undefined-only", build / "lib" / library)}
     assert imported
-    assert imported & {"getenv", "secure_getenv", "environ", "__environ"} == set()
+    expected = {"getenv"} if library == "libraggemm_ffi.so" else set()
+    assert imported & {"getenv", "secure_getenv", "environ", "__environ"} == expected
+
+
+def test_one_file_reads_the_environment(build):
+    objects = [build / "kernels" / "CMakeFiles" / "raggemm.dir", build / "ffi" / "CMakeFiles" / "raggemm_ffi_objects.dir"]
+    readers = [o.name for d in objects for o in d.rglob("*.o") if ("U", "getenv") in _symbols(o)]
+    assert readers == ["environment.cc.o"]
+    text = _run("strings", build / "kernels" / "CMakeFiles" / "raggemm.dir" / "environment.cc.o")
+    assert set(re.findall(r"^RAGGEMM_\w+$", text, re.MULTILINE)) == {
+        "RAGGEMM_ISA",
+        "RAGGEMM_THREADS",
+        "RAGGEMM_EXECUTOR",
+    }
 
 
 def test_generated_code_is_never_unloaded(build):

@@ -84,6 +84,26 @@ TEST(DecodeCallTest, AbsentAttributesAreTheDefaultsOfTheSchema) {
   EXPECT_EQ(decoded->options.executor, Executor::kAuto);
   EXPECT_EQ(decoded->options.isa, std::nullopt);
   EXPECT_EQ(decoded->options.threads, 0);
+  EXPECT_EQ(decoded->on_error, proto::GroupedGemmConfig::OnError::RAISE);
+  EXPECT_EQ(decoded->problem.names.lhs_first, "lhs_first");
+}
+
+TEST(DecodeCallTest, TheCaseOfTextsOfEnumsIsIgnored) {
+  PluginCall call({.mode = RaggedMode::kUniform, .groups = 2});
+  for (const auto& [executor, isa, on_error] :
+       {std::tuple{"SERIAL", "SCALAR", "NAN"}, {"serial", "scalar", "nan"}, {"Serial", "sCaLaR", "nAn"}}) {
+    call.call().attributes["executor"] = std::string(executor);
+    call.call().attributes["isa"] = std::string(isa);
+    call.call().attributes["on_error"] = std::string(on_error);
+    call.call().attributes["lhs_layout"] = std::string("packed");
+    host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
+    const absl::StatusOr<DecodedCall> decoded = DecodeCall(Bind(*frame.get()));
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(decoded->options.executor, Executor::kSerial);
+    EXPECT_EQ(decoded->options.isa, Isa::kScalar);
+    EXPECT_EQ(decoded->on_error, proto::GroupedGemmConfig::OnError::NaN);
+    EXPECT_EQ(decoded->problem.lhs.layout, Layout::kPacked);
+  }
 }
 
 TEST(DecodeCallTest, ReadsOptions) {
@@ -121,7 +141,9 @@ TEST(ValidateAttributesTest, AcceptsEveryFieldOfTheSchema) {
                       {"isa", std::string("SCALAR")},
                       {"threads", int64_t{3}},
                       {"ragged", std::string("out_last,lhs_first,lhs_last,rhs_first,rhs_last,out_first")},
-                      {"operands", std::string("group_offset,beta,alpha,bias,c")}}),
+                      {"operands", std::string("group_offset,beta,alpha,bias,c")},
+                      {"on_error", std::string("NaN")},
+                      {"names", std::string("lhs_first=group_sizes,out_first=group_sizes")}}),
             absl::OkStatus());
 }
 

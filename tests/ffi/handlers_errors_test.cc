@@ -63,7 +63,7 @@ const BadCall kBadAttributes[] = {
     {"UnknownAttribute",
      [](host::Call& c) { c.attributes["colour"] = true; },
      {"unknown attribute \"colour\"; allowed: lhs_is_trans, rhs_is_trans, lhs_axis_boundary",
-      "threads, ragged, operands"}},
+      "threads, ragged, operands, on_error, names"}},
     {"AttributeBoolAsInt",
      [](host::Call& c) { c.attributes["lhs_is_trans"] = int64_t{1}; },
      {"attribute lhs_is_trans: expected bool, got int64"}},
@@ -94,8 +94,8 @@ const BadCall kBadAttributes[] = {
      [](host::Call& c) { c.attributes["rhs_layout"] = Text("DENSE"); },
      {"attribute rhs_layout: unknown value \"DENSE\"; allowed: STRIDED, PACKED"}},
     {"UnknownExecutor",
-     [](host::Call& c) { c.attributes["executor"] = Text("pool"); },
-     {"attribute executor: unknown value \"pool\"; allowed: AUTO, OPENMP, POOL, SERIAL"}},
+     [](host::Call& c) { c.attributes["executor"] = Text("pools"); },
+     {"attribute executor: unknown value \"pools\"; allowed: AUTO, OPENMP, POOL, SERIAL"}},
     {"UnknownIsa",
      [](host::Call& c) { c.attributes["isa"] = Text("SSE2"); },
      {"attribute isa: unknown value \"SSE2\"; allowed: AUTO, SCALAR, AVX2, AVX512"}},
@@ -117,6 +117,13 @@ const BadCall kBadAttributes[] = {
     {"RepeatedOperand",
      [](host::Call& c) { c.attributes["operands"] = Text("c,bias,c,beta,group_offset"); },
      {"attribute operands: \"c\" is given twice"}},
+    {"UnknownOnError",
+     [](host::Call& c) { c.attributes["on_error"] = Text("ABORT"); },
+     {"attribute on_error: unknown value \"ABORT\"; allowed: RAISE, LOG, NaN"}},
+    {"NameOfNoSlot",
+     [](host::Call& c) { c.attributes["names"] = Text("group_sizes=lhs_first"); },
+     {"attribute names: unknown entry \"group_sizes=lhs_first\"; must be slot=word with a slot of lhs, rhs, out, "
+      "lhs_first"}},
     {"EmptyOperand", [](host::Call& c) { c.attributes["operands"] = Text("c,"); }, {"unknown entry \"\""}},
 };
 

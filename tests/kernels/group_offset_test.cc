@@ -122,5 +122,21 @@ TEST(GroupOffsetErrors, NameValueAndLimit) {
   EXPECT_EQ(ErrorOf(n, DType::kS32, {}, {0}), "");
 }
 
+// Its batches are groups to a uniform problem, so that an offset for each of them may come.
+TEST(GroupOffsetErrors, UniformLooksAtEveryValue) {
+  const RaggedMode uniform = RaggedMode::kUniform;
+  for (DType dtype : {DType::kS32, DType::kS64, DType::kU32}) {
+    EXPECT_EQ(ErrorOf(uniform, dtype, {}, {0}), "");
+    EXPECT_EQ(ErrorOf(uniform, dtype, {3}, {0, 0, 0}), "");
+    EXPECT_EQ(ErrorOf(uniform, dtype, {0}, {}), "");
+    EXPECT_EQ(ErrorOf(uniform, dtype, {}, {2}),
+              "group_offset: value 2 at index 0, must be in [0, 0]: with uniform all groups are processed");
+    EXPECT_EQ(ErrorOf(uniform, dtype, {3}, {0, 1, 2}),
+              "group_offset: value 1 at index 1, must be in [0, 0]: with uniform all groups are processed");
+  }
+  EXPECT_EQ(ErrorOf(uniform, DType::kS64, {2, 2}, {0, 0, 0, -1}),
+            "group_offset: value -1 at index 3, must be in [0, 0]: with uniform all groups are processed");
+}
+
 }  // namespace
 }  // namespace raggemm::test

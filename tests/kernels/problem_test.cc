@@ -43,6 +43,13 @@ ProblemSpec Batched(RaggedMode mode, std::vector<int64_t> sizes) {
   return spec;
 }
 
+ProblemSpec WithTwoReplicas(RaggedMode mode) {
+  ProblemSpec spec = Of(mode);
+  spec.replicas = 2;
+  spec.sizes = {4, 3, 5, 1, 2, 3};
+  return spec;
+}
+
 class BadProblem : public testing::TestWithParam<BadInput> {};
 
 TEST_P(BadProblem, IsRefused) {
@@ -76,7 +83,7 @@ const BadInput kModes[] = {
     {"BothDimsOfOneOperand",
      RaggedM(),
      [](TestProblem& t) { t.problem.lhs.last_dims = t.problem.lhs.first_dims; },
-     {"lhs_first", "lhs_last", "out_first"}},
+     {"lhs_first", "lhs_last", "out_first", "RaggedMode in raggemm/problem.h lists the five that there are"}},
     {"TransposedOut", RaggedM(), [](TestProblem& t) { t.problem.out.is_trans = true; }, {"out", "is_trans"}},
     {"StridedAllRagged",
      Of(RaggedMode::kAllRagged),
@@ -222,6 +229,21 @@ const BadInput kOptionalOperands[] = {
      RaggedM(),
      [](TestProblem& t) { t.problem.beta = t.AddRandom(DType::kF32, {2}); },
      {"beta", "2", "3"}},
+    {"AlphaOfEachReplicaOfRaggedK",
+     WithTwoReplicas(RaggedMode::kRaggedK),
+     [](TestProblem& t) { t.problem.alpha = t.AddRandom(DType::kF32, {6}); },
+     {"alpha: shape is [6], must have 3 rows, one for each processed group; with ragged K its replicas, which are "
+      "summed, share it"}},
+    {"BiasOfEachReplicaOfRaggedK",
+     WithTwoReplicas(RaggedMode::kRaggedK),
+     [](TestProblem& t) {
+       t.problem.bias = t.AddRandom(DType::kF32, {6, 13});
+     },
+     {"bias: shape is [6,13], must have 3 rows, one for each processed group; with ragged K"}},
+    {"LengthOfAlphaOfReplicas",
+     WithTwoReplicas(RaggedMode::kRaggedM),
+     [](TestProblem& t) { t.problem.alpha = t.AddRandom(DType::kF32, {5}); },
+     {"alpha: shape is [5], must have 3 rows, one for each processed group, or 6, one for each replica too"}},
     {"RowsOfBias",
      RaggedM(),
      [](TestProblem& t) {

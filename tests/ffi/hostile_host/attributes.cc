@@ -32,6 +32,8 @@ host::Attributes AllGiven(const HostileCall& call) {
   attributes["lhs_is_trans"] = attributes["rhs_is_trans"] = false;
   attributes["executor"] = attributes["isa"] = std::string("AUTO");
   attributes["threads"] = int64_t{2};
+  attributes["on_error"] = std::string("RAISE");
+  attributes["names"] = std::string("lhs_first=group_sizes");
   return attributes;
 }
 

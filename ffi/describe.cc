@@ -1,0 +1,137 @@
+// What the library is and what it would do here, as JSON.
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "ffi/c_text.h"
+#include "ffi/decode.h"
+#include "ffi/handlers.h"
+#include "google/protobuf/struct.pb.h"
+#include "google/protobuf/util/json_util.h"
+#include "proto/config.pb.h"
+#include "raggemm/environment.h"
+#include "raggemm/plan.h"
+#include "xla/ffi/api/c_api.h"
+
+namespace raggemm {
+namespace {
+
+using google::protobuf::Struct;
+using google::protobuf::Value;
+using proto::GroupedGemmConfig;
+
+Value Text(absl::string_view text) {
+  Value value;
+  value.set_string_value(std::string(text));
+  return value;
+}
+
+Value Number(double number) {
+  Value value;
+  value.set_number_value(number);
+  return value;
+}
+
+Value Null() {
+  Value value;
+  value.set_null_value(google::protobuf::NULL_VALUE);
+  return value;
+}
+
+// Best first. AUTO is none.
+Value Isas(const Cpu& cpu) {
+  Value list;
+  const auto* values = GroupedGemmConfig::Isa::Value_descriptor();
+  for (int i = values->value_count() - 1; i >= 0; --i) {
+    const auto number = static_cast<GroupedGemmConfig::Isa::Value>(values->value(i)->number());
+    const std::optional<Isa> isa = IsaOf(number);
+    if (!isa) continue;
+    auto& fields = *list.mutable_list_value()->add_values()->mutable_struct_value()->mutable_fields();
+    fields["name"] = Text(values->value(i)->name());
+    fields["usable"].set_bool_value(*isa <= cpu.widest);
+    fields["probed_gflops"] = Number(std::round(10.0 * cpu.probed_gflops[static_cast<size_t>(*isa)]) / 10);
+  }
+  return list;
+}
+
+Value Executors() {
+  Value list;
+  const auto* values = GroupedGemmConfig::Executor::Value_descriptor();
+  for (int i = 0; i < values->value_count(); ++i) {
+    *list.mutable_list_value()->add_values() = Text(values->value(i)->name());
+  }
+  return list;
+}
+
+Value NameOf(Isa isa) {
+  const auto* values = GroupedGemmConfig::Isa::Value_descriptor();
+  for (int i = 0; i < values->value_count(); ++i) {
+    const auto number = static_cast<GroupedGemmConfig::Isa::Value>(values->value(i)->number());
+    if (IsaOf(number) == isa) return Text(values->value(i)->name());
+  }
+  return Null();
+}
+
+absl::string_view ReasonFor(Isa isa, const Environment& environment, const Cpu& cpu) {
+  if (environment.isa && !absl::EqualsIgnoreCase(*environment.isa, "AUTO")) return "RAGGEMM_ISA";
+  return isa == cpu.widest ? "the widest of this CPU, and none is clearly faster in the probe"
+                           : "clearly faster in the probe than the widest of this CPU";
+}
+
+// Printable, and JSON whatever the bytes.
+Value Variable(const std::optional<std::string>& value) { return value ? Text(absl::CHexEscape(*value)) : Null(); }
+
+Value Variables(const Environment& environment) {
+  Value object;
+  auto& fields = *object.mutable_struct_value()->mutable_fields();
+  fields["RAGGEMM_ISA"] = Variable(environment.isa);
+  fields["RAGGEMM_THREADS"] = Variable(environment.threads);
+  fields["RAGGEMM_EXECUTOR"] = Variable(environment.executor);
+  return object;
+}
+
+// What is wrong with the environment of calls under XLA, which has a pool.
+Value ErrorsOf(const Environment& environment, const Cpu& cpu) {
+  std::vector<std::string> errors;
+  for (const absl::Status& status : {DefaultIsa(environment, cpu).status(), DefaultThreads(environment).status(),
+                                     DefaultExecutor(environment, /*has_pool=*/true).status()}) {
+    if (!status.ok()) errors.emplace_back(status.message());
+  }
+  return errors.empty() ? Null() : Text(absl::StrJoin(errors, "; "));
+}
+
+std::string Describe() {
+  const Cpu& cpu = HostCpu();
+  const Environment& environment = ProcessEnvironment();
+  const absl::StatusOr<Isa> isa = DefaultIsa(environment, cpu);
+  Struct description;
+  auto& fields = *description.mutable_fields();
+  fields["version"] = Text(raggemm_version());
+  fields["ffi_api"] = Text(absl::StrCat(XLA_FFI_API_MAJOR, ".", XLA_FFI_API_MINOR));
+  fields["cpu"] = Text(HostCpuBrand());
+  fields["isas"] = Isas(cpu);
+  fields["isa"] = isa.ok() ? NameOf(*isa) : Null();
+  fields["isa_reason"] = Text(isa.ok() ? ReasonFor(*isa, environment, cpu) : isa.status().message());
+  fields["executors"] = Executors();
+  fields["max_threads"] = Number(kMaxThreads);
+  fields["openmp_threads"] = Number(static_cast<double>(OpenMpThreads()));
+  fields["environment"] = Variables(environment);
+  fields["error"] = ErrorsOf(environment, cpu);
+  std::string json;
+  const auto status = google::protobuf::util::MessageToJsonString(description, &json);
+  return status.ok() ? json : std::string(status.message());
+}
+
+}  // namespace
+}  // namespace raggemm
+
+extern "C" char* raggemm_describe_json(void) { return raggemm::TextOrException(raggemm::Describe); }

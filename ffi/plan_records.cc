@@ -1,0 +1,59 @@
+#include "ffi/plan_records.h"
+
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "ffi/c_text.h"
+#include "ffi/handlers.h"
+#include "raggemm/grouped_gemm.h"
+
+namespace raggemm {
+namespace {
+
+constinit std::mutex records_mutex;
+
+// Plans, a blank line between two. Never destroyed: calls may go on while the process ends.
+std::string& Records() {
+  static auto* records = new std::string;
+  return *records;
+}
+
+}  // namespace
+
+std::string PlanText(const Plan& plan) { return ToString(HostCpu()) + ToString(plan); }
+
+void RecordPlan(const Plan& plan) {
+  try {
+    const std::string text = PlanText(plan);
+    const std::lock_guard<std::mutex> lock(records_mutex);
+    absl::StrAppend(&Records(), Records().empty() ? "" : "\n", text);
+  } catch (const std::exception&) {  // no memory
+  }
+}
+
+}  // namespace raggemm
+
+extern "C" {
+
+void raggemm_record_plans(int32_t on) {
+  std::atomic<int32_t>& recorders = raggemm::plan_recorders;
+  if (on != 0) {
+    recorders.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  // One who never asked does not end what others asked for.
+  int32_t count = recorders.load(std::memory_order_relaxed);
+  while (count > 0 && !recorders.compare_exchange_weak(count, count - 1, std::memory_order_relaxed)) {
+  }
+}
+
+char* raggemm_take_plans(void) {
+  return raggemm::TextOrException([] {
+    const std::lock_guard<std::mutex> lock(raggemm::records_mutex);
+    return std::exchange(raggemm::Records(), "");
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,78 @@
+#include "raggemm/environment.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "kernels/isa.h"
+
+namespace raggemm {
+namespace {
+
+constexpr absl::string_view kAuto = "AUTO";
+
+std::optional<std::string> Read(const char* variable) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+absl::Status Unusable(absl::string_view variable, absl::string_view value, absl::string_view usable) {
+  return absl::FailedPreconditionError(absl::StrCat(variable, ": value \"", absl::CHexEscape(value),
+                                                    "\" is unknown or not usable here; usable: ", usable));
+}
+
+bool LeavesOpen(const std::optional<std::string>& value) { return !value || absl::EqualsIgnoreCase(*value, kAuto); }
+
+}  // namespace
+
+absl::string_view NameOf(Executor executor) {
+  static constexpr absl::string_view kNames[] = {"auto", "openmp", "pool", "serial"};
+  return kNames[static_cast<int>(executor)];
+}
+
+const Environment& ProcessEnvironment() {
+  static const Environment environment{Read("RAGGEMM_ISA"), Read("RAGGEMM_THREADS"), Read("RAGGEMM_EXECUTOR")};
+  return environment;
+}
+
+absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu) {
+  if (LeavesOpen(environment.isa)) return PreferredIsa(cpu);
+  std::vector<std::string> usable = {std::string(kAuto)};
+  for (const IsaKernels* kernels : AllKernels()) {
+    if (kernels->isa > cpu.widest) break;
+    if (absl::EqualsIgnoreCase(*environment.isa, kernels->name)) return kernels->isa;
+    usable.push_back(absl::AsciiStrToUpper(kernels->name));
+  }
+  return Unusable("RAGGEMM_ISA", *environment.isa, absl::StrJoin(usable, ", "));
+}
+
+absl::StatusOr<Executor> DefaultExecutor(const Environment& environment, bool has_pool) {
+  if (LeavesOpen(environment.executor)) return has_pool ? Executor::kPool : Executor::kOpenMp;
+  std::vector<std::string> usable = {std::string(kAuto)};
+  for (Executor executor : {Executor::kOpenMp, Executor::kPool, Executor::kSerial}) {
+    if (executor == Executor::kPool && !has_pool) continue;
+    if (absl::EqualsIgnoreCase(*environment.executor, NameOf(executor))) return executor;
+    usable.push_back(absl::AsciiStrToUpper(NameOf(executor)));
+  }
+  return Unusable("RAGGEMM_EXECUTOR", *environment.executor, absl::StrJoin(usable, ", "));
+}
+
+absl::StatusOr<int64_t> DefaultThreads(const Environment& environment) {
+  if (!environment.threads) return 0;
+  int64_t threads;
+  if (absl::SimpleAtoi(*environment.threads, &threads) && threads >= 0 && threads <= kMaxThreads) return threads;
+  return Unusable("RAGGEMM_THREADS", *environment.threads, absl::StrCat("0 (all) to ", kMaxThreads));
+}
+
+}  // namespace raggemm

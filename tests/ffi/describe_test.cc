@@ -1,0 +1,149 @@
+// raggemm_describe_json, as it is and in processes with variables set.
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "ffi/handlers.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/struct.pb.h"
+#include "google/protobuf/util/json_util.h"
+#include "gtest/gtest.h"
+#include "raggemm/plan.h"
+#include "tests/ffi/plugin_call.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/process.h"
+
+namespace raggemm::test {
+namespace {
+
+using google::protobuf::Struct;
+using google::protobuf::Value;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
+
+Struct Parsed(const std::string& json) {
+  Struct parsed;
+  EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(json, &parsed).ok()) << json;
+  return parsed;
+}
+
+using Variables = std::vector<std::pair<const char*, const char*>>;
+
+// What `body` returns in a process of its own with these variables, of ours none else. The plugin is first loaded there:
+// this process never loads it, for it reads the variables once.
+std::string With(const Variables& variables, absl::FunctionRef<std::string()> body) {
+  return InChild(30, [&] {
+    for (const char* name : {"RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR"}) unsetenv(name);
+    for (const auto& [name, value] : variables) setenv(name, value, 1);
+    return body();
+  });
+}
+
+Struct DescribedWith(const Variables& variables) {
+  return Parsed(With(variables, [] {
+    char* text = ThePlugin().library.Find<char*()>("raggemm_describe_json")();
+    std::string copy = text;
+    ThePlugin().free_text(text);
+    return copy;
+  }));
+}
+
+std::vector<std::string> TextsOf(const Value& list) {
+  std::vector<std::string> texts;
+  for (const Value& value : list.list_value().values()) texts.push_back(value.string_value());
+  return texts;
+}
+
+TEST(DescribeTest, SaysWhatThisIsAndHas) {
+  const Struct parsed = DescribedWith({});
+  const auto& fields = parsed.fields();
+  std::vector<std::string> names;
+  for (const auto& [name, value] : fields) names.push_back(name);
+  EXPECT_THAT(names, UnorderedElementsAre("version", "ffi_api", "cpu", "isas", "isa", "isa_reason", "executors",
+                                          "max_threads", "openmp_threads", "environment", "error"));
+  EXPECT_EQ(fields.at("version").string_value(), raggemm_version());
+  int32_t major, minor;
+  raggemm_ffi_version(&major, &minor);
+  EXPECT_EQ(fields.at("ffi_api").string_value(), absl::StrCat(major, ".", minor));
+  EXPECT_EQ(fields.at("cpu").string_value(), HostCpuBrand());
+  EXPECT_EQ(fields.at("max_threads").number_value(), 256);
+  EXPECT_EQ(fields.at("openmp_threads").number_value(), static_cast<double>(OpenMpThreads()));
+  EXPECT_THAT(TextsOf(fields.at("executors")), ElementsAre("AUTO", "OPENMP", "POOL", "SERIAL"));
+}
+
+TEST(DescribeTest, IsasAreTheBestFirst) {
+  const Struct parsed = DescribedWith({});
+  const auto& isas = parsed.fields().at("isas").list_value().values();
+  ASSERT_EQ(isas.size(), static_cast<int>(std::size(kAllIsas)));
+  for (int i = 0; i < isas.size(); ++i) {
+    const auto& fields = isas[i].struct_value().fields();
+    const Isa isa = kAllIsas[isas.size() - 1 - i];
+    EXPECT_EQ(fields.at("name").string_value(), absl::AsciiStrToUpper(IsaName(isa)));
+    EXPECT_EQ(fields.at("usable").bool_value(), HostHas(isa));
+    EXPECT_EQ(fields.at("probed_gflops").number_value() > 0, HostHas(isa));
+  }
+}
+
+// "isa | isa_reason | the three variables | error", null as "-".
+std::string Summary(const Variables& variables) {
+  const Struct parsed = DescribedWith(variables);
+  const auto& fields = parsed.fields();
+  const auto& environment = fields.at("environment").struct_value().fields();
+  const auto text = [](const Value& value) {
+    return value.kind_case() == Value::kNullValue ? "-" : value.string_value();
+  };
+  return absl::StrJoin(
+      {text(fields.at("isa")), text(fields.at("isa_reason")), text(environment.at("RAGGEMM_ISA")),
+       text(environment.at("RAGGEMM_THREADS")), text(environment.at("RAGGEMM_EXECUTOR")), text(fields.at("error"))},
+      " | ");
+}
+
+TEST(DescribeTest, TheEnvironmentAndWhatIsWrongWithIt) {
+  EXPECT_EQ(Summary({{"RAGGEMM_ISA", "scalar"}, {"RAGGEMM_THREADS", "2"}, {"RAGGEMM_EXECUTOR", "pool"}}),
+            "SCALAR | RAGGEMM_ISA | scalar | 2 | pool | -");
+  EXPECT_THAT(Summary({}), MatchesRegex("(AVX512|AVX2|SCALAR) [|] .*in the probe.* [|] - [|] - [|] - [|] -"));
+  EXPECT_THAT(Summary({{"RAGGEMM_ISA", "auto"}}), HasSubstr("in the probe"));
+  const std::string isa_error =
+      "RAGGEMM_ISA: value \"s\\\"\\n\\xff\" is unknown or not usable here; usable: AUTO, SCALAR";
+  const std::string wrong =
+      Summary({{"RAGGEMM_ISA", "s\"\n\xff"}, {"RAGGEMM_THREADS", "-1"}, {"RAGGEMM_EXECUTOR", "gpu"}});
+  EXPECT_THAT(wrong,
+              AllOf(HasSubstr("- | " + isa_error), HasSubstr(" | -1 | gpu | " + isa_error),
+                    HasSubstr("; RAGGEMM_THREADS: value \"-1\""), HasSubstr("; RAGGEMM_EXECUTOR: value \"gpu\"")));
+}
+
+// What the plugin computes is what is described, on a pool as under XLA.
+TEST(EnvironmentTest, ReachesTheCustomCall) {
+  const auto planned = [](const Variables& variables, const host::Attributes& attributes) {
+    return With(variables, [&]() -> std::string {
+      host::ThreadPool pool(4);
+      PluginCall call({.groups = 2, .m = 300, .n = 400, .k = 200, .sizes = {50, 200}});
+      call.call().attributes.insert(attributes.begin(), attributes.end());
+      if (const host::Error error = call.Run(&pool); !error.ok()) return error.message;
+      if (!call.IsRight()) return "wrong";
+      host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, &pool);
+      return PlanText(frame.get());
+    });
+  };
+  const Variables all = {{"RAGGEMM_ISA", "Scalar"}, {"RAGGEMM_THREADS", "3"}, {"RAGGEMM_EXECUTOR", "OPENMP"}};
+  EXPECT_THAT(planned(all, {}),
+              AllOf(HasSubstr("\nisa: scalar\n"), HasSubstr("\nthreads: 3\n"), HasSubstr("\nexecutor: openmp\n")));
+  EXPECT_THAT(planned(all, {{"executor", std::string("pool")}, {"threads", int64_t{2}}}),
+              AllOf(HasSubstr("\nisa: scalar\n"), HasSubstr("\nthreads: 2\n"), HasSubstr("\nexecutor: pool\n")));
+  EXPECT_THAT(planned(all, {{"executor", std::string("AUTO")}, {"isa", std::string("AUTO")}, {"threads", int64_t{0}}}),
+              AllOf(HasSubstr("\nisa: scalar\n"), HasSubstr("\nthreads: 3\n"), HasSubstr("\nexecutor: openmp\n")));
+  EXPECT_THAT(planned({{"RAGGEMM_ISA", "mmx"}}, {}), StartsWith("RAGGEMM_ISA: value \"mmx\" is unknown"));
+  EXPECT_THAT(planned({{"RAGGEMM_ISA", "mmx"}}, {{"isa", std::string("SCALAR")}}), HasSubstr("\nisa: scalar\n"));
+}
+
+}  // namespace
+}  // namespace raggemm::test

@@ -1,0 +1,107 @@
+#include "ffi/plan_records.h"
+
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/ffi/plugin_call.h"
+
+namespace raggemm::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+void Record(bool on) { ThePlugin().library.Find<void(int32_t)>("raggemm_record_plans")(on); }
+
+std::string Take() {
+  char* text = ThePlugin().library.Find<char*()>("raggemm_take_plans")();
+  std::string copy = text;
+  ThePlugin().free_text(text);
+  return copy;
+}
+
+// A call of a number of groups that tells it from others.
+void Call(int64_t groups) {
+  PluginCall call({.groups = groups, .m = 4, .sizes = std::vector<int64_t>(groups, 0)});
+  ASSERT_EQ(call.Run(nullptr).message, "");
+  EXPECT_TRUE(call.IsRight());
+}
+
+std::string Groups(int64_t groups) { return "problems x replicas x groups: 1 x 1 x " + std::to_string(groups) + "\n"; }
+
+TEST(RecordPlansTest, AreThoseOfTheCallsWhileRecordingInTheirOrder) {
+  Call(3);
+  Record(true);
+  Call(5);
+  Call(7);
+  Record(false);
+  Call(9);
+  const std::vector<std::string> plans = absl::StrSplit(Take(), "\n\n");
+  ASSERT_EQ(plans.size(), 2u);
+  EXPECT_THAT(plans[0], HasSubstr(Groups(5)));
+  EXPECT_THAT(plans[1], HasSubstr(Groups(7)));
+  EXPECT_EQ(Take(), "");
+}
+
+TEST(RecordPlansTest, IsTheTextOfThePlan) {
+  PluginCall call(EveryOperand());
+  host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
+  ASSERT_EQ(call.Run(nullptr).message, "");  // keeps pack buffers, which the plan counts
+  const std::string text = PlanText(frame.get());
+  EXPECT_THAT(text, HasSubstr("cpu: widest "));
+  Record(true);
+  EXPECT_EQ(Take(), "");
+  ASSERT_EQ(call.Run(nullptr).message, "");
+  Record(false);
+  EXPECT_EQ(Take(), text);
+}
+
+TEST(RecordPlansTest, PairsMayBeNestedAndOffsAreNotOwed) {
+  Record(false);  // nobody had asked
+  Record(true);
+  Record(true);
+  Record(false);
+  Call(5);
+  EXPECT_THAT(Take(), HasSubstr(Groups(5)));
+  Record(false);
+  Call(7);
+  EXPECT_EQ(Take(), "");
+  Record(true);
+  Call(9);
+  Record(false);
+  EXPECT_THAT(Take(), HasSubstr(Groups(9)));
+}
+
+TEST(RecordPlansTest, OfAllThreads) {
+  constexpr int kThreads = 4, kCalls = 25;
+  Record(true);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([t] {
+      for (int i = 0; i < kCalls; ++i) Call(10 + t);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  Record(false);
+  const std::string plans = Take();
+  for (int t = 0; t < kThreads; ++t) {
+    EXPECT_EQ(std::vector<std::string>(absl::StrSplit(plans, Groups(10 + t))).size(), kCalls + 1u);
+  }
+}
+
+// A call that fails before it has a plan leaves none.
+TEST(RecordPlansTest, NoneOfABadCall) {
+  PluginCall call(EveryOperand());
+  call.call().args[0].data = nullptr;
+  Record(true);
+  EXPECT_THAT(call.Run(nullptr).message, HasSubstr("lhs: data is null"));
+  Record(false);
+  EXPECT_EQ(Take(), "");
+}
+
+}  // namespace
+}  // namespace raggemm::test

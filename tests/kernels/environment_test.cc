@@ -1,0 +1,137 @@
+// What the environment says where a call says nothing, and what it may not say.
+#include "raggemm/environment.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/problem_spec.h"
+#include "tests/support/process.h"
+#include "tests/support/task_pools.h"
+
+namespace raggemm::test {
+namespace {
+
+Cpu Having(Isa widest) { return {.widest = widest}; }
+
+TEST(DefaultIsaTest, OfTheVariableInAnyCaseOrThePreferredOne) {
+  for (Isa widest : kAllIsas) {
+    EXPECT_EQ(DefaultIsa({}, Having(widest)).value(), widest);
+    EXPECT_EQ(DefaultIsa({.isa = "Auto"}, Having(widest)).value(), widest);
+  }
+  for (Isa isa : kAllIsas) {
+    EXPECT_EQ(DefaultIsa({.isa = IsaName(isa)}, Having(Isa::kAvx512)).value(), isa);
+    EXPECT_EQ(DefaultIsa({.isa = absl::AsciiStrToUpper(IsaName(isa))}, Having(Isa::kAvx512)).value(), isa);
+  }
+}
+
+TEST(DefaultIsaTest, NamesWhatIsUsable) {
+  const absl::Status unknown = DefaultIsa({.isa = "sse2"}, Having(Isa::kAvx512)).status();
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(unknown.message(),
+            "RAGGEMM_ISA: value \"sse2\" is unknown or not usable here; usable: AUTO, SCALAR, AVX2, AVX512");
+  EXPECT_EQ(DefaultIsa({.isa = "AVX512"}, Having(Isa::kAvx2)).status().message(),
+            "RAGGEMM_ISA: value \"AVX512\" is unknown or not usable here; usable: AUTO, SCALAR, AVX2");
+  EXPECT_EQ(DefaultIsa({.isa = "a\nb"}, Having(Isa::kScalar)).status().message(),
+            "RAGGEMM_ISA: value \"a\\nb\" is unknown or not usable here; usable: AUTO, SCALAR");
+}
+
+TEST(DefaultExecutorTest, OfTheVariableOrThePoolOrOpenMp) {
+  EXPECT_EQ(DefaultExecutor({}, true).value(), Executor::kPool);
+  EXPECT_EQ(DefaultExecutor({}, false).value(), Executor::kOpenMp);
+  EXPECT_EQ(DefaultExecutor({.executor = "AUTO"}, true).value(), Executor::kPool);
+  EXPECT_EQ(DefaultExecutor({.executor = "openmp"}, true).value(), Executor::kOpenMp);
+  EXPECT_EQ(DefaultExecutor({.executor = "POOL"}, true).value(), Executor::kPool);
+  EXPECT_EQ(DefaultExecutor({.executor = "Serial"}, false).value(), Executor::kSerial);
+  const absl::Status no_pool = DefaultExecutor({.executor = "POOL"}, false).status();
+  EXPECT_EQ(no_pool.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(no_pool.message(),
+            "RAGGEMM_EXECUTOR: value \"POOL\" is unknown or not usable here; usable: AUTO, OPENMP, SERIAL");
+  EXPECT_EQ(DefaultExecutor({.executor = "gpu"}, true).status().message(),
+            "RAGGEMM_EXECUTOR: value \"gpu\" is unknown or not usable here; usable: AUTO, OPENMP, POOL, SERIAL");
+}
+
+TEST(DefaultThreadsTest, ANumberOrAll) {
+  EXPECT_EQ(DefaultThreads({}).value(), 0);
+  EXPECT_EQ(DefaultThreads({.threads = "0"}).value(), 0);
+  EXPECT_EQ(DefaultThreads({.threads = "256"}).value(), 256);
+  for (const char* wrong : {"257", "-1", "two", "1.5", "2x", "99999999999999999999"}) {
+    const absl::Status status = DefaultThreads({.threads = wrong}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(status.message(), std::string("RAGGEMM_THREADS: value \"") + wrong +
+                                    "\" is unknown or not usable here; usable: 0 (all) to 256");
+  }
+}
+
+struct Variables {
+  const char *isa = nullptr, *threads = nullptr, *executor = nullptr;
+};
+
+// In a process with these variables: the plan with these options, as "ISA EXECUTOR THREADS", or its error.
+std::string PlannedWith(const Variables& variables, Options options) {
+  return InChild(20, [&]() -> std::string {
+    for (const auto& [name, value] : {std::pair{"RAGGEMM_ISA", variables.isa},
+                                      {"RAGGEMM_THREADS", variables.threads},
+                                      {"RAGGEMM_EXECUTOR", variables.executor}}) {
+      value == nullptr ? unsetenv(name) : setenv(name, value, 1);
+    }
+    options.cpu = Having(Isa::kAvx512);
+    const TestProblem test({.groups = 2, .m = 300, .n = 400, .k = 200, .sizes = {50, 200}});
+    std::vector<int64_t> workspace(1000);
+    const absl::StatusOr<Plan> plan = MakePlan(test.problem, options, absl::MakeSpan(workspace));
+    if (!plan.ok()) return plan.status().ToString();
+    setenv("RAGGEMM_ISA", "nonsense", 1);  // read once: too late
+    const absl::StatusOr<Plan> again = MakePlan(test.problem, options, absl::MakeSpan(workspace));
+    if (!again.ok()) return "read twice";
+    return std::string(NameOf(plan->executor)) + " " + IsaName(plan->isa) + " " + std::to_string(plan->threads);
+  });
+}
+
+TEST(EnvironmentTest, IsTheDefaultOfEveryCall) {
+  EXPECT_EQ(PlannedWith({.isa = "avx2", .threads = "3", .executor = "openmp"}, {}), "openmp avx2 3");
+  EXPECT_EQ(PlannedWith({.isa = "SCALAR", .threads = "3", .executor = "SERIAL"}, {}), "serial scalar 1");
+  EXPECT_EQ(PlannedWith({.isa = "", .threads = "5", .executor = ""}, {.executor = Executor::kOpenMp}),
+            "openmp avx512 5");
+  InlinePool pool(4);
+  EXPECT_EQ(PlannedWith({.threads = "2"}, {.pool = &pool}), "pool avx512 2");
+  EXPECT_EQ(PlannedWith({.threads = "2", .executor = "openmp"}, {.pool = &pool}), "openmp avx512 2");
+}
+
+TEST(EnvironmentTest, WhatACallSaysComesFirst) {
+  const Options all{.executor = Executor::kOpenMp, .isa = Isa::kScalar, .threads = 4};
+  EXPECT_EQ(PlannedWith({.isa = "avx2", .threads = "3", .executor = "serial"}, all), "openmp scalar 4");
+  EXPECT_EQ(PlannedWith({.isa = "mmx", .threads = "many", .executor = "gpu"}, all), "openmp scalar 4");
+  EXPECT_EQ(PlannedWith({.threads = "many"}, {.executor = Executor::kSerial, .isa = Isa::kAvx2}), "serial avx2 1");
+}
+
+TEST(EnvironmentTest, WhatIsWrongFailsTheCallsThatNeedIt) {
+  EXPECT_THAT(PlannedWith({.isa = "mmx"}, {}),
+              ::testing::StartsWith("FAILED_PRECONDITION: RAGGEMM_ISA: value \"mmx\" is unknown"));
+  EXPECT_THAT(PlannedWith({.threads = "many"}, {}),
+              ::testing::StartsWith("FAILED_PRECONDITION: RAGGEMM_THREADS: value \"many\" is unknown"));
+  EXPECT_THAT(PlannedWith({.executor = "pool"}, {}),
+              ::testing::StartsWith("FAILED_PRECONDITION: RAGGEMM_EXECUTOR: value \"pool\" is unknown"));
+}
+
+TEST(HostCpuBrandTest, IsTheOneThatTheKernelReads) {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) != 0) continue;
+    const std::string brand = HostCpuBrand();
+    EXPECT_NE(brand, "");
+    EXPECT_NE(line.find(brand), std::string::npos) << line << " / " << brand;
+    return;
+  }
+  GTEST_SKIP() << "no model name in /proc/cpuinfo";
+}
+
+}  // namespace
+}  // namespace raggemm::test
