@@ -64,6 +64,9 @@ class Call:
     operands: tuple[str, ...] = ()  # the optional operands after them: c, bias, alpha, beta, group_offset
     out_extent: int | None = None  # what no input tells: groups of a ragged-K out, length of an all-ragged one
     overwrites_c: bool = False  # a constant beta of 0
+    # What errors of the custom call say, in the words of the front end.
+    dims_names: tuple[str, ...] = ()  # for each dims array; (): the custom call's own
+    c_name: str = "c"
 
     @property
     def storages(self) -> dict[str, Storage]:
@@ -86,6 +89,13 @@ class Call:
         if self.ragged:
             attributes["ragged"] = ",".join(self.ragged)
         return attributes
+
+    def names(self) -> str:
+        """The custom call's attribute `names`: slot=word for each operand that the front end calls otherwise."""
+        words = {slot: self.dims_names[index] for slot, index in self.ragged.items()} if self.dims_names else {}
+        if "c" in self.operands:
+            words["c"] = self.c_name
+        return ",".join(f"{slot}={word}" for slot, word in words.items() if word != slot)
 
     def __repr__(self) -> str:
         """What a jaxpr shows: the mode, then the words that HLO has for the same call."""

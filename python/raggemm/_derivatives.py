@@ -48,6 +48,8 @@ def _per_element(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.A
             sizes, length, shape = args.sizes(call.out.last), shape[3], (*shape[:2], 1, shape[3])
         case Mode.ALL_RAGGED:
             sizes, length = _checked_product(args.sizes(call.out.first), args.sizes(call.out.last)), shape[2]
+    index = call.out.last if call.mode is Mode.RAGGED_N else call.out.first  # all ragged: the first of two
+    assert index is not None
     optional = args.only("group_offset").optional
     p, r, groups, width = values.shape
     if r != 1:  # the replicas differ, so that each becomes a problem
@@ -55,7 +57,8 @@ def _per_element(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.A
         optional = {name: as_problems(x, r) for name, x in optional.items()}
     values = values.reshape(p * r, groups, 1, width)
     ones = jnp.ones((*sizes.shape[:2], length, 1), _compute_dtype(call, args))
-    spread = Call(lhs=Storage(first=0), rhs=Storage(), out=Storage(first=0), dtype=dtype, num_dims=1)
+    rows, names = Storage(first=0), call.dims_names[index : index + 1]
+    spread = Call(lhs=rows, rhs=Storage(), out=rows, dtype=dtype, num_dims=1, dims_names=names)
     return apply(spread, Arguments(ones, values, (sizes,), optional)).reshape(shape)
 
 
@@ -133,6 +136,7 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
         dtype=aval.dtype,
         num_dims=call.num_dims,
         out_extent=aval.shape[2] if aval.ndim == 3 else aval.shape[1],
+        dims_names=call.dims_names,
     )
     return gradient, ct_is_lhs
 

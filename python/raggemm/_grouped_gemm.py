@@ -13,7 +13,16 @@ import numpy as np
 
 from raggemm import _compat
 from raggemm._call import PACKED, STRIDED, Arguments, Call, Mode, Storage, compute_dtype
-from raggemm._operands import Operand, check_contraction, check_float, check_layout, float_array, integer_array
+from raggemm._operands import (
+    Operand,
+    Words,
+    check_contraction,
+    check_float,
+    check_layout,
+    float_array,
+    integer_array,
+    result_dtype,
+)
 from raggemm._rewrites import apply
 
 _MODES = {
@@ -23,6 +32,20 @@ _MODES = {
     (None, None): Mode.UNIFORM,
     ("both", "both"): Mode.ALL_RAGGED,
 }
+
+
+class _Options(NamedTuple):
+    """The optional arguments of grouped_gemm."""
+
+    c: Any = None
+    bias: Any = None
+    alpha: Any = None
+    beta: Any = None
+    group_offset: Any = None
+    num_actual_groups: int | None = None
+    out_size: int | None = None
+    out_layout: str = STRIDED
+    preferred_element_type: Any = None
 
 
 def _mode(lhs: Operand, rhs: Operand) -> Mode:
@@ -47,7 +70,20 @@ def _with_group_axes(mode: Mode, lhs: Operand, rhs: Operand) -> tuple[Operand, O
     return lhs, rhs
 
 
-def _group_counts(mode: Mode, lhs: Operand, rhs: Operand, num_actual_groups: int | None) -> tuple[int, int]:
+def _parsed(words: Words, lhs: Any, rhs: Any, contracting_dims: Any) -> tuple[Operand, Operand]:
+    try:
+        axes = tuple(map(tuple, contracting_dims))
+    except TypeError:
+        axes = ()
+    if len(axes) != 2:
+        raise ValueError(f"contracting_dims must be (lhs_axes, rhs_axes), as in ((1,), (1,)), got {contracting_dims}")
+    return (
+        Operand.parse(words.lhs, words.sizes, lhs, axes[0]),
+        Operand.parse(words.rhs, words.sizes, rhs, axes[1]),
+    )
+
+
+def _group_counts(mode: Mode, lhs: Operand, rhs: Operand, options: _Options) -> tuple[int, int]:
     """Groups that the sizes count, and groups that are processed."""
     counts = {name: sizes.shape[0] for name, sizes in (lhs.dims | rhs.dims).items()}
     counts |= {f"the group axis of {x.name}": x.data.shape[0] for x in (lhs, rhs) if x.has_group_axis}
@@ -59,13 +95,16 @@ def _group_counts(mode: Mode, lhs: Operand, rhs: Operand, num_actual_groups: int
         if count > total:
             raise ValueError(f"{name} has {count} groups, more than the {total} of {first}")
         local = count
-    if num_actual_groups is None:
-        return total, local
-    local = operator.index(num_actual_groups)
-    if mode is not Mode.RAGGED_K:
-        raise ValueError("num_actual_groups is for ragged K; elsewhere a group axis tells it")
-    if not 0 <= local <= total:
-        raise ValueError(f"num_actual_groups is {local}, must be in [0, {total}], as {first} has {total} groups")
+    said = f"{list(counts)[-1]} has {local} groups"
+    if options.num_actual_groups is not None:
+        local = operator.index(options.num_actual_groups)
+        said = f"num_actual_groups is {local}"
+        if mode is not Mode.RAGGED_K:
+            raise ValueError("num_actual_groups is for ragged K; elsewhere a group axis tells it")
+        if not 0 <= local <= total:
+            raise ValueError(f"{said}, must be in [0, {total}], as {first} has {total} groups")
+    if local < total and options.group_offset is None:
+        raise ValueError(f"{said}, but {first} has {total}: group_offset must say which of them is the first")
     return total, local
 
 
@@ -86,7 +125,7 @@ def _out_extent(mode: Mode, local: int, out_size: int | None, out_layout: str) -
 def _out_dtype(preferred: Any, lhs: jax.Array, rhs: jax.Array) -> Any:
     if preferred is None:
         return jnp.result_type(lhs, rhs)
-    dtype = jax.dtypes.canonicalize_dtype(preferred)
+    dtype = result_dtype(preferred)
     check_float("preferred_element_type", dtype)
     return dtype
 
@@ -111,24 +150,26 @@ def _storages(lhs: Operand, rhs: Operand, out_layout: str) -> tuple[Storage, Sto
     return left, right, out, tuple(dims)
 
 
-def _checked_c(c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+def _checked_c(name: str, c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     c = jnp.asarray(c)
     if c.dtype != dtype:
-        raise TypeError(f"c: dtype is {c.dtype}, must be out's {dtype}")
+        raise TypeError(f"{name}: dtype is {c.dtype}, must be out's {dtype}")
     if c.shape != shape:
-        raise ValueError(f"c: shape is {c.shape}, must be out's {shape}")
+        raise ValueError(f"{name}: shape is {c.shape}, must be out's {shape}")
     return c
 
 
-def _checked_bias(bias: Any, call: Call, groups: int, free_shape: tuple[int, ...], compute: Any) -> jax.Array:
-    if call.mode in (Mode.RAGGED_N, Mode.ALL_RAGGED):
-        raise ValueError("bias is for ragged M, ragged K and uniform, where N is the same for all groups")
-    bias = float_array("bias", bias)
+def _checked_bias(
+    name: str, bias: Any, mode: Mode, groups: int, free_shape: tuple[int, ...], compute: Any
+) -> jax.Array:
+    if mode in (Mode.RAGGED_N, Mode.ALL_RAGGED):
+        raise ValueError(f"{name} is for ragged M, ragged K and uniform, where N is the same for all groups")
+    bias = float_array(name, bias)
     if bias.dtype == jnp.float64 and compute != jnp.float64:
-        raise TypeError("bias: dtype is float64, which is for lhs, rhs or out of float64")
+        raise TypeError(f"{name}: dtype is float64, which is for lhs, rhs or out of float64")
     shape = (groups, math.prod(free_shape))
     if bias.shape not in (shape, (groups, *free_shape)):
-        raise ValueError(f"bias: shape is {bias.shape}, must be {shape}, one row for each processed group")
+        raise ValueError(f"{name}: shape is {bias.shape}, must be {shape}, one row for each processed group")
     return bias.reshape(shape)
 
 
@@ -181,6 +222,47 @@ def _grouped_gemm(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
     return apply(call, Arguments(lhs, rhs, dims, optional)).reshape(shapes.out)
 
 
+def grouped_gemm_in(words: Words, lhs: Any, rhs: Any, contracting_dims: Any, **options: Any) -> jax.Array:
+    """grouped_gemm with its options, for a front end whose errors have these words."""
+    given = _Options(**options)
+    lhs, rhs = _parsed(words, lhs, rhs, contracting_dims)
+    mode = _mode(lhs, rhs)
+    lhs, rhs = _with_group_axes(mode, lhs, rhs)
+    _, local = _group_counts(mode, lhs, rhs, given)
+    out_extent = _out_extent(mode, local, given.out_size, given.out_layout)
+    shape: tuple[int, ...]
+    if out_extent is not None and mode is Mode.ALL_RAGGED:
+        shape = (out_extent,)
+    else:
+        check_contraction(lhs, rhs)
+        group_axis = (local,) if mode in (Mode.RAGGED_K, Mode.UNIFORM) else ()
+        shape = (*group_axis, *lhs.free_shape, *rhs.free_shape)
+
+    left, right, out, dims = _storages(lhs, rhs, given.out_layout)
+    dtype = _out_dtype(given.preferred_element_type, lhs.data, rhs.data)
+    compute = compute_dtype(lhs.data.dtype, rhs.data.dtype, dtype)
+    names = (*lhs.dims, *rhs.dims)
+    call = Call(left, right, out, dtype, len(dims), out_extent=out_extent, dims_names=names, c_name=words.c)
+    optional: dict[str, jax.Array | None] = {}
+    if given.c is not None:
+        optional["c"] = _checked_c(words.c, given.c, shape, dtype)
+    if given.bias is not None:
+        optional["bias"] = _checked_bias(words.bias, given.bias, mode, local, rhs.free_shape, compute)
+    if given.alpha is not None:
+        optional["alpha"] = _checked_values("alpha", given.alpha, local, compute)
+    if (beta := given.beta) is not None:
+        if given.c is None:
+            raise ValueError("beta is given without c")
+        values = _checked_values("beta", beta, local, compute)
+        call = dataclasses.replace(call, overwrites_c=isinstance(beta, int | float) and beta == 0)
+        optional["beta"] = None if call.overwrites_c else values
+    if given.group_offset is not None:
+        optional["group_offset"] = _checked_offset(given.group_offset, mode)
+    args = Arguments(lhs.data, rhs.data, dims, {name: x for name, x in optional.items() if x is not None})
+    shapes = _Shapes(lhs.canonical_shape, rhs.canonical_shape, local, shape)
+    return _grouped_gemm(args, call=call, shapes=shapes)
+
+
 def grouped_gemm(
     lhs: Any,
     rhs: Any,
@@ -216,55 +298,32 @@ def grouped_gemm(
       c: as out. Added to the processed elements, times beta; the others are c's.
       bias: [G,N] of any of the four types, one row for each processed group; not with ragged N or all ragged.
       alpha, beta: scalars or [G]; absent means 1, and beta is for c only. Where beta is 0, c is not read (as in BLAS).
-      group_offset: integer, () or (1,): the first group that is processed. The sizes are those of all groups; rhs
-        (ragged M), out (ragged K), alpha, beta and bias have the processed ones only. 0 in the other modes.
+      group_offset: integer, () or (1,): the first group that is processed, to be given where fewer are processed than
+        the sizes count (else ValueError). The sizes are those of all groups; rhs (ragged M), out (ragged K), alpha,
+        beta and bias have the processed ones only. 0 in the other modes.
       num_actual_groups: ragged K: how many groups are processed, by default all.
       out_size: all ragged: the length of out, a Python int.
       out_layout: "STRIDED" or "PACKED" (see GroupedTensor), of a ragged-N out; all ragged requires "PACKED".
       preferred_element_type: dtype of out, by default jnp.result_type(lhs, rhs). Sums are made in float64 if lhs, rhs
-        or out has it, else in float32, and rounded once.
+        or out has it, else in float32, and rounded once. float64 is float32 without jax_enable_x64, with a warning.
 
     Returns:
       The group axis where there is one, then the free axes of lhs, then those of rhs.
 
     The gradient of c is beta times the cotangent on processed elements and the cotangent elsewhere.
     """
-    if len(contracting_dims) != 2:
-        raise ValueError(f"contracting_dims must be (lhs_axes, rhs_axes), got {contracting_dims}")
-    lhs, rhs = (Operand.parse(*x) for x in zip(("lhs", "rhs"), (lhs, rhs), contracting_dims, strict=True))
-    mode = _mode(lhs, rhs)
-    lhs, rhs = _with_group_axes(mode, lhs, rhs)
-    total, local = _group_counts(mode, lhs, rhs, num_actual_groups)
-    out_extent = _out_extent(mode, local, out_size, out_layout)
-    shape: tuple[int, ...]
-    if out_extent is not None and mode is Mode.ALL_RAGGED:
-        shape = (out_extent,)
-    else:
-        check_contraction(lhs, rhs)
-        group_axis = (local,) if mode in (Mode.RAGGED_K, Mode.UNIFORM) else ()
-        shape = (*group_axis, *lhs.free_shape, *rhs.free_shape)
-
-    left, right, out, dims = _storages(lhs, rhs, out_layout)
-    dtype = _out_dtype(preferred_element_type, lhs.data, rhs.data)
-    compute = compute_dtype(lhs.data.dtype, rhs.data.dtype, dtype)
-    call = Call(left, right, out, dtype, len(dims), out_extent=out_extent)
-    optional: dict[str, jax.Array | None] = {}
-    if c is not None:
-        optional["c"] = _checked_c(c, shape, dtype)
-    if bias is not None:
-        optional["bias"] = _checked_bias(bias, call, local, rhs.free_shape, compute)
-    if alpha is not None:
-        optional["alpha"] = _checked_values("alpha", alpha, local, compute)
-    if beta is not None:
-        if c is None:
-            raise ValueError("beta is given without c")
-        values = _checked_values("beta", beta, local, compute)
-        call = dataclasses.replace(call, overwrites_c=isinstance(beta, int | float) and beta == 0)
-        optional["beta"] = None if call.overwrites_c else values
-    if group_offset is not None:
-        optional["group_offset"] = _checked_offset(group_offset, mode)
-    elif local != total:
-        optional["group_offset"] = jnp.int32(0)
-    args = Arguments(lhs.data, rhs.data, dims, {name: x for name, x in optional.items() if x is not None})
-    shapes = _Shapes(lhs.canonical_shape, rhs.canonical_shape, local, shape)
-    return _grouped_gemm(args, call=call, shapes=shapes)
+    return grouped_gemm_in(
+        Words(),
+        lhs,
+        rhs,
+        contracting_dims,
+        c=c,
+        bias=bias,
+        alpha=alpha,
+        beta=beta,
+        group_offset=group_offset,
+        num_actual_groups=num_actual_groups,
+        out_size=out_size,
+        out_layout=out_layout,
+        preferred_element_type=preferred_element_type,
+    )

@@ -4,8 +4,9 @@ import dataclasses
 import functools
 import math
 import operator
+import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +41,16 @@ class GroupedTensor:
     layout: str = STRIDED
 
 
+class Words(NamedTuple):
+    """What errors call the arguments of a front end: its own words for those of grouped_gemm."""
+
+    lhs: str = "lhs"
+    rhs: str = "rhs"
+    sizes: str | None = None  # of every dims array; None: as in lhs.first_dims
+    c: str = "c"
+    bias: str = "bias"
+
+
 def is_float(dtype: Any) -> bool:
     return dtype in _FLOATS
 
@@ -53,6 +64,18 @@ def float_array(name: str, x: Any) -> jax.Array:
 def check_float(name: str, dtype: Any) -> None:
     if dtype not in _FLOATS:
         raise TypeError(f"{name}: dtype is {dtype}, must be float16, bfloat16, float32 or float64")
+
+
+def result_dtype(preferred: Any) -> np.dtype:
+    """preferred_element_type as JAX has it: float64 is float32 without jax_enable_x64, with a warning where it was
+    asked for by that name."""
+    dtype = jax.dtypes.canonicalize_dtype(preferred)
+    if dtype == np.float32 and preferred is not float and np.dtype(preferred) == np.float64:
+        warnings.warn(
+            "preferred_element_type: dtype float64 is not available, the result is float32; see jax_enable_x64",
+            stacklevel=2,
+        )
+    return dtype
 
 
 def integer_array(name: str, x: Any) -> jax.Array:
@@ -91,6 +114,7 @@ class Operand:
 
     name: str
     data: jax.Array
+    sizes_name: str | None  # of the dims arrays; None: as in lhs.first_dims
     first_dims: jax.Array | None
     last_dims: jax.Array | None
     layout: str
@@ -99,12 +123,12 @@ class Operand:
     has_group_axis: bool = False
 
     @classmethod
-    def parse(cls, name: str, x: Any, axes: Sequence[int]) -> "Operand":
+    def parse(cls, name: str, sizes_name: str | None, x: Any, axes: Sequence[int]) -> "Operand":
         tensor = x if isinstance(x, GroupedTensor) else GroupedTensor(x)
         data = float_array(name, tensor.data)
         check_layout(name, tensor.layout)
-        first_dims = _sizes(f"{name}.first_dims", tensor.first_dims)
-        last_dims = _sizes(f"{name}.last_dims", tensor.last_dims)
+        first_dims = _sizes(sizes_name or f"{name}.first_dims", tensor.first_dims)
+        last_dims = _sizes(sizes_name or f"{name}.last_dims", tensor.last_dims)
         both = first_dims is not None and last_dims is not None
         if both and (data.ndim != 1 or tensor.layout != PACKED):
             raise ValueError(
@@ -115,13 +139,13 @@ class Operand:
         contracted = _normalized(name, axes, rank)
         if both and len(contracted) == 2:
             raise ValueError(f"{name}: contracting_dims {contracted} must be one axis of each group's own matrix")
-        return cls(name, data, first_dims, last_dims, tensor.layout, rank, contracted)
+        return cls(name, data, sizes_name, first_dims, last_dims, tensor.layout, rank, contracted)
 
     @property
     def dims(self) -> dict[str, jax.Array]:
         """The dims arrays that are set, by name."""
-        named = {f"{self.name}.first_dims": self.first_dims, f"{self.name}.last_dims": self.last_dims}
-        return {name: sizes for name, sizes in named.items() if sizes is not None}
+        named = {"first_dims": self.first_dims, "last_dims": self.last_dims}
+        return {self.sizes_name or f"{self.name}.{x}": sizes for x, sizes in named.items() if sizes is not None}
 
     @property
     def contracts_first(self) -> bool:
@@ -176,7 +200,10 @@ class Operand:
 
 def _normalized(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
     """Contracted axes counted from the front; refuses all but sorted adjacent ones."""
-    axes = tuple(map(operator.index, axes))
+    try:
+        axes = tuple(map(operator.index, axes))
+    except TypeError:
+        raise ValueError(f"{name}: contracting_dims {axes} must be integers") from None
     if not axes:
         raise ValueError(f"{name}: contracting_dims names no axis")
     if any(not -rank <= axis < rank for axis in axes):
@@ -193,5 +220,6 @@ def check_contraction(lhs: Operand, rhs: Operand) -> None:
     a, b = lhs.contracted_shape, rhs.contracted_shape
     if a != b if len(a) == len(b) else math.prod(a) != math.prod(b):
         raise ValueError(
-            f"lhs contracts {a} of shape {lhs.data.shape}, but rhs contracts {b} of shape {rhs.data.shape}"
+            f"{lhs.name} contracts {a} of shape {lhs.data.shape}, but {rhs.name} contracts {b} of shape "
+            f"{rhs.data.shape}"
         )

@@ -71,6 +71,8 @@ def custom_call(*flat, call: Call) -> jax.Array:
     )
     aliases = {2 + len(slots) + list(optional).index("c"): 0} if "c" in optional else None
     attributes = call.attributes() | ({"operands": ",".join(optional)} if optional else {})
+    if names := call.names():
+        attributes["names"] = names
     with jax.named_scope(call.mode.name.lower()):
         out, _ = jax.ffi.ffi_call(_ffi.TARGET, results, input_output_aliases=aliases)(
             args.lhs.reshape(flat_shape(args.lhs.shape, call.lhs)),

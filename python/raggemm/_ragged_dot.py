@@ -23,6 +23,7 @@ BASIC = lax.RaggedDotDimensionNumbers(
 
 _NARROW = ("int8", "int16", "uint8", "uint16")
 SIZES = (*_NARROW, "int32", "int64", "uint32")  # dtypes of group_sizes; ragged_dot_general() takes the wide ones
+_DIMS_NAMES = ("group_sizes",)
 
 
 def widened(group_sizes: Any) -> Any:
@@ -131,7 +132,7 @@ def _noncontracting(lhs, rhs, group_sizes, optional, axes: _Axes, dtype):
     groups = rhs.shape[axes.group[0]]
     left = left.reshape(p, r, *((k, m) if storage.trans else (m, k)))
     right = right.reshape(p, groups, *((n, k) if rhs_trans else (k, n)))
-    call = Call(storage, Storage(trans=rhs_trans), Storage(first=0), dtype, num_dims=1)
+    call = Call(storage, Storage(trans=rhs_trans), Storage(first=0), dtype, num_dims=1, dims_names=_DIMS_NAMES)
     out = apply(call, Arguments(left, right, (_dims(group_sizes, lhs, axes),), optional))
     out = out.reshape(*batch, *_sizes(lhs, rest), m, *_sizes(rhs, axes.rhs_free))
     ragged_now = len(batch) + len(rest)
@@ -152,7 +153,7 @@ def _contracting(lhs, rhs, group_sizes, optional, axes: _Axes, dtype):
         return x.reshape(p, r, *((math.prod(free), k) if storage.last is not None else (k, math.prod(free))))
 
     groups = group_sizes.shape[-1]
-    call = Call(lhs_storage, rhs_storage, Storage(), dtype, num_dims=1, out_extent=groups)
+    call = Call(lhs_storage, rhs_storage, Storage(), dtype, 1, out_extent=groups, dims_names=_DIMS_NAMES)
     operands = canonical(left, lhs_storage, m), canonical(right, rhs_storage, n)
     out = apply(call, Arguments(*operands, (_dims(group_sizes, lhs, axes),), optional))
     return jnp.moveaxis(out.reshape(*batch, groups, *m, *n), len(batch), 0)

@@ -1,9 +1,10 @@
 """The front ends that MoE code already calls: megablox' gmm and tgmm, and jax.lax's ragged_dot.
 
 Each is one grouped_gemm with the signature, the defaults and the dtype rules of its origin. Errors that shapes and
-dtypes can tell are raised when tracing; a wrong group size or group_offset is data and arrives when the call has run,
-as jax.errors.JaxRuntimeError or, by JAX's dispatch of programs that were called before, as ValueError, with the same
-text: the array, the group, the value and the limit.
+dtypes can tell are raised when tracing. A wrong group size or group_offset is data and arrives when the call has run,
+with the array, the group, the value and the limit. JAX chooses its class: ValueError where a compiled program that has
+succeeded before is called again, jax.errors.JaxRuntimeError otherwise; so catch both. raggemm's own functions, called
+outside of jit, are such programs too.
 """
 
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from raggemm._grouped_gemm import grouped_gemm
-from raggemm._operands import GroupedTensor, float_array, integer_array
+from raggemm._grouped_gemm import grouped_gemm_in
+from raggemm._operands import GroupedTensor, Words, float_array, integer_array
 from raggemm._ragged_dot import unmet_precision
+
+_WORDS = Words(sizes="group_sizes", c="existing_out")
 
 
 def checked_matrices(error: type[Exception], lhs: Any, rhs: Any, group_sizes: Any, ranks: tuple[int, int], axes):
@@ -36,17 +39,20 @@ def accumulation(c: Any, dtype: Any, beta: float, name: str = "existing_out") ->
     if c is None:
         return {}
     c = jnp.asarray(c)
-    if c.dtype != jax.dtypes.canonicalize_dtype(dtype):
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    if c.dtype != dtype:
         raise ValueError(f"{name}: dtype is {c.dtype}, must be preferred_element_type {dtype}")
     return {"c": c, "beta": beta}
 
 
-def gmm_with(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool, **options: Any) -> jax.Array:
+def gmm_with(
+    lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool, words: Words = _WORDS, **options: Any
+) -> jax.Array:
     """gmm with options of grouped_gemm, for front ends whose accumulation is not megablox'."""
     k_axis = 2 if transpose_rhs else 1
     lhs, rhs, group_sizes = checked_matrices(ValueError, lhs, rhs, group_sizes, (2, 3), (1, k_axis))
     rows = GroupedTensor(lhs, first_dims=group_sizes)
-    return grouped_gemm(rows, rhs, contracting_dims=((1,), (k_axis,)), **options)
+    return grouped_gemm_in(words, rows, rhs, ((1,), (k_axis,)), **options)
 
 
 def gmm(
@@ -62,8 +68,9 @@ def gmm(
 ) -> jax.Array:
     """lhs[rows of group g] x rhs[g] for each group, as jax.experimental.pallas.ops.tpu.megablox.gmm.
 
-    Unlike there, rows of no processed group are zero (or existing_out's), and the gradient of existing_out is zero on
-    the overwritten rows, where megablox passes the whole cotangent through.
+    Unlike there, rows of no processed group are zero (or existing_out's), the gradient of existing_out is zero on the
+    overwritten rows, where megablox passes the whole cotangent through, and a group_offset that is left out where rhs
+    has fewer groups than group_sizes is an error, not 0 (raggemm.compat.megablox keeps that).
 
     Args:
       lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs.
@@ -71,7 +78,8 @@ def gmm(
       group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than m.
       preferred_element_type: dtype of the result.
       tiling, interpret: accepted, without effect.
-      group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for, where rhs has fewer.
+      group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for. ValueError where rhs has fewer
+        groups than group_sizes and there is none.
       existing_out: [m, n] of preferred_element_type (else ValueError). Rows outside the processed groups are kept,
         the others overwritten without being read.
       transpose_rhs: whether the matrices of rhs are stored transposed.
@@ -110,7 +118,8 @@ def tgmm(
       group_sizes: [total groups], int32, int64 or uint32, the part of m of each group. Their sum may be less than m.
       preferred_element_type: dtype of the result.
       tiling, interpret: accepted, without effect.
-      group_offset: integer, () or (1,): the first group to compute.
+      group_offset: integer, () or (1,): the first group to compute. ValueError where num_actual_groups is less than all
+        and there is none.
       num_actual_groups: how many groups to compute, by default all.
       existing_out: [num_actual_groups, k, n] of preferred_element_type (else ValueError), added to the result.
 
@@ -119,10 +128,11 @@ def tgmm(
     """
     del tiling, interpret
     lhs, rhs, group_sizes = checked_matrices(ValueError, lhs, rhs, group_sizes, (2, 2), (1, 0))
-    return grouped_gemm(
+    return grouped_gemm_in(
+        _WORDS,
         GroupedTensor(lhs, last_dims=group_sizes),
         GroupedTensor(rhs, first_dims=group_sizes),
-        contracting_dims=((1,), (0,)),
+        ((1,), (0,)),
         group_offset=group_offset,
         num_actual_groups=num_actual_groups,
         preferred_element_type=preferred_element_type,
@@ -173,10 +183,11 @@ def ragged_dot(
     reason = unmet_precision(precision, lhs.dtype, rhs.dtype, jax.dtypes.canonicalize_dtype(dtype))
     if reason is not None:
         raise NotImplementedError(reason)
-    out = grouped_gemm(
+    out = grouped_gemm_in(
+        _WORDS,
         GroupedTensor(lhs, first_dims=group_sizes),
         rhs,
-        contracting_dims=((1,), (1,)),
+        ((1,), (1,)),
         group_offset=group_offset,
         preferred_element_type=dtype,
     )

@@ -69,10 +69,46 @@ def test_existing_out_is_added():
 
 
 def test_group_offset():
-    rows = GroupedTensor(LHS, first_dims=SIZES)
-    want = oracle.grouped_gemm(rows, GroupedTensor(RHS[:2]), contracting_dims=((1,), (1,)), group_offset=2)
-    for offset in (jnp.int32(2), jnp.array([2], jnp.int32)):
-        want.check(ejkernel.grouped_matmul(LHS, RHS[:2], SIZES, offset))
+    """Rows of lhs are those of the local groups: row 0 is the first one of group 2."""
+    rows = GroupedTensor(LHS, first_dims=SIZES[2:])
+    want = oracle.grouped_gemm(rows, GroupedTensor(RHS[2:]), contracting_dims=((1,), (1,)))
+    for offset in (2, jnp.int32(2), jnp.array([2], jnp.uint32)):
+        want.check(ejkernel.grouped_matmul(LHS, RHS[2:], SIZES, offset))
+    want = np.repeat([0, 1], SIZES[2:])
+    only = ejkernel.grouped_matmul(LHS[:6], RHS[2:], SIZES, 2)  # no row but theirs
+    np.testing.assert_allclose(only, np.einsum("mk,mkn->mn", LHS[:6], RHS[2:][want]), rtol=1e-5, atol=1e-5)
+
+
+def test_group_offset_of_v3():
+    """4.5 is 4 times 1 and a bias of 0.5: what ejkernel gives, but for the last three rows, which no group has."""
+    lhs, rhs = np.ones((8, 4), np.float32), np.ones((2, 4, 6), np.float32) * np.array([1, 2], np.float32)[:, None, None]
+    bias = np.full((2, 1, 6), 0.5, np.float32)
+    sizes, offset = np.array([2, 3, 2, 1], np.int32), np.array([1], np.int32)
+
+    def v3(rhs, bias, offset, existing_out=None, rows=8):
+        return ejkernel.grouped_matmul(lhs[:rows], rhs, sizes, offset, existing_out, rhs_bias=bias, use_v3=True)
+
+    want = np.array([4.5, 4.5, 4.5, 8.5, 8.5, 0, 0, 0])[:, None] * np.ones(6)
+    np.testing.assert_array_equal(v3(rhs, bias, offset), want)
+    np.testing.assert_array_equal(jax.jit(v3)(rhs, bias, offset, np.ones((8, 6), np.float32)), want + 1)
+    np.testing.assert_array_equal(v3(rhs, bias, offset, rows=5), want[:5])
+    offsets = jax.vmap(v3, (None, None, 0))(rhs, bias, np.array([[2], [0]], np.int32))
+    np.testing.assert_array_equal(offsets[0], np.array([4.5, 4.5, 8.5, 0, 0, 0, 0, 0])[:, None] * np.ones(6))
+    np.testing.assert_array_equal(offsets[1], np.array([4.5, 4.5, 8.5, 8.5, 8.5, 0, 0, 0])[:, None] * np.ones(6))
+    gradients = jax.grad(lambda w, b: v3(w, b, offset).sum(), (0, 1))(rhs, bias)
+    for gradient in gradients:
+        np.testing.assert_array_equal(gradient[:, 0], np.array([[3.0], [2.0]]) * np.ones(6))
+
+
+@pytest.mark.parametrize("offset", [-1, 3])
+def test_a_group_offset_out_of_range_is_an_error(offset):
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=rf"group_offset: value {offset} .*in \[0, 2\]"):
+        jax.block_until_ready(ejkernel.grouped_matmul(LHS, RHS[2:], SIZES, offset))
+
+
+def test_local_sizes_over_m_are_an_error():
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="group_sizes: group 3 has size 4 and starts"):
+        jax.block_until_ready(ejkernel.grouped_matmul(LHS[:5], RHS[2:], SIZES, 2))
 
 
 def test_bias_of_v3():
@@ -136,7 +172,13 @@ ERRORS = [
     (lambda: matmul(rhs_scale=SCALE, use_v2=True), ValueError, "rhs_scale and rhs_bias are for use_v3=True"),
     (lambda: matmul(use_v2=True, use_v3=True), ValueError, "use_v2 and use_v3 are both set"),
     (lambda: matmul(use_v3=True, rhs_bias=BIAS[:, 0]), ValueError, r"rhs_bias: shape is \(4, 6\), must be \[num_gr"),
-    (lambda: matmul(use_v3=True, rhs_bias=BIAS[:2]), ValueError, r"bias: shape is \(2, 6\), must be \(4, 6\)"),
+    (lambda: matmul(use_v3=True, rhs_bias=BIAS[:2]), ValueError, r"^rhs_bias: shape is \(2, 6\), must be \(4, 6\)"),
+    (
+        lambda: ejkernel.grouped_matmul(LHS, RHS[:2], SIZES, rhs_bias=BIAS[:2], use_v3=True),
+        ValueError,
+        "rhs has 2 groups, but group_sizes has 4: group_offset must say",
+    ),
+    (lambda: matmul(SIZES), ValueError, r"group_offset: shape is \(4,\), must be"),
     (lambda: matmul(platform="pallas"), NotImplementedError, "platform is 'pallas', must be None"),
     (
         lambda: matmul(cfg=types.SimpleNamespace(platform="triton")),
@@ -152,7 +194,7 @@ ERRORS = [
     ),
     (lambda: matmul(out_specs=P()), ValueError, "must be given together, but there is no mesh, in_specs(?!,)"),
     (lambda: matmul(out_shard_callback=abs), ValueError, "there is no mesh, in_specs, out_specs"),
-    (lambda: matmul(None, OUT[1:]), ValueError, r"c: shape is \(11, 6\), must be out's \(12, 6\)"),
+    (lambda: matmul(None, OUT[1:]), ValueError, r"^existing_out: shape is \(11, 6\), must be out's \(12, 6\)"),
     (lambda: matmul(None, OUT.astype(int)), TypeError, "existing_out: dtype is int32"),
     (lambda: matmul(preferred_element_type=np.int32), TypeError, "preferred_element_type: dtype is int32"),
     (lambda: matmul(transpose_rhs=True), ValueError, "contracted, but differ: 5 and 6"),

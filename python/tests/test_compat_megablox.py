@@ -95,8 +95,18 @@ def test_signatures(name):
     assert parameters(getattr(megablox, name)) == parameters(getattr(theirs, name))
 
 
-def test_there_is_one_gmm():
-    assert (megablox.gmm, megablox.tgmm) == (raggemm.gmm, raggemm.tgmm)
+def test_a_group_offset_that_is_left_out_is_0():
+    """As there, and unlike in raggemm.gmm and raggemm.tgmm."""
+
+    def shards(module, **options):
+        gmm = module.gmm(LHS, RHS[:2], SIZES, tiling=(8, 8, 8), existing_out=OUT, **options)
+        return gmm, module.tgmm(LHS.T, OUT, SIZES, tiling=(8, 8, 8), num_actual_groups=2, **options)
+
+    got = shards(megablox)
+    jax.tree.map(close, got, shards(theirs, interpret=True))
+    jax.tree.map(np.testing.assert_array_equal, got, shards(raggemm, group_offset=0))
+    with pytest.raises(ValueError, match="of rhs has 2 groups, but group_sizes has 4: group_offset must say"):
+        raggemm.gmm(LHS, RHS[:2], SIZES)
 
 
 @pytest.mark.parametrize("shard", [False, True])

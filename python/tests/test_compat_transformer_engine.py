@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 from typing import Any
 
 import jax
@@ -115,6 +116,21 @@ def test_dtypes():
     assert [g.dtype for g in gradients] == [jnp.bfloat16, jnp.float16, jnp.float32]
 
 
+def test_signatures():
+    """Those of TransformerEngine 2.20: what its programs pass by position or by name is taken."""
+    gemm = "lhs rhs contracting_dims bias precision preferred_element_type group_offset quantizer_set"
+    dense = gemm.replace("lhs rhs", "x kernel group_sizes") + " kernel_fsdp_info"
+    for function, names in ((te.grouped_gemm, gemm + " use_async_d2h_group_sizes"), (te.grouped_dense, dense)):
+        parameters = inspect.signature(function).parameters.values()
+        assert [p.name for p in parameters] == names.split()
+        assert {p.kind for p in parameters} == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    dims = ((1,), (1,))
+    want = te.grouped_gemm(ours(X, SIZES), KERNEL, contracting_dims=dims, bias=BIAS)
+    default = jax.lax.Precision.DEFAULT
+    got = te.grouped_gemm(ours(X, SIZES), KERNEL, dims, BIAS, default, None, None, Quantizers(), True)
+    np.testing.assert_array_equal(got, want)
+
+
 def test_positional_order():
     dims, precision = ((1,), (1,)), jax.lax.Precision.HIGHEST
     got = te.grouped_dense(X, KERNEL[2:], SIZES, dims, BIAS[2:], precision, jnp.float32, 2, None, (None, -1))
@@ -167,7 +183,10 @@ REFUSED = [
     (lambda: te.grouped_gemm(X, [1]), TypeError, "rhs: list is no array and has no attribute data, first_dims"),
     (lambda: te.grouped_gemm(Tensor(X, SIZES, SIZES), KERNEL), NotImplementedError, "lhs: first_dims and last_dims"),
     (lambda: te.grouped_gemm(Tensor(X, SIZES, None, (M, K + 1)), KERNEL), ValueError, r"original_shape \(11, 7\)"),
-    (lambda: te.grouped_gemm(X, KERNEL, SIZES), TypeError, "positional"),
+    (lambda: te.grouped_gemm(X, KERNEL, SIZES), ValueError, r"contracting_dims must be \(lhs_axes, rhs_axes\)"),
+    (lambda: te.grouped_gemm(X, KERNEL, quantizer_set=Quantizers("fp8")), NotImplementedError, "quantizer_set: x is"),
+    (lambda: te.grouped_dense(X, KERNEL[1:], SIZES), ValueError, "kernel has 2 groups, but group_sizes has 3: group_o"),
+    (lambda: te.grouped_dense(X[:, 1:], KERNEL, SIZES), ValueError, r"^x contracts \(5,\) .* kernel contracts \(6,\)"),
 ]
 
 

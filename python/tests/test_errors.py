@@ -51,16 +51,21 @@ TRACING = [
     (lambda: forward(bias=np.ones((2, 3), np.int32)), TypeError, "bias: dtype is int32"),
     (lambda: forward(lhs=GroupedTensor(LHS, first_dims=LHS[0])), TypeError, "lhs.first_dims: dtype is float32"),
     # megablox has these two as ValueError.
-    (lambda: gmm(LHS, RHS, SIZES, existing_out=C.astype(np.float16)), ValueError, "existing_out: dtype is float16"),
+    (
+        lambda: gmm(LHS, RHS, SIZES, existing_out=C.astype(np.float16)),
+        ValueError,
+        "existing_out: dtype is float16, must be preferred_element_type float32",
+    ),
     (lambda: tgmm(LHS.T, OTHER, SIZES, np.float16, existing_out=RHS), ValueError, "existing_out: dtype is float32"),
     # Shapes.
     (lambda: gmm(LHS[0], RHS, SIZES), ValueError, r"lhs: shape is \(4,\), must have 2 axes"),
     (lambda: gmm(LHS, RHS[0], SIZES), ValueError, r"rhs: shape is \(4, 3\), must have 3 axes"),
     (lambda: gmm(LHS, RHS, SIZES[None]), ValueError, r"group_sizes: shape is \(1, 2\), must have 1 axes"),
     (lambda: gmm(LHS, RHS, SIZES, transpose_rhs=True), ValueError, "contracted, but differ: 4 and 3"),
-    (lambda: gmm(LHS, RHS, SIZES[:1]), ValueError, "has 2 groups, more than the 1 of lhs.first_dims"),
+    (lambda: gmm(LHS, RHS, SIZES[:1]), ValueError, "group axis of rhs has 2 groups, more than the 1 of group_sizes"),
     (lambda: tgmm(LHS, OTHER, SIZES), ValueError, "contracted, but differ: 4 and 6"),
-    (lambda: gmm(LHS, RHS, SIZES, existing_out=C[1:]), ValueError, r"c: shape is \(5, 3\), must be out's \(6, 3\)"),
+    (lambda: gmm(LHS, RHS, SIZES, existing_out=C[1:]), ValueError, r"^existing_out: shape is \(5, 3\), must be"),
+    (lambda: forward(c=C[1:]), ValueError, r"^c: shape is \(5, 3\), must be out's \(6, 3\)"),
     (lambda: gmm(LHS, RHS, SIZES, group_offset=SIZES), ValueError, r"group_offset: shape is \(2,\), must be \(\) or"),
     (lambda: forward(bias=np.ones((2, 4), np.float32)), ValueError, r"bias: shape is \(2, 4\), must be \(2, 3\)"),
     (lambda: forward(alpha=np.ones(3, np.float32)), ValueError, r"alpha: shape is \(3,\), must be \(\) or \(2,\)"),
@@ -72,6 +77,15 @@ TRACING = [
         ValueError,
         "rhs.first_dims has 1 groups, but lhs.first_dims has 2",
     ),
+    # Which groups are processed must be said where not all are.
+    (
+        lambda: gmm(LHS, RHS[:1], SIZES),
+        ValueError,
+        "^the group axis of rhs has 1 groups, but group_sizes has 2: group_offset must say which of them is the first",
+    ),
+    (lambda: forward(rhs=RHS[:1]), ValueError, "of rhs has 1 groups, but lhs.first_dims has 2: group_offset must"),
+    (lambda: wgrad(num_actual_groups=1), ValueError, "num_actual_groups is 1, but lhs.first_dims has 2: group_offset"),
+    (lambda: tgmm(LHS.T, OTHER, SIZES, num_actual_groups=0), ValueError, "is 0, but group_sizes has 2: group_offset"),
     # ragged_dot has them as TypeError, as lax does.
     (lambda: ragged_dot(LHS[0], RHS, SIZES), TypeError, "lhs: shape is"),
     (lambda: ragged_dot(LHS, RHS[:, 1:], SIZES), TypeError, "contracted, but differ: 4 and 3"),
@@ -85,6 +99,13 @@ TRACING = [
     (lambda: forward(contracting_dims=((2,), (1,))), ValueError, r"lhs: contracting_dims \(2,\) are out of range"),
     (lambda: forward(contracting_dims=((), (1,))), ValueError, "lhs: contracting_dims names no axis"),
     (lambda: forward(contracting_dims=((1,),)), ValueError, "must be .lhs_axes, rhs_axes."),
+    (
+        lambda: forward(contracting_dims=(1, 1)),
+        ValueError,
+        r"^contracting_dims must be \(lhs_axes, rhs_axes\), as in \(\(1,\), \(1,\)\), got \(1, 1\)",
+    ),
+    (lambda: forward(contracting_dims=1), ValueError, "must be .lhs_axes, rhs_axes., .* got 1"),
+    (lambda: forward(contracting_dims=((1,), "k")), ValueError, r"^rhs: contracting_dims \('k',\) must be integers"),
     (lambda: forward(contracting_dims=((1,), (0,))), ValueError, "rhs: axis 0 of shape .* is the group axis"),
     (
         lambda: forward(rhs=np.ones((2, 3, 4, 5)), contracting_dims=((1,), (2,))),
@@ -164,30 +185,39 @@ def gradient_of_c(lhs, rhs, c, **options):
 # In 32 bits 2^16 times itself is 0, and 6 times 715827883 is 2.
 WRAPPING = GroupedTensor(np.ones(9, np.float32), sizes(2**16, 1), sizes(2**16, 1), "PACKED")
 RUNTIME = [
-    (lambda: gmm(LHS, RHS, sizes(-1, 3)), "lhs_first: group 0 has size -1, must be at least 0"),
-    (lambda: gmm(LHS, RHS, sizes(3, 4)), "lhs_first: group 1 has size 4 and starts at 3.*exceeds the extent 6"),
-    (lambda: gmm(LHS, RHS, sizes(2**31 - 1, 2**31 - 1)), "lhs_first: group 0 has size 2147483647"),
-    (lambda: tgmm(LHS.T, OTHER, sizes(7, 0)), "lhs_last: group 0 has size 7.*exceeds the extent 6"),
+    (lambda: gmm(LHS, RHS, sizes(-1, 3)), "group_sizes: group 0 has size -1, must be at least 0"),
+    (
+        lambda: gmm(LHS, RHS, sizes(3, 4)),
+        "group_sizes: group 1 has size 4 and starts at 3.*exceeds the extent 6",
+    ),
+    (lambda: gmm(LHS, RHS, sizes(2**31 - 1, 2**31 - 1)), "group_sizes: group 0 has size 2147483647"),
+    (
+        lambda: tgmm(LHS.T, OTHER, sizes(7, 0)),
+        "group_sizes: group 0 has size 7.*exceeds the extent 6",
+    ),
     (lambda: gmm(LHS, RHS[:1], sizes(2, 3), group_offset=2), r"group_offset: value 2 .*must be in \[0, 1\]"),
     (lambda: gmm(LHS, RHS[:1], sizes(2, 3), group_offset=-1), "group_offset: value -1"),
     (lambda: tgmm(LHS.T, OTHER, SIZES, group_offset=1), r"group_offset: value 1 .*must be in \[0, 0\]"),
     (
         lambda: grouped_gemm(ROWS, GroupedTensor(OTHER, first_dims=sizes(3, 2)), **WGRAD),
-        "lhs_first and rhs_first disagree: group 0 has size 2 and 3",
+        "lhs.first_dims and rhs.first_dims disagree: group 0 has size 2 and 3",
     ),
     # Gradients without their forward call, in which all groups are one.
-    (lambda: gradient_of_ragged_n(sizes(8, -2)), "group 0 has size -1, must be at least 0"),
-    (lambda: gradient_of_ragged_n(sizes(2**31 - 1, 2**31 - 1, 8)), "group 0 has size -1, must be at least 0"),
+    (lambda: gradient_of_ragged_n(sizes(8, -2)), "rhs.last_dims: group 0 has size -1, must be at least 0"),
+    (
+        lambda: gradient_of_ragged_n(sizes(2**31 - 1, 2**31 - 1, 8)),
+        "rhs.last_dims: group 0 has size -1, must be at least 0",
+    ),
     (lambda: gradient_of_ragged_n(SIZES, offset=1), r"group_offset: value 1 .*must be in \[0, 0\]"),
     (
         lambda: gradient_of_c(
             LHS, GroupedTensor(LHS.T, None, sizes(715827883, 1), "PACKED"), np.ones((6, 6), np.float32)
         ),
-        "group 0 has size -1, must be at least 0",
+        "rhs.last_dims: group 0 has size -1, must be at least 0",
     ),
     (
         lambda: gradient_of_c(WRAPPING, WRAPPING, np.ones(9, np.float32), out_size=9),
-        "group 0 has size -1, must be at least 0",
+        "lhs.first_dims: group 0 has size -1, must be at least 0",
     ),
     (lambda: all_ragged(out_size=5, out_layout="PACKED"), "out: group 1 .*exceeds the length 5"),
     (
@@ -200,7 +230,7 @@ RUNTIME = [
     ),
     (
         lambda: jax.vmap(lambda s: gmm(LHS, RHS, s))(np.stack([sizes(2, 3), sizes(5, 2)])),
-        "lhs_first: group 1 of problem 0, replica 1 has size 2",
+        "group_sizes: group 1 of problem 0, replica 1 has size 2",
     ),
     (
         lambda: jax.vmap(lambda o: gmm(LHS, RHS[:1], SIZES, group_offset=o))(sizes(0, 1, 2)),
@@ -211,9 +241,20 @@ RUNTIME = [
 
 @pytest.mark.parametrize("call, message", RUNTIME, ids=range(len(RUNTIME)))
 def test_when_running(call, message):
-    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
         jax.block_until_ready(call())
     assert (gmm(LHS, RHS, SIZES)[:5] == 4).all()  # the next call works
+
+
+@pytest.mark.parametrize("has_succeeded", [False, True])
+def test_class_of_an_error_when_running(has_succeeded):
+    """JAX' choice, as the docstring of raggemm.ops has it; jit of another function is another program."""
+    program = jax.jit(lambda *args: gmm(*args))
+    if has_succeeded:
+        program(LHS, RHS, SIZES)
+    error = ValueError if has_succeeded else jax.errors.JaxRuntimeError
+    with pytest.raises(error, match="INVALID_ARGUMENT: group_sizes: group 0 has size -1, must be at least 0"):
+        jax.block_until_ready(program(LHS, RHS, sizes(-1, 3)))
 
 
 def test_other_platforms_are_refused_by_name():

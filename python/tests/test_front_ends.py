@@ -1,6 +1,7 @@
 """gmm and tgmm against megablox' definitions, ragged_dot against jax.lax.ragged_dot."""
 
 import functools
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from arrays import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raggemm import GroupedTensor, gmm, ragged_dot, tgmm
+from raggemm.compat import lax, tokamax, transformer_engine
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 11, 5, 6, 4
@@ -58,6 +60,29 @@ def test_float64_is_summed_in_float64(x64):
     want = oracle.grouped_gemm(GroupedTensor(lhs, first_dims=SIZES), GroupedTensor(rhs), contracting_dims=((1,), (1,)))
     want.check(got)
     assert gmm(lhs, rhs, SIZES).dtype == np.float32
+
+
+FLOAT64 = {
+    "gmm": lambda dtype: gmm(LHS, RHS, SIZES, dtype),
+    "tgmm": lambda dtype: tgmm(LHS.T, OTHER, SIZES, dtype),
+    "ragged_dot": lambda dtype: ragged_dot(LHS, RHS, SIZES, preferred_element_type=dtype),
+    "lax": lambda dtype: lax.ragged_dot(LHS, RHS, SIZES, preferred_element_type=dtype),
+    "tokamax": lambda dtype: tokamax.ragged_dot(LHS, RHS, group_sizes=SIZES, preferred_element_type=dtype),
+    "te": lambda dtype: transformer_engine.grouped_dense(LHS, RHS, SIZES, preferred_element_type=dtype),
+}
+
+
+@pytest.mark.parametrize("name", FLOAT64)
+@pytest.mark.parametrize("dtype", [np.float64, jnp.float64, "float64"], ids=["numpy", "jax", "string"])
+def test_float64_that_is_not_available_is_a_warning(name, dtype):
+    with pytest.warns(UserWarning, match="preferred_element_type: dtype float64 is not available.*jax_enable_x64") as w:
+        assert FLOAT64[name](dtype).dtype == np.float32
+    assert len(w) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert FLOAT64[name](np.float32).dtype == np.float32
+        with jax.enable_x64(True):
+            assert FLOAT64[name](dtype).dtype == np.float64
 
 
 def test_shards_of_experts_chained_through_existing_out():

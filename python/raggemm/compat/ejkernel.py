@@ -3,10 +3,15 @@
 Names, defaults and positional-only arguments are those of ejkernel.modules.operations.grouped_matmul and of the kernels
 under it. On CPU ejkernel runs its kernels for the platform "xla", on jax.lax.ragged_dot_general, and their semantics
 are the ones here: existing_out is added to the result, everywhere. (Its TPU kernels overwrite the rows of the groups.)
-Deliberate differences:
+With a group_offset the rows of lhs are those of its own groups alone: row 0 is the first one of group group_offset, as
+its v3 kernel for CPU with rhs_bias has it. Deliberate differences:
 
-- group_offset works, where ragged_dot_general raises on CPU.
-- Rows of no processed group are zero, or existing_out's; NaN and Inf stay in their group.
+- group_offset works in all of them, where all but v3 with rhs_bias raise on CPU. One that is out of range is an error,
+  where v3 takes the nearest that is in range. One that is left out where rhs has fewer groups than group_sizes is a
+  ValueError, where v3 with rhs_bias takes 0.
+- Rows behind those of the groups are zero, or existing_out's; in v3 with rhs_bias they belong to the last group.
+- Sizes whose sum exceeds m are an error when running, where they are cut off; so is a negative one.
+- NaN and Inf stay in their group.
 - Nothing is tuned and nothing cached: cfg, tiling, do_padding, use_v2 and use_v3 choose among kernels that have one
   result here.
 - rhs_scale, a platform other than "xla" and a precision that is a dot algorithm are a NotImplementedError.
@@ -22,11 +27,14 @@ import jax
 import jax.numpy as jnp
 
 from raggemm import ops
-from raggemm._operands import float_array
+from raggemm._operands import Words, float_array, integer_array
 from raggemm.compat.megablox import make_group_metadata
 from raggemm.compat.megablox import tgmm as transposed_grouped_matmul
 
 __all__ = ["grouped_matmul", "make_group_metadata", "register", "transposed_grouped_matmul"]
+
+
+_WORDS = Words(sizes="group_sizes", c="existing_out", bias="rhs_bias")
 
 
 def _check_precision(precision: Any) -> None:
@@ -53,6 +61,15 @@ def _bias(rhs_bias: Any) -> jax.Array:
     if rhs_bias.ndim != 3 or rhs_bias.shape[1] != 1:
         raise ValueError(f"rhs_bias: shape is {rhs_bias.shape}, must be [num_groups, 1, n]")
     return rhs_bias[:, 0]
+
+
+def _local(rhs: Any, group_sizes: Any, group_offset: Any) -> jax.Array:
+    """group_sizes without the rows of groups that rhs is not for, so that the first row is the first local group's."""
+    sizes, first = integer_array("group_sizes", group_sizes), integer_array("group_offset", group_offset)
+    if sizes.ndim != 1 or jnp.ndim(rhs) != 3 or first.size != 1:
+        return sizes  # which is refused for that
+    group = jnp.arange(sizes.shape[0]) - first.reshape(()).astype(int)
+    return jnp.where((group >= 0) & (group < jnp.shape(rhs)[0]), sizes, 0)
 
 
 def _kernel_v3(
@@ -82,7 +99,9 @@ def _kernel_v3(
         options["c"] = float_array("existing_out", existing_out).astype(dtype)
     if rhs_bias is not None:
         options["bias"] = _bias(rhs_bias)
-    return ops.gmm_with(lhs, rhs, group_sizes, transpose_rhs, **options)
+    if group_offset is not None:
+        group_sizes = _local(rhs, group_sizes, group_offset)
+    return ops.gmm_with(lhs, rhs, group_sizes, transpose_rhs, _WORDS, **options)
 
 
 def _kernel(
@@ -142,7 +161,8 @@ def grouped_matmul(
       lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs.
       rhs: [num_groups, k, n]; with transpose_rhs [num_groups, n, k].
       group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than m.
-      group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for, where rhs has fewer.
+      group_offset: integer, () or (1,): the group in group_sizes that rhs[0] and row 0 of lhs are for, where rhs has
+        fewer. The sizes of other groups are not read.
       existing_out: [m, n] of a float type, added to the result.
       preferred_element_type: dtype of the result; None means float32.
       rhs_scale: None, else NotImplementedError.

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm import _ragged_dot
-from raggemm._operands import check_float, integer_array
+from raggemm._operands import check_float, integer_array, result_dtype
 from raggemm._ragged_dot import BASIC, unmet_precision, widened
 
 
@@ -63,7 +63,8 @@ def checked_call(
     lhs, rhs, group_sizes = operands
     lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
     group_sizes = group_sizes if isinstance(group_sizes, jax.Array) else np.asarray(group_sizes)
-    out = _out_by_rule_of_jax(lhs, rhs, group_sizes, numbers, preferred_element_type, group_offset is not None)
+    dtype = None if preferred_element_type is None else result_dtype(preferred_element_type)
+    out = _out_by_rule_of_jax(lhs, rhs, group_sizes, numbers, dtype, group_offset is not None)
     for name, dtype in (("lhs", lhs.dtype), ("rhs", rhs.dtype), ("preferred_element_type", out.dtype)):
         check_float(name, dtype)
     reason = unmet_precision(precision, lhs.dtype, rhs.dtype, out.dtype)

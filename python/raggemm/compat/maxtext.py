@@ -20,6 +20,8 @@ import jax
 import jax.numpy as jnp
 
 from raggemm import _compat, ops
+from raggemm._operands import Words
+from raggemm.compat import megablox
 
 __all__ = ["gmm", "tgmm"]
 
@@ -71,7 +73,8 @@ def gmm(
     """lhs[rows of group g] x rhs[g] for each group.
 
     Args:
-      lhs, rhs, group_sizes, preferred_element_type, group_offset, existing_out, transpose_rhs: as for raggemm.gmm.
+      lhs, rhs, group_sizes, preferred_element_type, group_offset, existing_out, transpose_rhs: as for
+        raggemm.compat.megablox.gmm.
       tiling: nine numbers (tm, tk, tn for out, for the gradient of lhs and for that of rhs), three, a function or None;
         without effect.
       lhs_quantize_dtype, rhs_quantize_dtype, qwix_rule: None, else NotImplementedError.
@@ -97,12 +100,14 @@ def gmm(
         use_manual_quantization=use_manual_quantization,
     )
     _check_tiling(tiling, (9, 3))
+    group_offset = megablox.first_group(group_offset, rhs, group_sizes)
     if partial_sum is None:
         out = ops.gmm(lhs, rhs, group_sizes, preferred_element_type, None, group_offset, existing_out, transpose_rhs)
     elif existing_out is None:
         options = {"preferred_element_type": preferred_element_type, "group_offset": group_offset}
         options |= ops.accumulation(partial_sum, preferred_element_type, 1.0, "partial_sum")
-        out = ops.gmm_with(lhs, rhs, group_sizes, transpose_rhs, **options)
+        words = Words(sizes="group_sizes", c="partial_sum")
+        out = ops.gmm_with(lhs, rhs, group_sizes, transpose_rhs, words, **options)
     else:
         raise NotImplementedError("existing_out and partial_sum are both given; one of them can be")
     return _compat.varying(out, {*lhs_vma_axes, *varying_axes})
@@ -126,7 +131,8 @@ def tgmm(
     """lhs[:, columns of group g] x rhs[rows of group g] for each group; zero for an empty group.
 
     Args:
-      lhs, rhs, group_sizes, preferred_element_type, group_offset, num_actual_groups, existing_out: as for raggemm.tgmm.
+      lhs, rhs, group_sizes, preferred_element_type, group_offset, num_actual_groups, existing_out: as for
+        raggemm.compat.megablox.tgmm.
       tiling: three numbers, a function or None; without effect, as is interpret.
       lhs_quantize_dtype, rhs_quantize_dtype: None, else NotImplementedError. Earlier versions of maxtext have them,
         as use_qwix_quantization, False.
@@ -145,5 +151,7 @@ def tgmm(
         use_qwix_quantization=use_qwix_quantization,
     )
     _check_tiling(tiling, (3, 9))
-    out = ops.tgmm(lhs, rhs, group_sizes, preferred_element_type, None, group_offset, num_actual_groups, existing_out)
+    out = megablox.tgmm(
+        lhs, rhs, group_sizes, preferred_element_type, None, group_offset, num_actual_groups, existing_out
+    )
     return _compat.varying(out, varying_axes)

@@ -8,6 +8,9 @@ Semantics are those of that package's gmm.py, and of its ops.py, whose gmm adds 
 - lhs and rhs may also be float16 and float64, group_sizes also int64 and uint32, group_offset also of shape (1,), and
   both functions have every derivative.
 - The gradient of gmm's existing_out is zero on the overwritten rows; there it is the whole cotangent.
+
+What raggemm.gmm and raggemm.tgmm refuse is as there: without a group_offset the first group is group 0, even where
+fewer groups are computed than group_sizes has.
 """
 
 from typing import Any
@@ -15,10 +18,52 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from raggemm import ops
 from raggemm._operands import integer_array
-from raggemm.ops import gmm, tgmm
 
 __all__ = ["gmm", "make_group_metadata", "tgmm"]
+
+
+def first_group(group_offset: Any, rhs: Any, group_sizes: Any) -> Any:
+    """group_offset, or 0 where it is left out and rhs [groups,...] has fewer groups than group_sizes."""
+    return 0 if group_offset is None and jnp.shape(rhs)[:1] < jnp.shape(group_sizes)[:1] else group_offset
+
+
+def gmm(
+    lhs: Any,
+    rhs: Any,
+    group_sizes: Any,
+    preferred_element_type: Any = jnp.float32,
+    tiling: Any = (128, 128, 128),
+    group_offset: Any = None,
+    existing_out: Any = None,
+    transpose_rhs: bool = False,
+    interpret: bool = False,
+) -> jax.Array:
+    """raggemm.gmm, whose docstring has the arguments; without a group_offset rhs[0] is for group 0."""
+    group_offset = first_group(group_offset, rhs, group_sizes)
+    return ops.gmm(
+        lhs, rhs, group_sizes, preferred_element_type, tiling, group_offset, existing_out, transpose_rhs, interpret
+    )
+
+
+def tgmm(
+    lhs: Any,
+    rhs: Any,
+    group_sizes: Any,
+    preferred_element_type: Any = jnp.float32,
+    tiling: Any = (128, 128, 128),
+    group_offset: Any = None,
+    num_actual_groups: int | None = None,
+    existing_out: Any = None,
+    interpret: bool = False,
+) -> jax.Array:
+    """raggemm.tgmm, whose docstring has the arguments; without a group_offset group 0 is the first."""
+    if group_offset is None and num_actual_groups is not None:
+        group_offset = 0
+    return ops.tgmm(
+        lhs, rhs, group_sizes, preferred_element_type, tiling, group_offset, num_actual_groups, existing_out, interpret
+    )
 
 
 def _repeated(counts: jax.Array, length: int) -> jax.Array:

@@ -18,6 +18,7 @@ import numpy as np
 from jax.extend import backend
 
 from raggemm._call import compute_dtype
+from raggemm._operands import result_dtype
 from raggemm._ragged_dot import BASIC
 from raggemm.compat import lax
 
@@ -68,7 +69,7 @@ def ragged_dot(
     if platform != "cpu":
         raise NotImplementedError(f"raggemm runs on the platform cpu only, not on {platform}")
     try:
-        dtype = jnp.dtype(preferred_element_type or jnp.result_type(lhs, rhs))
+        dtype = result_dtype(preferred_element_type or jnp.result_type(lhs, rhs))
         sums = dtype if activation is None else compute_dtype(lhs.dtype, rhs.dtype, dtype)
         numbers = BASIC if ragged_dot_dimension_numbers is None else ragged_dot_dimension_numbers
         call = lax.checked_call((lhs, rhs, _unwrapped(group_sizes)), numbers, precision, sums, None)

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm import _compat, ops
-from raggemm._grouped_gemm import grouped_gemm
-from raggemm._operands import GroupedTensor, integer_array
+from raggemm._grouped_gemm import grouped_gemm_in
+from raggemm._operands import GroupedTensor, Words, integer_array
 
 __all__ = ["check_partition", "gmm", "gmm_ref", "tgmm", "tgmm_ref"]
 
@@ -91,7 +91,8 @@ def tgmm(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
     """
     lhs, rhs, sizes = _tgmm_operands(lhs, rhs, group_sizes)
     rows, cols = GroupedTensor(lhs, first_dims=sizes), GroupedTensor(rhs, first_dims=sizes)
-    return grouped_gemm(rows, cols, contracting_dims=((0,), (0,)), preferred_element_type=jnp.float32)
+    words = Words(sizes="group_sizes")
+    return grouped_gemm_in(words, rows, cols, ((0,), (0,)), preferred_element_type=jnp.float32)
 
 
 def _groups(name: str, group_sizes: Any) -> list[slice]:

@@ -1,4 +1,4 @@
-"""grouped_gemm and grouped_dense of TransformerEngine's JAX package, without quantization.
+"""grouped_gemm and grouped_dense of TransformerEngine's JAX package, without quantization, as of version 2.20.
 
     from raggemm.compat import transformer_engine as te
     te.grouped_dense(x, kernel, group_sizes, bias=bias)
@@ -11,6 +11,8 @@ Deliberate differences:
   derivatives     of every order, by both functions; each gradient has the dtype of its operand, and that of the
                   bias is summed in float32 or float64 and rounded once
   quantization    is a NotImplementedError
+  use_async_d2h_group_sizes
+                  has no effect: there it says how the group sizes come from the device to the host
 """
 
 import dataclasses
@@ -22,7 +24,7 @@ import jax
 import numpy as np
 
 from raggemm import _grouped_gemm
-from raggemm._operands import GroupedTensor, float_array
+from raggemm._operands import GroupedTensor, Words, float_array
 from raggemm._ragged_dot import unmet_precision
 
 Axes = tuple[Sequence[int], Sequence[int]]
@@ -75,15 +77,35 @@ def _operand(name: str, x: Any) -> Any:
     return GroupedTensor(data.reshape(shape), first_dims=x.first_dims if _is_set(x.first_dims) else None)
 
 
+def _check_quantizers(quantizer_set: Any) -> None:
+    for name in ("x", "kernel", "dgrad"):
+        if getattr(quantizer_set, name, None) is not None:
+            raise NotImplementedError(f"quantizer_set: {name} is set; quantization is not supported")
+
+
+def _product(
+    words: Words, lhs: Any, rhs: Any, contracting_dims: Axes, *, precision: Any, dtype: Any, **options: Any
+) -> jax.Array:
+    """The product of what grouped_gemm of raggemm takes, with its options; dtype: preferred_element_type."""
+    lhs_dtype, rhs_dtype = ((x.data if isinstance(x, GroupedTensor) else x).dtype for x in (lhs, rhs))
+    dtype = lhs_dtype if dtype is None else dtype
+    reason = unmet_precision(precision, lhs_dtype, rhs_dtype, jax.dtypes.canonicalize_dtype(dtype))
+    if reason is not None:
+        raise NotImplementedError(reason)
+    options["preferred_element_type"] = dtype
+    return _grouped_gemm.grouped_gemm_in(words, lhs, rhs, contracting_dims, **options)
+
+
 def grouped_gemm(
     lhs: Any,
     rhs: Any,
-    *,
     contracting_dims: Axes = ((1,), (2,)),
     bias: Any = None,
     precision: Any = jax.lax.Precision.DEFAULT,
     preferred_element_type: Any = None,
     group_offset: Any = None,
+    quantizer_set: Any = None,
+    use_async_d2h_group_sizes: bool = False,
 ) -> jax.Array:
     """lhs x rhs for each group, as TransformerEngine's, where the operands carry the group sizes.
 
@@ -95,28 +117,23 @@ def grouped_gemm(
       bias: [G,N].
       precision: as in raggemm.compat.lax.
       preferred_element_type: dtype of the result, by default that of lhs.
-      group_offset: integer, () or (1,): the first group that is computed.
+      group_offset: integer, () or (1,): the first group that is computed; to be given where rhs has fewer groups than
+        the sizes count.
+      quantizer_set: None, or one without quantizers.
+      use_async_d2h_group_sizes: without effect.
     """
-    lhs, rhs = _operand("lhs", lhs), _operand("rhs", rhs)
-    lhs_dtype, rhs_dtype = ((x.data if isinstance(x, GroupedTensor) else x).dtype for x in (lhs, rhs))
-    dtype = jax.dtypes.canonicalize_dtype(lhs_dtype if preferred_element_type is None else preferred_element_type)
-    reason = unmet_precision(precision, lhs_dtype, rhs_dtype, dtype)
-    if reason is not None:
-        raise NotImplementedError(reason)
-    return _grouped_gemm.grouped_gemm(
-        lhs,
-        rhs,
-        contracting_dims=contracting_dims,
+    del use_async_d2h_group_sizes
+    _check_quantizers(quantizer_set)
+    return _product(
+        Words(),
+        _operand("lhs", lhs),
+        _operand("rhs", rhs),
+        contracting_dims,
+        precision=precision,
+        dtype=preferred_element_type,
         bias=bias,
         group_offset=group_offset,
-        preferred_element_type=dtype,
     )
-
-
-def _check_quantizers(quantizer_set: Any) -> None:
-    for name in ("x", "kernel", "dgrad"):
-        if getattr(quantizer_set, name, None) is not None:
-            raise NotImplementedError(f"quantizer_set: {name} is set; quantization is not supported")
 
 
 def grouped_dense(
@@ -145,12 +162,13 @@ def grouped_dense(
     mesh_axis, axis = kernel_fsdp_info
     if mesh_axis is not None:
         kernel = jax.lax.all_gather(kernel, mesh_axis, axis=axis, tiled=True)
-    return grouped_gemm(
+    return _product(
+        Words("x", "kernel", "group_sizes"),
         GroupedTensor(float_array("x", x), first_dims=group_sizes),
-        kernel,
-        contracting_dims=contracting_dims,
-        bias=bias,
+        _operand("kernel", kernel),
+        contracting_dims,
         precision=precision,
-        preferred_element_type=preferred_element_type,
+        dtype=preferred_element_type,
+        bias=bias,
         group_offset=group_offset,
     )

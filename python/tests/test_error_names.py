@@ -1,0 +1,115 @@
+"""Errors of the custom call have the words of the front end, whatever a transform makes of the call."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+import raggemm
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from raggemm import GroupedTensor, gmm, grouped_gemm, ragged_dot, tgmm
+from raggemm.compat import ejkernel, lax, maxtext, megablox, tokamax, tops
+from raggemm.compat import transformer_engine as te
+
+LHS, RHS, OTHER = np.ones((8, 4), np.float32), np.ones((2, 4, 12), np.float32), np.ones((8, 12), np.float32)
+WRONG = np.array([-3, 4], np.int32)
+FORWARD, WGRAD = ((1,), (1,)), ((0,), (0,))
+
+
+def rows(x, sizes):
+    return GroupedTensor(x, first_dims=sizes)
+
+
+# Of (lhs, rhs, sizes), by the word that they have for the sizes.
+FORWARDS = {
+    "gmm": (gmm, "group_sizes"),
+    "ragged_dot": (ragged_dot, "group_sizes"),
+    "grouped_gemm": (lambda x, w, s: grouped_gemm(rows(x, s), w, contracting_dims=FORWARD), "lhs.first_dims"),
+    "ejkernel": (ejkernel.grouped_matmul, "group_sizes"),
+    "lax": (lax.ragged_dot, "group_sizes"),
+    "maxtext": (maxtext.gmm, "group_sizes"),
+    "megablox": (megablox.gmm, "group_sizes"),
+    "tokamax": (lambda x, w, s: tokamax.ragged_dot(x, w, group_sizes=s), "group_sizes"),
+    "te.grouped_dense": (te.grouped_dense, "group_sizes"),
+    "te.grouped_gemm": (
+        lambda x, w, s: te.grouped_gemm(rows(x, s), w, contracting_dims=FORWARD),
+        "lhs.first_dims",
+    ),
+}
+
+
+def fails(call, *args, words):
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=f"^INVALID_ARGUMENT: {words} has size -3, must"):
+        jax.block_until_ready(jax.jit(call)(*args))
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+def test_of_sizes(name):
+    call, sizes = FORWARDS[name]
+    fails(call, LHS, RHS, WRONG, words=f"{sizes}: group 0")
+    # Each derivative by itself, so that no forward call fails before it.
+    fails(jax.linear_transpose(lambda x: call(x, RHS, WRONG), LHS), OTHER, words=f"{sizes}: group 0")
+    fails(jax.linear_transpose(lambda w: call(LHS, w, WRONG), RHS), OTHER, words=f"{sizes}: group 0")
+    both = np.stack([[8, 0], WRONG]).astype(np.int32)
+    fails(jax.vmap(call, (None, None, 0)), LHS, RHS, both, words=f"{sizes}: group 0 of problem 0, replica 1")
+    weights = np.stack([RHS, RHS])
+    fails(jax.vmap(call, (None, 0, 0)), LHS, weights, both, words=f"{sizes}: group 0 of problem 1, replica 0")
+
+
+def test_of_both_operands():
+    words = "lhs.first_dims: group 0"
+    fails(lambda x, y, s: grouped_gemm(rows(x, s), rows(y, s), contracting_dims=WGRAD), LHS, OTHER, WRONG, words=words)
+    for call in (lambda x, y, s: tgmm(x.T, y, s), tops.tgmm):
+        fails(call, LHS, OTHER, WRONG, words="group_sizes: group 0")
+
+
+def test_under_the_override():
+    with raggemm.override_ragged_dot():
+        fails(lambda *args: jax.lax.ragged_dot(*args), LHS, RHS, WRONG, words="group_sizes: group 0")
+
+
+def text(call, *args):
+    return jax.jit(call).lower(*args).as_text()
+
+
+def test_attribute():
+    """There is none where the words are the custom call's own."""
+    sizes = np.array([3, 4], np.int32)
+    assert 'names = "lhs_first=group_sizes,out_first=group_sizes"' in text(gmm, LHS, RHS, sizes)
+    accumulated = text(functools.partial(tgmm, existing_out=RHS), LHS.T, OTHER, sizes)
+    assert 'names = "lhs_last=group_sizes,rhs_first=group_sizes,c=existing_out"' in accumulated
+    partial_sum = text(lambda *args: maxtext.gmm(*args, partial_sum=OTHER), LHS, RHS, sizes)
+    assert ',c=partial_sum"' in partial_sum
+    with_c = text(lambda *args: grouped_gemm(*args, contracting_dims=((2,), (1,)), c=RHS[:, :3]), RHS[:, :3, :4], RHS)
+    assert 'operands = "c"' in with_c
+    assert "names" not in with_c
+    general = text(lambda x, s: grouped_gemm(rows(x, s), RHS, contracting_dims=FORWARD, c=OTHER), LHS, sizes)
+    assert 'names = "lhs_first=lhs.first_dims,out_first=lhs.first_dims"' in general
+
+
+def test_divided_over_devices():
+    raggemm.enable_partitioning()
+    try:
+        mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+        weights = jax.device_put(RHS, NamedSharding(mesh, P(None, None, "x")))
+        program = jax.jit(gmm).lower(LHS, weights, np.array([3, 4], np.int32)).compile().as_text()
+        assert "f32[8,3]" in program  # each device's part
+        assert 'names = "lhs_first=group_sizes,out_first=group_sizes"' in program
+    finally:
+        raggemm.enable_partitioning(False)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: maxtext.gmm(LHS, RHS, WRONG, partial_sum=OTHER[1:]), r"^partial_sum: shape is \(7, 12\)"),
+        (lambda: megablox.gmm(LHS, RHS, WRONG, existing_out=OTHER[1:]), r"^existing_out: shape is \(7, 12\)"),
+        (lambda: tops.gmm(LHS, RHS, np.array([8], np.int32)), "^group_sizes has 1 sizes, but rhs has 2 groups"),
+        (lambda: te.grouped_dense(LHS, RHS, WRONG, ((1,), (0,))), "^kernel: axis 0 of shape .* is the group axis"),
+    ],
+    ids=range(4),
+)
+def test_when_tracing(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
