@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from raggemm._eager import compiled_when_eager
 from raggemm._grouped_gemm import grouped_gemm
 from raggemm._operands import GroupedTensor, float_array, integer_array
 from raggemm._ragged_dot import unmet_precision
@@ -49,6 +50,7 @@ def gmm_with(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool, **option
     return grouped_gemm(rows, rhs, contracting_dims=((1,), (k_axis,)), **options)
 
 
+@compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset", "existing_out")
 def gmm(
     lhs: Any,
     rhs: Any,
@@ -91,6 +93,7 @@ def gmm(
     )
 
 
+@compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset", "existing_out")
 def tgmm(
     lhs: Any,
     rhs: Any,
@@ -136,6 +139,7 @@ def _wider(a: Any, b: Any) -> Any:
     return max(a, b, key=lambda dtype: (jnp.finfo(dtype).maxexp, jnp.finfo(dtype).nmant))
 
 
+@compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset")
 def ragged_dot(
     lhs: Any,
     rhs: Any,
