@@ -7,6 +7,8 @@
     enable_partitioning     lets jax.jit divide calls over devices
     override_ragged_dot, enable_ragged_dot_override
                             jax.lax.ragged_dot itself, in programs that are not changed
+    options                 threads, instruction set, executor, and what becomes of errors
+    describe                prints what computes here, or the plans of the calls of a program
     compat                  modules with the names and signatures of other libraries, to import one by one
     expert_parallel         a module to import by itself: experts sharded over devices and processes
 
@@ -17,9 +19,11 @@ library's modes).
 
 from raggemm import _batching  # noqa: F401  a rule of the primitive
 from raggemm._derivatives import grouped_gemm_saveable
+from raggemm._describe import describe
 from raggemm._ffi import cases_json, version
 from raggemm._grouped_gemm import grouped_gemm
 from raggemm._operands import GroupedTensor
+from raggemm._options import options
 from raggemm._override import RaggedDotLowering, enable_ragged_dot_override, override_ragged_dot
 from raggemm._partitioning import enable_partitioning
 from raggemm.ops import gmm, ragged_dot, tgmm
@@ -28,11 +32,13 @@ __all__ = [
     "GroupedTensor",
     "RaggedDotLowering",
     "cases_json",
+    "describe",
     "enable_partitioning",
     "enable_ragged_dot_override",
     "gmm",
     "grouped_gemm",
     "grouped_gemm_saveable",
+    "options",
     "override_ragged_dot",
     "ragged_dot",
     "tgmm",

@@ -74,17 +74,22 @@ def sharded_as(x: jax.Array, aval: Any) -> jax.Array:
     return x if all(axis is None for axis in spec) else jax.sharding.reshard(x, spec)
 
 
+def override_was_tested() -> bool:
+    """Whether the override's tests have passed with this version of jax, or with one of the same minor version."""
+    return (0, 8, 1) <= jax.__version_info__[:3] < (0, 13)
+
+
 def ragged_dot_of_jax() -> tuple[Any, Any]:
     """JAX' primitive ragged_dot_general, and the function of its arguments and parameters that is its default
-    lowering. Both are private, and RuntimeError is raised for versions that this was not tried with."""
-    first, after = (0, 8, 1), (0, 11)
-    if not first <= jax.__version_info__[:3] < after:
-        raise RuntimeError(
-            f"raggemm's override of ragged_dot is for jax 0.8.1 and later, before 0.11; this is jax {jax.__version__}"
-        )
+    lowering. Both are private; RuntimeError where this jax has them not."""
     from jax._src.lax import lax as private  # not above, for only the override may fail with it
 
-    return private.ragged_dot_general_p, private._ragged_dot_general_impl
+    try:
+        return private.ragged_dot_general_p, private._ragged_dot_general_impl
+    except AttributeError as error:
+        raise RuntimeError(
+            f"raggemm's override of ragged_dot needs private parts of jax that jax {jax.__version__} has not: {error}"
+        ) from error
 
 
 def set_globally(context: Any, value: Any) -> None:

@@ -6,8 +6,10 @@ written in ffi/handlers.h, its attributes in proto/config.proto.
 
 import ctypes
 import functools
+import json
 import pathlib
 import re
+from typing import Any
 
 import jax
 import jaxlib
@@ -32,6 +34,11 @@ def _load() -> ctypes.CDLL:
     library.raggemm_free.argtypes = [ctypes.c_void_p]
     library.raggemm_free.restype = None
     library.raggemm_version.restype = ctypes.c_char_p
+    for function in (library.raggemm_describe_json, library.raggemm_take_plans):
+        function.argtypes = []
+        function.restype = ctypes.c_void_p
+    library.raggemm_record_plans.argtypes = [ctypes.c_int32]
+    library.raggemm_record_plans.restype = None
     library.raggemm_ffi_version.argtypes = [ctypes.POINTER(ctypes.c_int32)] * 2
     library.raggemm_ffi_version.restype = None
     return library
@@ -82,6 +89,17 @@ def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
     return constant.value, per_group.value
 
 
+def _text(function: str, *args: Any) -> str:
+    """What a function of the library returns as text that is to be freed."""
+    text = getattr(_library, function)(*args)
+    if not text:
+        raise MemoryError(function)
+    try:
+        return ctypes.string_at(text).decode()
+    finally:
+        _library.raggemm_free(text)
+
+
 def cases_json(path: str | pathlib.Path | None = None) -> str:
     """A file of test and benchmark cases (proto/case.proto, GroupedGemmCases) as JSON, by default the recorded ones.
 
@@ -90,16 +108,27 @@ def cases_json(path: str | pathlib.Path | None = None) -> str:
     ok = ctypes.c_int32()
     if path is None:
         path = _PACKAGE / "cases" / "moe.textproto"
-    text = _library.raggemm_cases_json(str(path).encode(), ctypes.byref(ok))
-    if not text:
-        raise MemoryError("raggemm_cases_json")
-    try:
-        result = ctypes.string_at(text).decode()
-    finally:
-        _library.raggemm_free(text)
+    result = _text("raggemm_cases_json", str(path).encode(), ctypes.byref(ok))
     if not ok.value:
         raise ValueError(result)
     return result
+
+
+@functools.cache
+def description() -> dict[str, Any]:
+    """What the library says of itself, of this CPU and of the environment variables that it has read: the object of
+    raggemm_describe_json in ffi/handlers.h. The first call measures the instruction sets, for some milliseconds."""
+    return json.loads(_text("raggemm_describe_json"))
+
+
+def record_plans(on: bool) -> None:
+    """Whether the library keeps the plans of the calls that all threads run; counts how often it was switched on."""
+    _library.raggemm_record_plans(on)
+
+
+def take_plans() -> str:
+    """The plans that were kept since the last time, in the order of the calls, separated by empty lines."""
+    return _text("raggemm_take_plans")
 
 
 def version() -> str:

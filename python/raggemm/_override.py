@@ -2,7 +2,7 @@
 
 It replaces the lowering rule that JAX has for the primitive ragged_dot_general on the platform cpu, with
 jax.interpreters.mlir.register_lowering, and calls JAX' own rule, which is private, as fallback. Neither is an interface
-that JAX promises to keep: versions of jax that this was not tried with are refused (see override_ragged_dot).
+that JAX promises to keep: with a version of jax that this was not tested with, _override_trial.py tries it first.
 
 The rule is registered when the override is first used, and stays; whether it does anything is the value of a context
 of jax.make_user_context. JAX has that in the keys of its caches for traces, lowered and compiled programs, so a
@@ -13,19 +13,21 @@ and its shape, derivative and lowering rules refuse it. So `bind` of the primiti
 raggemm.compat.lax while the override is on.
 """
 
+import concurrent.futures
 import contextlib
 import contextvars
 import functools
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 from jax.interpreters import mlir
 
-from raggemm import _compat, _ragged_dot
+from raggemm import _compat, _override_trial, _ragged_dot
 from raggemm._operands import is_float
+from raggemm._options import check_not_staged
 from raggemm._ragged_dot import SIZES, unmet_precision, widened
 from raggemm.compat import lax
 
@@ -45,14 +47,17 @@ class RaggedDotLowering(NamedTuple):
 
     by: str  # "raggemm" or "jax"
     why: str  # what raggemm does not take, where it is "jax"
-    operands: str  # as in "float32[6,4] float32[2,4,3] int32[2]"
+    operands: str  # as in "float32[6,4] float32[2,4,3] int32[2]", with " group_offset=int32[]" where it is given
 
 
 _record: contextvars.ContextVar[list[RaggedDotLowering] | None] = contextvars.ContextVar("record", default=None)
 
 
-def _note(why: str | None, avals: Any) -> None:
-    operands = " ".join(f"{aval.dtype}[{','.join(map(str, aval.shape))}]" for aval in avals)
+def _text(aval: Any) -> str:
+    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
+
+
+def _note(why: str | None, operands: str) -> None:
     lowering = RaggedDotLowering("jax" if why else "raggemm", why or "", operands)
     _log.debug("ragged_dot of %s lowered by %s%s", operands, lowering.by, f": {why}" if why else "")
     if (record := _record.get()) is not None:
@@ -73,28 +78,64 @@ def _why_not(operands: Any, out: Any, params: dict[str, Any]) -> str | None:
     return unmet_precision(params["precision"], lhs.dtype, rhs.dtype, out.dtype)
 
 
+def _on_cpu(trial: Callable[[], str | None]) -> str | None:
+    """Its result in a thread of its own, which has none of the caller's contexts: traces, meshes, precisions."""
+
+    def run():
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+            return trial()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(run).result()
+
+
+def _refuse(fault: str | None) -> None:
+    if fault is not None:
+        raise RuntimeError(
+            f"raggemm's override of ragged_dot was not tested with jax {jax.__version__}, and a trial failed: {fault}"
+        )
+
+
 class _Override:
     """The context, and the rule that looks at it. There is one, made when it is first asked for."""
 
     def __init__(self):
         primitive, expansion = _compat.ragged_dot_of_jax()
+        if not _compat.override_was_tested():
+            _refuse(_on_cpu(lambda: _override_trial.fault_of_jax(primitive, expansion)))
         self.is_on = jax.make_user_context(False)
         self._rule_of_jax = mlir.lower_fun(expansion, multiple_results=False)
         mlir.register_lowering(primitive, self._lower, platform="cpu")
         self._bind = primitive.bind
         primitive.bind = self._bind_with_offset
+        if not _compat.override_was_tested():
+            try:
+                _refuse(_on_cpu(self._fault))
+            except BaseException:
+                primitive.bind = self._bind
+                raise
+            _log.warning("the override of ragged_dot was not tested with jax %s; a trial passed", jax.__version__)
+
+    def _fault(self) -> str | None:
+        record: list[RaggedDotLowering] = []
+        _record.set(record)
+        with self.is_on(True):
+            return _override_trial.fault_of_override(lambda: [lowering.by for lowering in record])
 
     def _bind_with_offset(self, *args, **params):
-        if self.is_on.value and params.get("group_offset") is not None:
-            return lax.ragged_dot_general(*args, **params)
-        return self._bind(*args, **params)
+        offset = params.get("group_offset")
+        if not self.is_on.value or offset is None:
+            return self._bind(*args, **params)
+        out = lax.ragged_dot_general(*args, **params)
+        _note(None, " ".join(map(_text, map(jax.typeof, args))) + f" group_offset={_text(jax.typeof(offset))}")
+        return out
 
     def _lower(self, ctx, lhs, rhs, group_sizes, **params):
         (out,) = ctx.avals_out
         why = None
         if self.is_on.value:
             why = _why_not(ctx.avals_in, out, params)
-            _note(why, ctx.avals_in)
+            _note(why, " ".join(map(_text, ctx.avals_in)))
         if why or not self.is_on.value:
             return self._rule_of_jax(ctx, lhs, rhs, group_sizes, **params)
 
@@ -115,14 +156,6 @@ def _override() -> _Override:
         return _instance()
 
 
-def _check_not_staged() -> None:
-    if isinstance(jax.lax.full((), 0), jax.core.Tracer):
-        raise RuntimeError(
-            "override_ragged_dot() is entered in a function that is being traced, which jax lowers only after that: "
-            "enter it around the call of what jit (or scan, cond, ...) compiles"
-        )
-
-
 @contextlib.contextmanager
 def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering]]:
     """Within it, jax.lax.ragged_dot and ragged_dot_general lower to raggemm on CPU.
@@ -137,7 +170,8 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
     or exceed the rows are an error when running.
 
     This registers a lowering rule for a primitive of JAX, and uses parts of JAX that may change without notice
-    (raggemm._override says which).
+    (raggemm._override says which). With a jax newer than 0.12 the first use lowers and runs some tiny products and
+    compares them with exact ones: where they agree it is on, and the logger warns, else it raises what it found.
 
     What counts is where a program is lowered, usually the first call of a jitted function: enter it around that call;
     inside of a function that is being traced it raises RuntimeError. JAX' caches tell programs with the override from
@@ -148,13 +182,14 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
 
     Yields:
       A list that gets an entry whenever a call is lowered here: by whom, and why if by JAX. A program that JAX has
-      compiled with the override before is not lowered again. The logger "raggemm.override" has the same at level DEBUG.
+      compiled with the override before is not lowered again. A call with group_offset is entered when it is traced, or
+      run eagerly, and its derivatives are not. The logger "raggemm.override" has the same at level DEBUG.
 
     Raises:
-      RuntimeError: with a jax that this was not tried with, or see above.
+      RuntimeError: with a jax that lacks these parts or fails the trial, or see above.
     """
+    check_not_staged("override_ragged_dot()")
     override = _override()
-    _check_not_staged()
     record: list[RaggedDotLowering] = []
     token = _record.set(record)
     try:

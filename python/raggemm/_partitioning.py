@@ -21,7 +21,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from raggemm import _compat
+from raggemm import _compat, _options
 from raggemm._call import PACKED, Call, Mode, Storage, compute_dtype
 from raggemm._primitive import custom_call, primitive
 
@@ -119,13 +119,13 @@ def _assignment(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) ->
     return assigned
 
 
-def _on_each_device(call: Call, summed_over: tuple[str, ...]):
+def _on_each_device(call: Call, options: dict[str, str | int], summed_over: tuple[str, ...]):
     if not summed_over:
-        return functools.partial(custom_call, call=call)
+        return functools.partial(custom_call, call=call, options=options)
 
     def partial_sums(lhs, rhs, *rest):
         part = dataclasses.replace(call, dtype=compute_dtype(lhs.dtype, rhs.dtype, call.dtype))
-        return jax.lax.psum(custom_call(lhs, rhs, *rest, call=part), summed_over).astype(call.dtype)
+        return jax.lax.psum(custom_call(lhs, rhs, *rest, call=part, options=options), summed_over).astype(call.dtype)
 
     return partial_sums
 
@@ -143,8 +143,9 @@ def _rule(axes: _Axes) -> dict[str, Any]:
     }
 
 
-def _partitioned(call: Call, shapes: list[tuple[int, ...]], out_shape: tuple[int, ...]):
-    """The custom call as a function that the partitioner can divide."""
+def _partitioned(call: Call, options: dict[str, str | int], shapes: list[tuple[int, ...]], out_shape: tuple[int, ...]):
+    """The custom call as a function that the partitioner can divide. It does so when compiling, where the options in
+    effect may be others than where the call was lowered."""
     axes = _named_axes(call, shapes, out_shape)
 
     def shardings(mesh, args, out):
@@ -159,23 +160,24 @@ def _partitioned(call: Call, shapes: list[tuple[int, ...]], out_shape: tuple[int
 
     def partition(mesh, args, out):
         operands, result, summed_over = shardings(mesh, args, out)
-        return mesh, _on_each_device(call, summed_over), result, operands
+        return mesh, _on_each_device(call, options, summed_over), result, operands
 
     def infer(mesh, args, out):
         return shardings(mesh, args, out)[1]
 
     @custom_partitioning
     def function(*args):
-        return custom_call(*args, call=call)
+        return custom_call(*args, call=call, options=options)
 
     function.def_partition(partition, infer_sharding_from_operands=infer, **_rule(axes))
     return function
 
 
 def _lowering(ctx, *operands, call: Call):
-    function = functools.partial(custom_call, call=call)
+    options = _options.attributes()
+    function = functools.partial(custom_call, call=call, options=options)
     if _is_enabled() and _compat.divides_programs(ctx):
-        function = _partitioned(call, [x.shape for x in ctx.avals_in], ctx.avals_out[0].shape)
+        function = _partitioned(call, options, [x.shape for x in ctx.avals_in], ctx.avals_out[0].shape)
     return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
 
 

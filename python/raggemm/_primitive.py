@@ -51,8 +51,8 @@ def _optional_argument(call: Call, name: str, x: jax.Array, replicas: int) -> ja
     return jnp.broadcast_to(x, (x.shape[0], replicas))
 
 
-def custom_call(*flat, call: Call) -> jax.Array:
-    """What the primitive is on the platform cpu."""
+def custom_call(*flat, call: Call, options: dict[str, str | int]) -> jax.Array:
+    """What the primitive is on the platform cpu. options: attributes that say how to compute it."""
     args = call.named(flat)
     shape = call.out_shape(args.lhs, args.rhs)
     dims = {name: args.dims[index] for name, index in call.ragged.items()}
@@ -80,6 +80,7 @@ def custom_call(*flat, call: Call) -> jax.Array:
             *slots,
             *optional.values(),
             **attributes,
+            **options,
         )
     return out.reshape(shape)
 

@@ -161,7 +161,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m raggemm.demo", description=__doc__.splitlines()[0])
+    summary, _, details = __doc__.split("\n\n")
+    parser = argparse.ArgumentParser(prog="python -m raggemm.demo", description=summary, epilog=details)
     parser.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write the table there, as a list of rows")
     options = parser.parse_args(argv)
     checks = Checks()

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from raggemm._eager import compiled_when_eager
 from raggemm._grouped_gemm import grouped_gemm_in
 from raggemm._operands import GroupedTensor, Words, float_array, integer_array
 from raggemm._ragged_dot import unmet_precision
@@ -55,6 +56,7 @@ def gmm_with(
     return grouped_gemm_in(words, rows, rhs, ((1,), (k_axis,)), **options)
 
 
+@compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset", "existing_out")
 def gmm(
     lhs: Any,
     rhs: Any,
@@ -99,6 +101,7 @@ def gmm(
     )
 
 
+@compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset", "existing_out")
 def tgmm(
     lhs: Any,
     rhs: Any,
@@ -146,6 +149,7 @@ def _wider(a: Any, b: Any) -> Any:
     return max(a, b, key=lambda dtype: (jnp.finfo(dtype).maxexp, jnp.finfo(dtype).nmant))
 
 
+@compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset")
 def ragged_dot(
     lhs: Any,
     rhs: Any,

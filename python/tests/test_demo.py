@@ -162,3 +162,10 @@ def test_disagreement():
         other = rows.copy()
         other[1, 0] = wrong
         assert disagreement(other, rows) == np.inf
+
+
+def test_help_tells_what_it_needs(capsys):
+    with pytest.raises(SystemExit) as exit:
+        demo.main(["--help"])
+    assert exit.value.code == 0
+    assert "10 GiB of memory" in " ".join(capsys.readouterr().out.split())

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm import _ragged_dot
+from raggemm._eager import compiled_when_eager
 from raggemm._operands import check_float, integer_array, result_dtype
 from raggemm._ragged_dot import BASIC, unmet_precision, widened
 
@@ -75,6 +76,7 @@ def checked_call(
     return functools.partial(_ragged_dot.ragged_dot_general, lhs, rhs, sizes, offset, numbers=numbers, dtype=out.dtype)
 
 
+@compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset")
 def ragged_dot_general(
     lhs: Any,
     rhs: Any,
@@ -107,6 +109,7 @@ def ragged_dot_general(
     return call() if out_sharding is None else jax.sharding.reshard(call(), out_sharding)
 
 
+@compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset")
 def ragged_dot(
     lhs: Any,
     rhs: Any,

@@ -1,0 +1,59 @@
+"""What is used here, and how the calls of a program are computed, as text."""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jaxlib
+
+from raggemm import _ffi, _options
+
+
+def _isa(isa: dict[str, Any]) -> str:
+    if not isa["usable"]:
+        return f"{isa['name']} (not on this CPU)"
+    return f"{isa['name']} ({isa['probed_gflops']:.0f} Gflop/s)" if isa.get("probed_gflops") else isa["name"]
+
+
+def _facts() -> Iterator[tuple[str, str]]:
+    library = _ffi.description()
+    yield "raggemm", f"{library['version']}, built for version {library['ffi_api']} of XLA's FFI"
+    yield "jax", f"{jax.__version__}, jaxlib {jaxlib.__version__}, Python {sys.version.split()[0]}"
+    yield "CPU", library["cpu"]
+    yield "instruction set", f"{library['isa'] or 'none'}: {library['isa_reason']}"
+    yield "of", ", ".join(map(_isa, library["isas"]))
+    yield "executors", ", ".join(name for name in library["executors"] if name != "AUTO")
+    yield "threads", f"at most {library['max_threads']} for a call, {library['openmp_threads']} with OPENMP"
+    for name, value in sorted(library["environment"].items()):
+        yield name, "not set" if value is None else value
+    yield "options", ", ".join(f"{name}={value}" for name, value in _options.attributes().items()) or "defaults"
+    if library["error"]:
+        yield "error", library["error"]
+
+
+def describe(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs: Any) -> None:
+    """Prints what computes here, or how the calls of a program are computed.
+
+        raggemm.describe()
+        raggemm.describe(jax.jit(jax.grad(loss)), weights, batch)
+
+    Without arguments: versions of raggemm, of XLA's FFI, jax and jaxlib; the CPU; the instruction set in use and why;
+    executors, threads, and the environment variables RAGGEMM_ISA, RAGGEMM_THREADS and RAGGEMM_EXECUTOR.
+
+    With a function: calls it once, waits for what it returns, and prints the plan of each of raggemm's calls that ran
+    meanwhile, other threads' included: mode, extents, types, instruction set, executor, threads and tiles.
+    """
+    if function is None:
+        facts = list(_facts())
+        width = max(len(name) for name, _ in facts)
+        print("\n".join(f"{name:{width}}  {text}" for name, text in facts))
+        return
+    plans = ""
+    _ffi.record_plans(True)
+    try:
+        jax.block_until_ready(function(*args, **kwargs))
+    finally:
+        _ffi.record_plans(False)
+        plans = _ffi.take_plans()
+    print(plans.rstrip("\n") or "no call of raggemm ran")

@@ -1,0 +1,94 @@
+"""raggemm.describe: the library, and the plans of a program."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+import numpy as np
+import plans
+import pytest
+import raggemm
+from arrays import random
+from raggemm import _ffi
+
+SIZES = np.array([3, 0, 2, 4], np.int32)
+LHS, RHS = random(12, 8), random(4, 8, 16, seed=1)
+
+
+def test_what_computes_here():
+    facts = dict(re.split(r"  +", line, maxsplit=1) for line in plans.described().splitlines())
+    assert facts["raggemm"].startswith(f"{raggemm.__version__}, built for version 0.")
+    assert facts["jax"].startswith(f"{jax.__version__}, jaxlib {jaxlib.__version__}, Python 3.")
+    cpu = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    assert facts["CPU"].split() == cpu[1].split()
+    library = _ffi.description()
+    assert facts["instruction set"] == f"{library['isa']}: {library['isa_reason']}"
+    assert facts["options"] == "on_error=log"  # for these tests have four devices
+    for name in ("RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR"):
+        assert facts[name] == "not set"
+
+
+def test_options_are_told():
+    with raggemm.options(threads=2, executor="serial", on_error="raise"):
+        assert re.search("^options +threads=2, executor=SERIAL$", plans.described(), re.MULTILINE)
+
+
+def test_the_plans_of_a_program():
+    loss = jax.jit(jax.grad(lambda x, w: jnp.sin(raggemm.gmm(x, w, SIZES)).sum(), (0, 1)))
+    for _ in range(2):  # the second time it is compiled already
+        modes = plans.lines("mode", loss, LHS, RHS)
+        assert sorted(modes) == ["ragged K", "ragged M", "ragged M"]
+    assert plans.lines("out", raggemm.gmm, LHS, RHS, SIZES) == ["f32 12x16"]
+
+
+def test_keywords_are_passed_on(capsys):
+    raggemm.describe(raggemm.gmm, LHS, RHS.swapaxes(1, 2), SIZES, transpose_rhs=True)
+    assert "\nrhs: f32 16x8" in capsys.readouterr().out
+
+
+def test_without_a_call():
+    assert plans.described(jnp.sin, 1.0) == "no call of raggemm ran\n"
+
+
+def test_what_the_function_raises_is_raised_and_recording_ends():
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="group 2 has size 99"):
+        raggemm.describe(raggemm.gmm, LHS, RHS, np.array([3, 0, 99, 4], np.int32))
+    jax.block_until_ready(raggemm.gmm(LHS, RHS, SIZES))
+    assert _ffi.take_plans() == ""
+
+
+PROGRAM = """
+import numpy as np, raggemm
+raggemm.describe()
+x, w, sizes = np.ones((8, 4), np.float32), np.ones((2, 4, 3), np.float32), np.array([3, 5])
+raggemm.describe(raggemm.gmm, x, w, sizes)
+with raggemm.options(threads=2, executor="POOL"):
+    raggemm.describe(raggemm.gmm, x, w, sizes)
+"""
+
+
+def _run(**environment):
+    environment = {**os.environ, **environment}
+    return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+
+
+def test_environment_variables_are_told_and_options_go_first():
+    done = _run(RAGGEMM_ISA="scalar", RAGGEMM_THREADS="1", RAGGEMM_EXECUTOR="Serial")
+    assert done.returncode == 0, done.stderr
+    assert re.search("^instruction set +SCALAR: RAGGEMM_ISA$", done.stdout, re.MULTILINE)
+    assert re.search("^RAGGEMM_EXECUTOR +Serial$", done.stdout, re.MULTILINE)
+    for name, values in {"isa": ["scalar"] * 2, "executor": ["serial", "pool"], "threads": ["1", "2"]}.items():
+        assert re.findall(f"^{name}: (.*)$", done.stdout, re.MULTILINE) == values
+
+
+def test_a_wrong_environment_variable_is_told():
+    done = _run(RAGGEMM_ISA="sse2")
+    assert done.returncode != 0
+    message = 'RAGGEMM_ISA: value "sse2" is unknown or not usable here; usable: AUTO, SCALAR'
+    assert re.search(f"^error +{message}", done.stdout, re.MULTILINE)
+    assert message in done.stderr

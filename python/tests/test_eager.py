@@ -1,0 +1,79 @@
+"""Calls outside of jit: one compiled program for each signature, with the values, errors and jaxprs of the others."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import raggemm
+from arrays import random
+from raggemm import _operands
+from raggemm.compat import lax
+
+SIZES = np.array([3, 0, 2, 4], np.int32)
+LHS, RHS = random(12, 8), random(4, 8, 16, seed=1)
+ARRAYS = tuple(map(jnp.asarray, (LHS, RHS, SIZES)))
+DUAL = (jnp.asarray(LHS).T, jnp.asarray(random(12, 16, seed=2)), jnp.asarray(SIZES))
+NUMBERS = jax.lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), [0], [0])
+CALLS = {
+    "gmm": (raggemm.gmm, ARRAYS),
+    "tgmm": (raggemm.tgmm, DUAL),
+    "ragged_dot": (raggemm.ragged_dot, ARRAYS),
+    "compat.lax.ragged_dot": (lax.ragged_dot, ARRAYS),
+    "compat.lax.ragged_dot_general": (lambda *x: lax.ragged_dot_general(*x, NUMBERS), ARRAYS),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_only_the_first_call_of_a_signature_goes_through_python(monkeypatch, name):
+    call, operands = CALLS[name]
+    want = call(*operands)
+
+    def check_float(*_):
+        raise AssertionError("checked again")
+
+    monkeypatch.setattr(_operands, "check_float", check_float)
+    monkeypatch.setattr("raggemm.compat.lax.check_float", check_float)
+    np.testing.assert_array_equal(call(*operands), want)
+    with pytest.raises(AssertionError, match="checked again"):
+        call(operands[0][:-1], *operands[1:])
+    with pytest.raises(AssertionError, match="checked again"):
+        call(*map(np.asarray, operands))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_same_bits_as_in_jit(name):
+    call, operands = CALLS[name]
+    np.testing.assert_array_equal(call(*operands), jax.jit(lambda *x: call(*x))(*map(np.asarray, operands)))
+
+
+def test_options_that_cannot_be_static():
+    np.testing.assert_array_equal(raggemm.gmm(*ARRAYS, tiling=[8, 8, 8]), raggemm.gmm(*ARRAYS))
+    with pytest.raises(ValueError, match="has 3 parts"):
+        lax.ragged_dot(*ARRAYS, precision=["highest"] * 3)
+
+
+def test_values_that_are_checked_as_they_come():
+    np.testing.assert_array_equal(raggemm.gmm(ARRAYS[0], ARRAYS[1][1:], SIZES, group_offset=1)[:3], np.zeros((3, 16)))
+    with pytest.raises(ValueError, match="value 1099511627776 at index 0 exceeds 2147483647"):
+        raggemm.gmm(*ARRAYS, group_offset=2**40)
+    with pytest.raises(TypeError, match="group_offset: dtype is float64"):
+        raggemm.gmm(*ARRAYS, group_offset=1.0)
+
+
+def test_too_many_and_unknown_arguments():
+    with pytest.raises(TypeError, match="positional arguments"):
+        raggemm.gmm(*ARRAYS, *[None] * 7)
+    with pytest.raises(TypeError, match="colour"):
+        raggemm.gmm(*ARRAYS, colour=3)
+
+
+def test_signatures_stay():
+    assert raggemm.gmm.__doc__.startswith("lhs[rows of group g]")
+    assert str(jax.make_jaxpr(raggemm.gmm)(*ARRAYS)).count("jit[") == 1
+
+
+def test_configuration_is_in_the_key():
+    with jax.default_matmul_precision("highest"):
+        raggemm.ragged_dot(*ARRAYS)
+    with jax.default_matmul_precision("BF16_BF16_F32"), pytest.raises(NotImplementedError, match="BF16_BF16_F32"):
+        raggemm.ragged_dot(*ARRAYS)

@@ -1,0 +1,241 @@
+"""raggemm.options: that each has its effect on the calls that are lowered within it, and on no others."""
+
+import pathlib
+import re
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import plans
+import pytest
+import raggemm
+from arrays import random
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from raggemm import _ffi
+
+SIZES = np.array([3, 0, 2, 4], np.int32)
+LHS, RHS = random(12, 8), random(4, 8, 16, seed=1)
+OPERANDS = LHS, RHS, SIZES
+WRONG = LHS, RHS, np.array([3, 0, 99, 4], np.int32)
+MESSAGE = "group 2 has size 99"
+# Those of this CPU, best first; what it lacks is in the output of ./dev test.
+USABLE = [isa["name"] for isa in _ffi.description()["isas"] if isa["usable"]]
+WORST, BEST = USABLE[-1], USABLE[0]
+EXECUTORS = _ffi.description()["executors"]
+
+
+def isa_of(function, *operands) -> str:
+    """The instruction set of the calls of a function, which have the same one."""
+    (isa,) = set(plans.lines("isa", function, *operands))
+    return isa.upper()
+
+
+def attributes(lowered) -> dict[str, str]:
+    """How the custom calls of a program are computed: their attributes that are options."""
+    (config,) = set(re.findall(r"raggemm_grouped_gemm_v1.*backend_config=\{([^}]*)\}", lowered.compile().as_text()))
+    found = re.findall(r'\b(isa|executor|threads|on_error) = "?(\w+)', config)
+    return dict(found)
+
+
+def fresh_gmm():
+    return jax.jit(lambda *x: raggemm.gmm(*x))
+
+
+@pytest.mark.parametrize("isa", USABLE)
+def test_isa_and_threads(isa):
+    with raggemm.options(isa=isa, threads=1):
+        text = plans.described(fresh_gmm(), *OPERANDS)
+    assert f"\nisa: {isa.lower()}\n" in text
+    assert "\nthreads: 1\n" in text
+    with raggemm.options(isa=isa.lower(), threads=2):
+        text = plans.described(raggemm.gmm, *OPERANDS)
+    assert f"\nisa: {isa.lower()}\n" in text
+    assert "\nthreads: 2\n" in text
+
+
+def test_the_cpu_has_scalar_code_at_least():
+    assert USABLE[-1] == "SCALAR"
+    flags = re.search(r"^flags\s*:(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)[1].split()
+    assert ("AVX2" in USABLE) == ({"avx2", "fma", "f16c"} <= set(flags))
+
+
+@pytest.mark.parametrize("executor", ["SERIAL", "POOL", "OPENMP"])
+def test_executor(executor):
+    with raggemm.options(executor=executor.lower()):
+        assert plans.lines("executor", fresh_gmm(), *OPERANDS) == [executor.lower()]
+
+
+@pytest.mark.skipif(len(USABLE) == 1, reason="this CPU has one instruction set")
+def test_entering_and_leaving_leaves_no_stale_program():
+    """Through every cache: of compiled programs, of eager ones, of traces and of what lower() returns."""
+    jitted = fresh_gmm()
+    inner = jax.jit(lambda *x: jitted(*x) + 0)
+    trace = jax.jit(lambda *x: raggemm.gmm(*x)).trace(*OPERANDS)
+    eager = [jnp.asarray(x) for x in OPERANDS]
+
+    functions = (
+        lambda: jitted(*OPERANDS),
+        lambda: inner(*OPERANDS),
+        lambda: raggemm.gmm(*OPERANDS),
+        lambda: raggemm.gmm(*eager),
+        lambda: trace.lower().compile()(*OPERANDS),
+    )
+    for function in functions:
+        default, seen = isa_of(function), []
+        for _ in range(2):
+            with raggemm.options(isa=WORST):
+                seen.append(isa_of(function))
+                with raggemm.options(isa=BEST):
+                    seen.append(isa_of(function))
+                seen.append(isa_of(function))
+            seen.append(isa_of(function))
+        assert seen == [WORST, BEST, WORST, default] * 2
+
+
+def test_a_program_compiled_before_is_found_again():
+    count = 0
+
+    @jax.jit
+    def call(*x):
+        nonlocal count
+        count += 1
+        return raggemm.gmm(*x)
+
+    for _ in range(3):
+        with raggemm.options(isa=WORST):
+            call(*OPERANDS)
+        with raggemm.options(isa="auto", threads=1):
+            call(*OPERANDS)
+    assert count == 2
+
+
+def test_inner_ones_change_what_they_name():
+    def seen():
+        return attributes(fresh_gmm().lower(*OPERANDS))
+
+    with raggemm.options(isa=WORST, threads=3, on_error="nan"):
+        with raggemm.options(threads=1, executor="Serial"):
+            assert seen() == {"isa": WORST, "threads": "1", "on_error": "nan", "executor": "SERIAL"}
+        with raggemm.options(isa="AUTO", threads=0, on_error="raise"):
+            assert seen() == {}
+        assert seen() == {"isa": WORST, "threads": "3", "on_error": "nan"}
+
+
+def test_the_context_is_of_one_thread():
+    seen = []
+
+    def thread():
+        seen.append(attributes(fresh_gmm().lower(*OPERANDS)))
+
+    with raggemm.options(isa=WORST):
+        one = threading.Thread(target=thread)
+        one.start()
+        one.join()
+    assert "isa" not in seen[0]
+
+
+def test_it_is_left_when_something_is_raised():
+    with pytest.raises(ZeroDivisionError), raggemm.options(isa=WORST):
+        raise ZeroDivisionError
+    assert "isa" not in attributes(fresh_gmm().lower(*OPERANDS))
+
+
+WRONG_OPTIONS = [
+    ({"isa": "sse2"}, "isa is 'sse2', must be one of AUTO, AVX512, AVX2, SCALAR"),
+    ({"isa": 2}, "isa is 2, must be one of AUTO, AVX512, AVX2, SCALAR"),
+    ({"isa": "AVX512"}, "isa: this CPU has no AVX512, usable are AUTO, AVX2, SCALAR"),
+    ({"threads": 257}, "threads is 257, must be in [0, 256]"),
+    ({"threads": -1}, "threads is -1, must be in [0, 256]"),
+    ({"executor": "gpu"}, "executor is 'gpu', must be one of AUTO, OPENMP, POOL, SERIAL"),
+    ({"on_error": "ignore"}, "on_error is 'ignore', must be one of raise, log, nan"),
+]
+
+
+@pytest.mark.parametrize("given, message", WRONG_OPTIONS, ids=[str(given) for given, _ in WRONG_OPTIONS])
+def test_what_is_wrong_is_an_error_that_lists_what_is_right(monkeypatch, given, message):
+    isas = [{"name": name, "usable": name != "AVX512"} for name in ("AVX512", "AVX2", "SCALAR")]
+    monkeypatch.setattr(_ffi, "description", lambda: {"isas": isas, "executors": EXECUTORS, "max_threads": 256})
+    with pytest.raises(ValueError, match=re.escape(message) + "$"), raggemm.options(**given):
+        pass
+
+
+def test_in_a_function_that_is_being_traced_it_is_refused():
+    def layer(x):
+        with raggemm.options(threads=1):
+            return raggemm.gmm(x, RHS, SIZES)
+
+    with pytest.raises(RuntimeError, match="enter it around the call"):
+        jax.jit(layer)(LHS)
+    assert jax.jvp(layer, (LHS,), (LHS,))[1].shape == (12, 16)  # runs at once, so that it is fine
+
+
+# Backward passes, the override, calls that are divided
+
+
+@pytest.mark.skipif(len(USABLE) == 1, reason="this CPU has one instruction set")
+def test_a_backward_pass_has_the_options_of_the_place_where_it_is_lowered():
+    def loss(x, w):
+        return jnp.sin(raggemm.gmm(x, w, SIZES)).sum()
+
+    with raggemm.options(isa=WORST):
+        assert plans.lines("isa", jax.jit(jax.grad(loss, (0, 1))), LHS, RHS) == [WORST.lower()] * 3
+        assert plans.lines("isa", jax.grad(loss, (0, 1)), LHS, RHS) == [WORST.lower()] * 3
+        out, vjp = jax.vjp(lambda x, w: raggemm.gmm(x, w, SIZES), LHS, RHS)
+    with raggemm.options(isa=BEST):
+        assert plans.lines("isa", vjp, out) == [BEST.lower()] * 2
+
+
+def test_calls_of_the_override_have_them():
+    dot = jax.jit(lambda *x: jax.lax.ragged_dot(*x))
+    with raggemm.override_ragged_dot(), raggemm.options(isa=WORST, threads=1):
+        assert isa_of(dot, *OPERANDS) == WORST
+        assert attributes(dot.lower(*OPERANDS)) == {"isa": WORST, "threads": "1", "on_error": "log"}
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_divided_calls_have_those_of_where_they_were_lowered(axis):
+    """The partitioner divides a call when compiling; here that is after the context was left."""
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    spec = [None, None, None]
+    spec[axis] = "x"
+    w = jax.device_put(RHS, NamedSharding(mesh, PartitionSpec(*spec)))
+    operands = [jax.device_put(x, NamedSharding(mesh, PartitionSpec())) for x in (LHS, SIZES)]
+    raggemm.enable_partitioning()
+    try:
+        with raggemm.options(isa=WORST, on_error="nan"):
+            lowered = jax.jit(lambda x, w, s: raggemm.gmm(x, w, s)).lower(operands[0], w, operands[1])
+        text, seen = lowered.compile().as_text(), attributes(lowered)
+    finally:
+        raggemm.enable_partitioning(False)
+    assert ("all-reduce" in text) == (axis == 1)
+    assert "f32[4,8,16]" not in text  # it was divided
+    assert seen == {"isa": WORST, "on_error": "nan"}
+
+
+# on_error
+
+
+def test_errors_are_logged_where_jax_has_several_devices(capfd):
+    """As it has in these tests."""
+    assert attributes(fresh_gmm().lower(*OPERANDS)) == {"on_error": "log"}
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=MESSAGE):
+        jax.block_until_ready(fresh_gmm()(*WRONG))
+    assert re.fullmatch(rf"raggemm: .*{MESSAGE}.*\n", capfd.readouterr().err)
+
+
+def test_errors_that_are_raised_only(capfd):
+    with raggemm.options(on_error="raise"), pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=MESSAGE):
+        jax.block_until_ready(fresh_gmm()(*WRONG))
+    assert "raggemm" not in capfd.readouterr().err
+
+
+def test_errors_that_become_nan(capfd):
+    with raggemm.options(on_error="nan"):
+        assert np.isnan(fresh_gmm()(*WRONG)).all()
+        gradient = jax.jit(jax.grad(lambda w: raggemm.gmm(LHS, w, WRONG[2]).sum()))(RHS)
+        assert np.isnan(gradient).all()
+        np.testing.assert_array_equal(fresh_gmm()(*OPERANDS), raggemm.gmm(*OPERANDS))
+    message = capfd.readouterr().err
+    assert message.startswith("raggemm: ")
+    assert MESSAGE in message
