@@ -17,6 +17,7 @@
 #include "ffi/on_error.h"
 #include "ffi/operand_slots.h"
 #include "ffi/plan_records.h"
+#include "ffi/xla_versions.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/read_cases.h"
 #include "raggemm/grouped_gemm.h"
@@ -148,15 +149,11 @@ XLA_FFI_Error* Guard(const XLA_FFI_CallFrame* frame, const Signature& signature,
 }
 
 std::string TakeMessage(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
-#if XLA_FFI_API_MAJOR == 0 && XLA_FFI_API_MINOR < 4
-  XLA_FFI_Error_GetMessage_Args get{XLA_FFI_Error_GetMessage_Args_STRUCT_SIZE, nullptr, error, nullptr};
-  api->XLA_FFI_Error_GetMessage(&get);
-#else
-  XLA_FFI_Error_GetDetails_Args get{XLA_FFI_Error_GetDetails_Args_STRUCT_SIZE, nullptr, error, nullptr,
-                                    XLA_FFI_Error_Code_OK};
-  api->XLA_FFI_Error_GetDetails(&get);
-#endif
-  std::string message = get.message;
+  ErrorDetails details{};
+  details.struct_size = kErrorDetailsSize;
+  details.error = error;
+  (api->*kReadError)(&details);
+  std::string message = details.message;
   XLA_FFI_Error_Destroy_Args destroy{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
   api->XLA_FFI_Error_Destroy(&destroy);
   return message;

@@ -1,14 +1,14 @@
 # For ./dev, which sources it: fuzzing, and the tests under the sanitizers and valgrind.
 #
 # build/address has ASan, UBSan and the libFuzzer targets, build/thread has TSan; both are clang's and go without
-# OpenMP, whose library no sanitizer sees into. clang 16 is the first that knows _Float16 on every x86-64.
-sanitize_packages=(clang-16 libclang-rt-16-dev llvm-16)
+# OpenMP, whose library no sanitizer sees into. clang 19 is in Debian 12 and 13.
+sanitize_packages=(clang-19 libclang-rt-19-dev llvm-19)
 # The fuzzers besides fuzz_problems, which needs no libFuzzer.
 fuzz_targets=(attributes frame cases)
 # What ./dev test runs under TSan; under ASan and UBSan it runs the fuzzers.
 short_thread_tests=(kernels_parallel_for_test ffi_handlers_test)
 
-symbolizer=external_symbolizer_path=/usr/lib/llvm-16/bin/llvm-symbolizer
+symbolizer=external_symbolizer_path=/usr/lib/llvm-19/bin/llvm-symbolizer
 export ASAN_OPTIONS=abort_on_error=1:detect_stack_use_after_return=1:$symbolizer
 export UBSAN_OPTIONS=print_stacktrace=1:$symbolizer
 export TSAN_OPTIONS=abort_on_error=1:halt_on_error=1:second_deadlock_stack=1:$symbolizer

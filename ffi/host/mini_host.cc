@@ -5,21 +5,19 @@
 #include <atomic>
 #include <stdexcept>
 
+#include "ffi/xla_versions.h"
+
 namespace {
 std::atomic<int64_t> live_errors{0};
 }  // namespace
 
-// XLA's opaque types are ours to define.
+// XLA's opaque type is ours to define.
 struct XLA_FFI_Error {
   XLA_FFI_Error(XLA_FFI_Error_Code c, std::string m) : code(c), message(std::move(m)) { ++live_errors; }
   ~XLA_FFI_Error() { --live_errors; }
 
   XLA_FFI_Error_Code code;
   std::string message;
-};
-
-struct XLA_FFI_ExecutionContext {
-  raggemm::host::TaskRunner* pool;
 };
 
 namespace raggemm::host {
@@ -42,16 +40,28 @@ XLA_FFI_Error* CreateError(XLA_FFI_Error_Create_Args* args) {
   return error != nullptr ? error : new XLA_FFI_Error(args->errc, args->message);
 }
 
-void GetErrorMessage(XLA_FFI_Error_GetMessage_Args* args) { args->message = args->error->message.c_str(); }
+void ReadError(ErrorDetails* details) {
+  details->message = details->error->message.c_str();
+  if (XLA_FFI_Error_Code* code = ErrorCodeIn(*details)) *code = details->error->code;
+}
 
 void DestroyError(XLA_FFI_Error_Destroy_Args* args) { delete args->error; }
+
+// What XLA's other opaque type, whose name depends on the version, is here.
+struct Context {
+  TaskRunner* pool;
+};
+using OpaqueContext = decltype(XLA_FFI_CallFrame::ctx);
+
+TaskRunner* PoolOf(OpaqueContext context) { return reinterpret_cast<Context*>(context)->pool; }
 
 XLA_FFI_Error* ScheduleTask(XLA_FFI_ThreadPool_Schedule_Args* args) {
   XLA_FFI_Error* error = CheckStructSize("XLA_FFI_ThreadPool_Schedule_Args", args->struct_size,
                                          XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE);
   if (error != nullptr) return error;
-  if (args->ctx->pool == nullptr) return Unsupported("XLA_FFI_ThreadPool_Schedule");
-  args->ctx->pool->Schedule(args->task, args->data);
+  TaskRunner* pool = PoolOf(args->ctx);
+  if (pool == nullptr) return Unsupported("XLA_FFI_ThreadPool_Schedule");
+  pool->Schedule(args->task, args->data);
   return nullptr;
 }
 
@@ -59,40 +69,52 @@ XLA_FFI_Error* CountThreads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
   XLA_FFI_Error* error = CheckStructSize("XLA_FFI_ThreadPool_NumThreads_Args", args->struct_size,
                                          XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE);
   if (error != nullptr) return error;
-  if (args->ctx->pool == nullptr) return Unsupported("XLA_FFI_ThreadPool_NumThreads");
-  *args->num_threads = args->ctx->pool->num_threads();
+  TaskRunner* pool = PoolOf(args->ctx);
+  if (pool == nullptr) return Unsupported("XLA_FFI_ThreadPool_NumThreads");
+  *args->num_threads = pool->num_threads();
   return nullptr;
 }
 
+// The slots that not every version of the header has.
+template <typename Api>
+void FillLaterSlots(Api& api) {
+  if constexpr (requires { api.XLA_FFI_InvokeContext_FindExtension; }) {  // 0.4
+    api.XLA_FFI_InvokeContext_FindExtension = [](auto*) { return Unsupported("XLA_FFI_InvokeContext_FindExtension"); };
+  }
+  if constexpr (requires { api.XLA_FFI_CustomOptions_Get; }) {  // 0.5
+    api.XLA_FFI_CustomOptions_Get = [](auto*) { return Unsupported("XLA_FFI_CustomOptions_Get"); };
+  }
+}
+
 // Handlers never check a slot for null, so every slot has a function.
-const XLA_FFI_Api kApi = {
-    .struct_size = XLA_FFI_Api_STRUCT_SIZE,
-    .extension_start = nullptr,
-    .api_version = {XLA_FFI_Api_Version_STRUCT_SIZE, nullptr, XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR},
-    .internal_api = nullptr,
-    .XLA_FFI_Error_Create = CreateError,
-    .XLA_FFI_Error_GetMessage = GetErrorMessage,
-    .XLA_FFI_Error_Destroy = DestroyError,
-    .XLA_FFI_Handler_Register = [](auto*) { return Unsupported("XLA_FFI_Handler_Register"); },
-    .XLA_FFI_Stream_Get = [](auto*) { return Unsupported("XLA_FFI_Stream_Get"); },
-    .XLA_FFI_Type_Register = [](auto*) { return Unsupported("XLA_FFI_Type_Register"); },
-    .XLA_FFI_ExecutionContext_Get = [](auto*) { return Unsupported("XLA_FFI_ExecutionContext_Get"); },
-    .XLA_FFI_State_Set = [](auto*) { return Unsupported("XLA_FFI_State_Set"); },
-    .XLA_FFI_State_Get = [](auto*) { return Unsupported("XLA_FFI_State_Get"); },
-    .XLA_FFI_DeviceMemory_Allocate = [](auto*) { return Unsupported("XLA_FFI_DeviceMemory_Allocate"); },
-    .XLA_FFI_DeviceMemory_Free = [](auto*) { return Unsupported("XLA_FFI_DeviceMemory_Free"); },
-    .XLA_FFI_ThreadPool_Schedule = ScheduleTask,
-    .XLA_FFI_ThreadPool_NumThreads = CountThreads,
-    .XLA_FFI_Future_Create = [](auto*) { return Unsupported("XLA_FFI_Future_Create"); },
-    .XLA_FFI_Future_SetAvailable = [](auto*) { return Unsupported("XLA_FFI_Future_SetAvailable"); },
-    .XLA_FFI_Future_SetError =
-        [](auto* args) {
-          delete args->error;  // the host's, by the ABI
-          return Unsupported("XLA_FFI_Future_SetError");
-        },
-    .XLA_FFI_RunId_Get = [](auto*) { return Unsupported("XLA_FFI_RunId_Get"); },
-    .XLA_FFI_DeviceOrdinal_Get = [](auto*) { return Unsupported("XLA_FFI_DeviceOrdinal_Get"); },
-};
+XLA_FFI_Api MakeApi() {
+  XLA_FFI_Api api{};
+  api.struct_size = XLA_FFI_Api_STRUCT_SIZE;
+  api.api_version = {XLA_FFI_Api_Version_STRUCT_SIZE, nullptr, XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR};
+  api.XLA_FFI_Error_Create = CreateError;
+  api.*kReadError = ReadError;
+  api.XLA_FFI_Error_Destroy = DestroyError;
+  api.XLA_FFI_ThreadPool_Schedule = ScheduleTask;
+  api.XLA_FFI_ThreadPool_NumThreads = CountThreads;
+  api.*kGetContext = [](auto*) { return Unsupported("XLA_FFI_ExecutionContext_Get"); };
+  api.XLA_FFI_Handler_Register = [](auto*) { return Unsupported("XLA_FFI_Handler_Register"); };
+  api.XLA_FFI_Stream_Get = [](auto*) { return Unsupported("XLA_FFI_Stream_Get"); };
+  api.XLA_FFI_Type_Register = [](auto*) { return Unsupported("XLA_FFI_Type_Register"); };
+  api.XLA_FFI_State_Set = [](auto*) { return Unsupported("XLA_FFI_State_Set"); };
+  api.XLA_FFI_State_Get = [](auto*) { return Unsupported("XLA_FFI_State_Get"); };
+  api.XLA_FFI_DeviceMemory_Allocate = [](auto*) { return Unsupported("XLA_FFI_DeviceMemory_Allocate"); };
+  api.XLA_FFI_DeviceMemory_Free = [](auto*) { return Unsupported("XLA_FFI_DeviceMemory_Free"); };
+  api.XLA_FFI_Future_Create = [](auto*) { return Unsupported("XLA_FFI_Future_Create"); };
+  api.XLA_FFI_Future_SetAvailable = [](auto*) { return Unsupported("XLA_FFI_Future_SetAvailable"); };
+  api.XLA_FFI_RunId_Get = [](auto*) { return Unsupported("XLA_FFI_RunId_Get"); };
+  api.XLA_FFI_DeviceOrdinal_Get = [](auto*) { return Unsupported("XLA_FFI_DeviceOrdinal_Get"); };
+  api.XLA_FFI_Future_SetError = [](auto* args) {
+    delete args->error;  // the host's, by the ABI
+    return Unsupported("XLA_FFI_Future_SetError");
+  };
+  FillLaterSlots(api);
+  return api;
+}
 
 Error Take(XLA_FFI_Error* error) {
   if (error == nullptr) return {};
@@ -238,15 +260,15 @@ struct CallFrame::Storage {
         frame{XLA_FFI_CallFrame_STRUCT_SIZE,
               nullptr,
               &api,
-              &context,
+              reinterpret_cast<OpaqueContext>(&context),
               stage,
               args.list(),
               results.list(),
               attributes.list(),
               nullptr} {}
 
-  XLA_FFI_Api api = kApi;
-  XLA_FFI_ExecutionContext context;
+  XLA_FFI_Api api = MakeApi();
+  Context context;
   BufferList<XLA_FFI_Args, XLA_FFI_ArgType> args;
   BufferList<XLA_FFI_Rets, XLA_FFI_RetType> results;
   AttributeList attributes;

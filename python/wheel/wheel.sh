@@ -1,7 +1,12 @@
 # For ./dev, which sources it: the wheel, and its tests in environments that know nothing of this checkout.
 wheels=$root/build/wheel
-# The versions of jax and jaxlib that one wheel is tested with, the oldest first.
+# The versions of jax and jaxlib that one wheel is tested with on this system's Python, the oldest first. The newest at
+# all, which python/requirements.txt pins for a newer Python, has a root of Debian 13 to itself.
 wheel_versions=(0.8.1 0.9.0 0.9.2 0.10.2)
+newest_version=$(sed -n 's/^jax==\(.*\); python_version >= .*/\1/p' "$root/python/requirements.txt")
+# The versions whose headers the handlers and the mini host are built with: each version of XLA's FFI API, 0.2 to 0.5.
+header_versions=(0.8.1 0.9.2 0.11.1 "$newest_version")
+debian_13=$wheels/debian-13
 
 # Leaves the sdist and the wheel in dist. The wheel is built from the sdist, with the packages that pyproject.toml
 # names, and then given the shared libraries that a plain Linux lacks.
@@ -21,24 +26,32 @@ make_wheel() {
   echo "$want" >"$stamp"
 }
 
-# Compiles what sees XLA's headers with those of the newest jaxlib, which is fetched, never installed.
-compile_with_newest_headers() {
-  local newest=$wheels/newest
-  rm -rf "$newest"
-  "$wheels/tools/bin/python" -m pip download --disable-pip-version-check --quiet --no-deps --only-binary=:all: \
-    --python-version 3.13 --platform manylinux_2_27_x86_64 --dest "$newest" jaxlib
-  "$python" -m zipfile -e "$newest"/jaxlib-*.whl "$newest"
-  say "compiling the handlers with the headers of $(basename "$newest"/*.whl)"
-  cmake -G Ninja -S "$root" -B "$newest/build" -DCMAKE_BUILD_TYPE=Debug -DRAGGEMM_BUILD_TESTS=OFF \
-    -DRAGGEMM_BUILD_BENCH=OFF -DRAGGEMM_JAXLIB_INCLUDE="$newest/jaxlib/include" >"$newest/build.log"
-  cmake --build "$newest/build" --target raggemm_ffi_objects
+# Builds what sees XLA's headers with those of one version of jaxlib, which is fetched, never installed, and runs the
+# driver with them: VERSION. One build tree for all: the kernels see no such header.
+test_headers_of() {
+  local headers=$wheels/headers-$1 tree=$wheels/headers-build
+  if [[ ! -d $headers ]]; then
+    rm -rf "$headers.part"
+    "$wheels/tools/bin/python" -m pip download --disable-pip-version-check --quiet --no-deps --only-binary=:all: \
+      --python-version 3.13 --platform manylinux_2_27_x86_64 --dest "$headers.part" "jaxlib==$1"
+    "$python" -m zipfile -e "$headers.part"/jaxlib-*.whl "$headers.part"
+    mv "$headers.part/jaxlib/include" "$headers"
+    rm -rf "$headers.part"
+  fi
+  say "the handlers and the driver with the headers of jaxlib $1"
+  cmake -G Ninja -S "$root" -B "$tree" -DCMAKE_BUILD_TYPE=Debug -DRAGGEMM_BUILD_TESTS=OFF -DRAGGEMM_BUILD_BENCH=OFF \
+    -DRAGGEMM_WARNINGS_AS_ERRORS=ON -DRAGGEMM_JAXLIB_INCLUDE="$headers" >"$tree.log"
+  cmake --build "$tree" --target ffi_driver
+  "$tree/bin/ffi_driver" --all --cases="$root/proto/cases/edge.textproto" | tail -n 1
 }
 
 # The wheel with one version of jax: pip check, the demo and the tests, in a folder where nothing else is importable.
+# VERSION ENVIRONMENT
 test_wheel_with() {
-  local version=$1 folder=$wheels/jax-$1 requirements=build/wheel/jax-$1.txt
-  sed "s/^\(jax\|jaxlib\)==.*/\1==$version/" "$root"/python/{requirements,wheel/neighbours}.txt >"$root/$requirements"
-  python_environment "$folder" "$requirements" "" "jax $version into build/wheel/jax-$version"
+  local version=$1 folder=$wheels/$2 requirements=build/wheel/$2.txt
+  cat "$root"/python/{requirements,wheel/neighbours}.txt | grep -v '^jax\(lib\)\?==' >"$root/$requirements"
+  printf '%s\n' "jax==$version" "jaxlib==$version" >>"$root/$requirements"
+  python_environment "$folder" "$requirements" "" "jax $version into build/wheel/$2"
   "$folder/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --force-reinstall "$root"/dist/*.whl
   "$folder/bin/python" -m pip check
   rm -rf "$folder/run"
@@ -51,14 +64,70 @@ test_wheel_with() {
   )
 }
 
+# Makes a root of Debian 13 with Python in build/wheel/debian-13, or sets why_not.
+make_debian_13() {
+  local packages=ca-certificates,python3,python3-venv
+  why_not=
+  if [[ $EUID -ne 0 ]]; then
+    why_not="only root can make one"
+    return
+  fi
+  if ! unshare --mount true 2>/dev/null; then
+    why_not="this system lets nobody mount /proc and /dev in it"
+    return
+  fi
+  fresh "$debian_13/.complete" "$packages" && return
+  debian_packages debootstrap
+  say "making a root of Debian 13 in build/wheel/debian-13 (some minutes)"
+  rm -rf "$debian_13"
+  if ! debootstrap --variant=minbase --include="$packages" trixie "$debian_13" >"$debian_13.log" 2>&1; then
+    why_not="debootstrap failed, see build/wheel/debian-13.log"
+    return
+  fi
+  echo "$packages" >"$debian_13/.complete"
+}
+
+# Calls a function of this file in the root of Debian 13, where the checkout has the path that it has here and the
+# network is reached as from here: with this system's resolver, certificates and settings of pip. All of that is mounted
+# for the one process alone.
+in_debian_13() {
+  export root wheels
+  export -f say die fresh hash_of find_python python_environment test_wheel_with
+  # shellcheck disable=SC2016
+  PATH=/usr/sbin:/usr/bin:/sbin:/bin PYTHON=/usr/bin/python3 unshare --mount bash -euc '
+    mkdir -p "$0$root"
+    touch "$0/etc/pip.conf"
+    mount -t proc proc "$0/proc"
+    mount --rbind /dev "$0/dev"
+    mount --bind "$root" "$0$root"
+    for file in /etc/resolv.conf /etc/ssl/certs/ca-certificates.crt /etc/pip.conf; do
+      [[ ! -f $file ]] || mount --bind "$file" "$0$file"
+    done
+    exec chroot "$0" bash -euo pipefail -c "\"\$@\"" bash "$@"' "$debian_13" "$@"
+}
+
 test_wheel() {
-  local version
+  local version versions=("${@:-${wheel_versions[@]}}") tested=() missing=() why_not
+  (($# != 0)) || versions+=("$newest_version")
   make_wheel
   find_python
-  for version in "${@:-${wheel_versions[@]}}"; do
-    say "the wheel with jax $version"
-    test_wheel_with "$version"
+  for version in "${versions[@]}"; do
+    if [[ " ${wheel_versions[*]} " == *" $version "* ]]; then
+      say "the wheel with jax $version"
+      test_wheel_with "$version" "jax-$version"
+    else
+      make_debian_13
+      if [[ -n $why_not ]]; then
+        missing+=("$version")
+        say "NOT covered: jax $version, which is tested in a root of Debian 13: $why_not"
+        continue
+      fi
+      say "the wheel with jax $version in a root of Debian 13"
+      in_debian_13 test_wheel_with "$version" "debian-13-jax-$version"
+    fi
+    tested+=("$version")
   done
-  compile_with_newest_headers
-  say "wheel: OK with jax ${*:-${wheel_versions[*]}}"
+  for version in "${header_versions[@]}"; do test_headers_of "$version"; done
+  ((${#tested[@]})) || die "wheel: no version of jax was tested"
+  say "wheel: OK with jax ${tested[*]}${missing:+; NOT covered: ${missing[*]}}"
 }

@@ -140,6 +140,15 @@ def parse(listing: str) -> list[Kernel]:
     return kernels
 
 
+def compiler(path: pathlib.Path) -> str:
+    """What an object file says it was made with, as in "gcc12"."""
+    command = ["readelf", "--string-dump=.comment", path]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    match = re.search(r"GCC: .* (\d+)\.\d+\.\d+", text)
+    assert match, text
+    return f"gcc{match[1]}"
+
+
 def disassemble(path: pathlib.Path) -> list[Kernel]:
     command = ["objdump", "-drC", "--no-show-raw-insn", path]
     return parse(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

@@ -36,7 +36,11 @@ RULES = [
     (r"kernels/isa\.cc", [STD, ABSL, API, r'"kernels/\w+\.h"', r"<cpuid\.h>", r"<unistd\.h>"]),
     (r"kernels/.*", [STD, ABSL, API, r'"kernels/\w+\.h"', r"<sys/mman\.h>", r"<unistd\.h>"]),
     (r"proto/.*", [STD, ABSL, PROTO, PROTOBUF]),
-    (r"ffi/host/mini_host\..*", [STD, r"<dlfcn\.h>", '"xla/ffi/api/c_api.h"', '"ffi/host/mini_host.h"']),
+    (r"ffi/xla_versions\.h", ["<cstddef>", '"xla/ffi/api/c_api.h"']),
+    (
+        r"ffi/host/mini_host\..*",
+        [STD, r"<dlfcn\.h>", '"xla/ffi/api/c_api.h"', '"ffi/xla_versions.h"', '"ffi/host/mini_host.h"'],
+    ),
     # reference.h is the oracle, element.h the number formats it reads.
     (r"ffi/host/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"ffi/.*"', r'"kernels/(reference|element)\.h"']),
     (r"ffi/handlers\.h", ["<stdint.h>", '"xla/ffi/api/c_api.h"']),  # C, for whoever registers the call by hand

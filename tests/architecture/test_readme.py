@@ -91,7 +91,7 @@ def test_cpp_example_builds_against_the_installed_package(readme, build, tmp_pat
     (tmp_path / "CMakeLists.txt").write_text(cmake)
     for command in (
         ["cmake", "--install", build, "--prefix", "prefix"],
-        ["cmake", "-S", ".", "-B", "build", "-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_PREFIX_PATH={tmp_path}/prefix"],
+        ["cmake", "-G", "Ninja", "-B", "build", "-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_PREFIX_PATH={tmp_path}/prefix"],
         ["cmake", "--build", "build"],
         ["build/example"],
     ):

@@ -171,12 +171,14 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
   const int64_t rows = per_replica ? locals * spec.replicas : locals;
   const bool is_f64 = spec.lhs == DType::kF64 || spec.rhs == DType::kF64 || spec.out == DType::kF64;
   const DType compute = is_f64 ? DType::kF64 : DType::kF32;
-  const std::vector<int64_t> parameter_shape =
-      spec.parameter_rows == ParameterRows::kScalar ? std::vector<int64_t>{} : std::vector<int64_t>{rows};
+  const auto add_parameter = [&] {
+    return AddRandom(compute,
+                     spec.parameter_rows == ParameterRows::kScalar ? std::vector<int64_t>{} : std::vector{rows});
+  };
   if (spec.c) problem.c = AddRandom(spec.out, {problem.out.dims.begin(), problem.out.dims.end()});
   if (spec.bias) problem.bias = AddRandom(spec.bias_type, {rows, spec.n});
-  if (spec.alpha) problem.alpha = AddRandom(compute, parameter_shape);
-  if (spec.beta) problem.beta = AddRandom(compute, parameter_shape);
+  if (spec.alpha) problem.alpha = add_parameter();
+  if (spec.beta) problem.beta = add_parameter();
   if (spec.group_offset.has_value()) problem.group_offset = AddIntegers(spec.sizes_type, {}, {*spec.group_offset});
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "ffi/xla_versions.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/ffi/hostile_host/exported_handlers.h"
@@ -31,6 +32,7 @@ void PrintTo(const FrameCase& c, std::ostream* os) { *os << c.name; }
 
 using Frame = XLA_FFI_CallFrame;
 using Api = XLA_FFI_Api;
+using ExtensionBase = decltype(XLA_FFI_Metadata_Extension::extension_base);
 
 const FrameCase kFramesAndApis[] = {
     {"FrameSmaller", For::kEveryStage, [](Frame& f, Api&) { f.struct_size -= 8; }, {"CallFrame size: 160", "168"}},
@@ -58,7 +60,7 @@ const FrameCase kFramesAndApis[] = {
     {"NoErrorCreate", For::kEveryStage, [](Frame&, Api& a) { a.XLA_FFI_Error_Create = nullptr; }, {}},
     {"NoErrorGetMessage",
      For::kExecute,
-     [](Frame&, Api& a) { a.XLA_FFI_Error_GetMessage = nullptr; },
+     [](Frame&, Api& a) { a.*kReadError = nullptr; },
      {"function of the API is null: the one that reads errors"}},
     {"NoErrorDestroy",
      For::kExecute,
@@ -91,14 +93,14 @@ const FrameCase kFramesAndApis[] = {
     {"ExtensionMisaligned",
      For::kEveryStage,
      [](Frame& f, Api&) {
-       static XLA_FFI_Extension_Base extension{};
+       static ExtensionBase extension{};
        f.extension_start = Misaligned(&extension);
      },
      {"extension is misaligned"}},
     {"ExtensionUnknown",
      For::kEveryStage,
      [](Frame& f, Api&) {
-       static XLA_FFI_Extension_Base extension{sizeof(extension), XLA_FFI_Extension_Metadata, nullptr};
+       static ExtensionBase extension{sizeof(extension), XLA_FFI_Extension_Metadata, nullptr};
        SetNumber(extension.type, 0);  // an enumeration of 1 alone can hold no other, and XLA's headers read it as that
        f.extension_start = &extension;
      },
