@@ -205,7 +205,7 @@ absl::Status CheckBuffers(const GroupedGemmProblem& problem, absl::Span<const in
   if (!out.ok()) return out.status();
   const int64_t elements = static_cast<int64_t>(workspace.size());
   const absl::StatusOr<Range> scratch =
-      RangeOf("int64_workspace", {const_cast<int64_t*>(workspace.data()), DType::kS64, {&elements, 1}});
+      RangeOf("int64_workspace", {const_cast<int64_t*>(workspace.data()), DType::kS64, {elements}});
   if (!scratch.ok()) return scratch.status();
   if (Overlap(*out, *scratch)) return Invalid("out overlaps int64_workspace");
 
