@@ -6,6 +6,7 @@ written in ffi/handlers.h, its attributes in proto/config.proto.
 
 import ctypes
 import functools
+import os
 import pathlib
 import re
 
@@ -85,16 +86,19 @@ def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
 def cases_json(path: str | pathlib.Path | None = None) -> str:
     """A file of test and benchmark cases (proto/case.proto, GroupedGemmCases) as JSON, by default the recorded ones.
 
-    Raises ValueError with the library's message when the file is missing or is not such a file.
+    Raises ValueError with the library's message when the file is missing or is not such a file, in UTF-8.
     """
     ok = ctypes.c_int32()
     if path is None:
         path = _PACKAGE / "cases" / "moe.textproto"
-    text = _library.raggemm_cases_json(str(path).encode(), ctypes.byref(ok))
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise ValueError(f"cannot read {os.fspath(path)!r}: a zero byte in the name of the file")
+    text = _library.raggemm_cases_json(name, ctypes.byref(ok))
     if not text:
         raise MemoryError("raggemm_cases_json")
     try:
-        result = ctypes.string_at(text).decode()
+        result = ctypes.string_at(text).decode(errors="surrogateescape")  # as names of files may need it
     finally:
         _library.raggemm_free(text)
     if not ok.value:
