@@ -18,11 +18,10 @@ constexpr int64_t kPage = 4096;
 std::vector<char> Sequence(DType dtype, DType precision) {
   constexpr int64_t kElements = 65521;
   std::vector<char> sequence(kElements * SizeOf(dtype));
-  const int64_t dims[] = {kElements};
   std::mt19937_64 random(2);
   std::uniform_real_distribution<double> values(-1, 1);
   for (int64_t i = 0; i < kElements; ++i) {
-    StoreRounded({sequence.data(), dtype, dims}, i, RoundTo(precision, values(random)));
+    StoreRounded({sequence.data(), dtype, {kElements}}, i, RoundTo(precision, values(random)));
   }
   return sequence;
 }

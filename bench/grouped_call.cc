@@ -4,34 +4,33 @@
 
 namespace raggemm::bench {
 
-GroupedCall::GroupedCall(const Case& c, const std::vector<int64_t>& sizes)
-    : sizes_(sizes.begin(), sizes.end()), sizes_dims_{static_cast<int64_t>(sizes.size())} {
+GroupedCall::GroupedCall(const Case& c, const std::vector<int64_t>& sizes) : sizes_(sizes.begin(), sizes.end()) {
   const int64_t rows = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  const Array dims_array{sizes_.data(), DType::kS32, sizes_dims_};
-  lhs_dims_ = {rows, c.k};
+  const auto groups = static_cast<int64_t>(sizes.size());
+  const Array dims_array{sizes_.data(), DType::kS32, {groups}};
+  problem_.lhs.dims = {rows, c.k};
   problem_.lhs.first_dims = dims_array;
   switch (c.mode) {
     case Mode::kForward:
-      rhs_dims_ = {sizes_dims_[0], c.k, c.n};
-      out_dims_ = {rows, c.n};
+      problem_.rhs.dims = {groups, c.k, c.n};
+      problem_.out.dims = {rows, c.n};
       problem_.out.first_dims = dims_array;
       break;
     case Mode::kForwardTransposed:
-      rhs_dims_ = {sizes_dims_[0], c.n, c.k};
+      problem_.rhs.dims = {groups, c.n, c.k};
       problem_.rhs.is_trans = true;
-      out_dims_ = {rows, c.n};
+      problem_.out.dims = {rows, c.n};
       problem_.out.first_dims = dims_array;
       break;
     case Mode::kWgrad:
       problem_.lhs.is_trans = true;
-      rhs_dims_ = {rows, c.n};
+      problem_.rhs.dims = {rows, c.n};
       problem_.rhs.first_dims = dims_array;
-      out_dims_ = {sizes_dims_[0], c.k, c.n};
+      problem_.out.dims = {groups, c.k, c.n};
       break;
   }
-  static_cast<Array&>(problem_.lhs) = {nullptr, c.in, lhs_dims_};
-  static_cast<Array&>(problem_.rhs) = {nullptr, c.in, rhs_dims_};
-  static_cast<Array&>(problem_.out) = {nullptr, c.out, out_dims_};
+  problem_.lhs.dtype = problem_.rhs.dtype = c.in;
+  problem_.out.dtype = c.out;
 }
 
 absl::Status GroupedCall::Run(const Operands& at, int threads) {

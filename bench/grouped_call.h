@@ -25,7 +25,6 @@ class GroupedCall {
 
  private:
   std::vector<int32_t> sizes_;
-  std::vector<int64_t> lhs_dims_, rhs_dims_, out_dims_, sizes_dims_;
   GroupedGemmProblem problem_;
 };
 

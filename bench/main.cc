@@ -10,8 +10,6 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
@@ -24,6 +22,7 @@
 #include "bench/report.h"
 #include "bench/session.h"
 #include "benchmark/benchmark.h"
+#include "ffi/host/command_line.h"
 #include "proto/read_cases.h"
 
 ABSL_FLAG(bool, quick, false, "a sample, in two minutes");
@@ -113,8 +112,7 @@ int Main() {
 
 int main(int argc, char** argv) {
   raggemm::bench::LimitSpinning(argv);
-  absl::SetProgramUsageMessage(
-      "our library and its peers on the same operands, in turns; ./dev bench makes tables of it");
-  absl::ParseCommandLine(argc, argv);
+  raggemm::host::ParseFlags(argc, argv, __FILE__,
+                            "our library and its peers on the same operands, in turns; ./dev bench makes tables of it");
   return raggemm::bench::Main();
 }

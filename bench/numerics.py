@@ -22,6 +22,7 @@ from exact_products import Format, units_in_the_last_place
 from numerics_conversions import wrong_conversions
 from numerics_data import KINDS, Operands, make_operands
 from numerics_programs import MODES, Program, others
+from raggemm._output_file import output_file
 from tables import markdown_table
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -161,7 +162,7 @@ def check(short: bool, programs: dict[str, Program]) -> tuple[list[Line], list[s
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="some dtypes and lengths, in seconds")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "numerics.md")
+    parser.add_argument("--out", metavar="FILE.md", type=output_file, default=ROOT / "build" / "numerics.md")
     options = parser.parse_args(arguments)
     programs = others()
     with jax.enable_x64(True):

@@ -39,7 +39,8 @@ def roofline(report: dict, folder: pathlib.Path, name: str) -> str:
         reach = [min(intensity) / 1.5, max(intensity) * 1.5]
         ridge = limits["fma_gflops"] / limits["read_gbps"]
         roof = sorted({*reach, ridge})
-        axis.loglog(roof, [min(limits["fma_gflops"], x * limits["read_gbps"]) for x in roof], color=LIMIT, linewidth=1)
+        rates = [min(limits["fma_gflops"], x * limits["read_gbps"]) for x in roof]
+        axis.loglog(roof, rates, color=LIMIT, linewidth=1, label="roofline")
         with_peer = [(x, case["best_peer_gflops"]) for x, case in zip(intensity, own, strict=True) if "ratio" in case]
         if with_peer:
             axis.plot(*zip(*with_peer, strict=True), "x", color=PEER, label="best peer")

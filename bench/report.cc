@@ -51,6 +51,7 @@ proto::Machine DescribeMachine(const std::vector<Peer>& peers) {
   proto::Machine machine;
   machine.set_cpu(CpuName());
   machine.set_isa(KernelsFor(HostCpu().widest).name);
+  machine.set_probed_gflops(HostCpu().probed_gflops[static_cast<size_t>(HostCpu().widest)]);
   machine.set_cores(static_cast<int>(std::thread::hardware_concurrency()));
   machine.set_compiler(absl::StrCat("g++ ", __VERSION__));
   machine.set_date(absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone()));

@@ -10,6 +10,7 @@ import pathlib
 import re
 
 import pictures
+from busy import warning
 from reasons import behind, missed
 from regimes import Cell, best_ways, bound, case_name, cells, geometric_mean, geometric_mean_over, regime, types
 from tables import figure, markdown_table
@@ -20,7 +21,11 @@ GAIN_FROM = 1.05  # a gain below is none: figures move by some percent from run 
 def _with_target(value: float, least: float | None) -> str:
     if least is None:
         return f"{value:.2f}"
-    return f"{value:.2f} {'≥' if value >= least else '**<**'} {least:.2f}"
+    if value >= least:
+        return f"{value:.2f} ≥ {least:.2f}"
+    # Enough digits for the reader to see it.
+    digits = next(d for d in range(2, 18) if float(f"{value:.{d}f}") < least)
+    return f"{value:.{digits}f} **<** {least:.2f}"
 
 
 def summary(found: list[Cell]) -> str:
@@ -157,6 +162,7 @@ def report_text(report: dict, pictures_of: list[tuple[str, str]]) -> str:
     """`pictures_of`: (caption, file) of each."""
     found, cases = cells(report), report["cases"]
     sections = [
+        *([("", text)] if (text := warning(report)) else []),
         ("", machine_section(report["machine"])),
         ("How", METHOD),
         ("Summary", summary(found)),
@@ -193,10 +199,15 @@ def main() -> None:
     parser.add_argument("json", type=pathlib.Path)
     parser.add_argument("--record", type=pathlib.Path, metavar="FOLDER")
     arguments = parser.parse_args()
-    report = json.loads(arguments.json.read_text())
+    try:
+        report = json.loads(arguments.json.read_text())
+    except (OSError, ValueError) as error:
+        parser.error(f"{arguments.json}: {error}")
     if not report.get("cases"):
         parser.error(f"{arguments.json} has no cases")
     found = cells(report)
+    if text := warning(report):
+        print(f"\n{text}")
     print(f"\n{summary(found)}\n\n{missed(found)}\n\n{behind(report['cases'])}\n")
     print("report:", write_report(report, arguments.json.parent, "report"))
     if arguments.record:

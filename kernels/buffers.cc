@@ -74,7 +74,7 @@ absl::InlinedVector<Input, 13> InputsOf(const GroupedGemmProblem& problem) {
 
 absl::StatusOr<Range> RangeOf(absl::Span<const int64_t> workspace) {
   const int64_t elements = static_cast<int64_t>(workspace.size());
-  return RangeOf("int64_workspace", {const_cast<int64_t*>(workspace.data()), DType::kS64, {&elements, 1}});
+  return RangeOf("int64_workspace", {const_cast<int64_t*>(workspace.data()), DType::kS64, {elements}});
 }
 
 // Of an input that may be written over only where it is c, from its start.

@@ -2,17 +2,17 @@
 
 #ifdef _OPENMP
 #include <omp.h>
+#include <pthread.h>
 #endif
 
 #include <array>
 #include <atomic>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
-#include <thread>
 
 #include "kernels/fork.h"
+#include "kernels/openmp_stack.h"
 #include "kernels/scratch.h"
 
 namespace raggemm {
@@ -135,18 +135,28 @@ void RunOnPool(TaskPool& pool, int64_t helpers, TileCounter* counter) {
 
 #ifdef _OPENMP
 
-// How many of `wanted` more threads could be made, all at once.
+// Read while the library is loaded, as libgomp reads it; what a program sets later neither takes note of.
+const size_t stack_size = OpenMpStackSize();
+
+void* WaitUntilTried(void* tried) {
+  static_cast<const std::atomic<bool>*>(tried)->wait(false);
+  return nullptr;
+}
+
+// How many of `wanted` more threads could be made, all at once, with the stacks that libgomp's have.
 int64_t TryThreads(int64_t wanted) {
-  std::array<std::thread, kMaxThreads> threads;
+  pthread_attr_t attributes;
+  if (pthread_attr_init(&attributes) != 0) return 0;
+  // A size that the system refuses libgomp leaves alone too.
+  if (stack_size != 0) pthread_attr_setstacksize(&attributes, stack_size);
+  std::array<pthread_t, kMaxThreads> threads;
   std::atomic<bool> tried = false;
   int64_t made = 0;
-  try {
-    for (; made < wanted; ++made) threads[made] = std::thread([&tried] { tried.wait(false); });
-  } catch (const std::exception&) {  // no thread, or no memory for one
-  }
+  while (made < wanted && pthread_create(&threads[made], &attributes, WaitUntilTried, &tried) == 0) ++made;
+  pthread_attr_destroy(&attributes);
   tried = true;
   tried.notify_all();
-  for (int64_t i = 0; i < made; ++i) threads[i].join();
+  for (int64_t i = 0; i < made; ++i) pthread_join(threads[i], nullptr);
   return made;
 }
 

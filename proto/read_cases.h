@@ -9,7 +9,7 @@
 namespace raggemm {
 
 // Reads a text file of GroupedGemmCases. NotFound: no file that can be read; InvalidArgument: path, line and column of
-// the first error.
+// the first error, or the text that is not UTF-8 (the parser of protobuf does not mind, JSON would lose it).
 absl::StatusOr<proto::GroupedGemmCases> ReadCases(const std::string& path);
 
 }  // namespace raggemm

@@ -78,22 +78,22 @@ fuzz_for() {
   printf '%s\n' "${targets[@]}" | xargs -n 1 -P "$jobs" bash -c 'fuzz_one "$1" "$0"' "$each" || die "fuzzing FAILED"
 }
 
-fuzz() {
+# Prints the minutes that the arguments of fuzz ask for.
+fuzz_minutes() {
   local minutes=1
-  case ${1:-} in
-    '') ;;
-    --minutes=*) minutes=${1#*=} ;;
-    *) die "fuzz: unexpected argument $1" ;;
-  esac
+  if [[ ${1:-} == --minutes=* ]]; then
+    minutes=${1#*=}
+    shift
+  fi
+  no_arguments fuzz "$@"
   # 0 would never end.
-  [[ $minutes =~ ^[1-9][0-9]{0,4}$ ]] || die "fuzz: --minutes=$minutes: must be an integer from 1 to 99999"
-  fuzz_for "$((minutes * 60))"
+  [[ $minutes =~ ^[1-9][0-9]{0,4}$ ]] || wrong_use "fuzz: --minutes=$minutes: must be an integer from 1 to 99999"
+  echo "$minutes"
 }
 
 # All tests under a sanitizer, and random problems: address or thread.
 test_sanitized() {
   local failed=()
-  [[ $1 == address || $1 == thread ]] || die "--sanitize=$1: must be address or thread"
   build_sanitized "$1"
   (cd "$root" && ctest --preset "$1") || failed+=(ctest)
   "$root/build/$1/bin/fuzz_problems" --seconds=120 || failed+=(fuzz_problems)

@@ -8,6 +8,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -25,7 +26,6 @@ namespace raggemm::host {
 namespace {
 
 using proto::GroupedGemmCase;
-using Dims = std::vector<int64_t>;
 
 DType ToDType(GroupedGemmCase::DType dtype) {
   static_assert(static_cast<int>(DType::kF16) == GroupedGemmCase::F16);
@@ -62,6 +62,19 @@ absl::Status CheckMatrixTypes(const GroupedGemmCase& source) {
   return absl::OkStatus();
 }
 
+absl::Status CheckExponents(const GroupedGemmCase& source) {
+  constexpr int kLimit = 1000;
+  for (const auto& [name, exponent] : {std::pair{"lhs", source.lhs().exponent()},
+                                       {"rhs", source.rhs().exponent()},
+                                       {"out", source.out().exponent()}}) {
+    if (exponent < -kLimit || exponent > kLimit) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": exponent is ", exponent, ", must be from ", -kLimit, " to ", kLimit));
+    }
+  }
+  return absl::OkStatus();
+}
+
 template <typename Values>
 int64_t Sum(const Values& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});
@@ -91,7 +104,9 @@ class Builder {
         seed_(static_cast<uint64_t>(source.seed()) << 8) {}
 
   absl::Status Build() {
-    if (absl::Status status = CheckMatrixTypes(source_); !status.ok()) return status;
+    for (const absl::Status& status : {CheckMatrixTypes(source_), CheckExponents(source_)}) {
+      if (!status.ok()) return status;
+    }
     static_cast<Array&>(problem_.lhs) = Add(source_.lhs());
     static_cast<Array&>(problem_.rhs) = Add(source_.rhs());
     static_cast<Array&>(problem_.out) = Add(source_.out());
@@ -108,9 +123,7 @@ class Builder {
   }
 
  private:
-  Array Add(const GroupedGemmCase::Matrix& matrix) {
-    return arrays_.Add(ToDType(matrix.dtype()), {matrix.dims().begin(), matrix.dims().end()});
-  }
+  Array Add(const GroupedGemmCase::Matrix& matrix) { return arrays_.Add(ToDType(matrix.dtype()), matrix.dims()); }
 
   absl::Status AddSizes() {
     const google::protobuf::RepeatedField<int64_t>* const given[] = {
@@ -118,8 +131,12 @@ class Builder {
         &source_.rhs().last_dims(),  &source_.out().first_dims(), &source_.out().last_dims()};
     for (size_t i = 0; i < std::size(kDimsSlots); ++i) {
       const DimsSlot& slot = kDimsSlots[i];
-      if (!Lists(source_.config().ragged(), slot.name)) continue;
-      Dims shape(source_.group_shape().begin(), source_.group_shape().end());
+      if (!Lists(source_.config().ragged(), slot.name)) {
+        if (given[i]->empty()) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat(slot.name, " has ", given[i]->size(), " values, but config.ragged does not name it"));
+      }
+      Dims shape(source_.group_shape());
       if (shape.empty()) shape.push_back(given[i]->size());
       const Array array = arrays_.Add(ToDType(source_.group_dtype()), shape);
       if (ElementCount(array) != given[i]->size()) {
@@ -141,22 +158,26 @@ class Builder {
       FillRandom(*problem_.c, seed_++);
     }
     for (const absl::Status& status :
-         {AddVector("bias", source_.bias(), DType::kF32, problem_.bias),
-          AddVector("alpha", source_.alpha(), compute, problem_.alpha),
-          AddVector("beta", source_.beta(), compute, problem_.beta),
-          AddVector("group_offset", source_.group_offset(), DType::kS32, problem_.group_offset)}) {
+         {AddVector("bias", source_.has_bias(), source_.bias(), DType::kF32, problem_.bias),
+          AddVector("alpha", source_.has_alpha(), source_.alpha(), compute, problem_.alpha),
+          AddVector("beta", source_.has_beta(), source_.beta(), compute, problem_.beta),
+          AddVector("group_offset", source_.has_group_offset(), source_.group_offset(), DType::kS32,
+                    problem_.group_offset)}) {
       if (!status.ok()) return status;
     }
     return absl::OkStatus();
   }
 
-  absl::Status AddVector(absl::string_view name, const GroupedGemmCase::Vector& vector, DType default_dtype,
+  absl::Status AddVector(absl::string_view name, bool given, const GroupedGemmCase::Vector& vector, DType default_dtype,
                          std::optional<Array>& operand) {
-    if (!Lists(source_.config().operands(), name)) return absl::OkStatus();
+    if (!Lists(source_.config().operands(), name)) {
+      if (!given) return absl::OkStatus();
+      return absl::InvalidArgumentError(absl::StrCat(name, " is given, but config.operands does not name it"));
+    }
     const DType dtype = vector.has_dtype() ? ToDType(vector.dtype()) : default_dtype;
     const bool is_float = dtype <= DType::kF64;
     const auto& values = vector.values();
-    operand = arrays_.Add(dtype, {vector.dims().begin(), vector.dims().end()});
+    operand = arrays_.Add(dtype, vector.dims());
     if (values.empty() && is_float) {
       FillRandom(*operand, seed_++);
     } else if (values.size() != ElementCount(*operand)) {
@@ -184,6 +205,36 @@ class Builder {
 };
 
 }  // namespace
+
+absl::Status CheckRecordedFacts(const GroupedGemmCase& recorded) {
+  const auto error = [&](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat("case ", recorded.name(), ": ", what...));
+  };
+  const auto& sizes = recorded.group_sizes();
+  const int64_t tokens = recorded.tokens(), top_k = recorded.top_k();
+  if (recorded.has_tokens() && recorded.has_top_k() && Sum(sizes) != tokens * top_k) {
+    return error("the sum of group_sizes is ", Sum(sizes), ", must be tokens * top_k = ", tokens, " * ", top_k);
+  }
+  if (recorded.has_experts() && recorded.experts() != sizes.size()) {
+    return error("group_sizes has ", sizes.size(), " values, must be experts = ", recorded.experts());
+  }
+  for (int g = 0; recorded.has_tokens() && g < sizes.size(); ++g) {
+    if (sizes[g] > tokens) return error("group_sizes[", g, "] is ", sizes[g], ", must be at most tokens = ", tokens);
+  }
+  if (!recorded.has_projection()) return absl::OkStatus();
+  const bool up = recorded.projection() == "up";
+  if (!up && recorded.projection() != "down") {
+    return error("projection is \"", recorded.projection(), "\", must be up or down");
+  }
+  for (const auto& [name, value, is_set, dimension] :
+       {std::tuple{"K", recorded.k(), recorded.has_k(), up ? recorded.hidden() : recorded.intermediate()},
+        {"N", recorded.n(), recorded.has_n(), up ? recorded.intermediate() : recorded.hidden()}}) {
+    if (recorded.has_hidden() && recorded.has_intermediate() && is_set && value != dimension) {
+      return error(name, " is ", value, ", must be ", dimension, " in the ", recorded.projection(), " projection");
+    }
+  }
+  return absl::OkStatus();
+}
 
 void LimitRows(int64_t max_multiply_adds, GroupedGemmCase& recorded) {
   const int64_t multiply_adds_of_row = int64_t{recorded.k()} * recorded.n();
@@ -251,7 +302,7 @@ Array ArrayStore::Add(DType dtype, Dims dims) {
     if (data == nullptr) throw std::bad_alloc();
   }
   buffers_.emplace_back(data);
-  return {data, dtype, dims_.emplace_back(std::move(dims))};
+  return {data, dtype, std::move(dims)};
 }
 
 absl::StatusOr<CaseProblem> MakeCaseProblem(const GroupedGemmCase& explicit_case) {

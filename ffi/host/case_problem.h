@@ -4,15 +4,19 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <deque>
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/case.pb.h"
 #include "raggemm/problem.h"
 
 namespace raggemm::host {
+
+// InvalidArgument where what a recorded case says of itself does not agree: tokens, top_k and experts with group_sizes;
+// hidden, intermediate and projection with K and N. As far as it says so, and before its rows are scaled.
+absl::Status CheckRecordedFacts(const proto::GroupedGemmCase& recorded);
 
 // Scales the rows of a recorded case down to at most that many multiply-adds, but never below one row for an expert
 // that had any. Explicit cases stay as they are.
@@ -28,13 +32,12 @@ void SetMatrixDType(proto::GroupedGemmCase::DType dtype, proto::GroupedGemmCase&
 class ArrayStore {
  public:
   // Throws std::invalid_argument where dims are negative or overflow, std::bad_alloc where memory is short.
-  Array Add(DType dtype, std::vector<int64_t> dims);
+  Array Add(DType dtype, Dims dims);
 
  private:
   struct Free {
     void operator()(void* data) const { std::free(data); }
   };
-  std::deque<std::vector<int64_t>> dims_;  // a deque: arrays point into its elements
   std::vector<std::unique_ptr<void, Free>> buffers_;
 };
 

@@ -1,19 +1,19 @@
 // Runs cases of proto/cases through the plugin, as XLA would, and compares with the float64 reference. Ends with 0 if
-// all are right, 1 if one is not or a flag is unknown, 2 if it could not start.
+// all are right, 1 if one is not, 2 if it could not start or a flag is wrong.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
@@ -21,6 +21,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "ffi/host/command_line.h"
 #include "ffi/host/mini_host.h"
 #include "ffi/host/run_case.h"
 #include "proto/case.pb.h"
@@ -30,9 +31,9 @@ ABSL_FLAG(std::string, case, "", "run the case of this name");
 ABSL_FLAG(bool, all, false, "run all cases");
 ABSL_FLAG(bool, list, false, "print the names of the cases");
 ABSL_FLAG(std::string, cases, "", "text file of GroupedGemmCases; default: the edge cases and the recorded ones");
-ABSL_FLAG(std::string, isa, "", "scalar, avx2 or avx512; default: the fastest that the CPU has");
-ABSL_FLAG(std::string, executor, "pool", "openmp, pool or serial");
-ABSL_FLAG(int, threads, 0, "0: one for each CPU");
+ABSL_FLAG(std::string, isa, "", "scalar, avx2 or avx512; default: the case's, or the fastest that the CPU has");
+ABSL_FLAG(std::string, executor, "", "openmp, pool or serial; default: the case's, or pool");
+ABSL_FLAG(int, threads, 0, "0: the case's, or one for each CPU");
 ABSL_FLAG(std::string, dtype, "", "f32, bf16, f16 or f64: lhs and rhs; out is then f32, or f64 for f64");
 ABSL_FLAG(bool, full, false, "run recorded sizes; otherwise rows are scaled to at most 10^9 multiply-adds a case");
 ABSL_FLAG(bool, checksums, false, "print for each case that is right its name, dtypes and the checksum of its result");
@@ -79,9 +80,11 @@ std::vector<GroupedGemmCase> SelectCases() {
 
 RunOptions OptionsFromFlags() {
   RunOptions options;
-  options.how["executor"] = absl::AsciiStrToUpper(absl::GetFlag(FLAGS_executor));
-  options.how["threads"] = int64_t{absl::GetFlag(FLAGS_threads)};
-  if (const std::string isa = absl::GetFlag(FLAGS_isa); !isa.empty()) options.how["isa"] = absl::AsciiStrToUpper(isa);
+  for (const auto& [name, value] :
+       {std::pair{"isa", absl::GetFlag(FLAGS_isa)}, {"executor", absl::GetFlag(FLAGS_executor)}}) {
+    if (!value.empty()) options.how[name] = absl::AsciiStrToUpper(value);
+  }
+  if (const int threads = absl::GetFlag(FLAGS_threads); threads != 0) options.how["threads"] = int64_t{threads};
   if (const std::string name = absl::GetFlag(FLAGS_dtype); !name.empty()) {
     GroupedGemmCase::DType dtype;
     if (!GroupedGemmCase::DType_Parse(absl::AsciiStrToUpper(name), &dtype) || dtype > GroupedGemmCase::F64) {
@@ -102,11 +105,32 @@ std::string Fact(const std::string& plan, absl::string_view key) {
   return "-";
 }
 
+// A pool with as many threads as a case asks for, kept for the next one that asks for the same.
+class Pools {
+ public:
+  ThreadPool* For(const GroupedGemmCase& c) {
+    // The plugin refuses more threads than this by itself.
+    constexpr int64_t kMaxPool = 256;
+    int64_t threads = absl::GetFlag(FLAGS_threads);
+    if (threads == 0) threads = c.config().threads();
+    if (threads <= 0) threads = std::thread::hardware_concurrency();
+    threads = std::min(threads, kMaxPool);
+    if (pool_ == nullptr || pool_->num_threads() != threads) {
+      pool_.reset();
+      pool_ = std::make_unique<ThreadPool>(static_cast<int>(threads));
+    }
+    return pool_.get();
+  }
+
+ private:
+  std::unique_ptr<ThreadPool> pool_;
+};
+
 // A case that cannot be made, for its shapes or for want of memory, must not keep the next ones from running.
 absl::StatusOr<CaseRun> TryCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options,
-                                TaskRunner* pool) {
+                                Pools& pools) {
   try {
-    return RunCase(plugin, source, options, pool);
+    return RunCase(plugin, source, options, pools.For(source));
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(absl::StrCat("case ", source.name(), ": not enough memory for its operands"));
   } catch (const std::exception& e) {
@@ -139,6 +163,15 @@ bool Report(const GroupedGemmCase& source, const absl::StatusOr<CaseRun>& run) {
   return right;
 }
 
+// Throws std::runtime_error where the plugin is not of this host's kind, or does not take what the flags say: then no
+// case can run.
+void CheckPlugin(const Plugin& plugin, const Attributes& how) {
+  for (XLA_FFI_Handler* handler : {plugin.instantiate, plugin.execute}) {
+    if (Error error = CheckVersion(handler); !error.ok()) throw std::runtime_error(error.message);
+  }
+  if (Error error = Instantiate(plugin.instantiate, how); !error.ok()) throw std::runtime_error(error.message);
+}
+
 int Run() {
   const std::vector<GroupedGemmCase> cases = SelectCases();
   if (absl::GetFlag(FLAGS_list)) {
@@ -147,22 +180,16 @@ int Run() {
   }
   const RunOptions options = OptionsFromFlags();
   const Plugin plugin(BesideProgram("lib/libraggemm_ffi.so"));
-  for (XLA_FFI_Handler* handler : {plugin.instantiate, plugin.execute}) {
-    if (Error error = CheckVersion(handler); !error.ok()) throw std::runtime_error(error.message);
-  }
-  // The plugin refuses more threads than this by itself.
-  constexpr int kMaxPool = 256;
-  const int threads = std::min(absl::GetFlag(FLAGS_threads), kMaxPool);
-  ThreadPool pool(threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency()));
-
+  CheckPlugin(plugin, options.how);
   const bool checksums = absl::GetFlag(FLAGS_checksums);
   if (!checksums) {
     absl::PrintF("%-34s %-10s %-15s %-6s %10s %9s %9s %9s\n", "case", "mode", "dtype", "isa", "rows", "compared",
                  "max error", "GFLOP/s");
   }
   int wrong = 0;
+  Pools pools;
   for (const GroupedGemmCase& c : cases) {
-    const absl::StatusOr<CaseRun> run = TryCase(plugin, c, options, &pool);
+    const absl::StatusOr<CaseRun> run = TryCase(plugin, c, options, pools);
     wrong += !Report(c, run);
     if (absl::IsFailedPrecondition(run.status())) break;  // an ISA that the CPU lacks: no other case can run
   }
@@ -176,11 +203,9 @@ int Run() {
 }  // namespace raggemm::host
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("runs cases through libraggemm_ffi.so: --case=NAME | --all | --list");
-  const std::vector<char*> positional = absl::ParseCommandLine(argc, argv);
+  raggemm::host::ParseFlags(argc, argv, __FILE__, "runs cases through libraggemm_ffi.so: --case=NAME | --all | --list");
   const int modes = !absl::GetFlag(FLAGS_case).empty() + absl::GetFlag(FLAGS_all) + absl::GetFlag(FLAGS_list);
   try {
-    if (positional.size() > 1) throw std::runtime_error(absl::StrCat("unexpected argument ", positional[1]));
     if (modes != 1) throw std::runtime_error("give one of --case=NAME, --all and --list");
     return raggemm::host::Run();
   } catch (const std::exception& e) {

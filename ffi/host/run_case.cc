@@ -55,6 +55,15 @@ absl::StatusOr<double> Measure(const Plugin& plugin, const Call& call, TaskRunne
   return seconds[kCalls / 2];
 }
 
+// Attributes of how to compute a case: those given, then the case's own.
+Attributes HowOf(Attributes given, const proto::GroupedGemmConfig& config) {
+  using proto::GroupedGemmConfig;
+  if (config.has_executor()) given.insert({"executor", GroupedGemmConfig::Executor::Value_Name(config.executor())});
+  if (config.has_isa()) given.insert({"isa", GroupedGemmConfig::Isa::Value_Name(config.isa())});
+  if (config.has_threads()) given.insert({"threads", config.threads()});
+  return given;
+}
+
 }  // namespace
 
 Plugin::Plugin(const std::string& path)
@@ -76,6 +85,7 @@ std::string DTypesOf(const GroupedGemmCase& explicit_case) {
 absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options,
                                 TaskRunner* pool) {
   CaseRun run;
+  if (absl::Status status = CheckRecordedFacts(source); !status.ok()) return status;
   GroupedGemmCase scaled = source;
   if (options.max_multiply_adds > 0) LimitRows(options.max_multiply_adds, scaled);
   run.rows = Rows(scaled);
@@ -90,7 +100,7 @@ absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const GroupedGemmCase& sou
   const GroupedGemmProblem& problem = made->problem;
   std::vector<int64_t> workspace(WorkspaceElements(problem, plugin.workspace_coefficients));
   Call call = MakeCall(problem, absl::MakeSpan(workspace));
-  call.attributes.insert(options.how.begin(), options.how.end());
+  call.attributes.merge(HowOf(options.how, full->config()));
   if (Error error = Instantiate(plugin.instantiate, call.attributes); !error.ok()) return ToStatus(error);
   run.plan = PlanText(plugin, call, pool);
 

@@ -30,7 +30,7 @@ struct Plugin {
 std::string DTypesOf(const proto::GroupedGemmCase& explicit_case);
 
 struct RunOptions {
-  Attributes how;                                      // executor, isa, threads
+  Attributes how;                                      // executor, isa, threads, where not as the case has them
   std::optional<proto::GroupedGemmCase::DType> dtype;  // of lhs and rhs
   int64_t max_multiply_adds = 0;                       // 0: recorded sizes
   bool time = false;                                   // warm up and take the median of several calls

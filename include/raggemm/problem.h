@@ -6,20 +6,31 @@
 #ifndef RAGGEMM_PROBLEM_H_
 #define RAGGEMM_PROBLEM_H_
 
+#include <concepts>
 #include <cstdint>
 #include <optional>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "raggemm/types.h"
 
 namespace raggemm {
 
+// The shape of an array: a copy of what it is made from, {8, 64} or whatever an absl::Span can view. Up to six dims
+// need no memory from elsewhere, so that a warm call allocates nothing.
+class Dims : public absl::InlinedVector<int64_t, 6> {
+ public:
+  using InlinedVector::InlinedVector;
+  Dims(const std::convertible_to<absl::Span<const int64_t>> auto& dims) : Dims(absl::Span<const int64_t>(dims)) {}
+  Dims(absl::Span<const int64_t> dims) : InlinedVector(dims.begin(), dims.end()) {}
+};
+
 // A dense row-major array. Any start aligned to the element size will do; null only with zero elements.
 struct Array {
   void* data = nullptr;
   DType dtype = DType::kF32;
-  absl::Span<const int64_t> dims;
+  Dims dims;
 };
 
 // The size of each group along one axis of an operand: shape [G], or [P,R,G] for P independent problems

@@ -10,6 +10,7 @@ The model is in moe_lm_model.py.
 """
 
 import argparse
+import os
 import pathlib
 import resource
 import sys
@@ -182,6 +183,9 @@ def main(argv: Sequence[str] | None = None) -> float:
     options = parser.parse_args(argv)
     if not options.minutes > 0 or (options.steps is not None and options.steps < 1):
         parser.error(f"--minutes={options.minutes}, --steps={options.steps}: must be positive")
+    # Before the minutes of work, not after them.
+    if options.png.is_dir() or not os.access(options.png if options.png.exists() else options.png.parent, os.W_OK):
+        parser.error(f"--png={options.png}: cannot be written")
 
     texts, shape = read_texts(), Shape()
     entropy = pair_entropy(texts.held_out)

@@ -7,6 +7,7 @@ written in ffi/handlers.h, its attributes in proto/config.proto.
 import ctypes
 import functools
 import json
+import os
 import pathlib
 import re
 from typing import Any
@@ -95,7 +96,7 @@ def _text(function: str, *args: Any) -> str:
     if not text:
         raise MemoryError(function)
     try:
-        return ctypes.string_at(text).decode()
+        return ctypes.string_at(text).decode(errors="surrogateescape")  # as names of files may need it
     finally:
         _library.raggemm_free(text)
 
@@ -103,12 +104,15 @@ def _text(function: str, *args: Any) -> str:
 def cases_json(path: str | pathlib.Path | None = None) -> str:
     """A file of test and benchmark cases (proto/case.proto, GroupedGemmCases) as JSON, by default the recorded ones.
 
-    Raises ValueError with the library's message when the file is missing or is not such a file.
+    Raises ValueError with the library's message when the file is missing or is not such a file, in UTF-8.
     """
     ok = ctypes.c_int32()
     if path is None:
         path = _PACKAGE / "cases" / "moe.textproto"
-    result = _text("raggemm_cases_json", str(path).encode(), ctypes.byref(ok))
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise ValueError(f"cannot read {os.fspath(path)!r}: a zero byte in the name of the file")
+    result = _text("raggemm_cases_json", name, ctypes.byref(ok))
     if not ok.value:
         raise ValueError(result)
     return result

@@ -14,7 +14,6 @@ import dataclasses
 import itertools
 import json
 import os
-import pathlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from raggemm._affordable_rows import Limits, affordable_layer
 from raggemm._expert_products import Block, loss_of
 from raggemm._moe_checks import Checks, disagreement, say
 from raggemm._moe_layers import Layer, Weights, random_rows, random_target, random_weights, recorded_layers
+from raggemm._output_file import output_file
 from raggemm._unrolled_block import unrolled_block
 from raggemm._warm_programs import Programs, WarmProgram, median_ms
 
@@ -208,7 +208,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m raggemm.bench_jax", description=__doc__.splitlines()[0])
     parser.add_argument("--full", action="store_true", help=f"all models, not only {DEFAULT_MODEL}")
-    parser.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write the report there, as a list of rows")
+    parser.add_argument("--json", metavar="FILE", type=output_file, help="write the report there, as a list of rows")
     options = parser.parse_args(argv)
     checks = Checks()
     rows = run((x for x in recorded_layers() if options.full or x.model == DEFAULT_MODEL), checks)

@@ -10,7 +10,6 @@ product of raggemm is checked against float64. Takes two to three minutes on two
 import argparse
 import itertools
 import json
-import pathlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -24,6 +23,7 @@ from raggemm._demo_backward import backward_products
 from raggemm._expert_products import expert_products, loss_of
 from raggemm._moe_checks import Checks, disagreement, say
 from raggemm._moe_layers import Layer, Weights, random_rows, random_target, random_weights, recorded_layers
+from raggemm._output_file import output_file
 from raggemm._warm_programs import Programs, WarmProgram, compiled, median_ms, temp_bytes
 from raggemm.ops import gmm
 
@@ -163,7 +163,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     summary, _, details = __doc__.split("\n\n")
     parser = argparse.ArgumentParser(prog="python -m raggemm.demo", description=summary, epilog=details)
-    parser.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write the table there, as a list of rows")
+    parser.add_argument("--json", metavar="FILE", type=output_file, help="write the table there, as a list of rows")
     options = parser.parse_args(argv)
     checks = Checks()
     rows = run(recorded_layers(), checks)

@@ -140,6 +140,14 @@ def test_length_must_be_positive(length, capsys):
     assert "must be positive" in capsys.readouterr().err
 
 
+def test_where_the_picture_goes_is_checked_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(moe_lm, "read_texts", lambda: pytest.fail("worked first"))
+    for path in (tmp_path / "nowhere" / "loss.png", tmp_path):
+        with pytest.raises(SystemExit) as ended:
+            moe_lm.main([f"--png={path}"])
+        assert ended.value.code == 2 and f"--png={path}: cannot be written" in capsys.readouterr().err
+
+
 def test_layer_has_the_same_bits_at_every_thread_count():
     programs = {}
     for threads in (1, 2, 5):

@@ -54,6 +54,15 @@ def test_wrong_case_files_are_errors_with_their_names(tmp_path):
         raggemm.cases_json(tmp_path / "nowhere.textproto")
     with pytest.raises(ValueError, match="cannot read"):
         raggemm.cases_json("")
+    existing = tmp_path / "existing.textproto"
+    existing.write_text("cases {}")
+    with pytest.raises(ValueError, match="zero byte"):
+        raggemm.cases_json(f"{existing}\0.textproto")
+    with pytest.raises(ValueError, match=r"cannot read .*nowhere"):
+        raggemm.cases_json(f"{tmp_path}/nowhere\udcff")
+    existing.write_bytes(b"cases { name: 'a\xff' }")
+    with pytest.raises(ValueError, match=r"existing\.textproto: cases\[0\]\.name is not UTF-8"):
+        raggemm.cases_json(existing)
     wrong = tmp_path / "wrong.textproto"
     wrong.write_text("cases { colour: 3 }")
     with pytest.raises(ValueError, match="colour"):

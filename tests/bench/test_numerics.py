@@ -61,6 +61,13 @@ def short_report(tmp_path_factory):
     return out.read_text()
 
 
+def test_where_the_report_goes_is_checked_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(numerics, "others", lambda: pytest.fail("worked first"))
+    with pytest.raises(SystemExit) as ended:
+        numerics.main([f"--out={tmp_path}/nowhere/numerics.md"])
+    assert ended.value.code == 2 and "there is no folder" in capsys.readouterr().err
+
+
 def test_short_report(short_report):
     for kind in KINDS:
         assert f"## {kind.capitalize()}" in short_report

@@ -137,6 +137,42 @@ def test_reasons_divide_the_time_of_a_case():
     assert "4.00" in reasons.missed(regimes.cells(_report([_case(ratio=1.0)])))
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.9496, "0.9496 **<** 0.95"), (0.944, "0.94 **<** 0.95"), (0.95, "0.95 ≥ 0.95"), (0.949999996, None)],
+)
+def test_what_is_below_its_target_looks_like_it(value, expected):
+    text = bench_report._with_target(value, 0.95)
+    assert expected is None or text == expected
+    shown, sign, least = text.split()
+    assert (float(shown) < float(least)) == (sign == "**<**") == (value < 0.95)
+
+
+def test_a_busy_machine_is_a_warning_at_the_top():
+    def text(cases, **machine):
+        report = _report(cases)
+        report["machine"] |= machine
+        return bench_report.report_text(report, [])
+
+    quiet = [_case(rows) for rows in (1, 8, 64)]
+    for probed in (90.0, 110.0, 240.0):  # and of two threads of one core
+        assert "WARNING" not in text(quiet, probed_gflops=probed)
+    assert "WARNING" not in text(quiet)
+    slow = text(quiet, probed_gflops=400.0)
+    assert slow.splitlines()[2].startswith("**WARNING: the machine was busy")
+    assert "2 threads reached 200.0 GFLOP/s of f32 fma, 25 % of what one reached" in slow
+    unsteady = [_case(rows, limits=_case()["limits"] | {"read_gbps": 10.0 * rows}) for rows in (1, 2, 4)]
+    assert "The limit memory read of 2 threads has a spread of 75 % over the cases." in text(unsteady)
+    jumpy = [_case(rows, ours={"name": "ours", "gflops": 100.0, "spread": 1.27, "rounds": 9}) for rows in (1, 8)]
+    assert "our figure has a spread of 127 % or more" in text([*jumpy, _case()])
+    assert "WARNING" not in text([jumpy[0], _case(), _case()])
+
+
+def test_the_roofline_is_in_the_legend_of_its_picture(tmp_path):
+    bench_report.pictures.roofline(_report([_case()]), tmp_path, "some-roofline")
+    assert ">roofline</text>" in (tmp_path / "some-roofline.svg").read_text()
+
+
 def test_report_has_tables_pictures_and_failures(tmp_path):
     cases = [_case(rows, lhs_dtype=dtype, rhs_dtype=dtype) for dtype in ("f32", "bf16") for rows in (1, 8, 64)]
     cases.append(_case(mode="wgrad", rows=64, bounds=[{"name": "ours, one thread", "error": "no memory"}]))
@@ -188,3 +224,14 @@ def test_a_report_without_cases_is_refused(tmp_path):
     done = subprocess.run([sys.executable, Path(bench_report.__file__), json_file], capture_output=True, text=True)
     assert done.returncode == 2
     assert "has no cases" in done.stderr
+
+
+@pytest.mark.parametrize("text", [None, "{"])
+def test_a_file_that_is_no_report_is_named(tmp_path, text, monkeypatch, capsys):
+    path = tmp_path / "report.json"
+    if text is not None:
+        path.write_text(text)
+    monkeypatch.setattr(sys, "argv", ["report.py", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        bench_report.main()
+    assert ended.value.code == 2 and f"{path}: " in capsys.readouterr().err

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
+#include "ffi/host/command_line.h"
 #include "tests/fuzz/check_case.h"
 #include "tests/fuzz/fuzz_case.h"
 #include "tests/fuzz/shrink.h"
@@ -170,6 +170,6 @@ int Main() {
 }  // namespace raggemm::test
 
 int main(int argc, char** argv) {
-  absl::ParseCommandLine(argc, argv);
+  raggemm::host::ParseFlags(argc, argv, __FILE__, "random problems of every kind beside an oracle");
   return raggemm::test::Main();
 }

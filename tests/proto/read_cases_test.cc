@@ -39,6 +39,17 @@ TEST(ReadCasesTest, ErrorHasLineAndColumn) {
   EXPECT_THAT(cases.status().message(), HasSubstr("colour"));
 }
 
+TEST(ReadCasesTest, TextsAreUtf8) {
+  const std::string path = testing::TempDir() + "/read_cases_test.textproto";
+  const auto message_of = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    return std::string(ReadCases(path).status().message());
+  };
+  EXPECT_EQ(message_of("cases { name: 'na\xC3\xAFve' }"), "");
+  EXPECT_EQ(message_of("cases {} cases { name: '\\377' }"), path + ": cases[1].name is not UTF-8");
+  EXPECT_EQ(message_of("cases { config { ragged: 'a\\300\\200' } }"), path + ": cases[0].config.ragged is not UTF-8");
+}
+
 TEST(RecordedCasesTest, AreTheTwelve) {
   std::vector<std::string> expected, names;
   for (const char* model : {"qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b"}) {

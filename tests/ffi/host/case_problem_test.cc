@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -17,6 +18,7 @@ namespace raggemm::host {
 namespace {
 
 using proto::GroupedGemmCase;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -24,6 +26,32 @@ GroupedGemmCase Parse(const std::string& text) {
   GroupedGemmCase parsed;
   EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &parsed)) << text;
   return parsed;
+}
+
+TEST(CheckRecordedFactsTest, FactsThatAgreeOrAreNotThere) {
+  for (const char* text :
+       {"", "group_sizes: [3,5]", "tokens: 8 group_sizes: [3,5]", "top_k: 3 group_sizes: [3,5]",
+        "tokens: 4 top_k: 2 experts: 3 hidden: 6 intermediate: 9 projection: 'up' K: 6 N: 9 group_sizes: [4,0,4]",
+        "tokens: 4 top_k: 2 experts: 3 hidden: 6 intermediate: 9 projection: 'down' K: 9 N: 6 group_sizes: [4,0,4]"}) {
+    EXPECT_EQ(CheckRecordedFacts(Parse(text)), absl::OkStatus()) << text;
+  }
+}
+
+TEST(CheckRecordedFactsTest, FactsThatContradict) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"tokens: 4 top_k: 2 group_sizes: [4,3]", "the sum of group_sizes is 7, must be tokens * top_k = 4 * 2"},
+      {"tokens: 2147483647 top_k: 2147483647 group_sizes: 1", "must be tokens * top_k"},
+      {"experts: 3 group_sizes: [4,4]", "group_sizes has 2 values, must be experts = 3"},
+      {"tokens: 4 group_sizes: [4,5]", "group_sizes[1] is 5, must be at most tokens = 4"},
+      {"projection: 'gate'", "projection is \"gate\", must be up or down"},
+      {"hidden: 6 intermediate: 9 projection: 'up' K: 9 N: 9", "K is 9, must be 6 in the up projection"},
+      {"hidden: 6 intermediate: 9 projection: 'down' K: 9 N: 9", "N is 9, must be 6 in the down projection"},
+  };
+  for (const auto& [text, message] : wrong) {
+    const absl::Status status = CheckRecordedFacts(Parse(absl::StrCat("name: 'x' ", text)));
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << text;
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("case x: "), HasSubstr(message)));
+  }
 }
 
 TEST(LimitRowsTest, StaysWithinBudgetAndKeepsActiveExperts) {
@@ -154,6 +182,32 @@ TEST(MakeCaseProblemTest, SizeThatDoesNotFitIsAnError) {
       Parse("config { ragged: 'lhs_first' } lhs { first_dims: [2, 1099511627776] } group_dtype: S32");
   EXPECT_THAT(MakeCaseProblem(c).status().message(),
               HasSubstr("lhs_first: value 1099511627776 at index 1 does not fit s32"));
+}
+
+TEST(MakeCaseProblemTest, WhatConfigDoesNotNameIsAnError) {
+  for (const auto& [text, message] :
+       {std::pair{"lhs { first_dims: [1,2] }", "lhs_first has 2 values, but config.ragged does not name it"},
+        {"config { ragged: 'lhs_first' } out { first_dims: 1 }", "out_first has 1 values, but config.ragged"},
+        {"group_offset { values: 1 }", "group_offset is given, but config.operands does not name it"},
+        {"config { operands: 'c' } alpha {}", "alpha is given, but config.operands does not name it"}}) {
+    const absl::Status status = MakeCaseProblem(Parse(text)).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << text;
+    EXPECT_THAT(status.message(), HasSubstr(message));
+  }
+}
+
+TEST(MakeCaseProblemTest, ExponentsAreLimited) {
+  for (const char* operand : {"lhs", "rhs", "out"}) {
+    for (const int exponent : {INT32_MIN, -1001, 1001, INT32_MAX}) {
+      const GroupedGemmCase c = Parse(absl::StrCat(operand, " { dims: [1,1,1] exponent: ", exponent, " }"));
+      EXPECT_THAT(MakeCaseProblem(c).status().message(),
+                  HasSubstr(absl::StrCat(operand, ": exponent is ", exponent, ", must be from -1000 to 1000")));
+    }
+    for (const int exponent : {-1000, 1000}) {
+      EXPECT_EQ(MakeCaseProblem(Parse(absl::StrCat(operand, " { dims: [1,1,1] exponent: ", exponent, " }"))).status(),
+                absl::OkStatus());
+    }
+  }
 }
 
 TEST(MakeCaseProblemTest, MatrixOfIntegersIsAnError) {

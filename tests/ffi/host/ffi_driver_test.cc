@@ -1,10 +1,12 @@
 // The driver as a program: what it prints and how it ends.
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -18,8 +20,11 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 struct Outcome {
   int exit_code;
@@ -28,7 +33,8 @@ struct Outcome {
 
 Outcome Drive(const std::string& arguments) {
   const auto program = std::filesystem::path(RAGGEMM_FFI_LIBRARY).parent_path().parent_path() / "bin" / "ffi_driver";
-  FILE* pipe = popen((program.string() + " " + arguments + " 2>&1").c_str(), "r");
+  // Arguments may send a stream elsewhere: theirs come last.
+  FILE* pipe = popen(absl::StrCat("exec 2>&1; ", program.string(), " ", arguments).c_str(), "r");
   Outcome outcome;
   char buffer[4096];
   for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) outcome.text.append(buffer, n);
@@ -131,6 +137,8 @@ TEST(FfiDriverTest, MalformedCasesAreNamedAndTheOthersRun) {
       {"K: 3 N: 4 group_sizes: [1,-2]", "dimension -1"},
       {"lhs { dims: [4611686018427387904, 8] } rhs {} out {}", "overflow"},
       {"lhs {} rhs {} out {} config { ragged: 'foo' }", "foo"},
+      {"K: 3 N: 4 tokens: 4 top_k: 2 group_sizes: [4,3]",
+       "the sum of group_sizes is 7, must be tokens * top_k = 4 * 2"},
       {"lhs {} rhs {} out {} config { operands: 'group_offset' } group_offset { dims: [1] values: [1e300] }", "1e+300"},
   };
   for (const auto& [fields, message] : bad) {
@@ -140,25 +148,57 @@ TEST(FfiDriverTest, MalformedCasesAreNamedAndTheOthersRun) {
   }
 }
 
-TEST(FfiDriverTest, TooManyThreadsAreThePluginsError) {
-  const Outcome outcome = Drive(kEdge + "--case=m --threads=1000000000");
-  EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.text, HasSubstr("threads: expected 0 (all) to 256, got 1000000000"));
-}
-
-TEST(FfiDriverTest, WrongUseEndsWithTwo) {
+TEST(FfiDriverTest, WrongUseEndsWithTwoAndAllOnStderr) {
   for (const char* arguments : {"", "--all --list", "--case=no-such-case", "--all --dtype=f8", "--list extra",
-                                "--cases=no-such-file --all", "--cases=/ --all"}) {
+                                "--cases=no-such-file --all", "--cases=/ --all", "--cases= --all",
+                                "--case=", "--all --isa ''", "--foo", "--threads=two --all", "--all --full=perhaps"}) {
     const Outcome outcome = Drive(arguments);
     EXPECT_EQ(outcome.exit_code, 2) << arguments << "\n" << outcome.text;
-    EXPECT_THAT(outcome.text, HasSubstr("ffi_driver: "));
+    EXPECT_EQ(Drive(absl::StrCat(arguments, " 2>/dev/null")).text, "") << arguments;
+    EXPECT_NE(outcome.text, "") << arguments;
+  }
+  EXPECT_THAT(Drive("--cases= --all").text, HasSubstr("ffi_driver: \"--cases=\" has no value"));
+  EXPECT_THAT(Drive("--foo").text, HasSubstr("'foo'"));
+}
+
+// Once, and not again for each of the cases.
+TEST(FfiDriverTest, WhatThePluginDoesNotTakeIsOneError) {
+  for (const auto& [flag, message] : {std::pair{"--isa=sse2", "attribute isa: unknown value \"SSE2\""},
+                                      {"--executor=gpu", "attribute executor: unknown value \"GPU\""},
+                                      {"--threads=1000000000", "threads: expected 0 (all) to 256, got 1000000000"},
+                                      {"--threads=-1", "threads: expected 0 (all) to 256, got -1"}}) {
+    const Outcome outcome = Drive(absl::StrCat(kEdge, "--all ", flag));
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.text, AllOf(StartsWith("ffi_driver: "), HasSubstr(message), EndsWith("\n")));
+    EXPECT_EQ(std::count(outcome.text.begin(), outcome.text.end(), '\n'), 1) << outcome.text;
   }
 }
 
-TEST(FfiDriverTest, WrongAttributeValueIsThePluginsError) {
-  const Outcome outcome = Drive(kEdge + "--case=m --executor=gpu");
-  EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.text, HasSubstr("attribute executor: unknown value \"GPU\""));
+TEST(FfiDriverTest, HelpAndVersionEndWithZeroAndAllOnStdout) {
+  for (const char* help : {"--help", "-h", "--all -help"}) {
+    const Outcome outcome = Drive(absl::StrCat(help, " 2>/dev/null"));
+    EXPECT_EQ(outcome.exit_code, 0) << help;
+    for (const char* flag : {"--case ", "--all ", "--list ", "--cases ", "--isa ", "--executor ", "--threads ",
+                             "--dtype ", "--full ", "--checksums ", "--print_plan ", "--time "}) {
+      EXPECT_THAT(outcome.text, HasSubstr(flag));
+    }
+    EXPECT_EQ(Drive(absl::StrCat(help, " >/dev/null")).text, "");
+  }
+  const Outcome version = Drive("--version");
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_THAT(version.text, MatchesRegex("ffi_driver [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
+TEST(FfiDriverTest, CasesSayHowWhereNoFlagDoes) {
+  const std::string run = WriteCases(
+                              "cases { name: 'how' K: 3 N: 400 group_sizes: [64,64] config { isa: SCALAR threads: 3 } }"
+                              "cases { name: 'serial' K: 3 N: 4 group_sizes: [2,1] config { executor: SERIAL } }") +
+                          "--print_plan ";
+  EXPECT_THAT(Drive(run + "--case=how").text, AllOf(HasSubstr("isa: scalar"), HasSubstr("threads: 3"),
+                                                    HasSubstr("executor: pool"), HasSubstr("0 wrong")));
+  EXPECT_THAT(Drive(run + "--case=how --threads=2 --executor=openmp").text,
+              AllOf(HasSubstr("isa: scalar"), HasSubstr("threads: 2"), HasSubstr("executor: openmp")));
+  EXPECT_THAT(Drive(run + "--case=serial").text, HasSubstr("executor: serial"));
 }
 
 }  // namespace

@@ -6,6 +6,9 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <new>
 #include <string>
 #include <thread>
@@ -83,6 +86,18 @@ TEST(ThreadFailures, OpenMpHasFewerThreads) {
     const int64_t helpers = std::min<int64_t>(threads, 4);
     EXPECT_EQ(made, 2 * helpers) << "tried and then used, with room for " << threads;
     EXPECT_EQ(refused > 0, helpers < 4) << threads;
+  }
+}
+
+// libgomp ended these processes: threads of the C library's own size could be made, those of libgomp's could not.
+TEST(ThreadFailures, OpenMpHasTheStacksThatLibgompIsAskedFor) {
+  const std::string cases = testing::TempDir() + "/thread_failures_test.textproto";
+  std::ofstream(cases) << "cases { name: 'large' K: 512 N: 512 group_sizes: [64,64] }";
+  const auto driver = std::filesystem::path(RAGGEMM_FFI_LIBRARY).parent_path().parent_path() / "bin" / "ffi_driver";
+  const std::string run = driver.string() + " --all --executor=openmp --threads=2 --cases=" + cases;
+  for (const char* environment :
+       {"OMP_STACKSIZE=100G", "GOMP_STACKSIZE=100G", "ulimit -v 400000; OMP_STACKSIZE=512M", "OMP_STACKSIZE=1M"}) {
+    EXPECT_EQ(std::system((std::string(environment) + " " + run + " >/dev/null").c_str()), 0) << environment;
   }
 }
 

@@ -1,0 +1,62 @@
+"""Programs of the package take their arguments before they work: help ends with 0, what is wrong with 2."""
+
+import argparse
+import os
+import re
+import sys
+
+import pytest
+from raggemm import _expert_parallel_demo, bench_jax, demo
+from raggemm._output_file import output_file
+
+PROGRAMS = {"demo": demo, "bench_jax": bench_jax, "expert_parallel": _expert_parallel_demo}
+
+
+@pytest.fixture(params=PROGRAMS)
+def run(request, monkeypatch, capsys):
+    """Runs a program with these arguments, to which it must not begin to work: its exit code, stdout and stderr."""
+    program = PROGRAMS[request.param]
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", [request.param, *arguments])
+        monkeypatch.setattr(program, "_run_processes" if request.param == "expert_parallel" else "run", pytest.fail)
+        with pytest.raises(SystemExit) as ended:
+            program.main()
+        return ended.value.code, *capsys.readouterr()
+
+    run.has_json = request.param != "expert_parallel"
+    return run
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help(run, flag):
+    code, out, err = run(flag)
+    assert (code, err) == (0, "")
+    assert "python -m raggemm." in out and ("--json FILE" if run.has_json else "--processes PROCESSES") in out
+
+
+def test_wrong_use(run):
+    for argument in ("--foo", "more"):
+        code, out, err = run(argument)
+        assert (code, out) == (2, "") and argument in err
+
+
+def test_where_results_go_is_checked_first(run, tmp_path):
+    if not run.has_json:
+        pytest.skip("has no file of results")
+    code, out, err = run(f"--json={tmp_path}/nowhere/rows.json")
+    assert (code, out) == (2, "")
+    assert f"cannot write {tmp_path}/nowhere/rows.json: there is no folder {tmp_path}/nowhere" in err
+
+
+def test_output_file(tmp_path, monkeypatch):
+    made = tmp_path / "made.json"
+    assert output_file(str(made)) == made and not made.exists()
+    made.write_text("kept")
+    assert output_file(str(made)) == made and made.read_text() == "kept"
+    assert str(output_file("rows.json")) == "rows.json"
+    wrong = [(tmp_path, "it is a folder"), (made / "below", "there is no folder"), (tmp_path / "new", "denied")]
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    for path, why in wrong:
+        with pytest.raises(argparse.ArgumentTypeError, match=f"^cannot write {re.escape(str(path))}: .*{why}"):
+            output_file(str(path))
