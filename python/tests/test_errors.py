@@ -194,6 +194,10 @@ RUNTIME = [
         lambda: jax.jit(lambda o: uniform(RHS, RHS.swapaxes(1, 2), group_offset=o))(1),
         r"group_offset: value 1 .*must be in \[0, 0\]",
     ),
+    (  # of a batch, whose other offsets are right
+        lambda: jax.vmap(lambda w, o: uniform(RHS, w, group_offset=o))(np.ones((3, 2, 3, 5)), sizes(0, 0, 1)),
+        r"group_offset: value 1 .*must be in \[0, 0\]",
+    ),
     (
         lambda: jax.vmap(lambda s: gmm(LHS, RHS, s))(np.stack([sizes(2, 3), sizes(5, 2)])),
         "lhs_first: group 1 of problem 0, replica 1 has size 2",
