@@ -43,6 +43,14 @@ ProblemSpec Batched(RaggedMode mode, std::vector<int64_t> sizes) {
   return spec;
 }
 
+// Two replicas, which ragged K sums over: one value for each group and replica would be told apart in vain.
+ProblemSpec SummedReplicas() {
+  ProblemSpec spec = Of(RaggedMode::kRaggedK);
+  spec.replicas = 2;
+  spec.sizes = {4, 3, 5, 1, 2, 3};
+  return spec;
+}
+
 class BadProblem : public testing::TestWithParam<BadInput> {};
 
 TEST_P(BadProblem, IsRefused) {
@@ -234,6 +242,16 @@ const BadInput kOptionalOperands[] = {
        t.problem.bias = t.AddRandom(DType::kF32, {3, 4});
      },
      {"bias", "[3,4]", "5"}},
+    {"AlphaOfSummedReplicas",
+     SummedReplicas(),
+     [](TestProblem& t) { t.problem.alpha = t.AddRandom(DType::kF32, {6}); },
+     {"alpha", "[6]", "must have 3 rows"}},
+    {"BiasOfSummedReplicas",
+     SummedReplicas(),
+     [](TestProblem& t) {
+       t.problem.bias = t.AddRandom(DType::kF32, {6, 13});
+     },
+     {"bias", "[6,13]", "must have 3 rows"}},
     {"BiasOfRaggedN",
      Of(RaggedMode::kRaggedN),
      [](TestProblem& t) {
