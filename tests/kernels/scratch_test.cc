@@ -140,23 +140,46 @@ TEST_P(ScratchTest, WarmWithEverythingThatIsOptional) {
   ExpectNothingTaken(spec);
 }
 
+// With what earlier tests have left in use, so that nothing is kept.
+class ScratchLeaseTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(others_.Acquire(CountKeptBuffers().count, 1), absl::OkStatus());
+    ASSERT_EQ(CountKeptBuffers().count, 0);
+    ASSERT_EQ(CountKeptBuffers().bytes, 0);
+  }
+
+ private:
+  ScratchLease others_;
+};
+
 // A block that was given back may be too small for the next call: other blocking, or another CPU's caches.
-TEST(ScratchLeaseTest, TakesNoKeptBlockThatIsTooSmall) {
+TEST_F(ScratchLeaseTest, TakesNoKeptBlockThatIsTooSmall) {
   constexpr int64_t kSmall = 1 << 10, kLarge = int64_t{48} << 20;
   {
     ScratchLease small;
     ASSERT_EQ(small.Acquire(1, kSmall), absl::OkStatus());
   }
   const KeptBuffers before = CountKeptBuffers();
-  ASSERT_GE(before.count, 1);
-  ASSERT_LT(before.bytes, kLarge);  // so that none of them can be what is asked for
+  ASSERT_EQ(before.count, 1);
   {
     ScratchLease large;
     ASSERT_EQ(large.Acquire(1, kLarge), absl::OkStatus());
     ASSERT_EQ(CountKeptBuffers().count, before.count);
     std::memset(large.at(0), 1, kLarge);
   }
+  EXPECT_EQ(CountKeptBuffers().count, 2);
   EXPECT_GE(CountKeptBuffers().bytes, before.bytes + kLarge);
+}
+
+TEST_F(ScratchLeaseTest, KeepsNoMoreBlocksThanItSays) {
+  for (int64_t count : {kMostKeptBuffers - 1, kMostKeptBuffers, kMostKeptBuffers + 3}) {
+    {
+      ScratchLease lease;
+      ASSERT_EQ(lease.Acquire(count, 1), absl::OkStatus());
+    }
+    EXPECT_EQ(CountKeptBuffers().count, std::min(count, kMostKeptBuffers));
+  }
 }
 
 // Not one thread will run a task, and says so by an exception each time: nothing may be lost with the tasks.
