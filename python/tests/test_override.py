@@ -195,6 +195,15 @@ def test_group_offset():
         lax.ragged_dot(LHS, RHS[1:], SIZES, group_offset=jnp.array([1]))
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.int32])
+def test_sizes_of_every_type(dtype):
+    """Narrow ones are widened, which the library does not take."""
+    with override_ragged_dot() as lowerings:
+        got = jax.jit(lambda *x: lax.ragged_dot(*x))(LHS, RHS, SIZES.astype(dtype))
+    assert done_by(lowerings) == {"raggemm": 1}
+    np.testing.assert_array_equal(got, raggemm.ragged_dot(LHS, RHS, SIZES))
+
+
 FALLBACK = {
     "int32": (LHS.astype(np.int32), RHS.astype(np.int32), {}, "lhs is int32"),
     "result": (LHS.astype(np.int8), RHS.astype(np.int8), {"preferred_element_type": np.float32}, "lhs is int8"),
