@@ -70,6 +70,13 @@ TRACING = [
     (lambda: forward(bias=np.ones((2, 4), np.float32)), ValueError, r"bias: shape is \(2, 4\), must be \(2, 3\)"),
     (lambda: forward(alpha=np.ones(3, np.float32)), ValueError, r"alpha: shape is \(3,\), must be \(\) or \(2,\)"),
     (lambda: forward(rhs=RHS[:, 1:]), ValueError, r"lhs contracts \(4,\) .*but rhs contracts \(3,\)"),
+    (
+        lambda: forward(
+            lhs=GroupedTensor(np.ones((6, 2, 3)), SIZES), rhs=np.ones((2, 3, 2, 5)), contracting_dims=((1, 2), (1, 2))
+        ),
+        ValueError,
+        r"lhs contracts \(2, 3\) .*but rhs contracts \(3, 2\)",  # as many elements, of other pairs of axes
+    ),
     (lambda: forward(lhs=GroupedTensor(LHS, first_dims=SIZES[None])), ValueError, r"lhs.first_dims: shape is \(1, 2\)"),
     (lambda: uniform(RHS, RHS[:1]), ValueError, "group axis of rhs has 1 groups, but the group axis of lhs has 2"),
     (
@@ -222,6 +229,10 @@ RUNTIME = [
     (lambda: all_ragged(out_size=5, out_layout="PACKED"), "out: group 1 .*exceeds the length 5"),
     (
         lambda: jax.jit(lambda o: uniform(RHS, RHS.swapaxes(1, 2), group_offset=o))(1),
+        r"group_offset: value 1 .*must be in \[0, 0\]",
+    ),
+    (  # of a batch, whose other offsets are right
+        lambda: jax.vmap(lambda w, o: uniform(RHS, w, group_offset=o))(np.ones((3, 2, 3, 5)), sizes(0, 0, 1)),
         r"group_offset: value 1 .*must be in \[0, 0\]",
     ),
     (

@@ -123,6 +123,17 @@ def test_group_offset():
     )
 
 
+def test_optional_operands_with_group_offset():
+    """Groups 1 and 2 of 4, for which alone there are parameters."""
+    operands = {"c": OTHER, "bias": random(2, N), "alpha": random(2, seed=3), "beta": random(2, seed=4)}
+
+    def f(rhs, operands):
+        lhs = GroupedTensor(LHS, first_dims=SIZES)
+        return grouped_gemm(lhs, rhs, contracting_dims=((1,), (1,)), group_offset=jnp.array(1), **operands)
+
+    check_grads(f, (RHS[1:3], operands), order=2, modes=("fwd", "rev"))
+
+
 def test_existing_out():
     """gmm's is overwritten on the processed rows, so that its gradient is zero there; tgmm's is added."""
     ct = random(M, N, seed=3)

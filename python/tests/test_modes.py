@@ -57,6 +57,18 @@ def test_several_axes_collapse():
     assert uniform.shape == (2, 3, 4, 6, 7)
 
 
+@pytest.mark.parametrize("lhs_dims, rhs_dims", list(itertools.product(("first_dims", "last_dims"), repeat=2)))
+def test_inner_products_of_vectors(lhs_dims, rhs_dims):
+    """No axis is free, so that the one there is may be called the first or the last."""
+    sizes, dims = np.array([3, 0, 2], np.int32), ((0,), (0,))
+    lhs, rhs = random(6), random(6, seed=1)
+    got = grouped_gemm(
+        GroupedTensor(lhs, **{lhs_dims: sizes}), GroupedTensor(rhs, **{rhs_dims: sizes}), contracting_dims=dims
+    )
+    assert got.shape == (3,)
+    oracle.grouped_gemm(GroupedTensor(lhs, sizes), GroupedTensor(rhs, sizes), contracting_dims=dims).check(got)
+
+
 def test_arrays_need_no_jax():
     lhs, rhs = random(4, 2), random(2, 2, 3)
     want = gmm(jnp.asarray(lhs), jnp.asarray(rhs), jnp.array([1, 3]))

@@ -206,6 +206,15 @@ def test_calls_with_group_offset_are_recorded_and_logged(caplog):
     assert f"ragged_dot of {operands}int32[1] lowered by raggemm" in caplog.text
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.int32])
+def test_sizes_of_every_type(dtype):
+    """Narrow ones are widened, which the library does not take."""
+    with override_ragged_dot() as lowerings:
+        got = jax.jit(lambda *x: lax.ragged_dot(*x))(LHS, RHS, SIZES.astype(dtype))
+    assert done_by(lowerings) == {"raggemm": 1}
+    np.testing.assert_array_equal(got, raggemm.ragged_dot(LHS, RHS, SIZES))
+
+
 FALLBACK = {
     "int32": (LHS.astype(np.int32), RHS.astype(np.int32), {}, "lhs is int32"),
     "result": (LHS.astype(np.int8), RHS.astype(np.int8), {"preferred_element_type": np.float32}, "lhs is int8"),

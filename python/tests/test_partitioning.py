@@ -8,6 +8,7 @@ import zlib
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 import raggemm
@@ -118,15 +119,40 @@ def test_other_shardings(transpose):
         assert out.sharding.spec == spec
 
 
-def test_optional_operands_are_added_once():
-    def f(x, w, c, bias, alpha):
-        lhs, options = GroupedTensor(x, first_dims=SIZES), {"c": c, "bias": bias, "alpha": alpha, "beta": alpha}
-        return grouped_gemm(lhs, w, contracting_dims=((1,), (1,)), **options)
+@pytest.mark.parametrize("names", [("c", "beta"), ("bias",), ("c", "bias", "alpha", "beta")], ids="-".join)
+def test_optional_operands_are_added_once(names):
+    def f(x, w, *rest):
+        options = dict(zip(names, rest, strict=True))
+        return grouped_gemm(GroupedTensor(x, first_dims=SIZES), w, contracting_dims=((1,), (1,)), **options)
 
-    rest = random(M, N, seed=2), random(G, N, seed=3), random(G)
+    optional = {"c": random(M, N, seed=2), "bias": random(G, N, seed=3), "alpha": random(G), "beta": random(G)}
+    rest = [optional[name] for name in names]
     out, collectives = compiled(f, LHS, put(RHS, along(2)), *rest)
     assert (out.sharding.spec, collectives) == (P(None, "x"), set())
     compiled(f, put(LHS, P(None, "x")), put(RHS, along(1)), *rest)  # gathered, for c and bias
+
+
+def test_partial_results_are_summed_before_they_are_rounded():
+    """Three devices have 256 + 1, which bfloat16 would round to 256."""
+    weights = np.array([256, 1, 256, 1, 256, 1, 1, 0], ml_dtypes.bfloat16).reshape(1, 8, 1)
+
+    def f(x, w):
+        return gmm(x, w, np.array([1], np.int32), ml_dtypes.bfloat16).astype(jnp.float32)
+
+    out, collectives = compiled(f, np.ones((1, 8), ml_dtypes.bfloat16), put(weights, along(1)))
+    assert collectives == {"all-reduce"}
+    assert out.item() == 772
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_axes_that_the_devices_do_not_divide_evenly(axis):
+    """Six of eight over four devices, as the partitioner itself shards a slice of what is sharded."""
+
+    def f(x, w):
+        return gmm(x[:, :6] if axis == 1 else x, jax.lax.slice_in_dim(w, 0, 6, axis=axis), SIZES)
+
+    out, _ = compiled(f, LHS, put(RHS, along(axis)))
+    assert out.sharding.is_fully_replicated
 
 
 def test_batches_that_are_sharded():

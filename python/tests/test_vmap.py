@@ -5,6 +5,7 @@ import itertools
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from arrays import random
@@ -132,6 +133,24 @@ def test_nested():
                 np.testing.assert_array_equal(f(lhs, w, s)[i], want)
 
 
+def test_nested_with_parameters_of_one_batch():
+    """What only the inner batch has differs from replica to replica, for each of the outer one again."""
+    lhs, sizes, weights = random(2, BATCH, M, K), np.stack([SIZES_B, SIZES_B[::-1]]), WEIGHTS[0, :2]
+    bias, alpha = random(BATCH, 2, N), random(BATCH, 2)
+
+    def f(lhs, sizes, bias, alpha, offset):
+        rows = GroupedTensor(lhs, first_dims=sizes)
+        return grouped_gemm(rows, weights, contracting_dims=((1,), (1,)), bias=bias, alpha=alpha, group_offset=offset)
+
+    inner = jax.vmap(f)
+    outer = jax.vmap(inner, (0, 0, None, None, None))
+    assert calls(outer, lhs, sizes, bias, alpha, OFFSETS).total() == 1
+    got = outer(lhs, sizes, bias, alpha, OFFSETS)
+    for i in range(2):
+        for j in range(BATCH):
+            np.testing.assert_array_equal(got[i, j], f(lhs[i, j], sizes[i, j], bias[j], alpha[j], OFFSETS[j]))
+
+
 def test_gradients_of_batches_and_batches_of_gradients():
     def loss(rhs, lhs, sizes):
         return jnp.sin(gmm(lhs, rhs, sizes)).sum()
@@ -146,8 +165,10 @@ def test_gradients_of_batches_and_batches_of_gradients():
     np.testing.assert_allclose(whole, each.sum(0), rtol=1e-5, atol=1e-5)
 
 
-def test_gradients_of_batched_bias_alpha_and_offset(x64):
+@pytest.mark.parametrize("offsets", [OFFSETS, OFFSETS[:1]], ids=["each", "one"])
+def test_gradients_of_batched_bias_alpha_and_offset(offsets, x64):
     """Replicas with parameters of their own, whose sums in the gradient must be told apart."""
+    offset_axis = None if len(offsets) == 1 else 0
     lhs, rhs = (x.astype(np.float64) for x in (ROWS, WEIGHTS[0, :2]))
     bias, alpha, c, beta = random(BATCH, 2, N), random(BATCH, 2), random(BATCH, M, N), random(BATCH, 2, seed=1)
     optional = tuple(x.astype(np.float64) for x in (bias, alpha, c, beta))
@@ -157,13 +178,27 @@ def test_gradients_of_batched_bias_alpha_and_offset(x64):
         return jnp.sin(grouped_gemm(GroupedTensor(lhs, sizes), rhs, contracting_dims=((1,), (1,)), **options)).sum()
 
     each = [
-        jax.grad(f, range(2, 8))(SIZES_B[i], OFFSETS[i], lhs[i], rhs, *(x[i] for x in optional)) for i in range(BATCH)
+        jax.grad(f, range(2, 8))(SIZES_B[i], np.resize(offsets, BATCH)[i], lhs[i], rhs, *(x[i] for x in optional))
+        for i in range(BATCH)
     ]
-    batched = jax.vmap(f, (0, 0, 0, None, 0, 0, 0, 0))
-    got = jax.grad(lambda *args: batched(*args).sum(), range(2, 8))(SIZES_B, OFFSETS, lhs, rhs, *optional)
+    batched = jax.vmap(f, (0, offset_axis, 0, None, 0, 0, 0, 0))
+    given = offsets[0] if offset_axis is None else offsets
+    got = jax.grad(lambda *args: batched(*args).sum(), range(2, 8))(SIZES_B, given, lhs, rhs, *optional)
     want = [jnp.stack(x) for x in zip(*each, strict=True)]
     want[1] = want[1].sum(0)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12), list(got), want)
+
+
+def test_weight_gradient_of_batched_offsets_is_rounded_once():
+    """Three times 257, each of which bfloat16 would round to 256."""
+    weights, rows = np.ones((1, 1, 1), ml_dtypes.bfloat16), np.ones((BATCH, 1, 1), ml_dtypes.bfloat16)
+
+    def f(weights):
+        return jax.vmap(lambda x, o: gmm(x, weights, np.array([1, 0], np.int32), group_offset=o))(rows, OFFSETS * 0)
+
+    (gradient,) = jax.vjp(f, weights)[1](jnp.full((BATCH, 1, 1), 257, jnp.float32))
+    assert gradient.dtype == jnp.bfloat16
+    assert gradient.item() == 772  # the nearest to 771
 
 
 def test_empty_batch():

@@ -137,6 +137,14 @@ const BadCall kBadShapes[] = {
     {"UnsetDimsWithValues",
      [](host::Call& c) { c.args[kRhsFirst] = c.args[kLhsFirst]; },
      {"rhs_first: not named by the attribute ragged (\"lhs_first,out_first\"), so its shape must be [0], got [5]"}},
+    {"UnsetDimsOfTwoAxes",
+     [](host::Call& c) {
+       c.args[kRhsFirst].dims = {0, 5};
+     },
+     {"rhs_first: not named by the attribute ragged", "so its shape must be [0], got [0,5]"}},
+    {"UnsetDimsWithoutAxes",
+     [](host::Call& c) { c.args[kRhsFirst].dims = {}; },
+     {"rhs_first: not named by the attribute ragged", "so its shape must be [0], got []"}},
     {"SetDimsUnnamed",
      [](host::Call& c) { c.attributes["ragged"] = Text("lhs_first"); },
      {"out_first: not named by the attribute ragged"}},

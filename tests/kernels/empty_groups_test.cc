@@ -30,6 +30,15 @@ TEST_F(EmptyGroups, RaggedM) { ExpectAllPatterns(RaggedMode::kRaggedM); }
 TEST_F(EmptyGroups, RaggedK) { ExpectAllPatterns(RaggedMode::kRaggedK); }
 TEST_F(EmptyGroups, RaggedN) { ExpectAllPatterns(RaggedMode::kRaggedN); }
 
+// Of three replicas, which a gradient sums over: the result is stored with the last one that is not empty.
+TEST_F(EmptyGroups, OfSummedReplicas) {
+  for (int pattern = 0; pattern < 64; ++pattern) {
+    ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 3, .groups = 2, .m = 5, .n = 18, .k = 600};
+    for (int i = 0; i < 6; ++i) spec.sizes.push_back(pattern >> i & 1 ? 3 + 90 * (i % 4) : 0);
+    ASSERT_TRUE(GivesExpectedBits(spec)) << Describe(spec);
+  }
+}
+
 // No group, no row, no column, no k: legal, and out is zero, or c, or beta * c + bias.
 TEST_F(EmptyGroups, ExtentsOfZero) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN, RaggedMode::kUniform}) {

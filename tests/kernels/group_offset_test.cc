@@ -69,6 +69,20 @@ TEST_P(GroupOffset, FewerLocalGroupsWithoutAnOffsetMeansZero) {
   }
 }
 
+// No row behind the last group: those before the first one are all that no group writes.
+TEST_P(GroupOffset, OfTheLastGroupsUpToTheLastRow) {
+  for (bool c : {false, true}) {
+    ProblemSpec spec{.groups = 4, .m = 18, .n = 10, .k = 20, .sizes = {3, 4, 5, 6}, .c = c};
+    spec.local_groups = 2;
+    spec.group_offset = 2;
+    TestProblem test(spec);
+    const std::vector<double> expected = ExpectedOut(test.problem).value();
+    test.ClearOut();
+    ASSERT_EQ(GroupedGemm(test.problem, With(GetParam())), absl::OkStatus());
+    EXPECT_TRUE(HasBits(test.problem.out, expected));
+  }
+}
+
 // [P,R], a different one for each replica, in every dtype.
 TEST_P(GroupOffset, OfEachReplica) {
   for (DType dtype : {DType::kS32, DType::kS64, DType::kU32}) {

@@ -101,6 +101,43 @@ TEST_P(Threads, PoolThatRunsTooLate) {
   pool.RunAll();
 }
 
+// Runs something else before each task.
+class PoolThatIsInterrupted : public InlinePool {
+ public:
+  PoolThatIsInterrupted(int threads, std::function<void()> first) : InlinePool(threads), first_(std::move(first)) {}
+  void Schedule(std::function<void()> task) override {
+    first_();
+    InlinePool::Schedule(std::move(task));
+  }
+
+ private:
+  std::function<void()> first_;
+};
+
+// What a call gave back while tasks of it have not started is nobody else's yet.
+TEST(LateTasks, TakeNoTileOfTheNextCall) {
+  const TestProblem test(Base(RaggedMode::kRaggedM));
+  std::vector<int64_t> workspace(4096);
+  KeepingPool keeping(3);
+  Plan plan = MakePlan(test.problem, On(Executor::kPool, 3, &keeping), absl::MakeSpan(workspace)).value();
+  ASSERT_EQ(ParallelFor(plan, [](int64_t, int64_t) {}), absl::OkStatus());
+  ASSERT_EQ(keeping.kept(), 2u);
+  int64_t tiles = 0;
+  PoolThatIsInterrupted pool(3, [&] {
+    const int64_t before = tiles;
+    keeping.RunAll();
+    EXPECT_EQ(tiles, before);
+  });
+  plan.pool = &pool;
+  const auto body = [&](int64_t, int64_t worker) {
+    EXPECT_LT(worker, plan.threads);
+    ++tiles;
+  };
+  ASSERT_EQ(ParallelFor(plan, body), absl::OkStatus());
+  EXPECT_EQ(keeping.kept(), 0u);
+  EXPECT_EQ(tiles, plan.gemm_tiles + plan.fill_tiles);
+}
+
 // As under XLA: the caller is itself a task of the pool, whose only thread is then taken.
 TEST(PoolOfOneThread, MayCallFromItsOwnTask) {
   std::atomic<bool> done = false;
@@ -177,7 +214,7 @@ TEST(Executor, PoolWithoutAPoolIsAnError) {
 
 TEST(Executor, ThreadsOutOfRangeAreAnError) {
   const TestProblem test(Base(RaggedMode::kRaggedM));
-  for (int64_t threads : {int64_t{-1}, int64_t{1} << 40}) {
+  for (int64_t threads : {int64_t{-1}, kMaxThreads + 1, int64_t{1} << 40}) {
     const absl::Status status = GroupedGemm(test.problem, On(Executor::kAuto, threads));
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_NE(status.message().find(std::to_string(threads)), absl::string_view::npos) << status;

@@ -10,6 +10,7 @@
 #include "kernels/element.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/isa_fixture.h"
+#include "tests/support/task_pools.h"
 #include "tests/support/variants.h"
 
 namespace raggemm::test {
@@ -131,6 +132,22 @@ TEST_F(PlanTest, ExtentsBeyond32Bits) {
   EXPECT_GT(plan.gemm_tiles, k64 / plan.blocking.m);
   for (int64_t t = 0; t < plan.threads; ++t) EXPECT_LT(FirstTile(plan, t), FirstTile(plan, t + 1));
   EXPECT_EQ(FirstTile(plan, plan.threads), plan.gemm_tiles + plan.fill_tiles);
+}
+
+// What a call has for each thread is in arrays of kMaxThreads.
+TEST_F(PlanTest, APoolOfMoreThreadsThanThereMayBe) {
+  int64_t sizes[] = {1 << 20};
+  const int64_t groups[] = {1}, lhs[] = {1 << 20, 4096}, rhs[] = {1, 4096, 4096}, out[] = {1 << 20, 4096};
+  GroupedGemmProblem problem;
+  static_cast<Array&>(problem.lhs) = Huge(uintptr_t{1} << 56, DType::kF32, lhs);
+  static_cast<Array&>(problem.rhs) = Huge(uintptr_t{1} << 57, DType::kF32, rhs);
+  static_cast<Array&>(problem.out) = Huge(uintptr_t{1} << 58, DType::kF32, out);
+  problem.lhs.first_dims = problem.out.first_dims = Array{sizes, DType::kS64, groups};
+  for (int threads : {static_cast<int>(kMaxThreads), static_cast<int>(kMaxThreads) + 1, 5000}) {
+    InlinePool pool(threads);
+    const Plan plan = Make(problem, {.executor = Executor::kPool, .pool = &pool}).value();
+    EXPECT_EQ(plan.threads, kMaxThreads) << "of a pool of " << threads;
+  }
 }
 
 }  // namespace

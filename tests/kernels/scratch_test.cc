@@ -8,6 +8,8 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <new>
@@ -136,6 +138,78 @@ TEST_P(ScratchTest, WarmWithEverythingThatIsOptional) {
   ProblemSpec spec{.groups = 3, .m = 70, .n = 90, .k = 280, .sizes = {40, 0, 9}};
   spec.c = spec.bias = spec.alpha = spec.beta = true;
   ExpectNothingTaken(spec);
+}
+
+// With what earlier tests have left in use, so that nothing is kept.
+class ScratchLeaseTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(others_.Acquire(CountKeptBuffers().count, 1), absl::OkStatus());
+    ASSERT_EQ(CountKeptBuffers().count, 0);
+    ASSERT_EQ(CountKeptBuffers().bytes, 0);
+  }
+
+ private:
+  ScratchLease others_;
+};
+
+// A block that was given back may be too small for the next call: other blocking, or another CPU's caches.
+TEST_F(ScratchLeaseTest, TakesNoKeptBlockThatIsTooSmall) {
+  constexpr int64_t kSmall = 1 << 10, kLarge = int64_t{48} << 20;
+  {
+    ScratchLease small;
+    ASSERT_EQ(small.Acquire(1, kSmall), absl::OkStatus());
+  }
+  const KeptBuffers before = CountKeptBuffers();
+  ASSERT_EQ(before.count, 1);
+  {
+    ScratchLease large;
+    ASSERT_EQ(large.Acquire(1, kLarge), absl::OkStatus());
+    ASSERT_EQ(CountKeptBuffers().count, before.count);
+    std::memset(large.at(0), 1, kLarge);
+  }
+  EXPECT_EQ(CountKeptBuffers().count, 2);
+  EXPECT_GE(CountKeptBuffers().bytes, before.bytes + kLarge);
+}
+
+TEST_F(ScratchLeaseTest, KeepsNoMoreBlocksThanItSays) {
+  for (int64_t count : {kMostKeptBuffers - 1, kMostKeptBuffers, kMostKeptBuffers + 3}) {
+    {
+      ScratchLease lease;
+      ASSERT_EQ(lease.Acquire(count, 1), absl::OkStatus());
+    }
+    EXPECT_EQ(CountKeptBuffers().count, std::min(count, kMostKeptBuffers));
+  }
+}
+
+// Not one thread will run a task, and says so by an exception each time: nothing may be lost with the tasks.
+class RefusingPool : public TaskPool {
+ public:
+  int64_t num_threads() const override { return 4; }
+  void Schedule(std::function<void()>) override {
+    ++refused_;
+    throw std::bad_alloc();
+  }
+  int64_t refused() const { return refused_; }
+
+ private:
+  int64_t refused_ = 0;
+};
+
+TEST(RefusingPoolTest, WarmCallsAllocateNothing) {
+  TestProblem test({.groups = 2, .m = 150, .n = 170, .k = 160, .sizes = {70, 50}});
+  RefusingPool pool;
+  const Options options{.executor = Executor::kPool, .threads = 4, .pool = &pool};
+  const WorkspaceCoefficients size = WorkspaceSizeFor(DimsArrays(test.problem).count());
+  std::vector<int64_t> workspace(size.constant + size.per_group * 2);
+  absl::Status status;
+  const Taken taken = TakenByWarm([&] {
+    const absl::StatusOr<Plan> plan = MakePlan(test.problem, options, absl::MakeSpan(workspace));
+    status.Update(plan.ok() ? raggemm::Run(*plan) : plan.status());
+  });
+  ASSERT_EQ(status, absl::OkStatus());
+  EXPECT_GE(pool.refused(), 8);  // in each call
+  EXPECT_EQ(taken.allocations, 0);
 }
 
 }  // namespace

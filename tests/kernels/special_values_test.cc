@@ -1,6 +1,7 @@
 // NaN, infinities, signed zeros, denormals and overflow.
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -111,6 +112,23 @@ TEST_P(SpecialValues, BetaZeroNeverReadsC) {
     for (double value : expected) ASSERT_TRUE(std::isfinite(value));
     Run(test);
     EXPECT_TRUE(HasBits(test.problem.out, expected)) << Describe(spec);
+  }
+}
+
+// Rounding a NaN as if it were a number would carry a full payload into the exponent and the sign: -0.
+TEST_P(SpecialValues, NaNsOfAnyPayloadAndSignStayNaN) {
+  for (DType out : {DType::kF16, DType::kBF16, DType::kF32}) {
+    for (uint32_t bits : {0x7fffffffU, 0xffffffffU, 0x7fc00000U, 0xffc00001U, 0x7f800001U, 0xffbfffffU}) {
+      ProblemSpec spec{.m = 15, .n = 37, .k = 3, .sizes = {15}, .out = out};
+      TestProblem test(spec);
+      for (int64_t i = 0; i < ElementCount(test.problem.lhs); i += spec.k) {
+        std::memcpy(static_cast<uint32_t*>(test.problem.lhs.data) + i, &bits, sizeof(bits));
+      }
+      Run(test);
+      for (int64_t i = 0; i < ElementCount(test.problem.out); ++i) {
+        ASSERT_TRUE(std::isnan(ToDouble(test.problem.out, i))) << "element " << i << ", bits " << bits;
+      }
+    }
   }
 }
 

@@ -178,10 +178,14 @@ TEST(MakeCaseProblemTest, OffsetThatIsNoIntegerIsAnError) {
 }
 
 TEST(MakeCaseProblemTest, SizeThatDoesNotFitIsAnError) {
-  const GroupedGemmCase c =
-      Parse("config { ragged: 'lhs_first' } lhs { first_dims: [2, 1099511627776] } group_dtype: S32");
-  EXPECT_THAT(MakeCaseProblem(c).status().message(),
-              HasSubstr("lhs_first: value 1099511627776 at index 1 does not fit s32"));
+  const auto message = [](const char* dtype, const char* size) {
+    const GroupedGemmCase c =
+        Parse(absl::StrCat("config { ragged: 'lhs_first' } lhs { first_dims: [2, ", size, "] } group_dtype: ", dtype));
+    return std::string(MakeCaseProblem(c).status().message());
+  };
+  EXPECT_THAT(message("S32", "1099511627776"), HasSubstr("lhs_first: value 1099511627776 at index 1 does not fit s32"));
+  EXPECT_THAT(message("S32", "2147483648"), HasSubstr("value 2147483648 at index 1 does not fit s32"));
+  EXPECT_THAT(message("U32", "4294967297"), HasSubstr("value 4294967297 at index 1 does not fit u32"));
 }
 
 TEST(MakeCaseProblemTest, WhatConfigDoesNotNameIsAnError) {

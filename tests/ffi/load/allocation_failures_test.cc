@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "tests/ffi/plugin_call.h"
 #include "tests/support/process.h"
+#include "tests/support/task_pools.h"
 
 namespace {
 
@@ -229,6 +231,32 @@ TEST_P(AllocationFailures, OfAWarmCall) {
     std::printf("%ld places failed%s\n", static_cast<long>(first - 2),
                 how == Fail::kOnce ? "" : " with all after them");
   }
+}
+
+// A task that XLA's headers have no memory for is not lost: what it holds is there again for the next call. The pool
+// runs tasks at once, so that none of an earlier call can hold anything yet. In a child: first calls are tested later.
+TEST(AllocationFailuresOnAPool, LeaveNothingBehind) {
+  const std::string said = InChild(20, [&]() -> std::string {
+    const std::unique_ptr<PluginCall> call = CallOn("POOL");
+    InlinePool inline_pool(3);
+    RunnerOf pool(inline_pool);
+    for (int i = 0; i < 2; ++i) call->Run(&pool);
+    constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+    const auto run = [&](int64_t first) {
+      Stages stages(*call, &pool);
+      return WithFailure(Fail::kOnce, first, [&] { stages.Run(); });
+    };
+    run(kNone);
+    const int64_t warm = allocations;
+    int64_t first = 1;
+    for (; run(first); ++first) {
+      run(kNone);
+      if (allocations == warm) continue;
+      return absl::StrCat(allocations.load(), " allocations, not ", warm, ", after one in which ", first, " failed");
+    }
+    return first > warm ? "" : "not all have failed";
+  });
+  EXPECT_EQ(said, "");
 }
 
 // The error of a wrong call needs memory too.
