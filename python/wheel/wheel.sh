@@ -88,7 +88,7 @@ make_debian_13() {
 }
 
 # Calls a function of this file in the root of Debian 13, where the checkout has the path that it has here and the
-# network is reached as from here: with this system's resolver, certificates and settings of pip. All of that is mounted
+# network is reached as from here: with this system's names, certificates and settings of pip. All of that is mounted
 # for the one process alone.
 in_debian_13() {
   export root wheels
@@ -96,11 +96,11 @@ in_debian_13() {
   # shellcheck disable=SC2016
   PATH=/usr/sbin:/usr/bin:/sbin:/bin PYTHON=/usr/bin/python3 unshare --mount bash -euc '
     mkdir -p "$0$root"
-    touch "$0/etc/pip.conf"
+    touch "$0/etc/hosts" "$0/etc/pip.conf"
     mount -t proc proc "$0/proc"
     mount --rbind /dev "$0/dev"
     mount --bind "$root" "$0$root"
-    for file in /etc/resolv.conf /etc/ssl/certs/ca-certificates.crt /etc/pip.conf; do
+    for file in /etc/{hosts,resolv.conf,pip.conf,ssl/certs/ca-certificates.crt}; do
       [[ ! -f $file ]] || mount --bind "$file" "$0$file"
     done
     exec chroot "$0" bash -euo pipefail -c "\"\$@\"" bash "$@"' "$debian_13" "$@"
