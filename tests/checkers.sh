@@ -1,4 +1,4 @@
-# For ./dev, which sources it: fuzzing, and the tests under the sanitizers and valgrind.
+# For ./dev, which sources it: fuzzing, the tests under the sanitizers and valgrind, recorded checksums.
 #
 # build/address has ASan, UBSan and the libFuzzer targets, build/thread has TSan; both are clang's and go without
 # OpenMP, whose library no sanitizer sees into. clang 19 is in Debian 12 and 13.
@@ -129,4 +129,35 @@ test_valgrind() {
   valgrind_driver || die "FAILED under valgrind"
   say "valgrind: random problems"
   "${memcheck[@]}" "$build/bin/fuzz_problems" --seconds=120 || die "FAILED under valgrind"
+}
+
+# "case dtypes checksum" of each edge case, in the types it has and in others: INSTRUCTION-SET EXECUTOR
+checksum_lines() {
+  local dtype
+  for dtype in "" f16 bf16 f64; do
+    "$build/bin/ffi_driver" --cases="$root/proto/cases/edge.textproto" --all --checksums --isa="$1" --executor="$2" \
+      ${dtype:+--dtype=$dtype} || return
+  done
+}
+
+# What a change of a bit anywhere in a result changes, and a change of machine, compiler or jaxlib must not.
+checksums() {
+  local recorded=$root/proto/cases/checksums.txt isa executor lines failed=()
+  if (($# == 1)); then
+    lines=$(checksum_lines scalar serial)
+    printf '%s\n' "# Checksums of the results of edge.textproto (ffi/host/checksum.h): ./dev checksums" "$lines" \
+      >"$recorded"
+    say "recorded: $(wc -l <<<"$lines") checksums; a line that differs from before is a result that changed"
+    return
+  fi
+  for isa in $(host_isas); do
+    for executor in serial openmp pool; do
+      if diff <(grep -v '^#' "$recorded") <(checksum_lines "$isa" "$executor"); then
+        say "checksums: $isa with $executor: all as recorded"
+      else
+        failed+=("$isa:$executor")
+      fi
+    done
+  done
+  ((${#failed[@]} == 0)) || die "checksums FAILED: ${failed[*]}"
 }

@@ -3,9 +3,9 @@ wheels=$root/build/wheel
 # The versions of jax and jaxlib that one wheel is tested with on this system's Python, the oldest first. The newest at
 # all, which python/requirements.txt pins for a newer Python, has a root of Debian 13 to itself.
 wheel_versions=(0.8.1 0.9.0 0.9.2 0.10.2)
-newest_version=$(sed -n 's/^jax==\(.*\); python_version >= .*/\1/p' "$root/python/requirements.txt")
-# The versions whose headers the handlers and the mini host are built with: each version of XLA's FFI API, 0.2 to 0.5.
-header_versions=(0.8.1 0.9.2 0.11.1 "$newest_version")
+# The versions whose headers the handlers and the mini host are built with, and the newest's: each version of XLA's FFI
+# API, 0.2 to 0.5.
+header_versions=(0.8.1 0.9.2 0.11.1)
 debian_13=$wheels/debian-13
 
 # Leaves the sdist and the wheel in dist. The wheel is built from the sdist, with the packages that pyproject.toml
@@ -107,8 +107,9 @@ in_debian_13() {
 }
 
 test_wheel() {
-  local version versions=("${@:-${wheel_versions[@]}}") tested=() missing=() why_not
-  (($# != 0)) || versions+=("$newest_version")
+  local version newest versions=("${@:-${wheel_versions[@]}}") tested=() missing=() why_not
+  newest=$(sed -n 's/^jax==\(.*\); python_version >= .*/\1/p' "$root/python/requirements.txt")
+  (($# != 0)) || versions+=("$newest")
   make_wheel
   find_python
   for version in "${versions[@]}"; do
@@ -127,7 +128,7 @@ test_wheel() {
     fi
     tested+=("$version")
   done
-  for version in "${header_versions[@]}"; do test_headers_of "$version"; done
+  for version in "${header_versions[@]}" "$newest"; do test_headers_of "$version"; done
   ((${#tested[@]})) || die "wheel: no version of jax was tested"
   say "wheel: OK with jax ${tested[*]}${missing:+; NOT covered: ${missing[*]}}"
 }
