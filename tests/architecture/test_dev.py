@@ -19,7 +19,7 @@ PROGRAM = """#!/bin/sh
 echo "${0##*/} $*"
 case "$*" in
   *--foo*) exit 2 ;;
-  *--help*) exit 0 ;;
+  -h | *--help*) exit 0 ;;
 esac
 [ "${0##*/}" != raggemm_bench ] || echo new >build/bench/report.json
 """
