@@ -33,8 +33,9 @@ void Replace(int status, void*) {
 void ParseFlags(int argc, char** argv, const std::string& main_file, const std::string& about) {
   const absl::string_view path = argv[0], program = path.substr(path.rfind('/') + 1);
   absl::FlagsUsageConfig usage;
-  usage.contains_help_flags =
-      usage.contains_helpshort_flags = [=](absl::string_view file) { return absl::EndsWith(file, main_file); };
+  // Abseil cuts the front off the paths of flags' files, so that what main_file says of folders is not there.
+  usage.contains_help_flags = usage.contains_helpshort_flags =
+      [name = main_file.substr(main_file.rfind('/'))](absl::string_view file) { return absl::EndsWith(file, name); };
   usage.version_string = [=] { return absl::StrCat(program, " ", RAGGEMM_VERSION, "\n"); };
   absl::SetFlagsUsageConfig(usage);
   absl::SetProgramUsageMessage(about);

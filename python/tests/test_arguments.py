@@ -41,9 +41,8 @@ def test_wrong_use(run):
         assert (code, out) == (2, "") and argument in err
 
 
+@pytest.mark.parametrize("run", ["demo", "bench_jax"], indirect=True)
 def test_where_results_go_is_checked_first(run, tmp_path):
-    if not run.has_json:
-        pytest.skip("has no file of results")
     code, out, err = run(f"--json={tmp_path}/nowhere/rows.json")
     assert (code, out) == (2, "")
     assert f"cannot write {tmp_path}/nowhere/rows.json: there is no folder {tmp_path}/nowhere" in err
