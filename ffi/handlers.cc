@@ -73,7 +73,7 @@ auto ResultOf(Call call, Fail fail) {
 template <typename Compute>
 ffi::Error AnswerOf(const DecodedCall& call, Compute compute) {
   const auto fail = [&](XLA_FFI_Error_Code code, absl::string_view message) {
-    if (SucceedsAfter(message, call)) return ffi::Error::Success();
+    if (SucceedsAfter(code, message, call)) return ffi::Error::Success();
     return ffi::Error(static_cast<ffi::ErrorCode>(code), std::string(message));
   };
   return ResultOf(

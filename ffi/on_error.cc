@@ -9,11 +9,12 @@
 
 namespace raggemm {
 
-bool SucceedsAfter(absl::string_view error, const DecodedCall& call) {
+bool SucceedsAfter(XLA_FFI_Error_Code code, absl::string_view error, const DecodedCall& call) {
   using OnError = proto::GroupedGemmConfig::OnError;
   if (call.on_error == OnError::RAISE) return false;
   absl::ConsumePrefix(&error, "raggemm: ");
-  const bool succeeds = call.on_error == OnError::NaN && FillOutWithNaN(call.problem, call.workspace).ok();
+  const bool succeeds = call.on_error == OnError::NaN && code != XLA_FFI_Error_Code_FAILED_PRECONDITION &&
+                        FillOutWithNaN(call.problem, call.workspace).ok();
   std::fprintf(stderr, "raggemm: %.*s%s\n", static_cast<int>(error.size()), error.data(),
                succeeds ? "; the result is NaN" : "");
   return succeeds;

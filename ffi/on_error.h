@@ -4,12 +4,14 @@
 
 #include "absl/strings/string_view.h"
 #include "ffi/decode.h"
+#include "xla/ffi/api/c_api.h"
 
 namespace raggemm {
 
 // Whether the call succeeds in spite of the error, with out full of NaN: with NaN, where out can be written. With NaN
-// and LOG the error is a line on stderr; with RAISE nothing happens. Asks for no memory where it succeeds.
-bool SucceedsAfter(absl::string_view error, const DecodedCall& call);
+// and LOG the error is a line on stderr; with RAISE nothing happens. Asks for no memory where it succeeds. What this
+// machine lacks (FAILED_PRECONDITION), or its environment says wrongly, no data mends: that is an error with NaN, too.
+bool SucceedsAfter(XLA_FFI_Error_Code code, absl::string_view error, const DecodedCall& call);
 
 }  // namespace raggemm
 

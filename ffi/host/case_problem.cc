@@ -204,14 +204,39 @@ class Builder {
   uint64_t seed_;  // of the next random array
 };
 
+// What a case has of both forms, of which one would be ignored; empty for one form.
+std::string FieldsOfBothForms(const GroupedGemmCase& recorded) {
+  // By the numbers of the fields, which proto/case.proto has in two ranges.
+  absl::string_view of_recorded, of_explicit;
+  std::vector<const google::protobuf::FieldDescriptor*> given;
+  recorded.GetReflection()->ListFields(recorded, &given);
+  for (const auto* field : given) {
+    if (field->number() >= GroupedGemmCase::kLhsFieldNumber) {
+      of_explicit = field->name();
+    } else if (field->number() >= GroupedGemmCase::kModelFieldNumber &&
+               field->number() <= GroupedGemmCase::kGroupSizesFieldNumber) {
+      of_recorded = field->name();
+    }
+  }
+  if (of_recorded.empty() || of_explicit.empty()) return "";
+  return absl::StrCat("has ", of_recorded, " of the recorded form and ", of_explicit, " of the explicit one");
+}
+
 }  // namespace
 
 absl::Status CheckRecordedFacts(const GroupedGemmCase& recorded) {
   const auto error = [&](const auto&... what) {
     return absl::InvalidArgumentError(absl::StrCat("case ", recorded.name(), ": ", what...));
   };
+  if (const std::string forms = FieldsOfBothForms(recorded); !forms.empty()) return error(forms);
   const auto& sizes = recorded.group_sizes();
+  for (int g = 0; g < sizes.size(); ++g) {
+    if (sizes[g] < 0) return error("group_sizes[", g, "] is ", sizes[g], ", must be at least 0");
+  }
   const int64_t tokens = recorded.tokens(), top_k = recorded.top_k();
+  if (recorded.has_top_k() && (top_k < 1 || (!sizes.empty() && Sum(sizes) % top_k != 0))) {
+    return error("the sum of group_sizes is ", Sum(sizes), ", must be a multiple of top_k = ", top_k);
+  }
   if (recorded.has_tokens() && recorded.has_top_k() && Sum(sizes) != tokens * top_k) {
     return error("the sum of group_sizes is ", Sum(sizes), ", must be tokens * top_k = ", tokens, " * ", top_k);
   }

@@ -68,22 +68,24 @@ def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.
     return _per_element(call, args, values[..., None], dtype) * x.astype(dtype)
 
 
-def _is_processed(call: Call, args: Arguments):
-    """Whether an element of out is one of a processed group; broadcasts against out."""
+def _processed(call: Call, args: Arguments) -> jax.Array:
+    """1 where an element of out is one of a processed group, else 0; NaN where that is wrong and on_error says so.
+    Broadcasts against out."""
     if call.mode in (Mode.UNIFORM, Mode.RAGGED_K):
-        return True
+        return jnp.ones(())
     groups = args.rhs.shape[1] if call.mode is Mode.RAGGED_M else args.dims[0].shape[2]
     dtype = _compute_dtype(call, args)
-    return _per_element(call, args, jnp.ones((args.rhs.shape[0], 1, groups, 1), dtype), dtype) != 0
+    return _per_element(call, args, jnp.ones((args.rhs.shape[0], 1, groups, 1), dtype), dtype)
 
 
 def _c_tangent(call: Call, args: Arguments, dc: jax.Array) -> jax.Array:
+    processed = _processed(call, args)
     if call.overwrites_c:
-        return jnp.where(_is_processed(call, args), 0, dc)
+        return jnp.where(processed == 1, 0, dc * jnp.where(jnp.isnan(processed), jnp.nan, 1).astype(dc.dtype))
     if "beta" not in args.optional:
         return dc
     scaled = _scale(call, args, args.optional["beta"], dc).astype(call.dtype)
-    return jnp.where(_is_processed(call, args), scaled, dc)
+    return jnp.where(processed != 0, scaled, dc)
 
 
 def _alpha_tangent(call: Call, args: Arguments, dalpha: jax.Array) -> jax.Array:
@@ -93,7 +95,7 @@ def _alpha_tangent(call: Call, args: Arguments, dalpha: jax.Array) -> jax.Array:
 
 def _beta_tangent(call: Call, args: Arguments, dbeta: jax.Array) -> jax.Array:
     # Zero times what c holds where no group is could be a NaN.
-    c = jnp.where(_is_processed(call, args), args.optional["c"], 0)
+    c = jnp.where(_processed(call, args) != 0, args.optional["c"], 0)
     return _scale(call, args, dbeta, c).astype(call.dtype)
 
 

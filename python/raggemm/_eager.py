@@ -23,9 +23,12 @@ def _is_hashable(x: Any) -> bool:
     return True
 
 
-def compiled_when_eager(*arrays: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def compiled_when_eager(
+    *arrays: str, without_effect: tuple[str, ...] = ()
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """A decorator: calls whose parameters `arrays` are all JAX arrays with values, or None, go through jax.jit, where
-    the other parameters are static. JAX' caches know what those calls depend on besides: dtypes, shapes, shardings,
+    the other parameters are static, but for those without effect, which it never sees: a new function in each call
+    would be a new program. JAX' caches know what those calls depend on besides: dtypes, shapes, shardings,
     configuration, options.
 
     All other calls are left as they are: traced ones, which some jit compiles already, and those with values that are
@@ -38,9 +41,14 @@ def compiled_when_eager(*arrays: str) -> Callable[[Callable[_P, _R]], Callable[_
 
         @functools.wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            given = (*zip(names, args, strict=False), *kwargs.items())
-            if all(x is None or (_is_concrete(x) if name in arrays else _is_hashable(x)) for name, x in given):
-                return compiled(*args, **kwargs)
+            given: dict[str, Any] = dict(zip(names, args, strict=False))
+            if len(args) > len(names) or given.keys() & kwargs.keys():
+                return function(*args, **kwargs)  # a TypeError
+            given |= kwargs
+            for name in without_effect:
+                given.pop(name, None)
+            if all(x is None or (_is_concrete(x) if name in arrays else _is_hashable(x)) for name, x in given.items()):
+                return compiled(**given)
             return function(*args, **kwargs)
 
         return call

@@ -30,7 +30,9 @@ _in_effect = jax.make_user_context(_Options())
 
 def check_not_staged(context: str) -> None:
     """Raises RuntimeError in a function that is being traced: what counts is where it is lowered, which is later."""
-    if isinstance(jax.lax.full((), 0), jax.core.Tracer):
+    with jax.transfer_guard("allow"):
+        is_staged = isinstance(jax.lax.full((), 0), jax.core.Tracer)
+    if is_staged:
         raise RuntimeError(
             f"{context} is entered in a function that is being traced, which jax lowers only after that: "
             "enter it around the call of what jit (or scan, cond, ...) compiles"
@@ -55,10 +57,10 @@ def _checked_isa(value: Any) -> str:
 
 
 def _checked_threads(value: Any) -> int:
-    threads, most = operator.index(value), _ffi.description()["max_threads"]
-    if not 0 <= threads <= most:
-        raise ValueError(f"threads is {threads}, must be in [0, {most}]")
-    return threads
+    most = _ffi.description()["max_threads"]
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= operator.index(value) <= most:
+        raise ValueError(f"threads is {value!r}, must be an integer in [0, {most}]")
+    return operator.index(value)
 
 
 def _checked_executor(value: Any) -> str:
@@ -105,7 +107,8 @@ def options(
         "raise": an error. The default on one device.
         "log": the same, and the message is written to stderr at once. The default where JAX has several CPU devices:
           those that wait in a collective for the one that failed end the process before the error arrives.
-        "nan": the message is written to stderr, the result is all NaN, and the program goes on.
+        "nan": the message is written to stderr, the result is all NaN, and the program goes on. For data and memory
+          only: an instruction set that is not there, or a wrong environment variable, stays an error.
 
     Raises:
       ValueError: for a value that is not known, or an instruction set that this CPU has not; it lists what is usable.

@@ -82,7 +82,8 @@ def _on_cpu(trial: Callable[[], str | None]) -> str | None:
     """Its result in a thread of its own, which has none of the caller's contexts: traces, meshes, precisions."""
 
     def run():
-        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        # The highest precision is one that raggemm meets, whatever the configuration asks for.
+        with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.default_matmul_precision("highest"):
             return trial()
 
     with concurrent.futures.ThreadPoolExecutor(1) as thread:

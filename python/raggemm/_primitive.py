@@ -1,6 +1,5 @@
 """The JAX primitive: its value and shape, and the custom call that it becomes (by the lowering in _partitioning.py)."""
 
-import functools
 import math
 
 import jax
@@ -20,9 +19,13 @@ def bind(call: Call, args: Arguments) -> jax.Array:
     return primitive.bind(*_compat.aligned(args.flat()), call=call)
 
 
-@functools.partial(jax.jit, static_argnames="call")
-def _compiled(*args, call: Call):
+def _bound(*args, call: Call):
     return primitive.bind(*args, call=call)
+
+
+# As JAX marks what runs one primitive: with jax_debug_nans it would take it apart for ever.
+setattr(_bound, "_apply_primitive", True)  # noqa: B010  no attribute that a function has
+_compiled = jax.jit(_bound, static_argnames="call")
 
 
 @primitive.def_impl

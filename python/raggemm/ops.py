@@ -56,7 +56,9 @@ def gmm_with(
     return grouped_gemm_in(words, rows, rhs, ((1,), (k_axis,)), **options)
 
 
-@compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset", "existing_out")
+@compiled_when_eager(
+    "lhs", "rhs", "group_sizes", "group_offset", "existing_out", without_effect=("tiling", "interpret")
+)
 def gmm(
     lhs: Any,
     rhs: Any,
@@ -101,7 +103,9 @@ def gmm(
     )
 
 
-@compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset", "existing_out")
+@compiled_when_eager(
+    "lhs", "rhs", "group_sizes", "group_offset", "existing_out", without_effect=("tiling", "interpret")
+)
 def tgmm(
     lhs: Any,
     rhs: Any,

@@ -52,6 +52,14 @@ def test_options_that_cannot_be_static():
         lax.ragged_dot(*ARRAYS, precision=["highest"] * 3)
 
 
+def test_arguments_without_effect_are_not_in_the_key(monkeypatch):
+    want = raggemm.gmm(*ARRAYS)
+    monkeypatch.setattr(_operands, "check_float", lambda *_: pytest.fail("another program"))
+    for _ in range(3):
+        np.testing.assert_array_equal(raggemm.gmm(*ARRAYS, jnp.float32, lambda m, k, n: (1, 1, 1)), want)
+        np.testing.assert_array_equal(raggemm.gmm(*ARRAYS, tiling=object(), interpret=True), want)
+
+
 def test_values_that_are_checked_as_they_come():
     np.testing.assert_array_equal(raggemm.gmm(ARRAYS[0], ARRAYS[1][1:], SIZES, group_offset=1)[:3], np.zeros((3, 16)))
     with pytest.raises(ValueError, match="value 1099511627776 at index 0 exceeds 2147483647"):
@@ -63,6 +71,8 @@ def test_values_that_are_checked_as_they_come():
 def test_too_many_and_unknown_arguments():
     with pytest.raises(TypeError, match="positional arguments"):
         raggemm.gmm(*ARRAYS, *[None] * 7)
+    with pytest.raises(TypeError, match="lhs"):
+        raggemm.gmm(*ARRAYS, lhs=ARRAYS[0])
     with pytest.raises(TypeError, match="colour"):
         raggemm.gmm(*ARRAYS, colour=3)
 

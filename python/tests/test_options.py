@@ -239,3 +239,34 @@ def test_errors_that_become_nan(capfd):
     message = capfd.readouterr().err
     assert message.startswith("raggemm: ")
     assert MESSAGE in message
+
+
+@pytest.mark.parametrize("out_dtype", [np.float32, np.float16])
+def test_the_gradient_of_existing_out_is_nan_too(out_dtype):
+    """Which elements are overwritten is not known of sizes that are wrong."""
+
+    def gradient(sizes):
+        gmm = lambda c: raggemm.gmm(LHS, RHS, sizes, out_dtype, existing_out=c).sum()  # noqa: E731
+        return jax.jit(jax.grad(gmm))(np.full((len(LHS), RHS.shape[2]), np.inf, out_dtype))
+
+    with raggemm.options(on_error="nan"):
+        assert np.isnan(gradient(WRONG[2])).all()
+        outside = np.arange(len(LHS)) >= SIZES.sum()
+        np.testing.assert_array_equal(gradient(SIZES), np.broadcast_to(outside[:, None], (len(LHS), RHS.shape[2])))
+
+
+def test_debug_nans_finds_them():
+    with raggemm.options(on_error="nan"), jax.debug_nans(True), pytest.raises(FloatingPointError):
+        jax.block_until_ready(fresh_gmm()(*WRONG))
+
+
+def test_under_a_transfer_guard():
+    with jax.transfer_guard("disallow"), raggemm.options(threads=1):
+        pass
+
+
+@pytest.mark.parametrize("threads", ["1", 1.0, True, -1, 257])
+def test_threads_that_are_no_number_of_them(threads):
+    context = raggemm.options(threads=threads)
+    with pytest.raises(ValueError, match=rf"threads is {threads!r}, must be an integer in \[0, 256\]"), context:
+        pass

@@ -74,6 +74,9 @@ def test_help_names_every_command(dev, arguments):
     [
         ("foo", "foo"),
         ("--foo", "--foo"),
+        ("foo --help", "foo"),
+        ("help more", "more"),
+        ("test --wheel --foo", "--foo"),
         *((f"{command} --foo", "--foo") for command in ("setup", "checksums", "docs", "fmt", "lint", "wheel", "clean")),
         ("checksums --record more", "--record"),
         ("fuzz --foo", "--foo"),

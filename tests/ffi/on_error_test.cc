@@ -140,12 +140,11 @@ TEST(OnErrorTest, NaNOfAResultWithoutElements) {
 }
 
 // Failures that are no matter of sizes.
-TEST(OnErrorTest, NaNForAnyErrorOfPlanningOrRunning) {
+TEST(OnErrorTest, NaNForAnyErrorOfDataAndShapes) {
   const std::pair<const char*, std::function<void(host::Call&)>> kBad[] = {
       {"lhs: data is null", [](host::Call& c) { c.args[0].data = nullptr; }},
       {"int64_workspace has", [](host::Call& c) { c.results[1].dims[0] = 3; }},
       {"int64_workspace: data is null", [](host::Call& c) { c.results[1].data = nullptr; }},
-      {"executor: a pool is asked for", [](host::Call& c) { c.attributes["executor"] = std::string("POOL"); }},
       {"lhs has K = 9",
        [](host::Call& c) {
          c.args[1].dims = {3, 8, 12};
@@ -160,6 +159,17 @@ TEST(OnErrorTest, NaNForAnyErrorOfPlanningOrRunning) {
     EXPECT_THAT(answer.written, HasSubstr(message));
     EXPECT_TRUE(IsTheWrittenNaN(call.problem().problem.out));
   }
+}
+
+// A job whose machine lacks what it asks for would compute NaN for ever.
+TEST(OnErrorTest, NaNIsNotForWhatTheMachineLacks) {
+  PluginCall call(EveryOperand());
+  call.call().attributes["executor"] = std::string("POOL");
+  const Answer answer = Ask(call, "NaN");
+  EXPECT_EQ(answer.error.code, XLA_FFI_Error_Code_FAILED_PRECONDITION);
+  EXPECT_THAT(answer.error.message, HasSubstr("executor: a pool is asked for"));
+  EXPECT_EQ(answer.written, absl::StrCat("raggemm: ", answer.error.message, "\n"));
+  EXPECT_TRUE(call.OutIsUntouched());
 }
 
 TEST(OnErrorTest, WhatIsThrownIsAnErrorToo) {

@@ -30,7 +30,7 @@ GroupedGemmCase Parse(const std::string& text) {
 
 TEST(CheckRecordedFactsTest, FactsThatAgreeOrAreNotThere) {
   for (const char* text :
-       {"", "group_sizes: [3,5]", "tokens: 8 group_sizes: [3,5]", "top_k: 3 group_sizes: [3,5]",
+       {"", "group_sizes: [3,5]", "tokens: 8 group_sizes: [3,5]", "top_k: 4 group_sizes: [3,5]",
         "tokens: 4 top_k: 2 experts: 3 hidden: 6 intermediate: 9 projection: 'up' K: 6 N: 9 group_sizes: [4,0,4]",
         "tokens: 4 top_k: 2 experts: 3 hidden: 6 intermediate: 9 projection: 'down' K: 9 N: 6 group_sizes: [4,0,4]"}) {
     EXPECT_EQ(CheckRecordedFacts(Parse(text)), absl::OkStatus()) << text;
@@ -41,6 +41,13 @@ TEST(CheckRecordedFactsTest, FactsThatContradict) {
   const std::pair<const char*, const char*> wrong[] = {
       {"tokens: 4 top_k: 2 group_sizes: [4,3]", "the sum of group_sizes is 7, must be tokens * top_k = 4 * 2"},
       {"tokens: 2147483647 top_k: 2147483647 group_sizes: 1", "must be tokens * top_k"},
+      {"top_k: 2 group_sizes: [4,3]", "the sum of group_sizes is 7, must be a multiple of top_k = 2"},
+      {"top_k: 0 group_sizes: [4,3]", "must be a multiple of top_k = 0"},
+      {"group_sizes: [4,-4]", "group_sizes[1] is -4, must be at least 0"},
+      {"K: 3 N: 4 group_sizes: [4,4] lhs { dims: 1 }",
+       "has group_sizes of the recorded form and lhs of the explicit one"},
+      {"lhs { dims: 1 } rhs { dims: 1 } out { dims: 1 } K: 3",
+       "has K of the recorded form and out of the explicit one"},
       {"experts: 3 group_sizes: [4,4]", "group_sizes has 2 values, must be experts = 3"},
       {"tokens: 4 group_sizes: [4,5]", "group_sizes[1] is 5, must be at most tokens = 4"},
       {"projection: 'gate'", "projection is \"gate\", must be up or down"},
