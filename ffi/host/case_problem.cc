@@ -234,11 +234,11 @@ absl::Status CheckRecordedFacts(const GroupedGemmCase& recorded) {
     if (sizes[g] < 0) return error("group_sizes[", g, "] is ", sizes[g], ", must be at least 0");
   }
   const int64_t tokens = recorded.tokens(), top_k = recorded.top_k();
-  if (recorded.has_top_k() && (top_k < 1 || (!sizes.empty() && Sum(sizes) % top_k != 0))) {
-    return error("the sum of group_sizes is ", Sum(sizes), ", must be a multiple of top_k = ", top_k);
-  }
   if (recorded.has_tokens() && recorded.has_top_k() && Sum(sizes) != tokens * top_k) {
     return error("the sum of group_sizes is ", Sum(sizes), ", must be tokens * top_k = ", tokens, " * ", top_k);
+  }
+  if (recorded.has_top_k() && (top_k < 1 || (!sizes.empty() && Sum(sizes) % top_k != 0))) {
+    return error("the sum of group_sizes is ", Sum(sizes), ", must be a multiple of top_k = ", top_k);
   }
   if (recorded.has_experts() && recorded.experts() != sizes.size()) {
     return error("group_sizes has ", sizes.size(), " values, must be experts = ", recorded.experts());

@@ -15,8 +15,8 @@
 namespace raggemm::host {
 
 // InvalidArgument where a case has fields of both forms, or what a recorded one says of itself does not agree: tokens,
-// top_k and experts with group_sizes; hidden, intermediate and projection with K and N. As far as it says so, and before
-// its rows are scaled.
+// top_k and experts with group_sizes; hidden, intermediate and projection with K and N. As far as it says so, and
+// before its rows are scaled.
 absl::Status CheckRecordedFacts(const proto::GroupedGemmCase& recorded);
 
 // Scales the rows of a recorded case down to at most that many multiply-adds, but never below one row for an expert

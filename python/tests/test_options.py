@@ -145,8 +145,8 @@ WRONG_OPTIONS = [
     ({"isa": "sse2"}, "isa is 'sse2', must be one of AUTO, AVX512, AVX2, SCALAR"),
     ({"isa": 2}, "isa is 2, must be one of AUTO, AVX512, AVX2, SCALAR"),
     ({"isa": "AVX512"}, "isa: this CPU has no AVX512, usable are AUTO, AVX2, SCALAR"),
-    ({"threads": 257}, "threads is 257, must be in [0, 256]"),
-    ({"threads": -1}, "threads is -1, must be in [0, 256]"),
+    ({"threads": 257}, "threads is 257, must be an integer in [0, 256]"),
+    ({"threads": -1}, "threads is -1, must be an integer in [0, 256]"),
     ({"executor": "gpu"}, "executor is 'gpu', must be one of AUTO, OPENMP, POOL, SERIAL"),
     ({"on_error": "ignore"}, "on_error is 'ignore', must be one of raise, log, nan"),
 ]
@@ -265,7 +265,7 @@ def test_under_a_transfer_guard():
         pass
 
 
-@pytest.mark.parametrize("threads", ["1", 1.0, True, -1, 257])
+@pytest.mark.parametrize("threads", ["1", 1.0, True])
 def test_threads_that_are_no_number_of_them(threads):
     context = raggemm.options(threads=threads)
     with pytest.raises(ValueError, match=rf"threads is {threads!r}, must be an integer in \[0, 256\]"), context:

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <vector>
 
 namespace raggemm::test {
@@ -14,13 +15,15 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr unsigned char kFill = 0xA5;
 
-// Regions by page count. Mapping is slow and tests make very many small buffers, so regions are reused.
+// Regions by page count, for all threads. Mapping is slow and tests make very many small buffers, so they are reused.
+constinit std::mutex regions_mutex;
 std::map<size_t, std::vector<unsigned char*>>& FreeRegions() {
   static auto* regions = new std::map<size_t, std::vector<unsigned char*>>;
   return *regions;
 }
 
 unsigned char* TakeRegion(size_t pages) {
+  const std::lock_guard<std::mutex> lock(regions_mutex);
   std::vector<unsigned char*>& free = FreeRegions()[pages];
   if (!free.empty()) {
     unsigned char* region = free.back();
@@ -54,7 +57,9 @@ GuardedBuffer::GuardedBuffer(GuardedBuffer&& other) noexcept
 }
 
 GuardedBuffer::~GuardedBuffer() {
-  if (region_ != nullptr) FreeRegions()[pages_].push_back(region_);
+  if (region_ == nullptr) return;
+  const std::lock_guard<std::mutex> lock(regions_mutex);
+  FreeRegions()[pages_].push_back(region_);
 }
 
 bool GuardedBuffer::SurroundingsIntact() const {

@@ -134,7 +134,7 @@ TEST(FfiDriverTest, MalformedCasesAreNamedAndTheOthersRun) {
   const std::string good = "cases { name: 'good' K: 3 N: 4 group_sizes: [1,2] }";
   const std::pair<std::string, std::string> bad[] = {
       {"K: -3 N: 4 group_sizes: [1]", "dimension -3"},
-      {"K: 3 N: 4 group_sizes: [1,-2]", "dimension -1"},
+      {"K: 3 N: 4 group_sizes: [1,-2]", "group_sizes[1] is -2, must be at least 0"},
       {"lhs { dims: [4611686018427387904, 8] } rhs {} out {}", "overflow"},
       {"lhs {} rhs {} out {} config { ragged: 'foo' }", "foo"},
       {"K: 3 N: 4 tokens: 4 top_k: 2 group_sizes: [4,3]",
