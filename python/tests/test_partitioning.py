@@ -152,7 +152,8 @@ def test_axes_that_the_devices_do_not_divide_evenly(axis):
         return gmm(x[:, :6] if axis == 1 else x, jax.lax.slice_in_dim(w, 0, 6, axis=axis), SIZES)
 
     out, _ = compiled(f, LHS, put(RHS, along(axis)))
-    assert out.sharding.is_fully_replicated
+    # Where N is divided, jax 0.8.1 takes half of the devices, which do divide it.
+    assert out.sharding.is_fully_replicated or (axis == 2 and 6 % out.sharding.shard_shape(out.shape)[1] == 0)
 
 
 def test_batches_that_are_sharded():
