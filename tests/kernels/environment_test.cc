@@ -130,7 +130,7 @@ TEST(HostCpuBrandTest, IsTheOneThatTheKernelReads) {
     EXPECT_NE(line.find(brand), std::string::npos) << line << " / " << brand;
     return;
   }
-  GTEST_SKIP() << "no model name in /proc/cpuinfo";
+  FAIL() << "no model name in /proc/cpuinfo, which every x86-64 Linux has";
 }
 
 }  // namespace
