@@ -1,4 +1,4 @@
-"""Two pictures of a report: the roofline, and time against rows per group. PNG and SVG, small enough to keep."""
+"""Two pictures of a report: the roofline, and the share of it against rows per group. PNG, for a page 850 px wide."""
 
 import pathlib
 
@@ -6,18 +6,24 @@ import matplotlib.pyplot as plt
 from regimes import rows_per_group, types
 
 plt.switch_backend("Agg")  # without a display
-# Text as text, and the same report the same file: small pictures, small differences.
-plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "raggemm"})
+# 11 points in 8.5 inches are 15 px in a page's 850; with half as many pixels again for screens that have them.
+plt.rcParams.update(
+    {"font.size": 11, "axes.titlesize": 11, "legend.fontsize": 11, "figure.labelsize": 11, "savefig.dpi": 150}
+)
 
 OURS, PEER, LIMIT = "tab:blue", "tab:orange", "black"
-SIZE = (9, 4)
+WIDTH, PANEL_HEIGHT = 8.5, 2.7  # inches
+
+
+def _panels(rows: int, columns: int, height: float = PANEL_HEIGHT):
+    return plt.subplots(
+        rows, columns, figsize=(WIDTH, height * rows), sharex=True, sharey=True, squeeze=False, layout="constrained"
+    )
 
 
 def _save(figure, folder: pathlib.Path, name: str) -> str:
-    """The name of the PNG."""
-    figure.tight_layout()
-    for ending in ("svg", "png"):
-        figure.savefig(folder / f"{name}.{ending}", dpi=110, metadata={"Date": None} if ending == "svg" else None)
+    """The name of the file."""
+    figure.savefig(folder / f"{name}.png")
     plt.close(figure)
     return f"{name}.png"
 
@@ -31,9 +37,9 @@ def roofline(report: dict, folder: pathlib.Path, name: str) -> str:
     """GFLOP/s against flops per byte, one panel for each pair of types; the roof is drawn for reads alone."""
     cases = _most_threads(report["cases"])
     limits = next(found for found in report["machine"]["limits"] if found["threads"] == cases[0]["threads"])
-    panels = sorted({types(case) for case in cases}, key=lambda pair: ("f32" not in pair[:3], pair))
-    figure, axes = plt.subplots(1, len(panels), figsize=SIZE, sharey=True, squeeze=False)
-    for axis, pair in zip(axes[0], panels, strict=True):
+    pairs = sorted({types(case) for case in cases}, key=lambda pair: ("f32" not in pair[:3], pair))
+    figure, axes = _panels(-(-len(pairs) // 2), min(len(pairs), 2), 1.4 * PANEL_HEIGHT)
+    for axis, pair in zip(axes.flat, pairs, strict=False):
         own = [case for case in cases if types(case) == pair]
         intensity = [case["flops"] / case["bytes"] for case in own]
         reach = [min(intensity) / 1.5, max(intensity) * 1.5]
@@ -41,44 +47,47 @@ def roofline(report: dict, folder: pathlib.Path, name: str) -> str:
         roof = sorted({*reach, ridge})
         rates = [min(limits["fma_gflops"], x * limits["read_gbps"]) for x in roof]
         axis.loglog(roof, rates, color=LIMIT, linewidth=1, label="roofline")
+        axis.plot(intensity, [case["ours_gflops"] for case in own], ".", color=OURS, label="raggemm")
         with_peer = [(x, case["best_peer_gflops"]) for x, case in zip(intensity, own, strict=True) if "ratio" in case]
         if with_peer:
             axis.plot(*zip(*with_peer, strict=True), "x", color=PEER, label="best peer")
-        axis.plot(intensity, [case["ours_gflops"] for case in own], ".", color=OURS, label="raggemm")
-        axis.set_title(f"{pair}, {cases[0]['threads']} threads", fontsize=10)
-        axis.set_xlabel("flops per byte read or written")
+        axis.set_title(f"{pair}, {cases[0]['threads']} threads")
         axis.grid(alpha=0.3)
-    axes[0][0].set_ylabel("GFLOP/s")
+    for axis in axes.flat[len(pairs) :]:
+        axis.remove()
+    figure.supxlabel("flops per byte read or written")
+    figure.supylabel("GFLOP/s")
     axes[0][0].legend()
     return _save(figure, folder, name)
 
 
-def time_by_rows(report: dict, folder: pathlib.Path, name: str) -> str | None:
-    """Microseconds a group against rows per group, forward, one panel for each shape. None without a sweep."""
+def share_by_rows(report: dict, folder: pathlib.Path, name: str) -> str | None:
+    """Share of the roofline against rows per group, forward: a row of panels for each shape. None without a sweep."""
     cases = [case for case in report["cases"] if case["regime"] == "sweep" and case["mode"] == "forward"]
-    cases = [case for case in cases if case["out_dtype"] == "f32"]
+    cases = [case for case in cases if case["out_dtype"] == "f32" and case["lhs_dtype"] in ("f32", "bf16")]
     if not cases:
         return None
     cases = _most_threads(cases)
     shapes = sorted({(case["k"], case["n"]) for case in cases})
-    figure, axes = plt.subplots(1, len(shapes), figsize=SIZE, squeeze=False)
-    for axis, shape in zip(axes[0], shapes, strict=True):
-        for dtype, line in (("f32", "-"), ("bf16", "--")):
-            own = [case for case in cases if (case["k"], case["n"]) == shape and case["lhs_dtype"] == dtype]
-            for label, color, rate in (
-                ("raggemm", OURS, "ours_gflops"),
-                ("best peer", PEER, "best_peer_gflops"),
-                ("roofline", LIMIT, "roofline_gflops"),
-            ):
-                points = [(rows_per_group(c), c["flops"] / c["groups"] / c[rate] / 1e3) for c in own if rate in c]
-                if points:
-                    width = 0.8 if label == "roofline" else 1.5
-                    axis.loglog(
-                        *zip(*points, strict=True), line, color=color, linewidth=width, label=f"{label}, {dtype}"
-                    )
-        axis.set_title(f"K = {shape[0]}, N = {shape[1]}, {cases[0]['threads']} threads", fontsize=10)
-        axis.set_xlabel("rows per group")
+    dtypes = sorted({case["lhs_dtype"] for case in cases}, reverse=True)
+    figure, axes = _panels(len(shapes), len(dtypes))
+    for axis, (k, n, dtype) in zip(axes.flat, [(*shape, d) for shape in shapes for d in dtypes], strict=True):
+        own = [case for case in cases if (case["k"], case["n"], case["lhs_dtype"]) == (k, n, dtype)]
+        for label, style, color, rate in (
+            ("raggemm", "o-", OURS, "ours_gflops"),
+            ("best peer", "x-", PEER, "best_peer_gflops"),
+        ):
+            points = [(rows_per_group(c), c[rate] / c["roofline_gflops"]) for c in own if rate in c]
+            if points:
+                axis.plot(*zip(*points, strict=True), style, color=color, markersize=5, label=label)
+        rows = sorted({rows_per_group(case) for case in own})
+        axis.axhline(1, color=LIMIT, linewidth=1, label="roofline")
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(rows, [f"{value:g}" for value in rows], minor=False)
+        axis.set_ylim(0, 1.1)
+        axis.set_title(f"{dtype}, K = {k}, N = {n}, {cases[0]['threads']} threads")
         axis.grid(alpha=0.3)
-    axes[0][0].set_ylabel("µs per group")
-    axes[0][0].legend(fontsize=8)
+    figure.supxlabel("rows per group")
+    figure.supylabel("share of the roofline")
+    axes[0][0].legend()
     return _save(figure, folder, name)

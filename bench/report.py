@@ -1,6 +1,6 @@
 """Makes tables and pictures of a run of the benchmarks: report.py REPORT.json [--record FOLDER].
 
-Beside the JSON: report.md, report-roofline and report-rows (.png, .svg). With --record the same under the CPU's name in
+Beside the JSON: report.md, report-roofline and report-rows (.png). With --record the same under the CPU's name in
 FOLDER, to be kept. The summary also goes to stdout.
 """
 
@@ -182,7 +182,7 @@ def write_report(report: dict, folder: pathlib.Path, name: str) -> pathlib.Path:
     folder.mkdir(parents=True, exist_ok=True)
     made = [
         ("Roofline", pictures.roofline(report, folder, f"{name}-roofline")),
-        ("Time against rows per group", pictures.time_by_rows(report, folder, f"{name}-rows")),
+        ("Share of the roofline against rows per group", pictures.share_by_rows(report, folder, f"{name}-rows")),
     ]
     path = folder / f"{name}.md"
     path.write_text(report_text(report, [(caption, file) for caption, file in made if file]))

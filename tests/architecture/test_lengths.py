@@ -38,7 +38,8 @@ def test_files_are_short(root):
 
 def test_lines_are_short(root):
     texts = {f: f.read_text() for f in _sources(root)}
-    texts |= {f: _without_tables(f.read_text()) for f in root.glob("*.md")}
+    pages = [*root.glob("*.md"), *(f for folder in ("ffi", "include", "python") for f in (root / folder).rglob("*.md"))]
+    texts |= {f: _without_tables(f.read_text()) for f in pages}
     assert {"README.md", "dev", "plan.cc", "ops.py"} <= {f.name for f in texts}
     long = [f"{f.relative_to(root)}:{number}" for f, text in texts.items() for number in _long_lines(text)]
     assert not long, "\n".join(long)

@@ -1,5 +1,7 @@
-"""The README is true: its paths exist, its four frames are the code's, its examples run as they stand."""
+"""The pages are true: their links lead somewhere, their examples run as they stand; the README's four frames are those
+of the code."""
 
+import pathlib
 import re
 import subprocess
 import sys
@@ -7,11 +9,31 @@ import sys
 import pytest
 
 HANDLER_LINES = 25
+README_LINES = 230
+FOLDERS = ("bench", "ffi", "include", "kernels", "proto", "python", "tests")
+
+
+def _pages(root: pathlib.Path) -> dict[str, str]:
+    """The text of each page of the repository, by its path."""
+    found = [*root.glob("*.md"), *(page for folder in FOLDERS for page in (root / folder).rglob("*.md"))]
+    return {str(page.relative_to(root)): page.read_text() for page in sorted(found)}
+
+
+def _blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+PAGES = _pages(pathlib.Path(__file__).resolve().parents[2])
+EXAMPLES = [
+    pytest.param(example, id=f"{page}-{number}")
+    for page, text in PAGES.items()
+    for number, example in enumerate(_blocks(text, "python"), 1)
+]
 
 
 @pytest.fixture(scope="module")
-def readme(root) -> str:
-    return (root / "README.md").read_text()
+def readme() -> str:
+    return PAGES["README.md"]
 
 
 def _section(readme: str, title: str) -> str:
@@ -19,10 +41,6 @@ def _section(readme: str, title: str) -> str:
     match = re.search(rf"^(#+) [^\n]*{title}[^\n]*\n(.*?)(?=^#{{1,2}} |\Z)", readme, re.MULTILINE | re.DOTALL | re.I)
     assert match, f"the README has no section '{title}'"
     return match[2]
-
-
-def _blocks(readme: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
 
 
 def _body(source: str, function: str) -> list[str]:
@@ -74,19 +92,52 @@ def test_guide_names_every_folder(root, readme):
     assert {"include", "kernels", "ffi", "proto", "python", "tests", "bench"} <= folders
 
 
-@pytest.mark.parametrize("page", ["README.md", "python/README.md"])
-def test_python_examples_run(root, page, tmp_path):
-    examples = _blocks((root / page).read_text(), "python")
-    assert examples
-    for example in examples:
-        script = tmp_path / "example.py"
-        script.write_text(example)
-        subprocess.run([sys.executable, script], check=True, cwd=tmp_path, timeout=300)
+def _anchors(page: str) -> set[str]:
+    """What a link into a page can name: its headings, as GitHub spells them, and the anchors set by hand."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r'<a id="([^"]+)">', page))
 
 
-def test_cpp_example_builds_against_the_installed_package(readme, build, tmp_path):
-    (example,) = _blocks(readme, "cpp")
-    (cmake,) = _blocks(readme, "cmake")
+def _broken_links(root: pathlib.Path, page: str, text: str) -> list[str]:
+    broken = []
+    for link in re.findall(r"\]\((?!https?://)([^)\s]+)\)", text):
+        path, _, anchor = link.partition("#")
+        target = (root / page).parent / path if path else root / page
+        if not target.exists() or (anchor and anchor not in _anchors(target.read_text())):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(root, page):
+    assert _broken_links(root, page, PAGES[page]) == []
+
+
+def test_broken_links_are_found(root):
+    text = "# A `b.c` d\n[1](dev) [2](#a-bc-d) [3](nowhere) [4](python/README.md#nothing) [5](https://a.b/c)"
+    assert _anchors(text) == {"a-bc-d"}
+    assert _broken_links(root, "README.md", text) == ["#a-bc-d", "nowhere", "python/README.md#nothing"]
+
+
+def test_readme_is_short(readme):
+    assert len(readme.splitlines()) <= README_LINES
+
+
+def test_pages_have_examples():
+    assert {example.id.rpartition("-")[0] for example in EXAMPLES} == {"README.md", "ffi/README.md", "python/README.md"}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_python_examples_run(example, tmp_path):
+    script = tmp_path / "example.py"
+    script.write_text(example)
+    subprocess.run([sys.executable, script], check=True, cwd=tmp_path, timeout=300)
+
+
+def test_cpp_example_builds_against_the_installed_package(build, tmp_path):
+    (example,) = _blocks(PAGES["include/README.md"], "cpp")
+    (cmake,) = _blocks(PAGES["include/README.md"], "cmake")
     (tmp_path / "example.cc").write_text(example)
     (tmp_path / "CMakeLists.txt").write_text(cmake)
     for command in (
