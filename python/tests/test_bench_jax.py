@@ -6,11 +6,9 @@ import json
 import jax
 import numpy as np
 import pytest
-from raggemm import _moe_blocks as blocks
-from raggemm import _moe_layers as layers
-from raggemm import _one_expert, _warm_programs, bench_jax
-from raggemm._affordable_rows import Limits
-from raggemm._moe_checks import Checks
+from raggemm.demo import bench_jax, contenders, layers, programs
+from raggemm.demo.checks import Checks
+from raggemm.demo.programs import Limits
 
 # An idle expert first, last and in between; the largest size is padded by 3.
 PREFILL = layers.Layer(bench_jax.DEFAULT_MODEL, "prefill", hidden=16, intermediate=24, sizes=(0, 5, 13, 0, 1, 0))
@@ -20,13 +18,13 @@ FIELDS = [
     *("model", "phase", "direction", "rows", "recorded_rows", "active", "experts", "contenders"),
     *("ratio_ragged_dot", "ratio_unrolled", "ratio_best_alternative"),
 ]
-EVERYBODY = [*blocks.CONTENDERS, bench_jax.UNROLLED]
+EVERYBODY = [*contenders.CONTENDERS, bench_jax.UNROLLED]
 
 
 @pytest.fixture(autouse=True)
 def never_wait(monkeypatch):
     """Times do not matter here."""
-    monkeypatch.setattr(_warm_programs, "wait_until_quiet", lambda: None)
+    monkeypatch.setattr(programs, "wait_until_quiet", lambda: None)
 
 
 @pytest.fixture
@@ -53,13 +51,13 @@ def test_prints_a_report_and_writes_it(run_bench):
         assert row["rows"] == row["recorded_rows"] == (19 if row["phase"] == "prefill" else 4)
         assert (row["active"], row["experts"], list(row["contenders"])) == (3, 6, EVERYBODY)
         ms = {name: of["ms"] for name, of in row["contenders"].items()}
-        assert row["ratio_ragged_dot"] == ms[blocks.RAGGED_DOT] / ms[blocks.RAGGEMM]
-        assert row["ratio_unrolled"] == ms[bench_jax.UNROLLED] / ms[blocks.RAGGEMM]
-        best = min(ms[name] for name in (*blocks.LOOPS, blocks.EINSUM))
-        assert row["ratio_best_alternative"] == best / ms[blocks.RAGGEMM]
+        assert row["ratio_ragged_dot"] == ms[contenders.RAGGED_DOT] / ms[contenders.RAGGEMM]
+        assert row["ratio_unrolled"] == ms[bench_jax.UNROLLED] / ms[contenders.RAGGEMM]
+        best = min(ms[name] for name in (*contenders.LOOPS, contenders.EINSUM))
+        assert row["ratio_best_alternative"] == best / ms[contenders.RAGGEMM]
         for name, of in row["contenders"].items():
             assert of["ms"] > 0 and of["temp_bytes"] > 0 and of["compile_seconds"] > 0
-            assert of["ratio"] == ms[name] / ms[blocks.RAGGEMM]
+            assert of["ratio"] == ms[name] / ms[contenders.RAGGEMM]
             assert of["compiled_for_each_routing"] == (name == bench_jax.UNROLLED)
     assert not any("fewer rows" in line for line in lines)
 
@@ -84,11 +82,11 @@ def test_reduced_rows_are_followed_by_all_rows(run_bench):
     assert [(row["direction"], row["rows"], row["recorded_rows"]) for row in rows] == [
         (direction, count, 19) for direction in ("forward", "forward+backward") for count in (3, 19)
     ]
-    ms = {name: rows[0]["contenders"][name]["ms"] for name in blocks.LOOPS}
+    ms = {name: rows[0]["contenders"][name]["ms"] for name in contenders.LOOPS}
     for reduced, full in zip(rows[::2], rows[1::2], strict=True):
-        assert list(reduced["contenders"]) == list(blocks.CONTENDERS)
+        assert list(reduced["contenders"]) == list(contenders.CONTENDERS)
         assert reduced["ratio_ragged_dot"] > 0 and reduced["ratio_unrolled"] is None
-        assert list(full["contenders"]) == [blocks.RAGGEMM, min(ms, key=ms.get), bench_jax.UNROLLED]
+        assert list(full["contenders"]) == [contenders.RAGGEMM, min(ms, key=ms.get), bench_jax.UNROLLED]
         assert full["ratio_ragged_dot"] is None and full["ratio_best_alternative"] > 0
     assert any("fewer rows" in line for line in lines)
 
@@ -105,29 +103,29 @@ def test_contenders_agree(sizes, direction):
 
 
 def test_finds_wrong_gradients(monkeypatch):
-    right = _one_expert.OneExpert.backward
-    monkeypatch.setattr(_one_expert.OneExpert, "backward", lambda *args: tuple(d * 1.02 for d in right(*args)))
+    right = contenders._OneExpert.backward
+    monkeypatch.setattr(contenders._OneExpert, "backward", lambda *args: tuple(d * 1.02 for d in right(*args)))
     case, checks = bench_jax.Case(PREFILL, PREFILL, bench_jax.BACKWARD), Checks()
-    wrong = (*blocks.LOOPS, bench_jax.UNROLLED)
-    bench_jax.checked_programs(case, layers.random_weights(PREFILL), (blocks.RAGGEMM, *wrong), checks)
+    wrong = (*contenders.LOOPS, bench_jax.UNROLLED)
+    bench_jax.checked_programs(case, layers.random_weights(PREFILL), (contenders.RAGGEMM, *wrong), checks)
     assert len(checks.failures) == 4 * len(wrong)
     for of in ("x", *(f"the {name} weights" for name in layers.Weights._fields)):
         assert sum(f"gradient of {of}: error is" in failure for failure in checks.failures) == len(wrong), of
 
 
 def test_fails_when_a_block_is_wrong(run_bench, monkeypatch):
-    right = blocks.ragged_dot
-    monkeypatch.setattr(blocks, "ragged_dot", lambda *operands: right(*operands) * 1.01)
+    right = contenders.ragged_dot
+    monkeypatch.setattr(contenders, "ragged_dot", lambda *operands: right(*operands) * 1.01)
     code, lines, _ = run_bench([DECODE])
     assert (code, lines[-1]) == (1, "raggemm bench_jax: FAILED")
-    assert any(f"{blocks.RAGGED_DOT}, y: error is" in line for line in lines)
+    assert any(f"{contenders.RAGGED_DOT}, y: error is" in line for line in lines)
 
 
 def test_gradients_of_idle_experts_are_zero():
     layer = PREFILL
     x, sizes = layers.random_rows(layer)
     operands = (x, layers.random_weights(layer), sizes, layers.random_target(layer))
-    block = {**blocks.blocks(layer.padded_size), bench_jax.UNROLLED: bench_jax.unrolled_block(layer.sizes)}
+    block = {**contenders.blocks(layer.padded_size), bench_jax.UNROLLED: bench_jax.unrolled_block(layer.sizes)}
     for name in EVERYBODY:
         gradients = jax.jit(jax.grad(bench_jax.loss_of(block[name]), argnums=1))(*operands)
         for gradient in gradients:

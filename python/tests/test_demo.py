@@ -8,13 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
-from raggemm import _demo_float64 as checks
-from raggemm import _moe_blocks as blocks
-from raggemm import _moe_layers as layers
-from raggemm import _padded_blocks as padded_blocks
-from raggemm import _warm_programs, demo
-from raggemm._affordable_rows import Limits
-from raggemm._moe_checks import disagreement
+from raggemm.demo import __main__ as demo
+from raggemm.demo import checks, contenders, layers, programs
+from raggemm.demo.checks import disagreement
+from raggemm.demo.programs import Limits
 from raggemm.ops import gmm, tgmm
 
 # An idle expert first, last and in between; the largest size is padded by 3.
@@ -31,7 +28,7 @@ FORWARD_CHECKS, GRADIENT_CHECKS, ALL_ROWS_CHECKS = 7, 10, 3
 @pytest.fixture(autouse=True)
 def never_wait(monkeypatch):
     """Times do not matter here."""
-    monkeypatch.setattr(_warm_programs, "wait_until_quiet", lambda: None)
+    monkeypatch.setattr(programs, "wait_until_quiet", lambda: None)
 
 
 @pytest.fixture
@@ -70,8 +67,8 @@ def test_says_when_a_row_is_reduced(run_demo, monkeypatch):
 
 
 def test_fails_when_a_product_is_wrong(run_demo, monkeypatch):
-    monkeypatch.setattr(blocks, "gmm", lambda *operands: gmm(*operands).at[-1].multiply(1.01))
-    monkeypatch.setattr(demo, "gmm", blocks.gmm)
+    monkeypatch.setattr(contenders, "gmm", lambda *operands: gmm(*operands).at[-1].multiply(1.01))
+    monkeypatch.setattr(demo, "gmm", contenders.gmm)
     code, lines, [row] = run_demo(FORWARD_ONLY)
     assert (code, lines[-1]) == (1, "raggemm demo: FAILED")
     assert row["max_error"] > 1
@@ -79,7 +76,7 @@ def test_fails_when_a_product_is_wrong(run_demo, monkeypatch):
 
 
 def test_fails_when_a_contender_is_wrong(run_demo, monkeypatch):
-    monkeypatch.setattr(padded_blocks, "_first_rows", lambda sizes: jnp.cumsum(sizes))
+    monkeypatch.setattr(contenders, "_first_rows", lambda sizes: jnp.cumsum(sizes))
     code, lines, [row] = run_demo(FORWARD_ONLY)
     assert (code, lines[-1], row["max_error"] <= 1) == (1, "raggemm demo: FAILED", True)
 
@@ -93,7 +90,7 @@ def test_contenders_agree_with_float64(sizes):
     rows = np.asarray(x.astype(jnp.float32)).astype(np.float64)[:, None]
     gate, up = rows @ gate, rows @ up
     want = ((gate / (1 + np.exp(-gate)) * up) @ down)[:, 0]
-    for name, block in blocks.blocks(layer.padded_size).items():
+    for name, block in contenders.blocks(layer.padded_size).items():
         assert disagreement(jax.jit(block)(x, weights, sizes), want) <= 1, name
 
 

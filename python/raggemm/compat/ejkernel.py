@@ -57,7 +57,7 @@ def _check_platform(platform: Any) -> None:
 
 
 def _bias(rhs_bias: Any) -> jax.Array:
-    rhs_bias = float_array("rhs_bias", rhs_bias)
+    rhs_bias = jnp.asarray(rhs_bias)
     if rhs_bias.ndim != 3 or rhs_bias.shape[1] != 1:
         raise ValueError(f"rhs_bias: shape is {rhs_bias.shape}, must be [num_groups, 1, n]")
     return rhs_bias[:, 0]

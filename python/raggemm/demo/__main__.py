@@ -16,15 +16,20 @@ from typing import Any
 
 import jax
 
-from raggemm import _demo_float64 as oracle
-from raggemm import _moe_blocks as blocks
-from raggemm._affordable_rows import Limits, affordable_layer
-from raggemm._demo_backward import backward_products
-from raggemm._expert_products import expert_products, loss_of
-from raggemm._moe_checks import Checks, disagreement, say
-from raggemm._moe_layers import Layer, Weights, random_rows, random_target, random_weights, recorded_layers
-from raggemm._output_file import output_file
-from raggemm._warm_programs import Programs, WarmProgram, compiled, median_ms, temp_bytes
+from raggemm.demo import checks as oracle
+from raggemm.demo import contenders
+from raggemm.demo.checks import Checks, backward_products, disagreement, output_file, say
+from raggemm.demo.layers import (
+    Layer,
+    Weights,
+    expert_products,
+    loss_of,
+    random_rows,
+    random_target,
+    random_weights,
+    recorded_layers,
+)
+from raggemm.demo.programs import Limits, Programs, WarmProgram, affordable_layer, compiled, median_ms, temp_bytes
 from raggemm.ops import gmm
 
 GRADIENT_MODEL = "qwen3-30b-a3b"
@@ -49,7 +54,7 @@ def _run_gradients(title: str, layer: Layer, weights: Weights, checks: Checks) -
     """The gradients of a loss for x and all weights on raggemm; the largest error of their products."""
     x, sizes = random_rows(layer)
     operands = (x, weights, sizes, random_target(layer))
-    loss = loss_of(blocks.blocks(layer.padded_size)[blocks.RAGGEMM])
+    loss = loss_of(contenders.blocks(layer.padded_size)[contenders.RAGGEMM])
     program = WarmProgram(jax.value_and_grad(loss, argnums=(0, 1)), *operands)
     forward, backward = WarmProgram(backward_products, *operands).output
     error = checks.add(title, oracle.backward_errors(x, weights, layer.sizes, forward, backward))
@@ -64,18 +69,18 @@ def _run_gradients(title: str, layer: Layer, weights: Weights, checks: Checks) -
 def _call(name: str, layer: Layer, weights: Weights) -> tuple[Any, ...]:
     """What a contender runs: (function, *its arguments)."""
     x, sizes = random_rows(layer)
-    return blocks.blocks(layer.padded_size)[name], x, weights, sizes
+    return contenders.blocks(layer.padded_size)[name], x, weights, sizes
 
 
 def _contenders(recorded: Layer, weights: Weights) -> tuple[Layer, Programs]:
     """The layer with the rows that all contenders can afford, and the contenders on it, of the two loops the faster."""
 
     def ragged_dot(layer: Layer, weights: Weights) -> tuple[Any, ...]:
-        return _call(blocks.RAGGED_DOT, layer, weights)
+        return _call(contenders.RAGGED_DOT, layer, weights)
 
     layer = affordable_layer(recorded, weights, ragged_dot, LIMITS)
-    programs = {name: WarmProgram(*_call(name, layer, weights)) for name in blocks.CONTENDERS}
-    del programs[max(blocks.LOOPS, key=lambda name: programs[name].seconds())]
+    programs = {name: WarmProgram(*_call(name, layer, weights)) for name in contenders.CONTENDERS}
+    del programs[max(contenders.LOOPS, key=lambda name: programs[name].seconds())]
     return layer, programs
 
 
@@ -87,12 +92,12 @@ def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> dict[str, An
     forward, error = _checked_forward(title, layer, weights, checks)
     results = ((name, program.output) for name, program in programs.items())
     checks.add(title, ((name, disagreement(y, forward.output.y)) for name, y in results))
-    ms = median_ms(programs, over=programs[blocks.RAGGEMM].output)
+    ms = median_ms(programs, over=programs[contenders.RAGGEMM].output)
     if layer.rows < recorded.rows:
         error = max(error, _run_all_rows(title, recorded, weights, checks))
     if (recorded.model, recorded.phase) == (GRADIENT_MODEL, "prefill"):
         error = max(error, _run_gradients(title, recorded, weights, checks))
-    loop_ms = next(ms[name] for name in blocks.LOOPS if name in ms)
+    loop_ms = next(ms[name] for name in contenders.LOOPS if name in ms)
     x, sizes = random_rows(layer)
     return {
         "model": layer.model,
@@ -101,14 +106,14 @@ def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> dict[str, An
         "active": layer.active,
         "experts": layer.experts,
         "reduced": layer.rows < recorded.rows,
-        "raggemm_ms": ms[blocks.RAGGEMM],
-        "ragged_dot_ms": ms[blocks.RAGGED_DOT],
+        "raggemm_ms": ms[contenders.RAGGEMM],
+        "ragged_dot_ms": ms[contenders.RAGGED_DOT],
         "loop_ms": loop_ms,
-        "einsum_ms": ms[blocks.EINSUM],
-        "ratio_ragged_dot": ms[blocks.RAGGED_DOT] / ms[blocks.RAGGEMM],
-        "ratio_alternative": min(loop_ms, ms[blocks.EINSUM]) / ms[blocks.RAGGEMM],
+        "einsum_ms": ms[contenders.EINSUM],
+        "ratio_ragged_dot": ms[contenders.RAGGED_DOT] / ms[contenders.RAGGEMM],
+        "ratio_alternative": min(loop_ms, ms[contenders.EINSUM]) / ms[contenders.RAGGEMM],
         "temp_bytes_raggemm": temp_bytes(compiled(gmm, x, weights.up, sizes)),
-        "temp_bytes_ragged_dot": temp_bytes(compiled(blocks.ragged_dot, x, weights.up, sizes)),
+        "temp_bytes_ragged_dot": temp_bytes(compiled(contenders.ragged_dot, x, weights.up, sizes)),
         "max_error": error,
     }
 
