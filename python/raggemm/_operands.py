@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._primitive.call import FLOATS, INTEGERS, PACKED, STRIDED, one_of
+from raggemm._primitive.call import FLOATS, INTEGERS, PACKED, STRIDED, listed
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -53,7 +53,7 @@ class Words(NamedTuple):
 
 
 def is_float(dtype: Any) -> bool:
-    return dtype.name in FLOATS
+    return dtype in FLOATS
 
 
 def float_array(name: str, x: Any) -> jax.Array:
@@ -64,7 +64,7 @@ def float_array(name: str, x: Any) -> jax.Array:
 
 def check_float(name: str, dtype: Any) -> None:
     if not is_float(dtype):
-        raise TypeError(f"{name}: dtype is {dtype}, must be {one_of(FLOATS)}")
+        raise TypeError(f"{name}: dtype is {dtype}, must be {listed(FLOATS)}")
 
 
 def result_dtype(preferred: Any) -> np.dtype:
@@ -83,8 +83,8 @@ def integer_array(name: str, x: Any) -> jax.Array:
     """x as a JAX array; a value that does not fit into it is an error, where jnp.asarray would wrap it."""
     if not isinstance(x, jax.Array):
         x = np.asarray(x)
-    if x.dtype.name not in INTEGERS:
-        raise TypeError(f"{name}: dtype is {x.dtype}, must be {one_of(INTEGERS)}")
+    if x.dtype not in INTEGERS:
+        raise TypeError(f"{name}: dtype is {x.dtype}, must be {listed(INTEGERS)}")
     if isinstance(x, np.ndarray) and x.dtype == np.int64:
         limits = jnp.iinfo(jax.dtypes.canonicalize_dtype(np.int64))
         wrong = np.flatnonzero((x < limits.min) | (x > limits.max))
@@ -109,6 +109,11 @@ def _sizes(name: str, x: Any) -> jax.Array | None:
     return sizes
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("data", "first_dims", "last_dims"),
+    meta_fields=("name", "axes", "sizes_name", "layout", "has_group_axis"),
+)
 @dataclasses.dataclass(frozen=True)
 class Operand:
     """lhs or rhs, checked by itself: data with its contracted axes, which are adjacent and sorted."""
@@ -140,25 +145,25 @@ class Operand:
             raise ValueError(f"{name}: contracting_dims {contracted} must be one axis of each group's own matrix")
         return cls(name, data, contracted, first_dims, last_dims, sizes_name, tensor.layout)
 
-    @property
+    @functools.cached_property
     def rank(self) -> int:
         """Of data, or of each group's own matrix where both axes are ragged."""
         return 2 if len(self.dims) == 2 else self.data.ndim
 
-    @property
+    @functools.cached_property
     def dims(self) -> dict[str, jax.Array]:
         """The dims arrays that are set, by name."""
         named = {"first_dims": self.first_dims, "last_dims": self.last_dims}
         return {self.sizes_name or f"{self.name}.{x}": sizes for x, sizes in named.items() if sizes is not None}
 
-    @property
+    @functools.cached_property
     def contracts_first(self) -> bool:
         """Whether the matrix is [contracted, free] rather than [free, contracted]."""
         if self.rank == len(self.axes):  # no free axis, so that it is either
             return self.first_dims is not None
         return self.axes[0] == self.has_group_axis
 
-    @property
+    @functools.cached_property
     def ragged_axis(self) -> str | None:
         """The axis that the groups divide: "free", "contracted" or "both"."""
         if len(self.dims) != 1:

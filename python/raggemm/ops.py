@@ -51,13 +51,6 @@ def accumulation(c: Any, dtype: Any, beta: float, name: str = "existing_out") ->
     return {"c": c, "beta": beta}
 
 
-def gmm_with(
-    lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool, words: Words = _WORDS, **options: Any
-) -> jax.Array:
-    """gmm with options of grouped_gemm, for front ends whose accumulation is not megablox'."""
-    return product(words, *matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)), **options)
-
-
 @compiled_when_eager(
     "lhs", "rhs", "group_sizes", "group_offset", "existing_out", without_effect=("tiling", "interpret")
 )
@@ -94,11 +87,9 @@ def gmm(
       [m, n].
     """
     del tiling, interpret
-    return gmm_with(
-        lhs,
-        rhs,
-        group_sizes,
-        transpose_rhs,
+    return product(
+        _WORDS,
+        *matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)),
         group_offset=group_offset,
         preferred_element_type=preferred_element_type,
         **accumulation(existing_out, preferred_element_type, beta=0.0),

@@ -1,4 +1,4 @@
-"""The JAX primitive grouped_gemm and all of its rules; nothing above it imports JAX' own parts of a primitive.
+"""The JAX primitive grouped_gemm and all of its rules. Nothing here imports other parts of the package.
 
 call            what a call is: how its operands are stored, which there are, of which types
 primitive       the primitive, its value and shape, and the custom call that it becomes

@@ -18,19 +18,21 @@ import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 STRIDED, PACKED = "STRIDED", "PACKED"
 
+_F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 # The types of matrices, each with the one that products of it are summed in; and those of sizes.
-FLOATS = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
-INTEGERS = ("int32", "int64", "uint32")
+FLOATS = {np.dtype(np.float16): _F32, np.dtype(ml_dtypes.bfloat16): _F32, _F32: _F32, _F64: _F64}
+INTEGERS = tuple(map(np.dtype, (np.int32, np.int64, np.uint32)))
 
 
-def one_of(names: Iterable[str]) -> str:
-    """The names as an error lists them: "a, b or c"."""
-    *others, last = names
-    return f"{', '.join(others)} or {last}"
+def listed(dtypes: Iterable[np.dtype], conjunction: str = "or") -> str:
+    """As an error says them: "int32, int64 or uint32"."""
+    *others, last = map(str, dtypes)
+    return f"{', '.join(others)} {conjunction} {last}"
 
 
 class Term(enum.Enum):
@@ -105,7 +107,7 @@ class Call:
     # What errors of the custom call say, in the words of the front end.
     dims_names: tuple[str, ...] = ()  # for each dims array; (): the custom call's own
     c_name: str = "c"
-    operands: tuple[str, ...] = ()  # the optional operands of a call that is bound; bind() tells
+    operands: tuple[str, ...] = ()  # the optional operands that are there; apply() tells
 
     @property
     def storages(self) -> dict[str, Storage]:
@@ -209,8 +211,7 @@ class Arguments(NamedTuple):
 
 def compute_dtype(*dtypes: Any) -> np.dtype:
     """The type that products of these are summed in: f64 if any of lhs, rhs and out is, else f32."""
-    sums = (np.dtype(FLOATS.get(np.dtype(x).name, "float32")) for x in dtypes)  # float32: others are refused later
-    return max(sums, key=lambda dtype: dtype.itemsize)
+    return _F64 if _F64 in [FLOATS.get(np.dtype(x)) for x in dtypes] else _F32
 
 
 def flat_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ...]:

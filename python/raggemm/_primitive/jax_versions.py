@@ -38,8 +38,9 @@ def gathered(x: jax.Array) -> jax.Array:
 def varying_alike(arrays: list[jax.Array]) -> list[jax.Array]:
     """The same arrays as one call can take them: varying along the same axes of a shard_map. The transpose of what is
     inserted here sums the gradient of a replicated operand over the devices."""
-    union = frozenset().union(*map(_varying_axes, arrays))
-    return [varying(x, union) for x in arrays]
+    axes = [_varying_axes(x) for x in arrays]
+    union = frozenset().union(*axes)
+    return [x if own == union else _vary(x, tuple(sorted(union - own))) for x, own in zip(arrays, axes, strict=True)]
 
 
 def primitives_that_need_devices() -> set:

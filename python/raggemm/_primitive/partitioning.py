@@ -170,9 +170,9 @@ def _partitioned(call: Call, options: dict[str, str | int], shapes: list[tuple[i
 
 
 def _lowering(ctx, *operands, call: Call):
-    platforms = ctx.platforms or ctx.module_context.platforms
-    if tuple(platforms) != ("cpu",):
-        raise NotImplementedError(f"raggemm: grouped_gemm runs on the platform cpu only, not on {', '.join(platforms)}")
+    if others := set(ctx.platforms or ctx.module_context.platforms) - {"cpu"}:
+        names = ", ".join(sorted(others))
+        raise NotImplementedError(f"raggemm: grouped_gemm runs on the platform cpu only, not on {names}")
     options = attributes()
     function = functools.partial(custom_call, call=call, options=options)
     if _is_enabled() and jax_versions.divides_programs(ctx):

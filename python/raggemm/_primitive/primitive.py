@@ -1,6 +1,5 @@
 """The JAX primitive: its value and shape, and the custom call that it becomes (by the lowering in partitioning.py)."""
 
-import dataclasses
 import math
 
 import jax
@@ -9,17 +8,10 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.sharding import PartitionSpec
 
-from raggemm._primitive import jax_versions, library
-from raggemm._primitive.call import Arguments, Call, OptionalOperand, compute_dtype, flat_shape
+from raggemm._primitive import library
+from raggemm._primitive.call import Call, OptionalOperand, compute_dtype, flat_shape
 
 primitive = Primitive("grouped_gemm")
-
-
-def bind(call: Call, args: Arguments) -> jax.Array:
-    """The result of the call, out in canonical form. No axis of an operand is divided by a mesh with explicit axes:
-    who makes calls, or moves a batch into one, has gathered them."""
-    call = dataclasses.replace(call, operands=tuple(operand.name for operand in args.given))
-    return primitive.bind(*jax_versions.varying_alike(args.flat()), call=call)
 
 
 def _bound(*args, call: Call):

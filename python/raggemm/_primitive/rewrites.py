@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._primitive.call import PACKED, STRIDED, Arguments, Call, Mode, Storage, Term, compute_dtype
-from raggemm._primitive.primitive import bind
+from raggemm._primitive.jax_versions import varying_alike
+from raggemm._primitive.primitive import primitive
 
 
 def apply(call: Call, args: Arguments) -> jax.Array:
-    """The result of the call, out in canonical form."""
+    """The result of the call, out in canonical form. No axis of an operand is divided by a mesh with explicit axes:
+    who makes calls, or moves a batch into one, has gathered them."""
     if has_one_group(call):
         return _with_one_group(call, args)
     offset, replicas = args.optional.get("group_offset"), args.rhs.shape[1]
@@ -23,7 +25,8 @@ def apply(call: Call, args: Arguments) -> jax.Array:
         return apply(call, args.map(_with_an_empty_replica))
     if call.mode is Mode.RAGGED_K and offset is not None and offset.shape[1] != 1:
         return _with_summed_problems(call, args)
-    return bind(call, args)
+    call = dataclasses.replace(call, operands=tuple(operand.name for operand in args.given))
+    return primitive.bind(*varying_alike(args.flat()), call=call)
 
 
 def has_one_group(call: Call) -> bool:

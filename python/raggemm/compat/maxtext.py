@@ -20,8 +20,9 @@ import jax
 import jax.numpy as jnp
 
 from raggemm import ops
+from raggemm._grouped_gemm import product
 from raggemm._operands import Words
-from raggemm._primitive.call import FLOATS, one_of
+from raggemm._primitive.call import FLOATS, listed
 from raggemm._primitive.jax_versions import varying
 from raggemm.compat import megablox
 
@@ -43,7 +44,7 @@ def _refuse_quantization(lhs: Any, rhs: Any, **arguments: Any) -> None:
     asked += [f"{name} is quantized ({type(x).__name__})" for name, x in operands if hasattr(x, "qvalue")]
     if asked:
         raise NotImplementedError(
-            f"{', '.join(asked)}: raggemm multiplies {one_of(FLOATS)}; int4, int8 and float8 "
+            f"{', '.join(asked)}: raggemm multiplies {listed(FLOATS, 'and')}; int4, int8 and float8 "
             "operands with scales are planned. Dequantize before the call, or leave these arguments at their defaults"
         )
 
@@ -109,7 +110,7 @@ def gmm(
         options = {"preferred_element_type": preferred_element_type, "group_offset": group_offset}
         options |= ops.accumulation(partial_sum, preferred_element_type, 1.0, "partial_sum")
         words = Words(sizes="group_sizes", c="partial_sum")
-        out = ops.gmm_with(lhs, rhs, group_sizes, transpose_rhs, words, **options)
+        out = product(words, *ops.matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)), **options)
     else:
         raise NotImplementedError("existing_out and partial_sum are both given; one of them can be")
     return varying(out, {*lhs_vma_axes, *varying_axes})

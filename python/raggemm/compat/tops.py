@@ -11,6 +11,7 @@ differences:
 """
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -54,20 +55,25 @@ def _check_partition(sizes: jax.Array, given: Any, m: int, num_groups: int | Non
         raise ValueError(f"group_sizes: the sum is {values.sum()}, must be m = {m}")
 
 
-def _operands(
-    lhs: Any, rhs: Any, group_sizes: Any, axes: tuple[int, int], rhs_rank: int = 3
-) -> tuple[Operand, Operand]:
-    """Those of raggemm.ops, as bfloat16. They vary alike before, so that under shard_map the gradient of a replicated
-    operand is summed over the devices in the operand's own type."""
+def _operands(lhs: Any, rhs: Any, group_sizes: Any, axes: tuple[int, int], rhs_rank: int) -> tuple[Operand, Operand]:
+    """Those of raggemm.ops, with sizes that are a partition."""
     left, right = ops.matrices(lhs, rhs, group_sizes, axes, rhs_rank)
     assert left.first_dims is not None
     m, num_groups = left.data.shape[0], right.data.shape[0] if rhs_rank == 3 else None
     _check_partition(left.first_dims, group_sizes, m, num_groups)
-    datas = varying_alike([left.data, right.data, left.first_dims])[:2]
-    left, right = (
-        dataclasses.replace(x, data=data.astype(jnp.bfloat16)) for x, data in zip((left, right), datas, strict=True)
-    )
     return left, right
+
+
+def _rounded(*operands: Operand) -> Iterator[Operand]:
+    """As bfloat16. They vary alike before, so that under shard_map the gradient of a replicated operand is summed over
+    the devices in the operand's own type."""
+    for x, data in zip(operands, varying_alike([x.data for x in operands]), strict=True):
+        yield dataclasses.replace(x, data=data.astype(jnp.bfloat16))
+
+
+@jax.jit
+def _product(lhs: Operand, rhs: Operand) -> jax.Array:
+    return product(_WORDS, *_rounded(lhs, rhs), preferred_element_type=jnp.float32)
 
 
 def gmm(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -> jax.Array:
@@ -82,8 +88,7 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -> ja
     Returns:
       [m, n] float32.
     """
-    operands = _operands(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1))
-    return product(_WORDS, *operands, preferred_element_type=jnp.float32)
+    return _product(*_operands(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1), 3))
 
 
 def tgmm(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
@@ -97,8 +102,7 @@ def tgmm(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
     Returns:
       [num_groups, k, n] float32, zero for an empty group.
     """
-    operands = _operands(lhs, rhs, group_sizes, (0, 0), rhs_rank=2)
-    return product(_WORDS, *operands, preferred_element_type=jnp.float32)
+    return _product(*_operands(lhs, rhs, group_sizes, (0, 0), 2))
 
 
 def _groups(name: str, group_sizes: Any) -> list[slice]:
@@ -116,7 +120,7 @@ def _dot(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
 
 def gmm_ref(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -> jax.Array:
     """gmm as a loop over the groups, one jnp.dot each, for comparison; group_sizes must be known when tracing."""
-    lhs, rhs = (x.data for x in _operands(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)))
+    lhs, rhs = (x.data for x in _rounded(*_operands(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1), 3)))
     matrices = rhs.swapaxes(1, 2) if transpose_rhs else rhs
     rows = _groups("gmm_ref", group_sizes)
     none = jnp.zeros((0, matrices.shape[2]), jnp.float32)
@@ -125,7 +129,7 @@ def gmm_ref(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -
 
 def tgmm_ref(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
     """tgmm as a loop over the groups, one jnp.dot each, for comparison; group_sizes must be known when tracing."""
-    lhs, rhs = (x.data for x in _operands(lhs, rhs, group_sizes, (0, 0), rhs_rank=2))
+    lhs, rhs = (x.data for x in _rounded(*_operands(lhs, rhs, group_sizes, (0, 0), 2)))
     rows = _groups("tgmm_ref", group_sizes)
     none = jnp.zeros((0, lhs.shape[1], rhs.shape[1]), jnp.float32)
     return jnp.concatenate([none, *(_dot(lhs[r].T, rhs[r])[None] for r in rows)])

@@ -23,7 +23,7 @@ BASIC = lax.RaggedDotDimensionNumbers(
 )
 
 _NARROW = ("int8", "int16", "uint8", "uint16")
-SIZES = (*_NARROW, *INTEGERS)  # dtypes of group_sizes; ragged_dot_general() takes the wide ones
+SIZES = (*_NARROW, *map(str, INTEGERS))  # dtypes of group_sizes; ragged_dot_general() takes the wide ones
 _DIMS_NAMES = ("group_sizes",)
 
 
@@ -35,8 +35,8 @@ def widened(group_sizes: Any) -> Any:
 _PRESETS = {
     lax.DotAlgorithmPreset.F16_F16_F32: ({"float16"}, "float32"),
     lax.DotAlgorithmPreset.BF16_BF16_F32: ({"bfloat16"}, "float32"),
-    lax.DotAlgorithmPreset.F32_F32_F32: ({name for name, sums in FLOATS.items() if sums == "float32"}, "float32"),
-    lax.DotAlgorithmPreset.F64_F64_F64: (set(FLOATS), "float64"),
+    lax.DotAlgorithmPreset.F32_F32_F32: ({str(x) for x, sums in FLOATS.items() if sums == np.float32}, "float32"),
+    lax.DotAlgorithmPreset.F64_F64_F64: (set(map(str, FLOATS)), "float64"),
 }
 
 
