@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from cases import BY_NAME, CASES
 from front_end_checks import einsum_gmm, einsum_tgmm_transposed
-from hlo import copies_of_weights
 from jax.test_util import check_grads
-from jaxprs import calls
 from oracle import membership
+from program_text import calls, copies_of_weights
 from raggemm import GroupedTensor, gmm, grouped_gemm, ragged_dot, tgmm
 from raggemm._primitive import derivatives
 from raggemm._primitive.call import OPTIONAL, Term

@@ -14,9 +14,9 @@ import numpy as np
 import oracle
 import pytest
 import raggemm
-from hlo import custom_calls
 from jax import lax
 from jax.sharding import AxisType, PartitionSpec
+from program_text import custom_calls
 from ragged_dots import FORMS, Form
 from raggemm import GroupedTensor, override_ragged_dot
 from raggemm._primitive import jax_versions

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from arrays import random
-from hlo import custom_calls
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from program_text import custom_calls
 from raggemm import GroupedTensor, gmm, grouped_gemm, ragged_dot
 
 SIZES = np.array([3, 0, 2, 4], np.int32)

@@ -8,27 +8,17 @@ product of raggemm is checked against float64. Takes two to three minutes on two
 """
 
 import argparse
-import itertools
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from raggemm.demo import checks as oracle
 from raggemm.demo import contenders
-from raggemm.demo.checks import Checks, backward_products, disagreement, output_file, say
-from raggemm.demo.layers import (
-    Layer,
-    Weights,
-    expert_products,
-    loss_of,
-    random_rows,
-    random_target,
-    random_weights,
-    recorded_layers,
-)
+from raggemm.demo.checks import Checks, aligned, backward_products, disagreement, output_file, run, say
+from raggemm.demo.layers import Layer, Weights, expert_products, loss_of, random_rows, random_target, recorded_layers
 from raggemm.demo.programs import Limits, Programs, WarmProgram, affordable_layer, compiled, median_ms, temp_bytes
 from raggemm.ops import gmm
 
@@ -84,8 +74,8 @@ def _contenders(recorded: Layer, weights: Weights) -> tuple[Layer, Programs]:
     return layer, programs
 
 
-def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> dict[str, Any]:
-    """One row of the table."""
+def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> list[dict[str, Any]]:
+    """A row of the table."""
     title = f"{recorded.model} {recorded.phase}"
     layer, programs = _contenders(recorded, weights)
     say(f"{title}: {layer.rows} of {recorded.rows} rows for {layer.active} of {layer.experts} experts")
@@ -99,7 +89,7 @@ def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> dict[str, An
         error = max(error, _run_gradients(title, recorded, weights, checks))
     loop_ms = next(ms[name] for name in contenders.LOOPS if name in ms)
     x, sizes = random_rows(layer)
-    return {
+    row = {
         "model": layer.model,
         "phase": layer.phase,
         "rows": layer.rows,
@@ -116,18 +106,7 @@ def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> dict[str, An
         "temp_bytes_ragged_dot": temp_bytes(compiled(contenders.ragged_dot, x, weights.up, sizes)),
         "max_error": error,
     }
-
-
-def _run_model(layers: Sequence[Layer], checks: Checks) -> list[dict[str, Any]]:
-    say(f"{layers[0].model}: making {layers[0].experts} experts")
-    weights = random_weights(layers[0])
-    return [run_layer(layer, weights, checks) for layer in layers]
-
-
-def run(layers: Iterable[Layer], checks: Checks) -> list[dict[str, Any]]:
-    """All rows of the table, of layers whose models are not mixed."""
-    models = itertools.groupby(layers, key=lambda layer: layer.model)
-    return [row for _, of_model in models for row in _run_model([*of_model], checks)]
+    return [row]
 
 
 def _milliseconds(milliseconds: float) -> str:
@@ -157,9 +136,7 @@ _COLUMNS: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    columns = [(*heading, *map(cell, rows)) for *heading, cell in _COLUMNS]
-    padded = [[cell.rjust(max(map(len, column))) for cell in column] for column in columns]
-    lines = ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
+    lines = aligned(_COLUMNS, rows)
     if any(row["reduced"] for row in rows):
         lines.append(f"* fewer rows than recorded: with all of them one of the contenders would need over {LIMITS}")
     return "\n".join(lines)
@@ -171,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", metavar="FILE", type=output_file, help="write the table there, as a list of rows")
     options = parser.parse_args(argv)
     checks = Checks()
-    rows = run(recorded_layers(), checks)
+    rows = run(recorded_layers(), run_layer, checks)
     say(f"\n{table(rows)}\n")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")

@@ -11,7 +11,6 @@ what there is.
 
 import argparse
 import dataclasses
-import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -20,18 +19,9 @@ from typing import Any
 import jax
 
 from raggemm.demo import contenders
-from raggemm.demo.checks import Checks, disagreement, output_file, say
+from raggemm.demo.checks import Checks, aligned, disagreement, output_file, run, say
 from raggemm.demo.contenders import unrolled_block
-from raggemm.demo.layers import (
-    Block,
-    Layer,
-    Weights,
-    loss_of,
-    random_rows,
-    random_target,
-    random_weights,
-    recorded_layers,
-)
+from raggemm.demo.layers import Block, Layer, Weights, loss_of, random_rows, random_target, recorded_layers
 from raggemm.demo.programs import Limits, Programs, WarmProgram, affordable_layer, median_ms
 
 DEFAULT_MODEL = "qwen3-30b-a3b"
@@ -176,17 +166,6 @@ def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> list[dict[st
     return rows
 
 
-def _run_model(layers: Sequence[Layer], checks: Checks) -> list[dict[str, Any]]:
-    weights = random_weights(layers[0])
-    return [row for layer in layers for row in run_layer(layer, weights, checks)]
-
-
-def run(layers: Iterable[Layer], checks: Checks) -> list[dict[str, Any]]:
-    """All rows of the report, of layers whose models are not mixed."""
-    models = itertools.groupby(layers, key=lambda layer: layer.model)
-    return [row for _, of_model in models for row in _run_model([*of_model], checks)]
-
-
 def _ratio(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.1f}"
 
@@ -204,9 +183,7 @@ _COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:
-    columns = [[heading, *map(cell, rows)] for heading, cell in _COLUMNS]
-    padded = [[cell.rjust(max(map(len, column))) for cell in column] for column in columns]
-    lines = ["  ".join(line) for line in zip(*padded, strict=True)]
+    lines = aligned(_COLUMNS, rows)
     if any(row["rows"] < row["recorded_rows"] for row in rows):
         lines.append(f"fewer rows than recorded: with all of them lax.ragged_dot would need over {LIMITS}")
     return "\n".join(lines)
@@ -218,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", metavar="FILE", type=output_file, help="write the report there, as a list of rows")
     options = parser.parse_args(argv)
     checks = Checks()
-    rows = run((x for x in recorded_layers() if options.full or x.model == DEFAULT_MODEL), checks)
+    rows = run((x for x in recorded_layers() if options.full or x.model == DEFAULT_MODEL), run_layer, checks)
     say(f"\n{summary(rows)}\n")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")

@@ -5,17 +5,18 @@ the tolerance is what raggemm promises. Whole blocks are compared with each othe
 """
 
 import argparse
+import itertools
 import os
 import pathlib
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm.demo.layers import Products, Weights, distance, gated_product
+from raggemm.demo.layers import Layer, Products, Weights, distance, gated_product, random_weights
 from raggemm.ops import gmm
 
 # Weights that are widened to float64 for one product: 21 experts of 2048 x 768, and never fewer than 2 experts.
@@ -65,6 +66,26 @@ class Checks:
             say(failure)
         say(f"{program}: FAILED" if self.failures else f"{program}: OK ({self.count} {noun})")
         return 1 if self.failures else 0
+
+
+def run(
+    layers: Iterable[Layer], run_layer: Callable[[Layer, Weights, Checks], list[dict[str, Any]]], checks: Checks
+) -> list[dict[str, Any]]:
+    """All rows of a report, of layers whose models are not mixed: the weights of one model are there at a time."""
+    rows: list[dict[str, Any]] = []
+    for model, of_model in itertools.groupby(layers, key=lambda layer: layer.model):
+        first, *others = of_model
+        say(f"{model}: making {first.experts} experts")
+        weights = random_weights(first)
+        rows += [row for layer in (first, *others) for row in run_layer(layer, weights, checks)]
+    return rows
+
+
+def aligned(columns: Iterable[tuple[Any, ...]], rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The lines of a table: a column is the lines of its heading, and what stands below as a function of a row."""
+    texts = [(*heading, *map(cell, rows)) for *heading, cell in columns]
+    padded = [[text.rjust(max(map(len, column))) for text in column] for column in texts]
+    return ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
 
 
 def _lengths(a: jax.Array) -> jax.Array:
