@@ -191,6 +191,6 @@ def ragged_dot_general(
     optional = {}
     if group_offset is not None:
         problems = math.prod(_sizes(lhs, axes.lhs_batch))
-        optional["group_offset"] = jnp.broadcast_to(gathered(group_offset), (problems, 1))
+        optional["group_offset"] = jnp.broadcast_to(group_offset, (problems, 1))
     form = _contracting if axes.is_contracting else _noncontracting
     return form(lhs, rhs, group_sizes, optional, axes, dtype)
