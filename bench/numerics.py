@@ -22,7 +22,7 @@ from exact_products import Format, units_in_the_last_place
 from numerics_conversions import wrong_conversions
 from numerics_data import KINDS, Operands, make_operands
 from numerics_programs import MODES, Program, others
-from raggemm._output_file import output_file
+from raggemm.demo.checks import output_file
 from tables import markdown_table
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

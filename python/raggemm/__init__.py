@@ -12,20 +12,18 @@
     compat                  modules with the names and signatures of other libraries, to import one by one
     expert_parallel         a module to import by itself: experts sharded over devices and processes
 
-Start reading at _grouped_gemm.py; from there _call.py (what a call is), _primitive.py (how it reaches the library),
-_derivatives.py, _batching.py and _partitioning.py (its rules), _rewrites.py (what the rules ask for beyond the
-library's modes).
+Start reading at _grouped_gemm.py; from there _primitive/, whose docstring lists its rooms: call.py (what a call is),
+primitive.py (how it reaches the library), and the rules.
 """
 
-from raggemm import _batching  # noqa: F401  a rule of the primitive
-from raggemm._derivatives import grouped_gemm_saveable
 from raggemm._describe import describe
-from raggemm._ffi import cases_json, version
 from raggemm._grouped_gemm import grouped_gemm
 from raggemm._operands import GroupedTensor
-from raggemm._options import options
-from raggemm._override import RaggedDotLowering, enable_ragged_dot_override, override_ragged_dot
-from raggemm._partitioning import enable_partitioning
+from raggemm._primitive.derivatives import grouped_gemm_saveable
+from raggemm._primitive.library import cases_json, version
+from raggemm._primitive.options import options
+from raggemm._primitive.partitioning import enable_partitioning
+from raggemm.jax_lax.override import RaggedDotLowering, enable_ragged_dot_override, override_ragged_dot
 from raggemm.ops import gmm, ragged_dot, tgmm
 
 __all__ = [

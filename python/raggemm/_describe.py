@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jaxlib
 
-from raggemm import _ffi, _options
+from raggemm._primitive import library, options
 
 
 def _isa(isa: dict[str, Any]) -> str:
@@ -17,19 +17,19 @@ def _isa(isa: dict[str, Any]) -> str:
 
 
 def _facts() -> Iterator[tuple[str, str]]:
-    library = _ffi.description()
-    yield "raggemm", f"{library['version']}, built for version {library['ffi_api']} of XLA's FFI"
+    facts = library.description()
+    yield "raggemm", f"{facts['version']}, built for version {facts['ffi_api']} of XLA's FFI"
     yield "jax", f"{jax.__version__}, jaxlib {jaxlib.__version__}, Python {sys.version.split()[0]}"
-    yield "CPU", library["cpu"]
-    yield "instruction set", f"{library['isa'] or 'none'}: {library['isa_reason']}"
-    yield "of", ", ".join(map(_isa, library["isas"]))
-    yield "executors", ", ".join(name for name in library["executors"] if name != "AUTO")
-    yield "threads", f"at most {library['max_threads']} for a call, {library['openmp_threads']} with OPENMP"
-    for name, value in sorted(library["environment"].items()):
+    yield "CPU", facts["cpu"]
+    yield "instruction set", f"{facts['isa'] or 'none'}: {facts['isa_reason']}"
+    yield "of", ", ".join(map(_isa, facts["isas"]))
+    yield "executors", ", ".join(name for name in facts["executors"] if name != "AUTO")
+    yield "threads", f"at most {facts['max_threads']} for a call, {facts['openmp_threads']} with OPENMP"
+    for name, value in sorted(facts["environment"].items()):
         yield name, "not set" if value is None else value
-    yield "options", ", ".join(f"{name}={value}" for name, value in _options.attributes().items()) or "defaults"
-    if library["error"]:
-        yield "error", library["error"]
+    yield "options", ", ".join(f"{name}={value}" for name, value in options.attributes().items()) or "defaults"
+    if facts["error"]:
+        yield "error", facts["error"]
 
 
 def describe(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs: Any) -> None:
@@ -50,10 +50,10 @@ def describe(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs
         print("\n".join(f"{name:{width}}  {text}" for name, text in facts))
         return
     plans = ""
-    _ffi.record_plans(True)
+    library.record_plans(True)
     try:
         jax.block_until_ready(function(*args, **kwargs))
     finally:
-        _ffi.record_plans(False)
-        plans = _ffi.take_plans()
+        library.record_plans(False)
+        plans = library.take_plans()
     print(plans.rstrip("\n") or "no call of raggemm ran")

@@ -11,8 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm import _compat
-from raggemm._call import PACKED, STRIDED, Arguments, Call, Mode, Storage, compute_dtype
 from raggemm._operands import (
     Operand,
     Words,
@@ -23,7 +21,9 @@ from raggemm._operands import (
     integer_array,
     result_dtype,
 )
-from raggemm._rewrites import apply
+from raggemm._primitive import jax_versions
+from raggemm._primitive.call import PACKED, STRIDED, Arguments, Call, Mode, OptionalOperand, Storage, compute_dtype
+from raggemm._primitive.rewrites import apply
 
 _MODES = {
     ("free", None): Mode.RAGGED_M,
@@ -70,7 +70,8 @@ def _with_group_axes(mode: Mode, lhs: Operand, rhs: Operand) -> tuple[Operand, O
     return lhs, rhs
 
 
-def _parsed(words: Words, lhs: Any, rhs: Any, contracting_dims: Any) -> tuple[Operand, Operand]:
+def parsed(words: Words, lhs: Any, rhs: Any, contracting_dims: Any) -> tuple[Operand, Operand]:
+    """The operands of grouped_gemm, each checked by itself."""
     try:
         axes = tuple(map(tuple, contracting_dims))
     except TypeError:
@@ -206,26 +207,22 @@ class _Shapes(NamedTuple):
 def _grouped_gemm(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
     """The call on arrays as the caller has them. Compiled, for a reshape outside of jit copies. Its name is what a
     jaxpr and a profile show."""
-    args = jax.tree.map(_compat.gathered, args)  # an axis that a mesh divides cannot always collapse with its neighbour
+    args = args.map(jax_versions.gathered)  # an axis that a mesh divides cannot always collapse with its neighbour
     lhs, rhs = args.lhs.reshape(shapes.lhs), args.rhs.reshape(shapes.rhs)
-    optional = dict(args.optional)
-    if "c" in optional:
-        optional["c"] = optional["c"].reshape(call.out_shape(lhs, rhs))
-    for name in ("alpha", "beta"):
-        if name in optional:
-            optional[name] = jnp.broadcast_to(optional[name], (1, 1, shapes.groups))
-    if "bias" in optional:
-        optional["bias"] = optional["bias"][None, None]
-    if "group_offset" in optional:
-        optional["group_offset"] = optional["group_offset"].reshape(1, 1)
+
+    def canonical(operand: OptionalOperand, x: jax.Array) -> jax.Array:
+        if not operand.axes:
+            return x.reshape(call.out_shape(lhs, rhs))
+        return jnp.broadcast_to(x, (1, 1, shapes.groups, *x.shape[1:]) if operand.of_groups else (1, 1))
+
+    optional = {operand.name: canonical(operand, args.optional[operand.name]) for operand in args.given}
     dims = tuple(sizes[None, None] for sizes in args.dims)
     return apply(call, Arguments(lhs, rhs, dims, optional)).reshape(shapes.out)
 
 
-def grouped_gemm_in(words: Words, lhs: Any, rhs: Any, contracting_dims: Any, **options: Any) -> jax.Array:
-    """grouped_gemm with its options, for a front end whose errors have these words."""
+def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Array:
+    """grouped_gemm with its options, for a front end that has made its operands and whose errors have these words."""
     given = _Options(**options)
-    lhs, rhs = _parsed(words, lhs, rhs, contracting_dims)
     mode = _mode(lhs, rhs)
     lhs, rhs = _with_group_axes(mode, lhs, rhs)
     _, local = _group_counts(mode, lhs, rhs, given)
@@ -242,7 +239,7 @@ def grouped_gemm_in(words: Words, lhs: Any, rhs: Any, contracting_dims: Any, **o
     dtype = _out_dtype(given.preferred_element_type, lhs.data, rhs.data)
     compute = compute_dtype(lhs.data.dtype, rhs.data.dtype, dtype)
     names = (*lhs.dims, *rhs.dims)
-    call = Call(left, right, out, dtype, len(dims), out_extent=out_extent, dims_names=names, c_name=words.c)
+    call = Call(left, right, out, dtype, out_extent=out_extent, dims_names=names, c_name=words.c)
     optional: dict[str, jax.Array | None] = {}
     if given.c is not None:
         optional["c"] = _checked_c(words.c, given.c, shape, dtype)
@@ -312,11 +309,10 @@ def grouped_gemm(
 
     The gradient of c is beta times the cotangent on processed elements and the cotangent elsewhere.
     """
-    return grouped_gemm_in(
-        Words(),
-        lhs,
-        rhs,
-        contracting_dims,
+    words = Words()
+    return product(
+        words,
+        *parsed(words, lhs, rhs, contracting_dims),
         c=c,
         bias=bias,
         alpha=alpha,

@@ -1,21 +1,22 @@
-"""The operands of the front ends: what they may be, and their checks."""
+"""The operands of the front ends: what they may be, and their checks, which calls outside of jit make only once."""
 
 import dataclasses
 import functools
+import inspect
 import math
 import operator
 import warnings
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._call import PACKED, STRIDED
+from raggemm._primitive.call import FLOATS, INTEGERS, PACKED, STRIDED, listed
 
-_FLOATS = tuple(map(jnp.dtype, (jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64)))
-_INTEGERS = tuple(map(jnp.dtype, (jnp.int32, jnp.int64, jnp.uint32)))
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 @functools.partial(
@@ -52,7 +53,7 @@ class Words(NamedTuple):
 
 
 def is_float(dtype: Any) -> bool:
-    return dtype in _FLOATS
+    return dtype in FLOATS
 
 
 def float_array(name: str, x: Any) -> jax.Array:
@@ -62,8 +63,8 @@ def float_array(name: str, x: Any) -> jax.Array:
 
 
 def check_float(name: str, dtype: Any) -> None:
-    if dtype not in _FLOATS:
-        raise TypeError(f"{name}: dtype is {dtype}, must be float16, bfloat16, float32 or float64")
+    if not is_float(dtype):
+        raise TypeError(f"{name}: dtype is {dtype}, must be {listed(FLOATS)}")
 
 
 def result_dtype(preferred: Any) -> np.dtype:
@@ -82,8 +83,8 @@ def integer_array(name: str, x: Any) -> jax.Array:
     """x as a JAX array; a value that does not fit into it is an error, where jnp.asarray would wrap it."""
     if not isinstance(x, jax.Array):
         x = np.asarray(x)
-    if x.dtype not in _INTEGERS:
-        raise TypeError(f"{name}: dtype is {x.dtype}, must be int32, int64 or uint32")
+    if x.dtype not in INTEGERS:
+        raise TypeError(f"{name}: dtype is {x.dtype}, must be {listed(INTEGERS)}")
     if isinstance(x, np.ndarray) and x.dtype == np.int64:
         limits = jnp.iinfo(jax.dtypes.canonicalize_dtype(np.int64))
         wrong = np.flatnonzero((x < limits.min) | (x > limits.max))
@@ -108,18 +109,22 @@ def _sizes(name: str, x: Any) -> jax.Array | None:
     return sizes
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("data", "first_dims", "last_dims"),
+    meta_fields=("name", "axes", "sizes_name", "layout", "has_group_axis"),
+)
 @dataclasses.dataclass(frozen=True)
 class Operand:
     """lhs or rhs, checked by itself: data with its contracted axes, which are adjacent and sorted."""
 
     name: str
     data: jax.Array
-    sizes_name: str | None  # of the dims arrays; None: as in lhs.first_dims
-    first_dims: jax.Array | None
-    last_dims: jax.Array | None
-    layout: str
-    rank: int  # of data, or of each group's own matrix where both axes are ragged
     axes: tuple[int, ...]
+    first_dims: jax.Array | None = None
+    last_dims: jax.Array | None = None
+    sizes_name: str | None = "group_sizes"  # of the dims arrays; None: as in lhs.first_dims
+    layout: str = STRIDED
     has_group_axis: bool = False
 
     @classmethod
@@ -135,26 +140,30 @@ class Operand:
                 f"{name}: with first_dims and last_dims data must be 1-D with layout PACKED, got shape {data.shape} "
                 f"with {tensor.layout}"
             )
-        rank = 2 if both else data.ndim
-        contracted = _normalized(name, axes, rank)
+        contracted = _normalized(name, axes, 2 if both else data.ndim)
         if both and len(contracted) == 2:
             raise ValueError(f"{name}: contracting_dims {contracted} must be one axis of each group's own matrix")
-        return cls(name, data, sizes_name, first_dims, last_dims, tensor.layout, rank, contracted)
+        return cls(name, data, contracted, first_dims, last_dims, sizes_name, tensor.layout)
 
-    @property
+    @functools.cached_property
+    def rank(self) -> int:
+        """Of data, or of each group's own matrix where both axes are ragged."""
+        return 2 if len(self.dims) == 2 else self.data.ndim
+
+    @functools.cached_property
     def dims(self) -> dict[str, jax.Array]:
         """The dims arrays that are set, by name."""
         named = {"first_dims": self.first_dims, "last_dims": self.last_dims}
         return {self.sizes_name or f"{self.name}.{x}": sizes for x, sizes in named.items() if sizes is not None}
 
-    @property
+    @functools.cached_property
     def contracts_first(self) -> bool:
         """Whether the matrix is [contracted, free] rather than [free, contracted]."""
         if self.rank == len(self.axes):  # no free axis, so that it is either
             return self.first_dims is not None
         return self.axes[0] == self.has_group_axis
 
-    @property
+    @functools.cached_property
     def ragged_axis(self) -> str | None:
         """The axis that the groups divide: "free", "contracted" or "both"."""
         if len(self.dims) != 1:
@@ -223,3 +232,48 @@ def check_contraction(lhs: Operand, rhs: Operand) -> None:
             f"{lhs.name} contracts {a} of shape {lhs.data.shape}, but {rhs.name} contracts {b} of shape "
             f"{rhs.data.shape}"
         )
+
+
+def _is_concrete(x: Any) -> bool:
+    return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+
+
+def _is_hashable(x: Any) -> bool:
+    try:
+        hash(x)
+    except TypeError:
+        return False
+    return True
+
+
+def compiled_when_eager(
+    *arrays: str, without_effect: tuple[str, ...] = ()
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """A decorator: calls whose parameters `arrays` are all JAX arrays with values, or None, go through jax.jit, where
+    the other parameters are static, but for those without effect, which it never sees: a new function in each call
+    would be a new program. JAX' caches know what those calls depend on besides: dtypes, shapes, shardings,
+    configuration, options.
+
+    All other calls are left as they are: traced ones, which some jit compiles already, and those with values that are
+    checked as they come (integers of Python and NumPy) or that JAX does not take as static.
+    """
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        names = tuple(inspect.signature(function).parameters)
+        compiled = jax.jit(function, static_argnames=tuple(name for name in names if name not in arrays))
+
+        @functools.wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            given: dict[str, Any] = dict(zip(names, args, strict=False))
+            if len(args) > len(names) or given.keys() & kwargs.keys():
+                return function(*args, **kwargs)  # a TypeError
+            given |= kwargs
+            for name in without_effect:
+                given.pop(name, None)
+            if all(x is None or (_is_concrete(x) if name in arrays else _is_hashable(x)) for name, x in given.items()):
+                return compiled(**given)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate

@@ -12,19 +12,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from raggemm._eager import compiled_when_eager
-from raggemm._grouped_gemm import grouped_gemm_in
-from raggemm._operands import GroupedTensor, Words, float_array, integer_array
-from raggemm._ragged_dot import unmet_precision
+from raggemm._grouped_gemm import product
+from raggemm._operands import Operand, Words, compiled_when_eager, float_array, integer_array
+from raggemm.jax_lax.dimension_numbers import unmet_precision
 
 _WORDS = Words(sizes="group_sizes", c="existing_out")
 
 
-def checked_matrices(error: type[Exception], lhs: Any, rhs: Any, group_sizes: Any, ranks: tuple[int, int], axes):
-    """The arrays, of the ranks that the origin demands and contracted over `axes`; `error` where they are not."""
+def matrices(
+    lhs: Any, rhs: Any, group_sizes: Any, axes: tuple[int, int], rhs_rank: int = 3, error: type[Exception] = ValueError
+) -> tuple[Operand, Operand]:
+    """lhs [rows, cols] and rhs, contracted over `axes`; `error` where they cannot be. With an rhs of rank 3 the groups
+    divide the rows of lhs, with one of rank 2 the contracted axis of both."""
     lhs, rhs = float_array("lhs", lhs), float_array("rhs", rhs)
     group_sizes = integer_array("group_sizes", group_sizes)
-    for name, x, rank in zip(("lhs", "rhs", "group_sizes"), (lhs, rhs, group_sizes), (*ranks, 1), strict=True):
+    for name, x, rank in (("lhs", lhs, 2), ("rhs", rhs, rhs_rank), ("group_sizes", group_sizes, 1)):
         if x.ndim != rank:
             raise error(f"{name}: shape is {x.shape}, must have {rank} axes")
     if lhs.shape[axes[0]] != rhs.shape[axes[1]]:
@@ -32,7 +34,10 @@ def checked_matrices(error: type[Exception], lhs: Any, rhs: Any, group_sizes: An
             f"axis {axes[0]} of lhs, shape {lhs.shape}, and axis {axes[1]} of rhs, shape {rhs.shape}, are contracted, "
             f"but differ: {lhs.shape[axes[0]]} and {rhs.shape[axes[1]]}"
         )
-    return lhs, rhs, group_sizes
+    if rhs_rank == 3:
+        return Operand("lhs", lhs, axes[:1], first_dims=group_sizes), Operand("rhs", rhs, axes[1:])
+    ragged = [{"last_dims" if axis else "first_dims": group_sizes} for axis in axes]
+    return Operand("lhs", lhs, axes[:1], **ragged[0]), Operand("rhs", rhs, axes[1:], **ragged[1])
 
 
 def accumulation(c: Any, dtype: Any, beta: float, name: str = "existing_out") -> dict[str, Any]:
@@ -44,16 +49,6 @@ def accumulation(c: Any, dtype: Any, beta: float, name: str = "existing_out") ->
     if c.dtype != dtype:
         raise ValueError(f"{name}: dtype is {c.dtype}, must be preferred_element_type {dtype}")
     return {"c": c, "beta": beta}
-
-
-def gmm_with(
-    lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool, words: Words = _WORDS, **options: Any
-) -> jax.Array:
-    """gmm with options of grouped_gemm, for front ends whose accumulation is not megablox'."""
-    k_axis = 2 if transpose_rhs else 1
-    lhs, rhs, group_sizes = checked_matrices(ValueError, lhs, rhs, group_sizes, (2, 3), (1, k_axis))
-    rows = GroupedTensor(lhs, first_dims=group_sizes)
-    return grouped_gemm_in(words, rows, rhs, ((1,), (k_axis,)), **options)
 
 
 @compiled_when_eager(
@@ -92,11 +87,9 @@ def gmm(
       [m, n].
     """
     del tiling, interpret
-    return gmm_with(
-        lhs,
-        rhs,
-        group_sizes,
-        transpose_rhs,
+    return product(
+        _WORDS,
+        *matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)),
         group_offset=group_offset,
         preferred_element_type=preferred_element_type,
         **accumulation(existing_out, preferred_element_type, beta=0.0),
@@ -134,12 +127,9 @@ def tgmm(
       [num_actual_groups, k, n].
     """
     del tiling, interpret
-    lhs, rhs, group_sizes = checked_matrices(ValueError, lhs, rhs, group_sizes, (2, 2), (1, 0))
-    return grouped_gemm_in(
+    return product(
         _WORDS,
-        GroupedTensor(lhs, last_dims=group_sizes),
-        GroupedTensor(rhs, first_dims=group_sizes),
-        ((1,), (0,)),
+        *matrices(lhs, rhs, group_sizes, (1, 0), rhs_rank=2),
         group_offset=group_offset,
         num_actual_groups=num_actual_groups,
         preferred_element_type=preferred_element_type,
@@ -181,22 +171,16 @@ def ragged_dot(
     Returns:
       [m, n].
     """
-    lhs, rhs, group_sizes = checked_matrices(TypeError, lhs, rhs, group_sizes, (2, 3), (1, 1))
-    groups, sizes = rhs.shape[0], group_sizes.shape[0]
+    rows, weights = matrices(lhs, rhs, group_sizes, (1, 1), error=TypeError)
+    groups, sizes = weights.data.shape[0], jnp.shape(group_sizes)[0]
     if groups > sizes or (groups != sizes and group_offset is None):
         raise TypeError(f"rhs has {groups} groups, but group_sizes has {sizes}")
     if group_offset is not None and jnp.shape(group_offset) not in ((), (1,)):
         raise TypeError(f"group_offset: shape is {jnp.shape(group_offset)}, must be () or (1,)")
-    dtype = _wider(lhs.dtype, rhs.dtype) if preferred_element_type is None else preferred_element_type
-    reason = unmet_precision(precision, lhs.dtype, rhs.dtype, jax.dtypes.canonicalize_dtype(dtype))
+    lhs_dtype, rhs_dtype = rows.data.dtype, weights.data.dtype
+    dtype = _wider(lhs_dtype, rhs_dtype) if preferred_element_type is None else preferred_element_type
+    reason = unmet_precision(precision, lhs_dtype, rhs_dtype, jax.dtypes.canonicalize_dtype(dtype))
     if reason is not None:
         raise NotImplementedError(reason)
-    out = grouped_gemm_in(
-        _WORDS,
-        GroupedTensor(lhs, first_dims=group_sizes),
-        rhs,
-        ((1,), (1,)),
-        group_offset=group_offset,
-        preferred_element_type=dtype,
-    )
+    out = product(_WORDS, rows, weights, group_offset=group_offset, preferred_element_type=dtype)
     return out if out_sharding is None else jax.sharding.reshard(out, out_sharding)

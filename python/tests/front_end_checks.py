@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from arrays import integers
-from jaxprs import calls
 from oracle import membership
+from program_text import calls
 
 M, K, N, G = 9, 2, 3, 3
 FULL, SHORT = np.array([4, 0, 5], np.int32), np.array([2, 4, 0], np.int32)  # sums M, and less

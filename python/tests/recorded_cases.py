@@ -14,7 +14,7 @@ import jax
 import ml_dtypes
 import numpy as np
 import raggemm
-from raggemm import _ffi
+from raggemm._primitive import library
 
 CASES = pathlib.Path(raggemm.__file__).parent / "cases"
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -73,7 +73,7 @@ class RecordedCase(NamedTuple):
     def call(self, operands, **how):
         """The custom call; `how`: executor, isa, threads."""
         results = self.out, jax.ShapeDtypeStruct((self.workspace,), np.int64)
-        return jax.ffi.ffi_call(_ffi.TARGET, results)(*operands, **self.attributes, **how)[0]
+        return jax.ffi.ffi_call(library.TARGET, results)(*operands, **self.attributes, **how)[0]
 
 
 def _explicit(case: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _recorded_case(case: dict[str, Any]) -> RecordedCase:
     optional = {name: make.optional(name) for name in sorted(names, key=order.index)}
     shape = tuple(_integers(case["out"].get("dims", [])))
     ragged = [x for slot, x in zip(DIMS, dims, strict=True) if slot in config.get("ragged", "").split(",")]
-    constant, per_group = _ffi.workspace_coefficients(len(ragged))
+    constant, per_group = library.workspace_coefficients(len(ragged))
     return RecordedCase(
         key=" ".join([case["name"], "{lhs}*{rhs}>{out}".format(**make.types).lower()]),
         attributes={name: int(x) if name.endswith("boundary") else x for name, x in config.items()},
@@ -156,7 +156,7 @@ def _recorded_case(case: dict[str, Any]) -> RecordedCase:
 
 def recorded_cases() -> Iterator[RecordedCase]:
     """As ./dev checksums has them: in the types that they have, then in others."""
-    for source in json.loads(_ffi.cases_json(CASES / "edge.textproto"))["cases"]:
+    for source in json.loads(library.cases_json(CASES / "edge.textproto"))["cases"]:
         case = _explicit(source)
         yield _recorded_case(case)
         for dtype in ("F16", "BF16", "F64"):

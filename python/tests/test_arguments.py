@@ -6,10 +6,12 @@ import re
 import sys
 
 import pytest
-from raggemm import _expert_parallel_demo, bench_jax, demo
-from raggemm._output_file import output_file
+from raggemm.demo import __main__ as demo
+from raggemm.demo import bench_jax
+from raggemm.demo.checks import output_file
+from raggemm.expert_parallel import __main__ as expert_parallel
 
-PROGRAMS = {"demo": demo, "bench_jax": bench_jax, "expert_parallel": _expert_parallel_demo}
+PROGRAMS = {"demo": demo, "bench_jax": bench_jax, "expert_parallel": expert_parallel}
 
 
 @pytest.fixture(params=PROGRAMS)

@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
-from hlo import custom_calls
 from jax.sharding import AxisType, PartitionSpec
+from program_text import custom_calls
 from ragged_dots import BATCH, CONTRACTING, FORMS, NONCONTRACTING, Form
 from raggemm import GroupedTensor, ragged_dot
 from raggemm.compat import lax

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from hlo import custom_calls
+from program_text import custom_calls
 from ragged_dots import Form
 from raggemm.compat import tokamax
 

@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
-from hlo import custom_calls
 from jax.sharding import PartitionSpec
+from program_text import custom_calls
 from raggemm import GroupedTensor
 from raggemm.compat import transformer_engine as te
 

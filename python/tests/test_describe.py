@@ -14,7 +14,7 @@ import plans
 import pytest
 import raggemm
 from arrays import random
-from raggemm import _ffi
+from raggemm._primitive import library
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 LHS, RHS = random(12, 8), random(4, 8, 16, seed=1)
@@ -26,8 +26,8 @@ def test_what_computes_here():
     assert facts["jax"].startswith(f"{jax.__version__}, jaxlib {jaxlib.__version__}, Python 3.")
     cpu = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     assert facts["CPU"].split() == cpu[1].split()
-    library = _ffi.description()
-    assert facts["instruction set"] == f"{library['isa']}: {library['isa_reason']}"
+    described = library.description()
+    assert facts["instruction set"] == f"{described['isa']}: {described['isa_reason']}"
     assert facts["options"] == "on_error=log"  # for these tests have four devices
     for name in ("RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR"):
         assert facts[name] == "not set"
@@ -59,7 +59,7 @@ def test_what_the_function_raises_is_raised_and_recording_ends():
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="group 2 has size 99"):
         raggemm.describe(raggemm.gmm, LHS, RHS, np.array([3, 0, 99, 4], np.int32))
     jax.block_until_ready(raggemm.gmm(LHS, RHS, SIZES))
-    assert _ffi.take_plans() == ""
+    assert library.take_plans() == ""
 
 
 PROGRAM = """

@@ -32,7 +32,7 @@ def test_only_the_first_call_of_a_signature_goes_through_python(monkeypatch, nam
         raise AssertionError("checked again")
 
     monkeypatch.setattr(_operands, "check_float", check_float)
-    monkeypatch.setattr("raggemm.compat.lax.check_float", check_float)
+    monkeypatch.setattr("raggemm.jax_lax.check_float", check_float)
     np.testing.assert_array_equal(call(*operands), want)
     with pytest.raises(AssertionError, match="checked again"):
         call(operands[0][:-1], *operands[1:])

@@ -271,6 +271,8 @@ def test_class_of_an_error_when_running(has_succeeded):
 def test_other_platforms_are_refused_by_name():
     with pytest.raises(NotImplementedError, match="platform cpu only, not on tpu"):
         jax.jit(gmm).trace(LHS, RHS, SIZES).lower(lowering_platforms=("tpu",))
+    with pytest.raises(NotImplementedError, match="platform cpu only, not on tpu"):
+        jax.jit(gmm).trace(LHS, RHS, SIZES).lower(lowering_platforms=("cpu", "tpu"))
 
 
 def test_wrong_attribute_fails_when_compiled():

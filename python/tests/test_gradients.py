@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from cases import BY_NAME, CASES
 from front_end_checks import einsum_gmm, einsum_tgmm_transposed
-from hlo import copies_of_weights
 from jax.test_util import check_grads
-from jaxprs import calls
 from oracle import membership
+from program_text import calls, copies_of_weights
 from raggemm import GroupedTensor, gmm, grouped_gemm, ragged_dot, tgmm
+from raggemm._primitive import derivatives
+from raggemm._primitive.call import OPTIONAL, Term
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 11, 5, 6, 4
@@ -238,3 +239,7 @@ def test_no_copy_of_the_weights(transpose):
 
     gradient = jax.jit(jax.grad(loss, (0, 1)))
     assert copies_of_weights(gradient.lower(lhs, rhs), 13 * 19) == []
+
+
+def test_every_optional_operand_of_floats_has_a_tangent_rule():
+    assert [operand.name for operand in OPTIONAL if operand.term is not Term.GROUPS] == [*derivatives._TANGENTS]

@@ -12,7 +12,7 @@ import pytest
 import raggemm
 from arrays import random
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from raggemm import _ffi
+from raggemm._primitive import library
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 LHS, RHS = random(12, 8), random(4, 8, 16, seed=1)
@@ -20,9 +20,9 @@ OPERANDS = LHS, RHS, SIZES
 WRONG = LHS, RHS, np.array([3, 0, 99, 4], np.int32)
 MESSAGE = "group 2 has size 99"
 # Those of this CPU, best first; what it lacks is in the output of ./dev test.
-USABLE = [isa["name"] for isa in _ffi.description()["isas"] if isa["usable"]]
+USABLE = [isa["name"] for isa in library.description()["isas"] if isa["usable"]]
 WORST, BEST = USABLE[-1], USABLE[0]
-EXECUTORS = _ffi.description()["executors"]
+EXECUTORS = library.description()["executors"]
 
 
 def isa_of(function, *operands) -> str:
@@ -155,7 +155,7 @@ WRONG_OPTIONS = [
 @pytest.mark.parametrize("given, message", WRONG_OPTIONS, ids=[str(given) for given, _ in WRONG_OPTIONS])
 def test_what_is_wrong_is_an_error_that_lists_what_is_right(monkeypatch, given, message):
     isas = [{"name": name, "usable": name != "AVX512"} for name in ("AVX512", "AVX2", "SCALAR")]
-    monkeypatch.setattr(_ffi, "description", lambda: {"isas": isas, "executors": EXECUTORS, "max_threads": 256})
+    monkeypatch.setattr(library, "description", lambda: {"isas": isas, "executors": EXECUTORS, "max_threads": 256})
     with pytest.raises(ValueError, match=re.escape(message) + "$"), raggemm.options(**given):
         pass
 

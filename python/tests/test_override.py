@@ -14,11 +14,12 @@ import numpy as np
 import oracle
 import pytest
 import raggemm
-from hlo import custom_calls
 from jax import lax
 from jax.sharding import AxisType, PartitionSpec
+from program_text import custom_calls
 from ragged_dots import FORMS, Form
-from raggemm import GroupedTensor, _compat, override_ragged_dot
+from raggemm import GroupedTensor, override_ragged_dot
+from raggemm._primitive import jax_versions
 
 SIZES = np.array([4, 0, 3], np.int32)
 BASIC, WITH_BATCH = Form("mk,gkn->mn, m"), Form("bmk,bgkn->bmn, m")
@@ -167,7 +168,7 @@ def test_shard_map(check_vma):
     rows, sizes = PartitionSpec("rows"), np.array([[1, 0, 2], [3, 0, 0], [0, 1, 1]], np.int32)
 
     def shard(x, w, sizes):
-        w = _compat._vary(w, ("rows",)) if check_vma else w  # JAX wants all three to vary alike
+        w = jax_versions._vary(w, ("rows",)) if check_vma else w  # JAX wants all three to vary alike
         return lax.ragged_dot(x, w, sizes[0])
 
     call = jax.jit(
@@ -357,7 +358,7 @@ def test_the_context_is_of_one_thread():
 
 
 def test_parameters_that_are_not_known_are_left_to_jax():
-    from raggemm._override import _why_not
+    from raggemm.jax_lax.override import _why_not
 
     *operands, out = (jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (LHS, RHS, SIZES, LHS))
     assert _why_not(operands, out, {"precision": None}) is None

@@ -6,7 +6,7 @@ import sys
 
 import jax
 import pytest
-from raggemm import _compat
+from raggemm._primitive import jax_versions
 
 NEWER = """
 import sys, jax, numpy as np
@@ -45,12 +45,12 @@ CHANGES = {
         ".* a trial failed: ragged_dot: lowered by jax, past the override, must be by raggemm",
     ),
     "parameters": (
-        "raggemm._override._PARAMETERS.remove('precision')",
+        "raggemm.jax_lax.override._PARAMETERS.remove('precision')",
         ".* a trial failed: ragged_dot: lowered by jax, must be by raggemm",
     ),
     "products": (
-        "take = raggemm._ragged_dot.ragged_dot_general\n"
-        "raggemm._ragged_dot.ragged_dot_general = lambda *x, **y: take(*x, **y) + 1",
+        "take = raggemm.jax_lax.dimension_numbers.ragged_dot_general\n"
+        "raggemm.jax_lax.dimension_numbers.ragged_dot_general = lambda *x, **y: take(*x, **y) + 1",
         r".* a trial failed: ragged_dot: the result is \[\[30.0, .*",
     ),
 }
@@ -72,4 +72,4 @@ def test_a_jax_that_it_was_not_tested_with_is_tried(change):
 def test_versions_of_jax_that_it_was_tested_with(monkeypatch):
     for version, tested in {(0, 8, 0): 0, (0, 8, 1): 1, (0, 11, 2): 1, (0, 12, 0, 1): 1, (0, 13, 0): 0}.items():
         monkeypatch.setattr(jax, "__version_info__", version)
-        assert _compat.override_was_tested() == bool(tested)
+        assert jax_versions.override_was_tested() == bool(tested)

@@ -70,9 +70,9 @@ def test_wrong_case_files_are_errors_with_their_names(tmp_path):
 
 
 def test_workspace_is_a_line_in_the_number_of_groups():
-    from raggemm import _ffi
+    from raggemm._primitive import library
 
     for arrays in range(7):
-        constant, per_group = _ffi.workspace_coefficients(arrays)
+        constant, per_group = library.workspace_coefficients(arrays)
         assert constant > 0
         assert per_group > 0

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from arrays import random
-from hlo import custom_calls
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from program_text import custom_calls
 from raggemm import GroupedTensor, gmm, grouped_gemm, ragged_dot
+from raggemm.compat import lax
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 12, 6, 6, 4
@@ -158,15 +159,16 @@ def test_automatic_sharding_is_right():
 def test_explicit_mesh(rows, weights):
     """Operands are gathered; their gradients come back sharded as they are."""
     want = gmm(LHS, RHS, SIZES)
-    gradients = jax.grad(lambda x, w: layer(x, w).sum(), (0, 1))
-    explicit = mesh(AxisType.Explicit)
+    losses = [lambda x, w: layer(x, w).sum(), lambda x, w: lax.ragged_dot(x, w, SIZES).sum()]
+    explicit, gradients = mesh(AxisType.Explicit), [jax.grad(loss, (0, 1)) for loss in losses]
     with jax.set_mesh(explicit):
         lhs, rhs = (jax.device_put(x, NamedSharding(explicit, s)) for x, s in ((LHS, rows), (RHS, weights)))
         np.testing.assert_array_equal(gmm(lhs, rhs, SIZES), want)
-        got = jax.jit(gradients)(lhs, rhs)
+        got = [jax.jit(gradient)(lhs, rhs) for gradient in gradients]
         out = jax.jit(lambda x, w: ragged_dot(x, w, SIZES, out_sharding=P("x")))(lhs, rhs)
-    jax.tree.map(close, got, gradients(LHS, RHS))
-    assert [jax.typeof(x).sharding.spec for x in got] == [jax.typeof(x).sharding.spec for x in (lhs, rhs)]
+    for of_both, gradient in zip(got, gradients, strict=True):
+        jax.tree.map(close, of_both, gradient(LHS, RHS))
+        assert [jax.typeof(x).sharding.spec for x in of_both] == [jax.typeof(x).sharding.spec for x in (lhs, rhs)]
     np.testing.assert_array_equal(out, want)
     assert out.sharding.spec[0] == "x"
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import raggemm
 from front_ends import FRONT_ENDS, SIZES, loss_of, random
-from jaxprs import calls
+from program_text import calls
 from raggemm import GroupedTensor, grouped_gemm, tgmm
 
 pytestmark = pytest.mark.usefixtures("x64")

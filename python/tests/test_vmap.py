@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from arrays import random
 from cases import CASES
-from hlo import copies_of_weights, custom_calls
-from jaxprs import calls
+from program_text import calls, copies_of_weights, custom_calls
 from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
 
 BATCH = 3

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import raggemm
-from raggemm import _ffi
+from raggemm._primitive import library
 
 SITE = pathlib.Path(raggemm.__file__).parents[1]
 
@@ -27,8 +27,8 @@ def test_name_and_version():
 
 
 def test_handlers_are_built_for_the_oldest_supported_runtime():
-    assert _ffi._built_ffi_version(_ffi._library) == (0, 2)
-    assert _ffi._runtime_ffi_version() >= (0, 2)
+    assert library._built_ffi_version(library._library) == (0, 2)
+    assert library._runtime_ffi_version() >= (0, 2)
 
 
 def test_every_shared_library_comes_with_the_wheel():

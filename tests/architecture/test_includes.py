@@ -3,6 +3,8 @@
 python --loads .so--> ffi --> include <-- kernels --> kernels/isa    ffi --> proto    bench, tests --> everything
 """
 
+import ast
+import graphlib
 import pathlib
 import re
 
@@ -13,6 +15,7 @@ ABSL = r'"absl/.*"'
 API = r'"raggemm/.*"'
 PROTO = r'"proto/.*"'
 PROTOBUF = r'"google/protobuf/.*"'
+PYTHON = "python/raggemm"
 
 # The first pattern that matches a file is its rule: regular expressions of the includes it may have.
 RULES = [
@@ -111,7 +114,26 @@ def test_public_headers_have_no_conditions(root):
         assert conditions == [f"#ifndef {guard}"], header.name
 
 
+def _python_imports(root: pathlib.Path) -> dict[str, set[str]]:
+    """The modules of the package that each of them imports; a package is its __init__.py."""
+    sources = {path.relative_to(root / "python").with_suffix(""): path for path in (root / PYTHON).rglob("*.py")}
+    names = {".".join(path.parts).removesuffix(".__init__"): source for path, source in sources.items()}
+    imports: dict[str, set[str]] = {}
+    for name, source in names.items():
+        nodes = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.ImportFrom)]
+        both = [(node.module, f"{node.module}.{alias.name}") for node in nodes for alias in node.names]
+        imports[name] = {one if one in names else package for package, one in both if package in names}
+    return imports
+
+
+def test_python_modules_import_one_way(root):
+    imports = _python_imports(root)
+    assert len(list(graphlib.TopologicalSorter(imports).static_order())) == len(imports)  # CycleError where they do not
+    up = {name: {x for x in of if "._primitive" not in x} for name, of in imports.items() if "._primitive" in name}
+    assert up and not any(up.values()), up
+
+
 def test_python_loads_the_library_and_nothing_else(root):
-    for source in (root / "python" / "raggemm").glob("*.py"):
-        if source.name != "_ffi.py":
-            assert "ctypes" not in source.read_text(), f"only _ffi.py loads the library, not {source.name}"
+    for source in (root / PYTHON).rglob("*.py"):
+        if source.name != "library.py":
+            assert "ctypes" not in source.read_text(), f"only library.py loads the library, not {source.name}"

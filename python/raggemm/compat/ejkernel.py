@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 
 from raggemm import ops
+from raggemm._grouped_gemm import product
 from raggemm._operands import Words, float_array, integer_array
 from raggemm.compat.megablox import make_group_metadata
 from raggemm.compat.megablox import tgmm as transposed_grouped_matmul
@@ -57,7 +58,7 @@ def _check_platform(platform: Any) -> None:
 
 
 def _bias(rhs_bias: Any) -> jax.Array:
-    rhs_bias = float_array("rhs_bias", rhs_bias)
+    rhs_bias = jnp.asarray(rhs_bias)
     if rhs_bias.ndim != 3 or rhs_bias.shape[1] != 1:
         raise ValueError(f"rhs_bias: shape is {rhs_bias.shape}, must be [num_groups, 1, n]")
     return rhs_bias[:, 0]
@@ -101,7 +102,7 @@ def _kernel_v3(
         options["bias"] = _bias(rhs_bias)
     if group_offset is not None:
         group_sizes = _local(rhs, group_sizes, group_offset)
-    return ops.gmm_with(lhs, rhs, group_sizes, transpose_rhs, _WORDS, **options)
+    return product(_WORDS, *ops.matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)), **options)
 
 
 def _kernel(

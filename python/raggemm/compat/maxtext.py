@@ -19,8 +19,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from raggemm import _compat, ops
+from raggemm import ops
+from raggemm._grouped_gemm import product
 from raggemm._operands import Words
+from raggemm._primitive.call import FLOATS, listed
+from raggemm._primitive.jax_versions import varying
 from raggemm.compat import megablox
 
 __all__ = ["gmm", "tgmm"]
@@ -41,7 +44,7 @@ def _refuse_quantization(lhs: Any, rhs: Any, **arguments: Any) -> None:
     asked += [f"{name} is quantized ({type(x).__name__})" for name, x in operands if hasattr(x, "qvalue")]
     if asked:
         raise NotImplementedError(
-            f"{', '.join(asked)}: raggemm multiplies float16, bfloat16, float32 and float64; int4, int8 and float8 "
+            f"{', '.join(asked)}: raggemm multiplies {listed(FLOATS, 'and')}; int4, int8 and float8 "
             "operands with scales are planned. Dequantize before the call, or leave these arguments at their defaults"
         )
 
@@ -107,10 +110,10 @@ def gmm(
         options = {"preferred_element_type": preferred_element_type, "group_offset": group_offset}
         options |= ops.accumulation(partial_sum, preferred_element_type, 1.0, "partial_sum")
         words = Words(sizes="group_sizes", c="partial_sum")
-        out = ops.gmm_with(lhs, rhs, group_sizes, transpose_rhs, words, **options)
+        out = product(words, *ops.matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)), **options)
     else:
         raise NotImplementedError("existing_out and partial_sum are both given; one of them can be")
-    return _compat.varying(out, {*lhs_vma_axes, *varying_axes})
+    return varying(out, {*lhs_vma_axes, *varying_axes})
 
 
 def tgmm(
@@ -154,4 +157,4 @@ def tgmm(
     out = megablox.tgmm(
         lhs, rhs, group_sizes, preferred_element_type, None, group_offset, num_actual_groups, existing_out
     )
-    return _compat.varying(out, varying_axes)
+    return varying(out, varying_axes)

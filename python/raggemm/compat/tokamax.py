@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import backend
 
-from raggemm._call import compute_dtype
+from raggemm import jax_lax
 from raggemm._operands import result_dtype
-from raggemm._ragged_dot import BASIC
-from raggemm.compat import lax
+from raggemm._primitive.call import compute_dtype
+from raggemm.jax_lax.dimension_numbers import BASIC
 
 
 def _check_operand(name: str, x: Any) -> None:
@@ -72,7 +72,7 @@ def ragged_dot(
         dtype = result_dtype(preferred_element_type or jnp.result_type(lhs, rhs))
         sums = dtype if activation is None else compute_dtype(lhs.dtype, rhs.dtype, dtype)
         numbers = BASIC if ragged_dot_dimension_numbers is None else ragged_dot_dimension_numbers
-        call = lax.checked_call((lhs, rhs, _unwrapped(group_sizes)), numbers, precision, sums, None)
+        call = jax_lax.checked_call((lhs, rhs, _unwrapped(group_sizes)), numbers, precision, sums, None)
     except (TypeError, ValueError) as error:
         raise NotImplementedError(str(error)) from error
     # Not in the try: what is wrong with the sizes is found when running, and is no reason to try the next one.

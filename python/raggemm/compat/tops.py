@@ -10,17 +10,22 @@ differences:
   not rounded.
 """
 
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm import _compat, ops
-from raggemm._grouped_gemm import grouped_gemm_in
-from raggemm._operands import GroupedTensor, Words, integer_array
+from raggemm import ops
+from raggemm._grouped_gemm import product
+from raggemm._operands import Operand, Words, integer_array
+from raggemm._primitive.jax_versions import varying_alike
 
 __all__ = ["check_partition", "gmm", "gmm_ref", "tgmm", "tgmm_ref"]
+
+_WORDS = Words(sizes="group_sizes")
 
 
 def check_partition(group_sizes: Any, m: int, num_groups: int | None = None) -> jax.Array:
@@ -30,37 +35,45 @@ def check_partition(group_sizes: Any, m: int, num_groups: int | None = None) -> 
     known, if one is negative or the sum is not m.
     """
     sizes = integer_array("group_sizes", group_sizes)
+    _check_partition(sizes, group_sizes, m, num_groups)
+    return sizes
+
+
+def _check_partition(sizes: jax.Array, given: Any, m: int, num_groups: int | None) -> None:
+    """given: the sizes as they came, whose values are read where they are known."""
     if sizes.ndim != 1:
         raise ValueError(f"group_sizes: shape is {sizes.shape}, must have 1 axes")
     if num_groups not in (None, sizes.shape[0]):
         raise ValueError(f"group_sizes has {sizes.shape[0]} sizes, but rhs has {num_groups} groups")
-    if isinstance(group_sizes, jax.core.Tracer):
-        return sizes
-    values = np.asarray(group_sizes).astype(np.int64)
+    if isinstance(given, jax.core.Tracer):
+        return
+    values = np.asarray(given).astype(np.int64)
     if (values < 0).any():
         index = int(np.argmax(values < 0))
         raise ValueError(f"group_sizes: value {values[index]} at index {index}, must be at least 0")
     if values.sum() != m:
         raise ValueError(f"group_sizes: the sum is {values.sum()}, must be m = {m}")
-    return sizes
 
 
-def _rounded(lhs: jax.Array, rhs: jax.Array, sizes: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """lhs and rhs as bfloat16. They are aligned before, so that under shard_map the gradient of a replicated operand is
-    summed over the devices in the operand's own type."""
-    lhs, rhs, sizes = _compat.aligned([lhs, rhs, sizes])
-    return lhs.astype(jnp.bfloat16), rhs.astype(jnp.bfloat16), sizes
+def _operands(lhs: Any, rhs: Any, group_sizes: Any, axes: tuple[int, int], rhs_rank: int) -> tuple[Operand, Operand]:
+    """Those of raggemm.ops, with sizes that are a partition."""
+    left, right = ops.matrices(lhs, rhs, group_sizes, axes, rhs_rank)
+    assert left.first_dims is not None
+    m, num_groups = left.data.shape[0], right.data.shape[0] if rhs_rank == 3 else None
+    _check_partition(left.first_dims, group_sizes, m, num_groups)
+    return left, right
 
 
-def _gmm_operands(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
-    axes = (1, 2 if transpose_rhs else 1)
-    lhs, rhs, _ = ops.checked_matrices(ValueError, lhs, rhs, group_sizes, (2, 3), axes)
-    return _rounded(lhs, rhs, check_partition(group_sizes, lhs.shape[0], rhs.shape[0]))
+def _rounded(*operands: Operand) -> Iterator[Operand]:
+    """As bfloat16. They vary alike before, so that under shard_map the gradient of a replicated operand is summed over
+    the devices in the operand's own type."""
+    for x, data in zip(operands, varying_alike([x.data for x in operands]), strict=True):
+        yield dataclasses.replace(x, data=data.astype(jnp.bfloat16))
 
 
-def _tgmm_operands(lhs: Any, rhs: Any, group_sizes: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    lhs, rhs, _ = ops.checked_matrices(ValueError, lhs, rhs, group_sizes, (2, 2), (0, 0))
-    return _rounded(lhs, rhs, check_partition(group_sizes, lhs.shape[0]))
+@jax.jit
+def _product(lhs: Operand, rhs: Operand) -> jax.Array:
+    return product(_WORDS, *_rounded(lhs, rhs), preferred_element_type=jnp.float32)
 
 
 def gmm(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -> jax.Array:
@@ -75,7 +88,7 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -> ja
     Returns:
       [m, n] float32.
     """
-    return ops.gmm(*_gmm_operands(lhs, rhs, group_sizes, transpose_rhs), jnp.float32, transpose_rhs=transpose_rhs)
+    return _product(*_operands(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1), 3))
 
 
 def tgmm(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
@@ -89,10 +102,7 @@ def tgmm(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
     Returns:
       [num_groups, k, n] float32, zero for an empty group.
     """
-    lhs, rhs, sizes = _tgmm_operands(lhs, rhs, group_sizes)
-    rows, cols = GroupedTensor(lhs, first_dims=sizes), GroupedTensor(rhs, first_dims=sizes)
-    words = Words(sizes="group_sizes")
-    return grouped_gemm_in(words, rows, cols, ((0,), (0,)), preferred_element_type=jnp.float32)
+    return _product(*_operands(lhs, rhs, group_sizes, (0, 0), 2))
 
 
 def _groups(name: str, group_sizes: Any) -> list[slice]:
@@ -110,7 +120,7 @@ def _dot(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
 
 def gmm_ref(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -> jax.Array:
     """gmm as a loop over the groups, one jnp.dot each, for comparison; group_sizes must be known when tracing."""
-    lhs, rhs, _ = _gmm_operands(lhs, rhs, group_sizes, transpose_rhs)
+    lhs, rhs = (x.data for x in _rounded(*_operands(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1), 3)))
     matrices = rhs.swapaxes(1, 2) if transpose_rhs else rhs
     rows = _groups("gmm_ref", group_sizes)
     none = jnp.zeros((0, matrices.shape[2]), jnp.float32)
@@ -119,7 +129,7 @@ def gmm_ref(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -
 
 def tgmm_ref(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
     """tgmm as a loop over the groups, one jnp.dot each, for comparison; group_sizes must be known when tracing."""
-    lhs, rhs, _ = _tgmm_operands(lhs, rhs, group_sizes)
+    lhs, rhs = (x.data for x in _rounded(*_operands(lhs, rhs, group_sizes, (0, 0), 2)))
     rows = _groups("tgmm_ref", group_sizes)
     none = jnp.zeros((0, lhs.shape[1], rhs.shape[1]), jnp.float32)
     return jnp.concatenate([none, *(_dot(lhs[r].T, rhs[r])[None] for r in rows)])

@@ -21,11 +21,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from raggemm import _grouped_gemm
-from raggemm._operands import GroupedTensor, Words, float_array
-from raggemm._ragged_dot import unmet_precision
+from raggemm._grouped_gemm import parsed, product
+from raggemm._operands import GroupedTensor, Words
+from raggemm.jax_lax.dimension_numbers import unmet_precision
 
 Axes = tuple[Sequence[int], Sequence[int]]
 
@@ -58,16 +59,14 @@ def _is_set(sizes: Any) -> bool:
 
 def _operand(name: str, x: Any) -> Any:
     """What raggemm.grouped_gemm takes, from an array or anything that has the attributes of a GroupedNoScaleTensor."""
-    if isinstance(x, GroupedTensor):
+    if isinstance(x, GroupedTensor | jax.Array | np.ndarray):
         return x
-    if isinstance(x, jax.Array | np.ndarray):
-        return float_array(name, x)
     if getattr(x, "scale_inv", None) is not None:
         raise NotImplementedError(f"{name}: {type(x).__name__} is quantized, which is not supported")
     missing = [a for a in ("data", "first_dims", "last_dims", "original_shape") if not hasattr(x, a)]
     if missing:
         raise TypeError(f"{name}: {type(x).__name__} is no array and has no attribute {', '.join(missing)}")
-    data, shape = float_array(f"{name}.data", x.data), tuple(x.original_shape)
+    data, shape = jnp.asarray(x.data), tuple(x.original_shape)
     if data.size != np.prod(shape, dtype=np.int64):
         raise ValueError(f"{name}: data has shape {data.shape}, which does not hold original_shape {shape}")
     if _is_set(x.first_dims) and _is_set(x.last_dims):
@@ -87,13 +86,13 @@ def _product(
     words: Words, lhs: Any, rhs: Any, contracting_dims: Axes, *, precision: Any, dtype: Any, **options: Any
 ) -> jax.Array:
     """The product of what grouped_gemm of raggemm takes, with its options; dtype: preferred_element_type."""
-    lhs_dtype, rhs_dtype = ((x.data if isinstance(x, GroupedTensor) else x).dtype for x in (lhs, rhs))
+    lhs, rhs = parsed(words, lhs, rhs, contracting_dims)
+    lhs_dtype, rhs_dtype = lhs.data.dtype, rhs.data.dtype
     dtype = lhs_dtype if dtype is None else dtype
     reason = unmet_precision(precision, lhs_dtype, rhs_dtype, jax.dtypes.canonicalize_dtype(dtype))
     if reason is not None:
         raise NotImplementedError(reason)
-    options["preferred_element_type"] = dtype
-    return _grouped_gemm.grouped_gemm_in(words, lhs, rhs, contracting_dims, **options)
+    return product(words, lhs, rhs, preferred_element_type=dtype, **options)
 
 
 def grouped_gemm(
@@ -164,7 +163,7 @@ def grouped_dense(
         kernel = jax.lax.all_gather(kernel, mesh_axis, axis=axis, tiled=True)
     return _product(
         Words("x", "kernel", "group_sizes"),
-        GroupedTensor(float_array("x", x), first_dims=group_sizes),
+        GroupedTensor(x, first_dims=group_sizes),
         _operand("kernel", kernel),
         contracting_dims,
         precision=precision,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tokamax
 from absl import flags
-from hlo import custom_calls
+from program_text import custom_calls
 from raggemm.compat import tokamax as compat
 
 flags.FLAGS.mark_as_parsed()  # tokamax would parse pytest's command line

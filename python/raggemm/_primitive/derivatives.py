@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from raggemm._call import PACKED, Arguments, Call, Mode, Storage, compute_dtype
-from raggemm._primitive import primitive
-from raggemm._rewrites import apply, as_problems, has_one_group
+from raggemm._primitive.call import PACKED, Arguments, Call, Mode, Storage, Term, compute_dtype
+from raggemm._primitive.primitive import primitive
+from raggemm._primitive.rewrites import apply, as_problems, has_one_group
 
 
 def _compute_dtype(call: Call, args: Arguments):
@@ -50,7 +50,7 @@ def _per_element(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.A
             sizes, length = _checked_product(args.sizes(call.out.first), args.sizes(call.out.last)), shape[2]
     index = call.out.last if call.mode is Mode.RAGGED_N else call.out.first  # all ragged: the first of two
     assert index is not None
-    optional = args.only("group_offset").optional
+    optional = args.only(Term.GROUPS).optional
     p, r, groups, width = values.shape
     if r != 1:  # the replicas differ, so that each becomes a problem
         sizes = as_problems(sizes, r)
@@ -58,7 +58,7 @@ def _per_element(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.A
     values = values.reshape(p * r, groups, 1, width)
     ones = jnp.ones((*sizes.shape[:2], length, 1), _compute_dtype(call, args))
     rows, names = Storage(first=0), call.dims_names[index : index + 1]
-    spread = Call(lhs=rows, rhs=Storage(), out=rows, dtype=dtype, num_dims=1, dims_names=names)
+    spread = Call(lhs=rows, rhs=Storage(), out=rows, dtype=dtype, dims_names=names)
     return apply(spread, Arguments(ones, values, (sizes,), optional)).reshape(shape)
 
 
@@ -89,7 +89,7 @@ def _c_tangent(call: Call, args: Arguments, dc: jax.Array) -> jax.Array:
 
 
 def _alpha_tangent(call: Call, args: Arguments, dalpha: jax.Array) -> jax.Array:
-    unscaled = apply(dataclasses.replace(call, dtype=_compute_dtype(call, args)), args.only("group_offset"))
+    unscaled = apply(dataclasses.replace(call, dtype=_compute_dtype(call, args)), args.only(Term.GROUPS))
     return _scale(call, args, dalpha, unscaled).astype(call.dtype)
 
 
@@ -110,15 +110,16 @@ _TANGENTS = {"c": _c_tangent, "bias": _bias_tangent, "alpha": _alpha_tangent, "b
 def _jvp(primals, tangents, *, call: Call):
     args, dots = call.named(primals), call.named(tangents)
     out = primitive.bind(*primals, call=call)
-    product = args.only("alpha", "group_offset")
+    product = args.only(Term.PRODUCT, Term.GROUPS)
     terms = []
     if not isinstance(dots.lhs, ad.Zero):
         terms.append(apply(call, product._replace(lhs=dots.lhs)))
     if not isinstance(dots.rhs, ad.Zero):
         terms.append(apply(call, product._replace(rhs=dots.rhs)))
-    for name, rule in _TANGENTS.items():
-        if name in dots.optional and not isinstance(dots.optional[name], ad.Zero):
-            terms.append(rule(call, args, dots.optional[name]))
+    for operand in args.given:
+        dot = dots.optional[operand.name]
+        if operand.term is not Term.GROUPS and not isinstance(dot, ad.Zero):
+            terms.append(_TANGENTS[operand.name](call, args, dot))
     if not terms:
         return out, ad.Zero(jax.typeof(out).to_tangent_aval())
     return out, functools.reduce(ad.add_tangents, terms)
@@ -136,7 +137,6 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
         rhs=kept if ct_is_lhs else ct,
         out=wanted._replace(trans=False),
         dtype=aval.dtype,
-        num_dims=call.num_dims,
         out_extent=aval.shape[2] if aval.ndim == 3 else aval.shape[1],
         dims_names=call.dims_names,
     )
@@ -151,7 +151,7 @@ def _transpose(ct, *flat, call: Call):
     to_lhs = ad.is_undefined_primal(args.lhs)
     aval, kept = (args.lhs.aval, args.rhs) if to_lhs else (args.rhs.aval, args.lhs)
     gradient, ct_is_lhs = _gradient_call(call, to_lhs, aval)
-    optional = dict(args.optional)  # alpha and group_offset: what else there is does not take part in a linear call
+    optional = dict(args.optional)  # of the product and its groups: nothing else takes part in a linear call
     alpha = optional.get("alpha")
     if alpha is not None and (has_one_group(gradient) or (gradient.mode is Mode.RAGGED_K and alpha.shape[1] != 1)):
         # A sum over what alpha tells apart.

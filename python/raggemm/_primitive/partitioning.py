@@ -21,9 +21,10 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from raggemm import _compat, _options
-from raggemm._call import PACKED, Call, Mode, Storage, compute_dtype
-from raggemm._primitive import custom_call, primitive
+from raggemm._primitive import jax_versions
+from raggemm._primitive.call import OPTIONAL, PACKED, Call, Mode, Storage, Term, compute_dtype
+from raggemm._primitive.options import attributes
+from raggemm._primitive.primitive import custom_call, primitive
 
 _PRIORITY = ("problem", "replica", "group", "n", "m", "k")
 
@@ -38,7 +39,7 @@ def enable_partitioning(enabled: bool = True) -> None:
     arrays of a program have the same mesh, which has devices (no AbstractMesh). Therefore it is off by default.
     NotImplementedError where this jax has no such registry.
     """
-    registry = _compat.primitives_that_need_devices()
+    registry = jax_versions.primitives_that_need_devices()
     if enabled == (primitive in registry):
         return
     registry.symmetric_difference_update({primitive})
@@ -47,7 +48,7 @@ def enable_partitioning(enabled: bool = True) -> None:
 
 def _is_enabled() -> bool:
     try:
-        return primitive in _compat.primitives_that_need_devices()
+        return primitive in jax_versions.primitives_that_need_devices()
     except NotImplementedError:
         return False
 
@@ -72,7 +73,8 @@ class _Axes(NamedTuple):
 def _named_axes(call: Call, shapes: list[tuple[int, ...]], out_shape: tuple[int, ...]) -> _Axes:
     summed = {"k", "replica"} if call.mode is Mode.RAGGED_K else {"k"}
     whole = set() if call.mode is Mode.UNIFORM else {"group"}  # axes that each device needs all of
-    if "c" in call.operands or "bias" in call.operands:
+    optional = [operand for operand in OPTIONAL if operand.name in call.operands]
+    if any(operand.term is Term.ADDED for operand in optional):
         whole |= summed
     matrices = []
     for name, left, right in (("lhs", "m", "k"), ("rhs", "k", "n"), ("out", "m", "n")):
@@ -82,14 +84,8 @@ def _named_axes(call: Call, shapes: list[tuple[int, ...]], out_shape: tuple[int,
         second = "group" if storage.per_group else "" if storage.shared else "replica"
         matrices.append(["problem", second, *axes])
     lhs, rhs, out = matrices
-    optional = {
-        "c": out,
-        "bias": ["problem", "replica", "group", "n"],
-        "alpha": ["problem", "replica", "group"],
-        "beta": ["problem", "replica", "group"],
-        "group_offset": ["problem", "replica"],
-    }
-    names = [lhs, rhs, *[["problem", "replica", "group"]] * call.num_dims, *(optional[x] for x in call.operands)]
+    dims = [["problem", "replica", "group"]] * (len(shapes) - 2 - len(optional))
+    names = [lhs, rhs, *dims, *(list(operand.axes) or out for operand in optional)]
 
     def divisible(axes, shape):
         return ["" if extent == 1 or axis in whole else axis for axis, extent in zip(axes, shape, strict=True)]
@@ -174,11 +170,14 @@ def _partitioned(call: Call, options: dict[str, str | int], shapes: list[tuple[i
 
 
 def _lowering(ctx, *operands, call: Call):
-    options = _options.attributes()
+    if others := set(ctx.platforms or ctx.module_context.platforms) - {"cpu"}:
+        names = ", ".join(sorted(others))
+        raise NotImplementedError(f"raggemm: grouped_gemm runs on the platform cpu only, not on {names}")
+    options = attributes()
     function = functools.partial(custom_call, call=call, options=options)
-    if _is_enabled() and _compat.divides_programs(ctx):
+    if _is_enabled() and jax_versions.divides_programs(ctx):
         function = _partitioned(call, options, [x.shape for x in ctx.avals_in], ctx.avals_out[0].shape)
     return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
 
 
-mlir.register_lowering(primitive, _lowering, platform="cpu")
+mlir.register_lowering(primitive, _lowering)

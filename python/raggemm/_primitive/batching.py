@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import batching
 
-from raggemm._call import PACKED, Arguments, Call, Mode
-from raggemm._primitive import primitive
-from raggemm._rewrites import apply, ragged_n_as_m, uniform_as_ragged_m
+from raggemm._primitive import jax_versions
+from raggemm._primitive.call import PACKED, Arguments, Call, Mode
+from raggemm._primitive.primitive import primitive
+from raggemm._primitive.rewrites import apply, ragged_n_as_m, uniform_as_ragged_m
 
 
 def _merge(x, axis: int | None, size: int, into: int, extent=None):
@@ -37,10 +38,10 @@ def _into_replicas(call: Call, args: Arguments, axes: Arguments, size: int) -> j
         return _merge(x, axis, size, 1, extent=_unbatched(args.lhs, axes.lhs).shape[1])
 
     optional = {}
-    for name, x in args.optional.items():
-        axis = axes.optional[name]
-        for_all_replicas = axis is None and x.shape[1] == 1 and name != "c"
-        optional[name] = x if for_all_replicas else merge(x, axis)
+    for operand in args.given:
+        x, axis = args.optional[operand.name], axes.optional[operand.name]
+        for_all_replicas = axis is None and x.shape[1] == 1 and operand.axes
+        optional[operand.name] = x if for_all_replicas else merge(x, axis)
     dims = tuple(map(merge, args.dims, axes.dims))
     return apply(call, Arguments(merge(args.lhs, axes.lhs), args.rhs, dims, optional))
 
@@ -55,6 +56,7 @@ def _into_rows(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.A
 
 
 def _batch(flat, flat_axes, *, call: Call):
+    flat = [jax_versions.gathered(x) for x in flat]  # along the axis of a vmap they may still be divided
     args, axes = call.named(flat), call.named(flat_axes)
     size = next(x.shape[axis] for x, axis in zip(flat, flat_axes, strict=True) if axis is not None)
     but_lhs_and_c = axes._replace(lhs=None, optional={**axes.optional, "c": None})

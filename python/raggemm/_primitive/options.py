@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from raggemm import _ffi
+from raggemm._primitive import library
 
 _ON_ERROR = ("raise", "log", "nan")
 
@@ -48,7 +48,7 @@ def _choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
 
 
 def _checked_isa(value: Any) -> str:
-    isas = _ffi.description()["isas"]
+    isas = library.description()["isas"]
     isa = _choice("isa", value, ("AUTO", *(x["name"] for x in isas)))
     usable = ["AUTO", *(x["name"] for x in isas if x["usable"])]
     if isa not in usable:
@@ -57,14 +57,14 @@ def _checked_isa(value: Any) -> str:
 
 
 def _checked_threads(value: Any) -> int:
-    most = _ffi.description()["max_threads"]
+    most = library.description()["max_threads"]
     if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= operator.index(value) <= most:
         raise ValueError(f"threads is {value!r}, must be an integer in [0, {most}]")
     return operator.index(value)
 
 
 def _checked_executor(value: Any) -> str:
-    return _choice("executor", value, tuple(_ffi.description()["executors"]))
+    return _choice("executor", value, tuple(library.description()["executors"]))
 
 
 def _checked_on_error(value: Any) -> str:

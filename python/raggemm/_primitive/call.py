@@ -9,19 +9,61 @@ array, with P independent problems in front, and R replicas or G groups next:
     shared         [P,1,x,y]       one matrix for all groups
     both           [P,1,length]    1-D, packed
 
-Every dims array is [P,R,G]. What may be common to the replicas has 1 or R there: group_offset [P,1|R], alpha and beta
-[P,1|R,G], bias [P,1|R,G,N]. c is as out. Replicas share their problem's matrices for each group; ragged K sums over
-them. Ragged N and all ragged have R = 1.
+Every dims array is [P,R,G], and OPTIONAL lists what else an operand may be. Replicas share their problem's matrices for
+each group; ragged K sums over them. Ragged N and all ragged have R = 1.
 """
 
 import dataclasses
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 STRIDED, PACKED = "STRIDED", "PACKED"
+
+_F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
+# The types of matrices, each with the one that products of it are summed in; and those of sizes.
+FLOATS = {np.dtype(np.float16): _F32, np.dtype(ml_dtypes.bfloat16): _F32, _F32: _F32, _F64: _F64}
+INTEGERS = tuple(map(np.dtype, (np.int32, np.int64, np.uint32)))
+
+
+def listed(dtypes: Iterable[np.dtype], conjunction: str = "or") -> str:
+    """As an error says them: "int32, int64 or uint32"."""
+    *others, last = map(str, dtypes)
+    return f"{', '.join(others)} {conjunction} {last}"
+
+
+class Term(enum.Enum):
+    """What an optional operand belongs to: alpha * lhs x rhs + beta * c + bias, for each of the processed groups."""
+
+    PRODUCT = enum.auto()
+    ADDED = enum.auto()
+    GROUPS = enum.auto()
+
+
+class OptionalOperand(NamedTuple):
+    """An operand that a call may have. Its axes are named as in the partitioning: behind the problems those that may
+    be common to all replicas, 1 or R of them; () for what is stored as out."""
+
+    name: str
+    term: Term
+    axes: tuple[str, ...] = ()
+
+    @property
+    def of_groups(self) -> bool:
+        return "group" in self.axes
+
+
+# In the order in which the custom call gets them. All but the integers of GROUPS have a tangent rule of their name.
+OPTIONAL = (
+    OptionalOperand("c", Term.ADDED),
+    OptionalOperand("bias", Term.ADDED, ("problem", "replica", "group", "n")),
+    OptionalOperand("alpha", Term.PRODUCT, ("problem", "replica", "group")),
+    OptionalOperand("beta", Term.ADDED, ("problem", "replica", "group")),
+    OptionalOperand("group_offset", Term.GROUPS, ("problem", "replica")),
+)
 
 
 class Mode(enum.Enum):
@@ -60,13 +102,12 @@ class Call:
     rhs: Storage
     out: Storage  # never trans
     dtype: np.dtype  # of out
-    num_dims: int  # dims arrays that follow lhs and rhs; one may serve several operands
-    operands: tuple[str, ...] = ()  # the optional operands after them: c, bias, alpha, beta, group_offset
     out_extent: int | None = None  # what no input tells: groups of a ragged-K out, length of an all-ragged one
     overwrites_c: bool = False  # a constant beta of 0
     # What errors of the custom call say, in the words of the front end.
     dims_names: tuple[str, ...] = ()  # for each dims array; (): the custom call's own
     c_name: str = "c"
+    operands: tuple[str, ...] = ()  # the optional operands that are there; apply() tells
 
     @property
     def storages(self) -> dict[str, Storage]:
@@ -132,11 +173,10 @@ class Call:
         return (lhs.shape[0], (rhs if mode is Mode.RAGGED_N else lhs).shape[1], m, n)
 
     def named(self, args: Sequence[Any]) -> "Arguments":
-        """The primitive's flat arguments, by name."""
-        dims_end = 2 + self.num_dims
-        return Arguments(
-            args[0], args[1], tuple(args[2:dims_end]), dict(zip(self.operands, args[dims_end:], strict=True))
-        )
+        """The primitive's flat arguments, by name: lhs, rhs, dims arrays and what `operands` says."""
+        lhs, rhs, *others = args
+        dims = others[: len(others) - len(self.operands)]
+        return Arguments(lhs, rhs, tuple(dims), dict(zip(self.operands, others[len(dims) :], strict=True)))
 
 
 class Arguments(NamedTuple):
@@ -152,17 +192,26 @@ class Arguments(NamedTuple):
         assert index is not None
         return self.dims[index]
 
-    def flat(self) -> list[Any]:
-        return [self.lhs, self.rhs, *self.dims, *self.optional.values()]
+    @property
+    def given(self) -> Iterator[OptionalOperand]:
+        """The optional operands that are there, in the order of the table."""
+        return (operand for operand in OPTIONAL if operand.name in self.optional)
 
-    def only(self, *names: str) -> "Arguments":
-        """Without the optional operands that are not named."""
-        return self._replace(optional={k: v for k, v in self.optional.items() if k in names})
+    def flat(self) -> list[Any]:
+        return [self.lhs, self.rhs, *self.dims, *(self.optional[operand.name] for operand in self.given)]
+
+    def only(self, *terms: Term) -> "Arguments":
+        """Without the optional operands of other terms."""
+        return self._replace(optional={x.name: self.optional[x.name] for x in self.given if x.term in terms})
+
+    def map(self, function: Callable[[Any], Any]) -> "Arguments":
+        optional = {name: function(x) for name, x in self.optional.items()}
+        return Arguments(function(self.lhs), function(self.rhs), tuple(map(function, self.dims)), optional)
 
 
 def compute_dtype(*dtypes: Any) -> np.dtype:
     """The type that products of these are summed in: f64 if any of lhs, rhs and out is, else f32."""
-    return np.dtype(np.float64 if np.dtype(np.float64) in map(np.dtype, dtypes) else np.float32)
+    return _F64 if _F64 in [FLOATS.get(np.dtype(x)) for x in dtypes] else _F32
 
 
 def flat_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ import jaxlib
 
 TARGET = "raggemm_grouped_gemm_v1"
 
-_PACKAGE = pathlib.Path(__file__).parent
+_PACKAGE = pathlib.Path(__file__).parents[1]
 
 
 def _load() -> ctypes.CDLL:

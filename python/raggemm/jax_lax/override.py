@@ -2,7 +2,7 @@
 
 It replaces the lowering rule that JAX has for the primitive ragged_dot_general on the platform cpu, with
 jax.interpreters.mlir.register_lowering, and calls JAX' own rule, which is private, as fallback. Neither is an interface
-that JAX promises to keep: with a version of jax that this was not tested with, _override_trial.py tries it first.
+that JAX promises to keep: with a version of jax that this was not tested with, trial.py tries it first.
 
 The rule is registered when the override is first used, and stays; whether it does anything is the value of a context
 of jax.make_user_context. JAX has that in the keys of its caches for traces, lowered and compiled programs, so a
@@ -10,7 +10,7 @@ function compiled with the override is not found without it, nor the other way r
 
 group_offset goes another way. JAX cannot take it anywhere: it is a parameter of the primitive, which must be hashable,
 and its shape, derivative and lowering rules refuse it. So `bind` of the primitive hands calls with a group_offset to
-raggemm.compat.lax while the override is on.
+the package's ragged_dot_general while the override is on.
 """
 
 import concurrent.futures
@@ -25,11 +25,12 @@ from typing import Any, NamedTuple
 import jax
 from jax.interpreters import mlir
 
-from raggemm import _compat, _override_trial, _ragged_dot
+from raggemm import jax_lax
 from raggemm._operands import is_float
-from raggemm._options import check_not_staged
-from raggemm._ragged_dot import SIZES, unmet_precision, widened
-from raggemm.compat import lax
+from raggemm._primitive import jax_versions
+from raggemm._primitive.options import check_not_staged
+from raggemm.jax_lax import dimension_numbers, trial
+from raggemm.jax_lax.dimension_numbers import SIZES, unmet_precision, widened
 
 _log = logging.getLogger("raggemm.override")
 
@@ -101,15 +102,15 @@ class _Override:
     """The context, and the rule that looks at it. There is one, made when it is first asked for."""
 
     def __init__(self):
-        primitive, expansion = _compat.ragged_dot_of_jax()
-        if not _compat.override_was_tested():
-            _refuse(_on_cpu(lambda: _override_trial.fault_of_jax(primitive, expansion)))
+        primitive, expansion = jax_versions.ragged_dot_of_jax()
+        if not jax_versions.override_was_tested():
+            _refuse(_on_cpu(lambda: trial.fault_of_jax(primitive, expansion)))
         self.is_on = jax.make_user_context(False)
         self._rule_of_jax = mlir.lower_fun(expansion, multiple_results=False)
         mlir.register_lowering(primitive, self._lower, platform="cpu")
         self._bind = primitive.bind
         primitive.bind = self._bind_with_offset
-        if not _compat.override_was_tested():
+        if not jax_versions.override_was_tested():
             try:
                 _refuse(_on_cpu(self._fault))
             except BaseException:
@@ -121,13 +122,13 @@ class _Override:
         record: list[RaggedDotLowering] = []
         _record.set(record)
         with self.is_on(True):
-            return _override_trial.fault_of_override(lambda: [lowering.by for lowering in record])
+            return trial.fault_of_override(lambda: [lowering.by for lowering in record])
 
     def _bind_with_offset(self, *args, **params):
         offset = params.get("group_offset")
         if not self.is_on.value or offset is None:
             return self._bind(*args, **params)
-        out = lax.ragged_dot_general(*args, **params)
+        out = jax_lax.ragged_dot_general(*args, **params)
         _note(None, " ".join(map(_text, map(jax.typeof, args))) + f" group_offset={_text(jax.typeof(offset))}")
         return out
 
@@ -142,8 +143,10 @@ class _Override:
 
         def call(lhs, rhs, group_sizes):
             numbers = params["ragged_dot_dimension_numbers"]
-            result = _ragged_dot.ragged_dot_general(lhs, rhs, widened(group_sizes), numbers=numbers, dtype=out.dtype)
-            return _compat.sharded_as(result, out)
+            result = dimension_numbers.ragged_dot_general(
+                lhs, rhs, widened(group_sizes), numbers=numbers, dtype=out.dtype
+            )
+            return jax_versions.sharded_as(result, out)
 
         return mlir.lower_fun(call, multiple_results=False)(ctx, lhs, rhs, group_sizes)
 
@@ -171,8 +174,8 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
     or exceed the rows are an error when running.
 
     This registers a lowering rule for a primitive of JAX, and uses parts of JAX that may change without notice
-    (raggemm._override says which). With a jax newer than 0.12 the first use lowers and runs some tiny products and
-    compares them with exact ones: where they agree it is on, and the logger warns, else it raises what it found.
+    (raggemm.jax_lax.override says which). With a jax newer than 0.12 the first use lowers and runs some tiny products
+    and compares them with exact ones: where they agree it is on, and the logger warns, else it raises what it found.
 
     What counts is where a program is lowered, usually the first call of a jitted function: enter it around that call;
     inside of a function that is being traced it raises RuntimeError. JAX' caches tell programs with the override from
@@ -203,4 +206,4 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
 def enable_ragged_dot_override(enabled: bool = True) -> None:
     """override_ragged_dot() from now on, in all threads, or no more. To see what was lowered, set the logger
     "raggemm.override" to DEBUG, or look for raggemm_grouped_gemm_v1 in the compiled program's text."""
-    _compat.set_globally(_override().is_on, bool(enabled))
+    jax_versions.set_globally(_override().is_on, bool(enabled))

@@ -8,23 +8,18 @@ product of raggemm is checked against float64. Takes two to three minutes on two
 """
 
 import argparse
-import itertools
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
-from raggemm import _demo_float64 as oracle
-from raggemm import _moe_blocks as blocks
-from raggemm._affordable_rows import Limits, affordable_layer
-from raggemm._demo_backward import backward_products
-from raggemm._expert_products import expert_products, loss_of
-from raggemm._moe_checks import Checks, disagreement, say
-from raggemm._moe_layers import Layer, Weights, random_rows, random_target, random_weights, recorded_layers
-from raggemm._output_file import output_file
-from raggemm._warm_programs import Programs, WarmProgram, compiled, median_ms, temp_bytes
+from raggemm.demo import checks as oracle
+from raggemm.demo import contenders
+from raggemm.demo.checks import Checks, aligned, backward_products, disagreement, output_file, run, say
+from raggemm.demo.layers import Layer, Weights, expert_products, loss_of, random_rows, random_target, recorded_layers
+from raggemm.demo.programs import Limits, Programs, WarmProgram, affordable_layer, compiled, median_ms, temp_bytes
 from raggemm.ops import gmm
 
 GRADIENT_MODEL = "qwen3-30b-a3b"
@@ -49,7 +44,7 @@ def _run_gradients(title: str, layer: Layer, weights: Weights, checks: Checks) -
     """The gradients of a loss for x and all weights on raggemm; the largest error of their products."""
     x, sizes = random_rows(layer)
     operands = (x, weights, sizes, random_target(layer))
-    loss = loss_of(blocks.blocks(layer.padded_size)[blocks.RAGGEMM])
+    loss = loss_of(contenders.blocks(layer.padded_size)[contenders.RAGGEMM])
     program = WarmProgram(jax.value_and_grad(loss, argnums=(0, 1)), *operands)
     forward, backward = WarmProgram(backward_products, *operands).output
     error = checks.add(title, oracle.backward_errors(x, weights, layer.sizes, forward, backward))
@@ -64,65 +59,54 @@ def _run_gradients(title: str, layer: Layer, weights: Weights, checks: Checks) -
 def _call(name: str, layer: Layer, weights: Weights) -> tuple[Any, ...]:
     """What a contender runs: (function, *its arguments)."""
     x, sizes = random_rows(layer)
-    return blocks.blocks(layer.padded_size)[name], x, weights, sizes
+    return contenders.blocks(layer.padded_size)[name], x, weights, sizes
 
 
 def _contenders(recorded: Layer, weights: Weights) -> tuple[Layer, Programs]:
     """The layer with the rows that all contenders can afford, and the contenders on it, of the two loops the faster."""
 
     def ragged_dot(layer: Layer, weights: Weights) -> tuple[Any, ...]:
-        return _call(blocks.RAGGED_DOT, layer, weights)
+        return _call(contenders.RAGGED_DOT, layer, weights)
 
     layer = affordable_layer(recorded, weights, ragged_dot, LIMITS)
-    programs = {name: WarmProgram(*_call(name, layer, weights)) for name in blocks.CONTENDERS}
-    del programs[max(blocks.LOOPS, key=lambda name: programs[name].seconds())]
+    programs = {name: WarmProgram(*_call(name, layer, weights)) for name in contenders.CONTENDERS}
+    del programs[max(contenders.LOOPS, key=lambda name: programs[name].seconds())]
     return layer, programs
 
 
-def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> dict[str, Any]:
-    """One row of the table."""
+def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> list[dict[str, Any]]:
+    """A row of the table."""
     title = f"{recorded.model} {recorded.phase}"
     layer, programs = _contenders(recorded, weights)
     say(f"{title}: {layer.rows} of {recorded.rows} rows for {layer.active} of {layer.experts} experts")
     forward, error = _checked_forward(title, layer, weights, checks)
     results = ((name, program.output) for name, program in programs.items())
     checks.add(title, ((name, disagreement(y, forward.output.y)) for name, y in results))
-    ms = median_ms(programs, over=programs[blocks.RAGGEMM].output)
+    ms = median_ms(programs, over=programs[contenders.RAGGEMM].output)
     if layer.rows < recorded.rows:
         error = max(error, _run_all_rows(title, recorded, weights, checks))
     if (recorded.model, recorded.phase) == (GRADIENT_MODEL, "prefill"):
         error = max(error, _run_gradients(title, recorded, weights, checks))
-    loop_ms = next(ms[name] for name in blocks.LOOPS if name in ms)
+    loop_ms = next(ms[name] for name in contenders.LOOPS if name in ms)
     x, sizes = random_rows(layer)
-    return {
+    row = {
         "model": layer.model,
         "phase": layer.phase,
         "rows": layer.rows,
         "active": layer.active,
         "experts": layer.experts,
         "reduced": layer.rows < recorded.rows,
-        "raggemm_ms": ms[blocks.RAGGEMM],
-        "ragged_dot_ms": ms[blocks.RAGGED_DOT],
+        "raggemm_ms": ms[contenders.RAGGEMM],
+        "ragged_dot_ms": ms[contenders.RAGGED_DOT],
         "loop_ms": loop_ms,
-        "einsum_ms": ms[blocks.EINSUM],
-        "ratio_ragged_dot": ms[blocks.RAGGED_DOT] / ms[blocks.RAGGEMM],
-        "ratio_alternative": min(loop_ms, ms[blocks.EINSUM]) / ms[blocks.RAGGEMM],
+        "einsum_ms": ms[contenders.EINSUM],
+        "ratio_ragged_dot": ms[contenders.RAGGED_DOT] / ms[contenders.RAGGEMM],
+        "ratio_alternative": min(loop_ms, ms[contenders.EINSUM]) / ms[contenders.RAGGEMM],
         "temp_bytes_raggemm": temp_bytes(compiled(gmm, x, weights.up, sizes)),
-        "temp_bytes_ragged_dot": temp_bytes(compiled(blocks.ragged_dot, x, weights.up, sizes)),
+        "temp_bytes_ragged_dot": temp_bytes(compiled(contenders.ragged_dot, x, weights.up, sizes)),
         "max_error": error,
     }
-
-
-def _run_model(layers: Sequence[Layer], checks: Checks) -> list[dict[str, Any]]:
-    say(f"{layers[0].model}: making {layers[0].experts} experts")
-    weights = random_weights(layers[0])
-    return [run_layer(layer, weights, checks) for layer in layers]
-
-
-def run(layers: Iterable[Layer], checks: Checks) -> list[dict[str, Any]]:
-    """All rows of the table, of layers whose models are not mixed."""
-    models = itertools.groupby(layers, key=lambda layer: layer.model)
-    return [row for _, of_model in models for row in _run_model([*of_model], checks)]
+    return [row]
 
 
 def _milliseconds(milliseconds: float) -> str:
@@ -152,9 +136,7 @@ _COLUMNS: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    columns = [(*heading, *map(cell, rows)) for *heading, cell in _COLUMNS]
-    padded = [[cell.rjust(max(map(len, column))) for cell in column] for column in columns]
-    lines = ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
+    lines = aligned(_COLUMNS, rows)
     if any(row["reduced"] for row in rows):
         lines.append(f"* fewer rows than recorded: with all of them one of the contenders would need over {LIMITS}")
     return "\n".join(lines)
@@ -166,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", metavar="FILE", type=output_file, help="write the table there, as a list of rows")
     options = parser.parse_args(argv)
     checks = Checks()
-    rows = run(recorded_layers(), checks)
+    rows = run(recorded_layers(), run_layer, checks)
     say(f"\n{table(rows)}\n")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")

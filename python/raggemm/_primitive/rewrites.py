@@ -8,23 +8,25 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from raggemm._call import PACKED, STRIDED, Arguments, Call, Mode, Storage, compute_dtype
-from raggemm._primitive import bind
+from raggemm._primitive.call import PACKED, STRIDED, Arguments, Call, Mode, Storage, Term, compute_dtype
+from raggemm._primitive.jax_versions import varying_alike
+from raggemm._primitive.primitive import primitive
 
 
 def apply(call: Call, args: Arguments) -> jax.Array:
-    """The result of the call, out in canonical form; `num_dims` and `operands` are taken from the arguments."""
-    call = dataclasses.replace(call, num_dims=len(args.dims), operands=tuple(args.optional))
+    """The result of the call, out in canonical form. No axis of an operand is divided by a mesh with explicit axes:
+    who makes calls, or moves a batch into one, has gathered them."""
     if has_one_group(call):
         return _with_one_group(call, args)
     offset, replicas = args.optional.get("group_offset"), args.rhs.shape[1]
     if call.mode is Mode.RAGGED_N and call.lhs.per_group and (replicas != 1 or offset is not None):
         return ragged_n_as_m(call, args)
     if call.mode is Mode.RAGGED_K and args.lhs.shape[1] == 0:
-        return apply(call, _with_an_empty_replica(args))
+        return apply(call, args.map(_with_an_empty_replica))
     if call.mode is Mode.RAGGED_K and offset is not None and offset.shape[1] != 1:
         return _with_summed_problems(call, args)
-    return bind(call, args)
+    call = dataclasses.replace(call, operands=tuple(operand.name for operand in args.given))
+    return primitive.bind(*varying_alike(args.flat()), call=call)
 
 
 def has_one_group(call: Call) -> bool:
@@ -49,18 +51,13 @@ def _with_one_group(call: Call, args: Arguments) -> jax.Array:
     sums = tuple(map(_checked_sum, args.dims))
     lhs, rhs, out = (s._replace(layout=STRIDED, shared=False) for s in (call.lhs, call.rhs, call.out))
     one = dataclasses.replace(call, lhs=lhs, rhs=rhs, out=out, out_extent=1)
-    offset = args.only("group_offset").optional  # which must be 0
-    return apply(one, Arguments(strided(args.lhs, call.lhs), strided(args.rhs, call.rhs), sums, offset))
+    groups = args.only(Term.GROUPS).optional  # the one there is
+    return apply(one, Arguments(strided(args.lhs, call.lhs), strided(args.rhs, call.rhs), sums, groups))
 
 
-def _with_an_empty_replica(args: Arguments) -> Arguments:
-    """A sum over the replicas of an empty batch: the custom call wants at least one."""
-
-    def pad(x):
-        return x if x.shape[1] else jnp.zeros((x.shape[0], 1, *x.shape[2:]), x.dtype)
-
-    optional = {name: pad(x) for name, x in args.optional.items()}
-    return Arguments(pad(args.lhs), pad(args.rhs), tuple(map(pad, args.dims)), optional)
+def _with_an_empty_replica(x: jax.Array) -> jax.Array:
+    """An operand of a sum over the replicas of an empty batch: the custom call wants at least one."""
+    return x if x.shape[1] else jnp.zeros((x.shape[0], 1, *x.shape[2:]), x.dtype)
 
 
 def as_problems(x: jax.Array, replicas: int) -> jax.Array:
@@ -74,7 +71,7 @@ def _with_summed_problems(call: Call, args: Arguments) -> jax.Array:
     dtype = compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype)
     p, replicas = args.lhs.shape[:2]
     problems = dataclasses.replace(call, dtype=dtype)
-    out = apply(problems, call.named([as_problems(x, replicas) for x in args.flat()]))
+    out = apply(problems, args.map(lambda x: as_problems(x, replicas)))
     return out.reshape(p, replicas, *out.shape[1:]).sum(1).astype(call.dtype)
 
 

@@ -29,22 +29,18 @@ def varying(x: jax.Array, axes: Iterable[str]) -> jax.Array:
 
 
 def gathered(x: jax.Array) -> jax.Array:
-    """x without the sharding that an explicit mesh gave it."""
+    """x without the sharding that an explicit mesh gave it, which its gradient then has again."""
     if all(axis is None for axis in jax.typeof(x).sharding.spec):
         return x
     return jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim))
 
 
-def aligned(arrays: list[jax.Array]) -> list[jax.Array]:
-    """The same arrays as one call can take them: varying along the same axes of a shard_map, gathered where a mesh
-    with explicit axes divides them.
-
-    The transposes of what is inserted here sum the gradient of a replicated operand over the devices, and shard that
-    of a sharded one.
-    """
-    arrays = [gathered(x) for x in arrays]
-    union = frozenset().union(*map(_varying_axes, arrays))
-    return [varying(x, union) for x in arrays]
+def varying_alike(arrays: list[jax.Array]) -> list[jax.Array]:
+    """The same arrays as one call can take them: varying along the same axes of a shard_map. The transpose of what is
+    inserted here sums the gradient of a replicated operand over the devices."""
+    axes = [_varying_axes(x) for x in arrays]
+    union = frozenset().union(*axes)
+    return [x if own == union else _vary(x, tuple(sorted(union - own))) for x, own in zip(arrays, axes, strict=True)]
 
 
 def primitives_that_need_devices() -> set:

@@ -258,9 +258,3 @@ def by_all_to_all(
         within, beyond = functools.partial(run, capacity=capacity), functools.partial(run, capacity=most)
         out = lax.cond(needed <= capacity, within, beyond, rows, by_expert)
     return _weighted_sum(by_expert.undo(out), routing).astype(out.dtype)
-
-
-if __name__ == "__main__":
-    from raggemm._expert_parallel_demo import main
-
-    main()

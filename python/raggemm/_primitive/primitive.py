@@ -1,4 +1,4 @@
-"""The JAX primitive: its value and shape, and the custom call that it becomes (by the lowering in _partitioning.py)."""
+"""The JAX primitive: its value and shape, and the custom call that it becomes (by the lowering in partitioning.py)."""
 
 import math
 
@@ -6,17 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import mlir
 from jax.sharding import PartitionSpec
 
-from raggemm import _compat, _ffi
-from raggemm._call import Arguments, Call, Mode, compute_dtype, flat_shape
+from raggemm._primitive import library
+from raggemm._primitive.call import Call, OptionalOperand, compute_dtype, flat_shape
 
 primitive = Primitive("grouped_gemm")
-
-
-def bind(call: Call, args: Arguments) -> jax.Array:
-    return primitive.bind(*_compat.aligned(args.flat()), call=call)
 
 
 def _bound(*args, call: Call):
@@ -42,15 +37,11 @@ def _abstract_out(*avals, call: Call):
     return lhs.update(shape=shape, dtype=call.dtype, weak_type=False, sharding=replicated)
 
 
-def _optional_argument(call: Call, name: str, x: jax.Array, replicas: int) -> jax.Array:
-    if name == "c":
+def _optional_argument(call: Call, operand: OptionalOperand, x: jax.Array, replicas: int) -> jax.Array:
+    if not operand.axes:
         return x.reshape(flat_shape(x.shape, call.out))
-    if name == "bias":
-        return x.reshape(math.prod(x.shape[:3]), x.shape[3])
-    if name != "group_offset":
-        return x.reshape(-1)  # alpha, beta
-    if call.mode is Mode.UNIFORM:  # one problem to the custom call, which wants every value to be 0
-        return x.reshape(-1)
+    if operand.of_groups:
+        return x.reshape(math.prod(x.shape[:3]), *x.shape[3:])
     return jnp.broadcast_to(x, (x.shape[0], replicas))
 
 
@@ -62,12 +53,12 @@ def custom_call(*flat, call: Call, options: dict[str, str | int]) -> jax.Array:
     unset = jnp.zeros((0,), np.int32)
     slots = [dims.get(f"{operand}_{axis}", unset) for operand in ("lhs", "rhs", "out") for axis in ("first", "last")]
     replicas = args.dims[0].shape[1] if dims else 1
-    optional = {name: _optional_argument(call, name, x, replicas) for name, x in args.optional.items()}
-    if "c" in optional and call.overwrites_c:
+    optional = {x.name: _optional_argument(call, x, args.optional[x.name], replicas) for x in args.given}
+    if call.overwrites_c and "c" in optional:
         optional["beta"] = jnp.zeros((), compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype))
 
     groups = np.prod(args.dims[0].shape) if dims else shape[0] * shape[1]
-    constant, per_group = _ffi.workspace_coefficients(len(dims))
+    constant, per_group = library.workspace_coefficients(len(dims))
     results = (
         jax.ShapeDtypeStruct(flat_shape(shape, call.out), call.dtype),
         jax.ShapeDtypeStruct((constant + per_group * groups,), np.int64),
@@ -77,7 +68,7 @@ def custom_call(*flat, call: Call, options: dict[str, str | int]) -> jax.Array:
     if names := call.names():
         attributes["names"] = names
     with jax.named_scope(call.mode.name.lower()):
-        out, _ = jax.ffi.ffi_call(_ffi.TARGET, results, input_output_aliases=aliases)(
+        out, _ = jax.ffi.ffi_call(library.TARGET, results, input_output_aliases=aliases)(
             args.lhs.reshape(flat_shape(args.lhs.shape, call.lhs)),
             args.rhs.reshape(flat_shape(args.rhs.shape, call.rhs)),
             *slots,
@@ -86,11 +77,3 @@ def custom_call(*flat, call: Call, options: dict[str, str | int]) -> jax.Array:
             **options,
         )
     return out.reshape(shape)
-
-
-def _no_lowering(ctx, *_, **__):
-    platforms = ", ".join(ctx.module_context.platforms)
-    raise NotImplementedError(f"raggemm: grouped_gemm runs on the platform cpu only, not on {platforms}")
-
-
-mlir.register_lowering(primitive, _no_lowering)

@@ -1,6 +1,6 @@
 """jax.lax's ragged_dot_general as one call: from its dimension numbers to canonical operands.
 
-compat/lax.py is the front end on this, _override.py lowers jax.lax's own function to it.
+The package's own ragged_dot_general checks what comes here, override.py lowers jax.lax's own function to it.
 """
 
 import functools
@@ -14,15 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from raggemm._call import Arguments, Call, Storage, compute_dtype
-from raggemm._rewrites import apply
+from raggemm._primitive.call import FLOATS, INTEGERS, Arguments, Call, Storage, compute_dtype
+from raggemm._primitive.jax_versions import gathered
+from raggemm._primitive.rewrites import apply
 
 BASIC = lax.RaggedDotDimensionNumbers(
     dot_dimension_numbers=(((1,), (1,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
 )
 
 _NARROW = ("int8", "int16", "uint8", "uint16")
-SIZES = (*_NARROW, "int32", "int64", "uint32")  # dtypes of group_sizes; ragged_dot_general() takes the wide ones
+SIZES = (*_NARROW, *map(str, INTEGERS))  # dtypes of group_sizes; ragged_dot_general() takes the wide ones
 _DIMS_NAMES = ("group_sizes",)
 
 
@@ -34,8 +35,8 @@ def widened(group_sizes: Any) -> Any:
 _PRESETS = {
     lax.DotAlgorithmPreset.F16_F16_F32: ({"float16"}, "float32"),
     lax.DotAlgorithmPreset.BF16_BF16_F32: ({"bfloat16"}, "float32"),
-    lax.DotAlgorithmPreset.F32_F32_F32: ({"float16", "bfloat16", "float32"}, "float32"),
-    lax.DotAlgorithmPreset.F64_F64_F64: ({"float16", "bfloat16", "float32", "float64"}, "float64"),
+    lax.DotAlgorithmPreset.F32_F32_F32: ({str(x) for x, sums in FLOATS.items() if sums == np.float32}, "float32"),
+    lax.DotAlgorithmPreset.F64_F64_F64: (set(map(str, FLOATS)), "float64"),
 }
 
 
@@ -132,7 +133,7 @@ def _noncontracting(lhs, rhs, group_sizes, optional, axes: _Axes, dtype):
     groups = rhs.shape[axes.group[0]]
     left = left.reshape(p, r, *((k, m) if storage.trans else (m, k)))
     right = right.reshape(p, groups, *((n, k) if rhs_trans else (k, n)))
-    call = Call(storage, Storage(trans=rhs_trans), Storage(first=0), dtype, num_dims=1, dims_names=_DIMS_NAMES)
+    call = Call(storage, Storage(trans=rhs_trans), Storage(first=0), dtype, dims_names=_DIMS_NAMES)
     out = apply(call, Arguments(left, right, (_dims(group_sizes, lhs, axes),), optional))
     out = out.reshape(*batch, *_sizes(lhs, rest), m, *_sizes(rhs, axes.rhs_free))
     ragged_now = len(batch) + len(rest)
@@ -153,7 +154,7 @@ def _contracting(lhs, rhs, group_sizes, optional, axes: _Axes, dtype):
         return x.reshape(p, r, *((math.prod(free), k) if storage.last is not None else (k, math.prod(free))))
 
     groups = group_sizes.shape[-1]
-    call = Call(lhs_storage, rhs_storage, Storage(), dtype, 1, out_extent=groups, dims_names=_DIMS_NAMES)
+    call = Call(lhs_storage, rhs_storage, Storage(), dtype, out_extent=groups, dims_names=_DIMS_NAMES)
     operands = canonical(left, lhs_storage, m), canonical(right, rhs_storage, n)
     out = apply(call, Arguments(*operands, (_dims(group_sizes, lhs, axes),), optional))
     return jnp.moveaxis(out.reshape(*batch, groups, *m, *n), len(batch), 0)
@@ -167,7 +168,7 @@ def _batched(lhs, rhs, axes: _Axes, dtype):
     right, rhs_trans = _arranged(rhs, axes.rhs_batch, axes.right, axes.rhs_free)
     left = left.reshape(1, groups, *((k, math.prod(m)) if lhs_trans else (math.prod(m), k)))
     right = right.reshape(1, groups, *((math.prod(n), k) if rhs_trans else (k, math.prod(n))))
-    call = Call(Storage(trans=lhs_trans), Storage(trans=rhs_trans), Storage(), dtype, num_dims=0)
+    call = Call(Storage(trans=lhs_trans), Storage(trans=rhs_trans), Storage(), dtype)
     return apply(call, Arguments(left, right, (), {})).reshape(*batch, *m, *n)
 
 
@@ -183,12 +184,13 @@ def ragged_dot_general(
 ) -> jax.Array:
     """The product, of checked operands. lhs and rhs: two of the four float types, group_sizes: int32, int64 or
     uint32, group_offset: the same, with one element, and not with a ragged batch axis. dtype: that of the result."""
+    lhs, rhs, group_sizes = gathered(lhs), gathered(rhs), gathered(group_sizes)
     axes = _Axes(numbers, lhs.ndim, rhs.ndim)
     if axes.is_batch:
         return _batched(lhs, rhs, axes, dtype)
     optional = {}
     if group_offset is not None:
         problems = math.prod(_sizes(lhs, axes.lhs_batch))
-        optional["group_offset"] = jnp.broadcast_to(group_offset.reshape(1, 1), (problems, 1))
+        optional["group_offset"] = jnp.broadcast_to(group_offset, (problems, 1))
     form = _contracting if axes.is_contracting else _noncontracting
     return form(lhs, rhs, group_sizes, optional, axes, dtype)

@@ -199,3 +199,7 @@ def main() -> None:
     if not max(errors) <= TOLERANCE:
         raise SystemExit(f"raggemm expert_parallel: FAILED, an error is {max(errors)}, more than {TOLERANCE}")
     print(f"raggemm expert_parallel: OK ({arguments.processes} processes)")
+
+
+if __name__ == "__main__":
+    main()

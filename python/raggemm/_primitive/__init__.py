@@ -1,0 +1,15 @@
+"""The JAX primitive grouped_gemm and all of its rules:
+
+    call            what a call is: how its operands are stored, which there are, of which types
+    primitive       the primitive, its value and shape, and the custom call that it becomes
+    rewrites        calls that the custom call does not take as they come; apply() is the way in
+    derivatives, batching, partitioning
+                    its rules; the last one has the lowering
+    options         how calls are computed that are lowered now
+    library         the shared library
+    jax_versions    what differs between versions of jax
+
+Nothing here imports other parts of the package.
+"""
+
+from raggemm._primitive import batching, derivatives, partitioning  # noqa: F401  register their rules

@@ -1,0 +1,9 @@
+"""The experts of recorded mixture-of-experts models on raggemm and on what JAX has on CPU:
+
+    layers       what is run: recorded routing, and the expert block over any grouped product
+    contenders   the block on raggemm, jax.lax.ragged_dot and by hand
+    programs     compiled contenders, what they need and how long they take
+    checks       against float64, and against each other; rows and tables of reports
+
+`python -m raggemm.demo` is __main__.py, `python -m raggemm.bench_jax` is bench_jax.py.
+"""

@@ -1,0 +1,40 @@
+"""What a function asks for: reading its jaxpr. What became of a call: reading the compiled program."""
+
+import re
+from collections import Counter
+
+import jax
+import numpy as np
+
+TARGET = 'custom_call_target="raggemm_grouped_gemm_v1"'
+
+
+def custom_calls(lowered) -> int:
+    return lowered.compile().as_text().count(TARGET)
+
+
+def copies_of_weights(lowered, elements: int) -> list[str]:
+    """Instructions that write a multiple of `elements` by moving data; choose a number that nothing else divides."""
+    moved = []
+    for line in lowered.compile().as_text().splitlines():
+        match = re.search(
+            r"= \w+\[([\d,]*)\]\S* (broadcast|transpose|copy|concatenate|gather|pad|dynamic-slice)\(", line
+        )
+        if match and match[1] and np.prod([int(n) for n in match[1].split(",")]) % elements == 0:
+            moved.append(line.strip())
+    return moved
+
+
+def _equations(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for parameter in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
+            inner = getattr(parameter, "jaxpr", parameter)
+            if hasattr(inner, "eqns"):
+                yield from _equations(inner)
+
+
+def calls(f, *args) -> Counter[str]:
+    """How many grouped GEMMs of each mode f binds, those in the bodies of loops and branches included."""
+    jaxpr = jax.make_jaxpr(f)(*args).jaxpr
+    return Counter(x.params["call"].mode.name for x in _equations(jaxpr) if x.primitive.name == "grouped_gemm")
