@@ -72,7 +72,7 @@ bool Selected(const Case& c, Selection selection) {
 // of some milliseconds, by the memory it reads and the sums it does. Calls in succession go through all weights.
 int64_t GroupsPerCall(const Shape& shape, int64_t rows, DType in) {
   const int64_t weights = shape.k * shape.n;
-  const int64_t by_memory = (int64_t{96} << 20) / (weights * (in == DType::kF32 ? 4 : 2));
+  const int64_t by_memory = (int64_t{96} << 20) / (weights * SizeOf(in));
   const int64_t by_flops = int64_t{12'000'000'000} / (2 * rows * weights);
   return std::clamp<int64_t>(std::min(by_memory, by_flops), 4, 32) / 4 * 4;
 }

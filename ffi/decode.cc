@@ -14,8 +14,9 @@
 #include "absl/strings/string_view.h"
 #include "ffi/matrix_config.h"
 #include "ffi/operand_names.h"
-#include "ffi/operand_slots.h"
 #include "proto/config.pb.h"
+#include "raggemm/format.h"
+#include "raggemm/operands.h"
 
 namespace raggemm {
 namespace {
@@ -171,27 +172,6 @@ absl::StatusOr<Attributes> DecodeAttributes(const ffi::Dictionary& dictionary) {
   return decoded;
 }
 
-std::optional<DType> ToDType(ffi::DataType type) {
-  switch (type) {
-    case ffi::F16:
-      return DType::kF16;
-    case ffi::BF16:
-      return DType::kBF16;
-    case ffi::F32:
-      return DType::kF32;
-    case ffi::F64:
-      return DType::kF64;
-    case ffi::S32:
-      return DType::kS32;
-    case ffi::S64:
-      return DType::kS64;
-    case ffi::U32:
-      return DType::kU32;
-    default:
-      return std::nullopt;
-  }
-}
-
 std::string Name(ffi::DataType type) {
   std::ostringstream text;
   text << type;
@@ -203,12 +183,13 @@ absl::Span<const int64_t> DimsOf(const ffi::AnyBuffer& buffer) {
 }
 
 absl::StatusOr<Array> ToArray(absl::string_view name, const ffi::AnyBuffer& buffer) {
-  const std::optional<DType> dtype = ToDType(buffer.element_type());
-  if (!dtype.has_value()) {
+  const Format* format = FormatOfXla(static_cast<int>(buffer.element_type()));
+  if (format == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(name, ": unsupported element type ", Name(buffer.element_type()),
-                                                   "; matrices are F16, BF16, F32 or F64, sizes S32, S64 or U32"));
+                                                   "; matrices are ", NamesOf(Role::kMatrix), ", sizes ",
+                                                   NamesOf(Role::kSizes)));
   }
-  return Array{buffer.untyped_data(), *dtype, DimsOf(buffer)};
+  return Array{buffer.untyped_data(), format->dtype, DimsOf(buffer)};
 }
 
 absl::Status DecodeMatrix(absl::string_view name, const ffi::AnyBuffer& buffer, BufferDescriptor& matrix) {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "ffi/c_text.h"
 #include "ffi/decode.h"
 #include "ffi/handlers.h"
@@ -19,6 +20,8 @@
 #include "google/protobuf/util/json_util.h"
 #include "proto/config.pb.h"
 #include "raggemm/environment.h"
+#include "raggemm/format.h"
+#include "raggemm/operands.h"
 #include "raggemm/plan.h"
 #include "xla/ffi/api/c_api.h"
 
@@ -47,6 +50,57 @@ Value Null() {
   return value;
 }
 
+using Fields = google::protobuf::Map<std::string, Value>;
+Fields& AddStruct(Value& list) {
+  return *list.mutable_list_value()->add_values()->mutable_struct_value()->mutable_fields();
+}
+
+// Those of `texts` whose bit is in the set.
+Value TextsOf(uint8_t set, absl::Span<const absl::string_view> texts) {
+  Value list;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (set >> i & 1) *list.mutable_list_value()->add_values() = Text(texts[i]);
+  }
+  return list;
+}
+
+// The table of include/raggemm/format.h, its columns as they are called there.
+Value Formats() {
+  Value list;
+  for (const Format& format : kFormats) {
+    auto& fields = AddStruct(list);
+    fields["name"] = Text(format.name);
+    fields["numpy"] = Text(format.numpy);
+    fields["xla"] = Number(format.xla);
+    fields["bits"] = Number(format.bits);
+    fields["role"] = Text(format.role == Role::kMatrix ? "matrix" : "sizes");
+    fields["digits"] = Number(format.digits);
+    fields["min_exponent"] = Number(format.min_exponent);
+    fields["max_exponent"] = Number(format.max_exponent);
+    fields["nonfinite"] = Text(format.nonfinite == NonFinite::kIeee ? "ieee" : "none");
+    fields["expands_to"] = Text(NameOf(format.expands_to));
+  }
+  return list;
+}
+
+// The optional operands of include/raggemm/operands.h, likewise.
+Value Operands() {
+  static constexpr absl::string_view kTypes[] = {"of out", "compute", "up to compute", "sizes"};
+  static constexpr absl::string_view kAxes[] = {"problem", "replica", "group", "row", "column"};
+  static const absl::string_view kModes[] = {NameOf(RaggedMode::kRaggedM), NameOf(RaggedMode::kRaggedK),
+                                             NameOf(RaggedMode::kRaggedN), NameOf(RaggedMode::kUniform),
+                                             NameOf(RaggedMode::kAllRagged)};
+  Value list;
+  for (const OperandSlot& slot : kOperandSlots) {
+    auto& fields = AddStruct(list);
+    fields["name"] = Text(slot.name);
+    fields["types"] = Text(kTypes[static_cast<size_t>(slot.types)]);
+    fields["axes"] = TextsOf(slot.axes, kAxes);
+    fields["modes"] = TextsOf(slot.modes, kModes);
+  }
+  return list;
+}
+
 // Best first. AUTO is none.
 Value Isas(const Cpu& cpu) {
   Value list;
@@ -55,7 +109,7 @@ Value Isas(const Cpu& cpu) {
     const auto number = static_cast<GroupedGemmConfig::Isa::Value>(values->value(i)->number());
     const std::optional<Isa> isa = IsaOf(number);
     if (!isa) continue;
-    auto& fields = *list.mutable_list_value()->add_values()->mutable_struct_value()->mutable_fields();
+    auto& fields = AddStruct(list);
     fields["name"] = Text(values->value(i)->name());
     fields["usable"].set_bool_value(*isa <= cpu.widest);
     fields["probed_gflops"] = Number(std::round(10.0 * cpu.probed_gflops[static_cast<size_t>(*isa)]) / 10);
@@ -122,6 +176,8 @@ std::string Describe() {
   fields["isa"] = isa.ok() ? NameOf(*isa) : Null();
   fields["isa_reason"] = Text(isa.ok() ? ReasonFor(*isa, environment, cpu) : isa.status().message());
   fields["executors"] = Executors();
+  fields["formats"] = Formats();
+  fields["operands"] = Operands();
   fields["max_threads"] = Number(kMaxThreads);
   fields["openmp_threads"] = Number(static_cast<double>(OpenMpThreads()));
   fields["environment"] = Variables(environment);

@@ -15,12 +15,12 @@
 #include "ffi/decode.h"
 #include "ffi/huge_pages.h"
 #include "ffi/on_error.h"
-#include "ffi/operand_slots.h"
 #include "ffi/plan_records.h"
 #include "ffi/xla_versions.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/read_cases.h"
 #include "raggemm/grouped_gemm.h"
+#include "raggemm/operands.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace raggemm {

@@ -49,6 +49,8 @@ char* raggemm_take_plans(void);
 //   isas               the best first: name (as in proto/config.proto), usable, probed_gflops (f32; 0: not measured)
 //   isa, isa_reason    the one that calls get which do not say it, and why; null, and the error, where there is none
 //   executors          names, as in proto/config.proto
+//   formats            the table of include/raggemm/format.h: name, numpy, xla, bits, role, ...
+//   operands           the optional ones of include/raggemm/operands.h: name, types, axes, modes
 //   max_threads        that a call may ask for
 //   openmp_threads     that the executor OPENMP has
 //   environment        RAGGEMM_ISA, RAGGEMM_THREADS and RAGGEMM_EXECUTOR as they were read, or null

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "ffi/operand_slots.h"
+#include "raggemm/operands.h"
 
 namespace raggemm {
 namespace {

@@ -1,8 +1,8 @@
 // Where the operands of a problem lie in memory, and what may be written there.
 #include <algorithm>
 #include <cstdint>
-#include <limits>
-#include <utility>
+#include <iterator>
+#include <optional>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -29,13 +29,15 @@ struct Range {
 };
 
 absl::StatusOr<Range> RangeOf(absl::string_view name, const Array& array) {
-  uintptr_t bytes = static_cast<uintptr_t>(SizeOf(array.dtype));
+  const auto size = static_cast<uintptr_t>(SizeOf(array.dtype));
+  uintptr_t most = size;
   for (int64_t d : array.dims) {
-    if (d < 0 || __builtin_mul_overflow(bytes, static_cast<uintptr_t>(d), &bytes)) {
+    if (d < 0 || __builtin_mul_overflow(most, static_cast<uintptr_t>(d), &most)) {
       return Invalid(name, ": dimension ", d, " is negative or overflows");
     }
   }
-  Range range{name, reinterpret_cast<uintptr_t>(array.data), bytes, static_cast<uintptr_t>(SizeOf(array.dtype))};
+  const auto bytes = static_cast<uintptr_t>(BytesOf(array));
+  Range range{name, reinterpret_cast<uintptr_t>(array.data), bytes, size};
   if (bytes == 0) return range;
   if (array.data == nullptr) return Invalid(name, ": data is null, with ", bytes, " bytes expected");
   if (range.begin % range.alignment != 0) {
@@ -55,20 +57,15 @@ struct Input {
 };
 
 // All that is set but out, in the order in which frames list it.
-absl::InlinedVector<Input, 13> InputsOf(const GroupedGemmProblem& problem) {
+using Inputs = absl::InlinedVector<Input, 2 + std::size(kDimsSlots) + std::size(kOperandSlots)>;
+Inputs InputsOf(const GroupedGemmProblem& problem) {
   const OperandNames& names = problem.names;
-  absl::InlinedVector<Input, 13> inputs = {{names.lhs, &problem.lhs}, {names.rhs, &problem.rhs}};
-  const DimsArrays arrays(problem);
-  for (const DimsArray& array : arrays.at) {
-    if (array.is_set()) inputs.push_back({array.name, &**array.dims});
-  }
-  for (const auto& [name, x] : {std::pair{names.c, &problem.c},
-                                {names.bias, &problem.bias},
-                                {names.alpha, &problem.alpha},
-                                {names.beta, &problem.beta},
-                                {names.group_offset, &problem.group_offset}}) {
-    if (*x) inputs.push_back({name, &**x});
-  }
+  Inputs inputs = {{names.lhs, &problem.lhs}, {names.rhs, &problem.rhs}};
+  const auto add = [&](const Slot& slot, const std::optional<Array>& x) {
+    if (x) inputs.push_back({names.*slot.word, &*x});
+  };
+  for (const DimsSlot& slot : kDimsSlots) add(slot, problem.*slot.operand.*slot.dims);
+  for (const OperandSlot& slot : kOperandSlots) add(slot, problem.*slot.operand);
   return inputs;
 }
 
@@ -109,7 +106,8 @@ absl::Status CheckBuffers(const GroupedGemmProblem& problem, absl::Span<const in
 absl::Status FillOutWithNaN(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace) {
   const absl::StatusOr<Range> out = RangeOf(problem.names.out, problem.out);
   if (!out.ok()) return out.status();
-  if (problem.out.dtype > DType::kF64) return Invalid(out->name, ": dtype ", NameOf(problem.out.dtype), " has no NaN");
+  const Format& format = FormatOf(problem.out.dtype);
+  if (format.nonfinite == NonFinite::kNone) return Invalid(out->name, ": dtype ", format.name, " has no NaN");
   if (const absl::StatusOr<Range> scratch = RangeOf(workspace); scratch.ok()) {
     if (absl::Status s = CheckApart(*out, *scratch); !s.ok()) return s;
   }
@@ -118,20 +116,10 @@ absl::Status FillOutWithNaN(const GroupedGemmProblem& problem, absl::Span<const 
     if (!range.ok()) continue;  // no memory that anybody else could read
     if (absl::Status s = CheckApart(problem, input, *range, *out); !s.ok()) return s;
   }
-  const int64_t elements = ElementCount(problem.out);
-  switch (problem.out.dtype) {
-    case DType::kF16:
-      std::fill_n(static_cast<uint16_t*>(problem.out.data), elements, uint16_t{0x7E00});
-      break;
-    case DType::kBF16:
-      std::fill_n(static_cast<uint16_t*>(problem.out.data), elements, uint16_t{0x7FC0});
-      break;
-    case DType::kF64:
-      std::fill_n(static_cast<double*>(problem.out.data), elements, std::numeric_limits<double>::quiet_NaN());
-      break;
-    default:
-      std::fill_n(static_cast<float*>(problem.out.data), elements, std::numeric_limits<float>::quiet_NaN());
-  }
+  WithBits(problem.out.dtype, [&](auto bits) {
+    using Bits = decltype(bits);
+    std::fill_n(static_cast<Bits*>(problem.out.data), ElementCount(problem.out), static_cast<Bits>(format.NaN()));
+  });
   return absl::OkStatus();
 }
 

@@ -4,116 +4,81 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
+#include <iterator>
+#include <string>
 
 #include "absl/base/casts.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace raggemm {
 namespace {
 
-template <typename T>
-T Load(const Array& array, int64_t index) {
-  T value;
-  std::memcpy(&value, static_cast<const T*>(array.data) + index, sizeof(T));
-  return value;
+static_assert(std::all_of(std::begin(kFormats), std::end(kFormats), [](const Format& f) {
+  return f.nonfinite == (f.role == Role::kMatrix ? NonFinite::kIeee : NonFinite::kNone);
+}));
+
+// The fields of a double are those of `bits`, but that its exponent has another bias and its fraction more bits.
+double Decode(const Format& format, uint64_t bits) {
+  const int fraction_bits = format.digits - 1;
+  const uint64_t sign = bits >> (format.bits - 1) << 63;
+  const uint64_t magnitude = bits & ((uint64_t{1} << (format.bits - 1)) - 1);
+  const uint64_t field = magnitude >> fraction_bits, largest = (uint64_t{1} << (format.bits - format.digits)) - 1;
+  if (field == 0 && format.digits < 53) {  // zero or subnormal
+    const double value = static_cast<double>(magnitude) * format.SmallestSubnormal();
+    return sign == 0 ? value : -value;
+  }
+  const uint64_t exponent = field < largest ? field + format.min_exponent + 1022 : 2047;
+  const uint64_t fraction = magnitude - (field << fraction_bits);
+  return absl::bit_cast<double>(sign | exponent << 52 | fraction << (52 - fraction_bits));
 }
 
-template <typename T>
-void Store(const Array& array, int64_t index, T value) {
-  std::memcpy(static_cast<T*>(array.data) + index, &value, sizeof(T));
-}
-
-double DecodeF16(uint16_t bits) {
-  const double sign = (bits & 0x8000) ? -1 : 1;
-  const int exponent = (bits >> 10) & 31;
-  const int mantissa = bits & 1023;
-  if (exponent == 31) return mantissa ? std::numeric_limits<double>::quiet_NaN() : sign * HUGE_VAL;
-  if (exponent == 0) return sign * mantissa * 0x1p-24;
-  return sign * (1024 + mantissa) * absl::bit_cast<double>((exponent + 998LL) << 52);
-}
-
-// `value` is one of f16.
-uint16_t EncodeF16(double value) {
-  const int sign = std::signbit(value) ? 0x8000 : 0;
+// `value` is one of the format.
+uint64_t Encode(const Format& format, double value) {
+  if (std::isnan(value)) return format.NaN();
+  const int fraction_bits = format.digits - 1;
+  const uint64_t sign = static_cast<uint64_t>(std::signbit(value)) << (format.bits - 1);
   const double magnitude = std::abs(value);
-  if (std::isnan(value)) return 0x7e00;
-  if (std::isinf(value)) return sign | 0x7c00;
-  if (magnitude < 0x1p-14) return sign | static_cast<int>(magnitude * 0x1p24);
-  const int exponent = std::ilogb(magnitude);
-  return sign | (((exponent + 14) << 10) + static_cast<int>(std::ldexp(magnitude, 10 - exponent)));
+  if (std::isinf(value)) return sign | ((uint64_t{1} << (format.bits - format.digits)) - 1) << fraction_bits;
+  const int exponent = magnitude == 0 ? format.min_exponent : std::max<int>(std::ilogb(magnitude), format.min_exponent);
+  // The hidden bit of a normal number adds one to the field.
+  const uint64_t field = exponent - format.min_exponent;
+  return sign | ((field << fraction_bits) + static_cast<uint64_t>(std::ldexp(magnitude, fraction_bits - exponent)));
 }
 
 }  // namespace
 
-int64_t SizeOf(DType dtype) {
-  static constexpr int64_t kBytes[] = {2, 2, 4, 8, 4, 8, 4};
-  return kBytes[static_cast<int>(dtype)];
-}
-
-absl::string_view NameOf(DType dtype) {
-  static constexpr absl::string_view kNames[] = {"f16", "bf16", "f32", "f64", "s32", "s64", "u32"};
-  return kNames[static_cast<int>(dtype)];
-}
-
-double FloatFormat::Epsilon() const { return std::ldexp(1.0, 1 - digits); }
-
-double FloatFormat::SmallestSubnormal() const { return std::ldexp(1.0, min_exponent + 1 - digits); }
-
-FloatFormat FormatOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-      return {11, -14};
-    case DType::kBF16:
-      return {8, -126};
-    case DType::kF32:
-      return {24, -126};
-    default:
-      return {53, -1022};
+std::string NamesOf(Role role) {
+  std::string names;
+  absl::string_view last;
+  for (const Format& format : kFormats) {
+    if (format.role != role) continue;
+    if (!last.empty()) absl::StrAppend(&names, names.empty() ? "" : ", ", last);
+    last = format.name;
   }
+  return absl::StrCat(names, " or ", last);
 }
 
 double ToDouble(const Array& array, int64_t index) {
-  switch (array.dtype) {
-    case DType::kF16:
-      return DecodeF16(Load<uint16_t>(array, index));
-    case DType::kBF16:
-      return absl::bit_cast<float>(static_cast<uint32_t>(Load<uint16_t>(array, index)) << 16);
-    case DType::kF32:
-      return Load<float>(array, index);
-    case DType::kF64:
-      return Load<double>(array, index);
-    case DType::kS32:
-      return Load<int32_t>(array, index);
-    case DType::kS64:
-      return static_cast<double>(Load<int64_t>(array, index));
-    case DType::kU32:
-      return Load<uint32_t>(array, index);
-  }
-  return std::numeric_limits<double>::quiet_NaN();
+  const Format& format = FormatOf(array.dtype);
+  if (format.role == Role::kSizes) return static_cast<double>(ToInteger(array, index));
+  return Decode(format, BitsOf(array, index));
 }
 
 double RoundTo(DType dtype, double value) {
-  if (dtype == DType::kF32) return static_cast<float>(value);
-  if (dtype == DType::kF64 || value == 0 || !std::isfinite(value)) return value;
-  const FloatFormat format = FormatOf(dtype);
-  const double unit = std::ldexp(1.0, std::max(std::ilogb(value), format.min_exponent) + 1 - format.digits);
+  const Format& format = FormatOf(dtype);
+  if (value == 0 || !std::isfinite(value)) return value;
+  const double unit = std::ldexp(1.0, std::max<int>(std::ilogb(value), format.min_exponent) + 1 - format.digits);
   const double rounded = std::nearbyint(value / unit) * unit;
-  const double overflow = std::ldexp(1.0, 2 - format.min_exponent);
-  return std::abs(rounded) < overflow ? rounded : std::copysign(HUGE_VAL, value);
+  return std::ilogb(rounded) <= format.max_exponent ? rounded : std::copysign(HUGE_VAL, value);
 }
 
 void StoreRounded(const Array& array, int64_t index, double value) {
-  const double rounded = RoundTo(array.dtype, value);
-  switch (array.dtype) {
-    case DType::kF16:
-      return Store(array, index, EncodeF16(rounded));
-    case DType::kBF16:
-      return Store(array, index, static_cast<uint16_t>(absl::bit_cast<uint32_t>(static_cast<float>(rounded)) >> 16));
-    case DType::kF32:
-      return Store(array, index, static_cast<float>(rounded));
-    default:
-      return Store(array, index, rounded);
-  }
+  const uint64_t bits = Encode(FormatOf(array.dtype), RoundTo(array.dtype, value));
+  WithBits(array.dtype, [&](auto element) {
+    element = static_cast<decltype(element)>(bits);
+    std::memcpy(static_cast<char*>(array.data) + index * sizeof(element), &element, sizeof(element));
+  });
 }
 
 int64_t ElementCount(const Array& array) {
@@ -121,5 +86,7 @@ int64_t ElementCount(const Array& array) {
   for (int64_t dim : array.dims) count *= dim;
   return count;
 }
+
+int64_t BytesOf(const Array& array) { return BytesOf(array.dtype, ElementCount(array)); }
 
 }  // namespace raggemm

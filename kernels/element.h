@@ -1,32 +1,50 @@
-// What a DType is; and elements of an Array, one at a time, as float64. These are for the reference and for tests:
-// simple, exact and slow.
+// Elements of an Array, one at a time: as bits, as integers, and as float64, simple, exact and slow, for the reference
+// and for tests.
 #ifndef RAGGEMM_KERNELS_ELEMENT_H_
 #define RAGGEMM_KERNELS_ELEMENT_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <iterator>
 
-#include "absl/strings/string_view.h"
+#include "raggemm/format.h"
 #include "raggemm/problem.h"
 
 namespace raggemm {
 
-int64_t SizeOf(DType dtype);  // bytes
-absl::string_view NameOf(DType dtype);
-
-// A binary floating point format: bits of precision with the hidden one, exponent of the smallest normal number.
-struct FloatFormat {
-  int digits, min_exponent;
-  double Epsilon() const;
-  double SmallestSubnormal() const;
-};
-FloatFormat FormatOf(DType dtype);  // f16, bf16, f32, f64
-
 int64_t ElementCount(const Array& array);
+int64_t BytesOf(const Array& array);
+
+// use(zero) with the zero of the unsigned integer that is as wide as an element.
+template <typename Use>
+decltype(auto) WithBits(DType dtype, Use&& use) {
+  static_assert(std::all_of(std::begin(kFormats), std::end(kFormats),
+                            [](const Format& f) { return f.bits == 16 || f.bits == 32 || f.bits == 64; }));
+  const int bits = FormatOf(dtype).bits;
+  if (bits == 16) return use(uint16_t{});
+  if (bits == 32) return use(uint32_t{});
+  return use(uint64_t{});
+}
+
+inline uint64_t BitsOf(const Array& array, int64_t index) {
+  return WithBits(array.dtype, [&](auto bits) -> uint64_t {
+    std::memcpy(&bits, static_cast<const char*>(array.data) + index * sizeof(bits), sizeof(bits));
+    return bits;
+  });
+}
+
+// Of an array of integers.
+inline int64_t ToInteger(const Array& array, int64_t index) {
+  const Format& format = FormatOf(array.dtype);
+  const int unused = format.digits < format.bits ? 64 - format.bits : 0;  // above the sign, where there is one
+  return static_cast<int64_t>(BitsOf(array, index) << unused) >> unused;
+}
 
 // Any dtype; integers up to 2^53 exactly.
 double ToDouble(const Array& array, int64_t index);
 
-// The nearest value of f16, bf16, f32 or f64, ties to even: one rounding.
+// The nearest value of a format of matrices, ties to even: one rounding.
 double RoundTo(DType dtype, double value);
 void StoreRounded(const Array& array, int64_t index, double value);
 

@@ -16,8 +16,6 @@ namespace {
 
 using Repeat = PlannedOperand::Repeat;
 
-bool IsFloat(DType dtype) { return dtype <= DType::kF64; }
-
 std::string Shape(absl::Span<const int64_t> dims) { return absl::StrCat("[", absl::StrJoin(dims, ","), "]"); }
 
 template <class... Args>
@@ -25,39 +23,42 @@ absl::Status Invalid(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
+// What the type of the operand must be; empty where it is that.
+std::string MustBe(const OperandSlot& slot, const Array& x, const GroupedGemmProblem& problem, DType compute) {
+  const absl::string_view out = NameOf(problem.out.dtype), sums = NameOf(compute);
+  switch (slot.types) {
+    case Types::kOfOut:
+      return x.dtype == problem.out.dtype ? "" : absl::StrCat("the ", out, " of ", problem.names.out);
+    case Types::kCompute:
+      return x.dtype == compute ? "" : absl::StrCat("the compute type ", sums);
+    case Types::kUpToCompute:
+      if (IsMatrix(x.dtype) && (FormatOf(x.dtype).expands_to == DType::kF32 || compute == DType::kF64)) return "";
+      return absl::StrCat(NamesOf(Role::kMatrix), ", and no wider than the compute type, which is ", sums);
+    case Types::kSizes:
+      break;
+  }
+  return IsMatrix(x.dtype) ? NamesOf(Role::kSizes) : "";
+}
+
 absl::Status CheckDTypes(const GroupedGemmProblem& problem, DType compute) {
-  struct Operand {
-    absl::string_view name;
-    DType dtype;
+  const auto wrong = [&](const Slot& slot, const Array& x, absl::string_view allowed) {
+    return Invalid(problem.names.*slot.word, ": dtype is ", NameOf(x.dtype), ", must be ", allowed);
   };
-  const OperandNames& names = problem.names;
-  for (const Operand& x :
-       {Operand{names.lhs, problem.lhs.dtype}, {names.rhs, problem.rhs.dtype}, {names.out, problem.out.dtype}}) {
-    if (!IsFloat(x.dtype)) return Invalid(x.name, ": dtype is ", NameOf(x.dtype), ", must be f16, bf16, f32 or f64");
+  for (const MatrixSlot& slot : kMatrixSlots) {
+    const Array& x = problem.*slot.operand;
+    if (!IsMatrix(x.dtype)) return wrong(slot, x, NamesOf(Role::kMatrix));
   }
-  if (problem.c && problem.c->dtype != problem.out.dtype) {
-    return Invalid(names.c, ": dtype is ", NameOf(problem.c->dtype), ", must be the ", NameOf(problem.out.dtype),
-                   " of ", names.out);
-  }
-  if (problem.beta && !problem.c) return Invalid(names.beta, " is given without ", names.c);
-  for (const auto& [name, values] : {std::pair{names.alpha, &problem.alpha}, {names.beta, &problem.beta}}) {
-    if (*values && (*values)->dtype != compute) {
-      return Invalid(name, ": dtype is ", NameOf((*values)->dtype), ", must be the compute type ", NameOf(compute));
+  if (problem.beta && !problem.c) return Invalid(problem.names.beta, " is given without ", problem.names.c);
+  for (const OperandSlot& slot : kOperandSlots) {
+    const std::optional<Array>& x = problem.*slot.operand;
+    if (!x) continue;
+    if (const std::string allowed = MustBe(slot, *x, problem, compute); !allowed.empty()) {
+      return wrong(slot, *x, allowed);
     }
   }
-  if (problem.bias &&
-      (!IsFloat(problem.bias->dtype) || (problem.bias->dtype == DType::kF64 && compute == DType::kF32))) {
-    return Invalid(names.bias, ": dtype is ", NameOf(problem.bias->dtype),
-                   ", must be f16, bf16 or f32, or f64 where it is the ", "compute type, which is ", NameOf(compute));
-  }
-  const DimsArrays arrays(problem);
-  for (const DimsArray& array : arrays.at) {
-    if (array.is_set() && IsFloat((*array.dims)->dtype)) {
-      return Invalid(array.name, ": dtype is ", NameOf((*array.dims)->dtype), ", must be s32, s64 or u32");
-    }
-  }
-  if (problem.group_offset && IsFloat(problem.group_offset->dtype)) {
-    return Invalid(names.group_offset, ": dtype is ", NameOf(problem.group_offset->dtype), ", must be s32, s64 or u32");
+  for (const DimsSlot& slot : kDimsSlots) {
+    const RaggedDims& x = problem.*slot.operand.*slot.dims;
+    if (x && IsMatrix(x->dtype)) return wrong(slot, *x, NamesOf(Role::kSizes));
   }
   return absl::OkStatus();
 }
@@ -273,8 +274,8 @@ absl::Status PlanOperands(const GroupedGemmProblem& problem, Plan& plan) {
   return CheckEqual("N", names.rhs, rhs->cols, names.out, out->cols);
 }
 
-// Rows of alpha, beta (values each) or bias (rows of N).
-absl::StatusOr<GroupValues> PlanValues(absl::string_view name, const Array& x, int64_t rows, const Plan& plan) {
+// Values of alpha, beta (one a row) or bias (N a row). `rows` of them, or one for all.
+absl::StatusOr<GroupValues> PlanRows(absl::string_view name, const Array& x, int64_t rows, const Plan& plan) {
   GroupValues values{.data = static_cast<const char*>(x.data), .dtype = x.dtype, .per = GroupValues::Per::kGroup};
   const int64_t per_group = plan.problems * plan.local_groups;
   const int64_t per_replica = per_group * plan.replicas;
@@ -288,41 +289,46 @@ absl::StatusOr<GroupValues> PlanValues(absl::string_view name, const Array& x, i
                                           : "; with ragged K its replicas, which are summed, share it");
 }
 
-absl::Status PlanEpilogue(const GroupedGemmProblem& problem, Plan& plan) {
-  const OperandNames& names = problem.names;
-  if (problem.c) {
-    if (problem.c->dims != problem.out.dims) {
-      return Invalid(names.c, ": shape is ", Shape(problem.c->dims), ", must be the ", Shape(problem.out.dims), " of ",
-                     names.out);
+absl::StatusOr<GroupValues> PlanValues(absl::string_view name, const OperandSlot& slot, const Array& x,
+                                       const Plan& plan) {
+  if (slot.axes & kByColumn) {
+    if (x.dims.size() != 2 || x.dims[1] != plan.out.cols) {
+      return Invalid(name, ": shape is ", Shape(x.dims), ", must be [rows,N] with N = ", plan.out.cols);
     }
-    plan.c = static_cast<const char*>(problem.c->data);
+    return PlanRows(name, x, x.dims[0], plan);
   }
-  for (const auto& [name, x, values] :
-       {std::tuple{names.alpha, &problem.alpha, &plan.alpha}, {names.beta, &problem.beta, &plan.beta}}) {
-    if (!*x) continue;
-    int64_t rows = 1;
-    for (int64_t d : (*x)->dims) {
-      if (d < 0 || __builtin_mul_overflow(rows, d, &rows)) return Invalid(name, ": bad shape ", Shape((*x)->dims));
+  if (x.dims.empty()) {
+    return GroupValues{static_cast<const char*>(x.data), x.dtype, GroupValues::Per::kCall};
+  }
+  int64_t rows = 1;
+  for (int64_t d : x.dims) {
+    if (d < 0 || __builtin_mul_overflow(rows, d, &rows)) return Invalid(name, ": bad shape ", Shape(x.dims));
+  }
+  return PlanRows(name, x, rows, plan);
+}
+
+absl::Status PlanEpilogue(const GroupedGemmProblem& problem, Plan& plan) {
+  for (const OperandSlot& slot : kOperandSlots) {
+    const absl::string_view name = problem.names.*slot.word;
+    const std::optional<Array>& x = problem.*slot.operand;
+    if (!x || !(slot.axes & kByGroup)) continue;
+    if (!(slot.modes & SetOf(plan.mode))) {
+      return Invalid(name, " is not possible with ", NameOf(plan.mode), ": groups have no common N");
     }
-    if ((*x)->dims.empty()) {
-      *values = {.data = static_cast<const char*>((*x)->data), .dtype = (*x)->dtype, .per = GroupValues::Per::kCall};
+    if (slot.axes & kByRow) {
+      if (x->dims != problem.out.dims) {
+        return Invalid(name, ": shape is ", Shape(x->dims), ", must be the ", Shape(problem.out.dims), " of ",
+                       problem.names.out);
+      }
+      plan.c = static_cast<const char*>(x->data);
       continue;
     }
-    absl::StatusOr<GroupValues> planned = PlanValues(name, **x, rows, plan);
-    if (!planned.ok()) return planned.status();
-    *values = *planned;
+    const absl::StatusOr<GroupValues> values = PlanValues(name, slot, *x, plan);
+    if (!values.ok()) return values.status();
+    (slot.operand == &GroupedGemmProblem::alpha  ? plan.alpha
+     : slot.operand == &GroupedGemmProblem::beta ? plan.beta
+                                                 : plan.bias) = *values;
   }
-  if (!problem.bias) return absl::OkStatus();
-  if (plan.mode == RaggedMode::kRaggedN || plan.mode == RaggedMode::kAllRagged) {
-    return Invalid(names.bias, " is not possible with ", NameOf(plan.mode), ": groups have no common N");
-  }
-  const absl::Span<const int64_t> dims = problem.bias->dims;
-  if (dims.size() != 2 || dims[1] != plan.out.cols) {
-    return Invalid(names.bias, ": shape is ", Shape(dims), ", must be [rows,N] with N = ", plan.out.cols);
-  }
-  absl::StatusOr<GroupValues> planned = PlanValues(names.bias, *problem.bias, dims[0], plan);
-  if (!planned.ok()) return planned.status();
-  plan.bias = *planned;
   return absl::OkStatus();
 }
 
@@ -333,10 +339,12 @@ absl::string_view NameOf(RaggedMode mode) {
   return kNames[static_cast<int>(mode)];
 }
 
-DimsArrays::DimsArrays(const GroupedGemmProblem& problem)
-    : at{{problem.names.lhs_first, &problem.lhs.first_dims}, {problem.names.lhs_last, &problem.lhs.last_dims},
-         {problem.names.rhs_first, &problem.rhs.first_dims}, {problem.names.rhs_last, &problem.rhs.last_dims},
-         {problem.names.out_first, &problem.out.first_dims}, {problem.names.out_last, &problem.out.last_dims}} {}
+DimsArrays::DimsArrays(const GroupedGemmProblem& problem) {
+  for (int i = 0; i < kDimsArrays; ++i) {
+    const DimsSlot& slot = kDimsSlots[i];
+    at[i] = {problem.names.*slot.word, &(problem.*slot.operand.*slot.dims)};
+  }
+}
 
 int DimsArrays::count() const {
   int n = 0;
@@ -346,9 +354,7 @@ int DimsArrays::count() const {
 
 absl::StatusOr<Plan> ResolveShapes(const GroupedGemmProblem& problem) {
   Plan plan;
-  for (DType dtype : {problem.lhs.dtype, problem.rhs.dtype, problem.out.dtype}) {
-    plan.compute = dtype == DType::kF64 ? DType::kF64 : plan.compute;
-  }
+  plan.compute = ComputeType(problem);
   if (absl::Status s = CheckDTypes(problem, plan.compute); !s.ok()) return s;
   absl::StatusOr<RaggedMode> mode = ModeOf(problem);
   if (!mode.ok()) return mode.status();

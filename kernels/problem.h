@@ -3,6 +3,7 @@
 #define RAGGEMM_KERNELS_PROBLEM_H_
 
 #include <cstdint>
+#include <iterator>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -10,20 +11,20 @@
 #include "absl/types/span.h"
 #include "kernels/element.h"
 #include "kernels/workspace.h"
+#include "raggemm/operands.h"
 #include "raggemm/plan.h"
 #include "raggemm/problem.h"
 
 namespace raggemm {
 
-absl::string_view NameOf(RaggedMode mode);
-
-// One of the six dims arrays under the name that messages use.
+// One of the dims arrays under the name that messages use.
 struct DimsArray {
   absl::string_view name;
   const RaggedDims* dims;
   bool is_set() const { return dims->has_value(); }
 };
-inline constexpr int kDimsArrays = 6;
+inline constexpr int kDimsArrays = std::size(kDimsSlots);
+// By kDimsSlots.
 enum DimsIndex { kLhsFirst, kLhsLast, kRhsFirst, kRhsLast, kOutFirst, kOutLast };
 struct DimsArrays {
   explicit DimsArrays(const GroupedGemmProblem& problem);
@@ -32,10 +33,10 @@ struct DimsArrays {
 };
 
 // Everything that can be told without reading data: mode, extents, dtypes, shapes of the optional operands,
-// pointers. Fills all of the plan's "what" but GroupExtents and group_offset.
+// pointers. Fills all of the plan's "what" but what ReadSizes reads.
 absl::StatusOr<Plan> ResolveShapes(const GroupedGemmProblem& problem);
 
-// The data that decides addresses: reads dims arrays and group_offset into the workspace and checks every value.
+// The data that decides addresses: reads dims arrays and offsets into the workspace and checks every value.
 absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, Plan& plan);
 
 // Null or misaligned data, and out overlapping anything but c.

@@ -7,15 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "raggemm/operands.h"
 
 namespace raggemm {
-
-DType ComputeType(const GroupedGemmProblem& problem) {
-  for (DType dtype : {problem.lhs.dtype, problem.rhs.dtype, problem.out.dtype}) {
-    if (dtype == DType::kF64) return DType::kF64;
-  }
-  return DType::kF32;
-}
 
 namespace {
 
@@ -269,7 +263,7 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int6
     total += ToDouble(*problem.bias, group.bias + j);
     magnitude += std::abs(ToDouble(*problem.bias, group.bias + j));
   }
-  const FloatFormat compute = FormatOf(ComputeType(problem)), out = FormatOf(problem.out.dtype);
+  const Format &compute = FormatOf(ComputeType(problem)), &out = FormatOf(problem.out.dtype);
   *want = total;
   const double chains = contraction / 256 + static_cast<double>(group.terms.size()) - 1;
   *bound = compute.Epsilon() * (258 + chains) * magnitude + out.Epsilon() * std::abs(total) +

@@ -52,9 +52,6 @@ struct GroupProduct {
 // What is multiplied with what, for every processed group. Whatever no `out` covers belongs to no group.
 absl::StatusOr<std::vector<GroupProduct>> GroupProducts(const GroupedGemmProblem& problem);
 
-// The type of products and sums: f64 if lhs, rhs or out is f64, else f32.
-DType ComputeType(const GroupedGemmProblem& problem);
-
 }  // namespace raggemm
 
 #endif  // RAGGEMM_KERNELS_REFERENCE_H_

@@ -16,17 +16,6 @@ absl::Status Invalid(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
-int64_t ReadInteger(const Array& array, int64_t index) {
-  switch (array.dtype) {
-    case DType::kS32:
-      return static_cast<const int32_t*>(array.data)[index];
-    case DType::kU32:
-      return static_cast<const uint32_t*>(array.data)[index];
-    default:
-      return static_cast<const int64_t*>(array.data)[index];
-  }
-}
-
 // "group 3", or "group 3 of problem 1, replica 0" where there are several.
 std::string GroupName(const Plan& plan, int64_t index) {
   const int64_t segment = index / plan.groups;
@@ -47,7 +36,7 @@ absl::Status ReadExtents(const DimsArray& array, int64_t extent, const Plan& pla
       start = 0;
       segment_end += plan.groups;
     }
-    const int64_t size = ReadInteger(**array.dims, i);
+    const int64_t size = ToInteger(**array.dims, i);
     if (size < 0) return Invalid(array.name, ": ", GroupName(plan, i), " has size ", size, ", must be at least 0");
     if (extent >= 0 && size > extent - start) {
       return Invalid(array.name, ": ", GroupName(plan, i), " has size ", size, " and starts at ", start,
@@ -124,7 +113,7 @@ absl::Status CheckAllAgree(const DimsArrays& arrays, const Plan& plan) {
 absl::Status CheckOffsetsAreZero(const GroupedGemmProblem& problem) {
   if (!problem.group_offset) return absl::OkStatus();
   for (int64_t i = 0; i < ElementCount(*problem.group_offset); ++i) {
-    const int64_t value = ReadInteger(*problem.group_offset, i);
+    const int64_t value = ToInteger(*problem.group_offset, i);
     if (value == 0) continue;
     return Invalid(problem.names.group_offset, ": value ", value, " at index ", i,
                    ", must be in [0, 0]: with uniform all groups are processed");
@@ -134,7 +123,7 @@ absl::Status CheckOffsetsAreZero(const GroupedGemmProblem& problem) {
 
 absl::Status ReadGroupOffset(const GroupedGemmProblem& problem, Workspace& workspace, Plan& plan) {
   int64_t* offsets = workspace.Take(plan.problems * plan.replicas * plan.groups);
-  plan.group_offset = offsets;
+  plan.first_group = offsets;
   if (plan.mode == RaggedMode::kUniform) {
     std::fill_n(offsets, plan.groups, 0);
     return CheckOffsetsAreZero(problem);
@@ -150,7 +139,7 @@ absl::Status ReadGroupOffset(const GroupedGemmProblem& problem, Workspace& works
   const bool may_shift = plan.mode == RaggedMode::kRaggedM || plan.mode == RaggedMode::kRaggedK;
   const int64_t limit = may_shift ? plan.groups - plan.local_groups : 0;
   for (int64_t segment = 0; segment < (single ? 1 : segments); ++segment) {
-    const int64_t value = problem.group_offset ? ReadInteger(*problem.group_offset, segment) : 0;
+    const int64_t value = problem.group_offset ? ToInteger(*problem.group_offset, segment) : 0;
     if (value < 0 || value > limit) {
       return Invalid(name, ": value ", value, " at index ", segment, ", must be in [0, ", limit, "], with ",
                      plan.groups, " groups of which ", plan.local_groups, " are processed");

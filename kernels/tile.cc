@@ -29,7 +29,7 @@ FillRegion RegionOf(const Plan& plan, int64_t repetition) {
   const int64_t last = segment + plan.groups - 1;
   switch (plan.mode) {
     case RaggedMode::kRaggedM: {
-      const int64_t begin = segment + plan.group_offset[repetition];
+      const int64_t begin = segment + plan.first_group[repetition];
       const int64_t end = begin + plan.local_groups - 1;
       region.row_begin = out.first.starts[begin];
       region.row_end = out.first.starts[end] + out.first.sizes[end];
@@ -99,7 +99,7 @@ Matrix LocateMatrix(const Plan& plan, const PlannedOperand& x, const Unit& unit)
   int64_t rows = x.rows, cols = x.cols, step = x.cols;
   int64_t start = repetition * x.rows * x.cols;
   if (x.first.sizes != nullptr || x.last.sizes != nullptr) {
-    const int64_t i = segment * plan.groups + plan.group_offset[segment] + unit.group;
+    const int64_t i = segment * plan.groups + plan.first_group[segment] + unit.group;
     if (x.first.sizes != nullptr && x.last.sizes != nullptr) {
       rows = x.first.sizes[i];
       cols = step = x.last.sizes[i];

@@ -11,16 +11,11 @@ namespace {
 
 CblasGemm* GemmFor(const CblasLibrary& library, const GemmSeries& series) {
   if (series.lhs_dtype != series.rhs_dtype || series.out_dtype != DType::kF32) return nullptr;
-  switch (series.lhs_dtype) {
-    case DType::kF32:
-      return library.f32;
-    case DType::kBF16:
-      return library.bf16;
-    case DType::kF16:
-      return library.f16;
-    default:
-      return nullptr;
+  for (const auto& [dtype, gemm] :
+       {std::pair{DType::kF32, library.f32}, {DType::kBF16, library.bf16}, {DType::kF16, library.f16}}) {
+    if (dtype == series.lhs_dtype) return gemm;
   }
+  return nullptr;
 }
 
 absl::Status SetThreads(const CblasLibrary& library, int threads) {

@@ -79,16 +79,11 @@ absl::Status Checked(dnnl_status_t status, const char* call) {
 }
 
 dnnl_data_type_t DataType(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return dnnl_f32;
-    case DType::kBF16:
-      return dnnl_bf16;
-    case DType::kF16:
-      return dnnl_f16;
-    default:
-      return dnnl_data_type_undef;
+  for (const auto& [ours, theirs] :
+       {std::pair{DType::kF32, dnnl_f32}, {DType::kBF16, dnnl_bf16}, {DType::kF16, dnnl_f16}}) {
+    if (ours == dtype) return theirs;
   }
+  return dnnl_data_type_undef;
 }
 
 struct Types {

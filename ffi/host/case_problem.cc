@@ -18,21 +18,17 @@
 #include "absl/types/span.h"
 #include "ffi/host/random_fill.h"
 #include "ffi/matrix_config.h"
-#include "ffi/operand_slots.h"
 #include "kernels/element.h"
 #include "kernels/reference.h"
+#include "raggemm/operands.h"
 
 namespace raggemm::host {
 namespace {
 
 using proto::GroupedGemmCase;
 
-DType ToDType(GroupedGemmCase::DType dtype) {
-  static_assert(static_cast<int>(DType::kF16) == GroupedGemmCase::F16);
-  static_assert(static_cast<int>(DType::kF64) == GroupedGemmCase::F64);
-  static_assert(static_cast<int>(DType::kU32) == GroupedGemmCase::U32);
-  return static_cast<DType>(dtype);
-}
+DType ToDType(GroupedGemmCase::DType dtype) { return FormatOfXla(dtype)->dtype; }
+GroupedGemmCase::DType ToProto(DType dtype) { return static_cast<GroupedGemmCase::DType>(FormatOf(dtype).xla); }
 
 bool Lists(absl::string_view comma_list, absl::string_view name) {
   const std::vector<absl::string_view> names = absl::StrSplit(comma_list, ',');
@@ -54,9 +50,9 @@ absl::Status CheckMatrixTypes(const GroupedGemmCase& source) {
   const std::pair<absl::string_view, GroupedGemmCase::DType> types[] = {
       {"lhs", source.lhs().dtype()}, {"rhs", source.rhs().dtype()}, {"out", source.out().dtype()}};
   for (const auto& [name, dtype] : types) {
-    if (ToDType(dtype) > DType::kF64) {
+    if (!IsMatrix(ToDType(dtype))) {
       return absl::InvalidArgumentError(
-          absl::StrCat(name, ": dtype is ", GroupedGemmCase::DType_Name(dtype), ", must be F16, BF16, F32 or F64"));
+          absl::StrCat(name, ": dtype is ", NameOf(ToDType(dtype)), ", must be ", NamesOf(Role::kMatrix)));
     }
   }
   return absl::OkStatus();
@@ -81,18 +77,15 @@ int64_t Sum(const Values& values) {
 }
 
 absl::Status StoreInteger(absl::string_view name, const Array& array, int64_t index, int64_t value) {
-  if ((array.dtype == DType::kS32 && value != static_cast<int32_t>(value)) ||
-      (array.dtype == DType::kU32 && value != static_cast<uint32_t>(value))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": value ", value, " at index ", index, " does not fit ", NameOf(array.dtype)));
-  }
   // Little endian: the low bytes are the narrower integer.
   std::memcpy(static_cast<char*>(array.data) + index * SizeOf(array.dtype), &value, SizeOf(array.dtype));
-  return absl::OkStatus();
+  if (ToInteger(array, index) == value) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": value ", value, " at index ", index, " does not fit ", NameOf(array.dtype)));
 }
 
 void FillWithNan(const Array& array) {
-  if (array.data != nullptr) std::memset(array.data, 0xFF, ElementCount(array) * SizeOf(array.dtype));
+  if (array.data != nullptr) std::memset(array.data, 0xFF, BytesOf(array));
 }
 
 class Builder {
@@ -152,30 +145,35 @@ class Builder {
   }
 
   absl::Status AddOperands() {
-    const DType compute = ComputeType(problem_);
-    if (Lists(source_.config().operands(), "c")) {
-      problem_.c = Add(source_.out());
-      FillRandom(*problem_.c, seed_++);
-    }
-    for (const absl::Status& status :
-         {AddVector("bias", source_.has_bias(), source_.bias(), DType::kF32, problem_.bias),
-          AddVector("alpha", source_.has_alpha(), source_.alpha(), compute, problem_.alpha),
-          AddVector("beta", source_.has_beta(), source_.beta(), compute, problem_.beta),
-          AddVector("group_offset", source_.has_group_offset(), source_.group_offset(), DType::kS32,
-                    problem_.group_offset)}) {
-      if (!status.ok()) return status;
+    for (const OperandSlot& slot : kOperandSlots) {
+      std::optional<Array>& operand = problem_.*slot.operand;
+      const bool named = Lists(source_.config().operands(), slot.name);
+      if (slot.types == Types::kOfOut) {
+        if (named) FillRandom(operand.emplace(Add(source_.out())), seed_++);
+        continue;
+      }
+      const auto* field = source_.GetDescriptor()->FindFieldByName(std::string(slot.name));
+      const auto& reflection = *source_.GetReflection();
+      if (named) {
+        const auto& vector = static_cast<const GroupedGemmCase::Vector&>(reflection.GetMessage(source_, field));
+        if (absl::Status s = AddVector(slot, vector, operand); !s.ok()) return s;
+      } else if (reflection.HasField(source_, field)) {
+        return absl::InvalidArgumentError(absl::StrCat(slot.name, " is given, but config.operands does not name it"));
+      }
     }
     return absl::OkStatus();
   }
 
-  absl::Status AddVector(absl::string_view name, bool given, const GroupedGemmCase::Vector& vector, DType default_dtype,
+  DType DefaultOf(Types types) const {
+    if (types == Types::kCompute) return ComputeType(problem_);
+    return types == Types::kSizes ? DType::kS32 : DType::kF32;
+  }
+
+  absl::Status AddVector(const OperandSlot& slot, const GroupedGemmCase::Vector& vector,
                          std::optional<Array>& operand) {
-    if (!Lists(source_.config().operands(), name)) {
-      if (!given) return absl::OkStatus();
-      return absl::InvalidArgumentError(absl::StrCat(name, " is given, but config.operands does not name it"));
-    }
-    const DType dtype = vector.has_dtype() ? ToDType(vector.dtype()) : default_dtype;
-    const bool is_float = dtype <= DType::kF64;
+    const absl::string_view name = slot.name;
+    const DType dtype = vector.has_dtype() ? ToDType(vector.dtype()) : DefaultOf(slot.types);
+    const bool is_float = IsMatrix(dtype);
     const auto& values = vector.values();
     operand = arrays_.Add(dtype, vector.dims());
     if (values.empty() && is_float) {
@@ -302,32 +300,39 @@ absl::StatusOr<GroupedGemmCase> MakeExplicit(const GroupedGemmCase& recorded) {
   return full;
 }
 
-void SetMatrixDType(GroupedGemmCase::DType dtype, GroupedGemmCase& explicit_case) {
-  const bool is_f64 = dtype == GroupedGemmCase::F64;
-  explicit_case.mutable_lhs()->set_dtype(dtype);
-  explicit_case.mutable_rhs()->set_dtype(dtype);
-  explicit_case.mutable_out()->set_dtype(is_f64 ? GroupedGemmCase::F64 : GroupedGemmCase::F32);
-  if (!is_f64 && explicit_case.bias().dtype() == GroupedGemmCase::F64) {
-    explicit_case.mutable_bias()->set_dtype(GroupedGemmCase::F32);
+void SetMatrixDType(DType dtype, GroupedGemmCase& explicit_case) {
+  const DType compute = FormatOf(dtype).expands_to;
+  explicit_case.mutable_lhs()->set_dtype(ToProto(dtype));
+  explicit_case.mutable_rhs()->set_dtype(ToProto(dtype));
+  explicit_case.mutable_out()->set_dtype(ToProto(compute));
+  const GroupedGemmCase::Vector& bias = explicit_case.bias();
+  if (bias.has_dtype() && SizeOf(ToDType(bias.dtype())) > SizeOf(compute)) {
+    explicit_case.mutable_bias()->set_dtype(ToProto(compute));
   }
 }
 
+std::string DTypesOf(const GroupedGemmCase& explicit_case) {
+  const auto name = [](GroupedGemmCase::DType dtype) { return NameOf(ToDType(dtype)); };
+  return absl::StrCat(name(explicit_case.lhs().dtype()), "*", name(explicit_case.rhs().dtype()), ">",
+                      name(explicit_case.out().dtype()));
+}
+
 Array ArrayStore::Add(DType dtype, Dims dims) {
-  int64_t bytes = SizeOf(dtype);
+  int64_t most = SizeOf(dtype);
   for (int64_t dim : dims) {
-    if (dim < 0 || __builtin_mul_overflow(bytes, dim, &bytes)) {
+    if (dim < 0 || __builtin_mul_overflow(most, dim, &most)) {
       throw std::invalid_argument(
           absl::StrCat("shape [", absl::StrJoin(dims, ","), "]: dimension ", dim, " is negative or makes it overflow"));
     }
   }
-  void* data = nullptr;
-  if (bytes > 0) {
+  Array array{nullptr, dtype, std::move(dims)};
+  if (const int64_t bytes = BytesOf(array); bytes > 0) {
     constexpr int64_t kAlignment = 64;
-    data = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-    if (data == nullptr) throw std::bad_alloc();
+    array.data = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+    if (array.data == nullptr) throw std::bad_alloc();
   }
-  buffers_.emplace_back(data);
-  return {data, dtype, std::move(dims)};
+  buffers_.emplace_back(array.data);
+  return array;
 }
 
 absl::StatusOr<CaseProblem> MakeCaseProblem(const GroupedGemmCase& explicit_case) {

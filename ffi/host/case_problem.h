@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,7 +28,10 @@ void LimitRows(int64_t max_multiply_adds, proto::GroupedGemmCase& recorded);
 absl::StatusOr<proto::GroupedGemmCase> MakeExplicit(const proto::GroupedGemmCase& recorded);
 
 // lhs and rhs get this type, out f32, or f64 for f64; a bias that would be wider than the compute type becomes f32.
-void SetMatrixDType(proto::GroupedGemmCase::DType dtype, proto::GroupedGemmCase& explicit_case);
+void SetMatrixDType(DType dtype, proto::GroupedGemmCase& explicit_case);
+
+// As "f32*bf16>f32", of an explicit case.
+std::string DTypesOf(const proto::GroupedGemmCase& explicit_case);
 
 // Owns dense arrays, aligned as XLA's are, not initialised.
 class ArrayStore {

@@ -7,9 +7,9 @@
 
 namespace raggemm::host {
 
-// A number for all bits of an array of f16, bf16, f32 or f64, in their order: equal results have equal checksums, on
-// every machine and in every language. With bits(i) element i as an unsigned integer, all NaNs as if they were 0x7e00,
-// 0x7fc0, 0x7fc00000 or 0x7ff8000000000000 (which NaN comes out is no part of the guarantee), it is modulo 2^64
+// A number for all bits of an array of a matrix format, in their order: equal results have equal checksums, on every
+// machine and in every language. With bits(i) element i as an unsigned integer, all NaNs as if they were Format::NaN
+// (which NaN comes out is no part of the guarantee), it is modulo 2^64
 //
 //     sum over i of Scramble(Scramble(bits(i)) + (i + 1) * 0x9e3779b97f4a7c15)
 uint64_t Checksum(const Array& array);

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -26,6 +27,7 @@
 #include "ffi/host/run_case.h"
 #include "proto/case.pb.h"
 #include "proto/read_cases.h"
+#include "raggemm/format.h"
 
 ABSL_FLAG(std::string, case, "", "run the case of this name");
 ABSL_FLAG(bool, all, false, "run all cases");
@@ -34,7 +36,8 @@ ABSL_FLAG(std::string, cases, "", "text file of GroupedGemmCases; default: the e
 ABSL_FLAG(std::string, isa, "", "scalar, avx2 or avx512; default: the case's, or the fastest that the CPU has");
 ABSL_FLAG(std::string, executor, "", "openmp, pool or serial; default: the case's, or pool");
 ABSL_FLAG(int, threads, 0, "0: the case's, or one for each CPU");
-ABSL_FLAG(std::string, dtype, "", "f32, bf16, f16 or f64: lhs and rhs; out is then f32, or f64 for f64");
+ABSL_FLAG(std::string, dtype, "",
+          absl::StrCat(raggemm::NamesOf(raggemm::Role::kMatrix), ": lhs and rhs; out is then f32, or f64 for f64"));
 ABSL_FLAG(bool, full, false, "run recorded sizes; otherwise rows are scaled to at most 10^9 multiply-adds a case");
 ABSL_FLAG(bool, checksums, false, "print for each case that is right its name, dtypes and the checksum of its result");
 ABSL_FLAG(bool, print_plan, false, "print how each case is computed");
@@ -86,11 +89,12 @@ RunOptions OptionsFromFlags() {
   }
   if (const int threads = absl::GetFlag(FLAGS_threads); threads != 0) options.how["threads"] = int64_t{threads};
   if (const std::string name = absl::GetFlag(FLAGS_dtype); !name.empty()) {
-    GroupedGemmCase::DType dtype;
-    if (!GroupedGemmCase::DType_Parse(absl::AsciiStrToUpper(name), &dtype) || dtype > GroupedGemmCase::F64) {
-      throw std::runtime_error(absl::StrCat("--dtype=", name, ": must be f32, bf16, f16 or f64"));
+    for (const Format& format : kFormats) {
+      if (format.role == Role::kMatrix && absl::EqualsIgnoreCase(name, format.name)) options.dtype = format.dtype;
     }
-    options.dtype = dtype;
+    if (!options.dtype) {
+      throw std::runtime_error(absl::StrCat("--dtype=", name, ": must be ", NamesOf(Role::kMatrix)));
+    }
   }
   if (!absl::GetFlag(FLAGS_full)) options.max_multiply_adds = kMaxMultiplyAdds;
   options.time = absl::GetFlag(FLAGS_time);

@@ -4,33 +4,17 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "ffi/operand_slots.h"
 #include "kernels/element.h"
+#include "raggemm/format.h"
+#include "raggemm/operands.h"
 
 namespace raggemm::host {
 namespace {
 
-XLA_FFI_DataType ToXla(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-      return XLA_FFI_DataType_F16;
-    case DType::kBF16:
-      return XLA_FFI_DataType_BF16;
-    case DType::kF32:
-      return XLA_FFI_DataType_F32;
-    case DType::kF64:
-      return XLA_FFI_DataType_F64;
-    case DType::kS32:
-      return XLA_FFI_DataType_S32;
-    case DType::kS64:
-      return XLA_FFI_DataType_S64;
-    case DType::kU32:
-      return XLA_FFI_DataType_U32;
-  }
-  return XLA_FFI_DataType_INVALID;
+Buffer ToBuffer(const Array& array) {
+  const auto type = static_cast<XLA_FFI_DataType>(FormatOf(array.dtype).xla);
+  return {type, {array.dims.begin(), array.dims.end()}, array.data};
 }
-
-Buffer ToBuffer(const Array& array) { return {ToXla(array.dtype), {array.dims.begin(), array.dims.end()}, array.data}; }
 
 void Append(absl::string_view name, std::string& list) { absl::StrAppend(&list, list.empty() ? "" : ",", name); }
 
@@ -60,9 +44,9 @@ Call MakeCall(const GroupedGemmProblem& problem, absl::Span<int64_t> workspace) 
   }
   call.results = {ToBuffer(problem.out),
                   {XLA_FFI_DataType_S64, {static_cast<int64_t>(workspace.size())}, workspace.data()}};
-  DescribeMatrix("lhs", problem.lhs, call.attributes);
-  DescribeMatrix("rhs", problem.rhs, call.attributes);
-  DescribeMatrix("out", problem.out, call.attributes);
+  for (const MatrixSlot& slot : kMatrixSlots) {
+    DescribeMatrix(std::string(slot.name), problem.*slot.operand, call.attributes);
+  }
   call.attributes["ragged"] = ragged;
   call.attributes["operands"] = operands;
   return call;

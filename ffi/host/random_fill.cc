@@ -36,21 +36,23 @@ void FillFractions(const Array& array, uint64_t seed, int exponent) {
 void FillFromTable(const Array& array, uint64_t seed, int exponent) {
   const int digits = FormatOf(array.dtype).digits;
   const int64_t values = int64_t{1} << digits;
-  std::vector<uint16_t> table(values);
-  for (int64_t i = 0; i < values; ++i) {
-    const auto numerator = static_cast<double>(i - values / 2);
-    StoreRounded({table.data(), array.dtype, {}}, i, std::ldexp(numerator, exponent + 1 - digits));
-  }
-  FillWith<uint16_t>(array, seed,
-                     [&](uint64_t hash) { return table[(static_cast<int64_t>(hash) >> (64 - digits)) + values / 2]; });
+  WithBits(array.dtype, [&](auto zero) {
+    std::vector<decltype(zero)> table(values);
+    for (int64_t i = 0; i < values; ++i) {
+      const auto numerator = static_cast<double>(i - values / 2);
+      StoreRounded({table.data(), array.dtype, {}}, i, std::ldexp(numerator, exponent + 1 - digits));
+    }
+    FillWith<decltype(zero)>(
+        array, seed, [&](uint64_t hash) { return table[(static_cast<int64_t>(hash) >> (64 - digits)) + values / 2]; });
+  });
 }
 
 }  // namespace
 
 void FillRandom(const Array& array, uint64_t seed, int exponent) {
-  if (array.dtype == DType::kF64) return FillFractions<double>(array, seed, exponent);
-  if (array.dtype == DType::kF32) return FillFractions<float>(array, seed, exponent);
-  FillFromTable(array, seed, exponent);
+  const Format& format = FormatOf(array.dtype);
+  if (format.expands_to != format.dtype) return FillFromTable(array, seed, exponent);
+  format.bits == 64 ? FillFractions<double>(array, seed, exponent) : FillFractions<float>(array, seed, exponent);
 }
 
 }  // namespace raggemm::host

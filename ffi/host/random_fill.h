@@ -7,7 +7,7 @@
 
 namespace raggemm::host {
 
-// Fills an array of f16, bf16, f32 or f64 with values in [-1, 1), uniform over the multiples of the type's epsilon,
+// Fills an array of a matrix format with values in [-1, 1), uniform over the multiples of the type's epsilon,
 // times 2^exponent (from -1000 on), rounded once where that is below the type's normal numbers. Element i is a function
 // of the seed and i alone, made from integers: the same bits on every machine. With d digits of the type (24 for f32)
 // it is

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "ffi/host/case_problem.h"
 #include "ffi/host/checksum.h"
@@ -73,14 +72,6 @@ Plugin::Plugin(const std::string& path)
       workspace_coefficients(library.Find<WorkspaceCoefficientsFunction>("raggemm_v1_workspace_coefficients")),
       plan_text(library.Find<char*(XLA_FFI_CallFrame*)>("raggemm_plan_text")),
       free_text(library.Find<void(char*)>("raggemm_free")) {}
-
-std::string DTypesOf(const GroupedGemmCase& explicit_case) {
-  const auto name = [](GroupedGemmCase::DType dtype) {
-    return absl::AsciiStrToLower(GroupedGemmCase::DType_Name(dtype));
-  };
-  return absl::StrCat(name(explicit_case.lhs().dtype()), "*", name(explicit_case.rhs().dtype()), ">",
-                      name(explicit_case.out().dtype()));
-}
 
 absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options,
                                 TaskRunner* pool) {

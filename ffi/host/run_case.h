@@ -11,6 +11,7 @@
 #include "ffi/host/mini_host.h"
 #include "ffi/host/problem_call.h"
 #include "proto/case.pb.h"
+#include "raggemm/types.h"
 
 namespace raggemm::host {
 
@@ -26,14 +27,11 @@ struct Plugin {
   void (*free_text)(char* text);
 };
 
-// As "f32*bf16>f32", of an explicit case.
-std::string DTypesOf(const proto::GroupedGemmCase& explicit_case);
-
 struct RunOptions {
-  Attributes how;                                      // executor, isa, threads, where not as the case has them
-  std::optional<proto::GroupedGemmCase::DType> dtype;  // of lhs and rhs
-  int64_t max_multiply_adds = 0;                       // 0: recorded sizes
-  bool time = false;                                   // warm up and take the median of several calls
+  Attributes how;                 // executor, isa, threads, where not as the case has them
+  std::optional<DType> dtype;     // of lhs and rhs
+  int64_t max_multiply_adds = 0;  // 0: recorded sizes
+  bool time = false;              // warm up and take the median of several calls
 };
 
 struct CaseRun {

@@ -96,7 +96,7 @@ struct Plan {
   PlannedOperand lhs, rhs, out;
   const char* c = nullptr;
   GroupValues alpha, beta, bias;
-  const int64_t* group_offset = nullptr;  // [P,R]
+  const int64_t* first_group = nullptr;  // [P,R], that is processed
 
   // How. A unit is the product of one group (and replica, but for ragged K), in memory order of the weights.
   Executor executor = Executor::kSerial;

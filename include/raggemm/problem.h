@@ -34,7 +34,7 @@ struct Array {
 };
 
 // The size of each group along one axis of an operand: shape [G], or [P,R,G] for P independent problems
-// of R replicas that share their problem's weights. s32, s64 or u32. All set arrays of a call have one shape.
+// of R replicas that share their problem's weights. A format of sizes. All set arrays of a call have one shape.
 using RaggedDims = std::optional<Array>;
 
 // How the groups of a ragged last axis lie in memory (a ragged first axis is the same both ways):
@@ -73,6 +73,7 @@ struct BufferDescriptor : Array {
 // equal ones along the stored first axis (lhs of ragged M [P*R*m,K], or [P*R*K,m] where its last axis is ragged), and
 // group axes count P*G. Ragged K sums over r in order (R > 0). All ragged: R = 1, problem p starts at element p*len/P.
 enum class RaggedMode : uint8_t { kRaggedM, kRaggedK, kRaggedN, kUniform, kAllRagged };
+absl::string_view NameOf(RaggedMode mode);  // "ragged M"
 
 // What messages call the operands. The texts must be there until MakePlan returns.
 struct OperandNames {
@@ -85,13 +86,13 @@ struct OperandNames {
 
 // Rows (columns, groups) of out outside every processed group become zero, or c's values where c is given.
 struct GroupedGemmProblem {
-  BufferDescriptor lhs;  // f16, bf16, f32, f64
+  BufferDescriptor lhs;  // a format of matrices (format.h)
   BufferDescriptor rhs;  // likewise
   // Likewise, written. It may be c, from its first element to its last; anything else that shares a byte with it, or
   // with the workspace, is an error. Operands that are only read may share memory.
   BufferDescriptor out;
 
-  // Optional operands. The compute type is f64 if lhs, rhs or out is f64, else f32.
+  // Optional operands; operands.h has them as a table. The compute type is f64 if lhs, rhs or out is f64, else f32.
   std::optional<Array> c;  // out's shape and dtype; never read in groups whose beta is 0
   // [rows, N], rows = P*G_local or, but for ragged K, P*R*G_local; not with ragged N or all ragged
   std::optional<Array> bias;
@@ -99,8 +100,8 @@ struct GroupedGemmProblem {
   std::optional<Array> beta;   // likewise; only with c; absent means 1
 
   // First processed group (expert parallelism): the sizes are those of all G groups, while rhs (ragged M) or
-  // out (ragged K) has G_local <= G of them, from group_offset on. Shape [], [1] or [P,R]; s32, s64 or u32. In the
-  // other modes every value must be 0; uniform takes any shape.
+  // out (ragged K) has G_local <= G of them, from group_offset on. Shape [], [1] or [P,R]; a format of sizes.
+  // In the other modes every value must be 0; uniform takes any shape.
   std::optional<Array> group_offset;
 
   OperandNames names;

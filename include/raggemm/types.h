@@ -7,8 +7,9 @@
 
 namespace raggemm {
 
-// Matrices are f16, bf16, f32 or f64, in any mix; arrays of sizes and offsets are s32, s64 or u32.
+// The element formats; what each is, is its row in format.h.
 enum class DType : std::uint8_t { kF16, kBF16, kF32, kF64, kS32, kS64, kU32 };
+inline constexpr int kDTypes = 7;
 
 // Ordered: a CPU that has one has all before it.
 //   kScalar  std::fma on one element at a time, no vector code

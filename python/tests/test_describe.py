@@ -1,5 +1,6 @@
 """raggemm.describe: the library, and the plans of a program."""
 
+import inspect
 import os
 import pathlib
 import re
@@ -31,6 +32,26 @@ def test_what_computes_here():
     assert facts["options"] == "on_error=log"  # for these tests have four devices
     for name in ("RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR"):
         assert facts[name] == "not set"
+
+
+def test_the_formats_are_those_of_numpy():
+    formats = {row["name"]: row for row in _ffi.description()["formats"]}
+    for row in formats.values():
+        dtype = jnp.dtype(row["numpy"])
+        assert row["bits"] == 8 * dtype.itemsize
+        if row["role"] == "sizes":
+            assert jnp.iinfo(dtype).max == 2 ** row["digits"] - 1
+            continue
+        info = jnp.finfo(dtype)
+        assert (row["digits"], row["min_exponent"]) == (info.nmant + 1, info.minexp)
+        assert np.frexp(np.float64(info.max))[1] - 1 == row["max_exponent"]
+        wide = np.dtype(formats[row["expands_to"]]["numpy"])
+        assert jnp.promote_types(dtype, wide) == wide
+
+
+def test_the_operands_are_arguments():
+    operands = [row["name"] for row in _ffi.description()["operands"]]
+    assert set(operands) < set(inspect.signature(raggemm.grouped_gemm).parameters)
 
 
 def test_options_are_told():

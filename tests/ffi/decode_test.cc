@@ -1,11 +1,13 @@
 #include "ffi/decode.h"
 
 #include <algorithm>
+#include <sstream>
 #include <string>
 
-#include "ffi/operand_slots.h"
+#include "absl/strings/ascii.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "raggemm/operands.h"
 #include "tests/ffi/bind.h"
 #include "tests/ffi/plugin_call.h"
 #include "tests/support/variants.h"
@@ -59,6 +61,14 @@ TEST(DecodeCallTest, GivesBackTheProblem) {
     EXPECT_EQ(decoded->workspace.data(), call.call().results[1].data);
     EXPECT_EQ(static_cast<int64_t>(decoded->workspace.size()), call.call().results[1].dims[0]);
     if (HasFailure()) break;
+  }
+}
+
+TEST(FormatsTest, HaveTheNumbersOfXla) {
+  for (const Format& format : kFormats) {
+    std::ostringstream name;
+    name << static_cast<ffi::DataType>(format.xla);
+    EXPECT_EQ(name.str(), absl::AsciiStrToUpper(format.name));
   }
 }
 

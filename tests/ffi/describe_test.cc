@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
+#include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
 #include "raggemm/plan.h"
 #include "tests/ffi/plugin_call.h"
@@ -68,8 +69,9 @@ TEST(DescribeTest, SaysWhatThisIsAndHas) {
   const auto& fields = parsed.fields();
   std::vector<std::string> names;
   for (const auto& [name, value] : fields) names.push_back(name);
-  EXPECT_THAT(names, UnorderedElementsAre("version", "ffi_api", "cpu", "isas", "isa", "isa_reason", "executors",
-                                          "max_threads", "openmp_threads", "environment", "error"));
+  EXPECT_THAT(names,
+              UnorderedElementsAre("version", "ffi_api", "cpu", "isas", "isa", "isa_reason", "executors", "max_threads",
+                                   "openmp_threads", "environment", "error", "formats", "operands"));
   EXPECT_EQ(fields.at("version").string_value(), raggemm_version());
   int32_t major, minor;
   raggemm_ffi_version(&major, &minor);
@@ -78,6 +80,42 @@ TEST(DescribeTest, SaysWhatThisIsAndHas) {
   EXPECT_EQ(fields.at("max_threads").number_value(), 256);
   EXPECT_EQ(fields.at("openmp_threads").number_value(), static_cast<double>(OpenMpThreads()));
   EXPECT_THAT(TextsOf(fields.at("executors")), ElementsAre("AUTO", "OPENMP", "POOL", "SERIAL"));
+}
+
+// The row of that name in a table; empty where it has none.
+Struct RowOf(const Struct& description, const std::string& table, absl::string_view name) {
+  for (const Value& row : description.fields().at(table).list_value().values()) {
+    if (row.struct_value().fields().at("name").string_value() == name) return row.struct_value();
+  }
+  return {};
+}
+
+TEST(DescribeTest, HasTheTables) {
+  const Struct parsed = DescribedWith({});
+  const auto names = [&](const std::string& table) {
+    std::vector<std::string> all;
+    for (const Value& row : parsed.fields().at(table).list_value().values()) {
+      all.push_back(row.struct_value().fields().at("name").string_value());
+    }
+    return all;
+  };
+  EXPECT_THAT(names("formats"), ElementsAre("f16", "bf16", "f32", "f64", "s32", "s64", "u32"));
+  EXPECT_THAT(names("operands"), ElementsAre("c", "bias", "alpha", "beta", "group_offset"));
+  const auto same = [](const Struct& row, const std::string& json) {
+    return google::protobuf::util::MessageDifferencer::Equals(row, Parsed(json));
+  };
+  EXPECT_TRUE(same(RowOf(parsed, "formats", "bf16"),
+                   R"({"name": "bf16", "numpy": "bfloat16", "xla": 16, "bits": 16, "role": "matrix", "digits": 8,
+                       "min_exponent": -126, "max_exponent": 127, "nonfinite": "ieee", "expands_to": "f32"})"));
+  EXPECT_TRUE(same(RowOf(parsed, "formats", "u32"),
+                   R"({"name": "u32", "numpy": "uint32", "xla": 8, "bits": 32, "role": "sizes", "digits": 32,
+                       "min_exponent": 0, "max_exponent": 31, "nonfinite": "none", "expands_to": "u32"})"));
+  EXPECT_TRUE(same(RowOf(parsed, "operands", "bias"),
+                   R"({"name": "bias", "types": "up to compute", "axes": ["problem", "replica", "group", "column"],
+                       "modes": ["ragged M", "ragged K", "uniform"]})"));
+  EXPECT_TRUE(same(RowOf(parsed, "operands", "group_offset"),
+                   R"({"name": "group_offset", "types": "sizes", "axes": ["problem", "replica"],
+                       "modes": ["ragged M", "ragged K", "ragged N", "uniform", "all ragged"]})"));
 }
 
 TEST(DescribeTest, IsasAreTheBestFirst) {

@@ -56,7 +56,7 @@ bool IsAllNaN(const Array& out) {
 // Every byte of out was 0xFF, which is NaN too: the one that is written is quiet and positive.
 bool IsTheWrittenNaN(const Array& out) {
   static constexpr uint64_t kBits[] = {0x7E00, 0x7FC0, 0x7FC00000, 0x7FF8000000000000};
-  const auto bytes = BytesOf(out.dtype);
+  const auto bytes = SizeOf(out.dtype);
   for (int64_t i = 0; i < ElementCount(out); ++i) {
     uint64_t bits = 0;
     std::memcpy(&bits, static_cast<const char*>(out.data) + i * bytes, bytes);

@@ -87,7 +87,7 @@ class PluginCall {
   bool OutIsUntouched() const {
     const Array& out = problem_.problem.out;
     const auto* bytes = static_cast<const unsigned char*>(out.data);
-    for (size_t i = 0; i < ElementCount(out) * BytesOf(out.dtype); ++i) {
+    for (int64_t i = 0; i < BytesOf(out); ++i) {
       if (bytes[i] != 0xFF) return false;
     }
     return true;

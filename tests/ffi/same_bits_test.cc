@@ -61,7 +61,7 @@ class RecordedCase {
   // Empty if it gives its checksum.
   std::string Run(const host::Attributes& how, host::TaskRunner& pool) {
     const Array& out = made_.problem.out;
-    if (out.data != nullptr) std::memset(out.data, 0xFF, ElementCount(out) * BytesOf(out.dtype));
+    if (out.data != nullptr) std::memset(out.data, 0xFF, BytesOf(out));
     host::Call call = host::MakeCall(made_.problem, absl::MakeSpan(workspace_));
     call.attributes.insert(how.begin(), how.end());
     if (host::Error error = host::Execute(ThePlugin().execute, call, &pool); !error.ok()) return error.message;
@@ -94,7 +94,7 @@ RecordedCases& Cases() {
       };
       const GroupedGemmCase full = host::MakeExplicit(source).value();
       add(full, made.as_given);
-      for (GroupedGemmCase::DType dtype : {GroupedGemmCase::F16, GroupedGemmCase::BF16, GroupedGemmCase::F64}) {
+      for (DType dtype : {DType::kF16, DType::kBF16, DType::kF64}) {
         GroupedGemmCase other = full;
         host::SetMatrixDType(dtype, other);
         add(other, made.in_other_types);
@@ -228,7 +228,7 @@ TEST(Company, OfARowInABatchOf4096IsWithoutEffect) {
     for (Isa isa : CoverHostIsas()) {
       for (int64_t row : {int64_t{17}, int64_t{18}, int64_t{80}, int64_t{1000}, 17 + kRows - 1}) {
         GroupedGemmProblem alone = batch.problem;
-        alone.lhs.data = static_cast<char*>(alone.lhs.data) + row * spec.k * static_cast<int64_t>(BytesOf(dtype));
+        alone.lhs.data = static_cast<char*>(alone.lhs.data) + row * spec.k * SizeOf(dtype);
         alone.lhs.dims = lhs_dims;
         alone.out.data = out.data();
         alone.out.dims = out_dims;

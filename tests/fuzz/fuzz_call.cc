@@ -19,17 +19,8 @@ constexpr unsigned char kFiller = 0x3C;     // a small number in every type
 constexpr int64_t kMostBytes = 1 << 16;
 
 int64_t ElementBytes(XLA_FFI_DataType dtype) {
-  switch (dtype) {
-    case XLA_FFI_DataType_F16:
-    case XLA_FFI_DataType_BF16:
-      return 2;
-    case XLA_FFI_DataType_F32:
-    case XLA_FFI_DataType_S32:
-    case XLA_FFI_DataType_U32:
-      return 4;
-    default:
-      return 8;  // S64, F64, and room for those that are not ours
-  }
+  const Format* format = FormatOfXla(dtype);
+  return format == nullptr ? 8 : SizeOf(format->dtype);  // 8: room for those that are not ours
 }
 
 void RequireReference(const host::Call& call) {

@@ -34,7 +34,7 @@ ProblemSpec SmallSpec(Bytes& bytes) {
     if (spec.mode != RaggedMode::kAllRagged) break;
   }
   for (DType* dtype : {&spec.lhs, &spec.rhs, &spec.out, &spec.bias_type}) *dtype = bytes.PickValueInArray(kAllFloats);
-  spec.sizes_type = bytes.PickValueInArray({DType::kS32, DType::kS64, DType::kU32});
+  spec.sizes_type = bytes.PickValueInArray(kAllSizesTypes);
   for (bool* given : {&spec.c, &spec.bias, &spec.alpha, &spec.beta}) *given = bytes.ConsumeBool();
   spec.parameter_rows =
       bytes.PickValueInArray({ParameterRows::kScalar, ParameterRows::kPerGroup, ParameterRows::kPerReplica});

@@ -17,7 +17,7 @@ class Part {
  public:
   Part(const Array& whole, int64_t index, int64_t count) : dims_(whole.dims.begin(), whole.dims.end()) {
     dims_[0] /= count;
-    data_ = static_cast<char*>(whole.data) + index * (ElementCount(whole) / count) * BytesOf(whole.dtype);
+    data_ = static_cast<char*>(whole.data) + index * (ElementCount(whole) / count) * SizeOf(whole.dtype);
     dtype_ = whole.dtype;
   }
   Array array() const { return {data_, dtype_, dims_}; }

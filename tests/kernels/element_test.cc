@@ -3,8 +3,10 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <random>
 #include <vector>
 
+#include "absl/base/casts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -80,13 +82,63 @@ TEST(RoundTo, LimitsOfTheFormat) {
   EXPECT_EQ(RoundTo(DType::kF64, 0x1p-1074), 0x1p-1074);
 }
 
+template <typename T>
+void ExpectLike(DType dtype) {
+  using Limits = std::numeric_limits<T>;
+  const Format& format = FormatOf(dtype);
+  SCOPED_TRACE(format.name);
+  const int bytes = sizeof(T);
+  EXPECT_EQ(format.bits, 8 * bytes);
+  EXPECT_EQ(SizeOf(dtype), bytes);
+  EXPECT_EQ(BytesOf(dtype, 3), 3 * bytes);
+  EXPECT_EQ(format.digits, Limits::digits);
+  EXPECT_EQ(format.role == Role::kSizes, Limits::is_integer);
+  EXPECT_EQ(format.nonfinite == NonFinite::kIeee, Limits::has_infinity);
+  EXPECT_EQ(format.expands_to, dtype);
+  EXPECT_EQ(format.max_exponent, (Limits::is_integer ? Limits::digits : Limits::max_exponent) - 1);
+  if (Limits::is_integer) return;
+  EXPECT_EQ(format.min_exponent, Limits::min_exponent - 1);
+  EXPECT_EQ(format.Epsilon(), Limits::epsilon());
+  EXPECT_EQ(format.SmallestSubnormal(), Limits::denorm_min());
+}
+
 TEST(FormatOf, AgreesWithTheLanguage) {
-  EXPECT_EQ(FormatOf(DType::kF32).Epsilon(), std::numeric_limits<float>::epsilon());
-  EXPECT_EQ(FormatOf(DType::kF32).SmallestSubnormal(), std::numeric_limits<float>::denorm_min());
-  EXPECT_EQ(FormatOf(DType::kF64).Epsilon(), std::numeric_limits<double>::epsilon());
-  EXPECT_EQ(FormatOf(DType::kF64).SmallestSubnormal(), std::numeric_limits<double>::denorm_min());
+  ExpectLike<float>(DType::kF32);
+  ExpectLike<double>(DType::kF64);
+  ExpectLike<int32_t>(DType::kS32);
+  ExpectLike<int64_t>(DType::kS64);
+  ExpectLike<uint32_t>(DType::kU32);
   EXPECT_EQ(FormatOf(DType::kF16).Epsilon(), 0x1p-10);
   EXPECT_EQ(FormatOf(DType::kBF16).SmallestSubnormal(), 0x1p-133);
+  EXPECT_EQ(FormatOf(DType::kF16).NaN(), 0x7e00u);
+  EXPECT_EQ(FormatOf(DType::kBF16).NaN(), 0x7fc0u);
+  EXPECT_EQ(FormatOf(DType::kF32).NaN(), 0x7fc00000u);
+  EXPECT_EQ(FormatOf(DType::kF64).NaN(), 0x7ff8000000000000u);
+  EXPECT_EQ(FormatOf(DType::kF16).expands_to, DType::kF32);
+  EXPECT_EQ(FormatOf(DType::kBF16).expands_to, DType::kF32);
+}
+
+// As the language reads, writes and rounds them: random bits, and each exponent with the fractions at its ends.
+TEST(ToDouble, FloatsAreThoseOfTheLanguage) {
+  std::mt19937_64 random(20240607);
+  for (uint64_t i = 0; i < 100'000; ++i) {
+    const uint64_t field = random() % 2048 << 52, sign = random() << 63;
+    const uint64_t patterns[] = {random(), sign | field, sign | field | 1, sign | (field + 0x000f'ffff'ffff'ffff)};
+    for (uint64_t bits : patterns) {
+      const double given = absl::bit_cast<double>(bits);
+      if (std::isnan(given)) continue;
+      double f64 = 0;
+      StoreRounded({&f64, DType::kF64, {1}}, 0, given);
+      ASSERT_EQ(absl::bit_cast<uint64_t>(f64), bits);
+      ASSERT_EQ(absl::bit_cast<uint64_t>(ToDouble({&f64, DType::kF64, {1}}, 0)), bits);
+      float f32 = 0;
+      StoreRounded({&f32, DType::kF32, {1}}, 0, given);
+      const float rounded = static_cast<float>(given);
+      ASSERT_EQ(absl::bit_cast<uint32_t>(f32), absl::bit_cast<uint32_t>(rounded)) << given;
+      ASSERT_EQ(absl::bit_cast<uint64_t>(ToDouble({&f32, DType::kF32, {1}}, 0)),
+                absl::bit_cast<uint64_t>(static_cast<double>(rounded)));
+    }
+  }
 }
 
 }  // namespace

@@ -109,9 +109,8 @@ TEST(OutOverlap, IsRefused) {
   // Out begins one element into the other operand; memory behind it is never touched, because the call fails.
   const auto refused = [&](const Array& other) {
     GroupedGemmProblem problem = test.problem;
-    problem.out.data = static_cast<char*>(other.data) + (ElementCount(other) > 1 ? BytesOf(other.dtype) : 0);
-    const std::vector<char> before(static_cast<char*>(other.data),
-                                   static_cast<char*>(other.data) + ElementCount(other) * BytesOf(other.dtype));
+    problem.out.data = static_cast<char*>(other.data) + (ElementCount(other) > 1 ? SizeOf(other.dtype) : 0);
+    const std::vector<char> before(static_cast<char*>(other.data), static_cast<char*>(other.data) + BytesOf(other));
     const absl::Status status = GroupedGemm(problem);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(std::memcmp(before.data(), other.data, before.size()), 0);

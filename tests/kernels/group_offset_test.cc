@@ -10,6 +10,7 @@
 #include "tests/support/bits_rule.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/problem_spec.h"
+#include "tests/support/variants.h"
 
 namespace raggemm::test {
 namespace {
@@ -85,7 +86,7 @@ TEST_P(GroupOffset, OfTheLastGroupsUpToTheLastRow) {
 
 // [P,R], a different one for each replica, in every dtype.
 TEST_P(GroupOffset, OfEachReplica) {
-  for (DType dtype : {DType::kS32, DType::kS64, DType::kU32}) {
+  for (DType dtype : kAllSizesTypes) {
     ProblemSpec spec{.problems = 2, .replicas = 2, .groups = 4, .m = 12, .n = 10, .k = 7};
     spec.sizes = {3, 0, 4, 5, 1, 2, 3, 4, 2, 2, 2, 2, 0, 0, 5, 6};
     spec.local_groups = 2;
@@ -139,7 +140,7 @@ TEST(GroupOffsetErrors, NameValueAndLimit) {
 // Its batches are groups to a uniform problem, so that an offset for each of them may come.
 TEST(GroupOffsetErrors, UniformLooksAtEveryValue) {
   const RaggedMode uniform = RaggedMode::kUniform;
-  for (DType dtype : {DType::kS32, DType::kS64, DType::kU32}) {
+  for (DType dtype : kAllSizesTypes) {
     EXPECT_EQ(ErrorOf(uniform, dtype, {}, {0}), "");
     EXPECT_EQ(ErrorOf(uniform, dtype, {3}, {0, 0, 0}), "");
     EXPECT_EQ(ErrorOf(uniform, dtype, {0}, {}), "");

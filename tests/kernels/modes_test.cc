@@ -70,7 +70,7 @@ TEST_F(Modes, EveryStorageWithProblemsAndReplicas) {
       for (std::vector<int64_t>* sizes : {&spec.sizes, &spec.n_sizes, &spec.k_sizes}) {
         *sizes = ForTwoProblems(*sizes, spec.replicas);
       }
-      for (DType sizes_type : {DType::kS32, DType::kS64, DType::kU32}) {
+      for (DType sizes_type : kAllSizesTypes) {
         spec.sizes_type = sizes_type;
         ExpectRight(spec);
       }

@@ -55,7 +55,7 @@ class BadProblem : public testing::TestWithParam<BadInput> {};
 TEST_P(BadProblem, IsRefused) {
   TestProblem test(GetParam().spec);
   const GroupedGemmProblem good = test.problem;
-  const size_t out_bytes = ElementCount(good.out) * BytesOf(good.out.dtype);
+  const size_t out_bytes = BytesOf(good.out);
   const std::vector<char> before(static_cast<char*>(good.out.data), static_cast<char*>(good.out.data) + out_bytes);
   GetParam().spoil(test);
   const absl::Status status = GroupedGemm(test.problem);

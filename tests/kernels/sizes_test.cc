@@ -18,7 +18,7 @@ constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
 // Sets one size in one array.
 void Set(const Array& array, int64_t index, int64_t value) {
-  const size_t bytes = BytesOf(array.dtype);
+  const size_t bytes = SizeOf(array.dtype);
   std::memcpy(static_cast<char*>(array.data) + index * bytes, &value, bytes);
 }
 
@@ -37,7 +37,7 @@ class Sizes : public testing::Test {
   std::string ErrorOf(const TestProblem& test) {
     const Array& out = test.problem.out;
     const char* begin = static_cast<const char*>(out.data);
-    const std::vector<char> before(begin, begin + ElementCount(out) * BytesOf(out.dtype));
+    const std::vector<char> before(begin, begin + BytesOf(out));
     const absl::Status status = GroupedGemm(test.problem);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_EQ(std::memcmp(before.data(), begin, before.size()), 0);
@@ -86,7 +86,7 @@ TEST_F(Sizes, Negative) {
 
 TEST_F(Sizes, SumAboveTheExtent) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN}) {
-    for (DType dtype : {DType::kS32, DType::kS64, DType::kU32}) {
+    for (DType dtype : kAllSizesTypes) {
       for (const ProblemSpec& spec : StorageVariants(Base(mode, dtype))) {
         const TestProblem test(spec);
         SetAll(test, 3, 11);  // 3 + 7 + 0 + 11 > 20

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernels/element.h"
+#include "raggemm/operands.h"
 
 namespace raggemm::test {
 namespace {

@@ -1,5 +1,11 @@
 #include "tests/support/field_text.h"
 
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+#include "raggemm/format.h"
+
 namespace raggemm::test {
 
 Names NamesOf(RaggedMode) {
@@ -13,7 +19,11 @@ Names NamesOf(Layout) {
 }
 
 Names NamesOf(DType) {
-  static constexpr absl::string_view kNames[] = {"f16", "bf16", "f32", "f64", "s32", "s64", "u32"};
+  static constexpr auto kNames = [] {
+    std::array<absl::string_view, kDTypes> names;
+    std::transform(std::begin(kFormats), std::end(kFormats), names.begin(), [](const Format& f) { return f.name; });
+    return names;
+  }();
   return kNames;
 }
 

@@ -61,7 +61,7 @@ Shapes ShapesOf(const ProblemSpec& s) {
 }
 
 double SpecialValue(DType dtype, Random& random) {
-  const FloatFormat format = FormatOf(dtype);
+  const Format& format = FormatOf(dtype);
   const double infinity = std::numeric_limits<double>::infinity();
   const double magnitudes[] = {
       0, 1, infinity, infinity - infinity, format.SmallestSubnormal(), std::ldexp(1, format.min_exponent)};
@@ -94,26 +94,10 @@ std::vector<int64_t> Random::Sizes(int64_t groups, int64_t total) {
   return sizes;
 }
 
-size_t BytesOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-    case DType::kBF16:
-      return 2;
-    case DType::kF32:
-    case DType::kS32:
-    case DType::kU32:
-      return 4;
-    case DType::kF64:
-    case DType::kS64:
-      break;
-  }
-  return 8;
-}
-
 Tensor::Tensor(DType dtype, std::vector<int64_t> dims, int64_t gap_elements, Cliff cliff)
     : dtype_(dtype),
       dims_(std::move(dims)),
-      buffer_(ElementCount({nullptr, dtype, dims_}) * BytesOf(dtype), gap_elements * BytesOf(dtype), cliff) {}
+      buffer_(BytesOf({nullptr, dtype, dims_}), gap_elements * SizeOf(dtype), cliff) {}
 
 TestProblem::TestProblem(const ProblemSpec& spec)
     : random_(spec.seed), gap_elements_(spec.gap_elements), cliff_(spec.cliff), special_values_(spec.special_values) {
@@ -195,19 +179,19 @@ Array TestProblem::AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Spa
   const Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
   char* bytes = static_cast<char*>(array.data);
   // Little endian: the low bytes are the narrower integer.
-  for (size_t i = 0; i < values.size(); ++i) std::memcpy(bytes + i * BytesOf(dtype), &values[i], BytesOf(dtype));
+  for (size_t i = 0; i < values.size(); ++i) std::memcpy(bytes + i * SizeOf(dtype), &values[i], SizeOf(dtype));
   return array;
 }
 
 void TestProblem::ClearOut() {
   if (problem.out.data != nullptr) {
-    std::memset(problem.out.data, 0xFF, ElementCount(problem.out) * BytesOf(problem.out.dtype));
+    std::memset(problem.out.data, 0xFF, BytesOf(problem.out));
   }
 }
 
 void TestProblem::AliasOutWithC() {
   if (problem.out.data != nullptr) {
-    std::memcpy(problem.out.data, problem.c->data, ElementCount(problem.out) * BytesOf(problem.out.dtype));
+    std::memcpy(problem.out.data, problem.c->data, BytesOf(problem.out));
   }
   problem.c->data = problem.out.data;
 }

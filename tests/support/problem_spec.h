@@ -60,8 +60,6 @@ struct ProblemSpec {
 // Everything needed to make it again, as ParseFields (field_text.h) reads it.
 std::string Describe(const ProblemSpec& spec);
 
-size_t BytesOf(DType dtype);
-
 // A dense array and the memory it is in.
 class Tensor {
  public:

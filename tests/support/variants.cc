@@ -25,6 +25,10 @@ T Choose(const T (&choices)[n], Random& random) {
   return choices[random.Below(n)];
 }
 
+DType Choose(absl::Span<const DType> choices, Random& random) {
+  return choices[random.Below(static_cast<int64_t>(choices.size()))];
+}
+
 void ChooseSizes(ProblemSpec& spec, Random& random) {
   spec.groups = random.Below(16) == 0 ? 0 : 1 + random.Below(9);
   if (spec.mode == RaggedMode::kAllRagged) {
@@ -61,7 +65,9 @@ void ChooseOptionalOperands(ProblemSpec& spec, Random& random) {
   spec.beta = spec.c && random.Coin();
   spec.bias = spec.mode != RaggedMode::kRaggedN && spec.mode != RaggedMode::kAllRagged && random.Coin();
   const bool is_f64 = spec.lhs == DType::kF64 || spec.rhs == DType::kF64 || spec.out == DType::kF64;
-  spec.bias_type = is_f64 ? Choose(kAllFloats, random) : Choose({DType::kF16, DType::kBF16, DType::kF32}, random);
+  do {
+    spec.bias_type = Choose(kAllFloats, random);
+  } while (spec.bias_type == DType::kF64 && !is_f64);
   spec.parameter_rows =
       ragged_k ? Choose({ParameterRows::kScalar, ParameterRows::kPerGroup}, random)
                : Choose({ParameterRows::kScalar, ParameterRows::kPerGroup, ParameterRows::kPerReplica}, random);
@@ -107,7 +113,7 @@ ProblemSpec RandomSpec(Random& random) {
   spec.lhs = Choose(kAllFloats, random);
   spec.rhs = Choose(kAllFloats, random);
   spec.out = Choose(kAllFloats, random);
-  spec.sizes_type = Choose({DType::kS32, DType::kS64, DType::kU32}, random);
+  spec.sizes_type = Choose(kAllSizesTypes, random);
   spec.gap_elements = random.Below(2);
   spec.special_values = random.Below(8) == 0;
   spec.seed = static_cast<uint64_t>(random.Below(int64_t{1} << 40));

@@ -2,8 +2,12 @@
 #ifndef RAGGEMM_TESTS_SUPPORT_VARIANTS_H_
 #define RAGGEMM_TESTS_SUPPORT_VARIANTS_H_
 
+#include <algorithm>
+#include <array>
+#include <iterator>
 #include <vector>
 
+#include "raggemm/format.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/problem_spec.h"
 
@@ -11,7 +15,19 @@ namespace raggemm::test {
 
 inline constexpr RaggedMode kAllModes[] = {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN,
                                            RaggedMode::kUniform, RaggedMode::kAllRagged};
-inline constexpr DType kAllFloats[] = {DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
+
+template <Role role>
+constexpr auto DTypesOf() {
+  constexpr auto is_one = [](const Format& format) { return format.role == role; };
+  std::array<DType, std::count_if(std::begin(kFormats), std::end(kFormats), is_one)> all{};
+  auto next = all.begin();
+  for (const Format& format : kFormats) {
+    if (is_one(format)) *next++ = format.dtype;
+  }
+  return all;
+}
+inline constexpr auto kAllFloats = DTypesOf<Role::kMatrix>();
+inline constexpr auto kAllSizesTypes = DTypesOf<Role::kSizes>();
 
 // The same problem in every way that its mode can be stored: transposes, layouts, group axes.
 std::vector<ProblemSpec> StorageVariants(const ProblemSpec& base);

@@ -30,9 +30,7 @@ constexpr Mode kModes[] = {Mode::kForward, Mode::kForwardTransposed, Mode::kWgra
 class Matrix {
  public:
   Matrix(DType dtype, int64_t elements)
-      : dtype_(dtype),
-        elements_(elements),
-        memory_(static_cast<size_t>(elements + 1) * (dtype == DType::kF32 ? 4 : 2)) {}
+      : dtype_(dtype), elements_(elements), memory_(static_cast<size_t>(elements + 1) * SizeOf(dtype)) {}
 
   void Fill(double value) {
     for (int64_t i = 0; i <= elements_; ++i) Set(i, value);

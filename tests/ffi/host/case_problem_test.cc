@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
@@ -100,12 +101,19 @@ TEST(MakeExplicitTest, IncompleteCaseIsAnError) {
   EXPECT_THAT(MakeExplicit(Parse("name: 'x' K: 4 group_sizes: 5")).status().message(), HasSubstr("case x"));
 }
 
+TEST(CaseTest, HasEveryFormatByXlasNumber) {
+  EXPECT_EQ(GroupedGemmCase::DType_descriptor()->value_count(), kDTypes);
+  for (const Format& format : kFormats) {
+    EXPECT_EQ(GroupedGemmCase::DType_Name(format.xla), absl::AsciiStrToUpper(format.name));
+  }
+}
+
 TEST(SetMatrixDTypeTest, OutIsF32ButF64ForF64) {
   GroupedGemmCase c = Parse("lhs {} rhs {} out { dtype: BF16 } bias { dtype: F64 }");
-  SetMatrixDType(GroupedGemmCase::F64, c);
+  SetMatrixDType(DType::kF64, c);
   EXPECT_EQ(c.out().dtype(), GroupedGemmCase::F64);
   EXPECT_EQ(c.bias().dtype(), GroupedGemmCase::F64);
-  SetMatrixDType(GroupedGemmCase::BF16, c);
+  SetMatrixDType(DType::kBF16, c);
   EXPECT_EQ(c.lhs().dtype(), GroupedGemmCase::BF16);
   EXPECT_EQ(c.rhs().dtype(), GroupedGemmCase::BF16);
   EXPECT_EQ(c.out().dtype(), GroupedGemmCase::F32);
@@ -225,7 +233,7 @@ TEST(MakeCaseProblemTest, MatrixOfIntegersIsAnError) {
   for (const char* text : {"lhs { dims: 1 dtype: S32 }", "rhs { dims: 1 dtype: S64 }", "out { dims: 1 dtype: U32 }"}) {
     const absl::Status status = MakeCaseProblem(Parse(text)).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-    EXPECT_THAT(status.message(), HasSubstr("must be F16, BF16, F32 or F64"));
+    EXPECT_THAT(status.message(), HasSubstr("must be f16, bf16, f32 or f64"));
   }
 }
 

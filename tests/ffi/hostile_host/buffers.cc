@@ -22,14 +22,7 @@ int64_t Elements(const host::Buffer& buffer) {
   return elements;
 }
 
-int64_t ElementBytes(const host::Buffer& buffer) {
-  switch (buffer.dtype) {
-    case XLA_FFI_DataType_S64:
-      return 8;
-    default:
-      return 4;  // of the other operands of EveryOperand
-  }
-}
+int64_t ElementBytes(const host::Buffer& buffer) { return SizeOf(FormatOfXla(buffer.dtype)->dtype); }
 
 // Spoils each operand of one call in turn; `spoil` says false where there is nothing to spoil. The error must name the
 // operand, or one that it no longer agrees with.

@@ -1,6 +1,6 @@
 #include "tests/ffi/hostile_host/hostile_call.h"
 
-#include "ffi/operand_slots.h"
+#include "raggemm/operands.h"
 #include "tests/support/variants.h"
 
 namespace raggemm::test {

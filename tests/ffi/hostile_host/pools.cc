@@ -200,7 +200,7 @@ TEST(LateTest, TasksOfAFinishedCallTouchNothing) {
   buffers.insert(buffers.end(), call.call().results.begin(), call.call().results.end());
   const auto protect = [&](int protection) {
     for (const host::Buffer& buffer : buffers) {
-      uintptr_t bytes = buffer.dtype == XLA_FFI_DataType_S64 ? 8 : 4;
+      uintptr_t bytes = SizeOf(FormatOfXla(buffer.dtype)->dtype);
       for (int64_t dim : buffer.dims) bytes *= dim;
       const uintptr_t begin = reinterpret_cast<uintptr_t>(buffer.data), page = begin / kPage * kPage;
       if (bytes != 0) {

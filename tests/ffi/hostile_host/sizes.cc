@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "ffi/operand_slots.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "raggemm/operands.h"
 #include "tests/ffi/hostile_host/hostile_call.h"
+#include "tests/support/variants.h"
 #include "tests/support/watchdog.h"
 
 namespace raggemm::test {
@@ -26,16 +27,16 @@ int64_t Wrapped(DType dtype, int64_t value) {
 // Sets one size; gives back what it was.
 int64_t Exchange(const Array& sizes, int64_t index, int64_t value) {
   int64_t before = 0;
-  char* place = static_cast<char*>(sizes.data) + index * static_cast<int64_t>(BytesOf(sizes.dtype));
-  std::memcpy(&before, place, BytesOf(sizes.dtype));
-  std::memcpy(place, &value, BytesOf(sizes.dtype));
+  char* place = static_cast<char*>(sizes.data) + index * SizeOf(sizes.dtype);
+  std::memcpy(&before, place, SizeOf(sizes.dtype));
+  std::memcpy(place, &value, SizeOf(sizes.dtype));
   return before;
 }
 
 TEST(SizesTest, EveryWrongSizeOfEveryGroupIsRefused) {
   host::ThreadPool pool(2);
   for (ProblemSpec spec : OneOfEachMode(/*with_c=*/true)) {
-    for (DType dtype : {DType::kS32, DType::kS64, DType::kU32}) {
+    for (DType dtype : kAllSizesTypes) {
       spec.sizes_type = dtype;
       HostileCall call(spec);
       for (const DimsSlot& slot : kDimsSlots) {
@@ -63,7 +64,7 @@ TEST(SizesTest, EveryWrongSizeOfEveryGroupIsRefused) {
 }
 
 TEST(OffsetTest, EveryWrongOffsetIsRefused) {
-  for (DType dtype : {DType::kS32, DType::kS64, DType::kU32}) {
+  for (DType dtype : kAllSizesTypes) {
     for (ProblemSpec spec : OneOfEachMode(/*with_c=*/false)) {
       const bool may_shift = spec.mode == RaggedMode::kRaggedM || spec.mode == RaggedMode::kRaggedK;
       const int64_t limit = may_shift ? 2 : 0;

@@ -33,7 +33,7 @@ class Sparse {
 
  private:
   std::vector<int64_t> dims_;
-  size_t bytes_ = BytesOf(kType);
+  size_t bytes_ = SizeOf(kType);
   void* data_;
 };
 

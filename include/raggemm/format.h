@@ -1,0 +1,81 @@
+// The element formats: one row says all that the rest of the code knows of one.
+#ifndef RAGGEMM_FORMAT_H_
+#define RAGGEMM_FORMAT_H_
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "raggemm/types.h"
+
+namespace raggemm {
+
+// kMatrix: matrices and what is added to them, in any mix. kSizes: integers, of groups and offsets.
+enum class Role : uint8_t { kMatrix, kSizes };
+
+// kIeee: the largest exponent field belongs to infinities and NaNs. kNone: every pattern is a number.
+enum class NonFinite : uint8_t { kNone, kIeee };
+
+struct Format {
+  DType dtype;
+  const char* name;   // in messages and plans; in capitals in case files
+  const char* numpy;  // dtype of numpy or ml_dtypes
+  uint8_t xla;        // XLA_FFI_DataType
+  uint8_t bits;       // of an element: sign, exponent, fraction from the top
+  Role role;
+  int8_t digits;                       // bits of precision with the hidden one; of integers, without the sign
+  int16_t min_exponent, max_exponent;  // of the smallest normal number and of the largest one
+  NonFinite nonfinite;
+  DType expands_to;  // what holds all its values and is summed in; a format of sizes: itself
+
+  double Epsilon() const { return std::ldexp(1.0, 1 - digits); }
+  double SmallestSubnormal() const { return std::ldexp(1.0, min_exponent + 1 - digits); }
+  // The quiet NaN without sign and payload; kIeee only.
+  constexpr uint64_t NaN() const { return ((uint64_t{2} << (bits - digits)) - 1) << (digits - 2); }
+};
+
+inline constexpr Format kFormats[] = {
+    {DType::kF16, "f16", "float16", 10, 16, Role::kMatrix, 11, -14, 15, NonFinite::kIeee, DType::kF32},
+    {DType::kBF16, "bf16", "bfloat16", 16, 16, Role::kMatrix, 8, -126, 127, NonFinite::kIeee, DType::kF32},
+    {DType::kF32, "f32", "float32", 11, 32, Role::kMatrix, 24, -126, 127, NonFinite::kIeee, DType::kF32},
+    {DType::kF64, "f64", "float64", 12, 64, Role::kMatrix, 53, -1022, 1023, NonFinite::kIeee, DType::kF64},
+    {DType::kS32, "s32", "int32", 4, 32, Role::kSizes, 31, 0, 30, NonFinite::kNone, DType::kS32},
+    {DType::kS64, "s64", "int64", 5, 64, Role::kSizes, 63, 0, 62, NonFinite::kNone, DType::kS64},
+    {DType::kU32, "u32", "uint32", 8, 32, Role::kSizes, 32, 0, 31, NonFinite::kNone, DType::kU32},
+};
+static_assert(
+    [] {
+      for (size_t i = 0; i < std::size(kFormats); ++i) {
+        if (kFormats[i].dtype != static_cast<DType>(i)) return false;
+      }
+      return std::size(kFormats) == kDTypes;
+    }(),
+    "a row for each DType, in their order");
+
+constexpr const Format& FormatOf(DType dtype) { return kFormats[static_cast<size_t>(dtype)]; }
+
+// The format with this XLA_FFI_DataType; null where there is none.
+constexpr const Format* FormatOfXla(int xla) {
+  for (const Format& format : kFormats) {
+    if (format.xla == xla) return &format;
+  }
+  return nullptr;
+}
+
+constexpr absl::string_view NameOf(DType dtype) { return FormatOf(dtype).name; }
+constexpr bool IsMatrix(DType dtype) { return FormatOf(dtype).role == Role::kMatrix; }
+std::string NamesOf(Role role);  // "f16, bf16, f32 or f64"
+
+// Bytes of that many elements, without gaps, the last byte filled up; modulo 2^64.
+constexpr int64_t BytesOf(DType dtype, int64_t elements) {
+  const uint64_t count = elements, bits = FormatOf(dtype).bits;
+  return static_cast<int64_t>(count / 8 * bits + (count % 8 * bits + 7) / 8);
+}
+constexpr int64_t SizeOf(DType dtype) { return BytesOf(dtype, 1); }  // that one element takes, and its alignment
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_FORMAT_H_

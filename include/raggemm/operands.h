@@ -1,0 +1,84 @@
+// The operands of a grouped GEMM by name, in the order in which calls list them: where a problem keeps each, where it
+// keeps what messages call it, and what an optional one may be.
+#ifndef RAGGEMM_OPERANDS_H_
+#define RAGGEMM_OPERANDS_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/string_view.h"
+#include "raggemm/format.h"
+#include "raggemm/problem.h"
+
+namespace raggemm {
+
+struct Slot {
+  absl::string_view name;
+  absl::string_view OperandNames::*word;
+};
+
+struct MatrixSlot : Slot {
+  BufferDescriptor GroupedGemmProblem::*operand;
+};
+inline constexpr MatrixSlot kMatrixSlots[] = {
+    {{"lhs", &OperandNames::lhs}, &GroupedGemmProblem::lhs},
+    {{"rhs", &OperandNames::rhs}, &GroupedGemmProblem::rhs},
+    {{"out", &OperandNames::out}, &GroupedGemmProblem::out},
+};
+
+struct DimsSlot : Slot {
+  BufferDescriptor GroupedGemmProblem::*operand;
+  RaggedDims BufferDescriptor::*dims;
+};
+inline constexpr DimsSlot kDimsSlots[] = {
+    {{"lhs_first", &OperandNames::lhs_first}, &GroupedGemmProblem::lhs, &BufferDescriptor::first_dims},
+    {{"lhs_last", &OperandNames::lhs_last}, &GroupedGemmProblem::lhs, &BufferDescriptor::last_dims},
+    {{"rhs_first", &OperandNames::rhs_first}, &GroupedGemmProblem::rhs, &BufferDescriptor::first_dims},
+    {{"rhs_last", &OperandNames::rhs_last}, &GroupedGemmProblem::rhs, &BufferDescriptor::last_dims},
+    {{"out_first", &OperandNames::out_first}, &GroupedGemmProblem::out, &BufferDescriptor::first_dims},
+    {{"out_last", &OperandNames::out_last}, &GroupedGemmProblem::out, &BufferDescriptor::last_dims},
+};
+
+// The types that an optional operand may have: that of out; the compute type; any matrix type that the compute type
+// holds; any of sizes.
+enum class Types : uint8_t { kOfOut, kCompute, kUpToCompute, kSizes };
+
+// What the values of an optional operand differ by, a set of these. By row: the operand has out's shape. By column: a
+// row of N for each group, which need one N. By replica only as far as the mode has results of single replicas.
+enum Axis : uint8_t { kByProblem = 1, kByReplica = 2, kByGroup = 4, kByRow = 8, kByColumn = 16 };
+
+constexpr uint8_t SetOf(RaggedMode mode) { return static_cast<uint8_t>(1 << static_cast<int>(mode)); }
+inline constexpr uint8_t kWithOneN =
+    SetOf(RaggedMode::kRaggedM) | SetOf(RaggedMode::kRaggedK) | SetOf(RaggedMode::kUniform);
+inline constexpr uint8_t kEveryMode = kWithOneN | SetOf(RaggedMode::kRaggedN) | SetOf(RaggedMode::kAllRagged);
+
+struct OperandSlot : Slot {
+  std::optional<Array> GroupedGemmProblem::*operand;
+  Types types;
+  uint8_t axes;   // of Axis
+  uint8_t modes;  // that take it
+};
+inline constexpr uint8_t kPerGroup = kByProblem | kByReplica | kByGroup;
+inline constexpr OperandSlot kOperandSlots[] = {
+    {{"c", &OperandNames::c}, &GroupedGemmProblem::c, Types::kOfOut, kPerGroup | kByRow | kByColumn, kEveryMode},
+    {{"bias", &OperandNames::bias}, &GroupedGemmProblem::bias, Types::kUpToCompute, kPerGroup | kByColumn, kWithOneN},
+    {{"alpha", &OperandNames::alpha}, &GroupedGemmProblem::alpha, Types::kCompute, kPerGroup, kEveryMode},
+    {{"beta", &OperandNames::beta}, &GroupedGemmProblem::beta, Types::kCompute, kPerGroup, kEveryMode},
+    {{"group_offset", &OperandNames::group_offset},
+     &GroupedGemmProblem::group_offset,
+     Types::kSizes,
+     kByProblem | kByReplica,
+     kEveryMode},
+};
+
+// The type of products and sums: f64 if lhs, rhs or out is f64, else f32.
+inline DType ComputeType(const GroupedGemmProblem& problem) {
+  for (const MatrixSlot& slot : kMatrixSlots) {
+    if (FormatOf((problem.*slot.operand).dtype).expands_to == DType::kF64) return DType::kF64;
+  }
+  return DType::kF32;
+}
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_OPERANDS_H_
