@@ -63,7 +63,7 @@ absl::Status ResultCheck::CompareWithReference(const Array& got) const {
 absl::Status ResultCheck::CompareWithFirst(const Array& got) const {
   const auto length = static_cast<double>(
       case_.mode == Mode::kWgrad ? *std::max_element(case_.sizes.begin(), case_.sizes.end()) : case_.k);
-  const double sums = 2 * FormatOf(DType::kF32).Epsilon() * (258 + length / 256) * length;
+  const double sums = 2 * RelativeErrorOfSum(kArithmetics[0], length) * length;
   const Array first{const_cast<char*>(first_.data()), case_.out, dims_};
   // Odd, so that it goes through all columns of a row length that is a power of two.
   const int64_t step = dims_[0] / kComparedElements | 1;

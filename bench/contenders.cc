@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/grouped_call.h"
-#include "bench/parallel_bytes.h"
 #include "kernels/problem.h"
 
 namespace raggemm::bench {

@@ -5,10 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "bench/quiet.h"
 #include "bench/report.h"
 #include "bench/roofline.h"
-#include "bench/team.h"
+#include "bench/timing.h"
 #include "kernels/problem.h"
 
 namespace raggemm::bench {

@@ -1,5 +1,6 @@
 // raggemm_bench [--quick|--full] [--filter=REGEX]: our library and its peers on the same operands, in
 // turns, beside what the machine can do. Takes 7 GiB of memory. Exits non-zero where a result of ours is wrong.
+// raggemm_bench --kernels, --calibrate: the kernels by themselves, in a minute and a GiB.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -13,14 +14,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
+#include "bench/calibrate.h"
 #include "bench/cases.h"
 #include "bench/contest.h"
+#include "bench/kernel_rows.h"
 #include "bench/limits.h"
 #include "bench/operands.h"
 #include "bench/peers/peer.h"
-#include "bench/quiet.h"
 #include "bench/report.h"
 #include "bench/session.h"
+#include "bench/timing.h"
 #include "benchmark/benchmark.h"
 #include "ffi/host/command_line.h"
 #include "proto/read_cases.h"
@@ -28,6 +31,9 @@
 ABSL_FLAG(bool, quick, false, "a sample, in two minutes");
 ABSL_FLAG(bool, full, false, "every shape, type, mode and number of threads, in hours");
 ABSL_FLAG(std::string, filter, "", "only cases like forward/bf16-f32/2048x768/rows8/threads2 that contain this regex");
+
+ABSL_FLAG(bool, kernels, false, "instead: GFLOP/s of each kernel from L1 and from L2, a line for each shape");
+ABSL_FLAG(bool, calibrate, false, "instead: measures this CPU and prints its row for kernels/cpu.cc");
 
 namespace raggemm::bench {
 namespace {
@@ -88,6 +94,9 @@ class Progress : public benchmark::BenchmarkReporter {
 };
 
 int Main() {
+  if (absl::GetFlag(FLAGS_kernels)) absl::PrintF("%s\n\n%s", CpuName(), KernelTable(/*turns=*/20));
+  if (absl::GetFlag(FLAGS_calibrate)) absl::PrintF("%s", Calibrate());
+  if (absl::GetFlag(FLAGS_kernels) || absl::GetFlag(FLAGS_calibrate)) return 0;
   const absl::StatusOr<proto::GroupedGemmCases> recorded = ReadCases(RAGGEMM_CASES_DIR "/moe.textproto");
   if (!recorded.ok()) return Fail(recorded.status());
   const Selection selection = SelectionFromFlags();

@@ -4,13 +4,34 @@
 #define RAGGEMM_BENCH_OPERANDS_H_
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <vector>
 
-#include "bench/arena.h"
 #include "bench/cases.h"
+#include "bench/peers/peer.h"
 
 namespace raggemm::bench {
+
+// More than the caches of any CPU that this has been run on.
+inline constexpr int64_t kBeyondCaches = int64_t{512} << 20;
+
+// Numbers within [-1,1], the same for any size, so that a case finds the same ones wherever its operands lie. Pages of
+// the ordinary size, as operands have outside of here. Values are rounded to `precision` and stored as `dtype`: an f32
+// arena in the precision of bf16 is the widened bf16 arena.
+class Arena {
+ public:
+  Arena(int64_t bytes, DType dtype, DType precision);
+
+  char* data() const { return memory_.get(); }
+
+ private:
+  struct Free {
+    void operator()(char* memory) const { std::free(memory); }
+  };
+  int64_t bytes_;
+  std::unique_ptr<char, Free> memory_;
+};
 
 // Whole operands, each group after the other; of forward's rhs also the groups without rows.
 struct Operands {
@@ -25,7 +46,7 @@ SetBytes SetBytesOf(const Case& c);
 // As many as have kBeyondCaches of active weights (wgrad: gradients) in all.
 int64_t SetsOf(const Case& c);
 
-// Enough for any of the cases, one at a time. Their `in` must be one type. `precision` as in arena.h.
+// Enough for any of the cases, one at a time. Their `in` must be one type. `precision` as in Arena.
 class Memory {
  public:
   Memory(const std::vector<Case>& cases, DType precision);
@@ -58,6 +79,12 @@ class Series {
   std::vector<void*> out_;
   std::vector<Span> empty_gradients_;
 };
+
+// What a peer needs besides products, as fast as memory allows. Of every product lhs and rhs: from bf16 to the f32
+// operands of `wide`, a series of the same shape.
+void WidenBf16(const GemmSeries& narrow, const GemmSeries& wide, int threads);
+
+void ZeroBytes(char* begin, int64_t bytes, int threads);
 
 }  // namespace raggemm::bench
 

@@ -1,45 +1,17 @@
-"""Which regime a measured case belongs to, what is aimed at there, and what was reached. Pure arithmetic.
+"""Which regime a measured case belongs to, figures over the cases of one, and whether the machine was busy.
 
 Cases are those of report.json (bench/report.proto has the fields), as dicts.
 """
 
 import dataclasses
 import math
+import statistics
 
 ROW_REGIMES = [(2, "1 to 2 rows"), (16, "4 to 16 rows"), (64, "32 to 64 rows"), (math.inf, "128 rows and more")]
-
-# (least ratio to the best peer, least share of the roofline), for two threads and f32 output.
-TARGETS = {
-    "f32": {
-        "forward, 1 to 2 rows": (0.95, 0.90),
-        "forward, 4 to 16 rows": (1.15, 0.70),
-        "forward, 32 to 64 rows": (1.05, 0.75),
-        "forward, 128 rows and more": (1.00, 0.82),
-        "forward, recorded": (1.10, 0.72),
-        "wgrad, 16 rows and more": (1.05, 0.68),
-    },
-    "bf16": {
-        "forward, 1 to 2 rows": (1.5, 0.80),
-        "forward, 4 to 16 rows": (1.6, 0.65),
-        "forward, 32 to 64 rows": (1.4, 0.75),
-        "forward, 128 rows and more": (1.2, 0.84),
-        "forward, recorded": (1.5, 0.72),
-        "wgrad, 16 rows and more": (1.3, 0.68),
-    },
-}
-TRANSPOSED_LESS = 0.05
-# With AVX-512 the peers have 16-bit products of their own, which two threads read as fast as anybody can.
-BF16_RATIO_AVX512 = {"decode": 1.15, "elsewhere": 1.6}
 
 
 def geometric_mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
-
-
-def geometric_mean_over(cases: list[dict], rate_of) -> float | None:
-    """Of ours over another rate, over the cases that have it."""
-    ratios = [case["ours_gflops"] / rate for case in cases if (rate := rate_of(case))]
-    return geometric_mean(ratios) if ratios else None
 
 
 def rows_per_group(case: dict) -> float:
@@ -64,20 +36,6 @@ def case_name(case: dict) -> str:
     return f"{case['case']} {types(case)}, {case['mode']}, {case['threads']}t"
 
 
-def target(regime_name: str, types_name: str, threads: int, isa: str) -> tuple[float, float] | None:
-    """(ratio, share), or None where nothing was promised."""
-    dtype, _, out = types_name.partition(" → ")
-    mode, _, rest = regime_name.partition(", ")
-    found = TARGETS.get(dtype, {}).get(f"forward, {rest}" if mode == "transposed" else regime_name)
-    if found is None or out != "f32" or threads != 2:
-        return None
-    ratio, share = found
-    if dtype == "bf16" and isa == "avx512":
-        ratio = BF16_RATIO_AVX512["decode" if rest == ROW_REGIMES[0][1] else "elsewhere"]
-    less = TRANSPOSED_LESS if mode == "transposed" else 0
-    return round(ratio - less, 2), round(share - less, 2)
-
-
 @dataclasses.dataclass
 class Cell:
     """All cases of one regime, one pair of types and one number of threads."""
@@ -86,7 +44,6 @@ class Cell:
     types: str
     threads: int
     cases: list[dict]
-    target: tuple[float, float] | None
 
     def __str__(self) -> str:
         return f"{self.regime}, {self.types}, {self.threads} threads"
@@ -97,31 +54,13 @@ class Cell:
     def shares(self) -> list[float]:
         return [case["roofline_share"] for case in self.cases]
 
-    def misses(self) -> list[str]:
-        """Which of the two figures is below its target."""
-        if self.target is None:
-            return []
-        ratios = self.ratios()
-        missed = []
-        if ratios and geometric_mean(ratios) < self.target[0]:
-            missed.append("ratio")
-        if geometric_mean(self.shares()) < self.target[1]:
-            missed.append("share")
-        return missed
-
 
 def cells(report: dict) -> list[Cell]:
     """In the order in which their first cases were measured."""
     by_key: dict[tuple[str, str, int], list[dict]] = {}
     for case in report.get("cases", []):
         by_key.setdefault((regime(case), types(case), case["threads"]), []).append(case)
-    isa = report["machine"]["isa"]
-    return [Cell(*key, found, target(*key, isa)) for key, found in by_key.items()]
-
-
-def memory_bound(case: dict) -> bool:
-    """Whether the roofline of the case is memory's side of it."""
-    return case["roofline_gflops"] < 0.999 * case["limits"]["fma_gflops"]
+    return [Cell(*key, found) for key, found in by_key.items()]
 
 
 def bound(case: dict, name: str) -> float | None:
@@ -136,3 +75,46 @@ def best_ways(case: dict) -> dict[str, dict]:
         if peer["name"] not in best or peer.get("gflops", 0) > best[peer["name"]].get("gflops", 0):
             best[peer["name"]] = peer
     return best
+
+
+# Where something else ran on the machine while it was measured, figures say little of the library.
+LEAST_OF_PROBE = 0.4  # of the fma rate: two threads of one core have half of it each
+MOST_SPREAD = 0.3  # where nothing disturbs, limits differ by some percent from case to case, and so do rounds
+
+
+def _spread(values: list[float]) -> float:
+    """The distance of the quartiles over the median."""
+    if len(values) < 2:
+        return 0.0
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return (high - low) / middle
+
+
+def signs_of_a_busy_machine(report: dict) -> list[str]:
+    """What speaks for it in a report, one sentence each."""
+    machine, cases, signs = report["machine"], report["cases"], []
+    for limits in machine.get("limits", []):
+        threads, fma, probed = limits["threads"], limits["fma_gflops"], machine.get("probed_gflops")
+        if probed and fma < LEAST_OF_PROBE * probed * threads:
+            signs.append(
+                f"{threads} threads reached {fma:.1f} GFLOP/s of f32 fma, {100 * fma / probed / threads:.0f} % of what "
+                f"one reached in the best of some short turns ({probed:.1f}) times {threads}."
+            )
+        for key, name in (("fma_gflops", "f32 fma"), ("read_gbps", "memory read")):
+            spread = _spread([case["limits"][key] for case in cases if case["threads"] == threads])
+            if spread > MOST_SPREAD:
+                signs.append(
+                    f"The limit {name} of {threads} threads has a spread of {100 * spread:.0f} % over the cases."
+                )
+    spread = statistics.median(case["ours"]["spread"] for case in cases)
+    if spread > MOST_SPREAD:
+        signs.append(f"In half of the cases our figure has a spread of {100 * spread:.0f} % or more over the rounds.")
+    return signs
+
+
+def warning(report: dict) -> str:
+    """A paragraph for the top of the report; empty where nothing speaks for a busy machine."""
+    signs = signs_of_a_busy_machine(report)
+    if not signs:
+        return ""
+    return f"**WARNING: the machine was busy with something else; do not trust these figures.** {' '.join(signs)}"

@@ -2,14 +2,11 @@
 
 #include <cpuid.h>
 
-#include <array>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
 #include <thread>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -24,17 +21,6 @@ struct CpuidWords {
   unsigned a, b, c, d;
 };
 
-std::string BrandName() {
-  std::array<CpuidWords, 3> words{};
-  for (unsigned i = 0; i < 3; ++i) {
-    CpuidWords& part = words[i];
-    if (!__get_cpuid(0x80000002 + i, &part.a, &part.b, &part.c, &part.d)) return "unknown";
-  }
-  char name[sizeof(words) + 1] = {};
-  std::memcpy(name, words.data(), sizeof(words));
-  return std::string(absl::StripAsciiWhitespace(name));
-}
-
 }  // namespace
 
 std::string CpuName() {
@@ -44,14 +30,16 @@ std::string CpuName() {
   unsigned family = words.a >> 8 & 15, model = words.a >> 4 & 15;
   if (family == 6 || family == 15) model += (words.a >> 16 & 15) << 4;
   if (family == 15) family += words.a >> 20 & 255;
-  return absl::StrCat(BrandName(), " (family ", family, ", model ", model, ")");
+  const std::string brand = HostCpuBrand();
+  return absl::StrCat(brand.empty() ? "unknown" : brand, " (family ", family, ", model ", model, ")");
 }
 
 proto::Machine DescribeMachine(const std::vector<Peer>& peers) {
   proto::Machine machine;
   machine.set_cpu(CpuName());
-  machine.set_isa(KernelsFor(HostCpu().widest).name);
-  machine.set_probed_gflops(HostCpu().probed_gflops[static_cast<size_t>(HostCpu().widest)]);
+  const Isa isa = PreferredIsa(HostCpu());
+  machine.set_isa(std::string(NameOf(isa)));
+  machine.set_probed_gflops(HostCpu().probed_gflops[static_cast<size_t>(isa)]);
   machine.set_cores(static_cast<int>(std::thread::hardware_concurrency()));
   machine.set_compiler(absl::StrCat("g++ ", __VERSION__));
   machine.set_date(absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone()));

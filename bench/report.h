@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "bench/limits.h"
 #include "bench/peers/peer.h"
 #include "bench/report.pb.h"
-#include "bench/roofline.h"
 
 namespace raggemm::bench {
 

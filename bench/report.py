@@ -10,38 +10,41 @@ import pathlib
 import re
 
 import pictures
-from busy import warning
-from reasons import behind, missed
-from regimes import Cell, best_ways, bound, case_name, cells, geometric_mean, geometric_mean_over, regime, types
-from tables import figure, markdown_table
-
-GAIN_FROM = 1.05  # a gain below is none: figures move by some percent from run to run
+from regimes import Cell, best_ways, bound, case_name, cells, geometric_mean, regime, types, warning
 
 
-def _with_target(value: float, least: float | None) -> str:
-    if least is None:
-        return f"{value:.2f}"
-    if value >= least:
-        return f"{value:.2f} ≥ {least:.2f}"
-    # Enough digits for the reader to see it.
-    digits = next(d for d in range(2, 18) if float(f"{value:.{d}f}") < least)
-    return f"{value:.{digits}f} **<** {least:.2f}"
+def markdown_table(header: list[str], rows: list[list[str]]) -> str:
+    """Aligned, so that it can be read as it is; the first column to the left."""
+    widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
+
+    def line(fields: list[str]) -> str:
+        return (
+            "| "
+            + " | ".join(f.rjust(w) if i else f.ljust(w) for i, (f, w) in enumerate(zip(fields, widths, strict=True)))
+            + " |"
+        )
+
+    rule = "|" + "|".join("-" * (w + 1) + (":" if i else "-") for i, w in enumerate(widths)) + "|"
+    return "\n".join([line(header), rule, *map(line, rows)])
+
+
+def figure(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
 
 
 def summary(found: list[Cell]) -> str:
     rows = []
     for cell in found:
         ratios, shares = cell.ratios(), cell.shares()
-        ratio_target, share_target = cell.target or (None, None)
         rows.append(
             [
                 cell.regime,
                 cell.types,
                 str(cell.threads),
                 str(len(cell.cases)),
-                _with_target(geometric_mean(ratios), ratio_target) if ratios else "no peer",
+                figure(geometric_mean(ratios)) if ratios else "no peer",
                 figure(min(ratios, default=None)),
-                _with_target(geometric_mean(shares), share_target),
+                figure(geometric_mean(shares)),
                 figure(min(shares)),
             ]
         )
@@ -51,18 +54,12 @@ def summary(found: list[Cell]) -> str:
 
 def gains(found: list[Cell]) -> str:
     """What one grouped call gains over a series of products, ours and the peers'."""
-    rows, none = [], []
+    rows = []
     for cell in found:
-        own = geometric_mean_over(cell.cases, lambda case: bound(case, "ours, group by group"))
-        ratios = cell.ratios()
-        peer = geometric_mean(ratios) if ratios else None
-        rows.append([str(cell), figure(own), figure(peer)])
-        if own is not None and own < GAIN_FROM and (peer is None or peer < GAIN_FROM):
-            none.append(str(cell))
-    text = markdown_table(["cell", "over ours group by group", "over the best peer"], rows)
-    if none:
-        return text + f"\n\nNothing (below {GAIN_FROM:.2f} both ways) is gained in: " + "; ".join(none) + "."
-    return text + f"\n\nThere is no cell where nothing (below {GAIN_FROM:.2f} both ways) is gained."
+        own = [case["ours_gflops"] / rate for case in cell.cases if (rate := bound(case, "ours, group by group"))]
+        means = (figure(geometric_mean(ratios)) if ratios else "" for ratios in (own, cell.ratios()))
+        rows.append([str(cell), *means])
+    return markdown_table(["cell", "over ours group by group", "over the best peer"], rows)
 
 
 def bounds(cases: list[dict]) -> str:
@@ -166,8 +163,6 @@ def report_text(report: dict, pictures_of: list[tuple[str, str]]) -> str:
         ("", machine_section(report["machine"])),
         ("How", METHOD),
         ("Summary", summary(found)),
-        ("Below target", missed(found)),
-        ("Far behind a peer", behind(cases)),
         ("What a grouped call gains over a series of products", gains(found)),
         ("Pictures", "\n\n".join(f"![{caption}]({file})" for caption, file in pictures_of)),
     ]
@@ -205,10 +200,9 @@ def main() -> None:
         parser.error(f"{arguments.json}: {error}")
     if not report.get("cases"):
         parser.error(f"{arguments.json} has no cases")
-    found = cells(report)
     if text := warning(report):
         print(f"\n{text}")
-    print(f"\n{summary(found)}\n\n{missed(found)}\n\n{behind(report['cases'])}\n")
+    print(f"\n{summary(cells(report))}\n")
     print("report:", write_report(report, arguments.json.parent, "report"))
     if arguments.record:
         print("recorded:", write_report(report, arguments.record, file_name(report["machine"]["cpu"])))

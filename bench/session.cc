@@ -7,37 +7,21 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_format.h"
 #include "bench/overheads.h"
-#include "bench/quiet.h"
 #include "bench/report.h"
+#include "bench/timing.h"
 
 namespace raggemm::bench {
 namespace {
 
-// Of a whole run, less what set-up takes; the default is promised in 20 minutes, the quick one in two.
-double SecondsFor(Selection selection, size_t cases) {
-  constexpr double kQuick = 108, kDefault = 17 * 60, kEachOfFull = 12;
-  switch (selection) {
-    case Selection::kQuick:
-      return kQuick;
-    case Selection::kDefault:
-      return kDefault;
-    case Selection::kFull:
-      return kEachOfFull * static_cast<double>(cases);
-  }
-  return 0;
-}
+// Seconds of a whole run, less what set-up takes, and of each case: the default is promised in 20 minutes, the quick
+// one in two. As Selection has them.
+struct Length {
+  const char* name;
+  double run, each_case;
+};
+constexpr Length kLengths[] = {{"quick", 108, 0}, {"default", 17 * 60, 0}, {"full", 0, 12}};
 
-const char* NameOf(Selection selection) {
-  switch (selection) {
-    case Selection::kQuick:
-      return "quick";
-    case Selection::kDefault:
-      return "default";
-    case Selection::kFull:
-      return "full";
-  }
-  return "";
-}
+const Length& LengthOf(Selection selection) { return kLengths[static_cast<int>(selection)]; }
 
 }  // namespace
 
@@ -48,7 +32,7 @@ Session::Session(std::vector<Case> cases, Selection selection, std::string repor
       peers_(LoadPeers()),
       start_(std::chrono::steady_clock::now()) {
   *report_.mutable_machine() = DescribeMachine(peers_);
-  report_.mutable_machine()->set_selection(NameOf(selection));
+  report_.mutable_machine()->set_selection(LengthOf(selection).name);
   const absl::StatusOr<std::vector<proto::Overhead>> overheads = MeasureOverheads();
   status_.Update(overheads.status());
   if (overheads.ok()) report_.mutable_machine()->mutable_overheads()->Assign(overheads->begin(), overheads->end());
@@ -100,7 +84,8 @@ void Session::TakeMemoryFor(DType in) {
 // The time that is left is shared out among the cases that are left: those that need less leave more to the others.
 Rounds Session::RoundsForNext() const {
   constexpr int kLeast = 3, kMost = 9;
-  const double total = SecondsFor(selection_, cases_.size());
+  const Length& length = LengthOf(selection_);
+  const double total = length.run + length.each_case * static_cast<double>(cases_.size());
   const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   return {kLeast, kMost, std::max(0.0, total - spent) / static_cast<double>(cases_.size() - started_)};
 }

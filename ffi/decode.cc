@@ -253,7 +253,7 @@ Options DecodeOptions(const GroupedGemmConfig& config) {
       options.executor = Executor::kSerial;
       break;
   }
-  options.isa = IsaOf(config.isa());
+  options.isa = IsaOf(GroupedGemmConfig::Isa::Value_Name(config.isa()));  // none for AUTO
   return options;
 }
 
@@ -289,20 +289,6 @@ absl::StatusOr<DecodedCall> DecodeCall(BoundCall call) {
   decoded.options = DecodeOptions(attributes->config);
   decoded.on_error = attributes->config.on_error();
   return decoded;
-}
-
-std::optional<Isa> IsaOf(GroupedGemmConfig::Isa::Value isa) {
-  switch (isa) {
-    case GroupedGemmConfig::Isa::AUTO:
-      return std::nullopt;
-    case GroupedGemmConfig::Isa::SCALAR:
-      return Isa::kScalar;
-    case GroupedGemmConfig::Isa::AVX2:
-      return Isa::kAvx2;
-    case GroupedGemmConfig::Isa::AVX512:
-      return Isa::kAvx512;
-  }
-  return std::nullopt;
 }
 
 ffi::Error ToFfiError(const absl::Status& status) {

@@ -44,9 +44,6 @@ absl::Status ValidateAttributes(const xla::ffi::Dictionary& attributes);
 // of int64.
 absl::StatusOr<DecodedCall> DecodeCall(BoundCall call);
 
-// nullopt for AUTO.
-std::optional<Isa> IsaOf(proto::GroupedGemmConfig::Isa::Value isa);
-
 xla::ffi::Error ToFfiError(const absl::Status& status);
 
 }  // namespace raggemm

@@ -1,4 +1,5 @@
 // What the library is and what it would do here, as JSON.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -7,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -19,6 +21,8 @@
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/config.pb.h"
+#include "raggemm/arithmetic.h"
+#include "raggemm/cpu.h"
 #include "raggemm/environment.h"
 #include "raggemm/format.h"
 #include "raggemm/operands.h"
@@ -101,18 +105,31 @@ Value Operands() {
   return list;
 }
 
-// Best first. AUTO is none.
 Value Isas(const Cpu& cpu) {
   Value list;
-  const auto* values = GroupedGemmConfig::Isa::Value_descriptor();
-  for (int i = values->value_count() - 1; i >= 0; --i) {
-    const auto number = static_cast<GroupedGemmConfig::Isa::Value>(values->value(i)->number());
-    const std::optional<Isa> isa = IsaOf(number);
-    if (!isa) continue;
+  for (Isa isa : AllIsas()) {
     auto& fields = AddStruct(list);
-    fields["name"] = Text(values->value(i)->name());
-    fields["usable"].set_bool_value(*isa <= cpu.widest);
-    fields["probed_gflops"] = Number(std::round(10.0 * cpu.probed_gflops[static_cast<size_t>(*isa)]) / 10);
+    fields["name"] = Text(absl::AsciiStrToUpper(NameOf(isa)));
+    fields["usable"].set_bool_value(cpu.Has(isa));
+    for (const std::string& kernels : KernelNames(isa)) {
+      *fields["kernels"].mutable_list_value()->add_values() = Text(kernels);
+    }
+    fields["probed_gflops"] = Number(std::round(10.0 * cpu.probed_gflops[static_cast<size_t>(isa)]) / 10);
+  }
+  return list;
+}
+
+// The table of include/raggemm/arithmetic.h, likewise.
+Value Arithmetics() {
+  Value list;
+  for (const Arithmetic& arithmetic : kArithmetics) {
+    auto& fields = AddStruct(list);
+    fields["name"] = Text(arithmetic.name);
+    fields["product"] = Text(NameOf(arithmetic.product));
+    fields["sum"] = Text(NameOf(arithmetic.sum));
+    fields["chain"] = Number(static_cast<double>(arithmetic.chain));
+    fields["lanes"] = Number(static_cast<double>(arithmetic.lanes));
+    fields["flushes"].set_bool_value(arithmetic.flushes);
   }
   return list;
 }
@@ -126,19 +143,11 @@ Value Executors() {
   return list;
 }
 
-Value NameOf(Isa isa) {
-  const auto* values = GroupedGemmConfig::Isa::Value_descriptor();
-  for (int i = 0; i < values->value_count(); ++i) {
-    const auto number = static_cast<GroupedGemmConfig::Isa::Value>(values->value(i)->number());
-    if (IsaOf(number) == isa) return Text(values->value(i)->name());
-  }
-  return Null();
-}
-
 absl::string_view ReasonFor(Isa isa, const Environment& environment, const Cpu& cpu) {
   if (environment.isa && !absl::EqualsIgnoreCase(*environment.isa, "AUTO")) return "RAGGEMM_ISA";
-  return isa == cpu.widest ? "the widest of this CPU, and none is clearly faster in the probe"
-                           : "clearly faster in the probe than the widest of this CPU";
+  const bool best = isa == *std::find_if(AllIsas().begin(), AllIsas().end(), [&](Isa x) { return cpu.Has(x); });
+  return best ? "the best of this CPU, and none is clearly faster in the probe"
+              : "clearly faster in the probe than the best of this CPU";
 }
 
 // Printable, and JSON whatever the bytes.
@@ -173,14 +182,18 @@ std::string Describe() {
   fields["ffi_api"] = Text(absl::StrCat(XLA_FFI_API_MAJOR, ".", XLA_FFI_API_MINOR));
   fields["cpu"] = Text(HostCpuBrand());
   fields["isas"] = Isas(cpu);
-  fields["isa"] = isa.ok() ? NameOf(*isa) : Null();
+  fields["isa"] = isa.ok() ? Text(absl::AsciiStrToUpper(NameOf(*isa))) : Null();
   fields["isa_reason"] = Text(isa.ok() ? ReasonFor(*isa, environment, cpu) : isa.status().message());
   fields["executors"] = Executors();
   fields["formats"] = Formats();
   fields["operands"] = Operands();
+  fields["arithmetics"] = Arithmetics();
   fields["max_threads"] = Number(kMaxThreads);
   fields["openmp_threads"] = Number(static_cast<double>(OpenMpThreads()));
   fields["environment"] = Variables(environment);
+  auto& kept = *fields["kept_buffers"].mutable_struct_value()->mutable_fields();
+  kept["count"] = Number(static_cast<double>(CountKeptBuffers().count));
+  kept["bytes"] = Number(static_cast<double>(CountKeptBuffers().bytes));
   fields["error"] = ErrorsOf(environment, cpu);
   std::string json;
   const auto status = google::protobuf::util::MessageToJsonString(description, &json);

@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "kernels/isa.h"
 
 namespace raggemm {
 namespace {
@@ -49,10 +48,10 @@ const Environment& ProcessEnvironment() {
 absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu) {
   if (LeavesOpen(environment.isa)) return PreferredIsa(cpu);
   std::vector<std::string> usable = {std::string(kAuto)};
-  for (const IsaKernels* kernels : AllKernels()) {
-    if (kernels->isa > cpu.widest) break;
-    if (absl::EqualsIgnoreCase(*environment.isa, kernels->name)) return kernels->isa;
-    usable.push_back(absl::AsciiStrToUpper(kernels->name));
+  for (Isa isa : AllIsas()) {
+    if (!cpu.Has(isa)) continue;
+    if (IsaOf(*environment.isa) == isa) return isa;
+    usable.push_back(absl::AsciiStrToUpper(NameOf(isa)));
   }
   return Unusable("RAGGEMM_ISA", *environment.isa, absl::StrJoin(usable, ", "));
 }

@@ -1,122 +1,112 @@
 #include "kernels/isa.h"
 
 #include <cpuid.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <memory>
-#include <new>
-#include <string>
+#include <array>
+#include <iterator>
+#include <vector>
 
-#include "absl/strings/ascii.h"
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "raggemm/plan.h"
+#include "absl/strings/str_join.h"
+#include "kernels/element.h"
+#include "raggemm/environment.h"
 
 namespace raggemm {
+
+extern const KernelRow kAvx512Kernels[2];
+extern const KernelRow kAvx2Kernels[2];
+extern const KernelRow kScalarKernels[2];
+
 namespace {
 
-// Not among the names that every compiler's __builtin_cpu_supports knows.
-bool HasF16c() {
+// The compiler's run-time support also asks the operating system whether it saves the registers. F16C is not among the
+// names that every compiler's knows.
+bool HasAvx2() {
   unsigned eax, ebx, ecx, edx;
-  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 
-// The tallest tile over one chain, from a panel and a strip in L1 or L2; the best of some turns of 10 us or so.
-float Probe(const Kernels& kernels) {
-  constexpr int kTurns = 12;
-  const DirectKernel& kernel = kernels.direct[static_cast<int>(DType::kF32)][kernels.max_rows][1];
-  const int64_t tile = kernels.max_rows * kernel.nr;
-  const std::unique_ptr<float[]> memory(new (std::nothrow) float[kChain * (kernels.max_rows + kernel.nr) + tile]());
-  if (memory == nullptr) return 0;
-  Prefetch nothing = {};
-  MicrokernelArgs args = {};
-  args.k = kChain;
-  args.a = memory.get();
-  args.b = memory.get() + kChain * kernels.max_rows;
-  args.b_stride = kernel.nr;
-  args.result = memory.get() + kChain * (kernels.max_rows + kernel.nr);
-  args.result_stride = kernel.nr;
-  args.start = args.finish = args.first = true;
-  args.prefetch = &nothing;
-  double best = 1;
-  for (int turn = 0; turn < kTurns; ++turn) {
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < 4; ++i) kernel.run(args);
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  return static_cast<float>(4 * 2 * kChain * tile / best * 1e-9);
+bool HasAvx512() {
+  return HasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
+
+constexpr IsaRow kRows[] = {
+    {Isa::kAvx512, "avx512", HasAvx512, kAvx512Kernels},
+    {Isa::kAvx2, "avx2", HasAvx2, kAvx2Kernels},
+    {Isa::kScalar, "scalar", [] { return true; }, kScalarKernels},
+};
+static_assert(std::size(kRows) == kIsas);
 
 }  // namespace
 
-std::string HostCpuBrand() {
-  // Three leaves of sixteen characters, padded with blanks or zeros.
-  constexpr unsigned kFirst = 0x80000002, kLeaves = 3;
-  unsigned text[4 * kLeaves] = {};
-  for (unsigned leaf = 0; leaf < kLeaves; ++leaf) {
-    unsigned* part = text + 4 * leaf;
-    if (__get_cpuid(kFirst + leaf, part, part + 1, part + 2, part + 3) == 0) return "";
-  }
-  const std::string brand(reinterpret_cast<const char*>(text), sizeof(text));
-  return std::string(absl::StripAsciiWhitespace(brand.c_str()));
+absl::Span<const IsaRow> IsaRows() { return kRows; }
+
+const IsaRow& RowOf(Isa isa) {
+  return *std::find_if(std::begin(kRows), std::end(kRows), [isa](const IsaRow& row) { return row.isa == isa; });
 }
 
-absl::Span<const IsaKernels* const> AllKernels() {
-  static constexpr const IsaKernels* kAll[] = {&kScalarKernels, &kAvx2Kernels, &kAvx512Kernels};
+absl::Span<const Isa> AllIsas() {
+  static constexpr auto kAll = [] {
+    std::array<Isa, kIsas> all{};
+    std::transform(std::begin(kRows), std::end(kRows), all.begin(), [](const IsaRow& row) { return row.isa; });
+    return all;
+  }();
   return kAll;
 }
 
-const IsaKernels& KernelsFor(Isa isa) { return *AllKernels()[static_cast<size_t>(isa)]; }
+absl::string_view NameOf(Isa isa) { return RowOf(isa).name; }
 
-const Kernels& KernelsFor(Isa isa, DType compute) {
-  const IsaKernels& kernels = KernelsFor(isa);
-  return compute == DType::kF64 ? kernels.f64 : kernels.f32;
-}
-
-const Cpu& HostCpu() {
-  static const Cpu cpu = [] {
-    Cpu host;
-    // The compiler's run-time support also asks the operating system whether it saves the registers.
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c()) {
-      host.widest = Isa::kAvx2;
-      if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-        host.widest = Isa::kAvx512;
-      }
-    }
-    const int64_t l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);  // 0 where a virtual machine hides it
-    if (l2 > 0) host.l2_bytes = l2;
-    for (const IsaKernels* kernels : AllKernels()) {
-      if (kernels->isa <= host.widest) host.probed_gflops[static_cast<size_t>(kernels->isa)] = Probe(kernels->f32);
-    }
-    return host;
-  }();
-  return cpu;
-}
-
-Isa PreferredIsa(const Cpu& cpu) {
-  // A core that is busy elsewhere for part of the probe must not decide.
-  constexpr float kClearly = 1.2F;
-  Isa preferred = cpu.widest;
-  for (const IsaKernels* kernels : AllKernels()) {
-    const auto gflops = [&cpu](Isa isa) { return cpu.probed_gflops[static_cast<size_t>(isa)]; };
-    if (kernels->isa > cpu.widest) break;
-    if (gflops(kernels->isa) > kClearly * gflops(preferred) && gflops(preferred) > 0) preferred = kernels->isa;
+std::optional<Isa> IsaOf(absl::string_view name) {
+  for (const IsaRow& row : kRows) {
+    if (absl::EqualsIgnoreCase(row.name, name)) return row.isa;
   }
-  return preferred;
+  return std::nullopt;
 }
 
-std::string ToString(const Cpu& cpu) {
-  std::string text =
-      absl::StrCat("cpu: widest ", KernelsFor(cpu.widest).name, ", L2 ", cpu.l2_bytes >> 10, " KiB, kernels' GFLOP/s:");
-  for (const IsaKernels* kernels : AllKernels()) {
-    const float gflops = cpu.probed_gflops[static_cast<size_t>(kernels->isa)];
-    absl::StrAppend(&text, " ", kernels->name, " ", gflops > 0 ? absl::StrCat(std::lround(gflops)) : "-",
-                    kernels->isa == PreferredIsa(cpu) ? "*" : "");
-  }
-  return text + "\n";
+std::string NameOf(const IsaRow& isa, const KernelRow& kernels) {
+  return absl::StrCat(ArithmeticOf(kernels).name, "_", kernels.rows, "x", kernels.cols, "_", isa.name);
 }
+
+std::vector<std::string> KernelNames(Isa isa) {
+  std::vector<std::string> names;
+  for (const KernelRow& kernels : RowOf(isa).kernels) names.push_back(NameOf(RowOf(isa), kernels));
+  return names;
+}
+
+const Arithmetic& ArithmeticFor(DType sum) {
+  return *std::find_if(std::begin(kArithmetics), std::end(kArithmetics),
+                       [sum](const Arithmetic& arithmetic) { return arithmetic.sum == sum; });
+}
+
+const KernelRow& KernelsFor(Isa isa, const Arithmetic& arithmetic) {
+  const absl::Span<const KernelRow> kernels = RowOf(isa).kernels;
+  return *std::find_if(kernels.begin(), kernels.end(),
+                       [&](const KernelRow& row) { return &ArithmeticOf(row) == &arithmetic; });
+}
+
+int64_t PanelBytes(const PanelLayout& layout, int64_t k, int64_t width) {
+  return (k + layout.k_group - 1) / layout.k_group * layout.k_group * width * SizeOf(layout.element);
+}
+
+absl::StatusOr<Isa> ChooseIsa(const Options& options) {
+  const absl::StatusOr<Isa> isa = options.isa ? *options.isa : DefaultIsa(ProcessEnvironment(), options.cpu);
+  if (!isa.ok() || options.cpu.Has(*isa)) return isa;
+  std::vector<absl::string_view> usable;
+  for (const IsaRow& row : kRows) {
+    if (options.cpu.Has(row.isa)) usable.push_back(row.name);
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("isa: this CPU does not have ", NameOf(*isa), ", but ", absl::StrJoin(usable, ", ")));
+}
+
+KernelFloatMode::KernelFloatMode() : saved_(__builtin_ia32_stmxcsr()) { __builtin_ia32_ldmxcsr(0x1f80); }
+KernelFloatMode::~KernelFloatMode() { __builtin_ia32_ldmxcsr(saved_); }
+
+void FenceStores() { __builtin_ia32_sfence(); }
 
 }  // namespace raggemm

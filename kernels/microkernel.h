@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "raggemm/arithmetic.h"
 #include "raggemm/types.h"
 
 namespace raggemm {
@@ -21,10 +22,6 @@ struct BFloat16 {
 struct Float16 {
   uint16_t bits;
 };
-
-// A chain of fmas has at most this many steps; see the rule in raggemm/grouped_gemm.h. 256 bounds the error by
-// 256 + K/256 roundings where one chain has K, and a strip of 256 x 32 f32 fills two thirds of a 48 KiB L1.
-inline constexpr int64_t kChain = 256;
 
 // What a kernel or packer fetches into L2, spread evenly over its work: lines of 64 bytes in equal runs. It moves on
 // `line` and `run_left`, for the next one.
@@ -86,8 +83,14 @@ struct EpilogueArgs {
 };
 using Epilogue = void(const EpilogueArgs&);
 
-inline constexpr int kMaxRows = 14;    // rows of the tallest register tile of any ISA
-inline constexpr int kFloatTypes = 4;  // f16, bf16, f32, f64: the first values of DType
+inline constexpr int kMaxRows = 14;  // rows of the tallest register tile of any ISA
+
+// What lies in a packed panel: k steps of so many rows of lhs or columns of rhs (its width), k_group steps of each
+// together, so [k / k_group][width][k_group] elements. 1 is the layout above; a pair of bf16 is one word with 2.
+struct PanelLayout {
+  DType element;
+  int64_t k_group;
+};
 
 // A kernel that reads b as it lies, and how many columns it computes.
 struct DirectKernel {
@@ -95,28 +98,25 @@ struct DirectKernel {
   int64_t nr;
 };
 
-// All code of one ISA for one compute type. Arrays over dtype have null where that type cannot occur.
-struct Kernels {
-  int64_t vector;  // elements
-  int64_t max_rows;
-  int64_t nr;                                         // width of a strip
-  DirectKernel direct[kFloatTypes][kMaxRows + 1][2];  // [dtype of b][mr][wide, narrow: a strip]
-  Microkernel* expand[kFloatTypes][kMaxRows + 1];     // [dtype of b][mr], as wide as a strip, which they write
-  Pack* pack_rows[kFloatTypes];                       // [source dtype]
-  Pack* pack_transposed[kFloatTypes];
-  Epilogue* epilogue[kFloatTypes];  // [out dtype]
+// What a row does with operands of one element format; all null where it cannot.
+struct FormatKernels {
+  DirectKernel direct[kMaxRows + 1][2];  // of rhs as it lies, by [mr][wide, narrow: a strip]
+  Microkernel* expand[kMaxRows + 1];     // by [mr], as wide as a strip, which they write in the layout of the row's rhs
+  Pack* pack_rows;                       // into the layout of the row's lhs and rhs
+  Pack* pack_transposed;
+  Epilogue* epilogue;  // to out
 };
 
-struct IsaKernels {
-  Isa isa;
-  const char* name;
-  Kernels f32;
-  Kernels f64;
+// The microkernels of one shape, of an instruction set and an arithmetic.
+struct KernelRow {
+  ArithmeticId arithmetic;
+  int64_t rows;    // of the tallest register tile
+  int64_t cols;    // of a strip
+  int64_t k_step;  // blocks of k are multiples of it but for a chain's last
+  int64_t vector;  // elements of the sum; what is padded is padded to so many
+  PanelLayout lhs, rhs;
+  FormatKernels formats[kDTypes];  // by DType
 };
-
-extern const IsaKernels kScalarKernels;
-extern const IsaKernels kAvx2Kernels;
-extern const IsaKernels kAvx512Kernels;
 
 }  // namespace raggemm
 

@@ -12,6 +12,7 @@
 #include <new>
 
 #include "kernels/fork.h"
+#include "kernels/isa.h"
 #include "kernels/openmp_stack.h"
 #include "kernels/scratch.h"
 
@@ -19,18 +20,6 @@ namespace raggemm {
 namespace {
 
 using Body = absl::FunctionRef<void(int64_t tile, int64_t worker)>;
-
-// Rounding to nearest, denormals kept: XLA sets flush-to-zero on its threads, OpenMP's do not have it.
-class DefaultFloatEnvironment {
- public:
-  DefaultFloatEnvironment() : saved_(__builtin_ia32_stmxcsr()) { __builtin_ia32_ldmxcsr(0x1f80); }
-  ~DefaultFloatEnvironment() { __builtin_ia32_ldmxcsr(saved_); }
-  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
-  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
-
- private:
-  unsigned saved_;
-};
 
 struct alignas(64) TileRange {
   std::atomic<int64_t> next;
@@ -42,7 +31,7 @@ struct alignas(64) TileRange {
 class TileCounter {
  public:
   // Null where memory is short.
-  static TileCounter* Take(const Plan& plan, const Body& body) {
+  static TileCounter* Take(const PlanData& plan, const Body& body) {
     TileCounter* counter = nullptr;
     {
       const std::lock_guard<std::mutex> lock(lists_mutex);
@@ -65,7 +54,7 @@ class TileCounter {
   void Work(int64_t worker) {
     int64_t done = 0;
     {
-      const DefaultFloatEnvironment environment;
+      const KernelFloatMode mode;
       for (int64_t i = 0; i < threads_; ++i) {
         TileRange& range = ranges_[(worker + i) % threads_];
         while (range.next.load(std::memory_order_relaxed) < range.end) {
@@ -89,7 +78,7 @@ class TileCounter {
   }
 
  private:
-  void Start(const Plan& plan, const Body& body) {
+  void Start(const PlanData& plan, const Body& body) {
     threads_ = plan.threads;
     references_.store(1, std::memory_order_relaxed);
     next_worker_.store(1, std::memory_order_relaxed);
@@ -136,7 +125,7 @@ void RunOnPool(TaskPool& pool, int64_t helpers, TileCounter* counter) {
 #ifdef _OPENMP
 
 // Read while the library is loaded, as libgomp reads it; what a program sets later neither takes note of.
-const size_t stack_size = OpenMpStackSize();
+const size_t kStackSize = OpenMpStackSize();
 
 void* WaitUntilTried(void* tried) {
   static_cast<const std::atomic<bool>*>(tried)->wait(false);
@@ -148,7 +137,7 @@ int64_t TryThreads(int64_t wanted) {
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return 0;
   // A size that the system refuses libgomp leaves alone too.
-  if (stack_size != 0) pthread_attr_setstacksize(&attributes, stack_size);
+  if (kStackSize != 0) pthread_attr_setstacksize(&attributes, kStackSize);
   std::array<pthread_t, kMaxThreads> threads;
   std::atomic<bool> tried = false;
   int64_t made = 0;
@@ -216,7 +205,7 @@ int64_t ThreadsOf(Executor executor, const TaskPool* pool) {
   }
 }
 
-absl::Status ParallelFor(const Plan& plan, Body body) {
+absl::Status ParallelFor(const PlanData& plan, Body body) {
   TileCounter* counter = TileCounter::Take(plan, body);
   if (counter == nullptr) return absl::ResourceExhaustedError("no memory for the tile counters");
   if (plan.threads == 1 || plan.executor == Executor::kSerial) {

@@ -11,7 +11,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "raggemm/plan.h"
+#include "kernels/plan.h"
 
 namespace raggemm {
 
@@ -21,7 +21,7 @@ int64_t ThreadsOf(Executor executor, const TaskPool* pool);
 // body(tile, worker) for each tile of the plan once, worker < plan.threads, no two at once with the same worker. The
 // floating point environment is the default one inside (no flush-to-zero) and the caller's again after.
 // ResourceExhausted before the first body when memory is short. body must not throw.
-absl::Status ParallelFor(const Plan& plan, absl::FunctionRef<void(int64_t tile, int64_t worker)> body);
+absl::Status ParallelFor(const PlanData& plan, absl::FunctionRef<void(int64_t tile, int64_t worker)> body);
 
 }  // namespace raggemm
 

@@ -1,10 +1,13 @@
-// From a checked problem to a schedule: ISA, executor, blocks, prefix sums, ranges of threads.
-#include "raggemm/plan.h"
+// From a checked problem to a schedule: kernels, executor, blocks, recipes, prefix sums, ranges of threads.
+#include "kernels/plan.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <new>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,21 +33,14 @@ namespace {
 // 148, 124 at 16, but 198, 222 at 64.
 constexpr int64_t kTilesPerThread = 4;
 constexpr int64_t kTilesPerStreamingThread = 2;
-constexpr int64_t kMostRowsStreaming = 16;  // per group
+constexpr double kShareOfRowsStreaming = 0.7;  // per group, of CostOfElement: 16 rows there
 
 // Multiply-adds that are worth another thread: about 5 us at the scalar end of 50 GFLOP/s, the price of waking one.
 constexpr int64_t kCostPerThread = 1 << 17;
 
 // Leaves 0 threads where neither the caller nor the environment says how many.
-absl::Status ChooseExecutor(const Options& options, Plan& plan) {
+absl::Status ChooseExecutor(const Options& options, PlanData& plan) {
   const Environment& environment = ProcessEnvironment();
-  const absl::StatusOr<Isa> isa = options.isa ? *options.isa : DefaultIsa(environment, options.cpu);
-  if (!isa.ok()) return isa.status();
-  plan.isa = *isa;
-  if (plan.isa > options.cpu.widest) {
-    return absl::FailedPreconditionError(absl::StrCat("isa: this CPU does not have ", KernelsFor(plan.isa).name,
-                                                      ", its widest is ", KernelsFor(options.cpu.widest).name));
-  }
   plan.pool = options.pool;
   const absl::StatusOr<Executor> executor =
       options.executor == Executor::kAuto ? DefaultExecutor(environment, plan.pool != nullptr) : options.executor;
@@ -67,14 +63,14 @@ absl::Status ChooseExecutor(const Options& options, Plan& plan) {
 // A tile's panels and totals fill half of L2 and leave the rest to strips on their way: m * (kChain + n) * size.
 // m = 14 row tiles repacks rhs once for 196 rows (AVX-512), under 2 % of the time; what is left goes to n, because
 // each n block repacks lhs.
-Blocking BlockingFor(const Cpu& cpu, const Kernels& kernels, DType compute) {
+Blocking BlockingFor(const Cpu& cpu, const KernelRow& kernels) {
   const int64_t row_tiles = 14;
-  const int64_t m = row_tiles * kernels.max_rows;
-  const int64_t n = cpu.l2_bytes / 2 / SizeOf(compute) / m - kChain;
-  return {m, std::clamp(n / kernels.nr, int64_t{8}, int64_t{64}) * kernels.nr};
+  const int64_t m = row_tiles * kernels.rows;
+  const int64_t n = cpu.l2_bytes / 2 / SizeOf(ArithmeticOf(kernels).sum) / m - ArithmeticOf(kernels).chain;
+  return {m, std::clamp(n / kernels.cols, int64_t{8}, int64_t{64}) * kernels.cols};
 }
 
-void CountTiles(const Plan& plan, int64_t* tile_prefix) {
+void CountTiles(const PlanData& plan, int64_t* tile_prefix) {
   Unit unit{0, 0, 0};
   for (int64_t u = 0; u < plan.units; ++u, NextUnit(plan, unit)) {
     tile_prefix[u + 1] = tile_prefix[u] + TileGrid(plan, LocateMatrix(plan, plan.out, unit)).count();
@@ -82,34 +78,51 @@ void CountTiles(const Plan& plan, int64_t* tile_prefix) {
 }
 
 // False where blocks are register tiles already.
-bool ShrinkBlocks(Plan& plan) {
-  const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
-  const int64_t n_strips = plan.blocking.n / kernels.nr, m_tiles = plan.blocking.m / kernels.max_rows;
+bool ShrinkBlocks(PlanData& plan) {
+  const KernelRow& kernels = *plan.kernels;
+  const int64_t n_strips = plan.blocking.n / kernels.cols, m_tiles = plan.blocking.m / kernels.rows;
   if (n_strips == 1 && m_tiles == 1) return false;
   if (n_strips > 4 || m_tiles == 1) {  // first along n, where tiles share lhs, which is packed for each anyway
-    plan.blocking.n = (n_strips + 1) / 2 * kernels.nr;
+    plan.blocking.n = (n_strips + 1) / 2 * kernels.cols;
   } else {
-    plan.blocking.m = (m_tiles + 1) / 2 * kernels.max_rows;
+    plan.blocking.m = (m_tiles + 1) / 2 * kernels.rows;
   }
   return true;
 }
 
+// Of the tiles that there are; the first of a class decides for the others.
+void ChooseRecipes(PlanData& plan) {
+  std::array<bool, kRowClasses> chosen{};
+  Unit unit{0, 0, 0};
+  for (int64_t u = 0; u < plan.units; ++u, NextUnit(plan, unit)) {
+    const TileGrid grid(plan, LocateMatrix(plan, plan.out, unit));
+    if (grid.count() == 0) continue;
+    if (grid.row_tiles == 1 && chosen[RowClass(grid.rows)]) continue;  // before any division: groups may be many
+    for (int64_t row_tile : {int64_t{0}, grid.row_tiles - 1}) {        // those between are as tall as the first
+      const Window window = grid.At(plan, row_tile);
+      if (std::exchange(chosen[RowClass(window.rows)], true)) continue;
+      plan.recipes[RowClass(window.rows)] = RecipeFor(plan, window.rows, window.cols);
+    }
+  }
+}
+
 // Prefix sums of costs and tiles, with as large blocks as leave every thread a few tiles; and how many threads, where
 // nobody has said it.
-void Schedule(const Cpu& cpu, Workspace& workspace, Plan& plan) {
+void Schedule(Workspace& workspace, PlanData& plan) {
   plan.units = CountUnits(plan);
-  plan.blocking = BlockingFor(cpu, KernelsFor(plan.isa, plan.compute), plan.compute);
+  plan.blocking = BlockingFor(plan.cpu, *plan.kernels);
   int64_t* tile_prefix = workspace.Take(plan.units + 1);
   int64_t* cost_prefix = workspace.Take(plan.units + 1);
   plan.tile_prefix = tile_prefix;
   plan.cost_prefix = cost_prefix;
   tile_prefix[0] = cost_prefix[0] = 0;
+  const double cost_of_element = CostOfElement(plan.cpu);
   int64_t rows = 0;
   Unit unit{0, 0, 0};
   for (int64_t u = 0; u < plan.units; ++u, NextUnit(plan, unit)) {
     const Matrix out = LocateMatrix(plan, plan.out, unit);
     rows += out.cols == 0 ? 0 : out.rows;  // without columns no memory bounds the rows, nor their sum
-    cost_prefix[u + 1] = cost_prefix[u] + UnitCost(plan, unit, out);
+    cost_prefix[u + 1] = cost_prefix[u] + UnitCost(plan, cost_of_element, unit, out);
     tile_prefix[u + 1] = tile_prefix[u] + TileGrid(plan, out).count();
   }
 
@@ -119,19 +132,21 @@ void Schedule(const Cpu& cpu, Workspace& workspace, Plan& plan) {
     threads = std::min(threads, 1 + cost_prefix[plan.units] / kCostPerThread);
   }
   const bool streams =
-      plan.mode != RaggedMode::kRaggedK && !plan.rhs.is_trans && rows <= plan.units * kMostRowsStreaming;
+      plan.mode != RaggedMode::kRaggedK && !plan.rhs.is_trans &&
+      static_cast<double>(rows) <= static_cast<double>(plan.units) * kShareOfRowsStreaming * cost_of_element;
   const auto too_few = [&] {
     const int64_t tiles = tile_prefix[plan.units];
     return threads > 1 && tiles != 0 && tiles < threads * (streams ? kTilesPerStreamingThread : kTilesPerThread);
   };
   while (too_few() && ShrinkBlocks(plan)) CountTiles(plan, tile_prefix);
+  ChooseRecipes(plan);
   plan.gemm_tiles = tile_prefix[plan.units];
   plan.fill_tiles = CountFillTiles(plan);
   plan.threads = std::clamp(plan.gemm_tiles + plan.fill_tiles, int64_t{1}, threads);
 }
 
 // How late the last thread can be: threads take tiles from each other, but not parts of one.
-int64_t LargestTileShare(const Plan& plan) {
+int64_t LargestTileShare(const PlanData& plan) {
   double largest = 0;
   for (int64_t u = 0; u < plan.units; ++u) {
     const int64_t tiles = plan.tile_prefix[u + 1] - plan.tile_prefix[u];
@@ -144,7 +159,7 @@ int64_t LargestTileShare(const Plan& plan) {
 }
 
 // Of the tiles with the fewest and with the most rows.
-void AppendRecipes(const Plan& plan, std::string& text) {
+void AppendRecipes(const PlanData& plan, std::string& text) {
   int64_t fewest = 0, most = 0;
   for (int64_t tile = 0; tile < plan.gemm_tiles; ++tile) {
     const int64_t rows = TilePlace(plan, tile).window.rows;
@@ -162,7 +177,7 @@ void AppendRecipes(const Plan& plan, std::string& text) {
 
 }  // namespace
 
-int64_t FirstTile(const Plan& plan, int64_t thread) {
+int64_t FirstTile(const PlanData& plan, int64_t thread) {
   if (thread >= plan.threads) return plan.gemm_tiles + plan.fill_tiles;
   if (thread == 0 || plan.gemm_tiles == 0) return 0;
   const double share = static_cast<double>(thread) / static_cast<double>(plan.threads);
@@ -175,22 +190,38 @@ int64_t FirstTile(const Plan& plan, int64_t thread) {
   return plan.tile_prefix[unit] + std::min(static_cast<int64_t>(part * static_cast<double>(tiles)), tiles);
 }
 
-absl::StatusOr<Plan> MakePlan(const GroupedGemmProblem& problem, const Options& options,
-                              absl::Span<int64_t> workspace) {
-  absl::StatusOr<Plan> plan = ResolveShapes(problem);
+absl::StatusOr<PlanData> MakePlanData(const GroupedGemmProblem& problem, const Options& options,
+                                      absl::Span<int64_t> workspace) {
+  absl::StatusOr<PlanData> plan = ResolveShapes(problem);
   if (!plan.ok()) return plan;
   if (absl::Status s = CheckBuffers(problem, workspace); !s.ok()) return s;
   const int64_t groups = plan->problems * plan->replicas * plan->groups;
   if (absl::Status s = Workspace::Check(workspace, DimsArrays(problem).count(), groups); !s.ok()) return s;
+  const absl::StatusOr<Isa> isa = ChooseIsa(options);
+  if (!isa.ok()) return isa.status();
+  plan->cpu = options.cpu;
+  plan->isa = *isa;
+  plan->kernels = &KernelsFor(*isa, *plan->arithmetic);
   if (absl::Status s = ChooseExecutor(options, *plan); !s.ok()) return s;
   Workspace slots(workspace);
   if (absl::Status s = ReadSizes(problem, slots, *plan); !s.ok()) return s;
-  Schedule(options.cpu, slots, *plan);
+  Schedule(slots, *plan);
   return plan;
 }
 
+static_assert(std::is_trivially_copyable_v<PlanData> && sizeof(PlanData) <= sizeof(Plan));
+Plan::Plan(const PlanData& data) { new (data_) PlanData(data); }
+const PlanData& Plan::data() const { return *std::launder(reinterpret_cast<const PlanData*>(data_)); }
+
+absl::StatusOr<Plan> MakePlan(const GroupedGemmProblem& problem, const Options& options,
+                              absl::Span<int64_t> workspace) {
+  const absl::StatusOr<PlanData> plan = MakePlanData(problem, options, workspace);
+  if (!plan.ok()) return plan.status();
+  return Plan(*plan);
+}
+
 absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& options) {
-  absl::StatusOr<Plan> shapes = ResolveShapes(problem);
+  absl::StatusOr<PlanData> shapes = ResolveShapes(problem);
   if (!shapes.ok()) return shapes.status();
   const WorkspaceCoefficients size = WorkspaceSizeFor(DimsArrays(problem).count());
   int64_t elements = shapes->problems * shapes->replicas * shapes->groups;
@@ -200,13 +231,12 @@ absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& optio
   elements += size.constant;
   const std::unique_ptr<int64_t[]> memory(new (std::nothrow) int64_t[static_cast<size_t>(elements)]);
   if (memory == nullptr) return absl::ResourceExhaustedError("no memory for the workspace");
-  absl::StatusOr<Plan> plan = MakePlan(problem, options, {memory.get(), static_cast<size_t>(elements)});
+  absl::StatusOr<PlanData> plan = MakePlanData(problem, options, {memory.get(), static_cast<size_t>(elements)});
   if (!plan.ok()) return plan.status();
   return Run(*plan);
 }
 
-std::string ToString(const Plan& plan) {
-  const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
+std::string ToString(const PlanData& plan) {
   const auto operand = [](absl::string_view name, const PlannedOperand& x) {
     return absl::StrCat(name, ": ", NameOf(x.dtype), " ", x.rows, "x", x.cols, x.is_trans ? " transposed" : "",
                         x.packed ? " packed" : "");
@@ -214,21 +244,20 @@ std::string ToString(const Plan& plan) {
   std::string text =
       absl::StrCat("mode: ", NameOf(plan.mode), "\nproblems x replicas x groups: ", plan.problems, " x ", plan.replicas,
                    " x ", plan.groups, "\nprocessed groups: ", plan.local_groups, "\n", operand("lhs", plan.lhs), "\n",
-                   operand("rhs", plan.rhs), "\n", operand("out", plan.out), "\ncompute: ", NameOf(plan.compute),
-                   "\nisa: ", KernelsFor(plan.isa).name, "\nregister tile: ", kernels.max_rows, "x", kernels.nr,
-                   "\nblocking: ", plan.blocking.m, "x", plan.blocking.n, ", chains of ", kChain,
-                   "\nexecutor: ", NameOf(plan.executor), "\nthreads: ", plan.threads, "\nunits: ", plan.units,
-                   "\ntiles: ", plan.gemm_tiles, " gemm, ", plan.fill_tiles, " fill\nranges:");
+                   operand("rhs", plan.rhs), "\n", operand("out", plan.out), "\narithmetic: ", plan.arithmetic->name,
+                   ", chains of ", plan.arithmetic->chain, "\nisa: ", NameOf(plan.isa),
+                   "\nkernels: ", NameOf(RowOf(plan.isa), *plan.kernels), "\nblocking: ", plan.blocking.m, "x",
+                   plan.blocking.n, "\nexecutor: ", NameOf(plan.executor), "\nthreads: ", plan.threads,
+                   "\nunits: ", plan.units, "\ntiles: ", plan.gemm_tiles, " gemm, ", plan.fill_tiles, " fill\nranges:");
   for (int64_t t = 0; t < plan.threads; ++t) {
     absl::StrAppend(&text, " [", FirstTile(plan, t), ",", FirstTile(plan, t + 1), ")");
   }
-  const KeptBuffers kept = CountKeptBuffers();
   absl::StrAppend(&text, "\nlargest tile: ", LargestTileShare(plan),
-                  " % of a thread's share\npack buffers: ", plan.threads, " of ", Scratch::Bytes(plan) >> 10,
-                  " KiB; kept for the next calls: ", kept.count, " of at most ", kMostKeptBuffers, ", ",
-                  kept.bytes >> 20, " MiB\n");
+                  " % of a thread's share\npack buffers: ", plan.threads, " of ", Scratch::Bytes(plan) >> 10, " KiB\n");
   if (plan.gemm_tiles != 0) AppendRecipes(plan, text);
   return text;
 }
+
+std::string ToString(const Plan& plan) { return ToString(plan.data()); }
 
 }  // namespace raggemm

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/isa.h"
 
 namespace raggemm {
 namespace {
@@ -89,7 +90,7 @@ absl::StatusOr<RaggedMode> ModeOf(const GroupedGemmProblem& problem) {
 }
 
 // P, R and G of the set arrays, which have one shape.
-absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Plan& plan) {
+absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, PlanData& plan) {
   const DimsArrays arrays(problem);
   const DimsArray* first = nullptr;
   for (const DimsArray& array : arrays.at) {
@@ -164,8 +165,8 @@ struct Extents {
 };
 
 // `count` repetitions must divide what the shape holds: groups along the group axis, the others along the rows.
-absl::StatusOr<Extents> PlanOperand(absl::string_view name, const BufferDescriptor& x, Repeat repeat, const Plan& plan,
-                                    PlannedOperand& operand) {
+absl::StatusOr<Extents> PlanOperand(absl::string_view name, const BufferDescriptor& x, Repeat repeat,
+                                    const PlanData& plan, PlannedOperand& operand) {
   const bool grouped = repeat == Repeat::kGroup;
   absl::StatusOr<Collapsed> shape = Collapse(name, x, grouped);
   if (!shape.ok()) return shape.status();
@@ -192,7 +193,7 @@ absl::Status CheckEqual(absl::string_view axis, absl::string_view a, int64_t a_e
 }
 
 // A group axis counts P * G_local groups; all but ragged M and K have all G of them.
-absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, Plan& plan) {
+absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, PlanData& plan) {
   const int64_t axis = x.dims[0];
   const bool may_be_local = plan.mode == RaggedMode::kRaggedM || plan.mode == RaggedMode::kRaggedK;
   plan.local_groups = plan.problems == 0 ? plan.groups : axis / plan.problems;
@@ -205,7 +206,7 @@ absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, P
 }
 
 // A shared lhs [P*R*M,K] and a grouped one [P*G,M,K] differ by rank or boundary, never by their elements alone.
-Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Plan& plan, int64_t m, int64_t k) {
+Repeat RaggedNLhs(const GroupedGemmProblem& problem, const PlanData& plan, int64_t m, int64_t k) {
   const absl::StatusOr<Collapsed> lhs = Collapse(problem.names.lhs, problem.lhs, false);
   int64_t rows;
   if (plan.replicas != 1 || __builtin_mul_overflow(plan.problems, problem.lhs.is_trans ? k : m, &rows)) {
@@ -215,7 +216,8 @@ Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Plan& plan, int64_t m
 }
 
 // All ragged: elements of a 1-D buffer, in P equal parts.
-absl::Status PlanPacked(absl::string_view name, const BufferDescriptor& x, const Plan& plan, PlannedOperand& operand) {
+absl::Status PlanPacked(absl::string_view name, const BufferDescriptor& x, const PlanData& plan,
+                        PlannedOperand& operand) {
   if (x.dims.size() != 1 || x.layout != Layout::kPacked) {
     return Invalid(name, ": shape is ", Shape(x.dims), ", all ragged takes 1-D operands with layout PACKED");
   }
@@ -233,7 +235,7 @@ absl::Status PlanPacked(absl::string_view name, const BufferDescriptor& x, const
   return absl::OkStatus();
 }
 
-absl::Status PlanOperands(const GroupedGemmProblem& problem, Plan& plan) {
+absl::Status PlanOperands(const GroupedGemmProblem& problem, PlanData& plan) {
   const OperandNames& names = problem.names;
   plan.local_groups = plan.groups;
   if (plan.mode == RaggedMode::kAllRagged) {
@@ -275,7 +277,7 @@ absl::Status PlanOperands(const GroupedGemmProblem& problem, Plan& plan) {
 }
 
 // Values of alpha, beta (one a row) or bias (N a row). `rows` of them, or one for all.
-absl::StatusOr<GroupValues> PlanRows(absl::string_view name, const Array& x, int64_t rows, const Plan& plan) {
+absl::StatusOr<GroupValues> PlanRows(absl::string_view name, const Array& x, int64_t rows, const PlanData& plan) {
   GroupValues values{.data = static_cast<const char*>(x.data), .dtype = x.dtype, .per = GroupValues::Per::kGroup};
   const int64_t per_group = plan.problems * plan.local_groups;
   const int64_t per_replica = per_group * plan.replicas;
@@ -290,7 +292,7 @@ absl::StatusOr<GroupValues> PlanRows(absl::string_view name, const Array& x, int
 }
 
 absl::StatusOr<GroupValues> PlanValues(absl::string_view name, const OperandSlot& slot, const Array& x,
-                                       const Plan& plan) {
+                                       const PlanData& plan) {
   if (slot.axes & kByColumn) {
     if (x.dims.size() != 2 || x.dims[1] != plan.out.cols) {
       return Invalid(name, ": shape is ", Shape(x.dims), ", must be [rows,N] with N = ", plan.out.cols);
@@ -307,7 +309,7 @@ absl::StatusOr<GroupValues> PlanValues(absl::string_view name, const OperandSlot
   return PlanRows(name, x, rows, plan);
 }
 
-absl::Status PlanEpilogue(const GroupedGemmProblem& problem, Plan& plan) {
+absl::Status PlanEpilogue(const GroupedGemmProblem& problem, PlanData& plan) {
   for (const OperandSlot& slot : kOperandSlots) {
     const absl::string_view name = problem.names.*slot.word;
     const std::optional<Array>& x = problem.*slot.operand;
@@ -352,10 +354,10 @@ int DimsArrays::count() const {
   return n;
 }
 
-absl::StatusOr<Plan> ResolveShapes(const GroupedGemmProblem& problem) {
-  Plan plan;
-  plan.compute = ComputeType(problem);
-  if (absl::Status s = CheckDTypes(problem, plan.compute); !s.ok()) return s;
+absl::StatusOr<PlanData> ResolveShapes(const GroupedGemmProblem& problem) {
+  PlanData plan;
+  plan.arithmetic = &ArithmeticFor(ComputeType(problem));
+  if (absl::Status s = CheckDTypes(problem, plan.arithmetic->sum); !s.ok()) return s;
   absl::StatusOr<RaggedMode> mode = ModeOf(problem);
   if (!mode.ok()) return mode.status();
   plan.mode = *mode;

@@ -1,4 +1,4 @@
-// From the caller's operands to checked ones: the "what" half of a Plan.
+// From the caller's operands to checked ones: the "what" half of a PlanData.
 #ifndef RAGGEMM_KERNELS_PROBLEM_H_
 #define RAGGEMM_KERNELS_PROBLEM_H_
 
@@ -10,9 +10,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "kernels/element.h"
+#include "kernels/plan.h"
 #include "kernels/workspace.h"
 #include "raggemm/operands.h"
-#include "raggemm/plan.h"
 #include "raggemm/problem.h"
 
 namespace raggemm {
@@ -34,10 +34,10 @@ struct DimsArrays {
 
 // Everything that can be told without reading data: mode, extents, dtypes, shapes of the optional operands,
 // pointers. Fills all of the plan's "what" but what ReadSizes reads.
-absl::StatusOr<Plan> ResolveShapes(const GroupedGemmProblem& problem);
+absl::StatusOr<PlanData> ResolveShapes(const GroupedGemmProblem& problem);
 
 // The data that decides addresses: reads dims arrays and offsets into the workspace and checks every value.
-absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, Plan& plan);
+absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, PlanData& plan);
 
 // Null or misaligned data, and out overlapping anything but c.
 absl::Status CheckBuffers(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace);

@@ -8,7 +8,8 @@
 #include "kernels/block.h"
 #include "kernels/element.h"
 #include "kernels/isa.h"
-#include "kernels/microkernel.h"
+#include "kernels/plan.h"
+#include "kernels/tile.h"
 
 namespace raggemm {
 namespace {
@@ -19,7 +20,7 @@ struct Costs {
   double translate;  // page walks for it
   double fma;
   double widen;   // 16-bit elements to the compute type, and storing the strip
-  double reread;  // row tiles beyond the first, where rhs lies: its rows compete for few sets of L1
+  double reread;  // row tiles beyond the first: where rhs lies its rows compete for few sets of L1
   double calls;   // kernels begin and end
 
   // Memory and arithmetic overlap, but not wholly.
@@ -29,33 +30,27 @@ struct Costs {
   }
 };
 
-// DRAM gives a core 16 GB/s, at 2.9 GHz (Emerald Rapids).
-constexpr double kBytesPerCycle = 5.5;
-
-// A kernel's arguments, its chains from and to scratch, its last fmas (Emerald Rapids: 8 rows and 32 steps take 430
-// cycles instead of 256, 13 rows and 64 steps 950 instead of 832).
-constexpr double kCyclesPerCall = 120;
-
-// Shapes of blocks, as many rows of rhs as make up `bytes` over the tile's columns, or over fewer columns, in equal
-// parts. Two blocks, the one that is used and the one that is fetched, touch 48 or 96 pages of 4 KiB in the first two
-// shapes: the first TLB has 64 (Zen 3) or 96 entries (Emerald Rapids). GFLOP/s, two cores of Emerald Rapids: with
-// small, large and deep blocks 159, 146, 132 at 16 rows of 2048x768 f32, 230, 240, 219 at 32, 230, 263, 271 at 64; with
-// medium, broad and deep 158, 112, 106 at 16 rows of 2880x2880 f32, 191, 204, 165 at 32, 197, 237, 225 at 48; with
-// small, medium and 64 steps as wide as medium 93, 99, 86 at 8, 25, 28, 27 at 2, and 136, 164, 141 at 8 of bf16.
-// `translate` is what a shape costs where memory is the limit, as a share of the time to read.
+// Shapes of blocks: as many rows of rhs, at most `steps`, as make up a share of Cpu::block_pages over the
+// tile's columns, or over fewer columns, in equal parts. Two blocks, the one that is used and the one that is fetched,
+// share it. GFLOP/s, two cores of Emerald Rapids, whose shares are 96, 192, 192, 256 and 192 KiB: with small, large and
+// deep blocks 159, 146, 132 at 16 rows of 2048x768 f32, 230, 240, 219 at 32, 230, 263, 271 at 64; with medium, broad
+// and deep 158, 112, 106 at 16 rows of 2880x2880 f32, 191, 204, 165 at 32, 197, 237, 225 at 48; with small, medium and
+// 64 steps as wide as medium 93, 99, 86 at 8, 25, 28, 27 at 2, and 136, 164, 141 at 8 of bf16. `translate` is what a
+// shape costs where memory is the limit, as a share of the time to read.
 struct Shape {
   const char* name;
-  int64_t bytes;
+  double page_share;
   int64_t columns;
   int64_t steps;
   double translate;
 };
+constexpr int64_t kChain = kArithmetics[0].chain;
 constexpr Shape kShapes[] = {
-    {"small", 96 << 10, kMaxCols, kChain, 0},
-    {"large", 192 << 10, kMaxCols, kChain, 0.1},
-    {"medium", 192 << 10, 1024, 32, 0.05},  // more steps are more pages at once: 141 instead of 164 with 64, see above
-    {"broad", 256 << 10, 1024, kChain, 0.6},
-    {"deep", 192 << 10, 192, kChain, 1},  // 64 to 192 columns differ by 2 %, 384 lose 7 %
+    {"small", 1. / 4, kMaxCols, kChain, 0},
+    {"large", 1. / 2, kMaxCols, kChain, 0.1},
+    {"medium", 1. / 2, 1024, 32, 0.05},  // more steps are more pages at once: 141 instead of 164 with 64, see above
+    {"broad", 2. / 3, 1024, kChain, 0.6},
+    {"deep", 1. / 2, 192, kChain, 1},  // 64 to 192 columns differ by 2 %, 384 lose 7 %
 };
 
 // GFLOP/s with lines fetched in the order of strips and of rows, two cores of Emerald Rapids: 55 and 50 at 4 rows of
@@ -64,52 +59,59 @@ constexpr Shape kShapes[] = {
 constexpr double kFmaOverMemoryForRows = 1.25;
 
 struct Candidate {
-  const Shape* shape;
   Recipe recipe;
+  BlockShape blocks;
   Costs costs;
 };
 using Candidates = std::array<Candidate, 2 * std::size(kShapes)>;
 
-void SetBlock(const Plan& plan, const Shape& shape, int64_t cols, Recipe& recipe) {
-  const int64_t nr = KernelsFor(plan.isa, plan.compute).nr;
-  recipe.block_n = std::min(cols, RoundUp(CeilDiv(cols, CeilDiv(cols, shape.columns)), nr));
-  recipe.block_k = shape.steps;
-  while (recipe.block_k > 8 && recipe.block_k * recipe.block_n * SizeOf(plan.rhs.dtype) > shape.bytes) {
-    recipe.block_k /= 2;
-  }
+BlockShape BlocksOf(const PlanData& plan, const Shape& shape, int64_t cols) {
+  const KernelRow& kernels = *plan.kernels;
+  constexpr int64_t kPage = 4096;
+  const auto bytes = static_cast<int64_t>(shape.page_share * static_cast<double>(plan.cpu.block_pages * kPage));
+  BlockShape blocks;
+  blocks.n = std::min(cols, RoundUp(CeilDiv(cols, CeilDiv(cols, shape.columns)), kernels.cols));
+  blocks.k = std::min(shape.steps, ArithmeticOf(kernels).chain);
+  const int64_t least = std::max<int64_t>(8, kernels.k_step);
+  while (blocks.k > least && blocks.k * blocks.n * SizeOf(plan.rhs.dtype) > bytes) blocks.k /= 2;
+  blocks.k_inner = false;
+  return blocks;
 }
 
-Costs CostsOf(const Plan& plan, const Recipe& recipe, int64_t rows, const Shape& shape) {
-  const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
-  const RowTiles tiles(rows, kernels.max_rows);
-  const double vectors = static_cast<double>(kernels.nr) / static_cast<double>(kernels.vector);
-  const bool expand = recipe.source == Recipe::Source::kExpand;
+Costs CostsOf(const PlanData& plan, const Candidate& candidate, int64_t rows) {
+  const KernelRow& kernels = *plan.kernels;
+  const Cpu& cpu = plan.cpu;
+  const RowTiles tiles(rows, kernels.rows);
+  const double vectors = static_cast<double>(kernels.cols) / static_cast<double>(kernels.vector);
+  const auto sums = static_cast<double>(kernels.cols * SizeOf(ArithmeticOf(kernels).sum));  // bytes
+  const bool expand = candidate.recipe.source == Recipe::Source::kExpand;
   const double reads = expand ? 1 : static_cast<double>(tiles.count);
-  const bool widens = plan.rhs.dtype != plan.compute;
+  const bool widens = plan.rhs.dtype != ArithmeticOf(kernels).product;
+  // An ISA of narrower vectors has two fmas a cycle too.
+  const double bytes_per_cycle = std::min(cpu.fmas_per_cycle * 4, sums / vectors * 2);
   Costs costs;
-  costs.memory = static_cast<double>(kernels.nr * SizeOf(plan.rhs.dtype)) / kBytesPerCycle;
-  costs.translate = shape.translate * costs.memory;
-  costs.fma = static_cast<double>(rows) * vectors / 2;
+  costs.memory = static_cast<double>(kernels.cols * SizeOf(plan.rhs.dtype)) / cpu.memory_bytes_per_cycle;
+  costs.translate = kShapes[candidate.recipe.shape].translate * costs.memory;
+  costs.fma = static_cast<double>(rows) * sums / bytes_per_cycle;
   costs.widen = vectors * ((widens ? reads : 0) + (expand ? 0.5 : 0));
-  costs.reread = expand ? 0 : 2 * vectors * (reads - 1);
-  costs.calls = kCyclesPerCall * static_cast<double>(tiles.count) / static_cast<double>(recipe.block_k);
+  const bool from_l2 = !expand || static_cast<double>(candidate.blocks.k) * sums > static_cast<double>(cpu.l1_bytes);
+  costs.reread = from_l2 ? sums / cpu.l2_bytes_per_cycle * static_cast<double>(tiles.count - 1) : 0;
+  costs.calls = cpu.cycles_per_call * static_cast<double>(tiles.count) / static_cast<double>(candidate.blocks.k);
   return costs;
 }
 
-Candidates CandidatesFor(const Plan& plan, const Window& window) {
+Candidates CandidatesFor(const PlanData& plan, int64_t rows, int64_t cols) {
   Candidates candidates;
   size_t i = 0;
   for (Recipe::Source source : {Recipe::Source::kInPlace, Recipe::Source::kExpand}) {
-    for (const Shape& shape : kShapes) {
+    for (size_t shape = 0; shape < std::size(kShapes); ++shape) {
       Candidate& candidate = candidates[i++];
-      candidate.shape = &shape;
-      candidate.recipe.source = source;
-      candidate.recipe.k_inner = false;
-      SetBlock(plan, shape, window.cols, candidate.recipe);
-      candidate.costs = CostsOf(plan, candidate.recipe, window.rows, shape);
-      candidate.recipe.fetch = candidate.costs.fma > kFmaOverMemoryForRows * candidate.costs.memory
-                                   ? Recipe::Order::kRows
-                                   : Recipe::Order::kStrips;
+      candidate.recipe = {source, Recipe::Order::kStrips, static_cast<uint8_t>(shape)};
+      candidate.blocks = BlocksOf(plan, kShapes[shape], cols);
+      candidate.costs = CostsOf(plan, candidate, rows);
+      if (candidate.costs.fma > kFmaOverMemoryForRows * candidate.costs.memory) {
+        candidate.recipe.fetch = Recipe::Order::kRows;
+      }
     }
   }
   return candidates;
@@ -126,15 +128,12 @@ size_t Cheapest(const Candidates& candidates) {
 // all chains fit. GFLOP/s with 128 steps of k, with 128 but one chain for all columns first, and with 256, 2048x768,
 // two cores of Emerald Rapids, best of a run: f32 48, 36, 44 at 4 rows, 143, 109, 126 at 16; bf16 82, 63, 77 at 4, 282,
 // 280, 290 at 512.
-Recipe PackedRecipe(const Plan& plan, const Window& window, int64_t k) {
-  const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
-  Recipe recipe;
-  recipe.source = Recipe::Source::kPack;
-  recipe.block_k = window.rows <= 8 * kernels.max_rows ? kChain / 2 : kChain;
-  recipe.block_n = kernels.nr;
-  recipe.fetch = Recipe::Order::kRows;
-  recipe.k_inner = plan.mode != RaggedMode::kRaggedK && window.rows * CeilDiv(k, kChain) <= plan.blocking.m;
-  return recipe;
+BlockShape PackedBlocks(const PlanData& plan, const Window& window, int64_t k) {
+  const KernelRow& kernels = *plan.kernels;
+  const int64_t chain = ArithmeticOf(kernels).chain;
+  return {.k = window.rows <= 8 * kernels.rows ? chain / 2 : chain,
+          .n = kernels.cols,
+          .k_inner = plan.mode != RaggedMode::kRaggedK && window.rows * CeilDiv(k, chain) <= plan.blocking.m};
 }
 
 absl::string_view NameOf(Recipe::Source source) {
@@ -144,26 +143,31 @@ absl::string_view NameOf(Recipe::Source source) {
 
 }  // namespace
 
-Recipe RecipeFor(const Plan& plan, const Window& window, int64_t k) {
-  if (plan.rhs.is_trans) return PackedRecipe(plan, window, k);
-  const Candidates candidates = CandidatesFor(plan, window);
+Recipe RecipeFor(const PlanData& plan, int64_t rows, int64_t cols) {
+  if (plan.rhs.is_trans) return {Recipe::Source::kPack, Recipe::Order::kRows, 0};
+  const Candidates candidates = CandidatesFor(plan, rows, cols);
   return candidates[Cheapest(candidates)].recipe;
 }
 
-std::string CostsOfRecipes(const Plan& plan, const Window& window, int64_t k) {
+BlockShape BlocksOf(const PlanData& plan, const Recipe& recipe, const Window& window, int64_t k) {
+  if (recipe.source == Recipe::Source::kPack) return PackedBlocks(plan, window, k);
+  return BlocksOf(plan, kShapes[recipe.shape], window.cols);
+}
+
+std::string CostsOfRecipes(const PlanData& plan, const Window& window, int64_t k) {
   if (plan.rhs.is_trans) {
-    const Recipe recipe = PackedRecipe(plan, window, k);
-    return absl::StrCat("* ", NameOf(recipe.source), ", blocks of ", recipe.block_k, "x", recipe.block_n,
-                        recipe.k_inner ? " along k" : "", "\n");
+    const BlockShape blocks = PackedBlocks(plan, window, k);
+    return absl::StrCat("* ", NameOf(Recipe::Source::kPack), ", blocks of ", blocks.k, "x", blocks.n,
+                        blocks.k_inner ? " along k" : "", "\n");
   }
-  const Candidates candidates = CandidatesFor(plan, window);
+  const Candidates candidates = CandidatesFor(plan, window.rows, window.cols);
   std::string text;
   for (size_t i = 0; i < candidates.size(); ++i) {
-    const auto& [shape, recipe, costs] = candidates[i];
-    absl::StrAppend(&text, i == Cheapest(candidates) ? "* " : "  ", NameOf(recipe.source), ", ", shape->name,
-                    " blocks of ", recipe.block_k, "x", recipe.block_n, ": memory ", costs.memory, " + translate ",
-                    costs.translate, ", fma ", costs.fma, " + widen ", costs.widen, " + reread ", costs.reread,
-                    " + calls ", costs.calls, " = ", costs.total(), "\n");
+    const auto& [recipe, blocks, costs] = candidates[i];
+    absl::StrAppend(&text, i == Cheapest(candidates) ? "* " : "  ", NameOf(recipe.source), ", ",
+                    kShapes[recipe.shape].name, " blocks of ", blocks.k, "x", blocks.n, ": memory ", costs.memory,
+                    " + translate ", costs.translate, ", fma ", costs.fma, " + widen ", costs.widen, " + reread ",
+                    costs.reread, " + calls ", costs.calls, " = ", costs.total(), "\n");
   }
   return text;
 }

@@ -7,10 +7,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/isa.h"
 #include "raggemm/operands.h"
 
 namespace raggemm {
-
 namespace {
 
 // One dims array, [P*R*G]: the size of each group, and where it starts within its segment of G groups.
@@ -224,10 +224,10 @@ namespace {
 //
 // Why every result that follows the rule of raggemm/grouped_gemm.h is within it. Let u = eps_c / 2 be the relative
 // error that one rounding of a sum may have, K the length of the contraction and R the number of replicas that it sums
-// over, else 1. A product a*b passes at most 256 roundings in its chain (itself it is exact, inside its fma), one for
-// each chain behind the first, which are fewer than K/256 + R - 1 more, and one each for alpha, c and bias: n < 259 +
-// K/256 + R - 1 in all; beta*c passes two, bias one. Together (Higham, Accuracy and Stability of Numerical Algorithms,
-// 2002, lemma 3.1)
+// over, else 1; and let C be the length of a chain and L its lanes. A product a*b passes at most C/L roundings in its
+// lane (itself it is exact, inside its fma), L - 1 where lanes are added, one for each chain behind the first, which
+// are fewer than K/C + R - 1 more, and one each for alpha, c and bias: n < C/L + L - 1 + K/C + R - 1 + 3 in all; beta*c
+// passes two, bias one. Together (Higham, Accuracy and Stability of Numerical Algorithms, 2002, lemma 3.1)
 //
 //     |r - want| <= n*u / (1 - n*u) * (|alpha| * sum|a||b| + |beta*c| + |bias|)
 //
@@ -263,11 +263,12 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int6
     total += ToDouble(*problem.bias, group.bias + j);
     magnitude += std::abs(ToDouble(*problem.bias, group.bias + j));
   }
-  const Format &compute = FormatOf(ComputeType(problem)), &out = FormatOf(problem.out.dtype);
+  const Arithmetic& arithmetic = ArithmeticFor(ComputeType(problem));
+  const Format &compute = FormatOf(arithmetic.sum), &out = FormatOf(problem.out.dtype);
   *want = total;
-  const double chains = contraction / 256 + static_cast<double>(group.terms.size()) - 1;
-  *bound = compute.Epsilon() * (258 + chains) * magnitude + out.Epsilon() * std::abs(total) +
-           (std::abs(alpha) * contraction + 4) * compute.SmallestSubnormal() + out.SmallestSubnormal();
+  *bound = RelativeErrorOfSum(arithmetic, contraction, static_cast<double>(group.terms.size())) * magnitude +
+           out.Epsilon() * std::abs(total) + (std::abs(alpha) * contraction + 4) * compute.SmallestSubnormal() +
+           out.SmallestSubnormal();
 }
 
 double Untouched(const GroupedGemmProblem& problem, int64_t index) {
@@ -275,6 +276,12 @@ double Untouched(const GroupedGemmProblem& problem, int64_t index) {
 }
 
 }  // namespace
+
+double RelativeErrorOfSum(const Arithmetic& arithmetic, double contraction, double replicas) {
+  const auto chain = static_cast<double>(arithmetic.chain), lanes = static_cast<double>(arithmetic.lanes);
+  const double roundings = chain / lanes + lanes - 1 + contraction / chain + replicas - 1 + 2;
+  return FormatOf(arithmetic.sum).Epsilon() * roundings;
+}
 
 absl::StatusOr<Reference> ComputeReference(const GroupedGemmProblem& problem) {
   absl::StatusOr<std::vector<GroupProduct>> groups = GroupProducts(problem);

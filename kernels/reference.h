@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/element.h"
+#include "raggemm/arithmetic.h"
 #include "raggemm/problem.h"
 
 namespace raggemm {
@@ -26,6 +27,10 @@ struct Reference {
 absl::StatusOr<Reference> ComputeReference(const GroupedGemmProblem& problem);
 // One entry for each of these linear indices.
 absl::StatusOr<Reference> ComputeReferenceAt(const GroupedGemmProblem& problem, absl::Span<const int64_t> out_elements);
+
+// What a sum of products may be off by at most where it follows an arithmetic's rule, alpha, c and bias and their
+// roundings included: a share of the sum of all magnitudes. reference.cc proves it.
+double RelativeErrorOfSum(const Arithmetic& arithmetic, double contraction, double replicas = 1);
 
 // |got - want| / bound: above 1 is wrong. A NaN is right where want is one, and so is the infinity to which want
 // rounds in out's type; otherwise both are infinitely wrong.

@@ -78,19 +78,20 @@ __attribute__((destructor)) void FreeAll() {
 
 }  // namespace
 
-Scratch::Scratch(const Plan& plan, void* block) {
-  const Kernels& kernels = KernelsFor(plan.isa, plan.compute);
-  const auto take = [&, size = SizeOf(plan.compute)](int64_t elements) {
+Scratch::Scratch(const PlanData& plan, void* block) {
+  const KernelRow& kernels = *plan.kernels;
+  const auto take = [&](int64_t size) {
     char* slot = block == nullptr ? nullptr : static_cast<char*>(block) + bytes;
-    bytes += RoundUp(elements * size, 64);
+    bytes += RoundUp(size, 64);
     return slot;
   };
+  const int64_t chain_steps = ArithmeticOf(kernels).chain, sum = SizeOf(ArithmeticOf(kernels).sum);
   // The packers store whole vectors: one of slack behind the last panel.
-  panels = take(plan.blocking.m * kChain + kernels.vector);
-  strip = take(kChain * kernels.nr);
-  chain = take(plan.blocking.m * plan.blocking.n);
-  total = take(plan.blocking.m * plan.blocking.n);
-  bias = take(std::max(plan.blocking.n, kMaxCols));
+  panels = take(PanelBytes(kernels.lhs, chain_steps, plan.blocking.m) + kernels.vector * sum);
+  strip = take(PanelBytes(kernels.rhs, chain_steps, kernels.cols));
+  chain = take(plan.blocking.m * plan.blocking.n * sum);
+  total = take(plan.blocking.m * plan.blocking.n * sum);
+  bias = take(std::max(plan.blocking.n, kMaxCols) * sum);
 }
 
 KeptBuffers CountKeptBuffers() {

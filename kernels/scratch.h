@@ -6,19 +6,19 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "raggemm/plan.h"
+#include "kernels/plan.h"
 
 namespace raggemm {
 
-// The buffers of one worker for tiles of `blocking`, all 64-byte aligned, in elements of the compute type T:
+// The buffers of one worker for tiles of `blocking`, all 64-byte aligned:
 //
-//   panels  lhs, packed: row tiles of [kChain][mr] back to back, of one chain or of all
-//   strip   one strip of rhs, packed: [kChain][nr]
-//   chain, total  one register tile of [mr][nr] after the other, strip by strip
-//   bias    widened, [columns]
+//   panels  lhs, packed in the kernels' layout: row tiles of a chain back to back, of one chain or of all
+//   strip   one strip of rhs, packed in the kernels' layout
+//   chain, total  one register tile of [mr][nr] sums after the other, strip by strip
+//   bias    as sums, [columns]
 struct Scratch {
-  Scratch(const Plan& plan, void* block);  // null: to count the bytes
-  static int64_t Bytes(const Plan& plan) { return Scratch(plan, nullptr).bytes; }
+  Scratch(const PlanData& plan, void* block);  // null: to count the bytes
+  static int64_t Bytes(const PlanData& plan) { return Scratch(plan, nullptr).bytes; }
 
   char* panels;
   char* strip;
@@ -28,11 +28,6 @@ struct Scratch {
   int64_t bytes = 0;  // of all
 };
 
-// What the process keeps for its next calls.
-struct KeptBuffers {
-  int64_t count, bytes;
-};
-KeptBuffers CountKeptBuffers();
 inline constexpr int64_t kMostKeptBuffers = 64;  // 128 MiB with the largest blocking here
 
 class ScratchLease {

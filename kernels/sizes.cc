@@ -17,7 +17,7 @@ absl::Status Invalid(const Args&... args) {
 }
 
 // "group 3", or "group 3 of problem 1, replica 0" where there are several.
-std::string GroupName(const Plan& plan, int64_t index) {
+std::string GroupName(const PlanData& plan, int64_t index) {
   const int64_t segment = index / plan.groups;
   std::string name = absl::StrCat("group ", index % plan.groups);
   if (plan.problems * plan.replicas == 1) return name;
@@ -25,7 +25,7 @@ std::string GroupName(const Plan& plan, int64_t index) {
 }
 
 // Sizes and starts of one array; along an axis of `extent`, or of any length where extent is negative.
-absl::Status ReadExtents(const DimsArray& array, int64_t extent, const Plan& plan, Workspace& workspace,
+absl::Status ReadExtents(const DimsArray& array, int64_t extent, const PlanData& plan, Workspace& workspace,
                          GroupExtents& result) {
   const int64_t n = plan.problems * plan.replicas * plan.groups;
   int64_t* sizes = workspace.Take(n);
@@ -51,7 +51,7 @@ absl::Status ReadExtents(const DimsArray& array, int64_t extent, const Plan& pla
 }
 
 // All ragged: where the blocks start, in place of where their rows do.
-absl::Status ReadBlockStarts(absl::string_view name, const PlannedOperand& operand, const Plan& plan) {
+absl::Status ReadBlockStarts(absl::string_view name, const PlannedOperand& operand, const PlanData& plan) {
   int64_t* starts = const_cast<int64_t*>(operand.first.starts);  // our own workspace
   int64_t start = 0;
   for (int64_t i = 0; i < plan.problems * plan.groups; ++i) {
@@ -68,7 +68,7 @@ absl::Status ReadBlockStarts(absl::string_view name, const PlannedOperand& opera
   return absl::OkStatus();
 }
 
-absl::Status CheckAgree(const Plan& plan, const DimsArray& a, const int64_t* a_sizes, const DimsArray& b,
+absl::Status CheckAgree(const PlanData& plan, const DimsArray& a, const int64_t* a_sizes, const DimsArray& b,
                         const int64_t* b_sizes) {
   for (int64_t i = 0; i < plan.problems * plan.replicas * plan.groups; ++i) {
     if (a_sizes[i] == b_sizes[i]) continue;
@@ -79,7 +79,7 @@ absl::Status CheckAgree(const Plan& plan, const DimsArray& a, const int64_t* a_s
 }
 
 // Ragged N: the replicas of a problem share its rhs, so they share its sizes.
-absl::Status CheckReplicasAgree(const Plan& plan, const DimsArray& array, const int64_t* sizes) {
+absl::Status CheckReplicasAgree(const PlanData& plan, const DimsArray& array, const int64_t* sizes) {
   const int64_t per_problem = plan.replicas * plan.groups;
   for (int64_t i = 0; i < plan.problems * per_problem; ++i) {
     const int64_t first = i / per_problem * per_problem + i % plan.groups;
@@ -91,7 +91,7 @@ absl::Status CheckReplicasAgree(const Plan& plan, const DimsArray& array, const 
 }
 
 // M, N and K of a group come from two operands each where they are ragged.
-absl::Status CheckAllAgree(const DimsArrays& arrays, const Plan& plan) {
+absl::Status CheckAllAgree(const DimsArrays& arrays, const PlanData& plan) {
   const auto sizes = [&](DimsIndex index) {
     const PlannedOperand* operands[] = {&plan.lhs, &plan.rhs, &plan.out};
     const PlannedOperand& operand = *operands[index / 2];
@@ -121,7 +121,7 @@ absl::Status CheckOffsetsAreZero(const GroupedGemmProblem& problem) {
   return absl::OkStatus();
 }
 
-absl::Status ReadGroupOffset(const GroupedGemmProblem& problem, Workspace& workspace, Plan& plan) {
+absl::Status ReadGroupOffset(const GroupedGemmProblem& problem, Workspace& workspace, PlanData& plan) {
   int64_t* offsets = workspace.Take(plan.problems * plan.replicas * plan.groups);
   plan.first_group = offsets;
   if (plan.mode == RaggedMode::kUniform) {
@@ -157,7 +157,7 @@ absl::Status ReadGroupOffset(const GroupedGemmProblem& problem, Workspace& works
 
 }  // namespace
 
-absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, Plan& plan) {
+absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, PlanData& plan) {
   const DimsArrays arrays(problem);
   PlannedOperand* operands[] = {&plan.lhs, &plan.rhs, &plan.out};
   for (int i = 0; i < kDimsArrays; ++i) {

@@ -4,16 +4,11 @@
 #include <cstring>
 
 #include "kernels/element.h"
-#include "kernels/isa.h"
 
 namespace raggemm {
 namespace {
 
-// Multiply-adds in the time of one element from or to memory: where compute takes over, measured at 13 (Zen 3) and
-// 21 (Emerald Rapids) rows per group in f32.
-constexpr double kCostOfElement = 16;
-
-int64_t UnitsOfGroup(const Plan& plan) { return plan.mode == RaggedMode::kRaggedK ? 1 : plan.replicas; }
+int64_t UnitsOfGroup(const PlanData& plan) { return plan.mode == RaggedMode::kRaggedK ? 1 : plan.replicas; }
 
 // One repetition of out as rows, of which [row_begin, row_end) are processed up to col_end.
 struct FillRegion {
@@ -21,7 +16,7 @@ struct FillRegion {
   int64_t row_begin, row_end, col_end;
 };
 
-FillRegion RegionOf(const Plan& plan, int64_t repetition) {
+FillRegion RegionOf(const PlanData& plan, int64_t repetition) {
   const PlannedOperand& out = plan.out;
   FillRegion region{out.rows, out.cols, 0, 0, out.cols};
   if (plan.local_groups == 0) return region;
@@ -54,7 +49,7 @@ bool HasForeign(const FillRegion& r) {
 }
 
 struct FillSlices {
-  explicit FillSlices(const Plan& plan) {
+  explicit FillSlices(const PlanData& plan) {
     // Ragged K and uniform write every group that out has.
     const bool covered = plan.mode == RaggedMode::kRaggedK || plan.mode == RaggedMode::kUniform;
     // Without elements there may be more repetitions than can be counted.
@@ -74,15 +69,15 @@ struct FillSlices {
 
 }  // namespace
 
-int64_t CountUnits(const Plan& plan) { return plan.problems * plan.local_groups * UnitsOfGroup(plan); }
+int64_t CountUnits(const PlanData& plan) { return plan.problems * plan.local_groups * UnitsOfGroup(plan); }
 
-Unit UnitAt(const Plan& plan, int64_t unit) {
+Unit UnitAt(const PlanData& plan, int64_t unit) {
   const int64_t replicas = UnitsOfGroup(plan);
   const int64_t group = unit / replicas;
   return {group / plan.local_groups, group % plan.local_groups, unit % replicas};
 }
 
-void NextUnit(const Plan& plan, Unit& unit) {
+void NextUnit(const PlanData& plan, Unit& unit) {
   if (++unit.replica < UnitsOfGroup(plan)) return;
   unit.replica = 0;
   if (++unit.group < plan.local_groups) return;
@@ -90,7 +85,7 @@ void NextUnit(const Plan& plan, Unit& unit) {
   ++unit.problem;
 }
 
-Matrix LocateMatrix(const Plan& plan, const PlannedOperand& x, const Unit& unit) {
+Matrix LocateMatrix(const PlanData& plan, const PlannedOperand& x, const Unit& unit) {
   const int64_t segment = unit.problem * plan.replicas + unit.replica;
   const int64_t repetition = x.repeat == PlannedOperand::Repeat::kSegment ? segment
                              : x.repeat == PlannedOperand::Repeat::kGroup
@@ -119,7 +114,9 @@ Matrix LocateMatrix(const Plan& plan, const PlannedOperand& x, const Unit& unit)
   return {data, rows, cols, step, 1};
 }
 
-int64_t UnitCost(const Plan& plan, const Unit& unit, const Matrix& out) {
+double CostOfElement(const Cpu& cpu) { return cpu.fmas_per_cycle * sizeof(float) / cpu.memory_bytes_per_cycle; }
+
+int64_t UnitCost(const PlanData& plan, double cost_of_element, const Unit& unit, const Matrix& out) {
   const bool k_is_ragged = plan.lhs.is_trans ? plan.lhs.first.sizes != nullptr : plan.lhs.last.sizes != nullptr;
   double k = static_cast<double>(plan.lhs.is_trans ? plan.lhs.rows : plan.lhs.cols);
   if (k_is_ragged) {
@@ -130,33 +127,31 @@ int64_t UnitCost(const Plan& plan, const Unit& unit, const Matrix& out) {
     }
   }
   const double m = static_cast<double>(out.rows), n = static_cast<double>(out.cols);
-  const double cost = std::max(m * n * k, kCostOfElement * (m * n + m * k + n * k));
+  const double cost = std::max(m * n * k, cost_of_element * (m * n + m * k + n * k));
   // Shapes of buffers that exist stay far below; the sum over fewer than 2^20 units must not overflow for any.
   return 1 + static_cast<int64_t>(std::min(cost, plan.units < (1 << 20) ? 0x1p42 : 0x1p62 / plan.units));
 }
 
 // Without a division for a unit of one tile: a plan of 512 groups is made in a few microseconds.
-TileGrid::TileGrid(const Plan& plan, const Matrix& out) : rows(out.rows), cols(out.cols) {
+TileGrid::TileGrid(const PlanData& plan, const Matrix& out) : rows(out.rows), cols(out.cols) {
   row_tiles = cols == 0 || rows == 0 ? 0 : rows <= plan.blocking.m ? 1 : CeilDiv(rows, plan.blocking.m);
   col_tiles = row_tiles == 0 ? 0 : 1;
   if (col_tiles == 0 || cols <= plan.blocking.n) return;
-  const int64_t nr = KernelsFor(plan.isa, plan.compute).nr;
+  const int64_t nr = plan.kernels->cols;
   const int64_t n = std::min(plan.blocking.m * plan.blocking.n / RowStep(plan), kMaxCols) / nr * nr;
   col_tiles = CeilDiv(cols, std::max(plan.blocking.n, n));
 }
 
-int64_t TileGrid::RowStep(const Plan& plan) const {
-  return RoundUp(CeilDiv(rows, row_tiles), KernelsFor(plan.isa, plan.compute).max_rows);
-}
+int64_t TileGrid::RowStep(const PlanData& plan) const { return RoundUp(CeilDiv(rows, row_tiles), plan.kernels->rows); }
 
-Window TileGrid::At(const Plan& plan, int64_t index) const {
+Window TileGrid::At(const PlanData& plan, int64_t index) const {
   const int64_t row_step = RowStep(plan);
-  const int64_t col_step = RoundUp(CeilDiv(cols, col_tiles), KernelsFor(plan.isa, plan.compute).nr);
+  const int64_t col_step = RoundUp(CeilDiv(cols, col_tiles), plan.kernels->cols);
   const int64_t row = index % row_tiles * row_step, col = index / row_tiles * col_step;
   return {row, std::min(row_step, rows - row), col, std::min(col_step, cols - col)};
 }
 
-int64_t CountFillTiles(const Plan& plan) {
+int64_t CountFillTiles(const PlanData& plan) {
   const FillSlices slices(plan);
   for (int64_t i = 0; i < slices.repetitions; ++i) {
     if (HasForeign(RegionOf(plan, i))) return slices.repetitions * slices.per_repetition;
@@ -164,7 +159,7 @@ int64_t CountFillTiles(const Plan& plan) {
   return 0;
 }
 
-void FillTile(const Plan& plan, int64_t slice) {
+void FillTile(const PlanData& plan, int64_t slice) {
   if (plan.c == plan.out.data) return;  // the values are there already
   const FillSlices slices(plan);
   const int64_t repetition = slice / slices.per_repetition;

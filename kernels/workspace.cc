@@ -12,7 +12,8 @@ constexpr int64_t kLine = 64 / sizeof(int64_t);
 }  // namespace
 
 WorkspaceCoefficients WorkspaceSizeFor(int dims_arrays) {
-  const int64_t slots = 2 * dims_arrays + 3;
+  constexpr int64_t kFixed = 3, kSpare = 2;
+  const int64_t slots = 2 * dims_arrays + kFixed + kSpare;
   // A slot of at most n + 1 elements, rounded up to a line, has at most n + kLine.
   return {.constant = slots * kLine + (kLine - 1), .per_group = slots};
 }

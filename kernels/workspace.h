@@ -1,7 +1,7 @@
 // The int64 workspace of a call: one walker computes its size and hands out its slots.
 //
 //     | per set dims array: sizes (n) | starts (n + 1) | ...
-//     | first_group (n) | tile_prefix (n + 1) | cost_prefix (n + 1) |
+//     | first_group (n) | tile_prefix (n + 1) | cost_prefix (n + 1) | two spare ones, for what plans may need later |
 //
 // n = P*R*G. Each slot starts at a multiple of 64 bytes; none overlap. P*R <= n wherever there is a group at all.
 #ifndef RAGGEMM_KERNELS_WORKSPACE_H_

@@ -9,9 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
-#include "bench/peak.h"
+#include "bench/limits.h"
 #include "bench/peers/peer.h"
-#include "raggemm/plan.h"
 
 namespace raggemm::bench {
 namespace {
@@ -37,7 +36,7 @@ std::vector<Type> Types() {
 
 double LargestPeak(int threads) {
   double peak = 0;
-  for (int round = 0; round < kRounds; ++round) peak = std::max(peak, FmaPeakGflops(HostCpu().widest, threads));
+  for (int round = 0; round < kRounds; ++round) peak = std::max(peak, FmaPeakGflops(threads));
   return peak;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "raggemm/cpu.h"
 #include "raggemm/plan.h"
 #include "raggemm/types.h"
 
@@ -14,7 +15,7 @@ namespace raggemm {
 
 // The variables as they were set; null where they were not, or to nothing. The case of names is ignored.
 struct Environment {
-  std::optional<std::string> isa = std::nullopt;       // RAGGEMM_ISA: AUTO, SCALAR, AVX2, AVX512
+  std::optional<std::string> isa = std::nullopt;       // RAGGEMM_ISA: AUTO, or a name of AllIsas
   std::optional<std::string> threads = std::nullopt;   // RAGGEMM_THREADS: 0 (all) to kMaxThreads
   std::optional<std::string> executor = std::nullopt;  // RAGGEMM_EXECUTOR: AUTO, OPENMP, POOL, SERIAL
 };

@@ -22,8 +22,10 @@ namespace raggemm {
 class Dims : public absl::InlinedVector<int64_t, 6> {
  public:
   using InlinedVector::InlinedVector;
+  // NOLINTBEGIN(google-explicit-constructor): dims = {8, 64} is what this is for
   Dims(const std::convertible_to<absl::Span<const int64_t>> auto& dims) : Dims(absl::Span<const int64_t>(dims)) {}
   Dims(absl::Span<const int64_t> dims) : InlinedVector(dims.begin(), dims.end()) {}
+  // NOLINTEND(google-explicit-constructor)
 };
 
 // A dense row-major array. Any start aligned to the element size will do; null only with zero elements.

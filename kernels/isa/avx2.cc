@@ -1,4 +1,5 @@
 // AVX2, FMA, F16C: 16 registers of 8 f32 or 4 f64.
+// Compiled with -mavx2 -mfma -mf16c
 #include <immintrin.h>
 
 #include "kernels/isa/tile_gemm.h"
@@ -135,11 +136,7 @@ struct Avx2F64 {
 
 }  // namespace
 
-constinit const IsaKernels kAvx2Kernels = {
-    .isa = Isa::kAvx2,
-    .name = "avx2",
-    .f32 = MakeKernels<Avx2F32>(),
-    .f64 = MakeKernels<Avx2F64>(),
-};
+extern const KernelRow kAvx2Kernels[2];
+constinit const KernelRow kAvx2Kernels[] = {MakeRow<Avx2F32>(), MakeRow<Avx2F64>()};
 
 }  // namespace raggemm

@@ -1,4 +1,5 @@
 // AVX-512 F, BW, DQ, VL: 32 registers of 16 f32 or 8 f64, and masks.
+// Compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
 
 // GCC 12 warns inside its own header: the undefined source of an unmasked intrinsic (GCC bug 105593).
 #ifndef __clang__
@@ -128,11 +129,7 @@ struct Avx512F64 {
 
 }  // namespace
 
-constinit const IsaKernels kAvx512Kernels = {
-    .isa = Isa::kAvx512,
-    .name = "avx512",
-    .f32 = MakeKernels<Avx512F32>(),
-    .f64 = MakeKernels<Avx512F64>(),
-};
+extern const KernelRow kAvx512Kernels[2];
+constinit const KernelRow kAvx512Kernels[] = {MakeRow<Avx512F32>(), MakeRow<Avx512F64>()};
 
 }  // namespace raggemm

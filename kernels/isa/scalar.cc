@@ -55,11 +55,7 @@ struct ScalarTraits {
 
 }  // namespace
 
-constinit const IsaKernels kScalarKernels = {
-    .isa = Isa::kScalar,
-    .name = "scalar",
-    .f32 = MakeKernels<ScalarTraits<float>>(),
-    .f64 = MakeKernels<ScalarTraits<double>>(),
-};
+extern const KernelRow kScalarKernels[2];
+constinit const KernelRow kScalarKernels[] = {MakeRow<ScalarTraits<float>>(), MakeRow<ScalarTraits<double>>()};
 
 }  // namespace raggemm

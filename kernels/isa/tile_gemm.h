@@ -241,39 +241,43 @@ void StoreEpilogue(const EpilogueArgs& args) {
   }
 }
 
-// ---- the table ----
+// ---- the row ----
 
 template <class V, class E, int kMr>
-constexpr void AddTiles(Kernels& table, DType dtype) {
+constexpr void AddTiles(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
     constexpr int kWide = V::kWide[kMr];
-    DirectKernel* direct = table.direct[static_cast<int>(dtype)][kMr];
-    direct[0] = {TileGemm<V, E, kMr, kWide, false>, kWide * V::kWidth};
-    direct[1] = {TileGemm<V, E, kMr, 2, false>, 2 * V::kWidth};
-    table.expand[static_cast<int>(dtype)][kMr] = TileGemm<V, E, kMr, 2, true>;
-    AddTiles<V, E, kMr - 1>(table, dtype);
+    kernels.direct[kMr][0] = {TileGemm<V, E, kMr, kWide, false>, kWide * V::kWidth};
+    kernels.direct[kMr][1] = {TileGemm<V, E, kMr, 2, false>, 2 * V::kWidth};
+    kernels.expand[kMr] = TileGemm<V, E, kMr, 2, true>;
+    AddTiles<V, E, kMr - 1>(kernels);
   }
 }
 
 template <class V, class E>
-constexpr void AddElement(Kernels& table, DType dtype) {
-  table.pack_rows[static_cast<int>(dtype)] = PackRows<V, E>;
-  table.pack_transposed[static_cast<int>(dtype)] = PackTransposed<V, E>;
-  table.epilogue[static_cast<int>(dtype)] = StoreEpilogue<V, E>;
-  AddTiles<V, E, V::kRows>(table, dtype);
+constexpr void AddFormat(KernelRow& row, DType dtype) {
+  FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
+  kernels.pack_rows = PackRows<V, E>;
+  kernels.pack_transposed = PackTransposed<V, E>;
+  kernels.epilogue = StoreEpilogue<V, E>;
+  AddTiles<V, E, V::kRows>(kernels);
 }
 
 template <class V>
-constexpr Kernels MakeKernels() {
-  Kernels table = {};
-  table.vector = V::kWidth;
-  table.max_rows = V::kRows;
-  table.nr = 2 * V::kWidth;
-  AddElement<V, Float16>(table, DType::kF16);
-  AddElement<V, BFloat16>(table, DType::kBF16);
-  AddElement<V, float>(table, DType::kF32);
-  if constexpr (sizeof(typename V::Scalar) == 8) AddElement<V, double>(table, DType::kF64);
-  return table;
+constexpr KernelRow MakeRow() {
+  constexpr bool kDouble = sizeof(typename V::Scalar) == 8;
+  KernelRow row = {};
+  row.arithmetic = kDouble ? ArithmeticId::kF64 : ArithmeticId::kF32;
+  row.rows = V::kRows;
+  row.cols = 2 * V::kWidth;
+  row.k_step = 1;
+  row.vector = V::kWidth;
+  row.lhs = row.rhs = {kArithmetics[static_cast<int>(row.arithmetic)].product, 1};
+  AddFormat<V, Float16>(row, DType::kF16);
+  AddFormat<V, BFloat16>(row, DType::kBF16);
+  AddFormat<V, float>(row, DType::kF32);
+  if constexpr (kDouble) AddFormat<V, double>(row, DType::kF64);
+  return row;
 }
 
 // ---- pieces that traits share ----

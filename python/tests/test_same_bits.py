@@ -1,15 +1,13 @@
 """One input has one result, bit by bit, under XLA too: whatever the threads of its pool, the executor, the instruction
 set, the version of jaxlib, the company in the batch, the order of the groups and the devices that share the work."""
 
-import pathlib
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
+from raggemm._primitive import library
 from recorded_cases import checksum, random_array, recorded_cases, recorded_checksums
 
 same = np.testing.assert_array_equal
@@ -18,10 +16,7 @@ M, K, N, G = 4096, 300, 48, 8
 
 
 def host_isas() -> list[str]:
-    flags = set(re.search(r"^flags\s*:(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)[1].split())
-    avx2 = flags >= {"avx2", "fma", "f16c"}
-    avx512 = avx2 and flags >= {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
-    return ["SCALAR"] + ["AVX2"] * avx2 + ["AVX512"] * avx512
+    return [isa["name"] for isa in library.description()["isas"] if isa["usable"]]
 
 
 @pytest.fixture(scope="module")

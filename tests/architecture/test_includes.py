@@ -19,7 +19,7 @@ PYTHON = "python/raggemm"
 
 # The first pattern that matches a file is its rule: regular expressions of the includes it may have.
 RULES = [
-    (r"include/raggemm/types\.h", ["<cstdint>"]),
+    (r"include/raggemm/(types|arithmetic)\.h", ["<cstdint>", '"raggemm/types.h"']),
     (r"include/raggemm/.*", [STD, ABSL, API]),
     # Compiled for one instruction set: an inline function of any other header could end up on every CPU.
     (
@@ -33,10 +33,10 @@ RULES = [
             '"raggemm/types.h"',
         ],
     ),
-    (r"kernels/microkernel\.h", ["<cstddef>", "<cstdint>", '"raggemm/types.h"']),
+    (r"kernels/microkernel\.h", ["<cstddef>", "<cstdint>", r'"raggemm/(types|arithmetic)\.h"']),
     (r"kernels/parallel_for\.cc", [STD, ABSL, API, r'"kernels/\w+\.h"', "<omp.h>", r"<pthread\.h>"]),
     (r"kernels/fork\.cc", [STD, API, r'"kernels/\w+\.h"', r"<pthread\.h>"]),
-    (r"kernels/isa\.cc", [STD, ABSL, API, r'"kernels/\w+\.h"', r"<cpuid\.h>", r"<unistd\.h>"]),
+    (r"kernels/(isa|cpu)\.cc", [STD, ABSL, API, r'"kernels/\w+\.h"', r"<cpuid\.h>", r"<unistd\.h>"]),
     (r"kernels/.*", [STD, ABSL, API, r'"kernels/\w+\.h"', r"<sys/mman\.h>", r"<unistd\.h>"]),
     (r"proto/.*", [STD, ABSL, PROTO, PROTOBUF]),
     (r"ffi/xla_versions\.h", ["<cstddef>", '"xla/ffi/api/c_api.h"']),

@@ -3,32 +3,76 @@
 //
 //   frames.cc       the frame, its API, its lists, each of its buffers
 //   attributes.cc   each attribute in every wrong form
-//   buffers.cc      types, shapes, places, memory that operands share
-//   workspaces.cc   the workspace
+//   buffers.cc      types, shapes, places, the workspace, memory that operands share
 //   sizes.cc        what a router may write; extents without elements
 //   pools.cc        the pool, and many calls at once
-//   guard_pages.cc  nothing beyond a buffer is read or written
-#include <set>
+//
+// Here every buffer of a call lies between two unmapped pages, once flush with its end and once with its beginning: a
+// byte that is read or written beyond it ends the process.
 #include <string>
+#include <vector>
 
+#include "absl/strings/ascii.h"
 #include "gtest/gtest.h"
-#include "tests/ffi/hostile_host/exported_handlers.h"
+#include "tests/ffi/hostile_host/hostile_call.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/variants.h"
 
 namespace raggemm::test {
 namespace {
 
-// Handlers are found by their symbols, so that a new one is attacked as soon as there is one. What it binds must be
-// known, though: this fails where there is a target of which the calls here are not.
-TEST(ExportedHandlersTest, AreThoseOfTheKnownTargets) {
-  std::set<std::string> targets;
-  std::set<XLA_FFI_ExecutionStage> stages;
-  for (const ExportedHandler& handler : ExportedHandlers()) {
-    targets.insert(handler.target);
-    stages.insert(handler.stage);
+void IsRightWithEveryIsa(const ProblemSpec& spec, host::TaskRunner* pool) {
+  HostileCall call(spec);
+  for (Isa isa : CoverHostIsas()) {
+    call.call().attributes["isa"] = absl::AsciiStrToUpper(IsaName(isa));
+    ASSERT_EQ(call.Execute(pool).message, "") << Describe(spec);
+    ASSERT_TRUE(call.IsRight()) << IsaName(isa) << ", " << Describe(spec);
   }
-  EXPECT_EQ(targets, std::set<std::string>{"raggemm_grouped_gemm_v1"});
-  EXPECT_EQ(stages,
-            (std::set<XLA_FFI_ExecutionStage>{XLA_FFI_ExecutionStage_INSTANTIATE, XLA_FFI_ExecutionStage_EXECUTE}));
+}
+
+// Extents around the widths of vectors and register tiles.
+struct Extents {
+  int64_t m, n, k;
+};
+constexpr Extents kExtents[] = {{1, 1, 1}, {3, 17, 5}, {8, 33, 300}, {15, 64, 31}, {30, 95, 16}};
+
+TEST(GuardPagesTest, EveryStorageOfEveryModeFlushWithBoth) {
+  host::ThreadPool pool(2);
+  for (Cliff cliff : {Cliff::kBehind, Cliff::kBefore}) {
+    for (const ProblemSpec& base : OneOfEachMode(/*with_c=*/true)) {
+      for (const Extents& extents : kExtents) {
+        for (ProblemSpec spec : StorageVariants(base)) {
+          spec.m = extents.m, spec.n = extents.n, spec.k = extents.k;
+          const int64_t extent = spec.mode == RaggedMode::kRaggedM   ? spec.m
+                                 : spec.mode == RaggedMode::kRaggedN ? spec.n
+                                                                     : spec.k;
+          // All of the extent, so that the last group ends where the buffer does.
+          if (spec.sizes.size() == 4 && spec.mode != RaggedMode::kAllRagged) {
+            spec.sizes = {extent / 3, 0, extent / 4, extent - extent / 3 - extent / 4};
+          }
+          if (spec.mode == RaggedMode::kAllRagged) {
+            spec.sizes = {0, extents.m, 2, 1}, spec.n_sizes = {3, extents.n, 0, 7}, spec.k_sizes = {1, extents.k, 4, 2};
+            spec.slack = 0;
+          }
+          spec.alpha = spec.beta = true;
+          spec.lhs = kAllFloats[extents.n % 4], spec.rhs = kAllFloats[extents.k % 4];
+          spec.cliff = cliff;
+          IsRightWithEveryIsa(spec, &pool);
+        }
+      }
+    }
+  }
+}
+
+TEST(GuardPagesTest, RandomProblemsFlushWithBoth) {
+  Random random(TestSeed() + 1);
+  host::ThreadPool pool(2);
+  for (int i = 0; i < 500; ++i) {
+    ProblemSpec spec = RandomSpec(random);
+    spec.gap_elements = 0;
+    spec.cliff = i % 2 == 0 ? Cliff::kBehind : Cliff::kBefore;
+    IsRightWithEveryIsa(spec, &pool);
+  }
 }
 
 }  // namespace

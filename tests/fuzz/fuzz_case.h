@@ -1,4 +1,4 @@
-// A valid problem and a way to compute it, as text and back.
+// A valid problem and a way to compute it, as text and back, and made smaller.
 #ifndef RAGGEMM_TESTS_FUZZ_FUZZ_CASE_H_
 #define RAGGEMM_TESTS_FUZZ_FUZZ_CASE_H_
 
@@ -6,6 +6,7 @@
 #include <string>
 #include <type_traits>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "raggemm/plan.h"
@@ -47,6 +48,10 @@ Way RandomWay(Isa isa, Random& random);
 
 // Whether sizes, extents and offsets are those of a valid problem.
 bool IsConsistent(const ProblemSpec& spec);
+
+// The simplest case found for which `fails` is true, by steps that each make one thing smaller or plainer, from a case
+// for which it is true; asks at most `tries` times.
+FuzzCase Shrink(FuzzCase failing, absl::FunctionRef<bool(const FuzzCase&)> fails, int64_t tries);
 
 }  // namespace raggemm::test
 

@@ -16,12 +16,18 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "ffi/host/command_line.h"
-#include "tests/fuzz/check_case.h"
+#include "gtest/gtest.h"
+#include "kernels/reference.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/ffi/plugin_call.h"
 #include "tests/fuzz/fuzz_case.h"
-#include "tests/fuzz/shrink.h"
+#include "tests/support/field_text.h"
 #include "tests/support/isa_fixture.h"
+#include "tests/support/task_pools.h"
 #include "tests/support/variants.h"
 
 ABSL_FLAG(double, seconds, 10, "how long to make problems");
@@ -54,6 +60,69 @@ void CatchCrashes() {
   action.sa_handler = BecomeShrinker;
   action.sa_flags = SA_NODEFER | SA_RESETHAND;  // what the shrinker starts must crash as usual
   for (int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGALRM}) sigaction(signal, &action, nullptr);
+}
+
+// Of other runtimes and of XLA; never destroyed, for tasks may start after a call.
+constexpr int kPoolThreads = 3;
+TaskPool& LibrarysPool() {
+  static auto* pool = new ThreadedPool(kPoolThreads);
+  return *pool;
+}
+host::TaskRunner& PluginsPool() {
+  static auto* pool = new host::ThreadPool(kPoolThreads);
+  return *pool;
+}
+
+// A problem and what must come out of it, computed once, to be computed in many ways.
+class CheckedProblem {
+ public:
+  explicit CheckedProblem(const ProblemSpec& spec);
+
+  // Computes it that way: every element has the bits of the rule and is within its bound of the float64 reference
+  // (special values: the bits alone, for float64 overflows later), and no byte beside a buffer has changed.
+  testing::AssertionResult IsRight(const Way& way);
+
+ private:
+  absl::Status Compute(const Way& way);
+
+  bool special_values_;
+  PluginCall call_;
+  Reference reference_;
+};
+
+CheckedProblem::CheckedProblem(const ProblemSpec& spec)
+    : special_values_(spec.special_values),
+      call_(spec),
+      reference_(ComputeReference(call_.problem().problem).value()) {}
+
+absl::Status CheckedProblem::Compute(const Way& way) {
+  if (!way.plugin) {
+    return GroupedGemm(call_.problem().problem,
+                       {.executor = way.executor, .isa = way.isa, .threads = way.threads, .pool = &LibrarysPool()});
+  }
+  host::Call& call = call_.call();
+  call.attributes["executor"] = absl::AsciiStrToUpper(FieldText(way.executor));
+  call.attributes["isa"] = absl::AsciiStrToUpper(FieldText(way.isa));
+  call.attributes["threads"] = way.threads;
+  const host::Error error = host::Execute(ThePlugin().execute, call, &PluginsPool());
+  return absl::Status(static_cast<absl::StatusCode>(error.code), error.message);  // the same numbers
+}
+
+testing::AssertionResult CheckedProblem::IsRight(const Way& way) {
+  TestProblem& test = call_.problem();
+  const std::optional<Array> c = test.problem.c;
+  test.ClearOut();
+  if (way.out_is_c && c.has_value()) {
+    test.AliasOutWithC();
+    call_.call().args[8].data = test.problem.out.data;
+  }
+  const absl::Status status = Compute(way);
+  test.problem.c = c;
+  if (c.has_value()) call_.call().args[8].data = c->data;
+  if (!status.ok()) return testing::AssertionFailure() << status;
+  testing::AssertionResult right = call_.IsRight();
+  if (right && !special_values_) right = IsWithinBound(test.problem.out, reference_);
+  return right;
 }
 
 // Prints what is wrong.

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/fetch.h"
+#include "kernels/plan.h"
 #include "kernels/problem.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/variants.h"
@@ -20,7 +22,7 @@ class BlockTest : public testing::Test {
   void Make(const ProblemSpec& spec) {
     problem_ = std::make_unique<TestProblem>(spec);
     workspace_.resize(1000);
-    plan_ = MakePlan(problem_->problem, {.isa = Isa::kScalar}, absl::MakeSpan(workspace_)).value();
+    plan_ = MakePlanData(problem_->problem, {.isa = Isa::kScalar}, absl::MakeSpan(workspace_)).value();
   }
 
   // Walks one tile and checks the flags of its chains.
@@ -31,15 +33,15 @@ class BlockTest : public testing::Test {
     for (bool more = FirstBlock(plan_, place, block); more; more = NextBlock(plan_, place, block)) {
       ASSERT_GT(block.steps, 0);
       ASSERT_GT(block.cols, 0);
-      ASSERT_LE(block.k % kChain + block.steps, kChain);
+      ASSERT_LE(block.k % 256 + block.steps, 256);
       ASSERT_LE(block.col + block.cols, place.window.cols);
       int64_t& steps = steps_of_column[block.col];
       EXPECT_EQ(block.k, steps);
-      EXPECT_EQ(block.first_chain, steps < kChain);
-      EXPECT_EQ(block.start(), steps % kChain == 0);
+      EXPECT_EQ(block.first_chain, steps < 256);
+      EXPECT_EQ(block.start, steps % 256 == 0);
       steps += block.steps;
-      EXPECT_EQ(block.finish(), steps % kChain == 0 || steps == want_steps);
-      EXPECT_EQ(block.last_chain && block.finish(), steps == want_steps);
+      EXPECT_EQ(block.finish, steps % 256 == 0 || steps == want_steps);
+      EXPECT_EQ(block.last_chain && block.finish, steps == want_steps);
     }
     EXPECT_FALSE(steps_of_column.empty());
     for (const auto& [col, steps] : steps_of_column) EXPECT_EQ(steps, want_steps) << col;
@@ -57,7 +59,7 @@ class BlockTest : public testing::Test {
 
   std::unique_ptr<TestProblem> problem_;
   std::vector<int64_t> workspace_;
-  Plan plan_;
+  PlanData plan_;
 };
 
 TEST_F(BlockTest, CoversEveryStepOfEveryColumn) {
@@ -111,7 +113,8 @@ TEST_F(BlockTest, FetchesTheNextBlock) {
       next = block;
       ASSERT_TRUE(NextBlock(plan_, place, next));
       EXPECT_EQ(place.recipe.fetch, rows == 1 && !rhs_flipped ? Recipe::Order::kStrips : Recipe::Order::kRows);
-      Fetch fetch(plan_, place, 0, block, &next);
+      Fetch fetch(plan_, place, 0);
+      fetch.StartBlock(block, &next);
       const int64_t size = SizeOf(plan_.rhs.dtype);
       std::set<int64_t> want, got;  // lines of the matrix, which need not begin with one of memory
       for (int64_t k = 0; k < next.steps; ++k) {
@@ -123,8 +126,8 @@ TEST_F(BlockTest, FetchesTheNextBlock) {
       Strip strip;
       for (int64_t col = 0; col < block.cols; col += strip.cols) {
         strip = NextStrip(plan_, place, block.cols - col);
-        if (strip.from == Strip::From::kPacked) AddLines(*fetch.ForPacker(), next.rhs.data, got);
-        for (int64_t i = 0; i < place.rows.count; ++i) AddLines(*fetch.ForKernel(), next.rhs.data, got);
+        if (strip.from == Strip::From::kPacked) AddLines(*fetch.For(Fetch::Work::kPack), next.rhs.data, got);
+        for (int64_t i = 0; i < place.rows.count; ++i) AddLines(*fetch.For(Fetch::Work::kKernel), next.rhs.data, got);
       }
       EXPECT_EQ(got, want) << "rows " << rows << (rhs_flipped ? ", flipped" : "");
     }

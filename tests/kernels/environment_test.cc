@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/plan.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/isa_fixture.h"
@@ -20,27 +21,25 @@
 namespace raggemm::test {
 namespace {
 
-Cpu Having(Isa widest) { return {.widest = widest}; }
-
 TEST(DefaultIsaTest, OfTheVariableInAnyCaseOrThePreferredOne) {
-  for (Isa widest : kAllIsas) {
-    EXPECT_EQ(DefaultIsa({}, Having(widest)).value(), widest);
-    EXPECT_EQ(DefaultIsa({.isa = "Auto"}, Having(widest)).value(), widest);
+  for (Isa widest : AllIsas()) {
+    EXPECT_EQ(DefaultIsa({}, CpuUpTo(widest)).value(), widest);
+    EXPECT_EQ(DefaultIsa({.isa = "Auto"}, CpuUpTo(widest)).value(), widest);
   }
-  for (Isa isa : kAllIsas) {
-    EXPECT_EQ(DefaultIsa({.isa = IsaName(isa)}, Having(Isa::kAvx512)).value(), isa);
-    EXPECT_EQ(DefaultIsa({.isa = absl::AsciiStrToUpper(IsaName(isa))}, Having(Isa::kAvx512)).value(), isa);
+  for (Isa isa : AllIsas()) {
+    EXPECT_EQ(DefaultIsa({.isa = IsaName(isa)}, CpuUpTo(Isa::kAvx512)).value(), isa);
+    EXPECT_EQ(DefaultIsa({.isa = absl::AsciiStrToUpper(IsaName(isa))}, CpuUpTo(Isa::kAvx512)).value(), isa);
   }
 }
 
 TEST(DefaultIsaTest, NamesWhatIsUsable) {
-  const absl::Status unknown = DefaultIsa({.isa = "sse2"}, Having(Isa::kAvx512)).status();
+  const absl::Status unknown = DefaultIsa({.isa = "sse2"}, CpuUpTo(Isa::kAvx512)).status();
   EXPECT_EQ(unknown.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(unknown.message(),
-            "RAGGEMM_ISA: value \"sse2\" is unknown or not usable here; usable: AUTO, SCALAR, AVX2, AVX512");
-  EXPECT_EQ(DefaultIsa({.isa = "AVX512"}, Having(Isa::kAvx2)).status().message(),
-            "RAGGEMM_ISA: value \"AVX512\" is unknown or not usable here; usable: AUTO, SCALAR, AVX2");
-  EXPECT_EQ(DefaultIsa({.isa = "a\nb"}, Having(Isa::kScalar)).status().message(),
+            "RAGGEMM_ISA: value \"sse2\" is unknown or not usable here; usable: AUTO, AVX512, AVX2, SCALAR");
+  EXPECT_EQ(DefaultIsa({.isa = "AVX512"}, CpuUpTo(Isa::kAvx2)).status().message(),
+            "RAGGEMM_ISA: value \"AVX512\" is unknown or not usable here; usable: AUTO, AVX2, SCALAR");
+  EXPECT_EQ(DefaultIsa({.isa = "a\nb"}, CpuUpTo(Isa::kScalar)).status().message(),
             "RAGGEMM_ISA: value \"a\\nb\" is unknown or not usable here; usable: AUTO, SCALAR");
 }
 
@@ -83,13 +82,13 @@ std::string PlannedWith(const Variables& variables, Options options) {
                                       {"RAGGEMM_EXECUTOR", variables.executor}}) {
       value == nullptr ? unsetenv(name) : setenv(name, value, 1);
     }
-    options.cpu = Having(Isa::kAvx512);
+    options.cpu = CpuUpTo(Isa::kAvx512);
     const TestProblem test({.groups = 2, .m = 300, .n = 400, .k = 200, .sizes = {50, 200}});
     std::vector<int64_t> workspace(1000);
-    const absl::StatusOr<Plan> plan = MakePlan(test.problem, options, absl::MakeSpan(workspace));
+    const absl::StatusOr<PlanData> plan = MakePlanData(test.problem, options, absl::MakeSpan(workspace));
     if (!plan.ok()) return plan.status().ToString();
     setenv("RAGGEMM_ISA", "nonsense", 1);  // read once: too late
-    const absl::StatusOr<Plan> again = MakePlan(test.problem, options, absl::MakeSpan(workspace));
+    const absl::StatusOr<PlanData> again = MakePlanData(test.problem, options, absl::MakeSpan(workspace));
     if (!again.ok()) return "read twice";
     return std::string(NameOf(plan->executor)) + " " + IsaName(plan->isa) + " " + std::to_string(plan->threads);
   });

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/plan.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/isa_fixture.h"
@@ -20,19 +21,30 @@ namespace raggemm::test {
 namespace {
 
 TEST(HostCpu, AgreesWithTheCompiler) {
-  for (Isa isa : kAllIsas) EXPECT_EQ(HostCpu().widest >= isa, HostHas(isa)) << IsaName(isa);
+  for (Isa isa : AllIsas()) EXPECT_EQ(HostCpu().Has(isa), HostHas(isa)) << IsaName(isa);
   EXPECT_GE(HostCpu().l2_bytes, 64 << 10);
 }
 
-TEST(AllKernels, OneForEachIsaInOrder) {
-  ASSERT_EQ(AllKernels().size(), std::size(kAllIsas));
-  for (size_t i = 0; i < std::size(kAllIsas); ++i) {
-    EXPECT_EQ(AllKernels()[i]->isa, kAllIsas[i]);
-    EXPECT_EQ(AllKernels()[i]->name, IsaName(kAllIsas[i]));
-    EXPECT_EQ(&KernelsFor(kAllIsas[i]), AllKernels()[i]);
-    EXPECT_EQ(&KernelsFor(kAllIsas[i], DType::kF32), &AllKernels()[i]->f32);
-    EXPECT_EQ(&KernelsFor(kAllIsas[i], DType::kF64), &AllKernels()[i]->f64);
+// Names, arithmetics and the layout of what is packed.
+TEST(IsaRows, SayWhatTheirKernelsAre) {
+  std::vector<std::string> names;
+  for (const IsaRow& isa : IsaRows()) {
+    EXPECT_EQ(&RowOf(isa.isa), &isa);
+    EXPECT_EQ(isa.usable(), HostHas(isa.isa)) << isa.name;
+    for (const KernelRow& row : isa.kernels) {
+      names.push_back(NameOf(isa, row));
+      EXPECT_EQ(&KernelsFor(isa.isa, ArithmeticOf(row)), &row);
+      EXPECT_EQ(row.lhs.element, ArithmeticOf(row).product) << names.back();
+      EXPECT_EQ(PanelBytes(row.rhs, 3, row.cols), 3 * row.cols * (row.rhs.element == DType::kF64 ? 8 : 4));
+    }
   }
+  EXPECT_EQ(names, (std::vector<std::string>{"f32_14x32_avx512", "f64_8x16_avx512", "f32_6x16_avx2", "f64_4x8_avx2",
+                                             "f32_4x2_scalar", "f64_4x2_scalar"}));
+  EXPECT_EQ(PanelBytes({DType::kBF16, 2}, 5, 16), 6 * 16 * 2);  // k in pairs
+}
+
+TEST(ArithmeticFor, IsThatOfTheSums) {
+  for (const Arithmetic& arithmetic : kArithmetics) EXPECT_EQ(&ArithmeticFor(arithmetic.sum), &arithmetic);
 }
 
 ProblemSpec Spec() {
@@ -45,18 +57,18 @@ RAGGEMM_FOR_EACH_ISA(ForcedIsa);
 TEST_P(ForcedIsa, IsInThePlan) {
   const TestProblem test(Spec());
   std::vector<int64_t> workspace(1000);
-  const Plan plan = MakePlan(test.problem, With(GetParam()), absl::MakeSpan(workspace)).value();
+  const PlanData plan = MakePlanData(test.problem, With(GetParam()), absl::MakeSpan(workspace)).value();
   EXPECT_EQ(plan.isa, GetParam());
   EXPECT_NE(ToString(plan).find("isa: " + IsaName(GetParam()) + "\n"), std::string::npos) << ToString(plan);
 }
 
 TEST(Probe, MeasuresWhatTheHostHas) {
-  for (Isa isa : kAllIsas) EXPECT_EQ(HostCpu().probed_gflops[static_cast<size_t>(isa)] > 0, HostHas(isa));
+  for (Isa isa : AllIsas()) EXPECT_EQ(HostCpu().probed_gflops[static_cast<size_t>(isa)] > 0, HostHas(isa));
   EXPECT_NE(ToString(HostCpu()).find('*'), std::string::npos);
 }
 
 TEST(Probe, TakesTheWidestUnlessANarrowerOneIsClearlyFaster) {
-  Cpu cpu{.widest = Isa::kAvx512};
+  Cpu cpu = CpuUpTo(Isa::kAvx512);
   EXPECT_EQ(PreferredIsa(cpu), Isa::kAvx512);
   cpu.probed_gflops = {3, 95, 90};
   EXPECT_EQ(PreferredIsa(cpu), Isa::kAvx512);
@@ -65,18 +77,18 @@ TEST(Probe, TakesTheWidestUnlessANarrowerOneIsClearlyFaster) {
 }
 
 // Every function of an ISA that the tables name.
-std::vector<void*> CodeOf(const IsaKernels& isa) {
+std::vector<void*> CodeOf(const IsaRow& isa) {
   std::vector<void*> code;
   const auto add = [&code](auto* function) {
     if (function != nullptr) code.push_back(reinterpret_cast<void*>(function));
   };
-  for (const Kernels* kernels : {&isa.f32, &isa.f64}) {
-    for (int dtype = 0; dtype < kFloatTypes; ++dtype) {
-      add(kernels->pack_rows[dtype]);
-      add(kernels->pack_transposed[dtype]);
-      add(kernels->epilogue[dtype]);
-      for (Microkernel* kernel : kernels->expand[dtype]) add(kernel);
-      for (const auto& by_width : kernels->direct[dtype]) {
+  for (const KernelRow& row : isa.kernels) {
+    for (const FormatKernels& kernels : row.formats) {
+      add(kernels.pack_rows);
+      add(kernels.pack_transposed);
+      add(kernels.epilogue);
+      for (Microkernel* kernel : kernels.expand) add(kernel);
+      for (const auto& by_width : kernels.direct) {
         for (const DirectKernel& kernel : by_width) add(kernel.run);
       }
     }
@@ -97,9 +109,9 @@ __attribute__((no_sanitize_thread)) void Poison(void* function) {
 // Exits with 0 where the result is right, although (with the forced ISA poisoned: if) nothing poisoned was executed.
 [[noreturn]] void RunPoisoned(Isa forced, bool poison_forced) {
   HostCpu();  // its probe runs every ISA, once
-  for (const IsaKernels* isa : AllKernels()) {
-    if ((isa->isa == forced) != poison_forced) continue;
-    for (void* function : CodeOf(*isa)) Poison(function);
+  for (const IsaRow& isa : IsaRows()) {
+    if ((isa.isa == forced) != poison_forced) continue;
+    for (void* function : CodeOf(isa)) Poison(function);
   }
   const TestProblem test(Spec());
   const std::vector<double> expected = ExpectedOut(test.problem).value();
@@ -121,7 +133,7 @@ TEST_P(ForcedIsaDeathTest, ExecutesItsOwnCode) {
 // An error, never a fallback.
 TEST(AbsentIsa, IsAnError) {
   const TestProblem test(Spec());
-  const absl::Status status = GroupedGemm(test.problem, {.isa = Isa::kAvx512, .cpu = {.widest = Isa::kAvx2}});
+  const absl::Status status = GroupedGemm(test.problem, {.isa = Isa::kAvx512, .cpu = CpuUpTo(Isa::kAvx2)});
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_NE(status.message().find("avx512"), absl::string_view::npos) << status;
   EXPECT_NE(status.message().find("avx2"), absl::string_view::npos) << status;
@@ -130,9 +142,9 @@ TEST(AbsentIsa, IsAnError) {
 TEST(DefaultIsa, IsTheWidestOfTheCpu) {
   const TestProblem test(Spec());
   std::vector<int64_t> workspace(1000);
-  for (Isa isa : kAllIsas) {
-    const Options options{.cpu = {.widest = isa}};  // without figures of a probe, which a busy host may upset
-    EXPECT_EQ(MakePlan(test.problem, options, absl::MakeSpan(workspace))->isa, isa);
+  for (Isa isa : AllIsas()) {
+    const Options options{.cpu = CpuUpTo(isa)};
+    EXPECT_EQ(MakePlanData(test.problem, options, absl::MakeSpan(workspace))->isa, isa);
   }
 }
 

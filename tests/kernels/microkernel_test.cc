@@ -33,13 +33,12 @@ class Values {
   Tensor tensor_;
 };
 
-constexpr DType kComputeTypes[] = {DType::kF32, DType::kF64};
 constexpr int64_t kPatterns = 1 << 16;
 
-// The types that operands can have where this is the compute type.
-std::vector<DType> TypesOf(DType compute) {
+// The types that operands can have with this type of sums.
+std::vector<DType> TypesOf(const KernelRow& row) {
   std::vector<DType> types = {DType::kF16, DType::kBF16, DType::kF32};
-  if (compute == DType::kF64) types.push_back(DType::kF64);
+  if (ArithmeticOf(row).sum == DType::kF64) types.push_back(DType::kF64);
   return types;
 }
 
@@ -126,17 +125,19 @@ class Microkernels : public IsaTest {
         if (HasFatalFailure()) return;
       }
     }
-    ExpectContract(compute, tile, {.k = kChain, .start = true, .finish = true, .first = true});
+    ExpectContract(compute, tile, {.k = 256, .start = true, .finish = true, .first = true});
   }
 
-  void ExpectPacked(DType compute, DType dtype, int64_t k, int64_t width, bool transposed) {
-    const Kernels& kernels = KernelsFor(GetParam(), compute);
-    const int64_t dst_stride = RoundUp(width, kernels.vector), src_stride = (transposed ? k : width) + 2;
+  absl::Span<const KernelRow> rows() const { return RowOf(GetParam()).kernels; }
+
+  void ExpectPacked(const KernelRow& row, DType dtype, int64_t k, int64_t width, bool transposed) {
+    const FormatKernels& kernels = KernelsOf(row, dtype);
+    const int64_t dst_stride = RoundUp(width, row.vector), src_stride = (transposed ? k : width) + 2;
     const int64_t elements = transposed ? (width - 1) * src_stride + k : (k - 1) * src_stride + width;
-    const Values src(dtype, elements, random_), dst(compute, k * dst_stride + kernels.vector, random_);
+    const Values src(dtype, elements, random_), dst(row.lhs.element, k * dst_stride + row.vector, random_);
     Prefetch prefetch{nullptr, 5, 1, 2, 640};
     const PackArgs args{src.data(), src_stride, k, width, dst.data(), dst_stride, &prefetch};
-    (transposed ? kernels.pack_transposed : kernels.pack_rows)[static_cast<int>(dtype)](args);
+    (transposed ? kernels.pack_transposed : kernels.pack_rows)(args);
     for (int64_t kk = 0; kk < k; ++kk) {
       for (int64_t j = 0; j < width; ++j) {
         ASSERT_EQ(dst[kk * dst_stride + j], src[transposed ? j * src_stride + kk : kk * src_stride + j])
@@ -147,9 +148,9 @@ class Microkernels : public IsaTest {
   }
 
   // terms: 1 alpha, 2 c, 4 beta, 8 bias.
-  void ExpectEpilogue(DType compute, DType dtype, int64_t columns, int terms) {
-    const Kernels& kernels = KernelsFor(GetParam(), compute);
-    const int64_t rows = 3, stride = columns + 1, total_stride = RoundUp(columns, kernels.vector);
+  void ExpectEpilogue(const KernelRow& row, DType dtype, int64_t columns, int terms) {
+    const DType compute = ArithmeticOf(row).sum;
+    const int64_t rows = 3, stride = columns + 1, total_stride = RoundUp(columns, row.vector);
     const Values total(compute, rows * total_stride, random_), bias(compute, total_stride, random_);
     const Values alpha(compute, 1, random_), beta(compute, 1, random_);
     const int64_t elements = (rows - 1) * stride + columns;
@@ -164,16 +165,17 @@ class Microkernels : public IsaTest {
         want[i * stride + j] = RoundTo(dtype, r);
       }
     }
-    kernels.epilogue[static_cast<int>(dtype)]({.rows = rows,
-                                               .columns = columns,
-                                               .total = total.data(),
-                                               .total_stride = total_stride,
-                                               .out = out.data(),
-                                               .out_stride = stride,
-                                               .c = terms & 2 ? c.data() : nullptr,
-                                               .alpha = terms & 1 ? alpha.data() : nullptr,
-                                               .beta = terms & 4 ? beta.data() : nullptr,
-                                               .bias = terms & 8 ? bias.data() : nullptr});
+    KernelsOf(row, dtype)
+        .epilogue({.rows = rows,
+                   .columns = columns,
+                   .total = total.data(),
+                   .total_stride = total_stride,
+                   .out = out.data(),
+                   .out_stride = stride,
+                   .c = terms & 2 ? c.data() : nullptr,
+                   .alpha = terms & 1 ? alpha.data() : nullptr,
+                   .beta = terms & 4 ? beta.data() : nullptr,
+                   .bias = terms & 8 ? bias.data() : nullptr});
     ASSERT_EQ(out.All(), want) << "dtype " << static_cast<int>(dtype) << " columns " << columns << " terms " << terms;
     ASSERT_TRUE(out.SurroundingsIntact());
   }
@@ -183,29 +185,27 @@ class Microkernels : public IsaTest {
 RAGGEMM_FOR_EACH_ISA(Microkernels);
 
 TEST_P(Microkernels, ReadEveryDTypeWhereItLies) {
-  for (DType compute : kComputeTypes) {
-    const Kernels& kernels = KernelsFor(GetParam(), compute);
-    for (DType dtype : TypesOf(compute)) {
-      for (int64_t mr = 1; mr <= kernels.max_rows; ++mr) {
-        for (const DirectKernel& direct : kernels.direct[static_cast<int>(dtype)][mr]) {
+  for (const KernelRow& row : rows()) {
+    for (DType dtype : TypesOf(row)) {
+      for (int64_t mr = 1; mr <= row.rows; ++mr) {
+        for (const DirectKernel& direct : KernelsOf(row, dtype).direct[mr]) {
           ASSERT_NE(direct.run, nullptr);
-          ExpectContract(compute, {direct.run, dtype, mr, direct.nr, direct.nr + 3});
+          ExpectContract(ArithmeticOf(row).sum, {direct.run, dtype, mr, direct.nr, direct.nr + 3});
           ASSERT_FALSE(HasFatalFailure());
         }
-        EXPECT_EQ(kernels.direct[static_cast<int>(dtype)][mr][1].nr, kernels.nr);
+        EXPECT_EQ(KernelsOf(row, dtype).direct[mr][1].nr, row.cols);
       }
     }
   }
 }
 
 TEST_P(Microkernels, ExpandEveryDType) {
-  for (DType compute : kComputeTypes) {
-    const Kernels& kernels = KernelsFor(GetParam(), compute);
-    for (DType dtype : TypesOf(compute)) {
-      for (int64_t mr = 1; mr <= kernels.max_rows; ++mr) {
-        Microkernel* expand = kernels.expand[static_cast<int>(dtype)][mr];
+  for (const KernelRow& row : rows()) {
+    for (DType dtype : TypesOf(row)) {
+      for (int64_t mr = 1; mr <= row.rows; ++mr) {
+        Microkernel* expand = KernelsOf(row, dtype).expand[mr];
         ASSERT_NE(expand, nullptr);
-        ExpectContract(compute, {expand, dtype, mr, kernels.nr, kernels.nr + 3, /*expands=*/true});
+        ExpectContract(ArithmeticOf(row).sum, {expand, dtype, mr, row.cols, row.cols + 3, /*expands=*/true});
         ASSERT_FALSE(HasFatalFailure());
       }
     }
@@ -214,26 +214,24 @@ TEST_P(Microkernels, ExpandEveryDType) {
 
 // Row tiles of one strip are of two heights at most, and of one width.
 TEST_P(Microkernels, NeighboursAreOfOneWidth) {
-  for (DType compute : kComputeTypes) {
-    const Kernels& kernels = KernelsFor(GetParam(), compute);
-    for (int64_t rows = kernels.max_rows + 1; rows <= 4 * kernels.max_rows; ++rows) {
-      const int64_t count = (rows + kernels.max_rows - 1) / kernels.max_rows;
-      const auto& direct = kernels.direct[static_cast<int>(compute)];
+  for (const KernelRow& row : rows()) {
+    for (int64_t rows = row.rows + 1; rows <= 4 * row.rows; ++rows) {
+      const int64_t count = (rows + row.rows - 1) / row.rows;
+      const auto& direct = KernelsOf(row, row.rhs.element).direct;
       const int64_t width = direct[(rows + count - 1) / count][0].nr;
-      EXPECT_TRUE(direct[rows / count][0].nr == width || kernels.nr == width) << rows;
+      EXPECT_TRUE(direct[rows / count][0].nr == width || row.cols == width) << rows;
     }
   }
 }
 
 // Both ways to pack, for every width up to two vectors and a bit.
 TEST_P(Microkernels, Packs) {
-  for (DType compute : kComputeTypes) {
-    const Kernels& kernels = KernelsFor(GetParam(), compute);
-    for (DType dtype : TypesOf(compute)) {
-      for (int64_t width = 1; width <= 2 * kernels.vector + 1; ++width) {
-        for (int64_t k : {int64_t{1}, int64_t{3}, kernels.vector, kernels.vector + 1, 2 * kernels.vector + 3}) {
-          ExpectPacked(compute, dtype, k, width, /*transposed=*/false);
-          ExpectPacked(compute, dtype, k, width, /*transposed=*/true);
+  for (const KernelRow& row : rows()) {
+    for (DType dtype : TypesOf(row)) {
+      for (int64_t width = 1; width <= 2 * row.vector + 1; ++width) {
+        for (int64_t k : {int64_t{1}, int64_t{3}, row.vector, row.vector + 1, 2 * row.vector + 3}) {
+          ExpectPacked(row, dtype, k, width, /*transposed=*/false);
+          ExpectPacked(row, dtype, k, width, /*transposed=*/true);
           ASSERT_FALSE(HasFatalFailure());
         }
       }
@@ -242,11 +240,11 @@ TEST_P(Microkernels, Packs) {
 }
 
 TEST_P(Microkernels, Epilogues) {
-  for (DType compute : kComputeTypes) {
-    for (DType dtype : TypesOf(compute)) {
-      for (int64_t columns = 1; columns <= 2 * KernelsFor(GetParam(), compute).vector + 1; ++columns) {
+  for (const KernelRow& row : rows()) {
+    for (DType dtype : TypesOf(row)) {
+      for (int64_t columns = 1; columns <= 2 * row.vector + 1; ++columns) {
         for (int terms = 0; terms < 16; ++terms) {
-          ExpectEpilogue(compute, dtype, columns, terms);
+          ExpectEpilogue(row, dtype, columns, terms);
           ASSERT_FALSE(HasFatalFailure());
         }
       }
@@ -255,12 +253,12 @@ TEST_P(Microkernels, Epilogues) {
 }
 
 TEST_P(Microkernels, AreThereForEveryTypeThatCanOccur) {
-  for (DType compute : kComputeTypes) {
-    const Kernels& kernels = KernelsFor(GetParam(), compute);
-    const bool has_f64 = compute == DType::kF64;
-    EXPECT_EQ(kernels.pack_rows[static_cast<int>(DType::kF64)] != nullptr, has_f64);
-    EXPECT_EQ(kernels.pack_transposed[static_cast<int>(DType::kF64)] != nullptr, has_f64);
-    EXPECT_EQ(kernels.epilogue[static_cast<int>(DType::kF64)] != nullptr, has_f64);
+  for (const KernelRow& row : rows()) {
+    const bool has_f64 = ArithmeticOf(row).sum == DType::kF64;
+    const FormatKernels& kernels = KernelsOf(row, DType::kF64);
+    EXPECT_EQ(kernels.pack_rows != nullptr, has_f64);
+    EXPECT_EQ(kernels.pack_transposed != nullptr, has_f64);
+    EXPECT_EQ(kernels.epilogue != nullptr, has_f64);
   }
 }
 
@@ -278,16 +276,17 @@ bool Same(double a, double b) { return std::isnan(a) ? std::isnan(b) : a == b &&
 TEST_P(Microkernels, ReadEveryPattern) {
   for (DType dtype : {DType::kF16, DType::kBF16}) {
     const Tensor patterns = AllPatterns(dtype);
-    for (DType compute : kComputeTypes) {
-      const Kernels& kernels = KernelsFor(GetParam(), compute);
-      const Tensor widened(compute, {kPatterns + kernels.vector});
-      kernels.pack_rows[static_cast<int>(dtype)]({.src = patterns.array().data,
-                                                  .src_stride = 0,
-                                                  .k = 1,
-                                                  .width = kPatterns,
-                                                  .dst = widened.array().data,
-                                                  .dst_stride = 0,
-                                                  .prefetch = nullptr});
+    for (const KernelRow& row : rows()) {
+      const DType compute = ArithmeticOf(row).sum;
+      const Tensor widened(compute, {kPatterns + row.vector});
+      KernelsOf(row, dtype)
+          .pack_rows({.src = patterns.array().data,
+                      .src_stride = 0,
+                      .k = 1,
+                      .width = kPatterns,
+                      .dst = widened.array().data,
+                      .dst_stride = 0,
+                      .prefetch = nullptr});
       for (int64_t bits = 0; bits < kPatterns; ++bits) {
         ASSERT_TRUE(Same(ToDouble(widened.array(), bits), ToDouble(patterns.array(), bits))) << bits;
       }
@@ -307,10 +306,10 @@ double Halfway(DType compute, const Array& patterns, int64_t i, int nudge) {
 TEST_P(Microkernels, RoundEveryCase) {
   for (DType dtype : {DType::kF16, DType::kBF16}) {
     const Tensor patterns = AllPatterns(dtype);
-    for (DType compute : kComputeTypes) {
-      const Kernels& kernels = KernelsFor(GetParam(), compute);
+    for (const KernelRow& row : rows()) {
+      const DType compute = ArithmeticOf(row).sum;
       for (int nudge : {-1, 0, 1}) {
-        const Tensor total(compute, {kPatterns + kernels.vector}), out(dtype, {kPatterns});
+        const Tensor total(compute, {kPatterns + row.vector}), out(dtype, {kPatterns});
         for (int64_t i = 0; i < kPatterns; ++i) {
           StoreRounded(total.array(), i, Halfway(compute, patterns.array(), i, nudge));
         }
@@ -319,7 +318,7 @@ TEST_P(Microkernels, RoundEveryCase) {
         args.columns = kPatterns;
         args.total = total.array().data;
         args.out = out.array().data;
-        kernels.epilogue[static_cast<int>(dtype)](args);
+        KernelsOf(row, dtype).epilogue(args);
         for (int64_t i = 0; i < kPatterns; ++i) {
           const double exact = ToDouble(total.array(), i);
           ASSERT_TRUE(Same(ToDouble(out.array(), i), RoundTo(dtype, exact))) << exact;

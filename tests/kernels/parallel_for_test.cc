@@ -13,6 +13,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/element.h"
+#include "kernels/plan.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/task_pools.h"
@@ -119,7 +120,7 @@ TEST(LateTasks, TakeNoTileOfTheNextCall) {
   const TestProblem test(Base(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);
   KeepingPool keeping(3);
-  Plan plan = MakePlan(test.problem, On(Executor::kPool, 3, &keeping), absl::MakeSpan(workspace)).value();
+  PlanData plan = MakePlanData(test.problem, On(Executor::kPool, 3, &keeping), absl::MakeSpan(workspace)).value();
   ASSERT_EQ(ParallelFor(plan, [](int64_t, int64_t) {}), absl::OkStatus());
   ASSERT_EQ(keeping.kept(), 2u);
   int64_t tiles = 0;
@@ -227,7 +228,7 @@ TEST(Executor, IsInThePlan) {
   std::vector<int64_t> workspace(4096);
   ThreadedPool pool(2);
   const auto executor = [&](const Options& options) {
-    return MakePlan(test.problem, options, absl::MakeSpan(workspace))->executor;
+    return MakePlanData(test.problem, options, absl::MakeSpan(workspace))->executor;
   };
   EXPECT_EQ(executor({}), Executor::kOpenMp);
   EXPECT_EQ(executor(On(Executor::kAuto, 0, &pool)), Executor::kPool);

@@ -1,5 +1,5 @@
 // A plan is a pure function of shapes, sizes, thread count and CPU, made without reading a single element.
-#include "raggemm/plan.h"
+#include "kernels/plan.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -18,9 +18,9 @@ namespace {
 
 class PlanTest : public testing::Test {
  protected:
-  absl::StatusOr<Plan> Make(const GroupedGemmProblem& problem, const Options& options) {
+  absl::StatusOr<PlanData> Make(const GroupedGemmProblem& problem, const Options& options) {
     workspace_.resize(100000);
-    return MakePlan(problem, options, absl::MakeSpan(workspace_));
+    return MakePlanData(problem, options, absl::MakeSpan(workspace_));
   }
 
   static Options WithThreads(int64_t threads) { return {.executor = Executor::kOpenMp, .threads = threads}; }
@@ -40,7 +40,7 @@ TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
   for (RaggedMode mode : kAllModes) {
     const TestProblem test(Spec(mode));
     for (int64_t threads = 1; threads <= 128; ++threads) {
-      const Plan plan = Make(test.problem, WithThreads(threads)).value();
+      const PlanData plan = Make(test.problem, WithThreads(threads)).value();
       EXPECT_LE(plan.threads, threads);
       EXPECT_GE(plan.threads, 1);
       EXPECT_EQ(FirstTile(plan, 0), 0);
@@ -58,7 +58,7 @@ TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
 TEST_F(PlanTest, RangesHaveEqualCost) {
   const TestProblem test(Spec(RaggedMode::kRaggedM));
   for (int64_t threads : {1, 2, 3, 4, 8, 16}) {
-    const Plan plan = Make(test.problem, WithThreads(threads)).value();
+    const PlanData plan = Make(test.problem, WithThreads(threads)).value();
     ASSERT_EQ(plan.threads, threads);
     std::vector<double> cost_of_tile;
     for (int64_t u = 0; u < plan.units; ++u) {
@@ -88,11 +88,12 @@ TEST_F(PlanTest, IsTheSameEveryTime) {
 
 TEST_F(PlanTest, CanBeMadeForAnyCpu) {
   const TestProblem test(Spec(RaggedMode::kRaggedM));
-  for (Isa isa : kAllIsas) {
+  for (Isa isa : AllIsas()) {
     for (int64_t l2_bytes : {64 << 10, 512 << 10, 2 << 20, 64 << 20}) {
       Options options = WithThreads(4);
-      options.cpu = {.widest = isa, .l2_bytes = l2_bytes};
-      const Plan plan = Make(test.problem, options).value();
+      options.cpu = CpuUpTo(isa);
+      options.cpu.l2_bytes = l2_bytes;
+      const PlanData plan = Make(test.problem, options).value();
       EXPECT_EQ(plan.isa, isa);
       EXPECT_GT(plan.blocking.m, 0);
       EXPECT_GT(plan.blocking.n, 0);
@@ -128,7 +129,7 @@ TEST_F(PlanTest, ExtentsBeyond32Bits) {
   static_cast<Array&>(problem.rhs) = Huge(uintptr_t{1} << 57, DType::kF32, rhs);
   static_cast<Array&>(problem.out) = Huge(uintptr_t{1} << 58, DType::kF32, out);
   problem.lhs.first_dims = problem.out.first_dims = Array{sizes, DType::kS64, groups};
-  const Plan plan = Make(problem, WithThreads(8)).value();
+  const PlanData plan = Make(problem, WithThreads(8)).value();
   EXPECT_GT(plan.gemm_tiles, k64 / plan.blocking.m);
   for (int64_t t = 0; t < plan.threads; ++t) EXPECT_LT(FirstTile(plan, t), FirstTile(plan, t + 1));
   EXPECT_EQ(FirstTile(plan, plan.threads), plan.gemm_tiles + plan.fill_tiles);
@@ -145,7 +146,7 @@ TEST_F(PlanTest, APoolOfMoreThreadsThanThereMayBe) {
   problem.lhs.first_dims = problem.out.first_dims = Array{sizes, DType::kS64, groups};
   for (int threads : {static_cast<int>(kMaxThreads), static_cast<int>(kMaxThreads) + 1, 5000}) {
     InlinePool pool(threads);
-    const Plan plan = Make(problem, {.executor = Executor::kPool, .pool = &pool}).value();
+    const PlanData plan = Make(problem, {.executor = Executor::kPool, .pool = &pool}).value();
     EXPECT_EQ(plan.threads, kMaxThreads) << "of a pool of " << threads;
   }
 }

@@ -9,6 +9,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/element.h"
+#include "kernels/plan.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/variants.h"
 
@@ -296,7 +297,7 @@ TEST(ResolveShapes, InfersModeAndExtents) {
   for (RaggedMode mode : kAllModes) {
     for (const ProblemSpec& spec : StorageVariants(Of(mode))) {
       const TestProblem test(spec);
-      const absl::StatusOr<Plan> plan = ResolveShapes(test.problem);
+      const absl::StatusOr<PlanData> plan = ResolveShapes(test.problem);
       ASSERT_TRUE(plan.ok()) << plan.status();
       EXPECT_EQ(plan->mode, mode);
       EXPECT_EQ(plan->groups, 3);

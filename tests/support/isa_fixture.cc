@@ -7,8 +7,6 @@
 #include <iterator>
 #include <set>
 
-#include "tests/support/field_text.h"
-
 namespace raggemm::test {
 namespace {
 
@@ -22,7 +20,7 @@ class CoverageReport : public testing::Environment {
  public:
   void TearDown() override {
     if (Covered().empty()) return;
-    for (Isa isa : kAllIsas) {
+    for (Isa isa : AllIsas()) {
       const char* state = Covered().count(isa) ? "covered" : HostHas(isa) ? "NOT COVERED" : "not covered, CPU lacks it";
       std::printf("[   ISA    ] %s: %s\n", IsaName(isa).c_str(), state);
       const bool filtered = testing::GTEST_FLAG(filter) != "*";
@@ -35,7 +33,13 @@ const testing::Environment* const kReport = testing::AddGlobalTestEnvironment(ne
 
 }  // namespace
 
-std::string IsaName(Isa isa) { return FieldText(isa); }
+Cpu CpuUpTo(Isa isa) {
+  Cpu cpu;
+  for (auto at = std::find(AllIsas().begin(), AllIsas().end(), isa); at != AllIsas().end(); ++at) {
+    cpu.isas[static_cast<size_t>(*at)] = true;
+  }
+  return cpu;
+}
 
 bool HostHas(Isa isa) {
   __builtin_cpu_init();
@@ -49,7 +53,7 @@ bool HostHas(Isa isa) {
 
 std::vector<Isa> HostIsas() {
   std::vector<Isa> isas;
-  std::copy_if(std::begin(kAllIsas), std::end(kAllIsas), std::back_inserter(isas), HostHas);
+  std::copy_if(AllIsas().begin(), AllIsas().end(), std::back_inserter(isas), HostHas);
   return isas;
 }
 

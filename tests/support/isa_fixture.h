@@ -10,9 +10,9 @@
 
 namespace raggemm::test {
 
-inline constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
-
-std::string IsaName(Isa isa);  // "avx512"; attributes have it in capitals
+inline std::string IsaName(Isa isa) { return std::string(NameOf(isa)); }
+// One with this ISA and what stands behind it in AllIsas, not probed: a busy host cannot upset what is chosen for it.
+Cpu CpuUpTo(Isa isa);
 // What the CPU says, asked without the library.
 bool HostHas(Isa isa);
 std::vector<Isa> HostIsas();

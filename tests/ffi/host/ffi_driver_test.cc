@@ -60,7 +60,7 @@ TEST(FfiDriverTest, ListsRecordedAndEdgeCases) {
 }
 
 TEST(FfiDriverTest, EdgeCasesAreRightOnEveryIsaAndExecutor) {
-  for (Isa isa : kAllIsas) {
+  for (Isa isa : AllIsas()) {
     const std::string name = IsaName(isa);
     for (const char* executor : {"openmp", "pool", "serial"}) {
       SCOPED_TRACE(name + " " + executor);

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "proto/config.pb.h"
-#include "tests/ffi/hostile_host/exported_handlers.h"
 #include "tests/ffi/hostile_host/hostile_call.h"
 
 namespace raggemm::test {
@@ -135,9 +134,9 @@ class AttributesTest : public testing::TestWithParam<Spoiled> {};
 TEST_P(AttributesTest, EveryHandlerRefusesItForEveryAttribute) {
   const Spoiled& spoiled = GetParam();
   const std::vector<std::string> names = AttributeNames();
-  for (const ExportedHandler& handler : ExportedHandlers()) {
+  for (const Handler& handler : Handlers()) {
     for (size_t i = 0; i < names.size(); ++i) {
-      SCOPED_TRACE(absl::StrCat(handler.target, " ", names[i]));
+      SCOPED_TRACE(absl::StrCat(handler.name, " ", names[i]));
       HostileCall call(EveryOperand());
       call.call().attributes = AllGiven(call);
       ASSERT_EQ(call.call().attributes.size(), names.size());
@@ -155,25 +154,29 @@ INSTANTIATE_TEST_SUITE_P(Attributes, AttributesTest, testing::ValuesIn(AllSpoile
 
 // The value of every type that a host can send, for every attribute: only its own type is taken.
 TEST(AttributeTypesTest, EveryOtherTypeIsRefused) {
-  const host::Attribute kOfEachType[] = {{true},
-                                         {int32_t{1}},
-                                         {int64_t{1}},
-                                         {1.0f},
-                                         {1.0},
-                                         {std::string("AUTO")},
-                                         {std::vector<int64_t>{1, 2}},
-                                         {host::Attributes{{"x", true}}}};
-  for (const ExportedHandler& handler : ExportedHandlers()) {
+  const std::string kNeither = "neither bool, int64 nor string";
+  const std::pair<host::Attribute, std::string> kOfEachType[] = {{{true}, "bool"},
+                                                                 {{int32_t{1}}, "int32"},
+                                                                 {{int64_t{1}}, "int64"},
+                                                                 {{1.0f}, "float32"},
+                                                                 {{1.0}, "float64"},
+                                                                 {{std::string("AUTO")}, "string"},
+                                                                 {{std::vector<int64_t>{1, 2}}, kNeither},
+                                                                 {{host::Attributes{{"x", true}}}, kNeither}};
+  for (const Handler& handler : Handlers()) {
     for (const std::string& name : AttributeNames()) {
       HostileCall call(EveryOperand());
       const host::Attributes good = AllGiven(call);
-      for (const host::Attribute& value : kOfEachType) {
-        if (value.index() == good.at(name).index()) continue;
+      const auto* own = std::find_if(std::begin(kOfEachType), std::end(kOfEachType),
+                                     [&](const auto& each) { return each.first.index() == good.at(name).index(); });
+      for (const auto& [value, type] : kOfEachType) {
+        if (value.index() == own->first.index()) continue;
         call.call().attributes = good;
         call.call().attributes[name] = value;
         host::CallFrame frame(call.call(), handler.stage, nullptr);
         const host::Error error = host::Invoke(handler.function, frame);
-        EXPECT_TRUE(call.IsRefused(error, {absl::StrCat("attribute ", name, ": expected ")})) << value.index();
+        EXPECT_TRUE(
+            call.IsRefused(error, {absl::StrCat("attribute ", name, ": expected ", own->second, ", got ", type)}));
       }
     }
   }

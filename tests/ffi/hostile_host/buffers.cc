@@ -1,4 +1,4 @@
-// Buffers that are not what the call needs: types, shapes, places, and memory that operands share.
+// Buffers that are not what the call needs: types, shapes, places, the workspace, and memory that operands share.
 #include <functional>
 #include <string>
 #include <vector>
@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/ffi/hostile_host/hostile_call.h"
+#include "tests/support/guarded_buffer.h"
 
 namespace raggemm::test {
 namespace {
@@ -145,6 +146,41 @@ TEST(PlacesTest, TheEndOfTheAddressSpaceIsRefused) {
         return Elements(b) * ElementBytes(b) > 8;
       },
       {"exceed the address space"});
+}
+
+// ---- the workspace ----
+
+TEST(WorkspaceTest, OneElementTooFewIsRefusedInEveryMode) {
+  for (const ProblemSpec& spec : OneOfEachMode(/*with_c=*/true)) {
+    HostileCall call(spec);
+    host::Buffer& workspace = call.call().results[1];
+    const int64_t needed = workspace.dims[0];
+    for (int64_t elements : {needed - 1, needed / 2, int64_t{1}}) {
+      workspace.dims[0] = elements;
+      const std::string text = absl::StrCat("int64_workspace has ", elements, " elements, ", needed, " are needed");
+      EXPECT_TRUE(call.IsRefused(call.Execute(nullptr), {text}));
+    }
+    workspace = {XLA_FFI_DataType_S64, {0}, nullptr};
+    EXPECT_TRUE(call.IsRefused(call.Execute(nullptr), {"int64_workspace has 0 elements"}));
+  }
+}
+
+// Exactly as many elements as are needed, at every distance from a line of 64 bytes, are never left.
+TEST(WorkspaceTest, IsNeverLeft) {
+  host::ThreadPool pool(2);
+  for (const ProblemSpec& spec : OneOfEachMode(/*with_c=*/true)) {
+    HostileCall call(spec);
+    host::Buffer& workspace = call.call().results[1];
+    for (Cliff cliff : {Cliff::kBehind, Cliff::kBefore}) {
+      for (size_t gap = 0; gap < 8; ++gap) {
+        const GuardedBuffer memory(workspace.dims[0] * sizeof(int64_t), gap * sizeof(int64_t), cliff);
+        workspace.data = memory.data();
+        EXPECT_EQ(call.Execute(&pool).message, "");
+        EXPECT_TRUE(call.IsRight());
+        EXPECT_TRUE(memory.SurroundingsIntact()) << gap;
+      }
+    }
+  }
 }
 
 // ---- memory that operands share ----

@@ -11,7 +11,6 @@
 #include "ffi/xla_versions.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/ffi/hostile_host/exported_handlers.h"
 #include "tests/ffi/hostile_host/hostile_call.h"
 
 namespace raggemm::test {
@@ -247,15 +246,15 @@ std::vector<FrameCase> AllCases() {
 
 class FrameTest : public testing::TestWithParam<FrameCase> {};
 
-bool Looks(const ExportedHandler& handler, const FrameCase& c) {
+bool Looks(const Handler& handler, const FrameCase& c) {
   return c.stages == For::kEveryStage || handler.stage == XLA_FFI_ExecutionStage_EXECUTE;
 }
 
 TEST_P(FrameTest, EveryHandlerRefusesItOrIsRight) {
   const FrameCase& spoiled = GetParam();
   host::ThreadPool pool(2);
-  for (const ExportedHandler& handler : ExportedHandlers()) {
-    SCOPED_TRACE(handler.target);
+  for (const Handler& handler : Handlers()) {
+    SCOPED_TRACE(handler.name);
     HostileCall call(EveryOperand());
     const bool executes = handler.stage == XLA_FFI_ExecutionStage_EXECUTE;
     const host::Call attributes_only{{}, {}, call.call().attributes};
@@ -294,7 +293,7 @@ INSTANTIATE_TEST_SUITE_P(Frames, FrameTest, testing::ValuesIn(AllCases()),
 
 // An error that cannot be returned, because there is nothing to make it with, is written to standard error.
 TEST(NoApiTest, ErrorsAreWritten) {
-  for (const ExportedHandler& handler : ExportedHandlers()) {
+  for (const Handler& handler : Handlers()) {
     HostileCall call(EveryOperand());
     call.call().attributes["threads"] = true;
     for (bool null_frame : {false, true}) {
@@ -312,7 +311,7 @@ TEST(NoApiTest, ErrorsAreWritten) {
 
 // As XLA asks when it registers a handler: of the frame only its size and extension are set.
 TEST(NoApiTest, MetadataNeedNone) {
-  for (const ExportedHandler& handler : ExportedHandlers()) {
+  for (const Handler& handler : Handlers()) {
     XLA_FFI_Metadata metadata{};
     metadata.struct_size = XLA_FFI_Metadata_STRUCT_SIZE;
     XLA_FFI_Metadata_Extension extension{{XLA_FFI_Metadata_Extension_STRUCT_SIZE, XLA_FFI_Extension_Metadata, nullptr},

@@ -30,6 +30,17 @@ T* Misaligned(T* pointer) {
   return reinterpret_cast<T*>(reinterpret_cast<char*>(pointer) + 1);
 }
 
+// Every handler that the plugin exports; tests/architecture/test_binaries.py says where there is another.
+struct Handler {
+  const char* name;
+  XLA_FFI_ExecutionStage stage;
+  XLA_FFI_Handler* function;
+};
+inline std::vector<Handler> Handlers() {
+  return {{"instantiate", XLA_FFI_ExecutionStage_INSTANTIATE, ThePlugin().instantiate},
+          {"execute", XLA_FFI_ExecutionStage_EXECUTE, ThePlugin().execute}};
+}
+
 // One valid problem of each mode, with sizes of zero, rows outside all groups, and c where `with_c`.
 std::vector<ProblemSpec> OneOfEachMode(bool with_c);
 

@@ -121,6 +121,7 @@ XLA_FFI_Error* CountAndFail(XLA_FFI_ThreadPool_NumThreads_Args* args) {
 }
 
 const PoolCase kPools[] = {
+    {"Absent", [] { return nullptr; }, [](XLA_FFI_Api&) {}, false},
     {"OfOne", [] { return std::make_unique<host::ThreadPool>(1); }},
     {"OfFour", [] { return std::make_unique<host::ThreadPool>(4); }},
     {"OfNone", [] { return Lying({0}); }, [](XLA_FFI_Api&) {}, false},
@@ -227,24 +228,6 @@ std::vector<std::unique_ptr<HostileCall>> OneInstance(int count, const std::stri
     calls.back()->call().args = calls[0]->call().args;
   }
   return calls;
-}
-
-TEST(ManyCallsTest, OfOneInstanceAtOnce) {
-  constexpr int kCallers = 12, kCalls = 8;
-  for (const std::string& executor : kExecutors) {
-    const Watchdog watchdog("many calls at once: " + executor, seconds(20));
-    const auto calls = OneInstance(kCallers, executor);
-    host::ThreadPool pool(2);
-    std::atomic<int> wrong{0};
-    std::vector<std::thread> callers;
-    for (const auto& call : calls) {
-      callers.emplace_back([&] {
-        for (int i = 0; i < kCalls; ++i) wrong += !call->Execute(&pool).ok() || !call->IsRight();
-      });
-    }
-    for (std::thread& caller : callers) caller.join();
-    EXPECT_EQ(wrong, 0) << executor;
-  }
 }
 
 // Handlers that run as tasks of the pool that they are given, as XLA calls them: all threads of the pool are in calls,

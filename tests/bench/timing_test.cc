@@ -1,4 +1,4 @@
-#include "bench/team.h"
+#include "bench/timing.h"
 
 #include <atomic>
 #include <chrono>

@@ -106,7 +106,7 @@ def _load_cblas(path: str, prefix: str) -> Program:
     return _cblas(gemm)
 
 
-_CACHE = pathlib.Path(__file__).resolve().parents[1] / "build" / "release" / "CMakeCache.txt"
+_CACHE = pathlib.Path(__file__).resolve().parents[2] / "build" / "release" / "CMakeCache.txt"
 # As bench/peers has them: the name, its variable in the build's cache, what its symbols begin with.
 _PEERS = (
     ("openblas", "OPENBLAS", ""),

@@ -1,8 +1,16 @@
-// Threads that wait for work by spinning take cores from whatever is timed next.
-#ifndef RAGGEMM_BENCH_QUIET_H_
-#define RAGGEMM_BENCH_QUIET_H_
+// Work on several threads at once, timed as one, while nothing else of the process runs. Threads that wait for work by
+// spinning take cores from whatever is timed next.
+#ifndef RAGGEMM_BENCH_TIMING_H_
+#define RAGGEMM_BENCH_TIMING_H_
+
+#include <vector>
+
+#include "absl/functional/function_ref.h"
 
 namespace raggemm::bench {
+
+// Runs body(thread) on each of `threads` threads. Seconds from their common start to the end of the last.
+double SecondsOnThreads(int threads, absl::FunctionRef<void(int thread)> body);
 
 // OpenMP's workers, which spin for 18 ms after a parallel region, do so for about a millisecond instead, unless the
 // environment says otherwise. Long enough to be hot from one product of a series to the next and at the end of a call,
@@ -15,6 +23,10 @@ void LimitSpinning(char** argv);
 // everything that is timed.
 void WaitUntilQuiet();
 
+// Between the nearest two where there is no value just there; 0 without values.
+double Quantile(std::vector<double> values, double share);
+double Median(std::vector<double> values);
+
 }  // namespace raggemm::bench
 
-#endif  // RAGGEMM_BENCH_QUIET_H_
+#endif  // RAGGEMM_BENCH_TIMING_H_

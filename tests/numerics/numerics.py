@@ -12,23 +12,23 @@ the others do is reported and never fails.
 
 import argparse
 import dataclasses
+import itertools
 import pathlib
 import sys
 
 import jax
 import ml_dtypes
 import numpy as np
-from exact_products import Format, units_in_the_last_place
-from numerics_conversions import wrong_conversions
-from numerics_data import KINDS, Operands, make_operands
-from numerics_programs import MODES, Program, others
+from exact_products import KINDS, Format, Operands, make_operands, rounded, units_in_the_last_place
+from programs import MODES, Program, others
+from raggemm import grouped_gemm
 from raggemm.demo.checks import output_file
-from tables import markdown_table
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 F16, BF16, F32, F64 = np.float16, ml_dtypes.bfloat16, np.float32, np.float64
 TYPES = [(F32, F32), (BF16, F32), (BF16, BF16), (F16, F32), (F16, F16), (F64, F64)]  # of lhs and rhs, of out
-LENGTHS, SHORT_LENGTHS = (1, 16, 256, 1024, 4096), (300,)
+CHAIN = 256  # of the numeric rule: fmas of one chain
+LENGTHS, SHORT_LENGTHS = (1, 16, CHAIN, 1024, 4096), (300,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ def tolerance(operands: Operands, k: int, out) -> np.ndarray:
     """Of the README, without alpha, c and bias; times 2**shift as the operands' exact results are."""
     c = Format.of(np.float64 if np.float64 in (operands.lhs.dtype, out) else np.float32)
     o = Format.of(out)
-    relative = c.epsilon * (258 + k / 256) * operands.magnitude + o.epsilon * np.abs(operands.exact.high)
+    relative = c.epsilon * (CHAIN + 2 + k / CHAIN) * operands.magnitude + o.epsilon * np.abs(operands.exact.high)
     return relative + np.ldexp((k + 4) * c.tiny + o.tiny, operands.shift)
 
 
@@ -125,7 +125,9 @@ def table(lines: list[Line], names: list[str], kind: str, by_mode: bool) -> str:
             [_types(types), str(k), *([mode] if by_mode else []), f"{ours.of_tolerance:.2g}", str(ours), *cells]
         )
     header = ["dtypes", "K", *(["mode"] if by_mode else []), "of tolerance", "raggemm", *names]
-    return markdown_table(header, rows)
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = [map(str.rjust, line, widths) for line in (header, ["-" * (width - 1) + ":" for width in widths], *rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def report(lines: list[Line], names: list[str], wrong: list[str], by_mode: bool) -> str:
@@ -140,6 +142,43 @@ def report(lines: list[Line], names: list[str], wrong: list[str], by_mode: bool)
     verdict = "\n".join(f"- WRONG: {text}" for text in wrong) or "Nothing is wrong."
     parts.append(f"## Verdict\n\nraggemm's largest error is {largest:.2g} of the tolerance. {verdict}")
     return "\n\n".join(parts) + "\n"
+
+
+@np.errstate(all="ignore")
+def patterns(dtype) -> np.ndarray:
+    """Every number of a 16-bit type; of the others random bits, and around every 16-bit number and tie."""
+    size = np.dtype(dtype).itemsize
+    if size == 2:
+        return np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    rng = np.random.default_rng(0)
+    unsigned = {4: np.uint32, 8: np.uint64}[size]
+    anything = rng.integers(0, np.iinfo(unsigned).max, 1 << 16, unsigned, endpoint=True).view(dtype)
+    near = []
+    for narrow in (F16, BF16):
+        numbers = np.arange(1 << 16, dtype=np.uint16).view(narrow)
+        numbers = numbers[np.isfinite(numbers)]
+        below = np.nextafter(numbers, narrow(0)).astype(dtype)
+        near += [numbers.astype(dtype), (numbers.astype(dtype) + below) / 2]
+    special = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0], dtype)
+    around = [np.nextafter(x, dtype(s)) for x in near for s in (-np.inf, np.inf)]
+    return np.concatenate([anything, special, *near, *around])
+
+
+@np.errstate(all="ignore")
+def wrong_conversions() -> list[str]:
+    """For each pair of dtypes of lhs and out, x*1 of all patterns: it is x, rounded once, and -0*1 + 0 is +0."""
+    wrong = []
+    for source, target in itertools.product((F16, BF16, F32, F64), repeat=2):
+        x = patterns(source)
+        one = np.ones((1, 1, 1), source)
+        out = grouped_gemm(x[None, :, None], one, contracting_dims=((2,), (1,)), preferred_element_type=target)
+        got, want = np.asarray(out)[0, :, 0], rounded(x.astype(np.float64), target)
+        same = (got == want) & (np.signbit(got) == np.signbit(want)) | (want == 0) & (got == 0)
+        bad = ~(same | (np.isnan(got) & np.isnan(want)))
+        if bad.any():
+            i = np.argmax(bad)
+            wrong.append(f"{np.dtype(source).name} to {np.dtype(target).name}: {bad.sum()}, {x[i]} became {got[i]}")
+    return wrong
 
 
 def check(short: bool, programs: dict[str, Program]) -> tuple[list[Line], list[str]]:

@@ -1,5 +1,5 @@
 // That a failure becomes as small as it goes, and that the line which is printed for it is that case.
-#include "tests/fuzz/shrink.h"
+#include "tests/fuzz/fuzz_case.h"
 
 #include <algorithm>
 #include <iterator>
@@ -18,7 +18,7 @@ constexpr int64_t kTries = 5000;
 TEST(FuzzCase, IsReadAsItIsWritten) {
   Random random(TestSeed());
   for (int i = 0; i < 500; ++i) {
-    const FuzzCase written{RandomSpec(random), RandomWay(kAllIsas[i % 3], random)};
+    const FuzzCase written{RandomSpec(random), RandomWay(AllIsas()[i % 3], random)};
     ASSERT_TRUE(IsConsistent(written.spec)) << ToText(written);
     const absl::StatusOr<FuzzCase> read = ParseFuzzCase(ToText(written));
     ASSERT_TRUE(read.ok()) << read.status() << "\n" << ToText(written);

@@ -1,0 +1,104 @@
+#include "bench/kernel_rows.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_format.h"
+#include "bench/limits.h"
+#include "bench/timing.h"
+#include "raggemm/cpu.h"
+#include "raggemm/format.h"
+
+namespace raggemm::bench {
+namespace {
+
+// Kernels may read and write a vector beyond what they are asked for.
+constexpr int64_t kSlack = 64;
+constexpr double kFlops = 2e7;          // of a loop: a fifth of a millisecond
+constexpr int64_t kPeakSteps = 50'000;  // a tenth of a millisecond: one of many such turns is undisturbed
+
+DType SumOf(const KernelRow& row) { return ArithmeticOf(row).sum; }
+
+double Gflops(const KernelCall& call, int64_t rhs_bytes, int turns) {
+  KernelLoop loop(call, rhs_bytes);
+  loop.Run();  // from memory
+  double best = std::numeric_limits<double>::infinity();
+  for (int turn = 0; turn < turns; ++turn) best = std::min(best, SecondsOnThreads(1, [&](int) { loop.Run(); }));
+  return static_cast<double>(loop.calls()) * call.flops() / best * 1e-9;
+}
+
+std::string Rate(const KernelCall& call, int turns) {
+  return call.kernel() == nullptr ? "-" : absl::StrFormat("%.1f", Gflops(call, 0, turns));
+}
+
+// Peak: GFLOP/s in f32 so far.
+std::string LineOf(const IsaRow& isa, const KernelRow& row, int turns, double& peak) {
+  const KernelCall call = TallestInL1(row, SumOf(row), /*expand=*/false);
+  // An f64 register has half as many numbers.
+  const double wide = static_cast<double>(SizeOf(SumOf(row))) / SizeOf(DType::kF32);
+  for (int turn = 0; turn < turns; ++turn) peak = std::max(peak, FmaPeakGflops(1, kPeakSteps));
+  const double l1 = Gflops(call, 0, turns), l2 = Gflops(call, HostCpu().l2_bytes / 2, turns);
+  std::string line = absl::StrFormat("%-20s %7.1f %7.1f %6.1f %6.0f %%", NameOf(isa, row), l1, l2, peak / wide,
+                                     100 * l1 * wide / peak);
+  for (const Format& format : kFormats) {
+    const std::string in_place = Rate(TallestInL1(row, format.dtype, false), turns);
+    const std::string expanded = Rate(TallestInL1(row, format.dtype, true), turns);
+    if (in_place == "-" && expanded == "-") continue;
+    absl::StrAppendFormat(&line, "   %s %s / %s", format.name, in_place, expanded);
+  }
+  return line + "\n";
+}
+
+}  // namespace
+
+Microkernel* KernelCall::kernel() const {
+  const FormatKernels& kernels = KernelsOf(*row, rhs);
+  return expand ? kernels.expand[rows] : kernels.direct[rows][1].run;
+}
+
+int64_t KernelCall::strip_bytes() const { return steps * row->cols * SizeOf(rhs); }
+
+KernelCall TallestInL1(const KernelRow& row, DType rhs, bool expand) {
+  int64_t steps = ArithmeticOf(row).chain;
+  while (PanelBytes(row.lhs, steps, row.rows) + PanelBytes(row.rhs, steps, row.cols) > HostCpu().l1_bytes) steps /= 2;
+  return {&row, rhs, expand, row.rows, steps};
+}
+
+KernelLoop::KernelLoop(const KernelCall& call, int64_t rhs_bytes)
+    : call_(call),
+      strips_(std::max<int64_t>(1, rhs_bytes / call.strip_bytes())),
+      calls_(std::max(strips_, static_cast<int64_t>(kFlops / call.flops()) + 1)),
+      lhs_(PanelBytes(call.row->lhs, call.steps, call.rows) + kSlack, call.row->lhs.element, call.row->lhs.element),
+      rhs_(strips_ * call.strip_bytes() + kSlack, call.rhs, call.rhs),
+      expanded_(PanelBytes(call.row->rhs, call.steps, call.row->cols) + kSlack, SumOf(*call.row), SumOf(*call.row)),
+      out_(call.rows * call.row->cols * SizeOf(SumOf(*call.row)), SumOf(*call.row), SumOf(*call.row)) {}
+
+void KernelLoop::Run() {
+  Microkernel* const kernel = call_.kernel();
+  Prefetch nothing = {};
+  MicrokernelArgs args = {};
+  args.k = call_.steps;
+  args.a = lhs_.data();
+  args.b_stride = args.result_stride = call_.row->cols;
+  args.strip = expanded_.data();
+  args.result = out_.data();
+  args.start = args.finish = args.first = true;
+  args.prefetch = &nothing;
+  for (int64_t call = 0; call < calls_; ++call) {
+    args.b = rhs_.data() + call % strips_ * call_.strip_bytes();
+    kernel(args);
+  }
+}
+
+std::string KernelTable(int turns) {
+  std::string table = absl::StrFormat("%-20s %7s %7s %6s %8s   %s\n", "GFLOP/s, one thread", "L1", "L2", "peak",
+                                      "share", "rhs in place / expanded, by format");
+  double peak = 0;
+  for (const IsaRow& isa : IsaRows()) {
+    if (!isa.usable()) continue;
+    for (const KernelRow& row : isa.kernels) table += LineOf(isa, row, turns, peak);
+  }
+  return table;
+}
+
+}  // namespace raggemm::bench

@@ -1,0 +1,56 @@
+// What a plan needs to know of a CPU, as numbers: plans can be made, and printed, for any.
+#ifndef RAGGEMM_CPU_H_
+#define RAGGEMM_CPU_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "raggemm/types.h"
+
+namespace raggemm {
+
+// Defaults: what may be expected where nothing is known.
+struct Cpu {
+  const char* name = "unknown";  // of the row in kernels/cpu.cc that it is from
+  std::array<bool, kIsas> isas = {true};
+  // What the kernels of each ISA do from cache, GFLOP/s in f32; 0 where not measured. All give the same bits, so the
+  // fastest may be taken: the best, unless another is clearly faster, as where AVX-512 lowers the clock rate.
+  std::array<float, kIsas> probed_gflops = {};
+
+  double fmas_per_cycle = 32;           // f32, of its widest vectors
+  double memory_bytes_per_cycle = 5.5;  // read by one core
+  double l2_bytes_per_cycle = 32;       // read again by the row tiles behind the first
+  double cycles_per_call = 120;         // of a kernel, beside its fmas: arguments, chains from and to scratch
+  int64_t l1_bytes = 32 << 10;
+  int64_t l2_bytes = 512 << 10;  // of a core
+  // Pages of 4 KiB that the block in use and the one that is fetched may touch together. The first data TLB of Emerald
+  // Rapids has as many entries; that of Zen 4 has 72, but with 56 pages 4 rows of f32 are a quarter slower than with
+  // 96.
+  int64_t block_pages = 96;
+  bool streaming_stores_pay = true;  // past the caches, for results that nobody reads soon
+
+  bool Has(Isa isa) const { return isas[static_cast<size_t>(isa)]; }
+};
+
+// The CPU that this runs on, probed at the first call, which takes a millisecond. A measured one has its own row of
+// numbers, another one has them from its caches and its vectors.
+const Cpu& HostCpu();
+std::string HostCpuBrand();            // as the CPU names itself; empty where it does not
+absl::Span<const Cpu> MeasuredCpus();  // the rows, without figures of a probe
+
+Isa PreferredIsa(const Cpu& cpu);
+absl::string_view NameOf(Isa isa);                 // "avx512"
+std::optional<Isa> IsaOf(absl::string_view name);  // their case is ignored
+absl::Span<const Isa> AllIsas();                   // best first
+std::vector<std::string> KernelNames(Isa isa);     // "f32_14x32_avx512": arithmetic, largest register tile
+
+std::string ToString(const Cpu& cpu);  // a line
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_CPU_H_

@@ -1,0 +1,171 @@
+// The CPUs whose numbers were measured, and the one that this runs on.
+#include "raggemm/cpu.h"
+
+#include <cpuid.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/isa.h"
+
+namespace raggemm {
+namespace {
+
+constexpr std::array<bool, kIsas> kUpToAvx2 = {true, true};
+constexpr std::array<bool, kIsas> kUpToAvx512 = {true, true, true};
+
+// In order of when they were measured; the first is what the tables in recipe.cc come from.
+constexpr Cpu kMeasured[] = {
+    {.name = "Intel Emerald Rapids",
+     .isas = kUpToAvx512,
+     .fmas_per_cycle = 32,
+     .memory_bytes_per_cycle = 5.5,  // 16 GB/s at 2.9 GHz
+     .l2_bytes_per_cycle = 32,
+     .cycles_per_call = 120,  // 8 rows and 32 steps take 430 cycles instead of 256, 13 rows and 64 steps 950, not 832
+     .l1_bytes = 48 << 10,
+     .l2_bytes = 2 << 20,
+     .block_pages = 96},
+    {.name = "AMD Zen 3",
+     .isas = kUpToAvx2,
+     .fmas_per_cycle = 16,
+     .memory_bytes_per_cycle = 5.5,
+     .l2_bytes_per_cycle = 16,
+     .cycles_per_call = 120,
+     .l1_bytes = 32 << 10,
+     .l2_bytes = 512 << 10,
+     .block_pages = 96},
+    // 2026-11-22, ./dev bench --calibrate: kernel loops differ by 13 % from what it predicts.
+    {.name = "AMD Zen 4",
+     .isas = kUpToAvx512,
+     .fmas_per_cycle = 16,
+     .memory_bytes_per_cycle = 5.9,
+     .l2_bytes_per_cycle = 64,
+     .cycles_per_call = 94,
+     .l1_bytes = 32 << 10,
+     .l2_bytes = 1 << 20,
+     .block_pages = 96},
+};
+
+// Which row, by what CPUID calls family and model, whatever name a virtual machine gives.
+const Cpu* MeasuredRow() {
+  struct Model {
+    const char* vendor;
+    unsigned family, model;
+    size_t row;
+  };
+  static constexpr Model kModels[] = {
+      {"GenuineIntel", 6, 207, 0}, {"AuthenticAMD", 25, 1, 1}, {"AuthenticAMD", 25, 17, 2}};
+  unsigned eax, vendor[3], rest[3];
+  if (__get_cpuid(0, &eax, &vendor[0], &vendor[2], &vendor[1]) == 0) return nullptr;
+  const absl::string_view name(reinterpret_cast<const char*>(vendor), sizeof(vendor));
+  if (__get_cpuid(1, &eax, &rest[0], &rest[1], &rest[2]) == 0) return nullptr;
+  const unsigned base = eax >> 8 & 15, family = base + (base == 15 ? eax >> 20 & 255 : 0);
+  const unsigned model = (eax >> 4 & 15) + (eax >> 16 & 15) * 16;
+  for (const Model& known : kModels) {
+    if (known.vendor == name && known.family == family && known.model == model) return &kMeasured[known.row];
+  }
+  return nullptr;
+}
+
+// The tallest tile over one chain, from a panel and a strip in L1 or L2; the best of some turns of 10 us or so.
+float Probe(const KernelRow& kernels) {
+  constexpr int kTurns = 12;
+  const DirectKernel& kernel = KernelsOf(kernels, DType::kF32).direct[kernels.rows][1];
+  const int64_t chain = ArithmeticOf(kernels).chain, tile = kernels.rows * kernel.nr;
+  const std::unique_ptr<float[]> memory(new (std::nothrow) float[chain * (kernels.rows + kernel.nr) + tile]());
+  if (memory == nullptr) return 0;
+  Prefetch nothing = {};
+  MicrokernelArgs args = {};
+  args.k = chain;
+  args.a = memory.get();
+  args.b = memory.get() + chain * kernels.rows;
+  args.b_stride = kernel.nr;
+  args.result = memory.get() + chain * (kernels.rows + kernel.nr);
+  args.result_stride = kernel.nr;
+  args.start = args.finish = args.first = true;
+  args.prefetch = &nothing;
+  double best = 1;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < 4; ++i) kernel.run(args);
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return static_cast<float>(4 * 2 * chain * tile / best * 1e-9);
+}
+
+// A row of numbers for a CPU that nobody measured: two fmas and one load from L2 a cycle, of its widest vectors.
+Cpu Derived(const Cpu& found) {
+  Cpu cpu = found;
+  const auto lanes = static_cast<double>(KernelsFor(PreferredIsa(cpu), kArithmetics[0]).vector);
+  cpu.fmas_per_cycle = 2 * lanes;
+  cpu.l2_bytes_per_cycle = 2 * lanes;
+  return cpu;
+}
+
+}  // namespace
+
+absl::Span<const Cpu> MeasuredCpus() { return kMeasured; }
+
+std::string HostCpuBrand() {
+  // Three leaves of sixteen characters, padded with blanks or zeros.
+  constexpr unsigned kFirst = 0x80000002, kLeaves = 3;
+  unsigned text[4 * kLeaves] = {};
+  for (unsigned leaf = 0; leaf < kLeaves; ++leaf) {
+    unsigned* part = text + 4 * leaf;
+    if (__get_cpuid(kFirst + leaf, part, part + 1, part + 2, part + 3) == 0) return "";
+  }
+  const std::string brand(reinterpret_cast<const char*>(text), sizeof(text));
+  return std::string(absl::StripAsciiWhitespace(brand.c_str()));
+}
+
+const Cpu& HostCpu() {
+  static const Cpu cpu = [] {
+    const Cpu* row = MeasuredRow();
+    Cpu host = row != nullptr ? *row : Cpu();
+    for (const IsaRow& isa : IsaRows()) {
+      const bool usable = isa.usable();
+      host.isas[static_cast<size_t>(isa.isa)] = usable;
+      if (usable) host.probed_gflops[static_cast<size_t>(isa.isa)] = Probe(KernelsFor(isa.isa, kArithmetics[0]));
+    }
+    // 0 where a virtual machine hides it.
+    if (const int64_t l1 = sysconf(_SC_LEVEL1_DCACHE_SIZE); l1 > 0) host.l1_bytes = l1;
+    if (const int64_t l2 = sysconf(_SC_LEVEL2_CACHE_SIZE); l2 > 0) host.l2_bytes = l2;
+    return row != nullptr ? host : Derived(host);
+  }();
+  return cpu;
+}
+
+Isa PreferredIsa(const Cpu& cpu) {
+  // A core that is busy elsewhere for part of the probe must not decide.
+  constexpr float kClearly = 1.2F;
+  const auto gflops = [&cpu](Isa isa) { return cpu.probed_gflops[static_cast<size_t>(isa)]; };
+  std::optional<Isa> preferred;
+  for (Isa isa : AllIsas()) {
+    if (!cpu.Has(isa)) continue;
+    if (!preferred || (gflops(isa) > kClearly * gflops(*preferred) && gflops(*preferred) > 0)) preferred = isa;
+  }
+  return preferred.value_or(AllIsas().back());
+}
+
+std::string ToString(const Cpu& cpu) {
+  std::string text = absl::StrCat("cpu: ", cpu.name, ", L1 ", cpu.l1_bytes >> 10, " KiB, L2 ", cpu.l2_bytes >> 10,
+                                  " KiB, blocks of ", cpu.block_pages / 2, " pages, a cycle ", cpu.fmas_per_cycle,
+                                  " fmas, ", cpu.memory_bytes_per_cycle, " bytes from memory, ", cpu.l2_bytes_per_cycle,
+                                  " from L2, a call ", cpu.cycles_per_call, " cycles, streaming stores ",
+                                  cpu.streaming_stores_pay ? "pay" : "do not pay", "; kernels' GFLOP/s:");
+  for (const IsaRow& row : IsaRows()) {
+    const float gflops = cpu.probed_gflops[static_cast<size_t>(row.isa)];
+    absl::StrAppend(&text, " ", row.name, " ", gflops > 0 ? absl::StrCat(std::lround(gflops)) : "-",
+                    row.isa == PreferredIsa(cpu) ? "*" : "");
+  }
+  return text + "\n";
+}
+
+}  // namespace raggemm

@@ -1,0 +1,88 @@
+#include "kernels/fetch.h"
+
+#include "kernels/element.h"
+#include "kernels/isa.h"
+
+namespace raggemm {
+
+const Fetch::Next* Fetch::NextTile() {
+  if (tile_ + 1 >= plan_.gemm_tiles) return nullptr;
+  if (!next_) next_.emplace(plan_, tile_ + 1);
+  return next_->found ? &*next_ : nullptr;
+}
+
+void Fetch::AimAtRhs(const Block& block, const Block* next) {
+  const bool along_n = block.rhs.col_step == 1;
+  // Packing a strip transposed takes about as long as a kernel of 8 rows.
+  packer_parts_ = along_n ? 0 : place_.rows.each < 8 ? 2 : 1;
+  parts_ = packer_parts_ + place_.rows.count;
+  const int64_t width = NextStrip(plan_, place_, block.cols).width;
+  strips_left_ = CeilDiv(block.cols, width);
+  at_ = {};
+  parts_left_ = lines_per_part_ = lines_over_ = due_ = rows_ = lines_left_ = 0;
+  column_parts_ = run_lines_ = strips_per_run_ = 1;
+
+  int64_t col = place_.window.col;
+  if (next == nullptr) {
+    const Next* tile = NextTile();
+    if (tile == nullptr) return;
+    next = &tile->first;
+    col = tile->place.window.col;
+  }
+  const int64_t size = SizeOf(plan_.rhs.dtype);
+  stride_ = (along_n ? next->rhs.row_step : next->rhs.col_step) * size;
+  column_ = next->rhs.data + (next->k * next->rhs.row_step + (col + next->col) * next->rhs.col_step) * size;
+  rows_ = along_n ? next->steps : next->cols;
+  lines_left_ = CeilDiv((along_n ? next->cols : next->steps) * size, 64);
+  if (along_n && place_.recipe.fetch == Recipe::Order::kStrips) {
+    // At least two lines of each row at once: strips that are narrower share them.
+    const int64_t run_cols = std::max(width, 128 / size);
+    run_lines_ = run_cols * size / 64;
+    strips_per_run_ = run_cols / width;
+  } else {
+    run_lines_ = lines_left_;
+    strips_per_run_ = strips_left_;
+  }
+}
+
+void Fetch::StartColumn() {
+  const int64_t run = std::min(run_lines_, lines_left_), strips = std::min(strips_per_run_, strips_left_);
+  const int64_t lines = rows_ * run;
+  at_ = {.line = column_, .count = 0, .run_left = run, .run = run, .skip = stride_ - (run - 1) * 64};
+  column_parts_ = parts_left_ = parts_ * std::max<int64_t>(strips, 1);
+  lines_per_part_ = lines / column_parts_;
+  lines_over_ = lines % column_parts_;
+  due_ = 0;
+  column_ += run * 64;
+  lines_left_ -= run;
+  strips_left_ -= strips;
+}
+
+void Fetch::AimAtLhs(const Block& block) {
+  const int64_t chain = plan_.arithmetic->chain;
+  lhs_ = {};
+  Matrix lhs = block.lhs;
+  Window window = place_.window;
+  int64_t k = block.k + chain, steps = chain;
+  if (place_.blocks.k_inner || k >= lhs.cols) {
+    const Next* tile = NextTile();
+    if (tile == nullptr) return;
+    lhs = tile->first.lhs;
+    window = tile->place.window;
+    k = 0;
+    if (tile->place.blocks.k_inner) steps = lhs.cols;
+  }
+  steps = std::min(steps, lhs.cols - k);
+  const int64_t size = SizeOf(plan_.lhs.dtype);
+  const bool along_k = lhs.col_step == 1;
+  lhs_.line = lhs.data + (window.row * lhs.row_step + k * lhs.col_step) * size;
+  lhs_.lines_per_row = CeilDiv((along_k ? steps : window.rows) * size, 64);
+  lhs_.row_left = lhs_.lines_per_row;
+  lhs_.row_skip = (along_k ? lhs.row_step : lhs.col_step) * size - lhs_.lines_per_row * 64;
+  lhs_.lines_left = (along_k ? window.rows : steps) * lhs_.lines_per_row;
+  const int64_t strips = place_.window.cols / NextStrip(plan_, place_, block.cols).width;
+  const int64_t blocks = std::max<int64_t>(std::min(chain, block.rhs.rows - block.k) / block.steps, 1);
+  lhs_.per_kernel = CeilDiv(lhs_.lines_left, std::max<int64_t>(strips, 1) * blocks * place_.rows.count);
+}
+
+}  // namespace raggemm

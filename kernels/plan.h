@@ -1,0 +1,92 @@
+// Everything that was decided of a call, before its first sum.
+#ifndef RAGGEMM_KERNELS_PLAN_H_
+#define RAGGEMM_KERNELS_PLAN_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/microkernel.h"
+#include "kernels/recipe.h"
+#include "raggemm/arithmetic.h"
+#include "raggemm/plan.h"
+#include "raggemm/problem.h"
+
+namespace raggemm {
+
+// One of the six dims arrays, read and checked: [P,R,G] sizes, and for each group where it starts within its
+// segment. Where both axes of an operand are ragged, first's starts are those of the blocks, in elements.
+struct GroupExtents {
+  const int64_t* sizes = nullptr;  // null where the array is not set
+  const int64_t* starts = nullptr;
+};
+
+// A checked operand: equal repetitions of rows x cols elements, one per segment, group or problem.
+struct PlannedOperand {
+  enum class Repeat : uint8_t { kSegment, kGroup, kProblem };
+  char* data = nullptr;
+  DType dtype = DType::kF32;
+  bool is_trans = false;
+  bool packed = false;
+  Repeat repeat = Repeat::kSegment;
+  int64_t rows = 0;  // as stored, before is_trans; a ragged axis has its full extent
+  int64_t cols = 0;
+  GroupExtents first, last;
+};
+
+// alpha, beta or bias: one row per group, per group and replica, or for all.
+struct GroupValues {
+  enum class Per : uint8_t { kCall, kGroup, kReplica };
+  const char* data = nullptr;  // null where it is not given
+  DType dtype = DType::kF32;
+  Per per = Per::kCall;
+};
+
+// Cache blocks: rows and columns of the largest tile.
+struct Blocking {
+  int64_t m = 0;
+  int64_t n = 0;
+};
+
+struct PlanData {
+  // What, checked.
+  RaggedMode mode = RaggedMode::kUniform;
+  const Arithmetic* arithmetic = &kArithmetics[0];
+  int64_t problems = 1, replicas = 1, groups = 0;  // P, R, G
+  int64_t local_groups = 0;
+  PlannedOperand lhs, rhs, out;
+  const char* c = nullptr;
+  GroupValues alpha, beta, bias;
+  const int64_t* first_group = nullptr;  // [P,R], that is processed
+
+  // How. A unit is the product of one group (and replica, but for ragged K), in memory order of the weights.
+  Executor executor = Executor::kSerial;
+  int64_t threads = 1;
+  TaskPool* pool = nullptr;
+  Cpu cpu;
+  Isa isa{};
+  const KernelRow* kernels = nullptr;
+  Blocking blocking;
+  Recipes recipes;
+  int64_t units = 0;
+  const int64_t* tile_prefix = nullptr;  // [units + 1] tiles before each unit
+  const int64_t* cost_prefix = nullptr;  // [units + 1] cost before each unit
+  int64_t gemm_tiles = 0;
+  int64_t fill_tiles = 0;  // slices of out with elements of no processed group, numbered after the gemm tiles
+};
+
+// Tiles of a thread's own range: cost-equal, contiguous, in order of thread. Which thread computes a tile never
+// changes its bits, so threads that are done take tiles from the others' ranges. thread == plan.threads gives the end.
+int64_t FirstTile(const PlanData& plan, int64_t thread);
+
+// MakePlan's, and what its Plan holds.
+absl::StatusOr<PlanData> MakePlanData(const GroupedGemmProblem& problem, const Options& options,
+                                      absl::Span<int64_t> workspace);
+absl::Status Run(const PlanData& plan);
+std::string ToString(const PlanData& plan);
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_PLAN_H_

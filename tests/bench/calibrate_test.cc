@@ -1,0 +1,57 @@
+#include "bench/calibrate.h"
+
+#include "gtest/gtest.h"
+
+namespace raggemm::bench {
+namespace {
+
+Cpu SomeCpu() {
+  Cpu cpu;
+  cpu.name = "Some CPU";
+  cpu.isas = {true, true};
+  cpu.fmas_per_cycle = 2;
+  cpu.memory_bytes_per_cycle = 4;
+  cpu.l2_bytes_per_cycle = 16;
+  cpu.cycles_per_call = 100;
+  cpu.l1_bytes = 48 << 10;
+  cpu.l2_bytes = 2 << 20;
+  cpu.block_pages = 96;
+  return cpu;
+}
+
+TEST(PredictedCycles, AreTheTermsOfRecipes) {
+  KernelRow row = {};
+  row.rows = 4, row.cols = 8, row.vector = 8;
+  const KernelCall call = {&row, DType::kF32, /*expand=*/false, /*rows=*/4, /*steps=*/64};  // 2048 fmas, 2048 bytes
+  EXPECT_EQ(PredictedCycles(SomeCpu(), call, From::kL1), 1024 + 100);
+  EXPECT_EQ(PredictedCycles(SomeCpu(), call, From::kL2), 1024 + 100 + 128);
+  EXPECT_EQ(PredictedCycles(SomeCpu(), call, From::kMemory), 1124 + 512 / 4);
+  Cpu wide = SomeCpu();
+  wide.fmas_per_cycle = 32;
+  row.vector = 4;  // of which two a cycle
+  EXPECT_EQ(PredictedCycles(wide, call, From::kMemory), 512 + (256 + 100) / 4);
+}
+
+TEST(DeviationPercent, CountsBothWaysAlike) {
+  EXPECT_EQ(DeviationPercent({{"a", 100, 100}}), 0);
+  EXPECT_NEAR(DeviationPercent({{"a", 200, 100}, {"b", 100, 200}}), 100, 1e-9);
+}
+
+TEST(RowText, IsARowOfTheTable) {
+  EXPECT_EQ(RowText(SomeCpu(), "Some(R) CPU (family 6, model 1)", "2026-01-01", {{"a", 110, 100}}),
+            R"(    // Some(R) CPU (family 6, model 1), 2026-01-01; kernel loops differ by 10 % from what it predicts.
+    {.name = "Some CPU",
+     .isas = {true, true, false},
+     .fmas_per_cycle = 2,
+     .memory_bytes_per_cycle = 4.0,
+     .l2_bytes_per_cycle = 16,
+     .cycles_per_call = 100,
+     .l1_bytes = 48 << 10,
+     .l2_bytes = 2048 << 10,
+     .block_pages = 96,
+     .streaming_stores_pay = true},
+)");
+}
+
+}  // namespace
+}  // namespace raggemm::bench

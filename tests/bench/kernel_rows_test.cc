@@ -1,0 +1,75 @@
+#include "bench/kernel_rows.h"
+
+#include <string>
+
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/element.h"
+#include "raggemm/cpu.h"
+#include "raggemm/format.h"
+
+namespace raggemm::bench {
+namespace {
+
+// Operands of a loop are those of an arena, which has the same numbers whatever its size.
+double Expected(const KernelCall& call, int64_t i, int64_t j) {
+  const Arena lhs(1 << 18, call.row->lhs.element, call.row->lhs.element), rhs(1 << 18, call.rhs, call.rhs);
+  double sum = 0;
+  for (int64_t k = 0; k < call.steps; ++k) {
+    sum += ToDouble({lhs.data(), call.row->lhs.element, {}}, k * call.rows + i) *
+           ToDouble({rhs.data(), call.rhs, {}}, k * call.row->cols + j);
+  }
+  return sum;
+}
+
+TEST(KernelLoop, EveryKernelOfEveryRowGetsItsOperands) {
+  for (const IsaRow& isa : IsaRows()) {
+    if (!isa.usable()) continue;
+    for (const KernelRow& row : isa.kernels) {
+      for (const Format& format : kFormats) {
+        for (bool expand : {false, true}) {
+          const KernelCall call = TallestInL1(row, format.dtype, expand);
+          if (call.kernel() == nullptr) continue;
+          KernelLoop loop(call, 0);
+          loop.Run();
+          const DType sum = ArithmeticOf(row).sum;
+          for (const auto& [i, j] : {std::pair{int64_t{0}, int64_t{0}}, {call.rows - 1, row.cols - 1}}) {
+            const double got = ToDouble({loop.out().data(), sum, {}}, i * row.cols + j);
+            EXPECT_NEAR(got, Expected(call, i, j), 1e-4) << NameOf(isa, row) << " " << format.name << expand << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(TallestInL1, FitsAndIsNoLongerThanAChain) {
+  for (const IsaRow& isa : IsaRows()) {
+    for (const KernelRow& row : isa.kernels) {
+      const KernelCall call = TallestInL1(row, ArithmeticOf(row).sum, false);
+      EXPECT_LE(call.steps * (row.rows + row.cols) * SizeOf(ArithmeticOf(row).sum), HostCpu().l1_bytes);
+      EXPECT_LE(call.steps, ArithmeticOf(row).chain);
+      EXPECT_GE(call.steps, 32);
+      EXPECT_DOUBLE_EQ(call.flops(), 2.0 * call.steps * row.rows * row.cols);
+    }
+  }
+}
+
+TEST(KernelLoop, GoesThroughAllStrips) {
+  const KernelCall call = TallestInL1(IsaRows().back().kernels[0], DType::kF32, false);
+  EXPECT_GE(KernelLoop(call, 3 << 20).calls(), (3 << 20) / call.strip_bytes());
+}
+
+TEST(KernelTable, HasALineForEachRowThatCanBeUsedHere) {
+  std::vector<std::string> lines = absl::StrSplit(KernelTable(/*turns=*/1), '\n', absl::SkipEmpty());
+  for (const IsaRow& isa : IsaRows()) {
+    for (const KernelRow& row : isa.kernels) {
+      const auto line = testing::AllOf(testing::StartsWith(NameOf(isa, row)), testing::HasSubstr("bf16 "));
+      EXPECT_EQ(testing::Value(lines, testing::Contains(line)), isa.usable()) << NameOf(isa, row);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::bench
