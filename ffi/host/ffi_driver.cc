@@ -33,7 +33,7 @@ ABSL_FLAG(std::string, case, "", "run the case of this name");
 ABSL_FLAG(bool, all, false, "run all cases");
 ABSL_FLAG(bool, list, false, "print the names of the cases");
 ABSL_FLAG(std::string, cases, "", "text file of GroupedGemmCases; default: the edge cases and the recorded ones");
-ABSL_FLAG(std::string, isa, "", "scalar, avx2 or avx512; default: the case's, or the fastest that the CPU has");
+ABSL_FLAG(std::string, isa, "", "an instruction set, as avx2; default: the case's, or the fastest that the CPU has");
 ABSL_FLAG(std::string, executor, "", "openmp, pool or serial; default: the case's, or pool");
 ABSL_FLAG(int, threads, 0, "0: the case's, or one for each CPU");
 ABSL_FLAG(std::string, dtype, "",

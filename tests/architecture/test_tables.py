@@ -25,7 +25,7 @@ TABLES = [
     ("optional operands in Python", r"\bgroup_offset\b", ("python/raggemm/_primitive",), set()),
     (
         "instruction sets",
-        r'\bkScalar|\bSCALAR\b|"scalar"',
+        r'\bkScalar|\bSCALAR\b|"scalar\b',
         PRODUCT,
         {"include/raggemm/types.h", "kernels/isa/scalar.cc"},
     ),
