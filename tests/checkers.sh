@@ -102,7 +102,7 @@ test_sanitized() {
 
 # The parts of the above that ./dev test has time for.
 check_shortly() {
-  fuzz_for 60
+  fuzz_for 30
   build_sanitized thread --target "${short_thread_tests[@]}"
   say "thread sanitizer: ${short_thread_tests[*]}"
   printf '%s\n' "${short_thread_tests[@]/#/$root/build/thread/bin/}" |
