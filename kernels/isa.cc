@@ -94,7 +94,7 @@ int64_t PanelBytes(const PanelLayout& layout, int64_t k, int64_t width) {
 }
 
 absl::StatusOr<Isa> ChooseIsa(const Options& options) {
-  const absl::StatusOr<Isa> isa = options.isa ? *options.isa : DefaultIsa(ProcessEnvironment(), options.cpu);
+  absl::StatusOr<Isa> isa = options.isa ? *options.isa : DefaultIsa(ProcessEnvironment(), options.cpu);
   if (!isa.ok() || options.cpu.Has(*isa)) return isa;
   std::vector<absl::string_view> usable;
   for (const IsaRow& row : kRows) {

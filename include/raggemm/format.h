@@ -26,7 +26,7 @@ struct Format {
   uint8_t xla;        // XLA_FFI_DataType
   uint8_t bits;       // of an element: sign, exponent, fraction from the top
   Role role;
-  int8_t digits;                       // bits of precision with the hidden one; of integers, without the sign
+  int16_t digits;                      // bits of precision with the hidden one; of integers, without the sign
   int16_t min_exponent, max_exponent;  // of the smallest normal number and of the largest one
   NonFinite nonfinite;
   DType expands_to;  // what holds all its values and is summed in; a format of sizes: itself

@@ -167,7 +167,7 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
 }
 
 Array TestProblem::AddRandom(DType dtype, std::vector<int64_t> dims) {
-  const Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
+  Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
   for (int64_t i = 0; i < ElementCount(array); ++i) {
     const bool special = special_values_ && random_.Below(8) == 0;
     StoreRounded(array, i, special ? SpecialValue(dtype, random_) : random_.Unit());
@@ -176,7 +176,7 @@ Array TestProblem::AddRandom(DType dtype, std::vector<int64_t> dims) {
 }
 
 Array TestProblem::AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Span<const int64_t> values) {
-  const Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
+  Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
   char* bytes = static_cast<char*>(array.data);
   // Little endian: the low bytes are the narrower integer.
   for (size_t i = 0; i < values.size(); ++i) std::memcpy(bytes + i * SizeOf(dtype), &values[i], SizeOf(dtype));
