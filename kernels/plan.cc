@@ -64,7 +64,8 @@ absl::Status ChooseExecutor(const Options& options, PlanData& plan) {
 // m = 14 row tiles repacks rhs once for 196 rows (AVX-512), under 2 % of the time; what is left goes to n, because
 // each n block repacks lhs.
 Blocking BlockingFor(const Cpu& cpu, const KernelRow& kernels) {
-  const int64_t row_tiles = 14;
+  constexpr int64_t row_tiles = 14;
+  static_assert(RowClass(row_tiles * kMaxRows) < kRowClasses);
   const int64_t m = row_tiles * kernels.rows;
   const int64_t n = cpu.l2_bytes / 2 / SizeOf(ArithmeticOf(kernels).sum) / m - ArithmeticOf(kernels).chain;
   return {m, std::clamp(n / kernels.cols, int64_t{8}, int64_t{64}) * kernels.cols};
