@@ -2,7 +2,7 @@
 //
 //     out_g = alpha_g * op(lhs)_g x op(rhs)_g + beta_g * c_g + bias_g        for every processed group g
 //
-// Everything here is the caller's and may be wrong; MakePlan (plan.h) checks all of it.
+// Everything here is the caller's and may be wrong; MakePlan (grouped_gemm.h) checks all of it.
 #ifndef RAGGEMM_PROBLEM_H_
 #define RAGGEMM_PROBLEM_H_
 

@@ -11,7 +11,7 @@ namespace raggemm {
 enum class DType : std::uint8_t { kF16, kBF16, kF32, kF64, kS32, kS64, kU32 };
 inline constexpr int kDTypes = 7;
 
-// A CPU has any set of them but for kScalar, which all have.
+// No order is meant; all CPUs have kScalar, and those that have kAvx512 have kAvx2.
 //   kScalar  std::fma on one element at a time, no vector code
 //   kAvx2    AVX2, FMA, F16C
 //   kAvx512  AVX-512 F, BW, DQ, VL
