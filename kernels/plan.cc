@@ -71,13 +71,6 @@ Blocking BlockingFor(const Cpu& cpu, const KernelRow& kernels) {
   return {m, std::clamp(n / kernels.cols, int64_t{8}, int64_t{64}) * kernels.cols};
 }
 
-void CountTiles(const PlanData& plan, int64_t* tile_prefix) {
-  Unit unit{0, 0, 0};
-  for (int64_t u = 0; u < plan.units; ++u, NextUnit(plan, unit)) {
-    tile_prefix[u + 1] = tile_prefix[u] + TileGrid(plan, LocateMatrix(plan, plan.out, unit)).count();
-  }
-}
-
 // False where blocks are register tiles already.
 bool ShrinkBlocks(PlanData& plan) {
   const KernelRow& kernels = *plan.kernels;
@@ -91,20 +84,32 @@ bool ShrinkBlocks(PlanData& plan) {
   return true;
 }
 
-// Of the tiles that there are; the first of a class decides for the others.
-void ChooseRecipes(PlanData& plan) {
-  std::array<bool, kRowClasses> chosen{};
+// What there is to do, with blocks of one size.
+struct Work {
+  int64_t rows = 0;  // of all units that have columns; without columns no memory bounds them, nor their sum
+  std::array<std::pair<int64_t, int64_t>, kRowClasses> windows{};  // rows and columns of a tile of each class, if any
+};
+
+// Fills the prefix sums of costs and tiles.
+Work CountWork(const PlanData& plan, double cost_of_element, int64_t* cost_prefix, int64_t* tile_prefix) {
+  Work work;
+  cost_prefix[0] = tile_prefix[0] = 0;
   Unit unit{0, 0, 0};
   for (int64_t u = 0; u < plan.units; ++u, NextUnit(plan, unit)) {
-    const TileGrid grid(plan, LocateMatrix(plan, plan.out, unit));
+    const Matrix out = LocateMatrix(plan, plan.out, unit);
+    cost_prefix[u + 1] = cost_prefix[u] + UnitCost(plan, cost_of_element, unit, out);
+    const TileGrid grid(plan, out);
+    tile_prefix[u + 1] = tile_prefix[u] + grid.count();
     if (grid.count() == 0) continue;
-    if (grid.row_tiles == 1 && chosen[RowClass(grid.rows)]) continue;  // before any division: groups may be many
-    for (int64_t row_tile : {int64_t{0}, grid.row_tiles - 1}) {        // those between are as tall as the first
+    work.rows += out.rows;
+    // Without a division where there are many groups.
+    if (grid.row_tiles == 1 && work.windows[RowClass(grid.rows)].first != 0) continue;
+    for (int64_t row_tile : {int64_t{0}, grid.row_tiles - 1}) {  // those between are as tall as the first
       const Window window = grid.At(plan, row_tile);
-      if (std::exchange(chosen[RowClass(window.rows)], true)) continue;
-      plan.recipes[RowClass(window.rows)] = RecipeFor(plan, window.rows, window.cols);
+      work.windows[RowClass(window.rows)] = {window.rows, window.cols};
     }
   }
+  return work;
 }
 
 // Prefix sums of costs and tiles, with as large blocks as leave every thread a few tiles; and how many threads, where
@@ -116,16 +121,8 @@ void Schedule(Workspace& workspace, PlanData& plan) {
   int64_t* cost_prefix = workspace.Take(plan.units + 1);
   plan.tile_prefix = tile_prefix;
   plan.cost_prefix = cost_prefix;
-  tile_prefix[0] = cost_prefix[0] = 0;
   const double cost_of_element = CostOfElement(plan.cpu);
-  int64_t rows = 0;
-  Unit unit{0, 0, 0};
-  for (int64_t u = 0; u < plan.units; ++u, NextUnit(plan, unit)) {
-    const Matrix out = LocateMatrix(plan, plan.out, unit);
-    rows += out.cols == 0 ? 0 : out.rows;  // without columns no memory bounds the rows, nor their sum
-    cost_prefix[u + 1] = cost_prefix[u] + UnitCost(plan, cost_of_element, unit, out);
-    tile_prefix[u + 1] = tile_prefix[u] + TileGrid(plan, out).count();
-  }
+  Work work = CountWork(plan, cost_of_element, cost_prefix, tile_prefix);
 
   int64_t threads = plan.threads;
   if (threads == 0) {
@@ -134,13 +131,16 @@ void Schedule(Workspace& workspace, PlanData& plan) {
   }
   const bool streams =
       plan.mode != RaggedMode::kRaggedK && !plan.rhs.is_trans &&
-      static_cast<double>(rows) <= static_cast<double>(plan.units) * kShareOfRowsStreaming * cost_of_element;
+      static_cast<double>(work.rows) <= static_cast<double>(plan.units) * kShareOfRowsStreaming * cost_of_element;
   const auto too_few = [&] {
     const int64_t tiles = tile_prefix[plan.units];
     return threads > 1 && tiles != 0 && tiles < threads * (streams ? kTilesPerStreamingThread : kTilesPerThread);
   };
-  while (too_few() && ShrinkBlocks(plan)) CountTiles(plan, tile_prefix);
-  ChooseRecipes(plan);
+  while (too_few() && ShrinkBlocks(plan)) work = CountWork(plan, cost_of_element, cost_prefix, tile_prefix);
+  for (size_t i = 0; i < work.windows.size(); ++i) {
+    const auto [rows, cols] = work.windows[i];
+    if (rows != 0) plan.recipes[i] = RecipeFor(plan, rows, cols);
+  }
   plan.gemm_tiles = tile_prefix[plan.units];
   plan.fill_tiles = CountFillTiles(plan);
   plan.threads = std::clamp(plan.gemm_tiles + plan.fill_tiles, int64_t{1}, threads);
