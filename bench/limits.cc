@@ -61,7 +61,7 @@ void StepScalarChains(int64_t steps) {
 #define RAGGEMM_STORE_LINES(instructions)                           \
   [](char* begin, int64_t bytes) {                                  \
     for (char* line = begin; line < begin + bytes; line += kLine) { \
-      asm volatile(instructions : : "r"(line) : "memory");          \
+      asm volatile("" instructions : : "r"(line) : "memory");       \
     }                                                               \
     asm volatile("sfence" : : : "memory");                          \
   }
