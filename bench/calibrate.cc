@@ -60,14 +60,14 @@ double MeasuredCycles(const KernelCall& call, From from) {
   return CyclesOf([&] { loop.Run(); }) / static_cast<double>(loop.calls());
 }
 
-const KernelRow& Kernels() { return KernelsFor(PreferredIsa(HostCpu()), kArithmetics[0]); }
+const KernelRow& Kernels() { return KernelsFor(PreferredIsa(HostCpu(), kArithmetics[0]), kArithmetics[0]); }
 
 // That a kernel loses when its strips come from L2 and not from L1; a line a cycle where it loses nothing.
 double L2BytesPerCycle() {
   std::vector<double> rates;
-  const int64_t steps = TallestInL1(Kernels(), DType::kF32, /*expand=*/false).steps;
+  const int64_t steps = TallestPacked(Kernels()).steps;
   for (int64_t rows : {int64_t{1}, int64_t{4}, Kernels().rows}) {
-    const KernelCall call = {&Kernels(), DType::kF32, /*expand=*/false, rows, steps};
+    const KernelCall call = {&Kernels(), DType::kF32, RhsAs::kPacked, rows, steps};
     const auto bytes = static_cast<double>(call.strip_bytes());
     const double lost = MeasuredCycles(call, From::kL2) - MeasuredCycles(call, From::kL1);
     rates.push_back(bytes / std::max(lost, bytes / kLine));
@@ -80,7 +80,7 @@ double CyclesPerCall(const Cpu& cpu) {
   std::vector<double> beyond;
   for (int64_t rows : {Kernels().rows / 2, Kernels().rows}) {
     for (int64_t steps : {32, 64}) {
-      const KernelCall call = {&Kernels(), DType::kF32, /*expand=*/false, rows, steps};
+      const KernelCall call = {&Kernels(), DType::kF32, RhsAs::kPacked, rows, steps};
       beyond.push_back(MeasuredCycles(call, From::kL1) - PredictedCycles(cpu, call, From::kL1));
     }
   }
@@ -110,10 +110,10 @@ Cpu MeasureCpu() {
 
 std::vector<Fit> MeasureFits(const Cpu& cpu) {
   std::vector<Fit> fits;
-  const int64_t steps = TallestInL1(Kernels(), DType::kF32, /*expand=*/false).steps;
+  const int64_t steps = TallestPacked(Kernels()).steps;
   for (const auto& [from, name] : {std::pair{From::kL1, "L1"}, {From::kL2, "L2"}, {From::kMemory, "memory"}}) {
     for (int64_t rows : {int64_t{1}, int64_t{4}, Kernels().rows}) {
-      const KernelCall call = {&Kernels(), DType::kF32, /*expand=*/false, rows, steps};
+      const KernelCall call = {&Kernels(), DType::kF32, RhsAs::kPacked, rows, steps};
       fits.push_back(
           {absl::StrCat(rows, " rows from ", name), MeasuredCycles(call, from), PredictedCycles(cpu, call, from)});
     }

@@ -32,17 +32,17 @@ std::string Rate(const KernelCall& call, int turns) {
 }
 
 // Peak: GFLOP/s in f32 so far.
-std::string LineOf(const IsaRow& isa, const KernelRow& row, int turns, double& peak) {
-  const KernelCall call = TallestInL1(row, SumOf(row), /*expand=*/false);
+std::string LineOf(const KernelRow& row, int turns, double& peak) {
+  const KernelCall call = TallestPacked(row);
   // An f64 register has half as many numbers.
   const double wide = static_cast<double>(SizeOf(SumOf(row))) / SizeOf(DType::kF32);
   for (int turn = 0; turn < turns; ++turn) peak = std::max(peak, FmaPeakGflops(1, kPeakSteps));
   const double l1 = Gflops(call, 0, turns), l2 = Gflops(call, HostCpu().l2_bytes / 2, turns);
-  std::string line = absl::StrFormat("%-20s %7.1f %7.1f %6.1f %6.0f %%", NameOf(isa, row), l1, l2, peak / wide,
-                                     100 * l1 * wide / peak);
+  std::string line =
+      absl::StrFormat("%-24s %7.1f %7.1f %6.1f %6.0f %%", NameOf(row), l1, l2, peak / wide, 100 * l1 * wide / peak);
   for (const Format& format : kFormats) {
-    const std::string in_place = Rate(TallestInL1(row, format.dtype, false), turns);
-    const std::string expanded = Rate(TallestInL1(row, format.dtype, true), turns);
+    const std::string in_place = Rate(TallestInL1(row, format.dtype, RhsAs::kInPlace), turns);
+    const std::string expanded = Rate(TallestInL1(row, format.dtype, RhsAs::kExpand), turns);
     if (in_place == "-" && expanded == "-") continue;
     absl::StrAppendFormat(&line, "   %s %s / %s", format.name, in_place, expanded);
   }
@@ -53,16 +53,19 @@ std::string LineOf(const IsaRow& isa, const KernelRow& row, int turns, double& p
 
 Microkernel* KernelCall::kernel() const {
   const FormatKernels& kernels = KernelsOf(*row, rhs);
-  return expand ? kernels.expand[rows] : kernels.direct[rows][1].run;
+  if (as == RhsAs::kPacked) return row->packed[rows];
+  return as == RhsAs::kExpand ? kernels.expand[rows] : kernels.direct[rows][1].run;
 }
 
 int64_t KernelCall::strip_bytes() const { return steps * row->cols * SizeOf(rhs); }
 
-KernelCall TallestInL1(const KernelRow& row, DType rhs, bool expand) {
-  int64_t steps = ArithmeticOf(row).chain;
+KernelCall TallestInL1(const KernelRow& row, DType rhs, RhsAs as) {
+  int64_t steps = kPanel;
   while (PanelBytes(row.lhs, steps, row.rows) + PanelBytes(row.rhs, steps, row.cols) > HostCpu().l1_bytes) steps /= 2;
-  return {&row, rhs, expand, row.rows, steps};
+  return {&row, rhs, as, row.rows, steps};
 }
+
+KernelCall TallestPacked(const KernelRow& row) { return TallestInL1(row, row.rhs.element, RhsAs::kPacked); }
 
 KernelLoop::KernelLoop(const KernelCall& call, int64_t rhs_bytes)
     : call_(call),
@@ -81,7 +84,7 @@ void KernelLoop::Run() {
   args.a = lhs_.data();
   args.b_stride = args.result_stride = call_.row->cols;
   args.strip = expanded_.data();
-  args.result = out_.data();
+  args.result = args.chain = out_.data();
   args.start = args.finish = args.first = true;
   args.prefetch = &nothing;
   for (int64_t call = 0; call < calls_; ++call) {
@@ -91,12 +94,12 @@ void KernelLoop::Run() {
 }
 
 std::string KernelTable(int turns) {
-  std::string table = absl::StrFormat("%-20s %7s %7s %6s %8s   %s\n", "GFLOP/s, one thread", "L1", "L2", "peak",
+  std::string table = absl::StrFormat("%-24s %7s %7s %6s %8s   %s\n", "GFLOP/s, one thread", "L1", "L2", "peak",
                                       "share", "rhs in place / expanded, by format");
   double peak = 0;
   for (const IsaRow& isa : IsaRows()) {
     if (!isa.usable()) continue;
-    for (const KernelRow& row : isa.kernels) table += LineOf(isa, row, turns, peak);
+    for (const KernelRow& row : isa.kernels) table += LineOf(row, turns, peak);
   }
   return table;
 }

@@ -10,12 +10,13 @@
 
 namespace raggemm::bench {
 
-// A kernel of a row for so many rows of lhs and steps of k, at most a chain, with rhs in one format: in place, or
-// expanded into a strip as it is read.
+// A kernel of a row for so many rows of lhs and steps of k, at most a panel, with rhs in one format: in place, or
+// expanded into a strip as it is read; or as a packed strip, in the format of the row's panels.
+enum class RhsAs : uint8_t { kInPlace, kExpand, kPacked };
 struct KernelCall {
   const KernelRow* row;
   DType rhs;
-  bool expand;
+  RhsAs as;
   int64_t rows, steps;
 
   Microkernel* kernel() const;  // null where the row has none
@@ -24,7 +25,8 @@ struct KernelCall {
 };
 
 // The tallest tile, with as many steps as let lhs panel and strip stay in L1 together.
-KernelCall TallestInL1(const KernelRow& row, DType rhs, bool expand);
+KernelCall TallestInL1(const KernelRow& row, DType rhs, RhsAs as);
+KernelCall TallestPacked(const KernelRow& row);
 
 // Calls on one lhs panel and, in turns, as many strips of rhs as have so many bytes, at least one.
 class KernelLoop {

@@ -37,9 +37,9 @@ std::string CpuName() {
 proto::Machine DescribeMachine(const std::vector<Peer>& peers) {
   proto::Machine machine;
   machine.set_cpu(CpuName());
-  const Isa isa = PreferredIsa(HostCpu());
+  const Isa isa = PreferredIsa(HostCpu(), kArithmetics[0]);
   machine.set_isa(std::string(NameOf(isa)));
-  machine.set_probed_gflops(HostCpu().probed_gflops[static_cast<size_t>(isa)]);
+  machine.set_probed_gflops(HostCpu().ProbedGflops(isa, kArithmetics[0]));
   machine.set_cores(static_cast<int>(std::thread::hardware_concurrency()));
   machine.set_compiler(absl::StrCat("g++ ", __VERSION__));
   machine.set_date(absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone()));

@@ -114,7 +114,11 @@ Value Isas(const Cpu& cpu) {
     for (const std::string& kernels : KernelNames(isa)) {
       *fields["kernels"].mutable_list_value()->add_values() = Text(kernels);
     }
-    fields["probed_gflops"] = Number(std::round(10.0 * cpu.probed_gflops[static_cast<size_t>(isa)]) / 10);
+    auto& probed = *fields["probed_gflops"].mutable_struct_value()->mutable_fields();
+    for (const Arithmetic& arithmetic : kArithmetics) {
+      const double gflops = cpu.ProbedGflops(isa, arithmetic);
+      if (gflops > 0) probed[arithmetic.name] = Number(std::round(10 * gflops) / 10);
+    }
   }
   return list;
 }
@@ -129,23 +133,25 @@ Value Arithmetics() {
     fields["sum"] = Text(NameOf(arithmetic.sum));
     fields["chain"] = Number(static_cast<double>(arithmetic.chain));
     fields["lanes"] = Number(static_cast<double>(arithmetic.lanes));
+    fields["pair"] = Number(static_cast<double>(arithmetic.pair));
     fields["flushes"].set_bool_value(arithmetic.flushes);
   }
   return list;
 }
 
-Value Executors() {
+Value NamesOf(const google::protobuf::EnumDescriptor& values) {
   Value list;
-  const auto* values = GroupedGemmConfig::Executor::Value_descriptor();
-  for (int i = 0; i < values->value_count(); ++i) {
-    *list.mutable_list_value()->add_values() = Text(values->value(i)->name());
+  for (int i = 0; i < values.value_count(); ++i) {
+    *list.mutable_list_value()->add_values() = Text(values.value(i)->name());
   }
   return list;
 }
 
 absl::string_view ReasonFor(Isa isa, const Environment& environment, const Cpu& cpu) {
   if (environment.isa && !absl::EqualsIgnoreCase(*environment.isa, "AUTO")) return "RAGGEMM_ISA";
-  const bool best = isa == *std::find_if(AllIsas().begin(), AllIsas().end(), [&](Isa x) { return cpu.Has(x); });
+  Cpu unprobed = cpu;
+  unprobed.probed_gflops = {};
+  const bool best = isa == PreferredIsa(unprobed, kArithmetics[0]);
   return best ? "the best of this CPU, and none is clearly faster in the probe"
               : "clearly faster in the probe than the best of this CPU";
 }
@@ -159,14 +165,16 @@ Value Variables(const Environment& environment) {
   fields["RAGGEMM_ISA"] = Variable(environment.isa);
   fields["RAGGEMM_THREADS"] = Variable(environment.threads);
   fields["RAGGEMM_EXECUTOR"] = Variable(environment.executor);
+  fields["RAGGEMM_BF16_SUMS"] = Variable(environment.bf16_sums);
   return object;
 }
 
 // What is wrong with the environment of calls under XLA, which has a pool.
 Value ErrorsOf(const Environment& environment, const Cpu& cpu) {
   std::vector<std::string> errors;
-  for (const absl::Status& status : {DefaultIsa(environment, cpu).status(), DefaultThreads(environment).status(),
-                                     DefaultExecutor(environment, /*has_pool=*/true).status()}) {
+  for (const absl::Status& status :
+       {DefaultIsa(environment, cpu, kArithmetics[0]).status(), DefaultThreads(environment).status(),
+        DefaultExecutor(environment, /*has_pool=*/true).status(), DefaultBf16Sums(environment).status()}) {
     if (!status.ok()) errors.emplace_back(status.message());
   }
   return errors.empty() ? Null() : Text(absl::StrJoin(errors, "; "));
@@ -175,7 +183,7 @@ Value ErrorsOf(const Environment& environment, const Cpu& cpu) {
 std::string Describe() {
   const Cpu& cpu = HostCpu();
   const Environment& environment = ProcessEnvironment();
-  const absl::StatusOr<Isa> isa = DefaultIsa(environment, cpu);
+  const absl::StatusOr<Isa> isa = DefaultIsa(environment, cpu, kArithmetics[0]);
   Struct description;
   auto& fields = *description.mutable_fields();
   fields["version"] = Text(raggemm_version());
@@ -184,7 +192,8 @@ std::string Describe() {
   fields["isas"] = Isas(cpu);
   fields["isa"] = isa.ok() ? Text(absl::AsciiStrToUpper(NameOf(*isa))) : Null();
   fields["isa_reason"] = Text(isa.ok() ? ReasonFor(*isa, environment, cpu) : isa.status().message());
-  fields["executors"] = Executors();
+  fields["executors"] = NamesOf(*GroupedGemmConfig::Executor::Value_descriptor());
+  fields["bf16_sums"] = NamesOf(*GroupedGemmConfig::Bf16Sums::Value_descriptor());
   fields["formats"] = Formats();
   fields["operands"] = Operands();
   fields["arithmetics"] = Arithmetics();

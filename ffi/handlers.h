@@ -47,14 +47,16 @@ char* raggemm_take_plans(void);
 //   version, ffi_api   as in "0.1.0", "0.3": the latter as raggemm_ffi_version has it
 //   cpu                as the CPU names itself
 //   isas               the best first: name (as in proto/config.proto), usable, kernels (their names), probed_gflops
-//                      (f32; 0: not measured)
-//   isa, isa_reason    the one that calls get which do not say it, and why; null, and the error, where there is none
-//   executors          names, as in proto/config.proto
+//                      (by arithmetic, those that were measured)
+//   isa, isa_reason    the one that calls get which do not say it, and why; null, and the error, where there is none.
+//                      Of sums in f32; others may have another one
+//   executors, bf16_sums
+//                      names, as in proto/config.proto
 //   formats, operands, arithmetics
 //                      the tables of include/raggemm/{format,operands,arithmetic}.h, columns as they are called there
 //   max_threads        that a call may ask for
 //   openmp_threads     that the executor OPENMP has
-//   environment        RAGGEMM_ISA, RAGGEMM_THREADS and RAGGEMM_EXECUTOR as they were read, or null
+//   environment        RAGGEMM_ISA, RAGGEMM_THREADS, RAGGEMM_EXECUTOR, RAGGEMM_BF16_SUMS as they were read, or null
 //   kept_buffers       pack buffers of this process that its next calls will use: count, bytes
 //   error              what is wrong with these, or null
 // For tools, as the next one.

@@ -6,7 +6,7 @@
 
 namespace raggemm {
 
-// What a GroupedGemmConfig says of lhs, rhs and out.
+// What a GroupedGemmConfig says of lhs, rhs and out, and of their sums.
 inline void ApplyMatrixConfig(const proto::GroupedGemmConfig& config, GroupedGemmProblem& problem) {
   const auto layout = [](proto::GroupedGemmConfig::Layout value) {
     return value == proto::GroupedGemmConfig::PACKED ? Layout::kPacked : Layout::kStrided;
@@ -19,6 +19,10 @@ inline void ApplyMatrixConfig(const proto::GroupedGemmConfig& config, GroupedGem
   problem.lhs.layout = layout(config.lhs_layout());
   problem.rhs.layout = layout(config.rhs_layout());
   problem.out.layout = layout(config.out_layout());
+  using Sums = proto::GroupedGemmConfig::Bf16Sums;
+  problem.bf16_sums = config.bf16_sums() == Sums::TILES   ? Bf16Sums::kTiles
+                      : config.bf16_sums() == Sums::PAIRS ? Bf16Sums::kPairs
+                                                          : Bf16Sums::kAuto;
 }
 
 }  // namespace raggemm

@@ -21,19 +21,23 @@ bool FindTerm(const PlanData& plan, Block& block) {
 }
 
 void SetSteps(const PlanData& plan, const TilePlace& place, Block& block) {
-  const int64_t chain = plan.arithmetic->chain, rows = block.rhs.rows;
-  block.chain_k = block.k / chain * chain;
-  const int64_t chain_end = std::min(block.chain_k + chain, rows);
-  block.steps = std::min(place.blocks.k, chain_end - block.k);
-  block.start = block.k == block.chain_k;
-  block.finish = block.k + block.steps == chain_end;
-  block.first_chain = block.chain_k == 0 && block.term.replica == block.first_replica;
-  block.last_chain = chain_end == rows;
-  if (block.last_chain && plan.mode == RaggedMode::kRaggedK && block.term.replica + 1 < plan.replicas) {
+  const int64_t rows = block.rhs.rows;
+  block.panel_k = block.k / kPanel * kPanel;
+  const int64_t panel_end = std::min(block.panel_k + kPanel, rows);
+  block.steps = std::min(place.blocks.k, panel_end - block.k);
+  const bool ends = block.k + block.steps == panel_end;
+  const bool first = block.panel_k == 0 && block.term.replica == block.first_replica;
+  bool last = panel_end == rows;
+  if (last && plan.mode == RaggedMode::kRaggedK && block.term.replica + 1 < plan.replicas) {
     Block later = block;
     ++later.term.replica;
-    block.last_chain = !FindTerm(plan, later);
+    last = !FindTerm(plan, later);
   }
+  block.last = ends && last;
+  const bool one_chain = plan.arithmetic->chain < kPanel;  // as the kernels' caller sees it: they add up the totals
+  block.start = block.k == block.panel_k && (first || !one_chain);
+  block.finish = one_chain ? block.last : ends;
+  block.first_chain = first || one_chain;
 }
 
 void SetCols(const TilePlace& place, int64_t col, Block& block) {

@@ -49,10 +49,12 @@ struct Block {
   int64_t first_replica;  // that has a contraction
   Matrix lhs, rhs;
   int64_t k, steps;
-  int64_t chain_k;  // the first k of its chain
+  int64_t panel_k;  // the first k of its panel
   int64_t col, cols;
-  bool start, finish;            // of its chain
-  bool first_chain, last_chain;  // of all terms
+  bool start, finish;  // of a chain, or of all that the kernels add up themselves
+  bool first_chain;    // of all terms
+  bool last;           // its kernels end the sums
+  bool begins_panel() const { return k == panel_k && col == 0; }
 };
 
 // False where there is none: an empty contraction, or the end.

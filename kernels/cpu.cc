@@ -14,18 +14,20 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/isa.h"
+#include "raggemm/format.h"
 
 namespace raggemm {
 namespace {
 
 constexpr std::array<bool, kIsas> kUpToAvx2 = {true, true};
 constexpr std::array<bool, kIsas> kUpToAvx512 = {true, true, true};
+constexpr std::array<bool, kIsas> kUpToAvx512Bf16 = {true, true, true, true};
 
 // Emerald Rapids: what the tables in recipe.cc come from. Zen 3: its caches and vectors; memory, calls and pages are
 // those of Emerald Rapids, with which it was tried, and have not been calibrated there.
 constexpr Cpu kMeasured[] = {
     {.name = "Intel Emerald Rapids",
-     .isas = kUpToAvx512,
+     .isas = kUpToAvx512Bf16,
      .fmas_per_cycle = 32,
      .memory_bytes_per_cycle = 5.5,  // 16 GB/s at 2.9 GHz
      .l2_bytes_per_cycle = 32,
@@ -45,7 +47,7 @@ constexpr Cpu kMeasured[] = {
     // 2026-11-22, ./dev bench --calibrate: kernel loops differ by 13 % from what it predicts. But for cycles_per_call:
     // with the 94 that it measured 175 instead of 183 GFLOP/s at 512 rows of 2048x768 f32, in blocks not deep enough.
     {.name = "AMD Zen 4",
-     .isas = kUpToAvx512,
+     .isas = kUpToAvx512Bf16,
      .fmas_per_cycle = 16,
      .memory_bytes_per_cycle = 5.9,
      .l2_bytes_per_cycle = 64,
@@ -76,36 +78,38 @@ const Cpu* MeasuredRow() {
   return nullptr;
 }
 
-// The tallest tile over one chain, from a panel and a strip in L1 or L2; the best of some turns of 10 us or so.
+// The tallest tile over one panel, from L1 or L2; the best of some turns of 10 us or so.
 float Probe(const KernelRow& kernels) {
   constexpr int kTurns = 12;
-  const DirectKernel& kernel = KernelsOf(kernels, DType::kF32).direct[kernels.rows][1];
-  const int64_t chain = ArithmeticOf(kernels).chain, tile = kernels.rows * kernel.nr;
-  const std::unique_ptr<float[]> memory(new (std::nothrow) float[chain * (kernels.rows + kernel.nr) + tile]());
+  const int64_t tile = kernels.rows * kernels.cols;
+  const int64_t lhs = PanelBytes(kernels.lhs, kPanel, kernels.rows);
+  const int64_t rhs = PanelBytes(kernels.rhs, kPanel, kernels.cols);
+  const int64_t bytes = lhs + rhs + 2 * tile * SizeOf(ArithmeticOf(kernels).sum);
+  const std::unique_ptr<char[]> memory(new (std::nothrow) char[bytes]());
   if (memory == nullptr) return 0;
   Prefetch nothing = {};
   MicrokernelArgs args = {};
-  args.k = chain;
+  args.k = kPanel;
   args.a = memory.get();
-  args.b = memory.get() + chain * kernels.rows;
-  args.b_stride = kernel.nr;
-  args.result = memory.get() + chain * (kernels.rows + kernel.nr);
-  args.result_stride = kernel.nr;
+  args.b = memory.get() + lhs;
+  args.b_stride = args.result_stride = kernels.cols;
+  args.result = memory.get() + lhs + rhs;
+  args.chain = memory.get() + (bytes + lhs + rhs) / 2;
   args.start = args.finish = args.first = true;
   args.prefetch = &nothing;
   double best = 1;
   for (int turn = 0; turn < kTurns; ++turn) {
     const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < 4; ++i) kernel.run(args);
+    for (int i = 0; i < 4; ++i) kernels.packed[kernels.rows](args);
     best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
-  return static_cast<float>(4 * 2 * chain * tile / best * 1e-9);
+  return static_cast<float>(4 * 2 * kPanel * tile / best * 1e-9);
 }
 
 // A row of numbers for a CPU that nobody measured: two fmas and one load from L2 a cycle, of its widest vectors.
 Cpu Derived(const Cpu& found) {
   Cpu cpu = found;
-  const auto lanes = static_cast<double>(KernelsFor(PreferredIsa(cpu), kArithmetics[0]).vector);
+  const auto lanes = static_cast<double>(KernelsFor(PreferredIsa(cpu, kArithmetics[0]), kArithmetics[0]).vector);
   cpu.fmas_per_cycle = 2 * lanes;
   cpu.l2_bytes_per_cycle = 2 * lanes;
   return cpu;
@@ -134,7 +138,10 @@ const Cpu& HostCpu() {
     for (const IsaRow& isa : IsaRows()) {
       const bool usable = isa.usable();
       host.isas[static_cast<size_t>(isa.isa)] = usable;
-      if (usable) host.probed_gflops[static_cast<size_t>(isa.isa)] = Probe(KernelsFor(isa.isa, kArithmetics[0]));
+      if (!usable) continue;
+      for (const KernelRow& row : isa.kernels) {
+        host.probed_gflops[static_cast<size_t>(isa.isa)][static_cast<size_t>(row.arithmetic)] = Probe(row);
+      }
     }
     // 0 where a virtual machine hides it.
     if (const int64_t l1 = sysconf(_SC_LEVEL1_DCACHE_SIZE); l1 > 0) host.l1_bytes = l1;
@@ -144,14 +151,17 @@ const Cpu& HostCpu() {
   return cpu;
 }
 
-Isa PreferredIsa(const Cpu& cpu) {
+Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic) {
   // A core that is busy elsewhere for part of the probe must not decide.
   constexpr float kClearly = 1.2F;
-  const auto gflops = [&cpu](Isa isa) { return cpu.probed_gflops[static_cast<size_t>(isa)]; };
   std::optional<Isa> preferred;
+  float gflops = 0;
   for (Isa isa : AllIsas()) {
-    if (!cpu.Has(isa)) continue;
-    if (!preferred || (gflops(isa) > kClearly * gflops(*preferred) && gflops(*preferred) > 0)) preferred = isa;
+    if (!cpu.Has(isa) || OwnKernelsFor(isa, arithmetic) == nullptr) continue;
+    const float probed = cpu.ProbedGflops(isa, arithmetic);
+    if (preferred && (probed <= kClearly * gflops || gflops <= 0)) continue;
+    preferred = isa;
+    gflops = probed;
   }
   return preferred.value_or(AllIsas().back());
 }
@@ -162,10 +172,14 @@ std::string ToString(const Cpu& cpu) {
                                   " fmas, ", cpu.memory_bytes_per_cycle, " bytes from memory, ", cpu.l2_bytes_per_cycle,
                                   " from L2, a call ", cpu.cycles_per_call, " cycles, streaming stores ",
                                   cpu.streaming_stores_pay ? "pay" : "do not pay", "; kernels' GFLOP/s:");
-  for (const IsaRow& row : IsaRows()) {
-    const float gflops = cpu.probed_gflops[static_cast<size_t>(row.isa)];
-    absl::StrAppend(&text, " ", row.name, " ", gflops > 0 ? absl::StrCat(std::lround(gflops)) : "-",
-                    row.isa == PreferredIsa(cpu) ? "*" : "");
+  for (const Arithmetic& arithmetic : kArithmetics) {
+    absl::StrAppend(&text, " ", arithmetic.name);
+    for (Isa isa : AllIsas()) {
+      if (OwnKernelsFor(isa, arithmetic) == nullptr) continue;
+      const float gflops = cpu.ProbedGflops(isa, arithmetic);
+      absl::StrAppend(&text, " ", NameOf(isa), " ", gflops > 0 ? absl::StrCat(std::lround(gflops)) : "-",
+                      isa == PreferredIsa(cpu, arithmetic) ? "*" : "");
+    }
   }
   return text + "\n";
 }

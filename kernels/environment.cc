@@ -41,12 +41,13 @@ absl::string_view NameOf(Executor executor) {
 }
 
 const Environment& ProcessEnvironment() {
-  static const Environment environment{Read("RAGGEMM_ISA"), Read("RAGGEMM_THREADS"), Read("RAGGEMM_EXECUTOR")};
+  static const Environment environment{Read("RAGGEMM_ISA"), Read("RAGGEMM_THREADS"), Read("RAGGEMM_EXECUTOR"),
+                                       Read("RAGGEMM_BF16_SUMS")};
   return environment;
 }
 
-absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu) {
-  if (LeavesOpen(environment.isa)) return PreferredIsa(cpu);
+absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu, const Arithmetic& arithmetic) {
+  if (LeavesOpen(environment.isa)) return PreferredIsa(cpu, arithmetic);
   std::vector<std::string> usable = {std::string(kAuto)};
   for (Isa isa : AllIsas()) {
     if (!cpu.Has(isa)) continue;
@@ -65,6 +66,19 @@ absl::StatusOr<Executor> DefaultExecutor(const Environment& environment, bool ha
     usable.push_back(absl::AsciiStrToUpper(NameOf(executor)));
   }
   return Unusable("RAGGEMM_EXECUTOR", *environment.executor, absl::StrJoin(usable, ", "));
+}
+
+absl::string_view NameOf(Bf16Sums sums) {
+  static constexpr absl::string_view kNames[] = {"auto", "tiles", "pairs"};
+  return kNames[static_cast<int>(sums)];
+}
+
+absl::StatusOr<Bf16Sums> DefaultBf16Sums(const Environment& environment) {
+  if (LeavesOpen(environment.bf16_sums)) return Bf16Sums::kAuto;
+  for (Bf16Sums sums : {Bf16Sums::kTiles, Bf16Sums::kPairs}) {
+    if (absl::EqualsIgnoreCase(*environment.bf16_sums, NameOf(sums))) return sums;
+  }
+  return Unusable("RAGGEMM_BF16_SUMS", *environment.bf16_sums, "AUTO, TILES, PAIRS");
 }
 
 absl::StatusOr<int64_t> DefaultThreads(const Environment& environment) {

@@ -23,7 +23,7 @@ TileResult::TileResult(const PlanData& plan, const TilePlace& place, const Scrat
   if (terms_.beta == nullptr || !IsZero(static_cast<const char*>(terms_.beta), plan.beta.dtype)) terms_.c = plan.c;
   if (const char* bias = ValuesOf(plan.bias, plan.out.cols); bias != nullptr) {
     KernelsOf(*plan.kernels, plan.bias.dtype)
-        .pack_rows({.src = bias + place.window.col * SizeOf(plan.bias.dtype),
+        .pack_bias({.src = bias + place.window.col * SizeOf(plan.bias.dtype),
                     .src_stride = 0,
                     .k = 1,
                     .width = place.window.cols,
@@ -96,6 +96,7 @@ void TileResult::FetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) co
 }
 
 void TileResult::Store(EpilogueArgs& terms, int64_t row, int64_t col) const {
+  const KernelFloatMode mode;  // an arithmetic that flushes does so in its sums alone
   terms.out = OutAt(row, col);
   if (terms.c != nullptr) terms.c = plan_.c + (static_cast<const char*>(terms.out) - plan_.out.data);
   if (terms.bias != nullptr) terms.bias = static_cast<const char*>(terms.bias) + col * size_;

@@ -19,7 +19,7 @@ class Fetch {
 
   // next: the block after `block` in this tile, null behind the last.
   void StartBlock(const Block& block, const Block* next) {
-    if (block.start && block.col == 0) AimAtLhs(block);
+    if (block.begins_panel()) AimAtLhs(block);
     AimAtRhs(block, next);
   }
 

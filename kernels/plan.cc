@@ -67,7 +67,7 @@ Blocking BlockingFor(const Cpu& cpu, const KernelRow& kernels) {
   constexpr int64_t row_tiles = 14;
   static_assert(RowClass(row_tiles * kMaxRows) < kRowClasses);
   const int64_t m = row_tiles * kernels.rows;
-  const int64_t n = cpu.l2_bytes / 2 / SizeOf(ArithmeticOf(kernels).sum) / m - ArithmeticOf(kernels).chain;
+  const int64_t n = cpu.l2_bytes / 2 / SizeOf(ArithmeticOf(kernels).sum) / m - kPanel;
   return {m, std::clamp(n / kernels.cols, int64_t{8}, int64_t{64}) * kernels.cols};
 }
 
@@ -198,7 +198,10 @@ absl::StatusOr<PlanData> MakePlanData(const GroupedGemmProblem& problem, const O
   if (absl::Status s = CheckBuffers(problem, workspace); !s.ok()) return s;
   const int64_t groups = plan->problems * plan->replicas * plan->groups;
   if (absl::Status s = Workspace::Check(workspace, DimsArrays(problem).count(), groups); !s.ok()) return s;
-  const absl::StatusOr<Isa> isa = ChooseIsa(options);
+  const absl::StatusOr<const Arithmetic*> arithmetic = ArithmeticFor(problem);
+  if (!arithmetic.ok()) return arithmetic.status();
+  plan->arithmetic = *arithmetic;
+  const absl::StatusOr<Isa> isa = ChooseIsa(options, *plan->arithmetic);
   if (!isa.ok()) return isa.status();
   plan->cpu = options.cpu;
   plan->isa = *isa;
@@ -247,9 +250,9 @@ std::string ToString(const PlanData& plan) {
                    " x ", plan.groups, "\nprocessed groups: ", plan.local_groups, "\n", operand("lhs", plan.lhs), "\n",
                    operand("rhs", plan.rhs), "\n", operand("out", plan.out), "\narithmetic: ", plan.arithmetic->name,
                    ", chains of ", plan.arithmetic->chain, "\nisa: ", NameOf(plan.isa),
-                   "\nkernels: ", NameOf(RowOf(plan.isa), *plan.kernels), "\nblocking: ", plan.blocking.m, "x",
-                   plan.blocking.n, "\nexecutor: ", NameOf(plan.executor), "\nthreads: ", plan.threads,
-                   "\nunits: ", plan.units, "\ntiles: ", plan.gemm_tiles, " gemm, ", plan.fill_tiles, " fill\nranges:");
+                   "\nkernels: ", NameOf(*plan.kernels), "\nblocking: ", plan.blocking.m, "x", plan.blocking.n,
+                   "\nexecutor: ", NameOf(plan.executor), "\nthreads: ", plan.threads, "\nunits: ", plan.units,
+                   "\ntiles: ", plan.gemm_tiles, " gemm, ", plan.fill_tiles, " fill\nranges:");
   for (int64_t t = 0; t < plan.threads; ++t) {
     absl::StrAppend(&text, " [", FirstTile(plan, t), ",", FirstTile(plan, t + 1), ")");
   }

@@ -356,8 +356,7 @@ int DimsArrays::count() const {
 
 absl::StatusOr<PlanData> ResolveShapes(const GroupedGemmProblem& problem) {
   PlanData plan;
-  plan.arithmetic = &ArithmeticFor(ComputeType(problem));
-  if (absl::Status s = CheckDTypes(problem, plan.arithmetic->sum); !s.ok()) return s;
+  if (absl::Status s = CheckDTypes(problem, ComputeType(problem)); !s.ok()) return s;
   absl::StatusOr<RaggedMode> mode = ModeOf(problem);
   if (!mode.ok()) return mode.status();
   plan.mode = *mode;

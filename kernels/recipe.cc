@@ -44,13 +44,12 @@ struct Shape {
   int64_t steps;
   double translate;
 };
-constexpr int64_t kChain = kArithmetics[0].chain;
 constexpr Shape kShapes[] = {
-    {"small", 1. / 4, kMaxCols, kChain, 0},
-    {"large", 1. / 2, kMaxCols, kChain, 0.1},
+    {"small", 1. / 4, kMaxCols, kPanel, 0},
+    {"large", 1. / 2, kMaxCols, kPanel, 0.1},
     {"medium", 1. / 2, 1024, 32, 0.05},  // more steps are more pages at once: 141 instead of 164 with 64, see above
-    {"broad", 2. / 3, 1024, kChain, 0.6},
-    {"deep", 1. / 2, 192, kChain, 1},  // 64 to 192 columns differ by 2 %, 384 lose 7 %
+    {"broad", 2. / 3, 1024, kPanel, 0.6},
+    {"deep", 1. / 2, 192, kPanel, 1},  // 64 to 192 columns differ by 2 %, 384 lose 7 %
 };
 
 // GFLOP/s with lines fetched in the order of strips and of rows, two cores of Emerald Rapids: 55 and 50 at 4 rows of
@@ -71,7 +70,7 @@ BlockShape BlocksOf(const PlanData& plan, const Shape& shape, int64_t cols) {
   const auto bytes = static_cast<int64_t>(shape.page_share * static_cast<double>(plan.cpu.block_pages * kPage));
   BlockShape blocks;
   blocks.n = std::min(cols, RoundUp(CeilDiv(cols, CeilDiv(cols, shape.columns)), kernels.cols));
-  blocks.k = std::min(shape.steps, ArithmeticOf(kernels).chain);
+  blocks.k = shape.steps;
   const int64_t least = std::max<int64_t>(8, kernels.k_step);
   while (blocks.k > least && blocks.k * blocks.n * SizeOf(plan.rhs.dtype) > bytes) blocks.k /= 2;
   blocks.k_inner = false;
@@ -86,7 +85,7 @@ Costs CostsOf(const PlanData& plan, const Candidate& candidate, int64_t rows) {
   const auto sums = static_cast<double>(kernels.cols * SizeOf(ArithmeticOf(kernels).sum));  // bytes
   const bool expand = candidate.recipe.source == Recipe::Source::kExpand;
   const double reads = expand ? 1 : static_cast<double>(tiles.count);
-  const bool widens = plan.rhs.dtype != ArithmeticOf(kernels).product;
+  const bool widens = plan.rhs.dtype != kernels.rhs.element;
   // An ISA of narrower vectors has two fmas a cycle too.
   const double bytes_per_cycle = std::min(cpu.fmas_per_cycle * 4, sums / vectors * 2);
   Costs costs;
@@ -130,10 +129,9 @@ size_t Cheapest(const Candidates& candidates) {
 // 280, 290 at 512.
 BlockShape PackedBlocks(const PlanData& plan, const Window& window, int64_t k) {
   const KernelRow& kernels = *plan.kernels;
-  const int64_t chain = ArithmeticOf(kernels).chain;
-  return {.k = window.rows <= 8 * kernels.rows ? chain / 2 : chain,
+  return {.k = window.rows <= 8 * kernels.rows ? kPanel / 2 : kPanel,
           .n = kernels.cols,
-          .k_inner = plan.mode != RaggedMode::kRaggedK && window.rows * CeilDiv(k, chain) <= plan.blocking.m};
+          .k_inner = plan.mode != RaggedMode::kRaggedK && window.rows * CeilDiv(k, kPanel) <= plan.blocking.m};
 }
 
 absl::string_view NameOf(Recipe::Source source) {

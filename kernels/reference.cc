@@ -220,6 +220,12 @@ absl::StatusOr<std::vector<GroupProduct>> GroupProducts(const GroupedGemmProblem
 
 namespace {
 
+// Where the environment names no rule, MakePlan says so.
+const Arithmetic& ArithmeticOf(const GroupedGemmProblem& problem) {
+  const absl::StatusOr<const Arithmetic*> arithmetic = ArithmeticFor(problem);
+  return arithmetic.ok() ? **arithmetic : kArithmetics[0];
+}
+
 // The definition of the operation, and its tolerance: element (i, j) of one group's product.
 //
 // Why every result that follows the rule of raggemm/grouped_gemm.h is within it. Let u = eps_c / 2 be the relative
@@ -235,15 +241,24 @@ namespace {
 // happen, and so has room beside it for a second order: the last rounding, of r to out's type, is off by at most
 // eps_out/2 * (|want| + |r - want|), or by tiny_out/2 among denormals. Among those an fma or a product may be off by
 // tiny_c/2 instead of relatively, and a sum is exact: K fmas, whose losses alpha multiplies, alpha's product, c's fma.
+// An arithmetic that flushes takes such factors as zeros, which is part of `want`, and each of its fmas and additions,
+// at most two for each k and one more, may be off by the smallest normal number instead.
 //
 // Two conditions: nothing overflows before the end, as a sum may whose alpha is small; and want, itself a sum in
 // float64, counts as exact, which for results of float64 it is no more than they are (K*u at worst, sqrt(K)*u usually).
 void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j, double* want,
               double* bound) {
+  const Arithmetic& arithmetic = ArithmeticOf(problem);
+  const Format &compute = FormatOf(arithmetic.sum), &out = FormatOf(problem.out.dtype);
+  const double normal = std::ldexp(1.0, compute.min_exponent);
+  const auto factor = [&](const Array& array, int64_t index) {
+    const double value = ToDouble(array, index);
+    return arithmetic.flushes && std::abs(value) < normal ? 0 : value;
+  };
   double total = 0, magnitude = 0, contraction = 0, alpha = 1;
   for (const auto& [lhs, rhs] : group.terms) {
     for (int64_t k = 0; k < lhs.cols; ++k) {
-      const double product = ToDouble(problem.lhs, lhs.At(i, k)) * ToDouble(problem.rhs, rhs.At(k, j));
+      const double product = factor(problem.lhs, lhs.At(i, k)) * factor(problem.rhs, rhs.At(k, j));
       total += product;
       magnitude += std::abs(product);
     }
@@ -263,12 +278,11 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int6
     total += ToDouble(*problem.bias, group.bias + j);
     magnitude += std::abs(ToDouble(*problem.bias, group.bias + j));
   }
-  const Arithmetic& arithmetic = ArithmeticFor(ComputeType(problem));
-  const Format &compute = FormatOf(arithmetic.sum), &out = FormatOf(problem.out.dtype);
+  const double tiny = arithmetic.flushes ? normal : compute.SmallestSubnormal();
   *want = total;
   *bound = RelativeErrorOfSum(arithmetic, contraction, static_cast<double>(group.terms.size())) * magnitude +
-           out.Epsilon() * std::abs(total) + (std::abs(alpha) * contraction + 4) * compute.SmallestSubnormal() +
-           out.SmallestSubnormal();
+           out.Epsilon() * std::abs(total) + std::abs(alpha) * 2 * (contraction + 1) * tiny +
+           4 * compute.SmallestSubnormal() + out.SmallestSubnormal();
 }
 
 double Untouched(const GroupedGemmProblem& problem, int64_t index) {

@@ -22,10 +22,10 @@ const char* ElementAt(const Matrix& x, DType dtype, int64_t row, int64_t col) {
   return x.data + (row * x.row_step + col * x.col_step) * SizeOf(dtype);
 }
 
-// The packed rows of lhs for the chain that a block belongs to: scratch holds one chain, or all of them.
+// The packed rows of lhs for the panel that a block belongs to: scratch holds one, or all of them.
 char* PanelsOf(const PlanData& plan, const TilePlace& place, const Block& block, const Scratch& scratch) {
-  const int64_t chains_before = place.blocks.k_inner ? block.chain_k : 0;
-  return scratch.panels + PanelBytes(plan.kernels->lhs, chains_before, place.window.rows);
+  const int64_t steps_before = place.blocks.k_inner ? block.panel_k : 0;
+  return scratch.panels + PanelBytes(plan.kernels->lhs, steps_before, place.window.rows);
 }
 
 // Bytes of so many steps of k for one row of a panel.
@@ -33,10 +33,10 @@ int64_t StepBytes(const PlanData& plan, int64_t k) { return PanelBytes(plan.kern
 
 void PackLhs(const PlanData& plan, const TilePlace& place, const Block& block, char* panels) {
   const Matrix& lhs = block.lhs;
-  const int64_t steps = std::min(plan.arithmetic->chain, lhs.cols - block.k);
+  const int64_t steps = std::min(kPanel, lhs.cols - block.k);
   const bool along_k = lhs.col_step == 1;
   const FormatKernels& kernels = KernelsOf(*plan.kernels, plan.lhs.dtype);
-  const int64_t row_bytes = StepBytes(plan, plan.arithmetic->chain);
+  const int64_t row_bytes = StepBytes(plan, kPanel);
   Prefetch nothing{};
   for (int64_t i = 0; i < place.rows.count; ++i) {
     const int64_t row = place.rows.Begin(i), mr = place.rows.Rows(i);
@@ -63,9 +63,9 @@ void PackRhs(const PlanData& plan, const Block& block, const char* src, const St
 }
 
 Microkernel* KernelOf(const PlanData& plan, const Strip& strip, int64_t mr, bool in_place) {
-  const KernelRow& row = *plan.kernels;
-  const FormatKernels& kernels = KernelsOf(row, in_place ? plan.rhs.dtype : row.rhs.element);
-  if (in_place && strip.from == Strip::From::kRhsAndPack) return kernels.expand[mr];
+  if (!in_place) return plan.kernels->packed[mr];
+  const FormatKernels& kernels = KernelsOf(*plan.kernels, plan.rhs.dtype);
+  if (strip.from == Strip::From::kRhsAndPack) return kernels.expand[mr];
   const DirectKernel(&by_width)[2] = kernels.direct[mr];
   return by_width[by_width[0].nr == strip.width ? 0 : 1].run;
 }
@@ -75,7 +75,8 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
   if (tile >= plan.gemm_tiles) return FillTile(plan, tile - plan.gemm_tiles);
   const TilePlace place(plan, tile);
   const TileResult result(plan, place, scratch);
-  const int64_t sum_size = SizeOf(plan.arithmetic->sum), row_bytes = StepBytes(plan, plan.arithmetic->chain);
+  const KernelFloatMode mode(plan.arithmetic->flushes);
+  const int64_t sum_size = SizeOf(plan.arithmetic->sum), row_bytes = StepBytes(plan, kPanel);
   MicrokernelArgs args;
   args.strip = scratch.strip;
 
@@ -85,7 +86,7 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
   if (!more) return result.StoreEmpty();
   while (more) {
     char* panels = PanelsOf(plan, place, block, scratch);
-    if (block.start && block.col == 0) PackLhs(plan, place, block, panels);
+    if (block.begins_panel()) PackLhs(plan, place, block, panels);
     Block next = block;
     more = NextBlock(plan, place, next);
     fetch.StartBlock(block, more ? &next : nullptr);
@@ -93,8 +94,7 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
     args.start = block.start;
     args.finish = block.finish;
     args.first = block.first_chain;
-    const bool last = block.finish && block.last_chain;
-    const int64_t steps_before = StepBytes(plan, block.k - block.chain_k);
+    const int64_t steps_before = StepBytes(plan, block.k - block.panel_k);
     Strip strip;
     for (int64_t col = block.col; col < block.col + block.cols; col += strip.cols) {
       strip = NextStrip(plan, place, block.col + block.cols - col);
@@ -112,9 +112,9 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
         args.chain = scratch.chain + offset;
         args.total = scratch.total + offset;
         args.prefetch = fetch.For(Fetch::Work::kKernel);
-        result.Aim(row, mr, col, strip, last, args);
+        result.Aim(row, mr, col, strip, block.last, args);
         KernelOf(plan, strip, mr, in_place)(args);
-        if (last) result.Store(row, mr, col, strip, args);
+        if (block.last) result.Store(row, mr, col, strip, args);
       }
     }
     block = next;

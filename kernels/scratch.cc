@@ -85,10 +85,10 @@ Scratch::Scratch(const PlanData& plan, void* block) {
     bytes += RoundUp(size, 64);
     return slot;
   };
-  const int64_t chain_steps = ArithmeticOf(kernels).chain, sum = SizeOf(ArithmeticOf(kernels).sum);
+  const int64_t sum = SizeOf(ArithmeticOf(kernels).sum);
   // The packers store whole vectors: one of slack behind the last panel.
-  panels = take(PanelBytes(kernels.lhs, chain_steps, plan.blocking.m) + kernels.vector * sum);
-  strip = take(PanelBytes(kernels.rhs, chain_steps, kernels.cols));
+  panels = take(PanelBytes(kernels.lhs, kPanel, plan.blocking.m) + kernels.vector * sum);
+  strip = take(PanelBytes(kernels.rhs, kPanel, kernels.cols));
   chain = take(plan.blocking.m * plan.blocking.n * sum);
   total = take(plan.blocking.m * plan.blocking.n * sum);
   bias = take(std::max(plan.blocking.n, kMaxCols) * sum);

@@ -49,6 +49,7 @@ Call MakeCall(const GroupedGemmProblem& problem, absl::Span<int64_t> workspace) 
   }
   call.attributes["ragged"] = ragged;
   call.attributes["operands"] = operands;
+  call.attributes["bf16_sums"] = std::string(NameOf(problem.bf16_sums));
   return call;
 }
 

@@ -10,23 +10,31 @@
 namespace raggemm {
 
 // The contraction of a group is cut into chains, each from +0; the total is the first chain, then the others are added
-// in order. A chain has `lanes` partial sums, which take its products in turns and are added at its end.
+// in order. A chain has `lanes` partial sums, which take its products in turns and are added at its end. Where a lane
+// takes `pair` products at once, it takes the last of them first. What a chain lacks to whole pairs and lanes is filled
+// up with products of +0 and +0.
 struct Arithmetic {
   const char* name;
   DType product;  // what lhs and rhs are expanded to, and multiplied as
   DType sum;      // of chains, totals and the epilogue's terms
   int64_t chain;  // most steps of k
   int64_t lanes;
-  bool flushes;  // denormals are zeros
+  int64_t pair;
+  // Denormals are zeros of their sign, as operands, chains and totals; a result counts as one when it is rounded. What
+  // follows the sum keeps them: alpha, c, bias, rounding to out.
+  bool flushes;
 };
 
-enum class ArithmeticId : uint8_t { kF32, kF64 };  // as rows stand
+enum class ArithmeticId : uint8_t { kF32, kF64, kPairs, kTiles };  // as rows stand
 
-// 256 steps bound the error by 256 + K/256 roundings where one chain has K, and a strip of 256 x 32 f32 fills two
-// thirds of a 48 KiB L1.
+// 256 steps bound the error by 256 + K/256 roundings where one chain has K.
 inline constexpr Arithmetic kArithmetics[] = {
-    {.name = "f32", .product = DType::kF32, .sum = DType::kF32, .chain = 256, .lanes = 1, .flushes = false},
-    {.name = "f64", .product = DType::kF64, .sum = DType::kF64, .chain = 256, .lanes = 1, .flushes = false},
+    // name, product, sum, chain, lanes, pair, flushes
+    {"f32", DType::kF32, DType::kF32, 256, 1, 1, false},
+    {"f64", DType::kF64, DType::kF64, 256, 1, 1, false},
+    // For bf16 with bf16: what VDPBF16PS does, and what TDPBF16PS does.
+    {"pairs", DType::kBF16, DType::kF32, 256, 1, 2, true},
+    {"tiles", DType::kBF16, DType::kF32, 32, 2, 1, true},
 };
 
 }  // namespace raggemm

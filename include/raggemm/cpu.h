@@ -4,12 +4,14 @@
 
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "raggemm/arithmetic.h"
 #include "raggemm/types.h"
 
 namespace raggemm {
@@ -18,9 +20,10 @@ namespace raggemm {
 struct Cpu {
   const char* name = "unknown";  // of the row in kernels/cpu.cc that it is from
   std::array<bool, kIsas> isas = {true};
-  // What the kernels of each ISA do from cache, GFLOP/s in f32; 0 where not measured. All give the same bits, so the
-  // fastest may be taken: the best, unless another is clearly faster, as where AVX-512 lowers the clock rate.
-  std::array<float, kIsas> probed_gflops = {};
+  // What the kernels of each ISA do from cache, GFLOP/s by arithmetic; 0 where not measured. All give the same bits, so
+  // the fastest may be taken: the best, unless another is clearly faster, as where AVX-512 lowers the clock rate, or
+  // pairs of bf16 take four times as long as an fma.
+  std::array<std::array<float, std::size(kArithmetics)>, kIsas> probed_gflops = {};
 
   double fmas_per_cycle = 32;           // f32, of its widest vectors
   double memory_bytes_per_cycle = 5.5;  // read by one core
@@ -35,6 +38,9 @@ struct Cpu {
   bool streaming_stores_pay = true;  // past the caches, for results that nobody reads soon
 
   bool Has(Isa isa) const { return isas[static_cast<size_t>(isa)]; }
+  float ProbedGflops(Isa isa, const Arithmetic& arithmetic) const {
+    return probed_gflops[static_cast<size_t>(isa)][static_cast<size_t>(&arithmetic - kArithmetics)];
+  }
 };
 
 // The CPU that this runs on, probed at the first call, which takes a millisecond. A measured one has its own row of
@@ -43,7 +49,7 @@ const Cpu& HostCpu();
 std::string HostCpuBrand();            // as the CPU names itself; empty where it does not
 absl::Span<const Cpu> MeasuredCpus();  // the rows, without figures of a probe
 
-Isa PreferredIsa(const Cpu& cpu);
+Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic);
 absl::string_view NameOf(Isa isa);                 // "avx512"
 std::optional<Isa> IsaOf(absl::string_view name);  // their case is ignored
 absl::Span<const Isa> AllIsas();                   // best first

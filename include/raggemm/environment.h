@@ -9,24 +9,27 @@
 #include "absl/status/statusor.h"
 #include "raggemm/cpu.h"
 #include "raggemm/plan.h"
+#include "raggemm/problem.h"
 #include "raggemm/types.h"
 
 namespace raggemm {
 
 // The variables as they were set; null where they were not, or to nothing. The case of names is ignored.
 struct Environment {
-  std::optional<std::string> isa = std::nullopt;       // RAGGEMM_ISA: AUTO, or a name of AllIsas
-  std::optional<std::string> threads = std::nullopt;   // RAGGEMM_THREADS: 0 (all) to kMaxThreads
-  std::optional<std::string> executor = std::nullopt;  // RAGGEMM_EXECUTOR: AUTO, OPENMP, POOL, SERIAL
+  std::optional<std::string> isa = std::nullopt;        // RAGGEMM_ISA: AUTO, or a name of AllIsas
+  std::optional<std::string> threads = std::nullopt;    // RAGGEMM_THREADS: 0 (all) to kMaxThreads
+  std::optional<std::string> executor = std::nullopt;   // RAGGEMM_EXECUTOR: AUTO, OPENMP, POOL, SERIAL
+  std::optional<std::string> bf16_sums = std::nullopt;  // RAGGEMM_BF16_SUMS: AUTO, TILES, PAIRS
 };
 // That of the process, read once: when it is first asked for, at the latest by the first plan.
 const Environment& ProcessEnvironment();
 
 // What stands for a value that Options leave open: the environment's, else the machine's. FailedPrecondition, with the
 // variable, its value and all that are usable: a value that is unknown, or that cpu or the caller does not have.
-absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu);
+absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu, const Arithmetic& arithmetic);
 absl::StatusOr<Executor> DefaultExecutor(const Environment& environment, bool has_pool);  // never kAuto
 absl::StatusOr<int64_t> DefaultThreads(const Environment& environment);                   // 0: all
+absl::StatusOr<Bf16Sums> DefaultBf16Sums(const Environment& environment);
 
 }  // namespace raggemm
 

@@ -77,6 +77,11 @@ struct BufferDescriptor : Array {
 enum class RaggedMode : uint8_t { kRaggedM, kRaggedK, kRaggedN, kUniform, kAllRagged };
 absl::string_view NameOf(RaggedMode mode);  // "ragged M"
 
+// How bf16 with bf16 is summed: a property of the call, whatever computes it. kTiles and kPairs are the arithmetics of
+// that name, kAuto is that of f32 unless RAGGEMM_BF16_SUMS names one.
+enum class Bf16Sums : uint8_t { kAuto, kTiles, kPairs };
+absl::string_view NameOf(Bf16Sums sums);  // "auto", "tiles", "pairs"
+
 // What messages call the operands. The texts must be there until MakePlan returns.
 struct OperandNames {
   absl::string_view lhs = "lhs", rhs = "rhs", out = "out";
@@ -105,6 +110,8 @@ struct GroupedGemmProblem {
   // out (ragged K) has G_local <= G of them, from group_offset on. Shape [], [1] or [P,R]; a format of sizes.
   // In the other modes every value must be 0; uniform takes any shape.
   std::optional<Array> group_offset;
+
+  Bf16Sums bf16_sums = Bf16Sums::kAuto;  // without meaning where lhs or rhs is not bf16, or out is f64
 
   OperandNames names;
 };

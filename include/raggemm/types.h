@@ -11,12 +11,13 @@ namespace raggemm {
 enum class DType : std::uint8_t { kF16, kBF16, kF32, kF64, kS32, kS64, kU32 };
 inline constexpr int kDTypes = 7;
 
-// No order is meant; all CPUs have kScalar, and those that have kAvx512 have kAvx2.
-//   kScalar  std::fma on one element at a time, no vector code
-//   kAvx2    AVX2, FMA, F16C
-//   kAvx512  AVX-512 F, BW, DQ, VL
-enum class Isa : std::uint8_t { kScalar, kAvx2, kAvx512 };
-inline constexpr int kIsas = 3;
+// No order is meant; all CPUs have kScalar, those that have kAvx512 have kAvx2, and those with kAvx512Bf16 both.
+//   kScalar      std::fma on one element at a time, no vector code
+//   kAvx2        AVX2, FMA, F16C
+//   kAvx512      AVX-512 F, BW, DQ, VL
+//   kAvx512Bf16  VDPBF16PS for pairs of bf16, else kAvx512
+enum class Isa : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
+inline constexpr int kIsas = 4;
 
 }  // namespace raggemm
 

@@ -136,7 +136,12 @@ struct Avx2F64 {
 
 }  // namespace
 
-extern const KernelRow kAvx2Kernels[2];
-constinit const KernelRow kAvx2Kernels[] = {MakeRow<Avx2F32>(), MakeRow<Avx2F64>()};
+extern const KernelRow kAvx2Kernels[4];
+constinit const KernelRow kAvx2Kernels[] = {
+    MakeRow<Avx2F32, ArithmeticId::kF32>(),
+    MakeRow<Avx2F64, ArithmeticId::kF64>(),
+    MakeRow<Avx2F32, ArithmeticId::kPairs>(),
+    MakeRow<Avx2F32, ArithmeticId::kTiles>(),
+};
 
 }  // namespace raggemm

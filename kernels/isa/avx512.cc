@@ -1,78 +1,11 @@
 // AVX-512 F, BW, DQ, VL: 32 registers of 16 f32 or 8 f64, and masks.
 // Compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
 
-// GCC 12 warns inside its own header: the undefined source of an unmasked intrinsic (GCC bug 105593).
-#ifndef __clang__
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
-
+#include "kernels/isa/avx512_f32.h"
 #include "kernels/isa/tile_gemm.h"
 
 namespace raggemm {
 namespace {
-
-struct Avx512F32 {
-  using Scalar = float;
-  using Vec = __m512;
-  static constexpr int kWidth = 16;
-  static constexpr int kRows = 14;  // 14x32: at least 97 % of the fma peak on Emerald Rapids, as 12x32 and 8x48
-  static constexpr int kWide[kRows + 1] = {0, 16, 8, 8, 4, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2};
-
-  static Vec Zero() { return _mm512_setzero_ps(); }
-  static Vec Broadcast(const float* p) { return _mm512_set1_ps(*p); }
-  static Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
-  static Vec Add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
-  static Vec Mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
-  static Vec Low(Vec a, Vec b) {
-    return _mm512_permutex2var_ps(a, _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23), b);
-  }
-  static Vec High(Vec a, Vec b) {
-    const __m512i at = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-    return _mm512_permutex2var_ps(a, at, b);
-  }
-  static Vec Pinned(Vec x) {
-    asm("" : "+v"(x));
-    return x;
-  }
-  static Vec FmaInRegisters(Vec a, Vec b, Vec c) {
-    asm("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
-    return c;
-  }
-
-  static Vec LoadPairs(const BFloat16* p) { return _mm512_loadu_ps(reinterpret_cast<const float*>(p)); }
-  static Vec First(Vec x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 16)); }
-  static Vec Second(Vec x) {
-    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(-65536)));
-  }
-
-  static __mmask16 Mask(int n) { return static_cast<__mmask16>((1u << n) - 1); }
-  static Vec Widen(__m256i bf16) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16)); }
-  static __m256i Round(Vec x) {
-    const __m512i bits = _mm512_castps_si512(x);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    const __m512i wide = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(wide, 16));
-  }
-  static __m256i Half(Vec x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT); }
-
-  static Vec Load(const float* p) { return _mm512_loadu_ps(p); }
-  static Vec Load(const BFloat16* p) { return Widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
-  static Vec Load(const Float16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
-  static Vec LoadPartial(const float* p, int n) { return _mm512_maskz_loadu_ps(Mask(n), p); }
-  static Vec LoadPartial(const BFloat16* p, int n) { return Widen(_mm256_maskz_loadu_epi16(Mask(n), p)); }
-  static Vec LoadPartial(const Float16* p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(Mask(n), p)); }
-
-  static void Stream(float* p, Vec x) { _mm512_stream_ps(p, x); }
-  static void Store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
-  static void Store(BFloat16* p, Vec x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), Round(x)); }
-  static void Store(Float16* p, Vec x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), Half(x)); }
-  static void StorePartial(float* p, Vec x, int n) { _mm512_mask_storeu_ps(p, Mask(n), x); }
-  static void StorePartial(BFloat16* p, Vec x, int n) { _mm256_mask_storeu_epi16(p, Mask(n), Round(x)); }
-  static void StorePartial(Float16* p, Vec x, int n) { _mm256_mask_storeu_epi16(p, Mask(n), Half(x)); }
-};
 
 struct Avx512F64 {
   using Scalar = double;
@@ -129,7 +62,12 @@ struct Avx512F64 {
 
 }  // namespace
 
-extern const KernelRow kAvx512Kernels[2];
-constinit const KernelRow kAvx512Kernels[] = {MakeRow<Avx512F32>(), MakeRow<Avx512F64>()};
+extern const KernelRow kAvx512Kernels[4];
+constinit const KernelRow kAvx512Kernels[] = {
+    MakeRow<Avx512F32, ArithmeticId::kF32>(),
+    MakeRow<Avx512F64, ArithmeticId::kF64>(),
+    MakeRow<Avx512F32, ArithmeticId::kPairs>(),
+    MakeRow<Avx512F32, ArithmeticId::kTiles>(),
+};
 
 }  // namespace raggemm

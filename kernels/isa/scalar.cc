@@ -55,7 +55,12 @@ struct ScalarTraits {
 
 }  // namespace
 
-extern const KernelRow kScalarKernels[2];
-constinit const KernelRow kScalarKernels[] = {MakeRow<ScalarTraits<float>>(), MakeRow<ScalarTraits<double>>()};
+extern const KernelRow kScalarKernels[4];
+constinit const KernelRow kScalarKernels[] = {
+    MakeRow<ScalarTraits<float>, ArithmeticId::kF32>(),
+    MakeRow<ScalarTraits<double>, ArithmeticId::kF64>(),
+    MakeRow<ScalarTraits<float>, ArithmeticId::kPairs>(),
+    MakeRow<ScalarTraits<float>, ArithmeticId::kTiles>(),
+};
 
 }  // namespace raggemm

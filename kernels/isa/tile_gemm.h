@@ -13,29 +13,11 @@
 
 #include <cstdint>
 
+#include "kernels/isa/pack.h"
 #include "kernels/microkernel.h"
 
 namespace raggemm {
 namespace {
-
-#define RAGGEMM_UNROLL _Pragma("GCC unroll 32")
-
-inline void FetchLine(Prefetch& prefetch) {
-  __builtin_prefetch(prefetch.line, 0, 2);
-  const bool ends = --prefetch.run_left == 0;
-  prefetch.line += ends ? prefetch.skip : 64;
-  prefetch.run_left = ends ? prefetch.run : prefetch.run_left;
-}
-
-// Fetches so many lines in each of `calls` calls that all calls together fetch prefetch.count, evenly spread.
-inline void FetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
-  for (due += prefetch.count; due >= calls; due -= calls) FetchLine(prefetch);
-}
-
-inline void MoveOn(const Prefetch& from, Prefetch* to) {
-  to->line = from.line;
-  to->run_left = from.run_left;
-}
 
 // One step of the k loop. Tall tiles hold the row of b and walk down a; flat tiles hold the column of a and walk
 // along b, since with few rows a whole row of b would spill. Left alone, GCC 12 folds one load into every fma that
@@ -68,6 +50,19 @@ inline void Step(const typename V::Scalar* a, const E* b, typename V::Scalar* st
   }
 }
 
+template <class V, int kMr, int kNv>
+inline void SetZero(typename V::Vec (&acc)[kMr][kNv]) {
+  RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Zero(); }
+}
+
+// As a product of +0 and +0 does: -0 becomes +0.
+template <class V, int kMr, int kNv>
+inline void AddZero(typename V::Vec (&acc)[kMr][kNv]) {
+  RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Add(acc[i][v], V::Zero());
+  }
+}
+
 template <class V, int kMr, int kNv, class StoreVector>
 inline void StoreTile(typename V::Scalar* to, int64_t stride, const typename V::Vec (&acc)[kMr][kNv],
                       StoreVector store) {
@@ -77,41 +72,86 @@ inline void StoreTile(typename V::Scalar* to, int64_t stride, const typename V::
   }
 }
 
-template <class V, class E, int kMr, int kNv, bool kExpand>
+// As many steps of k as its arithmetic takes together, or the odd last one of two.
+template <class V, class E, int kMr, int kNv, bool kExpand, ArithmeticId kId>
+struct FmaSteps {
+  using T = typename V::Scalar;
+  using Tile = typename V::Vec[kMr][kNv];
+  static constexpr int kNr = kNv * V::kWidth;
+  static constexpr int kGroup = kId == ArithmeticId::kPairs ? 2 : 1;
+
+  explicit FmaSteps(const MicrokernelArgs& args)
+      : a(static_cast<const T*>(args.a)),
+        b(static_cast<const E*>(args.b)),
+        b_stride(args.b_stride),
+        strip(static_cast<T*>(args.strip)) {}
+
+  RAGGEMM_INLINE void Add(int i, Tile& sums) {
+    Step<V, E, kMr, kNv, kExpand>(a + i * kMr, b + i * b_stride, kExpand ? strip + i * kNr : nullptr, sums);
+  }
+  RAGGEMM_INLINE void Next(Tile& sums) {
+    if constexpr (kGroup == 2) Add(1, sums);
+    Add(0, sums);
+    MoveOn(kGroup);
+  }
+  RAGGEMM_INLINE void Last(Tile& sums) {
+    AddZero<V>(sums);
+    Add(0, sums);
+  }
+  RAGGEMM_INLINE void MoveOn(int steps) {
+    a += steps * kMr;
+    b += steps * b_stride;
+    if constexpr (kExpand) strip += steps * kNr;
+  }
+
+  const T* a;
+  const E* b;
+  int64_t b_stride;
+  T* strip;
+};
+
+// Between two looks at what is to be fetched. Not unrolled, GCC 12 reaches 60-70 % of peak with AVX2.
+inline constexpr int kSteps = 4;
+
+template <class V, int kMr, int kNv>
+inline void StoreResult(const MicrokernelArgs& args, const typename V::Vec (&sums)[kMr][kNv]) {
+  using T = typename V::Scalar;
+  T* result = static_cast<T*>(args.result);
+  if (args.nontemporal) {
+    StoreTile<V>(result, args.result_stride, sums, [](T* to, typename V::Vec x) { V::Stream(to, x); });
+  } else {
+    StoreTile<V>(result, args.result_stride, sums, [](T* to, typename V::Vec x) { V::Store(to, x); });
+  }
+}
+
+template <class V, class Steps, int kMr, int kNv>
 void TileGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
   using Vec = typename V::Vec;
   constexpr int kNr = kNv * V::kWidth;
-  // Between two looks at what is to be fetched. Not unrolled, GCC 12 reaches 60-70 % of peak with AVX2.
-  constexpr int kSteps = 4;
   T* chain = static_cast<T*>(args.chain);
 
   Vec acc[kMr][kNv];
-  RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Zero(); }
+  SetZero<V>(acc);
   if (!args.start) {
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Load(chain + i * kNr + v * V::kWidth);
     }
   }
 
-  const T* a = static_cast<const T*>(args.a);
-  const E* b = static_cast<const E*>(args.b);
-  const int64_t b_stride = args.b_stride;
-  T* strip = static_cast<T*>(args.strip);
-  const auto step = [&]() __attribute__((always_inline)) {
-    Step<V, E, kMr, kNv, kExpand>(a, b, strip, acc);
-    a += kMr;
-    b += b_stride;
-    if constexpr (kExpand) strip += kNr;
-  };
+  Steps steps(args);
   Prefetch prefetch = *args.prefetch;
   const int64_t blocks = args.k / kSteps;
   int64_t due = 0;
   for (int64_t block = 0; block < blocks; ++block) {
     FetchDue(prefetch, blocks, due);
-    RAGGEMM_UNROLL for (int i = 0; i < kSteps; ++i) step();
+    RAGGEMM_UNROLL for (int i = 0; i < kSteps; i += Steps::kGroup) steps.Next(acc);
   }
-  for (int64_t kk = blocks * kSteps; kk < args.k; ++kk) step();
+  int64_t k = blocks * kSteps;
+  for (; k + Steps::kGroup <= args.k; k += Steps::kGroup) steps.Next(acc);
+  if constexpr (Steps::kGroup == 2) {
+    if (k < args.k) steps.Last(acc);
+  }
   MoveOn(prefetch, args.prefetch);
 
   if (!args.finish) {
@@ -126,90 +166,52 @@ void TileGemm(const MicrokernelArgs& args) {
       }
     }
   }
-  T* result = static_cast<T*>(args.result);
-  if (args.nontemporal) {
-    StoreTile<V>(result, args.result_stride, acc, [](T* to, Vec x) { V::Stream(to, x); });
-  } else {
-    StoreTile<V>(result, args.result_stride, acc, [](T* to, Vec x) { V::Store(to, x); });
-  }
+  StoreResult<V>(args, acc);
 }
 
-template <class V, class E>
-inline typename V::Vec LoadUpTo(const E* p, int64_t n) {
-  return n >= V::kWidth ? V::Load(p) : V::LoadPartial(p, static_cast<int>(n));
-}
-
-template <class V, class E>
-void PackRows(const PackArgs& args) {
-  for (int64_t kk = 0; kk < args.k; ++kk) {
-    const E* src = static_cast<const E*>(args.src) + kk * args.src_stride;
-    typename V::Scalar* dst = static_cast<typename V::Scalar*>(args.dst) + kk * args.dst_stride;
-    for (int64_t j = 0; j < args.width; j += V::kWidth) V::Store(dst + j, LoadUpTo<V>(src + j, args.width - j));
-  }
-}
-
-// log2(width) perfect shuffles of the whole block: each rotates the bits of (row, column) by one place.
-template <class V>
-inline void TransposeBlock(typename V::Vec (&r)[V::kWidth]) {
-  constexpr int kHalf = V::kWidth / 2;
-  RAGGEMM_UNROLL for (int stage = 1; stage < V::kWidth; stage *= 2) {
-    typename V::Vec t[V::kWidth];
-    RAGGEMM_UNROLL for (int i = 0; i < kHalf; ++i) {
-      t[2 * i] = V::Low(r[i], r[i + kHalf]);
-      t[2 * i + 1] = V::High(r[i], r[i + kHalf]);
-    }
-    RAGGEMM_UNROLL for (int i = 0; i < V::kWidth; ++i) r[i] = t[i];
-  }
-}
-
-// Columns of dst from kWidth rows of src. Where pairs of elements can be transposed as one, 2 * kWidth steps of k at
-// once: half the shuffles, which are what this costs.
-template <class V, class E>
-void PackTransposed(const PackArgs& args) {
+// Chains of two lanes, of the even steps and of the odd ones, which are added to the total at their end.
+template <class V, class Steps, int kMr, int kNv>
+void TwoLaneGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
-  constexpr int64_t kWidth = V::kWidth;
-  constexpr bool kPairs = requires(const E* p) { V::LoadPairs(p); };
-  constexpr int64_t kStep = kPairs ? 2 * kWidth : kWidth;
+  using Vec = typename V::Vec;
+  constexpr int kNr = kNv * V::kWidth;
+  constexpr int64_t kChain = kArithmetics[static_cast<int>(ArithmeticId::kTiles)].chain;
+  T* total = static_cast<T*>(args.chain);
+
+  Steps steps(args);
   Prefetch prefetch = *args.prefetch;
-  const int64_t fetches = (args.width + kWidth - 1) / kWidth * (args.k / kStep);
   int64_t due = 0;
-  for (int64_t j = 0; j < args.width; j += kWidth) {
-    const E* src = static_cast<const E*>(args.src) + j * args.src_stride;
-    T* dst = static_cast<T*>(args.dst) + j;
-    const int64_t left = args.width - j;
-    int64_t kk = 0;
-    for (; kk + kStep <= args.k; kk += kStep) {
-      FetchDue(prefetch, fetches, due);
-      typename V::Vec r[kWidth];
-      RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
-        if constexpr (kPairs) {
-          r[i] = i < left ? V::LoadPairs(src + i * args.src_stride + kk) : V::Zero();
-        } else {
-          r[i] = i < left ? V::Load(src + i * args.src_stride + kk) : V::Zero();
-        }
-      }
-      TransposeBlock<V>(r);
-      T* to = dst + kk * args.dst_stride;
-      RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
-        if constexpr (kPairs) {
-          V::Store(to, V::First(r[i]));
-          to += args.dst_stride;
-          V::Store(to, V::Second(r[i]));
-        } else {
-          V::Store(to, r[i]);
-        }
-        to += args.dst_stride;
+  for (int64_t k = 0; k < args.k; k += kChain) {
+    const int64_t left = args.k - k < kChain ? args.k - k : kChain;
+    Vec even[kMr][kNv], odd[kMr][kNv];
+    SetZero<V>(even);
+    SetZero<V>(odd);
+    const auto two = [&]() RAGGEMM_INLINE {
+      steps.Add(0, even);
+      steps.Add(1, odd);
+      steps.MoveOn(2);
+    };
+    for (int64_t block = 0; block < left / kSteps; ++block) {
+      FetchDue(prefetch, args.k / kSteps, due);
+      RAGGEMM_UNROLL for (int i = 0; i < kSteps; i += 2) two();
+    }
+    if ((left & 2) != 0) two();
+    if (left % 2 != 0) steps.Add(0, even);
+    if (left < kChain) {
+      if (left < kChain - 1) AddZero<V>(even);
+      AddZero<V>(odd);
+    }
+    const bool start = args.start && k == 0;
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+        const Vec before = start ? V::Zero() : V::Load(total + i * kNr + v * V::kWidth);
+        even[i][v] = V::Add(before, V::Add(even[i][v], odd[i][v]));
       }
     }
-    for (; kk < args.k; kk += kWidth) {
-      typename V::Vec r[kWidth];
-      RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
-        r[i] = i < left ? LoadUpTo<V>(src + i * args.src_stride + kk, args.k - kk) : V::Zero();
-      }
-      TransposeBlock<V>(r);
-      RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
-        if (kk + i < args.k) V::Store(dst + (kk + i) * args.dst_stride, r[i]);
-      }
+    if (args.finish && k + kChain >= args.k) {
+      StoreResult<V>(args, even);
+    } else {
+      StoreTile<V>(total, kNr, even, [](T* to, Vec x) { V::Store(to, x); });
     }
   }
   MoveOn(prefetch, args.prefetch);
@@ -243,40 +245,82 @@ void StoreEpilogue(const EpilogueArgs& args) {
 
 // ---- the row ----
 
-template <class V, class E, int kMr>
-constexpr void AddTiles(FormatKernels& kernels) {
-  if constexpr (kMr > 0) {
-    constexpr int kWide = V::kWide[kMr];
-    kernels.direct[kMr][0] = {TileGemm<V, E, kMr, kWide, false>, kWide * V::kWidth};
-    kernels.direct[kMr][1] = {TileGemm<V, E, kMr, 2, false>, 2 * V::kWidth};
-    kernels.expand[kMr] = TileGemm<V, E, kMr, 2, true>;
-    AddTiles<V, E, kMr - 1>(kernels);
+// Two lanes are twice the sums, so half the rows. Of pairs GCC loads both steps first, and spills where a flat tile
+// fills the registers, as 3x4 does with AVX2.
+template <class V, ArithmeticId kId>
+inline constexpr int kTallest = kId == ArithmeticId::kTiles ? V::kRows / 2 : V::kRows;
+template <class V, ArithmeticId kId, int kMr>
+inline constexpr int kWidest = V::kWide[kId == ArithmeticId::kTiles                                ? 2 * kMr
+                                        : kId == ArithmeticId::kPairs && V::kRows == 6 && kMr == 3 ? 4
+                                                                                                   : kMr];
+
+template <class V, class E, ArithmeticId kId, int kMr, int kNv, bool kExpand>
+constexpr Microkernel* TileOf() {
+  using Steps = FmaSteps<V, E, kMr, kNv, kExpand, kId>;
+  if constexpr (kId == ArithmeticId::kTiles) {
+    return TwoLaneGemm<V, Steps, kMr, kNv>;
+  } else {
+    return TileGemm<V, Steps, kMr, kNv>;
   }
 }
 
+template <class V, class E, ArithmeticId kId, int kMr>
+constexpr void AddTiles(FormatKernels& kernels) {
+  if constexpr (kMr > 0) {
+    constexpr int kWide = kWidest<V, kId, kMr>;
+    kernels.direct[kMr][0] = {TileOf<V, E, kId, kMr, kWide, false>(), kWide * V::kWidth};
+    kernels.direct[kMr][1] = {TileOf<V, E, kId, kMr, 2, false>(), 2 * V::kWidth};
+    kernels.expand[kMr] = TileOf<V, E, kId, kMr, 2, true>();
+    AddTiles<V, E, kId, kMr - 1>(kernels);
+  }
+}
+
+// What follows the sums.
 template <class V, class E>
+constexpr void AddEnds(KernelRow& row, DType dtype) {
+  FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
+  kernels.pack_bias = PackRows<V, E>;
+  kernels.epilogue = StoreEpilogue<V, E>;
+}
+
+template <class V, class E, ArithmeticId kId>
 constexpr void AddFormat(KernelRow& row, DType dtype) {
   FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
   kernels.pack_rows = PackRows<V, E>;
   kernels.pack_transposed = PackTransposed<V, E>;
-  kernels.epilogue = StoreEpilogue<V, E>;
-  AddTiles<V, E, V::kRows>(kernels);
+  AddTiles<V, E, kId, kTallest<V, kId>>(kernels);
 }
 
-template <class V>
+template <class V, ArithmeticId kId, int kMr>
+constexpr void AddPacked(KernelRow& row) {
+  if constexpr (kMr > 0) {
+    row.packed[kMr] = TileOf<V, typename V::Scalar, kId, kMr, 2, false>();
+    AddPacked<V, kId, kMr - 1>(row);
+  }
+}
+
+// With fmas, on elements as wide as the sums.
+template <class V, ArithmeticId kId>
 constexpr KernelRow MakeRow() {
-  constexpr bool kDouble = sizeof(typename V::Scalar) == 8;
+  constexpr const Arithmetic& arithmetic = kArithmetics[static_cast<int>(kId)];
   KernelRow row = {};
-  row.arithmetic = kDouble ? ArithmeticId::kF64 : ArithmeticId::kF32;
-  row.rows = V::kRows;
+  row.arithmetic = kId;
+  row.rows = kTallest<V, kId>;
   row.cols = 2 * V::kWidth;
-  row.k_step = 1;
+  row.k_step = kId == ArithmeticId::kTiles ? arithmetic.chain : arithmetic.pair;
   row.vector = V::kWidth;
-  row.lhs = row.rhs = {kArithmetics[static_cast<int>(row.arithmetic)].product, 1};
-  AddFormat<V, Float16>(row, DType::kF16);
-  AddFormat<V, BFloat16>(row, DType::kBF16);
-  AddFormat<V, float>(row, DType::kF32);
-  if constexpr (kDouble) AddFormat<V, double>(row, DType::kF64);
+  row.lhs = row.rhs = {arithmetic.sum, 1};
+  AddPacked<V, kId, kTallest<V, kId>>(row);
+  AddEnds<V, Float16>(row, DType::kF16);
+  AddEnds<V, BFloat16>(row, DType::kBF16);
+  AddEnds<V, float>(row, DType::kF32);
+  if constexpr (arithmetic.sum == DType::kF64) AddEnds<V, double>(row, DType::kF64);
+  AddFormat<V, BFloat16, kId>(row, DType::kBF16);
+  if constexpr (arithmetic.product != DType::kBF16) {
+    AddFormat<V, Float16, kId>(row, DType::kF16);
+    AddFormat<V, float, kId>(row, DType::kF32);
+  }
+  if constexpr (arithmetic.sum == DType::kF64) AddFormat<V, double, kId>(row, DType::kF64);
   return row;
 }
 

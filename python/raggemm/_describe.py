@@ -13,7 +13,8 @@ from raggemm._primitive import library, options
 def _isa(isa: dict[str, Any]) -> str:
     if not isa["usable"]:
         return f"{isa['name']} (not on this CPU)"
-    return f"{isa['name']} ({isa['probed_gflops']:.0f} Gflop/s)" if isa.get("probed_gflops") else isa["name"]
+    probed = ", ".join(f"{arithmetic} {gflops:.0f}" for arithmetic, gflops in isa["probed_gflops"].items())
+    return f"{isa['name']} ({probed} Gflop/s)" if probed else isa["name"]
 
 
 def _facts() -> Iterator[tuple[str, str]]:
@@ -39,7 +40,8 @@ def describe(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs
         raggemm.describe(jax.jit(jax.grad(loss)), weights, batch)
 
     Without arguments: versions of raggemm, of XLA's FFI, jax and jaxlib; the CPU; the instruction set in use and why;
-    executors, threads, and the environment variables RAGGEMM_ISA, RAGGEMM_THREADS and RAGGEMM_EXECUTOR.
+    executors, threads, and the environment variables RAGGEMM_ISA, RAGGEMM_THREADS, RAGGEMM_EXECUTOR and
+    RAGGEMM_BF16_SUMS.
 
     With a function: calls it once, waits for what it returns, and prints the plan of each of raggemm's calls that ran
     meanwhile, other threads' included: mode, extents, types, instruction set, executor, threads and tiles.

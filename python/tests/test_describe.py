@@ -30,7 +30,7 @@ def test_what_computes_here():
     described = library.description()
     assert facts["instruction set"] == f"{described['isa']}: {described['isa_reason']}"
     assert facts["options"] == "on_error=log"  # for these tests have four devices
-    for name in ("RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR"):
+    for name in ("RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR", "RAGGEMM_BF16_SUMS"):
         assert facts[name] == "not set"
 
 

@@ -22,7 +22,7 @@ MESSAGE = "group 2 has size 99"
 # Those of this CPU, best first; what it lacks is in the output of ./dev test.
 USABLE = [isa["name"] for isa in library.description()["isas"] if isa["usable"]]
 WORST, BEST = USABLE[-1], USABLE[0]
-EXECUTORS = library.description()["executors"]
+OTHERS = {name: library.description()[name] for name in ("executors", "max_threads", "bf16_sums")}
 
 
 def isa_of(function, *operands) -> str:
@@ -40,6 +40,28 @@ def attributes(lowered) -> dict[str, str]:
 
 def fresh_gmm():
     return jax.jit(lambda *x: raggemm.gmm(*x))
+
+
+@pytest.mark.parametrize("rule", ["pairs", "tiles"])
+def test_rules_of_bf16(rule):
+    lhs, rhs = random(9, 300).astype(jnp.bfloat16), random(3, 300, 40, seed=1).astype(jnp.bfloat16)
+    sizes = np.array([4, 0, 5], np.int32)
+
+    def product(*operands):
+        return raggemm.gmm(*operands, preferred_element_type=jnp.float32)
+
+    assert plans.lines("arithmetic", product, lhs, rhs, sizes) == ["f32, chains of 256"]
+    results = []
+    for isa in USABLE:
+        with raggemm.options(bf16_sums=rule, isa=isa):
+            (arithmetic,) = plans.lines("arithmetic", product, lhs, rhs, sizes)
+            assert arithmetic.startswith(f"{rule}, ")
+            results.append(np.asarray(product(lhs, rhs, sizes)))
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+    want = np.concatenate([np.float64(lhs[:4]) @ np.float64(rhs[0]), np.float64(lhs[4:]) @ np.float64(rhs[2])])
+    np.testing.assert_allclose(results[0], want, rtol=0, atol=1e-4)
+    assert (results[0] != np.asarray(product(lhs, rhs, sizes))).any()  # another order of the same sums
 
 
 @pytest.mark.parametrize("isa", USABLE)
@@ -143,6 +165,7 @@ def test_it_is_left_when_something_is_raised():
 
 WRONG_OPTIONS = [
     ({"isa": "sse2"}, "isa is 'sse2', must be one of AUTO, AVX512, AVX2, SCALAR"),
+    ({"bf16_sums": "rows"}, "bf16_sums is 'rows', must be one of AUTO, TILES, PAIRS"),
     ({"isa": 2}, "isa is 2, must be one of AUTO, AVX512, AVX2, SCALAR"),
     ({"isa": "AVX512"}, "isa: this CPU has no AVX512, usable are AUTO, AVX2, SCALAR"),
     ({"threads": 257}, "threads is 257, must be an integer in [0, 256]"),
@@ -155,7 +178,7 @@ WRONG_OPTIONS = [
 @pytest.mark.parametrize("given, message", WRONG_OPTIONS, ids=[str(given) for given, _ in WRONG_OPTIONS])
 def test_what_is_wrong_is_an_error_that_lists_what_is_right(monkeypatch, given, message):
     isas = [{"name": name, "usable": name != "AVX512"} for name in ("AVX512", "AVX2", "SCALAR")]
-    monkeypatch.setattr(library, "description", lambda: {"isas": isas, "executors": EXECUTORS, "max_threads": 256})
+    monkeypatch.setattr(library, "description", lambda: {"isas": isas, **OTHERS})
     with pytest.raises(ValueError, match=re.escape(message) + "$"), raggemm.options(**given):
         pass
 

@@ -6,10 +6,13 @@ import pathlib
 import re
 import subprocess
 
+_TRAITS = r"raggemm::\(anonymous namespace\)::(?P<traits>\w+)(?:<(?P<scalar>\w+)>)?"
 NAME = re.compile(
-    r"TileGemm<raggemm::\(anonymous namespace\)::(?P<traits>\w+)(?:<(?P<scalar>\w+)>)?, "
-    r"(?:raggemm::)?(?P<element>\w+), (?P<rows>\d+), (?P<vectors>\d+), (?P<expand>true|false)>\([^)]*\)$"
+    rf"TileGemm<{_TRAITS}, raggemm::\(anonymous namespace\)::FmaSteps<[^,]*, (?:raggemm::)?(?P<element>\w+), "
+    r"(?P<rows>\d+), (?P<vectors>\d+), (?P<expand>true|false), \(raggemm::ArithmeticId\)(?P<arithmetic>\d)>, "
+    r"\d+, \d+>\([^)]*\)$"
 )
+PAIRS = "2"  # ArithmeticId::kPairs
 DTYPES = {"Float16": "f16", "BFloat16": "bf16", "float": "f32", "double": "f64"}
 VECTOR = re.compile(r"%[xyz]mm")
 # With the scalar kernels an fma is a call of the C library.
@@ -41,7 +44,7 @@ class Loop:
 class Kernel:
     """An instance of TileGemm: rows x vectors of type compute, b of type element; loops that contain an fma."""
 
-    compute: str
+    compute: str  # or pairs
     element: str
     rows: int
     vectors: int
@@ -128,7 +131,11 @@ def parse(listing: str) -> list[Kernel]:
         lines = [(at, re.sub(r"\s*(#|<raggemm).*", "", text)) for at, text in lines if not text.startswith("R_")]
         kernels.append(
             Kernel(
-                compute=DTYPES[match["scalar"]] if match["scalar"] else match["traits"][-3:].lower(),
+                compute="pairs"
+                if match["arithmetic"] == PAIRS
+                else DTYPES[match["scalar"]]
+                if match["scalar"]
+                else match["traits"][-3:].lower(),
                 element=DTYPES[match["element"]],
                 rows=int(match["rows"]),
                 vectors=int(match["vectors"]),

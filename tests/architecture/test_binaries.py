@@ -22,7 +22,7 @@ EXPORTS = {
 # What GCC calls by itself; without the instructions also libm's fma and libgcc's f16 conversions.
 RUNTIME = {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"}
 SCALAR_RUNTIME = {"fma", "fmaf", "__extendhfsf2", "__extendhfdf2", "__truncsfhf2", "__truncdfhf2"}
-ISAS = ["scalar", "avx2", "avx512"]
+ISAS = ["scalar", "avx2", "avx512", "avx512_bf16"]
 LIBRARIES = ["libraggemm_ffi.so", "libraggemm_proto.so"]
 # See DEPENDENCIES.md.
 NEEDED = r"lib(?:raggemm_proto|absl_\w+|protobuf|gomp|stdc\+\+|gcc_s|m|c)\.so[.\d]*|ld-linux-x86-64\.so\.2"
@@ -79,7 +79,7 @@ def test_libraries_read_little_of_the_environment(build, library):
 
 # What each file reads, and texts of its object file that look like that.
 READERS = {
-    "environment.cc.o": (r"^RAGGEMM_\w+$", {"RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR"}),
+    "environment.cc.o": (r"^RAGGEMM_\w+$", {"RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR", "RAGGEMM_BF16_SUMS"}),
     "openmp_stack.cc.o": (r"^\w*_STACKSIZE\w*$", {"OMP_STACKSIZE", "GOMP_STACKSIZE", "OMP_STACKSIZE_ALL"}),
 }
 

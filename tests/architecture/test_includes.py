@@ -29,7 +29,7 @@ RULES = [
             "<cstddef>",
             "<cstdint>",
             '"kernels/microkernel.h"',
-            '"kernels/isa/tile_gemm.h"',
+            r'"kernels/isa/\w+\.h"',
             '"raggemm/types.h"',
         ],
     ),

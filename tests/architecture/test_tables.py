@@ -13,6 +13,8 @@ MOST = 3
 PRODUCT = ("include", "kernels", "ffi", "proto", "bench")
 ENDINGS = (".h", ".cc", ".proto", ".py", ".sh")
 
+KERNELS = {f"kernels/isa/{name}" for name in ("scalar.cc", "avx2.cc", "avx512.cc", "tile_gemm.h", "pair_gemm.h")}
+
 # What there are several of, how the last one is named, in which folders, and the member's own files.
 TABLES = [
     ("element formats", r"(?i)\bk?u32\b", PRODUCT, {"include/raggemm/types.h"}),
@@ -29,7 +31,7 @@ TABLES = [
         PRODUCT,
         {"include/raggemm/types.h", "kernels/isa/scalar.cc"},
     ),
-    ("arithmetics", r"ArithmeticId::kF64|kArithmetics\[1\]|\bkF64 }", PRODUCT, {"include/raggemm/arithmetic.h"}),
+    ("arithmetics", r"ArithmeticId::kPairs|\bkPairs, kTiles }", PRODUCT, {"include/raggemm/arithmetic.h", *KERNELS}),
     ("kernels", r"\bScalarTraits<double>", PRODUCT, {"kernels/isa/scalar.cc"}),
 ]
 

@@ -16,8 +16,10 @@ namespace {
 double Expected(const KernelCall& call, int64_t i, int64_t j) {
   const Arena lhs(1 << 18, call.row->lhs.element, call.row->lhs.element), rhs(1 << 18, call.rhs, call.rhs);
   double sum = 0;
+  const int64_t group = call.row->lhs.k_group;
   for (int64_t k = 0; k < call.steps; ++k) {
-    sum += ToDouble({lhs.data(), call.row->lhs.element, {}}, k * call.rows + i) *
+    const int64_t at = (k / group * call.rows + i) * group + k % group;
+    sum += ToDouble({lhs.data(), call.row->lhs.element, {}}, at) *
            ToDouble({rhs.data(), call.rhs, {}}, k * call.row->cols + j);
   }
   return sum;
@@ -28,15 +30,16 @@ TEST(KernelLoop, EveryKernelOfEveryRowGetsItsOperands) {
     if (!isa.usable()) continue;
     for (const KernelRow& row : isa.kernels) {
       for (const Format& format : kFormats) {
-        for (bool expand : {false, true}) {
-          const KernelCall call = TallestInL1(row, format.dtype, expand);
+        for (RhsAs as : {RhsAs::kInPlace, RhsAs::kExpand}) {
+          const KernelCall call = TallestInL1(row, format.dtype, as);
           if (call.kernel() == nullptr) continue;
           KernelLoop loop(call, 0);
           loop.Run();
           const DType sum = ArithmeticOf(row).sum;
           for (const auto& [i, j] : {std::pair{int64_t{0}, int64_t{0}}, {call.rows - 1, row.cols - 1}}) {
             const double got = ToDouble({loop.out().data(), sum, {}}, i * row.cols + j);
-            EXPECT_NEAR(got, Expected(call, i, j), 1e-4) << NameOf(isa, row) << " " << format.name << expand << i;
+            EXPECT_NEAR(got, Expected(call, i, j), 1e-4)
+                << NameOf(row) << " " << format.name << static_cast<int>(as) << i;
           }
         }
       }
@@ -44,12 +47,12 @@ TEST(KernelLoop, EveryKernelOfEveryRowGetsItsOperands) {
   }
 }
 
-TEST(TallestInL1, FitsAndIsNoLongerThanAChain) {
+TEST(TallestInL1, FitsAndIsNoLongerThanAPanel) {
   for (const IsaRow& isa : IsaRows()) {
     for (const KernelRow& row : isa.kernels) {
-      const KernelCall call = TallestInL1(row, ArithmeticOf(row).sum, false);
-      EXPECT_LE(call.steps * (row.rows + row.cols) * SizeOf(ArithmeticOf(row).sum), HostCpu().l1_bytes);
-      EXPECT_LE(call.steps, ArithmeticOf(row).chain);
+      const KernelCall call = TallestPacked(row);
+      EXPECT_LE(PanelBytes(row.lhs, call.steps, row.rows + row.cols), HostCpu().l1_bytes);
+      EXPECT_LE(call.steps, kPanel);
       EXPECT_GE(call.steps, 32);
       EXPECT_DOUBLE_EQ(call.flops(), 2.0 * call.steps * row.rows * row.cols);
     }
@@ -57,7 +60,7 @@ TEST(TallestInL1, FitsAndIsNoLongerThanAChain) {
 }
 
 TEST(KernelLoop, GoesThroughAllStrips) {
-  const KernelCall call = TallestInL1(IsaRows().back().kernels[0], DType::kF32, false);
+  const KernelCall call = TallestPacked(IsaRows().back().kernels[0]);
   EXPECT_GE(KernelLoop(call, 3 << 20).calls(), (3 << 20) / call.strip_bytes());
 }
 
@@ -65,8 +68,8 @@ TEST(KernelTable, HasALineForEachRowThatCanBeUsedHere) {
   std::vector<std::string> lines = absl::StrSplit(KernelTable(/*turns=*/1), '\n', absl::SkipEmpty());
   for (const IsaRow& isa : IsaRows()) {
     for (const KernelRow& row : isa.kernels) {
-      const auto line = testing::AllOf(testing::StartsWith(NameOf(isa, row)), testing::HasSubstr("bf16 "));
-      EXPECT_EQ(testing::Value(lines, testing::Contains(line)), isa.usable()) << NameOf(isa, row);
+      const auto line = testing::AllOf(testing::StartsWith(NameOf(row)), testing::HasSubstr("bf16 "));
+      EXPECT_EQ(testing::Value(lines, testing::Contains(line)), isa.usable()) << NameOf(row);
     }
   }
 }

@@ -70,8 +70,8 @@ TEST(DescribeTest, SaysWhatThisIsAndHas) {
   std::vector<std::string> names;
   for (const auto& [name, value] : fields) names.push_back(name);
   EXPECT_THAT(names, UnorderedElementsAre("version", "ffi_api", "cpu", "isas", "isa", "isa_reason", "executors",
-                                          "max_threads", "openmp_threads", "environment", "error", "formats",
-                                          "operands", "arithmetics", "kept_buffers"));
+                                          "bf16_sums", "max_threads", "openmp_threads", "environment", "error",
+                                          "formats", "operands", "arithmetics", "kept_buffers"));
   EXPECT_EQ(fields.at("version").string_value(), raggemm_version());
   int32_t major, minor;
   raggemm_ffi_version(&major, &minor);
@@ -80,6 +80,7 @@ TEST(DescribeTest, SaysWhatThisIsAndHas) {
   EXPECT_EQ(fields.at("max_threads").number_value(), 256);
   EXPECT_EQ(fields.at("openmp_threads").number_value(), static_cast<double>(OpenMpThreads()));
   EXPECT_THAT(TextsOf(fields.at("executors")), ElementsAre("AUTO", "OPENMP", "POOL", "SERIAL"));
+  EXPECT_THAT(TextsOf(fields.at("bf16_sums")), ElementsAre("AUTO", "TILES", "PAIRS"));
 }
 
 // The row of that name in a table; empty where it has none.
@@ -110,11 +111,12 @@ TEST(DescribeTest, HasTheTables) {
   EXPECT_TRUE(same(RowOf(parsed, "formats", "u32"),
                    R"({"name": "u32", "numpy": "uint32", "xla": 8, "bits": 32, "role": "sizes", "digits": 32,
                        "min_exponent": 0, "max_exponent": 31, "nonfinite": "none", "expands_to": "u32"})"));
-  EXPECT_THAT(names("arithmetics"), ElementsAre("f32", "f64"));
+  EXPECT_THAT(names("arithmetics"), ElementsAre("f32", "f64", "pairs", "tiles"));
   EXPECT_TRUE(same(RowOf(parsed, "arithmetics", "f64"),
-                   R"({"name": "f64", "product": "f64", "sum": "f64", "chain": 256, "lanes": 1, "flushes": false})"));
+                   R"({"name": "f64", "product": "f64", "sum": "f64", "chain": 256, "lanes": 1, "pair": 1,
+                       "flushes": false})"));
   EXPECT_THAT(TextsOf(RowOf(parsed, "isas", "SCALAR").fields().at("kernels")),
-              ElementsAre("f32_4x2_scalar", "f64_4x2_scalar"));
+              ElementsAre("f32_4x2_scalar", "f64_4x2_scalar", "pairs_4x2_scalar", "tiles_2x2_scalar"));
   EXPECT_TRUE(same(RowOf(parsed, "operands", "bias"),
                    R"({"name": "bias", "types": "up to compute", "axes": ["problem", "replica", "group", "column"],
                        "modes": ["ragged M", "ragged K", "uniform"]})"));
@@ -132,7 +134,7 @@ TEST(DescribeTest, IsasAreTheBestFirst) {
     const Isa isa = AllIsas()[i];
     EXPECT_EQ(fields.at("name").string_value(), absl::AsciiStrToUpper(IsaName(isa)));
     EXPECT_EQ(fields.at("usable").bool_value(), HostHas(isa));
-    EXPECT_EQ(fields.at("probed_gflops").number_value() > 0, HostHas(isa));
+    EXPECT_EQ(fields.at("probed_gflops").struct_value().fields().contains("pairs"), HostHas(isa));
   }
 }
 

@@ -218,9 +218,13 @@ TEST(FloatingPointFlags, OfEveryThreadAreWithoutEffectAndStay) {
 // The bits of one row of out, alone and with 4095 others, beside groups of other sizes.
 TEST(Company, OfARowInABatchOf4096IsWithoutEffect) {
   constexpr int64_t kRows = 4096;
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const auto& [dtype, rule] : {std::pair{DType::kF32, Bf16Sums::kAuto},
+                                    {DType::kBF16, Bf16Sums::kAuto},
+                                    {DType::kBF16, Bf16Sums::kPairs},
+                                    {DType::kBF16, Bf16Sums::kTiles}}) {
     ProblemSpec spec{.groups = 3, .m = kRows + 60, .n = 48, .k = 600, .sizes = {17, kRows, 40}};
     spec.lhs = spec.rhs = dtype;
+    spec.bf16_sums = rule;
     TestProblem batch(spec);
     ASSERT_EQ(GroupedGemm(batch.problem, {.isa = Isa::kScalar}), absl::OkStatus());
     std::vector<float> out(spec.n);

@@ -41,7 +41,7 @@ class BlockTest : public testing::Test {
       EXPECT_EQ(block.start, steps % 256 == 0);
       steps += block.steps;
       EXPECT_EQ(block.finish, steps % 256 == 0 || steps == want_steps);
-      EXPECT_EQ(block.last_chain && block.finish, steps == want_steps);
+      EXPECT_EQ(block.last, steps == want_steps);
     }
     EXPECT_FALSE(steps_of_column.empty());
     for (const auto& [col, steps] : steps_of_column) EXPECT_EQ(steps, want_steps) << col;
@@ -86,7 +86,7 @@ TEST_F(BlockTest, SumsReplicasAndPassesOverEmptyOnes) {
     replicas.push_back(block.term.replica);
     steps.push_back(block.steps);
     first.push_back(block.first_chain);
-    last.push_back(block.last_chain);
+    last.push_back(block.last);
   }
   EXPECT_EQ(replicas, (std::vector<int64_t>{1, 1, 2}));
   EXPECT_EQ(steps, (std::vector<int64_t>{256, 44, 20}));

@@ -22,25 +22,36 @@ namespace raggemm::test {
 namespace {
 
 TEST(DefaultIsaTest, OfTheVariableInAnyCaseOrThePreferredOne) {
-  for (Isa widest : AllIsas()) {
-    EXPECT_EQ(DefaultIsa({}, CpuUpTo(widest)).value(), widest);
-    EXPECT_EQ(DefaultIsa({.isa = "Auto"}, CpuUpTo(widest)).value(), widest);
-  }
-  for (Isa isa : AllIsas()) {
-    EXPECT_EQ(DefaultIsa({.isa = IsaName(isa)}, CpuUpTo(Isa::kAvx512)).value(), isa);
-    EXPECT_EQ(DefaultIsa({.isa = absl::AsciiStrToUpper(IsaName(isa))}, CpuUpTo(Isa::kAvx512)).value(), isa);
+  const Cpu all = CpuUpTo(AllIsas().front());
+  for (const Arithmetic& arithmetic : kArithmetics) {
+    for (Isa widest : AllIsas()) {
+      const Isa preferred = PreferredIsa(CpuUpTo(widest), arithmetic);
+      EXPECT_EQ(DefaultIsa({}, CpuUpTo(widest), arithmetic).value(), preferred);
+      EXPECT_EQ(DefaultIsa({.isa = "Auto"}, CpuUpTo(widest), arithmetic).value(), preferred);
+      EXPECT_EQ(DefaultIsa({.isa = IsaName(widest)}, all, arithmetic).value(), widest);
+      EXPECT_EQ(DefaultIsa({.isa = absl::AsciiStrToUpper(IsaName(widest))}, all, arithmetic).value(), widest);
+    }
   }
 }
 
 TEST(DefaultIsaTest, NamesWhatIsUsable) {
-  const absl::Status unknown = DefaultIsa({.isa = "sse2"}, CpuUpTo(Isa::kAvx512)).status();
+  const absl::Status unknown = DefaultIsa({.isa = "sse2"}, CpuUpTo(Isa::kAvx512), kArithmetics[0]).status();
   EXPECT_EQ(unknown.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(unknown.message(),
             "RAGGEMM_ISA: value \"sse2\" is unknown or not usable here; usable: AUTO, AVX512, AVX2, SCALAR");
-  EXPECT_EQ(DefaultIsa({.isa = "AVX512"}, CpuUpTo(Isa::kAvx2)).status().message(),
+  EXPECT_EQ(DefaultIsa({.isa = "AVX512"}, CpuUpTo(Isa::kAvx2), kArithmetics[0]).status().message(),
             "RAGGEMM_ISA: value \"AVX512\" is unknown or not usable here; usable: AUTO, AVX2, SCALAR");
-  EXPECT_EQ(DefaultIsa({.isa = "a\nb"}, CpuUpTo(Isa::kScalar)).status().message(),
+  EXPECT_EQ(DefaultIsa({.isa = "a\nb"}, CpuUpTo(Isa::kScalar), kArithmetics[0]).status().message(),
             "RAGGEMM_ISA: value \"a\\nb\" is unknown or not usable here; usable: AUTO, SCALAR");
+}
+
+TEST(DefaultBf16SumsTest, OfTheVariable) {
+  EXPECT_EQ(DefaultBf16Sums({}).value(), Bf16Sums::kAuto);
+  EXPECT_EQ(DefaultBf16Sums({.bf16_sums = "auto"}).value(), Bf16Sums::kAuto);
+  EXPECT_EQ(DefaultBf16Sums({.bf16_sums = "Tiles"}).value(), Bf16Sums::kTiles);
+  EXPECT_EQ(DefaultBf16Sums({.bf16_sums = "PAIRS"}).value(), Bf16Sums::kPairs);
+  EXPECT_EQ(DefaultBf16Sums({.bf16_sums = "rows"}).status().message(),
+            "RAGGEMM_BF16_SUMS: value \"rows\" is unknown or not usable here; usable: AUTO, TILES, PAIRS");
 }
 
 TEST(DefaultExecutorTest, OfTheVariableOrThePoolOrOpenMp) {

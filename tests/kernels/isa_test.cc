@@ -32,19 +32,45 @@ TEST(IsaRows, SayWhatTheirKernelsAre) {
     EXPECT_EQ(&RowOf(isa.isa), &isa);
     EXPECT_EQ(isa.usable(), HostHas(isa.isa)) << isa.name;
     for (const KernelRow& row : isa.kernels) {
-      names.push_back(NameOf(isa, row));
+      names.push_back(NameOf(row));
       EXPECT_EQ(&KernelsFor(isa.isa, ArithmeticOf(row)), &row);
-      EXPECT_EQ(row.lhs.element, ArithmeticOf(row).product) << names.back();
-      EXPECT_EQ(PanelBytes(row.rhs, 3, row.cols), 3 * row.cols * (row.rhs.element == DType::kF64 ? 8 : 4));
+      EXPECT_EQ(row.lhs.element, isa.base ? ArithmeticOf(row).product : ArithmeticOf(row).sum) << names.back();
+      EXPECT_EQ(PanelBytes(row.rhs, 4, row.cols), 4 * row.cols * SizeOf(row.rhs.element));
     }
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"f32_14x32_avx512", "f64_8x16_avx512", "f32_6x16_avx2", "f64_4x8_avx2",
-                                             "f32_4x2_scalar", "f64_4x2_scalar"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"pairs_14x32_avx512_bf16",  //
+                                      "f32_14x32_avx512", "f64_8x16_avx512", "pairs_14x32_avx512",
+                                      "tiles_7x32_avx512",  //
+                                      "f32_6x16_avx2", "f64_4x8_avx2", "pairs_6x16_avx2", "tiles_3x16_avx2",
+                                      "f32_4x2_scalar", "f64_4x2_scalar", "pairs_4x2_scalar", "tiles_2x2_scalar"}));
   EXPECT_EQ(PanelBytes({DType::kBF16, 2}, 5, 16), 6 * 16 * 2);  // k in pairs
 }
 
-TEST(ArithmeticFor, IsThatOfTheSums) {
-  for (const Arithmetic& arithmetic : kArithmetics) EXPECT_EQ(&ArithmeticFor(arithmetic.sum), &arithmetic);
+// An instruction set of some kernels leaves the others to another one.
+TEST(KernelsFor, AreThereForEveryArithmetic) {
+  for (Isa isa : AllIsas()) {
+    for (const Arithmetic& arithmetic : kArithmetics) {
+      EXPECT_EQ(&ArithmeticOf(KernelsFor(isa, arithmetic)), &arithmetic) << IsaName(isa) << arithmetic.name;
+    }
+  }
+}
+
+TEST(ArithmeticFor, IsThatOfTheOperands) {
+  const auto name = [](DType lhs, DType rhs, DType out, Bf16Sums sums) {
+    GroupedGemmProblem problem;
+    problem.lhs.dtype = lhs, problem.rhs.dtype = rhs, problem.out.dtype = out, problem.bf16_sums = sums;
+    return std::string(ArithmeticFor(problem).value()->name);
+  };
+  constexpr DType bf16 = DType::kBF16, f32 = DType::kF32, f64 = DType::kF64;
+  EXPECT_EQ(name(f32, f32, f32, Bf16Sums::kTiles), "f32");
+  EXPECT_EQ(name(bf16, f32, bf16, Bf16Sums::kTiles), "f32");
+  EXPECT_EQ(name(DType::kF16, bf16, f32, Bf16Sums::kPairs), "f32");
+  EXPECT_EQ(name(f32, f64, f32, Bf16Sums::kPairs), "f64");
+  EXPECT_EQ(name(bf16, bf16, f64, Bf16Sums::kPairs), "f64");
+  EXPECT_EQ(name(bf16, bf16, f32, Bf16Sums::kPairs), "pairs");
+  EXPECT_EQ(name(bf16, bf16, bf16, Bf16Sums::kTiles), "tiles");
+  EXPECT_EQ(name(bf16, bf16, bf16, Bf16Sums::kAuto), "f32");
 }
 
 ProblemSpec Spec() {
@@ -63,17 +89,32 @@ TEST_P(ForcedIsa, IsInThePlan) {
 }
 
 TEST(Probe, MeasuresWhatTheHostHas) {
-  for (Isa isa : AllIsas()) EXPECT_EQ(HostCpu().probed_gflops[static_cast<size_t>(isa)] > 0, HostHas(isa));
+  for (Isa isa : AllIsas()) {
+    for (const Arithmetic& arithmetic : kArithmetics) {
+      const bool has = HostHas(isa) && OwnKernelsFor(isa, arithmetic) != nullptr;
+      EXPECT_EQ(HostCpu().ProbedGflops(isa, arithmetic) > 0, has) << IsaName(isa) << arithmetic.name;
+    }
+  }
   EXPECT_NE(ToString(HostCpu()).find('*'), std::string::npos);
 }
 
 TEST(Probe, TakesTheWidestUnlessANarrowerOneIsClearlyFaster) {
-  Cpu cpu = CpuUpTo(Isa::kAvx512);
-  EXPECT_EQ(PreferredIsa(cpu), Isa::kAvx512);
-  cpu.probed_gflops = {3, 95, 90};
-  EXPECT_EQ(PreferredIsa(cpu), Isa::kAvx512);
-  cpu.probed_gflops = {3, 95, 60};
-  EXPECT_EQ(PreferredIsa(cpu), Isa::kAvx2);
+  Cpu cpu = CpuUpTo(Isa::kAvx512Bf16);
+  const Arithmetic &f32 = kArithmetics[0], &pairs = kArithmetics[static_cast<int>(ArithmeticId::kPairs)];
+  EXPECT_EQ(PreferredIsa(cpu, f32), Isa::kAvx512);  // the best that has kernels of its own
+  EXPECT_EQ(PreferredIsa(cpu, pairs), Isa::kAvx512Bf16);
+  const auto set = [&](Isa isa, float f32_gflops, float pairs_gflops) {
+    cpu.probed_gflops[static_cast<size_t>(isa)][0] = f32_gflops;
+    cpu.probed_gflops[static_cast<size_t>(isa)][static_cast<size_t>(ArithmeticId::kPairs)] = pairs_gflops;
+  };
+  set(Isa::kScalar, 3, 3), set(Isa::kAvx2, 95, 95), set(Isa::kAvx512, 90, 90), set(Isa::kAvx512Bf16, 0, 180);
+  EXPECT_EQ(PreferredIsa(cpu, f32), Isa::kAvx512);
+  EXPECT_EQ(PreferredIsa(cpu, pairs), Isa::kAvx512Bf16);
+  set(Isa::kAvx512, 60, 60);
+  EXPECT_EQ(PreferredIsa(cpu, f32), Isa::kAvx2);
+  set(Isa::kAvx512, 180, 180), set(Isa::kAvx512Bf16, 0, 90);  // where the unit of pairs is a slow one
+  EXPECT_EQ(PreferredIsa(cpu, f32), Isa::kAvx512);
+  EXPECT_EQ(PreferredIsa(cpu, pairs), Isa::kAvx512);
 }
 
 // Every function of an ISA that the tables name.
@@ -83,9 +124,11 @@ std::vector<void*> CodeOf(const IsaRow& isa) {
     if (function != nullptr) code.push_back(reinterpret_cast<void*>(function));
   };
   for (const KernelRow& row : isa.kernels) {
+    for (Microkernel* kernel : row.packed) add(kernel);
     for (const FormatKernels& kernels : row.formats) {
       add(kernels.pack_rows);
       add(kernels.pack_transposed);
+      add(kernels.pack_bias);
       add(kernels.epilogue);
       for (Microkernel* kernel : kernels.expand) add(kernel);
       for (const auto& by_width : kernels.direct) {
@@ -113,7 +156,10 @@ __attribute__((no_sanitize_thread)) void Poison(void* function) {
     if ((isa.isa == forced) != poison_forced) continue;
     for (void* function : CodeOf(isa)) Poison(function);
   }
-  const TestProblem test(Spec());
+  ProblemSpec spec = Spec();
+  if (OwnKernelsFor(forced, kArithmetics[0]) == nullptr) spec.lhs = spec.rhs = DType::kBF16;
+  TestProblem test(spec);
+  test.problem.bf16_sums = Bf16Sums::kPairs;
   const std::vector<double> expected = ExpectedOut(test.problem).value();
   const absl::Status status = GroupedGemm(test.problem, {.executor = Executor::kSerial, .isa = forced});
   std::exit(status.ok() && HasBits(test.problem.out, expected) ? 0 : 1);
@@ -144,7 +190,7 @@ TEST(DefaultIsa, IsTheWidestOfTheCpu) {
   std::vector<int64_t> workspace(1000);
   for (Isa isa : AllIsas()) {
     const Options options{.cpu = CpuUpTo(isa)};
-    EXPECT_EQ(MakePlanData(test.problem, options, absl::MakeSpan(workspace))->isa, isa);
+    EXPECT_EQ(MakePlanData(test.problem, options, absl::MakeSpan(workspace))->isa, RowOf(isa).base.value_or(isa));
   }
 }
 

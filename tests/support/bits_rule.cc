@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <type_traits>
 
 #include "kernels/element.h"
 #include "raggemm/operands.h"
@@ -44,6 +45,65 @@ T Chain(const T* a, const T* b, int64_t k) {
   return chain;
 }
 
+// ---- bf16 with bf16: f32 sums that flush, computed in float64 without any flushing ----
+
+// x + error rounds to f32 once, to nearest even, with an exponent range that has no end; then what is below the
+// smallest normal number becomes zero.
+float RoundAndFlush(double x, double error) {
+  if (error != 0 && (std::bit_cast<uint64_t>(x) & 1) == 0) {  // to odd: no second rounding can notice the first
+    x = std::nextafter(x, error > 0 ? HUGE_VAL : -HUGE_VAL);
+  }
+  if (!std::isfinite(x)) return static_cast<float>(x);
+  const double scale = std::abs(x) < 1 ? 0x1p100 : 1;
+  const double rounded = static_cast<double>(static_cast<float>(x * scale)) / scale;
+  return std::abs(rounded) < 0x1p-126 ? std::copysign(0.0F, static_cast<float>(std::copysign(1.0, x)))
+                                      : static_cast<float>(rounded);
+}
+
+double Flushed(double x) { return std::abs(x) < 0x1p-126 ? std::copysign(0.0, x) : x; }
+
+float FlushingAdd(double a, double b) {
+  const double sum = a + b, part = sum - a;
+  return RoundAndFlush(sum, std::isfinite(sum) ? (a - (sum - part)) + (b - part) : 0);
+}
+
+// Products of bf16 are exact in float64.
+float FlushingFma(float a, float b, float c) { return FlushingAdd(Flushed(a) * Flushed(b), c); }
+
+float TotalOfPairs(const std::vector<Factors<float>>& terms, int64_t i, int64_t j) {
+  float total = 0;
+  bool first = true;
+  for (const Factors<float>& term : terms) {
+    const float *a = term.lhs.data() + i * term.k, *b = term.rhs_transposed.data() + j * term.k;
+    for (int64_t begin = 0; begin < term.k; begin += kChain) {
+      float chain = 0;
+      for (int64_t k = begin; k < std::min(begin + kChain, term.k); k += 2) {
+        chain = k + 1 < term.k ? FlushingFma(a[k + 1], b[k + 1], chain) : FlushingFma(0, 0, chain);
+        chain = FlushingFma(a[k], b[k], chain);
+      }
+      total = first ? chain : FlushingAdd(total, chain);
+      first = false;
+    }
+  }
+  return total;
+}
+
+float TotalOfTiles(const std::vector<Factors<float>>& terms, int64_t i, int64_t j) {
+  float total = 0;
+  for (const Factors<float>& term : terms) {
+    const float *a = term.lhs.data() + i * term.k, *b = term.rhs_transposed.data() + j * term.k;
+    for (int64_t begin = 0; begin < term.k; begin += 32) {
+      float lanes[2] = {0, 0};
+      for (int64_t k = begin; k < begin + 32; ++k) {
+        float& lane = lanes[k % 2];
+        lane = k < term.k ? FlushingFma(a[k], b[k], lane) : FlushingFma(0, 0, lane);
+      }
+      total = FlushingAdd(total, FlushingAdd(lanes[0], lanes[1]));
+    }
+  }
+  return total;
+}
+
 template <typename T>
 T Total(const std::vector<Factors<T>>& terms, int64_t i, int64_t j) {
   T total = 0;
@@ -60,6 +120,12 @@ T Total(const std::vector<Factors<T>>& terms, int64_t i, int64_t j) {
   return total;
 }
 
+float TotalIn(const GroupedGemmProblem& problem, const std::vector<Factors<float>>& terms, int64_t i, int64_t j) {
+  const bool both = problem.lhs.dtype == DType::kBF16 && problem.rhs.dtype == DType::kBF16;
+  if (!both || problem.bf16_sums == Bf16Sums::kAuto) return Total(terms, i, j);
+  return problem.bf16_sums == Bf16Sums::kTiles ? TotalOfTiles(terms, i, j) : TotalOfPairs(terms, i, j);
+}
+
 template <typename T>
 void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, std::vector<double>* out) {
   std::vector<Factors<T>> terms;
@@ -72,7 +138,11 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, std:
   for (int64_t i = 0; i < group.out.rows; ++i) {
     for (int64_t j = 0; j < group.out.cols; ++j) {
       const int64_t index = group.out.At(i, j);
-      T r = Total(terms, i, j);
+      T r = 0;
+      if constexpr (std::is_same_v<T, float>)
+        r = TotalIn(problem, terms, i, j);
+      else
+        r = Total(terms, i, j);
       if (problem.alpha.has_value() && !empty) r = value(*problem.alpha, group.alpha) * r;
       const T beta = problem.beta.has_value() ? value(*problem.beta, group.beta) : T{1};
       if (problem.c.has_value() && beta != 0) r = std::fma(beta, value(*problem.c, index), r);

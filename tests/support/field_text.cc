@@ -13,6 +13,11 @@ Names NamesOf(RaggedMode) {
   return kNames;
 }
 
+Names NamesOf(Bf16Sums) {
+  static constexpr absl::string_view kNames[] = {"auto", "tiles", "pairs"};
+  return kNames;
+}
+
 Names NamesOf(Layout) {
   static constexpr absl::string_view kNames[] = {"strided", "packed"};
   return kNames;
@@ -38,7 +43,7 @@ Names NamesOf(Cliff) {
 }
 
 Names NamesOf(Isa) {
-  static constexpr absl::string_view kNames[] = {"scalar", "avx2", "avx512"};
+  static constexpr absl::string_view kNames[] = {"scalar", "avx2", "avx512", "avx512_bf16"};
   return kNames;
 }
 

@@ -25,6 +25,7 @@ namespace raggemm::test {
 using Names = absl::Span<const absl::string_view>;
 Names NamesOf(RaggedMode);
 Names NamesOf(Layout);
+Names NamesOf(Bf16Sums);
 Names NamesOf(DType);
 Names NamesOf(ParameterRows);
 Names NamesOf(Cliff);
@@ -118,6 +119,7 @@ void VisitFields(Spec& s, Visit visit) {
   visit("lhs", s.lhs);
   visit("rhs", s.rhs);
   visit("out", s.out);
+  visit("bf16_sums", s.bf16_sums);
   visit("bias_type", s.bias_type);
   visit("sizes_type", s.sizes_type);
   visit("c", s.c);

@@ -108,6 +108,7 @@ TestProblem::TestProblem(const ProblemSpec& spec)
   problem.lhs.layout = spec.lhs_layout;
   problem.rhs.layout = spec.rhs_layout;
   problem.out.layout = spec.out_layout;
+  problem.bf16_sums = spec.bf16_sums;
   SetRaggedDims(spec);
   AddOptionalOperands(spec);
   ClearOut();

@@ -113,6 +113,10 @@ ProblemSpec RandomSpec(Random& random) {
   spec.lhs = Choose(kAllFloats, random);
   spec.rhs = Choose(kAllFloats, random);
   spec.out = Choose(kAllFloats, random);
+  if (random.Below(4) == 0) {
+    spec.lhs = spec.rhs = DType::kBF16;
+    spec.bf16_sums = static_cast<Bf16Sums>(random.Below(3));
+  }
   spec.sizes_type = Choose(kAllSizesTypes, random);
   spec.gap_elements = random.Below(2);
   spec.special_values = random.Below(8) == 0;

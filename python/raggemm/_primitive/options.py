@@ -23,6 +23,7 @@ class _Options(NamedTuple):
     isa: str | None = None
     executor: str | None = None
     on_error: str | None = None
+    bf16_sums: str | None = None
 
 
 _in_effect = jax.make_user_context(_Options())
@@ -71,19 +72,28 @@ def _checked_on_error(value: Any) -> str:
     return _choice("on_error", value, _ON_ERROR)
 
 
+def _checked_bf16_sums(value: Any) -> str:
+    return _choice("bf16_sums", value, tuple(library.description()["bf16_sums"]))
+
+
 _CHECKS = {
     "threads": _checked_threads,
     "isa": _checked_isa,
     "executor": _checked_executor,
     "on_error": _checked_on_error,
+    "bf16_sums": _checked_bf16_sums,
 }
 
 
 @contextlib.contextmanager
 def options(
-    threads: int | None = None, isa: str | None = None, executor: str | None = None, on_error: str | None = None
+    threads: int | None = None,
+    isa: str | None = None,
+    executor: str | None = None,
+    on_error: str | None = None,
+    bf16_sums: str | None = None,
 ) -> Iterator[None]:
-    """How the calls are computed that are lowered within it; the bits of results are always the same.
+    """How the calls are computed that are lowered within it. All but bf16_sums leave the bits of results as they are.
 
         with raggemm.options(isa="AVX2", threads=1):
             loss, gradients = jax.jit(jax.value_and_grad(model))(weights)
@@ -109,12 +119,15 @@ def options(
           those that wait in a collective for the one that failed end the process before the error arrives.
         "nan": the message is written to stderr, the result is all NaN, and the program goes on. For data and memory
           only: an instruction set that is not there, or a wrong environment variable, stays an error.
+      bf16_sums: how bf16 with bf16 is summed, the same on every CPU. "TILES" and "PAIRS" are what the units do that
+        some CPUs have for it: AMX, and VDPBF16PS of AVX-512. Denormals in sums are zeros then. "AUTO" is
+        RAGGEMM_BF16_SUMS, else the rule of f32.
 
     Raises:
       ValueError: for a value that is not known, or an instruction set that this CPU has not; it lists what is usable.
       RuntimeError: see above.
     """
-    given = {"threads": threads, "isa": isa, "executor": executor, "on_error": on_error}
+    given = {"threads": threads, "isa": isa, "executor": executor, "on_error": on_error, "bf16_sums": bf16_sums}
     checked: dict[str, Any] = {name: _CHECKS[name](value) for name, value in given.items() if value is not None}
     check_not_staged("raggemm.options()")
     with _in_effect(_in_effect.value._replace(**checked)):

@@ -1,0 +1,116 @@
+// Packing lhs and rhs into the elements of sums, and fetching beside it. Its traits V are those of tile_gemm.h.
+#ifndef RAGGEMM_KERNELS_ISA_PACK_H_
+#define RAGGEMM_KERNELS_ISA_PACK_H_
+
+#include <cstdint>
+
+#include "kernels/microkernel.h"
+
+namespace raggemm {
+namespace {
+
+#define RAGGEMM_UNROLL _Pragma("GCC unroll 32")
+#define RAGGEMM_INLINE __attribute__((always_inline))
+
+inline void FetchLine(Prefetch& prefetch) {
+  __builtin_prefetch(prefetch.line, 0, 2);
+  const bool ends = --prefetch.run_left == 0;
+  prefetch.line += ends ? prefetch.skip : 64;
+  prefetch.run_left = ends ? prefetch.run : prefetch.run_left;
+}
+
+// Fetches so many lines in each of `calls` calls that all calls together fetch prefetch.count, evenly spread.
+inline void FetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
+  for (due += prefetch.count; due >= calls; due -= calls) FetchLine(prefetch);
+}
+
+inline void MoveOn(const Prefetch& from, Prefetch* to) {
+  to->line = from.line;
+  to->run_left = from.run_left;
+}
+
+template <class V, class E>
+inline typename V::Vec LoadUpTo(const E* p, int64_t n) {
+  return n >= V::kWidth ? V::Load(p) : V::LoadPartial(p, static_cast<int>(n));
+}
+
+template <class V, class E>
+void PackRows(const PackArgs& args) {
+  for (int64_t kk = 0; kk < args.k; ++kk) {
+    const E* src = static_cast<const E*>(args.src) + kk * args.src_stride;
+    typename V::Scalar* dst = static_cast<typename V::Scalar*>(args.dst) + kk * args.dst_stride;
+    for (int64_t j = 0; j < args.width; j += V::kWidth) V::Store(dst + j, LoadUpTo<V>(src + j, args.width - j));
+  }
+}
+
+// log2(width) perfect shuffles of the whole block: each rotates the bits of (row, column) by one place.
+template <class V>
+inline void TransposeBlock(typename V::Vec (&r)[V::kWidth]) {
+  constexpr int kHalf = V::kWidth / 2;
+  RAGGEMM_UNROLL for (int stage = 1; stage < V::kWidth; stage *= 2) {
+    typename V::Vec t[V::kWidth];
+    RAGGEMM_UNROLL for (int i = 0; i < kHalf; ++i) {
+      t[2 * i] = V::Low(r[i], r[i + kHalf]);
+      t[2 * i + 1] = V::High(r[i], r[i + kHalf]);
+    }
+    RAGGEMM_UNROLL for (int i = 0; i < V::kWidth; ++i) r[i] = t[i];
+  }
+}
+
+// Columns of dst from kWidth rows of src. Where pairs of elements can be transposed as one, 2 * kWidth steps of k at
+// once: half the shuffles, which are what this costs.
+template <class V, class E>
+void PackTransposed(const PackArgs& args) {
+  using T = typename V::Scalar;
+  constexpr int64_t kWidth = V::kWidth;
+  constexpr bool kPairs = requires(const E* p) { V::LoadPairs(p); };
+  constexpr int64_t kStep = kPairs ? 2 * kWidth : kWidth;
+  Prefetch prefetch = *args.prefetch;
+  const int64_t fetches = (args.width + kWidth - 1) / kWidth * (args.k / kStep);
+  int64_t due = 0;
+  for (int64_t j = 0; j < args.width; j += kWidth) {
+    const E* src = static_cast<const E*>(args.src) + j * args.src_stride;
+    T* dst = static_cast<T*>(args.dst) + j;
+    const int64_t left = args.width - j;
+    int64_t kk = 0;
+    for (; kk + kStep <= args.k; kk += kStep) {
+      FetchDue(prefetch, fetches, due);
+      typename V::Vec r[kWidth];
+      RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
+        if constexpr (kPairs) {
+          r[i] = i < left ? V::LoadPairs(src + i * args.src_stride + kk) : V::Zero();
+        } else {
+          r[i] = i < left ? V::Load(src + i * args.src_stride + kk) : V::Zero();
+        }
+      }
+      TransposeBlock<V>(r);
+      T* to = dst + kk * args.dst_stride;
+      RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
+        if constexpr (kPairs) {
+          V::Store(to, V::First(r[i]));
+          to += args.dst_stride;
+          V::Store(to, V::Second(r[i]));
+        } else {
+          V::Store(to, r[i]);
+        }
+        to += args.dst_stride;
+      }
+    }
+    for (; kk < args.k; kk += kWidth) {
+      typename V::Vec r[kWidth];
+      RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
+        r[i] = i < left ? LoadUpTo<V>(src + i * args.src_stride + kk, args.k - kk) : V::Zero();
+      }
+      TransposeBlock<V>(r);
+      RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
+        if (kk + i < args.k) V::Store(dst + (kk + i) * args.dst_stride, r[i]);
+      }
+    }
+  }
+  MoveOn(prefetch, args.prefetch);
+}
+
+}  // namespace
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_ISA_PACK_H_

@@ -1,0 +1,198 @@
+// The rules for bf16 with bf16, on every ISA of the host, against an oracle that knows no flushing hardware.
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/element.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/check.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+constexpr Bf16Sums kRules[] = {Bf16Sums::kTiles, Bf16Sums::kPairs};
+
+class Bf16Rules : public IsaTest {
+ protected:
+  // The values of lhs and rhs are what fill(random) gives, as bits.
+  template <typename Fill>
+  void ExpectBits(const ProblemSpec& spec, Fill fill) {
+    Random random(TestSeed() + spec.k);
+    for (Bf16Sums rule : kRules) {
+      TestProblem test(spec);
+      test.problem.bf16_sums = rule;
+      for (const Array* array : {static_cast<Array*>(&test.problem.lhs), static_cast<Array*>(&test.problem.rhs)}) {
+        for (int64_t i = 0; i < ElementCount(*array); ++i) {
+          static_cast<uint16_t*>(array->data)[i] = static_cast<uint16_t>(fill(random));
+        }
+      }
+      const std::vector<double> want = ExpectedOut(test.problem).value();
+      const unsigned mode = __builtin_ia32_stmxcsr();
+      ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
+      EXPECT_EQ(__builtin_ia32_stmxcsr() & ~0x3fU, mode & ~0x3fU);
+      ASSERT_TRUE(HasBits(test.problem.out, want)) << NameOf(rule) << " " << Describe(spec) << " seed " << TestSeed();
+    }
+  }
+};
+RAGGEMM_FOR_EACH_ISA(Bf16Rules);
+
+ProblemSpec Spec(int64_t m, int64_t n, int64_t k, DType out = DType::kF32) {
+  ProblemSpec spec{.m = m, .n = n, .k = k, .sizes = {m}};
+  spec.lhs = spec.rhs = DType::kBF16;
+  spec.out = out;
+  return spec;
+}
+
+// A number with an exponent field from `least` on, of `count`.
+uint64_t Number(Random& random, int64_t least, int64_t count) {
+  const uint64_t sign_and_fraction = random.Next() & 0x807f;
+  return sign_and_fraction | static_cast<uint64_t>(least + random.Below(count)) << 7;
+}
+
+TEST_P(Bf16Rules, NumbersOfManyMagnitudes) {
+  for (int64_t k : {1, 2, 3, 31, 32, 33, 63, 64, 65, 255, 256, 257, 511, 600}) {
+    ExpectBits(Spec(17, 70, k), [](Random& random) { return Number(random, 117, 20); });
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Products, chains and totals about the smallest normal number, down to zeros of both signs.
+TEST_P(Bf16Rules, NumbersWhoseProductsVanish) {
+  for (int64_t k : {1, 2, 5, 16, 31, 33, 258, 290}) {
+    for (int64_t field : {60, 62, 64}) {
+      ExpectBits(Spec(29, 66, k), [&](Random& random) { return Number(random, field, 4); });
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(Bf16Rules, DenormalOperandsAreZeros) {
+  for (int64_t k : {1, 3, 40}) {
+    ExpectBits(Spec(9, 40, k), [](Random& random) { return Number(random, 0, 2) ^ (random.Coin() ? 0x7000 : 0); });
+  }
+}
+
+// Zeros, infinities and NaN of both signs among numbers.
+TEST_P(Bf16Rules, SpecialValues) {
+  constexpr uint16_t kSpecial[] = {0, 0x8000, 0x7f80, 0xff80, 0x7fc0, 0xffff, 1, 0x8001, 0x3f80, 0x7f7f};
+  for (int64_t k : {1, 2, 3, 33, 300}) {
+    for (int64_t rarity : {2, 50, 2000}) {
+      ExpectBits(Spec(15, 37, k), [&](Random& random) -> uint64_t {
+        return random.Below(rarity) == 0 ? kSpecial[random.Below(10)] : Number(random, 120, 10);
+      });
+    }
+  }
+}
+
+// Millions of single products, on what is there.
+TEST_P(Bf16Rules, AnyBits) {
+  for (int64_t k : {1, 2}) {
+    ExpectBits(Spec(300, 1000, k), [](Random& random) { return random.Next(); });
+    ExpectBits(Spec(300, 1000, k), [](Random& random) { return Number(random, 60, 8); });
+  }
+}
+
+// What follows the sum keeps denormals.
+TEST_P(Bf16Rules, EpiloguesKeepDenormals) {
+  for (DType out : {DType::kF32, DType::kBF16}) {
+    ProblemSpec spec = Spec(5, 20, 2, out);
+    spec.c = spec.bias = spec.alpha = true;
+    TestProblem test(spec);
+    for (Bf16Sums rule : kRules) {
+      test.problem.bf16_sums = rule;
+      for (int64_t i = 0; i < ElementCount(test.problem.lhs); ++i) StoreRounded(test.problem.lhs, i, 0x1p-60);
+      for (int64_t i = 0; i < ElementCount(test.problem.rhs); ++i) StoreRounded(test.problem.rhs, i, 0x1p-64);
+      for (int64_t i = 0; i < ElementCount(*test.problem.c); ++i) StoreRounded(*test.problem.c, i, 0x1p-131);
+      for (int64_t i = 0; i < ElementCount(*test.problem.bias); ++i) StoreRounded(*test.problem.bias, i, 0x1p-130);
+      StoreRounded(*test.problem.alpha, 0, 0x1p-5);
+      ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
+      const double want = 0x1p-123 * 0x1p-5 + 0x1p-131 + 0x1p-130;
+      for (int64_t i = 0; i < ElementCount(test.problem.out); ++i) EXPECT_EQ(ToDouble(test.problem.out, i), want);
+    }
+  }
+}
+
+// Each replica starts a block of its own.
+TEST_P(Bf16Rules, Replicas) {
+  ProblemSpec spec = Spec(5, 33, 400);
+  spec.mode = RaggedMode::kRaggedK;
+  spec.replicas = 4;
+  spec.sizes = {33, 0, 1, 300};
+  ExpectBits(spec, [](Random& random) { return Number(random, 115, 20); });
+}
+
+// Whoever computes: blocks and tiles are others with other numbers of threads.
+TEST_P(Bf16Rules, OfEveryNumberOfThreads) {
+  ProblemSpec spec = Spec(300, 200, 700);
+  spec.groups = 3;
+  spec.sizes = {1, 260, 30};
+  for (Bf16Sums rule : kRules) {
+    spec.bf16_sums = rule;
+    TestProblem test(spec);
+    const std::vector<double> want = ExpectedOut(test.problem).value();
+    for (int64_t threads : {1, 2, 3, 8}) {
+      test.ClearOut();
+      const Options options{.executor = Executor::kOpenMp, .isa = GetParam(), .threads = threads};
+      ASSERT_TRUE(GroupedGemm(test.problem, options).ok());
+      EXPECT_TRUE(HasBits(test.problem.out, want)) << NameOf(rule) << " " << threads;
+    }
+  }
+}
+
+TEST_P(Bf16Rules, AreWithinTheBound) {
+  for (Bf16Sums rule : kRules) {
+    for (int64_t k : {30, 700, 5000}) {
+      ProblemSpec spec = Spec(20, 40, k);
+      spec.bf16_sums = rule;
+      const TestProblem test(spec);
+      const Reference reference = ComputeReference(test.problem).value();
+      ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
+      EXPECT_TRUE(IsWithinBound(test.problem.out, reference)) << NameOf(rule) << " " << k;
+    }
+  }
+}
+
+// Every mode and storage, each extent beside the edges of tiles, strips and chains.
+TEST(Bf16RulesOfEveryIsa, EveryModeAndStorage) {
+  for (Bf16Sums rule : kRules) {
+    for (RaggedMode mode : kAllModes) {
+      for (int64_t k : {1, 2, 31, 33, 64, 257}) {
+        ProblemSpec spec = Spec(40, 70, k);
+        spec.mode = mode;
+        spec.groups = 3;
+        spec.sizes = {15, 1, 14};
+        spec.n_sizes = {33, 1, 16};
+        spec.k_sizes = {k, 1, 2};
+        if (mode == RaggedMode::kRaggedK) spec.m = 29, spec.k = 3 * k + 40, spec.sizes = {k, 2 * k, 1};
+        if (mode == RaggedMode::kRaggedN) spec.n = 80, spec.sizes = {33, 1, 32};
+        spec.bf16_sums = rule;
+        spec.alpha = k == 33;
+        for (const ProblemSpec& variant : StorageVariants(spec)) {
+          ASSERT_TRUE(GivesExpectedBits(variant));
+        }
+      }
+    }
+  }
+}
+
+// Heights and widths of every register tile, in place and packed.
+TEST(Bf16RulesOfEveryIsa, TileEdges) {
+  for (Bf16Sums rule : kRules) {
+    ProblemSpec spec = Spec(0, 1, 35, DType::kBF16);
+    spec.bf16_sums = rule;
+    spec.sizes.clear();
+    for (int64_t rows = 0; rows <= 30; ++rows) spec.sizes.push_back(rows), spec.m += rows;
+    spec.groups = static_cast<int64_t>(spec.sizes.size());
+    for (bool flipped : {false, true}) {
+      spec.rhs_flipped = flipped;
+      for (spec.n = 1; spec.n <= 300; spec.n += spec.n < 70 ? 1 : 23) ASSERT_TRUE(GivesExpectedBits(spec));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test
