@@ -20,7 +20,6 @@ namespace raggemm {
 namespace {
 
 constexpr std::array<bool, kIsas> kUpToAvx2 = {true, true};
-constexpr std::array<bool, kIsas> kUpToAvx512 = {true, true, true};
 constexpr std::array<bool, kIsas> kUpToAvx512Bf16 = {true, true, true, true};
 
 // Emerald Rapids: what the tables in recipe.cc come from. Zen 3: its caches and vectors; memory, calls and pages are

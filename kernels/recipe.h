@@ -36,9 +36,9 @@ Recipe RecipeFor(const PlanData& plan, int64_t rows, int64_t cols);
 
 // The blocks of a tile whose unit contracts over k.
 struct BlockShape {
-  int64_t k;  // at most a chain
+  int64_t k;  // at most kPanel
   int64_t n;
-  bool k_inner;  // blocks follow each other along k, not along the columns; lhs is packed for all chains at once
+  bool k_inner;  // blocks follow each other along k, not along the columns; all panels of lhs are packed at once
 };
 BlockShape BlocksOf(const PlanData& plan, const Recipe& recipe, const Window& window, int64_t k);
 

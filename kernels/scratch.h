@@ -12,7 +12,7 @@ namespace raggemm {
 
 // The buffers of one worker for tiles of `blocking`, all 64-byte aligned:
 //
-//   panels  lhs, packed in the kernels' layout: row tiles of a chain back to back, of one chain or of all
+//   panels  lhs, packed in the kernels' layout: row tiles of kPanel steps back to back, of one panel or of all
 //   strip   one strip of rhs, packed in the kernels' layout
 //   chain, total  one register tile of [mr][nr] sums after the other, strip by strip
 //   bias    as sums, [columns]

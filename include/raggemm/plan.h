@@ -32,7 +32,7 @@ int64_t OpenMpThreads();  // all that the executor OpenMP has: OMP_NUM_THREADS, 
 // RAGGEMM_THREADS, with the fields' own meaning. Where that is silent too, the defaults named here hold.
 struct Options {
   Executor executor = Executor::kAuto;    // the pool where there is one, else OpenMP
-  std::optional<Isa> isa = std::nullopt;  // PreferredIsa(cpu); one that cpu lacks is an error, never a fallback
+  std::optional<Isa> isa = std::nullopt;  // PreferredIsa; one that cpu lacks is an error, never a fallback
   int64_t threads = 0;                    // at most kMaxThreads; 0: all that the executor has
   TaskPool* pool = nullptr;               // not owned; must outlive the call
   Cpu cpu = HostCpu();

@@ -13,7 +13,7 @@ MOST = 3
 PRODUCT = ("include", "kernels", "ffi", "proto", "bench")
 ENDINGS = (".h", ".cc", ".proto", ".py", ".sh")
 
-KERNELS = {f"kernels/isa/{name}" for name in ("scalar.cc", "avx2.cc", "avx512.cc", "tile_gemm.h", "pair_gemm.h")}
+KERNELS = {f"kernels/isa/{name}" for name in ("scalar.cc", "avx2.cc", "avx512.cc", "tile_gemm.h")}
 
 # What there are several of, how the last one is named, in which folders, and the member's own files.
 TABLES = [
@@ -31,7 +31,7 @@ TABLES = [
         PRODUCT,
         {"include/raggemm/types.h", "kernels/isa/scalar.cc"},
     ),
-    ("arithmetics", r"ArithmeticId::kPairs|\bkPairs, kTiles }", PRODUCT, {"include/raggemm/arithmetic.h", *KERNELS}),
+    ("arithmetics", r"ArithmeticId::kTiles|\bkTiles }", PRODUCT, {"include/raggemm/arithmetic.h", *KERNELS}),
     ("kernels", r"\bScalarTraits<double>", PRODUCT, {"kernels/isa/scalar.cc"}),
 ]
 
