@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "bench/report.h"
 #include "bench/roofline.h"
@@ -50,7 +52,7 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
     for (size_t i = 0; i < entrants_.size(); ++i) {
       if (i == 0 || i == entrants_.size() / 2) {
         WaitUntilQuiet();
-        limits.push_back(meter.Measure(case_.threads));
+        limits.push_back(meter.Measure(case_.threads, case_.in, [this] { return NextMatrices(); }));
       }
       // Another one begins each round, so that nobody always follows the same.
       Entrant& entrant = entrants_[(i + static_cast<size_t>(round)) % entrants_.size()];
@@ -96,13 +98,29 @@ void Contest::TakeTurn(Entrant& entrant) {
   double seconds = 0;
   int calls = 0;
   do {
-    const int64_t place = (next_group_ + groups - 1) / groups;
-    next_group_ = (place + 1) * groups;
-    entrant.status.Update(entrant.contender.run(place % entrant.contender.places));
+    entrant.status.Update(entrant.contender.run(NextPlace(groups) % entrant.contender.places));
     ++calls;
     seconds = SecondsSince(start);
   } while (seconds < kSecondsPerTurn);
   entrant.seconds.push_back(seconds / calls);
+}
+
+// Where the next call finds its groups, of so many, in no cache.
+int64_t Contest::NextPlace(int64_t groups) {
+  const int64_t place = (next_group_ + groups - 1) / groups;
+  next_group_ = (place + 1) * groups;
+  return place;
+}
+
+// As many as take the memory some milliseconds, of whole sets.
+Stretches Contest::NextMatrices() {
+  constexpr int64_t kBytes = kBeyondCaches / 8;
+  Stretches next;
+  do {
+    const int64_t set = NextPlace(static_cast<int64_t>(case_.sizes.size())) % SetsOf(case_);
+    absl::c_move(MatricesOf(case_, memory_.SetOf(case_, set)), std::back_inserter(next));
+  } while (BytesOf(next) < kBytes);
+  return next;
 }
 
 bool Contest::TooSlow(const Entrant& entrant) const {
@@ -128,6 +146,7 @@ proto::CaseReport Contest::Report(const std::vector<Limits>& limits) const {
   report.set_n(static_cast<int>(case_.n));
   report.set_flops(work.flops);
   report.set_bytes(work.bytes_read + work.bytes_written);
+  report.set_unit(Units()[FastestUnit(reached)].name);
   SetLimits(reached, case_.threads, *report.mutable_limits());
   for (const Entrant& entrant : entrants_) {
     const Contender& contender = entrant.contender;

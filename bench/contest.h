@@ -40,6 +40,8 @@ class Contest {
   void ChooseWidened(ResultCheck& check);
   void TakeTurn(Entrant& entrant);
   bool TooSlow(const Entrant& entrant) const;
+  int64_t NextPlace(int64_t groups);
+  Stretches NextMatrices();
   proto::CaseReport Report(const std::vector<Limits>& limits) const;
 
   const Case case_;

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "absl/strings/str_format.h"
-#include "bench/limits.h"
 #include "bench/timing.h"
+#include "bench/units.h"
 #include "raggemm/cpu.h"
 #include "raggemm/format.h"
 
@@ -14,8 +15,8 @@ namespace {
 
 // Kernels may read and write a vector beyond what they are asked for.
 constexpr int64_t kSlack = 64;
-constexpr double kFlops = 2e7;          // of a loop: a fifth of a millisecond
-constexpr int64_t kPeakSteps = 50'000;  // a tenth of a millisecond: one of many such turns is undisturbed
+constexpr double kFlops = 2e7;  // of a loop: a fifth of a millisecond
+constexpr int kPeakParts = 80;  // of 10 ms: a tenth of a millisecond
 
 DType SumOf(const KernelRow& row) { return ArithmeticOf(row).sum; }
 
@@ -31,12 +32,14 @@ std::string Rate(const KernelCall& call, int turns) {
   return call.kernel() == nullptr ? "-" : absl::StrFormat("%.1f", Gflops(call, 0, turns));
 }
 
-// Peak: GFLOP/s in f32 so far.
-std::string LineOf(const KernelRow& row, int turns, double& peak) {
+// Peaks so far: GFLOP/s of the fastest unit, by what it multiplies.
+std::string LineOf(const KernelRow& row, int turns, std::map<DType, double>& peaks) {
   const KernelCall call = TallestPacked(row);
   // An f64 register has half as many numbers.
   const double wide = static_cast<double>(SizeOf(SumOf(row))) / SizeOf(DType::kF32);
-  for (int turn = 0; turn < turns; ++turn) peak = std::max(peak, FmaPeakGflops(1, kPeakSteps));
+  const DType multiplied = wide == 1 ? ArithmeticOf(row).product : DType::kF32;
+  double& peak = peaks[multiplied];
+  for (int turn = 0; turn < turns; ++turn) peak = std::max(peak, PeakGflops(multiplied, 1, kPeakParts));
   const double l1 = Gflops(call, 0, turns), l2 = Gflops(call, HostCpu().l2_bytes / 2, turns);
   std::string line =
       absl::StrFormat("%-24s %7.1f %7.1f %6.1f %6.0f %%", NameOf(row), l1, l2, peak / wide, 100 * l1 * wide / peak);
@@ -53,11 +56,13 @@ std::string LineOf(const KernelRow& row, int turns, double& peak) {
 
 Microkernel* KernelCall::kernel() const {
   const FormatKernels& kernels = KernelsOf(*row, rhs);
-  if (as == RhsAs::kPacked) return row->packed[rows];
+  if (as == RhsAs::kPacked) return kernels.packed[rows];
   return as == RhsAs::kExpand ? kernels.expand[rows] : kernels.direct[rows][1].run;
 }
 
-int64_t KernelCall::strip_bytes() const { return steps * row->cols * SizeOf(rhs); }
+int64_t KernelCall::strip_bytes() const {
+  return as == RhsAs::kPacked ? PanelBytes(row->rhs, steps, row->cols) : steps * row->cols * SizeOf(rhs);
+}
 
 KernelCall TallestInL1(const KernelRow& row, DType rhs, RhsAs as) {
   int64_t steps = kPanel;
@@ -65,7 +70,7 @@ KernelCall TallestInL1(const KernelRow& row, DType rhs, RhsAs as) {
   return {&row, rhs, as, row.rows, steps};
 }
 
-KernelCall TallestPacked(const KernelRow& row) { return TallestInL1(row, row.rhs.element, RhsAs::kPacked); }
+KernelCall TallestPacked(const KernelRow& row) { return TallestInL1(row, ArithmeticOf(row).product, RhsAs::kPacked); }
 
 KernelLoop::KernelLoop(const KernelCall& call, int64_t rhs_bytes)
     : call_(call),
@@ -77,6 +82,7 @@ KernelLoop::KernelLoop(const KernelCall& call, int64_t rhs_bytes)
       out_(call.rows * call.row->cols * SizeOf(SumOf(*call.row)), SumOf(*call.row), SumOf(*call.row)) {}
 
 void KernelLoop::Run() {
+  const KernelUnit unit(*call_.row);
   Microkernel* const kernel = call_.kernel();
   Prefetch nothing = {};
   MicrokernelArgs args = {};
@@ -96,10 +102,10 @@ void KernelLoop::Run() {
 std::string KernelTable(int turns) {
   std::string table = absl::StrFormat("%-24s %7s %7s %6s %8s   %s\n", "GFLOP/s, one thread", "L1", "L2", "peak",
                                       "share", "rhs in place / expanded, by format");
-  double peak = 0;
+  std::map<DType, double> peaks;
   for (const IsaRow& isa : IsaRows()) {
     if (!isa.usable()) continue;
-    for (const KernelRow& row : isa.kernels) table += LineOf(row, turns, peak);
+    for (const KernelRow& row : isa.kernels) table += LineOf(row, turns, peaks);
   }
   return table;
 }

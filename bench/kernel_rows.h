@@ -11,7 +11,7 @@
 namespace raggemm::bench {
 
 // A kernel of a row for so many rows of lhs and steps of k, at most a panel, with rhs in one format: in place, or
-// expanded into a strip as it is read; or as a packed strip, in the format of the row's panels.
+// expanded into a strip as it is read; or as a packed strip, in the layout of the row's panels.
 enum class RhsAs : uint8_t { kInPlace, kExpand, kPacked };
 struct KernelCall {
   const KernelRow* row;

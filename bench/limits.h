@@ -2,32 +2,42 @@
 #ifndef RAGGEMM_BENCH_LIMITS_H_
 #define RAGGEMM_BENCH_LIMITS_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
 #include "bench/operands.h"
+#include "bench/units.h"
 
 namespace raggemm::bench {
 
 // On some number of threads at once.
 struct Limits {
-  double fma_gflops = 0;  // f32, also for 16-bit operands: the fastest sequence of exact products widens them first
-  double read_gbps = 0;   // from memory
-  double store_gbps = 0;  // to memory, non-temporal
+  std::array<double, kUnits> gflops = {};  // as Units(); 0 where one is not there or multiplies other operands
+  double read_gbps = 0;                    // from memory
+  double store_gbps = 0;                   // to memory, non-temporal
 };
 
-// GFLOP/s of f32 fused multiply-adds between the widest registers. Steps are of six cycles, about 10 ms in all.
-double FmaPeakGflops(int threads, int64_t steps = 4'000'000);
+// Its place in Units().
+size_t FastestUnit(const Limits& limits);
 
-// Passes go through memory beyond the caches, a part at a time, so that each finds its part in no cache.
+// Memory that a plain pass reads, each line once and in this order.
+using Stretches = std::vector<absl::Span<const char>>;
+int64_t BytesOf(const Stretches& memory);
+
 class LimitsMeter {
  public:
   LimitsMeter();
-  // About 30 ms.
+  // About 50 ms. Of the units that multiply `in`, and of the fastest of some ways to read, each of which asks for the
+  // next stretches: those that are in no cache.
+  Limits Measure(int threads, DType in, absl::FunctionRef<Stretches()> next);
+  // Of f32, and of memory of its own beyond the caches.
   Limits Measure(int threads);
 
  private:
-  double ReadGbps(int threads);  // of the fastest of some ways to read
   char* NextPart();
 
   Arena memory_;

@@ -78,6 +78,22 @@ int64_t SetsOf(const Case& c) {
   return std::max<int64_t>(1, (kBeyondCaches + bytes - 1) / bytes);
 }
 
+std::vector<absl::Span<const char>> MatricesOf(const Case& c, const Operands& at) {
+  if (c.mode == Mode::kWgrad) return {{at.out, static_cast<size_t>(SetBytesOf(c).out)}};
+  std::vector<absl::Span<const char>> matrices;
+  const auto bytes = static_cast<size_t>(c.k * c.n * SizeOf(c.in));
+  for (size_t g = 0; g < c.sizes.size(); ++g) {
+    if (c.sizes[g] == 0) continue;
+    const char* const begin = at.rhs + g * bytes;
+    if (!matrices.empty() && matrices.back().end() == begin) {
+      matrices.back() = {matrices.back().data(), matrices.back().size() + bytes};
+    } else {
+      matrices.emplace_back(begin, bytes);
+    }
+  }
+  return matrices;
+}
+
 Memory::Memory(const std::vector<Case>& cases, DType precision) {
   SetBytes most = {0, 0, 0};
   for (const Case& c : cases) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "bench/cases.h"
 #include "bench/peers/peer.h"
 
@@ -45,6 +46,10 @@ struct SetBytes {
 SetBytes SetBytesOf(const Case& c);
 // As many as have kBeyondCaches of active weights (wgrad: gradients) in all.
 int64_t SetsOf(const Case& c);
+
+// Of one set what is beyond the caches, all sets taken together: weights of groups with rows, adjacent ones as one;
+// wgrad: all gradients.
+std::vector<absl::Span<const char>> MatricesOf(const Case& c, const Operands& at);
 
 // Enough for any of the cases, one at a time. Their `in` must be one type. `precision` as in Arena.
 class Memory {

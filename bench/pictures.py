@@ -3,7 +3,7 @@
 import pathlib
 
 import matplotlib.pyplot as plt
-from regimes import rows_per_group, types
+from regimes import F32_FMA, rate_of, rows_per_group, types, unit
 
 plt.switch_backend("Agg")  # without a display
 # 11 points in 8.5 inches are 15 px in a page's 850; with half as many pixels again for screens that have them.
@@ -43,15 +43,15 @@ def roofline(report: dict, folder: pathlib.Path, name: str) -> str:
         own = [case for case in cases if types(case) == pair]
         intensity = [case["flops"] / case["bytes"] for case in own]
         reach = [min(intensity) / 1.5, max(intensity) * 1.5]
-        ridge = limits["fma_gflops"] / limits["read_gbps"]
-        roof = sorted({*reach, ridge})
-        rates = [min(limits["fma_gflops"], x * limits["read_gbps"]) for x in roof]
+        sums, fastest = max((rate_of(name, limits) or 0, name) for name in map(unit, own))
+        roof = sorted({*reach, sums / limits["read_gbps"]})
+        rates = [min(sums, x * limits["read_gbps"]) for x in roof]
         axis.loglog(roof, rates, color=LIMIT, linewidth=1, label="roofline")
         axis.plot(intensity, [case["ours_gflops"] for case in own], ".", color=OURS, label="raggemm")
         with_peer = [(x, case["best_peer_gflops"]) for x, case in zip(intensity, own, strict=True) if "ratio" in case]
         if with_peer:
             axis.plot(*zip(*with_peer, strict=True), "x", color=PEER, label="best peer")
-        axis.set_title(f"{pair}, {cases[0]['threads']} threads")
+        axis.set_title(f"{pair}, {fastest}, {cases[0]['threads']} threads")
         axis.grid(alpha=0.3)
     for axis in axes.flat[len(pairs) :]:
         axis.remove()
@@ -62,7 +62,8 @@ def roofline(report: dict, folder: pathlib.Path, name: str) -> str:
 
 
 def share_by_rows(report: dict, folder: pathlib.Path, name: str) -> str | None:
-    """Share of the roofline against rows per group, forward: a row of panels for each shape. None without a sweep."""
+    """Share of the roofline against rows per group, forward: a row of panels for each shape, K x N. None without a
+    sweep."""
     cases = [case for case in report["cases"] if case["regime"] == "sweep" and case["mode"] == "forward"]
     cases = [case for case in cases if case["out_dtype"] == "f32" and case["lhs_dtype"] in ("f32", "bf16")]
     if not cases:
@@ -85,7 +86,8 @@ def share_by_rows(report: dict, folder: pathlib.Path, name: str) -> str | None:
         axis.set_xscale("log", base=2)
         axis.set_xticks(rows, [f"{value:g}" for value in rows], minor=False)
         axis.set_ylim(0, 1.1)
-        axis.set_title(f"{dtype}, K = {k}, N = {n}, {cases[0]['threads']} threads")
+        units = "".join(f" on {name}" for name in dict.fromkeys(map(unit, own)) if name != F32_FMA)
+        axis.set_title(f"{dtype}{units}, {k}x{n}, {cases[0]['threads']} threads")
         axis.grid(alpha=0.3)
     figure.supxlabel("rows per group")
     figure.supylabel("share of the roofline")

@@ -7,6 +7,7 @@ import dataclasses
 import math
 import statistics
 
+F32_FMA = "f32 fma"
 ROW_REGIMES = [(2, "1 to 2 rows"), (16, "4 to 16 rows"), (64, "32 to 64 rows"), (math.inf, "128 rows and more")]
 
 
@@ -32,6 +33,17 @@ def types(case: dict) -> str:
     return f"{case['lhs_dtype']} → {case['out_dtype']}"
 
 
+def unit(case: dict) -> str:
+    """Reports that name none are from the time when it was this for all types."""
+    return case.get("unit", F32_FMA)
+
+
+def rate_of(unit_name: str, limits: dict) -> float | None:
+    """GFLOP/s of a unit in the limits of a case or of the machine, None where it was not measured."""
+    rates = {F32_FMA: limits["fma_gflops"], **{of["name"]: of["gflops"] for of in limits.get("units", [])}}
+    return rates.get(unit_name)
+
+
 def case_name(case: dict) -> str:
     return f"{case['case']} {types(case)}, {case['mode']}, {case['threads']}t"
 
@@ -47,6 +59,11 @@ class Cell:
 
     def __str__(self) -> str:
         return f"{self.regime}, {self.types}, {self.threads} threads"
+
+    @property
+    def unit(self) -> str:
+        """Whose sums limit the cases: mostly one, for others are slower by far."""
+        return ", ".join(dict.fromkeys(map(unit, self.cases)))
 
     def ratios(self) -> list[float]:
         return [case["ratio"] for case in self.cases if "ratio" in case]

@@ -48,14 +48,35 @@ proto::Machine DescribeMachine(const std::vector<Peer>& peers) {
     library.set_name(peer.name);
     library.set_description(peer.describe());
   }
+  for (const AbsentPeer& peer : AbsentPeers()) {
+    proto::Library& library = *machine.add_absent();
+    library.set_name(peer.name);
+    library.set_description(peer.reason);
+  }
   return machine;
 }
 
 void SetLimits(const Limits& limits, int threads, proto::Limits& message) {
   message.set_threads(threads);
-  message.set_fma_gflops(limits.fma_gflops);
+  message.set_fma_gflops(limits.gflops[0]);
   message.set_read_gbps(limits.read_gbps);
   message.set_store_gbps(limits.store_gbps);
+  for (size_t i = 1; i < kUnits; ++i) {
+    if (limits.gflops[i] == 0) continue;
+    proto::Unit& unit = *message.add_units();
+    unit.set_name(Units()[i].name);
+    unit.set_gflops(limits.gflops[i]);
+  }
+}
+
+Limits LimitsOf(const proto::Limits& message) {
+  Limits limits = {{message.fma_gflops()}, message.read_gbps(), message.store_gbps()};
+  for (const proto::Unit& unit : message.units()) {
+    for (size_t i = 1; i < kUnits; ++i) {
+      if (unit.name() == Units()[i].name) limits.gflops[i] = unit.gflops();
+    }
+  }
+  return limits;
 }
 
 void SetComparison(double roofline_gflops, proto::CaseReport& report) {

@@ -18,6 +18,7 @@ std::string CpuName();
 proto::Machine DescribeMachine(const std::vector<Peer>& peers);
 
 void SetLimits(const Limits& limits, int threads, proto::Limits& message);
+Limits LimitsOf(const proto::Limits& message);
 
 // The best of the peers, our ratio to it, the roofline and our share of it, from `ours` and `peers` in the report.
 void SetComparison(double roofline_gflops, proto::CaseReport& report);

@@ -1,7 +1,7 @@
-"""Makes tables and pictures of a run of the benchmarks: report.py REPORT.json [--record FOLDER].
+"""Makes tables and pictures of a run of the benchmarks: report.py REPORT.json [--record FOLDER --readme FILE].
 
 Beside the JSON: report.md, report-roofline and report-rows (.png). With --record the same under the CPU's name in
-FOLDER, to be kept. The summary also goes to stdout.
+FOLDER, to be kept, and all that is recorded there in the README's table. The summary also goes to stdout.
 """
 
 import argparse
@@ -9,8 +9,21 @@ import json
 import pathlib
 import re
 
+import classes
 import pictures
-from regimes import Cell, best_ways, bound, case_name, cells, geometric_mean, regime, types, warning
+from regimes import (
+    F32_FMA,
+    Cell,
+    best_ways,
+    bound,
+    case_name,
+    cells,
+    geometric_mean,
+    rate_of,
+    regime,
+    types,
+    warning,
+)
 
 
 def markdown_table(header: list[str], rows: list[list[str]]) -> str:
@@ -40,6 +53,7 @@ def summary(found: list[Cell]) -> str:
             [
                 cell.regime,
                 cell.types,
+                cell.unit,
                 str(cell.threads),
                 str(len(cell.cases)),
                 figure(geometric_mean(ratios)) if ratios else "no peer",
@@ -48,7 +62,7 @@ def summary(found: list[Cell]) -> str:
                 figure(min(shares)),
             ]
         )
-    header = ["regime", "types", "threads", "cases", "over best peer", "least", "share of roofline", "least"]
+    header = ["regime", "types", "unit", "threads", "cases", "over best peer", "least", "share of roofline", "least"]
     return markdown_table(header, rows)
 
 
@@ -119,14 +133,22 @@ def failures(cases: list[dict]) -> str:
 
 
 def machine_section(machine: dict) -> str:
+    measured = machine.get("limits", [])
+    units = list(dict.fromkeys([F32_FMA, *(of["name"] for found in measured for of in found.get("units", []))]))
     limits = markdown_table(
-        ["threads", "f32 fma, GFLOP/s", "memory read, GB/s", "non-temporal store, GB/s"],
+        ["threads", *(f"{name}, GFLOP/s" for name in units), "memory read, GB/s", "non-temporal store, GB/s"],
         [
-            [str(found["threads"]), *(f"{found[key]:.1f}" for key in ("fma_gflops", "read_gbps", "store_gbps"))]
-            for found in machine.get("limits", [])
+            [
+                str(found["threads"]),
+                *(figure(rate_of(name, found), 1) for name in units),
+                *(f"{found[key]:.1f}" for key in ("read_gbps", "store_gbps")),
+            ]
+            for found in measured
         ],
     )
-    peers = "\n".join(f"- {peer['name']}: {_without_folders(peer['description'])}" for peer in machine.get("peers", []))
+    lines = [f"- {peer['name']}: {peer['description']}" for peer in machine.get("peers", [])]
+    lines += [f"- {peer['name']}: absent, {peer['description']}" for peer in machine.get("absent", [])]
+    peers = _without_folders("\n".join(lines))
     run = f"{machine['compiler']}; {machine['date']}; {machine['selection']} run"
     overheads = markdown_table(
         ["median", "us"], [[found["name"], f"{found['microseconds']:.2f}"] for found in machine.get("overheads", [])]
@@ -146,13 +168,14 @@ METHOD = """\
 All contenders of a case take turns on the same operands, in one process, after their results were compared with ours
 and with float64. Weights come from memory: successive calls go through 512 MiB and more. A figure is the median over
 rounds, its spread the distance of the quartiles over the median. The limits are measured between the turns, and a
-case's are their upper quartiles. The roofline is the larger of the time of the sums at the fma rate and of the
-transfers at the memory's, lhs, weights of groups with rows, and out (wgrad: every gradient) each once. A peer counts
-with the better of two ways: its own threads on group after group, or our threads over the groups, largest first, with
-the peer on one thread in each. `widen` is the fastest f32 peer on bf16 operands widened to f32 first, widening
-counted; widened beforehand it is an upper bound, not a peer. Peers that were far behind took part in fewer rounds.
-`Weights in cache` is the same call with so few groups that their weights stay in the last cache, over and over.
-Means are geometric."""
+case's are their upper quartiles: sums by the fastest unit that the CPU has for the types, in loops between registers,
+and a plain pass over the case's own weights (wgrad: gradients), each line read once and in order. The roofline is the
+larger of the time of the sums and of the transfers, lhs, weights of groups with rows, and out (wgrad: every gradient)
+each once. A peer counts with the better of two ways: its own threads on group after group, or our threads over the
+groups, largest first, with the peer on one thread in each. `widen` is the fastest f32 peer on bf16 operands widened to
+f32 first, widening counted; widened beforehand it is an upper bound, not a peer. Peers that were far behind took part
+in fewer rounds. `Weights in cache` is the same call with so few groups that their weights stay in the last cache, over
+and over. Means are geometric."""
 
 
 def report_text(report: dict, pictures_of: list[tuple[str, str]]) -> str:
@@ -184,15 +207,22 @@ def write_report(report: dict, folder: pathlib.Path, name: str) -> pathlib.Path:
     return path
 
 
-def file_name(cpu: str) -> str:
-    """'Intel(R) Xeon(R) Processor (family 6, model 207)' to 'intel-xeon-processor-family-6-model-207'."""
-    return "-".join(re.findall(r"[a-z0-9.]+", re.sub(r"\((R|TM)\)", " ", cpu, flags=re.IGNORECASE).lower()))
+def file_name(machine: dict) -> str:
+    """'Intel(R) Xeon(R) Processor (family 6, model 207)' to 'intel-xeon-processor-family-6-model-207'. Where a unit is
+    ahead of f32 fma, with its name: a virtual machine may hide it, which makes the same CPU another class."""
+    limits = machine["limits"][-1]
+    fastest = max(
+        [F32_FMA, *(of["name"] for of in limits.get("units", []))], key=lambda name: rate_of(name, limits) or 0
+    )
+    name = machine["cpu"] if fastest == F32_FMA else f"{machine['cpu']} {fastest}"
+    return "-".join(re.findall(r"[a-z0-9.]+", re.sub(r"\((R|TM)\)", " ", name, flags=re.IGNORECASE).lower()))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("json", type=pathlib.Path)
     parser.add_argument("--record", type=pathlib.Path, metavar="FOLDER")
+    parser.add_argument("--readme", type=pathlib.Path, metavar="FILE")
     arguments = parser.parse_args()
     try:
         report = json.loads(arguments.json.read_text())
@@ -205,7 +235,9 @@ def main() -> None:
     print(f"\n{summary(cells(report))}\n")
     print("report:", write_report(report, arguments.json.parent, "report"))
     if arguments.record:
-        print("recorded:", write_report(report, arguments.record, file_name(report["machine"]["cpu"])))
+        print("recorded:", write_report(report, arguments.record, file_name(report["machine"])))
+    if arguments.readme:
+        classes.update(arguments.readme, arguments.record)
 
 
 if __name__ == "__main__":

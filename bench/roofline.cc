@@ -22,7 +22,7 @@ Work WorkOf(const Case& c) {
 }
 
 double SecondsAtBest(const Work& work, const Limits& limits) {
-  const double sums = work.flops / limits.fma_gflops;
+  const double sums = work.flops / limits.gflops[FastestUnit(limits)];
   const double transfers = work.bytes_read / limits.read_gbps + work.bytes_written / limits.store_gbps;
   return std::max(sums, transfers) * 1e-9;
 }

@@ -14,7 +14,8 @@ struct Work {
 };
 Work WorkOf(const Case& c);
 
-// Seconds of the work at the limits: sums and transfers overlap perfectly, reads and writes share the memory's time.
+// Seconds of the work at the limits, sums by the fastest unit: sums and transfers overlap perfectly, reads and writes
+// share the memory's time.
 double SecondsAtBest(const Work& work, const Limits& limits);
 
 }  // namespace raggemm::bench

@@ -94,7 +94,7 @@ Rounds Session::RoundsForNext() const {
 absl::Status Session::Write() {
   std::map<int, std::vector<Limits>> by_threads;
   for (const proto::CaseReport& c : report_.cases()) {
-    by_threads[c.threads()].push_back({c.limits().fma_gflops(), c.limits().read_gbps(), c.limits().store_gbps()});
+    by_threads[c.threads()].push_back(LimitsOf(c.limits()));
   }
   report_.mutable_machine()->clear_limits();
   for (const auto& [threads, limits] : by_threads) {

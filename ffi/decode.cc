@@ -186,8 +186,8 @@ absl::StatusOr<Array> ToArray(absl::string_view name, const ffi::AnyBuffer& buff
   const Format* format = FormatOfXla(static_cast<int>(buffer.element_type()));
   if (format == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(name, ": unsupported element type ", Name(buffer.element_type()),
-                                                   "; matrices are ", NamesOf(Role::kMatrix), ", sizes ",
-                                                   NamesOf(Role::kSizes)));
+                                                   "; matrices are ", NamesOf(Role::kMatrix), ", or ",
+                                                   NamesOf(Role::kBytes), ", sizes ", NamesOf(Role::kSizes)));
   }
   return Array{buffer.untyped_data(), format->dtype, DimsOf(buffer)};
 }

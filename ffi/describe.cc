@@ -70,6 +70,7 @@ Value TextsOf(uint8_t set, absl::Span<const absl::string_view> texts) {
 
 // The table of include/raggemm/format.h, its columns as they are called there.
 Value Formats() {
+  static constexpr absl::string_view kRoles[] = {"matrix", "sizes", "bytes", "panel"};
   Value list;
   for (const Format& format : kFormats) {
     auto& fields = AddStruct(list);
@@ -77,7 +78,7 @@ Value Formats() {
     fields["numpy"] = Text(format.numpy);
     fields["xla"] = Number(format.xla);
     fields["bits"] = Number(format.bits);
-    fields["role"] = Text(format.role == Role::kMatrix ? "matrix" : "sizes");
+    fields["role"] = Text(kRoles[static_cast<size_t>(format.role)]);
     fields["digits"] = Number(format.digits);
     fields["min_exponent"] = Number(format.min_exponent);
     fields["max_exponent"] = Number(format.max_exponent);
@@ -111,6 +112,7 @@ Value Isas(const Cpu& cpu) {
     auto& fields = AddStruct(list);
     fields["name"] = Text(absl::AsciiStrToUpper(NameOf(isa)));
     fields["usable"].set_bool_value(cpu.Has(isa));
+    fields["missing"] = cpu.Has(isa) ? Null() : Text(MissingFor(isa));
     for (const std::string& kernels : KernelNames(isa)) {
       *fields["kernels"].mutable_list_value()->add_values() = Text(kernels);
     }
@@ -147,11 +149,11 @@ Value NamesOf(const google::protobuf::EnumDescriptor& values) {
   return list;
 }
 
-absl::string_view ReasonFor(Isa isa, const Environment& environment, const Cpu& cpu) {
+absl::string_view ReasonFor(Isa isa, const Arithmetic& arithmetic, const Environment& environment, const Cpu& cpu) {
   if (environment.isa && !absl::EqualsIgnoreCase(*environment.isa, "AUTO")) return "RAGGEMM_ISA";
   Cpu unprobed = cpu;
   unprobed.probed_gflops = {};
-  const bool best = isa == PreferredIsa(unprobed, kArithmetics[0]);
+  const bool best = isa == PreferredIsa(unprobed, arithmetic);
   return best ? "the best of this CPU, and none is clearly faster in the probe"
               : "clearly faster in the probe than the best of this CPU";
 }
@@ -180,18 +182,38 @@ Value ErrorsOf(const Environment& environment, const Cpu& cpu) {
   return errors.empty() ? Null() : Text(absl::StrJoin(errors, "; "));
 }
 
+// What computes products of one kind, and why it does.
+Value Chosen(const Arithmetic& arithmetic, const Environment& environment, const Cpu& cpu) {
+  const absl::StatusOr<Isa> isa = DefaultIsa(environment, cpu, arithmetic);
+  Value object;
+  auto& fields = *object.mutable_struct_value()->mutable_fields();
+  fields["arithmetic"] = Text(arithmetic.name);
+  fields["isa"] = isa.ok() ? Text(absl::AsciiStrToUpper(NameOf(*isa))) : Null();
+  fields["reason"] = Text(isa.ok() ? ReasonFor(*isa, arithmetic, environment, cpu) : isa.status().message());
+  return object;
+}
+
+// As Chosen, with the reason for the arithmetic before that for the ISA.
+Value ChosenForBf16(const Environment& environment, const Cpu& cpu) {
+  const absl::StatusOr<ChosenArithmetic> chosen = DefaultBf16Arithmetic(environment, cpu);
+  if (!chosen.ok()) return Null();
+  Value object = Chosen(*chosen->arithmetic, environment, cpu);
+  Value& reason = (*object.mutable_struct_value()->mutable_fields())["reason"];
+  reason = Text(absl::StrCat(chosen->because, "; ", reason.string_value()));
+  return object;
+}
+
 std::string Describe() {
   const Cpu& cpu = HostCpu();
   const Environment& environment = ProcessEnvironment();
-  const absl::StatusOr<Isa> isa = DefaultIsa(environment, cpu, kArithmetics[0]);
   Struct description;
   auto& fields = *description.mutable_fields();
   fields["version"] = Text(raggemm_version());
   fields["ffi_api"] = Text(absl::StrCat(XLA_FFI_API_MAJOR, ".", XLA_FFI_API_MINOR));
   fields["cpu"] = Text(HostCpuBrand());
   fields["isas"] = Isas(cpu);
-  fields["isa"] = isa.ok() ? Text(absl::AsciiStrToUpper(NameOf(*isa))) : Null();
-  fields["isa_reason"] = Text(isa.ok() ? ReasonFor(*isa, environment, cpu) : isa.status().message());
+  fields["f32"] = Chosen(kArithmetics[0], environment, cpu);
+  fields["bf16"] = ChosenForBf16(environment, cpu);
   fields["executors"] = NamesOf(*GroupedGemmConfig::Executor::Value_descriptor());
   fields["bf16_sums"] = NamesOf(*GroupedGemmConfig::Bf16Sums::Value_descriptor());
   fields["formats"] = Formats();

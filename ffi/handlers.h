@@ -46,10 +46,10 @@ char* raggemm_take_plans(void);
 // What this is and how it computes here, as a JSON object:
 //   version, ffi_api   as in "0.1.0", "0.3": the latter as raggemm_ffi_version has it
 //   cpu                as the CPU names itself
-//   isas               the best first: name (as in proto/config.proto), usable, kernels (their names), probed_gflops
-//                      (by arithmetic, those that were measured)
-//   isa, isa_reason    the one that calls get which do not say it, and why; null, and the error, where there is none.
-//                      Of sums in f32; others may have another one
+//   isas               the best first: name (as in proto/config.proto), usable, missing (what it lacks here, or null),
+//                      kernels (their names), probed_gflops (by arithmetic, those that were measured)
+//   f32, bf16          what computes f32, and bf16 with bf16, for calls that do not say it: arithmetic, isa, and the
+//                      reason; isa null, and the error, where there is none
 //   executors, bf16_sums
 //                      names, as in proto/config.proto
 //   formats, operands, arithmetics

@@ -2,6 +2,7 @@
 #define RAGGEMM_FFI_MATRIX_CONFIG_H_
 
 #include "proto/config.pb.h"
+#include "raggemm/environment.h"
 #include "raggemm/problem.h"
 
 namespace raggemm {
@@ -19,10 +20,7 @@ inline void ApplyMatrixConfig(const proto::GroupedGemmConfig& config, GroupedGem
   problem.lhs.layout = layout(config.lhs_layout());
   problem.rhs.layout = layout(config.rhs_layout());
   problem.out.layout = layout(config.out_layout());
-  using Sums = proto::GroupedGemmConfig::Bf16Sums;
-  problem.bf16_sums = config.bf16_sums() == Sums::TILES   ? Bf16Sums::kTiles
-                      : config.bf16_sums() == Sums::PAIRS ? Bf16Sums::kPairs
-                                                          : Bf16Sums::kAuto;
+  problem.bf16_sums = Bf16SumsOf(proto::GroupedGemmConfig::Bf16Sums::Value_Name(config.bf16_sums()));  // AUTO: none
 }
 
 }  // namespace raggemm

@@ -53,7 +53,7 @@ TilePlace::TilePlace(const PlanData& plan, int64_t tile, int64_t unit_index)
     : unit(UnitAt(plan, unit_index)),
       out(LocateMatrix(plan, plan.out, unit)),
       window(TileGrid(plan, out).At(plan, tile - plan.tile_prefix[unit_index])),
-      rows(window.rows, plan.kernels->rows),
+      rows(window.rows, *plan.kernels),
       recipe(plan.recipes[RowClass(window.rows)]),
       blocks(BlocksOf(plan, recipe, window, LocateMatrix(plan, plan.lhs, unit).cols)) {}
 
@@ -89,6 +89,11 @@ bool NextBlock(const PlanData& plan, const TilePlace& place, Block& block) {
 Strip NextStrip(const PlanData& plan, const TilePlace& place, int64_t cols_left) {
   const int64_t narrow = plan.kernels->cols, cols = std::min(narrow, cols_left);
   switch (place.recipe.source) {
+    case Recipe::Source::kSweep:
+      if (const int64_t nr = KernelsOf(*plan.kernels, plan.rhs.dtype).sweep[place.rows.Rows(0)].nr; nr <= cols_left) {
+        return {cols_left / nr * nr, cols_left / nr * nr, Strip::From::kSweep};
+      }
+      [[fallthrough]];
     case Recipe::Source::kInPlace:
       for (const DirectKernel& kernel : KernelsOf(*plan.kernels, plan.rhs.dtype).direct[place.rows.Rows(0)]) {
         if (kernel.nr <= cols_left) return {kernel.nr, kernel.nr, Strip::From::kRhs};

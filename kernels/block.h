@@ -20,12 +20,21 @@
 
 namespace raggemm {
 
-// Row tiles of at most max_rows, as equal as can be: 16 rows are 8 + 8, not 14 + 2.
+// Row tiles, as equal as can be: 16 rows are 8 + 8, not 14 + 2. Where kernels compute whole steps of rows, the last one
+// may lack some: with steps of 16, 40 rows are 32 + 8.
 struct RowTiles {
-  RowTiles(int64_t rows, int64_t max_rows) : count(CeilDiv(rows, max_rows)), each(rows / count), taller(rows % count) {}
-  int64_t Begin(int64_t i) const { return each * i + std::min(taller, i); }
-  int64_t Rows(int64_t i) const { return each + (i < taller); }
-  int64_t count, each, taller;  // the first `taller` have a row more
+  RowTiles(int64_t rows, const KernelRow& kernels)
+      : rows(rows),
+        step(kernels.row_step),
+        count(CeilDiv(rows, kernels.rows)),
+        each(CeilDiv(rows, step) / count),
+        taller(CeilDiv(rows, step) % count) {}
+  int64_t Begin(int64_t i) const { return (each * i + std::min(taller, i)) * step; }
+  int64_t Rows(int64_t i) const { return std::min(Height(i), rows - Begin(i)); }
+  int64_t Height(int64_t i) const { return (each + (i < taller)) * step; }  // that kernels compute
+  int64_t AllHeights() const { return RoundUp(rows, step); }
+  int64_t rows, step;
+  int64_t count, each, taller;  // steps of each; the first `taller` have one more
 };
 
 // Which unit a tile belongs to, where in its result it lies, and how it is computed.
@@ -65,7 +74,7 @@ bool NextBlock(const PlanData& plan, const TilePlace& place, Block& block);
 struct Strip {
   int64_t cols;   // that exist
   int64_t width;  // that the kernel computes; the row stride of what is packed
-  enum class From : uint8_t { kRhs, kRhsAndPack, kPacked } from;
+  enum class From : uint8_t { kRhs, kSweep, kRhsAndPack, kPacked } from;
 };
 Strip NextStrip(const PlanData& plan, const TilePlace& place, int64_t cols_left);
 

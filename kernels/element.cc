@@ -61,7 +61,7 @@ std::string NamesOf(Role role) {
 
 double ToDouble(const Array& array, int64_t index) {
   const Format& format = FormatOf(array.dtype);
-  if (format.role == Role::kSizes) return static_cast<double>(ToInteger(array, index));
+  if (format.role != Role::kMatrix) return static_cast<double>(ToInteger(array, index));
   return Decode(format, BitsOf(array, index));
 }
 
@@ -74,7 +74,8 @@ double RoundTo(DType dtype, double value) {
 }
 
 void StoreRounded(const Array& array, int64_t index, double value) {
-  const uint64_t bits = Encode(FormatOf(array.dtype), RoundTo(array.dtype, value));
+  const uint64_t bits = IsMatrix(array.dtype) ? Encode(FormatOf(array.dtype), RoundTo(array.dtype, value))
+                                              : static_cast<uint64_t>(static_cast<int64_t>(value));
   WithBits(array.dtype, [&](auto element) {
     element = static_cast<decltype(element)>(bits);
     std::memcpy(static_cast<char*>(array.data) + index * sizeof(element), &element, sizeof(element));

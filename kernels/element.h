@@ -19,9 +19,11 @@ int64_t BytesOf(const Array& array);
 // use(zero) with the zero of the unsigned integer that is as wide as an element.
 template <typename Use>
 decltype(auto) WithBits(DType dtype, Use&& use) {
-  static_assert(std::all_of(std::begin(kFormats), std::end(kFormats),
-                            [](const Format& f) { return f.bits == 16 || f.bits == 32 || f.bits == 64; }));
+  static_assert(std::all_of(std::begin(kFormats), std::end(kFormats), [](const Format& f) {
+    return f.bits == 8 || f.bits == 16 || f.bits == 32 || f.bits == 64;
+  }));
   const int bits = FormatOf(dtype).bits;
+  if (bits == 8) return use(uint8_t{});
   if (bits == 16) return use(uint16_t{});
   if (bits == 32) return use(uint32_t{});
   return use(uint64_t{});
@@ -46,6 +48,7 @@ double ToDouble(const Array& array, int64_t index);
 
 // The nearest value of a format of matrices, ties to even: one rounding.
 double RoundTo(DType dtype, double value);
+// That value, or the integer that it is, modulo as many as the format has.
 void StoreRounded(const Array& array, int64_t index, double value);
 
 }  // namespace raggemm

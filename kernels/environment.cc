@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "kernels/isa.h"
 
 namespace raggemm {
 namespace {
@@ -54,7 +56,10 @@ absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu, c
     if (IsaOf(*environment.isa) == isa) return isa;
     usable.push_back(absl::AsciiStrToUpper(NameOf(isa)));
   }
-  return Unusable("RAGGEMM_ISA", *environment.isa, absl::StrJoin(usable, ", "));
+  const std::optional<Isa> known = IsaOf(*environment.isa);
+  const absl::string_view missing = known ? MissingFor(*known) : "";
+  return Unusable("RAGGEMM_ISA", *environment.isa,
+                  absl::StrCat(absl::StrJoin(usable, ", "), missing.empty() ? "" : "; ", missing));
 }
 
 absl::StatusOr<Executor> DefaultExecutor(const Environment& environment, bool has_pool) {
@@ -68,17 +73,36 @@ absl::StatusOr<Executor> DefaultExecutor(const Environment& environment, bool ha
   return Unusable("RAGGEMM_EXECUTOR", *environment.executor, absl::StrJoin(usable, ", "));
 }
 
-absl::string_view NameOf(Bf16Sums sums) {
-  static constexpr absl::string_view kNames[] = {"auto", "tiles", "pairs"};
-  return kNames[static_cast<int>(sums)];
+std::optional<ArithmeticId> Bf16SumsOf(absl::string_view name) {
+  for (size_t i = 0; i < std::size(kArithmetics); ++i) {
+    const Arithmetic& row = kArithmetics[i];
+    if (row.product == DType::kBF16 && absl::EqualsIgnoreCase(row.name, name)) return static_cast<ArithmeticId>(i);
+  }
+  return std::nullopt;
 }
 
-absl::StatusOr<Bf16Sums> DefaultBf16Sums(const Environment& environment) {
-  if (LeavesOpen(environment.bf16_sums)) return Bf16Sums::kAuto;
-  for (Bf16Sums sums : {Bf16Sums::kTiles, Bf16Sums::kPairs}) {
-    if (absl::EqualsIgnoreCase(*environment.bf16_sums, NameOf(sums))) return sums;
+absl::StatusOr<std::optional<ArithmeticId>> DefaultBf16Sums(const Environment& environment) {
+  if (LeavesOpen(environment.bf16_sums)) return std::nullopt;
+  if (const std::optional<ArithmeticId> sums = Bf16SumsOf(*environment.bf16_sums)) return sums;
+  std::string usable(kAuto);
+  for (const Arithmetic& row : kArithmetics) {
+    if (row.product == DType::kBF16) absl::StrAppend(&usable, ", ", absl::AsciiStrToUpper(row.name));
   }
-  return Unusable("RAGGEMM_BF16_SUMS", *environment.bf16_sums, "AUTO, TILES, PAIRS");
+  return Unusable("RAGGEMM_BF16_SUMS", *environment.bf16_sums, usable);
+}
+
+absl::StatusOr<ChosenArithmetic> DefaultBf16Arithmetic(const Environment& environment, const Cpu& cpu) {
+  const absl::StatusOr<std::optional<ArithmeticId>> named = DefaultBf16Sums(environment);
+  if (!named.ok()) return named.status();
+  if (*named) return ChosenArithmetic{&kArithmetics[static_cast<int>(**named)], "as RAGGEMM_BF16_SUMS says"};
+  for (const IsaRow& isa : IsaRows()) {
+    if (!cpu.Has(isa.isa)) continue;
+    for (const KernelRow& row : isa.kernels) {
+      if (ArithmeticOf(row).product == DType::kBF16)
+        return ChosenArithmetic{&ArithmeticOf(row), "as the best ISA of this CPU sums them"};
+    }
+  }
+  return absl::FailedPreconditionError("bf16_sums: no ISA of this CPU has a rule for it");
 }
 
 absl::StatusOr<int64_t> DefaultThreads(const Environment& environment) {

@@ -9,8 +9,9 @@ namespace raggemm {
 namespace {
 
 bool IsZero(const char* value, DType dtype) {
-  return dtype == DType::kF64 ? *reinterpret_cast<const double*>(value) == 0
-                              : *reinterpret_cast<const float*>(value) == 0;
+  return dtype == DType::kF64   ? *reinterpret_cast<const double*>(value) == 0
+         : dtype == DType::kS32 ? *reinterpret_cast<const int32_t*>(value) == 0
+                                : *reinterpret_cast<const float*>(value) == 0;
 }
 
 }  // namespace
@@ -26,6 +27,7 @@ TileResult::TileResult(const PlanData& plan, const TilePlace& place, const Scrat
         .pack_bias({.src = bias + place.window.col * SizeOf(plan.bias.dtype),
                     .src_stride = 0,
                     .k = 1,
+                    .k_padded = 1,
                     .width = place.window.cols,
                     .dst = scratch.bias,
                     .dst_stride = 0,
@@ -38,7 +40,8 @@ TileResult::TileResult(const PlanData& plan, const TilePlace& place, const Scrat
 }
 
 void TileResult::Aim(int64_t row, int64_t mr, int64_t col, const Strip& strip, bool last, MicrokernelArgs& args) const {
-  const bool to_out = last && plain_ && strip.cols == strip.width;
+  const bool whole = strip.cols == strip.width && mr % plan_.kernels->row_step == 0;
+  const bool to_out = last && plain_ && whole;
   args.result = to_out ? OutAt(row, col) : const_cast<void*>(args.total);
   args.result_stride = to_out ? place_.out.row_step : strip.width;
   args.nontemporal = to_out && nontemporal_;

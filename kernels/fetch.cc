@@ -4,6 +4,13 @@
 #include "kernels/isa.h"
 
 namespace raggemm {
+namespace {
+
+// Sweeps fetch at this distance, in the order of memory. Shares of a plain pass at 62 GB/s, one row of 2048x768 f32,
+// two cores of Zen 4: 0.72 with 4 KiB, 0.87 with 16, 0.90 with 48, 0.88 with 96.
+constexpr int64_t kSweepAhead = 48 << 10;
+
+}  // namespace
 
 const Fetch::Next* Fetch::NextTile() {
   if (tile_ + 1 >= plan_.gemm_tiles) return nullptr;
@@ -14,7 +21,8 @@ const Fetch::Next* Fetch::NextTile() {
 void Fetch::AimAtRhs(const Block& block, const Block* next) {
   const bool along_n = block.rhs.col_step == 1;
   // Packing a strip transposed takes about as long as a kernel of 8 rows.
-  packer_parts_ = along_n ? 0 : place_.rows.each < 8 ? 2 : 1;
+  const bool with_packer = !along_n && plan_.kernels->ahead_slice == 0;
+  packer_parts_ = !with_packer ? 0 : place_.rows.each < 8 ? 2 : 1;
   parts_ = packer_parts_ + place_.rows.count;
   const int64_t width = NextStrip(plan_, place_, block.cols).width;
   strips_left_ = CeilDiv(block.cols, width);
@@ -22,16 +30,21 @@ void Fetch::AimAtRhs(const Block& block, const Block* next) {
   parts_left_ = lines_per_part_ = lines_over_ = due_ = rows_ = lines_left_ = 0;
   column_parts_ = run_lines_ = strips_per_run_ = 1;
 
-  int64_t col = place_.window.col;
+  int64_t col = place_.window.col, ahead = 0;
+  const int64_t size = SizeOf(plan_.rhs.dtype);
+  if (place_.recipe.source == Recipe::Source::kSweep) {
+    ahead = CeilDiv(kSweepAhead, block.cols * size);
+    next = block.k + ahead < block.rhs.rows ? &block : nullptr;
+    if (next == nullptr) ahead += block.k - block.rhs.rows;
+  }
   if (next == nullptr) {
     const Next* tile = NextTile();
     if (tile == nullptr) return;
     next = &tile->first;
     col = tile->place.window.col;
   }
-  const int64_t size = SizeOf(plan_.rhs.dtype);
   stride_ = (along_n ? next->rhs.row_step : next->rhs.col_step) * size;
-  column_ = next->rhs.data + (next->k * next->rhs.row_step + (col + next->col) * next->rhs.col_step) * size;
+  column_ = next->rhs.data + ((next->k + ahead) * next->rhs.row_step + (col + next->col) * next->rhs.col_step) * size;
   rows_ = along_n ? next->steps : next->cols;
   lines_left_ = CeilDiv((along_n ? next->cols : next->steps) * size, 64);
   if (along_n && place_.recipe.fetch == Recipe::Order::kStrips) {

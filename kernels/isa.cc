@@ -12,38 +12,58 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/element.h"
+#include "kernels/units.h"
 #include "raggemm/environment.h"
 #include "raggemm/operands.h"
 
 namespace raggemm {
 
+extern const KernelRow kAmxKernels[1];
 extern const KernelRow kAvx512Bf16Kernels[1];
-extern const KernelRow kAvx512Kernels[4];
-extern const KernelRow kAvx2Kernels[4];
-extern const KernelRow kScalarKernels[4];
-
-namespace {
+extern const KernelRow kAvx512VnniKernels[1];
+extern const KernelRow kAvx512Kernels[5];
+extern const KernelRow kAvxVnniKernels[1];
+extern const KernelRow kAvx2Kernels[5];
+extern const KernelRow kScalarKernels[5];
 
 // The compiler's run-time support also asks the operating system whether it saves the registers. F16C is not among the
 // names that every compiler's knows.
-bool HasAvx2() {
-  unsigned eax, ebx, ecx, edx;
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+const char* MissingForAvx2() {
+  unsigned eax, ebx, ecx = 0, edx;
+  const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+  const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
+  return has ? nullptr : "the CPU lacks AVX2, FMA or F16C";
 }
 
-bool HasAvx512() {
-  return HasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+const char* MissingForAvx512() {
+  const bool has = MissingForAvx2() == nullptr && __builtin_cpu_supports("avx512f") &&
+                   __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                   __builtin_cpu_supports("avx512vl");
+  return has ? nullptr : "the CPU lacks AVX-512 F, BW, DQ or VL";
 }
 
-bool HasAvx512Bf16() { return HasAvx512() && __builtin_cpu_supports("avx512bf16"); }
+namespace {
+
+const char* MissingForAvx512Vnni() {
+  const char* missing = MissingForAvx512();
+  return missing != nullptr || __builtin_cpu_supports("avx512vnni") ? missing : "the CPU lacks AVX512_VNNI";
+}
+
+const char* MissingForAvxVnni() {
+  unsigned eax = 0, ebx, ecx, edx;
+  const bool has = __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & 1 << 4) != 0;
+  const char* missing = MissingForAvx2();
+  return missing != nullptr || has ? missing : "the CPU lacks AVX_VNNI";
+}
 
 constexpr IsaRow kRows[] = {
-    {Isa::kAvx512Bf16, "avx512_bf16", HasAvx512Bf16, kAvx512Bf16Kernels, Isa::kAvx512},
-    {Isa::kAvx512, "avx512", HasAvx512, kAvx512Kernels},
-    {Isa::kAvx2, "avx2", HasAvx2, kAvx2Kernels},
-    {Isa::kScalar, "scalar", [] { return true; }, kScalarKernels},
+    {Isa::kAmx, "amx", MissingForAmx, kAmxKernels, BaseOfUnits},
+    {Isa::kAvx512Bf16, "avx512_bf16", MissingForAvx512Bf16, kAvx512Bf16Kernels, BaseOfUnits},
+    {Isa::kAvx512Vnni, "avx512_vnni", MissingForAvx512Vnni, kAvx512VnniKernels, [] { return Isa::kAvx512; }},
+    {Isa::kAvx512, "avx512", MissingForAvx512, kAvx512Kernels},
+    {Isa::kAvxVnni, "avx_vnni", MissingForAvxVnni, kAvxVnniKernels, [] { return Isa::kAvx2; }},
+    {Isa::kAvx2, "avx2", MissingForAvx2, kAvx2Kernels},
+    {Isa::kScalar, "scalar", [] { return static_cast<const char*>(nullptr); }, kScalarKernels},
 };
 static_assert(std::size(kRows) == kIsas);
 
@@ -66,6 +86,11 @@ absl::Span<const Isa> AllIsas() {
 
 absl::string_view NameOf(Isa isa) { return RowOf(isa).name; }
 
+absl::string_view MissingFor(Isa isa) {
+  const char* missing = RowOf(isa).missing();
+  return missing != nullptr ? missing : "";
+}
+
 std::optional<Isa> IsaOf(absl::string_view name) {
   for (const IsaRow& row : kRows) {
     if (absl::EqualsIgnoreCase(row.name, name)) return row.isa;
@@ -86,16 +111,17 @@ std::vector<std::string> KernelNames(Isa isa) {
   return names;
 }
 
-absl::StatusOr<const Arithmetic*> ArithmeticFor(const GroupedGemmProblem& problem) {
+absl::StatusOr<ChosenArithmetic> ArithmeticFor(const GroupedGemmProblem& problem, const Cpu& cpu) {
   const auto row = [](ArithmeticId id) { return &kArithmetics[static_cast<int>(id)]; };
-  if (ComputeType(problem) == DType::kF64) return row(ArithmeticId::kF64);
-  if (problem.lhs.dtype != DType::kBF16 || problem.rhs.dtype != DType::kBF16) return row(ArithmeticId::kF32);
-  const absl::StatusOr<Bf16Sums> sums =
-      problem.bf16_sums == Bf16Sums::kAuto ? DefaultBf16Sums(ProcessEnvironment()) : problem.bf16_sums;
-  if (!sums.ok()) return sums.status();
-  return row(*sums == Bf16Sums::kTiles   ? ArithmeticId::kTiles
-             : *sums == Bf16Sums::kPairs ? ArithmeticId::kPairs
-                                         : ArithmeticId::kF32);
+  if (ComputeType(problem) == DType::kS32) return ChosenArithmetic{row(ArithmeticId::kS32), nullptr};
+  if (ComputeType(problem) == DType::kF64) return ChosenArithmetic{row(ArithmeticId::kF64), nullptr};
+  if (problem.lhs.dtype != DType::kBF16 || problem.rhs.dtype != DType::kBF16) {
+    return ChosenArithmetic{row(ArithmeticId::kF32), nullptr};
+  }
+  if (!problem.bf16_sums) return DefaultBf16Arithmetic(ProcessEnvironment(), cpu);
+  const Arithmetic& named = *row(*problem.bf16_sums);
+  if (named.product == DType::kBF16) return ChosenArithmetic{&named, "as bf16_sums says"};
+  return absl::InvalidArgumentError(absl::StrCat("bf16_sums: ", named.name, " is no rule for products of bf16"));
 }
 
 const KernelRow* OwnKernelsFor(Isa isa, const Arithmetic& arithmetic) {
@@ -107,7 +133,7 @@ const KernelRow* OwnKernelsFor(Isa isa, const Arithmetic& arithmetic) {
 
 const KernelRow& KernelsFor(Isa isa, const Arithmetic& arithmetic) {
   const KernelRow* own = OwnKernelsFor(isa, arithmetic);
-  return own != nullptr ? *own : KernelsFor(*RowOf(isa).base, arithmetic);
+  return own != nullptr ? *own : KernelsFor(RowOf(isa).base(), arithmetic);
 }
 
 int64_t PanelBytes(const PanelLayout& layout, int64_t k, int64_t width) {
@@ -121,8 +147,10 @@ absl::StatusOr<Isa> ChooseIsa(const Options& options, const Arithmetic& arithmet
   for (const IsaRow& row : kRows) {
     if (options.cpu.Has(row.isa)) usable.push_back(row.name);
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("isa: this CPU does not have ", NameOf(*isa), ", but ", absl::StrJoin(usable, ", ")));
+  const absl::string_view missing = MissingFor(*isa);
+  return absl::FailedPreconditionError(absl::StrCat("isa: ", NameOf(*isa), " is not usable here, because ",
+                                                    missing.empty() ? "the CPU of the plan lacks it" : missing,
+                                                    "; usable: ", absl::StrJoin(usable, ", ")));
 }
 
 KernelFloatMode::KernelFloatMode(bool flushes) : saved_(__builtin_ia32_stmxcsr()) {

@@ -9,6 +9,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "kernels/microkernel.h"
+#include "raggemm/cpu.h"
+#include "raggemm/environment.h"
 #include "raggemm/plan.h"
 #include "raggemm/problem.h"
 #include "raggemm/types.h"
@@ -18,9 +20,10 @@ namespace raggemm {
 struct IsaRow {
   Isa isa;
   const char* name;
-  bool (*usable)();  // by this CPU and its operating system
+  const char* (*missing)();  // what this CPU or its operating system lacks for it; null: nothing
   absl::Span<const KernelRow> kernels;
-  std::optional<Isa> base = std::nullopt;  // what computes the arithmetics of which it has no kernels of its own
+  Isa (*base)() = nullptr;  // of a unit: what computes the arithmetics of which it has no kernels of its own
+  bool usable() const { return missing() == nullptr; }
 };
 
 // Built on every machine, whatever it can run. Best first.
@@ -30,8 +33,9 @@ const IsaRow& RowOf(Isa isa);
 // "f32_14x32_avx512"
 std::string NameOf(const KernelRow& kernels);
 
-// FailedPrecondition where the problem leaves it to the environment and that names no rule.
-absl::StatusOr<const Arithmetic*> ArithmeticFor(const GroupedGemmProblem& problem);
+// How a problem is summed, `because` null where its types leave no choice. InvalidArgument where the problem names a
+// rule of other products; FailedPrecondition where it leaves the rule to the environment, which names none.
+absl::StatusOr<ChosenArithmetic> ArithmeticFor(const GroupedGemmProblem& problem, const Cpu& cpu);
 inline const Arithmetic& ArithmeticOf(const KernelRow& row) { return kArithmetics[static_cast<int>(row.arithmetic)]; }
 const KernelRow& KernelsFor(Isa isa, const Arithmetic& arithmetic);
 const KernelRow* OwnKernelsFor(Isa isa, const Arithmetic& arithmetic);  // null where its base computes them
@@ -56,6 +60,23 @@ class KernelFloatMode {
 
  private:
   unsigned saved_;
+};
+
+// A unit that kernels use is set up on this thread while this lives, and then as it was before.
+class KernelUnit {
+ public:
+  explicit KernelUnit(const KernelRow& kernels) : kernels_(kernels) {
+    if (kernels.set_up != nullptr) kernels.set_up(saved_);
+  }
+  ~KernelUnit() {
+    if (kernels_.restore != nullptr) kernels_.restore(saved_);
+  }
+  KernelUnit(const KernelUnit&) = delete;
+  KernelUnit& operator=(const KernelUnit&) = delete;
+
+ private:
+  const KernelRow& kernels_;
+  alignas(64) unsigned char saved_[kUnitState];
 };
 
 // Orders stores that went past the caches before all that follow.

@@ -1,15 +1,18 @@
 // The contract between the tile runner (run.cc) and the code of one ISA (isa/). Nothing but this crosses over.
 //
-// T is the type of the sums, float or double. A kernel reads packed panels, or rhs where it lies; only strides differ:
+// T is the type of the sums: float, double, int32_t. A kernel reads packed panels, or rhs where it lies; only strides
+// differ:
 //
 //     lhs panel, mr = 3          strip of rhs, nr = 4           chain, total, mr x nr
 //     k = 0   a: 0 1 2           k = 0   b: 0 1 2 3             row 0: 0 1 2 3
 //     k = 1      3 4 5           k = 1      4 5 6 7             row 1: 4 5 6 7
 //     k = 2      6 7 8           ...                            ...          (digits: position in memory)
 //
-// The elements of panels are T, or pairs of bf16, a word of two steps of k each:
+// The elements of panels are T, or words of so many steps of k, of two bf16, two s16 or four bytes,
 //
-//     k = 0, 1   a: 00 11 22     k = 0, 1   b: 00 11 22 33      an odd last step has zeros beside it
+//     k = 0, 1   a: 00 11 22     k = 0, 1   b: 00 11 22 33      the last word is filled up with zeros
+//
+// or, in panels of tiles, lines of 32 bf16 of a row.
 #ifndef RAGGEMM_KERNELS_MICROKERNEL_H_
 #define RAGGEMM_KERNELS_MICROKERNEL_H_
 
@@ -41,39 +44,56 @@ struct Prefetch {
 // of the arithmetic; finish: result[i][j] = first ? chain[i][j] : total[i][j] + chain[i][j]; else chain is stored back.
 // Where chains are shorter than kPanel, `chain` is the total: +0 at the start, all chains of k are added to
 // it, and finish stores it to result; then first is set.
+struct PackAhead;
 struct MicrokernelArgs {
   int64_t k;          // beside the last steps of a contraction a multiple of KernelRow::k_step
   const void* a;      // [k][mr] in the layout of panels
   const void* b;      // row kk starts at b + kk * b_stride elements; the kernel's own element type
   int64_t b_stride;   // of strips, their width
   void* strip;        // [k][nr] in the layout of panels, written by the expanding kernels
-  void* chain;        // T [mr][nr], untouched when start and finish
+  void* chain;        // T [mr][nr], untouched when start and finish, but by sweeps anything when finish
   const void* total;  // T [mr][nr], read when finish and not first
   void* result;       // T, row stride result_stride elements; may be total; untouched unless finish
   int64_t result_stride;
+  int64_t columns;  // of sweeping kernels: how many; then the row stride of chain and total, too
   bool start;
   bool finish;
   bool first;
-  bool nontemporal;  // result goes past the caches; it and its stride are then multiples of a vector
+  bool nontemporal;    // result goes past the caches; it and its stride are then multiples of a vector
+  bool alike = false;  // lhs and rhs are of one format
   Prefetch* prefetch;
+  PackAhead* ahead;  // null, or with kernels that pack ahead what they shall pack
 };
 using Microkernel = void(const MicrokernelArgs&);
 
-// dst[kk * dst_stride + j] = T(src element), j < width, kk < k, or pairs of them [kk / 2 * dst_stride + j]. Element
-// (kk, j) stands at src[kk * src_stride + j] for pack_rows and at src[j * src_stride + kk] for pack_transposed. Whole
-// vectors are stored: where width is not
-// a multiple of the vector, what follows each row up to that multiple is overwritten (with zeros last), so rows are
-// written in order and dst has a vector of slack. Width beyond one vector needs dst_stride >= the rounded width.
+// dst[kk * dst_stride + j] = T(src element), j < width, kk < k, or words of them, of two [kk / 2 * dst_stride + j].
+// Element (kk, j) stands at src[kk * src_stride + j] for Packers::rows and at src[j * src_stride + kk] for transposed.
+// Whole vectors are stored: where width is not a multiple of the vector, what follows each row up to that multiple is
+// overwritten (with zeros last), so rows are written in order and dst has a vector of slack. Width beyond one vector
+// needs dst_stride >= the rounded width. Behind the last step words and lines are zeros, up to k_padded.
 struct PackArgs {
   const void* src;
   int64_t src_stride;  // elements
   int64_t k;
+  int64_t k_padded;  // a multiple of KernelRow::k_step
   int64_t width;
   void* dst;
-  int64_t dst_stride;  // elements of T, or pairs
-  Prefetch* prefetch;  // by pack_transposed; pack_rows takes null
+  int64_t dst_stride;  // elements of T, words or lines
+  Prefetch* prefetch;  // by transposed; rows takes null
+  // Of lhs, where rhs has its format: VPDPBUSD multiplies a byte with a sign by one without, so for it the top bits of
+  // lhs are flipped, and its kernels subtract what that adds.
+  bool alike = false;
 };
 using Pack = void(const PackArgs&);
+
+// What a kernel packs beside its sums, spread evenly over its steps: slices of the strip that is read next.
+struct PackAhead {
+  Pack* pack;
+  PackArgs left;               // what is still to be packed
+  int64_t slice;               // steps of k of one
+  int64_t src_step, dst_step;  // bytes from a slice to the next
+  int64_t count;               // slices of this call
+};
 
 // out[i][j] = round(r), r = alpha * total, r = fma(beta, c, r), r = r + bias; null pointers skip their term.
 struct EpilogueArgs {
@@ -90,7 +110,8 @@ struct EpilogueArgs {
 };
 using Epilogue = void(const EpilogueArgs&);
 
-inline constexpr int kMaxRows = 14;  // rows of the tallest register tile of any ISA
+inline constexpr int kSweepRows = 8;  // of the tallest sweep
+inline constexpr int kMaxRows = 32;   // rows of the tallest register tile of any ISA
 
 // Steps of k that are packed at once: a strip of 256 x 32 f32 fills two thirds of a 48 KiB L1. Chains end with them.
 inline constexpr int64_t kPanel = 256;
@@ -100,6 +121,8 @@ static_assert([] {
   }
   return true;
 }());
+
+inline constexpr int kUnitState = 64;
 
 // What lies in a packed panel: k steps of so many rows of lhs or columns of rhs (its width), k_group steps of each
 // together, so [k / k_group][width][k_group] elements. 1 is the layout above; a pair of bf16 is one word with 2.
@@ -114,26 +137,37 @@ struct DirectKernel {
   int64_t nr;
 };
 
+struct Packers {
+  Pack* rows;
+  Pack* transposed;
+};
+
 // What a row does with operands of one element format; all null where it cannot.
 struct FormatKernels {
   DirectKernel direct[kMaxRows + 1][2];  // of rhs as it lies, by [mr][wide, narrow: a strip]
+  DirectKernel sweep[kMaxRows + 1];      // of rhs as it lies, any multiple of nr columns, by [mr]; for few rows alone
   Microkernel* expand[kMaxRows + 1];     // by [mr], as wide as a strip, which they write in the layout of the row's rhs
-  Pack* pack_rows;                       // into the layout of the row's lhs and rhs
-  Pack* pack_transposed;
-  Pack* pack_bias;     // rows, into T
-  Epilogue* epilogue;  // to out
+  Microkernel* packed[kMaxRows + 1];     // of a strip, by [mr]
+  Packers lhs, rhs;                      // into the layouts of the row's panels
+  Pack* pack_bias;                       // rows, into T
+  Epilogue* epilogue;                    // to out
 };
 
 // The microkernels of one shape, of an instruction set and an arithmetic.
 struct KernelRow {
   ArithmeticId arithmetic;
-  int64_t rows;    // of the tallest register tile
-  int64_t cols;    // of a strip
-  int64_t k_step;  // blocks of k are multiples of it but for a contraction's last
-  int64_t vector;  // elements of the sum; what is padded is padded to so many
+  int64_t rows;      // of the tallest register tile
+  int64_t row_step;  // those that lack to a multiple of it are computed too, and are anything
+  int64_t cols;      // of a strip
+  int64_t k_step;    // blocks of k are multiples of it but for a contraction's last
+  int64_t vector;    // elements of the sum; what is padded is padded to so many
   PanelLayout lhs, rhs;
-  Microkernel* packed[kMaxRows + 1];  // of a strip, by [mr]
-  FormatKernels formats[kDTypes];     // by DType
+  FormatKernels formats[kDTypes];  // by DType
+  double products_per_fma;         // in the time of one f32 fma of its ISA
+  int64_t ahead_slice;             // kernels pack ahead in slices of so many steps of k; 0: they do not
+  // Around all kernels of a thread, where a unit must be set up: `saved`, of kUnitState bytes, is what was there.
+  void (*set_up)(void* saved);
+  void (*restore)(const void* saved);
 };
 
 }  // namespace raggemm

@@ -35,7 +35,8 @@ constexpr int64_t kTilesPerThread = 4;
 constexpr int64_t kTilesPerStreamingThread = 2;
 constexpr double kShareOfRowsStreaming = 0.7;  // per group, of CostOfElement: 16 rows there
 
-// Multiply-adds that are worth another thread: about 5 us at the scalar end of 50 GFLOP/s, the price of waking one.
+// Multiply-adds by fma that are worth another thread: about 5 us at the scalar end of 50 GFLOP/s, the price of waking
+// one.
 constexpr int64_t kCostPerThread = 1 << 17;
 
 // Leaves 0 threads where neither the caller nor the environment says how many.
@@ -64,9 +65,7 @@ absl::Status ChooseExecutor(const Options& options, PlanData& plan) {
 // m = 14 row tiles repacks rhs once for 196 rows (AVX-512), under 2 % of the time; what is left goes to n, because
 // each n block repacks lhs.
 Blocking BlockingFor(const Cpu& cpu, const KernelRow& kernels) {
-  constexpr int64_t row_tiles = 14;
-  static_assert(RowClass(row_tiles * kMaxRows) < kRowClasses);
-  const int64_t m = row_tiles * kernels.rows;
+  const int64_t m = std::min<int64_t>(14, kMostRows / kernels.rows) * kernels.rows;
   const int64_t n = cpu.l2_bytes / 2 / SizeOf(ArithmeticOf(kernels).sum) / m - kPanel;
   return {m, std::clamp(n / kernels.cols, int64_t{8}, int64_t{64}) * kernels.cols};
 }
@@ -86,6 +85,7 @@ bool ShrinkBlocks(PlanData& plan) {
 
 // What there is to do, with blocks of one size.
 struct Work {
+  int64_t cols = 0;  // of all units that have rows
   int64_t rows = 0;  // of all units that have columns; without columns no memory bounds them, nor their sum
   std::array<std::pair<int64_t, int64_t>, kRowClasses> windows{};  // rows and columns of a tile of each class, if any
 };
@@ -102,6 +102,7 @@ Work CountWork(const PlanData& plan, double cost_of_element, int64_t* cost_prefi
     tile_prefix[u + 1] = tile_prefix[u] + grid.count();
     if (grid.count() == 0) continue;
     work.rows += out.rows;
+    work.cols += out.cols;
     // Without a division where there are many groups.
     if (grid.row_tiles == 1 && work.windows[RowClass(grid.rows)].first != 0) continue;
     for (int64_t row_tile : {int64_t{0}, grid.row_tiles - 1}) {  // those between are as tall as the first
@@ -121,13 +122,15 @@ void Schedule(Workspace& workspace, PlanData& plan) {
   int64_t* cost_prefix = workspace.Take(plan.units + 1);
   plan.tile_prefix = tile_prefix;
   plan.cost_prefix = cost_prefix;
-  const double cost_of_element = CostOfElement(plan.cpu);
+  const double cost_of_element = CostOfElement(plan);
   Work work = CountWork(plan, cost_of_element, cost_prefix, tile_prefix);
 
   int64_t threads = plan.threads;
   if (threads == 0) {
     threads = std::clamp(ThreadsOf(plan.executor, plan.pool), int64_t{1}, kMaxThreads);
-    threads = std::min(threads, 1 + cost_prefix[plan.units] / kCostPerThread);
+    const double cost_per_thread = static_cast<double>(kCostPerThread) * plan.kernels->products_per_fma;
+    threads =
+        std::min(threads, 1 + static_cast<int64_t>(static_cast<double>(cost_prefix[plan.units]) / cost_per_thread));
   }
   const bool streams =
       plan.mode != RaggedMode::kRaggedK && !plan.rhs.is_trans &&
@@ -137,6 +140,10 @@ void Schedule(Workspace& workspace, PlanData& plan) {
     return threads > 1 && tiles != 0 && tiles < threads * (streams ? kTilesPerStreamingThread : kTilesPerThread);
   };
   while (too_few() && ShrinkBlocks(plan)) work = CountWork(plan, cost_of_element, cost_prefix, tile_prefix);
+  const double k = static_cast<double>(plan.lhs.is_trans ? plan.lhs.rows : plan.lhs.cols);
+  plan.rhs_streams =
+      plan.mode == RaggedMode::kRaggedM && !plan.rhs.is_trans &&
+      k * static_cast<double>(work.cols * SizeOf(plan.rhs.dtype)) > static_cast<double>(threads * plan.cpu.l2_bytes);
   for (size_t i = 0; i < work.windows.size(); ++i) {
     const auto [rows, cols] = work.windows[i];
     if (rows != 0) plan.recipes[i] = RecipeFor(plan, rows, cols);
@@ -198,9 +205,10 @@ absl::StatusOr<PlanData> MakePlanData(const GroupedGemmProblem& problem, const O
   if (absl::Status s = CheckBuffers(problem, workspace); !s.ok()) return s;
   const int64_t groups = plan->problems * plan->replicas * plan->groups;
   if (absl::Status s = Workspace::Check(workspace, DimsArrays(problem).count(), groups); !s.ok()) return s;
-  const absl::StatusOr<const Arithmetic*> arithmetic = ArithmeticFor(problem);
-  if (!arithmetic.ok()) return arithmetic.status();
-  plan->arithmetic = *arithmetic;
+  const absl::StatusOr<ChosenArithmetic> chosen = ArithmeticFor(problem, options.cpu);
+  if (!chosen.ok()) return chosen.status();
+  plan->arithmetic = chosen->arithmetic;
+  plan->arithmetic_because = chosen->because;
   const absl::StatusOr<Isa> isa = ChooseIsa(options, *plan->arithmetic);
   if (!isa.ok()) return isa.status();
   plan->cpu = options.cpu;
@@ -245,14 +253,16 @@ std::string ToString(const PlanData& plan) {
     return absl::StrCat(name, ": ", NameOf(x.dtype), " ", x.rows, "x", x.cols, x.is_trans ? " transposed" : "",
                         x.packed ? " packed" : "");
   };
-  std::string text =
-      absl::StrCat("mode: ", NameOf(plan.mode), "\nproblems x replicas x groups: ", plan.problems, " x ", plan.replicas,
-                   " x ", plan.groups, "\nprocessed groups: ", plan.local_groups, "\n", operand("lhs", plan.lhs), "\n",
-                   operand("rhs", plan.rhs), "\n", operand("out", plan.out), "\narithmetic: ", plan.arithmetic->name,
-                   ", chains of ", plan.arithmetic->chain, "\nisa: ", NameOf(plan.isa),
-                   "\nkernels: ", NameOf(*plan.kernels), "\nblocking: ", plan.blocking.m, "x", plan.blocking.n,
-                   "\nexecutor: ", NameOf(plan.executor), "\nthreads: ", plan.threads, "\nunits: ", plan.units,
-                   "\ntiles: ", plan.gemm_tiles, " gemm, ", plan.fill_tiles, " fill\nranges:");
+  const std::string because = plan.arithmetic_because ? absl::StrCat(", ", plan.arithmetic_because) : "";
+  std::string text = absl::StrCat(
+      "mode: ", NameOf(plan.mode), "\nproblems x replicas x groups: ", plan.problems, " x ", plan.replicas, " x ",
+      plan.groups, "\nprocessed groups: ", plan.local_groups, "\n", operand("lhs", plan.lhs), "\n",
+      operand("rhs", plan.rhs), "\n", operand("out", plan.out), "\narithmetic: ", plan.arithmetic->name, ", chains of ",
+      plan.arithmetic->chain, because, "\nisa: ", NameOf(plan.isa), "\nkernels: ", NameOf(*plan.kernels),
+      OwnKernelsFor(plan.isa, *plan.arithmetic) == nullptr ? ", for the ISA has none of this arithmetic" : "",
+      "\nblocking: ", plan.blocking.m, "x", plan.blocking.n, "\nexecutor: ", NameOf(plan.executor),
+      "\nthreads: ", plan.threads, "\nunits: ", plan.units, "\ntiles: ", plan.gemm_tiles, " gemm, ", plan.fill_tiles,
+      " fill\nranges:");
   for (int64_t t = 0; t < plan.threads; ++t) {
     absl::StrAppend(&text, " [", FirstTile(plan, t), ",", FirstTile(plan, t + 1), ")");
   }

@@ -54,6 +54,7 @@ struct PlanData {
   // What, checked.
   RaggedMode mode = RaggedMode::kUniform;
   const Arithmetic* arithmetic = &kArithmetics[0];
+  const char* arithmetic_because = nullptr;        // null where the types leave no choice
   int64_t problems = 1, replicas = 1, groups = 0;  // P, R, G
   int64_t local_groups = 0;
   PlannedOperand lhs, rhs, out;
@@ -73,6 +74,7 @@ struct PlanData {
   int64_t units = 0;
   const int64_t* tile_prefix = nullptr;  // [units + 1] tiles before each unit
   const int64_t* cost_prefix = nullptr;  // [units + 1] cost before each unit
+  bool rhs_streams = false;              // what is read of it once does not stay in the caches of the cores
   int64_t gemm_tiles = 0;
   int64_t fill_tiles = 0;  // slices of out with elements of no processed group, numbered after the gemm tiles
 };

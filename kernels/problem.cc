@@ -33,12 +33,26 @@ std::string MustBe(const OperandSlot& slot, const Array& x, const GroupedGemmPro
     case Types::kCompute:
       return x.dtype == compute ? "" : absl::StrCat("the compute type ", sums);
     case Types::kUpToCompute:
+      if (compute == DType::kS32) return x.dtype == compute ? "" : absl::StrCat("the compute type ", sums);
       if (IsMatrix(x.dtype) && (FormatOf(x.dtype).expands_to == DType::kF32 || compute == DType::kF64)) return "";
       return absl::StrCat(NamesOf(Role::kMatrix), ", and no wider than the compute type, which is ", sums);
     case Types::kSizes:
       break;
   }
-  return IsMatrix(x.dtype) ? NamesOf(Role::kSizes) : "";
+  return FormatOf(x.dtype).role == Role::kSizes ? "" : NamesOf(Role::kSizes);
+}
+
+// Likewise of lhs, rhs or out: floats in any mix, or bytes with bytes.
+std::string MustBe(const MatrixSlot& slot, const GroupedGemmProblem& problem, DType compute) {
+  const bool is_out = slot.operand == &GroupedGemmProblem::out;
+  const DType dtype = (problem.*slot.operand).dtype;
+  const std::string bytes = NamesOf(Role::kBytes);
+  if (compute != DType::kS32) {
+    return IsMatrix(dtype) ? "" : absl::StrCat(NamesOf(Role::kMatrix), is_out ? "" : absl::StrCat(", or ", bytes));
+  }
+  if (is_out ? dtype == compute : IsByte(dtype)) return "";
+  return absl::StrCat(is_out ? NameOf(compute) : bytes, ", with ", problem.names.lhs, " of ", NameOf(problem.lhs.dtype),
+                      " and ", problem.names.rhs, " of ", NameOf(problem.rhs.dtype));
 }
 
 absl::Status CheckDTypes(const GroupedGemmProblem& problem, DType compute) {
@@ -46,8 +60,9 @@ absl::Status CheckDTypes(const GroupedGemmProblem& problem, DType compute) {
     return Invalid(problem.names.*slot.word, ": dtype is ", NameOf(x.dtype), ", must be ", allowed);
   };
   for (const MatrixSlot& slot : kMatrixSlots) {
-    const Array& x = problem.*slot.operand;
-    if (!IsMatrix(x.dtype)) return wrong(slot, x, NamesOf(Role::kMatrix));
+    if (const std::string allowed = MustBe(slot, problem, compute); !allowed.empty()) {
+      return wrong(slot, problem.*slot.operand, allowed);
+    }
   }
   if (problem.beta && !problem.c) return Invalid(problem.names.beta, " is given without ", problem.names.c);
   for (const OperandSlot& slot : kOperandSlots) {
@@ -59,7 +74,7 @@ absl::Status CheckDTypes(const GroupedGemmProblem& problem, DType compute) {
   }
   for (const DimsSlot& slot : kDimsSlots) {
     const RaggedDims& x = problem.*slot.operand.*slot.dims;
-    if (x && IsMatrix(x->dtype)) return wrong(slot, *x, NamesOf(Role::kSizes));
+    if (x && FormatOf(x->dtype).role != Role::kSizes) return wrong(slot, *x, NamesOf(Role::kSizes));
   }
   return absl::OkStatus();
 }

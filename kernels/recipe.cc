@@ -62,7 +62,12 @@ struct Candidate {
   BlockShape blocks;
   Costs costs;
 };
-using Candidates = std::array<Candidate, 2 * std::size(kShapes)>;
+struct Candidates {
+  std::array<Candidate, 2 * std::size(kShapes)> all{};
+  size_t count = 0;
+  const Candidate* begin() const { return all.data(); }
+  const Candidate* end() const { return begin() + count; }
+};
 
 BlockShape BlocksOf(const PlanData& plan, const Shape& shape, int64_t cols) {
   const KernelRow& kernels = *plan.kernels;
@@ -80,20 +85,20 @@ BlockShape BlocksOf(const PlanData& plan, const Shape& shape, int64_t cols) {
 Costs CostsOf(const PlanData& plan, const Candidate& candidate, int64_t rows) {
   const KernelRow& kernels = *plan.kernels;
   const Cpu& cpu = plan.cpu;
-  const RowTiles tiles(rows, kernels.rows);
+  const RowTiles tiles(rows, kernels);
   const double vectors = static_cast<double>(kernels.cols) / static_cast<double>(kernels.vector);
   const auto sums = static_cast<double>(kernels.cols * SizeOf(ArithmeticOf(kernels).sum));  // bytes
-  const bool expand = candidate.recipe.source == Recipe::Source::kExpand;
+  const bool expand = candidate.recipe.source != Recipe::Source::kInPlace;
   const double reads = expand ? 1 : static_cast<double>(tiles.count);
-  const bool widens = plan.rhs.dtype != kernels.rhs.element;
+  const bool widens = plan.rhs.dtype != kernels.rhs.element || kernels.rhs.k_group > 1;
   // An ISA of narrower vectors has two fmas a cycle too.
   const double bytes_per_cycle = std::min(cpu.fmas_per_cycle * 4, sums / vectors * 2);
   Costs costs;
   costs.memory = static_cast<double>(kernels.cols * SizeOf(plan.rhs.dtype)) / cpu.memory_bytes_per_cycle;
   costs.translate = kShapes[candidate.recipe.shape].translate * costs.memory;
-  costs.fma = static_cast<double>(rows) * sums / bytes_per_cycle;
+  costs.fma = static_cast<double>(tiles.AllHeights()) * sums / bytes_per_cycle / kernels.products_per_fma;
   costs.widen = vectors * ((widens ? reads : 0) + (expand ? 0.5 : 0));
-  const bool from_l2 = !expand || static_cast<double>(candidate.blocks.k) * sums > static_cast<double>(cpu.l1_bytes);
+  const bool from_l2 = !expand || PanelBytes(kernels.rhs, candidate.blocks.k, kernels.cols) > cpu.l1_bytes;
   costs.reread = from_l2 ? sums / cpu.l2_bytes_per_cycle * static_cast<double>(tiles.count - 1) : 0;
   costs.calls = cpu.cycles_per_call * static_cast<double>(tiles.count) / static_cast<double>(candidate.blocks.k);
   return costs;
@@ -101,10 +106,11 @@ Costs CostsOf(const PlanData& plan, const Candidate& candidate, int64_t rows) {
 
 Candidates CandidatesFor(const PlanData& plan, int64_t rows, int64_t cols) {
   Candidates candidates;
-  size_t i = 0;
-  for (Recipe::Source source : {Recipe::Source::kInPlace, Recipe::Source::kExpand}) {
+  const bool packs_ahead = plan.kernels->ahead_slice != 0;
+  for (Recipe::Source source : {Recipe::Source::kInPlace, Recipe::Source::kExpand, Recipe::Source::kPack}) {
+    if ((source == Recipe::Source::kPack) != packs_ahead) continue;
     for (size_t shape = 0; shape < std::size(kShapes); ++shape) {
-      Candidate& candidate = candidates[i++];
+      Candidate& candidate = candidates.all[candidates.count++];
       candidate.recipe = {source, Recipe::Order::kStrips, static_cast<uint8_t>(shape)};
       candidate.blocks = BlocksOf(plan, kShapes[shape], cols);
       candidate.costs = CostsOf(plan, candidate, rows);
@@ -116,11 +122,9 @@ Candidates CandidatesFor(const PlanData& plan, int64_t rows, int64_t cols) {
   return candidates;
 }
 
-size_t Cheapest(const Candidates& candidates) {
-  return static_cast<size_t>(
-      std::min_element(candidates.begin(), candidates.end(),
-                       [](const Candidate& a, const Candidate& b) { return a.costs.total() < b.costs.total(); }) -
-      candidates.begin());
+const Candidate* Cheapest(const Candidates& candidates) {
+  return std::min_element(candidates.begin(), candidates.end(),
+                          [](const Candidate& a, const Candidate& b) { return a.costs.total() < b.costs.total(); });
 }
 
 // Strips of [k][nr] from as many rows of memory, each read along whole cache lines, from end to end where the panels of
@@ -129,14 +133,20 @@ size_t Cheapest(const Candidates& candidates) {
 // 280, 290 at 512.
 BlockShape PackedBlocks(const PlanData& plan, const Window& window, int64_t k) {
   const KernelRow& kernels = *plan.kernels;
+  const int64_t rows = RoundUp(window.rows, kernels.row_step);
   return {.k = window.rows <= 8 * kernels.rows ? kPanel / 2 : kPanel,
-          .n = kernels.cols,
-          .k_inner = plan.mode != RaggedMode::kRaggedK && window.rows * CeilDiv(k, kPanel) <= plan.blocking.m};
+          // Two strips where they are packed ahead: what is packed was fetched beside the strip before it.
+          .n = kernels.ahead_slice != 0 ? 2 * kernels.cols : kernels.cols,
+          .k_inner = plan.mode != RaggedMode::kRaggedK && rows * CeilDiv(k, kPanel) <= plan.blocking.m};
 }
 
 absl::string_view NameOf(Recipe::Source source) {
-  static constexpr absl::string_view kNames[] = {"in place", "expand", "pack"};
+  static constexpr absl::string_view kNames[] = {"sweep", "in place", "expand", "pack"};
   return kNames[static_cast<int>(source)];
+}
+
+bool Sweeps(const PlanData& plan, int64_t rows) {
+  return plan.rhs_streams && rows <= kSweepRows && KernelsOf(*plan.kernels, plan.rhs.dtype).sweep[rows].run != nullptr;
 }
 
 }  // namespace
@@ -144,11 +154,13 @@ absl::string_view NameOf(Recipe::Source source) {
 Recipe RecipeFor(const PlanData& plan, int64_t rows, int64_t cols) {
   if (plan.rhs.is_trans) return {Recipe::Source::kPack, Recipe::Order::kRows, 0};
   const Candidates candidates = CandidatesFor(plan, rows, cols);
-  return candidates[Cheapest(candidates)].recipe;
+  if (Sweeps(plan, rows)) return {Recipe::Source::kSweep, Recipe::Order::kRows, 0};
+  return Cheapest(candidates)->recipe;
 }
 
 BlockShape BlocksOf(const PlanData& plan, const Recipe& recipe, const Window& window, int64_t k) {
-  if (recipe.source == Recipe::Source::kPack) return PackedBlocks(plan, window, k);
+  if (plan.rhs.is_trans) return PackedBlocks(plan, window, k);
+  if (recipe.source == Recipe::Source::kSweep) return {.k = kPanel, .n = window.cols, .k_inner = false};
   return BlocksOf(plan, kShapes[recipe.shape], window.cols);
 }
 
@@ -158,11 +170,12 @@ std::string CostsOfRecipes(const PlanData& plan, const Window& window, int64_t k
     return absl::StrCat("* ", NameOf(Recipe::Source::kPack), ", blocks of ", blocks.k, "x", blocks.n,
                         blocks.k_inner ? " along k" : "", "\n");
   }
+  if (Sweeps(plan, window.rows)) return absl::StrCat("* ", NameOf(Recipe::Source::kSweep), "\n");
   const Candidates candidates = CandidatesFor(plan, window.rows, window.cols);
   std::string text;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    const auto& [recipe, blocks, costs] = candidates[i];
-    absl::StrAppend(&text, i == Cheapest(candidates) ? "* " : "  ", NameOf(recipe.source), ", ",
+  for (const Candidate& candidate : candidates) {
+    const auto& [recipe, blocks, costs] = candidate;
+    absl::StrAppend(&text, &candidate == Cheapest(candidates) ? "* " : "  ", NameOf(recipe.source), ", ",
                     kShapes[recipe.shape].name, " blocks of ", blocks.k, "x", blocks.n, ": memory ", costs.memory,
                     " + translate ", costs.translate, ", fma ", costs.fma, " + widen ", costs.widen, " + reread ",
                     costs.reread, " + calls ", costs.calls, " = ", costs.total(), "\n");

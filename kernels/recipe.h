@@ -14,9 +14,10 @@ struct Window;
 
 struct Recipe {
   enum class Source : uint8_t {
+    kSweep,    // kernels read few rows of rhs, from end to end, then the next: few rows of lhs whose rhs streams
     kInPlace,  // every row tile reads rhs as it lies
     kExpand,   // the first row tile reads rhs and stores the strip as it goes, the others read the strip
-    kPack,     // strips are packed first; for rhs whose columns lie along k
+    kPack,     // strips are packed first; for rhs whose columns lie along k, and for kernels that pack ahead
   } source;
   // How the lines of a block are fetched while the one before is computed.
   enum class Order : uint8_t {
@@ -28,7 +29,8 @@ struct Recipe {
 
 // Exact up to 32 rows, where one more may be another recipe, then in steps of four.
 constexpr int64_t RowClass(int64_t rows) { return rows <= 32 ? rows : 32 + (rows - 29) / 4; }
-inline constexpr int64_t kRowClasses = RowClass(196) + 1;
+inline constexpr int64_t kMostRows = 224;  // of a tile
+inline constexpr int64_t kRowClasses = RowClass(kMostRows) + 1;
 using Recipes = std::array<Recipe, kRowClasses>;  // those of tiles that there are
 
 // For tiles of so many rows and columns.

@@ -220,10 +220,26 @@ absl::StatusOr<std::vector<GroupProduct>> GroupProducts(const GroupedGemmProblem
 
 namespace {
 
+// Of bytes, in two's complement: no result is off by anything.
+double EvaluateIntegers(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j) {
+  const auto value = [](const Array& array, int64_t index) { return static_cast<uint64_t>(ToInteger(array, index)); };
+  uint64_t total = 0;
+  for (const auto& [lhs, rhs] : group.terms) {
+    for (int64_t k = 0; k < lhs.cols; ++k) {
+      total += value(problem.lhs, lhs.At(i, k)) * value(problem.rhs, rhs.At(k, j));
+    }
+  }
+  if (problem.alpha.has_value()) total *= value(*problem.alpha, group.alpha);
+  const uint64_t beta = problem.beta.has_value() ? value(*problem.beta, group.beta) : 1;
+  if (problem.c.has_value() && beta != 0) total += beta * value(*problem.c, group.out.At(i, j));
+  if (problem.bias.has_value()) total += value(*problem.bias, group.bias + j);
+  return static_cast<int32_t>(total);
+}
+
 // Where the environment names no rule, MakePlan says so.
 const Arithmetic& ArithmeticOf(const GroupedGemmProblem& problem) {
-  const absl::StatusOr<const Arithmetic*> arithmetic = ArithmeticFor(problem);
-  return arithmetic.ok() ? **arithmetic : kArithmetics[0];
+  const absl::StatusOr<ChosenArithmetic> chosen = ArithmeticFor(problem, HostCpu());
+  return chosen.ok() ? *chosen->arithmetic : kArithmetics[0];
 }
 
 // The definition of the operation, and its tolerance: element (i, j) of one group's product.
@@ -249,6 +265,11 @@ const Arithmetic& ArithmeticOf(const GroupedGemmProblem& problem) {
 void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j, double* want,
               double* bound) {
   const Arithmetic& arithmetic = ArithmeticOf(problem);
+  if (arithmetic.sum == DType::kS32) {
+    *want = EvaluateIntegers(problem, group, i, j);
+    *bound = 0;
+    return;
+  }
   const Format &compute = FormatOf(arithmetic.sum), &out = FormatOf(problem.out.dtype);
   const double normal = std::ldexp(1.0, compute.min_exponent);
   const auto factor = [&](const Array& array, int64_t index) {

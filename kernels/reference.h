@@ -21,7 +21,7 @@ namespace raggemm {
 
 struct Reference {
   std::vector<double> want;
-  std::vector<double> bound;  // largest |got - want| allowed; 0 where out is a zero or a copy of c
+  std::vector<double> bound;  // largest |got - want| allowed; 0 for integers, and where out is a zero or a copy of c
 };
 // One entry for each element of out, by linear index.
 absl::StatusOr<Reference> ComputeReference(const GroupedGemmProblem& problem);

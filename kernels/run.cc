@@ -25,7 +25,7 @@ const char* ElementAt(const Matrix& x, DType dtype, int64_t row, int64_t col) {
 // The packed rows of lhs for the panel that a block belongs to: scratch holds one, or all of them.
 char* PanelsOf(const PlanData& plan, const TilePlace& place, const Block& block, const Scratch& scratch) {
   const int64_t steps_before = place.blocks.k_inner ? block.panel_k : 0;
-  return scratch.panels + PanelBytes(plan.kernels->lhs, steps_before, place.window.rows);
+  return scratch.panels + PanelBytes(plan.kernels->lhs, steps_before, place.rows.AllHeights());
 }
 
 // Bytes of so many steps of k for one row of a panel.
@@ -41,31 +41,97 @@ void PackLhs(const PlanData& plan, const TilePlace& place, const Block& block, c
   for (int64_t i = 0; i < place.rows.count; ++i) {
     const int64_t row = place.rows.Begin(i), mr = place.rows.Rows(i);
     const char* src = ElementAt(lhs, plan.lhs.dtype, place.window.row + row, block.k);
-    const PackArgs args{src, along_k ? lhs.row_step : lhs.col_step, steps, mr, panels + row * row_bytes, mr, &nothing};
-    (along_k ? kernels.pack_transposed : kernels.pack_rows)(args);
+    (along_k ? kernels.lhs.transposed : kernels.lhs.rows)({
+        .src = src,
+        .src_stride = along_k ? lhs.row_step : lhs.col_step,
+        .k = steps,
+        .k_padded = RoundUp(steps, plan.kernels->k_step),
+        .width = mr,
+        .dst = panels + row * row_bytes,
+        .dst_stride = place.rows.Height(i),
+        .prefetch = &nothing,
+        .alike = plan.lhs.dtype == plan.rhs.dtype,
+    });
   }
 }
 
-void PackRhs(const PlanData& plan, const Block& block, const char* src, const Strip& strip, char* dst,
-             Prefetch* prefetch) {
-  const bool along_n = block.rhs.col_step == 1;
-  const PackArgs args{
-      .src = src,
-      .src_stride = along_n ? block.rhs.row_step : block.rhs.col_step,
-      .k = block.steps,
-      .width = strip.cols,
-      .dst = dst,
-      .dst_stride = strip.width,
-      .prefetch = prefetch,
-  };
-  const FormatKernels& kernels = KernelsOf(*plan.kernels, plan.rhs.dtype);
-  (along_n ? kernels.pack_rows : kernels.pack_transposed)(args);
-}
+// Strips of rhs in the kernels' layout: packed when they are due or, where kernels can, beside the sums of the strip
+// before, into the other of two buffers.
+class Strips {
+ public:
+  Strips(const PlanData& plan, const TilePlace& place, const Scratch& scratch)
+      : plan_(plan), place_(place), scratch_(scratch) {}
+
+  char* buffer() const { return scratch_.strips[turn_]; }
+
+  // The strip of a block that starts at `col`; prefetch is of the work on it.
+  void MakeReady(const Block& block, int64_t col, Prefetch* prefetch) {
+    if (!ready_) PackerOf(block)(ArgsFor(block, col, prefetch));
+    ready_ = false;
+  }
+
+  // What row tiles shall pack beside the strip that is ready: the one at `col` of a block, or none.
+  void StartAhead(const Block* block, int64_t col) {
+    const int64_t slice = plan_.kernels->ahead_slice;
+    if (slice == 0 || block == nullptr) return;
+    turn_ ^= 1;
+    const PackArgs args = ArgsFor(*block, col, &nothing_);
+    turn_ ^= 1;
+    ahead_.pack = PackerOf(*block);
+    ahead_.left = args;
+    ahead_.slice = slice;
+    const bool along_n = block->rhs.col_step == 1;
+    ahead_.src_step = slice * (along_n ? args.src_stride : 1) * SizeOf(plan_.rhs.dtype);
+    ahead_.dst_step = PanelBytes(plan_.kernels->rhs, slice, args.dst_stride);
+    slices_ = CeilDiv(args.k_padded, slice);
+  }
+  // The share of row tile i.
+  PackAhead* Ahead(int64_t i) {
+    if (slices_ == 0) return nullptr;
+    ahead_.count = slices_ * (i + 1) / place_.rows.count - slices_ * i / place_.rows.count;
+    return &ahead_;
+  }
+  void EndAhead() {
+    if (slices_ == 0) return;
+    turn_ ^= 1;
+    ready_ = true;
+    slices_ = 0;
+  }
+
+ private:
+  Pack* PackerOf(const Block& block) const {
+    const Packers& packers = KernelsOf(*plan_.kernels, plan_.rhs.dtype).rhs;
+    return block.rhs.col_step == 1 ? packers.rows : packers.transposed;
+  }
+  PackArgs ArgsFor(const Block& block, int64_t col, Prefetch* prefetch) const {
+    const Strip strip = NextStrip(plan_, place_, block.col + block.cols - col);
+    return {
+        .src = ElementAt(block.rhs, plan_.rhs.dtype, block.k, place_.window.col + col),
+        .src_stride = block.rhs.col_step == 1 ? block.rhs.row_step : block.rhs.col_step,
+        .k = block.steps,
+        .k_padded = RoundUp(block.steps, plan_.kernels->k_step),
+        .width = strip.cols,
+        .dst = buffer(),
+        .dst_stride = strip.width,
+        .prefetch = prefetch,
+    };
+  }
+
+  const PlanData& plan_;
+  const TilePlace& place_;
+  const Scratch& scratch_;
+  Prefetch nothing_{};
+  PackAhead ahead_{};
+  int64_t slices_ = 0;
+  int turn_ = 0;
+  bool ready_ = false;
+};
 
 Microkernel* KernelOf(const PlanData& plan, const Strip& strip, int64_t mr, bool in_place) {
-  if (!in_place) return plan.kernels->packed[mr];
   const FormatKernels& kernels = KernelsOf(*plan.kernels, plan.rhs.dtype);
+  if (!in_place) return kernels.packed[mr];
   if (strip.from == Strip::From::kRhsAndPack) return kernels.expand[mr];
+  if (strip.from == Strip::From::kSweep) return kernels.sweep[mr].run;
   const DirectKernel(&by_width)[2] = kernels.direct[mr];
   return by_width[by_width[0].nr == strip.width ? 0 : 1].run;
 }
@@ -76,11 +142,14 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
   const TilePlace place(plan, tile);
   const TileResult result(plan, place, scratch);
   const KernelFloatMode mode(plan.arithmetic->flushes);
+  const KernelUnit unit(*plan.kernels);
   const int64_t sum_size = SizeOf(plan.arithmetic->sum), row_bytes = StepBytes(plan, kPanel);
-  MicrokernelArgs args;
-  args.strip = scratch.strip;
+  MicrokernelArgs args{};
+  args.strip = scratch.strips[0];
+  args.alike = plan.lhs.dtype == plan.rhs.dtype;
 
   Fetch fetch(plan, place, tile);
+  Strips strips(plan, place, scratch);
   Block block;
   bool more = FirstBlock(plan, place, block);
   if (!more) return result.StoreEmpty();
@@ -100,22 +169,28 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
       strip = NextStrip(plan, place, block.col + block.cols - col);
       const char* rhs = ElementAt(block.rhs, plan.rhs.dtype, block.k, place.window.col + col);
       if (strip.from == Strip::From::kPacked) {
-        PackRhs(plan, block, rhs, strip, scratch.strip, fetch.For(Fetch::Work::kPack));
+        strips.MakeReady(block, col, fetch.For(Fetch::Work::kPack));
+        const bool ends = col + strip.cols == block.col + block.cols;
+        strips.StartAhead(!ends ? &block : more ? &next : nullptr, !ends ? col + strip.cols : next.col);
       }
       for (int64_t i = 0; i < place.rows.count; ++i) {
         const int64_t row = place.rows.Begin(i), mr = place.rows.Rows(i);
-        const int64_t offset = (col * place.window.rows + row * strip.width) * sum_size;
-        const bool in_place = strip.from == Strip::From::kRhs || (strip.from == Strip::From::kRhsAndPack && i == 0);
-        args.a = panels + row * row_bytes + mr * steps_before;
-        args.b = in_place ? rhs : scratch.strip;
+        const int64_t offset = (col * place.rows.AllHeights() + row * strip.width) * sum_size;
+        const bool in_place = strip.from == Strip::From::kRhs || strip.from == Strip::From::kSweep ||
+                              (strip.from == Strip::From::kRhsAndPack && i == 0);
+        args.a = panels + row * row_bytes + place.rows.Height(i) * steps_before;
+        args.b = in_place ? rhs : strips.buffer();
+        args.columns = strip.width;
         args.b_stride = in_place ? block.rhs.row_step : strip.width;
         args.chain = scratch.chain + offset;
         args.total = scratch.total + offset;
         args.prefetch = fetch.For(Fetch::Work::kKernel);
+        args.ahead = strips.Ahead(i);
         result.Aim(row, mr, col, strip, block.last, args);
         KernelOf(plan, strip, mr, in_place)(args);
         if (block.last) result.Store(row, mr, col, strip, args);
       }
+      strips.EndAhead();
     }
     block = next;
   }

@@ -88,7 +88,7 @@ Scratch::Scratch(const PlanData& plan, void* block) {
   const int64_t sum = SizeOf(ArithmeticOf(kernels).sum);
   // The packers store whole vectors: one of slack behind the last panel.
   panels = take(PanelBytes(kernels.lhs, kPanel, plan.blocking.m) + kernels.vector * sum);
-  strip = take(PanelBytes(kernels.rhs, kPanel, kernels.cols));
+  for (char*& strip : strips) strip = take(PanelBytes(kernels.rhs, kPanel, kernels.cols));
   chain = take(plan.blocking.m * plan.blocking.n * sum);
   total = take(plan.blocking.m * plan.blocking.n * sum);
   bias = take(std::max(plan.blocking.n, kMaxCols) * sum);

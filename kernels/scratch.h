@@ -13,7 +13,7 @@ namespace raggemm {
 // The buffers of one worker for tiles of `blocking`, all 64-byte aligned:
 //
 //   panels  lhs, packed in the kernels' layout: row tiles of kPanel steps back to back, of one panel or of all
-//   strip   one strip of rhs, packed in the kernels' layout
+//   strips  two of rhs, packed in the kernels' layout; the second for kernels that pack ahead
 //   chain, total  one register tile of [mr][nr] sums after the other, strip by strip
 //   bias    as sums, [columns]
 struct Scratch {
@@ -21,7 +21,7 @@ struct Scratch {
   static int64_t Bytes(const PlanData& plan) { return Scratch(plan, nullptr).bytes; }
 
   char* panels;
-  char* strip;
+  char* strips[2];
   char* chain;
   char* total;
   char* bias;

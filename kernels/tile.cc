@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/element.h"
+#include "kernels/isa.h"
 
 namespace raggemm {
 namespace {
@@ -114,7 +115,12 @@ Matrix LocateMatrix(const PlanData& plan, const PlannedOperand& x, const Unit& u
   return {data, rows, cols, step, 1};
 }
 
-double CostOfElement(const Cpu& cpu) { return cpu.fmas_per_cycle * sizeof(float) / cpu.memory_bytes_per_cycle; }
+double CostOfElement(const PlanData& plan) {
+  const KernelRow& kernels = *plan.kernels;
+  const double bytes = static_cast<double>(SizeOf(kernels.rhs.element) * sizeof(float)) /
+                       static_cast<double>(SizeOf(ArithmeticOf(kernels).sum));
+  return plan.cpu.fmas_per_cycle * kernels.products_per_fma * bytes / plan.cpu.memory_bytes_per_cycle;
+}
 
 int64_t UnitCost(const PlanData& plan, double cost_of_element, const Unit& unit, const Matrix& out) {
   const bool k_is_ragged = plan.lhs.is_trans ? plan.lhs.first.sizes != nullptr : plan.lhs.last.sizes != nullptr;

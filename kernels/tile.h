@@ -31,9 +31,9 @@ void NextUnit(const PlanData& plan, Unit& unit);  // the one behind it, or behin
 
 Matrix LocateMatrix(const PlanData& plan, const PlannedOperand& operand, const Unit& unit);
 
-// Multiply-adds in the time of one f32 from memory: the rows of a group at which sums take over. Measured at 13 on Zen
-// 3 and at 21 on Emerald Rapids.
-double CostOfElement(const Cpu& cpu);
+// Multiply-adds in the time of one element from memory: the rows of a group at which sums take over. Measured for f32
+// at 13 on Zen 3 and at 21 on Emerald Rapids.
+double CostOfElement(const PlanData& plan);
 // Multiply-adds or their equivalent in memory traffic, at least 1; out is the unit's.
 int64_t UnitCost(const PlanData& plan, double cost_of_element, const Unit& unit, const Matrix& out);
 

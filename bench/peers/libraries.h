@@ -9,7 +9,12 @@
 
 namespace raggemm::bench {
 
-absl::StatusOr<std::vector<Peer>> LoadOneDnn();         // onednn, onednn-sgemm
+template <int version>
+absl::StatusOr<std::vector<Peer>> LoadOneDnn();
+template <>
+absl::StatusOr<std::vector<Peer>> LoadOneDnn<2>();  // onednn, onednn-sgemm
+template <>
+absl::StatusOr<std::vector<Peer>> LoadOneDnn<3>();      // onednn3, onednn3-sgemm
 absl::StatusOr<std::vector<Peer>> LoadOpenBlas();       // openblas
 absl::StatusOr<std::vector<Peer>> LoadOpenBlasWheel();  // openblas-wheel, openblas-wheel-batch
 absl::StatusOr<std::vector<Peer>> LoadBlis();           // blis

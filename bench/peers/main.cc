@@ -1,5 +1,6 @@
 // raggemm_bench_peers: which competitors are there, and do they use the kernels they should? A dense product of 2048^3
-// beside the rate of fused multiply-adds that the CPU has: a library with the kernels of an older CPU stays below half.
+// beside the rate of the fastest unit that the CPU has for the types: a library with the kernels of an older CPU stays
+// below half.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -9,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
-#include "bench/limits.h"
 #include "bench/peers/peer.h"
+#include "bench/units.h"
 
 namespace raggemm::bench {
 namespace {
@@ -34,9 +35,9 @@ std::vector<Type> Types() {
           {"f16", DType::kF16, std::vector<uint16_t>(kCount, 0x3C00)}};
 }
 
-double LargestPeak(int threads) {
+double LargestPeak(DType dtype, int threads) {
   double peak = 0;
-  for (int round = 0; round < kRounds; ++round) peak = std::max(peak, FmaPeakGflops(threads));
+  for (int round = 0; round < kRounds; ++round) peak = std::max(peak, PeakGflops(dtype, threads));
   return peak;
 }
 
@@ -80,15 +81,18 @@ bool PrintDense(const Peer& peer, const Type& type, const std::map<int, double>&
 
 int Main() {
   // First of all: later the libraries' threads spin for a while after each call.
-  std::map<int, double> peaks;
-  for (int threads : kThreads) peaks[threads] = LargestPeak(threads);
+  const std::vector<Type> types = Types();
+  std::map<DType, std::map<int, double>> peaks;
+  for (const Type& type : types) {
+    for (int threads : kThreads) peaks[type.dtype][threads] = LargestPeak(type.dtype, threads);
+  }
   for (const AbsentPeer& peer : AbsentPeers()) absl::PrintF("%-21s absent: %s\n", peer.name, peer.reason);
   for (const Peer& peer : LoadPeers()) absl::PrintF("%-21s %s\n", peer.name, peer.describe());
   std::vector<float> out(kSize * kSize);
   bool right = true;
-  absl::PrintF("\ndense product of %d^3, GFLOP/s, and its share of the FMA peak\n", kSize);
-  for (const Type& type : Types()) {
-    for (const Peer& peer : LoadPeers()) right &= PrintDense(peer, type, peaks, out);
+  absl::PrintF("\ndense product of %d^3, GFLOP/s, and its share of the fastest unit's peak\n", kSize);
+  for (const Type& type : types) {
+    for (const Peer& peer : LoadPeers()) right &= PrintDense(peer, type, peaks[type.dtype], out);
   }
   return right ? 0 : 1;
 }

@@ -1,7 +1,7 @@
 // oneDNN: its matmul primitive, prepared once for each shape, on plain row-major operands; and its sgemm.
 //
-// Built where the headers of version 2 are found: structs and enums come from there, functions from the library that is
-// loaded. Debian's oneDNN works on OpenMP's threads, as many as OpenMP says.
+// Built once for each version whose headers are found: structs and enums come from there, functions from the library
+// that is loaded. It works on OpenMP's threads, as many as OpenMP says.
 #include <oneapi/dnnl/dnnl.h>
 #include <oneapi/dnnl/dnnl_debug.h>
 
@@ -25,22 +25,78 @@
 namespace raggemm::bench {
 namespace {
 
+// Version 3 hides descriptors of memory behind pointers, and has none of operations.
+#if DNNL_VERSION_MAJOR == 2
+constexpr const char* kNames[] = {"onednn", "onednn-sgemm"};
+
+struct Versioned {
+  decltype(dnnl_memory_desc_init_by_strides)* memory_desc_init_by_strides;
+  decltype(dnnl_matmul_desc_init)* matmul_desc_init;
+  decltype(dnnl_primitive_desc_create)* primitive_desc_create;
+
+  void FindAll(Library& library) {
+    library.Find("dnnl_memory_desc_init_by_strides", memory_desc_init_by_strides);
+    library.Find("dnnl_matmul_desc_init", matmul_desc_init);
+    library.Find("dnnl_primitive_desc_create", primitive_desc_create);
+  }
+  dnnl_status_t Strided(dnnl_memory_desc_t* desc, const int64_t* dims, dnnl_data_type_t type,
+                        const int64_t* steps) const {
+    return memory_desc_init_by_strides(desc, 2, dims, type, steps);
+  }
+  dnnl_status_t Copy(dnnl_memory_desc_t* desc, const dnnl_memory_desc_t* of) const {
+    *desc = *of;
+    return dnnl_success;
+  }
+  dnnl_status_t Matmul(dnnl_primitive_desc_t* desc, dnnl_engine_t engine, const dnnl_memory_desc_t* abc,
+                       dnnl_primitive_attr_t attributes) const {
+    dnnl_matmul_desc_t matmul;
+    const dnnl_status_t status = matmul_desc_init(&matmul, &abc[0], &abc[1], nullptr, &abc[2]);
+    return status == dnnl_success ? primitive_desc_create(desc, &matmul, attributes, engine, nullptr) : status;
+  }
+};
+const dnnl_memory_desc_t* Given(const dnnl_memory_desc_t& desc) { return &desc; }
+#else
+constexpr const char* kNames[] = {"onednn3", "onednn3-sgemm"};
+
+struct Versioned {
+  decltype(dnnl_memory_desc_create_with_strides)* memory_desc_create_with_strides;
+  decltype(dnnl_memory_desc_clone)* memory_desc_clone;
+  decltype(dnnl_matmul_primitive_desc_create)* matmul_primitive_desc_create;
+
+  void FindAll(Library& library) {
+    library.Find("dnnl_memory_desc_create_with_strides", memory_desc_create_with_strides);
+    library.Find("dnnl_memory_desc_clone", memory_desc_clone);
+    library.Find("dnnl_matmul_primitive_desc_create", matmul_primitive_desc_create);
+  }
+  dnnl_status_t Strided(dnnl_memory_desc_t* desc, const int64_t* dims, dnnl_data_type_t type,
+                        const int64_t* steps) const {
+    return memory_desc_create_with_strides(desc, 2, dims, type, steps);
+  }
+  dnnl_status_t Copy(dnnl_memory_desc_t* desc, const_dnnl_memory_desc_t of) const {
+    return memory_desc_clone(desc, of);
+  }
+  dnnl_status_t Matmul(dnnl_primitive_desc_t* desc, dnnl_engine_t engine, const dnnl_memory_desc_t* abc,
+                       dnnl_primitive_attr_t attributes) const {
+    return matmul_primitive_desc_create(desc, engine, abc[0], abc[1], nullptr, abc[2], attributes);
+  }
+};
+const_dnnl_memory_desc_t Given(const dnnl_memory_desc_t& desc) { return desc; }
+#endif
+
 struct Functions {
+  Versioned versioned;
   decltype(dnnl_sgemm)* sgemm;
   decltype(dnnl_version)* version;
   decltype(dnnl_get_effective_cpu_isa)* get_effective_cpu_isa;
   decltype(dnnl_cpu_isa2str)* cpu_isa2str;
   decltype(dnnl_engine_create)* engine_create;
   decltype(dnnl_stream_create)* stream_create;
-  decltype(dnnl_memory_desc_init_by_strides)* memory_desc_init_by_strides;
   decltype(dnnl_memory_desc_get_size)* memory_desc_get_size;
   decltype(dnnl_memory_create)* memory_create;
   decltype(dnnl_memory_set_data_handle)* memory_set_data_handle;
-  decltype(dnnl_matmul_desc_init)* matmul_desc_init;
   decltype(dnnl_primitive_attr_create)* primitive_attr_create;
   decltype(dnnl_primitive_attr_destroy)* primitive_attr_destroy;
   decltype(dnnl_primitive_attr_set_scratchpad_mode)* primitive_attr_set_scratchpad_mode;
-  decltype(dnnl_primitive_desc_create)* primitive_desc_create;
   decltype(dnnl_primitive_desc_destroy)* primitive_desc_destroy;
   decltype(dnnl_primitive_desc_query)* primitive_desc_query;
   decltype(dnnl_primitive_desc_query_md)* primitive_desc_query_md;
@@ -49,21 +105,19 @@ struct Functions {
 };
 
 absl::Status FindAll(Library& library, Functions& f) {
+  f.versioned.FindAll(library);
   library.Find("dnnl_sgemm", f.sgemm);
   library.Find("dnnl_version", f.version);
   library.Find("dnnl_get_effective_cpu_isa", f.get_effective_cpu_isa);
   library.Find("dnnl_cpu_isa2str", f.cpu_isa2str);
   library.Find("dnnl_engine_create", f.engine_create);
   library.Find("dnnl_stream_create", f.stream_create);
-  library.Find("dnnl_memory_desc_init_by_strides", f.memory_desc_init_by_strides);
   library.Find("dnnl_memory_desc_get_size", f.memory_desc_get_size);
   library.Find("dnnl_memory_create", f.memory_create);
   library.Find("dnnl_memory_set_data_handle", f.memory_set_data_handle);
-  library.Find("dnnl_matmul_desc_init", f.matmul_desc_init);
   library.Find("dnnl_primitive_attr_create", f.primitive_attr_create);
   library.Find("dnnl_primitive_attr_destroy", f.primitive_attr_destroy);
   library.Find("dnnl_primitive_attr_set_scratchpad_mode", f.primitive_attr_set_scratchpad_mode);
-  library.Find("dnnl_primitive_desc_create", f.primitive_desc_create);
   library.Find("dnnl_primitive_desc_destroy", f.primitive_desc_destroy);
   library.Find("dnnl_primitive_desc_query", f.primitive_desc_query);
   library.Find("dnnl_primitive_desc_query_md", f.primitive_desc_query_md);
@@ -101,24 +155,21 @@ class Matmul {
     const int64_t b_steps[2] = {p.b_transposed ? 1 : p.ldb, p.b_transposed ? p.ldb : 1};
     const int64_t c_steps[2] = {p.ldc, 1};
     const int64_t a_dims[2] = {p.m, p.k}, b_dims[2] = {p.k, p.n}, c_dims[2] = {p.m, p.n};
-    f_.memory_desc_init_by_strides(&descs_[0], 2, a_dims, DataType(types.a), a_steps);
-    f_.memory_desc_init_by_strides(&descs_[1], 2, b_dims, DataType(types.b), b_steps);
-    f_.memory_desc_init_by_strides(&descs_[2], 2, c_dims, DataType(types.c), c_steps);
-    dnnl_matmul_desc_t matmul;
-    absl::Status status = Checked(f_.matmul_desc_init(&matmul, &descs_[0], &descs_[1], nullptr, &descs_[2]), "matmul");
-    if (!status.ok()) return status;
+    f_.versioned.Strided(&descs_[0], a_dims, DataType(types.a), a_steps);
+    f_.versioned.Strided(&descs_[1], b_dims, DataType(types.b), b_steps);
+    f_.versioned.Strided(&descs_[2], c_dims, DataType(types.c), c_steps);
     // The library's own scratch memory belongs to the thread that creates a primitive; others run it too.
     dnnl_primitive_attr_t attributes;
     f_.primitive_attr_create(&attributes);
     f_.primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
     dnnl_primitive_desc_t desc;
-    status = Checked(f_.primitive_desc_create(&desc, &matmul, attributes, engine_, nullptr), "primitive_desc_create");
+    absl::Status status = Checked(f_.versioned.Matmul(&desc, engine_, descs_, attributes), "matmul");
     f_.primitive_attr_destroy(attributes);
     if (!status.ok()) return status;
     const char* implementation = "";
     f_.primitive_desc_query(desc, dnnl_query_impl_info_str, 0, static_cast<void*>(&implementation));
     implementation_ = implementation;
-    descs_[3] = *f_.primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
+    f_.versioned.Copy(&descs_[3], f_.primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0));
     status = Checked(f_.primitive_create(&primitive_, desc), "primitive_create");
     f_.primitive_desc_destroy(desc);
     if (status.ok() && absl::StrContains(implementation_, "ref")) return absl::UnimplementedError(implementation_);
@@ -126,13 +177,13 @@ class Matmul {
   }
 
   const std::string& implementation() const { return implementation_; }
-  size_t scratch_bytes() const { return f_.memory_desc_get_size(&descs_[3]); }
+  size_t scratch_bytes() const { return f_.memory_desc_get_size(Given(descs_[3])); }
 
   // One for each thread that will run it.
   void BindThreads(size_t threads) {
     while (memories_.size() < threads) {
       std::array<dnnl_memory_t, 4>& memories = memories_.emplace_back();
-      for (size_t i = 0; i < memories.size(); ++i) f_.memory_create(&memories[i], &descs_[i], engine_, nullptr);
+      for (size_t i = 0; i < memories.size(); ++i) f_.memory_create(&memories[i], Given(descs_[i]), engine_, nullptr);
     }
   }
 
@@ -256,7 +307,8 @@ class OneDnn {
 
 }  // namespace
 
-absl::StatusOr<std::vector<Peer>> LoadOneDnn() {
+template <>
+absl::StatusOr<std::vector<Peer>> LoadOneDnn<DNNL_VERSION_MAJOR>() {
   absl::StatusOr<Library> library = Library::Load(RAGGEMM_PEER_ONEDNN);
   if (!library.ok()) return library.status();
   Functions functions;
@@ -266,12 +318,12 @@ absl::StatusOr<std::vector<Peer>> LoadOneDnn() {
   }
   OneDnn& onednn = *new OneDnn(functions, library->path());
   const auto describe = [&onednn] { return onednn.Describe(); };
-  return std::vector<Peer>{{.name = "onednn",
+  return std::vector<Peer>{{.name = kNames[0],
                             .supports = [&onednn](const GemmSeries& series) { return onednn.Supports(series); },
                             .run = [&onednn](const GemmSeries& series, PeerThreads way,
                                              int threads) { return onednn.RunMatmul(series, way, threads); },
                             .describe = describe},
-                           {.name = "onednn-sgemm",
+                           {.name = kNames[1],
                             .supports =
                                 [](const GemmSeries& series) {
                                   return series.lhs_dtype == DType::kF32 && series.rhs_dtype == DType::kF32 &&

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -50,9 +51,10 @@ absl::Status CheckMatrixTypes(const GroupedGemmCase& source) {
   const std::pair<absl::string_view, GroupedGemmCase::DType> types[] = {
       {"lhs", source.lhs().dtype()}, {"rhs", source.rhs().dtype()}, {"out", source.out().dtype()}};
   for (const auto& [name, dtype] : types) {
-    if (!IsMatrix(ToDType(dtype))) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, ": dtype is ", NameOf(ToDType(dtype)), ", must be ", NamesOf(Role::kMatrix)));
+    const DType type = ToDType(dtype);
+    if (!IsMatrix(type) && !(name == "out" ? type == DType::kS32 : IsByte(type))) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": dtype is ", NameOf(type), ", must be ",
+                                                     NamesOf(Role::kMatrix), ", or of bytes: s8 or u8, out s32"));
     }
   }
   return absl::OkStatus();
@@ -165,8 +167,9 @@ class Builder {
   }
 
   DType DefaultOf(Types types) const {
-    if (types == Types::kCompute) return ComputeType(problem_);
-    return types == Types::kSizes ? DType::kS32 : DType::kF32;
+    if (types == Types::kSizes) return DType::kS32;
+    const DType compute = ComputeType(problem_);
+    return types == Types::kCompute || compute == DType::kS32 ? compute : DType::kF32;
   }
 
   absl::Status AddVector(const OperandSlot& slot, const GroupedGemmCase::Vector& vector,
@@ -176,7 +179,7 @@ class Builder {
     const bool is_float = IsMatrix(dtype);
     const auto& values = vector.values();
     operand = arrays_.Add(dtype, vector.dims());
-    if (values.empty() && is_float) {
+    if (values.empty() && slot.types != Types::kSizes) {
       FillRandom(*operand, seed_++);
     } else if (values.size() != ElementCount(*operand)) {
       return absl::InvalidArgumentError(
@@ -306,15 +309,20 @@ void SetMatrixDType(DType dtype, GroupedGemmCase& explicit_case) {
   explicit_case.mutable_rhs()->set_dtype(ToProto(dtype));
   explicit_case.mutable_out()->set_dtype(ToProto(compute));
   const GroupedGemmCase::Vector& bias = explicit_case.bias();
-  if (bias.has_dtype() && SizeOf(ToDType(bias.dtype())) > SizeOf(compute)) {
+  if (bias.has_dtype() && (compute == DType::kS32 || SizeOf(ToDType(bias.dtype())) > SizeOf(compute))) {
     explicit_case.mutable_bias()->set_dtype(ToProto(compute));
   }
 }
 
 std::string DTypesOf(const GroupedGemmCase& explicit_case) {
   const auto name = [](GroupedGemmCase::DType dtype) { return NameOf(ToDType(dtype)); };
-  return absl::StrCat(name(explicit_case.lhs().dtype()), "*", name(explicit_case.rhs().dtype()), ">",
-                      name(explicit_case.out().dtype()));
+  const auto& [lhs, rhs, out] = std::tie(explicit_case.lhs(), explicit_case.rhs(), explicit_case.out());
+  const auto sums = explicit_case.config().bf16_sums();
+  const bool named = sums != proto::GroupedGemmConfig::Bf16Sums::AUTO && ToDType(lhs.dtype()) == DType::kBF16 &&
+                     ToDType(rhs.dtype()) == DType::kBF16;
+  return absl::StrCat(
+      name(lhs.dtype()), "*", name(rhs.dtype()), ">", name(out.dtype()), named ? ":" : "",
+      named ? absl::AsciiStrToLower(proto::GroupedGemmConfig::Bf16Sums::Value_Name(sums)) : std::string());
 }
 
 Array ArrayStore::Add(DType dtype, Dims dims) {

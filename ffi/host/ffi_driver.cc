@@ -37,7 +37,10 @@ ABSL_FLAG(std::string, isa, "", "an instruction set, as avx2; default: the case'
 ABSL_FLAG(std::string, executor, "", "openmp, pool or serial; default: the case's, or pool");
 ABSL_FLAG(int, threads, 0, "0: the case's, or one for each CPU");
 ABSL_FLAG(std::string, dtype, "",
-          absl::StrCat(raggemm::NamesOf(raggemm::Role::kMatrix), ": lhs and rhs; out is then f32, or f64 for f64"));
+          absl::StrCat(raggemm::NamesOf(raggemm::Role::kMatrix), ", ", raggemm::NamesOf(raggemm::Role::kBytes),
+                       ": lhs and rhs; out is then f32, f64 for f64, or s32 for bytes"));
+ABSL_FLAG(std::string, bf16_sums, "",
+          "pairs or tiles: how bf16 with bf16 is summed; default: the case's, or the CPU's");
 ABSL_FLAG(bool, full, false, "run recorded sizes; otherwise rows are scaled to at most 10^9 multiply-adds a case");
 ABSL_FLAG(bool, checksums, false, "print for each case that is right its name, dtypes and the checksum of its result");
 ABSL_FLAG(bool, print_plan, false, "print how each case is computed");
@@ -90,10 +93,17 @@ RunOptions OptionsFromFlags() {
   if (const int threads = absl::GetFlag(FLAGS_threads); threads != 0) options.how["threads"] = int64_t{threads};
   if (const std::string name = absl::GetFlag(FLAGS_dtype); !name.empty()) {
     for (const Format& format : kFormats) {
-      if (format.role == Role::kMatrix && absl::EqualsIgnoreCase(name, format.name)) options.dtype = format.dtype;
+      const bool is_matrix = IsMatrix(format.dtype) || IsByte(format.dtype);
+      if (is_matrix && absl::EqualsIgnoreCase(name, format.name)) options.dtype = format.dtype;
     }
     if (!options.dtype) {
-      throw std::runtime_error(absl::StrCat("--dtype=", name, ": must be ", NamesOf(Role::kMatrix)));
+      throw std::runtime_error(
+          absl::StrCat("--dtype=", name, ": must be ", NamesOf(Role::kMatrix), ", ", NamesOf(Role::kBytes)));
+    }
+  }
+  if (const std::string name = absl::AsciiStrToUpper(absl::GetFlag(FLAGS_bf16_sums)); !name.empty()) {
+    if (!proto::GroupedGemmConfig::Bf16Sums::Value_Parse(name, &options.bf16_sums.emplace())) {
+      throw std::runtime_error(absl::StrCat("--bf16_sums=", name, ": must be AUTO, TILES or PAIRS"));
     }
   }
   if (!absl::GetFlag(FLAGS_full)) options.max_multiply_adds = kMaxMultiplyAdds;
@@ -157,7 +167,7 @@ bool Report(const GroupedGemmCase& source, const absl::StatusOr<CaseRun>& run) {
   }
   const std::string rows =
       run->rows == run->recorded_rows ? absl::StrCat(run->rows) : absl::StrCat(run->rows, "/", run->recorded_rows);
-  absl::PrintF("%-34s %-10s %-15s %-6s %10s %9d %9.4f %9.2f%s\n", source.name(), Fact(run->plan, "mode"), run->dtypes,
+  absl::PrintF("%-34s %-10s %-21s %-11s %10s %9d %9.4f %9.2f%s\n", source.name(), Fact(run->plan, "mode"), run->dtypes,
                Fact(run->plan, "isa"), run->recorded_rows == 0 ? "-" : rows, check.compared, check.max_error,
                2e-9 * static_cast<double>(run->multiply_adds) / run->seconds, right ? "" : "  WRONG");
   if (!right) {
@@ -187,7 +197,7 @@ int Run() {
   CheckPlugin(plugin, options.how);
   const bool checksums = absl::GetFlag(FLAGS_checksums);
   if (!checksums) {
-    absl::PrintF("%-34s %-10s %-15s %-6s %10s %9s %9s %9s\n", "case", "mode", "dtype", "isa", "rows", "compared",
+    absl::PrintF("%-34s %-10s %-21s %-11s %10s %9s %9s %9s\n", "case", "mode", "dtype", "isa", "rows", "compared",
                  "max error", "GFLOP/s");
   }
   int wrong = 0;

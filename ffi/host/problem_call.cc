@@ -49,7 +49,8 @@ Call MakeCall(const GroupedGemmProblem& problem, absl::Span<int64_t> workspace) 
   }
   call.attributes["ragged"] = ragged;
   call.attributes["operands"] = operands;
-  call.attributes["bf16_sums"] = std::string(NameOf(problem.bf16_sums));
+  call.attributes["bf16_sums"] =
+      problem.bf16_sums ? kArithmetics[static_cast<int>(*problem.bf16_sums)].name : std::string("AUTO");
   return call;
 }
 

@@ -47,10 +47,18 @@ void FillFromTable(const Array& array, uint64_t seed, int exponent) {
   });
 }
 
+void FillIntegers(const Array& array, uint64_t seed) {
+  WithBits(array.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    FillWith<T>(array, seed, [](uint64_t hash) { return static_cast<T>(hash >> (64 - 8 * sizeof(T))); });
+  });
+}
+
 }  // namespace
 
 void FillRandom(const Array& array, uint64_t seed, int exponent) {
   const Format& format = FormatOf(array.dtype);
+  if (!IsMatrix(array.dtype)) return FillIntegers(array, seed);
   if (format.expands_to != format.dtype) return FillFromTable(array, seed, exponent);
   format.bits == 64 ? FillFractions<double>(array, seed, exponent) : FillFractions<float>(array, seed, exponent);
 }

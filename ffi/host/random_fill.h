@@ -14,6 +14,7 @@ namespace raggemm::host {
 //
 //     z = (seed << 40) + (i + 1) * 0x9e3779b97f4a7c15;  value = top d bits of Scramble(z), signed, / 2^(d - 1)
 //
+// Of a format of integers the top bits of Scramble(z), as they are.
 // Runs on all CPUs.
 void FillRandom(const Array& array, uint64_t seed, int exponent = 0);
 

@@ -84,6 +84,7 @@ absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const GroupedGemmCase& sou
   absl::StatusOr<GroupedGemmCase> full = MakeExplicit(scaled);
   if (!full.ok()) return full.status();
   if (options.dtype.has_value()) SetMatrixDType(*options.dtype, *full);
+  if (options.bf16_sums && !full->config().has_bf16_sums()) full->mutable_config()->set_bf16_sums(*options.bf16_sums);
   run.dtypes = DTypesOf(*full);
 
   const absl::StatusOr<CaseProblem> made = MakeCaseProblem(*full);

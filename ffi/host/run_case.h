@@ -28,10 +28,11 @@ struct Plugin {
 };
 
 struct RunOptions {
-  Attributes how;                 // executor, isa, threads, where not as the case has them
-  std::optional<DType> dtype;     // of lhs and rhs
-  int64_t max_multiply_adds = 0;  // 0: recorded sizes
-  bool time = false;              // warm up and take the median of several calls
+  Attributes how;              // executor, isa, threads, where not as the case has them
+  std::optional<DType> dtype;  // of lhs and rhs
+  std::optional<proto::GroupedGemmConfig::Bf16Sums::Value> bf16_sums;  // where the case has none
+  int64_t max_multiply_adds = 0;                                       // 0: recorded sizes
+  bool time = false;                                                   // warm up and take the median of several calls
 };
 
 struct CaseRun {

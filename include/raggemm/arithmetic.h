@@ -12,10 +12,10 @@ namespace raggemm {
 // The contraction of a group is cut into chains, each from +0; the total is the first chain, then the others are added
 // in order. A chain has `lanes` partial sums, which take its products in turns and are added at its end. Where a lane
 // takes `pair` products at once, it takes the last of them first. What a chain lacks to whole pairs and lanes is filled
-// up with products of +0 and +0.
+// up with products of +0 and +0. Sums of integers are exact modulo 2^32, two's complement, in whatever order.
 struct Arithmetic {
   const char* name;
-  DType product;  // what lhs and rhs are expanded to, and multiplied as
+  DType product;  // what lhs and rhs are expanded to, and multiplied as; s8 stands for u8, too
   DType sum;      // of chains, totals and the epilogue's terms
   int64_t chain;  // most steps of k
   int64_t lanes;
@@ -25,7 +25,7 @@ struct Arithmetic {
   bool flushes;
 };
 
-enum class ArithmeticId : uint8_t { kF32, kF64, kPairs, kTiles };  // as rows stand
+enum class ArithmeticId : uint8_t { kF32, kF64, kPairs, kTiles, kS32 };  // as rows stand
 
 // 256 steps bound the error by 256 + K/256 roundings where one chain has K.
 inline constexpr Arithmetic kArithmetics[] = {
@@ -35,6 +35,7 @@ inline constexpr Arithmetic kArithmetics[] = {
     // For bf16 with bf16: what VDPBF16PS does, and what TDPBF16PS does.
     {"pairs", DType::kBF16, DType::kF32, 256, 1, 2, true},
     {"tiles", DType::kBF16, DType::kF32, 32, 2, 1, true},
+    {"s32", DType::kS8, DType::kS32, 256, 1, 1, false},
 };
 
 }  // namespace raggemm

@@ -51,6 +51,7 @@ absl::Span<const Cpu> MeasuredCpus();  // the rows, without figures of a probe
 
 Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic);
 absl::string_view NameOf(Isa isa);                 // "avx512"
+absl::string_view MissingFor(Isa isa);             // what this CPU or operating system lacks for it; empty: nothing
 std::optional<Isa> IsaOf(absl::string_view name);  // their case is ignored
 absl::Span<const Isa> AllIsas();                   // best first
 std::vector<std::string> KernelNames(Isa isa);     // "f32_14x32_avx512": arithmetic, largest register tile

@@ -27,9 +27,20 @@ const Environment& ProcessEnvironment();
 // What stands for a value that Options leave open: the environment's, else the machine's. FailedPrecondition, with the
 // variable, its value and all that are usable: a value that is unknown, or that cpu or the caller does not have.
 absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu, const Arithmetic& arithmetic);
-absl::StatusOr<Executor> DefaultExecutor(const Environment& environment, bool has_pool);  // never kAuto
-absl::StatusOr<int64_t> DefaultThreads(const Environment& environment);                   // 0: all
-absl::StatusOr<Bf16Sums> DefaultBf16Sums(const Environment& environment);
+absl::StatusOr<Executor> DefaultExecutor(const Environment& environment, bool has_pool);      // never kAuto
+absl::StatusOr<int64_t> DefaultThreads(const Environment& environment);                       // 0: all
+absl::StatusOr<std::optional<ArithmeticId>> DefaultBf16Sums(const Environment& environment);  // null: the CPU's
+
+// How bf16 with bf16 is summed where the problem does not say it: as the variable says, else as the first kernels for
+// such products do that the best ISA of `cpu` has.
+struct ChosenArithmetic {
+  const Arithmetic* arithmetic;
+  const char* because;
+};
+absl::StatusOr<ChosenArithmetic> DefaultBf16Arithmetic(const Environment& environment, const Cpu& cpu);
+
+// Of an arithmetic of products of bf16; its case is ignored.
+std::optional<ArithmeticId> Bf16SumsOf(absl::string_view name);
 
 }  // namespace raggemm
 

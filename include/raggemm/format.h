@@ -13,8 +13,9 @@
 
 namespace raggemm {
 
-// kMatrix: matrices and what is added to them, in any mix. kSizes: integers, of groups and offsets.
-enum class Role : uint8_t { kMatrix, kSizes };
+// kMatrix: matrices and what is added to them, in any mix. kSizes: integers, of groups and offsets. kBytes: integers of
+// lhs and rhs, both of them; out and what is added are s32 then. kPanel: what kernels make of bytes, no operand's.
+enum class Role : uint8_t { kMatrix, kSizes, kBytes, kPanel };
 
 // kIeee: the largest exponent field belongs to infinities and NaNs. kNone: every pattern is a number.
 enum class NonFinite : uint8_t { kNone, kIeee };
@@ -45,6 +46,9 @@ inline constexpr Format kFormats[] = {
     {DType::kS32, "s32", "int32", 4, 32, Role::kSizes, 31, 0, 30, NonFinite::kNone, DType::kS32},
     {DType::kS64, "s64", "int64", 5, 64, Role::kSizes, 63, 0, 62, NonFinite::kNone, DType::kS64},
     {DType::kU32, "u32", "uint32", 8, 32, Role::kSizes, 32, 0, 31, NonFinite::kNone, DType::kU32},
+    {DType::kS8, "s8", "int8", 2, 8, Role::kBytes, 7, 0, 6, NonFinite::kNone, DType::kS32},
+    {DType::kU8, "u8", "uint8", 6, 8, Role::kBytes, 8, 0, 7, NonFinite::kNone, DType::kS32},
+    {DType::kS16, "s16", "int16", 3, 16, Role::kPanel, 15, 0, 14, NonFinite::kNone, DType::kS32},
 };
 static_assert(
     [] {
@@ -67,6 +71,7 @@ constexpr const Format* FormatOfXla(int xla) {
 
 constexpr absl::string_view NameOf(DType dtype) { return FormatOf(dtype).name; }
 constexpr bool IsMatrix(DType dtype) { return FormatOf(dtype).role == Role::kMatrix; }
+constexpr bool IsByte(DType dtype) { return FormatOf(dtype).role == Role::kBytes; }
 std::string NamesOf(Role role);  // "f16, bf16, f32 or f64"
 
 // Bytes of that many elements, without gaps, the last byte filled up; modulo 2^64.

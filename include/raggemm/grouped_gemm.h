@@ -14,8 +14,11 @@
 // terms skipped, and one rounding to out's type. An empty contraction has no chain: r starts at +0, alpha or not.
 // A NaN stays a NaN; its sign and payload are not part of it.
 //
-// bf16 with bf16, but for f64 results, may be summed as one of two units does it, each computed alike on every CPU,
-// where GroupedGemmProblem::bf16_sums says so. Sums are f32 then, and denormals in them zeros:
+// Bytes with bytes are s32: products, sums and the terms of r are exact modulo 2^32 in two's complement. c, bias, alpha
+// and beta are s32 as well.
+//
+// bf16 with bf16, but for f64 results, is summed as one of two units does it, each computed alike on every CPU:
+// GroupedGemmProblem::bf16_sums says which. Sums are f32 then, and denormals in them zeros:
 //   pairs (VDPBF16PS)  the rule above, but of each two steps of k the second first; an odd last one has a partner of +0
 //   tiles (TDPBF16PS)  blocks of 32, the last one filled up with +0; of each block the fma chain of its even steps
 //                      from +0, and that of its odd steps; total = total + (even + odd), from +0

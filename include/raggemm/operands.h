@@ -71,8 +71,9 @@ inline constexpr OperandSlot kOperandSlots[] = {
      kEveryMode},
 };
 
-// The type of products and sums: f64 if lhs, rhs or out is f64, else f32.
+// The type of products and sums: s32 if lhs or rhs has bytes, else f64 if lhs, rhs or out is f64, else f32.
 inline DType ComputeType(const GroupedGemmProblem& problem) {
+  if (IsByte(problem.lhs.dtype) || IsByte(problem.rhs.dtype)) return DType::kS32;
   for (const MatrixSlot& slot : kMatrixSlots) {
     if (FormatOf((problem.*slot.operand).dtype).expands_to == DType::kF64) return DType::kF64;
   }

@@ -13,6 +13,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "raggemm/arithmetic.h"
 #include "raggemm/types.h"
 
 namespace raggemm {
@@ -77,11 +78,6 @@ struct BufferDescriptor : Array {
 enum class RaggedMode : uint8_t { kRaggedM, kRaggedK, kRaggedN, kUniform, kAllRagged };
 absl::string_view NameOf(RaggedMode mode);  // "ragged M"
 
-// How bf16 with bf16 is summed: a property of the call, whatever computes it. kTiles and kPairs are the arithmetics of
-// that name, kAuto is that of f32 unless RAGGEMM_BF16_SUMS names one.
-enum class Bf16Sums : uint8_t { kAuto, kTiles, kPairs };
-absl::string_view NameOf(Bf16Sums sums);  // "auto", "tiles", "pairs"
-
 // What messages call the operands. The texts must be there until MakePlan returns.
 struct OperandNames {
   absl::string_view lhs = "lhs", rhs = "rhs", out = "out";
@@ -93,13 +89,14 @@ struct OperandNames {
 
 // Rows (columns, groups) of out outside every processed group become zero, or c's values where c is given.
 struct GroupedGemmProblem {
-  BufferDescriptor lhs;  // a format of matrices (format.h)
-  BufferDescriptor rhs;  // likewise
-  // Likewise, written. It may be c, from its first element to its last; anything else that shares a byte with it, or
-  // with the workspace, is an error. Operands that are only read may share memory.
+  BufferDescriptor lhs;  // a format of matrices, or of bytes (format.h)
+  BufferDescriptor rhs;  // likewise; with bytes, and only with them, where lhs has bytes
+  // A format of matrices; s32 with bytes. Written. It may be c, from its first element to its last; anything else that
+  // shares a byte with it, or with the workspace, is an error. Operands that are only read may share memory.
   BufferDescriptor out;
 
-  // Optional operands; operands.h has them as a table. The compute type is f64 if lhs, rhs or out is f64, else f32.
+  // Optional operands; operands.h has them as a table. The compute type is s32 with bytes, else f64 if lhs, rhs or out
+  // is f64, else f32.
   std::optional<Array> c;  // out's shape and dtype; never read in groups whose beta is 0
   // [rows, N], rows = P*G_local or, but for ragged K, P*R*G_local; not with ragged N or all ragged
   std::optional<Array> bias;
@@ -111,7 +108,10 @@ struct GroupedGemmProblem {
   // In the other modes every value must be 0; uniform takes any shape.
   std::optional<Array> group_offset;
 
-  Bf16Sums bf16_sums = Bf16Sums::kAuto;  // without meaning where lhs or rhs is not bf16, or out is f64
+  // How bf16 with bf16 is summed, whatever computes it: an arithmetic of products of bf16. Else RAGGEMM_BF16_SUMS names
+  // it, else it is that of the unit that the CPU has: tiles with AMX, else pairs. Without meaning where lhs or rhs is
+  // not bf16, or out is f64.
+  std::optional<ArithmeticId> bf16_sums = std::nullopt;
 
   OperandNames names;
 };

@@ -8,16 +8,19 @@
 namespace raggemm {
 
 // The element formats; what each is, is its row in format.h.
-enum class DType : std::uint8_t { kF16, kBF16, kF32, kF64, kS32, kS64, kU32 };
-inline constexpr int kDTypes = 7;
+enum class DType : std::uint8_t { kF16, kBF16, kF32, kF64, kS32, kS64, kU32, kS8, kU8, kS16 };
+inline constexpr int kDTypes = 10;
 
-// No order is meant; all CPUs have kScalar, those that have kAvx512 have kAvx2, and those with kAvx512Bf16 both.
+// No order is meant; all CPUs have kScalar, those that have kAvx512 have kAvx2, and all have what theirs is built upon.
 //   kScalar      std::fma on one element at a time, no vector code
 //   kAvx2        AVX2, FMA, F16C
 //   kAvx512      AVX-512 F, BW, DQ, VL
 //   kAvx512Bf16  VDPBF16PS for pairs of bf16, else kAvx512
-enum class Isa : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
-inline constexpr int kIsas = 4;
+//   kAvx512Vnni  VPDPBUSD for bytes, else kAvx512
+//   kAvxVnni     VPDPBUSD of 256 bits for bytes, else kAvx2
+//   kAmx         TDPBF16PS for tiles of bf16, else kAvx512
+enum class Isa : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16, kAvx512Vnni, kAvxVnni, kAmx };
+inline constexpr int kIsas = 7;
 
 }  // namespace raggemm
 

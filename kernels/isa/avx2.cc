@@ -2,6 +2,7 @@
 // Compiled with -mavx2 -mfma -mf16c
 #include <immintrin.h>
 
+#include "kernels/isa/avx2_s32.h"
 #include "kernels/isa/tile_gemm.h"
 
 namespace raggemm {
@@ -134,14 +135,36 @@ struct Avx2F64 {
   }
 };
 
+// Bytes as pairs of s16.
+template <class E>
+struct Avx2Bytes : Avx2S32 {
+  using Element = E;
+  static constexpr int kGroup = 2;
+  static constexpr bool kFlips = false;
+  static constexpr int kRows = 6;
+  static constexpr int kWide[kRows + 1] = {0, 8, 4, 2, 2, 2, 2};
+
+  static Words LoadUpTo(const E* p, int64_t n) {
+    if constexpr (kSigned<E>) return _mm256_cvtepi8_epi16(LoadBytes(p, n));
+    return _mm256_cvtepu8_epi16(LoadBytes(p, n));
+  }
+  static Words LoadHalves(const E* p, int64_t, int64_t n, int64_t rows) { return LoadUpTo(p, rows > 0 ? n : 0); }
+  // In one piece: left alone, GCC 12 multiplies for all sums before it adds, and spills.
+  static Vec Dot(Words a, Words b, Vec sum) {
+    Vec product;
+    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(a), "x"(b));
+    return sum;
+  }
+  static Vec DotOfOne(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
+};
+
 }  // namespace
 
-extern const KernelRow kAvx2Kernels[4];
+extern const KernelRow kAvx2Kernels[5];
 constinit const KernelRow kAvx2Kernels[] = {
-    MakeRow<Avx2F32, ArithmeticId::kF32>(),
-    MakeRow<Avx2F64, ArithmeticId::kF64>(),
-    MakeRow<Avx2F32, ArithmeticId::kPairs>(),
-    MakeRow<Avx2F32, ArithmeticId::kTiles>(),
+    MakeRow<Avx2F32, ArithmeticId::kF32>(),   MakeRow<Avx2F64, ArithmeticId::kF64>(),
+    MakeRow<Avx2F32, ArithmeticId::kPairs>(), MakeRow<Avx2F32, ArithmeticId::kTiles>(),
+    MakeByteRow<Avx2Bytes>(DType::kS16),
 };
 
 }  // namespace raggemm

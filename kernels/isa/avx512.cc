@@ -2,6 +2,7 @@
 // Compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
 
 #include "kernels/isa/avx512_f32.h"
+#include "kernels/isa/avx512_words.h"
 #include "kernels/isa/tile_gemm.h"
 
 namespace raggemm {
@@ -60,14 +61,36 @@ struct Avx512F64 {
   }
 };
 
+// Bytes as pairs of s16.
+template <class E>
+struct Avx512Bytes : Avx512S32 {
+  using Element = E;
+  static constexpr int kGroup = 2;
+  static constexpr bool kFlips = false;
+  static constexpr int kRows = 12;  // 13 and 14 leave no register for what makes words of rows
+  static constexpr int kWide[kRows + 1] = {0, 16, 8, 8, 4, 4, 2, 2, 2, 2, 2, 2, 2};
+
+  static Words LoadUpTo(const E* p, int64_t n) {
+    if constexpr (kSigned<E>) return _mm512_cvtepi8_epi16(LoadBytes(p, n));
+    return _mm512_cvtepu8_epi16(LoadBytes(p, n));
+  }
+  static Words LoadHalves(const E* p, int64_t, int64_t n, int64_t rows) { return LoadUpTo(p, rows > 0 ? n : 0); }
+  // In one piece: left alone, GCC 12 multiplies for all sums before it adds, and spills.
+  static Vec Dot(Words a, Words b, Vec sum) {
+    Vec product;
+    asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum), "=&v"(product) : "v"(a), "v"(b));
+    return sum;
+  }
+  static Vec DotOfOne(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
+};
+
 }  // namespace
 
-extern const KernelRow kAvx512Kernels[4];
+extern const KernelRow kAvx512Kernels[5];
 constinit const KernelRow kAvx512Kernels[] = {
-    MakeRow<Avx512F32, ArithmeticId::kF32>(),
-    MakeRow<Avx512F64, ArithmeticId::kF64>(),
-    MakeRow<Avx512F32, ArithmeticId::kPairs>(),
-    MakeRow<Avx512F32, ArithmeticId::kTiles>(),
+    MakeRow<Avx512F32, ArithmeticId::kF32>(),   MakeRow<Avx512F64, ArithmeticId::kF64>(),
+    MakeRow<Avx512F32, ArithmeticId::kPairs>(), MakeRow<Avx512F32, ArithmeticId::kTiles>(),
+    MakeByteRow<Avx512Bytes>(DType::kS16),
 };
 
 }  // namespace raggemm

@@ -24,6 +24,19 @@ inline void FetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
   for (due += prefetch.count; due >= calls; due -= calls) FetchLine(prefetch);
 }
 
+// Several at once: cheaper where runs are long.
+inline void FetchLines(Prefetch& prefetch, int64_t lines) {
+  while (lines > 0) {
+    const int64_t together = lines < prefetch.run_left ? lines : prefetch.run_left;
+    for (int64_t i = 0; i < together; ++i) __builtin_prefetch(prefetch.line + 64 * i, 0, 2);
+    lines -= together;
+    prefetch.run_left -= together;
+    const bool ends = prefetch.run_left == 0;
+    prefetch.line += 64 * together + (ends ? prefetch.skip - 64 : 0);
+    prefetch.run_left = ends ? prefetch.run : prefetch.run_left;
+  }
+}
+
 inline void MoveOn(const Prefetch& from, Prefetch* to) {
   to->line = from.line;
   to->run_left = from.run_left;

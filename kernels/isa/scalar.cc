@@ -1,66 +1,13 @@
-// One element at a time, std::fma through the C library: the other ISAs must give its bits.
-#include "kernels/isa/tile_gemm.h"
+// One element at a time: the other ISAs must give its bits.
+#include "kernels/isa/scalar_traits.h"
 
 namespace raggemm {
-namespace {
 
-inline float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-inline double Fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
-
-inline double Widen(Float16 x) { return __builtin_bit_cast(_Float16, x.bits); }
-inline double Widen(BFloat16 x) { return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16); }
-inline double Widen(float x) { return x; }
-inline double Widen(double x) { return x; }
-
-inline void Round(double x, Float16* p) { p->bits = __builtin_bit_cast(uint16_t, static_cast<_Float16>(x)); }
-inline void Round(double x, BFloat16* p) { p->bits = BFloat16Bits(RoundToOdd(x)); }
-inline void Round(double x, float* p) { *p = static_cast<float>(x); }
-inline void Round(double x, double* p) { *p = x; }
-
-template <class T>
-struct ScalarTraits {
-  using Scalar = T;
-  using Vec = T;
-  static constexpr int kWidth = 1;
-  static constexpr int kRows = 4;
-  static constexpr int kWide[kRows + 1] = {0, 4, 4, 4, 4};
-
-  static Vec Zero() { return 0; }
-  static Vec Broadcast(const T* p) { return *p; }
-  static Vec Fma(Vec a, Vec b, Vec c) { return raggemm::Fma(a, b, c); }
-  static Vec Add(Vec a, Vec b) { return a + b; }
-  static Vec Mul(Vec a, Vec b) { return a * b; }
-  static Vec Low(Vec a, Vec) { return a; }
-  static Vec High(Vec, Vec b) { return b; }
-  static Vec Pinned(Vec x) { return x; }
-  static Vec FmaInRegisters(Vec a, Vec b, Vec c) { return Fma(a, b, c); }
-  template <class E>
-  static Vec Load(const E* p) {
-    return static_cast<T>(Widen(*p));
-  }
-  static void Stream(T* p, Vec x) { *p = x; }
-  template <class E>
-  static void Store(E* p, Vec x) {
-    Round(x, p);
-  }
-  template <class E>
-  static Vec LoadPartial(const E* p, int) {
-    return Load(p);
-  }
-  template <class E>
-  static void StorePartial(E* p, Vec x, int) {
-    Store(p, x);
-  }
-};
-
-}  // namespace
-
-extern const KernelRow kScalarKernels[4];
+extern const KernelRow kScalarKernels[5];
 constinit const KernelRow kScalarKernels[] = {
-    MakeRow<ScalarTraits<float>, ArithmeticId::kF32>(),
-    MakeRow<ScalarTraits<double>, ArithmeticId::kF64>(),
-    MakeRow<ScalarTraits<float>, ArithmeticId::kPairs>(),
-    MakeRow<ScalarTraits<float>, ArithmeticId::kTiles>(),
+    MakeRow<ScalarTraits<float>, ArithmeticId::kF32>(),   MakeRow<ScalarTraits<double>, ArithmeticId::kF64>(),
+    MakeRow<ScalarTraits<float>, ArithmeticId::kPairs>(), MakeRow<ScalarTraits<float>, ArithmeticId::kTiles>(),
+    MakeRow<ScalarTraits<int32_t>, ArithmeticId::kS32>(),
 };
 
 }  // namespace raggemm

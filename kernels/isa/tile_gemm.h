@@ -1,4 +1,4 @@
-// The one register-tile template. An ISA is a struct of traits V (see scalar.cc for the smallest):
+// The one register-tile template. An ISA is a struct of traits V (see scalar_traits.h for the smallest):
 //
 //   Scalar, Vec, kWidth (elements of Vec), kRows (tallest tile), kWide[mr] (vectors of a wide tile)
 //   Zero() Broadcast(p) Fma(a,b,c) Add Mul Low(a,b) High(a,b): interleaved halves
@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "kernels/isa/pack.h"
+#include "kernels/isa/partial.h"
 #include "kernels/microkernel.h"
 
 namespace raggemm {
@@ -77,12 +78,13 @@ template <class V, class E, int kMr, int kNv, bool kExpand, ArithmeticId kId>
 struct FmaSteps {
   using T = typename V::Scalar;
   using Tile = typename V::Vec[kMr][kNv];
+  static constexpr int kElement = sizeof(E);
   static constexpr int kNr = kNv * V::kWidth;
   static constexpr int kGroup = kId == ArithmeticId::kPairs ? 2 : 1;
 
-  explicit FmaSteps(const MicrokernelArgs& args)
-      : a(static_cast<const T*>(args.a)),
-        b(static_cast<const E*>(args.b)),
+  explicit FmaSteps(const MicrokernelArgs& args, int64_t k = 0, int64_t column = 0)
+      : a(static_cast<const T*>(args.a) + k * kMr),
+        b(static_cast<const E*>(args.b) + k * args.b_stride + column),
         b_stride(args.b_stride),
         strip(static_cast<T*>(args.strip)) {}
 
@@ -94,7 +96,7 @@ struct FmaSteps {
     Add(0, sums);
     MoveOn(kGroup);
   }
-  RAGGEMM_INLINE void Last(Tile& sums) {
+  RAGGEMM_INLINE void Last(Tile& sums, int64_t) {
     AddZero<V>(sums);
     Add(0, sums);
   }
@@ -149,9 +151,10 @@ void TileGemm(const MicrokernelArgs& args) {
   }
   int64_t k = blocks * kSteps;
   for (; k + Steps::kGroup <= args.k; k += Steps::kGroup) steps.Next(acc);
-  if constexpr (Steps::kGroup == 2) {
-    if (k < args.k) steps.Last(acc);
+  if constexpr (Steps::kGroup != 1) {
+    if (k < args.k) steps.Last(acc, args.k - k);
   }
+  if constexpr (requires { steps.End(acc); }) steps.End(acc);
   MoveOn(prefetch, args.prefetch);
 
   if (!args.finish) {
@@ -167,6 +170,55 @@ void TileGemm(const MicrokernelArgs& args) {
     }
   }
   StoreResult<V>(args, acc);
+}
+
+// All columns of rhs for few steps of k, then for the next steps: in the order of memory. The chains wait in L1.
+template <class V, class Steps, int kMr, int kNv>
+void SweepGemm(const MicrokernelArgs& args) {
+  using T = typename V::Scalar;
+  using Vec = typename V::Vec;
+  constexpr int kNr = kNv * V::kWidth, kSweepSteps = Steps::kElement < 4 ? 32 / Steps::kElement : 8;
+  const int64_t width = args.columns, chunks = width / kNr * ((args.k + kSweepSteps - 1) / kSweepSteps);
+  Prefetch prefetch = *args.prefetch;
+  int64_t lines = prefetch.count;
+  const int64_t lines_each = (lines + chunks - 1) / chunks;
+  for (int64_t k = 0; k < args.k; k += kSweepSteps) {
+    const int64_t left = args.k - k < kSweepSteps ? args.k - k : kSweepSteps;
+    const bool start = args.start && k == 0, finish = args.finish && k + left == args.k;
+    T *chain = static_cast<T*>(args.chain), *result = static_cast<T*>(args.result);
+    const T* total = static_cast<const T*>(args.total);
+    for (int64_t column = 0; column < width; column += kNr) {
+      FetchLines(prefetch, lines < lines_each ? lines : lines_each);
+      lines -= lines_each;
+      Vec acc[kMr][kNv];
+      SetZero<V>(acc);
+      if (!start) {
+        RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+          RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Load(chain + i * width + column + v * V::kWidth);
+        }
+      }
+      Steps steps(args, k, column);
+      int64_t kk = 0;
+      for (; kk + kSteps <= left; kk += kSteps) {
+        RAGGEMM_UNROLL for (int i = 0; i < kSteps; i += Steps::kGroup) steps.Next(acc);
+      }
+      for (; kk + Steps::kGroup <= left; kk += Steps::kGroup) steps.Next(acc);
+      if constexpr (Steps::kGroup != 1) {
+        if (kk < left) steps.Last(acc, left - kk);
+      }
+      if constexpr (requires { steps.End(acc); }) steps.End(acc);
+      if (finish && !args.first) {
+        RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+          RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+            acc[i][v] = V::Add(V::Load(total + i * width + column + v * V::kWidth), acc[i][v]);
+          }
+        }
+      }
+      T* to = finish ? result + column : chain + column;
+      StoreTile<V>(to, finish ? args.result_stride : width, acc, [](T* p, Vec x) { V::Store(p, x); });
+    }
+  }
+  MoveOn(prefetch, args.prefetch);
 }
 
 // Chains of two lanes, of the even steps and of the odd ones, which are added to the total at their end.
@@ -271,6 +323,12 @@ constexpr void AddTiles(FormatKernels& kernels) {
     kernels.direct[kMr][0] = {TileOf<V, E, kId, kMr, kWide, false>(), kWide * V::kWidth};
     kernels.direct[kMr][1] = {TileOf<V, E, kId, kMr, 2, false>(), 2 * V::kWidth};
     kernels.expand[kMr] = TileOf<V, E, kId, kMr, 2, true>();
+    kernels.packed[kMr] = TileOf<V, typename V::Scalar, kId, kMr, 2, false>();
+    if constexpr (kId != ArithmeticId::kTiles && kMr <= kSweepRows) {
+      constexpr int kNv = 2;
+      using Steps = FmaSteps<V, E, kMr, kNv, false, kId>;
+      kernels.sweep[kMr] = {SweepGemm<V, Steps, kMr, kNv>, kNv * V::kWidth};
+    }
     AddTiles<V, E, kId, kMr - 1>(kernels);
   }
 }
@@ -286,31 +344,13 @@ constexpr void AddEnds(KernelRow& row, DType dtype) {
 template <class V, class E, ArithmeticId kId>
 constexpr void AddFormat(KernelRow& row, DType dtype) {
   FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
-  kernels.pack_rows = PackRows<V, E>;
-  kernels.pack_transposed = PackTransposed<V, E>;
+  kernels.lhs = kernels.rhs = {PackRows<V, E>, PackTransposed<V, E>};
   AddTiles<V, E, kId, kTallest<V, kId>>(kernels);
 }
 
-template <class V, ArithmeticId kId, int kMr>
-constexpr void AddPacked(KernelRow& row) {
-  if constexpr (kMr > 0) {
-    row.packed[kMr] = TileOf<V, typename V::Scalar, kId, kMr, 2, false>();
-    AddPacked<V, kId, kMr - 1>(row);
-  }
-}
-
-// With fmas, on elements as wide as the sums.
 template <class V, ArithmeticId kId>
-constexpr KernelRow MakeRow() {
+constexpr void AddFloats(KernelRow& row) {
   constexpr const Arithmetic& arithmetic = kArithmetics[static_cast<int>(kId)];
-  KernelRow row = {};
-  row.arithmetic = kId;
-  row.rows = kTallest<V, kId>;
-  row.cols = 2 * V::kWidth;
-  row.k_step = kId == ArithmeticId::kTiles ? arithmetic.chain : arithmetic.pair;
-  row.vector = V::kWidth;
-  row.lhs = row.rhs = {arithmetic.sum, 1};
-  AddPacked<V, kId, kTallest<V, kId>>(row);
   AddEnds<V, Float16>(row, DType::kF16);
   AddEnds<V, BFloat16>(row, DType::kBF16);
   AddEnds<V, float>(row, DType::kF32);
@@ -321,41 +361,29 @@ constexpr KernelRow MakeRow() {
     AddFormat<V, float, kId>(row, DType::kF32);
   }
   if constexpr (arithmetic.sum == DType::kF64) AddFormat<V, double, kId>(row, DType::kF64);
+}
+
+// With fmas, on elements as wide as the sums.
+template <class V, ArithmeticId kId>
+constexpr KernelRow MakeRow() {
+  constexpr const Arithmetic& arithmetic = kArithmetics[static_cast<int>(kId)];
+  KernelRow row = {};
+  row.arithmetic = kId;
+  row.rows = kTallest<V, kId>;
+  row.row_step = 1;
+  row.products_per_fma = 1;
+  row.cols = 2 * V::kWidth;
+  row.k_step = kId == ArithmeticId::kTiles ? arithmetic.chain : arithmetic.pair;
+  row.vector = V::kWidth;
+  row.lhs = row.rhs = {arithmetic.sum, 1};
+  if constexpr (kId == ArithmeticId::kS32) {
+    AddEnds<V, int32_t>(row, DType::kS32);
+    AddFormat<V, int8_t, kId>(row, DType::kS8);
+    AddFormat<V, uint8_t, kId>(row, DType::kU8);
+  } else {
+    AddFloats<V, kId>(row);
+  }
   return row;
-}
-
-// ---- pieces that traits share ----
-
-// Quiet, never infinite by dropping payload bits: the quiet bit is set.
-inline uint16_t BFloat16Bits(float x) {
-  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
-  if (x != x) return static_cast<uint16_t>(bits >> 16 | 0x40);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-// Rounds to odd: a second rounding to any format of at least two bits less then equals a single one.
-inline float RoundToOdd(double x) {
-  const float nearest = static_cast<float>(x);
-  const double back = nearest;
-  uint32_t bits = __builtin_bit_cast(uint32_t, nearest);
-  if (back == x || x != x || (bits & 1) != 0) return nearest;
-  const bool away = (back < 0 ? -back : back) > (x < 0 ? -x : x);
-  bits = away ? bits - 1 : bits + 1;
-  return __builtin_bit_cast(float, bits);
-}
-
-// By way of a zeroed array, for ISAs and types without masks.
-template <class V, class E>
-inline typename V::Vec LoadThroughArray(const E* p, int n) {
-  E padded[V::kWidth] = {};
-  for (int i = 0; i < n; ++i) padded[i] = p[i];
-  return V::Load(padded);
-}
-template <class V, class E>
-inline void StoreThroughArray(E* p, typename V::Vec x, int n) {
-  E padded[V::kWidth];
-  V::Store(padded, x);
-  for (int i = 0; i < n; ++i) p[i] = padded[i];
 }
 
 }  // namespace

@@ -22,7 +22,9 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "raggemm", f"{facts['version']}, built for version {facts['ffi_api']} of XLA's FFI"
     yield "jax", f"{jax.__version__}, jaxlib {jaxlib.__version__}, Python {sys.version.split()[0]}"
     yield "CPU", facts["cpu"]
-    yield "instruction set", f"{facts['isa'] or 'none'}: {facts['isa_reason']}"
+    yield "instruction set", f"{facts['f32']['isa'] or 'none'}: {facts['f32']['reason']}"
+    if bf16 := facts["bf16"]:
+        yield "bf16 with bf16", f"{bf16['arithmetic']} on {bf16['isa'] or 'none'}: {bf16['reason']}"
     yield "of", ", ".join(map(_isa, facts["isas"]))
     yield "executors", ", ".join(name for name in facts["executors"] if name != "AUTO")
     yield "threads", f"at most {facts['max_threads']} for a call, {facts['openmp_threads']} with OPENMP"

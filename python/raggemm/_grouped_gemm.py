@@ -15,14 +15,25 @@ from raggemm._operands import (
     Operand,
     Words,
     check_contraction,
-    check_float,
     check_layout,
+    check_type,
+    check_types,
     float_array,
     integer_array,
     result_dtype,
 )
 from raggemm._primitive import jax_versions
-from raggemm._primitive.call import PACKED, STRIDED, Arguments, Call, Mode, OptionalOperand, Storage, compute_dtype
+from raggemm._primitive.call import (
+    PACKED,
+    STRIDED,
+    Arguments,
+    Call,
+    Mode,
+    OptionalOperand,
+    Storage,
+    added_types,
+    compute_dtype,
+)
 from raggemm._primitive.rewrites import apply
 
 _MODES = {
@@ -123,11 +134,9 @@ def _out_extent(mode: Mode, local: int, out_size: int | None, out_layout: str) -
     return out_size
 
 
-def _out_dtype(preferred: Any, lhs: jax.Array, rhs: jax.Array) -> Any:
-    if preferred is None:
-        return jnp.result_type(lhs, rhs)
-    dtype = result_dtype(preferred)
-    check_float("preferred_element_type", dtype)
+def _out_dtype(words: Words, preferred: Any, lhs: jax.Array, rhs: jax.Array) -> Any:
+    dtype = jnp.result_type(lhs, rhs) if preferred is None else result_dtype(preferred)
+    check_types(words, lhs.dtype, rhs.dtype, dtype)
     return dtype
 
 
@@ -165,7 +174,7 @@ def _checked_bias(
 ) -> jax.Array:
     if mode in (Mode.RAGGED_N, Mode.ALL_RAGGED):
         raise ValueError(f"{name} is for ragged M, ragged K and uniform, where N is the same for all groups")
-    bias = float_array(name, bias)
+    bias = float_array(name, bias, added_types(compute))
     if bias.dtype == jnp.float64 and compute != jnp.float64:
         raise TypeError(f"{name}: dtype is float64, which is for lhs, rhs or out of float64")
     shape = (groups, math.prod(free_shape))
@@ -177,9 +186,9 @@ def _checked_bias(
 def _checked_values(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
     """alpha or beta."""
     x = jnp.asarray(x)
-    is_number = x.ndim == 0 and x.weak_type and x.dtype.kind in "if"
+    is_number = x.ndim == 0 and x.weak_type and x.dtype.kind in ("i" if compute == jnp.int32 else "if")
     if not is_number:
-        check_float(name, x.dtype)
+        check_type(name, x.dtype, added_types(compute))
     if x.shape not in ((), (groups,)):
         raise ValueError(f"{name}: shape is {x.shape}, must be () or ({groups},), one value for each processed group")
     return x.astype(compute)
@@ -236,7 +245,7 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
         shape = (*group_axis, *lhs.free_shape, *rhs.free_shape)
 
     left, right, out, dims = _storages(lhs, rhs, given.out_layout)
-    dtype = _out_dtype(given.preferred_element_type, lhs.data, rhs.data)
+    dtype = _out_dtype(words, given.preferred_element_type, lhs.data, rhs.data)
     compute = compute_dtype(lhs.data.dtype, rhs.data.dtype, dtype)
     names = (*lhs.dims, *rhs.dims)
     call = Call(left, right, out, dtype, out_extent=out_extent, dims_names=names, c_name=words.c)
@@ -288,12 +297,14 @@ def grouped_gemm(
     Every M, K and N may be several axes, which collapse. An empty contraction (K = 0 in a group) gives zero.
 
     Args:
-      lhs, rhs: arrays or GroupedTensors of float16, bfloat16, float32 or float64, in any mix.
+      lhs, rhs: arrays or GroupedTensors of float16, bfloat16, float32 or float64, in any mix; or both of int8 or uint8,
+        with a preferred_element_type of int32.
       contracting_dims: (lhs_axes, rhs_axes) of `data`, group axis included: adjacent, in order, the first axes or the
         last. The lhs of ragged N is shared by the groups where one free axis is left; else axis 0 is its group axis.
         All ragged: axis 0 or 1 of each group's own matrix.
       c: as out. Added to the processed elements, times beta; the others are c's.
-      bias: [G,N] of any of the four types, one row for each processed group; not with ragged N or all ragged.
+      bias: [G,N] of any of the four types, one row for each processed group; not with ragged N or all ragged. With
+        int8 or uint8 operands bias, alpha and beta are int32, as c is.
       alpha, beta: scalars or [G]; absent means 1, and beta is for c only. Where beta is 0, c is not read (as in BLAS).
       group_offset: integer, () or (1,): the first group that is processed, to be given where fewer are processed than
         the sizes count (else ValueError). The sizes are those of all groups; rhs (ragged M), out (ragged K), alpha,
@@ -302,7 +313,8 @@ def grouped_gemm(
       out_size: all ragged: the length of out, a Python int.
       out_layout: "STRIDED" or "PACKED" (see GroupedTensor), of a ragged-N out; all ragged requires "PACKED".
       preferred_element_type: dtype of out, by default jnp.result_type(lhs, rhs). Sums are made in float64 if lhs, rhs
-        or out has it, else in float32, and rounded once. float64 is float32 without jax_enable_x64, with a warning.
+        or out has it, else in float32, and rounded once; of int8 and uint8 in int32, exact modulo 2^32. float64 is
+        float32 without jax_enable_x64, with a warning.
 
     Returns:
       The group axis where there is one, then the free axes of lhs, then those of rhs.

@@ -6,14 +6,14 @@ import inspect
 import math
 import operator
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._primitive.call import FLOATS, INTEGERS, PACKED, STRIDED, listed
+from raggemm._primitive.call import FLOATS, INTEGERS, MATRICES, PACKED, STRIDED, listed, odd_type
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -52,19 +52,30 @@ class Words(NamedTuple):
     bias: str = "bias"
 
 
-def is_float(dtype: Any) -> bool:
-    return dtype in FLOATS
-
-
-def float_array(name: str, x: Any) -> jax.Array:
+def float_array(name: str, x: Any, allowed: Iterable[np.dtype] = FLOATS) -> jax.Array:
     x = jnp.asarray(x)
-    check_float(name, x.dtype)
+    check_type(name, x.dtype, allowed)
     return x
 
 
-def check_float(name: str, dtype: Any) -> None:
-    if not is_float(dtype):
-        raise TypeError(f"{name}: dtype is {dtype}, must be {listed(FLOATS)}")
+def matrix_array(name: str, x: Any) -> jax.Array:
+    return float_array(name, x, MATRICES)
+
+
+def check_type(name: str, dtype: Any, allowed: Iterable[np.dtype]) -> None:
+    if dtype not in allowed:
+        raise TypeError(f"{name}: dtype is {dtype}, must be {listed(allowed)}")
+
+
+def check_types(words: Words, lhs: Any, rhs: Any, out: Any) -> None:
+    """Floats go with floats, in any mix; bytes with bytes, for int32."""
+    if (odd := odd_type(lhs, rhs, out)) is not None:
+        name, allowed = odd
+        word = {"lhs": words.lhs, "rhs": words.rhs, "result": "preferred_element_type"}[name]
+        dtype = {"lhs": lhs, "rhs": rhs, "result": out}[name]
+        raise TypeError(
+            f"{word}: dtype is {dtype}, must be {listed(allowed)} with {words.lhs} of {lhs} and {words.rhs} of {rhs}"
+        )
 
 
 def result_dtype(preferred: Any) -> np.dtype:
@@ -130,7 +141,7 @@ class Operand:
     @classmethod
     def parse(cls, name: str, sizes_name: str | None, x: Any, axes: Sequence[int]) -> "Operand":
         tensor = x if isinstance(x, GroupedTensor) else GroupedTensor(x)
-        data = float_array(name, tensor.data)
+        data = matrix_array(name, tensor.data)
         check_layout(name, tensor.layout)
         first_dims = _sizes(sizes_name or f"{name}.first_dims", tensor.first_dims)
         last_dims = _sizes(sizes_name or f"{name}.last_dims", tensor.last_dims)

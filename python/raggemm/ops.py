@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._grouped_gemm import product
-from raggemm._operands import Operand, Words, compiled_when_eager, float_array, integer_array
+from raggemm._operands import Operand, Words, compiled_when_eager, integer_array, matrix_array
+from raggemm._primitive.call import FLOATS
 from raggemm.jax_lax.dimension_numbers import unmet_precision
 
 _WORDS = Words(sizes="group_sizes", c="existing_out")
@@ -24,7 +25,7 @@ def matrices(
 ) -> tuple[Operand, Operand]:
     """lhs [rows, cols] and rhs, contracted over `axes`; `error` where they cannot be. With an rhs of rank 3 the groups
     divide the rows of lhs, with one of rank 2 the contracted axis of both."""
-    lhs, rhs = float_array("lhs", lhs), float_array("rhs", rhs)
+    lhs, rhs = matrix_array("lhs", lhs), matrix_array("rhs", rhs)
     group_sizes = integer_array("group_sizes", group_sizes)
     for name, x, rank in (("lhs", lhs, 2), ("rhs", rhs, rhs_rank), ("group_sizes", group_sizes, 1)):
         if x.ndim != rank:
@@ -40,7 +41,7 @@ def matrices(
     return Operand("lhs", lhs, axes[:1], **ragged[0]), Operand("rhs", rhs, axes[1:], **ragged[1])
 
 
-def accumulation(c: Any, dtype: Any, beta: float, name: str = "existing_out") -> dict[str, Any]:
+def accumulation(c: Any, dtype: Any, beta: int, name: str = "existing_out") -> dict[str, Any]:
     """The options of grouped_gemm that stand for megablox' existing_out, or what else a front end calls it."""
     if c is None:
         return {}
@@ -72,7 +73,7 @@ def gmm(
     has fewer groups than group_sizes is an error, not 0 (raggemm.compat.megablox keeps that).
 
     Args:
-      lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs.
+      lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs; or both int8 or uint8, for int32.
       rhs: [num_groups, k, n]; with transpose_rhs [num_groups, n, k].
       group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than m.
       preferred_element_type: dtype of the result.
@@ -92,7 +93,7 @@ def gmm(
         *matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)),
         group_offset=group_offset,
         preferred_element_type=preferred_element_type,
-        **accumulation(existing_out, preferred_element_type, beta=0.0),
+        **accumulation(existing_out, preferred_element_type, beta=0),
     )
 
 
@@ -113,7 +114,7 @@ def tgmm(
     """lhs[:, columns of group g] x rhs[rows of group g] for each group, as megablox' tgmm; zero for an empty group.
 
     Args:
-      lhs: [k, m], float16, bfloat16, float32 or float64, as is rhs.
+      lhs: [k, m], float16, bfloat16, float32 or float64, as is rhs; or both int8 or uint8, for int32.
       rhs: [m, n].
       group_sizes: [total groups], int32, int64 or uint32, the part of m of each group. Their sum may be less than m.
       preferred_element_type: dtype of the result.
@@ -133,13 +134,15 @@ def tgmm(
         group_offset=group_offset,
         num_actual_groups=num_actual_groups,
         preferred_element_type=preferred_element_type,
-        **accumulation(existing_out, preferred_element_type, beta=1.0),
+        **accumulation(existing_out, preferred_element_type, beta=1),
     )
 
 
 def _wider(a: Any, b: Any) -> Any:
     """The type of a dot without preferred_element_type, as jax.lax has it: that with the larger range, then the more
-    precise one; not jnp.promote_types, where bfloat16 and float16 give float32."""
+    precise one; not jnp.promote_types, where bfloat16 and float16 give float32. None has meaning but for floats."""
+    if not (a in FLOATS and b in FLOATS):
+        return jnp.promote_types(a, b)
     return max(a, b, key=lambda dtype: (jnp.finfo(dtype).maxexp, jnp.finfo(dtype).nmant))
 
 
@@ -158,13 +161,14 @@ def ragged_dot(
     Wrong shapes are a TypeError, as there.
 
     Args:
-      lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs.
+      lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs; or both int8 or uint8.
       rhs: [g, k, n].
       group_sizes: [g], int32, int64 or uint32, the rows of each group. Their sum may be less than m; the rows behind
         it are zero.
       precision: any jax.lax.Precision is met, for products are exact and sums are made in float32 or float64. A
         DotAlgorithmPreset that asks for something else is a NotImplementedError. None is jax_default_matmul_precision.
-      preferred_element_type: dtype of the result, by default the wider one of lhs and rhs.
+      preferred_element_type: dtype of the result, by default the wider one of lhs and rhs. Of int8 and uint8 it must
+        be int32.
       group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for; rhs may then have fewer.
       out_sharding: of the result, on a mesh with explicit axes.
 

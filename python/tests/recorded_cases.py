@@ -88,6 +88,10 @@ def _explicit(case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _with_sums(case: dict[str, Any], sums: str) -> dict[str, Any]:
+    return case | {"config": case.get("config", {}) | {"bf16_sums": sums}}
+
+
 def _with_matrix_dtype(case: dict[str, Any], dtype: str) -> dict[str, Any]:
     """lhs and rhs get this type, out f32, or f64 for f64."""
     out = "F64" if dtype == "F64" else "F32"
@@ -135,6 +139,11 @@ class _Operands:
         return np.array(vector["values"], np.float64).astype(DTYPES[dtype]).reshape(_integers(dims))
 
 
+def _types(types: dict[str, str], config: dict[str, Any]) -> str:
+    sums = config["bf16_sums"] if types["lhs"] == types["rhs"] == "BF16" else "AUTO"
+    return "{lhs}*{rhs}>{out}".format(**types).lower() + (f":{sums.lower()}" if sums != "AUTO" else "")
+
+
 def _recorded_case(case: dict[str, Any]) -> RecordedCase:
     make, config = _Operands(case), case.get("config", {})
     lhs, rhs = make.matrix("lhs"), make.matrix("rhs")
@@ -146,7 +155,7 @@ def _recorded_case(case: dict[str, Any]) -> RecordedCase:
     ragged = [x for slot, x in zip(DIMS, dims, strict=True) if slot in config.get("ragged", "").split(",")]
     constant, per_group = library.workspace_coefficients(len(ragged))
     return RecordedCase(
-        key=" ".join([case["name"], "{lhs}*{rhs}>{out}".format(**make.types).lower()]),
+        key=f"{case['name']} {_types(make.types, config)}",
         attributes={name: int(x) if name.endswith("boundary") else x for name, x in config.items()},
         operands=[lhs, rhs, *dims, *(optional[name] for name in names)],
         out=jax.ShapeDtypeStruct(shape, DTYPES[make.types["out"]]),
@@ -158,6 +167,6 @@ def recorded_cases() -> Iterator[RecordedCase]:
     """As ./dev checksums has them: in the types that they have, then in others."""
     for source in json.loads(library.cases_json(CASES / "edge.textproto"))["cases"]:
         case = _explicit(source)
-        yield _recorded_case(case)
-        for dtype in ("F16", "BF16", "F64"):
-            yield _recorded_case(_with_matrix_dtype(case, dtype))
+        yield _recorded_case(_with_sums(case, "PAIRS"))
+        for dtype, sums in (("F16", "AUTO"), ("BF16", "PAIRS"), ("BF16", "TILES"), ("F64", "AUTO")):
+            yield _recorded_case(_with_sums(_with_matrix_dtype(case, dtype), sums))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,20 @@ FORWARD_CHECKS, GRADIENT_CHECKS, ALL_ROWS_CHECKS = 7, 10, 3
 def never_wait(monkeypatch):
     """Times do not matter here."""
     monkeypatch.setattr(programs, "wait_until_quiet", lambda: None)
+
+
+def test_dots_of_the_bfloat16_loop_are_those_that_the_cpu_has_a_unit_for():
+    x, sizes = layers.random_rows(TINY)
+    block = contenders.blocks(TINY.padded_size)[contenders.LOOPS[0]]
+    text = jax.jit(block).lower(x, layers.random_weights(TINY), sizes).as_text()
+    dots = re.findall(r"dot_general .*: \(tensor<\S+x(\w+)>, tensor<\S+x(\w+)>\) -> tensor<\S+x(\w+)>", text)
+    assert dots == [("bf16", "bf16", "f32")] * 3
+
+
+def test_help_of_the_benchmark_says_how_long_it_takes(capsys):
+    with pytest.raises(SystemExit):
+        bench_jax.main(["--help"])
+    assert "under three minutes" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.fixture

@@ -28,7 +28,9 @@ def test_what_computes_here():
     cpu = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     assert facts["CPU"].split() == cpu[1].split()
     described = library.description()
-    assert facts["instruction set"] == f"{described['isa']}: {described['isa_reason']}"
+    assert facts["instruction set"] == "{isa}: {reason}".format(**described["f32"])
+    assert facts["bf16 with bf16"] == "{arithmetic} on {isa}: {reason}".format(**described["bf16"])
+    assert described["bf16"]["arithmetic"] == ("tiles" if described["bf16"]["isa"] == "AMX" else "pairs")
     assert facts["options"] == "on_error=log"  # for these tests have four devices
     for name in ("RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR", "RAGGEMM_BF16_SUMS"):
         assert facts[name] == "not set"
@@ -39,7 +41,7 @@ def test_the_formats_are_those_of_numpy():
     for row in formats.values():
         dtype = jnp.dtype(row["numpy"])
         assert row["bits"] == 8 * dtype.itemsize
-        if row["role"] == "sizes":
+        if row["role"] != "matrix":
             assert jnp.iinfo(dtype).max == 2 ** row["digits"] - 1
             continue
         info = jnp.finfo(dtype)

@@ -28,11 +28,11 @@ def test_only_the_first_call_of_a_signature_goes_through_python(monkeypatch, nam
     call, operands = CALLS[name]
     want = call(*operands)
 
-    def check_float(*_):
+    def check_type(*_):
         raise AssertionError("checked again")
 
-    monkeypatch.setattr(_operands, "check_float", check_float)
-    monkeypatch.setattr("raggemm.jax_lax.check_float", check_float)
+    monkeypatch.setattr(_operands, "check_type", check_type)
+    monkeypatch.setattr("raggemm.jax_lax.check_types", check_type)
     np.testing.assert_array_equal(call(*operands), want)
     with pytest.raises(AssertionError, match="checked again"):
         call(operands[0][:-1], *operands[1:])
@@ -55,7 +55,7 @@ def test_options_that_cannot_be_static():
 def test_arguments_without_effect_are_not_in_the_key(monkeypatch):
     want = raggemm.gmm(*ARRAYS)
     raggemm.gmm(*ARRAYS, jnp.float32)
-    monkeypatch.setattr(_operands, "check_float", lambda *_: pytest.fail("another program"))
+    monkeypatch.setattr(_operands, "check_type", lambda *_: pytest.fail("another program"))
     for _ in range(3):
         np.testing.assert_array_equal(raggemm.gmm(*ARRAYS, jnp.float32, lambda m, k, n: (1, 1, 1)), want)
         np.testing.assert_array_equal(raggemm.gmm(*ARRAYS, tiling=object(), interpret=True), want)

@@ -44,7 +44,7 @@ TRACING = [
     (lambda: forward(alpha=1j), TypeError, "alpha: dtype is complex64"),
     (lambda: gmm(LHS, RHS, SIZES, np.int32), TypeError, "preferred_element_type: dtype is int32"),
     (lambda: gmm(LHS, RHS, SIZES, group_offset=1.0), TypeError, "group_offset: dtype is float64"),
-    (lambda: ragged_dot(LHS, RHS.astype(np.int8), SIZES), TypeError, "rhs: dtype is int8"),
+    (lambda: ragged_dot(LHS, RHS.astype(np.int8), SIZES), TypeError, "lhs: dtype is float32, must be int8 or uint8"),
     (lambda: forward(c=C.astype(np.float16)), TypeError, "c: dtype is float16, must be out's float32"),
     (lambda: forward(alpha=np.ones(2, np.int32)), TypeError, "alpha: dtype is int32"),
     (lambda: forward(c=C, beta=False), TypeError, "beta: dtype is bool"),

@@ -50,18 +50,20 @@ def test_rules_of_bf16(rule):
     def product(*operands):
         return raggemm.gmm(*operands, preferred_element_type=jnp.float32)
 
-    assert plans.lines("arithmetic", product, lhs, rhs, sizes) == ["f32, chains of 256"]
+    (arithmetic,) = plans.lines("arithmetic", product, lhs, rhs, sizes)
+    assert arithmetic.endswith(", as the best ISA of this CPU sums them")
     results = []
     for isa in USABLE:
         with raggemm.options(bf16_sums=rule, isa=isa):
             (arithmetic,) = plans.lines("arithmetic", product, lhs, rhs, sizes)
-            assert arithmetic.startswith(f"{rule}, ")
+            assert re.fullmatch(f"{rule}, .*, as bf16_sums says", arithmetic)
             results.append(np.asarray(product(lhs, rhs, sizes)))
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
     want = np.concatenate([np.float64(lhs[:4]) @ np.float64(rhs[0]), np.float64(lhs[4:]) @ np.float64(rhs[2])])
     np.testing.assert_allclose(results[0], want, rtol=0, atol=1e-4)
-    assert (results[0] != np.asarray(product(lhs, rhs, sizes))).any()  # another order of the same sums
+    with raggemm.options(bf16_sums="tiles" if rule == "pairs" else "pairs"):
+        assert (results[0] != np.asarray(product(lhs, rhs, sizes))).any()  # another order of the same sums
 
 
 @pytest.mark.parametrize("isa", USABLE)
@@ -167,7 +169,7 @@ WRONG_OPTIONS = [
     ({"isa": "sse2"}, "isa is 'sse2', must be one of AUTO, AVX512, AVX2, SCALAR"),
     ({"bf16_sums": "rows"}, "bf16_sums is 'rows', must be one of AUTO, TILES, PAIRS"),
     ({"isa": 2}, "isa is 2, must be one of AUTO, AVX512, AVX2, SCALAR"),
-    ({"isa": "AVX512"}, "isa: this CPU has no AVX512, usable are AUTO, AVX2, SCALAR"),
+    ({"isa": "AVX512"}, "isa: AVX512 is not usable here, because of a test; usable: AUTO, AVX2, SCALAR"),
     ({"threads": 257}, "threads is 257, must be an integer in [0, 256]"),
     ({"threads": -1}, "threads is -1, must be an integer in [0, 256]"),
     ({"executor": "gpu"}, "executor is 'gpu', must be one of AUTO, OPENMP, POOL, SERIAL"),
@@ -177,7 +179,7 @@ WRONG_OPTIONS = [
 
 @pytest.mark.parametrize("given, message", WRONG_OPTIONS, ids=[str(given) for given, _ in WRONG_OPTIONS])
 def test_what_is_wrong_is_an_error_that_lists_what_is_right(monkeypatch, given, message):
-    isas = [{"name": name, "usable": name != "AVX512"} for name in ("AVX512", "AVX2", "SCALAR")]
+    isas = [{"name": name, "usable": name != "AVX512", "missing": "of a test"} for name in ("AVX512", "AVX2", "SCALAR")]
     monkeypatch.setattr(library, "description", lambda: {"isas": isas, **OTHERS})
     with pytest.raises(ValueError, match=re.escape(message) + "$"), raggemm.options(**given):
         pass

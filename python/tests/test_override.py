@@ -218,7 +218,7 @@ def test_sizes_of_every_type(dtype):
 
 FALLBACK = {
     "int32": (LHS.astype(np.int32), RHS.astype(np.int32), {}, "lhs is int32"),
-    "result": (LHS.astype(np.int8), RHS.astype(np.int8), {"preferred_element_type": np.float32}, "lhs is int8"),
+    "result": (LHS.astype(np.int8), RHS.astype(np.int8), {"preferred_element_type": np.float32}, "result is float32"),
     "precision": (LHS, RHS, {"precision": "BF16_BF16_F32"}, "precision: BF16_BF16_F32"),
 }
 

@@ -5,8 +5,9 @@ import itertools
 import pathlib
 import re
 import subprocess
+from collections.abc import Iterator
 
-_TRAITS = r"raggemm::\(anonymous namespace\)::(?P<traits>\w+)(?:<(?P<scalar>\w+)>)?"
+_TRAITS = r"raggemm::\(anonymous namespace\)::(?P<traits>\w+)(?:<(?P<scalar>float|double)>)?"
 NAME = re.compile(
     rf"TileGemm<{_TRAITS}, raggemm::\(anonymous namespace\)::FmaSteps<[^,]*, (?:raggemm::)?(?P<element>\w+), "
     r"(?P<rows>\d+), (?P<vectors>\d+), (?P<expand>true|false), \(raggemm::ArithmeticId\)(?P<arithmetic>\d)>, "
@@ -16,7 +17,8 @@ PAIRS = "2"  # ArithmeticId::kPairs
 DTYPES = {"Float16": "f16", "BFloat16": "bf16", "float": "f32", "double": "f64"}
 VECTOR = re.compile(r"%[xyz]mm")
 # With the scalar kernels an fma is a call of the C library.
-FMA = re.compile(r"vfmadd\d+[ps][sd]\s|call\s.*\bfmaf?\b")
+FMA = re.compile(r"vfmadd\d+[ps][sd]\s|call\s.*\bfmaf?\b|(\{vex\} )?vpdpbusd|vpmaddwd|vdpbf16ps")
+WORDS = re.compile(r"TileGemm<.*\bWordSteps<.*, (\d+), (\d+), \([^()]*\(anonymous namespace\)[^()]*\)2>")  # of strips
 PADDING = re.compile(r"(data16\s+|cs\s+)*nop|xchg\s+%ax,%ax$")
 
 
@@ -119,16 +121,24 @@ def _fma_loops(lines: list[tuple[int, str]]) -> list[Loop]:
     return loops
 
 
-def parse(listing: str) -> list[Kernel]:
-    """The kernels in what objdump -drC --no-show-raw-insn prints."""
-    kernels = []
+def _functions(listing: str) -> Iterator[tuple[str, list[tuple[int, str]]]]:
+    """Names and instructions."""
     for name, body in re.findall(r"^[0-9a-f]+ <(.+)>:\n((?:\s+[0-9a-f]+:.*\n?)+)", listing, re.MULTILINE):
-        if not (match := NAME.search(name)):
-            continue
         # What a call calls stands in the relocation on the line below it.
         body = re.sub(r"(call\s).*\n\s+[0-9a-f]+: R_\w+\s+", r"\1", body)
         lines = [(int(at, 16), text.strip()) for at, text in re.findall(r"^\s+([0-9a-f]+):\t(.*)$", body, re.MULTILINE)]
-        lines = [(at, re.sub(r"\s*(#|<raggemm).*", "", text)) for at, text in lines if not text.startswith("R_")]
+        yield name, [(at, re.sub(r"\s*(#|<raggemm).*", "", text)) for at, text in lines if not text.startswith("R_")]
+
+
+def parse(listing: str) -> list[Kernel]:
+    """The kernels in what objdump -drC --no-show-raw-insn prints."""
+    kernels = []
+    for name, lines in _functions(listing):
+        has_frame = any(re.match(r"mov\s+%rsp,%rbp", text) for _, text in lines)
+        if words := WORDS.search(name):
+            kernels.append(Kernel("words", "words", int(words[1]), int(words[2]), False, _fma_loops(lines), has_frame))
+        if not (match := NAME.search(name)):
+            continue
         kernels.append(
             Kernel(
                 compute="pairs"
@@ -141,7 +151,7 @@ def parse(listing: str) -> list[Kernel]:
                 vectors=int(match["vectors"]),
                 expand=match["expand"] == "true",
                 loops=_fma_loops(lines),
-                has_frame=any(re.match(r"mov\s+%rsp,%rbp", text) for _, text in lines),
+                has_frame=has_frame,
             )
         )
     return kernels

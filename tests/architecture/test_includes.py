@@ -36,7 +36,10 @@ RULES = [
     (r"kernels/microkernel\.h", ["<cstddef>", "<cstdint>", r'"raggemm/(types|arithmetic)\.h"']),
     (r"kernels/parallel_for\.cc", [STD, ABSL, API, r'"kernels/\w+\.h"', "<omp.h>", r"<pthread\.h>"]),
     (r"kernels/fork\.cc", [STD, API, r'"kernels/\w+\.h"', r"<pthread\.h>"]),
-    (r"kernels/(isa|cpu)\.cc", [STD, ABSL, API, r'"kernels/\w+\.h"', r"<cpuid\.h>", r"<unistd\.h>"]),
+    (
+        r"kernels/(isa|cpu|units)\.cc",
+        [STD, ABSL, API, r'"kernels/\w+\.h"', r"<cpuid\.h>", r"<unistd\.h>", r"<sys/syscall\.h>"],
+    ),
     (r"kernels/.*", [STD, ABSL, API, r'"kernels/\w+\.h"', r"<sys/mman\.h>", r"<unistd\.h>"]),
     (r"proto/.*", [STD, ABSL, PROTO, PROTOBUF]),
     (r"ffi/xla_versions\.h", ["<cstddef>", '"xla/ffi/api/c_api.h"']),

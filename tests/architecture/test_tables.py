@@ -31,7 +31,7 @@ TABLES = [
         PRODUCT,
         {"include/raggemm/types.h", "kernels/isa/scalar.cc"},
     ),
-    ("arithmetics", r"ArithmeticId::kTiles|\bkTiles }", PRODUCT, {"include/raggemm/arithmetic.h", *KERNELS}),
+    ("arithmetics", r"ArithmeticId::kTiles|\bkTiles,", PRODUCT, {"include/raggemm/arithmetic.h", *KERNELS}),
     ("kernels", r"\bScalarTraits<double>", PRODUCT, {"kernels/isa/scalar.cc"}),
 ]
 

@@ -21,7 +21,7 @@ Cpu SomeCpu() {
 
 TEST(PredictedCycles, AreTheTermsOfRecipes) {
   KernelRow row = {};
-  row.rows = 4, row.cols = 8, row.vector = 8;
+  row.rows = 4, row.cols = 8, row.vector = 8, row.rhs = {DType::kF32, 1};
   const KernelCall call = {&row, DType::kF32, RhsAs::kPacked, /*rows=*/4, /*steps=*/64};  // 2048 fmas, 2048 bytes
   EXPECT_EQ(PredictedCycles(SomeCpu(), call, From::kL1), 1024 + 100);
   EXPECT_EQ(PredictedCycles(SomeCpu(), call, From::kL2), 1024 + 100 + 128);
@@ -41,7 +41,7 @@ TEST(RowText, IsARowOfTheTable) {
   EXPECT_EQ(RowText(SomeCpu(), "Some(R) CPU (family 6, model 1)", "2026-01-01", {{"a", 110, 100}}),
             R"(    // Some(R) CPU (family 6, model 1), 2026-01-01; kernel loops differ by 10 % from what it predicts.
     {.name = "Some CPU",
-     .isas = {true, true, false, false},
+     .isas = {true, true, false, false, false, false, false},
      .fmas_per_cycle = 2,
      .memory_bytes_per_cycle = 4.0,
      .l2_bytes_per_cycle = 16,

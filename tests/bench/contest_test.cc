@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/report.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/bench/small_case.h"
@@ -68,6 +69,8 @@ TEST(Contest, EveryModeWithoutPeers) {
     EXPECT_GT(report.ours_gflops(), 0);
     EXPECT_NEAR(report.roofline_share(), report.ours_gflops() / report.roofline_gflops(), 1e-9);
     EXPECT_FALSE(report.has_ratio());
+    EXPECT_EQ(report.unit(), "f32 fma");
+    EXPECT_EQ(report.limits().units_size(), 0);
     std::vector<std::string> bounds;
     for (const proto::Contender& bound : report.bounds()) {
       EXPECT_FALSE(bound.has_error()) << bound.error();
@@ -127,6 +130,9 @@ TEST(Contest, WidenedBf16CountsWithWidening) {
     const proto::CaseReport report = RunContest(SmallCase(mode, DType::kBF16), {PeerOf("loops", Multiply)});
     ASSERT_EQ(report.peers_size(), 1);
     EXPECT_EQ(report.peers(0).name(), "widen, loops");
+    const Limits limits = LimitsOf(report.limits());
+    EXPECT_EQ(report.unit(), Units()[FastestUnit(limits)].name);
+    for (size_t i = 0; i < kUnits; ++i) EXPECT_EQ(limits.gflops[i] > 0, Units()[i].run != nullptr);
     EXPECT_EQ(report.peers(0).error(), "");
     const proto::Contender& before = report.bounds(report.bounds_size() - 1);
     EXPECT_EQ(before.name(), "widened before, loops");

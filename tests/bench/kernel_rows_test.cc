@@ -68,7 +68,8 @@ TEST(KernelTable, HasALineForEachRowThatCanBeUsedHere) {
   std::vector<std::string> lines = absl::StrSplit(KernelTable(/*turns=*/1), '\n', absl::SkipEmpty());
   for (const IsaRow& isa : IsaRows()) {
     for (const KernelRow& row : isa.kernels) {
-      const auto line = testing::AllOf(testing::StartsWith(NameOf(row)), testing::HasSubstr("bf16 "));
+      const auto format = ArithmeticOf(row).sum == DType::kS32 ? "s8 " : "bf16 ";
+      const auto line = testing::AllOf(testing::StartsWith(NameOf(row)), testing::HasSubstr(format));
       EXPECT_EQ(testing::Value(lines, testing::Contains(line)), isa.usable()) << NameOf(row);
     }
   }

@@ -22,6 +22,27 @@ TEST(SetsOf, GoBeyondTheCaches) {
   EXPECT_EQ(SetBytesOf(forward).out, 8 * 512 * 4);
 }
 
+TEST(MatricesOf, AreThoseOfGroupsWithRowsAndEveryGradient) {
+  Case c = SmallCase(Mode::kForward, DType::kBF16);
+  c.sizes = {3, 0, 5, 1, 0};
+  char lhs = 0, rhs = 0, out = 0;
+  const Operands at = {&lhs, &rhs, &out};
+  const size_t matrix = c.k * c.n * 2;
+  using Stretch = absl::Span<const char>;
+  const auto same = [](const Stretch& a, const Stretch& b) { return a.data() == b.data() && a.size() == b.size(); };
+  for (Mode mode : {Mode::kForward, Mode::kForwardTransposed}) {
+    c.mode = mode;
+    const std::vector<Stretch> weights = MatricesOf(c, at);
+    ASSERT_EQ(weights.size(), 2);
+    EXPECT_TRUE(same(weights[0], {&rhs, matrix}));
+    EXPECT_TRUE(same(weights[1], {&rhs + 2 * matrix, 2 * matrix}));
+  }
+  c.mode = Mode::kWgrad;
+  const std::vector<Stretch> gradients = MatricesOf(c, at);
+  ASSERT_EQ(gradients.size(), 1);
+  EXPECT_TRUE(same(gradients[0], {&out, 5 * 2 * matrix})) << "f32";
+}
+
 TEST(Memory, SetsDoNotOverlap) {
   const Case c = SmallCase(Mode::kWgrad);
   const Memory memory({c}, c.in);

@@ -44,7 +44,7 @@ TEST(SetComparison, WithoutPeersThereIsNoRatio) {
 TEST(WriteReport, IsJsonWithTheNamesOfTheSchema) {
   proto::Report report;
   report.mutable_machine()->set_cpu("a \"quoted\" CPU");
-  SetLimits({.fma_gflops = 100, .read_gbps = 20, .store_gbps = 10}, 2, *report.mutable_machine()->add_limits());
+  SetLimits({{100, 200}, 20, 10}, 2, *report.mutable_machine()->add_limits());
   report.add_cases()->set_lhs_dtype("bf16");
   const std::string path = testing::TempDir() + "/bench_report_test/report.json";
   ASSERT_TRUE(WriteReport(path, report).ok());
@@ -52,7 +52,30 @@ TEST(WriteReport, IsJsonWithTheNamesOfTheSchema) {
   text << std::ifstream(path).rdbuf();
   EXPECT_THAT(text.str(), HasSubstr(R"("cpu": "a \"quoted\" CPU")"));
   EXPECT_THAT(text.str(), HasSubstr(R"("read_gbps": 20)"));
+  EXPECT_THAT(text.str(), HasSubstr(R"("name": "VDPBF16PS")"));
   EXPECT_THAT(text.str(), HasSubstr(R"("lhs_dtype": "bf16")"));
+}
+
+TEST(LimitsOf, AreWhatWasSet) {
+  const Limits limits = {{100, 0, 3000}, 20, 10};
+  proto::Limits message;
+  SetLimits(limits, 2, message);
+  EXPECT_EQ(message.fma_gflops(), 100);
+  ASSERT_EQ(message.units_size(), 1);
+  EXPECT_EQ(message.units(0).name(), "TDPBF16PS");
+  const Limits read = LimitsOf(message);
+  EXPECT_EQ(read.gflops, limits.gflops);
+  EXPECT_EQ(read.read_gbps, 20);
+  EXPECT_EQ(read.store_gbps, 10);
+}
+
+TEST(DescribeMachine, NamesThePeersThatAreAbsent) {
+  const proto::Machine machine = DescribeMachine({});
+  ASSERT_EQ(machine.absent_size(), static_cast<int>(AbsentPeers().size()));
+  for (int i = 0; i < machine.absent_size(); ++i) {
+    EXPECT_EQ(machine.absent(i).name(), AbsentPeers()[i].name);
+    EXPECT_NE(machine.absent(i).description(), "");
+  }
 }
 
 TEST(WriteReport, SaysWhereItCannotWrite) {

@@ -33,9 +33,14 @@ TEST(WorkOf, WgradWritesTheGradientOfEveryGroup) {
 }
 
 TEST(SecondsAtBest, IsTheLargerOfSumsAndTransfers) {
-  const Limits limits{.fma_gflops = 100, .read_gbps = 20, .store_gbps = 10};
+  const Limits limits{.gflops = {100}, .read_gbps = 20, .store_gbps = 10};
   EXPECT_DOUBLE_EQ(SecondsAtBest({.flops = 1e9, .bytes_read = 2e6, .bytes_written = 1e6}, limits), 1e-2);
   EXPECT_DOUBLE_EQ(SecondsAtBest({.flops = 1e6, .bytes_read = 2e8, .bytes_written = 1e8}, limits), 2e-2);
+}
+
+TEST(SecondsAtBest, SumsAreThoseOfTheFastestUnit) {
+  const Limits limits{.gflops = {100, 50, 1000}, .read_gbps = 20, .store_gbps = 10};
+  EXPECT_DOUBLE_EQ(SecondsAtBest({.flops = 1e9, .bytes_read = 2e6, .bytes_written = 1e6}, limits), 1e-3);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import classes
 import pytest
 import regimes
 import report as bench_report
@@ -48,6 +49,19 @@ def _case(rows=8, groups=4, **changes):
     return case | changes
 
 
+TILES = {
+    "threads": 2,
+    "fma_gflops": 200.0,
+    "read_gbps": 30.0,
+    "store_gbps": 40.0,
+    "units": [{"name": "VDPBF16PS", "gflops": 100.0}, {"name": "TDPBF16PS", "gflops": 3000.0}],
+}
+
+
+def _on_tiles(rows):
+    return _case(rows, lhs_dtype="bf16", rhs_dtype="bf16", unit="TDPBF16PS", limits=TILES)
+
+
 def _report(cases, isa="avx2"):
     machine = {
         "cpu": "Some(R) CPU (family 6, model 1)",
@@ -59,6 +73,7 @@ def _report(cases, isa="avx2"):
         "limits": [{"threads": 2, "fma_gflops": 200.0, "read_gbps": 30.0, "store_gbps": 40.0}],
         "overheads": [{"name": "custom call, empty problem", "microseconds": 1.234}],
         "peers": [{"name": "fast", "description": "core new; fast 1.2; /opt/somewhere/libfast.so.1"}],
+        "absent": [{"name": "slow", "description": "not there when the build was configured"}],
     }
     return {"machine": machine, "cases": cases}
 
@@ -82,7 +97,7 @@ def test_regime(rows, mode, kind, expected):
 def test_the_summary_has_geometric_means_and_the_least():
     (cell,) = regimes.cells(_report([_case(4, ratio=4.0), _case(16, ratio=1.0, roofline_share=0.125)]))
     fields = [field.strip() for field in bench_report.summary([cell]).splitlines()[2].split("|")]
-    assert fields[1:-1] == ["forward, 4 to 16 rows", "f32 → f32", "2", "2", "2.00", "1.00", "0.25", "0.12"]
+    assert fields[1:-1] == ["forward, 4 to 16 rows", "f32 → f32", "f32 fma", "2", "2", "2.00", "1.00", "0.25", "0.12"]
 
 
 def test_the_better_way_of_a_peer_counts():
@@ -118,15 +133,23 @@ def test_a_busy_machine_is_a_warning_at_the_top():
     assert "WARNING" not in text([jumpy[0], _case(), _case()])
 
 
-@pytest.mark.parametrize("draw", ["roofline", "share_by_rows"])
-def test_pictures_are_legible_where_a_page_is_850_pixels_wide(draw, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("draw", "titles"),
+    [
+        ("roofline", ["bf16 → f32, TDPBF16PS, 2 threads"]),
+        ("share_by_rows", ["bf16 on TDPBF16PS, 2048x768, 2 threads"]),
+    ],
+)
+def test_pictures_are_legible_where_a_page_is_850_pixels_wide(draw, titles, tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(bench_report.pictures, "_save", lambda figure, *_: drawn.append(figure))
-    cases = [_case(rows, lhs_dtype=dtype) for dtype in ("f32", "bf16") for rows in (1, 8, 64)]
-    getattr(bench_report.pictures, draw)(_report(cases), tmp_path, "some")
+    report = _report([make(rows) for make in (_case, _on_tiles) for rows in (1, 8, 64)])
+    report["machine"]["limits"] = [TILES]
+    getattr(bench_report.pictures, draw)(report, tmp_path, "some")
     (figure,) = drawn
     figure.draw_without_rendering()  # which makes the labels of the ticks
     assert {text.get_text() for text in figure.axes[0].get_legend().get_texts()} == {"raggemm", "best peer", "roofline"}
+    assert [axis.get_title() for axis in figure.axes if "bf16" in axis.get_title()] == titles
     texts = [text for text in figure.findobj(Text) if text.get_text()]
     pixels = {text.get_text(): text.get_fontsize() / 72 / figure.get_figwidth() * 850 for text in texts}
     assert "rows per group" in pixels or "GFLOP/s" in pixels
@@ -138,7 +161,7 @@ def test_report_has_tables_pictures_and_failures(tmp_path):
     cases.append(_case(mode="wgrad", rows=64, bounds=[{"name": "ours, one thread", "error": "no memory"}]))
     path = bench_report.write_report(_report(cases), tmp_path, "some")
     text = path.read_text()
-    assert "- fast: core new; fast 1.2; libfast.so.1" in text
+    assert "- fast: core new; fast 1.2; libfast.so.1\n- slow: absent, not there when the build was configured\n" in text
     assert "| custom call, empty problem | 1.23 |" in text
     assert "## Forward, 4 to 16 rows" in text
     assert "wrong/own, 2048x768/rows8 f32 → f32, forward, 2t: out[0] is 1, expected 2" in text
@@ -166,14 +189,64 @@ def test_a_run_without_peers_and_without_a_sweep_has_a_report_too(tmp_path):
 
 
 def test_the_script_records_under_the_name_of_the_cpu(tmp_path):
-    json_file = tmp_path / "report.json"
+    json_file, readme = tmp_path / "report.json", tmp_path / "README.md"
     json_file.write_text(json.dumps(_report([_case()])))
-    command = [sys.executable, bench_report.__file__, json_file, "--record", tmp_path / "results"]
+    readme.write_text(f"{classes.HEADER}\n")
+    command = [sys.executable, bench_report.__file__, json_file, "--record", tmp_path / "results", "--readme", readme]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "forward, 4 to 16 rows" in done.stdout
     assert (tmp_path / "report.md").exists()
     recorded = tmp_path / "results" / "some-cpu-family-6-model-1.md"
     assert "](some-cpu-family-6-model-1-roofline.png)" in recorded.read_text()
+    assert "](results/some-cpu-family-6-model-1.md)" in readme.read_text()
+
+
+def test_the_unit_is_named_and_is_part_of_the_file_s_name():
+    report = _report([_case(), _on_tiles(8)])
+    report["machine"]["limits"] = [TILES]
+    text = bench_report.report_text(report, [])
+    assert "| threads | f32 fma, GFLOP/s | VDPBF16PS, GFLOP/s | TDPBF16PS, GFLOP/s | memory read, GB/s |" in text
+    assert " 3000.0 |" in text
+    assert bench_report.file_name(report["machine"]) == "some-cpu-family-6-model-1-tdpbf16ps"
+    slower = TILES | {"units": TILES["units"][:1]}
+    assert bench_report.file_name(report["machine"] | {"limits": [slower]}) == "some-cpu-family-6-model-1"
+
+
+def test_classes_of_cpus_stand_side_by_side(tmp_path):
+    results, readme = tmp_path / "results", tmp_path / "README.md"
+    readme.write_text(f"# Before\n\n{classes.HEADER} old |\n|---|---|---|\n| x | y | z |\n\nbehind\n")
+    several = [_case(), _case(64, mode="forward_transposed", ratio=0.5), _case(1, mode="forward_transposed", ratio=2.0)]
+    bench_report.write_report(_report(several), results, "a")
+    tiles = _report([_on_tiles(8)])
+    tiles["machine"]["cpu"] = "Other(TM) Processor (family 7, model 2)"
+    bench_report.write_report(tiles, results, "b")
+    for _ in range(2):
+        classes.update(readme, results)
+    lines = readme.read_text().splitlines()
+    assert lines[2] == (
+        f"{classes.HEADER} [Some (family 6, model 1)](results/a.md) | [Other (family 7, model 2)](results/b.md) |"
+    )
+    assert "| fastest unit | f32 | f32 fma |  |" in lines and "| fastest unit | bf16 |  | TDPBF16PS |" in lines
+    assert "| forward, 4 to 16 | f32 | 2.00 / 0.50 |  |" in lines
+    assert "| forward, 4 to 16 | bf16 |  | 2.00 / 0.50 |" in lines
+    assert "| transposed weights, 1 to 512 | f32 | 1.00 / 0.50 |  |" in lines
+    assert lines[-2:] == ["", "behind"] and len(lines) == 4 + 2 * (1 + len(classes.ROWS)) + 2
+
+
+def test_a_class_has_the_most_threads_of_a_report_and_peers_where_there_were_any(tmp_path):
+    alone = _case(peers=[])
+    del alone["ratio"]
+    path = bench_report.write_report(_report([alone, _case(threads=1)]), tmp_path, "some")
+    recorded = classes.read(path.read_text(), path.name)
+    assert recorded.field(["forward, 4 to 16 rows"], "f32 → f32") == "no peer / 0.50"
+    with pytest.raises(ValueError, match="is no report of"):
+        classes.read("# Something else\n", "other.md")
+
+
+def test_the_table_of_the_readme_is_that_of_what_is_recorded():
+    root = Path(classes.__file__).parents[1]
+    recorded = [classes.read(file.read_text(), file.name) for file in sorted((root / "bench/results").glob("*.md"))]
+    assert classes.table(recorded, "bench/results") in (root / "README.md").read_text()
 
 
 def test_a_report_without_cases_is_refused(tmp_path):

@@ -14,6 +14,7 @@
 #include "google/protobuf/util/json_util.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
+#include "kernels/isa.h"
 #include "raggemm/plan.h"
 #include "tests/ffi/plugin_call.h"
 #include "tests/support/isa_fixture.h"
@@ -69,9 +70,9 @@ TEST(DescribeTest, SaysWhatThisIsAndHas) {
   const auto& fields = parsed.fields();
   std::vector<std::string> names;
   for (const auto& [name, value] : fields) names.push_back(name);
-  EXPECT_THAT(names, UnorderedElementsAre("version", "ffi_api", "cpu", "isas", "isa", "isa_reason", "executors",
-                                          "bf16_sums", "max_threads", "openmp_threads", "environment", "error",
-                                          "formats", "operands", "arithmetics", "kept_buffers"));
+  EXPECT_THAT(names, UnorderedElementsAre("version", "ffi_api", "cpu", "isas", "f32", "bf16", "executors", "bf16_sums",
+                                          "max_threads", "openmp_threads", "environment", "error", "formats",
+                                          "operands", "arithmetics", "kept_buffers"));
   EXPECT_EQ(fields.at("version").string_value(), raggemm_version());
   int32_t major, minor;
   raggemm_ffi_version(&major, &minor);
@@ -100,7 +101,7 @@ TEST(DescribeTest, HasTheTables) {
     }
     return all;
   };
-  EXPECT_THAT(names("formats"), ElementsAre("f16", "bf16", "f32", "f64", "s32", "s64", "u32"));
+  EXPECT_THAT(names("formats"), ElementsAre("f16", "bf16", "f32", "f64", "s32", "s64", "u32", "s8", "u8", "s16"));
   EXPECT_THAT(names("operands"), ElementsAre("c", "bias", "alpha", "beta", "group_offset"));
   const auto same = [](const Struct& row, const std::string& json) {
     return google::protobuf::util::MessageDifferencer::Equals(row, Parsed(json));
@@ -111,12 +112,13 @@ TEST(DescribeTest, HasTheTables) {
   EXPECT_TRUE(same(RowOf(parsed, "formats", "u32"),
                    R"({"name": "u32", "numpy": "uint32", "xla": 8, "bits": 32, "role": "sizes", "digits": 32,
                        "min_exponent": 0, "max_exponent": 31, "nonfinite": "none", "expands_to": "u32"})"));
-  EXPECT_THAT(names("arithmetics"), ElementsAre("f32", "f64", "pairs", "tiles"));
+  EXPECT_THAT(names("arithmetics"), ElementsAre("f32", "f64", "pairs", "tiles", "s32"));
   EXPECT_TRUE(same(RowOf(parsed, "arithmetics", "f64"),
                    R"({"name": "f64", "product": "f64", "sum": "f64", "chain": 256, "lanes": 1, "pair": 1,
                        "flushes": false})"));
-  EXPECT_THAT(TextsOf(RowOf(parsed, "isas", "SCALAR").fields().at("kernels")),
-              ElementsAre("f32_4x2_scalar", "f64_4x2_scalar", "pairs_4x2_scalar", "tiles_2x2_scalar"));
+  EXPECT_THAT(
+      TextsOf(RowOf(parsed, "isas", "SCALAR").fields().at("kernels")),
+      ElementsAre("f32_4x2_scalar", "f64_4x2_scalar", "pairs_4x2_scalar", "tiles_2x2_scalar", "s32_4x2_scalar"));
   EXPECT_TRUE(same(RowOf(parsed, "operands", "bias"),
                    R"({"name": "bias", "types": "up to compute", "axes": ["problem", "replica", "group", "column"],
                        "modes": ["ragged M", "ragged K", "uniform"]})"));
@@ -134,20 +136,25 @@ TEST(DescribeTest, IsasAreTheBestFirst) {
     const Isa isa = AllIsas()[i];
     EXPECT_EQ(fields.at("name").string_value(), absl::AsciiStrToUpper(IsaName(isa)));
     EXPECT_EQ(fields.at("usable").bool_value(), HostHas(isa));
-    EXPECT_EQ(fields.at("probed_gflops").struct_value().fields().contains("pairs"), HostHas(isa));
+    EXPECT_EQ(fields.at("missing").string_value().empty(), HostHas(isa));
+    for (const Arithmetic& arithmetic : kArithmetics) {
+      const bool probed = HostHas(isa) && OwnKernelsFor(isa, arithmetic) != nullptr;
+      EXPECT_EQ(fields.at("probed_gflops").struct_value().fields().contains(arithmetic.name), probed);
+    }
   }
 }
 
-// "isa | isa_reason | the three variables | error", null as "-".
+// "isa | reason, both for f32 | the three variables | error", null as "-".
 std::string Summary(const Variables& variables) {
   const Struct parsed = DescribedWith(variables);
   const auto& fields = parsed.fields();
   const auto& environment = fields.at("environment").struct_value().fields();
+  const auto& f32 = fields.at("f32").struct_value().fields();
   const auto text = [](const Value& value) {
     return value.kind_case() == Value::kNullValue ? "-" : value.string_value();
   };
   return absl::StrJoin(
-      {text(fields.at("isa")), text(fields.at("isa_reason")), text(environment.at("RAGGEMM_ISA")),
+      {text(f32.at("isa")), text(f32.at("reason")), text(environment.at("RAGGEMM_ISA")),
        text(environment.at("RAGGEMM_THREADS")), text(environment.at("RAGGEMM_EXECUTOR")), text(fields.at("error"))},
       " | ");
 }
@@ -163,6 +170,20 @@ TEST(DescribeTest, TheEnvironmentAndWhatIsWrongWithIt) {
   EXPECT_THAT(wrong,
               AllOf(HasSubstr("- | " + isa_error), HasSubstr(" | -1 | gpu | " + isa_error),
                     HasSubstr("; RAGGEMM_THREADS: value \"-1\""), HasSubstr("; RAGGEMM_EXECUTOR: value \"gpu\"")));
+}
+
+TEST(DescribeTest, WhatComputesBf16AndWhy) {
+  const auto summary = [](const Variables& variables) {
+    const Struct parsed = DescribedWith(variables);
+    const auto& bf16 = parsed.fields().at("bf16").struct_value().fields();
+    return bf16.empty() ? parsed.fields().at("error").string_value()
+                        : absl::StrCat(bf16.at("arithmetic").string_value(), " ", bf16.at("isa").string_value(), " ",
+                                       bf16.at("reason").string_value());
+  };
+  EXPECT_THAT(summary({}), MatchesRegex("(tiles|pairs) [A-Z0-9_]+ as the best ISA of this CPU sums them; .*probe.*"));
+  EXPECT_EQ(summary({{"RAGGEMM_BF16_SUMS", "Tiles"}, {"RAGGEMM_ISA", "scalar"}}),
+            "tiles SCALAR as RAGGEMM_BF16_SUMS says; RAGGEMM_ISA");
+  EXPECT_THAT(summary({{"RAGGEMM_BF16_SUMS", "rows"}}), HasSubstr("RAGGEMM_BF16_SUMS: value \"rows\""));
 }
 
 // What the plugin computes is what is described, on a pool as under XLA.

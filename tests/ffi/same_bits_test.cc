@@ -92,11 +92,17 @@ RecordedCases& Cases() {
         EXPECT_NE(found, checksums.end()) << full.name() << ": not recorded; ./dev checksums --record";
         if (found != checksums.end()) to.emplace_back(full, found->second);
       };
-      const GroupedGemmCase full = host::MakeExplicit(source).value();
+      GroupedGemmCase full = host::MakeExplicit(source).value();
+      using Sums = proto::GroupedGemmConfig::Bf16Sums;
+      full.mutable_config()->set_bf16_sums(Sums::PAIRS);
       add(full, made.as_given);
-      for (DType dtype : {DType::kF16, DType::kBF16, DType::kF64}) {
+      for (const auto& [dtype, sums] : {std::pair{DType::kF16, Sums::AUTO},
+                                        {DType::kBF16, Sums::PAIRS},
+                                        {DType::kBF16, Sums::TILES},
+                                        {DType::kF64, Sums::AUTO}}) {
         GroupedGemmCase other = full;
         host::SetMatrixDType(dtype, other);
+        other.mutable_config()->set_bf16_sums(sums);
         add(other, made.in_other_types);
       }
     }
@@ -218,10 +224,9 @@ TEST(FloatingPointFlags, OfEveryThreadAreWithoutEffectAndStay) {
 // The bits of one row of out, alone and with 4095 others, beside groups of other sizes.
 TEST(Company, OfARowInABatchOf4096IsWithoutEffect) {
   constexpr int64_t kRows = 4096;
-  for (const auto& [dtype, rule] : {std::pair{DType::kF32, Bf16Sums::kAuto},
-                                    {DType::kBF16, Bf16Sums::kAuto},
-                                    {DType::kBF16, Bf16Sums::kPairs},
-                                    {DType::kBF16, Bf16Sums::kTiles}}) {
+  for (const auto& [dtype, rule] : {std::pair{DType::kF32, ArithmeticId::kF32},
+                                    {DType::kBF16, ArithmeticId::kPairs},
+                                    {DType::kBF16, ArithmeticId::kTiles}}) {
     ProblemSpec spec{.groups = 3, .m = kRows + 60, .n = 48, .k = 600, .sizes = {17, kRows, 40}};
     spec.lhs = spec.rhs = dtype;
     spec.bf16_sums = rule;

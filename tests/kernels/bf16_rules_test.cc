@@ -14,7 +14,9 @@
 namespace raggemm::test {
 namespace {
 
-constexpr Bf16Sums kRules[] = {Bf16Sums::kTiles, Bf16Sums::kPairs};
+constexpr ArithmeticId kRules[] = {ArithmeticId::kTiles, ArithmeticId::kPairs};
+
+const char* NameOf(ArithmeticId rule) { return kArithmetics[static_cast<int>(rule)].name; }
 
 class Bf16Rules : public IsaTest {
  protected:
@@ -22,7 +24,7 @@ class Bf16Rules : public IsaTest {
   template <typename Fill>
   void ExpectBits(const ProblemSpec& spec, Fill fill) {
     Random random(TestSeed() + spec.k);
-    for (Bf16Sums rule : kRules) {
+    for (ArithmeticId rule : kRules) {
       TestProblem test(spec);
       test.problem.bf16_sums = rule;
       for (const Array* array : {static_cast<Array*>(&test.problem.lhs), static_cast<Array*>(&test.problem.rhs)}) {
@@ -102,7 +104,7 @@ TEST_P(Bf16Rules, EpiloguesKeepDenormals) {
     ProblemSpec spec = Spec(5, 20, 2, out);
     spec.c = spec.bias = spec.alpha = true;
     TestProblem test(spec);
-    for (Bf16Sums rule : kRules) {
+    for (ArithmeticId rule : kRules) {
       test.problem.bf16_sums = rule;
       for (int64_t i = 0; i < ElementCount(test.problem.lhs); ++i) StoreRounded(test.problem.lhs, i, 0x1p-60);
       for (int64_t i = 0; i < ElementCount(test.problem.rhs); ++i) StoreRounded(test.problem.rhs, i, 0x1p-64);
@@ -130,7 +132,7 @@ TEST_P(Bf16Rules, OfEveryNumberOfThreads) {
   ProblemSpec spec = Spec(300, 200, 700);
   spec.groups = 3;
   spec.sizes = {1, 260, 30};
-  for (Bf16Sums rule : kRules) {
+  for (ArithmeticId rule : kRules) {
     spec.bf16_sums = rule;
     TestProblem test(spec);
     const std::vector<double> want = ExpectedOut(test.problem).value();
@@ -144,7 +146,7 @@ TEST_P(Bf16Rules, OfEveryNumberOfThreads) {
 }
 
 TEST_P(Bf16Rules, AreWithinTheBound) {
-  for (Bf16Sums rule : kRules) {
+  for (ArithmeticId rule : kRules) {
     for (int64_t k : {30, 700, 5000}) {
       ProblemSpec spec = Spec(20, 40, k);
       spec.bf16_sums = rule;
@@ -158,7 +160,7 @@ TEST_P(Bf16Rules, AreWithinTheBound) {
 
 // Every mode and storage, each extent beside the edges of tiles, strips and chains.
 TEST(Bf16RulesOfEveryIsa, EveryModeAndStorage) {
-  for (Bf16Sums rule : kRules) {
+  for (ArithmeticId rule : kRules) {
     for (RaggedMode mode : kAllModes) {
       for (int64_t k : {1, 2, 31, 33, 64, 257}) {
         ProblemSpec spec = Spec(40, 70, k);
@@ -181,7 +183,7 @@ TEST(Bf16RulesOfEveryIsa, EveryModeAndStorage) {
 
 // Heights and widths of every register tile, in place and packed.
 TEST(Bf16RulesOfEveryIsa, TileEdges) {
-  for (Bf16Sums rule : kRules) {
+  for (ArithmeticId rule : kRules) {
     ProblemSpec spec = Spec(0, 1, 35, DType::kBF16);
     spec.bf16_sums = rule;
     spec.sizes.clear();

@@ -60,6 +60,16 @@ TEST(ToDouble, Integers) {
   EXPECT_EQ(ToDouble({&s64, DType::kS64, dims}, 0), 0x1p40);
 }
 
+TEST(StoreRounded, IntegersWrapAround) {
+  const int64_t dims[] = {1};
+  int8_t s8 = 0;
+  uint8_t u8 = 0;
+  StoreRounded({&s8, DType::kS8, dims}, 0, 200);
+  StoreRounded({&u8, DType::kU8, dims}, 0, -56);
+  EXPECT_EQ(ToDouble({&s8, DType::kS8, dims}, 0), -56);
+  EXPECT_EQ(ToDouble({&u8, DType::kU8, dims}, 0), 200);
+}
+
 TEST(RoundTo, TiesGoToEven) {
   EXPECT_EQ(RoundTo(DType::kF16, 2049), 2048);
   EXPECT_EQ(RoundTo(DType::kF16, 2051), 2052);
@@ -83,7 +93,7 @@ TEST(RoundTo, LimitsOfTheFormat) {
 }
 
 template <typename T>
-void ExpectLike(DType dtype) {
+void ExpectLike(DType dtype, DType expands_to) {
   using Limits = std::numeric_limits<T>;
   const Format& format = FormatOf(dtype);
   SCOPED_TRACE(format.name);
@@ -92,9 +102,9 @@ void ExpectLike(DType dtype) {
   EXPECT_EQ(SizeOf(dtype), bytes);
   EXPECT_EQ(BytesOf(dtype, 3), 3 * bytes);
   EXPECT_EQ(format.digits, Limits::digits);
-  EXPECT_EQ(format.role == Role::kSizes, Limits::is_integer);
+  EXPECT_EQ(format.role == Role::kMatrix, !Limits::is_integer);
   EXPECT_EQ(format.nonfinite == NonFinite::kIeee, Limits::has_infinity);
-  EXPECT_EQ(format.expands_to, dtype);
+  EXPECT_EQ(format.expands_to, expands_to);
   EXPECT_EQ(format.max_exponent, (Limits::is_integer ? Limits::digits : Limits::max_exponent) - 1);
   if (Limits::is_integer) return;
   EXPECT_EQ(format.min_exponent, Limits::min_exponent - 1);
@@ -103,11 +113,14 @@ void ExpectLike(DType dtype) {
 }
 
 TEST(FormatOf, AgreesWithTheLanguage) {
-  ExpectLike<float>(DType::kF32);
-  ExpectLike<double>(DType::kF64);
-  ExpectLike<int32_t>(DType::kS32);
-  ExpectLike<int64_t>(DType::kS64);
-  ExpectLike<uint32_t>(DType::kU32);
+  ExpectLike<float>(DType::kF32, DType::kF32);
+  ExpectLike<double>(DType::kF64, DType::kF64);
+  ExpectLike<int32_t>(DType::kS32, DType::kS32);
+  ExpectLike<int64_t>(DType::kS64, DType::kS64);
+  ExpectLike<uint32_t>(DType::kU32, DType::kU32);
+  ExpectLike<int8_t>(DType::kS8, DType::kS32);
+  ExpectLike<uint8_t>(DType::kU8, DType::kS32);
+  ExpectLike<int16_t>(DType::kS16, DType::kS32);
   EXPECT_EQ(FormatOf(DType::kF16).Epsilon(), 0x1p-10);
   EXPECT_EQ(FormatOf(DType::kBF16).SmallestSubnormal(), 0x1p-133);
   EXPECT_EQ(FormatOf(DType::kF16).NaN(), 0x7e00u);

@@ -38,7 +38,7 @@ TEST(DefaultIsaTest, NamesWhatIsUsable) {
   const absl::Status unknown = DefaultIsa({.isa = "sse2"}, CpuUpTo(Isa::kAvx512), kArithmetics[0]).status();
   EXPECT_EQ(unknown.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(unknown.message(),
-            "RAGGEMM_ISA: value \"sse2\" is unknown or not usable here; usable: AUTO, AVX512, AVX2, SCALAR");
+            "RAGGEMM_ISA: value \"sse2\" is unknown or not usable here; usable: AUTO, AVX512, AVX_VNNI, AVX2, SCALAR");
   EXPECT_EQ(DefaultIsa({.isa = "AVX512"}, CpuUpTo(Isa::kAvx2), kArithmetics[0]).status().message(),
             "RAGGEMM_ISA: value \"AVX512\" is unknown or not usable here; usable: AUTO, AVX2, SCALAR");
   EXPECT_EQ(DefaultIsa({.isa = "a\nb"}, CpuUpTo(Isa::kScalar), kArithmetics[0]).status().message(),
@@ -46,12 +46,12 @@ TEST(DefaultIsaTest, NamesWhatIsUsable) {
 }
 
 TEST(DefaultBf16SumsTest, OfTheVariable) {
-  EXPECT_EQ(DefaultBf16Sums({}).value(), Bf16Sums::kAuto);
-  EXPECT_EQ(DefaultBf16Sums({.bf16_sums = "auto"}).value(), Bf16Sums::kAuto);
-  EXPECT_EQ(DefaultBf16Sums({.bf16_sums = "Tiles"}).value(), Bf16Sums::kTiles);
-  EXPECT_EQ(DefaultBf16Sums({.bf16_sums = "PAIRS"}).value(), Bf16Sums::kPairs);
+  EXPECT_EQ(DefaultBf16Sums({}).value(), std::nullopt);
+  EXPECT_EQ(DefaultBf16Sums({.bf16_sums = "auto"}).value(), std::nullopt);
+  EXPECT_EQ(DefaultBf16Sums({.bf16_sums = "Tiles"}).value(), ArithmeticId::kTiles);
+  EXPECT_EQ(DefaultBf16Sums({.bf16_sums = "PAIRS"}).value(), ArithmeticId::kPairs);
   EXPECT_EQ(DefaultBf16Sums({.bf16_sums = "rows"}).status().message(),
-            "RAGGEMM_BF16_SUMS: value \"rows\" is unknown or not usable here; usable: AUTO, TILES, PAIRS");
+            "RAGGEMM_BF16_SUMS: value \"rows\" is unknown or not usable here; usable: AUTO, PAIRS, TILES");
 }
 
 TEST(DefaultExecutorTest, OfTheVariableOrThePoolOrOpenMp) {

@@ -12,6 +12,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/plan.h"
+#include "kernels/units.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/isa_fixture.h"
@@ -34,17 +35,21 @@ TEST(IsaRows, SayWhatTheirKernelsAre) {
     for (const KernelRow& row : isa.kernels) {
       names.push_back(NameOf(row));
       EXPECT_EQ(&KernelsFor(isa.isa, ArithmeticOf(row)), &row);
-      EXPECT_EQ(row.lhs.element, isa.base ? ArithmeticOf(row).product : ArithmeticOf(row).sum) << names.back();
+      const bool is_word = row.rhs.k_group != 1;
+      EXPECT_EQ(row.rhs.k_group * SizeOf(row.rhs.element), is_word ? 4 : SizeOf(ArithmeticOf(row).sum)) << names.back();
       EXPECT_EQ(PanelBytes(row.rhs, 4, row.cols), 4 * row.cols * SizeOf(row.rhs.element));
     }
   }
-  EXPECT_EQ(names,
-            (std::vector<std::string>{"pairs_14x32_avx512_bf16",  //
-                                      "f32_14x32_avx512", "f64_8x16_avx512", "pairs_14x32_avx512",
-                                      "tiles_7x32_avx512",  //
-                                      "f32_6x16_avx2", "f64_4x8_avx2", "pairs_6x16_avx2", "tiles_3x16_avx2",
-                                      "f32_4x2_scalar", "f64_4x2_scalar", "pairs_4x2_scalar", "tiles_2x2_scalar"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"tiles_32x32_amx", "pairs_14x32_avx512_bf16", "s32_12x32_avx512_vnni",  //
+                                             "f32_14x32_avx512", "f64_8x16_avx512", "pairs_14x32_avx512",
+                                             "tiles_7x32_avx512", "s32_12x32_avx512",  //
+                                             "s32_5x16_avx_vnni",                      //
+                                             "f32_6x16_avx2", "f64_4x8_avx2", "pairs_6x16_avx2", "tiles_3x16_avx2",
+                                             "s32_6x16_avx2",  //
+                                             "f32_4x2_scalar", "f64_4x2_scalar", "pairs_4x2_scalar", "tiles_2x2_scalar",
+                                             "s32_4x2_scalar"}));
   EXPECT_EQ(PanelBytes({DType::kBF16, 2}, 5, 16), 6 * 16 * 2);  // k in pairs
+  EXPECT_EQ(PanelBytes({DType::kU8, 4}, 5, 16), 8 * 16);
 }
 
 // An instruction set of some kernels leaves the others to another one.
@@ -57,20 +62,36 @@ TEST(KernelsFor, AreThereForEveryArithmetic) {
 }
 
 TEST(ArithmeticFor, IsThatOfTheOperands) {
-  const auto name = [](DType lhs, DType rhs, DType out, Bf16Sums sums) {
+  const auto name = [](DType lhs, DType rhs, DType out, std::optional<ArithmeticId> sums) {
     GroupedGemmProblem problem;
     problem.lhs.dtype = lhs, problem.rhs.dtype = rhs, problem.out.dtype = out, problem.bf16_sums = sums;
-    return std::string(ArithmeticFor(problem).value()->name);
+    const absl::StatusOr<ChosenArithmetic> chosen = ArithmeticFor(problem, CpuUpTo(Isa::kAvx512Bf16));
+    return chosen.ok() ? std::string(chosen->arithmetic->name) : std::string(chosen.status().message());
   };
   constexpr DType bf16 = DType::kBF16, f32 = DType::kF32, f64 = DType::kF64;
-  EXPECT_EQ(name(f32, f32, f32, Bf16Sums::kTiles), "f32");
-  EXPECT_EQ(name(bf16, f32, bf16, Bf16Sums::kTiles), "f32");
-  EXPECT_EQ(name(DType::kF16, bf16, f32, Bf16Sums::kPairs), "f32");
-  EXPECT_EQ(name(f32, f64, f32, Bf16Sums::kPairs), "f64");
-  EXPECT_EQ(name(bf16, bf16, f64, Bf16Sums::kPairs), "f64");
-  EXPECT_EQ(name(bf16, bf16, f32, Bf16Sums::kPairs), "pairs");
-  EXPECT_EQ(name(bf16, bf16, bf16, Bf16Sums::kTiles), "tiles");
-  EXPECT_EQ(name(bf16, bf16, bf16, Bf16Sums::kAuto), "f32");
+  constexpr ArithmeticId pairs = ArithmeticId::kPairs, tiles = ArithmeticId::kTiles;
+  EXPECT_EQ(name(f32, f32, f32, tiles), "f32");
+  EXPECT_EQ(name(bf16, f32, bf16, tiles), "f32");
+  EXPECT_EQ(name(DType::kF16, bf16, f32, pairs), "f32");
+  EXPECT_EQ(name(f32, f64, f32, pairs), "f64");
+  EXPECT_EQ(name(bf16, bf16, f64, pairs), "f64");
+  EXPECT_EQ(name(bf16, bf16, f32, pairs), "pairs");
+  EXPECT_EQ(name(bf16, bf16, bf16, tiles), "tiles");
+  EXPECT_EQ(name(bf16, bf16, bf16, ArithmeticId::kF32), "bf16_sums: f32 is no rule for products of bf16");
+  EXPECT_EQ(name(DType::kS8, DType::kU8, DType::kS32, tiles), "s32");
+}
+
+TEST(ArithmeticFor, IsThatOfTheUnitWhereNothingNamesIt) {
+  const auto name = [](const Environment& environment, Isa isa) {
+    const ChosenArithmetic chosen = DefaultBf16Arithmetic(environment, CpuUpTo(isa)).value();
+    return absl::StrCat(chosen.arithmetic->name, ", ", chosen.because);
+  };
+  for (Isa isa : AllIsas()) {
+    const char* rule = isa == Isa::kAmx ? "tiles" : "pairs";
+    EXPECT_EQ(name({}, isa), absl::StrCat(rule, ", as the best ISA of this CPU sums them"));
+    EXPECT_EQ(name({.bf16_sums = "tiles"}, isa), "tiles, as RAGGEMM_BF16_SUMS says");
+  }
+  EXPECT_FALSE(DefaultBf16Arithmetic({.bf16_sums = "rows"}, CpuUpTo(Isa::kScalar)).ok());
 }
 
 ProblemSpec Spec() {
@@ -124,13 +145,15 @@ std::vector<void*> CodeOf(const IsaRow& isa) {
     if (function != nullptr) code.push_back(reinterpret_cast<void*>(function));
   };
   for (const KernelRow& row : isa.kernels) {
-    for (Microkernel* kernel : row.packed) add(kernel);
     for (const FormatKernels& kernels : row.formats) {
-      add(kernels.pack_rows);
-      add(kernels.pack_transposed);
+      for (const Packers& packers : {kernels.lhs, kernels.rhs}) {
+        add(packers.rows);
+        add(packers.transposed);
+      }
       add(kernels.pack_bias);
       add(kernels.epilogue);
       for (Microkernel* kernel : kernels.expand) add(kernel);
+      for (Microkernel* kernel : kernels.packed) add(kernel);
       for (const auto& by_width : kernels.direct) {
         for (const DirectKernel& kernel : by_width) add(kernel.run);
       }
@@ -157,9 +180,14 @@ __attribute__((no_sanitize_thread)) void Poison(void* function) {
     for (void* function : CodeOf(isa)) Poison(function);
   }
   ProblemSpec spec = Spec();
-  if (OwnKernelsFor(forced, kArithmetics[0]) == nullptr) spec.lhs = spec.rhs = DType::kBF16;
-  TestProblem test(spec);
-  test.problem.bf16_sums = Bf16Sums::kPairs;
+  if (RowOf(forced).base != nullptr) {
+    const ArithmeticId own = RowOf(forced).kernels.front().arithmetic;
+    const bool bytes = own == ArithmeticId::kS32;
+    spec.lhs = spec.rhs = bytes ? DType::kS8 : DType::kBF16;
+    if (bytes) spec.out = spec.bias_type = DType::kS32;
+    if (!bytes) spec.bf16_sums = own;
+  }
+  const TestProblem test(spec);
   const std::vector<double> expected = ExpectedOut(test.problem).value();
   const absl::Status status = GroupedGemm(test.problem, {.executor = Executor::kSerial, .isa = forced});
   std::exit(status.ok() && HasBits(test.problem.out, expected) ? 0 : 1);
@@ -181,8 +209,24 @@ TEST(AbsentIsa, IsAnError) {
   const TestProblem test(Spec());
   const absl::Status status = GroupedGemm(test.problem, {.isa = Isa::kAvx512, .cpu = CpuUpTo(Isa::kAvx2)});
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-  EXPECT_NE(status.message().find("avx512"), absl::string_view::npos) << status;
-  EXPECT_NE(status.message().find("avx2"), absl::string_view::npos) << status;
+  EXPECT_NE(status.message().find("isa: avx512 is not usable here, because "), absl::string_view::npos) << status;
+  EXPECT_NE(status.message().find("; usable: avx2, scalar"), absl::string_view::npos) << status;
+}
+
+// A unit of the other rule leaves the sums to code for any CPU, and the plan says so.
+TEST(UnitOfTheOtherRule, IsInThePlan) {
+  ProblemSpec spec = Spec();
+  spec.lhs = spec.rhs = DType::kBF16;
+  std::vector<int64_t> workspace(1000);
+  for (const auto& [isa, rule, kernels] :
+       {std::tuple{Isa::kAmx, ArithmeticId::kPairs, "pairs"}, {Isa::kAvx512Bf16, ArithmeticId::kTiles, "tiles"}}) {
+    spec.bf16_sums = rule;
+    const TestProblem test(spec);
+    const Options options{.isa = isa, .cpu = CpuUpTo(isa)};
+    const std::string text = ToString(MakePlanData(test.problem, options, absl::MakeSpan(workspace)).value());
+    EXPECT_NE(text.find(absl::StrCat("\nkernels: ", kernels, "_")), std::string::npos) << text;
+    EXPECT_NE(text.find(", for the ISA has none of this arithmetic\n"), std::string::npos) << text;
+  }
 }
 
 TEST(DefaultIsa, IsTheWidestOfTheCpu) {
@@ -190,7 +234,8 @@ TEST(DefaultIsa, IsTheWidestOfTheCpu) {
   std::vector<int64_t> workspace(1000);
   for (Isa isa : AllIsas()) {
     const Options options{.cpu = CpuUpTo(isa)};
-    EXPECT_EQ(MakePlanData(test.problem, options, absl::MakeSpan(workspace))->isa, RowOf(isa).base.value_or(isa));
+    EXPECT_EQ(MakePlanData(test.problem, options, absl::MakeSpan(workspace))->isa,
+              RowOf(isa).base != nullptr ? RowOf(isa).base() : isa);
   }
 }
 

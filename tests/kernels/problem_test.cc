@@ -102,6 +102,45 @@ const BadInput kDTypes[] = {
     {"IntegerLhs", RaggedM(), [](TestProblem& t) { t.problem.lhs.dtype = DType::kS32; }, {"lhs", "s32", "bf16"}},
     {"IntegerRhs", RaggedM(), [](TestProblem& t) { t.problem.rhs.dtype = DType::kU32; }, {"rhs", "u32"}},
     {"IntegerOut", RaggedM(), [](TestProblem& t) { t.problem.out.dtype = DType::kS32; }, {"out", "s32"}},
+    {"BytesWithFloats",
+     RaggedM(),
+     [](TestProblem& t) { t.problem.lhs.dtype = DType::kS8; },
+     {"rhs", "f32", "s8 or u8"}},
+    {"FloatsWithBytes",
+     RaggedM(),
+     [](TestProblem& t) { t.problem.rhs.dtype = DType::kU8; },
+     {"lhs", "f32", "s8 or u8"}},
+    {"FloatOutOfBytes",
+     RaggedM(),
+     [](TestProblem& t) { t.problem.lhs.dtype = t.problem.rhs.dtype = DType::kS8; },
+     {"out", "f32", "must be s32, with lhs of s8 and rhs of s8"}},
+    {"PanelsLhs", RaggedM(), [](TestProblem& t) { t.problem.lhs.dtype = DType::kS16; }, {"lhs", "s16", "s8 or u8"}},
+    {"OutOfBytes", RaggedM(), [](TestProblem& t) { t.problem.out.dtype = DType::kU8; }, {"out", "u8", "f32"}},
+    {"FloatCOfBytes",
+     RaggedM(),
+     [](TestProblem& t) {
+       t.problem.lhs.dtype = t.problem.rhs.dtype = DType::kS8;
+       t.problem.out.dtype = DType::kS32;
+     },
+     {"c", "f32", "s32"}},
+    {"FloatBiasOfBytes",
+     RaggedM(),
+     [](TestProblem& t) {
+       t.problem.lhs.dtype = t.problem.rhs.dtype = DType::kS8;
+       t.problem.out.dtype = t.problem.c->dtype = DType::kS32;
+     },
+     {"bias", "f32", "the compute type s32"}},
+    {"FloatAlphaOfBytes",
+     RaggedM(),
+     [](TestProblem& t) {
+       t.problem.lhs.dtype = t.problem.rhs.dtype = DType::kS8;
+       t.problem.out.dtype = t.problem.c->dtype = t.problem.bias->dtype = DType::kS32;
+     },
+     {"alpha", "f32", "the compute type s32"}},
+    {"ByteSizes",
+     RaggedM(),
+     [](TestProblem& t) { t.problem.out.first_dims->dtype = DType::kS8; },
+     {"out_first", "s8", "s32"}},
     {"OtherTypeOfC", RaggedM(), [](TestProblem& t) { t.problem.c->dtype = DType::kBF16; }, {"c", "bf16", "f32"}},
     {"OtherTypeOfAlpha",
      RaggedM(),

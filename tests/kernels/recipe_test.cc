@@ -51,10 +51,15 @@ TEST_F(RecipeTest, GoesFromStreamingToDeepBlocksWithMoreRows) {
   for (Isa isa : {Isa::kAvx2, Isa::kAvx512}) {
     for (DType rhs : {DType::kF16, DType::kBF16, DType::kF32}) {
       const PlanData& plan = Make(rhs, /*rhs_flipped=*/false, isa);
-      const Choice one = For(plan, 1), many = For(plan, 180);
+      PlanData cached = plan, streaming = plan;
+      cached.rhs_streams = false;
+      streaming.rhs_streams = true;
+      const Choice one = For(cached, 1), swept = For(streaming, kSweepRows), many = For(streaming, 180);
       EXPECT_EQ(one.source, Recipe::Source::kInPlace);
       EXPECT_GE(one.n, 1024);
       EXPECT_LT(one.k, 256);
+      EXPECT_EQ(For(streaming, 1).source, Recipe::Source::kSweep);
+      EXPECT_EQ(swept.source == Recipe::Source::kSweep, plan.kernels->rows >= kSweepRows);
       EXPECT_EQ(many.source, Recipe::Source::kExpand);
       EXPECT_EQ(many.k, 256);
       EXPECT_LT(many.n, 1024);
@@ -105,11 +110,11 @@ TEST_F(RecipeTest, OfEveryTileIsInThePlanOfEveryCpu) {
 }
 
 TEST(RowClass, GrowsWithoutGaps) {
-  for (int64_t rows = 1; rows <= 196; ++rows) {
+  for (int64_t rows = 1; rows <= kMostRows; ++rows) {
     const int64_t step = RowClass(rows) - RowClass(rows - 1);
     EXPECT_TRUE(step == 1 || (rows > 32 && step == 0)) << rows;
   }
-  EXPECT_EQ(RowClass(196) + 1, kRowClasses);
+  EXPECT_EQ(RowClass(kMostRows) + 1, kRowClasses);
 }
 
 }  // namespace

@@ -98,5 +98,5 @@ def test_a_wrong_conversion_is_found(monkeypatch):
     monkeypatch.setattr(numerics, "grouped_gemm", flushing)
     with jax.enable_x64(True), np.errstate(all="ignore"):
         wrong = numerics.wrong_conversions()
-    assert any(text.startswith("bfloat16 to float32") for text in wrong)
+    assert any(text.startswith("float32 to float64") for text in wrong)
     assert not any(text.startswith("float16 to float32") for text in wrong)

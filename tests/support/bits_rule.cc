@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "kernels/element.h"
+#include "kernels/isa.h"
 #include "raggemm/operands.h"
 
 namespace raggemm::test {
@@ -121,9 +122,21 @@ T Total(const std::vector<Factors<T>>& terms, int64_t i, int64_t j) {
 }
 
 float TotalIn(const GroupedGemmProblem& problem, const std::vector<Factors<float>>& terms, int64_t i, int64_t j) {
-  const bool both = problem.lhs.dtype == DType::kBF16 && problem.rhs.dtype == DType::kBF16;
-  if (!both || problem.bf16_sums == Bf16Sums::kAuto) return Total(terms, i, j);
-  return problem.bf16_sums == Bf16Sums::kTiles ? TotalOfTiles(terms, i, j) : TotalOfPairs(terms, i, j);
+  const Arithmetic& rule = *ArithmeticFor(problem, HostCpu()).value().arithmetic;
+  if (rule.product != DType::kBF16) return Total(terms, i, j);
+  return rule.lanes == 2 ? TotalOfTiles(terms, i, j) : TotalOfPairs(terms, i, j);
+}
+
+// Bytes with bytes. Wrapped after each step, so that nothing overflows 64 bits.
+int64_t Wrapped(int64_t x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
+
+int64_t TotalOf(const std::vector<Factors<int64_t>>& terms, int64_t i, int64_t j) {
+  int64_t total = 0;
+  for (const Factors<int64_t>& term : terms) {
+    const int64_t *a = term.lhs.data() + i * term.k, *b = term.rhs_transposed.data() + j * term.k;
+    for (int64_t k = 0; k < term.k; ++k) total += a[k] * b[k];
+  }
+  return Wrapped(total);
 }
 
 template <typename T>
@@ -139,6 +152,15 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, std:
     for (int64_t j = 0; j < group.out.cols; ++j) {
       const int64_t index = group.out.At(i, j);
       T r = 0;
+      if constexpr (std::is_same_v<T, int64_t>) {
+        r = TotalOf(terms, i, j);
+        if (problem.alpha.has_value()) r = Wrapped(value(*problem.alpha, group.alpha) * r);
+        const T beta = problem.beta.has_value() ? value(*problem.beta, group.beta) : 1;
+        if (problem.c.has_value() && beta != 0) r += Wrapped(beta * value(*problem.c, index));
+        if (problem.bias.has_value()) r += value(*problem.bias, group.bias + j);
+        (*out)[index] = static_cast<double>(Wrapped(r));
+        continue;
+      }
       if constexpr (std::is_same_v<T, float>)
         r = TotalIn(problem, terms, i, j);
       else
@@ -190,9 +212,11 @@ absl::StatusOr<std::vector<double>> ExpectedOut(const GroupedGemmProblem& proble
   if (!groups.ok()) return groups.status();
   std::vector<double> out =
       problem.c.has_value() ? ValuesOf(*problem.c) : std::vector<double>(ElementCount(problem.out));
-  const bool is_f64 = ComputeType(problem) == DType::kF64;
+  const DType compute = ComputeType(problem);
   for (const GroupProduct& group : *groups) {
-    is_f64 ? Evaluate<double>(problem, group, &out) : Evaluate<float>(problem, group, &out);
+    compute == DType::kS32   ? Evaluate<int64_t>(problem, group, &out)
+    : compute == DType::kF64 ? Evaluate<double>(problem, group, &out)
+                             : Evaluate<float>(problem, group, &out);
   }
   return out;
 }

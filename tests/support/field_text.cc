@@ -13,8 +13,13 @@ Names NamesOf(RaggedMode) {
   return kNames;
 }
 
-Names NamesOf(Bf16Sums) {
-  static constexpr absl::string_view kNames[] = {"auto", "tiles", "pairs"};
+Names NamesOf(ArithmeticId) {
+  static constexpr auto kNames = [] {
+    std::array<absl::string_view, std::size(kArithmetics)> names;
+    std::transform(std::begin(kArithmetics), std::end(kArithmetics), names.begin(),
+                   [](const auto& row) { return row.name; });
+    return names;
+  }();
   return kNames;
 }
 
@@ -43,7 +48,8 @@ Names NamesOf(Cliff) {
 }
 
 Names NamesOf(Isa) {
-  static constexpr absl::string_view kNames[] = {"scalar", "avx2", "avx512", "avx512_bf16"};
+  static constexpr absl::string_view kNames[] = {"scalar",      "avx2",     "avx512", "avx512_bf16",
+                                                 "avx512_vnni", "avx_vnni", "amx"};
   return kNames;
 }
 

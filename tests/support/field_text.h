@@ -25,7 +25,7 @@ namespace raggemm::test {
 using Names = absl::Span<const absl::string_view>;
 Names NamesOf(RaggedMode);
 Names NamesOf(Layout);
-Names NamesOf(Bf16Sums);
+Names NamesOf(ArithmeticId);
 Names NamesOf(DType);
 Names NamesOf(ParameterRows);
 Names NamesOf(Cliff);
@@ -40,7 +40,10 @@ std::string FieldText(const T& value) {
     return absl::StrCat(value);
   }
 }
-inline std::string FieldText(const std::optional<int64_t>& value) { return value ? absl::StrCat(*value) : ""; }
+template <typename T>
+std::string FieldText(const std::optional<T>& value) {
+  return value ? FieldText(*value) : "";
+}
 inline std::string FieldText(const std::vector<int64_t>& values) { return absl::StrJoin(values, ","); }
 
 // False where the text is no value of the field's type.
@@ -57,7 +60,8 @@ bool ParseField(absl::string_view text, T& value) {
     return absl::SimpleAtoi(text, &value);
   }
 }
-inline bool ParseField(absl::string_view text, std::optional<int64_t>& value) {
+template <typename T>
+bool ParseField(absl::string_view text, std::optional<T>& value) {
   return ParseField(text, value.emplace());
 }
 inline bool ParseField(absl::string_view text, std::vector<int64_t>& values) {

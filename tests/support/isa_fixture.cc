@@ -1,11 +1,16 @@
 #include "tests/support/isa_fixture.h"
 
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <fstream>
 #include <iterator>
 #include <set>
+#include <string>
 
 namespace raggemm::test {
 namespace {
@@ -21,13 +26,25 @@ class CoverageReport : public testing::Environment {
   void TearDown() override {
     if (Covered().empty()) return;
     for (Isa isa : AllIsas()) {
-      const char* state = Covered().count(isa) ? "covered" : HostHas(isa) ? "NOT COVERED" : "not covered, CPU lacks it";
+      const char* how =
+          kUnitsAreSoftware && (isa == Isa::kAmx || isa == Isa::kAvx512Bf16) ? "covered in plain C++" : "covered";
+      const char* state = Covered().count(isa) ? how : HostHas(isa) ? "NOT COVERED" : "not covered, CPU lacks it";
       std::printf("[   ISA    ] %s: %s\n", IsaName(isa).c_str(), state);
       const bool filtered = testing::GTEST_FLAG(filter) != "*";
       EXPECT_TRUE(filtered || !HostHas(isa) || Covered().count(isa)) << IsaName(isa) << " was not tested";
     }
   }
 };
+
+// As Linux shows it: flags of tiles, and which states of registers this process may use (0x1022: ARCH_GET_XCOMP_PERM).
+bool HostPermitsTiles() {
+  std::ifstream info("/proc/cpuinfo");
+  const std::string text((std::istreambuf_iterator<char>(info)), std::istreambuf_iterator<char>());
+  if (text.find(" amx_tile") == std::string::npos || text.find(" amx_bf16") == std::string::npos) return false;
+  uint64_t permitted = 0;
+  if (syscall(SYS_arch_prctl, 0x1023, 18) != 0) return false;
+  return syscall(SYS_arch_prctl, 0x1022, &permitted) == 0 && (permitted >> 18 & 1) != 0;
+}
 
 const testing::Environment* const kReport = testing::AddGlobalTestEnvironment(new CoverageReport);
 
@@ -56,7 +73,13 @@ bool HostHas(Isa isa) {
     case Isa::kAvx512:
       return avx512;
     case Isa::kAvx512Bf16:
-      return avx512 && __builtin_cpu_supports("avx512bf16");
+      return kUnitsAreSoftware || (avx512 && __builtin_cpu_supports("avx512bf16"));
+    case Isa::kAmx:
+      return kUnitsAreSoftware || (avx512 && HostPermitsTiles());
+    case Isa::kAvx512Vnni:
+      return avx512 && __builtin_cpu_supports("avx512vnni");
+    case Isa::kAvxVnni:
+      return avx2 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & bit_AVXVNNI) != 0;
   }
   return false;
 }

@@ -62,6 +62,11 @@ Shapes ShapesOf(const ProblemSpec& s) {
 
 double SpecialValue(DType dtype, Random& random) {
   const Format& format = FormatOf(dtype);
+  if (!IsMatrix(dtype)) {  // none, one, all bits, the lowest, all but the highest
+    const double half = std::ldexp(1, format.bits - 1);
+    const double values[] = {0, 1, 2 * half - 1, half, half - 1};
+    return values[random.Below(std::size(values))];
+  }
   const double infinity = std::numeric_limits<double>::infinity();
   const double magnitudes[] = {
       0, 1, infinity, infinity - infinity, format.SmallestSubnormal(), std::ldexp(1, format.min_exponent)};
@@ -155,7 +160,7 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
   const bool per_replica = spec.parameter_rows == ParameterRows::kPerReplica;
   const int64_t rows = per_replica ? locals * spec.replicas : locals;
   const bool is_f64 = spec.lhs == DType::kF64 || spec.rhs == DType::kF64 || spec.out == DType::kF64;
-  const DType compute = is_f64 ? DType::kF64 : DType::kF32;
+  const DType compute = IsByte(spec.lhs) ? DType::kS32 : is_f64 ? DType::kF64 : DType::kF32;
   const auto add_parameter = [&] {
     return AddRandom(compute,
                      spec.parameter_rows == ParameterRows::kScalar ? std::vector<int64_t>{} : std::vector{rows});
@@ -171,7 +176,8 @@ Array TestProblem::AddRandom(DType dtype, std::vector<int64_t> dims) {
   Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
   for (int64_t i = 0; i < ElementCount(array); ++i) {
     const bool special = special_values_ && random_.Below(8) == 0;
-    StoreRounded(array, i, special ? SpecialValue(dtype, random_) : random_.Unit());
+    const double any = IsMatrix(dtype) ? random_.Unit() : static_cast<double>(random_.Next() >> 32);
+    StoreRounded(array, i, special ? SpecialValue(dtype, random_) : any);
   }
   return array;
 }

@@ -51,7 +51,7 @@ struct ProblemSpec {
   ParameterRows parameter_rows = ParameterRows::kPerGroup;  // of alpha and beta; bias: per group unless per replica
   std::optional<int64_t> group_offset = std::nullopt;
   std::optional<int64_t> local_groups = std::nullopt;
-  Bf16Sums bf16_sums = Bf16Sums::kAuto;
+  std::optional<ArithmeticId> bf16_sums = std::nullopt;
   int64_t slack = 0;         // all ragged: elements of out after the last group
   int64_t gap_elements = 0;  // distance of each buffer from the unmapped page
   Cliff cliff = Cliff::kBehind;

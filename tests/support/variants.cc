@@ -68,6 +68,7 @@ void ChooseOptionalOperands(ProblemSpec& spec, Random& random) {
   do {
     spec.bias_type = Choose(kAllFloats, random);
   } while (spec.bias_type == DType::kF64 && !is_f64);
+  if (spec.out == DType::kS32) spec.bias_type = DType::kS32;
   spec.parameter_rows =
       ragged_k ? Choose({ParameterRows::kScalar, ParameterRows::kPerGroup}, random)
                : Choose({ParameterRows::kScalar, ParameterRows::kPerGroup, ParameterRows::kPerReplica}, random);
@@ -115,7 +116,12 @@ ProblemSpec RandomSpec(Random& random) {
   spec.out = Choose(kAllFloats, random);
   if (random.Below(4) == 0) {
     spec.lhs = spec.rhs = DType::kBF16;
-    spec.bf16_sums = static_cast<Bf16Sums>(random.Below(3));
+    if (random.Below(3) != 0) spec.bf16_sums = random.Coin() ? ArithmeticId::kPairs : ArithmeticId::kTiles;
+  }
+  if (random.Below(5) == 0) {
+    spec.lhs = Choose(kAllBytes, random);
+    spec.rhs = Choose(kAllBytes, random);
+    spec.out = DType::kS32;
   }
   spec.sizes_type = Choose(kAllSizesTypes, random);
   spec.gap_elements = random.Below(2);

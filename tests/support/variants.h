@@ -27,6 +27,7 @@ constexpr auto DTypesOf() {
   return all;
 }
 inline constexpr auto kAllFloats = DTypesOf<Role::kMatrix>();
+inline constexpr auto kAllBytes = DTypesOf<Role::kBytes>();
 inline constexpr auto kAllSizesTypes = DTypesOf<Role::kSizes>();
 
 // The same problem in every way that its mode can be stored: transposes, layouts, group axes.

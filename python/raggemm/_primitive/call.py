@@ -23,16 +23,19 @@ import numpy as np
 
 STRIDED, PACKED = "STRIDED", "PACKED"
 
-_F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
-# The types of matrices, each with the one that products of it are summed in; and those of sizes.
+_F32, _F64, _S32 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32)
+# The types of matrices, each with the one that products of it are summed in: floats with floats, bytes with bytes; and
+# those of sizes.
 FLOATS = {np.dtype(np.float16): _F32, np.dtype(ml_dtypes.bfloat16): _F32, _F32: _F32, _F64: _F64}
+BYTES = {np.dtype(np.int8): _S32, np.dtype(np.uint8): _S32}
+MATRICES = FLOATS | BYTES
 INTEGERS = tuple(map(np.dtype, (np.int32, np.int64, np.uint32)))
 
 
 def listed(dtypes: Iterable[np.dtype], conjunction: str = "or") -> str:
     """As an error says them: "int32, int64 or uint32"."""
     *others, last = map(str, dtypes)
-    return f"{', '.join(others)} {conjunction} {last}"
+    return f"{', '.join(others)} {conjunction} {last}" if others else last
 
 
 class Term(enum.Enum):
@@ -210,8 +213,24 @@ class Arguments(NamedTuple):
 
 
 def compute_dtype(*dtypes: Any) -> np.dtype:
-    """The type that products of these are summed in: f64 if any of lhs, rhs and out is, else f32."""
-    return _F64 if _F64 in [FLOATS.get(np.dtype(x)) for x in dtypes] else _F32
+    """The type that products of these are summed in: int32 if any of lhs, rhs and out is of bytes, else f64 if any is,
+    else f32."""
+    sums = [MATRICES.get(np.dtype(x)) for x in dtypes]
+    return next((wanted for wanted in (_S32, _F64) if wanted in sums), _F32)
+
+
+def added_types(compute: np.dtype) -> Iterable[np.dtype]:
+    """What alpha, beta and bias may be, beside sums of this type."""
+    return (_S32,) if compute == _S32 else FLOATS
+
+
+def odd_type(lhs: Any, rhs: Any, out: Any) -> tuple[str, Iterable[np.dtype]] | None:
+    """Which of lhs, rhs and result is the first whose dtype does not go with the others', and what it must be."""
+    has_bytes = lhs in BYTES or rhs in BYTES
+    factors = BYTES if has_bytes else MATRICES
+    results = (_S32,) if has_bytes else FLOATS
+    triples = (("lhs", lhs, factors), ("rhs", rhs, factors), ("result", out, results))
+    return next(((name, allowed) for name, dtype, allowed in triples if dtype not in allowed), None)
 
 
 def flat_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ...]:

@@ -52,8 +52,9 @@ def _checked_isa(value: Any) -> str:
     isas = library.description()["isas"]
     isa = _choice("isa", value, ("AUTO", *(x["name"] for x in isas)))
     usable = ["AUTO", *(x["name"] for x in isas if x["usable"])]
-    if isa not in usable:
-        raise ValueError(f"isa: this CPU has no {isa}, usable are {', '.join(usable)}")
+    for x in isas:
+        if x["name"] == isa and not x["usable"]:
+            raise ValueError(f"isa: {isa} is not usable here, because {x['missing']}; usable: {', '.join(usable)}")
     return isa
 
 
@@ -119,9 +120,9 @@ def options(
           those that wait in a collective for the one that failed end the process before the error arrives.
         "nan": the message is written to stderr, the result is all NaN, and the program goes on. For data and memory
           only: an instruction set that is not there, or a wrong environment variable, stays an error.
-      bf16_sums: how bf16 with bf16 is summed, the same on every CPU. "TILES" and "PAIRS" are what the units do that
-        some CPUs have for it: AMX, and VDPBF16PS of AVX-512. Denormals in sums are zeros then. "AUTO" is
-        RAGGEMM_BF16_SUMS, else the rule of f32.
+      bf16_sums: how bf16 with bf16 is summed: "TILES" as AMX does it, "PAIRS" as VDPBF16PS of AVX-512, each with the
+        same bits on every CPU. "AUTO" is RAGGEMM_BF16_SUMS, else TILES where the CPU that runs the program has AMX, and
+        PAIRS elsewhere: name one for bits that are the same on all of them.
 
     Raises:
       ValueError: for a value that is not known, or an instruction set that this CPU has not; it lists what is usable.

@@ -8,7 +8,7 @@ jax.lax's own rules, with their errors. Deliberate differences:
   what is outside of all groups is zero, and a NaN or infinity of one group never shows in another
   precision       any jax.lax.Precision is met; a DotAlgorithmPreset is if products are exact and sums made in the
                   type that it names, and NotImplementedError with its name otherwise
-  dtypes          integer and float8 matrices are a TypeError
+  dtypes          float8 matrices are a TypeError, and so are integer ones but int8 and uint8 with an int32 result
   derivatives     of every order, of all three forms, and vmap over every combination of operands and axes
   out_sharding    is optional on a mesh with explicit axes; without it the result is replicated
 """

@@ -108,7 +108,7 @@ def gmm(
         out = ops.gmm(lhs, rhs, group_sizes, preferred_element_type, None, group_offset, existing_out, transpose_rhs)
     elif existing_out is None:
         options = {"preferred_element_type": preferred_element_type, "group_offset": group_offset}
-        options |= ops.accumulation(partial_sum, preferred_element_type, 1.0, "partial_sum")
+        options |= ops.accumulation(partial_sum, preferred_element_type, 1, "partial_sum")
         words = Words(sizes="group_sizes", c="partial_sum")
         out = product(words, *ops.matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)), **options)
     else:

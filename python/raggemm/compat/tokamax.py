@@ -19,7 +19,7 @@ from jax.extend import backend
 
 from raggemm import jax_lax
 from raggemm._operands import result_dtype
-from raggemm._primitive.call import compute_dtype
+from raggemm._primitive.call import FLOATS, compute_dtype
 from raggemm.jax_lax.dimension_numbers import BASIC
 
 
@@ -51,7 +51,7 @@ def ragged_dot(
     """As tokamax' implementations are called; see raggemm.compat.lax.ragged_dot_general for what is computed.
 
     Args:
-      lhs, rhs: arrays of float16, bfloat16, float32 or float64.
+      lhs, rhs: arrays of float16, bfloat16, float32 or float64; or both of int8 or uint8, for int32.
       group_sizes: an array, a sequence of ints, or a tokamax.RaggedDotGroupSizes.
       ragged_dot_dimension_numbers: by default those of ragged_dot.
       precision: as in raggemm.compat.lax.
@@ -70,7 +70,8 @@ def ragged_dot(
         raise NotImplementedError(f"raggemm runs on the platform cpu only, not on {platform}")
     try:
         dtype = result_dtype(preferred_element_type or jnp.result_type(lhs, rhs))
-        sums = dtype if activation is None else compute_dtype(lhs.dtype, rhs.dtype, dtype)
+        fuses = activation is not None and dtype in FLOATS
+        sums = compute_dtype(lhs.dtype, rhs.dtype, dtype) if fuses else dtype
         numbers = BASIC if ragged_dot_dimension_numbers is None else ragged_dot_dimension_numbers
         call = jax_lax.checked_call((lhs, rhs, _unwrapped(group_sizes)), numbers, precision, sums, None)
     except (TypeError, ValueError) as error:

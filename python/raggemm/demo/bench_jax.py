@@ -190,7 +190,9 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m raggemm.bench_jax", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m raggemm.bench_jax", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--full", action="store_true", help=f"all models, not only {DEFAULT_MODEL}")
     parser.add_argument("--json", metavar="FILE", type=output_file, help="write the report there, as a list of rows")
     options = parser.parse_args(argv)

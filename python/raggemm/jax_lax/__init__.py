@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._operands import check_float, compiled_when_eager, integer_array, result_dtype
+from raggemm._operands import Words, check_types, compiled_when_eager, integer_array, result_dtype
 from raggemm.jax_lax import dimension_numbers
 from raggemm.jax_lax.dimension_numbers import BASIC, unmet_precision, widened
 
@@ -53,8 +53,7 @@ def checked_call(
     group_sizes = group_sizes if isinstance(group_sizes, jax.Array) else np.asarray(group_sizes)
     dtype = None if preferred_element_type is None else result_dtype(preferred_element_type)
     out = _out_by_rule_of_jax(lhs, rhs, group_sizes, numbers, dtype, group_offset is not None)
-    for name, dtype in (("lhs", lhs.dtype), ("rhs", rhs.dtype), ("preferred_element_type", out.dtype)):
-        check_float(name, dtype)
+    check_types(Words(), lhs.dtype, rhs.dtype, out.dtype)
     reason = unmet_precision(precision, lhs.dtype, rhs.dtype, out.dtype)
     if reason is not None:
         raise NotImplementedError(reason)
@@ -81,7 +80,7 @@ def ragged_dot_general(
     are.
 
     Args:
-      lhs, rhs: float16, bfloat16, float32 or float64, with a ragged dimension of lhs that is
+      lhs, rhs: float16, bfloat16, float32 or float64, or both int8 or uint8 for int32; the ragged dimension of lhs is
         1. not contracted: [b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...],
         2. contracted: [b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...], or
         3. a batch dimension: [b...,m...,k...] x [b...,k...,n...] -> [b...,m...,n...], as without groups, outside

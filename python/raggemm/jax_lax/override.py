@@ -26,8 +26,8 @@ import jax
 from jax.interpreters import mlir
 
 from raggemm import jax_lax
-from raggemm._operands import is_float
 from raggemm._primitive import jax_versions
+from raggemm._primitive.call import odd_type
 from raggemm._primitive.options import check_not_staged
 from raggemm.jax_lax import dimension_numbers, trial
 from raggemm.jax_lax.dimension_numbers import SIZES, unmet_precision, widened
@@ -71,9 +71,8 @@ def _why_not(operands: Any, out: Any, params: dict[str, Any]) -> str | None:
     if unknown:
         return f"unknown parameters {', '.join(sorted(unknown))}"
     lhs, rhs, group_sizes = operands
-    for name, aval in (("lhs", lhs), ("rhs", rhs), ("result", out)):
-        if not is_float(aval.dtype):
-            return f"{name} is {aval.dtype}"
+    if (odd := odd_type(lhs.dtype, rhs.dtype, out.dtype)) is not None:
+        return f"{odd[0]} is {dict(lhs=lhs, rhs=rhs, result=out)[odd[0]].dtype}"
     if group_sizes.dtype.name not in SIZES:
         return f"group_sizes is {group_sizes.dtype}"
     return unmet_precision(params["precision"], lhs.dtype, rhs.dtype, out.dtype)
@@ -169,7 +168,8 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
         print(lowerings)  # [RaggedDotLowering(by='raggemm', ...), ...]
 
     Forward, both gradients, batch dimensions and vmap are what JAX' own rules make of them. group_offset works, see
-    raggemm.compat.lax. What raggemm does not take (integer and float8 matrices, uint64 sizes, some DotAlgorithmPresets)
+    raggemm.compat.lax. What raggemm does not take (float8 matrices, integer ones but int8 and uint8 for
+    int32, uint64 sizes, some DotAlgorithmPresets)
     and all of it on other platforms is lowered by JAX' own rule. Unlike with that rule, group sizes that are negative
     or exceed the rows are an error when running.
 

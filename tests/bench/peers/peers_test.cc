@@ -21,8 +21,9 @@
 namespace raggemm::bench {
 namespace {
 
-const char* const kPeers[] = {"onednn", "onednn-sgemm", "openblas", "openblas-wheel", "openblas-wheel-batch",
-                              "blis",   "blis-avx2",    "mkl",      "mkl-batch"};
+const char* const kPeers[] = {"onednn",         "onednn-sgemm",         "onednn3", "onednn3-sgemm", "openblas",
+                              "openblas-wheel", "openblas-wheel-batch", "blis",    "blis-avx2",     "mkl",
+                              "mkl-batch"};
 constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 constexpr Mode kModes[] = {Mode::kForward, Mode::kForwardTransposed, Mode::kWgrad};
 

@@ -1,0 +1,116 @@
+"""What was recorded on each class of CPU, side by side: the README's table of speed, read from the reports kept."""
+
+import dataclasses
+import math
+import pathlib
+import re
+
+from regimes import F32_FMA
+
+# Rows of the README, each the cases of some regimes (regimes.regime).
+ROWS = {
+    "forward, 1 to 2": ["forward, 1 to 2 rows"],
+    "forward, 4 to 16": ["forward, 4 to 16 rows"],
+    "forward, 32 to 64": ["forward, 32 to 64 rows"],
+    "forward, 128 and more": ["forward, 128 rows and more"],
+    "forward, recorded routing": ["forward, recorded"],
+    "transposed weights, 1 to 512": [
+        f"transposed, {rows}" for rows in ("1 to 2 rows", "4 to 16 rows", "32 to 64 rows", "128 rows and more")
+    ],
+    "gradients of weights, 16 and more": ["wgrad, 16 rows and more"],
+}
+TYPES = {"f32": "f32 → f32", "bf16": "bf16 → f32"}
+HEADER = "| rows of a group | types |"
+
+
+@dataclasses.dataclass
+class Summary:
+    """One line of a report's summary."""
+
+    regime: str
+    types: str
+    unit: str
+    threads: int
+    cases: int
+    ratio: float | None  # over the best peer, where there was one
+    share: float  # of the roofline
+
+
+@dataclasses.dataclass
+class Recorded:
+    cpu: str
+    file: str
+    lines: list[Summary]
+
+    def units(self, types: str) -> str:
+        return ", ".join(dict.fromkeys(line.unit for line in self.lines if line.types == types))
+
+    def field(self, regimes: list[str], types: str) -> str:
+        """Means over the cases of the regimes, "ratio / share"; empty where nothing was measured."""
+        found = [line for line in self.lines if line.regime in regimes and line.types == types]
+        if not found:
+            return ""
+        ratios = [(line.ratio, line.cases) for line in found if line.ratio is not None]
+        share = _mean([(line.share, line.cases) for line in found])
+        return f"{_mean(ratios):.2f} / {share:.2f}" if ratios else f"no peer / {share:.2f}"
+
+
+def _mean(weighted: list[tuple[float, int]]) -> float:
+    """Geometric, of values that stand for so many cases each."""
+    return math.exp(sum(math.log(value) * cases for value, cases in weighted) / sum(cases for _, cases in weighted))
+
+
+def _fields(line: str) -> list[str]:
+    return [field.strip() for field in line.strip().strip("|").split("|")]
+
+
+def _number(field: str) -> float | None:
+    """The first in it: reports used to have a target behind."""
+    found = re.match(r"[\d.]+", field)
+    return float(found[0]) if found else None
+
+
+def read(report: str, file: str) -> Recorded:
+    """From the text of a report, the lines of its largest number of threads."""
+    machine = re.search(r"^(.+ \(family \d+, model \d+\)), \d+ cores, ", report, re.MULTILINE)
+    table = re.search(r"^## Summary\n\n(\|.*?)\n\n", report, re.MULTILINE | re.DOTALL)
+    if machine is None or table is None:
+        raise ValueError(f"{file} is no report of ./dev bench")
+    header, _, *rows = map(_fields, table[1].splitlines())
+    lines = []
+    for row in rows:
+        of = dict(zip(header, row, strict=True))
+        share = _number(of["share of roofline"])
+        assert share is not None, row
+        ratio, unit = _number(of["over best peer"]), of.get("unit", F32_FMA)
+        lines.append(Summary(of["regime"], of["types"], unit, int(of["threads"]), int(of["cases"]), ratio, share))
+    threads = max(line.threads for line in lines)
+    return Recorded(machine[1], file, [line for line in lines if line.threads == threads])
+
+
+def short_name(cpu: str) -> str:
+    """'Intel(R) Xeon(R) Processor (family 6, model 207)' to 'Intel Xeon (family 6, model 207)'."""
+    return " ".join(re.sub(r"\((R|TM)\)|Processor|CPU", "", cpu, flags=re.IGNORECASE).split())
+
+
+def table(recorded: list[Recorded], folder: str) -> str:
+    """A column for each class of CPU, named after its report in the folder."""
+    lines = [
+        " ".join([HEADER, *(f"[{short_name(of.cpu)}]({folder}/{of.file}) |" for of in recorded)]),
+        "|---|---|" + "---:|" * len(recorded),
+    ]
+    for name, types in TYPES.items():
+        lines.append(" ".join([f"| fastest unit | {name} |", *(f"{of.units(types)} |" for of in recorded)]))
+        for row, regimes in ROWS.items():
+            lines.append(" ".join([f"| {row} | {name} |", *(f"{of.field(regimes, types)} |" for of in recorded)]))
+    return "\n".join(lines)
+
+
+def update(readme: pathlib.Path, results: pathlib.Path) -> None:
+    """Puts the table of all that is recorded in place of the README's."""
+    recorded = [read(file.read_text(), file.name) for file in sorted(results.glob("*.md"))]
+    new = table(recorded, results.resolve().relative_to(readme.resolve().parent).as_posix())
+    text, found = re.subn(rf"^{re.escape(HEADER)}.*(\n\|.*)*", lambda _: new, readme.read_text(), flags=re.MULTILINE)
+    if found != 1:
+        raise ValueError(f"{readme} has {found} tables that begin with '{HEADER}', not one")
+    readme.write_text(text)

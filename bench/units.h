@@ -1,0 +1,37 @@
+// What multiplies and adds in a CPU, and at which rate at most: a loop of each unit's own instruction between
+// registers, which nothing of the library's kernels is part of.
+#ifndef RAGGEMM_BENCH_UNITS_H_
+#define RAGGEMM_BENCH_UNITS_H_
+
+#include <array>
+#include <cstdint>
+
+#include "raggemm/types.h"
+
+namespace raggemm::bench {
+
+// All sum in f32.
+struct Unit {
+  const char* name;
+  DType in;                    // of both operands
+  double flops;                // of a step
+  int64_t steps;               // take about 10 ms
+  void (*run)(int64_t steps);  // null where the CPU lacks the unit or the system does not let us have it
+};
+
+// The first is f32 fma, which every CPU has in some width.
+inline constexpr int kUnits = 3;
+const std::array<Unit, kUnits>& Units();
+
+// The first multiplies all types: the fastest sequence of exact products widens what is narrower.
+bool Multiplies(const Unit& unit, DType in);
+
+// GFLOP/s of a unit that is there, on some number of threads at once, in a part of its steps: one of many short turns
+// is undisturbed.
+double PeakGflops(const Unit& unit, int threads, int parts = 1);
+// Of the fastest unit for operands of a type.
+double PeakGflops(DType in, int threads, int parts = 1);
+
+}  // namespace raggemm::bench
+
+#endif  // RAGGEMM_BENCH_UNITS_H_

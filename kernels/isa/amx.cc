@@ -1,0 +1,63 @@
+// AMX: tiles of bf16, packed with AVX-512. What has no tiles is left to AVX-512. Its instructions are written as such:
+// GCC's intrinsics take numbers of tiles that no template can give them.
+// Compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
+#include "kernels/isa/amx_gemm.h"
+#include "kernels/isa/avx512_pairs.h"
+
+namespace raggemm {
+namespace {
+
+// What LDTILECFG reads.
+struct TileConfig {
+  uint8_t palette, start_row, reserved[14];
+  uint16_t bytes_per_row[16];
+  uint8_t rows[16];
+};
+static_assert(sizeof(TileConfig) == kUnitState);
+
+struct AmxTiles {
+  template <int kTile>
+  static void Zero() {
+    asm volatile("tilezero %%tmm%c0" : : "i"(kTile));
+  }
+  template <int kTile>
+  static void Load(const char* p, int64_t stride) {
+    asm volatile("tileloadd (%1,%2,1), %%tmm%c0" : : "i"(kTile), "r"(p), "r"(stride) : "memory");
+  }
+  template <int kTile>
+  static void Store(char* p, int64_t stride) {
+    asm volatile("tilestored %%tmm%c0, (%1,%2,1)" : : "i"(kTile), "r"(p), "r"(stride) : "memory");
+  }
+  template <int kTotal, int kLhs, int kRhs>
+  static void Dot() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kTotal), "i"(kLhs), "i"(kRhs));
+  }
+
+  static void SetUp(void* saved) {
+    asm volatile("sttilecfg %0" : "=m"(*static_cast<TileConfig*>(saved)));
+    TileConfig config = {};
+    config.palette = 1;
+    for (int tile = 0; tile < 8; ++tile) {
+      config.bytes_per_row[tile] = kLine;
+      config.rows[tile] = kTileRows;
+    }
+    asm volatile("ldtilecfg %0" : : "m"(config));
+  }
+  // To whoever had tiles on this thread their shapes are given back; to the operating system, which saves them at each
+  // switch of threads, that there are none.
+  static void Restore(const void* saved) {
+    const TileConfig& config = *static_cast<const TileConfig*>(saved);
+    if (config.palette == 0) {
+      asm volatile("tilerelease");
+    } else {
+      asm volatile("ldtilecfg %0" : : "m"(config));
+    }
+  }
+};
+
+}  // namespace
+
+extern const KernelRow kAmxKernels[1];
+constinit const KernelRow kAmxKernels[] = {MakeAmxRow<Avx512Pairs, AmxTiles>()};
+
+}  // namespace raggemm

@@ -1,0 +1,45 @@
+// For traits of types that the instruction set does not round to, or load and store in part.
+#ifndef RAGGEMM_KERNELS_ISA_PARTIAL_H_
+#define RAGGEMM_KERNELS_ISA_PARTIAL_H_
+
+#include <cstdint>
+
+namespace raggemm {
+namespace {
+
+// Quiet, never infinite by dropping payload bits: the quiet bit is set.
+inline uint16_t BFloat16Bits(float x) {
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
+  if (x != x) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// Rounds to odd: a second rounding to any format of at least two bits less then equals a single one.
+inline float RoundToOdd(double x) {
+  const float nearest = static_cast<float>(x);
+  const double back = nearest;
+  uint32_t bits = __builtin_bit_cast(uint32_t, nearest);
+  if (back == x || x != x || (bits & 1) != 0) return nearest;
+  const bool away = (back < 0 ? -back : back) > (x < 0 ? -x : x);
+  bits = away ? bits - 1 : bits + 1;
+  return __builtin_bit_cast(float, bits);
+}
+
+// By way of a zeroed array, for ISAs and types without masks.
+template <class V, class E>
+inline typename V::Vec LoadThroughArray(const E* p, int n) {
+  E padded[V::kWidth] = {};
+  for (int i = 0; i < n; ++i) padded[i] = p[i];
+  return V::Load(padded);
+}
+template <class V, class E>
+inline void StoreThroughArray(E* p, typename V::Vec x, int n) {
+  E padded[V::kWidth];
+  V::Store(padded, x);
+  for (int i = 0; i < n; ++i) p[i] = padded[i];
+}
+
+}  // namespace
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_ISA_PARTIAL_H_

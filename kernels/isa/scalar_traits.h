@@ -1,0 +1,83 @@
+// One element at a time, std::fma through the C library.
+#ifndef RAGGEMM_KERNELS_ISA_SCALAR_TRAITS_H_
+#define RAGGEMM_KERNELS_ISA_SCALAR_TRAITS_H_
+
+#include "kernels/isa/tile_gemm.h"
+
+namespace raggemm {
+namespace {
+
+inline float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline double Fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+// One at a time: GCC 12 makes vectors of loops over integers, which read beyond their last step.
+inline int32_t Fma(int32_t a, int32_t b, int32_t c) {
+  auto sum = static_cast<int32_t>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b) + static_cast<uint32_t>(c));
+  asm("" : "+r"(sum));
+  return sum;
+}
+
+template <class T>
+inline T Sum(T a, T b) {
+  return a + b;
+}
+template <class T>
+inline T Product(T a, T b) {
+  return a * b;
+}
+inline int32_t Sum(int32_t a, int32_t b) { return Fma(1, a, b); }
+inline int32_t Product(int32_t a, int32_t b) { return Fma(a, b, 0); }
+
+inline double Widen(Float16 x) { return __builtin_bit_cast(_Float16, x.bits); }
+inline double Widen(BFloat16 x) { return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16); }
+inline double Widen(float x) { return x; }
+inline double Widen(double x) { return x; }
+inline int32_t Widen(int8_t x) { return x; }
+inline int32_t Widen(uint8_t x) { return x; }
+inline int32_t Widen(int32_t x) { return x; }
+
+inline void Round(double x, Float16* p) { p->bits = __builtin_bit_cast(uint16_t, static_cast<_Float16>(x)); }
+inline void Round(double x, BFloat16* p) { p->bits = BFloat16Bits(RoundToOdd(x)); }
+inline void Round(double x, float* p) { *p = static_cast<float>(x); }
+inline void Round(double x, double* p) { *p = x; }
+inline void Round(int32_t x, int32_t* p) { *p = x; }
+
+template <class T>
+struct ScalarTraits {
+  using Scalar = T;
+  using Vec = T;
+  static constexpr int kWidth = 1;
+  static constexpr int kRows = 4;
+  static constexpr int kWide[kRows + 1] = {0, 4, 4, 4, 4};
+
+  static Vec Zero() { return 0; }
+  static Vec Broadcast(const T* p) { return *p; }
+  static Vec Fma(Vec a, Vec b, Vec c) { return raggemm::Fma(a, b, c); }
+  static Vec Add(Vec a, Vec b) { return Sum(a, b); }
+  static Vec Mul(Vec a, Vec b) { return Product(a, b); }
+  static Vec Low(Vec a, Vec) { return a; }
+  static Vec High(Vec, Vec b) { return b; }
+  static Vec Pinned(Vec x) { return x; }
+  static Vec FmaInRegisters(Vec a, Vec b, Vec c) { return Fma(a, b, c); }
+  template <class E>
+  static Vec Load(const E* p) {
+    return static_cast<T>(Widen(*p));
+  }
+  static void Stream(T* p, Vec x) { *p = x; }
+  template <class E>
+  static void Store(E* p, Vec x) {
+    Round(x, p);
+  }
+  template <class E>
+  static Vec LoadPartial(const E* p, int) {
+    return Load(p);
+  }
+  template <class E>
+  static void StorePartial(E* p, Vec x, int) {
+    Store(p, x);
+  }
+};
+
+}  // namespace
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_ISA_SCALAR_TRAITS_H_

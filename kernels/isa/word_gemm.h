@@ -1,0 +1,229 @@
+// The register tiles of a unit that multiplies words: pairs of 16-bit elements, or four bytes. Its traits V are those
+// of tile_gemm.h for the sums, and
+//
+//   Element, kGroup           what matrices have; how many steps of k make a word
+//   Words                     as many words as Vec has sums
+//   LoadWords(p) StoreWords(p, x) BroadcastWord(p): as they lie in panels
+//   LoadUpTo(const Element*, n): words of the first n of kGroup * kWidth elements, and of zeros
+//   LoadHalves(const Element*, stride, n, rows): half words of 2 * kWidth columns, of which the first n are there, from
+//                             kGroup / 2 rows, of which `rows` are there; else zeros
+//   LowWords(x, y), HighWords(x, y): the words of the first and last columns, from their two halves
+//   Transpose(Words[kWidth])
+//   Dot(a, b, sum), DotOfOne(p, b, sum): sum + the products of the words, of floats that of the second elements first;
+//                             with Pinned, as FmaInRegisters of tile_gemm.h
+//   kFlips                    whether Dot wants one of lhs and rhs signed, the other not; then also Flip(x, y), x ^ y,
+//                             and Sub(x, y) of sums
+#ifndef RAGGEMM_KERNELS_ISA_WORD_GEMM_H_
+#define RAGGEMM_KERNELS_ISA_WORD_GEMM_H_
+
+#include <cstdint>
+
+#include "kernels/isa/tile_gemm.h"
+#include "kernels/microkernel.h"
+
+namespace raggemm {
+namespace {
+
+enum class WordsFrom : uint8_t { kRows, kRowsAndPack, kStrip };
+
+// By `alike`: what the bits of lhs differ by from those that are packed. 128 more, or less, in each byte of lhs are 128
+// times the sum of a column of rhs more, or less; the same product of that constant with rhs is subtracted at the end.
+inline constexpr uint32_t kFlipped[] = {0, 0x80808080};
+
+template <class E>
+inline constexpr bool kSigned = static_cast<E>(-1) < 0;
+
+// A word of steps of k, or the last one, whose others are zero.
+template <class V, int kMr, int kNv, WordsFrom kFrom>
+struct WordSteps {
+  using Vec = typename V::Vec;
+  using Tile = Vec[kMr][kNv];
+  using Words = typename V::Words;
+  using E = typename V::Element;
+  static constexpr int kWidth = V::kWidth;
+  static constexpr int kGroup = V::kGroup, kElement = sizeof(E);
+
+  explicit WordSteps(const MicrokernelArgs& args, int64_t k = 0, int64_t column = 0)
+      : a(static_cast<const uint32_t*>(args.a) + k / kGroup * kMr),
+        b(static_cast<const char*>(args.b) + (k * args.b_stride + column) * kElement),
+        b_stride(args.b_stride),
+        strip(static_cast<uint32_t*>(args.strip)) {
+    if constexpr (V::kFlips) {
+      flipped = V::BroadcastWord(&kFlipped[args.alike]);
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) excess[v] = V::Zero();
+    }
+  }
+
+  RAGGEMM_INLINE void Next(Tile& sums) { Last(sums, kGroup); }
+
+  RAGGEMM_INLINE void Last(Tile& sums, int64_t steps) {
+    Words x[kMr];
+    if constexpr (kNv > 2) {
+      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) x[i] = V::BroadcastWord(a + i);
+    }
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; v += 2) {
+      Words y[2];
+      Columns(v, steps, y);
+      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+        RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) {
+          Vec& sum = sums[i][v + j];
+          sum = kNv > 2 ? V::Dot(x[i], y[j], sum) : V::DotOfOne(a + i, y[j], sum);
+        }
+      }
+      if constexpr (V::kFlips) {
+        RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) excess[v + j] = V::Dot(flipped, y[j], excess[v + j]);
+      }
+    }
+    a += kMr;
+    b += kFrom == WordsFrom::kStrip ? kNv * kWidth * sizeof(uint32_t) : kGroup * b_stride * sizeof(E);
+    if constexpr (kFrom == WordsFrom::kRowsAndPack) strip += kNv * kWidth;
+  }
+
+  // Those of two vectors of sums.
+  RAGGEMM_INLINE void Columns(int v, int64_t steps, Words (&y)[2]) {
+    if constexpr (kFrom == WordsFrom::kStrip) {
+      const uint32_t* words = reinterpret_cast<const uint32_t*>(b) + v * kWidth;
+      RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) y[j] = V::Pinned(V::LoadWords(words + j * kWidth));
+      return;
+    }
+    const E* row = reinterpret_cast<const E*>(b) + v * kWidth;
+    const Words first = V::LoadHalves(row, b_stride, 2 * kWidth, steps);
+    const Words second = V::LoadHalves(row + kGroup / 2 * b_stride, b_stride, 2 * kWidth, steps - kGroup / 2);
+    y[0] = V::Pinned(V::LowWords(first, second));
+    y[1] = V::Pinned(V::HighWords(first, second));
+    if constexpr (kFrom == WordsFrom::kRowsAndPack) {
+      RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) V::StoreWords(strip + (v + j) * kWidth, y[j]);
+    }
+  }
+
+  RAGGEMM_INLINE void End(Tile& sums) {
+    if constexpr (V::kFlips) {
+      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+        RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) sums[i][v] = V::Sub(sums[i][v], excess[v]);
+      }
+    }
+  }
+
+  const uint32_t* a;
+  const char* b;
+  int64_t b_stride;
+  uint32_t* strip;
+  Words flipped;
+  Vec excess[kNv];
+};
+
+template <class V>
+RAGGEMM_INLINE inline typename V::Words FlippedFor(const PackArgs& args, typename V::Words x) {
+  if constexpr (V::kFlips) return V::Flip(x, V::BroadcastWord(&kFlipped[args.alike]));
+  return x;
+}
+
+template <class V>
+void PackRowWords(const PackArgs& args) {
+  constexpr int64_t kColumns = 2 * V::kWidth, kHalf = V::kGroup / 2;
+  for (int64_t kk = 0; kk < args.k_padded; kk += V::kGroup) {
+    const auto* row = static_cast<const typename V::Element*>(args.src) + kk * args.src_stride;
+    uint32_t* dst = static_cast<uint32_t*>(args.dst) + kk / V::kGroup * args.dst_stride;
+    const int64_t steps = args.k - kk;
+    for (int64_t j = 0; j < args.width; j += kColumns) {
+      const int64_t left = args.width - j;
+      const auto first = V::LoadHalves(row + j, args.src_stride, left, steps);
+      const auto second = V::LoadHalves(row + kHalf * args.src_stride + j, args.src_stride, left, steps - kHalf);
+      V::StoreWords(dst + j, FlippedFor<V>(args, V::LowWords(first, second)));
+      if (left > V::kWidth) V::StoreWords(dst + j + V::kWidth, FlippedFor<V>(args, V::HighWords(first, second)));
+    }
+  }
+}
+
+// The elements of a word lie beside each other already.
+template <class V>
+void PackTransposedWords(const PackArgs& args) {
+  constexpr int64_t kWidth = V::kWidth, kStep = V::kGroup * kWidth;
+  Prefetch prefetch = *args.prefetch;
+  const int64_t fetches = (args.width + kWidth - 1) / kWidth * ((args.k_padded + kStep - 1) / kStep);
+  int64_t due = 0;
+  for (int64_t j = 0; j < args.width; j += kWidth) {
+    const auto* src = static_cast<const typename V::Element*>(args.src) + j * args.src_stride;
+    const int64_t left = args.width - j;
+    for (int64_t kk = 0; kk < args.k_padded; kk += kStep) {
+      FetchDue(prefetch, fetches, due);
+      const int64_t steps = args.k - kk < kStep ? args.k - kk : kStep;
+      typename V::Words r[kWidth];
+      RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
+        r[i] = V::LoadUpTo(i < left ? src + i * args.src_stride + kk : src, i < left ? steps : 0);
+      }
+      V::Transpose(r);
+      uint32_t* dst = static_cast<uint32_t*>(args.dst) + kk / V::kGroup * args.dst_stride + j;
+      RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
+        if (kk + V::kGroup * i < args.k_padded) V::StoreWords(dst + i * args.dst_stride, FlippedFor<V>(args, r[i]));
+      }
+    }
+  }
+  MoveOn(prefetch, args.prefetch);
+}
+
+template <class V, int kMr, int kNv, WordsFrom kFrom>
+constexpr Microkernel* WordTileOf() {
+  return TileGemm<V, WordSteps<V, kMr, kNv, kFrom>, kMr, kNv>;
+}
+
+template <class V, int kMr>
+constexpr void AddWordTiles(FormatKernels& kernels) {
+  if constexpr (kMr > 0) {
+    constexpr int kWide = V::kWide[kMr];
+    kernels.direct[kMr][0] = {WordTileOf<V, kMr, kWide, WordsFrom::kRows>(), kWide * V::kWidth};
+    kernels.direct[kMr][1] = {WordTileOf<V, kMr, 2, WordsFrom::kRows>(), 2 * V::kWidth};
+    kernels.expand[kMr] = WordTileOf<V, kMr, 2, WordsFrom::kRowsAndPack>();
+    if constexpr (kMr <= kSweepRows) {
+      kernels.sweep[kMr] = {SweepGemm<V, WordSteps<V, kMr, 2, WordsFrom::kRows>, kMr, 2>, 2 * V::kWidth};
+    }
+    kernels.packed[kMr] = WordTileOf<V, kMr, 2, WordsFrom::kStrip>();
+    AddWordTiles<V, kMr - 1>(kernels);
+  }
+}
+
+template <class V>
+constexpr void AddWordFormat(KernelRow& row, DType dtype) {
+  FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
+  kernels.lhs = kernels.rhs = {PackRowWords<V>, PackTransposedWords<V>};
+  AddWordTiles<V, V::kRows>(kernels);
+}
+
+template <class V>
+constexpr KernelRow MakeWordRow(ArithmeticId id, DType element) {
+  KernelRow row = {};
+  row.arithmetic = id;
+  row.rows = V::kRows;
+  row.row_step = 1;
+  row.products_per_fma = V::kGroup;
+  row.cols = 2 * V::kWidth;
+  row.k_step = V::kGroup;
+  row.vector = V::kWidth;
+  row.lhs = row.rhs = {element, V::kGroup};
+  return row;
+}
+
+template <class V>
+constexpr KernelRow MakePairRow() {
+  KernelRow row = MakeWordRow<V>(ArithmeticId::kPairs, DType::kBF16);
+  AddEnds<V, Float16>(row, DType::kF16);
+  AddEnds<V, BFloat16>(row, DType::kBF16);
+  AddEnds<V, float>(row, DType::kF32);
+  AddWordFormat<V>(row, DType::kBF16);
+  return row;
+}
+
+// Of bytes, V<int8_t> and V<uint8_t> for those of rhs.
+template <template <class> class V>
+constexpr KernelRow MakeByteRow(DType element) {
+  KernelRow row = MakeWordRow<V<int8_t>>(ArithmeticId::kS32, element);
+  AddEnds<V<int8_t>, int32_t>(row, DType::kS32);
+  AddWordFormat<V<int8_t>>(row, DType::kS8);
+  AddWordFormat<V<uint8_t>>(row, DType::kU8);
+  return row;
+}
+
+}  // namespace
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_ISA_WORD_GEMM_H_

@@ -1,0 +1,39 @@
+"""Units of the CPU that XLA's own dots use too, on the same threads: neither leaves the other a state that it did not
+have, say the shapes of tiles."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import raggemm
+from arrays import random
+
+same = np.testing.assert_array_equal
+SIZES = np.array([200, 0, 55, 1], np.int32)
+
+
+def bf16(*shape, seed=0):
+    return random(*shape, seed=seed).astype(jnp.bfloat16)
+
+
+def test_bf16_dots_alternate_with_ours():
+    x, w, dense = bf16(256, 320), bf16(4, 320, 320, seed=1), bf16(320, 320, seed=2)
+
+    def ours(x):
+        return raggemm.gmm(x, w, SIZES, preferred_element_type=jnp.float32)
+
+    def theirs(x):
+        return jnp.dot(x, dense, preferred_element_type=jnp.float32)
+
+    def alternating(x):
+        results = []
+        for _ in range(10):
+            results += [ours(x), theirs(x)]
+        return results
+
+    want = [jax.jit(ours)(x), jax.jit(theirs)(x)]
+    for rule in ("tiles", "pairs"):
+        with raggemm.options(bf16_sums=rule):
+            want[0] = jax.jit(ours)(x)
+            results = jax.jit(alternating)(x)
+        for i, result in enumerate(results):
+            same(result, want[i % 2])

@@ -1,0 +1,264 @@
+"""int8 and uint8 operands with int32 results: exact modulo 2^32, as jax.lax has them."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import raggemm
+from jax import lax
+from program_text import custom_calls
+from raggemm import GroupedTensor, override_ragged_dot
+from raggemm.compat import lax as compat_lax
+
+G, M, K, N = 3, 13, 37, 21
+SIZES = np.array([4, 0, 7], np.int32)
+PAIRS = list(itertools.product((np.int8, np.uint8), repeat=2))
+IDS = ["-".join(t.__name__ for t in pair) for pair in PAIRS]
+S32 = {"preferred_element_type": jnp.int32}
+
+
+def any_bytes(dtype, *shape, seed=0):
+    limits = np.iinfo(dtype)
+    return np.random.default_rng(seed).integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+
+def wide(x):
+    return np.asarray(x).astype(np.int64)
+
+
+def wrapped(x):
+    return x.astype(np.int32)
+
+
+def rows_of(sizes):
+    ends = np.cumsum(sizes)
+    return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+def forward(lhs, rhs, sizes=SIZES, first=0):
+    out = np.zeros((len(lhs), rhs.shape[2]), np.int64)
+    for g, rows in list(enumerate(rows_of(sizes)))[first : first + len(rhs)]:
+        out[rows] = wide(lhs[rows]) @ wide(rhs[g - first])
+    return wrapped(out)
+
+
+@pytest.mark.parametrize(("lhs_dtype", "rhs_dtype"), PAIRS, ids=IDS)
+@pytest.mark.parametrize("function", [raggemm.ragged_dot, raggemm.gmm, compat_lax.ragged_dot])
+@pytest.mark.parametrize("staged", [False, True])
+def test_forward(function, lhs_dtype, rhs_dtype, staged):
+    lhs, rhs = any_bytes(lhs_dtype, M, K), any_bytes(rhs_dtype, G, K, N, seed=1)
+
+    def call(*x):
+        return function(*x, **S32)
+
+    got = (jax.jit(call) if staged else call)(lhs, rhs, SIZES)
+    assert got.dtype == jnp.int32
+    np.testing.assert_array_equal(got, forward(lhs, rhs))
+
+
+@pytest.mark.parametrize(("lhs_dtype", "rhs_dtype"), PAIRS, ids=IDS)
+def test_tgmm(lhs_dtype, rhs_dtype):
+    lhs, rhs = any_bytes(lhs_dtype, K, M), any_bytes(rhs_dtype, M, N, seed=1)
+    before = np.arange(G * K * N, dtype=np.int32).reshape(G, K, N)
+    want = wrapped(np.stack([wide(lhs[:, rows]) @ wide(rhs[rows]) for rows in rows_of(SIZES)]))
+    np.testing.assert_array_equal(raggemm.tgmm(lhs, rhs, SIZES, **S32), want)
+    np.testing.assert_array_equal(raggemm.tgmm(lhs, rhs, SIZES, existing_out=before, **S32), want + before)
+
+
+def test_gmm_transposed_over_existing_out_with_group_offset():
+    lhs, rhs = any_bytes(np.uint8, M, K), any_bytes(np.int8, G - 1, N, K, seed=1)
+    before = np.arange(M * N, dtype=np.int32).reshape(M, N)
+    got = raggemm.gmm(
+        lhs, rhs, SIZES, **S32, group_offset=jnp.array([1]), existing_out=jnp.asarray(before), transpose_rhs=True
+    )
+    want = before.copy()
+    want[4:11] = forward(lhs, rhs.swapaxes(1, 2), first=1)[4:11]
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(("lhs_dtype", "rhs_dtype"), PAIRS, ids=IDS)
+def test_sums_wrap_around(lhs_dtype, rhs_dtype):
+    k = 70_001
+    for left, right in itertools.product(("min", "max"), repeat=2):
+        a, b = getattr(np.iinfo(lhs_dtype), left), getattr(np.iinfo(rhs_dtype), right)
+        lhs, rhs = np.full((2, k), a, lhs_dtype), np.full((1, k, 3), b, rhs_dtype)
+        got = raggemm.ragged_dot(lhs, rhs, np.array([2], np.int32), **S32)
+        np.testing.assert_array_equal(got, np.full((2, 3), wrapped(np.array(int(a) * int(b) * k))))
+
+
+def test_everything_that_is_added_wraps_around_too():
+    lhs, rhs = any_bytes(np.int8, M, K), any_bytes(np.int8, G, K, N, seed=1)
+    numbers = np.random.default_rng(2)
+    c = numbers.integers(-(2**31), 2**31, (M, N)).astype(np.int32)
+    bias = numbers.integers(-(2**31), 2**31, (G, N)).astype(np.int32)
+    alpha, beta = (numbers.integers(-(2**31), 2**31, G).astype(np.int32) for _ in range(2))
+    got = raggemm.grouped_gemm(
+        GroupedTensor(lhs, first_dims=SIZES),
+        rhs,
+        contracting_dims=((1,), (1,)),
+        c=c,
+        bias=bias,
+        alpha=alpha,
+        beta=beta,
+        **S32,
+    )
+    want = c.copy()
+    for g, rows in enumerate(rows_of(SIZES)):
+        product = wrapped(wide(lhs[rows]) @ wide(rhs[g]))
+        with np.errstate(over="ignore"):
+            want[rows] = alpha[g] * product + beta[g] * c[rows] + bias[g]
+    np.testing.assert_array_equal(got, want)
+
+
+def test_other_modes():
+    lhs, rhs = any_bytes(np.int8, G, M, K), any_bytes(np.uint8, G, K, N, seed=1)
+    got = raggemm.grouped_gemm(lhs, rhs, contracting_dims=((2,), (1,)), **S32)
+    np.testing.assert_array_equal(got, wrapped(wide(lhs) @ wide(rhs)))
+    columns = np.array([5, 0, 16], np.int32)
+    got = raggemm.grouped_gemm(
+        lhs[0], GroupedTensor(rhs[0], last_dims=columns), contracting_dims=((1,), (0,)), alpha=3, **S32
+    )
+    np.testing.assert_array_equal(got, wrapped(3 * wide(lhs[0]) @ wide(rhs[0])))
+    one = raggemm.grouped_gemm(
+        GroupedTensor(lhs[0].ravel(), np.array([M], np.int32), np.array([K], np.int32), "PACKED"),
+        GroupedTensor(rhs[0].ravel(), np.array([K], np.int32), np.array([N], np.int32), "PACKED"),
+        contracting_dims=((1,), (0,)),
+        out_size=M * N,
+        out_layout="PACKED",
+        **S32,
+    )
+    np.testing.assert_array_equal(one, wrapped(wide(lhs[0]) @ wide(rhs[0])).ravel())
+
+
+@pytest.mark.parametrize("axes", [a for a in itertools.product((0, None), repeat=3) if any(x == 0 for x in a)])
+def test_vmap(axes):
+    batch = 2
+    operands = (
+        any_bytes(np.int8, batch, M, K),
+        any_bytes(np.uint8, batch, G, K, N, seed=1),
+        np.array([SIZES, [0, 13, 0]], np.int32),
+    )
+    operands = tuple(x if axis == 0 else x[0] for x, axis in zip(operands, axes, strict=True))
+    got = jax.vmap(lambda *x: raggemm.ragged_dot(*x, **S32), axes)(*operands)
+    for i in range(batch):
+        np.testing.assert_array_equal(
+            got[i], forward(*(x[i] if axis == 0 else x for x, axis in zip(operands, axes, strict=True)))
+        )
+
+
+def test_vmap_of_offsets_and_of_tgmm():
+    lhs, rhs = any_bytes(np.int8, M, K), any_bytes(np.int8, 1, K, N, seed=1)
+    offsets = jnp.array([0, 2])
+    got = jax.vmap(lambda first: raggemm.gmm(lhs, rhs, SIZES, group_offset=first, **S32))(offsets)
+    for i, first in enumerate((0, 2)):
+        np.testing.assert_array_equal(got[i], forward(lhs, rhs, first=first))
+    left, right = any_bytes(np.uint8, 2, K, M), any_bytes(np.uint8, M, N, seed=1)
+    got = jax.vmap(lambda x: raggemm.tgmm(x, right, SIZES, **S32))(left)
+    for i in range(2):
+        want = np.stack([wide(left[i][:, rows]) @ wide(right[rows]) for rows in rows_of(SIZES)])
+        np.testing.assert_array_equal(got[i], want)
+
+
+def test_derivatives_are_those_of_integers():
+    lhs, rhs = any_bytes(np.int8, M, K), any_bytes(np.int8, G, K, N, seed=1)
+
+    def call(lhs, rhs):
+        return raggemm.ragged_dot(lhs, rhs, SIZES, **S32)
+
+    zeros = [np.zeros(x.shape, jax.dtypes.float0) for x in (lhs, rhs)]
+    out, tangent = jax.jvp(call, (lhs, rhs), tuple(zeros))
+    np.testing.assert_array_equal(out, forward(lhs, rhs))
+    assert tangent.dtype == jax.dtypes.float0 and tangent.shape == out.shape
+    with pytest.raises(TypeError, match="grad requires real- or complex-valued inputs"):
+        jax.grad(lambda x: call(x, rhs).sum())(lhs)
+
+    def scaled(scale):
+        return scale * call(lhs, rhs).astype(jnp.float32).sum()
+
+    assert jax.grad(scaled)(2.0) == forward(lhs, rhs).astype(np.float32).sum()
+
+
+@pytest.mark.parametrize(("lhs_dtype", "rhs_dtype"), PAIRS, ids=IDS)
+def test_override(lhs_dtype, rhs_dtype):
+    lhs, rhs = any_bytes(lhs_dtype, M, K), any_bytes(rhs_dtype, G, K, N, seed=1)
+    call = jax.jit(lambda *x: lax.ragged_dot(*x, **S32))
+    want = call(lhs, rhs, SIZES)
+    with override_ragged_dot() as lowerings:
+        assert custom_calls(call.lower(lhs, rhs, SIZES)) == 1
+        np.testing.assert_array_equal(call(lhs, rhs, SIZES), want)
+        offset = lax.ragged_dot(lhs, rhs[1:], SIZES, group_offset=np.array([1], np.int32), **S32)
+    np.testing.assert_array_equal(offset, forward(lhs, rhs[1:], first=1))
+    assert {x.by for x in lowerings} == {"raggemm"}
+
+
+@pytest.mark.parametrize(
+    ("rhs_dtype", "preferred", "why"),
+    [
+        (np.int8, None, "result is int8"),
+        (np.int8, np.float32, "result is float32"),
+        (np.int8, np.uint32, "result is uint32"),
+        (np.float32, None, "rhs is float32"),
+    ],
+)
+def test_override_leaves_other_types_to_jax(rhs_dtype, preferred, why):
+    lhs, rhs = any_bytes(np.int8, M, K), any_bytes(np.int8, G, K, N, seed=1).astype(rhs_dtype)
+    want = lax.ragged_dot(lhs, rhs, SIZES, preferred_element_type=preferred)
+    with override_ragged_dot() as lowerings:
+        got = jax.jit(lambda *x: lax.ragged_dot(*x, preferred_element_type=preferred))(lhs, rhs, SIZES)
+    np.testing.assert_array_equal(got, want)
+    assert [(x.by, x.why) for x in lowerings] == [("jax", why)]
+
+
+LHS, RHS = any_bytes(np.int8, M, K), any_bytes(np.uint8, G, K, N)
+BOTH = r"with lhs of int8 and rhs of uint8\b"
+
+
+def general(lhs=LHS, **options):
+    lhs = GroupedTensor(lhs, first_dims=SIZES)
+    return raggemm.grouped_gemm(lhs, RHS, contracting_dims=((1,), (1,)), **options)
+
+
+ERRORS = {
+    "gmm's default": (lambda: raggemm.gmm(LHS, RHS, SIZES), f"dtype is float32, must be int32 {BOTH}"),
+    "tgmm's default": (lambda: raggemm.tgmm(LHS.T, RHS[0, :M], SIZES), f"dtype is float32, must be int32 {BOTH}"),
+    "ragged_dot's default": (lambda: raggemm.ragged_dot(LHS, RHS, SIZES), f"must be int32 {BOTH}"),
+    "jax.lax's default": (lambda: compat_lax.ragged_dot(LHS, RHS, SIZES), f"dtype is int8, must be int32 {BOTH}"),
+    "grouped_gemm's default": (general, f"must be int32 {BOTH}"),
+    "uint32": (lambda: general(preferred_element_type=jnp.uint32), f"dtype is uint32, must be int32 {BOTH}"),
+    "rhs of floats": (
+        lambda: raggemm.ragged_dot(LHS, RHS.astype(np.float32), SIZES, **S32),
+        r"^rhs: dtype is float32, must be int8 or uint8 with lhs of int8 and rhs of float32\b",
+    ),
+    "lhs of floats": (
+        lambda: general(LHS.astype(np.float64), **S32),
+        "^lhs: dtype is float(32|64), must be int8 or uint8",
+    ),
+    "int32 of floats": (
+        lambda: raggemm.gmm(LHS.astype(np.float32), RHS.astype(np.float32), SIZES, **S32),
+        "^preferred_element_type: dtype is int32, must be float16, bfloat16, float32 or float64 with",
+    ),
+    "c": (lambda: general(c=np.zeros((M, N), np.float32), **S32), "^c: dtype is float32, must be out's int32"),
+    "bias": (lambda: general(bias=np.zeros((G, N), np.float32), **S32), r"^bias: dtype is float32, must be int32\b"),
+    "alpha": (lambda: general(alpha=0.5, **S32), r"^alpha: dtype is float32, must be int32\b"),
+    "beta": (
+        lambda: general(c=np.zeros((M, N), np.int32), beta=np.ones(G, np.float32), **S32),
+        r"^beta: dtype is float32, must be int32\b",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_while_tracing(name):
+    call, words = ERRORS[name]
+    with pytest.raises(TypeError, match=words):
+        jax.eval_shape(call)
+
+
+def test_a_wrong_size_is_an_error_whatever_on_error_says():
+    """int32 has no NaN to say it with."""
+    call = jax.jit(lambda *x: raggemm.ragged_dot(*x, **S32))
+    for on_error in ("raise", "nan"):
+        with raggemm.options(on_error=on_error), pytest.raises(Exception, match="group_sizes"):
+            jax.block_until_ready(call(LHS, RHS, np.array([4, -1, 3], np.int32)))

@@ -1,0 +1,197 @@
+// Bytes with bytes, on every ISA of the host, against an oracle of 64 bits: exact modulo 2^32.
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/element.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/check.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+ProblemSpec Spec(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k) {
+  ProblemSpec spec{.m = m, .n = n, .k = k, .sizes = {m}};
+  spec.lhs = lhs, spec.rhs = rhs, spec.out = spec.bias_type = DType::kS32;
+  return spec;
+}
+
+class IntegerProducts : public IsaTest {};
+RAGGEMM_FOR_EACH_ISA(IntegerProducts);
+
+// Every product of two bytes, alone, and as the first, last and each other one of a sum.
+TEST_P(IntegerProducts, OfEveryTwoBytes) {
+  for (DType lhs : kAllBytes) {
+    for (DType rhs : kAllBytes) {
+      for (int64_t k : {1, 2, 3, 4, 5}) {
+        for (int64_t at = 0; at < k; ++at) {
+          const TestProblem test(Spec(lhs, rhs, 256, 256, k));
+          const GroupedGemmProblem& problem = test.problem;
+          for (int64_t i = 0; i < 256 * k; ++i) {
+            const bool counts = i % k == at;
+            StoreRounded(problem.lhs, i, counts ? static_cast<double>(i / k) : 0);
+            StoreRounded(problem.rhs, i, i / 256 == at ? static_cast<double>(i % 256) : 255);
+          }
+          ASSERT_TRUE(GroupedGemm(problem, With(GetParam())).ok());
+          for (int64_t i = 0; i < 256; ++i) {
+            for (int64_t j = 0; j < 256; ++j) {
+              const int64_t a = lhs == DType::kS8 ? static_cast<int8_t>(i) : i;
+              const int64_t b = rhs == DType::kS8 ? static_cast<int8_t>(j) : j;
+              ASSERT_EQ(ToInteger(problem.out, i * 256 + j), a * b) << NameOf(lhs) << NameOf(rhs) << k << at;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// All elements at the ends of their range, over contractions whose sums pass 2^31 and 2^32.
+TEST_P(IntegerProducts, WrapAround) {
+  for (DType lhs : kAllBytes) {
+    for (DType rhs : kAllBytes) {
+      for (int64_t k : {256, 33'026, 70'000, 140'003}) {
+        for (int ends = 0; ends < 4; ++ends) {
+          const TestProblem test(Spec(lhs, rhs, 3, 33, k));
+          const GroupedGemmProblem& problem = test.problem;
+          const auto fill = [](const Array& array, bool high) {
+            const double low = array.dtype == DType::kS8 ? -128 : 0, top = array.dtype == DType::kS8 ? 127 : 255;
+            for (int64_t i = 0; i < ElementCount(array); ++i) StoreRounded(array, i, high ? top : low);
+            return static_cast<int64_t>(high ? top : low);
+          };
+          const int64_t a = fill(problem.lhs, ends & 1), b = fill(problem.rhs, ends & 2);
+          ASSERT_TRUE(GroupedGemm(problem, With(GetParam())).ok());
+          const auto want = static_cast<int32_t>(a * b * k);
+          for (int64_t i = 0; i < ElementCount(problem.out); ++i) {
+            ASSERT_EQ(ToInteger(problem.out, i), want) << NameOf(lhs) << NameOf(rhs) << k << " " << ends;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Whoever computes: blocks and tiles are others with other numbers of threads.
+TEST_P(IntegerProducts, OfEveryNumberOfThreads) {
+  ProblemSpec spec = Spec(DType::kS8, DType::kS8, 300, 200, 700);
+  spec.groups = 3;
+  spec.sizes = {1, 260, 30};
+  TestProblem test(spec);
+  const std::vector<double> want = ExpectedOut(test.problem).value();
+  for (int64_t threads : {1, 2, 3, 8}) {
+    test.ClearOut();
+    const Options options{.executor = Executor::kOpenMp, .isa = GetParam(), .threads = threads};
+    ASSERT_TRUE(GroupedGemm(test.problem, options).ok());
+    EXPECT_TRUE(HasBits(test.problem.out, want)) << threads;
+  }
+}
+
+TEST_P(IntegerProducts, AreThoseOfTheReference) {
+  for (int64_t k : {0, 30, 700}) {
+    ProblemSpec spec = Spec(DType::kU8, DType::kS8, 20, 40, k);
+    spec.c = spec.alpha = spec.beta = spec.bias = true;
+    const TestProblem test(spec);
+    const Reference reference = ComputeReference(test.problem).value();
+    EXPECT_EQ(*std::max_element(reference.bound.begin(), reference.bound.end()), 0);
+    ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
+    EXPECT_TRUE(IsWithinBound(test.problem.out, reference)) << k;
+  }
+}
+
+// A beta whose bits would be the -0 of a float.
+TEST_P(IntegerProducts, ReadCWhereBetaIsTheLowestNumber) {
+  ProblemSpec spec = Spec(DType::kS8, DType::kS8, 2, 3, 1);
+  spec.c = spec.beta = true;
+  const TestProblem test(spec);
+  StoreRounded(*test.problem.beta, 0, -0x1p31);
+  for (int64_t i = 0; i < 6; ++i) StoreRounded(*test.problem.c, i, 3);
+  const std::vector<double> want = ExpectedOut(test.problem).value();
+  ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
+  EXPECT_TRUE(HasBits(test.problem.out, want));
+}
+
+// Each mode and storage, extents beside the edges of tiles, words, strips and panels.
+TEST(IntegerProductsOfEveryIsa, EveryModeAndStorage) {
+  for (RaggedMode mode : kAllModes) {
+    for (int64_t k : {1, 2, 3, 4, 5, 6, 7, 8, 9, 31, 32, 33, 255, 256, 257}) {
+      ProblemSpec spec = Spec(k % 2 == 0 ? DType::kU8 : DType::kS8, k % 3 == 0 ? DType::kU8 : DType::kS8, 40, 70, k);
+      spec.mode = mode;
+      spec.groups = 3;
+      spec.sizes = {15, 1, 14};
+      spec.n_sizes = {33, 1, 16};
+      spec.k_sizes = {k, 1, 2};
+      if (mode == RaggedMode::kRaggedK) spec.m = 29, spec.k = 3 * k + 40, spec.sizes = {k, 2 * k, 1};
+      if (mode == RaggedMode::kRaggedN) spec.n = 80, spec.sizes = {33, 1, 32};
+      spec.alpha = spec.c = spec.beta = k % 4 == 1;
+      spec.bias = spec.c && mode != RaggedMode::kRaggedN && mode != RaggedMode::kAllRagged;
+      for (const ProblemSpec& variant : StorageVariants(spec)) {
+        ASSERT_TRUE(GivesExpectedBits(variant));
+      }
+    }
+  }
+}
+
+TEST(IntegerProductsOfEveryIsa, Replicas) {
+  for (DType lhs : kAllBytes) {
+    ProblemSpec spec = Spec(lhs, DType::kU8, 5, 33, 400);
+    spec.mode = RaggedMode::kRaggedK;
+    spec.replicas = 4;
+    spec.sizes = {33, 0, 1, 300};
+    ASSERT_TRUE(GivesExpectedBits(spec));
+    spec.groups = 2;
+    spec.replicas = spec.problems = 2;
+    spec.sizes = {33, 10, 0, 5, 7, 90, 0, 0};
+    spec.local_groups = spec.group_offset = 1;
+    ASSERT_TRUE(GivesExpectedBits(spec));
+  }
+}
+
+TEST(IntegerProductsOfEveryIsa, GroupOffset) {
+  ProblemSpec spec = Spec(DType::kS8, DType::kS8, 40, 37, 45);
+  spec.groups = 4;
+  spec.sizes = {3, 0, 20, 11};
+  spec.local_groups = 2;
+  for (int64_t offset : {0, 1, 2}) {
+    spec.group_offset = offset;
+    for (bool c : {false, true}) {
+      spec.c = c;
+      ASSERT_TRUE(GivesExpectedBits(spec));
+    }
+  }
+}
+
+// Heights and widths of every register tile, in place and packed.
+TEST(IntegerProductsOfEveryIsa, TileEdges) {
+  ProblemSpec spec = Spec(DType::kS8, DType::kS8, 0, 1, 35);
+  spec.sizes.clear();
+  for (int64_t rows = 0; rows <= 30; ++rows) spec.sizes.push_back(rows), spec.m += rows;
+  spec.groups = static_cast<int64_t>(spec.sizes.size());
+  for (bool flipped : {false, true}) {
+    spec.rhs_flipped = flipped;
+    for (spec.n = 1; spec.n <= 300; spec.n += spec.n < 70 ? 1 : 23) {
+      spec.lhs = spec.n % 2 == 0 ? DType::kU8 : DType::kS8;
+      spec.rhs = spec.n % 3 == 0 ? DType::kU8 : DType::kS8;
+      ASSERT_TRUE(GivesExpectedBits(spec));
+    }
+  }
+}
+
+TEST(IntegerProductsOfEveryIsa, MisalignedStartsAndSpecialValues) {
+  ProblemSpec spec = Spec(DType::kS8, DType::kS8, 24, 64, 64);
+  spec.groups = 3;
+  spec.sizes = {1, 7, 16};
+  spec.c = spec.bias = spec.alpha = spec.beta = spec.special_values = true;
+  for (spec.gap_elements = 0; spec.gap_elements < 9; ++spec.gap_elements) {
+    for (Cliff cliff : {Cliff::kBehind, Cliff::kBefore}) {
+      spec.cliff = cliff;
+      for (const ProblemSpec& variant : StorageVariants(spec)) ASSERT_TRUE(GivesExpectedBits(variant));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test

@@ -1,0 +1,123 @@
+// Operands of one kernel or packer, and its arithmetic in double.
+#ifndef RAGGEMM_TESTS_KERNELS_MICROKERNEL_VALUES_H_
+#define RAGGEMM_TESTS_KERNELS_MICROKERNEL_VALUES_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/element.h"
+#include "kernels/isa.h"
+#include "kernels/microkernel.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/problem_spec.h"
+
+namespace raggemm::test {
+
+// Random values of one dtype, as the kernel sees them and as numbers.
+class Values {
+ public:
+  Values(DType dtype, int64_t count, Random& random) : tensor_(dtype, {count}) {
+    for (int64_t i = 0; i < count; ++i) {
+      StoreRounded(tensor_.array(), i, IsMatrix(dtype) ? random.Unit() : static_cast<double>(random.Next() >> 32));
+    }
+  }
+  void* data() const { return tensor_.array().data; }
+  void Set(int64_t i, double value) { StoreRounded(tensor_.array(), i, value); }
+  double operator[](int64_t i) const { return ToDouble(tensor_.array(), i); }
+  std::vector<double> All() const { return ValuesOf(tensor_.array()); }
+  bool SurroundingsIntact() const { return tensor_.buffer().SurroundingsIntact(); }
+
+ private:
+  Tensor tensor_;
+};
+
+// The types that results and bias can have with this type of sums; operands have them too, but where a rule is for
+// others.
+inline std::vector<DType> ResultTypesOf(const KernelRow& row) {
+  if (ArithmeticOf(row).sum == DType::kS32) return {DType::kS32};
+  std::vector<DType> types = {DType::kF16, DType::kBF16, DType::kF32};
+  if (ArithmeticOf(row).sum == DType::kF64) types.push_back(DType::kF64);
+  return types;
+}
+inline std::vector<DType> TypesOf(const KernelRow& row) {
+  if (ArithmeticOf(row).sum == DType::kS32) return {DType::kS8, DType::kU8};
+  if (ArithmeticOf(row).product == DType::kBF16) return {DType::kBF16};
+  return ResultTypesOf(row);
+}
+
+inline int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+// One step in the compute type, whose values doubles hold exactly.
+inline double Fma(DType compute, double a, double b, double c) {
+  if (compute == DType::kS32) {
+    const auto sum = static_cast<int64_t>(a) * static_cast<int64_t>(b) + static_cast<int64_t>(c);
+    return static_cast<int32_t>(static_cast<uint32_t>(sum));
+  }
+  if (compute == DType::kF64) return std::fma(a, b, c);
+  return std::fma(static_cast<float>(a), static_cast<float>(b), static_cast<float>(c));
+}
+inline double Add(DType compute, double a, double b) {
+  return compute == DType::kS32 ? Fma(compute, a, 1, b) : RoundTo(compute, a + b);
+}
+inline double Mul(DType compute, double a, double b) {
+  return compute == DType::kS32 ? Fma(compute, a, b, 0) : RoundTo(compute, a * b);
+}
+
+// Where element j of step k stands in a panel or strip of so many rows or columns.
+inline int64_t AtStep(const PanelLayout& layout, int64_t k, int64_t j, int64_t width) {
+  return (k / layout.k_group * width + j) * layout.k_group + k % layout.k_group;
+}
+inline int64_t PanelElements(const PanelLayout& layout, int64_t k, int64_t width) {
+  return PanelBytes(layout, k, width) / SizeOf(layout.element);
+}
+// Where steps of k lie in groups, there are whole ones of them, the last filled up with zeros.
+inline int64_t PaddedK(const KernelRow& row, int64_t k) { return row.rhs.k_group == 1 ? k : RoundUp(k, row.k_step); }
+
+inline std::vector<double> FirstOf(std::vector<double> values, int64_t count) {
+  values.resize(count);
+  return values;
+}
+
+// products(k, sum) adds that of step k. Of numbers that are far from denormals.
+template <typename AddProduct>
+double SumOf(const Arithmetic& rule, int64_t steps, double sum, AddProduct add) {
+  if (rule.lanes == 1) {
+    for (int64_t k = 0; k < steps; ++k) {
+      const bool alone = k % 2 == 0 && k + 1 == steps;
+      sum = add(rule.pair == 1 || alone ? k : k ^ 1, sum);
+    }
+    return sum;
+  }
+  for (int64_t begin = 0; begin < steps; begin += rule.chain) {
+    double lanes[2] = {0, 0};
+    for (int64_t k = begin; k < std::min(begin + rule.chain, steps); ++k) lanes[k % 2] = add(k, lanes[k % 2]);
+    sum = Add(rule.sum, sum, Add(rule.sum, lanes[0], lanes[1]));
+  }
+  return sum;
+}
+
+// Panels of bytes are of either format.
+inline DType PanelType(const PanelLayout& layout, DType matrix) {
+  return layout.element == DType::kS8 ? matrix : layout.element;
+}
+
+// A byte with its top bit flipped, as lhs has it in a panel where rhs is of its format.
+inline double Flipped(DType dtype, double value) {
+  return value < (dtype == DType::kS8 ? 0 : 128) ? value + 128 : value - 128;
+}
+
+// A panel of matrices of this type, whose steps from k on are zeros.
+inline Values Panel(const PanelLayout& layout, DType matrix, int64_t k, int64_t k_padded, int64_t width,
+                    Random& random) {
+  Values panel(PanelType(layout, matrix), PanelElements(layout, k_padded, width), random);
+  for (; k < k_padded; ++k) {
+    for (int64_t j = 0; j < width; ++j) panel.Set(AtStep(layout, k, j, width), 0);
+  }
+  return panel;
+}
+
+}  // namespace raggemm::test
+
+#endif  // RAGGEMM_TESTS_KERNELS_MICROKERNEL_VALUES_H_

@@ -1,0 +1,88 @@
+// Few rows whose rhs is swept in the order of memory.
+#include <cstdint>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/block.h"
+#include "kernels/isa.h"
+#include "kernels/plan.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+class Sweep : public IsaTest {
+ protected:
+  // For a CPU whose caches hold nothing.
+  static Options Uncached(Isa isa, int64_t threads = 1) {
+    Options options{.executor = Executor::kOpenMp, .isa = isa, .threads = threads};
+    options.cpu.l2_bytes = 1;
+    return options;
+  }
+
+  static void ExpectBits(const ProblemSpec& spec, int64_t threads = 1) {
+    const TestProblem test(spec);
+    const std::vector<double> want = ExpectedOut(test.problem).value();
+    ASSERT_TRUE(GroupedGemm(test.problem, Uncached(GetParam(), threads)).ok());
+    ASSERT_TRUE(HasBits(test.problem.out, want)) << Describe(spec) << " threads " << threads;
+  }
+
+  // Groups of 0 to 9 rows: all that are swept, and more.
+  static ProblemSpec Spec(int64_t n, int64_t k) {
+    return {.groups = 10, .m = 47, .n = n, .k = k, .sizes = {1, 5, 0, 2, 8, 3, 9, 4, 7, 6}};
+  }
+};
+RAGGEMM_FOR_EACH_ISA(Sweep);
+
+TEST_P(Sweep, IsChosenForFewRows) {
+  for (int64_t rows : {1, kSweepRows, kSweepRows + 1}) {
+    const TestProblem test({.m = rows, .n = 100, .k = 300, .sizes = {rows}});
+    std::vector<int64_t> workspace(1000);
+    const PlanData plan = MakePlanData(test.problem, Uncached(GetParam()), absl::MakeSpan(workspace)).value();
+    const bool has = KernelsOf(*plan.kernels, DType::kF32).sweep[1].run != nullptr && rows <= plan.kernels->rows;
+    EXPECT_EQ(TilePlace(plan, 0).recipe.source == Recipe::Source::kSweep, has && rows <= kSweepRows) << rows;
+  }
+}
+
+TEST_P(Sweep, OfEveryTypeAndExtent) {
+  for (DType rhs : kAllFloats) {
+    for (int64_t k : {1, 2, 7, 8, 17, 31, 255, 256, 257, 530}) {
+      for (int64_t n : {1, 15, 16, 31, 32, 33, 64, 100, 300}) {
+        ProblemSpec spec = Spec(n, k);
+        spec.rhs = rhs;
+        spec.out = n % 2 == 0 ? DType::kF32 : rhs;
+        ExpectBits(spec);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(Sweep, OfBf16ByEachRule) {
+  for (ArithmeticId rule : {ArithmeticId::kPairs, ArithmeticId::kTiles}) {
+    for (int64_t k : {1, 2, 15, 16, 33, 300}) {
+      ProblemSpec spec = Spec(70, k);
+      spec.lhs = spec.rhs = DType::kBF16;
+      spec.bf16_sums = rule;
+      spec.alpha = spec.bias = k == 33;
+      spec.c = k == 300;
+      ExpectBits(spec);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(Sweep, OnThreadsWithPartsOfTheColumns) {
+  for (int64_t threads : {2, 5}) {
+    ProblemSpec spec = Spec(900, 400);
+    spec.group_offset = 3;
+    spec.local_groups = 5;
+    ExpectBits(spec, threads);
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test

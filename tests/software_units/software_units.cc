@@ -1,0 +1,186 @@
+// Plain C++ in the place of units that this CPU may lack: what kernels/isa/avx512_bf16.cc, amx.cc and kernels/units.cc
+// define. Linked into a test before the library, it is taken instead of them, and so the code around the units runs
+// everywhere.
+#include "kernels/isa/amx_gemm.h"
+#include "kernels/isa/scalar_traits.h"
+#include "kernels/isa/word_gemm.h"
+#include "kernels/units.h"
+#include "tests/support/isa_fixture.h"
+
+namespace raggemm {
+namespace {
+
+// Sixteen elements, as AVX-512 has them.
+struct Lanes {
+  using One = ScalarTraits<float>;
+  using Element = BFloat16;
+  static constexpr int kGroup = 2;
+  static constexpr bool kFlips = false;
+  using Scalar = float;
+  static constexpr int kWidth = 16;
+  static constexpr int kRows = 14;
+  static constexpr int kWide[kRows + 1] = {0, 16, 8, 8, 4, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2};
+  struct Vec {
+    float x[kWidth];
+  };
+  struct Words {
+    uint32_t x[kWidth];
+  };
+  template <class Of>
+  static auto Each(Of of) {
+    struct {
+      decltype(of(0)) x[kWidth];
+    } all;
+    for (int i = 0; i < kWidth; ++i) all.x[i] = of(i);
+    return all;
+  }
+  template <class Of>
+  static Vec Sums(Of of) {
+    return __builtin_bit_cast(Vec, Each(of));
+  }
+  template <class Of>
+  static Words WordsOf(Of of) {
+    return __builtin_bit_cast(Words, Each(of));
+  }
+
+  static Vec Zero() { return {}; }
+  static Vec Broadcast(const float* p) {
+    return Sums([&](int) { return *p; });
+  }
+  static Vec Fma(Vec a, Vec b, Vec c) {
+    return Sums([&](int i) { return raggemm::Fma(a.x[i], b.x[i], c.x[i]); });
+  }
+  static Vec Add(Vec a, Vec b) {
+    return Sums([&](int i) { return a.x[i] + b.x[i]; });
+  }
+  static Vec Mul(Vec a, Vec b) {
+    return Sums([&](int i) { return a.x[i] * b.x[i]; });
+  }
+  template <class E>
+  static Vec Load(const E* p) {
+    return LoadPartial(p, kWidth);
+  }
+  template <class E>
+  static Vec LoadPartial(const E* p, int n) {
+    return Sums([&](int i) { return i < n ? One::Load(p + i) : 0.0F; });
+  }
+  template <class E>
+  static void Store(E* p, Vec x) {
+    StorePartial(p, x, kWidth);
+  }
+  template <class E>
+  static void StorePartial(E* p, Vec x, int n) {
+    for (int i = 0; i < n; ++i) One::Store(p + i, x.x[i]);
+  }
+  static void Stream(float* p, Vec x) { Store(p, x); }
+
+  static Words LoadWords(const uint32_t* p) {
+    return WordsOf([&](int i) { return p[i]; });
+  }
+  static void StoreWords(uint32_t* p, Words x) {
+    for (int i = 0; i < kWidth; ++i) p[i] = x.x[i];
+  }
+  static Words BroadcastWord(const uint32_t* p) {
+    return WordsOf([&](int) { return *p; });
+  }
+  static Words LoadUpTo(const BFloat16* p, int64_t n) {
+    const auto at = [&](int i) { return i < n ? uint32_t{p[i].bits} : 0; };
+    return WordsOf([&](int i) { return at(2 * i) | at(2 * i + 1) << 16; });
+  }
+  static Words LoadHalves(const BFloat16* p, int64_t, int64_t n, int64_t rows) { return LoadUpTo(p, rows > 0 ? n : 0); }
+  static uint32_t Half(Words x, int i) { return x.x[i / 2] >> (i % 2 * 16) & 0xFFFF; }
+  static Words LowWords(Words first, Words second) {
+    return WordsOf([&](int i) { return Half(first, i) | Half(second, i) << 16; });
+  }
+  static Words HighWords(Words first, Words second) {
+    return WordsOf([&](int i) { return Half(first, kWidth + i) | Half(second, kWidth + i) << 16; });
+  }
+  static void Transpose(Words (&r)[kWidth]) {
+    for (int i = 0; i < kWidth; ++i) {
+      for (int j = 0; j < i; ++j) {
+        const uint32_t x = r[i].x[j];
+        r[i].x[j] = r[j].x[i];
+        r[j].x[i] = x;
+      }
+    }
+  }
+  static Words Pinned(Words x) { return x; }
+  static Vec Dot(Words a, Words b, Vec sum) {
+    return Sums([&](int i) {
+      const float later = raggemm::Fma(Second(a.x[i]), Second(b.x[i]), sum.x[i]);
+      return raggemm::Fma(First(a.x[i]), First(b.x[i]), later);
+    });
+  }
+  static Vec DotOfOne(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
+
+  static float First(uint32_t pair) { return __builtin_bit_cast(float, pair << 16); }
+  static float Second(uint32_t pair) { return __builtin_bit_cast(float, pair & 0xFFFF0000); }
+};
+
+// A line of a tile is sixteen words.
+thread_local uint32_t tiles[8][kTileRows][kLine / 4];
+thread_local bool are_set_up = false;
+
+struct PlainTiles {
+  template <int kTile>
+  static void Zero() {
+    Check();
+    for (auto& line : tiles[kTile]) {
+      for (uint32_t& word : line) word = 0;
+    }
+  }
+  template <int kTile>
+  static void Load(const char* p, int64_t stride) {
+    Check();
+    for (int64_t i = 0; i < kTileRows; ++i) __builtin_memcpy(tiles[kTile][i], p + i * stride, kLine);
+  }
+  template <int kTile>
+  static void Store(char* p, int64_t stride) {
+    Check();
+    for (int64_t i = 0; i < kTileRows; ++i) __builtin_memcpy(p + i * stride, tiles[kTile][i], kLine);
+  }
+  // Denormals are flushed by the mode of the thread.
+  template <int kTotal, int kLhs, int kRhs>
+  static void Dot() {
+    Check();
+    for (int i = 0; i < 16; ++i) {
+      for (int j = 0; j < 16; ++j) {
+        float even = 0, odd = 0;
+        for (int pair = 0; pair < 16; ++pair) {
+          const uint32_t a = tiles[kLhs][i][pair], b = tiles[kRhs][pair][j];
+          even = Fma(Lanes::First(a), Lanes::First(b), even);
+          odd = Fma(Lanes::Second(a), Lanes::Second(b), odd);
+        }
+        uint32_t& total = tiles[kTotal][i][j];
+        total = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, total) + (even + odd));
+      }
+    }
+  }
+
+  static void SetUp(void* saved) {
+    *static_cast<bool*>(saved) = are_set_up;
+    are_set_up = true;
+  }
+  static void Restore(const void* saved) { are_set_up = *static_cast<const bool*>(saved); }
+  // As the instructions do where nobody has set up tiles on the thread.
+  static void Check() {
+    if (!are_set_up) __builtin_trap();
+  }
+};
+
+}  // namespace
+
+extern const KernelRow kAvx512Bf16Kernels[1];
+constinit const KernelRow kAvx512Bf16Kernels[] = {MakePairRow<Lanes>()};
+extern const KernelRow kAmxKernels[1];
+constinit const KernelRow kAmxKernels[] = {MakeAmxRow<Lanes, PlainTiles>()};
+
+const char* MissingForAvx512Bf16() { return nullptr; }
+const char* MissingForAmx() { return nullptr; }
+Isa BaseOfUnits() { return Isa::kScalar; }
+
+namespace test {
+extern const bool kUnitsAreSoftware = true;
+}
+
+}  // namespace raggemm
