@@ -137,6 +137,7 @@ Value Arithmetics() {
     fields["lanes"] = Number(static_cast<double>(arithmetic.lanes));
     fields["pair"] = Number(static_cast<double>(arithmetic.pair));
     fields["flushes"].set_bool_value(arithmetic.flushes);
+    fields["split_block"] = Number(static_cast<double>(arithmetic.split_block));
   }
   return list;
 }
@@ -216,6 +217,7 @@ std::string Describe() {
   fields["bf16"] = ChosenForBf16(environment, cpu);
   fields["executors"] = NamesOf(*GroupedGemmConfig::Executor::Value_descriptor());
   fields["bf16_sums"] = NamesOf(*GroupedGemmConfig::Bf16Sums::Value_descriptor());
+  fields["precisions"] = NamesOf(*GroupedGemmConfig::Precision::Value_descriptor());
   fields["formats"] = Formats();
   fields["operands"] = Operands();
   fields["arithmetics"] = Arithmetics();

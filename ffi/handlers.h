@@ -50,7 +50,7 @@ char* raggemm_take_plans(void);
 //                      kernels (their names), probed_gflops (by arithmetic, those that were measured)
 //   f32, bf16          what computes f32, and bf16 with bf16, for calls that do not say it: arithmetic, isa, and the
 //                      reason; isa null, and the error, where there is none
-//   executors, bf16_sums
+//   executors, bf16_sums, precisions
 //                      names, as in proto/config.proto
 //   formats, operands, arithmetics
 //                      the tables of include/raggemm/{format,operands,arithmetic}.h, columns as they are called there

@@ -22,8 +22,8 @@ bool FindTerm(const PlanData& plan, Block& block) {
 
 void SetSteps(const PlanData& plan, const TilePlace& place, Block& block) {
   const int64_t rows = block.rhs.rows;
-  block.panel_k = block.k / kPanel * kPanel;
-  const int64_t panel_end = std::min(block.panel_k + kPanel, rows);
+  block.panel_k = block.k / plan.panel * plan.panel;
+  const int64_t panel_end = std::min(block.panel_k + plan.panel, rows);
   block.steps = std::min(place.blocks.k, panel_end - block.k);
   const bool ends = block.k + block.steps == panel_end;
   const bool first = block.panel_k == 0 && block.term.replica == block.first_replica;

@@ -81,6 +81,13 @@ std::optional<ArithmeticId> Bf16SumsOf(absl::string_view name) {
   return std::nullopt;
 }
 
+std::optional<Precision> PrecisionOf(absl::string_view name) {
+  for (size_t i = 0; i < std::size(kSplittings); ++i) {
+    if (absl::EqualsIgnoreCase(kSplittings[i].name, name)) return static_cast<Precision>(i);
+  }
+  return std::nullopt;
+}
+
 absl::StatusOr<std::optional<ArithmeticId>> DefaultBf16Sums(const Environment& environment) {
   if (LeavesOpen(environment.bf16_sums)) return std::nullopt;
   if (const std::optional<ArithmeticId> sums = Bf16SumsOf(*environment.bf16_sums)) return sums;

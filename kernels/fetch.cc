@@ -75,7 +75,7 @@ void Fetch::AimAtLhs(const Block& block) {
   lhs_ = {};
   Matrix lhs = block.lhs;
   Window window = place_.window;
-  int64_t k = block.k + kPanel, steps = kPanel;
+  int64_t k = block.k + plan_.panel, steps = plan_.panel;
   if (place_.blocks.k_inner || k >= lhs.cols) {
     const Next* tile = NextTile();
     if (tile == nullptr) return;
@@ -93,7 +93,7 @@ void Fetch::AimAtLhs(const Block& block) {
   lhs_.row_skip = (along_k ? lhs.row_step : lhs.col_step) * size - lhs_.lines_per_row * 64;
   lhs_.lines_left = (along_k ? window.rows : steps) * lhs_.lines_per_row;
   const int64_t strips = place_.window.cols / NextStrip(plan_, place_, block.cols).width;
-  const int64_t blocks = std::max<int64_t>(std::min(kPanel, block.rhs.rows - block.k) / block.steps, 1);
+  const int64_t blocks = std::max<int64_t>(std::min(plan_.panel, block.rhs.rows - block.k) / block.steps, 1);
   lhs_.per_kernel = CeilDiv(lhs_.lines_left, std::max<int64_t>(strips, 1) * blocks * place_.rows.count);
 }
 

@@ -115,7 +115,8 @@ absl::StatusOr<ChosenArithmetic> ArithmeticFor(const GroupedGemmProblem& problem
   const auto row = [](ArithmeticId id) { return &kArithmetics[static_cast<int>(id)]; };
   if (ComputeType(problem) == DType::kS32) return ChosenArithmetic{row(ArithmeticId::kS32), nullptr};
   if (ComputeType(problem) == DType::kF64) return ChosenArithmetic{row(ArithmeticId::kF64), nullptr};
-  if (problem.lhs.dtype != DType::kBF16 || problem.rhs.dtype != DType::kBF16) {
+  const bool splits = problem.precision != Precision::kDefault;
+  if (!splits && (problem.lhs.dtype != DType::kBF16 || problem.rhs.dtype != DType::kBF16)) {
     return ChosenArithmetic{row(ArithmeticId::kF32), nullptr};
   }
   if (!problem.bf16_sums) return DefaultBf16Arithmetic(ProcessEnvironment(), cpu);

@@ -121,6 +121,15 @@ static_assert([] {
   }
   return true;
 }());
+// Of split f32, which makes three or six times as many of them: 192 or 384.
+inline constexpr int64_t kSplitPanel = 64;
+static_assert([] {
+  for (const Arithmetic& arithmetic : kArithmetics) {
+    const bool is_chain = arithmetic.split_block == kSplitPanel || arithmetic.lanes > 1;
+    if (arithmetic.split_block != 0 && (kSplitPanel % arithmetic.split_block != 0 || !is_chain)) return false;
+  }
+  return true;
+}());
 
 inline constexpr int kUnitState = 64;
 
@@ -153,6 +162,12 @@ struct FormatKernels {
   Epilogue* epilogue;                    // to out
 };
 
+// From f32 to its terms: of each Arithmetic::split_block steps of k, Splitting::products times as many, k_padded of
+// each product, as the layout has them. `width` is at most kMaxRows.
+struct TermPackers {
+  Packers lhs, rhs;
+};
+
 // The microkernels of one shape, of an instruction set and an arithmetic.
 struct KernelRow {
   ArithmeticId arithmetic;
@@ -163,6 +178,7 @@ struct KernelRow {
   int64_t vector;    // elements of the sum; what is padded is padded to so many
   PanelLayout lhs, rhs;
   FormatKernels formats[kDTypes];  // by DType
+  TermPackers terms[kPrecisions];  // by Precision; null where f32 is not split
   double products_per_fma;         // in the time of one f32 fma of its ISA
   int64_t ahead_slice;             // kernels pack ahead in slices of so many steps of k; 0: they do not
   // Around all kernels of a thread, where a unit must be set up: `saved`, of kUnitState bytes, is what was there.

@@ -61,12 +61,25 @@ absl::Status ChooseExecutor(const Options& options, PlanData& plan) {
   return threads.status();
 }
 
+void ChoosePackers(Precision precision, PlanData& plan) {
+  const KernelRow& kernels = *plan.kernels;
+  plan.pack_lhs = &KernelsOf(kernels, plan.lhs.dtype).lhs;
+  plan.pack_rhs = &KernelsOf(kernels, plan.rhs.dtype).rhs;
+  if (precision == Precision::kDefault) return;
+  const auto index = static_cast<int>(precision);
+  plan.splitting = &kSplittings[index];
+  plan.pack_lhs = &kernels.terms[index].lhs;
+  plan.pack_rhs = &kernels.terms[index].rhs;
+  plan.panel = kSplitPanel;
+}
+
 // A tile's panels and totals fill half of L2 and leave the rest to strips on their way: m * (kChain + n) * size.
 // m = 14 row tiles repacks rhs once for 196 rows (AVX-512), under 2 % of the time; what is left goes to n, because
 // each n block repacks lhs.
-Blocking BlockingFor(const Cpu& cpu, const KernelRow& kernels) {
+Blocking BlockingFor(const PlanData& plan) {
+  const KernelRow& kernels = *plan.kernels;
   const int64_t m = std::min<int64_t>(14, kMostRows / kernels.rows) * kernels.rows;
-  const int64_t n = cpu.l2_bytes / 2 / SizeOf(ArithmeticOf(kernels).sum) / m - kPanel;
+  const int64_t n = plan.cpu.l2_bytes / 2 / SizeOf(ArithmeticOf(kernels).sum) / m - KernelSteps(plan, plan.panel);
   return {m, std::clamp(n / kernels.cols, int64_t{8}, int64_t{64}) * kernels.cols};
 }
 
@@ -117,7 +130,7 @@ Work CountWork(const PlanData& plan, double cost_of_element, int64_t* cost_prefi
 // nobody has said it.
 void Schedule(Workspace& workspace, PlanData& plan) {
   plan.units = CountUnits(plan);
-  plan.blocking = BlockingFor(plan.cpu, *plan.kernels);
+  plan.blocking = BlockingFor(plan);
   int64_t* tile_prefix = workspace.Take(plan.units + 1);
   int64_t* cost_prefix = workspace.Take(plan.units + 1);
   plan.tile_prefix = tile_prefix;
@@ -128,7 +141,7 @@ void Schedule(Workspace& workspace, PlanData& plan) {
   int64_t threads = plan.threads;
   if (threads == 0) {
     threads = std::clamp(ThreadsOf(plan.executor, plan.pool), int64_t{1}, kMaxThreads);
-    const double cost_per_thread = static_cast<double>(kCostPerThread) * plan.kernels->products_per_fma;
+    const double cost_per_thread = static_cast<double>(kCostPerThread) * ProductsPerFma(plan);
     threads =
         std::min(threads, 1 + static_cast<int64_t>(static_cast<double>(cost_prefix[plan.units]) / cost_per_thread));
   }
@@ -185,6 +198,11 @@ void AppendRecipes(const PlanData& plan, std::string& text) {
 
 }  // namespace
 
+int64_t KernelSteps(const PlanData& plan, int64_t k) {
+  const int64_t products = plan.splitting->products;
+  return products == 1 ? k : products * RoundUp(k, plan.kernels->k_step);
+}
+
 int64_t FirstTile(const PlanData& plan, int64_t thread) {
   if (thread >= plan.threads) return plan.gemm_tiles + plan.fill_tiles;
   if (thread == 0 || plan.gemm_tiles == 0) return 0;
@@ -214,6 +232,7 @@ absl::StatusOr<PlanData> MakePlanData(const GroupedGemmProblem& problem, const O
   plan->cpu = options.cpu;
   plan->isa = *isa;
   plan->kernels = &KernelsFor(*isa, *plan->arithmetic);
+  ChoosePackers(problem.precision, *plan);
   if (absl::Status s = ChooseExecutor(options, *plan); !s.ok()) return s;
   Workspace slots(workspace);
   if (absl::Status s = ReadSizes(problem, slots, *plan); !s.ok()) return s;
@@ -254,11 +273,15 @@ std::string ToString(const PlanData& plan) {
                         x.packed ? " packed" : "");
   };
   const std::string because = plan.arithmetic_because ? absl::StrCat(", ", plan.arithmetic_because) : "";
+  const Splitting& split = *plan.splitting;
+  const bool is_split = split.products > 1, lengthens = is_split && plan.arithmetic->lanes == 1;
+  const std::string splitting = is_split ? absl::StrCat(", ", split.name, ": ", split.products, " products") : "";
+  const int64_t chain = lengthens ? split.products * plan.arithmetic->split_block : plan.arithmetic->chain;
   std::string text = absl::StrCat(
       "mode: ", NameOf(plan.mode), "\nproblems x replicas x groups: ", plan.problems, " x ", plan.replicas, " x ",
       plan.groups, "\nprocessed groups: ", plan.local_groups, "\n", operand("lhs", plan.lhs), "\n",
-      operand("rhs", plan.rhs), "\n", operand("out", plan.out), "\narithmetic: ", plan.arithmetic->name, ", chains of ",
-      plan.arithmetic->chain, because, "\nisa: ", NameOf(plan.isa), "\nkernels: ", NameOf(*plan.kernels),
+      operand("rhs", plan.rhs), "\n", operand("out", plan.out), "\narithmetic: ", plan.arithmetic->name, splitting,
+      ", chains of ", chain, because, "\nisa: ", NameOf(plan.isa), "\nkernels: ", NameOf(*plan.kernels),
       OwnKernelsFor(plan.isa, *plan.arithmetic) == nullptr ? ", for the ISA has none of this arithmetic" : "",
       "\nblocking: ", plan.blocking.m, "x", plan.blocking.n, "\nexecutor: ", NameOf(plan.executor),
       "\nthreads: ", plan.threads, "\nunits: ", plan.units, "\ntiles: ", plan.gemm_tiles, " gemm, ", plan.fill_tiles,

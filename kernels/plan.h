@@ -54,7 +54,8 @@ struct PlanData {
   // What, checked.
   RaggedMode mode = RaggedMode::kUniform;
   const Arithmetic* arithmetic = &kArithmetics[0];
-  const char* arithmetic_because = nullptr;        // null where the types leave no choice
+  const char* arithmetic_because = nullptr;  // null where the types leave no choice
+  const Splitting* splitting = &kSplittings[0];
   int64_t problems = 1, replicas = 1, groups = 0;  // P, R, G
   int64_t local_groups = 0;
   PlannedOperand lhs, rhs, out;
@@ -69,6 +70,9 @@ struct PlanData {
   Cpu cpu;
   Isa isa{};
   const KernelRow* kernels = nullptr;
+  const Packers* pack_lhs = nullptr;
+  const Packers* pack_rhs = nullptr;
+  int64_t panel = kPanel;  // steps of k that are packed at once
   Blocking blocking;
   Recipes recipes;
   int64_t units = 0;
@@ -78,6 +82,9 @@ struct PlanData {
   int64_t gemm_tiles = 0;
   int64_t fill_tiles = 0;  // slices of out with elements of no processed group, numbered after the gemm tiles
 };
+
+// What becomes of so many steps of k: those that kernels take, whole groups of each product where operands are split.
+int64_t KernelSteps(const PlanData& plan, int64_t k);
 
 // Tiles of a thread's own range: cost-equal, contiguous, in order of thread. Which thread computes a tile never
 // changes its bits, so threads that are done take tiles from the others' ranges. thread == plan.threads gives the end.

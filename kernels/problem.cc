@@ -64,6 +64,12 @@ absl::Status CheckDTypes(const GroupedGemmProblem& problem, DType compute) {
       return wrong(slot, problem.*slot.operand, allowed);
     }
   }
+  const bool is_f32 = problem.lhs.dtype == DType::kF32 && problem.rhs.dtype == DType::kF32 && compute == DType::kF32;
+  if (problem.precision != Precision::kDefault && !is_f32) {
+    return Invalid("precision: ", kSplittings[static_cast<int>(problem.precision)].name, " is for ", problem.names.lhs,
+                   " and ", problem.names.rhs, " of f32 and ", problem.names.out, " of at most that; they are ",
+                   NameOf(problem.lhs.dtype), ", ", NameOf(problem.rhs.dtype), " and ", NameOf(problem.out.dtype));
+  }
   if (problem.beta && !problem.c) return Invalid(problem.names.beta, " is given without ", problem.names.c);
   for (const OperandSlot& slot : kOperandSlots) {
     const std::optional<Array>& x = problem.*slot.operand;

@@ -69,14 +69,17 @@ struct Candidates {
   const Candidate* end() const { return begin() + count; }
 };
 
+bool IsSplit(const PlanData& plan) { return plan.splitting->products > 1; }
+
 BlockShape BlocksOf(const PlanData& plan, const Shape& shape, int64_t cols) {
   const KernelRow& kernels = *plan.kernels;
   constexpr int64_t kPage = 4096;
   const auto bytes = static_cast<int64_t>(shape.page_share * static_cast<double>(plan.cpu.block_pages * kPage));
   BlockShape blocks;
   blocks.n = std::min(cols, RoundUp(CeilDiv(cols, CeilDiv(cols, shape.columns)), kernels.cols));
-  blocks.k = shape.steps;
-  const int64_t least = std::max<int64_t>(8, kernels.k_step);
+  blocks.k = std::min(shape.steps, plan.panel);
+  const int64_t least = IsSplit(plan) ? plan.panel : std::max<int64_t>(8, kernels.k_step);  // chains of pairs end there
+  blocks.k = std::max(blocks.k, least);
   while (blocks.k > least && blocks.k * blocks.n * SizeOf(plan.rhs.dtype) > bytes) blocks.k /= 2;
   blocks.k_inner = false;
   return blocks;
@@ -96,9 +99,10 @@ Costs CostsOf(const PlanData& plan, const Candidate& candidate, int64_t rows) {
   Costs costs;
   costs.memory = static_cast<double>(kernels.cols * SizeOf(plan.rhs.dtype)) / cpu.memory_bytes_per_cycle;
   costs.translate = kShapes[candidate.recipe.shape].translate * costs.memory;
-  costs.fma = static_cast<double>(tiles.AllHeights()) * sums / bytes_per_cycle / kernels.products_per_fma;
-  costs.widen = vectors * ((widens ? reads : 0) + (expand ? 0.5 : 0));
-  const bool from_l2 = !expand || PanelBytes(kernels.rhs, candidate.blocks.k, kernels.cols) > cpu.l1_bytes;
+  costs.fma = static_cast<double>(tiles.AllHeights()) * sums / bytes_per_cycle / ProductsPerFma(plan);
+  costs.widen = vectors * ((widens ? reads : 0) + (expand ? 0.5 : 0)) * static_cast<double>(plan.splitting->products);
+  const int64_t steps = KernelSteps(plan, candidate.blocks.k);
+  const bool from_l2 = !expand || PanelBytes(kernels.rhs, steps, kernels.cols) > cpu.l1_bytes;
   costs.reread = from_l2 ? sums / cpu.l2_bytes_per_cycle * static_cast<double>(tiles.count - 1) : 0;
   costs.calls = cpu.cycles_per_call * static_cast<double>(tiles.count) / static_cast<double>(candidate.blocks.k);
   return costs;
@@ -106,9 +110,9 @@ Costs CostsOf(const PlanData& plan, const Candidate& candidate, int64_t rows) {
 
 Candidates CandidatesFor(const PlanData& plan, int64_t rows, int64_t cols) {
   Candidates candidates;
-  const bool packs_ahead = plan.kernels->ahead_slice != 0;
+  const bool packs = plan.kernels->ahead_slice != 0 || IsSplit(plan);
   for (Recipe::Source source : {Recipe::Source::kInPlace, Recipe::Source::kExpand, Recipe::Source::kPack}) {
-    if ((source == Recipe::Source::kPack) != packs_ahead) continue;
+    if ((source == Recipe::Source::kPack) != packs) continue;
     for (size_t shape = 0; shape < std::size(kShapes); ++shape) {
       Candidate& candidate = candidates.all[candidates.count++];
       candidate.recipe = {source, Recipe::Order::kStrips, static_cast<uint8_t>(shape)};
@@ -134,10 +138,10 @@ const Candidate* Cheapest(const Candidates& candidates) {
 BlockShape PackedBlocks(const PlanData& plan, const Window& window, int64_t k) {
   const KernelRow& kernels = *plan.kernels;
   const int64_t rows = RoundUp(window.rows, kernels.row_step);
-  return {.k = window.rows <= 8 * kernels.rows ? kPanel / 2 : kPanel,
+  return {.k = std::min(window.rows <= 8 * kernels.rows ? kPanel / 2 : kPanel, plan.panel),
           // Two strips where they are packed ahead: what is packed was fetched beside the strip before it.
           .n = kernels.ahead_slice != 0 ? 2 * kernels.cols : kernels.cols,
-          .k_inner = plan.mode != RaggedMode::kRaggedK && rows * CeilDiv(k, kPanel) <= plan.blocking.m};
+          .k_inner = plan.mode != RaggedMode::kRaggedK && rows * CeilDiv(k, plan.panel) <= plan.blocking.m};
 }
 
 absl::string_view NameOf(Recipe::Source source) {

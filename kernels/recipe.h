@@ -17,7 +17,7 @@ struct Recipe {
     kSweep,    // kernels read few rows of rhs, from end to end, then the next: few rows of lhs whose rhs streams
     kInPlace,  // every row tile reads rhs as it lies
     kExpand,   // the first row tile reads rhs and stores the strip as it goes, the others read the strip
-    kPack,     // strips are packed first; for rhs whose columns lie along k, and for kernels that pack ahead
+    kPack,     // strips are packed first; for rhs whose columns lie along k, kernels that pack ahead, and what is split
   } source;
   // How the lines of a block are fetched while the one before is computed.
   enum class Order : uint8_t {
@@ -38,7 +38,7 @@ Recipe RecipeFor(const PlanData& plan, int64_t rows, int64_t cols);
 
 // The blocks of a tile whose unit contracts over k.
 struct BlockShape {
-  int64_t k;  // at most kPanel
+  int64_t k;  // at most PlanData::panel
   int64_t n;
   bool k_inner;  // blocks follow each other along k, not along the columns; all panels of lhs are packed at once
 };

@@ -237,9 +237,11 @@ double EvaluateIntegers(const GroupedGemmProblem& problem, const GroupProduct& g
 }
 
 // Where the environment names no rule, MakePlan says so.
-const Arithmetic& ArithmeticOf(const GroupedGemmProblem& problem) {
+Arithmetic ArithmeticOf(const GroupedGemmProblem& problem, const Splitting& splitting) {
   const absl::StatusOr<ChosenArithmetic> chosen = ArithmeticFor(problem, HostCpu());
-  return chosen.ok() ? *chosen->arithmetic : kArithmetics[0];
+  Arithmetic arithmetic = chosen.ok() ? *chosen->arithmetic : kArithmetics[0];
+  if (splitting.products > 1 && arithmetic.lanes == 1) arithmetic.chain = splitting.products * arithmetic.split_block;
+  return arithmetic;
 }
 
 // The definition of the operation, and its tolerance: element (i, j) of one group's product.
@@ -260,11 +262,25 @@ const Arithmetic& ArithmeticOf(const GroupedGemmProblem& problem) {
 // An arithmetic that flushes takes such factors as zeros, which is part of `want`, and each of its fmas and additions,
 // at most two for each k and one more, may be off by the smallest normal number instead.
 //
+// Numbers that are split sum `products` times as many products, in as many times the chains, or in chains of all
+// products of a block. With 2^e <= |x| < 2^(e+1): x - x0 is at most 2^(e-8), half a unit of bf16's eight digits, and
+// exact; x1 is off it by at most half a unit again, 2^(e-17); and what is left is a multiple of 2^(e-23), f32's unit,
+// of at most seven digits, so that x2 is all of it. So |x1| <= 2^-8 |x| and |x2| <= 2^-17 |x|, and of a product a*b
+//
+//     bf16_x3 lacks   a1*b1 and what two terms leave of a and of b: (2^-16 + 2 * 2^-17) |a||b|, and second orders
+//     bf16_x6 lacks   a1*b2, a2*b1 and a2*b2: (2 * 2^-25 + 2^-34) |a||b|
+//
+// The magnitudes of the products that are summed are together at most (1 + 2^-8 + 2^-17)^2 |a||b|, for which there is
+// room. A term that is flushed leaves less than the smallest normal number of x, times what x is multiplied with.
+//
 // Two conditions: nothing overflows before the end, as a sum may whose alpha is small; and want, itself a sum in
 // float64, counts as exact, which for results of float64 it is no more than they are (K*u at worst, sqrt(K)*u usually).
 void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j, double* want,
               double* bound) {
-  const Arithmetic& arithmetic = ArithmeticOf(problem);
+  const Splitting& splitting = kSplittings[static_cast<int>(problem.precision)];
+  const Arithmetic arithmetic = ArithmeticOf(problem, splitting);
+  const auto products = static_cast<double>(splitting.products);
+  const bool splits = products > 1;
   if (arithmetic.sum == DType::kS32) {
     *want = EvaluateIntegers(problem, group, i, j);
     *bound = 0;
@@ -274,16 +290,18 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int6
   const double normal = std::ldexp(1.0, compute.min_exponent);
   const auto factor = [&](const Array& array, int64_t index) {
     const double value = ToDouble(array, index);
+    if (splits && std::abs(value) >= 0x1.ffp127) return std::copysign(HUGE_VAL, value);
     return arithmetic.flushes && std::abs(value) < normal ? 0 : value;
   };
-  double total = 0, magnitude = 0, contraction = 0, alpha = 1;
+  double total = 0, magnitude = 0, contraction = 0, alpha = 1, flushed_terms = 0;
   for (const auto& [lhs, rhs] : group.terms) {
     for (int64_t k = 0; k < lhs.cols; ++k) {
-      const double product = factor(problem.lhs, lhs.At(i, k)) * factor(problem.rhs, rhs.At(k, j));
-      total += product;
-      magnitude += std::abs(product);
+      const double a = factor(problem.lhs, lhs.At(i, k)), b = factor(problem.rhs, rhs.At(k, j));
+      total += a * b;
+      magnitude += std::abs(a * b);
+      if (splits) flushed_terms += normal * 1.01 * (std::abs(a) + std::abs(b));
     }
-    contraction += static_cast<double>(lhs.cols);
+    contraction += products * static_cast<double>(lhs.cols);
   }
   if (problem.alpha.has_value() && contraction > 0) {
     alpha = ToDouble(*problem.alpha, group.alpha);
@@ -301,8 +319,9 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int6
   }
   const double tiny = arithmetic.flushes ? normal : compute.SmallestSubnormal();
   *want = total;
-  *bound = RelativeErrorOfSum(arithmetic, contraction, static_cast<double>(group.terms.size())) * magnitude +
-           out.Epsilon() * std::abs(total) + std::abs(alpha) * 2 * (contraction + 1) * tiny +
+  const double replicas = products * static_cast<double>(group.terms.size());
+  *bound = (RelativeErrorOfSum(arithmetic, contraction, replicas) + splitting.error) * magnitude +
+           out.Epsilon() * std::abs(total) + std::abs(alpha) * (2 * (contraction + 1) * tiny + flushed_terms) +
            4 * compute.SmallestSubnormal() + out.SmallestSubnormal();
 }
 

@@ -22,26 +22,25 @@ const char* ElementAt(const Matrix& x, DType dtype, int64_t row, int64_t col) {
   return x.data + (row * x.row_step + col * x.col_step) * SizeOf(dtype);
 }
 
+// Bytes of so many steps of k for one row of a panel.
+int64_t StepBytes(const PlanData& plan, int64_t k) { return PanelBytes(plan.kernels->lhs, KernelSteps(plan, k), 1); }
+
 // The packed rows of lhs for the panel that a block belongs to: scratch holds one, or all of them.
 char* PanelsOf(const PlanData& plan, const TilePlace& place, const Block& block, const Scratch& scratch) {
   const int64_t steps_before = place.blocks.k_inner ? block.panel_k : 0;
-  return scratch.panels + PanelBytes(plan.kernels->lhs, steps_before, place.rows.AllHeights());
+  return scratch.panels + StepBytes(plan, steps_before) * place.rows.AllHeights();
 }
-
-// Bytes of so many steps of k for one row of a panel.
-int64_t StepBytes(const PlanData& plan, int64_t k) { return PanelBytes(plan.kernels->lhs, k, 1); }
 
 void PackLhs(const PlanData& plan, const TilePlace& place, const Block& block, char* panels) {
   const Matrix& lhs = block.lhs;
-  const int64_t steps = std::min(kPanel, lhs.cols - block.k);
+  const int64_t steps = std::min(plan.panel, lhs.cols - block.k);
   const bool along_k = lhs.col_step == 1;
-  const FormatKernels& kernels = KernelsOf(*plan.kernels, plan.lhs.dtype);
-  const int64_t row_bytes = StepBytes(plan, kPanel);
+  const int64_t row_bytes = StepBytes(plan, plan.panel);
   Prefetch nothing{};
   for (int64_t i = 0; i < place.rows.count; ++i) {
     const int64_t row = place.rows.Begin(i), mr = place.rows.Rows(i);
     const char* src = ElementAt(lhs, plan.lhs.dtype, place.window.row + row, block.k);
-    (along_k ? kernels.lhs.transposed : kernels.lhs.rows)({
+    (along_k ? plan.pack_lhs->transposed : plan.pack_lhs->rows)({
         .src = src,
         .src_stride = along_k ? lhs.row_step : lhs.col_step,
         .k = steps,
@@ -82,7 +81,7 @@ class Strips {
     ahead_.slice = slice;
     const bool along_n = block->rhs.col_step == 1;
     ahead_.src_step = slice * (along_n ? args.src_stride : 1) * SizeOf(plan_.rhs.dtype);
-    ahead_.dst_step = PanelBytes(plan_.kernels->rhs, slice, args.dst_stride);
+    ahead_.dst_step = PanelBytes(plan_.kernels->rhs, KernelSteps(plan_, slice), args.dst_stride);
     slices_ = CeilDiv(args.k_padded, slice);
   }
   // The share of row tile i.
@@ -100,8 +99,7 @@ class Strips {
 
  private:
   Pack* PackerOf(const Block& block) const {
-    const Packers& packers = KernelsOf(*plan_.kernels, plan_.rhs.dtype).rhs;
-    return block.rhs.col_step == 1 ? packers.rows : packers.transposed;
+    return block.rhs.col_step == 1 ? plan_.pack_rhs->rows : plan_.pack_rhs->transposed;
   }
   PackArgs ArgsFor(const Block& block, int64_t col, Prefetch* prefetch) const {
     const Strip strip = NextStrip(plan_, place_, block.col + block.cols - col);
@@ -128,8 +126,10 @@ class Strips {
 };
 
 Microkernel* KernelOf(const PlanData& plan, const Strip& strip, int64_t mr, bool in_place) {
+  // Of bytes the signs matter; f32 that is split is packed as what is multiplied.
+  const DType product = plan.arithmetic->product;
+  if (!in_place) return KernelsOf(*plan.kernels, product == DType::kBF16 ? product : plan.rhs.dtype).packed[mr];
   const FormatKernels& kernels = KernelsOf(*plan.kernels, plan.rhs.dtype);
-  if (!in_place) return kernels.packed[mr];
   if (strip.from == Strip::From::kRhsAndPack) return kernels.expand[mr];
   if (strip.from == Strip::From::kSweep) return kernels.sweep[mr].run;
   const DirectKernel(&by_width)[2] = kernels.direct[mr];
@@ -143,7 +143,7 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
   const TileResult result(plan, place, scratch);
   const KernelFloatMode mode(plan.arithmetic->flushes);
   const KernelUnit unit(*plan.kernels);
-  const int64_t sum_size = SizeOf(plan.arithmetic->sum), row_bytes = StepBytes(plan, kPanel);
+  const int64_t sum_size = SizeOf(plan.arithmetic->sum), row_bytes = StepBytes(plan, plan.panel);
   MicrokernelArgs args{};
   args.strip = scratch.strips[0];
   args.alike = plan.lhs.dtype == plan.rhs.dtype;
@@ -159,7 +159,7 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
     Block next = block;
     more = NextBlock(plan, place, next);
     fetch.StartBlock(block, more ? &next : nullptr);
-    args.k = block.steps;
+    args.k = KernelSteps(plan, block.steps);
     args.start = block.start;
     args.finish = block.finish;
     args.first = block.first_chain;

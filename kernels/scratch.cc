@@ -85,10 +85,10 @@ Scratch::Scratch(const PlanData& plan, void* block) {
     bytes += RoundUp(size, 64);
     return slot;
   };
-  const int64_t sum = SizeOf(ArithmeticOf(kernels).sum);
+  const int64_t sum = SizeOf(ArithmeticOf(kernels).sum), steps = KernelSteps(plan, plan.panel);
   // The packers store whole vectors: one of slack behind the last panel.
-  panels = take(PanelBytes(kernels.lhs, kPanel, plan.blocking.m) + kernels.vector * sum);
-  for (char*& strip : strips) strip = take(PanelBytes(kernels.rhs, kPanel, kernels.cols));
+  panels = take(PanelBytes(kernels.lhs, steps, plan.blocking.m) + kernels.vector * sum);
+  for (char*& strip : strips) strip = take(PanelBytes(kernels.rhs, steps, kernels.cols));
   chain = take(plan.blocking.m * plan.blocking.n * sum);
   total = take(plan.blocking.m * plan.blocking.n * sum);
   bias = take(std::max(plan.blocking.n, kMaxCols) * sum);

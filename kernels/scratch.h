@@ -12,7 +12,7 @@ namespace raggemm {
 
 // The buffers of one worker for tiles of `blocking`, all 64-byte aligned:
 //
-//   panels  lhs, packed in the kernels' layout: row tiles of kPanel steps back to back, of one panel or of all
+//   panels  lhs, packed in the kernels' layout: row tiles of PlanData::panel steps back to back, of one panel or of all
 //   strips  two of rhs, packed in the kernels' layout; the second for kernels that pack ahead
 //   chain, total  one register tile of [mr][nr] sums after the other, strip by strip
 //   bias    as sums, [columns]

@@ -115,11 +115,16 @@ Matrix LocateMatrix(const PlanData& plan, const PlannedOperand& x, const Unit& u
   return {data, rows, cols, step, 1};
 }
 
+double ProductsPerFma(const PlanData& plan) {
+  return plan.kernels->products_per_fma / static_cast<double>(plan.splitting->products);
+}
+
 double CostOfElement(const PlanData& plan) {
   const KernelRow& kernels = *plan.kernels;
-  const double bytes = static_cast<double>(SizeOf(kernels.rhs.element) * sizeof(float)) /
-                       static_cast<double>(SizeOf(ArithmeticOf(kernels).sum));
-  return plan.cpu.fmas_per_cycle * kernels.products_per_fma * bytes / plan.cpu.memory_bytes_per_cycle;
+  const DType element = plan.splitting->products > 1 ? plan.rhs.dtype : kernels.rhs.element;
+  const double bytes =
+      static_cast<double>(SizeOf(element) * sizeof(float)) / static_cast<double>(SizeOf(ArithmeticOf(kernels).sum));
+  return plan.cpu.fmas_per_cycle * ProductsPerFma(plan) * bytes / plan.cpu.memory_bytes_per_cycle;
 }
 
 int64_t UnitCost(const PlanData& plan, double cost_of_element, const Unit& unit, const Matrix& out) {

@@ -31,6 +31,9 @@ void NextUnit(const PlanData& plan, Unit& unit);  // the one behind it, or behin
 
 Matrix LocateMatrix(const PlanData& plan, const PlannedOperand& operand, const Unit& unit);
 
+// Of the operands as they are given: those that are split take several.
+double ProductsPerFma(const PlanData& plan);
+
 // Multiply-adds in the time of one element from memory: the rows of a group at which sums take over. Measured for f32
 // at 13 on Zen 3 and at 21 on Emerald Rapids.
 double CostOfElement(const PlanData& plan);

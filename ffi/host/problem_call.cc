@@ -51,6 +51,7 @@ Call MakeCall(const GroupedGemmProblem& problem, absl::Span<int64_t> workspace) 
   call.attributes["operands"] = operands;
   call.attributes["bf16_sums"] =
       problem.bf16_sums ? kArithmetics[static_cast<int>(*problem.bf16_sums)].name : std::string("AUTO");
+  call.attributes["precision"] = std::string(kSplittings[static_cast<int>(problem.precision)].name);
   return call;
 }
 

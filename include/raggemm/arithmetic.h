@@ -23,20 +23,45 @@ struct Arithmetic {
   // Denormals are zeros of their sign, as operands, chains and totals; a result counts as one when it is rounded. What
   // follows the sum keeps them: alpha, c, bias, rounding to out.
   bool flushes;
+  int64_t split_block;  // of f32 that is split, see below: steps of k; 0: it is not split
 };
 
 enum class ArithmeticId : uint8_t { kF32, kF64, kPairs, kTiles, kS32 };  // as rows stand
 
 // 256 steps bound the error by 256 + K/256 roundings where one chain has K.
 inline constexpr Arithmetic kArithmetics[] = {
-    // name, product, sum, chain, lanes, pair, flushes
-    {"f32", DType::kF32, DType::kF32, 256, 1, 1, false},
-    {"f64", DType::kF64, DType::kF64, 256, 1, 1, false},
-    // For bf16 with bf16: what VDPBF16PS does, and what TDPBF16PS does.
-    {"pairs", DType::kBF16, DType::kF32, 256, 1, 2, true},
-    {"tiles", DType::kBF16, DType::kF32, 32, 2, 1, true},
-    {"s32", DType::kS8, DType::kS32, 256, 1, 1, false},
+    // name, product, sum, chain, lanes, pair, flushes, split_block
+    {"f32", DType::kF32, DType::kF32, 256, 1, 1, false, 0},
+    {"f64", DType::kF64, DType::kF64, 256, 1, 1, false, 0},
+    // For bf16 with bf16: what VDPBF16PS does, and what TDPBF16PS does. With 64 steps of split f32 in a chain, the
+    // products of first terms, the large ones, are its last 64, and 32 steps are a whole tile.
+    {"pairs", DType::kBF16, DType::kF32, 256, 1, 2, true, 64},
+    {"tiles", DType::kBF16, DType::kF32, 32, 2, 1, true, 32},
+    {"s32", DType::kS8, DType::kS32, 256, 1, 1, false, 0},
 };
+
+// f32 with f32 as products of bf16. x is split into terms x0 = bf16(x), x1 = bf16(x - x0), x2 = bf16(x - x0 - x1), all
+// rounded to nearest even. The contraction is cut into blocks of split_block steps, the last one shorter; each gives
+// the arithmetic `products` times as many: all its steps as the first product of `order`, then as the second, and so
+// on, each filled up to whole pairs, or chains with several lanes. With one lane a block is one chain.
+struct Splitting {
+  const char* name;
+  int64_t terms, products;
+  struct {
+    int8_t lhs, rhs;  // which term
+  } order[6];         // the smallest products first
+  double error;       // of one product at most, as a share of it: what terms and products leave out
+};
+
+enum class Precision : uint8_t { kDefault, kBf16X3, kBf16X6 };  // as rows stand
+
+// reference.cc proves the errors.
+inline constexpr Splitting kSplittings[] = {
+    {"default", 1, 1, {{0, 0}}, 0},
+    {"bf16_x3", 2, 3, {{1, 0}, {0, 1}, {0, 0}}, 0x1.02p-15},
+    {"bf16_x6", 3, 6, {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}, {0, 0}}, 0x1.02p-24},
+};
+inline constexpr int kPrecisions = sizeof(kSplittings) / sizeof(Splitting);
 
 }  // namespace raggemm
 

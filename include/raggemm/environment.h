@@ -41,6 +41,7 @@ absl::StatusOr<ChosenArithmetic> DefaultBf16Arithmetic(const Environment& enviro
 
 // Of an arithmetic of products of bf16; its case is ignored.
 std::optional<ArithmeticId> Bf16SumsOf(absl::string_view name);
+std::optional<Precision> PrecisionOf(absl::string_view name);  // of a splitting, likewise
 
 }  // namespace raggemm
 

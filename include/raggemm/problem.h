@@ -109,9 +109,12 @@ struct GroupedGemmProblem {
   std::optional<Array> group_offset;
 
   // How bf16 with bf16 is summed, whatever computes it: an arithmetic of products of bf16. Else RAGGEMM_BF16_SUMS names
-  // it, else it is that of the unit that the CPU has: tiles with AMX, else pairs. Without meaning where lhs or rhs is
-  // not bf16, or out is f64.
+  // it, else it is that of the unit that the CPU has: tiles with AMX, else pairs. Without meaning where no products of
+  // bf16 are summed, as where out is f64.
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
+
+  // Whether f32 with f32 is computed as products of bf16, and as how many. For lhs and rhs of f32, out of at most that.
+  Precision precision = Precision::kDefault;
 
   OperandNames names;
 };

@@ -172,6 +172,8 @@ constexpr KernelRow MakeAmxRow() {
   }
   kernels.lhs = {PackLinesAcrossK<V>, PackLinesAlongK<V>};
   kernels.rhs = {PackRowWords<V>, PackTransposedWords<V>};
+  AddTerms<V, ArithmeticId::kTiles, PackLinesAcrossK<V>, PackLinesAlongK<V>, PackRowWords<V>, PackTransposedWords<V>,
+           sizeof(BFloat16)>(row);
   row.products_per_fma = 16;
   row.ahead_slice = kTileSteps;
   row.set_up = Tiles::SetUp;

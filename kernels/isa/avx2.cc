@@ -41,6 +41,13 @@ struct Avx2F32 {
     return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(-65536)));
   }
 
+  static Vec Between(Vec x, int least, int most) {
+    const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
+    const __m256i small = _mm256_cmpgt_epi32(_mm256_set1_epi32(least), magnitude);
+    const __m256i outside = _mm256_or_si256(small, _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(most)));
+    return _mm256_andnot_ps(_mm256_castsi256_ps(_mm256_srli_epi32(outside, 1)), x);
+  }
+
   static Vec Load(const float* p) { return _mm256_loadu_ps(p); }
   static Vec Load(const BFloat16* p) {
     const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

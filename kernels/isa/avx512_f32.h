@@ -48,6 +48,13 @@ struct Avx512F32 {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(-65536)));
   }
 
+  static Vec Between(Vec x, int least, int most) {
+    const __m512i bits = _mm512_castps_si512(x), magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
+    const __mmask16 outside = _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(least)) |
+                              _mm512_cmpgt_epi32_mask(magnitude, _mm512_set1_epi32(most));
+    return _mm512_castsi512_ps(_mm512_mask_sub_epi32(bits, outside, bits, magnitude));
+  }
+
   static __mmask16 Mask(int n) { return static_cast<__mmask16>((1u << n) - 1); }
   static Vec Widen(__m256i bf16) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16)); }
   static __m256i Round(Vec x) {

@@ -58,6 +58,10 @@ struct ScalarTraits {
   static Vec High(Vec, Vec b) { return b; }
   static Vec Pinned(Vec x) { return x; }
   static Vec FmaInRegisters(Vec a, Vec b, Vec c) { return Fma(a, b, c); }
+  static float Between(float x, int least, int most) {
+    const int magnitude = __builtin_bit_cast(int, x) & 0x7fffffff;
+    return least <= magnitude && magnitude <= most ? x : __builtin_copysignf(0, x);
+  }
   template <class E>
   static Vec Load(const E* p) {
     return static_cast<T>(Widen(*p));

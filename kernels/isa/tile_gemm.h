@@ -15,6 +15,7 @@
 
 #include "kernels/isa/pack.h"
 #include "kernels/isa/partial.h"
+#include "kernels/isa/terms.h"
 #include "kernels/microkernel.h"
 
 namespace raggemm {
@@ -356,6 +357,10 @@ constexpr void AddFloats(KernelRow& row) {
   AddEnds<V, float>(row, DType::kF32);
   if constexpr (arithmetic.sum == DType::kF64) AddEnds<V, double>(row, DType::kF64);
   AddFormat<V, BFloat16, kId>(row, DType::kBF16);
+  if constexpr (arithmetic.split_block != 0) {
+    AddTerms<V, kId, PackRows<V, BFloat16>, PackTransposed<V, BFloat16>, PackRows<V, BFloat16>,
+             PackTransposed<V, BFloat16>, sizeof(typename V::Scalar)>(row);
+  }
   if constexpr (arithmetic.product != DType::kBF16) {
     AddFormat<V, Float16, kId>(row, DType::kF16);
     AddFormat<V, float, kId>(row, DType::kF32);

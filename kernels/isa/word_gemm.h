@@ -210,6 +210,8 @@ constexpr KernelRow MakePairRow() {
   AddEnds<V, BFloat16>(row, DType::kBF16);
   AddEnds<V, float>(row, DType::kF32);
   AddWordFormat<V>(row, DType::kBF16);
+  AddTerms<V, ArithmeticId::kPairs, PackRowWords<V>, PackTransposedWords<V>, PackRowWords<V>, PackTransposedWords<V>,
+           sizeof(BFloat16)>(row);
   return row;
 }
 

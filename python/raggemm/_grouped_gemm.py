@@ -22,6 +22,7 @@ from raggemm._operands import (
     integer_array,
     result_dtype,
 )
+from raggemm._precision import attribute
 from raggemm._primitive import jax_versions
 from raggemm._primitive.call import (
     PACKED,
@@ -57,6 +58,7 @@ class _Options(NamedTuple):
     out_size: int | None = None
     out_layout: str = STRIDED
     preferred_element_type: Any = None
+    precision: Any = None
 
 
 def _mode(lhs: Operand, rhs: Operand) -> Mode:
@@ -248,7 +250,8 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
     dtype = _out_dtype(words, given.preferred_element_type, lhs.data, rhs.data)
     compute = compute_dtype(lhs.data.dtype, rhs.data.dtype, dtype)
     names = (*lhs.dims, *rhs.dims)
-    call = Call(left, right, out, dtype, out_extent=out_extent, dims_names=names, c_name=words.c)
+    precision = attribute(given.precision, lhs.data.dtype, rhs.data.dtype, dtype)
+    call = Call(left, right, out, dtype, precision, out_extent, dims_names=names, c_name=words.c)
     optional: dict[str, jax.Array | None] = {}
     if given.c is not None:
         optional["c"] = _checked_c(words.c, given.c, shape, dtype)
@@ -283,6 +286,7 @@ def grouped_gemm(
     out_size: int | None = None,
     out_layout: str = STRIDED,
     preferred_element_type: Any = None,
+    precision: Any = None,
 ) -> jax.Array:
     """The general operation; which of its five modes is meant follows from the group sizes that are given.
 
@@ -315,6 +319,10 @@ def grouped_gemm(
       preferred_element_type: dtype of out, by default jnp.result_type(lhs, rhs). Sums are made in float64 if lhs, rhs
         or out has it, else in float32, and rounded once; of int8 and uint8 in int32, exact modulo 2^32. float64 is
         float32 without jax_enable_x64, with a warning.
+      precision: the jax.lax.DotAlgorithmPresets BF16_BF16_F32_X3 and _X6 compute a product of float32 as three or six
+        of bfloat16, on the CPU's units for them: each is off by 2**-15 of it at most, or by 2**-24. Derivatives are
+        computed alike. Numbers below the smallest normal one are zeros then. None is exact products, which meet any
+        jax.lax.Precision; a preset that is not met is a NotImplementedError.
 
     Returns:
       The group axis where there is one, then the free axes of lhs, then those of rhs.
@@ -334,4 +342,5 @@ def grouped_gemm(
         out_size=out_size,
         out_layout=out_layout,
         preferred_element_type=preferred_element_type,
+        precision=precision,
     )

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from raggemm._grouped_gemm import product
 from raggemm._operands import Operand, Words, compiled_when_eager, integer_array, matrix_array
+from raggemm._precision import in_effect
 from raggemm._primitive.call import FLOATS
-from raggemm.jax_lax.dimension_numbers import unmet_precision
 
 _WORDS = Words(sizes="group_sizes", c="existing_out")
 
@@ -165,8 +165,9 @@ def ragged_dot(
       rhs: [g, k, n].
       group_sizes: [g], int32, int64 or uint32, the rows of each group. Their sum may be less than m; the rows behind
         it are zero.
-      precision: any jax.lax.Precision is met, for products are exact and sums are made in float32 or float64. A
-        DotAlgorithmPreset that asks for something else is a NotImplementedError. None is jax_default_matmul_precision.
+      precision: any jax.lax.Precision is met, for products are exact and sums are made in float32 or float64. The
+        DotAlgorithmPresets BF16_BF16_F32_X3 and _X6 are for float32: see grouped_gemm. One that asks for something else
+        is a NotImplementedError. None is jax_default_matmul_precision.
       preferred_element_type: dtype of the result, by default the wider one of lhs and rhs. Of int8 and uint8 it must
         be int32.
       group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for; rhs may then have fewer.
@@ -183,8 +184,6 @@ def ragged_dot(
         raise TypeError(f"group_offset: shape is {jnp.shape(group_offset)}, must be () or (1,)")
     lhs_dtype, rhs_dtype = rows.data.dtype, weights.data.dtype
     dtype = _wider(lhs_dtype, rhs_dtype) if preferred_element_type is None else preferred_element_type
-    reason = unmet_precision(precision, lhs_dtype, rhs_dtype, jax.dtypes.canonicalize_dtype(dtype))
-    if reason is not None:
-        raise NotImplementedError(reason)
-    out = product(_WORDS, rows, weights, group_offset=group_offset, preferred_element_type=dtype)
+    options = {"group_offset": group_offset, "preferred_element_type": dtype, "precision": in_effect(precision)}
+    out = product(_WORDS, rows, weights, **options)
     return out if out_sharding is None else jax.sharding.reshard(out, out_sharding)

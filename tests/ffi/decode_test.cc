@@ -116,6 +116,18 @@ TEST(DecodeCallTest, TheCaseOfTextsOfEnumsIsIgnored) {
   }
 }
 
+TEST(DecodeCallTest, ReadsPrecision) {
+  PluginCall call({.mode = RaggedMode::kUniform, .groups = 2});
+  for (const auto& [text, precision] :
+       {std::pair{"DEFAULT", Precision::kDefault}, {"BF16_X3", Precision::kBf16X3}, {"bf16_x6", Precision::kBf16X6}}) {
+    call.call().attributes["precision"] = std::string(text);
+    host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
+    const absl::StatusOr<DecodedCall> decoded = DecodeCall(Bind(*frame.get()));
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(decoded->problem.precision, precision);
+  }
+}
+
 TEST(DecodeCallTest, ReadsOptions) {
   const std::pair<const char*, Executor> executors[] = {{"AUTO", Executor::kAuto},
                                                         {"OPENMP", Executor::kOpenMp},

@@ -71,8 +71,8 @@ TEST(DescribeTest, SaysWhatThisIsAndHas) {
   std::vector<std::string> names;
   for (const auto& [name, value] : fields) names.push_back(name);
   EXPECT_THAT(names, UnorderedElementsAre("version", "ffi_api", "cpu", "isas", "f32", "bf16", "executors", "bf16_sums",
-                                          "max_threads", "openmp_threads", "environment", "error", "formats",
-                                          "operands", "arithmetics", "kept_buffers"));
+                                          "precisions", "max_threads", "openmp_threads", "environment", "error",
+                                          "formats", "operands", "arithmetics", "kept_buffers"));
   EXPECT_EQ(fields.at("version").string_value(), raggemm_version());
   int32_t major, minor;
   raggemm_ffi_version(&major, &minor);
@@ -82,6 +82,7 @@ TEST(DescribeTest, SaysWhatThisIsAndHas) {
   EXPECT_EQ(fields.at("openmp_threads").number_value(), static_cast<double>(OpenMpThreads()));
   EXPECT_THAT(TextsOf(fields.at("executors")), ElementsAre("AUTO", "OPENMP", "POOL", "SERIAL"));
   EXPECT_THAT(TextsOf(fields.at("bf16_sums")), ElementsAre("AUTO", "TILES", "PAIRS"));
+  EXPECT_THAT(TextsOf(fields.at("precisions")), ElementsAre("DEFAULT", "BF16_X3", "BF16_X6"));
 }
 
 // The row of that name in a table; empty where it has none.
@@ -115,7 +116,7 @@ TEST(DescribeTest, HasTheTables) {
   EXPECT_THAT(names("arithmetics"), ElementsAre("f32", "f64", "pairs", "tiles", "s32"));
   EXPECT_TRUE(same(RowOf(parsed, "arithmetics", "f64"),
                    R"({"name": "f64", "product": "f64", "sum": "f64", "chain": 256, "lanes": 1, "pair": 1,
-                       "flushes": false})"));
+                       "flushes": false, "split_block": 0})"));
   EXPECT_THAT(
       TextsOf(RowOf(parsed, "isas", "SCALAR").fields().at("kernels")),
       ElementsAre("f32_4x2_scalar", "f64_4x2_scalar", "pairs_4x2_scalar", "tiles_2x2_scalar", "s32_4x2_scalar"));

@@ -224,12 +224,15 @@ TEST(FloatingPointFlags, OfEveryThreadAreWithoutEffectAndStay) {
 // The bits of one row of out, alone and with 4095 others, beside groups of other sizes.
 TEST(Company, OfARowInABatchOf4096IsWithoutEffect) {
   constexpr int64_t kRows = 4096;
-  for (const auto& [dtype, rule] : {std::pair{DType::kF32, ArithmeticId::kF32},
-                                    {DType::kBF16, ArithmeticId::kPairs},
-                                    {DType::kBF16, ArithmeticId::kTiles}}) {
+  for (const auto& [dtype, rule, precision] : {std::tuple{DType::kF32, ArithmeticId::kF32, Precision::kDefault},
+                                               {DType::kBF16, ArithmeticId::kPairs, Precision::kDefault},
+                                               {DType::kBF16, ArithmeticId::kTiles, Precision::kDefault},
+                                               {DType::kF32, ArithmeticId::kPairs, Precision::kBf16X3},
+                                               {DType::kF32, ArithmeticId::kTiles, Precision::kBf16X6}}) {
     ProblemSpec spec{.groups = 3, .m = kRows + 60, .n = 48, .k = 600, .sizes = {17, kRows, 40}};
     spec.lhs = spec.rhs = dtype;
     spec.bf16_sums = rule;
+    spec.precision = precision;
     TestProblem batch(spec);
     ASSERT_EQ(GroupedGemm(batch.problem, {.isa = Isa::kScalar}), absl::OkStatus());
     std::vector<float> out(spec.n);

@@ -15,7 +15,7 @@ import dataclasses
 import itertools
 import pathlib
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import ml_dtypes
@@ -23,14 +23,36 @@ import numpy as np
 from exact_products import KINDS, Format, Operands, make_operands, rounded, units_in_the_last_place
 from programs import MODES, Program, others
 from raggemm import grouped_gemm
-from raggemm._primitive import library
 from raggemm.demo.checks import output_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 F16, BF16, F32, F64 = np.float16, ml_dtypes.bfloat16, np.float32, np.float64
-TYPES = [(F32, F32), (BF16, F32), (BF16, BF16), (F16, F32), (F16, F16), (F64, F64)]  # of lhs and rhs, of out
-LENGTHS, SHORT_LENGTHS = (1, 16, 256, 1024, 4096), (300,)
-SMALLEST_NORMAL = 2.0**-126  # of float32, and of bfloat16
+X3, X6 = jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3, jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X6
+PRODUCTS = {None: 1, X3: 3, X6: 6}
+SPLITTING = {None: 0.0, X3: 1.01 * 2.0**-15, X6: 1.01 * 2.0**-24}  # errors of one product
+
+
+class Types(NamedTuple):
+    lhs: type  # and rhs
+    out: type
+    precision: Any = None
+
+    def __str__(self) -> str:
+        names = [np.dtype(t).name.replace("bfloat", "bf").replace("float", "f") for t in self[:2]]
+        return " to ".join(names) + (f", X{PRODUCTS[self.precision]}" if self.precision else "")
+
+    @property
+    def flushes(self) -> bool:
+        return self.precision is not None or (self.lhs is BF16 and self.out is not F64)
+
+
+TYPES = [
+    *itertools.starmap(Types, ((F32, F32), (BF16, F32), (BF16, BF16), (F16, F32), (F16, F16), (F64, F64))),
+    Types(F32, F32, X3),
+    Types(F32, F32, X6),
+]
+CHAIN = 256  # of the numeric rule: fmas of one chain
+LENGTHS, SHORT_LENGTHS = (1, 16, CHAIN, 1024, 4096), (300,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +71,7 @@ class Line:
     """One product by everybody."""
 
     kind: str
-    types: tuple[type, type]
+    types: Types
     k: int
     mode: str
     ours: Errors
@@ -62,55 +84,53 @@ def _figure(x: float) -> str:
     return f"{x:.0f}" if x < 1000 else f"{x:.0e}".replace("e+0", "e").replace("e+", "e")
 
 
-def _rule(dtype, out) -> dict[str, Any]:
-    """How two operands of this dtype are summed: a row of the table of arithmetics."""
-    described = library.description()
-    bf16 = dtype == BF16 and out != F64
-    name = described["bf16"]["arithmetic"] if bf16 else "f64" if F64 in (dtype, out) else "f32"
-    return next(row for row in described["arithmetics"] if row["name"] == name)
+def roundings(types: Types, k: int) -> float:
+    """Of the README; where products are of bf16 by the rule that has more."""
+    products, chains = PRODUCTS[types.precision], CHAIN + 2 + k / CHAIN
+    if products > 1:
+        chains = 64 * products + 2 + k / 64
+    return max(chains, 18 + products * (k / 32 + 1)) if types.flushes else chains
 
 
-def tolerance(operands: Operands, k: int, out) -> np.ndarray:
-    """Of the README, without alpha, c and bias; times 2**shift as the operands' exact results are."""
-    c = Format.of(np.float64 if np.float64 in (operands.lhs.dtype, out) else np.float32)
-    o, rule = Format.of(out), _rule(operands.lhs.dtype, out)
-    roundings = rule["chain"] / rule["lanes"] + rule["lanes"] - 1 + k / rule["chain"] + 2
-    relative = c.epsilon * roundings * operands.magnitude + o.epsilon * np.abs(operands.exact.high)
-    lost = 2 * (k + 1) * SMALLEST_NORMAL if rule["flushes"] else k * c.tiny
-    return relative + np.ldexp(lost + 4 * c.tiny + o.tiny, operands.shift)
+def tolerance(operands: Operands, k: int, types: Types) -> np.ndarray:
+    """Of the README, without alpha, c and bias; times 2**shift as the operands' exact results are. No kind of data has
+    terms or operands below the smallest normal number."""
+    c = Format.of(np.float64 if np.float64 in types else np.float32)
+    o = Format.of(types.out)
+    relative = (c.epsilon * roundings(types, k) + SPLITTING[types.precision]) * operands.magnitude
+    lost = 2 * (PRODUCTS[types.precision] * k + 1) * 2.0**c.min_exponent if types.flushes else k * c.tiny
+    return relative + o.epsilon * np.abs(operands.exact.high) + np.ldexp(lost + 4 * c.tiny + o.tiny, operands.shift)
 
 
-def errors_of(got: np.ndarray, operands: Operands, k: int) -> Errors:
+def errors_of(got: np.ndarray, operands: Operands, k: int, types: Types) -> Errors:
     distance = operands.exact.distance(np.ldexp(got.astype(np.float64), operands.shift))
     ulp = distance / units_in_the_last_place(operands.exact.high, got.dtype, operands.shift)
-    of_tolerance = (distance / tolerance(operands, k, got.dtype)).max()
+    of_tolerance = (distance / tolerance(operands, k, types)).max()
     return Errors(float(ulp.max()), float(np.percentile(ulp, 99.9)), float(ulp.mean()), float(of_tolerance))
 
 
-def measure(kind: str, types: list[tuple[type, type]], k: int, programs: dict[str, Program]) -> list[Line]:
+def measure(kind: str, all_types: list[Types], k: int, programs: dict[str, Program]) -> list[Line]:
     """All dtypes of out for one dtype of lhs and rhs, in every mode, each with data of its own."""
     lines = []
     for seed, (mode, run) in enumerate(MODES.items()):
-        operands = make_operands(kind, types[0][0], k, seed)
-        for dtype, out in types:
-            found = {name: program(operands.lhs, operands.rhs, np.dtype(out)) for name, program in programs.items()}
-            rest = {name: errors_of(got, operands, k) for name, got in found.items() if got is not None}
-            ours = errors_of(run(operands.lhs, operands.rhs, np.dtype(out)), operands, k)
-            lines.append(Line(kind, (dtype, out), k, mode, ours, rest))
+        operands = make_operands(kind, all_types[0].lhs, k, seed)
+        for types in all_types:
+            out = np.dtype(types.out)
+            found = {name: program(operands.lhs, operands.rhs, out) for name, program in programs.items()}
+            rest = {name: errors_of(got, operands, k, types) for name, got in found.items() if got is not None}
+            ours = errors_of(run(operands.lhs, operands.rhs, out, types.precision), operands, k, types)
+            lines.append(Line(kind, types, k, mode, ours, rest))
     return lines
 
 
-def modes_that_differ(kind: str, types: tuple[type, type], k: int) -> list[str]:
+def modes_that_differ(kind: str, types: Types, k: int) -> list[str]:
     """Modes whose result of one product has other bits than the first one's."""
-    operands = make_operands(kind, types[0], k, seed=99)
-    results = {mode: run(operands.lhs, operands.rhs, np.dtype(types[1])) for mode, run in MODES.items()}
+    operands = make_operands(kind, types.lhs, k, seed=99)
+    results = {
+        mode: run(operands.lhs, operands.rhs, np.dtype(types.out), types.precision) for mode, run in MODES.items()
+    }
     first = next(iter(results.values())).tobytes()
-    return [f"{mode}, {kind}, {_types(types)}, K {k}" for mode, got in results.items() if got.tobytes() != first]
-
-
-def _types(types: tuple[type, type]) -> str:
-    names = [np.dtype(t).name.replace("bfloat", "bf").replace("float", "f") for t in types]
-    return " to ".join(names)
+    return [f"{mode}, {kind}, {types}, K {k}" for mode, got in results.items() if got.tobytes() != first]
 
 
 def _merged(lines: list[Line], by: str | None) -> Errors:
@@ -133,9 +153,7 @@ def table(lines: list[Line], names: list[str], kind: str, by_mode: bool) -> str:
     for (types, k, mode), same in groups.items():
         ours = _merged(same, None)
         cells = [str(_merged(same, name)) if name in same[0].others else "" for name in names]
-        rows.append(
-            [_types(types), str(k), *([mode] if by_mode else []), f"{ours.of_tolerance:.2g}", str(ours), *cells]
-        )
+        rows.append([str(types), str(k), *([mode] if by_mode else []), f"{ours.of_tolerance:.2g}", str(ours), *cells])
     header = ["dtypes", "K", *(["mode"] if by_mode else []), "of tolerance", "raggemm", *names]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = [map(str.rjust, line, widths) for line in (header, ["-" * (width - 1) + ":" for width in widths], *rows)]
@@ -178,16 +196,17 @@ def patterns(dtype) -> np.ndarray:
 
 @np.errstate(all="ignore")
 def wrong_conversions() -> list[str]:
-    """For each pair of dtypes of lhs and out, x*1 of all patterns: it is x, rounded once, and -0*1 + 0 is +0; denormal
-    x where the rule flushes, 0."""
+    """For each pair of dtypes of lhs and out, x*1 of all patterns: it is x, rounded once, and -0*1 + 0 is +0. Sums of
+    bf16 with bf16 have zeros for denormals."""
     wrong = []
     for source, target in itertools.product((F16, BF16, F32, F64), repeat=2):
         x = patterns(source)
         one = np.ones((1, 1, 1), source)
         out = grouped_gemm(x[None, :, None], one, contracting_dims=((2,), (1,)), preferred_element_type=target)
-        got, want = np.asarray(out)[0, :, 0], rounded(x.astype(np.float64), target)
-        if _rule(source, target)["flushes"]:
-            want = np.where(np.abs(x.astype(np.float64)) < SMALLEST_NORMAL, want * 0, want)
+        wide = x.astype(np.float64)
+        if Types(source, target).flushes:
+            wide[np.abs(wide) < 2.0 ** Format.of(source).min_exponent] = 0
+        got, want = np.asarray(out)[0, :, 0], rounded(wide, target)
         same = (got == want) & (np.signbit(got) == np.signbit(want)) | (want == 0) & (got == 0)
         bad = ~(same | (np.isnan(got) & np.isnan(want)))
         if bad.any():
@@ -202,13 +221,13 @@ def check(short: bool, programs: dict[str, Program]) -> tuple[list[Line], list[s
     types = TYPES[:1] + TYPES[2:3] + TYPES[5:] if short else TYPES
     for kind in KINDS:
         for k in SHORT_LENGTHS if short else LENGTHS:
-            for dtype in dict.fromkeys(lhs for lhs, _ in types):
-                lines += measure(kind, [t for t in types if t[0] is dtype], k, programs)
+            for dtype in dict.fromkeys(t.lhs for t in types):
+                lines += measure(kind, [t for t in types if t.lhs is dtype], k, programs)
         for one in types:
             wrong += [f"other bits: {text}" for text in modes_that_differ(kind, one, k=300)]
     for line in lines:
         if not line.ours.of_tolerance <= 1:
-            where = f"{line.kind}, {_types(line.types)}, K {line.k}, {line.mode}"
+            where = f"{line.kind}, {line.types}, K {line.k}, {line.mode}"
             wrong.append(f"error of {line.ours.of_tolerance:.3g} tolerances: {where}")
     return lines, wrong + wrong_conversions()
 

@@ -13,55 +13,55 @@ import jax.numpy as jnp
 import numpy as np
 from raggemm import GroupedTensor, grouped_gemm
 
-# [g,m,k] x [g,k,n] to [g,m,n] of `dtype`; None where there is no such product.
-Program = Callable[[np.ndarray, np.ndarray, Any], np.ndarray | None]
+# [g,m,k] x [g,k,n] to [g,m,n] of a dtype, those of this library of a precision too; None where there is no such one.
+Program = Callable[..., np.ndarray | None]
 
 
-def _ragged_m(lhs, rhs, dtype):
+def _ragged_m(lhs, rhs, dtype, precision):
     g, m, k = lhs.shape
     rows = GroupedTensor(lhs.reshape(g * m, k), first_dims=jnp.full(g, m, jnp.int32))
-    out = grouped_gemm(rows, rhs, contracting_dims=((1,), (1,)), preferred_element_type=dtype)
+    out = grouped_gemm(rows, rhs, contracting_dims=((1,), (1,)), preferred_element_type=dtype, precision=precision)
     return out.reshape(g, m, -1)
 
 
-def _ragged_k(lhs, rhs, dtype):
+def _ragged_k(lhs, rhs, dtype, precision):
     (g, _, k), n = lhs.shape, rhs.shape[2]
     sizes = jnp.full(g, k, jnp.int32)
     left = GroupedTensor(lhs.transpose(0, 2, 1).reshape(g * k, -1), first_dims=sizes)
     right = GroupedTensor(rhs.reshape(g * k, n), first_dims=sizes)
-    return grouped_gemm(left, right, contracting_dims=((0,), (0,)), preferred_element_type=dtype)
+    return grouped_gemm(left, right, contracting_dims=((0,), (0,)), preferred_element_type=dtype, precision=precision)
 
 
-def _ragged_n(lhs, rhs, dtype):
+def _ragged_n(lhs, rhs, dtype, precision):
     (g, m, k), n = lhs.shape, rhs.shape[2]
     columns = GroupedTensor(rhs.transpose(1, 0, 2).reshape(k, g * n), last_dims=jnp.full(g, n, jnp.int32))
-    out = grouped_gemm(lhs, columns, contracting_dims=((2,), (0,)), preferred_element_type=dtype)
+    out = grouped_gemm(lhs, columns, contracting_dims=((2,), (0,)), preferred_element_type=dtype, precision=precision)
     return out.reshape(m, g, n).transpose(1, 0, 2)
 
 
-def _uniform(lhs, rhs, dtype):
-    return grouped_gemm(lhs, rhs, contracting_dims=((2,), (1,)), preferred_element_type=dtype)
+def _uniform(lhs, rhs, dtype, precision):
+    return grouped_gemm(lhs, rhs, contracting_dims=((2,), (1,)), preferred_element_type=dtype, precision=precision)
 
 
-def _all_ragged(lhs, rhs, dtype):
+def _all_ragged(lhs, rhs, dtype, precision):
     (g, m, k), n = lhs.shape, rhs.shape[2]
     ms, ks, ns = (jnp.full(g, x, jnp.int32) for x in (m, k, n))
     left, right = GroupedTensor(lhs.reshape(-1), ms, ks, "PACKED"), GroupedTensor(rhs.reshape(-1), ks, ns, "PACKED")
-    options = {"out_size": g * m * n, "out_layout": "PACKED", "preferred_element_type": dtype}
+    options = {"out_size": g * m * n, "out_layout": "PACKED", "preferred_element_type": dtype, "precision": precision}
     return grouped_gemm(left, right, contracting_dims=((1,), (0,)), **options).reshape(g, m, n)
 
 
-def _jitted(f) -> Program:
-    compiled = jax.jit(f, static_argnums=2)
-    return lambda lhs, rhs, dtype: np.asarray(compiled(lhs, rhs, np.dtype(dtype)))
+def _jitted(f, *static: int) -> Program:
+    compiled = jax.jit(f, static_argnums=static)
+    return lambda lhs, rhs, dtype, *precision: np.asarray(compiled(lhs, rhs, np.dtype(dtype), *precision))
 
 
 MODES: dict[str, Program] = {
-    "ragged M": _jitted(_ragged_m),
-    "ragged K": _jitted(_ragged_k),
-    "ragged N": _jitted(_ragged_n),
-    "uniform": _jitted(_uniform),
-    "all ragged": _jitted(_all_ragged),
+    "ragged M": _jitted(_ragged_m, 2, 3),
+    "ragged K": _jitted(_ragged_k, 2, 3),
+    "ragged N": _jitted(_ragged_n, 2, 3),
+    "uniform": _jitted(_uniform, 2, 3),
+    "all ragged": _jitted(_all_ragged, 2, 3),
 }
 
 
@@ -119,7 +119,7 @@ _PEERS = (
 @functools.cache
 def others() -> dict[str, Program]:
     """XLA's dot, numpy, and those libraries with a CBLAS that the build has found for bench."""
-    programs: dict[str, Program] = {"XLA dot": _jitted(_xla_dot), "numpy": _numpy}
+    programs: dict[str, Program] = {"XLA dot": _jitted(_xla_dot, 2), "numpy": _numpy}
     text = _CACHE.read_text() if _CACHE.exists() else ""
     found = dict(re.findall(r"^RAGGEMM_PEER_(\w+):\w+=(/.*)$", text, re.MULTILINE))
     os.environ.setdefault("MKL_THREADING_LAYER", "SEQUENTIAL")  # MKL's own OpenMP would be a second one here

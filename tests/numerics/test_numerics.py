@@ -71,18 +71,23 @@ def test_short_report(short_report):
         assert f"## {kind.capitalize()}" in short_report
     rows = re.findall(r"^\| *f32 to f32 \| +300 \| +ragged K \| +([\d.e-]+) \|", short_report, re.MULTILINE)
     assert len(rows) == len(KINDS) and all(0 <= float(x) <= 1 for x in rows)
+    even = short_report[: short_report.index("## Cancelling")]
+    for types, most in (("f32 to f32", 50), ("f32 to f32, X3", 2000), ("f32 to f32, X6", 50)):
+        row = rf"^\| *{types} \| +300 \| +uniform \| +[\d.e-]+ \| +[\d.e]+ / [\d.e]+ / ([\d.e]+) \|"
+        (mean,) = re.findall(row, even, re.MULTILINE)
+        assert most / 100 < float(mean) < most
     assert "XLA dot" in short_report and "numpy" in short_report and "Nothing is wrong." in short_report
 
 
 def test_an_error_beyond_the_tolerance_fails(monkeypatch, tmp_path, capsys):
     """In one of the modes."""
 
-    def wrong(lhs, rhs, dtype):
+    def wrong(lhs, rhs, dtype, precision):
         return (lhs @ rhs * 1.001).astype(dtype)
 
     monkeypatch.setitem(numerics.MODES, "uniform", wrong)
     monkeypatch.setattr(numerics, "KINDS", {"even": KINDS["even"]})
-    monkeypatch.setattr(numerics, "TYPES", [(np.float32, np.float32)] * 6)
+    monkeypatch.setattr(numerics, "TYPES", [numerics.Types(np.float32, np.float32)] * 6)
     assert numerics.main(["--short", f"--out={tmp_path}/numerics.md"]) == 1
     text = capsys.readouterr().out
     assert re.search(r"WRONG: error of [\d.]+ tolerances: even, f32 to f32, K 300, uniform", text)
@@ -98,5 +103,5 @@ def test_a_wrong_conversion_is_found(monkeypatch):
     monkeypatch.setattr(numerics, "grouped_gemm", flushing)
     with jax.enable_x64(True), np.errstate(all="ignore"):
         wrong = numerics.wrong_conversions()
-    assert any(text.startswith("float32 to float64") for text in wrong)
+    assert any(text.startswith("float32 to float32") for text in wrong)
     assert not any(text.startswith("float16 to float32") for text in wrong)

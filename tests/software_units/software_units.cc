@@ -56,6 +56,9 @@ struct Lanes {
   static Vec Mul(Vec a, Vec b) {
     return Sums([&](int i) { return a.x[i] * b.x[i]; });
   }
+  static Vec Between(Vec x, int least, int most) {
+    return Sums([&](int i) { return One::Between(x.x[i], least, most); });
+  }
   template <class E>
   static Vec Load(const E* p) {
     return LoadPartial(p, kWidth);

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "kernels/element.h"
 #include "kernels/isa.h"
@@ -71,14 +72,14 @@ float FlushingAdd(double a, double b) {
 // Products of bf16 are exact in float64.
 float FlushingFma(float a, float b, float c) { return FlushingAdd(Flushed(a) * Flushed(b), c); }
 
-float TotalOfPairs(const std::vector<Factors<float>>& terms, int64_t i, int64_t j) {
+float TotalOfPairs(const std::vector<Factors<float>>& terms, int64_t i, int64_t j, int64_t chain_steps) {
   float total = 0;
   bool first = true;
   for (const Factors<float>& term : terms) {
     const float *a = term.lhs.data() + i * term.k, *b = term.rhs_transposed.data() + j * term.k;
-    for (int64_t begin = 0; begin < term.k; begin += kChain) {
+    for (int64_t begin = 0; begin < term.k; begin += chain_steps) {
       float chain = 0;
-      for (int64_t k = begin; k < std::min(begin + kChain, term.k); k += 2) {
+      for (int64_t k = begin; k < std::min(begin + chain_steps, term.k); k += 2) {
         chain = k + 1 < term.k ? FlushingFma(a[k + 1], b[k + 1], chain) : FlushingFma(0, 0, chain);
         chain = FlushingFma(a[k], b[k], chain);
       }
@@ -105,6 +106,50 @@ float TotalOfTiles(const std::vector<Factors<float>>& terms, int64_t i, int64_t 
   return total;
 }
 
+// ---- f32 as products of bf16: the same sums of longer contractions ----
+
+// By hand, as raggemm/arithmetic.h has them in a table.
+std::vector<std::pair<int, int>> Products(Precision precision) {
+  if (precision == Precision::kBf16X3) return {{1, 0}, {0, 1}, {0, 0}};
+  return {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}, {0, 0}};
+}
+
+// Term `index` of x in the product of first terms, or in another.
+float TermOf(float x, int index, bool in_last) {
+  auto rest = static_cast<float>(Flushed(x));
+  if (!in_last && !std::isfinite(RoundTo(DType::kBF16, rest))) rest = std::copysign(0.0F, rest);
+  for (; index > 0; --index) rest = FlushingAdd(rest, -RoundTo(DType::kBF16, rest));
+  return static_cast<float>(RoundTo(DType::kBF16, rest));
+}
+
+// Rows of k numbers as rows of terms: blocks of all products, each filled up to `whole` steps.
+std::vector<float> Terms(const std::vector<float>& rows, int64_t k, int64_t block, int64_t whole, Precision precision,
+                         bool is_lhs) {
+  std::vector<float> terms;
+  for (int64_t row = 0; row < static_cast<int64_t>(rows.size()); row += k) {
+    for (int64_t begin = 0; begin < k; begin += block) {
+      for (const std::pair<int, int>& product : Products(precision)) {
+        const int64_t steps = std::min(block, k - begin);
+        for (int64_t step = 0; step < steps; ++step) {
+          const bool in_last = product == std::pair(0, 0);
+          terms.push_back(TermOf(rows[row + begin + step], is_lhs ? product.first : product.second, in_last));
+        }
+        terms.resize(terms.size() + (whole - steps % whole) % whole);
+      }
+    }
+  }
+  return terms;
+}
+
+Factors<float> Split(const GroupedGemmProblem& problem, const Factors<float>& factors) {
+  const bool tiles = ArithmeticFor(problem, HostCpu()).value().arithmetic->lanes == 2;
+  const int64_t block = tiles ? 32 : 64, whole = tiles ? 32 : 2, k = factors.k;
+  if (k == 0) return factors;
+  const int64_t products = Products(problem.precision).size(), padded = (k + whole - 1) / whole * whole;
+  return {Terms(factors.lhs, k, block, whole, problem.precision, true),
+          Terms(factors.rhs_transposed, k, block, whole, problem.precision, false), products * padded};
+}
+
 template <typename T>
 T Total(const std::vector<Factors<T>>& terms, int64_t i, int64_t j) {
   T total = 0;
@@ -124,7 +169,8 @@ T Total(const std::vector<Factors<T>>& terms, int64_t i, int64_t j) {
 float TotalIn(const GroupedGemmProblem& problem, const std::vector<Factors<float>>& terms, int64_t i, int64_t j) {
   const Arithmetic& rule = *ArithmeticFor(problem, HostCpu()).value().arithmetic;
   if (rule.product != DType::kBF16) return Total(terms, i, j);
-  return rule.lanes == 2 ? TotalOfTiles(terms, i, j) : TotalOfPairs(terms, i, j);
+  const int64_t chain = problem.precision == Precision::kDefault ? kChain : 64 * Products(problem.precision).size();
+  return rule.lanes == 2 ? TotalOfTiles(terms, i, j) : TotalOfPairs(terms, i, j, chain);
 }
 
 // Bytes with bytes. Wrapped after each step, so that nothing overflows 64 bits.
@@ -145,6 +191,9 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, std:
   for (const auto& [lhs, rhs] : group.terms) {
     const MatrixView transposed = {rhs.start, rhs.cols, rhs.rows, rhs.col_step, rhs.row_step};
     terms.push_back({Widen<T>(problem.lhs, lhs), Widen<T>(problem.rhs, transposed), lhs.cols});
+    if constexpr (std::is_same_v<T, float>) {
+      if (problem.precision != Precision::kDefault) terms.back() = Split(problem, terms.back());
+    }
   }
   const bool empty = std::all_of(terms.begin(), terms.end(), [](const Factors<T>& term) { return term.k == 0; });
   const auto value = [](const Array& array, int64_t index) { return static_cast<T>(ToDouble(array, index)); };

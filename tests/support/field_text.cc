@@ -13,13 +13,20 @@ Names NamesOf(RaggedMode) {
   return kNames;
 }
 
+template <typename Row, size_t n>
+constexpr std::array<absl::string_view, n> NamesIn(const Row (&rows)[n]) {
+  std::array<absl::string_view, n> names;
+  std::transform(std::begin(rows), std::end(rows), names.begin(), [](const Row& row) { return row.name; });
+  return names;
+}
+
 Names NamesOf(ArithmeticId) {
-  static constexpr auto kNames = [] {
-    std::array<absl::string_view, std::size(kArithmetics)> names;
-    std::transform(std::begin(kArithmetics), std::end(kArithmetics), names.begin(),
-                   [](const auto& row) { return row.name; });
-    return names;
-  }();
+  static constexpr auto kNames = NamesIn(kArithmetics);
+  return kNames;
+}
+
+Names NamesOf(Precision) {
+  static constexpr auto kNames = NamesIn(kSplittings);
   return kNames;
 }
 
@@ -29,11 +36,7 @@ Names NamesOf(Layout) {
 }
 
 Names NamesOf(DType) {
-  static constexpr auto kNames = [] {
-    std::array<absl::string_view, kDTypes> names;
-    std::transform(std::begin(kFormats), std::end(kFormats), names.begin(), [](const Format& f) { return f.name; });
-    return names;
-  }();
+  static constexpr auto kNames = NamesIn(kFormats);
   return kNames;
 }
 

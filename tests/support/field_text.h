@@ -26,6 +26,7 @@ using Names = absl::Span<const absl::string_view>;
 Names NamesOf(RaggedMode);
 Names NamesOf(Layout);
 Names NamesOf(ArithmeticId);
+Names NamesOf(Precision);
 Names NamesOf(DType);
 Names NamesOf(ParameterRows);
 Names NamesOf(Cliff);
@@ -124,6 +125,7 @@ void VisitFields(Spec& s, Visit visit) {
   visit("rhs", s.rhs);
   visit("out", s.out);
   visit("bf16_sums", s.bf16_sums);
+  visit("precision", s.precision);
   visit("bias_type", s.bias_type);
   visit("sizes_type", s.sizes_type);
   visit("c", s.c);

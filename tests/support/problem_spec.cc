@@ -114,6 +114,7 @@ TestProblem::TestProblem(const ProblemSpec& spec)
   problem.rhs.layout = spec.rhs_layout;
   problem.out.layout = spec.out_layout;
   problem.bf16_sums = spec.bf16_sums;
+  problem.precision = spec.precision;
   SetRaggedDims(spec);
   AddOptionalOperands(spec);
   ClearOut();

@@ -52,6 +52,7 @@ struct ProblemSpec {
   std::optional<int64_t> group_offset = std::nullopt;
   std::optional<int64_t> local_groups = std::nullopt;
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
+  Precision precision = Precision::kDefault;
   int64_t slack = 0;         // all ragged: elements of out after the last group
   int64_t gap_elements = 0;  // distance of each buffer from the unmapped page
   Cliff cliff = Cliff::kBehind;

@@ -122,6 +122,11 @@ ProblemSpec RandomSpec(Random& random) {
     spec.lhs = Choose(kAllBytes, random);
     spec.rhs = Choose(kAllBytes, random);
     spec.out = DType::kS32;
+  } else if (random.Below(8) == 0) {
+    spec.lhs = spec.rhs = DType::kF32;
+    if (spec.out == DType::kF64) spec.out = DType::kF32;
+    spec.precision = random.Coin() ? Precision::kBf16X3 : Precision::kBf16X6;
+    if (random.Below(3) != 0) spec.bf16_sums = random.Coin() ? ArithmeticId::kPairs : ArithmeticId::kTiles;
   }
   spec.sizes_type = Choose(kAllSizesTypes, random);
   spec.gap_elements = random.Below(2);

@@ -105,6 +105,7 @@ class Call:
     rhs: Storage
     out: Storage  # never trans
     dtype: np.dtype  # of out
+    precision: str = ""  # as the attribute; "": that of f32
     out_extent: int | None = None  # what no input tells: groups of a ragged-K out, length of an all-ragged one
     overwrites_c: bool = False  # a constant beta of 0
     # What errors of the custom call say, in the words of the front end.
@@ -132,6 +133,8 @@ class Call:
                 attributes[f"{name}_layout"] = PACKED
         if self.ragged:
             attributes["ragged"] = ",".join(self.ragged)
+        if self.precision:
+            attributes["precision"] = self.precision
         return attributes
 
     def names(self) -> str:

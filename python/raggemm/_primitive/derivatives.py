@@ -137,6 +137,7 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
         rhs=kept if ct_is_lhs else ct,
         out=wanted._replace(trans=False),
         dtype=aval.dtype,
+        precision=call.precision,
         out_extent=aval.shape[2] if aval.ndim == 3 else aval.shape[1],
         dims_names=call.dims_names,
     )
@@ -157,6 +158,8 @@ def _transpose(ct, *flat, call: Call):
         # A sum over what alpha tells apart.
         both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
         ct = _scale(call, both, optional.pop("alpha"), ct)
+    if call.precision:
+        ct = ct.astype(kept.dtype)  # of an out that is narrower, exactly
     lhs, rhs = (ct, kept) if ct_is_lhs else (kept, ct)
     cotangents[0 if to_lhs else 1] = apply(gradient, Arguments(lhs, rhs, args.dims, optional))
     return cotangents

@@ -7,7 +7,8 @@ jax.lax's own rules, with their errors. Deliberate differences:
   group_sizes     a negative one, or a sum above the ragged extent, is an error when running; jax.lax cuts it off
   what is outside of all groups is zero, and a NaN or infinity of one group never shows in another
   precision       any jax.lax.Precision is met; a DotAlgorithmPreset is if products are exact and sums made in the
-                  type that it names, and NotImplementedError with its name otherwise
+                  type that it names, or if it is BF16_BF16_F32_X3 or _X6 and the operands are float32, and
+                  NotImplementedError with its name otherwise
   dtypes          float8 matrices are a TypeError, and so are integer ones but int8 and uint8 with an int32 result
   derivatives     of every order, of all three forms, and vmap over every combination of operands and axes
   out_sharding    is optional on a mesh with explicit axes; without it the result is replicated

@@ -26,7 +26,7 @@ import numpy as np
 
 from raggemm._grouped_gemm import parsed, product
 from raggemm._operands import GroupedTensor, Words
-from raggemm.jax_lax.dimension_numbers import unmet_precision
+from raggemm._precision import in_effect
 
 Axes = tuple[Sequence[int], Sequence[int]]
 
@@ -87,12 +87,8 @@ def _product(
 ) -> jax.Array:
     """The product of what grouped_gemm of raggemm takes, with its options; dtype: preferred_element_type."""
     lhs, rhs = parsed(words, lhs, rhs, contracting_dims)
-    lhs_dtype, rhs_dtype = lhs.data.dtype, rhs.data.dtype
-    dtype = lhs_dtype if dtype is None else dtype
-    reason = unmet_precision(precision, lhs_dtype, rhs_dtype, jax.dtypes.canonicalize_dtype(dtype))
-    if reason is not None:
-        raise NotImplementedError(reason)
-    return product(words, lhs, rhs, preferred_element_type=dtype, **options)
+    dtype = lhs.data.dtype if dtype is None else dtype
+    return product(words, lhs, rhs, preferred_element_type=dtype, precision=in_effect(precision), **options)
 
 
 def grouped_gemm(

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from raggemm import _precision
 from raggemm._operands import Words, check_types, compiled_when_eager, integer_array, result_dtype
 from raggemm.jax_lax import dimension_numbers
-from raggemm.jax_lax.dimension_numbers import BASIC, unmet_precision, widened
+from raggemm.jax_lax.dimension_numbers import BASIC, Result, widened
 
 
 def _out_by_rule_of_jax(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtype: Any, has_offset: bool) -> Any:
@@ -54,13 +55,12 @@ def checked_call(
     dtype = None if preferred_element_type is None else result_dtype(preferred_element_type)
     out = _out_by_rule_of_jax(lhs, rhs, group_sizes, numbers, dtype, group_offset is not None)
     check_types(Words(), lhs.dtype, rhs.dtype, out.dtype)
-    reason = unmet_precision(precision, lhs.dtype, rhs.dtype, out.dtype)
-    if reason is not None:
-        raise NotImplementedError(reason)
+    attribute = _precision.attribute(_precision.in_effect(precision), lhs.dtype, rhs.dtype, out.dtype)
     sizes = integer_array("group_sizes", widened(group_sizes))
     offset = _checked_offset(group_offset, numbers)
+    result = Result(out.dtype, attribute)
     return functools.partial(
-        dimension_numbers.ragged_dot_general, lhs, rhs, sizes, offset, numbers=numbers, dtype=out.dtype
+        dimension_numbers.ragged_dot_general, lhs, rhs, sizes, offset, numbers=numbers, result=result
     )
 
 

@@ -7,14 +7,14 @@ import functools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from raggemm._primitive.call import FLOATS, INTEGERS, Arguments, Call, Storage, compute_dtype
+from raggemm._primitive.call import INTEGERS, Arguments, Call, Storage
 from raggemm._primitive.jax_versions import gathered
 from raggemm._primitive.rewrites import apply
 
@@ -31,43 +31,6 @@ def widened(group_sizes: Any) -> Any:
     return group_sizes.astype(np.int32) if group_sizes.dtype.name in _NARROW else group_sizes
 
 
-# What a preset demands of the operands, and what it sums in. The others round operands or sums in ways of their own.
-_PRESETS = {
-    lax.DotAlgorithmPreset.F16_F16_F32: ({"float16"}, "float32"),
-    lax.DotAlgorithmPreset.BF16_BF16_F32: ({"bfloat16"}, "float32"),
-    lax.DotAlgorithmPreset.F32_F32_F32: ({str(x) for x, sums in FLOATS.items() if sums == np.float32}, "float32"),
-    lax.DotAlgorithmPreset.F64_F64_F64: (set(map(str, FLOATS)), "float64"),
-}
-
-
-def unmet_precision(precision: Any, lhs: Any, rhs: Any, out: Any) -> str | None:
-    """Why a product of these dtypes is not what `precision`, as jax.lax takes it, asks for; None if it is.
-
-    Products are exact and sums made in float32 or float64, which is as precise as any jax.lax.Precision. A
-    DotAlgorithmPreset must say just that. Raises ValueError where `precision` is none of what jax.lax takes.
-    """
-    if precision is None:
-        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-    if isinstance(precision, str) and precision in lax.DotAlgorithmPreset.__members__:
-        precision = lax.DotAlgorithmPreset[precision]
-    if isinstance(precision, lax.DotAlgorithm):
-        return f"precision: {precision} is not supported, only presets are"
-    if isinstance(precision, lax.DotAlgorithmPreset):
-        if precision is lax.DotAlgorithmPreset.DEFAULT:
-            return None
-        operands, sums = _PRESETS.get(precision, ((), None))
-        if lhs.name in operands and rhs.name in operands and compute_dtype(lhs, rhs, out).name == sums:
-            return None
-        return f"precision: {precision.name} is not supported for {lhs}, {rhs} and a result of {out}"
-    pair = precision if isinstance(precision, tuple | list) else (precision, precision)
-    if len(pair) != 2:
-        raise ValueError(f"precision: {precision} has {len(pair)} parts, must have one for lhs and one for rhs")
-    for one in pair:
-        if one is not None:
-            lax.Precision(one)
-    return None
-
-
 def _is_identity(axes: Sequence[int]) -> bool:
     return list(axes) == list(range(len(axes)))
 
@@ -82,6 +45,13 @@ def _arranged(x: jax.Array, lead: Sequence[int], rows: Sequence[int], cols: Sequ
 
 def _sizes(x: Any, axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(x.shape[axis] for axis in axes)
+
+
+class Result(NamedTuple):
+    """Fields of a Call."""
+
+    dtype: np.dtype
+    precision: str
 
 
 class _Axes:
@@ -123,7 +93,7 @@ def _dims(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> jax.Array:
     return sizes.reshape(math.prod(batch), math.prod((*outer, *inner)), groups)
 
 
-def _noncontracting(lhs, rhs, group_sizes, optional, axes: _Axes, dtype):
+def _noncontracting(lhs, rhs, group_sizes, optional, axes: _Axes, result: Result):
     """[b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...]: one of m... is ragged, the others are replicas."""
     rest = [a for a in axes.lhs_free if a != axes.ragged]
     batch, k, n = _sizes(lhs, axes.lhs_batch), math.prod(_sizes(lhs, axes.left)), math.prod(_sizes(rhs, axes.rhs_free))
@@ -133,14 +103,14 @@ def _noncontracting(lhs, rhs, group_sizes, optional, axes: _Axes, dtype):
     groups = rhs.shape[axes.group[0]]
     left = left.reshape(p, r, *((k, m) if storage.trans else (m, k)))
     right = right.reshape(p, groups, *((n, k) if rhs_trans else (k, n)))
-    call = Call(storage, Storage(trans=rhs_trans), Storage(first=0), dtype, dims_names=_DIMS_NAMES)
+    call = Call(storage, Storage(trans=rhs_trans), Storage(first=0), *result, dims_names=_DIMS_NAMES)
     out = apply(call, Arguments(left, right, (_dims(group_sizes, lhs, axes),), optional))
     out = out.reshape(*batch, *_sizes(lhs, rest), m, *_sizes(rhs, axes.rhs_free))
     ragged_now = len(batch) + len(rest)
     return jnp.moveaxis(out, ragged_now, len(batch) + axes.lhs_free.index(axes.ragged))
 
 
-def _contracting(lhs, rhs, group_sizes, optional, axes: _Axes, dtype):
+def _contracting(lhs, rhs, group_sizes, optional, axes: _Axes, result: Result):
     """[b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...]: one of k... is ragged, replicas over the others are
     summed."""
     index = axes.left.index(axes.ragged)
@@ -154,13 +124,13 @@ def _contracting(lhs, rhs, group_sizes, optional, axes: _Axes, dtype):
         return x.reshape(p, r, *((math.prod(free), k) if storage.last is not None else (k, math.prod(free))))
 
     groups = group_sizes.shape[-1]
-    call = Call(lhs_storage, rhs_storage, Storage(), dtype, out_extent=groups, dims_names=_DIMS_NAMES)
+    call = Call(lhs_storage, rhs_storage, Storage(), *result, out_extent=groups, dims_names=_DIMS_NAMES)
     operands = canonical(left, lhs_storage, m), canonical(right, rhs_storage, n)
     out = apply(call, Arguments(*operands, (_dims(group_sizes, lhs, axes),), optional))
     return jnp.moveaxis(out.reshape(*batch, groups, *m, *n), len(batch), 0)
 
 
-def _batched(lhs, rhs, axes: _Axes, dtype):
+def _batched(lhs, rhs, axes: _Axes, result: Result):
     """[b...,m...,k...] x [b...,k...,n...] -> [b...,m...,n...]: one of b... is ragged, which changes nothing."""
     batch, m, n = _sizes(lhs, axes.lhs_batch), _sizes(lhs, axes.lhs_free), _sizes(rhs, axes.rhs_free)
     k, groups = math.prod(_sizes(lhs, axes.left)), math.prod(batch)
@@ -168,11 +138,11 @@ def _batched(lhs, rhs, axes: _Axes, dtype):
     right, rhs_trans = _arranged(rhs, axes.rhs_batch, axes.right, axes.rhs_free)
     left = left.reshape(1, groups, *((k, math.prod(m)) if lhs_trans else (math.prod(m), k)))
     right = right.reshape(1, groups, *((math.prod(n), k) if rhs_trans else (k, math.prod(n))))
-    call = Call(Storage(trans=lhs_trans), Storage(trans=rhs_trans), Storage(), dtype)
+    call = Call(Storage(trans=lhs_trans), Storage(trans=rhs_trans), Storage(), *result)
     return apply(call, Arguments(left, right, (), {})).reshape(*batch, *m, *n)
 
 
-@functools.partial(jax.jit, static_argnames=("numbers", "dtype"))
+@functools.partial(jax.jit, static_argnames=("numbers", "result"))
 def ragged_dot_general(
     lhs: jax.Array,
     rhs: jax.Array,
@@ -180,17 +150,17 @@ def ragged_dot_general(
     group_offset: jax.Array | None = None,
     *,
     numbers: lax.RaggedDotDimensionNumbers,
-    dtype: np.dtype,
+    result: Result,
 ) -> jax.Array:
     """The product, of checked operands. lhs and rhs: two of the four float types, group_sizes: int32, int64 or
-    uint32, group_offset: the same, with one element, and not with a ragged batch axis. dtype: that of the result."""
+    uint32, group_offset: the same, with one element, and not with a ragged batch axis."""
     lhs, rhs, group_sizes = gathered(lhs), gathered(rhs), gathered(group_sizes)
     axes = _Axes(numbers, lhs.ndim, rhs.ndim)
     if axes.is_batch:
-        return _batched(lhs, rhs, axes, dtype)
+        return _batched(lhs, rhs, axes, result)
     optional = {}
     if group_offset is not None:
         problems = math.prod(_sizes(lhs, axes.lhs_batch))
         optional["group_offset"] = jnp.broadcast_to(group_offset, (problems, 1))
     form = _contracting if axes.is_contracting else _noncontracting
-    return form(lhs, rhs, group_sizes, optional, axes, dtype)
+    return form(lhs, rhs, group_sizes, optional, axes, result)

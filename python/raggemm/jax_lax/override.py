@@ -25,12 +25,12 @@ from typing import Any, NamedTuple
 import jax
 from jax.interpreters import mlir
 
-from raggemm import jax_lax
+from raggemm import _precision, jax_lax
 from raggemm._primitive import jax_versions
 from raggemm._primitive.call import odd_type
 from raggemm._primitive.options import check_not_staged
 from raggemm.jax_lax import dimension_numbers, trial
-from raggemm.jax_lax.dimension_numbers import SIZES, unmet_precision, widened
+from raggemm.jax_lax.dimension_numbers import SIZES, Result, widened
 
 _log = logging.getLogger("raggemm.override")
 
@@ -65,6 +65,11 @@ def _note(why: str | None, operands: str) -> None:
         record.append(lowering)
 
 
+def _precision_attribute(operands: Any, out: Any, params: dict[str, Any]) -> str:
+    lhs, rhs, _ = operands
+    return _precision.attribute(_precision.in_effect(params["precision"]), lhs.dtype, rhs.dtype, out.dtype)
+
+
 def _why_not(operands: Any, out: Any, params: dict[str, Any]) -> str | None:
     """What raggemm does not take of a call that JAX takes; None if it takes it."""
     unknown = set(params) - _PARAMETERS
@@ -75,7 +80,11 @@ def _why_not(operands: Any, out: Any, params: dict[str, Any]) -> str | None:
         return f"{odd[0]} is {dict(lhs=lhs, rhs=rhs, result=out)[odd[0]].dtype}"
     if group_sizes.dtype.name not in SIZES:
         return f"group_sizes is {group_sizes.dtype}"
-    return unmet_precision(params["precision"], lhs.dtype, rhs.dtype, out.dtype)
+    try:
+        _precision_attribute(operands, out, params)
+    except NotImplementedError as error:
+        return str(error)
+    return None
 
 
 def _on_cpu(trial: Callable[[], str | None]) -> str | None:
@@ -140,12 +149,14 @@ class _Override:
         if why or not self.is_on.value:
             return self._rule_of_jax(ctx, lhs, rhs, group_sizes, **params)
 
+        result = Result(out.dtype, _precision_attribute(ctx.avals_in, out, params))
+
         def call(lhs, rhs, group_sizes):
             numbers = params["ragged_dot_dimension_numbers"]
-            result = dimension_numbers.ragged_dot_general(
-                lhs, rhs, widened(group_sizes), numbers=numbers, dtype=out.dtype
+            product = dimension_numbers.ragged_dot_general(
+                lhs, rhs, widened(group_sizes), numbers=numbers, result=result
             )
-            return jax_versions.sharded_as(result, out)
+            return jax_versions.sharded_as(product, out)
 
         return mlir.lower_fun(call, multiple_results=False)(ctx, lhs, rhs, group_sizes)
 

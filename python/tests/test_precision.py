@@ -1,0 +1,180 @@
+"""float32 as products of bfloat16: DotAlgorithmPresets BF16_BF16_F32_X3 and _X6, forward and backward, in every front
+end that has a precision, against products in float64."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import plans
+import pytest
+import raggemm
+from arrays import random
+from jax.lax import DotAlgorithmPreset, Precision
+from raggemm import GroupedTensor, compat, override_ragged_dot
+from raggemm._primitive import library
+
+X3, X6 = DotAlgorithmPreset.BF16_BF16_F32_X3, DotAlgorithmPreset.BF16_BF16_F32_X6
+NAMES = {X3: "bf16_x3: 3 products", X6: "bf16_x6: 6 products"}
+SIZES = np.array([7, 0, 20, 3], np.int32)
+K = 300
+LHS, RHS, CT = random(30, K), random(4, K, 40, seed=1), random(30, 40, seed=2)
+GROUP = np.repeat(np.arange(4), SIZES)
+
+# Of error(): what bfloat16 has 2e-3 of, and float32 1e-7.
+MOST = {X3: 1e-5, X6: 4e-7}
+LEAST = {X3: 1e-6, X6: 1e-9}
+
+RAGGED_DOTS = {
+    "ragged_dot": raggemm.ragged_dot,
+    "compat.lax": compat.lax.ragged_dot,
+    "grouped_gemm": lambda lhs, rhs, sizes, **options: raggemm.grouped_gemm(
+        GroupedTensor(lhs, sizes), rhs, contracting_dims=((1,), (1,)), **options
+    ),
+    "TransformerEngine": lambda lhs, rhs, sizes, **options: compat.transformer_engine.grouped_dense(
+        lhs, rhs, sizes, **options
+    ),
+}
+
+
+def error(got, want) -> float:
+    """The root of its mean square, as a share of that of what is wanted."""
+    want = np.asarray(want, np.float64)
+    return np.sqrt(((np.asarray(got, np.float64) - want) ** 2).mean() / (want**2).mean())
+
+
+def product(lhs, rhs) -> np.ndarray:
+    return np.einsum("mk,mkn->mn", np.float64(lhs), np.float64(rhs)[GROUP])
+
+
+def gradients(lhs, rhs, ct) -> tuple[np.ndarray, np.ndarray]:
+    lhs, rhs, ct = (np.float64(x) for x in (lhs, rhs, ct))
+    member = np.eye(4)[GROUP]
+    return np.einsum("mn,mkn->mk", ct, rhs[GROUP]), np.einsum("mg,mk,mn->gkn", member, lhs, ct)
+
+
+@pytest.mark.parametrize("preset", [X3, X6])
+@pytest.mark.parametrize("rule", ["pairs", "tiles"])
+@pytest.mark.parametrize("front_end", RAGGED_DOTS)
+def test_forward_and_gradients(front_end, rule, preset):
+    dot = functools.partial(RAGGED_DOTS[front_end], precision=preset)
+
+    def both(lhs, rhs):
+        out, vjp = jax.vjp(lambda *x: dot(*x, SIZES), lhs, rhs)
+        return out, *vjp(CT)
+
+    with raggemm.options(bf16_sums=rule):
+        arithmetics = plans.lines("arithmetic", both, LHS, RHS)
+        results = jax.jit(both)(LHS, RHS)
+    assert len(arithmetics) == 3
+    assert all(x.startswith(f"{rule}, {NAMES[preset]}") for x in arithmetics), arithmetics
+    for got, want in zip(results, (product(LHS, RHS), *gradients(LHS, RHS, CT)), strict=True):
+        assert got.dtype == np.float32
+        assert LEAST[preset] < error(got, want) < MOST[preset]
+    bf16 = RAGGED_DOTS[front_end](LHS.astype(jnp.bfloat16), RHS.astype(jnp.bfloat16), SIZES)
+    assert error(bf16, product(LHS, RHS)) > 100 * MOST[X3]
+
+
+@pytest.mark.parametrize("preset", [X3, X6])
+def test_same_bits_on_every_instruction_set(preset):
+    results = []
+    for isa in [x["name"] for x in library.description()["isas"] if x["usable"]]:
+        with raggemm.options(isa=isa):
+            results.append(np.asarray(raggemm.ragged_dot(LHS, RHS, SIZES, precision=preset)))
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+
+
+def test_x6_is_near_float32_and_x3_is_not():
+    def of(precision):
+        return error(raggemm.ragged_dot(LHS, RHS, SIZES, precision=precision), product(LHS, RHS))
+
+    assert of(X6) < 3 * of(None) < of(X3)
+
+
+@pytest.mark.parametrize("precision", [None, Precision.DEFAULT, Precision.HIGHEST, "F32_F32_F32"])
+def test_every_other_precision_is_that_of_float32(precision):
+    (arithmetic,) = plans.lines("arithmetic", lambda *x: raggemm.ragged_dot(*x, precision=precision), LHS, RHS, SIZES)
+    assert arithmetic.startswith("f32, chains of 256")
+
+
+def test_the_configured_precision():
+    """Of what is as in jax.lax; grouped_gemm and gmm have their own."""
+    with jax.default_matmul_precision("BF16_BF16_F32_X3"):
+        for dot, name in ((raggemm.ragged_dot, "bf16_x3"), (raggemm.gmm, "f32"), (RAGGED_DOTS["grouped_gemm"], "f32")):
+            (arithmetic,) = plans.lines("arithmetic", lambda *x, dot=dot: dot(*x), LHS, RHS, SIZES)
+            assert name in arithmetic
+
+
+@pytest.mark.parametrize("preset", [X3, X6])
+def test_override(preset):
+    def loss(lhs, rhs):
+        return (jax.lax.ragged_dot(lhs, rhs, SIZES, precision=preset) * CT).sum()
+
+    with override_ragged_dot() as lowerings:
+        got = jax.jit(jax.grad(loss, (0, 1)))(LHS, RHS)
+        arithmetics = plans.lines("arithmetic", jax.value_and_grad(loss, (0, 1)), LHS, RHS)
+    assert lowerings and all(x.by == "raggemm" for x in lowerings)
+    assert len(arithmetics) >= 3 and all(NAMES[preset] in x for x in arithmetics)
+    for x, want in zip(got, gradients(LHS, RHS, CT), strict=True):
+        assert error(x, want) < MOST[preset]
+
+
+def test_override_of_other_types_is_jaxs():
+    lhs, rhs = LHS.astype(np.float16), RHS.astype(np.float16)
+    with override_ragged_dot() as lowerings:
+        jax.jit(lambda *x: jax.lax.ragged_dot(*x, precision=X3)).lower(lhs, rhs, SIZES)
+    assert [(x.by, x.why) for x in lowerings] == [
+        ("jax", "precision: BF16_BF16_F32_X3 is not supported for float16, float16 and a result of float16")
+    ]
+
+
+@pytest.mark.parametrize("out", [jnp.bfloat16, jnp.float16])
+def test_narrow_results_have_gradients(out):
+    """Their cotangents are narrow too."""
+
+    def both(lhs, rhs):
+        dot = functools.partial(raggemm.ragged_dot, precision=X3, preferred_element_type=out)
+        result, vjp = jax.vjp(lambda *x: dot(*x, SIZES), lhs, rhs)
+        return result, *vjp(CT.astype(out))
+
+    result, *got = jax.jit(both)(LHS, RHS)
+    assert result.dtype == out
+    np.testing.assert_allclose(np.float64(result), product(LHS, RHS), rtol=2**-7, atol=1e-2)
+    for x, want in zip(got, gradients(LHS, RHS, CT.astype(out)), strict=True):
+        assert error(x, want) < MOST[X3]
+
+
+def test_vmap_and_second_derivatives():
+    dot = functools.partial(raggemm.ragged_dot, precision=X6)
+    lhs, rhs = np.stack([LHS, 2 * LHS[::-1]]), np.stack([RHS, RHS[::-1]])
+    got = jax.jit(jax.vmap(dot, (0, 0, None)))(lhs, rhs, SIZES)
+    for x, a, b in zip(got, lhs, rhs, strict=True):
+        assert error(x, product(a, b)) < MOST[X6]
+
+    def along(lhs):
+        return (jax.grad(lambda x: (dot(x, RHS, SIZES) ** 2).sum() / 2)(lhs) * LHS).sum()
+
+    hessian_times_lhs = gradients(LHS, RHS, product(LHS, RHS))[0]
+    assert error(jax.jit(jax.grad(along))(LHS), hessian_times_lhs) < 3 * MOST[X6]
+
+
+@pytest.mark.parametrize("preset", [X3, X6])
+def test_infinities_and_nan_stay_what_they_are(preset):
+    lhs, rhs = np.abs(LHS) + 1, np.abs(RHS) + 1
+    lhs[0, 5], lhs[1, 6], rhs[2, 3, 4] = np.inf, np.nan, -np.inf
+    got = np.asarray(raggemm.ragged_dot(lhs, rhs, SIZES, precision=preset))
+    want = product(lhs, rhs)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    np.testing.assert_array_equal(got[np.isinf(want)], want[np.isinf(want)])
+    assert np.isinf(want).sum() == 60
+
+
+@pytest.mark.parametrize("preset", [X3, X6, DotAlgorithmPreset.BF16_BF16_F32_X9, DotAlgorithmPreset.TF32_TF32_F32_X3])
+@pytest.mark.parametrize("front_end", RAGGED_DOTS)
+def test_what_is_not_met_is_refused_by_name(front_end, preset):
+    lhs = LHS.astype(jnp.bfloat16) if preset in NAMES else LHS
+    with pytest.raises(
+        NotImplementedError, match=f"precision: {preset.name} is not supported for {lhs.dtype}, float32"
+    ):
+        jax.eval_shape(lambda *x: RAGGED_DOTS[front_end](*x, precision=preset), lhs, RHS, SIZES)

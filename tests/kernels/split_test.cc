@@ -1,0 +1,288 @@
+// f32 as products of bf16, on every ISA of the host: bits against an oracle that splits by hand, errors in float64.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/element.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/check.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+constexpr ArithmeticId kRules[] = {ArithmeticId::kTiles, ArithmeticId::kPairs};
+constexpr Precision kPrecisions[] = {Precision::kBf16X3, Precision::kBf16X6};
+
+ProblemSpec Spec(int64_t m, int64_t n, int64_t k, DType out = DType::kF32) {
+  ProblemSpec spec{.m = m, .n = n, .k = k, .sizes = {m}};
+  spec.out = out;
+  return spec;
+}
+
+// Visits the spec with each rule and number of products.
+template <typename Visit>
+void ForEachWay(ProblemSpec spec, Visit visit) {
+  for (ArithmeticId rule : kRules) {
+    for (Precision precision : kPrecisions) {
+      spec.bf16_sums = rule;
+      spec.precision = precision;
+      visit(spec);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+template <typename Fill>
+void FillOperands(const GroupedGemmProblem& problem, Fill fill) {
+  for (const Array* array : {static_cast<const Array*>(&problem.lhs), static_cast<const Array*>(&problem.rhs)}) {
+    for (int64_t i = 0; i < ElementCount(*array); ++i) static_cast<float*>(array->data)[i] = fill();
+  }
+}
+
+class Split : public IsaTest {
+ protected:
+  // The values of lhs and rhs are what fill(random) gives, as bits.
+  template <typename Fill>
+  void ExpectBits(const ProblemSpec& base, Fill fill) {
+    Random random(TestSeed() + base.k);
+    ForEachWay(base, [&](const ProblemSpec& spec) {
+      const TestProblem test(spec);
+      FillOperands(test.problem, [&] { return std::bit_cast<float>(static_cast<uint32_t>(fill(random))); });
+      const std::vector<double> want = ExpectedOut(test.problem).value();
+      ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
+      ASSERT_TRUE(HasBits(test.problem.out, want)) << Describe(spec) << " seed " << TestSeed();
+    });
+  }
+
+  // One product of each pair, as a 1x1 result.
+  float Product(float a, float b, Precision precision, ArithmeticId rule) {
+    ProblemSpec spec = Spec(1, 1, 1);
+    spec.precision = precision;
+    spec.bf16_sums = rule;
+    const TestProblem test(spec);
+    *static_cast<float*>(test.problem.lhs.data) = a;
+    *static_cast<float*>(test.problem.rhs.data) = b;
+    EXPECT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
+    return static_cast<float>(ToDouble(test.problem.out, 0));
+  }
+};
+RAGGEMM_FOR_EACH_ISA(Split);
+
+// A number with an exponent field from `least` on, of `count`.
+uint64_t Number(Random& random, int64_t least, int64_t count) {
+  return (random.Next() & 0x807fffff) | static_cast<uint64_t>(least + random.Below(count)) << 23;
+}
+
+TEST_P(Split, NumbersOfManyMagnitudes) {
+  for (int64_t k : {1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 130, 257}) {
+    ExpectBits(Spec(17, 70, k), [](Random& random) { return Number(random, 117, 20); });
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Terms, products and totals about the smallest normal number, down to zeros of both signs, and denormal operands.
+TEST_P(Split, TermsThatVanish) {
+  for (int64_t k : {1, 2, 5, 33, 70}) {
+    for (int64_t field : {0, 1, 8, 16, 60, 64}) {
+      ExpectBits(Spec(19, 36, k), [&](Random& random) {
+        return Number(random, field, 3) ^ (field < 20 && random.Coin() ? 0x40000000 : 0);
+      });
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Zeros, infinities, NaN, and what rounds to an infinite bf16, among numbers.
+TEST_P(Split, SpecialValues) {
+  constexpr uint32_t kSpecial[] = {0,          0x80000000, 0x7f800000, 0xff800000, 0x7fc00000, 0xffffffff,
+                                   0x7f7fffff, 0xff7f8000, 0x7f7f7fff, 0x007fffff, 1,          0x00800000};
+  for (int64_t k : {1, 2, 33, 100}) {
+    for (int64_t rarity : {2, 50, 2000}) {
+      ExpectBits(Spec(15, 37, k), [&](Random& random) -> uint64_t {
+        return random.Below(rarity) == 0 ? kSpecial[random.Below(std::size(kSpecial))] : Number(random, 120, 10);
+      });
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(Split, AnyBits) {
+  ExpectBits(Spec(60, 200, 1), [](Random& random) { return random.Next(); });
+  ExpectBits(Spec(60, 200, 2), [](Random& random) { return random.Next(); });
+}
+
+// No infinity and no NaN is lost, and none comes of finite numbers that are far from overflow.
+TEST_P(Split, InfinitiesStayWhatTheyAre) {
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
+  for (ArithmeticId rule : kRules) {
+    for (Precision precision : kPrecisions) {
+      const auto product = [&](float a, float b) { return Product(a, b, precision, rule); };
+      for (float x : {1.0F, 1.5F, 0x1.7fcp0F, 0x1.00fffep3F, 3e38F}) {  // terms of both signs behind the first, or none
+        EXPECT_EQ(product(kInf, x), kInf);
+        EXPECT_EQ(product(x, -kInf), -kInf);
+        EXPECT_EQ(product(-x, -kInf), kInf);
+        EXPECT_TRUE(std::isnan(product(kNaN, x)) && std::isnan(product(x, kNaN)));
+      }
+      EXPECT_EQ(product(kInf, -kInf), -kInf);
+      EXPECT_TRUE(std::isnan(product(kInf, 0)) && std::isnan(product(0, kInf)));
+      EXPECT_TRUE(std::isnan(product(kInf, 0x1p-130F)));  // which counts as zero
+      EXPECT_EQ(product(0x1.ffp127F, 0.5F), kInf);
+      EXPECT_NEAR(product(0x1.fefffep127F, 0.5F) * 0x1p-126F, 0x1.fefffep0F, 0x1p-15F);
+    }
+  }
+}
+
+TEST_P(Split, OfEveryNumberOfThreads) {
+  ProblemSpec base = Spec(300, 200, 130);
+  base.groups = 3;
+  base.sizes = {1, 260, 30};
+  ForEachWay(base, [&](const ProblemSpec& spec) {
+    TestProblem test(spec);
+    const std::vector<double> want = ExpectedOut(test.problem).value();
+    for (int64_t threads : {1, 2, 3, 8}) {
+      test.ClearOut();
+      const Options options{.executor = Executor::kOpenMp, .isa = GetParam(), .threads = threads};
+      ASSERT_TRUE(GroupedGemm(test.problem, options).ok());
+      EXPECT_TRUE(HasBits(test.problem.out, want)) << Describe(spec) << " threads " << threads;
+    }
+  });
+}
+
+// Each replica starts blocks of its own.
+TEST_P(Split, Replicas) {
+  ProblemSpec spec = Spec(5, 33, 400);
+  spec.mode = RaggedMode::kRaggedK;
+  spec.replicas = 4;
+  spec.sizes = {33, 0, 1, 300};
+  ExpectBits(spec, [](Random& random) { return Number(random, 115, 20); });
+}
+
+TEST_P(Split, IsWithinTheBound) {
+  Random random(TestSeed());
+  for (int64_t k : {1, 2, 30, 700, 3000}) {
+    for (int64_t field : {1, 12, 60, 100, 120}) {
+      ForEachWay(Spec(9, 40, k), [&](const ProblemSpec& spec) {
+        const TestProblem test(spec);
+        FillOperands(test.problem,
+                     [&] { return std::bit_cast<float>(static_cast<uint32_t>(Number(random, field, 8))); });
+        const Reference reference = ComputeReference(test.problem).value();
+        ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
+        EXPECT_TRUE(IsWithinBound(test.problem.out, reference)) << Describe(spec) << " seed " << TestSeed();
+      });
+    }
+  }
+}
+
+// The largest error of a single product: what the reference says of each splitting, and no more.
+TEST_P(Split, LeavesOutWhatIsProven) {
+  Random random(TestSeed());
+  for (Precision precision : kPrecisions) {
+    double largest = 0;
+    for (ArithmeticId rule : kRules) {
+      ProblemSpec spec = Spec(200, 200, 1);
+      spec.precision = precision;
+      spec.bf16_sums = rule;
+      const TestProblem test(spec);
+      FillOperands(test.problem, [&] { return std::bit_cast<float>(static_cast<uint32_t>(Number(random, 127, 1))); });
+      ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
+      for (int64_t i = 0; i < 200; ++i) {
+        for (int64_t j = 0; j < 200; ++j) {
+          const double want = ToDouble(test.problem.lhs, i) * ToDouble(test.problem.rhs, j);
+          largest = std::max(largest, std::abs(ToDouble(test.problem.out, i * 200 + j) / want - 1));
+        }
+      }
+    }
+    const double roundings = 0x1p-22, proven = kSplittings[static_cast<int>(precision)].error;
+    EXPECT_LE(largest, proven + roundings);
+    EXPECT_GE(largest, precision == Precision::kBf16X3 ? proven / 4 : 0x1p-25);
+  }
+}
+
+// Every mode and storage, each extent beside the edges of tiles, strips, blocks and chains.
+TEST(SplitOfEveryIsa, EveryModeAndStorage) {
+  for (RaggedMode mode : kAllModes) {
+    for (int64_t k : {33, 130}) {
+      ProblemSpec base = Spec(40, 70, k);
+      base.mode = mode;
+      base.groups = 3;
+      base.sizes = {15, 1, 14};
+      base.n_sizes = {33, 1, 16};
+      base.k_sizes = {k, 1, 2};
+      if (mode == RaggedMode::kRaggedK) base.m = 29, base.k = 3 * k + 40, base.sizes = {k, 2 * k, 1};
+      if (mode == RaggedMode::kRaggedN) base.n = 80, base.sizes = {33, 1, 32};
+      base.c = base.alpha = k == 33;
+      ForEachWay(base, [&](const ProblemSpec& spec) {
+        for (const ProblemSpec& variant : StorageVariants(spec)) ASSERT_TRUE(GivesExpectedBits(variant));
+      });
+    }
+  }
+}
+
+// Heights and widths of every register tile.
+TEST(SplitOfEveryIsa, TileEdges) {
+  ProblemSpec base = Spec(0, 1, 35, DType::kBF16);
+  base.sizes.clear();
+  for (int64_t rows = 0; rows <= 34; ++rows) base.sizes.push_back(rows), base.m += rows;
+  base.groups = static_cast<int64_t>(base.sizes.size());
+  for (bool flipped : {false, true}) {
+    base.lhs_flipped = base.rhs_flipped = flipped;
+    for (base.n = 1; base.n <= 100; base.n += base.n < 34 ? 3 : 31) {
+      ForEachWay(base, [&](const ProblemSpec& spec) { ASSERT_TRUE(GivesExpectedBits(spec)); });
+    }
+  }
+}
+
+// Tiles of many rows, whose panels are packed again for each block of columns, and all panels at once of few.
+TEST(SplitOfEveryIsa, LargeTiles) {
+  for (bool flipped : {false, true}) {
+    for (int64_t m : {3, 230}) {
+      ProblemSpec base = Spec(m, 420, 70);
+      base.rhs_flipped = flipped;
+      ForEachWay(base, [&](const ProblemSpec& spec) { ASSERT_TRUE(GivesExpectedBits(spec)); });
+    }
+  }
+}
+
+TEST(SplitProblem, IsOfF32) {
+  for (const auto& [lhs, rhs, out] :
+       {std::array{DType::kBF16, DType::kF32, DType::kF32}, std::array{DType::kF32, DType::kF16, DType::kF32},
+        std::array{DType::kF32, DType::kF32, DType::kF64}, std::array{DType::kF64, DType::kF64, DType::kF64}}) {
+    ProblemSpec spec = Spec(2, 3, 4, out);
+    spec.lhs = lhs;
+    spec.rhs = rhs;
+    spec.precision = Precision::kBf16X3;
+    const absl::Status status = GroupedGemm(TestProblem(spec).problem);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(
+        std::string(status.message()),
+        testing::AllOf(testing::HasSubstr("precision: bf16_x3 is for lhs and rhs of f32 and out of at most that"),
+                       testing::HasSubstr(std::string(NameOf(lhs)))));
+  }
+}
+
+TEST(SplitProblem, IsNamedInThePlan) {
+  ProblemSpec spec = Spec(2, 3, 4);
+  spec.bf16_sums = ArithmeticId::kPairs;
+  const auto text = [&] {
+    const TestProblem test(spec);
+    std::vector<int64_t> workspace(1000);
+    return ToString(MakePlan(test.problem, {}, absl::MakeSpan(workspace)).value());
+  };
+  spec.precision = Precision::kBf16X3;
+  EXPECT_THAT(text(), testing::HasSubstr("arithmetic: pairs, bf16_x3: 3 products, chains of 192, as bf16_sums says"));
+  spec.bf16_sums = ArithmeticId::kTiles;
+  spec.precision = Precision::kBf16X6;
+  EXPECT_THAT(text(), testing::HasSubstr("arithmetic: tiles, bf16_x6: 6 products, chains of 32, as bf16_sums says"));
+}
+
+}  // namespace
+}  // namespace raggemm::test
