@@ -157,8 +157,8 @@ bool Sweeps(const PlanData& plan, int64_t rows) {
 
 Recipe RecipeFor(const PlanData& plan, int64_t rows, int64_t cols) {
   if (plan.rhs.is_trans) return {Recipe::Source::kPack, Recipe::Order::kRows, 0};
-  const Candidates candidates = CandidatesFor(plan, rows, cols);
   if (Sweeps(plan, rows)) return {Recipe::Source::kSweep, Recipe::Order::kRows, 0};
+  const Candidates candidates = CandidatesFor(plan, rows, cols);
   return Cheapest(candidates)->recipe;
 }
 

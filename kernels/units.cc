@@ -9,7 +9,7 @@
 namespace raggemm {
 namespace {
 
-// Bit `bit` of the last of four words, of CPUID's leaf 7.
+// A bit of EDX, of CPUID's leaf 7.
 bool HasFeatureOfLeaf7(int bit) {
   unsigned eax, ebx, ecx, edx;
   return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx >> bit & 1) != 0;

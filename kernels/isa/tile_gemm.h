@@ -173,7 +173,9 @@ void TileGemm(const MicrokernelArgs& args) {
   StoreResult<V>(args, acc);
 }
 
-// All columns of rhs for few steps of k, then for the next steps: in the order of memory. The chains wait in L1.
+// All columns of rhs for few steps of k, then for the next steps: in the order of memory. The chains wait in L1. Shares
+// of a plain pass at 62 GB/s, one row of f32, two cores of Zen 4: 0.90 with two vectors of 8 steps, 0.77 of 16, 0.69 of
+// 4; with four vectors of 8 0.79, with sixteen 0.60: runs that long set off prefetches of lines that come much later.
 template <class V, class Steps, int kMr, int kNv>
 void SweepGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;

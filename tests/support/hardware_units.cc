@@ -1,4 +1,4 @@
-// Not taken from the library of this folder where a program has software_units.cc.
+// Units are those of this CPU, but in programs that have software_units.cc, where this file is not linked.
 #include "tests/support/isa_fixture.h"
 
 namespace raggemm::test {
