@@ -32,6 +32,7 @@ void Fetch::AimAtRhs(const Block& block, const Block* next) {
 
   int64_t col = place_.window.col, ahead = 0;
   const int64_t size = SizeOf(plan_.rhs.dtype);
+  if (!along_n && place_.blocks.k_inner) return AimAtColumns(block);
   if (place_.recipe.source == Recipe::Source::kSweep) {
     ahead = CeilDiv(kSweepAhead, block.cols * size);
     next = block.k + ahead < block.rhs.rows ? &block : nullptr;
@@ -56,6 +57,29 @@ void Fetch::AimAtRhs(const Block& block, const Block* next) {
     run_lines_ = lines_left_;
     strips_per_run_ = strips_left_;
   }
+}
+
+// Of rhs whose columns lie along k: the columns behind this block's, whole, in the order of memory, in as many shares as
+// there are blocks along k.
+void Fetch::AimAtColumns(const Block& block) {
+  const Matrix* rhs = &block.rhs;
+  int64_t col = block.col + block.cols, cols = std::min(place_.blocks.n, place_.window.cols - col);
+  int64_t from = place_.window.col;
+  if (cols <= 0) {
+    const Next* tile = NextTile();
+    if (tile == nullptr) return;
+    rhs = &tile->first.rhs;
+    from = tile->place.window.col;
+    col = 0;
+    cols = tile->first.cols;
+  }
+  const int64_t blocks = CeilDiv(block.rhs.rows, place_.blocks.k), i = block.k / place_.blocks.k;
+  const int64_t size = SizeOf(plan_.rhs.dtype), begin = cols * i / blocks;
+  stride_ = rhs->col_step * size;
+  column_ = rhs->data + (from + col + begin) * stride_;
+  rows_ = cols * (i + 1) / blocks - begin;
+  run_lines_ = lines_left_ = CeilDiv(rhs->rows * size, 64);
+  strips_per_run_ = strips_left_;
 }
 
 void Fetch::StartColumn() {

@@ -43,6 +43,7 @@ class Fetch {
     return &at_;
   }
   void AimAtRhs(const Block& block, const Block* next);
+  void AimAtColumns(const Block& block);
   void StartColumn();
 
   // Of lhs, a few lines before each kernel: what is packed for the next panel, or for the next tile's first. Without

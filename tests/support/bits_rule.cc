@@ -37,11 +37,14 @@ struct Factors {
 };
 
 // Twice, with the instruction where there is one: calls of the library's fma take most of the time of the tests.
-template <typename T>
-#ifndef __clang__  // which has no clones of templates
-__attribute__((target_clones("fma", "default")))
+#ifdef __clang__  // which has no clones of templates
+#define RAGGEMM_WITH_FMA
+#else
+#define RAGGEMM_WITH_FMA __attribute__((target_clones("fma", "default")))
 #endif
-T Chain(const T* a, const T* b, int64_t k) {
+
+template <typename T>
+RAGGEMM_WITH_FMA T Chain(const T* a, const T* b, int64_t k) {
   T chain = 0;
   for (int64_t kk = 0; kk < k; ++kk) chain = std::fma(a[kk], b[kk], chain);
   return chain;
@@ -62,17 +65,24 @@ float RoundAndFlush(double x, double error) {
                                       : static_cast<float>(rounded);
 }
 
-double Flushed(double x) { return std::abs(x) < 0x1p-126 ? std::copysign(0.0, x) : x; }
+template <typename T>
+inline T Flushed(T x) {
+  return std::abs(x) < T{0x1p-126} ? std::copysign(T{0}, x) : x;
+}
 
 float FlushingAdd(double a, double b) {
   const double sum = a + b, part = sum - a;
   return RoundAndFlush(sum, std::isfinite(sum) ? (a - (sum - part)) + (b - part) : 0);
 }
 
-// Products of bf16 are exact in float64.
-float FlushingFma(float a, float b, float c) { return FlushingAdd(Flushed(a) * Flushed(b), c); }
+// Far from what is flushed the fma is the rule. Products of bf16 are exact in float64.
+inline float FlushingFma(float a, float b, float c) {
+  a = Flushed(a), b = Flushed(b);
+  const float sum = std::fma(a, b, c);
+  return std::abs(sum) < 0x1p-100F ? FlushingAdd(static_cast<double>(a) * b, c) : sum;
+}
 
-float TotalOfPairs(const std::vector<Factors<float>>& terms, int64_t i, int64_t j, int64_t chain_steps) {
+RAGGEMM_WITH_FMA float TotalOfPairs(const std::vector<Factors<float>>& terms, int64_t i, int64_t j, int64_t chain_steps) {
   float total = 0;
   bool first = true;
   for (const Factors<float>& term : terms) {
@@ -90,7 +100,7 @@ float TotalOfPairs(const std::vector<Factors<float>>& terms, int64_t i, int64_t 
   return total;
 }
 
-float TotalOfTiles(const std::vector<Factors<float>>& terms, int64_t i, int64_t j) {
+RAGGEMM_WITH_FMA float TotalOfTiles(const std::vector<Factors<float>>& terms, int64_t i, int64_t j) {
   float total = 0;
   for (const Factors<float>& term : terms) {
     const float *a = term.lhs.data() + i * term.k, *b = term.rhs_transposed.data() + j * term.k;
@@ -141,13 +151,13 @@ std::vector<float> Terms(const std::vector<float>& rows, int64_t k, int64_t bloc
   return terms;
 }
 
-Factors<float> Split(const GroupedGemmProblem& problem, const Factors<float>& factors) {
-  const bool tiles = ArithmeticFor(problem, HostCpu()).value().arithmetic->lanes == 2;
+Factors<float> Split(Precision precision, const Arithmetic& rule, const Factors<float>& factors) {
+  const bool tiles = rule.lanes == 2;
   const int64_t block = tiles ? 32 : 64, whole = tiles ? 32 : 2, k = factors.k;
   if (k == 0) return factors;
-  const int64_t products = Products(problem.precision).size(), padded = (k + whole - 1) / whole * whole;
-  return {Terms(factors.lhs, k, block, whole, problem.precision, true),
-          Terms(factors.rhs_transposed, k, block, whole, problem.precision, false), products * padded};
+  const int64_t products = Products(precision).size(), padded = (k + whole - 1) / whole * whole;
+  return {Terms(factors.lhs, k, block, whole, precision, true),
+          Terms(factors.rhs_transposed, k, block, whole, precision, false), products * padded};
 }
 
 template <typename T>
@@ -166,10 +176,10 @@ T Total(const std::vector<Factors<T>>& terms, int64_t i, int64_t j) {
   return total;
 }
 
-float TotalIn(const GroupedGemmProblem& problem, const std::vector<Factors<float>>& terms, int64_t i, int64_t j) {
-  const Arithmetic& rule = *ArithmeticFor(problem, HostCpu()).value().arithmetic;
+float TotalIn(Precision precision, const Arithmetic& rule, const std::vector<Factors<float>>& terms, int64_t i,
+              int64_t j) {
   if (rule.product != DType::kBF16) return Total(terms, i, j);
-  const int64_t chain = problem.precision == Precision::kDefault ? kChain : 64 * Products(problem.precision).size();
+  const int64_t chain = precision == Precision::kDefault ? kChain : 64 * Products(precision).size();
   return rule.lanes == 2 ? TotalOfTiles(terms, i, j) : TotalOfPairs(terms, i, j, chain);
 }
 
@@ -187,12 +197,13 @@ int64_t TotalOf(const std::vector<Factors<int64_t>>& terms, int64_t i, int64_t j
 
 template <typename T>
 void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, std::vector<double>* out) {
+  const Arithmetic& rule = *ArithmeticFor(problem, HostCpu()).value().arithmetic;
   std::vector<Factors<T>> terms;
   for (const auto& [lhs, rhs] : group.terms) {
     const MatrixView transposed = {rhs.start, rhs.cols, rhs.rows, rhs.col_step, rhs.row_step};
     terms.push_back({Widen<T>(problem.lhs, lhs), Widen<T>(problem.rhs, transposed), lhs.cols});
     if constexpr (std::is_same_v<T, float>) {
-      if (problem.precision != Precision::kDefault) terms.back() = Split(problem, terms.back());
+      if (problem.precision != Precision::kDefault) terms.back() = Split(problem.precision, rule, terms.back());
     }
   }
   const bool empty = std::all_of(terms.begin(), terms.end(), [](const Factors<T>& term) { return term.k == 0; });
@@ -211,7 +222,7 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, std:
         continue;
       }
       if constexpr (std::is_same_v<T, float>)
-        r = TotalIn(problem, terms, i, j);
+        r = TotalIn(problem.precision, rule, terms, i, j);
       else
         r = Total(terms, i, j);
       if (problem.alpha.has_value() && !empty) r = value(*problem.alpha, group.alpha) * r;
