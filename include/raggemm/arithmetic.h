@@ -28,7 +28,8 @@ struct Arithmetic {
 
 enum class ArithmeticId : uint8_t { kF32, kF64, kPairs, kTiles, kS32 };  // as rows stand
 
-// 256 steps bound the error by 256 + K/256 roundings where one chain has K.
+// 256 steps bound the error by 256 + K/256 roundings where one chain has K. Chains of 128 have 0.72 of the error at
+// K = 4096 and cost 2 % in the mean of 26 whole calls, forward, transposed and gradients of 1 to 512 rows (Zen 4).
 inline constexpr Arithmetic kArithmetics[] = {
     // name, product, sum, chain, lanes, pair, flushes, split_block
     {"f32", DType::kF32, DType::kF32, 256, 1, 1, false, 0},

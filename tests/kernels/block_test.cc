@@ -57,6 +57,16 @@ class BlockTest : public testing::Test {
     }
   }
 
+  // What the parts of all strips and row tiles of a block fetch, as lines from the start of rhs.
+  void FetchAll(Fetch& fetch, const TilePlace& place, const Block& block, std::set<int64_t>& lines) {
+    Strip strip;
+    for (int64_t col = 0; col < block.cols; col += strip.cols) {
+      strip = NextStrip(plan_, place, block.cols - col);
+      if (strip.from == Strip::From::kPacked) AddLines(*fetch.For(Fetch::Work::kPack), block.rhs.data, lines);
+      for (int64_t i = 0; i < place.rows.count; ++i) AddLines(*fetch.For(Fetch::Work::kKernel), block.rhs.data, lines);
+    }
+  }
+
   std::unique_ptr<TestProblem> problem_;
   std::vector<int64_t> workspace_;
   PlanData plan_;
@@ -103,7 +113,7 @@ TEST_F(BlockTest, EmptyContractionHasNoBlock) {
 // The parts of all strips of a block are each line of the next block once, in either order, few rows or many.
 TEST_F(BlockTest, FetchesTheNextBlock) {
   for (bool rhs_flipped : {false, true}) {
-    for (int64_t rows : {1, 90}) {
+    for (int64_t rows : {rhs_flipped ? 230 : 1, 90}) {
       ProblemSpec spec{.groups = 1, .m = rows, .n = 640, .k = 512, .sizes = {rows}};
       spec.rhs_flipped = rhs_flipped;
       Make(spec);
@@ -123,14 +133,36 @@ TEST_F(BlockTest, FetchesTheNextBlock) {
           want.insert(at * size / 64);
         }
       }
-      Strip strip;
-      for (int64_t col = 0; col < block.cols; col += strip.cols) {
-        strip = NextStrip(plan_, place, block.cols - col);
-        if (strip.from == Strip::From::kPacked) AddLines(*fetch.For(Fetch::Work::kPack), next.rhs.data, got);
-        for (int64_t i = 0; i < place.rows.count; ++i) AddLines(*fetch.For(Fetch::Work::kKernel), next.rhs.data, got);
-      }
+      FetchAll(fetch, place, block, got);
       EXPECT_EQ(got, want) << "rows " << rows << (rhs_flipped ? ", flipped" : "");
     }
+  }
+}
+
+// Where all blocks along k come first, they fetch the columns behind them together, each line once.
+TEST_F(BlockTest, FetchesTheNextColumns) {
+  for (int64_t k : {511, 2048}) {
+    ProblemSpec spec{.groups = 1, .m = 3, .n = 640, .k = k, .sizes = {3}};
+    spec.rhs_flipped = true;
+    Make(spec);
+    const TilePlace place(plan_, 0);
+    ASSERT_TRUE(place.blocks.k_inner);
+    Block block;
+    ASSERT_TRUE(FirstBlock(plan_, place, block));
+    const int64_t begin = block.cols * k, size = SizeOf(plan_.rhs.dtype);
+    Fetch fetch(plan_, place, 0);
+    std::set<int64_t> want, got;
+    for (int64_t at = begin; at < begin + block.cols * k; ++at) want.insert(at * size / 64);
+    while (block.col == 0) {
+      Block next = block;
+      ASSERT_TRUE(NextBlock(plan_, place, next));
+      fetch.StartBlock(block, &next);
+      FetchAll(fetch, place, block, got);
+      block = next;
+    }
+    // A column that does not begin with a line shares one with the column before.
+    if (k % 16 != 0) got.erase(*want.rbegin()), want.erase(*want.rbegin());
+    EXPECT_EQ(got, want) << k;
   }
 }
 

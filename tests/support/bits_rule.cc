@@ -82,7 +82,8 @@ inline float FlushingFma(float a, float b, float c) {
   return std::abs(sum) < 0x1p-100F ? FlushingAdd(static_cast<double>(a) * b, c) : sum;
 }
 
-RAGGEMM_WITH_FMA float TotalOfPairs(const std::vector<Factors<float>>& terms, int64_t i, int64_t j, int64_t chain_steps) {
+RAGGEMM_WITH_FMA float TotalOfPairs(const std::vector<Factors<float>>& terms, int64_t i, int64_t j,
+                                    int64_t chain_steps) {
   float total = 0;
   bool first = true;
   for (const Factors<float>& term : terms) {
