@@ -59,8 +59,8 @@ void Fetch::AimAtRhs(const Block& block, const Block* next) {
   }
 }
 
-// Of rhs whose columns lie along k: the columns behind this block's, whole, in the order of memory, in as many shares as
-// there are blocks along k.
+// Of rhs whose columns lie along k: the columns behind this block's, whole, in the order of memory, in as many shares
+// as there are blocks along k.
 void Fetch::AimAtColumns(const Block& block) {
   const Matrix* rhs = &block.rhs;
   int64_t col = block.col + block.cols, cols = std::min(place_.blocks.n, place_.window.cols - col);
