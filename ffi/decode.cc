@@ -1,6 +1,7 @@
 #include "ffi/decode.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -28,7 +29,7 @@ using ::google::protobuf::FieldDescriptor;
 using proto::GroupedGemmConfig;
 
 template <typename Slot>
-using SlotList = absl::InlinedVector<const Slot*, 6>;
+using SlotList = absl::InlinedVector<const Slot*, std::size(kOperandSlots)>;
 
 // The slots that a comma list names, in its order.
 template <typename Slot>
@@ -187,7 +188,7 @@ absl::StatusOr<Array> ToArray(absl::string_view name, const ffi::AnyBuffer& buff
   if (format == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(name, ": unsupported element type ", Name(buffer.element_type()),
                                                    "; matrices are ", NamesOf(Role::kMatrix), ", or ",
-                                                   NamesOf(Role::kBytes), ", sizes ", NamesOf(Role::kSizes)));
+                                                   NamesOf(Role::kQuantized), ", sizes ", NamesOf(Role::kSizes)));
   }
   return Array{buffer.untyped_data(), format->dtype, DimsOf(buffer)};
 }

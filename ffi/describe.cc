@@ -62,6 +62,7 @@ Fields& AddStruct(Value& list) {
 // Those of `texts` whose bit is in the set.
 Value TextsOf(uint8_t set, absl::Span<const absl::string_view> texts) {
   Value list;
+  list.mutable_list_value();
   for (size_t i = 0; i < texts.size(); ++i) {
     if (set >> i & 1) *list.mutable_list_value()->add_values() = Text(texts[i]);
   }
@@ -70,7 +71,8 @@ Value TextsOf(uint8_t set, absl::Span<const absl::string_view> texts) {
 
 // The table of include/raggemm/format.h, its columns as they are called there.
 Value Formats() {
-  static constexpr absl::string_view kRoles[] = {"matrix", "sizes", "bytes", "panel"};
+  static constexpr absl::string_view kRoles[] = {"matrix", "sizes", "quantized", "scale", "panel"};
+  static constexpr absl::string_view kNonFinite[] = {"none", "ieee", "all ones"};
   Value list;
   for (const Format& format : kFormats) {
     auto& fields = AddStruct(list);
@@ -82,7 +84,7 @@ Value Formats() {
     fields["digits"] = Number(format.digits);
     fields["min_exponent"] = Number(format.min_exponent);
     fields["max_exponent"] = Number(format.max_exponent);
-    fields["nonfinite"] = Text(format.nonfinite == NonFinite::kIeee ? "ieee" : "none");
+    fields["nonfinite"] = Text(kNonFinite[static_cast<size_t>(format.nonfinite)]);
     fields["expands_to"] = Text(NameOf(format.expands_to));
   }
   return list;
@@ -90,7 +92,8 @@ Value Formats() {
 
 // The optional operands of include/raggemm/operands.h, likewise.
 Value Operands() {
-  static constexpr absl::string_view kTypes[] = {"of out", "compute", "up to compute", "sizes"};
+  static constexpr absl::string_view kTypes[] = {"of out", "compute", "up to compute", "sizes",
+                                                 "scales", "of lhs",  "of rhs"};
   static constexpr absl::string_view kAxes[] = {"problem", "replica", "group", "row", "column"};
   static const absl::string_view kModes[] = {NameOf(RaggedMode::kRaggedM), NameOf(RaggedMode::kRaggedK),
                                              NameOf(RaggedMode::kRaggedN), NameOf(RaggedMode::kUniform),

@@ -21,12 +21,14 @@ bool FindTerm(const PlanData& plan, Block& block) {
 }
 
 void SetSteps(const PlanData& plan, const TilePlace& place, Block& block) {
-  const int64_t rows = block.rhs.rows;
-  block.panel_k = block.k / plan.panel * plan.panel;
-  const int64_t panel_end = std::min(block.panel_k + plan.panel, rows);
+  const int64_t rows = block.rhs.rows, part = plan.sum_steps != 0 ? plan.sum_steps : rows;
+  const int64_t part_begin = block.k / part * part, part_end = std::min(part_begin + part, rows);
+  block.panel_k = part_begin + (block.k - part_begin) / plan.panel * plan.panel;
+  const int64_t panel_end = std::min(block.panel_k + plan.panel, part_end);
+  block.panel_steps = panel_end - block.panel_k;
   block.steps = std::min(place.blocks.k, panel_end - block.k);
   const bool ends = block.k + block.steps == panel_end;
-  const bool first = block.panel_k == 0 && block.term.replica == block.first_replica;
+  const bool first = block.panel_k == part_begin && block.term.replica == block.first_replica;
   bool last = panel_end == rows;
   if (last && plan.mode == RaggedMode::kRaggedK && block.term.replica + 1 < plan.replicas) {
     Block later = block;
@@ -34,9 +36,10 @@ void SetSteps(const PlanData& plan, const TilePlace& place, Block& block) {
     last = !FindTerm(plan, later);
   }
   block.last = ends && last;
+  block.ends_sum = plan.sum_steps != 0 ? ends && panel_end == part_end : block.last;
   const bool one_chain = plan.arithmetic->chain < kPanel;  // as the kernels' caller sees it: they add up the totals
   block.start = block.k == block.panel_k && (first || !one_chain);
-  block.finish = one_chain ? block.last : ends;
+  block.finish = one_chain ? block.ends_sum : ends;
   block.first_chain = first || one_chain;
 }
 
@@ -90,12 +93,13 @@ Strip NextStrip(const PlanData& plan, const TilePlace& place, int64_t cols_left)
   const int64_t narrow = plan.kernels->cols, cols = std::min(narrow, cols_left);
   switch (place.recipe.source) {
     case Recipe::Source::kSweep:
-      if (const int64_t nr = KernelsOf(*plan.kernels, plan.rhs.dtype).sweep[place.rows.Rows(0)].nr; nr <= cols_left) {
+      if (const int64_t nr = KernelsOf(*plan.kernels, plan.rhs.expanded).sweep[place.rows.Rows(0)].nr;
+          nr <= cols_left) {
         return {cols_left / nr * nr, cols_left / nr * nr, Strip::From::kSweep};
       }
       [[fallthrough]];
     case Recipe::Source::kInPlace:
-      for (const DirectKernel& kernel : KernelsOf(*plan.kernels, plan.rhs.dtype).direct[place.rows.Rows(0)]) {
+      for (const DirectKernel& kernel : KernelsOf(*plan.kernels, plan.rhs.expanded).direct[place.rows.Rows(0)]) {
         if (kernel.nr <= cols_left) return {kernel.nr, kernel.nr, Strip::From::kRhs};
       }
       break;

@@ -58,10 +58,11 @@ struct Block {
   int64_t first_replica;  // that has a contraction
   Matrix lhs, rhs;
   int64_t k, steps;
-  int64_t panel_k;  // the first k of its panel
+  int64_t panel_k, panel_steps;  // of its panel
   int64_t col, cols;
   bool start, finish;  // of a chain, or of all that the kernels add up themselves
   bool first_chain;    // of all terms
+  bool ends_sum;       // of all, or of so many steps as share a scale
   bool last;           // its kernels end the sums
   bool begins_panel() const { return k == panel_k && col == 0; }
 };

@@ -14,28 +14,36 @@
 namespace raggemm {
 namespace {
 
-static_assert(std::all_of(std::begin(kFormats), std::end(kFormats), [](const Format& f) {
-  return f.nonfinite == (f.role == Role::kMatrix ? NonFinite::kIeee : NonFinite::kNone);
-}));
-
 // The fields of a double are those of `bits`, but that its exponent has another bias and its fraction more bits.
 double Decode(const Format& format, uint64_t bits) {
+  if (format.role == Role::kScale) {
+    return bits == 0xff ? std::nan("") : std::ldexp(1, static_cast<int>(bits) + format.min_exponent);
+  }
   const int fraction_bits = format.digits - 1;
   const uint64_t sign = bits >> (format.bits - 1) << 63;
   const uint64_t magnitude = bits & ((uint64_t{1} << (format.bits - 1)) - 1);
   const uint64_t field = magnitude >> fraction_bits, largest = (uint64_t{1} << (format.bits - format.digits)) - 1;
+  if (format.nonfinite == NonFinite::kAllOnes && magnitude == format.NaN()) return std::nan("");
   if (field == 0 && format.digits < 53) {  // zero or subnormal
     const double value = static_cast<double>(magnitude) * format.SmallestSubnormal();
     return sign == 0 ? value : -value;
   }
-  const uint64_t exponent = field < largest ? field + format.min_exponent + 1022 : 2047;
+  const bool is_finite = field < largest || format.nonfinite != NonFinite::kIeee;
+  const uint64_t exponent = is_finite ? field + format.min_exponent + 1022 : 2047;
   const uint64_t fraction = magnitude - (field << fraction_bits);
   return absl::bit_cast<double>(sign | exponent << 52 | fraction << (52 - fraction_bits));
+}
+
+double LargestOf(const Format& format) {
+  // Without a fraction of all ones, which is the NaN.
+  const double lacks = format.nonfinite == NonFinite::kAllOnes && format.role != Role::kScale ? 2 : 1;
+  return std::ldexp(2 - lacks * format.Epsilon(), format.max_exponent);
 }
 
 // `value` is one of the format.
 uint64_t Encode(const Format& format, double value) {
   if (std::isnan(value)) return format.NaN();
+  if (format.role == Role::kScale) return static_cast<uint64_t>(std::ilogb(value) - format.min_exponent);
   const int fraction_bits = format.digits - 1;
   const uint64_t sign = static_cast<uint64_t>(std::signbit(value)) << (format.bits - 1);
   const double magnitude = std::abs(value);
@@ -61,7 +69,7 @@ std::string NamesOf(Role role) {
 
 double ToDouble(const Array& array, int64_t index) {
   const Format& format = FormatOf(array.dtype);
-  if (format.role != Role::kMatrix) return static_cast<double>(ToInteger(array, index));
+  if (format.IsInteger()) return static_cast<double>(ToInteger(array, index));
   return Decode(format, BitsOf(array, index));
 }
 
@@ -70,15 +78,25 @@ double RoundTo(DType dtype, double value) {
   if (value == 0 || !std::isfinite(value)) return value;
   const double unit = std::ldexp(1.0, std::max<int>(std::ilogb(value), format.min_exponent) + 1 - format.digits);
   const double rounded = std::nearbyint(value / unit) * unit;
-  return std::ilogb(rounded) <= format.max_exponent ? rounded : std::copysign(HUGE_VAL, value);
+  if (std::abs(rounded) <= LargestOf(format)) return rounded;
+  if (format.nonfinite == NonFinite::kAllOnes) return std::nan("");
+  return std::copysign(format.nonfinite == NonFinite::kIeee ? HUGE_VAL : LargestOf(format), value);
 }
 
 void StoreRounded(const Array& array, int64_t index, double value) {
-  const uint64_t bits = IsMatrix(array.dtype) ? Encode(FormatOf(array.dtype), RoundTo(array.dtype, value))
-                                              : static_cast<uint64_t>(static_cast<int64_t>(value));
+  const Format& format = FormatOf(array.dtype);
+  const uint64_t bits = format.IsInteger() ? static_cast<uint64_t>(static_cast<int64_t>(value))
+                                           : Encode(format, RoundTo(array.dtype, value));
   WithBits(array.dtype, [&](auto element) {
+    char* to = static_cast<char*>(array.data) + StepOf(array.dtype, index);
+    if (format.bits < 8) {
+      const uint64_t mask = (uint64_t{1} << format.bits) - 1;
+      const int first = FirstBitOf(array.dtype, index);
+      *to = static_cast<char>((static_cast<uint64_t>(*to) & ~(mask << first)) | (bits & mask) << first);
+      return;
+    }
     element = static_cast<decltype(element)>(bits);
-    std::memcpy(static_cast<char*>(array.data) + index * sizeof(element), &element, sizeof(element));
+    std::memcpy(to, &element, sizeof(element));
   });
 }
 

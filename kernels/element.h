@@ -16,24 +16,29 @@ namespace raggemm {
 int64_t ElementCount(const Array& array);
 int64_t BytesOf(const Array& array);
 
-// use(zero) with the zero of the unsigned integer that is as wide as an element.
+// use(zero) with the zero of the unsigned integer that is as wide as an element, or the byte that it is in.
 template <typename Use>
 decltype(auto) WithBits(DType dtype, Use&& use) {
   static_assert(std::all_of(std::begin(kFormats), std::end(kFormats), [](const Format& f) {
-    return f.bits == 8 || f.bits == 16 || f.bits == 32 || f.bits == 64;
+    return f.bits == 2 || f.bits == 4 || f.bits == 8 || f.bits == 16 || f.bits == 32 || f.bits == 64;
   }));
   const int bits = FormatOf(dtype).bits;
-  if (bits == 8) return use(uint8_t{});
+  if (bits <= 8) return use(uint8_t{});
   if (bits == 16) return use(uint16_t{});
   if (bits == 32) return use(uint32_t{});
   return use(uint64_t{});
 }
 
+// Where in its byte a sub-byte element begins; 0 of others.
+inline int FirstBitOf(DType dtype, int64_t index) { return static_cast<int>(index * FormatOf(dtype).bits % 8); }
+
 inline uint64_t BitsOf(const Array& array, int64_t index) {
-  return WithBits(array.dtype, [&](auto bits) -> uint64_t {
-    std::memcpy(&bits, static_cast<const char*>(array.data) + index * sizeof(bits), sizeof(bits));
+  const uint64_t whole = WithBits(array.dtype, [&](auto bits) -> uint64_t {
+    std::memcpy(&bits, static_cast<const char*>(array.data) + StepOf(array.dtype, index), sizeof(bits));
     return bits;
   });
+  const int bits = FormatOf(array.dtype).bits;
+  return bits >= 8 ? whole : whole >> FirstBitOf(array.dtype, index) & ((1U << bits) - 1);
 }
 
 // Of an array of integers.
@@ -46,7 +51,8 @@ inline int64_t ToInteger(const Array& array, int64_t index) {
 // Any dtype; integers up to 2^53 exactly.
 double ToDouble(const Array& array, int64_t index);
 
-// The nearest value of a format of matrices, ties to even: one rounding.
+// The nearest value of a format of floats, ties to even: one rounding. What is beyond its range is infinite, else NaN,
+// else its largest number, whichever it has.
 double RoundTo(DType dtype, double value);
 // That value, or the integer that it is, modulo as many as the format has.
 void StoreRounded(const Array& array, int64_t index, double value);

@@ -1,5 +1,6 @@
 #include "kernels/epilogue.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/element.h"
@@ -23,7 +24,7 @@ TileResult::TileResult(const PlanData& plan, const TilePlace& place, const Scrat
   terms_.beta = ValuesOf(plan.beta, 1);
   if (terms_.beta == nullptr || !IsZero(static_cast<const char*>(terms_.beta), plan.beta.dtype)) terms_.c = plan.c;
   if (const char* bias = ValuesOf(plan.bias, plan.out.cols); bias != nullptr) {
-    KernelsOf(*plan.kernels, plan.bias.dtype)
+    KernelsOf(*plan.ends, plan.bias.dtype)
         .pack_bias({.src = bias + place.window.col * SizeOf(plan.bias.dtype),
                     .src_stride = 0,
                     .k = 1,
@@ -34,9 +35,52 @@ TileResult::TileResult(const PlanData& plan, const TilePlace& place, const Scrat
                     .prefetch = nullptr});
     terms_.bias = scratch.bias;
   }
-  plain_ = plan.out.dtype == plan.arithmetic->sum && terms_.alpha == nullptr && terms_.c == nullptr &&
-           terms_.bias == nullptr;
+  plain_ = plan.out.dtype == plan.arithmetic->sum && !plan.scales_sums && terms_.alpha == nullptr &&
+           terms_.c == nullptr && terms_.bias == nullptr;
   nontemporal_ = plain_ && GoesPastCaches();
+}
+
+void TileResult::StartBlock(const Block& block) const {
+  if (!plan_.scales_sums || !block.ends_sum) return;
+  ReadScales(plan_.lhs, block.lhs, block, {place_.window.row, block.panel_k, true}, scratch_.row_scales,
+             place_.window.rows);
+}
+
+void TileResult::StartStrip(const Block& block, const Strip& strip, int64_t col) const {
+  if (!plan_.scales_sums || !block.ends_sum) return;
+  ReadScales(plan_.rhs, block.rhs, block, {block.panel_k, place_.window.col + col, false}, scratch_.column_scales,
+             strip.cols);
+  std::fill(scratch_.column_scales + strip.cols, scratch_.column_scales + strip.width, 0.0F);
+}
+
+void TileResult::ReadScales(const PlannedOperand& x, const Matrix& matrix, const Block& block, FactorPlace at,
+                            float* scales, int64_t n) const {
+  if (!x.scale.is_given() || x.scale.of_elements) {
+    std::fill_n(scales, n, 1.0F);
+    return;
+  }
+  if (matrix.col_step != 1) at = {at.col, at.row, !at.down};
+  const FactorPlace origin = OriginOf(x, matrix);
+  at.row += origin.row;
+  at.col += origin.col;
+  ReadFactors(plan_, x.scale, block.term, at, n, scales);
+}
+
+void TileResult::AddSums(const Block& block, int64_t row, int64_t mr, const Strip& strip,
+                         const MicrokernelArgs& args) const {
+  if (!plan_.scales_sums) return;
+  const KernelFloatMode mode;
+  const bool integers = plan_.arithmetic->sum == DType::kS32;
+  (integers ? plan_.ends->add_scaled_integers : plan_.ends->add_scaled)({
+      .rows = mr,
+      .columns = strip.width,
+      .sums = args.total,
+      .totals = TotalOf(args),
+      .stride = strip.width,
+      .row_scales = scratch_.row_scales + row,
+      .column_scales = scratch_.column_scales,
+      .first = plan_.sum_steps == 0 || block.panel_k < plan_.sum_steps,
+  });
 }
 
 void TileResult::Aim(int64_t row, int64_t mr, int64_t col, const Strip& strip, bool last, MicrokernelArgs& args) const {
@@ -53,7 +97,7 @@ void TileResult::Store(int64_t row, int64_t mr, int64_t col, const Strip& strip,
   EpilogueArgs terms = terms_;
   terms.rows = mr;
   terms.columns = strip.cols;
-  terms.total = args.total;
+  terms.total = TotalOf(args);
   terms.total_stride = strip.width;
   Store(terms, row, col);
 }
@@ -76,11 +120,14 @@ void TileResult::Finish() const {
 // The row of the tile's unit.
 const char* TileResult::ValuesOf(const GroupValues& values, int64_t row_elements) const {
   if (values.data == nullptr) return nullptr;
-  const Unit& unit = place_.unit;
-  const bool per_replica = values.per == GroupValues::Per::kReplica;
-  const int64_t segment = per_replica ? unit.problem * plan_.replicas + unit.replica : unit.problem;
-  const int64_t row = values.per == GroupValues::Per::kCall ? 0 : segment * plan_.local_groups + unit.group;
+  const int64_t row = RowOf(plan_, values.per, place_.unit);
   return values.data + row * row_elements * SizeOf(values.dtype);
+}
+
+// Where what the epilogue reads lies, of the totals that a kernel leaves in scratch.
+char* TileResult::TotalOf(const MicrokernelArgs& args) const {
+  char* total = static_cast<char*>(const_cast<void*>(args.total));
+  return plan_.scales_sums ? scratch_.scaled + (total - scratch_.total) : total;
 }
 
 char* TileResult::OutAt(int64_t row, int64_t col) const {
@@ -103,7 +150,7 @@ void TileResult::Store(EpilogueArgs& terms, int64_t row, int64_t col) const {
   terms.out = OutAt(row, col);
   if (terms.c != nullptr) terms.c = plan_.c + (static_cast<const char*>(terms.out) - plan_.out.data);
   if (terms.bias != nullptr) terms.bias = static_cast<const char*>(terms.bias) + col * size_;
-  KernelsOf(*plan_.kernels, plan_.out.dtype).epilogue(terms);
+  KernelsOf(*plan_.ends, plan_.out.dtype).epilogue(terms);
 }
 
 // The gradients of all experts are written once, and are too many to be found in a cache by whoever reads them. With

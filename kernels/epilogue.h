@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/block.h"
+#include "kernels/factors.h"
 #include "kernels/microkernel.h"
 #include "kernels/plan.h"
 #include "kernels/scratch.h"
@@ -14,6 +15,12 @@ namespace raggemm {
 class TileResult {
  public:
   TileResult(const PlanData& plan, const TilePlace& place, const Scratch& scratch);
+
+  // Scales of sums, of the rows of a block that ends some, and of the columns of its strips.
+  void StartBlock(const Block& block) const;
+  void StartStrip(const Block& block, const Strip& strip, int64_t col) const;
+  // The sums of a register tile that a block has ended, times their scales.
+  void AddSums(const Block& block, int64_t row, int64_t mr, const Strip& strip, const MicrokernelArgs& args) const;
 
   // A kernel's last chain goes straight to out where its totals are out's elements, else to scratch.
   void Aim(int64_t row, int64_t mr, int64_t col, const Strip& strip, bool last, MicrokernelArgs& args) const;
@@ -30,6 +37,9 @@ class TileResult {
  private:
   const char* ValuesOf(const GroupValues& values, int64_t row_elements) const;
   char* OutAt(int64_t row, int64_t col) const;
+  char* TotalOf(const MicrokernelArgs& args) const;
+  void ReadScales(const PlannedOperand& x, const Matrix& matrix, const Block& block, FactorPlace at, float* scales,
+                  int64_t n) const;
   void FetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const;
   void Store(EpilogueArgs& terms, int64_t row, int64_t col) const;
   bool GoesPastCaches() const;

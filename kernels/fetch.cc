@@ -31,10 +31,10 @@ void Fetch::AimAtRhs(const Block& block, const Block* next) {
   column_parts_ = run_lines_ = strips_per_run_ = 1;
 
   int64_t col = place_.window.col, ahead = 0;
-  const int64_t size = SizeOf(plan_.rhs.dtype);
+  const DType dtype = plan_.rhs.dtype;
   if (!along_n && place_.blocks.k_inner) return AimAtColumns(block);
   if (place_.recipe.source == Recipe::Source::kSweep) {
-    ahead = CeilDiv(kSweepAhead, block.cols * size);
+    ahead = CeilDiv(kSweepAhead, StepOf(dtype, block.cols));
     next = block.k + ahead < block.rhs.rows ? &block : nullptr;
     if (next == nullptr) ahead += block.k - block.rhs.rows;
   }
@@ -44,14 +44,15 @@ void Fetch::AimAtRhs(const Block& block, const Block* next) {
     next = &tile->first;
     col = tile->place.window.col;
   }
-  stride_ = (along_n ? next->rhs.row_step : next->rhs.col_step) * size;
-  column_ = next->rhs.data + ((next->k + ahead) * next->rhs.row_step + (col + next->col) * next->rhs.col_step) * size;
+  stride_ = StepOf(dtype, along_n ? next->rhs.row_step : next->rhs.col_step);
+  const int64_t first = (next->k + ahead) * next->rhs.row_step + (col + next->col) * next->rhs.col_step;
+  column_ = next->rhs.data + StepOf(dtype, first);
   rows_ = along_n ? next->steps : next->cols;
-  lines_left_ = CeilDiv((along_n ? next->cols : next->steps) * size, 64);
+  lines_left_ = CeilDiv(StepOf(dtype, along_n ? next->cols : next->steps), 64);
   if (along_n && place_.recipe.fetch == Recipe::Order::kStrips) {
     // At least two lines of each row at once: strips that are narrower share them.
-    const int64_t run_cols = std::max(width, 128 / size);
-    run_lines_ = run_cols * size / 64;
+    const int64_t run_cols = std::max<int64_t>(width, 128 * 8 / FormatOf(dtype).bits);
+    run_lines_ = StepOf(dtype, run_cols) / 64;
     strips_per_run_ = run_cols / width;
   } else {
     run_lines_ = lines_left_;
@@ -74,11 +75,11 @@ void Fetch::AimAtColumns(const Block& block) {
     cols = tile->first.cols;
   }
   const int64_t blocks = CeilDiv(block.rhs.rows, place_.blocks.k), i = block.k / place_.blocks.k;
-  const int64_t size = SizeOf(plan_.rhs.dtype), begin = cols * i / blocks;
-  stride_ = rhs->col_step * size;
+  const int64_t begin = cols * i / blocks;
+  stride_ = StepOf(plan_.rhs.dtype, rhs->col_step);
   column_ = rhs->data + (from + col + begin) * stride_;
   rows_ = cols * (i + 1) / blocks - begin;
-  run_lines_ = lines_left_ = CeilDiv(rhs->rows * size, 64);
+  run_lines_ = lines_left_ = CeilDiv(StepOf(plan_.rhs.dtype, rhs->rows), 64);
   strips_per_run_ = strips_left_;
 }
 
@@ -109,12 +110,12 @@ void Fetch::AimAtLhs(const Block& block) {
     if (tile->place.blocks.k_inner) steps = lhs.cols;
   }
   steps = std::min(steps, lhs.cols - k);
-  const int64_t size = SizeOf(plan_.lhs.dtype);
+  const DType dtype = plan_.lhs.dtype;
   const bool along_k = lhs.col_step == 1;
-  lhs_.line = lhs.data + (window.row * lhs.row_step + k * lhs.col_step) * size;
-  lhs_.lines_per_row = CeilDiv((along_k ? steps : window.rows) * size, 64);
+  lhs_.line = lhs.data + StepOf(dtype, window.row * lhs.row_step + k * lhs.col_step);
+  lhs_.lines_per_row = CeilDiv(StepOf(dtype, along_k ? steps : window.rows), 64);
   lhs_.row_left = lhs_.lines_per_row;
-  lhs_.row_skip = (along_k ? lhs.row_step : lhs.col_step) * size - lhs_.lines_per_row * 64;
+  lhs_.row_skip = StepOf(dtype, along_k ? lhs.row_step : lhs.col_step) - lhs_.lines_per_row * 64;
   lhs_.lines_left = (along_k ? window.rows : steps) * lhs_.lines_per_row;
   const int64_t strips = place_.window.cols / NextStrip(plan_, place_, block.cols).width;
   const int64_t blocks = std::max<int64_t>(std::min(plan_.panel, block.rhs.rows - block.k) / block.steps, 1);

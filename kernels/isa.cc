@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/element.h"
+#include "kernels/factors.h"
 #include "kernels/units.h"
 #include "raggemm/environment.h"
 #include "raggemm/operands.h"
@@ -25,6 +26,9 @@ extern const KernelRow kAvx512Kernels[5];
 extern const KernelRow kAvxVnniKernels[1];
 extern const KernelRow kAvx2Kernels[5];
 extern const KernelRow kScalarKernels[5];
+extern const Expanders kAvx512Expanders;
+extern const Expanders kAvx2Expanders;
+extern const Expanders kScalarExpanders;
 
 // The compiler's run-time support also asks the operating system whether it saves the registers. F16C is not among the
 // names that every compiler's knows.
@@ -60,10 +64,11 @@ constexpr IsaRow kRows[] = {
     {Isa::kAmx, "amx", MissingForAmx, kAmxKernels, BaseOfUnits},
     {Isa::kAvx512Bf16, "avx512_bf16", MissingForAvx512Bf16, kAvx512Bf16Kernels, BaseOfUnits},
     {Isa::kAvx512Vnni, "avx512_vnni", MissingForAvx512Vnni, kAvx512VnniKernels, [] { return Isa::kAvx512; }},
-    {Isa::kAvx512, "avx512", MissingForAvx512, kAvx512Kernels},
+    {Isa::kAvx512, "avx512", MissingForAvx512, kAvx512Kernels, nullptr, &kAvx512Expanders},
     {Isa::kAvxVnni, "avx_vnni", MissingForAvxVnni, kAvxVnniKernels, [] { return Isa::kAvx2; }},
-    {Isa::kAvx2, "avx2", MissingForAvx2, kAvx2Kernels},
-    {Isa::kScalar, "scalar", [] { return static_cast<const char*>(nullptr); }, kScalarKernels},
+    {Isa::kAvx2, "avx2", MissingForAvx2, kAvx2Kernels, nullptr, &kAvx2Expanders},
+    {Isa::kScalar, "scalar", [] { return static_cast<const char*>(nullptr); }, kScalarKernels, nullptr,
+     &kScalarExpanders},
 };
 static_assert(std::size(kRows) == kIsas);
 
@@ -113,10 +118,11 @@ std::vector<std::string> KernelNames(Isa isa) {
 
 absl::StatusOr<ChosenArithmetic> ArithmeticFor(const GroupedGemmProblem& problem, const Cpu& cpu) {
   const auto row = [](ArithmeticId id) { return &kArithmetics[static_cast<int>(id)]; };
-  if (ComputeType(problem) == DType::kS32) return ChosenArithmetic{row(ArithmeticId::kS32), nullptr};
+  if (SumsIntegers(problem)) return ChosenArithmetic{row(ArithmeticId::kS32), nullptr};
   if (ComputeType(problem) == DType::kF64) return ChosenArithmetic{row(ArithmeticId::kF64), nullptr};
   const bool splits = problem.precision != Precision::kDefault;
-  if (!splits && (problem.lhs.dtype != DType::kBF16 || problem.rhs.dtype != DType::kBF16)) {
+  const ExpandedTypes types = ExpandedTypesOf(problem);
+  if (!splits && (types.lhs != DType::kBF16 || types.rhs != DType::kBF16)) {
     return ChosenArithmetic{row(ArithmeticId::kF32), nullptr};
   }
   if (!problem.bf16_sums) return DefaultBf16Arithmetic(ProcessEnvironment(), cpu);
@@ -135,6 +141,11 @@ const KernelRow* OwnKernelsFor(Isa isa, const Arithmetic& arithmetic) {
 const KernelRow& KernelsFor(Isa isa, const Arithmetic& arithmetic) {
   const KernelRow* own = OwnKernelsFor(isa, arithmetic);
   return own != nullptr ? *own : KernelsFor(RowOf(isa).base(), arithmetic);
+}
+
+const Expanders& ExpandersFor(Isa isa) {
+  const IsaRow& row = RowOf(isa);
+  return row.expanders != nullptr ? *row.expanders : ExpandersFor(row.base());
 }
 
 int64_t PanelBytes(const PanelLayout& layout, int64_t k, int64_t width) {

@@ -23,6 +23,7 @@ struct IsaRow {
   const char* (*missing)();  // what this CPU or its operating system lacks for it; null: nothing
   absl::Span<const KernelRow> kernels;
   Isa (*base)() = nullptr;  // of a unit: what computes the arithmetics of which it has no kernels of its own
+  const Expanders* expanders = nullptr;  // null: its base's
   bool usable() const { return missing() == nullptr; }
 };
 
@@ -39,6 +40,7 @@ absl::StatusOr<ChosenArithmetic> ArithmeticFor(const GroupedGemmProblem& problem
 inline const Arithmetic& ArithmeticOf(const KernelRow& row) { return kArithmetics[static_cast<int>(row.arithmetic)]; }
 const KernelRow& KernelsFor(Isa isa, const Arithmetic& arithmetic);
 const KernelRow* OwnKernelsFor(Isa isa, const Arithmetic& arithmetic);  // null where its base computes them
+const Expanders& ExpandersFor(Isa isa);
 inline const FormatKernels& KernelsOf(const KernelRow& row, DType dtype) {
   return row.formats[static_cast<int>(dtype)];
 }

@@ -110,6 +110,20 @@ struct EpilogueArgs {
 };
 using Epilogue = void(const EpilogueArgs&);
 
+// totals[i][j] = fma(row_scales[i] * column_scales[j], sums[i][j], first ? +0 : totals[i][j]), all in T, for whole
+// vectors of columns. Sums are T, or s32, which are rounded to it first. They may be the totals.
+struct ScaledArgs {
+  int64_t rows;
+  int64_t columns;
+  const void* sums;
+  void* totals;
+  int64_t stride;  // elements, of both
+  const float* row_scales;
+  const float* column_scales;
+  bool first;
+};
+using ScaleSums = void(const ScaledArgs&);
+
 inline constexpr int kSweepRows = 8;  // of the tallest sweep
 inline constexpr int kMaxRows = 32;   // rows of the tallest register tile of any ISA
 
@@ -146,6 +160,47 @@ struct DirectKernel {
   int64_t nr;
 };
 
+// What the codes of a format of fewer bits stand for, as raggemm/format.h has it, which is no header for files of one
+// instruction set (quantized.cc compares).
+struct QuantizedFormat {
+  DType dtype;
+  int bits;
+  bool is_integer, is_signed;
+  int digits, min_exponent;        // of floats
+  uint32_t first_nonfinite = ~0U;  // magnitudes from here on: one NaN, or infinity and NaNs
+};
+inline constexpr QuantizedFormat kQuantized[] = {
+    {DType::kS8, 8, true, true, 7, 0},
+    {DType::kU8, 8, true, false, 8, 0},
+    {DType::kS4, 4, true, true, 3, 0},
+    {DType::kU4, 4, true, false, 4, 0},
+    {DType::kS2, 2, true, true, 1, 0},
+    {DType::kF8E4M3FN, 8, false, true, 4, -6, 0x7f},
+    {DType::kF8E5M2, 8, false, true, 3, -14, 0x7c},
+    {DType::kF4E2M1FN, 4, false, true, 2, 0},
+};
+inline constexpr int kQuantizedFormats = sizeof(kQuantized) / sizeof(QuantizedFormat);
+
+// dst[i] = (element first + i of src - zeros[i]) * scales[i], i < count: in f32, then rounded. Exact in bf16 without
+// scales, and with those that are powers of two or have four digits, while it is a normal number. Null: none; to bytes
+// always. Element `first` begins a byte.
+struct ExpandArgs {
+  const void* src;
+  int64_t first;
+  int64_t count;
+  void* dst;
+  const float* zeros;
+  const float* scales;
+};
+using Expand = void(const ExpandArgs&);
+
+// By index of kQuantized; to_bytes of integers alone.
+struct Expanders {
+  Expand* to_bf16[kQuantizedFormats];
+  Expand* to_f32[kQuantizedFormats];
+  Expand* to_bytes[kQuantizedFormats];
+};
+
 struct Packers {
   Pack* rows;
   Pack* transposed;
@@ -179,6 +234,8 @@ struct KernelRow {
   PanelLayout lhs, rhs;
   FormatKernels formats[kDTypes];  // by DType
   TermPackers terms[kPrecisions];  // by Precision; null where f32 is not split
+  ScaleSums* add_scaled;           // of floats; null where sums are integers
+  ScaleSums* add_scaled_integers;  // to f32 and f64
   double products_per_fma;         // in the time of one f32 fma of its ISA
   int64_t ahead_slice;             // kernels pack ahead in slices of so many steps of k; 0: they do not
   // Around all kernels of a thread, where a unit must be set up: `saved`, of kUnitState bytes, is what was there.

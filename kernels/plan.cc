@@ -61,10 +61,25 @@ absl::Status ChooseExecutor(const Options& options, PlanData& plan) {
   return threads.status();
 }
 
+// None where elements are multiplied as they are stored.
+Expand* ExpandFor(Isa isa, const PlannedOperand& x) {
+  const bool has_factors = x.zero.is_given() || (x.scale.is_given() && x.scale.of_elements);
+  if (x.expanded == x.dtype && !has_factors) return nullptr;
+  const Expanders& expanders = ExpandersFor(isa);
+  const auto* format = std::find_if(std::begin(kQuantized), std::end(kQuantized),
+                                    [&](const QuantizedFormat& row) { return row.dtype == x.dtype; });
+  const auto index = format - std::begin(kQuantized);
+  return x.expanded == DType::kBF16  ? expanders.to_bf16[index]
+         : x.expanded == DType::kF32 ? expanders.to_f32[index]
+                                     : expanders.to_bytes[index];
+}
+
 void ChoosePackers(Precision precision, PlanData& plan) {
   const KernelRow& kernels = *plan.kernels;
-  plan.pack_lhs = &KernelsOf(kernels, plan.lhs.dtype).lhs;
-  plan.pack_rhs = &KernelsOf(kernels, plan.rhs.dtype).rhs;
+  plan.pack_lhs = &KernelsOf(kernels, plan.lhs.expanded).lhs;
+  plan.pack_rhs = &KernelsOf(kernels, plan.rhs.expanded).rhs;
+  if (plan.sum_steps != 0) plan.panel = std::min(plan.panel, plan.sum_steps);
+  for (PlannedOperand* x : {&plan.lhs, &plan.rhs}) x->expand = ExpandFor(plan.isa, *x);
   if (precision == Precision::kDefault) return;
   const auto index = static_cast<int>(precision);
   plan.splitting = &kSplittings[index];
@@ -156,7 +171,7 @@ void Schedule(Workspace& workspace, PlanData& plan) {
   const double k = static_cast<double>(plan.lhs.is_trans ? plan.lhs.rows : plan.lhs.cols);
   plan.rhs_streams =
       plan.mode == RaggedMode::kRaggedM && !plan.rhs.is_trans &&
-      k * static_cast<double>(work.cols * SizeOf(plan.rhs.dtype)) > static_cast<double>(threads * plan.cpu.l2_bytes);
+      k * static_cast<double>(StepOf(plan.rhs.dtype, work.cols)) > static_cast<double>(threads * plan.cpu.l2_bytes);
   for (size_t i = 0; i < work.windows.size(); ++i) {
     const auto [rows, cols] = work.windows[i];
     if (rows != 0) plan.recipes[i] = RecipeFor(plan, rows, cols);
@@ -232,6 +247,8 @@ absl::StatusOr<PlanData> MakePlanData(const GroupedGemmProblem& problem, const O
   plan->cpu = options.cpu;
   plan->isa = *isa;
   plan->kernels = &KernelsFor(*isa, *plan->arithmetic);
+  const bool ends_in_f32 = plan->arithmetic->sum == DType::kS32 && problem.out.dtype != DType::kS32;
+  plan->ends = ends_in_f32 ? &KernelsFor(*isa, kArithmetics[static_cast<int>(ArithmeticId::kF32)]) : plan->kernels;
   ChoosePackers(problem.precision, *plan);
   if (absl::Status s = ChooseExecutor(options, *plan); !s.ok()) return s;
   Workspace slots(workspace);
@@ -268,9 +285,14 @@ absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& optio
 }
 
 std::string ToString(const PlanData& plan) {
-  const auto operand = [](absl::string_view name, const PlannedOperand& x) {
-    return absl::StrCat(name, ": ", NameOf(x.dtype), " ", x.rows, "x", x.cols, x.is_trans ? " transposed" : "",
-                        x.packed ? " packed" : "");
+  const auto operand = [&](absl::string_view name, const PlannedOperand& x) {
+    const std::string as = x.expand != nullptr ? absl::StrCat(" as ", NameOf(x.expanded)) : "";
+    const std::string steps = plan.sum_steps != 0 ? absl::StrCat(" of ", plan.sum_steps, " steps") : "";
+    const std::string scales = !x.scale.is_given()   ? ""
+                               : x.scale.of_elements ? ", scales of elements"
+                                                     : absl::StrCat(", scales of sums", steps);
+    return absl::StrCat(name, ": ", NameOf(x.dtype), as, " ", x.rows, "x", x.cols, x.is_trans ? " transposed" : "",
+                        x.packed ? " packed" : "", scales);
   };
   const std::string because = plan.arithmetic_because ? absl::StrCat(", ", plan.arithmetic_because) : "";
   const Splitting& split = *plan.splitting;

@@ -23,25 +23,38 @@ struct GroupExtents {
   const int64_t* starts = nullptr;
 };
 
-// A checked operand: equal repetitions of rows x cols elements, one per segment, group or problem.
-struct PlannedOperand {
-  enum class Repeat : uint8_t { kSegment, kGroup, kProblem };
-  char* data = nullptr;
-  DType dtype = DType::kF32;
-  bool is_trans = false;
-  bool packed = false;
-  Repeat repeat = Repeat::kSegment;
-  int64_t rows = 0;  // as stored, before is_trans; a ragged axis has its full extent
-  int64_t cols = 0;
-  GroupExtents first, last;
-};
-
 // alpha, beta or bias: one row per group, per group and replica, or for all.
 struct GroupValues {
   enum class Per : uint8_t { kCall, kGroup, kReplica };
   const char* data = nullptr;  // null where it is not given
   DType dtype = DType::kF32;
   Per per = Per::kCall;
+};
+
+// Scales or zero points. One for each group, or of blocks of the stored matrices on top of each other.
+struct PlannedFactor {
+  GroupValues values;
+  bool of_blocks = false;
+  int64_t row_block = 1, col_block = 1;  // of blocks: rows and columns that share a value
+  int64_t rows = 0, cols = 0;            // of blocks: values; where there are fewer rows than blocks, they begin again
+  bool of_elements = false;              // which are multiplied before products are summed; else sums are
+  bool is_given() const { return values.data != nullptr; }
+};
+
+// A checked operand: equal repetitions of rows x cols elements, one per segment, group or problem.
+struct PlannedOperand {
+  enum class Repeat : uint8_t { kSegment, kGroup, kProblem };
+  char* data = nullptr;
+  DType dtype = DType::kF32;
+  DType expanded = DType::kF32;  // what is packed and multiplied
+  bool is_trans = false;
+  bool packed = false;
+  Repeat repeat = Repeat::kSegment;
+  int64_t rows = 0;  // as stored, before is_trans; a ragged axis has its full extent
+  int64_t cols = 0;
+  GroupExtents first, last;
+  PlannedFactor scale, zero;
+  Expand* expand = nullptr;  // to `expanded`, where elements are not that already
 };
 
 // Cache blocks: rows and columns of the largest tile.
@@ -61,6 +74,9 @@ struct PlanData {
   PlannedOperand lhs, rhs, out;
   const char* c = nullptr;
   GroupValues alpha, beta, bias;
+  // Sums are multiplied by scales, or are integers and out is not: those over so many steps of k, 0 being all.
+  bool scales_sums = false;
+  int64_t sum_steps = 0;
   const int64_t* first_group = nullptr;  // [P,R], that is processed
 
   // How. A unit is the product of one group (and replica, but for ragged K), in memory order of the weights.
@@ -70,6 +86,7 @@ struct PlanData {
   Cpu cpu;
   Isa isa{};
   const KernelRow* kernels = nullptr;
+  const KernelRow* ends = nullptr;  // what follows the sums: the kernels', or those of f32 behind sums of s32
   const Packers* pack_lhs = nullptr;
   const Packers* pack_rhs = nullptr;
   int64_t panel = kPanel;  // steps of k that are packed at once

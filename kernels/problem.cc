@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/factors.h"
 #include "kernels/isa.h"
 
 namespace raggemm {
@@ -22,67 +23,6 @@ std::string Shape(absl::Span<const int64_t> dims) { return absl::StrCat("[", abs
 template <class... Args>
 absl::Status Invalid(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
-}
-
-// What the type of the operand must be; empty where it is that.
-std::string MustBe(const OperandSlot& slot, const Array& x, const GroupedGemmProblem& problem, DType compute) {
-  const absl::string_view out = NameOf(problem.out.dtype), sums = NameOf(compute);
-  switch (slot.types) {
-    case Types::kOfOut:
-      return x.dtype == problem.out.dtype ? "" : absl::StrCat("the ", out, " of ", problem.names.out);
-    case Types::kCompute:
-      return x.dtype == compute ? "" : absl::StrCat("the compute type ", sums);
-    case Types::kUpToCompute:
-      if (compute == DType::kS32) return x.dtype == compute ? "" : absl::StrCat("the compute type ", sums);
-      if (IsMatrix(x.dtype) && (FormatOf(x.dtype).expands_to == DType::kF32 || compute == DType::kF64)) return "";
-      return absl::StrCat(NamesOf(Role::kMatrix), ", and no wider than the compute type, which is ", sums);
-    case Types::kSizes:
-      break;
-  }
-  return FormatOf(x.dtype).role == Role::kSizes ? "" : NamesOf(Role::kSizes);
-}
-
-// Likewise of lhs, rhs or out: floats in any mix, or bytes with bytes.
-std::string MustBe(const MatrixSlot& slot, const GroupedGemmProblem& problem, DType compute) {
-  const bool is_out = slot.operand == &GroupedGemmProblem::out;
-  const DType dtype = (problem.*slot.operand).dtype;
-  const std::string bytes = NamesOf(Role::kBytes);
-  if (compute != DType::kS32) {
-    return IsMatrix(dtype) ? "" : absl::StrCat(NamesOf(Role::kMatrix), is_out ? "" : absl::StrCat(", or ", bytes));
-  }
-  if (is_out ? dtype == compute : IsByte(dtype)) return "";
-  return absl::StrCat(is_out ? NameOf(compute) : bytes, ", with ", problem.names.lhs, " of ", NameOf(problem.lhs.dtype),
-                      " and ", problem.names.rhs, " of ", NameOf(problem.rhs.dtype));
-}
-
-absl::Status CheckDTypes(const GroupedGemmProblem& problem, DType compute) {
-  const auto wrong = [&](const Slot& slot, const Array& x, absl::string_view allowed) {
-    return Invalid(problem.names.*slot.word, ": dtype is ", NameOf(x.dtype), ", must be ", allowed);
-  };
-  for (const MatrixSlot& slot : kMatrixSlots) {
-    if (const std::string allowed = MustBe(slot, problem, compute); !allowed.empty()) {
-      return wrong(slot, problem.*slot.operand, allowed);
-    }
-  }
-  const bool is_f32 = problem.lhs.dtype == DType::kF32 && problem.rhs.dtype == DType::kF32 && compute == DType::kF32;
-  if (problem.precision != Precision::kDefault && !is_f32) {
-    return Invalid("precision: ", kSplittings[static_cast<int>(problem.precision)].name, " is for ", problem.names.lhs,
-                   " and ", problem.names.rhs, " of f32 and ", problem.names.out, " of at most that; they are ",
-                   NameOf(problem.lhs.dtype), ", ", NameOf(problem.rhs.dtype), " and ", NameOf(problem.out.dtype));
-  }
-  if (problem.beta && !problem.c) return Invalid(problem.names.beta, " is given without ", problem.names.c);
-  for (const OperandSlot& slot : kOperandSlots) {
-    const std::optional<Array>& x = problem.*slot.operand;
-    if (!x) continue;
-    if (const std::string allowed = MustBe(slot, *x, problem, compute); !allowed.empty()) {
-      return wrong(slot, *x, allowed);
-    }
-  }
-  for (const DimsSlot& slot : kDimsSlots) {
-    const RaggedDims& x = problem.*slot.operand.*slot.dims;
-    if (x && FormatOf(x->dtype).role != Role::kSizes) return wrong(slot, *x, NamesOf(Role::kSizes));
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<RaggedMode> ModeOf(const GroupedGemmProblem& problem) {
@@ -297,21 +237,6 @@ absl::Status PlanOperands(const GroupedGemmProblem& problem, PlanData& plan) {
   return CheckEqual("N", names.rhs, rhs->cols, names.out, out->cols);
 }
 
-// Values of alpha, beta (one a row) or bias (N a row). `rows` of them, or one for all.
-absl::StatusOr<GroupValues> PlanRows(absl::string_view name, const Array& x, int64_t rows, const PlanData& plan) {
-  GroupValues values{.data = static_cast<const char*>(x.data), .dtype = x.dtype, .per = GroupValues::Per::kGroup};
-  const int64_t per_group = plan.problems * plan.local_groups;
-  const int64_t per_replica = per_group * plan.replicas;
-  if (rows == per_group) return values;
-  values.per = GroupValues::Per::kReplica;
-  const bool may_be_per_replica = plan.mode != RaggedMode::kRaggedK;
-  if (rows == per_replica && may_be_per_replica) return values;
-  return Invalid(name, ": shape is ", Shape(x.dims), ", must have ", per_group, " rows, one for each processed group",
-                 per_group == per_replica ? ""
-                 : may_be_per_replica     ? absl::StrCat(", or ", per_replica, ", one for each replica too")
-                                          : "; with ragged K its replicas, which are summed, share it");
-}
-
 absl::StatusOr<GroupValues> PlanValues(absl::string_view name, const OperandSlot& slot, const Array& x,
                                        const PlanData& plan) {
   if (slot.axes & kByColumn) {
@@ -357,6 +282,20 @@ absl::Status PlanEpilogue(const GroupedGemmProblem& problem, PlanData& plan) {
 
 }  // namespace
 
+absl::StatusOr<GroupValues> PlanRows(absl::string_view name, const Array& x, int64_t rows, const PlanData& plan) {
+  GroupValues values{.data = static_cast<const char*>(x.data), .dtype = x.dtype, .per = GroupValues::Per::kGroup};
+  const int64_t per_group = plan.problems * plan.local_groups;
+  const int64_t per_replica = per_group * plan.replicas;
+  if (rows == per_group) return values;
+  values.per = GroupValues::Per::kReplica;
+  const bool may_be_per_replica = plan.mode != RaggedMode::kRaggedK;
+  if (rows == per_replica && may_be_per_replica) return values;
+  return Invalid(name, ": shape is ", Shape(x.dims), ", must have ", per_group, " rows, one for each processed group",
+                 per_group == per_replica ? ""
+                 : may_be_per_replica     ? absl::StrCat(", or ", per_replica, ", one for each replica too")
+                                          : "; with ragged K its replicas, which are summed, share it");
+}
+
 absl::string_view NameOf(RaggedMode mode) {
   static constexpr absl::string_view kNames[] = {"ragged M", "ragged K", "ragged N", "uniform", "all ragged"};
   return kNames[static_cast<int>(mode)];
@@ -385,6 +324,7 @@ absl::StatusOr<PlanData> ResolveShapes(const GroupedGemmProblem& problem) {
   if (absl::Status s = ReadGroupCounts(problem, plan); !s.ok()) return s;
   if (absl::Status s = PlanOperands(problem, plan); !s.ok()) return s;
   if (absl::Status s = PlanEpilogue(problem, plan); !s.ok()) return s;
+  if (absl::Status s = PlanFactors(problem, plan); !s.ok()) return s;
   return plan;
 }
 

@@ -36,6 +36,12 @@ struct DimsArrays {
 // pointers. Fills all of the plan's "what" but what ReadSizes reads.
 absl::StatusOr<PlanData> ResolveShapes(const GroupedGemmProblem& problem);
 
+// Of all operands; compute is the problem's ComputeType.
+absl::Status CheckDTypes(const GroupedGemmProblem& problem, DType compute);
+
+// One value, or row of values, for each group: `rows` of them; or for each group and replica.
+absl::StatusOr<GroupValues> PlanRows(absl::string_view name, const Array& x, int64_t rows, const PlanData& plan);
+
 // The data that decides addresses: reads dims arrays and offsets into the workspace and checks every value.
 absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, PlanData& plan);
 

@@ -80,7 +80,7 @@ BlockShape BlocksOf(const PlanData& plan, const Shape& shape, int64_t cols) {
   blocks.k = std::min(shape.steps, plan.panel);
   const int64_t least = IsSplit(plan) ? plan.panel : std::max<int64_t>(8, kernels.k_step);  // chains of pairs end there
   blocks.k = std::max(blocks.k, least);
-  while (blocks.k > least && blocks.k * blocks.n * SizeOf(plan.rhs.dtype) > bytes) blocks.k /= 2;
+  while (blocks.k > least && StepOf(plan.rhs.dtype, blocks.k * blocks.n) > bytes) blocks.k /= 2;
   blocks.k_inner = false;
   return blocks;
 }
@@ -93,11 +93,11 @@ Costs CostsOf(const PlanData& plan, const Candidate& candidate, int64_t rows) {
   const auto sums = static_cast<double>(kernels.cols * SizeOf(ArithmeticOf(kernels).sum));  // bytes
   const bool expand = candidate.recipe.source != Recipe::Source::kInPlace;
   const double reads = expand ? 1 : static_cast<double>(tiles.count);
-  const bool widens = plan.rhs.dtype != kernels.rhs.element || kernels.rhs.k_group > 1;
+  const bool widens = plan.rhs.expanded != kernels.rhs.element || kernels.rhs.k_group > 1;
   // An ISA of narrower vectors has two fmas a cycle too.
   const double bytes_per_cycle = std::min(cpu.fmas_per_cycle * 4, sums / vectors * 2);
   Costs costs;
-  costs.memory = static_cast<double>(kernels.cols * SizeOf(plan.rhs.dtype)) / cpu.memory_bytes_per_cycle;
+  costs.memory = static_cast<double>(StepOf(plan.rhs.dtype, kernels.cols)) / cpu.memory_bytes_per_cycle;
   costs.translate = kShapes[candidate.recipe.shape].translate * costs.memory;
   costs.fma = static_cast<double>(tiles.AllHeights()) * sums / bytes_per_cycle / ProductsPerFma(plan);
   costs.widen = vectors * ((widens ? reads : 0) + (expand ? 0.5 : 0)) * static_cast<double>(plan.splitting->products);
@@ -110,7 +110,7 @@ Costs CostsOf(const PlanData& plan, const Candidate& candidate, int64_t rows) {
 
 Candidates CandidatesFor(const PlanData& plan, int64_t rows, int64_t cols) {
   Candidates candidates;
-  const bool packs = plan.kernels->ahead_slice != 0 || IsSplit(plan);
+  const bool packs = plan.kernels->ahead_slice != 0 || IsSplit(plan) || plan.rhs.expand != nullptr;
   for (Recipe::Source source : {Recipe::Source::kInPlace, Recipe::Source::kExpand, Recipe::Source::kPack}) {
     if ((source == Recipe::Source::kPack) != packs) continue;
     for (size_t shape = 0; shape < std::size(kShapes); ++shape) {
@@ -141,7 +141,8 @@ BlockShape PackedBlocks(const PlanData& plan, const Window& window, int64_t k) {
   return {.k = std::min(window.rows <= 8 * kernels.rows ? kPanel / 2 : kPanel, plan.panel),
           // Two strips where they are packed ahead: what is packed was fetched beside the strip before it.
           .n = kernels.ahead_slice != 0 ? 2 * kernels.cols : kernels.cols,
-          .k_inner = plan.mode != RaggedMode::kRaggedK && rows * CeilDiv(k, plan.panel) <= plan.blocking.m};
+          .k_inner = plan.mode != RaggedMode::kRaggedK && plan.sum_steps % plan.panel == 0 &&
+                     rows * CeilDiv(k, plan.panel) <= plan.blocking.m};
 }
 
 absl::string_view NameOf(Recipe::Source source) {
@@ -150,7 +151,8 @@ absl::string_view NameOf(Recipe::Source source) {
 }
 
 bool Sweeps(const PlanData& plan, int64_t rows) {
-  return plan.rhs_streams && rows <= kSweepRows && KernelsOf(*plan.kernels, plan.rhs.dtype).sweep[rows].run != nullptr;
+  const DirectKernel* sweeps = KernelsOf(*plan.kernels, plan.rhs.expanded).sweep;
+  return plan.rhs_streams && plan.rhs.expand == nullptr && rows <= kSweepRows && sweeps[rows].run != nullptr;
 }
 
 }  // namespace

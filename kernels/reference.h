@@ -53,6 +53,8 @@ struct GroupProduct {
   int64_t alpha = 0;        // index of the group's alpha
   int64_t beta = 0;         // likewise
   int64_t bias = 0;         // index of the group's first bias element
+  // Rows of the scales and zeros that have one for each group.
+  int64_t lhs_scale = 0, rhs_scale = 0, lhs_zero = 0, rhs_zero = 0;
 };
 // What is multiplied with what, for every processed group. Whatever no `out` covers belongs to no group.
 absl::StatusOr<std::vector<GroupProduct>> GroupProducts(const GroupedGemmProblem& problem);

@@ -7,6 +7,7 @@
 #include "kernels/block.h"
 #include "kernels/element.h"
 #include "kernels/epilogue.h"
+#include "kernels/expansion.h"
 #include "kernels/fetch.h"
 #include "kernels/isa.h"
 #include "kernels/parallel_for.h"
@@ -32,25 +33,23 @@ char* PanelsOf(const PlanData& plan, const TilePlace& place, const Block& block,
 }
 
 void PackLhs(const PlanData& plan, const TilePlace& place, const Block& block, char* panels) {
-  const Matrix& lhs = block.lhs;
-  const int64_t steps = std::min(plan.panel, lhs.cols - block.k);
-  const bool along_k = lhs.col_step == 1;
+  const bool along_k = block.lhs.col_step == 1;
   const int64_t row_bytes = StepBytes(plan, plan.panel);
   Prefetch nothing{};
   for (int64_t i = 0; i < place.rows.count; ++i) {
-    const int64_t row = place.rows.Begin(i), mr = place.rows.Rows(i);
-    const char* src = ElementAt(lhs, plan.lhs.dtype, place.window.row + row, block.k);
-    (along_k ? plan.pack_lhs->transposed : plan.pack_lhs->rows)({
-        .src = src,
-        .src_stride = along_k ? lhs.row_step : lhs.col_step,
-        .k = steps,
-        .k_padded = RoundUp(steps, plan.kernels->k_step),
-        .width = mr,
-        .dst = panels + row * row_bytes,
-        .dst_stride = place.rows.Height(i),
-        .prefetch = &nothing,
-        .alike = plan.lhs.dtype == plan.rhs.dtype,
-    });
+    const int64_t row = place.rows.Begin(i);
+    PackFrom(plan, {plan.lhs, block.lhs, block.term, place.window.row + row, block.k}, *plan.pack_lhs, along_k,
+             {
+                 .src = nullptr,
+                 .src_stride = 0,
+                 .k = block.panel_steps,
+                 .k_padded = RoundUp(block.panel_steps, plan.kernels->k_step),
+                 .width = place.rows.Rows(i),
+                 .dst = panels + row * row_bytes,
+                 .dst_stride = place.rows.Height(i),
+                 .prefetch = &nothing,
+                 .alike = plan.lhs.expanded == plan.rhs.expanded,
+             });
   }
 }
 
@@ -65,18 +64,23 @@ class Strips {
 
   // The strip of a block that starts at `col`; prefetch is of the work on it.
   void MakeReady(const Block& block, int64_t col, Prefetch* prefetch) {
-    if (!ready_) PackerOf(block)(ArgsFor(block, col, prefetch));
+    if (!ready_) {
+      PackFrom(plan_, {plan_.rhs, block.rhs, block.term, block.k, place_.window.col + col}, *plan_.pack_rhs,
+               block.rhs.col_step != 1, ArgsFor(block, col, prefetch));
+    }
     ready_ = false;
   }
 
   // What row tiles shall pack beside the strip that is ready: the one at `col` of a block, or none.
   void StartAhead(const Block* block, int64_t col) {
     const int64_t slice = plan_.kernels->ahead_slice;
-    if (slice == 0 || block == nullptr) return;
+    if (slice == 0 || block == nullptr || plan_.rhs.expand != nullptr) return;
     turn_ ^= 1;
-    const PackArgs args = ArgsFor(*block, col, &nothing_);
+    PackArgs args = ArgsFor(*block, col, &nothing_);
     turn_ ^= 1;
-    ahead_.pack = PackerOf(*block);
+    args.src = ElementAt(block->rhs, plan_.rhs.dtype, block->k, place_.window.col + col);
+    args.src_stride = block->rhs.col_step == 1 ? block->rhs.row_step : block->rhs.col_step;
+    ahead_.pack = block->rhs.col_step == 1 ? plan_.pack_rhs->rows : plan_.pack_rhs->transposed;
     ahead_.left = args;
     ahead_.slice = slice;
     const bool along_n = block->rhs.col_step == 1;
@@ -98,14 +102,11 @@ class Strips {
   }
 
  private:
-  Pack* PackerOf(const Block& block) const {
-    return block.rhs.col_step == 1 ? plan_.pack_rhs->rows : plan_.pack_rhs->transposed;
-  }
   PackArgs ArgsFor(const Block& block, int64_t col, Prefetch* prefetch) const {
     const Strip strip = NextStrip(plan_, place_, block.col + block.cols - col);
     return {
-        .src = ElementAt(block.rhs, plan_.rhs.dtype, block.k, place_.window.col + col),
-        .src_stride = block.rhs.col_step == 1 ? block.rhs.row_step : block.rhs.col_step,
+        .src = nullptr,
+        .src_stride = 0,
         .k = block.steps,
         .k_padded = RoundUp(block.steps, plan_.kernels->k_step),
         .width = strip.cols,
@@ -128,8 +129,8 @@ class Strips {
 Microkernel* KernelOf(const PlanData& plan, const Strip& strip, int64_t mr, bool in_place) {
   // Of bytes the signs matter; f32 that is split is packed as what is multiplied.
   const DType product = plan.arithmetic->product;
-  if (!in_place) return KernelsOf(*plan.kernels, product == DType::kBF16 ? product : plan.rhs.dtype).packed[mr];
-  const FormatKernels& kernels = KernelsOf(*plan.kernels, plan.rhs.dtype);
+  if (!in_place) return KernelsOf(*plan.kernels, product == DType::kBF16 ? product : plan.rhs.expanded).packed[mr];
+  const FormatKernels& kernels = KernelsOf(*plan.kernels, plan.rhs.expanded);
   if (strip.from == Strip::From::kRhsAndPack) return kernels.expand[mr];
   if (strip.from == Strip::From::kSweep) return kernels.sweep[mr].run;
   const DirectKernel(&by_width)[2] = kernels.direct[mr];
@@ -146,7 +147,7 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
   const int64_t sum_size = SizeOf(plan.arithmetic->sum), row_bytes = StepBytes(plan, plan.panel);
   MicrokernelArgs args{};
   args.strip = scratch.strips[0];
-  args.alike = plan.lhs.dtype == plan.rhs.dtype;
+  args.alike = plan.lhs.expanded == plan.rhs.expanded;
 
   Fetch fetch(plan, place, tile);
   Strips strips(plan, place, scratch);
@@ -164,10 +165,12 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
     args.finish = block.finish;
     args.first = block.first_chain;
     const int64_t steps_before = StepBytes(plan, block.k - block.panel_k);
+    result.StartBlock(block);
     Strip strip;
     for (int64_t col = block.col; col < block.col + block.cols; col += strip.cols) {
       strip = NextStrip(plan, place, block.col + block.cols - col);
-      const char* rhs = ElementAt(block.rhs, plan.rhs.dtype, block.k, place.window.col + col);
+      const char* rhs = ElementAt(block.rhs, plan.rhs.expanded, block.k, place.window.col + col);
+      result.StartStrip(block, strip, col);
       if (strip.from == Strip::From::kPacked) {
         strips.MakeReady(block, col, fetch.For(Fetch::Work::kPack));
         const bool ends = col + strip.cols == block.col + block.cols;
@@ -188,6 +191,7 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
         args.ahead = strips.Ahead(i);
         result.Aim(row, mr, col, strip, block.last, args);
         KernelOf(plan, strip, mr, in_place)(args);
+        if (block.ends_sum) result.AddSums(block, row, mr, strip, args);
         if (block.last) result.Store(row, mr, col, strip, args);
       }
       strips.EndAhead();

@@ -92,6 +92,10 @@ Scratch::Scratch(const PlanData& plan, void* block) {
   chain = take(plan.blocking.m * plan.blocking.n * sum);
   total = take(plan.blocking.m * plan.blocking.n * sum);
   bias = take(std::max(plan.blocking.n, kMaxCols) * sum);
+  const int64_t scaled_rows = plan.scales_sums ? plan.blocking.m : 0;
+  scaled = take(scaled_rows * plan.blocking.n * sum);
+  row_scales = reinterpret_cast<float*>(take(scaled_rows * static_cast<int64_t>(sizeof(float))));
+  column_scales = reinterpret_cast<float*>(take(plan.scales_sums ? kMaxCols * static_cast<int64_t>(sizeof(float)) : 0));
 }
 
 KeptBuffers CountKeptBuffers() {

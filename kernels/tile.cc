@@ -110,9 +110,16 @@ Matrix LocateMatrix(const PlanData& plan, const PlannedOperand& x, const Unit& u
     }
   }
   // Null where there are no elements, to which nothing may be added.
-  char* data = x.data == nullptr ? nullptr : x.data + start * SizeOf(x.dtype);
+  char* data = x.data == nullptr ? nullptr : x.data + StepOf(x.dtype, start);
   if (x.is_trans) return {data, cols, rows, 1, step};
   return {data, rows, cols, step, 1};
+}
+
+int64_t RowOf(const PlanData& plan, GroupValues::Per per, const Unit& unit) {
+  if (per == GroupValues::Per::kCall) return 0;
+  const bool per_replica = per == GroupValues::Per::kReplica;
+  const int64_t segment = per_replica ? unit.problem * plan.replicas + unit.replica : unit.problem;
+  return segment * plan.local_groups + unit.group;
 }
 
 double ProductsPerFma(const PlanData& plan) {
@@ -121,9 +128,10 @@ double ProductsPerFma(const PlanData& plan) {
 
 double CostOfElement(const PlanData& plan) {
   const KernelRow& kernels = *plan.kernels;
-  const DType element = plan.splitting->products > 1 ? plan.rhs.dtype : kernels.rhs.element;
-  const double bytes =
-      static_cast<double>(SizeOf(element) * sizeof(float)) / static_cast<double>(SizeOf(ArithmeticOf(kernels).sum));
+  const bool as_stored = plan.splitting->products > 1 || plan.rhs.expand != nullptr;
+  const DType element = as_stored ? plan.rhs.dtype : kernels.rhs.element;
+  const double bytes = static_cast<double>(StepOf(element, 8) * sizeof(float)) / 8 /
+                       static_cast<double>(SizeOf(ArithmeticOf(kernels).sum));
   return plan.cpu.fmas_per_cycle * ProductsPerFma(plan) * bytes / plan.cpu.memory_bytes_per_cycle;
 }
 

@@ -31,6 +31,9 @@ void NextUnit(const PlanData& plan, Unit& unit);  // the one behind it, or behin
 
 Matrix LocateMatrix(const PlanData& plan, const PlannedOperand& operand, const Unit& unit);
 
+// Of values for each group, the row of a unit's.
+int64_t RowOf(const PlanData& plan, GroupValues::Per per, const Unit& unit);
+
 // Of the operands as they are given: those that are split take several.
 double ProductsPerFma(const PlanData& plan);
 

@@ -52,9 +52,10 @@ absl::Status CheckMatrixTypes(const GroupedGemmCase& source) {
       {"lhs", source.lhs().dtype()}, {"rhs", source.rhs().dtype()}, {"out", source.out().dtype()}};
   for (const auto& [name, dtype] : types) {
     const DType type = ToDType(dtype);
-    if (!IsMatrix(type) && !(name == "out" ? type == DType::kS32 : IsByte(type))) {
+    if (!IsMatrix(type) && !(name == "out" ? type == DType::kS32 : IsQuantized(type))) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": dtype is ", NameOf(type), ", must be ",
-                                                     NamesOf(Role::kMatrix), ", or of bytes: s8 or u8, out s32"));
+                                                     NamesOf(Role::kMatrix), ", or ",
+                                                     name == "out" ? "s32" : NamesOf(Role::kQuantized)));
     }
   }
   return absl::OkStatus();
@@ -168,6 +169,8 @@ class Builder {
 
   DType DefaultOf(Types types) const {
     if (types == Types::kSizes) return DType::kS32;
+    if (types == Types::kOfLhs) return problem_.lhs.dtype;
+    if (types == Types::kOfRhs) return problem_.rhs.dtype;
     const DType compute = ComputeType(problem_);
     return types == Types::kCompute || compute == DType::kS32 ? compute : DType::kF32;
   }
@@ -176,7 +179,7 @@ class Builder {
                          std::optional<Array>& operand) {
     const absl::string_view name = slot.name;
     const DType dtype = vector.has_dtype() ? ToDType(vector.dtype()) : DefaultOf(slot.types);
-    const bool is_float = IsMatrix(dtype);
+    const bool is_float = !FormatOf(dtype).IsInteger();
     const auto& values = vector.values();
     operand = arrays_.Add(dtype, vector.dims());
     if (values.empty() && slot.types != Types::kSizes) {

@@ -37,7 +37,7 @@ ABSL_FLAG(std::string, isa, "", "an instruction set, as avx2; default: the case'
 ABSL_FLAG(std::string, executor, "", "openmp, pool or serial; default: the case's, or pool");
 ABSL_FLAG(int, threads, 0, "0: the case's, or one for each CPU");
 ABSL_FLAG(std::string, dtype, "",
-          absl::StrCat(raggemm::NamesOf(raggemm::Role::kMatrix), ", ", raggemm::NamesOf(raggemm::Role::kBytes),
+          absl::StrCat(raggemm::NamesOf(raggemm::Role::kMatrix), ", ", raggemm::NamesOf(raggemm::Role::kQuantized),
                        ": lhs and rhs; out is then f32, f64 for f64, or s32 for bytes"));
 ABSL_FLAG(std::string, bf16_sums, "",
           "pairs or tiles: how bf16 with bf16 is summed; default: the case's, or the CPU's");
@@ -93,12 +93,12 @@ RunOptions OptionsFromFlags() {
   if (const int threads = absl::GetFlag(FLAGS_threads); threads != 0) options.how["threads"] = int64_t{threads};
   if (const std::string name = absl::GetFlag(FLAGS_dtype); !name.empty()) {
     for (const Format& format : kFormats) {
-      const bool is_matrix = IsMatrix(format.dtype) || IsByte(format.dtype);
+      const bool is_matrix = IsMatrix(format.dtype) || IsQuantized(format.dtype);
       if (is_matrix && absl::EqualsIgnoreCase(name, format.name)) options.dtype = format.dtype;
     }
     if (!options.dtype) {
       throw std::runtime_error(
-          absl::StrCat("--dtype=", name, ": must be ", NamesOf(Role::kMatrix), ", ", NamesOf(Role::kBytes)));
+          absl::StrCat("--dtype=", name, ": must be ", NamesOf(Role::kMatrix), ", ", NamesOf(Role::kQuantized)));
     }
   }
   if (const std::string name = absl::AsciiStrToUpper(absl::GetFlag(FLAGS_bf16_sums)); !name.empty()) {

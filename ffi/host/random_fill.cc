@@ -50,7 +50,10 @@ void FillFromTable(const Array& array, uint64_t seed, int exponent) {
 void FillIntegers(const Array& array, uint64_t seed) {
   WithBits(array.dtype, [&](auto zero) {
     using T = decltype(zero);
-    FillWith<T>(array, seed, [](uint64_t hash) { return static_cast<T>(hash >> (64 - 8 * sizeof(T))); });
+    // Of less than a byte: whole bytes.
+    const auto whole = static_cast<int64_t>(BytesOf(array) / sizeof(T));
+    FillWith<T>({array.data, array.dtype, {whole}}, seed,
+                [](uint64_t hash) { return static_cast<T>(hash >> (64 - 8 * sizeof(T))); });
   });
 }
 
@@ -58,7 +61,7 @@ void FillIntegers(const Array& array, uint64_t seed) {
 
 void FillRandom(const Array& array, uint64_t seed, int exponent) {
   const Format& format = FormatOf(array.dtype);
-  if (!IsMatrix(array.dtype)) return FillIntegers(array, seed);
+  if (!IsMatrix(array.dtype)) return FillIntegers(array, seed);  // of narrow floats any bits, too
   if (format.expands_to != format.dtype) return FillFromTable(array, seed, exponent);
   format.bits == 64 ? FillFractions<double>(array, seed, exponent) : FillFractions<float>(array, seed, exponent);
 }

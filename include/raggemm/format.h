@@ -13,12 +13,14 @@
 
 namespace raggemm {
 
-// kMatrix: matrices and what is added to them, in any mix. kSizes: integers, of groups and offsets. kBytes: integers of
-// lhs and rhs, both of them; out and what is added are s32 then. kPanel: what kernels make of bytes, no operand's.
-enum class Role : uint8_t { kMatrix, kSizes, kBytes, kPanel };
+// kMatrix: matrices and what is added to them, in any mix. kSizes: integers, of groups and offsets. kQuantized: lhs and
+// rhs, each of which may have scales and zero points. kScale: scales alone. kPanel: what kernels make of bytes, no
+// operand's.
+enum class Role : uint8_t { kMatrix, kSizes, kQuantized, kScale, kPanel };
 
-// kIeee: the largest exponent field belongs to infinities and NaNs. kNone: every pattern is a number.
-enum class NonFinite : uint8_t { kNone, kIeee };
+// kIeee: the largest exponent field belongs to infinities and NaNs. kAllOnes: where all bits but the sign are ones it
+// is a NaN, and there is no infinity. kNone: every pattern is a number.
+enum class NonFinite : uint8_t { kNone, kIeee, kAllOnes };
 
 struct Format {
   DType dtype;
@@ -32,10 +34,14 @@ struct Format {
   NonFinite nonfinite;
   DType expands_to;  // what holds all its values and is summed in; a format of sizes: itself
 
+  constexpr bool IsInteger() const { return expands_to != DType::kF32 && expands_to != DType::kF64; }
   double Epsilon() const { return std::ldexp(1.0, 1 - digits); }
   double SmallestSubnormal() const { return std::ldexp(1.0, min_exponent + 1 - digits); }
-  // The quiet NaN without sign and payload; kIeee only.
-  constexpr uint64_t NaN() const { return ((uint64_t{2} << (bits - digits)) - 1) << (digits - 2); }
+  // The quiet NaN without sign and payload, of formats that have one.
+  constexpr uint64_t NaN() const {
+    if (nonfinite == NonFinite::kAllOnes) return (uint64_t{1} << (bits - (role == Role::kScale ? 0 : 1))) - 1;
+    return ((uint64_t{2} << (bits - digits)) - 1) << (digits - 2);
+  }
 };
 
 inline constexpr Format kFormats[] = {
@@ -46,8 +52,19 @@ inline constexpr Format kFormats[] = {
     {DType::kS32, "s32", "int32", 4, 32, Role::kSizes, 31, 0, 30, NonFinite::kNone, DType::kS32},
     {DType::kS64, "s64", "int64", 5, 64, Role::kSizes, 63, 0, 62, NonFinite::kNone, DType::kS64},
     {DType::kU32, "u32", "uint32", 8, 32, Role::kSizes, 32, 0, 31, NonFinite::kNone, DType::kU32},
-    {DType::kS8, "s8", "int8", 2, 8, Role::kBytes, 7, 0, 6, NonFinite::kNone, DType::kS32},
-    {DType::kU8, "u8", "uint8", 6, 8, Role::kBytes, 8, 0, 7, NonFinite::kNone, DType::kS32},
+    {DType::kS8, "s8", "int8", 2, 8, Role::kQuantized, 7, 0, 6, NonFinite::kNone, DType::kS32},
+    {DType::kU8, "u8", "uint8", 6, 8, Role::kQuantized, 8, 0, 7, NonFinite::kNone, DType::kS32},
+    {DType::kS4, "s4", "int4", 21, 4, Role::kQuantized, 3, 0, 2, NonFinite::kNone, DType::kS32},
+    {DType::kU4, "u4", "uint4", 22, 4, Role::kQuantized, 4, 0, 3, NonFinite::kNone, DType::kS32},
+    {DType::kS2, "s2", "int2", 26, 2, Role::kQuantized, 1, 0, 0, NonFinite::kNone, DType::kS32},
+    // Open Compute Project, 8-bit Floating Point Specification 1.0 and Microscaling Formats Specification 1.0.
+    {DType::kF8E4M3FN, "f8e4m3fn", "float8_e4m3fn", 20, 8, Role::kQuantized, 4, -6, 8, NonFinite::kAllOnes,
+     DType::kF32},
+    {DType::kF8E5M2, "f8e5m2", "float8_e5m2", 19, 8, Role::kQuantized, 3, -14, 15, NonFinite::kIeee, DType::kF32},
+    {DType::kF4E2M1FN, "f4e2m1fn", "float4_e2m1fn", 32, 4, Role::kQuantized, 2, 0, 2, NonFinite::kNone, DType::kF32},
+    // An exponent and nothing else: 2^(bits - 127).
+    {DType::kF8E8M0FNU, "f8e8m0fnu", "float8_e8m0fnu", 33, 8, Role::kScale, 1, -127, 127, NonFinite::kAllOnes,
+     DType::kF32},
     {DType::kS16, "s16", "int16", 3, 16, Role::kPanel, 15, 0, 14, NonFinite::kNone, DType::kS32},
 };
 static_assert(
@@ -71,7 +88,7 @@ constexpr const Format* FormatOfXla(int xla) {
 
 constexpr absl::string_view NameOf(DType dtype) { return FormatOf(dtype).name; }
 constexpr bool IsMatrix(DType dtype) { return FormatOf(dtype).role == Role::kMatrix; }
-constexpr bool IsByte(DType dtype) { return FormatOf(dtype).role == Role::kBytes; }
+constexpr bool IsQuantized(DType dtype) { return FormatOf(dtype).role == Role::kQuantized; }
 std::string NamesOf(Role role);  // "f16, bf16, f32 or f64"
 
 // Bytes of that many elements, without gaps, the last byte filled up; modulo 2^64.
@@ -80,6 +97,9 @@ constexpr int64_t BytesOf(DType dtype, int64_t elements) {
   return static_cast<int64_t>(count / 8 * bits + (count % 8 * bits + 7) / 8);
 }
 constexpr int64_t SizeOf(DType dtype) { return BytesOf(dtype, 1); }  // that one element takes, and its alignment
+// Bytes from an element to the one so many further on, of sub-byte formats to the byte that it is in: the first of a
+// byte is in its low bits, as XLA has them.
+constexpr int64_t StepOf(DType dtype, int64_t elements) { return elements * FormatOf(dtype).bits / 8; }
 
 }  // namespace raggemm
 

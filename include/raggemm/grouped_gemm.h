@@ -14,8 +14,17 @@
 // terms skipped, and one rounding to out's type. An empty contraction has no chain: r starts at +0, alpha or not.
 // A NaN stays a NaN; its sign and payload are not part of it.
 //
-// Bytes with bytes are s32: products, sums and the terms of r are exact modulo 2^32 in two's complement. c, bias, alpha
-// and beta are s32 as well.
+// Integers of at most a byte with such are summed in s32: products and sums are exact modulo 2^32 in two's complement.
+// Where out is s32, so are the terms of r, and c, bias, alpha and beta.
+//
+// An element of a quantized operand stands for (element - zero) * scale. It becomes bf16 where the other operand is
+// bf16 or quantized, f32 elsewhere, both without rounding, and is summed as such (with f64: in f64); with zeros, scales
+// of single elements, or f64 results that holds of integers too. Scales act
+//   on sums      where they do not differ along k, or are floats (f32, bf16, f16) for blocks of k of a multiple of 32
+//                steps: each block is summed by the rule as if there were no other, and the total, from +0, becomes
+//                fma(lhs_scale * rhs_scale, sum of the block, total), in the compute type, sums of s32 rounded to it
+//   on elements  else: (element - zero) * scale in f32, rounded once more to bf16 where that is summed, which changes
+//                nothing where the scale is a power of two, or both have at most eight digits together
 //
 // bf16 with bf16, but for f64 results, is summed as one of two units does it, each computed alike on every CPU:
 // GroupedGemmProblem::bf16_sums says which. Sums are f32 then, and denormals in them zeros:

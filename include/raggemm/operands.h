@@ -40,8 +40,8 @@ inline constexpr DimsSlot kDimsSlots[] = {
 };
 
 // The types that an optional operand may have: that of out; the compute type; any matrix type that the compute type
-// holds; any of sizes.
-enum class Types : uint8_t { kOfOut, kCompute, kUpToCompute, kSizes };
+// holds; any of sizes; any of scales; that of lhs or rhs.
+enum class Types : uint8_t { kOfOut, kCompute, kUpToCompute, kSizes, kScales, kOfLhs, kOfRhs };
 
 // What the values of an optional operand differ by, a set of these. By row: the operand has out's shape. By column: a
 // row of N for each group, which need one N. By replica only as far as the mode has results of single replicas.
@@ -69,11 +69,26 @@ inline constexpr OperandSlot kOperandSlots[] = {
      Types::kSizes,
      kByProblem | kByReplica,
      kEveryMode},
+    {{"lhs_scale", &OperandNames::lhs_scale}, &GroupedGemmProblem::lhs_scale, Types::kScales, 0, kEveryMode},
+    {{"rhs_scale", &OperandNames::rhs_scale}, &GroupedGemmProblem::rhs_scale, Types::kScales, 0, kEveryMode},
+    {{"lhs_zero", &OperandNames::lhs_zero}, &GroupedGemmProblem::lhs_zero, Types::kOfLhs, 0, kEveryMode},
+    {{"rhs_zero", &OperandNames::rhs_zero}, &GroupedGemmProblem::rhs_zero, Types::kOfRhs, 0, kEveryMode},
 };
 
-// The type of products and sums: s32 if lhs or rhs has bytes, else f64 if lhs, rhs or out is f64, else f32.
+// A quantized operand and what belongs to it.
+struct FactorSlot {
+  BufferDescriptor GroupedGemmProblem::*operand;
+  std::optional<Array> GroupedGemmProblem::*scale;
+  std::optional<Array> GroupedGemmProblem::*zero;
+};
+inline constexpr FactorSlot kFactorSlots[] = {
+    {&GroupedGemmProblem::lhs, &GroupedGemmProblem::lhs_scale, &GroupedGemmProblem::lhs_zero},
+    {&GroupedGemmProblem::rhs, &GroupedGemmProblem::rhs_scale, &GroupedGemmProblem::rhs_zero},
+};
+
+// The type of what follows the sums: s32 if out is, else f64 if lhs, rhs or out is f64, else f32.
 inline DType ComputeType(const GroupedGemmProblem& problem) {
-  if (IsByte(problem.lhs.dtype) || IsByte(problem.rhs.dtype)) return DType::kS32;
+  if (problem.out.dtype == DType::kS32) return DType::kS32;
   for (const MatrixSlot& slot : kMatrixSlots) {
     if (FormatOf((problem.*slot.operand).dtype).expands_to == DType::kF64) return DType::kF64;
   }

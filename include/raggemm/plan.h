@@ -48,7 +48,7 @@ class Plan {
   const PlanData& data() const;
 
  private:
-  alignas(8) std::byte data_[2304];  // here, because a warm call asks for no memory
+  alignas(8) std::byte data_[2816];  // here, because a warm call asks for no memory
 };
 
 // Pack buffers that the process keeps for its next calls.

@@ -85,17 +85,22 @@ struct OperandNames {
   absl::string_view lhs_first = "lhs_first", lhs_last = "lhs_last", rhs_first = "rhs_first", rhs_last = "rhs_last",
                     out_first = "out_first", out_last = "out_last";
   absl::string_view c = "c", bias = "bias", alpha = "alpha", beta = "beta", group_offset = "group_offset";
+  absl::string_view lhs_scale = "lhs_scale", rhs_scale = "rhs_scale", lhs_zero = "lhs_zero", rhs_zero = "rhs_zero";
 };
 
 // Rows (columns, groups) of out outside every processed group become zero, or c's values where c is given.
 struct GroupedGemmProblem {
-  BufferDescriptor lhs;  // a format of matrices, or of bytes (format.h)
-  BufferDescriptor rhs;  // likewise; with bytes, and only with them, where lhs has bytes
-  // A format of matrices; s32 with bytes. Written. It may be c, from its first element to its last; anything else that
-  // shares a byte with it, or with the workspace, is an error. Operands that are only read may share memory.
+  // A format of matrices, or a quantized one (format.h), each element of which stands for (element - zero) * scale.
+  // Elements of less than a byte lie side by side, the first in the low bits; rows are then whole bytes, and no group
+  // begins within one.
+  BufferDescriptor lhs;
+  BufferDescriptor rhs;  // likewise
+  // A format of matrices; or s32, where lhs and rhs are integers without scales and zeros. Written. It may be c, from
+  // its first element to its last; anything else that shares a byte with it, or with the workspace, is an error.
+  // Operands that are only read may share memory.
   BufferDescriptor out;
 
-  // Optional operands; operands.h has them as a table. The compute type is s32 with bytes, else f64 if lhs, rhs or out
+  // Optional operands; operands.h has them as a table. The compute type is s32 if out is, else f64 if lhs, rhs or out
   // is f64, else f32.
   std::optional<Array> c;  // out's shape and dtype; never read in groups whose beta is 0
   // [rows, N], rows = P*G_local or, but for ragged K, P*R*G_local; not with ragged N or all ragged
@@ -107,6 +112,18 @@ struct GroupedGemmProblem {
   // out (ragged K) has G_local <= G of them, from group_offset on. Shape [], [1] or [P,R]; a format of sizes.
   // In the other modes every value must be 0; uniform takes any shape.
   std::optional<Array> group_offset;
+
+  // Of a quantized lhs or rhs. Scales are f32, bf16, f16, f8e8m0fnu or f8e4m3fn, zeros (which integers alone have) of
+  // the operand's own format. How many elements share a value is told by shapes:
+  //
+  //   []            one value for all
+  //   [rows]        one for each group (and replica), rows as of bias
+  //   [D0,D1]       blocks of the stored matrix, each extent of which D0 and D1 divide; D is 1 or all of a ragged axis
+  //   [D,D0,D1]     likewise with a group axis in front, of which D is 1 or all
+  //
+  // The last two with ragged M, ragged K and uniform. Scales of rows of a ragged K lhs or rhs that lie in its replicas
+  // one upon the other are scales of elements.
+  std::optional<Array> lhs_scale, rhs_scale, lhs_zero, rhs_zero;
 
   // How bf16 with bf16 is summed, whatever computes it: an arithmetic of products of bf16. Else RAGGEMM_BF16_SUMS names
   // it, else it is that of the unit that the CPU has: tiles with AMX, else pairs. Without meaning where no products of

@@ -8,8 +8,26 @@
 namespace raggemm {
 
 // The element formats; what each is, is its row in format.h.
-enum class DType : std::uint8_t { kF16, kBF16, kF32, kF64, kS32, kS64, kU32, kS8, kU8, kS16 };
-inline constexpr int kDTypes = 10;
+enum class DType : std::uint8_t {
+  kF16,
+  kBF16,
+  kF32,
+  kF64,
+  kS32,
+  kS64,
+  kU32,
+  kS8,
+  kU8,
+  kS4,
+  kU4,
+  kS2,
+  kF8E4M3FN,
+  kF8E5M2,
+  kF4E2M1FN,
+  kF8E8M0FNU,
+  kS16
+};
+inline constexpr int kDTypes = 17;
 
 // No order is meant; all CPUs have kScalar, those that have kAvx512 have kAvx2, and all have what theirs is built upon.
 //   kScalar      std::fma on one element at a time, no vector code

@@ -166,6 +166,7 @@ constexpr KernelRow MakeAmxRow() {
   AddEnds<V, Float16>(row, DType::kF16);
   AddEnds<V, BFloat16>(row, DType::kBF16);
   AddEnds<V, float>(row, DType::kF32);
+  AddScaling<V>(row);
   FormatKernels& kernels = row.formats[static_cast<int>(DType::kBF16)];
   for (int mr = 1; mr <= row.rows; ++mr) {
     kernels.packed[mr] = mr <= kTileRows ? AmxGemm<V, Tiles, 1> : AmxGemm<V, Tiles, 2>;

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "kernels/isa/avx2_s32.h"
+#include "kernels/isa/expand.h"
 #include "kernels/isa/tile_gemm.h"
 
 namespace raggemm {
@@ -173,5 +174,7 @@ constinit const KernelRow kAvx2Kernels[] = {
     MakeRow<Avx2F32, ArithmeticId::kPairs>(), MakeRow<Avx2F32, ArithmeticId::kTiles>(),
     MakeByteRow<Avx2Bytes>(DType::kS16),
 };
+extern const Expanders kAvx2Expanders;
+constinit const Expanders kAvx2Expanders = MakeExpanders<Avx2F32>();
 
 }  // namespace raggemm

@@ -3,6 +3,7 @@
 
 #include "kernels/isa/avx512_f32.h"
 #include "kernels/isa/avx512_words.h"
+#include "kernels/isa/expand.h"
 #include "kernels/isa/tile_gemm.h"
 
 namespace raggemm {
@@ -92,5 +93,7 @@ constinit const KernelRow kAvx512Kernels[] = {
     MakeRow<Avx512F32, ArithmeticId::kPairs>(), MakeRow<Avx512F32, ArithmeticId::kTiles>(),
     MakeByteRow<Avx512Bytes>(DType::kS16),
 };
+extern const Expanders kAvx512Expanders;
+constinit const Expanders kAvx512Expanders = MakeExpanders<Avx512F32>();
 
 }  // namespace raggemm

@@ -1,4 +1,5 @@
 // One element at a time: the other ISAs must give its bits.
+#include "kernels/isa/expand.h"
 #include "kernels/isa/scalar_traits.h"
 
 namespace raggemm {
@@ -9,5 +10,7 @@ constinit const KernelRow kScalarKernels[] = {
     MakeRow<ScalarTraits<float>, ArithmeticId::kPairs>(), MakeRow<ScalarTraits<float>, ArithmeticId::kTiles>(),
     MakeRow<ScalarTraits<int32_t>, ArithmeticId::kS32>(),
 };
+extern const Expanders kScalarExpanders;
+constinit const Expanders kScalarExpanders = MakeExpanders<ScalarTraits<float>>();
 
 }  // namespace raggemm

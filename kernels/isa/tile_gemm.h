@@ -13,6 +13,7 @@
 
 #include <cstdint>
 
+#include "kernels/isa/ends.h"
 #include "kernels/isa/pack.h"
 #include "kernels/isa/partial.h"
 #include "kernels/isa/terms.h"
@@ -272,32 +273,6 @@ void TwoLaneGemm(const MicrokernelArgs& args) {
   MoveOn(prefetch, args.prefetch);
 }
 
-template <class V, class E>
-void StoreEpilogue(const EpilogueArgs& args) {
-  using T = typename V::Scalar;
-  const T one = 1;
-  const typename V::Vec alpha = V::Broadcast(args.alpha ? static_cast<const T*>(args.alpha) : &one);
-  const typename V::Vec beta = V::Broadcast(args.beta ? static_cast<const T*>(args.beta) : &one);
-  const T* bias = static_cast<const T*>(args.bias);
-  for (int64_t i = 0; i < args.rows; ++i) {
-    const T* total = static_cast<const T*>(args.total) + i * args.total_stride;
-    E* out = static_cast<E*>(args.out) + i * args.out_stride;
-    const E* c = args.c ? static_cast<const E*>(args.c) + i * args.out_stride : nullptr;
-    for (int64_t j = 0; j < args.columns; j += V::kWidth) {
-      const int64_t left = args.columns - j;
-      typename V::Vec r = V::Load(total + j);
-      if (args.alpha) r = V::Mul(alpha, r);
-      if (c) r = V::Fma(beta, LoadUpTo<V>(c + j, left), r);
-      if (bias) r = V::Add(r, V::Load(bias + j));
-      if (left >= V::kWidth) {
-        V::Store(out + j, r);
-      } else {
-        V::StorePartial(out + j, r, static_cast<int>(left));
-      }
-    }
-  }
-}
-
 // ---- the row ----
 
 // Two lanes are twice the sums, so half the rows. Of pairs GCC loads both steps first, and spills where a flat tile
@@ -336,14 +311,6 @@ constexpr void AddTiles(FormatKernels& kernels) {
   }
 }
 
-// What follows the sums.
-template <class V, class E>
-constexpr void AddEnds(KernelRow& row, DType dtype) {
-  FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
-  kernels.pack_bias = PackRows<V, E>;
-  kernels.epilogue = StoreEpilogue<V, E>;
-}
-
 template <class V, class E, ArithmeticId kId>
 constexpr void AddFormat(KernelRow& row, DType dtype) {
   FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
@@ -358,6 +325,7 @@ constexpr void AddFloats(KernelRow& row) {
   AddEnds<V, BFloat16>(row, DType::kBF16);
   AddEnds<V, float>(row, DType::kF32);
   if constexpr (arithmetic.sum == DType::kF64) AddEnds<V, double>(row, DType::kF64);
+  AddScaling<V>(row);
   AddFormat<V, BFloat16, kId>(row, DType::kBF16);
   if constexpr (arithmetic.split_block != 0) {
     AddTerms<V, kId, PackRows<V, BFloat16>, PackTransposed<V, BFloat16>, PackRows<V, BFloat16>,

@@ -209,6 +209,7 @@ constexpr KernelRow MakePairRow() {
   AddEnds<V, Float16>(row, DType::kF16);
   AddEnds<V, BFloat16>(row, DType::kBF16);
   AddEnds<V, float>(row, DType::kF32);
+  AddScaling<V>(row);
   AddWordFormat<V>(row, DType::kBF16);
   AddTerms<V, ArithmeticId::kPairs, PackRowWords<V>, PackTransposedWords<V>, PackRowWords<V>, PackTransposedWords<V>,
            sizeof(BFloat16)>(row);

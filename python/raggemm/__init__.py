@@ -23,21 +23,29 @@ from raggemm._primitive.derivatives import grouped_gemm_saveable
 from raggemm._primitive.library import cases_json, version
 from raggemm._primitive.options import options
 from raggemm._primitive.partitioning import enable_partitioning
+from raggemm._quantize import fake_quantize, quantize, quantize_nvfp4
+from raggemm._quantized import QuantizedTensor, dequantize, mxfp4_from_blocks
 from raggemm.jax_lax.override import RaggedDotLowering, enable_ragged_dot_override, override_ragged_dot
 from raggemm.ops import gmm, ragged_dot, tgmm
 
 __all__ = [
     "GroupedTensor",
+    "QuantizedTensor",
     "RaggedDotLowering",
     "cases_json",
+    "dequantize",
     "describe",
     "enable_partitioning",
     "enable_ragged_dot_override",
+    "fake_quantize",
     "gmm",
     "grouped_gemm",
     "grouped_gemm_saveable",
+    "mxfp4_from_blocks",
     "options",
     "override_ragged_dot",
+    "quantize",
+    "quantize_nvfp4",
     "ragged_dot",
     "tgmm",
     "version",

@@ -25,6 +25,7 @@ from raggemm._operands import (
 from raggemm._precision import attribute
 from raggemm._primitive import jax_versions
 from raggemm._primitive.call import (
+    FLOATS,
     PACKED,
     STRIDED,
     Arguments,
@@ -136,10 +137,38 @@ def _out_extent(mode: Mode, local: int, out_size: int | None, out_layout: str) -
     return out_size
 
 
-def _out_dtype(words: Words, preferred: Any, lhs: jax.Array, rhs: jax.Array) -> Any:
-    dtype = jnp.result_type(lhs, rhs) if preferred is None else result_dtype(preferred)
-    check_types(words, lhs.dtype, rhs.dtype, dtype)
+def _out_dtype(words: Words, preferred: Any, lhs: Operand, rhs: Operand) -> Any:
+    if lhs.factors is None and rhs.factors is None:
+        dtype = jnp.result_type(lhs.data, rhs.data) if preferred is None else result_dtype(preferred)
+        check_types(words, lhs.data.dtype, rhs.data.dtype, dtype)
+        return dtype
+    floats = [x.data for x in (lhs, rhs) if x.data.dtype in FLOATS]
+    default = jnp.result_type(*floats) if floats else np.dtype(np.float32)
+    dtype = default if preferred is None else result_dtype(preferred)
+    check_type("preferred_element_type", dtype, FLOATS)
     return dtype
+
+
+def _checked_factors(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, jax.Array]:
+    """Those of lhs or rhs, by name; () and (G,) as they are, blocks with the axes of the canonical shape."""
+    given: dict[str, jax.Array] = {}
+    if x.factors is None:
+        return given
+    for word, slot, factor in (("scale", "scale", x.factors.scale), ("zero_point", "zero", x.factors.zero)):
+        if factor is None:
+            continue
+        if mode in (Mode.RAGGED_N, Mode.ALL_RAGGED):
+            raise ValueError(f"{x.name}.{word} is for ragged M, ragged K and uniform")
+        if factor.ndim == 1 and factor.shape != (groups,):
+            raise ValueError(
+                f"{x.name}.{word}: shape is {factor.shape}, must be ({groups},), one for each processed group"
+            )
+        if factor.ndim > 1:
+            if x.data.ndim != 2 + x.has_group_axis:
+                raise ValueError(f"{x.name}.{word}: blocks are of matrices, but data has the shape {x.data.shape}")
+            factor = factor.reshape(1, *(() if x.has_group_axis else (1,)), *factor.shape)
+        given[f"{side}_{slot}"] = factor
+    return given
 
 
 def _storages(lhs: Operand, rhs: Operand, out_layout: str) -> tuple[Storage, Storage, Storage, tuple[jax.Array, ...]]:
@@ -222,6 +251,8 @@ def _grouped_gemm(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
     lhs, rhs = args.lhs.reshape(shapes.lhs), args.rhs.reshape(shapes.rhs)
 
     def canonical(operand: OptionalOperand, x: jax.Array) -> jax.Array:
+        if operand.is_blocks(x):
+            return x
         if not operand.axes:
             return x.reshape(call.out_shape(lhs, rhs))
         return jnp.broadcast_to(x, (1, 1, shapes.groups, *x.shape[1:]) if operand.of_groups else (1, 1))
@@ -247,7 +278,7 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
         shape = (*group_axis, *lhs.free_shape, *rhs.free_shape)
 
     left, right, out, dims = _storages(lhs, rhs, given.out_layout)
-    dtype = _out_dtype(words, given.preferred_element_type, lhs.data, rhs.data)
+    dtype = _out_dtype(words, given.preferred_element_type, lhs, rhs)
     compute = compute_dtype(lhs.data.dtype, rhs.data.dtype, dtype)
     names = (*lhs.dims, *rhs.dims)
     precision = attribute(given.precision, lhs.data.dtype, rhs.data.dtype, dtype)
@@ -267,6 +298,8 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
         optional["beta"] = None if call.overwrites_c else values
     if given.group_offset is not None:
         optional["group_offset"] = _checked_offset(given.group_offset, mode)
+    for side, x in (("lhs", lhs), ("rhs", rhs)):
+        optional |= _checked_factors(mode, side, x, local)
     args = Arguments(lhs.data, rhs.data, dims, {name: x for name, x in optional.items() if x is not None})
     shapes = _Shapes(lhs.canonical_shape, rhs.canonical_shape, local, shape)
     return _grouped_gemm(args, call=call, shapes=shapes)

@@ -13,7 +13,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._primitive.call import FLOATS, INTEGERS, MATRICES, PACKED, STRIDED, listed, odd_type
+from raggemm._primitive.call import (
+    FLOATS,
+    INTEGER_ELEMENTS,
+    INTEGERS,
+    MATRICES,
+    PACKED,
+    QUANTIZED,
+    SCALES,
+    STRIDED,
+    listed,
+    odd_type,
+)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -26,8 +37,9 @@ _R = TypeVar("_R")
 class GroupedTensor:
     """A matrix for each of G groups in one array, where the groups divide the first axis, the last, or both.
 
-    data is N-D and collapses to a matrix between its free and its contracted axes. first_dims and last_dims, integer
-    [G], are the sizes of the groups along its collapsed first and last axis: G row slices or G column slices. Their
+    data, an array or a QuantizedTensor, is N-D and collapses to a matrix between its free and its contracted axes.
+    first_dims and last_dims, integer [G], are the sizes of the groups along its collapsed first and last axis: G row
+    slices or G column slices. Their
     sum may be less than the axis, what is behind it belongs to no group.
 
     layout says how the groups of a ragged last axis lie in memory: "STRIDED", column slices of one row-major matrix,
@@ -40,6 +52,44 @@ class GroupedTensor:
     first_dims: Any = None
     last_dims: Any = None
     layout: str = STRIDED
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("data", "scale", "zero_point"), meta_fields=())
+@dataclasses.dataclass(frozen=True)
+class QuantizedTensor:
+    """An array of few bits an element, which stands for (data - zero_point) * scale.
+
+    data is of int8, uint8, int4, uint4, int2, float8_e4m3fn, float8_e5m2 or float4_e2m1fn.
+
+    scale is None, which is 1, or an array of float32, bfloat16, float16, float8_e8m0fnu or float8_e4m3fn, of shape
+    - (): one for all;
+    - [G]: one for each group, which is axis 0 of data with three axes or more, and the groups of rows that group sizes
+      make of data [M,K];
+    - data's rank: each extent divides data's, whose blocks of equal size share a value. Of data [G,K,N]: [G,1,N] is one
+      for each column of each group, [1,1,N] for each column of all groups, [G,K/32,N] for 32 along K.
+
+    zero_point is None, which is 0, or an array of data's own dtype, an integer, of any shape that a scale may have.
+
+    It holds whatever it is given, as every pytree must. Functions that take one check it: TypeError for a wrong dtype,
+    ValueError for a wrong shape.
+    """
+
+    data: Any
+    scale: Any = None
+    zero_point: Any = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.data.ndim
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The one of data."""
+        return self.data.dtype
 
 
 class Words(NamedTuple):
@@ -60,6 +110,47 @@ def float_array(name: str, x: Any, allowed: Iterable[np.dtype] = FLOATS) -> jax.
 
 def matrix_array(name: str, x: Any) -> jax.Array:
     return float_array(name, x, MATRICES)
+
+
+class Factors(NamedTuple):
+    """Those of an operand that is a QuantizedTensor, as its caller has them."""
+
+    scale: jax.Array | None
+    zero: jax.Array | None
+
+
+def quantized_parts(name: str, x: Any) -> tuple[jax.Array, Factors | None]:
+    """The elements and factors of a QuantizedTensor, or an array and None. Elements have no derivative."""
+    if not isinstance(x, QuantizedTensor):
+        return matrix_array(name, x), None
+    x = checked(name, x)
+    return jax.lax.stop_gradient(x.data), Factors(x.scale, x.zero_point)
+
+
+def checked(name: str, tensor: Any) -> QuantizedTensor:
+    """tensor with JAX arrays. Raises TypeError and ValueError as QuantizedTensor says, with `name`."""
+    if not isinstance(tensor, QuantizedTensor):
+        raise TypeError(f"{name}: is {type(tensor).__name__}, must be a QuantizedTensor")
+    data, scale, zero_point = float_array(f"{name}.data", tensor.data, QUANTIZED), tensor.scale, tensor.zero_point
+    if scale is not None:
+        scale = float_array(f"{name}.scale", scale, SCALES)
+        _check_shape(f"{name}.scale", scale.shape, data.shape)
+    if zero_point is not None:
+        check_type(f"{name}.data: with a zero_point", data.dtype, INTEGER_ELEMENTS)
+        zero_point = float_array(f"{name}.zero_point", zero_point, (data.dtype,))
+        _check_shape(f"{name}.zero_point", zero_point.shape, data.shape)
+    return QuantizedTensor(data, scale, zero_point)
+
+
+def _check_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...]) -> None:
+    if shape == () or (len(shape) == 1 < len(data) and (len(data) == 2 or shape == data[:1])):
+        return
+    if len(shape) != len(data):
+        groups = "[G]" if len(data) == 2 else f"({', '.join(map(str, data[:1]))},)"
+        raise ValueError(f"{name}: shape is {shape}, must be (), {groups} or have the {len(data)} axes of data {data}")
+    for axis, (count, extent) in enumerate(zip(shape, data, strict=True)):
+        if count != extent and (count == 0 or extent % count):
+            raise ValueError(f"{name}: axis {axis} of shape {shape} is {count}, must divide {extent} of data {data}")
 
 
 def check_type(name: str, dtype: Any, allowed: Iterable[np.dtype]) -> None:
@@ -122,7 +213,7 @@ def _sizes(name: str, x: Any) -> jax.Array | None:
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=("data", "first_dims", "last_dims"),
+    data_fields=("data", "first_dims", "last_dims", "factors"),
     meta_fields=("name", "axes", "sizes_name", "layout", "has_group_axis"),
 )
 @dataclasses.dataclass(frozen=True)
@@ -137,11 +228,12 @@ class Operand:
     sizes_name: str | None = "group_sizes"  # of the dims arrays; None: as in lhs.first_dims
     layout: str = STRIDED
     has_group_axis: bool = False
+    factors: Factors | None = None
 
     @classmethod
     def parse(cls, name: str, sizes_name: str | None, x: Any, axes: Sequence[int]) -> "Operand":
         tensor = x if isinstance(x, GroupedTensor) else GroupedTensor(x)
-        data = matrix_array(name, tensor.data)
+        data, factors = quantized_parts(name, tensor.data)
         check_layout(name, tensor.layout)
         first_dims = _sizes(sizes_name or f"{name}.first_dims", tensor.first_dims)
         last_dims = _sizes(sizes_name or f"{name}.last_dims", tensor.last_dims)
@@ -154,7 +246,7 @@ class Operand:
         contracted = _normalized(name, axes, 2 if both else data.ndim)
         if both and len(contracted) == 2:
             raise ValueError(f"{name}: contracting_dims {contracted} must be one axis of each group's own matrix")
-        return cls(name, data, contracted, first_dims, last_dims, sizes_name, tensor.layout)
+        return cls(name, data, contracted, first_dims, last_dims, sizes_name, tensor.layout, factors=factors)
 
     @functools.cached_property
     def rank(self) -> int:

@@ -7,13 +7,14 @@ succeeded before is called again, jax.errors.JaxRuntimeError otherwise; so catch
 outside of jit, are such programs too.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from raggemm._grouped_gemm import product
-from raggemm._operands import Operand, Words, compiled_when_eager, integer_array, matrix_array
+from raggemm._operands import Operand, Words, compiled_when_eager, integer_array, quantized_parts
 from raggemm._precision import in_effect
 from raggemm._primitive.call import FLOATS
 
@@ -25,7 +26,7 @@ def matrices(
 ) -> tuple[Operand, Operand]:
     """lhs [rows, cols] and rhs, contracted over `axes`; `error` where they cannot be. With an rhs of rank 3 the groups
     divide the rows of lhs, with one of rank 2 the contracted axis of both."""
-    lhs, rhs = matrix_array("lhs", lhs), matrix_array("rhs", rhs)
+    (lhs, lhs_factors), (rhs, rhs_factors) = quantized_parts("lhs", lhs), quantized_parts("rhs", rhs)
     group_sizes = integer_array("group_sizes", group_sizes)
     for name, x, rank in (("lhs", lhs, 2), ("rhs", rhs, rhs_rank), ("group_sizes", group_sizes, 1)):
         if x.ndim != rank:
@@ -35,10 +36,11 @@ def matrices(
             f"axis {axes[0]} of lhs, shape {lhs.shape}, and axis {axes[1]} of rhs, shape {rhs.shape}, are contracted, "
             f"but differ: {lhs.shape[axes[0]]} and {rhs.shape[axes[1]]}"
         )
+    left, right = Operand("lhs", lhs, axes[:1], factors=lhs_factors), Operand("rhs", rhs, axes[1:], factors=rhs_factors)
     if rhs_rank == 3:
-        return Operand("lhs", lhs, axes[:1], first_dims=group_sizes), Operand("rhs", rhs, axes[1:])
+        return dataclasses.replace(left, first_dims=group_sizes), right
     ragged = [{"last_dims" if axis else "first_dims": group_sizes} for axis in axes]
-    return Operand("lhs", lhs, axes[:1], **ragged[0]), Operand("rhs", rhs, axes[1:], **ragged[1])
+    return dataclasses.replace(left, **ragged[0]), dataclasses.replace(right, **ragged[1])
 
 
 def accumulation(c: Any, dtype: Any, beta: int, name: str = "existing_out") -> dict[str, Any]:

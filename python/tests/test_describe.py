@@ -36,24 +36,32 @@ def test_what_computes_here():
         assert facts[name] == "not set"
 
 
+NONFINITE = {"float8_e4m3fn": "all ones", "float4_e2m1fn": "none", "float8_e8m0fnu": "all ones"}
+
+
 def test_the_formats_are_those_of_numpy():
     formats = {row["name"]: row for row in library.description()["formats"]}
     for row in formats.values():
         dtype = jnp.dtype(row["numpy"])
-        assert row["bits"] == 8 * dtype.itemsize
-        if row["role"] != "matrix":
-            assert jnp.iinfo(dtype).max == 2 ** row["digits"] - 1
+        info = jnp.iinfo(dtype) if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo(dtype)
+        assert row["bits"] == info.bits and dtype.itemsize == max(row["bits"] // 8, 1)
+        if jnp.issubdtype(dtype, jnp.integer):
+            assert info.max == 2 ** row["digits"] - 1
             continue
-        info = jnp.finfo(dtype)
         assert (row["digits"], row["min_exponent"]) == (info.nmant + 1, info.minexp)
         assert np.frexp(np.float64(info.max))[1] - 1 == row["max_exponent"]
+        assert row["nonfinite"] == ("ieee" if np.isinf(np.float64(np.inf).astype(dtype)) else NONFINITE[row["numpy"]])
+        if row["role"] != "matrix":
+            continue
         wide = np.dtype(formats[row["expands_to"]]["numpy"])
         assert jnp.promote_types(dtype, wide) == wide
 
 
 def test_the_operands_are_arguments():
-    operands = [row["name"] for row in library.description()["operands"]]
-    assert set(operands) < set(inspect.signature(raggemm.grouped_gemm).parameters)
+    operands = {row["name"] for row in library.description()["operands"]}
+    factors = {f"{side}_{factor}" for side in ("lhs", "rhs") for factor in ("scale", "zero")}  # of a QuantizedTensor
+    assert factors < operands
+    assert operands - factors < set(inspect.signature(raggemm.grouped_gemm).parameters)
 
 
 def test_options_are_told():

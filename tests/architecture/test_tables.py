@@ -22,7 +22,7 @@ TABLES = [
         "optional operands",
         r"\bgroup_offset\b",
         PRODUCT,
-        {"include/raggemm/problem.h", "kernels/sizes.cc", "kernels/reference.cc"},
+        {"include/raggemm/problem.h", "kernels/sizes.cc", "kernels/group_products.cc"},
     ),
     ("optional operands in Python", r"\bgroup_offset\b", ("python/raggemm/_primitive",), set()),
     (

@@ -102,8 +102,10 @@ TEST(DescribeTest, HasTheTables) {
     }
     return all;
   };
-  EXPECT_THAT(names("formats"), ElementsAre("f16", "bf16", "f32", "f64", "s32", "s64", "u32", "s8", "u8", "s16"));
-  EXPECT_THAT(names("operands"), ElementsAre("c", "bias", "alpha", "beta", "group_offset"));
+  EXPECT_THAT(names("formats"), ElementsAre("f16", "bf16", "f32", "f64", "s32", "s64", "u32", "s8", "u8", "s4", "u4",
+                                            "s2", "f8e4m3fn", "f8e5m2", "f4e2m1fn", "f8e8m0fnu", "s16"));
+  EXPECT_THAT(names("operands"), ElementsAre("c", "bias", "alpha", "beta", "group_offset", "lhs_scale", "rhs_scale",
+                                             "lhs_zero", "rhs_zero"));
   const auto same = [](const Struct& row, const std::string& json) {
     return google::protobuf::util::MessageDifferencer::Equals(row, Parsed(json));
   };
@@ -113,6 +115,13 @@ TEST(DescribeTest, HasTheTables) {
   EXPECT_TRUE(same(RowOf(parsed, "formats", "u32"),
                    R"({"name": "u32", "numpy": "uint32", "xla": 8, "bits": 32, "role": "sizes", "digits": 32,
                        "min_exponent": 0, "max_exponent": 31, "nonfinite": "none", "expands_to": "u32"})"));
+  EXPECT_TRUE(same(RowOf(parsed, "formats", "f8e4m3fn"),
+                   R"({"name": "f8e4m3fn", "numpy": "float8_e4m3fn", "xla": 20, "bits": 8, "role": "quantized",
+                       "digits": 4, "min_exponent": -6, "max_exponent": 8, "nonfinite": "all ones",
+                       "expands_to": "f32"})"));
+  EXPECT_TRUE(same(RowOf(parsed, "operands", "rhs_zero"),
+                   R"({"name": "rhs_zero", "types": "of rhs", "axes": [],
+                       "modes": ["ragged M", "ragged K", "ragged N", "uniform", "all ragged"]})"));
   EXPECT_THAT(names("arithmetics"), ElementsAre("f32", "f64", "pairs", "tiles", "s32"));
   EXPECT_TRUE(same(RowOf(parsed, "arithmetics", "f64"),
                    R"({"name": "f64", "product": "f64", "sum": "f64", "chain": 256, "lanes": 1, "pair": 1,

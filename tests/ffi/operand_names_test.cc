@@ -127,7 +127,8 @@ TEST(NamesAttributeTest, EveryErrorUsesTheCallersWords) {
       {"my.out overlaps my.c in part; it may only be my.c exactly",
        [](host::Call& c) { c.args[8].data = static_cast<char*>(c.results[0].data) + 4; }},
       {"my.bias overlaps int64_workspace", [](host::Call& c) { c.args[9].data = c.results[1].data; }},
-      {"my.lhs: unsupported element type C64; matrices are f16, bf16, f32 or f64, or s8 or u8, sizes s32, s64 or u32",
+      {"my.lhs: unsupported element type C64; matrices are f16, bf16, f32 or f64, or s8, u8, s4, u4, s2, f8e4m3fn, "
+       "f8e5m2 or f4e2m1fn, sizes s32, s64 or u32",
        [](host::Call& c) { c.args[0].dtype = XLA_FFI_DataType_C64; }},
       {"my.rhs_first: not named by the attribute ragged (\"lhs_first,out_first\"), so its shape must be [0], got [5]",
        [](host::Call& c) { c.args[4] = c.args[2]; }},

@@ -79,6 +79,11 @@ TEST(ArithmeticFor, IsThatOfTheOperands) {
   EXPECT_EQ(name(bf16, bf16, bf16, tiles), "tiles");
   EXPECT_EQ(name(bf16, bf16, bf16, ArithmeticId::kF32), "bf16_sums: f32 is no rule for products of bf16");
   EXPECT_EQ(name(DType::kS8, DType::kU8, DType::kS32, tiles), "s32");
+  EXPECT_EQ(name(DType::kS4, DType::kU8, f32, tiles), "s32");
+  EXPECT_EQ(name(DType::kS8, DType::kF8E5M2, f32, tiles), "tiles");
+  EXPECT_EQ(name(bf16, DType::kS2, f32, pairs), "pairs");
+  EXPECT_EQ(name(DType::kF8E4M3FN, f32, f32, pairs), "f32");
+  EXPECT_EQ(name(DType::kS8, DType::kS8, f64, pairs), "f64");
 }
 
 TEST(ArithmeticFor, IsThatOfTheUnitWhereNothingNamesIt) {

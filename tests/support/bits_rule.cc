@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "kernels/dequantize.h"
 #include "kernels/element.h"
 #include "kernels/isa.h"
 #include "raggemm/operands.h"
@@ -17,17 +18,6 @@ namespace raggemm::test {
 namespace {
 
 constexpr int64_t kChain = 256;  // k of one fma chain
-
-// The values of a matrix, row by row, in the compute type.
-template <typename T>
-std::vector<T> Widen(const Array& array, const MatrixView& view) {
-  std::vector<T> values;
-  values.reserve(view.rows * view.cols);
-  for (int64_t i = 0; i < view.rows; ++i) {
-    for (int64_t j = 0; j < view.cols; ++j) values.push_back(static_cast<T>(ToDouble(array, view.At(i, j))));
-  }
-  return values;
-}
 
 template <typename T>
 struct Factors {
@@ -196,41 +186,125 @@ int64_t TotalOf(const std::vector<Factors<int64_t>>& terms, int64_t i, int64_t j
   return Wrapped(total);
 }
 
+// ---- what is multiplied ----
+
+// The value that is packed, of an element and its factors.
+double Packed(const Dequantizer& x, const Arithmetic& rule, int64_t index, int64_t scale_row, int64_t zero_row) {
+  const double value = x.Element(index, zero_row);
+  if (!x.scales_elements()) return value;
+  const bool flushes = rule.flushes;
+  const double scale = x.Scale(index, scale_row);
+  const double product = RoundTo(DType::kF32, value * (flushes ? Flushed(scale) : scale));
+  return RoundTo(rule.product == DType::kBF16 ? DType::kBF16 : DType::kF32, flushes ? Flushed(product) : product);
+}
+
+// The steps [begin, begin + k) of all terms.
 template <typename T>
-void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, std::vector<double>* out) {
-  const Arithmetic& rule = *ArithmeticFor(problem, HostCpu()).value().arithmetic;
+std::vector<Factors<T>> TermsOf(const GroupedGemmProblem& problem, const Arithmetic& rule, const GroupProduct& group,
+                                int64_t begin, int64_t steps) {
+  const Dequantizer lhs_values(problem, true), rhs_values(problem, false);
   std::vector<Factors<T>> terms;
   for (const auto& [lhs, rhs] : group.terms) {
-    const MatrixView transposed = {rhs.start, rhs.cols, rhs.rows, rhs.col_step, rhs.row_step};
-    terms.push_back({Widen<T>(problem.lhs, lhs), Widen<T>(problem.rhs, transposed), lhs.cols});
+    // Where out has no element one of them may have no steps, whatever the other has.
+    Factors<T> factors = {{}, {}, std::min({steps, lhs.cols - begin, rhs.rows - begin})};
+    for (int64_t i = 0; i < lhs.rows; ++i) {
+      for (int64_t k = begin; k < begin + factors.k; ++k) {
+        const double value = Packed(lhs_values, rule, lhs.At(i, k), group.lhs_scale, group.lhs_zero);
+        factors.lhs.push_back(static_cast<T>(value));
+      }
+    }
+    for (int64_t j = 0; j < rhs.cols; ++j) {
+      for (int64_t k = begin; k < begin + factors.k; ++k) {
+        const double value = Packed(rhs_values, rule, rhs.At(k, j), group.rhs_scale, group.rhs_zero);
+        factors.rhs_transposed.push_back(static_cast<T>(value));
+      }
+    }
     if constexpr (std::is_same_v<T, float>) {
-      if (problem.precision != Precision::kDefault) terms.back() = Split(problem.precision, rule, terms.back());
+      if (problem.precision != Precision::kDefault) factors = Split(problem.precision, rule, factors);
+    }
+    terms.push_back(std::move(factors));
+  }
+  return terms;
+}
+
+template <typename Sum>
+Sum TotalBy(Precision precision, const Arithmetic& rule, const std::vector<Factors<Sum>>& terms, int64_t i, int64_t j) {
+  if constexpr (std::is_same_v<Sum, int64_t>) return TotalOf(terms, i, j);
+  if constexpr (std::is_same_v<Sum, float>) return TotalIn(precision, rule, terms, i, j);
+  if constexpr (std::is_same_v<Sum, double>) return Total(terms, i, j);
+}
+
+// Sums of the type Sum, each of so many steps of k, all of them where no scale says otherwise, and their total in T.
+template <typename T, typename Sum>
+class Product {
+ public:
+  Product(const GroupedGemmProblem& problem, const GroupProduct& group)
+      : problem_(problem),
+        rule_(*ArithmeticFor(problem, HostCpu()).value().arithmetic),
+        group_(group),
+        lhs_(problem, true),
+        rhs_(problem, false),
+        scales_(lhs_.sum_steps() >= 0 || rhs_.sum_steps() >= 0 || !std::is_same_v<T, Sum>) {
+    int64_t most = 0;
+    for (const auto& [lhs, rhs] : group.terms) most = std::max(most, lhs.cols);
+    const int64_t steps = std::max(lhs_.sum_steps(), rhs_.sum_steps());
+    steps_ = steps > 0 ? steps : most;
+    for (int64_t begin = 0; begin < most; begin += steps_) {
+      parts_.push_back(TermsOf<Sum>(problem, rule_, group, begin, steps_));
     }
   }
-  const bool empty = std::all_of(terms.begin(), terms.end(), [](const Factors<T>& term) { return term.k == 0; });
+  bool empty() const { return parts_.empty(); }
+
+  T At(int64_t i, int64_t j) const {
+    T total = 0;
+    for (size_t part = 0; part < parts_.size(); ++part) {
+      const Sum sum = TotalBy<Sum>(problem_.precision, rule_, parts_[part], i, j);
+      if (!scales_) return static_cast<T>(sum);
+      const int64_t k = static_cast<int64_t>(part) * steps_;
+      const T row = lhs_.sum_steps() < 0 ? T{1} : static_cast<T>(lhs_.Scale(LhsAt(i, k), group_.lhs_scale));
+      const T col = rhs_.sum_steps() < 0 ? T{1} : static_cast<T>(rhs_.Scale(RhsAt(k, j), group_.rhs_scale));
+      if constexpr (!std::is_same_v<T, int64_t>) total = std::fma(row * col, static_cast<T>(sum), total);
+    }
+    return total;
+  }
+
+ private:
+  // Of any replica: those that are summed share their scales.
+  const GroupProduct::Term& term() const {
+    return *std::find_if(group_.terms.begin(), group_.terms.end(), [](const auto& term) { return term.lhs.cols != 0; });
+  }
+  int64_t LhsAt(int64_t i, int64_t k) const { return term().lhs.At(i, k); }
+  int64_t RhsAt(int64_t k, int64_t j) const { return term().rhs.At(k, j); }
+
+  const GroupedGemmProblem& problem_;
+  const Arithmetic& rule_;
+  const GroupProduct& group_;
+  const Dequantizer lhs_, rhs_;
+  const bool scales_;
+  int64_t steps_;
+  std::vector<std::vector<Factors<Sum>>> parts_;
+};
+
+template <typename T, typename Sum = T>
+void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, std::vector<double>* out) {
+  const Product<T, Sum> product(problem, group);
   const auto value = [](const Array& array, int64_t index) { return static_cast<T>(ToDouble(array, index)); };
   for (int64_t i = 0; i < group.out.rows; ++i) {
     for (int64_t j = 0; j < group.out.cols; ++j) {
       const int64_t index = group.out.At(i, j);
-      T r = 0;
+      T r = product.At(i, j);
+      const T beta = problem.beta.has_value() ? value(*problem.beta, group.beta) : T{1};
       if constexpr (std::is_same_v<T, int64_t>) {
-        r = TotalOf(terms, i, j);
         if (problem.alpha.has_value()) r = Wrapped(value(*problem.alpha, group.alpha) * r);
-        const T beta = problem.beta.has_value() ? value(*problem.beta, group.beta) : 1;
         if (problem.c.has_value() && beta != 0) r += Wrapped(beta * value(*problem.c, index));
         if (problem.bias.has_value()) r += value(*problem.bias, group.bias + j);
         (*out)[index] = static_cast<double>(Wrapped(r));
         continue;
       }
-      if constexpr (std::is_same_v<T, float>)
-        r = TotalIn(problem.precision, rule, terms, i, j);
-      else
-        r = Total(terms, i, j);
-      if (problem.alpha.has_value() && !empty) r = value(*problem.alpha, group.alpha) * r;
-      const T beta = problem.beta.has_value() ? value(*problem.beta, group.beta) : T{1};
+      if (problem.alpha.has_value() && !product.empty()) r = value(*problem.alpha, group.alpha) * r;
       if (problem.c.has_value() && beta != 0) r = std::fma(beta, value(*problem.c, index), r);
       if (problem.bias.has_value()) r = r + value(*problem.bias, group.bias + j);
-      (*out)[index] = RoundTo(problem.out.dtype, r);
+      (*out)[index] = RoundTo(problem.out.dtype, static_cast<double>(r));
     }
   }
 }
@@ -274,9 +348,11 @@ absl::StatusOr<std::vector<double>> ExpectedOut(const GroupedGemmProblem& proble
   std::vector<double> out =
       problem.c.has_value() ? ValuesOf(*problem.c) : std::vector<double>(ElementCount(problem.out));
   const DType compute = ComputeType(problem);
+  const bool integers = ArithmeticFor(problem, HostCpu()).value().arithmetic->sum == DType::kS32;
   for (const GroupProduct& group : *groups) {
     compute == DType::kS32   ? Evaluate<int64_t>(problem, group, &out)
     : compute == DType::kF64 ? Evaluate<double>(problem, group, &out)
+    : integers               ? Evaluate<float, int64_t>(problem, group, &out)
                              : Evaluate<float>(problem, group, &out);
   }
   return out;

@@ -126,6 +126,11 @@ void VisitFields(Spec& s, Visit visit) {
   visit("out", s.out);
   visit("bf16_sums", s.bf16_sums);
   visit("precision", s.precision);
+  visit("lhs_scale", s.lhs_scale);
+  visit("rhs_scale", s.rhs_scale);
+  visit("lhs_zero", s.lhs_zero);
+  visit("rhs_zero", s.rhs_zero);
+  visit("scale_type", s.scale_type);
   visit("bias_type", s.bias_type);
   visit("sizes_type", s.sizes_type);
   visit("c", s.c);

@@ -60,9 +60,21 @@ Shapes ShapesOf(const ProblemSpec& s) {
           .out = {SumOfProducts(s.sizes, s.n_sizes) + s.slack}};
 }
 
+// `rows`: of values for each group.
+std::vector<int64_t> FactorDims(const BufferDescriptor& x, const std::vector<int64_t>& blocks, int64_t rows) {
+  if (blocks.size() < 2) return blocks[0] == 0 ? std::vector<int64_t>{} : std::vector<int64_t>{rows};
+  std::vector<int64_t> dims(x.dims.begin(), x.dims.end());
+  for (int axis : {0, 1}) {
+    int64_t& extent = dims[dims.size() - 2 + axis];
+    extent = blocks[axis] == 0 ? 1 : std::max(extent / blocks[axis], std::min<int64_t>(extent, 1));
+  }
+  if (blocks.size() == 3) dims[0] = 1;
+  return dims;
+}
+
 double SpecialValue(DType dtype, Random& random) {
   const Format& format = FormatOf(dtype);
-  if (!IsMatrix(dtype)) {  // none, one, all bits, the lowest, all but the highest
+  if (format.IsInteger()) {  // none, one, all bits, the lowest, all but the highest
     const double half = std::ldexp(1, format.bits - 1);
     const double values[] = {0, 1, 2 * half - 1, half, half - 1};
     return values[random.Below(std::size(values))];
@@ -161,7 +173,7 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
   const bool per_replica = spec.parameter_rows == ParameterRows::kPerReplica;
   const int64_t rows = per_replica ? locals * spec.replicas : locals;
   const bool is_f64 = spec.lhs == DType::kF64 || spec.rhs == DType::kF64 || spec.out == DType::kF64;
-  const DType compute = IsByte(spec.lhs) ? DType::kS32 : is_f64 ? DType::kF64 : DType::kF32;
+  const DType compute = spec.out == DType::kS32 ? DType::kS32 : is_f64 ? DType::kF64 : DType::kF32;
   const auto add_parameter = [&] {
     return AddRandom(compute,
                      spec.parameter_rows == ParameterRows::kScalar ? std::vector<int64_t>{} : std::vector{rows});
@@ -170,14 +182,36 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
   if (spec.bias) problem.bias = AddRandom(spec.bias_type, {rows, spec.n});
   if (spec.alpha) problem.alpha = add_parameter();
   if (spec.beta) problem.beta = add_parameter();
+  const auto add_factor = [&](const BufferDescriptor& x, const std::vector<int64_t>& blocks, DType dtype) {
+    return AddFactor(dtype, FactorDims(x, blocks, rows));
+  };
+  if (!spec.lhs_scale.empty()) problem.lhs_scale = add_factor(problem.lhs, spec.lhs_scale, spec.scale_type);
+  if (!spec.rhs_scale.empty()) problem.rhs_scale = add_factor(problem.rhs, spec.rhs_scale, spec.scale_type);
+  if (!spec.lhs_zero.empty()) problem.lhs_zero = add_factor(problem.lhs, spec.lhs_zero, spec.lhs);
+  if (!spec.rhs_zero.empty()) problem.rhs_zero = add_factor(problem.rhs, spec.rhs_zero, spec.rhs);
   if (spec.group_offset.has_value()) problem.group_offset = AddIntegers(spec.sizes_type, {}, {*spec.group_offset});
+}
+
+// Scales of many magnitudes, so that a wrong one shows; any zeros.
+Array TestProblem::AddFactor(DType dtype, std::vector<int64_t> dims) {
+  if (IsQuantized(dtype) && FormatOf(dtype).IsInteger()) return AddRandom(dtype, std::move(dims));
+  Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
+  const int spread = dtype == DType::kF8E4M3FN ? 5 : 10;
+  for (int64_t i = 0; i < ElementCount(array); ++i) {
+    const double magnitude = std::ldexp(1, static_cast<int>(random_.Below(2 * spread + 1)) - spread);
+    const double fraction = dtype == DType::kF8E8M0FNU ? 1 : 1 + std::abs(random_.Unit());
+    StoreRounded(array, i, magnitude * fraction);
+  }
+  return array;
 }
 
 Array TestProblem::AddRandom(DType dtype, std::vector<int64_t> dims) {
   Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
   for (int64_t i = 0; i < ElementCount(array); ++i) {
     const bool special = special_values_ && random_.Below(8) == 0;
-    const double any = IsMatrix(dtype) ? random_.Unit() : static_cast<double>(random_.Next() >> 32);
+    const double any = FormatOf(dtype).IsInteger() ? static_cast<double>(random_.Next() >> 32)
+                       : IsQuantized(dtype)        ? 8 * random_.Unit()
+                                                   : random_.Unit();
     StoreRounded(array, i, special ? SpecialValue(dtype, random_) : any);
   }
   return array;

@@ -53,6 +53,10 @@ struct ProblemSpec {
   std::optional<int64_t> local_groups = std::nullopt;
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
   Precision precision = Precision::kDefault;
+  // Of quantized operands: {} none, {0} one value, {1} one for each group, {rows, columns} of the blocks of the stored
+  // matrix that share one, 0 being all of an axis; {rows, columns, 0} for all groups the same.
+  std::vector<int64_t> lhs_scale = {}, rhs_scale = {}, lhs_zero = {}, rhs_zero = {};
+  DType scale_type = DType::kF32;
   int64_t slack = 0;         // all ragged: elements of out after the last group
   int64_t gap_elements = 0;  // distance of each buffer from the unmapped page
   Cliff cliff = Cliff::kBehind;
@@ -86,6 +90,7 @@ class TestProblem {
 
   // Values in [-1, 1), rounded, and where the problem has them, special ones.
   Array AddRandom(DType dtype, std::vector<int64_t> dims);
+  Array AddFactor(DType dtype, std::vector<int64_t> dims);
   Array AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Span<const int64_t> values);
   // Sets every byte of out to 0xFF: NaN in every type.
   void ClearOut();

@@ -74,6 +74,37 @@ void ChooseOptionalOperands(ProblemSpec& spec, Random& random) {
                : Choose({ParameterRows::kScalar, ParameterRows::kPerGroup, ParameterRows::kPerReplica}, random);
 }
 
+// One or both of lhs and rhs, with factors. Extents are made whole bytes.
+void ChooseQuantized(ProblemSpec& spec, Random& random) {
+  const bool blocks = spec.mode == RaggedMode::kRaggedM || spec.mode == RaggedMode::kUniform;
+  const auto factor = [&]() -> std::vector<int64_t> {
+    static const std::vector<int64_t> kShapes[] = {{}, {0}, {1}, {0, 1}, {1, 0}, {4, 4}, {1, 1}, {32, 4}, {4, 32}};
+    return kShapes[random.Below(blocks ? 9 : 3)];
+  };
+  const bool whole = spec.mode != RaggedMode::kRaggedN && spec.mode != RaggedMode::kAllRagged && !spec.lhs_flipped &&
+                     !(spec.mode == RaggedMode::kRaggedK && spec.rhs_flipped);
+  const auto format = [&] {
+    const DType any = Choose(kAllQuantized, random);
+    return whole || FormatOf(any).bits == 8 ? any : DType::kF8E4M3FN;
+  };
+  for (int64_t* extent : {&spec.m, &spec.n, &spec.k}) {
+    *extent = *extent >= 32 ? *extent / 32 * 32 : *extent >= 16 ? 4 : 0;
+  }
+  spec.out = Choose({DType::kF32, DType::kBF16, DType::kF64}, random);
+  spec.scale_type = Choose({DType::kF32, DType::kBF16, DType::kF8E8M0FNU, DType::kF8E4M3FN}, random);
+  const int64_t which = random.Below(3);
+  if (which != 0) spec.lhs = format(), spec.lhs_scale = factor();
+  if (which != 1) spec.rhs = format(), spec.rhs_scale = factor();
+  if (spec.lhs == DType::kF8E5M2 && spec.rhs == spec.lhs) spec.lhs = DType::kBF16, spec.lhs_scale.clear();
+  if (FormatOf(spec.rhs).IsInteger() && IsQuantized(spec.rhs) && random.Coin()) spec.rhs_zero = factor();
+  if (spec.mode == RaggedMode::kRaggedM && spec.lhs_scale.size() == 2) {  // the axis that groups divide
+    int64_t& block = spec.lhs_scale[spec.lhs_flipped ? 1 : 0];
+    block = std::min<int64_t>(block, 1);
+  }
+  // Both along k with blocks of one length alone.
+  if (spec.lhs_scale.size() == 2 && spec.rhs_scale.size() == 2) spec.lhs_scale = {0};
+}
+
 }  // namespace
 
 std::vector<ProblemSpec> StorageVariants(const ProblemSpec& base) {
@@ -127,6 +158,9 @@ ProblemSpec RandomSpec(Random& random) {
     if (spec.out == DType::kF64) spec.out = DType::kF32;
     spec.precision = random.Coin() ? Precision::kBf16X3 : Precision::kBf16X6;
     if (random.Below(3) != 0) spec.bf16_sums = random.Coin() ? ArithmeticId::kPairs : ArithmeticId::kTiles;
+  }
+  if (random.Below(4) == 0 && spec.precision == Precision::kDefault && spec.out != DType::kS32) {
+    ChooseQuantized(spec, random);
   }
   spec.sizes_type = Choose(kAllSizesTypes, random);
   spec.gap_elements = random.Below(2);

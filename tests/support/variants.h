@@ -27,7 +27,8 @@ constexpr auto DTypesOf() {
   return all;
 }
 inline constexpr auto kAllFloats = DTypesOf<Role::kMatrix>();
-inline constexpr auto kAllBytes = DTypesOf<Role::kBytes>();
+inline constexpr auto kAllQuantized = DTypesOf<Role::kQuantized>();
+inline constexpr DType kAllBytes[] = {DType::kS8, DType::kU8};
 inline constexpr auto kAllSizesTypes = DTypesOf<Role::kSizes>();
 
 // The same problem in every way that its mode can be stored: transposes, layouts, group axes.

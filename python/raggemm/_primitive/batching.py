@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.interpreters import batching
 
 from raggemm._primitive import jax_versions
-from raggemm._primitive.call import PACKED, Arguments, Call, Mode
+from raggemm._primitive.call import PACKED, Arguments, Call, Mode, Term
 from raggemm._primitive.primitive import primitive
 from raggemm._primitive.rewrites import apply, ragged_n_as_m, uniform_as_ragged_m
 
@@ -40,7 +40,8 @@ def _into_replicas(call: Call, args: Arguments, axes: Arguments, size: int) -> j
     optional = {}
     for operand in args.given:
         x, axis = args.optional[operand.name], axes.optional[operand.name]
-        for_all_replicas = axis is None and x.shape[1] == 1 and operand.axes
+        of_rhs = operand.is_blocks(x) and operand.side == "rhs"
+        for_all_replicas = axis is None and (of_rhs or (x.shape[1] == 1 and operand.axes))
         optional[operand.name] = x if for_all_replicas else merge(x, axis)
     dims = tuple(map(merge, args.dims, axes.dims))
     return apply(call, Arguments(merge(args.lhs, axes.lhs), args.rhs, dims, optional))
@@ -62,14 +63,16 @@ def _batch(flat, flat_axes, *, call: Call):
     but_lhs_and_c = axes._replace(lhs=None, optional={**axes.optional, "c": None})
     only_rows = all(axis is None for axis in but_lhs_and_c.flat())
     fold, into = _into_problems, 0
+    factors = [x for x in args.given if x.term is Term.FACTOR]
+    rhs_is_shared = axes.rhs is None and all(axes.optional[x.name] is None for x in factors if x.side == "rhs")
     match call.mode:
-        case Mode.RAGGED_M if axes.rhs is None:
+        case Mode.RAGGED_M if rhs_is_shared:
             fold, into = _into_replicas, 1
         case Mode.RAGGED_N if call.lhs.shared and call.out.layout != PACKED and only_rows:
             fold, into = _into_rows, 2
         case Mode.RAGGED_N if call.lhs.per_group and axes.lhs is None:
             return jax.vmap(lambda *xs: ragged_n_as_m(call, call.named(xs)), tuple(flat_axes))(*flat), 0
-        case Mode.UNIFORM if axes.rhs is None:
+        case Mode.UNIFORM if axes.rhs is None and not factors:
             return jax.vmap(lambda *xs: uniform_as_ragged_m(call, call.named(xs)), tuple(flat_axes))(*flat), 0
     out = fold(call, args, axes, size)
     shape = call.out_shape(_unbatched(args.lhs, axes.lhs), _unbatched(args.rhs, axes.rhs))

@@ -24,11 +24,18 @@ import numpy as np
 STRIDED, PACKED = "STRIDED", "PACKED"
 
 _F32, _F64, _S32 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32)
-# The types of matrices, each with the one that products of it are summed in: floats with floats, bytes with bytes; and
-# those of sizes.
+# The types of matrices, each with the one that products of it are summed in: floats with floats, bytes with bytes; of
+# the elements of quantized ones and of their scales; and those of sizes.
 FLOATS = {np.dtype(np.float16): _F32, np.dtype(ml_dtypes.bfloat16): _F32, _F32: _F32, _F64: _F64}
 BYTES = {np.dtype(np.int8): _S32, np.dtype(np.uint8): _S32}
 MATRICES = FLOATS | BYTES
+QUANTIZED = dict.fromkeys(
+    map(np.dtype, (np.int8, np.uint8, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2)), _S32
+) | dict.fromkeys(map(np.dtype, (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn)), _F32)
+INTEGER_ELEMENTS = tuple(x for x, sums in QUANTIZED.items() if sums == _S32)
+SCALES: tuple[np.dtype, ...] = tuple(
+    map(np.dtype, (np.float32, ml_dtypes.bfloat16, np.float16, ml_dtypes.float8_e8m0fnu, ml_dtypes.float8_e4m3fn))
+)
 INTEGERS = tuple(map(np.dtype, (np.int32, np.int64, np.uint32)))
 
 
@@ -42,13 +49,15 @@ class Term(enum.Enum):
     """What an optional operand belongs to: alpha * lhs x rhs + beta * c + bias, for each of the processed groups."""
 
     PRODUCT = enum.auto()
+    FACTOR = enum.auto()  # of lhs or rhs
     ADDED = enum.auto()
     GROUPS = enum.auto()
 
 
 class OptionalOperand(NamedTuple):
     """An operand that a call may have. Its axes are named as in the partitioning: behind the problems those that may
-    be common to all replicas, 1 or R of them; () for what is stored as out."""
+    be common to all replicas, 1 or R of them; () for what is stored as out. A factor of lhs or rhs may also be blocks
+    of it, [P, as its second axis or 1, rows, columns]."""
 
     name: str
     term: Term
@@ -58,6 +67,14 @@ class OptionalOperand(NamedTuple):
     def of_groups(self) -> bool:
         return "group" in self.axes
 
+    def is_blocks(self, x: Any) -> bool:
+        return self.term is Term.FACTOR and len(x.shape) == 4
+
+    @property
+    def side(self) -> str:
+        """Of a factor: "lhs" or "rhs"."""
+        return self.name[:3]
+
 
 # In the order in which the custom call gets them. All but the integers of GROUPS have a tangent rule of their name.
 OPTIONAL = (
@@ -66,6 +83,10 @@ OPTIONAL = (
     OptionalOperand("alpha", Term.PRODUCT, ("problem", "replica", "group")),
     OptionalOperand("beta", Term.ADDED, ("problem", "replica", "group")),
     OptionalOperand("group_offset", Term.GROUPS, ("problem", "replica")),
+    *(
+        OptionalOperand(name, Term.FACTOR, ("problem", "replica", "group"))
+        for name in ("lhs_scale", "rhs_scale", "lhs_zero", "rhs_zero")
+    ),
 )
 
 
@@ -216,10 +237,9 @@ class Arguments(NamedTuple):
 
 
 def compute_dtype(*dtypes: Any) -> np.dtype:
-    """The type that products of these are summed in: int32 if any of lhs, rhs and out is of bytes, else f64 if any is,
-    else f32."""
-    sums = [MATRICES.get(np.dtype(x)) for x in dtypes]
-    return next((wanted for wanted in (_S32, _F64) if wanted in sums), _F32)
+    """The type of what follows the sums: int32 if out is, else f64 if lhs, rhs or out is, else f32."""
+    given = [np.dtype(x) for x in dtypes]
+    return next((wanted for wanted in (_S32, _F64) if wanted in given), _F32)
 
 
 def added_types(compute: np.dtype) -> Iterable[np.dtype]:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 
 from raggemm._primitive.call import PACKED, Arguments, Call, Mode, Storage, Term, compute_dtype
+from raggemm._primitive.factors import spread, summed
 from raggemm._primitive.primitive import primitive
 from raggemm._primitive.rewrites import apply, as_problems, has_one_group
 
@@ -89,7 +90,7 @@ def _c_tangent(call: Call, args: Arguments, dc: jax.Array) -> jax.Array:
 
 
 def _alpha_tangent(call: Call, args: Arguments, dalpha: jax.Array) -> jax.Array:
-    unscaled = apply(dataclasses.replace(call, dtype=_compute_dtype(call, args)), args.only(Term.GROUPS))
+    unscaled = apply(dataclasses.replace(call, dtype=_compute_dtype(call, args)), args.only(Term.GROUPS, Term.FACTOR))
     return _scale(call, args, dalpha, unscaled).astype(call.dtype)
 
 
@@ -110,7 +111,7 @@ _TANGENTS = {"c": _c_tangent, "bias": _bias_tangent, "alpha": _alpha_tangent, "b
 def _jvp(primals, tangents, *, call: Call):
     args, dots = call.named(primals), call.named(tangents)
     out = primitive.bind(*primals, call=call)
-    product = args.only(Term.PRODUCT, Term.GROUPS)
+    product = args.only(Term.PRODUCT, Term.GROUPS, Term.FACTOR)
     terms = []
     if not isinstance(dots.lhs, ad.Zero):
         terms.append(apply(call, product._replace(lhs=dots.lhs)))
@@ -118,7 +119,11 @@ def _jvp(primals, tangents, *, call: Call):
         terms.append(apply(call, product._replace(rhs=dots.rhs)))
     for operand in args.given:
         dot = dots.optional[operand.name]
-        if operand.term is not Term.GROUPS and not isinstance(dot, ad.Zero):
+        if operand.term is Term.GROUPS or isinstance(dot, ad.Zero):
+            continue
+        if operand.term is Term.FACTOR:  # a scale, in which the product is linear
+            terms.append(apply(call, product._replace(optional={**product.optional, operand.name: dot})))
+        else:
             terms.append(_TANGENTS[operand.name](call, args, dot))
     if not terms:
         return out, ad.Zero(jax.typeof(out).to_tangent_aval())
@@ -144,24 +149,51 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
     return gradient, ct_is_lhs
 
 
-def _transpose(ct, *flat, call: Call):
-    args = call.named(flat)
-    cotangents: list[jax.Array | None] = [None] * len(flat)
-    if isinstance(ct, ad.Zero):
-        return cotangents
-    to_lhs = ad.is_undefined_primal(args.lhs)
-    aval, kept = (args.lhs.aval, args.rhs) if to_lhs else (args.rhs.aval, args.lhs)
+def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
+    """Of lhs or rhs, of which there is this aval alone; the other one is an array, with factors perhaps."""
+    kept = args.rhs if to_lhs else args.lhs
     gradient, ct_is_lhs = _gradient_call(call, to_lhs, aval)
-    optional = dict(args.optional)  # of the product and its groups: nothing else takes part in a linear call
+    optional = dict(args.only(Term.PRODUCT, Term.GROUPS).optional)
     alpha = optional.get("alpha")
     if alpha is not None and (has_one_group(gradient) or (gradient.mode is Mode.RAGGED_K and alpha.shape[1] != 1)):
         # A sum over what alpha tells apart.
         both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
         ct = _scale(call, both, optional.pop("alpha"), ct)
+    for operand in args.only(Term.FACTOR).given:
+        if operand.side == ("rhs" if to_lhs else "lhs"):
+            name = operand.name.replace(operand.side, "rhs" if ct_is_lhs else "lhs")
+            optional[name] = args.optional[operand.name]
     if call.precision:
         ct = ct.astype(kept.dtype)  # of an out that is narrower, exactly
     lhs, rhs = (ct, kept) if ct_is_lhs else (kept, ct)
-    cotangents[0 if to_lhs else 1] = apply(gradient, Arguments(lhs, rhs, args.dims, optional))
+    return apply(gradient, Arguments(lhs, rhs, args.dims, optional))
+
+
+def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> jax.Array:
+    """Of a scale: that of its operand as one of floats, times the elements, summed over what shares a value."""
+    side, aval = name[:3], args.optional[name].aval
+    data = args.lhs if side == "lhs" else args.rhs
+    dtype = _compute_dtype(call, args)
+    dense = jax.ShapeDtypeStruct(data.shape, dtype)
+    elements = data.astype(dtype)
+    if (zero := args.optional.get(f"{side}_zero")) is not None:
+        elements = elements - spread(call, args, side, zero.astype(dtype))
+    terms = _operand_cotangent(ct, call, args, side == "lhs", dense) * elements
+    return summed(call, args, side, terms, aval.shape).astype(aval.dtype)
+
+
+def _transpose(ct, *flat, call: Call):
+    args = call.named(flat)
+    cotangents: list[jax.Array | None] = [None] * len(flat)
+    if isinstance(ct, ad.Zero):
+        return cotangents
+    for index, operand in enumerate(args.given, start=len(flat) - len(args.optional)):
+        if ad.is_undefined_primal(args.optional[operand.name]):
+            cotangents[index] = _scale_cotangent(ct, call, args, operand.name)
+            return cotangents
+    to_lhs = ad.is_undefined_primal(args.lhs)
+    aval = (args.lhs if to_lhs else args.rhs).aval
+    cotangents[0 if to_lhs else 1] = _operand_cotangent(ct, call, args, to_lhs, aval)
     return cotangents
 
 

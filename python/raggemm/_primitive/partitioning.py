@@ -22,7 +22,7 @@ from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from raggemm._primitive import jax_versions
-from raggemm._primitive.call import OPTIONAL, PACKED, Call, Mode, Storage, Term, compute_dtype
+from raggemm._primitive.call import OPTIONAL, PACKED, Call, Mode, OptionalOperand, Storage, Term, compute_dtype
 from raggemm._primitive.options import attributes
 from raggemm._primitive.primitive import custom_call, primitive
 
@@ -85,7 +85,15 @@ def _named_axes(call: Call, shapes: list[tuple[int, ...]], out_shape: tuple[int,
         matrices.append(["problem", second, *axes])
     lhs, rhs, out = matrices
     dims = [["problem", "replica", "group"]] * (len(shapes) - 2 - len(optional))
-    names = [lhs, rhs, *dims, *(list(operand.axes) or out for operand in optional)]
+
+    def optional_axes(operand: OptionalOperand, shape: tuple[int, ...]) -> list[str]:
+        if len(shape) == 4 and operand.term is Term.FACTOR:
+            axes = lhs if operand.side == "lhs" else rhs
+            whole.update(axes[2:])  # which blocks of it divide otherwise
+            return [*axes[:2], "", ""]
+        return list(operand.axes) or out
+
+    names = [lhs, rhs, *dims, *map(optional_axes, optional, shapes[len(shapes) - len(optional) :])]
 
     def divisible(axes, shape):
         return ["" if extent == 1 or axis in whole else axis for axis, extent in zip(axes, shape, strict=True)]

@@ -9,7 +9,7 @@ from jax.extend.core import Primitive
 from jax.sharding import PartitionSpec
 
 from raggemm._primitive import library
-from raggemm._primitive.call import Call, OptionalOperand, compute_dtype, flat_shape
+from raggemm._primitive.call import Arguments, Call, OptionalOperand, compute_dtype, flat_shape
 
 primitive = Primitive("grouped_gemm")
 
@@ -37,7 +37,20 @@ def _abstract_out(*avals, call: Call):
     return lhs.update(shape=shape, dtype=call.dtype, weak_type=False, sharding=replicated)
 
 
-def _optional_argument(call: Call, operand: OptionalOperand, x: jax.Array, replicas: int) -> jax.Array:
+def _blocks_argument(call: Call, args: Arguments, operand: OptionalOperand, x: jax.Array) -> jax.Array:
+    p, second, *blocks = x.shape
+    if not call.storages[operand.side].per_group:
+        return x.reshape(p * second * blocks[0], blocks[1])
+    groups = (args.lhs if operand.side == "lhs" else args.rhs).shape[1]
+    if p != 1 and second != groups:
+        x, second = jnp.broadcast_to(x, (p, groups, *blocks)), groups
+    return x.reshape(p * second, *blocks)
+
+
+def _optional_argument(call: Call, args: Arguments, operand: OptionalOperand, replicas: int) -> jax.Array:
+    x = args.optional[operand.name]
+    if operand.is_blocks(x):
+        return _blocks_argument(call, args, operand, x)
     if not operand.axes:
         return x.reshape(flat_shape(x.shape, call.out))
     if operand.of_groups:
@@ -53,7 +66,7 @@ def custom_call(*flat, call: Call, options: dict[str, str | int]) -> jax.Array:
     unset = jnp.zeros((0,), np.int32)
     slots = [dims.get(f"{operand}_{axis}", unset) for operand in ("lhs", "rhs", "out") for axis in ("first", "last")]
     replicas = args.dims[0].shape[1] if dims else 1
-    optional = {x.name: _optional_argument(call, x, args.optional[x.name], replicas) for x in args.given}
+    optional = {x.name: _optional_argument(call, args, x, replicas) for x in args.given}
     if call.overwrites_c and "c" in optional:
         optional["beta"] = jnp.zeros((), compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype))
 

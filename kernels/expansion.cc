@@ -1,0 +1,74 @@
+#include "kernels/expansion.h"
+
+#include "kernels/element.h"
+#include "kernels/factors.h"
+
+namespace raggemm {
+namespace {
+
+// Elements of a byte but one: a line begins with that of its first byte.
+constexpr int64_t kMostLead = 4;
+
+// Of one line of a stored matrix.
+class LineFactors {
+ public:
+  LineFactors(const PlanData& plan, const PackSource& source, const PlannedFactor& factor)
+      : plan_(plan), source_(source), factor_(factor), is_used_(factor.is_given() && factor.of_elements) {}
+
+  const float* Read(const FactorPlace& at, int64_t n) {
+    if (!is_used_) return nullptr;
+    const int64_t row = factor_.of_blocks ? at.row / factor_.row_block : 0;
+    if (row != row_) ReadFactors(plan_, factor_, source_.unit, at, n, values_);
+    row_ = row;
+    return values_;
+  }
+
+ private:
+  const PlanData& plan_;
+  const PackSource& source_;
+  const PlannedFactor& factor_;
+  const bool is_used_;
+  int64_t row_ = -1;  // that the values are of
+  float values_[kPanel + kMostLead];
+};
+
+void PackExpanded(const PlanData& plan, const PackSource& source, Pack* pack, bool transposed, PackArgs args) {
+  const PlannedOperand& operand = source.operand;
+  const Matrix& matrix = source.matrix;
+  alignas(64) char lines[(kPanel + kMostLead) * (kMaxRows + kMostLead) * sizeof(float)];
+  const int64_t count = transposed ? args.width : args.k, length = transposed ? args.k : args.width;
+  const int64_t size = SizeOf(operand.expanded), stride = (transposed ? kPanel : kMaxRows) + kMostLead;
+  const bool as_stored = matrix.col_step == 1;
+  FactorPlace at = OriginOf(operand, matrix);
+  int64_t first = source.row * matrix.row_step + source.col * matrix.col_step;
+  const int64_t lead = FirstBitOf(operand.dtype, first) / FormatOf(operand.dtype).bits;
+  first -= lead;
+  at.row += as_stored ? source.row : source.col;
+  at.col += (as_stored ? source.col : source.row) - lead;
+  const int64_t step = as_stored ? matrix.row_step : matrix.col_step;  // of stored rows
+  LineFactors zeros(plan, source, operand.zero), scales(plan, source, operand.scale);
+  for (int64_t line = 0; line < count; ++line, ++at.row, first += step) {
+    operand.expand({.src = matrix.data,
+                    .first = first,
+                    .count = lead + length,
+                    .dst = lines + line * stride * size,
+                    .zeros = zeros.Read(at, lead + length),
+                    .scales = scales.Read(at, lead + length)});
+  }
+  args.src = lines + lead * size;
+  args.src_stride = stride;
+  pack(args);
+}
+
+}  // namespace
+
+void PackFrom(const PlanData& plan, const PackSource& source, const Packers& packers, bool transposed, PackArgs args) {
+  const auto& [operand, matrix, unit, row, col] = source;
+  Pack* const pack = transposed ? packers.transposed : packers.rows;
+  if (operand.expand != nullptr) return PackExpanded(plan, source, pack, transposed, args);
+  args.src = matrix.data + (row * matrix.row_step + col * matrix.col_step) * SizeOf(operand.dtype);
+  args.src_stride = matrix.row_step == 1 ? matrix.col_step : matrix.row_step;
+  pack(args);
+}
+
+}  // namespace raggemm

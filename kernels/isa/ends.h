@@ -1,0 +1,74 @@
+// What follows the sums. Its traits V are those of tile_gemm.h.
+#ifndef RAGGEMM_KERNELS_ISA_ENDS_H_
+#define RAGGEMM_KERNELS_ISA_ENDS_H_
+
+#include <cstdint>
+
+#include "kernels/isa/pack.h"
+#include "kernels/microkernel.h"
+
+namespace raggemm {
+namespace {
+
+template <class V, class E>
+void StoreEpilogue(const EpilogueArgs& args) {
+  using T = typename V::Scalar;
+  const T one = 1;
+  const typename V::Vec alpha = V::Broadcast(args.alpha ? static_cast<const T*>(args.alpha) : &one);
+  const typename V::Vec beta = V::Broadcast(args.beta ? static_cast<const T*>(args.beta) : &one);
+  const T* bias = static_cast<const T*>(args.bias);
+  for (int64_t i = 0; i < args.rows; ++i) {
+    const T* total = static_cast<const T*>(args.total) + i * args.total_stride;
+    E* out = static_cast<E*>(args.out) + i * args.out_stride;
+    const E* c = args.c ? static_cast<const E*>(args.c) + i * args.out_stride : nullptr;
+    for (int64_t j = 0; j < args.columns; j += V::kWidth) {
+      const int64_t left = args.columns - j;
+      typename V::Vec r = V::Load(total + j);
+      if (args.alpha) r = V::Mul(alpha, r);
+      if (c) r = V::Fma(beta, LoadUpTo<V>(c + j, left), r);
+      if (bias) r = V::Add(r, V::Load(bias + j));
+      if (left >= V::kWidth) {
+        V::Store(out + j, r);
+      } else {
+        V::StorePartial(out + j, r, static_cast<int>(left));
+      }
+    }
+  }
+}
+
+// Sums of the type kFrom, which V's are made from.
+template <class V, class From>
+void AddScaled(const ScaledArgs& args) {
+  using T = typename V::Scalar;
+  for (int64_t i = 0; i < args.rows; ++i) {
+    const T row_scale = static_cast<T>(args.row_scales[i]);
+    const typename V::Vec row = V::Broadcast(&row_scale);
+    const From* from = static_cast<const From*>(args.sums) + i * args.stride;
+    T* to = static_cast<T*>(args.totals) + i * args.stride;
+    for (int64_t j = 0; j < args.columns; j += V::kWidth) {
+      T values[V::kWidth];
+      for (int k = 0; k < V::kWidth; ++k) values[k] = static_cast<T>(from[j + k]);
+      const typename V::Vec scale = V::Mul(row, V::Load(args.column_scales + j));
+      const typename V::Vec before = args.first ? V::Zero() : V::Load(to + j);
+      V::Store(to + j, V::Fma(scale, V::Load(values), before));
+    }
+  }
+}
+
+template <class V, class E>
+constexpr void AddEnds(KernelRow& row, DType dtype) {
+  FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
+  kernels.pack_bias = PackRows<V, E>;
+  kernels.epilogue = StoreEpilogue<V, E>;
+}
+
+template <class V>
+constexpr void AddScaling(KernelRow& row) {
+  row.add_scaled = AddScaled<V, typename V::Scalar>;
+  row.add_scaled_integers = AddScaled<V, int32_t>;
+}
+
+}  // namespace
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_ISA_ENDS_H_

@@ -1,0 +1,228 @@
+"""quantize, and what is made of it: NVFP4's two levels and the straight-through derivative.
+
+All of this is plain JAX, in float32, with the same bits inside and outside of jit.
+"""
+
+import functools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from jax import lax
+
+from raggemm._operands import QuantizedTensor, check_type, float_array
+from raggemm._primitive.call import INTEGER_ELEMENTS, QUANTIZED, SCALES, listed
+from raggemm._quantized import E2M1, E8M0, by_blocks, dequantize, over, split
+
+E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
+
+
+class _How(NamedTuple):
+    """What quantize is asked for; counts: the scales along each axis."""
+
+    dtype: np.dtype
+    scale_dtype: np.dtype
+    asymmetric: bool
+    counts: tuple[int, ...]
+    bound: float | None
+
+    @property
+    def has_nan(self) -> bool:
+        return self.dtype in (E4M3, E5M2)
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        if self.dtype not in INTEGER_ELEMENTS:
+            return -float(ml_dtypes.finfo(self.dtype).max), float(ml_dtypes.finfo(self.dtype).max)
+        info = ml_dtypes.iinfo(self.dtype)
+        return float(info.min if self.asymmetric else -info.max), float(info.max)
+
+
+def _bits(x: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(x, jnp.int32)
+
+
+def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
+    """The least power of two from 2^-127 to 2^127 that is not below absmax * (1 / largest), as float8_e8m0fnu.
+
+    That is TransformerEngine's rule; NaN is NaN. A product below 2^-63 is made times 2^64, for XLA would take it for 0
+    where it is subnormal, and so would it absmax: its bits are an integer then.
+    """
+    bits = _bits(absmax)
+    lift = jnp.where(bits < 64 << 23, 64, 0)
+    subnormal = bits < 1 << 23
+    lifted = jnp.where(subnormal, bits.astype(jnp.float32) * np.float32(2**-85), absmax * np.float32(2**64))
+    product = _bits(jnp.where(lift > 0, lifted, absmax) * np.float32(1 / largest))
+    exponent = (product >> 23) - lift
+    # One unit above 2^-127 is half a unit of a subnormal product, rounded to even.
+    code = jnp.clip(exponent + (product & 0x7FFFFF > (exponent == 0)), 0, 0xFE)
+    return lax.bitcast_convert_type(jnp.where(bits > 255 << 23, 0xFF, code).astype(jnp.uint8), E8M0)
+
+
+def _scale(absmax: jax.Array, largest: float, dtype: np.dtype) -> jax.Array:
+    """The scale of dtype with which absmax becomes `largest`. A NaN of absmax stays one."""
+    if dtype == E8M0:
+        return _power_of_two_scale(absmax, largest)
+    # Of a scale above 2^126 the reciprocal would be subnormal, so 0.
+    scale = jnp.minimum(absmax * np.float32(1 / largest), min(float(ml_dtypes.finfo(dtype).max), 2.0**126))
+    scale = scale.astype(dtype).astype(jnp.float32)
+    return jnp.where(scale < float(jnp.finfo(jnp.float32).tiny), 1, scale).astype(dtype)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _quantized(x: jax.Array, how: _How) -> QuantizedTensor:
+    low, high = how.limits
+    blocks = x.reshape(split(x.shape, how.counts))
+    inside = tuple(range(1, blocks.ndim, 2))
+    least = jnp.min(blocks, axis=inside, initial=0)
+    if how.asymmetric:
+        absmax = 0.5 * jnp.max(blocks, axis=inside, initial=0) - 0.5 * least
+    else:  # as integers, for subnormal floats are all equal
+        absmax = lax.bitcast_convert_type(jnp.max(_bits(blocks) & 0x7FFFFFFF, axis=inside, initial=0), jnp.float32)
+    finite = jnp.isfinite(absmax)
+    if how.bound is not None:
+        least, absmax = jnp.full_like(least, -how.bound), jnp.full_like(absmax, how.bound)
+    if not how.has_nan:
+        absmax = jnp.where(finite, absmax, jnp.nan)
+    elif how.bound is None and how.scale_dtype != E8M0:
+        absmax = jnp.where(finite, absmax, 0)  # for a scale of 1
+    scale = _scale(absmax, (high - low) / 2, how.scale_dtype)
+    values, zero_point = over(x, scale), None
+    if how.dtype in INTEGER_ELEMENTS:
+        values = jnp.rint(values)
+    if how.asymmetric:
+        zero = jnp.clip(jnp.rint(low - over(least, scale)), low, high)
+        zero = jnp.where(jnp.isnan(zero), 0, zero)
+        values, zero_point = by_blocks(jnp.add, values, zero), zero.astype(how.dtype)
+    values = jnp.clip(values, low, high)
+    values = jnp.where(jnp.isinf(x), x, values) if how.has_nan else jnp.where(jnp.isnan(values), 0, values)
+    return QuantizedTensor(values.astype(how.dtype), scale, zero_point)
+
+
+def _floats(name: str, x: Any) -> jax.Array:
+    return lax.stop_gradient(float_array(name, x).astype(jnp.float32))
+
+
+def _axis(name: str, axis: Any, shape: tuple[int, ...]) -> int:
+    if not -len(shape) <= (axis := operator.index(axis)) < len(shape):
+        raise ValueError(f"{name}: axis {axis} is out of range for shape {shape}")
+    return axis % len(shape)
+
+
+def _counts(shape: tuple[int, ...], axes: Any, block: tuple[int, int] | None) -> tuple[int, ...]:
+    """How many scales there are along each axis."""
+    counts = list(shape)
+    for axis in axes if isinstance(axes, tuple | list) else () if axes is None else (axes,):
+        counts[_axis("axes", axis, shape)] = 1
+    if block is not None:
+        axis, size = _axis("block", block[0], shape), operator.index(block[1])
+        if size < 1 or shape[axis] % size:
+            raise ValueError(f"block: size {size} must divide {shape[axis]}, the extent of axis {axis} of {shape}")
+        if counts[axis] != shape[axis]:
+            raise ValueError(f"block: axis {axis} of {shape} is one of axes {axes} too")
+        counts[axis] //= size
+    return tuple(counts)
+
+
+def quantize(
+    x: Any,
+    dtype: Any,
+    *,
+    axes: int | Sequence[int] | None = None,
+    block: tuple[int, int] | None = None,
+    scale_dtype: Any = jnp.float32,
+    zero_point: bool = False,
+    bound: float | None = None,
+) -> QuantizedTensor:
+    """x as elements of dtype and scales: those nearest to x / scale, ties to even, of which none wraps around.
+
+    The scale of what shares it is absmax * (1 / largest), in float32 and then rounded to scale_dtype, where largest is
+    127 of int8, 7 of int4, 1 of int2 (so that they have no -128, -8 and -2), 448 of float8_e4m3fn, 57344 of
+    float8_e5m2 and 6 of float4_e2m1fn. It is 1 where it would be 0 or below 2^-126, and at most 2^126 and scale_dtype's
+    largest, where elements saturate. x / scale, of the scale as it was rounded, is x * (1 / scale) in float32. A
+    scale_dtype of float8_e8m0fnu takes TransformerEngine's rule for MX: the least power of two, from 2^-127 on, that is
+    not less than that product. float8_e4m3fn is for quantize_nvfp4.
+
+    uint8 and uint4, and the others with zero_point, map the range from the least of x and 0 to the greatest of x and 0
+    to all of dtype: scale is its length / (2^bits - 1), zero_point the integer nearest to dtype's least - least / scale
+    and the element round(x / scale) + zero_point.
+
+    A NaN or an infinity never becomes a number. The float8 types have a NaN: it stays, as does an infinity of
+    float8_e5m2, which is a NaN of float8_e4m3fn; their scale is 1, as TransformerEngine has it, or with float8_e8m0fnu
+    2^127 for an infinity and NaN for a NaN, or the bound's. All other types get a NaN as scale, and 0 as elements: all
+    that shares the scale is NaN.
+
+    No derivative passes through; see fake_quantize.
+
+    Args:
+      x: float16, bfloat16, float32 or float64, which is rounded to float32 first.
+      dtype: of data: int8, uint8, int4, uint4, int2, float8_e4m3fn, float8_e5m2 or float4_e2m1fn.
+      axes: those along which elements share a scale, whose extent there is 1. By default, without a block, all do, and
+        the scale has shape ().
+      block: (axis, size): so many elements along that axis, which is none of `axes`, share a scale. The size must
+        divide the extent.
+      scale_dtype: float32, bfloat16, float16, float8_e8m0fnu or float8_e4m3fn.
+      zero_point: whether there is one; of integers only.
+      bound: a positive number, taken for every absmax, and as range from -bound to bound: what is beyond it saturates.
+
+    Returns:
+      A QuantizedTensor with arrays as these shapes. ValueError where axes, block or bound cannot be, TypeError for a
+      wrong dtype.
+    """
+    x, dtype, scale_dtype = _floats("x", x), np.dtype(dtype), np.dtype(scale_dtype)
+    check_type("dtype", dtype, QUANTIZED)
+    check_type("scale_dtype", scale_dtype, SCALES)
+    if zero_point and dtype not in INTEGER_ELEMENTS:
+        raise TypeError(f"zero_point: dtype is {dtype}, must be {listed(INTEGER_ELEMENTS)}")
+    if bound is not None and not (math.isfinite(bound) and bound > 0):
+        raise ValueError(f"bound: {bound} must be positive and finite")
+    one = axes is None and block is None
+    counts = (1,) * x.ndim if one else _counts(x.shape, axes, block)
+    asymmetric = zero_point or dtype in map(np.dtype, (np.uint8, ml_dtypes.uint4))
+    out = _quantized(x, _How(dtype, scale_dtype, asymmetric, counts, None if bound is None else float(bound)))
+    return QuantizedTensor(out.data, *jax.tree.map(lambda s: s.reshape(()) if one else s, (out.scale, out.zero_point)))
+
+
+def quantize_nvfp4(x: Any, *, block: tuple[int, int]) -> tuple[QuantizedTensor, jax.Array]:
+    """NVFP4's two levels: float4_e2m1fn with a scale of float8_e4m3fn for each block, and one float32 for all of x.
+
+    The latter is max(abs(x)) * (1 / (6 * 448)), or 1 where that is 0 or no number. x * (1 / it) is quantized then, as
+    quantize does: x is about dequantize(q) times it, so multiply products of q by it.
+
+    Args:
+      x: as quantize takes it; no derivative passes through.
+      block: (axis, size): (1, 16) are TransformerEngine's blocks of the contracted axis of [G,K,N].
+
+    Returns:
+      The QuantizedTensor and the float32 of shape ().
+    """
+    x = _floats("x", x)
+    absmax = jnp.max(jnp.abs(x), initial=0)
+    factor = _scale(jnp.where(jnp.isfinite(absmax), absmax, 0), 6 * 448, np.dtype(np.float32))
+    return quantize(x * (1 / factor), E2M1, block=block, scale_dtype=E4M3), factor
+
+
+@jax.custom_jvp
+def _with_tangent_of(value: jax.Array, x: jax.Array) -> jax.Array:
+    del x
+    return value
+
+
+@_with_tangent_of.defjvp
+def _tangent(primals: tuple[jax.Array, jax.Array], tangents: tuple[Any, Any]) -> tuple[jax.Array, Any]:
+    return primals[0], tangents[1]
+
+
+def fake_quantize(x: Any, dtype: Any, *, bound: float | None = None, **options: Any) -> jax.Array:
+    """dequantize(quantize(x, dtype, bound=bound, **options)) in x's dtype, with a straight-through derivative.
+
+    Its tangent is x's own. With a bound it is 0 where abs(x) is above that; without one all of x is inside the range.
+    """
+    x = float_array("x", x)
+    value = dequantize(quantize(x, dtype, bound=bound, **options), x.dtype)
+    return _with_tangent_of(value, x if bound is None else jnp.where(jnp.abs(x) > bound, lax.stop_gradient(x), x))

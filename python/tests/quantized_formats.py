@@ -1,0 +1,60 @@
+"""The elements of quantized formats, and rounding to them, by NumPy in float64."""
+
+import ml_dtypes
+import numpy as np
+
+INTEGERS = {"int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "int2": 2}
+FLOATS = {"float8_e4m3fn": 8, "float8_e5m2": 8, "float4_e2m1fn": 4}
+UNSIGNED = ("uint8", "uint4")
+HAS_NAN = ("float8_e4m3fn", "float8_e5m2")
+SCALES = ("float32", "bfloat16", "float16", "float8_e8m0fnu", "float8_e4m3fn")
+E8M0, E4M3 = ml_dtypes.float8_e8m0fnu, ml_dtypes.float8_e4m3fn
+TINY = 2.0**-126
+
+
+def dtype_of(name):
+    return np.dtype(getattr(ml_dtypes, name, None) or name)
+
+
+def codes(name):
+    """Every element of a format."""
+    if name in INTEGERS:
+        info = ml_dtypes.iinfo(dtype_of(name))
+        return np.arange(info.min, info.max + 1).astype(dtype_of(name))
+    return np.arange(2 ** FLOATS[name], dtype=np.uint8).view(dtype_of(name))
+
+
+def magnitudes(name):
+    """The values that symmetric elements have, from 0 on; those at even places are the even ones."""
+    values = codes(name).astype(np.float64)
+    return np.unique(values[np.isfinite(values) & ~np.signbit(values)])
+
+
+def nearest(quotients, name):
+    """Ties to even, and the largest for what is beyond it."""
+    values, x = magnitudes(name), np.abs(quotients)
+    ties = (values[1:] + values[:-1]) / 2
+    at = np.searchsorted(ties, x)
+    odd = (x == np.append(ties, np.inf)[at]) & (at % 2 == 1)
+    return np.copysign(values[at + odd], quotients)
+
+
+def spread(values, shape):
+    """Each block's value for all of its elements."""
+    values = np.asarray(values)
+    values = values.reshape(values.shape + (1,) * (len(shape) - values.ndim))
+    for axis, extent in enumerate(shape):
+        values = values.repeat(extent // values.shape[axis], axis)
+    return values
+
+
+def reduced(reduce, x, counts):
+    """reduce of each block."""
+    pairs = [part for n, count in zip(x.shape, counts, strict=True) for part in (count, n // count)]
+    return reduce(x.reshape(pairs), axis=tuple(range(1, 2 * x.ndim, 2)))
+
+
+def flushed(exact):
+    """float64 as float32 of XLA on CPU."""
+    with np.errstate(over="ignore"):
+        return np.where(np.abs(exact) < TINY, 0, exact).astype(np.float32)

@@ -1,0 +1,293 @@
+"""quantize: elements, scales and zero points of each format against NumPy in float64, and its derivatives."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from arrays import random
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quantized_formats import (
+    E4M3,
+    E8M0,
+    FLOATS,
+    HAS_NAN,
+    INTEGERS,
+    SCALES,
+    TINY,
+    UNSIGNED,
+    codes,
+    dtype_of,
+    magnitudes,
+    nearest,
+    reduced,
+    spread,
+)
+from raggemm import QuantizedTensor, dequantize, fake_quantize, quantize, quantize_nvfp4
+
+CASES = [
+    ({}, (1, 1, 1), ()),
+    ({"axes": 1}, (3, 1, 5), None),
+    ({"axes": (0, -2)}, (1, 1, 5), None),
+    ({"axes": ()}, (3, 64, 5), None),
+    ({"block": (1, 16)}, (3, 4, 5), None),
+    ({"block": (-2, 32), "axes": 2}, (3, 2, 1), None),
+]
+
+
+def check_elements(x, q, name):
+    """They are the nearest ones: to the quotient, or to one that float32 rounded, where scales are no powers of two."""
+    quotients = np.float64(x) / spread(np.float64(q.scale), x.shape)
+    got = np.asarray(q.data, np.float64)
+    if q.zero_point is None:
+        want = nearest(quotients, name)
+    else:
+        info, zero = ml_dtypes.iinfo(dtype_of(name)), spread(np.int64(q.zero_point), x.shape)
+        want = np.clip(np.rint(quotients) + zero, info.min, info.max) - zero
+        got = got - zero
+    if q.scale.dtype == E8M0:
+        np.testing.assert_array_equal(got, want)
+    else:
+        assert (np.abs(got - quotients) <= np.abs(want - quotients) + np.abs(quotients) * 2**-22).all()
+
+
+@pytest.mark.parametrize("name", [*INTEGERS, *FLOATS])
+@settings(max_examples=25)
+@given(
+    case=st.sampled_from(CASES), scale=st.sampled_from(SCALES), seed=st.integers(0, 2**32 - 1), zero=st.booleans(),
+    bound=st.sampled_from([None, None, 1.7]), dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
+)  # fmt: skip
+def test_quantize(name, case, scale, seed, zero, bound, dtype):
+    options, counts, shape = case
+    asymmetric = name in UNSIGNED or (zero and name in INTEGERS)
+    rng = np.random.default_rng(seed)
+    x = (rng.normal(size=(3, 64, 5)) * 2.0 ** rng.integers(-3, 4, (3, 1, 5))).astype(dtype_of(dtype))
+    q = quantize(x, name, scale_dtype=scale, zero_point=asymmetric, bound=bound, **options)
+    x = np.float64(x)
+    assert (q.dtype, q.scale.dtype) == (dtype_of(name), dtype_of(scale))
+    assert q.scale.shape == (counts if shape is None else shape)
+    low, high = magnitudes(name)[-1] * -1, magnitudes(name)[-1]
+    least, most = reduced(np.min, x, counts), reduced(np.max, x, counts)
+    if asymmetric:
+        low = float(ml_dtypes.iinfo(dtype_of(name)).min)
+        least, most = np.minimum(least, 0), np.maximum(most, 0)
+    else:
+        most = np.maximum(most, -least)
+        least = -most
+    if bound:
+        least, most = np.full(counts, -bound), np.full(counts, bound)
+    wanted = (most - least) / (high - low)
+    got = np.float64(q.scale).reshape(counts)
+    if scale == "float8_e8m0fnu":
+        assert (wanted <= got * (1 + 1e-6)).all() and (got < 2 * wanted * (1 + 1e-6)).all()
+    else:
+        spacing = {"float32": 2**-22, "bfloat16": 2**-8, "float16": 2**-11, "float8_e4m3fn": 2**-4}[scale] * wanted
+        smallest = {"float16": 2**-24, "float8_e4m3fn": 2**-9}.get(scale, 0)
+        assert ((np.abs(got - wanted) <= np.maximum(spacing, smallest / 2)) | ((got == 1) & (wanted < smallest))).all()
+    assert (q.zero_point is not None) == asymmetric
+    if asymmetric:
+        zero = np.float64(q.zero_point).reshape(counts)
+        assert (np.abs(zero - np.clip(low - least / got, low, high)) < 0.501).all()
+    check_elements(x, q, name)
+
+
+@pytest.mark.parametrize("name", [n for n in (*INTEGERS, *FLOATS) if n not in UNSIGNED])
+def test_ties_and_their_neighbours(name):
+    """Where rounding by way of a wider type would go wrong, too."""
+    values = magnitudes(name)
+    ties = np.float32((values[1:] + values[:-1]) / 2)
+    x = np.concatenate([ties, np.nextafter(ties, np.float32(0)), np.nextafter(ties, np.float32(np.inf)), values])
+    x = np.float32(np.concatenate([x, -x, [values[-1]]]))
+    q = quantize(x, name, scale_dtype=E8M0)
+    assert q.scale == 1
+    np.testing.assert_array_equal(np.asarray(q.data, np.float64), nearest(np.float64(x), name))
+
+
+def power_of_two(absmax, largest):
+    """The code of a scale of MX by TransformerEngine's rule."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        product = float(np.float32(absmax) * np.float32(1 / largest))
+    if math.isnan(product):
+        return 255
+    if math.isinf(product) or product == 0:
+        return 254 if product else 0
+    fraction, exponent = math.frexp(product)
+    return min(max(exponent - (fraction == 0.5) + 127, 0), 254)
+
+
+EDGES = [0, 1, 0x400000, 0x400001, 0x7FFFFF, 0x800000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000]
+EDGES += [(e << 23) + m for e in range(1, 255) for m in (0, 1, 0x3FFFFF, 0x400000, 0x400001, 0x600000, 0x600001)]
+
+
+@pytest.mark.parametrize("name", FLOATS)
+@given(bits=st.lists(st.integers(0, 0x7FFFFFFF), min_size=64, max_size=64))
+def test_power_of_two_scales(name, bits):
+    x = np.array([*bits, *EDGES], np.uint32).view(np.float32)
+    largest = magnitudes(name)[-1]
+    want = [power_of_two(v if name in HAS_NAN or np.isfinite(v) else np.nan, largest) for v in x]
+    for signed in (x, -x):
+        q = quantize(signed[:, None], name, axes=1, scale_dtype=E8M0)
+        np.testing.assert_array_equal(np.asarray(q.scale).view(np.uint8)[:, 0], want)
+    normal = np.isfinite(x) & (x >= TINY)
+    quotients = np.float64(x[normal]) / 2.0 ** (np.array(want)[normal] - 127.0)
+    np.testing.assert_array_equal(np.asarray(q.data, np.float64)[normal, 0], nearest(-quotients, name))
+
+
+@pytest.mark.parametrize("name", [*INTEGERS, *FLOATS])
+def test_what_is_beyond_the_bound_saturates(name):
+    big = np.float32(np.finfo(np.float32).max)
+    q = quantize(np.float32([1.5, 2, 3, big, -big, -2]), name, bound=2.0)
+    largest = magnitudes(name)[-1]
+    got = np.asarray(q.data, np.float64)
+    assert (got[2:4] == largest).all() and got[4] == (0 if name in UNSIGNED else -largest)
+    assert np.abs(np.asarray(dequantize(q))).max() <= 2 * (1 + 1.01 / largest)
+
+
+@pytest.mark.parametrize("scale", ["float16", "bfloat16", "float32", "float8_e4m3fn"])
+@pytest.mark.parametrize("name", ["int8", "int2", "float8_e5m2", "float4_e2m1fn"])
+def test_scales_at_their_limits(name, scale):
+    """None is 0, infinite or NaN, and nothing wraps around."""
+    x = np.float32([[0, 0], [1e-45, 0], [2e-38, -1e-38], [1e-9, -2e-9], [1e30, -1e30], [3e38, -3e38]])
+    q = quantize(x, name, axes=1, scale_dtype=dtype_of(scale))
+    scales, out = np.asarray(q.scale, np.float64), np.asarray(dequantize(q))
+    assert (scales[:2] == 1).all() and (scales > 0).all() and np.isfinite(scales).all()
+    assert (out[:2] == 0).all() and np.isfinite(out).all()
+    assert np.abs(np.float64(q.data[5])).min() == magnitudes(name)[-1]
+    assert (np.abs(out[4:]) <= np.abs(x[4:]) * 1.01).all()
+
+
+@pytest.mark.parametrize("bound", [None, 4.0])
+@pytest.mark.parametrize("scale", ["float32", "float8_e8m0fnu"])
+@pytest.mark.parametrize("name", [*INTEGERS, *FLOATS])
+def test_nan_and_infinity_never_become_numbers(name, scale, bound):
+    x = random(6, 8)
+    options = {"axes": 1, "scale_dtype": dtype_of(scale), "bound": bound}
+    clean = quantize(x, name, **options)
+    bad = x.copy()
+    bad[1, 3], bad[2, 0], bad[4, 7] = np.nan, np.inf, -np.inf
+    q = quantize(bad, name, **options)
+    out = np.asarray(dequantize(q))
+    assert not np.isfinite(out[bad != x]).any()
+    others = [0, 3, 5]
+    np.testing.assert_array_equal(out[others], np.asarray(dequantize(clean))[others])
+    if name not in HAS_NAN:
+        assert np.isnan(out[[1, 2, 4]]).all() and (np.asarray(q.data, np.float32)[[1, 2, 4]] == 0).all()
+    elif bound is None:
+        if scale == "float32":
+            assert (np.asarray(q.scale)[[1, 2, 4]] == 1).all() and np.isfinite(out).sum() == x.size - 3
+        else:
+            assert np.asarray(q.scale).view(np.uint8)[[1, 2, 4], 0].tolist() == [255, 254, 254]
+    else:
+        np.testing.assert_array_equal(np.asarray(q.scale), np.asarray(clean.scale))
+        np.testing.assert_array_equal(out[bad == x], np.asarray(dequantize(clean))[bad == x])
+    if name == "float8_e5m2":
+        assert (out[2, 0], out[4, 7]) == (np.inf, -np.inf)
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_zero_points_use_the_whole_range_and_keep_zero(name):
+    info = ml_dtypes.iinfo(dtype_of(name))
+    steps = info.max - info.min
+    x = np.float32([[0, 1, steps], [-steps, -1, 0], [3 * steps, 0, 2], [0, 0, 0]])
+    q = quantize(x, name, axes=1, zero_point=True)
+    np.testing.assert_allclose(np.asarray(q.scale)[:, 0], [1, 1, 3, 1], rtol=1e-6)
+    np.testing.assert_array_equal(np.int64(q.zero_point)[:, 0], [info.min, info.max, info.min, info.min])
+    assert (np.int64(q.data)[:3].min(1) == info.min).all() and (np.int64(q.data)[:3].max(1) == info.max).all()
+    out = np.asarray(dequantize(q))
+    assert (out[x == 0] == 0).all() and (np.abs(out - x) <= 1.5).all()
+
+
+@pytest.mark.parametrize("name", [*INTEGERS, *FLOATS])
+def test_round_trip(name):
+    data = codes(name)
+    data = data[np.isfinite(data.astype(np.float32))]
+    if name in INTEGERS and name not in UNSIGNED:
+        data = data[1:]
+    tensor = QuantizedTensor(np.stack([data, data]), np.float32([[0.37], [5e4]]))
+    zero = name in UNSIGNED
+    got = quantize(dequantize(tensor), name, axes=1, zero_point=zero)
+    np.testing.assert_array_equal(np.asarray(got.data).astype(np.float32), np.stack([data, data]).astype(np.float32))
+    np.testing.assert_allclose(np.asarray(got.scale), np.asarray(tensor.scale), rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", ["float32", "float8_e8m0fnu"])
+@pytest.mark.parametrize("name", ["int8", "uint4", "float8_e4m3fn", "float4_e2m1fn"])
+def test_same_bits_under_jit_and_vmap(name, scale):
+    x = random(3, 64, 5)
+
+    def one(x, block=1):
+        return quantize(x, name, block=(block, 16), scale_dtype=dtype_of(scale), bound=None if block else 1.3)
+
+    want = [np.asarray(v).tobytes() for v in jax.tree.leaves(one(x))]
+    for got in (jax.jit(one)(x), jax.vmap(lambda x: quantize(x, name, block=(0, 16), scale_dtype=dtype_of(scale)))(x)):
+        assert [np.asarray(v).tobytes() for v in jax.tree.leaves(got)] == want
+    bound = [quantize(x, name, bound=1.3), jax.jit(lambda x: quantize(x, name, bound=1.3))(x)]
+    leaves = [[np.asarray(v).tobytes() for v in jax.tree.leaves(q)] for q in bound]
+    assert leaves[0] == leaves[1]
+
+
+@pytest.mark.parametrize("name", [*INTEGERS, *FLOATS])
+def test_same_bits_with_x64(name):
+    x = random(2, 32, 3)
+
+    def leaves(x, scale, **options):
+        q = quantize(x, name, block=(1, 16), scale_dtype=dtype_of(scale), **options)
+        return [np.asarray(v).tobytes() for v in (*jax.tree.leaves(q), dequantize(q))]
+
+    want = [leaves(x, scale, **options) for scale in SCALES for options in ({}, {"bound": 1.0})]
+    with jax.enable_x64(True):
+        got = [leaves(np.float64(x), scale, **options) for scale in SCALES for options in ({}, {"bound": 1.0})]
+        assert dequantize(quantize(x, name), jnp.float64).dtype == np.float64
+    assert got == want
+
+
+@pytest.mark.parametrize("shape", [(), (0, 4), (4, 0), (1,)])
+def test_small_and_empty(shape):
+    q = quantize(np.ones(shape, np.float32), "int8")
+    assert q.scale.shape == () and q.shape == shape
+    assert (np.asarray(dequantize(q)) == 1).all()
+    if len(shape) == 2:
+        assert dequantize(quantize(np.ones(shape, np.float32), "int8", axes=1)).shape == shape
+
+
+def test_nvfp4():
+    x = random(2, 64, 3) * np.float32(2.0 ** np.arange(-2, 1))
+    x[0, :16, 0] = 0
+    q, factor = quantize_nvfp4(x, block=(1, 16))
+    assert (q.dtype, q.scale.dtype, q.scale.shape) == (ml_dtypes.float4_e2m1fn, E4M3, (2, 4, 3))
+    assert (factor.dtype, factor.shape) == (np.float32, ())
+    np.testing.assert_allclose(factor, np.abs(x).max() / (6 * 448), rtol=1e-6)
+    scales = reduced(np.max, np.abs(np.float64(x)), (2, 4, 3)) / 6 / float(factor)
+    want = np.where(scales == 0, 1, np.float32(scales).astype(E4M3).astype(np.float64))
+    np.testing.assert_array_equal(np.asarray(q.scale, np.float64), want)
+    assert np.float64(q.scale).max() == 448
+    check_elements(np.float64(x) / float(factor), q, "float4_e2m1fn")
+    out = np.asarray(dequantize(q)) * factor
+    assert np.abs(out - x).max() < 0.2 * np.abs(x).max()
+    assert quantize_nvfp4(np.zeros((2, 16), np.float32), block=(1, 16))[1] == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["int8", "uint8", "float8_e4m3fn", "float4_e2m1fn"])
+def test_straight_through(name, dtype):
+    x, ct = random(4, 32).astype(dtype_of(dtype)), random(4, 32, seed=1).astype(dtype_of(dtype))
+    for options in ({"block": (1, 8)}, {"bound": 0.75}):
+        value, tangent = jax.jvp(lambda x, o=options: fake_quantize(x, name, **o), (x,), (ct,))
+        assert value.dtype == tangent.dtype == x.dtype
+        np.testing.assert_array_equal(np.asarray(value), np.asarray(dequantize(quantize(x, name, **options), x.dtype)))
+        inside = np.abs(np.float32(x)) <= options.get("bound", np.inf)
+        want = np.float32(ct) * inside
+        np.testing.assert_array_equal(np.asarray(tangent, np.float32), want)
+        gradient = jax.jit(jax.grad(lambda x, o=options: (fake_quantize(x, name, **o) * ct).sum()))(x)
+        np.testing.assert_array_equal(np.asarray(gradient, np.float32), want)
+
+
+def test_quantize_has_no_gradient():
+    x = random(4, 32)
+    gradient = jax.grad(lambda x: dequantize(quantize(x, jnp.float8_e4m3fn, axes=1)).sum())(x)
+    assert (np.asarray(gradient) == 0).all()
+    gradient = jax.grad(lambda x: quantize_nvfp4(x, block=(1, 16))[1])(x)
+    assert (np.asarray(gradient) == 0).all()

@@ -1,0 +1,232 @@
+"""QuantizedTensor as an operand of the front ends: results, derivatives and transformations against float64."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import raggemm
+from raggemm import QuantizedTensor
+
+M, G, K, N = 20, 3, 64, 32
+SIZES = np.array([9, 0, 8], np.int32)
+FORMATS = [
+    *(jnp.int8, jnp.uint8, jnp.int4, jnp.uint4, jnp.int2),
+    *(jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.float4_e2m1fn),
+]
+INTEGERS = FORMATS[:5]
+RHS_SCALES = [(), (G,), (G, 1, N), (1, 1, N), (G, 1, 1), (G, K // 32, N), (G, K // 16, N // 4), (1, K, 1)]
+WHERE = np.repeat(np.arange(G + 1), [*SIZES, M - SIZES.sum()])  # the group of each row
+
+
+def codes(dtype, shape, seed=0):
+    random = np.random.default_rng(seed)
+    if jnp.issubdtype(dtype, jnp.integer):
+        info = ml_dtypes.iinfo(dtype)
+        return random.integers(info.min, info.max + 1, shape).astype(dtype)
+    return random.uniform(-4, 4, shape).astype(dtype)
+
+
+def scales(shape, dtype=np.float32, seed=1):
+    random = np.random.default_rng(seed)
+    exact = 2.0 ** random.integers(-6, 7, shape)
+    return (exact if dtype == ml_dtypes.float8_e8m0fnu else exact * random.uniform(1, 2, shape)).astype(dtype)
+
+
+def tensor(dtype, shape, scale_shape, scale_dtype=np.float32, zero=False):
+    zero_point = codes(dtype, scale_shape, 2) if zero else None
+    return QuantizedTensor(codes(dtype, shape), scales(scale_shape, scale_dtype), zero_point)
+
+
+def spread(factor, shape, rows=None):
+    """What each element gets; `rows`: the group of each row, where the factor is (G,)."""
+    factor = np.asarray(factor, np.float64)
+    if factor.ndim == 1:
+        return np.append(factor, 0)[rows][:, None] if rows is not None else factor[:, None, None]
+    for axis in range(factor.ndim):
+        factor = np.repeat(factor, shape[axis] // factor.shape[axis] if factor.shape[axis] != 1 else 1, axis)
+    return factor
+
+
+def dense(q, rows=None):
+    values = np.asarray(q.data, np.float64)
+    if q.zero_point is not None:
+        values = values - spread(q.zero_point, values.shape, rows)
+    return values * spread(q.scale, values.shape, rows)
+
+
+def gmm64(lhs, rhs):
+    rhs = np.concatenate([np.asarray(rhs, np.float64), np.zeros((1, *rhs.shape[1:]))])
+    return np.einsum("mk,mkn->mn", np.asarray(lhs, np.float64), rhs[WHERE])
+
+
+def close(got, want, magnitude, relative):
+    error = np.abs(np.asarray(got, np.float64) - want)
+    assert (error <= relative * magnitude + 1e-6 * np.abs(want)).all(), (error / np.maximum(magnitude, 1e-30)).max()
+
+
+LHS = np.random.default_rng(3).uniform(-1, 1, (M, K)).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=lambda t: jnp.dtype(t).name)
+@pytest.mark.parametrize("lhs_dtype", [jnp.bfloat16, jnp.float32], ids=lambda t: jnp.dtype(t).name)
+def test_every_format(dtype, lhs_dtype):
+    rhs, lhs = tensor(dtype, (G, K, N), (G, 1, N)), jnp.asarray(LHS, lhs_dtype)
+    out = raggemm.gmm(lhs, rhs, SIZES)
+    assert out.dtype == np.float32
+    close(out, gmm64(lhs, dense(rhs)), gmm64(np.abs(lhs), np.abs(dense(rhs))), 1e-5)
+
+
+@pytest.mark.parametrize("scale_dtype", [np.float32, jnp.bfloat16, jnp.float8_e8m0fnu], ids=lambda t: jnp.dtype(t).name)
+@pytest.mark.parametrize("shape", RHS_SCALES, ids=str)
+def test_every_scale(shape, scale_dtype):
+    for dtype, zero in ((jnp.int4, False), (jnp.uint4, True), (jnp.float8_e4m3fn, False)):
+        rhs, lhs = tensor(dtype, (G, K, N), shape, scale_dtype, zero), jnp.asarray(LHS, jnp.bfloat16)
+        for out in (raggemm.gmm(lhs, rhs, SIZES), jax.jit(raggemm.gmm)(lhs, rhs, SIZES)):
+            # Scales of single elements are rounded to bfloat16 with them.
+            close(out, gmm64(lhs, dense(rhs)), gmm64(np.abs(lhs), np.abs(dense(rhs))), 2.0**-8 * 1.01)
+
+
+@pytest.mark.parametrize("lhs_shape", [(), (G,), (M, 1), (M, 2), (1, 1)], ids=str)
+def test_both_quantized(lhs_shape):
+    for dtype in (jnp.int8, jnp.float8_e4m3fn):
+        lhs = tensor(dtype, (M, K), lhs_shape)
+        rhs = tensor(dtype, (G, K, N), (G, 2, N) if lhs_shape == (M, 2) else (G, 1, N))
+        out = raggemm.gmm(lhs, rhs, SIZES)
+        want, magnitude = gmm64(dense(lhs, WHERE), dense(rhs)), gmm64(np.abs(dense(lhs, WHERE)), np.abs(dense(rhs)))
+        close(out, want, magnitude, 1e-5)
+
+
+def test_transposed_weights_and_tgmm():
+    rhs, lhs = tensor(jnp.int4, (G, N, K), (G, N, 2)), jnp.asarray(LHS, jnp.bfloat16)
+    weights = dense(rhs).swapaxes(1, 2)
+    out = raggemm.gmm(lhs, rhs, SIZES, transpose_rhs=True)
+    close(out, gmm64(lhs, weights), gmm64(np.abs(lhs), np.abs(weights)), 1e-5)
+    rows = tensor(jnp.int8, (M, K), (M, 1))
+    left = QuantizedTensor(rows.data.T, rows.scale.T)
+    ct = np.random.default_rng(4).uniform(-1, 1, (M, N)).astype(jnp.bfloat16)
+    out = raggemm.tgmm(left, ct, SIZES)
+    for g in range(G):
+        a, b = dense(rows)[g == WHERE].T, np.asarray(ct, np.float64)[g == WHERE]
+        close(out[g], a @ b, np.abs(a) @ np.abs(b), 2.0**-8 * 1.01)
+
+
+def loss(lhs, scale, data, zero, weight):
+    return (raggemm.gmm(lhs, QuantizedTensor(data, scale, zero), SIZES) * weight).sum()
+
+
+@pytest.mark.parametrize("shape", [(), (G,), (G, 1, N), (1, 1, N), (G, 2, N), (G, 4, 2)], ids=str)
+def test_gradients(shape):
+    weight = np.random.default_rng(5).uniform(-1, 1, (M, N)).astype(np.float32)
+    for dtype, zero in ((jnp.int8, False), (jnp.uint4, True), (jnp.float8_e5m2, False)):
+        rhs = tensor(dtype, (G, K, N), shape, zero=zero)
+        dlhs, dscale = jax.grad(loss, (0, 1))(LHS, rhs.scale, rhs.data, rhs.zero_point, weight)
+        weights = np.concatenate([dense(rhs), np.zeros((1, K, N))])[WHERE]
+        want = np.einsum("mn,mkn->mk", np.float64(weight), weights)
+        close(dlhs, want, np.einsum("mn,mkn->mk", np.abs(weight), np.abs(weights)), 1e-5)
+        ones = QuantizedTensor(rhs.data, np.ones(shape, np.float32), rhs.zero_point)
+        unscaled = dense(ones)
+        terms = np.stack([LHS[g == WHERE].T.astype(np.float64) @ weight[g == WHERE] for g in range(G)]) * unscaled
+        many = np.stack([np.abs(LHS[g == WHERE]).T @ np.abs(weight[g == WHERE]) for g in range(G)]) * np.abs(unscaled)
+        close(dscale, blocks_of(terms, shape), blocks_of(many, shape), 1e-5)
+        tangent = scales(shape, seed=6)
+        of_scale = functools.partial(loss, LHS, data=rhs.data, zero=rhs.zero_point, weight=weight)
+        value, got = jax.jvp(of_scale, (rhs.scale,), (tangent,))
+        want, magnitude = (float((blocks_of(x, shape) * tangent).sum()) for x in (terms, many))
+        assert abs(got - want) <= 1e-5 * magnitude
+        assert np.isfinite(value)
+
+
+def blocks_of(x, shape):
+    """Sums over what shares a value."""
+    if len(shape) < 2:
+        return x.sum((1, 2) if shape else None)
+    for axis, values in enumerate(shape):
+        x = x.reshape(*x.shape[:axis], values, -1, *x.shape[axis + 1 :]).sum(axis + 1)
+    return x
+
+
+def test_gradients_of_rows_scales():
+    rhs = np.random.default_rng(7).uniform(-1, 1, (G, K, N)).astype(np.float32)
+    weight = np.random.default_rng(8).uniform(-1, 1, (M, N)).astype(np.float32)
+    for shape in ((M, 1), (G,), ()):
+        lhs = tensor(jnp.int8, (M, K), shape)
+
+        def of(scale, rhs, data=lhs.data):
+            return (raggemm.gmm(QuantizedTensor(data, scale), rhs, SIZES) * weight).sum()
+
+        dscale, drhs = jax.grad(of, (0, 1))(lhs.scale, rhs)
+        rows = gmm64(np.asarray(lhs.data, np.float64), rhs) * weight
+        want = rows.sum(1, keepdims=True)
+        want = want if shape == (M, 1) else np.stack([want[g == WHERE].sum() for g in range(G)])
+        close(dscale, want if shape else want.sum(), np.full(shape, 1e4), 1e-5)
+        for g in range(G):
+            a, b = dense(lhs, WHERE)[g == WHERE].T, weight[g == WHERE]
+            close(drhs[g], a @ b, np.abs(a) @ np.abs(b), 1e-5)
+
+
+def test_transformations():
+    rhs = tensor(jnp.int8, (G, K, N), (G, 1, N))
+    lhs = np.stack([LHS, 2 * LHS, -LHS])
+    want = np.stack([np.asarray(raggemm.gmm(x, rhs, SIZES)) for x in lhs])
+    np.testing.assert_array_equal(jax.vmap(lambda x: raggemm.gmm(x, rhs, SIZES))(lhs), want)
+    np.testing.assert_array_equal(jax.lax.map(lambda x: raggemm.gmm(x, rhs, SIZES), lhs), want)
+    both = jax.tree.map(lambda x: jnp.stack([x, x]), rhs)
+    np.testing.assert_array_equal(jax.vmap(lambda q: raggemm.gmm(LHS, q, SIZES))(both), np.stack([want[0]] * 2))
+    more = np.stack([rhs.scale, 2 * rhs.scale])
+    got = jax.vmap(lambda s: raggemm.gmm(LHS, QuantizedTensor(rhs.data, s), SIZES))(more)
+    np.testing.assert_array_equal(got, np.stack([want[0], 2 * want[0]]))
+    rows = tensor(jnp.int8, (M, K), (M, 1))
+    pair = jax.tree.map(lambda x: jnp.stack([x, x]), rows)
+    one = raggemm.gmm(rows, rhs, SIZES)
+    np.testing.assert_array_equal(jax.vmap(lambda q: raggemm.gmm(q, rhs, SIZES))(pair), np.stack([one, one]))
+
+    def total(x):
+        return raggemm.gmm(x, rhs, SIZES).sum()
+
+    np.testing.assert_array_equal(jax.grad(jax.checkpoint(total))(LHS), jax.grad(total)(LHS))
+
+
+def test_uniform():
+    lhs = np.random.default_rng(9).uniform(-1, 1, (G, 5, K)).astype(jnp.bfloat16)
+    rhs = tensor(jnp.float4_e2m1fn, (G, K, N), (G, 2, N), jnp.float8_e8m0fnu)
+    out = raggemm.grouped_gemm(lhs, rhs, contracting_dims=((2,), (1,)), preferred_element_type=np.float32)
+    want = np.asarray(lhs, np.float64) @ dense(rhs)
+    close(out, want, np.abs(np.asarray(lhs, np.float64)) @ np.abs(dense(rhs)), 1e-5)
+
+
+WRONG = {
+    "scale of other blocks": (lambda: tensor(jnp.int8, (G, K, N), (G, 3, N)), ValueError, "rhs.scale: axis 1 of shape"),
+    "scales of too many groups": (lambda: tensor(jnp.int8, (G, K, N), (G + 1,)), ValueError, "rhs.scale: shape is"),
+    "double scales": (
+        lambda: QuantizedTensor(codes(jnp.int8, (G, K, N)), np.array([1, 2], np.int32)),
+        TypeError,
+        "rhs.scale: dtype is int32, must be float32",
+    ),
+    "zeros of floats": (
+        lambda: QuantizedTensor(codes(jnp.float8_e5m2, (G, K, N)), np.float32(1), codes(jnp.float8_e5m2, ())),
+        TypeError,
+        "rhs.data: with a zero_point: dtype is",
+    ),
+    "elements of floats": (
+        lambda: QuantizedTensor(np.ones((G, K, N), np.float32)),
+        TypeError,
+        "rhs.data: .*must be int8",
+    ),
+}
+
+
+@pytest.mark.parametrize("make, error, message", WRONG.values(), ids=WRONG)
+def test_wrong_input(make, error, message):
+    with pytest.raises(error, match=message):
+        raggemm.gmm(LHS, make(), SIZES)
+    with pytest.raises(error, match=message):
+        jax.eval_shape(raggemm.gmm, LHS, make(), SIZES)
+
+
+def test_two_of_e5m2_are_refused():
+    q = tensor(jnp.float8_e5m2, (M, K), ()), tensor(jnp.float8_e5m2, (G, K, N), ())
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="both f8e5m2"):
+        np.asarray(raggemm.gmm(*q, SIZES))

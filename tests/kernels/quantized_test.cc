@@ -1,0 +1,295 @@
+// Quantized operands, on every ISA of the host, against an oracle that expands by hand.
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/element.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/check.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+ProblemSpec Spec(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k) {
+  ProblemSpec spec{.m = m, .n = n, .k = k, .sizes = {m}};
+  spec.lhs = lhs;
+  spec.rhs = rhs;
+  return spec;
+}
+
+class Quantized : public IsaTest {};
+RAGGEMM_FOR_EACH_ISA(Quantized);
+
+// Each code times one: as it is, and as a bf16.
+TEST_P(Quantized, EveryCode) {
+  for (DType format : kAllQuantized) {
+    for (DType lhs : {DType::kBF16, DType::kF32, DType::kF64}) {
+      const int64_t codes = int64_t{1} << FormatOf(format).bits;
+      const TestProblem test(Spec(lhs, format, 1, codes, 1));
+      StoreRounded(test.problem.lhs, 0, 1);
+      auto* bytes = static_cast<uint8_t*>(test.problem.rhs.data);
+      const int64_t per_byte = 8 / FormatOf(format).bits;
+      for (int64_t i = 0; i < codes / per_byte; ++i) {
+        bytes[i] = 0;
+        for (int64_t j = 0; j < per_byte; ++j) bytes[i] |= (i * per_byte + j) << (j * FormatOf(format).bits);
+      }
+      ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
+      for (int64_t i = 0; i < codes; ++i) {
+        const double want = ToDouble(test.problem.rhs, i), got = ToDouble(test.problem.out, i);
+        EXPECT_TRUE(want == got || (std::isnan(want) && std::isnan(got))) << NameOf(format) << " " << i;
+      }
+    }
+  }
+}
+
+// Whoever computes: blocks and tiles are others with other numbers of threads.
+TEST_P(Quantized, OfEveryNumberOfThreads) {
+  ProblemSpec spec = Spec(DType::kBF16, DType::kS4, 300, 200, 704);
+  spec.groups = 3;
+  spec.sizes = {1, 260, 30};
+  spec.rhs_scale = {64, 1};
+  TestProblem test(spec);
+  const std::vector<double> want = ExpectedOut(test.problem).value();
+  for (int64_t threads : {1, 2, 3, 8}) {
+    test.ClearOut();
+    const Options options{.executor = Executor::kOpenMp, .isa = GetParam(), .threads = threads};
+    ASSERT_TRUE(GroupedGemm(test.problem, options).ok());
+    EXPECT_TRUE(HasBits(test.problem.out, want)) << threads;
+  }
+}
+
+TEST_P(Quantized, IsWithinTheBound) {
+  for (DType format : kAllQuantized) {
+    for (DType lhs : {DType::kBF16, DType::kF32, format}) {
+      if (format == DType::kF8E5M2 && lhs == format) continue;
+      for (const std::vector<int64_t>& scale : {std::vector<int64_t>{1}, {0, 1}, {32, 1}, {16, 2}, {256, 4}}) {
+        for (DType type : {DType::kF32, DType::kF8E8M0FNU, DType::kF8E4M3FN}) {
+          ProblemSpec spec = Spec(lhs, format, 7, 24, 512);
+          spec.rhs_scale = scale;
+          spec.scale_type = type;
+          spec.c = spec.bias = spec.alpha = true;
+          const TestProblem test(spec);
+          const Reference reference = ComputeReference(test.problem).value();
+          ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
+          EXPECT_TRUE(IsWithinBound(test.problem.out, reference)) << Describe(spec);
+        }
+      }
+    }
+  }
+}
+
+// An element that is no number stays in its row.
+TEST_P(Quantized, NaNStaysInItsRow) {
+  for (DType format : {DType::kF8E4M3FN, DType::kF8E5M2}) {
+    const TestProblem test(Spec(format, DType::kS8, 5, 40, 70));
+    StoreRounded(test.problem.lhs, 2 * 70 + 3, NAN);
+    ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
+    for (int64_t i = 0; i < 200; ++i) EXPECT_EQ(std::isnan(ToDouble(test.problem.out, i)), i / 40 == 2);
+  }
+}
+
+// ---- all ISAs ----
+
+std::vector<ProblemSpec> EveryMode(const ProblemSpec& base) {
+  std::vector<ProblemSpec> specs;
+  for (RaggedMode mode : kAllModes) {
+    ProblemSpec spec = base;
+    spec.mode = mode;
+    spec.groups = 3;
+    spec.m = 40, spec.n = 72, spec.k = 96;
+    spec.sizes = {15, 1, 14};
+    spec.n_sizes = {33, 1, 16};
+    spec.k_sizes = {64, 1, 2};
+    if (mode == RaggedMode::kRaggedK) spec.m = 28, spec.sizes = {33, 60, 0};
+    if (mode == RaggedMode::kRaggedN) spec.n = 80, spec.sizes = {33, 1, 32};
+    specs.push_back(spec);
+  }
+  return specs;
+}
+
+bool IsSubByte(const ProblemSpec& spec) { return FormatOf(spec.rhs).bits < 8 || FormatOf(spec.lhs).bits < 8; }
+
+TEST(QuantizedOfEveryIsa, EveryFormatModeAndStorage) {
+  for (DType format : kAllQuantized) {
+    for (DType partner : {DType::kBF16, DType::kF16, DType::kF32, DType::kF64, DType::kS8, DType::kF8E4M3FN}) {
+      for (bool swapped : {false, true}) {
+        ProblemSpec base;
+        base.lhs = swapped ? format : partner;
+        base.rhs = swapped ? partner : format;
+        base.out = partner == DType::kF16 ? DType::kBF16 : DType::kF32;
+        base.rhs_scale = swapped ? base.rhs_scale : std::vector<int64_t>{1};
+        base.lhs_scale = swapped ? std::vector<int64_t>{0} : base.lhs_scale;
+        base.c = base.alpha = swapped;
+        for (const ProblemSpec& mode : EveryMode(base)) {
+          for (const ProblemSpec& spec : StorageVariants(mode)) {
+            const bool divides = spec.mode == RaggedMode::kAllRagged || spec.mode == RaggedMode::kRaggedN ||
+                                 spec.lhs_flipped || (spec.mode == RaggedMode::kRaggedK && spec.rhs_flipped);
+            if (divides && IsSubByte(spec)) continue;  // refused
+            ASSERT_TRUE(GivesExpectedBits(spec));
+          }
+        }
+      }
+    }
+  }
+}
+
+// Scales and zeros of every shape.
+TEST(QuantizedOfEveryIsa, EveryShapeOfFactors) {
+  const std::vector<std::vector<int64_t>> shapes = {{0},    {1},     {0, 0}, {0, 1},     {1, 0},    {32, 1},
+                                                    {1, 1}, {32, 8}, {8, 4}, {32, 1, 0}, {0, 1, 0}, {96, 2}};
+  for (const std::vector<int64_t>& shape : shapes) {
+    for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kUniform}) {
+      for (bool flipped : {false, true}) {
+        for (DType type : {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E8M0FNU, DType::kF8E4M3FN}) {
+          ProblemSpec spec = Spec(DType::kBF16, DType::kU4, 40, 64, 192);
+          spec.mode = mode;
+          spec.groups = 3;
+          spec.sizes = {15, 1, 14};
+          spec.rhs_flipped = flipped;
+          spec.rhs_scale = shape;
+          if (flipped && shape.size() > 1) std::swap(spec.rhs_scale[0], spec.rhs_scale[1]);
+          spec.scale_type = type;
+          ASSERT_TRUE(GivesExpectedBits(spec));
+          spec.rhs_zero = spec.rhs_scale;
+          spec.lhs = DType::kF32;
+          ASSERT_TRUE(GivesExpectedBits(spec));
+        }
+      }
+    }
+  }
+}
+
+// Both operands with scales: of rows, columns, blocks of k, and of elements.
+TEST(QuantizedOfEveryIsa, BothOperands) {
+  for (DType format : {DType::kS8, DType::kU8, DType::kS4, DType::kF8E4M3FN, DType::kF4E2M1FN}) {
+    for (const std::vector<int64_t>& lhs : {std::vector<int64_t>{1, 0}, {1, 64}, {1, 2}, {0, 0}}) {
+      for (const std::vector<int64_t>& rhs : {std::vector<int64_t>{0, 1}, {64, 1}, {64, 64}, {1}}) {
+        for (int64_t k : {64, 320}) {
+          ProblemSpec spec = Spec(format, format, 40, 64, k);
+          spec.groups = 3;
+          spec.sizes = {15, 1, 14};
+          spec.lhs_scale = lhs;
+          spec.rhs_scale = rhs;
+          ASSERT_TRUE(GivesExpectedBits(spec));
+          spec.rhs_flipped = true;
+          spec.c = spec.beta = spec.bias = true;
+          spec.out = DType::kBF16;
+          spec.rhs_scale = rhs.size() == 2 ? std::vector<int64_t>{rhs[1], rhs[0]} : rhs;
+          ASSERT_TRUE(GivesExpectedBits(spec));
+        }
+      }
+    }
+  }
+}
+
+// A scale of each step of a ragged contraction, over replicas.
+TEST(QuantizedOfEveryIsa, GradientsOfWeights) {
+  for (bool flipped : {false, true}) {
+    ProblemSpec spec = Spec(DType::kF8E4M3FN, DType::kBF16, 16, 40, 100);
+    spec.mode = RaggedMode::kRaggedK;
+    spec.groups = 2;
+    spec.replicas = 2;
+    spec.sizes = {33, 40, 0, 100};
+    spec.lhs_flipped = flipped;
+    for (const std::vector<int64_t>& shape : {std::vector<int64_t>{1, 0}, {0, 1}, {1, 1}, {0, 0}}) {
+      spec.lhs_scale = flipped ? std::vector<int64_t>{shape[1], shape[0]} : shape;
+      ASSERT_TRUE(GivesExpectedBits(spec));
+    }
+    spec.lhs_scale = {1};
+    ASSERT_TRUE(GivesExpectedBits(spec));
+  }
+}
+
+// Heights and widths of every register tile; buffers end with a page.
+TEST(QuantizedOfEveryIsa, TileEdges) {
+  for (DType format : kAllQuantized) {
+    const int64_t step = 8 / std::min<int>(FormatOf(format).bits, 8);
+    ProblemSpec spec = Spec(DType::kBF16, format, 0, 1, 36);
+    spec.sizes.clear();
+    for (int64_t rows = 0; rows <= 34; rows += 1 + rows / 8) spec.sizes.push_back(rows), spec.m += rows;
+    spec.groups = static_cast<int64_t>(spec.sizes.size());
+    for (bool flipped : {false, true}) {
+      spec.rhs_flipped = flipped;
+      spec.rhs_scale = flipped ? std::vector<int64_t>{1, 0} : std::vector<int64_t>{0, 1};
+      for (spec.n = step; spec.n <= 80; spec.n += step * (1 + spec.n / 20)) ASSERT_TRUE(GivesExpectedBits(spec));
+    }
+  }
+}
+
+// Tiles of many rows, whose panels are packed again for each block of columns, and all panels at once of few.
+TEST(QuantizedOfEveryIsa, LargeTiles) {
+  for (int64_t block : {64, 320, 640}) {
+    for (bool flipped : {false, true}) {
+      for (int64_t m : {3, 230}) {
+        ProblemSpec spec = Spec(DType::kBF16, DType::kS4, m, 420, 640);
+        spec.rhs_flipped = flipped;
+        spec.rhs_scale = flipped ? std::vector<int64_t>{1, block} : std::vector<int64_t>{block, 1};
+        ASSERT_TRUE(GivesExpectedBits(spec));
+      }
+    }
+  }
+}
+
+// ---- bad input ----
+
+std::string ErrorOf(const ProblemSpec& spec) {
+  const TestProblem test(spec);
+  const absl::Status status = GroupedGemm(test.problem);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  return std::string(status.message());
+}
+
+TEST(BadQuantizedProblem, IsRefused) {
+  ProblemSpec spec = Spec(DType::kBF16, DType::kS4, 6, 6, 10);
+  spec.rhs_scale = {3, 1};
+  EXPECT_EQ(ErrorOf(spec), "rhs_scale: axis 1 of shape [1,3,6] is 3, must be 1 or divide 10");
+  spec.rhs_scale = {1};
+  spec.n = 5;
+  EXPECT_EQ(ErrorOf(spec), "rhs: rows have 5 elements of s4, must be a multiple of 2, whole bytes");
+  spec = Spec(DType::kBF16, DType::kF32, 6, 6, 8);
+  spec.rhs_scale = {0};
+  EXPECT_EQ(ErrorOf(spec), "rhs_scale is given, but rhs is f32");
+  spec = Spec(DType::kF8E5M2, DType::kF8E5M2, 2, 2, 2);
+  EXPECT_THAT(ErrorOf(spec), testing::HasSubstr("lhs and rhs are both f8e5m2"));
+  spec = Spec(DType::kBF16, DType::kF8E5M2, 2, 2, 2);
+  spec.rhs_zero = {0};
+  EXPECT_THAT(ErrorOf(spec), testing::HasSubstr("rhs_zero: dtype is f8e5m2, must be that of rhs, of integers"));
+  spec = Spec(DType::kS8, DType::kS8, 2, 2, 2);
+  spec.rhs_scale = {0};
+  spec.scale_type = DType::kF64;
+  EXPECT_THAT(ErrorOf(spec), testing::HasSubstr("rhs_scale: dtype is f64, must be f32, bf16"));
+  spec.scale_type = DType::kF32;
+  spec.out = spec.bias_type = DType::kS32;
+  EXPECT_THAT(ErrorOf(spec),
+              testing::HasSubstr("out: dtype is s32, must be f16, bf16, f32 or f64, or s32 of integers"));
+  spec = Spec(DType::kS8, DType::kS8, 2, 2, 128);
+  spec.lhs_scale = {1, 32};
+  spec.rhs_scale = {64, 1};
+  EXPECT_EQ(ErrorOf(spec), "rhs_scale: blocks of 64 along K, but lhs_scale has blocks of 32");
+  spec = Spec(DType::kBF16, DType::kS4, 6, 6, 8);
+  spec.mode = RaggedMode::kRaggedN;
+  spec.sizes = {6};
+  EXPECT_THAT(ErrorOf(spec), testing::HasSubstr("rhs: groups of s4 divide its last axis"));
+  spec.rhs = DType::kS8;
+  spec.rhs_scale = {0, 1};
+  EXPECT_THAT(ErrorOf(spec), testing::HasSubstr("rhs_scale: shape is [1,6]; with ragged N there is one value for all"));
+}
+
+TEST(QuantizedProblem, IsNamedInThePlan) {
+  ProblemSpec spec = Spec(DType::kBF16, DType::kS4, 2, 4, 64);
+  spec.bf16_sums = ArithmeticId::kPairs;
+  spec.rhs_scale = {32, 1};
+  const TestProblem test(spec);
+  std::vector<int64_t> workspace(1000);
+  const std::string text = ToString(MakePlan(test.problem, {}, absl::MakeSpan(workspace)).value());
+  EXPECT_THAT(text, testing::HasSubstr("rhs: s4 as bf16 64x4, scales of sums of 32 steps\n"));
+  EXPECT_THAT(text, testing::HasSubstr("arithmetic: pairs"));
+}
+
+}  // namespace
+}  // namespace raggemm::test
