@@ -80,7 +80,9 @@ BlockShape BlocksOf(const PlanData& plan, const Shape& shape, int64_t cols) {
   blocks.k = std::min(shape.steps, plan.panel);
   const int64_t least = IsSplit(plan) ? plan.panel : std::max<int64_t>(8, kernels.k_step);  // chains of pairs end there
   blocks.k = std::max(blocks.k, least);
-  while (blocks.k > least && StepOf(plan.rhs.dtype, blocks.k * blocks.n) > bytes) blocks.k /= 2;
+  while (blocks.k > least && StepOf(plan.rhs.dtype, blocks.k * blocks.n) > bytes) {
+    blocks.k = std::max(blocks.k / 2 / least * least, least);  // a panel is no power of two where scales cut it
+  }
   blocks.k_inner = false;
   return blocks;
 }

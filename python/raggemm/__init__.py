@@ -3,6 +3,8 @@
     gmm, tgmm               with the signatures of megablox
     ragged_dot              with the signature of jax.lax.ragged_dot
     grouped_gemm            the general operation, on arrays and GroupedTensors
+    QuantizedTensor, quantize, dequantize, fake_quantize, quantize_nvfp4, mxfp4_from_blocks
+                            operands of 8, 4 and 2 bits with scales and zero points
     grouped_gemm_saveable   a policy for jax.checkpoint
     enable_partitioning     lets jax.jit divide calls over devices
     override_ragged_dot, enable_ragged_dot_override

@@ -75,7 +75,8 @@ def gmm(
     has fewer groups than group_sizes is an error, not 0 (raggemm.compat.megablox keeps that).
 
     Args:
-      lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs; or both int8 or uint8, for int32.
+      lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs; or both int8 or uint8, for int32. Either may be a
+        QuantizedTensor.
       rhs: [num_groups, k, n]; with transpose_rhs [num_groups, n, k].
       group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than m.
       preferred_element_type: dtype of the result.
@@ -116,7 +117,8 @@ def tgmm(
     """lhs[:, columns of group g] x rhs[rows of group g] for each group, as megablox' tgmm; zero for an empty group.
 
     Args:
-      lhs: [k, m], float16, bfloat16, float32 or float64, as is rhs; or both int8 or uint8, for int32.
+      lhs: [k, m], float16, bfloat16, float32 or float64, as is rhs; or both int8 or uint8, for int32. Either may be a
+        QuantizedTensor.
       rhs: [m, n].
       group_sizes: [total groups], int32, int64 or uint32, the part of m of each group. Their sum may be less than m.
       preferred_element_type: dtype of the result.
@@ -163,15 +165,16 @@ def ragged_dot(
     Wrong shapes are a TypeError, as there.
 
     Args:
-      lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs; or both int8 or uint8.
+      lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs; or both int8 or uint8. Either may be a
+        QuantizedTensor.
       rhs: [g, k, n].
       group_sizes: [g], int32, int64 or uint32, the rows of each group. Their sum may be less than m; the rows behind
         it are zero.
       precision: any jax.lax.Precision is met, for products are exact and sums are made in float32 or float64. The
         DotAlgorithmPresets BF16_BF16_F32_X3 and _X6 are for float32: see grouped_gemm. One that asks for something else
         is a NotImplementedError. None is jax_default_matmul_precision.
-      preferred_element_type: dtype of the result, by default the wider one of lhs and rhs. Of int8 and uint8 it must
-        be int32.
+      preferred_element_type: dtype of the result, by default the wider one of lhs and rhs, or what is no
+        QuantizedTensor has, float32 where both are. Of int8 and uint8 it must be int32.
       group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for; rhs may then have fewer.
       out_sharding: of the result, on a mesh with explicit axes.
 
@@ -184,8 +187,9 @@ def ragged_dot(
         raise TypeError(f"rhs has {groups} groups, but group_sizes has {sizes}")
     if group_offset is not None and jnp.shape(group_offset) not in ((), (1,)):
         raise TypeError(f"group_offset: shape is {jnp.shape(group_offset)}, must be () or (1,)")
-    lhs_dtype, rhs_dtype = rows.data.dtype, weights.data.dtype
-    dtype = _wider(lhs_dtype, rhs_dtype) if preferred_element_type is None else preferred_element_type
+    dtype = preferred_element_type
+    if dtype is None and rows.factors is None and weights.factors is None:
+        dtype = _wider(rows.data.dtype, weights.data.dtype)
     options = {"group_offset": group_offset, "preferred_element_type": dtype, "precision": in_effect(precision)}
     out = product(_WORDS, rows, weights, **options)
     return out if out_sharding is None else jax.sharding.reshard(out, out_sharding)

@@ -189,6 +189,17 @@ def test_transformations():
     np.testing.assert_array_equal(jax.grad(jax.checkpoint(total))(LHS), jax.grad(total)(LHS))
 
 
+def test_ragged_dot():
+    rhs = tensor(jnp.int8, (G, K, N), (G, 1, N))
+    for dtype in (jnp.bfloat16, jnp.float32):
+        lhs = jnp.asarray(LHS, dtype)
+        out = raggemm.ragged_dot(lhs, rhs, SIZES)
+        assert out.dtype == dtype
+        np.testing.assert_array_equal(out, raggemm.gmm(lhs, rhs, SIZES, preferred_element_type=dtype))
+    both = raggemm.ragged_dot(tensor(jnp.int8, (M, K), (M, 1)), rhs, SIZES)
+    assert both.dtype == np.float32
+
+
 def test_uniform():
     lhs = np.random.default_rng(9).uniform(-1, 1, (G, 5, K)).astype(jnp.bfloat16)
     rhs = tensor(jnp.float4_e2m1fn, (G, K, N), (G, 2, N), jnp.float8_e8m0fnu)

@@ -235,6 +235,20 @@ TEST(QuantizedOfEveryIsa, LargeTiles) {
   }
 }
 
+// Blocks of few steps, of panels that are no power of two.
+TEST(QuantizedOfEveryIsa, WideTiles) {
+  for (ArithmeticId rule : {ArithmeticId::kTiles, ArithmeticId::kPairs}) {
+    for (DType lhs : {DType::kBF16, DType::kF32, DType::kS8}) {
+      for (int64_t block : {96, 160, 224}) {
+        ProblemSpec spec = Spec(lhs, DType::kS8, 3, 4096, 2 * block);
+        spec.bf16_sums = rule;
+        spec.rhs_scale = {block, 1};
+        ASSERT_TRUE(GivesExpectedBits(spec));
+      }
+    }
+  }
+}
+
 // ---- bad input ----
 
 std::string ErrorOf(const ProblemSpec& spec) {
