@@ -53,17 +53,15 @@ void TileResult::StartStrip(const Block& block, const Strip& strip, int64_t col)
   std::fill(scratch_.column_scales + strip.cols, scratch_.column_scales + strip.width, 0.0F);
 }
 
-void TileResult::ReadScales(const PlannedOperand& x, const Matrix& matrix, const Block& block, FactorPlace at,
+void TileResult::ReadScales(const PlannedOperand& x, const Matrix& matrix, const Block& block, const FactorPlace& at,
                             float* scales, int64_t n) const {
   if (!x.scale.is_given() || x.scale.of_elements) {
     std::fill_n(scales, n, 1.0F);
     return;
   }
-  if (matrix.col_step != 1) at = {at.col, at.row, !at.down};
-  const FactorPlace origin = OriginOf(x, matrix);
-  at.row += origin.row;
-  at.col += origin.col;
-  ReadFactors(plan_, x.scale, block.term, at, n, scales);
+  FactorPlace stored = PlaceOf(x, matrix, at.row, at.col);
+  stored.down = at.down != x.is_trans;
+  ReadFactors(plan_, x.scale, block.term, stored, n, scales);
 }
 
 void TileResult::AddSums(const Block& block, int64_t row, int64_t mr, const Strip& strip,

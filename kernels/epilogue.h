@@ -38,8 +38,8 @@ class TileResult {
   const char* ValuesOf(const GroupValues& values, int64_t row_elements) const;
   char* OutAt(int64_t row, int64_t col) const;
   char* TotalOf(const MicrokernelArgs& args) const;
-  void ReadScales(const PlannedOperand& x, const Matrix& matrix, const Block& block, FactorPlace at, float* scales,
-                  int64_t n) const;
+  void ReadScales(const PlannedOperand& x, const Matrix& matrix, const Block& block, const FactorPlace& at,
+                  float* scales, int64_t n) const;
   void FetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const;
   void Store(EpilogueArgs& terms, int64_t row, int64_t col) const;
   bool GoesPastCaches() const;

@@ -17,9 +17,9 @@ class LineFactors {
 
   const float* Read(const FactorPlace& at, int64_t n) {
     if (!is_used_) return nullptr;
-    const int64_t row = factor_.of_blocks ? at.row / factor_.row_block : 0;
-    if (row != row_) ReadFactors(plan_, factor_, source_.unit, at, n, values_);
-    row_ = row;
+    const int64_t block = !factor_.of_blocks ? 0 : at.down ? at.col / factor_.col_block : at.row / factor_.row_block;
+    if (block != block_) ReadFactors(plan_, factor_, source_.unit, at, n, values_);
+    block_ = block;
     return values_;
   }
 
@@ -28,7 +28,7 @@ class LineFactors {
   const PackSource& source_;
   const PlannedFactor& factor_;
   const bool is_used_;
-  int64_t row_ = -1;  // that the values are of
+  int64_t block_ = -1;  // that the values are of
   float values_[kPanel + kMostLead];
 };
 
@@ -38,16 +38,17 @@ void PackExpanded(const PlanData& plan, const PackSource& source, Pack* pack, bo
   alignas(64) char lines[(kPanel + kMostLead) * (kMaxRows + kMostLead) * sizeof(float)];
   const int64_t count = transposed ? args.width : args.k, length = transposed ? args.k : args.width;
   const int64_t size = SizeOf(operand.expanded), stride = (transposed ? kPanel : kMaxRows) + kMostLead;
-  const bool as_stored = matrix.col_step == 1;
-  FactorPlace at = OriginOf(operand, matrix);
+  // A line lies along a stored row, but for matrices of one stored column.
+  const bool along_cols = matrix.col_step == 1, down = along_cols == operand.is_trans;
+  FactorPlace at = PlaceOf(operand, matrix, source.row, source.col);
+  at.down = down;
   int64_t first = source.row * matrix.row_step + source.col * matrix.col_step;
   const int64_t lead = FirstBitOf(operand.dtype, first) / FormatOf(operand.dtype).bits;
   first -= lead;
-  at.row += as_stored ? source.row : source.col;
-  at.col += (as_stored ? source.col : source.row) - lead;
-  const int64_t step = as_stored ? matrix.row_step : matrix.col_step;  // of stored rows
+  at.col -= lead;
+  const int64_t step = along_cols ? matrix.row_step : matrix.col_step;
   LineFactors zeros(plan, source, operand.zero), scales(plan, source, operand.scale);
-  for (int64_t line = 0; line < count; ++line, ++at.row, first += step) {
+  for (int64_t line = 0; line < count; ++line, ++(down ? at.col : at.row), first += step) {
     operand.expand({.src = matrix.data,
                     .first = first,
                     .count = lead + length,

@@ -232,10 +232,11 @@ absl::Status PlanFactors(const GroupedGemmProblem& problem, PlanData& plan) {
   return absl::OkStatus();
 }
 
-FactorPlace OriginOf(const PlannedOperand& operand, const Matrix& matrix) {
-  const int64_t element = (matrix.data - operand.data) * 8 / FormatOf(operand.dtype).bits;
+FactorPlace PlaceOf(const PlannedOperand& operand, const Matrix& matrix, int64_t row, int64_t col) {
+  const int64_t first = (matrix.data - operand.data) * 8 / FormatOf(operand.dtype).bits;
   const int64_t cols = std::max<int64_t>(operand.cols, 1);
-  return {element / cols, element % cols, false};
+  if (operand.is_trans) std::swap(row, col);
+  return {first / cols + row, first % cols + col, false};
 }
 
 void ReadFactors(const PlanData& plan, const PlannedFactor& factor, const Unit& unit, const FactorPlace& at, int64_t n,

@@ -33,8 +33,8 @@ struct FactorPlace {
 void ReadFactors(const PlanData& plan, const PlannedFactor& factor, const Unit& unit, const FactorPlace& at, int64_t n,
                  float* values);
 
-// Where in its operand's stored matrices, on top of each other, a group's matrix begins.
-FactorPlace OriginOf(const PlannedOperand& operand, const Matrix& matrix);
+// Where an element of a group's op(operand) lies in the operand's stored matrices, on top of each other.
+FactorPlace PlaceOf(const PlannedOperand& operand, const Matrix& matrix, int64_t row, int64_t col);
 
 }  // namespace raggemm
 

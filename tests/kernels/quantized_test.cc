@@ -235,6 +235,29 @@ TEST(QuantizedOfEveryIsa, LargeTiles) {
   }
 }
 
+// Matrices of one row or column, which lie in memory alike in both storages.
+TEST(QuantizedOfEveryIsa, RowsAndColumns) {
+  for (int64_t n : {1, 8}) {
+    for (int64_t m : {1, 3}) {
+      for (int64_t k : {1, 64}) {
+        for (DType type : {DType::kF32, DType::kF8E8M0FNU}) {
+          ProblemSpec base = Spec(DType::kF8E4M3FN, DType::kS8, m, n, k);
+          base.scale_type = type;
+          for (ProblemSpec spec : StorageVariants(base)) {
+            spec.lhs_scale = {1, 1};
+            spec.rhs_scale = {1, 1};
+            spec.rhs_zero = {1, 1};
+            ASSERT_TRUE(GivesExpectedBits(spec));
+            spec.lhs_scale = {};
+            spec.rhs_scale = spec.rhs_flipped ? std::vector<int64_t>{1, 32} : std::vector<int64_t>{32, 1};
+            if (k == 64) ASSERT_TRUE(GivesExpectedBits(spec));
+          }
+        }
+      }
+    }
+  }
+}
+
 // Blocks of few steps, of panels that are no power of two.
 TEST(QuantizedOfEveryIsa, WideTiles) {
   for (ArithmeticId rule : {ArithmeticId::kTiles, ArithmeticId::kPairs}) {
