@@ -250,7 +250,9 @@ TEST(QuantizedOfEveryIsa, RowsAndColumns) {
             ASSERT_TRUE(GivesExpectedBits(spec));
             spec.lhs_scale = {};
             spec.rhs_scale = spec.rhs_flipped ? std::vector<int64_t>{1, 32} : std::vector<int64_t>{32, 1};
-            if (k == 64) ASSERT_TRUE(GivesExpectedBits(spec));
+            if (k == 64) {
+              ASSERT_TRUE(GivesExpectedBits(spec));
+            }
           }
         }
       }
