@@ -40,14 +40,12 @@ TileResult::TileResult(const PlanData& plan, const TilePlace& place, const Scrat
   nontemporal_ = plain_ && GoesPastCaches();
 }
 
-void TileResult::StartBlock(const Block& block) const {
-  if (!plan_.scales_sums || !block.ends_sum) return;
+void TileResult::ReadRowScales(const Block& block) const {
   ReadScales(plan_.lhs, block.lhs, block, {place_.window.row, block.panel_k, true}, scratch_.row_scales,
              place_.window.rows);
 }
 
-void TileResult::StartStrip(const Block& block, const Strip& strip, int64_t col) const {
-  if (!plan_.scales_sums || !block.ends_sum) return;
+void TileResult::ReadColumnScales(const Block& block, const Strip& strip, int64_t col) const {
   ReadScales(plan_.rhs, block.rhs, block, {block.panel_k, place_.window.col + col, false}, scratch_.column_scales,
              strip.cols);
   std::fill(scratch_.column_scales + strip.cols, scratch_.column_scales + strip.width, 0.0F);
@@ -66,7 +64,6 @@ void TileResult::ReadScales(const PlannedOperand& x, const Matrix& matrix, const
 
 void TileResult::AddSums(const Block& block, int64_t row, int64_t mr, const Strip& strip,
                          const MicrokernelArgs& args) const {
-  if (!plan_.scales_sums) return;
   const KernelFloatMode mode;
   const bool integers = plan_.arithmetic->sum == DType::kS32;
   (integers ? plan_.ends->add_scaled_integers : plan_.ends->add_scaled)({

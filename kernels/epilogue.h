@@ -16,10 +16,11 @@ class TileResult {
  public:
   TileResult(const PlanData& plan, const TilePlace& place, const Scratch& scratch);
 
-  // Scales of sums, of the rows of a block that ends some, and of the columns of its strips.
-  void StartBlock(const Block& block) const;
-  void StartStrip(const Block& block, const Strip& strip, int64_t col) const;
-  // The sums of a register tile that a block has ended, times their scales.
+  // Where a block ends sums that have scales: those of its rows, then of the columns of each strip; and the sums of a
+  // register tile times them.
+  bool ScalesSumsOf(const Block& block) const { return plan_.scales_sums && block.ends_sum; }
+  void ReadRowScales(const Block& block) const;
+  void ReadColumnScales(const Block& block, const Strip& strip, int64_t col) const;
   void AddSums(const Block& block, int64_t row, int64_t mr, const Strip& strip, const MicrokernelArgs& args) const;
 
   // A kernel's last chain goes straight to out where its totals are out's elements, else to scratch.

@@ -32,7 +32,9 @@ class LineFactors {
   float values_[kPanel + kMostLead];
 };
 
-void PackExpanded(const PlanData& plan, const PackSource& source, Pack* pack, bool transposed, PackArgs args) {
+}  // namespace
+
+void PackExpanded(const PlanData& plan, const PackSource& source, Pack* pack, bool transposed, PackArgs& args) {
   const PlannedOperand& operand = source.operand;
   const Matrix& matrix = source.matrix;
   alignas(64) char lines[(kPanel + kMostLead) * (kMaxRows + kMostLead) * sizeof(float)];
@@ -58,17 +60,6 @@ void PackExpanded(const PlanData& plan, const PackSource& source, Pack* pack, bo
   }
   args.src = lines + lead * size;
   args.src_stride = stride;
-  pack(args);
-}
-
-}  // namespace
-
-void PackFrom(const PlanData& plan, const PackSource& source, const Packers& packers, bool transposed, PackArgs args) {
-  const auto& [operand, matrix, unit, row, col] = source;
-  Pack* const pack = transposed ? packers.transposed : packers.rows;
-  if (operand.expand != nullptr) return PackExpanded(plan, source, pack, transposed, args);
-  args.src = matrix.data + (row * matrix.row_step + col * matrix.col_step) * SizeOf(operand.dtype);
-  args.src_stride = matrix.row_step == 1 ? matrix.col_step : matrix.row_step;
   pack(args);
 }
 

@@ -6,6 +6,7 @@
 
 #include "kernels/plan.h"
 #include "kernels/tile.h"
+#include "raggemm/format.h"
 
 namespace raggemm {
 
@@ -18,7 +19,17 @@ struct PackSource {
 };
 
 // As `pack` does; args lack src and src_stride. At most kPanel steps of kMaxRows.
-void PackFrom(const PlanData& plan, const PackSource& source, const Packers& packers, bool transposed, PackArgs args);
+void PackExpanded(const PlanData& plan, const PackSource& source, Pack* pack, bool transposed, PackArgs& args);
+
+inline void PackFrom(const PlanData& plan, const PackSource& source, const Packers& packers, bool transposed,
+                     PackArgs args) {
+  const Matrix& matrix = source.matrix;
+  Pack* const pack = transposed ? packers.transposed : packers.rows;
+  if (source.operand.expand != nullptr) return PackExpanded(plan, source, pack, transposed, args);
+  args.src = matrix.data + (source.row * matrix.row_step + source.col * matrix.col_step) * SizeOf(source.operand.dtype);
+  args.src_stride = matrix.row_step == 1 ? matrix.col_step : matrix.row_step;
+  pack(args);
+}
 
 }  // namespace raggemm
 

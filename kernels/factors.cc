@@ -89,6 +89,10 @@ absl::StatusOr<PlannedFactor> PlanBlocks(absl::string_view name, const BufferDes
     return Invalid(name, ": shape is ", Shape(factor.dims), "; with ", NameOf(plan.mode),
                    " there is one value for all, or one for each group");
   }
+  if (x.last_dims.has_value() && x.layout == Layout::kPacked) {
+    return Invalid(name, ": shape is ", Shape(factor.dims), "; where groups of columns are packed there is one value ",
+                   "for all, or one for each group");
+  }
   const size_t rank = has_group_axis ? 3 : 2;
   const int64_t groups = has_group_axis ? x.dims[0] : 1;
   const int64_t rows = StoredExtent(x, has_group_axis, true), cols = StoredExtent(x, has_group_axis, false);

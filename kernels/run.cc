@@ -165,12 +165,13 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
     args.finish = block.finish;
     args.first = block.first_chain;
     const int64_t steps_before = StepBytes(plan, block.k - block.panel_k);
-    result.StartBlock(block);
+    const bool scales_sums = result.ScalesSumsOf(block);
+    if (scales_sums) result.ReadRowScales(block);
     Strip strip;
     for (int64_t col = block.col; col < block.col + block.cols; col += strip.cols) {
       strip = NextStrip(plan, place, block.col + block.cols - col);
       const char* rhs = ElementAt(block.rhs, plan.rhs.expanded, block.k, place.window.col + col);
-      result.StartStrip(block, strip, col);
+      if (scales_sums) result.ReadColumnScales(block, strip, col);
       if (strip.from == Strip::From::kPacked) {
         strips.MakeReady(block, col, fetch.For(Fetch::Work::kPack));
         const bool ends = col + strip.cols == block.col + block.cols;
@@ -191,7 +192,7 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
         args.ahead = strips.Ahead(i);
         result.Aim(row, mr, col, strip, block.last, args);
         KernelOf(plan, strip, mr, in_place)(args);
-        if (block.ends_sum) result.AddSums(block, row, mr, strip, args);
+        if (scales_sums) result.AddSums(block, row, mr, strip, args);
         if (block.last) result.Store(row, mr, col, strip, args);
       }
       strips.EndAhead();

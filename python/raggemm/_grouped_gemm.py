@@ -164,6 +164,8 @@ def _checked_factors(mode: Mode, side: str, x: Operand, groups: int) -> dict[str
                 f"{x.name}.{word}: shape is {factor.shape}, must be ({groups},), one for each processed group"
             )
         if factor.ndim > 1:
+            if x.layout == PACKED and x.last_dims is not None:
+                raise ValueError(f"{x.name}.{word}: shape is {factor.shape}, must be () or (G,) with layout PACKED")
             if x.data.ndim != 2 + x.has_group_axis:
                 raise ValueError(f"{x.name}.{word}: blocks are of matrices, but data has the shape {x.data.shape}")
             factor = factor.reshape(1, *(() if x.has_group_axis else (1,)), *factor.shape)

@@ -319,6 +319,16 @@ TEST(BadQuantizedProblem, IsRefused) {
   EXPECT_THAT(ErrorOf(spec), testing::HasSubstr("rhs_scale: shape is [1,6]; with ragged N there is one value for all"));
 }
 
+TEST(BadQuantizedProblem, BlocksOfPackedGroups) {
+  ProblemSpec spec = Spec(DType::kS8, DType::kBF16, 6, 6, 8);
+  spec.lhs_flipped = true;
+  spec.lhs_layout = Layout::kPacked;
+  spec.lhs_scale = {0, 1};
+  EXPECT_EQ(ErrorOf(spec),
+            "lhs_scale: shape is [1,6]; where groups of columns are packed there is one value for all, "
+            "or one for each group");
+}
+
 TEST(QuantizedProblem, IsNamedInThePlan) {
   ProblemSpec spec = Spec(DType::kBF16, DType::kS4, 2, 4, 64);
   spec.bf16_sums = ArithmeticId::kPairs;

@@ -76,7 +76,8 @@ void ChooseOptionalOperands(ProblemSpec& spec, Random& random) {
 
 // One or both of lhs and rhs, with factors. Extents are made whole bytes.
 void ChooseQuantized(ProblemSpec& spec, Random& random) {
-  const bool blocks = spec.mode == RaggedMode::kRaggedM || spec.mode == RaggedMode::kUniform;
+  const bool blocks =
+      (spec.mode == RaggedMode::kRaggedM || spec.mode == RaggedMode::kUniform) && spec.lhs_layout != Layout::kPacked;
   const auto factor = [&]() -> std::vector<int64_t> {
     static const std::vector<int64_t> kShapes[] = {{}, {0}, {1}, {0, 1}, {1, 0}, {4, 4}, {1, 1}, {32, 4}, {4, 32}};
     return kShapes[random.Below(blocks ? 9 : 3)];
