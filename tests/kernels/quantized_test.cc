@@ -244,7 +244,7 @@ TEST(QuantizedOfEveryIsa, RowsAndColumns) {
           ProblemSpec base = Spec(DType::kF8E4M3FN, DType::kS8, m, n, k);
           base.scale_type = type;
           for (ProblemSpec spec : StorageVariants(base)) {
-            spec.lhs_scale = {1, 1};
+            spec.lhs_scale = spec.lhs_layout == Layout::kPacked ? std::vector<int64_t>{1} : std::vector<int64_t>{1, 1};
             spec.rhs_scale = {1, 1};
             spec.rhs_zero = {1, 1};
             ASSERT_TRUE(GivesExpectedBits(spec));
