@@ -121,8 +121,8 @@ struct GroupedGemmProblem {
   //   [D0,D1]       blocks of the stored matrix, each extent of which D0 and D1 divide; D is 1 or all of a ragged axis
   //   [D,D0,D1]     likewise with a group axis in front, of which D is 1 or all
   //
-  // The last two with ragged M, ragged K and uniform, and no packed groups of columns. Scales of rows of a ragged K lhs or rhs that lie in its replicas
-  // one upon the other are scales of elements.
+  // The last two with ragged M, ragged K and uniform, and no packed groups of columns. Scales of rows of a ragged K
+  // operand whose replicas lie one upon the other are scales of elements.
   std::optional<Array> lhs_scale, rhs_scale, lhs_zero, rhs_zero;
 
   // How bf16 with bf16 is summed, whatever computes it: an arithmetic of products of bf16. Else RAGGEMM_BF16_SUMS names
