@@ -49,7 +49,7 @@ struct Splitting {
   const char* name;
   int64_t terms, products;
   struct {
-    int8_t lhs, rhs;  // which term
+    uint8_t lhs, rhs;  // which term
   } order[6];         // the smallest products first
   double error;       // of one product at most, as a share of it: what terms and products leave out
 };
