@@ -1,12 +1,13 @@
 #include "kernels/dequantize.h"
 
 #include "kernels/element.h"
+#include "raggemm/operands.h"
 
 namespace raggemm {
 
 Dequantizer::Dequantizer(const GroupedGemmProblem& problem, bool is_lhs) : x_(is_lhs ? problem.lhs : problem.rhs) {
-  const auto& scale = is_lhs ? problem.lhs_scale : problem.rhs_scale;
-  const auto& zero = is_lhs ? problem.lhs_zero : problem.rhs_zero;
+  const FactorSlot& slot = kFactorSlots[is_lhs ? 0 : 1];
+  const std::optional<Array>&scale = problem.*slot.scale, &zero = problem.*slot.zero;
   if (zero) zero_ = &*zero;
   const auto rank = static_cast<int64_t>(x_.dims.size());
   const int64_t boundary = x_.axis_boundary < 0 ? x_.axis_boundary + rank : x_.axis_boundary;

@@ -41,16 +41,16 @@ void PackExpanded(const PlanData& plan, const PackSource& source, Pack* pack, bo
   const int64_t count = transposed ? args.width : args.k, length = transposed ? args.k : args.width;
   const int64_t size = SizeOf(operand.expanded), stride = (transposed ? kPanel : kMaxRows) + kMostLead;
   // A line lies along a stored row, but for matrices of one stored column.
-  const bool along_cols = matrix.col_step == 1, down = along_cols == operand.is_trans;
+  const bool along_cols = matrix.col_step == 1;
   FactorPlace at = PlaceOf(operand, matrix, source.row, source.col);
-  at.down = down;
+  at.down = along_cols == operand.is_trans;
   int64_t first = source.row * matrix.row_step + source.col * matrix.col_step;
   const int64_t lead = FirstBitOf(operand.dtype, first) / FormatOf(operand.dtype).bits;
   first -= lead;
   at.col -= lead;
   const int64_t step = along_cols ? matrix.row_step : matrix.col_step;
   LineFactors zeros(plan, source, operand.zero), scales(plan, source, operand.scale);
-  for (int64_t line = 0; line < count; ++line, ++(down ? at.col : at.row), first += step) {
+  for (int64_t line = 0; line < count; ++line, ++(at.down ? at.col : at.row), first += step) {
     operand.expand({.src = matrix.data,
                     .first = first,
                     .count = lead + length,

@@ -30,7 +30,7 @@ static_assert([] {
   return quantized == kQuantizedFormats;
 }());
 
-// Half a block of a tile: sums of fewer products are not worth a multiplication each.
+// Sums begin with a tile's block, of which panels and blocks of k stay multiples.
 constexpr int64_t kLeastSumSteps = 32;
 
 template <class... Args>
@@ -207,14 +207,13 @@ absl::Status PlanFactors(const GroupedGemmProblem& problem, PlanData& plan) {
     const BufferDescriptor& x = problem.*slot.operand;
     PlannedOperand& operand = *operands[i];
     operand.expanded = i == 0 ? expanded.lhs : expanded.rhs;
-    const absl::string_view names[] = {i == 0 ? problem.names.lhs : problem.names.rhs,
-                                       i == 0 ? problem.names.lhs_scale : problem.names.rhs_scale,
-                                       i == 0 ? problem.names.lhs_zero : problem.names.rhs_zero};
-    if (absl::Status s = CheckWholeBytes(names[0], x, operand, plan); !s.ok()) return s;
-    for (const auto& [name, factor, planned] : {std::tuple{names[1], &(problem.*slot.scale), &operand.scale},
-                                                {names[2], &(problem.*slot.zero), &operand.zero}}) {
+    const absl::string_view word = problem.names.*slot.word, scale_word = problem.names.*slot.scale_word;
+    if (absl::Status s = CheckWholeBytes(word, x, operand, plan); !s.ok()) return s;
+    for (const auto& [name, factor, planned] :
+         {std::tuple{scale_word, &(problem.*slot.scale), &operand.scale},
+          {problem.names.*slot.zero_word, &(problem.*slot.zero), &operand.zero}}) {
       if (!*factor) continue;
-      if (!IsQuantized(x.dtype)) return Invalid(name, " is given, but ", names[0], " is ", NameOf(x.dtype));
+      if (!IsQuantized(x.dtype)) return Invalid(name, " is given, but ", word, " is ", NameOf(x.dtype));
       absl::StatusOr<PlannedFactor> made = PlanFactor(name, x, **factor, operand, plan);
       if (!made.ok()) return made.status();
       *planned = *made;
@@ -227,7 +226,7 @@ absl::Status PlanFactors(const GroupedGemmProblem& problem, PlanData& plan) {
     plan.scales_sums = true;
     if (*steps == 0) continue;
     if (plan.sum_steps != 0 && plan.sum_steps != *steps) {
-      return Invalid(names[1], ": blocks of ", *steps, " along K, but ", problem.names.lhs_scale, " has blocks of ",
+      return Invalid(scale_word, ": blocks of ", *steps, " along K, but ", problem.names.lhs_scale, " has blocks of ",
                      plan.sum_steps);
     }
     plan.sum_steps = *steps;
@@ -250,12 +249,16 @@ void ReadFactors(const PlanData& plan, const PlannedFactor& factor, const Unit& 
     std::fill_n(values, n, ValueOf(data, dtype, RowOf(plan, per, unit)));
     return;
   }
-  for (int64_t i = 0, end; i < n; i = end) {
-    const int64_t row = (at.row + (at.down ? i : 0)) / factor.row_block % factor.rows;
-    const int64_t col = (at.col + (at.down ? 0 : i)) / factor.col_block;
-    const int64_t block = at.down ? factor.row_block : factor.col_block;
-    end = std::min(n, ((at.down ? at.row : at.col) + i) / block * block + block - (at.down ? at.row : at.col));
-    std::fill(values + i, values + end, ValueOf(data, dtype, row * factor.cols + col));
+  FactorPlace next = at;
+  int64_t& moving = at.down ? next.row : next.col;
+  const int64_t block = at.down ? factor.row_block : factor.col_block;
+  for (int64_t left = n; left > 0;) {
+    const int64_t row = next.row / factor.row_block % factor.rows, col = next.col / factor.col_block;
+    const int64_t count = std::min(left, block - moving % block);
+    std::fill_n(values, count, ValueOf(data, dtype, row * factor.cols + col));
+    values += count;
+    moving += count;
+    left -= count;
   }
 }
 

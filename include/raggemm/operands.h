@@ -80,10 +80,15 @@ struct FactorSlot {
   BufferDescriptor GroupedGemmProblem::*operand;
   std::optional<Array> GroupedGemmProblem::*scale;
   std::optional<Array> GroupedGemmProblem::*zero;
+  absl::string_view OperandNames::*word;
+  absl::string_view OperandNames::*scale_word;
+  absl::string_view OperandNames::*zero_word;
 };
 inline constexpr FactorSlot kFactorSlots[] = {
-    {&GroupedGemmProblem::lhs, &GroupedGemmProblem::lhs_scale, &GroupedGemmProblem::lhs_zero},
-    {&GroupedGemmProblem::rhs, &GroupedGemmProblem::rhs_scale, &GroupedGemmProblem::rhs_zero},
+    {&GroupedGemmProblem::lhs, &GroupedGemmProblem::lhs_scale, &GroupedGemmProblem::lhs_zero, &OperandNames::lhs,
+     &OperandNames::lhs_scale, &OperandNames::lhs_zero},
+    {&GroupedGemmProblem::rhs, &GroupedGemmProblem::rhs_scale, &GroupedGemmProblem::rhs_zero, &OperandNames::rhs,
+     &OperandNames::rhs_scale, &OperandNames::rhs_zero},
 };
 
 // The type of what follows the sums: s32 if out is, else f64 if lhs, rhs or out is f64, else f32.

@@ -102,8 +102,14 @@ class Words(NamedTuple):
     bias: str = "bias"
 
 
+def array(name: str, x: Any) -> jax.Array:
+    if isinstance(x, QuantizedTensor):
+        raise TypeError(f"{name}: is a QuantizedTensor, must be an array")
+    return jnp.asarray(x)
+
+
 def float_array(name: str, x: Any, allowed: Iterable[np.dtype] = FLOATS) -> jax.Array:
-    x = jnp.asarray(x)
+    x = array(name, x)
     check_type(name, x.dtype, allowed)
     return x
 

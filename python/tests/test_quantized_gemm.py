@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import raggemm
 from raggemm import QuantizedTensor
+from raggemm.compat import lax as compat_lax
+from raggemm.compat import megablox, tops
 
 M, G, K, N = 20, 3, 64, 32
 SIZES = np.array([9, 0, 8], np.int32)
@@ -235,6 +237,17 @@ def test_wrong_input(make, error, message):
         raggemm.gmm(LHS, make(), SIZES)
     with pytest.raises(error, match=message):
         jax.eval_shape(raggemm.gmm, LHS, make(), SIZES)
+
+
+@pytest.mark.parametrize("function", [compat_lax.ragged_dot, tops.gmm], ids=lambda f: f.__module__)
+def test_front_ends_that_take_none_say_so(function):
+    with pytest.raises(TypeError, match="rhs: is a QuantizedTensor, must be an array"):
+        function(LHS, tensor(jnp.int8, (G, K, N), ()), SIZES)
+
+
+def test_megablox():
+    rhs = tensor(jnp.int8, (G, K, N), (G, 1, N))
+    np.testing.assert_array_equal(megablox.gmm(LHS, rhs, SIZES), raggemm.gmm(LHS, rhs, SIZES))
 
 
 def test_two_of_e5m2_are_refused():

@@ -134,14 +134,7 @@ TEST_P(Bf16Rules, OfEveryNumberOfThreads) {
   spec.sizes = {1, 260, 30};
   for (ArithmeticId rule : kRules) {
     spec.bf16_sums = rule;
-    TestProblem test(spec);
-    const std::vector<double> want = ExpectedOut(test.problem).value();
-    for (int64_t threads : {1, 2, 3, 8}) {
-      test.ClearOut();
-      const Options options{.executor = Executor::kOpenMp, .isa = GetParam(), .threads = threads};
-      ASSERT_TRUE(GroupedGemm(test.problem, options).ok());
-      EXPECT_TRUE(HasBits(test.problem.out, want)) << NameOf(rule) << " " << threads;
-    }
+    EXPECT_TRUE(GivesExpectedBitsWithThreads(spec, GetParam()));
   }
 }
 

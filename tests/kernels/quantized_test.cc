@@ -53,14 +53,7 @@ TEST_P(Quantized, OfEveryNumberOfThreads) {
   spec.groups = 3;
   spec.sizes = {1, 260, 30};
   spec.rhs_scale = {64, 1};
-  TestProblem test(spec);
-  const std::vector<double> want = ExpectedOut(test.problem).value();
-  for (int64_t threads : {1, 2, 3, 8}) {
-    test.ClearOut();
-    const Options options{.executor = Executor::kOpenMp, .isa = GetParam(), .threads = threads};
-    ASSERT_TRUE(GroupedGemm(test.problem, options).ok());
-    EXPECT_TRUE(HasBits(test.problem.out, want)) << threads;
-  }
+  EXPECT_TRUE(GivesExpectedBitsWithThreads(spec, GetParam()));
 }
 
 TEST_P(Quantized, IsWithinTheBound) {

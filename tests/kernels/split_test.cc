@@ -145,16 +145,7 @@ TEST_P(Split, OfEveryNumberOfThreads) {
   ProblemSpec base = Spec(300, 200, 130);
   base.groups = 3;
   base.sizes = {1, 260, 30};
-  ForEachWay(base, [&](const ProblemSpec& spec) {
-    TestProblem test(spec);
-    const std::vector<double> want = ExpectedOut(test.problem).value();
-    for (int64_t threads : {1, 2, 3, 8}) {
-      test.ClearOut();
-      const Options options{.executor = Executor::kOpenMp, .isa = GetParam(), .threads = threads};
-      ASSERT_TRUE(GroupedGemm(test.problem, options).ok());
-      EXPECT_TRUE(HasBits(test.problem.out, want)) << Describe(spec) << " threads " << threads;
-    }
-  });
+  ForEachWay(base, [&](const ProblemSpec& spec) { EXPECT_TRUE(GivesExpectedBitsWithThreads(spec, GetParam())); });
 }
 
 // Each replica starts blocks of its own.

@@ -27,4 +27,20 @@ testing::AssertionResult GivesExpectedBits(const ProblemSpec& spec) {
   return testing::AssertionSuccess();
 }
 
+testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec, Isa isa) {
+  TestProblem test(spec);
+  const absl::StatusOr<std::vector<double>> expected = ExpectedOut(test.problem);
+  if (!expected.ok()) return testing::AssertionFailure() << expected.status() << "\n" << Describe(spec);
+  for (int64_t threads : {1, 2, 3, 8}) {
+    test.ClearOut();
+    const absl::Status status =
+        GroupedGemm(test.problem, {.executor = Executor::kOpenMp, .isa = isa, .threads = threads});
+    if (!status.ok()) return testing::AssertionFailure() << status << "\n" << Describe(spec);
+    if (testing::AssertionResult same = HasBits(test.problem.out, *expected); !same) {
+      return same << "\n" << threads << " threads, " << Describe(spec);
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
 }  // namespace raggemm::test

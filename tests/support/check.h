@@ -11,6 +11,9 @@ namespace raggemm::test {
 // and no byte beside a buffer has changed.
 testing::AssertionResult GivesExpectedBits(const ProblemSpec& spec);
 
+// With one ISA and 1, 2, 3 and 8 threads of OpenMP: blocks and tiles are others then.
+testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec, Isa isa);
+
 }  // namespace raggemm::test
 
 #endif  // RAGGEMM_TESTS_SUPPORT_CHECK_H_

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from raggemm import _precision
-from raggemm._operands import Words, check_types, compiled_when_eager, integer_array, result_dtype
+from raggemm._operands import Words, array, check_types, compiled_when_eager, integer_array, result_dtype
 from raggemm.jax_lax import dimension_numbers
 from raggemm.jax_lax.dimension_numbers import BASIC, Result, widened
 
@@ -50,7 +49,7 @@ def checked_call(
     """Everything of ragged_dot_general that shapes and dtypes can tell, and the call that is left to make. operands:
     lhs, rhs and group_sizes."""
     lhs, rhs, group_sizes = operands
-    lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
+    lhs, rhs = array("lhs", lhs), array("rhs", rhs)
     group_sizes = group_sizes if isinstance(group_sizes, jax.Array) else np.asarray(group_sizes)
     dtype = None if preferred_element_type is None else result_dtype(preferred_element_type)
     out = _out_by_rule_of_jax(lhs, rhs, group_sizes, numbers, dtype, group_offset is not None)
