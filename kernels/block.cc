@@ -93,14 +93,13 @@ Strip NextStrip(const PlanData& plan, const TilePlace& place, int64_t cols_left)
   const int64_t narrow = plan.kernels->cols, cols = std::min(narrow, cols_left);
   switch (place.recipe.source) {
     case Recipe::Source::kSweep:
-      if (const int64_t nr = KernelsOf(*plan.kernels, plan.rhs.expanded).sweep[place.rows.Rows(0)].nr;
-          nr <= cols_left) {
+      if (const int64_t nr = KernelsOf(*plan.kernels, plan.rhs.read).sweep[place.rows.Rows(0)].nr; nr <= cols_left) {
         return {cols_left / nr * nr, cols_left / nr * nr, Strip::From::kSweep};
       }
       [[fallthrough]];
     case Recipe::Source::kInPlace:
-      for (const DirectKernel& kernel : KernelsOf(*plan.kernels, plan.rhs.expanded).direct[place.rows.Rows(0)]) {
-        if (kernel.nr <= cols_left) return {kernel.nr, kernel.nr, Strip::From::kRhs};
+      for (const DirectKernel& kernel : KernelsOf(*plan.kernels, plan.rhs.read).direct[place.rows.Rows(0)]) {
+        if (kernel.run != nullptr && kernel.nr <= cols_left) return {kernel.nr, kernel.nr, Strip::From::kRhs};
       }
       break;
     case Recipe::Source::kExpand:

@@ -4,11 +4,16 @@
 
 #include <cstdint>
 
+#include "kernels/factors.h"
 #include "kernels/plan.h"
 #include "kernels/tile.h"
 #include "raggemm/format.h"
 
 namespace raggemm {
+
+inline const char* ElementAt(const Matrix& x, DType dtype, int64_t row, int64_t col) {
+  return x.data + StepOf(dtype, row * x.row_step + col * x.col_step);
+}
 
 // Where what is packed begins, in a unit's op(operand).
 struct PackSource {
@@ -26,8 +31,9 @@ inline void PackFrom(const PlanData& plan, const PackSource& source, const Packe
   const Matrix& matrix = source.matrix;
   Pack* const pack = transposed ? packers.transposed : packers.rows;
   if (source.operand.expand != nullptr) return PackExpanded(plan, source, pack, transposed, args);
-  args.src = matrix.data + (source.row * matrix.row_step + source.col * matrix.col_step) * SizeOf(source.operand.dtype);
+  args.src = ElementAt(matrix, source.operand.dtype, source.row, source.col);
   args.src_stride = matrix.row_step == 1 ? matrix.col_step : matrix.row_step;
+  args.scales = BlockScalesOf(source.operand, &source.operand == &plan.lhs, matrix, source.row, source.col);
   pack(args);
 }
 

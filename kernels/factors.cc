@@ -242,6 +242,31 @@ FactorPlace PlaceOf(const PlannedOperand& operand, const Matrix& matrix, int64_t
   return {first / cols + row, first % cols + col, false};
 }
 
+bool HasFactorsOfElements(const PlannedOperand& x) {
+  return x.zero.is_given() || (x.scale.is_given() && x.scale.of_elements);
+}
+
+bool HasBlockScales(const PlannedOperand& x, bool is_lhs) {
+  if (x.zero.is_given() || x.scale.values.dtype != DType::kF8E8M0FNU || !x.scale.of_blocks) return false;
+  const bool k_is_rows = x.is_trans == is_lhs;
+  const int64_t along_k = k_is_rows ? x.scale.row_block : x.scale.col_block;
+  const int64_t across = k_is_rows ? x.scale.col_block : x.scale.row_block;
+  return x.dtype == DType::kF4E2M1FN && along_k % kScaleSteps == 0 && across == 1;
+}
+
+BlockScales BlockScalesOf(const PlannedOperand& x, bool is_lhs, const Matrix& matrix, int64_t row, int64_t col) {
+  if (!x.scale.is_given() || !x.scale.of_elements) return {};
+  const bool k_is_rows = x.is_trans == is_lhs;
+  const auto& [values, of_blocks, row_block, col_block, rows, cols, of_elements] = x.scale;
+  const FactorPlace at = PlaceOf(x, matrix, row, col);
+  const int64_t first = at.row / row_block % rows * cols + at.col / col_block;
+  return {.first = reinterpret_cast<const uint8_t*>(values.data) + first,
+          .k_step = k_is_rows ? cols : 1,
+          .column_step = k_is_rows ? 1 : cols,
+          .steps = k_is_rows ? row_block : col_block,
+          .offset = k_is_rows ? at.row % row_block : at.col % col_block};
+}
+
 void ReadFactors(const PlanData& plan, const PlannedFactor& factor, const Unit& unit, const FactorPlace& at, int64_t n,
                  float* values) {
   const auto& [data, dtype, per] = factor.values;

@@ -25,6 +25,12 @@ ExpandedTypes ExpandedTypesOf(const GroupedGemmProblem& problem);
 // Shapes and types of scales and zeros. The plan has the operands.
 absl::Status PlanFactors(const GroupedGemmProblem& problem, PlanData& plan);
 
+bool HasFactorsOfElements(const PlannedOperand& operand);
+// Whether all of them are powers of two that packers take (BlockScales), and then those from (row, col) of op(operand)
+// on: null where there are none.
+bool HasBlockScales(const PlannedOperand& operand, bool is_lhs);
+BlockScales BlockScalesOf(const PlannedOperand& operand, bool is_lhs, const Matrix& matrix, int64_t row, int64_t col);
+
 // n values from (row, col) of the stored matrix x of a unit on, along the row, or down the column.
 struct FactorPlace {
   int64_t row, col;

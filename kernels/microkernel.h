@@ -40,20 +40,29 @@ struct Prefetch {
   int64_t skip;      // bytes from the last line of a run to the first of the next
 };
 
+// Powers of two, one for so many steps of k and a column of rhs, or a row of lhs: f8e8m0fnu.
+struct BlockScales {
+  const uint8_t* first;         // of the first step and column; null: all are 1
+  int64_t k_step, column_step;  // bytes to the next
+  int64_t steps, offset;        // that share one, and where among them the first is: multiples of kScaleSteps
+};
+inline constexpr int64_t kScaleSteps = 32;
+
 // chain[i][j] = start ? +0 : chain[i][j];  for kk < k: chain[i][j] = fma(a[kk][i], b[kk][j], chain[i][j]), in the order
 // of the arithmetic; finish: result[i][j] = first ? chain[i][j] : total[i][j] + chain[i][j]; else chain is stored back.
 // Where chains are shorter than kPanel, `chain` is the total: +0 at the start, all chains of k are added to
 // it, and finish stores it to result; then first is set.
 struct PackAhead;
 struct MicrokernelArgs {
-  int64_t k;          // beside the last steps of a contraction a multiple of KernelRow::k_step
-  const void* a;      // [k][mr] in the layout of panels
-  const void* b;      // row kk starts at b + kk * b_stride elements; the kernel's own element type
-  int64_t b_stride;   // of strips, their width
-  void* strip;        // [k][nr] in the layout of panels, written by the expanding kernels
-  void* chain;        // T [mr][nr], untouched when start and finish, but by sweeps anything when finish
-  const void* total;  // T [mr][nr], read when finish and not first
-  void* result;       // T, row stride result_stride elements; may be total; untouched unless finish
+  int64_t k;           // beside the last steps of a contraction a multiple of KernelRow::k_step
+  const void* a;       // [k][mr] in the layout of panels
+  const void* b;       // row kk starts at b + kk * b_stride elements; the kernel's own element type
+  int64_t b_stride;    // of strips, their width
+  BlockScales scales;  // of rhs as it lies
+  void* strip;         // [k][nr] in the layout of panels, written by the expanding kernels
+  void* chain;         // T [mr][nr], untouched when start and finish, but by sweeps anything when finish
+  const void* total;   // T [mr][nr], read when finish and not first
+  void* result;        // T, row stride result_stride elements; may be total; untouched unless finish
   int64_t result_stride;
   int64_t columns;  // of sweeping kernels: how many; then the row stride of chain and total, too
   bool start;
@@ -78,8 +87,9 @@ struct PackArgs {
   int64_t k_padded;  // a multiple of KernelRow::k_step
   int64_t width;
   void* dst;
-  int64_t dst_stride;  // elements of T, words or lines
-  Prefetch* prefetch;  // by transposed; rows takes null
+  int64_t dst_stride;       // elements of T, words or lines
+  Prefetch* prefetch;       // by transposed; rows takes null
+  BlockScales scales = {};  // taken by packers of f4e2m1fn
   // Of lhs, where rhs has its format: VPDPBUSD multiplies a byte with a sign by one without, so for it the top bits of
   // lhs are flipped, and its kernels subtract what that adds.
   bool alike = false;

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/block.h"
+#include "kernels/factors.h"
 #include "kernels/isa.h"
 #include "kernels/parallel_for.h"
 #include "kernels/problem.h"
@@ -61,10 +62,9 @@ absl::Status ChooseExecutor(const Options& options, PlanData& plan) {
   return threads.status();
 }
 
-// None where elements are multiplied as they are stored.
+// None where elements are read as they are stored.
 Expand* ExpandFor(Isa isa, const PlannedOperand& x) {
-  const bool has_factors = x.zero.is_given() || (x.scale.is_given() && x.scale.of_elements);
-  if (x.expanded == x.dtype && !has_factors) return nullptr;
+  if (x.read == x.dtype && !HasFactorsOfElements(x)) return nullptr;
   const Expanders& expanders = ExpandersFor(isa);
   const auto* format = std::find_if(std::begin(kQuantized), std::end(kQuantized),
                                     [&](const QuantizedFormat& row) { return row.dtype == x.dtype; });
@@ -76,10 +76,15 @@ Expand* ExpandFor(Isa isa, const PlannedOperand& x) {
 
 void ChoosePackers(Precision precision, PlanData& plan) {
   const KernelRow& kernels = *plan.kernels;
-  plan.pack_lhs = &KernelsOf(kernels, plan.lhs.expanded).lhs;
-  plan.pack_rhs = &KernelsOf(kernels, plan.rhs.expanded).rhs;
+  const auto choose = [&](PlannedOperand& x, Packers FormatKernels::*packers) {
+    const bool as_stored = !HasFactorsOfElements(x) || HasBlockScales(x, &x == &plan.lhs);
+    x.read = as_stored && (KernelsOf(kernels, x.dtype).*packers).rows != nullptr ? x.dtype : x.expanded;
+    x.expand = x.read == x.dtype && as_stored ? nullptr : ExpandFor(plan.isa, x);
+    return &(KernelsOf(kernels, x.read).*packers);
+  };
+  plan.pack_lhs = choose(plan.lhs, &FormatKernels::lhs);
+  plan.pack_rhs = choose(plan.rhs, &FormatKernels::rhs);
   if (plan.sum_steps != 0) plan.panel = std::min(plan.panel, plan.sum_steps);
-  for (PlannedOperand* x : {&plan.lhs, &plan.rhs}) x->expand = ExpandFor(plan.isa, *x);
   if (precision == Precision::kDefault) return;
   const auto index = static_cast<int>(precision);
   plan.splitting = &kSplittings[index];
@@ -286,7 +291,7 @@ absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& optio
 
 std::string ToString(const PlanData& plan) {
   const auto operand = [&](absl::string_view name, const PlannedOperand& x) {
-    const std::string as = x.expand != nullptr ? absl::StrCat(" as ", NameOf(x.expanded)) : "";
+    const std::string as = x.dtype != x.expanded ? absl::StrCat(" as ", NameOf(x.expanded)) : "";
     const std::string steps = plan.sum_steps != 0 ? absl::StrCat(" of ", plan.sum_steps, " steps") : "";
     const std::string scales = !x.scale.is_given()   ? ""
                                : x.scale.of_elements ? ", scales of elements"

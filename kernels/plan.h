@@ -46,7 +46,8 @@ struct PlannedOperand {
   enum class Repeat : uint8_t { kSegment, kGroup, kProblem };
   char* data = nullptr;
   DType dtype = DType::kF32;
-  DType expanded = DType::kF32;  // what is packed and multiplied
+  DType expanded = DType::kF32;  // what is multiplied
+  DType read = DType::kF32;      // what kernels and packers read: `expanded`, or dtype where they have it
   bool is_trans = false;
   bool packed = false;
   Repeat repeat = Repeat::kSegment;
@@ -54,7 +55,7 @@ struct PlannedOperand {
   int64_t cols = 0;
   GroupExtents first, last;
   PlannedFactor scale, zero;
-  Expand* expand = nullptr;  // to `expanded`, where elements are not that already
+  Expand* expand = nullptr;  // from dtype to `read`, where that is another
 };
 
 // Cache blocks: rows and columns of the largest tile.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/block.h"
 #include "kernels/element.h"
+#include "kernels/factors.h"
 #include "kernels/isa.h"
 #include "kernels/plan.h"
 #include "kernels/tile.h"
@@ -78,7 +79,9 @@ BlockShape BlocksOf(const PlanData& plan, const Shape& shape, int64_t cols) {
   BlockShape blocks;
   blocks.n = std::min(cols, RoundUp(CeilDiv(cols, CeilDiv(cols, shape.columns)), kernels.cols));
   blocks.k = std::min(shape.steps, plan.panel);
-  const int64_t least = IsSplit(plan) ? plan.panel : std::max<int64_t>(8, kernels.k_step);  // chains of pairs end there
+  const int64_t part = HasFactorsOfElements(plan.rhs) ? kScaleSteps : 8;
+  const int64_t least =
+      IsSplit(plan) ? plan.panel : std::max<int64_t>(part, kernels.k_step);  // chains of pairs end there
   blocks.k = std::max(blocks.k, least);
   while (blocks.k > least && StepOf(plan.rhs.dtype, blocks.k * blocks.n) > bytes) {
     blocks.k = std::max(blocks.k / 2 / least * least, least);  // a panel is no power of two where scales cut it
@@ -110,9 +113,13 @@ Costs CostsOf(const PlanData& plan, const Candidate& candidate, int64_t rows) {
   return costs;
 }
 
+bool ReadsInPlace(const PlanData& plan) {
+  return plan.kernels->ahead_slice == 0 && KernelsOf(*plan.kernels, plan.rhs.read).direct[1][1].run != nullptr;
+}
+
 Candidates CandidatesFor(const PlanData& plan, int64_t rows, int64_t cols) {
   Candidates candidates;
-  const bool packs = plan.kernels->ahead_slice != 0 || IsSplit(plan) || plan.rhs.expand != nullptr;
+  const bool packs = IsSplit(plan) || plan.rhs.expand != nullptr || !ReadsInPlace(plan);
   for (Recipe::Source source : {Recipe::Source::kInPlace, Recipe::Source::kExpand, Recipe::Source::kPack}) {
     if ((source == Recipe::Source::kPack) != packs) continue;
     for (size_t shape = 0; shape < std::size(kShapes); ++shape) {
@@ -153,8 +160,9 @@ absl::string_view NameOf(Recipe::Source source) {
 }
 
 bool Sweeps(const PlanData& plan, int64_t rows) {
-  const DirectKernel* sweeps = KernelsOf(*plan.kernels, plan.rhs.expanded).sweep;
-  return plan.rhs_streams && plan.rhs.expand == nullptr && rows <= kSweepRows && sweeps[rows].run != nullptr;
+  const DirectKernel* sweeps = KernelsOf(*plan.kernels, plan.rhs.read).sweep;
+  if (plan.rhs.expand != nullptr || rows > kSweepRows || sweeps[rows].run == nullptr) return false;
+  return plan.rhs_streams || (plan.mode == RaggedMode::kRaggedM && !ReadsInPlace(plan));
 }
 
 }  // namespace

@@ -19,10 +19,6 @@
 namespace raggemm {
 namespace {
 
-const char* ElementAt(const Matrix& x, DType dtype, int64_t row, int64_t col) {
-  return x.data + (row * x.row_step + col * x.col_step) * SizeOf(dtype);
-}
-
 // Bytes of so many steps of k for one row of a panel.
 int64_t StepBytes(const PlanData& plan, int64_t k) { return PanelBytes(plan.kernels->lhs, KernelSteps(plan, k), 1); }
 
@@ -79,12 +75,13 @@ class Strips {
     PackArgs args = ArgsFor(*block, col, &nothing_);
     turn_ ^= 1;
     args.src = ElementAt(block->rhs, plan_.rhs.dtype, block->k, place_.window.col + col);
+    args.scales = BlockScalesOf(plan_.rhs, false, block->rhs, block->k, place_.window.col + col);
     args.src_stride = block->rhs.col_step == 1 ? block->rhs.row_step : block->rhs.col_step;
     ahead_.pack = block->rhs.col_step == 1 ? plan_.pack_rhs->rows : plan_.pack_rhs->transposed;
     ahead_.left = args;
     ahead_.slice = slice;
     const bool along_n = block->rhs.col_step == 1;
-    ahead_.src_step = slice * (along_n ? args.src_stride : 1) * SizeOf(plan_.rhs.dtype);
+    ahead_.src_step = StepOf(plan_.rhs.dtype, slice * (along_n ? args.src_stride : 1));
     ahead_.dst_step = PanelBytes(plan_.kernels->rhs, KernelSteps(plan_, slice), args.dst_stride);
     slices_ = CeilDiv(args.k_padded, slice);
   }
@@ -130,7 +127,7 @@ Microkernel* KernelOf(const PlanData& plan, const Strip& strip, int64_t mr, bool
   // Of bytes the signs matter; f32 that is split is packed as what is multiplied.
   const DType product = plan.arithmetic->product;
   if (!in_place) return KernelsOf(*plan.kernels, product == DType::kBF16 ? product : plan.rhs.expanded).packed[mr];
-  const FormatKernels& kernels = KernelsOf(*plan.kernels, plan.rhs.expanded);
+  const FormatKernels& kernels = KernelsOf(*plan.kernels, plan.rhs.read);
   if (strip.from == Strip::From::kRhsAndPack) return kernels.expand[mr];
   if (strip.from == Strip::From::kSweep) return kernels.sweep[mr].run;
   const DirectKernel(&by_width)[2] = kernels.direct[mr];
@@ -170,7 +167,8 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
     Strip strip;
     for (int64_t col = block.col; col < block.col + block.cols; col += strip.cols) {
       strip = NextStrip(plan, place, block.col + block.cols - col);
-      const char* rhs = ElementAt(block.rhs, plan.rhs.expanded, block.k, place.window.col + col);
+      const char* rhs = ElementAt(block.rhs, plan.rhs.read, block.k, place.window.col + col);
+      args.scales = BlockScalesOf(plan.rhs, false, block.rhs, block.k, place.window.col + col);
       if (scales_sums) result.ReadColumnScales(block, strip, col);
       if (strip.from == Strip::From::kPacked) {
         strips.MakeReady(block, col, fetch.For(Fetch::Work::kPack));

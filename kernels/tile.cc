@@ -128,7 +128,7 @@ double ProductsPerFma(const PlanData& plan) {
 
 double CostOfElement(const PlanData& plan) {
   const KernelRow& kernels = *plan.kernels;
-  const bool as_stored = plan.splitting->products > 1 || plan.rhs.expand != nullptr;
+  const bool as_stored = plan.splitting->products > 1 || plan.rhs.dtype != plan.rhs.expanded;
   const DType element = as_stored ? plan.rhs.dtype : kernels.rhs.element;
   const double bytes = static_cast<double>(StepOf(element, 8) * sizeof(float)) / 8 /
                        static_cast<double>(SizeOf(ArithmeticOf(kernels).sum));

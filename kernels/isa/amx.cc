@@ -1,8 +1,8 @@
 // AMX: tiles of bf16, packed with AVX-512. What has no tiles is left to AVX-512. Its instructions are written as such:
 // GCC's intrinsics take numbers of tiles that no template can give them.
-// Compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
+// Compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vbmi -mfma -mf16c
 #include "kernels/isa/amx_gemm.h"
-#include "kernels/isa/avx512_pairs.h"
+#include "kernels/isa/avx512_quantized.h"
 
 namespace raggemm {
 namespace {
@@ -58,6 +58,10 @@ struct AmxTiles {
 }  // namespace
 
 extern const KernelRow kAmxKernels[1];
-constinit const KernelRow kAmxKernels[] = {MakeAmxRow<Avx512Pairs, AmxTiles>()};
+constinit const KernelRow kAmxKernels[] = {[] {
+  KernelRow row = MakeAmxRow<Avx512Pairs, AmxTiles>();
+  AddQuantized<Avx512Pairs, false>(row);
+  return row;
+}()};
 
 }  // namespace raggemm

@@ -36,6 +36,7 @@ inline void PackSlices(PackAhead& ahead, int64_t slices) {
   args.k_padded = args.k_padded < steps ? args.k_padded : steps;
   ahead.pack(args);
   ahead.left.k -= args.k;
+  ahead.left.scales.offset += args.k;
   ahead.left.k_padded -= args.k_padded;
   ahead.left.src = static_cast<const char*>(ahead.left.src) + slices * ahead.src_step;
   ahead.left.dst = static_cast<char*>(ahead.left.dst) + slices * ahead.dst_step;

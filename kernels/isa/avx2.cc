@@ -146,7 +146,7 @@ struct Avx2F64 {
 // Bytes as pairs of s16.
 template <class E>
 struct Avx2Bytes : Avx2S32 {
-  using Element = E;
+  using Source = const E*;
   static constexpr int kGroup = 2;
   static constexpr bool kFlips = false;
   static constexpr int kRows = 6;

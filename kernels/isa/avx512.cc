@@ -65,7 +65,7 @@ struct Avx512F64 {
 // Bytes as pairs of s16.
 template <class E>
 struct Avx512Bytes : Avx512S32 {
-  using Element = E;
+  using Source = const E*;
   static constexpr int kGroup = 2;
   static constexpr bool kFlips = false;
   static constexpr int kRows = 12;  // 13 and 14 leave no register for what makes words of rows

@@ -1,6 +1,6 @@
 // AVX-512 BF16: two products of each sum at once. What has no pairs of bf16 is left to AVX-512.
-// Compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mfma -mf16c
-#include "kernels/isa/avx512_pairs.h"
+// Compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vbmi -mavx512bf16 -mfma -mf16c
+#include "kernels/isa/avx512_quantized.h"
 
 namespace raggemm {
 namespace {
@@ -19,6 +19,10 @@ struct Avx512Bf16 : Avx512Pairs {
 }  // namespace
 
 extern const KernelRow kAvx512Bf16Kernels[1];
-constinit const KernelRow kAvx512Bf16Kernels[] = {MakePairRow<Avx512Bf16>()};
+constinit const KernelRow kAvx512Bf16Kernels[] = {[] {
+  KernelRow row = MakePairRow<Avx512Bf16>();
+  AddQuantized<Avx512Bf16, true>(row);
+  return row;
+}()};
 
 }  // namespace raggemm

@@ -8,7 +8,7 @@ namespace raggemm {
 namespace {
 
 struct Avx512Pairs : Avx512F32, Avx512Words {
-  using Element = BFloat16;
+  using Source = const BFloat16*;
   static constexpr int kGroup = 2;
   static constexpr bool kFlips = false;
   using Avx512F32::Pinned;

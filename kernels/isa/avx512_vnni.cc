@@ -7,7 +7,7 @@ namespace {
 
 template <class E>
 struct Avx512Vnni : Avx512S32 {
-  using Element = E;
+  using Source = const E*;
   static constexpr int kGroup = 4;
   static constexpr bool kFlips = true;
   static constexpr int kRows = 12;  // beside the sums of two vectors that are in excess

@@ -14,6 +14,11 @@ struct Avx512Words {
   static Words LoadWords(const uint32_t* p) { return _mm512_loadu_si512(p); }
   static void StoreWords(uint32_t* p, Words x) { _mm512_storeu_si512(p, x); }
   static Words BroadcastWord(const uint32_t* p) { return _mm512_set1_epi32(static_cast<int>(*p)); }
+  // The first n of 32 bytes.
+  static __m256i LoadBytes(const void* p, int64_t n) {
+    if (n >= 32) return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+    return _mm256_maskz_loadu_epi8(n <= 0 ? 0 : (__mmask32{1} << n) - 1, p);
+  }
   static Words LowWords(Words first, Words second) { return _mm512_permutex2var_epi16(first, Index(0), second); }
   static Words HighWords(Words first, Words second) { return _mm512_permutex2var_epi16(first, Index(16), second); }
   static void Transpose(Words (&r)[16]) {
@@ -53,12 +58,6 @@ struct Avx512S32 : Avx512Words {
   static void Stream(int32_t* p, Vec x) { _mm512_stream_si512(reinterpret_cast<__m512i*>(p), x); }
   static void Store(int32_t* p, Vec x) { _mm512_storeu_si512(p, x); }
   static void StorePartial(int32_t* p, Vec x, int n) { _mm512_mask_storeu_epi32(p, Avx512F32::Mask(n), x); }
-
-  // The first n of 32 bytes.
-  static __m256i LoadBytes(const void* p, int64_t n) {
-    if (n >= 32) return _mm256_loadu_si256(static_cast<const __m256i*>(p));
-    return _mm256_maskz_loadu_epi8(n <= 0 ? 0 : (__mmask32{1} << n) - 1, p);
-  }
 };
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace {
 
 template <class E>
 struct AvxVnni : Avx2S32 {
-  using Element = E;
+  using Source = const E*;
   static constexpr int kGroup = 4;
   static constexpr bool kFlips = true;
   static constexpr int kRows = 5;

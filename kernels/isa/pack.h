@@ -42,6 +42,10 @@ inline void MoveOn(const Prefetch& from, Prefetch* to) {
   to->run_left = from.run_left;
 }
 
+inline const uint8_t* ScaleAt(const BlockScales& scales, int64_t k, int64_t column) {
+  return scales.first + (scales.offset + k) / scales.steps * scales.k_step + column * scales.column_step;
+}
+
 template <class V, class E>
 inline typename V::Vec LoadUpTo(const E* p, int64_t n) {
   return n >= V::kWidth ? V::Load(p) : V::LoadPartial(p, static_cast<int>(n));

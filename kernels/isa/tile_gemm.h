@@ -80,7 +80,7 @@ template <class V, class E, int kMr, int kNv, bool kExpand, ArithmeticId kId>
 struct FmaSteps {
   using T = typename V::Scalar;
   using Tile = typename V::Vec[kMr][kNv];
-  static constexpr int kElement = sizeof(E);
+  static constexpr int kSweepSteps = sizeof(E) < 4 ? 32 / sizeof(E) : 8;
   static constexpr int kNr = kNv * V::kWidth;
   static constexpr int kGroup = kId == ArithmeticId::kPairs ? 2 : 1;
 
@@ -181,7 +181,7 @@ template <class V, class Steps, int kMr, int kNv>
 void SweepGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
   using Vec = typename V::Vec;
-  constexpr int kNr = kNv * V::kWidth, kSweepSteps = Steps::kElement < 4 ? 32 / Steps::kElement : 8;
+  constexpr int kNr = kNv * V::kWidth, kSweepSteps = Steps::kSweepSteps;
   const int64_t width = args.columns, chunks = width / kNr * ((args.k + kSweepSteps - 1) / kSweepSteps);
   Prefetch prefetch = *args.prefetch;
   int64_t lines = prefetch.count;

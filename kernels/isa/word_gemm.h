@@ -1,22 +1,25 @@
 // The register tiles of a unit that multiplies words: pairs of 16-bit elements, or four bytes. Its traits V are those
 // of tile_gemm.h for the sums, and
 //
-//   Element, kGroup           what matrices have; how many steps of k make a word
+//   Source, kGroup            a pointer to what matrices have; how many steps of k make a word
 //   Words                     as many words as Vec has sums
 //   LoadWords(p) StoreWords(p, x) BroadcastWord(p): as they lie in panels
-//   LoadUpTo(const Element*, n): words of the first n of kGroup * kWidth elements, and of zeros
-//   LoadHalves(const Element*, stride, n, rows): half words of 2 * kWidth columns, of which the first n are there, from
+//   LoadUpTo(Source, n): words of the first n of kGroup * kWidth elements, and of zeros
+//   LoadHalves(Source, stride, n, rows): half words of 2 * kWidth columns, of which the first n are there, from
 //                             kGroup / 2 rows, of which `rows` are there; else zeros
 //   LowWords(x, y), HighWords(x, y): the words of the first and last columns, from their two halves
 //   Transpose(Words[kWidth])
 //   Dot(a, b, sum), DotOfOne(p, b, sum): sum + the products of the words, of floats that of the second elements first;
 //                             with Pinned, as FmaInRegisters of tile_gemm.h
+//   Scales                    only where elements have BlockScales: Read and ReadOne those of kScaleSteps steps of 32
+//                             columns or of one, Low and High as LowWords and HighWords, and Scaled(words, half)
 //   kFlips                    whether Dot wants one of lhs and rhs signed, the other not; then also Flip(x, y), x ^ y,
 //                             and Sub(x, y) of sums
 #ifndef RAGGEMM_KERNELS_ISA_WORD_GEMM_H_
 #define RAGGEMM_KERNELS_ISA_WORD_GEMM_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/isa/tile_gemm.h"
 #include "kernels/microkernel.h"
@@ -33,21 +36,52 @@ inline constexpr uint32_t kFlipped[] = {0, 0x80808080};
 template <class E>
 inline constexpr bool kSigned = static_cast<E>(-1) < 0;
 
+template <class Source>
+inline constexpr int kStepsOfSweep = 32;
+template <>
+inline constexpr int kStepsOfSweep<const BFloat16*> = 16;
+
+// Where elements have none.
+template <class V>
+struct NoScales {
+  using Words = typename V::Words;
+  RAGGEMM_INLINE void Read(const BlockScales&, int64_t, int64_t, int64_t) {}
+  RAGGEMM_INLINE void ReadOne(const BlockScales&, int64_t, int64_t) {}
+  RAGGEMM_INLINE Words Low(Words first, Words second) const { return V::LowWords(first, second); }
+  RAGGEMM_INLINE Words High(Words first, Words second) const { return V::HighWords(first, second); }
+  RAGGEMM_INLINE Words Scaled(Words words, int) const { return words; }
+};
+template <class V>
+constexpr auto ScalesFor() {
+  if constexpr (requires { typename V::Scales; }) {
+    return typename V::Scales();
+  } else {
+    return NoScales<V>();
+  }
+}
+template <class V>
+using ScalesOf = decltype(ScalesFor<V>());
+
 // A word of steps of k, or the last one, whose others are zero.
 template <class V, int kMr, int kNv, WordsFrom kFrom>
 struct WordSteps {
   using Vec = typename V::Vec;
   using Tile = Vec[kMr][kNv];
   using Words = typename V::Words;
-  using E = typename V::Element;
+  using Source = std::conditional_t<kFrom == WordsFrom::kStrip, const uint32_t*, typename V::Source>;
   static constexpr int kWidth = V::kWidth;
-  static constexpr int kGroup = V::kGroup, kElement = sizeof(E);
+  static constexpr int kGroup = V::kGroup, kSweepSteps = kStepsOfSweep<typename V::Source>;
 
   explicit WordSteps(const MicrokernelArgs& args, int64_t k = 0, int64_t column = 0)
       : a(static_cast<const uint32_t*>(args.a) + k / kGroup * kMr),
-        b(static_cast<const char*>(args.b) + (k * args.b_stride + column) * kElement),
+        b(static_cast<Source>(args.b) + (k * args.b_stride + column)),
         b_stride(args.b_stride),
         strip(static_cast<uint32_t*>(args.strip)) {
+    if constexpr (kFrom != WordsFrom::kStrip) {
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; v += 2) {
+        scales[v / 2].Read(args.scales, k, column + v * kWidth, 2 * kWidth);
+      }
+    }
     if constexpr (V::kFlips) {
       flipped = V::BroadcastWord(&kFlipped[args.alike]);
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) excess[v] = V::Zero();
@@ -75,24 +109,23 @@ struct WordSteps {
       }
     }
     a += kMr;
-    b += kFrom == WordsFrom::kStrip ? kNv * kWidth * sizeof(uint32_t) : kGroup * b_stride * sizeof(E);
+    b = b + (kFrom == WordsFrom::kStrip ? kNv * kWidth : kGroup * b_stride);
     if constexpr (kFrom == WordsFrom::kRowsAndPack) strip += kNv * kWidth;
   }
 
   // Those of two vectors of sums.
   RAGGEMM_INLINE void Columns(int v, int64_t steps, Words (&y)[2]) {
     if constexpr (kFrom == WordsFrom::kStrip) {
-      const uint32_t* words = reinterpret_cast<const uint32_t*>(b) + v * kWidth;
-      RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) y[j] = V::Pinned(V::LoadWords(words + j * kWidth));
-      return;
-    }
-    const E* row = reinterpret_cast<const E*>(b) + v * kWidth;
-    const Words first = V::LoadHalves(row, b_stride, 2 * kWidth, steps);
-    const Words second = V::LoadHalves(row + kGroup / 2 * b_stride, b_stride, 2 * kWidth, steps - kGroup / 2);
-    y[0] = V::Pinned(V::LowWords(first, second));
-    y[1] = V::Pinned(V::HighWords(first, second));
-    if constexpr (kFrom == WordsFrom::kRowsAndPack) {
-      RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) V::StoreWords(strip + (v + j) * kWidth, y[j]);
+      RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) y[j] = V::Pinned(V::LoadWords(b + (v + j) * kWidth));
+    } else {
+      const Source row = b + v * kWidth;
+      const Words first = V::LoadHalves(row, b_stride, 2 * kWidth, steps);
+      const Words second = V::LoadHalves(row + kGroup / 2 * b_stride, b_stride, 2 * kWidth, steps - kGroup / 2);
+      y[0] = V::Pinned(scales[v / 2].Low(first, second));
+      y[1] = V::Pinned(scales[v / 2].High(first, second));
+      if constexpr (kFrom == WordsFrom::kRowsAndPack) {
+        RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) V::StoreWords(strip + (v + j) * kWidth, y[j]);
+      }
     }
   }
 
@@ -105,9 +138,10 @@ struct WordSteps {
   }
 
   const uint32_t* a;
-  const char* b;
+  Source b;
   int64_t b_stride;
   uint32_t* strip;
+  ScalesOf<V> scales[kNv / 2];
   Words flipped;
   Vec excess[kNv];
 };
@@ -121,16 +155,18 @@ RAGGEMM_INLINE inline typename V::Words FlippedFor(const PackArgs& args, typenam
 template <class V>
 void PackRowWords(const PackArgs& args) {
   constexpr int64_t kColumns = 2 * V::kWidth, kHalf = V::kGroup / 2;
+  ScalesOf<V> scales;
   for (int64_t kk = 0; kk < args.k_padded; kk += V::kGroup) {
-    const auto* row = static_cast<const typename V::Element*>(args.src) + kk * args.src_stride;
+    const auto row = static_cast<typename V::Source>(args.src) + kk * args.src_stride;
     uint32_t* dst = static_cast<uint32_t*>(args.dst) + kk / V::kGroup * args.dst_stride;
     const int64_t steps = args.k - kk;
     for (int64_t j = 0; j < args.width; j += kColumns) {
       const int64_t left = args.width - j;
+      if (kk % kScaleSteps == 0) scales.Read(args.scales, kk, j, left);  // widths are of one where there are any
       const auto first = V::LoadHalves(row + j, args.src_stride, left, steps);
-      const auto second = V::LoadHalves(row + kHalf * args.src_stride + j, args.src_stride, left, steps - kHalf);
-      V::StoreWords(dst + j, FlippedFor<V>(args, V::LowWords(first, second)));
-      if (left > V::kWidth) V::StoreWords(dst + j + V::kWidth, FlippedFor<V>(args, V::HighWords(first, second)));
+      const auto second = V::LoadHalves(row + (kHalf * args.src_stride + j), args.src_stride, left, steps - kHalf);
+      V::StoreWords(dst + j, FlippedFor<V>(args, scales.Low(first, second)));
+      if (left > V::kWidth) V::StoreWords(dst + j + V::kWidth, FlippedFor<V>(args, scales.High(first, second)));
     }
   }
 }
@@ -142,15 +178,17 @@ void PackTransposedWords(const PackArgs& args) {
   Prefetch prefetch = *args.prefetch;
   const int64_t fetches = (args.width + kWidth - 1) / kWidth * ((args.k_padded + kStep - 1) / kStep);
   int64_t due = 0;
+  ScalesOf<V> scales;
   for (int64_t j = 0; j < args.width; j += kWidth) {
-    const auto* src = static_cast<const typename V::Element*>(args.src) + j * args.src_stride;
+    const auto src = static_cast<typename V::Source>(args.src) + j * args.src_stride;
     const int64_t left = args.width - j;
     for (int64_t kk = 0; kk < args.k_padded; kk += kStep) {
       FetchDue(prefetch, fetches, due);
       const int64_t steps = args.k - kk < kStep ? args.k - kk : kStep;
       typename V::Words r[kWidth];
       RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
-        r[i] = V::LoadUpTo(i < left ? src + i * args.src_stride + kk : src, i < left ? steps : 0);
+        scales.ReadOne(args.scales, kk, i < left ? j + i : 0);
+        r[i] = scales.Scaled(V::LoadUpTo(src + (i < left ? i * args.src_stride + kk : 0), i < left ? steps : 0), 0);
       }
       V::Transpose(r);
       uint32_t* dst = static_cast<uint32_t*>(args.dst) + kk / V::kGroup * args.dst_stride + j;

@@ -13,7 +13,7 @@ namespace {
 // Sixteen elements, as AVX-512 has them.
 struct Lanes {
   using One = ScalarTraits<float>;
-  using Element = BFloat16;
+  using Source = const BFloat16*;
   static constexpr int kGroup = 2;
   static constexpr bool kFlips = false;
   using Scalar = float;

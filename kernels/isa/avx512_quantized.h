@@ -1,0 +1,254 @@
+// Pairs of bf16 from quantized elements, of AVX-512 with VBMI: their codes are looked up. For packers, and for sweeps,
+// which with few rows must keep up with memory.
+//
+//     4 bits   row k      b0 b1 ...      words of both rows, b0 c0, b1 c1 ..., each in four lanes, shifted by 0, 8, 4
+//              row k + 1  c0 c1 ...      and 12 bits: the low bits of a lane are its code, and choose one of 16 bf16
+//     8 bits   row k      a0 a1 ...      bytes of both rows, a0 b0 a1 b1 ...: the low and the high byte of each bf16
+//              row k + 1  b0 b1 ...      are looked up by 7 bits, and interleaved
+#ifndef RAGGEMM_KERNELS_ISA_AVX512_QUANTIZED_H_
+#define RAGGEMM_KERNELS_ISA_AVX512_QUANTIZED_H_
+
+#include "kernels/isa/avx512_pairs.h"
+
+namespace raggemm {
+namespace {
+
+// Of a code without its sign, times a power of two.
+constexpr uint16_t BitsOf(const QuantizedFormat& format, uint32_t magnitude, int exponent = 0) {
+  if (magnitude >= format.first_nonfinite)
+    return magnitude == format.first_nonfinite && format.digits == 3 ? 0x7f80 : 0x7fc0;
+  const int fraction = format.is_integer ? 0 : format.digits - 1;
+  const uint32_t field = format.is_integer ? 0 : magnitude >> fraction;
+  auto value = static_cast<float>(field == 0 ? magnitude : (magnitude & ((1U << fraction) - 1)) + (1U << fraction));
+  exponent += format.is_integer ? 0 : format.min_exponent - fraction + (field == 0 ? 0 : static_cast<int>(field) - 1);
+  for (; exponent > 0; --exponent) value *= 2;
+  for (; exponent < 0; ++exponent) value /= 2;
+  return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, value) >> 16);
+}
+
+inline __m512i TableAt(const void* p) { return _mm512_load_si512(p); }
+
+template <class V, int kIndex>
+struct Avx512Octets : V {
+  static constexpr QuantizedFormat kFormat = kQuantized[kIndex];
+  using Words = __m512i;
+  using Source = const uint8_t*;
+
+  static Words LoadUpTo(Source p, int64_t n) {
+    const __m512i codes = _mm512_castsi256_si512(V::LoadBytes(p, n));
+    return Interleaved(_mm512_permutexvar_epi64(_mm512_setr_epi64(0, 0, 1, 0, 2, 0, 3, 0), codes)).low;
+  }
+  static Words LoadHalves(Source p, int64_t, int64_t n, int64_t rows) {
+    return _mm512_castsi256_si512(V::LoadBytes(p, rows > 0 ? n : 0));
+  }
+  static Words LowWords(Words first, Words second) { return OfRows(first, second).low; }
+  static Words HighWords(Words first, Words second) { return OfRows(first, second).high; }
+
+ private:
+  struct Both {
+    Words low, high;
+  };
+  struct Tables {
+    alignas(64) uint8_t low[128], high[128], of_rows[64];
+  };
+  static constexpr Tables kTables = [] {
+    Tables tables{};
+    for (uint32_t i = 0; i < 128; ++i) {
+      tables.low[i] = static_cast<uint8_t>(BitsOf(kFormat, i));
+      tables.high[i] = static_cast<uint8_t>(BitsOf(kFormat, i) >> 8);
+    }
+    for (int i = 0; i < 64; ++i) {  // the second row's codes begin at 64
+      tables.of_rows[i] = static_cast<uint8_t>(i % 2 * 64 + i % 16 / 8 * 16 + i / 16 * 4 + i % 8 / 2);
+    }
+    return tables;
+  }();
+
+  static Both OfRows(Words first, Words second) {
+    return Interleaved(_mm512_permutex2var_epi8(first, TableAt(kTables.of_rows), second));
+  }
+  static Both Interleaved(Words codes) {
+    const Words at = kFormat.is_integer && kFormat.is_signed ? _mm512_abs_epi8(codes) : codes;
+    Words low = _mm512_permutex2var_epi8(TableAt(kTables.low), at, TableAt(kTables.low + 64));
+    Words high = _mm512_permutex2var_epi8(TableAt(kTables.high), at, TableAt(kTables.high + 64));
+    if constexpr (kFormat.is_integer) {  // 128 and above have no entry: 128 is 0x4300
+      const __mmask64 large = _mm512_movepi8_mask(at);
+      high = _mm512_mask_mov_epi8(high, large, _mm512_set1_epi8(0x43));
+      if constexpr (!kFormat.is_signed) low = _mm512_mask_sub_epi8(low, large, at, _mm512_set1_epi8(-128));
+    }
+    if constexpr (kFormat.is_signed) {
+      constexpr int kOrAnd = 0xf8;  // a | b & c
+      high = _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(-128), kOrAnd);
+    }
+    return {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
+  }
+};
+
+// Of floats the entries are kBias powers of two larger, and a scale, also where it is 1, lessens their exponent: by a
+// subtraction that stays at zero, so zeros of the table have no sign.
+template <class V, int kIndex>
+struct Avx512Nibbles : V {
+  static constexpr QuantizedFormat kFormat = kQuantized[kIndex];
+  using Words = __m512i;
+
+  struct Source {
+    explicit Source(const void* p) : at(static_cast<const uint8_t*>(p)) {}
+    Source operator+(int64_t elements) const { return Source(at + elements / 2); }
+    const uint8_t* at;
+  };
+
+  static Words LoadUpTo(Source p, int64_t n) {
+    const __m512i codes = _mm512_cvtepu8_epi32(LoadCodes(p, n));
+    return LookUp(_mm512_or_si512(codes, _mm512_slli_epi32(codes, 12)));
+  }
+  static Words LoadHalves(Source p, int64_t, int64_t n, int64_t rows) {
+    return _mm512_castsi128_si512(LoadCodes(p, rows > 0 ? n : 0));
+  }
+  static Words LowWords(Words first, Words second) {
+    return OfRows(_mm_unpacklo_epi8(_mm512_castsi512_si128(first), _mm512_castsi512_si128(second)));
+  }
+  static Words HighWords(Words first, Words second) {
+    return OfRows(_mm_unpackhi_epi8(_mm512_castsi512_si128(first), _mm512_castsi512_si128(second)));
+  }
+
+ protected:
+  static constexpr int kBias = kFormat.is_integer ? 0 : 124;
+
+ private:
+  struct Tables {
+    alignas(64) uint16_t values[32], spread[32], shifts[32];
+  };
+  static constexpr Tables kTables = [] {
+    constexpr uint16_t kShifts[] = {0, 8, 4, 12};
+    Tables tables{};
+    for (uint32_t i = 0; i < 32; ++i) {
+      const uint32_t code = i % 16;  // of five bits, the fifth is a neighbour's
+      const bool minus = kFormat.is_signed && code >= 8;
+      const uint32_t magnitude = !minus ? code : kFormat.is_integer ? 16 - code : code - 8;
+      tables.values[i] = BitsOf(kFormat, magnitude, kBias) | (minus && magnitude != 0 ? 0x8000 : 0);
+      tables.spread[i] = static_cast<uint16_t>(i / 4);
+      tables.shifts[i] = kShifts[i % 4];
+    }
+    return tables;
+  }();
+
+  // The first n of 32 codes; pairs of them make a byte.
+  static __m128i LoadCodes(Source p, int64_t n) {
+    if (n >= 32) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p.at));
+    return _mm_maskz_loadu_epi8(static_cast<__mmask16>(n <= 0 ? 0 : (1U << n / 2) - 1), p.at);
+  }
+  static Words LookUp(Words codes) { return _mm512_permutexvar_epi16(codes, TableAt(kTables.values)); }
+  static Words OfRows(__m128i pairs) {
+    const Words spread = _mm512_permutexvar_epi16(TableAt(kTables.spread), _mm512_castsi128_si512(pairs));
+    return LookUp(_mm512_srlv_epi16(spread, TableAt(kTables.shifts)));
+  }
+};
+
+// Times powers of two, which is exact; where a product may be no normal number they are multiplied one by one.
+template <class V, int kIndex>
+struct Avx512ScaledNibbles : Avx512Nibbles<V, kIndex> {
+  using Base = Avx512Nibbles<V, kIndex>;
+  using Words = __m512i;
+
+  // For kScaleSteps steps of 32 columns, or of one.
+  class Scales {
+   public:
+    RAGGEMM_INLINE void Read(const BlockScales& from, int64_t k, int64_t column, int64_t n) {
+      __m256i codes = _mm256_set1_epi8(kOne);
+      if (from.first != nullptr) {
+        const auto there = n >= 32 ? ~__mmask32{0} : (__mmask32{1} << n) - 1;
+        codes = _mm256_mask_loadu_epi8(codes, there, ScaleAt(from, k, column));
+      }
+      Set(codes);
+    }
+    RAGGEMM_INLINE void ReadOne(const BlockScales& from, int64_t k, int64_t column) {
+      Set(_mm256_set1_epi8(from.first == nullptr ? kOne : static_cast<char>(*ScaleAt(from, k, column))));
+    }
+    RAGGEMM_INLINE Words Low(Words first, Words second) const { return Scaled(Base::LowWords(first, second), 0); }
+    RAGGEMM_INLINE Words High(Words first, Words second) const { return Scaled(Base::HighWords(first, second), 1); }
+    // Words of columns, of the half of them that there is.
+    RAGGEMM_INLINE Words Scaled(Words words, int half) const {
+      if (are_normal_) [[likely]]
+        return _mm512_subs_epu16(words, less_[half]);
+      return OneByOne(words, half);
+    }
+
+   private:
+    static constexpr char kOne = 127;
+
+    RAGGEMM_INLINE void Set(__m256i codes) {
+      // 0.5 * 2^-125 is the smallest normal number, and what has kBias cannot become larger.
+      constexpr char kLeast = 2, kMost = static_cast<char>(127 + Base::kBias);
+      are_normal_ = _mm256_cmpge_epu8_mask(codes, _mm256_set1_epi8(kLeast)) == ~0U &&
+                    _mm256_cmple_epu8_mask(codes, _mm256_set1_epi8(kMost)) == ~0U;
+      less_[0] = LessOf(_mm256_castsi256_si128(codes));
+      less_[1] = LessOf(_mm256_extracti128_si256(codes, 1));
+      if (!are_normal_) [[unlikely]]
+        _mm256_store_si256(reinterpret_cast<__m256i*>(codes_), codes);
+    }
+    static Words LessOf(__m128i codes) {
+      const Words wide = _mm512_sub_epi32(_mm512_set1_epi32(127 + Base::kBias), _mm512_cvtepu8_epi32(codes));
+      const Words exponents = _mm512_slli_epi32(wide, 7);
+      return _mm512_or_si512(exponents, _mm512_slli_epi32(exponents, 16));
+    }
+    __attribute__((noinline)) Words OneByOne(Words words, int half) const {
+      alignas(64) uint16_t values[32];
+      _mm512_store_si512(values, words);
+      for (int i = 0; i < 32; ++i) {
+        const uint32_t code = codes_[half * 16 + i / 2];
+        const auto biased = __builtin_bit_cast(float, static_cast<uint32_t>(values[i]) << 16);
+        // In double no product is too small or too large; what becomes of it is as if f32 had been multiplied.
+        double value = code == 255 ? __builtin_nan("") : static_cast<double>(biased);
+        value *= __builtin_bit_cast(double, static_cast<uint64_t>(1023 - 127 - Base::kBias + code) << 52);
+        values[i] = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, static_cast<float>(value)) >> 16);
+      }
+      return _mm512_load_si512(values);
+    }
+
+    Words less_[2];
+    alignas(32) uint8_t codes_[32];
+    bool are_normal_;
+  };
+};
+
+template <class V, int kIndex>
+constexpr auto QuantizedTraits() {
+  if constexpr (kQuantized[kIndex].bits == 8) {
+    return Avx512Octets<V, kIndex>();
+  } else if constexpr (kQuantized[kIndex].is_integer) {
+    return Avx512Nibbles<V, kIndex>();
+  } else {
+    return Avx512ScaledNibbles<V, kIndex>();
+  }
+}
+
+// Sums of eight vectors hide what a product takes from one to the next; more than 24 spill.
+template <class V, int kMr>
+constexpr void AddSweeps(FormatKernels& kernels) {
+  if constexpr (kMr > 0) {
+    constexpr int kNv = kMr <= 2 ? 8 : kMr <= 4 ? 4 : 2;
+    kernels.sweep[kMr] = {SweepGemm<V, WordSteps<V, kMr, kNv, WordsFrom::kRows>, kMr, kNv>, kNv * V::kWidth};
+    AddSweeps<V, kMr - 1>(kernels);
+  }
+}
+
+// Of those with at least four bits; lhs and sweeps where the row's own kernels are of words.
+template <class V, bool kAll, int kIndex = 0>
+constexpr void AddQuantized(KernelRow& row) {
+  if constexpr (kIndex < kQuantizedFormats) {
+    if constexpr (kQuantized[kIndex].bits >= 4) {
+      using Traits = decltype(QuantizedTraits<V, kIndex>());
+      FormatKernels& kernels = row.formats[static_cast<int>(kQuantized[kIndex].dtype)];
+      kernels.rhs = {PackRowWords<Traits>, PackTransposedWords<Traits>};
+      if constexpr (kAll) {
+        kernels.lhs = kernels.rhs;
+        AddSweeps<Traits, kSweepRows>(kernels);
+      }
+    }
+    AddQuantized<V, kAll, kIndex + 1>(row);
+  }
+}
+
+}  // namespace
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_ISA_AVX512_QUANTIZED_H_
