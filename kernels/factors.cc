@@ -150,28 +150,46 @@ absl::Status CheckWholeBytes(absl::string_view name, const BufferDescriptor& x, 
                  per_byte, ", whole bytes");
 }
 
-float ValueOf(const char* data, DType dtype, int64_t index) {
+// Elements of an array.
+struct Series {
+  int64_t first, step, count;
+};
+
+template <class E, class ToValue>
+void ReadEach(const char* data, const Series& at, float* values, ToValue value) {
+  const auto [first, step, n] = at;
+  const E* from = reinterpret_cast<const E*>(data) + first;
+  if (step == 1) {
+    for (int64_t i = 0; i < n; ++i) values[i] = value(from[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) values[i] = value(from[i * step]);
+  }
+}
+
+void ReadValues(const char* data, DType dtype, const Series& at, float* values) {
   static const auto kOfE4M3 = [] {
-    std::array<float, 256> values;
+    std::array<float, 256> table;
     for (int code = 0; code < 256; ++code) {
       uint8_t bits = static_cast<uint8_t>(code);
-      values[code] = static_cast<float>(ToDouble({&bits, DType::kF8E4M3FN, {}}, 0));
+      table[code] = static_cast<float>(ToDouble({&bits, DType::kF8E4M3FN, {}}, 0));
     }
-    return values;
+    return table;
   }();
   switch (dtype) {
     case DType::kF32:
-      return reinterpret_cast<const float*>(data)[index];
+      return ReadEach<float>(data, at, values, [](float x) { return x; });
     case DType::kBF16:
-      return absl::bit_cast<float>(static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(data)[index]) << 16);
+      return ReadEach<uint16_t>(data, at, values, [](uint32_t x) { return absl::bit_cast<float>(x << 16); });
     case DType::kF8E4M3FN:
-      return kOfE4M3[reinterpret_cast<const uint8_t*>(data)[index]];
-    case DType::kF8E8M0FNU: {
-      const uint32_t code = reinterpret_cast<const uint8_t*>(data)[index];
-      return absl::bit_cast<float>(code == 0 ? 1U << 22 : code == 255 ? 0x7fc00000U : code << 23);
-    }
+      return ReadEach<uint8_t>(data, at, values, [](uint8_t code) { return kOfE4M3[code]; });
+    case DType::kF8E8M0FNU:
+      return ReadEach<uint8_t>(data, at, values, [](uint32_t code) {
+        return absl::bit_cast<float>(code == 0 ? 1U << 22 : code == 255 ? 0x7fc00000U : code << 23);
+      });
     default:
-      return static_cast<float>(ToDouble({const_cast<char*>(data), dtype, {}}, index));
+      for (int64_t i = 0; i < at.count; ++i) {
+        values[i] = static_cast<float>(ToDouble({const_cast<char*>(data), dtype, {}}, at.first + i * at.step));
+      }
   }
 }
 
@@ -270,18 +288,24 @@ BlockScales BlockScalesOf(const PlannedOperand& x, bool is_lhs, const Matrix& ma
 void ReadFactors(const PlanData& plan, const PlannedFactor& factor, const Unit& unit, const FactorPlace& at, int64_t n,
                  float* values) {
   const auto& [data, dtype, per] = factor.values;
-  if (!factor.of_blocks) {
-    std::fill_n(values, n, ValueOf(data, dtype, RowOf(plan, per, unit)));
-    return;
-  }
+  const auto fill = [&](int64_t index, int64_t count) {
+    float value;
+    ReadValues(data, dtype, {index, 1, 1}, &value);
+    std::fill_n(values, count, value);
+    values += count;
+  };
+  if (!factor.of_blocks) return fill(RowOf(plan, per, unit), n);
   FactorPlace next = at;
   int64_t& moving = at.down ? next.row : next.col;
   const int64_t block = at.down ? factor.row_block : factor.col_block;
+  if (block == 1) {  // n values of one matrix, among which rows do not begin again
+    const int64_t row = at.row / factor.row_block % factor.rows, col = at.col / factor.col_block;
+    return ReadValues(data, dtype, {row * factor.cols + col, at.down ? factor.cols : 1, n}, values);
+  }
   for (int64_t left = n; left > 0;) {
     const int64_t row = next.row / factor.row_block % factor.rows, col = next.col / factor.col_block;
     const int64_t count = std::min(left, block - moving % block);
-    std::fill_n(values, count, ValueOf(data, dtype, row * factor.cols + col));
-    values += count;
+    fill(row * factor.cols + col, count);
     moving += count;
     left -= count;
   }

@@ -50,7 +50,7 @@ struct Avx2S32 {
   static Words HighWords(Words first, Words second) {
     return _mm256_permute2x128_si256(_mm256_unpacklo_epi16(first, second), _mm256_unpackhi_epi16(first, second), 0x31);
   }
-  static void Transpose(Words (&r)[kWidth]) { TransposeBlock<Avx2S32>(r); }
+  static void Transpose(Words (&r)[kWidth]) { Interleave<Avx2S32>(r); }
 
   // The first n of 16 bytes.
   template <class E>

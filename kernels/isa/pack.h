@@ -60,17 +60,18 @@ void PackRows(const PackArgs& args) {
   }
 }
 
-// log2(width) perfect shuffles of the whole block: each rotates the bits of (row, column) by one place.
-template <class V>
-inline void TransposeBlock(typename V::Vec (&r)[V::kWidth]) {
-  constexpr int kHalf = V::kWidth / 2;
-  RAGGEMM_UNROLL for (int stage = 1; stage < V::kWidth; stage *= 2) {
-    typename V::Vec t[V::kWidth];
+// Elements of n vectors in turns: first of each, second of each. log2(n) perfect shuffles of the whole block: each
+// rotates the bits of (row, column) by one place. Of as many vectors as they are wide the transposed block.
+template <class V, int kVectors>
+RAGGEMM_INLINE inline void Interleave(typename V::Vec (&r)[kVectors]) {
+  constexpr int kHalf = kVectors / 2;
+  RAGGEMM_UNROLL for (int stage = 1; stage < kVectors; stage *= 2) {
+    typename V::Vec t[kVectors];
     RAGGEMM_UNROLL for (int i = 0; i < kHalf; ++i) {
       t[2 * i] = V::Low(r[i], r[i + kHalf]);
       t[2 * i + 1] = V::High(r[i], r[i + kHalf]);
     }
-    RAGGEMM_UNROLL for (int i = 0; i < V::kWidth; ++i) r[i] = t[i];
+    RAGGEMM_UNROLL for (int i = 0; i < kVectors; ++i) r[i] = t[i];
   }
 }
 
@@ -100,7 +101,7 @@ void PackTransposed(const PackArgs& args) {
           r[i] = i < left ? V::Load(src + i * args.src_stride + kk) : V::Zero();
         }
       }
-      TransposeBlock<V>(r);
+      Interleave<V>(r);
       T* to = dst + kk * args.dst_stride;
       RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
         if constexpr (kPairs) {
@@ -118,7 +119,7 @@ void PackTransposed(const PackArgs& args) {
       RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
         r[i] = i < left ? LoadUpTo<V>(src + i * args.src_stride + kk, args.k - kk) : V::Zero();
       }
-      TransposeBlock<V>(r);
+      Interleave<V>(r);
       RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
         if (kk + i < args.k) V::Store(dst + (kk + i) * args.dst_stride, r[i]);
       }

@@ -211,6 +211,9 @@ void SweepGemm(const MicrokernelArgs& args) {
         if (kk < left) steps.Last(acc, left - kk);
       }
       if constexpr (requires { steps.End(acc); }) steps.End(acc);
+      if constexpr (requires { steps.Arrange(acc); }) {
+        if (finish) steps.Arrange(acc);
+      }
       if (finish && !args.first) {
         RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
           RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
