@@ -1,7 +1,10 @@
 #include "kernels/expansion.h"
 
+#include <algorithm>
+
 #include "kernels/element.h"
 #include "kernels/factors.h"
+#include "kernels/isa.h"
 
 namespace raggemm {
 namespace {
@@ -21,6 +24,11 @@ class LineFactors {
     if (block != block_) ReadFactors(plan_, factor_, source_.unit, at, n, values_);
     block_ = block;
     return values_;
+  }
+  // Lines from there on that have the same.
+  int64_t Lines(const FactorPlace& at) const {
+    if (!is_used_ || !factor_.of_blocks) return kPanel;
+    return at.down ? factor_.col_block - at.col % factor_.col_block : factor_.row_block - at.row % factor_.row_block;
   }
 
  private:
@@ -50,13 +58,20 @@ void PackExpanded(const PlanData& plan, const PackSource& source, Pack* pack, bo
   at.col -= lead;
   const int64_t step = along_cols ? matrix.row_step : matrix.col_step;
   LineFactors zeros(plan, source, operand.zero), scales(plan, source, operand.scale);
-  for (int64_t line = 0; line < count; ++line, ++(at.down ? at.col : at.row), first += step) {
+  const KernelFloatMode mode;  // an arithmetic that flushes does so in its sums, not among these factors
+  for (int64_t line = 0, alike; line < count; line += alike) {
+    alike = std::min({count - line, zeros.Lines(at), scales.Lines(at)});
     operand.expand({.src = matrix.data,
                     .first = first,
+                    .src_step = step,
+                    .lines = alike,
                     .count = lead + length,
                     .dst = lines + line * stride * size,
+                    .dst_step = stride,
                     .zeros = zeros.Read(at, lead + length),
                     .scales = scales.Read(at, lead + length)});
+    (at.down ? at.col : at.row) += alike;
+    first += alike * step;
   }
   args.src = lines + lead * size;
   args.src_stride = stride;

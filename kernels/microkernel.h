@@ -191,14 +191,15 @@ inline constexpr QuantizedFormat kQuantized[] = {
 };
 inline constexpr int kQuantizedFormats = sizeof(kQuantized) / sizeof(QuantizedFormat);
 
-// dst[i] = (element first + i of src - zeros[i]) * scales[i], i < count: in f32, then rounded. Exact in bf16 without
-// scales, and with those that are powers of two or have four digits, while it is a normal number. Null: none; to bytes
-// always. Element `first` begins a byte.
+// dst[line * dst_step + i] = (element first + line * src_step + i of src - zeros[i]) * scales[i], i < count, of so many
+// lines: in f32, then rounded. Exact in bf16 without scales, and with those that are powers of two or have four digits,
+// while it is a normal number. Null: none; to bytes always. Each line begins with a byte.
 struct ExpandArgs {
   const void* src;
-  int64_t first;
-  int64_t count;
+  int64_t first, src_step;
+  int64_t lines, count;
   void* dst;
+  int64_t dst_step;
   const float* zeros;
   const float* scales;
 };

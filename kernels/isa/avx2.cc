@@ -16,6 +16,9 @@ struct Avx2F32 {
   static constexpr int kRows = 6;  // 6x16: 97 % of the fma peak on Zen 3; 4x24 with packed strips 65 %
   static constexpr int kWide[kRows + 1] = {0, 8, 4, 4, 2, 2, 2};
 
+  static __m256i WidenBytes(const uint8_t* p) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  }
   static Vec Zero() { return _mm256_setzero_ps(); }
   static Vec Broadcast(const float* p) { return _mm256_broadcast_ss(p); }
   static Vec Fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
