@@ -178,6 +178,7 @@ struct QuantizedFormat {
   bool is_integer, is_signed;
   int digits, min_exponent;        // of floats
   uint32_t first_nonfinite = ~0U;  // magnitudes from here on: one NaN, or infinity and NaNs
+  constexpr bool is_ieee() const { return first_nonfinite < (1U << (bits - 1)) - 1; }
 };
 inline constexpr QuantizedFormat kQuantized[] = {
     {DType::kS8, 8, true, true, 7, 0},

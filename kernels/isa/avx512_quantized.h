@@ -17,19 +17,6 @@
 namespace raggemm {
 namespace {
 
-// Of a code without its sign, times a power of two.
-constexpr uint16_t BitsOf(const QuantizedFormat& format, uint32_t magnitude, int exponent = 0) {
-  if (magnitude >= format.first_nonfinite)
-    return magnitude == format.first_nonfinite && format.digits == 3 ? 0x7f80 : 0x7fc0;
-  const int fraction = format.is_integer ? 0 : format.digits - 1;
-  const uint32_t field = format.is_integer ? 0 : magnitude >> fraction;
-  auto value = static_cast<float>(field == 0 ? magnitude : (magnitude & ((1U << fraction) - 1)) + (1U << fraction));
-  exponent += format.is_integer ? 0 : format.min_exponent - fraction + (field == 0 ? 0 : static_cast<int>(field) - 1);
-  for (; exponent > 0; --exponent) value *= 2;
-  for (; exponent < 0; ++exponent) value /= 2;
-  return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, value) >> 16);
-}
-
 inline __m512i TableAt(const void* p) { return _mm512_load_si512(p); }
 
 template <class V, int kIndex>
@@ -58,8 +45,8 @@ struct Avx512Octets : V {
   static constexpr Tables kTables = [] {
     Tables tables{};
     for (uint32_t i = 0; i < 128; ++i) {
-      tables.low[i] = static_cast<uint8_t>(BitsOf(kFormat, i));
-      tables.high[i] = static_cast<uint8_t>(BitsOf(kFormat, i) >> 8);
+      tables.low[i] = static_cast<uint8_t>(BitsOf(kFormat, i) >> 16);
+      tables.high[i] = static_cast<uint8_t>(BitsOf(kFormat, i) >> 24);
     }
     for (int i = 0; i < 64; ++i) {  // the second row's codes begin at 64
       tables.of_rows[i] = static_cast<uint8_t>(i % 2 * 64 + i % 16 / 8 * 16 + i / 16 * 4 + i % 8 / 2);
@@ -144,10 +131,7 @@ struct Avx512Nibbles : V {
     constexpr uint16_t kShifts[] = {0, 8, 4, 12};
     Tables tables{};
     for (uint32_t i = 0; i < 32; ++i) {
-      const uint32_t code = i % 16;  // of five bits, the fifth is a neighbour's
-      const bool minus = kFormat.is_signed && code >= 8;
-      const uint32_t magnitude = !minus ? code : kFormat.is_integer ? 16 - code : code - 8;
-      tables.values[i] = BitsOf(kFormat, magnitude, kBias) | (minus && magnitude != 0 ? 0x8000 : 0);
+      tables.values[i] = BitsOfNibble(kFormat, i % 16, kBias) >> 16;  // the fifth bit is of a neighbour
       tables.spread[i] = static_cast<uint16_t>(i / 4);
       tables.shifts[i] = kShifts[i % 4];
       tables.lanes[i] = static_cast<uint16_t>(i % 2 * 32 + i / 2);  // the second row's words begin at 32

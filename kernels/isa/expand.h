@@ -4,6 +4,7 @@
 #define RAGGEMM_KERNELS_ISA_EXPAND_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/isa/pack.h"
 #include "kernels/microkernel.h"
@@ -52,13 +53,51 @@ RAGGEMM_INLINE inline typename Codes<V>::Words LoadCodes(const uint8_t* src, int
   }
 }
 
+// An element of kQuantized.
+template <int kIndex>
+struct Quantized {};
+
+template <int kIndex>
+struct CodesFrom {
+  explicit CodesFrom(const void* p) : at(static_cast<const uint8_t*>(p)) {}
+  CodesFrom operator+(int64_t elements) const { return CodesFrom(at + elements * kQuantized[kIndex].bits / 8); }
+  const uint8_t* at;
+};
+
+// Of a code without its sign, times a power of two: the bits of an f32.
+constexpr uint32_t BitsOf(const QuantizedFormat& format, uint32_t magnitude, int exponent = 0) {
+  if (magnitude >= format.first_nonfinite) {
+    return format.is_ieee() && magnitude == format.first_nonfinite ? 0x7f800000 : 0x7fc00000;
+  }
+  const int fraction = format.is_integer ? 0 : format.digits - 1;
+  const uint32_t field = format.is_integer ? 0 : magnitude >> fraction;
+  const uint32_t digits = field == 0 ? magnitude : (magnitude & ((1U << fraction) - 1)) + (1U << fraction);
+  auto value = static_cast<float>(digits);
+  exponent += format.is_integer ? 0 : format.min_exponent - fraction + (field == 0 ? 0 : static_cast<int>(field) - 1);
+  for (; exponent > 0; --exponent) value *= 2;
+  for (; exponent < 0; ++exponent) value /= 2;
+  return __builtin_bit_cast(uint32_t, value);
+}
+
+// Of four bits with the sign; zeros have none.
+constexpr uint32_t BitsOfNibble(const QuantizedFormat& format, uint32_t code, int exponent = 0) {
+  const bool minus = format.is_signed && code >= 8;
+  const uint32_t magnitude = !minus ? code : format.is_integer ? 16 - code : code - 8;
+  return BitsOf(format, magnitude, exponent) | (minus && magnitude != 0 ? 0x80000000 : 0);
+}
+
 // The values of codes.
 template <class V, int kIndex>
 RAGGEMM_INLINE inline typename Codes<V>::Floats Decode(typename Codes<V>::Words codes) {
   using C = Codes<V>;
   using Floats = typename C::Floats;
   constexpr QuantizedFormat kFormat = kQuantized[kIndex];
-  if constexpr (kFormat.is_integer) {
+  if constexpr (kFormat.bits == 4 && C::kWidth >= 8 && (C::kWidth == 16 || !kFormat.is_integer)) {
+    typename C::Words table;  // of as many entries as there are lanes, and a sign where they are too few
+    RAGGEMM_UNROLL for (int i = 0; i < C::kWidth; ++i) table[i] = BitsOfNibble(kFormat, i);
+    const typename C::Words bits = __builtin_shuffle(table, codes);
+    return reinterpret_cast<Floats>(C::kWidth == 16 ? bits : bits | (codes & 8) << 28);
+  } else if constexpr (kFormat.is_integer) {
     constexpr int kUnused = kFormat.is_signed ? 32 - kFormat.bits : 0;
     const auto wide = reinterpret_cast<typename C::Signed>(codes << kUnused) >> kUnused;
     return __builtin_convertvector(wide, Floats);
@@ -78,10 +117,72 @@ RAGGEMM_INLINE inline typename Codes<V>::Floats Decode(typename Codes<V>::Words 
   }
 }
 
+template <class V, int kIndex>
+RAGGEMM_INLINE inline typename V::Vec DecodeUpTo(const uint8_t* src, int64_t first, int n) {
+  const auto values = Decode<V, kIndex>(LoadCodes<V, kQuantized[kIndex].bits>(src, first, n));
+  typename V::Vec x;
+  static_assert(sizeof(x) == sizeof(values));
+  __builtin_memcpy(&x, &values, sizeof(x));
+  return x;
+}
+template <class V, int kIndex>
+RAGGEMM_INLINE inline typename V::Vec LoadWhole(CodesFrom<kIndex> p) {
+  return DecodeUpTo<V, kIndex>(p.at, 0, V::kWidth);
+}
+template <class V, int kIndex>
+RAGGEMM_INLINE inline typename V::Vec LoadUpTo(CodesFrom<kIndex> p, int64_t n) {
+  return n >= V::kWidth ? LoadWhole<V>(p) : DecodeUpTo<V, kIndex>(p.at, 0, static_cast<int>(n));
+}
+
+// Powers of two, each as the product of two that are normal numbers, also where it is none.
+template <class V, int kNv>
+class FactorPairs {
+ public:
+  RAGGEMM_INLINE void Read(const BlockScales& from, int64_t k, int64_t column, int64_t n) {
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+      const int64_t left = n - v * C::kWidth;
+      uint8_t there[C::kWidth] = {};
+      const uint8_t* codes = there;
+      if (from.first != nullptr && left >= C::kWidth) {
+        codes = ScaleAt(from, k, column + v * C::kWidth);
+      } else {
+        for (int i = 0; i < C::kWidth; ++i) {
+          there[i] = from.first != nullptr && i < left ? *ScaleAt(from, k, column + v * C::kWidth + i) : 127;
+        }
+      }
+      Set(v, reinterpret_cast<typename C::Words>(V::WidenBytes(codes)));
+    }
+  }
+  RAGGEMM_INLINE void ReadOne(const BlockScales& from, int64_t k, int64_t column) {
+    Set(0, C::Splat(from.first != nullptr ? *ScaleAt(from, k, column) : 127));
+  }
+  RAGGEMM_INLINE typename V::Vec Scaled(typename V::Vec x, int v) const {
+    return V::Mul(V::Mul(x, factors_[0][v]), factors_[1][v]);
+  }
+
+ private:
+  using C = Codes<V>;
+  RAGGEMM_INLINE void Set(int v, typename C::Words codes) {
+    const typename C::Words half = codes >> 1, nan = C::Splat(0x7fc00000);
+    const typename C::Words both[2] = {codes == 255 ? nan : (half + 64) << 23, (codes - half + 63) << 23};
+    __builtin_memcpy(&factors_[0][v], &both[0], sizeof(both[0]));
+    __builtin_memcpy(&factors_[1][v], &both[1], sizeof(both[1]));
+  }
+  typename V::Vec factors_[2][kNv];
+};
+
+template <class V, int kIndex>
+struct Elements<V, Quantized<kIndex>> {
+  using Source = CodesFrom<kIndex>;
+  static constexpr int kSweepSteps = kScaleSteps;
+  template <int kNv>
+  using Scales = std::conditional_t<kQuantized[kIndex].dtype == DType::kF4E2M1FN, FactorPairs<V, kNv>,
+                                    typename Elements<V, float>::template Scales<kNv>>;
+};
+
 template <class V, int kIndex, class To>
 void ExpandLines(const ExpandArgs& args) {
   using Vec = typename V::Vec;
-  constexpr int kBits = kQuantized[kIndex].bits;
   const auto* src = static_cast<const uint8_t*>(args.src);
   const float minus_one = -1;
   for (int64_t line = 0; line < args.lines; ++line) {
@@ -90,10 +191,7 @@ void ExpandLines(const ExpandArgs& args) {
     for (int64_t i = 0; i < args.count; i += V::kWidth) {
       const int64_t left = args.count - i;
       const int n = left < V::kWidth ? static_cast<int>(left) : V::kWidth;
-      const auto values = Decode<V, kIndex>(LoadCodes<V, kBits>(src, first + i, n));
-      Vec x;
-      static_assert(sizeof(x) == sizeof(values));
-      __builtin_memcpy(&x, &values, sizeof(x));
+      Vec x = DecodeUpTo<V, kIndex>(src, first + i, n);
       if (args.zeros != nullptr) x = V::Fma(V::Broadcast(&minus_one), LoadUpTo<V>(args.zeros + i, left), x);
       if (args.scales != nullptr) x = V::Mul(x, LoadUpTo<V>(args.scales + i, left));
       n == V::kWidth ? V::Store(dst + i, x) : V::StorePartial(dst + i, x, n);

@@ -47,16 +47,38 @@ inline const uint8_t* ScaleAt(const BlockScales& scales, int64_t k, int64_t colu
 }
 
 template <class V, class E>
-inline typename V::Vec LoadUpTo(const E* p, int64_t n) {
+RAGGEMM_INLINE inline typename V::Vec LoadWhole(const E* p) {
+  return V::Load(p);
+}
+template <class V, class E>
+RAGGEMM_INLINE inline typename V::Vec LoadUpTo(const E* p, int64_t n) {
   return n >= V::kWidth ? V::Load(p) : V::LoadPartial(p, static_cast<int>(n));
 }
 
+// How elements of a type are found, in which steps of k sweeps take them, and the scales that they have.
+template <class V, class E>
+struct Elements {
+  using Source = const E*;
+  static constexpr int kSweepSteps = sizeof(E) < 4 ? 32 / sizeof(E) : 8;
+  template <int kNv>
+  struct Scales {
+    RAGGEMM_INLINE void Read(const BlockScales&, int64_t, int64_t, int64_t) {}
+    RAGGEMM_INLINE void ReadOne(const BlockScales&, int64_t, int64_t) {}
+    RAGGEMM_INLINE typename V::Vec Scaled(typename V::Vec x, int) const { return x; }
+  };
+};
+
 template <class V, class E>
 void PackRows(const PackArgs& args) {
+  typename Elements<V, E>::template Scales<kMaxRows / V::kWidth> scales;
   for (int64_t kk = 0; kk < args.k; ++kk) {
-    const E* src = static_cast<const E*>(args.src) + kk * args.src_stride;
+    if (kk % kScaleSteps == 0) scales.Read(args.scales, kk, 0, args.width);
+    const auto src = static_cast<typename Elements<V, E>::Source>(args.src) + kk * args.src_stride;
     typename V::Scalar* dst = static_cast<typename V::Scalar*>(args.dst) + kk * args.dst_stride;
-    for (int64_t j = 0; j < args.width; j += V::kWidth) V::Store(dst + j, LoadUpTo<V>(src + j, args.width - j));
+    for (int64_t j = 0; j < args.width; j += V::kWidth) {
+      const typename V::Vec x = LoadUpTo<V>(src + j, args.width - j);
+      V::Store(dst + j, scales.Scaled(x, static_cast<int>(j / V::kWidth)));
+    }
   }
 }
 
@@ -81,13 +103,19 @@ template <class V, class E>
 void PackTransposed(const PackArgs& args) {
   using T = typename V::Scalar;
   constexpr int64_t kWidth = V::kWidth;
-  constexpr bool kPairs = requires(const E* p) { V::LoadPairs(p); };
+  using Source = typename Elements<V, E>::Source;
+  constexpr bool kPairs = requires(Source p) { V::LoadPairs(p); };
   constexpr int64_t kStep = kPairs ? 2 * kWidth : kWidth;
   Prefetch prefetch = *args.prefetch;
   const int64_t fetches = (args.width + kWidth - 1) / kWidth * (args.k / kStep);
   int64_t due = 0;
+  typename Elements<V, E>::template Scales<1> scales;
+  const auto scaled = [&](typename V::Vec x, int64_t k, int64_t column) RAGGEMM_INLINE {
+    scales.ReadOne(args.scales, k, column);
+    return scales.Scaled(x, 0);
+  };
   for (int64_t j = 0; j < args.width; j += kWidth) {
-    const E* src = static_cast<const E*>(args.src) + j * args.src_stride;
+    const auto src = static_cast<Source>(args.src) + j * args.src_stride;
     T* dst = static_cast<T*>(args.dst) + j;
     const int64_t left = args.width - j;
     int64_t kk = 0;
@@ -98,7 +126,7 @@ void PackTransposed(const PackArgs& args) {
         if constexpr (kPairs) {
           r[i] = i < left ? V::LoadPairs(src + i * args.src_stride + kk) : V::Zero();
         } else {
-          r[i] = i < left ? V::Load(src + i * args.src_stride + kk) : V::Zero();
+          r[i] = i < left ? scaled(LoadWhole<V>(src + (i * args.src_stride + kk)), kk, j + i) : V::Zero();
         }
       }
       Interleave<V>(r);
@@ -117,7 +145,7 @@ void PackTransposed(const PackArgs& args) {
     for (; kk < args.k; kk += kWidth) {
       typename V::Vec r[kWidth];
       RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
-        r[i] = i < left ? LoadUpTo<V>(src + i * args.src_stride + kk, args.k - kk) : V::Zero();
+        r[i] = i < left ? scaled(LoadUpTo<V>(src + (i * args.src_stride + kk), args.k - kk), kk, j + i) : V::Zero();
       }
       Interleave<V>(r);
       RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {

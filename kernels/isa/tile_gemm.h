@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "kernels/isa/ends.h"
+#include "kernels/isa/expand.h"
 #include "kernels/isa/pack.h"
 #include "kernels/isa/partial.h"
 #include "kernels/isa/terms.h"
@@ -26,23 +27,24 @@ namespace {
 // along b, since with few rows a whole row of b would spill. Left alone, GCC 12 folds one load into every fma that
 // uses it (65 % of peak instead of 96 % at 4x16 AVX2, from an L1 strip on Zen 3), and overwrites a factor in place of
 // the sum, which then spills. A single row uses each load once, which may be folded.
-template <class V, class E, int kMr, int kNv, bool kExpand>
-inline void Step(const typename V::Scalar* a, const E* b, typename V::Scalar* strip, typename V::Vec (&acc)[kMr][kNv]) {
+template <class V, int kMr, int kNv, bool kExpand, class LoadColumns>
+RAGGEMM_INLINE inline void Step(const typename V::Scalar* a, LoadColumns load, typename V::Scalar* strip,
+                                typename V::Vec (&acc)[kMr][kNv]) {
   using Vec = typename V::Vec;
   if constexpr (kNv > 2) {
     Vec x[kMr];
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) x[i] = V::Broadcast(a + i);
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
       if constexpr (kMr == 1) {
-        acc[0][v] = V::Fma(x[0], V::Load(b + v * V::kWidth), acc[0][v]);
+        acc[0][v] = V::Fma(x[0], load(v), acc[0][v]);
       } else {
-        const Vec y = V::Pinned(V::Load(b + v * V::kWidth));
+        const Vec y = V::Pinned(load(v));
         RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) acc[i][v] = V::FmaInRegisters(x[i], y, acc[i][v]);
       }
     }
   } else {
     Vec y[kNv];
-    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) y[v] = V::Pinned(V::Load(b + v * V::kWidth));
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) y[v] = V::Pinned(load(v));
     if constexpr (kExpand) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) V::Store(strip + v * V::kWidth, y[v]);
     }
@@ -80,18 +82,23 @@ template <class V, class E, int kMr, int kNv, bool kExpand, ArithmeticId kId>
 struct FmaSteps {
   using T = typename V::Scalar;
   using Tile = typename V::Vec[kMr][kNv];
-  static constexpr int kSweepSteps = sizeof(E) < 4 ? 32 / sizeof(E) : 8;
+  using Source = typename Elements<V, E>::Source;
+  static constexpr int kSweepSteps = Elements<V, E>::kSweepSteps;
   static constexpr int kNr = kNv * V::kWidth;
   static constexpr int kGroup = kId == ArithmeticId::kPairs ? 2 : 1;
 
   explicit FmaSteps(const MicrokernelArgs& args, int64_t k = 0, int64_t column = 0)
       : a(static_cast<const T*>(args.a) + k * kMr),
-        b(static_cast<const E*>(args.b) + k * args.b_stride + column),
+        b(static_cast<Source>(args.b) + (k * args.b_stride + column)),
         b_stride(args.b_stride),
-        strip(static_cast<T*>(args.strip)) {}
+        strip(static_cast<T*>(args.strip)) {
+    scales.Read(args.scales, k, column, kNr);
+  }
 
   RAGGEMM_INLINE void Add(int i, Tile& sums) {
-    Step<V, E, kMr, kNv, kExpand>(a + i * kMr, b + i * b_stride, kExpand ? strip + i * kNr : nullptr, sums);
+    const Source row = b + i * b_stride;
+    const auto load = [&](int v) RAGGEMM_INLINE { return scales.Scaled(LoadWhole<V>(row + v * V::kWidth), v); };
+    Step<V, kMr, kNv, kExpand>(a + i * kMr, load, kExpand ? strip + i * kNr : nullptr, sums);
   }
   RAGGEMM_INLINE void Next(Tile& sums) {
     if constexpr (kGroup == 2) Add(1, sums);
@@ -104,14 +111,15 @@ struct FmaSteps {
   }
   RAGGEMM_INLINE void MoveOn(int steps) {
     a += steps * kMr;
-    b += steps * b_stride;
+    b = b + steps * b_stride;
     if constexpr (kExpand) strip += steps * kNr;
   }
 
   const T* a;
-  const E* b;
+  Source b;
   int64_t b_stride;
   T* strip;
+  typename Elements<V, E>::template Scales<kNv> scales;
 };
 
 // Between two looks at what is to be fetched. Not unrolled, GCC 12 reaches 60-70 % of peak with AVX2.
@@ -321,6 +329,32 @@ constexpr void AddFormat(KernelRow& row, DType dtype) {
   AddTiles<V, E, kId, kTallest<V, kId>>(kernels);
 }
 
+// Sweeps of the formats that weights come in; the others are packed.
+template <class V, int kIndex, ArithmeticId kId, int kMr>
+constexpr void AddSweepsOf(FormatKernels& kernels) {
+  if constexpr (kMr > 0) {
+    constexpr int kNv = kMr <= 2 ? 4 : 2;
+    using Steps = FmaSteps<V, Quantized<kIndex>, kMr, kNv, false, kId>;
+    kernels.sweep[kMr] = {SweepGemm<V, Steps, kMr, kNv>, kNv * V::kWidth};
+    AddSweepsOf<V, kIndex, kId, kMr - 1>(kernels);
+  }
+}
+
+template <class V, ArithmeticId kId, int kIndex = 0>
+constexpr void AddQuantizedFormats(KernelRow& row) {
+  if constexpr (kIndex < kQuantizedFormats) {
+    constexpr DType kDtype = kQuantized[kIndex].dtype;
+    FormatKernels& kernels = row.formats[static_cast<int>(kDtype)];
+    kernels.lhs = kernels.rhs = {PackRows<V, Quantized<kIndex>>, PackTransposed<V, Quantized<kIndex>>};
+    constexpr bool kIsOfWeights =
+        kDtype == DType::kS8 || kDtype == DType::kS4 || kDtype == DType::kF8E4M3FN || kDtype == DType::kF4E2M1FN;
+    if constexpr (kIsOfWeights && kId != ArithmeticId::kTiles) {
+      AddSweepsOf < V, kIndex, kId, kTallest<V, kId><kSweepRows ? kTallest<V, kId> : kSweepRows>(kernels);
+    }
+    AddQuantizedFormats<V, kId, kIndex + 1>(row);
+  }
+}
+
 template <class V, ArithmeticId kId>
 constexpr void AddFloats(KernelRow& row) {
   constexpr const Arithmetic& arithmetic = kArithmetics[static_cast<int>(kId)];
@@ -329,6 +363,7 @@ constexpr void AddFloats(KernelRow& row) {
   AddEnds<V, float>(row, DType::kF32);
   if constexpr (arithmetic.sum == DType::kF64) AddEnds<V, double>(row, DType::kF64);
   AddScaling<V>(row);
+  if constexpr (arithmetic.sum == DType::kF32 && V::kWidth > 1) AddQuantizedFormats<V, kId>(row);
   AddFormat<V, BFloat16, kId>(row, DType::kBF16);
   if constexpr (arithmetic.split_block != 0) {
     AddTerms<V, kId, PackRows<V, BFloat16>, PackTransposed<V, BFloat16>, PackRows<V, BFloat16>,
