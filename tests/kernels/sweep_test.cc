@@ -1,5 +1,6 @@
 // Few rows whose rhs is swept in the order of memory.
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -71,6 +72,49 @@ TEST_P(Sweep, OfBf16ByEachRule) {
       spec.c = k == 300;
       ExpectBits(spec);
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Whole and partial strips of 32, 64 and 128 columns, with scales of sums, of elements, and none.
+TEST_P(Sweep, OfQuantizedWeights) {
+  const std::vector<int64_t> kOfSums = {64, 1}, kOfElements = {32, 1};
+  for (DType rhs : kAllQuantized) {
+    for (DType lhs : {DType::kBF16, DType::kF32}) {
+      for (const auto& [k, n, scale, type] : {std::tuple{33, 264, std::vector<int64_t>{}, DType::kF32},
+                                              {1, 100, {1}, DType::kF32},
+                                              {320, 200, kOfSums, DType::kBF16},
+                                              {288, 264, kOfElements, DType::kF8E8M0FNU},
+                                              {96, 36, kOfElements, DType::kF8E8M0FNU}}) {
+        ProblemSpec spec = Spec(n, k);
+        spec.lhs = lhs;
+        spec.rhs = rhs;
+        spec.rhs_scale = scale;
+        spec.scale_type = type;
+        ExpectBits(spec);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// Where elements times scales are denormal, infinite, NaN; packed ones (of nine rows, and transposed) too.
+TEST_P(Sweep, OfExtremeScales) {
+  constexpr uint8_t kCodes[] = {0, 1, 2, 3, 125, 127, 250, 251, 252, 253, 254, 255};
+  for (bool flipped : {false, true}) {
+    for (DType rhs : {DType::kF4E2M1FN, DType::kF8E4M3FN}) {
+      ProblemSpec spec = Spec(200, 96);
+      spec.lhs = DType::kBF16;
+      spec.rhs = rhs;
+      spec.rhs_flipped = flipped;
+      spec.rhs_scale = flipped ? std::vector<int64_t>{1, 32} : std::vector<int64_t>{32, 1};
+      spec.scale_type = DType::kF8E8M0FNU;
+      const TestProblem test(spec);
+      auto* scales = static_cast<uint8_t*>(test.problem.rhs_scale->data);
+      for (int64_t i = 0; i < ElementCount(*test.problem.rhs_scale); ++i) scales[i] = kCodes[i * 7 % 31 % 12];
+      const std::vector<double> want = ExpectedOut(test.problem).value();
+      ASSERT_TRUE(GroupedGemm(test.problem, Uncached(GetParam())).ok());
+      EXPECT_TRUE(HasBits(test.problem.out, want)) << Describe(spec);
     }
   }
 }

@@ -192,10 +192,8 @@ int64_t TotalOf(const std::vector<Factors<int64_t>>& terms, int64_t i, int64_t j
 double Packed(const Dequantizer& x, const Arithmetic& rule, int64_t index, int64_t scale_row, int64_t zero_row) {
   const double value = x.Element(index, zero_row);
   if (!x.scales_elements()) return value;
-  const bool flushes = rule.flushes;
-  const double scale = x.Scale(index, scale_row);
-  const double product = RoundTo(DType::kF32, value * (flushes ? Flushed(scale) : scale));
-  return RoundTo(rule.product == DType::kBF16 ? DType::kBF16 : DType::kF32, flushes ? Flushed(product) : product);
+  const double product = RoundTo(DType::kF32, value * x.Scale(index, scale_row));
+  return RoundTo(rule.product == DType::kBF16 ? DType::kBF16 : DType::kF32, product);
 }
 
 // The steps [begin, begin + k) of all terms.
