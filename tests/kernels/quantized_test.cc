@@ -216,13 +216,15 @@ TEST(QuantizedOfEveryIsa, TileEdges) {
 
 // Tiles of many rows, whose panels are packed again for each block of columns, and all panels at once of few.
 TEST(QuantizedOfEveryIsa, LargeTiles) {
-  for (int64_t block : {64, 320, 640}) {
-    for (bool flipped : {false, true}) {
-      for (int64_t m : {3, 230}) {
-        ProblemSpec spec = Spec(DType::kBF16, DType::kS4, m, 420, 640);
-        spec.rhs_flipped = flipped;
-        spec.rhs_scale = flipped ? std::vector<int64_t>{1, block} : std::vector<int64_t>{block, 1};
-        ASSERT_TRUE(GivesExpectedBits(spec));
+  for (DType lhs : {DType::kBF16, DType::kU8}) {
+    for (int64_t block : {64, 160, 320, 640}) {
+      for (bool flipped : {false, true}) {
+        for (int64_t m : {3, 230}) {
+          ProblemSpec spec = Spec(lhs, DType::kS4, m, 420, 640);
+          spec.rhs_flipped = flipped;
+          spec.rhs_scale = flipped ? std::vector<int64_t>{1, block} : std::vector<int64_t>{block, 1};
+          ASSERT_TRUE(GivesExpectedBits(spec));
+        }
       }
     }
   }
