@@ -103,7 +103,7 @@ inline DType PanelType(const PanelLayout& layout, DType matrix) {
   return layout.element == DType::kS8 ? matrix : layout.element;
 }
 
-// Whether the top bits of lhs are flipped in panels where rhs is of its format: in words of bytes, which VPDPBUSD takes.
+// Whether the top bits of lhs are flipped in panels where rhs is of its format: in words of bytes, for VPDPBUSD.
 inline bool Flips(const KernelRow& row) { return row.lhs.element == DType::kS8 && row.lhs.k_group == 4; }
 
 // A byte with its top bit flipped.
