@@ -37,7 +37,7 @@ void SetSteps(const PlanData& plan, const TilePlace& place, Block& block) {
   }
   block.last = ends && last;
   block.ends_sum = plan.sum_steps != 0 ? ends && panel_end == part_end : block.last;
-  const bool one_chain = plan.arithmetic->chain < kPanel;  // as the kernels' caller sees it: they add up the totals
+  const bool one_chain = plan.kernels->adds_totals;  // as the kernels' caller sees it
   block.start = block.k == block.panel_k && (first || !one_chain);
   block.finish = one_chain ? block.ends_sum : ends;
   block.first_chain = first || one_chain;

@@ -196,13 +196,20 @@ void ReadValues(const char* data, DType dtype, const Series& at, float* values) 
 }  // namespace
 
 bool SumsIntegers(const GroupedGemmProblem& problem) {
+  int digits = 0;
+  int64_t steps = 0;
   for (const FactorSlot& slot : kFactorSlots) {
     const BufferDescriptor& x = problem.*slot.operand;
     const bool is_lhs = &slot == &kFactorSlots[0];
     if (!IsQuantized(x.dtype) || !FormatOf(x.dtype).IsInteger()) return false;
     if (problem.*slot.zero || !ScalesSums(x, is_lhs, problem.*slot.scale)) return false;
+    digits += FormatOf(x.dtype).digits;
+    const bool is_uniform = !problem.lhs.first_dims && !problem.lhs.last_dims && !problem.rhs.last_dims;
+    if (is_lhs) steps = StoredExtent(x, is_uniform, AxesOf(x, is_lhs).k_is_rows);
   }
-  return problem.out.dtype != DType::kF64;
+  // Those that stay s32 wrap around, as XLA's do; those on their way to a float must not.
+  const bool fits = steps < int64_t{1} << (31 - digits);
+  return problem.out.dtype == DType::kS32 || (problem.out.dtype != DType::kF64 && fits);
 }
 
 ExpandedTypes ExpandedTypesOf(const GroupedGemmProblem& problem) {

@@ -12,7 +12,7 @@
 namespace raggemm {
 
 // Whether lhs x rhs is summed as integers: both are, no element has a factor of its own, and sums of s32 go to out, or
-// to f32 on the way there.
+// to f32 on the way there, where none can be too large: K is less than 2^17 for s8 with s8.
 bool SumsIntegers(const GroupedGemmProblem& problem);
 
 // What elements of lhs and rhs are before they are packed: a quantized one bf16 where bf16 or a quantized one is its

@@ -19,7 +19,7 @@
 
 namespace raggemm {
 
-extern const KernelRow kAmxKernels[1];
+extern const KernelRow kAmxKernels[2];
 extern const KernelRow kAvx512Bf16Kernels[1];
 extern const KernelRow kAvx512VnniKernels[1];
 extern const KernelRow kAvx512Kernels[5];
@@ -74,10 +74,18 @@ static_assert(std::size(kRows) == kIsas);
 
 }  // namespace
 
-absl::Span<const IsaRow> IsaRows() { return kRows; }
+absl::Span<const IsaRow> IsaRows() {
+  static const std::array<IsaRow, kIsas> rows = [] {
+    auto rows = std::to_array(kRows);
+    if (LacksTilesOfBytes()) rows.front().kernels.remove_suffix(1);  // of AMX, where those of bytes stand last
+    return rows;
+  }();
+  return rows;
+}
 
 const IsaRow& RowOf(Isa isa) {
-  return *std::find_if(std::begin(kRows), std::end(kRows), [isa](const IsaRow& row) { return row.isa == isa; });
+  const absl::Span<const IsaRow> rows = IsaRows();
+  return *std::find_if(rows.begin(), rows.end(), [isa](const IsaRow& row) { return row.isa == isa; });
 }
 
 absl::Span<const Isa> AllIsas() {

@@ -12,7 +12,7 @@
 //
 //     k = 0, 1   a: 00 11 22     k = 0, 1   b: 00 11 22 33      the last word is filled up with zeros
 //
-// or, in panels of tiles, lines of 32 bf16 of a row.
+// or, in panels of tiles, lines of 32 bf16 or 64 bytes of a row.
 #ifndef RAGGEMM_KERNELS_MICROKERNEL_H_
 #define RAGGEMM_KERNELS_MICROKERNEL_H_
 
@@ -50,11 +50,11 @@ inline constexpr int64_t kScaleSteps = 32;
 
 // chain[i][j] = start ? +0 : chain[i][j];  for kk < k: chain[i][j] = fma(a[kk][i], b[kk][j], chain[i][j]), in the order
 // of the arithmetic; finish: result[i][j] = first ? chain[i][j] : total[i][j] + chain[i][j]; else chain is stored back.
-// Where chains are shorter than kPanel, `chain` is the total: +0 at the start, all chains of k are added to
-// it, and finish stores it to result; then first is set.
+// With KernelRow::adds_totals `chain` is the total: +0 at the start, all chains of k are added to it, and finish stores
+// it to result; then first is set.
 struct PackAhead;
 struct MicrokernelArgs {
-  int64_t k;           // beside the last steps of a contraction a multiple of KernelRow::k_step
+  int64_t k;           // beside the last steps of a panel a multiple of KernelRow::k_step
   const void* a;       // [k][mr] in the layout of panels
   const void* b;       // row kk starts at b + kk * b_stride elements; the kernel's own element type
   int64_t b_stride;    // of strips, their width
@@ -248,6 +248,7 @@ struct KernelRow {
   TermPackers terms[kPrecisions];  // by Precision; null where f32 is not split
   ScaleSums* add_scaled;           // of floats; null where sums are integers
   ScaleSums* add_scaled_integers;  // to f32 and f64
+  bool adds_totals;                // of all chains: of those shorter than kPanel, and of integers on tiles
   double products_per_fma;         // in the time of one f32 fma of its ISA
   int64_t ahead_slice;             // kernels pack ahead in slices of so many steps of k; 0: they do not
   // Around all kernels of a thread, where a unit must be set up: `saved`, of kUnitState bytes, is what was there.

@@ -24,8 +24,8 @@ int64_t StepBytes(const PlanData& plan, int64_t k) { return PanelBytes(plan.kern
 
 // The packed rows of lhs for the panel that a block belongs to: scratch holds one, or all of them.
 char* PanelsOf(const PlanData& plan, const TilePlace& place, const Block& block, const Scratch& scratch) {
-  const int64_t steps_before = place.blocks.k_inner ? block.panel_k : 0;
-  return scratch.panels + StepBytes(plan, steps_before) * place.rows.AllHeights();
+  const int64_t panels_before = place.blocks.k_inner ? block.panel_k / plan.panel : 0;
+  return scratch.panels + panels_before * StepBytes(plan, plan.panel) * place.rows.AllHeights();
 }
 
 void PackLhs(const PlanData& plan, const TilePlace& place, const Block& block, char* panels) {

@@ -9,6 +9,8 @@
 namespace raggemm {
 namespace {
 
+constexpr int kAmxTile = 24;
+
 // A bit of EDX, of CPUID's leaf 7.
 bool HasFeatureOfLeaf7(int bit) {
   unsigned eax, ebx, ecx, edx;
@@ -41,7 +43,7 @@ const char* MissingForAvx512Bf16() {
 // Bits of CPUID and number of the system call: Intel's Architectures Software Developer's Manual, and
 // Documentation/arch/x86/xstate.rst of Linux. The answer of the system call is that of the whole process and stays.
 const char* MissingForAmx() {
-  constexpr int kAmxBf16 = 22, kAmxTile = 24;
+  constexpr int kAmxBf16 = 22;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   if (const char* missing = MissingForAvx512Vbmi()) return missing;
   if (!HasFeatureOfLeaf7(kAmxBf16) || !HasFeatureOfLeaf7(kAmxTile)) return "the CPU lacks AMX_TILE or AMX_BF16";
@@ -50,6 +52,11 @@ const char* MissingForAmx() {
     return "the operating system does not permit the tiles of AMX to this process (arch_prctl)";
   }
   return nullptr;
+}
+
+bool LacksTilesOfBytes() {
+  constexpr int kAmxInt8 = 25;
+  return HasFeatureOfLeaf7(kAmxTile) && !HasFeatureOfLeaf7(kAmxInt8);
 }
 
 Isa BaseOfUnits() { return Isa::kAvx512; }

@@ -12,6 +12,7 @@ const char* MissingForAvx2();
 const char* MissingForAvx512();
 const char* MissingForAvx512Bf16();
 const char* MissingForAmx();
+bool LacksTilesOfBytes();  // has AMX_TILE, but not AMX_INT8
 
 Isa BaseOfUnits();
 

@@ -36,7 +36,7 @@ inline constexpr int kDTypes = 17;
 //   kAvx512Bf16  VDPBF16PS for pairs of bf16, else kAvx512
 //   kAvx512Vnni  VPDPBUSD for bytes, else kAvx512
 //   kAvxVnni     VPDPBUSD of 256 bits for bytes, else kAvx2
-//   kAmx         TDPBF16PS for tiles of bf16, else kAvx512
+//   kAmx         TDPBF16PS for tiles of bf16, TDPBSSD and its kin for tiles of bytes, else kAvx512
 enum class Isa : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16, kAvx512Vnni, kAvxVnni, kAmx };
 inline constexpr int kIsas = 7;
 

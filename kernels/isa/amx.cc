@@ -1,5 +1,5 @@
-// AMX: tiles of bf16, packed with AVX-512. What has no tiles is left to AVX-512. Its instructions are written as such:
-// GCC's intrinsics take numbers of tiles that no template can give them.
+// AMX: tiles of bf16 and of bytes, packed with AVX-512. What has no tiles is left to AVX-512. Its instructions are
+// written as such: GCC's intrinsics take numbers of tiles that no template can give them.
 // Compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vbmi -mfma -mf16c
 #include "kernels/isa/amx_gemm.h"
 #include "kernels/isa/avx512_quantized.h"
@@ -28,10 +28,17 @@ struct AmxTiles {
   static void Store(char* p, int64_t stride) {
     asm volatile("tilestored %%tmm%c0, (%1,%2,1)" : : "i"(kTile), "r"(p), "r"(stride) : "memory");
   }
-  template <int kTotal, int kLhs, int kRhs>
-  static void Dot() {
-    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kTotal), "i"(kLhs), "i"(kRhs));
+#define RAGGEMM_DOT(lhs, rhs, instruction)                                                           \
+  template <int kTotal, int kLhs, int kRhs>                                                          \
+  static void Dot(lhs, rhs) {                                                                        \
+    asm volatile(instruction " %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kTotal), "i"(kLhs), "i"(kRhs)); \
   }
+  RAGGEMM_DOT(BFloat16, BFloat16, "tdpbf16ps")
+  RAGGEMM_DOT(int8_t, int8_t, "tdpbssd")
+  RAGGEMM_DOT(int8_t, uint8_t, "tdpbsud")
+  RAGGEMM_DOT(uint8_t, int8_t, "tdpbusd")
+  RAGGEMM_DOT(uint8_t, uint8_t, "tdpbuud")
+#undef RAGGEMM_DOT
 
   static void SetUp(void* saved) {
     asm volatile("sttilecfg %0" : "=m"(*static_cast<TileConfig*>(saved)));
@@ -57,11 +64,12 @@ struct AmxTiles {
 
 }  // namespace
 
-extern const KernelRow kAmxKernels[1];
+extern const KernelRow kAmxKernels[2];
 constinit const KernelRow kAmxKernels[] = {[] {
-  KernelRow row = MakeAmxRow<Avx512Pairs, AmxTiles>();
-  AddQuantized<Avx512Pairs, false>(row);
-  return row;
-}()};
+                                             KernelRow row = MakeAmxRow<Avx512Pairs, AmxTiles>();
+                                             AddQuantized<Avx512Pairs, false>(row);
+                                             return row;
+                                           }(),
+                                           MakeAmxByteRow<Avx512Quads, AmxTiles>()};
 
 }  // namespace raggemm

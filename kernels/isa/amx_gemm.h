@@ -1,6 +1,6 @@
-// The kernels of a unit that multiplies whole tiles of bf16, as AMX does: eight tiles of 16 lines of 64 bytes.
+// The kernels of a unit that multiplies whole tiles of bf16 or bytes, as AMX does: eight tiles of 16 lines of 64 bytes.
 //
-//     totals 16x16 f32      lhs: 16 rows of 32 k      rhs: 16 pairs of k, of 16 columns each
+//     totals 16x16          lhs: 16 rows of a line    rhs: 16 words of k, of 16 columns each
 //     +---+---+             +---+                     +---+---+
 //     | 0 | 1 |             | 4 |  as in the panel    | 6 | 7 |  as in the strip
 //     +---+---+             +---+                     +---+---+
@@ -10,7 +10,8 @@
 // Tiles are a class, so that a CPU without them can run this code too:
 //
 //   Zero<t>() Load<t>(p, stride) Store<t>(p, stride)   stride: bytes from line to line
-//   Dot<total, lhs, rhs>()                             total += lhs x rhs, as the arithmetic `tiles` has it for a block
+//   Dot<total, lhs, rhs>(A, B)                         total += lhs x rhs, of elements of these types: bf16 as the
+//                                                      arithmetic `tiles` has it for a block, bytes of any signs in s32
 //   SetUp(saved) Restore(saved)                        as KernelRow has them
 //
 // What packs is of a class V with the traits of word_gemm.h, whose vectors are lines.
@@ -18,6 +19,7 @@
 #define RAGGEMM_KERNELS_ISA_AMX_GEMM_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/isa/word_gemm.h"
 #include "kernels/microkernel.h"
@@ -25,8 +27,12 @@
 namespace raggemm {
 namespace {
 
-inline constexpr int64_t kLine = 64, kTileRows = 16, kTileSteps = 32;
-inline constexpr int64_t kStripLine = 2 * kLine;  // bytes of a strip's pair of k, and of a row of totals
+inline constexpr int64_t kLine = 64, kTileRows = 16;
+inline constexpr int64_t kStripLine = 2 * kLine;  // bytes of a strip's word of k, and of a row of totals
+template <class V>
+using ElementOf = std::remove_const_t<std::remove_pointer_t<typename V::Source>>;
+template <class V>
+inline constexpr int64_t kTileSteps = kLine / static_cast<int64_t>(sizeof(ElementOf<V>));  // of k
 
 // `slices` slices, the last of which may be padding.
 inline void PackSlices(PackAhead& ahead, int64_t slices) {
@@ -61,23 +67,25 @@ RAGGEMM_INLINE inline void MoveTotals(char* at, int64_t stride) {
   }
 }
 
-// A block of 32 k.
-template <class Tiles, int kRowTiles>
+// A line of k.
+template <class Tiles, class A, class B, int kRowTiles>
 RAGGEMM_INLINE inline void DotStep(const char* a, const char* b) {
   Tiles::template Load<6>(b, kStripLine);
   Tiles::template Load<4>(a, kLine);
-  Tiles::template Dot<0, 4, 6>();
+  Tiles::template Dot<0, 4, 6>(A(), B());
   Tiles::template Load<7>(b + kLine, kStripLine);
-  Tiles::template Dot<1, 4, 7>();
+  Tiles::template Dot<1, 4, 7>(A(), B());
   if constexpr (kRowTiles == 2) {
     Tiles::template Load<5>(a + kTileRows * kLine, kLine);
-    Tiles::template Dot<2, 5, 6>();
-    Tiles::template Dot<3, 5, 7>();
+    Tiles::template Dot<2, 5, 6>(A(), B());
+    Tiles::template Dot<3, 5, 7>(A(), B());
   }
 }
 
-template <class V, class Tiles, int kRowTiles>
+// Of lhs of elements A.
+template <class V, class Tiles, class A, int kRowTiles>
 void AmxGemm(const MicrokernelArgs& args) {
+  using T = typename V::Scalar;
   char* totals = static_cast<char*>(args.chain);
   if (args.start) {
     Tiles::template Zero<0>();
@@ -91,14 +99,14 @@ void AmxGemm(const MicrokernelArgs& args) {
   }
 
   Prefetch prefetch = *args.prefetch;
-  const int64_t steps = (args.k + kTileSteps - 1) / kTileSteps;
+  const int64_t steps = (args.k + kTileSteps<V> - 1) / kTileSteps<V>;
   const int64_t slices = args.ahead != nullptr ? args.ahead->count : 0;
   const char *a = static_cast<const char*>(args.a), *b = static_cast<const char*>(args.b);
   int64_t lines_due = 0, slices_due = 0;
   for (int64_t step = 0; step < steps; ++step) {
-    DotStep<Tiles, kRowTiles>(a, b);
+    DotStep<Tiles, A, ElementOf<V>, kRowTiles>(a, b);
     a += kRowTiles * kTileRows * kLine;
-    b += kTileSteps / 2 * kStripLine;
+    b += kTileRows * kStripLine;
     // While the tiles are multiplied, which takes 32 cycles for 16 rows, nothing else would be done.
     FetchDue(prefetch, steps, lines_due);
     slices_due += slices;
@@ -108,7 +116,7 @@ void AmxGemm(const MicrokernelArgs& args) {
   }
   MoveOn(prefetch, args.prefetch);
 
-  const int64_t stride = args.result_stride * static_cast<int64_t>(sizeof(float));
+  const int64_t stride = args.result_stride * static_cast<int64_t>(sizeof(T));
   if (args.finish && !args.nontemporal) {
     MoveTotals<Tiles, kRowTiles, false>(static_cast<char*>(args.result), stride);
     return;
@@ -116,70 +124,102 @@ void AmxGemm(const MicrokernelArgs& args) {
   MoveTotals<Tiles, kRowTiles, false>(totals, kStripLine);
   if (!args.finish) return;
   for (int64_t i = 0; i < kRowTiles * kTileRows; ++i) {
-    const float* from = reinterpret_cast<const float*>(totals + i * kStripLine);
-    float* to = static_cast<float*>(args.result) + i * args.result_stride;
+    const T* from = reinterpret_cast<const T*>(totals + i * kStripLine);
+    T* to = static_cast<T*>(args.result) + i * args.result_stride;
     for (int64_t j = 0; j < 2 * V::kWidth; j += V::kWidth) V::Stream(to + j, V::Load(from + j));
   }
 }
 
-// A panel of lhs, [k / 32][rows, in whole tiles][32], from rows whose k lie beside each other.
+// Bytes by whether lhs has the sign of rhs, else it has the other one.
+template <class V, class Tiles, class Other, int kRowTiles>
+void AmxByteGemm(const MicrokernelArgs& args) {
+  if (args.alike) return AmxGemm<V, Tiles, ElementOf<V>, kRowTiles>(args);
+  AmxGemm<V, Tiles, Other, kRowTiles>(args);
+}
+
+// A panel of lhs, [lines of k][rows, in whole tiles][a line], from rows whose k lie beside each other.
 template <class V>
 void PackLinesAlongK(const PackArgs& args) {
   for (int64_t i = 0; i < args.width; ++i) {
-    const BFloat16* src = static_cast<const BFloat16*>(args.src) + i * args.src_stride;
+    const auto* src = static_cast<const ElementOf<V>*>(args.src) + i * args.src_stride;
     uint32_t* dst = static_cast<uint32_t*>(args.dst) + i * V::kWidth;
-    for (int64_t kk = 0; kk < args.k_padded; kk += kTileSteps) {
+    for (int64_t kk = 0; kk < args.k_padded; kk += kTileSteps<V>) {
       V::StoreWords(dst, V::LoadUpTo(src + kk, args.k - kk));
       dst += args.dst_stride * V::kWidth;
     }
   }
 }
 
-// The same from rows along lhs' rows: pairs of k, transposed.
+// The same from rows along lhs' rows: words of k, transposed.
 template <class V>
 void PackLinesAcrossK(const PackArgs& args) {
-  constexpr int64_t kWidth = V::kWidth;
-  for (int64_t kk = 0; kk < args.k_padded; kk += kTileSteps) {
+  constexpr int64_t kWidth = V::kWidth, kHalf = V::kGroup / 2;
+  for (int64_t kk = 0; kk < args.k_padded; kk += kTileSteps<V>) {
     for (int64_t j = 0; j < args.width; j += kWidth) {
-      const BFloat16* src = static_cast<const BFloat16*>(args.src) + kk * args.src_stride + j;
+      const auto* src = static_cast<const ElementOf<V>*>(args.src) + kk * args.src_stride + j;
       const int64_t left = args.width - j < kWidth ? args.width - j : kWidth;
-      const auto row = [&](int64_t k) { return V::LoadUpTo(src + k * args.src_stride, kk + k < args.k ? left : 0); };
+      const auto half = [&](int64_t k) {
+        return V::LoadHalves(src + k * args.src_stride, args.src_stride, left, args.k - kk - k);
+      };
       typename V::Words r[kWidth];
-      for (int i = 0; i < kWidth; ++i) r[i] = V::LowWords(row(2 * i), row(2 * i + 1));
+      for (int i = 0; i < kWidth; ++i) r[i] = V::LowWords(half(2 * kHalf * i), half(2 * kHalf * i + kHalf));
       V::Transpose(r);
-      uint32_t* dst = static_cast<uint32_t*>(args.dst) + (kk / kTileSteps * args.dst_stride + j) * kWidth;
+      uint32_t* dst = static_cast<uint32_t*>(args.dst) + (kk / kTileSteps<V> * args.dst_stride + j) * kWidth;
       for (int i = 0; i < left; ++i) V::StoreWords(dst + i * kWidth, r[i]);
     }
   }
 }
 
+template <class V>
+constexpr void AddAmxFormat(KernelRow& row, DType dtype, Microkernel* low, Microkernel* tall) {
+  FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
+  for (int mr = 1; mr <= row.rows; ++mr) kernels.packed[mr] = mr <= kTileRows ? low : tall;
+  kernels.lhs = {PackLinesAcrossK<V>, PackLinesAlongK<V>};
+  kernels.rhs = {PackRowWords<V>, PackTransposedWords<V>};
+}
+
 template <class V, class Tiles>
-constexpr KernelRow MakeAmxRow() {
+constexpr KernelRow MakeTileRow(ArithmeticId id, DType element) {
   KernelRow row = {};
-  row.arithmetic = ArithmeticId::kTiles;
+  row.arithmetic = id;
   row.rows = 2 * kTileRows;
   row.row_step = kTileRows;
   row.cols = 2 * V::kWidth;
-  row.k_step = kTileSteps;
+  row.k_step = kTileSteps<V>;
   row.vector = V::kWidth;
-  row.lhs = {DType::kBF16, kTileSteps};
-  row.rhs = {DType::kBF16, 2};
+  row.lhs = {element, kTileSteps<V>};
+  row.rhs = {element, V::kGroup};
+  row.adds_totals = true;
+  row.products_per_fma = 8 * V::kGroup;  // of bytes as documented, twice those of bf16; not measured
+  row.ahead_slice = kTileSteps<V>;
+  row.set_up = Tiles::SetUp;
+  row.restore = Tiles::Restore;
+  return row;
+}
+
+template <class V, class Tiles>
+constexpr KernelRow MakeAmxRow() {
+  KernelRow row = MakeTileRow<V, Tiles>(ArithmeticId::kTiles, DType::kBF16);
   AddEnds<V, Float16>(row, DType::kF16);
   AddEnds<V, BFloat16>(row, DType::kBF16);
   AddEnds<V, float>(row, DType::kF32);
   AddScaling<V>(row);
-  FormatKernels& kernels = row.formats[static_cast<int>(DType::kBF16)];
-  for (int mr = 1; mr <= row.rows; ++mr) {
-    kernels.packed[mr] = mr <= kTileRows ? AmxGemm<V, Tiles, 1> : AmxGemm<V, Tiles, 2>;
-  }
-  kernels.lhs = {PackLinesAcrossK<V>, PackLinesAlongK<V>};
-  kernels.rhs = {PackRowWords<V>, PackTransposedWords<V>};
+  AddAmxFormat<V>(row, DType::kBF16, AmxGemm<V, Tiles, BFloat16, 1>, AmxGemm<V, Tiles, BFloat16, 2>);
   AddTerms<V, ArithmeticId::kTiles, PackLinesAcrossK<V>, PackLinesAlongK<V>, PackRowWords<V>, PackTransposedWords<V>,
            sizeof(BFloat16)>(row);
-  row.products_per_fma = 16;
-  row.ahead_slice = kTileSteps;
-  row.set_up = Tiles::SetUp;
-  row.restore = Tiles::Restore;
+  return row;
+}
+
+// V<int8_t> and V<uint8_t> for those of rhs.
+template <template <class> class V, class Tiles>
+constexpr KernelRow MakeAmxByteRow() {
+  using Signed = V<int8_t>;
+  using Unsigned = V<uint8_t>;
+  KernelRow row = MakeTileRow<Signed, Tiles>(ArithmeticId::kS32, DType::kS8);
+  AddEnds<Signed, int32_t>(row, DType::kS32);
+  AddAmxFormat<Signed>(row, DType::kS8, AmxByteGemm<Signed, Tiles, uint8_t, 1>, AmxByteGemm<Signed, Tiles, uint8_t, 2>);
+  AddAmxFormat<Unsigned>(row, DType::kU8, AmxByteGemm<Unsigned, Tiles, int8_t, 1>,
+                         AmxByteGemm<Unsigned, Tiles, int8_t, 2>);
   return row;
 }
 

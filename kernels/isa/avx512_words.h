@@ -60,6 +60,24 @@ struct Avx512S32 : Avx512Words {
   static void StorePartial(int32_t* p, Vec x, int n) { _mm512_mask_storeu_epi32(p, Avx512F32::Mask(n), x); }
 };
 
+// Sixteen words of four bytes, and what packs them.
+template <class E>
+struct Avx512Quads : Avx512S32 {
+  using Source = const E*;
+  static constexpr int kGroup = 4;
+  static constexpr bool kFlips = false;
+
+  static Words LoadUpTo(const E* p, int64_t n) {
+    if (n >= 64) return _mm512_loadu_si512(p);
+    return _mm512_maskz_loadu_epi8(n <= 0 ? 0 : (__mmask64{1} << n) - 1, p);
+  }
+  static Words LoadHalves(const E* p, int64_t stride, int64_t n, int64_t rows) {
+    const Words first = _mm512_cvtepu8_epi16(LoadBytes(p, rows > 0 ? n : 0));
+    const Words second = _mm512_cvtepu8_epi16(LoadBytes(p + stride, rows > 1 ? n : 0));
+    return _mm512_or_si512(first, _mm512_slli_epi16(second, 8));
+  }
+};
+
 }  // namespace
 }  // namespace raggemm
 

@@ -384,6 +384,7 @@ constexpr KernelRow MakeRow() {
   row.arithmetic = kId;
   row.rows = kTallest<V, kId>;
   row.row_step = 1;
+  row.adds_totals = arithmetic.chain < kPanel;
   row.products_per_fma = 1;
   row.cols = 2 * V::kWidth;
   row.k_step = kId == ArithmeticId::kTiles ? arithmetic.chain : arithmetic.pair;

@@ -122,3 +122,18 @@ def test_isa_object_leaks_nothing(build, isa):
 )
 def test_isa_object_keeps_to_its_instructions(build, isa, forbidden):
     assert re.findall(forbidden, _run("objdump", "-d", "--no-show-raw-insn", _isa_object(build, isa))) == []
+
+
+# Of elements of rhs, lhs being of any sign. Tests run this code with plain C++ in the place of the instructions.
+@pytest.mark.parametrize(
+    ("packs", "instructions"),
+    [
+        ("Avx512Pairs", {"tdpbf16ps"}),
+        ("Avx512Quads<signed char>", {"tdpbssd", "tdpbusd"}),
+        ("Avx512Quads<unsigned char>", {"tdpbsud", "tdpbuud"}),
+    ],
+)
+def test_tiles_are_multiplied_by_their_signs(build, packs, instructions):
+    listing = _run("objdump", "-dC", "--no-show-raw-insn", _isa_object(build, "amx"))
+    kernels = re.findall(rf"^\w+ <.*Gemm<.*\b{packs},.*>:\n((?:.+\n)+)", listing, re.MULTILINE)
+    assert set(re.findall(r"\btdp\w+", "".join(kernels))) == instructions

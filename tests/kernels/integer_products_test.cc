@@ -1,6 +1,7 @@
 // Bytes with bytes, on every ISA of the host, against an oracle of 64 bits: exact modulo 2^32.
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -48,6 +49,15 @@ TEST_P(IntegerProducts, OfEveryTwoBytes) {
       }
     }
   }
+}
+
+// No ISA leaves them to its base, but the one that is for bf16 alone.
+TEST_P(IntegerProducts, TakeTheUnitOfTheIsa) {
+  const TestProblem test(Spec(DType::kU8, DType::kS8, 3, 33, 100));
+  std::vector<int64_t> workspace(1000);
+  const std::string plan = ToString(MakePlan(test.problem, With(GetParam()), absl::MakeSpan(workspace)).value());
+  const bool own = GetParam() != Isa::kAvx512Bf16;
+  EXPECT_EQ(plan.find(IsaName(GetParam()) + "\nblocking: ") != std::string::npos, own) << plan;
 }
 
 // All elements at the ends of their range, over contractions whose sums pass 2^31 and 2^32.
@@ -110,7 +120,7 @@ TEST_P(IntegerProducts, ReadCWhereBetaIsTheLowestNumber) {
 // Each mode and storage, extents beside the edges of tiles, words, strips and panels.
 TEST(IntegerProductsOfEveryIsa, EveryModeAndStorage) {
   for (RaggedMode mode : kAllModes) {
-    for (int64_t k : {1, 2, 3, 4, 5, 6, 7, 8, 9, 31, 32, 33, 255, 256, 257}) {
+    for (int64_t k : {1, 2, 3, 4, 5, 6, 7, 8, 9, 31, 32, 33, 63, 64, 65, 255, 256, 257}) {
       ProblemSpec spec = Spec(k % 2 == 0 ? DType::kU8 : DType::kS8, k % 3 == 0 ? DType::kU8 : DType::kS8, 40, 70, k);
       spec.mode = mode;
       spec.groups = 3;

@@ -47,7 +47,7 @@ class Microkernels : public IsaTest {
     const std::string what = absl::StrCat(rule.name, " ", tile.mr, "x", tile.nr, " k ", phase.k, " start ", phase.start,
                                           " finish ", phase.finish, " first ", phase.first, " b ", NameOf(tile.b_type));
     const int64_t k_padded = PaddedK(tile.row, phase.k), elements = tile.height() * tile.nr;
-    const bool alike = random_.Coin(), flips = alike && tile.row.lhs.element == DType::kS8;
+    const bool alike = random_.Coin(), flips = alike && Flips(tile.row);
     const DType other = tile.b_type == DType::kS8 ? DType::kU8 : DType::kS8;  // than rhs has, where they are bytes
     const DType a_type = alike ? tile.b_type : other;
     const Values a = Panel(tile.row.lhs, a_type, phase.k, k_padded, tile.height(), random_);
@@ -98,7 +98,7 @@ class Microkernels : public IsaTest {
               .ahead = nullptr});
     ASSERT_EQ(prefetch.line - line, moved / 2 * 64 + (moved + 1) / 2 * 640) << what;
     ASSERT_EQ(prefetch.run_left, 1 + moved % 2) << what;
-    if (!phase.finish || (rule.chain == kPanel && !tile.sweeps)) {
+    if (!phase.finish || (!tile.row.adds_totals && !tile.sweeps)) {
       ASSERT_EQ(FirstOf(chain.All(), tile.mr * tile.nr), FirstOf(want_chain, tile.mr * tile.nr)) << what;
     }
     ASSERT_EQ(total.All(), want_total) << what;
@@ -108,11 +108,10 @@ class Microkernels : public IsaTest {
   }
 
   void ExpectContract(const Tile& tile) {
-    const bool adds_totals = ArithmeticOf(tile.row).chain < kPanel;
     for (int64_t k : {1, 2, 3, 4, 5, 8, 31, 33, 67}) {
       for (int flags = 0; flags < 8; ++flags) {
         const Phase phase{.k = k, .start = (flags & 1) != 0, .finish = (flags & 2) != 0, .first = (flags & 4) != 0};
-        if (adds_totals ? !phase.first : phase.first && !phase.finish) continue;
+        if (tile.row.adds_totals ? !phase.first : phase.first && !phase.finish) continue;
         ExpectContract(tile, phase);
         if (HasFatalFailure()) return;
       }
@@ -194,7 +193,7 @@ TEST_P(Microkernels, SweepEveryDType) {
     for (DType dtype : TypesOf(row)) {
       for (int64_t mr = 1; mr <= kSweepRows; ++mr) {
         const DirectKernel& sweep = KernelsOf(row, dtype).sweep[mr];
-        EXPECT_EQ(sweep.run != nullptr, ArithmeticOf(row).lanes == 1 && mr <= row.rows);
+        EXPECT_EQ(sweep.run != nullptr, !row.adds_totals && mr <= row.rows);
         for (int64_t chunks = 1; sweep.run != nullptr && chunks <= 3; chunks += 2) {
           ExpectContract(
               {.row = row, .run = sweep.run, .mr = mr, .nr = chunks * sweep.nr, .b_type = dtype, .sweeps = true});

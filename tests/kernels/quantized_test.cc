@@ -76,6 +76,17 @@ TEST_P(Quantized, IsWithinTheBound) {
   }
 }
 
+// Sums of integers that s32 may not hold are none of integers.
+TEST_P(Quantized, LargeSumsDoNotWrapAround) {
+  constexpr int64_t kSteps = 140'000;
+  const TestProblem test(Spec(DType::kS8, DType::kS8, 1, 20, kSteps));
+  for (const Array& x : {static_cast<Array>(test.problem.lhs), static_cast<Array>(test.problem.rhs)}) {
+    for (int64_t i = 0; i < ElementCount(x); ++i) static_cast<int8_t*>(x.data)[i] = -128;
+  }
+  ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
+  for (int64_t i = 0; i < 20; ++i) EXPECT_NEAR(ToDouble(test.problem.out, i) / (16384.0 * kSteps), 1, 1e-5);
+}
+
 // An element that is no number stays in its row.
 TEST_P(Quantized, NaNStaysInItsRow) {
   for (DType format : {DType::kF8E4M3FN, DType::kF8E5M2}) {
@@ -216,13 +227,15 @@ TEST(QuantizedOfEveryIsa, TileEdges) {
 
 // Tiles of many rows, whose panels are packed again for each block of columns, and all panels at once of few.
 TEST(QuantizedOfEveryIsa, LargeTiles) {
-  for (int64_t block : {64, 320, 640}) {
-    for (bool flipped : {false, true}) {
-      for (int64_t m : {3, 230}) {
-        ProblemSpec spec = Spec(DType::kBF16, DType::kS4, m, 420, 640);
-        spec.rhs_flipped = flipped;
-        spec.rhs_scale = flipped ? std::vector<int64_t>{1, block} : std::vector<int64_t>{block, 1};
-        ASSERT_TRUE(GivesExpectedBits(spec));
+  for (DType lhs : {DType::kBF16, DType::kU8}) {
+    for (int64_t block : {64, 160, 320, 640}) {
+      for (bool flipped : {false, true}) {
+        for (int64_t m : {3, 230}) {
+          ProblemSpec spec = Spec(lhs, DType::kS4, m, 420, 640);
+          spec.rhs_flipped = flipped;
+          spec.rhs_scale = flipped ? std::vector<int64_t>{1, block} : std::vector<int64_t>{block, 1};
+          ASSERT_TRUE(GivesExpectedBits(spec));
+        }
       }
     }
   }

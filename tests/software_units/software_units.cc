@@ -10,18 +10,19 @@
 namespace raggemm {
 namespace {
 
-// Sixteen elements, as AVX-512 has them.
-struct Lanes {
-  using One = ScalarTraits<float>;
-  using Source = const BFloat16*;
-  static constexpr int kGroup = 2;
+// Sixteen sums, as AVX-512 has them, and words of elements E.
+template <class T, class E>
+struct LanesOf {
+  using One = ScalarTraits<T>;
+  using Source = const E*;
+  static constexpr int kGroup = 4 / sizeof(E);
   static constexpr bool kFlips = false;
-  using Scalar = float;
+  using Scalar = T;
   static constexpr int kWidth = 16;
   static constexpr int kRows = 14;
   static constexpr int kWide[kRows + 1] = {0, 16, 8, 8, 4, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2};
   struct Vec {
-    float x[kWidth];
+    T x[kWidth];
   };
   struct Words {
     uint32_t x[kWidth];
@@ -44,38 +45,38 @@ struct Lanes {
   }
 
   static Vec Zero() { return {}; }
-  static Vec Broadcast(const float* p) {
+  static Vec Broadcast(const T* p) {
     return Sums([&](int) { return *p; });
   }
   static Vec Fma(Vec a, Vec b, Vec c) {
     return Sums([&](int i) { return raggemm::Fma(a.x[i], b.x[i], c.x[i]); });
   }
   static Vec Add(Vec a, Vec b) {
-    return Sums([&](int i) { return a.x[i] + b.x[i]; });
+    return Sums([&](int i) { return Sum(a.x[i], b.x[i]); });
   }
   static Vec Mul(Vec a, Vec b) {
-    return Sums([&](int i) { return a.x[i] * b.x[i]; });
+    return Sums([&](int i) { return Product(a.x[i], b.x[i]); });
   }
   static Vec Between(Vec x, int least, int most) {
     return Sums([&](int i) { return One::Between(x.x[i], least, most); });
   }
-  template <class E>
-  static Vec Load(const E* p) {
+  template <class From>
+  static Vec Load(const From* p) {
     return LoadPartial(p, kWidth);
   }
-  template <class E>
-  static Vec LoadPartial(const E* p, int n) {
-    return Sums([&](int i) { return i < n ? One::Load(p + i) : 0.0F; });
+  template <class From>
+  static Vec LoadPartial(const From* p, int n) {
+    return Sums([&](int i) { return i < n ? One::Load(p + i) : T(0); });
   }
-  template <class E>
-  static void Store(E* p, Vec x) {
+  template <class To>
+  static void Store(To* p, Vec x) {
     StorePartial(p, x, kWidth);
   }
-  template <class E>
-  static void StorePartial(E* p, Vec x, int n) {
+  template <class To>
+  static void StorePartial(To* p, Vec x, int n) {
     for (int i = 0; i < n; ++i) One::Store(p + i, x.x[i]);
   }
-  static void Stream(float* p, Vec x) { Store(p, x); }
+  static void Stream(T* p, Vec x) { Store(p, x); }
 
   static Words LoadWords(const uint32_t* p) {
     return WordsOf([&](int i) { return p[i]; });
@@ -86,11 +87,19 @@ struct Lanes {
   static Words BroadcastWord(const uint32_t* p) {
     return WordsOf([&](int) { return *p; });
   }
-  static Words LoadUpTo(const BFloat16* p, int64_t n) {
-    const auto at = [&](int i) { return i < n ? uint32_t{p[i].bits} : 0; };
-    return WordsOf([&](int i) { return at(2 * i) | at(2 * i + 1) << 16; });
+  static Words LoadUpTo(const E* p, int64_t n) {
+    Words words = {};
+    constexpr int64_t kAll = kGroup * kWidth;
+    if (n > 0) __builtin_memcpy(words.x, p, static_cast<size_t>(n < kAll ? n : kAll) * sizeof(E));
+    return words;
   }
-  static Words LoadHalves(const BFloat16* p, int64_t, int64_t n, int64_t rows) { return LoadUpTo(p, rows > 0 ? n : 0); }
+  static Words LoadHalves(const E* p, int64_t stride, int64_t n, int64_t rows) {
+    E halves[2 * kWidth][kGroup / 2] = {};
+    for (int i = 0; i < 2 * kWidth && i < n; ++i) {
+      for (int row = 0; row < kGroup / 2 && row < rows; ++row) halves[i][row] = p[row * stride + i];
+    }
+    return __builtin_bit_cast(Words, halves);
+  }
   static uint32_t Half(Words x, int i) { return x.x[i / 2] >> (i % 2 * 16) & 0xFFFF; }
   static Words LowWords(Words first, Words second) {
     return WordsOf([&](int i) { return Half(first, i) | Half(second, i) << 16; });
@@ -119,6 +128,9 @@ struct Lanes {
   static float First(uint32_t pair) { return __builtin_bit_cast(float, pair << 16); }
   static float Second(uint32_t pair) { return __builtin_bit_cast(float, pair & 0xFFFF0000); }
 };
+using Lanes = LanesOf<float, BFloat16>;
+template <class E>
+using ByteLanes = LanesOf<int32_t, E>;
 
 // A line of a tile is sixteen words.
 thread_local uint32_t tiles[8][kTileRows][kLine / 4];
@@ -144,7 +156,7 @@ struct PlainTiles {
   }
   // Denormals are flushed by the mode of the thread.
   template <int kTotal, int kLhs, int kRhs>
-  static void Dot() {
+  static void Dot(BFloat16, BFloat16) {
     Check();
     for (int i = 0; i < 16; ++i) {
       for (int j = 0; j < 16; ++j) {
@@ -156,6 +168,22 @@ struct PlainTiles {
         }
         uint32_t& total = tiles[kTotal][i][j];
         total = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, total) + (even + odd));
+      }
+    }
+  }
+  // Modulo 2^32.
+  template <int kTotal, int kLhs, int kRhs, class A, class B>
+  static void Dot(A, B) {
+    Check();
+    for (int i = 0; i < 16; ++i) {
+      for (int word = 0; word < 16; ++word) {
+        for (int j = 0; j < 16; ++j) {
+          for (int byte = 0; byte < 32; byte += 8) {
+            const int a = static_cast<A>(tiles[kLhs][i][word] >> byte),
+                      b = static_cast<B>(tiles[kRhs][word][j] >> byte);
+            tiles[kTotal][i][j] += static_cast<uint32_t>(a * b);
+          }
+        }
       }
     }
   }
@@ -175,11 +203,12 @@ struct PlainTiles {
 
 extern const KernelRow kAvx512Bf16Kernels[1];
 constinit const KernelRow kAvx512Bf16Kernels[] = {MakePairRow<Lanes>()};
-extern const KernelRow kAmxKernels[1];
-constinit const KernelRow kAmxKernels[] = {MakeAmxRow<Lanes, PlainTiles>()};
+extern const KernelRow kAmxKernels[2];
+constinit const KernelRow kAmxKernels[] = {MakeAmxRow<Lanes, PlainTiles>(), MakeAmxByteRow<ByteLanes, PlainTiles>()};
 
 const char* MissingForAvx512Bf16() { return nullptr; }
 const char* MissingForAmx() { return nullptr; }
+bool LacksTilesOfBytes() { return false; }
 Isa BaseOfUnits() { return Isa::kScalar; }
 
 namespace test {

@@ -23,7 +23,7 @@ class Packing : public IsaTest {
     const int64_t dst_stride = RoundUp(width, row.vector), src_stride = (transposed ? k : width) + 2;
     const int64_t elements = transposed ? (width - 1) * src_stride + k : (k - 1) * src_stride + width;
     const DType packed = PanelType(layout, dtype);
-    const bool alike = is_lhs && random_.Coin(), flips = alike && layout.element == DType::kS8;
+    const bool alike = is_lhs && random_.Coin(), flips = alike && Flips(row);
     const int64_t slack = row.vector * SizeOf(ArithmeticOf(row).sum) / SizeOf(layout.element);
     const Values src(dtype, elements, random_);
     const Values dst(packed, PanelElements(layout, k_padded, dst_stride) + slack, random_);
@@ -41,25 +41,26 @@ class Packing : public IsaTest {
   }
 
   void ExpectPackedAhead(const KernelRow& row, int64_t k, int64_t width, bool transposed) {
+    const DType product = ArithmeticOf(row).product;
     const int64_t k_padded = PaddedK(row, k), src_stride = (transposed ? k : width) + 2, calls = 1 + random_.Below(3);
-    const Values src(DType::kBF16, transposed ? (width - 1) * src_stride + k : (k - 1) * src_stride + width, random_);
-    const Values dst = Panel(row.rhs, DType::kBF16, k, k_padded, row.cols, random_);
-    const Values a = Panel(row.lhs, DType::kBF16, k, k_padded, row.rows, random_),
-                 b = Panel(row.rhs, DType::kBF16, k, k_padded, row.cols, random_);
+    const Values src(product, transposed ? (width - 1) * src_stride + k : (k - 1) * src_stride + width, random_);
+    const Values dst = Panel(row.rhs, product, k, k_padded, row.cols, random_);
+    const Values a = Panel(row.lhs, product, k, k_padded, row.rows, random_),
+                 b = Panel(row.rhs, product, k, k_padded, row.cols, random_);
     const Values sums(ArithmeticOf(row).sum, row.rows * row.cols, random_);
     Prefetch nothing{};
-    const Packers& packers = KernelsOf(row, DType::kBF16).rhs;
+    const Packers& packers = KernelsOf(row, product).rhs;
     PackAhead ahead{.pack = transposed ? packers.transposed : packers.rows,
                     .left = {src.data(), src_stride, k, k_padded, width, dst.data(), row.cols, &nothing, false},
                     .slice = row.ahead_slice,
-                    .src_step = row.ahead_slice * (transposed ? 1 : src_stride) * SizeOf(DType::kBF16),
+                    .src_step = row.ahead_slice * (transposed ? 1 : src_stride) * SizeOf(product),
                     .dst_step = PanelBytes(row.rhs, row.ahead_slice, row.cols),
                     .count = 0};
     const int64_t slices = RoundUp(k_padded, row.ahead_slice) / row.ahead_slice;
     const KernelUnit unit(row);
     for (int64_t call = 0; call < calls; ++call) {
       ahead.count = slices * (call + 1) / calls - slices * call / calls;
-      KernelsOf(row, DType::kBF16)
+      KernelsOf(row, product)
           .packed[row.rows]({.k = k,
                              .a = a.data(),
                              .b = b.data(),
@@ -74,6 +75,7 @@ class Packing : public IsaTest {
                              .finish = true,
                              .first = true,
                              .nontemporal = false,
+                             .alike = true,
                              .prefetch = &nothing,
                              .ahead = &ahead});
     }
@@ -101,7 +103,8 @@ TEST_P(Packing, Packs) {
   for (const KernelRow& row : rows()) {
     for (DType dtype : TypesOf(row)) {
       for (int64_t width = 1; width <= 2 * row.vector + 1; ++width) {
-        for (int64_t k : {int64_t{1}, int64_t{3}, row.vector, row.vector + 1, 2 * row.vector + 3, int64_t{64}}) {
+        for (int64_t k :
+             {int64_t{1}, int64_t{3}, row.vector, row.vector + 1, 2 * row.vector + 3, int64_t{64}, int64_t{130}}) {
           for (int which = 0; which < 4; ++which) {
             ExpectPacked(row, dtype, k, width, /*transposed=*/which % 2 != 0, /*is_lhs=*/which / 2 != 0);
             ASSERT_FALSE(HasFatalFailure());

@@ -103,7 +103,10 @@ inline DType PanelType(const PanelLayout& layout, DType matrix) {
   return layout.element == DType::kS8 ? matrix : layout.element;
 }
 
-// A byte with its top bit flipped, as lhs has it in a panel where rhs is of its format.
+// Whether the top bits of lhs are flipped in panels where rhs is of its format: in words of bytes, for VPDPBUSD.
+inline bool Flips(const KernelRow& row) { return row.lhs.element == DType::kS8 && row.lhs.k_group == 4; }
+
+// A byte with its top bit flipped.
 inline double Flipped(DType dtype, double value) {
   return value < (dtype == DType::kS8 ? 0 : 128) ? value + 128 : value - 128;
 }
