@@ -6,7 +6,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from quantized_formats import codes
+from quantized_formats import codes, nearest
 
 E4M3, E5M2, E2M1 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn
 # The elements, the scales, and the rows and columns that share one.
@@ -105,7 +105,10 @@ def tensor(mode, layout, is_colwise, rows, columns, sizes, axis=0, seed=0, dtype
     length = groups if of_scales else 0
     if block:
         divided = axis if np.ndim(sizes) else None
-        counts = [most(n, groups, b) if i == divided else blocks(n, b) for i, (n, b) in enumerate(zip((rows, columns), block, strict=True))]
+        counts = [
+            most(n, groups, b) if i == divided else blocks(n, b)
+            for i, (n, b) in enumerate(zip((rows, columns), block, strict=True))
+        ]
         length = int(np.prod((*lead, *counts)))
     dims = [sizes if np.ndim(sizes) and i == axis else None for i in range(2)]
     return Tensor(
@@ -114,3 +117,45 @@ def tensor(mode, layout, is_colwise, rows, columns, sizes, axis=0, seed=0, dtype
         amax, *dims, ScalingMode[mode], np.float32, is_colwise, layout, 1 + len(lead),
         (*lead, columns, rows) if transposed else (*lead, rows, columns),
     ), values  # fmt: skip
+
+
+def _nearest(x, name):
+    """Finite float32 as elements: ties to even, saturating; those that are no numbers by the format's own rules."""
+    out = nearest(np.where(np.isfinite(x), x, 0).astype(np.float64), name).astype(getattr(ml_dtypes, name))
+    return out if name == "float4_e2m1fn" else np.where(np.isfinite(x), out, x.astype(out.dtype))
+
+
+def _scale(absmax, largest, scale_dtype):
+    """Of one block, as raggemm.quantize documents it."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        scale = np.float32(absmax) * np.float32(1 / largest)
+    if scale_dtype != ml_dtypes.float8_e8m0fnu:
+        scale = np.float32(np.minimum(scale, 448).astype(scale_dtype))
+        return np.float32(1) if scale == 0 else scale
+    if not np.isfinite(scale):
+        return np.float32(2.0**127 if np.isinf(scale) else np.nan)
+    return np.exp2(np.maximum(np.ceil(np.log2(np.float64(scale))), -127)) if scale else np.float64(2.0**-127)
+
+
+def quantized(mode, dtype, x, is_colwise, given=None):
+    """One group [rows,columns] of float32: elements, scales, the largest magnitude, and what they stand for."""
+    name, (_, scale_dtype, block) = np.dtype(dtype).name, MODES[mode]
+    largest = float(ml_dtypes.finfo(dtype).max)
+    amax = np.abs(x).max(initial=0)
+    if not block:
+        scale = given if given is not None else np.float32(largest) / amax if amax > 0 and np.isfinite(amax) else 1
+        data, inverse = _nearest(x * np.float32(scale), name), 1 / np.float32(scale)
+        return data, inverse, amax, data.astype(np.float64) * inverse
+    block, factor = block[::-1] if is_colwise else block, np.float32(1)
+    if scale_dtype == E4M3 and np.isfinite(amax) and amax > 0:
+        factor = amax * np.float32(1 / (6 * 448))
+    x = x * (1 / factor)
+    scale = np.zeros([blocks(n, b) for n, b in zip(x.shape, block, strict=True)])
+    for i, j in np.ndindex(scale.shape):
+        inside = x[i * block[0] :][: block[0], j * block[1] :][:, : block[1]]
+        absmax = np.abs(inside).max()
+        scale[i, j] = _scale(absmax if np.isfinite(absmax) or scale_dtype != E4M3 else np.nan, largest, scale_dtype)
+    each = spread(scale, block, x.shape)
+    quotients = x / each if scale_dtype == ml_dtypes.float8_e8m0fnu else x * (1 / each.astype(np.float32))
+    data = _nearest(np.where(np.isnan(each) & (name == "float4_e2m1fn"), 0, quotients).astype(np.float32), name)
+    return data, scale.astype(scale_dtype), amax, data.astype(np.float64) * each * factor

@@ -54,9 +54,11 @@ def amax_factor(amax: jax.Array) -> jax.Array:
 
 def _factor(x: Any) -> jax.Array | None:
     """What multiplies the sums of each group, (G,), or of all, ()."""
-    if not isinstance(x, Scaled) or (x.block is not None and x.amax is None):
+    if not isinstance(x, Scaled):
         return None
-    factor = x.scale if x.amax is None else amax_factor(x.amax)
+    factor = x.scale if x.block is None else None
+    if x.mode.has_amax_factor and x.amax is not None:
+        factor = amax_factor(x.amax)
     is_one = x.layout.ragged is None and not x.layout.lead
     return factor.reshape(()) if factor is not None and is_one else factor
 

@@ -1,6 +1,7 @@
 """grouped_quantize, and the same for operands of products, whose data is never transposed."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,23 +66,27 @@ def checked_quantizer(name: str, quantizer: Any, groups: int) -> GroupedQuantize
     return GroupedQuantizer(dtype, mode, q_layout, jnp.broadcast_to(scale, (groups,)))
 
 
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("x", "sizes"), meta_fields=("layout",))
 @dataclasses.dataclass(frozen=True)
 class _Groups:
-    """The matrices of an array, float32: [G,rows,columns], or [rows,columns] whose rows the groups divide."""
+    """The matrices of an array: [G,rows,columns], or [rows,columns] whose rows the groups divide."""
 
     x: jax.Array
+    sizes: Any
     layout: Layout
-    sizes: jax.Array | None
-    rows: Rows | None
 
-    @classmethod
-    def of(cls, x: jax.Array, layout: Layout, sizes: jax.Array | None) -> "_Groups":
-        matrices = jax.lax.stop_gradient(x.astype(jnp.float32))
-        if sizes is None:
-            return cls(matrices.reshape(layout.groups, *layout.matrix), layout, None, None)
-        rows = Rows.of(sizes, layout.matrix[0])
-        matrices = matrices.reshape(layout.matrix)
-        return cls(jnp.where((rows.group < layout.groups)[:, None], matrices, 0), layout, sizes, rows)
+    @property
+    def rows(self) -> Rows | None:
+        return None if self.sizes is None else Rows.of(self.sizes, self.layout.matrix[0])
+
+    def matrices(self) -> "_Groups":
+        """In float32, and 0 in rows of no group."""
+        x = jax.lax.stop_gradient(self.x.astype(jnp.float32))
+        if self.rows is None:
+            x = x.reshape(self.layout.groups, *self.layout.matrix)
+        else:
+            x = jnp.where((self.rows.group < self.layout.groups)[:, None], x.reshape(self.layout.matrix), 0)
+        return dataclasses.replace(self, x=x)
 
     def amax(self) -> jax.Array:
         """(G,), 0 of a group without elements; a NaN is the largest."""
@@ -94,27 +99,21 @@ class _Groups:
 
     def times(self, values: jax.Array) -> jax.Array:
         """Each group times its value, of (G,)."""
-        values = jnp.broadcast_to(values, (self.layout.groups,))
         if self.rows is None:
             return self.x * values[:, None, None]
         return self.x * jnp.append(values, 1)[self.rows.group][:, None]
 
     def in_blocks(self, dtype: Any, scale_dtype: Any, block: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
         """The elements, and the scales of blocks, the last ones of which are filled up with zeros."""
-        rows, columns = self.layout.matrix
-        counts = self.layout.scales(block)
+        (rows, columns), counts, at = self.layout.matrix, self.layout.scales(block), None
         x = jnp.pad(self.x, ((0, 0),) * (self.x.ndim - 1) + ((0, -columns % block[1]),))
         if self.rows is None:
             x = jnp.pad(x, ((0, 0), (0, -rows % block[0]), (0, 0)))
-        elif self.sizes is not None and block[0] > 1:  # each group begins with a block of its own
+        elif block[0] > 1:  # each group begins with a block of its own
             at = block_of_rows(self.rows, self.sizes, block[0]) * block[0] + self.rows.place % block[0]
-            x = jnp.zeros((counts[0] * block[0], x.shape[1]), x.dtype).at[at].set(x, mode="drop", unique_indices=True)
+            x = jnp.zeros((counts[0] * block[0], x.shape[1]), x.dtype).at[at].set(x, mode="drop")
         q = quantized(x, How(dtype, scale_dtype, False, counts, None))
-        data = q.data[..., :columns]
-        if self.rows is None:
-            data = data[:, :rows]
-        elif block[0] > 1:
-            data = data.at[at].get(mode="fill", fill_value=0)
+        data = q.data[..., :rows, :columns] if at is None else q.data.at[at, :columns].get(mode="fill", fill_value=0)
         return data, q.scale
 
 
@@ -124,23 +123,20 @@ def _tensor_scale(amax: jax.Array, dtype: np.dtype) -> jax.Array:
     return jnp.where(jnp.isfinite(amax) & (amax > 0), jnp.minimum(largest / amax, 2.0**126), 1)
 
 
-def _quantized(
-    name: str, groups: _Groups, q: GroupedQuantizer, amax: jax.Array | None, is_colwise: bool, dtype: Any
-) -> Scaled:
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _quantized(name: str, groups: _Groups, q: GroupedQuantizer, amax: jax.Array | None, is_colwise: bool) -> Scaled:
+    dtype, groups = groups.x.dtype, groups.matrices()
     mode = MODES[q.scaling_mode]
     block = stored_block(mode, is_colwise, False)
-    amax = groups.amax() if amax is None else amax
+    amax = groups.amax() if amax is None else jnp.broadcast_to(amax, (groups.layout.groups,))
     if block is None:
         scale = _tensor_scale(amax, q.q_dtype) if q.scale is None else q.scale
-        data = elements(groups.times(scale), groups.x, How(q.q_dtype, F32, False, (), None))
-        scale = jnp.broadcast_to(1 / scale, (groups.layout.groups,))
+        data, scale = elements(groups.times(scale), groups.x, How(q.q_dtype, F32, False, (), None)), 1 / scale
     else:
         if mode.has_amax_factor:
             groups = dataclasses.replace(groups, x=groups.times(1 / amax_factor(amax)))
         data, scale = groups.in_blocks(q.q_dtype, mode.scale, block)
-    amax = jnp.broadcast_to(amax, (groups.layout.groups,))
-    data, scale = data.reshape(-1), scale.reshape(-1)
-    return Scaled(name, mode, groups.layout, block, dtype, data, scale, amax, groups.sizes)
+    return Scaled(name, mode, groups.layout, block, dtype, data.reshape(-1), scale.reshape(-1), amax, groups.sizes)
 
 
 def along(name: str, x: Any, quantizer_name: str, quantizer: Any, axes: Sequence[int]) -> Any:
@@ -166,11 +162,13 @@ def along(name: str, x: Any, quantizer_name: str, quantizer: Any, axes: Sequence
         is_packed = given.layout == PACKED
         data = unpacked(data.reshape(-1), sizes, (columns, rows)) if is_packed else data.reshape(rows, columns).T
         layout, is_colwise = layout.turned(), not is_colwise
-    return _quantized(name, _Groups.of(data, layout, sizes), quantizer, None, is_colwise, data.dtype)
+    return _quantized(name, _Groups(data, sizes, layout), quantizer, None, is_colwise)
 
 
-def _tensor(x: Scaled, q: GroupedQuantizer, is_colwise: bool) -> GroupedScaledTensor1x:
+@functools.partial(jax.jit, static_argnums=3)
+def _tensor(groups: _Groups, q: GroupedQuantizer, amax: jax.Array | None, is_colwise: bool) -> GroupedScaledTensor1x:
     """In the layout of its mode."""
+    x = _quantized("x", groups, q, amax, is_colwise)
     layout, data, scale = x.layout, x.data, x.scale
     assert scale is not None
     if is_colwise and x.mode.colwise_layout == "T":
@@ -231,10 +229,9 @@ def grouped_quantize(
     q = checked_quantizer("quantizer", quantizer, layout.groups)
     if q is None:
         return GroupedNoScaleTensor(x, amax, sizes, None, x.shape)
-    groups = _Groups.of(x, layout, sizes)
     amax = None if amax is None or q.scale is not None else amax_of("amax", amax, layout.groups)
     made = {
-        name: _tensor(_quantized("x", groups, q, amax, name == "COLWISE", x.dtype), q, name == "COLWISE")
+        name: _tensor(_Groups(x, sizes, layout), q, amax, name == "COLWISE")
         for name in ("ROWWISE", "COLWISE")
         if name in q.q_layout.split("_")
     }

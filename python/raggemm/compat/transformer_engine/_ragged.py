@@ -67,7 +67,7 @@ def _packed_positions(sizes: jax.Array, rows: int, width: int) -> jax.Array:
 def packed(x: jax.Array, sizes: jax.Array) -> jax.Array:
     """[rows, width] as the transposed matrices of the groups, one after the other; 0 behind them. 1-D."""
     positions = _packed_positions(sizes, *x.shape)
-    return jnp.zeros(x.size, x.dtype).at[positions].set(x, mode="drop", unique_indices=True)
+    return jnp.zeros(x.size, x.dtype).at[positions].set(x, mode="drop")
 
 
 def unpacked(flat: jax.Array, sizes: jax.Array, shape: tuple[int, int]) -> jax.Array:
