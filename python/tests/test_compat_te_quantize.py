@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 from raggemm.compat import transformer_engine as te
 from te_tensors import E2M1, E4M3, E5M2, MODES, ScalingMode, blocks, most, padded, quantized
 
@@ -233,6 +234,34 @@ def test_dense_dtypes():
     assert [g.dtype for g in gradients] == [jnp.bfloat16, jnp.float16, np.float32]
 
 
+def test_dense_under_vmap_and_shard_map():
+    """Sharded kernels are gathered and then quantized; their gradients are summed and scattered."""
+    quantizers = te.QuantizerSet(*(quantizer(*q) for q in SETS["MX"]))
+    xs = np.stack([X0[:64], 2 * X0[:64]])
+
+    def loss(x, kernel, sizes, info=(None, -1)):
+        out = te.grouped_dense(x, kernel, sizes, quantizer_set=quantizers, kernel_fsdp_info=info)
+        return (out * CT[:64]).sum()
+
+    gradients = jax.jit(jax.grad(loss, (0, 1)))
+    sizes = np.stack([SIZES - 1 + (SIZES == 0), SIZES[::-1] - 1 + (SIZES[::-1] == 0)])
+    one_by_one = [gradients(x, KERNEL, s) for x, s in zip(xs, sizes, strict=True)]
+    dx, dkernel = (np.stack(parts) for parts in zip(*one_by_one, strict=True))
+    batched = jax.jit(jax.vmap(jax.grad(loss, (0, 1)), (0, None, 0)))(xs, KERNEL, sizes)
+    for got, want in zip(batched, (dx, dkernel), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    mesh = jax.make_mesh((2,), ("fsdp",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
+    spec, of_kernel = PartitionSpec("fsdp"), PartitionSpec(None, "fsdp")
+
+    def shard(x, kernel, sizes):
+        return jax.grad(lambda *args: loss(*args, sizes[0], ("fsdp", 1)), (0, 1))(x[0], kernel)
+
+    sharded = jax.shard_map(shard, mesh=mesh, in_specs=(spec, of_kernel, spec), out_specs=(spec, of_kernel))
+    got = jax.jit(sharded)(xs, KERNEL, sizes)
+    np.testing.assert_array_equal(got[0].reshape(dx.shape), dx)
+    np.testing.assert_allclose(got[1], dkernel.sum(0), rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["delayed", "MX", "NVFP4"])
 def test_gemm_with_quantizers(name):
     """Operands are quantized along what is contracted, whichever axis the groups divide."""
@@ -302,6 +331,8 @@ def test_wrong_arguments():
         te.grouped_quantize(X, Q, SIZES[None])
     with pytest.raises(ValueError, match=r"^amax: shape is \(3,\), must be \(5,\), \(1,\) or \(\)"):
         te.grouped_quantize(X, quantizer(*CASES[2]), SIZES, np.ones(3, np.float32))
+    with pytest.raises(ValueError, match=r"^contracting_dims must be \(lhs_axes, rhs_axes\)"):
+        te.grouped_gemm(X, KERNEL, (1, 2), quantizer_set=te.QuantizerSet(Q))
     with pytest.raises(ValueError, match=r"^contracting_dims is \(\(0,\), \(1,\)\), must be .* with quantizers"):
         te.grouped_dense(X, KERNEL, SIZES, ((0,), (1,)), quantizer_set=te.QuantizerSet(Q))
     with pytest.raises(ValueError, match=r"^x: shape is \(70, 5, 8\), must have 2 axes with quantizers"):

@@ -88,11 +88,9 @@ def grouped_gemm(
     """
     del use_async_d2h_group_sizes
     lhs, rhs = _products.operand("lhs", lhs), _products.operand("rhs", rhs)
-    if quantizer_set is not None:
-        lhs, rhs = (
-            _along(name, x, f"quantizer_set.{which}", getattr(quantizer_set, which, None), axes)
-            for name, x, which, axes in zip(("lhs", "rhs"), (lhs, rhs), ("x", "kernel"), contracting_dims, strict=True)
-        )
+    if axes := _products.axes_of(contracting_dims):
+        lhs = _along("lhs", lhs, "quantizer_set.x", getattr(quantizer_set, "x", None), axes[0])
+        rhs = _along("rhs", rhs, "quantizer_set.kernel", getattr(quantizer_set, "kernel", None), axes[1])
     return _products.multiplied(
         _Words(),
         lhs,

@@ -1,6 +1,7 @@
 """From tensors with scales to products: what scales go into a call as they are, and what is dequantized before it."""
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -105,18 +106,18 @@ def _array(x: Any, takes_factors: bool) -> tuple[Any, Callable[[int], int]]:
         data = x.data.reshape(layout.shape)
     else:
         scale = None if block is None else x.scale.reshape(layout.scales(block))
-        if scale is not None and not layout.lead and layout.ragged is None:
-            scale = scale[0]
         data = QuantizedTensor(x.data.reshape(layout.shape), scale)
     return _tensor(data, layout.ragged, x.sizes), layout.stored
 
 
-def _stored(contracting_dims: Any, *stored: Callable[[int], int]) -> Any:
+def axes_of(contracting_dims: Any) -> tuple[tuple[int, ...], ...]:
+    """Those of lhs and of rhs, or nothing where they cannot be any, whose error is raggemm.grouped_gemm's."""
     try:
         axes = tuple(map(tuple, contracting_dims))
-        return tuple(tuple(map(f, a)) for f, a in zip(stored, axes, strict=True))
-    except (TypeError, ValueError):
-        return contracting_dims  # whose error is raggemm.grouped_gemm's
+    except TypeError:
+        return ()
+    is_pair = len(axes) == 2 and all(hasattr(axis, "__index__") for axis in itertools.chain(*axes))
+    return axes if is_pair else ()
 
 
 def _alpha(factors: list[jax.Array], groups: int | None, offset: Any) -> jax.Array | None:
@@ -140,7 +141,10 @@ def multiplied(
         raise ValueError(f"{words.lhs}, {words.rhs}: dtype is float8_e5m2 of both, one must be float8_e4m3fn")
     factors = [factor for x in (lhs, rhs) if (factor := _factor(x)) is not None]
     default = lhs.dtype if isinstance(lhs, Scaled) else None
-    lhs, rhs = parsed(words, left, right, _stored(contracting_dims, at_left, at_right))
+    stored = tuple(
+        tuple(map(at, axes)) for at, axes in zip((at_left, at_right), axes_of(contracting_dims), strict=False)
+    )
+    lhs, rhs = parsed(words, left, right, stored or contracting_dims)
     default = lhs.data.dtype if default is None else default
     groups = rhs.data.shape[0] if lhs.dims and not rhs.dims else options.get("num_actual_groups")
     options["alpha"] = _alpha(factors, groups, options.get("group_offset"))
