@@ -166,8 +166,7 @@ def close(got, want_and_sums):
 X0 = np.where(np.isnan(X), 1, X)
 
 
-@pytest.mark.parametrize("is_transposed", [False, True], ids=["[G,K,N]", "[G,N,K]"])
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name, is_transposed", [*((name, False) for name in SETS), ("delayed", True), ("MX", True)])
 def test_dense(name, is_transposed):
     """The result and all gradients are products of what the model quantizes along their contractions."""
     quantizers = te.QuantizerSet(*(q and quantizer(*q) for q in SETS[name]))
@@ -299,11 +298,6 @@ REFUSED = {
         ValueError,
         "scaling_mode: is 'INT8', must be NO_SCALING, DE",
     ),
-    "a layout": (
-        lambda: te.GroupedQuantizer(E4M3, CASES[2][0], "BOTH"),
-        ValueError,
-        "q_layout: is 'BOTH', must be ROWW",
-    ),
     "no scale": (lambda: te.GroupedQuantizer(E4M3, CASES[0][0]), ValueError, "scale: is None, which DELAYED_TENSOR_SC"),
     "scales": (
         lambda: te.GroupedQuantizer(E4M3, CASES[0][0], scale=SCALE[:2]),
@@ -327,6 +321,8 @@ def test_wrong_arguments():
         te.grouped_quantize(SIZES, Q)
     with pytest.raises(ValueError, match=r"^flatten_axis: is 2, must lie between the axes of shape \(70, 40\)"):
         te.grouped_quantize(X, Q, SIZES, flatten_axis=2)
+    with pytest.raises(ValueError, match=r"^quantizer.q_layout: is None, must be ROWWISE, COLWISE, ROWWISE_COLWISE"):
+        te.grouped_quantize(X, te.GroupedQuantizer(E4M3, "MXFP8_1D_SCALING", None), SIZES)
     with pytest.raises(ValueError, match=r"^group_sizes: shape is \(1, 5\), must be \[G\]"):
         te.grouped_quantize(X, Q, SIZES[None])
     with pytest.raises(ValueError, match=r"^amax: shape is \(3,\), must be \(5,\), \(1,\) or \(\)"):

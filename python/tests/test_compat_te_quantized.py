@@ -174,6 +174,14 @@ def test_dense(mode):
         assert (np.abs(got - want) <= 1e-5 * np.abs(parts(ct)[g]) @ np.abs(kernels[g]).T).all()
 
 
+def test_one_amax_of_all_groups():
+    x, _ = tensor("NVFP4_1D_SCALING", "N", False, M, 64, SIZES)
+    run = jax.jit(lambda x, kernel: gemm(x, kernel, FORWARD))
+    want = run(dataclasses.replace(x, amax=np.full(G, 3, np.float32)), PLAIN[64, 32][1])
+    for amax in (np.float32([3]), np.float32(3)):
+        np.testing.assert_array_equal(run(dataclasses.replace(x, amax=amax), PLAIN[64, 32][1]), want)
+
+
 def swizzled(x, is_colwise):
     """A matrix of scales padded to tiles and swizzled, element by element."""
     x = x.T if is_colwise else x

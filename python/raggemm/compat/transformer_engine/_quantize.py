@@ -41,8 +41,8 @@ _Q_LAYOUTS = ("ROWWISE", "COLWISE", "ROWWISE_COLWISE")
 
 
 def checked_quantizer(name: str, quantizer: Any, groups: int) -> GroupedQuantizer | None:
-    """A quantizer, or anything with its attributes, with names for enums and one scale for each group. None where
-    nothing is to be quantized."""
+    """A quantizer, or anything with its attributes, with the name of its mode and one scale for each group, and no
+    q_layout of its own. None where nothing is to be quantized."""
     if quantizer is None:
         return None
     missing = [a for a in ("q_dtype", "scaling_mode") if not hasattr(quantizer, a)]
@@ -53,9 +53,8 @@ def checked_quantizer(name: str, quantizer: Any, groups: int) -> GroupedQuantize
         return None
     dtype = np.dtype(quantizer.q_dtype)
     check_type(f"{name}.q_dtype: of {mode}", dtype, MODES[mode].elements)
-    q_layout = name_of(f"{name}.q_layout", getattr(quantizer, "q_layout", "ROWWISE"), _Q_LAYOUTS)
     if mode != "DELAYED_TENSOR_SCALING":
-        return GroupedQuantizer(dtype, mode, q_layout)
+        return GroupedQuantizer(dtype, mode)
     parts = getattr(quantizer, "quantizers", None)
     given = [q.scale for q in parts] if parts else [getattr(quantizer, "scale", None)]
     if any(x is None for x in given):
@@ -63,7 +62,7 @@ def checked_quantizer(name: str, quantizer: Any, groups: int) -> GroupedQuantize
     scale = jnp.concatenate([float_array(f"{name}.scale", x).reshape(-1) for x in given]).astype(F32)
     if scale.shape not in ((groups,), (1,)):
         raise ValueError(f"{name}.scale: shape is {scale.shape}, must be ({groups},), one for each group")
-    return GroupedQuantizer(dtype, mode, q_layout, jnp.broadcast_to(scale, (groups,)))
+    return GroupedQuantizer(dtype, mode, scale=jnp.broadcast_to(scale, (groups,)))
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("x", "sizes"), meta_fields=("layout",))
@@ -123,8 +122,8 @@ def _tensor_scale(amax: jax.Array, dtype: np.dtype) -> jax.Array:
     return jnp.where(jnp.isfinite(amax) & (amax > 0), jnp.minimum(largest / amax, 2.0**126), 1)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4))
-def _quantized(name: str, groups: _Groups, q: GroupedQuantizer, amax: jax.Array | None, is_colwise: bool) -> Scaled:
+@functools.partial(jax.jit, static_argnums=3)
+def _quantized(groups: _Groups, q: GroupedQuantizer, amax: jax.Array | None, is_colwise: bool) -> Scaled:
     dtype, groups = groups.x.dtype, groups.matrices()
     mode = MODES[q.scaling_mode]
     block = stored_block(mode, is_colwise, False)
@@ -136,7 +135,7 @@ def _quantized(name: str, groups: _Groups, q: GroupedQuantizer, amax: jax.Array 
         if mode.has_amax_factor:
             groups = dataclasses.replace(groups, x=groups.times(1 / amax_factor(amax)))
         data, scale = groups.in_blocks(q.q_dtype, mode.scale, block)
-    return Scaled(name, mode, groups.layout, block, dtype, data.reshape(-1), scale.reshape(-1), amax, groups.sizes)
+    return Scaled(mode, groups.layout, block, dtype, data.reshape(-1), scale.reshape(-1), amax, groups.sizes)
 
 
 def along(name: str, x: Any, quantizer_name: str, quantizer: Any, axes: Sequence[int]) -> Any:
@@ -162,13 +161,13 @@ def along(name: str, x: Any, quantizer_name: str, quantizer: Any, axes: Sequence
         is_packed = given.layout == PACKED
         data = unpacked(data.reshape(-1), sizes, (columns, rows)) if is_packed else data.reshape(rows, columns).T
         layout, is_colwise = layout.turned(), not is_colwise
-    return _quantized(name, _Groups(data, sizes, layout), quantizer, None, is_colwise)
+    return _quantized(_Groups(data, sizes, layout), quantizer, None, is_colwise)
 
 
 @functools.partial(jax.jit, static_argnums=3)
 def _tensor(groups: _Groups, q: GroupedQuantizer, amax: jax.Array | None, is_colwise: bool) -> GroupedScaledTensor1x:
     """In the layout of its mode."""
-    x = _quantized("x", groups, q, amax, is_colwise)
+    x = _quantized(groups, q, amax, is_colwise)
     layout, data, scale = x.layout, x.data, x.scale
     assert scale is not None
     if is_colwise and x.mode.colwise_layout == "T":
@@ -219,8 +218,8 @@ def grouped_quantize(
       flatten_axis: the first axis of the columns; blocks lie along them, or along the rows if colwise.
 
     Returns:
-      A GroupedScaledTensor1x, or a ScaledTensor2x of two with q_layout ROWWISE_COLWISE. amax is (G,), the largest
-      magnitude of each group by its number, 0 of an empty one.
+      A GroupedScaledTensor1x, or a ScaledTensor2x of two with q_layout ROWWISE_COLWISE. amax is (G,), the
+      given one or the largest magnitude of each group by its number, 0 of an empty one.
     """
     x = float_array("x", x, FLOATS)
     split = flattened("flatten_axis", flatten_axis, x.shape)
@@ -230,9 +229,6 @@ def grouped_quantize(
     if q is None:
         return GroupedNoScaleTensor(x, amax, sizes, None, x.shape)
     amax = None if amax is None or q.scale is not None else amax_of("amax", amax, layout.groups)
-    made = {
-        name: _tensor(_Groups(x, sizes, layout), q, amax, name == "COLWISE")
-        for name in ("ROWWISE", "COLWISE")
-        if name in q.q_layout.split("_")
-    }
-    return ScaledTensor2x(*made.values()) if len(made) == 2 else next(iter(made.values()))
+    q_layout = name_of("quantizer.q_layout", getattr(quantizer, "q_layout", None), _Q_LAYOUTS)
+    made = [_tensor(_Groups(x, sizes, layout), q, amax, name == "COLWISE") for name in q_layout.split("_")]
+    return ScaledTensor2x(*made) if len(made) == 2 else made[0]

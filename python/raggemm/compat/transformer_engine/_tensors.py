@@ -221,13 +221,12 @@ class Layout:
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=("data", "scale", "amax", "sizes"),
-    meta_fields=("name", "mode", "layout", "block", "dtype"),
+    meta_fields=("mode", "layout", "block", "dtype"),
 )
 @dataclasses.dataclass(frozen=True)
 class Scaled:
     """A GroupedScaledTensor1x that was checked, with flat data and scales and the shape of a block as it is stored."""
 
-    name: str
     mode: Mode
     layout: Layout
     block: tuple[int, int] | None
@@ -315,7 +314,7 @@ def scaled(name: str, x: Any) -> Scaled:
         data = jax.lax.stop_gradient(data)
     if mode.has_amax_factor:
         amax = amax_of(f"{name}.amax", getattr(x, "amax", None), layout.groups)
-    return Scaled(name, mode, layout, block, x.dq_dtype, data, scale, amax, sizes)
+    return Scaled(mode, layout, block, x.dq_dtype, data, scale, amax, sizes)
 
 
 def amax_of(name: str, amax: Any, groups: int) -> jax.Array:
