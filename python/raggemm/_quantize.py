@@ -22,7 +22,7 @@ from raggemm._quantized import E2M1, E8M0, by_blocks, dequantize, over, split
 E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 
 
-class _How(NamedTuple):
+class How(NamedTuple):
     """What quantize is asked for; counts: the scales along each axis."""
 
     dtype: np.dtype
@@ -64,7 +64,7 @@ def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
     return lax.bitcast_convert_type(jnp.where(bits > 255 << 23, 0xFF, code).astype(jnp.uint8), E8M0)
 
 
-def _scale(absmax: jax.Array, largest: float, dtype: np.dtype) -> jax.Array:
+def scale_of(absmax: jax.Array, largest: float, dtype: np.dtype) -> jax.Array:
     """The scale of dtype with which absmax becomes `largest`. A NaN of absmax stays one."""
     if dtype == E8M0:
         return _power_of_two_scale(absmax, largest)
@@ -74,16 +74,28 @@ def _scale(absmax: jax.Array, largest: float, dtype: np.dtype) -> jax.Array:
     return jnp.where(scale < float(jnp.finfo(jnp.float32).tiny), 1, scale).astype(dtype)
 
 
+def magnitude_bits(x: jax.Array) -> jax.Array:
+    """abs(x) of float32 as integers, which compare alike: subnormal floats are all equal. A NaN is the largest."""
+    return _bits(x) & 0x7FFFFFFF
+
+
+def elements(values: jax.Array, x: jax.Array, how: How) -> jax.Array:
+    """The elements nearest to values, which are those of x divided by their scales."""
+    values = jnp.clip(values, *how.limits)
+    values = jnp.where(jnp.isinf(x), x, values) if how.has_nan else jnp.where(jnp.isnan(values), 0, values)
+    return values.astype(how.dtype)
+
+
 @functools.partial(jax.jit, static_argnums=1)
-def _quantized(x: jax.Array, how: _How) -> QuantizedTensor:
+def quantized(x: jax.Array, how: How) -> QuantizedTensor:
     low, high = how.limits
     blocks = x.reshape(split(x.shape, how.counts))
     inside = tuple(range(1, blocks.ndim, 2))
     least = jnp.min(blocks, axis=inside, initial=0)
     if how.asymmetric:
         absmax = 0.5 * jnp.max(blocks, axis=inside, initial=0) - 0.5 * least
-    else:  # as integers, for subnormal floats are all equal
-        absmax = lax.bitcast_convert_type(jnp.max(_bits(blocks) & 0x7FFFFFFF, axis=inside, initial=0), jnp.float32)
+    else:
+        absmax = lax.bitcast_convert_type(jnp.max(magnitude_bits(blocks), axis=inside, initial=0), jnp.float32)
     finite = jnp.isfinite(absmax)
     if how.bound is not None:
         least, absmax = jnp.full_like(least, -how.bound), jnp.full_like(absmax, how.bound)
@@ -91,7 +103,7 @@ def _quantized(x: jax.Array, how: _How) -> QuantizedTensor:
         absmax = jnp.where(finite, absmax, jnp.nan)
     elif how.bound is None and how.scale_dtype != E8M0:
         absmax = jnp.where(finite, absmax, 0)  # for a scale of 1
-    scale = _scale(absmax, (high - low) / 2, how.scale_dtype)
+    scale = scale_of(absmax, (high - low) / 2, how.scale_dtype)
     values, zero_point = over(x, scale), None
     if how.dtype in INTEGER_ELEMENTS:
         values = jnp.rint(values)
@@ -99,9 +111,7 @@ def _quantized(x: jax.Array, how: _How) -> QuantizedTensor:
         zero = jnp.clip(jnp.rint(low - over(least, scale)), low, high)
         zero = jnp.where(jnp.isnan(zero), 0, zero)
         values, zero_point = by_blocks(jnp.add, values, zero), zero.astype(how.dtype)
-    values = jnp.clip(values, low, high)
-    values = jnp.where(jnp.isinf(x), x, values) if how.has_nan else jnp.where(jnp.isnan(values), 0, values)
-    return QuantizedTensor(values.astype(how.dtype), scale, zero_point)
+    return QuantizedTensor(elements(values, x, how), scale, zero_point)
 
 
 def _floats(name: str, x: Any) -> jax.Array:
@@ -184,7 +194,7 @@ def quantize(
     one = axes is None and block is None
     counts = (1,) * x.ndim if one else _counts(x.shape, axes, block)
     asymmetric = zero_point or dtype in map(np.dtype, (np.uint8, ml_dtypes.uint4))
-    out = _quantized(x, _How(dtype, scale_dtype, asymmetric, counts, None if bound is None else float(bound)))
+    out = quantized(x, How(dtype, scale_dtype, asymmetric, counts, None if bound is None else float(bound)))
     return QuantizedTensor(out.data, *jax.tree.map(lambda s: s.reshape(()) if one else s, (out.scale, out.zero_point)))
 
 
@@ -203,7 +213,7 @@ def quantize_nvfp4(x: Any, *, block: tuple[int, int]) -> tuple[QuantizedTensor, 
     """
     x = _floats("x", x)
     absmax = jnp.max(jnp.abs(x), initial=0)
-    factor = _scale(jnp.where(jnp.isfinite(absmax), absmax, 0), 6 * 448, np.dtype(np.float32))
+    factor = scale_of(jnp.where(jnp.isfinite(absmax), absmax, 0), 6 * 448, np.dtype(np.float32))
     return quantize(x * (1 / factor), E2M1, block=block, scale_dtype=E4M3), factor
 
 

@@ -5,7 +5,7 @@
     ejkernel    grouped_matmul, transposed_grouped_matmul, make_group_metadata, register
     maxtext     gmm, tgmm of maxtext.kernels.megablox
     tokamax     ragged_dot, for the list of implementations of tokamax.ragged_dot
-    transformer_engine  grouped_gemm, grouped_dense, GroupedNoScaleTensor
+    transformer_engine  grouped_gemm, grouped_dense, grouped_quantize, and the tensors that they take
     lax         ragged_dot, ragged_dot_general
 
 Each module's docstring names the source of its semantics and every deliberate difference. All of them are names and

@@ -1,0 +1,75 @@
+"""Groups that divide the rows of a matrix [rows, width]: blocks of rows that begin anew in each, and packing."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def ceiling(x: int, size: int) -> int:
+    """How many blocks of this size x rows need, of which the last may be partial."""
+    return -(-x // size)
+
+
+def most_blocks(rows: int, groups: int, size: int) -> int:
+    """How many blocks there are at most: when all groups but one have a single row."""
+    return min(rows, (rows + (size - 1) * groups) // size)
+
+
+class Rows(NamedTuple):
+    """Where each row is: its group, that of no group being the last number, its place in it, and the group's size."""
+
+    group: jax.Array
+    place: jax.Array
+    size: jax.Array
+
+    @classmethod
+    def of(cls, sizes: jax.Array, rows: int) -> "Rows":
+        sizes = sizes.astype(jnp.int32)
+        ends = jnp.cumsum(sizes)
+        row = jnp.arange(rows, dtype=jnp.int32)
+        group = jnp.searchsorted(ends, row, side="right")
+        return cls(group, row - jnp.append(ends - sizes, 0)[group], jnp.append(sizes, 0)[group])
+
+    def positions(self, starts: jax.Array, places: jax.Array, end: int) -> jax.Array:
+        """`places` behind where their groups start; `end`, which is outside, for rows of no group."""
+        groups = starts.shape[0]
+        starts = jnp.append(starts, 0)[self.group].reshape(-1, *(1,) * (places.ndim - 1))
+        return jnp.where((self.group < groups).reshape(starts.shape), starts + places, end)
+
+
+def block_starts(sizes: jax.Array, size: int) -> jax.Array:
+    """The first block of each group, where those of a group follow those of the one before it."""
+    counts = blocks_of(sizes, size)
+    return jnp.cumsum(counts) - counts
+
+
+def blocks_of(sizes: jax.Array, size: int) -> jax.Array:
+    return -(-sizes.astype(jnp.int32) // size)
+
+
+def block_of_rows(rows: Rows, sizes: jax.Array, size: int) -> jax.Array:
+    """The block of each row, one beyond the last that there may be for rows of no group."""
+    most = most_blocks(rows.group.shape[0], sizes.shape[0], size)
+    return rows.positions(block_starts(sizes, size), rows.place // size, most)
+
+
+def _packed_positions(sizes: jax.Array, rows: int, width: int) -> jax.Array:
+    """Where the elements of [rows, width] lie when the matrix of each group is transposed."""
+    if rows * width > np.iinfo(np.int32).max:
+        raise ValueError(f"groups of [{rows},{width}] cannot be transposed: at most {np.iinfo(np.int32).max} elements")
+    at = Rows.of(sizes, rows)
+    places = at.place[:, None] + jnp.arange(width, dtype=jnp.int32) * at.size[:, None]
+    return at.positions(block_starts(sizes, 1) * width, places, rows * width)
+
+
+def packed(x: jax.Array, sizes: jax.Array) -> jax.Array:
+    """[rows, width] as the transposed matrices of the groups, one after the other; 0 behind them. 1-D."""
+    positions = _packed_positions(sizes, *x.shape)
+    return jnp.zeros(x.size, x.dtype).at[positions].set(x, mode="drop")
+
+
+def unpacked(flat: jax.Array, sizes: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    """What `packed` was made of, 0 in rows of no group."""
+    return flat.at[_packed_positions(sizes, *shape)].get(mode="fill", fill_value=0)

@@ -1,0 +1,337 @@
+"""raggemm.compat.transformer_engine: grouped_quantize, and quantizers in products, against a model by NumPy."""
+
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+from raggemm.compat import transformer_engine as te
+from te_tensors import E2M1, E4M3, E5M2, MODES, ScalingMode, blocks, most, padded, quantized
+
+G, M, K, N = 5, 70, 40, 24
+SIZES = np.array([5, 0, 37, 3, 20], np.int32)  # the last five rows are no group's
+ROWS = [slice(end - size, end) for end, size in zip(np.cumsum(SIZES), SIZES, strict=True)]
+RNG = np.random.default_rng(7)
+MAGNITUDES = np.array([2.0**-10, 1, 2.0**10, 0, 3.7], np.float32)  # of group 3 all is 0
+
+
+def random(*shape):
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+X, KERNEL, CT, BIAS = random(M, K), random(G, K, N), random(M, N), random(G, N)
+X[: SIZES.sum()] *= np.repeat(MAGNITUDES, SIZES)[:, None]
+X[SIZES.sum() :] = np.nan
+KERNEL *= MAGNITUDES[::-1, None, None]
+SCALE = np.array([2.0**9, 3, 2.0**-9, 1, 0.3], np.float32)  # of delayed scaling
+
+CASES = [(mode, dtype) for mode in list(MODES)[1:4] for dtype in (E4M3, E5M2)]
+CASES += [("NVFP4_1D_SCALING", E2M1), ("NVFP4_2D_SCALING", E2M1)]
+
+
+def quantizer(mode, dtype, q_layout="ROWWISE_COLWISE"):
+    return te.GroupedQuantizer(dtype, mode, q_layout, SCALE if mode.startswith("DELAYED") else None)
+
+
+def model(mode, dtype, groups, is_colwise):
+    return [
+        quantized(mode, dtype, x, is_colwise, SCALE[g] if mode.startswith("DELAYED") else None)
+        for g, x in enumerate(groups)
+    ]
+
+
+quantize = jax.jit(te.grouped_quantize, static_argnames="flatten_axis")
+
+
+def check(got, mode, dtype, groups, rows, columns, is_divided):
+    """A tensor is what the model's groups make, one after the other."""
+    parts = model(mode, dtype, groups, got.is_colwise)
+    is_transposed = got.is_colwise and not mode.startswith("MXFP8")
+    assert got.data_layout == ("T" if is_transposed else "N")
+    lead = () if is_divided else (len(groups),)
+    assert got.original_shape == (*lead, *((columns, rows) if is_transposed else (rows, columns)))
+    assert (got.scaling_mode, got.flatten_axis, got.dq_dtype) == (mode, 1 + len(lead), np.float32)
+    assert got.data.dtype == dtype
+    want = padded([p[0].T if is_transposed else p[0] for p in parts], got.data.size, 0, dtype)
+    np.testing.assert_array_equal(np.float64(got.data), np.float64(want))
+    np.testing.assert_array_equal(got.amax, [p[2] for p in parts])
+    if not (block := MODES[mode][2]):
+        np.testing.assert_array_equal(got.scale_inv, [p[1] for p in parts])
+        return
+    block = block[::-1] if got.is_colwise else block
+    down = most(rows, G, block[0]) if is_divided else G * blocks(rows, block[0])
+    assert got.scale_inv.shape == (down * blocks(columns, block[1]),)
+    want = np.concatenate([np.ravel(p[1].T if is_transposed else p[1]) for p in parts])
+    np.testing.assert_array_equal(np.asarray(got.scale_inv[: want.size]).view(np.uint8), want.view(np.uint8))
+
+
+@pytest.mark.parametrize("mode, dtype", CASES, ids=lambda x: getattr(x, "__name__", x))
+def test_grouped_quantize(mode, dtype):
+    both = quantize(X, quantizer(mode, dtype), SIZES)
+    assert [t.is_colwise for t in (both.rowwise_tensor, both.colwise_tensor)] == [False, True]
+    for got in (both.rowwise_tensor, both.colwise_tensor):
+        np.testing.assert_array_equal(got.first_dims, SIZES)
+        check(got, mode, dtype, [X[r] for r in ROWS], M, K, True)
+    both = quantize(KERNEL, quantizer(mode, dtype))
+    for got in (both.rowwise_tensor, both.colwise_tensor):
+        assert got.first_dims is None and got.last_dims is None
+        check(got, mode, dtype, KERNEL, K, N, False)
+
+
+@pytest.mark.parametrize("mode, dtype", [CASES[2], CASES[3], CASES[4], CASES[5], CASES[6]])
+def test_what_is_no_number_stays_in_its_group(mode, dtype):
+    x = X.copy()
+    x[1, 3], x[7, 8], x[8, 30] = np.inf, np.nan, -np.inf
+    got = quantize(x, quantizer(mode, dtype, "ROWWISE"), SIZES)
+    check(got, mode, dtype, [x[r] for r in ROWS], M, K, True)
+    values = np.asarray(got.data).reshape(M, K)[42:62], quantize(X, quantizer(mode, dtype, "ROWWISE"), SIZES).data
+    np.testing.assert_array_equal(values[0], np.asarray(values[1]).reshape(M, K)[42:62])
+
+
+def test_one_layout_and_transformer_engines_quantizers():
+    """Enums by their names, and a quantizer for each group."""
+    enum = types.SimpleNamespace(name="COLWISE")
+    parts = [types.SimpleNamespace(scale=SCALE[g : g + 1]) for g in range(G)]
+    q = types.SimpleNamespace(
+        q_dtype=jnp.float8_e4m3fn, scaling_mode=ScalingMode.DELAYED_TENSOR_SCALING, q_layout=enum, quantizers=parts
+    )
+    got = jax.jit(lambda x: te.grouped_quantize(x, q, SIZES))(X)
+    want = quantize(X, quantizer("DELAYED_TENSOR_SCALING", E4M3), SIZES).colwise_tensor
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+def test_given_amax_and_no_quantizer():
+    amax = np.array([1, 2, 3, 4, 5], np.float32)
+    got = te.grouped_quantize(X, quantizer("CURRENT_TENSOR_SCALING", E4M3, "ROWWISE"), SIZES, amax)
+    np.testing.assert_array_equal(got.scale_inv, 1 / (np.float32(448) / amax))
+    np.testing.assert_array_equal(got.amax, amax)
+    assert np.abs(np.float32(got.data)).max() == 448  # what is beyond it saturates
+    for none in (None, te.GroupedQuantizer(jnp.bfloat16, "NO_SCALING")):
+        assert te.grouped_quantize(X, none, SIZES).data is not None
+        assert isinstance(te.grouped_quantize(KERNEL, none), te.GroupedNoScaleTensor)
+
+
+def test_several_axes():
+    """The axes before flatten_axis are rows."""
+    q = quantizer("MXFP8_1D_SCALING", E4M3, "ROWWISE")
+    got = quantize(X.reshape(M, 5, 8), q, SIZES, flatten_axis=1)
+    assert (got.original_shape, got.flatten_axis) == ((M, 5, 8), 1)
+    want = quantize(X, q, SIZES)
+    np.testing.assert_array_equal(got.scale_inv.view(np.uint8), want.scale_inv.view(np.uint8))
+    np.testing.assert_array_equal(got.data, want.data)
+
+
+def of(values, is_divided=True):
+    """The values of the model's groups in one array."""
+    out = np.zeros((M, values[0][3].shape[1])) if is_divided else np.stack([v[3] for v in values])
+    if is_divided:
+        for rows, value in zip(ROWS, values, strict=True):
+            out[rows] = value[3]
+    return out
+
+
+SETS = {
+    "delayed": [("DELAYED_TENSOR_SCALING", E4M3)] * 2 + [("DELAYED_TENSOR_SCALING", E5M2)],
+    "current": [("CURRENT_TENSOR_SCALING", E4M3)] * 2 + [("CURRENT_TENSOR_SCALING", E5M2)],
+    "MX": [("MXFP8_1D_SCALING", E4M3)] * 2 + [("MXFP8_1D_SCALING", E5M2)],
+    "NVFP4": [("NVFP4_1D_SCALING", E2M1), ("NVFP4_2D_SCALING", E2M1), ("NVFP4_1D_SCALING", E2M1)],
+    "mixed": [("CURRENT_TENSOR_SCALING", E5M2), None, ("MXFP8_1D_SCALING", E4M3)],
+    "inference": [("MXFP8_1D_SCALING", E4M3)] * 2 + [None],
+}
+
+
+def products(lhs, rhs):
+    """[rows, K] x [G,K,N] in each group, and the sums of magnitudes."""
+    out, sums = np.zeros((2, M, rhs.shape[2]))
+    for g, rows in enumerate(ROWS):
+        out[rows], sums[rows] = lhs[rows] @ rhs[g], np.abs(lhs[rows]) @ np.abs(rhs[g])
+    return out, sums
+
+
+def weights(lhs, rhs):
+    pairs = [(lhs[rows].T, rhs[rows]) for rows in ROWS]
+    return np.stack([a @ b for a, b in pairs]), np.stack([np.abs(a) @ np.abs(b) for a, b in pairs])
+
+
+def close(got, want_and_sums):
+    want, sums = want_and_sums
+    error = np.abs(np.float64(got) - want)
+    assert (error <= 2e-6 * sums).all(), (error / np.maximum(sums, 1e-30)).max()
+
+
+X0 = np.where(np.isnan(X), 1, X)
+
+
+@pytest.mark.parametrize("name, is_transposed", [*((name, False) for name in SETS), ("delayed", True), ("MX", True)])
+def test_dense(name, is_transposed):
+    """The result and all gradients are products of what the model quantizes along their contractions."""
+    quantizers = te.QuantizerSet(*(q and quantizer(*q) for q in SETS[name]))
+    kernel, dims = (KERNEL.swapaxes(1, 2), ((1,), (2,))) if is_transposed else (KERNEL, ((1,), (1,)))
+
+    @jax.jit
+    def run(x, kernel, bias):
+        def dense(x, kernel, bias):
+            return te.grouped_dense(x, kernel, SIZES, dims, bias, quantizer_set=quantizers)
+
+        out, back = jax.vjp(dense, x, kernel, bias)
+        return out, *back(CT)
+
+    out, dx, dkernel, dbias = run(X0, kernel, BIAS)
+    dkernel = dkernel.swapaxes(1, 2) if is_transposed else dkernel
+
+    def values(which, x, is_colwise):
+        q, groups = SETS[name][which], x if x.ndim == 3 else [x[rows] for rows in ROWS]
+        return of(model(*q, groups, is_colwise), x.ndim == 2) if q else np.float64(x)
+
+    want, sums = products(values(0, X0, False), values(1, KERNEL, True))
+    added = np.zeros((M, N))
+    for g, rows in enumerate(ROWS):
+        added[rows] = BIAS[g]
+    close(out, (want + added, sums + np.abs(added)))
+    close(dx, products(values(2, CT, False), values(1, KERNEL, False).swapaxes(1, 2)))
+    close(dkernel, weights(values(0, X0, True), values(2, CT, True)))
+    close(dbias, (np.stack([np.float64(CT[rows]).sum(0) for rows in ROWS]), np.full((G, 1), 10)))
+
+
+def test_dense_of_some_groups():
+    """With a group_offset scales are those of the processed groups."""
+    q = te.QuantizerSet(*(quantizer(*q) for q in SETS["delayed"]))
+    some = te.QuantizerSet(q.x, te.GroupedQuantizer(E4M3, "DELAYED_TENSOR_SCALING", scale=SCALE[2:4]), q.dgrad)
+
+    @functools.partial(jax.jit, static_argnums=3)
+    def grads(kernel, bias, quantizers, offset):
+        def loss(x, kernel, bias):
+            out = te.grouped_dense(x, kernel, SIZES, bias=bias, quantizer_set=quantizers, group_offset=offset)
+            return (out * CT).sum(), out
+
+        return jax.grad(loss, (0, 1, 2), has_aux=True)(X0, kernel, bias)
+
+    (dx, dkernel, dbias), out = grads(KERNEL[2:4], BIAS[2:4], some, 2)
+    (want_dx, want_dkernel, want_dbias), want = grads(KERNEL, BIAS, q, None)
+    inside = slice(5, 45)
+    for got, full in ((out, want), (dx, want_dx)):
+        np.testing.assert_array_equal(got[inside], full[inside])
+        assert (got[:5] == 0).all() and (got[45:] == 0).all()
+    np.testing.assert_array_equal(dkernel, want_dkernel[2:4])
+    np.testing.assert_array_equal(dbias, want_dbias[2:4])
+
+
+def test_dense_dtypes():
+    quantizers = te.QuantizerSet(*(quantizer(*q) for q in SETS["current"]))
+    x, kernel = X0.astype(ml_dtypes.bfloat16), KERNEL.astype(np.float16)
+
+    def loss(x, kernel, bias):
+        out = te.grouped_dense(x, kernel, SIZES, bias=bias, quantizer_set=quantizers)
+        assert out.dtype == jnp.bfloat16
+        return out.astype(np.float32).sum()
+
+    gradients = jax.eval_shape(jax.grad(loss, (0, 1, 2)), x, kernel, BIAS)
+    assert [g.dtype for g in gradients] == [jnp.bfloat16, jnp.float16, np.float32]
+
+
+def test_dense_under_vmap_and_shard_map():
+    """Sharded kernels are gathered and then quantized; their gradients are summed and scattered."""
+    quantizers = te.QuantizerSet(*(quantizer(*q) for q in SETS["MX"]))
+    xs = np.stack([X0[:64], 2 * X0[:64]])
+
+    def loss(x, kernel, sizes, info=(None, -1)):
+        out = te.grouped_dense(x, kernel, sizes, quantizer_set=quantizers, kernel_fsdp_info=info)
+        return (out * CT[:64]).sum()
+
+    gradients = jax.jit(jax.grad(loss, (0, 1)))
+    sizes = np.stack([SIZES - 1 + (SIZES == 0), SIZES[::-1] - 1 + (SIZES[::-1] == 0)])
+    one_by_one = [gradients(x, KERNEL, s) for x, s in zip(xs, sizes, strict=True)]
+    dx, dkernel = (np.stack(parts) for parts in zip(*one_by_one, strict=True))
+    batched = jax.jit(jax.vmap(jax.grad(loss, (0, 1)), (0, None, 0)))(xs, KERNEL, sizes)
+    for got, want in zip(batched, (dx, dkernel), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    mesh = jax.make_mesh((2,), ("fsdp",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
+    spec, of_kernel = PartitionSpec("fsdp"), PartitionSpec(None, "fsdp")
+
+    def shard(x, kernel, sizes):
+        return jax.grad(lambda *args: loss(*args, sizes[0], ("fsdp", 1)), (0, 1))(x[0], kernel)
+
+    sharded = jax.shard_map(shard, mesh=mesh, in_specs=(spec, of_kernel, spec), out_specs=(spec, of_kernel))
+    got = jax.jit(sharded)(xs, KERNEL, sizes)
+    np.testing.assert_array_equal(got[0].reshape(dx.shape), dx)
+    np.testing.assert_allclose(got[1], dkernel.sum(0), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["delayed", "MX", "NVFP4"])
+def test_gemm_with_quantizers(name):
+    """Operands are quantized along what is contracted, whichever axis the groups divide."""
+    quantizers = te.QuantizerSet(*(quantizer(*q) for q in SETS[name][:2]))
+    gemm = functools.partial(te.grouped_gemm, quantizer_set=quantizers)
+    x = te.GroupedNoScaleTensor(X0, None, SIZES, None, X0.shape)
+    ct = te.GroupedNoScaleTensor(CT, None, SIZES, None, CT.shape)
+    # The same matrices with the groups along the last axis, each dense.
+    parts = [np.ravel(X0[rows].T) for rows in ROWS]
+    packed = te.GroupedNoScaleTensor(padded(parts, X0.size, 0, np.float32), None, None, SIZES, (K, M))
+
+    @jax.jit
+    def run(x, packed, ct, kernel):
+        dense = te.grouped_dense(X0, kernel, SIZES, quantizer_set=quantizers)
+        of_dense = gemm(x, kernel, ((1,), (1,))), gemm(packed, kernel, ((0,), (1,)))
+        return dense, of_dense, (gemm(x, ct, ((0,), (0,))), gemm(packed, ct, ((1,), (0,))))
+
+    dense, of_dense, of_weights = run(x, packed, ct, KERNEL)
+    for got in of_dense:
+        np.testing.assert_array_equal(got, dense)
+    values = [of(model(*q, [a[rows] for rows in ROWS], True)) for q, a in zip(SETS[name], (X0, CT), strict=False)]
+    for got in of_weights:
+        close(got, weights(*values))
+
+
+Q = quantizer(*CASES[0])
+REFUSED = {
+    "elements": (
+        lambda: te.GroupedQuantizer(np.int8, "MXFP8_1D_SCALING"),
+        TypeError,
+        r"q_dtype: of MXFP8.*is int8, mu",
+    ),
+    "a mode": (
+        lambda: te.GroupedQuantizer(E4M3, "INT8"),
+        ValueError,
+        "scaling_mode: is 'INT8', must be NO_SCALING, DE",
+    ),
+    "no scale": (lambda: te.GroupedQuantizer(E4M3, CASES[0][0]), ValueError, "scale: is None, which DELAYED_TENSOR_SC"),
+    "scales": (
+        lambda: te.GroupedQuantizer(E4M3, CASES[0][0], scale=SCALE[:2]),
+        ValueError,
+        r"scale: shape is \(2,\), must be \(5,\), one for each group",
+    ),
+    "no quantizer": (lambda: "fp8", TypeError, "str has no attribute q_dtype, scaling_mode"),
+}
+
+
+@pytest.mark.parametrize("make, error, words", REFUSED.values(), ids=REFUSED)
+def test_wrong_quantizers(make, error, words):
+    with pytest.raises(error, match="^quantizer.*" + words):
+        te.grouped_quantize(X, make(), SIZES)
+    with pytest.raises(error, match="^quantizer_set.dgrad.*" + words):
+        te.grouped_dense(X, KERNEL, SIZES, quantizer_set=te.QuantizerSet(dgrad=make()))
+
+
+def test_wrong_arguments():
+    with pytest.raises(TypeError, match=r"^x: dtype is int32"):
+        te.grouped_quantize(SIZES, Q)
+    with pytest.raises(ValueError, match=r"^flatten_axis: is 2, must lie between the axes of shape \(70, 40\)"):
+        te.grouped_quantize(X, Q, SIZES, flatten_axis=2)
+    with pytest.raises(ValueError, match=r"^quantizer.q_layout: is None, must be ROWWISE, COLWISE, ROWWISE_COLWISE"):
+        te.grouped_quantize(X, te.GroupedQuantizer(E4M3, "MXFP8_1D_SCALING", None), SIZES)
+    with pytest.raises(ValueError, match=r"^group_sizes: shape is \(1, 5\), must be \[G\]"):
+        te.grouped_quantize(X, Q, SIZES[None])
+    with pytest.raises(ValueError, match=r"^amax: shape is \(3,\), must be \(5,\), \(1,\) or \(\)"):
+        te.grouped_quantize(X, quantizer(*CASES[2]), SIZES, np.ones(3, np.float32))
+    with pytest.raises(ValueError, match=r"^contracting_dims must be \(lhs_axes, rhs_axes\)"):
+        te.grouped_gemm(X, KERNEL, (1, 2), quantizer_set=te.QuantizerSet(Q))
+    with pytest.raises(ValueError, match=r"^contracting_dims is \(\(0,\), \(1,\)\), must be .* with quantizers"):
+        te.grouped_dense(X, KERNEL, SIZES, ((0,), (1,)), quantizer_set=te.QuantizerSet(Q))
+    with pytest.raises(ValueError, match=r"^x: shape is \(70, 5, 8\), must have 2 axes with quantizers"):
+        te.grouped_dense(X.reshape(M, 5, 8), KERNEL, SIZES, quantizer_set=te.QuantizerSet(Q))
+    with pytest.raises(ValueError, match=r"^x, kernel: dtype is float8_e5m2 of both"):
+        te.grouped_dense(X, KERNEL, SIZES, quantizer_set=te.QuantizerSet(*[quantizer(*CASES[3])] * 2))

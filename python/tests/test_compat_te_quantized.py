@@ -1,0 +1,276 @@
+"""raggemm.compat.transformer_engine on tensors with scales: each mode, layout and direction of blocks, in float64."""
+
+import dataclasses
+import functools
+import types
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from raggemm import GroupedTensor
+from raggemm.compat import transformer_engine as te
+from te_tensors import E4M3, E5M2, MODES, Tensor, blocks, tensor
+
+G, M = 5, 70
+SIZES = np.array([5, 0, 37, 3, 20], np.int32)  # the last five rows are no group's
+ROWS = [slice(end - size, end) for end, size in zip(np.cumsum(SIZES), SIZES, strict=True)]
+RNG = np.random.default_rng(11)
+# With whole blocks of 32 and of 16, and with partial ones.
+EXTENTS = [(64, 32), (40, 24)]
+BFLOAT16 = ml_dtypes.bfloat16
+
+
+def dense(*shape):
+    return RNG.normal(size=shape).astype(BFLOAT16)
+
+
+PLAIN = {extents: (dense(M, extents[0]), dense(G, *extents), dense(M, extents[1])) for extents in EXTENTS}
+gemm = functools.partial(te.grouped_gemm, preferred_element_type=np.float32)
+FORWARD, WGRAD, TRANSPOSED = ((1,), (1,)), ((0,), (0,)), ((1,), (2,))
+
+
+def rows_of(x):
+    return te.GroupedNoScaleTensor(x, None, SIZES, None, x.shape)
+
+
+def close(got, lhs, rhs, out=None):
+    """Each group's product, of lists of matrices; out: its place in the result, or else it is the first axis."""
+    got = np.float64(got)
+    places = range(len(lhs)) if out is None else out
+    rest = np.ones(got.shape, bool)
+    for place, a, b in zip(places, lhs, rhs, strict=True):
+        a, b = np.float64(a), np.float64(b)
+        assert (np.abs(got[place] - a @ b) <= 2e-6 * (np.abs(a) @ np.abs(b))).all()
+        rest[place] = False
+    assert (got[rest] == 0).all()
+
+
+def parts(x):
+    return [x[rows] for rows in ROWS]
+
+
+@jax.jit
+def every_product(x, kernel, grad, plain):
+    """Each of the three tensors beside a plain array, and beside another tensor, in all the products of a layer."""
+    x0, kernel0, grad0 = rows_of(plain[0]), plain[1], rows_of(plain[2])
+    return {
+        "x": (gemm(x, kernel0, FORWARD), gemm(x, grad0, WGRAD)),
+        "kernel": (gemm(x0, kernel, FORWARD), gemm(grad0, kernel, TRANSPOSED)),
+        "grad": gemm(x0, grad, WGRAD),
+        "both": (gemm(x, kernel, FORWARD), gemm(grad, kernel, TRANSPOSED), gemm(x, grad, WGRAD)),
+    }
+
+
+jax.tree_util.register_dataclass(
+    Tensor,
+    data_fields=("data", "scale_inv", "amax", "first_dims", "last_dims"),
+    meta_fields=[f.name for f in dataclasses.fields(Tensor)[5:]],
+)
+
+
+CASES = [(mode, EXTENTS[0]) for mode in MODES] + [(mode, EXTENTS[1]) for mode in list(MODES)[3:]]
+
+
+@pytest.mark.parametrize("mode, extents", CASES, ids=str)
+@pytest.mark.parametrize("layout", ["N", "T"])
+@pytest.mark.parametrize("is_colwise", [False, True], ids=["rowwise", "colwise"])
+def test_products_of_a_layer(mode, extents, layout, is_colwise):
+    (k, n), plain = extents, PLAIN[extents]
+    x, xs = tensor(mode, layout, is_colwise, M, k, SIZES, seed=1)
+    kernel, kernels = tensor(mode, layout, is_colwise, k, n, G, seed=2, dtype=E4M3 if MODES[mode][0] == E5M2 else None)
+    grad, grads = tensor(mode, layout, is_colwise, M, n, SIZES, seed=3, dtype=E4M3 if MODES[mode][0] == E5M2 else None)
+    got = every_product(x, kernel, grad, plain)
+    x0, kernel0, grad0 = parts(plain[0]), plain[1], parts(plain[2])
+    close(got["x"][0], xs, kernel0, ROWS)
+    close(got["x"][1], [x.T for x in xs], grad0)
+    close(got["kernel"][0], x0, kernels, ROWS)
+    close(got["kernel"][1], grad0, [w.T for w in kernels], ROWS)
+    close(got["grad"], [x.T for x in x0], grads)
+    close(got["both"][0], xs, kernels, ROWS)
+    close(got["both"][1], grads, [w.T for w in kernels], ROWS)
+    close(got["both"][2], [x.T for x in xs], grads)
+
+
+OTHERS = ["NO_SCALING", "DELAYED_TENSOR_SCALING", "MXFP8_1D_SCALING", "NVFP4_1D_SCALING"]
+
+
+@pytest.mark.parametrize("mode", OTHERS)
+@pytest.mark.parametrize("layout", ["N", "T"])
+@pytest.mark.parametrize("is_colwise", [False, True], ids=["rowwise", "colwise"])
+def test_groups_of_columns(mode, layout, is_colwise):
+    """last_dims: lhs of ragged M and K, and rhs of ragged N beside one lhs for all groups, with scales of its own."""
+    x, xs = tensor(mode, layout, is_colwise, 64, M, SIZES, axis=1, seed=4)
+    shared, (value,) = tensor(mode, "N", is_colwise, 9, 64, np.array([9]), seed=5)
+    shared = dataclasses.replace(shared, first_dims=None)
+    plain = PLAIN[64, 32]
+
+    @jax.jit
+    def run(x, shared, kernel, grad):
+        return gemm(x, kernel, ((0,), (1,))), gemm(x, grad, ((1,), (0,))), gemm(shared, x, ((1,), (0,)))
+
+    rows, weights, columns = run(x, shared, plain[1], rows_of(plain[2]))
+    close(rows, [x.T for x in xs], plain[1], ROWS)
+    close(weights, xs, parts(plain[2]))
+    close(columns, [value] * G, xs, [(slice(None), rows) for rows in ROWS])
+
+
+@pytest.mark.parametrize("mode", OTHERS[1:])
+def test_uniform_and_several_axes(mode):
+    lhs, lefts = tensor(mode, "N", False, 6, 64, G, seed=6)
+    rhs, rights = tensor(mode, "T", True, 64, 32, G, seed=7)
+    split = dataclasses.replace(rhs, original_shape=(G, 4, 8, 2, 32), flatten_axis=3)  # [G,32,64], transposed
+    wide = dataclasses.replace(lhs, original_shape=(G, 6, 2, 32), flatten_axis=2)
+
+    @jax.jit
+    def run(lhs, rhs, wide, split):
+        return gemm(lhs, rhs, ((2,), (1,))), gemm(wide, split, ((2, 3), (1, 2)))
+
+    plain, several = run(lhs, rhs, wide, split)
+    close(plain, lefts, rights)
+    assert several.shape == (G, 6, 4, 8)
+    close(several.reshape(plain.shape), lefts, rights)
+
+
+@pytest.mark.parametrize("mode", OTHERS[1:])
+def test_group_offset(mode):
+    """Scales of x are those of the groups that are processed."""
+    x, xs = tensor(mode, "N", False, M, 64, SIZES, seed=1)
+    kernel, kernels = tensor(mode, "N", True, 64, 32, 2, seed=2)
+    out = jax.jit(lambda x, w, offset: gemm(x, w, FORWARD, group_offset=offset))(x, kernel, np.array([2], np.int32))
+    close(out, xs[2:4], kernels, ROWS[2:4])
+
+
+@pytest.mark.parametrize("mode", OTHERS)
+def test_dense(mode):
+    """With a bias, the dtype of dq_dtype, and gradients of what has no scales."""
+    x, xs = tensor(mode, "N", False, M, 64, SIZES, seed=1)
+    kernel, kernels = tensor(mode, "N", True, 64, 32, G, seed=2)
+    bias, ct = RNG.normal(size=(G, 32)).astype(np.float32), RNG.normal(size=(M, 32)).astype(np.float32)
+    plain = PLAIN[64, 32]
+    with_ones = [np.concatenate([a, np.ones((len(a), 1))], 1) for a in xs]
+    x = dataclasses.replace(x, dq_dtype=BFLOAT16)
+
+    @jax.jit
+    def run(bias, x0, kernel0):
+        out = te.grouped_dense(x, kernel, SIZES, bias=bias)
+        exact = te.grouped_dense(x, kernel, SIZES, bias=bias, preferred_element_type=np.float32)
+        both = jax.grad(lambda b, w: (te.grouped_dense(x, w, SIZES, bias=b) * ct).sum(), (0, 1))(bias, kernel0)
+        dx = jax.grad(lambda x: (te.grouped_dense(x, kernel, SIZES, preferred_element_type=np.float32) * ct).sum())(x0)
+        return out, exact, both, dx
+
+    out, exact, (dbias, dkernel), dx = run(bias, np.float32(plain[0]), np.float32(plain[1]))
+    assert out.dtype == BFLOAT16
+    np.testing.assert_array_equal(out, exact.astype(BFLOAT16))
+    close(exact, with_ones, [np.concatenate([w, b[None]]) for w, b in zip(kernels, bias, strict=True)], ROWS)
+    np.testing.assert_allclose(
+        dbias, [c.astype(BFLOAT16).astype(np.float64).sum(0) for c in parts(ct)], rtol=1e-5, atol=1e-4
+    )
+    for g, a in enumerate(xs):
+        c = parts(ct)[g].astype(BFLOAT16).astype(np.float64)
+        assert (np.abs(dkernel[g] - a.T @ c) <= 1e-5 * np.abs(a).T @ np.abs(c)).all()
+        got, want = dx[ROWS[g]], parts(np.float64(ct))[g] @ kernels[g].T
+        assert (np.abs(got - want) <= 1e-5 * np.abs(parts(ct)[g]) @ np.abs(kernels[g]).T).all()
+
+
+def test_one_amax_of_all_groups():
+    x, _ = tensor("NVFP4_1D_SCALING", "N", False, M, 64, SIZES)
+    run = jax.jit(lambda x, kernel: gemm(x, kernel, FORWARD))
+    want = run(dataclasses.replace(x, amax=np.full(G, 3, np.float32)), PLAIN[64, 32][1])
+    for amax in (np.float32([3]), np.float32(3)):
+        np.testing.assert_array_equal(run(dataclasses.replace(x, amax=amax), PLAIN[64, 32][1]), want)
+
+
+def swizzled(x, is_colwise):
+    """A matrix of scales padded to tiles and swizzled, element by element."""
+    x = x.T if is_colwise else x
+    rows, columns = blocks(x.shape[0], 128) * 128, blocks(x.shape[1], 4) * 4
+    out = np.full(rows * columns, 7, np.uint8)
+    for r, c in np.ndindex(x.shape):
+        tile = (r // 128) * (columns // 4) + c // 4
+        out[tile * 512 + (r % 32) * 16 + (r % 128 // 32) * 4 + c % 4] = x[r, c]
+    return out
+
+
+@pytest.mark.parametrize("is_colwise", [False, True], ids=["rowwise", "colwise"])
+@pytest.mark.parametrize("is_divided", [False, True], ids=["[G,K,N]", "[M,K]"])
+def test_unswizzled(is_colwise, is_divided):
+    sizes = np.array([160, 0, 96, 32], np.int32)
+    rows, columns, groups = (300, 192, 4) if is_divided else (96, 160, 3)
+    x, _ = tensor("MXFP8_1D_SCALING", "N", is_colwise, rows, columns, sizes if is_divided else groups, seed=8)
+    of_group = [(int(s), columns) for s in sizes] if is_divided else [(rows, columns)] * groups
+    codes, start, made = np.asarray(x.scale_inv).view(np.uint8), 0, []
+    for r, c in of_group:
+        shape = (blocks(r, 32), c) if is_colwise else (r, blocks(c, 32))
+        made.append(swizzled(codes[start : start + shape[0] * shape[1]].reshape(shape), is_colwise))
+        start += shape[0] * shape[1]
+    tiles = np.concatenate([*made, np.full(512, 9, np.uint8)])
+    theirs = dataclasses.replace(x, scale_inv=tiles.view(ml_dtypes.float8_e8m0fnu), pre_swizzled=True)
+    got = jax.jit(te.unswizzled)(theirs)
+    assert (got.pre_swizzled, got.scale_inv.shape) == (False, x.scale_inv.shape)
+    np.testing.assert_array_equal(np.asarray(got.scale_inv).view(np.uint8)[:start], codes[:start])
+    with pytest.raises(ValueError, match=r"^lhs.pre_swizzled: is True, must be False; unswizzled"):
+        gemm(theirs, x, FORWARD)
+    with pytest.raises(ValueError, match=r"^tensor.scale_inv: shape is \(500,\), must be at least \(\d+,\)"):
+        te.unswizzled(dataclasses.replace(theirs, scale_inv=theirs.scale_inv[:500]))
+
+
+MX, FP8 = (tensor(mode, "N", False, M, 64, SIZES)[0] for mode in ("MXFP8_1D_SCALING", "CURRENT_TENSOR_SCALING"))
+FP4, PLAIN_KERNEL = tensor("NVFP4_2D_SCALING", "N", False, M, 64, SIZES)[0], PLAIN[64, 32][1]
+REFUSED = {
+    "data": (MX, {"data": MX.data[1:]}, ValueError, r"data: shape is \(4479,\), must be \(4480,\), the elements of or"),
+    "elements": (FP8, {"data": MX.data.astype(np.int8)}, TypeError, "data: of .* is int8, must be float8_e4m3fn or fl"),
+    "padded scales": (
+        MX,
+        {"scale_inv": np.resize(MX.scale_inv, 1024)},
+        ValueError,
+        r"scale_inv: shape is \(1024,\), must be \(140,\), one for each 1x32 of \(70, 64\) as stored, of 5 groups",
+    ),
+    "scales of groups that have rows": (
+        FP8,
+        {"scale_inv": FP8.scale_inv[:4]},
+        ValueError,
+        r"scale_inv: shape is \(4,\), must be \(5,\), one for each group, of 5 groups",
+    ),
+    "scales' dtype": (
+        MX,
+        {"scale_inv": np.ones(140, np.float32)},
+        TypeError,
+        "scale_inv: dtype is float32, must be floa",
+    ),
+    "amax": (FP4, {"amax": None}, ValueError, r"amax: is None, must have the shape \(5,\), \(1,\) or \(\)"),
+    "amax of others": (FP4, {"amax": np.ones(4, np.float32)}, ValueError, r"amax: shape is \(4,\), must be \(5,\)"),
+    "a mode": (MX, {"scaling_mode": "MX"}, ValueError, "scaling_mode: is 'MX', must be NO_SCALING, DELAYED_TENSOR_SC"),
+    "a layout": (MX, {"data_layout": "NT"}, ValueError, "data_layout: is 'NT', must be N, T"),
+    "flatten_axis": (MX, {"flatten_axis": 2}, ValueError, r"flatten_axis: is 2, must lie between the axes of shape \("),
+    "two dims": (MX, {"last_dims": SIZES}, ValueError, "first_dims and last_dims are both set, at most one may be"),
+    "sizes": (MX, {"first_dims": SIZES[None]}, ValueError, r"first_dims: shape is \(1, 5\), must be \[G\]"),
+}
+
+
+@pytest.mark.parametrize("x, wrong, error, words", REFUSED.values(), ids=REFUSED)
+def test_what_is_refused(x, wrong, error, words):
+    with pytest.raises(error, match=rf"^lhs[.:] ?{words}"):
+        gemm(dataclasses.replace(x, **wrong), PLAIN_KERNEL, FORWARD)
+    with pytest.raises(error, match=rf"^rhs[.:] ?{words}"):
+        jax.eval_shape(lambda: gemm(rows_of(PLAIN[64, 32][0]), dataclasses.replace(x, **wrong), WGRAD))
+
+
+def test_what_else_is_refused():
+    other = tensor("CURRENT_TENSOR_SCALING", "N", True, 64, 32, G)[0]
+    with pytest.raises(ValueError, match=r"^lhs, rhs: dtype is float8_e5m2 of both, one must be float8_e4m3fn"):
+        gemm(FP8, other, FORWARD)
+    with pytest.raises(ValueError, match=r"^x.first_dims: shape is \(5,\), must be \(2,\) as group_sizes"):
+        te.grouped_dense(FP8, PLAIN_KERNEL, SIZES[:2])
+    with pytest.raises(TypeError, match=r"^rhs: SimpleNamespace has no attribute data, first_dims, last_dims"):
+        gemm(FP8, types.SimpleNamespace(scale_inv=1), FORWARD)
+    with pytest.raises(ValueError, match=r"^tensor: is CURRENT_TENSOR_SCALING with data_layout N, must be MXFP8_1D_S"):
+        te.unswizzled(FP8)
+    rotated = types.SimpleNamespace(**vars(FP4), has_rht_applied=True)
+    with pytest.raises(ValueError, match=r"^lhs.has_rht_applied: is True, must be False; none is rotated here"):
+        gemm(rotated, PLAIN_KERNEL, FORWARD)
+    both = GroupedTensor(np.ones(64, np.float32), SIZES, SIZES, "PACKED")
+    quantizers = te.QuantizerSet(te.GroupedQuantizer(jnp.float8_e4m3fn, "MXFP8_1D_SCALING"))
+    with pytest.raises(ValueError, match=r"^quantizer_set.x: lhs has first_dims and last_dims"):
+        gemm(both, PLAIN_KERNEL, FORWARD, quantizer_set=quantizers)
