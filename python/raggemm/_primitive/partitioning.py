@@ -7,7 +7,8 @@ everything: right, but slow. With it each device computes its part of an axis th
     contracted axes, replicas that ragged K sums over                          partial results are summed over devices
 
 Free axes come first. An axis that groups divide is gathered as before, and so is one that the devices do not divide
-evenly, or that is summed over where c or bias would be added more than once.
+evenly, or that is summed over where c or bias would be added more than once. Factors are divided as their operand is,
+which is gathered where a device would have a part of a block.
 """
 
 import dataclasses
@@ -68,6 +69,7 @@ class _Axes(NamedTuple):
     operands: list[list[str]]
     out: list[str]
     summed: set[str]  # axes of lhs and rhs that out does not have
+    parts: dict[str, int]  # what the devices along a named axis must divide: its extent, or whole blocks along it
 
 
 def _named_axes(call: Call, shapes: list[tuple[int, ...]], out_shape: tuple[int, ...]) -> _Axes:
@@ -88,18 +90,22 @@ def _named_axes(call: Call, shapes: list[tuple[int, ...]], out_shape: tuple[int,
 
     def optional_axes(operand: OptionalOperand, shape: tuple[int, ...]) -> list[str]:
         if len(shape) == 4 and operand.term is Term.FACTOR:
-            axes = lhs if operand.side == "lhs" else rhs
-            whole.update(axes[2:])  # which blocks of it divide otherwise
-            return [*axes[:2], "", ""]
+            return lhs if operand.side == "lhs" else rhs
         return list(operand.axes) or out
 
-    names = [lhs, rhs, *dims, *map(optional_axes, optional, shapes[len(shapes) - len(optional) :])]
+    names = [lhs, rhs, *dims, *map(optional_axes, optional, shapes[len(shapes) - len(optional) :]), out]
+    shapes = [*shapes, out_shape]
+    parts: dict[str, int] = {}
+    for axis, extent in itertools.chain.from_iterable(map(zip, names, shapes)):
+        if extent != 1:
+            parts[axis] = math.gcd(parts.get(axis, 0), extent)
+    whole |= {axis for axis, count in parts.items() if count == 1}
 
     def divisible(axes, shape):
         return ["" if extent == 1 or axis in whole else axis for axis, extent in zip(axes, shape, strict=True)]
 
-    operands = [divisible(*x) for x in zip(names, shapes, strict=True)]
-    return _Axes(operands, divisible(out, out_shape), summed - whole)
+    *operands, result = (divisible(*x) for x in zip(names, shapes, strict=True))
+    return _Axes(operands, result, summed - whole, parts)
 
 
 def _mesh_axes(entry: Any) -> tuple[str, ...]:
@@ -115,8 +121,7 @@ def _assignment(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) ->
         for names, array in arrays:
             spec = dict(zip(names, getattr(array.sharding, "spec", ()), strict=False))
             wanted = tuple(x for x in _mesh_axes(spec.get(axis)) if x not in used)
-            extent = dict(zip(names, array.shape, strict=True)).get(axis, 0)
-            if wanted and extent % math.prod(mesh.shape[x] for x in wanted) == 0:
+            if wanted and axes.parts[axis] % math.prod(mesh.shape[x] for x in wanted) == 0:
                 used.update(wanted)
                 assigned[axis] = wanted
                 break
@@ -135,7 +140,9 @@ def _on_each_device(call: Call, options: dict[str, str | int], summed_over: tupl
 
 
 def _rule(axes: _Axes) -> dict[str, Any]:
-    """The arguments of def_partition that tell the partitioner which axes belong together."""
+    """The arguments of def_partition that tell the partitioner which axes belong together. Those of one name may differ
+    in extent, where one counts blocks; of compound names the partitioner would split an axis of the mesh, which jax
+    cannot read."""
     whole = (f"whole{i}" for i in itertools.count())
     sides = [" ".join(name or next(whole) for name in names) for names in (*axes.operands, axes.out)]
     text = ", ".join(sides[:-1]) + " -> " + sides[-1]
