@@ -46,3 +46,14 @@ def dense(q, rows=None):
 def close(got, want, magnitude, relative):
     error = np.abs(np.asarray(got, np.float64) - want)
     assert (error <= relative * magnitude + 1e-6 * np.abs(want)).all(), (error / np.maximum(magnitude, 1e-30)).max()
+
+
+def close_to_oracle(got, lhs, rhs, sizes, axes=((1,), (1,)), relative=1e-5, **options):
+    """got as the product of these values, where sizes, if any, divide the first axis of lhs; of rhs too, of rank 2."""
+    dims = [sizes, sizes if rhs.ndim == 2 else None]
+
+    def product(values):
+        operands = (GroupedTensor(np.float64(x), first_dims=d) for x, d in zip(values, dims, strict=True))
+        return oracle.grouped_gemm(*operands, contracting_dims=axes, **options).want
+
+    close(got, product((lhs, rhs)), product((np.abs(lhs), np.abs(rhs))), relative)
