@@ -48,12 +48,17 @@ def close(got, want, magnitude, relative):
     assert (error <= relative * magnitude + 1e-6 * np.abs(want)).all(), (error / np.maximum(magnitude, 1e-30)).max()
 
 
-def close_to_oracle(got, lhs, rhs, sizes, axes=((1,), (1,)), relative=1e-5, **options):
-    """got as the product of these values, where sizes, if any, divide the first axis of lhs; of rhs too, of rank 2."""
+def values_and_magnitudes(lhs, rhs, sizes, axes=((1,), (1,)), **options):
+    """The product of these values, and that of their magnitudes. sizes, if any, divide the first axis of lhs, and that
+    of rhs where it has only two."""
     dims = [sizes, sizes if rhs.ndim == 2 else None]
 
-    def product(values):
+    def product(*values):
         operands = (GroupedTensor(np.float64(x), first_dims=d) for x, d in zip(values, dims, strict=True))
         return oracle.grouped_gemm(*operands, contracting_dims=axes, **options).want
 
-    close(got, product((lhs, rhs)), product((np.abs(lhs), np.abs(rhs))), relative)
+    return product(lhs, rhs), product(np.abs(lhs), np.abs(rhs))
+
+
+def close_to_oracle(got, lhs, rhs, sizes, axes=((1,), (1,)), relative=1e-5, **options):
+    close(got, *values_and_magnitudes(lhs, rhs, sizes, axes, **options), relative)

@@ -40,8 +40,8 @@ def _into_replicas(call: Call, args: Arguments, axes: Arguments, size: int) -> j
     optional = {}
     for operand in args.given:
         x, axis = args.optional[operand.name], axes.optional[operand.name]
-        of_rhs = operand.is_blocks(x) and operand.side == "rhs"
-        for_all_replicas = axis is None and (of_rhs or (x.shape[1] == 1 and operand.axes))
+        is_common = operand.side == "rhs" if operand.is_blocks(x) else x.shape[1] == 1 and operand.axes
+        for_all_replicas = axis is None and is_common
         optional[operand.name] = x if for_all_replicas else merge(x, axis)
     dims = tuple(map(merge, args.dims, axes.dims))
     return apply(call, Arguments(merge(args.lhs, axes.lhs), args.rhs, dims, optional))
