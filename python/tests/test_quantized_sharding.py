@@ -13,6 +13,7 @@ from arrays import random
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from program_text import collectives as collectives_of
+from quantized_formats import FLOATS, INTEGERS, dtype_of
 from quantized_operands import close_to_oracle, dense, tensor
 from raggemm import QuantizedTensor, gmm, grouped_gemm, tgmm
 from raggemm.expert_parallel import Routing, by_all_gather, by_all_to_all, on_one_device
@@ -90,6 +91,15 @@ def test_factors_are_divided_with_their_weights(shape, partitioning):
             close_to_oracle(out, LHS, dense(w), SIZES)
             if axis == "n":
                 np.testing.assert_array_equal(out, of_one_device(product, LHS, w))
+
+
+def test_every_format(partitioning):
+    """Also int2, which XLA on CPU cannot gather."""
+    for name in (*INTEGERS, *FLOATS):
+        w = tensor(dtype_of(name), (G, K, N), (G, 4, N))
+        out, collectives = compiled(product, LHS, put(w, ALONG["n"]))
+        assert collectives == set()
+        np.testing.assert_array_equal(out, of_one_device(product, LHS, w))
 
 
 @pytest.mark.parametrize("shape, axis", [((G, 2, N), "k"), ((G, 1, 2), "n"), ((G, 4, 2), "n"), ((1, 2, 2), "k")])
