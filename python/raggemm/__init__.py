@@ -18,6 +18,7 @@ Start reading at _grouped_gemm.py; from there _primitive/, whose docstring lists
 primitive.py (how it reaches the library), and the rules.
 """
 
+from raggemm import _export  # noqa: F401  registers types
 from raggemm._describe import describe
 from raggemm._grouped_gemm import grouped_gemm
 from raggemm._operands import GroupedTensor

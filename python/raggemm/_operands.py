@@ -126,11 +126,14 @@ class Factors(NamedTuple):
 
 
 def quantized_parts(name: str, x: Any) -> tuple[jax.Array, Factors | None]:
-    """The elements and factors of a QuantizedTensor, or an array and None. Elements have no derivative."""
+    """The elements and factors of a QuantizedTensor, or an array and None. Elements have no derivative, and no scale
+    of float8_e8m0fnu has one, which has neither zero nor sign."""
     if not isinstance(x, QuantizedTensor):
         return matrix_array(name, x), None
     x = checked(name, x)
-    return jax.lax.stop_gradient(x.data), Factors(x.scale, x.zero_point)
+    is_constant = x.scale is not None and x.scale.dtype == jnp.float8_e8m0fnu
+    scale = jax.lax.stop_gradient(x.scale) if is_constant else x.scale
+    return jax.lax.stop_gradient(x.data), Factors(scale, x.zero_point)
 
 
 def checked(name: str, tensor: Any) -> QuantizedTensor:

@@ -17,7 +17,8 @@ from jax import lax
 
 from raggemm._operands import QuantizedTensor, check_type, float_array
 from raggemm._primitive.call import INTEGER_ELEMENTS, QUANTIZED, SCALES, listed
-from raggemm._quantized import E2M1, E8M0, by_blocks, dequantize, over, split
+from raggemm._primitive.jax_versions import sharded_as
+from raggemm._quantized import E2M1, E8M0, by_blocks, dequantize, over, split, with_blocks
 
 E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 
@@ -194,7 +195,8 @@ def quantize(
     one = axes is None and block is None
     counts = (1,) * x.ndim if one else _counts(x.shape, axes, block)
     asymmetric = zero_point or dtype in map(np.dtype, (np.uint8, ml_dtypes.uint4))
-    out = quantized(x, How(dtype, scale_dtype, asymmetric, counts, None if bound is None else float(bound)))
+    how = How(dtype, scale_dtype, asymmetric, counts, None if bound is None else float(bound))
+    out = quantized(with_blocks(x, counts), how)
     return QuantizedTensor(out.data, *jax.tree.map(lambda s: s.reshape(()) if one else s, (out.scale, out.zero_point)))
 
 
@@ -235,4 +237,5 @@ def fake_quantize(x: Any, dtype: Any, *, bound: float | None = None, **options: 
     """
     x = float_array("x", x)
     value = dequantize(quantize(x, dtype, bound=bound, **options), x.dtype)
+    value = sharded_as(value, jax.typeof(x))
     return _with_tangent_of(value, x if bound is None else jnp.where(jnp.abs(x) > bound, lax.stop_gradient(x), x))

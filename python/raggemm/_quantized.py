@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 
 from raggemm._operands import QuantizedTensor, check_type, checked, float_array, integer_array
+from raggemm._primitive import jax_versions
 from raggemm._primitive.call import FLOATS
 
 E2M1, E8M0 = np.dtype(ml_dtypes.float4_e2m1fn), np.dtype(ml_dtypes.float8_e8m0fnu)
@@ -24,8 +25,15 @@ E2M1, E8M0 = np.dtype(ml_dtypes.float4_e2m1fn), np.dtype(ml_dtypes.float8_e8m0fn
 def by_blocks(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, values: jax.Array) -> jax.Array:
     """op of each element and its block's value: those of one rank, or (), or for axis 0 alone."""
     values = values.reshape(values.shape + (1,) * (x.ndim - values.ndim))
+    x, values = with_blocks(x, values.shape), with_blocks(values, x.shape)
     ones = itertools.chain.from_iterable((count, 1) for count in values.shape)
     return op(x.reshape(split(x.shape, values.shape)), values.reshape(tuple(ones))).reshape(x.shape)
+
+
+def with_blocks(x: jax.Array, counts: Sequence[int]) -> jax.Array:
+    """x, gathered where blocks lie along an axis: one that a mesh with explicit axes divides cannot always be split."""
+    blocks = any(count != extent and 1 not in (count, extent) for count, extent in zip(counts, x.shape, strict=True))
+    return jax_versions.gathered(x) if blocks else x
 
 
 def split(shape: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:

@@ -13,6 +13,12 @@ def custom_calls(lowered) -> int:
     return lowered.compile().as_text().count(TARGET)
 
 
+def collectives(program) -> set[str]:
+    """The kinds of a compiled program's communication."""
+    kinds = r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+    return set(re.findall(kinds, program.as_text()))
+
+
 def copies_of_weights(lowered, elements: int) -> list[str]:
     """Instructions that write a multiple of `elements` by moving data; choose a number that nothing else divides."""
     moved = []

@@ -1,7 +1,6 @@
 """Sharded operands under plain jit, with and without the partitioning rule."""
 
 import functools
-import re
 import sys
 import types
 import zlib
@@ -16,6 +15,7 @@ from arrays import random
 from cases import all_cases
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from program_text import collectives as collectives_of
 from raggemm import GroupedTensor, gmm, grouped_gemm
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
@@ -56,8 +56,7 @@ def compiled(f, *operands):
     program = jax.jit(f).lower(*operands).compile()
     out, want = program(*operands), f(*map(np.asarray, operands))
     jax.tree.map(close, out, want)
-    kinds = r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
-    return out, set(re.findall(kinds, program.as_text()))
+    return out, collectives_of(program)
 
 
 def transposable(transpose):

@@ -4,10 +4,10 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 import raggemm
+from quantized_operands import close, codes, dense, scales, tensor
 from raggemm import QuantizedTensor
 from raggemm.compat import lax as compat_lax
 from raggemm.compat import megablox, tops
@@ -23,50 +23,9 @@ RHS_SCALES = [(), (G,), (G, 1, N), (1, 1, N), (G, 1, 1), (G, K // 32, N), (G, K 
 WHERE = np.repeat(np.arange(G + 1), [*SIZES, M - SIZES.sum()])  # the group of each row
 
 
-def codes(dtype, shape, seed=0):
-    random = np.random.default_rng(seed)
-    if jnp.issubdtype(dtype, jnp.integer):
-        info = ml_dtypes.iinfo(dtype)
-        return random.integers(info.min, info.max + 1, shape).astype(dtype)
-    return random.uniform(-4, 4, shape).astype(dtype)
-
-
-def scales(shape, dtype=np.float32, seed=1):
-    random = np.random.default_rng(seed)
-    exact = 2.0 ** random.integers(-6, 7, shape)
-    return (exact if dtype == ml_dtypes.float8_e8m0fnu else exact * random.uniform(1, 2, shape)).astype(dtype)
-
-
-def tensor(dtype, shape, scale_shape, scale_dtype=np.float32, zero=False):
-    zero_point = codes(dtype, scale_shape, 2) if zero else None
-    return QuantizedTensor(codes(dtype, shape), scales(scale_shape, scale_dtype), zero_point)
-
-
-def spread(factor, shape, rows=None):
-    """What each element gets; `rows`: the group of each row, where the factor is (G,)."""
-    factor = np.asarray(factor, np.float64)
-    if factor.ndim == 1:
-        return np.append(factor, 0)[rows][:, None] if rows is not None else factor[:, None, None]
-    for axis in range(factor.ndim):
-        factor = np.repeat(factor, shape[axis] // factor.shape[axis] if factor.shape[axis] != 1 else 1, axis)
-    return factor
-
-
-def dense(q, rows=None):
-    values = np.asarray(q.data, np.float64)
-    if q.zero_point is not None:
-        values = values - spread(q.zero_point, values.shape, rows)
-    return values * spread(q.scale, values.shape, rows)
-
-
 def gmm64(lhs, rhs):
     rhs = np.concatenate([np.asarray(rhs, np.float64), np.zeros((1, *rhs.shape[1:]))])
     return np.einsum("mk,mkn->mn", np.asarray(lhs, np.float64), rhs[WHERE])
-
-
-def close(got, want, magnitude, relative):
-    error = np.abs(np.asarray(got, np.float64) - want)
-    assert (error <= relative * magnitude + 1e-6 * np.abs(want)).all(), (error / np.maximum(magnitude, 1e-30)).max()
 
 
 LHS = np.random.default_rng(3).uniform(-1, 1, (M, K)).astype(np.float32)

@@ -1,8 +1,8 @@
 """The batch rule: every vmap is one call. Rows, c and sizes may be copied or moved for that, and are broadcast where
-they are not batched; the matrices that each group has of its own never are.
+they are not batched; the matrices that each group has of its own never are, but for a batch of their factors alone.
 
-The new axis joins P where those matrices are batched, else R. Ragged N and uniform calls, which have no replicas,
-become ragged M then. A shared lhs of ragged N takes the axis into its rows where nothing else is batched.
+The new axis joins P where those matrices or their factors are batched, else R. Ragged N and uniform calls, which have
+no replicas, become ragged M then. A shared lhs of ragged N takes the axis into its rows where nothing else is batched.
 """
 
 import jax
@@ -40,8 +40,8 @@ def _into_replicas(call: Call, args: Arguments, axes: Arguments, size: int) -> j
     optional = {}
     for operand in args.given:
         x, axis = args.optional[operand.name], axes.optional[operand.name]
-        of_rhs = operand.is_blocks(x) and operand.side == "rhs"
-        for_all_replicas = axis is None and (of_rhs or (x.shape[1] == 1 and operand.axes))
+        is_common = operand.side == "rhs" if operand.is_blocks(x) else x.shape[1] == 1 and operand.axes
+        for_all_replicas = axis is None and is_common
         optional[operand.name] = x if for_all_replicas else merge(x, axis)
     dims = tuple(map(merge, args.dims, axes.dims))
     return apply(call, Arguments(merge(args.lhs, axes.lhs), args.rhs, dims, optional))
@@ -63,8 +63,8 @@ def _batch(flat, flat_axes, *, call: Call):
     but_lhs_and_c = axes._replace(lhs=None, optional={**axes.optional, "c": None})
     only_rows = all(axis is None for axis in but_lhs_and_c.flat())
     fold, into = _into_problems, 0
-    factors = [x for x in args.given if x.term is Term.FACTOR]
-    rhs_is_shared = axes.rhs is None and all(axes.optional[x.name] is None for x in factors if x.side == "rhs")
+    factors = (x for x in args.given if x.term is Term.FACTOR and x.side == "rhs")
+    rhs_is_shared = axes.rhs is None and all(axes.optional[x.name] is None for x in factors)
     match call.mode:
         case Mode.RAGGED_M if rhs_is_shared:
             fold, into = _into_replicas, 1
@@ -72,7 +72,7 @@ def _batch(flat, flat_axes, *, call: Call):
             fold, into = _into_rows, 2
         case Mode.RAGGED_N if call.lhs.per_group and axes.lhs is None:
             return jax.vmap(lambda *xs: ragged_n_as_m(call, call.named(xs)), tuple(flat_axes))(*flat), 0
-        case Mode.UNIFORM if axes.rhs is None and not factors:
+        case Mode.UNIFORM if rhs_is_shared:
             return jax.vmap(lambda *xs: uniform_as_ragged_m(call, call.named(xs)), tuple(flat_axes))(*flat), 0
     out = fold(call, args, axes, size)
     shape = call.out_shape(_unbatched(args.lhs, axes.lhs), _unbatched(args.rhs, axes.rhs))

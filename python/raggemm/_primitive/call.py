@@ -39,6 +39,12 @@ SCALES: tuple[np.dtype, ...] = tuple(
 INTEGERS = tuple(map(np.dtype, (np.int32, np.int64, np.uint32)))
 
 
+def elements_of_a_byte(dtype: np.dtype) -> int:
+    """1 also where an element of a matrix has several bytes."""
+    info = ml_dtypes.iinfo(dtype) if dtype in INTEGER_ELEMENTS else ml_dtypes.finfo(dtype)
+    return max(1, 8 // info.bits)
+
+
 def listed(dtypes: Iterable[np.dtype], conjunction: str = "or") -> str:
     """As an error says them: "int32, int64 or uint32"."""
     *others, last = map(str, dtypes)

@@ -7,13 +7,15 @@ everything: right, but slow. With it each device computes its part of an axis th
     contracted axes, replicas that ragged K sums over                          partial results are summed over devices
 
 Free axes come first. An axis that groups divide is gathered as before, and so is one that the devices do not divide
-evenly, or that is summed over where c or bias would be added more than once.
+evenly, or that is summed over where c or bias would be added more than once. Factors are divided as their operand is,
+which is gathered where a device would have a part of a block or of a byte.
 """
 
 import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +24,17 @@ from jax.interpreters import mlir
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from raggemm._primitive import jax_versions
-from raggemm._primitive.call import OPTIONAL, PACKED, Call, Mode, OptionalOperand, Storage, Term, compute_dtype
+from raggemm._primitive.call import (
+    OPTIONAL,
+    PACKED,
+    Call,
+    Mode,
+    OptionalOperand,
+    Storage,
+    Term,
+    compute_dtype,
+    elements_of_a_byte,
+)
 from raggemm._primitive.options import attributes
 from raggemm._primitive.primitive import custom_call, primitive
 
@@ -68,9 +80,10 @@ class _Axes(NamedTuple):
     operands: list[list[str]]
     out: list[str]
     summed: set[str]  # axes of lhs and rhs that out does not have
+    parts: dict[str, int]  # what the devices along a named axis must divide: its extent, or whole blocks or bytes
 
 
-def _named_axes(call: Call, shapes: list[tuple[int, ...]], out_shape: tuple[int, ...]) -> _Axes:
+def _named_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) -> _Axes:
     summed = {"k", "replica"} if call.mode is Mode.RAGGED_K else {"k"}
     whole = set() if call.mode is Mode.UNIFORM else {"group"}  # axes that each device needs all of
     optional = [operand for operand in OPTIONAL if operand.name in call.operands]
@@ -84,22 +97,29 @@ def _named_axes(call: Call, shapes: list[tuple[int, ...]], out_shape: tuple[int,
         second = "group" if storage.per_group else "" if storage.shared else "replica"
         matrices.append(["problem", second, *axes])
     lhs, rhs, out = matrices
-    dims = [["problem", "replica", "group"]] * (len(shapes) - 2 - len(optional))
+    dims = [["problem", "replica", "group"]] * (len(operands) - 2 - len(optional))
+    shapes = [x.shape for x in operands]
 
     def optional_axes(operand: OptionalOperand, shape: tuple[int, ...]) -> list[str]:
         if len(shape) == 4 and operand.term is Term.FACTOR:
-            axes = lhs if operand.side == "lhs" else rhs
-            whole.update(axes[2:])  # which blocks of it divide otherwise
-            return [*axes[:2], "", ""]
+            return lhs if operand.side == "lhs" else rhs
         return list(operand.axes) or out
 
-    names = [lhs, rhs, *dims, *map(optional_axes, optional, shapes[len(shapes) - len(optional) :])]
+    names = [lhs, rhs, *dims, *map(optional_axes, optional, shapes[len(shapes) - len(optional) :]), out]
+    shapes.append(out_shape)
+    parts: dict[str, int] = {}
+    for axis, extent in itertools.chain.from_iterable(map(zip, names, shapes)):
+        if extent != 1:
+            parts[axis] = math.gcd(parts.get(axis, 0), extent)
+    for axes, x in zip((lhs, rhs), operands, strict=False):
+        parts[axes[-1]] = math.gcd(parts.get(axes[-1], 0), x.shape[-1] // elements_of_a_byte(x.dtype))
+    whole |= {axis for axis, count in parts.items() if count == 1}
 
     def divisible(axes, shape):
         return ["" if extent == 1 or axis in whole else axis for axis, extent in zip(axes, shape, strict=True)]
 
-    operands = [divisible(*x) for x in zip(names, shapes, strict=True)]
-    return _Axes(operands, divisible(out, out_shape), summed - whole)
+    *named, result = (divisible(*x) for x in zip(names, shapes, strict=True))
+    return _Axes(named, result, summed - whole, parts)
 
 
 def _mesh_axes(entry: Any) -> tuple[str, ...]:
@@ -115,8 +135,7 @@ def _assignment(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) ->
         for names, array in arrays:
             spec = dict(zip(names, getattr(array.sharding, "spec", ()), strict=False))
             wanted = tuple(x for x in _mesh_axes(spec.get(axis)) if x not in used)
-            extent = dict(zip(names, array.shape, strict=True)).get(axis, 0)
-            if wanted and extent % math.prod(mesh.shape[x] for x in wanted) == 0:
+            if wanted and axes.parts[axis] % math.prod(mesh.shape[x] for x in wanted) == 0:
                 used.update(wanted)
                 assigned[axis] = wanted
                 break
@@ -135,7 +154,9 @@ def _on_each_device(call: Call, options: dict[str, str | int], summed_over: tupl
 
 
 def _rule(axes: _Axes) -> dict[str, Any]:
-    """The arguments of def_partition that tell the partitioner which axes belong together."""
+    """The arguments of def_partition that tell the partitioner which axes belong together. Those of one name may differ
+    in extent, where one counts blocks; of compound names the partitioner would split an axis of the mesh, which jax
+    cannot read."""
     whole = (f"whole{i}" for i in itertools.count())
     sides = [" ".join(name or next(whole) for name in names) for names in (*axes.operands, axes.out)]
     text = ", ".join(sides[:-1]) + " -> " + sides[-1]
@@ -147,10 +168,10 @@ def _rule(axes: _Axes) -> dict[str, Any]:
     }
 
 
-def _partitioned(call: Call, options: dict[str, str | int], shapes: list[tuple[int, ...]], out_shape: tuple[int, ...]):
+def _partitioned(call: Call, options: dict[str, str | int], operands: Sequence[Any], out_shape: tuple[int, ...]):
     """The custom call as a function that the partitioner can divide. It does so when compiling, where the options in
     effect may be others than where the call was lowered."""
-    axes = _named_axes(call, shapes, out_shape)
+    axes = _named_axes(call, operands, out_shape)
 
     def shardings(mesh, args, out):
         arrays = [(names, x) for names, x in zip(axes.operands, args, strict=True)]
@@ -184,7 +205,7 @@ def _lowering(ctx, *operands, call: Call):
     options = attributes()
     function = functools.partial(custom_call, call=call, options=options)
     if _is_enabled() and jax_versions.divides_programs(ctx):
-        function = _partitioned(call, options, [x.shape for x in ctx.avals_in], ctx.avals_out[0].shape)
+        function = _partitioned(call, options, ctx.avals_in, ctx.avals_out[0].shape)
     return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
 
 

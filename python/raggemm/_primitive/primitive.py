@@ -39,9 +39,12 @@ def _abstract_out(*avals, call: Call):
 
 def _blocks_argument(call: Call, args: Arguments, operand: OptionalOperand, x: jax.Array) -> jax.Array:
     p, second, *blocks = x.shape
-    if not call.storages[operand.side].per_group:
-        return x.reshape(p * second * blocks[0], blocks[1])
-    groups = (args.lhs if operand.side == "lhs" else args.rhs).shape[1]
+    data, storage = (args.lhs, call.lhs) if operand.side == "lhs" else (args.rhs, call.rhs)
+    if not storage.per_group:
+        if storage.first is not None and p * second != 1:  # one of all rows, or one of each
+            blocks[0] = data.shape[2]
+        return jnp.broadcast_to(x, (p, second, *blocks)).reshape(p * second * blocks[0], blocks[1])
+    groups = data.shape[1]
     if p != 1 and second != groups:
         x, second = jnp.broadcast_to(x, (p, groups, *blocks)), groups
     return x.reshape(p * second, *blocks)

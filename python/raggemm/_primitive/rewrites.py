@@ -100,6 +100,12 @@ def uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
     optional = dict(args.optional)
     if "c" in optional:
         optional["c"] = as_rows(optional["c"])
+    for operand in args.given:
+        x = optional[operand.name]
+        if operand.is_blocks(x) and operand.side == "lhs":
+            x = x.swapaxes(2, 3) if call.lhs.trans else x
+            x = jnp.repeat(x, m // max(x.shape[2], 1), 2)  # a ragged axis has no other blocks
+            optional[operand.name] = jnp.broadcast_to(x, (p, g, m, x.shape[3])).reshape(p, 1, g * m, x.shape[3])
     sizes = jnp.full((p, 1, g), m, jnp.int32)
     ragged = dataclasses.replace(call, lhs=Storage(first=0), out=Storage(first=0))
     out = apply(ragged, Arguments(as_rows(lhs), args.rhs, (sizes,), optional))
