@@ -16,9 +16,7 @@ from raggemm._operands import (
     Words,
     check_contraction,
     check_layout,
-    check_type,
     check_types,
-    float_array,
     integer_array,
     result_dtype,
 )
@@ -37,6 +35,7 @@ from raggemm._primitive.call import (
     compute_dtype,
 )
 from raggemm._primitive.rewrites import apply
+from raggemm._tensors import check_type, float_array
 
 _MODES = {
     ("free", None): Mode.RAGGED_M,

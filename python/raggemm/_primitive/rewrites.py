@@ -8,14 +8,35 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from raggemm._primitive.call import PACKED, STRIDED, Arguments, Call, Mode, Storage, Term, compute_dtype
+from raggemm._primitive.call import (
+    PACKED,
+    PARTS_OF_BYTES,
+    STRIDED,
+    Arguments,
+    Call,
+    Mode,
+    Storage,
+    Term,
+    compute_dtype,
+)
 from raggemm._primitive.jax_versions import varying_alike
 from raggemm._primitive.primitive import primitive
+
+
+def _with_whole_bytes(args: Arguments) -> Arguments:
+    """The same with rows of whole bytes, which the custom call wants: else with elements of a byte each."""
+    for side, x in (("lhs", args.lhs), ("rhs", args.rhs)):
+        count, wider = PARTS_OF_BYTES.get(x.dtype, (1, x.dtype))
+        if x.shape[-1] % count:
+            zero = {name: y.astype(wider) for name, y in args.optional.items() if name == f"{side}_zero"}
+            args = args._replace(**{side: x.astype(wider)}, optional=args.optional | zero)
+    return args
 
 
 def apply(call: Call, args: Arguments) -> jax.Array:
     """The result of the call, out in canonical form. No axis of an operand is divided by a mesh with explicit axes:
     who makes calls, or moves a batch into one, has gathered them."""
+    args = _with_whole_bytes(args)
     if has_one_group(call):
         return _with_one_group(call, args)
     offset, replicas = args.optional.get("group_offset"), args.rhs.shape[1]
