@@ -42,8 +42,10 @@ def _operand(name: str, x: Any) -> tuple[Any, Any]:
 
 
 def _dtype(x: Any) -> Any:
-    """The one that a quantized array stands for is its scales'."""
-    return getattr(x, "scale", x).dtype
+    """A quantized array has that of its scales, or float32 without."""
+    if not is_quantized(x):
+        return x.dtype
+    return np.dtype(np.float32) if x.scale is None else x.scale.dtype
 
 
 def _unwrapped(group_sizes: Any) -> Any:
