@@ -167,6 +167,9 @@ def _checked_factors(mode: Mode, side: str, x: Operand, groups: int) -> dict[str
                 raise ValueError(f"{x.name}.{word}: shape is {factor.shape}, must be () or (G,) with layout PACKED")
             if x.data.ndim != 2 + x.has_group_axis:
                 raise ValueError(f"{x.name}.{word}: blocks are of matrices, but data has the shape {x.data.shape}")
+            ragged = 0 if x.last_dims is None else -1
+            if x.dims and factor.shape[ragged] not in (1, x.data.shape[ragged]):  # blocks that groups may cut
+                factor = jnp.repeat(factor, x.data.shape[ragged] // factor.shape[ragged], ragged)
             factor = factor.reshape(1, *(() if x.has_group_axis else (1,)), *factor.shape)
         given[f"{side}_{slot}"] = factor
     return given

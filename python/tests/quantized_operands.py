@@ -12,7 +12,7 @@ from raggemm import QuantizedTensor
 M, G, K, N = 20, 3, 64, 32
 SIZES = np.array([9, 0, 8], np.int32)
 WHERE = np.repeat(np.arange(G + 1), [*SIZES, M - SIZES.sum()])  # the group of each row
-MEMBERS = (WHERE == np.arange(G)[:, None]).astype(np.float64)
+MEMBERS = (np.arange(G)[:, None] == WHERE).astype(np.float64)
 FORMATS = {
     **{name: np.dtype(getattr(ml_dtypes, name, None) or name) for name in ("int8", "uint8", "int4", "uint4", "int2")},
     "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),

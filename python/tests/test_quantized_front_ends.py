@@ -32,7 +32,7 @@ def rows():
         if len(cells) != len(lines[start]):
             return
         name, ways, operands, *modes, gradients = cells
-        modes = {f: [] if cell == "–" else cell.split() for f, cell in zip(formats, modes, strict=True)}
+        modes = {f: [] if cell == "-" else cell.split() for f, cell in zip(formats, modes, strict=True)}
         yield name.strip("`"), ways.split(", "), operands.split(", "), modes, gradients.split(", ")
 
 
@@ -98,7 +98,9 @@ def by_arguments(way):
 def front_end(name, way):
     """A function of (mode, lhs, rhs)."""
     if (name, way) == ("compat.ejkernel", "rhs_scale"):
-        return by_scale(lambda lhs, rhs, sizes, **options: ejkernel.grouped_matmul(lhs, rhs, sizes, **options), use_v3=True)
+        return by_scale(
+            lambda lhs, rhs, sizes, **options: ejkernel.grouped_matmul(lhs, rhs, sizes, **options), use_v3=True
+        )
     if (name, way) == ("compat.sglang", "rhs_scale"):
         return by_scale(sglang.gmm)
     if way in ("dtype", "rule"):
@@ -121,10 +123,8 @@ def front_end(name, way):
 
 def operands(way, which, dtype, mode):
     """lhs and rhs as the front end takes them, and their float64 values."""
-    if which == "both" and dtype == q.FORMATS["e5m2"]:
-        dtypes = dtype, q.FORMATS["e4m3"]
-    else:
-        dtypes = dtype, dtype
+    e5m2, e4m3 = q.FORMATS["e5m2"], q.FORMATS["e4m3"]
+    dtypes = (e5m2, e4m3) if which == "both" and dtype == e5m2 else (dtype, dtype)
     given, values = [], []
     for side, name in enumerate(("lhs", "rhs")):
         if which not in (name, "both"):
@@ -163,7 +163,9 @@ def test_cell(name, ways, names, f, modes):
             assert [x.by for x in lowerings] == ["raggemm"]
         want, magnitude = q.product(mode, *values)
         assert out.dtype == np.float32 and out.shape == want.shape
-        np.testing.assert_array_less(np.abs(np.asarray(out, np.float64) - want), 1e-5 * magnitude + 1e-30, f"{way} {mode}")
+        np.testing.assert_array_less(
+            np.abs(np.asarray(out, np.float64) - want), 1e-5 * magnitude + 1e-30, f"{way} {mode}"
+        )
     if not modes:
         given, _ = operands(ways[0], names[0], q.FORMATS[f], "M")
         with pytest.raises(TypeError, match=r"[lr]hs: "):
@@ -181,7 +183,11 @@ def gradients_of(run, given, ct):
     return jax.grad(loss, allow_int=True)([x[0] if isinstance(x, tuple) else x for x in given])
 
 
-GRADIENTS = [(row[0], way, mode, row[4]) for row in ROWS for way in row[1] for mode in row[3]["int8"][:2]]
+# Of ragged K jax.lax itself has no derivative.
+MODES = {"the override": ["M"]}
+GRADIENTS = [
+    (row[0], way, mode, row[4]) for row in ROWS for way in row[1] for mode in MODES.get(row[0], row[3]["int8"])
+]
 
 
 @pytest.mark.parametrize(("name", "way", "mode", "names"), GRADIENTS, ids=["-".join(x[:3]) for x in GRADIENTS])
@@ -221,7 +227,7 @@ def test_other_rows_are_tested_elsewhere():
 def test_one_type_that_is_no_number_and_wrong_fields_are_refused_by_name():
     data, scale, _ = q.operand(q.FORMATS["uint4"], "M", 1, 0)
     lhs = q.floats("M", 0)
-    with pytest.raises(TypeError, match="^rhs: qtype is nf4, whose elements are places in a table"):
+    with pytest.raises(TypeError, match=r"^rhs: qtype is nf4, whose elements are places in a table"):
         raggemm.gmm(lhs, q.QArray(data, scale, None, "nf4"), SIZES)
     with pytest.raises(TypeError, match=r"^rhs\.qvalue: dtype is int16, must be int8"):
         raggemm.gmm(lhs, q.QArray(data.astype(np.int16), scale), SIZES)

@@ -103,7 +103,9 @@ def ragged_n_as_m(call: Call, args: Arguments) -> jax.Array:
     factors of blocks."""
     sizes, packed = args.sizes(call.out.last), call.out.layout == PACKED
     swapped = {"lhs": "rhs", "rhs": "lhs"}
-    optional = {swapped[x.side] + x.name[3:] if x.term is Term.FACTOR else x.name: args.optional[x.name] for x in args.given}
+    optional = {
+        swapped[x.side] + x.name[3:] if x.term is Term.FACTOR else x.name: args.optional[x.name] for x in args.given
+    }
     if "c" in optional:
         c = _unpack(optional["c"], sizes) if packed else optional["c"]
         optional["c"] = c.swapaxes(2, 3)

@@ -16,7 +16,7 @@ from raggemm._grouped_gemm import product
 from raggemm._operands import Words
 from raggemm._primitive.jax_versions import varying_alike
 from raggemm._quantized import by_blocks
-from raggemm._tensors import QuantizedTensor, array, checked, float_array, is_quantized
+from raggemm._tensors import QuantizedTensor, array, checked, is_quantized
 from raggemm.compat._qwix_rules import Rule, quantized
 
 
@@ -32,7 +32,7 @@ class Options(NamedTuple):
 
 def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Options) -> jax.Array:
     given = {"preferred_element_type": options.dtype, "group_offset": offset}
-    given |= ops.accumulation(c, options.dtype, options.c_name == "partial_sum", options.c_name)
+    given |= ops.accumulation(c, options.dtype, int(options.c_name == "partial_sum"), options.c_name)
     words = Words(sizes="group_sizes", c=options.c_name)
     return product(words, *ops.matrices(lhs, rhs, sizes, (1, 2 if options.transpose_rhs else 1)), **given)
 
@@ -76,12 +76,6 @@ def _cotangent(ct: jax.Array, x: Any, was_given: bool) -> Any:
     return QuantizedTensor(ct.astype(x.data.dtype), none.scale, none.zero_point)
 
 
-def _operand(name: str, x: Any, qtype: Any) -> Any:
-    if is_quantized(x):
-        return checked(name, x)
-    return array(name, x) if qtype is None else float_array(name, x)
-
-
 def _in_order(lhs: Any, dout: Any, transpose_rhs: bool) -> tuple[Any, Any]:
     """The factors of drhs, [k,n] of each group, or [n,k]."""
     return (dout, lhs) if transpose_rhs else (lhs, dout)
@@ -90,7 +84,7 @@ def _in_order(lhs: Any, dout: Any, transpose_rhs: bool) -> tuple[Any, Any]:
 def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Options) -> jax.Array:
     """The product with lhs and rhs quantized as the rule says, if they are not already; c is c_name's array."""
     rule, k_axis = options.rule, 2 if options.transpose_rhs else 1
-    lhs, rhs = (_operand(*x) for x in (("lhs", lhs, rule.act_qtype), ("rhs", rhs, rule.weight_qtype)))
+    lhs, rhs = (checked(name, x) if is_quantized(x) else array(name, x) for name, x in (("lhs", lhs), ("rhs", rhs)))
     given, has_c = (is_quantized(lhs), is_quantized(rhs)), c is not None
     dtypes = [np.dtype(np.float32) if quantized else x.dtype for x, quantized in zip((lhs, rhs), given, strict=True)]
 
@@ -98,8 +92,8 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Opti
         return tuple(range(rank)) if rule.disable_channelwise_axes else shared
 
     def forward(lhs, rhs, sizes, offset, c):
-        left = quantized(lhs, rule.act_qtype, rule.act_calibration_method, axes((1,), 2))
-        right = quantized(rhs, rule.weight_qtype, rule.weight_calibration_method, axes((0, k_axis), 3))
+        left = quantized("lhs", lhs, rule.act_qtype, rule.act_calibration_method, axes((1,), 2))
+        right = quantized("rhs", rhs, rule.weight_qtype, rule.weight_calibration_method, axes((0, k_axis), 3))
         for name, axis in options.gather_axes:
             data = jax.lax.all_gather(right.data, name, axis=axis, tiled=True)
             right = QuantizedTensor(data, right.scale, right.zero_point)
@@ -113,8 +107,8 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Opti
             (dc,) = jax.vjp(of_c, jnp.zeros_like(dout))[1](dout)
         to_lhs, right_elements = _folded(dout, right, k_axis, sizes, offset)
         to_rhs, left_elements = _folded(dout, left, 1, sizes, offset)
-        to_lhs = quantized(to_lhs, rule.bwd_qtype, rule.bwd_calibration_method, axes((1,), 2))
-        to_rhs = quantized(to_rhs, rule.bwd_qtype, rule.bwd_calibration_method, axes((0,), 2))
+        to_lhs = quantized("gradient", to_lhs, rule.bwd_qtype, rule.bwd_calibration_method, axes((1,), 2))
+        to_rhs = quantized("gradient", to_rhs, rule.bwd_qtype, rule.bwd_calibration_method, axes((0,), 2))
         dlhs = _product(to_lhs, right_elements, sizes, offset, None, Options(dtypes[0], not options.transpose_rhs))
         drhs = product(
             Words(sizes="group_sizes"),

@@ -10,7 +10,7 @@ import numpy as np
 
 from raggemm._primitive.call import QUANTIZED, listed
 from raggemm._quantize import quantize
-from raggemm._tensors import QuantizedTensor, check_type, is_quantized
+from raggemm._tensors import QuantizedTensor, check_type, float_array, is_quantized
 
 
 class Rule(NamedTuple):
@@ -55,7 +55,8 @@ def rule_of(given: Any) -> Rule | None:
         return None
     if not (hasattr(given, "act_qtype") and hasattr(given, "weight_qtype")):
         raise ValueError(f"qwix_rule: is {type(given).__name__}, must have act_qtype and weight_qtype as a qwix.QtRule")
-    return checked_rule(Rule(*(getattr(given, field, default) for field, default in Rule._field_defaults.items())))
+    fields: dict[str, Any] = {name: getattr(given, name, default) for name, default in Rule._field_defaults.items()}
+    return checked_rule(Rule(**fields))
 
 
 def _method(text: str) -> tuple[str, float | None]:
@@ -75,19 +76,20 @@ def _method(text: str) -> tuple[str, float | None]:
     return kind, numbers[0] if numbers else None
 
 
-def quantized(x: Any, dtype: Any, method: str, axes: tuple[int, ...]) -> Any:
-    """x with one scale for all along `axes`; x itself if it is quantized already, or dtype is None.
+def quantized(name: str, x: Any, dtype: Any, method: str, axes: tuple[int, ...]) -> Any:
+    """x, which errors call `name`, with one scale for all along `axes`; x itself if it is quantized or dtype is None.
 
     A fixed bound is that of all elements, so that all share a scale. Elements are raggemm.quantize's.
     """
     if dtype is None or is_quantized(x):
         return x
     kind, number = _method(method)
+    x = float_array(name, x)
     if kind == "fixed":
         return quantize(x, dtype, bound=number)
     if number is None:
         return quantize(x, dtype, axes=axes)
-    wide = jnp.asarray(x, jnp.float32)
+    wide = x.astype(jnp.float32)
     size = jnp.sqrt(jnp.mean(wide**2, axes, keepdims=True)) if kind == "rms" else jnp.abs(wide).max(axes, keepdims=True)
     bound = jax.lax.stop_gradient(jnp.where(size == 0, 1, number * size))
     unit = quantize(wide / bound, dtype, bound=1)

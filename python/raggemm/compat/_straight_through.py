@@ -7,7 +7,7 @@ import jax
 
 
 def straight_through(
-    product: Callable[[Any, Any, Any], jax.Array], operands: tuple[Any, Any], values: tuple[Any, Any], sizes: Any
+    product: Callable[..., jax.Array], operands: tuple[Any, Any], values: tuple[Any, Any], sizes: Any
 ) -> jax.Array:
     """product(*operands, sizes), which is linear in each operand.
 

@@ -168,9 +168,9 @@ def grouped_matmul(
         fewer. The sizes of other groups are not read.
       existing_out: [m, n] of a float type, added to the result.
       preferred_element_type: dtype of the result; None means float32.
-      rhs_scale: [num_groups, blocks, 1, n], or without the axis of 1: the elements of each n of so many blocks of k share
-        a value, by which rhs is multiplied; with use_v3 only, else ValueError. rhs is of floats then, or of the types
-        of a QuantizedTensor's data.
+      rhs_scale: [num_groups, blocks, 1, n], or without the axis of 1: the elements of each n of so many blocks of k
+        share a value, by which rhs is multiplied; with use_v3 only, else ValueError. rhs is of floats then, or of the
+        types of a QuantizedTensor's data.
       rhs_bias: [num_groups, 1, n], added to the rows of its group; with use_v3 only, else ValueError.
       transpose_rhs: whether the matrices of rhs are stored transposed.
       precision: None, a jax.lax.Precision or its name; products are exact and sums are made in float32 or float64.

@@ -114,15 +114,15 @@ def gmm(
     if existing_out is not None and partial_sum is not None:
         raise NotImplementedError("existing_out and partial_sum are both given; one of them can be")
     rule = _rule(qwix_rule, lhs_quantize_dtype, rhs_quantize_dtype, use_qwix_quantization)
-    if use_manual_quantization and rule and rule.weight_qtype is not None and not is_quantized(rhs):
-        if not rule.weight_calibration_method.startswith("fixed"):
-            raise ValueError(f"use_manual_quantization: weights need a fixed bound, not {rule.weight_calibration_method}")
+    method = rule.weight_calibration_method if rule and rule.weight_qtype is not None else "fixed"
+    if use_manual_quantization and not is_quantized(rhs) and not method.startswith("fixed"):
+        raise ValueError(f"use_manual_quantization: weights need a fixed bound, not {method}")
     group_offset = megablox.first_group(group_offset, rhs, group_sizes)
     if rule or is_quantized(lhs) or is_quantized(rhs):
         name, c = ("existing_out", existing_out) if partial_sum is None else ("partial_sum", partial_sum)
         axes = _gathered_axes(weight_gather_axes, use_tokamax_backend, rule, rhs)
-        options = _maxtext_gradients.Options(preferred_element_type, transpose_rhs, rule or Rule(), name, axes)
-        out = _maxtext_gradients.gmm(lhs, rhs, group_sizes, group_offset, c, options)
+        how = _maxtext_gradients.Options(preferred_element_type, transpose_rhs, rule or Rule(), name, axes)
+        out = _maxtext_gradients.gmm(lhs, rhs, group_sizes, group_offset, c, how)
     elif partial_sum is None:
         out = ops.gmm(lhs, rhs, group_sizes, preferred_element_type, None, group_offset, existing_out, transpose_rhs)
     else:
@@ -154,8 +154,8 @@ def tgmm(
       lhs, rhs, group_sizes, preferred_element_type, group_offset, num_actual_groups, existing_out: as for
         raggemm.compat.megablox.tgmm.
       tiling: three numbers, a function or None; without effect, as is interpret.
-      lhs_quantize_dtype, rhs_quantize_dtype: of the elements that lhs and rhs become, each row of lhs and each column of
-        rhs with a scale. Earlier versions of maxtext have them, and use_qwix_quantization, without effect.
+      lhs_quantize_dtype, rhs_quantize_dtype: of the elements that lhs and rhs become, each row of lhs and each column
+        of rhs with a scale. Earlier versions of maxtext have them, and use_qwix_quantization, without effect.
       varying_axes: axes of the enclosing shard_map along which the result varies, besides those along which an operand
         does.
 
@@ -166,7 +166,8 @@ def tgmm(
     _check_tiling(tiling, (3, 9))
     rule = _rule(None, lhs_quantize_dtype, rhs_quantize_dtype, False)
     if rule:
-        lhs, rhs = quantized(lhs, rule.act_qtype, "absmax", (1,)), quantized(rhs, rule.weight_qtype, "absmax", (0,))
+        lhs = quantized("lhs", lhs, rule.act_qtype, "absmax", (1,))
+        rhs = quantized("rhs", rhs, rule.weight_qtype, "absmax", (0,))
     out = megablox.tgmm(
         lhs, rhs, group_sizes, preferred_element_type, None, group_offset, num_actual_groups, existing_out
     )

@@ -75,7 +75,7 @@ def ragged_dot(
       group_sizes: an array, a sequence of ints, or a tokamax.RaggedDotGroupSizes.
       ragged_dot_dimension_numbers: by default those of ragged_dot.
       precision: as in raggemm.compat.lax.
-      preferred_element_type: dtype of the result, by default that of lhs and rhs by promotion, where a QArray has its scales'.
+      preferred_element_type: dtype of the result, by default jnp.result_type(lhs, rhs), with a QArray's scales for it.
       return_residuals: must be False.
       activation: applied in the type of the sums, float32 or float64, before the result is rounded. That is what
         tokamax documents and its kernels do; its "xla" rounds first.

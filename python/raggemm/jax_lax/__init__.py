@@ -66,7 +66,7 @@ def checked_call(
     dtype = None if preferred_element_type is None else result_dtype(preferred_element_type)
     avals = _stands_for(lhs, lhs_factors, rhs), _stands_for(rhs, rhs_factors, lhs)
     out = _out_by_rule_of_jax(*avals, group_sizes, numbers, dtype, group_offset is not None)
-    factors = {}
+    factors: dict[str, jax.Array] = {}
     for side, x, parts in (("lhs", lhs, lhs_factors), ("rhs", rhs, rhs_factors)):
         if parts is not None:
             given = {f"{side}_scale": parts.scale, f"{side}_zero": parts.zero}
