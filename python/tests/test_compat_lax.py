@@ -203,7 +203,7 @@ REFUSED = [
     (
         {"lhs": LHS.astype(np.int8), "rhs": RHS.astype(np.int16)},
         TypeError,
-        "rhs: dtype is int16, must be int8 or uint8",
+        "rhs: dtype is int16, must be float16",
     ),
     ({"lhs": LHS.astype(ml_dtypes.int4), "rhs": RHS.astype(ml_dtypes.int4)}, TypeError, "lhs: dtype is int4"),
     ({"preferred_element_type": np.int32}, TypeError, "preferred_element_type: dtype is int32"),
