@@ -5,7 +5,8 @@ from typing import Any
 
 import jax
 
-from raggemm._operands import GroupedTensor, QuantizedTensor
+from raggemm._operands import GroupedTensor
+from raggemm._tensors import QuantizedTensor
 
 
 def _register(node: Any) -> None:

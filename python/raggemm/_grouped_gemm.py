@@ -16,9 +16,7 @@ from raggemm._operands import (
     Words,
     check_contraction,
     check_layout,
-    check_type,
     check_types,
-    float_array,
     integer_array,
     result_dtype,
 )
@@ -37,6 +35,7 @@ from raggemm._primitive.call import (
     compute_dtype,
 )
 from raggemm._primitive.rewrites import apply
+from raggemm._tensors import check_type, float_array
 
 _MODES = {
     ("free", None): Mode.RAGGED_M,
@@ -168,6 +167,9 @@ def _checked_factors(mode: Mode, side: str, x: Operand, groups: int) -> dict[str
                 raise ValueError(f"{x.name}.{word}: shape is {factor.shape}, must be () or (G,) with layout PACKED")
             if x.data.ndim != 2 + x.has_group_axis:
                 raise ValueError(f"{x.name}.{word}: blocks are of matrices, but data has the shape {x.data.shape}")
+            ragged = 0 if x.last_dims is None else -1
+            if x.dims and factor.shape[ragged] not in (1, x.data.shape[ragged]):  # blocks that groups may cut
+                factor = jnp.repeat(factor, x.data.shape[ragged] // factor.shape[ragged], ragged)
             factor = factor.reshape(1, *(() if x.has_group_axis else (1,)), *factor.shape)
         given[f"{side}_{slot}"] = factor
     return given

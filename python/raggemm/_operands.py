@@ -6,25 +6,15 @@ import inspect
 import math
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._primitive.call import (
-    FLOATS,
-    INTEGER_ELEMENTS,
-    INTEGERS,
-    MATRICES,
-    PACKED,
-    QUANTIZED,
-    SCALES,
-    STRIDED,
-    listed,
-    odd_type,
-)
+from raggemm._primitive.call import INTEGERS, PACKED, STRIDED, listed, odd_type
+from raggemm._tensors import Factors, quantized_parts
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -54,44 +44,6 @@ class GroupedTensor:
     layout: str = STRIDED
 
 
-@functools.partial(jax.tree_util.register_dataclass, data_fields=("data", "scale", "zero_point"), meta_fields=())
-@dataclasses.dataclass(frozen=True)
-class QuantizedTensor:
-    """An array of few bits an element, which stands for (data - zero_point) * scale.
-
-    data is of int8, uint8, int4, uint4, int2, float8_e4m3fn, float8_e5m2 or float4_e2m1fn.
-
-    scale is None, which is 1, or an array of float32, bfloat16, float16, float8_e8m0fnu or float8_e4m3fn, of shape
-    - (): one for all;
-    - [G]: one for each group, which is axis 0 of data with three axes or more, and the groups of rows that group sizes
-      make of data [M,K];
-    - data's rank: each extent divides data's, whose blocks of equal size share a value. Of data [G,K,N]: [G,1,N] is one
-      for each column of each group, [1,1,N] for each column of all groups, [G,K/32,N] for 32 along K.
-
-    zero_point is None, which is 0, or an array of data's own dtype, an integer, of any shape that a scale may have.
-
-    It holds whatever it is given, as every pytree must. Functions that take one check it: TypeError for a wrong dtype,
-    ValueError for a wrong shape.
-    """
-
-    data: Any
-    scale: Any = None
-    zero_point: Any = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.data.shape
-
-    @property
-    def ndim(self) -> int:
-        return self.data.ndim
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The one of data."""
-        return self.data.dtype
-
-
 class Words(NamedTuple):
     """What errors call the arguments of a front end: its own words for those of grouped_gemm."""
 
@@ -102,74 +54,9 @@ class Words(NamedTuple):
     bias: str = "bias"
 
 
-def array(name: str, x: Any) -> jax.Array:
-    if isinstance(x, QuantizedTensor):
-        raise TypeError(f"{name}: is a QuantizedTensor, must be an array")
-    return jnp.asarray(x)
-
-
-def float_array(name: str, x: Any, allowed: Iterable[np.dtype] = FLOATS) -> jax.Array:
-    x = array(name, x)
-    check_type(name, x.dtype, allowed)
-    return x
-
-
-def matrix_array(name: str, x: Any) -> jax.Array:
-    return float_array(name, x, MATRICES)
-
-
-class Factors(NamedTuple):
-    """Those of an operand that is a QuantizedTensor, as its caller has them."""
-
-    scale: jax.Array | None
-    zero: jax.Array | None
-
-
-def quantized_parts(name: str, x: Any) -> tuple[jax.Array, Factors | None]:
-    """The elements and factors of a QuantizedTensor, or an array and None. Elements have no derivative, and no scale
-    of float8_e8m0fnu has one, which has neither zero nor sign."""
-    if not isinstance(x, QuantizedTensor):
-        return matrix_array(name, x), None
-    x = checked(name, x)
-    is_constant = x.scale is not None and x.scale.dtype == jnp.float8_e8m0fnu
-    scale = jax.lax.stop_gradient(x.scale) if is_constant else x.scale
-    return jax.lax.stop_gradient(x.data), Factors(scale, x.zero_point)
-
-
-def checked(name: str, tensor: Any) -> QuantizedTensor:
-    """tensor with JAX arrays. Raises TypeError and ValueError as QuantizedTensor says, with `name`."""
-    if not isinstance(tensor, QuantizedTensor):
-        raise TypeError(f"{name}: is {type(tensor).__name__}, must be a QuantizedTensor")
-    data, scale, zero_point = float_array(f"{name}.data", tensor.data, QUANTIZED), tensor.scale, tensor.zero_point
-    if scale is not None:
-        scale = float_array(f"{name}.scale", scale, SCALES)
-        _check_shape(f"{name}.scale", scale.shape, data.shape)
-    if zero_point is not None:
-        check_type(f"{name}.data: with a zero_point", data.dtype, INTEGER_ELEMENTS)
-        zero_point = float_array(f"{name}.zero_point", zero_point, (data.dtype,))
-        _check_shape(f"{name}.zero_point", zero_point.shape, data.shape)
-    return QuantizedTensor(data, scale, zero_point)
-
-
-def _check_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...]) -> None:
-    if shape == () or (len(shape) == 1 < len(data) and (len(data) == 2 or shape == data[:1])):
-        return
-    if len(shape) != len(data):
-        groups = "[G]" if len(data) == 2 else f"({', '.join(map(str, data[:1]))},)"
-        raise ValueError(f"{name}: shape is {shape}, must be (), {groups} or have the {len(data)} axes of data {data}")
-    for axis, (count, extent) in enumerate(zip(shape, data, strict=True)):
-        if count != extent and (count == 0 or extent % count):
-            raise ValueError(f"{name}: axis {axis} of shape {shape} is {count}, must divide {extent} of data {data}")
-
-
-def check_type(name: str, dtype: Any, allowed: Iterable[np.dtype]) -> None:
-    if dtype not in allowed:
-        raise TypeError(f"{name}: dtype is {dtype}, must be {listed(allowed)}")
-
-
-def check_types(words: Words, lhs: Any, rhs: Any, out: Any) -> None:
-    """Floats go with floats, in any mix; bytes with bytes, for int32."""
-    if (odd := odd_type(lhs, rhs, out)) is not None:
+def check_types(words: Words, lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> None:
+    """Floats go with floats, in any mix; bytes with bytes, for int32; narrow: as odd_type says."""
+    if (odd := odd_type(lhs, rhs, out, narrow)) is not None:
         name, allowed = odd
         word = {"lhs": words.lhs, "rhs": words.rhs, "result": "preferred_element_type"}[name]
         dtype = {"lhs": lhs, "rhs": rhs, "result": out}[name]

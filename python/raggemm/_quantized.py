@@ -1,6 +1,6 @@
 """Quantized operands: elements of 8, 4 or 2 bits, with scales and zero points that blocks of them share.
 
-QuantizedTensor (_operands.py) says what they stand for, and dequantize computes it; _quantize.py makes them. Plain JAX:
+QuantizedTensor (_tensors.py) says what they stand for, and dequantize computes it; _quantize.py makes them. Plain JAX:
 XLA on CPU takes subnormal float32 for 0, and so does all that is computed here.
 """
 
@@ -15,9 +15,10 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
-from raggemm._operands import QuantizedTensor, check_type, checked, float_array, integer_array
+from raggemm._operands import integer_array
 from raggemm._primitive import jax_versions
-from raggemm._primitive.call import FLOATS
+from raggemm._primitive.call import FLOATS, QUANTIZED, SCALES
+from raggemm._tensors import QuantizedTensor, check_type, checked, float_array
 
 E2M1, E8M0 = np.dtype(ml_dtypes.float4_e2m1fn), np.dtype(ml_dtypes.float8_e8m0fnu)
 
@@ -68,7 +69,7 @@ def dequantize(q: QuantizedTensor, dtype: Any = jnp.float32, *, group_sizes: Any
     """(data - zero_point) * scale in float32, then rounded to dtype.
 
     Args:
-      q: a QuantizedTensor; TypeError or ValueError where its parts do not go together.
+      q: a QuantizedTensor, or a QArray of qwix; TypeError or ValueError where its parts do not go together.
       dtype: of the result, float16, bfloat16, float32 or float64.
       group_sizes: [G], int32, int64 or uint32, the rows of each group of data [M,K], whose scale or zero_point of [G]
         needs them (else ValueError). Rows behind their sum are 0. Sizes below 0 or beyond M are not found here.
@@ -107,6 +108,23 @@ def _dequantized(q: QuantizedTensor, group_sizes: jax.Array | None, dtype: np.dt
     if group_sizes is not None:
         out = jnp.where((group < group_sizes.size)[:, None], out, 0)
     return out.astype(dtype)
+
+
+def with_scale(rhs: Any, rhs_scale: Any, *, transposed: bool) -> Any:
+    """rhs [G,K,N], or transposed [G,N,K], times rhs_scale [G,blocks,1,N] or [G,blocks,N], with errors in these words:
+    a QuantizedTensor, or an array in rhs' own type where that is of floats."""
+    rhs, scale = float_array("rhs", rhs, (*FLOATS, *QUANTIZED)), float_array("rhs_scale", rhs_scale, SCALES)
+    if rhs.ndim != 3:
+        raise ValueError(f"rhs: shape is {rhs.shape}, must have 3 axes")
+    groups, k, n = (rhs.shape[axis] for axis in ((0, 2, 1) if transposed else (0, 1, 2)))
+    three = scale.reshape(*scale.shape[:2], scale.shape[3]) if scale.ndim == 4 and scale.shape[2] == 1 else scale
+    blocks = three.shape[1] if three.ndim == 3 else 0
+    if three.shape != (groups, blocks, n) or not blocks or k % blocks:
+        raise ValueError(
+            f"rhs_scale: shape is {scale.shape}, must be ({groups}, blocks, 1, {n}) with blocks that divide {k}"
+        )
+    three = three.swapaxes(1, 2) if transposed else three
+    return by_blocks(jnp.multiply, rhs, three.astype(rhs.dtype)) if rhs.dtype in FLOATS else QuantizedTensor(rhs, three)
 
 
 def mxfp4_from_blocks(blocks: Any, scales: Any) -> QuantizedTensor:

@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._grouped_gemm import product
-from raggemm._operands import Operand, Words, compiled_when_eager, integer_array, quantized_parts
+from raggemm._operands import Operand, Words, compiled_when_eager, integer_array
 from raggemm._precision import in_effect
 from raggemm._primitive.call import FLOATS
+from raggemm._tensors import quantized_parts
 
 _WORDS = Words(sizes="group_sizes", c="existing_out")
 

@@ -167,7 +167,18 @@ def matmul(*args, **options):
 
 SCALE = np.ones((G, 1, 1, N), np.float32)
 ERRORS = [
-    (lambda: matmul(use_v3=True, rhs_scale=SCALE), NotImplementedError, r"rhs_scale is given, of shape \(4, 1, 1, 6\)"),
+    (
+        lambda: matmul(use_v3=True, rhs_scale=SCALE[:2]),
+        ValueError,
+        r"^rhs_scale: shape is \(2, 1, 1, 6\), must be \(4, blocks, 1, 6\) with blocks that divide 5",
+    ),
+    (lambda: matmul(use_v3=True, rhs_scale=SCALE.repeat(2, 1)), ValueError, r"^rhs_scale: shape is \(4, 2, 1, 6\)"),
+    (lambda: matmul(use_v3=True, rhs_scale=SCALE.astype(int)), TypeError, "^rhs_scale: dtype is int"),
+    (
+        lambda: ejkernel.grouped_matmul(LHS, RHS.astype(np.int16), SIZES, rhs_scale=SCALE, use_v3=True),
+        TypeError,
+        "^rhs: dtype is int16, must be float16.* or float4_e2m1fn",
+    ),
     (lambda: matmul(rhs_bias=BIAS), ValueError, "rhs_scale and rhs_bias are for use_v3=True"),
     (lambda: matmul(rhs_scale=SCALE, use_v2=True), ValueError, "rhs_scale and rhs_bias are for use_v3=True"),
     (lambda: matmul(use_v2=True, use_v3=True), ValueError, "use_v2 and use_v3 are both set"),

@@ -175,12 +175,6 @@ def test_transforms(f, want, lhs, rhs):
     checks.check(f, want, lhs, rhs, checks.SHORT)
 
 
-class QArray:
-    """A matrix with scales, as qwix has it."""
-
-    qvalue, scale = np.ones((M, K), np.int8), np.ones((M, 1), np.float32)
-
-
 def gmm(**options):
     return maxtext.gmm(LHS, RHS, SIZES, **options)
 
@@ -189,17 +183,7 @@ def tgmm(**options):
     return maxtext.tgmm(LHS.T, COLS, SIZES, **options)
 
 
-LATER = "raggemm multiplies float16, bfloat16, float32 and float64; int4, int8 and float8 operands .* are planned"
 ERRORS = [
-    (lambda: gmm(lhs_quantize_dtype=jnp.int8), NotImplementedError, f"^lhs_quantize_dtype is .*int8.*: {LATER}"),
-    (lambda: gmm(rhs_quantize_dtype="int4"), NotImplementedError, f"^rhs_quantize_dtype is int4: {LATER}"),
-    (lambda: gmm(use_qwix_quantization=True), NotImplementedError, f"^use_qwix_quantization is True: {LATER}"),
-    (lambda: gmm(qwix_rule="rule"), NotImplementedError, f"^qwix_rule is rule: {LATER}"),
-    (lambda: gmm(use_manual_quantization=True), NotImplementedError, "^use_manual_quantization is True: "),
-    (lambda: maxtext.gmm(QArray(), RHS, SIZES), NotImplementedError, r"^lhs is quantized \(QArray\): raggemm"),
-    (lambda: maxtext.tgmm(LHS.T, QArray(), SIZES), NotImplementedError, r"^rhs is quantized \(QArray\): raggemm"),
-    (lambda: tgmm(lhs_quantize_dtype=jnp.int8), NotImplementedError, f"^lhs_quantize_dtype is .*: {LATER}"),
-    (lambda: tgmm(use_qwix_quantization=True), NotImplementedError, "^use_qwix_quantization is True"),
     (lambda: gmm(existing_out=OUT, partial_sum=OUT), NotImplementedError, "existing_out and partial_sum are both"),
     (lambda: gmm(tiling=(8, 8)), ValueError, r"tiling is \(8, 8\), must have 9 or 3 numbers"),
     (lambda: tgmm(tiling=128), ValueError, "tiling is 128, must have 3 or 9 numbers"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import raggemm
 from arrays import random
-from raggemm import _operands
+from raggemm import _tensors
 from raggemm.compat import lax
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
@@ -28,10 +28,10 @@ def test_only_the_first_call_of_a_signature_goes_through_python(monkeypatch, nam
     call, operands = CALLS[name]
     want = call(*operands)
 
-    def check_type(*_):
+    def check_type(*_, **__):
         raise AssertionError("checked again")
 
-    monkeypatch.setattr(_operands, "check_type", check_type)
+    monkeypatch.setattr(_tensors, "check_type", check_type)
     monkeypatch.setattr("raggemm.jax_lax.check_types", check_type)
     np.testing.assert_array_equal(call(*operands), want)
     with pytest.raises(AssertionError, match="checked again"):
@@ -55,7 +55,7 @@ def test_options_that_cannot_be_static():
 def test_arguments_without_effect_are_not_in_the_key(monkeypatch):
     want = raggemm.gmm(*ARRAYS)
     raggemm.gmm(*ARRAYS, jnp.float32)
-    monkeypatch.setattr(_operands, "check_type", lambda *_: pytest.fail("another program"))
+    monkeypatch.setattr(_tensors, "check_type", lambda *_: pytest.fail("another program"))
     for _ in range(3):
         np.testing.assert_array_equal(raggemm.gmm(*ARRAYS, jnp.float32, lambda m, k, n: (1, 1, 1)), want)
         np.testing.assert_array_equal(raggemm.gmm(*ARRAYS, tiling=object(), interpret=True), want)

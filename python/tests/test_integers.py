@@ -199,7 +199,7 @@ def test_override(lhs_dtype, rhs_dtype):
         (np.int8, None, "result is int8"),
         (np.int8, np.float32, "result is float32"),
         (np.int8, np.uint32, "result is uint32"),
-        (np.float32, None, "rhs is float32"),
+        (np.int16, None, "rhs is int16"),
     ],
 )
 def test_override_leaves_other_types_to_jax(rhs_dtype, preferred, why):

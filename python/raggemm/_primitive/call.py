@@ -33,6 +33,13 @@ QUANTIZED = dict.fromkeys(
     map(np.dtype, (np.int8, np.uint8, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2)), _S32
 ) | dict.fromkeys(map(np.dtype, (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn)), _F32)
 INTEGER_ELEMENTS = tuple(x for x, sums in QUANTIZED.items() if sums == _S32)
+# Of less than a byte: how many make one, and a type of a byte that has all their values.
+PARTS_OF_BYTES = {
+    np.dtype(ml_dtypes.int4): (2, np.int8),
+    np.dtype(ml_dtypes.uint4): (2, np.uint8),
+    np.dtype(ml_dtypes.int2): (4, np.int8),
+    np.dtype(ml_dtypes.float4_e2m1fn): (2, ml_dtypes.float8_e4m3fn),
+}
 SCALES: tuple[np.dtype, ...] = tuple(
     map(np.dtype, (np.float32, ml_dtypes.bfloat16, np.float16, ml_dtypes.float8_e8m0fnu, ml_dtypes.float8_e4m3fn))
 )
@@ -253,11 +260,15 @@ def added_types(compute: np.dtype) -> Iterable[np.dtype]:
     return (_S32,) if compute == _S32 else FLOATS
 
 
-def odd_type(lhs: Any, rhs: Any, out: Any) -> tuple[str, Iterable[np.dtype]] | None:
-    """Which of lhs, rhs and result is the first whose dtype does not go with the others', and what it must be."""
+def odd_type(lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> tuple[str, Iterable[np.dtype]] | None:
+    """Which of lhs, rhs and result is the first whose dtype does not go with the others', and what it must be. narrow:
+    whether elements of quantized operands are numbers beside a float, and those that are floats beside each other."""
     has_bytes = lhs in BYTES or rhs in BYTES
-    factors = BYTES if has_bytes else MATRICES
+    factors: Iterable[np.dtype] = BYTES if has_bytes else MATRICES
     results = (_S32,) if has_bytes else FLOATS
+    if narrow and any(x in QUANTIZED for x in (lhs, rhs)) and not all(x in INTEGER_ELEMENTS for x in (lhs, rhs)):
+        both_wide = lhs == rhs == ml_dtypes.float8_e5m2  # which the custom call refuses
+        factors, results = FLOATS if both_wide else (*FLOATS, *QUANTIZED), FLOATS
     triples = (("lhs", lhs, factors), ("rhs", rhs, factors), ("result", out, results))
     return next(((name, allowed) for name, dtype, allowed in triples if dtype not in allowed), None)
 

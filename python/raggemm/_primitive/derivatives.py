@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from raggemm._primitive.call import PACKED, Arguments, Call, Mode, Storage, Term, compute_dtype
+from raggemm._primitive.call import FLOATS, PACKED, Arguments, Call, Mode, Storage, Term, compute_dtype
 from raggemm._primitive.factors import spread, summed
 from raggemm._primitive.primitive import primitive
 from raggemm._primitive.rewrites import apply, as_problems, has_one_group
@@ -192,8 +192,11 @@ def _transpose(ct, *flat, call: Call):
             cotangents[index] = _scale_cotangent(ct, call, args, operand.name)
             return cotangents
     to_lhs = ad.is_undefined_primal(args.lhs)
-    aval = (args.lhs if to_lhs else args.rhs).aval
-    cotangents[0 if to_lhs else 1] = _operand_cotangent(ct, call, args, to_lhs, aval)
+    wanted, kept = (args.lhs.aval, args.rhs) if to_lhs else (args.rhs.aval, args.lhs)
+    # No product has a result of float8: its cotangent is rounded to that.
+    dtype = wanted.dtype if wanted.dtype in FLOATS else compute_dtype(kept.dtype, call.dtype)
+    aval = jax.ShapeDtypeStruct(wanted.shape, dtype)
+    cotangents[0 if to_lhs else 1] = _operand_cotangent(ct, call, args, to_lhs, aval).astype(wanted.dtype)
     return cotangents
 
 

@@ -8,18 +8,41 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from raggemm._primitive.call import PACKED, STRIDED, Arguments, Call, Mode, Storage, Term, compute_dtype
+from raggemm._primitive.call import (
+    PACKED,
+    PARTS_OF_BYTES,
+    STRIDED,
+    Arguments,
+    Call,
+    Mode,
+    Storage,
+    Term,
+    compute_dtype,
+)
 from raggemm._primitive.jax_versions import varying_alike
 from raggemm._primitive.primitive import primitive
+
+
+def _with_whole_bytes(call: Call, args: Arguments) -> Arguments:
+    """The same with rows, and groups of columns, that are whole bytes, which the custom call wants: else with elements
+    of a byte each."""
+    for side, x in (("lhs", args.lhs), ("rhs", args.rhs)):
+        count, wider = PARTS_OF_BYTES.get(x.dtype, (1, x.dtype))
+        if x.shape[-1] % count or (count > 1 and call.storages[side].last is not None):
+            zero = {name: y.astype(wider) for name, y in args.optional.items() if name == f"{side}_zero"}
+            args = args._replace(**{side: x.astype(wider)}, optional=args.optional | zero)
+    return args
 
 
 def apply(call: Call, args: Arguments) -> jax.Array:
     """The result of the call, out in canonical form. No axis of an operand is divided by a mesh with explicit axes:
     who makes calls, or moves a batch into one, has gathered them."""
+    args = _with_whole_bytes(call, args)
     if has_one_group(call):
         return _with_one_group(call, args)
     offset, replicas = args.optional.get("group_offset"), args.rhs.shape[1]
-    if call.mode is Mode.RAGGED_N and call.lhs.per_group and (replicas != 1 or offset is not None):
+    as_m = replicas != 1 or offset is not None or any(x.term is Term.FACTOR for x in args.given)
+    if call.mode is Mode.RAGGED_N and call.lhs.per_group and as_m:
         return ragged_n_as_m(call, args)
     if call.mode is Mode.RAGGED_K and args.lhs.shape[1] == 0:
         return apply(call, args.map(_with_an_empty_replica))
@@ -76,9 +99,13 @@ def _with_summed_problems(call: Call, args: Arguments) -> jax.Array:
 
 
 def ragged_n_as_m(call: Call, args: Arguments) -> jax.Array:
-    """Ragged N with a matrix for each group, as the transpose of ragged M, which has group_offset and replicas."""
+    """Ragged N with a matrix for each group, as the transpose of ragged M, which has group_offset, replicas, and the
+    factors of blocks."""
     sizes, packed = args.sizes(call.out.last), call.out.layout == PACKED
-    optional = dict(args.optional)
+    swapped = {"lhs": "rhs", "rhs": "lhs"}
+    optional = {
+        swapped[x.side] + x.name[3:] if x.term is Term.FACTOR else x.name: args.optional[x.name] for x in args.given
+    }
     if "c" in optional:
         c = _unpack(optional["c"], sizes) if packed else optional["c"]
         optional["c"] = c.swapaxes(2, 3)

@@ -14,7 +14,9 @@ its v3 kernel for CPU with rhs_bias has it. Deliberate differences:
 - NaN and Inf stay in their group.
 - Nothing is tuned and nothing cached: cfg, tiling, do_padding, use_v2 and use_v3 choose among kernels that have one
   result here.
-- rhs_scale, a platform other than "xla" and a precision that is a dot algorithm are a NotImplementedError.
+- rhs may have the elements of quantized weights where there is a rhs_scale (int8, int4, float8, ...), and be a
+  QuantizedTensor without one. Scales multiply sums where they can, and have gradients.
+- A platform other than "xla" and a precision that is a dot algorithm are a NotImplementedError.
 - An out_shard_callback without mesh, in_specs and out_specs is a ValueError; there it is not called.
 """
 
@@ -28,7 +30,9 @@ import jax.numpy as jnp
 
 from raggemm import ops
 from raggemm._grouped_gemm import product
-from raggemm._operands import Words, float_array, integer_array
+from raggemm._operands import Words, integer_array
+from raggemm._quantized import with_scale
+from raggemm._tensors import float_array
 from raggemm.compat.megablox import make_group_metadata
 from raggemm.compat.megablox import tgmm as transposed_grouped_matmul
 
@@ -57,7 +61,8 @@ def _check_platform(platform: Any) -> None:
         raise NotImplementedError(f'platform is {platform!r}, must be None, "auto" or "xla": raggemm runs on CPU')
 
 
-def _bias(rhs_bias: Any) -> jax.Array:
+def bias_of_groups(rhs_bias: Any) -> jax.Array:
+    """[num_groups, n]"""
     rhs_bias = jnp.asarray(rhs_bias)
     if rhs_bias.ndim != 3 or rhs_bias.shape[1] != 1:
         raise ValueError(f"rhs_bias: shape is {rhs_bias.shape}, must be [num_groups, 1, n]")
@@ -90,16 +95,13 @@ def _kernel_v3(
     """As ejkernel's registry calls "grouped_matmulv3"; tiling and interpret are without effect."""
     _check_precision(precision)
     if rhs_scale is not None:
-        raise NotImplementedError(
-            f"rhs_scale is given, of shape {jnp.shape(rhs_scale)}: matrices with scales are planned; until then "
-            "multiply rhs with it before the call"
-        )
+        rhs = with_scale(rhs, rhs_scale, transposed=transpose_rhs)
     dtype = jnp.float32 if preferred_element_type is None else preferred_element_type
     options = {"preferred_element_type": dtype, "group_offset": group_offset}
     if existing_out is not None:
         options["c"] = float_array("existing_out", existing_out).astype(dtype)
     if rhs_bias is not None:
-        options["bias"] = _bias(rhs_bias)
+        options["bias"] = bias_of_groups(rhs_bias)
     if group_offset is not None:
         group_sizes = _local(rhs, group_sizes, group_offset)
     return product(_WORDS, *ops.matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)), **options)
@@ -166,7 +168,9 @@ def grouped_matmul(
         fewer. The sizes of other groups are not read.
       existing_out: [m, n] of a float type, added to the result.
       preferred_element_type: dtype of the result; None means float32.
-      rhs_scale: None, else NotImplementedError.
+      rhs_scale: [num_groups, blocks, 1, n], or without the axis of 1: the elements of each n of so many blocks of k
+        share a value, by which rhs is multiplied; with use_v3 only, else ValueError. rhs is of floats then, or of the
+        types of a QuantizedTensor's data.
       rhs_bias: [num_groups, 1, n], added to the rows of its group; with use_v3 only, else ValueError.
       transpose_rhs: whether the matrices of rhs are stored transposed.
       precision: None, a jax.lax.Precision or its name; products are exact and sums are made in float32 or float64.

@@ -9,7 +9,10 @@ jax.lax's own rules, with their errors. Deliberate differences:
   precision       any jax.lax.Precision is met; a DotAlgorithmPreset is if products are exact and sums made in the
                   type that it names, or if it is BF16_BF16_F32_X3 or _X6 and the operands are float32, and
                   NotImplementedError with its name otherwise
-  dtypes          float8 matrices are a TypeError, and so are integer ones but int8 and uint8 with an int32 result
+  dtypes          beside a float matrix one of integers of up to 8 bits, float8_e4m3fn, float8_e5m2 or float4_e2m1fn is
+                  one of numbers, with the result dtype of jax.lax; so are two of the float8 and float4 types with a
+                  float result, but two of float8_e5m2. Integers with integers are int8 and uint8 for int32; all else is
+                  a TypeError. raggemm.QuantizedTensor and QArrays of qwix are taken, in all three forms
   derivatives     of every order, of all three forms, and vmap over every combination of operands and axes
   out_sharding    is optional on a mesh with explicit axes; without it the result is replicated
 """

@@ -5,13 +5,21 @@
     megablox.gmm = maxtext.gmm  # what the MoE layer calls
     megablox.backend.gmm, megablox.backend.tgmm = maxtext.gmm, maxtext.tgmm  # or: under maxtext's own gradients
 
-gmm has the arguments of ops.gmm, in its order, and backend.gmm's varying_axes; tgmm those of backend.tgmm. Semantics
-are those without quantization. Deliberate differences:
+gmm has the arguments of ops.gmm, in its order, and backend.gmm's varying_axes; tgmm those of backend.tgmm. Operands may
+be QArrays of qwix, or QuantizedTensors. A rule of qwix, or lhs_quantize_dtype and rhs_quantize_dtype, quantize the
+others: lhs with a scale for each row, rhs with one for each column that the experts share, and gradients as the rule
+says. The gradients of a product with a quantized operand are MaxText's: dlhs = (dout * rhs.scale) x rhs.elements^T and
+drhs = lhs.elements^T x (dout * lhs.scale), of the first order, in reverse mode. Deliberate differences:
 
 - Everything that the docstring of raggemm.compat.megablox lists.
 - group_offset and existing_out hold whatever else is set; there use_tokamax_backend drops existing_out, and without
   use_gmm_v2 group_offset too. partial_sum is always added, there only with use_tokamax_backend and use_gmm_v2.
-- Quantized operands are a NotImplementedError.
+- Elements are those of raggemm.quantize: of an integer type the scale is absmax / 127, there absmax / 127.5. A range
+  that is not symmetric is a ValueError: MaxText's gradients forget its zero point.
+- With use_gmm_v2 lhs is quantized as without, by row; there within the kernel, by its tiles.
+- A QArray gets a cotangent as there: of float8 elements the gradient rounded to float8, of integers none, and zeros for
+  the scales. What tgmm quantizes has no derivative.
+- Scales may be per expert, per row of a group or of blocks, whichever kernel is chosen.
 """
 
 from typing import Any
@@ -22,9 +30,10 @@ import jax.numpy as jnp
 from raggemm import ops
 from raggemm._grouped_gemm import product
 from raggemm._operands import Words
-from raggemm._primitive.call import FLOATS, listed
 from raggemm._primitive.jax_versions import varying
-from raggemm.compat import megablox
+from raggemm._tensors import is_quantized
+from raggemm.compat import _maxtext_gradients, megablox
+from raggemm.compat._qwix_rules import Rule, checked_rule, quantized, rule_of
 
 __all__ = ["gmm", "tgmm"]
 
@@ -37,16 +46,21 @@ def _check_tiling(tiling: Any, lengths: tuple[int, ...]) -> None:
         raise ValueError(f"tiling is {tiling}, must have {numbers} numbers, or be a function of (m, k, n)")
 
 
-def _refuse_quantization(lhs: Any, rhs: Any, **arguments: Any) -> None:
-    """NotImplementedError for what asks for a quantized product: an argument that is set, or an operand with scales."""
-    asked = [f"{name} is {value}" for name, value in arguments.items() if value is not None and value is not False]
-    operands = {"lhs": lhs, "rhs": rhs}.items()
-    asked += [f"{name} is quantized ({type(x).__name__})" for name, x in operands if hasattr(x, "qvalue")]
-    if asked:
-        raise NotImplementedError(
-            f"{', '.join(asked)}: raggemm multiplies {listed(FLOATS, 'and')}; int4, int8 and float8 "
-            "operands with scales are planned. Dequantize before the call, or leave these arguments at their defaults"
-        )
+def _rule(given: Any, lhs_dtype: Any, rhs_dtype: Any, use_qwix: bool) -> Rule | None:
+    """What a call of gmm asks for, as ops.gmm decides it."""
+    if use_qwix:
+        return rule_of(given)
+    if lhs_dtype is None and rhs_dtype is None:
+        return None
+    return checked_rule(Rule(lhs_dtype, rhs_dtype), ("lhs_quantize_dtype", "rhs_quantize_dtype", "bwd_qtype"))
+
+
+def _gathered_axes(axes: Any, use_tokamax: bool, rule: Rule | None, rhs: Any) -> tuple[tuple[str, int], ...]:
+    """Those along which weights are gathered once they are quantized, under the conditions of ops.gmm."""
+    if not (axes and use_tokamax and rule and rule.bwd_qtype is not None):
+        return ()
+    fixed = rule.weight_calibration_method.startswith("fixed")
+    return tuple(axes) if fixed and (rule.weight_qtype is not None or is_quantized(rhs)) else ()
 
 
 def gmm(
@@ -80,39 +94,42 @@ def gmm(
         raggemm.compat.megablox.gmm.
       tiling: nine numbers (tm, tk, tn for out, for the gradient of lhs and for that of rhs), three, a function or None;
         without effect.
-      lhs_quantize_dtype, rhs_quantize_dtype, qwix_rule: None, else NotImplementedError.
-      use_qwix_quantization, use_manual_quantization: False, else NotImplementedError.
+      lhs_quantize_dtype, rhs_quantize_dtype: of the elements that lhs and rhs become, unless use_qwix_quantization.
+      use_qwix_quantization: whether qwix_rule quantizes, a qwix.QtRule or what has its fields; None is the rule that
+        qwix has for "gmm" where this is called, which may be none.
+      use_manual_quantization: rhs is quantized by a fixed bound, which its calibration method must have.
+      weight_gather_axes: (mesh axis, axis of rhs) along which rhs is gathered when it is quantized, with a bwd_qtype, a
+        fixed bound and use_tokamax_backend; the gradient is summed and scattered.
       lhs_vma_axes, varying_axes: axes of the enclosing shard_map along which the result varies, besides those along
         which an operand does.
       partial_sum: [m, n] of preferred_element_type (else ValueError), added to the result. Not with existing_out too.
       interpret, use_tokamax_backend, use_gmm_v2, use_gmm_v2_heuristic_tiling: which kernel maxtext runs; no effect.
-      weight_gather_axes: for quantized weights only, there too; without effect.
       rhs_vma_axes: without effect, as the gradient of rhs varies along the axes along which rhs does.
 
     Returns:
       [m, n].
     """
-    del interpret, use_tokamax_backend, weight_gather_axes, rhs_vma_axes, use_gmm_v2, use_gmm_v2_heuristic_tiling
-    _refuse_quantization(
-        lhs,
-        rhs,
-        lhs_quantize_dtype=lhs_quantize_dtype,
-        rhs_quantize_dtype=rhs_quantize_dtype,
-        use_qwix_quantization=use_qwix_quantization,
-        qwix_rule=qwix_rule,
-        use_manual_quantization=use_manual_quantization,
-    )
+    del interpret, rhs_vma_axes, use_gmm_v2, use_gmm_v2_heuristic_tiling
     _check_tiling(tiling, (9, 3))
+    if existing_out is not None and partial_sum is not None:
+        raise NotImplementedError("existing_out and partial_sum are both given; one of them can be")
+    rule = _rule(qwix_rule, lhs_quantize_dtype, rhs_quantize_dtype, use_qwix_quantization)
+    method = rule.weight_calibration_method if rule and rule.weight_qtype is not None else "fixed"
+    if use_manual_quantization and not is_quantized(rhs) and not method.startswith("fixed"):
+        raise ValueError(f"use_manual_quantization: weights need a fixed bound, not {method}")
     group_offset = megablox.first_group(group_offset, rhs, group_sizes)
-    if partial_sum is None:
+    if rule or is_quantized(lhs) or is_quantized(rhs):
+        name, c = ("existing_out", existing_out) if partial_sum is None else ("partial_sum", partial_sum)
+        axes = _gathered_axes(weight_gather_axes, use_tokamax_backend, rule, rhs)
+        how = _maxtext_gradients.Options(preferred_element_type, transpose_rhs, rule or Rule(), name, axes)
+        out = _maxtext_gradients.gmm(lhs, rhs, group_sizes, group_offset, c, how)
+    elif partial_sum is None:
         out = ops.gmm(lhs, rhs, group_sizes, preferred_element_type, None, group_offset, existing_out, transpose_rhs)
-    elif existing_out is None:
+    else:
         options = {"preferred_element_type": preferred_element_type, "group_offset": group_offset}
         options |= ops.accumulation(partial_sum, preferred_element_type, 1, "partial_sum")
         words = Words(sizes="group_sizes", c="partial_sum")
         out = product(words, *ops.matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)), **options)
-    else:
-        raise NotImplementedError("existing_out and partial_sum are both given; one of them can be")
     return varying(out, {*lhs_vma_axes, *varying_axes})
 
 
@@ -137,23 +154,20 @@ def tgmm(
       lhs, rhs, group_sizes, preferred_element_type, group_offset, num_actual_groups, existing_out: as for
         raggemm.compat.megablox.tgmm.
       tiling: three numbers, a function or None; without effect, as is interpret.
-      lhs_quantize_dtype, rhs_quantize_dtype: None, else NotImplementedError. Earlier versions of maxtext have them,
-        as use_qwix_quantization, False.
+      lhs_quantize_dtype, rhs_quantize_dtype: of the elements that lhs and rhs become, each row of lhs and each column
+        of rhs with a scale. Earlier versions of maxtext have them, and use_qwix_quantization, without effect.
       varying_axes: axes of the enclosing shard_map along which the result varies, besides those along which an operand
         does.
 
     Returns:
       [num_actual_groups, k, n].
     """
-    del interpret
-    _refuse_quantization(
-        lhs,
-        rhs,
-        lhs_quantize_dtype=lhs_quantize_dtype,
-        rhs_quantize_dtype=rhs_quantize_dtype,
-        use_qwix_quantization=use_qwix_quantization,
-    )
+    del interpret, use_qwix_quantization
     _check_tiling(tiling, (3, 9))
+    rule = _rule(None, lhs_quantize_dtype, rhs_quantize_dtype, False)
+    if rule:
+        lhs = quantized("lhs", lhs, rule.act_qtype, "absmax", (1,))
+        rhs = quantized("rhs", rhs, rule.weight_qtype, "absmax", (0,))
     out = megablox.tgmm(
         lhs, rhs, group_sizes, preferred_element_type, None, group_offset, num_actual_groups, existing_out
     )

@@ -20,8 +20,9 @@ import numpy as np
 
 from raggemm import ops
 from raggemm._grouped_gemm import product
-from raggemm._operands import Operand, Words, float_array, integer_array
+from raggemm._operands import Operand, Words, integer_array
 from raggemm._primitive.jax_versions import varying_alike
+from raggemm._tensors import float_array
 
 __all__ = ["check_partition", "gmm", "gmm_ref", "tgmm", "tgmm_ref"]
 

@@ -33,7 +33,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from raggemm._operands import float_array, integer_array
+from raggemm._operands import integer_array
+from raggemm._tensors import float_array
 
 # (rows [r,d], group_sizes int32 [num_experts], group_offset int32 []) -> [r,n]: what the device's experts make of rows
 # that are sorted by expert. Its first expert is number group_offset. Rows of other experts may be there and be

@@ -9,9 +9,22 @@ import jax
 import numpy as np
 
 from raggemm import _precision
-from raggemm._operands import Words, array, check_types, compiled_when_eager, integer_array, result_dtype
+from raggemm._operands import Words, check_types, compiled_when_eager, integer_array, result_dtype
+from raggemm._primitive.call import FLOATS, QUANTIZED
+from raggemm._tensors import Factors, array, check_type, is_quantized, quantized_parts
 from raggemm.jax_lax import dimension_numbers
 from raggemm.jax_lax.dimension_numbers import BASIC, Result, widened
+
+
+def _operand(name: str, x: Any) -> tuple[jax.Array, Factors | None]:
+    """As quantized_parts; the types of an array are checked later."""
+    return quantized_parts(name, x) if is_quantized(x) else (array(name, x), None)
+
+
+def _stands_for(x: jax.Array, factors: Factors | None, partner: jax.Array) -> jax.ShapeDtypeStruct:
+    """What the rules of jax.lax know of an operand: a quantized one has its partner's dtype, or float32."""
+    dtype = x.dtype if factors is None else partner.dtype if partner.dtype in FLOATS else np.dtype(np.float32)
+    return jax.ShapeDtypeStruct(x.shape, dtype)
 
 
 def _out_by_rule_of_jax(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtype: Any, has_offset: bool) -> Any:
@@ -20,8 +33,7 @@ def _out_by_rule_of_jax(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtyp
     group_axes = tuple(numbers.rhs_group_dimensions)
     if has_offset and len(group_axes) == 1 and 0 <= group_axes[0] < rhs.ndim and sizes_shape:
         sizes_shape = (*sizes_shape[:-1], min(rhs.shape[group_axes[0]], sizes_shape[-1]))
-    avals = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (lhs, rhs)]
-    avals.append(jax.ShapeDtypeStruct(sizes_shape, jax.dtypes.canonicalize_dtype(group_sizes.dtype)))
+    avals = lhs, rhs, jax.ShapeDtypeStruct(sizes_shape, jax.dtypes.canonicalize_dtype(group_sizes.dtype))
 
     def call(lhs, rhs, group_sizes):
         return jax.lax.ragged_dot_general(lhs, rhs, group_sizes, numbers, preferred_element_type=dtype)
@@ -49,17 +61,28 @@ def checked_call(
     """Everything of ragged_dot_general that shapes and dtypes can tell, and the call that is left to make. operands:
     lhs, rhs and group_sizes."""
     lhs, rhs, group_sizes = operands
-    lhs, rhs = array("lhs", lhs), array("rhs", rhs)
+    (lhs, lhs_factors), (rhs, rhs_factors) = _operand("lhs", lhs), _operand("rhs", rhs)
     group_sizes = group_sizes if isinstance(group_sizes, jax.Array) else np.asarray(group_sizes)
     dtype = None if preferred_element_type is None else result_dtype(preferred_element_type)
-    out = _out_by_rule_of_jax(lhs, rhs, group_sizes, numbers, dtype, group_offset is not None)
-    check_types(Words(), lhs.dtype, rhs.dtype, out.dtype)
+    avals = _stands_for(lhs, lhs_factors, rhs), _stands_for(rhs, rhs_factors, lhs)
+    out = _out_by_rule_of_jax(*avals, group_sizes, numbers, dtype, group_offset is not None)
+    factors: dict[str, jax.Array] = {}
+    for side, x, parts in (("lhs", lhs, lhs_factors), ("rhs", rhs, rhs_factors)):
+        if parts is not None:
+            given = {f"{side}_scale": parts.scale, f"{side}_zero": parts.zero}
+            factors |= {name: factor for name, factor in given.items() if factor is not None}
+        elif (lhs_factors, rhs_factors) != (None, None):
+            check_type(side, x.dtype, (*FLOATS, *QUANTIZED))
+    if (lhs_factors, rhs_factors) == (None, None):
+        check_types(Words(), lhs.dtype, rhs.dtype, out.dtype, narrow=True)
+    else:
+        check_type("preferred_element_type", out.dtype, FLOATS)
     attribute = _precision.attribute(_precision.in_effect(precision), lhs.dtype, rhs.dtype, out.dtype)
     sizes = integer_array("group_sizes", widened(group_sizes))
     offset = _checked_offset(group_offset, numbers)
     result = Result(out.dtype, attribute)
     return functools.partial(
-        dimension_numbers.ragged_dot_general, lhs, rhs, sizes, offset, numbers=numbers, result=result
+        dimension_numbers.ragged_dot_general, lhs, rhs, sizes, offset, factors, numbers=numbers, result=result
     )
 
 
@@ -79,7 +102,9 @@ def ragged_dot_general(
     are.
 
     Args:
-      lhs, rhs: float16, bfloat16, float32 or float64, or both int8 or uint8 for int32; the ragged dimension of lhs is
+      lhs, rhs: float16, bfloat16, float32 or float64; or both int8 or uint8 for int32. Beside a float one may be of
+        the types of a QuantizedTensor's data, numbers without a scale, and both may be its float8 and float4 types, but
+        for two of float8_e5m2. Either may be a QuantizedTensor. The ragged dimension of lhs is
         1. not contracted: [b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...],
         2. contracted: [b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...], or
         3. a batch dimension: [b...,m...,k...] x [b...,k...,n...] -> [b...,m...,n...], as without groups, outside
@@ -87,7 +112,8 @@ def ragged_dot_general(
       group_sizes: any integer type but uint64; [g], or [b...,x...,g] where x... are the dimensions that jax.lax names.
       ragged_dot_dimension_numbers: as there, of any order.
       precision: see above; None is jax_default_matmul_precision.
-      preferred_element_type: dtype of the result, by default that of jax.lax.dot_general.
+      preferred_element_type: dtype of the result, by default that of jax.lax.dot_general, where a QuantizedTensor is
+        as its partner, or float32 if that is of no float type.
       group_offset: integer, () or (1,): the first group that is computed (forms 1 and 2). rhs of form 1 has the
         groups from there on; form 2 computes as many as group_sizes has, so that only 0 is in range.
       out_sharding: of the result, on a mesh with explicit axes.

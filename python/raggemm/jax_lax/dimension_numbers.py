@@ -17,6 +17,7 @@ from jax import lax
 from raggemm._primitive.call import INTEGERS, Arguments, Call, Storage
 from raggemm._primitive.jax_versions import gathered
 from raggemm._primitive.rewrites import apply
+from raggemm.jax_lax.factors import placed
 
 BASIC = lax.RaggedDotDimensionNumbers(
     dot_dimension_numbers=(((1,), (1,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
@@ -81,6 +82,11 @@ def _ragged_first(x, lead, free, ragged, trans_if_first):
     return matrix, Storage(last=0, trans=not trans_if_first) if last else Storage(first=0, trans=trans_if_first)
 
 
+def _parts(storage: Storage, free: Sequence[int], ragged: int) -> tuple[Sequence[int], Sequence[int]]:
+    """The axes of what _ragged_first gives that are rows, and those that are columns."""
+    return ((ragged,), free) if storage.last is None else (free, (ragged,))
+
+
 def _dims(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> jax.Array:
     """[P,R,G]: sizes [batch..., outer axes..., G] or [G], the same for all axes of lhs inside the ragged one."""
     side = axes.ragged_side
@@ -93,7 +99,7 @@ def _dims(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> jax.Array:
     return sizes.reshape(math.prod(batch), math.prod((*outer, *inner)), groups)
 
 
-def _noncontracting(lhs, rhs, group_sizes, optional, axes: _Axes, result: Result):
+def _noncontracting(lhs, rhs, group_sizes, optional, factors, axes: _Axes, result: Result):
     """[b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...]: one of m... is ragged, the others are replicas."""
     rest = [a for a in axes.lhs_free if a != axes.ragged]
     batch, k, n = _sizes(lhs, axes.lhs_batch), math.prod(_sizes(lhs, axes.left)), math.prod(_sizes(rhs, axes.rhs_free))
@@ -104,13 +110,17 @@ def _noncontracting(lhs, rhs, group_sizes, optional, axes: _Axes, result: Result
     left = left.reshape(p, r, *((k, m) if storage.trans else (m, k)))
     right = right.reshape(p, groups, *((n, k) if rhs_trans else (k, n)))
     call = Call(storage, Storage(trans=rhs_trans), Storage(first=0), *result, dims_names=_DIMS_NAMES)
+    matrix = (axes.rhs_free, axes.right) if rhs_trans else (axes.right, axes.rhs_free)
+    lhs_parts = (axes.lhs_batch, rest, *_parts(storage, axes.left, axes.ragged))
+    optional |= placed(factors, "lhs", lhs, lhs_parts, groups, axes.ragged)
+    optional |= placed(factors, "rhs", rhs, (axes.rhs_batch, axes.group, *matrix), groups)
     out = apply(call, Arguments(left, right, (_dims(group_sizes, lhs, axes),), optional))
     out = out.reshape(*batch, *_sizes(lhs, rest), m, *_sizes(rhs, axes.rhs_free))
     ragged_now = len(batch) + len(rest)
     return jnp.moveaxis(out, ragged_now, len(batch) + axes.lhs_free.index(axes.ragged))
 
 
-def _contracting(lhs, rhs, group_sizes, optional, axes: _Axes, result: Result):
+def _contracting(lhs, rhs, group_sizes, optional, factors, axes: _Axes, result: Result):
     """[b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...]: one of k... is ragged, replicas over the others are
     summed."""
     index = axes.left.index(axes.ragged)
@@ -126,11 +136,15 @@ def _contracting(lhs, rhs, group_sizes, optional, axes: _Axes, result: Result):
     groups = group_sizes.shape[-1]
     call = Call(lhs_storage, rhs_storage, Storage(), *result, out_extent=groups, dims_names=_DIMS_NAMES)
     operands = canonical(left, lhs_storage, m), canonical(right, rhs_storage, n)
+    lhs_parts = (axes.lhs_batch, left_rest, *_parts(lhs_storage, axes.lhs_free, axes.ragged))
+    rhs_parts = (axes.rhs_batch, right_rest, *_parts(rhs_storage, axes.rhs_free, axes.right[index]))
+    optional |= placed(factors, "lhs", lhs, lhs_parts, groups, axes.ragged)
+    optional |= placed(factors, "rhs", rhs, rhs_parts, groups, axes.right[index])
     out = apply(call, Arguments(*operands, (_dims(group_sizes, lhs, axes),), optional))
     return jnp.moveaxis(out.reshape(*batch, groups, *m, *n), len(batch), 0)
 
 
-def _batched(lhs, rhs, axes: _Axes, result: Result):
+def _batched(lhs, rhs, factors, axes: _Axes, result: Result):
     """[b...,m...,k...] x [b...,k...,n...] -> [b...,m...,n...]: one of b... is ragged, which changes nothing."""
     batch, m, n = _sizes(lhs, axes.lhs_batch), _sizes(lhs, axes.lhs_free), _sizes(rhs, axes.rhs_free)
     k, groups = math.prod(_sizes(lhs, axes.left)), math.prod(batch)
@@ -139,7 +153,11 @@ def _batched(lhs, rhs, axes: _Axes, result: Result):
     left = left.reshape(1, groups, *((k, math.prod(m)) if lhs_trans else (math.prod(m), k)))
     right = right.reshape(1, groups, *((math.prod(n), k) if rhs_trans else (k, math.prod(n))))
     call = Call(Storage(trans=lhs_trans), Storage(trans=rhs_trans), Storage(), *result)
-    return apply(call, Arguments(left, right, (), {})).reshape(*batch, *m, *n)
+    lhs_parts = ((), axes.lhs_batch, *((axes.left, axes.lhs_free) if lhs_trans else (axes.lhs_free, axes.left)))
+    rhs_parts = ((), axes.rhs_batch, *((axes.rhs_free, axes.right) if rhs_trans else (axes.right, axes.rhs_free)))
+    optional = placed(factors, "lhs", lhs, lhs_parts, groups)
+    optional |= placed(factors, "rhs", rhs, rhs_parts, groups)
+    return apply(call, Arguments(left, right, (), optional)).reshape(*batch, *m, *n)
 
 
 @functools.partial(jax.jit, static_argnames=("numbers", "result"))
@@ -148,19 +166,22 @@ def ragged_dot_general(
     rhs: jax.Array,
     group_sizes: jax.Array,
     group_offset: jax.Array | None = None,
+    factors: dict[str, jax.Array] | None = None,
     *,
     numbers: lax.RaggedDotDimensionNumbers,
     result: Result,
 ) -> jax.Array:
-    """The product, of checked operands. lhs and rhs: two of the four float types, group_sizes: int32, int64 or
-    uint32, group_offset: the same, with one element, and not with a ragged batch axis."""
+    """The product, of checked operands. lhs and rhs: of types that go together, group_sizes: int32, int64 or uint32,
+    group_offset: the same, with one element, and not with a ragged batch axis. factors: scales and zero points of lhs
+    and rhs, by the names that they have as operands of a call."""
     lhs, rhs, group_sizes = gathered(lhs), gathered(rhs), gathered(group_sizes)
+    factors = {name: gathered(x) for name, x in (factors or {}).items()}
     axes = _Axes(numbers, lhs.ndim, rhs.ndim)
     if axes.is_batch:
-        return _batched(lhs, rhs, axes, result)
-    optional = {}
+        return _batched(lhs, rhs, factors, axes, result)
+    optional: dict[str, jax.Array] = {}
     if group_offset is not None:
         problems = math.prod(_sizes(lhs, axes.lhs_batch))
         optional["group_offset"] = jnp.broadcast_to(group_offset, (problems, 1))
     form = _contracting if axes.is_contracting else _noncontracting
-    return form(lhs, rhs, group_sizes, optional, axes, result)
+    return form(lhs, rhs, group_sizes, optional, factors, axes, result)

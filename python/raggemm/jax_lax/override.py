@@ -76,7 +76,7 @@ def _why_not(operands: Any, out: Any, params: dict[str, Any]) -> str | None:
     if unknown:
         return f"unknown parameters {', '.join(sorted(unknown))}"
     lhs, rhs, group_sizes = operands
-    if (odd := odd_type(lhs.dtype, rhs.dtype, out.dtype)) is not None:
+    if (odd := odd_type(lhs.dtype, rhs.dtype, out.dtype, narrow=True)) is not None:
         return f"{odd[0]} is {dict(lhs=lhs, rhs=rhs, result=out)[odd[0]].dtype}"
     if group_sizes.dtype.name not in SIZES:
         return f"group_sizes is {group_sizes.dtype}"
@@ -179,9 +179,9 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
         print(lowerings)  # [RaggedDotLowering(by='raggemm', ...), ...]
 
     Forward, both gradients, batch dimensions and vmap are what JAX' own rules make of them. group_offset works, see
-    raggemm.compat.lax. What raggemm does not take (float8 matrices, integer ones but int8 and uint8 for
-    int32, uint64 sizes, some DotAlgorithmPresets)
-    and all of it on other platforms is lowered by JAX' own rule. Unlike with that rule, group sizes that are negative
+    raggemm.compat.lax. Integers and float8 beside floats are multiplied as they are stored. What raggemm does not take
+    (integers with integers but int8 and uint8 for int32, results of float8, uint64 sizes, some DotAlgorithmPresets) and
+    all of it on other platforms is lowered by JAX' own rule. Unlike with that rule, group sizes that are negative
     or exceed the rows are an error when running.
 
     This registers a lowering rule for a primitive of JAX, and uses parts of JAX that may change without notice

@@ -76,11 +76,13 @@ def test_what_ours_does_not_do_falls_through_to_xla():
     np.testing.assert_array_equal(got, run("xla", lhs, rhs, **options))
 
 
-def test_quantized_weights_fall_through_to_xla():
+@pytest.mark.parametrize("axes", [{"channelwise_axes": [0, 2]}, {"tiled_axes": {1: 8}}], ids=["channels", "blocks"])
+@pytest.mark.parametrize("lazy", [False, True], ids=["QArray", "AsQArray"])
+def test_quantized_weights(axes, lazy):
     import qwix
+    from tokamax._src.quantization import AsQArray
 
-    quantized = qwix.quantize(jnp.asarray(RHS), jnp.int8, channelwise_axes=[0])
-    with pytest.raises(NotImplementedError, match="rhs: QArray"):
-        run([compat.ragged_dot], LHS, quantized, False)
-    got = run([compat.ragged_dot, "xla"], jnp.asarray(LHS), quantized, False)
-    assert_close(got, run("xla", jnp.asarray(LHS), quantized, False), jnp.bfloat16)
+    quantize = AsQArray if lazy else qwix.quantize
+    quantized = quantize(jnp.asarray(RHS), jnp.int8, **axes)
+    got = run([compat.ragged_dot], jnp.asarray(LHS), quantized, False)
+    assert_close(got, run("xla", jnp.asarray(LHS), quantized, False), jnp.float32)

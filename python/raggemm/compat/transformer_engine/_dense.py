@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._operands import GroupedTensor, Words, float_array, integer_array
+from raggemm._operands import GroupedTensor, Words, integer_array
 from raggemm._primitive.call import FLOATS
+from raggemm._tensors import float_array
 from raggemm.compat.transformer_engine._products import Axes, multiplied
 from raggemm.compat.transformer_engine._quantize import along, checked_quantizer
 from raggemm.compat.transformer_engine._ragged import Rows

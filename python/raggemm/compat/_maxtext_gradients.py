@@ -1,0 +1,130 @@
+"""The quantized product of MaxText's ops.gmm, with gradients as MaxText defines them.
+
+dlhs = (dout * rhs.scale) x rhs.elements^T and drhs = lhs.elements^T x (dout * lhs.scale): those of the dequantized
+operands, which pass straight through the quantization. dout may be quantized itself, in each of the two by itself.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from raggemm import ops
+from raggemm._grouped_gemm import product
+from raggemm._operands import Words
+from raggemm._primitive.jax_versions import varying_alike
+from raggemm._quantized import by_blocks
+from raggemm._tensors import QuantizedTensor, array, checked, is_quantized
+from raggemm.compat._qwix_rules import Rule, quantized
+
+
+class Options(NamedTuple):
+    """What is static of a call."""
+
+    dtype: Any
+    transpose_rhs: bool = False
+    rule: Rule = Rule()
+    c_name: str = "existing_out"
+    gather_axes: tuple[tuple[str, int], ...] = ()  # along which weights are gathered when they are quantized
+
+
+def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Options) -> jax.Array:
+    given = {"preferred_element_type": options.dtype, "group_offset": offset}
+    given |= ops.accumulation(c, options.dtype, int(options.c_name == "partial_sum"), options.c_name)
+    words = Words(sizes="group_sizes", c=options.c_name)
+    return product(words, *ops.matrices(lhs, rhs, sizes, (1, 2 if options.transpose_rhs else 1)), **given)
+
+
+def _factors_of_rows(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: Any, rows: int) -> jax.Array:
+    """[rows, n] or [1, n]: scales of columns, (G,) or [1|G,1,n], for each row of its group; of the first or the last
+    one for rows of none, which are 0 in every product."""
+    scale = scale.reshape(-1, 1) if scale.ndim == 1 else jnp.moveaxis(scale, n_axis, -1)[:, 0]
+    if scale.shape[0] == 1:
+        return scale
+    group = jnp.searchsorted(jnp.cumsum(sizes), jnp.arange(rows), side="right")
+    return scale.at[group - (0 if offset is None else jnp.reshape(offset, ()))].get(mode="clip")
+
+
+def _folded(dout: jax.Array, x: Any, k_axis: int, sizes: jax.Array, offset: Any) -> tuple[jax.Array, Any]:
+    """dout times the scales of x, [M,K] or [G,K,N], and x without them, unless they are of blocks or differ along k."""
+    if not is_quantized(x) or x.scale is None:
+        return dout, x
+    scale = x.scale.astype(dout.dtype)
+    counts = tuple(zip(scale.shape, x.shape, strict=False))
+    if scale.ndim > 1 and (scale.shape[k_axis] != 1 or any(count not in (1, extent) for count, extent in counts)):
+        return dout, x
+    if scale.ndim == 1 or scale.ndim == 3:
+        scale = _factors_of_rows(scale, 3 - k_axis, sizes, offset, dout.shape[0])
+    return dout * scale, QuantizedTensor(x.data, None, x.zero_point)
+
+
+def _no_cotangent(x: jax.Array) -> Any:
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return jnp.zeros_like(x)
+    return np.zeros(x.shape, jax.dtypes.float0)
+
+
+def _cotangent(ct: jax.Array, x: Any, was_given: bool) -> Any:
+    """That of an operand. Of one that was given quantized float8 elements have it, rounded to float8."""
+    if not was_given:
+        return ct
+    none = jax.tree.map(_no_cotangent, x)
+    if not jnp.issubdtype(x.data.dtype, jnp.floating):
+        return none
+    return QuantizedTensor(ct.astype(x.data.dtype), none.scale, none.zero_point)
+
+
+def _in_order(lhs: Any, dout: Any, transpose_rhs: bool) -> tuple[Any, Any]:
+    """The factors of drhs, [k,n] of each group, or [n,k]."""
+    return (dout, lhs) if transpose_rhs else (lhs, dout)
+
+
+def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Options) -> jax.Array:
+    """The product with lhs and rhs quantized as the rule says, if they are not already; c is c_name's array."""
+    rule, k_axis = options.rule, 2 if options.transpose_rhs else 1
+    lhs, rhs = (checked(name, x) if is_quantized(x) else array(name, x) for name, x in (("lhs", lhs), ("rhs", rhs)))
+    given, has_c = (is_quantized(lhs), is_quantized(rhs)), c is not None
+    dtypes = [np.dtype(np.float32) if quantized else x.dtype for x, quantized in zip((lhs, rhs), given, strict=True)]
+
+    def axes(shared: tuple[int, ...], rank: int) -> tuple[int, ...]:
+        return tuple(range(rank)) if rule.disable_channelwise_axes else shared
+
+    def forward(lhs, rhs, sizes, offset, c):
+        left = quantized("lhs", lhs, rule.act_qtype, rule.act_calibration_method, axes((1,), 2))
+        right = quantized("rhs", rhs, rule.weight_qtype, rule.weight_calibration_method, axes((0, k_axis), 3))
+        for name, axis in options.gather_axes:
+            data = jax.lax.all_gather(right.data, name, axis=axis, tiled=True)
+            right = QuantizedTensor(data, right.scale, right.zero_point)
+        return _product(left, right, sizes, offset, c, options), (left, right, sizes, offset)
+
+    def backward(residuals, dout):
+        left, right, sizes, offset = residuals
+        dc = None
+        if has_c:
+            of_c = functools.partial(_product, left, right, sizes, offset, options=options)
+            (dc,) = jax.vjp(of_c, jnp.zeros_like(dout))[1](dout)
+        to_lhs, right_elements = _folded(dout, right, k_axis, sizes, offset)
+        to_rhs, left_elements = _folded(dout, left, 1, sizes, offset)
+        to_lhs = quantized("gradient", to_lhs, rule.bwd_qtype, rule.bwd_calibration_method, axes((1,), 2))
+        to_rhs = quantized("gradient", to_rhs, rule.bwd_qtype, rule.bwd_calibration_method, axes((0,), 2))
+        dlhs = _product(to_lhs, right_elements, sizes, offset, None, Options(dtypes[0], not options.transpose_rhs))
+        drhs = product(
+            Words(sizes="group_sizes"),
+            *ops.matrices(*_in_order(left_elements, to_rhs, options.transpose_rhs), sizes, (0, 0), rhs_rank=2),
+            preferred_element_type=dtypes[1],
+            group_offset=offset,
+            num_actual_groups=right.shape[0],
+        )
+        for name, axis in reversed(options.gather_axes):
+            drhs = jax.lax.psum_scatter(drhs, name, scatter_dimension=axis, tiled=True)
+        if given[0] and left.scale is not None and left.scale.ndim != 1:
+            dlhs = by_blocks(jnp.multiply, dlhs, left.scale.astype(dlhs.dtype))
+        others = [None if x is None else _no_cotangent(x) for x in (sizes, offset)]
+        return _cotangent(dlhs, left, given[0]), _cotangent(drhs, right, given[1]), *others, dc
+
+    call = jax.custom_vjp(lambda *args: forward(*args)[0])
+    call.defvjp(forward, backward)
+    leaves, tree = jax.tree.flatten((lhs, rhs, group_sizes, offset, c))
+    return call(*jax.tree.unflatten(tree, varying_alike([jnp.asarray(x) for x in leaves])))

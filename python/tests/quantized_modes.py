@@ -1,0 +1,104 @@
+"""Quantized operands of every mode with values that float64 has exactly, each as QuantizedTensor, QArray and so on."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+from raggemm import QuantizedTensor
+
+M, G, K, N = 20, 3, 64, 32
+SIZES = np.array([9, 0, 8], np.int32)
+WHERE = np.repeat(np.arange(G + 1), [*SIZES, M - SIZES.sum()])  # the group of each row
+MEMBERS = (np.arange(G)[:, None] == WHERE).astype(np.float64)
+FORMATS = {
+    **{name: np.dtype(getattr(ml_dtypes, name, None) or name) for name in ("int8", "uint8", "int4", "uint4", "int2")},
+    "e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "e2m1": np.dtype(ml_dtypes.float4_e2m1fn),
+}
+# lhs, rhs and out of each mode, over the groups' members where rows are ragged; and axes that a scale is shared along.
+EQUATIONS = {"M": "gm,mk,gkn->mn", "K": "gm,mk,mn->gkn", "U": ",gmk,gkn->gmn"}
+SHAPES = {"M": ((M, K), (G, K, N)), "K": ((M, K), (M, N)), "U": ((G, 5, K), (G, K, N))}
+SHARED = {"M": ((1,), (1,)), "K": ((0,), (0,)), "U": ((2,), (1,))}
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=("qvalue", "scale", "zero_point"), meta_fields=("qtype",)
+)
+@dataclasses.dataclass(frozen=True)
+class QArray:
+    """With the fields of qwix'."""
+
+    qvalue: Any
+    scale: Any
+    zero_point: Any = None
+    qtype: Any = None
+
+    shape = property(lambda self: self.qvalue.shape)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("value", "elements", "scale"), meta_fields=())
+@dataclasses.dataclass(frozen=True)
+class AsQArray:
+    """As tokamax': an array that the call quantizes, here to elements and a scale that are known."""
+
+    value: Any
+    elements: Any
+    scale: Any
+
+    def as_qarray(self):
+        return QArray(self.elements, self.scale)
+
+
+def elements(dtype, shape, seed):
+    """All of a format's range that is symmetric, or from 0; the largest at place 0 of each axis."""
+    random = np.random.default_rng(seed)
+    if dtype.kind in "iu" or "int" in dtype.name:
+        top = ml_dtypes.iinfo(dtype).max
+        codes = random.integers(0 if "uint" in dtype.name else -top, top, shape, endpoint=True)
+    else:
+        top = 6.0 if dtype == FORMATS["e2m1"] else float(ml_dtypes.finfo(dtype).max)
+        codes = random.uniform(-4, 4, shape)
+    return codes.astype(dtype), np.array(top, dtype)
+
+
+def operand(dtype, mode, side, seed, shared=None):
+    """(elements, scale, float64 values): a power of two between 2^-10 and 2^10 for what does not lie along `shared`,
+    each with the largest element in it, so that quantizing the values gives these elements again."""
+    shape = SHAPES[mode][side]
+    shared = SHARED[mode][side] if shared is None else shared
+    data, top = elements(dtype, shape, seed)
+    data[tuple(0 if axis in shared else slice(None) for axis in range(len(shape)))] = top
+    counts = [1 if axis in shared else n for axis, n in enumerate(shape)]
+    scale = (2.0 ** np.random.default_rng(seed + 1).integers(-10, 11, counts)).astype(np.float32)
+    return data, scale, data.astype(np.float64) * scale
+
+
+def floats(mode, side, seed=7):
+    return np.random.default_rng(seed + side).uniform(-1, 1, SHAPES[mode][side]).astype(np.float32)
+
+
+def product(mode, lhs, rhs):
+    """In float64, and the sums of magnitudes."""
+    ones = (MEMBERS,) if mode != "U" else (np.float64(1),)
+    return (np.einsum(EQUATIONS[mode], *ones, *map(f, (lhs, rhs)), optimize=True) for f in (np.asarray, np.abs))
+
+
+def gradient(mode, side, other, ct):
+    """Of the sum of ct * product, of the operand on this side, in float64."""
+    members, lhs, rhs, out = (*EQUATIONS[mode].replace("->", ",").split(","),)
+    wanted, given = (lhs, rhs) if side == 0 else (rhs, lhs)
+    ones = MEMBERS if mode != "U" else np.float64(1)
+    return np.einsum(f"{members},{given},{out}->{wanted}", ones, np.asarray(other, np.float64), ct, optimize=True)
+
+
+def given_as(kind, data, scale, values):
+    """An operand of a front end."""
+    if kind == "QArray":
+        return QArray(data, scale, None, data.dtype)
+    if kind == "AsQArray":
+        return AsQArray(values.astype(np.float32), data, scale)
+    return {"array": data, "QuantizedTensor": QuantizedTensor(data, scale)}.get(kind, values.astype(np.float32))

@@ -1,0 +1,239 @@
+"""The table of python/README.md of what each front end takes, cell by cell, against float64."""
+
+import functools
+import pathlib
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import quantized_modes as q
+import raggemm
+from quantized_modes import SIZES
+from raggemm import GroupedTensor, QuantizedTensor
+from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, tops
+
+OF_OTHERS = "test_compat_te_quantized.py"  # has the rows that are marked
+CONTRACTED = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
+BATCHED = jax.lax.RaggedDotDimensionNumbers((((2,), (1,)), ((0,), (0,))), [0], [])
+NUMBERS = {"M": jax.lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), [0], [0]), "K": CONTRACTED, "U": BATCHED}
+F32 = {"preferred_element_type": jnp.float32}
+
+
+def rows():
+    """Each row as (front end, ways, operands, {format: modes}, gradients)."""
+    text = (pathlib.Path(__file__).parents[1] / "README.md").read_text()
+    lines = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    start = next(i for i, cells in enumerate(lines) if cells[:3] == ["front end", "given as", "operands"])
+    formats = lines[start][3:-1]
+    assert formats == list(q.FORMATS)
+    for cells in lines[start + 2 :]:
+        if len(cells) != len(lines[start]):
+            return
+        name, ways, operands, *modes, gradients = cells
+        modes = {f: [] if cell == "-" else cell.split() for f, cell in zip(formats, modes, strict=True)}
+        yield name.strip("`"), ways.split(", "), operands.split(", "), modes, gradients.split(", ")
+
+
+ROWS = [row for row in rows() if not row[0].endswith("¹")]
+CELLS = [(name, ways, operands, f, modes[f]) for name, ways, operands, modes, _ in ROWS for f in modes]
+
+
+def columns(x):
+    """[K,M], of what is [M,K]."""
+    return jax.tree.map(lambda leaf: leaf.T, x)
+
+
+def megablox_like(gmm, tgmm):
+    return lambda mode, lhs, rhs: gmm(lhs, rhs, SIZES) if mode == "M" else tgmm(columns(lhs), rhs, SIZES)
+
+
+def grouped(mode, lhs, rhs):
+    if mode == "U":
+        return raggemm.grouped_gemm(lhs, rhs, contracting_dims=((2,), (1,)), **F32)
+    lhs, rhs = GroupedTensor(lhs, SIZES), GroupedTensor(rhs, SIZES) if mode == "K" else rhs
+    return raggemm.grouped_gemm(lhs, rhs, contracting_dims=((0,), (0,)) if mode == "K" else ((1,), (1,)), **F32)
+
+
+def of_lax(mode, lhs, rhs, function=lax.ragged_dot_general):
+    sizes = np.array([1, 2], np.int32) if mode == "U" else SIZES
+    return function(lhs, rhs, sizes, NUMBERS[mode], **F32)
+
+
+def overridden(mode, lhs, rhs):
+    call = functools.partial(of_lax, mode, function=jax.lax.ragged_dot_general)
+    return jax.jit(call)(lhs, rhs)
+
+
+def of_tokamax(mode, lhs, rhs):
+    sizes = np.array([1, 2], np.int32) if mode == "U" else SIZES
+    return tokamax.ragged_dot(lhs, rhs, group_sizes=sizes, ragged_dot_dimension_numbers=NUMBERS[mode], **F32)
+
+
+def by_scale(function, **options):
+    """Of a QuantizedTensor as rhs, elements and [G,1,1,N]."""
+
+    def call(_, lhs, rhs):
+        lhs_dtype = {}
+        if isinstance(lhs, tuple):
+            lhs, dtype = lhs
+            lhs_dtype = {"activation_quantized_dtype": dtype}
+        return function(lhs, rhs.data, SIZES, rhs_scale=rhs.scale[:, :, None], **lhs_dtype, **options)
+
+    return call
+
+
+def by_arguments(way):
+    def call(_, lhs, rhs):
+        (lhs, lhs_dtype), (rhs, rhs_dtype) = (x if isinstance(x, tuple) else (x, None) for x in (lhs, rhs))
+        if way == "dtype":
+            return maxtext.gmm(lhs, rhs, SIZES, lhs_quantize_dtype=lhs_dtype, rhs_quantize_dtype=rhs_dtype)
+        rule = types.SimpleNamespace(act_qtype=lhs_dtype, weight_qtype=rhs_dtype)
+        return maxtext.gmm(lhs, rhs, SIZES, use_qwix_quantization=True, qwix_rule=rule)
+
+    return call
+
+
+def front_end(name, way):
+    """A function of (mode, lhs, rhs)."""
+    if (name, way) == ("compat.ejkernel", "rhs_scale"):
+        return by_scale(
+            lambda lhs, rhs, sizes, **options: ejkernel.grouped_matmul(lhs, rhs, sizes, **options), use_v3=True
+        )
+    if (name, way) == ("compat.sglang", "rhs_scale"):
+        return by_scale(sglang.gmm)
+    if way in ("dtype", "rule"):
+        return by_arguments(way)
+    return {
+        "raggemm.gmm": lambda _, *x: raggemm.gmm(*x, SIZES),
+        "raggemm.tgmm": lambda _, lhs, rhs: raggemm.tgmm(columns(lhs), rhs, SIZES),
+        "raggemm.ragged_dot": lambda _, *x: raggemm.ragged_dot(*x, SIZES),
+        "raggemm.grouped_gemm": grouped,
+        "compat.megablox": megablox_like(megablox.gmm, megablox.tgmm),
+        "compat.lax": of_lax,
+        "the override": overridden,
+        "compat.tokamax": of_tokamax,
+        "compat.maxtext": megablox_like(maxtext.gmm, maxtext.tgmm),
+        "compat.ejkernel": megablox_like(ejkernel.grouped_matmul, ejkernel.transposed_grouped_matmul),
+        "compat.sglang": lambda _, *x: sglang.gmm(*x, SIZES),
+        "compat.tops": lambda _, *x: tops.gmm(*x, SIZES),
+    }[name]
+
+
+def operands(way, which, dtype, mode):
+    """lhs and rhs as the front end takes them, and their float64 values."""
+    e5m2, e4m3 = q.FORMATS["e5m2"], q.FORMATS["e4m3"]
+    dtypes = (e5m2, e4m3) if which == "both" and dtype == e5m2 else (dtype, dtype)
+    given, values = [], []
+    for side, name in enumerate(("lhs", "rhs")):
+        if which not in (name, "both"):
+            given.append(q.floats(mode, side))
+            values.append(given[-1].astype(np.float64))
+            continue
+        # By arguments the experts share a scale for each column.
+        shared = (0, 1) if way in ("dtype", "rule") and side == 1 else None
+        data, scale, value = q.operand(dtypes[side], mode, side, seed=3 + side, shared=shared)
+        if way in ("dtype", "rule") or (way == "rhs_scale" and side == 0):
+            given.append((value.astype(np.float32), dtypes[side]))
+        else:
+            given.append(q.given_as("QuantizedTensor" if way == "rhs_scale" else way, data, scale, value))
+        values.append(data.astype(np.float64) if way == "array" else value)
+    return given, values
+
+
+def configurations(ways, names, f, modes):
+    """Every way and mode, with each of the operands in turn, in another order for each format."""
+    turn = list(q.FORMATS).index(f)
+    for mode in modes:
+        for way in ways:
+            yield way, names[turn % len(names)], mode
+            turn += 1
+
+
+@pytest.mark.parametrize(
+    ("name", "ways", "names", "f", "modes"), CELLS, ids=[f"{c[0]}-{c[1][0]}-{c[3]}" for c in CELLS]
+)
+def test_cell(name, ways, names, f, modes):
+    for way, which, mode in configurations(ways, names, f, modes):
+        given, values = operands(way, which, q.FORMATS[f], mode)
+        with raggemm.override_ragged_dot() as lowerings:
+            out = front_end(name, way)(mode, *given)
+        if name == "the override":
+            assert [x.by for x in lowerings] == ["raggemm"]
+        want, magnitude = q.product(mode, *values)
+        assert out.dtype == np.float32 and out.shape == want.shape
+        np.testing.assert_array_less(
+            np.abs(np.asarray(out, np.float64) - want), 1e-5 * magnitude + 1e-30, f"{way} {mode}"
+        )
+    if not modes:
+        given, _ = operands(ways[0], names[0], q.FORMATS[f], "M")
+        with pytest.raises(TypeError, match=r"[lr]hs: "):
+            front_end(name, ways[0])("M", *given)
+
+
+def gradients_of(run, given, ct):
+    """Of all float leaves of both operands, as pytrees; tuples keep their dtype."""
+    static = [x[1:] if isinstance(x, tuple) else () for x in given]
+
+    def loss(trees):
+        lhs, rhs = ((x, *rest) if rest else x for x, rest in zip(trees, static, strict=True))
+        return (run(lhs, rhs) * ct).sum()
+
+    return jax.grad(loss, allow_int=True)([x[0] if isinstance(x, tuple) else x for x in given])
+
+
+# Of ragged K jax.lax itself has no derivative.
+MODES = {"the override": ["M"]}
+GRADIENTS = [
+    (row[0], way, mode, row[4]) for row in ROWS for way in row[1] for mode in MODES.get(row[0], row[3]["int8"])
+]
+
+
+@pytest.mark.parametrize(("name", "way", "mode", "names"), GRADIENTS, ids=["-".join(x[:3]) for x in GRADIENTS])
+def test_gradients(name, way, mode, names):
+    f = "e4m3" if "float8" in names else "int8"
+    given, values = operands(way, "rhs", q.FORMATS[f], mode)
+    want, _ = q.product(mode, *values)
+    ct = np.random.default_rng(9).uniform(-1, 1, want.shape).astype(np.float32)
+    with raggemm.override_ragged_dot() as lowerings:
+        dlhs, drhs = gradients_of(functools.partial(front_end(name, way), mode), given, ct)
+    assert {x.by for x in lowerings} <= {"raggemm"}
+
+    def close(got, want, relative=2.0**-7):  # scales of the contracted axis are rounded with the elements
+        np.testing.assert_allclose(np.asarray(got, np.float64), want, rtol=relative, atol=relative * np.abs(want).max())
+
+    of_values = q.gradient(mode, 1, values[0], ct)
+    close(dlhs, q.gradient(mode, 0, values[1], ct))
+    if "values" in names:
+        close(drhs.value if way == "AsQArray" else drhs, of_values)
+    if "scales" in names:
+        terms = of_values * np.asarray(given[1].qvalue if way == "QArray" else given[1].data, np.float64)
+        close(drhs.scale, terms.sum(axis=q.SHARED[mode][1], keepdims=True))
+    if "float8" in names:
+        got = drhs if way == "array" else drhs.data if way == "QuantizedTensor" else drhs.qvalue
+        if mode == "M" or way == "array":
+            assert got.dtype == q.FORMATS[f]
+            close(got, np.clip(of_values, -448, 448), 2.0**-3)
+
+
+def test_other_rows_are_tested_elsewhere():
+    marked = [row[0] for row in rows() if row not in ROWS]
+    here = pathlib.Path(__file__).parent
+    assert set(marked) <= {"compat.transformer_engine` ¹"}
+    assert not marked or OF_OTHERS in (here.parent / "README.md").read_text()
+
+
+def test_one_type_that_is_no_number_and_wrong_fields_are_refused_by_name():
+    data, scale, _ = q.operand(q.FORMATS["uint4"], "M", 1, 0)
+    lhs = q.floats("M", 0)
+    with pytest.raises(TypeError, match=r"^rhs: qtype is nf4, whose elements are places in a table"):
+        raggemm.gmm(lhs, q.QArray(data, scale, None, "nf4"), SIZES)
+    with pytest.raises(TypeError, match=r"^rhs\.qvalue: dtype is int16, must be int8"):
+        raggemm.gmm(lhs, q.QArray(data.astype(np.int16), scale), SIZES)
+    with pytest.raises(ValueError, match=r"^rhs\.scale: axis 2 of shape .* must divide 32"):
+        raggemm.gmm(lhs, q.QArray(data, np.ones((3, 1, 5), np.float32)), SIZES)
+    with pytest.raises(TypeError, match=r"^rhs\.zero_point: dtype is int8, must be uint4"):
+        lax.ragged_dot(lhs, q.QArray(data, scale, np.zeros(scale.shape, np.int8)), SIZES)
+    assert raggemm.dequantize(q.QArray(data, scale)).shape == data.shape
+    assert raggemm.gmm(lhs, QuantizedTensor(data), SIZES).shape == (q.M, q.N)

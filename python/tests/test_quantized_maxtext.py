@@ -1,0 +1,258 @@
+"""raggemm.compat.maxtext with rules of qwix: both products of the backward pass, and what is quantized in them."""
+
+import functools
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import quantized_formats
+import quantized_modes as q
+from front_end_checks import check_errors
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+from quantized_modes import SIZES, G, K, M, N, QArray
+from raggemm import QuantizedTensor
+from raggemm.compat import maxtext
+
+LIMITS = {"int8": 127, "int4": 7, "float8_e4m3fn": 448, "float8_e5m2": 57344}
+RANDOM = np.random.default_rng(0)
+LHS = (RANDOM.normal(size=(M, K)) * 2.0 ** RANDOM.integers(-10, 11, (M, 1))).astype(np.float32)
+RHS = (RANDOM.normal(size=(G, K, N)) * 2.0 ** RANDOM.integers(-10, 11, (G, 1, 1))).astype(np.float32)
+CT = RANDOM.uniform(-1, 1, (M, N)).astype(np.float32)
+Rule = functools.partial(types.SimpleNamespace, act_qtype=None, weight_qtype=None)
+sys.modules.pop("qwix.pallas", None)
+
+
+def rounded(x, name, axes, bound=None):
+    """Quantized and dequantized in float64, with the scale as float32 has it."""
+    if name is None:
+        return x.astype(np.float64)
+    absmax = np.abs(x).max(axes, keepdims=True) if bound is None else np.float32(bound)
+    scale = (absmax.astype(np.float32) * np.float32(1 / LIMITS[name])).astype(np.float32)
+    scale = np.where(scale == 0, 1, scale).astype(np.float64)
+    codes = np.clip(quantized_formats.nearest(x / scale, name), -LIMITS[name], LIMITS[name])
+    return codes * scale
+
+
+def near(got, want, magnitude):
+    """Up to elements that are rounded the other way, where a quotient is next to a tie."""
+    np.testing.assert_array_less(np.abs(np.asarray(got, np.float64) - want), 2e-3 * magnitude + 1e-30)
+
+
+def run(rhs=RHS, lhs=LHS, **options):
+    def loss(lhs, rhs):
+        out = maxtext.gmm(lhs, rhs, SIZES, **options)
+        return (out * CT).sum(), out
+
+    gradients, out = jax.jit(jax.grad(loss, (0, 1), has_aux=True, allow_int=True))(lhs, rhs)
+    return out, *gradients
+
+
+RULES = {
+    "weights": ({}, (None, "int4", None), None),
+    "activations": ({}, ("int8", None, None), None),
+    "both": ({}, ("int8", "int8", None), None),
+    "gradients too": ({}, ("float8_e4m3fn", "float8_e4m3fn", "float8_e5m2"), None),
+    "integers": ({}, ("int8", "int4", "int8"), None),
+    "fixed": ({}, ("float8_e4m3fn", "float8_e4m3fn", "float8_e5m2"), 224),
+    "one scale": ({"disable_channelwise_axes": True}, ("int8", "int8", "int8"), None),
+}
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("case", RULES)
+def test_rules(case, transpose):
+    options, (act, weight, bwd), bound = RULES[case]
+    one = "disable_channelwise_axes" in options
+    options = dict(options, act_qtype=act, weight_qtype=weight, bwd_qtype=bwd)
+    lhs, rhs = (LHS, RHS) if bound is None else (LHS / 8, RHS / 8)  # some beyond the bound
+    if bound is not None:
+        options |= dict.fromkeys(("act_calibration_method", "weight_calibration_method"), f"fixed,-{bound},{bound}")
+    given = rhs.swapaxes(1, 2) if transpose else rhs
+    rule = {"use_qwix_quantization": True, "qwix_rule": Rule(**options)}
+    out, dlhs, drhs = run(given, lhs, transpose_rhs=transpose, **rule)
+    axes = ((0, 1), (0, 1, 2)) if one else (1, (0, 1))
+    left, right = rounded(lhs, act, axes[0], bound), rounded(rhs, weight, axes[1], bound)
+    near(out, *q.product("M", left, right))
+    # The scales of the other operand are folded into the gradient before it is quantized.
+    scales = []
+    for x, name, shared in ((lhs, act, axes[0]), (rhs, weight, axes[1])):
+        absmax = np.abs(x).max(shared, keepdims=True) if bound is None else np.full((1,) * x.ndim, bound)
+        scales.append(np.float64(1) if name is None else absmax.astype(np.float64) / LIMITS[name])
+    to_lhs = CT * (scales[1] if scales[1].ndim == 0 else scales[1][0])
+    to_rhs = CT * scales[0]
+    ct_lhs = rounded(to_lhs, bwd, (0, 1) if one else 1)
+    ct_rhs = rounded(to_rhs, bwd, (0, 1) if one else 0)
+    want = q.gradient("M", 0, right / scales[1], ct_lhs)
+    magnitude = q.gradient("M", 0, np.abs(right / scales[1]), np.abs(ct_lhs))
+    near(dlhs, want, magnitude)
+    want, magnitude = (q.gradient("M", 1, f(left / scales[0]), f(ct_rhs)) for f in (np.asarray, np.abs))
+    near(drhs.swapaxes(1, 2) if transpose else drhs, want, magnitude)
+    assert (np.asarray(drhs)[1] == 0).all() and (np.asarray(out)[17:] == 0).all()
+
+
+def test_arguments_of_dtypes_are_a_rule():
+    for dtypes in ((jnp.int8, "int4"), (None, jnp.float8_e4m3fn)):
+        ours = run(lhs_quantize_dtype=dtypes[0], rhs_quantize_dtype=dtypes[1])
+        rule = Rule(act_qtype=dtypes[0], weight_qtype=dtypes[1])
+        jax.tree.map(np.testing.assert_array_equal, ours, run(use_qwix_quantization=True, qwix_rule=rule))
+    plain = run()
+    jax.tree.map(np.testing.assert_array_equal, run(qwix_rule=Rule(weight_qtype="int8")), plain)  # not asked for
+
+
+def test_the_rule_that_qwix_has(monkeypatch):
+    jax.tree.map(np.testing.assert_array_equal, run(use_qwix_quantization=True), run())
+    rules = {"gmm": Rule(weight_qtype="int8")}
+    monkeypatch.setitem(sys.modules, "qwix.pallas", types.SimpleNamespace(get_current_rule=rules.get))
+    want = run(rhs_quantize_dtype="int8")
+    jax.tree.map(np.testing.assert_array_equal, run(use_qwix_quantization=True), want)
+    rules.clear()
+    jax.tree.map(np.testing.assert_array_equal, run(use_qwix_quantization=True), run())
+
+
+@pytest.mark.parametrize("method, factor", [("absmax,0.5", 0.5), ("rms,3", 3)])
+def test_other_calibrations(method, factor):
+    rule = Rule(act_qtype="int8", act_calibration_method=method)
+    out, *_ = run(use_qwix_quantization=True, qwix_rule=rule)
+    size = np.abs(LHS).max(1) if method[0] == "a" else np.sqrt((LHS.astype(np.float64) ** 2).mean(1))
+    bound = (factor * size)[:, None]
+    left = np.clip(np.rint(LHS / (bound / 127)), -127, 127) * (bound / 127)
+    near(out, *q.product("M", left, RHS))
+
+
+def test_qarrays_have_the_cotangents_that_maxtext_gives_them():
+    data, scale, _ = q.operand(q.FORMATS["e4m3"], "M", 1, 3)
+    out, dlhs, drhs = run(QArray(data, scale), preferred_element_type=jnp.bfloat16)
+    assert out.dtype == jnp.bfloat16 and dlhs.dtype == np.float32
+    assert drhs.qvalue.dtype == data.dtype and (drhs.scale == 0).all()
+    _, _, drhs = run(QArray(*q.operand(q.FORMATS["int8"], "M", 1, 3)[:2]))
+    assert drhs.qvalue.dtype == jax.dtypes.float0 and (drhs.scale == 0).all()
+
+
+@pytest.mark.parametrize("shape", [(), (G,), (G, 1, N), (1, 1, N), (G, 2, N), (G, 1, N // 4)], ids=str)
+def test_scales_of_every_shape_with_group_offset_and_existing_out(shape):
+    data = q.elements(q.FORMATS["int8"], (G, K, N), 1)[0]
+    scale = (2.0 ** np.random.default_rng(2).integers(-10, 11, shape)).astype(np.float32)
+    spread = scale.reshape(-1, 1, 1) if scale.ndim < 2 else scale
+    for axis in (1, 2):
+        spread = spread.repeat((K, N)[axis - 1] // spread.shape[axis], axis)
+    dense = data * spread.astype(np.float64)
+    sizes = np.array([2, *SIZES[:2], 7, 2], np.int32)  # groups 1 to 3 are those of rhs
+    members = np.repeat(np.arange(5), sizes) == np.arange(1, 4)[:, None]
+    before = RANDOM.normal(size=(M, N)).astype(np.float32)
+
+    def of(lhs, existing):
+        rhs = QuantizedTensor(data, scale)
+        return maxtext.gmm(lhs, rhs, sizes, group_offset=jnp.int32(1), existing_out=existing)
+
+    out, vjp = jax.vjp(of, LHS, before)
+    dlhs, dbefore = vjp(jnp.asarray(CT))
+    want = np.einsum("gm,mk,gkn->mn", members, LHS.astype(np.float64), dense)
+    ours = members.any(0)[:, None]
+    magnitude = np.einsum("gm,mk,gkn->mn", members, np.abs(LHS), np.abs(dense)) + np.abs(before)
+    near(out, np.where(ours, want, before), magnitude)
+    np.testing.assert_array_equal(dbefore, np.where(ours, 0, CT))
+    want, magnitude = (np.einsum("gm,mn,gkn->mk", members, f(np.float64(CT)), f(dense)) for f in (np.asarray, np.abs))
+    near(dlhs, want, magnitude)
+
+
+def test_partial_sum_and_eager_calls():
+    before = RANDOM.normal(size=(M, N)).astype(np.float32)
+    options = {"rhs_quantize_dtype": jnp.int8}
+    plain = maxtext.gmm(LHS, RHS, SIZES, **options)
+    np.testing.assert_allclose(maxtext.gmm(LHS, RHS, SIZES, partial_sum=before, **options) - before, plain, atol=0.3)
+    ct = jax.grad(lambda c: (maxtext.gmm(LHS, RHS, SIZES, partial_sum=c, **options) * CT).sum())(before)
+    np.testing.assert_array_equal(ct, CT)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_weights_are_gathered_when_they_are_quantized(check_vma):
+    mesh = jax.make_mesh((2,), ("fsdp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    fixed = "fixed,-448,448"
+    rule = Rule(weight_qtype="float8_e4m3fn", bwd_qtype="float8_e5m2", weight_calibration_method=fixed)
+    options = {"use_qwix_quantization": True, "qwix_rule": rule, "use_manual_quantization": True}
+
+    def loss(rhs, gather):
+        axes = [("fsdp", 1)] if gather else None
+        out = maxtext.gmm(LHS, rhs, SIZES, use_tokamax_backend=True, weight_gather_axes=axes, **options)
+        return (out * CT).sum()
+
+    want = jax.grad(loss)(RHS, False)
+    specs = {"in_specs": P(None, "fsdp"), "out_specs": P(None, "fsdp"), "check_vma": check_vma}
+    got = jax.jit(jax.shard_map(lambda rhs: jax.grad(loss)(rhs, True), mesh=mesh, **specs))(RHS)
+    np.testing.assert_array_equal(got, 2 * want)  # the gradients of both devices are summed
+    assert got.shape == RHS.shape
+
+
+def test_tgmm_quantizes():
+    cols = RANDOM.normal(size=(M, N)).astype(np.float32)
+    out = maxtext.tgmm(LHS.T, cols, SIZES, lhs_quantize_dtype=jnp.int8, rhs_quantize_dtype=jnp.int8)
+    near(out, *q.product("K", rounded(LHS, "int8", 0), rounded(cols, "int8", 0)))
+
+
+def test_a_row_that_is_no_number_stays_in_its_row():
+    spoiled = LHS.copy()
+    spoiled[2, 5] = np.nan
+    good, bad = (
+        maxtext.gmm(x, RHS, SIZES, lhs_quantize_dtype="int8", rhs_quantize_dtype="int8") for x in (LHS, spoiled)
+    )
+    assert np.isnan(bad[2]).all()
+    np.testing.assert_array_equal(np.delete(bad, 2, 0), np.delete(good, 2, 0))
+
+
+def quantizing(**options):
+    return maxtext.gmm(LHS, RHS, SIZES, **options)
+
+
+def by_rule(**options):
+    return quantizing(use_qwix_quantization=True, qwix_rule=Rule(**options))
+
+
+ERRORS = [
+    (lambda: quantizing(lhs_quantize_dtype=jnp.int16), TypeError, "^lhs_quantize_dtype: dtype is int16, must be int8,"),
+    (lambda: quantizing(rhs_quantize_dtype="int3"), TypeError, "^rhs_quantize_dtype: is 'int3', must be int8, uint8"),
+    (
+        lambda: quantizing(use_qwix_quantization=True, qwix_rule="rule"),
+        ValueError,
+        "^qwix_rule: is str, must have act_q",
+    ),
+    (lambda: by_rule(bwd_qtype=jnp.int32), TypeError, "^bwd_qtype: dtype is int32"),
+    (
+        lambda: by_rule(weight_qtype="int8", weight_calibration_method="minmax"),
+        ValueError,
+        '^calibration_method: is "minmax", must be "absmax", ',
+    ),
+    (
+        lambda: by_rule(act_qtype="int8", act_calibration_method="fixed,-1,2"),
+        ValueError,
+        '^calibration_method: is "fixed,-1,2", must be .*"fixed,-BOUND,BOUND"',
+    ),
+    (
+        lambda: quantizing(rhs_quantize_dtype="int8", use_manual_quantization=True),
+        ValueError,
+        "^use_manual_quantization: weights need a fixed bound, not absmax",
+    ),
+    (
+        lambda: maxtext.gmm(LHS.astype(np.int8), RHS, SIZES, lhs_quantize_dtype="int8"),
+        TypeError,
+        "^lhs: dtype is int8, must be float16",
+    ),
+    (
+        lambda: maxtext.tgmm(LHS.T, LHS.astype(int), SIZES, rhs_quantize_dtype="int8"),
+        TypeError,
+        r"^rhs: dtype is int\d+, must be float16",
+    ),
+    (
+        lambda: maxtext.gmm(LHS, QArray(RHS.astype(np.int8), RHS), SIZES[:2]),
+        ValueError,
+        "has 3 groups, more than the 2",
+    ),
+]
+
+
+@pytest.mark.parametrize("call, error, message", ERRORS, ids=range(len(ERRORS)))
+def test_errors(call, error, message):
+    check_errors(call, error, message)
