@@ -1,9 +1,9 @@
 // The guarantee of raggemm/grouped_gemm.h, attacked: one input has one result, bit by bit, whatever the ISA, executor,
 // threads, floating point flags of the threads, company in the batch and order of the groups.
 //
-// The cases of edge.textproto and formats.textproto are compared with checksums that were recorded with the scalar ISA on one thread
-// (proto/cases/checksums.txt), on whatever machine that was: two ISAs that agree with it agree with each other, and so
-// do two machines. Other tests have the rule itself (support/bits_rule.h), batches and shards.
+// The cases of edge.textproto and formats.textproto are compared with checksums that were recorded with the scalar ISA
+// on one thread (proto/cases/checksums.txt), on whatever machine that was: two ISAs that agree with it agree with each
+// other, and so do two machines. Other tests have the rule itself (support/bits_rule.h), batches and shards.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
