@@ -18,7 +18,7 @@ TEXT = (
     "times their scales. XLA multiplies what dequantize makes of them, in float32."
 )
 BF16, F32 = ml_dtypes.bfloat16, np.float32
-LENGTHS, SHORT_LENGTHS = (64, 1024, 4096), (320,)
+LENGTHS, SHORT_LENGTHS = (64, 2048), (320,)
 CHAIN, SCALINGS = 256, 4  # steps of a chain; roundings where sums are multiplied by scales
 Quantize = Callable[[jax.Array], QuantizedTensor]
 
