@@ -7,6 +7,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/problem.h"
 
@@ -23,6 +24,14 @@ struct Shape {
 // All there are.
 constexpr Types kTypes[] = {
     {DType::kF32, DType::kF32}, {DType::kBF16, DType::kF32}, {DType::kBF16, DType::kBF16}, {DType::kF16, DType::kF32}};
+constexpr Quantization kQuantizations[] = {
+    {"int8", DType::kBF16, DType::kS8, DType::kF32, DType::kF32},
+    {"fp8", DType::kBF16, DType::kF8E4M3FN, DType::kF32, DType::kF32},
+    {"int4", DType::kBF16, DType::kS4, DType::kF32, DType::kBF16, 128},
+    {"mxfp4", DType::kBF16, DType::kF4E2M1FN, DType::kF32, DType::kF8E8M0FNU, 32},
+    {"w8a8", DType::kS8, DType::kS8, DType::kF32, DType::kF32, 0, true},
+    {"integers", DType::kS8, DType::kS8, DType::kS32, std::nullopt},
+};
 constexpr Mode kModes[] = {Mode::kForward, Mode::kForwardTransposed, Mode::kWgrad};
 constexpr int kThreads[] = {1, 2};
 // Projections of Qwen3-30B-A3B, OLMoE, Qwen-like wide, gpt-oss and DeepSeek-V2-Lite layers.
@@ -56,9 +65,19 @@ bool InQuick(Mode mode, int64_t rows) {
   return false;
 }
 
+bool IsSelectedQuantized(const Case& c, Selection selection) {
+  const bool quick = selection == Selection::kQuick;
+  if (c.recorded) return !quick && absl::EndsWith(c.name, "-decode-up");
+  const int64_t rows = c.sizes[0];
+  if (quick || c.n != 768) return InDefault({c.k, c.n}) && (!quick || c.n == 768) && (rows == 1 || rows == 64);
+  return rows != 2 && rows != 8 && rows != 32;
+}
+
 bool Selected(const Case& c, Selection selection) {
   if (selection == Selection::kFull) return true;
-  if (c.out != DType::kF32 || c.in == DType::kF16 || c.threads != 2) return false;
+  if (c.threads != 2) return false;
+  if (c.quantization != nullptr) return IsSelectedQuantized(c, selection);
+  if (c.out != DType::kF32 || c.in == DType::kF16) return false;
   const bool quick = selection == Selection::kQuick;
   if (c.recorded) {
     return c.mode == Mode::kForward &&
@@ -70,9 +89,9 @@ bool Selected(const Case& c, Selection selection) {
 
 // Groups of one call of the sweep: a multiple of four, for threads that take whole groups; else as few as make a call
 // of some milliseconds, by the memory it reads and the sums it does. Calls in succession go through all weights.
-int64_t GroupsPerCall(const Shape& shape, int64_t rows, DType in) {
+int64_t GroupsPerCall(const Shape& shape, int64_t rows, DType rhs) {
   const int64_t weights = shape.k * shape.n;
-  const int64_t by_memory = (int64_t{96} << 20) / (weights * SizeOf(in));
+  const int64_t by_memory = (int64_t{96} << 20) / BytesOf(rhs, weights);
   const int64_t by_flops = int64_t{12'000'000'000} / (2 * rows * weights);
   return std::clamp<int64_t>(std::min(by_memory, by_flops), 4, 32) / 4 * 4;
 }
@@ -85,7 +104,7 @@ std::vector<Case> CasesOf(const proto::GroupedGemmCases& recorded, const Case& p
       c.name = absl::StrCat(shape.k, "x", shape.n, "/rows", rows);
       c.k = shape.k;
       c.n = shape.n;
-      c.sizes.assign(GroupsPerCall(shape, rows, c.in), rows);
+      c.sizes.assign(GroupsPerCall(shape, rows, c.rhs()), rows);
     }
   }
   for (const proto::GroupedGemmCase& layer : recorded.cases()) {
@@ -107,12 +126,21 @@ int64_t Case::active_groups() const {
   return absl::c_count_if(sizes, [](int64_t size) { return size != 0; });
 }
 
+int64_t Case::scales_of_group() const {
+  if (quantization == nullptr || !quantization->rhs_scale) return 0;
+  return (quantization->block == 0 ? 1 : k / std::gcd(k, quantization->block)) * n;
+}
+
 std::string Case::Id() const {
-  return absl::StrCat(NameOf(mode), "/", NameOf(in), "-", NameOf(out), "/", name, "/threads", threads);
+  const bool plain = quantization == nullptr;
+  return absl::StrCat(plain ? NameOf(mode) : "quantized", "/", plain ? NameOf(in) : quantization->name, "-",
+                      NameOf(out), "/", name, "/threads", threads);
 }
 
 Case Widened(Case c) {
-  c.in = DType::kF32;
+  c.in = c.quantization != nullptr ? DType::kBF16 : DType::kF32;
+  if (c.out == DType::kS32) c.out = DType::kF32;
+  c.quantization = nullptr;
   return c;
 }
 
@@ -137,18 +165,28 @@ absl::StatusOr<std::vector<Case>> SelectCases(const proto::GroupedGemmCases& rec
     return absl::InvalidArgumentError(absl::StrCat("filter '", filter, "': ", error.what()));
   }
   std::vector<Case> selected;
+  const auto add = [&](Case prototype) {
+    for (int threads : kThreads) {
+      prototype.threads = threads;
+      for (Case& c : CasesOf(recorded, prototype)) {
+        if (Selected(c, selection) && std::regex_search(c.Id(), pattern)) selected.push_back(std::move(c));
+      }
+    }
+  };
+  for (const Quantization& quantization : kQuantizations) {
+    Case prototype;
+    prototype.in = quantization.lhs;
+    prototype.out = quantization.out;
+    prototype.quantization = &quantization;
+    add(prototype);
+  }
   for (const Types& types : kTypes) {
     for (Mode mode : kModes) {
-      for (int threads : kThreads) {
-        Case prototype;
-        prototype.mode = mode;
-        prototype.in = types.in;
-        prototype.out = types.out;
-        prototype.threads = threads;
-        for (Case& c : CasesOf(recorded, prototype)) {
-          if (Selected(c, selection) && std::regex_search(c.Id(), pattern)) selected.push_back(std::move(c));
-        }
-      }
+      Case prototype;
+      prototype.mode = mode;
+      prototype.in = types.in;
+      prototype.out = types.out;
+      add(prototype);
     }
   }
   if (selected.empty()) return absl::InvalidArgumentError(absl::StrCat("no case matches '", filter, "'"));

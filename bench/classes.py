@@ -20,6 +20,15 @@ ROWS = {
     "gradients of weights, 16 and more": ["wgrad, 16 rows and more"],
 }
 TYPES = {"f32": "f32 → f32", "bf16": "bf16 → f32"}
+# Quantized operands, for whose types there are no other rows; their peer is bf16.
+QUANTIZED_ROWS = {
+    "quantized, 1 to 16": ["quantized, 1 to 2 rows", "quantized, 4 to 16 rows", "quantized, recorded"],
+    "quantized, 64": ["quantized, 32 to 64 rows"],
+    "quantized, 128 and more": ["quantized, 128 rows and more"],
+}
+QUANTIZED_TYPES = {name: f"{name} → f32" for name in ("int8", "fp8", "int4", "mxfp4", "w8a8")} | {
+    "integers": "integers → s32"
+}
 HEADER = "| rows of a group | types |"
 
 
@@ -103,6 +112,11 @@ def table(recorded: list[Recorded], folder: str) -> str:
         lines.append(" ".join([f"| fastest unit | {name} |", *(f"{of.units(types)} |" for of in recorded)]))
         for row, regimes in ROWS.items():
             lines.append(" ".join([f"| {row} | {name} |", *(f"{of.field(regimes, types)} |" for of in recorded)]))
+    for name, types in QUANTIZED_TYPES.items():
+        for row, regimes in QUANTIZED_ROWS.items():
+            fields = [of.field(regimes, types) for of in recorded]
+            if any(fields):  # reports used to have none
+                lines.append(" ".join([f"| {row} | {name} |", *(f"{field} |" for field in fields)]))
     return "\n".join(lines)
 
 

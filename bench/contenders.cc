@@ -135,6 +135,7 @@ std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const
   ours.role = Contender::Role::kOurs;
   ours.name = "ours";
   ours.result = memory.SetOf(c, 0).out;
+  if (c.quantization != nullptr) return contenders;
   contenders.push_back(OneByOne(c, memory, AllSeries(c, memory)));
   contenders.push_back(OneDenseProduct(c, memory));
   if (const std::vector<int64_t> equal = EqualSizes(c); equal != c.sizes) {
@@ -160,6 +161,14 @@ std::vector<Contender> MakeWidened(const Case& wide_case, const Memory& wide, co
     contender.name = absl::StrCat("widened before, ", contender.name);
   }
   return contenders;
+}
+
+Contender WithBf16(const Case& c, const Memory& wide) {
+  Contender contender = Grouped(Widened(c), wide, c.sizes);
+  contender.role = Contender::Role::kPeer;
+  contender.name = "bf16";
+  contender.way = "ours";
+  return contender;
 }
 
 Contender WithWidening(const Contender& widened, const Case& c, const Memory& memory, const Memory& wide) {

@@ -28,14 +28,17 @@ struct Contender {
   char* result = nullptr;  // out at place 0 where that is the result of the case, else null
 };
 
-// Ours is the first. Then our library called group by group, one dense product with all rows, groups of equal size
-// (where the case's are not), on one thread, with weights that stay in the last cache, and every peer that can, in each
-// of its ways.
+// Ours is the first, and the only one of quantized operands. Then our library called group by group, one dense product
+// with all rows, groups of equal size (where the case's are not), on one thread, with weights that stay in the last
+// cache, and every peer that can, in each of its ways.
 std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const std::vector<Peer>& peers);
 
 // Products of 16-bit operands by peers that multiply f32, on operands widened before anybody looks at the clock.
 // `wide_case` is the case with f32 operands, `wide` memory for it in the precision of the narrow type.
 std::vector<Contender> MakeWidened(const Case& wide_case, const Memory& wide, const std::vector<Peer>& peers);
+
+// A peer of our own for quantized operands, in other memory: the same rows and matrices in bf16.
+Contender WithBf16(const Case& c, const Memory& wide);
 
 // The same with widening bf16 operands as part of each call.
 Contender WithWidening(const Contender& widened, const Case& c, const Memory& memory, const Memory& wide);

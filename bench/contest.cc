@@ -35,7 +35,8 @@ double Spread(const std::vector<double>& values) {
 Contest::Contest(const Case& c, const Memory& memory, const Memory* wide, const std::vector<Peer>& peers)
     : case_(c), memory_(memory), wide_(wide) {
   for (Contender& contender : MakeContenders(case_, memory, peers)) entrants_.push_back({std::move(contender)});
-  if (wide == nullptr || c.out != DType::kF32) return;
+  if (c.quantization != nullptr && wide != nullptr) entrants_.push_back({WithBf16(case_, *wide)});
+  if (c.quantization != nullptr || wide == nullptr || c.out != DType::kF32) return;
   for (Contender& contender : MakeWidened(Widened(case_), *wide, peers)) widened_.push_back({std::move(contender)});
 }
 
@@ -124,7 +125,7 @@ Stretches Contest::NextMatrices() {
 }
 
 bool Contest::TooSlow(const Entrant& entrant) const {
-  if (entrant.seconds.empty()) return false;
+  if (entrant.seconds.empty() || case_.quantization != nullptr) return false;  // to be slower is what bf16 is there for
   const double seconds = Median(entrant.seconds);
   return entrant.seconds.size() >= (seconds > kLongCall ? 1 : 2) && seconds > kFarBehind * Median(entrants_[0].seconds);
 }
@@ -137,7 +138,8 @@ proto::CaseReport Contest::Report(const std::vector<Limits>& limits) const {
   report.set_regime(case_.recorded ? "recorded" : "sweep");
   report.set_mode(std::string(NameOf(case_.mode)));
   report.set_lhs_dtype(std::string(NameOf(case_.in)));
-  report.set_rhs_dtype(std::string(NameOf(case_.in)));
+  report.set_rhs_dtype(std::string(NameOf(case_.rhs())));
+  if (case_.quantization != nullptr) report.set_quantization(std::string(case_.quantization->name));
   report.set_out_dtype(std::string(NameOf(case_.out)));
   report.set_threads(case_.threads);
   report.set_rows(static_cast<int>(case_.rows()));

@@ -23,7 +23,8 @@ struct Rounds {
 
 class Contest {
  public:
-  // Not owned: memory for the case and, for bf16, memory for it with f32 operands of bf16 values, else null.
+  // Not owned: memory for the case and, for bf16, memory for it with f32 operands of bf16 values, for quantized
+  // operands memory for it with bf16, else null.
   Contest(const Case& c, const Memory& memory, const Memory* wide, const std::vector<Peer>& peers);
 
   // Internal error where our own result is wrong; a peer's failure is in the report.

@@ -29,8 +29,13 @@ GroupedCall::GroupedCall(const Case& c, const std::vector<int64_t>& sizes) : siz
       problem_.out.dims = {groups, c.k, c.n};
       break;
   }
-  problem_.lhs.dtype = problem_.rhs.dtype = c.in;
+  problem_.lhs.dtype = c.in;
+  problem_.rhs.dtype = c.rhs();
   problem_.out.dtype = c.out;
+  if (c.quantization == nullptr) return;
+  if (c.quantization->scales_rows) problem_.lhs_scale = Array{nullptr, DType::kF32, {rows, 1}};
+  if (!c.quantization->rhs_scale) return;
+  problem_.rhs_scale = Array{nullptr, *c.quantization->rhs_scale, {groups, c.scales_of_group() / c.n, c.n}};
 }
 
 absl::Status GroupedCall::Run(const Operands& at, int threads) {
@@ -41,6 +46,8 @@ const GroupedGemmProblem& GroupedCall::ProblemAt(const Operands& at) {
   problem_.lhs.data = at.lhs;
   problem_.rhs.data = at.rhs;
   problem_.out.data = at.out;
+  if (problem_.lhs_scale) problem_.lhs_scale->data = at.lhs_scale;
+  if (problem_.rhs_scale) problem_.rhs_scale->data = at.rhs_scale;
   return problem_;
 }
 

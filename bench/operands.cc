@@ -1,6 +1,7 @@
 #include "bench/operands.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <new>
 #include <random>
@@ -17,11 +18,15 @@ constexpr int64_t kChunk = 1 << 16;  // elements or bytes that one thread widens
 // A prime number of elements: no two matrices of a case start alike.
 std::vector<char> Sequence(DType dtype, DType precision) {
   constexpr int64_t kElements = 65521;
-  std::vector<char> sequence(kElements * SizeOf(dtype));
+  const Format& format = FormatOf(dtype);
+  const bool is_quantized = IsQuantized(dtype);
+  std::vector<char> sequence(BytesOf(dtype, kElements));
   std::mt19937_64 random(2);
-  std::uniform_real_distribution<double> values(-1, 1);
+  std::uniform_real_distribution<double> values(format.role == Role::kScale ? 0x1p-20 : -1, 1);
+  const double range = is_quantized ? std::ldexp(1, format.max_exponent) : 1;
   for (int64_t i = 0; i < kElements; ++i) {
-    StoreRounded({sequence.data(), dtype, {kElements}}, i, RoundTo(precision, values(random)));
+    const double value = range * values(random);
+    StoreRounded({sequence.data(), dtype, {kElements}}, i, is_quantized ? value : RoundTo(precision, value));
   }
   return sequence;
 }
@@ -70,18 +75,23 @@ SetBytes SetBytesOf(const Case& c) {
   const int64_t rows = c.rows(), in = SizeOf(c.in), out = SizeOf(c.out);
   const int64_t matrices = static_cast<int64_t>(c.sizes.size()) * c.k * c.n;
   if (c.mode == Mode::kWgrad) return {rows * c.k * in, rows * c.n * in, matrices * out};
-  return {rows * c.k * in, matrices * in, rows * c.n * out};
+  SetBytes bytes = {rows * c.k * in, BytesOf(c.rhs(), matrices), rows * c.n * out};
+  if (c.quantization == nullptr) return bytes;
+  if (c.quantization->scales_rows) bytes.lhs_scale = rows * SizeOf(DType::kF32);
+  const DType scale = c.quantization->rhs_scale.value_or(DType::kF32);
+  bytes.rhs_scale = BytesOf(scale, static_cast<int64_t>(c.sizes.size()) * c.scales_of_group());
+  return bytes;
 }
 
 int64_t SetsOf(const Case& c) {
-  const int64_t bytes = c.mode == Mode::kWgrad ? SetBytesOf(c).out : c.active_groups() * c.k * c.n * SizeOf(c.in);
+  const int64_t bytes = c.mode == Mode::kWgrad ? SetBytesOf(c).out : BytesOf(c.rhs(), c.active_groups() * c.k * c.n);
   return std::max<int64_t>(1, (kBeyondCaches + bytes - 1) / bytes);
 }
 
 std::vector<absl::Span<const char>> MatricesOf(const Case& c, const Operands& at) {
   if (c.mode == Mode::kWgrad) return {{at.out, static_cast<size_t>(SetBytesOf(c).out)}};
   std::vector<absl::Span<const char>> matrices;
-  const auto bytes = static_cast<size_t>(c.k * c.n * SizeOf(c.in));
+  const auto bytes = static_cast<size_t>(BytesOf(c.rhs(), c.k * c.n));
   for (size_t g = 0; g < c.sizes.size(); ++g) {
     if (c.sizes[g] == 0) continue;
     const char* const begin = at.rhs + g * bytes;
@@ -98,18 +108,24 @@ Memory::Memory(const std::vector<Case>& cases, DType precision) {
   SetBytes most = {0, 0, 0};
   for (const Case& c : cases) {
     const SetBytes set = SetBytesOf(c);
-    const int64_t sets = SetsOf(c);
-    most = {std::max(most.lhs, sets * set.lhs), std::max(most.rhs, sets * set.rhs), std::max(most.out, sets * set.out)};
+    for (auto bytes : {&SetBytes::lhs, &SetBytes::rhs, &SetBytes::out, &SetBytes::lhs_scale, &SetBytes::rhs_scale}) {
+      most.*bytes = std::max(most.*bytes, SetsOf(c) * set.*bytes);
+    }
   }
-  const DType in = cases.empty() ? DType::kF32 : cases[0].in;
-  lhs_ = std::make_unique<Arena>(most.lhs, in, precision);
-  rhs_ = std::make_unique<Arena>(most.rhs, in, precision);
+  const Case first = cases.empty() ? Case() : cases[0];
+  lhs_ = std::make_unique<Arena>(most.lhs, first.in, precision);
+  rhs_ = std::make_unique<Arena>(most.rhs, first.rhs(), precision);
   out_ = std::make_unique<Arena>(most.out, DType::kF32, DType::kF32);
+  const std::optional<DType> given = first.quantization != nullptr ? first.quantization->rhs_scale : std::nullopt;
+  const DType scale = given.value_or(DType::kF32);
+  lhs_scale_ = std::make_unique<Arena>(most.lhs_scale, DType::kF32, DType::kF32);
+  rhs_scale_ = std::make_unique<Arena>(most.rhs_scale, scale, scale);
 }
 
 Operands Memory::SetOf(const Case& c, int64_t set) const {
   const SetBytes bytes = SetBytesOf(c);
-  return {lhs_->data() + set * bytes.lhs, rhs_->data() + set * bytes.rhs, out_->data() + set * bytes.out};
+  return {lhs_->data() + set * bytes.lhs, rhs_->data() + set * bytes.rhs, out_->data() + set * bytes.out,
+          lhs_scale_->data() + set * bytes.lhs_scale, rhs_scale_->data() + set * bytes.rhs_scale};
 }
 
 Series::Series(const Case& c, const Operands& at) : mode_(c.mode), in_(c.in), dtype_out_(c.out), k_(c.k), n_(c.n) {

@@ -19,7 +19,8 @@ inline constexpr int64_t kBeyondCaches = int64_t{512} << 20;
 
 // Numbers within [-1,1], the same for any size, so that a case finds the same ones wherever its operands lie. Pages of
 // the ordinary size, as operands have outside of here. Values are rounded to `precision` and stored as `dtype`: an f32
-// arena in the precision of bf16 is the widened bf16 arena.
+// arena in the precision of bf16 is the widened bf16 arena. Of quantized formats, which have a precision of their own,
+// half of their range; of formats of scales alone within (0,1].
 class Arena {
  public:
   Arena(int64_t bytes, DType dtype, DType precision);
@@ -37,11 +38,13 @@ class Arena {
 // Whole operands, each group after the other; of forward's rhs also the groups without rows.
 struct Operands {
   char *lhs, *rhs, *out;
+  char *lhs_scale = nullptr, *rhs_scale = nullptr;
 };
 
 // Bytes of one set.
 struct SetBytes {
   int64_t lhs, rhs, out;
+  int64_t lhs_scale = 0, rhs_scale = 0;
 };
 SetBytes SetBytesOf(const Case& c);
 // As many as have kBeyondCaches of active weights (wgrad: gradients) in all.
@@ -51,7 +54,7 @@ int64_t SetsOf(const Case& c);
 // wgrad: all gradients.
 std::vector<absl::Span<const char>> MatricesOf(const Case& c, const Operands& at);
 
-// Enough for any of the cases, one at a time. Their `in` must be one type. `precision` as in Arena.
+// Enough for any of the cases, one at a time. Their `in` and quantization must be one. `precision` as in Arena.
 class Memory {
  public:
   Memory(const std::vector<Case>& cases, DType precision);
@@ -59,7 +62,7 @@ class Memory {
   Operands SetOf(const Case& c, int64_t set) const;
 
  private:
-  std::unique_ptr<Arena> lhs_, rhs_, out_;
+  std::unique_ptr<Arena> lhs_, rhs_, out_, lhs_scale_, rhs_scale_;
 };
 
 // One set, group by group, without the groups that have no rows.

@@ -8,6 +8,7 @@ import math
 import statistics
 
 F32_FMA = "f32 fma"
+UNITS_OF_BYTES = ("VPDPBUSD", "TDPBSSD")
 ROW_REGIMES = [(2, "1 to 2 rows"), (16, "4 to 16 rows"), (64, "32 to 64 rows"), (math.inf, "128 rows and more")]
 
 
@@ -20,7 +21,8 @@ def rows_per_group(case: dict) -> float:
 
 
 def regime(case: dict) -> str:
-    mode = {"forward": "forward", "forward_transposed": "transposed", "wgrad": "wgrad"}[case["mode"]]
+    modes = {"forward": "forward", "forward_transposed": "transposed", "wgrad": "wgrad"}
+    mode = "quantized" if "quantization" in case else modes[case["mode"]]
     if case["regime"] == "recorded":
         return f"{mode}, recorded"
     rows = rows_per_group(case)
@@ -30,7 +32,7 @@ def regime(case: dict) -> str:
 
 
 def types(case: dict) -> str:
-    return f"{case['lhs_dtype']} → {case['out_dtype']}"
+    return f"{case.get('quantization', case['lhs_dtype'])} → {case['out_dtype']}"
 
 
 def unit(case: dict) -> str:

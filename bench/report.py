@@ -13,6 +13,7 @@ import classes
 import pictures
 from regimes import (
     F32_FMA,
+    UNITS_OF_BYTES,
     Cell,
     best_ways,
     bound,
@@ -174,8 +175,10 @@ larger of the time of the sums and of the transfers, lhs, weights of groups with
 each once. A peer counts with the better of two ways: its own threads on group after group, or our threads over the
 groups, largest first, with the peer on one thread in each. `widen` is the fastest f32 peer on bf16 operands widened to
 f32 first, widening counted; widened beforehand it is an upper bound, not a peer. Peers that were far behind took part
-in fewer rounds. `Weights in cache` is the same call with so few groups that their weights stay in the last cache, over
-and over. Means are geometric."""
+in fewer rounds. The only peer of quantized operands is `bf16`, our own call with lhs and weights of bf16 at the same
+rows; the roofline counts quantized operands in the bytes that they are stored in, scales included, so that its share
+is that of the memory's speed where few rows let memory bound the call. `Weights in cache` is the same call with so few
+groups that their weights stay in the last cache, over and over. Means are geometric."""
 
 
 def report_text(report: dict, pictures_of: list[tuple[str, str]]) -> str:
@@ -198,10 +201,13 @@ def report_text(report: dict, pictures_of: list[tuple[str, str]]) -> str:
 
 def write_report(report: dict, folder: pathlib.Path, name: str) -> pathlib.Path:
     folder.mkdir(parents=True, exist_ok=True)
-    made = [
-        ("Roofline", pictures.roofline(report, folder, f"{name}-roofline")),
-        ("Share of the roofline against rows per group", pictures.share_by_rows(report, folder, f"{name}-rows")),
-    ]
+    plain = report | {"cases": [case for case in report["cases"] if "quantization" not in case]}
+    made = []
+    if plain["cases"]:
+        made = [
+            ("Roofline", pictures.roofline(plain, folder, f"{name}-roofline")),
+            ("Share of the roofline against rows per group", pictures.share_by_rows(plain, folder, f"{name}-rows")),
+        ]
     path = folder / f"{name}.md"
     path.write_text(report_text(report, [(caption, file) for caption, file in made if file]))
     return path
@@ -211,9 +217,8 @@ def file_name(machine: dict) -> str:
     """'Intel(R) Xeon(R) Processor (family 6, model 207)' to 'intel-xeon-processor-family-6-model-207'. Where a unit is
     ahead of f32 fma, with its name: a virtual machine may hide it, which makes the same CPU another class."""
     limits = machine["limits"][-1]
-    fastest = max(
-        [F32_FMA, *(of["name"] for of in limits.get("units", []))], key=lambda name: rate_of(name, limits) or 0
-    )
+    units = [of["name"] for of in limits.get("units", []) if of["name"] not in UNITS_OF_BYTES]
+    fastest = max([F32_FMA, *units], key=lambda name: rate_of(name, limits) or 0)
     name = machine["cpu"] if fastest == F32_FMA else f"{machine['cpu']} {fastest}"
     return "-".join(re.findall(r"[a-z0-9.]+", re.sub(r"\((R|TM)\)", " ", name, flags=re.IGNORECASE).lower()))
 

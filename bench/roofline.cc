@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "bench/operands.h"
 #include "kernels/problem.h"
 
 namespace raggemm::bench {
@@ -15,7 +16,9 @@ Work WorkOf(const Case& c) {
     work.bytes_read = static_cast<double>(rows * (c.k + c.n) * in);
     work.bytes_written = static_cast<double>(static_cast<int64_t>(c.sizes.size()) * matrix * out);
   } else {
-    work.bytes_read = static_cast<double>((rows * c.k + c.active_groups() * matrix) * in);
+    const SetBytes set = SetBytesOf(c);
+    const int64_t weights = (set.rhs + set.rhs_scale) / static_cast<int64_t>(c.sizes.size()) * c.active_groups();
+    work.bytes_read = static_cast<double>(set.lhs + set.lhs_scale + weights);
     work.bytes_written = static_cast<double>(rows * c.n * out);
   }
   return work;

@@ -7,8 +7,8 @@
 
 namespace raggemm::bench {
 
-// What any implementation must do and move: each operand once, of the weights those of active groups; wgrad writes the
-// gradient of every group.
+// What any implementation must do and move: each operand once, in the bytes in which it and its scales are stored, of
+// the weights those of active groups; wgrad writes the gradient of every group.
 struct Work {
   double flops = 0, bytes_read = 0, bytes_written = 0;
 };

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,7 +34,7 @@ class Session {
   absl::Status Finish();
 
  private:
-  void TakeMemoryFor(DType in);
+  void TakeMemoryFor(const Case& next);
   Rounds RoundsForNext() const;
   absl::Status Write();
 
@@ -46,8 +47,8 @@ class Session {
   proto::Report report_;
   absl::Status status_;
   size_t started_ = 0;
-  // Of one input type at a time.
-  std::optional<DType> memory_in_;
+  // Of one input type and quantization at a time.
+  std::optional<std::pair<DType, const Quantization*>> memory_of_;
   std::unique_ptr<Memory> memory_, wide_;
 };
 

@@ -14,7 +14,7 @@ namespace {
 constexpr int kChains = 12;
 
 // Each chain is x = x * scale + shift, or x = x + scale * shift by pairs: both stay ordinary numbers. Denormals would
-// be slow, zeros save power. In words of 32 bits: f32, and pairs of bf16.
+// be slow, zeros save power. In words of 32 bits: f32, pairs of bf16, four bytes.
 constexpr uint32_t kScale = 0x3F7FBE77, kShift = 0x3F800000;
 constexpr uint32_t kPairScale = 0x3F7F3F7F, kPairShift = 0x3F803F80;
 
@@ -56,33 +56,36 @@ void StepScalarChains(int64_t steps) {
 // of 64 bytes.
 constexpr int kTotals = 6;
 
-void StepTiles(int64_t steps) {
-  struct alignas(64) {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  } const shape;
-  static_assert(sizeof(shape) == 64);
-  alignas(64) uint32_t operand[256];
-  std::fill(std::begin(operand), std::end(operand), kPairScale);
-  asm volatile(
-      "ldtilecfg %1\n"
-      "tileloadd (%2,%3,1), %%tmm6\n"
-      "tileloadd (%2,%3,1), %%tmm7\n"
-      ".irp total, 0, 1, 2, 3, 4, 5\n"
-      "tilezero %%tmm\\total\n"
-      ".endr\n"
-      "1:\n"
-      ".irp total, 0, 1, 2, 3, 4, 5\n"
-      "tdpbf16ps %%tmm7, %%tmm6, %%tmm\\total\n"
-      ".endr\n"
-      "dec %0\n"
-      "jnz 1b\n"
-      "tilerelease\n"
-      : "+r"(steps)
-      : "m"(shape), "r"(operand), "r"(int64_t{64})
-      : "cc", "memory");
-}
+struct alignas(64) TileShape {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+static_assert(sizeof(TileShape) == 64);
+
+#define RAGGEMM_STEP_TILES(instruction)                            \
+  [](int64_t steps) {                                              \
+    const TileShape shape;                                         \
+    alignas(64) uint32_t operand[256];                             \
+    std::fill(std::begin(operand), std::end(operand), kPairScale); \
+    asm volatile(                                                  \
+        "ldtilecfg %1\n"                                           \
+        "tileloadd (%2,%3,1), %%tmm6\n"                            \
+        "tileloadd (%2,%3,1), %%tmm7\n"                            \
+        ".irp total, 0, 1, 2, 3, 4, 5\n"                           \
+        "tilezero %%tmm\\total\n"                                  \
+        ".endr\n"                                                  \
+        "1:\n"                                                     \
+        ".irp total, 0, 1, 2, 3, 4, 5\n" instruction               \
+        " %%tmm7, %%tmm6, %%tmm\\total\n"                          \
+        ".endr\n"                                                  \
+        "dec %0\n"                                                 \
+        "jnz 1b\n"                                                 \
+        "tilerelease\n"                                            \
+        : "+r"(steps)                                              \
+        : "m"(shape), "r"(operand), "r"(int64_t{64})               \
+        : "cc", "memory");                                         \
+  }
 
 // Once for the process, before its first tile. The kernel refuses where it does not know tiles.
 bool TilesPermitted() {
@@ -112,14 +115,26 @@ Unit DotOfPairs() {
 
 Unit Tiles() {
   Unit tiles = {"TDPBF16PS", DType::kBF16, 2.0 * kTotals * 16 * 16 * 32, 250'000, nullptr};
-  if (__builtin_cpu_supports("amx-bf16") && TilesPermitted()) tiles.run = StepTiles;
+  if (__builtin_cpu_supports("amx-bf16") && TilesPermitted()) tiles.run = RAGGEMM_STEP_TILES("tdpbf16ps");
+  return tiles;
+}
+
+Unit DotOfBytes() {
+  Unit dot = {"VPDPBUSD", DType::kS8, FlopsOfChains(64), 2'000'000, nullptr};
+  if (__builtin_cpu_supports("avx512vnni")) dot.run = RAGGEMM_STEP_CHAINS("vpdpbusd", "zmm", kPairScale, kPairShift);
+  return dot;
+}
+
+Unit TilesOfBytes() {
+  Unit tiles = {"TDPBSSD", DType::kS8, 2.0 * kTotals * 16 * 16 * 64, 250'000, nullptr};
+  if (__builtin_cpu_supports("amx-int8") && TilesPermitted()) tiles.run = RAGGEMM_STEP_TILES("tdpbssd");
   return tiles;
 }
 
 }  // namespace
 
 const std::array<Unit, kUnits>& Units() {
-  static const std::array<Unit, kUnits> units = {Fma(), DotOfPairs(), Tiles()};
+  static const std::array<Unit, kUnits> units = {Fma(), DotOfPairs(), Tiles(), DotOfBytes(), TilesOfBytes()};
   return units;
 }
 

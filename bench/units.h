@@ -10,7 +10,7 @@
 
 namespace raggemm::bench {
 
-// All sum in f32.
+// Those of bytes sum in s32, the others in f32.
 struct Unit {
   const char* name;
   DType in;                    // of both operands
@@ -20,7 +20,7 @@ struct Unit {
 };
 
 // The first is f32 fma, which every CPU has in some width.
-inline constexpr int kUnits = 3;
+inline constexpr int kUnits = 5;
 const std::array<Unit, kUnits>& Units();
 
 // The first multiplies all types: the fastest sequence of exact products widens what is narrower.

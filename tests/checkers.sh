@@ -120,8 +120,8 @@ valgrind_driver() {
   debian_packages valgrind
   for isa in $(host_isas | grep -v avx512); do
     say "valgrind: edge cases, $isa"
-    "${memcheck[@]}" "$build/bin/ffi_driver" --all --cases="$root/proto/cases/edge.textproto" --isa="$isa" \
-      --threads=2 | tail -n 1 || return 1
+    "${memcheck[@]}" "$build/bin/ffi_driver" --all --isa="$isa" --threads=2 \
+      --cases="$root/proto/cases/edge.textproto,$root/proto/cases/formats.textproto" | tail -n 1 || return 1
   done
 }
 
@@ -131,13 +131,18 @@ test_valgrind() {
   "${memcheck[@]}" "$build/bin/fuzz_problems" --seconds=120 || die "FAILED under valgrind"
 }
 
-# "case dtypes checksum" of each edge case, in the types it has and in others: INSTRUCTION-SET EXECUTOR
+# "case dtypes checksum" of each edge case, in the types it has and in others, and of each of formats.textproto by both
+# rules of bf16: INSTRUCTION-SET EXECUTOR
 checksum_lines() {
   local types
   for types in "" --dtype=f16 --dtype=bf16 "--dtype=bf16 --bf16_sums=tiles" --dtype=f64; do
     # shellcheck disable=SC2086  # two flags; of one that is given twice the last counts
     "$build/bin/ffi_driver" --cases="$root/proto/cases/edge.textproto" --all --checksums --isa="$1" --executor="$2" \
       --bf16_sums=pairs $types || return
+  done
+  for types in pairs tiles; do
+    "$build/bin/ffi_driver" --cases="$root/proto/cases/formats.textproto" --all --checksums --isa="$1" \
+      --executor="$2" --bf16_sums="$types" || return
   done
 }
 
@@ -146,8 +151,9 @@ checksums() {
   local recorded=$root/proto/cases/checksums.txt isa executor lines failed=()
   if (($# == 1)); then
     lines=$(checksum_lines scalar serial)
-    printf '%s\n' "# Checksums of the results of edge.textproto (ffi/host/checksum.h): ./dev checksums" "$lines" \
-      >"$recorded"
+    printf '%s\n' \
+      "# Checksums of the results of edge.textproto and formats.textproto (ffi/host/checksum.h): ./dev checksums" \
+      "$lines" >"$recorded"
     say "recorded: $(wc -l <<<"$lines") checksums; a line that differs from before is a result that changed"
     return
   fi

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -312,20 +313,45 @@ void SetMatrixDType(DType dtype, GroupedGemmCase& explicit_case) {
   explicit_case.mutable_rhs()->set_dtype(ToProto(dtype));
   explicit_case.mutable_out()->set_dtype(ToProto(compute));
   const GroupedGemmCase::Vector& bias = explicit_case.bias();
-  if (bias.has_dtype() && (compute == DType::kS32 || SizeOf(ToDType(bias.dtype())) > SizeOf(compute))) {
+  const bool is_integer = bias.dtype() == GroupedGemmCase::S32;
+  if (bias.has_dtype() && (is_integer || compute == DType::kS32 || SizeOf(ToDType(bias.dtype())) > SizeOf(compute))) {
     explicit_case.mutable_bias()->set_dtype(ToProto(compute));
   }
+  std::vector<absl::string_view> operands = absl::StrSplit(explicit_case.config().operands(), ',', absl::SkipEmpty());
+  const auto is_factor = [](absl::string_view name) {
+    return absl::EndsWith(name, "_scale") || absl::EndsWith(name, "_zero");
+  };
+  operands.erase(std::remove_if(operands.begin(), operands.end(), is_factor), operands.end());
+  explicit_case.clear_lhs_scale();
+  explicit_case.clear_rhs_scale();
+  explicit_case.clear_lhs_zero();
+  explicit_case.clear_rhs_zero();
+  if (!explicit_case.has_config()) return;
+  explicit_case.mutable_config()->set_operands(absl::StrJoin(operands, ","));
+  explicit_case.mutable_config()->clear_precision();
+}
+
+bool TakesPrecision(const GroupedGemmCase& explicit_case) {
+  return explicit_case.lhs().dtype() == GroupedGemmCase::F32 && explicit_case.rhs().dtype() == GroupedGemmCase::F32 &&
+         explicit_case.out().dtype() != GroupedGemmCase::F64;
 }
 
 std::string DTypesOf(const GroupedGemmCase& explicit_case) {
   const auto name = [](GroupedGemmCase::DType dtype) { return NameOf(ToDType(dtype)); };
   const auto& [lhs, rhs, out] = std::tie(explicit_case.lhs(), explicit_case.rhs(), explicit_case.out());
+  using Config = proto::GroupedGemmConfig;
   const auto sums = explicit_case.config().bf16_sums();
-  const bool named = sums != proto::GroupedGemmConfig::Bf16Sums::AUTO && ToDType(lhs.dtype()) == DType::kBF16 &&
-                     ToDType(rhs.dtype()) == DType::kBF16;
-  return absl::StrCat(
-      name(lhs.dtype()), "*", name(rhs.dtype()), ">", name(out.dtype()), named ? ":" : "",
-      named ? absl::AsciiStrToLower(proto::GroupedGemmConfig::Bf16Sums::Value_Name(sums)) : std::string());
+  const auto precision = explicit_case.config().precision();
+  const auto becomes_bf16 = [](GroupedGemmCase::DType dtype) {
+    return ToDType(dtype) == DType::kBF16 || IsQuantized(ToDType(dtype));
+  };
+  const bool splits = precision != Config::Precision::DEFAULT;
+  const bool named = sums != Config::Bf16Sums::AUTO && out.dtype() != GroupedGemmCase::S32 &&
+                     (splits || (becomes_bf16(lhs.dtype()) && becomes_bf16(rhs.dtype())));
+  const std::string what = splits ? absl::StrCat(":", Config::Precision::Value_Name(precision)) : "";
+  const std::string how = named ? absl::StrCat(":", Config::Bf16Sums::Value_Name(sums)) : "";
+  return absl::StrCat(name(lhs.dtype()), "*", name(rhs.dtype()), ">", name(out.dtype()),
+                      absl::AsciiStrToLower(absl::StrCat(what, how)));
 }
 
 Array ArrayStore::Add(DType dtype, Dims dims) {

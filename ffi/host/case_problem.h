@@ -28,9 +28,14 @@ void LimitRows(int64_t max_multiply_adds, proto::GroupedGemmCase& recorded);
 absl::StatusOr<proto::GroupedGemmCase> MakeExplicit(const proto::GroupedGemmCase& recorded);
 
 // lhs and rhs get this type, out f32, or f64 for f64; a bias that would be wider than the compute type becomes f32.
+// Without scales, zeros and precision, which are of the types that were there.
 void SetMatrixDType(DType dtype, proto::GroupedGemmCase& explicit_case);
 
-// As "f32*bf16>f32", of an explicit case.
+// Whether lhs and rhs are f32, and out is of at most that.
+bool TakesPrecision(const proto::GroupedGemmCase& explicit_case);
+
+// As "f32*bf16>f32", of an explicit case; behind it the precision, and the rule of bf16 where that is named and of
+// effect: "f32*f32>f32:bf16_x3:tiles".
 std::string DTypesOf(const proto::GroupedGemmCase& explicit_case);
 
 // Owns dense arrays, aligned as XLA's are, not initialised.

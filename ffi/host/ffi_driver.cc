@@ -32,7 +32,7 @@
 ABSL_FLAG(std::string, case, "", "run the case of this name");
 ABSL_FLAG(bool, all, false, "run all cases");
 ABSL_FLAG(bool, list, false, "print the names of the cases");
-ABSL_FLAG(std::string, cases, "", "text file of GroupedGemmCases; default: the edge cases and the recorded ones");
+ABSL_FLAG(std::string, cases, "", "text files of GroupedGemmCases, with commas between; default: those of proto/cases");
 ABSL_FLAG(std::string, isa, "", "an instruction set, as avx2; default: the case's, or the fastest that the CPU has");
 ABSL_FLAG(std::string, executor, "", "openmp, pool or serial; default: the case's, or pool");
 ABSL_FLAG(int, threads, 0, "0: the case's, or one for each CPU");
@@ -41,6 +41,8 @@ ABSL_FLAG(std::string, dtype, "",
                        ": lhs and rhs; out is then f32, f64 for f64, or s32 for bytes"));
 ABSL_FLAG(std::string, bf16_sums, "",
           "pairs or tiles: how bf16 with bf16 is summed; default: the case's, or the CPU's");
+ABSL_FLAG(std::string, precision, "",
+          "default, bf16_x3 or bf16_x6: f32 with f32 as so many products of bf16; default: the case's");
 ABSL_FLAG(bool, full, false, "run recorded sizes; otherwise rows are scaled to at most 10^9 multiply-adds a case");
 ABSL_FLAG(bool, checksums, false, "print for each case that is right its name, dtypes and the checksum of its result");
 ABSL_FLAG(bool, print_plan, false, "print how each case is computed");
@@ -68,10 +70,14 @@ GroupedGemmCases ReadOrThrow(const std::string& path) {
 }
 
 GroupedGemmCases LoadCases() {
-  if (const std::string path = absl::GetFlag(FLAGS_cases); !path.empty()) return ReadOrThrow(path);
+  GroupedGemmCases all;
+  for (absl::string_view path : absl::StrSplit(absl::GetFlag(FLAGS_cases), ',', absl::SkipEmpty())) {
+    all.MergeFrom(ReadOrThrow(std::string(path)));
+  }
+  if (!all.cases().empty()) return all;
   const fs::path directory = BesideProgram("cases");
-  GroupedGemmCases all = ReadOrThrow(directory / "moe.textproto");
-  all.MergeFrom(ReadOrThrow(directory / "edge.textproto"));
+  for (const char* name : {"moe", "edge", "formats"})
+    all.MergeFrom(ReadOrThrow(directory / absl::StrCat(name, ".textproto")));
   return all;
 }
 
@@ -104,6 +110,11 @@ RunOptions OptionsFromFlags() {
   if (const std::string name = absl::AsciiStrToUpper(absl::GetFlag(FLAGS_bf16_sums)); !name.empty()) {
     if (!proto::GroupedGemmConfig::Bf16Sums::Value_Parse(name, &options.bf16_sums.emplace())) {
       throw std::runtime_error(absl::StrCat("--bf16_sums=", name, ": must be AUTO, TILES or PAIRS"));
+    }
+  }
+  if (const std::string name = absl::AsciiStrToUpper(absl::GetFlag(FLAGS_precision)); !name.empty()) {
+    if (!proto::GroupedGemmConfig::Precision::Value_Parse(name, &options.precision.emplace())) {
+      throw std::runtime_error(absl::StrCat("--precision=", name, ": must be DEFAULT, BF16_X3 or BF16_X6"));
     }
   }
   if (!absl::GetFlag(FLAGS_full)) options.max_multiply_adds = kMaxMultiplyAdds;

@@ -1,5 +1,6 @@
 #include "ffi/host/random_fill.h"
 
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -57,11 +58,24 @@ void FillIntegers(const Array& array, uint64_t seed) {
   });
 }
 
+// Bytes, whose table has what becomes of each.
+void FillNarrowFloats(const Array& array, uint64_t seed) {
+  const Format& format = FormatOf(array.dtype);
+  std::array<uint8_t, 256> table;
+  for (int i = 0; i < 256; ++i) {
+    uint8_t& bits = table[i] = static_cast<uint8_t>(format.role == Role::kScale ? 119 + i / 16 : i);
+    if (!std::isfinite(ToDouble({&bits, array.dtype, {1}}, 0))) bits ^= 1 << (format.digits - 1);
+  }
+  FillWith<uint8_t>(array, seed, [&](uint64_t hash) { return table[hash >> 56]; });
+}
+
 }  // namespace
 
 void FillRandom(const Array& array, uint64_t seed, int exponent) {
   const Format& format = FormatOf(array.dtype);
-  if (!IsMatrix(array.dtype)) return FillIntegers(array, seed);  // of narrow floats any bits, too
+  if (!IsMatrix(array.dtype)) {
+    return format.bits == 8 && !format.IsInteger() ? FillNarrowFloats(array, seed) : FillIntegers(array, seed);
+  }
   if (format.expands_to != format.dtype) return FillFromTable(array, seed, exponent);
   format.bits == 64 ? FillFractions<double>(array, seed, exponent) : FillFractions<float>(array, seed, exponent);
 }

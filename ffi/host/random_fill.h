@@ -14,7 +14,9 @@ namespace raggemm::host {
 //
 //     z = (seed << 40) + (i + 1) * 0x9e3779b97f4a7c15;  value = top d bits of Scramble(z), signed, / 2^(d - 1)
 //
-// Of a format of integers the top bits of Scramble(z), as they are.
+// Of a format of integers or of four bits the top bits of Scramble(z), as they are, eight for each byte of less; of
+// float8 likewise, where infinities and NaNs have the lowest bit of the exponent changed; of scales that are powers of
+// two, from 2^-8 on, the top four.
 // Runs on all CPUs.
 void FillRandom(const Array& array, uint64_t seed, int exponent = 0);
 

@@ -85,6 +85,9 @@ absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const GroupedGemmCase& sou
   if (!full.ok()) return full.status();
   if (options.dtype.has_value()) SetMatrixDType(*options.dtype, *full);
   if (options.bf16_sums && !full->config().has_bf16_sums()) full->mutable_config()->set_bf16_sums(*options.bf16_sums);
+  if (options.precision && TakesPrecision(*full) && !full->config().has_precision()) {
+    full->mutable_config()->set_precision(*options.precision);
+  }
   run.dtypes = DTypesOf(*full);
 
   const absl::StatusOr<CaseProblem> made = MakeCaseProblem(*full);

@@ -30,9 +30,10 @@ struct Plugin {
 struct RunOptions {
   Attributes how;              // executor, isa, threads, where not as the case has them
   std::optional<DType> dtype;  // of lhs and rhs
-  std::optional<proto::GroupedGemmConfig::Bf16Sums::Value> bf16_sums;  // where the case has none
-  int64_t max_multiply_adds = 0;                                       // 0: recorded sizes
-  bool time = false;                                                   // warm up and take the median of several calls
+  std::optional<proto::GroupedGemmConfig::Bf16Sums::Value> bf16_sums;   // where the case has none
+  std::optional<proto::GroupedGemmConfig::Precision::Value> precision;  // likewise, of cases that take one
+  int64_t max_multiply_adds = 0;                                        // 0: recorded sizes
+  bool time = false;                                                    // warm up and take the median of several calls
 };
 
 struct CaseRun {

@@ -1,9 +1,11 @@
-"""The cases of edge.textproto as custom calls, and the checksums of their results (cases/checksums.txt).
+"""The cases of edge.textproto and formats.textproto as custom calls, and the checksums of their results
+(cases/checksums.txt).
 
 It is written from ffi/host/random_fill.h, checksum.h and case_problem.h, and shares no code with them: operands are
 made from integers here as there, so that another language, jaxlib or CPU has the same ones.
 """
 
+import itertools
 import json
 import math
 import pathlib
@@ -26,7 +28,18 @@ DTYPES = {
     "S32": np.int32,
     "S64": np.int64,
     "U32": np.uint32,
+    "S8": np.int8,
+    "U8": np.uint8,
+    "S4": ml_dtypes.int4,
+    "U4": ml_dtypes.uint4,
+    "S2": ml_dtypes.int2,
+    "F8E4M3FN": ml_dtypes.float8_e4m3fn,
+    "F8E5M2": ml_dtypes.float8_e5m2,
+    "F4E2M1FN": ml_dtypes.float4_e2m1fn,
+    "F8E8M0FNU": ml_dtypes.float8_e8m0fnu,
 }
+SUMS = ("PAIRS", "TILES")
+SUB_BYTE = {"S4": 4, "U4": 4, "F4E2M1FN": 4, "S2": 2}  # bits
 DIMS = [f"{matrix}_{axis}" for matrix in ("lhs", "rhs", "out") for axis in ("first", "last")]
 
 
@@ -36,18 +49,40 @@ def _scramble(z: np.ndarray) -> np.ndarray:
     return z ^ (z >> np.uint64(31))
 
 
+def _random_words(count: int, seed: int) -> np.ndarray:
+    return _scramble(np.uint64(seed << 40) + np.arange(1, count + 1, dtype=np.uint64) * GOLDEN)
+
+
+def random_bits(shape, name: str, seed: int) -> np.ndarray:
+    """The same of a format of integers, or of less than two bytes."""
+    dtype, count, bits = np.dtype(DTYPES[name]), math.prod(shape), SUB_BYTE.get(name, 8)
+    if name == "S32":
+        return (_random_words(count, seed) >> np.uint64(32)).astype(np.uint32).view(dtype).reshape(shape)
+    codes = (_random_words(-(-count * bits // 8), seed) >> np.uint64(56)).astype(np.uint8)
+    if name in SUB_BYTE:
+        codes = (codes[:, None] >> np.arange(0, 8, bits, dtype=np.uint8) & (2**bits - 1)).reshape(-1)[:count]
+    if name in ("S4", "S2"):
+        return ((codes ^ 1 << bits - 1).astype(np.int8) - (1 << bits - 1)).astype(dtype).reshape(shape)
+    if name == "F8E8M0FNU":
+        codes = 119 + (codes >> 4)
+    elif name.startswith("F8"):
+        odd = ~np.isfinite(codes.view(dtype).astype(np.float32))
+        codes = np.where(odd, codes ^ 1 << ml_dtypes.finfo(dtype).nmant, codes).astype(np.uint8)
+    return (codes.astype(dtype) if name == "U4" else codes.astype(np.uint8).view(dtype)).reshape(shape)
+
+
 def random_array(shape, dtype, seed: int, exponent: int = 0) -> np.ndarray:
     """FillRandom of ffi/host/random_fill.h: in [-1, 1) times two to the exponent."""
     digits = ml_dtypes.finfo(dtype).nmant + 1
-    position = np.arange(1, math.prod(shape) + 1, dtype=np.uint64)
-    signed = _scramble(np.uint64(seed << 40) + position * GOLDEN).view(np.int64) >> np.int64(64 - digits)
+    signed = _random_words(math.prod(shape), seed).view(np.int64) >> np.int64(64 - digits)
     return np.ldexp(signed.astype(np.float64), exponent + 1 - digits).astype(dtype).reshape(shape)
 
 
 def checksum(array) -> int:
     """Checksum of ffi/host/checksum.h."""
     x = np.array(array).reshape(-1)
-    x[np.isnan(x)] = np.nan
+    if x.dtype != np.int32:
+        x[np.isnan(x)] = np.nan
     bits = x.view(f"u{x.itemsize}").astype(np.uint64)
     bits[np.isnan(x)] = {2: 0x7E00 if x.dtype == np.float16 else 0x7FC0, 4: 0x7FC00000, 8: 0x7FF8 << 48}[x.itemsize]
     return int(_scramble(_scramble(bits) + np.arange(1, x.size + 1, dtype=np.uint64) * GOLDEN).sum(dtype=np.uint64))
@@ -109,11 +144,14 @@ class _Operands:
         self.case = case
         self.seed = case.get("seed", 1) << 8
         self.types = {name: case[name].get("dtype", "F32") for name in ("lhs", "rhs", "out")}
-        self.compute = "F64" if "F64" in self.types.values() else "F32"
+        self.compute = next((x for x in ("F64", "S32") if x in self.types.values()), "F32")
 
     def random(self, dims, dtype: str, exponent: int = 0) -> np.ndarray:
         self.seed += 1
-        return random_array(tuple(_integers(dims)), DTYPES[dtype], self.seed - 1, exponent)
+        shape = tuple(_integers(dims))
+        if dtype in ("F16", "BF16", "F32", "F64"):
+            return random_array(shape, DTYPES[dtype], self.seed - 1, exponent)
+        return random_bits(shape, dtype, self.seed - 1)
 
     def matrix(self, name: str) -> np.ndarray:
         matrix = self.case[name]
@@ -132,7 +170,9 @@ class _Operands:
         if name == "c":
             return self.random(self.case["out"].get("dims", []), self.types["out"])
         vector = self.case.get(name, {})
-        defaults = {"bias": "F32", "group_offset": "S32"}
+        scales = dict.fromkeys(("lhs_scale", "rhs_scale"), "F32")
+        zeros = {"lhs_zero": self.types["lhs"], "rhs_zero": self.types["rhs"]}
+        defaults = {"bias": "F32", "group_offset": "S32"} | scales | zeros
         dtype, dims = vector.get("dtype", defaults.get(name, self.compute)), vector.get("dims", [])
         if "values" not in vector:
             return self.random(dims, dtype)
@@ -140,8 +180,12 @@ class _Operands:
 
 
 def _types(types: dict[str, str], config: dict[str, Any]) -> str:
-    sums = config["bf16_sums"] if types["lhs"] == types["rhs"] == "BF16" else "AUTO"
-    return "{lhs}*{rhs}>{out}".format(**types).lower() + (f":{sums.lower()}" if sums != "AUTO" else "")
+    precision = config.get("precision")
+    as_bf16 = all(types[x] not in ("F16", "F32", "F64") for x in ("lhs", "rhs")) and types["out"] != "S32"
+    sums = config["bf16_sums"] if precision or as_bf16 else "AUTO"
+    what = [precision] if precision else []
+    how = [sums] if sums != "AUTO" else []
+    return ":".join(["{lhs}*{rhs}>{out}".format(**types), *what, *how]).lower()
 
 
 def _recorded_case(case: dict[str, Any]) -> RecordedCase:
@@ -149,7 +193,7 @@ def _recorded_case(case: dict[str, Any]) -> RecordedCase:
     lhs, rhs = make.matrix("lhs"), make.matrix("rhs")
     dims = [make.dims(slot) for slot in DIMS]
     names = [name for name in config.get("operands", "").split(",") if name]
-    order = ("c", "bias", "alpha", "beta", "group_offset")
+    order = ("c", "bias", "alpha", "beta", "group_offset", "lhs_scale", "rhs_scale", "lhs_zero", "rhs_zero")
     optional = {name: make.optional(name) for name in sorted(names, key=order.index)}
     shape = tuple(_integers(case["out"].get("dims", [])))
     ragged = [x for slot, x in zip(DIMS, dims, strict=True) if slot in config.get("ragged", "").split(",")]
@@ -164,7 +208,9 @@ def _recorded_case(case: dict[str, Any]) -> RecordedCase:
 
 
 def recorded_cases() -> Iterator[RecordedCase]:
-    """As ./dev checksums has them: in the types that they have, then in others."""
+    """As ./dev checksums has them: in the types that they have, then in others; those of formats by both rules."""
+    for case, sums in itertools.product(json.loads(library.cases_json(CASES / "formats.textproto"))["cases"], SUMS):
+        yield _recorded_case(_with_sums(case, sums))
     for source in json.loads(library.cases_json(CASES / "edge.textproto"))["cases"]:
         case = _explicit(source)
         yield _recorded_case(_with_sums(case, "PAIRS"))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 
 import jax
@@ -9,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
+from raggemm import dequantize
 from raggemm.demo import __main__ as demo
-from raggemm.demo import bench_jax, checks, contenders, layers, programs
+from raggemm.demo import bench_jax, checks, contenders, formats, layers, programs, quantized
 from raggemm.demo.checks import Checks, disagreement
 from raggemm.demo.programs import Limits
 from raggemm.ops import gmm, tgmm
@@ -101,6 +103,40 @@ def test_fails_when_a_contender_is_wrong(run_demo, monkeypatch):
     monkeypatch.setattr(contenders, "_first_rows", lambda sizes: jnp.cumsum(sizes))
     code, lines, [row] = run_demo(FORWARD_ONLY)
     assert (code, lines[-1], row["max_error"] <= 1) == (1, "raggemm demo: FAILED", True)
+
+
+@pytest.mark.parametrize("name", formats.FORMATS)
+def test_quantized_weights(name, monkeypatch, capsys, tmp_path):
+    blocks = dataclasses.replace(TINY, hidden=64, intermediate=96)  # of 32 steps and more
+    monkeypatch.setattr(demo, "recorded_layers", lambda: [blocks])
+    monkeypatch.setattr(demo, "LIMITS", Limits(1000.0, 2**30))
+    assert demo.main([f"--weights={name}", f"--json={tmp_path / 'rows.json'}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "raggemm demo: OK (6 checks)"
+    (row,) = json.loads((tmp_path / "rows.json").read_text())
+    assert row == row | {"weights": name, "rows": 19, "active": 3, "reduced": False}
+    bits, steps, scale_bytes = {"int8": (8, 0, 4), "fp8": (8, 0, 4), "int4": (4, 128, 2), "mxfp4": (4, 32, 1)}[name]
+    scales = [n * (1 if not steps else k // math.gcd(k, steps)) for k, n in ((64, 96), (64, 96), (96, 64))]
+    assert row["weights_bytes"] == 6 * (3 * 64 * 96 * bits // 8 + sum(scales) * scale_bytes)
+    assert 0 < row["max_error"] <= 1
+    assert row["ratio_bfloat16"] == row["bfloat16_ms"] / row["raggemm_ms"]
+    assert any(name in line and "3 of 6" in line for line in lines)
+
+
+def test_a_wrong_product_of_quantized_weights_fails(monkeypatch, capsys):
+    monkeypatch.setattr(demo, "recorded_layers", lambda: [dataclasses.replace(DECODE, hidden=64, intermediate=96)])
+    monkeypatch.setattr(quantized, "gmm", lambda *operands: 1.001 * gmm(*operands))
+    assert demo.main(["--weights=int4"]) == 1
+    assert "decode, down: error is" in capsys.readouterr().out
+
+
+def test_dequantized_in_float64():
+    weights = np.random.default_rng(0).normal(size=(2, 64, 6)).astype(np.float32)
+    for name, format in formats.FORMATS.items():
+        tensor = format.quantized(jnp.asarray(weights))
+        for got, want in zip(formats.Dequantized(tensor), dequantize(tensor), strict=False):
+            assert got.dtype == np.float64, name
+            np.testing.assert_allclose(got, want, rtol=1e-7)
 
 
 @pytest.mark.parametrize("sizes", [TINY.sizes, (8, 8), (0, 40, 0)])

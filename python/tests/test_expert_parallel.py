@@ -1,7 +1,9 @@
 """Experts sharded over devices and over processes, against one device and against float64."""
 
 import functools
+import os
 import re
+import socket
 import subprocess
 import sys
 
@@ -10,10 +12,12 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+import raggemm
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from raggemm import gmm
-from raggemm.expert_parallel import Routing, by_all_gather, by_all_to_all, on_one_device
+from raggemm._primitive import library, options
+from raggemm.expert_parallel import Routing, by_all_gather, by_all_to_all, check_processes, on_one_device
 
 T, D, HIDDEN, EXPERTS, TOP_K = 32, 6, 10, 8, 3  # tokens of all devices
 
@@ -213,3 +217,42 @@ def test_processes_that_do_not_divide_the_experts():
     )
     assert done.returncode == 2
     assert "--processes is 3, must be a divisor of 32" in done.stderr
+
+
+def test_bfloat16_over_loopback():
+    command = [sys.executable, "-m", "raggemm.expert_parallel", "--dtype=bfloat16"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if re.match(r" *all_to_all", line)]
+    assert len(rows) == 2 and all(float(row[5]) == 0 for row in rows), "the bits of one device"
+
+
+def test_processes_compare_their_rules():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "raggemm.expert_parallel", "--dtype=bfloat16", f"--port={port}"]
+    workers = [
+        subprocess.Popen(
+            [*command, f"--worker={i}"],
+            env=os.environ | {"RAGGEMM_BF16_SUMS": rule, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i, rule in enumerate(("PAIRS", "TILES"))
+    ]
+    for worker in workers:
+        error = worker.communicate(timeout=100)[1]
+        assert worker.returncode != 0
+        assert "by different rules: PAIRS in processes [0], TILES in processes [1]; " in error
+
+
+def test_a_process_alone_has_one_rule(monkeypatch):
+    for rule in ("PAIRS", "TILES"):
+        with raggemm.options(bf16_sums=rule):
+            check_processes()
+            assert options.bf16_rule() == rule
+    assert options.bf16_rule() in ("PAIRS", "TILES")
+    monkeypatch.setattr(library, "description", lambda: {"bf16": None, "error": "RAGGEMM_BF16_SUMS: is wrong"})
+    with pytest.raises(ValueError, match="is wrong"):
+        check_processes()

@@ -1,5 +1,6 @@
 """The example that trains, on a tiny model: its data, its arithmetic, and that runs repeat to the last bit."""
 
+import dataclasses
 import os
 import pathlib
 import subprocess
@@ -9,12 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from raggemm import QuantizedTensor, dequantize
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 import moe_lm  # noqa: E402
 import moe_lm_model  # noqa: E402
+import moe_lm_quantized  # noqa: E402
 
 TINY = moe_lm_model.Shape(layers=1, width=16, heads=2, experts=32, hidden=16, context=32)
 # The bits of a mixture-of-experts layer's results and gradients, and how many threads computed them.
@@ -161,3 +164,65 @@ def test_layer_has_the_same_bits_at_every_thread_count():
         assert int(used) == threads
         digests.add(digest)
     assert len(digests) == 1
+
+
+@pytest.fixture
+def few_texts(texts):
+    """With one batch held out."""
+    return texts._replace(held_out=texts.held_out[: moe_lm.BATCH * TINY.context + 1])
+
+
+@pytest.fixture
+def few_formats(monkeypatch):
+    names = ("bfloat16", "int4, blocks of 32", "NVFP4")
+    formats = {name: moe_lm_quantized.FORMATS[name] for name in names}
+    monkeypatch.setattr(moe_lm_quantized, "FORMATS", formats)
+    return formats
+
+
+WIDE = dataclasses.replace(TINY, width=128, hidden=128)  # whose contractions have blocks
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        *(("float32", 32), ("bfloat16", 16), ("int8, a scale for each column", 8.25)),
+        *(("float8_e4m3fn, a scale for each column", 8.25), ("int4, blocks of 128", 4.125)),
+        *(("int4, blocks of 32", 4.5), ("MXFP4", 4.25), ("NVFP4", 4.5)),
+    ],
+)
+def test_formats_of_experts(name, bits):
+    parameters = moe_lm_model.initial_parameters(WIDE, jax.random.key(0))
+    quantized = moe_lm_quantized.quantized(parameters, name)
+    assert moe_lm_quantized.bits_of_a_weight(quantized) == pytest.approx(bits, abs=0.001)
+    kept = set(parameters["layers"][0]) - set(moe_lm_quantized.EXPERTS)
+    assert all(quantized["layers"][0][x] is parameters["layers"][0][x] for x in kept)
+
+
+def test_losses_of_quantized_experts_are_those_of_what_they_stand_for(few_texts, few_formats):
+    model = moe_lm.Model(WIDE, "raggemm", few_texts, seed=3)
+    trained = model.state
+    results = moe_lm_quantized.held_out_losses(model)
+    assert model.state is trained
+    for name, made in few_formats.items():
+
+        def dense(x, made=made):
+            tensor, factor = y if isinstance(y := made(x), moe_lm_quantized.TwoLevels) else (y, 1)
+            return (dequantize(tensor) if isinstance(tensor, QuantizedTensor) else tensor.astype(jnp.float32)) * factor
+
+        layers = [x | {e: dense(x[e]) for e in moe_lm_quantized.EXPERTS} for x in trained.parameters["layers"]]
+        model.state = trained._replace(parameters=trained.parameters | {"layers": layers})
+        assert results[name][1] == pytest.approx(model.evaluate(), rel=1e-3), name  # of rows in float32
+
+
+def test_program_of_quantized_experts(few_texts, few_formats, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(moe_lm_quantized, "Shape", lambda: WIDE)
+    monkeypatch.setattr(moe_lm, "read_texts", lambda: few_texts)
+    out = tmp_path / "table.md"
+    results = moe_lm_quantized.main(["--steps=1", f"--out={out}"])
+    text = out.read_text()
+    assert capsys.readouterr().out == text and text.startswith("After 1 steps")
+    assert f"| NVFP4 | 4.50 | {results['NVFP4'][1]:.4f} |" in text
+    for wrong in ("--steps=0", f"--out={tmp_path}"):
+        with pytest.raises(SystemExit):
+            moe_lm_quantized.main([wrong])

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -49,13 +50,24 @@ TEST(SelectCases, DefaultIsWhatIsPromised) {
     }
     for (const auto& layer : recorded.cases()) add("forward", layer.name());
   }
+  for (const std::string types : {"int8-f32", "fp8-f32", "int4-f32", "mxfp4-f32", "w8a8-f32", "integers-s32"}) {
+    const auto add = [&](const std::string& name) {
+      expected.insert(absl::StrCat("quantized/", types, "/", name, "/threads2"));
+    };
+    for (int rows : {1, 4, 16, 64, 128, 512}) add(absl::StrCat("2048x768/rows", rows));
+    for (int rows : {1, 64}) add(absl::StrCat("2880x2880/rows", rows));
+    for (const auto& layer : recorded.cases()) {
+      if (layer.phase() == "decode" && layer.projection() == "up") add(layer.name());
+    }
+  }
   EXPECT_EQ(ids, expected);
 }
 
 TEST(SelectCases, FullHasAllAndQuickIsPartOfDefault) {
   const std::set<std::string> full = Ids(Select(Selection::kFull));
-  // (nine row counts of five shapes, twelve recordings), three modes, four pairs of types, one thread and two.
-  EXPECT_EQ(full.size(), (9 * 5 + 12) * 3 * 4 * 2);
+  // (nine row counts of five shapes, twelve recordings), three modes of four pairs of types and six quantizations, one
+  // thread and two.
+  EXPECT_EQ(full.size(), (9 * 5 + 12) * (3 * 4 + 6) * 2);
   const std::set<std::string> usual = Ids(Select(Selection::kDefault)), quick = Ids(Select(Selection::kQuick));
   EXPECT_TRUE(std::includes(full.begin(), full.end(), usual.begin(), usual.end()));
   EXPECT_TRUE(std::includes(usual.begin(), usual.end(), quick.begin(), quick.end()));
@@ -87,12 +99,22 @@ TEST(SelectCases, NoCaseIsInvalid) {
 }
 
 TEST(SelectCases, OneInputTypeAtATime) {
-  std::set<DType> done;
-  DType last = DType::kF64;
+  std::set<std::pair<const Quantization*, DType>> done;
+  std::pair<const Quantization*, DType> last = {nullptr, DType::kF64};
   for (const Case& c : Select(Selection::kFull)) {
-    if (c.in == last) continue;
-    last = c.in;
-    EXPECT_TRUE(done.insert(c.in).second) << c.Id();
+    if (const std::pair of = {c.quantization, c.in}; of != last) {
+      last = of;
+      EXPECT_TRUE(done.insert(of).second) << c.Id();
+    }
+  }
+}
+
+TEST(Case, ABlockOfScalesDividesK) {
+  for (const auto& [filter, blocks] : {std::pair{"int4.*/2048x768/rows1/", 16},
+                                       {"int4.*/2880x2880/rows1/", 45},
+                                       {"int8.*/2880x2880/rows1/", 1},
+                                       {"integers.*/2880x2880/rows1/", 0}}) {
+    for (const Case& c : Select(Selection::kDefault, filter)) EXPECT_EQ(c.scales_of_group(), blocks * c.n) << c.Id();
   }
 }
 

@@ -132,11 +132,27 @@ TEST(Contest, WidenedBf16CountsWithWidening) {
     EXPECT_EQ(report.peers(0).name(), "widen, loops");
     const Limits limits = LimitsOf(report.limits());
     EXPECT_EQ(report.unit(), Units()[FastestUnit(limits)].name);
-    for (size_t i = 0; i < kUnits; ++i) EXPECT_EQ(limits.gflops[i] > 0, Units()[i].run != nullptr);
+    for (size_t i = 0; i < kUnits; ++i) EXPECT_EQ(limits.gflops[i] > 0, Multiplies(Units()[i], DType::kBF16));
     EXPECT_EQ(report.peers(0).error(), "");
     const proto::Contender& before = report.bounds(report.bounds_size() - 1);
     EXPECT_EQ(before.name(), "widened before, loops");
     EXPECT_EQ(before.error(), "");
+  }
+}
+
+TEST(Contest, QuantizedStandsBesideOurselvesInBf16) {
+  for (const Case& c : QuantizedCases("(int4|w8a8)")) {
+    static LimitsMeter meter;
+    const Memory memory({c}, c.in), wide({Widened(c)}, DType::kBF16);
+    Contest contest(c, memory, &wide, {PeerOf("loops", Multiply)});
+    const auto report = contest.Run(meter, {.least = 1, .most = 1, .seconds = 0});
+    ASSERT_TRUE(report.ok()) << c.Id() << ": " << report.status();
+    EXPECT_EQ(report->quantization(), std::string(c.quantization->name));
+    ASSERT_EQ(report->peers_size(), 1) << c.Id();
+    EXPECT_EQ(report->peers(0).error(), "");
+    EXPECT_EQ(report->best_peer(), "bf16/ours");
+    EXPECT_GT(report->ratio(), 0);
+    EXPECT_EQ(report->bounds_size(), 0);
   }
 }
 

@@ -1,9 +1,11 @@
 #include "bench/operands.h"
 
+#include <set>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/element.h"
 #include "tests/bench/small_case.h"
 
 namespace raggemm::bench {
@@ -51,6 +53,25 @@ TEST(Memory, SetsDoNotOverlap) {
   EXPECT_EQ(second.lhs - first.lhs, bytes.lhs);
   EXPECT_EQ(second.rhs - first.rhs, bytes.rhs);
   EXPECT_EQ(second.out - first.out, bytes.out);
+}
+
+TEST(Memory, QuantizedOperandsAreNumbersWithPositivePowersOfTwoAsScales) {
+  for (const Case& c : QuantizedCases("(w8a8|mxfp4)")) {
+    const Memory memory({c}, c.in);
+    const SetBytes bytes = SetBytesOf(c);
+    const Operands first = memory.SetOf(c, 0), second = memory.SetOf(c, 1);
+    EXPECT_EQ(second.lhs_scale - first.lhs_scale, bytes.lhs_scale) << c.Id();
+    EXPECT_EQ(second.rhs_scale - first.rhs_scale, bytes.rhs_scale) << c.Id();
+    EXPECT_EQ(second.rhs - first.rhs, bytes.rhs) << c.Id();
+    std::set<double> values;
+    for (int64_t i = 0; i < 1000; ++i) values.insert(ToDouble({second.rhs, c.rhs(), {1000}}, i));
+    EXPECT_GE(values.size(), 7) << c.Id();  // e2m1 has 0, 0.5, 1, 1.5, 2, 3, 4 and their negatives
+    EXPECT_GT(*values.rbegin(), 2) << c.Id();
+    for (int64_t i = 0; c.quantization->rhs_scale == DType::kF8E8M0FNU && i < 1000; ++i) {
+      const double scale = ToDouble({first.rhs_scale, DType::kF8E8M0FNU, {1000}}, i);
+      ASSERT_TRUE(scale > 0 && scale <= 1) << scale;
+    }
+  }
 }
 
 TEST(Memory, WideIsTheWidenedNarrow) {

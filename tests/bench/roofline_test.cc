@@ -1,11 +1,12 @@
 #include "bench/roofline.h"
 
 #include "gtest/gtest.h"
+#include "tests/bench/small_case.h"
 
 namespace raggemm::bench {
 namespace {
 
-Case SmallCase(Mode mode) {
+Case TinyCase(Mode mode) {
   Case c;
   c.mode = mode;
   c.in = DType::kBF16;
@@ -18,7 +19,7 @@ Case SmallCase(Mode mode) {
 
 TEST(WorkOf, CountsWeightsOfActiveGroupsOnly) {
   for (Mode mode : {Mode::kForward, Mode::kForwardTransposed}) {
-    const Work work = WorkOf(SmallCase(mode));
+    const Work work = WorkOf(TinyCase(mode));
     EXPECT_EQ(work.flops, 2 * 4 * 16 * 8);
     EXPECT_EQ(work.bytes_read, (4 * 16 + 2 * 16 * 8) * 2);
     EXPECT_EQ(work.bytes_written, 4 * 8 * 4);
@@ -26,10 +27,25 @@ TEST(WorkOf, CountsWeightsOfActiveGroupsOnly) {
 }
 
 TEST(WorkOf, WgradWritesTheGradientOfEveryGroup) {
-  const Work work = WorkOf(SmallCase(Mode::kWgrad));
+  const Work work = WorkOf(TinyCase(Mode::kWgrad));
   EXPECT_EQ(work.flops, 2 * 4 * 16 * 8);
   EXPECT_EQ(work.bytes_read, 4 * (16 + 8) * 2);
   EXPECT_EQ(work.bytes_written, 3 * 16 * 8 * 4);
+}
+
+TEST(WorkOf, CountsQuantizedBytesAndScales) {
+  for (const Case& c : QuantizedCases()) {
+    const Work work = WorkOf(c);
+    const int64_t in_bits = c.quantization->name == "w8a8" || c.quantization->name == "integers" ? 8 : 16;
+    const int64_t bits = c.quantization->name == "int4" || c.quantization->name == "mxfp4" ? 4 : 8;
+    int64_t scales = 0;  // bytes of a group's
+    if (c.quantization->name == "int4") scales = 1024 / 128 * 512 * 2;
+    if (c.quantization->name == "mxfp4") scales = 1024 / 32 * 512;
+    if (scales == 0 && c.quantization->name != "integers") scales = 512 * 4;
+    const int64_t of_rows = c.quantization->name == "w8a8" ? 8 * 4 : 0;
+    EXPECT_EQ(work.bytes_read, 8 * 1024 * in_bits / 8 + 2 * (1024 * 512 * bits / 8 + scales) + of_rows) << c.Id();
+    EXPECT_EQ(work.bytes_written, 8 * 512 * 4) << c.Id();
+  }
 }
 
 TEST(SecondsAtBest, IsTheLargerOfSumsAndTransfers) {

@@ -49,6 +49,12 @@ def _case(rows=8, groups=4, **changes):
     return case | changes
 
 
+def _quantized(rows, name="int4", **changes):
+    peers = [{"name": "bf16", "way": "ours", "gflops": 40.0, "spread": 0.01, "rounds": 9}]
+    types = {"quantization": name, "lhs_dtype": "bf16", "rhs_dtype": "s4", "unit": "VPDPBUSD"}
+    return _case(rows, best_peer="bf16/ours", ratio=2.5, peers=peers, bounds=[], **types | changes)
+
+
 TILES = {
     "threads": 2,
     "fma_gflops": 200.0,
@@ -92,6 +98,29 @@ def _report(cases, isa="avx2"):
 )
 def test_regime(rows, mode, kind, expected):
     assert regimes.regime(_case(rows, mode=mode, regime=kind)) == expected
+
+
+def test_quantized_operands_are_a_regime_of_their_own_beside_bf16(tmp_path):
+    cases = [_quantized(1), _quantized(4), _quantized(64), _quantized(8, "w8a8", regime="recorded", case="some-decode")]
+    assert [str(cell) for cell in regimes.cells(_report(cases))] == [
+        "quantized, 1 to 2 rows, int4 → f32, 2 threads",
+        "quantized, 4 to 16 rows, int4 → f32, 2 threads",
+        "quantized, 32 to 64 rows, int4 → f32, 2 threads",
+        "quantized, recorded, w8a8 → f32, 2 threads",
+    ]
+    report = _report(cases)
+    report["machine"]["limits"][0]["units"] = [{"name": "VPDPBUSD", "gflops": 900.0}]
+    assert bench_report.file_name(report["machine"]) == "some-cpu-family-6-model-1"
+    path = bench_report.write_report(report, tmp_path, "some")
+    assert "## Quantized, 4 to 16 rows" in path.read_text() and not list(tmp_path.glob("*.png"))
+    lines = classes.table([classes.read(path.read_text(), path.name)], "results").splitlines()
+    assert lines[-3:] == [
+        "| quantized, 1 to 16 | int4 | 2.50 / 0.50 |",
+        "| quantized, 64 | int4 | 2.50 / 0.50 |",
+        "| quantized, 1 to 16 | w8a8 | 2.50 / 0.50 |",
+    ]
+    assert len(bench_report.write_report(_report([*cases, _case()]), tmp_path, "all").read_text()) > 0
+    assert len(list(tmp_path.glob("all*.png"))) == 2
 
 
 def test_the_summary_has_geometric_means_and_the_least():

@@ -1,9 +1,9 @@
 // The guarantee of raggemm/grouped_gemm.h, attacked: one input has one result, bit by bit, whatever the ISA, executor,
 // threads, floating point flags of the threads, company in the batch and order of the groups.
 //
-// The cases of edge.textproto are compared with checksums that were recorded with the scalar ISA on one thread
-// (proto/cases/checksums.txt), on whatever machine that was: two ISAs that agree with it agree with each other, and so
-// do two machines. Other tests have the rule itself (support/bits_rule.h), batches and shards.
+// The cases of edge.textproto and formats.textproto are compared with checksums that were recorded with the scalar ISA
+// on one thread (proto/cases/checksums.txt), on whatever machine that was: two ISAs that agree with it agree with each
+// other, and so do two machines. Other tests have the rule itself (support/bits_rule.h), batches and shards.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -85,15 +85,22 @@ RecordedCases& Cases() {
   static RecordedCases& all = *new RecordedCases([] {
     RecordedCases made;
     const std::map<std::string, uint64_t> checksums = ReadChecksums();
+    const auto add = [&](const GroupedGemmCase& full, std::deque<RecordedCase>& to) {
+      const auto found = checksums.find(absl::StrCat(full.name(), " ", host::DTypesOf(full)));
+      EXPECT_NE(found, checksums.end()) << full.name() << ": not recorded; ./dev checksums --record";
+      if (found != checksums.end()) to.emplace_back(full, found->second);
+    };
+    using Sums = proto::GroupedGemmConfig::Bf16Sums;
+    const proto::GroupedGemmCases formats = ReadCases(RAGGEMM_CASES_DIR "/formats.textproto").value();
+    for (GroupedGemmCase full : formats.cases()) {
+      for (const auto& [sums, to] : {std::pair{Sums::PAIRS, &made.as_given}, {Sums::TILES, &made.in_other_types}}) {
+        full.mutable_config()->set_bf16_sums(sums);
+        add(full, *to);
+      }
+    }
     const proto::GroupedGemmCases sources = ReadCases(RAGGEMM_CASES_DIR "/edge.textproto").value();
     for (const GroupedGemmCase& source : sources.cases()) {
-      const auto add = [&](const GroupedGemmCase& full, std::deque<RecordedCase>& to) {
-        const auto found = checksums.find(absl::StrCat(full.name(), " ", host::DTypesOf(full)));
-        EXPECT_NE(found, checksums.end()) << full.name() << ": not recorded; ./dev checksums --record";
-        if (found != checksums.end()) to.emplace_back(full, found->second);
-      };
       GroupedGemmCase full = host::MakeExplicit(source).value();
-      using Sums = proto::GroupedGemmConfig::Bf16Sums;
       full.mutable_config()->set_bf16_sums(Sums::PAIRS);
       add(full, made.as_given);
       for (const auto& [dtype, sums] : {std::pair{DType::kF16, Sums::AUTO},

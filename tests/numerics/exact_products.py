@@ -166,3 +166,34 @@ def make_operands(kind: str, dtype, k: int, seed: int) -> Operands:
     wide_lhs, wide_rhs = (np.ldexp(x.astype(np.float64), s) for x, s in zip((lhs, rhs), shifts, strict=True))
     exact = exact_matmul(wide_lhs, wide_rhs, wide=ml_dtypes.finfo(dtype).nmant > 26)
     return Operands(lhs, rhs, exact, np.abs(wide_lhs) @ np.abs(wide_rhs), sum(shifts))
+
+
+class Errors(NamedTuple):
+    largest: float  # in ulp of the result, as the next two
+    percentile: float
+    mean: float
+    of_tolerance: float  # the largest, in units of the tolerance: above 1 is wrong
+
+    @classmethod
+    def of(cls, got: np.ndarray, exact: Exact, tolerance: np.ndarray, shift: int = 0) -> "Errors":
+        """exact and tolerance are times 2**shift."""
+        distance = exact.distance(np.ldexp(got.astype(np.float64), shift))
+        ulp = distance / units_in_the_last_place(exact.high, got.dtype, shift)
+        of_tolerance = (distance / tolerance).max()
+        return cls(float(ulp.max()), float(np.percentile(ulp, 99.9)), float(ulp.mean()), float(of_tolerance))
+
+    def __str__(self) -> str:
+        return " / ".join(_figure(x) for x in self[:3])
+
+
+def _figure(x: float) -> str:
+    if x < 10:
+        return f"{x:.2g}"
+    return f"{x:.0f}" if x < 1000 else f"{x:.0e}".replace("e+0", "e").replace("e+", "e")
+
+
+def aligned(header: list[str], rows: list[list[str]]) -> str:
+    """A table that can be read as it is."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = [map(str.rjust, line, widths) for line in (header, ["-" * (width - 1) + ":" for width in widths], *rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

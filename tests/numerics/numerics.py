@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import jax
 import ml_dtypes
 import numpy as np
-from exact_products import KINDS, Format, Operands, make_operands, rounded, units_in_the_last_place
+import quantized
+from exact_products import KINDS, Errors, Format, Operands, aligned, make_operands, rounded
 from programs import MODES, Program, others
 from raggemm import grouped_gemm
 from raggemm.demo.checks import output_file
@@ -56,17 +57,6 @@ LENGTHS, SHORT_LENGTHS = (1, 16, CHAIN, 1024, 4096), (300,)
 
 
 @dataclasses.dataclass(frozen=True)
-class Errors:
-    largest: float  # in ulp of the result, as the next two
-    percentile: float
-    mean: float
-    of_tolerance: float  # the largest, in units of the tolerance: above 1 is wrong
-
-    def __str__(self) -> str:
-        return " / ".join(_figure(x) for x in (self.largest, self.percentile, self.mean))
-
-
-@dataclasses.dataclass(frozen=True)
 class Line:
     """One product by everybody."""
 
@@ -76,12 +66,6 @@ class Line:
     mode: str
     ours: Errors
     others: dict[str, Errors]
-
-
-def _figure(x: float) -> str:
-    if x < 10:
-        return f"{x:.2g}"
-    return f"{x:.0f}" if x < 1000 else f"{x:.0e}".replace("e+0", "e").replace("e+", "e")
 
 
 def roundings(types: Types, k: int) -> float:
@@ -103,10 +87,7 @@ def tolerance(operands: Operands, k: int, types: Types) -> np.ndarray:
 
 
 def errors_of(got: np.ndarray, operands: Operands, k: int, types: Types) -> Errors:
-    distance = operands.exact.distance(np.ldexp(got.astype(np.float64), operands.shift))
-    ulp = distance / units_in_the_last_place(operands.exact.high, got.dtype, operands.shift)
-    of_tolerance = (distance / tolerance(operands, k, types)).max()
-    return Errors(float(ulp.max()), float(np.percentile(ulp, 99.9)), float(ulp.mean()), float(of_tolerance))
+    return Errors.of(got, operands.exact, tolerance(operands, k, types), operands.shift)
 
 
 def measure(kind: str, all_types: list[Types], k: int, programs: dict[str, Program]) -> list[Line]:
@@ -154,13 +135,10 @@ def table(lines: list[Line], names: list[str], kind: str, by_mode: bool) -> str:
         ours = _merged(same, None)
         cells = [str(_merged(same, name)) if name in same[0].others else "" for name in names]
         rows.append([str(types), str(k), *([mode] if by_mode else []), f"{ours.of_tolerance:.2g}", str(ours), *cells])
-    header = ["dtypes", "K", *(["mode"] if by_mode else []), "of tolerance", "raggemm", *names]
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = [map(str.rjust, line, widths) for line in (header, ["-" * (width - 1) + ":" for width in widths], *rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return aligned(["dtypes", "K", *(["mode"] if by_mode else []), "of tolerance", "raggemm", *names], rows)
 
 
-def report(lines: list[Line], names: list[str], wrong: list[str], by_mode: bool) -> str:
+def report(lines: list[Line], names: list[str], quantized_table: str, wrong: list[str], by_mode: bool) -> str:
     parts = [
         "# Numerics",
         "Errors against the exact product, in ulp of the result: largest / 99.9th percentile / mean. "
@@ -168,6 +146,7 @@ def report(lines: list[Line], names: list[str], wrong: list[str], by_mode: bool)
         "product. XLA and some libraries flush denormals to zero.",
     ]
     parts += [f"## {kind.capitalize()}\n\n{table(lines, names, kind, by_mode)}" for kind in KINDS]
+    parts.append(f"## Quantized\n\n{quantized.TEXT}\n\n{quantized_table}")
     largest = max(line.ours.of_tolerance for line in lines)
     verdict = "\n".join(f"- WRONG: {text}" for text in wrong) or "Nothing is wrong."
     parts.append(f"## Verdict\n\nraggemm's largest error is {largest:.2g} of the tolerance. {verdict}")
@@ -240,9 +219,10 @@ def main(arguments: list[str]) -> int:
     programs = others()
     with jax.enable_x64(True):
         lines, wrong = check(options.short, programs)
-    names = list(programs)
-    options.out.write_text(report(lines, names, wrong, by_mode=True))
-    print(report(lines, names, wrong, by_mode=False))
+    quantized_lines, quantized_wrong = quantized.check(options.short)
+    names, quantized_table, wrong = list(programs), quantized.table(quantized_lines), wrong + quantized_wrong
+    options.out.write_text(report(lines, names, quantized_table, wrong, by_mode=True))
+    print(report(lines, names, quantized_table, wrong, by_mode=False))
     print(f"numerics: {'FAILED' if wrong else 'OK'}; by mode: {options.out}")
     return 1 if wrong else 0
 

@@ -8,7 +8,9 @@ import ml_dtypes
 import numerics
 import numpy as np
 import pytest
+import quantized
 from exact_products import KINDS, exact_matmul, make_operands, rounded, units_in_the_last_place
+from raggemm import dequantize
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,6 +81,34 @@ def test_short_report(short_report):
     assert "XLA dot" in short_report and "numpy" in short_report and "Nothing is wrong." in short_report
 
 
+def test_short_report_has_every_way_to_quantize(short_report):
+    section = short_report[short_report.index("## Quantized") : short_report.index("## Verdict")]
+    for way in quantized.WAYS:
+        rows = re.findall(rf"^\| *{re.escape(way.name)} \| +(\w+) \| +320 \| +([\d.e-]+) \|", section, re.MULTILINE)
+        assert [kind for kind, _ in rows] == ["even", "cancelling"] and all(0 < float(x) <= 1 for _, x in rows), (
+            way.name
+        )
+    # Elements that are rounded to bfloat16 with their scales are a part of a tolerance that is mostly theirs.
+    assert all(float(x) > 0.01 for x in re.findall(r"for each step \| +\w+ \| +320 \| +([\d.e-]+) \|", section))
+
+
+@pytest.mark.parametrize("way", [quantized.WAYS[2], quantized.WAYS[7], quantized.WAYS[9]], ids=lambda way: way.name)
+def test_a_wrong_product_of_quantized_operands_is_found(way, monkeypatch):
+    monkeypatch.setattr(quantized, "WAYS", (way,))
+    right = quantized._ragged
+    monkeypatch.setattr(quantized, "_ragged", lambda *operands: right(*operands) * np.float32(1.05))
+    _, wrong = quantized.check(short=True)
+    assert any(re.fullmatch(rf"error of [\d.]+ tolerances: even, {re.escape(way.name)}, K 320", x) for x in wrong)
+    assert f"other bits: uniform, even, {way.name}, K 320" in wrong
+
+
+def test_what_quantized_operands_stand_for():
+    x = jax.random.normal(jax.random.key(0), (2, 64, 6))
+    for way in quantized.WAYS:
+        tensor = way.rhs(x)
+        np.testing.assert_allclose(quantized._float64(tensor), dequantize(tensor), rtol=1e-6, atol=1e-30)
+
+
 def test_an_error_beyond_the_tolerance_fails(monkeypatch, tmp_path, capsys):
     """In one of the modes."""
 
@@ -88,6 +118,7 @@ def test_an_error_beyond_the_tolerance_fails(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(numerics.MODES, "uniform", wrong)
     monkeypatch.setattr(numerics, "KINDS", {"even": KINDS["even"]})
     monkeypatch.setattr(numerics, "TYPES", [numerics.Types(np.float32, np.float32)] * 6)
+    monkeypatch.setattr(quantized, "WAYS", ())
     assert numerics.main(["--short", f"--out={tmp_path}/numerics.md"]) == 1
     text = capsys.readouterr().out
     assert re.search(r"WRONG: error of [\d.]+ tolerances: even, f32 to f32, K 300, uniform", text)

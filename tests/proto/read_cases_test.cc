@@ -84,9 +84,11 @@ TEST(RecordedCasesTest, FactsAgree) {
 
 TEST(EdgeCasesTest, HaveNamesOfTheirOwnAndAReason) {
   std::set<std::string> names;
-  for (const auto& c : Shipped("edge.textproto")) {
-    EXPECT_TRUE(names.insert(c.name()).second) << c.name();
-    EXPECT_FALSE(c.source().empty()) << c.name();
+  for (const char* file : {"edge.textproto", "formats.textproto"}) {
+    for (const auto& c : Shipped(file)) {
+      EXPECT_TRUE(names.insert(c.name()).second) << c.name();
+      EXPECT_FALSE(c.source().empty()) << c.name();
+    }
   }
   EXPECT_GE(names.size(), 40u);
 }

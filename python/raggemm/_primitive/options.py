@@ -142,6 +142,18 @@ def _cpu_devices() -> int:
         return 1
 
 
+def bf16_rule() -> str:
+    """By which a call that is lowered now sums bf16 with bf16 in this process, "TILES" or "PAIRS". ValueError where the
+    environment names none that there is."""
+    named = _in_effect.value.bf16_sums
+    if named not in (None, "AUTO"):
+        return named
+    facts = library.description()
+    if not facts["bf16"]:
+        raise ValueError(facts["error"])
+    return facts["bf16"]["arithmetic"].upper()
+
+
 def attributes() -> dict[str, str | int]:
     """The attributes of a custom call that is lowered now: those that differ from proto/config.proto's defaults."""
     current = _in_effect.value

@@ -4,6 +4,8 @@
     contenders   the block on raggemm, jax.lax.ragged_dot and by hand
     programs     compiled contenders, what they need and how long they take
     checks       against float64, and against each other; rows and tables of reports
+    formats      quantized weights
+    quantized    the contenders on them, and their table
 
 `python -m raggemm.demo` is __main__.py, `python -m raggemm.bench_jax` is bench_jax.py.
 """

@@ -1,10 +1,11 @@
 """The experts of three mixture-of-experts models on recorded routing: raggemm against what JAX has on CPU.
 
-    python -m raggemm.demo [--json=FILE]
+    python -m raggemm.demo [--weights=FORMAT] [--json=FILE]
 
 For each model a prefill layer and a decode step: the expert block forward, on raggemm, on jax.lax.ragged_dot and on
 two hand-written alternatives; for the prefill of one model also the gradients of a loss for x and all weights. Every
-product of raggemm is checked against float64. Takes two to three minutes on two cores, and 10 GiB of memory.
+product of raggemm is checked against float64. Takes two to three minutes on two cores, and 10 GiB of memory. With
+--weights the same layers forward with quantized weights, beside raggemm in bfloat16 and what XLA makes of them.
 """
 
 import argparse
@@ -16,8 +17,9 @@ from typing import Any
 import jax
 
 from raggemm.demo import checks as oracle
-from raggemm.demo import contenders
-from raggemm.demo.checks import Checks, aligned, backward_products, disagreement, output_file, run, say
+from raggemm.demo import contenders, quantized
+from raggemm.demo.checks import Checks, aligned, backward_products, disagreement, milliseconds, output_file, run, say
+from raggemm.demo.formats import FORMATS
 from raggemm.demo.layers import Layer, Weights, expert_products, loss_of, random_rows, random_target, recorded_layers
 from raggemm.demo.programs import Limits, Programs, WarmProgram, affordable_layer, compiled, median_ms, temp_bytes
 from raggemm.ops import gmm
@@ -109,13 +111,9 @@ def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> list[dict[st
     return [row]
 
 
-def _milliseconds(milliseconds: float) -> str:
-    return f"{milliseconds:.{0 if milliseconds >= 100 else 1}f}"
-
-
 def _alternative(row: dict[str, Any]) -> str:
     name = "loop" if row["loop_ms"] < row["einsum_ms"] else "einsum"
-    return f"{name} {_milliseconds(row[f'{name}_ms'])}"
+    return f"{name} {milliseconds(row[f'{name}_ms'])}"
 
 
 # Two lines of heading, and what stands below.
@@ -124,8 +122,8 @@ _COLUMNS: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
     ("", "phase", lambda row: row["phase"]),
     ("", "rows", lambda row: f"{row['rows']}{'*' if row['reduced'] else ' '}"),
     ("active", "experts", lambda row: f"{row['active']} of {row['experts']}"),
-    ("raggemm", "ms", lambda row: _milliseconds(row["raggemm_ms"])),
-    ("ragged_dot", "ms", lambda row: _milliseconds(row["ragged_dot_ms"])),
+    ("raggemm", "ms", lambda row: milliseconds(row["raggemm_ms"])),
+    ("ragged_dot", "ms", lambda row: milliseconds(row["ragged_dot_ms"])),
     ("alternative", "ms", _alternative),
     ("ragged_dot", "/ raggemm", lambda row: f"{row['ratio_ragged_dot']:.1f}"),
     ("alternative", "/ raggemm", lambda row: f"{row['ratio_alternative']:.1f}"),
@@ -146,10 +144,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     summary, _, details = __doc__.split("\n\n")
     parser = argparse.ArgumentParser(prog="python -m raggemm.demo", description=summary, epilog=details)
     parser.add_argument("--json", metavar="FILE", type=output_file, help="write the table there, as a list of rows")
+    parser.add_argument("--weights", choices=FORMATS, help="quantized weights instead of bfloat16")
     options = parser.parse_args(argv)
     checks = Checks()
-    rows = run(recorded_layers(), run_layer, checks)
-    say(f"\n{table(rows)}\n")
+    if options.weights:
+        rows = quantized.run_layers(recorded_layers(), options.weights, LIMITS, checks)
+        say(f"\n{quantized.table(rows, LIMITS)}\n")
+    else:
+        rows = run(recorded_layers(), run_layer, checks)
+        say(f"\n{table(rows)}\n")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
     return checks.finish("raggemm demo", "checks")

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from raggemm.demo.formats import Dequantized
 from raggemm.demo.layers import Layer, Products, Weights, distance, gated_product, random_weights
 from raggemm.ops import gmm
 
@@ -69,16 +70,23 @@ class Checks:
 
 
 def run(
-    layers: Iterable[Layer], run_layer: Callable[[Layer, Weights, Checks], list[dict[str, Any]]], checks: Checks
+    layers: Iterable[Layer],
+    run_layer: Callable[[Layer, Any, Checks], list[dict[str, Any]]],
+    checks: Checks,
+    make_weights: Callable[[Layer], Any] = random_weights,
 ) -> list[dict[str, Any]]:
     """All rows of a report, of layers whose models are not mixed: the weights of one model are there at a time."""
     rows: list[dict[str, Any]] = []
     for model, of_model in itertools.groupby(layers, key=lambda layer: layer.model):
         first, *others = of_model
         say(f"{model}: making {first.experts} experts")
-        weights = random_weights(first)
+        weights = make_weights(first)
         rows += [row for layer in (first, *others) for row in run_layer(layer, weights, checks)]
     return rows
+
+
+def milliseconds(ms: float) -> str:
+    return f"{ms:.{0 if ms >= 100 else 1}f}"
 
 
 def aligned(columns: Iterable[tuple[Any, ...]], rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -150,13 +158,14 @@ def _float64(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float64)
 
 
-def largest_error(got: np.ndarray, lhs: np.ndarray, rhs: np.ndarray) -> float:
-    """Largest error of got = lhs x rhs, in units of the tolerance of sums in float32; infinite for a NaN."""
+def largest_error(got: np.ndarray, lhs: np.ndarray, rhs: np.ndarray, scalings: float = 0) -> float:
+    """Largest error of got = lhs x rhs, in units of the tolerance of sums in float32 with so many roundings more;
+    infinite for a NaN."""
     a, b, k = _float64(lhs), _float64(rhs), lhs.shape[1]
     want = a @ b
     magnitude = np.abs(a) @ np.abs(b, out=b)
     compute, out = jnp.finfo(jnp.float32), jnp.finfo(got.dtype)
-    bound = float(compute.eps) * (258 + k / 256) * magnitude + float(out.eps) * np.abs(want)
+    bound = float(compute.eps) * (258 + k / 256 + scalings) * magnitude + float(out.eps) * np.abs(want)
     bound += (k + 4) * float(compute.smallest_subnormal) + float(out.smallest_subnormal)
     error = np.abs(_float64(got) - want) / bound
     return float(np.where(np.isnan(error), np.inf, error).max(initial=0.0))
@@ -173,17 +182,21 @@ def _sampled(population: Sequence[int], count: int, *always: int) -> list[int]:
     return [*set(always), *random.Random(5).sample(others, min(len(others), max(0, count - len(set(always)))))]
 
 
-def rows_error(got: _Array, lhs: _Array, rhs: _Array, sizes: Sequence[int], rhs_is_trans: bool = False) -> float:
+def rows_error(
+    got: _Array, lhs: _Array, rhs: _Array | Dequantized, sizes: Sequence[int], rhs_is_trans: bool = False
+) -> float:
     """Largest error of got[rows of g] = lhs[rows of g] x rhs[g], on sampled rows of sampled active groups g.
 
     Among them are the largest group, and the first and the last row of each.
     """
-    got, lhs, rhs, group_rows = np.asarray(got), np.asarray(lhs), np.asarray(rhs), _group_rows(sizes)
+    scalings = rhs.scalings if isinstance(rhs, Dequantized) else 0
+    rhs = rhs if isinstance(rhs, Dequantized) else np.asarray(rhs)
+    got, lhs, group_rows = np.asarray(got), np.asarray(lhs), _group_rows(sizes)
     active = [g for g, size in enumerate(sizes) if size]
     errors = [0.0]
     for g in _sampled(active, max(2, _SAMPLED_WEIGHTS // rhs[0].size), max(active, key=sizes.__getitem__)):
         rows = _sampled(group_rows[g], _SAMPLED_ROWS, group_rows[g][0], group_rows[g][-1])
-        errors.append(largest_error(got[rows], lhs[rows], rhs[g].T if rhs_is_trans else rhs[g]))
+        errors.append(largest_error(got[rows], lhs[rows], rhs[g].T if rhs_is_trans else rhs[g], scalings))
     return max(errors)
 
 

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from raggemm._operands import QuantizedTensor
+from raggemm._quantized import dequantize
 from raggemm.demo.layers import Block, Weights, expert_products, gated_product
 from raggemm.ops import gmm
 
@@ -24,6 +26,13 @@ RAGGED_DOT = "lax.ragged_dot"
 LOOPS = ("padded loop, bfloat16", "padded loop, float32")
 EINSUM = "padded einsum"
 CONTENDERS = (RAGGEMM, RAGGED_DOT, *LOOPS, EINSUM)
+
+
+def _matrix(weights: jax.Array | QuantizedTensor, g: int | jax.Array) -> jax.Array:
+    """Of expert g; where quantized, dequantized to bfloat16."""
+    if isinstance(weights, QuantizedTensor):
+        return dequantize(QuantizedTensor(weights.data[g], weights.scale[g]), jnp.bfloat16)
+    return weights[g]
 
 
 def _dot(subscripts: str, a: jax.Array, b: jax.Array, dtype: Any = jnp.float32) -> jax.Array:
@@ -45,8 +54,9 @@ class _OneExpert:
 
     def forward(self, g: int | jax.Array, rows: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """float32 (y, gate, up) of expert g."""
-        gate, up = (_dot("mk,kn->mn", rows, w[g], self._dtype) for w in (self._weights.gate, self._weights.up))
-        return _dot("mk,kn->mn", gated_product(gate, up), self._weights.down[g], self._dtype), gate, up
+        gate, up, down = (_matrix(w, g) for w in self._weights)
+        gate, up = (_dot("mk,kn->mn", rows, matrix, self._dtype) for matrix in (gate, up))
+        return _dot("mk,kn->mn", gated_product(gate, up), down, self._dtype), gate, up
 
     def backward(self, g: int | jax.Array, rows: jax.Array, gate_up: tuple, dy: jax.Array) -> tuple[jax.Array, ...]:
         """bfloat16 gradients for the rows and for the three matrices of expert g; of float32 gate, up and dy."""

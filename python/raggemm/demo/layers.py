@@ -11,7 +11,7 @@ import concurrent.futures
 import dataclasses
 import json
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,11 +60,12 @@ class Layer:
 
 
 class Weights(NamedTuple):
-    """bfloat16; gate and up are [experts, hidden, intermediate], down is [experts, intermediate, hidden]."""
+    """gate and up are [experts, hidden, intermediate], down is [experts, intermediate, hidden]. Arrays of bfloat16, or
+    a QuantizedTensor each."""
 
-    gate: jax.Array
-    up: jax.Array
-    down: jax.Array
+    gate: Any
+    up: Any
+    down: Any
 
 
 def recorded_layers() -> list[Layer]:

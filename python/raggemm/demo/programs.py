@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from raggemm.demo.layers import Layer, Weights
+from raggemm.demo.layers import Layer
 
 # A part of the experts on the same rows tells the time of all: 16 of 128, times 8, are within a tenth forward. With
 # gradients all 128 take half as long again, in first touches of fresh memory (600 rows of 2048x768, Emerald Rapids).
@@ -22,7 +22,7 @@ _PART_OF_EXPERTS = 8
 _ROWS_OF_EXPERT = 8
 
 # What to compile and call, for a layer and its weights: (function, *its arguments).
-MakeCall = Callable[[Layer, Weights], tuple[Any, ...]]
+MakeCall = Callable[[Layer, Any], tuple[Any, ...]]
 
 
 def compiled(function: Callable, *args: Any) -> jax.stages.Compiled:
@@ -107,12 +107,12 @@ class Limits(NamedTuple):
         return f"{self.seconds:.0f} s or {self.temp_bytes >> 30} GiB of temporaries"
 
 
-def _predicted_seconds(layer: Layer, weights: Weights, make_call: MakeCall, rows: int) -> float:
+def _predicted_seconds(layer: Layer, weights: Any, make_call: MakeCall, rows: int) -> float:
     """Of all experts on `rows`. How the rows are shared out does not matter to lax.ragged_dot."""
     experts = max(2, layer.experts // _PART_OF_EXPERTS)
     share, rest = divmod(rows, experts)
     part = dataclasses.replace(layer, sizes=tuple(share + (g < rest) for g in range(experts)))
-    program = WarmProgram(*make_call(part, Weights(*(w[:experts] for w in weights))))
+    program = WarmProgram(*make_call(part, jax.tree.map(lambda w: w[:experts], weights)))
     return program.seconds() * layer.experts / experts
 
 
@@ -124,7 +124,7 @@ def rows_in_time(limit: float, few: tuple[int, float], many: tuple[int, float]) 
     return int(few[0] + (limit - few[1]) / slope)
 
 
-def affordable_layer(layer: Layer, weights: Weights, make_call: MakeCall, limits: Limits) -> Layer:
+def affordable_layer(layer: Layer, weights: Any, make_call: MakeCall, limits: Limits) -> Layer:
     """The layer with the rows that make_call's program of lax.ragged_dot can afford, never less than one for each
     active expert."""
     if layer.rows == layer.active:

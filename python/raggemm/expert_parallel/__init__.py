@@ -20,6 +20,9 @@ devices of one process or of several (jax.distributed with gloo):
     spec = PartitionSpec("expert")  # tokens and experts are sharded along their first axis
     jax.jit(jax.shard_map(layer, mesh=mesh, in_specs=(spec,) * 5, out_specs=spec))
 
+Processes on different CPUs may sum bfloat16 with bfloat16, quantized operands and float32 as products of bfloat16 by
+different rules, so that a token's result depends on where its expert is: check_processes finds out.
+
 `python -m raggemm.expert_parallel --processes 4` runs it in as many processes over loopback.
 """
 
@@ -31,9 +34,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.experimental import multihost_utils
 
 from raggemm._operands import integer_array
+from raggemm._primitive import options
 from raggemm._tensors import float_array
 
 # (rows [r,d], group_sizes int32 [num_experts], group_offset int32 []) -> [r,n]: what the device's experts make of rows
@@ -131,6 +137,27 @@ def _results(experts: Experts, rows: jax.Array, group_sizes: jax.Array, first: j
     if jnp.ndim(out) != 2 or out.shape[0] != rows.shape[0]:
         raise ValueError(f"experts: the result for rows {rows.shape} has shape {jnp.shape(out)}, must be [r,n]")
     return out
+
+
+_BF16_RULES = ("PAIRS", "TILES")
+
+
+def check_processes() -> None:
+    """Raises RuntimeError, in each process, where the processes of jax.distributed sum bfloat16 with bfloat16 by
+    different rules: those that raggemm.options(bf16_sums=...) or RAGGEMM_BF16_SUMS name, else those of their CPUs.
+
+    All processes must call it, as a collective; before layers whose products are of bfloat16, in which results depend
+    on the rule. Those of float32 and float64 do not.
+    """
+    own = np.int32(_BF16_RULES.index(options.bf16_rule()))
+    rules = np.ravel(multihost_utils.process_allgather(own))
+    where = [(rule, np.flatnonzero(rules == i).tolist()) for i, rule in enumerate(_BF16_RULES)]
+    if all(processes for _, processes in where):
+        named = ", ".join(f"{rule} in processes {processes}" for rule, processes in where)
+        raise RuntimeError(
+            f"bfloat16 with bfloat16 is summed by different rules: {named}; results would depend on the process. Name "
+            "one rule for all with raggemm.options(bf16_sums=...) or RAGGEMM_BF16_SUMS"
+        )
 
 
 def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.Array:

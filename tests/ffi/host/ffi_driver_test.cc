@@ -44,6 +44,7 @@ Outcome Drive(const std::string& arguments) {
 }
 
 const std::string kEdge = std::string("--cases=") + RAGGEMM_CASES_DIR + "/edge.textproto ";
+const std::string kFormats = std::string("--cases=") + RAGGEMM_CASES_DIR + "/formats.textproto ";
 
 std::string WriteCases(const std::string& text) {
   const std::string path = testing::TempDir() + "/ffi_driver_test.textproto";
@@ -82,6 +83,38 @@ TEST(FfiDriverTest, EdgeCasesAreRightInEveryType) {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
     EXPECT_THAT(outcome.text, HasSubstr(absl::StrCat(dtype, "*", dtype, dtype == "f64" ? ">f64" : ">f32")));
   }
+}
+
+TEST(FfiDriverTest, QuantizedCasesAreRightOnEveryIsaByEveryRule) {
+  for (Isa isa : AllIsas()) {
+    if (!HostHas(isa)) continue;
+    for (const std::string rule : {"pairs", "tiles"}) {
+      const Outcome outcome = Drive(absl::StrCat(kFormats, "--all --isa=", IsaName(isa), " --bf16_sums=", rule));
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+      EXPECT_THAT(outcome.text, AllOf(HasSubstr("bf16*f4e2m1fn>f32:" + rule), HasSubstr(" s8*s8>bf16:" + rule),
+                                      HasSubstr("f32*f32>f32:bf16_x3:" + rule), HasSubstr(", 0 wrong")));
+    }
+  }
+}
+
+TEST(FfiDriverTest, TypesAreWithoutScalesAndPrecision) {
+  for (const std::string dtype : {"f16", "s8"}) {
+    const Outcome outcome = Drive(absl::StrCat(kFormats, "--all --dtype=", dtype));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+    EXPECT_THAT(outcome.text, HasSubstr(absl::StrCat(dtype, "*", dtype, ">", dtype == "s8" ? "s32 " : "f32 ")));
+  }
+}
+
+TEST(FfiDriverTest, PrecisionIsOfTheCasesThatTakeOne) {
+  const Outcome outcome = Drive(kEdge + "--all --precision=bf16_x6");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+  EXPECT_THAT(outcome.text, AllOf(HasSubstr("f32*f32>f32:bf16_x6"), HasSubstr("f16*bf16>f16 ")));
+  EXPECT_THAT(Drive(kFormats + "--case=x3 --precision=bf16_x6").text, HasSubstr(":bf16_x3"));
+}
+
+TEST(FfiDriverTest, CasesMayBeOfSeveralFiles) {
+  const std::string both = kEdge.substr(0, kEdge.size() - 1) + "," + kFormats.substr(kFormats.find('=') + 1);
+  EXPECT_THAT(Drive(both + "--list").text, AllOf(HasSubstr("m-offset\n"), HasSubstr("q-mxfp4\n")));
 }
 
 TEST(FfiDriverTest, ScalesRowsUnlessFull) {
@@ -149,9 +182,10 @@ TEST(FfiDriverTest, MalformedCasesAreNamedAndTheOthersRun) {
 }
 
 TEST(FfiDriverTest, WrongUseEndsWithTwoAndAllOnStderr) {
-  for (const char* arguments : {"", "--all --list", "--case=no-such-case", "--all --dtype=f8", "--list extra",
-                                "--cases=no-such-file --all", "--cases=/ --all", "--cases= --all",
-                                "--case=", "--all --isa ''", "--foo", "--threads=two --all", "--all --full=perhaps"}) {
+  for (const char* arguments :
+       {"", "--all --list", "--case=no-such-case", "--all --dtype=f8", "--list extra", "--cases=no-such-file --all",
+        "--cases=/ --all", "--cases= --all", "--case=", "--all --isa ''", "--foo", "--threads=two --all",
+        "--all --full=perhaps", "--all --precision=x9"}) {
     const Outcome outcome = Drive(arguments);
     EXPECT_EQ(outcome.exit_code, 2) << arguments << "\n" << outcome.text;
     EXPECT_EQ(Drive(absl::StrCat(arguments, " 2>/dev/null")).text, "") << arguments;
@@ -179,7 +213,7 @@ TEST(FfiDriverTest, HelpAndVersionEndWithZeroAndAllOnStdout) {
     const Outcome outcome = Drive(absl::StrCat(help, " 2>/dev/null"));
     EXPECT_EQ(outcome.exit_code, 0) << help;
     for (const char* flag : {"--case ", "--all ", "--list ", "--cases ", "--isa ", "--executor ", "--threads ",
-                             "--dtype ", "--full ", "--checksums ", "--print_plan ", "--time "}) {
+                             "--dtype ", "--precision ", "--full ", "--checksums ", "--print_plan ", "--time "}) {
       EXPECT_THAT(outcome.text, HasSubstr(flag));
     }
     EXPECT_EQ(Drive(absl::StrCat(help, " >/dev/null")).text, "");
