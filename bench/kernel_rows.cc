@@ -60,6 +60,11 @@ Microkernel* KernelCall::kernel() const {
   return as == RhsAs::kExpand ? kernels.expand[rows] : kernels.direct[rows][1].run;
 }
 
+DType KernelCall::lhs() const {
+  const DType element = row->lhs.element;
+  return element == DType::kS8 && rhs == element ? DType::kU8 : element;
+}
+
 int64_t KernelCall::strip_bytes() const {
   return as == RhsAs::kPacked ? PanelBytes(row->rhs, steps, row->cols) : steps * row->cols * SizeOf(rhs);
 }
@@ -76,7 +81,7 @@ KernelLoop::KernelLoop(const KernelCall& call, int64_t rhs_bytes)
     : call_(call),
       strips_(std::max<int64_t>(1, rhs_bytes / call.strip_bytes())),
       calls_(std::max(strips_, static_cast<int64_t>(kFlops / call.flops()) + 1)),
-      lhs_(PanelBytes(call.row->lhs, call.steps, call.rows) + kSlack, call.row->lhs.element, call.row->lhs.element),
+      lhs_(PanelBytes(call.row->lhs, call.steps, call.rows) + kSlack, call.lhs(), call.lhs()),
       rhs_(strips_ * call.strip_bytes() + kSlack, call.rhs, call.rhs),
       expanded_(PanelBytes(call.row->rhs, call.steps, call.row->cols) + kSlack, SumOf(*call.row), SumOf(*call.row)),
       out_(call.rows * call.row->cols * SizeOf(SumOf(*call.row)), SumOf(*call.row), SumOf(*call.row)) {}

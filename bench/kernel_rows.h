@@ -20,6 +20,7 @@ struct KernelCall {
   int64_t rows, steps;
 
   Microkernel* kernel() const;  // null where the row has none
+  DType lhs() const;            // of its panel; of bytes, where formats are not alike, those that rhs has not
   int64_t strip_bytes() const;
   double flops() const { return 2.0 * static_cast<double>(rows * row->cols * steps); }
 };

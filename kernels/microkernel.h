@@ -54,15 +54,14 @@ inline constexpr int64_t kScaleSteps = 32;
 // it to result; then first is set.
 struct PackAhead;
 struct MicrokernelArgs {
-  int64_t k;           // beside the last steps of a panel a multiple of KernelRow::k_step
-  const void* a;       // [k][mr] in the layout of panels
-  const void* b;       // row kk starts at b + kk * b_stride elements; the kernel's own element type
-  int64_t b_stride;    // of strips, their width
-  BlockScales scales;  // of rhs as it lies
-  void* strip;         // [k][nr] in the layout of panels, written by the expanding kernels
-  void* chain;         // T [mr][nr], untouched when start and finish, but by sweeps anything when finish
-  const void* total;   // T [mr][nr], read when finish and not first
-  void* result;        // T, row stride result_stride elements; may be total; untouched unless finish
+  int64_t k;          // beside the last steps of a panel a multiple of KernelRow::k_step
+  const void* a;      // [k][mr] in the layout of panels
+  const void* b;      // row kk starts at b + kk * b_stride elements; the kernel's own element type
+  int64_t b_stride;   // of strips, their width
+  void* strip;        // [k][nr] in the layout of panels, written by the expanding kernels
+  void* chain;        // T [mr][nr], untouched when start and finish, but by sweeps anything when finish
+  const void* total;  // T [mr][nr], read when finish and not first
+  void* result;       // T, row stride result_stride elements; may be total; untouched unless finish
   int64_t result_stride;
   int64_t columns;  // of sweeping kernels: how many; then the row stride of chain and total, too
   bool start;
@@ -71,7 +70,8 @@ struct MicrokernelArgs {
   bool nontemporal;    // result goes past the caches; it and its stride are then multiples of a vector
   bool alike = false;  // lhs and rhs are of one format
   Prefetch* prefetch;
-  PackAhead* ahead;  // null, or with kernels that pack ahead what they shall pack
+  PackAhead* ahead;         // null, or with kernels that pack ahead what they shall pack
+  BlockScales scales = {};  // of rhs as it lies
 };
 using Microkernel = void(const MicrokernelArgs&);
 
@@ -87,12 +87,12 @@ struct PackArgs {
   int64_t k_padded;  // a multiple of KernelRow::k_step
   int64_t width;
   void* dst;
-  int64_t dst_stride;       // elements of T, words or lines
-  Prefetch* prefetch;       // by transposed; rows takes null
-  BlockScales scales = {};  // taken by packers of f4e2m1fn
+  int64_t dst_stride;  // elements of T, words or lines
+  Prefetch* prefetch;  // by transposed; rows takes null
   // Of lhs, where rhs has its format: VPDPBUSD multiplies a byte with a sign by one without, so for it the top bits of
   // lhs are flipped, and its kernels subtract what that adds.
   bool alike = false;
+  BlockScales scales = {};  // taken by packers of f4e2m1fn
 };
 using Pack = void(const PackArgs&);
 

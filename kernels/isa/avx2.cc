@@ -4,7 +4,7 @@
 
 #include "kernels/isa/avx2_s32.h"
 #include "kernels/isa/expand.h"
-#include "kernels/isa/tile_gemm.h"
+#include "kernels/isa/fma_rows.h"
 
 namespace raggemm {
 namespace {

@@ -96,8 +96,8 @@ struct FmaSteps {
   }
 
   RAGGEMM_INLINE void Add(int i, Tile& sums) {
-    const Source row = b + i * b_stride;
-    const auto load = [&](int v) RAGGEMM_INLINE { return scales.Scaled(LoadWhole<V>(row + v * V::kWidth), v); };
+    const auto load = [&](int v)
+                          RAGGEMM_INLINE { return scales.Scaled(LoadWhole<V>(b + (i * b_stride + v * V::kWidth)), v); };
     Step<V, kMr, kNv, kExpand>(a + i * kMr, load, kExpand ? strip + i * kNr : nullptr, sums);
   }
   RAGGEMM_INLINE void Next(Tile& sums) {
@@ -282,122 +282,6 @@ void TwoLaneGemm(const MicrokernelArgs& args) {
     }
   }
   MoveOn(prefetch, args.prefetch);
-}
-
-// ---- the row ----
-
-// Two lanes are twice the sums, so half the rows. Of pairs GCC loads both steps first, and spills where a flat tile
-// fills the registers, as 3x4 does with AVX2.
-template <class V, ArithmeticId kId>
-inline constexpr int kTallest = kId == ArithmeticId::kTiles ? V::kRows / 2 : V::kRows;
-template <class V, ArithmeticId kId, int kMr>
-inline constexpr int kWidest = V::kWide[kId == ArithmeticId::kTiles                                ? 2 * kMr
-                                        : kId == ArithmeticId::kPairs && V::kRows == 6 && kMr == 3 ? 4
-                                                                                                   : kMr];
-
-template <class V, class E, ArithmeticId kId, int kMr, int kNv, bool kExpand>
-constexpr Microkernel* TileOf() {
-  using Steps = FmaSteps<V, E, kMr, kNv, kExpand, kId>;
-  if constexpr (kId == ArithmeticId::kTiles) {
-    return TwoLaneGemm<V, Steps, kMr, kNv>;
-  } else {
-    return TileGemm<V, Steps, kMr, kNv>;
-  }
-}
-
-template <class V, class E, ArithmeticId kId, int kMr>
-constexpr void AddTiles(FormatKernels& kernels) {
-  if constexpr (kMr > 0) {
-    constexpr int kWide = kWidest<V, kId, kMr>;
-    kernels.direct[kMr][0] = {TileOf<V, E, kId, kMr, kWide, false>(), kWide * V::kWidth};
-    kernels.direct[kMr][1] = {TileOf<V, E, kId, kMr, 2, false>(), 2 * V::kWidth};
-    kernels.expand[kMr] = TileOf<V, E, kId, kMr, 2, true>();
-    kernels.packed[kMr] = TileOf<V, typename V::Scalar, kId, kMr, 2, false>();
-    if constexpr (kId != ArithmeticId::kTiles && kMr <= kSweepRows) {
-      constexpr int kNv = 2;
-      using Steps = FmaSteps<V, E, kMr, kNv, false, kId>;
-      kernels.sweep[kMr] = {SweepGemm<V, Steps, kMr, kNv>, kNv * V::kWidth};
-    }
-    AddTiles<V, E, kId, kMr - 1>(kernels);
-  }
-}
-
-template <class V, class E, ArithmeticId kId>
-constexpr void AddFormat(KernelRow& row, DType dtype) {
-  FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
-  kernels.lhs = kernels.rhs = {PackRows<V, E>, PackTransposed<V, E>};
-  AddTiles<V, E, kId, kTallest<V, kId>>(kernels);
-}
-
-// Sweeps of the formats that weights come in; the others are packed.
-template <class V, int kIndex, ArithmeticId kId, int kMr>
-constexpr void AddSweepsOf(FormatKernels& kernels) {
-  if constexpr (kMr > 0) {
-    constexpr int kNv = kMr <= 2 ? 4 : 2;
-    using Steps = FmaSteps<V, Quantized<kIndex>, kMr, kNv, false, kId>;
-    kernels.sweep[kMr] = {SweepGemm<V, Steps, kMr, kNv>, kNv * V::kWidth};
-    AddSweepsOf<V, kIndex, kId, kMr - 1>(kernels);
-  }
-}
-
-template <class V, ArithmeticId kId, int kIndex = 0>
-constexpr void AddQuantizedFormats(KernelRow& row) {
-  if constexpr (kIndex < kQuantizedFormats) {
-    constexpr DType kDtype = kQuantized[kIndex].dtype;
-    FormatKernels& kernels = row.formats[static_cast<int>(kDtype)];
-    kernels.lhs = kernels.rhs = {PackRows<V, Quantized<kIndex>>, PackTransposed<V, Quantized<kIndex>>};
-    constexpr bool kIsOfWeights =
-        kDtype == DType::kS8 || kDtype == DType::kS4 || kDtype == DType::kF8E4M3FN || kDtype == DType::kF4E2M1FN;
-    if constexpr (kIsOfWeights && kId != ArithmeticId::kTiles) {
-      AddSweepsOf < V, kIndex, kId, kTallest<V, kId><kSweepRows ? kTallest<V, kId> : kSweepRows>(kernels);
-    }
-    AddQuantizedFormats<V, kId, kIndex + 1>(row);
-  }
-}
-
-template <class V, ArithmeticId kId>
-constexpr void AddFloats(KernelRow& row) {
-  constexpr const Arithmetic& arithmetic = kArithmetics[static_cast<int>(kId)];
-  AddEnds<V, Float16>(row, DType::kF16);
-  AddEnds<V, BFloat16>(row, DType::kBF16);
-  AddEnds<V, float>(row, DType::kF32);
-  if constexpr (arithmetic.sum == DType::kF64) AddEnds<V, double>(row, DType::kF64);
-  AddScaling<V>(row);
-  if constexpr (arithmetic.sum == DType::kF32 && V::kWidth > 1) AddQuantizedFormats<V, kId>(row);
-  AddFormat<V, BFloat16, kId>(row, DType::kBF16);
-  if constexpr (arithmetic.split_block != 0) {
-    AddTerms<V, kId, PackRows<V, BFloat16>, PackTransposed<V, BFloat16>, PackRows<V, BFloat16>,
-             PackTransposed<V, BFloat16>, sizeof(typename V::Scalar)>(row);
-  }
-  if constexpr (arithmetic.product != DType::kBF16) {
-    AddFormat<V, Float16, kId>(row, DType::kF16);
-    AddFormat<V, float, kId>(row, DType::kF32);
-  }
-  if constexpr (arithmetic.sum == DType::kF64) AddFormat<V, double, kId>(row, DType::kF64);
-}
-
-// With fmas, on elements as wide as the sums.
-template <class V, ArithmeticId kId>
-constexpr KernelRow MakeRow() {
-  constexpr const Arithmetic& arithmetic = kArithmetics[static_cast<int>(kId)];
-  KernelRow row = {};
-  row.arithmetic = kId;
-  row.rows = kTallest<V, kId>;
-  row.row_step = 1;
-  row.adds_totals = arithmetic.chain < kPanel;
-  row.products_per_fma = 1;
-  row.cols = 2 * V::kWidth;
-  row.k_step = kId == ArithmeticId::kTiles ? arithmetic.chain : arithmetic.pair;
-  row.vector = V::kWidth;
-  row.lhs = row.rhs = {arithmetic.sum, 1};
-  if constexpr (kId == ArithmeticId::kS32) {
-    AddEnds<V, int32_t>(row, DType::kS32);
-    AddFormat<V, int8_t, kId>(row, DType::kS8);
-    AddFormat<V, uint8_t, kId>(row, DType::kU8);
-  } else {
-    AddFloats<V, kId>(row);
-  }
-  return row;
 }
 
 }  // namespace

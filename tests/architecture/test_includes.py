@@ -28,6 +28,7 @@ RULES = [
             "<immintrin.h>",
             "<cstddef>",
             "<cstdint>",
+            "<type_traits>",
             '"kernels/microkernel.h"',
             r'"kernels/isa/\w+\.h"',
             '"raggemm/types.h"',

@@ -14,13 +14,12 @@ namespace {
 
 // Operands of a loop are those of an arena, which has the same numbers whatever its size.
 double Expected(const KernelCall& call, int64_t i, int64_t j) {
-  const Arena lhs(1 << 18, call.row->lhs.element, call.row->lhs.element), rhs(1 << 18, call.rhs, call.rhs);
+  const Arena lhs(1 << 18, call.lhs(), call.lhs()), rhs(1 << 18, call.rhs, call.rhs);
   double sum = 0;
   const int64_t group = call.row->lhs.k_group;
   for (int64_t k = 0; k < call.steps; ++k) {
     const int64_t at = (k / group * call.rows + i) * group + k % group;
-    sum += ToDouble({lhs.data(), call.row->lhs.element, {}}, at) *
-           ToDouble({rhs.data(), call.rhs, {}}, k * call.row->cols + j);
+    sum += ToDouble({lhs.data(), call.lhs(), {}}, at) * ToDouble({rhs.data(), call.rhs, {}}, k * call.row->cols + j);
   }
   return sum;
 }

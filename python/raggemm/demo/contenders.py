@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from raggemm._operands import QuantizedTensor
 from raggemm._quantized import dequantize
+from raggemm._tensors import QuantizedTensor
 from raggemm.demo.layers import Block, Weights, expert_products, gated_product
 from raggemm.ops import gmm
 

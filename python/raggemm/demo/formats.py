@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._operands import QuantizedTensor
 from raggemm._quantize import quantize
+from raggemm._tensors import QuantizedTensor
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from raggemm._operands import QuantizedTensor
 from raggemm._quantized import dequantize
+from raggemm._tensors import QuantizedTensor
 from raggemm.demo import contenders
 from raggemm.demo.checks import Checks, aligned, disagreement, milliseconds, rows_error, run, say
 from raggemm.demo.formats import FORMATS, Dequantized
