@@ -8,6 +8,7 @@ outside of jit, are such programs too.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,7 +18,9 @@ from raggemm._grouped_gemm import product
 from raggemm._operands import Operand, Words, compiled_when_eager, integer_array
 from raggemm._precision import in_effect
 from raggemm._primitive.call import FLOATS
-from raggemm._tensors import quantized_parts
+from raggemm._quantize import quantize
+from raggemm._straight_through import straight_through
+from raggemm._tensors import is_quantized, quantized_parts
 
 _WORDS = Words(sizes="group_sizes", c="existing_out")
 
@@ -68,6 +71,8 @@ def gmm(
     existing_out: Any = None,
     transpose_rhs: bool = False,
     interpret: bool = False,
+    *,
+    lhs_quantize: Any = None,
 ) -> jax.Array:
     """lhs[rows of group g] x rhs[g] for each group, as jax.experimental.pallas.ops.tpu.megablox.gmm.
 
@@ -87,11 +92,21 @@ def gmm(
       existing_out: [m, n] of preferred_element_type (else ValueError). Rows outside the processed groups are kept,
         the others overwritten without being read.
       transpose_rhs: whether the matrices of rhs are stored transposed.
+      lhs_quantize: a dtype of quantize, which the call then applies to lhs with a scale for each row: a row with a NaN
+        or an infinity is NaN and changes no other. The gradient of lhs passes straight through. Not with existing_out.
 
     Returns:
       [m, n].
     """
     del tiling, interpret
+    if lhs_quantize is not None:
+        if existing_out is not None:
+            raise ValueError("existing_out: is given with lhs_quantize, which takes none")
+
+        def multiply(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
+            return gmm(lhs, rhs, group_sizes, preferred_element_type, (), group_offset, None, transpose_rhs)
+
+        return _quantizing(multiply, lhs, rhs, group_sizes, lhs_quantize)
     return product(
         _WORDS,
         *matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)),
@@ -151,6 +166,11 @@ def _wider(a: Any, b: Any) -> Any:
     return max(a, b, key=lambda dtype: (jnp.finfo(dtype).maxexp, jnp.finfo(dtype).nmant))
 
 
+def _quantizing(call: Callable[..., jax.Array], lhs: Any, rhs: Any, group_sizes: Any, dtype: Any) -> jax.Array:
+    """call(lhs, rhs, group_sizes), linear in lhs and rhs, of lhs in elements of dtype and a scale for each row."""
+    return straight_through(call, (quantize(lhs, dtype, axes=1), rhs), (lhs, None), group_sizes)
+
+
 @compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset")
 def ragged_dot(
     lhs: Any,
@@ -160,6 +180,8 @@ def ragged_dot(
     preferred_element_type: Any = None,
     group_offset: Any = None,
     out_sharding: Any = None,
+    *,
+    lhs_quantize: Any = None,
 ) -> jax.Array:
     """lhs[rows of group g] x rhs[g] for each group, as jax.lax.ragged_dot, whose group_offset raises on CPU.
 
@@ -178,10 +200,18 @@ def ragged_dot(
         QuantizedTensor has, float32 where both are. Of int8 and uint8 it must be int32.
       group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for; rhs may then have fewer.
       out_sharding: of the result, on a mesh with explicit axes.
+      lhs_quantize: as in gmm. The dtype of the result is the one without it.
 
     Returns:
       [m, n].
     """
+    if lhs_quantize is not None:
+        dtype = preferred_element_type or (lhs.dtype if is_quantized(rhs) else _wider(lhs.dtype, rhs.dtype))
+
+        def dot(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
+            return ragged_dot(lhs, rhs, group_sizes, precision, dtype, group_offset, out_sharding)
+
+        return _quantizing(dot, lhs, rhs, group_sizes, lhs_quantize)
     rows, weights = matrices(lhs, rhs, group_sizes, (1, 1), error=TypeError)
     groups, sizes = weights.data.shape[0], jnp.shape(group_sizes)[0]
     if groups > sizes or (groups != sizes and group_offset is None):

@@ -27,8 +27,8 @@ from jax.extend import backend
 from raggemm import jax_lax
 from raggemm._operands import result_dtype
 from raggemm._primitive.call import FLOATS, compute_dtype
+from raggemm._straight_through import straight_through
 from raggemm._tensors import checked, is_quantized
-from raggemm.compat._straight_through import straight_through
 from raggemm.jax_lax.dimension_numbers import BASIC
 
 
