@@ -190,7 +190,7 @@ def test_bad_input():
         on_devices(functools.partial(by_all_to_all, axis_name="expert", capacity=0), EXPERTS)
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [4])  # two of them in bfloat16, below
 def test_processes_over_loopback(processes):
     """The demonstration: its rows are all rows, its bytes those of the algorithms, its all_to_all has the bits."""
     command = [sys.executable, "-m", "raggemm.expert_parallel", f"--processes={processes}"]

@@ -229,7 +229,7 @@ def test_same_bits_under_jit_and_vmap(name, scale):
     assert leaves[0] == leaves[1]
 
 
-@pytest.mark.parametrize("name", [*INTEGERS, *FLOATS])
+@pytest.mark.parametrize("name", ["int8", "uint4", "float8_e4m3fn", "float4_e2m1fn"])
 def test_same_bits_with_x64(name):
     x = random(2, 32, 3)
 

@@ -121,6 +121,8 @@ bool IsSubByte(const ProblemSpec& spec) { return FormatOf(spec.rhs).bits < 8 || 
 TEST(QuantizedOfEveryIsa, EveryFormatModeAndStorage) {
   for (DType format : kAllQuantized) {
     for (DType partner : {DType::kBF16, DType::kF16, DType::kF32, DType::kF64, DType::kS8, DType::kF8E4M3FN}) {
+      const bool is_float = partner != DType::kBF16 && IsMatrix(partner);  // alike for all formats, but for packing
+      if (is_float && format != DType::kS4 && format != DType::kF8E5M2 && partner != DType::kF32) continue;
       for (bool swapped : {false, true}) {
         ProblemSpec base;
         base.lhs = swapped ? format : partner;
@@ -228,10 +230,10 @@ TEST(QuantizedOfEveryIsa, TileEdges) {
 // Tiles of many rows, whose panels are packed again for each block of columns, and all panels at once of few.
 TEST(QuantizedOfEveryIsa, LargeTiles) {
   for (DType lhs : {DType::kBF16, DType::kU8}) {
-    for (int64_t block : {64, 160, 320, 640}) {
+    for (int64_t block : {64, 160, 640}) {
       for (bool flipped : {false, true}) {
         for (int64_t m : {3, 230}) {
-          ProblemSpec spec = Spec(lhs, DType::kS4, m, 420, 640);
+          ProblemSpec spec = Spec(lhs, DType::kS4, m, 200, 640);
           spec.rhs_flipped = flipped;
           spec.rhs_scale = flipped ? std::vector<int64_t>{1, block} : std::vector<int64_t>{block, 1};
           ASSERT_TRUE(GivesExpectedBits(spec));

@@ -50,8 +50,8 @@ TEST_P(Sweep, IsChosenForFewRows) {
 
 TEST_P(Sweep, OfEveryTypeAndExtent) {
   for (DType rhs : kAllFloats) {
-    for (int64_t k : {1, 2, 7, 8, 17, 31, 255, 256, 257, 530}) {
-      for (int64_t n : {1, 15, 16, 31, 32, 33, 64, 100, 300}) {
+    for (int64_t k : {1, 7, 8, 31, 256, 257, 530}) {
+      for (int64_t n : {1, 16, 31, 33, 64, 100, 300}) {
         ProblemSpec spec = Spec(n, k);
         spec.rhs = rhs;
         spec.out = n % 2 == 0 ? DType::kF32 : rhs;
