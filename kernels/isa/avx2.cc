@@ -19,6 +19,10 @@ struct Avx2F32 {
   static __m256i WidenBytes(const uint8_t* p) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
   }
+  template <class Words>
+  static __m256i LookUp(Words table, Words at) {
+    return _mm256_permutevar8x32_epi32(reinterpret_cast<__m256i>(table), reinterpret_cast<__m256i>(at));
+  }
   static Vec Zero() { return _mm256_setzero_ps(); }
   static Vec Broadcast(const float* p) { return _mm256_broadcast_ss(p); }
   static Vec Fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }

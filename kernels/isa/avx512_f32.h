@@ -58,6 +58,10 @@ struct Avx512F32 {
   static __m512i WidenBytes(const uint8_t* p) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
+  template <class Words>
+  static __m512i LookUp(Words table, Words at) {
+    return _mm512_permutexvar_epi32(reinterpret_cast<__m512i>(at), reinterpret_cast<__m512i>(table));
+  }
   static __mmask16 Mask(int n) { return static_cast<__mmask16>((1u << n) - 1); }
   static Vec Widen(__m256i bf16) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bf16), 16)); }
   static __m256i Round(Vec x) {

@@ -1,5 +1,6 @@
 // From elements of quantized formats to what kernels multiply: (element - zero point) * scale, in f32, rounded once. Of
-// the traits V of tile_gemm.h only kWidth is used, and loads and stores; and WidenBytes(p), words of kWidth bytes.
+// the traits V of tile_gemm.h only kWidth is used, and loads and stores; and WidenBytes(p), words of kWidth bytes,
+// and LookUp(table, at), its entries at the low bits of each index.
 #ifndef RAGGEMM_KERNELS_ISA_EXPAND_H_
 #define RAGGEMM_KERNELS_ISA_EXPAND_H_
 
@@ -95,7 +96,7 @@ RAGGEMM_INLINE inline typename Codes<V>::Floats Decode(typename Codes<V>::Words 
   if constexpr (kFormat.bits == 4 && C::kWidth >= 8 && (C::kWidth == 16 || !kFormat.is_integer)) {
     typename C::Words table;  // of as many entries as there are lanes, and a sign where they are too few
     RAGGEMM_UNROLL for (int i = 0; i < C::kWidth; ++i) table[i] = BitsOfNibble(kFormat, i);
-    const typename C::Words bits = __builtin_shuffle(table, codes);
+    const auto bits = reinterpret_cast<typename C::Words>(V::LookUp(table, codes));
     return reinterpret_cast<Floats>(C::kWidth == 16 ? bits : bits | (codes & 8) << 28);
   } else if constexpr (kFormat.is_integer) {
     constexpr int kUnused = kFormat.is_signed ? 32 - kFormat.bits : 0;

@@ -54,7 +54,7 @@ constexpr void AddFormat(KernelRow& row, DType dtype) {
   AddTiles<V, E, kId, kTallest<V, kId>>(kernels);
 }
 
-// Sweeps of the formats that weights come in; the others are packed.
+// Sweeps of the formats that weights come in, beside rows of bf16; the others are packed.
 template <class V, int kIndex, ArithmeticId kId, int kMr>
 constexpr void AddSweepsOf(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
@@ -73,7 +73,7 @@ constexpr void AddQuantizedFormats(KernelRow& row) {
     kernels.lhs = kernels.rhs = {PackRows<V, Quantized<kIndex>>, PackTransposed<V, Quantized<kIndex>>};
     constexpr bool kIsOfWeights =
         kDtype == DType::kS8 || kDtype == DType::kS4 || kDtype == DType::kF8E4M3FN || kDtype == DType::kF4E2M1FN;
-    if constexpr (kIsOfWeights && kId != ArithmeticId::kTiles) {
+    if constexpr (kIsOfWeights && kId == ArithmeticId::kPairs) {
       constexpr int kRows = kTallest<V, kId> < kSweepRows ? kTallest<V, kId> : kSweepRows;
       AddSweepsOf<V, kIndex, kId, kRows>(kernels);
     }

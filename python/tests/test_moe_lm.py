@@ -153,7 +153,7 @@ def test_where_the_picture_goes_is_checked_first(tmp_path, monkeypatch, capsys):
 
 def test_layer_has_the_same_bits_at_every_thread_count():
     programs = {}
-    for threads in (1, 2, 5):
+    for threads in (1, 5):
         environment = {**os.environ, "NPROC": str(threads), "PYTHONPATH": str(EXAMPLES), "XLA_FLAGS": ""}
         programs[threads] = subprocess.Popen(
             [sys.executable, "-c", LAYER_BITS], stdout=subprocess.PIPE, env=environment

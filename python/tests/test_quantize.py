@@ -55,7 +55,7 @@ def check_elements(x, q, name):
 
 
 @pytest.mark.parametrize("name", [*INTEGERS, *FLOATS])
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     case=st.sampled_from(CASES), scale=st.sampled_from(SCALES), seed=st.integers(0, 2**32 - 1), zero=st.booleans(),
     bound=st.sampled_from([None, None, 1.7]), dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
@@ -214,7 +214,7 @@ def test_round_trip(name):
 
 
 @pytest.mark.parametrize("scale", ["float32", "float8_e8m0fnu"])
-@pytest.mark.parametrize("name", ["int8", "uint4", "float8_e4m3fn", "float4_e2m1fn"])
+@pytest.mark.parametrize("name", ["uint4", "float8_e4m3fn"])
 def test_same_bits_under_jit_and_vmap(name, scale):
     x = random(3, 64, 5)
 
