@@ -258,13 +258,15 @@ def compiled_when_eager(
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        names = tuple(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters
+        names = tuple(parameters)
+        positional = tuple(name for name, x in parameters.items() if x.kind is not x.KEYWORD_ONLY)
         compiled = jax.jit(function, static_argnames=tuple(name for name in names if name not in arrays))
 
         @functools.wraps(function)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            given: dict[str, Any] = dict(zip(names, args, strict=False))
-            if len(args) > len(names) or given.keys() & kwargs.keys():
+            given: dict[str, Any] = dict(zip(positional, args, strict=False))
+            if len(args) > len(positional) or given.keys() & kwargs.keys():
                 return function(*args, **kwargs)  # a TypeError
             given |= kwargs
             for name in without_effect:

@@ -28,7 +28,8 @@ def test_signatures_are_those_of_lax(function):
         for f in (function, getattr(jax.lax, function.__name__))
     )
     assert ours[: len(theirs)] == theirs
-    assert [name for name, *_ in ours[len(theirs) :]] in ([], ["out_sharding"])  # which older versions lack
+    more = [name for name, *_ in ours[len(theirs) :] if name != "lhs_quantize"]  # by name alone
+    assert more in ([], ["out_sharding"])  # which older versions lack
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

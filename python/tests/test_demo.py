@@ -290,7 +290,7 @@ def test_reduced_rows_are_followed_by_all_rows(run_bench):
     assert any("fewer rows" in line for line in lines)
 
 
-@pytest.mark.parametrize("sizes", [TINY.sizes, (8, 8), (0, 40, 0)])
+@pytest.mark.parametrize("sizes", [TINY.sizes, (0, 40, 0)])
 @pytest.mark.parametrize("direction", [bench_jax.FORWARD, bench_jax.BACKWARD])
 def test_contenders_agree(sizes, direction):
     layer, counted = dataclasses.replace(TINY, sizes=sizes), Checks()

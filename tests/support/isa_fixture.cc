@@ -73,7 +73,8 @@ bool HostHas(Isa isa) {
     case Isa::kAvx512:
       return avx512;
     case Isa::kAvx512Bf16:
-      return kUnitsAreSoftware || (avx512 && __builtin_cpu_supports("avx512bf16"));
+      return kUnitsAreSoftware ||
+             (avx512 && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16"));
     case Isa::kAmx:
       return kUnitsAreSoftware || (avx512 && HostPermitsTiles());
     case Isa::kAvx512Vnni:
@@ -85,8 +86,13 @@ bool HostHas(Isa isa) {
 }
 
 std::vector<Isa> HostIsas() {
+  // What software units do not stand in for, and do not lie on, runs without them.
+  const auto counts = [](Isa isa) {
+    const bool is_itself = isa == Isa::kScalar || isa == Isa::kAvx512Vnni || isa == Isa::kAvxVnni;
+    return HostHas(isa) && !(kUnitsAreSoftware && is_itself);
+  };
   std::vector<Isa> isas;
-  std::copy_if(AllIsas().begin(), AllIsas().end(), std::back_inserter(isas), HostHas);
+  std::copy_if(AllIsas().begin(), AllIsas().end(), std::back_inserter(isas), counts);
   return isas;
 }
 
