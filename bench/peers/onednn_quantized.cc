@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -19,6 +18,7 @@
 #include "bench/peers/libraries.h"
 #include "bench/peers/library.h"
 #include "bench/peers/series.h"
+#include "raggemm/format.h"
 
 namespace raggemm::bench {
 namespace {
@@ -28,50 +28,44 @@ using SetFpmathMode = dnnl_status_t(dnnl_primitive_attr_t, dnnl_fpmath_mode_t, i
 using SetScales = dnnl_status_t(dnnl_primitive_attr_t, int argument, int mask, int group_dims, const int64_t* group,
                                 dnnl_data_type_t);
 
-struct Functions {
+// A function of the library by its name, of the type that it is assigned to.
+struct Symbol {
   Library& library;
-  SetFpmathMode* set_fpmath_mode = Find<SetFpmathMode>("dnnl_primitive_attr_set_fpmath_mode_v2");
-  SetScales* set_scales = Find<SetScales>("dnnl_primitive_attr_set_scales");
-  decltype(dnnl_version)* version = Find<decltype(dnnl_version)>("dnnl_version");
-  decltype(dnnl_engine_create)* engine_create = Find<decltype(dnnl_engine_create)>("dnnl_engine_create");
-  decltype(dnnl_stream_create)* stream_create = Find<decltype(dnnl_stream_create)>("dnnl_stream_create");
-  decltype(dnnl_memory_desc_create_with_strides)* memory_desc_create_with_strides =
-      Find<decltype(dnnl_memory_desc_create_with_strides)>("dnnl_memory_desc_create_with_strides");
-  decltype(dnnl_memory_desc_get_size)* memory_desc_get_size =
-      Find<decltype(dnnl_memory_desc_get_size)>("dnnl_memory_desc_get_size");
-  decltype(dnnl_memory_create)* memory_create = Find<decltype(dnnl_memory_create)>("dnnl_memory_create");
-  decltype(dnnl_memory_set_data_handle)* memory_set_data_handle =
-      Find<decltype(dnnl_memory_set_data_handle)>("dnnl_memory_set_data_handle");
-  decltype(dnnl_post_ops_create)* post_ops_create = Find<decltype(dnnl_post_ops_create)>("dnnl_post_ops_create");
-  decltype(dnnl_post_ops_destroy)* post_ops_destroy = Find<decltype(dnnl_post_ops_destroy)>("dnnl_post_ops_destroy");
-  decltype(dnnl_post_ops_append_binary)* post_ops_append_binary =
-      Find<decltype(dnnl_post_ops_append_binary)>("dnnl_post_ops_append_binary");
-  decltype(dnnl_primitive_attr_create)* primitive_attr_create =
-      Find<decltype(dnnl_primitive_attr_create)>("dnnl_primitive_attr_create");
-  decltype(dnnl_primitive_attr_destroy)* primitive_attr_destroy =
-      Find<decltype(dnnl_primitive_attr_destroy)>("dnnl_primitive_attr_destroy");
-  decltype(dnnl_primitive_attr_set_post_ops)* primitive_attr_set_post_ops =
-      Find<decltype(dnnl_primitive_attr_set_post_ops)>("dnnl_primitive_attr_set_post_ops");
-  decltype(dnnl_primitive_attr_set_scratchpad_mode)* primitive_attr_set_scratchpad_mode =
-      Find<decltype(dnnl_primitive_attr_set_scratchpad_mode)>("dnnl_primitive_attr_set_scratchpad_mode");
-  decltype(dnnl_matmul_primitive_desc_create)* matmul_primitive_desc_create =
-      Find<decltype(dnnl_matmul_primitive_desc_create)>("dnnl_matmul_primitive_desc_create");
-  decltype(dnnl_primitive_desc_destroy)* primitive_desc_destroy =
-      Find<decltype(dnnl_primitive_desc_destroy)>("dnnl_primitive_desc_destroy");
-  decltype(dnnl_primitive_desc_query)* primitive_desc_query =
-      Find<decltype(dnnl_primitive_desc_query)>("dnnl_primitive_desc_query");
-  decltype(dnnl_primitive_desc_query_md)* primitive_desc_query_md =
-      Find<decltype(dnnl_primitive_desc_query_md)>("dnnl_primitive_desc_query_md");
-  decltype(dnnl_primitive_create)* primitive_create = Find<decltype(dnnl_primitive_create)>("dnnl_primitive_create");
-  decltype(dnnl_primitive_execute)* primitive_execute =
-      Find<decltype(dnnl_primitive_execute)>("dnnl_primitive_execute");
-
+  const char* name;
   template <typename Function>
-  Function* Find(const char* symbol) const {
+  operator Function*() const {
     Function* function;
-    library.Find(symbol, function);
+    library.Find(name, function);
     return function;
   }
+};
+
+struct Functions {
+  Library& library;
+  SetFpmathMode* set_fpmath_mode = Symbol{library, "dnnl_primitive_attr_set_fpmath_mode_v2"};
+  SetScales* set_scales = Symbol{library, "dnnl_primitive_attr_set_scales"};
+  decltype(dnnl_version)* version = Symbol{library, "dnnl_version"};
+  decltype(dnnl_engine_create)* engine_create = Symbol{library, "dnnl_engine_create"};
+  decltype(dnnl_stream_create)* stream_create = Symbol{library, "dnnl_stream_create"};
+  decltype(dnnl_memory_desc_create_with_strides)* desc_create = Symbol{library, "dnnl_memory_desc_create_with_strides"};
+  decltype(dnnl_memory_desc_get_size)* memory_desc_get_size = Symbol{library, "dnnl_memory_desc_get_size"};
+  decltype(dnnl_memory_create)* memory_create = Symbol{library, "dnnl_memory_create"};
+  decltype(dnnl_memory_set_data_handle)* memory_set_data_handle = Symbol{library, "dnnl_memory_set_data_handle"};
+  decltype(dnnl_post_ops_create)* post_ops_create = Symbol{library, "dnnl_post_ops_create"};
+  decltype(dnnl_post_ops_destroy)* post_ops_destroy = Symbol{library, "dnnl_post_ops_destroy"};
+  decltype(dnnl_post_ops_append_binary)* post_ops_append_binary = Symbol{library, "dnnl_post_ops_append_binary"};
+  decltype(dnnl_primitive_attr_create)* attr_create = Symbol{library, "dnnl_primitive_attr_create"};
+  decltype(dnnl_primitive_attr_destroy)* attr_destroy = Symbol{library, "dnnl_primitive_attr_destroy"};
+  decltype(dnnl_primitive_attr_set_post_ops)* attr_set_post_ops = Symbol{library, "dnnl_primitive_attr_set_post_ops"};
+  decltype(dnnl_primitive_attr_set_scratchpad_mode)* attr_set_scratchpad_mode =
+      Symbol{library, "dnnl_primitive_attr_set_scratchpad_mode"};
+  decltype(dnnl_matmul_primitive_desc_create)* matmul_desc_create =
+      Symbol{library, "dnnl_matmul_primitive_desc_create"};
+  decltype(dnnl_primitive_desc_destroy)* primitive_desc_destroy = Symbol{library, "dnnl_primitive_desc_destroy"};
+  decltype(dnnl_primitive_desc_query)* primitive_desc_query = Symbol{library, "dnnl_primitive_desc_query"};
+  decltype(dnnl_primitive_desc_query_md)* primitive_desc_query_md = Symbol{library, "dnnl_primitive_desc_query_md"};
+  decltype(dnnl_primitive_create)* primitive_create = Symbol{library, "dnnl_primitive_create"};
+  decltype(dnnl_primitive_execute)* primitive_execute = Symbol{library, "dnnl_primitive_execute"};
 };
 
 absl::Status Checked(dnnl_status_t status, const char* call) {
@@ -113,10 +107,10 @@ class Matmul {
     }
     if (!status.ok()) return status;
     dnnl_primitive_attr_t attributes;
-    f_.primitive_attr_create(&attributes);
+    f_.attr_create(&attributes);
     status = Set(series, rank, attributes);
     if (status.ok()) status = Create(attributes);
-    f_.primitive_attr_destroy(attributes);
+    f_.attr_destroy(attributes);
     return status;
   }
 
@@ -157,8 +151,7 @@ class Matmul {
     const int64_t dims[] = {1, rows, columns}, steps[] = {rows * columns, columns, 1};
     dnnl_memory_desc_t desc = nullptr;
     if (DataType(dtype) == dnnl_data_type_undef) return absl::UnimplementedError("data type");
-    const dnnl_status_t status =
-        f_.memory_desc_create_with_strides(&desc, rank, dims + 3 - rank, DataType(dtype), steps + 3 - rank);
+    const dnnl_status_t status = f_.desc_create(&desc, rank, dims + 3 - rank, DataType(dtype), steps + 3 - rank);
     if (status == dnnl_success) operands_.push_back({argument, desc});
     return Checked(status, "memory_desc_create");
   }
@@ -166,7 +159,7 @@ class Matmul {
   absl::Status Set(const GemmSeries& series, int rank, dnnl_primitive_attr_t attributes) const {
     // The library's own scratch memory belongs to the thread that creates a primitive; others run it too.
     absl::Status status =
-        Checked(f_.primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user), "set_scratchpad_mode");
+        Checked(f_.attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user), "set_scratchpad_mode");
     if (series.lhs_dtype == DType::kBF16) {
       status.Update(Checked(f_.set_fpmath_mode(attributes, dnnl_fpmath_mode_bf16, 1), "set_fpmath_mode"));
     }
@@ -182,15 +175,15 @@ class Matmul {
     dnnl_post_ops_t multiply;
     f_.post_ops_create(&multiply);
     status.Update(Checked(f_.post_ops_append_binary(multiply, dnnl_binary_mul, operands_[3].desc), "append_binary"));
-    status.Update(Checked(f_.primitive_attr_set_post_ops(attributes, multiply), "set_post_ops"));
+    status.Update(Checked(f_.attr_set_post_ops(attributes, multiply), "set_post_ops"));
     f_.post_ops_destroy(multiply);
     return status;
   }
 
   absl::Status Create(dnnl_primitive_attr_t attributes) {
     dnnl_primitive_desc_t desc;
-    absl::Status status = Checked(f_.matmul_primitive_desc_create(&desc, engine_, operands_[0].desc, operands_[1].desc,
-                                                                  nullptr, operands_[2].desc, attributes),
+    absl::Status status = Checked(f_.matmul_desc_create(&desc, engine_, operands_[0].desc, operands_[1].desc, nullptr,
+                                                        operands_[2].desc, attributes),
                                   "matmul");
     if (!status.ok()) return status;
     const char* implementation = "";
@@ -203,7 +196,7 @@ class Matmul {
     scratch_bytes_ = f_.memory_desc_get_size(f_.primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0));
     const int64_t dims[] = {static_cast<int64_t>(scratch_bytes_)}, steps[] = {1};
     dnnl_memory_desc_t scratch = nullptr;
-    f_.memory_desc_create_with_strides(&scratch, 1, dims, dnnl_u8, steps);
+    f_.desc_create(&scratch, 1, dims, dnnl_u8, steps);
     operands_.push_back({DNNL_ARG_SCRATCHPAD, scratch});
     f_.primitive_desc_destroy(desc);
     return status;
@@ -223,7 +216,7 @@ class Quantized {
   explicit Quantized(const Functions& f) : f_(f) { f_.engine_create(&engine_, dnnl_cpu, 0); }
 
   absl::Status Prepare(const GemmSeries& series, int library_threads, std::vector<Matmul*>& matmuls) {
-    if (series.mode != Mode::kForward) return absl::UnimplementedError("mode");
+    if (series.mode != Mode::kForward || !IsQuantized(series.rhs_dtype)) return absl::UnimplementedError("series");
     for (int64_t rows : series.rows) {
       const Key key = {series.lhs_dtype,
                        series.rhs_dtype,
@@ -258,13 +251,16 @@ class Quantized {
     std::vector<Matmul*> matmuls;
     if (absl::Status status = Prepare(series, library_threads, matmuls); !status.ok()) return status;
     threads_.resize(std::max(threads_.size(), static_cast<size_t>(threads)));
-    for (Matmul* matmul : matmuls) {
-      matmul->BindThreads(threads_.size());
-      for (Thread& thread : threads_) thread.Fit(f_, engine_, matmul->scratch_bytes());
+    for (Thread& thread : threads_) {
+      if (thread.stream == nullptr) f_.stream_create(&thread.stream, engine_, dnnl_stream_default_flags);
+      for (Matmul* matmul : matmuls) {
+        matmul->BindThreads(threads_.size());
+        if (thread.scratch.size() < matmul->scratch_bytes()) thread.scratch.resize(matmul->scratch_bytes());
+      }
     }
     return ForEachGroup(series, way, threads, [&](size_t group, int thread) {
-      const Thread& mine = threads_[static_cast<size_t>(thread)];
-      return matmuls[group]->Run(series, group, static_cast<size_t>(thread), mine.stream, mine.scratch.get());
+      Thread& mine = threads_[static_cast<size_t>(thread)];
+      return matmuls[group]->Run(series, group, static_cast<size_t>(thread), mine.stream, mine.scratch.data());
     });
   }
 
@@ -274,21 +270,9 @@ class Quantized {
   }
 
  private:
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-  };
   struct Thread {
     dnnl_stream_t stream = nullptr;
-    std::unique_ptr<void, Free> scratch;
-    size_t bytes = 0;
-
-    void Fit(const Functions& f, dnnl_engine_t engine, size_t least) {
-      constexpr size_t kPage = 4096;
-      if (stream == nullptr) f.stream_create(&stream, engine, dnnl_stream_default_flags);
-      if (bytes >= least) return;
-      bytes = (least + kPage - 1) / kPage * kPage;
-      scratch.reset(std::aligned_alloc(kPage, bytes));
-    }
+    std::vector<char> scratch;
   };
   // The number of threads goes into a primitive when it is made, by what OpenMP says then.
   using Key = std::tuple<DType, DType, DType, DType, bool, int64_t, int64_t, int64_t, int64_t, int>;
