@@ -194,10 +194,7 @@ class Matmul {
       status = Checked(f_.primitive_create(&primitive_, desc), "primitive_create");
     }
     scratch_bytes_ = f_.memory_desc_get_size(f_.primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0));
-    const int64_t dims[] = {static_cast<int64_t>(scratch_bytes_)}, steps[] = {1};
-    dnnl_memory_desc_t scratch = nullptr;
-    f_.desc_create(&scratch, 1, dims, dnnl_u8, steps);
-    operands_.push_back({DNNL_ARG_SCRATCHPAD, scratch});
+    status.Update(Describe(DNNL_ARG_SCRATCHPAD, DType::kS8, 2, 1, static_cast<int64_t>(scratch_bytes_)));
     f_.primitive_desc_destroy(desc);
     return status;
   }
