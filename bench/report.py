@@ -185,7 +185,8 @@ in fewer rounds. Peers of quantized operands are `bf16`, our own call with lhs a
 oneDNN 3 where it has such a product and its result is right: int4 times its scale it rounds to bf16 before it
 multiplies, which is too far from float64. The roofline counts quantized operands in the bytes that they are stored in,
 scales included, so that its share is that of the memory's speed where few rows let memory bound the call. `Weights in
-cache` is the same call with so few groups that their weights stay in the last cache, over and over. Means are geometric."""
+cache` is the same call with so few groups that their weights stay in the last cache, over and over. Means are
+geometric."""
 
 
 def report_text(report: dict, pictures_of: list[tuple[str, str]]) -> str:

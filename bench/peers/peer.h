@@ -30,7 +30,7 @@ struct GemmSeries {
   absl::Span<const void*const> lhs, rhs;
   absl::Span<void* const> out;
   // Of quantized operands: factors f32 [m] of the rows of lhs, [k / block, n] of rhs. Empty: there are none.
-  absl::Span<const void*const> lhs_scale, rhs_scale;
+  absl::Span<const void*const> lhs_scale = {}, rhs_scale = {};
   DType rhs_scale_dtype = DType::kF32;
   int64_t block = 0;
 };
@@ -45,8 +45,8 @@ struct Peer {
   bool one_call = false;
   // Gets quantized operands, and nothing else.
   bool quantized = false;
-  // By types and mode alone, the same for any shape unless operands are quantized. False where the library would fall back to a reference
-  // implementation.
+  // By types and mode alone, the same for any shape unless operands are quantized. False where the library would fall
+  // back to a reference implementation.
   std::function<bool(const GemmSeries& series)> supports;
   // Called with alternating thread counts and ways; what must be prepared for a shape (kernels, descriptors) is kept
   // from the first call on, so that a second call with the same rows does nothing but multiply. OpenMP's number of
