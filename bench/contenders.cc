@@ -109,7 +109,7 @@ std::vector<int64_t> EqualSizes(const Case& c) {
 void AddPeers(const Case& c, const Memory& memory, const std::vector<Peer>& peers, std::vector<Contender>& contenders) {
   const SeriesOfSets series = AllSeries(c, memory);
   for (const Peer& peer : peers) {
-    if (!peer.supports((*series)[0].gemms())) continue;
+    if (peer.quantized != (c.quantization != nullptr) || !peer.supports((*series)[0].gemms())) continue;
     for (PeerThreads way : {PeerThreads::kOwn, PeerThreads::kOuter}) {
       if (way == PeerThreads::kOuter && (c.threads == 1 || peer.one_call)) continue;
       const auto run = [series, peer, way, threads = c.threads](int64_t set) {
@@ -135,7 +135,10 @@ std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const
   ours.role = Contender::Role::kOurs;
   ours.name = "ours";
   ours.result = memory.SetOf(c, 0).out;
-  if (c.quantization != nullptr) return contenders;
+  if (c.quantization != nullptr) {
+    AddPeers(c, memory, peers, contenders);
+    return contenders;
+  }
   contenders.push_back(OneByOne(c, memory, AllSeries(c, memory)));
   contenders.push_back(OneDenseProduct(c, memory));
   if (const std::vector<int64_t> equal = EqualSizes(c); equal != c.sizes) {

@@ -28,9 +28,9 @@ struct Contender {
   char* result = nullptr;  // out at place 0 where that is the result of the case, else null
 };
 
-// Ours is the first, and the only one of quantized operands. Then our library called group by group, one dense product
-// with all rows, groups of equal size (where the case's are not), on one thread, with weights that stay in the last
-// cache, and every peer that can, in each of its ways.
+// Ours is the first; of quantized operands then only the peers for these. Else our library called group by group, one
+// dense product with all rows, groups of equal size (where the case's are not), on one thread, with weights that stay
+// in the last cache, and every peer that can, in each of its ways.
 std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const std::vector<Peer>& peers);
 
 // Products of 16-bit operands by peers that multiply f32, on operands widened before anybody looks at the clock.

@@ -35,6 +35,12 @@ double Spread(const std::vector<double>& values) {
 Contest::Contest(const Case& c, const Memory& memory, const Memory* wide, const std::vector<Peer>& peers)
     : case_(c), memory_(memory), wide_(wide) {
   for (Contender& contender : MakeContenders(case_, memory, peers)) entrants_.push_back({std::move(contender)});
+  for (const Peer& peer : peers) {
+    const auto is_peer = [&](const Entrant& entrant) { return entrant.contender.name == peer.name; };
+    if (peer.quantized && c.quantization != nullptr && absl::c_none_of(entrants_, is_peer)) {
+      absent_.emplace_back(peer.name);
+    }
+  }
   if (c.quantization != nullptr && wide != nullptr) entrants_.push_back({WithBf16(case_, *wide)});
   if (c.quantization != nullptr || wide == nullptr || c.out != DType::kF32) return;
   for (Contender& contender : MakeWidened(Widened(case_), *wide, peers)) widened_.push_back({std::move(contender)});
@@ -150,6 +156,7 @@ proto::CaseReport Contest::Report(const std::vector<Limits>& limits) const {
   report.set_bytes(work.bytes_read + work.bytes_written);
   report.set_unit(Units()[FastestUnit(reached)].name);
   SetLimits(reached, case_.threads, *report.mutable_limits());
+  report.mutable_absent()->Add(absent_.begin(), absent_.end());
   for (const Entrant& entrant : entrants_) {
     const Contender& contender = entrant.contender;
     proto::Contender& line = contender.role == Contender::Role::kOurs   ? *report.mutable_ours()

@@ -2,6 +2,7 @@
 #ifndef RAGGEMM_BENCH_CONTEST_H_
 #define RAGGEMM_BENCH_CONTEST_H_
 
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -49,8 +50,9 @@ class Contest {
   const Memory& memory_;
   const Memory* const wide_;
   std::vector<Entrant> entrants_;  // ours first
-  std::vector<Entrant> widened_;   // candidates, the best of which enters with and without widening
-  int64_t next_group_ = 0;         // of all sets of operands, over and over
+  std::vector<std::string> absent_;
+  std::vector<Entrant> widened_;  // candidates, the best of which enters with and without widening
+  int64_t next_group_ = 0;        // of all sets of operands, over and over
 };
 
 }  // namespace raggemm::bench

@@ -128,7 +128,14 @@ Operands Memory::SetOf(const Case& c, int64_t set) const {
           lhs_scale_->data() + set * bytes.lhs_scale, rhs_scale_->data() + set * bytes.rhs_scale};
 }
 
-Series::Series(const Case& c, const Operands& at) : mode_(c.mode), in_(c.in), dtype_out_(c.out), k_(c.k), n_(c.n) {
+Series::Series(const Case& c, const Operands& at)
+    : mode_(c.mode), in_(c.in), dtype_rhs_(c.rhs()), dtype_out_(c.out), k_(c.k), n_(c.n) {
+  const bool scales_rows = c.quantization != nullptr && c.quantization->scales_rows;
+  const int64_t scales = c.scales_of_group();
+  if (scales != 0) {
+    dtype_scale_ = *c.quantization->rhs_scale;
+    block_ = c.k / (scales / c.n);
+  }
   const int64_t in = SizeOf(c.in), out = SizeOf(c.out), matrix = c.k * c.n;
   int64_t row = 0;
   for (size_t g = 0; g < c.sizes.size(); ++g) {
@@ -140,8 +147,10 @@ Series::Series(const Case& c, const Operands& at) : mode_(c.mode), in_(c.in), dt
     }
     rows_.push_back(c.sizes[g]);
     lhs_.push_back(at.lhs + row * c.k * in);
-    rhs_.push_back(at.rhs + (wgrad ? row * c.n : group) * in);
+    rhs_.push_back(at.rhs + BytesOf(c.rhs(), wgrad ? row * c.n : group));
     out_.push_back(at.out + (wgrad ? group : row * c.n) * out);
+    if (scales_rows) lhs_scale_.push_back(at.lhs_scale + row * SizeOf(DType::kF32));
+    if (scales != 0) rhs_scale_.push_back(at.rhs_scale + BytesOf(dtype_scale_, static_cast<int64_t>(g) * scales));
     row += c.sizes[g];
   }
 }
@@ -149,14 +158,18 @@ Series::Series(const Case& c, const Operands& at) : mode_(c.mode), in_(c.in), dt
 GemmSeries Series::gemms() const {
   return {.mode = mode_,
           .lhs_dtype = in_,
-          .rhs_dtype = in_,
+          .rhs_dtype = dtype_rhs_,
           .out_dtype = dtype_out_,
           .k = k_,
           .n = n_,
           .rows = rows_,
           .lhs = lhs_,
           .rhs = rhs_,
-          .out = out_};
+          .out = out_,
+          .lhs_scale = lhs_scale_,
+          .rhs_scale = rhs_scale_,
+          .rhs_scale_dtype = dtype_scale_,
+          .block = block_};
 }
 
 void WidenBf16(const GemmSeries& narrow, const GemmSeries& wide, int threads) {

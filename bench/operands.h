@@ -80,11 +80,12 @@ class Series {
 
  private:
   Mode mode_;
-  DType in_, dtype_out_;
-  int64_t k_, n_;
+  DType in_, dtype_rhs_, dtype_out_, dtype_scale_ = DType::kF32;
+  int64_t k_, n_, block_ = 0;
   std::vector<int64_t> rows_;
   std::vector<const void*> lhs_, rhs_;
   std::vector<void*> out_;
+  std::vector<const void*> lhs_scale_, rhs_scale_;
   std::vector<Span> empty_gradients_;
 };
 

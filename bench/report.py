@@ -133,6 +133,12 @@ def failures(cases: list[dict]) -> str:
     return "\n".join(lines) if lines else "Every result was right."
 
 
+def absences(cases: list[dict]) -> str:
+    """Peers of quantized operands, and what their libraries have not implemented."""
+    lines = dict.fromkeys(f"- {name}: {types(case)}" for case in cases for name in case.get("absent", []))
+    return "\n".join(lines)
+
+
 def machine_section(machine: dict) -> str:
     measured = machine.get("limits", [])
     units = list(dict.fromkeys([F32_FMA, *(of["name"] for found in measured for of in found.get("units", []))]))
@@ -175,10 +181,12 @@ larger of the time of the sums and of the transfers, lhs, weights of groups with
 each once. A peer counts with the better of two ways: its own threads on group after group, or our threads over the
 groups, largest first, with the peer on one thread in each. `widen` is the fastest f32 peer on bf16 operands widened to
 f32 first, widening counted; widened beforehand it is an upper bound, not a peer. Peers that were far behind took part
-in fewer rounds. The only peer of quantized operands is `bf16`, our own call with lhs and weights of bf16 at the same
-rows; the roofline counts quantized operands in the bytes that they are stored in, scales included, so that its share
-is that of the memory's speed where few rows let memory bound the call. `Weights in cache` is the same call with so few
-groups that their weights stay in the last cache, over and over. Means are geometric."""
+in fewer rounds. Peers of quantized operands are `bf16`, our own call with lhs and weights of bf16 at the same rows, and
+oneDNN 3 where it has such a product and its result is right: int4 times its scale it rounds to bf16 before it
+multiplies, which is too far from float64. The roofline counts quantized operands in the bytes that they are stored in,
+scales included, so that its share is that of the memory's speed where few rows let memory bound the call. `Weights in
+cache` is the same call with so few groups that their weights stay in the last cache, over and over. Means are
+geometric."""
 
 
 def report_text(report: dict, pictures_of: list[tuple[str, str]]) -> str:
@@ -195,6 +203,8 @@ def report_text(report: dict, pictures_of: list[tuple[str, str]]) -> str:
     for name in dict.fromkeys(map(regime, cases)):
         sections.append((name[0].upper() + name[1:], peers_table([case for case in cases if regime(case) == name])))
     sections += [("Upper bounds", bounds(cases)), ("Wrong or failed", failures(cases))]
+    if absent := absences(cases):
+        sections.append(("Not implemented", absent))
     body = "\n\n".join(f"## {title}\n\n{text}" if title else text for title, text in sections)
     return f"# Grouped GEMM, measured\n\n{body}\n"
 

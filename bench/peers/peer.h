@@ -29,6 +29,10 @@ struct GemmSeries {
   absl::Span<const int64_t> rows;  // m of each group, > 0
   absl::Span<const void*const> lhs, rhs;
   absl::Span<void* const> out;
+  // Of quantized operands: factors f32 [m] of the rows of lhs, [k / block, n] of rhs. Empty: there are none.
+  absl::Span<const void*const> lhs_scale = {}, rhs_scale = {};
+  DType rhs_scale_dtype = DType::kF32;
+  int64_t block = 0;
 };
 
 // kOwn: group after group, the library's own threads on each. kOuter: threads over the groups, largest first, the
@@ -39,8 +43,10 @@ struct Peer {
   const char* name;
   // The whole series is one call of the library, which shares it out among its own threads: there is no way kOuter.
   bool one_call = false;
-  // By types and mode alone, the same for any shape. False where the library would fall back to a reference
-  // implementation.
+  // Gets quantized operands, and nothing else.
+  bool quantized = false;
+  // By types and mode alone, the same for any shape unless operands are quantized. False where the library would fall
+  // back to a reference implementation.
   std::function<bool(const GemmSeries& series)> supports;
   // Called with alternating thread counts and ways; what must be prepared for a shape (kernels, descriptors) is kept
   // from the first call on, so that a second call with the same rows does nothing but multiply. OpenMP's number of

@@ -21,6 +21,7 @@ struct Peers {
 Peers Load() {
   const Source sources[] = {{{"onednn", "onednn-sgemm"}, LoadOneDnn<2>},
                             {{"onednn3", "onednn3-sgemm"}, LoadOneDnn<3>},
+                            {{"onednn3-quantized"}, LoadOneDnnQuantized},
                             {{"openblas"}, LoadOpenBlas},
                             {{"openblas-wheel", "openblas-wheel-batch"}, LoadOpenBlasWheel},
                             {{"blis"}, LoadBlis},

@@ -156,5 +156,23 @@ TEST(Contest, QuantizedStandsBesideOurselvesInBf16) {
   }
 }
 
+TEST(Contest, PeersOfQuantizedOperandsGetTheseAndAreNamedWhereTheyHaveNoSuchProduct) {
+  Peer wrong = PeerOf("wrong", [](const GemmSeries&, PeerThreads, int) { return absl::OkStatus(); });
+  wrong.quantized = true;
+  wrong.supports = [](const GemmSeries& series) { return series.rhs_dtype == DType::kS4 && series.block == 128; };
+  for (const Case& c : QuantizedCases("(int4|w8a8)")) {
+    static LimitsMeter meter;
+    const Memory memory({c}, c.in);
+    const auto report = Contest(c, memory, nullptr, {wrong}).Run(meter, {.least = 1, .most = 1, .seconds = 0});
+    ASSERT_TRUE(report.ok()) << c.Id() << ": " << report.status();
+    const bool is_int4 = c.rhs() == DType::kS4;
+    EXPECT_EQ(report->absent_size(), is_int4 ? 0 : 1);
+    ASSERT_EQ(report->peers_size(), is_int4 ? 2 : 0);
+    for (const proto::Contender& peer : report->peers()) EXPECT_THAT(peer.error(), HasSubstr("expected"));
+    EXPECT_FALSE(report->has_ratio());
+  }
+  EXPECT_EQ(RunContest(SmallCase(Mode::kForward), {wrong}).peers_size(), 0);
+}
+
 }  // namespace
 }  // namespace raggemm::bench

@@ -102,6 +102,7 @@ def test_regime(rows, mode, kind, expected):
 
 def test_quantized_operands_are_a_regime_of_their_own_beside_bf16(tmp_path):
     cases = [_quantized(1), _quantized(4), _quantized(64), _quantized(8, "w8a8", regime="recorded", case="some-decode")]
+    cases[2]["absent"] = ["some-peer"]
     assert [str(cell) for cell in regimes.cells(_report(cases))] == [
         "quantized, 1 to 2 rows, int4 → f32, 2 threads",
         "quantized, 4 to 16 rows, int4 → f32, 2 threads",
@@ -112,6 +113,7 @@ def test_quantized_operands_are_a_regime_of_their_own_beside_bf16(tmp_path):
     report["machine"]["limits"][0]["units"] = [{"name": "VPDPBUSD", "gflops": 900.0}]
     assert bench_report.file_name(report["machine"]) == "some-cpu-family-6-model-1"
     path = bench_report.write_report(report, tmp_path, "some")
+    assert path.read_text().endswith("## Not implemented\n\n- some-peer: int4 → f32\n")
     assert "## Quantized, 4 to 16 rows" in path.read_text() and not list(tmp_path.glob("*.png"))
     lines = classes.table([classes.read(path.read_text(), path.name)], "results").splitlines()
     assert lines[-3:] == [

@@ -21,8 +21,17 @@
 namespace raggemm::bench {
 namespace {
 
-const char* const kPeers[] = {"onednn",         "onednn-sgemm",         "onednn3", "onednn3-sgemm", "openblas",
-                              "openblas-wheel", "openblas-wheel-batch", "blis",    "blis-avx2",     "mkl",
+const char* const kPeers[] = {"onednn",
+                              "onednn-sgemm",
+                              "onednn3",
+                              "onednn3-sgemm",
+                              "onednn3-quantized",
+                              "openblas",
+                              "openblas-wheel",
+                              "openblas-wheel-batch",
+                              "blis",
+                              "blis-avx2",
+                              "mkl",
                               "mkl-batch"};
 constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 constexpr Mode kModes[] = {Mode::kForward, Mode::kForwardTransposed, Mode::kWgrad};
@@ -150,7 +159,9 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PeersTest);
 
 std::vector<const Peer*> FoundPeers() {
   std::vector<const Peer*> found;
-  for (const Peer& peer : LoadPeers()) found.push_back(&peer);
+  for (const Peer& peer : LoadPeers()) {
+    if (!peer.quantized) found.push_back(&peer);  // quantized_test has the others
+  }
   return found;
 }
 
