@@ -20,12 +20,18 @@ std::set<Isa>& Covered() {
   return *covered;
 }
 
+// What software units do not stand in for, and do not lie on, is covered by the same program without them.
+bool IsOfOtherProgram(Isa isa) {
+  return kUnitsAreSoftware && (isa == Isa::kScalar || isa == Isa::kAvx512Vnni || isa == Isa::kAvxVnni);
+}
+
 // Silent in programs that covered no ISA on purpose.
 class CoverageReport : public testing::Environment {
  public:
   void TearDown() override {
     if (Covered().empty()) return;
     for (Isa isa : AllIsas()) {
+      if (IsOfOtherProgram(isa)) continue;
       const char* how =
           kUnitsAreSoftware && (isa == Isa::kAmx || isa == Isa::kAvx512Bf16) ? "covered in plain C++" : "covered";
       const char* state = Covered().count(isa) ? how : HostHas(isa) ? "NOT COVERED" : "not covered, CPU lacks it";
@@ -86,11 +92,7 @@ bool HostHas(Isa isa) {
 }
 
 std::vector<Isa> HostIsas() {
-  // What software units do not stand in for, and do not lie on, runs without them.
-  const auto counts = [](Isa isa) {
-    const bool is_itself = isa == Isa::kScalar || isa == Isa::kAvx512Vnni || isa == Isa::kAvxVnni;
-    return HostHas(isa) && !(kUnitsAreSoftware && is_itself);
-  };
+  const auto counts = [](Isa isa) { return HostHas(isa) && !IsOfOtherProgram(isa); };
   std::vector<Isa> isas;
   std::copy_if(AllIsas().begin(), AllIsas().end(), std::back_inserter(isas), counts);
   return isas;
