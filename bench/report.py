@@ -134,7 +134,7 @@ def failures(cases: list[dict]) -> str:
 
 
 def absences(cases: list[dict]) -> str:
-    """Peers of quantized operands, and what their libraries have not implemented."""
+    """Peers of quantized operands, and the types that their libraries lack."""
     lines = dict.fromkeys(f"- {name}: {types(case)}" for case in cases for name in case.get("absent", []))
     return "\n".join(lines)
 

@@ -280,7 +280,7 @@ bool HasBlockScales(const PlannedOperand& x, bool is_lhs) {
 }
 
 BlockScales BlockScalesOf(const PlannedOperand& x, bool is_lhs, const Matrix& matrix, int64_t row, int64_t col) {
-  if (!x.scale.is_given() || !x.scale.of_elements) return {};
+  if (x.expand != nullptr || !x.scale.is_given() || !x.scale.of_elements) return {};
   const bool k_is_rows = x.is_trans == is_lhs;
   const auto& [values, of_blocks, row_block, col_block, rows, cols, of_elements] = x.scale;
   const FactorPlace at = PlaceOf(x, matrix, row, col);

@@ -62,9 +62,7 @@ absl::Status ChooseExecutor(const Options& options, PlanData& plan) {
   return threads.status();
 }
 
-// None where elements are read as they are stored.
 Expand* ExpandFor(Isa isa, const PlannedOperand& x) {
-  if (x.read == x.dtype && !HasFactorsOfElements(x)) return nullptr;
   const Expanders& expanders = ExpandersFor(isa);
   const auto* format = std::find_if(std::begin(kQuantized), std::end(kQuantized),
                                     [&](const QuantizedFormat& row) { return row.dtype == x.dtype; });
@@ -81,7 +79,7 @@ void ChoosePackers(Precision precision, PlanData& plan) {
     const bool begins_within_bytes = is_lhs && x.is_trans && FormatOf(x.dtype).bits < 8;  // a row tile, anywhere
     const bool as_stored = !begins_within_bytes && (!HasFactorsOfElements(x) || HasBlockScales(x, is_lhs));
     x.read = as_stored && (KernelsOf(kernels, x.dtype).*packers).rows != nullptr ? x.dtype : x.expanded;
-    x.expand = x.read == x.dtype && as_stored ? nullptr : ExpandFor(plan.isa, x);
+    x.expand = x.read == x.dtype ? nullptr : ExpandFor(plan.isa, x);
     return &(KernelsOf(kernels, x.read).*packers);
   };
   plan.pack_lhs = choose(plan.lhs, &FormatKernels::lhs);

@@ -168,7 +168,9 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
     for (int64_t col = block.col; col < block.col + block.cols; col += strip.cols) {
       strip = NextStrip(plan, place, block.col + block.cols - col);
       const char* rhs = ElementAt(block.rhs, plan.rhs.read, block.k, place.window.col + col);
-      args.scales = BlockScalesOf(plan.rhs, false, block.rhs, block.k, place.window.col + col);
+      if (strip.from == Strip::From::kSweep) {
+        args.scales = BlockScalesOf(plan.rhs, false, block.rhs, block.k, place.window.col + col);
+      }
       if (scales_sums) result.ReadColumnScales(block, strip, col);
       if (strip.from == Strip::From::kPacked) {
         strips.MakeReady(block, col, fetch.For(Fetch::Work::kPack));
