@@ -202,15 +202,30 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
   result.Finish();
 }
 
-}  // namespace
-
-absl::Status Run(const PlanData& plan) {
+absl::Status Prepare(const PlanData& plan, int64_t threads, int64_t scratch_bytes, ScratchLease& lease) {
   if (!HostCpu().Has(plan.isa)) {
     return absl::FailedPreconditionError(absl::StrCat("this CPU does not have ", NameOf(plan.isa)));
   }
+  return lease.Acquire(threads, scratch_bytes);
+}
+
+}  // namespace
+
+absl::Status Run(const PlanData& plan) {
   ScratchLease lease;
-  if (absl::Status s = lease.Acquire(plan.threads, Scratch::Bytes(plan)); !s.ok()) return s;
+  if (absl::Status s = Prepare(plan, plan.threads, Scratch::Bytes(plan), lease); !s.ok()) return s;
   return ParallelFor(plan, [&](int64_t tile, int64_t worker) { RunTile(plan, tile, Scratch(plan, lease.at(worker))); });
+}
+
+absl::Status Run(const PlanData& first, const PlanData& second) {
+  ScratchLease lease;
+  const int64_t threads = std::max(first.threads, second.threads), tiles = first.gemm_tiles + first.fill_tiles;
+  const int64_t bytes = std::max(Scratch::Bytes(first), Scratch::Bytes(second));
+  if (absl::Status s = Prepare(first, threads, bytes, lease); !s.ok()) return s;
+  return ParallelFor(first, second, [&](int64_t tile, int64_t worker) {
+    const PlanData& plan = tile < tiles ? first : second;
+    RunTile(plan, tile < tiles ? tile : tile - tiles, Scratch(plan, lease.at(worker)));
+  });
 }
 
 absl::Status Run(const Plan& plan) { return Run(plan.data()); }
