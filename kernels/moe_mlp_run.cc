@@ -79,7 +79,9 @@ class MlpRun {
     const bool is_down = product == MlpProduct::kDown;
     float* up = product == MlpProduct::kGate ? b.up + (end - begin) * mlp_.extents.intermediate : b.up;
     GroupedGemmProblem gemm = mlp_.Product(product, is_down ? b.a : b.x, is_down ? b.d : up, end - begin);
-    gemm.lhs.first_dims = gemm.out.first_dims = Array{b.chunk_sizes, DType::kS64, {mlp_.rows.groups}};
+    const Array sizes = {b.chunk_sizes, DType::kS64, {mlp_.rows.groups}};
+    gemm.lhs.first_dims = sizes;
+    gemm.out.first_dims = sizes;
     return MakePlanData(gemm, options_, product == MlpProduct::kGate ? b.of_gate : b.of_products);
   }
 

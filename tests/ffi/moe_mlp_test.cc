@@ -53,8 +53,8 @@ class MlpCall {
   }
 
   host::Error Run(host::TaskRunner* pool = nullptr) {
-    if (host::Error e = host::Instantiate(TheHandler("instantiate"), call.attributes); !e.ok()) return e;
     mlp.ClearOut();
+    if (host::Error e = host::Instantiate(TheHandler("instantiate"), call.attributes); !e.ok()) return e;
     return host::Execute(TheHandler("execute"), call, pool);
   }
   void ExpectError(const std::string& text) {
