@@ -12,8 +12,7 @@ bool SucceedsAfter(XLA_FFI_Error_Code code, absl::string_view error, proto::Grou
   using OnError = proto::GroupedGemmConfig::OnError;
   if (on_error == OnError::RAISE) return false;
   absl::ConsumePrefix(&error, "raggemm: ");
-  const bool succeeds = on_error == OnError::NaN && code != XLA_FFI_Error_Code_FAILED_PRECONDITION &&
-                        fill().ok();
+  const bool succeeds = on_error == OnError::NaN && code != XLA_FFI_Error_Code_FAILED_PRECONDITION && fill().ok();
   std::fprintf(stderr, "raggemm: %.*s%s\n", static_cast<int>(error.size()), error.data(),
                succeeds ? "; the result is NaN" : "");
   return succeeds;

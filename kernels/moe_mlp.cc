@@ -56,8 +56,10 @@ absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem) {
   const Array* weights[] = {&problem.w_up, &problem.w_down, problem.w_gate ? &*problem.w_gate : nullptr};
   for (const Array* x : weights) {
     if (x == nullptr || x->dtype != DType::kF64) continue;
-    return Invalid(x == weights[0] ? "w_up" : x == weights[1] ? "w_down" : "w_gate", ": dtype is f64, must be f16, ",
-                   "bf16, f32 or quantized");
+    return Invalid(x == weights[0]   ? "w_up"
+                   : x == weights[1] ? "w_down"
+                                     : "w_gate",
+                   ": dtype is f64, must be f16, ", "bf16, f32 or quantized");
   }
   if (FormatOf(problem.row_tokens.dtype).role != Role::kSizes) {
     return Invalid("row_tokens: dtype is ", NameOf(problem.row_tokens.dtype), ", must be ", NamesOf(Role::kSizes));
@@ -70,9 +72,8 @@ absl::Status CheckGate(const MoeMlpProblem& problem) {
   const bool gated = problem.w_gate || problem.merged != Merged::kNone;
   if (problem.activation == Activation::kSwigluOai && !gated) return Invalid("activation: swiglu_oai needs a gate");
   if (problem.w_gate) return absl::OkStatus();
-  for (const auto& [name, x] : {std::pair{"b_gate", &problem.b_gate},
-                                {"gate_scale", &problem.gate_scale},
-                                {"gate_zero", &problem.gate_zero}}) {
+  for (const auto& [name, x] :
+       {std::pair{"b_gate", &problem.b_gate}, {"gate_scale", &problem.gate_scale}, {"gate_zero", &problem.gate_zero}}) {
     if (*x) return Invalid(name, ": is given without w_gate");
   }
   return absl::OkStatus();

@@ -21,13 +21,13 @@ struct MlpBuffers {
   MlpBuffers(const MoeMlpExtents& extents, absl::Span<int64_t> workspace);
 
   absl::Span<int64_t> of_sizes, of_products, of_gate;  // workspaces of grouped_gemm.h
-  int64_t* chunk_sizes;                       // [G]
-  int64_t* tokens;                            // [rows]; all below have the rows of a chunk
-  char* x;                                    // [rows,H], of at most four bytes
-  float* up;                                  // [rows,2I], or [rows,I] and then those of the gate
-  char* a;                                    // [rows,I], likewise
-  float* d;                                   // [rows,H]
-  float* sums;                                // [T,H]
+  int64_t* chunk_sizes;                                // [G]
+  int64_t* tokens;                                     // [rows]; all below have the rows of a chunk
+  char* x;                                             // [rows,H], of at most four bytes
+  float* up;                                           // [rows,2I], or [rows,I] and then those of the gate
+  char* a;                                             // [rows,I], likewise
+  float* d;                                            // [rows,H]
+  float* sums;                                         // [T,H]
 };
 
 // The rows of each group of which there are weights, from `begin` on.

@@ -173,9 +173,7 @@ class MlpRun {
     });
   }
 
-  const KernelRow& Ends() const {
-    return KernelsFor(team_.isa, kArithmetics[static_cast<int>(ArithmeticId::kF32)]);
-  }
+  const KernelRow& Ends() const { return KernelsFor(team_.isa, kArithmetics[static_cast<int>(ArithmeticId::kF32)]); }
 
   const CheckedMlp& mlp_;
   const Options& options_;

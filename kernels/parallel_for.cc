@@ -234,8 +234,8 @@ absl::Status ParallelFor(const PlanData& first, const PlanData& second, TileBody
   const int64_t cost = first.cost_prefix[first.units], all = cost + second.cost_prefix[second.units];
   const auto begin = [&](int64_t thread) {
     if (thread == threads) return tiles + second.gemm_tiles + second.fill_tiles;
-    const auto target = static_cast<int64_t>(static_cast<double>(all) * static_cast<double>(thread) /
-                                             static_cast<double>(threads));
+    const auto target =
+        static_cast<int64_t>(static_cast<double>(all) * static_cast<double>(thread) / static_cast<double>(threads));
     return target < cost ? TileAtCost(first, target) : tiles + TileAtCost(second, target - cost);
   };
   return RunShares(first, {threads, begin}, body);

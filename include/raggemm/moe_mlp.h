@@ -49,8 +49,8 @@ struct MoeMlpProblem {
   Array w_down;       // [G_local,I,H], transposed [G_local,H,I]; its type, or x's where it is quantized, is that of a
   Array out;          // [T,H], written; shares no byte with others
 
-  std::optional<Array> row_weights;  // [M] f32; absent means 1
-  std::optional<Array> w_gate;       // as w_up, also transposed as it is
+  std::optional<Array> row_weights;           // [M] f32; absent means 1
+  std::optional<Array> w_gate;                // as w_up, also transposed as it is
   std::optional<Array> b_up, b_gate, b_down;  // [G_local,I], merged [G_local,2I]; [G_local,H]
   std::optional<Array> group_offset;          // as in GroupedGemmProblem; rows of other groups take no part
   std::optional<Array> up_scale, up_zero, gate_scale, gate_zero, down_scale, down_zero;
@@ -68,12 +68,18 @@ struct MlpSlot {
 };
 // In the order in which calls list them.
 inline constexpr MlpSlot kMlpSlots[] = {
-    {"row_weights", &MoeMlpProblem::row_weights}, {"w_gate", &MoeMlpProblem::w_gate},
-    {"b_up", &MoeMlpProblem::b_up},               {"b_gate", &MoeMlpProblem::b_gate},
-    {"b_down", &MoeMlpProblem::b_down},           {"group_offset", &MoeMlpProblem::group_offset},
-    {"up_scale", &MoeMlpProblem::up_scale},       {"up_zero", &MoeMlpProblem::up_zero},
-    {"gate_scale", &MoeMlpProblem::gate_scale},   {"gate_zero", &MoeMlpProblem::gate_zero},
-    {"down_scale", &MoeMlpProblem::down_scale},   {"down_zero", &MoeMlpProblem::down_zero},
+    {"row_weights", &MoeMlpProblem::row_weights},
+    {"w_gate", &MoeMlpProblem::w_gate},
+    {"b_up", &MoeMlpProblem::b_up},
+    {"b_gate", &MoeMlpProblem::b_gate},
+    {"b_down", &MoeMlpProblem::b_down},
+    {"group_offset", &MoeMlpProblem::group_offset},
+    {"up_scale", &MoeMlpProblem::up_scale},
+    {"up_zero", &MoeMlpProblem::up_zero},
+    {"gate_scale", &MoeMlpProblem::gate_scale},
+    {"gate_zero", &MoeMlpProblem::gate_zero},
+    {"down_scale", &MoeMlpProblem::down_scale},
+    {"down_zero", &MoeMlpProblem::down_zero},
 };
 
 // What sizes the workspace: extents as above.

@@ -41,9 +41,9 @@ struct Activations {
   // e^x for x <= 0: 2^n * e^r with |r| <= ln(2) / 2, of which the polynomial leaves out 4e-9. Twice half of n, for the
   // smallest results are denormal.
   static F ExpOfNegative(F x) {
-    constexpr float kRounder = 0x1.8p23F;  // whose sum with n has n in its last bits
+    constexpr float kRounder = 0x1.8p23F;                           // whose sum with n has n in its last bits
     constexpr float kLn2 = 0x1.62e43p-1F, kBeyond = 1.9046542e-9F;  // which is as much too large
-    x = x < Of(-104) ? Of(-104) : x;  // 0 from there on
+    x = x < Of(-104) ? Of(-104) : x;                                // 0 from there on
     const F sum = V::Fma(x, Of(1.44269504F), Of(kRounder));
     const I n = __builtin_bit_cast(I, sum) - __builtin_bit_cast(int32_t, kRounder);
     const F whole = V::Add(sum, Of(-kRounder));
@@ -62,8 +62,8 @@ struct Activations {
   // Phi(-y) = e^(-y^2/2) * q((y - 3) / (y + 3)) for y >= 0, where q leaves out 3e-7. Beyond 15 it is 0. What y^2 loses
   // by rounding is a factor of its own.
   static F NormalCdf(F x) {
-    static constexpr float kTail[] = {0x1.f1b89cp-4F,  -0x1.a6b66ap-3F,  0x1.f8bad6p-4F,   -0x1.7a942ep-5F,
-                                      0x1.91dab8p-8F,  0x1.7ca93ep-9F,   -0x1.01a418p-10F, -0x1.62fdc8p-12F,
+    static constexpr float kTail[] = {0x1.f1b89cp-4F,  -0x1.a6b66ap-3F, 0x1.f8bad6p-4F,   -0x1.7a942ep-5F,
+                                      0x1.91dab8p-8F,  0x1.7ca93ep-9F,  -0x1.01a418p-10F, -0x1.62fdc8p-12F,
                                       0x1.e04466p-14F, 0x1.b9e20ap-15F};
     F y = Magnitude(x);
     y = y > Of(15) ? Of(15) : y;

@@ -130,8 +130,8 @@ TEST(MoeMlpCall, RefusesHugeExtents) {
     for (int64_t extent : {int64_t{1} << 40, int64_t{1} << 62, INT64_MAX}) {
       MlpCall call({});
       ASSERT_LE(operand, call.call.args.size());
-      host::Buffer& buffer =
-          operand < call.call.args.size() ? call.call.args[operand] : call.call.results[operand - call.call.args.size()];
+      host::Buffer& buffer = operand < call.call.args.size() ? call.call.args[operand]
+                                                             : call.call.results[operand - call.call.args.size()];
       buffer.dims.back() = extent;
       const host::Error error = call.Run();
       EXPECT_EQ(error.code, XLA_FFI_Error_Code_INVALID_ARGUMENT) << operand << " " << extent;

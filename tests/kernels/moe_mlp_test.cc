@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/base/casts.h"
+#include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/element.h"
@@ -27,9 +27,8 @@ class MoeMlpTest : public IsaTest {
  protected:
   static void ExpectSequence(const MlpSpec& spec, int64_t threads = 1) {
     TestMlp mlp(spec);
-    const Options options = {.executor = threads == 1 ? Executor::kSerial : Executor::kOpenMp,
-                             .isa = GetParam(),
-                             .threads = threads};
+    const Options options = {
+        .executor = threads == 1 ? Executor::kSerial : Executor::kOpenMp, .isa = GetParam(), .threads = threads};
     ASSERT_EQ(mlp.Run(options), absl::OkStatus());
     EXPECT_EQ(mlp.OutBits(), SequenceBits(mlp));
     EXPECT_TRUE(mlp.SurroundingsIntact());
@@ -152,7 +151,8 @@ std::vector<float> Arguments() {
   std::mt19937 random(11);
   std::vector<float> all = {0.0F, -0.0F, 1e-45F, -1e-45F, INFINITY, -INFINITY, NAN};
   for (uint32_t exponent = 0; exponent < 0xff; ++exponent) {
-    for (int i = 0; i < 40; ++i) all.push_back(absl::bit_cast<float>(exponent << 23 | (static_cast<uint32_t>(random()) & 0x807fffffU)));
+    for (int i = 0; i < 40; ++i)
+      all.push_back(absl::bit_cast<float>(exponent << 23 | (static_cast<uint32_t>(random()) & 0x807fffffU)));
   }
   for (int i = 0; i < 40000; ++i) all.push_back(static_cast<float>(i) * .005F - 110 + 1e-4F);
   return all;

@@ -17,8 +17,8 @@ std::vector<int64_t> MatricesOf(const MlpSpec& spec, int64_t k, int64_t n, bool 
   return is_trans ? std::vector<int64_t>{spec.local, n, k} : std::vector<int64_t>{spec.local, k, n};
 }
 
-void Product(const TestMlp& mlp, const Array& lhs, const Array& weights, bool is_trans, const std::optional<Array>& bias,
-             const Array& out) {
+void Product(const TestMlp& mlp, const Array& lhs, const Array& weights, bool is_trans,
+             const std::optional<Array>& bias, const Array& out) {
   GroupedGemmProblem gemm;
   static_cast<Array&>(gemm.lhs) = lhs;
   static_cast<Array&>(gemm.rhs) = weights;
@@ -68,55 +68,54 @@ void FloatTensor::FillWithRandom(std::mt19937& random, double scale) {
 TestMlp::TestMlp(const MlpSpec& spec)
     : spec(spec),
       random(spec.seed),
-        rows(std::accumulate(spec.sizes.begin(), spec.sizes.end(), int64_t{0})),
-        columns((spec.gate == Gate::kHalves || spec.gate == Gate::kInterleaved ? 2 : 1) * spec.intermediate),
-        x(spec.x, {spec.tokens, spec.hidden}),
-        row_tokens(DType::kS32, {rows + spec.behind}),
-        sizes(DType::kS32, {static_cast<int64_t>(spec.sizes.size())}),
-        offset(DType::kS32, {}),
-        w_up(spec.weights, MatricesOf(spec, spec.hidden, columns, spec.up_is_trans)),
-        w_gate(spec.weights, MatricesOf(spec, spec.hidden, columns, spec.up_is_trans)),
-        w_down(spec.weights, MatricesOf(spec, spec.intermediate, spec.hidden, spec.down_is_trans)),
-        b_up(DType::kF32, {spec.local, columns}),
-        b_gate(DType::kBF16, {spec.local, columns}),
-        b_down(DType::kF32, {spec.local, spec.hidden}),
-        row_weights(DType::kF32, {rows + spec.behind}),
-        out(spec.out, {spec.tokens, spec.hidden}),
-        workspace_size(static_cast<size_t>(MoeMlpWorkspaceSize(Extents()))),
-        workspace(DType::kS64, {static_cast<int64_t>(workspace_size)}) {
-    for (FloatTensor* matrix : {&x, &w_up, &w_gate, &w_down, &b_up, &b_gate, &b_down, &row_weights}) {
-      matrix->FillWithRandom(random, matrix == &w_up || matrix == &w_gate ? .5 : 1);
-    }
-    for (int64_t r = 0; r < rows + spec.behind; ++r) {
-      const bool exists = r < rows;
-      static_cast<int32_t*>(row_tokens.array.data)[r] =
-          exists ? static_cast<int32_t>(random() % static_cast<uint32_t>(spec.tokens)) : 1 << 30;
-    }
-    for (size_t g = 0; g < spec.sizes.size(); ++g) {
-      static_cast<int32_t*>(sizes.array.data)[g] = static_cast<int32_t>(spec.sizes[g]);
-    }
-    *static_cast<int32_t*>(offset.array.data) = static_cast<int32_t>(spec.offset);
-    problem.x = x.array;
-    problem.row_tokens = row_tokens.array;
-    problem.group_sizes = sizes.array;
-    problem.w_up = w_up.array;
-    problem.w_down = w_down.array;
-    problem.out = out.array;
-    if (spec.local != static_cast<int64_t>(spec.sizes.size())) problem.group_offset = offset.array;
-    if (spec.gate == Gate::kSeparate) problem.w_gate = w_gate.array;
-    if (spec.gate == Gate::kHalves) problem.merged = Merged::kHalves;
-    if (spec.gate == Gate::kInterleaved) problem.merged = Merged::kInterleaved;
-    if (spec.row_weights) problem.row_weights = row_weights.array;
-    if (spec.biases) {
-      problem.b_up = b_up.array;
-      if (problem.w_gate) problem.b_gate = b_gate.array;
-      problem.b_down = b_down.array;
-    }
-    problem.up_is_trans = spec.up_is_trans;
-    problem.down_is_trans = spec.down_is_trans;
-    problem.activation = spec.activation;
+      rows(std::accumulate(spec.sizes.begin(), spec.sizes.end(), int64_t{0})),
+      columns((spec.gate == Gate::kHalves || spec.gate == Gate::kInterleaved ? 2 : 1) * spec.intermediate),
+      x(spec.x, {spec.tokens, spec.hidden}),
+      row_tokens(DType::kS32, {rows + spec.behind}),
+      sizes(DType::kS32, {static_cast<int64_t>(spec.sizes.size())}),
+      offset(DType::kS32, {}),
+      w_up(spec.weights, MatricesOf(spec, spec.hidden, columns, spec.up_is_trans)),
+      w_gate(spec.weights, MatricesOf(spec, spec.hidden, columns, spec.up_is_trans)),
+      w_down(spec.weights, MatricesOf(spec, spec.intermediate, spec.hidden, spec.down_is_trans)),
+      b_up(DType::kF32, {spec.local, columns}),
+      b_gate(DType::kBF16, {spec.local, columns}),
+      b_down(DType::kF32, {spec.local, spec.hidden}),
+      row_weights(DType::kF32, {rows + spec.behind}),
+      out(spec.out, {spec.tokens, spec.hidden}),
+      workspace_size(static_cast<size_t>(MoeMlpWorkspaceSize(Extents()))),
+      workspace(DType::kS64, {static_cast<int64_t>(workspace_size)}) {
+  for (FloatTensor* matrix : {&x, &w_up, &w_gate, &w_down, &b_up, &b_gate, &b_down, &row_weights}) {
+    matrix->FillWithRandom(random, matrix == &w_up || matrix == &w_gate ? .5 : 1);
   }
-
+  for (int64_t r = 0; r < rows + spec.behind; ++r) {
+    const bool exists = r < rows;
+    static_cast<int32_t*>(row_tokens.array.data)[r] =
+        exists ? static_cast<int32_t>(random() % static_cast<uint32_t>(spec.tokens)) : 1 << 30;
+  }
+  for (size_t g = 0; g < spec.sizes.size(); ++g) {
+    static_cast<int32_t*>(sizes.array.data)[g] = static_cast<int32_t>(spec.sizes[g]);
+  }
+  *static_cast<int32_t*>(offset.array.data) = static_cast<int32_t>(spec.offset);
+  problem.x = x.array;
+  problem.row_tokens = row_tokens.array;
+  problem.group_sizes = sizes.array;
+  problem.w_up = w_up.array;
+  problem.w_down = w_down.array;
+  problem.out = out.array;
+  if (spec.local != static_cast<int64_t>(spec.sizes.size())) problem.group_offset = offset.array;
+  if (spec.gate == Gate::kSeparate) problem.w_gate = w_gate.array;
+  if (spec.gate == Gate::kHalves) problem.merged = Merged::kHalves;
+  if (spec.gate == Gate::kInterleaved) problem.merged = Merged::kInterleaved;
+  if (spec.row_weights) problem.row_weights = row_weights.array;
+  if (spec.biases) {
+    problem.b_up = b_up.array;
+    if (problem.w_gate) problem.b_gate = b_gate.array;
+    problem.b_down = b_down.array;
+  }
+  problem.up_is_trans = spec.up_is_trans;
+  problem.down_is_trans = spec.down_is_trans;
+  problem.activation = spec.activation;
+}
 
 MoeMlpExtents TestMlp::Extents() const {
   return {spec.tokens, spec.hidden, spec.intermediate, rows + spec.behind, static_cast<int64_t>(spec.sizes.size())};
@@ -149,7 +148,8 @@ std::vector<uint64_t> SequenceBits(const TestMlp& mlp) {
   const MlpSpec& spec = mlp.spec;
   const MoeMlpProblem& problem = mlp.problem;
   const int64_t rows = mlp.rows, inner = spec.intermediate;
-  FloatTensor gathered(spec.x, {rows, spec.hidden}), up(DType::kF32, {rows, mlp.columns}), gate(DType::kF32, {rows, inner});
+  FloatTensor gathered(spec.x, {rows, spec.hidden}), up(DType::kF32, {rows, mlp.columns}),
+      gate(DType::kF32, {rows, inner});
   const int64_t bytes = BytesOf(spec.x, spec.hidden);
   for (int64_t r = 0; r < rows; ++r) {
     std::memcpy(static_cast<char*>(gathered.array.data) + r * bytes,
@@ -170,7 +170,10 @@ std::vector<uint64_t> SequenceBits(const TestMlp& mlp) {
       std::tie(two[0], two[1]) = std::pair{u[2 * row * inner + col], u[(2 * row + 1) * inner + col]};
     }
     if (spec.gate == Gate::kInterleaved) std::tie(two[0], two[1]) = std::pair{u[2 * i], u[2 * i + 1]};
-    activate({.count = 1, .gate = two, .up = mlp.IsGated() ? two + 1 : nullptr, .interleaved = false,
+    activate({.count = 1,
+              .gate = two,
+              .up = mlp.IsGated() ? two + 1 : nullptr,
+              .interleaved = false,
               .out = static_cast<char*>(a.array.data) + BytesOf(spec.weights, i)});
   }
   Product(mlp, a.array, problem.w_down, spec.down_is_trans, problem.b_down, d.array);

@@ -2,10 +2,11 @@
 
     python -m raggemm.demo [--weights=FORMAT] [--json=FILE]
 
-For each model a prefill layer and a decode step: the expert block forward, on raggemm product by product and in one
-call, on jax.lax.ragged_dot and on two hand-written alternatives; for the prefill of one model also the gradients of a loss for x and all weights. Every
-product of raggemm is checked against float64. Takes two to three minutes on two cores, and 10 GiB of memory. With
---weights the same layers forward with quantized weights, beside raggemm in bfloat16 and what XLA makes of them.
+For each model a prefill layer and a decode step: the expert block forward, on raggemm, product by product and in one
+call, on jax.lax.ragged_dot and on two hand-written alternatives; for the prefill of one model also the gradients of a
+loss for x and all weights. Every product of raggemm is checked against float64. Takes two to three minutes on two
+cores, and 10 GiB of memory. With --weights the same layers forward with quantized weights, beside raggemm in bfloat16
+and what XLA makes of them.
 """
 
 import argparse

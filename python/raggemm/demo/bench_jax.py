@@ -2,11 +2,11 @@
 
     python -m raggemm.bench_jax [--full] [--json=FILE]
 
-The whole expert block on recorded routing, forward and with the gradients of a loss for x and all weights: raggemm
-product by product and in one call, jax.lax.ragged_dot, the padded loops, the padded einsum, and as a bound the unrolled loop, which must be compiled for
-each routing. Results are compared before times are taken, which are medians of up to nine runs, as many as take two
-seconds. By default one model, in under three minutes on two cores; takes 9 GiB of memory there, up to two thirds of
-what there is.
+The whole expert block on recorded routing, forward and with the gradients of a loss for x and all weights: raggemm,
+product by product and in one call, jax.lax.ragged_dot, the padded loops, the padded einsum, and as a bound the unrolled
+loop, which must be compiled for each routing. Results are compared before times are taken, which are medians of up to
+nine runs, as many as take two seconds. By default one model, in under three minutes on two cores; takes 9 GiB of memory
+there, up to two thirds of what there is.
 """
 
 import argparse
