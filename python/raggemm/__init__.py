@@ -3,6 +3,7 @@
     gmm, tgmm               with the signatures of megablox
     ragged_dot              with the signature of jax.lax.ragged_dot
     grouped_gemm            the general operation, on arrays and GroupedTensors
+    moe_mlp                 the whole MLP of the experts: gather, products, activation, weighted sum
     QuantizedTensor, quantize, dequantize, fake_quantize, quantize_nvfp4, mxfp4_from_blocks
                             operands of 8, 4 and 2 bits with scales and zero points
     grouped_gemm_saveable   a policy for jax.checkpoint
@@ -21,6 +22,7 @@ primitive.py (how it reaches the library), and the rules.
 from raggemm import _export  # noqa: F401  registers types
 from raggemm._describe import describe
 from raggemm._grouped_gemm import grouped_gemm
+from raggemm._moe_mlp import moe_mlp
 from raggemm._operands import GroupedTensor
 from raggemm._primitive.derivatives import grouped_gemm_saveable
 from raggemm._primitive.library import cases_json, version
@@ -44,6 +46,7 @@ __all__ = [
     "gmm",
     "grouped_gemm",
     "grouped_gemm_saveable",
+    "moe_mlp",
     "mxfp4_from_blocks",
     "options",
     "override_ragged_dot",

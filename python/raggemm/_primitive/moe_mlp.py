@@ -1,0 +1,121 @@
+"""The JAX primitive moe_mlp: the whole MLP of the experts as one custom call.
+
+Its value is the custom call's. What derivatives and batches are is said by a sequence of grouped GEMMs that computes
+the same, which the call carries: this package imports nothing that could make one. The sequence is behind
+jax.checkpoint, so that a gradient keeps only what came in, or besides it the products' results.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import PartitionSpec
+
+from raggemm._primitive import jax_versions, library
+from raggemm._primitive.derivatives import grouped_gemm_saveable
+from raggemm._primitive.options import attributes
+from raggemm._primitive.primitive import check_platform, runs_compiled
+
+primitive = Primitive("moe_mlp")
+runs_compiled(primitive)
+
+_REQUIRED = ("x", "row_tokens", "group_sizes", "w_up", "w_down")
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class MlpCall:
+    """The one static parameter of the primitive."""
+
+    sequence: Callable[["MlpCall", dict[str, Any]], jax.Array]  # of the arguments by name
+    activation: str  # as the attribute, as are the next three
+    merged: str
+    up_is_trans: bool
+    down_is_trans: bool
+    dtype: np.dtype  # of out
+    saves_products: bool
+    operands: tuple[str, ...]  # the optional ones that are there, in the order of the custom call
+
+    def named(self, flat: Sequence[Any]) -> dict[str, Any]:
+        return dict(zip((*_REQUIRED, *self.operands), flat, strict=True))
+
+    def flat(self, args: dict[str, Any]) -> list[Any]:
+        return [args[name] for name in (*_REQUIRED, *self.operands)]
+
+    def attributes(self) -> dict[str, str | bool]:
+        """The custom call's attributes: those that differ from the defaults in proto/config.proto."""
+        given: dict[str, str | bool] = {
+            "activation": self.activation,
+            "merged": self.merged,
+            "up_is_trans": self.up_is_trans,
+            "down_is_trans": self.down_is_trans,
+            "operands": ",".join(self.operands),
+        }
+        return {name: value for name, value in given.items() if value}
+
+    def unfused(self, *flat: Any) -> jax.Array:
+        return self.sequence(self, self.named(flat))
+
+    def rematerialized(self) -> Callable[..., jax.Array]:
+        return jax.checkpoint(self.unfused, policy=grouped_gemm_saveable if self.saves_products else None)
+
+    def __repr__(self) -> str:
+        words = " ".join(f"{name}={value}" for name, value in self.attributes().items())
+        return f"MLP({words} -> {np.dtype(self.dtype)})"
+
+
+@primitive.def_abstract_eval
+def _abstract_out(x, *_, call: MlpCall):
+    return x.update(dtype=call.dtype, weak_type=False, sharding=x.sharding.update(spec=PartitionSpec(None, None)))
+
+
+def _jvp(primals, tangents, *, call: MlpCall):
+    moved = [i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero)]
+
+    def unfused(*values):
+        flat = list(primals)
+        for i, value in zip(moved, values, strict=True):
+            flat[i] = value
+        return call.rematerialized()(*flat)
+
+    out, dot = jax.jvp(unfused, [primals[i] for i in moved], [tangents[i] for i in moved])
+    if call.saves_products:  # which are computed one by one for that: the fused call would compute them twice
+        return out, dot
+    return primitive.bind(*primals, call=call), dot
+
+
+def _batch(flat, axes, *, call: MlpCall):
+    flat = [jax_versions.gathered(x) for x in flat]  # along the axis of a vmap they may still be divided
+    return jax.vmap(call.rematerialized(), tuple(axes))(*flat), 0
+
+
+def _fused(*flat, call: MlpCall, options: dict[str, str | int]) -> jax.Array:
+    """What the primitive is on the platform cpu. options: attributes that say how to compute it."""
+    args = call.named(flat)
+    (tokens, hidden), (rows,), (groups,) = (args[name].shape for name in ("x", "row_tokens", "group_sizes"))
+    intermediate = args["w_down"].shape[2 if call.down_is_trans else 1]
+    extents = (tokens, hidden, intermediate, rows, groups)
+    if not library.has_moe_mlp or any(map(jax.export.is_symbolic_dim, extents)):  # of which no workspace is known
+        return call.unfused(*flat)
+    results = (
+        jax.ShapeDtypeStruct((tokens, hidden), call.dtype),
+        jax.ShapeDtypeStruct((library.moe_mlp_workspace(*extents),), np.uint8),
+    )
+    with jax.named_scope("moe_mlp"):
+        out, _ = jax.ffi.ffi_call(library.MLP_TARGET, results)(*flat, **call.attributes(), **options)
+    return out
+
+
+def _lowering(ctx, *operands, call: MlpCall):
+    check_platform(ctx, primitive)
+    function = functools.partial(_fused, call=call, options=attributes())
+    return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
+
+
+ad.primitive_jvps[primitive] = _jvp
+batching.primitive_batchers[primitive] = _batch
+mlir.register_lowering(primitive, _lowering)
