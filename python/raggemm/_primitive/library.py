@@ -31,6 +31,8 @@ def _load() -> ctypes.CDLL:
     int64_out = ctypes.POINTER(ctypes.c_int64)
     library.raggemm_v1_workspace_coefficients.argtypes = [ctypes.c_int32, int64_out, int64_out]
     library.raggemm_v1_workspace_coefficients.restype = None
+    library.raggemm_v1_moe_mlp_workspace.argtypes = [ctypes.c_int64] * 5
+    library.raggemm_v1_moe_mlp_workspace.restype = ctypes.c_int64
     library.raggemm_cases_json.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_int32)]
     library.raggemm_cases_json.restype = ctypes.c_void_p  # not c_char_p, which would lose the pointer to free
     library.raggemm_free.argtypes = [ctypes.c_void_p]
@@ -73,8 +75,7 @@ def _check_ffi_version(built: tuple[int, int], runtime: tuple[int, int] | None) 
 
 _library = _load()
 _check_ffi_version(_built_ffi_version(_library), _runtime_ffi_version())
-has_moe_mlp = hasattr(_library, f"{MLP_TARGET}_execute")
-for _target in (TARGET, MLP_TARGET) if has_moe_mlp else (TARGET,):
+for _target in (TARGET, MLP_TARGET):
     jax.ffi.register_ffi_target(
         _target,
         {stage: jax.ffi.pycapsule(getattr(_library, f"{_target}_{stage}")) for stage in ("instantiate", "execute")},
@@ -94,10 +95,12 @@ def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
 
 
 def moe_mlp_workspace(tokens: int, hidden: int, intermediate: int, rows: int, groups: int) -> int:
-    """The bytes of the workspace of the custom call `raggemm_moe_mlp_v1`. The formula is the library's alone."""
-    function = _library.raggemm_v1_moe_mlp_workspace
-    function.argtypes, function.restype = [ctypes.c_int64] * 5, ctypes.c_int64
-    return function(tokens, hidden, intermediate, rows, groups)
+    """The int64 elements of the workspace of the custom call `raggemm_moe_mlp_v1`. ValueError where there can be no
+    such arrays. The formula is the library's alone."""
+    elements = _library.raggemm_v1_moe_mlp_workspace(tokens, hidden, intermediate, rows, groups)
+    if elements < 0:
+        raise ValueError(f"x: shape is {(tokens, hidden)}, for which no workspace can be")
+    return elements
 
 
 def _text(function: str, *args: Any) -> str:

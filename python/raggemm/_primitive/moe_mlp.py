@@ -99,11 +99,11 @@ def _fused(*flat, call: MlpCall, options: dict[str, str | int]) -> jax.Array:
     (tokens, hidden), (rows,), (groups,) = (args[name].shape for name in ("x", "row_tokens", "group_sizes"))
     intermediate = args["w_down"].shape[2 if call.down_is_trans else 1]
     extents = (tokens, hidden, intermediate, rows, groups)
-    if not library.has_moe_mlp or any(map(jax.export.is_symbolic_dim, extents)):  # of which no workspace is known
+    if any(map(jax.export.is_symbolic_dim, extents)):  # of which no workspace is known
         return call.unfused(*flat)
     results = (
         jax.ShapeDtypeStruct((tokens, hidden), call.dtype),
-        jax.ShapeDtypeStruct((library.moe_mlp_workspace(*extents),), np.uint8),
+        jax.ShapeDtypeStruct((library.moe_mlp_workspace(*extents),), np.int64),
     )
     with jax.named_scope("moe_mlp"):
         out, _ = jax.ffi.ffi_call(library.MLP_TARGET, results)(*flat, **call.attributes(), **options)
