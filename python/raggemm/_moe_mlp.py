@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from raggemm._moe_backward import cotangents
 from raggemm._moe_sequence import ACTIVATIONS, NEEDS_A_GATE, sequence
 from raggemm._operands import integer_array, result_dtype
 from raggemm._primitive import jax_versions
@@ -212,6 +213,7 @@ def moe_mlp(
     check_type("preferred_element_type", dtype, _FLOATS)
     call = MlpCall(
         sequence,
+        cotangents,
         activation=activation.upper(),
         merged=(merged or "").upper(),
         up_is_trans=bool(transpose_up),

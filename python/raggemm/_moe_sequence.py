@@ -32,7 +32,8 @@ NEEDS_A_GATE = {"SWIGLU_OAI": _swiglu_oai}
 ACTIVATIONS = (*_ACTIVATIONS, *NEEDS_A_GATE)
 
 
-def _activated(activation: str, gate: jax.Array | None, up: jax.Array) -> jax.Array:
+def activated_rows(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Array:
+    activation = call.activation
     if gate is None:
         return _ACTIVATIONS[activation](up)
     if activation in NEEDS_A_GATE:
@@ -49,7 +50,7 @@ def _rows_of_groups(args: dict[str, Any]) -> jax.Array:
     return (row >= ends.at[first].get(mode="clip")) & (row < ends.at[first + groups].get(mode="clip"))
 
 
-def _product(args: dict[str, Any], weight: str, rows: jax.Array, is_trans: bool) -> jax.Array:
+def product_of(args: dict[str, Any], weight: str, rows: jax.Array, is_trans: bool, has_bias: bool = True) -> jax.Array:
     """[M,columns] in float32: the rows of each group times w_up, w_gate or w_down of it, and its bias."""
     data = args[f"w_{weight}"]
     is_array = data.dtype in FLOATS
@@ -57,26 +58,26 @@ def _product(args: dict[str, Any], weight: str, rows: jax.Array, is_trans: bool)
     return product(
         Words(sizes="group_sizes"),
         *matrices(rows, w, args["group_sizes"], (1, 2 if is_trans else 1)),
-        bias=args.get(f"b_{weight}"),
+        bias=args.get(f"b_{weight}") if has_bias else None,
         group_offset=args.get("group_offset"),
         preferred_element_type=jnp.float32,
     )
 
 
-def _gate_and_up(call: MlpCall, args: dict[str, Any], rows: jax.Array) -> tuple[jax.Array | None, jax.Array]:
+def gate_and_up(call: MlpCall, args: dict[str, Any], rows: jax.Array) -> tuple[jax.Array | None, jax.Array]:
     """rows: [M,H] in float32, from where each product gets its own, so that what they say of a gradient is summed in
     float32."""
     dtype = args["x"].dtype
-    up = _product(args, "up", rows.astype(dtype), call.up_is_trans)
+    up = product_of(args, "up", rows.astype(dtype), call.up_is_trans)
     if call.merged == "HALVES":
         gate, up = jnp.split(up, 2, axis=1)
         return gate, up
     if call.merged == "INTERLEAVED":
         return up[:, ::2], up[:, 1::2]
-    return _product(args, "gate", rows.astype(dtype), call.up_is_trans) if "w_gate" in args else None, up
+    return product_of(args, "gate", rows.astype(dtype), call.up_is_trans) if "w_gate" in args else None, up
 
 
-def _combined(weights: jax.Array, rows: jax.Array, row_tokens: jax.Array, tokens: int, dtype: Any) -> jax.Array:
+def combined(weights: jax.Array, rows: jax.Array, row_tokens: jax.Array, tokens: int, dtype: Any) -> jax.Array:
     """[tokens,H]: of each token the sum of its rows times their weights. It is a product with a token for a group,
     whose sums are chains of fma in the order of the rows, but for a new chain after each 256."""
     order = jnp.argsort(row_tokens)  # stable
@@ -86,18 +87,24 @@ def _combined(weights: jax.Array, rows: jax.Array, row_tokens: jax.Array, tokens
     return product(Words(), *operands, preferred_element_type=dtype).reshape(tokens, rows.shape[1])
 
 
-def sequence(call: MlpCall, args: dict[str, Any]) -> jax.Array:
-    """The value of a call. Nothing here can raise for a token that is not there: a row of it makes all tokens NaN."""
-    x, row_tokens = args["x"], args["row_tokens"]
-    tokens, is_placed = x.shape[0], _rows_of_groups(args)
+def token_rows(args: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
+    """[M] of each row: its token, which is the number of tokens where it takes no part, and its weight, 0 there. Nothing
+    here can raise for a token that is not there: a row of it makes all weights NaN."""
+    row_tokens, tokens, is_placed = args["row_tokens"], args["x"].shape[0], _rows_of_groups(args)
     is_known = (row_tokens >= 0) & (row_tokens < tokens)
-    token = jnp.where(is_placed & is_known, row_tokens, tokens)  # whose row is zero, and added to none
-    rows = x.astype(jnp.float32).at[token].get(mode="fill", fill_value=0)
-    gate, up = _gate_and_up(call, args, rows)
-    down = args["w_down"].dtype
-    activated = _activated(call.activation, gate, up).astype(down if down in FLOATS else x.dtype)
-    rows = _product(args, "down", activated, call.down_is_trans)
-    weights = args.get("row_weights", jnp.ones(token.shape, jnp.float32))
+    weights = args.get("row_weights", jnp.ones(row_tokens.shape, jnp.float32))
     weights = jnp.where(is_placed, weights, 0)
     weights = jnp.where((is_placed & ~is_known).any(), jnp.nan, weights)
-    return _combined(weights, rows, token, tokens, call.dtype)
+    return jnp.where(is_placed & is_known, row_tokens, tokens), weights
+
+
+def sequence(call: MlpCall, args: dict[str, Any]) -> jax.Array:
+    """The value of a call."""
+    x = args["x"]
+    token, weights = token_rows(args)
+    rows = x.astype(jnp.float32).at[token].get(mode="fill", fill_value=0)
+    gate, up = gate_and_up(call, args, rows)
+    down = args["w_down"].dtype
+    activated = activated_rows(call, gate, up).astype(down if down in FLOATS else x.dtype)
+    rows = product_of(args, "down", activated, call.down_is_trans)
+    return combined(weights, rows, token, x.shape[0], call.dtype)

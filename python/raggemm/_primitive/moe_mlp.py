@@ -23,6 +23,9 @@ from raggemm._primitive.primitive import check_platform, runs_compiled
 
 primitive = Primitive("moe_mlp")
 runs_compiled(primitive)
+# Of arguments, then of tangents of some of them, in which it is linear.
+tangent = Primitive("moe_mlp_tangent")
+runs_compiled(tangent)
 
 _REQUIRED = ("x", "row_tokens", "group_sizes", "w_up", "w_down")
 
@@ -32,6 +35,8 @@ class MlpCall:
     """The one static parameter of the primitive."""
 
     sequence: Callable[["MlpCall", dict[str, Any]], jax.Array]  # of the arguments by name
+    # Of those, a cotangent of out, and names of arguments: their cotangents by name.
+    cotangents: Callable[["MlpCall", dict[str, Any], jax.Array, tuple[str, ...]], dict[str, Any]]
     activation: str  # as the attribute, as are the next three
     merged: str
     up_is_trans: bool
@@ -73,19 +78,79 @@ def _abstract_out(x, *_, call: MlpCall):
     return x.update(dtype=call.dtype, weak_type=False, sharding=x.sharding.update(spec=PartitionSpec(None, None)))
 
 
+@dataclasses.dataclass(frozen=True)
+class TangentCall:
+    """The one static parameter of the primitive of tangents."""
+
+    call: MlpCall
+    moved: tuple[int, ...]  # which arguments have tangents
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        names = (*_REQUIRED, *self.call.operands)
+        return tuple(names[i] for i in self.moved)
+
+    def split(self, flat: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        count = len(flat) - len(self.moved)
+        return flat[:count], flat[count:]
+
+    def of_moved(self, primals: Sequence[Any]) -> Callable[..., jax.Array]:
+        """The sequence as a function of the arguments that have tangents."""
+
+        def unfused(*values: Any) -> jax.Array:
+            flat = list(primals)
+            for i, value in zip(self.moved, values, strict=True):
+                flat[i] = value
+            return self.call.rematerialized()(*flat)
+
+        return unfused
+
+    def __call__(self, *flat: Any) -> jax.Array:
+        primals, dots = self.split(flat)
+        return jax.jvp(self.of_moved(primals), [primals[i] for i in self.moved], list(dots))[1]
+
+    def __repr__(self) -> str:
+        return f"{self.call}({', '.join(self.names)})"
+
+
+@tangent.def_abstract_eval
+def _abstract_tangent(x, *_, call: TangentCall):
+    return _abstract_out(x, call=call.call)
+
+
 def _jvp(primals, tangents, *, call: MlpCall):
-    moved = [i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero)]
-
-    def unfused(*values):
-        flat = list(primals)
-        for i, value in zip(moved, values, strict=True):
-            flat[i] = value
-        return call.rematerialized()(*flat)
-
-    out, dot = jax.jvp(unfused, [primals[i] for i in moved], [tangents[i] for i in moved])
+    moved = tuple(i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero))
+    of = TangentCall(call, moved)
+    dots = [tangents[i] for i in moved]
     if call.saves_products:  # which are computed one by one for that: the fused call would compute them twice
-        return out, dot
-    return primitive.bind(*primals, call=call), dot
+        return jax.jvp(of.of_moved(primals), [primals[i] for i in moved], dots)
+    return primitive.bind(*primals, call=call), tangent.bind(*primals, *dots, call=of)
+
+
+def _tangent_jvp(primals, tangents, *, call: TangentCall):
+    dots = [jax.numpy.zeros(x.shape, x.dtype) if isinstance(dot, ad.Zero) else dot for x, dot in zip(primals, tangents)]
+    return jax.jvp(call, primals, dots)
+
+
+def _tangent_transpose(ct, *flat, call: TangentCall):
+    primals, _ = call.split(flat)
+    none = [None] * len(primals)
+    if isinstance(ct, ad.Zero):
+        return [*none, *[None] * len(call.moved)]
+    if any(name.endswith("_scale") for name in call.names):
+        _, pull = jax.vjp(call.of_moved(primals), *[primals[i] for i in call.moved])
+        return [*none, *pull(ct)]
+    found = call.call.cotangents(call.call, call.call.named(primals), ct, call.names)
+    return [*none, *[found[name] for name in call.names]]
+
+
+def _tangent_batch(flat, axes, *, call: TangentCall):
+    flat = [jax_versions.gathered(x) for x in flat]
+    return jax.vmap(call, tuple(axes))(*flat), 0
+
+
+def _tangent_lowering(ctx, *operands, call: TangentCall):
+    return mlir.lower_fun(call, multiple_results=False)(ctx, *operands)
 
 
 def _batch(flat, axes, *, call: MlpCall):
@@ -117,5 +182,9 @@ def _lowering(ctx, *operands, call: MlpCall):
 
 
 ad.primitive_jvps[primitive] = _jvp
+ad.primitive_jvps[tangent] = _tangent_jvp
+ad.primitive_transposes[tangent] = _tangent_transpose
+batching.primitive_batchers[tangent] = _tangent_batch
+mlir.register_lowering(tangent, _tangent_lowering)
 batching.primitive_batchers[primitive] = _batch
 mlir.register_lowering(primitive, _lowering)
