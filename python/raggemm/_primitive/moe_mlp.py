@@ -78,6 +78,18 @@ def _abstract_out(x, *_, call: MlpCall):
     return x.update(dtype=call.dtype, weak_type=False, sharding=x.sharding.update(spec=PartitionSpec(None, None)))
 
 
+def _of_moved(function: Callable[..., jax.Array], flat: Sequence[Any], moved: Sequence[int]) -> Callable[..., jax.Array]:
+    """A function of flat arguments as one of some of them."""
+
+    def of_moved(*values: Any) -> jax.Array:
+        changed = list(flat)
+        for i, value in zip(moved, values, strict=True):
+            changed[i] = value
+        return function(*changed)
+
+    return of_moved
+
+
 @dataclasses.dataclass(frozen=True)
 class TangentCall:
     """The one static parameter of the primitive of tangents."""
@@ -96,14 +108,7 @@ class TangentCall:
 
     def of_moved(self, primals: Sequence[Any]) -> Callable[..., jax.Array]:
         """The sequence as a function of the arguments that have tangents."""
-
-        def unfused(*values: Any) -> jax.Array:
-            flat = list(primals)
-            for i, value in zip(self.moved, values, strict=True):
-                flat[i] = value
-            return self.call.rematerialized()(*flat)
-
-        return unfused
+        return _of_moved(self.call.rematerialized(), primals, self.moved)
 
     def __call__(self, *flat: Any) -> jax.Array:
         primals, dots = self.split(flat)
@@ -128,8 +133,9 @@ def _jvp(primals, tangents, *, call: MlpCall):
 
 
 def _tangent_jvp(primals, tangents, *, call: TangentCall):
-    dots = [jax.numpy.zeros(x.shape, x.dtype) if isinstance(dot, ad.Zero) else dot for x, dot in zip(primals, tangents)]
-    return jax.jvp(call, primals, dots)
+    moved = tuple(i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero))
+    function = _of_moved(call, primals, moved)
+    return jax.jvp(function, [primals[i] for i in moved], [tangents[i] for i in moved])
 
 
 def _tangent_transpose(ct, *flat, call: TangentCall):
