@@ -118,9 +118,9 @@ absl::StatusOr<PlanData> ResolveProducts(const CheckedMlp& mlp) {
     return ResolveShapes(problem);
   };
   if (mlp.problem.w_gate) {
-    if (const auto gate = resolve(MlpProduct::kGate); !gate.ok()) return gate;
+    if (absl::StatusOr<PlanData> gate = resolve(MlpProduct::kGate); !gate.ok()) return gate;
   }
-  if (const auto down = resolve(MlpProduct::kDown); !down.ok()) return down;
+  if (absl::StatusOr<PlanData> down = resolve(MlpProduct::kDown); !down.ok()) return down;
   return resolve(MlpProduct::kUp);
 }
 

@@ -45,6 +45,8 @@ def _to_bias(args: _Args, name: str, dots: jax.Array) -> jax.Array:
 
 def _merged(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Array:
     """The cotangent of the product with w_up."""
+    if gate is None:
+        return up
     if call.merged == "HALVES":
         return jnp.concatenate([gate, up], axis=1)
     if call.merged == "INTERLEAVED":

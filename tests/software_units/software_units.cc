@@ -179,8 +179,8 @@ struct PlainTiles {
       for (int word = 0; word < 16; ++word) {
         for (int j = 0; j < 16; ++j) {
           for (int byte = 0; byte < 32; byte += 8) {
-            const int a = static_cast<A>(tiles[kLhs][i][word] >> byte),
-                      b = static_cast<B>(tiles[kRhs][word][j] >> byte);
+            const auto a = static_cast<A>(tiles[kLhs][i][word] >> byte);
+            const auto b = static_cast<B>(tiles[kRhs][word][j] >> byte);
             tiles[kTotal][i][j] += static_cast<uint32_t>(a * b);
           }
         }
