@@ -244,12 +244,11 @@ def test_types_of_row_tokens_and_sizes(dtype, x64):
 
 X, UP, DOWN, WEIGHTS = (np.ones(s, np.float32) for s in ((6, 4), (2, 4, 3), (2, 3, 4), (5,)))
 TOKEN, COUNT = np.zeros(5, np.int32), np.array([2, 3], np.int32)
-POSITIONAL = ("x", "row_tokens", "row_weights", "group_sizes", "w_up", "w_down")
 
 
 def call(**changes):
-    given = dict(zip(POSITIONAL, (X, TOKEN, WEIGHTS, COUNT, UP, DOWN), strict=True)) | changes
-    return moe_mlp(*(given.pop(name) for name in POSITIONAL), **given)
+    given = {"x": X, "row_tokens": TOKEN, "row_weights": WEIGHTS, "group_sizes": COUNT, "w_up": UP, "w_down": DOWN}
+    return moe_mlp(**(given | changes))
 
 
 WIDE = np.ones((2, 4, 6), np.float32)
