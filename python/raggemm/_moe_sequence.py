@@ -80,9 +80,9 @@ def _combined(weights: jax.Array, rows: jax.Array, row_tokens: jax.Array, tokens
     """[tokens,H]: of each token the sum of its rows times their weights. It is a product with a token for a group,
     whose sums are chains of fma in the order of the rows, but for a new chain after each 256."""
     order = jnp.argsort(row_tokens)  # stable
-    ends = jnp.searchsorted(row_tokens[order], jnp.arange(tokens + 1, dtype=row_tokens.dtype))
+    counts = jnp.zeros(tokens, jnp.int32).at[row_tokens].add(1, mode="drop")
     weights, rows = (x.at[order].get(unique_indices=True, mode="promise_in_bounds") for x in (weights, rows))
-    operands = matrices(weights[:, None], rows, jnp.diff(ends), (0, 0), rhs_rank=2)
+    operands = matrices(weights[:, None], rows, counts, (0, 0), rhs_rank=2)
     return product(Words(), *operands, preferred_element_type=dtype).reshape(tokens, rows.shape[1])
 
 
