@@ -38,10 +38,14 @@ def in_float64(f, *args):
         return jax.jit(f)(*jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), args))
 
 
-@pytest.mark.parametrize("save", ["inputs", "activations"])
 @pytest.mark.parametrize(
-    ("activation", "gate", "transposed"),
-    [("silu", "separate", (False, True)), ("swiglu_oai", "interleaved", (True, False)), ("gelu", None, (False, False))],
+    ("activation", "gate", "transposed", "save"),
+    [
+        ("silu", "separate", (False, True), "inputs"),
+        ("silu", "halves", (True, True), "activations"),
+        ("swiglu_oai", "interleaved", (True, False), "inputs"),
+        ("gelu", None, (False, False), "activations"),
+    ],
 )
 def test_gradients_of_every_array(activation, gate, transposed, save):
     case = Case(gate, transposed)
@@ -241,14 +245,11 @@ def test_scan_over_layers_checkpoint_and_donation():
 
     want, back = jax.vjp(jax.jit(looped), x, many)
     gradients = back(jnp.ones_like(want))
-    for wrap in (lambda f: f, jax.checkpoint):
-        scanned = jax.jit(
-            lambda x, many, wrap=wrap: jax.lax.scan(wrap(lambda x, w: (layer(x, w), None)), x, many)[0],
-            donate_argnums=0,
-        )
-        close(scanned(jnp.array(x), many), want)
-        _, back = jax.vjp(scanned, x, many)
-        jax.tree.map(close, back(jnp.ones_like(want)), gradients)
+    one = jax.checkpoint(lambda x, weights: (layer(x, weights), None))
+    scanned = jax.jit(lambda x, many: jax.lax.scan(one, x, many)[0], donate_argnums=0)
+    got, back = jax.vjp(scanned, jnp.array(x), many)
+    close(got, want)
+    jax.tree.map(close, back(jnp.ones_like(want)), gradients)
 
 
 def mesh(kind=AxisType.Auto, count=2):
