@@ -94,7 +94,7 @@ def quantized(name, case):
         ("float8 by groups", "separate", F32),
         ("int8 with one for all", None, BF16),
     ],
-    ids=str,
+    ids=lambda x: x if isinstance(x, str) else np.dtype(x).name if x else "no gate",
 )
 def test_quantized_weights(name, gate, x):
     transposed = (name == "mxfp4 transposed",) * 2

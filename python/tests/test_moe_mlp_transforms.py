@@ -175,8 +175,7 @@ def batches(names):
         ("x",),
         ("row_tokens", "group_sizes"),
         ("x", "row_tokens", "row_weights", "group_sizes"),
-        ("w_gate", "b_down"),
-        ("w_up", "row_weights", "b_up"),
+        ("w_gate", "row_weights", "b_down"),
         (*EVERY_ARRAY, "row_tokens", "group_sizes"),
     ],
     ids=",".join,
@@ -247,8 +246,8 @@ def test_scan_over_layers_checkpoint_and_donation():
     gradients = back(jnp.ones_like(want))
     one = jax.checkpoint(lambda x, weights: (layer(x, weights), None))
     scanned = jax.jit(lambda x, many: jax.lax.scan(one, x, many)[0], donate_argnums=0)
-    got, back = jax.vjp(scanned, jnp.array(x), many)
-    close(got, want)
+    close(scanned(jnp.array(x), many), want)
+    _, back = jax.vjp(scanned, jnp.array(x), many)
     jax.tree.map(close, back(jnp.ones_like(want)), gradients)
 
 
