@@ -98,6 +98,5 @@ def sequence(call: MlpCall, args: dict[str, Any]) -> jax.Array:
     activated = _activated(call.activation, gate, up).astype(down if down in FLOATS else x.dtype)
     rows = _product(args, "down", activated, call.down_is_trans)
     weights = args.get("row_weights", jnp.ones(token.shape, jnp.float32))
-    weights = jnp.where(is_placed, weights, 0)
     weights = jnp.where((is_placed & ~is_known).any(), jnp.nan, weights)
     return _combined(weights, rows, token, tokens, call.dtype)

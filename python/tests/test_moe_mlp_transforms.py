@@ -66,15 +66,16 @@ def test_gradients_are_of_the_arrays_types():
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_the_gradient_of_x_is_summed_in_float32(gated):
-    """In bfloat16 256 and seven times 1 would be 256."""
-    ones = np.ones((8, 1, 1), jnp.bfloat16)
-    up = np.array([256, *[1] * 7], jnp.bfloat16)[:, None, None]
-    one_each, options = np.ones(8, np.int32), {"activation": "relu", "w_gate": ones if gated else None}
+    """256 and 1, of other rows or of gate and up of one, would be 256 in bfloat16."""
+    up = np.array([256, 1, 1, 1, 1, 1, 1, 1] if not gated else [1] * 5, jnp.bfloat16)[:, None, None]
+    ones = np.ones_like(up)
+    gate = {"w_gate": ones, "b_gate": np.full(up.shape[:2], 255, np.float32)} if gated else {}
 
     def loss(x):
-        return moe_mlp(x, np.zeros(8, np.int32), None, one_each, up, ones, **options).sum()
+        rows = np.zeros(len(up), np.int32)
+        return moe_mlp(x, rows, None, np.ones_like(rows), up, ones, activation="relu", **gate).sum()
 
-    want = np.array([[(1 + gated) * (256 + 7)]], np.float32).astype(jnp.bfloat16)
+    want = np.array([[5 * (256 + 1) if gated else 256 + 7]], np.float32).astype(jnp.bfloat16)
     np.testing.assert_array_equal(jax.grad(loss)(ones[0]), want)
 
 
