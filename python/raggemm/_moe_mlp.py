@@ -55,17 +55,18 @@ def _checked_rows(x: Any, row_tokens: Any, row_weights: Any, group_sizes: Any) -
 
 def _checked_matrices(w_up: Any, w_gate: Any, w_down: Any) -> dict[str, Any]:
     """The weights that are there, each [G,.,.], and their scales and zero points."""
-    args = {}
+    args: dict[str, jax.Array | None] = {}
     for word, w in (("up", w_up), ("gate", w_gate), ("down", w_down)):
         if w is None:
             continue
         name = f"w_{word}"
-        args[name], factors = quantized_parts(name, w)
+        data, factors = quantized_parts(name, w)
         if factors is None:
-            check_type(name, args[name].dtype, _FLOATS)
+            check_type(name, data.dtype, _FLOATS)
         else:
             args |= {f"{word}_scale": factors.scale, f"{word}_zero": factors.zero}
-        _check_rank(name, args[name], "G,K,N")
+        _check_rank(name, data, "G,K,N")
+        args[name] = data
     return {name: x for name, x in args.items() if x is not None}
 
 

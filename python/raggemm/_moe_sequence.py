@@ -81,19 +81,18 @@ def combined(weights: jax.Array, rows: jax.Array, row_tokens: jax.Array, tokens:
     """[tokens,H]: of each token the sum of its rows times their weights. It is a product with a token for a group,
     whose sums are chains of fma in the order of the rows, but for a new chain after each 256."""
     order = jnp.argsort(row_tokens)  # stable
-    ends = jnp.searchsorted(row_tokens[order], jnp.arange(tokens + 1, dtype=row_tokens.dtype))
+    counts = jnp.zeros(tokens, jnp.int32).at[row_tokens].add(1, mode="drop")
     weights, rows = (x.at[order].get(unique_indices=True, mode="promise_in_bounds") for x in (weights, rows))
-    operands = matrices(weights[:, None], rows, jnp.diff(ends), (0, 0), rhs_rank=2)
+    operands = matrices(weights[:, None], rows, counts, (0, 0), rhs_rank=2)
     return product(Words(), *operands, preferred_element_type=dtype).reshape(tokens, rows.shape[1])
 
 
 def token_rows(args: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-    """[M] of each row: its token, which is the number of tokens where it takes no part, and its weight, 0 there. Nothing
-    here can raise for a token that is not there: a row of it makes all weights NaN."""
+    """[M] of each row: its token, which is the number of tokens where it takes no part, and its weight. Nothing here
+    can raise for a token that is not there: a row of it makes all weights NaN."""
     row_tokens, tokens, is_placed = args["row_tokens"], args["x"].shape[0], _rows_of_groups(args)
     is_known = (row_tokens >= 0) & (row_tokens < tokens)
     weights = args.get("row_weights", jnp.ones(row_tokens.shape, jnp.float32))
-    weights = jnp.where(is_placed, weights, 0)
     weights = jnp.where((is_placed & ~is_known).any(), jnp.nan, weights)
     return jnp.where(is_placed & is_known, row_tokens, tokens), weights
 

@@ -78,7 +78,9 @@ def _abstract_out(x, *_, call: MlpCall):
     return x.update(dtype=call.dtype, weak_type=False, sharding=x.sharding.update(spec=PartitionSpec(None, None)))
 
 
-def _of_moved(function: Callable[..., jax.Array], flat: Sequence[Any], moved: Sequence[int]) -> Callable[..., jax.Array]:
+def _of_moved(
+    function: Callable[..., jax.Array], flat: Sequence[Any], moved: Sequence[int]
+) -> Callable[..., jax.Array]:
     """A function of flat arguments as one of some of them."""
 
     def of_moved(*values: Any) -> jax.Array:
