@@ -313,6 +313,8 @@ def test_float64_is_refused(name, x64):
         ({"group_sizes": np.array([-1, 3], np.int32)}, "group_sizes: group 0 has size -1"),
         ({"group_sizes": np.array([3, 3], np.int32)}, "group_sizes: group 1 has size 3 and starts at 3, which exceeds"),
         ({"group_offset": 1}, "group_offset: value 1 at index 0"),
+        ({"row_tokens": np.array([0, 0, 0, 9, 0], np.int32)}, "row_tokens: value 9 at index 3, must be in"),
+        ({"row_tokens": np.array([-1, 0, 0, 0, 0], np.int32)}, "row_tokens: value -1 at index 0, must be in"),
     ],
 )
 def test_errors_when_running(changes, message):
