@@ -150,8 +150,8 @@ def test_what_a_gradient_keeps():
     assert kept("inputs") == []
     assert kept("activations")[:2] == [ROWS * INNER] * 2
     counts = [calls(jax.grad(loss_of(case, save=save)), case.given).total() for save in ("inputs", "activations")]
-    backward = 11  # of three matrices, what each multiplies, their biases; of the sum two
-    assert counts == [3 + backward, 4 + backward]  # all but the sum again; or all, once
+    # Gate and up again; then of three matrices, what each multiplies, their biases; of the sum two.
+    assert counts == [2 + 11, 4 + 11]
 
 
 # Batches.
