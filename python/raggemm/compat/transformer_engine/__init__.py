@@ -1,5 +1,6 @@
-"""grouped_gemm, grouped_dense and grouped_quantize of TransformerEngine's JAX package, as of version 2.20; of its router
-and permutation fused_topk_with_score_function, fused_moe_aux_loss, token_dispatch, token_combine, sort_chunks_by_index.
+"""grouped_gemm, grouped_dense and grouped_quantize of TransformerEngine's JAX package, as of version 2.20; of its
+router and permutation fused_topk_with_score_function, fused_moe_aux_loss, token_dispatch, token_combine and
+sort_chunks_by_index.
 
     from raggemm.compat import transformer_engine as te
     te.grouped_dense(x, kernel, group_sizes, bias=bias)
