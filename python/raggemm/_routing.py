@@ -262,6 +262,19 @@ def rows_of_tokens(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
     return x.astype(sum_dtype(x)).at[row_tokens].get(mode="fill", fill_value=0).astype(x.dtype)
 
 
+def _rows_tokens_weights(rows: Any, tokens: Any, weights: Any) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    """The operands of combine, checked."""
+    rows, given = float_array("rows", rows), {"row_tokens": integer_array("row_tokens", tokens)}
+    if rows.ndim != 2:
+        raise ValueError(f"rows: shape is {rows.shape}, must be [M,H]")
+    if weights is not None:
+        given["row_weights"] = float_array("row_weights", weights)
+    for name, x in given.items():
+        if x.shape != rows.shape[:1]:
+            raise ValueError(f"{name}: shape is {x.shape}, must be {rows.shape[:1]}, one for each of rows {rows.shape}")
+    return rows, given["row_tokens"], given.get("row_weights")
+
+
 def combine(
     rows: Any,
     row_tokens: Any,
@@ -286,16 +299,10 @@ def combine(
     Returns:
       [T,H], differentiable in rows and row_weights, in forward and reverse mode of every order.
     """
-    rows, tokens = float_array("rows", rows), integer_array("row_tokens", row_tokens)
     num_tokens = operator.index(num_tokens)
-    if rows.ndim != 2:
-        raise ValueError(f"rows: shape is {rows.shape}, must be [M,H]")
     if num_tokens < 0:
         raise ValueError(f"num_tokens is {num_tokens}, must be at least 0")
-    weights = jnp.ones((), jnp.float32) if row_weights is None else float_array("row_weights", row_weights)
-    for name, x in (("row_tokens", tokens), *(() if row_weights is None else (("row_weights", weights),))):
-        if x.shape != rows.shape[:1]:
-            raise ValueError(f"{name}: shape is {x.shape}, must be {rows.shape[:1]}, one for each of rows {rows.shape}")
+    rows, tokens, weights = _rows_tokens_weights(rows, row_tokens, row_weights)
     dtype = rows.dtype if preferred_element_type is None else result_dtype(preferred_element_type)
     check_type("preferred_element_type", dtype, FLOATS)
 
@@ -305,10 +312,10 @@ def combine(
         if sizes.ndim != 1:
             raise ValueError(f"group_sizes: shape is {sizes.shape}, must be [G]")
         takes_part &= jnp.arange(len(rows)) < sizes.sum()
-    sums = sum_dtype(rows, weights)
+    sums = sum_dtype(rows) if weights is None else sum_dtype(rows, weights)
     # Not the products alone, for a zero cotangent of one times a NaN is NaN.
     rows = jnp.where(takes_part[:, None], rows.astype(sums), 0)
-    if row_weights is not None:
+    if weights is not None:
         rows *= jnp.where(takes_part, weights.astype(sums), 0)[:, None]
     # XLA:CPU adds the rows one after the other, and a row that is left out nowhere.
     where = jnp.where(takes_part, tokens, num_tokens)

@@ -21,11 +21,10 @@ Deliberate differences:
                   in rows or columns, whatever q_layout says, and gathers a sharded kernel first
   use_async_d2h_group_sizes
                   has no effect: there it says how the group sizes come from the device to the host
-
   router          float32 inside; score_function "sqrtsoftplus" is not there (NotImplementedError)
   permutation     rows beyond those that are routed are zero, pairs for which there is no row are dropped; a token's
                   rows are summed from its first expert to its last. A row that a probability of 0 makes zero gives its
-                  token no gradient. Chunks that are fewer rows than there are leave the rows behind them
+                  token no gradient. Chunks that are fewer rows than there are leave the rows behind them where they are
 
 How quantized operands are multiplied: float32 scales of groups and the second level of NVFP4 multiply the sums. Scales
 of blocks go into the call as they are where an operand is a row-major matrix, or has one for each group, of whole
