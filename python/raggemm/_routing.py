@@ -66,13 +66,13 @@ def _largest(scores: jax.Array, top_k: int, groups: Groups | None) -> jax.Array:
     """int32 [T,k]: where the largest of scores [T,E] are, the largest first, of equal ones that of lower index."""
     if groups is None:
         return lax.top_k(scores, top_k)[1]
-    grouped = scores.reshape(len(scores), groups.count, scores.shape[1] // groups.count)
+    size = scores.shape[1] // groups.count
+    grouped = scores.reshape(len(scores), groups.count, size)
     of_groups = lax.top_k(grouped, groups.best)[0].sum(2)
     kept = jnp.sort(lax.top_k(of_groups, groups.top_k)[1])  # in their order, for the lower of equal scores
     # Other groups are left out, not scored -inf: a kept expert may have that score, and then the lower index won.
     of_kept = jnp.take_along_axis(grouped, kept[:, :, None], 1)
-    places = lax.top_k(of_kept.reshape(len(scores), -1), top_k)[1]
-    size = grouped.shape[2]
+    places = lax.top_k(of_kept.reshape(len(scores), groups.top_k * size), top_k)[1]
     return jnp.take_along_axis(kept, places // size, 1) * size + places % size
 
 

@@ -74,11 +74,9 @@ def experts(
       [T,H] of the dtype of x.
     """
     rows = rows_of_tokens(x, row_tokens)
-    inner = gmm(rows, weights["w_up"], group_sizes)
-    if "w_gate" in weights:
-        inner = activation(gmm(rows, weights["w_gate"], group_sizes)) * inner
-    else:
-        inner = activation(inner)
+    up = gmm(rows, weights["w_up"], group_sizes)
+    is_gated = "w_gate" in weights
+    inner = activation(gmm(rows, weights["w_gate"], group_sizes)) * up if is_gated else activation(up)
     out = gmm(inner.astype(x.dtype), weights["w_down"], group_sizes)
     return combine(out, row_tokens, len(x), row_weights, group_sizes, x.dtype)
 

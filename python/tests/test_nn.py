@@ -107,7 +107,7 @@ def test_a_few_steps_lower_the_loss():
 
 
 def test_errors():
-    with pytest.raises(TypeError, match="^x: dtype is int32"):
+    with pytest.raises(TypeError, match=r"^x: dtype is int32"):
         nn.apply(PARAMS, X.astype(np.int32), 2)
-    with pytest.raises(ValueError, match="^top_k is 6, must be in"):
+    with pytest.raises(ValueError, match=r"^top_k is 6, must be in"):
         nn.apply(PARAMS, X, 6)

@@ -185,9 +185,7 @@ def test_there_and_back():
     experts, x = rng.integers(0, G, (T, K)), random(T, H)
     weights = rng.random((T, K)).astype(np.float32)
     rows = raggemm.sort_by_expert(experts, G)
-    out = raggemm.combine(
-        x[rows.row_tokens], rows.row_tokens, T, weights.reshape(-1)[rows.order], rows.group_sizes
-    )
+    out = raggemm.combine(x[rows.row_tokens], rows.row_tokens, T, weights.reshape(-1)[rows.order], rows.group_sizes)
     close(out, x * weights.sum(1, keepdims=True))
 
 
