@@ -34,7 +34,7 @@ class Groups(NamedTuple):
     """Of experts, the same number in each. A token gets experts of the top_k groups with the largest sums of their
     `best` largest scores."""
 
-    count: int
+    number: int
     top_k: int
     best: int
 
@@ -66,8 +66,8 @@ def _largest(scores: jax.Array, top_k: int, groups: Groups | None) -> jax.Array:
     """int32 [T,k]: where the largest of scores [T,E] are, the largest first, of equal ones that of lower index."""
     if groups is None:
         return lax.top_k(scores, top_k)[1]
-    size = scores.shape[1] // groups.count
-    grouped = scores.reshape(len(scores), groups.count, size)
+    size = scores.shape[1] // groups.number
+    grouped = scores.reshape(len(scores), groups.number, size)
     of_groups = lax.top_k(grouped, groups.best)[0].sum(2)
     kept = jnp.sort(lax.top_k(of_groups, groups.top_k)[1])  # in their order, for the lower of equal scores
     # Other groups are left out, not scored -inf: a kept expert may have that score, and then the lower index won.
@@ -95,15 +95,15 @@ def bias_array(bias: Any, num_experts: int) -> jax.Array:
 
 
 def checked_groups(num_experts: int, top_k: int, groups: Groups) -> Groups:
-    count, group_top_k, best = groups
-    if count < 1 or num_experts % count:
-        raise ValueError(f"num_groups is {count}, must divide the {num_experts} experts")
-    if not 1 <= group_top_k <= count:
-        raise ValueError(f"group_top_k is {group_top_k}, must be in [1, {count}], as num_groups is {count}")
-    size = num_experts // count
+    number, group_top_k, best = groups
+    if number < 1 or num_experts % number:
+        raise ValueError(f"num_groups is {number}, must divide the {num_experts} experts")
+    if not 1 <= group_top_k <= number:
+        raise ValueError(f"group_top_k is {group_top_k}, must be in [1, {number}], as num_groups is {number}")
+    size = num_experts // number
     if top_k > group_top_k * size:
         raise ValueError(f"top_k is {top_k}, but {group_top_k} groups have {group_top_k * size} experts")
-    return Groups(count, group_top_k, min(best, size))
+    return Groups(number, group_top_k, min(best, size))
 
 
 def route(
@@ -285,8 +285,8 @@ def combine(
 ) -> jax.Array:
     """out[t] = the sum of row_weights[r] * rows[r] over the rows r of token t, in ascending order.
 
-    Products and sums are float32, or float64 where an operand is; a sum starts with +0 and is rounded once. The same
-    rows give the same bits, whatever other tokens there are.
+    Products and sums are float32, or float64 where an operand is, each rounded to it; a sum starts with +0, and is
+    rounded to the result's dtype once. The same rows give the same bits, whatever other tokens there are.
 
     Args:
       rows: [M,H], of any float.
@@ -317,6 +317,8 @@ def combine(
     rows = jnp.where(takes_part[:, None], rows.astype(sums), 0)
     if weights is not None:
         rows *= jnp.where(takes_part, weights.astype(sums), 0)[:, None]
-    # XLA:CPU adds the rows one after the other, and a row that is left out nowhere.
+    # XLA:CPU adds one row after the other, and one for num_tokens nowhere. A loop that gathers the first rows of all
+    # tokens, the second ones and so on took 20 ms instead of 160 for 16384 float32 rows of 2048 (bfloat16: both 155), but
+    # has fmas or not as the compiler sees fit, so other bits.
     where = jnp.where(takes_part, tokens, num_tokens)
     return jnp.zeros((num_tokens, rows.shape[1]), sums).at[where].add(rows, mode="drop").astype(dtype)

@@ -58,7 +58,7 @@ def permute(
         counts = sort_by_expert(chosen, experts).group_sizes
         updates = jnp.sign(chosen.size / experts - counts) * config.routed_bias_update_rate
 
-    x = inputs.reshape(-1, inputs.shape[-1])
+    x = jnp.asarray(inputs).reshape(-1, inputs.shape[-1])
     if _is_llama4(layer):
         x = x * jax.nn.sigmoid(weights.astype(jnp.float32)).reshape(len(x), -1)
     if roll_to_expert_id is not None:
