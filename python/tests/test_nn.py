@@ -10,6 +10,8 @@ import pytest
 import raggemm
 import routing_oracle as oracle
 from arrays import random
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 from raggemm import nn
 
 SHAPE = nn.Shape(width=6, hidden=8, num_experts=5)
@@ -104,6 +106,38 @@ def test_a_few_steps_lower_the_loss():
     for _ in range(30):
         params = step(params)
     assert loss(params) < 0.7 * loss(PARAMS)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_data_parallel(check_vma):
+    """Tokens are sharded, and parameters replicated, whose gradients are summed."""
+    x, target = random(8, SHAPE.width, seed=3), random(8, SHAPE.width, seed=4)
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+    specs = {"mesh": mesh, "in_specs": (P(), P("data")), "out_specs": P("data"), "check_vma": check_vma}
+    sharded = jax.shard_map(lambda params, x: nn.apply(params, x, 2).out, **specs)
+
+    def with_gradient(f):
+        return jax.jit(jax.value_and_grad(lambda params: (f(params, x) * target).sum()))(PARAMS)
+
+    wanted = with_gradient(lambda params, x: nn.apply(params, x, 2).out)
+    jax.tree.map(close, with_gradient(sharded), wanted)
+
+
+def test_expert_parallel():
+    """Each device computes the rows of its own experts; those of others are dropped."""
+    shape = nn.Shape(6, 8, 8)
+    params = {name: np.asarray(x) for name, x in nn.init(jax.random.key(2), shape).items()}
+    mesh = jax.make_mesh((4,), ("expert",), axis_types=(AxisType.Auto,))
+
+    def local(router, matrices, x):
+        weights, experts = raggemm.route(x @ router, 3)
+        rows = raggemm.sort_by_expert(experts - 2 * jax.lax.axis_index("expert"), 2)
+        of_rows = weights.reshape(-1)[rows.order]
+        return jax.lax.psum(nn.experts(x, rows.row_tokens, of_rows, rows.group_sizes, matrices), "expert")
+
+    matrices = {name: x for name, x in params.items() if name != "router"}
+    sharded = jax.shard_map(local, mesh=mesh, in_specs=(P(), P("expert"), P()), out_specs=P())
+    close(jax.jit(sharded)(params["router"], matrices, X), layer(params, X, 3))
 
 
 def test_errors():
