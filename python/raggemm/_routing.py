@@ -293,7 +293,7 @@ def combine(
       row_tokens: integer [M], the token of each row. A row whose token is outside of [0, num_tokens) takes no part.
       num_tokens: T. A token may have any number of rows; one without rows is zero.
       row_weights: [M], of any float; by default 1.
-      group_sizes: integer [G]. Rows behind their sum take no part and are not read: they may be NaN.
+      group_sizes: integer [G]. Rows behind their sum take no part, and may be NaN.
       preferred_element_type: of the result; by default that of rows.
 
     Returns:
@@ -313,9 +313,8 @@ def combine(
             raise ValueError(f"group_sizes: shape is {sizes.shape}, must be [G]")
         takes_part &= jnp.arange(len(rows)) < sizes.sum()
     sums = sum_dtype(rows) if weights is None else sum_dtype(rows, weights)
-    # Not the products alone, for a zero cotangent of one times a NaN is NaN.
-    rows = jnp.where(takes_part[:, None], rows.astype(sums), 0)
-    if weights is not None:
+    rows = rows.astype(sums)
+    if weights is not None:  # 0 of rows that take no part, or their gradients would be 0 times NaN
         rows *= jnp.where(takes_part, weights.astype(sums), 0)[:, None]
     # XLA:CPU adds one row after the other, and one for num_tokens nowhere. A loop that gathers the first rows of all
     # tokens, the second ones and so on took 20 ms instead of 160 for 16384 float32 rows of 2048 (bfloat16: 155, both),

@@ -202,7 +202,7 @@ def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offs
     """The sum of each token's rows, weighted by merging_probs: the opposite of token_dispatch.
 
     Args:
-      inp: [M,H], rows as token_dispatch has them. Rows of no token are not read.
+      inp: [M,H], rows as token_dispatch has them. Rows of no token take no part.
       row_id_map, pad_offsets: of token_dispatch.
       merging_probs: [T,E], or [batch,sequence,E]; by default 1.
 
