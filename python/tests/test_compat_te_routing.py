@@ -73,16 +73,14 @@ ROUTERS = {
 def test_fused_topk_with_score_function(name):
     ours, theirs = ROUTERS[name]
     theirs = {"score": "softmax"} | theirs
-    static = tuple(ours.keys() - {"expert_bias"})
     target = random(T, E, seed=2)
-    f = te.fused_topk_with_score_function
-    for run in (f, jax.jit(f, static_argnums=1, static_argnames=static)):
-        probs, mask = run(LOGITS, 4, **ours)
-        want_probs, want_mask = dense(*oracle.route(LOGITS, 4, **theirs))
-        close(probs, want_probs)
-        np.testing.assert_array_equal(mask, want_mask)
-        assert (probs.dtype, mask.dtype) == (np.float32, bool)
-    got = jax.grad(lambda x: (f(x, 4, **ours)[0] * target).sum())(LOGITS)
+    f = functools.partial(te.fused_topk_with_score_function, topk=4, **ours)
+    probs, mask = jax.jit(f)(LOGITS)
+    want_probs, want_mask = dense(*oracle.route(LOGITS, 4, **theirs))
+    close(probs, want_probs)
+    np.testing.assert_array_equal(mask, want_mask)
+    assert (probs.dtype, mask.dtype) == (np.float32, bool)
+    got = jax.jit(jax.grad(lambda x: (f(x)[0] * target).sum()))(LOGITS)
     want = oracle.gradient(lambda x: (dense(*oracle.route(x, 4, **theirs))[0] * target).sum(), LOGITS)
     close(got, want, rtol=1e-4, atol=2e-5)
 
@@ -162,6 +160,7 @@ def routing_maps(draw):
 
 
 dispatch = jax.jit(te.token_dispatch, static_argnums=2, static_argnames="align_size")
+combined = jax.jit(te.token_combine)
 
 
 @settings(max_examples=30)
@@ -190,7 +189,7 @@ def test_dispatch_and_combine(case, align, with_probs):
     # Rows of no token are not read.
     results = random(length, H, seed=3)
     results[[r for r in range(length) if r not in where]] = np.nan
-    got = jax.jit(te.token_combine)(results, row_id_map, probs if with_probs else None, pad_offsets)
+    got = combined(results, row_id_map, probs if with_probs else None, pad_offsets)
     want = np.zeros((T, H))
     for r, (t, e) in where.items():
         want[t] += (probs[t, e] if with_probs else 1.0) * results[r].astype(np.float64)
@@ -203,7 +202,7 @@ def test_gradients():
     routing_map = (rng.random((T, 5)) < 0.5).astype(np.int32)
     x, probs, count = random(T, H), (rng.random((T, 5)) + 0.1).astype(np.float32), int(routing_map.sum())
     for align in (None, 4):
-        _, _, row_id_map, pad_offsets, _ = te.token_dispatch(x, routing_map, count, align_size=align)
+        _, _, row_id_map, pad_offsets, _ = dispatch(x, routing_map, count, align_size=align)
         length = count if align is None else (count + 15) // 4 * 4
         target, rows_target = random(length, H, seed=6), random(length, seed=7)
 
@@ -215,15 +214,15 @@ def test_gradients():
             rows, of_rows, *_ = dispatched(x, routing_map, len(target), probs, align)
             return (rows * target).sum() + (of_rows * rows_target).sum()
 
-        of_x, of_probs = jax.grad(loss, (0, 1))(x, probs)
+        of_x, of_probs = jax.jit(jax.grad(loss, (0, 1)))(x, probs)
         close(of_x, oracle.gradient(lambda x: wanted(x, probs), x), rtol=1e-4, atol=1e-4)
         close(of_probs, oracle.gradient(lambda p: wanted(x.astype(np.float64), p), probs), rtol=1e-4, atol=1e-4)
 
         where = dispatched(x, routing_map, length, None, align or 1)[2]
         token_target, results = random(T, H, seed=8), random(length, H, seed=9)
-        combined = functools.partial(te.token_combine, pad_offsets=pad_offsets)
-        _, pull_back = jax.vjp(lambda *args, f=combined, ids=row_id_map: f(args[0], ids, args[1]), results, probs)
-        of_rows, of_probs = pull_back(token_target)
+        back = functools.partial(te.token_combine, pad_offsets=pad_offsets)
+        gradient = jax.grad(lambda *args, back=back, ct=token_target: (back(*args) * ct).sum(), (0, 2))
+        of_rows, of_probs = jax.jit(gradient)(results, row_id_map, probs)
         want_rows, want_probs = np.zeros((length, H)), np.zeros((T, 5))
         for r, (t, e) in where.items():
             want_rows[r] = probs[t, e] * token_target[t]
@@ -235,34 +234,34 @@ def test_gradients():
 def test_batch_and_sequence_axes():
     routing_map = np.array([[[1, 0], [1, 1]], [[0, 0], [0, 1]]], bool)
     x, probs = random(2, 2, H), np.full((2, 2, 2), 0.5, np.float32)
-    rows, of_rows, row_id_map, _, sizes = te.token_dispatch(x, routing_map, 4, probs)
+    rows, of_rows, row_id_map, _, sizes = dispatch(x, routing_map, 4, probs)
     np.testing.assert_array_equal(rows, x.reshape(4, H)[[0, 1, 1, 3]])
     assert of_rows.tolist() == [0.5] * 4 and sizes.tolist() == [2, 2]
     assert row_id_map.tolist() == [[0, -1, 0, -1, 1], [2, 1, 1, 0, 2], [-1, -1, -1, -1, 0], [3, -1, 1, -1, 1]]
-    out = te.token_combine(rows, row_id_map, probs)
+    out = combined(rows, row_id_map, probs)
     np.testing.assert_array_equal(out, x.reshape(4, H) * [[0.5], [1], [0], [0.5]])
 
 
 def test_bfloat16():
     x = random(3, H).astype(ml_dtypes.bfloat16)
-    rows, _, row_id_map, _, _ = te.token_dispatch(x, np.ones((3, 4), int), 12)
+    rows, _, row_id_map, _, _ = dispatch(x, np.ones((3, 4), int), 12)
     assert rows.dtype == jnp.bfloat16
-    out = te.token_combine(rows, row_id_map)
+    out = combined(rows, row_id_map)
     assert out.dtype == jnp.bfloat16
     np.testing.assert_array_equal(out, x * np.array(4, ml_dtypes.bfloat16))
     # Summed in float32: 256 + 1 + 1 + 1 is 259 and rounds to 260, while each 256 + 1 would round to 256.
     target = np.ones((12, 1), ml_dtypes.bfloat16)
     target[:3] = 256
-    gradient = jax.grad(lambda x: (te.token_dispatch(x, np.ones((3, 4), int), 12)[0] * target).sum())(x)
+    gradient = jax.jit(jax.grad(lambda x: (dispatch(x, np.ones((3, 4), int), 12)[0] * target).sum()))(x)
     assert gradient.dtype == jnp.bfloat16 and (gradient == 260).all()
 
 
 def test_too_few_rows():
     x = random(3, H)
-    rows, _, row_id_map, _, sizes = te.token_dispatch(x, np.ones((3, 2), int), 4)
+    rows, _, row_id_map, _, sizes = dispatch(x, np.ones((3, 2), int), 4)
     np.testing.assert_array_equal(rows, x[[0, 1, 2, 0]])
     assert sizes.tolist() == [3, 3]
-    np.testing.assert_array_equal(te.token_combine(rows, row_id_map), x * [[2], [1], [1]])
+    np.testing.assert_array_equal(combined(rows, row_id_map), x * [[2], [1], [1]])
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32])

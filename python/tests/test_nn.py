@@ -62,7 +62,8 @@ def test_apply(gated):
 def test_routing_as_in_deepseek_v3():
     bias = random(SHAPE.num_experts, seed=1)
     routing = {"score": "sigmoid", "num_groups": 5, "group_top_k": 3, "scaling_factor": 2.5}
-    out, _, experts = nn.apply(PARAMS | {"expert_bias": bias}, X, 2, **routing)
+    run = jax.jit(lambda params, x: nn.apply(params, x, 2, **routing))
+    out, _, experts = run(PARAMS | {"expert_bias": bias}, X)
     theirs = {"score": "sigmoid", "groups": (5, 3, 1), "bias": bias, "renormalize": True, "scaling_factor": 2.5}
     close(out, layer(PARAMS, X, 2, **theirs), rtol=1e-4)
     np.testing.assert_array_equal(experts, oracle.route(X @ PARAMS["router"], 2, **theirs)[1])
@@ -80,7 +81,7 @@ def test_gradients():
 def test_leading_axes_and_bfloat16():
     params = {name: x if name == "router" else x.astype(ml_dtypes.bfloat16) for name, x in PARAMS.items()}
     x = random(2, 3, SHAPE.width).astype(ml_dtypes.bfloat16)
-    out, logits, experts = nn.apply(params, x, 2)
+    out, logits, experts = jax.jit(nn.apply, static_argnums=2)(params, x, 2)
     assert (out.dtype, out.shape, logits.shape, experts.shape) == (jnp.bfloat16, x.shape, (6, 5), (6, 2))
     want = layer(params, x.reshape(6, -1), 2).reshape(x.shape)
     close(np.asarray(out, np.float64), want, rtol=0.03, atol=0.03)
@@ -105,7 +106,8 @@ def test_a_few_steps_lower_the_loss():
     params = PARAMS
     for _ in range(30):
         params = step(params)
-    assert loss(params) < 0.7 * loss(PARAMS)
+    before, after = map(jax.jit(loss), (PARAMS, params))
+    assert after < 0.7 * before
 
 
 @pytest.mark.parametrize("check_vma", [True, False])

@@ -53,13 +53,11 @@ ROUTERS = {
 @pytest.mark.parametrize("name", ROUTERS)
 def test_route(name):
     ours, theirs = ROUTERS[name]
-    static = tuple(ours.keys() - {"expert_bias"})
-    for run in (raggemm.route, jax.jit(raggemm.route, static_argnums=1, static_argnames=static)):
-        weights, experts = run(LOGITS, 4, **ours)
-        want_weights, want_experts = oracle.route(LOGITS, 4, **theirs)
-        np.testing.assert_array_equal(experts, want_experts)
-        close(weights, want_weights, rtol=1e-5)
-        assert (weights.dtype, experts.dtype) == (np.float32, np.int32)
+    weights, experts = jax.jit(lambda logits: raggemm.route(logits, 4, **ours))(LOGITS)
+    want_weights, want_experts = oracle.route(LOGITS, 4, **theirs)
+    np.testing.assert_array_equal(experts, want_experts)
+    close(weights, want_weights, rtol=1e-5)
+    assert (weights.dtype, experts.dtype) == (np.float32, np.int32)
 
 
 @pytest.mark.parametrize("name", ROUTERS)
@@ -67,7 +65,7 @@ def test_gradient_of_logits(name):
     """Those of weights alone: the choice is a step."""
     ours, theirs = ROUTERS[name]
     target = random(T, 4, seed=2)
-    got = jax.grad(lambda logits: (raggemm.route(logits, 4, **ours)[0] * target).sum())(LOGITS)
+    got = jax.jit(jax.grad(lambda logits: (raggemm.route(logits, 4, **ours)[0] * target).sum()))(LOGITS)
     want = oracle.gradient(lambda logits: (oracle.route(logits, 4, **theirs)[0] * target).sum(), LOGITS)
     close(got, want, rtol=1e-4, atol=2e-5)
 
@@ -156,7 +154,7 @@ def test_no_tokens():
 def test_vmap():
     logits = random(3, T, E, seed=3)
     options, _ = ROUTERS["deepseek_v3"]
-    got = jax.vmap(lambda x: raggemm.route(x, 4, **options))(logits)
+    got = jax.jit(jax.vmap(lambda x: raggemm.route(x, 4, **options)))(logits)
     for i in range(3):
         want = raggemm.route(logits[i], 4, **options)
         close(got[0][i], want[0])
@@ -178,11 +176,10 @@ def loss_in_float64(logits, experts, score):
 def test_load_balance_loss(score, k):
     experts = oracle.route(LOGITS, k, score)[1]
     experts[0, 0], experts[1, 0] = -1, E  # padding
-    for run in (raggemm.load_balance_loss, jax.jit(raggemm.load_balance_loss, static_argnames="score")):
-        got = run(LOGITS, experts, score=score)
-        assert got.dtype == np.float32
-        close(got, loss_in_float64(LOGITS.astype(np.float64), experts, score))
-    got = jax.grad(lambda x: raggemm.load_balance_loss(x, experts, score=score))(LOGITS)
+    got = jax.jit(raggemm.load_balance_loss, static_argnames="score")(LOGITS, experts, score=score)
+    assert got.dtype == np.float32
+    close(got, loss_in_float64(LOGITS.astype(np.float64), experts, score))
+    got = jax.jit(jax.grad(lambda x: raggemm.load_balance_loss(x, experts, score=score)))(LOGITS)
     close(got, oracle.gradient(lambda x: loss_in_float64(x, experts, score), LOGITS), rtol=1e-4)
 
 
@@ -196,7 +193,7 @@ def test_load_balance_loss_of_extremes():
 def test_z_loss():
     want = lambda x: np.mean(np.log(np.exp(x).sum(1)) ** 2)  # noqa: E731
     close(raggemm.z_loss(LOGITS), want(LOGITS.astype(np.float64)))
-    close(jax.grad(raggemm.z_loss)(LOGITS), oracle.gradient(want, LOGITS), rtol=1e-4)
+    close(jax.jit(jax.grad(raggemm.z_loss))(LOGITS), oracle.gradient(want, LOGITS), rtol=1e-4)
     big = np.full((3, 4), 200.0, np.float32)
     close(raggemm.z_loss(big), (200 + np.log(4)) ** 2)
 
