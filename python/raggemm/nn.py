@@ -50,8 +50,12 @@ def init(key: jax.Array, shape: Shape, dtype: Any = jnp.float32) -> dict[str, ja
         "w_down": (count, hidden, width),
     }
     keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
-    normal = {name: jax.random.normal(keys[name], dims) * dims[-2] ** -0.5 for name, dims in shapes.items()}
-    return {name: x if name == "router" else x.astype(dtype) for name, x in normal.items()}
+
+    def normal(name: str) -> jax.Array:
+        own = jnp.float32 if name == "router" else dtype
+        return (jax.random.normal(keys[name], shapes[name], jnp.float32) * shapes[name][-2] ** -0.5).astype(own)
+
+    return {name: normal(name) for name in shapes}
 
 
 def experts(
