@@ -1,4 +1,4 @@
-"""What stands around the experts, in plain JAX: which of them a token gets, the order of their rows, and the way back.
+"""What stands around the experts: which of them a token gets, the order of their rows, and the way back.
 
     route                       each token's experts and weights, from logits
     load_balance_loss, z_loss   of a router
@@ -15,6 +15,7 @@ fused_topk_with_score_function and of DeepSeek's inference/model.py (MaxText's d
 two differ, docstrings say whose is followed.
 """
 
+import functools
 import operator
 from typing import Any, NamedTuple
 
@@ -22,7 +23,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from raggemm._operands import integer_array, result_dtype
+from raggemm._grouped_gemm import grouped_gemm
+from raggemm._operands import GroupedTensor, integer_array, result_dtype
 from raggemm._primitive.call import FLOATS
 from raggemm._tensors import check_type, float_array
 
@@ -285,8 +287,9 @@ def combine(
 ) -> jax.Array:
     """out[t] = the sum of row_weights[r] * rows[r] over the rows r of token t, in ascending order.
 
-    Products and sums are float32, or float64 where an operand is, each rounded to it; a sum starts with +0, and is
-    rounded to the result's dtype once. The same rows give the same bits, whatever other tokens there are.
+    A sum is a chain of fma in float32, or float64 where an operand is, from +0, and is rounded to the result's dtype
+    once; as in all products of raggemm a new chain begins after 256 rows. So the same rows give the same bits, whatever
+    other tokens there are.
 
     Args:
       rows: [M,H], of any float.
@@ -313,11 +316,33 @@ def combine(
             raise ValueError(f"group_sizes: shape is {sizes.shape}, must be [G]")
         takes_part &= jnp.arange(len(rows)) < sizes.sum()
     sums = sum_dtype(rows) if weights is None else sum_dtype(rows, weights)
-    rows = rows.astype(sums)
-    if weights is not None:  # 0 of rows that take no part, or their gradients would be 0 times NaN
-        rows *= jnp.where(takes_part, weights.astype(sums), 0)[:, None]
-    # XLA:CPU adds one row after the other, and one for num_tokens nowhere. A loop that gathers the first rows of all
-    # tokens, the second ones and so on took 20 ms instead of 160 for 16384 float32 rows of 2048 (bfloat16: 155, both),
-    # but has fmas or not as the compiler sees fit, so other bits.
-    where = jnp.where(takes_part, tokens, num_tokens)
-    return jnp.zeros((num_tokens, rows.shape[1]), sums).at[where].add(rows, mode="drop").astype(dtype)
+    # 0 for rows that take no part, or their gradients would be 0 times NaN.
+    weights = jnp.where(takes_part, 1 if weights is None else weights.astype(sums), 0).astype(sums)
+    tokens = jnp.where(takes_part, tokens, num_tokens).astype(jnp.int32)
+    return _sums(rows, weights, tokens, num_tokens, dtype)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
+def _sums(rows: jax.Array, weights: jax.Array, tokens: jax.Array, num_tokens: int, dtype: Any) -> jax.Array:
+    """combine of rows whose token may be num_tokens, which is none: a product with a group for each token. It is up to
+    seven times as fast as adding rows where they belong, which XLA:CPU does one by one: 4096 bfloat16 rows of 2048 took
+    4.5 ms, not 33, and 16384 of float32 as long, 105 ms."""
+    order = jnp.argsort(tokens, stable=True)
+    ends = jnp.searchsorted(tokens[order], jnp.arange(num_tokens, dtype=jnp.int32), side="right")
+    sizes = jnp.diff(ends, prepend=0).astype(jnp.int32)
+    wide = weights.dtype == jnp.float64
+    sides = weights[order, None], (rows.astype(weights.dtype) if wide else rows)[order]
+    lhs, rhs = (GroupedTensor(x, first_dims=sizes) for x in sides)
+    between = weights.dtype if wide or dtype == jnp.float64 else dtype
+    out = grouped_gemm(lhs, rhs, contracting_dims=((0,), (0,)), preferred_element_type=between)
+    return out.reshape(num_tokens, rows.shape[1]).astype(dtype)
+
+
+@_sums.defjvp
+def _sums_jvp(num_tokens: int, dtype: Any, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    """The tangent adds rows where they belong, for the transpose of that is a gather, and not a permutation of rows,
+    which is a scatter."""
+    (rows, weights, tokens), (of_rows, of_weights, _) = primals, tangents
+    terms = of_rows.astype(weights.dtype) * weights[:, None] + of_weights[:, None] * rows.astype(weights.dtype)
+    out = jnp.zeros((num_tokens, rows.shape[1]), weights.dtype).at[tokens].add(terms, mode="drop")
+    return _sums(rows, weights, tokens, num_tokens, dtype), out.astype(dtype)

@@ -67,10 +67,10 @@ def test_no_pairs(shape):
 
 
 def in_float32(rows, tokens, num_tokens, weights, count):
-    """As combine is defined, one row after the other."""
+    """As combine is defined, one row after the other, each with an fma: the product is exact in float64."""
     out = np.zeros((num_tokens, rows.shape[1]), np.float32)
     for r in range(count):
-        out[tokens[r]] = out[tokens[r]] + np.float32(weights[r]) * rows[r].astype(np.float32)
+        out[tokens[r]] = (out[tokens[r]] + float(weights[r]) * rows[r].astype(np.float64)).astype(np.float32)
     return out
 
 
@@ -140,6 +140,20 @@ def test_float64(x64):
     np.testing.assert_allclose(got, oracle.combine(rows, tokens, 3, weights), rtol=1e-14, atol=1e-14)
 
 
+def test_float64_of_others(x64):
+    """Results, or weights alone, of float64."""
+    rows, tokens, weights = random(9, H), np.arange(9) % 3, random(9, dtype=np.float64, seed=1)
+    got = raggemm.combine(rows, tokens, 3, weights)
+    np.testing.assert_array_equal(got, oracle.combine(rows, tokens, 3, weights).astype(np.float32))
+    got = raggemm.combine(rows, tokens, 3, preferred_element_type=np.float64)
+    np.testing.assert_array_equal(got, in_float32(rows, tokens, 3, np.ones(9), 9).astype(np.float64))
+
+
+def test_no_tokens():
+    assert raggemm.combine(np.ones((2, H), np.float32), np.array([0, 1]), 0).shape == (0, H)
+    assert raggemm.combine(np.ones((2, 0), np.float32), np.array([0, 1]), 3).shape == (3, 0)
+
+
 def test_without_weights_and_sizes():
     """Tokens outside of [0, num_tokens) are none, and their rows may be NaN. A sum starts with +0."""
     rows = np.array([[1, -0.0], [np.nan, np.nan], [2, -0.0], [np.nan, 1], [4, -0.0]], np.float32)
@@ -166,6 +180,8 @@ def test_other_tokens_do_not_change_bits():
     out = np.asarray(combined(rows, tokens, 40, weights))
     np.testing.assert_array_equal(out, combined(rows, tokens, 40, weights))
     np.testing.assert_array_equal(out, raggemm.combine(rows, tokens, 40, weights))
+    with raggemm.options(isa="SCALAR", threads=1):
+        np.testing.assert_array_equal(out, combined(rows, tokens, 40, weights))
     np.testing.assert_array_equal(out, in_float32(rows, tokens, 40, weights, 400))
     for t in (0, 17):
         own = tokens == t
