@@ -6,6 +6,8 @@
     moe_mlp                 the whole MLP of the experts: gather, products, activation, weighted sum
     QuantizedTensor, quantize, dequantize, fake_quantize, quantize_nvfp4, mxfp4_from_blocks
                             operands of 8, 4 and 2 bits with scales and zero points
+    route, sort_by_expert, combine, load_balance_loss, z_loss
+                            what stands around the experts: their choice, the order of their rows, and the way back
     grouped_gemm_saveable   a policy for jax.checkpoint
     enable_partitioning     lets jax.jit divide calls over devices
     override_ragged_dot, enable_ragged_dot_override
@@ -30,6 +32,7 @@ from raggemm._primitive.options import options
 from raggemm._primitive.partitioning import enable_partitioning
 from raggemm._quantize import fake_quantize, quantize, quantize_nvfp4
 from raggemm._quantized import QuantizedTensor, dequantize, mxfp4_from_blocks
+from raggemm._routing import SortedRows, combine, load_balance_loss, route, sort_by_expert, z_loss
 from raggemm.jax_lax.override import RaggedDotLowering, enable_ragged_dot_override, override_ragged_dot
 from raggemm.ops import gmm, ragged_dot, tgmm
 
@@ -37,7 +40,9 @@ __all__ = [
     "GroupedTensor",
     "QuantizedTensor",
     "RaggedDotLowering",
+    "SortedRows",
     "cases_json",
+    "combine",
     "dequantize",
     "describe",
     "enable_partitioning",
@@ -46,6 +51,7 @@ __all__ = [
     "gmm",
     "grouped_gemm",
     "grouped_gemm_saveable",
+    "load_balance_loss",
     "moe_mlp",
     "mxfp4_from_blocks",
     "options",
@@ -53,7 +59,10 @@ __all__ = [
     "quantize",
     "quantize_nvfp4",
     "ragged_dot",
+    "route",
+    "sort_by_expert",
     "tgmm",
     "version",
+    "z_loss",
 ]
 __version__ = version()

@@ -1,0 +1,111 @@
+"""A mixture-of-experts layer as functions of a dict of arrays, for any framework or none.
+
+    params = nn.init(jax.random.key(0), nn.Shape(width=64, hidden=128, num_experts=8))
+    out, logits, chosen = nn.apply(params, x, top_k=2)
+    loss += 0.01 * raggemm.load_balance_loss(logits, chosen)
+
+apply is route, sort_by_expert, experts and combine. The experts' matrices may be QuantizedTensors.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from raggemm._routing import combine, route, rows_of_tokens, sort_by_expert
+from raggemm._tensors import float_array
+from raggemm.ops import gmm
+
+__all__ = ["Output", "Shape", "apply", "experts", "init"]
+
+
+class Shape(NamedTuple):
+    """The sizes of a layer."""
+
+    width: int  # of a token, H
+    hidden: int  # of an expert, I
+    num_experts: int  # G
+
+
+class Output(NamedTuple):
+    """What apply gives: the second and third are for losses of the router."""
+
+    out: jax.Array  # of the shape and dtype of x
+    logits: jax.Array  # float32 [T,G]
+    experts: jax.Array  # int32 [T,k], those that were chosen
+
+
+def init(key: jax.Array, shape: Shape, dtype: Any = jnp.float32) -> dict[str, jax.Array]:
+    """The arrays of a layer, normal with a standard deviation of one over the root of what is summed.
+
+    Returns:
+      "router" float32 [H,G]; "w_gate" and "w_up" [G,H,I] and "w_down" [G,I,H] of dtype.
+    """
+    width, hidden, count = shape
+    shapes = {
+        "router": (width, count),
+        "w_gate": (count, width, hidden),
+        "w_up": (count, width, hidden),
+        "w_down": (count, hidden, width),
+    }
+    keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
+
+    def normal(name: str) -> jax.Array:
+        own = jnp.float32 if name == "router" else dtype
+        return (jax.random.normal(keys[name], shapes[name], jnp.float32) * shapes[name][-2] ** -0.5).astype(own)
+
+    return {name: normal(name) for name in shapes}
+
+
+def experts(
+    x: jax.Array,
+    row_tokens: jax.Array,
+    row_weights: jax.Array,
+    group_sizes: jax.Array,
+    weights: dict[str, Any],
+    activation: Callable[[jax.Array], jax.Array] = jax.nn.silu,
+) -> jax.Array:
+    """out[t] = the sum over the rows r of token t of row_weights[r] * (activation(x[t] x w_gate) * (x[t] x w_up)) x
+    w_down, with the matrices of the row's group; without "w_gate" it is activation(x[t] x w_up) x w_down.
+
+    Args:
+      x: [T,H]. Products are summed in float32, and what is between them is rounded to x's dtype.
+      row_tokens, group_sizes: of sort_by_expert; row_weights: float [T*k], of the rows.
+      weights: "w_gate", "w_up" [G,H,I] and "w_down" [G,I,H], arrays or QuantizedTensors.
+
+    Returns:
+      [T,H] of the dtype of x.
+    """
+    rows = rows_of_tokens(x, row_tokens)
+    up = gmm(rows, weights["w_up"], group_sizes)
+    is_gated = "w_gate" in weights
+    inner = activation(gmm(rows, weights["w_gate"], group_sizes)) * up if is_gated else activation(up)
+    out = gmm(inner.astype(x.dtype), weights["w_down"], group_sizes)
+    return combine(out, row_tokens, len(x), row_weights, group_sizes, x.dtype)
+
+
+def apply(
+    params: dict[str, Any],
+    x: Any,
+    top_k: int,
+    activation: Callable[[jax.Array], jax.Array] = jax.nn.silu,
+    **routing: Any,
+) -> Output:
+    """The experts' answers to each token, weighted by the router.
+
+    Args:
+      params: as of init. "w_gate" may be absent; an "expert_bias" [G] is the one of route.
+      x: [...,H], of float16, bfloat16 or float32.
+      top_k: experts of a token.
+      activation: of what w_gate makes of a token, or w_up without it.
+      routing: the keyword arguments of route.
+    """
+    x = float_array("x", x)
+    tokens = x.reshape(-1, x.shape[-1])
+    logits = jnp.matmul(tokens.astype(jnp.float32), params["router"], precision="highest")
+    row_weights, chosen = route(logits, top_k, expert_bias=params.get("expert_bias"), **routing)
+    rows = sort_by_expert(chosen, logits.shape[1])
+    row_weights = row_weights.reshape(-1)[rows.order]
+    out = experts(tokens, rows.row_tokens, row_weights, rows.group_sizes, params, activation)
+    return Output(out.reshape(x.shape), logits, chosen)
