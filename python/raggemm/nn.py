@@ -4,20 +4,19 @@
     out, logits, chosen = nn.apply(params, x, top_k=2)
     loss += 0.01 * raggemm.load_balance_loss(logits, chosen)
 
-apply is route, sort_by_expert, experts and combine. The experts' matrices may be QuantizedTensors.
+apply is route, sort_by_expert and moe_mlp. The experts' matrices may be QuantizedTensors.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from raggemm._routing import combine, route, rows_of_tokens, sort_by_expert
+from raggemm._moe_mlp import moe_mlp
+from raggemm._routing import route, sort_by_expert
 from raggemm._tensors import float_array
-from raggemm.ops import gmm
 
-__all__ = ["Output", "Shape", "apply", "experts", "init"]
+__all__ = ["Output", "Shape", "apply", "init"]
 
 
 class Shape(NamedTuple):
@@ -58,38 +57,11 @@ def init(key: jax.Array, shape: Shape, dtype: Any = jnp.float32) -> dict[str, ja
     return {name: normal(name) for name in shapes}
 
 
-def experts(
-    x: jax.Array,
-    row_tokens: jax.Array,
-    row_weights: jax.Array,
-    group_sizes: jax.Array,
-    weights: dict[str, Any],
-    activation: Callable[[jax.Array], jax.Array] = jax.nn.silu,
-) -> jax.Array:
-    """out[t] = the sum over the rows r of token t of row_weights[r] * (activation(x[t] x w_gate) * (x[t] x w_up)) x
-    w_down, with the matrices of the row's group; without "w_gate" it is activation(x[t] x w_up) x w_down.
-
-    Args:
-      x: [T,H]. Products are summed in float32, and what is between them is rounded to x's dtype.
-      row_tokens, group_sizes: of sort_by_expert; row_weights: float [T*k], of the rows.
-      weights: "w_gate", "w_up" [G,H,I] and "w_down" [G,I,H], arrays or QuantizedTensors.
-
-    Returns:
-      [T,H] of the dtype of x.
-    """
-    rows = rows_of_tokens(x, row_tokens)
-    up = gmm(rows, weights["w_up"], group_sizes)
-    is_gated = "w_gate" in weights
-    inner = activation(gmm(rows, weights["w_gate"], group_sizes)) * up if is_gated else activation(up)
-    out = gmm(inner.astype(x.dtype), weights["w_down"], group_sizes)
-    return combine(out, row_tokens, len(x), row_weights, group_sizes, x.dtype)
-
-
 def apply(
     params: dict[str, Any],
     x: Any,
     top_k: int,
-    activation: Callable[[jax.Array], jax.Array] = jax.nn.silu,
+    activation: str = "silu",
     **routing: Any,
 ) -> Output:
     """The experts' answers to each token, weighted by the router.
@@ -98,7 +70,7 @@ def apply(
       params: as of init. "w_gate" may be absent; an "expert_bias" [G] is the one of route.
       x: [...,H], of float16, bfloat16 or float32.
       top_k: experts of a token.
-      activation: of what w_gate makes of a token, or w_up without it.
+      activation: as moe_mlp has it.
       routing: the keyword arguments of route.
     """
     x = float_array("x", x)
@@ -107,5 +79,7 @@ def apply(
     row_weights, chosen = route(logits, top_k, expert_bias=params.get("expert_bias"), **routing)
     rows = sort_by_expert(chosen, logits.shape[1])
     row_weights = row_weights.reshape(-1)[rows.order]
-    out = experts(tokens, rows.row_tokens, row_weights, rows.group_sizes, params, activation)
+    matrices = (params["w_up"], params["w_down"])
+    routed = (rows.row_tokens, row_weights, rows.group_sizes)
+    out = moe_mlp(tokens, *routed, *matrices, w_gate=params.get("w_gate"), activation=activation)
     return Output(out.reshape(x.shape), logits, chosen)
