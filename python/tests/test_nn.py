@@ -136,7 +136,7 @@ def test_expert_parallel():
         weights, experts = raggemm.route(x @ router, 3)
         rows = raggemm.sort_by_expert(experts - 2 * jax.lax.axis_index("expert"), 2)
         of_rows = weights.reshape(-1)[rows.order]
-        return jax.lax.psum(nn.experts(x, rows.row_tokens, of_rows, rows.group_sizes, matrices), "expert")
+        return jax.lax.psum(raggemm.moe_mlp(x, rows.row_tokens, of_rows, rows.group_sizes, **matrices), "expert")
 
     matrices = {name: x for name, x in params.items() if name != "router"}
     sharded = jax.shard_map(local, mesh=mesh, in_specs=(P(), P("expert"), P()), out_specs=P())
