@@ -330,11 +330,8 @@ def _sums(rows: jax.Array, weights: jax.Array, tokens: jax.Array, num_tokens: in
     order = jnp.argsort(tokens, stable=True)
     ends = jnp.searchsorted(tokens[order], jnp.arange(num_tokens, dtype=jnp.int32), side="right")
     sizes = jnp.diff(ends, prepend=0).astype(jnp.int32)
-    wide = weights.dtype == jnp.float64
-    sides = weights[order, None], (rows.astype(weights.dtype) if wide else rows)[order]
-    lhs, rhs = (GroupedTensor(x, first_dims=sizes) for x in sides)
-    between = weights.dtype if wide or dtype == jnp.float64 else dtype
-    out = grouped_gemm(lhs, rhs, contracting_dims=((0,), (0,)), preferred_element_type=between)
+    lhs, rhs = (GroupedTensor(x[order], first_dims=sizes) for x in (weights[:, None], rows))
+    out = grouped_gemm(lhs, rhs, contracting_dims=((0,), (0,)), preferred_element_type=weights.dtype)
     return out.reshape(num_tokens, rows.shape[1]).astype(dtype)
 
 
