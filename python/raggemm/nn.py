@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from raggemm._primitive.jax_versions import gathered
 from raggemm._routing import combine, route, rows_of_tokens, sort_by_expert
 from raggemm._tensors import float_array
 from raggemm.ops import gmm
@@ -106,6 +107,6 @@ def apply(
     logits = jnp.matmul(tokens.astype(jnp.float32), params["router"], precision="highest")
     row_weights, chosen = route(logits, top_k, expert_bias=params.get("expert_bias"), **routing)
     rows = sort_by_expert(chosen, logits.shape[1])
-    row_weights = row_weights.reshape(-1)[rows.order]
+    row_weights = gathered(row_weights).reshape(-1)[rows.order]
     out = experts(tokens, rows.row_tokens, row_weights, rows.group_sizes, params, activation)
     return Output(out.reshape(x.shape), logits, chosen)
