@@ -26,6 +26,7 @@ from jax import lax
 from raggemm._grouped_gemm import grouped_gemm
 from raggemm._operands import GroupedTensor, integer_array, result_dtype
 from raggemm._primitive.call import FLOATS
+from raggemm._primitive.jax_versions import gathered
 from raggemm._tensors import check_type, float_array
 
 SCORES = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid}
@@ -220,7 +221,7 @@ def _pairs(experts: Any) -> jax.Array:
 def in_order_of_experts(experts: jax.Array, num_experts: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """int32 (sorted ids [n], order [n], sizes [num_experts]) of ids in any shape. Those of one expert keep their order;
     those that name none become num_experts and come last."""
-    ids = experts.reshape(-1)
+    ids = gathered(experts).reshape(-1)
     ids = jnp.where((ids >= 0) & (ids < num_experts), ids, num_experts).astype(jnp.int32)
     order = jnp.argsort(ids, stable=True).astype(jnp.int32)
     ids = ids[order]
@@ -261,7 +262,7 @@ def sum_dtype(*arrays: jax.Array) -> jnp.dtype:
 
 def rows_of_tokens(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
     """x[row_tokens], and zeros for a token from len(x) on. By way of float32, in which the gradient is summed then."""
-    return x.astype(sum_dtype(x)).at[row_tokens].get(mode="fill", fill_value=0).astype(x.dtype)
+    return gathered(x).astype(sum_dtype(x)).at[row_tokens].get(mode="fill", fill_value=0).astype(x.dtype)
 
 
 def _rows_tokens_weights(rows: Any, tokens: Any, weights: Any) -> tuple[jax.Array, jax.Array, jax.Array | None]:
@@ -274,6 +275,7 @@ def _rows_tokens_weights(rows: Any, tokens: Any, weights: Any) -> tuple[jax.Arra
     for name, x in given.items():
         if x.shape != rows.shape[:1]:
             raise ValueError(f"{name}: shape is {x.shape}, must be {rows.shape[:1]}, one for each of rows {rows.shape}")
+    rows, given = gathered(rows), {name: gathered(x) for name, x in given.items()}
     return rows, given["row_tokens"], given.get("row_weights")
 
 
@@ -330,11 +332,8 @@ def _sums(rows: jax.Array, weights: jax.Array, tokens: jax.Array, num_tokens: in
     order = jnp.argsort(tokens, stable=True)
     ends = jnp.searchsorted(tokens[order], jnp.arange(num_tokens, dtype=jnp.int32), side="right")
     sizes = jnp.diff(ends, prepend=0).astype(jnp.int32)
-    wide = weights.dtype == jnp.float64
-    sides = weights[order, None], (rows.astype(weights.dtype) if wide else rows)[order]
-    lhs, rhs = (GroupedTensor(x, first_dims=sizes) for x in sides)
-    between = weights.dtype if wide or dtype == jnp.float64 else dtype
-    out = grouped_gemm(lhs, rhs, contracting_dims=((0,), (0,)), preferred_element_type=between)
+    lhs, rhs = (GroupedTensor(x[order], first_dims=sizes) for x in (weights[:, None], rows))
+    out = grouped_gemm(lhs, rhs, contracting_dims=((0,), (0,)), preferred_element_type=weights.dtype)
     return out.reshape(num_tokens, rows.shape[1]).astype(dtype)
 
 

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._moe_mlp import moe_mlp
+from raggemm._primitive.jax_versions import gathered
 from raggemm._routing import route, sort_by_expert
 from raggemm._tensors import float_array
 
@@ -78,7 +79,7 @@ def apply(
     logits = jnp.matmul(tokens.astype(jnp.float32), params["router"], precision="highest")
     row_weights, chosen = route(logits, top_k, expert_bias=params.get("expert_bias"), **routing)
     rows = sort_by_expert(chosen, logits.shape[1])
-    row_weights = row_weights.reshape(-1)[rows.order]
+    row_weights = gathered(row_weights).reshape(-1)[rows.order]
     matrices = (params["w_up"], params["w_down"])
     routed = (rows.row_tokens, row_weights, rows.group_sizes)
     out = moe_mlp(tokens, *routed, *matrices, w_gate=params.get("w_gate"), activation=activation)

@@ -10,7 +10,7 @@ import pytest
 import raggemm
 import routing_oracle as oracle
 from arrays import random
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from raggemm import nn
 
@@ -124,6 +124,18 @@ def test_data_parallel(check_vma):
 
     wanted = with_gradient(lambda params, x: nn.apply(params, x, 2).out)
     jax.tree.map(close, with_gradient(sharded), wanted)
+
+
+def test_explicit_mesh_axes():
+    """Tokens that a mesh divides are gathered where they are sorted; their gradients are divided as they are."""
+    x, target = random(8, SHAPE.width, seed=3), random(8, SHAPE.width, seed=4)
+    gradient = jax.jit(jax.grad(lambda params, x: (nn.apply(params, x, 2).out * target).sum(), (0, 1)))
+    wanted = gradient(PARAMS, x)
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        got = gradient(PARAMS, jax.device_put(x, NamedSharding(mesh, P("data"))))
+    jax.tree.map(close, got, wanted)
+    assert got[1].sharding.spec == P("data", None)
 
 
 def test_expert_parallel():
