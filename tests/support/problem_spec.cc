@@ -111,6 +111,11 @@ std::vector<int64_t> Random::Sizes(int64_t groups, int64_t total) {
   return sizes;
 }
 
+void StoreNearest(const Array& array, int64_t index, double value) {
+  if (array.dtype != DType::kF32) return StoreRounded(array, index, value);
+  static_cast<float*>(array.data)[index] = static_cast<float>(value);
+}
+
 Tensor::Tensor(DType dtype, std::vector<int64_t> dims, int64_t gap_elements, Cliff cliff)
     : dtype_(dtype),
       dims_(std::move(dims)),
@@ -212,11 +217,7 @@ Array TestProblem::AddRandom(DType dtype, std::vector<int64_t> dims) {
     const double any = FormatOf(dtype).IsInteger() ? static_cast<double>(random_.Next() >> 32)
                        : IsQuantized(dtype)        ? 8 * random_.Unit()
                                                    : random_.Unit();
-    if (dtype == DType::kF32 && !special) {  // most are, and StoreRounded takes longer than all else here
-      static_cast<float*>(array.data)[i] = static_cast<float>(any);
-    } else {
-      StoreRounded(array, i, special ? SpecialValue(dtype, random_) : any);
-    }
+    StoreNearest(array, i, special ? SpecialValue(dtype, random_) : any);
   }
   return array;
 }
