@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <new>
 #include <random>
+#include <utility>
 
 #include "kernels/element.h"
 #include "kernels/problem.h"
@@ -15,12 +17,15 @@ namespace {
 constexpr int64_t kPage = 4096;
 constexpr int64_t kChunk = 1 << 16;  // elements or bytes that one thread widens or zeroes at a time
 
-// A prime number of elements: no two matrices of a case start alike.
-std::vector<char> Sequence(DType dtype, DType precision) {
+// A prime number of elements: no two matrices of a case start alike. Made once: it takes longer than small arenas.
+const std::vector<char>& Sequence(DType dtype, DType precision) {
+  static auto& made = *new std::map<std::pair<DType, DType>, std::vector<char>>;
+  std::vector<char>& sequence = made[{dtype, precision}];
+  if (!sequence.empty()) return sequence;
   constexpr int64_t kElements = 65521;
   const Format& format = FormatOf(dtype);
   const bool is_quantized = IsQuantized(dtype);
-  std::vector<char> sequence(BytesOf(dtype, kElements));
+  sequence.resize(BytesOf(dtype, kElements));
   std::mt19937_64 random(2);
   std::uniform_real_distribution<double> values(format.role == Role::kScale ? 0x1p-20 : -1, 1);
   const double range = is_quantized ? std::ldexp(1, format.max_exponent) : 1;
@@ -64,7 +69,7 @@ Arena::Arena(int64_t bytes, DType dtype, DType precision)
     : bytes_((bytes + kPage - 1) / kPage * kPage),
       memory_(static_cast<char*>(std::aligned_alloc(kPage, static_cast<size_t>(bytes_)))) {
   if (memory_ == nullptr) throw std::bad_alloc();
-  const std::vector<char> sequence = Sequence(dtype, precision);
+  const std::vector<char>& sequence = Sequence(dtype, precision);
   const int64_t period = static_cast<int64_t>(sequence.size());
   for (int64_t at = 0; at < bytes_; at += period) {
     std::memcpy(memory_.get() + at, sequence.data(), static_cast<size_t>(std::min(period, bytes_ - at)));

@@ -1,20 +1,16 @@
 #include "ffi/handlers.h"
 
 #include <cstdlib>
-#include <exception>
-#include <functional>
 #include <iterator>
-#include <new>
 #include <string>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "ffi/c_text.h"
 #include "ffi/call_frame.h"
 #include "ffi/decode.h"
+#include "ffi/handler.h"
 #include "ffi/huge_pages.h"
-#include "ffi/on_error.h"
 #include "ffi/plan_records.h"
 #include "ffi/xla_versions.h"
 #include "google/protobuf/util/json_util.h"
@@ -28,61 +24,10 @@ namespace {
 
 namespace ffi = ::xla::ffi;
 
-// XLA's intra-op pool. A task that starts late finds its own closure and nothing of XLA's: ffi::ThreadPool passes
-// the pool a pointer to the closure, and this adapter is used while scheduling only.
-class XlaTaskPool : public TaskPool {
- public:
-  explicit XlaTaskPool(ffi::ThreadPool pool) : pool_(pool) {}
-
-  // 0 where this XLA has no pool.
-  int64_t num_threads() const override { return pool_.num_threads(); }
-
-  void Schedule(std::function<void()> task) override {
-    try {
-      pool_.Schedule(std::move(task));
-    } catch (const std::bad_alloc&) {
-      if (task) task();  // thrown before XLA took it
-    }
-  }
-
- private:
-  ffi::ThreadPool pool_;
-};
-
 absl::StatusOr<Plan> PlanCall(const DecodedCall& call, XlaTaskPool& pool) {
   Options options = call.options;
   if (pool.num_threads() > 0) options.pool = &pool;  // otherwise AUTO means OpenMP
   return MakePlan(call.problem, options, call.workspace);
-}
-
-// What `call` returns; where it throws, what fail(code, message) returns.
-template <typename Call, typename Fail>
-auto ResultOf(Call call, Fail fail) {
-  try {
-    return call();
-  } catch (const std::bad_alloc&) {
-    return fail(XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, "raggemm: out of memory");
-  } catch (const std::exception& e) {
-    return fail(XLA_FFI_Error_Code_INTERNAL, e.what());
-  } catch (...) {
-    return fail(XLA_FFI_Error_Code_INTERNAL, "raggemm: unknown exception");
-  }
-}
-
-// What `compute` comes to, by its status or by what it throws, and by the attribute on_error.
-template <typename Compute>
-ffi::Error AnswerOf(const DecodedCall& call, Compute compute) {
-  const auto fail = [&](XLA_FFI_Error_Code code, absl::string_view message) {
-    if (SucceedsAfter(code, message, call)) return ffi::Error::Success();
-    return ffi::Error(static_cast<ffi::ErrorCode>(code), std::string(message));
-  };
-  return ResultOf(
-      [&] {
-        const absl::Status status = compute();
-        return status.ok() ? ffi::Error::Success()
-                           : fail(static_cast<XLA_FFI_Error_Code>(status.code()), status.message());
-      },
-      fail);
 }
 
 ffi::Error Instantiate(ffi::Dictionary attributes) { return ToFfiError(ValidateAttributes(attributes)); }
@@ -130,23 +75,6 @@ auto BindExecute() {
 constexpr Signature kInstantiate{XLA_FFI_ExecutionStage_INSTANTIATE};
 constexpr int64_t kArguments = 2 + std::size(kDimsSlots), kOptional = std::size(kOperandSlots);
 constexpr Signature kExecute{XLA_FFI_ExecutionStage_EXECUTE, kArguments, kArguments + kOptional, 2};
-
-// XLA's headers see checked frames only, and nothing thrown below it, by them included, leaves the library.
-template <typename Call>
-XLA_FFI_Error* Guard(const XLA_FFI_CallFrame* frame, const Signature& signature, Call call) {
-  const XLA_FFI_Api* api = ApiOf(frame);
-  const auto make_error = [api](XLA_FFI_Error_Code code, const char* message) {
-    XLA_FFI_Error_Create_Args error{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, message, code};
-    return api->XLA_FFI_Error_Create(&error);
-  };
-  return ResultOf(
-      [&] {
-        absl::StatusOr<XLA_FFI_CallFrame> checked = CheckedCallFrame(frame, signature);
-        if (checked.ok()) return call(&*checked);
-        return make_error(XLA_FFI_Error_Code_INVALID_ARGUMENT, std::string(checked.status().message()).c_str());
-      },
-      make_error);
-}
 
 std::string TakeMessage(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
   ErrorDetails details{};

@@ -2,19 +2,17 @@
 
 #include <cstdio>
 
-#include "absl/status/status.h"
 #include "absl/strings/strip.h"
 #include "proto/config.pb.h"
-#include "raggemm/grouped_gemm.h"
 
 namespace raggemm {
 
-bool SucceedsAfter(XLA_FFI_Error_Code code, absl::string_view error, const DecodedCall& call) {
+bool SucceedsAfter(XLA_FFI_Error_Code code, absl::string_view error, proto::GroupedGemmConfig::OnError::Value on_error,
+                   absl::FunctionRef<absl::Status()> fill) {
   using OnError = proto::GroupedGemmConfig::OnError;
-  if (call.on_error == OnError::RAISE) return false;
+  if (on_error == OnError::RAISE) return false;
   absl::ConsumePrefix(&error, "raggemm: ");
-  const bool succeeds = call.on_error == OnError::NaN && code != XLA_FFI_Error_Code_FAILED_PRECONDITION &&
-                        FillOutWithNaN(call.problem, call.workspace).ok();
+  const bool succeeds = on_error == OnError::NaN && code != XLA_FFI_Error_Code_FAILED_PRECONDITION && fill().ok();
   std::fprintf(stderr, "raggemm: %.*s%s\n", static_cast<int>(error.size()), error.data(),
                succeeds ? "; the result is NaN" : "");
   return succeeds;

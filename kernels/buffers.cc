@@ -51,13 +51,8 @@ bool Overlap(const Range& a, const Range& b) {
   return a.bytes != 0 && b.bytes != 0 && a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
 }
 
-struct Input {
-  absl::string_view name;
-  const Array* array;
-};
-
 // All that is set but out, in the order in which frames list it.
-using Inputs = absl::InlinedVector<Input, 2 + std::size(kDimsSlots) + std::size(kOperandSlots)>;
+using Inputs = absl::InlinedVector<NamedArray, 2 + std::size(kDimsSlots) + std::size(kOperandSlots)>;
 Inputs InputsOf(const GroupedGemmProblem& problem) {
   const OperandNames& names = problem.names;
   Inputs inputs = {{names.lhs, &problem.lhs}, {names.rhs, &problem.rhs}};
@@ -75,8 +70,8 @@ absl::StatusOr<Range> RangeOf(absl::Span<const int64_t> workspace) {
 }
 
 // Of an input that may be written over only where it is c, from its start.
-absl::Status CheckApart(const GroupedGemmProblem& problem, const Input& input, const Range& range, const Range& out) {
-  const bool is_c = problem.c && input.array == &*problem.c;
+absl::Status CheckApart(const Array* c, const NamedArray& input, const Range& range, const Range& out) {
+  const bool is_c = input.array == c;
   if (!Overlap(range, out) || (is_c && range.begin == out.begin)) return absl::OkStatus();
   return Invalid(out.name, " overlaps ", input.name,
                  is_c ? absl::StrCat(" in part; it may only be ", input.name, " exactly") : "");
@@ -86,41 +81,53 @@ absl::Status CheckApart(const Range& range, const Range& scratch) {
   return Overlap(range, scratch) ? Invalid(range.name, " overlaps ", scratch.name) : absl::OkStatus();
 }
 
+const Array* COf(const GroupedGemmProblem& problem) { return problem.c ? &*problem.c : nullptr; }
+
 }  // namespace
 
-absl::Status CheckBuffers(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace) {
-  const absl::StatusOr<Range> out = RangeOf(problem.names.out, problem.out);
+absl::Status CheckArrays(const NamedArray& result, absl::Span<const NamedArray> inputs, const Array* c,
+                         absl::Span<const int64_t> workspace) {
+  const absl::StatusOr<Range> out = RangeOf(result.name, *result.array);
   if (!out.ok()) return out.status();
   const absl::StatusOr<Range> scratch = RangeOf(workspace);
   if (!scratch.ok()) return scratch.status();
   if (absl::Status s = CheckApart(*out, *scratch); !s.ok()) return s;
-  for (const Input& input : InputsOf(problem)) {
+  for (const NamedArray& input : inputs) {
     const absl::StatusOr<Range> range = RangeOf(input.name, *input.array);
     if (!range.ok()) return range.status();
     if (absl::Status s = CheckApart(*range, *scratch); !s.ok()) return s;
-    if (absl::Status s = CheckApart(problem, input, *range, *out); !s.ok()) return s;
+    if (absl::Status s = CheckApart(c, input, *range, *out); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
 
-absl::Status FillOutWithNaN(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace) {
-  const absl::StatusOr<Range> out = RangeOf(problem.names.out, problem.out);
+absl::Status FillWithNaN(const NamedArray& result, absl::Span<const NamedArray> inputs, const Array* c,
+                         absl::Span<const int64_t> workspace) {
+  const absl::StatusOr<Range> out = RangeOf(result.name, *result.array);
   if (!out.ok()) return out.status();
-  const Format& format = FormatOf(problem.out.dtype);
+  const Format& format = FormatOf(result.array->dtype);
   if (format.nonfinite == NonFinite::kNone) return Invalid(out->name, ": dtype ", format.name, " has no NaN");
   if (const absl::StatusOr<Range> scratch = RangeOf(workspace); scratch.ok()) {
     if (absl::Status s = CheckApart(*out, *scratch); !s.ok()) return s;
   }
-  for (const Input& input : InputsOf(problem)) {
+  for (const NamedArray& input : inputs) {
     const absl::StatusOr<Range> range = RangeOf(input.name, *input.array);
     if (!range.ok()) continue;  // no memory that anybody else could read
-    if (absl::Status s = CheckApart(problem, input, *range, *out); !s.ok()) return s;
+    if (absl::Status s = CheckApart(c, input, *range, *out); !s.ok()) return s;
   }
-  WithBits(problem.out.dtype, [&](auto bits) {
+  WithBits(format.dtype, [&](auto bits) {
     using Bits = decltype(bits);
-    std::fill_n(static_cast<Bits*>(problem.out.data), ElementCount(problem.out), static_cast<Bits>(format.NaN()));
+    std::fill_n(static_cast<Bits*>(result.array->data), ElementCount(*result.array), static_cast<Bits>(format.NaN()));
   });
   return absl::OkStatus();
+}
+
+absl::Status CheckBuffers(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace) {
+  return CheckArrays({problem.names.out, &problem.out}, InputsOf(problem), COf(problem), workspace);
+}
+
+absl::Status FillOutWithNaN(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace) {
+  return FillWithNaN({problem.names.out, &problem.out}, InputsOf(problem), COf(problem), workspace);
 }
 
 }  // namespace raggemm

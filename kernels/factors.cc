@@ -294,14 +294,15 @@ BlockScales BlockScalesOf(const PlannedOperand& x, bool is_lhs, const Matrix& ma
 
 void ReadFactors(const PlanData& plan, const PlannedFactor& factor, const Unit& unit, const FactorPlace& at, int64_t n,
                  float* values) {
-  const auto& [data, dtype, per] = factor.values;
+  const char* const data = factor.values.data;
+  const DType dtype = factor.values.dtype;
   const auto fill = [&](int64_t index, int64_t count) {
     float value;
     ReadValues(data, dtype, {index, 1, 1}, &value);
     std::fill_n(values, count, value);
     values += count;
   };
-  if (!factor.of_blocks) return fill(RowOf(plan, per, unit), n);
+  if (!factor.of_blocks) return fill(RowOf(plan, factor.values.per, unit), n);
   FactorPlace next = at;
   int64_t& moving = at.down ? next.row : next.col;
   const int64_t block = at.down ? factor.row_block : factor.col_block;

@@ -24,8 +24,11 @@ void Fetch::AimAtRhs(const Block& block, const Block* next) {
   const bool with_packer = !along_n && plan_.kernels->ahead_slice == 0;
   packer_parts_ = !with_packer ? 0 : place_.rows.each < 8 ? 2 : 1;
   parts_ = packer_parts_ + place_.rows.count;
-  const int64_t width = NextStrip(plan_, place_, block.cols).width;
-  strips_left_ = CeilDiv(block.cols, width);
+  const Strip strip = NextStrip(plan_, place_, block.cols);
+  const int64_t width = strip.width;
+  // What a sweep leaves of a row is no part of its own: with two parts the sweep overtakes what is fetched, and one row
+  // of int4, 2848 columns, takes 4 times as long (Zen 4).
+  strips_left_ = strip.from == Strip::From::kSweep ? 1 : CeilDiv(block.cols, width);
   at_ = {};
   parts_left_ = lines_per_part_ = lines_over_ = due_ = rows_ = lines_left_ = 0;
   column_parts_ = run_lines_ = strips_per_run_ = 1;

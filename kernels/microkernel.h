@@ -18,6 +18,7 @@
 
 #include <cstdint>
 
+#include "raggemm/activation.h"
 #include "raggemm/arithmetic.h"
 #include "raggemm/types.h"
 
@@ -134,6 +135,29 @@ struct ScaledArgs {
 };
 using ScaleSums = void(const ScaledArgs&);
 
+// out[i] = round(activation(gate[i]) * up[i]), or without `up` that of gate[i] alone, of f32. Interleaved: up[i] is
+// gate[2 * i + 1], and gate[2 * i] its partner.
+struct ActivationArgs {
+  int64_t count;
+  const float* gate;
+  const float* up;
+  bool interleaved;
+  void* out;
+};
+using Activate = void(const ActivationArgs&);
+
+// sums[tokens[i]][j] = fma(weights[i], from[i][j], sums[tokens[i]][j]) for one i after the other.
+struct CombineArgs {
+  int64_t rows;
+  int64_t columns;
+  const float* from;
+  const int64_t* tokens;
+  const float* weights;  // null: all are 1
+  float* sums;
+  int64_t stride;  // elements, of both
+};
+using Combine = void(const CombineArgs&);
+
 inline constexpr int kSweepRows = 8;  // of the tallest sweep
 inline constexpr int kMaxRows = 32;   // rows of the tallest register tile of any ISA
 
@@ -227,6 +251,7 @@ struct FormatKernels {
   Packers lhs, rhs;                      // into the layouts of the row's panels
   Pack* pack_bias;                       // rows, into T
   Epilogue* epilogue;                    // to out
+  Activate* activate[kActivationCount];  // from f32 to out, by Activation; null where sums are others
 };
 
 // From f32 to its terms: of each Arithmetic::split_block steps of k, Splitting::products times as many, k_padded of
@@ -248,6 +273,7 @@ struct KernelRow {
   TermPackers terms[kPrecisions];  // by Precision; null where f32 is not split
   ScaleSums* add_scaled;           // of floats; null where sums are integers
   ScaleSums* add_scaled_integers;  // to f32 and f64
+  Combine* combine;                // of f32
   bool adds_totals;                // of all chains: of those shorter than kPanel, and of integers on tiles
   double products_per_fma;         // in the time of one f32 fma of its ISA
   int64_t ahead_slice;             // kernels pack ahead in slices of so many steps of k; 0: they do not

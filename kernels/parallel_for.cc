@@ -5,6 +5,7 @@
 #include <pthread.h>
 #endif
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <memory>
@@ -19,7 +20,11 @@
 namespace raggemm {
 namespace {
 
-using Body = absl::FunctionRef<void(int64_t tile, int64_t worker)>;
+// Whose tile is whose: thread t has those from first(t) to first(t + 1).
+struct Shares {
+  int64_t threads;
+  absl::FunctionRef<int64_t(int64_t thread)> first;
+};
 
 struct alignas(64) TileRange {
   std::atomic<int64_t> next;
@@ -31,14 +36,14 @@ struct alignas(64) TileRange {
 class TileCounter {
  public:
   // Null where memory is short.
-  static TileCounter* Take(const PlanData& plan, const Body& body) {
+  static TileCounter* Take(const Shares& shares, const TileBody& body) {
     TileCounter* counter = nullptr;
     {
       const std::lock_guard<std::mutex> lock(lists_mutex);
       if ((counter = free_list) != nullptr) free_list = counter->next_free_;
     }
     if (counter == nullptr) counter = new (std::nothrow) TileCounter;
-    if (counter != nullptr) counter->Start(plan, body);
+    if (counter != nullptr) counter->Start(shares, body);
     return counter;
   }
 
@@ -78,15 +83,15 @@ class TileCounter {
   }
 
  private:
-  void Start(const PlanData& plan, const Body& body) {
-    threads_ = plan.threads;
+  void Start(const Shares& shares, const TileBody& body) {
+    threads_ = shares.threads;
     references_.store(1, std::memory_order_relaxed);
     next_worker_.store(1, std::memory_order_relaxed);
-    remaining_.store(plan.gemm_tiles + plan.fill_tiles, std::memory_order_relaxed);
+    remaining_.store(shares.first(threads_), std::memory_order_relaxed);
     body_ = &body;
     for (int64_t t = 0; t < threads_; ++t) {
-      ranges_[t].next.store(FirstTile(plan, t), std::memory_order_relaxed);
-      ranges_[t].end = FirstTile(plan, t + 1);
+      ranges_[t].next.store(shares.first(t), std::memory_order_relaxed);
+      ranges_[t].end = shares.first(t + 1);
     }
   }
 
@@ -97,7 +102,7 @@ class TileCounter {
   std::atomic<int64_t> references_;
   std::atomic<int64_t> next_worker_;  // 0 is the caller
   std::atomic<int64_t> remaining_;    // tiles not finished
-  const Body* body_;
+  const TileBody* body_;
   TileCounter* next_free_;
   TileRange ranges_[kMaxThreads];
 };
@@ -184,6 +189,21 @@ void RunOpenMpTeam(int64_t, absl::FunctionRef<void(int64_t worker)> body) { body
 
 #endif
 
+absl::Status RunShares(const PlanData& plan, const Shares& shares, const TileBody& body) {
+  TileCounter* counter = TileCounter::Take(shares, body);
+  if (counter == nullptr) return absl::ResourceExhaustedError("no memory for the tile counters");
+  if (shares.threads == 1 || plan.executor == Executor::kSerial) {
+    counter->Work(0);
+  } else if (plan.executor == Executor::kPool) {
+    RunOnPool(*plan.pool, shares.threads - 1, counter);
+  } else {
+    RunOpenMpTeam(shares.threads, [&](int64_t worker) { counter->Work(worker); });
+  }
+  counter->Wait();
+  counter->Release();
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int64_t OpenMpThreads() {
@@ -205,19 +225,25 @@ int64_t ThreadsOf(Executor executor, const TaskPool* pool) {
   }
 }
 
-absl::Status ParallelFor(const PlanData& plan, Body body) {
-  TileCounter* counter = TileCounter::Take(plan, body);
-  if (counter == nullptr) return absl::ResourceExhaustedError("no memory for the tile counters");
-  if (plan.threads == 1 || plan.executor == Executor::kSerial) {
-    counter->Work(0);
-  } else if (plan.executor == Executor::kPool) {
-    RunOnPool(*plan.pool, plan.threads - 1, counter);
-  } else {
-    RunOpenMpTeam(plan.threads, [&](int64_t worker) { counter->Work(worker); });
-  }
-  counter->Wait();
-  counter->Release();
-  return absl::OkStatus();
+absl::Status ParallelFor(const PlanData& plan, TileBody body) {
+  return RunShares(plan, {plan.threads, [&](int64_t thread) { return FirstTile(plan, thread); }}, body);
+}
+
+absl::Status ParallelFor(const PlanData& first, const PlanData& second, TileBody body) {
+  const int64_t threads = std::max(first.threads, second.threads), tiles = first.gemm_tiles + first.fill_tiles;
+  const int64_t cost = first.cost_prefix[first.units], all = cost + second.cost_prefix[second.units];
+  const auto begin = [&](int64_t thread) {
+    if (thread == threads) return tiles + second.gemm_tiles + second.fill_tiles;
+    const auto target =
+        static_cast<int64_t>(static_cast<double>(all) * static_cast<double>(thread) / static_cast<double>(threads));
+    return target < cost ? TileAtCost(first, target) : tiles + TileAtCost(second, target - cost);
+  };
+  return RunShares(first, {threads, begin}, body);
+}
+
+absl::Status ParallelFor(const PlanData& plan, int64_t count, TileBody body) {
+  const int64_t threads = std::clamp(count, int64_t{1}, plan.threads);
+  return RunShares(plan, {threads, [&](int64_t thread) { return count * thread / threads; }}, body);
 }
 
 }  // namespace raggemm

@@ -18,10 +18,18 @@ namespace raggemm {
 // What `executor` has when all threads are asked for.
 int64_t ThreadsOf(Executor executor, const TaskPool* pool);
 
+using TileBody = absl::FunctionRef<void(int64_t tile, int64_t worker)>;
+
 // body(tile, worker) for each tile of the plan once, worker < plan.threads, no two at once with the same worker. The
 // floating point environment is the default one inside (no flush-to-zero) and the caller's again after.
 // ResourceExhausted before the first body when memory is short. body must not throw.
-absl::Status ParallelFor(const PlanData& plan, absl::FunctionRef<void(int64_t tile, int64_t worker)> body);
+absl::Status ParallelFor(const PlanData& plan, TileBody body);
+
+// Likewise for the tiles of two plans, those of the second numbered after those of the first.
+absl::Status ParallelFor(const PlanData& first, const PlanData& second, TileBody body);
+
+// Likewise for `count` tiles of equal cost, on as many of the plan's threads.
+absl::Status ParallelFor(const PlanData& plan, int64_t count, TileBody body);
 
 }  // namespace raggemm
 

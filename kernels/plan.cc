@@ -227,11 +227,15 @@ int64_t FirstTile(const PlanData& plan, int64_t thread) {
   if (thread >= plan.threads) return plan.gemm_tiles + plan.fill_tiles;
   if (thread == 0 || plan.gemm_tiles == 0) return 0;
   const double share = static_cast<double>(thread) / static_cast<double>(plan.threads);
-  const auto target = static_cast<int64_t>(share * static_cast<double>(plan.cost_prefix[plan.units]));
-  const int64_t* after = std::upper_bound(plan.cost_prefix, plan.cost_prefix + plan.units, target);
+  return TileAtCost(plan, static_cast<int64_t>(share * static_cast<double>(plan.cost_prefix[plan.units])));
+}
+
+int64_t TileAtCost(const PlanData& plan, int64_t cost) {
+  if (plan.gemm_tiles == 0) return 0;
+  const int64_t* after = std::upper_bound(plan.cost_prefix, plan.cost_prefix + plan.units, cost);
   const int64_t unit = after - plan.cost_prefix - 1;
   const int64_t tiles = plan.tile_prefix[unit + 1] - plan.tile_prefix[unit];
-  const double part = static_cast<double>(target - plan.cost_prefix[unit]) /
+  const double part = static_cast<double>(cost - plan.cost_prefix[unit]) /
                       static_cast<double>(plan.cost_prefix[unit + 1] - plan.cost_prefix[unit]);
   return plan.tile_prefix[unit] + std::min(static_cast<int64_t>(part * static_cast<double>(tiles)), tiles);
 }

@@ -107,11 +107,15 @@ int64_t KernelSteps(const PlanData& plan, int64_t k);
 // Tiles of a thread's own range: cost-equal, contiguous, in order of thread. Which thread computes a tile never
 // changes its bits, so threads that are done take tiles from the others' ranges. thread == plan.threads gives the end.
 int64_t FirstTile(const PlanData& plan, int64_t thread);
+// The one of its gemm tiles before which they cost so much, of plan.cost_prefix.
+int64_t TileAtCost(const PlanData& plan, int64_t cost);
 
 // MakePlan's, and what its Plan holds.
 absl::StatusOr<PlanData> MakePlanData(const GroupedGemmProblem& problem, const Options& options,
                                       absl::Span<int64_t> workspace);
 absl::Status Run(const PlanData& plan);
+// Both at once: neither reads what the other writes.
+absl::Status Run(const PlanData& first, const PlanData& second);
 std::string ToString(const PlanData& plan);
 
 }  // namespace raggemm

@@ -45,7 +45,17 @@ absl::StatusOr<GroupValues> PlanRows(absl::string_view name, const Array& x, int
 // The data that decides addresses: reads dims arrays and offsets into the workspace and checks every value.
 absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, PlanData& plan);
 
-// Null or misaligned data, and out overlapping anything but c.
+struct NamedArray {
+  absl::string_view name;
+  const Array* array;
+};
+// Null or misaligned data, and a result or workspace that overlaps anything, but the result c from its start.
+absl::Status CheckArrays(const NamedArray& result, absl::Span<const NamedArray> inputs, const Array* c,
+                         absl::Span<const int64_t> workspace);
+// As FillOutWithNaN of raggemm/grouped_gemm.h.
+absl::Status FillWithNaN(const NamedArray& result, absl::Span<const NamedArray> inputs, const Array* c,
+                         absl::Span<const int64_t> workspace);
+// Of all operands of a problem.
 absl::Status CheckBuffers(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace);
 
 }  // namespace raggemm

@@ -134,6 +134,20 @@ Microkernel* KernelOf(const PlanData& plan, const Strip& strip, int64_t mr, bool
   return by_width[by_width[0].nr == strip.width ? 0 : 1].run;
 }
 
+void AimAtBlock(const PlanData& plan, const Block& block, MicrokernelArgs& args) {
+  args.alike = plan.lhs.expanded == plan.rhs.expanded;
+  args.k = KernelSteps(plan, block.steps);
+  args.start = block.start;
+  args.finish = block.finish;
+  args.first = block.first_chain;
+}
+
+// Where kernels that read rhs as it lies find it; and its scales, where they take them.
+const char* RhsAt(const PlanData& plan, const Block& block, int64_t col, const Strip& strip, MicrokernelArgs& args) {
+  if (strip.from == Strip::From::kSweep) args.scales = BlockScalesOf(plan.rhs, false, block.rhs, block.k, col);
+  return ElementAt(block.rhs, plan.rhs.read, block.k, col);
+}
+
 // out[window] = epilogue(sum over chains of lhs x rhs): loops over blocks of rhs, their strips, row tiles of lhs.
 void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
   if (tile >= plan.gemm_tiles) return FillTile(plan, tile - plan.gemm_tiles);
@@ -144,7 +158,6 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
   const int64_t sum_size = SizeOf(plan.arithmetic->sum), row_bytes = StepBytes(plan, plan.panel);
   MicrokernelArgs args{};
   args.strip = scratch.strips[0];
-  args.alike = plan.lhs.expanded == plan.rhs.expanded;
 
   Fetch fetch(plan, place, tile);
   Strips strips(plan, place, scratch);
@@ -157,20 +170,14 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
     Block next = block;
     more = NextBlock(plan, place, next);
     fetch.StartBlock(block, more ? &next : nullptr);
-    args.k = KernelSteps(plan, block.steps);
-    args.start = block.start;
-    args.finish = block.finish;
-    args.first = block.first_chain;
+    AimAtBlock(plan, block, args);
     const int64_t steps_before = StepBytes(plan, block.k - block.panel_k);
     const bool scales_sums = result.ScalesSumsOf(block);
     if (scales_sums) result.ReadRowScales(block);
     Strip strip;
     for (int64_t col = block.col; col < block.col + block.cols; col += strip.cols) {
       strip = NextStrip(plan, place, block.col + block.cols - col);
-      const char* rhs = ElementAt(block.rhs, plan.rhs.read, block.k, place.window.col + col);
-      if (strip.from == Strip::From::kSweep) {
-        args.scales = BlockScalesOf(plan.rhs, false, block.rhs, block.k, place.window.col + col);
-      }
+      const char* rhs = RhsAt(plan, block, place.window.col + col, strip, args);
       if (scales_sums) result.ReadColumnScales(block, strip, col);
       if (strip.from == Strip::From::kPacked) {
         strips.MakeReady(block, col, fetch.For(Fetch::Work::kPack));
@@ -202,15 +209,30 @@ void RunTile(const PlanData& plan, int64_t tile, const Scratch& scratch) {
   result.Finish();
 }
 
-}  // namespace
-
-absl::Status Run(const PlanData& plan) {
+absl::Status Prepare(const PlanData& plan, int64_t threads, int64_t scratch_bytes, ScratchLease& lease) {
   if (!HostCpu().Has(plan.isa)) {
     return absl::FailedPreconditionError(absl::StrCat("this CPU does not have ", NameOf(plan.isa)));
   }
+  return lease.Acquire(threads, scratch_bytes);
+}
+
+}  // namespace
+
+absl::Status Run(const PlanData& plan) {
   ScratchLease lease;
-  if (absl::Status s = lease.Acquire(plan.threads, Scratch::Bytes(plan)); !s.ok()) return s;
+  if (absl::Status s = Prepare(plan, plan.threads, Scratch::Bytes(plan), lease); !s.ok()) return s;
   return ParallelFor(plan, [&](int64_t tile, int64_t worker) { RunTile(plan, tile, Scratch(plan, lease.at(worker))); });
+}
+
+absl::Status Run(const PlanData& first, const PlanData& second) {
+  ScratchLease lease;
+  const int64_t threads = std::max(first.threads, second.threads), tiles = first.gemm_tiles + first.fill_tiles;
+  const int64_t bytes = std::max(Scratch::Bytes(first), Scratch::Bytes(second));
+  if (absl::Status s = Prepare(first, threads, bytes, lease); !s.ok()) return s;
+  return ParallelFor(first, second, [&](int64_t tile, int64_t worker) {
+    const PlanData& plan = tile < tiles ? first : second;
+    RunTile(plan, tile < tiles ? tile : tile - tiles, Scratch(plan, lease.at(worker)));
+  });
 }
 
 absl::Status Run(const Plan& plan) { return Run(plan.data()); }

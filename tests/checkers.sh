@@ -116,13 +116,14 @@ check_shortly() {
 memcheck=(valgrind --quiet --error-exitcode=1 --leak-check=no --suppressions="$root/tests/valgrind.supp")
 
 valgrind_driver() {
-  local isa
+  local isas
   debian_packages valgrind
-  for isa in $(host_isas | grep -v avx512); do
-    say "valgrind: edge cases, $isa"
-    "${memcheck[@]}" "$build/bin/ffi_driver" --all --isa="$isa" --threads=2 \
-      --cases="$root/proto/cases/edge.textproto,$root/proto/cases/formats.textproto" | tail -n 1 || return 1
-  done
+  isas=$(host_isas | grep -v avx512)
+  say "valgrind: edge cases, ${isas//$'\n'/, }"
+  # shellcheck disable=SC2016
+  xargs -P "$(nproc)" -I{} bash -o pipefail -c '"$@" | tail -n 1' {} "${memcheck[@]}" "$build/bin/ffi_driver" \
+    --all --isa={} --threads=2 \
+    --cases="$root/proto/cases/edge.textproto,$root/proto/cases/formats.textproto" <<<"$isas"
 }
 
 test_valgrind() {

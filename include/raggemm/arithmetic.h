@@ -50,8 +50,8 @@ struct Splitting {
   int64_t terms, products;
   struct {
     uint8_t lhs, rhs;  // which term
-  } order[6];         // the smallest products first
-  double error;       // of one product at most, as a share of it: what terms and products leave out
+  } order[6];          // the smallest products first
+  double error;        // of one product at most, as a share of it: what terms and products leave out
 };
 
 enum class Precision : uint8_t { kDefault, kBf16X3, kBf16X6 };  // as rows stand

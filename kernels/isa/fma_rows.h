@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/isa/activation.h"
 #include "kernels/isa/tile_gemm.h"
 #include "kernels/microkernel.h"
 
@@ -89,6 +90,7 @@ constexpr void AddFloats(KernelRow& row) {
   AddEnds<V, float>(row, DType::kF32);
   if constexpr (arithmetic.sum == DType::kF64) AddEnds<V, double>(row, DType::kF64);
   AddScaling<V>(row);
+  if constexpr (kId == ArithmeticId::kF32) AddMlp<V>(row);
   if constexpr (arithmetic.sum == DType::kF32 && V::kWidth > 1) AddQuantizedFormats<V, kId>(row);
   AddFormat<V, BFloat16, kId>(row, DType::kBF16);
   if constexpr (arithmetic.split_block != 0) {

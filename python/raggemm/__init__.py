@@ -3,8 +3,11 @@
     gmm, tgmm               with the signatures of megablox
     ragged_dot              with the signature of jax.lax.ragged_dot
     grouped_gemm            the general operation, on arrays and GroupedTensors
+    moe_mlp                 the whole MLP of the experts: gather, products, activation, weighted sum
     QuantizedTensor, quantize, dequantize, fake_quantize, quantize_nvfp4, mxfp4_from_blocks
                             operands of 8, 4 and 2 bits with scales and zero points
+    route, sort_by_expert, combine, load_balance_loss, z_loss
+                            what stands around the experts: their choice, the order of their rows, and the way back
     grouped_gemm_saveable   a policy for jax.checkpoint
     enable_partitioning     lets jax.jit divide calls over devices
     override_ragged_dot, enable_ragged_dot_override
@@ -21,6 +24,7 @@ primitive.py (how it reaches the library), and the rules.
 from raggemm import _export  # noqa: F401  registers types
 from raggemm._describe import describe
 from raggemm._grouped_gemm import grouped_gemm
+from raggemm._moe_mlp import moe_mlp
 from raggemm._operands import GroupedTensor
 from raggemm._primitive.derivatives import grouped_gemm_saveable
 from raggemm._primitive.library import cases_json, version
@@ -28,6 +32,7 @@ from raggemm._primitive.options import options
 from raggemm._primitive.partitioning import enable_partitioning
 from raggemm._quantize import fake_quantize, quantize, quantize_nvfp4
 from raggemm._quantized import QuantizedTensor, dequantize, mxfp4_from_blocks
+from raggemm._routing import SortedRows, combine, load_balance_loss, route, sort_by_expert, z_loss
 from raggemm.jax_lax.override import RaggedDotLowering, enable_ragged_dot_override, override_ragged_dot
 from raggemm.ops import gmm, ragged_dot, tgmm
 
@@ -35,7 +40,9 @@ __all__ = [
     "GroupedTensor",
     "QuantizedTensor",
     "RaggedDotLowering",
+    "SortedRows",
     "cases_json",
+    "combine",
     "dequantize",
     "describe",
     "enable_partitioning",
@@ -44,13 +51,18 @@ __all__ = [
     "gmm",
     "grouped_gemm",
     "grouped_gemm_saveable",
+    "load_balance_loss",
+    "moe_mlp",
     "mxfp4_from_blocks",
     "options",
     "override_ragged_dot",
     "quantize",
     "quantize_nvfp4",
     "ragged_dot",
+    "route",
+    "sort_by_expert",
     "tgmm",
     "version",
+    "z_loss",
 ]
 __version__ = version()

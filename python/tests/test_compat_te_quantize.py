@@ -12,6 +12,8 @@ from jax.sharding import PartitionSpec
 from raggemm.compat import transformer_engine as te
 from te_tensors import E2M1, E4M3, E5M2, MODES, ScalingMode, blocks, most, padded, quantized
 
+pytestmark = pytest.mark.usefixtures("emitters")  # for float4_e2m1fn
+
 G, M, K, N = 5, 70, 40, 24
 SIZES = np.array([5, 0, 37, 3, 20], np.int32)  # the last five rows are no group's
 ROWS = [slice(end - size, end) for end, size in zip(np.cumsum(SIZES), SIZES, strict=True)]

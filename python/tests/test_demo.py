@@ -21,18 +21,19 @@ from raggemm.ops import gmm, tgmm
 TINY = layers.Layer(demo.GRADIENT_MODEL, "prefill", hidden=16, intermediate=24, sizes=(0, 5, 13, 0, 1, 0))
 FORWARD_ONLY = dataclasses.replace(TINY, model="tiny", phase="decode")
 FIELDS = [
-    *("model", "phase", "rows", "active", "experts", "reduced", "raggemm_ms", "ragged_dot_ms", "loop_ms", "einsum_ms"),
+    *("model", "phase", "rows", "active", "experts", "reduced", "raggemm_ms", "fused_ms", "ragged_dot_ms"),
+    *("loop_ms", "einsum_ms"),
     *("ratio_ragged_dot", "ratio_alternative", "temp_bytes_raggemm", "temp_bytes_ragged_dot", "max_error"),
 ]
 DECODE = dataclasses.replace(TINY, phase="decode", sizes=(0, 1, 2, 0, 1, 0))
 OTHER_MODEL = dataclasses.replace(DECODE, model="tiny", intermediate=8)
 BENCH_FIELDS = [
     *("model", "phase", "direction", "rows", "recorded_rows", "active", "experts", "contenders"),
-    *("ratio_ragged_dot", "ratio_unrolled", "ratio_best_alternative"),
+    *("ratio_fused", "ratio_ragged_dot", "ratio_unrolled", "ratio_best_alternative"),
 ]
 EVERYBODY = [*contenders.CONTENDERS, bench_jax.UNROLLED]
-# Of each row: 3 products and 4 contenders. Of the gradients: 6 products and 4 results. Of a reduced row: 3 products.
-FORWARD_CHECKS, GRADIENT_CHECKS, ALL_ROWS_CHECKS = 7, 10, 3
+# Of each row: 3 products and 5 contenders. Of the gradients: 6 products and 4 results. Of a reduced row: 3 products.
+FORWARD_CHECKS, GRADIENT_CHECKS, ALL_ROWS_CHECKS = 8, 10, 3
 
 
 @pytest.fixture(autouse=True)
@@ -285,7 +286,8 @@ def test_reduced_rows_are_followed_by_all_rows(run_bench):
     for reduced, full in zip(rows[::2], rows[1::2], strict=True):
         assert list(reduced["contenders"]) == list(contenders.CONTENDERS)
         assert reduced["ratio_ragged_dot"] > 0 and reduced["ratio_unrolled"] is None
-        assert list(full["contenders"]) == [contenders.RAGGEMM, min(ms, key=ms.get), bench_jax.UNROLLED]
+        ours = [contenders.RAGGEMM, contenders.FUSED]
+        assert list(full["contenders"]) == [*ours, min(ms, key=ms.get), bench_jax.UNROLLED]
         assert full["ratio_ragged_dot"] is None and full["ratio_best_alternative"] > 0
     assert any("fewer rows" in line for line in lines)
 

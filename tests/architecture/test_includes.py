@@ -19,7 +19,7 @@ PYTHON = "python/raggemm"
 
 # The first pattern that matches a file is its rule: regular expressions of the includes it may have.
 RULES = [
-    (r"include/raggemm/(types|arithmetic)\.h", ["<cstdint>", '"raggemm/types.h"']),
+    (r"include/raggemm/(types|arithmetic|activation)\.h", ["<cstdint>", '"raggemm/types.h"']),
     (r"include/raggemm/.*", [STD, ABSL, API]),
     # Compiled for one instruction set: an inline function of any other header could end up on every CPU.
     (
@@ -31,10 +31,10 @@ RULES = [
             "<type_traits>",
             '"kernels/microkernel.h"',
             r'"kernels/isa/\w+\.h"',
-            '"raggemm/types.h"',
+            r'"raggemm/(types|activation)\.h"',
         ],
     ),
-    (r"kernels/microkernel\.h", ["<cstddef>", "<cstdint>", r'"raggemm/(types|arithmetic)\.h"']),
+    (r"kernels/microkernel\.h", ["<cstddef>", "<cstdint>", r'"raggemm/(types|arithmetic|activation)\.h"']),
     (r"kernels/parallel_for\.cc", [STD, ABSL, API, r'"kernels/\w+\.h"', "<omp.h>", r"<pthread\.h>"]),
     (r"kernels/fork\.cc", [STD, API, r'"kernels/\w+\.h"', r"<pthread\.h>"]),
     (

@@ -22,7 +22,10 @@ TABLES = [
         "optional operands",
         r"\bgroup_offset\b",
         PRODUCT,
-        {"include/raggemm/problem.h", "kernels/sizes.cc", "kernels/group_products.cc"},
+        {
+            *("include/raggemm/problem.h", "kernels/sizes.cc", "kernels/group_products.cc"),
+            *("include/raggemm/moe_mlp.h", "kernels/moe_mlp.cc"),
+        },
     ),
     ("optional operands in Python", r"\bgroup_offset\b", ("python/raggemm/_primitive",), set()),
     (

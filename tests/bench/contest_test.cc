@@ -2,6 +2,8 @@
 #include "bench/contest.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,12 +52,35 @@ Peer PeerOf(const char* name, decltype(Peer::run) run) {
   return peer;
 }
 
+// The memory of a meter and of cases is some gigabytes, whose pages take seconds to fill: it is made once for all modes
+// of a type in turn.
+LimitsMeter& Meter() {
+  static LimitsMeter& meter = *new LimitsMeter;
+  return meter;
+}
+struct Memories {
+  DType in;
+  Memory memory;
+  std::optional<Memory> wide;
+};
+Memories& MemoriesOf(DType in) {
+  static std::unique_ptr<Memories> last;
+  if (last != nullptr && last->in == in) return *last;
+  last.reset();
+  std::vector<Case> cases, wide;
+  for (Mode mode : {Mode::kForward, Mode::kForwardTransposed, Mode::kWgrad}) {
+    cases.push_back(SmallCase(mode, in));
+    wide.push_back(Widened(cases.back()));
+  }
+  last.reset(new Memories{in, Memory(cases, in), std::nullopt});
+  if (in == DType::kBF16) last->wide.emplace(wide, in);
+  return *last;
+}
+
 proto::CaseReport RunContest(const Case& c, const std::vector<Peer>& peers) {
-  static LimitsMeter meter;
-  const Memory memory({c}, c.in);
-  const Memory wide({Widened(c)}, c.in);
-  Contest contest(c, memory, c.in == DType::kBF16 ? &wide : nullptr, peers);
-  const auto report = contest.Run(meter, {.least = 1, .most = 1, .seconds = 0});
+  const Memories& memories = MemoriesOf(c.in);
+  Contest contest(c, memories.memory, memories.wide ? &*memories.wide : nullptr, peers);
+  const auto report = contest.Run(Meter(), {.least = 1, .most = 1, .seconds = 0});
   EXPECT_TRUE(report.ok()) << report.status();
   return report.ok() ? *report : proto::CaseReport();
 }
@@ -142,10 +167,9 @@ TEST(Contest, WidenedBf16CountsWithWidening) {
 
 TEST(Contest, QuantizedStandsBesideOurselvesInBf16) {
   for (const Case& c : QuantizedCases("(int4|w8a8)")) {
-    static LimitsMeter meter;
     const Memory memory({c}, c.in), wide({Widened(c)}, DType::kBF16);
     Contest contest(c, memory, &wide, {PeerOf("loops", Multiply)});
-    const auto report = contest.Run(meter, {.least = 1, .most = 1, .seconds = 0});
+    const auto report = contest.Run(Meter(), {.least = 1, .most = 1, .seconds = 0});
     ASSERT_TRUE(report.ok()) << c.Id() << ": " << report.status();
     EXPECT_EQ(report->quantization(), std::string(c.quantization->name));
     ASSERT_EQ(report->peers_size(), 1) << c.Id();
@@ -161,9 +185,8 @@ TEST(Contest, PeersOfQuantizedOperandsGetTheseAndAreNamedWhereTheyHaveNoSuchProd
   wrong.quantized = true;
   wrong.supports = [](const GemmSeries& series) { return series.rhs_dtype == DType::kS4 && series.block == 128; };
   for (const Case& c : QuantizedCases("(int4|w8a8)")) {
-    static LimitsMeter meter;
     const Memory memory({c}, c.in);
-    const auto report = Contest(c, memory, nullptr, {wrong}).Run(meter, {.least = 1, .most = 1, .seconds = 0});
+    const auto report = Contest(c, memory, nullptr, {wrong}).Run(Meter(), {.least = 1, .most = 1, .seconds = 0});
     ASSERT_TRUE(report.ok()) << c.Id() << ": " << report.status();
     const bool is_int4 = c.rhs() == DType::kS4;
     EXPECT_EQ(report->absent_size(), is_int4 ? 0 : 1);

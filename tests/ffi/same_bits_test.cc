@@ -236,7 +236,7 @@ TEST(Company, OfARowInABatchOf4096IsWithoutEffect) {
                                                {DType::kBF16, ArithmeticId::kTiles, Precision::kDefault},
                                                {DType::kF32, ArithmeticId::kPairs, Precision::kBf16X3},
                                                {DType::kF32, ArithmeticId::kTiles, Precision::kBf16X6}}) {
-    ProblemSpec spec{.groups = 3, .m = kRows + 60, .n = 48, .k = 600, .sizes = {17, kRows, 40}};
+    ProblemSpec spec{.groups = 3, .m = kRows + 60, .n = 48, .k = 300, .sizes = {17, kRows, 40}};
     spec.lhs = spec.rhs = dtype;
     spec.bf16_sums = rule;
     spec.precision = precision;

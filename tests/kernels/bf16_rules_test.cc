@@ -6,7 +6,6 @@
 #include "gtest/gtest.h"
 #include "kernels/element.h"
 #include "raggemm/grouped_gemm.h"
-#include "tests/support/bits_rule.h"
 #include "tests/support/check.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/variants.h"
@@ -18,7 +17,10 @@ constexpr ArithmeticId kRules[] = {ArithmeticId::kTiles, ArithmeticId::kPairs};
 
 const char* NameOf(ArithmeticId rule) { return kArithmetics[static_cast<int>(rule)].name; }
 
-class Bf16Rules : public IsaTest {
+class Bf16Rules : public IsaTest {};
+RAGGEMM_FOR_EACH_ISA(Bf16Rules);
+
+class Bf16RulesOfEveryIsa : public testing::Test {
  protected:
   // The values of lhs and rhs are what fill(random) gives, as bits.
   template <typename Fill>
@@ -32,15 +34,10 @@ class Bf16Rules : public IsaTest {
           static_cast<uint16_t*>(array->data)[i] = static_cast<uint16_t>(fill(random));
         }
       }
-      const std::vector<double> want = ExpectedOut(test.problem).value();
-      const unsigned mode = __builtin_ia32_stmxcsr();
-      ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
-      EXPECT_EQ(__builtin_ia32_stmxcsr() & ~0x3fU, mode & ~0x3fU);
-      ASSERT_TRUE(HasBits(test.problem.out, want)) << NameOf(rule) << " " << Describe(spec) << " seed " << TestSeed();
+      ASSERT_TRUE(GivesExpectedBits(test)) << NameOf(rule) << " " << Describe(spec) << " seed " << TestSeed();
     }
   }
 };
-RAGGEMM_FOR_EACH_ISA(Bf16Rules);
 
 ProblemSpec Spec(int64_t m, int64_t n, int64_t k, DType out = DType::kF32) {
   ProblemSpec spec{.m = m, .n = n, .k = k, .sizes = {m}};
@@ -55,7 +52,7 @@ uint64_t Number(Random& random, int64_t least, int64_t count) {
   return sign_and_fraction | static_cast<uint64_t>(least + random.Below(count)) << 7;
 }
 
-TEST_P(Bf16Rules, NumbersOfManyMagnitudes) {
+TEST_F(Bf16RulesOfEveryIsa, NumbersOfManyMagnitudes) {
   for (int64_t k : {1, 2, 3, 31, 32, 33, 63, 64, 65, 255, 256, 257, 511, 600}) {
     ExpectBits(Spec(17, 70, k), [](Random& random) { return Number(random, 117, 20); });
     if (HasFatalFailure()) return;
@@ -63,7 +60,7 @@ TEST_P(Bf16Rules, NumbersOfManyMagnitudes) {
 }
 
 // Products, chains and totals about the smallest normal number, down to zeros of both signs.
-TEST_P(Bf16Rules, NumbersWhoseProductsVanish) {
+TEST_F(Bf16RulesOfEveryIsa, NumbersWhoseProductsVanish) {
   for (int64_t k : {1, 2, 5, 16, 31, 33, 258, 290}) {
     for (int64_t field : {60, 62, 64}) {
       ExpectBits(Spec(29, 66, k), [&](Random& random) { return Number(random, field, 4); });
@@ -72,14 +69,14 @@ TEST_P(Bf16Rules, NumbersWhoseProductsVanish) {
   }
 }
 
-TEST_P(Bf16Rules, DenormalOperandsAreZeros) {
+TEST_F(Bf16RulesOfEveryIsa, DenormalOperandsAreZeros) {
   for (int64_t k : {1, 3, 40}) {
     ExpectBits(Spec(9, 40, k), [](Random& random) { return Number(random, 0, 2) ^ (random.Coin() ? 0x7000 : 0); });
   }
 }
 
 // Zeros, infinities and NaN of both signs among numbers.
-TEST_P(Bf16Rules, SpecialValues) {
+TEST_F(Bf16RulesOfEveryIsa, SpecialValues) {
   constexpr uint16_t kSpecial[] = {0, 0x8000, 0x7f80, 0xff80, 0x7fc0, 0xffff, 1, 0x8001, 0x3f80, 0x7f7f};
   for (int64_t k : {1, 2, 3, 33, 300}) {
     for (int64_t rarity : {2, 50, 2000}) {
@@ -91,7 +88,7 @@ TEST_P(Bf16Rules, SpecialValues) {
 }
 
 // Millions of single products, on what is there.
-TEST_P(Bf16Rules, AnyBits) {
+TEST_F(Bf16RulesOfEveryIsa, AnyBits) {
   for (int64_t k : {1, 2}) {
     ExpectBits(Spec(300, 1000, k), [](Random& random) { return random.Next(); });
     ExpectBits(Spec(300, 1000, k), [](Random& random) { return Number(random, 60, 8); });
@@ -119,7 +116,7 @@ TEST_P(Bf16Rules, EpiloguesKeepDenormals) {
 }
 
 // Each replica starts a block of its own.
-TEST_P(Bf16Rules, Replicas) {
+TEST_F(Bf16RulesOfEveryIsa, Replicas) {
   ProblemSpec spec = Spec(5, 33, 400);
   spec.mode = RaggedMode::kRaggedK;
   spec.replicas = 4;
@@ -128,31 +125,29 @@ TEST_P(Bf16Rules, Replicas) {
 }
 
 // Whoever computes: blocks and tiles are others with other numbers of threads.
-TEST_P(Bf16Rules, OfEveryNumberOfThreads) {
+TEST_F(Bf16RulesOfEveryIsa, AndEveryNumberOfThreads) {
   ProblemSpec spec = Spec(300, 200, 700);
   spec.groups = 3;
   spec.sizes = {1, 260, 30};
   for (ArithmeticId rule : kRules) {
     spec.bf16_sums = rule;
-    EXPECT_TRUE(GivesExpectedBitsWithThreads(spec, GetParam()));
+    EXPECT_TRUE(GivesExpectedBitsWithThreads(spec));
   }
 }
 
-TEST_P(Bf16Rules, AreWithinTheBound) {
+TEST_F(Bf16RulesOfEveryIsa, AreWithinTheBound) {
   for (ArithmeticId rule : kRules) {
     for (int64_t k : {30, 700, 5000}) {
       ProblemSpec spec = Spec(20, 40, k);
       spec.bf16_sums = rule;
-      const TestProblem test(spec);
-      const Reference reference = ComputeReference(test.problem).value();
-      ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
-      EXPECT_TRUE(IsWithinBound(test.problem.out, reference)) << NameOf(rule) << " " << k;
+      TestProblem test(spec);
+      EXPECT_TRUE(GivesResultsWithinBound(test)) << NameOf(rule) << " " << k;
     }
   }
 }
 
 // Every mode and storage, each extent beside the edges of tiles, strips and chains.
-TEST(Bf16RulesOfEveryIsa, EveryModeAndStorage) {
+TEST_F(Bf16RulesOfEveryIsa, EveryModeAndStorage) {
   for (ArithmeticId rule : kRules) {
     for (RaggedMode mode : kAllModes) {
       for (int64_t k : {1, 2, 31, 33, 64, 257}) {
@@ -175,7 +170,7 @@ TEST(Bf16RulesOfEveryIsa, EveryModeAndStorage) {
 }
 
 // Heights and widths of every register tile, in place and packed.
-TEST(Bf16RulesOfEveryIsa, TileEdges) {
+TEST_F(Bf16RulesOfEveryIsa, TileEdges) {
   for (ArithmeticId rule : kRules) {
     ProblemSpec spec = Spec(0, 1, 35, DType::kBF16);
     spec.bf16_sums = rule;

@@ -1,9 +1,11 @@
 // Bytes with bytes, on every ISA of the host, against an oracle of 64 bits: exact modulo 2^32.
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/element.h"
 #include "raggemm/grouped_gemm.h"
@@ -24,33 +26,6 @@ ProblemSpec Spec(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k) {
 class IntegerProducts : public IsaTest {};
 RAGGEMM_FOR_EACH_ISA(IntegerProducts);
 
-// Every product of two bytes, alone, and as the first, last and each other one of a sum.
-TEST_P(IntegerProducts, OfEveryTwoBytes) {
-  for (DType lhs : kAllBytes) {
-    for (DType rhs : kAllBytes) {
-      for (int64_t k : {1, 2, 3, 4, 5}) {
-        for (int64_t at = 0; at < k; ++at) {
-          const TestProblem test(Spec(lhs, rhs, 256, 256, k));
-          const GroupedGemmProblem& problem = test.problem;
-          for (int64_t i = 0; i < 256 * k; ++i) {
-            const bool counts = i % k == at;
-            StoreRounded(problem.lhs, i, counts ? static_cast<double>(i / k) : 0);
-            StoreRounded(problem.rhs, i, i / 256 == at ? static_cast<double>(i % 256) : 255);
-          }
-          ASSERT_TRUE(GroupedGemm(problem, With(GetParam())).ok());
-          for (int64_t i = 0; i < 256; ++i) {
-            for (int64_t j = 0; j < 256; ++j) {
-              const int64_t a = lhs == DType::kS8 ? static_cast<int8_t>(i) : i;
-              const int64_t b = rhs == DType::kS8 ? static_cast<int8_t>(j) : j;
-              ASSERT_EQ(ToInteger(problem.out, i * 256 + j), a * b) << NameOf(lhs) << NameOf(rhs) << k << at;
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
 // No ISA leaves them to its base, but the one that is for bf16 alone.
 TEST_P(IntegerProducts, TakeTheUnitOfTheIsa) {
   const TestProblem test(Spec(DType::kU8, DType::kS8, 3, 33, 100));
@@ -60,37 +35,12 @@ TEST_P(IntegerProducts, TakeTheUnitOfTheIsa) {
   EXPECT_EQ(plan.find(IsaName(GetParam()) + "\nblocking: ") != std::string::npos, own) << plan;
 }
 
-// All elements at the ends of their range, over contractions whose sums pass 2^31 and 2^32.
-TEST_P(IntegerProducts, WrapAround) {
-  for (DType lhs : kAllBytes) {
-    for (DType rhs : kAllBytes) {
-      for (int64_t k : {256, 33'026, 70'000, 140'003}) {
-        for (int ends = 0; ends < 4; ++ends) {
-          const TestProblem test(Spec(lhs, rhs, 3, 33, k));
-          const GroupedGemmProblem& problem = test.problem;
-          const auto fill = [](const Array& array, bool high) {
-            const double low = array.dtype == DType::kS8 ? -128 : 0, top = array.dtype == DType::kS8 ? 127 : 255;
-            for (int64_t i = 0; i < ElementCount(array); ++i) StoreRounded(array, i, high ? top : low);
-            return static_cast<int64_t>(high ? top : low);
-          };
-          const int64_t a = fill(problem.lhs, ends & 1), b = fill(problem.rhs, ends & 2);
-          ASSERT_TRUE(GroupedGemm(problem, With(GetParam())).ok());
-          const auto want = static_cast<int32_t>(a * b * k);
-          for (int64_t i = 0; i < ElementCount(problem.out); ++i) {
-            ASSERT_EQ(ToInteger(problem.out, i), want) << NameOf(lhs) << NameOf(rhs) << k << " " << ends;
-          }
-        }
-      }
-    }
-  }
-}
-
 // Whoever computes: blocks and tiles are others with other numbers of threads.
-TEST_P(IntegerProducts, OfEveryNumberOfThreads) {
+TEST(IntegerProductsOfEveryIsa, AndEveryNumberOfThreads) {
   ProblemSpec spec = Spec(DType::kS8, DType::kS8, 300, 200, 700);
   spec.groups = 3;
   spec.sizes = {1, 260, 30};
-  EXPECT_TRUE(GivesExpectedBitsWithThreads(spec, GetParam()));
+  EXPECT_TRUE(GivesExpectedBitsWithThreads(spec));
 }
 
 TEST_P(IntegerProducts, AreThoseOfTheReference) {
@@ -115,6 +65,64 @@ TEST_P(IntegerProducts, ReadCWhereBetaIsTheLowestNumber) {
   const std::vector<double> want = ExpectedOut(test.problem).value();
   ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
   EXPECT_TRUE(HasBits(test.problem.out, want));
+}
+
+// No oracle: the exact values.
+void ExpectOfEveryIsa(TestProblem& test, const std::vector<double>& want, const std::string& what) {
+  for (Isa isa : CoverHostIsas()) {
+    test.ClearOut();
+    ASSERT_TRUE(GroupedGemm(test.problem, {.executor = Executor::kSerial, .isa = isa}).ok());
+    ASSERT_TRUE(HasBits(test.problem.out, want)) << IsaName(isa) << " " << what;
+  }
+}
+
+// Every product of two bytes, alone, and as the first, last and each other one of a sum.
+TEST(IntegerProductsOfEveryIsa, OfEveryTwoBytes) {
+  for (DType lhs : kAllBytes) {
+    for (DType rhs : kAllBytes) {
+      for (int64_t k : {1, 2, 3, 4, 5}) {
+        for (int64_t at = 0; at < k; ++at) {
+          TestProblem test(Spec(lhs, rhs, 256, 256, k));
+          const GroupedGemmProblem& problem = test.problem;
+          for (int64_t i = 0; i < 256 * k; ++i) {
+            const bool counts = i % k == at;
+            StoreRounded(problem.lhs, i, counts ? static_cast<double>(i / k) : 0);
+            StoreRounded(problem.rhs, i, i / 256 == at ? static_cast<double>(i % 256) : 255);
+          }
+          std::vector<double> want;
+          for (int64_t i = 0; i < 256; ++i) {
+            for (int64_t j = 0; j < 256; ++j) {
+              const int64_t a = lhs == DType::kS8 ? static_cast<int8_t>(i) : i;
+              want.push_back(static_cast<double>(a * (rhs == DType::kS8 ? static_cast<int8_t>(j) : j)));
+            }
+          }
+          ExpectOfEveryIsa(test, want, absl::StrCat(NameOf(lhs), NameOf(rhs), k, at));
+        }
+      }
+    }
+  }
+}
+
+// All elements at the ends of their range, over contractions whose sums pass 2^31 and 2^32.
+TEST(IntegerProductsOfEveryIsa, WrapAround) {
+  for (DType lhs : kAllBytes) {
+    for (DType rhs : kAllBytes) {
+      for (int64_t k : {256, 33'026, 70'000, 140'003}) {
+        for (int ends = 0; ends < 4; ++ends) {
+          TestProblem test(Spec(lhs, rhs, 3, 33, k));
+          const GroupedGemmProblem& problem = test.problem;
+          const auto fill = [](const Array& array, bool high) {
+            const double low = array.dtype == DType::kS8 ? -128 : 0, top = array.dtype == DType::kS8 ? 127 : 255;
+            std::memset(array.data, static_cast<int>(high ? top : low), static_cast<size_t>(ElementCount(array)));
+            return static_cast<int64_t>(high ? top : low);
+          };
+          const int64_t a = fill(problem.lhs, ends & 1), b = fill(problem.rhs, ends & 2);
+          const std::vector<double> want(ElementCount(problem.out), static_cast<int32_t>(a * b * k));
+          ExpectOfEveryIsa(test, want, absl::StrCat(NameOf(lhs), NameOf(rhs), k, " ", ends));
+        }
+      }
+    }
+  }
 }
 
 // Each mode and storage, extents beside the edges of tiles, words, strips and panels.

@@ -5,50 +5,50 @@
 
 #include "gtest/gtest.h"
 #include "kernels/block.h"
+#include "kernels/element.h"
 #include "kernels/isa.h"
 #include "kernels/plan.h"
 #include "raggemm/grouped_gemm.h"
-#include "tests/support/bits_rule.h"
+#include "tests/support/check.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/variants.h"
 
 namespace raggemm::test {
 namespace {
 
-class Sweep : public IsaTest {
- protected:
-  // For a CPU whose caches hold nothing.
-  static Options Uncached(Isa isa, int64_t threads = 1) {
-    Options options{.executor = Executor::kOpenMp, .isa = isa, .threads = threads};
-    options.cpu.l2_bytes = 1;
-    return options;
-  }
+// For a CPU whose caches hold nothing.
+Options Uncached() {
+  Options options{.executor = Executor::kOpenMp, .threads = 1};
+  options.cpu.l2_bytes = 1;
+  return options;
+}
 
-  static void ExpectBits(const ProblemSpec& spec, int64_t threads = 1) {
-    const TestProblem test(spec);
-    const std::vector<double> want = ExpectedOut(test.problem).value();
-    ASSERT_TRUE(GroupedGemm(test.problem, Uncached(GetParam(), threads)).ok());
-    ASSERT_TRUE(HasBits(test.problem.out, want)) << Describe(spec) << " threads " << threads;
-  }
+void ExpectBits(const ProblemSpec& spec, absl::Span<const int64_t> threads = {1}) {
+  TestProblem test(spec);
+  ASSERT_TRUE(GivesExpectedBits(test, Uncached(), threads)) << Describe(spec);
+}
 
-  // Groups of 0 to 9 rows: all that are swept, and more.
-  static ProblemSpec Spec(int64_t n, int64_t k) {
-    return {.groups = 10, .m = 47, .n = n, .k = k, .sizes = {1, 5, 0, 2, 8, 3, 9, 4, 7, 6}};
-  }
-};
+// Groups of 0 to 9 rows: all that are swept, and more.
+ProblemSpec Spec(int64_t n, int64_t k) {
+  return {.groups = 10, .m = 47, .n = n, .k = k, .sizes = {1, 5, 0, 2, 8, 3, 9, 4, 7, 6}};
+}
+
+class Sweep : public IsaTest {};
 RAGGEMM_FOR_EACH_ISA(Sweep);
 
 TEST_P(Sweep, IsChosenForFewRows) {
   for (int64_t rows : {1, kSweepRows, kSweepRows + 1}) {
     const TestProblem test({.m = rows, .n = 100, .k = 300, .sizes = {rows}});
     std::vector<int64_t> workspace(1000);
-    const PlanData plan = MakePlanData(test.problem, Uncached(GetParam()), absl::MakeSpan(workspace)).value();
+    Options options = Uncached();
+    options.isa = GetParam();
+    const PlanData plan = MakePlanData(test.problem, options, absl::MakeSpan(workspace)).value();
     const bool has = KernelsOf(*plan.kernels, DType::kF32).sweep[1].run != nullptr && rows <= plan.kernels->rows;
     EXPECT_EQ(TilePlace(plan, 0).recipe.source == Recipe::Source::kSweep, has && rows <= kSweepRows) << rows;
   }
 }
 
-TEST_P(Sweep, OfEveryTypeAndExtent) {
+TEST(SweepOfEveryIsa, OfEveryTypeAndExtent) {
   for (DType rhs : kAllFloats) {
     for (int64_t k : {1, 7, 8, 31, 256, 257, 530}) {
       for (int64_t n : {1, 16, 31, 33, 64, 100, 300}) {
@@ -56,13 +56,13 @@ TEST_P(Sweep, OfEveryTypeAndExtent) {
         spec.rhs = rhs;
         spec.out = n % 2 == 0 ? DType::kF32 : rhs;
         ExpectBits(spec);
-        if (HasFatalFailure()) return;
+        if (testing::Test::HasFatalFailure()) return;
       }
     }
   }
 }
 
-TEST_P(Sweep, OfBf16ByEachRule) {
+TEST(SweepOfEveryIsa, OfBf16ByEachRule) {
   for (ArithmeticId rule : {ArithmeticId::kPairs, ArithmeticId::kTiles}) {
     for (int64_t k : {1, 2, 15, 16, 33, 300}) {
       ProblemSpec spec = Spec(70, k);
@@ -71,13 +71,13 @@ TEST_P(Sweep, OfBf16ByEachRule) {
       spec.alpha = spec.bias = k == 33;
       spec.c = k == 300;
       ExpectBits(spec);
-      if (HasFatalFailure()) return;
+      if (testing::Test::HasFatalFailure()) return;
     }
   }
 }
 
 // Whole and partial strips of 32, 64 and 128 columns, with scales of sums, of elements, and none.
-TEST_P(Sweep, OfQuantizedWeights) {
+TEST(SweepOfEveryIsa, OfQuantizedWeights) {
   const std::vector<int64_t> kOfSums = {64, 1}, kOfElements = {32, 1};
   for (DType rhs : kAllQuantized) {
     for (DType lhs : {DType::kBF16, DType::kF32}) {
@@ -92,14 +92,14 @@ TEST_P(Sweep, OfQuantizedWeights) {
         spec.rhs_scale = scale;
         spec.scale_type = type;
         ExpectBits(spec);
-        if (HasFatalFailure()) return;
+        if (testing::Test::HasFatalFailure()) return;
       }
     }
   }
 }
 
 // Where elements times scales are denormal, infinite, NaN; packed ones (of nine rows, and transposed) too.
-TEST_P(Sweep, OfExtremeScales) {
+TEST(SweepOfEveryIsa, OfExtremeScales) {
   constexpr uint8_t kCodes[] = {0, 1, 2, 3, 125, 127, 250, 251, 252, 253, 254, 255};
   for (bool flipped : {false, true}) {
     for (DType rhs : {DType::kF4E2M1FN, DType::kF8E4M3FN}) {
@@ -109,23 +109,19 @@ TEST_P(Sweep, OfExtremeScales) {
       spec.rhs_flipped = flipped;
       spec.rhs_scale = flipped ? std::vector<int64_t>{1, 32} : std::vector<int64_t>{32, 1};
       spec.scale_type = DType::kF8E8M0FNU;
-      const TestProblem test(spec);
+      TestProblem test(spec);
       auto* scales = static_cast<uint8_t*>(test.problem.rhs_scale->data);
       for (int64_t i = 0; i < ElementCount(*test.problem.rhs_scale); ++i) scales[i] = kCodes[i * 7 % 31 % 12];
-      const std::vector<double> want = ExpectedOut(test.problem).value();
-      ASSERT_TRUE(GroupedGemm(test.problem, Uncached(GetParam())).ok());
-      EXPECT_TRUE(HasBits(test.problem.out, want)) << Describe(spec);
+      EXPECT_TRUE(GivesExpectedBits(test, Uncached())) << Describe(spec);
     }
   }
 }
 
-TEST_P(Sweep, OnThreadsWithPartsOfTheColumns) {
-  for (int64_t threads : {2, 5}) {
-    ProblemSpec spec = Spec(900, 400);
-    spec.group_offset = 3;
-    spec.local_groups = 5;
-    ExpectBits(spec, threads);
-  }
+TEST(SweepOfEveryIsa, OnThreadsWithPartsOfTheColumns) {
+  ProblemSpec spec = Spec(900, 400);
+  spec.group_offset = 3;
+  spec.local_groups = 5;
+  ExpectBits(spec, {2, 5});
 }
 
 }  // namespace

@@ -1,6 +1,11 @@
 // Plain C++ in the place of units that this CPU may lack: what kernels/isa/avx512_bf16.cc, amx.cc and kernels/units.cc
 // define. Linked into a test before the library, it is taken instead of them, and so the code around the units runs
 // everywhere.
+#include "kernels/isa/pack.h"
+// Unrolled, the tiles of fourteen rows of such vectors took g++ two minutes.
+#undef RAGGEMM_UNROLL
+#define RAGGEMM_UNROLL
+
 #include "kernels/isa/amx_gemm.h"
 #include "kernels/isa/scalar_traits.h"
 #include "kernels/isa/word_gemm.h"
@@ -9,6 +14,57 @@
 
 namespace raggemm {
 namespace {
+
+// Twice, with the instruction where there is one, as in tests/support/bits_rule.cc.
+#ifdef __clang__
+#define RAGGEMM_WITH_FMA
+#else
+#define RAGGEMM_WITH_FMA __attribute__((target_clones("fma", "default")))
+#endif
+
+template <class T>
+struct Sixteen {
+  T x[16];
+};
+
+RAGGEMM_WITH_FMA Sixteen<float> FmaOfEach(Sixteen<float> a, Sixteen<float> b, Sixteen<float> sum) {
+  for (int i = 0; i < 16; ++i) sum.x[i] = Fma(a.x[i], b.x[i], sum.x[i]);
+  return sum;
+}
+Sixteen<int32_t> FmaOfEach(Sixteen<int32_t> a, Sixteen<int32_t> b, Sixteen<int32_t> sum) {
+  for (int i = 0; i < 16; ++i) sum.x[i] = Fma(a.x[i], b.x[i], sum.x[i]);
+  return sum;
+}
+
+inline float First(uint32_t pair) { return __builtin_bit_cast(float, pair << 16); }
+inline float Second(uint32_t pair) { return __builtin_bit_cast(float, pair & 0xFFFF0000); }
+
+RAGGEMM_WITH_FMA Sixteen<float> DotOfEach(Sixteen<uint32_t> a, Sixteen<uint32_t> b, Sixteen<float> sum) {
+  for (int i = 0; i < 16; ++i) {
+    const float later = Fma(Second(a.x[i]), Second(b.x[i]), sum.x[i]);
+    sum.x[i] = Fma(First(a.x[i]), First(b.x[i]), later);
+  }
+  return sum;
+}
+
+// A line of a tile is sixteen words.
+using Tile = uint32_t[kTileRows][kLine / 4];
+
+// Denormals are flushed by the mode of the thread.
+RAGGEMM_WITH_FMA void AddDots(const Tile& lhs, const Tile& rhs, Tile& totals) {
+  for (int i = 0; i < 16; ++i) {
+    float even[16] = {}, odd[16] = {};
+    for (int pair = 0; pair < 16; ++pair) {
+      for (int j = 0; j < 16; ++j) {
+        even[j] = Fma(First(lhs[i][pair]), First(rhs[pair][j]), even[j]);
+        odd[j] = Fma(Second(lhs[i][pair]), Second(rhs[pair][j]), odd[j]);
+      }
+    }
+    for (int j = 0; j < 16; ++j) {
+      totals[i][j] = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, totals[i][j]) + (even[j] + odd[j]));
+    }
+  }
+}
 
 // Sixteen sums, as AVX-512 has them, and words of elements E.
 template <class T, class E>
@@ -21,36 +77,26 @@ struct LanesOf {
   static constexpr int kWidth = 16;
   static constexpr int kRows = 14;
   static constexpr int kWide[kRows + 1] = {0, 16, 8, 8, 4, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2};
-  struct Vec {
-    T x[kWidth];
-  };
-  struct Words {
-    uint32_t x[kWidth];
-  };
+  using Vec = Sixteen<T>;
+  using Words = Sixteen<uint32_t>;
   template <class Of>
-  static auto Each(Of of) {
-    struct {
-      decltype(of(0)) x[kWidth];
-    } all;
+  static Vec Sums(Of of) {
+    Vec all;
     for (int i = 0; i < kWidth; ++i) all.x[i] = of(i);
     return all;
   }
   template <class Of>
-  static Vec Sums(Of of) {
-    return __builtin_bit_cast(Vec, Each(of));
-  }
-  template <class Of>
   static Words WordsOf(Of of) {
-    return __builtin_bit_cast(Words, Each(of));
+    Words all;
+    for (int i = 0; i < kWidth; ++i) all.x[i] = of(i);
+    return all;
   }
 
   static Vec Zero() { return {}; }
   static Vec Broadcast(const T* p) {
     return Sums([&](int) { return *p; });
   }
-  static Vec Fma(Vec a, Vec b, Vec c) {
-    return Sums([&](int i) { return raggemm::Fma(a.x[i], b.x[i], c.x[i]); });
-  }
+  static Vec Fma(Vec a, Vec b, Vec c) { return FmaOfEach(a, b, c); }
   static Vec Add(Vec a, Vec b) {
     return Sums([&](int i) { return Sum(a.x[i], b.x[i]); });
   }
@@ -117,23 +163,14 @@ struct LanesOf {
     }
   }
   static Words Pinned(Words x) { return x; }
-  static Vec Dot(Words a, Words b, Vec sum) {
-    return Sums([&](int i) {
-      const float later = raggemm::Fma(Second(a.x[i]), Second(b.x[i]), sum.x[i]);
-      return raggemm::Fma(First(a.x[i]), First(b.x[i]), later);
-    });
-  }
+  static Vec Dot(Words a, Words b, Vec sum) { return DotOfEach(a, b, sum); }
   static Vec DotOfOne(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
-
-  static float First(uint32_t pair) { return __builtin_bit_cast(float, pair << 16); }
-  static float Second(uint32_t pair) { return __builtin_bit_cast(float, pair & 0xFFFF0000); }
 };
 using Lanes = LanesOf<float, BFloat16>;
 template <class E>
 using ByteLanes = LanesOf<int32_t, E>;
 
-// A line of a tile is sixteen words.
-thread_local uint32_t tiles[8][kTileRows][kLine / 4];
+thread_local Tile tiles[8];
 thread_local bool are_set_up = false;
 
 struct PlainTiles {
@@ -154,34 +191,22 @@ struct PlainTiles {
     Check();
     for (int64_t i = 0; i < kTileRows; ++i) __builtin_memcpy(p + i * stride, tiles[kTile][i], kLine);
   }
-  // Denormals are flushed by the mode of the thread.
   template <int kTotal, int kLhs, int kRhs>
   static void Dot(BFloat16, BFloat16) {
     Check();
-    for (int i = 0; i < 16; ++i) {
-      for (int j = 0; j < 16; ++j) {
-        float even = 0, odd = 0;
-        for (int pair = 0; pair < 16; ++pair) {
-          const uint32_t a = tiles[kLhs][i][pair], b = tiles[kRhs][pair][j];
-          even = Fma(Lanes::First(a), Lanes::First(b), even);
-          odd = Fma(Lanes::Second(a), Lanes::Second(b), odd);
-        }
-        uint32_t& total = tiles[kTotal][i][j];
-        total = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, total) + (even + odd));
-      }
-    }
+    AddDots(tiles[kLhs], tiles[kRhs], tiles[kTotal]);
   }
   // Modulo 2^32.
   template <int kTotal, int kLhs, int kRhs, class A, class B>
   static void Dot(A, B) {
     Check();
+    const Tile &lhs = tiles[kLhs], &rhs = tiles[kRhs];
     for (int i = 0; i < 16; ++i) {
       for (int word = 0; word < 16; ++word) {
-        for (int j = 0; j < 16; ++j) {
-          for (int byte = 0; byte < 32; byte += 8) {
-            const int a = static_cast<A>(tiles[kLhs][i][word] >> byte),
-                      b = static_cast<B>(tiles[kRhs][word][j] >> byte);
-            tiles[kTotal][i][j] += static_cast<uint32_t>(a * b);
+        for (int byte = 0; byte < 32; byte += 8) {
+          const auto a = static_cast<A>(lhs[i][word] >> byte);
+          for (int j = 0; j < 16; ++j) {
+            tiles[kTotal][i][j] += static_cast<uint32_t>(a * static_cast<B>(rhs[word][j] >> byte));
           }
         }
       }

@@ -21,9 +21,9 @@ constexpr int64_t kChain = 256;  // k of one fma chain
 
 template <typename T>
 struct Factors {
-  std::vector<T> lhs;             // [M, K]
-  std::vector<T> rhs_transposed;  // [N, K]
-  int64_t k;
+  std::vector<T> lhs;  // [M, K]
+  std::vector<T> rhs;  // [K, N]
+  int64_t k, n;
 };
 
 // Twice, with the instruction where there is one: calls of the library's fma take most of the time of the tests.
@@ -33,11 +33,12 @@ struct Factors {
 #define RAGGEMM_WITH_FMA __attribute__((target_clones("fma", "default")))
 #endif
 
+// What follows computes a row of out at once: of its columns the compiler makes vectors, one waits for its last fma.
 template <typename T>
-RAGGEMM_WITH_FMA T Chain(const T* a, const T* b, int64_t k) {
-  T chain = 0;
-  for (int64_t kk = 0; kk < k; ++kk) chain = std::fma(a[kk], b[kk], chain);
-  return chain;
+RAGGEMM_WITH_FMA void AddProducts(const T* a, const T* b, int64_t k, int64_t n, T* __restrict chains) {
+  for (int64_t kk = 0; kk < k; ++kk) {
+    for (int64_t j = 0; j < n; ++j) chains[j] = std::fma(a[kk], b[kk * n + j], chains[j]);
+  }
 }
 
 // ---- bf16 with bf16: f32 sums that flush, computed in float64 without any flushing ----
@@ -65,46 +66,62 @@ float FlushingAdd(double a, double b) {
   return RoundAndFlush(sum, std::isfinite(sum) ? (a - (sum - part)) + (b - part) : 0);
 }
 
-// Far from what is flushed the fma is the rule. Products of bf16 are exact in float64.
-inline float FlushingFma(float a, float b, float c) {
-  a = Flushed(a), b = Flushed(b);
-  const float sum = std::fma(a, b, c);
-  return std::abs(sum) < 0x1p-100F ? FlushingAdd(static_cast<double>(a) * b, c) : sum;
+// Far from what is flushed the operation itself is the rule.
+constexpr float kFar = 0x1p-100F;
+
+inline float FlushingSum(float a, float b) { return std::abs(a + b) < kFar ? FlushingAdd(a, b) : a + b; }
+
+// chains += a * b. Products of bf16 are exact in float64.
+RAGGEMM_WITH_FMA void AddFlushing(float a, const float* b, int64_t n, float* chains) {
+  constexpr int64_t kBlock = 64;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t count = std::min(kBlock, n - begin);
+    float sums[kBlock];
+    int near = 0;
+    for (int64_t j = 0; j < count; ++j) {
+      sums[j] = std::fma(a, b[begin + j], chains[begin + j]);
+      near += std::abs(sums[j]) < kFar;
+    }
+    for (int64_t j = 0; near > 0 && j < count; ++j) {
+      if (std::abs(sums[j]) < kFar) sums[j] = FlushingAdd(static_cast<double>(a) * b[begin + j], chains[begin + j]);
+    }
+    std::copy_n(sums, count, chains + begin);
+  }
 }
 
-RAGGEMM_WITH_FMA float TotalOfPairs(const std::vector<Factors<float>>& terms, int64_t i, int64_t j,
-                                    int64_t chain_steps) {
-  float total = 0;
+// Step k of row i, of zeros behind the last.
+void AddStep(const Factors<float>& term, int64_t i, int64_t k, std::vector<float>& chains) {
+  if (k < term.k) return AddFlushing(term.lhs[i * term.k + k], term.rhs.data() + k * term.n, term.n, chains.data());
+  AddFlushing(0, std::vector<float>(term.n).data(), term.n, chains.data());
+}
+
+std::vector<float> TotalsOfPairs(const std::vector<Factors<float>>& terms, int64_t i, int64_t chain_steps) {
+  std::vector<float> totals(terms[0].n);
   bool first = true;
   for (const Factors<float>& term : terms) {
-    const float *a = term.lhs.data() + i * term.k, *b = term.rhs_transposed.data() + j * term.k;
     for (int64_t begin = 0; begin < term.k; begin += chain_steps) {
-      float chain = 0;
+      std::vector<float> chains(term.n);
       for (int64_t k = begin; k < std::min(begin + chain_steps, term.k); k += 2) {
-        chain = k + 1 < term.k ? FlushingFma(a[k + 1], b[k + 1], chain) : FlushingFma(0, 0, chain);
-        chain = FlushingFma(a[k], b[k], chain);
+        AddStep(term, i, k + 1, chains);
+        AddStep(term, i, k, chains);
       }
-      total = first ? chain : FlushingAdd(total, chain);
+      for (int64_t j = 0; j < term.n; ++j) totals[j] = first ? chains[j] : FlushingSum(totals[j], chains[j]);
       first = false;
     }
   }
-  return total;
+  return totals;
 }
 
-RAGGEMM_WITH_FMA float TotalOfTiles(const std::vector<Factors<float>>& terms, int64_t i, int64_t j) {
-  float total = 0;
+std::vector<float> TotalsOfTiles(const std::vector<Factors<float>>& terms, int64_t i) {
+  std::vector<float> totals(terms[0].n);
   for (const Factors<float>& term : terms) {
-    const float *a = term.lhs.data() + i * term.k, *b = term.rhs_transposed.data() + j * term.k;
     for (int64_t begin = 0; begin < term.k; begin += 32) {
-      float lanes[2] = {0, 0};
-      for (int64_t k = begin; k < begin + 32; ++k) {
-        float& lane = lanes[k % 2];
-        lane = k < term.k ? FlushingFma(a[k], b[k], lane) : FlushingFma(0, 0, lane);
-      }
-      total = FlushingAdd(total, FlushingAdd(lanes[0], lanes[1]));
+      std::vector<float> lanes[2] = {std::vector<float>(term.n), std::vector<float>(term.n)};
+      for (int64_t k = begin; k < begin + 32; ++k) AddStep(term, i, k, lanes[k % 2]);
+      for (int64_t j = 0; j < term.n; ++j) totals[j] = FlushingSum(totals[j], FlushingSum(lanes[0][j], lanes[1][j]));
     }
   }
-  return total;
+  return totals;
 }
 
 // ---- f32 as products of bf16: the same sums of longer contractions ----
@@ -124,8 +141,9 @@ float TermOf(float x, int index, bool in_last) {
 }
 
 // Rows of k numbers as rows of terms: blocks of all products, each filled up to `whole` steps.
-std::vector<float> Terms(const std::vector<float>& rows, int64_t k, int64_t block, int64_t whole, Precision precision,
+std::vector<float> Split(Precision precision, const Arithmetic& rule, const std::vector<float>& rows, int64_t k,
                          bool is_lhs) {
+  const int64_t block = rule.lanes == 2 ? 32 : 64, whole = rule.lanes == 2 ? 32 : 2;
   std::vector<float> terms;
   for (int64_t row = 0; row < static_cast<int64_t>(rows.size()); row += k) {
     for (int64_t begin = 0; begin < k; begin += block) {
@@ -142,48 +160,46 @@ std::vector<float> Terms(const std::vector<float>& rows, int64_t k, int64_t bloc
   return terms;
 }
 
-Factors<float> Split(Precision precision, const Arithmetic& rule, const Factors<float>& factors) {
-  const bool tiles = rule.lanes == 2;
-  const int64_t block = tiles ? 32 : 64, whole = tiles ? 32 : 2, k = factors.k;
-  if (k == 0) return factors;
-  const int64_t products = Products(precision).size(), padded = (k + whole - 1) / whole * whole;
-  return {Terms(factors.lhs, k, block, whole, precision, true),
-          Terms(factors.rhs_transposed, k, block, whole, precision, false), products * padded};
-}
-
 template <typename T>
-T Total(const std::vector<Factors<T>>& terms, int64_t i, int64_t j) {
-  T total = 0;
+std::vector<T> Totals(const std::vector<Factors<T>>& terms, int64_t i) {
+  std::vector<T> totals(terms[0].n);
   bool first = true;
   for (const Factors<T>& term : terms) {
-    const T* a = term.lhs.data() + i * term.k;
-    const T* b = term.rhs_transposed.data() + j * term.k;
     for (int64_t begin = 0; begin < term.k; begin += kChain) {
-      const T chain = Chain(a + begin, b + begin, std::min(kChain, term.k - begin));
-      total = first ? chain : total + chain;
+      std::vector<T> chains(term.n);
+      AddProducts(term.lhs.data() + (i * term.k + begin), term.rhs.data() + begin * term.n,
+                  std::min(kChain, term.k - begin), term.n, chains.data());
+      for (int64_t j = 0; j < term.n; ++j) totals[j] = first ? chains[j] : totals[j] + chains[j];
       first = false;
     }
   }
-  return total;
+  return totals;
 }
 
-float TotalIn(Precision precision, const Arithmetic& rule, const std::vector<Factors<float>>& terms, int64_t i,
-              int64_t j) {
-  if (rule.product != DType::kBF16) return Total(terms, i, j);
+std::vector<float> TotalsIn(Precision precision, const Arithmetic& rule, const std::vector<Factors<float>>& terms,
+                            int64_t i) {
+  if (rule.product != DType::kBF16) return Totals(terms, i);
   const int64_t chain = precision == Precision::kDefault ? kChain : 64 * Products(precision).size();
-  return rule.lanes == 2 ? TotalOfTiles(terms, i, j) : TotalOfPairs(terms, i, j, chain);
+  return rule.lanes == 2 ? TotalsOfTiles(terms, i) : TotalsOfPairs(terms, i, chain);
+}
+
+std::vector<double> TotalsIn(Precision, const Arithmetic&, const std::vector<Factors<double>>& terms, int64_t i) {
+  return Totals(terms, i);
 }
 
 // Bytes with bytes. Wrapped after each step, so that nothing overflows 64 bits.
 int64_t Wrapped(int64_t x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
 
-int64_t TotalOf(const std::vector<Factors<int64_t>>& terms, int64_t i, int64_t j) {
-  int64_t total = 0;
+std::vector<int64_t> TotalsIn(Precision, const Arithmetic&, const std::vector<Factors<int64_t>>& terms, int64_t i) {
+  std::vector<int64_t> totals(terms[0].n);
   for (const Factors<int64_t>& term : terms) {
-    const int64_t *a = term.lhs.data() + i * term.k, *b = term.rhs_transposed.data() + j * term.k;
-    for (int64_t k = 0; k < term.k; ++k) total += a[k] * b[k];
+    for (int64_t k = 0; k < term.k; ++k) {
+      const int64_t a = term.lhs[i * term.k + k], *b = term.rhs.data() + k * term.n;
+      for (int64_t j = 0; j < term.n; ++j) totals[j] += a * b[j];
+    }
   }
-  return Wrapped(total);
+  for (int64_t& total : totals) total = Wrapped(total);
+  return totals;
 }
 
 // ---- what is multiplied ----
@@ -196,6 +212,16 @@ double Packed(const Dequantizer& x, const Arithmetic& rule, int64_t index, int64
   return RoundTo(rule.product == DType::kBF16 ? DType::kBF16 : DType::kF32, product);
 }
 
+template <typename T>
+std::vector<T> Transposed(const std::vector<T>& rows, int64_t k) {
+  const int64_t count = k == 0 ? 0 : static_cast<int64_t>(rows.size()) / k;
+  std::vector<T> columns(rows.size());
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t kk = 0; kk < k; ++kk) columns[kk * count + i] = rows[i * k + kk];
+  }
+  return columns;
+}
+
 // The steps [begin, begin + k) of all terms.
 template <typename T>
 std::vector<Factors<T>> TermsOf(const GroupedGemmProblem& problem, const Arithmetic& rule, const GroupProduct& group,
@@ -204,32 +230,33 @@ std::vector<Factors<T>> TermsOf(const GroupedGemmProblem& problem, const Arithme
   std::vector<Factors<T>> terms;
   for (const auto& [lhs, rhs] : group.terms) {
     // Where out has no element one of them may have no steps, whatever the other has.
-    Factors<T> factors = {{}, {}, std::min({steps, lhs.cols - begin, rhs.rows - begin})};
-    for (int64_t i = 0; i < lhs.rows; ++i) {
-      for (int64_t k = begin; k < begin + factors.k; ++k) {
-        const double value = Packed(lhs_values, rule, lhs.At(i, k), group.lhs_scale, group.lhs_zero);
-        factors.lhs.push_back(static_cast<T>(value));
+    int64_t k = std::min({steps, lhs.cols - begin, rhs.rows - begin});
+    const auto packed = [&](const Dequantizer& x, const MatrixView& view, int64_t scale_row, int64_t zero_row) {
+      std::vector<T> values;
+      for (int64_t i = 0; i < view.rows; ++i) {
+        for (int64_t kk = begin; kk < begin + k; ++kk) {
+          values.push_back(static_cast<T>(Packed(x, rule, view.At(i, kk), scale_row, zero_row)));
+        }
       }
-    }
-    for (int64_t j = 0; j < rhs.cols; ++j) {
-      for (int64_t k = begin; k < begin + factors.k; ++k) {
-        const double value = Packed(rhs_values, rule, rhs.At(k, j), group.rhs_scale, group.rhs_zero);
-        factors.rhs_transposed.push_back(static_cast<T>(value));
-      }
-    }
+      return values;
+    };
+    const MatrixView transposed = {rhs.start, rhs.cols, rhs.rows, rhs.col_step, rhs.row_step};
+    std::vector<T> rows = packed(lhs_values, lhs, group.lhs_scale, group.lhs_zero);
+    std::vector<T> columns = packed(rhs_values, transposed, group.rhs_scale, group.rhs_zero);
     if constexpr (std::is_same_v<T, float>) {
-      if (problem.precision != Precision::kDefault) factors = Split(problem.precision, rule, factors);
+      if (problem.precision != Precision::kDefault && k != 0) {
+        rows = Split(problem.precision, rule, rows, k, true);
+        columns = Split(problem.precision, rule, columns, k, false);
+        const int64_t whole = rule.lanes == 2 ? 32 : 2, products = Products(problem.precision).size();
+        k = products * ((k + whole - 1) / whole * whole);
+      }
+      for (std::vector<T>* factors : {&rows, &columns}) {
+        for (T& x : *factors) x = rule.product == DType::kBF16 ? Flushed(x) : x;
+      }
     }
-    terms.push_back(std::move(factors));
+    terms.push_back({std::move(rows), Transposed(columns, k), k, rhs.cols});
   }
   return terms;
-}
-
-template <typename Sum>
-Sum TotalBy(Precision precision, const Arithmetic& rule, const std::vector<Factors<Sum>>& terms, int64_t i, int64_t j) {
-  if constexpr (std::is_same_v<Sum, int64_t>) return TotalOf(terms, i, j);
-  if constexpr (std::is_same_v<Sum, float>) return TotalIn(precision, rule, terms, i, j);
-  if constexpr (std::is_same_v<Sum, double>) return Total(terms, i, j);
 }
 
 // Sums of the type Sum, each of so many steps of k, all of them where no scale says otherwise, and their total in T.
@@ -253,17 +280,19 @@ class Product {
   }
   bool empty() const { return parts_.empty(); }
 
-  T At(int64_t i, int64_t j) const {
-    T total = 0;
+  std::vector<T> Row(int64_t i) const {
+    std::vector<T> totals(group_.out.cols);
     for (size_t part = 0; part < parts_.size(); ++part) {
-      const Sum sum = TotalBy<Sum>(problem_.precision, rule_, parts_[part], i, j);
-      if (!scales_) return static_cast<T>(sum);
+      const std::vector<Sum> sums = TotalsIn(problem_.precision, rule_, parts_[part], i);
+      if (!scales_) return {sums.begin(), sums.end()};
       const int64_t k = static_cast<int64_t>(part) * steps_;
       const T row = lhs_.sum_steps() < 0 ? T{1} : static_cast<T>(lhs_.Scale(LhsAt(i, k), group_.lhs_scale));
-      const T col = rhs_.sum_steps() < 0 ? T{1} : static_cast<T>(rhs_.Scale(RhsAt(k, j), group_.rhs_scale));
-      if constexpr (!std::is_same_v<T, int64_t>) total = std::fma(row * col, static_cast<T>(sum), total);
+      for (int64_t j = 0; j < group_.out.cols; ++j) {
+        const T col = rhs_.sum_steps() < 0 ? T{1} : static_cast<T>(rhs_.Scale(RhsAt(k, j), group_.rhs_scale));
+        if constexpr (!std::is_same_v<T, int64_t>) totals[j] = std::fma(row * col, static_cast<T>(sums[j]), totals[j]);
+      }
     }
-    return total;
+    return totals;
   }
 
  private:
@@ -288,9 +317,10 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, std:
   const Product<T, Sum> product(problem, group);
   const auto value = [](const Array& array, int64_t index) { return static_cast<T>(ToDouble(array, index)); };
   for (int64_t i = 0; i < group.out.rows; ++i) {
+    const std::vector<T> row = product.Row(i);
     for (int64_t j = 0; j < group.out.cols; ++j) {
       const int64_t index = group.out.At(i, j);
-      T r = product.At(i, j);
+      T r = row[j];
       const T beta = problem.beta.has_value() ? value(*problem.beta, group.beta) : T{1};
       if constexpr (std::is_same_v<T, int64_t>) {
         if (problem.alpha.has_value()) r = Wrapped(value(*problem.alpha, group.alpha) * r);
@@ -302,7 +332,8 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, std:
       if (problem.alpha.has_value() && !product.empty()) r = value(*problem.alpha, group.alpha) * r;
       if (problem.c.has_value() && beta != 0) r = std::fma(beta, value(*problem.c, index), r);
       if (problem.bias.has_value()) r = r + value(*problem.bias, group.bias + j);
-      (*out)[index] = RoundTo(problem.out.dtype, static_cast<double>(r));
+      const bool is_rounded = std::is_same_v<T, float> && problem.out.dtype == DType::kF32;
+      (*out)[index] = is_rounded ? static_cast<double>(r) : RoundTo(problem.out.dtype, static_cast<double>(r));
     }
   }
 }

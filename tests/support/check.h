@@ -2,17 +2,27 @@
 #ifndef RAGGEMM_TESTS_SUPPORT_CHECK_H_
 #define RAGGEMM_TESTS_SUPPORT_CHECK_H_
 
+#include <cstdint>
+
+#include "absl/types/span.h"
 #include "gtest/gtest.h"
+#include "raggemm/grouped_gemm.h"
 #include "tests/support/problem_spec.h"
 
 namespace raggemm::test {
 
-// Makes the problem and computes it with every ISA of the host, on one thread: every element has the bits of the rule,
-// and no byte beside a buffer has changed.
+// Computes the problem with every ISA of the host and each of these numbers of threads: every element has the bits of
+// the rule, no byte beside a buffer has changed, nor how the thread rounds and flushes.
+testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options = {.executor = Executor::kSerial},
+                                           absl::Span<const int64_t> threads = {1});
+// Makes the problem, too.
 testing::AssertionResult GivesExpectedBits(const ProblemSpec& spec);
 
-// With one ISA and 1, 2, 3 and 8 threads of OpenMP: blocks and tiles are others then.
-testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec, Isa isa);
+// Likewise, and compares with the float64 reference: every element is within its bound.
+testing::AssertionResult GivesResultsWithinBound(TestProblem& test);
+
+// With 1, 2, 3 and 8 threads of OpenMP: blocks and tiles are others then.
+testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec);
 
 }  // namespace raggemm::test
 

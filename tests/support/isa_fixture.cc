@@ -91,10 +91,14 @@ bool HostHas(Isa isa) {
   return false;
 }
 
+// Asked once: a virtual machine leaves each CPUID to its host, and tiles are read about in a file.
 std::vector<Isa> HostIsas() {
-  const auto counts = [](Isa isa) { return HostHas(isa) && !IsOfOtherProgram(isa); };
-  std::vector<Isa> isas;
-  std::copy_if(AllIsas().begin(), AllIsas().end(), std::back_inserter(isas), counts);
+  static const auto& isas = *new std::vector<Isa>([] {
+    const auto counts = [](Isa isa) { return HostHas(isa) && !IsOfOtherProgram(isa); };
+    std::vector<Isa> counted;
+    std::copy_if(AllIsas().begin(), AllIsas().end(), std::back_inserter(counted), counts);
+    return counted;
+  }());
   return isas;
 }
 

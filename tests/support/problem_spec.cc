@@ -111,6 +111,11 @@ std::vector<int64_t> Random::Sizes(int64_t groups, int64_t total) {
   return sizes;
 }
 
+void StoreNearest(const Array& array, int64_t index, double value) {
+  if (array.dtype != DType::kF32) return StoreRounded(array, index, value);
+  static_cast<float*>(array.data)[index] = static_cast<float>(value);
+}
+
 Tensor::Tensor(DType dtype, std::vector<int64_t> dims, int64_t gap_elements, Cliff cliff)
     : dtype_(dtype),
       dims_(std::move(dims)),
@@ -121,7 +126,7 @@ TestProblem::TestProblem(const ProblemSpec& spec)
   const Shapes shapes = ShapesOf(spec);
   static_cast<Array&>(problem.lhs) = AddRandom(spec.lhs, shapes.lhs);
   static_cast<Array&>(problem.rhs) = AddRandom(spec.rhs, shapes.rhs);
-  static_cast<Array&>(problem.out) = AddRandom(spec.out, shapes.out);
+  static_cast<Array&>(problem.out) = tensors_.emplace_back(spec.out, shapes.out, gap_elements_, cliff_).array();
   problem.lhs.layout = spec.lhs_layout;
   problem.rhs.layout = spec.rhs_layout;
   problem.out.layout = spec.out_layout;
@@ -212,7 +217,7 @@ Array TestProblem::AddRandom(DType dtype, std::vector<int64_t> dims) {
     const double any = FormatOf(dtype).IsInteger() ? static_cast<double>(random_.Next() >> 32)
                        : IsQuantized(dtype)        ? 8 * random_.Unit()
                                                    : random_.Unit();
-    StoreRounded(array, i, special ? SpecialValue(dtype, random_) : any);
+    StoreNearest(array, i, special ? SpecialValue(dtype, random_) : any);
   }
   return array;
 }

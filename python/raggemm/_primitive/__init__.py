@@ -1,4 +1,4 @@
-"""The JAX primitive grouped_gemm and all of its rules:
+"""The JAX primitives grouped_gemm and moe_mlp and all of their rules:
 
     call            what a call is: how its operands are stored, which there are, of which types
     primitive       the primitive, its value and shape, and the custom call that it becomes
@@ -6,6 +6,7 @@
     factors         scales and zero points of quantized operands, element by element
     derivatives, batching, partitioning
                     its rules; the last one has the lowering
+    moe_mlp         the other primitive, with its rules and its custom call
     options         how calls are computed that are lowered now
     library         the shared library
     jax_versions    what differs between versions of jax
@@ -13,4 +14,4 @@
 Nothing here imports other parts of the package.
 """
 
-from raggemm._primitive import batching, derivatives, partitioning  # noqa: F401  register their rules
+from raggemm._primitive import batching, derivatives, moe_mlp, partitioning  # noqa: F401  register their rules

@@ -1,7 +1,7 @@
 """The shared library: loading it, its handlers as an XLA custom call, its plain C functions.
 
-Importing this module registers the custom call `raggemm_grouped_gemm_v1` for the platform cpu. What it binds is
-written in ffi/handlers.h, its attributes in proto/config.proto.
+Importing this module registers the custom calls `raggemm_grouped_gemm_v1` and `raggemm_moe_mlp_v1` for the platform
+cpu. What they bind is written in ffi/handlers.h, their attributes in proto/config.proto.
 """
 
 import ctypes
@@ -16,6 +16,7 @@ import jax
 import jaxlib
 
 TARGET = "raggemm_grouped_gemm_v1"
+MLP_TARGET = "raggemm_moe_mlp_v1"
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 
@@ -30,6 +31,8 @@ def _load() -> ctypes.CDLL:
     int64_out = ctypes.POINTER(ctypes.c_int64)
     library.raggemm_v1_workspace_coefficients.argtypes = [ctypes.c_int32, int64_out, int64_out]
     library.raggemm_v1_workspace_coefficients.restype = None
+    library.raggemm_v1_moe_mlp_workspace.argtypes = [ctypes.c_int64] * 5
+    library.raggemm_v1_moe_mlp_workspace.restype = ctypes.c_int64
     library.raggemm_cases_json.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_int32)]
     library.raggemm_cases_json.restype = ctypes.c_void_p  # not c_char_p, which would lose the pointer to free
     library.raggemm_free.argtypes = [ctypes.c_void_p]
@@ -72,11 +75,12 @@ def _check_ffi_version(built: tuple[int, int], runtime: tuple[int, int] | None) 
 
 _library = _load()
 _check_ffi_version(_built_ffi_version(_library), _runtime_ffi_version())
-jax.ffi.register_ffi_target(
-    TARGET,
-    {stage: jax.ffi.pycapsule(getattr(_library, f"{TARGET}_{stage}")) for stage in ("instantiate", "execute")},
-    platform="cpu",
-)
+for _target in (TARGET, MLP_TARGET):
+    jax.ffi.register_ffi_target(
+        _target,
+        {stage: jax.ffi.pycapsule(getattr(_library, f"{_target}_{stage}")) for stage in ("instantiate", "execute")},
+        platform="cpu",
+    )
 
 
 @functools.cache
@@ -88,6 +92,15 @@ def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
     constant, per_group = ctypes.c_int64(), ctypes.c_int64()
     _library.raggemm_v1_workspace_coefficients(dims_arrays, ctypes.byref(constant), ctypes.byref(per_group))
     return constant.value, per_group.value
+
+
+def moe_mlp_workspace(tokens: int, hidden: int, intermediate: int, rows: int, groups: int) -> int:
+    """The int64 elements of the workspace of the custom call `raggemm_moe_mlp_v1`. ValueError where there can be no
+    such arrays. The formula is the library's alone."""
+    elements = _library.raggemm_v1_moe_mlp_workspace(tokens, hidden, intermediate, rows, groups)
+    if elements < 0:
+        raise ValueError(f"x: shape is {(tokens, hidden)}, for which no workspace can be")
+    return elements
 
 
 def _text(function: str, *args: Any) -> str:

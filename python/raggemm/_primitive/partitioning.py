@@ -36,7 +36,7 @@ from raggemm._primitive.call import (
     elements_of_a_byte,
 )
 from raggemm._primitive.options import attributes
-from raggemm._primitive.primitive import custom_call, primitive
+from raggemm._primitive.primitive import check_platform, custom_call, primitive
 
 _PRIORITY = ("problem", "replica", "group", "n", "m", "k")
 
@@ -199,9 +199,7 @@ def _partitioned(call: Call, options: dict[str, str | int], operands: Sequence[A
 
 
 def _lowering(ctx, *operands, call: Call):
-    if others := set(ctx.platforms or ctx.module_context.platforms) - {"cpu"}:
-        names = ", ".join(sorted(others))
-        raise NotImplementedError(f"raggemm: grouped_gemm runs on the platform cpu only, not on {names}")
+    check_platform(ctx, primitive)
     options = attributes()
     function = functools.partial(custom_call, call=call, options=options)
     if _is_enabled() and jax_versions.divides_programs(ctx):

@@ -14,19 +14,30 @@ from raggemm._primitive.call import Arguments, Call, OptionalOperand, compute_dt
 primitive = Primitive("grouped_gemm")
 
 
-def _bound(*args, call: Call):
-    return primitive.bind(*args, call=call)
+def runs_compiled(primitive: Primitive) -> None:
+    """Outside of jit it is a compiled program of its own."""
+
+    def bound(*args, call):
+        return primitive.bind(*args, call=call)
+
+    # As JAX marks what runs one primitive: with jax_debug_nans it would take it apart for ever.
+    setattr(bound, "_apply_primitive", True)  # noqa: B010  no attribute that a function has
+    compiled = jax.jit(bound, static_argnames="call")
+
+    @primitive.def_impl
+    def run(*args, call):
+        with jax.disable_jit(False):  # there is no other way to run it
+            return compiled(*args, call=call)
 
 
-# As JAX marks what runs one primitive: with jax_debug_nans it would take it apart for ever.
-setattr(_bound, "_apply_primitive", True)  # noqa: B010  no attribute that a function has
-_compiled = jax.jit(_bound, static_argnames="call")
+def check_platform(ctx, primitive: Primitive) -> None:
+    """NotImplementedError where it is lowered for anything but CPUs."""
+    if others := set(ctx.platforms or ctx.module_context.platforms) - {"cpu"}:
+        names = ", ".join(sorted(others))
+        raise NotImplementedError(f"raggemm: {primitive.name} runs on the platform cpu only, not on {names}")
 
 
-@primitive.def_impl
-def _run(*args, call: Call):
-    with jax.disable_jit(False):  # there is no other way to run it
-        return _compiled(*args, call=call)
+runs_compiled(primitive)
 
 
 @primitive.def_abstract_eval

@@ -1,9 +1,10 @@
-"""maxtext: gmm and tgmm of maxtext.kernels.megablox, drop-in by assignment.
+"""maxtext: gmm and tgmm of maxtext.kernels.megablox, permute and unpermute of its RoutedMoE, drop-in by assignment.
 
     from maxtext.kernels import megablox
     from raggemm.compat import maxtext
     megablox.gmm = maxtext.gmm  # what the MoE layer calls
     megablox.backend.gmm, megablox.backend.tgmm = maxtext.gmm, maxtext.tgmm  # or: under maxtext's own gradients
+    RoutedMoE.permute, RoutedMoE.unpermute = maxtext.permute, maxtext.unpermute  # of maxtext.layers.moe
 
 gmm has the arguments of ops.gmm, in its order, and backend.gmm's varying_axes; tgmm those of backend.tgmm. Operands may
 be QArrays of qwix, or QuantizedTensors. A rule of qwix, or lhs_quantize_dtype and rhs_quantize_dtype, quantize the
@@ -20,6 +21,9 @@ drhs = lhs.elements^T x (dout * lhs.scale), of the first order, in reverse mode.
 - A QArray gets a cotangent as there: of float8 elements the gradient rounded to float8, of integers none, and zeros for
   the scales. What tgmm quantizes has no derivative.
 - Scales may be per expert, per row of a group or of blocks, whichever kernel is chosen.
+- unpermute sums in float32 in the order of the experts, whatever config.float32_weight_sum and matmul_precision say,
+  there in the order in which they were chosen; permute and unpermute leave the ragged kernels of the ring of experts
+  out (NotImplementedError).
 """
 
 from typing import Any
@@ -33,9 +37,10 @@ from raggemm._operands import Words
 from raggemm._primitive.jax_versions import varying
 from raggemm._tensors import is_quantized
 from raggemm.compat import _maxtext_gradients, megablox
+from raggemm.compat._maxtext_routing import permute, unpermute
 from raggemm.compat._qwix_rules import Rule, checked_rule, quantized, rule_of
 
-__all__ = ["gmm", "tgmm"]
+__all__ = ["gmm", "permute", "tgmm", "unpermute"]
 
 
 def _check_tiling(tiling: Any, lengths: tuple[int, ...]) -> None:

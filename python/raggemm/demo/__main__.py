@@ -2,10 +2,11 @@
 
     python -m raggemm.demo [--weights=FORMAT] [--json=FILE]
 
-For each model a prefill layer and a decode step: the expert block forward, on raggemm, on jax.lax.ragged_dot and on
-two hand-written alternatives; for the prefill of one model also the gradients of a loss for x and all weights. Every
-product of raggemm is checked against float64. Takes two to three minutes on two cores, and 10 GiB of memory. With
---weights the same layers forward with quantized weights, beside raggemm in bfloat16 and what XLA makes of them.
+For each model a prefill layer and a decode step: the expert block forward, on raggemm, product by product and in one
+call, on jax.lax.ragged_dot and on two hand-written alternatives; for the prefill of one model also the gradients of a
+loss for x and all weights. Every product of raggemm is checked against float64. Takes two to three minutes on two
+cores, and 10 GiB of memory. With --weights the same layers forward with quantized weights, beside raggemm in bfloat16
+and what XLA makes of them.
 """
 
 import argparse
@@ -99,6 +100,7 @@ def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> list[dict[st
         "experts": layer.experts,
         "reduced": layer.rows < recorded.rows,
         "raggemm_ms": ms[contenders.RAGGEMM],
+        "fused_ms": ms[contenders.FUSED],
         "ragged_dot_ms": ms[contenders.RAGGED_DOT],
         "loop_ms": loop_ms,
         "einsum_ms": ms[contenders.EINSUM],
@@ -123,6 +125,7 @@ _COLUMNS: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
     ("", "rows", lambda row: f"{row['rows']}{'*' if row['reduced'] else ' '}"),
     ("active", "experts", lambda row: f"{row['active']} of {row['experts']}"),
     ("raggemm", "ms", lambda row: milliseconds(row["raggemm_ms"])),
+    ("fused", "ms", lambda row: milliseconds(row["fused_ms"])),
     ("ragged_dot", "ms", lambda row: milliseconds(row["ragged_dot_ms"])),
     ("alternative", "ms", _alternative),
     ("ragged_dot", "/ raggemm", lambda row: f"{row['ratio_ragged_dot']:.1f}"),

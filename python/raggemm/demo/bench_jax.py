@@ -3,10 +3,10 @@
     python -m raggemm.bench_jax [--full] [--json=FILE]
 
 The whole expert block on recorded routing, forward and with the gradients of a loss for x and all weights: raggemm,
-jax.lax.ragged_dot, the padded loops, the padded einsum, and as a bound the unrolled loop, which must be compiled for
-each routing. Results are compared before times are taken, which are medians of up to nine runs, as many as take two
-seconds. By default one model, in under three minutes on two cores; takes 9 GiB of memory there, up to two thirds of
-what there is.
+product by product and in one call, jax.lax.ragged_dot, the padded loops, the padded einsum, and as a bound the unrolled
+loop, which must be compiled for each routing. Results are compared before times are taken, which are medians of up to
+nine runs, as many as take two seconds. By default one model, in under three minutes on two cores; takes 9 GiB of memory
+there, up to two thirds of what there is.
 """
 
 import argparse
@@ -111,6 +111,7 @@ def measured(case: Case, programs: Programs, over: Any) -> dict[str, Any]:
             }
             for name, program in programs.items()
         },
+        "ratio_fused": ratio[contenders.FUSED],
         "ratio_ragged_dot": ratio.get(contenders.RAGGED_DOT),
         "ratio_unrolled": ratio.get(UNROLLED),
         "ratio_best_alternative": min((ratio[name] for name in ALTERNATIVES if name in ratio), default=None),
@@ -161,7 +162,7 @@ def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> list[dict[st
         faster_loop = min(
             contenders.LOOPS, key=lambda name: rows[0]["contenders"][name]["ms"]
         )  # they differ forward only
-        names = (contenders.RAGGEMM, faster_loop, UNROLLED)
+        names = (contenders.RAGGEMM, contenders.FUSED, faster_loop, UNROLLED)
         rows.append(report(case.with_layer(recorded), names, weights, checks))
     return rows
 
@@ -176,6 +177,7 @@ _COLUMNS: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("direction", lambda row: row["direction"]),
     ("rows", lambda row: f"{row['rows']} of {row['recorded_rows']}"),
     ("raggemm ms", lambda row: f"{row['contenders'][contenders.RAGGEMM]['ms']:.1f}"),
+    ("fused / raggemm", lambda row: f"{row['ratio_fused']:.2f}"),
     ("ragged_dot / raggemm", lambda row: _ratio(row["ratio_ragged_dot"])),
     ("best alternative / raggemm", lambda row: _ratio(row["ratio_best_alternative"])),
     ("unrolled / raggemm", lambda row: _ratio(row["ratio_unrolled"])),

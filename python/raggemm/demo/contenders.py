@@ -16,16 +16,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from raggemm._moe_mlp import moe_mlp
 from raggemm._quantized import dequantize
 from raggemm._tensors import QuantizedTensor
 from raggemm.demo.layers import Block, Weights, expert_products, gated_product
 from raggemm.ops import gmm
 
 RAGGEMM = "raggemm"
+FUSED = "raggemm fused"
 RAGGED_DOT = "lax.ragged_dot"
 LOOPS = ("padded loop, bfloat16", "padded loop, float32")
 EINSUM = "padded einsum"
-CONTENDERS = (RAGGEMM, RAGGED_DOT, *LOOPS, EINSUM)
+CONTENDERS = (RAGGEMM, FUSED, RAGGED_DOT, *LOOPS, EINSUM)
 
 
 def _matrix(weights: jax.Array | QuantizedTensor, g: int | jax.Array) -> jax.Array:
@@ -211,6 +213,13 @@ def unrolled_block(static_sizes: Sequence[int]) -> Block:
     return block
 
 
+def fused_block(x: jax.Array, weights: Weights, sizes: jax.Array) -> jax.Array:
+    """The block in one call, whose tokens are the rows."""
+    rows = jnp.arange(x.shape[0], dtype=jnp.int32)
+    dtype = jnp.float32
+    return moe_mlp(x, rows, None, sizes, weights.up, weights.down, w_gate=weights.gate, preferred_element_type=dtype)
+
+
 def ragged_dot(lhs: jax.Array, rhs: jax.Array, sizes: jax.Array) -> jax.Array:
     return lax.ragged_dot(lhs, rhs, sizes, preferred_element_type=jnp.float32)
 
@@ -219,6 +228,7 @@ def blocks(padded_size: int) -> dict[str, Block]:
     """Every contender; the padded ones are right for groups of at most padded_size rows."""
     return {
         RAGGEMM: lambda *operands: expert_products(gmm, *operands).y,
+        FUSED: fused_block,
         RAGGED_DOT: lambda *operands: expert_products(ragged_dot, *operands).y,
         LOOPS[0]: loop_block(padded_size, jnp.bfloat16),
         LOOPS[1]: loop_block(padded_size, jnp.float32),

@@ -40,6 +40,7 @@ from jax.experimental import multihost_utils
 
 from raggemm._operands import integer_array
 from raggemm._primitive import options
+from raggemm._routing import in_order_of_experts, sum_dtype
 from raggemm._tensors import float_array
 
 # (rows [r,d], group_sizes int32 [num_experts], group_offset int32 []) -> [r,n]: what the device's experts make of rows
@@ -79,12 +80,7 @@ class _Sorted(NamedTuple):
 
 def _sorted_by_expert(expert_ids: jax.Array, num_experts: int) -> _Sorted:
     """Of ids in any shape. The order of the rows of one expert is kept, for the bits of its weights' gradients."""
-    ids = expert_ids.reshape(-1)
-    ids = jnp.where((ids >= 0) & (ids < num_experts), ids, num_experts).astype(jnp.int32)
-    order = jnp.argsort(ids, stable=True).astype(jnp.int32)
-    ids = ids[order]
-    ends = jnp.searchsorted(ids, jnp.arange(num_experts, dtype=jnp.int32), side="right")
-    return _Sorted(ids, order, jnp.diff(ends, prepend=0).astype(jnp.int32))
+    return _Sorted(*in_order_of_experts(expert_ids, num_experts))
 
 
 def _checked(tokens: jax.Array, routing: Routing) -> tuple[jax.Array, Routing]:
@@ -117,18 +113,14 @@ def _for_each_expert(tokens: jax.Array, top_k: int) -> jax.Array:
     """[t,d] -> [t*k,d]. Not a gather of repeated rows, whose gradient would be summed in the order of the experts; by
     way of float32, in which the gradient is summed then."""
     t, d = tokens.shape
-    wide = tokens.astype(_sum_dtype(tokens))
+    wide = tokens.astype(sum_dtype(tokens))
     return jnp.broadcast_to(wide[:, None], (t, top_k, d)).reshape(t * top_k, d).astype(tokens.dtype)
-
-
-def _sum_dtype(*arrays: jax.Array) -> jnp.dtype:
-    return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
 
 
 def _weighted_sum(rows: jax.Array, routing: Routing) -> jax.Array:
     """[t*k,n] -> [t,n], float32 or wider."""
     t, k = routing.weights.shape
-    dtype = _sum_dtype(rows, routing.weights)
+    dtype = sum_dtype(rows, routing.weights)
     return (rows.reshape(t, k, rows.shape[1]).astype(dtype) * routing.weights[..., None].astype(dtype)).sum(1)
 
 

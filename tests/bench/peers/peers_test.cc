@@ -50,6 +50,11 @@ class Matrix {
     for (int64_t i = 0; i < elements_; ++i) Set(i, values(random));
   }
   double At(int64_t i) const { return ToDouble({const_cast<uint8_t*>(memory_.data()), dtype_, dims_}, i); }
+  std::vector<double> All() const {
+    std::vector<double> values;
+    for (int64_t i = 0; i < elements_; ++i) values.push_back(At(i));
+    return values;
+  }
   void Set(int64_t i, double value) { StoreRounded({memory_.data(), dtype_, dims_}, i, value); }
   void* data() { return memory_.data(); }
   int64_t elements() const { return elements_; }
@@ -90,12 +95,15 @@ class Buffers {
     for (Matrix& out : out_) out.Fill(std::numeric_limits<double>::quiet_NaN());
   }
 
-  // Against a double loop; any order of summation is right.
-  void Check() const {
+  // Against a double loop, which runs before the first check; any order of summation is right.
+  void Check() {
+    for (size_t g = expected_.size(); g < rows_.size(); ++g) expected_.push_back(Expected(g));
     for (size_t g = 0; g < rows_.size(); ++g) {
-      const int64_t out_rows = series_.mode == Mode::kWgrad ? series_.k : rows_[g];
-      for (int64_t i = 0; i < out_rows; ++i) {
-        for (int64_t j = 0; j < series_.n; ++j) CheckElement(g, i, j);
+      for (int64_t i = 0; i < out_[g].elements(); ++i) {
+        const double got = out_[g].At(i);
+        EXPECT_LE(std::abs(got - expected_[g][i].value), expected_[g][i].bound)
+            << "group " << g << " of " << rows_[g] << " rows, [" << i / series_.n << ", " << i % series_.n << "]";
+        EXPECT_FALSE(std::isnan(got));
       }
       EXPECT_TRUE(std::isnan(out_[g].At(out_[g].elements()))) << "written behind the result of group " << g;
       if (testing::Test::HasFailure()) return;
@@ -103,27 +111,33 @@ class Buffers {
   }
 
  private:
-  void CheckElement(size_t g, int64_t i, int64_t j) const {
-    const int64_t k = series_.k, n = series_.n;
-    const int64_t terms = series_.mode == Mode::kWgrad ? rows_[g] : k;
-    double want = 0, size = 0;
-    for (int64_t t = 0; t < terms; ++t) {
-      const double a = lhs_[g].At(series_.mode == Mode::kWgrad ? t * k + i : i * k + t);
-      const double b = rhs_[g].At(series_.mode == Mode::kForwardTransposed ? j * k + t : t * n + j);
-      want += a * b;
-      size += std::abs(a * b);
+  struct Element {
+    double value, bound;
+  };
+
+  std::vector<Element> Expected(size_t g) const {
+    const int64_t k = series_.k, n = series_.n, terms = series_.mode == Mode::kWgrad ? rows_[g] : k;
+    const std::vector<double> lhs = lhs_[g].All(), rhs = rhs_[g].All();
+    std::vector<Element> expected;
+    for (int64_t at = 0; at < out_[g].elements(); ++at) {
+      const int64_t i = at / n, j = at % n;
+      double want = 0, size = 0;
+      for (int64_t t = 0; t < terms; ++t) {
+        const double a = lhs[series_.mode == Mode::kWgrad ? t * k + i : i * k + t];
+        const double b = rhs[series_.mode == Mode::kForwardTransposed ? j * k + t : t * n + j];
+        want += a * b;
+        size += std::abs(a * b);
+      }
+      expected.push_back({want, FormatOf(DType::kF32).Epsilon() * static_cast<double>(terms + 4) * size +
+                                    FormatOf(series_.out_dtype).Epsilon() * std::abs(want)});
     }
-    const double bound = FormatOf(DType::kF32).Epsilon() * static_cast<double>(terms + 4) * size +
-                         FormatOf(series_.out_dtype).Epsilon() * std::abs(want);
-    const double got = out_[g].At(i * n + j);
-    EXPECT_LE(std::abs(got - want), bound)
-        << "group " << g << " of " << rows_[g] << " rows, [" << i << ", " << j << "]";
-    EXPECT_FALSE(std::isnan(got));
+    return expected;
   }
 
   GemmSeries series_;
   std::vector<int64_t> rows_;
   std::vector<Matrix> lhs_, rhs_, out_;
+  std::vector<std::vector<Element>> expected_;
   std::vector<const void*> lhs_data_, rhs_data_;
   std::vector<void*> out_data_;
 };

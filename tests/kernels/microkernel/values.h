@@ -20,7 +20,7 @@ class Values {
  public:
   Values(DType dtype, int64_t count, Random& random) : tensor_(dtype, {count}) {
     for (int64_t i = 0; i < count; ++i) {
-      StoreRounded(tensor_.array(), i, IsMatrix(dtype) ? random.Unit() : static_cast<double>(random.Next() >> 32));
+      StoreNearest(tensor_.array(), i, IsMatrix(dtype) ? random.Unit() : static_cast<double>(random.Next() >> 32));
     }
   }
   void* data() const { return tensor_.array().data; }
@@ -59,10 +59,10 @@ inline double Fma(DType compute, double a, double b, double c) {
   return std::fma(static_cast<float>(a), static_cast<float>(b), static_cast<float>(c));
 }
 inline double Add(DType compute, double a, double b) {
-  return compute == DType::kS32 ? Fma(compute, a, 1, b) : RoundTo(compute, a + b);
+  return compute == DType::kS32 ? Fma(compute, a, 1, b) : compute == DType::kF64 ? a + b : static_cast<float>(a + b);
 }
 inline double Mul(DType compute, double a, double b) {
-  return compute == DType::kS32 ? Fma(compute, a, b, 0) : RoundTo(compute, a * b);
+  return compute == DType::kS32 ? Fma(compute, a, b, 0) : compute == DType::kF64 ? a * b : static_cast<float>(a * b);
 }
 
 // Where element j of step k stands in a panel or strip of so many rows or columns.

@@ -1,4 +1,6 @@
-"""grouped_gemm, grouped_dense and grouped_quantize of TransformerEngine's JAX package, as of version 2.20.
+"""grouped_gemm, grouped_dense and grouped_quantize of TransformerEngine's JAX package, as of version 2.20; of its
+router and permutation fused_topk_with_score_function, fused_moe_aux_loss, token_dispatch, token_combine and
+sort_chunks_by_index.
 
     from raggemm.compat import transformer_engine as te
     te.grouped_dense(x, kernel, group_sizes, bias=bias)
@@ -19,6 +21,10 @@ Deliberate differences:
                   in rows or columns, whatever q_layout says, and gathers a sharded kernel first
   use_async_d2h_group_sizes
                   has no effect: there it says how the group sizes come from the device to the host
+  router          float32 inside; score_function "sqrtsoftplus" is not there (NotImplementedError)
+  permutation     rows beyond those that are routed are zero, pairs for which there is no row are dropped; a token's
+                  rows are summed from its first expert to its last. A row that a probability of 0 makes zero gives its
+                  token no gradient. Chunks that are fewer rows than there are leave the rows behind them where they are
 
 How quantized operands are multiplied: float32 scales of groups and the second level of NVFP4 multiply the sums. Scales
 of blocks go into the call as they are where an operand is a row-major matrix, or has one for each group, of whole
@@ -35,6 +41,13 @@ from raggemm._operands import Words as _Words
 from raggemm.compat.transformer_engine import _dense, _products
 from raggemm.compat.transformer_engine._quantize import along as _along
 from raggemm.compat.transformer_engine._quantize import grouped_quantize
+from raggemm.compat.transformer_engine._routing import (
+    fused_moe_aux_loss,
+    fused_topk_with_score_function,
+    sort_chunks_by_index,
+    token_combine,
+    token_dispatch,
+)
 from raggemm.compat.transformer_engine._swizzled import unswizzled
 from raggemm.compat.transformer_engine._tensors import (
     GroupedNoScaleTensor,
@@ -50,9 +63,14 @@ __all__ = [
     "GroupedScaledTensor1x",
     "QuantizerSet",
     "ScaledTensor2x",
+    "fused_moe_aux_loss",
+    "fused_topk_with_score_function",
     "grouped_dense",
     "grouped_gemm",
     "grouped_quantize",
+    "sort_chunks_by_index",
+    "token_combine",
+    "token_dispatch",
     "unswizzled",
 ]
 

@@ -1,0 +1,25 @@
+// XLA's buffers as ours.
+#ifndef RAGGEMM_FFI_BUFFERS_H_
+#define RAGGEMM_FFI_BUFFERS_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "raggemm/problem.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace raggemm {
+
+absl::Span<const int64_t> DimsOf(const xla::ffi::AnyBuffer& buffer);
+
+// InvalidArgument: an element type that is not one of ours.
+absl::StatusOr<Array> ToArray(absl::string_view name, const xla::ffi::AnyBuffer& buffer);
+
+// InvalidArgument: no vector of int64.
+absl::StatusOr<absl::Span<int64_t>> DecodeWorkspace(const xla::ffi::AnyBuffer& buffer);
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_FFI_BUFFERS_H_

@@ -1,0 +1,166 @@
+// Activations in f32, of vectors of any width: operators of vector types round as those of single elements do, so that
+// every ISA has the same bits. Its traits V are those of tile_gemm.h.
+#ifndef RAGGEMM_KERNELS_ISA_ACTIVATION_H_
+#define RAGGEMM_KERNELS_ISA_ACTIVATION_H_
+
+#include <cstdint>
+
+#include "kernels/isa/pack.h"
+#include "kernels/microkernel.h"
+#include "raggemm/activation.h"
+
+namespace raggemm {
+namespace {
+
+// A vector of so many bytes, or one integer.
+template <int kBytes>
+struct Ints {
+  typedef int32_t type __attribute__((vector_size(kBytes)));
+};
+template <>
+struct Ints<4> {
+  using type = int32_t;
+};
+
+template <class V>
+struct Activations {
+  using F = typename V::Vec;
+  using I = typename Ints<sizeof(F)>::type;
+
+  static F Of(float value) { return V::Broadcast(&value); }
+  static F Magnitude(F x) { return __builtin_bit_cast(F, __builtin_bit_cast(I, x) & 0x7fffffff); }
+  static F PowerOfTwo(I exponent) { return __builtin_bit_cast(F, (exponent + 127) << 23); }
+
+  template <int kCount>
+  static F Polynomial(const float (&coefficients)[kCount], F x) {
+    F sum = Of(coefficients[kCount - 1]);
+    for (int i = kCount - 2; i >= 0; --i) sum = V::Fma(sum, x, Of(coefficients[i]));
+    return sum;
+  }
+
+  // e^x for x <= 0: 2^n * e^r with |r| <= ln(2) / 2, of which the polynomial leaves out 4e-9. Twice half of n, for the
+  // smallest results are denormal.
+  static F ExpOfNegative(F x) {
+    constexpr float kRounder = 0x1.8p23F;                           // whose sum with n has n in its last bits
+    constexpr float kLn2 = 0x1.62e43p-1F, kBeyond = 1.9046542e-9F;  // which is as much too large
+    x = x < Of(-104) ? Of(-104) : x;                                // 0 from there on
+    const F sum = V::Fma(x, Of(1.44269504F), Of(kRounder));
+    const I n = __builtin_bit_cast(I, sum) - __builtin_bit_cast(int32_t, kRounder);
+    const F whole = V::Add(sum, Of(-kRounder));
+    const F r = V::Fma(whole, Of(kBeyond), V::Fma(whole, Of(-kLn2), x));
+    const F p = Polynomial({0x1p-1F, 0x1.55548ap-3F, 0x1.55547ap-5F, 0x1.123ebep-7F, 0x1.6d9a92p-10F}, r);
+    const F e = V::Add(V::Fma(V::Mul(r, r), p, r), Of(1));
+    const I half = n >> 1;
+    return V::Mul(V::Mul(e, PowerOfTwo(half)), PowerOfTwo(n - half));
+  }
+
+  static F Sigmoid(F x) {
+    const F e = ExpOfNegative(-Magnitude(x));
+    return (x < Of(0) ? e : Of(1)) / V::Add(e, Of(1));
+  }
+
+  // Phi(-y) = e^(-y^2/2) * q((y - 3) / (y + 3)) for y >= 0, where q leaves out 3e-7. Beyond 15 it is 0. What y^2 loses
+  // by rounding is a factor of its own.
+  static F NormalCdf(F x) {
+    static constexpr float kTail[] = {0x1.f1b89cp-4F,  -0x1.a6b66ap-3F, 0x1.f8bad6p-4F,   -0x1.7a942ep-5F,
+                                      0x1.91dab8p-8F,  0x1.7ca93ep-9F,  -0x1.01a418p-10F, -0x1.62fdc8p-12F,
+                                      0x1.e04466p-14F, 0x1.b9e20ap-15F};
+    F y = Magnitude(x);
+    y = y > Of(15) ? Of(15) : y;
+    const F square = V::Mul(y, y), rest = V::Fma(y, y, -square);
+    F e = ExpOfNegative(V::Mul(square, Of(-0.5F)));
+    e = V::Fma(e, V::Mul(rest, Of(-0.5F)), e);
+    const F tail = V::Mul(e, Polynomial(kTail, V::Add(y, Of(-3)) / V::Add(y, Of(3))));
+    return x < Of(0) ? tail : V::Add(Of(1), -tail);
+  }
+
+  template <Activation kActivation>
+  static F Apply(F x) {
+    if constexpr (kActivation == Activation::kSilu) return V::Mul(x, Sigmoid(x));
+    if constexpr (kActivation == Activation::kGelu) return V::Mul(x, NormalCdf(x));
+    if constexpr (kActivation == Activation::kGeluTanh) {
+      // 2 * sqrt(2 / pi), and 0.044715 times that
+      return V::Mul(x, Sigmoid(V::Mul(x, V::Fma(V::Mul(x, x), Of(0.0713548163F), Of(1.59576912F)))));
+    }
+    if constexpr (kActivation == Activation::kRelu) return x <= Of(0) ? Of(0) : x;
+    return V::Mul(x, Sigmoid(V::Mul(x, Of(1.702F))));  // quick_gelu, and the gate of swiglu_oai
+  }
+
+  template <Activation kActivation>
+  static F Gated(F gate, F up) {
+    if constexpr (kActivation == Activation::kSwigluOai) {
+      gate = gate > Of(7) ? Of(7) : gate;
+      up = up > Of(7) ? Of(7) : up < Of(-7) ? Of(-7) : up;
+      up = V::Add(up, Of(1));
+    }
+    return V::Mul(Apply<kActivation>(gate), up);
+  }
+};
+
+template <class V, class E, Activation kActivation>
+void Activate(const ActivationArgs& args) {
+  using Functions = Activations<V>;
+  E* out = static_cast<E*>(args.out);
+  for (int64_t j = 0; j < args.count; j += V::kWidth) {
+    const int64_t left = args.count - j < V::kWidth ? args.count - j : V::kWidth;
+    typename V::Vec r;
+    if (args.interleaved) {
+      float gate[V::kWidth] = {}, up[V::kWidth] = {};
+      for (int64_t i = 0; i < left; ++i) {
+        gate[i] = args.gate[2 * (j + i)];
+        up[i] = args.gate[2 * (j + i) + 1];
+      }
+      r = Functions::template Gated<kActivation>(V::Load(gate), V::Load(up));
+    } else {
+      r = LoadUpTo<V>(args.gate + j, left);
+      r = args.up == nullptr ? Functions::template Apply<kActivation>(r)
+                             : Functions::template Gated<kActivation>(r, LoadUpTo<V>(args.up + j, left));
+    }
+    if (left == V::kWidth) {
+      V::Store(out + j, r);
+    } else {
+      V::StorePartial(out + j, r, static_cast<int>(left));
+    }
+  }
+}
+
+template <class V>
+void AddToTokens(const CombineArgs& args) {
+  const float one = 1;
+  for (int64_t i = 0; i < args.rows; ++i) {
+    const typename V::Vec weight = V::Broadcast(args.weights == nullptr ? &one : args.weights + i);
+    const float* row = args.from + i * args.stride;
+    float* sum = args.sums + args.tokens[i] * args.stride;
+    for (int64_t j = 0; j < args.columns; j += V::kWidth) {
+      const int64_t left = args.columns - j;
+      const typename V::Vec r = V::Fma(weight, LoadUpTo<V>(row + j, left), LoadUpTo<V>(sum + j, left));
+      if (left >= V::kWidth) {
+        V::Store(sum + j, r);
+      } else {
+        V::StorePartial(sum + j, r, static_cast<int>(left));
+      }
+    }
+  }
+}
+
+template <class V, class E, int kIndex = 0>
+constexpr void AddActivations(FormatKernels& kernels) {
+  if constexpr (kIndex < kActivationCount) {
+    kernels.activate[kIndex] = Activate<V, E, static_cast<Activation>(kIndex)>;
+    AddActivations<V, E, kIndex + 1>(kernels);
+  }
+}
+
+// To a row of f32.
+template <class V>
+constexpr void AddMlp(KernelRow& row) {
+  AddActivations<V, Float16>(row.formats[static_cast<int>(DType::kF16)]);
+  AddActivations<V, BFloat16>(row.formats[static_cast<int>(DType::kBF16)]);
+  AddActivations<V, float>(row.formats[static_cast<int>(DType::kF32)]);
+  row.combine = AddToTokens<V>;
+}
+
+}  // namespace
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_ISA_ACTIVATION_H_

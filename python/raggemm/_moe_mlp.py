@@ -1,0 +1,226 @@
+"""moe_mlp, the whole MLP of the experts: its arguments and their checks."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from raggemm._moe_backward import cotangents
+from raggemm._moe_sequence import ACTIVATIONS, NEEDS_A_GATE, sequence
+from raggemm._operands import integer_array, result_dtype
+from raggemm._primitive import jax_versions
+from raggemm._primitive.call import FLOATS, PARTS_OF_BYTES
+from raggemm._primitive.moe_mlp import MlpCall, primitive
+from raggemm._tensors import check_type, float_array, quantized_parts
+
+_FLOATS = tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32)
+# In the order in which the custom call gets them.
+_OPTIONAL = (
+    *("row_weights", "w_gate", "b_up", "b_gate", "b_down", "group_offset"),
+    *("up_scale", "up_zero", "gate_scale", "gate_zero", "down_scale", "down_zero"),
+)
+
+
+def _check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}, must be one of {', '.join(map(repr, allowed))}")
+
+
+def _check_rank(name: str, x: jax.Array, axes: str) -> None:
+    if x.ndim != len(axes.split(",")):
+        raise ValueError(f"{name}: shape is {x.shape}, must be [{axes}]")
+
+
+def _check_shape(name: str, x: jax.Array, shape: tuple[int, ...]) -> None:
+    if x.shape != shape:
+        raise ValueError(f"{name}: shape is {x.shape}, must be {shape}")
+
+
+def _checked_rows(x: Any, row_tokens: Any, row_weights: Any, group_sizes: Any) -> dict[str, Any]:
+    args = {
+        "x": float_array("x", x, _FLOATS),
+        "row_tokens": integer_array("row_tokens", row_tokens),
+        "group_sizes": integer_array("group_sizes", group_sizes),
+    }
+    for name, axes in (("x", "T,H"), ("row_tokens", "M"), ("group_sizes", "G")):
+        _check_rank(name, args[name], axes)
+    if row_weights is not None:
+        row_weights = float_array("row_weights", row_weights, _FLOATS)
+        _check_shape("row_weights", row_weights, args["row_tokens"].shape)
+        args["row_weights"] = row_weights.astype(jnp.float32)
+    return args
+
+
+def _checked_matrices(w_up: Any, w_gate: Any, w_down: Any) -> dict[str, Any]:
+    """The weights that are there, each [G,.,.], and their scales and zero points."""
+    args: dict[str, jax.Array | None] = {}
+    for word, w in (("up", w_up), ("gate", w_gate), ("down", w_down)):
+        if w is None:
+            continue
+        name = f"w_{word}"
+        data, factors = quantized_parts(name, w)
+        if factors is None:
+            check_type(name, data.dtype, _FLOATS)
+        else:
+            args |= {f"{word}_scale": factors.scale, f"{word}_zero": factors.zero}
+        _check_rank(name, data, "G,K,N")
+        args[name] = data
+    return {name: x for name, x in args.items() if x is not None}
+
+
+def _check_extents(args: dict[str, Any], merged: bool, transpose_up: bool, transpose_down: bool) -> int:
+    """The columns of w_up, without the gate's of a merged one."""
+    up, hidden = args["w_up"].shape, args["x"].shape[1]
+    groups, columns = up[0], up[1 if transpose_up else 2]
+    _check_shape("w_up", args["w_up"], (groups, columns, hidden) if transpose_up else (groups, hidden, columns))
+    if merged and columns % 2:
+        raise ValueError(f"w_up: has {columns} columns, must have two for each of w_down's rows where it is merged")
+    if "w_gate" in args:
+        _check_shape("w_gate", args["w_gate"], up)
+        check_type("w_gate: beside w_up", args["w_gate"].dtype, (args["w_up"].dtype,))
+    inner = columns // 2 if merged else columns
+    _check_shape("w_down", args["w_down"], (groups, hidden, inner) if transpose_down else (groups, inner, hidden))
+    return columns
+
+
+def _checked_biases(args: dict[str, Any], columns: int, **biases: Any) -> dict[str, Any]:
+    groups, hidden = args["w_up"].shape[0], args["x"].shape[1]
+    given = {name: float_array(name, bias, _FLOATS) for name, bias in biases.items() if bias is not None}
+    for name, bias in given.items():
+        _check_shape(name, bias, (groups, hidden if name == "b_down" else columns))
+    return given
+
+
+def _checked_offset(args: dict[str, Any], group_offset: Any) -> dict[str, Any]:
+    groups, total = args["w_up"].shape[0], args["group_sizes"].shape[0]
+    if groups > total:
+        raise ValueError(f"w_up has {groups} groups, more than the {total} of group_sizes")
+    if group_offset is None:
+        if groups < total:
+            raise ValueError(
+                f"w_up has {groups} groups, but group_sizes has {total}: group_offset must say which of them is the "
+                "first"
+            )
+        return {}
+    offset = integer_array("group_offset", group_offset)
+    if offset.shape not in ((), (1,)):
+        raise ValueError(f"group_offset: shape is {offset.shape}, must be () or (1,)")
+    return {"group_offset": offset}
+
+
+@functools.partial(jax.jit, static_argnames="call")
+def _moe_mlp(args: dict[str, jax.Array], *, call: MlpCall) -> jax.Array:
+    """The call on arrays as the caller has them. Its name is what a jaxpr and a profile show."""
+    args = {name: jax_versions.gathered(x) for name, x in args.items()}
+    if "group_offset" in args:
+        args["group_offset"] = args["group_offset"].reshape(1)
+    for word in ("up", "gate", "down"):
+        matrix, zero, scale = f"w_{word}", f"{word}_zero", f"{word}_scale"
+        if matrix not in args:
+            continue
+        count, wider = PARTS_OF_BYTES.get(args[matrix].dtype, (1, None))
+        if args[matrix].shape[2] % count:  # rows must be whole bytes
+            args |= {name: args[name].astype(wider) for name in (matrix, zero) if name in args}
+        for name in (scale, zero):
+            if name in args and args[name].ndim == 0:
+                args[name] = jnp.broadcast_to(args[name], args[matrix].shape[:1])
+    return primitive.bind(*jax_versions.varying_alike(call.flat(args)), call=call)
+
+
+def moe_mlp(
+    x: Any,
+    row_tokens: Any,
+    row_weights: Any,
+    group_sizes: Any,
+    w_up: Any,
+    w_down: Any,
+    *,
+    w_gate: Any = None,
+    b_up: Any = None,
+    b_gate: Any = None,
+    b_down: Any = None,
+    activation: str = "silu",
+    merged: str | None = None,
+    transpose_up: bool = False,
+    transpose_down: bool = False,
+    group_offset: Any = None,
+    preferred_element_type: Any = None,
+    save: str = "inputs",
+) -> jax.Array:
+    """The MLP of the experts of a mixture-of-experts layer, as one call: gather, up and gate, activation, down, and the
+    weighted sum of each token's experts.
+
+    The M rows are pairs of a token and an expert, sorted by expert: row r is token row_tokens[r] with row_weights[r],
+    and the first group_sizes[0] rows are expert 0's. For the rows of expert e
+
+        up = x[row_tokens] @ w_up[e] + b_up[e]      gate = x[row_tokens] @ w_gate[e] + b_gate[e]
+        a = activation(gate) * up                   without a gate activation(up)
+        d = a @ w_down[e] + b_down[e]
+        out[t] = sum of row_weights[r] * d[r] over the rows r of token t
+
+    up, gate and d are float32, as results of grouped_gemm. a is computed in float32 and rounded once, to the type of
+    w_down, or to that of x where w_down is quantized. The sum is a chain of fma in float32, from +0, in ascending order
+    of the rows, rounded once to out's type.
+
+    A token may have any number of rows, of one expert too; one without any is +0. Rows of no processed group, behind
+    the sum of the sizes say, take no part: neither their tokens nor their weights are looked at.
+
+    Args:
+      x: [T,H], float16, bfloat16 or float32, as are all floats here, in any mix.
+      row_tokens: [M], int32, int64 or uint32. One of a processed group must be in [0,T): a wrong one is found as a
+        wrong size is, when the call has run; but derivatives and vmap, which know only numbers, make NaN of it.
+      row_weights: [M], or None, which is 1.
+      group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than M.
+      w_up: [G,H,I], with transpose_up [G,I,H]. It, w_gate and w_down may be QuantizedTensors.
+      w_down: [G,I,H], with transpose_down [G,H,I].
+      w_gate: as w_up, of the same dtype, or None: no gate.
+      b_up, b_gate: [G,I], or None.
+      b_down: [G,H], or None.
+      activation: "silu", "gelu" (by erf), "gelu_tanh", "relu", "quick_gelu" (gate * sigmoid(1.702 * gate)), or
+        "swiglu_oai", gpt-oss', which needs a gate: gate * sigmoid(1.702 * gate) * (up + 1), where gate is at most 7 and
+        up in [-7,7].
+      merged: w_up is gate and up in one, [G,H,2I], and b_up [G,2I]: "halves", the gate's columns first, or
+        "interleaved", the gate's the even ones. There is no w_gate or b_gate then.
+      group_offset: integer, () or (1,): the group in group_sizes that the weights' first one is for. ValueError where
+        they have fewer groups than group_sizes and there is none.
+      preferred_element_type: dtype of the result, by default x's.
+      save: what a gradient keeps of the forward pass: "inputs", nothing but the arguments, so that the products are
+        computed again; or "activations", the results of the products in float32, which are then computed one by one.
+
+    Returns:
+      [T,H].
+
+    It has derivatives of every order, forward and reverse, of x, floats among the weights, biases, row_weights, and
+    scales of quantized weights that are not float8_e8m0fnu. They and vmap are grouped GEMMs, one after the other; the
+    gradient of x is summed in float32, in the order of the rows. float64 is a TypeError.
+    """
+    if merged is not None and (w_gate is not None or b_gate is not None):
+        name = "b_gate" if w_gate is None else "w_gate"
+        raise ValueError(f"{name}: is given with merged, where w_up and b_up have the gate")
+    if b_gate is not None and w_gate is None:
+        raise ValueError("b_gate: is given without w_gate")
+    _check_choice("activation", activation, tuple(map(str.lower, ACTIVATIONS)))
+    _check_choice("merged", merged, (None, "halves", "interleaved"))
+    _check_choice("save", save, ("inputs", "activations"))
+    if activation.upper() in NEEDS_A_GATE and merged is None and w_gate is None:
+        raise ValueError(f"activation: {activation!r} needs a gate, w_gate or merged")
+    args = _checked_rows(x, row_tokens, row_weights, group_sizes) | _checked_matrices(w_up, w_gate, w_down)
+    columns = _check_extents(args, merged is not None, transpose_up, transpose_down)
+    args |= _checked_biases(args, columns, b_up=b_up, b_gate=b_gate, b_down=b_down)
+    args |= _checked_offset(args, group_offset)
+    dtype = args["x"].dtype if preferred_element_type is None else result_dtype(preferred_element_type)
+    check_type("preferred_element_type", dtype, _FLOATS)
+    call = MlpCall(
+        sequence,
+        cotangents,
+        activation=activation.upper(),
+        merged=(merged or "").upper(),
+        up_is_trans=bool(transpose_up),
+        down_is_trans=bool(transpose_down),
+        dtype=dtype,
+        saves_products=save == "activations",
+        operands=tuple(name for name in _OPTIONAL if name in args),
+    )
+    return _moe_mlp(args, call=call)

@@ -1,0 +1,109 @@
+"""The MLP of the experts as a sequence: gather, grouped GEMMs, activation, grouped GEMM, combine. It is what moe_mlp
+computes in one call, and what its derivatives and batches are made of."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from raggemm._grouped_gemm import product
+from raggemm._operands import Words
+from raggemm._primitive.call import FLOATS
+from raggemm._primitive.moe_mlp import MlpCall
+from raggemm._tensors import QuantizedTensor
+from raggemm.ops import matrices
+
+
+def _swiglu_oai(gate: jax.Array, up: jax.Array) -> jax.Array:
+    """gpt-oss': both are clamped, the gate from above only."""
+    gate = jnp.minimum(gate, 7)
+    return gate * jax.nn.sigmoid(1.702 * gate) * (jnp.clip(up, -7, 7) + 1)
+
+
+# Of one array, which with a gate is multiplied by up; gpt-oss' is of both.
+_ACTIVATIONS = {
+    "SILU": jax.nn.silu,
+    "GELU": lambda x: jax.nn.gelu(x, approximate=False),
+    "GELU_TANH": lambda x: jax.nn.gelu(x, approximate=True),
+    "RELU": jax.nn.relu,
+    "QUICK_GELU": lambda x: x * jax.nn.sigmoid(1.702 * x),
+}
+NEEDS_A_GATE = {"SWIGLU_OAI": _swiglu_oai}
+ACTIVATIONS = (*_ACTIVATIONS, *NEEDS_A_GATE)
+
+
+def activated_rows(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Array:
+    activation = call.activation
+    if gate is None:
+        return _ACTIVATIONS[activation](up)
+    if activation in NEEDS_A_GATE:
+        return NEEDS_A_GATE[activation](gate, up)
+    return _ACTIVATIONS[activation](gate) * up
+
+
+def _rows_of_groups(args: dict[str, Any]) -> jax.Array:
+    """[M]: whether a row is one of a processed group."""
+    sizes, (groups, *_) = args["group_sizes"], args["w_up"].shape
+    ends = jnp.concatenate([jnp.zeros((1,), sizes.dtype), jnp.cumsum(sizes)])
+    first = args["group_offset"].reshape(()) if "group_offset" in args else 0
+    row = jnp.arange(args["row_tokens"].shape[0], dtype=ends.dtype)
+    return (row >= ends.at[first].get(mode="clip")) & (row < ends.at[first + groups].get(mode="clip"))
+
+
+def product_of(args: dict[str, Any], weight: str, rows: jax.Array, is_trans: bool, has_bias: bool = True) -> jax.Array:
+    """[M,columns] in float32: the rows of each group times w_up, w_gate or w_down of it, and its bias."""
+    data = args[f"w_{weight}"]
+    is_array = data.dtype in FLOATS
+    w = data if is_array else QuantizedTensor(data, args.get(f"{weight}_scale"), args.get(f"{weight}_zero"))
+    return product(
+        Words(sizes="group_sizes"),
+        *matrices(rows, w, args["group_sizes"], (1, 2 if is_trans else 1)),
+        bias=args.get(f"b_{weight}") if has_bias else None,
+        group_offset=args.get("group_offset"),
+        preferred_element_type=jnp.float32,
+    )
+
+
+def gate_and_up(call: MlpCall, args: dict[str, Any], rows: jax.Array) -> tuple[jax.Array | None, jax.Array]:
+    """rows: [M,H] in float32, from where each product gets its own, so that what they say of a gradient is summed in
+    float32."""
+    dtype = args["x"].dtype
+    up = product_of(args, "up", rows.astype(dtype), call.up_is_trans)
+    if call.merged == "HALVES":
+        gate, up = jnp.split(up, 2, axis=1)
+        return gate, up
+    if call.merged == "INTERLEAVED":
+        return up[:, ::2], up[:, 1::2]
+    return product_of(args, "gate", rows.astype(dtype), call.up_is_trans) if "w_gate" in args else None, up
+
+
+def combined(weights: jax.Array, rows: jax.Array, row_tokens: jax.Array, tokens: int, dtype: Any) -> jax.Array:
+    """[tokens,H]: of each token the sum of its rows times their weights. It is a product with a token for a group,
+    whose sums are chains of fma in the order of the rows, but for a new chain after each 256."""
+    order = jnp.argsort(row_tokens)  # stable
+    counts = jnp.zeros(tokens, jnp.int32).at[row_tokens].add(1, mode="drop")
+    weights, rows = (x.at[order].get(unique_indices=True, mode="promise_in_bounds") for x in (weights, rows))
+    operands = matrices(weights[:, None], rows, counts, (0, 0), rhs_rank=2)
+    return product(Words(), *operands, preferred_element_type=dtype).reshape(tokens, rows.shape[1])
+
+
+def token_rows(args: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
+    """[M] of each row: its token, which is the number of tokens where it takes no part, and its weight. Nothing here
+    can raise for a token that is not there: a row of it makes all weights NaN."""
+    row_tokens, tokens, is_placed = args["row_tokens"], args["x"].shape[0], _rows_of_groups(args)
+    is_known = (row_tokens >= 0) & (row_tokens < tokens)
+    weights = args.get("row_weights", jnp.ones(row_tokens.shape, jnp.float32))
+    weights = jnp.where((is_placed & ~is_known).any(), jnp.nan, weights)
+    return jnp.where(is_placed & is_known, row_tokens, tokens), weights
+
+
+def sequence(call: MlpCall, args: dict[str, Any]) -> jax.Array:
+    """The value of a call."""
+    x = args["x"]
+    token, weights = token_rows(args)
+    rows = x.astype(jnp.float32).at[token].get(mode="fill", fill_value=0)
+    gate, up = gate_and_up(call, args, rows)
+    down = args["w_down"].dtype
+    activated = activated_rows(call, gate, up).astype(down if down in FLOATS else x.dtype)
+    rows = product_of(args, "down", activated, call.down_is_trans)
+    return combined(weights, rows, token, x.shape[0], call.dtype)

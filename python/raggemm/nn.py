@@ -1,0 +1,86 @@
+"""A mixture-of-experts layer as functions of a dict of arrays, for any framework or none.
+
+    params = nn.init(jax.random.key(0), nn.Shape(width=64, hidden=128, num_experts=8))
+    out, logits, chosen = nn.apply(params, x, top_k=2)
+    loss += 0.01 * raggemm.load_balance_loss(logits, chosen)
+
+apply is route, sort_by_expert and moe_mlp. The experts' matrices may be QuantizedTensors.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from raggemm._moe_mlp import moe_mlp
+from raggemm._primitive.jax_versions import gathered
+from raggemm._routing import route, sort_by_expert
+from raggemm._tensors import float_array
+
+__all__ = ["Output", "Shape", "apply", "init"]
+
+
+class Shape(NamedTuple):
+    """The sizes of a layer."""
+
+    width: int  # of a token, H
+    hidden: int  # of an expert, I
+    num_experts: int  # G
+
+
+class Output(NamedTuple):
+    """What apply gives: the second and third are for losses of the router."""
+
+    out: jax.Array  # of the shape and dtype of x
+    logits: jax.Array  # float32 [T,G]
+    experts: jax.Array  # int32 [T,k], those that were chosen
+
+
+def init(key: jax.Array, shape: Shape, dtype: Any = jnp.float32) -> dict[str, jax.Array]:
+    """The arrays of a layer, normal with a standard deviation of one over the root of what is summed.
+
+    Returns:
+      "router" float32 [H,G]; "w_gate" and "w_up" [G,H,I] and "w_down" [G,I,H] of dtype.
+    """
+    width, hidden, count = shape
+    shapes = {
+        "router": (width, count),
+        "w_gate": (count, width, hidden),
+        "w_up": (count, width, hidden),
+        "w_down": (count, hidden, width),
+    }
+    keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
+
+    def normal(name: str) -> jax.Array:
+        own = jnp.float32 if name == "router" else dtype
+        return (jax.random.normal(keys[name], shapes[name], jnp.float32) * shapes[name][-2] ** -0.5).astype(own)
+
+    return {name: normal(name) for name in shapes}
+
+
+def apply(
+    params: dict[str, Any],
+    x: Any,
+    top_k: int,
+    activation: str = "silu",
+    **routing: Any,
+) -> Output:
+    """The experts' answers to each token, weighted by the router.
+
+    Args:
+      params: as of init. "w_gate" may be absent; an "expert_bias" [G] is the one of route.
+      x: [...,H], of float16, bfloat16 or float32.
+      top_k: experts of a token.
+      activation: as moe_mlp has it.
+      routing: the keyword arguments of route.
+    """
+    x = float_array("x", x)
+    tokens = x.reshape(-1, x.shape[-1])
+    logits = jnp.matmul(tokens.astype(jnp.float32), params["router"], precision="highest")
+    row_weights, chosen = route(logits, top_k, expert_bias=params.get("expert_bias"), **routing)
+    rows = sort_by_expert(chosen, logits.shape[1])
+    row_weights = gathered(row_weights).reshape(-1)[rows.order]
+    matrices = (params["w_up"], params["w_down"])
+    routed = (rows.row_tokens, row_weights, rows.group_sizes)
+    out = moe_mlp(tokens, *routed, *matrices, w_gate=params.get("w_gate"), activation=activation)
+    return Output(out.reshape(x.shape), logits, chosen)

@@ -1,0 +1,85 @@
+"""Operands of moe_mlp with all that a router may make of its rows, and the comparison with the oracle."""
+
+import functools
+
+import ml_dtypes
+import moe_oracle
+import numpy as np
+import quantized_operands
+import raggemm
+
+TOKENS, HIDDEN, INNER, GROUPS = 9, 64, 32, 4
+SIZES = np.array([6, 0, 9, 3], np.int32)
+ROWS = 21
+# Token 0 has eight rows, two of them of one group, token 8 none but behind the groups, where a token is anything.
+ROW_TOKENS = np.array([0, 0, 1, 2, 3, 5, 0, 0, 0, 1, 2, 3, 4, 5, 6, 0, 0, 0, 8, -7, 2**31 - 1], np.int32)
+GATES = (None, "separate", "halves", "interleaved")
+
+
+class Case:
+    """Keyword arguments of moe_mlp; what they stand for in float64; and what the oracle needs to know besides."""
+
+    def __init__(self, gate="separate", transposed=(False, False), biases=True, seed=0, large=1.0, weighted=True):
+        random = np.random.default_rng(seed)
+        columns = 2 * INNER if gate in ("halves", "interleaved") else INNER
+        self.transposed = transposed
+        self.merged = gate if columns != INNER else None
+
+        def normal(*shape, by=1.0):
+            return (by * random.normal(size=shape)).astype(np.float32)
+
+        def matrices(k, n, is_transposed):
+            return normal(GROUPS, *((n, k) if is_transposed else (k, n)), by=large * k**-0.5)
+
+        self.values = {"x": normal(TOKENS, HIDDEN), "w_up": matrices(HIDDEN, columns, transposed[0])}
+        self.values["w_down"] = matrices(INNER, HIDDEN, transposed[1])
+        if gate == "separate":
+            self.values["w_gate"] = matrices(HIDDEN, INNER, transposed[0])
+        if biases:
+            self.values |= {"b_up": normal(GROUPS, columns), "b_down": normal(GROUPS, HIDDEN)}
+            if gate == "separate":
+                self.values["b_gate"] = normal(GROUPS, INNER)
+        self.values["x"][8] = np.nan
+        if weighted:
+            self.values["row_weights"] = normal(ROWS)
+            self.values["row_weights"][SIZES.sum() :] = np.nan
+        self.given = dict(self.values)
+
+    def cast(self, **dtypes):
+        """Arguments of these dtypes, by name or "b" and "w" for all biases and weights."""
+        for name, x in self.given.items():
+            if dtype := dtypes.get(name, dtypes.get(name[0] if "_" in name else name)):
+                self.given[name] = x.astype(dtype)
+                self.values[name] = np.float64(self.given[name])
+        return self
+
+    def quantized(self, **tensors):
+        """Weights that are QuantizedTensors."""
+        for name, q in tensors.items():
+            self.given[name], self.values[name] = q, quantized_operands.dense(q)
+        return self
+
+    def __call__(self, values=None, **options):
+        given = {"row_weights": None} | self.given | (values or {})
+        rows = {"row_tokens": ROW_TOKENS, "group_sizes": SIZES}
+        transposes = {"transpose_up": self.transposed[0], "transpose_down": self.transposed[1]}
+        return raggemm.moe_mlp(**(rows | given | transposes | {"merged": self.merged} | options))
+
+    @property
+    def oracle(self):
+        return functools.partial(
+            moe_oracle.mlp, row_tokens=ROW_TOKENS, sizes=SIZES, merged=self.merged, transposed=self.transposed
+        )
+
+    def check(self, got, activation="silu", relative=3e-6, **options):
+        """Against the oracle, relative to the sum of magnitudes; and tokens without a row are +0."""
+        got = np.asarray(got)
+        values = {name: np.float64(x) for name, x in self.values.items()}
+        want = self.oracle(values, activation=activation, **options)
+        magnitudes = {name: np.abs(x) for name, x in values.items()}
+        bound = self.oracle(magnitudes, activation=activation, activate=moe_oracle.largest, **options)
+        out = relative if got.dtype == np.float32 else float(ml_dtypes.finfo(got.dtype).eps)
+        error = np.abs(np.float64(got) - want)
+        assert got.shape == want.shape
+        assert (error <= relative * bound + out * np.abs(want)).all(), (error / (relative * bound + 1e-30)).max()
+        assert not np.asarray(got[8]).view(np.uint8).any()

@@ -1,0 +1,84 @@
+"""The MLP of the experts in float64, from its definition: by NumPy, and with derivatives by jax.numpy."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def _erf(xp, x):
+    return jax.scipy.special.erf(x) if xp is jnp else np.vectorize(math.erf, otypes=[np.float64])(x)
+
+
+def activated(xp, name, gate, up):
+    def sigmoid(x):
+        return (1 + xp.tanh(x / 2)) / 2  # which does not overflow
+
+    if name == "swiglu_oai":
+        gate, up = xp.minimum(gate, 7.0), xp.clip(up, -7.0, 7.0)
+        return gate * sigmoid(1.702 * gate) * (up + 1)
+    x = up if gate is None else gate
+    match name:
+        case "silu":
+            y = x * sigmoid(x)
+        case "gelu":
+            y = x * (1 + _erf(xp, x / math.sqrt(2))) / 2
+        case "gelu_tanh":
+            y = x * (1 + xp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+        case "relu":
+            y = xp.where(x > 0, x, 0.0)
+        case "quick_gelu":
+            y = x * sigmoid(1.702 * x)
+    return y if gate is None else y * up
+
+
+def largest(xp, name, gate, up):
+    """Of magnitudes: at least the result's, and with that what an error in one of the two makes of it."""
+    return up if gate is None else gate * (up + (name == "swiglu_oai"))
+
+
+def _gate_and_up(xp, values, h, g, merged, transposed):
+    def product(weight):
+        w = values[f"w_{weight}"][g]
+        y = h @ (w.T if transposed else w)
+        return y + values[f"b_{weight}"][g] if f"b_{weight}" in values else y
+
+    up = product("up")
+    if merged == "halves":
+        return up[:, : up.shape[1] // 2], up[:, up.shape[1] // 2 :]
+    if merged == "interleaved":
+        return up[:, 0::2], up[:, 1::2]
+    return product("gate") if "w_gate" in values else None, up
+
+
+def mlp(
+    values,
+    row_tokens,
+    sizes,
+    activation="silu",
+    merged=None,
+    transposed=(False, False),
+    first=0,
+    xp=np,
+    activate=activated,
+    rounded=lambda a: a,
+):
+    """values: arrays of float64 by the names of the arguments; row_tokens and sizes: NumPy's integers. first: the group
+    of values' first matrix. rounded: what becomes of what the activation returns."""
+    x, out, start = values["x"], 0.0, 0
+    for group, size in enumerate(np.asarray(sizes).tolist()):
+        rows, g = np.arange(start, start + size), group - first
+        start += size
+        if not 0 <= g < len(values["w_up"]):
+            continue
+        tokens = np.asarray(row_tokens)[rows]
+        gate, up = _gate_and_up(xp, values, x[tokens], g, merged, transposed[0])
+        down = values["w_down"][g]
+        d = rounded(activate(xp, activation, gate, up)) @ (down.T if transposed[1] else down)
+        if "b_down" in values:
+            d = d + values["b_down"][g]
+        if "row_weights" in values:
+            d = d * values["row_weights"][rows][:, None]
+        out = out + (np.arange(len(x))[:, None] == tokens[None]).astype(np.float64) @ d
+    return out

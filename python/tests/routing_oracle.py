@@ -1,0 +1,68 @@
+"""The router in float64, one token at a time, written from the definitions and not from raggemm; and the gradients of
+a function by central differences of it."""
+
+import numpy as np
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def best(scores, count):
+    """Indices of the largest, the lower one of equal ones."""
+    return sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:count]
+
+
+def allowed(scores, num_groups, group_top_k, of_group):
+    """Experts of the groups whose `of_group` largest scores have the largest sums."""
+    size = len(scores) // num_groups
+    groups = [range(g * size, (g + 1) * size) for g in range(num_groups)]
+    sums = [sum(sorted((scores[e] for e in group), reverse=True)[:of_group]) for group in groups]
+    return sorted(e for g in best(sums, group_top_k) for e in groups[g])
+
+
+def route(logits, top_k, score, pre_softmax=False, groups=None, bias=None, renormalize=False, scaling_factor=1.0):
+    """weights float64 and experts [T,k]; groups: (num_groups, group_top_k, scores that are summed) or None."""
+    weights, chosen = [], []
+    for of_token in np.asarray(logits).astype(np.float64):
+        scores = of_token
+        if score == "sigmoid":
+            scores = sigmoid(of_token)
+        elif pre_softmax:
+            scores = softmax(of_token)
+        by = scores if bias is None else scores + np.asarray(bias, np.float64)
+        experts = allowed(by, *groups) if groups else range(len(by))
+        experts = [experts[i] for i in best([by[e] for e in experts], top_k)]
+        w = scores[experts]
+        if score == "softmax" and not pre_softmax:
+            w = softmax(w)
+        weights.append((w / w.sum() if renormalize else w) * scaling_factor)
+        chosen.append(experts)
+    return np.array(weights).reshape(-1, top_k), np.array(chosen).reshape(-1, top_k)
+
+
+def gradient(f, x, step=1e-5):
+    """Of a function of a float64 array, by central differences."""
+    x = np.asarray(x, np.float64)
+    out = np.zeros_like(x)
+    for i in np.ndindex(x.shape):
+        up, down = x.copy(), x.copy()
+        up[i], down[i] = up[i] + step, down[i] - step
+        out[i] = (f(up) - f(down)) / (2 * step)
+    return out
+
+
+def combine(rows, row_tokens, num_tokens, row_weights=None, group_sizes=None):
+    """In float64: [T,H]."""
+    count = len(rows) if group_sizes is None else int(np.sum(group_sizes))
+    out = np.zeros((num_tokens, rows.shape[1]))
+    for r, t in enumerate(np.asarray(row_tokens).tolist()[:count]):
+        if 0 <= t < num_tokens:
+            weight = 1.0 if row_weights is None else float(row_weights[r])
+            out[t] += weight * np.asarray(rows[r]).astype(np.float64)
+    return out

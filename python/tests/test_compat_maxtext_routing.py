@@ -1,0 +1,134 @@
+"""permute and unpermute in the place of those of MaxText's RoutedMoE, of which a stand-in has what they use."""
+
+import inspect
+import types
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import routing_oracle as oracle
+from arrays import random
+from raggemm.compat import maxtext
+
+BATCH, SEQUENCE, H, E, K = 2, 3, 4, 5, 2
+T = BATCH * SEQUENCE
+X, LOGITS = random(BATCH, SEQUENCE, H), random(BATCH, SEQUENCE, E, seed=1)
+
+
+class RoutedMoE:
+    """Chooses experts as MaxText does without a routed bias."""
+
+    permute, unpermute = maxtext.permute, maxtext.unpermute
+    num_experts, num_experts_per_tok, is_hash_routing = E, K, False
+
+    def __init__(self, dtype=jnp.float32, block="mixtral", top_k=K, **config):
+        self.dtype, self.num_experts_per_tok = dtype, top_k
+        options = {"load_balance_loss_weight": 0.0, "use_ragged_sort": False, "use_ring_of_experts": False}
+        block = types.SimpleNamespace(value=block)
+        self.config = types.SimpleNamespace(decoder_block=block, **options | config)
+
+    def get_topk(self, gate_logits, pre_bias_logits, rngs=None, input_ids=None):
+        weights, experts = jax.lax.top_k(gate_logits, self.num_experts_per_tok)
+        llama = self.config.decoder_block.value == "llama4"
+        return weights if llama else jax.nn.softmax(weights.astype(jnp.float32)).astype(self.dtype), experts
+
+    def should_update_load_balance(self):
+        return getattr(self.config, "routed_bias_update_rate", 0) > 0
+
+    def load_balance_loss(self, top_k_indices, logits):
+        return "loss of", top_k_indices, logits
+
+
+def chosen(k=K):
+    weights, experts = oracle.route(LOGITS.reshape(T, E), k, "softmax")
+    return weights, experts
+
+
+def test_signatures():
+    permute = "layer inputs gate_logits pre_bias_logits use_custom_sort_vjp rngs roll_to_expert_id input_ids"
+    unpermute = "layer intermediate sorted_selected_experts weights batch_size sequence_length use_custom_sort_vjp"
+    assert list(inspect.signature(maxtext.permute).parameters) == permute.split()
+    assert list(inspect.signature(maxtext.unpermute).parameters) == [*unpermute.split(), "group_sizes"]
+
+
+@pytest.mark.parametrize("roll", [None, 3])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_permute(dtype, roll):
+    layer = RoutedMoE(dtype)
+    permute = jax.jit(lambda x, logits: layer.permute(x, logits, None, False, None, roll))
+    rows, order, weights, sizes, experts_of_rows, loss, updates, local_sizes = permute(X, LOGITS)
+    assert loss is updates is local_sizes is None
+    want_weights, experts = chosen()
+    numbers = (experts.reshape(-1) - (roll or 0)) % E
+    want_order = np.argsort(numbers, kind="stable")
+    np.testing.assert_array_equal(order, want_order)
+    np.testing.assert_array_equal(rows, X.reshape(T, H)[want_order // K].astype(dtype))
+    np.testing.assert_array_equal(sizes, np.bincount(numbers, minlength=E))
+    np.testing.assert_array_equal(experts_of_rows, numbers[want_order])
+    assert (rows.dtype, weights.shape) == (dtype, (BATCH, SEQUENCE, K))
+    np.testing.assert_allclose(np.asarray(weights, np.float64).reshape(T, K), want_weights, rtol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_unpermute(dtype):
+    layer = RoutedMoE(dtype)
+    _, order, weights, sizes, *_ = layer.permute(X, LOGITS, None)
+    rows = random(T * K, H, seed=2).astype(dtype)
+    out = jax.jit(lambda rows, w: layer.unpermute(rows, order, w, BATCH, SEQUENCE, group_sizes=sizes))(rows, weights)
+    assert (out.dtype, out.shape) == (dtype, (BATCH, SEQUENCE, H))
+    of_rows = np.asarray(weights, np.float64).reshape(-1)[order]
+    want = oracle.combine(rows, np.asarray(order) // K, T, of_rows).reshape(out.shape)
+    tolerance = 1e-5 if dtype == np.float32 else 1e-2
+    np.testing.assert_allclose(np.asarray(out, np.float64), want, rtol=tolerance, atol=tolerance)
+
+
+def test_gradients():
+    """Of the whole way, through weights too: what experts do is twice their input, so that all is linear in x."""
+    layer, target = RoutedMoE(), random(BATCH, SEQUENCE, H, seed=3)
+
+    def loss(x, logits):
+        rows, order, weights, *_ = layer.permute(x, logits, None)
+        return (layer.unpermute(2 * rows, order, weights, BATCH, SEQUENCE) * target).sum()
+
+    def wanted(x, logits):
+        weights = oracle.route(logits.reshape(T, E), K, "softmax")[0].sum(1)
+        return (2 * x * weights.reshape(BATCH, SEQUENCE, 1) * target).sum()
+
+    of_x, of_logits = jax.jit(jax.grad(loss, (0, 1)))(X, LOGITS)
+    np.testing.assert_allclose(of_x, 2 * target, rtol=1e-5)
+    want = oracle.gradient(lambda logits: wanted(X.astype(np.float64), logits), LOGITS)
+    np.testing.assert_allclose(of_logits, want, rtol=1e-4, atol=1e-5)
+
+
+def test_llama4():
+    """The sigmoid of its one expert scales what goes in, and nothing what comes out."""
+    layer = RoutedMoE(block="llama4", top_k=1)
+    rows, order, weights, *_ = layer.permute(X, LOGITS, None)
+    scores = oracle.sigmoid(LOGITS.reshape(T, E).max(1).astype(np.float64))
+    want = (X.reshape(T, H) * scores[:, None])[np.asarray(order)]
+    np.testing.assert_allclose(rows, want, rtol=1e-5)
+    out = layer.unpermute(rows, order, weights, BATCH, SEQUENCE)
+    np.testing.assert_allclose(np.asarray(out).reshape(T, H), X.reshape(T, H) * scores[:, None], rtol=1e-5)
+
+
+def test_loss_and_updates_of_the_bias():
+    layer = RoutedMoE(load_balance_loss_weight=0.5, routed_bias_update_rate=0.01)
+    _, _, _, _, _, loss, updates, _ = layer.permute(X, LOGITS, None, roll_to_expert_id=2)
+    experts = chosen()[1]
+    name, of_experts, scores = loss
+    assert name == "loss of"
+    np.testing.assert_array_equal(of_experts.reshape(T, K), experts)
+    np.testing.assert_allclose(scores, oracle.softmax(LOGITS.astype(np.float64)), rtol=1e-5)
+    counts = np.bincount(experts.reshape(-1), minlength=E)
+    np.testing.assert_allclose(updates, np.sign(T * K / E - counts) * 0.01, rtol=1e-6)
+
+
+def test_ragged_sort_of_the_ring_of_experts():
+    layer = RoutedMoE(use_ragged_sort=True, use_ring_of_experts=True)
+    with pytest.raises(NotImplementedError, match=r"^config\.use_ragged_sort with config\.use_ring"):
+        layer.permute(X, LOGITS, None)
+    with pytest.raises(NotImplementedError, match=r"^config\.use_ragged_sort with config\.use_ring"):
+        layer.unpermute(X, None, None, BATCH, SEQUENCE)
+    RoutedMoE(use_ragged_sort=True).permute(X, LOGITS, None)

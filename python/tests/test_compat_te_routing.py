@@ -1,0 +1,302 @@
+"""TransformerEngine's router and permutation, each against its definition in NumPy, one token at a time."""
+
+import enum
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import routing_oracle as oracle
+from arrays import random
+from front_end_checks import check_errors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raggemm.compat import transformer_engine as te
+
+T, E, H = 7, 12, 4
+LOGITS, BIAS = random(T, E), random(E, seed=1)
+close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+
+
+class ScoreFunction(enum.IntEnum):
+    """Looks like TransformerEngine's."""
+
+    SIGMOID = 0
+    SOFTMAX = 1
+    SQRTSOFTPLUS = 2
+
+
+def test_signatures():
+    """Names and order of TransformerEngine's arguments."""
+    names = {
+        te.fused_topk_with_score_function: "logits topk use_pre_softmax num_groups group_topk scaling_factor "
+        "score_function expert_bias compute_aux_scores routing_map_format",
+        te.fused_moe_aux_loss: "probs tokens_per_expert topk coeff",
+        te.token_dispatch: "inp routing_map num_out_tokens probs align_size",
+        te.token_combine: "inp row_id_map merging_probs pad_offsets",
+        te.sort_chunks_by_index: "inp split_sizes sorted_indices",
+    }
+    for function, wanted in names.items():
+        assert list(inspect.signature(function).parameters) == wanted.split(), function
+
+
+def dense(weights, experts):
+    probs, mask = np.zeros((len(experts), E)), np.zeros((len(experts), E), bool)
+    for t, j in np.ndindex(experts.shape):
+        probs[t, experts[t, j]], mask[t, experts[t, j]] = weights[t, j], True
+    return probs, mask
+
+
+# Arguments, and those of the oracle for four experts a token.
+ROUTERS = {
+    "softmax": ({}, {"score": "softmax"}),
+    "pre_softmax": ({"use_pre_softmax": True, "scaling_factor": 2.0}, {"pre_softmax": True, "scaling_factor": 2.0}),
+    "sigmoid": ({"score_function": "sigmoid"}, {"score": "sigmoid", "renormalize": True}),
+    "enumerator, use_pre_softmax without effect": (
+        {"score_function": ScoreFunction.SIGMOID, "use_pre_softmax": True},
+        {"score": "sigmoid", "renormalize": True},
+    ),
+    "groups": ({"num_groups": 4, "group_topk": 2}, {"groups": (4, 2, 2)}),
+    "groups of four each": ({"num_groups": 3, "group_topk": 1}, {"groups": (3, 1, 4)}),
+    "groups with a bias": (
+        {"num_groups": 4, "group_topk": 2, "score_function": "sigmoid", "expert_bias": BIAS, "scaling_factor": 2.5},
+        {"score": "sigmoid", "groups": (4, 2, 2), "bias": BIAS, "renormalize": True, "scaling_factor": 2.5},
+    ),
+    "no groups where group_topk is not above 0": ({"num_groups": 4, "group_topk": 0}, {}),
+}
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_fused_topk_with_score_function(name):
+    ours, theirs = ROUTERS[name]
+    theirs = {"score": "softmax"} | theirs
+    target = random(T, E, seed=2)
+    f = functools.partial(te.fused_topk_with_score_function, topk=4, **ours)
+    probs, mask = jax.jit(f)(LOGITS)
+    want_probs, want_mask = dense(*oracle.route(LOGITS, 4, **theirs))
+    close(probs, want_probs)
+    np.testing.assert_array_equal(mask, want_mask)
+    assert (probs.dtype, mask.dtype) == (np.float32, bool)
+    got = jax.jit(jax.grad(lambda x: (f(x)[0] * target).sum()))(LOGITS)
+    want = oracle.gradient(lambda x: (dense(*oracle.route(x, 4, **theirs))[0] * target).sum(), LOGITS)
+    close(got, want, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("score", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("topk", [1, 3])
+def test_compute_aux_scores(score, topk):
+    """Of all experts, without bias, groups and factor, and of sigmoids the shares unless topk is 1."""
+    ignored = {"expert_bias": BIAS, "num_groups": 5, "group_topk": 9, "scaling_factor": 3.0, "use_pre_softmax": True}
+    scores, mask = te.fused_topk_with_score_function(
+        LOGITS, topk, score_function=score, compute_aux_scores=True, **ignored
+    )
+    x = LOGITS.astype(np.float64)
+    want = oracle.softmax(x) if score == "softmax" else oracle.sigmoid(x)
+    if score == "sigmoid" and topk > 1:
+        want /= want.sum(1, keepdims=True)
+    close(scores, want)
+    np.testing.assert_array_equal(mask, dense(*oracle.route(LOGITS, topk, "softmax"))[1])
+
+
+@pytest.mark.parametrize("experts", [8, 12])
+def test_bitmap(experts):
+    logits = LOGITS[:, :experts]
+    mask = te.fused_topk_with_score_function(logits, 3)[1]
+    bits = te.fused_topk_with_score_function(logits, 3, routing_map_format="bitmap_u8")[1]
+    assert (bits.dtype, bits.shape) == (np.uint8, (T, -(-experts // 8)))
+    for t, e in np.ndindex(T, experts):
+        assert bits[t, e // 8] >> e % 8 & 1 == mask[t, e]
+
+
+def test_dtype_of_logits():
+    logits = LOGITS.astype(ml_dtypes.bfloat16)
+    probs, _ = te.fused_topk_with_score_function(logits, 3)
+    assert probs.dtype == jnp.bfloat16
+    want = dense(*oracle.route(logits.astype(np.float32), 3, "softmax"))[0]
+    np.testing.assert_array_equal(probs, want.astype(ml_dtypes.bfloat16))
+
+
+def test_fused_moe_aux_loss():
+    probs, counts = oracle.softmax(random(T, E)), np.arange(E, dtype=np.int32)
+
+    def want(probs):
+        return E * 0.1 / (3 * T**2) * sum(probs[:, e].sum() * counts[e] for e in range(E))
+
+    got = jax.jit(te.fused_moe_aux_loss, static_argnums=(2, 3))(probs.astype(np.float32), counts, 3, 0.1)
+    close(got, want(probs))
+    gradient = jax.grad(te.fused_moe_aux_loss)(probs.astype(np.float32), counts, 3, 0.1)
+    close(gradient, oracle.gradient(want, probs))
+    assert te.fused_moe_aux_loss(probs.astype(ml_dtypes.bfloat16), counts, 3, 0.1).dtype == jnp.bfloat16
+
+
+def dispatched(x, routing_map, count, probs=None, align=1):
+    """Rows, their probabilities, [(token, expert)] by row, rows of each expert, all from the definition."""
+    rows, of_rows, where, sizes = np.zeros((count, x.shape[1])), np.zeros(count), {}, []
+    at = 0
+    for e in range(routing_map.shape[1]):
+        start = at
+        for t in np.flatnonzero(routing_map[:, e]):
+            if at < count:
+                where[at] = (int(t), e)
+                rows[at] = x[t] if probs is None or probs[t, e] else 0
+                of_rows[at] = 0 if probs is None else probs[t, e]
+            at += 1
+        at = start + -(-(at - start) // align) * align
+        sizes.append(at - start)
+    return rows, of_rows, where, sizes
+
+
+@st.composite
+def routing_maps(draw):
+    """Experts without tokens and tokens without experts are among them; at least one pair."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    routing_map = (rng.random((T, 5)) < draw(st.sampled_from((0.15, 0.5, 0.9)))).astype(np.int32)
+    routing_map[rng.integers(T), rng.integers(5)] = 1
+    probs = np.where(rng.random((T, 5)) < 0.2, 0, rng.random((T, 5))).astype(np.float32)
+    return routing_map, probs, rng.normal(size=(T, H)).astype(np.float32)
+
+
+dispatch = jax.jit(te.token_dispatch, static_argnums=2, static_argnames="align_size")
+combined = jax.jit(te.token_combine)
+
+
+@settings(max_examples=30)
+@given(routing_maps(), st.sampled_from([None, 1, 4]), st.booleans())
+def test_dispatch_and_combine(case, align, with_probs):
+    routing_map, probs, x = case
+    count = 40  # more rows than pairs, so that one program does for all
+    got = dispatch(x, routing_map, count, probs if with_probs else None, align_size=align)
+    rows, of_rows, row_id_map, pad_offsets, sizes = got
+    length = count if align is None else (count + 5 * (align - 1)) // align * align
+    wanted = dispatched(x, routing_map, length, probs if with_probs else None, align or 1)
+    want, want_of_rows, where, want_sizes = wanted
+    np.testing.assert_array_equal(rows, want.astype(np.float32))
+    np.testing.assert_array_equal(sizes, want_sizes)
+    assert (of_rows is None) != with_probs and (pad_offsets is None) == (align is None)
+    if with_probs:
+        np.testing.assert_array_equal(of_rows, want_of_rows.astype(np.float32))
+    for t in range(T):
+        own = sorted((r for r, (token, _) in where.items() if token == t), reverse=True)
+        n = int(row_id_map[t, -1])
+        experts = np.asarray(row_id_map[t, 5 : 5 + n])
+        offsets = 0 if align is None else np.asarray(pad_offsets)[experts]
+        assert (np.asarray(row_id_map[t, :n]) + offsets).tolist() == own
+        assert experts.tolist() == [where[r][1] for r in own]
+
+    # Rows of no token are not read.
+    results = random(length, H, seed=3)
+    results[[r for r in range(length) if r not in where]] = np.nan
+    got = combined(results, row_id_map, probs if with_probs else None, pad_offsets)
+    want = np.zeros((T, H))
+    for r, (t, e) in where.items():
+        want[t] += (probs[t, e] if with_probs else 1.0) * results[r].astype(np.float64)
+    close(got, want, atol=1e-5)
+
+
+def test_gradients():
+    """Of dispatch those of its rows, summed; of combine those of its tokens; and of both probabilities."""
+    rng = np.random.default_rng(5)
+    routing_map = (rng.random((T, 5)) < 0.5).astype(np.int32)
+    x, probs, count = random(T, H), (rng.random((T, 5)) + 0.1).astype(np.float32), int(routing_map.sum())
+    for align in (None, 4):
+        _, _, row_id_map, pad_offsets, _ = dispatch(x, routing_map, count, align_size=align)
+        length = count if align is None else (count + 15) // 4 * 4
+        target, rows_target = random(length, H, seed=6), random(length, seed=7)
+
+        def loss(x, probs, target=target, rows_target=rows_target, align=align):
+            rows, of_rows, *_ = te.token_dispatch(x, routing_map, count, probs, align)
+            return (rows * target).sum() + (of_rows * rows_target).sum()
+
+        def wanted(x, probs, target=target, rows_target=rows_target, align=align or 1):
+            rows, of_rows, *_ = dispatched(x, routing_map, len(target), probs, align)
+            return (rows * target).sum() + (of_rows * rows_target).sum()
+
+        of_x, of_probs = jax.jit(jax.grad(loss, (0, 1)))(x, probs)
+        close(of_x, oracle.gradient(lambda x: wanted(x, probs), x), rtol=1e-4, atol=1e-4)
+        close(of_probs, oracle.gradient(lambda p: wanted(x.astype(np.float64), p), probs), rtol=1e-4, atol=1e-4)
+
+        where = dispatched(x, routing_map, length, None, align or 1)[2]
+        token_target, results = random(T, H, seed=8), random(length, H, seed=9)
+        back = functools.partial(te.token_combine, pad_offsets=pad_offsets)
+        gradient = jax.grad(lambda *args, back=back, ct=token_target: (back(*args) * ct).sum(), (0, 2))
+        of_rows, of_probs = jax.jit(gradient)(results, row_id_map, probs)
+        want_rows, want_probs = np.zeros((length, H)), np.zeros((T, 5))
+        for r, (t, e) in where.items():
+            want_rows[r] = probs[t, e] * token_target[t]
+            want_probs[t, e] = results[r].astype(np.float64) @ token_target[t]
+        close(of_rows, want_rows, atol=1e-5)
+        close(of_probs, want_probs, atol=1e-5)
+
+
+def test_batch_and_sequence_axes():
+    routing_map = np.array([[[1, 0], [1, 1]], [[0, 0], [0, 1]]], bool)
+    x, probs = random(2, 2, H), np.full((2, 2, 2), 0.5, np.float32)
+    rows, of_rows, row_id_map, _, sizes = dispatch(x, routing_map, 4, probs)
+    np.testing.assert_array_equal(rows, x.reshape(4, H)[[0, 1, 1, 3]])
+    assert of_rows.tolist() == [0.5] * 4 and sizes.tolist() == [2, 2]
+    assert row_id_map.tolist() == [[0, -1, 0, -1, 1], [2, 1, 1, 0, 2], [-1, -1, -1, -1, 0], [3, -1, 1, -1, 1]]
+    out = combined(rows, row_id_map, probs)
+    np.testing.assert_array_equal(out, x.reshape(4, H) * [[0.5], [1], [0], [0.5]])
+
+
+def test_bfloat16():
+    x = random(3, H).astype(ml_dtypes.bfloat16)
+    rows, _, row_id_map, _, _ = dispatch(x, np.ones((3, 4), int), 12)
+    assert rows.dtype == jnp.bfloat16
+    out = combined(rows, row_id_map)
+    assert out.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(out, x * np.array(4, ml_dtypes.bfloat16))
+    # Summed in float32: 256 + 1 + 1 + 1 is 259 and rounds to 260, while each 256 + 1 would round to 256.
+    target = np.ones((12, 1), ml_dtypes.bfloat16)
+    target[:3] = 256
+    gradient = jax.jit(jax.grad(lambda x: (dispatch(x, np.ones((3, 4), int), 12)[0] * target).sum()))(x)
+    assert gradient.dtype == jnp.bfloat16 and (gradient == 260).all()
+
+
+def test_too_few_rows():
+    x = random(3, H)
+    rows, _, row_id_map, _, sizes = dispatch(x, np.ones((3, 2), int), 4)
+    np.testing.assert_array_equal(rows, x[[0, 1, 2, 0]])
+    assert sizes.tolist() == [3, 3]
+    np.testing.assert_array_equal(combined(rows, row_id_map), x * [[2], [1], [1]])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32])
+def test_sort_chunks_by_index(dtype):
+    x, sizes, order = random(9, H), np.array([3, 0, 2, 3], dtype), np.array([2, 0, 3, 1], np.int32)
+    chunks = np.split(np.arange(9), np.cumsum(sizes))
+    came_from = np.concatenate([*(chunks[c] for c in order), chunks[4]])  # the last row is in no chunk
+    out, went_to = jax.jit(te.sort_chunks_by_index)(x, sizes, order)
+    np.testing.assert_array_equal(out, x[came_from])
+    np.testing.assert_array_equal(went_to, np.argsort(came_from))
+    assert went_to.dtype == np.int32
+    target = random(9, H, seed=1)
+    gradient = jax.grad(lambda x: (te.sort_chunks_by_index(x, sizes, order)[0] * target).sum())(x)
+    np.testing.assert_array_equal(gradient, target[went_to])
+    np.testing.assert_array_equal(te.sort_chunks_by_index(x.reshape(3, 3, H), sizes, order)[0], out)
+
+
+def test_errors():
+    f, dispatch, x = te.fused_topk_with_score_function, te.token_dispatch, np.ones((2, 3), np.float32)
+    options = {"score_function": ScoreFunction.SQRTSOFTPLUS}
+    check_errors(lambda: f(LOGITS, 2, **options), NotImplementedError, "^score_function is 'sqrtsoftplus'; there are")
+    check_errors(lambda: f(LOGITS, 2, score_function="tanh"), ValueError, "^score_function is 'tanh', must be")
+    check_errors(lambda: f(LOGITS, 2, scaling_factor=jnp.ones(())), TypeError, "^scaling_factor: is .*, must be a fl")
+    check_errors(lambda: f(LOGITS, 2, expert_bias=BIAS), ValueError, "^expert_bias is for score_function 'sigmoid'")
+    check_errors(lambda: f(LOGITS, 2, routing_map_format=3), ValueError, "^routing_map_format is 3, must be 'bytemap'")
+    check_errors(lambda: f(LOGITS, 2, False, 4, 3), ValueError, "^group_topk is 3, must be at most topk, 2")
+    check_errors(lambda: f(LOGITS, 2, False, 5, 1), ValueError, "^num_groups is 5, must divide the 12 experts")
+    check_errors(lambda: te.fused_moe_aux_loss(x, [1, 2], 1, 1.0), ValueError, r"^probs is \(2, 3\) and tokens_per_exp")
+    check_errors(lambda: dispatch(x, x, 0), ValueError, "^num_out_tokens is 0, must be at least 1")
+    check_errors(lambda: dispatch(x, x, 6, None, 0), ValueError, "^align_size is 0, must be at least 1")
+    check_errors(lambda: dispatch(x, x[1:], 6), ValueError, r"^routing_map: shape is \(1, 3\), must be 2 tokens")
+    check_errors(lambda: dispatch(x, x, 6, x[:1]), ValueError, r"^probs: shape is \(1, 3\), must be that of rout")
+    check_errors(lambda: dispatch(x[0], x, 6), ValueError, r"^inp: shape is \(3,\), must have 2 or 3 axes")
+    ids = np.zeros((2, 4), np.int32)
+    check_errors(lambda: te.token_combine(x, ids), ValueError, r"^row_id_map: shape is \(2, 4\), must be \[T,2E\+1\]")
+    ids = np.zeros((2, 5), np.int32)
+    check_errors(lambda: te.token_combine(x, ids, x), ValueError, r"^merging_probs: shape is \(2, 3\), must be")
+    check_errors(lambda: te.sort_chunks_by_index(x, [1, 1], [0]), ValueError, r"^split_sizes is \(2,\) and sorted_indi")

@@ -1,0 +1,335 @@
+"""moe_mlp against float64, exact sums and roundings, and its errors."""
+
+import fractions
+import itertools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import moe_oracle
+import numpy as np
+import pytest
+from arrays import integers
+from moe_mlps import GATES, GROUPS, HIDDEN, INNER, ROW_TOKENS, ROWS, SIZES, TOKENS, Case
+from quantized_operands import tensor
+from raggemm import QuantizedTensor, moe_mlp
+
+BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "quick_gelu", "swiglu_oai")
+TRANSPOSES = tuple(itertools.product((False, True), repeat=2))
+PAIRS = [(a, GATES[(i + j) % 4]) for i, a in enumerate(ACTIVATIONS, 1) for j in (0, 1)]
+
+
+@pytest.mark.parametrize(("activation", "gate"), PAIRS)
+def test_activations_gates_and_layouts(activation, gate):
+    """With all transposes; gates and ups as large as what gpt-oss clamps."""
+    number = PAIRS.index((activation, gate))
+    case = Case(gate, TRANSPOSES[number // 2 % 4], biases=number % 3 != 2, seed=number, large=4)
+    case.check(case(activation=activation), activation)
+
+
+@pytest.mark.parametrize("transposed", TRANSPOSES)
+def test_transposes(transposed):
+    case = Case(transposed=transposed, weighted=transposed[0])
+    case.check(case())
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "b", "out"),
+    [
+        (BF16, BF16, F32, None),
+        (BF16, BF16, BF16, F32),
+        (F16, F16, F16, None),
+        (F32, BF16, F16, BF16),
+        (BF16, F32, F32, F16),
+    ],
+    ids=lambda dtype: np.dtype(dtype).name if dtype else "as x",
+)
+def test_types(x, w, b, out):
+    case = Case().cast(x=x, w=w, b=b, row_weights=b)
+    got = case(preferred_element_type=out)
+    assert got.dtype == np.dtype(out or x)
+    inner = ml_dtypes.finfo(w).eps if w != F32 else 3e-6
+    case.check(got, relative=2 * float(inner), rounded=lambda a: a.astype(w).astype(np.float64))
+
+
+def blocks(dtype, k, n, by=32, scale=np.float32, **options):
+    return tensor(dtype, (GROUPS, k, n), (GROUPS, k // by, n), scale, **options)
+
+
+def quantized(name, case):
+    """Weights of case, in one of the usual formats."""
+    columns = case.values["w_up"].shape[1 if case.transposed[0] else 2]
+    made = {}
+    for weight, k, n in (("w_up", HIDDEN, columns), ("w_gate", HIDDEN, columns), ("w_down", INNER, HIDDEN)):
+        if weight not in case.values:
+            continue
+        match name:
+            case "int8 by columns":
+                made[weight] = tensor(jnp.int8, (GROUPS, k, n), (GROUPS, 1, n))
+            case "int8 of all columns":
+                made[weight] = tensor(jnp.int8, (GROUPS, k, n), (1, 1, n), jnp.bfloat16)
+            case "int4 by blocks":
+                made[weight] = blocks(jnp.int4, k, n)
+            case "uint4 with zeros":
+                made[weight] = blocks(jnp.uint4, k, n, zero=True)
+            case "mxfp4 transposed":
+                made[weight] = tensor(jnp.float4_e2m1fn, (GROUPS, n, k), (GROUPS, n, k // 32), jnp.float8_e8m0fnu)
+            case "float8 by groups":
+                made[weight] = tensor(jnp.float8_e4m3fn, (GROUPS, k, n), (GROUPS,))
+            case "int8 with one for all":
+                made[weight] = tensor(jnp.int8, (GROUPS, k, n), (), zero=True)
+    return case.quantized(**made)
+
+
+@pytest.mark.parametrize(
+    ("name", "gate", "x"),
+    [
+        ("int8 by columns", "separate", BF16),
+        ("int8 by columns", None, F32),
+        ("int8 of all columns", None, BF16),
+        ("int4 by blocks", "halves", BF16),
+        ("uint4 with zeros", "separate", F32),
+        ("mxfp4 transposed", "interleaved", BF16),
+        ("float8 by groups", "separate", F32),
+        ("int8 with one for all", None, BF16),
+    ],
+    ids=lambda x: x if isinstance(x, str) else np.dtype(x).name if x else "no gate",
+)
+def test_quantized_weights(name, gate, x):
+    transposed = (name == "mxfp4 transposed",) * 2
+    case = quantized(name, Case(gate, transposed).cast(x=x))
+    options = {"activation": "swiglu_oai"} if gate == "interleaved" else {"activation": "relu"}
+    case.check(
+        case(preferred_element_type=F32, **options),
+        relative=2.0**-6 if x is BF16 else 3e-6,
+        rounded=lambda a: a.astype(x).astype(np.float64),
+        **options,
+    )
+
+
+def test_tensors_of_others_and_rows_that_are_no_whole_bytes():
+    """What has qwix' fields is taken; int4 with an odd number of columns too."""
+
+    class QArray:
+        def __init__(self, q):
+            self.qvalue, self.scale, self.zero_point = q.data, q.scale, q.zero_point
+
+    up = tensor(jnp.int4, (GROUPS, HIDDEN, 5), (GROUPS, 1, 5), zero=True)
+    down = tensor(jnp.int4, (GROUPS, 5, HIDDEN), (GROUPS, 1, HIDDEN))
+    case = Case(None, biases=False).quantized(w_up=up, w_down=down)
+    got = case(activation="relu")
+    case.check(got, "relu")
+    np.testing.assert_array_equal(case({"w_up": QArray(up), "w_down": QArray(down)}, activation="relu"), got)
+
+
+@pytest.mark.parametrize("offset", [jnp.int32(1), np.array([1], np.int64)], ids=["()", "(1,)"])
+def test_group_offset(offset):
+    case = Case()
+    for values in (case.values, case.given):
+        values |= {name: x[1:3] for name, x in values.items() if name[:2] in ("w_", "b_")}
+    case.check(case(group_offset=offset), first=1)
+
+
+def test_offsets_add_up_to_all():
+    case = Case("halves", biases=False)
+    case.given = {name: np.clip(np.round(2 * np.nan_to_num(x)), -2, 2) for name, x in case.given.items()}  # exact sums
+    weights = {name: case.given[name] for name in ("w_up", "w_down")}
+    parts = [
+        case({name: w[g : g + 2] for name, w in weights.items()}, activation="relu", group_offset=g) for g in (0, 2)
+    ]
+    np.testing.assert_array_equal(parts[0] + parts[1], case(activation="relu"))
+
+
+# Sums of integers are exact, so that results tell where they are rounded.
+
+
+@pytest.mark.parametrize(("x", "w", "out"), [(BF16, BF16, BF16), (F16, BF16, F32), (BF16, F32, F16), (F32, F32, BF16)])
+def test_rounds_the_activation_once_and_the_result_once(x, w, out):
+    values = {
+        "x": integers(0, TOKENS, HIDDEN),
+        "w_up": integers(1, GROUPS, HIDDEN, INNER),
+        "w_gate": integers(2, GROUPS, HIDDEN, INNER),
+        "w_down": integers(3, GROUPS, INNER, HIDDEN),
+        "row_weights": integers(4, ROWS),
+    }
+    options = {"activation": "relu", "row_tokens": ROW_TOKENS}
+    given = {name: v.astype(x if name == "x" else w) for name, v in values.items()}
+    got = moe_mlp(**given, **options, group_sizes=SIZES, preferred_element_type=out)
+    exact = {name: np.float64(v) for name, v in values.items()}
+
+    def rounded(a):
+        return a.astype(w).astype(np.float64)
+
+    want = moe_oracle.mlp(exact, sizes=SIZES, rounded=rounded, **options)
+    np.testing.assert_array_equal(got, want.astype(np.float32).astype(out))
+    unrounded = moe_oracle.mlp(exact, sizes=SIZES, **options)
+    assert (w == F32) == np.array_equal(want, unrounded)
+
+
+def test_rounds_the_activation_to_the_type_of_x_where_down_is_quantized():
+    values = {"x": integers(0, TOKENS, HIDDEN), "w_up": integers(1, GROUPS, HIDDEN, INNER)}
+    w_gate, w_down = integers(2, GROUPS, HIDDEN, INNER), integers(3, GROUPS, INNER, HIDDEN)
+    given = {name: v.astype(BF16) for name, v in (values | {"w_gate": w_gate}).items()}
+    given["w_down"] = QuantizedTensor(w_down.astype(np.int8))
+    options = {"activation": "relu", "row_tokens": ROW_TOKENS}
+    got = moe_mlp(row_weights=None, **given, **options, group_sizes=SIZES, preferred_element_type=F32)
+    exact = {name: np.float64(v) for name, v in (values | {"w_gate": w_gate, "w_down": w_down}).items()}
+    want = moe_oracle.mlp(exact, sizes=SIZES, rounded=lambda a: a.astype(BF16).astype(np.float64), **options)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_adds_a_tokens_rows_in_order_by_fma(weighted):
+    """Two tokens in turn, each with a row of each of 40 groups, whose results are weights of any size."""
+    random = np.random.default_rng(0)
+    down, weights = (np.float32(random.normal(size=n) * 4.0 ** random.integers(-6, 7, n)) for n in (40, 80))
+    row_tokens, sizes = np.tile(np.int32([1, 0]), 40), np.full(40, 2, np.int32)
+    ones = np.ones((40, 1, 1), np.float32)
+    given = weights if weighted else None
+    operands = np.ones((3, 1), np.float32), row_tokens, given, sizes, ones, down[:, None, None]
+    got = moe_mlp(*operands, activation="relu")
+    want = np.zeros((3, 1), np.float32)
+    for row, token in enumerate(row_tokens):
+        weight = fractions.Fraction(float(weights[row]) if weighted else 1)
+        exact = weight * fractions.Fraction(float(down[row // 2])) + fractions.Fraction(float(want[token, 0]))
+        want[token, 0] = np.float32(float(exact))  # twice, but no exact sum is that near to the middle of two floats
+    np.testing.assert_array_equal(got, want)
+
+
+# Extents of 0, and rows of no group.
+
+
+@pytest.mark.parametrize("empty", ["groups are empty", "no rows", "no tokens", "no inner columns", "no groups"])
+def test_nothing_to_do(empty):
+    """Zeros; with an empty contraction, the biases."""
+    shapes = {"x": (TOKENS, 4), "w_up": (3, 4, 6), "w_down": (3, 6, 4), "b_up": (3, 6), "b_down": (3, 4)}
+    row_tokens, sizes = np.zeros(5, np.int32), np.array([2, 0, 3], np.int32)
+    match empty:
+        case "groups are empty":
+            sizes *= 0
+        case "no rows":
+            row_tokens, sizes = row_tokens[:0], sizes * 0
+        case "no tokens":
+            row_tokens, sizes, shapes["x"] = row_tokens[:0], sizes * 0, (0, 4)
+        case "no inner columns":
+            shapes |= {"w_up": (3, 4, 0), "w_down": (3, 0, 4), "b_up": (3, 0)}
+        case "no groups":
+            shapes |= {name: (0, *shape[1:]) for name, shape in shapes.items() if name != "x"}
+            sizes = sizes[:0]
+    given = {name: np.full(shape, 2, np.float32) for name, shape in shapes.items()}
+    got = moe_mlp(row_tokens=row_tokens, row_weights=None, group_sizes=sizes, **given)
+    want = np.zeros(shapes["x"], np.float32)
+    want[:1] = 10 if empty == "no inner columns" else 0
+    np.testing.assert_array_equal(np.asarray(got).view(np.uint32), want.view(np.uint32))
+
+
+def test_nan_stays_with_its_token():
+    case = Case()
+    case.given["x"] = case.given["x"].copy()
+    case.given["x"][3] = np.nan
+    got = np.asarray(case())
+    assert np.isnan(got[3]).all() and not np.isnan(np.delete(got, 3, 0)).any()
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint32])
+def test_types_of_row_tokens_and_sizes(dtype, x64):
+    case = Case()
+    row_tokens = np.where(ROW_TOKENS < 0, 2**32 - 1, ROW_TOKENS).astype(dtype)
+    np.testing.assert_array_equal(case(row_tokens=row_tokens, group_sizes=SIZES.astype(dtype)), case())
+
+
+# Errors.
+
+X, UP, DOWN, WEIGHTS = (np.ones(s, np.float32) for s in ((6, 4), (2, 4, 3), (2, 3, 4), (5,)))
+TOKEN, COUNT = np.zeros(5, np.int32), np.array([2, 3], np.int32)
+
+
+def call(**changes):
+    given = {"x": X, "row_tokens": TOKEN, "row_weights": WEIGHTS, "group_sizes": COUNT, "w_up": UP, "w_down": DOWN}
+    return moe_mlp(**(given | changes))
+
+
+WIDE = np.ones((2, 4, 6), np.float32)
+INT8 = QuantizedTensor(np.ones((2, 4, 3), np.int8))
+TRACING = [
+    ({"x": X[0]}, ValueError, r"x: shape is \(4,\), must be \[T,H\]"),
+    ({"x": X.astype(np.int8)}, TypeError, "x: dtype is int8, must be float16, bfloat16 or float32"),
+    ({"x": INT8}, TypeError, "x: is a QuantizedTensor, must be an array"),
+    ({"row_tokens": TOKEN[None]}, ValueError, r"row_tokens: shape is \(1, 5\), must be \[M\]"),
+    ({"row_tokens": WEIGHTS}, TypeError, "row_tokens: dtype is float32, must be int32, int64 or uint32"),
+    ({"row_weights": WEIGHTS[1:]}, ValueError, r"row_weights: shape is \(4,\), must be \(5,\)"),
+    ({"row_weights": TOKEN}, TypeError, "row_weights: dtype is int32, must be float16, bfloat16 or float32"),
+    ({"group_sizes": WEIGHTS}, TypeError, "group_sizes: dtype is float32, must be int32"),
+    ({"group_sizes": COUNT[None]}, ValueError, r"group_sizes: shape is \(1, 2\), must be \[G\]"),
+    ({"group_sizes": COUNT[:1]}, ValueError, "w_up has 2 groups, more than the 1 of group_sizes"),
+    ({"group_sizes": TOKEN}, ValueError, "w_up has 2 groups, but group_sizes has 5: group_offset must say which"),
+    ({"group_offset": COUNT}, ValueError, r"group_offset: shape is \(2,\), must be \(\) or \(1,\)"),
+    ({"group_offset": 1.0}, TypeError, "group_offset: dtype is float64, must be int32"),
+    ({"w_up": UP[0]}, ValueError, r"w_up: shape is \(4, 3\), must be \[G,K,N\]"),
+    ({"w_up": UP[:, 1:]}, ValueError, r"w_up: shape is \(2, 3, 3\), must be \(2, 4, 3\)"),
+    ({"w_up": UP.astype(np.int8)}, TypeError, "w_up: dtype is int8, must be float16, bfloat16 or float32"),
+    ({"w_up": QuantizedTensor(INT8.data, np.ones(3, np.float32))}, ValueError, r"w_up.scale: shape is \(3,\), must be"),
+    ({"transpose_up": True}, ValueError, r"w_up: shape is \(2, 4, 3\), must be \(2, 4, 4\)"),
+    ({"w_down": DOWN[:1]}, ValueError, r"w_down: shape is \(1, 3, 4\), must be \(2, 3, 4\)"),
+    ({"transpose_down": True}, ValueError, r"w_down: shape is \(2, 3, 4\), must be \(2, 4, 3\)"),
+    ({"w_gate": UP[:, :, 1:]}, ValueError, r"w_gate: shape is \(2, 4, 2\), must be \(2, 4, 3\)"),
+    ({"w_gate": INT8}, TypeError, "w_gate: beside w_up: dtype is int8, must be float32"),
+    ({"merged": "halves"}, ValueError, "w_up: has 3 columns, must have two for each of w_down's rows where it is"),
+    ({"merged": "halves", "w_up": WIDE, "w_gate": WIDE}, ValueError, "w_gate: is given with merged, where w_up and"),
+    ({"merged": "halves", "w_up": WIDE, "b_gate": WIDE[0]}, ValueError, "b_gate: is given with merged, where w_up"),
+    ({"merged": "pairs"}, ValueError, "merged is 'pairs', must be one of None, 'halves', 'interleaved'"),
+    ({"b_gate": UP[:, 0]}, ValueError, "b_gate: is given without w_gate"),
+    ({"b_up": UP[:1, 0]}, ValueError, r"b_up: shape is \(1, 3\), must be \(2, 3\)"),
+    ({"merged": "halves", "w_up": WIDE, "b_up": UP[:, 0]}, ValueError, r"b_up: shape is \(2, 3\), must be \(2, 6\)"),
+    ({"b_down": UP[:, 0]}, ValueError, r"b_down: shape is \(2, 3\), must be \(2, 4\)"),
+    ({"b_down": np.ones((2, 4), np.int32)}, TypeError, "b_down: dtype is int32, must be float16, bfloat16 or float32"),
+    ({"activation": "tanh"}, ValueError, "activation is 'tanh', must be one of 'silu', 'gelu', 'gelu_tanh', 'relu',"),
+    ({"activation": "swiglu_oai"}, ValueError, "activation: 'swiglu_oai' needs a gate, w_gate or merged"),
+    ({"save": "none"}, ValueError, "save is 'none', must be one of 'inputs', 'activations'"),
+    ({"preferred_element_type": np.int32}, TypeError, "preferred_element_type: dtype is int32, must be float16"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), TRACING, ids=range(len(TRACING)))
+def test_errors_when_tracing(changes, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        jax.eval_shape(lambda: call(**changes))
+
+
+@pytest.mark.parametrize("name", ["x", "row_weights", "w_up", "w_gate", "w_down", "b_up", "b_down"])
+def test_float64_is_refused(name, x64):
+    given = {"x": X, "row_weights": WEIGHTS, "w_up": UP, "w_gate": UP, "w_down": DOWN, "b_up": UP[:, 0]}
+    given |= {"b_down": DOWN[:, 0]}
+    with pytest.raises(TypeError, match=rf"^{name}: .*float64, must be float16, bfloat16 or float32"):
+        call(**(given | {name: given[name].astype(np.float64)}))
+    with pytest.raises(TypeError, match=r"^preferred_element_type: dtype is float64"):
+        call(preferred_element_type=np.float64)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"group_sizes": np.array([-1, 3], np.int32)}, "group_sizes: group 0 has size -1"),
+        ({"group_sizes": np.array([3, 3], np.int32)}, "group_sizes: group 1 has size 3 and starts at 3, which exceeds"),
+        ({"group_offset": 1}, "group_offset: value 1 at index 0"),
+        ({"row_tokens": np.array([0, 0, 0, 9, 0], np.int32)}, "row_tokens: value 9 at index 3, must be in"),
+        ({"row_tokens": np.array([-1, 0, 0, 0, 0], np.int32)}, "row_tokens: value -1 at index 0, must be in"),
+    ],
+)
+def test_errors_when_running(changes, message):
+    for run in (lambda: call(**changes), jax.jit(lambda: call(**changes))):
+        with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=message):
+            jax.block_until_ready(run())
+
+
+def test_other_platforms_are_refused():
+    with pytest.raises(NotImplementedError, match="raggemm: moe_mlp runs on the platform cpu only, not on tpu"):
+        jax.jit(call).trace().lower(lowering_platforms=("tpu",))
+
+
+def test_a_jaxpr_says_what_is_called():
+    case = Case("interleaved", (True, False))
+    text = str(jax.make_jaxpr(lambda: case(activation="gelu", group_offset=0))())
+    operands = "row_weights,b_up,b_down,group_offset"
+    assert f"MLP(activation=GELU merged=INTERLEAVED up_is_trans=True operands={operands} -> float32)" in text

@@ -1,0 +1,336 @@
+"""Derivatives of moe_mlp against float64, batches, loops, programs for several devices, export."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from moe_mlps import GROUPS, HIDDEN, INNER, ROW_TOKENS, ROWS, SIZES, TOKENS, Case
+from program_text import calls
+from quantized_operands import tensor
+from raggemm import QuantizedTensor, moe_mlp
+
+EVERY_ARRAY = ("x", "row_weights", "w_up", "w_gate", "w_down", "b_up", "b_gate", "b_down")
+
+
+def close(got, want, relative=2e-5):
+    want = np.asarray(want, np.float64)
+    assert np.shape(got) == want.shape
+    np.testing.assert_allclose(np.float64(got), want, rtol=0, atol=relative * np.abs(want).max(initial=1e-30))
+
+
+def loss_of(case, oracle=False, curve=jnp.sin, **options):
+    """The loss of a dict of arrays, by raggemm or, for float64, by the oracle."""
+    weights = np.linspace(-1, 1, TOKENS * HIDDEN).reshape(TOKENS, HIDDEN)
+
+    def loss(values):
+        out = case.oracle(values, xp=jnp, **options) if oracle else case(values, **options)
+        return jnp.sum(curve(out) * weights.astype(out.dtype))
+
+    return loss
+
+
+def in_float64(f, *args):
+    with jax.enable_x64(True):
+        return jax.jit(f)(*jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), args))
+
+
+@pytest.mark.parametrize(
+    ("activation", "gate", "transposed", "save"),
+    [
+        ("silu", "separate", (False, True), "inputs"),
+        ("silu", "halves", (True, True), "activations"),
+        ("swiglu_oai", "interleaved", (True, False), "inputs"),
+        ("gelu", None, (False, False), "activations"),
+    ],
+)
+def test_gradients_of_every_array(activation, gate, transposed, save):
+    case = Case(gate, transposed)
+    values, gradient = in_float64(jax.value_and_grad(loss_of(case, True, activation=activation)), case.values)
+    got, got_gradient = jax.jit(jax.value_and_grad(loss_of(case, activation=activation, save=save)))(case.given)
+    close(got, values)
+    jax.tree.map(close, got_gradient, gradient)
+    assert not np.asarray(got_gradient["row_weights"])[SIZES.sum() :].any()
+
+
+def test_gradients_are_of_the_arrays_types():
+    case = Case().cast(x=jnp.bfloat16, w=jnp.bfloat16, row_weights=jnp.float16)
+    gradient = jax.jit(jax.grad(loss_of(case, curve=jnp.negative)))(case.given)
+    assert {name: x.dtype for name, x in gradient.items()} == {name: x.dtype for name, x in case.given.items()}
+    want = in_float64(jax.grad(loss_of(case, True, curve=jnp.negative)), case.values)
+    jax.tree.map(functools.partial(close, relative=2e-2), gradient, want)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_gradient_of_x_is_summed_in_float32(gated):
+    """256 and 1, of other rows or of gate and up of one, would be 256 in bfloat16."""
+    up = np.array([256, 1, 1, 1, 1, 1, 1, 1] if not gated else [1] * 5, jnp.bfloat16)[:, None, None]
+    ones = np.ones_like(up)
+    gate = {"w_gate": ones, "b_gate": np.full(up.shape[:2], 255, np.float32)} if gated else {}
+
+    def loss(x):
+        rows = np.zeros(len(up), np.int32)
+        return moe_mlp(x, rows, None, np.ones_like(rows), up, ones, activation="relu", **gate).sum()
+
+    want = np.array([[5 * (256 + 1) if gated else 256 + 7]], np.float32).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(jax.grad(loss)(ones[0]), want)
+
+
+@pytest.mark.parametrize("gate", ["separate", None])
+def test_gradients_of_scales(gate):
+    """Blocks of int4, columns of int8; elements have none, and neither have scales of float8_e8m0fnu."""
+    case = Case(gate)
+    up = tensor(jnp.int4, (GROUPS, HIDDEN, INNER), (GROUPS, HIDDEN // 32, INNER), zero=True)
+    down = tensor(jnp.int8, (GROUPS, INNER, HIDDEN), (GROUPS, 1, HIDDEN))
+    fixed = QuantizedTensor(up.data, np.full((), 2**-6, jnp.float8_e8m0fnu))
+    scales = {"w_up": up.scale / 2**11, "w_down": down.scale / 2**17}
+
+    def tensors(scales):
+        made = {
+            name: QuantizedTensor(q.data, scales[name], q.zero_point) for name, q in (("w_up", up), ("w_down", down))
+        }
+        return made | ({"w_gate": fixed} if gate else {})
+
+    case.quantized(**tensors(scales))
+    elements = {"w_up": np.float64(up.data), "w_down": np.float64(down.data)}
+    elements["w_up"] -= np.repeat(np.float64(up.zero_point), 32, 1)
+
+    def wanted(scales, x):
+        dense = {
+            "w_up": elements["w_up"] * jnp.repeat(scales["w_up"], 32, 1),
+            "w_down": elements["w_down"] * scales["w_down"],
+        }
+        return loss_of(case, True)(case.values | dense | {"x": x})
+
+    def ours(scales, x):
+        return loss_of(case)(tensors(scales) | {"x": x})
+
+    want = in_float64(jax.value_and_grad(wanted, (0, 1)), scales, case.values["x"])
+    jax.tree.map(close, jax.jit(jax.value_and_grad(ours, (0, 1)))(scales, case.given["x"]), want)
+    if gate:
+        assert jax.grad(lambda q: loss_of(case)({"w_gate": q}), allow_int=True)(fixed).data.dtype == jax.dtypes.float0
+
+
+def test_forward_mode_and_second_order():
+    case, options = Case("separate"), {"activation": "gelu_tanh"}
+    values = {name: np.nan_to_num(x) for name, x in case.values.items()}
+    random = np.random.default_rng(5)
+    tangents = {name: random.normal(size=x.shape).astype(np.float32) for name, x in values.items()}
+
+    def derivatives(oracle):
+        loss = loss_of(case, oracle, **options)
+
+        def along(values, tangents):
+            return jax.jvp(loss, (values,), (tangents,))[1]
+
+        return lambda values, tangents: {
+            "jvp": along(values, tangents),
+            "reverse over forward": jax.grad(along)(values, tangents),
+            "reverse over reverse": jax.grad(
+                lambda values: sum(jnp.vdot(x, tangents[name]) for name, x in jax.grad(loss)(values).items())
+            )(values),
+        }
+
+    want = in_float64(derivatives(True), values, tangents)
+    got = jax.jit(derivatives(False))(values, tangents)
+    jax.tree.map(functools.partial(close, relative=1e-4), got, want)
+
+
+def test_what_a_gradient_keeps():
+    """Nothing that is as large as the rows' intermediate results but with save="activations"."""
+    case = Case()
+
+    def kept(save):
+        back = jax.vjp(lambda values: case(values, save=save), case.given)[1]
+        return sorted(x.size for x in jax.tree.leaves(back) if x.size in (ROWS * INNER, ROWS * HIDDEN))
+
+    assert kept("inputs") == []
+    assert kept("activations")[:2] == [ROWS * INNER] * 2
+    counts = [calls(jax.grad(loss_of(case, save=save)), case.given).total() for save in ("inputs", "activations")]
+    # Gate and up again; then of three matrices, what each multiplies, their biases; of the sum two.
+    assert counts == [2 + 11, 4 + 11]
+
+
+# Batches.
+
+
+def floats(arrays):
+    return {name: x for name, x in arrays.items() if x.dtype == np.float32}
+
+
+def batches(names):
+    """A case, and each array of these names with an axis of two in front."""
+    case, random = Case(), np.random.default_rng(9)
+    routing = {"row_tokens": ROW_TOKENS, "group_sizes": SIZES}
+    others = {"row_tokens": random.integers(0, 8, ROWS, np.int32), "group_sizes": SIZES[::-1]}
+    others |= {name: random.normal(size=x.shape).astype(x.dtype) for name, x in case.given.items()}
+    return case, {name: np.stack([(case.given | routing)[name], others[name]]) for name in names}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("x",),
+        ("row_tokens", "group_sizes"),
+        ("x", "row_tokens", "row_weights", "group_sizes"),
+        ("w_gate", "row_weights", "b_down"),
+        (*EVERY_ARRAY, "row_tokens", "group_sizes"),
+    ],
+    ids=",".join,
+)
+def test_vmap(names):
+    """Equal to calls one by one, and its gradient to theirs."""
+    case, batched = batches(names)
+
+    def one(values):
+        arrays = {name: x for name, x in values.items() if name in case.given}
+        return case(arrays, **{name: x for name, x in values.items() if name not in case.given})
+
+    def loss(values):
+        return jnp.sin(one(values)).sum()
+
+    def by_one(f):
+        return [f({name: x[i] for name, x in batched.items()}) for i in range(2)]
+
+    want = np.stack(by_one(jax.jit(one)))
+    np.testing.assert_allclose(jax.jit(jax.vmap(one))(batched), want, rtol=0, atol=1e-6 * np.abs(want).max())
+    if len(names) not in (1, len(EVERY_ARRAY) + 2):
+        return
+    gradient = jax.grad(loss, allow_int=True)
+    want = jax.tree.map(lambda *x: np.stack(x), *map(floats, by_one(jax.jit(gradient))))
+    jax.tree.map(close, floats(jax.jit(jax.vmap(gradient))(batched)), want)
+    total = jax.grad(lambda batched: jax.vmap(loss)(batched).sum(), allow_int=True)
+    jax.tree.map(close, floats(jax.jit(total)(batched)), want)
+
+
+def test_nested_vmap_and_shared_weights():
+    """The gradient of weights that a batch shares is the sum of its parts."""
+    case = Case()
+    many = np.nan_to_num(np.stack([np.stack([case.given["x"], -case.given["x"]])] * 3))
+
+    def loss(weight, x):
+        return jnp.sin(case({"w_up": weight, "x": x})).sum()
+
+    weight = case.given["w_up"]
+    total = jax.jit(jax.grad(lambda w: jax.vmap(jax.vmap(loss, (None, 0)), (None, 1))(w, many).sum()))(weight)
+    both = [jax.jit(jax.grad(loss))(weight, many[0, i]) for i in range(2)]
+    close(total, 3 * (both[0] + both[1]))
+
+
+def test_a_wrong_token_in_a_batch_is_nan():
+    case = Case()
+    wrong = np.stack([ROW_TOKENS, np.where(np.arange(ROWS) == 4, TOKENS, ROW_TOKENS)])
+    right, left = np.asarray(jax.vmap(lambda tokens: case(row_tokens=tokens))(wrong))
+    assert not np.isnan(right).any() and np.isnan(left[:7]).all() and (left[8] == 0).all()
+
+
+# Loops, devices, export.
+
+
+def test_scan_over_layers_checkpoint_and_donation():
+    layers = [Case(seed=seed, biases=False) for seed in range(2)]
+    case, x = layers[0], np.nan_to_num(layers[0].given["x"])
+    many = {name: np.stack([layer.given[name] for layer in layers]) for name in ("w_up", "w_gate", "w_down")}
+
+    def layer(x, weights):
+        return x + case({"x": x, **weights})
+
+    def looped(x, many):
+        for i in range(2):
+            x = layer(x, {name: w[i] for name, w in many.items()})
+        return x
+
+    want, back = jax.vjp(jax.jit(looped), x, many)
+    gradients = back(jnp.ones_like(want))
+    one = jax.checkpoint(lambda x, weights: (layer(x, weights), None))
+    scanned = jax.jit(lambda x, many: jax.lax.scan(one, x, many)[0], donate_argnums=0)
+    close(scanned(jnp.array(x), many), want)
+    _, back = jax.vjp(scanned, jnp.array(x), many)
+    jax.tree.map(close, back(jnp.ones_like(want)), gradients)
+
+
+def mesh(kind=AxisType.Auto, count=2):
+    return jax.make_mesh((count,), ("x",), axis_types=(kind,), devices=jax.devices()[:count])
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_data_and_expert_parallel(check_vma):
+    """Tokens and rows along x; then two of the experts on each device, whose sums are added up."""
+    case, devices = Case(), mesh()
+    weights = {name: w for name, w in case.given.items() if name[:2] in ("w_", "b_")}
+    x = np.nan_to_num(np.concatenate([case.given["x"], case.given["x"][::-1]]))
+    routing = {name: np.concatenate([y, y]) for name, y in (("row_tokens", ROW_TOKENS), ("group_sizes", SIZES))}
+    row_weights = np.nan_to_num(np.concatenate([case.given["row_weights"]] * 2))
+
+    def layer(x, row_weights, routing, weights, **options):
+        return case({"x": x, "row_weights": row_weights, **weights}, **routing, **options)
+
+    def whole(x, row_weights, weights):
+        halves = (np.split(y, 2) for y in (row_weights, routing["row_tokens"], routing["group_sizes"]))
+        parts = zip(jnp.split(x, 2), *halves, strict=True)
+        return jnp.concatenate([layer(x, w, {"row_tokens": t, "group_sizes": s}, weights) for x, w, t, s in parts])
+
+    def by_data(x, row_weights, weights):
+        specs = (P("x"), P("x"), P("x"), P())
+        shard = jax.shard_map(layer, mesh=devices, in_specs=specs, out_specs=P("x"), check_vma=check_vma)
+        return shard(x, row_weights, routing, weights)
+
+    def by_expert(x, row_weights, weights):
+        def shard(x, row_weights, routing, weights):
+            first = 2 * jax.lax.axis_index("x")
+            return jax.lax.psum(layer(x, row_weights, routing, weights, group_offset=first), "x")
+
+        specs = (P(), P(), P(), P("x"))
+        shard = jax.shard_map(shard, mesh=devices, in_specs=specs, out_specs=P(), check_vma=check_vma)
+        both = [y[:n] for y, n in ((routing["row_tokens"], ROWS), (routing["group_sizes"], GROUPS))]
+        routed = dict(zip(("row_tokens", "group_sizes"), both, strict=True))
+        parts = zip(jnp.split(x, 2), np.split(row_weights, 2), strict=True)
+        return jnp.concatenate([shard(x, w, routed, weights) for x, w in parts])
+
+    def gradients(f):
+        return jax.jit(jax.value_and_grad(lambda x, w: jnp.sin(f(x, row_weights, w)).sum(), (0, 1)))(x, weights)
+
+    want = gradients(whole)
+    for parallel in (by_data, by_expert):
+        jax.tree.map(close, gradients(parallel), want)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_sharded_arrays_under_jit(kind):
+    case = Case(biases=False)
+    want = jax.jit(jax.grad(loss_of(case)))(case.given)
+    axes = {"x": P(None, "x"), "w_up": P("x"), "w_gate": P(None, None, "x"), "w_down": P(None, "x"), "row_weights": P()}
+    devices = mesh(kind)
+    with jax.set_mesh(devices):
+        placed = {name: jax.device_put(x, NamedSharding(devices, axes[name])) for name, x in case.given.items()}
+        jax.tree.map(close, jax.jit(jax.grad(loss_of(case)))(placed), want)
+
+
+ALLOWED = [
+    jax.export.DisabledSafetyCheck.custom_call(name) for name in ("raggemm_grouped_gemm_v1", "raggemm_moe_mlp_v1")
+]
+
+
+def test_export_and_its_gradient():
+    case = Case()
+    loss = loss_of(case)
+    exported = jax.export.export(jax.jit(loss), disabled_checks=ALLOWED)(case.given)
+    reloaded = jax.export.deserialize(exported.serialize(vjp_order=1)).call
+    got, want = (jax.value_and_grad(f)(case.given) for f in (reloaded, loss))
+    jax.tree.map(close, got, want)
+
+
+def test_export_with_symbolic_tokens_and_rows():
+    case = Case(weighted=False)
+    tokens, rows = jax.export.symbolic_shape("tokens, rows")
+
+    def layer(x, row_tokens):
+        return case({"x": x}, row_tokens=row_tokens)
+
+    shapes = jax.ShapeDtypeStruct((tokens, HIDDEN), np.float32), jax.ShapeDtypeStruct((rows,), np.int32)
+    exported = jax.export.export(jax.jit(layer), disabled_checks=ALLOWED)(*shapes)
+    reloaded = jax.export.deserialize(exported.serialize()).call
+    close(reloaded(case.given["x"], ROW_TOKENS), case())

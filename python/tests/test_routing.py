@@ -1,0 +1,230 @@
+"""route and the losses of a router against float64, one token at a time."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import raggemm
+import routing_oracle as oracle
+from arrays import random
+from front_end_checks import check_errors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+T, E = 7, 12
+LOGITS = random(T, E)
+BIAS = random(E, seed=1)
+close = functools.partial(np.testing.assert_allclose, rtol=2e-6, atol=1e-6)
+
+# The arguments of route and, where they differ, those of the oracle.
+ROUTERS = {
+    "softmax": ({}, {"score": "softmax"}),
+    "pre_softmax": ({"pre_softmax": True}, {"score": "softmax", "pre_softmax": True}),
+    "qwen3": (
+        {"pre_softmax": True, "renormalize": True},
+        {"score": "softmax", "pre_softmax": True, "renormalize": True},
+    ),
+    "sigmoid": ({"score": "sigmoid"}, {"score": "sigmoid", "renormalize": True}),
+    "sigmoids as they are": ({"score": "sigmoid", "renormalize": False}, {"score": "sigmoid"}),
+    "deepseek_v2": (
+        {"pre_softmax": True, "num_groups": 4, "group_top_k": 2, "scaling_factor": 16.0},
+        {"score": "softmax", "pre_softmax": True, "groups": (4, 2, 1), "scaling_factor": 16.0},
+    ),
+    "deepseek_v3": (
+        {"score": "sigmoid", "num_groups": 3, "group_top_k": 2, "expert_bias": BIAS, "scaling_factor": 2.5},
+        {"score": "sigmoid", "groups": (3, 2, 2), "bias": BIAS, "renormalize": True, "scaling_factor": 2.5},
+    ),
+    "bias with softmax": (
+        {"pre_softmax": True, "expert_bias": BIAS},
+        {"score": "softmax", "pre_softmax": True, "bias": BIAS},
+    ),
+    "groups of logits": ({"num_groups": 6, "group_top_k": 3}, {"score": "softmax", "groups": (6, 3, 1)}),
+    "groups of one expert with a bias": (
+        {"score": "sigmoid", "num_groups": 12, "group_top_k": 5, "expert_bias": BIAS},
+        {"score": "sigmoid", "groups": (12, 5, 1), "bias": BIAS, "renormalize": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_route(name):
+    ours, theirs = ROUTERS[name]
+    weights, experts = jax.jit(lambda logits: raggemm.route(logits, 4, **ours))(LOGITS)
+    want_weights, want_experts = oracle.route(LOGITS, 4, **theirs)
+    np.testing.assert_array_equal(experts, want_experts)
+    close(weights, want_weights, rtol=1e-5)
+    assert (weights.dtype, experts.dtype) == (np.float32, np.int32)
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_gradient_of_logits(name):
+    """Those of weights alone: the choice is a step."""
+    ours, theirs = ROUTERS[name]
+    target = random(T, 4, seed=2)
+    got = jax.jit(jax.grad(lambda logits: (raggemm.route(logits, 4, **ours)[0] * target).sum()))(LOGITS)
+    want = oracle.gradient(lambda logits: (oracle.route(logits, 4, **theirs)[0] * target).sum(), LOGITS)
+    close(got, want, rtol=1e-4, atol=2e-5)
+
+
+def test_bias_has_no_gradient():
+    options = {"score": "sigmoid", "num_groups": 3, "group_top_k": 2}
+    loss = lambda bias: (raggemm.route(LOGITS, 4, expert_bias=bias, **options)[0] ** 2).sum()  # noqa: E731
+    assert (jax.grad(loss)(BIAS) == 0).all()
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(ROUTERS)))
+def test_ties_go_to_the_lower_index(seed, name):
+    """Logits, and a bias, of few values; so groups have equal sums too. Not negative: sigmoids of x and -x have the
+    sum 1, which is a tie in exact arithmetic alone."""
+    ours, theirs = ROUTERS[name]
+    rng = np.random.default_rng(seed)
+    logits = rng.integers(0, 3, (T, E)).astype(np.float32)
+    if "bias" in theirs:
+        bias = rng.integers(0, 2, E).astype(np.float32)
+        ours, theirs = ours | {"expert_bias": bias}, theirs | {"bias": bias}
+    weights, experts = raggemm.route(logits, 4, **ours)
+    want_weights, want_experts = oracle.route(logits, 4, **theirs)
+    np.testing.assert_array_equal(experts, want_experts)
+    close(weights, want_weights, rtol=1e-5)
+
+
+def test_all_scores_are_equal():
+    for options, _ in ROUTERS.values():
+        options = options | ({"expert_bias": np.zeros(E, np.float32)} if "expert_bias" in options else {})
+        assert raggemm.route(np.zeros((2, E), np.float32), 4, **options)[1].tolist() == [[0, 1, 2, 3]] * 2
+
+
+def test_experts_of_other_groups_are_never_chosen():
+    """Not even where those of the best groups have a logit of -infinity, as masked experts have."""
+    logits = np.full((1, 6), -np.inf, np.float32)
+    logits[0, [2, 4]] = 3.0, 2.0
+    weights, experts = raggemm.route(logits, 3, num_groups=3, group_top_k=2)
+    assert experts.tolist() == [[2, 4, 3]]
+    close(weights, [[*oracle.softmax(np.array([3.0, 2.0])), 0]])
+
+
+@pytest.mark.parametrize("top_k", [1, E])
+@pytest.mark.parametrize("score", ["softmax", "sigmoid"])
+def test_one_expert_and_all(top_k, score):
+    """The sigmoid of a single expert is not divided by itself, but where renormalize says so."""
+    weights, experts = raggemm.route(LOGITS, top_k, score=score)
+    want = oracle.route(LOGITS, top_k, score, renormalize=score == "sigmoid" and top_k > 1)
+    close(weights, want[0], rtol=1e-5)
+    np.testing.assert_array_equal(experts, want[1])
+    if top_k == 1:
+        close(raggemm.route(LOGITS, 1, score=score, renormalize=True)[0], 1)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+def test_dtypes(x64, dtype):
+    """Inside it is float32: narrow logits are those numbers, and float64 ones are rounded."""
+    logits = LOGITS.astype(dtype)
+    weights, experts = raggemm.route(logits, 3)
+    assert (weights.dtype, experts.dtype) == (np.float32, np.int32)
+    want_weights, want_experts = oracle.route(logits.astype(np.float32), 3, "softmax")
+    np.testing.assert_array_equal(experts, want_experts)
+    close(weights, want_weights)
+    assert jax.grad(lambda x: raggemm.route(x, 3)[0][0, 0])(jnp.asarray(logits)).dtype == dtype
+
+
+def test_extreme_logits():
+    """Sigmoids that are all 0 give weights of 0, not NaN; a NaN stays with its token."""
+    weights, experts = raggemm.route(np.full((1, 4), -200.0, np.float32), 2, score="sigmoid")
+    assert weights.tolist() == [[0, 0]] and experts.tolist() == [[0, 1]]
+    logits = LOGITS.copy()
+    logits[2, 5] = np.nan
+    weights, experts = raggemm.route(logits, 3, pre_softmax=True)
+    others = np.arange(T) != 2
+    close(weights[others], oracle.route(LOGITS, 3, "softmax", True)[0][others])
+    assert np.isnan(weights[2]).all() and (experts >= 0).all() and (experts < E).all()
+
+
+def test_no_tokens():
+    weights, experts = raggemm.route(np.zeros((0, 4), np.float32), 2, num_groups=2, group_top_k=1)
+    assert weights.shape == experts.shape == (0, 2)
+    assert raggemm.load_balance_loss(np.zeros((0, 4), np.float32), experts) == 0
+    assert raggemm.z_loss(np.zeros((0, 4), np.float32)) == 0
+
+
+def test_vmap():
+    logits = random(3, T, E, seed=3)
+    options, _ = ROUTERS["deepseek_v3"]
+    got = jax.jit(jax.vmap(lambda x: raggemm.route(x, 4, **options)))(logits)
+    for i in range(3):
+        want = raggemm.route(logits[i], 4, **options)
+        close(got[0][i], want[0])
+        np.testing.assert_array_equal(got[1][i], want[1])
+
+
+def loss_in_float64(logits, experts, score):
+    """Equation 4 of the Switch Transformer: E * sum of (share of the tokens) * (mean probability)."""
+    tokens, k = np.shape(experts)
+    scores = oracle.softmax(logits) if score == "softmax" else oracle.sigmoid(logits)
+    if score == "sigmoid" and k > 1:
+        scores = scores / scores.sum(1, keepdims=True)
+    count = logits.shape[1]
+    shares = [np.count_nonzero(np.asarray(experts) == e) / (tokens * k) for e in range(count)]
+    return count * sum(shares[e] * scores[:, e].mean() for e in range(count))
+
+
+@pytest.mark.parametrize(("score", "k"), list(itertools.product(["softmax", "sigmoid"], [1, 3])))
+def test_load_balance_loss(score, k):
+    experts = oracle.route(LOGITS, k, score)[1]
+    experts[0, 0], experts[1, 0] = -1, E  # padding
+    got = jax.jit(raggemm.load_balance_loss, static_argnames="score")(LOGITS, experts, score=score)
+    assert got.dtype == np.float32
+    close(got, loss_in_float64(LOGITS.astype(np.float64), experts, score))
+    got = jax.jit(jax.grad(lambda x: raggemm.load_balance_loss(x, experts, score=score)))(LOGITS)
+    close(got, oracle.gradient(lambda x: loss_in_float64(x, experts, score), LOGITS), rtol=1e-4)
+
+
+def test_load_balance_loss_of_extremes():
+    even = np.zeros((8, 4), np.float32)
+    close(raggemm.load_balance_loss(even, np.arange(16).reshape(8, 2) % 4), 1)
+    one = even + np.array([100, 0, 0, 0], np.float32)
+    close(raggemm.load_balance_loss(one, np.zeros((8, 1), np.int32)), 4)
+
+
+def test_z_loss():
+    want = lambda x: np.mean(np.log(np.exp(x).sum(1)) ** 2)  # noqa: E731
+    close(raggemm.z_loss(LOGITS), want(LOGITS.astype(np.float64)))
+    close(jax.jit(jax.grad(raggemm.z_loss))(LOGITS), oracle.gradient(want, LOGITS), rtol=1e-4)
+    big = np.full((3, 4), 200.0, np.float32)
+    close(raggemm.z_loss(big), (200 + np.log(4)) ** 2)
+
+
+def test_errors():
+    route = raggemm.route
+    check_errors(lambda: route(LOGITS[0], 2), ValueError, r"^logits: shape is \(12,\), must be \[tokens, experts\]")
+    check_errors(lambda: route(LOGITS.astype(int), 2), TypeError, "^logits: dtype is int")
+    for k in (0, 13):
+        check_errors(lambda k=k: route(LOGITS, k), ValueError, rf"^top_k is {k}, must be in \[1, 12\], for logits are")
+    check_errors(lambda: route(LOGITS, 2, score="tanh"), ValueError, "^score is 'tanh', must be one of")
+    options = {"score": "sigmoid", "pre_softmax": True}
+    check_errors(lambda options=options: route(LOGITS, 2, **options), ValueError, "^pre_softmax is for score 'softmax'")
+    check_errors(lambda: route(LOGITS, 2, num_groups=3), ValueError, "^num_groups is 3 and group_top_k None: both")
+    check_errors(lambda: route(LOGITS, 2, expert_bias=BIAS), ValueError, "^expert_bias is for scores of all experts")
+    options = {"score": "sigmoid", "expert_bias": BIAS[1:]}
+    words = r"^expert_bias: shape is \(11,\), must be \(12,\)"
+    check_errors(lambda options=options: route(LOGITS, 2, **options), ValueError, words)
+    groups = {
+        (5, 1): "^num_groups is 5, must divide the 12 experts",
+        (0, 1): "^num_groups is 0, must divide",
+        (3, 4): r"^group_top_k is 4, must be in \[1, 3\], as num_groups is 3",
+        (3, 0): r"^group_top_k is 0, must be in \[1, 3\]",
+        (4, 1): "^top_k is 4, but 1 groups have 3 experts",
+    }
+    for (num_groups, group_top_k), words in groups.items():
+        options = {"num_groups": num_groups, "group_top_k": group_top_k}
+        check_errors(lambda options=options: route(LOGITS, 4, **options), ValueError, words)
+    loss, experts = raggemm.load_balance_loss, np.zeros((T, 2), np.int32)
+    check_errors(lambda: loss(LOGITS, experts[1:]), ValueError, r"^experts: shape is \(6, 2\), must have the 7 tokens")
+    check_errors(lambda: loss(LOGITS, experts[0]), ValueError, r"^experts: shape is \(2,\), must be \[tokens, top_k\]")
+    check_errors(lambda: loss(LOGITS, LOGITS), TypeError, "^experts: dtype is float32, must be int32")
+    check_errors(lambda: loss(LOGITS, experts, score="no"), ValueError, "^score is 'no', must be one of")
+    check_errors(lambda: raggemm.z_loss(LOGITS[0]), ValueError, "^logits: shape is")

@@ -1,0 +1,224 @@
+"""sort_by_expert against sorted(), combine against float64 and against its definition in float32, to the bit."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import raggemm
+import routing_oracle as oracle
+from arrays import random
+from front_end_checks import check_errors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.test_util import check_grads
+
+T, K, G, H = 6, 3, 5, 4
+close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+sort = jax.jit(raggemm.sort_by_expert, static_argnums=1)
+combined = jax.jit(raggemm.combine, static_argnums=2, static_argnames="preferred_element_type")
+
+
+def sorted_pairs(experts, num_experts):
+    """(tokens, slots, sizes), by Python's sort."""
+    pairs = [(t, slot) for t, slot in np.ndindex(experts.shape)]
+    place = lambda pair: e if 0 <= (e := experts[pair]) < num_experts else num_experts  # noqa: E731
+    tokens, slots = zip(*sorted(pairs, key=place), strict=True)
+    return tokens, slots, [int(np.sum(experts == e)) for e in range(num_experts)]
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(-2, G + 1), min_size=T * K, max_size=T * K), st.booleans())
+def test_sort_by_expert(experts, under_jit):
+    """With experts that a token has twice, empty ones, and some that are none."""
+    experts = np.array(experts, np.int32).reshape(T, K)
+    rows = (sort if under_jit else raggemm.sort_by_expert)(experts, G)
+    tokens, slots, sizes = sorted_pairs(experts, G)
+    assert rows.row_tokens.tolist() == list(tokens)
+    assert rows.row_slots.tolist() == list(slots)
+    assert rows.group_sizes.tolist() == sizes
+    np.testing.assert_array_equal(rows.order, rows.row_tokens * K + rows.row_slots)
+    assert {x.dtype for x in rows} == {np.dtype(np.int32)}
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32])
+def test_dtypes_of_experts(x64, dtype):
+    experts = np.array([[3, 1], [1, 0]], dtype)
+    rows = raggemm.sort_by_expert(experts, 4)
+    assert rows.row_tokens.tolist() == [1, 0, 1, 0] and rows.group_sizes.tolist() == [1, 2, 0, 1]
+    assert {x.dtype for x in rows} == {np.dtype(np.int32)}
+
+
+def test_experts_of_a_device():
+    """experts - first, and the number of its experts: the others are dropped."""
+    experts = np.array([[3, 1], [1, 0], [2, 3]], np.int32)
+    rows = raggemm.sort_by_expert(experts - 2, 2)
+    assert rows.group_sizes.tolist() == [1, 2] and rows.row_tokens[:3].tolist() == [2, 0, 2]
+
+
+@pytest.mark.parametrize("shape", [(0, 2), (3, 0), (0, 0)])
+def test_no_pairs(shape):
+    rows = raggemm.sort_by_expert(np.zeros(shape, np.int32), 3)
+    assert rows.row_tokens.shape == (0,) and rows.group_sizes.tolist() == [0, 0, 0]
+    out = raggemm.combine(np.zeros((0, H), np.float32), rows.row_tokens, 2, group_sizes=rows.group_sizes)
+    assert (np.asarray(out) == np.zeros((2, H))).all()
+
+
+def in_float32(rows, tokens, num_tokens, weights, count):
+    """As combine is defined, one row after the other, each with an fma: the product is exact in float64."""
+    out = np.zeros((num_tokens, rows.shape[1]), np.float32)
+    for r in range(count):
+        out[tokens[r]] = (out[tokens[r]] + float(weights[r]) * rows[r].astype(np.float64)).astype(np.float32)
+    return out
+
+
+@st.composite
+def sums(draw):
+    """Rows, tokens, weights, sizes; tokens may have no row, or many, and rows may be behind the groups."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    sizes = rng.multinomial(draw(st.integers(0, 18)), np.ones(G) / G).astype(np.int32)
+    tokens = rng.integers(0, T, 18).astype(np.int32)
+    dtype = draw(st.sampled_from((np.float16, ml_dtypes.bfloat16, np.float32)))
+    rows = rng.normal(size=(18, H)).astype(dtype)
+    rows[sizes.sum() :] = np.nan
+    weights = rng.normal(size=18).astype(np.float32)
+    weights[sizes.sum() :] = rng.choice([np.nan, 1.0])
+    return rows, tokens, weights, sizes
+
+
+@settings(max_examples=30)
+@given(sums(), st.booleans())
+def test_combine(sums, narrow):
+    rows, tokens, weights, sizes = sums
+    out_type = rows.dtype if narrow else np.float32
+    got = combined(rows, tokens, T, weights, sizes, preferred_element_type=out_type)
+    assert got.dtype == out_type
+    want = in_float32(rows, tokens, T, weights, sizes.sum())
+    np.testing.assert_array_equal(got, want.astype(out_type))  # to the bit: rounded once
+    exact = oracle.combine(rows, tokens, T, weights, sizes)
+    close(want, exact)
+
+
+@settings(max_examples=15)
+@given(sums())
+def test_gradients(sums):
+    """Against float64, where each row has the gradient of its token; rows behind the groups, NaN or not, have zero."""
+    rows, tokens, weights, sizes = sums
+    rows = rows.astype(np.float32)
+    target, count = random(T, H), sizes.sum()
+    loss = lambda rows, weights: (combined(rows, tokens, T, weights, sizes) * target).sum()  # noqa: E731
+    of_rows, of_weights = jax.grad(loss, (0, 1))(rows, weights)
+    want_rows, want_weights = np.zeros((18, H)), np.zeros(18)
+    for r in range(count):
+        want_rows[r] = float(weights[r]) * target[tokens[r]]
+        want_weights[r] = rows[r].astype(np.float64) @ target[tokens[r]]
+    close(of_rows, want_rows)
+    close(of_weights, want_weights)
+
+
+def test_derivatives():
+    """Of both modes and of second order, numerically."""
+    tokens, sizes = np.array([2, 0, 2, 1, 0], np.int32), np.array([3, 0, 1], np.int32)
+    f = lambda rows, weights: jnp.sin(raggemm.combine(rows, tokens, 4, weights, sizes))  # noqa: E731
+    check_grads(f, (random(5, H), random(5, seed=1)), order=2, modes=("fwd", "rev"), rtol=0.02, atol=0.02)
+
+
+def test_gradients_have_the_dtype_of_their_operand():
+    rows, weights = random(4, H).astype(ml_dtypes.bfloat16), random(4, dtype=np.float16)
+    tokens = np.array([1, 1, 0, 1], np.int32)
+    loss = lambda rows, weights: raggemm.combine(rows, tokens, 2, weights).astype(jnp.float32).sum()  # noqa: E731
+    of_rows, of_weights = jax.grad(loss, (0, 1))(jnp.asarray(rows), jnp.asarray(weights))
+    assert (of_rows.dtype, of_weights.dtype) == (jnp.bfloat16, np.float16)
+
+
+def test_float64(x64):
+    rows, tokens, weights = random(9, H, dtype=np.float64), np.arange(9) % 3, random(9, dtype=np.float64, seed=1)
+    got = raggemm.combine(rows, tokens, 3, weights)
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, oracle.combine(rows, tokens, 3, weights), rtol=1e-14, atol=1e-14)
+
+
+def test_float64_of_others(x64):
+    """Results, or weights alone, of float64."""
+    rows, tokens, weights = random(9, H), np.arange(9) % 3, random(9, dtype=np.float64, seed=1)
+    got = raggemm.combine(rows, tokens, 3, weights)
+    np.testing.assert_array_equal(got, oracle.combine(rows, tokens, 3, weights).astype(np.float32))
+    got = raggemm.combine(rows, tokens, 3, preferred_element_type=np.float64)
+    np.testing.assert_array_equal(got, in_float32(rows, tokens, 3, np.ones(9), 9).astype(np.float64))
+
+
+def test_no_tokens():
+    assert raggemm.combine(np.ones((2, H), np.float32), np.array([0, 1]), 0).shape == (0, H)
+    assert raggemm.combine(np.ones((2, 0), np.float32), np.array([0, 1]), 3).shape == (3, 0)
+
+
+def test_without_weights_and_sizes():
+    """Tokens outside of [0, num_tokens) are none, and their rows may be NaN. A sum starts with +0."""
+    rows = np.array([[1, -0.0], [np.nan, np.nan], [2, -0.0], [np.nan, 1], [4, -0.0]], np.float32)
+    tokens = np.array([1, -1, 1, 3, 0], np.int32)
+    for run in (combined, raggemm.combine):
+        out = np.asarray(run(rows, tokens, 3))
+        assert out.tolist() == [[4, 0], [3, 0], [0, 0]]
+        assert not np.signbit(out).any()
+    of_rows = jax.grad(lambda rows: raggemm.combine(rows, tokens, 3).sum())(rows)
+    assert of_rows[:, 0].tolist() == [1, 0, 1, 0, 1]
+
+
+def test_a_nan_stays_with_its_token():
+    rows = random(4, H)
+    rows[1, 2] = np.nan
+    out = np.asarray(raggemm.combine(rows, np.array([0, 1, 1, 2]), 3))
+    assert np.isnan(out[1, 2]) and np.isnan(out).sum() == 1
+
+
+def test_other_tokens_do_not_change_bits():
+    rng = np.random.default_rng(3)
+    rows, tokens = rng.normal(size=(400, H)).astype(np.float32), rng.integers(0, 40, 400).astype(np.int32)
+    weights = rng.normal(size=400).astype(np.float32)
+    out = np.asarray(combined(rows, tokens, 40, weights))
+    np.testing.assert_array_equal(out, combined(rows, tokens, 40, weights))
+    np.testing.assert_array_equal(out, raggemm.combine(rows, tokens, 40, weights))
+    with raggemm.options(isa="SCALAR", threads=1):
+        np.testing.assert_array_equal(out, combined(rows, tokens, 40, weights))
+    np.testing.assert_array_equal(out, in_float32(rows, tokens, 40, weights, 400))
+    for t in (0, 17):
+        own = tokens == t
+        np.testing.assert_array_equal(combined(rows[own], np.zeros(own.sum(), int), 1, weights[own])[0], out[t])
+
+
+def test_vmap():
+    rows, tokens = random(3, 5, H), np.array([[0, 1, 1, 0, 1], [1] * 5, [2, 0, 0, 0, 1]], np.int32)
+    got = jax.vmap(lambda rows, tokens: raggemm.combine(rows, tokens, 2))(rows, tokens)
+    for x, y, z in zip(got, rows, tokens, strict=True):
+        np.testing.assert_array_equal(x, raggemm.combine(y, z, 2))
+
+
+def test_there_and_back():
+    """Each token's rows and the weights of its pairs, whatever the experts are."""
+    rng = np.random.default_rng(4)
+    experts, x = rng.integers(0, G, (T, K)), random(T, H)
+    weights = rng.random((T, K)).astype(np.float32)
+    rows = raggemm.sort_by_expert(experts, G)
+    out = raggemm.combine(x[rows.row_tokens], rows.row_tokens, T, weights.reshape(-1)[rows.order], rows.group_sizes)
+    close(out, x * weights.sum(1, keepdims=True))
+
+
+def test_errors():
+    rows, tokens = np.ones((4, 2), np.float32), np.zeros(4, np.int32)
+    combine, sort = raggemm.combine, raggemm.sort_by_expert
+    check_errors(lambda: sort(tokens, 3), ValueError, r"^experts: shape is \(4,\), must be \[tokens, top_k\]")
+    check_errors(lambda: sort(rows, 3), TypeError, "^experts: dtype is float32, must be int32")
+    check_errors(lambda: sort(tokens[:, None], 0), ValueError, "^num_experts is 0, must be at least 1")
+    check_errors(lambda: combine(rows[0], tokens, 1), ValueError, r"^rows: shape is \(2,\), must be \[M,H\]")
+    check_errors(lambda: combine(tokens[:, None], tokens, 1), TypeError, "^rows: dtype is int32")
+    check_errors(lambda: combine(rows, tokens[1:], 1), ValueError, r"^row_tokens: shape is \(3,\), must be \(4,\), one")
+    check_errors(lambda: combine(rows, rows[:, 0], 1), TypeError, "^row_tokens: dtype is float32")
+    check_errors(lambda: combine(rows, tokens, -1), ValueError, "^num_tokens is -1, must be at least 0")
+    check_errors(lambda: combine(rows, tokens, 1, rows), ValueError, r"^row_weights: shape is \(4, 2\), must be \(4,\)")
+    check_errors(lambda: combine(rows, tokens, 1, None, rows), TypeError, "^group_sizes: dtype is float32")
+    sizes = np.ones((1, 2), np.int32)
+    check_errors(lambda: combine(rows, tokens, 1, None, sizes), ValueError, r"^group_sizes: shape is \(1, 2\), must be")
+    dtype = {"preferred_element_type": np.int32}
+    check_errors(lambda: combine(rows, tokens, 1, **dtype), TypeError, "^preferred_element_type: dtype is int32")
