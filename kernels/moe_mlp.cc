@@ -124,9 +124,9 @@ absl::StatusOr<PlanData> ResolveProducts(const CheckedMlp& mlp) {
   return resolve(MlpProduct::kUp);
 }
 
-absl::Status CheckTokens(const CheckedMlp& mlp, int64_t rows) {
+absl::Status ReadTokens(const CheckedMlp& mlp, int64_t rows) {
   for (int64_t row = 0; row < rows; ++row) {
-    const int64_t token = ToInteger(mlp.problem.row_tokens, row);
+    const int64_t token = mlp.buffers.tokens[row] = ToInteger(mlp.problem.row_tokens, row);
     if (token >= 0 && token < mlp.extents.tokens) continue;
     return Invalid("row_tokens: value ", token, " at index ", row, ", must be in [0, ", mlp.extents.tokens, ")");
   }
@@ -143,7 +143,7 @@ absl::Status ReadRows(CheckedMlp& mlp, PlanData& up) {
   if (up.groups == 0) return absl::OkStatus();
   const GroupExtents& sizes = up.lhs.first;
   const int64_t last = up.groups - 1;
-  if (absl::Status s = CheckTokens(mlp, sizes.starts[last] + sizes.sizes[last]); !s.ok()) return s;
+  if (absl::Status s = ReadTokens(mlp, sizes.starts[last] + sizes.sizes[last]); !s.ok()) return s;
   const int64_t first = up.first_group[0], count = up.local_groups;
   mlp.rows = {sizes.sizes + first, count, 0, 0};
   if (count == 0) return absl::OkStatus();
@@ -164,7 +164,7 @@ MlpBuffers::MlpBuffers(const MoeMlpExtents& extents, absl::Span<int64_t> workspa
   of_products = {slots.Take(of_call), static_cast<size_t>(of_call)};
   of_gate = {slots.Take(of_call), static_cast<size_t>(of_call)};
   chunk_sizes = slots.Take(extents.groups);
-  tokens = slots.Take(rows);
+  tokens = slots.Take(extents.rows);
   x = reinterpret_cast<char*>(floats(rows * extents.hidden));
   up = floats(2 * rows * extents.intermediate);
   a = reinterpret_cast<char*>(floats(rows * extents.intermediate));
@@ -184,7 +184,7 @@ int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents) {
   int64_t sums;
   if (__builtin_mul_overflow(tokens, hidden, &sums) || sums > kMost) return -1;
   const int64_t floats = rows * (2 * hidden + 3 * intermediate) + sums;
-  return 3 * (constant + per_group * groups) + groups + rows + floats / 2 + kSlots * (kLine + 1) + kLine;
+  return 3 * (constant + per_group * groups) + groups + all_rows + floats / 2 + kSlots * (kLine + 1) + kLine;
 }
 
 absl::StatusOr<CheckedMlp> CheckedMlp::Make(const MoeMlpProblem& problem, absl::Span<int64_t> workspace) {

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._grouped_gemm import product
-from raggemm._moe_sequence import activated_rows, combined, gate_and_up, product_of, token_rows
+from raggemm._moe_sequence import activated_rows, gate_and_up, product_of, token_rows
 from raggemm._operands import Words
 from raggemm._primitive.call import FLOATS
 from raggemm._primitive.moe_mlp import MlpCall
+from raggemm._routing import sums_of_tokens
 from raggemm.ops import matrices
 
 _Args = dict[str, Any]
@@ -91,5 +92,6 @@ def cotangents(call: MlpCall, args: _Args, ct: jax.Array, wanted: tuple[str, ...
             found[f"b_{word}"] = _to_bias(args, f"b_{word}", dot)
     if "x" in wanted:
         parts = [product_of(args, word, dot, not call.up_is_trans, has_bias=False) for word, dot in dots.items()]
-        found["x"] = combined(jnp.ones(token.shape, jnp.float32), sum(parts[1:], parts[0]), token, x.shape[0], x.dtype)
+        ones = jnp.ones(token.shape, jnp.float32)
+        found["x"] = sums_of_tokens(sum(parts[1:], parts[0]), ones, token, x.shape[0], x.dtype)
     return found

@@ -10,6 +10,7 @@ from raggemm._grouped_gemm import product
 from raggemm._operands import Words
 from raggemm._primitive.call import FLOATS
 from raggemm._primitive.moe_mlp import MlpCall
+from raggemm._routing import sums_of_tokens
 from raggemm._tensors import QuantizedTensor
 from raggemm.ops import matrices
 
@@ -77,16 +78,6 @@ def gate_and_up(call: MlpCall, args: dict[str, Any], rows: jax.Array) -> tuple[j
     return product_of(args, "gate", rows.astype(dtype), call.up_is_trans) if "w_gate" in args else None, up
 
 
-def combined(weights: jax.Array, rows: jax.Array, row_tokens: jax.Array, tokens: int, dtype: Any) -> jax.Array:
-    """[tokens,H]: of each token the sum of its rows times their weights. It is a product with a token for a group,
-    whose sums are chains of fma in the order of the rows, but for a new chain after each 256."""
-    order = jnp.argsort(row_tokens)  # stable
-    counts = jnp.zeros(tokens, jnp.int32).at[row_tokens].add(1, mode="drop")
-    weights, rows = (x.at[order].get(unique_indices=True, mode="promise_in_bounds") for x in (weights, rows))
-    operands = matrices(weights[:, None], rows, counts, (0, 0), rhs_rank=2)
-    return product(Words(), *operands, preferred_element_type=dtype).reshape(tokens, rows.shape[1])
-
-
 def token_rows(args: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
     """[M] of each row: its token, which is the number of tokens where it takes no part, and its weight. Nothing here
     can raise for a token that is not there: a row of it makes all weights NaN."""
@@ -106,4 +97,4 @@ def sequence(call: MlpCall, args: dict[str, Any]) -> jax.Array:
     down = args["w_down"].dtype
     activated = activated_rows(call, gate, up).astype(down if down in FLOATS else x.dtype)
     rows = product_of(args, "down", activated, call.down_is_trans)
-    return combined(weights, rows, token, x.shape[0], call.dtype)
+    return sums_of_tokens(rows, weights, token, x.shape[0], call.dtype)
