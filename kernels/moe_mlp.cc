@@ -2,6 +2,11 @@
 #include "kernels/moe_mlp.h"
 
 #include <iterator>
+#include <memory>
+#include <new>
+#include <string>
+#include <tuple>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -68,6 +73,10 @@ absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem) {
 }
 
 absl::Status CheckGate(const MoeMlpProblem& problem) {
+  if (const auto value = static_cast<int>(problem.activation); value >= kActivationCount) {
+    return Invalid("activation: value ", value, ", must be less than ", kActivationCount);
+  }
+  if (problem.merged > Merged::kInterleaved) return Invalid("merged: value ", static_cast<int>(problem.merged));
   if (problem.w_gate && problem.merged != Merged::kNone) return Invalid("w_gate: is given, but w_up holds the gate");
   const bool gated = problem.w_gate || problem.merged != Merged::kNone;
   if (problem.activation == Activation::kSwigluOai && !gated) return Invalid("activation: swiglu_oai needs a gate");
@@ -99,6 +108,12 @@ absl::StatusOr<MoeMlpExtents> ExtentsOf(const MoeMlpProblem& problem) {
   if (merged ? columns % 2 != 0 || columns / 2 != extents.intermediate : columns != extents.intermediate) {
     return Invalid("w_up: axis ", axis, " of shape ", Shape(problem.w_up.dims), " is ", columns, ", must be ",
                    merged ? "twice " : "", extents.intermediate, ", as w_down has shape ", Shape(problem.w_down.dims));
+  }
+  const int64_t groups = problem.w_up.dims[0];
+  for (const auto& [name, x] :
+       {std::pair{"w_gate", problem.w_gate ? &*problem.w_gate : nullptr}, {"w_down", &problem.w_down}}) {
+    if (x == nullptr || (!x->dims.empty() && x->dims[0] == groups)) continue;
+    return Invalid(name, ": shape is ", Shape(x->dims), ", must be of the ", groups, " groups of w_up");
   }
   if (const auto& weights = problem.row_weights;
       weights && (weights->dtype != DType::kF32 || weights->dims != problem.row_tokens.dims)) {
@@ -248,6 +263,15 @@ GroupedGemmProblem CheckedMlp::Product(MlpProduct product, void* lhs, void* out,
       break;
   }
   return gemm;
+}
+
+absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options) {
+  const absl::StatusOr<MoeMlpExtents> extents = ExtentsOf(problem);
+  if (!extents.ok()) return extents.status();
+  const int64_t needed = MoeMlpWorkspaceSize(*extents);
+  const std::unique_ptr<int64_t[]> memory(needed < 0 ? nullptr : new (std::nothrow) int64_t[needed]);
+  if (memory == nullptr) return absl::ResourceExhaustedError("no memory for the workspace");
+  return MoeMlp(problem, options, {memory.get(), static_cast<size_t>(needed)});
 }
 
 absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64_t> workspace) {

@@ -86,12 +86,14 @@ inline constexpr MlpSlot kMlpSlots[] = {
 struct MoeMlpExtents {
   int64_t tokens, hidden, intermediate, rows, groups;
 };
-// int64 elements; -1 where they cannot be counted, or an extent is negative.
+// int64 elements, among them the f32 sums of out, [T,H]; -1 where they cannot be counted, or an extent is negative.
 int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents);
 
 // Checks everything, then computes. InvalidArgument: operand, index, value and limit in the message. FailedPrecondition
 // and ResourceExhausted: as MakePlan and Run of grouped_gemm.h. With an error of the first two out is untouched.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options, absl::Span<int64_t> workspace);
+// With a workspace of its own.
+absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options = {});
 
 // As FillOutWithNaN of grouped_gemm.h.
 absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64_t> workspace);
