@@ -12,7 +12,8 @@ os.environ["XLA_FLAGS"] = " ".join(
         os.environ.get("XLA_FLAGS", ""),
         "--xla_force_host_platform_device_count=4",
         "--xla_backend_optimization_level=0",
-        "--xla_cpu_use_fusion_emitters=" + str(importlib.metadata.version("jaxlib").startswith(("0.8.", "0.9."))).lower(),
+        "--xla_cpu_use_fusion_emitters="
+        + str(importlib.metadata.version("jaxlib").startswith(("0.8.", "0.9."))).lower(),
     ]
 )
 
