@@ -139,8 +139,9 @@ absl::StatusOr<PlanData> ResolveProducts(const CheckedMlp& mlp) {
   return resolve(MlpProduct::kUp);
 }
 
-absl::Status ReadTokens(const CheckedMlp& mlp, int64_t rows) {
-  for (int64_t row = 0; row < rows; ++row) {
+// Of the rows of processed groups.
+absl::Status ReadTokens(const CheckedMlp& mlp) {
+  for (int64_t row = mlp.rows.begin; row < mlp.rows.end; ++row) {
     const int64_t token = mlp.buffers.tokens[row] = ToInteger(mlp.problem.row_tokens, row);
     if (token >= 0 && token < mlp.extents.tokens) continue;
     return Invalid("row_tokens: value ", token, " at index ", row, ", must be in [0, ", mlp.extents.tokens, ")");
@@ -157,14 +158,12 @@ absl::Status ReadRows(CheckedMlp& mlp, PlanData& up) {
   if (absl::Status s = ReadSizes(problem, workspace, up); !s.ok()) return s;
   if (up.groups == 0) return absl::OkStatus();
   const GroupExtents& sizes = up.lhs.first;
-  const int64_t last = up.groups - 1;
-  if (absl::Status s = ReadTokens(mlp, sizes.starts[last] + sizes.sizes[last]); !s.ok()) return s;
   const int64_t first = up.first_group[0], count = up.local_groups;
   mlp.rows = {sizes.sizes + first, count, 0, 0};
   if (count == 0) return absl::OkStatus();
   mlp.rows.begin = sizes.starts[first];
   mlp.rows.end = sizes.starts[first + count - 1] + sizes.sizes[first + count - 1];
-  return absl::OkStatus();
+  return ReadTokens(mlp);
 }
 
 }  // namespace

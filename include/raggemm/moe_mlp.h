@@ -43,7 +43,7 @@ enum class Merged : uint8_t {
 // are f16, bf16 or f32, weights also quantized (problem.h), with scales and zeros as those of rhs there.
 struct MoeMlpProblem {
   Array x;            // [T,H]
-  Array row_tokens;   // [M], a format of sizes; those of the rows that group_sizes counts are in [0, T)
+  Array row_tokens;   // [M], a format of sizes; those of the rows of processed groups are in [0, T)
   Array group_sizes;  // [G], a format of sizes; rows behind their sum are in no group
   Array w_up;         // [G_local,H,I], transposed [G_local,I,H]; merged, 2I in place of I
   Array w_down;       // [G_local,I,H], transposed [G_local,H,I]; its type, or x's where it is quantized, is that of a

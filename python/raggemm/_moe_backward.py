@@ -51,14 +51,14 @@ def _merged(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Array:
     if call.merged == "HALVES":
         return jnp.concatenate([gate, up], axis=1)
     if call.merged == "INTERLEAVED":
-        return jnp.stack([gate, up], axis=2).reshape(up.shape[0], -1)
+        return jnp.stack([gate, up], axis=2).reshape(up.shape[0], 2 * up.shape[1])
     return up
 
 
 def cotangents(call: MlpCall, args: _Args, ct: jax.Array, wanted: tuple[str, ...]) -> _Args:
     """Of the wanted arguments, by name: x, row_weights, weights of floats, biases. ct: [T,H], as out."""
     x = args["x"]
-    token, weights = token_rows(args)
+    token, weights, is_known = token_rows(args)
     rows, down_type = x.at[token].get(mode="fill", fill_value=0), _operand_type(args, "down")
     gate, up = gate_and_up(call, args, rows)
 
@@ -74,6 +74,8 @@ def cotangents(call: MlpCall, args: _Args, ct: jax.Array, wanted: tuple[str, ...
     found: _Args = {}
     if "row_weights" in wanted:
         found["row_weights"] = (a.astype(jnp.float32) * d_a).sum(1)
+        # NaN where a token is not there.
+        found["row_weights"] += jnp.where(is_known, 0, jnp.nan).astype(jnp.float32)
         if "b_down" in args:
             bias = args["b_down"][:, :, None]
             found["row_weights"] += product_of(args | {"w_bias": bias}, "bias", d_rows, False, has_bias=False)[:, 0]

@@ -78,20 +78,21 @@ def gate_and_up(call: MlpCall, args: dict[str, Any], rows: jax.Array) -> tuple[j
     return product_of(args, "gate", rows.astype(dtype), call.up_is_trans) if "w_gate" in args else None, up
 
 
-def token_rows(args: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-    """[M] of each row: its token, which is the number of tokens where it takes no part, and its weight. Nothing here
-    can raise for a token that is not there: a row of it makes all weights NaN."""
+def token_rows(args: dict[str, Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """[M] of each row: its token, which is the number of tokens where it takes no part, and its weight; and
+    whether all are there. Nothing here can raise for a token that is not: a row of it makes all weights NaN."""
     row_tokens, tokens, is_placed = args["row_tokens"], args["x"].shape[0], _rows_of_groups(args)
     is_known = (row_tokens >= 0) & (row_tokens < tokens)
     weights = args.get("row_weights", jnp.ones(row_tokens.shape, jnp.float32))
-    weights = jnp.where((is_placed & ~is_known).any(), jnp.nan, weights)
-    return jnp.where(is_placed & is_known, row_tokens, tokens), weights
+    all_known = ~(is_placed & ~is_known).any()
+    weights = weights * jnp.where(all_known, 1, jnp.nan).astype(jnp.float32)
+    return jnp.where(is_placed & is_known, row_tokens, tokens), weights, all_known
 
 
 def sequence(call: MlpCall, args: dict[str, Any]) -> jax.Array:
     """The value of a call."""
     x = args["x"]
-    token, weights = token_rows(args)
+    token, weights, _ = token_rows(args)
     rows = x.astype(jnp.float32).at[token].get(mode="fill", fill_value=0)
     gate, up = gate_and_up(call, args, rows)
     down = args["w_down"].dtype

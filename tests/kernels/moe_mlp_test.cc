@@ -82,6 +82,12 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceForRandomCalls) {
   }
 }
 
+TEST_P(MoeMlpTest, LooksAtNoTokenOfOtherGroups) {
+  TestMlp mlp({.local = 1, .offset = 2});
+  for (int64_t r : {0, 2, 10, 11}) static_cast<int32_t*>(mlp.row_tokens.array.data)[r] = -1;
+  EXPECT_EQ(mlp.Run({.isa = GetParam()}), absl::OkStatus());
+}
+
 TEST_P(MoeMlpTest, MakesAWorkspaceOfItsOwn) {
   TestMlp mlp({});
   ASSERT_EQ(MoeMlp(mlp.problem, {.isa = GetParam()}), absl::OkStatus());
