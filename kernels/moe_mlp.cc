@@ -2,6 +2,11 @@
 #include "kernels/moe_mlp.h"
 
 #include <iterator>
+#include <memory>
+#include <new>
+#include <string>
+#include <tuple>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
@@ -68,6 +73,10 @@ absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem) {
 }
 
 absl::Status CheckGate(const MoeMlpProblem& problem) {
+  if (const auto value = static_cast<int>(problem.activation); value >= kActivationCount) {
+    return Invalid("activation: value ", value, ", must be less than ", kActivationCount);
+  }
+  if (problem.merged > Merged::kInterleaved) return Invalid("merged: value ", static_cast<int>(problem.merged));
   if (problem.w_gate && problem.merged != Merged::kNone) return Invalid("w_gate: is given, but w_up holds the gate");
   const bool gated = problem.w_gate || problem.merged != Merged::kNone;
   if (problem.activation == Activation::kSwigluOai && !gated) return Invalid("activation: swiglu_oai needs a gate");
@@ -100,6 +109,12 @@ absl::StatusOr<MoeMlpExtents> ExtentsOf(const MoeMlpProblem& problem) {
     return Invalid("w_up: axis ", axis, " of shape ", Shape(problem.w_up.dims), " is ", columns, ", must be ",
                    merged ? "twice " : "", extents.intermediate, ", as w_down has shape ", Shape(problem.w_down.dims));
   }
+  const int64_t groups = problem.w_up.dims[0];
+  for (const auto& [name, x] :
+       {std::pair{"w_gate", problem.w_gate ? &*problem.w_gate : nullptr}, {"w_down", &problem.w_down}}) {
+    if (x == nullptr || (!x->dims.empty() && x->dims[0] == groups)) continue;
+    return Invalid(name, ": shape is ", Shape(x->dims), ", must be of the ", groups, " groups of w_up");
+  }
   if (const auto& weights = problem.row_weights;
       weights && (weights->dtype != DType::kF32 || weights->dims != problem.row_tokens.dims)) {
     return Invalid("row_weights: is ", NameOf(weights->dtype), Shape(weights->dims), ", must be f32",
@@ -124,9 +139,10 @@ absl::StatusOr<PlanData> ResolveProducts(const CheckedMlp& mlp) {
   return resolve(MlpProduct::kUp);
 }
 
-absl::Status CheckTokens(const CheckedMlp& mlp, int64_t rows) {
-  for (int64_t row = 0; row < rows; ++row) {
-    const int64_t token = ToInteger(mlp.problem.row_tokens, row);
+// Of the rows of processed groups.
+absl::Status ReadTokens(const CheckedMlp& mlp) {
+  for (int64_t row = mlp.rows.begin; row < mlp.rows.end; ++row) {
+    const int64_t token = mlp.buffers.tokens[row] = ToInteger(mlp.problem.row_tokens, row);
     if (token >= 0 && token < mlp.extents.tokens) continue;
     return Invalid("row_tokens: value ", token, " at index ", row, ", must be in [0, ", mlp.extents.tokens, ")");
   }
@@ -142,14 +158,12 @@ absl::Status ReadRows(CheckedMlp& mlp, PlanData& up) {
   if (absl::Status s = ReadSizes(problem, workspace, up); !s.ok()) return s;
   if (up.groups == 0) return absl::OkStatus();
   const GroupExtents& sizes = up.lhs.first;
-  const int64_t last = up.groups - 1;
-  if (absl::Status s = CheckTokens(mlp, sizes.starts[last] + sizes.sizes[last]); !s.ok()) return s;
   const int64_t first = up.first_group[0], count = up.local_groups;
   mlp.rows = {sizes.sizes + first, count, 0, 0};
   if (count == 0) return absl::OkStatus();
   mlp.rows.begin = sizes.starts[first];
   mlp.rows.end = sizes.starts[first + count - 1] + sizes.sizes[first + count - 1];
-  return absl::OkStatus();
+  return ReadTokens(mlp);
 }
 
 }  // namespace
@@ -164,7 +178,7 @@ MlpBuffers::MlpBuffers(const MoeMlpExtents& extents, absl::Span<int64_t> workspa
   of_products = {slots.Take(of_call), static_cast<size_t>(of_call)};
   of_gate = {slots.Take(of_call), static_cast<size_t>(of_call)};
   chunk_sizes = slots.Take(extents.groups);
-  tokens = slots.Take(rows);
+  tokens = slots.Take(extents.rows);
   x = reinterpret_cast<char*>(floats(rows * extents.hidden));
   up = floats(2 * rows * extents.intermediate);
   a = reinterpret_cast<char*>(floats(rows * extents.intermediate));
@@ -184,7 +198,7 @@ int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents) {
   int64_t sums;
   if (__builtin_mul_overflow(tokens, hidden, &sums) || sums > kMost) return -1;
   const int64_t floats = rows * (2 * hidden + 3 * intermediate) + sums;
-  return 3 * (constant + per_group * groups) + groups + rows + floats / 2 + kSlots * (kLine + 1) + kLine;
+  return 3 * (constant + per_group * groups) + groups + all_rows + floats / 2 + kSlots * (kLine + 1) + kLine;
 }
 
 absl::StatusOr<CheckedMlp> CheckedMlp::Make(const MoeMlpProblem& problem, absl::Span<int64_t> workspace) {
@@ -248,6 +262,15 @@ GroupedGemmProblem CheckedMlp::Product(MlpProduct product, void* lhs, void* out,
       break;
   }
   return gemm;
+}
+
+absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options) {
+  const absl::StatusOr<MoeMlpExtents> extents = ExtentsOf(problem);
+  if (!extents.ok()) return extents.status();
+  const int64_t needed = MoeMlpWorkspaceSize(*extents);
+  const std::unique_ptr<int64_t[]> memory(needed < 0 ? nullptr : new (std::nothrow) int64_t[needed]);
+  if (memory == nullptr) return absl::ResourceExhaustedError("no memory for the workspace");
+  return MoeMlp(problem, options, {memory.get(), static_cast<size_t>(needed)});
 }
 
 absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64_t> workspace) {

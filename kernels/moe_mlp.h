@@ -22,7 +22,7 @@ struct MlpBuffers {
 
   absl::Span<int64_t> of_sizes, of_products, of_gate;  // workspaces of grouped_gemm.h
   int64_t* chunk_sizes;                                // [G]
-  int64_t* tokens;                                     // [rows]; all below have the rows of a chunk
+  int64_t* tokens;                                     // [M], as they were checked; all below have the rows of a chunk
   char* x;                                             // [rows,H], of at most four bytes
   float* up;                                           // [rows,2I], or [rows,I] and then those of the gate
   char* a;                                             // [rows,I], likewise

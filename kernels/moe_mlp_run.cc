@@ -96,11 +96,10 @@ class MlpRun {
   absl::Status Gather(int64_t begin, int64_t rows) const {
     const MoeMlpProblem& problem = mlp_.problem;
     const MlpBuffers& b = mlp_.buffers;
-    for (int64_t row = 0; row < rows; ++row) b.tokens[row] = ToInteger(problem.row_tokens, begin + row);
     const int64_t bytes = BytesOf(problem.x.dtype, mlp_.extents.hidden);
     return InParts(rows, bytes, 1, [&](int64_t from, int64_t to) {
       for (int64_t row = from; row < to; ++row) {
-        const char* token = static_cast<const char*>(problem.x.data) + b.tokens[row] * bytes;
+        const char* token = static_cast<const char*>(problem.x.data) + b.tokens[begin + row] * bytes;
         std::memcpy(b.x + row * bytes, token, static_cast<size_t>(bytes));
       }
     });
@@ -141,7 +140,7 @@ class MlpRun {
       Ends().combine({.rows = rows,
                       .columns = to - from,
                       .from = b.d + from,
-                      .tokens = b.tokens,
+                      .tokens = b.tokens + begin,
                       .weights = weights ? static_cast<const float*>(weights->data) + begin : nullptr,
                       .sums = b.sums + from,
                       .stride = hidden});

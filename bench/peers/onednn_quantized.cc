@@ -33,6 +33,7 @@ struct Symbol {
   Library& library;
   const char* name;
   template <typename Function>
+  // NOLINTNEXTLINE(google-explicit-constructor): what is assigned to tells the type
   operator Function*() const {
     Function* function;
     library.Find(name, function);

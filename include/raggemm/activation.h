@@ -11,7 +11,7 @@ namespace raggemm {
 //   kGeluTanh   x * sigmoid(sqrt(8/pi) * (x + 0.044715 x^3)), which is x/2 * (1 + tanh(...)) of half of that
 //   kSwigluOai  of gpt-oss, with a gate alone: v * sigmoid(1.702 v) * (u + 1), v = min(gate, 7), u = up in [-7, 7]
 //
-// A NaN stays one. At -infinity, where a factor is 0, all but relu and swiglu_oai (NaN there, too) are NaN.
+// A NaN stays one. At -infinity, where a factor is 0, all but relu are NaN.
 enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kQuickGelu, kSwigluOai };  // as rows stand
 
 inline constexpr const char* kActivations[] = {"silu", "gelu", "gelu_tanh", "relu", "quick_gelu", "swiglu_oai"};

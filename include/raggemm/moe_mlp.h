@@ -43,7 +43,7 @@ enum class Merged : uint8_t {
 // are f16, bf16 or f32, weights also quantized (problem.h), with scales and zeros as those of rhs there.
 struct MoeMlpProblem {
   Array x;            // [T,H]
-  Array row_tokens;   // [M], a format of sizes; those of the rows that group_sizes counts are in [0, T)
+  Array row_tokens;   // [M], a format of sizes; those of the rows of processed groups are in [0, T)
   Array group_sizes;  // [G], a format of sizes; rows behind their sum are in no group
   Array w_up;         // [G_local,H,I], transposed [G_local,I,H]; merged, 2I in place of I
   Array w_down;       // [G_local,I,H], transposed [G_local,H,I]; its type, or x's where it is quantized, is that of a
@@ -86,12 +86,14 @@ inline constexpr MlpSlot kMlpSlots[] = {
 struct MoeMlpExtents {
   int64_t tokens, hidden, intermediate, rows, groups;
 };
-// int64 elements; -1 where they cannot be counted, or an extent is negative.
+// int64 elements, among them the f32 sums of out, [T,H]; -1 where they cannot be counted, or an extent is negative.
 int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents);
 
 // Checks everything, then computes. InvalidArgument: operand, index, value and limit in the message. FailedPrecondition
 // and ResourceExhausted: as MakePlan and Run of grouped_gemm.h. With an error of the first two out is untouched.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options, absl::Span<int64_t> workspace);
+// With a workspace of its own.
+absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options = {});
 
 // As FillOutWithNaN of grouped_gemm.h.
 absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64_t> workspace);

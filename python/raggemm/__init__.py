@@ -14,6 +14,7 @@
                             jax.lax.ragged_dot itself, in programs that are not changed
     options                 threads, instruction set, executor, and what becomes of errors
     describe                prints what computes here, or the plans of the calls of a program
+    nn                      a layer with a router as functions, to import by itself
     compat                  modules with the names and signatures of other libraries, to import one by one
     expert_parallel         a module to import by itself: experts sharded over devices and processes
 

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._grouped_gemm import product
-from raggemm._moe_sequence import activated_rows, combined, gate_and_up, product_of, token_rows
+from raggemm._moe_sequence import activated_rows, gate_and_up, product_of, token_rows
 from raggemm._operands import Words
 from raggemm._primitive.call import FLOATS
 from raggemm._primitive.moe_mlp import MlpCall
+from raggemm._routing import sums_of_tokens
 from raggemm.ops import matrices
 
 _Args = dict[str, Any]
@@ -50,14 +51,14 @@ def _merged(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Array:
     if call.merged == "HALVES":
         return jnp.concatenate([gate, up], axis=1)
     if call.merged == "INTERLEAVED":
-        return jnp.stack([gate, up], axis=2).reshape(up.shape[0], -1)
+        return jnp.stack([gate, up], axis=2).reshape(up.shape[0], 2 * up.shape[1])
     return up
 
 
 def cotangents(call: MlpCall, args: _Args, ct: jax.Array, wanted: tuple[str, ...]) -> _Args:
     """Of the wanted arguments, by name: x, row_weights, weights of floats, biases. ct: [T,H], as out."""
     x = args["x"]
-    token, weights = token_rows(args)
+    token, weights, is_known = token_rows(args)
     rows, down_type = x.at[token].get(mode="fill", fill_value=0), _operand_type(args, "down")
     gate, up = gate_and_up(call, args, rows)
 
@@ -73,6 +74,8 @@ def cotangents(call: MlpCall, args: _Args, ct: jax.Array, wanted: tuple[str, ...
     found: _Args = {}
     if "row_weights" in wanted:
         found["row_weights"] = (a.astype(jnp.float32) * d_a).sum(1)
+        # NaN where a token is not there.
+        found["row_weights"] += jnp.where(is_known, 0, jnp.nan).astype(jnp.float32)
         if "b_down" in args:
             bias = args["b_down"][:, :, None]
             found["row_weights"] += product_of(args | {"w_bias": bias}, "bias", d_rows, False, has_bias=False)[:, 0]
@@ -91,5 +94,6 @@ def cotangents(call: MlpCall, args: _Args, ct: jax.Array, wanted: tuple[str, ...
             found[f"b_{word}"] = _to_bias(args, f"b_{word}", dot)
     if "x" in wanted:
         parts = [product_of(args, word, dot, not call.up_is_trans, has_bias=False) for word, dot in dots.items()]
-        found["x"] = combined(jnp.ones(token.shape, jnp.float32), sum(parts[1:], parts[0]), token, x.shape[0], x.dtype)
+        ones = jnp.ones(token.shape, jnp.float32)
+        found["x"] = sums_of_tokens(sum(parts[1:], parts[0]), ones, token, x.shape[0], x.dtype)
     return found

@@ -10,6 +10,7 @@ from raggemm._grouped_gemm import product
 from raggemm._operands import Words
 from raggemm._primitive.call import FLOATS
 from raggemm._primitive.moe_mlp import MlpCall
+from raggemm._routing import sums_of_tokens
 from raggemm._tensors import QuantizedTensor
 from raggemm.ops import matrices
 
@@ -77,33 +78,24 @@ def gate_and_up(call: MlpCall, args: dict[str, Any], rows: jax.Array) -> tuple[j
     return product_of(args, "gate", rows.astype(dtype), call.up_is_trans) if "w_gate" in args else None, up
 
 
-def combined(weights: jax.Array, rows: jax.Array, row_tokens: jax.Array, tokens: int, dtype: Any) -> jax.Array:
-    """[tokens,H]: of each token the sum of its rows times their weights. It is a product with a token for a group,
-    whose sums are chains of fma in the order of the rows, but for a new chain after each 256."""
-    order = jnp.argsort(row_tokens)  # stable
-    counts = jnp.zeros(tokens, jnp.int32).at[row_tokens].add(1, mode="drop")
-    weights, rows = (x.at[order].get(unique_indices=True, mode="promise_in_bounds") for x in (weights, rows))
-    operands = matrices(weights[:, None], rows, counts, (0, 0), rhs_rank=2)
-    return product(Words(), *operands, preferred_element_type=dtype).reshape(tokens, rows.shape[1])
-
-
-def token_rows(args: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-    """[M] of each row: its token, which is the number of tokens where it takes no part, and its weight. Nothing here
-    can raise for a token that is not there: a row of it makes all weights NaN."""
+def token_rows(args: dict[str, Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """[M] of each row: its token, which is the number of tokens where it takes no part, and its weight; and
+    whether all are there. Nothing here can raise for a token that is not: a row of it makes all weights NaN."""
     row_tokens, tokens, is_placed = args["row_tokens"], args["x"].shape[0], _rows_of_groups(args)
     is_known = (row_tokens >= 0) & (row_tokens < tokens)
     weights = args.get("row_weights", jnp.ones(row_tokens.shape, jnp.float32))
-    weights = jnp.where((is_placed & ~is_known).any(), jnp.nan, weights)
-    return jnp.where(is_placed & is_known, row_tokens, tokens), weights
+    all_known = ~(is_placed & ~is_known).any()
+    weights = weights * jnp.where(all_known, 1, jnp.nan).astype(jnp.float32)
+    return jnp.where(is_placed & is_known, row_tokens, tokens), weights, all_known
 
 
 def sequence(call: MlpCall, args: dict[str, Any]) -> jax.Array:
     """The value of a call."""
     x = args["x"]
-    token, weights = token_rows(args)
+    token, weights, _ = token_rows(args)
     rows = x.astype(jnp.float32).at[token].get(mode="fill", fill_value=0)
     gate, up = gate_and_up(call, args, rows)
     down = args["w_down"].dtype
     activated = activated_rows(call, gate, up).astype(down if down in FLOATS else x.dtype)
     rows = product_of(args, "down", activated, call.down_is_trans)
-    return combined(weights, rows, token, x.shape[0], call.dtype)
+    return sums_of_tokens(rows, weights, token, x.shape[0], call.dtype)

@@ -321,27 +321,26 @@ def combine(
     # 0 for rows that take no part, or their gradients would be 0 times NaN.
     weights = jnp.where(takes_part, 1 if weights is None else weights.astype(sums), 0).astype(sums)
     tokens = jnp.where(takes_part, tokens, num_tokens).astype(jnp.int32)
-    return _sums(rows, weights, tokens, num_tokens, dtype)
+    return sums_of_tokens(rows, weights, tokens, num_tokens, dtype)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
-def _sums(rows: jax.Array, weights: jax.Array, tokens: jax.Array, num_tokens: int, dtype: Any) -> jax.Array:
+def sums_of_tokens(rows: jax.Array, weights: jax.Array, tokens: jax.Array, num_tokens: int, dtype: Any) -> jax.Array:
     """combine of rows whose token may be num_tokens, which is none: a product with a group for each token. It is up to
     seven times as fast as adding rows where they belong, which XLA:CPU does one by one: 4096 bfloat16 rows of 2048 took
     4.5 ms, not 33, and 16384 of float32 as long, 105 ms."""
     order = jnp.argsort(tokens, stable=True)
-    ends = jnp.searchsorted(tokens[order], jnp.arange(num_tokens, dtype=jnp.int32), side="right")
-    sizes = jnp.diff(ends, prepend=0).astype(jnp.int32)
+    sizes = jnp.zeros(num_tokens, jnp.int32).at[tokens].add(1, mode="drop")
     lhs, rhs = (GroupedTensor(x[order], first_dims=sizes) for x in (weights[:, None], rows))
     out = grouped_gemm(lhs, rhs, contracting_dims=((0,), (0,)), preferred_element_type=weights.dtype)
     return out.reshape(num_tokens, rows.shape[1]).astype(dtype)
 
 
-@_sums.defjvp
+@sums_of_tokens.defjvp
 def _sums_jvp(num_tokens: int, dtype: Any, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     """The tangent adds rows where they belong, for the transpose of that is a gather, and not a permutation of rows,
     which is a scatter."""
     (rows, weights, tokens), (of_rows, of_weights, _) = primals, tangents
     terms = of_rows.astype(weights.dtype) * weights[:, None] + of_weights[:, None] * rows.astype(weights.dtype)
     out = jnp.zeros((num_tokens, rows.shape[1]), weights.dtype).at[tokens].add(terms, mode="drop")
-    return _sums(rows, weights, tokens, num_tokens, dtype), out.astype(dtype)
+    return sums_of_tokens(rows, weights, tokens, num_tokens, dtype), out.astype(dtype)

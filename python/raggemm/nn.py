@@ -75,7 +75,9 @@ def apply(
       routing: the keyword arguments of route.
     """
     x = float_array("x", x)
-    tokens = x.reshape(-1, x.shape[-1])
+    if x.shape[-1:] != params["router"].shape[:1]:
+        raise ValueError(f"x: shape is {x.shape}, must end with the {params['router'].shape[0]} rows of router")
+    tokens = gathered(x).reshape(-1, x.shape[-1])
     logits = jnp.matmul(tokens.astype(jnp.float32), params["router"], precision="highest")
     row_weights, chosen = route(logits, top_k, expert_bias=params.get("expert_bias"), **routing)
     rows = sort_by_expert(chosen, logits.shape[1])

@@ -56,7 +56,7 @@ test_wheel_with() {
   "$folder/bin/python" -m pip check
   rm -rf "$folder/run"
   mkdir "$folder/run"
-  cp -r "$root/python/tests" "$root/python/examples" "$root/python/wheel" "$folder/run"
+  cp -r "$root"/python/{tests,examples,wheel,README.md} "$folder/run"
   (
     cd "$folder/run"
     "$folder/bin/python" -m pytest -n 2 --dist=loadfile --rootdir=. --strict-markers -q wheel tests

@@ -82,6 +82,18 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceForRandomCalls) {
   }
 }
 
+TEST_P(MoeMlpTest, LooksAtNoTokenOfOtherGroups) {
+  TestMlp mlp({.local = 1, .offset = 2});
+  for (int64_t r : {0, 2, 10, 11}) static_cast<int32_t*>(mlp.row_tokens.array.data)[r] = -1;
+  EXPECT_EQ(mlp.Run({.isa = GetParam()}), absl::OkStatus());
+}
+
+TEST_P(MoeMlpTest, MakesAWorkspaceOfItsOwn) {
+  TestMlp mlp({});
+  ASSERT_EQ(MoeMlp(mlp.problem, {.isa = GetParam()}), absl::OkStatus());
+  EXPECT_EQ(mlp.OutBits(), SequenceBits(mlp));
+}
+
 // What the definition says, in float64, where no operand is rounded on the way.
 TEST_P(MoeMlpTest, IsWithinBoundOfTheDefinition) {
   TestMlp mlp({.sizes = {3, 0, 7, 2}});
@@ -245,7 +257,10 @@ TEST(MoeMlpErrors, NameShapesAndTypes) {
   expect("w_up: axis 2 of shape [4,40,23] is 23, must be 24", [](MoeMlpProblem& p) { p.w_up.dims = {4, 40, 23}; });
   expect("x has K = 40, but w_up has K = 39", [](MoeMlpProblem& p) { p.w_up.dims = {4, 39, 24}; });
   expect("x has K = 40, but w_gate has K = 39", [](MoeMlpProblem& p) { p.w_gate->dims = {4, 39, 24}; });
-  expect("w_down: group axis has 5 groups", [](MoeMlpProblem& p) { p.w_down.dims = {5, 24, 40}; });
+  expect("w_down: shape is [5,24,40], must be of the 4 groups", [](MoeMlpProblem& p) { p.w_down.dims = {5, 24, 40}; });
+  expect("w_down: shape is [3,24,40], must be of the 4 groups", [](MoeMlpProblem& p) { p.w_down.dims = {3, 24, 40}; });
+  expect("w_gate: shape is [3,40,24], must be of the 4 groups", [](MoeMlpProblem& p) { p.w_gate->dims = {3, 40, 24}; });
+  expect("activation: value 77", [](MoeMlpProblem& p) { p.activation = static_cast<Activation>(77); });
   expect("b_down: shape is [4,39]", [](MoeMlpProblem& p) { p.b_down->dims = {4, 39}; });
   expect("row_weights: is f32[13], must be f32[14]", [](MoeMlpProblem& p) { p.row_weights->dims = {13}; });
   expect("row_tokens: dtype is f32", [](MoeMlpProblem& p) { p.row_tokens.dtype = DType::kF32; });

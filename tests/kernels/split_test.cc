@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/element.h"
 #include "raggemm/grouped_gemm.h"
