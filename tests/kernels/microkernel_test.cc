@@ -41,11 +41,22 @@ class Microkernels : public IsaTest {
     bool start, finish, first;
   };
 
+  static std::string Named(const Tile& tile, const Phase& phase) {
+    return absl::StrCat(ArithmeticOf(tile.row).name, " ", tile.mr, "x", tile.nr, " k ", phase.k, " start ", phase.start,
+                        " finish ", phase.finish, " first ", phase.first, " b ", NameOf(tile.b_type));
+  }
+
+  static std::vector<double> StripOf(const Tile& tile, int64_t steps, const Values& b, std::vector<double> strip) {
+    for (int64_t k = 0; tile.expands && k < steps; ++k) {
+      for (int64_t j = 0; j < tile.nr; ++j) strip[AtStep(tile.row.rhs, k, j, tile.nr)] = b[tile.AtOfB(k, j)];
+    }
+    return strip;
+  }
+
   void ExpectContract(const Tile& tile, const Phase& phase) {
     const Arithmetic& rule = ArithmeticOf(tile.row);
     const DType sums = rule.sum;
-    const std::string what = absl::StrCat(rule.name, " ", tile.mr, "x", tile.nr, " k ", phase.k, " start ", phase.start,
-                                          " finish ", phase.finish, " first ", phase.first, " b ", NameOf(tile.b_type));
+    const std::string what = Named(tile, phase);
     const int64_t k_padded = PaddedK(tile.row, phase.k), elements = tile.height() * tile.nr;
     const bool alike = random_.Coin(), flips = alike && Flips(tile.row);
     const DType other = tile.b_type == DType::kS8 ? DType::kU8 : DType::kS8;  // than rhs has, where they are bytes
@@ -56,8 +67,8 @@ class Microkernels : public IsaTest {
     const Values chain(sums, elements, random_), total(sums, elements, random_);
     const Values result(sums, elements, random_),
         strip = Panel(tile.row.rhs, tile.b_type, phase.k, k_padded, tile.nr, random_);
-    std::vector<double> want_chain = chain.All(), want_result = result.All(), want_strip = strip.All();
-    const std::vector<double> want_total = total.All();
+    std::vector<double> want_chain = chain.All(), want_result = result.All();
+    const std::vector<double> want_total = total.All(), want_strip = StripOf(tile, phase.k, b, strip.All());
     for (int64_t i = 0; i < tile.mr; ++i) {
       for (int64_t j = 0; j < tile.nr; ++j) {
         const int64_t at = i * tile.nr + j;
@@ -68,9 +79,6 @@ class Microkernels : public IsaTest {
         if (!phase.finish || (rule.chain < kPanel && phase.k > rule.chain)) want_chain[at] = sum;
         if (phase.finish) want_result[at] = phase.first ? sum : Add(sums, want_total[at], sum);
       }
-    }
-    for (int64_t k = 0; tile.expands && k < phase.k; ++k) {
-      for (int64_t j = 0; j < tile.nr; ++j) want_strip[AtStep(tile.row.rhs, k, j, tile.nr)] = b[tile.AtOfB(k, j)];
     }
     // Fetching may point anywhere, and ask for more lines than the kernel has steps.
     const char* line = nullptr;
