@@ -123,15 +123,17 @@ absl::StatusOr<MoeMlpExtents> ExtentsOf(const MoeMlpProblem& problem) {
   return extents;
 }
 
-// Shapes and types of all products of all rows; of the first one the plan.
+// Of all rows, as the caller has their sizes.
+GroupedGemmProblem WholeProduct(const CheckedMlp& mlp, MlpProduct product) {
+  GroupedGemmProblem problem = mlp.Product(product, nullptr, nullptr, mlp.extents.rows);
+  problem.lhs.first_dims = problem.out.first_dims = mlp.problem.group_sizes;
+  problem.group_offset = mlp.problem.group_offset;
+  return problem;
+}
+
+// Shapes and types of all products; of the first one the plan.
 absl::StatusOr<PlanData> ResolveProducts(const CheckedMlp& mlp) {
-  const int64_t rows = mlp.extents.rows;
-  const auto resolve = [&](MlpProduct product) {
-    GroupedGemmProblem problem = mlp.Product(product, nullptr, nullptr, rows);
-    problem.lhs.first_dims = problem.out.first_dims = mlp.problem.group_sizes;
-    problem.group_offset = mlp.problem.group_offset;
-    return ResolveShapes(problem);
-  };
+  const auto resolve = [&](MlpProduct product) { return ResolveShapes(WholeProduct(mlp, product)); };
   if (mlp.problem.w_gate) {
     if (absl::StatusOr<PlanData> gate = resolve(MlpProduct::kGate); !gate.ok()) return gate;
   }
@@ -151,11 +153,8 @@ absl::Status ReadTokens(const CheckedMlp& mlp) {
 
 // The data that decides addresses.
 absl::Status ReadRows(CheckedMlp& mlp, PlanData& up) {
-  GroupedGemmProblem problem = mlp.Product(MlpProduct::kUp, nullptr, nullptr, mlp.extents.rows);
-  problem.lhs.first_dims = problem.out.first_dims = mlp.problem.group_sizes;
-  problem.group_offset = mlp.problem.group_offset;
   Workspace workspace(mlp.buffers.of_sizes);
-  if (absl::Status s = ReadSizes(problem, workspace, up); !s.ok()) return s;
+  if (absl::Status s = ReadSizes(WholeProduct(mlp, MlpProduct::kUp), workspace, up); !s.ok()) return s;
   if (up.groups == 0) return absl::OkStatus();
   const GroupExtents& sizes = up.lhs.first;
   const int64_t first = up.first_group[0], count = up.local_groups;

@@ -25,7 +25,9 @@ class MlpRun {
   absl::Status RunAll() {
     const MlpRows& rows = mlp_.rows;
     // How the first product is computed, so are the phases between products.
-    const absl::StatusOr<PlanData> first = PlanProduct(MlpProduct::kUp, rows.begin, EndOfChunk(rows.begin));
+    const int64_t first_end = EndOfChunk(rows.begin);
+    SetSizes(rows.begin, first_end);
+    const absl::StatusOr<PlanData> first = PlanProduct(MlpProduct::kUp, rows.begin, first_end);
     if (!first.ok()) return first.status();
     team_ = *first;
     if (absl::Status s = ClearSums(); !s.ok()) return s;
@@ -39,6 +41,7 @@ class MlpRun {
  private:
   absl::Status RunChunk(int64_t begin, int64_t end) const {
     const int64_t rows = end - begin;
+    SetSizes(begin, end);
     if (absl::Status s = Gather(begin, rows); !s.ok()) return s;
     const absl::StatusOr<PlanData> up = PlanProduct(MlpProduct::kUp, begin, end);
     if (!up.ok()) return up.status();
@@ -75,7 +78,6 @@ class MlpRun {
 
   absl::StatusOr<PlanData> PlanProduct(MlpProduct product, int64_t begin, int64_t end) const {
     const MlpBuffers& b = mlp_.buffers;
-    SetSizes(begin, end);
     const bool is_down = product == MlpProduct::kDown;
     float* up = product == MlpProduct::kGate ? b.up + (end - begin) * mlp_.extents.intermediate : b.up;
     GroupedGemmProblem gemm = mlp_.Product(product, is_down ? b.a : b.x, is_down ? b.d : up, end - begin);
