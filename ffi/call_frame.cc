@@ -136,12 +136,14 @@ absl::Status CheckOperands(const XLA_FFI_CallFrame& frame, const Signature& sign
   if (args.size < signature.min_arguments) {
     return Invalid("Wrong number of arguments: ", args.size, ", must be at least ", signature.min_arguments);
   }
-  if (rets.size != signature.results) {
-    return Invalid("Wrong number of results: ", rets.size, ", must be ", signature.results);
+  if (const auto [least, most] = std::pair(signature.min_results, signature.max_results);
+      rets.size < least || rets.size > most) {
+    return Invalid("Wrong number of results: ", rets.size, ", must be ", least,
+                   least == most ? "" : absl::StrCat(" to ", most));
   }
   const int64_t arguments = std::min(args.size, signature.max_arguments);
   if (absl::Status s = CheckBuffers("argument", arguments, args.types, args.args); !s.ok()) return s;
-  return CheckBuffers("result", signature.results, rets.types, rets.rets);
+  return CheckBuffers("result", rets.size, rets.types, rets.rets);
 }
 
 bool IsText(const XLA_FFI_ByteSpan& text) {

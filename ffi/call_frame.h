@@ -15,7 +15,7 @@ namespace raggemm {
 struct Signature {
   XLA_FFI_ExecutionStage stage;
   int64_t min_arguments = 0, max_arguments = 0;  // further ones are not looked at
-  int64_t results = 0;
+  int64_t min_results = 0, max_results = 0;
 };
 
 // The frame as XLA's headers may have it, with an API that can make errors. InvalidArgument naming what is wrong, its

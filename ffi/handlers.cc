@@ -74,7 +74,7 @@ auto BindExecute() {
 
 constexpr Signature kInstantiate{XLA_FFI_ExecutionStage_INSTANTIATE};
 constexpr int64_t kArguments = 2 + std::size(kDimsSlots), kOptional = std::size(kOperandSlots);
-constexpr Signature kExecute{XLA_FFI_ExecutionStage_EXECUTE, kArguments, kArguments + kOptional, 2};
+constexpr Signature kExecute{XLA_FFI_ExecutionStage_EXECUTE, kArguments, kArguments + kOptional, 2, 2};
 
 std::string TakeMessage(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
   ErrorDetails details{};

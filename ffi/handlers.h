@@ -36,7 +36,8 @@ void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, i
 
 // The custom call raggemm_moe_mlp_v1 (include/raggemm/moe_mlp.h), likewise. It binds, in order:
 //   arguments   x, row_tokens, group_sizes, w_up, w_down, then the optional operands named by the attribute `operands`
-//   results     out, int64_workspace (a vector, of raggemm_v1_moe_mlp_workspace elements)
+//   results     out, those named by the attribute `results`: up, gate; int64_workspace (a vector, of
+//               raggemm_v1_moe_mlp_workspace elements)
 //   attributes  proto/config.proto, MoeMlpConfig
 XLA_FFI_Error* raggemm_moe_mlp_v1_instantiate(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* raggemm_moe_mlp_v1_execute(XLA_FFI_CallFrame* frame);
@@ -44,6 +45,13 @@ XLA_FFI_Error* raggemm_moe_mlp_v1_execute(XLA_FFI_CallFrame* frame);
 // With T tokens of H features, I intermediate ones, M sorted rows and G group sizes; -1 where there is no such array.
 int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows,
                                      int64_t groups);
+
+// The custom call raggemm_moe_mlp_backward_v1, its gradients, likewise: out_gradient follows w_down, up and gate may be
+// among the operands, and results are gradients of the operands that the attribute `results` names, then the workspace.
+XLA_FFI_Error* raggemm_moe_mlp_backward_v1_instantiate(XLA_FFI_CallFrame* frame);
+XLA_FFI_Error* raggemm_moe_mlp_backward_v1_execute(XLA_FFI_CallFrame* frame);
+int64_t raggemm_v1_moe_mlp_backward_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows,
+                                              int64_t groups, int64_t element_bytes);
 
 // How the call that an execute frame describes would be computed, as text; or the text of its error.
 char* raggemm_plan_text(XLA_FFI_CallFrame* frame);

@@ -1,8 +1,10 @@
-// The custom call raggemm_moe_mlp_v1.
+// The custom calls raggemm_moe_mlp_v1 and raggemm_moe_mlp_backward_v1.
 #include "raggemm/moe_mlp.h"
 
-#include <array>
+#include <cstdint>
 #include <iterator>
+#include <optional>
+#include <type_traits>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -22,27 +24,65 @@ namespace ffi = ::xla::ffi;
 using proto::GroupedGemmConfig;
 using proto::MoeMlpConfig;
 
+// What a call binds by position, and what its attributes name: operands behind those, results before the workspace.
+struct ForwardCall {
+  using Problem = MoeMlpProblem;
+  static constexpr absl::string_view kRequired[] = {"x", "row_tokens", "group_sizes", "w_up", "w_down"};
+  static absl::Span<const MlpSlot> Operands() { return AllSlots().first(std::size(kMlpSlots) - kMlpKept); }
+  static absl::Span<const MlpSlot> Results() { return AllSlots().last(kMlpKept); }
+  static constexpr int64_t kFixedResults = 2;  // out, workspace
+
+  static MoeMlpProblem& Forward(Problem& problem) { return problem; }
+  static std::optional<Array>& Result(Problem& problem, const MlpSlot& slot) { return problem.*slot.operand; }
+  static absl::Status Run(const Problem& problem, const Options& options, absl::Span<int64_t> workspace) {
+    return MoeMlp(problem, options, workspace);
+  }
+
+  static absl::Span<const MlpSlot> AllSlots() { return absl::MakeSpan(kMlpSlots); }
+};
+
+struct BackwardCall {
+  using Problem = MoeMlpBackwardProblem;
+  static constexpr absl::string_view kRequired[] = {"x", "row_tokens", "group_sizes", "w_up", "w_down", "out_gradient"};
+  static absl::Span<const MlpSlot> Operands() { return absl::MakeSpan(kMlpSlots); }
+  static absl::Span<const MlpGradientSlot> Results() { return absl::MakeSpan(kMlpGradientSlots); }
+  static constexpr int64_t kFixedResults = 1;  // workspace
+
+  static MoeMlpProblem& Forward(Problem& problem) { return problem.forward; }
+  static std::optional<Array>& Result(Problem& problem, const MlpGradientSlot& slot) {
+    return problem.gradients.*slot.gradient;
+  }
+  static absl::Status Run(const Problem& problem, const Options& options, absl::Span<int64_t> workspace) {
+    return MoeMlpBackward(problem, options, workspace);
+  }
+};
+
+template <class Call>
 struct MlpAttributes {
   MoeMlpConfig config;
   Options options;
   SlotList<MlpSlot> operands;
+  SlotList<typename std::remove_const_t<typename decltype(Call::Results())::value_type>> results;
 };
 
-absl::StatusOr<MlpAttributes> DecodeMlpAttributes(const ffi::Dictionary& dictionary) {
-  MlpAttributes decoded;
+template <class Call>
+absl::StatusOr<MlpAttributes<Call>> DecodeMlpAttributes(const ffi::Dictionary& dictionary) {
+  MlpAttributes<Call> decoded;
   MoeMlpConfig& config = decoded.config;
   if (absl::Status s = SetFields(dictionary, config); !s.ok()) return s;
   const absl::StatusOr<Options> options = OptionsOf(config.executor(), config.isa(), config.threads());
   if (!options.ok()) return options.status();
   decoded.options = *options;
-  if (absl::Status s = ParseList<MlpSlot>("operands", config.operands(), kMlpSlots, decoded.operands); !s.ok()) {
-    return s;
+  for (const absl::Status& s : {ParseList("operands", config.operands(), Call::Operands(), decoded.operands),
+                                ParseList("results", config.results(), Call::Results(), decoded.results)}) {
+    if (!s.ok()) return s;
   }
   return decoded;
 }
 
+template <class Call>
 struct DecodedMlp {
-  MoeMlpProblem problem;
+  typename Call::Problem problem;
   Options options;  // without a pool
   absl::Span<int64_t> workspace;
   GroupedGemmConfig::OnError::Value on_error;
@@ -57,70 +97,135 @@ void ApplyConfig(const MoeMlpConfig& config, MoeMlpProblem& problem) {
   problem.bf16_sums = Bf16SumsOf(GroupedGemmConfig::Bf16Sums::Value_Name(config.bf16_sums()));  // AUTO: none
 }
 
-struct BoundMlp {
-  std::array<ffi::AnyBuffer, 5> operands;
-  ffi::RemainingArgs optional;
-  ffi::AnyBuffer out, workspace;
-  ffi::Dictionary attributes;
-};
+absl::Status CheckCount(absl::string_view attribute, absl::string_view list, size_t named, size_t given) {
+  if (named == given) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("attribute ", attribute, " (\"", list, "\") names ", named,
+                                                 " optional ", attribute, ", got ", given));
+}
 
-absl::StatusOr<DecodedMlp> DecodeMlp(const BoundMlp& call) {
-  const absl::StatusOr<MlpAttributes> attributes = DecodeMlpAttributes(call.attributes);
-  if (!attributes.ok()) return attributes.status();
-  DecodedMlp decoded;
-  MoeMlpProblem& problem = decoded.problem;
-  const auto decode = [](absl::string_view name, const ffi::AnyBuffer& buffer, auto& to) {
-    const absl::StatusOr<Array> array = ToArray(name, buffer);
-    if (array.ok()) to = *array;
-    return array.status();
-  };
-  for (const absl::Status& s :
-       {decode("x", call.operands[0], problem.x), decode("row_tokens", call.operands[1], problem.row_tokens),
-        decode("group_sizes", call.operands[2], problem.group_sizes), decode("w_up", call.operands[3], problem.w_up),
-        decode("w_down", call.operands[4], problem.w_down), decode("out", call.out, problem.out)}) {
-    if (!s.ok()) return s;
+template <class To>
+absl::Status DecodeArray(absl::string_view name, const ffi::ErrorOr<ffi::AnyBuffer>& buffer, To& to) {
+  if (buffer.has_error()) return absl::InvalidArgumentError(absl::StrCat(name, ": expected a buffer"));
+  const absl::StatusOr<Array> array = ToArray(name, *buffer);
+  if (array.ok()) to = *array;
+  return array.status();
+}
+
+ffi::ErrorOr<ffi::AnyBuffer> ResultAt(const ffi::RemainingRets& results, size_t i) {
+  ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> result = results.get<ffi::AnyBuffer>(i);
+  if (result.has_error()) return ffi::Unexpected(result.error());
+  return ffi::AnyBuffer(**result);
+}
+
+template <class Call>
+absl::Status DecodeMlpOperands(const ffi::RemainingArgs& operands, const MlpAttributes<Call>& attributes,
+                               MoeMlpProblem& problem) {
+  Array* const required[] = {&problem.x,    &problem.row_tokens, &problem.group_sizes,
+                             &problem.w_up, &problem.w_down,     &problem.out};
+  constexpr size_t kCount = std::size(Call::kRequired);
+  const auto& named = attributes.operands;
+  if (absl::Status s = CheckCount("operands", attributes.config.operands(), named.size(), operands.size() - kCount);
+      !s.ok()) {
+    return s;
   }
-  const auto& named = attributes->operands;
-  if (named.size() != call.optional.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("attribute operands (\"", attributes->config.operands(),
-                                                   "\") names ", named.size(), " optional operands, got ",
-                                                   call.optional.size()));
+  for (size_t i = 0; i < kCount; ++i) {
+    if (absl::Status s = DecodeArray(Call::kRequired[i], operands.get<ffi::AnyBuffer>(i), *required[i]); !s.ok()) {
+      return s;
+    }
   }
   for (size_t i = 0; i < named.size(); ++i) {
-    const ffi::ErrorOr<ffi::AnyBuffer> buffer = call.optional.get<ffi::AnyBuffer>(i);
-    if (buffer.has_error()) return absl::InvalidArgumentError(absl::StrCat(named[i]->name, ": expected a buffer"));
-    if (absl::Status s = decode(named[i]->name, *buffer, problem.*named[i]->operand); !s.ok()) return s;
+    const ffi::ErrorOr<ffi::AnyBuffer> buffer = operands.get<ffi::AnyBuffer>(kCount + i);
+    if (absl::Status s = DecodeArray(named[i]->name, buffer, problem.*named[i]->operand); !s.ok()) return s;
   }
-  const absl::StatusOr<absl::Span<int64_t>> workspace = DecodeWorkspace(call.workspace);
-  if (!workspace.ok()) return workspace.status();
-  decoded.workspace = *workspace;
+  return absl::OkStatus();
+}
+
+template <class Call>
+absl::Status DecodeMlpResults(const ffi::RemainingRets& results, const MlpAttributes<Call>& attributes,
+                              DecodedMlp<Call>& decoded) {
+  const auto& named = attributes.results;
+  const size_t count = results.size() - Call::kFixedResults;
+  if (absl::Status s = CheckCount("results", attributes.config.results(), named.size(), count); !s.ok()) return s;
+  size_t at = 0;
+  if (Call::kFixedResults == 2) {
+    if (absl::Status s = DecodeArray("out", ResultAt(results, at++), Call::Forward(decoded.problem).out); !s.ok()) {
+      return s;
+    }
+  }
+  for (const auto* slot : named) {
+    if (absl::Status s = DecodeArray(slot->name, ResultAt(results, at++), Call::Result(decoded.problem, *slot));
+        !s.ok()) {
+      return s;
+    }
+  }
+  const ffi::ErrorOr<ffi::AnyBuffer> last = ResultAt(results, at);
+  if (last.has_error()) return absl::InvalidArgumentError("int64_workspace: expected a buffer");
+  const absl::StatusOr<absl::Span<int64_t>> workspace = DecodeWorkspace(*last);
+  if (workspace.ok()) decoded.workspace = *workspace;
+  return workspace.status();
+}
+
+template <class Call>
+absl::StatusOr<DecodedMlp<Call>> DecodeMlp(const ffi::RemainingArgs& operands, const ffi::RemainingRets& results,
+                                           const ffi::Dictionary& dictionary) {
+  const absl::StatusOr<MlpAttributes<Call>> attributes = DecodeMlpAttributes<Call>(dictionary);
+  if (!attributes.ok()) return attributes.status();
+  DecodedMlp<Call> decoded;
+  MoeMlpProblem& problem = Call::Forward(decoded.problem);
+  if (absl::Status s = DecodeMlpOperands(operands, *attributes, problem); !s.ok()) return s;
+  if (absl::Status s = DecodeMlpResults(results, *attributes, decoded); !s.ok()) return s;
   ApplyConfig(attributes->config, problem);
   decoded.options = attributes->options;
   decoded.on_error = attributes->config.on_error();
   return decoded;
 }
 
-ffi::Error InstantiateMlp(ffi::Dictionary attributes) { return ToFfiError(DecodeMlpAttributes(attributes).status()); }
+template <class Call>
+ffi::Error InstantiateMlp(ffi::Dictionary attributes) {
+  return ToFfiError(DecodeMlpAttributes<Call>(attributes).status());
+}
 
-// NOLINTNEXTLINE(readability-function-size): XLA passes one parameter for each thing bound
-ffi::Error ExecuteMlp(ffi::ThreadPool xla_pool, ffi::AnyBuffer x, ffi::AnyBuffer row_tokens, ffi::AnyBuffer group_sizes,
-                      ffi::AnyBuffer w_up, ffi::AnyBuffer w_down, ffi::RemainingArgs optional,
-                      ffi::Result<ffi::AnyBuffer> out, ffi::Result<ffi::AnyBuffer> workspace,
+template <class Call>
+ffi::Error ExecuteMlp(ffi::ThreadPool xla_pool, ffi::RemainingArgs operands, ffi::RemainingRets results,
                       ffi::Dictionary attributes) {
-  absl::StatusOr<DecodedMlp> call =
-      DecodeMlp({{x, row_tokens, group_sizes, w_up, w_down}, optional, *out, *workspace, attributes});
+  absl::StatusOr<DecodedMlp<Call>> call = DecodeMlp<Call>(operands, results, attributes);
   if (!call.ok()) return ToFfiError(call.status());
   XlaTaskPool pool(xla_pool);
   if (pool.num_threads() > 0) call->options.pool = &pool;  // otherwise AUTO means OpenMP
   return AnswerOf(*call, [&] {
-    AdviseHugePages(out->untyped_data(), out->size_bytes());
-    AdviseHugePages(workspace->untyped_data(), workspace->size_bytes());
-    return MoeMlp(call->problem, call->options, call->workspace);
+    for (size_t i = 0; i < results.size(); ++i) {
+      const ffi::ErrorOr<ffi::AnyBuffer> result = ResultAt(results, i);
+      AdviseHugePages(result->untyped_data(), result->size_bytes());
+    }
+    return Call::Run(call->problem, call->options, call->workspace);
   });
 }
 
-constexpr Signature kInstantiateMlp{XLA_FFI_ExecutionStage_INSTANTIATE};
-constexpr Signature kExecuteMlp{XLA_FFI_ExecutionStage_EXECUTE, 5, 5 + std::size(kMlpSlots), 2};
+template <class Call>
+XLA_FFI_Error* Instantiate(const XLA_FFI_CallFrame* frame) {
+  return Guard(frame, {XLA_FFI_ExecutionStage_INSTANTIATE}, [](XLA_FFI_CallFrame* f) {
+    static const auto* handler = ffi::Ffi::BindInstantiate().Attrs().To(InstantiateMlp<Call>).release();
+    return handler->Call(f);
+  });
+}
+
+template <class Call>
+XLA_FFI_Error* Execute(const XLA_FFI_CallFrame* frame) {
+  constexpr int64_t kOperands = std::size(Call::kRequired);
+  const Signature signature = {XLA_FFI_ExecutionStage_EXECUTE, kOperands,
+                               kOperands + static_cast<int64_t>(Call::Operands().size()), Call::kFixedResults,
+                               Call::kFixedResults + static_cast<int64_t>(Call::Results().size())};
+  return Guard(frame, signature, [](XLA_FFI_CallFrame* f) {
+    static const auto* handler = ffi::Ffi::Bind()
+                                     .Ctx<ffi::ThreadPool>()
+                                     .RemainingArgs()  // Call::kRequired, then those that `operands` names
+                                     .RemainingRets()  // those that `results` names, then int64_workspace
+                                     .Attrs()
+                                     .To(ExecuteMlp<Call>)
+                                     .release();
+    return handler->Call(f);
+  });
+}
 
 }  // namespace
 }  // namespace raggemm
@@ -128,34 +233,25 @@ constexpr Signature kExecuteMlp{XLA_FFI_ExecutionStage_EXECUTE, 5, 5 + std::size
 extern "C" {
 
 XLA_FFI_Error* raggemm_moe_mlp_v1_instantiate(XLA_FFI_CallFrame* frame) {
-  return raggemm::Guard(frame, raggemm::kInstantiateMlp, [](XLA_FFI_CallFrame* f) {
-    static const auto* handler = raggemm::ffi::Ffi::BindInstantiate().Attrs().To(raggemm::InstantiateMlp).release();
-    return handler->Call(f);
-  });
+  return raggemm::Instantiate<raggemm::ForwardCall>(frame);
 }
-
 XLA_FFI_Error* raggemm_moe_mlp_v1_execute(XLA_FFI_CallFrame* frame) {
-  return raggemm::Guard(frame, raggemm::kExecuteMlp, [](XLA_FFI_CallFrame* f) {
-    static const auto* handler = raggemm::ffi::Ffi::Bind()
-                                     .Ctx<raggemm::ffi::ThreadPool>()
-                                     .Arg<raggemm::ffi::AnyBuffer>()  // x
-                                     .Arg<raggemm::ffi::AnyBuffer>()  // row_tokens
-                                     .Arg<raggemm::ffi::AnyBuffer>()  // group_sizes
-                                     .Arg<raggemm::ffi::AnyBuffer>()  // w_up
-                                     .Arg<raggemm::ffi::AnyBuffer>()  // w_down
-                                     .RemainingArgs()                 // named by the attribute `operands`
-                                     .Ret<raggemm::ffi::AnyBuffer>()  // out
-                                     .Ret<raggemm::ffi::AnyBuffer>()  // int64_workspace
-                                     .Attrs()
-                                     .To(raggemm::ExecuteMlp)
-                                     .release();
-    return handler->Call(f);
-  });
+  return raggemm::Execute<raggemm::ForwardCall>(frame);
+}
+XLA_FFI_Error* raggemm_moe_mlp_backward_v1_instantiate(XLA_FFI_CallFrame* frame) {
+  return raggemm::Instantiate<raggemm::BackwardCall>(frame);
+}
+XLA_FFI_Error* raggemm_moe_mlp_backward_v1_execute(XLA_FFI_CallFrame* frame) {
+  return raggemm::Execute<raggemm::BackwardCall>(frame);
 }
 
 int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows,
                                      int64_t groups) {
   return raggemm::MoeMlpWorkspaceSize({tokens, hidden, intermediate, rows, groups});
+}
+int64_t raggemm_v1_moe_mlp_backward_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows,
+                                              int64_t groups, int64_t element_bytes) {
+  return raggemm::MoeMlpBackwardWorkspaceSize({tokens, hidden, intermediate, rows, groups, element_bytes});
 }
 
 }  // extern "C"

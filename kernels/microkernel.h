@@ -158,6 +158,42 @@ struct CombineArgs {
 };
 using Combine = void(const CombineArgs&);
 
+// Of a row: the gradients of gate and up, interleaved as they are in `forward`, or of the one array that it reads. `a` is
+// that of activation(gate) * up, which the weight multiplies.
+struct ActivationGradientArgs {
+  ActivationArgs forward;
+  const float* a;
+  float weight;
+  void* gate;
+  void* up;  // null: there is none, or interleaved
+};
+using ActivateGradient = void(const ActivationGradientArgs&);
+
+// to[i] = from[i], exactly.
+struct WidenArgs {
+  int64_t count;
+  const void* from;
+  float* to;  // with room for whole vectors
+};
+using Widen = void(const WidenArgs&);
+
+// to[i] = weight * from[i], rounded to f32, then to `to`.
+struct ScaleArgs {
+  int64_t count;
+  const float* from;
+  float weight;
+  void* to;
+};
+using Scale = void(const ScaleArgs&);
+
+// The sum of a[i] * b[i], in 16 chains of fma from +0, of every 16th each, which are then added in pairs.
+struct DotArgs {
+  int64_t count;
+  const void* a;
+  const float* b;
+};
+using Dot = float(const DotArgs&);
+
 inline constexpr int kSweepRows = 8;  // of the tallest sweep
 inline constexpr int kMaxRows = 32;   // rows of the tallest register tile of any ISA
 
@@ -251,7 +287,12 @@ struct FormatKernels {
   Packers lhs, rhs;                      // into the layouts of the row's panels
   Pack* pack_bias;                       // rows, into T
   Epilogue* epilogue;                    // to out
-  Activate* activate[kActivationCount];  // from f32 to out, by Activation; null where sums are others
+  // Of expert MLPs, from f32 or to it; null where sums are others.
+  Activate* activate[kActivationCount];  // by Activation
+  ActivateGradient* activate_gradient[kActivationCount];
+  Widen* widen;
+  Scale* scale;
+  Dot* dot;
 };
 
 // From f32 to its terms: of each Arithmetic::split_block steps of k, Splitting::products times as many, k_padded of

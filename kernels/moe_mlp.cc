@@ -19,8 +19,6 @@
 namespace raggemm {
 namespace {
 
-constexpr int kSizesArrays = 2;  // of each product: those of lhs and out
-
 template <class... Args>
 absl::Status Invalid(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
@@ -35,7 +33,7 @@ Inputs InputsOf(const MoeMlpProblem& problem) {
                    {"group_sizes", &problem.group_sizes},
                    {"w_up", &problem.w_up},
                    {"w_down", &problem.w_down}};
-  for (const MlpSlot& slot : kMlpSlots) {
+  for (const MlpSlot& slot : absl::MakeSpan(kMlpSlots).first(std::size(kMlpSlots) - kMlpKept)) {
     if (const std::optional<Array>& x = problem.*slot.operand) inputs.push_back({slot.name, &*x});
   }
   return inputs;
@@ -88,6 +86,30 @@ absl::Status CheckGate(const MoeMlpProblem& problem) {
   return absl::OkStatus();
 }
 
+// Bytes, of what products multiply.
+int64_t LargestElement(const MoeMlpProblem& problem) {
+  int64_t bytes = SizeOf(problem.x.dtype);
+  for (const Array* w : {&problem.w_up, &problem.w_down, problem.w_gate ? &*problem.w_gate : nullptr}) {
+    if (w != nullptr && IsMatrix(w->dtype)) bytes = std::max(bytes, SizeOf(w->dtype));
+  }
+  return bytes;
+}
+
+// The first products that are kept.
+absl::Status CheckKept(const MoeMlpProblem& problem, const MoeMlpExtents& extents) {
+  const int64_t columns = (problem.merged == Merged::kNone ? 1 : 2) * extents.intermediate;
+  for (const auto& [name, x, wanted] :
+       {std::tuple{"up", &problem.up, Dims{extents.rows, columns}}, {"gate", &problem.gate, {extents.rows, columns}}}) {
+    if (!*x || ((*x)->dtype == DType::kF32 && (*x)->dims == wanted)) continue;
+    return Invalid(name, ": is ", NameOf((*x)->dtype), Shape((*x)->dims), ", must be f32", Shape(wanted));
+  }
+  if (problem.gate && !problem.w_gate) return Invalid("gate: is given without w_gate");
+  if (problem.w_gate && problem.up.has_value() != problem.gate.has_value()) {
+    return Invalid(problem.up ? "up" : "gate", ": is given without ", problem.up ? "gate" : "up");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<MoeMlpExtents> ExtentsOf(const MoeMlpProblem& problem) {
   for (const absl::Status& s : {CheckRanksAndTypes(problem), CheckGate(problem)}) {
     if (!s.ok()) return s;
@@ -98,6 +120,7 @@ absl::StatusOr<MoeMlpExtents> ExtentsOf(const MoeMlpProblem& problem) {
       .intermediate = problem.w_down.dims[problem.down_is_trans ? 2 : 1],
       .rows = problem.row_tokens.dims[0],
       .groups = problem.group_sizes.dims[0],
+      .element_bytes = LargestElement(problem),
   };
   if (problem.out.dims != problem.x.dims) {
     return Invalid("out: shape is ", Shape(problem.out.dims), ", must be the ", Shape(problem.x.dims), " of x");
@@ -115,29 +138,34 @@ absl::StatusOr<MoeMlpExtents> ExtentsOf(const MoeMlpProblem& problem) {
     if (x == nullptr || (!x->dims.empty() && x->dims[0] == groups)) continue;
     return Invalid(name, ": shape is ", Shape(x->dims), ", must be of the ", groups, " groups of w_up");
   }
+  if (problem.w_gate && problem.w_gate->dtype != problem.w_up.dtype) {
+    return Invalid("w_gate: dtype is ", NameOf(problem.w_gate->dtype), ", must be the ", NameOf(problem.w_up.dtype),
+                   " of w_up");
+  }
   if (const auto& weights = problem.row_weights;
       weights && (weights->dtype != DType::kF32 || weights->dims != problem.row_tokens.dims)) {
     return Invalid("row_weights: is ", NameOf(weights->dtype), Shape(weights->dims), ", must be f32",
                    Shape(problem.row_tokens.dims), " as row_tokens");
   }
+  if (absl::Status s = CheckKept(problem, extents); !s.ok()) return s;
   return extents;
 }
 
 // Of all rows, as the caller has their sizes.
 GroupedGemmProblem WholeProduct(const CheckedMlp& mlp, MlpProduct product) {
-  GroupedGemmProblem problem = mlp.Product(product, nullptr, nullptr, mlp.extents.rows);
+  GroupedGemmProblem problem = mlp.Product(product, {nullptr, nullptr, mlp.extents.rows});
   problem.lhs.first_dims = problem.out.first_dims = mlp.problem.group_sizes;
   problem.group_offset = mlp.problem.group_offset;
   return problem;
 }
 
-// Shapes and types of all products; of the first one the plan.
-absl::StatusOr<PlanData> ResolveProducts(const CheckedMlp& mlp) {
-  const auto resolve = [&](MlpProduct product) { return ResolveShapes(WholeProduct(mlp, product)); };
+// Shapes and types of all products.
+absl::Status ResolveProducts(const CheckedMlp& mlp) {
+  const auto resolve = [&](MlpProduct product) { return ResolveShapes(WholeProduct(mlp, product)).status(); };
   if (mlp.problem.w_gate) {
-    if (absl::StatusOr<PlanData> gate = resolve(MlpProduct::kGate); !gate.ok()) return gate;
+    if (absl::Status s = resolve(MlpProduct::kGate); !s.ok()) return s;
   }
-  if (absl::StatusOr<PlanData> down = resolve(MlpProduct::kDown); !down.ok()) return down;
+  if (absl::Status s = resolve(MlpProduct::kDown); !s.ok()) return s;
   return resolve(MlpProduct::kUp);
 }
 
@@ -151,115 +179,164 @@ absl::Status ReadTokens(const CheckedMlp& mlp) {
   return absl::OkStatus();
 }
 
-// The data that decides addresses.
-absl::Status ReadRows(CheckedMlp& mlp, PlanData& up) {
-  Workspace workspace(mlp.buffers.of_sizes);
-  if (absl::Status s = ReadSizes(WholeProduct(mlp, MlpProduct::kUp), workspace, up); !s.ok()) return s;
-  if (up.groups == 0) return absl::OkStatus();
-  const GroupExtents& sizes = up.lhs.first;
-  const int64_t first = up.first_group[0], count = up.local_groups;
-  mlp.rows = {sizes.sizes + first, count, 0, 0};
-  if (count == 0) return absl::OkStatus();
-  mlp.rows.begin = sizes.starts[first];
-  mlp.rows.end = sizes.starts[first + count - 1] + sizes.sizes[first + count - 1];
-  return ReadTokens(mlp);
+// Each of an operand that is there, and of its shape and type.
+absl::Status CheckGradients(const MoeMlpBackwardProblem& problem) {
+  const Inputs inputs = InputsOf(problem.forward);
+  for (const MlpGradientSlot& slot : kMlpGradientSlots) {
+    const std::optional<Array>& gradient = problem.gradients.*slot.gradient;
+    if (!gradient) continue;
+    const auto of =
+        std::find_if(inputs.begin(), inputs.end(), [&](const NamedArray& x) { return x.name == slot.name; });
+    if (of == inputs.end()) return Invalid("gradient of ", slot.name, ": there is no ", slot.name);
+    const Array& x = *of->array;
+    if (!IsMatrix(x.dtype)) return Invalid("gradient of ", slot.name, ": it is ", NameOf(x.dtype), ", which has none");
+    if (gradient->dtype == x.dtype && gradient->dims == x.dims) continue;
+    return Invalid("gradient of ", slot.name, ": is ", NameOf(gradient->dtype), Shape(gradient->dims), ", must be ",
+                   NameOf(x.dtype), Shape(x.dims), ", as it");
+  }
+  return absl::OkStatus();
+}
+
+// What a call writes; what it reads.
+using Results = absl::InlinedVector<NamedArray, std::size(kMlpGradientSlots)>;
+Results ResultsOf(const MoeMlpProblem& problem) {
+  Results results = {{"out", &problem.out}};
+  if (problem.up) results.push_back({"up", &*problem.up});
+  if (problem.gate) results.push_back({"gate", &*problem.gate});
+  return results;
+}
+Results ResultsOf(const MoeMlpBackwardProblem& problem) {
+  Results results;
+  for (const MlpGradientSlot& slot : kMlpGradientSlots) {
+    if (const std::optional<Array>& x = problem.gradients.*slot.gradient) results.push_back({slot.name, &*x});
+  }
+  return results;
+}
+Inputs InputsOf(const MoeMlpBackwardProblem& problem) {
+  Inputs inputs = InputsOf(problem.forward);
+  for (const NamedArray& read : ResultsOf(problem.forward)) inputs.push_back(read);
+  return inputs;
+}
+
+// For each result, apart from the others and the inputs.
+template <class Check>
+absl::Status ForEachResult(const Results& results, const Inputs& inputs, Check check) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    Inputs others = inputs;
+    for (size_t j = i + 1; j < results.size(); ++j) others.push_back(results[j]);
+    if (absl::Status s = check(results[i], others); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckResults(const Results& results, const Inputs& inputs, absl::Span<const int64_t> workspace) {
+  return ForEachResult(results, inputs, [&](const NamedArray& result, const Inputs& others) {
+    return CheckArrays(result, others, nullptr, workspace);
+  });
+}
+
+absl::Status FillResults(const Results& results, const Inputs& inputs, absl::Span<const int64_t> workspace) {
+  return ForEachResult(results, inputs, [&](const NamedArray& result, const Inputs& others) {
+    return FillWithNaN(result, others, nullptr, workspace);
+  });
 }
 
 }  // namespace
 
-MlpBuffers::MlpBuffers(const MoeMlpExtents& extents, absl::Span<int64_t> workspace) {
-  Workspace slots(workspace);
-  const int64_t rows = std::min(extents.rows, kChunkRows);
-  const auto [constant, per_group] = WorkspaceSizeFor(kSizesArrays);
-  const int64_t of_call = constant + per_group * extents.groups;
-  const auto floats = [&](int64_t n) { return reinterpret_cast<float*>(slots.Take((n + 1) / 2)); };
-  of_sizes = {slots.Take(of_call), static_cast<size_t>(of_call)};
-  of_products = {slots.Take(of_call), static_cast<size_t>(of_call)};
-  of_gate = {slots.Take(of_call), static_cast<size_t>(of_call)};
-  chunk_sizes = slots.Take(extents.groups);
-  tokens = slots.Take(extents.rows);
-  x = reinterpret_cast<char*>(floats(rows * extents.hidden));
-  up = floats(2 * rows * extents.intermediate);
-  a = reinterpret_cast<char*>(floats(rows * extents.intermediate));
-  d = floats(rows * extents.hidden);
-  sums = floats(extents.tokens * extents.hidden);
-}
-
-int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents) {
-  const auto [tokens, hidden, intermediate, all_rows, groups] = extents;
-  constexpr int64_t kMost = int64_t{1} << 40;  // of each, that no product below overflows
-  for (int64_t x : {tokens, hidden, intermediate, all_rows, groups}) {
-    if (x < 0 || x > kMost) return -1;
-  }
-  const int64_t rows = std::min(all_rows, kChunkRows);
-  const auto [constant, per_group] = WorkspaceSizeFor(kSizesArrays);
-  constexpr int64_t kSlots = 10, kLine = 8;
-  int64_t sums;
-  if (__builtin_mul_overflow(tokens, hidden, &sums) || sums > kMost) return -1;
-  const int64_t floats = rows * (2 * hidden + 3 * intermediate) + sums;
-  return 3 * (constant + per_group * groups) + groups + all_rows + floats / 2 + kSlots * (kLine + 1) + kLine;
-}
-
-absl::StatusOr<CheckedMlp> CheckedMlp::Make(const MoeMlpProblem& problem, absl::Span<int64_t> workspace) {
+absl::StatusOr<CheckedMlp> CheckedMlp::MakeUnread(const MoeMlpProblem& problem, bool is_backward,
+                                                  absl::Span<int64_t> workspace) {
   const absl::StatusOr<MoeMlpExtents> extents = ExtentsOf(problem);
   if (!extents.ok()) return extents.status();
-  const int64_t needed = MoeMlpWorkspaceSize(*extents);
+  const int64_t needed = WorkspaceSizeFor(*extents, is_backward);
   if (needed < 0) return Invalid("x: shape ", Shape(problem.x.dims), ": no workspace can be that large");
   if (static_cast<int64_t>(workspace.size()) < needed) {
     return Invalid("int64_workspace has ", workspace.size(), " elements, ", needed, " are needed");
   }
-  CheckedMlp mlp(problem, *extents, workspace);
-  absl::StatusOr<PlanData> up = ResolveProducts(mlp);
-  if (!up.ok()) return up.status();
-  if (absl::Status s = CheckArrays({"out", &problem.out}, InputsOf(problem), nullptr, workspace); !s.ok()) return s;
-  if (absl::Status s = ReadRows(mlp, *up); !s.ok()) return s;
+  const CheckedMlp mlp(problem, *extents, is_backward, workspace);
+  if (absl::Status s = ResolveProducts(mlp); !s.ok()) return s;
   return mlp;
 }
 
-DType CheckedMlp::TypeOfA() const { return IsMatrix(problem.w_down.dtype) ? problem.w_down.dtype : problem.x.dtype; }
+absl::StatusOr<CheckedMlp> CheckedMlp::Make(const MoeMlpProblem& problem, absl::Span<int64_t> workspace) {
+  absl::StatusOr<CheckedMlp> mlp = MakeUnread(problem, /*is_backward=*/false, workspace);
+  if (!mlp.ok()) return mlp;
+  if (absl::Status s = CheckResults(ResultsOf(problem), InputsOf(problem), workspace); !s.ok()) return s;
+  if (absl::Status s = mlp->ReadRows(); !s.ok()) return s;
+  return mlp;
+}
 
-GroupedGemmProblem CheckedMlp::Product(MlpProduct product, void* lhs, void* out, int64_t rows) const {
+absl::StatusOr<CheckedMlp> CheckedMlp::Make(const MoeMlpBackwardProblem& problem, absl::Span<int64_t> workspace) {
+  absl::StatusOr<CheckedMlp> mlp = MakeUnread(problem.forward, /*is_backward=*/true, workspace);
+  if (!mlp.ok()) return mlp;
+  if (absl::Status s = CheckGradients(problem); !s.ok()) return s;
+  if (absl::Status s = CheckResults(ResultsOf(problem), InputsOf(problem), workspace); !s.ok()) return s;
+  if (absl::Status s = mlp->ReadRows(); !s.ok()) return s;
+  return mlp;
+}
+
+// The data that decides addresses.
+absl::Status CheckedMlp::ReadRows() {
+  const GroupedGemmProblem product = WholeProduct(*this, MlpProduct::kUp);
+  absl::StatusOr<PlanData> up = ResolveShapes(product);
+  if (!up.ok()) return up.status();
+  Workspace workspace(buffers.of_sizes);
+  if (absl::Status s = ReadSizes(product, workspace, *up); !s.ok()) return s;
+  if (up->groups == 0) return absl::OkStatus();
+  const GroupExtents& sizes = up->lhs.first;
+  const int64_t first = up->first_group[0], count = up->local_groups;
+  rows = {sizes.sizes + first, count, 0, 0};
+  if (count == 0) return absl::OkStatus();
+  rows.begin = sizes.starts[first];
+  rows.end = sizes.starts[first + count - 1] + sizes.sizes[first + count - 1];
+  return ReadTokens(*this);
+}
+
+GroupedGemmProblem CheckedMlp::Product(MlpProduct product, const MlpOperands& operands) const {
   GroupedGemmProblem gemm;
   gemm.bf16_sums = problem.bf16_sums;
-  gemm.lhs.data = lhs;
-  gemm.out.data = out;
-  gemm.out.dtype = DType::kF32;
   OperandNames& names = gemm.names;
   names.lhs_first = names.out_first = "group_sizes";
-  const bool is_down = product == MlpProduct::kDown;
-  gemm.lhs.dtype = is_down ? TypeOfA() : problem.x.dtype;
-  gemm.lhs.dims = {rows, is_down ? extents.intermediate : extents.hidden};
-  gemm.out.dims = {rows, is_down ? extents.hidden : UpColumns()};
-  gemm.rhs.is_trans = is_down ? problem.down_is_trans : problem.up_is_trans;
-  names.lhs = is_down ? "the activations" : "x";
-  names.out = is_down ? "out" : "the activations";
-  const auto with = [&](const Array& weights, const std::optional<Array>& bias, const std::optional<Array>& scale,
+  const auto with = [&](const Array& weights, bool is_trans, const std::optional<Array>& scale,
                         const std::optional<Array>& zero) {
     static_cast<Array&>(gemm.rhs) = weights;
-    gemm.bias = bias;
+    gemm.rhs.is_trans = is_trans;
     gemm.rhs_scale = scale;
     gemm.rhs_zero = zero;
   };
-  const auto named = [&](const char* rhs, const char* bias, const char* scale, const char* zero) {
-    names.rhs = rhs;
-    names.bias = bias;
-    names.rhs_scale = scale;
-    names.rhs_zero = zero;
-  };
+  const bool of_gradient = product >= MlpProduct::kUpGradient;
   switch (product) {
     case MlpProduct::kUp:
-      with(problem.w_up, problem.b_up, problem.up_scale, problem.up_zero);
-      named("w_up", "b_up", "up_scale", "up_zero");
+    case MlpProduct::kUpGradient:
+      with(problem.w_up, problem.up_is_trans != of_gradient, problem.up_scale, problem.up_zero);
+      if (!of_gradient) gemm.bias = problem.b_up;
+      std::tie(names.rhs, names.bias, names.rhs_scale, names.rhs_zero) =
+          std::tuple{"w_up", "b_up", "up_scale", "up_zero"};
       break;
     case MlpProduct::kGate:
-      with(*problem.w_gate, problem.b_gate, problem.gate_scale, problem.gate_zero);
-      named("w_gate", "b_gate", "gate_scale", "gate_zero");
+    case MlpProduct::kGateGradient:
+      with(*problem.w_gate, problem.up_is_trans != of_gradient, problem.gate_scale, problem.gate_zero);
+      if (!of_gradient) gemm.bias = problem.b_gate;
+      std::tie(names.rhs, names.bias, names.rhs_scale, names.rhs_zero) =
+          std::tuple{"w_gate", "b_gate", "gate_scale", "gate_zero"};
       break;
     case MlpProduct::kDown:
-      with(problem.w_down, problem.b_down, problem.down_scale, problem.down_zero);
-      named("w_down", "b_down", "down_scale", "down_zero");
+    case MlpProduct::kDownGradient:
+      with(problem.w_down, problem.down_is_trans != of_gradient, problem.down_scale, problem.down_zero);
+      if (!of_gradient) gemm.bias = problem.b_down;
+      std::tie(names.rhs, names.bias, names.rhs_scale, names.rhs_zero) =
+          std::tuple{"w_down", "b_down", "down_scale", "down_zero"};
       break;
   }
+  const bool is_down = product == MlpProduct::kDown || product == MlpProduct::kDownGradient;
+  const int64_t inner = is_down ? extents.intermediate : UpColumns();
+  const bool to_inner = is_down == of_gradient;  // from rows as those of x to rows as those of u or a
+  static_cast<Array&>(gemm.lhs) = {
+      operands.lhs, TypeBeside(gemm.rhs), {operands.rows, to_inner ? extents.hidden : inner}};
+  if (product == MlpProduct::kUp || product == MlpProduct::kGate) gemm.lhs.dtype = problem.x.dtype;
+  static_cast<Array&>(gemm.out) = {operands.out, DType::kF32, {operands.rows, to_inner ? inner : extents.hidden}};
+  if (operands.adds) gemm.c = gemm.out;
+  names.lhs = to_inner ? "x" : "the activations";
+  names.out = to_inner ? "the activations" : "out";
   return gemm;
 }
 
@@ -273,7 +350,10 @@ absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options) {
 }
 
 absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64_t> workspace) {
-  return FillWithNaN({"out", &problem.out}, InputsOf(problem), nullptr, workspace);
+  return FillResults(ResultsOf(problem), InputsOf(problem), workspace);
+}
+absl::Status FillOutWithNaN(const MoeMlpBackwardProblem& problem, absl::Span<const int64_t> workspace) {
+  return FillResults(ResultsOf(problem), InputsOf(problem), workspace);
 }
 
 }  // namespace raggemm

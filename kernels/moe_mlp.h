@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/element.h"
 #include "kernels/workspace.h"
 #include "raggemm/moe_mlp.h"
 
@@ -18,17 +19,27 @@ inline constexpr int64_t kChunkRows = 256;
 
 // The memory of a call, all of it in its workspace.
 struct MlpBuffers {
-  MlpBuffers(const MoeMlpExtents& extents, absl::Span<int64_t> workspace);
+  MlpBuffers(const MoeMlpExtents& extents, bool is_backward, absl::Span<int64_t> workspace);
 
   absl::Span<int64_t> of_sizes, of_products, of_gate;  // workspaces of grouped_gemm.h
   int64_t* chunk_sizes;                                // [G]
-  int64_t* tokens;                                     // [M], as they were checked; all below have the rows of a chunk
-  char* x;                                             // [rows,H], of at most four bytes
-  float* up;                                           // [rows,2I], or [rows,I] and then those of the gate
-  char* a;                                             // [rows,I], likewise
-  float* d;                                            // [rows,H]
+  int64_t* tokens;                                     // [M], as they were checked
   float* sums;                                         // [T,H]
+  // With the rows of a chunk, or with kChunkRows where it has more:
+  float* up;  // [rows,2I], or [rows,I] and then those of the gate
+  float* d;   // [rows,H]
+  // With the rows of a chunk, in `forward` kChunkRows at most; of at most four bytes.
+  char* x;  // [rows,H]
+  char* a;  // [rows,I]
+  // Of backward alone: as those above.
+  float* a_gradient = nullptr;   // [rows,I]
+  char* out_gradient = nullptr;  // [rows,H]
+  char* weighted = nullptr;      // [rows of the chunk,H], by row_weights
+  char* up_gradient = nullptr;   // [rows of the chunk,2I], or as `up`
+  char* ones = nullptr;          // [rows of the chunk]
 };
+// int64 elements, -1 where they cannot be counted.
+int64_t WorkspaceSizeFor(const MoeMlpExtents& extents, bool is_backward);
 
 // The rows of each group of which there are weights, from `begin` on.
 struct MlpRows {
@@ -37,27 +48,42 @@ struct MlpRows {
   int64_t begin, end;
 };
 
-// Which weights a product is with.
-enum class MlpProduct : uint8_t { kUp, kGate, kDown };
+// Rows with the weights of their groups; gradients with the transposed ones.
+enum class MlpProduct : uint8_t { kUp, kGate, kDown, kUpGradient, kGateGradient, kDownGradient };
+
+// Of a product: dense matrices of so many rows.
+struct MlpOperands {
+  void* lhs;
+  void* out;
+  int64_t rows;
+  bool adds = false;  // to what is in out
+};
 
 class CheckedMlp {
  public:
   // InvalidArgument as MoeMlp has it.
   static absl::StatusOr<CheckedMlp> Make(const MoeMlpProblem& problem, absl::Span<int64_t> workspace);
+  static absl::StatusOr<CheckedMlp> Make(const MoeMlpBackwardProblem& problem, absl::Span<int64_t> workspace);
 
   const MoeMlpProblem& problem;
   MoeMlpExtents extents;
   MlpBuffers buffers;
   MlpRows rows;
 
-  DType TypeOfA() const;
+  // Of what is multiplied with these weights, or with their transpose: theirs, or x's where they are quantized.
+  DType TypeBeside(const Array& weights) const { return IsMatrix(weights.dtype) ? weights.dtype : problem.x.dtype; }
+  DType TypeOfA() const { return TypeBeside(problem.w_down); }
   int64_t UpColumns() const { return (problem.merged == Merged::kNone ? 1 : 2) * extents.intermediate; }
-  // lhs [rows,...] x the weights = out [rows,...], both dense, with rows of each group of which there are weights.
-  GroupedGemmProblem Product(MlpProduct product, void* lhs, void* out, int64_t rows) const;
+  // Without sizes: lhs and out have rows of each group of which there are weights.
+  GroupedGemmProblem Product(MlpProduct product, const MlpOperands& operands) const;
 
  private:
-  CheckedMlp(const MoeMlpProblem& problem, const MoeMlpExtents& extents, absl::Span<int64_t> workspace)
-      : problem(problem), extents(extents), buffers(extents, workspace), rows{} {}
+  CheckedMlp(const MoeMlpProblem& problem, const MoeMlpExtents& extents, bool is_backward,
+             absl::Span<int64_t> workspace)
+      : problem(problem), extents(extents), buffers(extents, is_backward, workspace), rows{} {}
+  static absl::StatusOr<CheckedMlp> MakeUnread(const MoeMlpProblem& problem, bool is_backward,
+                                               absl::Span<int64_t> workspace);
+  absl::Status ReadRows();
 };
 
 }  // namespace raggemm

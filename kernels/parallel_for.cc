@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <thread>
 
 #include "kernels/fork.h"
 #include "kernels/isa.h"
@@ -20,31 +21,50 @@
 namespace raggemm {
 namespace {
 
-// Whose tile is whose: thread t has those from first(t) to first(t + 1).
+// Whose tile is whose: share t of `count` has those from first(t) to first(t + 1).
 struct Shares {
-  int64_t threads;
-  absl::FunctionRef<int64_t(int64_t thread)> first;
+  int64_t count;
+  absl::FunctionRef<int64_t(int64_t share)> first;
 };
 
+// A number of a loop and a tile, so that a claim says which loop it is of.
+constexpr int kTileBits = 40;
+constexpr int64_t kTileMask = (int64_t{1} << kTileBits) - 1;
+
 struct alignas(64) TileRange {
-  std::atomic<int64_t> next;
-  int64_t end;
+  std::atomic<int64_t> next, end;
 };
+
+// What is awaited comes within microseconds, while others finish a tile or the caller plans the next loop; a sleeping
+// thread takes 50 of them to wake. Of Zen 4, 64 cycles each, this is 25 us.
+constexpr int kSpins = 1000;
+
+// Returns when value is another than `old`: what it is then.
+int64_t AwaitChange(const std::atomic<int64_t>& value, int64_t old) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (const int64_t now = value.load(std::memory_order_acquire); now != old) return now;
+    __builtin_ia32_pause();
+  }
+  value.wait(old, std::memory_order_acquire);
+  return value.load(std::memory_order_acquire);
+}
+
+}  // namespace
 
 // Shared by the caller and its tasks; the last one to leave gives it back to a process-wide list, so that a warm call
 // allocates nothing.
-class TileCounter {
+class TeamState {
  public:
   // Null where memory is short.
-  static TileCounter* Take(const Shares& shares, const TileBody& body) {
-    TileCounter* counter = nullptr;
+  static TeamState* Take(int64_t threads) {
+    TeamState* state = nullptr;
     {
       const std::lock_guard<std::mutex> lock(lists_mutex);
-      if ((counter = free_list) != nullptr) free_list = counter->next_free_;
+      if ((state = free_list) != nullptr) free_list = state->next_free_;
     }
-    if (counter == nullptr) counter = new (std::nothrow) TileCounter;
-    if (counter != nullptr) counter->Start(shares, body);
-    return counter;
+    if (state == nullptr) state = new (std::nothrow) TeamState;
+    if (state != nullptr) state->Start(threads);
+    return state;
   }
 
   void AddReference() { references_.fetch_add(1, std::memory_order_relaxed); }
@@ -55,17 +75,67 @@ class TileCounter {
     free_list = this;
   }
 
-  // Takes tiles until there are none. Only a claimed tile makes it touch the body: the caller waits for those.
+  // On the caller's thread: all tiles of one loop, the team's last or not.
+  void RunLoop(const Shares& shares, const TileBody& body, bool last) {
+    const int64_t loop = loop_.load(std::memory_order_relaxed) + (last ? 1 : 2), before = loop << kTileBits;
+    body_ = &body;
+    remaining_.store(shares.first(shares.count), std::memory_order_relaxed);
+    const int64_t count = std::min(shares.count, threads_);
+    for (int64_t t = 0; t < threads_; ++t) {
+      const auto first = [&](int64_t i) { return shares.first(std::min(i, count) * shares.count / count); };
+      ranges_[t].end.store(before + first(t + 1), std::memory_order_relaxed);
+      ranges_[t].next.store(before + first(t), std::memory_order_release);
+    }
+    loop_.store(loop, std::memory_order_release);
+    loop_.notify_all();
+    Work(0);
+    for (int64_t left = remaining_.load(std::memory_order_acquire); left != 0;) left = AwaitChange(remaining_, left);
+  }
+  void End() {
+    if (loop_.load(std::memory_order_relaxed) & kLast) return;
+    loop_.store(kEnded, std::memory_order_release);
+    loop_.notify_all();
+  }
+
+  // Takes part in loops until the team ends. On the caller's own thread, where there is nothing to wait for, in none.
+  void Help(int64_t worker) {
+    if (std::this_thread::get_id() == caller_) return;
+    int64_t loop = 0;
+    do {
+      loop = AwaitChange(loop_, loop);
+      if (loop != kEnded) Work(worker);
+    } while (!(loop & kLast));
+  }
+  void HelpAsNextWorker() { Help(next_worker_.fetch_add(1, std::memory_order_relaxed)); }
+
+ private:
+  static constexpr int64_t kLast = 1, kEnded = -1;  // loops have even numbers, but for the last one
+
+  void Start(int64_t threads) {
+    threads_ = threads;
+    caller_ = std::this_thread::get_id();
+    references_.store(1, std::memory_order_relaxed);
+    next_worker_.store(1, std::memory_order_relaxed);
+    for (int64_t t = 0; t < threads_; ++t) {
+      ranges_[t].next.store(0, std::memory_order_relaxed);
+      ranges_[t].end.store(0, std::memory_order_relaxed);
+    }
+    loop_.store(0, std::memory_order_relaxed);
+  }
+
+  // Takes tiles until there are none. Only a claimed tile makes it touch the body: the caller waits for those, so that
+  // the loop of a claimed tile is the present one. A claim beyond the end of a loop may find the end of a later one.
   void Work(int64_t worker) {
     int64_t done = 0;
     {
       const KernelFloatMode mode;
       for (int64_t i = 0; i < threads_; ++i) {
         TileRange& range = ranges_[(worker + i) % threads_];
-        while (range.next.load(std::memory_order_relaxed) < range.end) {
-          const int64_t tile = range.next.fetch_add(1, std::memory_order_relaxed);
-          if (tile >= range.end) break;
-          (*body_)(tile, worker);
+        while (range.next.load(std::memory_order_relaxed) < range.end.load(std::memory_order_relaxed)) {
+          const int64_t tile = range.next.fetch_add(1, std::memory_order_acquire);
+          const int64_t end = range.end.load(std::memory_order_relaxed);
+          if (tile >= end || tile >> kTileBits != end >> kTileBits) break;
+          (*body_)(tile & kTileMask, worker);
           ++done;
         }
       }
@@ -73,56 +143,38 @@ class TileCounter {
     if (done != 0 && remaining_.fetch_sub(done, std::memory_order_acq_rel) == done) remaining_.notify_all();
   }
 
-  void WorkAsNextWorker() { Work(next_worker_.fetch_add(1, std::memory_order_relaxed)); }
-
-  void Wait() {
-    for (int64_t left = remaining_.load(std::memory_order_acquire); left != 0;
-         left = remaining_.load(std::memory_order_acquire)) {
-      remaining_.wait(left, std::memory_order_acquire);
-    }
-  }
-
- private:
-  void Start(const Shares& shares, const TileBody& body) {
-    threads_ = shares.threads;
-    references_.store(1, std::memory_order_relaxed);
-    next_worker_.store(1, std::memory_order_relaxed);
-    remaining_.store(shares.first(threads_), std::memory_order_relaxed);
-    body_ = &body;
-    for (int64_t t = 0; t < threads_; ++t) {
-      ranges_[t].next.store(shares.first(t), std::memory_order_relaxed);
-      ranges_[t].end = shares.first(t + 1);
-    }
-  }
-
   // As many as there were calls at once, at most; a task that starts late may hold one even when the process ends.
-  static constinit TileCounter* free_list;
+  static constinit TeamState* free_list;
 
   int64_t threads_;
+  std::thread::id caller_;
   std::atomic<int64_t> references_;
   std::atomic<int64_t> next_worker_;  // 0 is the caller
+  std::atomic<int64_t> loop_;         // 0 before the first
   std::atomic<int64_t> remaining_;    // tiles not finished
   const TileBody* body_;
-  TileCounter* next_free_;
+  TeamState* next_free_;
   TileRange ranges_[kMaxThreads];
 };
 
-constinit TileCounter* TileCounter::free_list = nullptr;
+constinit TeamState* TeamState::free_list = nullptr;
 
-void RunOnPool(TaskPool& pool, int64_t helpers, TileCounter* counter) {
+namespace {
+
+void RunOnPool(TaskPool& pool, int64_t helpers, TeamState* state, absl::FunctionRef<void()> caller) {
   for (int64_t i = 0; i < helpers; ++i) {
-    counter->AddReference();
+    state->AddReference();
     try {
-      pool.Schedule([counter] {
-        counter->WorkAsNextWorker();
-        counter->Release();
+      pool.Schedule([state] {
+        state->HelpAsNextWorker();
+        state->Release();
       });
     } catch (...) {  // a helper less
-      counter->Release();
+      state->Release();
       break;
     }
   }
-  counter->Work(0);
+  caller();
 }
 
 // ---- teams of OpenMP threads, as far as they can be had: libgomp ends the process where it cannot make one ----
@@ -189,21 +241,6 @@ void RunOpenMpTeam(int64_t, absl::FunctionRef<void(int64_t worker)> body) { body
 
 #endif
 
-absl::Status RunShares(const PlanData& plan, const Shares& shares, const TileBody& body) {
-  TileCounter* counter = TileCounter::Take(shares, body);
-  if (counter == nullptr) return absl::ResourceExhaustedError("no memory for the tile counters");
-  if (shares.threads == 1 || plan.executor == Executor::kSerial) {
-    counter->Work(0);
-  } else if (plan.executor == Executor::kPool) {
-    RunOnPool(*plan.pool, shares.threads - 1, counter);
-  } else {
-    RunOpenMpTeam(shares.threads, [&](int64_t worker) { counter->Work(worker); });
-  }
-  counter->Wait();
-  counter->Release();
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 int64_t OpenMpThreads() {
@@ -225,25 +262,44 @@ int64_t ThreadsOf(Executor executor, const TaskPool* pool) {
   }
 }
 
-absl::Status ParallelFor(const PlanData& plan, TileBody body) {
-  return RunShares(plan, {plan.threads, [&](int64_t thread) { return FirstTile(plan, thread); }}, body);
+absl::Status WithTeam(const PlanData& plan, bool one_loop, absl::FunctionRef<absl::Status(Team&)> caller) {
+  TeamState* state = TeamState::Take(plan.threads);
+  if (state == nullptr) return absl::ResourceExhaustedError("no memory for the tile counters");
+  absl::Status status;
+  const auto run = [&] {
+    Team team(*state, plan.threads, one_loop);
+    status = caller(team);
+    state->End();
+  };
+  if (plan.threads == 1 || plan.executor == Executor::kSerial) {
+    run();
+  } else if (plan.executor == Executor::kPool) {
+    RunOnPool(*plan.pool, plan.threads - 1, state, run);
+  } else {
+    RunOpenMpTeam(plan.threads, [&](int64_t worker) { worker == 0 ? run() : state->Help(worker); });
+  }
+  state->Release();
+  return status;
 }
 
-absl::Status ParallelFor(const PlanData& first, const PlanData& second, TileBody body) {
-  const int64_t threads = std::max(first.threads, second.threads), tiles = first.gemm_tiles + first.fill_tiles;
+void Team::For(const PlanData& plan, TileBody body) {
+  state_.RunLoop({plan.threads, [&](int64_t thread) { return FirstTile(plan, thread); }}, body, one_loop_);
+}
+
+void Team::For(const PlanData& first, const PlanData& second, TileBody body) {
+  const int64_t tiles = first.gemm_tiles + first.fill_tiles;
   const int64_t cost = first.cost_prefix[first.units], all = cost + second.cost_prefix[second.units];
   const auto begin = [&](int64_t thread) {
-    if (thread == threads) return tiles + second.gemm_tiles + second.fill_tiles;
+    if (thread == threads_) return tiles + second.gemm_tiles + second.fill_tiles;
     const auto target =
-        static_cast<int64_t>(static_cast<double>(all) * static_cast<double>(thread) / static_cast<double>(threads));
+        static_cast<int64_t>(static_cast<double>(all) * static_cast<double>(thread) / static_cast<double>(threads_));
     return target < cost ? TileAtCost(first, target) : tiles + TileAtCost(second, target - cost);
   };
-  return RunShares(first, {threads, begin}, body);
+  state_.RunLoop({threads_, begin}, body, one_loop_);
 }
 
-absl::Status ParallelFor(const PlanData& plan, int64_t count, TileBody body) {
-  const int64_t threads = std::clamp(count, int64_t{1}, plan.threads);
-  return RunShares(plan, {threads, [&](int64_t thread) { return count * thread / threads; }}, body);
+void Team::For(int64_t count, TileBody body) {
+  state_.RunLoop({threads_, [&](int64_t thread) { return count * thread / threads_; }}, body, one_loop_);
 }
 
 }  // namespace raggemm

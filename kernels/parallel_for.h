@@ -1,9 +1,12 @@
 // Tiles to threads, on any executor. Ranges of tiles are claimed one tile at a time: each worker takes its own range
 // first, then what is left of the others', so a thread that the host delays holds up one tile only.
 //
+// A team stays together for several loops, and its threads spin for a while between them: a loop begins in a
+// microsecond, where a sleeping thread would take 50 to wake.
+//
 // With a pool, the caller never waits for a task that has not started: it takes tiles itself until none are left, then
-// waits for those that others have taken. A task that starts later finds no tile, and touches nothing but a
-// reference-counted counter.
+// waits for those that others have taken. A task that starts later helps with what is left, if anything, and touches
+// nothing but a reference-counted counter.
 #ifndef RAGGEMM_KERNELS_PARALLEL_FOR_H_
 #define RAGGEMM_KERNELS_PARALLEL_FOR_H_
 
@@ -20,16 +23,30 @@ int64_t ThreadsOf(Executor executor, const TaskPool* pool);
 
 using TileBody = absl::FunctionRef<void(int64_t tile, int64_t worker)>;
 
-// body(tile, worker) for each tile of the plan once, worker < plan.threads, no two at once with the same worker. The
-// floating point environment is the default one inside (no flush-to-zero) and the caller's again after.
-// ResourceExhausted before the first body when memory is short. body must not throw.
-absl::Status ParallelFor(const PlanData& plan, TileBody body);
+class TeamState;
+class Team {
+ public:
+  Team(TeamState& state, int64_t threads, bool one_loop) : state_(state), threads_(threads), one_loop_(one_loop) {}
+  int64_t threads() const { return threads_; }
 
-// Likewise for the tiles of two plans, those of the second numbered after those of the first.
-absl::Status ParallelFor(const PlanData& first, const PlanData& second, TileBody body);
+  // body(tile, worker) for each tile of the plan once, worker < threads(), no two at once with the same worker. The
+  // floating point environment is the default one inside (no flush-to-zero) and the caller's again after. body must not
+  // throw.
+  void For(const PlanData& plan, TileBody body);
+  // Likewise for the tiles of two plans, those of the second numbered after those of the first.
+  void For(const PlanData& first, const PlanData& second, TileBody body);
+  // Likewise for `count` tiles of equal cost.
+  void For(int64_t count, TileBody body);
 
-// Likewise for `count` tiles of equal cost, on as many of the plan's threads.
-absl::Status ParallelFor(const PlanData& plan, int64_t count, TileBody body);
+ private:
+  TeamState& state_;
+  const int64_t threads_;
+  const bool one_loop_;
+};
+
+// caller(team) with the executor and as many threads as the plan has; what it returns. ResourceExhausted before that
+// when memory is short. It must not throw. With one_loop it begins one at most, behind which no thread waits for more.
+absl::Status WithTeam(const PlanData& plan, bool one_loop, absl::FunctionRef<absl::Status(Team&)> caller);
 
 }  // namespace raggemm
 

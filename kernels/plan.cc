@@ -288,9 +288,8 @@ absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& optio
   elements += size.constant;
   const std::unique_ptr<int64_t[]> memory(new (std::nothrow) int64_t[static_cast<size_t>(elements)]);
   if (memory == nullptr) return absl::ResourceExhaustedError("no memory for the workspace");
-  absl::StatusOr<PlanData> plan = MakePlanData(problem, options, {memory.get(), static_cast<size_t>(elements)});
-  if (!plan.ok()) return plan.status();
-  return Run(*plan);
+  const absl::StatusOr<Plan> plan = MakePlan(problem, options, {memory.get(), static_cast<size_t>(elements)});
+  return plan.ok() ? Run(*plan) : plan.status();
 }
 
 std::string ToString(const PlanData& plan) {

@@ -218,23 +218,27 @@ absl::Status Prepare(const PlanData& plan, int64_t threads, int64_t scratch_byte
 
 }  // namespace
 
-absl::Status Run(const PlanData& plan) {
+absl::Status Run(const PlanData& plan, Team& team) {
   ScratchLease lease;
-  if (absl::Status s = Prepare(plan, plan.threads, Scratch::Bytes(plan), lease); !s.ok()) return s;
-  return ParallelFor(plan, [&](int64_t tile, int64_t worker) { RunTile(plan, tile, Scratch(plan, lease.at(worker))); });
+  if (absl::Status s = Prepare(plan, team.threads(), Scratch::Bytes(plan), lease); !s.ok()) return s;
+  team.For(plan, [&](int64_t tile, int64_t worker) { RunTile(plan, tile, Scratch(plan, lease.at(worker))); });
+  return absl::OkStatus();
 }
 
-absl::Status Run(const PlanData& first, const PlanData& second) {
+absl::Status Run(const PlanData& first, const PlanData& second, Team& team) {
   ScratchLease lease;
-  const int64_t threads = std::max(first.threads, second.threads), tiles = first.gemm_tiles + first.fill_tiles;
+  const int64_t tiles = first.gemm_tiles + first.fill_tiles;
   const int64_t bytes = std::max(Scratch::Bytes(first), Scratch::Bytes(second));
-  if (absl::Status s = Prepare(first, threads, bytes, lease); !s.ok()) return s;
-  return ParallelFor(first, second, [&](int64_t tile, int64_t worker) {
+  if (absl::Status s = Prepare(first, team.threads(), bytes, lease); !s.ok()) return s;
+  team.For(first, second, [&](int64_t tile, int64_t worker) {
     const PlanData& plan = tile < tiles ? first : second;
     RunTile(plan, tile < tiles ? tile : tile - tiles, Scratch(plan, lease.at(worker)));
   });
+  return absl::OkStatus();
 }
 
-absl::Status Run(const Plan& plan) { return Run(plan.data()); }
+absl::Status Run(const Plan& plan) {
+  return WithTeam(plan.data(), /*one_loop=*/true, [&](Team& team) { return Run(plan.data(), team); });
+}
 
 }  // namespace raggemm

@@ -54,6 +54,9 @@ struct MoeMlpProblem {
   std::optional<Array> b_up, b_gate, b_down;  // [G_local,I], merged [G_local,2I]; [G_local,H]
   std::optional<Array> group_offset;          // as in GroupedGemmProblem; rows of other groups take no part
   std::optional<Array> up_scale, up_zero, gate_scale, gate_zero, down_scale, down_zero;
+  // u [M,I], merged [M,2I], and v [M,I], f32. Where they are given MoeMlp writes them, 0 in rows of no processed group,
+  // and MoeMlpBackward reads them: else it computes them again, with the same bits.
+  std::optional<Array> up, gate;
 
   bool up_is_trans = false;  // w_gate, too
   bool down_is_trans = false;
@@ -80,11 +83,15 @@ inline constexpr MlpSlot kMlpSlots[] = {
     {"gate_zero", &MoeMlpProblem::gate_zero},
     {"down_scale", &MoeMlpProblem::down_scale},
     {"down_zero", &MoeMlpProblem::down_zero},
+    {"up", &MoeMlpProblem::up},
+    {"gate", &MoeMlpProblem::gate},
 };
+inline constexpr int kMlpKept = 2;  // the last ones, which MoeMlp writes
 
 // What sizes the workspace: extents as above.
 struct MoeMlpExtents {
   int64_t tokens, hidden, intermediate, rows, groups;
+  int64_t element_bytes = 4;  // of the largest type among x, and weights that are not quantized; for gradients alone
 };
 // int64 elements, among them the f32 sums of out, [T,H]; -1 where they cannot be counted, or an extent is negative.
 int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents);
@@ -95,8 +102,46 @@ absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options, absl::
 // With a workspace of its own.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options = {});
 
-// As FillOutWithNaN of grouped_gemm.h.
+// As FillOutWithNaN of grouped_gemm.h, of all that is written.
 absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64_t> workspace);
+
+// The gradients of sum(out * out_gradient), of operands as they are called above: of their shapes and types, written
+// where they are given. With e = out_gradient[row_tokens], rounded to the type of a, and f = row_weights * e, likewise:
+//
+//     da = row_weights * (e x w_down_g^T)                 w_down  a^T x f       b_down  sums of rows of f
+//     du, dv from da by activation'(v), u, in f32,        w_up    x^T x du      b_up    sums of rows of du
+//       rounded as a, to the types of w_up and w_gate     w_gate  x^T x dv      b_gate  sums of rows of dv
+//     x            sum over rows of du x w_up_g^T + dv x w_gate_g^T, as out is summed, with weights of 1
+//     row_weights  a . (e x w_down_g^T) + b_down_g . e, of 16 interleaved sums
+//
+// Products over the rows of a group and sums of rows are those of grouped_gemm.h, ragged K. So the same bits come out
+// as with out. relu and the limits of swiglu_oai have the gradient 0 where they are constant, 0 and the limits
+// not among them, but relu at 0.
+struct MoeMlpGradients {
+  std::optional<Array> x, row_weights, w_up, w_gate, w_down, b_up, b_gate, b_down;
+};
+struct MlpGradientSlot {
+  absl::string_view name;  // of the operand
+  std::optional<Array> MoeMlpGradients::*gradient;
+};
+inline constexpr MlpGradientSlot kMlpGradientSlots[] = {
+    {"x", &MoeMlpGradients::x},           {"row_weights", &MoeMlpGradients::row_weights},
+    {"w_up", &MoeMlpGradients::w_up},     {"w_gate", &MoeMlpGradients::w_gate},
+    {"w_down", &MoeMlpGradients::w_down}, {"b_up", &MoeMlpGradients::b_up},
+    {"b_gate", &MoeMlpGradients::b_gate}, {"b_down", &MoeMlpGradients::b_down},
+};
+
+struct MoeMlpBackwardProblem {
+  MoeMlpProblem forward;  // out is that of its gradient, [T,H], which is read
+  MoeMlpGradients gradients;
+};
+
+// As MoeMlpWorkspaceSize and MoeMlp. Rows of no processed group are 0 in the gradient of row_weights. The workspace
+// has room for all rows in one group; of that, a call touches what its largest group, or kChunkRows rows, need.
+int64_t MoeMlpBackwardWorkspaceSize(const MoeMlpExtents& extents);
+absl::Status MoeMlpBackward(const MoeMlpBackwardProblem& problem, const Options& options,
+                            absl::Span<int64_t> workspace);
+absl::Status FillOutWithNaN(const MoeMlpBackwardProblem& problem, absl::Span<const int64_t> workspace);
 
 }  // namespace raggemm
 

@@ -95,6 +95,54 @@ struct Activations {
     }
     return V::Mul(Apply<kActivation>(gate), up);
   }
+
+  // Of x * sigmoid(z), of which z' is the derivative of z: s + x * s * (1 - s) * z'.
+  static F OfSigmoid(F x, F z, F slope) {
+    const F s = Sigmoid(z);
+    return V::Fma(V::Mul(V::Mul(x, slope), s), V::Add(Of(1), -s), s);
+  }
+
+  template <Activation kActivation>
+  static F Derivative(F x) {
+    if constexpr (kActivation == Activation::kSilu) return OfSigmoid(x, x, Of(1));
+    if constexpr (kActivation == Activation::kGelu) {  // of which the density is e^(-x^2/2) / sqrt(2 pi)
+      const F density = V::Mul(ExpOfNegative(V::Mul(V::Mul(x, x), Of(-0.5F))), Of(0.398942280F));
+      return V::Fma(x, density, NormalCdf(x));
+    }
+    if constexpr (kActivation == Activation::kGeluTanh) {
+      const F square = V::Mul(x, x);
+      return OfSigmoid(x, V::Mul(x, V::Fma(square, Of(0.0713548163F), Of(1.59576912F))),
+                       V::Fma(square, Of(3 * 0.0713548163F), Of(1.59576912F)));
+    }
+    if constexpr (kActivation == Activation::kRelu) return x <= Of(0) ? Of(0) : Of(1);
+    return OfSigmoid(x, V::Mul(x, Of(1.702F)), Of(1.702F));
+  }
+
+  // gate and up become their gradients, from that of the result.
+  template <Activation kActivation>
+  static void GatedGradient(F result, F& gate, F& up) {
+    F of_up = result, factor = up;
+    if constexpr (kActivation == Activation::kSwigluOai) {
+      factor = up > Of(7) ? Of(7) : up < Of(-7) ? Of(-7) : up;
+      factor = V::Add(factor, Of(1));
+      of_up = up > Of(7) ? Of(0) : up < Of(-7) ? Of(0) : result;
+      result = gate > Of(7) ? Of(0) : result;
+      gate = gate > Of(7) ? Of(7) : gate;
+    }
+    up = V::Mul(of_up, Apply<kActivation>(gate));
+    gate = V::Mul(V::Mul(result, factor), Derivative<kActivation>(gate));
+  }
+
+  // `left` pairs of gate and up.
+  static void LoadPairs(const float* pairs, int64_t left, F& gate, F& up) {
+    float gates[V::kWidth] = {}, ups[V::kWidth] = {};
+    for (int64_t i = 0; i < left; ++i) {
+      gates[i] = pairs[2 * i];
+      ups[i] = pairs[2 * i + 1];
+    }
+    gate = V::Load(gates);
+    up = V::Load(ups);
+  }
 };
 
 template <class V, class E, Activation kActivation>
@@ -105,12 +153,9 @@ void Activate(const ActivationArgs& args) {
     const int64_t left = args.count - j < V::kWidth ? args.count - j : V::kWidth;
     typename V::Vec r;
     if (args.interleaved) {
-      float gate[V::kWidth] = {}, up[V::kWidth] = {};
-      for (int64_t i = 0; i < left; ++i) {
-        gate[i] = args.gate[2 * (j + i)];
-        up[i] = args.gate[2 * (j + i) + 1];
-      }
-      r = Functions::template Gated<kActivation>(V::Load(gate), V::Load(up));
+      typename V::Vec gate, up;
+      Functions::LoadPairs(args.gate + 2 * j, left, gate, up);
+      r = Functions::template Gated<kActivation>(gate, up);
     } else {
       r = LoadUpTo<V>(args.gate + j, left);
       r = args.up == nullptr ? Functions::template Apply<kActivation>(r)
@@ -122,42 +167,6 @@ void Activate(const ActivationArgs& args) {
       V::StorePartial(out + j, r, static_cast<int>(left));
     }
   }
-}
-
-template <class V>
-void AddToTokens(const CombineArgs& args) {
-  const float one = 1;
-  for (int64_t i = 0; i < args.rows; ++i) {
-    const typename V::Vec weight = V::Broadcast(args.weights == nullptr ? &one : args.weights + i);
-    const float* row = args.from + i * args.stride;
-    float* sum = args.sums + args.tokens[i] * args.stride;
-    for (int64_t j = 0; j < args.columns; j += V::kWidth) {
-      const int64_t left = args.columns - j;
-      const typename V::Vec r = V::Fma(weight, LoadUpTo<V>(row + j, left), LoadUpTo<V>(sum + j, left));
-      if (left >= V::kWidth) {
-        V::Store(sum + j, r);
-      } else {
-        V::StorePartial(sum + j, r, static_cast<int>(left));
-      }
-    }
-  }
-}
-
-template <class V, class E, int kIndex = 0>
-constexpr void AddActivations(FormatKernels& kernels) {
-  if constexpr (kIndex < kActivationCount) {
-    kernels.activate[kIndex] = Activate<V, E, static_cast<Activation>(kIndex)>;
-    AddActivations<V, E, kIndex + 1>(kernels);
-  }
-}
-
-// To a row of f32.
-template <class V>
-constexpr void AddMlp(KernelRow& row) {
-  AddActivations<V, Float16>(row.formats[static_cast<int>(DType::kF16)]);
-  AddActivations<V, BFloat16>(row.formats[static_cast<int>(DType::kBF16)]);
-  AddActivations<V, float>(row.formats[static_cast<int>(DType::kF32)]);
-  row.combine = AddToTokens<V>;
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/isa/activation.h"
+#include "kernels/isa/mlp.h"
 #include "kernels/isa/tile_gemm.h"
 #include "kernels/microkernel.h"
 

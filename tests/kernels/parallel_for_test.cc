@@ -121,7 +121,13 @@ TEST(LateTasks, TakeNoTileOfTheNextCall) {
   std::vector<int64_t> workspace(4096);
   KeepingPool keeping(3);
   PlanData plan = MakePlanData(test.problem, On(Executor::kPool, 3, &keeping), absl::MakeSpan(workspace)).value();
-  ASSERT_EQ(ParallelFor(plan, [](int64_t, int64_t) {}), absl::OkStatus());
+  const auto run = [&](TileBody body) {
+    return WithTeam(plan, /*one_loop=*/true, [&](Team& team) {
+      team.For(plan, body);
+      return absl::OkStatus();
+    });
+  };
+  ASSERT_EQ(run([](int64_t, int64_t) {}), absl::OkStatus());
   ASSERT_EQ(keeping.kept(), 2u);
   int64_t tiles = 0;
   PoolThatIsInterrupted pool(3, [&] {
@@ -134,7 +140,7 @@ TEST(LateTasks, TakeNoTileOfTheNextCall) {
     EXPECT_LT(worker, plan.threads);
     ++tiles;
   };
-  ASSERT_EQ(ParallelFor(plan, body), absl::OkStatus());
+  ASSERT_EQ(run(body), absl::OkStatus());
   EXPECT_EQ(keeping.kept(), 0u);
   EXPECT_EQ(tiles, plan.gemm_tiles + plan.fill_tiles);
 }

@@ -1,0 +1,147 @@
+// What expert MLPs compute between products, in f32, with the same bits on every ISA. Traits V as in tile_gemm.h.
+#ifndef RAGGEMM_KERNELS_ISA_MLP_H_
+#define RAGGEMM_KERNELS_ISA_MLP_H_
+
+#include <cstdint>
+
+#include "kernels/isa/activation.h"
+#include "kernels/isa/pack.h"
+#include "kernels/microkernel.h"
+#include "raggemm/activation.h"
+
+namespace raggemm {
+namespace {
+
+// [0, left) of a vector's elements, of which there may be none.
+template <class V, class E>
+RAGGEMM_INLINE inline typename V::Vec LoadAny(const E* p, int64_t left) {
+  return left > 0 ? LoadUpTo<V>(p, left) : V::Zero();
+}
+template <class V, class E>
+RAGGEMM_INLINE inline void StoreUpTo(E* p, typename V::Vec x, int64_t left) {
+  if (left >= V::kWidth) {
+    V::Store(p, x);
+  } else {
+    V::StorePartial(p, x, static_cast<int>(left));
+  }
+}
+
+template <class V, class E, Activation kActivation>
+void ActivateGradient(const ActivationGradientArgs& args) {
+  using Functions = Activations<V>;
+  using F = typename V::Vec;
+  const ActivationArgs& forward = args.forward;
+  const F weight = V::Broadcast(&args.weight);
+  E* const to_gate = static_cast<E*>(args.gate);
+  for (int64_t j = 0; j < forward.count; j += V::kWidth) {
+    const int64_t left = forward.count - j < V::kWidth ? forward.count - j : V::kWidth;
+    const F a = V::Mul(weight, LoadUpTo<V>(args.a + j, left));
+    if (!forward.interleaved && forward.up == nullptr) {
+      const F x = LoadUpTo<V>(forward.gate + j, left);
+      StoreUpTo<V>(to_gate + j, V::Mul(a, Functions::template Derivative<kActivation>(x)), left);
+      continue;
+    }
+    F gate, up;
+    if (forward.interleaved) {
+      Functions::LoadPairs(forward.gate + 2 * j, left, gate, up);
+    } else {
+      gate = LoadUpTo<V>(forward.gate + j, left);
+      up = LoadUpTo<V>(forward.up + j, left);
+    }
+    Functions::template GatedGradient<kActivation>(a, gate, up);
+    if (forward.interleaved) {
+      E of_gate[V::kWidth], of_up[V::kWidth];
+      V::Store(of_gate, gate);
+      V::Store(of_up, up);
+      for (int64_t i = 0; i < left; ++i) {
+        to_gate[2 * (j + i)] = of_gate[i];
+        to_gate[2 * (j + i) + 1] = of_up[i];
+      }
+    } else {
+      StoreUpTo<V>(to_gate + j, gate, left);
+      StoreUpTo<V>(static_cast<E*>(args.up) + j, up, left);
+    }
+  }
+}
+
+template <class V, class E>
+void WidenRow(const WidenArgs& args) {
+  for (int64_t j = 0; j < args.count; j += V::kWidth) {
+    V::Store(args.to + j, LoadUpTo<V>(static_cast<const E*>(args.from) + j, args.count - j));
+  }
+}
+
+template <class V, class E>
+void ScaleRow(const ScaleArgs& args) {
+  const typename V::Vec weight = V::Broadcast(&args.weight);
+  for (int64_t j = 0; j < args.count; j += V::kWidth) {
+    const int64_t left = args.count - j;
+    StoreUpTo<V>(static_cast<E*>(args.to) + j, V::Mul(weight, LoadUpTo<V>(args.from + j, left)), left);
+  }
+}
+
+template <class V, class E>
+float DotOfRows(const DotArgs& args) {
+  constexpr int kChains = 16, kVectors = kChains / V::kWidth;
+  const E* a = static_cast<const E*>(args.a);
+  typename V::Vec chains[kVectors];
+  for (int v = 0; v < kVectors; ++v) chains[v] = V::Zero();
+  for (int64_t j = 0; j < args.count; j += kChains) {
+    for (int v = 0; v < kVectors; ++v) {
+      const int64_t at = j + v * V::kWidth, left = args.count - at;
+      chains[v] = V::Fma(LoadAny<V>(a + at, left), LoadAny<V>(args.b + at, left), chains[v]);
+    }
+  }
+  float sums[kChains];
+  for (int v = 0; v < kVectors; ++v) V::Store(sums + v * V::kWidth, chains[v]);
+  for (int half = kChains / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
+  }
+  return sums[0];
+}
+
+template <class V>
+void AddToTokens(const CombineArgs& args) {
+  const float one = 1;
+  for (int64_t i = 0; i < args.rows; ++i) {
+    const typename V::Vec weight = V::Broadcast(args.weights == nullptr ? &one : args.weights + i);
+    const float* row = args.from + i * args.stride;
+    float* sum = args.sums + args.tokens[i] * args.stride;
+    for (int64_t j = 0; j < args.columns; j += V::kWidth) {
+      const int64_t left = args.columns - j;
+      const typename V::Vec r = V::Fma(weight, LoadUpTo<V>(row + j, left), LoadUpTo<V>(sum + j, left));
+      StoreUpTo<V>(sum + j, r, left);
+    }
+  }
+}
+
+template <class V, class E, int kIndex = 0>
+constexpr void AddActivations(FormatKernels& kernels) {
+  if constexpr (kIndex < kActivationCount) {
+    kernels.activate[kIndex] = Activate<V, E, static_cast<Activation>(kIndex)>;
+    kernels.activate_gradient[kIndex] = ActivateGradient<V, E, static_cast<Activation>(kIndex)>;
+    AddActivations<V, E, kIndex + 1>(kernels);
+  }
+}
+
+template <class V, class E>
+constexpr void AddMlp(FormatKernels& kernels) {
+  AddActivations<V, E>(kernels);
+  kernels.widen = WidenRow<V, E>;
+  kernels.scale = ScaleRow<V, E>;
+  kernels.dot = DotOfRows<V, E>;
+}
+
+// To a row of f32.
+template <class V>
+constexpr void AddMlp(KernelRow& row) {
+  AddMlp<V, Float16>(row.formats[static_cast<int>(DType::kF16)]);
+  AddMlp<V, BFloat16>(row.formats[static_cast<int>(DType::kBF16)]);
+  AddMlp<V, float>(row.formats[static_cast<int>(DType::kF32)]);
+  row.combine = AddToTokens<V>;
+}
+
+}  // namespace
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_ISA_MLP_H_

@@ -1,0 +1,325 @@
+// The gradients of the expert MLP: against float64, the same bits everywhere, and their errors.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/element.h"
+#include "raggemm/moe_mlp.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/test_mlp.h"
+
+namespace raggemm::test {
+namespace {
+
+using Doubles = std::vector<double>;
+
+// activation(x), and its derivative.
+std::pair<double, double> Exact(Activation activation, double x) {
+  const auto of_sigmoid = [&](double z, double slope) {
+    const double s = 1 / (1 + std::exp(-z));
+    return std::pair{x * s, s + x * s * (1 - s) * slope};
+  };
+  switch (activation) {
+    case Activation::kSilu:
+      return of_sigmoid(x, 1);
+    case Activation::kGelu: {
+      const double cdf = .5 * std::erfc(-x / std::sqrt(2.));
+      return {x * cdf, cdf + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI)};
+    }
+    case Activation::kGeluTanh: {
+      const double c = std::sqrt(8 / M_PI);
+      return of_sigmoid(c * (x + .044715 * x * x * x), c * (1 + 3 * .044715 * x * x));
+    }
+    case Activation::kRelu:
+      return {std::max(x, 0.), x > 0 ? 1 : 0};
+    default:
+      return of_sigmoid(1.702 * x, 1.702);
+  }
+}
+
+// A call with room for all gradients that it can have.
+class Backward {
+ public:
+  explicit Backward(const MlpSpec& spec) : mlp(spec), problem{mlp.problem, {}} {
+    mlp.out.FillWithRandom(mlp.random);
+    const auto add = [&](std::optional<Array> MoeMlpGradients::*gradient, const std::optional<Array>& of) {
+      if (!of) return;
+      tensors.emplace_back(of->dtype, std::vector<int64_t>(of->dims.begin(), of->dims.end()));
+      problem.gradients.*gradient = tensors.back().array;
+    };
+    tensors.reserve(std::size(kMlpGradientSlots));
+    const MoeMlpProblem& forward = problem.forward;
+    add(&MoeMlpGradients::x, forward.x);
+    add(&MoeMlpGradients::row_weights, forward.row_weights);
+    add(&MoeMlpGradients::w_up, forward.w_up);
+    add(&MoeMlpGradients::w_gate, forward.w_gate);
+    add(&MoeMlpGradients::w_down, forward.w_down);
+    add(&MoeMlpGradients::b_up, forward.b_up);
+    add(&MoeMlpGradients::b_gate, forward.b_gate);
+    add(&MoeMlpGradients::b_down, forward.b_down);
+  }
+
+  absl::Status Run(const Options& options) {
+    MoeMlpExtents extents = mlp.Extents();
+    extents.element_bytes = std::max(SizeOf(mlp.spec.x), SizeOf(mlp.spec.weights));
+    std::vector<int64_t> workspace(static_cast<size_t>(MoeMlpBackwardWorkspaceSize(extents)) + 8, 0x7ff4deadbeef7ff4);
+    for (FloatTensor& tensor : tensors) {
+      if (BytesOf(tensor.array) != 0) std::memset(tensor.array.data, 0x55, static_cast<size_t>(BytesOf(tensor.array)));
+    }
+    const size_t size = workspace.size() - 8;
+    const absl::Status status = MoeMlpBackward(problem, options, absl::MakeSpan(workspace).first(size));
+    for (size_t i = size; i < workspace.size(); ++i) EXPECT_EQ(workspace[i], 0x7ff4deadbeef7ff4);
+    return status;
+  }
+
+  std::vector<uint64_t> Bits() const {
+    std::vector<uint64_t> bits;
+    for (const FloatTensor& tensor : tensors) {
+      EXPECT_TRUE(tensor.tensor.buffer().SurroundingsIntact());
+      for (int64_t i = 0; i < ElementCount(tensor.array); ++i) bits.push_back(BitsOf(tensor.array, i));
+    }
+    return bits;
+  }
+
+  TestMlp mlp;
+  std::vector<FloatTensor> tensors;
+  MoeMlpBackwardProblem problem;
+};
+
+// By the definition, in float64, in the order of kMlpGradientSlots; those that are not there are empty.
+class Oracle {
+ public:
+  explicit Oracle(const TestMlp& mlp) : mlp_(mlp), spec_(mlp.spec), inner_(spec_.intermediate), hidden_(spec_.hidden) {
+    for (size_t i = 0; i < std::size(kMlpGradientSlots); ++i) {
+      static constexpr const FloatTensor TestMlp::*kOf[] = {&TestMlp::x,      &TestMlp::row_weights, &TestMlp::w_up,
+                                                            &TestMlp::w_gate, &TestMlp::w_down,      &TestMlp::b_up,
+                                                            &TestMlp::b_gate, &TestMlp::b_down};
+      gradients[i].resize(static_cast<size_t>(ElementCount((mlp.*kOf[i]).array)));
+    }
+    int64_t row = 0;
+    for (int64_t g = 0; g < static_cast<int64_t>(spec_.sizes.size()); ++g) {
+      for (int64_t i = 0; i < spec_.sizes[g]; ++i, ++row) {
+        if (g >= spec_.offset && g < spec_.offset + spec_.local) AddRow(g - spec_.offset, row);
+      }
+    }
+  }
+
+  Doubles gradients[8];
+
+ private:
+  int64_t AtUp(int64_t g, int64_t h, int64_t j) const {
+    return spec_.up_is_trans ? (g * mlp_.columns + j) * hidden_ + h : (g * hidden_ + h) * mlp_.columns + j;
+  }
+  int64_t AtDown(int64_t g, int64_t j, int64_t h) const {
+    return spec_.down_is_trans ? (g * hidden_ + h) * inner_ + j : (g * inner_ + j) * hidden_ + h;
+  }
+  double Weight(int64_t row) const { return spec_.row_weights ? mlp_.row_weights.At(row) : 1; }
+  double& At(int gradient, int64_t i) { return gradients[gradient][static_cast<size_t>(i)]; }
+
+  // Of x and a column of w_up or w_gate.
+  double First(const FloatTensor& w, const FloatTensor& bias, int64_t g, int64_t token, int64_t j) const {
+    double sum = spec_.biases ? bias.At(g * mlp_.columns + j) : 0;
+    for (int64_t h = 0; h < hidden_; ++h) sum += mlp_.x.At(token * hidden_ + h) * w.At(AtUp(g, h, j));
+    return sum;
+  }
+  void AddFirst(int first, const FloatTensor& w, int64_t g, int64_t token, int64_t j, double gradient) {
+    for (int64_t h = 0; h < hidden_; ++h) {
+      At(first, AtUp(g, h, j)) += mlp_.x.At(token * hidden_ + h) * gradient;
+      At(0, token * hidden_ + h) += w.At(AtUp(g, h, j)) * gradient;
+    }
+    At(first + 3, g * mlp_.columns + j) += gradient;  // b_up, b_gate
+  }
+
+  void AddRow(int64_t g, int64_t row) {
+    const int64_t token = mlp_.TokenOf(row);
+    for (int64_t j = 0; j < inner_; ++j) {
+      double e = 0;
+      for (int64_t h = 0; h < hidden_; ++h) e += mlp_.out.At(token * hidden_ + h) * mlp_.w_down.At(AtDown(g, j, h));
+      const bool separate = spec_.gate == Gate::kSeparate;
+      const int64_t gate_at = spec_.gate == Gate::kInterleaved ? 2 * j : j;
+      const int64_t up_at = spec_.gate == Gate::kInterleaved ? 2 * j + 1 : spec_.gate == Gate::kHalves ? inner_ + j : j;
+      double u = First(mlp_.w_up, mlp_.b_up, g, token, up_at), slope = 1;
+      double v = !mlp_.IsGated() ? u
+                 : separate      ? First(mlp_.w_gate, mlp_.b_gate, g, token, j)
+                                 : First(mlp_.w_up, mlp_.b_up, g, token, gate_at);
+      double u_slope = mlp_.IsGated() ? 1 : 0;
+      if (spec_.activation == Activation::kSwigluOai) {
+        slope = v > 7 ? 0 : 1;
+        u_slope = std::abs(u) > 7 ? 0 : 1;
+        v = std::min(v, 7.);
+        u = std::clamp(u, -7., 7.) + 1;
+      }
+      const auto [activated, derivative] = Exact(spec_.activation, v);
+      const double factor = mlp_.IsGated() ? u : 1, a = activated * factor, da = Weight(row) * e;
+      At(1, row) += a * e;
+      for (int64_t h = 0; h < hidden_; ++h) {
+        At(4, AtDown(g, j, h)) += a * Weight(row) * mlp_.out.At(token * hidden_ + h);
+      }
+      const double dv = da * factor * derivative * slope, du = da * activated * u_slope;
+      if (!mlp_.IsGated()) {
+        AddFirst(2, mlp_.w_up, g, token, j, dv);
+      } else {
+        AddFirst(2, mlp_.w_up, g, token, up_at, du);
+        if (separate) AddFirst(3, mlp_.w_gate, g, token, j, dv);
+        if (!separate) AddFirst(2, mlp_.w_up, g, token, gate_at, dv);
+      }
+    }
+    for (int64_t h = 0; h < hidden_; ++h) {
+      const double e = mlp_.out.At(token * hidden_ + h);
+      At(7, g * hidden_ + h) += Weight(row) * e;
+      if (spec_.biases) At(1, row) += e * mlp_.b_down.At(g * hidden_ + h);
+    }
+  }
+
+  const TestMlp& mlp_;
+  const MlpSpec& spec_;
+  const int64_t inner_, hidden_;
+};
+
+void ExpectClose(const Backward& call, double tolerance) {
+  const Oracle oracle(call.mlp);
+  for (size_t slot = 0; slot < std::size(kMlpGradientSlots); ++slot) {
+    const std::optional<Array>& gradient = call.problem.gradients.*kMlpGradientSlots[slot].gradient;
+    if (!gradient) continue;
+    SCOPED_TRACE(kMlpGradientSlots[slot].name);
+    double largest = 1e-30, error = 0;
+    for (size_t i = 0; i < oracle.gradients[slot].size(); ++i) {
+      const double exact = oracle.gradients[slot][i], got = ToDouble(*gradient, static_cast<int64_t>(i));
+      largest = std::max(largest, std::abs(exact));
+      error = std::max(error, std::isnan(got) ? INFINITY : std::abs(got - exact));
+    }
+    EXPECT_LE(error, (gradient->dtype == DType::kF32 ? tolerance : std::max(tolerance, 0x1p-8)) * largest);
+  }
+}
+
+class MoeMlpBackwardTest : public IsaTest {
+ protected:
+  static Options On(int64_t threads) {
+    return {.executor = threads == 1 ? Executor::kSerial : Executor::kOpenMp, .isa = GetParam(), .threads = threads};
+  }
+};
+RAGGEMM_FOR_EACH_ISA(MoeMlpBackwardTest);
+
+TEST_P(MoeMlpBackwardTest, IsCloseToTheDefinition) {
+  for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kHalves, Gate::kInterleaved}) {
+    for (int i = 0; i < kActivationCount; ++i) {
+      MlpSpec spec = {.gate = gate, .activation = static_cast<Activation>(i)};
+      if (gate == Gate::kNone && spec.activation == Activation::kSwigluOai) continue;
+      SCOPED_TRACE(testing::Message() << static_cast<int>(gate) << " " << kActivations[i]);
+      spec.up_is_trans = i % 2 == 1;
+      spec.down_is_trans = i % 3 == 1;
+      spec.row_weights = i % 4 != 3;
+      Backward call(spec);
+      ASSERT_EQ(call.Run(On(1)), absl::OkStatus());
+      ExpectClose(call, 2e-5);
+      spec.x = spec.weights = spec.out = DType::kBF16;
+      spec.biases = i % 2 == 0;
+      Backward halves(spec);
+      ASSERT_EQ(halves.Run(On(2)), absl::OkStatus());
+      ExpectClose(halves, 3e-2);
+    }
+  }
+}
+
+TEST_P(MoeMlpBackwardTest, IsCloseForLargeGroupsAndLocalOnes) {
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{700, 0, 1, 255}, {0, 256, 0, 256}, {0, 0, 0, 0}}) {
+    for (int64_t local : {4, 2}) {
+      MlpSpec spec = {.tokens = 100, .hidden = 24, .intermediate = 17, .sizes = sizes, .local = local};
+      spec.offset = 4 - local;
+      Backward call(spec);
+      ASSERT_EQ(call.Run(On(3)), absl::OkStatus());
+      ExpectClose(call, 5e-5);
+    }
+  }
+}
+
+// Random calls: the same bits from scalar code on one thread, and with what the forward call kept.
+TEST_P(MoeMlpBackwardTest, HasTheSameBitsEverywhere) {
+  const uint32_t seed = std::random_device()();
+  std::mt19937 random(seed);
+  for (int i = 0; i < 40; ++i) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", call " << i);
+    const MlpSpec spec = RandomMlpSpec(random);
+    Backward call(spec);
+    ASSERT_EQ(call.Run({.executor = Executor::kSerial, .isa = Isa::kScalar}), absl::OkStatus());
+    const std::vector<uint64_t> expected = call.Bits();
+    ASSERT_EQ(call.Run(On(1 + i % 3)), absl::OkStatus());
+    ASSERT_EQ(call.Bits(), expected);
+
+    const int64_t rows = call.mlp.rows + spec.behind;
+    FloatTensor up(DType::kF32, {rows, call.mlp.columns}), gate(DType::kF32, {rows, spec.intermediate});
+    MoeMlpProblem forward = call.problem.forward;
+    FloatTensor out(spec.out, {spec.tokens, spec.hidden});
+    forward.out = out.array;
+    forward.up = up.array;
+    if (forward.w_gate) forward.gate = gate.array;
+    ASSERT_EQ(MoeMlp(forward, On(2)), absl::OkStatus());
+    call.problem.forward.up = forward.up;
+    call.problem.forward.gate = forward.gate;
+    ASSERT_EQ(call.Run(On(2)), absl::OkStatus());
+    ASSERT_EQ(call.Bits(), expected);
+  }
+}
+
+TEST_P(MoeMlpBackwardTest, ComputesWhatIsWanted) {
+  Backward all({.x = DType::kBF16, .weights = DType::kBF16});
+  ASSERT_EQ(all.Run(On(1)), absl::OkStatus());
+  for (const MlpGradientSlot& slot : kMlpGradientSlots) {
+    SCOPED_TRACE(slot.name);
+    Backward one({.x = DType::kBF16, .weights = DType::kBF16});
+    one.problem.gradients = {};
+    one.problem.gradients.*slot.gradient = all.problem.gradients.*slot.gradient;
+    const Array& gradient = *(all.problem.gradients.*slot.gradient);
+    std::vector<uint64_t> expected;
+    for (int64_t i = 0; i < ElementCount(gradient); ++i) expected.push_back(BitsOf(gradient, i));
+    std::memset(gradient.data, 0x55, static_cast<size_t>(BytesOf(gradient)));
+    ASSERT_EQ(one.Run(On(1)), absl::OkStatus());
+    for (int64_t i = 0; i < ElementCount(gradient); ++i) {
+      ASSERT_EQ(BitsOf(gradient, i), expected[static_cast<size_t>(i)]);
+    }
+  }
+}
+
+TEST(MoeMlpBackwardErrors, NameTheGradient) {
+  const auto expect = [](const std::string& text, auto spoil) {
+    Backward call({});
+    spoil(call.problem);
+    const absl::Status status = call.Run({});
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr(text));
+    for (const FloatTensor& tensor : call.tensors) {
+      for (int64_t i = 0; i < ElementCount(tensor.array); ++i) EXPECT_EQ(BitsOf(tensor.array, i) & 0x5555, 0x5555U);
+    }
+  };
+  expect("gradient of w_up: is f32[4,40,23], must be f32[4,40,24]", [](MoeMlpBackwardProblem& p) {
+    p.gradients.w_up->dims = {4, 40, 23};
+  });
+  expect("gradient of x: is bf16[9,40], must be f32[9,40]",
+         [](MoeMlpBackwardProblem& p) { p.gradients.x->dtype = DType::kBF16; });
+  expect("gradient of b_gate: there is no b_gate", [](MoeMlpBackwardProblem& p) { p.forward.b_gate.reset(); });
+  expect("w_up overlaps", [](MoeMlpBackwardProblem& p) { p.gradients.w_up->data = p.gradients.w_gate->data; });
+  expect("x overlaps", [](MoeMlpBackwardProblem& p) { p.gradients.x->data = p.forward.out.data; });
+  expect("row_tokens: value 9 at index 11, must be in [0, 9)",
+         [](MoeMlpBackwardProblem& p) { static_cast<int32_t*>(p.forward.row_tokens.data)[11] = 9; });
+  expect("up: is given without gate", [](MoeMlpBackwardProblem& p) {
+    p.forward.up = Array{nullptr, DType::kF32, {14, 24}};
+  });
+}
+
+TEST(MoeMlpBackwardErrors, WorkspacesThatCannotBeAreMinusOne) {
+  EXPECT_EQ(MoeMlpBackwardWorkspaceSize({-1, 1, 1, 1, 1}), -1);
+  EXPECT_EQ(MoeMlpBackwardWorkspaceSize({1, int64_t{1} << 30, 1, int64_t{1} << 30, 1}), -1);
+  EXPECT_GT(MoeMlpBackwardWorkspaceSize({0, 0, 0, 0, 0}), 0);
+}
+
+}  // namespace
+}  // namespace raggemm::test
