@@ -113,6 +113,7 @@ int64_t TileAtCost(const PlanData& plan, int64_t cost);
 // MakePlan's, and what its Plan holds.
 absl::StatusOr<PlanData> MakePlanData(const GroupedGemmProblem& problem, const Options& options,
                                       absl::Span<int64_t> workspace);
+absl::Status Run(const PlanData& plan);
 class Team;  // parallel_for.h
 absl::Status Run(const PlanData& plan, Team& team);
 // Both at once: neither reads what the other writes.

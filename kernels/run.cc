@@ -237,8 +237,9 @@ absl::Status Run(const PlanData& first, const PlanData& second, Team& team) {
   return absl::OkStatus();
 }
 
-absl::Status Run(const Plan& plan) {
-  return WithTeam(plan.data(), /*one_loop=*/true, [&](Team& team) { return Run(plan.data(), team); });
+absl::Status Run(const PlanData& plan) {
+  return WithTeam(plan, /*one_loop=*/true, [&](Team& team) { return Run(plan, team); });
 }
+absl::Status Run(const Plan& plan) { return Run(plan.data()); }
 
 }  // namespace raggemm

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._grouped_gemm import product
-from raggemm._moe_sequence import activated_rows, gate_and_up, product_of, token_rows
+from raggemm._moe_sequence import activated_rows, first_products, gate_and_up, product_of, token_rows
 from raggemm._operands import Words
 from raggemm._primitive.call import FLOATS
 from raggemm._primitive.moe_mlp import MlpCall
@@ -60,7 +60,7 @@ def cotangents(call: MlpCall, args: _Args, ct: jax.Array, wanted: tuple[str, ...
     x = args["x"]
     token, weights, is_known = token_rows(args)
     rows, down_type = x.at[token].get(mode="fill", fill_value=0), _operand_type(args, "down")
-    gate, up = gate_and_up(call, args, rows)
+    gate, up = gate_and_up(call, *first_products(call, args, rows))
 
     def activated(gate: jax.Array | None, up: jax.Array) -> jax.Array:
         return activated_rows(call, gate, up)

@@ -126,7 +126,7 @@ def _moe_mlp(args: dict[str, jax.Array], *, call: MlpCall) -> jax.Array:
         for name in (scale, zero):
             if name in args and args[name].ndim == 0:
                 args[name] = jnp.broadcast_to(args[name], args[matrix].shape[:1])
-    return primitive.bind(*jax_versions.varying_alike(call.flat(args)), call=call)
+    return primitive.bind(*jax_versions.varying_alike(call.flat(args)), call=call)[0]
 
 
 def moe_mlp(
@@ -186,15 +186,17 @@ def moe_mlp(
       group_offset: integer, () or (1,): the group in group_sizes that the weights' first one is for. ValueError where
         they have fewer groups than group_sizes and there is none.
       preferred_element_type: dtype of the result, by default x's.
-      save: what a gradient keeps of the forward pass: "inputs", nothing but the arguments, so that the products are
-        computed again; or "activations", the results of the products in float32, which are then computed one by one.
+      save: what a gradient keeps of the forward pass: "inputs", nothing but the arguments, so that it computes up and
+        gate again; or "activations", up and gate, [M,I] in float32. The gradient has the same bits.
 
     Returns:
       [T,H].
 
     It has derivatives of every order, forward and reverse, of x, floats among the weights, biases, row_weights, and
-    scales of quantized weights that are not float8_e8m0fnu. They and vmap are grouped GEMMs, one after the other; the
-    gradient of x is summed in float32, in the order of the rows. float64 is a TypeError.
+    scales of quantized weights that are not float8_e8m0fnu. float64 is a TypeError. A gradient is one call, too:
+    cotangents of rows are rounded where a product takes them, to the type of its weights or, where those are quantized,
+    of x; everything is summed in float32, a token's rows in ascending order (include/raggemm/moe_mlp.h has it step by
+    step). Forward mode, second order, gradients of scales and vmap are grouped GEMMs, one after the other.
     """
     if merged is not None and (w_gate is not None or b_gate is not None):
         name = "b_gate" if w_gate is None else "w_gate"

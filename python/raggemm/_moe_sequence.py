@@ -65,17 +65,20 @@ def product_of(args: dict[str, Any], weight: str, rows: jax.Array, is_trans: boo
     )
 
 
-def gate_and_up(call: MlpCall, args: dict[str, Any], rows: jax.Array) -> tuple[jax.Array | None, jax.Array]:
-    """rows: [M,H] in float32, from where each product gets its own, so that what they say of a gradient is summed in
-    float32."""
-    dtype = args["x"].dtype
-    up = product_of(args, "up", rows.astype(dtype), call.up_is_trans)
+def first_products(call: MlpCall, args: dict[str, Any], rows: jax.Array) -> tuple[jax.Array, ...]:
+    """Those with w_up and, if there is one, w_gate. rows: [M,H] in float32, from where each product gets its own, so
+    that what they say of a gradient is summed in float32."""
+    words = ("up", "gate") if "w_gate" in args else ("up",)
+    return tuple(product_of(args, word, rows.astype(args["x"].dtype), call.up_is_trans) for word in words)
+
+
+def gate_and_up(call: MlpCall, up: jax.Array, gate: jax.Array | None = None) -> tuple[jax.Array | None, jax.Array]:
+    """Of the first products: merged ones divided."""
     if call.merged == "HALVES":
         gate, up = jnp.split(up, 2, axis=1)
-        return gate, up
-    if call.merged == "INTERLEAVED":
-        return up[:, ::2], up[:, 1::2]
-    return product_of(args, "gate", rows.astype(dtype), call.up_is_trans) if "w_gate" in args else None, up
+    elif call.merged == "INTERLEAVED":
+        gate, up = up[:, ::2], up[:, 1::2]
+    return gate, up
 
 
 def token_rows(args: dict[str, Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -89,13 +92,12 @@ def token_rows(args: dict[str, Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
     return jnp.where(is_placed & is_known, row_tokens, tokens), weights, all_known
 
 
-def sequence(call: MlpCall, args: dict[str, Any]) -> jax.Array:
-    """The value of a call."""
+def sequence(call: MlpCall, args: dict[str, Any]) -> tuple[jax.Array, ...]:
+    """The value of a call, and its first products."""
     x = args["x"]
     token, weights, _ = token_rows(args)
-    rows = x.astype(jnp.float32).at[token].get(mode="fill", fill_value=0)
-    gate, up = gate_and_up(call, args, rows)
+    first = first_products(call, args, x.astype(jnp.float32).at[token].get(mode="fill", fill_value=0))
     down = args["w_down"].dtype
-    activated = activated_rows(call, gate, up).astype(down if down in FLOATS else x.dtype)
+    activated = activated_rows(call, *gate_and_up(call, *first)).astype(down if down in FLOATS else x.dtype)
     rows = product_of(args, "down", activated, call.down_is_trans)
-    return sums_of_tokens(rows, weights, token, x.shape[0], call.dtype)
+    return sums_of_tokens(rows, weights, token, x.shape[0], call.dtype), *first

@@ -40,6 +40,11 @@ def _equations(jaxpr):
                 yield from _equations(inner)
 
 
+def primitives(f, *args) -> Counter[str]:
+    """How often f binds each primitive, by name."""
+    return Counter(x.primitive.name for x in _equations(jax.make_jaxpr(f)(*args).jaxpr))
+
+
 def calls(f, *args) -> Counter[str]:
     """How many grouped GEMMs of each mode f binds, those in the bodies of loops and branches included."""
     jaxpr = jax.make_jaxpr(f)(*args).jaxpr

@@ -1,7 +1,8 @@
 """The shared library: loading it, its handlers as an XLA custom call, its plain C functions.
 
-Importing this module registers the custom calls `raggemm_grouped_gemm_v1` and `raggemm_moe_mlp_v1` for the platform
-cpu. What they bind is written in ffi/handlers.h, their attributes in proto/config.proto.
+Importing this module registers the custom calls `raggemm_grouped_gemm_v1`, `raggemm_moe_mlp_v1` and
+`raggemm_moe_mlp_backward_v1` for the platform cpu. What they bind is written in ffi/handlers.h, their attributes in
+proto/config.proto.
 """
 
 import ctypes
@@ -17,6 +18,7 @@ import jaxlib
 
 TARGET = "raggemm_grouped_gemm_v1"
 MLP_TARGET = "raggemm_moe_mlp_v1"
+MLP_BACKWARD_TARGET = "raggemm_moe_mlp_backward_v1"
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
 
@@ -31,8 +33,10 @@ def _load() -> ctypes.CDLL:
     int64_out = ctypes.POINTER(ctypes.c_int64)
     library.raggemm_v1_workspace_coefficients.argtypes = [ctypes.c_int32, int64_out, int64_out]
     library.raggemm_v1_workspace_coefficients.restype = None
-    library.raggemm_v1_moe_mlp_workspace.argtypes = [ctypes.c_int64] * 5
-    library.raggemm_v1_moe_mlp_workspace.restype = ctypes.c_int64
+    for name, arguments in (("moe_mlp", 5), ("moe_mlp_backward", 6)):
+        function = getattr(library, f"raggemm_v1_{name}_workspace")
+        function.argtypes = [ctypes.c_int64] * arguments
+        function.restype = ctypes.c_int64
     library.raggemm_cases_json.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_int32)]
     library.raggemm_cases_json.restype = ctypes.c_void_p  # not c_char_p, which would lose the pointer to free
     library.raggemm_free.argtypes = [ctypes.c_void_p]
@@ -75,7 +79,7 @@ def _check_ffi_version(built: tuple[int, int], runtime: tuple[int, int] | None) 
 
 _library = _load()
 _check_ffi_version(_built_ffi_version(_library), _runtime_ffi_version())
-for _target in (TARGET, MLP_TARGET):
+for _target in (TARGET, MLP_TARGET, MLP_BACKWARD_TARGET):
     jax.ffi.register_ffi_target(
         _target,
         {stage: jax.ffi.pycapsule(getattr(_library, f"{_target}_{stage}")) for stage in ("instantiate", "execute")},
@@ -94,12 +98,13 @@ def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
     return constant.value, per_group.value
 
 
-def moe_mlp_workspace(tokens: int, hidden: int, intermediate: int, rows: int, groups: int) -> int:
-    """The int64 elements of the workspace of the custom call `raggemm_moe_mlp_v1`. ValueError where there can be no
-    such arrays. The formula is the library's alone."""
-    elements = _library.raggemm_v1_moe_mlp_workspace(tokens, hidden, intermediate, rows, groups)
+def moe_mlp_workspace(target: str, *extents: int) -> int:
+    """The int64 elements of the workspace of a custom call: tokens, hidden, intermediate, rows, groups, and of the
+    gradients the bytes of an element. ValueError where there can be no such arrays. The formulas are the library's."""
+    name = {MLP_TARGET: "moe_mlp", MLP_BACKWARD_TARGET: "moe_mlp_backward"}[target]
+    elements = getattr(_library, f"raggemm_v1_{name}_workspace")(*extents)
     if elements < 0:
-        raise ValueError(f"x: shape is {(tokens, hidden)}, for which no workspace can be")
+        raise ValueError(f"x: shape is {extents[:2]}, for which no workspace can be")
     return elements
 
 

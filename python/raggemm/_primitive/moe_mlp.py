@@ -1,8 +1,8 @@
-"""The JAX primitive moe_mlp: the whole MLP of the experts as one custom call.
+"""The JAX primitives of the experts' MLP, each one custom call: its value, and its gradients.
 
-Its value is the custom call's. What derivatives and batches are is said by a sequence of grouped GEMMs that computes
-the same, which the call carries: this package imports nothing that could make one. The sequence is behind
-jax.checkpoint, so that a gradient keeps only what came in, or besides it the products' results.
+What derivatives and batches are is said by sequences of grouped GEMMs that compute the same, which a call carries: this
+package imports nothing that could make them. Those are behind jax.checkpoint, so that a gradient keeps only what came
+in.
 """
 
 import dataclasses
@@ -17,79 +17,83 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
 from raggemm._primitive import jax_versions, library
-from raggemm._primitive.derivatives import grouped_gemm_saveable
+from raggemm._primitive.call import FLOATS
 from raggemm._primitive.options import attributes
 from raggemm._primitive.primitive import check_platform, runs_compiled
 
+# Of arguments: the value, then the first products where they are kept.
 primitive = Primitive("moe_mlp")
-runs_compiled(primitive)
-# Of arguments, then of tangents of some of them, in which it is linear.
+# Of arguments, what was kept, and tangents of some arguments, in which it is linear.
 tangent = Primitive("moe_mlp_tangent")
-runs_compiled(tangent)
+# Of arguments, what was kept, and the cotangent of the value: those of some arguments.
+backward = Primitive("moe_mlp_backward")
+primitive.multiple_results = backward.multiple_results = True
 
 _REQUIRED = ("x", "row_tokens", "group_sizes", "w_up", "w_down")
+_Args = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MlpCall:
-    """The one static parameter of the primitive."""
+    """What all of them do: the static parameter of the primitive."""
 
-    sequence: Callable[["MlpCall", dict[str, Any]], jax.Array]  # of the arguments by name
-    # Of those, a cotangent of out, and names of arguments: their cotangents by name.
-    cotangents: Callable[["MlpCall", dict[str, Any], jax.Array, tuple[str, ...]], dict[str, Any]]
+    sequence: Callable[["MlpCall", _Args], tuple[jax.Array, ...]]  # of the arguments by name: value, first products
+    # Of those, a cotangent of the value, and names of arguments: their cotangents by name.
+    cotangents: Callable[["MlpCall", _Args, jax.Array, tuple[str, ...]], _Args]
     activation: str  # as the attribute, as are the next three
     merged: str
     up_is_trans: bool
     down_is_trans: bool
-    dtype: np.dtype  # of out
-    saves_products: bool
+    dtype: np.dtype  # of the value
+    saves_products: bool  # for a gradient
     operands: tuple[str, ...]  # the optional ones that are there, in the order of the custom call
+    keeps: bool = False  # the first products are results
 
-    def named(self, flat: Sequence[Any]) -> dict[str, Any]:
-        return dict(zip((*_REQUIRED, *self.operands), flat, strict=True))
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*_REQUIRED, *self.operands)
 
-    def flat(self, args: dict[str, Any]) -> list[Any]:
-        return [args[name] for name in (*_REQUIRED, *self.operands)]
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The names of what is kept."""
+        if not self.keeps:
+            return ()
+        return ("up", "gate") if "w_gate" in self.operands else ("up",)
+
+    def named(self, flat: Sequence[Any]) -> _Args:
+        return dict(zip(self.names, flat, strict=True))
+
+    def flat(self, args: _Args) -> list[Any]:
+        return [args[name] for name in self.names]
 
     def attributes(self) -> dict[str, str | bool]:
-        """The custom call's attributes: those that differ from the defaults in proto/config.proto."""
-        given: dict[str, str | bool] = {
+        """The custom calls' attributes: those that differ from the defaults in proto/config.proto."""
+        return {
             "activation": self.activation,
             "merged": self.merged,
             "up_is_trans": self.up_is_trans,
             "down_is_trans": self.down_is_trans,
             "operands": ",".join(self.operands),
+            "results": ",".join(self.kept),
         }
-        return {name: value for name, value in given.items() if value}
 
-    def unfused(self, *flat: Any) -> jax.Array:
-        return self.sequence(self, self.named(flat))
+    def __call__(self, *flat: Any) -> tuple[jax.Array, ...]:
+        """By grouped GEMMs."""
+        return self.sequence(self, self.named(flat))[: 1 + len(self.kept)]
 
-    def rematerialized(self) -> Callable[..., jax.Array]:
-        return jax.checkpoint(self.unfused, policy=grouped_gemm_saveable if self.saves_products else None)
+    def out_avals(self, x: Any, *others: Any) -> list[Any]:
+        columns = self.named((x, *others))["w_up"].shape[1 if self.up_is_trans else 2]
+        rows = others[0].shape[0]
+
+        def result(shape, dtype):
+            sharding = x.sharding.update(spec=PartitionSpec(None, None))
+            return x.update(shape=shape, dtype=np.dtype(dtype), weak_type=False, sharding=sharding)
+
+        return [result(x.shape, self.dtype), *(result((rows, columns), np.float32) for _ in self.kept)]
 
     def __repr__(self) -> str:
-        words = " ".join(f"{name}={value}" for name, value in self.attributes().items())
+        words = " ".join(f"{name}={value}" for name, value in self.attributes().items() if value)
         return f"MLP({words} -> {np.dtype(self.dtype)})"
-
-
-@primitive.def_abstract_eval
-def _abstract_out(x, *_, call: MlpCall):
-    return x.update(dtype=call.dtype, weak_type=False, sharding=x.sharding.update(spec=PartitionSpec(None, None)))
-
-
-def _of_moved(
-    function: Callable[..., jax.Array], flat: Sequence[Any], moved: Sequence[int]
-) -> Callable[..., jax.Array]:
-    """A function of flat arguments as one of some of them."""
-
-    def of_moved(*values: Any) -> jax.Array:
-        changed = list(flat)
-        for i, value in zip(moved, values, strict=True):
-            changed[i] = value
-        return function(*changed)
-
-    return of_moved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,99 +104,162 @@ class TangentCall:
     moved: tuple[int, ...]  # which arguments have tangents
 
     @property
-    def names(self) -> tuple[str, ...]:
-        names = (*_REQUIRED, *self.call.operands)
-        return tuple(names[i] for i in self.moved)
+    def wanted(self) -> tuple[str, ...]:
+        return tuple(self.call.names[i] for i in self.moved)
 
-    def split(self, flat: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-        count = len(flat) - len(self.moved)
-        return flat[:count], flat[count:]
+    def split(self, flat: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        """Arguments, what was kept, tangents."""
+        count, rest = len(self.call.names), len(flat) - len(self.moved)
+        return flat[:count], flat[count:rest], flat[rest:]
 
     def of_moved(self, primals: Sequence[Any]) -> Callable[..., jax.Array]:
-        """The sequence as a function of the arguments that have tangents."""
-        return _of_moved(self.call.rematerialized(), primals, self.moved)
+        """The value as a function of the arguments that have tangents."""
+        value = jax.checkpoint(lambda *flat: self.call(*flat)[0])
+        return _of_moved(value, primals, self.moved)
 
     def __call__(self, *flat: Any) -> jax.Array:
-        primals, dots = self.split(flat)
+        primals, _, dots = self.split(flat)
         return jax.jvp(self.of_moved(primals), [primals[i] for i in self.moved], list(dots))[1]
 
+    def out_avals(self, *flat: Any) -> Any:
+        return self.call.out_avals(*self.split(flat)[0])[0]
+
     def __repr__(self) -> str:
-        return f"{self.call}({', '.join(self.names)})"
+        return f"{self.call}({', '.join(self.wanted)})"
 
 
-@tangent.def_abstract_eval
-def _abstract_tangent(x, *_, call: TangentCall):
-    return _abstract_out(x, call=call.call)
+@dataclasses.dataclass(frozen=True)
+class BackwardCall:
+    """The one static parameter of the primitive of gradients."""
+
+    call: MlpCall
+    wanted: tuple[str, ...]
+
+    def attributes(self) -> dict[str, str | bool]:
+        operands = ",".join((*self.call.operands, *self.call.kept))
+        return self.call.attributes() | {"operands": operands, "results": ",".join(self.wanted)}
+
+    def __call__(self, *flat: Any) -> list[jax.Array]:
+        """By grouped GEMMs, from arguments alone."""
+        args = self.call.named(flat[: len(self.call.names)])
+        found = self.call.cotangents(self.call, args, flat[-1], self.wanted)
+        return [found[name] for name in self.wanted]
+
+    def out_avals(self, *flat: Any) -> list[Any]:
+        args = self.call.named(flat[: len(self.call.names)])
+        return [args[name].update(weak_type=False) for name in self.wanted]
+
+    def __repr__(self) -> str:
+        return f"{self.call}({', '.join(self.wanted)})"
+
+
+def _of_moved(function: Callable[..., Any], flat: Sequence[Any], moved: Sequence[int]) -> Callable[..., Any]:
+    """A function of flat arguments as one of some of them."""
+
+    def of_moved(*values: Any) -> Any:
+        changed = list(flat)
+        for i, value in zip(moved, values, strict=True):
+            changed[i] = value
+        return function(*changed)
+
+    return of_moved
+
+
+def _moved(tangents: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero))
 
 
 def _jvp(primals, tangents, *, call: MlpCall):
-    moved = tuple(i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero))
-    of = TangentCall(call, moved)
+    moved = _moved(tangents)
     dots = [tangents[i] for i in moved]
-    if call.saves_products:  # which are computed one by one for that: the fused call would compute them twice
-        return jax.jvp(of.of_moved(primals), [primals[i] for i in moved], dots)
-    return primitive.bind(*primals, call=call), tangent.bind(*primals, *dots, call=of)
+    if call.keeps:  # a derivative of a derivative
+        return jax.jvp(_of_moved(call, primals, moved), [primals[i] for i in moved], dots)
+    of = TangentCall(dataclasses.replace(call, keeps=call.saves_products), moved)
+    out, *kept = primitive.bind(*primals, call=of.call)
+    return [out], [tangent.bind(*primals, *kept, *dots, call=of)]
 
 
-def _tangent_jvp(primals, tangents, *, call: TangentCall):
-    moved = tuple(i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero))
+def _jvp_of_sequence(primals, tangents, *, call: TangentCall | BackwardCall):
+    moved = _moved(tangents)
     function = _of_moved(call, primals, moved)
     return jax.jvp(function, [primals[i] for i in moved], [tangents[i] for i in moved])
 
 
 def _tangent_transpose(ct, *flat, call: TangentCall):
-    primals, _ = call.split(flat)
-    none = [None] * len(primals)
+    primals, kept, dots = call.split(flat)
+    none = [None] * (len(primals) + len(kept))
     if isinstance(ct, ad.Zero):
-        return [*none, *[None] * len(call.moved)]
-    if any(name.endswith("_scale") for name in call.names):
+        return [*none, *[None] * len(dots)]
+    if any(name.endswith("_scale") for name in call.wanted):
         _, pull = jax.vjp(call.of_moved(primals), *[primals[i] for i in call.moved])
         return [*none, *pull(ct)]
-    found = call.call.cotangents(call.call, call.call.named(primals), ct, call.names)
-    return [*none, *[found[name] for name in call.names]]
+    return [*none, *backward.bind(*primals, *kept, ct, call=BackwardCall(call.call, call.wanted))]
 
 
-def _tangent_batch(flat, axes, *, call: TangentCall):
-    flat = [jax_versions.gathered(x) for x in flat]
-    return jax.vmap(call, tuple(axes))(*flat), 0
+def _batch(flat, axes, *, call: MlpCall | TangentCall | BackwardCall):
+    flat = [jax_versions.gathered(x) for x in flat]  # along the axis of a vmap they may still be divided
+    out = jax.vmap(jax.checkpoint(call), tuple(axes))(*flat)
+    return out, 0 if isinstance(call, TangentCall) else [0] * len(out)
+
+
+def _custom_call(target: str, operands: Sequence[Any], results: list[Any], extents: Sequence[int], words: _Args) -> Any:
+    workspace = jax.ShapeDtypeStruct((library.moe_mlp_workspace(target, *extents),), np.int64)
+    given = {name: word for name, word in words.items() if word}
+    with jax.named_scope(target.removeprefix("raggemm_").removesuffix("_v1")):
+        return jax.ffi.ffi_call(target, (*results, workspace))(*operands, **given)[:-1]
+
+
+def _extents(call: MlpCall, args: _Args) -> tuple[int, ...]:
+    (tokens, hidden), (rows,), (groups,) = (args[name].shape for name in ("x", "row_tokens", "group_sizes"))
+    return tokens, hidden, args["w_down"].shape[2 if call.down_is_trans else 1], rows, groups
+
+
+def _results(avals: Sequence[Any]) -> list[Any]:
+    return [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+
+
+# Both: what they are on the platform cpu. options: attributes that say how to compute it. With symbolic extents, of
+# which no workspace is known, they are grouped GEMMs.
+
+
+def _forward(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
+    extents = _extents(call, call.named(flat))
+    if any(map(jax.export.is_symbolic_dim, extents)):
+        return call(*flat)
+    return _custom_call(library.MLP_TARGET, flat, _results(avals), extents, call.attributes() | options)
+
+
+def _backward(*flat, call: BackwardCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
+    args = call.call.named(flat[: len(call.call.names)])
+    extents = _extents(call.call, args)
+    if any(map(jax.export.is_symbolic_dim, extents)):
+        return call(*flat)
+    elements = (args[name].dtype for name in ("x", "w_up", "w_down"))  # w_gate is as w_up
+    element_bytes = max(dtype.itemsize for dtype in elements if dtype in FLOATS)
+    operands = [*flat[: len(_REQUIRED)], flat[-1], *flat[len(_REQUIRED) : -1]]
+    words = call.attributes() | options
+    return _custom_call(library.MLP_BACKWARD_TARGET, operands, _results(avals), (*extents, element_bytes), words)
+
+
+def _lowering_of(of: Primitive, compute: Callable[..., Any]) -> Callable[..., Any]:
+    def lowering(ctx, *operands, call):
+        check_platform(ctx, of)
+        function = functools.partial(compute, call=call, avals=ctx.avals_out, options=attributes())
+        return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
+
+    return lowering
 
 
 def _tangent_lowering(ctx, *operands, call: TangentCall):
     return mlir.lower_fun(call, multiple_results=False)(ctx, *operands)
 
 
-def _batch(flat, axes, *, call: MlpCall):
-    flat = [jax_versions.gathered(x) for x in flat]  # along the axis of a vmap they may still be divided
-    return jax.vmap(call.rematerialized(), tuple(axes))(*flat), 0
-
-
-def _fused(*flat, call: MlpCall, options: dict[str, str | int]) -> jax.Array:
-    """What the primitive is on the platform cpu. options: attributes that say how to compute it."""
-    args = call.named(flat)
-    (tokens, hidden), (rows,), (groups,) = (args[name].shape for name in ("x", "row_tokens", "group_sizes"))
-    intermediate = args["w_down"].shape[2 if call.down_is_trans else 1]
-    extents = (tokens, hidden, intermediate, rows, groups)
-    if any(map(jax.export.is_symbolic_dim, extents)):  # of which no workspace is known
-        return call.unfused(*flat)
-    results = (
-        jax.ShapeDtypeStruct((tokens, hidden), call.dtype),
-        jax.ShapeDtypeStruct((library.moe_mlp_workspace(*extents),), np.int64),
-    )
-    with jax.named_scope("moe_mlp"):
-        out, _ = jax.ffi.ffi_call(library.MLP_TARGET, results)(*flat, **call.attributes(), **options)
-    return out
-
-
-def _lowering(ctx, *operands, call: MlpCall):
-    check_platform(ctx, primitive)
-    function = functools.partial(_fused, call=call, options=attributes())
-    return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)
-
-
-ad.primitive_jvps[primitive] = _jvp
-ad.primitive_jvps[tangent] = _tangent_jvp
+for _primitive in (primitive, tangent, backward):
+    runs_compiled(_primitive)
+    _primitive.def_abstract_eval(lambda *avals, call: call.out_avals(*avals))
+    batching.primitive_batchers[_primitive] = _batch
+    ad.primitive_jvps[_primitive] = _jvp if _primitive is primitive else _jvp_of_sequence
 ad.primitive_transposes[tangent] = _tangent_transpose
-batching.primitive_batchers[tangent] = _tangent_batch
+mlir.register_lowering(primitive, _lowering_of(primitive, _forward))
+mlir.register_lowering(backward, _lowering_of(backward, _backward))
 mlir.register_lowering(tangent, _tangent_lowering)
-batching.primitive_batchers[primitive] = _batch
-mlir.register_lowering(primitive, _lowering)
