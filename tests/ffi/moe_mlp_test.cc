@@ -1,4 +1,4 @@
-// The custom call raggemm_moe_mlp_v1 through the shipped plugin: its bits, its attributes, and frames that are wrong.
+// The custom calls of expert MLPs through the shipped plugin: their bits, their attributes, and frames that are wrong.
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/ffi/plugin_call.h"
 #include "tests/support/test_mlp.h"
+#include "tests/support/test_mlp_backward.h"
 
 namespace raggemm::test {
 namespace {
@@ -21,35 +22,40 @@ const host::Library& TheLibrary() {
   static const auto* library = new host::Library(RAGGEMM_FFI_LIBRARY);
   return *library;
 }
-XLA_FFI_Handler* TheHandler(const char* stage) {
-  return TheLibrary().Find<XLA_FFI_Error*(XLA_FFI_CallFrame*)>(absl::StrCat("raggemm_moe_mlp_v1_", stage).c_str());
+XLA_FFI_Handler* TheHandler(const char* stage, const char* call = "moe_mlp") {
+  return TheLibrary().Find<XLA_FFI_Error*(XLA_FFI_CallFrame*)>(absl::StrCat("raggemm_", call, "_v1_", stage).c_str());
 }
 
 host::Buffer ToBuffer(const Array& array) {
   return {static_cast<XLA_FFI_DataType>(FormatOf(array.dtype).xla), {array.dims.begin(), array.dims.end()}, array.data};
 }
 
+// The arguments that a problem has, named; and its attributes.
+void AddProblem(const MoeMlpProblem& problem, bool is_backward, host::Call& call) {
+  for (const Array* x : {&problem.x, &problem.row_tokens, &problem.group_sizes, &problem.w_up, &problem.w_down}) {
+    call.args.push_back(ToBuffer(*x));
+  }
+  if (is_backward) call.args.push_back(ToBuffer(problem.out));
+  std::string operands;
+  for (const MlpSlot& slot : kMlpSlots) {
+    const std::optional<Array>& x = problem.*slot.operand;
+    if (!x) continue;
+    absl::StrAppend(&operands, operands.empty() ? "" : ",", slot.name);
+    call.args.push_back(ToBuffer(*x));
+  }
+  static constexpr const char* kMerged[] = {"NONE", "HALVES", "interleaved"};
+  call.attributes["operands"] = operands;
+  call.attributes["activation"] = std::string(kActivations[static_cast<int>(problem.activation)]);
+  call.attributes["merged"] = std::string(kMerged[static_cast<int>(problem.merged)]);
+  call.attributes["up_is_trans"] = problem.up_is_trans;
+  call.attributes["down_is_trans"] = problem.down_is_trans;
+}
+
 class MlpCall {
  public:
   explicit MlpCall(const MlpSpec& spec) : mlp(spec) {
-    const MoeMlpProblem& problem = mlp.problem;
-    for (const Array* x : {&problem.x, &problem.row_tokens, &problem.group_sizes, &problem.w_up, &problem.w_down}) {
-      call.args.push_back(ToBuffer(*x));
-    }
-    std::string operands;
-    for (const MlpSlot& slot : kMlpSlots) {
-      const std::optional<Array>& x = problem.*slot.operand;
-      if (!x) continue;
-      absl::StrAppend(&operands, operands.empty() ? "" : ",", slot.name);
-      call.args.push_back(ToBuffer(*x));
-    }
-    call.results = {ToBuffer(problem.out), ToBuffer(mlp.workspace.array)};
-    static constexpr const char* kMerged[] = {"NONE", "HALVES", "interleaved"};
-    call.attributes["operands"] = operands;
-    call.attributes["activation"] = std::string(kActivations[static_cast<int>(problem.activation)]);
-    call.attributes["merged"] = std::string(kMerged[static_cast<int>(problem.merged)]);
-    call.attributes["up_is_trans"] = problem.up_is_trans;
-    call.attributes["down_is_trans"] = problem.down_is_trans;
+    AddProblem(mlp.problem, /*is_backward=*/false, call);
+    call.results = {ToBuffer(mlp.problem.out), ToBuffer(mlp.workspace.array)};
   }
 
   host::Error Run(host::TaskRunner* pool = nullptr) {
@@ -148,6 +154,78 @@ TEST(MoeMlpCall, FillsOutWithNaNWhereAsked) {
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("row_tokens: value 9 at index 0"));
   EXPECT_TRUE(error.ok()) << error.message;
   for (int64_t i = 0; i < ElementCount(call.mlp.out.array); ++i) EXPECT_TRUE(std::isnan(call.mlp.out.At(i)));
+}
+
+// ---- gradients ----
+
+struct BackwardCall {
+  explicit BackwardCall(const MlpSpec& spec)
+      : test(spec), workspace(DType::kS64, {MoeMlpBackwardWorkspaceSize(test.Extents())}) {
+    AddProblem(test.problem.forward, /*is_backward=*/true, call);
+    std::string results;
+    for (const MlpGradientSlot& slot : kMlpGradientSlots) {
+      const std::optional<Array>& x = test.problem.gradients.*slot.gradient;
+      if (!x) continue;
+      absl::StrAppend(&results, results.empty() ? "" : ",", slot.name);
+      call.results.push_back(ToBuffer(*x));
+    }
+    call.results.push_back(ToBuffer(workspace.array));
+    call.attributes["results"] = results;
+  }
+
+  host::Error Run(host::TaskRunner* pool = nullptr) {
+    test.ClearGradients();
+    const auto handler = [](const char* stage) { return TheHandler(stage, "moe_mlp_backward"); };
+    if (host::Error e = host::Instantiate(handler("instantiate"), call.attributes); !e.ok()) return e;
+    return host::Execute(handler("execute"), call, pool);
+  }
+  void ExpectError(const std::string& text) {
+    const host::Error error = Run();
+    EXPECT_EQ(error.code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+    EXPECT_THAT(error.message, HasSubstr(text));
+    for (uint64_t bits : test.Bits()) EXPECT_EQ(bits & 0x5555, 0x5555U);
+  }
+
+  TestMlpBackward test;
+  FloatTensor workspace;
+  host::Call call;
+};
+
+TEST(MoeMlpBackwardCall, HasTheBitsOfTheLibrary) {
+  host::ThreadPool pool(3);
+  std::mt19937 random(std::random_device{}());
+  for (int i = 0; i < 10; ++i) {
+    MlpSpec spec = RandomMlpSpec(random);
+    SCOPED_TRACE(testing::Message() << "seed " << spec.seed);
+    BackwardCall call(spec);
+    ASSERT_EQ(call.test.Run({.executor = Executor::kSerial, .isa = Isa::kScalar}), absl::OkStatus());
+    const std::vector<uint64_t> expected = call.test.Bits();
+    const host::Error error = call.Run(i % 2 == 0 ? &pool : nullptr);
+    ASSERT_TRUE(error.ok()) << error.message;
+    ASSERT_EQ(call.test.Bits(), expected);
+  }
+}
+
+TEST(MoeMlpBackwardCall, NamesWhatIsWrong) {
+  BackwardCall slot({}), none({}), null({}), last({});
+  slot.call.attributes["results"] = std::string("x,w_upp");
+  slot.ExpectError("attribute results: unknown entry \"w_upp\"; allowed: x, row_weights, w_up");
+  none.call.attributes["results"] = std::string("x");
+  none.ExpectError("attribute results (\"x\") names 1 optional results, got 8");
+  null.call.results[2].data = nullptr;
+  null.ExpectError("w_up: data is null");
+  last.call.args[5].dtype = XLA_FFI_DataType_C64;
+  last.ExpectError("out_gradient: unsupported element type C64");
+}
+
+TEST(MoeMlpBackwardCall, FillsGradientsWithNaNWhereAsked) {
+  BackwardCall call({});
+  call.call.attributes["on_error"] = std::string("NAN");
+  static_cast<int32_t*>(call.test.mlp.row_tokens.array.data)[0] = -1;
+  ASSERT_TRUE(call.Run().ok());
+  for (const FloatTensor& tensor : call.test.tensors) {
+    for (int64_t i = 0; i < ElementCount(tensor.array); ++i) EXPECT_TRUE(std::isnan(tensor.At(i)));
+  }
 }
 
 }  // namespace

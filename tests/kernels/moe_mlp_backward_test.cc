@@ -15,7 +15,7 @@
 #include "kernels/element.h"
 #include "raggemm/moe_mlp.h"
 #include "tests/support/isa_fixture.h"
-#include "tests/support/test_mlp.h"
+#include "tests/support/test_mlp_backward.h"
 
 namespace raggemm::test {
 namespace {
@@ -45,55 +45,6 @@ std::pair<double, double> Exact(Activation activation, double x) {
       return of_sigmoid(1.702 * x, 1.702);
   }
 }
-
-// A call with room for all gradients that it can have.
-class Backward {
- public:
-  explicit Backward(const MlpSpec& spec) : mlp(spec), problem{mlp.problem, {}} {
-    mlp.out.FillWithRandom(mlp.random);
-    const auto add = [&](std::optional<Array> MoeMlpGradients::*gradient, const std::optional<Array>& of) {
-      if (!of) return;
-      tensors.emplace_back(of->dtype, std::vector<int64_t>(of->dims.begin(), of->dims.end()));
-      problem.gradients.*gradient = tensors.back().array;
-    };
-    tensors.reserve(std::size(kMlpGradientSlots));
-    const MoeMlpProblem& forward = problem.forward;
-    add(&MoeMlpGradients::x, forward.x);
-    add(&MoeMlpGradients::row_weights, forward.row_weights);
-    add(&MoeMlpGradients::w_up, forward.w_up);
-    add(&MoeMlpGradients::w_gate, forward.w_gate);
-    add(&MoeMlpGradients::w_down, forward.w_down);
-    add(&MoeMlpGradients::b_up, forward.b_up);
-    add(&MoeMlpGradients::b_gate, forward.b_gate);
-    add(&MoeMlpGradients::b_down, forward.b_down);
-  }
-
-  absl::Status Run(const Options& options) {
-    MoeMlpExtents extents = mlp.Extents();
-    extents.element_bytes = std::max(SizeOf(mlp.spec.x), SizeOf(mlp.spec.weights));
-    std::vector<int64_t> workspace(static_cast<size_t>(MoeMlpBackwardWorkspaceSize(extents)) + 8, 0x7ff4deadbeef7ff4);
-    for (FloatTensor& tensor : tensors) {
-      if (BytesOf(tensor.array) != 0) std::memset(tensor.array.data, 0x55, static_cast<size_t>(BytesOf(tensor.array)));
-    }
-    const size_t size = workspace.size() - 8;
-    const absl::Status status = MoeMlpBackward(problem, options, absl::MakeSpan(workspace).first(size));
-    for (size_t i = size; i < workspace.size(); ++i) EXPECT_EQ(workspace[i], 0x7ff4deadbeef7ff4);
-    return status;
-  }
-
-  std::vector<uint64_t> Bits() const {
-    std::vector<uint64_t> bits;
-    for (const FloatTensor& tensor : tensors) {
-      EXPECT_TRUE(tensor.tensor.buffer().SurroundingsIntact());
-      for (int64_t i = 0; i < ElementCount(tensor.array); ++i) bits.push_back(BitsOf(tensor.array, i));
-    }
-    return bits;
-  }
-
-  TestMlp mlp;
-  std::vector<FloatTensor> tensors;
-  MoeMlpBackwardProblem problem;
-};
 
 // By the definition, in float64, in the order of kMlpGradientSlots; those that are not there are empty.
 class Oracle {
@@ -185,7 +136,7 @@ class Oracle {
   const int64_t inner_, hidden_;
 };
 
-void ExpectClose(const Backward& call, double tolerance) {
+void ExpectClose(const TestMlpBackward& call, double tolerance) {
   const Oracle oracle(call.mlp);
   for (size_t slot = 0; slot < std::size(kMlpGradientSlots); ++slot) {
     const std::optional<Array>& gradient = call.problem.gradients.*kMlpGradientSlots[slot].gradient;
@@ -218,12 +169,12 @@ TEST_P(MoeMlpBackwardTest, IsCloseToTheDefinition) {
       spec.up_is_trans = i % 2 == 1;
       spec.down_is_trans = i % 3 == 1;
       spec.row_weights = i % 4 != 3;
-      Backward call(spec);
+      TestMlpBackward call(spec);
       ASSERT_EQ(call.Run(On(1)), absl::OkStatus());
       ExpectClose(call, 2e-5);
       spec.x = spec.weights = spec.out = DType::kBF16;
       spec.biases = i % 2 == 0;
-      Backward halves(spec);
+      TestMlpBackward halves(spec);
       ASSERT_EQ(halves.Run(On(2)), absl::OkStatus());
       ExpectClose(halves, 3e-2);
     }
@@ -235,7 +186,7 @@ TEST_P(MoeMlpBackwardTest, IsCloseForLargeGroupsAndLocalOnes) {
     for (int64_t local : {4, 2}) {
       MlpSpec spec = {.tokens = 100, .hidden = 24, .intermediate = 17, .sizes = sizes, .local = local};
       spec.offset = 4 - local;
-      Backward call(spec);
+      TestMlpBackward call(spec);
       ASSERT_EQ(call.Run(On(3)), absl::OkStatus());
       ExpectClose(call, 5e-5);
     }
@@ -249,7 +200,7 @@ TEST_P(MoeMlpBackwardTest, HasTheSameBitsEverywhere) {
   for (int i = 0; i < 40; ++i) {
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", call " << i);
     const MlpSpec spec = RandomMlpSpec(random);
-    Backward call(spec);
+    TestMlpBackward call(spec);
     ASSERT_EQ(call.Run({.executor = Executor::kSerial, .isa = Isa::kScalar}), absl::OkStatus());
     const std::vector<uint64_t> expected = call.Bits();
     ASSERT_EQ(call.Run(On(1 + i % 3)), absl::OkStatus());
@@ -271,11 +222,11 @@ TEST_P(MoeMlpBackwardTest, HasTheSameBitsEverywhere) {
 }
 
 TEST_P(MoeMlpBackwardTest, ComputesWhatIsWanted) {
-  Backward all({.x = DType::kBF16, .weights = DType::kBF16});
+  TestMlpBackward all({.x = DType::kBF16, .weights = DType::kBF16});
   ASSERT_EQ(all.Run(On(1)), absl::OkStatus());
   for (const MlpGradientSlot& slot : kMlpGradientSlots) {
     SCOPED_TRACE(slot.name);
-    Backward one({.x = DType::kBF16, .weights = DType::kBF16});
+    TestMlpBackward one({.x = DType::kBF16, .weights = DType::kBF16});
     one.problem.gradients = {};
     one.problem.gradients.*slot.gradient = all.problem.gradients.*slot.gradient;
     const Array& gradient = *(all.problem.gradients.*slot.gradient);
@@ -291,7 +242,7 @@ TEST_P(MoeMlpBackwardTest, ComputesWhatIsWanted) {
 
 TEST(MoeMlpBackwardErrors, NameTheGradient) {
   const auto expect = [](const std::string& text, auto spoil) {
-    Backward call({});
+    TestMlpBackward call({});
     spoil(call.problem);
     const absl::Status status = call.Run({});
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

@@ -1,0 +1,31 @@
+// Gradients of expert MLPs to test, with room for all that a call can have.
+#ifndef RAGGEMM_TESTS_SUPPORT_TEST_MLP_BACKWARD_H_
+#define RAGGEMM_TESTS_SUPPORT_TEST_MLP_BACKWARD_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "raggemm/moe_mlp.h"
+#include "tests/support/test_mlp.h"
+
+namespace raggemm::test {
+
+class TestMlpBackward {
+ public:
+  explicit TestMlpBackward(const MlpSpec& spec);
+
+  MoeMlpExtents Extents() const;
+  void ClearGradients();  // to 0x55
+  // With a workspace that is not written beyond its end.
+  absl::Status Run(const Options& options);
+  std::vector<uint64_t> Bits() const;
+
+  TestMlp mlp;
+  std::vector<FloatTensor> tensors;
+  MoeMlpBackwardProblem problem;
+};
+
+}  // namespace raggemm::test
+
+#endif  // RAGGEMM_TESTS_SUPPORT_TEST_MLP_BACKWARD_H_
