@@ -158,8 +158,8 @@ struct CombineArgs {
 };
 using Combine = void(const CombineArgs&);
 
-// Of a row: the gradients of gate and up, interleaved as they are in `forward`, or of the one array that it reads. `a` is
-// that of activation(gate) * up, which the weight multiplies.
+// Of a row: the gradients of gate and up, interleaved as they are in `forward`, or of the one array that it reads. `a`
+// is that of activation(gate) * up, which the weight multiplies.
 struct ActivationGradientArgs {
   ActivationArgs forward;
   const float* a;
