@@ -14,7 +14,8 @@
 namespace raggemm {
 
 // Somebody else's threads, such as XLA's intra-op pool. Schedule may run the task at once on the calling thread,
-// late, or on any thread: Run never waits for a task that has not started.
+// late, or on any thread, but must not itself wait for one that runs elsewhere: a task that has started may wait for
+// its caller, who never waits for one that has not.
 class TaskPool {
  public:
   virtual ~TaskPool() = default;
