@@ -80,16 +80,10 @@ absl::StatusOr<DecodedMlp> DecodeMlp(const BoundMlp& call) {
         decode("w_down", call.operands[4], problem.w_down), decode("out", call.out, problem.out)}) {
     if (!s.ok()) return s;
   }
-  const auto& named = attributes->operands;
-  if (named.size() != call.optional.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("attribute operands (\"", attributes->config.operands(),
-                                                   "\") names ", named.size(), " optional operands, got ",
-                                                   call.optional.size()));
-  }
-  for (size_t i = 0; i < named.size(); ++i) {
-    const ffi::ErrorOr<ffi::AnyBuffer> buffer = call.optional.get<ffi::AnyBuffer>(i);
-    if (buffer.has_error()) return absl::InvalidArgumentError(absl::StrCat(named[i]->name, ": expected a buffer"));
-    if (absl::Status s = decode(named[i]->name, *buffer, problem.*named[i]->operand); !s.ok()) return s;
+  if (absl::Status s = DecodeOperands(call.optional, attributes->config.operands(), attributes->operands, problem,
+                                      [](const MlpSlot& slot) { return slot.name; });
+      !s.ok()) {
+    return s;
   }
   const absl::StatusOr<absl::Span<int64_t>> workspace = DecodeWorkspace(call.workspace);
   if (!workspace.ok()) return workspace.status();
