@@ -35,10 +35,24 @@ void VisitFields(SomeWay& way, Visit visit) {
   visit("out_is_c", way.out_is_c);
 }
 
+// As small and plain as an MLP goes, for that is what is left of one that fails.
+struct PlainMlp : MlpSpec {
+  PlainMlp()
+      : MlpSpec{.tokens = 1,
+                .hidden = 0,
+                .intermediate = 0,
+                .sizes = {},
+                .behind = 0,
+                .gate = Gate::kNone,
+                .biases = false,
+                .row_weights = false} {}
+  explicit PlainMlp(const MlpSpec& spec) : MlpSpec(spec) {}
+};
+
 struct FuzzCase {
   ProblemSpec spec;
   Way way;
-  std::optional<MlpSpec> mlp = std::nullopt;  // in place of spec
+  std::optional<PlainMlp> mlp = std::nullopt;  // in place of spec
 };
 
 // One line: the fields of both that are not at their defaults, with " : " between; of an MLP "mlp " stands before them.

@@ -30,7 +30,7 @@ TEST(FuzzCase, IsReadAsItIsWritten) {
 TEST(FuzzCase, OfAnMlpIsReadAsItIsWritten) {
   std::mt19937 random(static_cast<uint32_t>(TestSeed()));
   for (int i = 0; i < 500; ++i) {
-    const FuzzCase written{{}, {.threads = i % 3}, RandomMlpSpec(random)};
+    const FuzzCase written{{}, {.threads = i % 3}, PlainMlp(RandomMlpSpec(random))};
     ASSERT_TRUE(IsConsistent(*written.mlp)) << ToText(written);
     const absl::StatusOr<FuzzCase> read = ParseFuzzCase(ToText(written));
     ASSERT_TRUE(read.ok()) << read.status() << "\n" << ToText(written);
@@ -54,17 +54,17 @@ TEST(FuzzCase, WhatIsNoCaseIsAnError) {
                            "m=1 sizes=1 group_offset=1",
                            "m=1 sizes=1 beta=1",
                            "mode=all_ragged sizes=1 n_sizes=1",
-                           "mlp tokens=0",
+                           "mlp tokens=0 sizes=1",
                            "mlp m=3",
                            "mlp offset=1",
                            "mlp sizes=3 local=1 offset=1",
                            "mlp sizes=3,-1",
-                           "mlp weights=s8",
-                           "mlp gate=none activation=swiglu_oai"}) {
+                           "mlp hidden=3 weights=s8",
+                           "mlp activation=swiglu_oai"}) {
     EXPECT_FALSE(ParseFuzzCase(text).ok()) << text;
   }
   EXPECT_TRUE(ParseFuzzCase("m=4 sizes=4 : isa=avx2").ok());
-  EXPECT_TRUE(ParseFuzzCase("mlp sizes= tokens=0 : isa=avx2").ok());
+  EXPECT_TRUE(ParseFuzzCase("mlp tokens=0 : isa=avx2").ok());
 }
 
 // Any failing case to the one that is the least for this reason.
@@ -107,9 +107,9 @@ TEST(Shrink, OfAnMlp) {
   std::mt19937 random(static_cast<uint32_t>(TestSeed()));
   FuzzCase fuzz_case;
   do {
-    fuzz_case.mlp = RandomMlpSpec(random);
+    fuzz_case.mlp.emplace(RandomMlpSpec(random));
   } while (!fails(fuzz_case) || IsQuantized(fuzz_case.mlp->weights));
-  EXPECT_EQ(ToText(Shrink(fuzz_case, fails, kTries)), "mlp tokens=1 hidden=7 intermediate=0 sizes=5 behind=0 : ");
+  EXPECT_EQ(ToText(Shrink(fuzz_case, fails, kTries)), "mlp hidden=7 sizes=5 : ");
 }
 
 TEST(Shrink, StopsAfterSoManyTries) {

@@ -158,7 +158,7 @@ std::unique_ptr<Checked> Make(const FuzzCase& fuzz_case) {
 FuzzCase RandomCase(Random& random) {
   if (random.Below(4) != 0) return {RandomSpec(random), {}};
   std::mt19937 of_mlp(static_cast<uint32_t>(random.Next()));
-  return {{}, {}, RandomMlpSpec(of_mlp)};
+  return {{}, {}, PlainMlp(RandomMlpSpec(of_mlp))};
 }
 
 // Prints what is wrong.

@@ -70,7 +70,6 @@ bool ParseField(absl::string_view text, std::optional<T>& value) {
 }
 inline bool ParseField(absl::string_view text, std::vector<int64_t>& values) {
   values.clear();
-  if (text.empty()) return true;
   for (absl::string_view item : absl::StrSplit(text, ',')) {
     if (!ParseField(item, values.emplace_back())) return false;
   }
@@ -153,7 +152,7 @@ void VisitFields(Spec& s, Visit visit) {
 
 // Likewise of an expert MLP.
 template <typename Visit, typename Spec>
-requires std::is_same_v<std::remove_const_t<Spec>, MlpSpec>
+requires std::is_base_of_v<MlpSpec, Spec>
 void VisitFields(Spec& s, Visit visit) {
   visit("tokens", s.tokens);
   visit("hidden", s.hidden);
