@@ -1,11 +1,14 @@
 #include "ffi/decode.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "ffi/attributes.h"
+#include "ffi/buffers.h"
 #include "ffi/matrix_config.h"
 #include "ffi/operand_names.h"
 #include "proto/config.pb.h"
@@ -69,6 +72,25 @@ absl::Status DecodeDims(const BoundCall& call, const Attributes& attributes, Gro
   return absl::OkStatus();
 }
 
+absl::Status DecodeOperands(const ffi::RemainingArgs& operands, const Attributes& attributes,
+                            GroupedGemmProblem& problem) {
+  const auto& named = attributes.operands;
+  if (named.size() != operands.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("attribute operands (\"", attributes.config.operands(), "\") names ",
+                                                   named.size(), " optional operands, got ", operands.size()));
+  }
+  for (size_t i = 0; i < named.size(); ++i) {
+    const OperandSlot& slot = *named[i];
+    const ffi::ErrorOr<ffi::AnyBuffer> buffer = operands.get<ffi::AnyBuffer>(i);
+    const absl::string_view name = problem.names.*slot.word;
+    if (buffer.has_error()) return absl::InvalidArgumentError(absl::StrCat(name, ": expected a buffer"));
+    const absl::StatusOr<Array> array = ToArray(name, *buffer);
+    if (!array.ok()) return array.status();
+    problem.*slot.operand = *array;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ValidateAttributes(const ffi::Dictionary& attributes) { return DecodeAttributes(attributes).status(); }
@@ -82,8 +104,7 @@ absl::StatusOr<DecodedCall> DecodeCall(BoundCall call) {
   for (const absl::Status& status :
        {DecodeMatrix(names.lhs, call.lhs, problem.lhs), DecodeMatrix(names.rhs, call.rhs, problem.rhs),
         DecodeMatrix(names.out, *call.out, problem.out), DecodeDims(call, *attributes, problem),
-        DecodeOperands(call.operands, attributes->config.operands(), attributes->operands, problem,
-                       [&](const OperandSlot& slot) { return names.*slot.word; })}) {
+        DecodeOperands(call.operands, *attributes, problem)}) {
     if (!status.ok()) return status;
   }
   const absl::StatusOr<absl::Span<int64_t>> workspace = DecodeWorkspace(*call.workspace);

@@ -5,14 +5,11 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "ffi/attributes.h"
-#include "ffi/buffers.h"
 #include "proto/config.pb.h"
 #include "raggemm/plan.h"
 #include "raggemm/problem.h"
@@ -46,25 +43,6 @@ absl::Status ValidateAttributes(const xla::ffi::Dictionary& attributes);
 // attribute `operands`; an array of sizes that is passed but not named by `ragged`; a workspace that is no vector
 // of int64.
 absl::StatusOr<DecodedCall> DecodeCall(BoundCall call);
-
-// The optional operands of a call into its problem: those that the attribute's list names, in its order.
-template <typename Slot, typename Problem, typename NameOf>
-absl::Status DecodeOperands(const xla::ffi::RemainingArgs& operands, absl::string_view list,
-                            const SlotList<Slot>& named, Problem& problem, NameOf name_of) {
-  if (named.size() != operands.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("attribute operands (\"", list, "\") names ", named.size(),
-                                                   " optional operands, got ", operands.size()));
-  }
-  for (size_t i = 0; i < named.size(); ++i) {
-    const xla::ffi::ErrorOr<xla::ffi::AnyBuffer> buffer = operands.get<xla::ffi::AnyBuffer>(i);
-    const absl::string_view name = name_of(*named[i]);
-    if (buffer.has_error()) return absl::InvalidArgumentError(absl::StrCat(name, ": expected a buffer"));
-    const absl::StatusOr<Array> array = ToArray(name, *buffer);
-    if (!array.ok()) return array.status();
-    problem.*named[i]->operand = *array;
-  }
-  return absl::OkStatus();
-}
 
 xla::ffi::Error ToFfiError(const absl::Status& status);
 

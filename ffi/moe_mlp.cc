@@ -3,6 +3,7 @@
 
 #include <array>
 #include <iterator>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -12,7 +13,9 @@
 #include "ffi/handler.h"
 #include "ffi/handlers.h"
 #include "ffi/huge_pages.h"
+#include "ffi/plan_records.h"
 #include "proto/config.pb.h"
+#include "raggemm/cpu.h"
 #include "raggemm/environment.h"
 
 namespace raggemm {
@@ -80,10 +83,16 @@ absl::StatusOr<DecodedMlp> DecodeMlp(const BoundMlp& call) {
         decode("w_down", call.operands[4], problem.w_down), decode("out", call.out, problem.out)}) {
     if (!s.ok()) return s;
   }
-  if (absl::Status s = DecodeOperands(call.optional, attributes->config.operands(), attributes->operands, problem,
-                                      [](const MlpSlot& slot) { return slot.name; });
-      !s.ok()) {
-    return s;
+  const auto& named = attributes->operands;
+  if (named.size() != call.optional.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("attribute operands (\"", attributes->config.operands(),
+                                                   "\") names ", named.size(), " optional operands, got ",
+                                                   call.optional.size()));
+  }
+  for (size_t i = 0; i < named.size(); ++i) {
+    const ffi::ErrorOr<ffi::AnyBuffer> buffer = call.optional.get<ffi::AnyBuffer>(i);
+    if (buffer.has_error()) return absl::InvalidArgumentError(absl::StrCat(named[i]->name, ": expected a buffer"));
+    if (absl::Status s = decode(named[i]->name, *buffer, problem.*named[i]->operand); !s.ok()) return s;
   }
   const absl::StatusOr<absl::Span<int64_t>> workspace = DecodeWorkspace(call.workspace);
   if (!workspace.ok()) return workspace.status();
@@ -92,6 +101,12 @@ absl::StatusOr<DecodedMlp> DecodeMlp(const BoundMlp& call) {
   decoded.options = attributes->options;
   decoded.on_error = attributes->config.on_error();
   return decoded;
+}
+
+// Empty where the call is a bad one, which MoeMlp says.
+std::string PlanOf(const DecodedMlp& call) {
+  const absl::StatusOr<std::string> plan = PlanTextOfMoeMlp(call.problem, call.options, call.workspace);
+  return plan.ok() ? absl::StrCat(ToString(HostCpu()), *plan) : "";
 }
 
 ffi::Error InstantiateMlp(ffi::Dictionary attributes) { return ToFfiError(DecodeMlpAttributes(attributes).status()); }
@@ -107,6 +122,7 @@ ffi::Error ExecuteMlp(ffi::ThreadPool xla_pool, ffi::AnyBuffer x, ffi::AnyBuffer
   XlaTaskPool pool(xla_pool);
   if (pool.num_threads() > 0) call->options.pool = &pool;  // otherwise AUTO means OpenMP
   return AnswerOf(*call, [&] {
+    if (RecordsPlans()) RecordPlan([&] { return PlanOf(*call); });
     AdviseHugePages(out->untyped_data(), out->size_bytes());
     AdviseHugePages(workspace->untyped_data(), workspace->size_bytes());
     return MoeMlp(call->problem, call->options, call->workspace);

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/plan.h"
 #include "kernels/workspace.h"
 #include "raggemm/moe_mlp.h"
 
@@ -54,6 +55,12 @@ class CheckedMlp {
   int64_t UpColumns() const { return (problem.merged == Merged::kNone ? 1 : 2) * extents.intermediate; }
   // lhs [rows,...] x the weights = out [rows,...], both dense, with rows of each group of which there are weights.
   GroupedGemmProblem Product(MlpProduct product, void* lhs, void* out, int64_t rows) const;
+
+  // As many whole groups as there is room for, else a part of one.
+  int64_t EndOfChunk(int64_t begin) const;
+  // Of the rows of a chunk, for the plans of its products.
+  void SetSizes(int64_t begin, int64_t end) const;
+  absl::StatusOr<PlanData> Plan(MlpProduct product, int64_t begin, int64_t end, const Options& options) const;
 
  private:
   CheckedMlp(const MoeMlpProblem& problem, const MoeMlpExtents& extents, absl::Span<int64_t> workspace)

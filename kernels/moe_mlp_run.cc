@@ -25,14 +25,14 @@ class MlpRun {
   absl::Status RunAll() {
     const MlpRows& rows = mlp_.rows;
     // How the first product is computed, so are the phases between products.
-    const int64_t first_end = EndOfChunk(rows.begin);
-    SetSizes(rows.begin, first_end);
+    const int64_t first_end = mlp_.EndOfChunk(rows.begin);
+    mlp_.SetSizes(rows.begin, first_end);
     const absl::StatusOr<PlanData> first = PlanProduct(MlpProduct::kUp, rows.begin, first_end);
     if (!first.ok()) return first.status();
     team_ = *first;
     if (absl::Status s = ClearSums(); !s.ok()) return s;
     for (int64_t begin = rows.begin, end; begin < rows.end; begin = end) {
-      end = EndOfChunk(begin);
+      end = mlp_.EndOfChunk(begin);
       if (absl::Status s = RunChunk(begin, end); !s.ok()) return s;
     }
     return StoreSums();
@@ -41,7 +41,7 @@ class MlpRun {
  private:
   absl::Status RunChunk(int64_t begin, int64_t end) const {
     const int64_t rows = end - begin;
-    SetSizes(begin, end);
+    mlp_.SetSizes(begin, end);
     if (absl::Status s = Gather(begin, rows); !s.ok()) return s;
     const absl::StatusOr<PlanData> up = PlanProduct(MlpProduct::kUp, begin, end);
     if (!up.ok()) return up.status();
@@ -59,32 +59,8 @@ class MlpRun {
     return Combine(begin, rows);
   }
 
-  // As many whole groups as there is room for, else a part of one.
-  int64_t EndOfChunk(int64_t begin) const {
-    const int64_t most = std::min(begin + kChunkRows, mlp_.rows.end);
-    int64_t end = begin, row = mlp_.rows.begin;
-    for (int64_t g = 0; g < mlp_.rows.groups && (row += mlp_.rows.sizes[g]) <= most; ++g) end = std::max(end, row);
-    return end > begin ? end : most;
-  }
-
-  void SetSizes(int64_t begin, int64_t end) const {
-    int64_t row = mlp_.rows.begin;
-    for (int64_t g = 0; g < mlp_.rows.groups; ++g) {
-      const int64_t next = row + mlp_.rows.sizes[g];
-      mlp_.buffers.chunk_sizes[g] = std::max<int64_t>(0, std::min(next, end) - std::max(row, begin));
-      row = next;
-    }
-  }
-
   absl::StatusOr<PlanData> PlanProduct(MlpProduct product, int64_t begin, int64_t end) const {
-    const MlpBuffers& b = mlp_.buffers;
-    const bool is_down = product == MlpProduct::kDown;
-    float* up = product == MlpProduct::kGate ? b.up + (end - begin) * mlp_.extents.intermediate : b.up;
-    GroupedGemmProblem gemm = mlp_.Product(product, is_down ? b.a : b.x, is_down ? b.d : up, end - begin);
-    const Array sizes = {b.chunk_sizes, DType::kS64, {mlp_.rows.groups}};
-    gemm.lhs.first_dims = sizes;
-    gemm.out.first_dims = sizes;
-    return MakePlanData(gemm, options_, product == MlpProduct::kGate ? b.of_gate : b.of_products);
+    return mlp_.Plan(product, begin, end, options_);
   }
 
   // part(begin, end) of `count` items of so many bytes, in parts of about kBytesOfPart from multiples of step on.
@@ -182,6 +158,33 @@ class MlpRun {
 };
 
 }  // namespace
+
+int64_t CheckedMlp::EndOfChunk(int64_t begin) const {
+  const int64_t most = std::min(begin + kChunkRows, rows.end);
+  int64_t end = begin, row = rows.begin;
+  for (int64_t g = 0; g < rows.groups && (row += rows.sizes[g]) <= most; ++g) end = std::max(end, row);
+  return end > begin ? end : most;
+}
+
+void CheckedMlp::SetSizes(int64_t begin, int64_t end) const {
+  int64_t row = rows.begin;
+  for (int64_t g = 0; g < rows.groups; ++g) {
+    const int64_t next = row + rows.sizes[g];
+    buffers.chunk_sizes[g] = std::max<int64_t>(0, std::min(next, end) - std::max(row, begin));
+    row = next;
+  }
+}
+
+absl::StatusOr<PlanData> CheckedMlp::Plan(MlpProduct product, int64_t begin, int64_t end,
+                                          const Options& options) const {
+  const bool is_down = product == MlpProduct::kDown;
+  float* up = product == MlpProduct::kGate ? buffers.up + (end - begin) * extents.intermediate : buffers.up;
+  GroupedGemmProblem gemm = Product(product, is_down ? buffers.a : buffers.x, is_down ? buffers.d : up, end - begin);
+  const Array sizes = {buffers.chunk_sizes, DType::kS64, {rows.groups}};
+  gemm.lhs.first_dims = sizes;
+  gemm.out.first_dims = sizes;
+  return MakePlanData(gemm, options, product == MlpProduct::kGate ? buffers.of_gate : buffers.of_products);
+}
 
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options, absl::Span<int64_t> workspace) {
   const absl::StatusOr<CheckedMlp> mlp = CheckedMlp::Make(problem, workspace);
