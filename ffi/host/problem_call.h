@@ -10,8 +10,8 @@
 
 namespace raggemm::host {
 
-// The custom call raggemm_grouped_gemm_v1, or raggemm_moe_mlp_v1, for this problem, as a front end puts it together; how it is computed
-// (executor, isa, threads) is left at the defaults. Points into the problem's buffers.
+// The custom call raggemm_grouped_gemm_v1, or raggemm_moe_mlp_v1, for this problem, as a front end puts it together;
+// how it is computed (executor, isa, threads) is left at the defaults. Points into the problem's buffers.
 Call MakeCall(const GroupedGemmProblem& problem, absl::Span<int64_t> workspace);
 Call MakeCall(const MoeMlpProblem& problem, absl::Span<int64_t> workspace);
 

@@ -1,4 +1,5 @@
-// The custom call raggemm_moe_mlp_v1 through the shipped plugin: its bits and its attributes. The hostile host has the rest.
+// The custom call raggemm_moe_mlp_v1 through the shipped plugin: its bits and its attributes. The hostile host has the
+// rest.
 #include <cmath>
 #include <cstdint>
 #include <string>

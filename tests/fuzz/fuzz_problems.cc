@@ -1,6 +1,6 @@
-// Random valid problems, a fourth of them expert MLPs, each computed in a random way with every instruction set of the host, against the rule of the
-// bits and the float64 reference. A failure, be it a wrong result, a crash or a hang, is made as small as it goes and
-// printed as a line for --replay.
+// Random valid problems, a fourth of them expert MLPs, each computed in a random way with every instruction set of the
+// host, against the rule of the bits and the float64 reference. A failure, be it a wrong result, a crash or a hang, is
+// made as small as it goes and printed as a line for --replay.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
