@@ -49,7 +49,7 @@ ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::AnyBuffer lhs, ffi::AnyBuffer 
   return AnswerOf(*call, [&] {
     const absl::StatusOr<Plan> plan = PlanCall(*call, pool);
     if (!plan.ok()) return plan.status();
-    if (RecordsPlans()) RecordPlan(*plan);
+    if (RecordsPlans()) RecordPlan([&] { return PlanText(*plan); });
     AdviseHugePages(out->untyped_data(), out->size_bytes());
     return Run(*plan);
   });

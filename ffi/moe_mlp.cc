@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <iterator>
 #include <optional>
+#include <string>
 #include <type_traits>
 
 #include "absl/status/statusor.h"
@@ -14,7 +15,9 @@
 #include "ffi/handler.h"
 #include "ffi/handlers.h"
 #include "ffi/huge_pages.h"
+#include "ffi/plan_records.h"
 #include "proto/config.pb.h"
+#include "raggemm/cpu.h"
 #include "raggemm/environment.h"
 
 namespace raggemm {
@@ -180,6 +183,15 @@ absl::StatusOr<DecodedMlp<Call>> DecodeMlp(const ffi::RemainingArgs& operands, c
   return decoded;
 }
 
+// Empty where the call is a bad one, which MoeMlp says.
+std::string PlanOf(const DecodedMlp<ForwardCall>& call) {
+  const absl::StatusOr<std::string> plan = PlanTextOfMoeMlp(call.problem, call.options, call.workspace);
+  return plan.ok() ? absl::StrCat(ToString(HostCpu()), *plan) : "";
+}
+
+// Of gradients none.
+std::string PlanOf(const DecodedMlp<BackwardCall>&) { return ""; }
+
 template <class Call>
 ffi::Error InstantiateMlp(ffi::Dictionary attributes) {
   return ToFfiError(DecodeMlpAttributes<Call>(attributes).status());
@@ -193,6 +205,7 @@ ffi::Error ExecuteMlp(ffi::ThreadPool xla_pool, ffi::RemainingArgs operands, ffi
   XlaTaskPool pool(xla_pool);
   if (pool.num_threads() > 0) call->options.pool = &pool;  // otherwise AUTO means OpenMP
   return AnswerOf(*call, [&] {
+    if (RecordsPlans()) RecordPlan([&] { return PlanOf(*call); });
     for (size_t i = 0; i < results.size(); ++i) {
       const ffi::ErrorOr<ffi::AnyBuffer> result = ResultAt(results, i);
       AdviseHugePages(result->untyped_data(), result->size_bytes());

@@ -24,9 +24,10 @@ std::string& Records() {
 
 std::string PlanText(const Plan& plan) { return ToString(HostCpu()) + ToString(plan); }
 
-void RecordPlan(const Plan& plan) {
+void RecordPlan(absl::FunctionRef<std::string()> plan) {
   try {
-    const std::string text = PlanText(plan);
+    const std::string text = plan();
+    if (text.empty()) return;
     const std::lock_guard<std::mutex> lock(records_mutex);
     absl::StrAppend(&Records(), Records().empty() ? "" : "\n", text);
   } catch (const std::exception&) {  // no memory

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "raggemm/plan.h"
 
 namespace raggemm {
@@ -19,8 +20,9 @@ inline constinit std::atomic<int32_t> plan_recorders{0};
 // All that a call pays while nobody asks.
 inline bool RecordsPlans() { return plan_recorders.load(std::memory_order_relaxed) > 0; }
 
-// Where memory is short the plan is left out: nobody's call fails for being looked at.
-void RecordPlan(const Plan& plan);
+// What `plan` says, unless that is nothing. Where memory is short it is left out: nobody's call fails for being looked
+// at.
+void RecordPlan(absl::FunctionRef<std::string()> plan);
 
 }  // namespace raggemm
 

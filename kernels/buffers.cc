@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/element.h"
+#include "kernels/enumerators.h"
 #include "kernels/problem.h"
 #include "raggemm/grouped_gemm.h"
 
@@ -29,6 +30,7 @@ struct Range {
 };
 
 absl::StatusOr<Range> RangeOf(absl::string_view name, const Array& array) {
+  if (absl::Status s = CheckFormat(name, array); !s.ok()) return s;
   const auto size = static_cast<uintptr_t>(SizeOf(array.dtype));
   uintptr_t most = size;
   for (int64_t d : array.dims) {

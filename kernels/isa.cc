@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/element.h"
+#include "kernels/enumerators.h"
 #include "kernels/factors.h"
 #include "kernels/units.h"
 #include "raggemm/environment.h"
@@ -161,6 +162,9 @@ int64_t PanelBytes(const PanelLayout& layout, int64_t k, int64_t width) {
 }
 
 absl::StatusOr<Isa> ChooseIsa(const Options& options, const Arithmetic& arithmetic) {
+  if (options.isa) {
+    if (absl::Status s = CheckEnumerator("isa", *options.isa, kIsas); !s.ok()) return s;
+  }
   absl::StatusOr<Isa> isa = options.isa ? *options.isa : DefaultIsa(ProcessEnvironment(), options.cpu, arithmetic);
   if (!isa.ok() || options.cpu.Has(*isa)) return isa;
   std::vector<absl::string_view> usable;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/element.h"
+#include "kernels/enumerators.h"
 #include "kernels/problem.h"
 #include "raggemm/grouped_gemm.h"
 
@@ -39,8 +40,19 @@ Inputs InputsOf(const MoeMlpProblem& problem) {
   return inputs;
 }
 
-// What the rest takes for granted: ranks, and types that no product looks at.
+using Weights = absl::InlinedVector<NamedArray, 3>;
+Weights WeightsOf(const MoeMlpProblem& problem) {
+  Weights weights = {{"w_up", &problem.w_up}, {"w_down", &problem.w_down}};
+  if (problem.w_gate) weights.push_back({"w_gate", &*problem.w_gate});
+  return weights;
+}
+
+// What the rest takes for granted: formats, ranks, and types that no product looks at.
 absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem) {
+  if (absl::Status s = CheckFormat("out", problem.out); !s.ok()) return s;
+  for (const auto& [name, x] : InputsOf(problem)) {
+    if (absl::Status s = CheckFormat(name, *x); !s.ok()) return s;
+  }
   for (const auto& [name, x, rank] : {std::tuple{"x", &problem.x, size_t{2}},
                                       {"row_tokens", &problem.row_tokens, 1},
                                       {"group_sizes", &problem.group_sizes, 1},
@@ -56,13 +68,9 @@ absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem) {
     if (IsMatrix(x->dtype) && x->dtype != DType::kF64) continue;
     return Invalid(name, ": dtype is ", NameOf(x->dtype), ", must be f16, bf16 or f32");
   }
-  const Array* weights[] = {&problem.w_up, &problem.w_down, problem.w_gate ? &*problem.w_gate : nullptr};
-  for (const Array* x : weights) {
-    if (x == nullptr || x->dtype != DType::kF64) continue;
-    return Invalid(x == weights[0]   ? "w_up"
-                   : x == weights[1] ? "w_down"
-                                     : "w_gate",
-                   ": dtype is f64, must be f16, ", "bf16, f32 or quantized");
+  for (const auto& [name, x] : WeightsOf(problem)) {
+    if (IsQuantized(x->dtype) || (IsMatrix(x->dtype) && x->dtype != DType::kF64)) continue;
+    return Invalid(name, ": dtype is ", NameOf(x->dtype), ", must be f16, bf16 or f32, or ", NamesOf(Role::kQuantized));
   }
   if (FormatOf(problem.row_tokens.dtype).role != Role::kSizes) {
     return Invalid("row_tokens: dtype is ", NameOf(problem.row_tokens.dtype), ", must be ", NamesOf(Role::kSizes));
@@ -71,10 +79,11 @@ absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem) {
 }
 
 absl::Status CheckGate(const MoeMlpProblem& problem) {
-  if (const auto value = static_cast<int>(problem.activation); value >= kActivationCount) {
-    return Invalid("activation: value ", value, ", must be less than ", kActivationCount);
+  constexpr int kMergedCount = static_cast<int>(Merged::kInterleaved) + 1;
+  for (const absl::Status& s : {CheckEnumerator("activation", problem.activation, kActivationCount),
+                                CheckEnumerator("merged", problem.merged, kMergedCount)}) {
+    if (!s.ok()) return s;
   }
-  if (problem.merged > Merged::kInterleaved) return Invalid("merged: value ", static_cast<int>(problem.merged));
   if (problem.w_gate && problem.merged != Merged::kNone) return Invalid("w_gate: is given, but w_up holds the gate");
   const bool gated = problem.w_gate || problem.merged != Merged::kNone;
   if (problem.activation == Activation::kSwigluOai && !gated) return Invalid("activation: swiglu_oai needs a gate");
@@ -89,8 +98,8 @@ absl::Status CheckGate(const MoeMlpProblem& problem) {
 // Bytes, of what products multiply.
 int64_t LargestElement(const MoeMlpProblem& problem) {
   int64_t bytes = SizeOf(problem.x.dtype);
-  for (const Array* w : {&problem.w_up, &problem.w_down, problem.w_gate ? &*problem.w_gate : nullptr}) {
-    if (w != nullptr && IsMatrix(w->dtype)) bytes = std::max(bytes, SizeOf(w->dtype));
+  for (const auto& [name, w] : WeightsOf(problem)) {
+    if (IsMatrix(w->dtype)) bytes = std::max(bytes, SizeOf(w->dtype));
   }
   return bytes;
 }
@@ -110,6 +119,33 @@ absl::Status CheckKept(const MoeMlpProblem& problem, const MoeMlpExtents& extent
   return absl::OkStatus();
 }
 
+// Of all weights: groups and H; then the I of w_up and w_gate, where w_down says what it must be.
+absl::Status CheckWeights(const MoeMlpProblem& problem, const MoeMlpExtents& extents) {
+  const int64_t groups = problem.w_up.dims[0];
+  const int up_axis = problem.up_is_trans ? 1 : 2, down_axis = problem.down_is_trans ? 2 : 1;
+  const auto axis_of = [&](absl::string_view name, const Array& x, int axis) {
+    return absl::StrCat(name, ": axis ", axis, " of shape ", Shape(x.dims), " is ", x.dims[axis], ", must be ");
+  };
+  for (const auto& [name, x] : WeightsOf(problem)) {
+    if (x->dims.size() != 3 || x->dims[0] != groups) {
+      return Invalid(name, ": shape is ", Shape(x->dims), ", must be of the ", groups, " groups of w_up");
+    }
+    const int axis = 3 - (x == &problem.w_down ? down_axis : up_axis);
+    if (x->dims[axis] != extents.hidden) return Invalid(axis_of(name, *x, axis), extents.hidden, ", the H of x");
+  }
+  const bool is_merged = problem.merged != Merged::kNone;
+  for (const auto& [name, x] : WeightsOf(problem)) {
+    const int64_t columns = x->dims[up_axis];
+    const bool twice = columns % 2 == 0 && columns / 2 == extents.intermediate;
+    if (x == &problem.w_down || (is_merged ? twice : columns == extents.intermediate)) continue;
+    return Invalid(axis_of(name, *x, up_axis), is_merged ? "twice " : "", extents.intermediate, ", the I of w_down",
+                   is_merged ? ", as it is merged"
+                   : twice   ? "; it would be twice that if it were merged"
+                             : "");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<MoeMlpExtents> ExtentsOf(const MoeMlpProblem& problem) {
   for (const absl::Status& s : {CheckRanksAndTypes(problem), CheckGate(problem)}) {
     if (!s.ok()) return s;
@@ -125,19 +161,7 @@ absl::StatusOr<MoeMlpExtents> ExtentsOf(const MoeMlpProblem& problem) {
   if (problem.out.dims != problem.x.dims) {
     return Invalid("out: shape is ", Shape(problem.out.dims), ", must be the ", Shape(problem.x.dims), " of x");
   }
-  const int axis = problem.up_is_trans ? 1 : 2;
-  const int64_t columns = problem.w_up.dims[axis];
-  const bool merged = problem.merged != Merged::kNone;
-  if (merged ? columns % 2 != 0 || columns / 2 != extents.intermediate : columns != extents.intermediate) {
-    return Invalid("w_up: axis ", axis, " of shape ", Shape(problem.w_up.dims), " is ", columns, ", must be ",
-                   merged ? "twice " : "", extents.intermediate, ", as w_down has shape ", Shape(problem.w_down.dims));
-  }
-  const int64_t groups = problem.w_up.dims[0];
-  for (const auto& [name, x] :
-       {std::pair{"w_gate", problem.w_gate ? &*problem.w_gate : nullptr}, {"w_down", &problem.w_down}}) {
-    if (x == nullptr || (!x->dims.empty() && x->dims[0] == groups)) continue;
-    return Invalid(name, ": shape is ", Shape(x->dims), ", must be of the ", groups, " groups of w_up");
-  }
+  if (absl::Status s = CheckWeights(problem, extents); !s.ok()) return s;
   if (problem.w_gate && problem.w_gate->dtype != problem.w_up.dtype) {
     return Invalid("w_gate: dtype is ", NameOf(problem.w_gate->dtype), ", must be the ", NameOf(problem.w_up.dtype),
                    " of w_up");

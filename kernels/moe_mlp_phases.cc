@@ -14,10 +14,9 @@ constexpr int64_t kFloat = sizeof(float);
 }  // namespace
 
 absl::Status MlpPhases::WithTeam(absl::FunctionRef<absl::Status()> caller) {
-  const MlpBuffers& b = mlp_.buffers;
   const RowRange first = {mlp_.rows.begin, std::min(mlp_.rows.begin + kChunkRows, mlp_.rows.end)};
   SetSizes(first);
-  const absl::StatusOr<PlanData> plan = PlanProduct(MlpProduct::kUp, {b.x, UpOf(first), first.count()}, b.of_products);
+  const absl::StatusOr<PlanData> plan = Plan(MlpProduct::kUp, {mlp_.buffers.x, UpOf(first), first.count()});
   if (!plan.ok()) return plan.status();
   isa_ = plan->isa;
   return raggemm::WithTeam(*plan, /*one_loop=*/false, [&](Team& team) {
@@ -51,22 +50,20 @@ void MlpPhases::SetSizes(const RowRange& rows) const {
   }
 }
 
-absl::StatusOr<PlanData> MlpPhases::PlanProduct(MlpProduct product, const MlpOperands& operands,
-                                                absl::Span<int64_t> workspace) const {
+absl::StatusOr<PlanData> MlpPhases::Plan(MlpProduct product, const MlpOperands& operands) const {
   GroupedGemmProblem gemm = mlp_.Product(product, operands);
   gemm.lhs.first_dims = gemm.out.first_dims = Sizes(0, mlp_.rows.groups);
-  return MakePlanData(gemm, options_, workspace);
+  return MakePlanData(gemm, options_, product == MlpProduct::kGate ? mlp_.buffers.of_gate : mlp_.buffers.of_products);
 }
 
 absl::Status MlpPhases::RunProduct(MlpProduct product, const MlpOperands& operands) const {
-  const absl::StatusOr<PlanData> plan = PlanProduct(product, operands, mlp_.buffers.of_products);
+  const absl::StatusOr<PlanData> plan = Plan(product, operands);
   return plan.ok() ? raggemm::Run(*plan, *team_) : plan.status();
 }
 
 absl::Status MlpPhases::RunProducts(MlpProduct first, const MlpOperands& of_first, MlpProduct second,
                                     const MlpOperands& of_second) const {
-  const absl::StatusOr<PlanData> plans[] = {PlanProduct(first, of_first, mlp_.buffers.of_products),
-                                            PlanProduct(second, of_second, mlp_.buffers.of_gate)};
+  const absl::StatusOr<PlanData> plans[] = {Plan(first, of_first), Plan(second, of_second)};
   for (const absl::StatusOr<PlanData>& plan : plans) {
     if (!plan.ok()) return plan.status();
   }

@@ -8,7 +8,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "kernels/isa.h"
 #include "kernels/moe_mlp.h"
 #include "kernels/parallel_for.h"
@@ -45,11 +44,16 @@ class MlpPhases {
   void SetSizes(const RowRange& rows) const;
   // Of so many groups.
   Array Sizes(int64_t first, int64_t groups) const { return {mlp_.buffers.chunk_sizes + first, DType::kS64, {groups}}; }
+  // Those of the gate beside those of another product, which a plan keeps until the next one.
+  absl::StatusOr<PlanData> Plan(MlpProduct product, const MlpOperands& operands) const;
   absl::Status RunProduct(MlpProduct product, const MlpOperands& operands) const;
   absl::Status RunProducts(MlpProduct first, const MlpOperands& of_first, MlpProduct second,
                            const MlpOperands& of_second) const;
   absl::Status Run(const GroupedGemmProblem& problem) const;
 
+  // Where u and v of these rows are.
+  float* UpOf(const RowRange& rows) const;
+  float* GateOf(const RowRange& rows) const;
   // u and v of the rows, whose sizes are set; x is theirs.
   absl::Status RunUpAndGate(const RowRange& rows, char* x) const;
   void GatherX(const RowRange& rows, char* x) const;
@@ -75,11 +79,6 @@ class MlpPhases {
   const KernelRow& Ends() const { return KernelsFor(isa_, kArithmetics[static_cast<int>(ArithmeticId::kF32)]); }
 
  private:
-  absl::StatusOr<PlanData> PlanProduct(MlpProduct product, const MlpOperands& operands,
-                                       absl::Span<int64_t> workspace) const;
-  float* UpOf(const RowRange& rows) const;
-  float* GateOf(const RowRange& rows) const;
-
   const CheckedMlp& mlp_;
   const Options& options_;
   Isa isa_{};

@@ -1,8 +1,11 @@
 // Which types operands may have, beside each other's.
+#include <iterator>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/enumerators.h"
 #include "kernels/factors.h"
 #include "kernels/problem.h"
 
@@ -58,6 +61,24 @@ std::string MustBe(const MatrixSlot& slot, const GroupedGemmProblem& problem, DT
 }
 
 }  // namespace
+
+absl::Status CheckEnumerators(const GroupedGemmProblem& problem) {
+  const auto check = [&](const Slot& slot, const Array& x) { return CheckFormat(problem.names.*slot.word, x); };
+  for (const MatrixSlot& slot : kMatrixSlots) {
+    if (absl::Status s = check(slot, problem.*slot.operand); !s.ok()) return s;
+  }
+  for (const OperandSlot& slot : kOperandSlots) {
+    const std::optional<Array>& x = problem.*slot.operand;
+    if (absl::Status s = x ? check(slot, *x) : absl::OkStatus(); !s.ok()) return s;
+  }
+  for (const DimsSlot& slot : kDimsSlots) {
+    const RaggedDims& x = problem.*slot.operand.*slot.dims;
+    if (absl::Status s = x ? check(slot, *x) : absl::OkStatus(); !s.ok()) return s;
+  }
+  const auto sums = problem.bf16_sums.value_or(ArithmeticId::kF32);
+  if (absl::Status s = CheckEnumerator("bf16_sums", sums, std::size(kArithmetics)); !s.ok()) return s;
+  return CheckEnumerator("precision", problem.precision, kPrecisions);
+}
 
 absl::Status CheckDTypes(const GroupedGemmProblem& problem, DType compute) {
   const auto wrong = [&](const Slot& slot, const Array& x, absl::string_view allowed) {

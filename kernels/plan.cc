@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/block.h"
+#include "kernels/enumerators.h"
 #include "kernels/factors.h"
 #include "kernels/isa.h"
 #include "kernels/parallel_for.h"
@@ -43,6 +44,8 @@ constexpr int64_t kCostPerThread = 1 << 17;
 // Leaves 0 threads where neither the caller nor the environment says how many.
 absl::Status ChooseExecutor(const Options& options, PlanData& plan) {
   const Environment& environment = ProcessEnvironment();
+  constexpr int kExecutors = static_cast<int>(Executor::kSerial) + 1;
+  if (absl::Status s = CheckEnumerator("executor", options.executor, kExecutors); !s.ok()) return s;
   plan.pool = options.pool;
   const absl::StatusOr<Executor> executor =
       options.executor == Executor::kAuto ? DefaultExecutor(environment, plan.pool != nullptr) : options.executor;

@@ -316,6 +316,7 @@ int DimsArrays::count() const {
 
 absl::StatusOr<PlanData> ResolveShapes(const GroupedGemmProblem& problem) {
   PlanData plan;
+  if (absl::Status s = CheckEnumerators(problem); !s.ok()) return s;
   if (absl::Status s = CheckDTypes(problem, ComputeType(problem)); !s.ok()) return s;
   absl::StatusOr<RaggedMode> mode = ModeOf(problem);
   if (!mode.ok()) return mode.status();

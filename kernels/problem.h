@@ -36,6 +36,9 @@ struct DimsArrays {
 // pointers. Fills all of the plan's "what" but what ReadSizes reads.
 absl::StatusOr<PlanData> ResolveShapes(const GroupedGemmProblem& problem);
 
+// That each has a value that there is.
+absl::Status CheckEnumerators(const GroupedGemmProblem& problem);
+
 // Of all operands; compute is the problem's ComputeType.
 absl::Status CheckDTypes(const GroupedGemmProblem& problem, DType compute);
 

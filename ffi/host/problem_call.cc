@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/element.h"
@@ -17,6 +18,14 @@ Buffer ToBuffer(const Array& array) {
 }
 
 void Append(absl::string_view name, std::string& list) { absl::StrAppend(&list, list.empty() ? "" : ",", name); }
+
+std::vector<Buffer> ResultsOf(const Array& out, absl::Span<int64_t> workspace) {
+  return {ToBuffer(out), {XLA_FFI_DataType_S64, {static_cast<int64_t>(workspace.size())}, workspace.data()}};
+}
+
+std::string SumsOf(const std::optional<ArithmeticId>& sums) {
+  return sums ? kArithmetics[static_cast<int>(*sums)].name : "AUTO";
+}
 
 void DescribeMatrix(const std::string& name, const BufferDescriptor& matrix, Attributes& attributes) {
   attributes[name + "_axis_boundary"] = matrix.axis_boundary;
@@ -42,16 +51,37 @@ Call MakeCall(const GroupedGemmProblem& problem, absl::Span<int64_t> workspace) 
     Append(slot.name, operands);
     call.args.push_back(ToBuffer(*operand));
   }
-  call.results = {ToBuffer(problem.out),
-                  {XLA_FFI_DataType_S64, {static_cast<int64_t>(workspace.size())}, workspace.data()}};
+  call.results = ResultsOf(problem.out, workspace);
   for (const MatrixSlot& slot : kMatrixSlots) {
     DescribeMatrix(std::string(slot.name), problem.*slot.operand, call.attributes);
   }
   call.attributes["ragged"] = ragged;
   call.attributes["operands"] = operands;
-  call.attributes["bf16_sums"] =
-      problem.bf16_sums ? kArithmetics[static_cast<int>(*problem.bf16_sums)].name : std::string("AUTO");
+  call.attributes["bf16_sums"] = SumsOf(problem.bf16_sums);
   call.attributes["precision"] = std::string(kSplittings[static_cast<int>(problem.precision)].name);
+  return call;
+}
+
+Call MakeCall(const MoeMlpProblem& problem, absl::Span<int64_t> workspace) {
+  Call call;
+  for (const Array* x : {&problem.x, &problem.row_tokens, &problem.group_sizes, &problem.w_up, &problem.w_down}) {
+    call.args.push_back(ToBuffer(*x));
+  }
+  std::string operands;
+  for (const MlpSlot& slot : kMlpSlots) {
+    const std::optional<Array>& operand = problem.*slot.operand;
+    if (!operand.has_value()) continue;
+    Append(slot.name, operands);
+    call.args.push_back(ToBuffer(*operand));
+  }
+  call.results = ResultsOf(problem.out, workspace);
+  static constexpr const char* kMerged[] = {"NONE", "HALVES", "INTERLEAVED"};
+  call.attributes["activation"] = std::string(kActivations[static_cast<int>(problem.activation)]);
+  call.attributes["merged"] = std::string(kMerged[static_cast<int>(problem.merged)]);
+  call.attributes["up_is_trans"] = problem.up_is_trans;
+  call.attributes["down_is_trans"] = problem.down_is_trans;
+  call.attributes["operands"] = operands;
+  call.attributes["bf16_sums"] = SumsOf(problem.bf16_sums);
   return call;
 }
 

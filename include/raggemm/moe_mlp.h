@@ -22,8 +22,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "raggemm/activation.h"
@@ -101,6 +103,11 @@ int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents);
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options, absl::Span<int64_t> workspace);
 // With a workspace of its own.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options = {});
+
+// How MoeMlp would compute it: its extents and chunks, and the plans of the first chunk's products, as ToString of
+// grouped_gemm.h has them. Errors as MoeMlp; out is not touched.
+absl::StatusOr<std::string> PlanTextOfMoeMlp(const MoeMlpProblem& problem, const Options& options,
+                                             absl::Span<int64_t> workspace);
 
 // As FillOutWithNaN of grouped_gemm.h, of all that is written.
 absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64_t> workspace);

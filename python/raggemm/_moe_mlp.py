@@ -75,13 +75,14 @@ def _check_extents(args: dict[str, Any], merged: bool, transpose_up: bool, trans
     up, hidden = args["w_up"].shape, args["x"].shape[1]
     groups, columns = up[0], up[1 if transpose_up else 2]
     _check_shape("w_up", args["w_up"], (groups, columns, hidden) if transpose_up else (groups, hidden, columns))
-    if merged and columns % 2:
-        raise ValueError(f"w_up: has {columns} columns, must have two for each of w_down's rows where it is merged")
     if "w_gate" in args:
         _check_shape("w_gate", args["w_gate"], up)
         check_type("w_gate: beside w_up", args["w_gate"].dtype, (args["w_up"].dtype,))
-    inner = columns // 2 if merged else columns
+    inner = args["w_down"].shape[2 if transpose_down else 1]
     _check_shape("w_down", args["w_down"], (groups, hidden, inner) if transpose_down else (groups, inner, hidden))
+    if columns != (wanted := 2 * inner if merged else inner):
+        each = "two where it is merged, as it is" if merged else "one, or two where it is merged, as it is not"
+        raise ValueError(f"w_up: has {columns} columns, must have {wanted}: for each of w_down's {inner} rows {each}")
     return columns
 
 

@@ -77,6 +77,22 @@ def test_the_plans_of_a_program():
     assert plans.lines("out", raggemm.gmm, LHS, RHS, SIZES) == ["f32 12x16"]
 
 
+def test_the_plans_of_an_mlp():
+    def mlp(x, w_up, w_gate, w_down):
+        token = np.arange(10, dtype=np.int32) % 5
+        return raggemm.moe_mlp(x, token, None, SIZES, w_up, w_down, w_gate=w_gate)
+
+    x, up, down = random(5, 8), random(4, 8, 16, seed=1), random(4, 16, 8, seed=2)
+    operands = (jax.jit(mlp), x, up, up, down)
+    assert plans.lines("moe_mlp", *operands) == ["5 tokens of 8, 16 intermediate, silu"]
+    assert plans.lines("rows", *operands) == ["9 of 4 groups, in chunks of at most 256"]
+    assert plans.lines("first chunk", *operands) == ["9 rows"]
+    assert plans.lines("product", *operands) == ["up", "gate", "down"]
+    assert plans.lines("out", *operands) == ["f32 9x16", "f32 9x16", "f32 9x8"]
+    for name in ("isa", "kernels", "threads", "tiles"):
+        assert len(plans.lines(name, *operands)) == 3
+
+
 def test_keywords_are_passed_on(capsys):
     raggemm.describe(raggemm.gmm, LHS, RHS.swapaxes(1, 2), SIZES, transpose_rhs=True)
     assert "\nrhs: f32 16x8" in capsys.readouterr().out

@@ -6,6 +6,7 @@
 //   buffers.cc      types, shapes, places, the workspace, memory that operands share
 //   sizes.cc        what a router may write; extents without elements
 //   pools.cc        the pool, and many calls at once
+//   moe_mlp.cc      types, sizes and extents of expert MLPs; the first three files go through all custom calls
 //
 // Here every buffer of a call lies between two unmapped pages, once flush with its end and once with its beginning: a
 // byte that is read or written beyond it ends the process.

@@ -1,4 +1,5 @@
-// libFuzzer: dictionaries of attributes, one a line, "name type value", through both handlers. The types are those of
+// libFuzzer: dictionaries of attributes, one a line, "name type value", through the handlers of both custom calls. The
+// types are those of
 // XLA's interface, by number, so that an attribute may have one that the handlers have never heard of; the order and
 // repetitions are those of the text.
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <cstring>
 #include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -96,6 +98,41 @@ host::Call OneElement(std::vector<float>& values, std::vector<int64_t>& workspac
   return call;
 }
 
+// One token of one expert, and all ones: the activation of one.
+host::Call OneToken(std::vector<float>& values, std::vector<int64_t>& workspace) {
+  static int32_t token = 0, size = 1;
+  const auto matrix = [&](int i, std::vector<int64_t> dims) {
+    return host::Buffer{XLA_FFI_DataType_F32, std::move(dims), &values[i]};
+  };
+  host::Call call;
+  call.args = {matrix(0, {1, 1}),
+               {XLA_FFI_DataType_S32, {1}, &token},
+               {XLA_FFI_DataType_S32, {1}, &size},
+               matrix(1, {1, 1, 1}),
+               matrix(1, {1, 1, 1})};
+  call.results = {matrix(2, {1, 1}),
+                  {XLA_FFI_DataType_S64, {static_cast<int64_t>(workspace.size())}, workspace.data()}};
+  return call;
+}
+
+// Instantiates and executes the call, whose first result is of one element; gives the answer.
+host::Error Run(const RawAttributes& attributes, XLA_FFI_Handler* instantiate, XLA_FFI_Handler* execute,
+                const host::Call& call) {
+  const host::Call nothing;
+  host::CallFrame instantiation(nothing, XLA_FFI_ExecutionStage_INSTANTIATE, nullptr);
+  instantiation.get()->attrs = attributes.list();
+  const host::Error instantiated = host::Invoke(instantiate, instantiation);
+  Require(IsDefined(instantiated), "instantiate succeeds or says what is wrong");
+
+  host::CallFrame execution(call, XLA_FFI_ExecutionStage_EXECUTE, nullptr);
+  execution.get()->attrs = attributes.list();
+  host::Error executed = host::Invoke(execute, execution);
+  Require(IsDefined(executed), "execute succeeds or says what is wrong");
+  Require(instantiated.ok() || executed.message == instantiated.message, "execute refuses what instantiate refuses");
+  Require(host::LiveErrors() == 0, "every error was destroyed");
+  return executed;
+}
+
 }  // namespace
 }  // namespace raggemm::test
 
@@ -103,23 +140,21 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace raggemm::test;  // NOLINT(google-build-using-namespace): the name is libFuzzer's
   namespace host = raggemm::host;
   const RawAttributes attributes(absl::string_view(reinterpret_cast<const char*>(data), size));
-  const host::Call nothing;
-  host::CallFrame instantiation(nothing, XLA_FFI_ExecutionStage_INSTANTIATE, nullptr);
-  instantiation.get()->attrs = attributes.list();
-  const host::Error instantiated = host::Invoke(raggemm_grouped_gemm_v1_instantiate, instantiation);
-  Require(IsDefined(instantiated), "instantiate succeeds or says what is wrong");
-
   std::vector<float> values = {2, 3, 0};
-  std::vector<int64_t> workspace(64);
-  const host::Call call = OneElement(values, workspace);
-  host::CallFrame execution(call, XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-  execution.get()->attrs = attributes.list();
-  const host::Error executed = host::Invoke(raggemm_grouped_gemm_v1_execute, execution);
-  Require(IsDefined(executed), "execute succeeds or says what is wrong");
-  Require(instantiated.ok() || executed.message == instantiated.message, "execute refuses what instantiate refuses");
-  const bool is_nan = executed.ok() && std::isnan(values[2]) && attributes.has("on_error");
-  Require(is_nan || values[2] == (executed.ok() ? 6 : 0),
+  std::vector<int64_t> workspace(1024);
+  const auto is_nan = [&](const host::Error& answer) {
+    return answer.ok() && std::isnan(values[2]) && attributes.has("on_error");
+  };
+  const host::Error product = Run(attributes, raggemm_grouped_gemm_v1_instantiate, raggemm_grouped_gemm_v1_execute,
+                                  OneElement(values, workspace));
+  Require(is_nan(product) || values[2] == (product.ok() ? 6 : 0),
           "out is the product, or untouched, or NaN where that is asked");
-  Require(host::LiveErrors() == 0, "every error was destroyed");
+
+  values = {1, 1, 0};
+  const host::Error token =
+      Run(attributes, raggemm_moe_mlp_v1_instantiate, raggemm_moe_mlp_v1_execute, OneToken(values, workspace));
+  const bool is_activation = values[2] > .7F && values[2] <= 1;
+  Require(is_nan(token) || (token.ok() ? is_activation : values[2] == 0),
+          "out is the activation of one, or untouched, or NaN where that is asked");
   return 0;
 }

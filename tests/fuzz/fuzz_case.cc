@@ -1,6 +1,7 @@
 #include "tests/fuzz/fuzz_case.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <initializer_list>
 #include <numeric>
 #include <utility>
@@ -12,11 +13,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "raggemm/format.h"
 
 namespace raggemm::test {
 namespace {
 
-constexpr absl::string_view kBetween = " : ";
+constexpr absl::string_view kBetween = " : ", kMlp = "mlp ";
 
 bool HasSizes(const ProblemSpec& spec, const std::vector<int64_t>& sizes) {
   const auto count = static_cast<int64_t>(sizes.size());
@@ -126,10 +129,25 @@ void AppendWithPlainerFields(const FuzzCase& from, std::vector<FuzzCase>& candid
   }
 }
 
+void AppendWithFewerSizes(const FuzzCase& from, std::vector<FuzzCase>& candidates) {
+  for (size_t i = 0; i < from.mlp->sizes.size(); ++i) {
+    MlpSpec& spec = *candidates.emplace_back(from).mlp;
+    spec.sizes.erase(spec.sizes.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+bool IsConsistent(const FuzzCase& fuzz_case) {
+  return fuzz_case.mlp ? IsConsistent(*fuzz_case.mlp) : IsConsistent(fuzz_case.spec);
+}
+
 std::vector<FuzzCase> Candidates(const FuzzCase& from) {
   std::vector<FuzzCase> candidates;
-  AppendWithFewerGroups(from, candidates);
-  AppendWithFewerSegments(from, candidates);
+  if (from.mlp) {
+    AppendWithFewerSizes(from, candidates);
+  } else {
+    AppendWithFewerGroups(from, candidates);
+    AppendWithFewerSegments(from, candidates);
+  }
   AppendWithPlainerFields(from, candidates);
   return candidates;
 }
@@ -137,16 +155,21 @@ std::vector<FuzzCase> Candidates(const FuzzCase& from) {
 }  // namespace
 
 std::string ToText(const FuzzCase& fuzz_case) {
-  return absl::StrCat(FieldsText(fuzz_case.spec), kBetween, FieldsText(fuzz_case.way));
+  const std::string spec = fuzz_case.mlp ? absl::StrCat(kMlp, FieldsText(*fuzz_case.mlp)) : FieldsText(fuzz_case.spec);
+  return absl::StrCat(spec, kBetween, FieldsText(fuzz_case.way));
 }
 
 absl::StatusOr<FuzzCase> ParseFuzzCase(absl::string_view text) {
   FuzzCase parsed;
+  const bool is_mlp = absl::ConsumePrefix(&text, kMlp);
+  if (is_mlp) parsed.mlp.emplace();
   const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(kBetween, 1));
-  for (const absl::Status& status : {ParseFields(parts.first, parsed.spec), ParseFields(parts.second, parsed.way)}) {
+  for (const absl::Status& status :
+       {is_mlp ? ParseFields(parts.first, *parsed.mlp) : ParseFields(parts.first, parsed.spec),
+        ParseFields(parts.second, parsed.way)}) {
     if (!status.ok()) return status;
   }
-  if (!IsConsistent(parsed.spec)) return absl::InvalidArgumentError("sizes and extents do not fit together");
+  if (!IsConsistent(parsed)) return absl::InvalidArgumentError("sizes and extents do not fit together");
   return parsed;
 }
 
@@ -179,11 +202,27 @@ bool IsConsistent(const ProblemSpec& spec) {
   return false;
 }
 
+bool IsConsistent(const MlpSpec& spec) {
+  const auto fits = [&](DType weights) {  // blocks and bytes divide extents that are multiples of 32
+    return !IsQuantized(weights) || (spec.hidden % 32 == 0 && spec.intermediate % 32 == 0);
+  };
+  const auto needs_no_gate = spec.activation != Activation::kSwigluOai || spec.gate != Gate::kNone;
+  const bool has_zero = FormatOf(spec.weights).IsInteger() || spec.zero.empty();
+  const bool down_has_zero = !IsQuantized(spec.down_type()) || FormatOf(spec.down_type()).IsInteger();
+  const bool has_rows = std::any_of(spec.sizes.begin(), spec.sizes.end(), [](int64_t size) { return size > 0; });
+  const int64_t local = spec.local_groups();
+  return std::min({spec.tokens, spec.hidden, spec.intermediate, spec.offset, local, spec.behind}) >= 0 &&
+         std::all_of(spec.sizes.begin(), spec.sizes.end(), [](int64_t size) { return size >= 0; }) &&
+         (spec.tokens > 0 || !has_rows) && spec.offset + local <= spec.groups() && (spec.local || spec.offset == 0) &&
+         fits(spec.weights) && fits(spec.down_type()) && needs_no_gate && has_zero &&
+         (spec.zero.empty() || down_has_zero);
+}
+
 FuzzCase Shrink(FuzzCase failing, absl::FunctionRef<bool(const FuzzCase&)> fails, int64_t tries) {
   for (bool changed = true; changed;) {
     changed = false;
     for (FuzzCase& candidate : Candidates(failing)) {
-      if (!IsConsistent(candidate.spec)) continue;
+      if (!IsConsistent(candidate)) continue;
       if (tries-- <= 0) return failing;
       if (!fails(candidate)) continue;
       failing = std::move(candidate);

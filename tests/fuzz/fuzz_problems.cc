@@ -1,6 +1,6 @@
-// Random valid problems, each computed in a random way with every instruction set of the host, against the rule of the
-// bits and the float64 reference. A failure, be it a wrong result, a crash or a hang, is made as small as it goes and
-// printed as a line for --replay.
+// Random valid problems, a fourth of them expert MLPs, each computed in a random way with every instruction set of the
+// host, against the rule of the bits and the float64 reference. A failure, be it a wrong result, a crash or a hang, is
+// made as small as it goes and printed as a line for --replay.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -23,10 +25,12 @@
 #include "gtest/gtest.h"
 #include "kernels/reference.h"
 #include "raggemm/grouped_gemm.h"
+#include "tests/ffi/mlp_call.h"
 #include "tests/ffi/plugin_call.h"
 #include "tests/fuzz/fuzz_case.h"
 #include "tests/support/field_text.h"
 #include "tests/support/isa_fixture.h"
+#include "tests/support/mlp_reference.h"
 #include "tests/support/task_pools.h"
 #include "tests/support/variants.h"
 
@@ -73,60 +77,92 @@ host::TaskRunner& PluginsPool() {
   return *pool;
 }
 
-// A problem and what must come out of it, computed once, to be computed in many ways.
-class CheckedProblem {
- public:
-  explicit CheckedProblem(const ProblemSpec& spec);
+// Attributes of a call, and where its answer comes from.
+absl::Status Execute(XLA_FFI_Handler* handler, const Way& way, host::Call& call) {
+  call.attributes["executor"] = absl::AsciiStrToUpper(FieldText(way.executor));
+  call.attributes["isa"] = absl::AsciiStrToUpper(FieldText(way.isa));
+  call.attributes["threads"] = way.threads;
+  const host::Error error = host::Execute(handler, call, &PluginsPool());
+  return absl::Status(static_cast<absl::StatusCode>(error.code), error.message);  // the same numbers
+}
 
+Options OptionsOf(const Way& way) {
+  return {.executor = way.executor, .isa = way.isa, .threads = way.threads, .pool = &LibrarysPool()};
+}
+
+// A problem and what must come out of it, computed once, to be computed in many ways.
+class Checked {
+ public:
+  virtual ~Checked() = default;
   // Computes it that way: every element has the bits of the rule and is within its bound of the float64 reference
   // (special values: the bits alone, for float64 overflows later), and no byte beside a buffer has changed.
-  testing::AssertionResult IsRight(const Way& way);
+  virtual testing::AssertionResult IsRight(const Way& way) = 0;
+};
+
+class CheckedProblem : public Checked {
+ public:
+  explicit CheckedProblem(const ProblemSpec& spec)
+      : special_values_(spec.special_values),
+        call_(spec),
+        reference_(ComputeReference(call_.problem().problem).value()) {}
+
+  testing::AssertionResult IsRight(const Way& way) override {
+    TestProblem& test = call_.problem();
+    const std::optional<Array> c = test.problem.c;
+    test.ClearOut();
+    if (way.out_is_c && c.has_value()) {
+      test.AliasOutWithC();
+      call_.call().args[8].data = test.problem.out.data;
+    }
+    const absl::Status status =
+        way.plugin ? Execute(ThePlugin().execute, way, call_.call()) : GroupedGemm(test.problem, OptionsOf(way));
+    test.problem.c = c;
+    if (c.has_value()) call_.call().args[8].data = c->data;
+    if (!status.ok()) return testing::AssertionFailure() << status;
+    testing::AssertionResult right = call_.IsRight();
+    if (right && !special_values_) right = IsWithinBound(test.problem.out, reference_);
+    return right;
+  }
 
  private:
-  absl::Status Compute(const Way& way);
-
   bool special_values_;
   PluginCall call_;
   Reference reference_;
 };
 
-CheckedProblem::CheckedProblem(const ProblemSpec& spec)
-    : special_values_(spec.special_values),
-      call_(spec),
-      reference_(ComputeReference(call_.problem().problem).value()) {}
+// The bits of the rule are here those of the products, the activation and the sums one by one.
+class CheckedMlp : public Checked {
+ public:
+  explicit CheckedMlp(const MlpSpec& spec) : call_(spec), reference_(ComputeReference(call_.mlp())) {}
 
-absl::Status CheckedProblem::Compute(const Way& way) {
-  if (!way.plugin) {
-    return GroupedGemm(call_.problem().problem,
-                       {.executor = way.executor, .isa = way.isa, .threads = way.threads, .pool = &LibrarysPool()});
+  testing::AssertionResult IsRight(const Way& way) override {
+    TestMlp& mlp = call_.mlp();
+    mlp.ClearOut();
+    const absl::Status status =
+        way.plugin ? Execute(MlpHandler("execute"), way, call_.call()) : mlp.Run(OptionsOf(way));
+    if (!status.ok()) return testing::AssertionFailure() << status;
+    testing::AssertionResult right = call_.IsRight();
+    return right ? IsWithinBound(mlp, reference_) : right;
   }
-  host::Call& call = call_.call();
-  call.attributes["executor"] = absl::AsciiStrToUpper(FieldText(way.executor));
-  call.attributes["isa"] = absl::AsciiStrToUpper(FieldText(way.isa));
-  call.attributes["threads"] = way.threads;
-  const host::Error error = host::Execute(ThePlugin().execute, call, &PluginsPool());
-  return absl::Status(static_cast<absl::StatusCode>(error.code), error.message);  // the same numbers
+
+ private:
+  MlpCall call_;
+  Reference reference_;
+};
+
+std::unique_ptr<Checked> Make(const FuzzCase& fuzz_case) {
+  if (fuzz_case.mlp) return std::make_unique<CheckedMlp>(*fuzz_case.mlp);
+  return std::make_unique<CheckedProblem>(fuzz_case.spec);
 }
 
-testing::AssertionResult CheckedProblem::IsRight(const Way& way) {
-  TestProblem& test = call_.problem();
-  const std::optional<Array> c = test.problem.c;
-  test.ClearOut();
-  if (way.out_is_c && c.has_value()) {
-    test.AliasOutWithC();
-    call_.call().args[8].data = test.problem.out.data;
-  }
-  const absl::Status status = Compute(way);
-  test.problem.c = c;
-  if (c.has_value()) call_.call().args[8].data = c->data;
-  if (!status.ok()) return testing::AssertionFailure() << status;
-  testing::AssertionResult right = call_.IsRight();
-  if (right && !special_values_) right = IsWithinBound(test.problem.out, reference_);
-  return right;
+FuzzCase RandomCase(Random& random) {
+  if (random.Below(4) != 0) return {RandomSpec(random), {}};
+  std::mt19937 of_mlp(static_cast<uint32_t>(random.Next()));
+  return {{}, {}, PlainMlp(RandomMlpSpec(of_mlp))};
 }
 
 // Prints what is wrong.
-bool IsRight(CheckedProblem& problem, const FuzzCase& fuzz_case) {
+bool IsRight(Checked& problem, const FuzzCase& fuzz_case) {
   std::snprintf(shrink_argument, sizeof shrink_argument, "--shrink=%s", ToText(fuzz_case).c_str());
   alarm(kSecondsOfAHang);
   const testing::AssertionResult right = problem.IsRight(fuzz_case.way);
@@ -135,10 +171,7 @@ bool IsRight(CheckedProblem& problem, const FuzzCase& fuzz_case) {
   return right;
 }
 
-bool IsRight(const FuzzCase& fuzz_case) {
-  CheckedProblem problem(fuzz_case.spec);
-  return IsRight(problem, fuzz_case);
-}
+bool IsRight(const FuzzCase& fuzz_case) { return IsRight(*Make(fuzz_case), fuzz_case); }
 
 // How a process of its own that computes the case ends, by waitpid.
 int StatusOfReplay(const FuzzCase& fuzz_case) {
@@ -199,11 +232,11 @@ int RunRandom(uint64_t seed, double seconds) {
   int64_t problems = 0;
   for (; elapsed() < seconds; ++problems) {
     Random random(seed + static_cast<uint64_t>(problems));
-    const ProblemSpec spec = RandomSpec(random);
-    CheckedProblem problem(spec);
+    FuzzCase fuzz_case = RandomCase(random);
+    const std::unique_ptr<Checked> problem = Make(fuzz_case);
     for (Isa isa : isas) {
-      const FuzzCase fuzz_case{spec, RandomWay(isa, random)};
-      if (!IsRight(problem, fuzz_case)) return ShrinkAndPrint(fuzz_case);
+      fuzz_case.way = RandomWay(isa, random);
+      if (!IsRight(*problem, fuzz_case)) return ShrinkAndPrint(fuzz_case);
     }
   }
   std::printf("%lld problems, %.0f a minute, each with", static_cast<long long>(problems),

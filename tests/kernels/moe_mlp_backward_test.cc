@@ -59,7 +59,7 @@ class Oracle {
     int64_t row = 0;
     for (int64_t g = 0; g < static_cast<int64_t>(spec_.sizes.size()); ++g) {
       for (int64_t i = 0; i < spec_.sizes[g]; ++i, ++row) {
-        if (g >= spec_.offset && g < spec_.offset + spec_.local) AddRow(g - spec_.offset, row);
+        if (mlp.IsProcessed(g)) AddRow(g - spec_.offset, row);
       }
     }
   }

@@ -61,6 +61,16 @@ Names NamesOf(Executor) {
   return kNames;
 }
 
+Names NamesOf(Gate) {
+  static constexpr absl::string_view kNames[] = {"none", "separate", "halves", "interleaved"};
+  return kNames;
+}
+
+Names NamesOf(Activation) {
+  static constexpr absl::string_view kNames[] = {"silu", "gelu", "gelu_tanh", "relu", "quick_gelu", "swiglu_oai"};
+  return kNames;
+}
+
 std::string Describe(const ProblemSpec& spec) { return FieldsText(spec); }
 
 }  // namespace raggemm::test

@@ -19,6 +19,7 @@
 #include "absl/types/span.h"
 #include "raggemm/plan.h"
 #include "tests/support/problem_spec.h"
+#include "tests/support/test_mlp.h"
 
 namespace raggemm::test {
 
@@ -32,6 +33,8 @@ Names NamesOf(ParameterRows);
 Names NamesOf(Cliff);
 Names NamesOf(Isa);
 Names NamesOf(Executor);
+Names NamesOf(Gate);
+Names NamesOf(Activation);
 
 template <typename T>
 std::string FieldText(const T& value) {
@@ -144,6 +147,35 @@ void VisitFields(Spec& s, Visit visit) {
   visit("gap_elements", s.gap_elements);
   visit("cliff", s.cliff);
   visit("special_values", s.special_values);
+  visit("seed", s.seed);
+}
+
+// Likewise of an expert MLP.
+template <typename Visit, typename Spec>
+requires std::is_base_of_v<MlpSpec, Spec>
+void VisitFields(Spec& s, Visit visit) {
+  visit("tokens", s.tokens);
+  visit("hidden", s.hidden);
+  visit("intermediate", s.intermediate);
+  visit("sizes", s.sizes);
+  visit("local", s.local);
+  visit("offset", s.offset);
+  visit("behind", s.behind);
+  visit("x", s.x);
+  visit("weights", s.weights);
+  visit("out", s.out);
+  visit("down", s.down);
+  visit("scale", s.scale);
+  visit("zero", s.zero);
+  visit("scale_type", s.scale_type);
+  visit("sizes_type", s.sizes_type);
+  visit("bf16_sums", s.bf16_sums);
+  visit("gate", s.gate);
+  visit("activation", s.activation);
+  visit("up_is_trans", s.up_is_trans);
+  visit("down_is_trans", s.down_is_trans);
+  visit("biases", s.biases);
+  visit("row_weights", s.row_weights);
   visit("seed", s.seed);
 }
 

@@ -60,18 +60,6 @@ Shapes ShapesOf(const ProblemSpec& s) {
           .out = {SumOfProducts(s.sizes, s.n_sizes) + s.slack}};
 }
 
-// `rows`: of values for each group.
-std::vector<int64_t> FactorDims(const BufferDescriptor& x, const std::vector<int64_t>& blocks, int64_t rows) {
-  if (blocks.size() < 2) return blocks[0] == 0 ? std::vector<int64_t>{} : std::vector<int64_t>{rows};
-  std::vector<int64_t> dims(x.dims.begin(), x.dims.end());
-  for (int axis : {0, 1}) {
-    int64_t& extent = dims[dims.size() - 2 + axis];
-    extent = blocks[axis] == 0 ? 1 : std::max(extent / blocks[axis], std::min<int64_t>(extent, 1));
-  }
-  if (blocks.size() == 3) dims[0] = 1;
-  return dims;
-}
-
 double SpecialValue(DType dtype, Random& random) {
   const Format& format = FormatOf(dtype);
   if (format.IsInteger()) {  // none, one, all bits, the lowest, all but the highest
@@ -87,6 +75,17 @@ double SpecialValue(DType dtype, Random& random) {
 }
 
 }  // namespace
+
+std::vector<int64_t> FactorDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows) {
+  if (blocks.size() < 2) return blocks[0] == 0 ? std::vector<int64_t>{} : std::vector<int64_t>{rows};
+  std::vector<int64_t> dims(stored.begin(), stored.end());
+  for (int axis : {0, 1}) {
+    int64_t& extent = dims[dims.size() - 2 + axis];
+    extent = blocks[axis] == 0 ? 1 : std::max(extent / blocks[axis], std::min<int64_t>(extent, 1));
+  }
+  if (blocks.size() == 3) dims[0] = 1;
+  return dims;
+}
 
 uint64_t TestSeed() {
   const char* text = std::getenv("RAGGEMM_TEST_SEED");
@@ -188,7 +187,7 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
   if (spec.alpha) problem.alpha = add_parameter();
   if (spec.beta) problem.beta = add_parameter();
   const auto add_factor = [&](const BufferDescriptor& x, const std::vector<int64_t>& blocks, DType dtype) {
-    return AddFactor(dtype, FactorDims(x, blocks, rows));
+    return AddFactor(dtype, FactorDims(x.dims, blocks, rows));
   };
   if (!spec.lhs_scale.empty()) problem.lhs_scale = add_factor(problem.lhs, spec.lhs_scale, spec.scale_type);
   if (!spec.rhs_scale.empty()) problem.rhs_scale = add_factor(problem.rhs, spec.rhs_scale, spec.scale_type);

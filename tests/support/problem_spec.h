@@ -66,6 +66,9 @@ struct ProblemSpec {
 // Everything needed to make it again, as ParseFields (field_text.h) reads it.
 std::string Describe(const ProblemSpec& spec);
 
+// The shape of scales or zeros of matrices of this shape, as ProblemSpec says it; `rows`: of values for each group.
+std::vector<int64_t> FactorDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows);
+
 // StoreRounded, but of f32, which most values are, the CPU rounds: that takes a tenth of the time.
 void StoreNearest(const Array& array, int64_t index, double value);
 

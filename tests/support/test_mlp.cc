@@ -1,33 +1,46 @@
 #include "tests/support/test_mlp.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <tuple>
 #include <utility>
 
 #include "gtest/gtest.h"
 #include "kernels/isa.h"
+#include "kernels/tile.h"
 #include "raggemm/grouped_gemm.h"
+#include "tests/support/variants.h"
 
 namespace raggemm::test {
 namespace {
 
 std::vector<int64_t> MatricesOf(const MlpSpec& spec, int64_t k, int64_t n, bool is_trans) {
-  return is_trans ? std::vector<int64_t>{spec.local, n, k} : std::vector<int64_t>{spec.local, k, n};
+  return is_trans ? std::vector<int64_t>{spec.local_groups(), n, k} : std::vector<int64_t>{spec.local_groups(), k, n};
 }
 
-void Product(const TestMlp& mlp, const Array& lhs, const Array& weights, bool is_trans,
-             const std::optional<Array>& bias, const Array& out) {
-  GroupedGemmProblem gemm;
-  static_cast<Array&>(gemm.lhs) = lhs;
-  static_cast<Array&>(gemm.rhs) = weights;
-  static_cast<Array&>(gemm.out) = out;
-  gemm.rhs.is_trans = is_trans;
-  gemm.lhs.first_dims = gemm.out.first_dims = mlp.sizes.array;
-  gemm.group_offset = mlp.problem.group_offset;
-  gemm.bias = bias;
+void Compute(const GroupedGemmProblem& gemm) {
   ASSERT_EQ(GroupedGemm(gemm, {.executor = Executor::kSerial, .isa = Isa::kScalar}), absl::OkStatus());
+}
+
+// Of a NaN those of the format's own, for nobody says which it is.
+uint64_t BitsOfAnyNaN(const Array& array, int64_t index) {
+  return std::isnan(ToDouble(array, index)) ? FormatOf(array.dtype).NaN() : BitsOf(array, index);
+}
+
+// Quantized weights, and scales and zeros that those may have. Extents become such that blocks and bytes divide them.
+void ChooseQuantized(MlpSpec& spec, std::mt19937& random) {
+  static constexpr DType kScales[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E8M0FNU, DType::kF8E4M3FN};
+  static const std::vector<int64_t> kShapes[] = {{0}, {1}, {32, 0}, {0, 32}, {32, 32}, {1, 0}, {16, 1}, {32, 32, 0}};
+  spec.weights = kAllQuantized[random() % std::size(kAllQuantized)];
+  spec.scale = kShapes[random() % std::size(kShapes)];
+  spec.scale_type = kScales[random() % std::size(kScales)];
+  if (FormatOf(spec.weights).IsInteger() && random() % 2 == 0) spec.zero = kShapes[random() % std::size(kShapes)];
+  if (random() % 3 == 0 && spec.zero.empty()) spec.down = DType::kBF16;
+  spec.hidden = RoundUp(spec.hidden, int64_t{32});
+  spec.intermediate = RoundUp(spec.intermediate, int64_t{32});
 }
 
 }  // namespace
@@ -37,32 +50,47 @@ MlpSpec RandomMlpSpec(std::mt19937& random) {
   static constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
   MlpSpec spec;
   spec.seed = random();
-  spec.tokens = 1 + up_to(40);
+  spec.tokens = up_to(15) == 0 ? 0 : 1 + up_to(40);
   spec.hidden = up_to(90);
   spec.intermediate = up_to(70);
   spec.sizes.clear();
   for (int64_t groups = up_to(9); groups > 0; --groups) {
-    spec.sizes.push_back(up_to(3) == 0 ? 0 : up_to(up_to(9) == 0 ? 600 : 20));
+    spec.sizes.push_back(spec.tokens == 0 || up_to(3) == 0 ? 0 : up_to(up_to(9) == 0 ? 600 : 20));
   }
-  const auto groups = static_cast<int64_t>(spec.sizes.size());
-  spec.local = up_to(1) == 0 ? groups : up_to(static_cast<uint32_t>(groups));
-  spec.offset = up_to(static_cast<uint32_t>(groups - spec.local));
+  if (up_to(1) != 0) spec.local = up_to(static_cast<uint32_t>(spec.groups()));
+  spec.offset = up_to(static_cast<uint32_t>(spec.groups() - spec.local_groups()));
   spec.behind = up_to(3);
   spec.x = kTypes[up_to(2)];
   spec.weights = kTypes[up_to(2)];
   spec.out = kTypes[up_to(2)];
+  if (up_to(3) == 0) spec.down = kTypes[up_to(2)];
+  spec.sizes_type = kAllSizesTypes[up_to(2)];
+  if (up_to(2) == 0) spec.bf16_sums = up_to(1) == 0 ? ArithmeticId::kPairs : ArithmeticId::kTiles;
   spec.gate = static_cast<Gate>(up_to(3));
   spec.activation = static_cast<Activation>(up_to(spec.gate == Gate::kNone ? 4 : 5));
   spec.up_is_trans = up_to(1) != 0;
   spec.down_is_trans = up_to(1) != 0;
   spec.biases = up_to(1) != 0;
   spec.row_weights = up_to(1) != 0;
+  if (up_to(3) == 0) ChooseQuantized(spec, random);
   return spec;
 }
 
 void FloatTensor::FillWithRandom(std::mt19937& random, double scale) {
   std::uniform_real_distribution<double> uniform(-scale, scale);
-  for (int64_t i = 0; i < ElementCount(array); ++i) StoreRounded(array, i, uniform(random));
+  const bool is_integer = FormatOf(array.dtype).IsInteger();
+  for (int64_t i = 0; i < ElementCount(array); ++i) {
+    StoreRounded(array, i, is_integer ? static_cast<double>(random()) : uniform(random));
+  }
+}
+
+// So small that products with them stay within f16, of many magnitudes.
+void FloatTensor::FillWithScales(std::mt19937& random) {
+  std::uniform_real_distribution<double> uniform(1, 2);
+  for (int64_t i = 0; i < ElementCount(array); ++i) {
+    const double fraction = array.dtype == DType::kF8E8M0FNU ? 1 : uniform(random);
+    StoreRounded(array, i, std::ldexp(fraction, -static_cast<int>(4 + random() % 6)));
+  }
 }
 
 TestMlp::TestMlp(const MlpSpec& spec)
@@ -71,15 +99,15 @@ TestMlp::TestMlp(const MlpSpec& spec)
       rows(std::accumulate(spec.sizes.begin(), spec.sizes.end(), int64_t{0})),
       columns((spec.gate == Gate::kHalves || spec.gate == Gate::kInterleaved ? 2 : 1) * spec.intermediate),
       x(spec.x, {spec.tokens, spec.hidden}),
-      row_tokens(DType::kS32, {rows + spec.behind}),
-      sizes(DType::kS32, {static_cast<int64_t>(spec.sizes.size())}),
-      offset(DType::kS32, {}),
+      row_tokens(spec.sizes_type, {rows + spec.behind}),
+      sizes(spec.sizes_type, {spec.groups()}),
+      offset(spec.sizes_type, {}),
       w_up(spec.weights, MatricesOf(spec, spec.hidden, columns, spec.up_is_trans)),
       w_gate(spec.weights, MatricesOf(spec, spec.hidden, columns, spec.up_is_trans)),
-      w_down(spec.weights, MatricesOf(spec, spec.intermediate, spec.hidden, spec.down_is_trans)),
-      b_up(DType::kF32, {spec.local, columns}),
-      b_gate(DType::kBF16, {spec.local, columns}),
-      b_down(DType::kF32, {spec.local, spec.hidden}),
+      w_down(spec.down_type(), MatricesOf(spec, spec.intermediate, spec.hidden, spec.down_is_trans)),
+      b_up(DType::kF32, {spec.local_groups(), columns}),
+      b_gate(DType::kBF16, {spec.local_groups(), columns}),
+      b_down(DType::kF32, {spec.local_groups(), spec.hidden}),
       row_weights(DType::kF32, {rows + spec.behind}),
       out(spec.out, {spec.tokens, spec.hidden}),
       workspace_size(static_cast<size_t>(MoeMlpWorkspaceSize(Extents()))),
@@ -89,20 +117,18 @@ TestMlp::TestMlp(const MlpSpec& spec)
   }
   for (int64_t r = 0; r < rows + spec.behind; ++r) {
     const bool exists = r < rows;
-    static_cast<int32_t*>(row_tokens.array.data)[r] =
-        exists ? static_cast<int32_t>(random() % static_cast<uint32_t>(spec.tokens)) : 1 << 30;
+    StoreRounded(row_tokens.array, r,
+                 exists ? static_cast<double>(random() % static_cast<uint32_t>(spec.tokens)) : 1 << 30);
   }
-  for (size_t g = 0; g < spec.sizes.size(); ++g) {
-    static_cast<int32_t*>(sizes.array.data)[g] = static_cast<int32_t>(spec.sizes[g]);
-  }
-  *static_cast<int32_t*>(offset.array.data) = static_cast<int32_t>(spec.offset);
+  for (int64_t g = 0; g < spec.groups(); ++g) StoreRounded(sizes.array, g, static_cast<double>(spec.sizes[g]));
+  StoreRounded(offset.array, 0, static_cast<double>(spec.offset));
   problem.x = x.array;
   problem.row_tokens = row_tokens.array;
   problem.group_sizes = sizes.array;
   problem.w_up = w_up.array;
   problem.w_down = w_down.array;
   problem.out = out.array;
-  if (spec.local != static_cast<int64_t>(spec.sizes.size())) problem.group_offset = offset.array;
+  if (spec.local) problem.group_offset = offset.array;
   if (spec.gate == Gate::kSeparate) problem.w_gate = w_gate.array;
   if (spec.gate == Gate::kHalves) problem.merged = Merged::kHalves;
   if (spec.gate == Gate::kInterleaved) problem.merged = Merged::kInterleaved;
@@ -112,13 +138,33 @@ TestMlp::TestMlp(const MlpSpec& spec)
     if (problem.w_gate) problem.b_gate = b_gate.array;
     problem.b_down = b_down.array;
   }
+  AddFactors(problem.w_up, problem.up_scale, problem.up_zero);
+  if (problem.w_gate) AddFactors(*problem.w_gate, problem.gate_scale, problem.gate_zero);
+  AddFactors(problem.w_down, problem.down_scale, problem.down_zero);
+  problem.bf16_sums = spec.bf16_sums;
   problem.up_is_trans = spec.up_is_trans;
   problem.down_is_trans = spec.down_is_trans;
   problem.activation = spec.activation;
 }
 
+void TestMlp::AddFactors(const Array& weights, std::optional<Array>& scale, std::optional<Array>& zero) {
+  if (!IsQuantized(weights.dtype)) return;
+  const auto add = [&](DType dtype, const std::vector<int64_t>& blocks) -> FloatTensor& {
+    return factors.emplace_back(dtype, FactorDims(weights.dims, blocks, spec.local_groups()));
+  };
+  if (!spec.scale.empty()) {
+    FloatTensor& tensor = add(spec.scale_type, spec.scale);
+    tensor.FillWithScales(random);
+    scale = tensor.array;
+  }
+  if (spec.zero.empty()) return;
+  FloatTensor& tensor = add(weights.dtype, spec.zero);
+  tensor.FillWithRandom(random);
+  zero = tensor.array;
+}
+
 MoeMlpExtents TestMlp::Extents() const {
-  return {spec.tokens, spec.hidden, spec.intermediate, rows + spec.behind, static_cast<int64_t>(spec.sizes.size())};
+  return {spec.tokens, spec.hidden, spec.intermediate, rows + spec.behind, spec.groups()};
 }
 
 void TestMlp::ClearOut() {
@@ -132,7 +178,7 @@ absl::Status TestMlp::Run(const Options& options) {
 
 std::vector<uint64_t> TestMlp::OutBits() const {
   std::vector<uint64_t> bits;
-  for (int64_t i = 0; i < ElementCount(out.array); ++i) bits.push_back(BitsOf(out.array, i));
+  for (int64_t i = 0; i < ElementCount(out.array); ++i) bits.push_back(BitsOfAnyNaN(out.array, i));
   return bits;
 }
 
@@ -141,25 +187,52 @@ bool TestMlp::SurroundingsIntact() const {
                                     &row_weights, &out, &workspace}) {
     if (!tensor->tensor.buffer().SurroundingsIntact()) return false;
   }
-  return true;
+  return std::all_of(factors.begin(), factors.end(),
+                     [](const FloatTensor& x) { return x.tensor.buffer().SurroundingsIntact(); });
+}
+
+FloatTensor Gathered(const TestMlp& mlp) {
+  const Array& x = mlp.x.array;
+  FloatTensor gathered(x.dtype, {mlp.rows, mlp.spec.hidden});
+  const int64_t bytes = BytesOf(x.dtype, mlp.spec.hidden);
+  for (int64_t r = 0; r < mlp.rows && bytes != 0; ++r) {
+    std::memcpy(static_cast<char*>(gathered.array.data) + r * bytes,
+                static_cast<const char*>(x.data) + mlp.TokenOf(r) * bytes, static_cast<size_t>(bytes));
+  }
+  return gathered;
+}
+
+GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, const Array& out) {
+  const MoeMlpProblem& problem = mlp.problem;
+  GroupedGemmProblem gemm;
+  static_cast<Array&>(gemm.lhs) = lhs;
+  static_cast<Array&>(gemm.rhs) = part == Part::kUp     ? problem.w_up
+                                  : part == Part::kGate ? *problem.w_gate
+                                                        : problem.w_down;
+  static_cast<Array&>(gemm.out) = out;
+  gemm.rhs.is_trans = part == Part::kDown ? problem.down_is_trans : problem.up_is_trans;
+  gemm.lhs.first_dims = gemm.out.first_dims = mlp.sizes.array;
+  gemm.group_offset = problem.group_offset;
+  gemm.bf16_sums = problem.bf16_sums;
+  const auto choose = [&](const auto& up, const auto& gate, const auto& down) {
+    return part == Part::kUp ? up : part == Part::kGate ? gate : down;
+  };
+  gemm.bias = choose(problem.b_up, problem.b_gate, problem.b_down);
+  gemm.rhs_scale = choose(problem.up_scale, problem.gate_scale, problem.down_scale);
+  gemm.rhs_zero = choose(problem.up_zero, problem.gate_zero, problem.down_zero);
+  return gemm;
 }
 
 std::vector<uint64_t> SequenceBits(const TestMlp& mlp) {
   const MlpSpec& spec = mlp.spec;
-  const MoeMlpProblem& problem = mlp.problem;
   const int64_t rows = mlp.rows, inner = spec.intermediate;
-  FloatTensor gathered(spec.x, {rows, spec.hidden}), up(DType::kF32, {rows, mlp.columns}),
-      gate(DType::kF32, {rows, inner});
-  const int64_t bytes = BytesOf(spec.x, spec.hidden);
-  for (int64_t r = 0; r < rows; ++r) {
-    std::memcpy(static_cast<char*>(gathered.array.data) + r * bytes,
-                static_cast<const char*>(mlp.x.array.data) + mlp.TokenOf(r) * bytes, static_cast<size_t>(bytes));
-  }
-  Product(mlp, gathered.array, problem.w_up, spec.up_is_trans, problem.b_up, up.array);
-  if (problem.w_gate) Product(mlp, gathered.array, *problem.w_gate, spec.up_is_trans, problem.b_gate, gate.array);
-  FloatTensor a(spec.weights, {rows, inner}), d(DType::kF32, {rows, spec.hidden});
+  const FloatTensor gathered = Gathered(mlp);
+  FloatTensor up(DType::kF32, {rows, mlp.columns}), gate(DType::kF32, {rows, inner});
+  Compute(ProductOf(mlp, Part::kUp, gathered.array, up.array));
+  if (mlp.problem.w_gate) Compute(ProductOf(mlp, Part::kGate, gathered.array, gate.array));
+  FloatTensor a(spec.type_of_a(), {rows, inner}), d(DType::kF32, {rows, spec.hidden});
   const KernelRow& scalar = KernelsFor(Isa::kScalar, kArithmetics[0]);
-  Activate* const activate = KernelsOf(scalar, spec.weights).activate[static_cast<int>(spec.activation)];
+  Activate* const activate = KernelsOf(scalar, spec.type_of_a()).activate[static_cast<int>(spec.activation)];
   const auto* u = static_cast<const float*>(up.array.data);
   const auto* v = static_cast<const float*>(gate.array.data);
   for (int64_t i = 0; i < rows * inner; ++i) {
@@ -174,14 +247,14 @@ std::vector<uint64_t> SequenceBits(const TestMlp& mlp) {
               .gate = two,
               .up = mlp.IsGated() ? two + 1 : nullptr,
               .interleaved = false,
-              .out = static_cast<char*>(a.array.data) + BytesOf(spec.weights, i)});
+              .out = static_cast<char*>(a.array.data) + BytesOf(spec.type_of_a(), i)});
   }
-  Product(mlp, a.array, problem.w_down, spec.down_is_trans, problem.b_down, d.array);
+  Compute(ProductOf(mlp, Part::kDown, a.array, d.array));
   std::vector<float> sums(static_cast<size_t>(spec.tokens * spec.hidden));
   int64_t row = 0;
-  for (int64_t g = 0; g < static_cast<int64_t>(spec.sizes.size()); ++g) {
+  for (int64_t g = 0; g < spec.groups(); ++g) {
     for (int64_t i = 0; i < spec.sizes[g]; ++i, ++row) {
-      if (g < spec.offset || g >= spec.offset + spec.local) continue;
+      if (!mlp.IsProcessed(g)) continue;
       const float weight = spec.row_weights ? static_cast<float>(mlp.row_weights.At(row)) : 1;
       for (int64_t h = 0; h < spec.hidden; ++h) {
         float& sum = sums[mlp.TokenOf(row) * spec.hidden + h];
@@ -193,7 +266,7 @@ std::vector<uint64_t> SequenceBits(const TestMlp& mlp) {
   std::vector<uint64_t> bits;
   for (size_t i = 0; i < sums.size(); ++i) {
     StoreRounded(out.array, static_cast<int64_t>(i), sums[i]);
-    bits.push_back(BitsOf(out.array, static_cast<int64_t>(i)));
+    bits.push_back(BitsOfAnyNaN(out.array, static_cast<int64_t>(i)));
   }
   return bits;
 }

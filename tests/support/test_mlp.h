@@ -3,11 +3,14 @@
 #define RAGGEMM_TESTS_SUPPORT_TEST_MLP_H_
 
 #include <cstdint>
+#include <deque>
+#include <optional>
 #include <random>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/element.h"
+#include "raggemm/format.h"
 #include "raggemm/moe_mlp.h"
 #include "tests/support/problem_spec.h"
 
@@ -18,19 +21,32 @@ enum class Gate : uint8_t { kNone, kSeparate, kHalves, kInterleaved };
 struct MlpSpec {
   int64_t tokens = 9, hidden = 40, intermediate = 24;
   std::vector<int64_t> sizes = {3, 0, 7, 2};
-  int64_t local = 4, offset = 0;  // groups with weights, and the first
-  int64_t behind = 2;             // rows in no group, of tokens that do not exist
+  std::optional<int64_t> local = std::nullopt;  // groups with weights, where these are not all
+  int64_t offset = 0;                           // the first of them
+  int64_t behind = 2;                           // rows in no group, of tokens that do not exist
   DType x = DType::kF32, weights = DType::kF32, out = DType::kF32;
+  std::optional<DType> down = std::nullopt;  // of w_down, where it has another type
+  // Of quantized weights, as ProblemSpec has them, for all three.
+  std::vector<int64_t> scale = {}, zero = {};
+  DType scale_type = DType::kF32;
+  DType sizes_type = DType::kS32;  // of row_tokens and group_offset, too
+  std::optional<ArithmeticId> bf16_sums = std::nullopt;
   Gate gate = Gate::kSeparate;
   Activation activation = Activation::kSilu;
   bool up_is_trans = false, down_is_trans = false, biases = true, row_weights = true;
   uint32_t seed = 7;
+
+  int64_t groups() const { return static_cast<int64_t>(sizes.size()); }
+  int64_t local_groups() const { return local.value_or(groups()); }
+  DType down_type() const { return down.value_or(weights); }
+  DType type_of_a() const { return IsMatrix(down_type()) ? down_type() : x; }
 };
 MlpSpec RandomMlpSpec(std::mt19937& random);
 
 struct FloatTensor {
   FloatTensor(DType dtype, const std::vector<int64_t>& dims) : tensor(dtype, dims), array(tensor.array()) {}
   void FillWithRandom(std::mt19937& random, double scale = 1);
+  void FillWithScales(std::mt19937& random);
   double At(int64_t i) const { return ToDouble(array, i); }
   Tensor tensor;
   Array array;
@@ -47,17 +63,29 @@ class TestMlp {
   void ClearOut();
   bool SurroundingsIntact() const;
   absl::Span<int64_t> Workspace() { return {static_cast<int64_t*>(workspace.array.data), workspace_size}; }
-  int64_t TokenOf(int64_t row) const { return static_cast<int32_t*>(row_tokens.array.data)[row]; }
+  int64_t TokenOf(int64_t row) const { return ToInteger(row_tokens.array, row); }
   bool IsGated() const { return spec.gate != Gate::kNone; }
+  bool IsProcessed(int64_t group) const { return group >= spec.offset && group < spec.offset + spec.local_groups(); }
 
   const MlpSpec spec;
   std::mt19937 random;
   const int64_t rows, columns;  // that groups have; of the first product
   FloatTensor x, row_tokens, sizes, offset, w_up, w_gate, w_down, b_up, b_gate, b_down, row_weights, out;
+  std::deque<FloatTensor> factors;
   size_t workspace_size;
   FloatTensor workspace;
   MoeMlpProblem problem;
+
+ private:
+  void AddFactors(const Array& weights, std::optional<Array>& scale, std::optional<Array>& zero);
 };
+
+// x of each row of the groups.
+FloatTensor Gathered(const TestMlp& mlp);
+
+enum class Part : uint8_t { kUp, kGate, kDown };
+// A product of rows of all groups, lhs x the weights of one part.
+GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, const Array& out);
 
 // Gather, products by GroupedGemm in scalar code on one thread, activation, product, sums of tokens.
 std::vector<uint64_t> SequenceBits(const TestMlp& mlp);

@@ -15,7 +15,7 @@ TestMlpBackward::TestMlpBackward(const MlpSpec& spec) : mlp(spec), problem{mlp.p
   mlp.out.FillWithRandom(mlp.random);
   tensors.reserve(std::size(kMlpGradientSlots));
   const auto add = [&](std::optional<Array> MoeMlpGradients::*gradient, const std::optional<Array>& of) {
-    if (!of) return;
+    if (!of || !IsMatrix(of->dtype)) return;
     tensors.emplace_back(of->dtype, std::vector<int64_t>(of->dims.begin(), of->dims.end()));
     problem.gradients.*gradient = tensors.back().array;
   };
@@ -32,7 +32,10 @@ TestMlpBackward::TestMlpBackward(const MlpSpec& spec) : mlp(spec), problem{mlp.p
 
 MoeMlpExtents TestMlpBackward::Extents() const {
   MoeMlpExtents extents = mlp.Extents();
-  extents.element_bytes = std::max(SizeOf(mlp.spec.x), SizeOf(mlp.spec.weights));
+  extents.element_bytes = SizeOf(mlp.spec.x);
+  for (DType weights : {mlp.spec.weights, mlp.spec.down_type()}) {
+    if (IsMatrix(weights)) extents.element_bytes = std::max(extents.element_bytes, SizeOf(weights));
+  }
   return extents;
 }
 

@@ -2,14 +2,16 @@
 // that the plugin exports.
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <limits>
+#include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "proto/config.pb.h"
 #include "tests/ffi/hostile_host/hostile_call.h"
 
 namespace raggemm::test {
@@ -17,8 +19,8 @@ namespace {
 
 constexpr size_t kHugeLength = std::numeric_limits<size_t>::max() / 2;
 
-std::vector<std::string> AttributeNames() {
-  const auto* descriptor = proto::GroupedGemmConfig::descriptor();
+std::vector<std::string> AttributeNames(const Target& target) {
+  const auto* descriptor = target.config();
   std::vector<std::string> names;
   for (int i = 0; i < descriptor->field_count(); ++i) names.push_back(descriptor->field(i)->name());
   std::sort(names.begin(), names.end());
@@ -26,14 +28,32 @@ std::vector<std::string> AttributeNames() {
 }
 
 // A call that gives every attribute that there is, so that the one at `index` is that of AttributeNames.
-host::Attributes AllGiven(const HostileCall& call) {
-  host::Attributes attributes = call.call().attributes;
-  attributes["lhs_is_trans"] = attributes["rhs_is_trans"] = false;
+host::Attributes AllGiven(const Target& target, const host::Call& call) {
+  host::Attributes attributes = call.attributes;
   attributes["executor"] = attributes["isa"] = std::string("AUTO");
   attributes["threads"] = int64_t{2};
   attributes["on_error"] = std::string("RAISE");
+  if (&target != &kAllTargets[0]) {
+    attributes["results"] = std::string();
+    return attributes;
+  }
+  attributes["lhs_is_trans"] = attributes["rhs_is_trans"] = false;
   attributes["names"] = std::string("lhs_first=group_sizes");
   return attributes;
+}
+
+// each(target, handler, name, index) for every attribute of every handler.
+template <typename Each>
+void ForEveryAttribute(Each each) {
+  for (const Target& target : kAllTargets) {
+    const std::vector<std::string> names = AttributeNames(target);
+    for (const Handler& handler : target.handlers()) {
+      for (size_t i = 0; i < names.size(); ++i) {
+        SCOPED_TRACE(absl::StrCat(target.name, " ", handler.name, " ", names[i]));
+        each(target, handler, names[i], static_cast<int>(i));
+      }
+    }
+  }
 }
 
 struct Spoiled {
@@ -133,19 +153,15 @@ class AttributesTest : public testing::TestWithParam<Spoiled> {};
 
 TEST_P(AttributesTest, EveryHandlerRefusesItForEveryAttribute) {
   const Spoiled& spoiled = GetParam();
-  const std::vector<std::string> names = AttributeNames();
-  for (const Handler& handler : Handlers()) {
-    for (size_t i = 0; i < names.size(); ++i) {
-      SCOPED_TRACE(absl::StrCat(handler.name, " ", names[i]));
-      HostileCall call(EveryOperand());
-      call.call().attributes = AllGiven(call);
-      ASSERT_EQ(call.call().attributes.size(), names.size());
-      host::ThreadPool pool(2);
-      host::CallFrame frame(call.call(), handler.stage, &pool);
-      spoiled.spoil(frame.get()->attrs, static_cast<int>(i));
-      EXPECT_TRUE(call.IsRefused(host::Invoke(handler.function, frame), spoiled.texts(names[i])));
-    }
-  }
+  ForEveryAttribute([&](const Target& target, const Handler& handler, const std::string& name, int index) {
+    const std::unique_ptr<SpoiltCall> call = target.make();
+    call->TheCall().attributes = AllGiven(target, call->TheCall());
+    ASSERT_EQ(call->TheCall().attributes.size(), AttributeNames(target).size());
+    host::ThreadPool pool(2);
+    host::CallFrame frame(call->TheCall(), handler.stage, &pool);
+    spoiled.spoil(frame.get()->attrs, index);
+    EXPECT_TRUE(call->IsRefused(host::Invoke(handler.function, frame), spoiled.texts(name)));
+  });
   EXPECT_EQ(host::LiveErrors(), 0);
 }
 
@@ -163,45 +179,47 @@ TEST(AttributeTypesTest, EveryOtherTypeIsRefused) {
                                                                  {{std::string("AUTO")}, "string"},
                                                                  {{std::vector<int64_t>{1, 2}}, kNeither},
                                                                  {{host::Attributes{{"x", true}}}, kNeither}};
-  for (const Handler& handler : Handlers()) {
-    for (const std::string& name : AttributeNames()) {
-      HostileCall call(EveryOperand());
-      const host::Attributes good = AllGiven(call);
-      const auto* own = std::find_if(std::begin(kOfEachType), std::end(kOfEachType),
-                                     [&](const auto& each) { return each.first.index() == good.at(name).index(); });
-      for (const auto& [value, type] : kOfEachType) {
-        if (value.index() == own->first.index()) continue;
-        call.call().attributes = good;
-        call.call().attributes[name] = value;
-        host::CallFrame frame(call.call(), handler.stage, nullptr);
-        const host::Error error = host::Invoke(handler.function, frame);
-        EXPECT_TRUE(
-            call.IsRefused(error, {absl::StrCat("attribute ", name, ": expected ", own->second, ", got ", type)}));
-      }
+  ForEveryAttribute([&](const Target& target, const Handler& handler, const std::string& name, int) {
+    const std::unique_ptr<SpoiltCall> call = target.make();
+    const host::Attributes good = AllGiven(target, call->TheCall());
+    const auto* own = std::find_if(std::begin(kOfEachType), std::end(kOfEachType),
+                                   [&](const auto& each) { return each.first.index() == good.at(name).index(); });
+    for (const auto& [value, type] : kOfEachType) {
+      if (value.index() == own->first.index()) continue;
+      call->TheCall().attributes = good;
+      call->TheCall().attributes[name] = value;
+      host::CallFrame frame(call->TheCall(), handler.stage, nullptr);
+      const host::Error error = host::Invoke(handler.function, frame);
+      EXPECT_TRUE(
+          call->IsRefused(error, {absl::StrCat("attribute ", name, ": expected ", own->second, ", got ", type)}));
     }
-  }
+  });
 }
 
-// An absent attribute has the schema's default, which is what this call gives, but for the two lists.
+// An absent attribute has the schema's default, which is what this call gives, but for the lists.
 TEST(AttributeNamesTest, AnyMayBeMissingAndNoneAdded) {
   host::ThreadPool pool(2);
-  for (const std::string& name : AttributeNames()) {
-    SCOPED_TRACE(name);
-    HostileCall call(EveryOperand());
-    const host::Attributes good = AllGiven(call);
-    call.call().attributes = good;
-    call.call().attributes.erase(name);
-    const host::Error error = call.Execute(&pool);
-    if (name == "operands" || name == "ragged") {
-      EXPECT_TRUE(call.IsRefused(error, {name == "ragged" ? "not named by the attribute ragged" : "names 0 optional"}));
-    } else {
-      EXPECT_EQ(error.message, "");
-      EXPECT_TRUE(call.IsRight());
-    }
-    for (const std::string& added : {name + "_", name.substr(1), std::string(1, name[0]), std::string()}) {
-      call.call().attributes = good;
-      call.call().attributes[added] = good.at(name);
-      EXPECT_TRUE(call.IsRefused(call.Execute(&pool), {absl::StrCat("unknown attribute \"", added, "\"; allowed")}));
+  for (const Target& target : kAllTargets) {
+    const std::unique_ptr<SpoiltCall> call = target.make();
+    const host::Attributes good = AllGiven(target, call->TheCall());
+    for (const std::string& name : AttributeNames(target)) {
+      SCOPED_TRACE(absl::StrCat(target.name, " ", name));
+      call->TheCall().attributes = good;
+      call->TheCall().attributes.erase(name);
+      const host::Error error = call->Execute(&pool);
+      if (name == "operands" || name == "ragged") {
+        const std::string text = name == "ragged" ? "not named by the attribute ragged" : "names 0 optional";
+        EXPECT_TRUE(call->IsRefused(error, {text}));
+      } else {
+        EXPECT_EQ(error.message, "");
+        EXPECT_TRUE(call->AnswerIsRight());
+      }
+      for (const std::string& added : {name + "_", name.substr(1), std::string(1, name[0]), std::string()}) {
+        call->TheCall().attributes = good;
+        call->TheCall().attributes[added] = good.at(name);
+        EXPECT_TRUE(
+            call->IsRefused(call->Execute(&pool), {absl::StrCat("unknown attribute \"", added, "\"; allowed")}));
+      }
     }
   }
 }

@@ -1,5 +1,6 @@
 // Buffers that are not what the call needs: types, shapes, places, the workspace, and memory that operands share.
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@
 namespace raggemm::test {
 namespace {
 
-// Arguments and results by one number, as OperandNames counts them.
+// Arguments and results by one number, as Names counts them.
 host::Buffer& BufferAt(host::Call& call, size_t i) {
   return i < call.args.size() ? call.args[i] : call.results[i - call.args.size()];
 }
@@ -26,30 +27,32 @@ int64_t Elements(const host::Buffer& buffer) {
 
 int64_t ElementBytes(const host::Buffer& buffer) { return SizeOf(FormatOfXla(buffer.dtype)->dtype); }
 
-// Spoils each operand of one call in turn; `spoil` says false where there is nothing to spoil. The error must name the
-// operand, or one that it no longer agrees with.
+// Spoils each operand of one call of each target in turn; `spoil` says false where there is nothing to spoil. The error
+// must name the operand, or one that it no longer agrees with.
 void RefusesEach(const std::function<bool(host::Buffer&)>& spoil, const std::vector<std::string>& texts,
                  bool named = true) {
-  HostileCall call(EveryOperand());
-  const host::Call good = call.call();
-  const std::vector<std::string> names = OperandNames(call.problem().problem);
-  host::ThreadPool pool(2);
-  for (size_t i = 0; i < names.size(); ++i) {
-    call.call() = good;
-    if (!spoil(BufferAt(call.call(), i))) continue;
-    std::vector<std::string> all = texts;
-    if (named) all.push_back(names[i]);
-    EXPECT_TRUE(call.IsRefused(call.Execute(&pool), all)) << names[i];
+  for (const Target& target : kAllTargets) {
+    const std::unique_ptr<SpoiltCall> call = target.make();
+    const host::Call good = call->TheCall();
+    const std::vector<std::string> names = call->Names();
+    host::ThreadPool pool(2);
+    for (size_t i = 0; i < names.size(); ++i) {
+      call->TheCall() = good;
+      if (!spoil(BufferAt(call->TheCall(), i))) continue;
+      std::vector<std::string> all = texts;
+      if (named) all.push_back(names[i]);
+      EXPECT_TRUE(call->IsRefused(call->Execute(&pool), all)) << names[i];
+    }
+    call->TheCall() = good;
+    EXPECT_EQ(call->Execute(&pool).message, "");
+    EXPECT_TRUE(call->AnswerIsRight());
   }
-  call.call() = good;
-  EXPECT_EQ(call.Execute(&pool).message, "");
-  EXPECT_TRUE(call.IsRight());
 }
 
 TEST(TypesTest, EveryOtherElementTypeIsRefused) {
   HostileCall call(EveryOperand());
   const host::Call good = call.call();
-  const std::vector<std::string> names = OperandNames(call.problem().problem);
+  const std::vector<std::string> names = call.Names();
   host::ThreadPool pool(2);
   for (int dtype = 0; dtype <= XLA_FFI_DataType_F8E8M0FNU; ++dtype) {
     if (dtype == 13 || dtype == 14) continue;  // no types; FrameTest has them
@@ -113,8 +116,9 @@ TEST(ShapesTest, OtherRanksAreRefused) {
       {}, /*named=*/false);
   RefusesEach(
       [](host::Buffer& b) {
-        // A scalar is one alpha or beta for all groups.
-        if (b.dims.empty() || (b.dims.size() == 1 && b.dtype == XLA_FFI_DataType_F32)) return false;
+        // A scalar is one alpha or beta for all groups, and one scale or zero point, which blocks have.
+        const bool is_block = b.dims.size() == 3 && (b.dims[1] == 1 || b.dims[2] == 1);
+        if (b.dims.empty() || is_block || (b.dims.size() == 1 && b.dtype == XLA_FFI_DataType_F32)) return false;
         b.dims.clear();
         return true;
       },
@@ -190,43 +194,47 @@ TEST(WorkspaceTest, IsNeverLeft) {
 
 // Every pair of operands of which one is written: the second starts where the first does.
 TEST(AliasTest, WhatIsWrittenSharesMemoryWithNothingButC) {
-  HostileCall call(EveryOperand());
-  const host::Call good = call.call();
-  const std::vector<std::string> names = OperandNames(call.problem().problem);
-  const size_t out = names.size() - 2, workspace = names.size() - 1;
-  host::ThreadPool pool(2);
-  for (size_t written : {out, workspace}) {
-    for (size_t i = 0; i < names.size(); ++i) {
-      call.call() = good;
-      const void* place = BufferAt(call.call(), written).data;
-      host::Buffer& other = BufferAt(call.call(), i);
-      if (i == written || Elements(other) == 0 || (written == out && names[i] == "c")) continue;
-      other.data = const_cast<void*>(place);
-      const std::string text = i == out || written == workspace ? "overlaps int64_workspace" : "out overlaps ";
-      EXPECT_TRUE(call.IsRefused(call.Execute(&pool), {text, names[i]})) << names[i] << " in " << names[written];
+  for (const Target& target : kAllTargets) {
+    const std::unique_ptr<SpoiltCall> call = target.make();
+    const host::Call good = call->TheCall();
+    const std::vector<std::string> names = call->Names();
+    const size_t out = names.size() - 2, workspace = names.size() - 1;
+    host::ThreadPool pool(2);
+    for (size_t written : {out, workspace}) {
+      for (size_t i = 0; i < names.size(); ++i) {
+        call->TheCall() = good;
+        const void* place = BufferAt(call->TheCall(), written).data;
+        host::Buffer& other = BufferAt(call->TheCall(), i);
+        if (i == written || Elements(other) == 0 || (written == out && names[i] == "c")) continue;
+        other.data = const_cast<void*>(place);
+        const std::string text = i == out || written == workspace ? "overlaps int64_workspace" : "out overlaps ";
+        EXPECT_TRUE(call->IsRefused(call->Execute(&pool), {text, names[i]})) << names[i] << " in " << names[written];
+      }
     }
   }
 }
 
 // One element in common is too much: the first of out is the last of the other, and the other way round.
 TEST(AliasTest, OneElementInCommonIsRefused) {
-  HostileCall call(EveryOperand());
-  const host::Call good = call.call();
-  const std::vector<std::string> names = OperandNames(call.problem().problem);
-  host::ThreadPool pool(2);
-  for (size_t i = 0; i + 2 < names.size(); ++i) {
-    const host::Buffer& out = good.results[0];
-    const host::Buffer& other = good.args[i];
-    if (Elements(other) == 0) continue;
-    const int64_t behind = (Elements(out) - 1) * 4 / 8 * 8, before = (Elements(other) - 1) * ElementBytes(other);
-    for (int64_t distance : {behind, -before}) {
-      if (distance == 0 && names[i] == "c") continue;
-      call.call() = good;
-      call.call().args[i].data = static_cast<char*>(out.data) + distance;
-      const testing::AssertionResult refused = call.IsRefused(call.Execute(&pool), {"out overlaps " + names[i]});
-      // A start that is not aligned to its elements is refused first.
-      if (reinterpret_cast<uintptr_t>(call.call().args[i].data) % ElementBytes(other) == 0) {
-        EXPECT_TRUE(refused);
+  for (const Target& target : kAllTargets) {
+    const std::unique_ptr<SpoiltCall> call = target.make();
+    const host::Call good = call->TheCall();
+    const std::vector<std::string> names = call->Names();
+    host::ThreadPool pool(2);
+    for (size_t i = 0; i + 2 < names.size(); ++i) {
+      const host::Buffer& out = good.results[0];
+      const host::Buffer& other = good.args[i];
+      if (Elements(other) == 0) continue;
+      const int64_t behind = (Elements(out) - 1) * 4 / 8 * 8, before = (Elements(other) - 1) * ElementBytes(other);
+      for (int64_t distance : {behind, -before}) {
+        if (distance == 0 && names[i] == "c") continue;
+        call->TheCall() = good;
+        call->TheCall().args[i].data = static_cast<char*>(out.data) + distance;
+        const testing::AssertionResult refused = call->IsRefused(call->Execute(&pool), {"out overlaps " + names[i]});
+        // A start that is not aligned to its elements is refused first.
+        if (reinterpret_cast<uintptr_t>(call->TheCall().args[i].data) % ElementBytes(other) == 0) {
+          EXPECT_TRUE(refused) << names[i];
+        }
       }
     }
   }
@@ -253,9 +261,8 @@ TEST(AliasTest, WhatIsReadMayShareMemoryAndOutMayBeC) {
   for (const SharedMemory& shared : kLegal) {
     SCOPED_TRACE(shared.name);
     HostileCall call(EveryOperand(), shared.share);
-    EXPECT_EQ(
-        call.Execute(&pool, /*out_is_input=*/call.problem().problem.c->data == call.problem().problem.out.data).message,
-        "");
+    const bool out_is_c = call.problem().problem.c->data == call.problem().problem.out.data;
+    EXPECT_EQ((out_is_c ? call.ExecuteAsItIs(&pool) : call.Execute(&pool)).message, "");
     EXPECT_TRUE(call.IsRight());
   }
 }

@@ -3,6 +3,7 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -11,7 +12,6 @@
 #include "ffi/xla_versions.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "raggemm/operands.h"
 #include "tests/ffi/hostile_host/hostile_call.h"
 
 namespace raggemm::test {
@@ -26,6 +26,7 @@ struct FrameCase {
   For stages;
   std::function<void(XLA_FFI_CallFrame&, XLA_FFI_Api&)> spoil;
   std::vector<std::string> texts;  // of the error; none where the right answer is due
+  const Target* target = nullptr;
 };
 
 void PrintTo(const FrameCase& c, std::ostream* os) { *os << c.name; }
@@ -34,13 +35,13 @@ using Frame = XLA_FFI_CallFrame;
 using Api = XLA_FFI_Api;
 using ExtensionBase = decltype(XLA_FFI_Metadata_Extension::extension_base);
 
-// More than any call has, of which as many are there as a call may have.
+// More than any call has, of which more are there than a call may have.
 void ListHugeArguments(Frame& f, Api&) {
   static std::vector<XLA_FFI_ArgType> types;
   static std::vector<void*> args;
   types.assign(f.args.types, f.args.types + f.args.size);
   args.assign(f.args.args, f.args.args + f.args.size);
-  types.resize(2 + std::size(kDimsSlots) + std::size(kOperandSlots), types.back());
+  types.resize(100, types.back());
   args.resize(types.size(), args.back());
   f.args.types = types.data();
   f.args.args = args.data();
@@ -144,45 +145,55 @@ const FrameCase kFramesAndApis[] = {
      {"XLA_FFI_Metadata size", "got 0"}},
 };
 
-const FrameCase kLists[] = {
-    {"ArgumentsSmaller", For::kExecute, [](Frame& f, Api&) { f.args.struct_size -= 8; }, {"of the arguments is 32"}},
-    {"ArgumentsLarger", For::kExecute, [](Frame& f, Api&) { f.args.struct_size += 8; }, {"of the arguments is 48"}},
-    {"ArgumentsOfNoSize", For::kExecute, [](Frame& f, Api&) { f.args.struct_size = 0; }, {"of the arguments is 0"}},
-    {"ResultsSmaller", For::kExecute, [](Frame& f, Api&) { f.rets.struct_size -= 8; }, {"of the results is 32"}},
-    {"ResultsLarger", For::kExecute, [](Frame& f, Api&) { f.rets.struct_size += 8; }, {"of the results is 48"}},
-    {"ResultsOfNoSize", For::kExecute, [](Frame& f, Api&) { f.rets.struct_size = 0; }, {"of the results is 0"}},
-    {"AttributesSmaller", For::kEveryStage, [](Frame& f, Api&) { f.attrs.struct_size -= 8; }, {"attributes is 40"}},
-    {"AttributesLarger", For::kEveryStage, [](Frame& f, Api&) { f.attrs.struct_size += 8; }, {"attributes is 56"}},
-    {"AttributesOfNoSize", For::kEveryStage, [](Frame& f, Api&) { f.attrs.struct_size = 0; }, {"attributes is 0"}},
-    {"NoArguments", For::kExecute, [](Frame& f, Api&) { f.args.size = 0; }, {"number of arguments: 0", "8"}},
-    {"OneArgumentTooFew", For::kExecute, [](Frame& f, Api&) { f.args.size = 7; }, {"number of arguments: 7", "8"}},
-    {"NegativeArguments", For::kExecute, [](Frame& f, Api&) { f.args.size = -1; }, {"number of arguments: -1", "8"}},
-    {"HugeArguments", For::kExecute, ListHugeArguments, {"names 5 optional operands"}},
-    {"NoResult", For::kExecute, [](Frame& f, Api&) { f.rets.size = 0; }, {"number of results: 0, must be 2"}},
-    {"OneResult", For::kExecute, [](Frame& f, Api&) { f.rets.size = 1; }, {"number of results: 1, must be 2"}},
-    {"ThreeResults", For::kExecute, [](Frame& f, Api&) { f.rets.size = 3; }, {"number of results: 3, must be 2"}},
-    {"NegativeResults", For::kExecute, [](Frame& f, Api&) { f.rets.size = -2; }, {"number of results: -2"}},
-    {"HugeResults",
-     For::kExecute,
-     [](Frame& f, Api&) { f.rets.size = kHighest; },
-     {"number of results: 9223372036854"}},
-    {"NegativeAttributes", For::kEveryStage, [](Frame& f, Api&) { f.attrs.size = -1; }, {"number of attributes: -1"}},
-    {"HugeAttributes",
-     For::kEveryStage,
-     [](Frame& f, Api&) { f.attrs.size = kHighest; },
-     {"attributes: 9223372036854"}},
-    {"ArgumentTypesNull", For::kExecute, [](Frame& f, Api&) { f.args.types = nullptr; }, {"list of arguments is"}},
-    {"ArgumentsNull", For::kExecute, [](Frame& f, Api&) { f.args.args = nullptr; }, {"list of arguments is null"}},
-    {"ArgumentsMisaligned",
-     For::kExecute,
-     [](Frame& f, Api&) { f.args.args = Misaligned(f.args.args); },
-     {"list of arguments is null or misaligned"}},
-    {"ResultTypesNull", For::kExecute, [](Frame& f, Api&) { f.rets.types = nullptr; }, {"list of results is"}},
-    {"ResultsNull", For::kExecute, [](Frame& f, Api&) { f.rets.rets = nullptr; }, {"list of results is null"}},
-    {"AttributeTypesNull", For::kEveryStage, [](Frame& f, Api&) { f.attrs.types = nullptr; }, {"list of attributes"}},
-    {"AttributeNamesNull", For::kEveryStage, [](Frame& f, Api&) { f.attrs.names = nullptr; }, {"list of attributes"}},
-    {"AttributesNull", For::kEveryStage, [](Frame& f, Api&) { f.attrs.attrs = nullptr; }, {"list of attributes"}},
-};
+// `least`: arguments that a call must have.
+std::vector<FrameCase> Lists(int least) {
+  const std::string must_be = absl::StrCat("must be at least ", least);
+  return {
+      {"ArgumentsSmaller", For::kExecute, [](Frame& f, Api&) { f.args.struct_size -= 8; }, {"of the arguments is 32"}},
+      {"ArgumentsLarger", For::kExecute, [](Frame& f, Api&) { f.args.struct_size += 8; }, {"of the arguments is 48"}},
+      {"ArgumentsOfNoSize", For::kExecute, [](Frame& f, Api&) { f.args.struct_size = 0; }, {"of the arguments is 0"}},
+      {"ResultsSmaller", For::kExecute, [](Frame& f, Api&) { f.rets.struct_size -= 8; }, {"of the results is 32"}},
+      {"ResultsLarger", For::kExecute, [](Frame& f, Api&) { f.rets.struct_size += 8; }, {"of the results is 48"}},
+      {"ResultsOfNoSize", For::kExecute, [](Frame& f, Api&) { f.rets.struct_size = 0; }, {"of the results is 0"}},
+      {"AttributesSmaller", For::kEveryStage, [](Frame& f, Api&) { f.attrs.struct_size -= 8; }, {"attributes is 40"}},
+      {"AttributesLarger", For::kEveryStage, [](Frame& f, Api&) { f.attrs.struct_size += 8; }, {"attributes is 56"}},
+      {"AttributesOfNoSize", For::kEveryStage, [](Frame& f, Api&) { f.attrs.struct_size = 0; }, {"attributes is 0"}},
+      {"NoArguments", For::kExecute, [](Frame& f, Api&) { f.args.size = 0; }, {"number of arguments: 0", must_be}},
+      {"OneArgumentTooFew",
+       For::kExecute,
+       [=](Frame& f, Api&) { f.args.size = least - 1; },
+       {absl::StrCat("number of arguments: ", least - 1), must_be}},
+      {"NegativeArguments",
+       For::kExecute,
+       [](Frame& f, Api&) { f.args.size = -1; },
+       {"number of arguments: -1", must_be}},
+      {"HugeArguments", For::kExecute, ListHugeArguments, {"optional operands, got"}},
+      {"NoResult", For::kExecute, [](Frame& f, Api&) { f.rets.size = 0; }, {"number of results: 0, must be 2"}},
+      {"OneResult", For::kExecute, [](Frame& f, Api&) { f.rets.size = 1; }, {"number of results: 1, must be 2"}},
+      {"FiveResults", For::kExecute, [](Frame& f, Api&) { f.rets.size = 5; }, {"number of results: 5, must be 2"}},
+      {"NegativeResults", For::kExecute, [](Frame& f, Api&) { f.rets.size = -2; }, {"number of results: -2"}},
+      {"HugeResults",
+       For::kExecute,
+       [](Frame& f, Api&) { f.rets.size = kHighest; },
+       {"number of results: 9223372036854"}},
+      {"NegativeAttributes", For::kEveryStage, [](Frame& f, Api&) { f.attrs.size = -1; }, {"number of attributes: -1"}},
+      {"HugeAttributes",
+       For::kEveryStage,
+       [](Frame& f, Api&) { f.attrs.size = kHighest; },
+       {"attributes: 9223372036854"}},
+      {"ArgumentTypesNull", For::kExecute, [](Frame& f, Api&) { f.args.types = nullptr; }, {"list of arguments is"}},
+      {"ArgumentsNull", For::kExecute, [](Frame& f, Api&) { f.args.args = nullptr; }, {"list of arguments is null"}},
+      {"ArgumentsMisaligned",
+       For::kExecute,
+       [](Frame& f, Api&) { f.args.args = Misaligned(f.args.args); },
+       {"list of arguments is null or misaligned"}},
+      {"ResultTypesNull", For::kExecute, [](Frame& f, Api&) { f.rets.types = nullptr; }, {"list of results is"}},
+      {"ResultsNull", For::kExecute, [](Frame& f, Api&) { f.rets.rets = nullptr; }, {"list of results is null"}},
+      {"AttributeTypesNull", For::kEveryStage, [](Frame& f, Api&) { f.attrs.types = nullptr; }, {"list of attributes"}},
+      {"AttributeNamesNull", For::kEveryStage, [](Frame& f, Api&) { f.attrs.names = nullptr; }, {"list of attributes"}},
+      {"AttributesNull", For::kEveryStage, [](Frame& f, Api&) { f.attrs.attrs = nullptr; }, {"list of attributes"}},
+  };
+}
 
 // The same for each argument and result: what `at` gives is a place in the list, and the name of the place.
 struct Place {
@@ -246,15 +257,29 @@ std::vector<FrameCase> DimsAt(Place p) {
            {at}}};
 }
 
-std::vector<FrameCase> AllCases() {
-  constexpr int kArguments = 13, kOffset = 12, kResults = 2;
+void AppendCases(const Target& target, std::vector<FrameCase>& all) {
+  constexpr int kResults = 2;
   std::vector<FrameCase> cases(std::begin(kFramesAndApis), std::end(kFramesAndApis));
   const auto append = [&](const std::vector<FrameCase>& more) { cases.insert(cases.end(), more.begin(), more.end()); };
-  cases.insert(cases.end(), std::begin(kLists), std::end(kLists));
-  for (int i = 0; i < kArguments; ++i) append(BuffersAt({"argument", i}));
-  for (int i = 0; i < kOffset; ++i) append(DimsAt({"argument", i}));
-  for (int i = 0; i < kResults; ++i) append(BuffersAt({"result", i}));
-  for (int i = 0; i < kResults; ++i) append(DimsAt({"result", i}));
+  append(Lists(target.least));
+  for (int i = 0; i < target.most; ++i) {
+    append(BuffersAt({"argument", i}));
+    if (i != target.scalar) append(DimsAt({"argument", i}));
+  }
+  for (int i = 0; i < kResults; ++i) {
+    append(BuffersAt({"result", i}));
+    append(DimsAt({"result", i}));
+  }
+  for (FrameCase& c : cases) {
+    c.name = absl::StrCat(target.name, "_", c.name);
+    c.target = &target;
+  }
+  all.insert(all.end(), cases.begin(), cases.end());
+}
+
+std::vector<FrameCase> AllCases() {
+  std::vector<FrameCase> cases;
+  for (const Target& target : kAllTargets) AppendCases(target, cases);
   return cases;
 }
 
@@ -267,27 +292,33 @@ bool Looks(const Handler& handler, const FrameCase& c) {
 TEST_P(FrameTest, EveryHandlerRefusesItOrIsRight) {
   const FrameCase& spoiled = GetParam();
   host::ThreadPool pool(2);
-  for (const Handler& handler : Handlers()) {
+  for (const Handler& handler : spoiled.target->handlers()) {
     SCOPED_TRACE(handler.name);
-    HostileCall call(EveryOperand());
+    const std::unique_ptr<SpoiltCall> call = spoiled.target->make();
     const bool executes = handler.stage == XLA_FFI_ExecutionStage_EXECUTE;
-    const host::Call attributes_only{{}, {}, call.call().attributes};
-    host::CallFrame frame(executes ? call.call() : attributes_only, handler.stage, &pool);
+    const host::Call attributes_only{{}, {}, call->TheCall().attributes};
+    host::CallFrame frame(executes ? call->TheCall() : attributes_only, handler.stage, &pool);
     if (executes || Looks(handler, spoiled)) spoiled.spoil(*frame.get(), frame.api());
     const host::Error error = host::Invoke(handler.function, frame);
     if (Looks(handler, spoiled) && !spoiled.texts.empty()) {
-      EXPECT_TRUE(call.IsRefused(error, spoiled.texts));
+      EXPECT_TRUE(call->IsRefused(error, spoiled.texts));
     } else {
       EXPECT_EQ(error.message, "");
       if (executes) {
-        EXPECT_TRUE(call.IsRight());
+        EXPECT_TRUE(call->AnswerIsRight());
       }
     }
   }
   EXPECT_EQ(host::LiveErrors(), 0);
 }
 
-TEST_P(FrameTest, ThePlanSaysTheSame) {
+INSTANTIATE_TEST_SUITE_P(Frames, FrameTest, testing::ValuesIn(AllCases()),
+                         [](const testing::TestParamInfo<FrameCase>& info) { return info.param.name; });
+
+// Plans of frames are those of grouped GEMMs.
+class PlanOfFrameTest : public FrameTest {};
+
+TEST_P(PlanOfFrameTest, SaysTheSame) {
   const FrameCase& spoiled = GetParam();
   host::ThreadPool pool(2);
   HostileCall call(EveryOperand());
@@ -302,30 +333,40 @@ TEST_P(FrameTest, ThePlanSaysTheSame) {
   EXPECT_EQ(host::LiveErrors(), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Frames, FrameTest, testing::ValuesIn(AllCases()),
+std::vector<FrameCase> CasesOfPlans() {
+  std::vector<FrameCase> cases;
+  AppendCases(kAllTargets[0], cases);
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Frames, PlanOfFrameTest, testing::ValuesIn(CasesOfPlans()),
                          [](const testing::TestParamInfo<FrameCase>& info) { return info.param.name; });
 
 // An error that cannot be returned, because there is nothing to make it with, is written to standard error.
 TEST(NoApiTest, ErrorsAreWritten) {
-  for (const Handler& handler : Handlers()) {
-    HostileCall call(EveryOperand());
-    call.call().attributes["threads"] = true;
-    for (bool null_frame : {false, true}) {
-      host::CallFrame frame(call.call(), handler.stage, nullptr);
-      frame.get()->api = nullptr;
-      testing::internal::CaptureStderr();
-      EXPECT_EQ(handler.function(null_frame ? nullptr : frame.get()), nullptr);
-      EXPECT_THAT(testing::internal::GetCapturedStderr(),
-                  HasSubstr(null_frame ? "raggemm: the call frame is null" : "raggemm: attribute threads: expected"));
+  for (const Target& target : kAllTargets) {
+    const std::unique_ptr<SpoiltCall> call = target.make();
+    call->TheCall().attributes["threads"] = true;
+    for (const Handler& handler : target.handlers()) {
+      for (bool null_frame : {false, true}) {
+        host::CallFrame frame(call->TheCall(), handler.stage, nullptr);
+        frame.get()->api = nullptr;
+        testing::internal::CaptureStderr();
+        EXPECT_EQ(handler.function(null_frame ? nullptr : frame.get()), nullptr);
+        EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                    HasSubstr(null_frame ? "raggemm: the call frame is null" : "raggemm: attribute threads: expected"));
+      }
     }
-    EXPECT_TRUE(call.OutIsUntouched());
+    EXPECT_TRUE(call->AnswerIsUntouched());
   }
   EXPECT_THAT(PlanText(nullptr), HasSubstr("the call frame is null"));
 }
 
 // As XLA asks when it registers a handler: of the frame only its size and extension are set.
 TEST(NoApiTest, MetadataNeedNone) {
-  for (const Handler& handler : Handlers()) {
+  std::vector<Handler> handlers = kAllTargets[0].handlers();
+  for (const Handler& handler : kAllTargets[1].handlers()) handlers.push_back(handler);
+  for (const Handler& handler : handlers) {
     XLA_FFI_Metadata metadata{};
     metadata.struct_size = XLA_FFI_Metadata_STRUCT_SIZE;
     XLA_FFI_Metadata_Extension extension{{XLA_FFI_Metadata_Extension_STRUCT_SIZE, XLA_FFI_Extension_Metadata, nullptr},

@@ -1,5 +1,6 @@
 #include "tests/ffi/hostile_host/hostile_call.h"
 
+#include "proto/config.pb.h"
 #include "raggemm/operands.h"
 #include "tests/support/variants.h"
 
@@ -22,7 +23,8 @@ std::vector<ProblemSpec> OneOfEachMode(bool with_c) {
   return specs;
 }
 
-std::vector<std::string> OperandNames(const GroupedGemmProblem& problem) {
+std::vector<std::string> HostileCall::Names() const {
+  const GroupedGemmProblem& problem = this->problem().problem;
   std::vector<std::string> names = {"lhs", "rhs"};
   for (const DimsSlot& slot : kDimsSlots) names.emplace_back(slot.name);
   for (const OperandSlot& slot : kOperandSlots) {
@@ -32,8 +34,46 @@ std::vector<std::string> OperandNames(const GroupedGemmProblem& problem) {
   return names;
 }
 
-testing::AssertionResult HostileCall::IsRefusedWith(XLA_FFI_Error_Code code, const host::Error& error,
-                                                    const std::vector<std::string>& texts) const {
+MlpSpec EveryMlpOperand() {
+  return {.tokens = 7,
+          .hidden = 32,
+          .intermediate = 64,
+          .sizes = {3, 4, 0, 6, 2},
+          .local = 3,
+          .offset = 1,
+          .weights = DType::kS8,
+          .scale = {32, 0},
+          .zero = {0, 32}};
+}
+
+std::vector<std::string> HostileMlp::Names() const {
+  std::vector<std::string> names = {"x", "row_tokens", "group_sizes", "w_up", "w_down"};
+  for (const MlpSlot& slot : kMlpSlots) {
+    if ((mlp().problem.*slot.operand).has_value()) names.emplace_back(slot.name);
+  }
+  names.insert(names.end(), {"out", "int64_workspace"});
+  return names;
+}
+
+constinit const Target kAllTargets[] = {
+    {"GroupedGemm",
+     [] {
+       return std::vector<Handler>{{"instantiate", XLA_FFI_ExecutionStage_INSTANTIATE, ThePlugin().instantiate},
+                                   {"execute", XLA_FFI_ExecutionStage_EXECUTE, ThePlugin().execute}};
+     },
+     []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<HostileCall>(EveryOperand()); }, 8, 13, 12,
+     proto::GroupedGemmConfig::descriptor},
+    {"MoeMlp",
+     [] {
+       return std::vector<Handler>{{"instantiate", XLA_FFI_ExecutionStage_INSTANTIATE, MlpHandler("instantiate")},
+                                   {"execute", XLA_FFI_ExecutionStage_EXECUTE, MlpHandler("execute")}};
+     },
+     []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<HostileMlp>(EveryMlpOperand()); }, 5, 17, 10,
+     proto::MoeMlpConfig::descriptor},
+};
+
+testing::AssertionResult SpoiltCall::IsRefusedWith(XLA_FFI_Error_Code code, const host::Error& error,
+                                                   const std::vector<std::string>& texts) const {
   if (error.code != code) {
     return testing::AssertionFailure() << "code " << error.code << " (" << error.message << "), expected " << code;
   }
@@ -42,8 +82,8 @@ testing::AssertionResult HostileCall::IsRefusedWith(XLA_FFI_Error_Code code, con
       return testing::AssertionFailure() << "\"" << error.message << "\" does not say \"" << text << "\"";
     }
   }
-  if (!OutIsUntouched()) return testing::AssertionFailure() << "out has changed, with the error " << error.message;
-  if (!SurroundingsIntact()) return testing::AssertionFailure() << "bytes beside a buffer have changed";
+  if (!AnswerIsUntouched()) return testing::AssertionFailure() << "out has changed, with the error " << error.message;
+  if (!PlacesBesideAreIntact()) return testing::AssertionFailure() << "bytes beside a buffer have changed";
   return testing::AssertionSuccess();
 }
 

@@ -6,13 +6,16 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ffi/host/mini_host.h"
+#include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
 #include "kernels/reference.h"
+#include "tests/ffi/mlp_call.h"
 #include "tests/ffi/plugin_call.h"
 
 namespace raggemm::test {
@@ -30,42 +33,19 @@ T* Misaligned(T* pointer) {
   return reinterpret_cast<T*>(reinterpret_cast<char*>(pointer) + 1);
 }
 
-// Every handler that the plugin exports; tests/architecture/test_binaries.py says where there is another.
-struct Handler {
-  const char* name;
-  XLA_FFI_ExecutionStage stage;
-  XLA_FFI_Handler* function;
-};
-inline std::vector<Handler> Handlers() {
-  return {{"instantiate", XLA_FFI_ExecutionStage_INSTANTIATE, ThePlugin().instantiate},
-          {"execute", XLA_FFI_ExecutionStage_EXECUTE, ThePlugin().execute}};
-}
-
-// One valid problem of each mode, with sizes of zero, rows outside all groups, and c where `with_c`.
-std::vector<ProblemSpec> OneOfEachMode(bool with_c);
-
-// Names of the operands of a call, in the order of its arguments; then out and int64_workspace.
-std::vector<std::string> OperandNames(const GroupedGemmProblem& problem);
-
-class HostileCall : public PluginCall {
+// A call that a test may spoil, of any handler.
+class SpoiltCall {
  public:
-  explicit HostileCall(const ProblemSpec& spec)
-      : PluginCall(spec), reference_(ComputeReference(problem().problem).value()) {}
-  // The problem after a change of the operands' contents or places, of which the right answer is another one.
-  HostileCall(const ProblemSpec& spec, const std::function<void(TestProblem&)>& change)
-      : PluginCall(Changed(spec, change)), reference_(ComputeReference(problem().problem).value()) {}
-
-  // Executes with out cleared, unless `out_is_input`.
-  host::Error Execute(host::TaskRunner* pool, bool out_is_input = false) {
-    if (!out_is_input) problem().ClearOut();
-    return host::Execute(ThePlugin().execute, call(), pool);
-  }
-
-  // Right means: the bits of the rule, within the bound of the float64 reference, nothing written beside a buffer.
-  testing::AssertionResult IsRight() const {
-    if (testing::AssertionResult bits = PluginCall::IsRight(); !bits) return bits;
-    return IsWithinBound(problem().problem.out, reference_);
-  }
+  virtual ~SpoiltCall() = default;
+  virtual host::Call& TheCall() = 0;
+  // Of the operands of the call, in the order of its arguments; then out and int64_workspace.
+  virtual std::vector<std::string> Names() const = 0;
+  // The bits of the rule, and nothing written beside a buffer.
+  virtual testing::AssertionResult AnswerIsRight() const = 0;
+  virtual bool AnswerIsUntouched() const = 0;
+  virtual bool PlacesBesideAreIntact() const = 0;
+  // With out cleared.
+  virtual host::Error Execute(host::TaskRunner* pool) = 0;
 
   // The defined error: InvalidArgument with these texts in it, and out as it was.
   testing::AssertionResult IsRefused(const host::Error& error, const std::vector<std::string>& texts) const {
@@ -73,6 +53,53 @@ class HostileCall : public PluginCall {
   }
   testing::AssertionResult IsRefusedWith(XLA_FFI_Error_Code code, const host::Error& error,
                                          const std::vector<std::string>& texts) const;
+};
+
+struct Handler {
+  const char* name;
+  XLA_FFI_ExecutionStage stage;
+  XLA_FFI_Handler* function;
+};
+
+// A custom call of the plugin; tests/architecture/test_binaries.py says where there is another.
+struct Target {
+  const char* name;
+  std::vector<Handler> (*handlers)();
+  std::unique_ptr<SpoiltCall> (*make)();  // a valid call with every optional operand
+  int least, most;                        // arguments; of them those of `make`
+  int scalar;                             // which of them has no dims
+  const google::protobuf::Descriptor* (*config)();
+};
+inline constexpr int kTargets = 2;
+extern const Target kAllTargets[kTargets];
+
+// One valid problem of each mode, with sizes of zero, rows outside all groups, and c where `with_c`.
+std::vector<ProblemSpec> OneOfEachMode(bool with_c);
+
+class HostileCall : public PluginCall, public SpoiltCall {
+ public:
+  explicit HostileCall(const ProblemSpec& spec)
+      : PluginCall(spec), reference_(ComputeReference(problem().problem).value()) {}
+  // The problem after a change of the operands' contents or places, of which the right answer is another one.
+  HostileCall(const ProblemSpec& spec, const std::function<void(TestProblem&)>& change)
+      : PluginCall(Changed(spec, change)), reference_(ComputeReference(problem().problem).value()) {}
+
+  host::Call& TheCall() override { return call(); }
+  std::vector<std::string> Names() const override;
+  testing::AssertionResult AnswerIsRight() const override { return IsRight(); }
+  bool AnswerIsUntouched() const override { return OutIsUntouched(); }
+  bool PlacesBesideAreIntact() const override { return SurroundingsIntact(); }
+  host::Error Execute(host::TaskRunner* pool) override {
+    problem().ClearOut();
+    return ExecuteAsItIs(pool);
+  }
+  host::Error ExecuteAsItIs(host::TaskRunner* pool) { return host::Execute(ThePlugin().execute, call(), pool); }
+
+  // Right means: the bits of the rule, within the bound of the float64 reference, nothing written beside a buffer.
+  testing::AssertionResult IsRight() const {
+    if (testing::AssertionResult bits = PluginCall::IsRight(); !bits) return bits;
+    return IsWithinBound(problem().problem.out, reference_);
+  }
 
  private:
   static TestProblem Changed(const ProblemSpec& spec, const std::function<void(TestProblem&)>& change) {
@@ -82,6 +109,24 @@ class HostileCall : public PluginCall {
   }
 
   Reference reference_;
+};
+
+// Every optional operand: weights of int8 with a gate, biases, scales and zeros. Of groups 1 to 3 of 5.
+MlpSpec EveryMlpOperand();
+
+class HostileMlp : public MlpCall, public SpoiltCall {
+ public:
+  explicit HostileMlp(const MlpSpec& spec) : MlpCall(spec) { mlp().ClearOut(); }
+
+  host::Call& TheCall() override { return call(); }
+  std::vector<std::string> Names() const override;
+  testing::AssertionResult AnswerIsRight() const override { return IsRight(); }
+  bool AnswerIsUntouched() const override { return OutIsUntouched(); }
+  bool PlacesBesideAreIntact() const override { return mlp().SurroundingsIntact(); }
+  host::Error Execute(host::TaskRunner* pool) override {
+    mlp().ClearOut();
+    return host::Execute(MlpHandler("execute"), call(), pool);
+  }
 };
 
 }  // namespace raggemm::test

@@ -1,0 +1,168 @@
+#include "tests/support/mlp_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/dequantize.h"
+#include "kernels/element.h"
+#include "raggemm/format.h"
+
+namespace raggemm::test {
+namespace {
+
+const double kEpsilon = FormatOf(DType::kF32).Epsilon(), kSmallest = FormatOf(DType::kF32).SmallestSubnormal();
+
+// A number, and how far from it the one of the call may be.
+struct Near {
+  double value, error;
+};
+
+double Largest(DType dtype) {
+  const Format& format = FormatOf(dtype);
+  return std::ldexp(2 - format.Epsilon(), format.max_exponent);
+}
+
+// What sigmoid's exponent is, of which rounding it makes an error; 0 where it is the argument itself.
+double RoundedExponent(Activation activation, double x) {
+  if (activation == Activation::kGeluTanh) return 1.6 * std::abs(x) * (1 + .0447 * x * x);
+  const bool scaled = activation == Activation::kQuickGelu || activation == Activation::kSwigluOai;
+  return scaled ? 1.702 * std::abs(x) : 0;
+}
+
+double Exact(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kGelu:
+      return x * .5 * std::erfc(-x / std::sqrt(2.));
+    case Activation::kGeluTanh:
+      return x / (1 + std::exp(-std::sqrt(8 / M_PI) * (x + .044715 * x * x * x)));
+    case Activation::kRelu:
+      return std::max(x, 0.0);
+    case Activation::kQuickGelu:
+    case Activation::kSwigluOai:
+      return x / (1 + std::exp(-1.702 * x));
+  }
+  return NAN;
+}
+
+// Slopes of activations are at most 1.2. moe_mlp.h has the errors of their own.
+Near Activated(Activation activation, Near gate, const Near* up) {
+  Near factor = up == nullptr ? Near{1, 0} : *up;
+  if (activation == Activation::kSwigluOai) {
+    gate.value = std::min(gate.value, 7.0);
+    factor.value = std::clamp(factor.value, -7.0, 7.0) + 1;
+    factor.error += 8 * kEpsilon;
+  }
+  const double exact = Exact(activation, gate.value);
+  const double ulps = 8 + 2 * std::min(RoundedExponent(activation, gate.value), 110.0);
+  const double error = 1.2 * gate.error + ulps * kEpsilon * std::abs(exact) + 2 * std::abs(gate.value) * kSmallest;
+  const double a = exact * factor.value;
+  return {a, error * (std::abs(factor.value) + factor.error) + std::abs(exact) * factor.error + kEpsilon * std::abs(a) +
+                 kSmallest};
+}
+
+// Of each row's a: rounded as the call does it, into `rounded`, and by how much that of the call may differ.
+std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Reference& gate, const Array& rounded) {
+  const MlpSpec& spec = mlp.spec;
+  const Format& format = FormatOf(spec.type_of_a());
+  std::vector<double> errors;
+  for (int64_t i = 0; i < ElementCount(rounded); ++i) {
+    const int64_t row = i / spec.intermediate, column = i % spec.intermediate;
+    const auto at = [](const Reference& from, int64_t j) { return Near{from.want[j], from.bound[j]}; };
+    const int64_t merged_row = 2 * row * spec.intermediate;
+    Near u = at(up, spec.gate == Gate::kHalves        ? merged_row + spec.intermediate + column
+                    : spec.gate == Gate::kInterleaved ? 2 * i + 1
+                                                      : i);
+    const Near v = spec.gate == Gate::kSeparate      ? at(gate, i)
+                   : spec.gate == Gate::kHalves      ? at(up, merged_row + column)
+                   : spec.gate == Gate::kInterleaved ? at(up, 2 * i)
+                                                     : u;
+    const Near a = Activated(spec.activation, v, mlp.IsGated() ? &u : nullptr);
+    StoreRounded(rounded, i, a.value);
+    const bool fits = std::abs(a.value) + a.error < Largest(format.dtype);
+    // What is flushed of it where products flush, too.
+    errors.push_back(fits ? a.error + format.Epsilon() * (std::abs(a.value) + a.error) + format.SmallestSubnormal() +
+                                0x1p-126
+                          : HUGE_VAL);
+  }
+  return errors;
+}
+
+// What errors of lhs come to in each element of a product.
+void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& errors, Reference& product) {
+  const std::vector<GroupProduct> groups = GroupProducts(gemm).value();
+  for (const GroupProduct& group : groups) {
+    const Dequantizer weights(gemm, /*is_lhs=*/false);
+    const auto& [lhs, rhs] = group.terms[0];
+    for (int64_t i = 0; i < lhs.rows; ++i) {
+      for (int64_t j = 0; j < rhs.cols; ++j) {
+        double error = 0;
+        for (int64_t k = 0; k < lhs.cols; ++k) {
+          const int64_t at = rhs.At(k, j);
+          const double weight = weights.Element(at, group.rhs_zero) * weights.Scale(at, group.rhs_scale);
+          error += errors[lhs.At(i, k)] * (std::abs(weight) + kSmallest);
+        }
+        // The product's own bound is of the lhs that was rounded here; the other one's magnitude differs by its error.
+        product.bound[group.out.At(i, j)] += error * (1 + 1e-3);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Reference ComputeReference(const TestMlp& mlp) {
+  const MlpSpec& spec = mlp.spec;
+  const int64_t rows = mlp.rows, hidden = spec.hidden;
+  const FloatTensor gathered = Gathered(mlp), up(DType::kF32, {rows, mlp.columns}),
+                    gate(DType::kF32, {rows, spec.intermediate}), a(spec.type_of_a(), {rows, spec.intermediate}),
+                    d(DType::kF32, {rows, hidden});
+  const auto product = [&](Part part, const FloatTensor& lhs, const FloatTensor& out) {
+    return ComputeReference(ProductOf(mlp, part, lhs.array, out.array)).value();
+  };
+  const Reference of_up = product(Part::kUp, gathered, up);
+  const Reference of_gate = spec.gate == Gate::kSeparate ? product(Part::kGate, gathered, gate) : Reference{};
+  const std::vector<double> errors = Activate(mlp, of_up, of_gate, a.array);
+  Reference of_d = product(Part::kDown, a, d);
+  AddErrorsOfLhs(ProductOf(mlp, Part::kDown, a.array, d.array), errors, of_d);
+
+  Reference reference;
+  reference.want.resize(static_cast<size_t>(spec.tokens * hidden));
+  std::vector<double> error(reference.want.size()), magnitude(reference.want.size()), terms(reference.want.size());
+  for (int64_t g = 0, row = 0; g < spec.groups(); ++g) {
+    for (int64_t i = 0; i < spec.sizes[g]; ++i, ++row) {
+      if (!mlp.IsProcessed(g)) continue;
+      const double weight = spec.row_weights ? mlp.row_weights.At(row) : 1;
+      for (int64_t h = 0; h < hidden; ++h) {
+        const int64_t to = mlp.TokenOf(row) * hidden + h, from = row * hidden + h;
+        reference.want[to] += weight * of_d.want[from];
+        error[to] += std::abs(weight) * of_d.bound[from];
+        magnitude[to] += std::abs(weight * of_d.want[from]);
+        terms[to] += 1;
+      }
+    }
+  }
+  const Format& out = FormatOf(spec.out);
+  for (size_t i = 0; i < error.size(); ++i) {
+    const double sum = error[i] + terms[i] * (kEpsilon * (magnitude[i] + error[i]) + kSmallest);
+    const double largest = std::abs(reference.want[i]) + sum;
+    const double rounding = terms[i] == 0 ? 0 : out.Epsilon() * largest + out.SmallestSubnormal();
+    reference.bound.push_back(largest < Largest(spec.out) ? sum + rounding : HUGE_VAL);
+  }
+  return reference;
+}
+
+testing::AssertionResult IsWithinBound(const TestMlp& mlp, const Reference& reference) {
+  for (size_t i = 0; i < reference.want.size(); ++i) {
+    const double got = mlp.out.At(static_cast<int64_t>(i));
+    if (std::isinf(reference.bound[i]) || std::abs(got - reference.want[i]) <= reference.bound[i]) continue;
+    return testing::AssertionFailure() << "out[" << i << "] is " << got << ", must be " << reference.want[i]
+                                       << " within " << reference.bound[i];
+  }
+  return testing::AssertionSuccess();
+}
+
+}  // namespace raggemm::test

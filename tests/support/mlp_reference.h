@@ -1,0 +1,20 @@
+// An expert MLP by its definition (include/raggemm/moe_mlp.h), in float64.
+#ifndef RAGGEMM_TESTS_SUPPORT_MLP_REFERENCE_H_
+#define RAGGEMM_TESTS_SUPPORT_MLP_REFERENCE_H_
+
+#include "gtest/gtest.h"
+#include "kernels/reference.h"
+#include "tests/support/test_mlp.h"
+
+namespace raggemm::test {
+
+// Each element of out, and how far from it a result may be; the bound is infinite where something on the way may be too
+// large for its type.
+Reference ComputeReference(const TestMlp& mlp);
+
+// Whether every element of out is within its bound.
+testing::AssertionResult IsWithinBound(const TestMlp& mlp, const Reference& reference);
+
+}  // namespace raggemm::test
+
+#endif  // RAGGEMM_TESTS_SUPPORT_MLP_REFERENCE_H_
