@@ -127,6 +127,8 @@ def test_who_was_left_out_stays_out():
     assert bench_layer.LIMITS.seconds == 10
     assert [bench_layer._is_slow(name, 512, fewer) for name in "abc"] == [False, True, True]
     assert not bench_layer._is_slow("c", 512, None)
+    fewer = {"tokens": 1, "contenders": {"a": {"ms": 9999.0}}}
+    assert [bench_layer._is_slow("a", tokens, fewer) for tokens in (8, 64)] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,11 @@ def _dense(x: jax.Array, weights: Weights, shares: jax.Array, chosen: jax.Array)
 
     experts = weights.up.shape[0]
     of_all = jnp.zeros((len(x), experts), jnp.float32).at[jnp.arange(len(x))[:, None], chosen].add(shares)
-    copies = jnp.broadcast_to(x, (experts, *x.shape))
+    # Never one row, for which XLA casts all weights too.
+    padded = jnp.pad(x, ((0, max(0, 8 - len(x))), (0, 0)))
+    copies = jnp.broadcast_to(padded, (experts, *padded.shape))
     y = dot(gated_product(dot(copies, weights.gate), dot(copies, weights.up)), weights.down)
-    return jnp.einsum("eth,te->th", y, of_all)
+    return jnp.einsum("eth,te->th", y[:, : len(x)], of_all)
 
 
 def mlps(padded_size: int) -> dict[str, Mlp]:
