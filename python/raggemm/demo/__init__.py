@@ -2,10 +2,12 @@
 
     layers       what is run: recorded routing, and the expert block over any grouped product
     contenders   the block on raggemm, jax.lax.ragged_dot and by hand
+    whole_mlps   the contenders as whole MLPs of tokens
     programs     compiled contenders, what they need and how long they take
+    contest      contenders compared, timed in turns, and their table
     checks       against float64, and against each other; rows and tables of reports
     formats      quantized weights
     quantized    the contenders on them, and their table
 
-`python -m raggemm.demo` is __main__.py, `python -m raggemm.bench_jax` is bench_jax.py.
+`python -m raggemm.demo` is __main__.py, `python -m raggemm.bench_jax` is bench_jax.py, and with --layer bench_layer.py.
 """

@@ -1,35 +1,33 @@
 """The experts of three mixture-of-experts models at JAX level: raggemm against everything JAX users have on CPU.
 
-    python -m raggemm.bench_jax [--full] [--json=FILE]
+    python -m raggemm.bench_jax [--full] [--layer] [--json=FILE]
 
 The whole expert block on recorded routing, forward and with the gradients of a loss for x and all weights: raggemm,
 product by product and in one call, jax.lax.ragged_dot, the padded loops, the padded einsum, and as a bound the unrolled
 loop, which must be compiled for each routing. Results are compared before times are taken, which are medians of up to
 nine runs, as many as take two seconds. By default one model, in under three minutes on two cores; takes 9 GiB of memory
-there, up to two thirds of what there is.
+there, up to two thirds of what there is. With --layer the whole MLP of some tokens: sorting, gather, products and the
+weighted sum of each token's rows, on 1 to 512 tokens of recorded routing, also on MaxText's dense path.
 """
 
 import argparse
 import dataclasses
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 
-from raggemm.demo import contenders
-from raggemm.demo.checks import Checks, aligned, disagreement, output_file, run, say
+from raggemm.demo import bench_layer, contenders, contest
+from raggemm.demo.checks import Checks, aligned, output_file, run, say
 from raggemm.demo.contenders import unrolled_block
+from raggemm.demo.contest import BACKWARD, FORWARD, LIMITS
 from raggemm.demo.layers import Block, Layer, Weights, loss_of, random_rows, random_target, recorded_layers
-from raggemm.demo.programs import Limits, Programs, WarmProgram, affordable_layer, median_ms
+from raggemm.demo.programs import Programs, affordable_layer
 
 DEFAULT_MODEL = "qwen3-30b-a3b"
 UNROLLED = "unrolled loop"
 ALTERNATIVES = (*contenders.LOOPS, contenders.EINSUM)
-FORWARD, BACKWARD = "forward", "forward+backward"
-# Weights and the gradients of two contenders need another part of the memory.
-LIMITS = Limits(seconds=10.0, temp_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,41 +56,15 @@ def _call(block: Block, case: Case, weights: Weights) -> tuple[Any, ...]:
     return jax.value_and_grad(loss_of(block), argnums=(0, 1)), x, weights, sizes, random_target(case.layer)
 
 
-def _errors(case: Case, got: Any, reference: Any) -> Iterable[tuple[str, float]]:
-    """The distances of two blocks' results, in units of what right ones may differ by."""
-    if case.direction == FORWARD:
-        yield "y", disagreement(got, reference)
-        return
-    # Half of it, for gradients pass more roundings to bfloat16 than y. Gradients of weights are compared expert by
-    # expert: a row of one with few tokens may be anything, down to the rounding errors of a zero.
-    (loss, (dx, dweights)), (want_loss, (want_dx, want_dweights)) = got, reference
-    yield "loss", disagreement(loss, want_loss)
-    yield "gradient of x", 0.5 * disagreement(dx, want_dx)
-    for name, d, want in zip(Weights._fields, dweights, want_dweights, strict=True):
-        yield f"gradient of the {name} weights", 0.5 * disagreement(d, want)
-
-
 def checked_programs(case: Case, weights: Weights, names: Iterable[str], checks: Checks) -> tuple[Programs, Any]:
-    """The named contenders, each compared with the first, and results to write over. They have gigabytes, so that the
-    contenders keep none."""
     block = contenders.blocks(case.layer.padded_size) | {UNROLLED: unrolled_block(case.layer.sizes)}
-    programs: Programs = {}
-    reference = results = None
-    for name in names:
-        programs[name] = program = WarmProgram(*_call(block[name], case, weights), over=results)
-        results, program.output = program.output, None
-        if reference is None:
-            reference, results = results, None
-        else:
-            checks.add(f"{case.title}, {name}", _errors(case, results, reference))
-    return programs, results
+    return contest.checked_programs(case.title, {name: _call(block[name], case, weights) for name in names}, checks)
 
 
 def measured(case: Case, programs: Programs, over: Any) -> dict[str, Any]:
-    """One row of the report, of programs that write over the same results; ratios are times over raggemm's, None
-    without a contender."""
-    ms = median_ms(programs, over)
-    ratio = {name: ms[name] / ms[contenders.RAGGEMM] for name in programs}
+    """One row of the report; ratios are times over raggemm's, None without a contender."""
+    of_names = contest.measured(programs, over)
+    ratio = {name: of["ratio"] for name, of in of_names.items()}
     return {
         "model": case.layer.model,
         "phase": case.layer.phase,
@@ -101,30 +73,12 @@ def measured(case: Case, programs: Programs, over: Any) -> dict[str, Any]:
         "recorded_rows": case.recorded.rows,
         "active": case.layer.active,
         "experts": case.layer.experts,
-        "contenders": {
-            name: {
-                "ms": ms[name],
-                "ratio": ratio[name],
-                "temp_bytes": program.temp_bytes,
-                "compile_seconds": program.compile_seconds,
-                "compiled_for_each_routing": name == UNROLLED,
-            }
-            for name, program in programs.items()
-        },
+        "contenders": {name: of | {"compiled_for_each_routing": name == UNROLLED} for name, of in of_names.items()},
         "ratio_fused": ratio[contenders.FUSED],
         "ratio_ragged_dot": ratio.get(contenders.RAGGED_DOT),
         "ratio_unrolled": ratio.get(UNROLLED),
         "ratio_best_alternative": min((ratio[name] for name in ALTERNATIVES if name in ratio), default=None),
     }
-
-
-def table(row: dict[str, Any]) -> str:
-    lines = [f"{'':22}  {'ms':>8}  {'/ raggemm':>9}  {'temp MiB':>8}  {'compile s':>9}"]
-    for name, of in row["contenders"].items():
-        note = "  for each routing" if of["compiled_for_each_routing"] else ""
-        ms, temp = f"{of['ms']:.{0 if of['ms'] >= 100 else 1}f}", f"{of['temp_bytes'] / 2**20:.1f}"
-        lines.append(f"{name:22}  {ms:>8}  {of['ratio']:9.2f}  {temp:>8}  {of['compile_seconds']:9.2f}{note}")
-    return "\n".join(lines)
 
 
 def affordable_case(recorded: Layer, direction: str, weights: Weights) -> Case:
@@ -141,7 +95,7 @@ def report(case: Case, names: Iterable[str], weights: Weights, checks: Checks) -
     """A row of the report, which is also printed."""
     say(f"\n{case.title}")
     row = measured(case, *checked_programs(case, weights, names, checks))
-    say(table(row))
+    say(contest.table(row["contenders"], "/ raggemm", {UNROLLED: "for each routing"}))
     return row
 
 
@@ -196,11 +150,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m raggemm.bench_jax", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--full", action="store_true", help=f"all models, not only {DEFAULT_MODEL}")
+    parser.add_argument("--layer", action="store_true", help="the whole MLP of 1 to 512 tokens, not the block on rows")
     parser.add_argument("--json", metavar="FILE", type=output_file, help="write the report there, as a list of rows")
     options = parser.parse_args(argv)
     checks = Checks()
-    rows = run((x for x in recorded_layers() if options.full or x.model == DEFAULT_MODEL), run_layer, checks)
-    say(f"\n{summary(rows)}\n")
+    of_layer, of_all = (bench_layer.run_layer, bench_layer.summary) if options.layer else (run_layer, summary)
+    rows = run((x for x in recorded_layers() if options.full or x.model == DEFAULT_MODEL), of_layer, checks)
+    say(f"\n{of_all(rows)}\n")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
     return checks.finish("raggemm bench_jax", "comparisons")

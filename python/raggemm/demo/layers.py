@@ -30,6 +30,7 @@ class Layer:
     hidden: int  # length of a token row
     intermediate: int
     sizes: tuple[int, ...]  # rows of each expert
+    top_k: int = 1  # rows of each token
 
     @property
     def rows(self) -> int:
@@ -71,7 +72,14 @@ class Weights(NamedTuple):
 def recorded_layers() -> list[Layer]:
     """The recorded layers, the phases of a model one after the other."""
     return [
-        Layer(case["model"], case["phase"], case["hidden"], case["intermediate"], tuple(case["group_sizes"]))
+        Layer(
+            case["model"],
+            case["phase"],
+            case["hidden"],
+            case["intermediate"],
+            tuple(case["group_sizes"]),
+            case["top_k"],
+        )
         for case in json.loads(cases_json())["cases"]
         if case["projection"] == "up"  # down has the same routing
     ]
