@@ -10,7 +10,7 @@ from raggemm._grouped_gemm import product
 from raggemm._operands import Words
 from raggemm._primitive.call import FLOATS
 from raggemm._primitive.moe_mlp import MlpCall
-from raggemm._routing import sums_of_tokens
+from raggemm._routing import filled_rows, sums_of_tokens
 from raggemm._tensors import QuantizedTensor
 from raggemm.ops import matrices
 
@@ -93,7 +93,7 @@ def sequence(call: MlpCall, args: dict[str, Any]) -> jax.Array:
     """The value of a call."""
     x = args["x"]
     token, weights, _ = token_rows(args)
-    rows = x.astype(jnp.float32).at[token].get(mode="fill", fill_value=0)
+    rows = filled_rows(x.astype(jnp.float32), token)
     gate, up = gate_and_up(call, args, rows)
     down = args["w_down"].dtype
     activated = activated_rows(call, gate, up).astype(down if down in FLOATS else x.dtype)
