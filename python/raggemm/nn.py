@@ -85,6 +85,6 @@ def apply(
     row_weights = gathered(row_weights).reshape(-1)[rows.order]
     matrices = (params["w_up"], params["w_down"])
     routed = (rows.row_tokens, row_weights, rows.group_sizes)
-    options = {"activation": activation, "weight_on": weight_on}
-    out = moe_mlp(tokens, *routed, *matrices, w_gate=params.get("w_gate"), **options)
+    gate = params.get("w_gate")
+    out = moe_mlp(tokens, *routed, *matrices, w_gate=gate, activation=activation, weight_on=weight_on)
     return Output(out.reshape(x.shape), logits, chosen)
