@@ -131,7 +131,8 @@ def _moe_mlp(args: dict[str, jax.Array], *, call: MlpCall) -> jax.Array:
     return primitive.bind(*jax_versions.varying_alike(call.flat(args)), call=call)
 
 
-def _by_rows(args: dict[str, jax.Array], call: MlpCall, weight_on: str, slots: jax.Array | None) -> jax.Array:
+@functools.partial(jax.jit, static_argnames=("call", "weight_on"))
+def _by_rows(args: dict[str, jax.Array], call: MlpCall, weight_on: str) -> jax.Array:
     """The call of each row as a token of its own, then the sums of the tokens."""
     args = {name: jax_versions.gathered(x) for name, x in args.items()}
     x = args["x"]
@@ -144,7 +145,7 @@ def _by_rows(args: dict[str, jax.Array], call: MlpCall, weight_on: str, slots: j
     operands = tuple(name for name in call.operands if name != "row_weights")
     down = dataclasses.replace(call, dtype=np.dtype(np.float32), operands=operands)
     rows = _moe_mlp({**args, "x": rows, "row_tokens": each}, call=down)
-    return sums_of_tokens(rows, weights, token, x.shape[0], call.dtype, slots)
+    return sums_of_tokens(rows, weights, token, x.shape[0], call.dtype, args.get("row_slots"))
 
 
 def moe_mlp(
@@ -256,8 +257,8 @@ def moe_mlp(
         operands=tuple(name for name in _OPTIONAL if name in args),
     )
     if row_slots is not None:
-        row_slots = integer_array("row_slots", row_slots)
-        _check_shape("row_slots", row_slots, args["row_tokens"].shape)
+        args["row_slots"] = integer_array("row_slots", row_slots)
+        _check_shape("row_slots", args["row_slots"], args["row_tokens"].shape)
     elif weight_on == "output" or row_weights is None:
         return _moe_mlp(args, call=call)
-    return _by_rows(args, call, weight_on, row_slots)
+    return _by_rows(args, call, weight_on)

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import moe_oracle
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 from moe_mlps import HIDDEN, ROW_TOKENS, ROWS, SIZES, TOKENS, Case
 from raggemm import moe_mlp
 
@@ -104,6 +106,38 @@ def test_slots_with_weights_on_the_input_under_vmap():
     want = np.stack([run(weights) for weights in both])
     np.testing.assert_allclose(jax.vmap(run)(both), want, rtol=0, atol=2e-6 * np.abs(want).max())
     np.testing.assert_allclose(want[0], case(weight_on="input"), rtol=0, atol=2e-6 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_on_several_devices(check_vma):
+    """A part of the experts on each, whose sums are added up."""
+    case, slots = Case(biases=False), np.arange(ROWS)[::-1].copy()
+    matrices = {name: w for name, w in case.given.items() if name[:2] == "w_"}
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+
+    def part(matrices, weights):
+        first, options = 2 * jax.lax.axis_index("x"), {"weight_on": "input", "row_slots": slots}
+        return jax.lax.psum(case({"row_weights": weights, **matrices}, group_offset=first, **options), "x")
+
+    sharded = jax.shard_map(part, mesh=mesh, in_specs=(P("x"), P()), out_specs=P(), check_vma=check_vma)
+    whole = lambda matrices, weights: case({"row_weights": weights, **matrices}, weight_on="input")  # noqa: E731
+
+    def gradients(f):
+        return jax.jit(jax.value_and_grad(lambda *x: jnp.sin(f(*x)).sum(), (0, 1)))(matrices, case.given["row_weights"])
+
+    close = lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=2e-5 * np.abs(y).max())  # noqa: E731
+    jax.tree.map(close, gradients(sharded), gradients(whole))
+
+
+def test_explicit_mesh_axes():
+    case, slots = Case(), np.arange(ROWS)[::-1].copy()
+    want = case(weight_on="input", row_slots=slots)
+    mesh = jax.make_mesh((3,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:3])
+    with jax.set_mesh(mesh):
+        placed = {name: jax.device_put(case.given[name], NamedSharding(mesh, P("x"))) for name in ("x", "row_weights")}
+        routed = {"row_slots": slots, "row_tokens": ROW_TOKENS}
+        routed = {name: jax.device_put(y, NamedSharding(mesh, P("x"))) for name, y in routed.items()}
+        np.testing.assert_array_equal(case(placed, weight_on="input", **routed), want)
 
 
 @pytest.mark.parametrize("options", [{"weight_on": "input"}, {"row_slots": np.arange(ROWS)}], ids=["input", "slots"])
