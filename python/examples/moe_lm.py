@@ -5,8 +5,11 @@
 
 Licences of three families are held out: no text of theirs is trained on. At the end, the loss on them stands beside
 the entropy of one of their bytes given the byte before, which is what the best table of pairs could reach; a picture
-shows how the loss fell. The same seed, implementation and number of threads give the same loss to the last bit, and so
-do the experts in one call (raggemm) and by products one by one (unfused); --compare shows it, and how long both take.
+shows how the loss fell. The same seed, implementation and number of threads give the same loss to the last bit.
+
+The experts in one call (raggemm) and by products one by one (unfused) have the same bits, gradients included. --compare
+trains with both, says how long a step takes, and whether losses and parameters stayed equal: XLA may make something
+else of what is around other experts.
 
 The model is in moe_lm_model.py.
 """
