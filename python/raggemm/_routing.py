@@ -298,9 +298,9 @@ def _of_groups(count: int, group_sizes: Any) -> jax.Array:
     if sizes.ndim != 1:
         raise ValueError(f"group_sizes: shape is {sizes.shape}, must be [G]")
     groups = sizes.shape[0]
-    operands = matrices(jnp.zeros((count, 0)), jnp.zeros((groups, 0, 1)), sizes, (1, 1))
-    words, options = Words(sizes="group_sizes"), {"preferred_element_type": jnp.float32}
-    return product(words, *operands, bias=jnp.ones((groups, 1), jnp.float32), **options)[:, 0]
+    lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((count, 0), (groups, 0, 1)))
+    ones = jnp.ones((groups, 1), jnp.float32)
+    return product(Words(sizes="group_sizes"), *matrices(lhs, rhs, sizes, (1, 1)), bias=ones)[:, 0]
 
 
 def combine(

@@ -140,6 +140,9 @@ def test_float64(x64):
     got = raggemm.combine(rows, tokens, 3, weights)
     assert got.dtype == np.float64
     np.testing.assert_allclose(got, oracle.combine(rows, tokens, 3, weights), rtol=1e-14, atol=1e-14)
+    rows[7:], sizes = np.nan, np.array([5, 2])
+    got = raggemm.combine(rows, tokens, 3, weights, sizes)
+    np.testing.assert_allclose(got, oracle.combine(rows, tokens, 3, weights, sizes), rtol=1e-14, atol=1e-14)
 
 
 def test_float64_of_others(x64):
