@@ -1,10 +1,15 @@
 """Trains a language model over bytes, with mixture-of-experts layers, on the licences that every Debian has.
 
-    .venv/bin/python python/examples/moe_lm.py [--minutes=4 | --steps=N] [--impl=raggemm|ragged_dot]
+    .venv/bin/python python/examples/moe_lm.py [--minutes=4 | --steps=N] [--impl=raggemm|unfused|ragged_dot]
+    .venv/bin/python python/examples/moe_lm.py --compare=N
 
 Licences of three families are held out: no text of theirs is trained on. At the end, the loss on them stands beside
 the entropy of one of their bytes given the byte before, which is what the best table of pairs could reach; a picture
 shows how the loss fell. The same seed, implementation and number of threads give the same loss to the last bit.
+
+The experts in one call (raggemm) and by products one by one (unfused) have the same bits, gradients included. --compare
+trains with both, says how long a step takes, and whether losses and parameters stayed equal: XLA may make something
+else of what is around other experts.
 
 The model is in moe_lm_model.py.
 """
@@ -23,7 +28,7 @@ import jax.numpy as jnp
 import matplotlib
 import numpy as np
 import optax
-from moe_lm_model import PRODUCTS, Shape, initial_parameters, losses
+from moe_lm_model import EXPERTS, Shape, initial_parameters, losses
 
 LICENCES = pathlib.Path("/usr/share/common-licenses")  # of the package base-files
 HELD_OUT = ("Apache-2.0", "Artistic", "CC0-1.0")
@@ -85,7 +90,7 @@ class Model:
     """A compiled training step and a compiled evaluation."""
 
     def __init__(self, shape: Shape, implementation: str, texts: Texts, seed: int):
-        self.shape, self.product = shape, PRODUCTS[implementation]
+        self.shape, self.experts = shape, EXPERTS[implementation]
         self.text = jnp.asarray(texts.training)
         key, own = jax.random.split(jax.random.key(seed))
         parameters = initial_parameters(shape, own)
@@ -94,7 +99,7 @@ class Model:
         index = np.arange(windows)[:, None] * shape.context + np.arange(shape.context + 1)
         self.held_out = np.array_split(texts.held_out[index], -(-windows // BATCH))
         self.step = jax.jit(self._step, donate_argnums=0).lower(self.state).compile()
-        self.window_losses = jax.jit(lambda parameters, text: losses(parameters, text, self.shape, self.product)[0])
+        self.window_losses = jax.jit(lambda parameters, text: losses(parameters, text, self.shape, self.experts)[0])
 
     def _step(self, state: State) -> tuple[State, jax.Array]:
         """The next state and the loss, in bits a byte, on random windows of the training text."""
@@ -103,7 +108,7 @@ class Model:
         text = self.text[starts + jnp.arange(self.shape.context + 1)]
 
         def objective(parameters: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-            values, balance = losses(parameters, text, self.shape, self.product)
+            values, balance = losses(parameters, text, self.shape, self.experts)
             return values.mean() + BALANCE * balance, values.mean()
 
         gradient, loss = jax.grad(objective, has_aux=True)(state.parameters)
@@ -114,6 +119,12 @@ class Model:
         """Takes a step; its loss."""
         self.state, loss = self.step(self.state)
         return float(loss)
+
+    def cost(self, seconds: Sequence[float]) -> str:
+        """What a step takes; seconds that steps took."""
+        temporaries = self.step.memory_analysis().temp_size_in_bytes / 2**20
+        text = f"a step of {BATCH * self.shape.context} tokens: {1e3 * np.median(seconds):.0f} ms"
+        return f"{text}, {temporaries:.0f} MiB of temporaries"
 
     def evaluate(self) -> float:
         """The loss on the whole held-out text, in bits a byte."""
@@ -171,18 +182,41 @@ def draw(path: pathlib.Path, history: History, entropy: float, title: str) -> No
     figure.savefig(path, dpi=120)
 
 
+def compare(shape: Shape, texts: Texts, seed: int, steps: int) -> bool:
+    """Whether the losses of so many steps are equal, and all parameters after them; both models step in turns."""
+    models = {name: Model(shape, name, texts, seed) for name in ("raggemm", "unfused")}
+    losses_of: dict[str, list[float]] = {name: [] for name in models}
+    seconds: dict[str, list[float]] = {name: [] for name in models}
+    for _ in range(steps):
+        for name, model in models.items():
+            before = time.perf_counter()
+            losses_of[name].append(model.advance())
+            seconds[name].append(time.perf_counter() - before)
+    for name, model in models.items():
+        print(f"{name:>7}: {model.cost(seconds[name])}; loss after {steps} steps {losses_of[name][-1]!r} bits a byte")
+    ours, theirs = (jax.tree.leaves(model.state.parameters) for model in models.values())
+    are_equal = losses_of["raggemm"] == losses_of["unfused"] and all(map(np.array_equal, ours, theirs))
+    print(f"losses and parameters are {'equal to the last bit' if are_equal else 'not equal'}")
+    return are_equal
+
+
 def main(argv: Sequence[str] | None = None) -> float:
-    """The loss on the held-out text at the end, in bits a byte."""
+    """The loss on the held-out text at the end, in bits a byte; with --compare whether both are equal."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--minutes", type=float, default=4.0, help="of training (default 4)")
     length.add_argument("--steps", type=int, help="of training, instead of minutes")
-    parser.add_argument("--impl", choices=PRODUCTS, default="raggemm", help="what multiplies the experts' matrices")
+    length.add_argument("--compare", type=int, metavar="N", help="N steps of raggemm and unfused in turns, instead")
+    parser.add_argument("--impl", choices=EXPERTS, default="raggemm", help="what computes the experts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--png", type=pathlib.Path, default=pathlib.Path("moe_lm.png"), help="picture of the loss")
     options = parser.parse_args(argv)
-    if not options.minutes > 0 or (options.steps is not None and options.steps < 1):
-        parser.error(f"--minutes={options.minutes}, --steps={options.steps}: must be positive")
+    given = {"--minutes": options.minutes, "--steps": options.steps, "--compare": options.compare}
+    for name, value in given.items():
+        if value is not None and not value > 0:
+            parser.error(f"{name}={value}: must be positive")
+    if options.compare:
+        return compare(Shape(), read_texts(), options.seed, options.compare)
     # Before the minutes of work, not after them.
     if options.png.is_dir() or not os.access(options.png if options.png.exists() else options.png.parent, os.W_OK):
         parser.error(f"--png={options.png}: cannot be written")
@@ -194,10 +228,8 @@ def main(argv: Sequence[str] | None = None) -> float:
     print(f"{parameters:,} parameters in {shape}, trained on {len(texts.training):,} bytes with {options.impl}")
     history = train(model, options.steps, options.minutes)
     step, loss = history.evaluations[-1]
-    temporaries = model.step.memory_analysis().temp_size_in_bytes / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-    milliseconds = 1e3 * np.median(history.seconds)
-    print(f"a step of {BATCH * shape.context} tokens: {milliseconds:.0f} ms, {temporaries:.0f} MiB of temporaries")
+    print(model.cost(history.seconds))
     print(f"the process at its peak: {peak:.0f} MiB")
     print(f"entropy of a held-out byte given the one before: {entropy:.4f} bits")
     print(f"loss on the held-out text after {step} steps: {loss!r} bits a byte")

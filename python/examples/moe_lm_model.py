@@ -1,20 +1,21 @@
 """The model of moe_lm.py: a decoder-only transformer over bytes whose feed-forward layers are mixtures of experts.
 
-Everything is float32. `product` is the one thing that differs between implementations: rows [m, k] in the order of
-their groups, a matrix for each group [g, k, n] and int32 sizes [g] give [m, n].
+Everything is float32. `experts` is the one thing that differs between implementations: a layer's arrays, tokens
+[tokens, width], and the weights and numbers of each token's experts [tokens, top_k] give [tokens, width].
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import moe_lm_unfused
 import raggemm
 from jax import lax
 
-Product = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-PRODUCTS: dict[str, Product] = {"raggemm": raggemm.gmm, "ragged_dot": lax.ragged_dot}
+Experts = Callable[[dict[str, Any], jax.Array, jax.Array, jax.Array], jax.Array]
 VOCABULARY = 256
 
 
@@ -69,18 +70,18 @@ permuted.defvjp(
 )
 
 
-def moe_layer(layer: dict[str, jax.Array], x: jax.Array, top_k: int, product: Product) -> tuple[jax.Array, jax.Array]:
-    """The experts' answers to x [tokens, width], weighted by the router, and the load-balance loss.
+def fused(layer: dict[str, Any], x: jax.Array, weights: jax.Array, chosen: jax.Array) -> jax.Array:
+    rows = raggemm.sort_by_expert(chosen, len(layer["down"]))
+    routed = rows.row_tokens, weights.reshape(-1)[rows.order], rows.group_sizes
+    return raggemm.moe_mlp(x, *routed, layer["gate_and_up"], layer["down"], merged="halves")
 
-    That loss is 1 where all experts get equally many tokens: experts * sum over e of (share of the tokens that e
-    gets) * (mean probability that the router gives e), as in the Switch Transformer (arXiv:2101.03961, equation 4).
-    """
-    tokens, experts = x.shape[0], layer["down"].shape[0]
-    scores = product(x, layer["router"], jnp.array([tokens], jnp.int32))
-    probabilities = jax.nn.softmax(scores)
-    weights, chosen = lax.top_k(probabilities, top_k)
-    weights /= weights.sum(axis=1, keepdims=True)
 
+def by_products(
+    layer: dict[str, Any], x: jax.Array, weights: jax.Array, chosen: jax.Array, product: Callable[..., jax.Array]
+) -> jax.Array:
+    """product: rows [m, k] in the order of their groups, a matrix for each group [g, k, n] and int32 sizes [g] give
+    [m, n]."""
+    (tokens, top_k), experts = chosen.shape, layer["down"].shape[0]
     order = jnp.argsort(chosen.reshape(-1), stable=True)  # of (token, choice) pairs, by expert
     inverse = jnp.argsort(order)
     sizes = jnp.bincount(chosen.reshape(-1), length=experts).astype(jnp.int32)
@@ -88,10 +89,23 @@ def moe_layer(layer: dict[str, jax.Array], x: jax.Array, top_k: int, product: Pr
     gate, up = jnp.split(product(rows, layer["gate_and_up"], sizes), 2, axis=1)
     answers = product(jax.nn.silu(gate) * up, layer["down"], sizes)
     answers = permuted(answers, inverse, order).reshape(tokens, top_k, -1)
+    return jnp.sum(answers * weights[..., None], axis=1)
 
-    shares = sizes / (tokens * top_k)
-    balance = experts * jnp.sum(shares * probabilities.mean(axis=0))
-    return jnp.sum(answers * weights[..., None], axis=1), balance
+
+EXPERTS: dict[str, Experts] = {
+    "raggemm": fused,
+    "unfused": moe_lm_unfused.experts,
+    "ragged_dot": functools.partial(by_products, product=lax.ragged_dot),
+}
+
+
+def moe_layer(layer: dict[str, Any], x: jax.Array, top_k: int, experts: Experts) -> tuple[jax.Array, jax.Array]:
+    """The experts' answers to x [tokens, width], weighted by the router, and the load-balance loss, which is 1 where
+    all experts get equally many tokens."""
+    # As a product of one group, which has the same bits for any number of threads.
+    scores = raggemm.gmm(x, layer["router"], jnp.array([len(x)], jnp.int32))
+    weights, chosen = raggemm.route(scores, top_k)
+    return experts(layer, x, weights, chosen), raggemm.load_balance_loss(scores, chosen)
 
 
 def _normalized(x: jax.Array, scale: jax.Array) -> jax.Array:
@@ -105,21 +119,21 @@ def _attention(layer: dict[str, jax.Array], x: jax.Array, heads: int) -> jax.Arr
     return mixed.reshape(x.shape) @ layer["projection"]
 
 
-def logits(parameters: dict[str, Any], text: jax.Array, shape: Shape, product: Product) -> tuple[jax.Array, jax.Array]:
+def logits(parameters: dict[str, Any], text: jax.Array, shape: Shape, experts: Experts) -> tuple[jax.Array, jax.Array]:
     """Of the byte after each of text's [batch, context], and the load-balance loss of a layer."""
     x = parameters["embedding"][text] + parameters["position"][: text.shape[1]]
     balances = []
     for layer in parameters["layers"]:
         x += _attention(layer, _normalized(x, layer["attention_norm"]), shape.heads)
         rows = _normalized(x, layer["moe_norm"]).reshape(-1, shape.width)
-        answers, balance = moe_layer(layer, rows, shape.top_k, product)
+        answers, balance = moe_layer(layer, rows, shape.top_k, experts)
         x += answers.reshape(x.shape)
         balances.append(balance)
     return _normalized(x, parameters["norm"]) @ parameters["unembedding"], jnp.mean(jnp.stack(balances))
 
 
-def losses(parameters: dict[str, Any], text: jax.Array, shape: Shape, product: Product) -> tuple[jax.Array, jax.Array]:
+def losses(parameters: dict[str, Any], text: jax.Array, shape: Shape, experts: Experts) -> tuple[jax.Array, jax.Array]:
     """Cross entropy of each byte of text [batch, context + 1] but the first, in nats [batch, context]; load balance."""
-    scores, balance = logits(parameters, text[:, :-1], shape, product)
+    scores, balance = logits(parameters, text[:, :-1], shape, experts)
     chosen = jnp.take_along_axis(scores, text[:, 1:, None], axis=2)[..., 0]
     return jax.nn.logsumexp(scores, axis=2) - chosen, balance

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import moe_lm
 import raggemm
-from moe_lm_model import Shape
+from moe_lm_model import Shape, by_products
 
 EXPERTS = ("gate_and_up", "down")
 
@@ -83,7 +83,7 @@ def bits_of_a_weight(parameters: dict[str, Any]) -> float:
 
 def held_out_losses(model: moe_lm.Model) -> dict[str, tuple[float, float]]:
     """Of each format: bits of a weight, and the loss in bits a byte."""
-    trained, model.product = model.state, product
+    trained, model.experts = model.state, functools.partial(by_products, product=product)
     results = {}
     for name in FORMATS:
         model.state = trained._replace(parameters=quantized(trained.parameters, name))

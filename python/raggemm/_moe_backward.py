@@ -11,7 +11,7 @@ from raggemm._moe_sequence import activated_rows, first_products, gate_and_up, p
 from raggemm._operands import Words
 from raggemm._primitive.call import FLOATS
 from raggemm._primitive.moe_mlp import MlpCall
-from raggemm._routing import sums_of_tokens
+from raggemm._routing import filled_rows, sums_of_tokens
 from raggemm.ops import matrices
 
 _Args = dict[str, Any]
@@ -59,7 +59,7 @@ def cotangents(call: MlpCall, args: _Args, ct: jax.Array, wanted: tuple[str, ...
     """Of the wanted arguments, by name: x, row_weights, weights of floats, biases. ct: [T,H], as out."""
     x = args["x"]
     token, weights, is_known = token_rows(args)
-    rows, down_type = x.at[token].get(mode="fill", fill_value=0), _operand_type(args, "down")
+    rows, down_type = filled_rows(x, token), _operand_type(args, "down")
     gate, up = gate_and_up(call, *first_products(call, args, rows))
 
     def activated(gate: jax.Array | None, up: jax.Array) -> jax.Array:
@@ -67,7 +67,7 @@ def cotangents(call: MlpCall, args: _Args, ct: jax.Array, wanted: tuple[str, ...
 
     a, pull = jax.vjp(activated, gate, up)
     a = a.astype(down_type)
-    d_rows = ct.astype(down_type).at[token].get(mode="fill", fill_value=0)
+    d_rows = filled_rows(ct.astype(down_type), token)
     d_a = product_of(args, "down", d_rows, not call.down_is_trans, has_bias=False)  # without the row's weight
     d_gate, d_up = pull(weights[:, None] * d_a)
     d_up = _merged(call, d_gate, d_up).astype(_operand_type(args, "up"))

@@ -1,5 +1,6 @@
 """moe_mlp, the whole MLP of the experts: its arguments and their checks."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -8,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._moe_backward import cotangents
-from raggemm._moe_sequence import ACTIVATIONS, NEEDS_A_GATE, sequence
+from raggemm._moe_sequence import ACTIVATIONS, NEEDS_A_GATE, sequence, token_rows
 from raggemm._operands import integer_array, result_dtype
 from raggemm._primitive import jax_versions
 from raggemm._primitive.call import FLOATS, PARTS_OF_BYTES
 from raggemm._primitive.moe_mlp import MlpCall, primitive
+from raggemm._routing import rows_of_tokens, sums_of_tokens
 from raggemm._tensors import check_type, float_array, quantized_parts
 
 _FLOATS = tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32)
@@ -130,6 +132,23 @@ def _moe_mlp(args: dict[str, jax.Array], *, call: MlpCall) -> jax.Array:
     return primitive.bind(*jax_versions.varying_alike(call.flat(args)), call=call)[0]
 
 
+@functools.partial(jax.jit, static_argnames=("call", "weight_on"))
+def _by_rows(args: dict[str, jax.Array], call: MlpCall, weight_on: str) -> jax.Array:
+    """The call of each row as a token of its own, then the sums of the tokens."""
+    args = {name: jax_versions.gathered(x) for name, x in args.items()}
+    x = args["x"]
+    token, weights, _ = token_rows(args)
+    weights = jnp.where(token < x.shape[0], weights, 0)  # of other rows it may be NaN
+    rows = rows_of_tokens(x, token)
+    if weight_on == "input":
+        rows, weights = (rows.astype(jnp.float32) * weights[:, None]).astype(x.dtype), jnp.ones_like(weights)
+    each = jnp.arange(token.shape[0], dtype=jnp.int32)
+    operands = tuple(name for name in call.operands if name != "row_weights")
+    down = dataclasses.replace(call, dtype=np.dtype(np.float32), operands=operands)
+    rows = _moe_mlp({**args, "x": rows, "row_tokens": each}, call=down)
+    return sums_of_tokens(rows, weights, token, x.shape[0], call.dtype, args.get("row_slots"))
+
+
 def moe_mlp(
     x: Any,
     row_tokens: Any,
@@ -149,6 +168,8 @@ def moe_mlp(
     group_offset: Any = None,
     preferred_element_type: Any = None,
     save: str = "inputs",
+    weight_on: str = "output",
+    row_slots: Any = None,
 ) -> jax.Array:
     """The MLP of the experts of a mixture-of-experts layer, as one call: gather, up and gate, activation, down, and the
     weighted sum of each token's experts.
@@ -189,9 +210,20 @@ def moe_mlp(
       preferred_element_type: dtype of the result, by default x's.
       save: what a gradient keeps of the forward pass: "inputs", nothing but the arguments, so that it computes up and
         gate again; or "activations", up and gate, [M,I] in float32. The gradient has the same bits.
+      weight_on: "output", or "input" as Llama 4 has it: row_weights[r] multiplies x[row_tokens[r]] in float32, which is
+        rounded once to x's type, and d[r] is added as it is. See below.
+      row_slots: [M], int32, int64 or uint32, as of sort_by_expert: a token's rows are added in the order of these
+        numbers, rows of one number in ascending order. See below.
 
     Returns:
       [T,H].
+
+    With row_slots, or row_weights on the input, the call computes d of all rows, as if each were a token of its own,
+    and combine adds them up: both have M rows in memory, and a wrong token makes all NaN.
+
+    The sum of a token is one chain for any number of rows where the one call makes it, and its gradient. In combine,
+    and so under vmap, in forward mode, with row_slots and weights on the input, a new chain begins after 256 rows of a
+    token, whose sum is added, so that beyond 256 last bits differ.
 
     It has derivatives of every order, forward and reverse, of x, floats among the weights, biases, row_weights, and
     scales of quantized weights that are not float8_e8m0fnu. float64 is a TypeError. A gradient is one call, too:
@@ -207,6 +239,7 @@ def moe_mlp(
     _check_choice("activation", activation, tuple(map(str.lower, ACTIVATIONS)))
     _check_choice("merged", merged, (None, "halves", "interleaved"))
     _check_choice("save", save, ("inputs", "activations"))
+    _check_choice("weight_on", weight_on, ("output", "input"))
     if activation.upper() in NEEDS_A_GATE and merged is None and w_gate is None:
         raise ValueError(f"activation: {activation!r} needs a gate, w_gate or merged")
     args = _checked_rows(x, row_tokens, row_weights, group_sizes) | _checked_matrices(w_up, w_gate, w_down)
@@ -226,4 +259,9 @@ def moe_mlp(
         saves_products=save == "activations",
         operands=tuple(name for name in _OPTIONAL if name in args),
     )
-    return _moe_mlp(args, call=call)
+    if row_slots is not None:
+        args["row_slots"] = integer_array("row_slots", row_slots)
+        _check_shape("row_slots", args["row_slots"], args["row_tokens"].shape)
+    elif weight_on == "output" or row_weights is None:
+        return _moe_mlp(args, call=call)
+    return _by_rows(args, call, weight_on)

@@ -10,7 +10,7 @@ from raggemm._grouped_gemm import product
 from raggemm._operands import Words
 from raggemm._primitive.call import FLOATS
 from raggemm._primitive.moe_mlp import MlpCall
-from raggemm._routing import sums_of_tokens
+from raggemm._routing import filled_rows, sums_of_tokens
 from raggemm._tensors import QuantizedTensor
 from raggemm.ops import matrices
 
@@ -96,7 +96,7 @@ def sequence(call: MlpCall, args: dict[str, Any]) -> tuple[jax.Array, ...]:
     """The value of a call, and its first products."""
     x = args["x"]
     token, weights, _ = token_rows(args)
-    first = first_products(call, args, x.astype(jnp.float32).at[token].get(mode="fill", fill_value=0))
+    first = first_products(call, args, filled_rows(x.astype(jnp.float32), token))
     down = args["w_down"].dtype
     activated = activated_rows(call, *gate_and_up(call, *first)).astype(down if down in FLOATS else x.dtype)
     rows = product_of(args, "down", activated, call.down_is_trans)

@@ -63,6 +63,7 @@ def apply(
     x: Any,
     top_k: int,
     activation: str = "silu",
+    weight_on: str = "output",
     **routing: Any,
 ) -> Output:
     """The experts' answers to each token, weighted by the router.
@@ -71,7 +72,7 @@ def apply(
       params: as of init. "w_gate" may be absent; an "expert_bias" [G] is the one of route.
       x: [...,H], of float16, bfloat16 or float32.
       top_k: experts of a token.
-      activation: as moe_mlp has it.
+      activation, weight_on: as moe_mlp has them.
       routing: the keyword arguments of route.
     """
     x = float_array("x", x)
@@ -84,5 +85,6 @@ def apply(
     row_weights = gathered(row_weights).reshape(-1)[rows.order]
     matrices = (params["w_up"], params["w_down"])
     routed = (rows.row_tokens, row_weights, rows.group_sizes)
-    out = moe_mlp(tokens, *routed, *matrices, w_gate=params.get("w_gate"), activation=activation)
+    gate = params.get("w_gate")
+    out = moe_mlp(tokens, *routed, *matrices, w_gate=gate, activation=activation, weight_on=weight_on)
     return Output(out.reshape(x.shape), logits, chosen)

@@ -15,9 +15,10 @@ import pytest
 import raggemm
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
+from program_text import custom_calls
 from raggemm import gmm
 from raggemm._primitive import library, options
-from raggemm.expert_parallel import Routing, by_all_gather, by_all_to_all, check_processes, on_one_device
+from raggemm.expert_parallel import Routing, by_all_gather, by_all_to_all, check_processes, mlp, on_one_device
 
 T, D, HIDDEN, EXPERTS, TOP_K = 32, 6, 10, 8, 3  # tokens of all devices
 
@@ -33,13 +34,19 @@ def operands(dtype=np.float32):
     return tokens.astype(dtype), ids, weights.astype(np.float32), up.astype(dtype), down.astype(dtype)
 
 
-def layer(way, *options):
-    def f(tokens, ids, weights, up, down):
-        def experts(rows, sizes, offset):
-            hidden = jax.nn.silu(gmm(rows, up, sizes, group_offset=offset))
-            return gmm(hidden, down, sizes, rows.dtype, group_offset=offset)
+def products(up, down):
+    """Of calls one by one, as a user may have them."""
 
-        return way(experts, tokens, Routing(ids, weights, EXPERTS), *options)
+    def experts(rows, sizes, offset):
+        hidden = jax.nn.silu(gmm(rows, up, sizes, group_offset=offset))
+        return gmm(hidden, down, sizes, rows.dtype, group_offset=offset)
+
+    return experts
+
+
+def layer(way, *options, of=mlp):
+    def f(tokens, ids, weights, up, down):
+        return way(of(up, down), tokens, Routing(ids, weights, EXPERTS), *options)
 
     return f
 
@@ -78,13 +85,33 @@ def with_gradients(f, args):
 
 
 @functools.cache
-def wanted():
-    return with_gradients(layer(on_one_device), operands())
+def wanted(of=mlp):
+    return with_gradients(layer(on_one_device, of=of), operands())
 
 
-def test_on_one_device():
-    np.testing.assert_allclose(wanted()[0], oracle(*operands()), rtol=1e-5, atol=1e-5)
-    assert (wanted()[0][10] == 0).all()
+@pytest.mark.parametrize("of", [mlp, products])
+def test_on_one_device(of):
+    np.testing.assert_allclose(wanted(of)[0], oracle(*operands()), rtol=1e-5, atol=1e-5)
+    assert (wanted(of)[0][10] == 0).all()
+
+
+def test_mlp_is_one_call_with_its_options():
+    """Whose gate is one that lets every row through, half of it: relu of 0.5."""
+    tokens, ids, weights, up, down = operands()
+    options = {"w_gate": np.zeros_like(up), "b_gate": np.full((EXPERTS, HIDDEN), 0.5, np.float32), "activation": "relu"}
+
+    def f(tokens, ids, weights, up, down):
+        experts = mlp(up, down, preferred_element_type=jnp.bfloat16, **options)
+        return on_one_device(experts, tokens, Routing(ids, weights, EXPERTS))
+
+    program = jax.jit(f).lower(*operands())
+    assert program.as_text().count("raggemm_moe_mlp_v1") == 1 and custom_calls(program) == 0
+    got = f(*operands())
+    assert got.dtype == jnp.bfloat16
+    each = np.where((ids >= 0) & (ids < EXPERTS), ids, 0)
+    hidden = 0.5 * np.einsum("td,tkdh->tkh", tokens, up[each])
+    want = np.einsum("tk,tkh,tkhd->td", np.where(each == ids, weights, 0), hidden, down[each])
+    np.testing.assert_allclose(got.astype(np.float32), want, rtol=0.02, atol=0.05)
 
 
 def test_weights_of_no_expert_are_not_read():
@@ -101,11 +128,11 @@ def test_all_gather(check_vma):
         np.testing.assert_allclose(x, want, rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("capacity", [None, 1, 10**6])
-def test_all_to_all_has_the_bits_of_one_device(capacity):
+@pytest.mark.parametrize(("of", "capacity"), [(mlp, None), (mlp, 1), (mlp, 10**6), (products, None)])
+def test_all_to_all_has_the_bits_of_one_device(of, capacity):
     """Whether the rows of the popular expert are within the capacity or not."""
-    got = with_gradients(sharded(layer(by_all_to_all, "expert", capacity), capacity is None), operands())
-    for x, want in zip(got, wanted(), strict=True):
+    got = with_gradients(sharded(layer(by_all_to_all, "expert", capacity, of=of), capacity is None), operands())
+    for x, want in zip(got, wanted(of), strict=True):
         np.testing.assert_array_equal(x, want)
 
 

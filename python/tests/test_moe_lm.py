@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from raggemm import QuantizedTensor, dequantize
+from raggemm import QuantizedTensor, dequantize, moe_mlp
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -18,17 +19,18 @@ sys.path.insert(0, str(EXAMPLES))
 import moe_lm  # noqa: E402
 import moe_lm_model  # noqa: E402
 import moe_lm_quantized  # noqa: E402
+import moe_lm_unfused  # noqa: E402
 
 TINY = moe_lm_model.Shape(layers=1, width=16, heads=2, experts=32, hidden=16, context=32)
 # The bits of a mixture-of-experts layer's results and gradients, and how many threads computed them.
 LAYER_BITS = """
 import functools, hashlib, pathlib, jax, jax.numpy as jnp, numpy as np
-from moe_lm_model import PRODUCTS, Shape, initial_parameters, moe_layer
+from moe_lm_model import EXPERTS, Shape, initial_parameters, moe_layer
 shape = Shape(layers=1, width=64, hidden=96)
 layer = initial_parameters(shape, jax.random.key(1))["layers"][0]
 x = np.random.default_rng(2).standard_normal((700, shape.width), np.float32)
 def objective(layer, x):
-    y, balance = moe_layer(layer, x, shape.top_k, PRODUCTS["raggemm"])
+    y, balance = moe_layer(layer, x, shape.top_k, EXPERTS["raggemm"])
     return jnp.sum(jnp.sin(y)) + balance, y
 (_, y), gradients = jax.jit(jax.value_and_grad(objective, (0, 1), has_aux=True))(layer, x)
 assert all(bool(jnp.isfinite(g).all()) for g in jax.tree.leaves(gradients))
@@ -74,10 +76,13 @@ def test_entropy_given_the_byte_before(text, bits):
     assert moe_lm.pair_entropy(np.frombuffer(text, np.uint8).astype(np.int32)) == pytest.approx(bits, abs=1e-3)
 
 
-def test_layer_agrees_with_a_loop_over_tokens():
+@pytest.mark.parametrize("implementation", moe_lm_model.EXPERTS)
+def test_layer_agrees_with_a_loop_over_tokens(implementation):
     layer = moe_lm_model.initial_parameters(TINY, jax.random.key(0))["layers"][0]
     x = np.random.default_rng(1).standard_normal((40, TINY.width), np.float32)
-    y, balance = jax.jit(moe_lm_model.moe_layer, static_argnums=(2, 3))(layer, x, 2, moe_lm_model.PRODUCTS["raggemm"])
+    y, balance = jax.jit(moe_lm_model.moe_layer, static_argnums=(2, 3))(
+        layer, x, 2, moe_lm_model.EXPERTS[implementation]
+    )
     router, both, down = (np.asarray(layer[name], np.float64) for name in ("router", "gate_and_up", "down"))
     scores = x @ router[0]
     probabilities = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
@@ -93,6 +98,49 @@ def test_layer_agrees_with_a_loop_over_tokens():
     np.testing.assert_allclose(y, want, atol=1e-4, rtol=1e-4)
     want_balance = TINY.experts * np.sum(counts / counts.sum() * probabilities.mean(0))
     np.testing.assert_allclose(balance, want_balance, rtol=1e-5)
+
+
+def test_silu_is_that_of_moe_mlp():
+    """Against float64, and to the bit against a call with a gate, whose product with up is exact."""
+    gate = 4 * np.random.default_rng(2).standard_normal((40, 32), np.float32)
+    got, exact = np.asarray(moe_lm_unfused.silu(gate)), gate / (1 + np.exp(-gate.astype(np.float64)))
+    assert (np.abs(got - exact) <= 3.5 * np.spacing(np.abs(exact).astype(np.float32))).all()
+    both, identity = np.hstack([gate, np.ones_like(gate)]), np.eye(64, dtype=np.float32)[None]
+    gated = moe_mlp(both, np.arange(40), None, np.array([40]), identity, identity[:, :32], merged="halves")
+    np.testing.assert_array_equal(got, gated[:, :32])
+
+
+def trained(implementation, texts, steps=3):
+    """Losses and parameters, by gradient descent. Operation by operation, for in one program what XLA makes of those
+    around the experts, and in which order it sums, depends on its version, its flags and what the experts are."""
+    parameters, losses = moe_lm_model.initial_parameters(TINY, jax.random.key(0)), []
+    text = texts.training[: 4 * (TINY.context + 1)].reshape(4, -1)
+
+    def objective(parameters):
+        values, balance = moe_lm_model.losses(parameters, text, TINY, moe_lm_model.EXPERTS[implementation])
+        return values.mean() + moe_lm.BALANCE * balance
+
+    for _ in range(steps):
+        loss, gradient = jax.value_and_grad(objective)(parameters)
+        parameters = jax.tree.map(lambda x, g: x - 0.5 * g, parameters, gradient)
+        losses.append(float(loss))
+    return losses, parameters
+
+
+def test_fused_and_unfused_train_to_the_same_bits(texts):
+    (losses, parameters), unfused = trained("raggemm", texts), trained("unfused", texts)
+    assert losses == unfused[0] and losses[2] < losses[0]
+    jax.tree.map(np.testing.assert_array_equal, parameters, unfused[1])
+
+
+def test_comparison_of_fused_and_unfused(monkeypatch, capsys):
+    monkeypatch.setattr(moe_lm, "Shape", lambda: TINY)
+    moe_lm.main(["--compare=2"])
+    lines = capsys.readouterr().out.splitlines()
+    words = r" *(\w+): a step of 512 tokens: \d+ ms, \d+ MiB of temporaries; loss after 2 steps (\S+) bits a byte"
+    (ours, loss), (theirs, same) = (re.fullmatch(words, line).groups() for line in lines[:2])
+    assert (ours, theirs) == ("raggemm", "unfused") and float(loss) == pytest.approx(float(same), rel=1e-6)
+    assert lines[2].startswith("losses and parameters are ")
 
 
 def test_permuted_has_the_gradient_of_a_gather():
@@ -136,7 +184,7 @@ def test_program(texts, monkeypatch, tmp_path, capsys):
         moe_lm.main(["--steps=2", "--minutes=1"])
 
 
-@pytest.mark.parametrize("length", ["--steps=0", "--steps=-1", "--minutes=0", "--minutes=nan"])
+@pytest.mark.parametrize("length", ["--steps=0", "--steps=-1", "--minutes=0", "--minutes=nan", "--compare=0"])
 def test_length_must_be_positive(length, capsys):
     with pytest.raises(SystemExit):
         moe_lm.main([length])

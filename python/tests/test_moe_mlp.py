@@ -287,6 +287,9 @@ TRACING = [
     ({"b_down": np.ones((2, 4), np.int32)}, TypeError, "b_down: dtype is int32, must be float16, bfloat16 or float32"),
     ({"activation": "tanh"}, ValueError, "activation is 'tanh', must be one of 'silu', 'gelu', 'gelu_tanh', 'relu',"),
     ({"activation": "swiglu_oai"}, ValueError, "activation: 'swiglu_oai' needs a gate, w_gate or merged"),
+    ({"weight_on": "x"}, ValueError, "weight_on is 'x', must be one of 'output', 'input'"),
+    ({"row_slots": TOKEN[1:]}, ValueError, r"row_slots: shape is \(4,\), must be \(5,\)"),
+    ({"row_slots": WEIGHTS}, TypeError, "row_slots: dtype is float32, must be int32, int64 or uint32"),
     ({"save": "none"}, ValueError, "save is 'none', must be one of 'inputs', 'activations'"),
     ({"preferred_element_type": np.int32}, TypeError, "preferred_element_type: dtype is int32, must be float16"),
 ]

@@ -70,6 +70,20 @@ def test_routing_as_in_deepseek_v3():
     np.testing.assert_array_equal(experts, oracle.route(X @ PARAMS["router"], 2, **theirs)[1])
 
 
+def test_weights_on_the_input_as_in_llama_4():
+    """Sigmoids of the chosen experts multiply what they get."""
+    out = jax.jit(lambda params, x: nn.apply(params, x, 1, score="sigmoid", weight_on="input").out)(PARAMS, X)
+    weights, experts = oracle.route(X @ PARAMS["router"], 1, "sigmoid")
+    # One expert a token, whose only choice it is.
+    want = [
+        layer({k: w if k == "router" else w[e] for k, w in PARAMS.items()} | {"router": np.zeros((6, 1))}, [w * x], 1)[
+            0
+        ]
+        for x, w, (e,) in zip(X.astype(np.float64), weights, experts[:, :, None].tolist(), strict=True)
+    ]
+    close(out, want)
+
+
 def test_gradients():
     target = random(*X.shape, seed=2)
     gradients = jax.jit(jax.grad(lambda params, x: (nn.apply(params, x, 2).out * target).sum(), (0, 1)))(PARAMS, X)

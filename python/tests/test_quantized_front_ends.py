@@ -11,7 +11,7 @@ import pytest
 import quantized_modes as q
 import raggemm
 from quantized_modes import SIZES
-from raggemm import GroupedTensor, QuantizedTensor
+from raggemm import GroupedTensor, QuantizedTensor, nn
 from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, tops
 
 OF_OTHERS = "test_compat_te_quantized.py"  # has the rows that are marked
@@ -95,6 +95,36 @@ def by_arguments(way):
     return call
 
 
+def of_moe_mlp(x, **weights):
+    return raggemm.moe_mlp(x, np.arange(q.M), None, SIZES, activation="relu", **weights)
+
+
+def of_nn(x, **weights):
+    """Its router sends each row to its group's expert."""
+    to_groups = 8 * jnp.linalg.pinv(jax.lax.stop_gradient(x)) @ jax.nn.one_hot(q.WHERE, q.G)
+    out = nn.apply({"router": to_groups, **weights}, x, 1, activation="relu").out
+    return out * (q.WHERE < q.G)[:, None]
+
+
+def by_experts(run, is_gated):
+    """The product by an MLP whose up, down and, gated, gate is rhs in turn, their mean: relu(y) - relu(-y) is y."""
+
+    def call(_, lhs, rhs):
+        def matrices(x, k, n):
+            return jnp.broadcast_to(jnp.pad(x, ((0, k - len(x)), (0, 0))), (q.G, k, n))
+
+        first = {"w_down": matrices(np.eye(q.N, q.K), q.N, q.K)}
+        ways = [lambda x: run(x, w_up=rhs, **first)[:, : q.N]]
+        ways += [lambda x: run(np.eye(q.M, q.N, dtype=np.float32), w_up=matrices(x, q.N, q.K), w_down=rhs)]
+        if is_gated:
+            none = QuantizedTensor(np.zeros_like(rhs.qvalue if hasattr(rhs, "qvalue") else rhs.data))
+            one = {"w_up": none, "b_up": np.ones((q.G, q.N), np.float32)}
+            ways += [lambda x: run(x, w_gate=rhs, **one, **first)[:, : q.N]]
+        return sum(way(lhs) - way(-lhs) for way in ways) / len(ways)
+
+    return call
+
+
 def front_end(name, way):
     """A function of (mode, lhs, rhs)."""
     if (name, way) == ("compat.ejkernel", "rhs_scale"):
@@ -110,6 +140,8 @@ def front_end(name, way):
         "raggemm.tgmm": lambda _, lhs, rhs: raggemm.tgmm(columns(lhs), rhs, SIZES),
         "raggemm.ragged_dot": lambda _, *x: raggemm.ragged_dot(*x, SIZES),
         "raggemm.grouped_gemm": grouped,
+        "raggemm.moe_mlp": by_experts(of_moe_mlp, is_gated=True),
+        "raggemm.nn": by_experts(of_nn, is_gated=False),  # whose gate has no up that is 1
         "compat.megablox": megablox_like(megablox.gmm, megablox.tgmm),
         "compat.lax": of_lax,
         "the override": overridden,

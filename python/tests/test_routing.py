@@ -144,6 +144,35 @@ def test_extreme_logits():
     assert np.isnan(weights[2]).all() and (experts >= 0).all() and (experts < E).all()
 
 
+def shares(logits, top_k):
+    """Of sigmoids in float64, with what route adds to their sum."""
+    scores = -np.sort(-oracle.sigmoid(logits))[:, :top_k]
+    return scores / (scores.sum(1, keepdims=True) + 1e-20)
+
+
+@pytest.mark.parametrize("largest", [-30.0, -45.0, -60.0, -80.0])
+def test_gradient_of_small_sigmoids(largest):
+    """Whose sum has a square that float32 has not."""
+    logits = largest - np.arange(5, dtype=np.float32)[None]
+    target = random(1, 3, seed=2)
+    loss = lambda logits: (raggemm.route(logits, 3, score="sigmoid")[0] * target).sum()  # noqa: E731
+    want = oracle.gradient(lambda logits: (shares(logits, 3) * target).sum(), logits)
+    close(jax.jit(jax.grad(loss))(logits), want, rtol=1e-3, atol=1e-3 * np.abs(want).max())
+    assert np.isfinite(jax.hessian(loss)(logits)).all()
+
+
+@pytest.mark.parametrize("logit", [-88.0, -95.0, -104.0, -200.0, -np.inf])
+def test_gradient_of_sigmoids_that_are_zero(logit):
+    """Of denormal ones, and of none at all, in route and in the loss."""
+    logits, experts = np.full((2, 4), logit, np.float32), np.array([[0, 1], [2, 3]], np.int32)
+    for f in (
+        lambda x: raggemm.route(x, 2, score="sigmoid")[0][:, 0].sum(),
+        lambda x: raggemm.load_balance_loss(x, experts, score="sigmoid"),
+    ):
+        gradient = jax.jit(jax.grad(f))(logits)
+        assert np.isfinite(gradient).all() and np.abs(gradient).max() < 1e-10
+
+
 def test_no_tokens():
     weights, experts = raggemm.route(np.zeros((0, 4), np.float32), 2, num_groups=2, group_top_k=1)
     assert weights.shape == experts.shape == (0, 2)

@@ -13,6 +13,8 @@ from arrays import random
 from front_end_checks import check_errors
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 T, K, G, H = 6, 3, 5, 4
@@ -138,6 +140,9 @@ def test_float64(x64):
     got = raggemm.combine(rows, tokens, 3, weights)
     assert got.dtype == np.float64
     np.testing.assert_allclose(got, oracle.combine(rows, tokens, 3, weights), rtol=1e-14, atol=1e-14)
+    rows[7:], sizes = np.nan, np.array([5, 2])
+    got = raggemm.combine(rows, tokens, 3, weights, sizes)
+    np.testing.assert_allclose(got, oracle.combine(rows, tokens, 3, weights, sizes), rtol=1e-14, atol=1e-14)
 
 
 def test_float64_of_others(x64):
@@ -195,6 +200,71 @@ def test_vmap():
         np.testing.assert_array_equal(x, raggemm.combine(y, z, 2))
 
 
+@settings(max_examples=20)
+@given(sums(), st.integers(0, 2**32 - 1), st.booleans())
+def test_order_of_slots(sums, seed, under_jit):
+    """Few numbers, so that rows of a token share some: those are in ascending order."""
+    rows, tokens, weights, sizes = sums
+    slots = np.random.default_rng(seed).integers(-2, 3, len(rows)).astype(np.int32)
+    got = (combined if under_jit else raggemm.combine)(rows, tokens, T, weights, sizes, row_slots=slots)
+    order = np.argsort(slots[: sizes.sum()], kind="stable")
+    want = in_float32(rows[order], tokens[order], T, weights[order], len(order))
+    np.testing.assert_array_equal(got, want.astype(rows.dtype))
+
+
+def test_slots_of_sorted_rows_are_the_order_of_choice():
+    experts, weights = np.array([[3, 1, 2], [0, 3, 1]], np.int32), np.float32([[1e8, -1e8, 1], [1, 1e8, -1e8]])
+    rows = raggemm.sort_by_expert(experts, 4)
+    args = np.ones((6, 1), np.float32), rows.row_tokens, 2, weights.reshape(-1)[rows.order]
+    assert raggemm.combine(*args, row_slots=rows.row_slots)[:, 0].tolist() == [1, 0]
+    assert raggemm.combine(*args)[:, 0].tolist() == [0, 0]  # -1e8, 1, 1e8 and 1, -1e8, 1e8
+    gradient = jax.grad(lambda rows: raggemm.combine(rows, *args[1:], row_slots=experts.ravel()).sum())(args[0])
+    np.testing.assert_array_equal(gradient[:, 0], args[3])
+
+
+def test_a_new_chain_begins_after_256_rows():
+    """And is added to those before it."""
+    weights = np.random.default_rng(5).normal(size=600).astype(np.float32)
+    chains = [
+        in_float32(np.ones((n, 1)), np.zeros(n, int), 1, w, n)
+        for n, w in ((len(w), w) for w in np.split(weights, [256, 512]))
+    ]
+    got = combined(np.ones((600, 1), np.float32), np.zeros(600, np.int32), 1, weights)
+    np.testing.assert_array_equal(got, (chains[0] + chains[1]) + chains[2])
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_sizes_and_slots_of_a_device(check_vma):
+    """Tokens, rows and groups are divided; sizes that are checked differ from device to device."""
+    rows, weights, tokens = random(8, H), random(8, seed=1), np.array([0, 2, 1, 1, 0, 0, 2, 0], np.int32)
+    sizes, slots = np.array([1, 1, 3, 0], np.int32), np.arange(8, 0, -1, np.int32)
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    run = lambda *x: raggemm.combine(*x[:2], 3, *x[2:4], row_slots=x[4])  # noqa: E731
+    specs = {"in_specs": (P("x"),) * 5, "out_specs": P("x"), "check_vma": check_vma}
+    sharded = jax.jit(jax.shard_map(run, mesh=mesh, **specs))
+    args = rows, tokens, weights, sizes, slots
+    want = np.concatenate([run(*part) for part in zip(*(np.split(x, 2) for x in args), strict=True)])
+    np.testing.assert_array_equal(sharded(*args), want)
+    gradient = jax.grad(lambda rows: sharded(rows, *args[1:]).sum())(rows)
+    np.testing.assert_array_equal(gradient[:, 0], np.where(np.arange(8) % 4 < [2] * 4 + [3] * 4, weights, 0))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([-1, 3], "group_sizes: group 0 has size -1"),
+        ([3, 3], "group_sizes: group 1 has size 3 and starts at 3, which exceeds the extent 4"),
+    ],
+)
+def test_wrong_sizes(sizes, message):
+    rows, tokens, sizes = np.ones((4, 2), np.float32), np.zeros(4, np.int32), np.array(sizes, np.int32)
+    for run in (combined, raggemm.combine):
+        with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=message):
+            jax.block_until_ready(run(rows, tokens, 1, None, sizes))
+    with raggemm.options(on_error="nan"):
+        assert np.isnan(jax.jit(lambda sizes: raggemm.combine(rows, tokens, 1, None, sizes))(sizes)).all()
+
+
 def test_there_and_back():
     """Each token's rows and the weights of its pairs, whatever the experts are."""
     rng = np.random.default_rng(4)
@@ -220,5 +290,7 @@ def test_errors():
     check_errors(lambda: combine(rows, tokens, 1, None, rows), TypeError, "^group_sizes: dtype is float32")
     sizes = np.ones((1, 2), np.int32)
     check_errors(lambda: combine(rows, tokens, 1, None, sizes), ValueError, r"^group_sizes: shape is \(1, 2\), must be")
+    slots = {"row_slots": tokens[1:]}
+    check_errors(lambda: combine(rows, tokens, 1, **slots), ValueError, r"^row_slots: shape is \(3,\), must be \(4,\)")
     dtype = {"preferred_element_type": np.int32}
     check_errors(lambda: combine(rows, tokens, 1, **dtype), TypeError, "^preferred_element_type: dtype is int32")

@@ -1,24 +1,22 @@
 """Expert parallelism: a mixture-of-experts layer whose experts are sharded over an axis of a mesh of CPU devices.
 
+    mlp                 what a device's experts make of rows, as one call of raggemm.moe_mlp
     on_one_device       the layer without communication, which the others equal
     by_all_gather       every device gets all tokens, computes its experts' rows, and the results are summed
     by_all_to_all       each token goes to the devices of its experts and comes back
 
-All drop no token. by_all_to_all gives the bits of on_one_device, result and gradients (with jaxlib 0.9.2 gradients up
-to a rounding of XLA's own sums); by_all_gather sums the results of a token's experts in another order, and is cheaper
-where a token has more experts than there are devices. The last two are for the inside of jax.shard_map, over the
-devices of one process or of several (jax.distributed with gloo):
+The layers drop no token. by_all_to_all gives the bits of on_one_device, result and gradients (with jaxlib 0.9.2
+gradients up to a rounding of XLA's own sums); by_all_gather sums the results of a token's experts in another order, and
+is cheaper where a token has more experts than there are devices. The last two are for the inside of jax.shard_map, over
+the devices of one process or of several (jax.distributed with gloo):
 
-    def layer(tokens, expert_ids, weights, up, down):
-        def experts(rows, group_sizes, group_offset):
-            hidden = jax.nn.silu(raggemm.gmm(rows, up, group_sizes, group_offset=group_offset))
-            return raggemm.gmm(hidden, down, group_sizes, group_offset=group_offset)
-
-        return by_all_to_all(experts, tokens, Routing(expert_ids, weights, num_experts=64), "expert")
+    def layer(tokens, expert_ids, weights, gate, up, down):
+        routing = Routing(expert_ids, weights, num_experts=64)
+        return by_all_to_all(mlp(up, down, w_gate=gate), tokens, routing, "expert")
 
     mesh = jax.make_mesh((4,), ("expert",), axis_types=(AxisType.Auto,))
     spec = PartitionSpec("expert")  # tokens and experts are sharded along their first axis
-    jax.jit(jax.shard_map(layer, mesh=mesh, in_specs=(spec,) * 5, out_specs=spec))
+    jax.jit(jax.shard_map(layer, mesh=mesh, in_specs=(spec,) * 6, out_specs=spec))
 
 Processes on different CPUs may sum bfloat16 with bfloat16, quantized operands and float32 as products of bfloat16 by
 different rules, so that a token's result depends on where its expert is: check_processes finds out.
@@ -30,7 +28,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +36,7 @@ import numpy as np
 from jax import lax
 from jax.experimental import multihost_utils
 
+from raggemm._moe_mlp import moe_mlp
 from raggemm._operands import integer_array
 from raggemm._primitive import options
 from raggemm._routing import in_order_of_experts, sum_dtype
@@ -150,6 +149,17 @@ def check_processes() -> None:
             f"bfloat16 with bfloat16 is summed by different rules: {named}; results would depend on the process. Name "
             "one rule for all with raggemm.options(bf16_sums=...) or RAGGEMM_BF16_SUMS"
         )
+
+
+def mlp(w_up: Any, w_down: Any, **options: Any) -> Experts:
+    """Experts whose matrices are a device's, [num_experts / devices,.,.]; options: as moe_mlp has them, but for
+    group_offset. Results are not weighted, and of the type of rows without preferred_element_type."""
+
+    def experts(rows: jax.Array, group_sizes: jax.Array, group_offset: jax.Array) -> jax.Array:
+        each = jnp.arange(rows.shape[0], dtype=jnp.int32)
+        return moe_mlp(rows, each, None, group_sizes, w_up, w_down, group_offset=group_offset, **options)
+
+    return experts
 
 
 def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.Array:

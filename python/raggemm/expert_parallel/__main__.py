@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from raggemm import expert_parallel, gmm
+from raggemm import expert_parallel
 from raggemm.expert_parallel import Routing
 
 TOKENS, MODEL, HIDDEN, EXPERTS, TOP_K = 1024, 256, 512, 32, 4  # tokens of all processes, width, hidden width
@@ -54,10 +54,7 @@ def _operands(dtype: str) -> dict[str, np.ndarray]:
 
 def _layer(way, *options):
     def layer(operands: dict[str, jax.Array]) -> jax.Array:
-        def experts(rows, group_sizes, group_offset):
-            hidden = jax.nn.silu(gmm(rows, operands["up"], group_sizes, group_offset=group_offset)).astype(rows.dtype)
-            return gmm(hidden, operands["down"], group_sizes, group_offset=group_offset)
-
+        experts = expert_parallel.mlp(operands["up"], operands["down"])
         routing = Routing(operands["expert_ids"], operands["weights"], EXPERTS)
         return way(experts, operands["tokens"], routing, *options)
 

@@ -1,0 +1,171 @@
+"""moe_mlp where rows are computed apart from the sums of their tokens: weights on the input, slots; and no tokens."""
+
+import fractions
+
+import jax
+import jax.numpy as jnp
+import moe_oracle
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from moe_mlps import HIDDEN, ROW_TOKENS, ROWS, SIZES, TOKENS, Case
+from raggemm import moe_mlp
+
+PLACED = SIZES.sum()
+
+
+def on_input(case, values, xp=np, **options):
+    """In float64: of each row as a token, then their sums."""
+    tokens = np.where(np.arange(ROWS) < PLACED, ROW_TOKENS, 0)
+    rows = values["x"][tokens] * xp.where(np.arange(ROWS) < PLACED, values["row_weights"], 0)[:, None]
+    given = {name: x for name, x in values.items() if name != "row_weights"} | {"x": rows}
+    merged, transposed = case.merged, case.transposed
+    d = moe_oracle.mlp(given, np.arange(ROWS), SIZES, merged=merged, transposed=transposed, xp=xp, **options)
+    return (np.arange(TOKENS)[:, None] == tokens[None, :PLACED]).astype(np.float64) @ d[:PLACED]
+
+
+@pytest.mark.parametrize("gate", ["separate", "halves", None])
+def test_weights_on_the_input(gate):
+    case = Case(gate)
+    values = {name: np.float64(x) for name, x in case.values.items()}
+    want = on_input(case, values)
+    for run in (case, jax.jit(case, static_argnames=("weight_on",))):
+        got = run(weight_on="input")
+        np.testing.assert_allclose(got, want, rtol=0, atol=3e-6 * np.abs(want).max())
+        assert not np.asarray(got[8]).view(np.uint8).any()
+    if gate == "separate":
+        assert not np.allclose(got, case(), atol=1e-2)
+        np.testing.assert_array_equal(case({"row_weights": None}, weight_on="input"), case({"row_weights": None}))
+
+
+def test_weights_on_the_input_are_rounded_once_to_the_type_of_x():
+    """765 is 764 or 768 in bfloat16; matrices of 1 tell."""
+    x = np.array([[255], [131], [3]], jnp.bfloat16)
+    weights, tokens = np.float32([3, 3, 3, 5, 1.5]), np.array([0, 1, 2, 0, 2], np.int32)
+    ones = np.ones((2, 1, 1), np.float32)
+    got = moe_mlp(
+        x,
+        tokens,
+        weights,
+        np.array([3, 2]),
+        ones,
+        ones,
+        activation="relu",
+        weight_on="input",
+        preferred_element_type=np.float32,
+    )
+    rows = (np.float64(x)[tokens, 0] * weights).astype(np.float32).astype(jnp.bfloat16).astype(np.float32)
+    want = [rows[0] + rows[3], rows[1], rows[2] + rows[4]]
+    assert got[:, 0].tolist() == want and rows[0] != 765
+
+
+def test_gradients_of_weights_on_the_input():
+    case = Case()
+    curve = np.linspace(-1, 1, TOKENS * HIDDEN).reshape(TOKENS, HIDDEN)
+    loss = lambda values: (jnp.sin(case(values, weight_on="input")) * curve.astype(np.float32)).sum()  # noqa: E731
+    got = jax.jit(jax.grad(loss))(case.given)
+    with jax.enable_x64(True):
+        values = {name: jnp.asarray(x, jnp.float64) for name, x in case.values.items()}
+        want = jax.grad(lambda values: (jnp.sin(on_input(case, values, jnp)) * curve).sum())(values)
+        want = {name: np.asarray(x) for name, x in want.items()}
+    want["x"] = np.where(np.isnan(want["x"]), 0, want["x"])
+    for name, x in got.items():
+        np.testing.assert_allclose(x, want[name], rtol=0, atol=2e-5 * np.abs(want[name]).max(), err_msg=name)
+
+
+def exact_chain(weights, values):
+    total = np.float32(0)
+    for weight, value in zip(weights, values, strict=True):
+        total = np.float32(
+            float(
+                fractions.Fraction(float(weight)) * fractions.Fraction(float(value)) + fractions.Fraction(float(total))
+            )
+        )
+    return total
+
+
+@pytest.mark.parametrize("rows", [80, 600])
+def test_order_of_a_tokens_rows(rows):
+    """In that of slots, with a new chain after 256; in ascending order and one chain without them."""
+    random = np.random.default_rng(0)
+    down, weights = (np.float32(random.normal(size=n) * 4.0 ** random.integers(-6, 7, n)) for n in (rows // 2, rows))
+    sizes, ones, tokens = np.full(rows // 2, 2, np.int32), np.ones((rows // 2, 1, 1), np.float32), np.zeros(rows, int)
+    operands = np.ones((1, 1), np.float32), tokens, weights, sizes, ones, down[:, None, None]
+    values, slots = np.repeat(down, 2), random.integers(0, rows // 4, rows)
+    assert moe_mlp(*operands, activation="relu")[0, 0] == exact_chain(weights, values)
+    order = np.argsort(slots, kind="stable")
+    chains = [exact_chain(weights[some], values[some]) for some in np.split(order, range(256, rows, 256))]
+    assert moe_mlp(*operands, activation="relu", row_slots=slots)[0, 0] == sum(chains[1:], chains[0])
+
+
+def test_slots_with_weights_on_the_input_under_vmap():
+    case, slots = Case(), np.arange(ROWS)[::-1].copy()
+    both = np.stack([case.given["row_weights"], 2 * case.given["row_weights"]])
+    run = lambda weights: case({"row_weights": weights}, weight_on="input", row_slots=slots)  # noqa: E731
+    want = np.stack([run(weights) for weights in both])
+    np.testing.assert_allclose(jax.vmap(run)(both), want, rtol=0, atol=2e-6 * np.abs(want).max())
+    np.testing.assert_allclose(want[0], case(weight_on="input"), rtol=0, atol=2e-6 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_on_several_devices(check_vma):
+    """A part of the experts on each, whose sums are added up."""
+    case, slots = Case(biases=False), np.arange(ROWS)[::-1].copy()
+    matrices = {name: w for name, w in case.given.items() if name[:2] == "w_"}
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+
+    def part(matrices, weights):
+        first, options = 2 * jax.lax.axis_index("x"), {"weight_on": "input", "row_slots": slots}
+        return jax.lax.psum(case({"row_weights": weights, **matrices}, group_offset=first, **options), "x")
+
+    sharded = jax.shard_map(part, mesh=mesh, in_specs=(P("x"), P()), out_specs=P(), check_vma=check_vma)
+    whole = lambda matrices, weights: case({"row_weights": weights, **matrices}, weight_on="input")  # noqa: E731
+
+    def gradients(f):
+        return jax.jit(jax.value_and_grad(lambda *x: jnp.sin(f(*x)).sum(), (0, 1)))(matrices, case.given["row_weights"])
+
+    close = lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=2e-5 * np.abs(y).max())  # noqa: E731
+    jax.tree.map(close, gradients(sharded), gradients(whole))
+
+
+def test_explicit_mesh_axes():
+    case, slots = Case(), np.arange(ROWS)[::-1].copy()
+    want = case(weight_on="input", row_slots=slots)
+    mesh = jax.make_mesh((3,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:3])
+    with jax.set_mesh(mesh):
+        placed = {name: jax.device_put(case.given[name], NamedSharding(mesh, P("x"))) for name in ("x", "row_weights")}
+        routed = {"row_slots": slots, "row_tokens": ROW_TOKENS}
+        routed = {name: jax.device_put(y, NamedSharding(mesh, P("x"))) for name, y in routed.items()}
+        np.testing.assert_array_equal(case(placed, weight_on="input", **routed), want)
+
+
+@pytest.mark.parametrize("options", [{"weight_on": "input"}, {"row_slots": np.arange(ROWS)}], ids=["input", "slots"])
+def test_a_wrong_token_makes_nan_and_wrong_sizes_raise(options):
+    case = Case()
+    wrong = np.where(np.arange(ROWS) == 4, TOKENS, ROW_TOKENS)
+    got = np.asarray(case(row_tokens=wrong, **options))
+    assert np.isnan(got[:7]).all() and not got[8].any()
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="group_sizes: group 0 has size -1"):
+        jax.block_until_ready(case(group_sizes=np.array([-1, 2, 0, 0]), **options))
+
+
+@pytest.mark.parametrize("save", ["inputs", "activations"])
+@pytest.mark.parametrize("options", [{}, {"weight_on": "input"}], ids=["output", "input"])
+def test_derivatives_of_no_tokens(save, options):
+    """But rows, which are all in no group."""
+    case = Case()
+    case.given["x"] = case.given["x"][:0]
+    sizes = np.zeros_like(SIZES)
+
+    def loss(values):
+        return case(values, group_sizes=sizes, save=save, **options).sum()
+
+    gradient = jax.jit(jax.grad(loss))(case.given)
+    assert {name: x.shape for name, x in gradient.items()} == {name: x.shape for name, x in case.given.items()}
+    assert not any(np.any(x) for x in gradient.values())
+    assert jax.jvp(loss, (case.given,), (case.given,)) == (0, 0)
+    many = np.stack([case.given["w_up"]] * 2)
+    assert jax.vmap(lambda w: case({"w_up": w}, group_sizes=sizes, save=save, **options))(many).shape == (2, 0, HIDDEN)
+    second = jax.grad(lambda values: sum(x.sum() for x in jax.grad(loss)(values).values()))(case.given)
+    assert not any(np.any(x) for x in second.values())

@@ -1,0 +1,29 @@
+"""The layer as a module of flax.nnx: what it computes, and that it learns. `./dev test --tokamax` runs this."""
+
+import pathlib
+import sys
+
+import jax
+import numpy as np
+from flax import nnx
+from raggemm import nn
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "examples"))
+
+import moe_flax
+
+
+def test_learns_and_prints_each_loss(capsys):
+    losses = moe_flax.main(["--steps=12"])
+    assert len(losses) == 12 and losses[-1] < 0.4 * losses[0]
+    assert capsys.readouterr().out.splitlines() == [f"step {i}: loss {loss:.4f}" for i, loss in enumerate(losses)]
+
+
+def test_is_the_layer_of_its_arrays():
+    model = moe_flax.MoE(nn.Shape(width=32, hidden=8, num_experts=4), 2, nnx.Rngs(1))
+    arrays = {name: x[...] for name, x in model.params.items()}
+    x, y = moe_flax.batch(jax.random.key(2))
+    np.testing.assert_array_equal(nnx.jit(model)(x).out, jax.jit(nn.apply, static_argnums=2)(arrays, x, 2).out)
+    gradient = nnx.grad(moe_flax.loss_of)(model, x, y)
+    found = {name: x[...] for name, x in gradient["params"].items()}
+    assert all(np.any(g) for g in found.values()) and set(found) == set(arrays)
