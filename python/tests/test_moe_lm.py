@@ -100,14 +100,16 @@ def test_layer_agrees_with_a_loop_over_tokens(implementation):
     np.testing.assert_allclose(balance, want_balance, rtol=1e-5)
 
 
-def test_silu_is_that_of_moe_mlp():
-    """Against float64, and to the bit against a call with a gate, whose product with up is exact."""
-    gate = 4 * np.random.default_rng(2).standard_normal((40, 32), np.float32)
-    got, exact = np.asarray(moe_lm_unfused.silu(gate)), gate / (1 + np.exp(-gate.astype(np.float64)))
-    assert (np.abs(got - exact) <= 3.5 * np.spacing(np.abs(exact).astype(np.float32))).all()
-    both, identity = np.hstack([gate, np.ones_like(gate)]), np.eye(64, dtype=np.float32)[None]
-    gated = moe_mlp(both, np.arange(40), None, np.array([40]), identity, identity[:, :32], merged="halves")
-    np.testing.assert_array_equal(got, gated[:, :32])
+def test_activation_and_dots_of_the_unfused_experts():
+    """Against float64, and to the bit against a call whose token is a whole row."""
+    gate, up = 4 * np.random.default_rng(2).standard_normal((2, 40, 32), np.float32)
+    got, exact = np.asarray(moe_lm_unfused.activated(gate, up)), gate / (1 + np.exp(-gate.astype(np.float64))) * up
+    assert (np.abs(got - exact) <= 4 * np.spacing(np.abs(exact).astype(np.float32))).all()
+    identity = np.eye(64, dtype=np.float32)[None]
+    rows = np.arange(40), None, np.array([40])
+    whole = moe_mlp(np.hstack([gate, up]), *rows, identity, identity[:, :32], merged="halves")[:, :32]
+    np.testing.assert_array_equal(got, whole)
+    np.testing.assert_allclose(moe_lm_unfused.dots(gate, up), (np.float64(gate) * up).sum(1), rtol=0, atol=1e-4)
 
 
 def trained(implementation, texts, steps=3):
