@@ -123,8 +123,8 @@ ffi::Error ExecuteMlp(ffi::ThreadPool xla_pool, ffi::AnyBuffer x, ffi::AnyBuffer
   if (pool.num_threads() > 0) call->options.pool = &pool;  // otherwise AUTO means OpenMP
   return AnswerOf(*call, [&] {
     if (RecordsPlans()) RecordPlan([&] { return PlanOf(*call); });
-    AdviseHugePages(out->untyped_data(), out->size_bytes());
-    AdviseHugePages(workspace->untyped_data(), workspace->size_bytes());
+    AdviseHugePages(out->untyped_data(), BytesOf(*out));
+    AdviseHugePages(workspace->untyped_data(), BytesOf(*workspace));
     return MoeMlp(call->problem, call->options, call->workspace);
   });
 }

@@ -232,6 +232,8 @@ absl::StatusOr<CheckedMlp> CheckedMlp::Make(const MoeMlpProblem& problem, absl::
   if (static_cast<int64_t>(workspace.size()) < needed) {
     return Invalid("int64_workspace has ", workspace.size(), " elements, ", needed, " are needed");
   }
+  // Of all that is written, before anything is laid out in it.
+  if (absl::Status s = CheckArrays({"out", &problem.out}, {}, nullptr, workspace); !s.ok()) return s;
   CheckedMlp mlp(problem, *extents, workspace);
   absl::StatusOr<PlanData> up = ResolveProducts(mlp);
   if (!up.ok()) return up.status();
