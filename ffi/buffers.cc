@@ -24,6 +24,15 @@ absl::Span<const int64_t> DimsOf(const ffi::AnyBuffer& buffer) {
   return {buffer.dimensions().begin(), buffer.dimensions().size()};
 }
 
+size_t BytesOf(const ffi::AnyBuffer& buffer) {
+  const Format* format = FormatOfXla(static_cast<int>(buffer.element_type()));
+  size_t bytes = format == nullptr ? 0 : SizeOf(format->dtype);
+  for (int64_t d : DimsOf(buffer)) {
+    if (d < 0 || __builtin_mul_overflow(bytes, static_cast<size_t>(d), &bytes)) return 0;
+  }
+  return bytes;
+}
+
 absl::StatusOr<Array> ToArray(absl::string_view name, const ffi::AnyBuffer& buffer) {
   const Format* format = FormatOfXla(static_cast<int>(buffer.element_type()));
   if (format == nullptr) {

@@ -2,6 +2,7 @@
 #ifndef RAGGEMM_FFI_BUFFERS_H_
 #define RAGGEMM_FFI_BUFFERS_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
@@ -13,6 +14,9 @@
 namespace raggemm {
 
 absl::Span<const int64_t> DimsOf(const xla::ffi::AnyBuffer& buffer);
+
+// 0 where the shape says more than can be: of buffers that nobody has checked yet. XLA's own function overflows then.
+size_t BytesOf(const xla::ffi::AnyBuffer& buffer);
 
 // InvalidArgument: an element type that is not one of ours.
 absl::StatusOr<Array> ToArray(absl::string_view name, const xla::ffi::AnyBuffer& buffer);

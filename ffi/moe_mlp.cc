@@ -208,7 +208,7 @@ ffi::Error ExecuteMlp(ffi::ThreadPool xla_pool, ffi::RemainingArgs operands, ffi
     if (RecordsPlans()) RecordPlan([&] { return PlanOf(*call); });
     for (size_t i = 0; i < results.size(); ++i) {
       const ffi::ErrorOr<ffi::AnyBuffer> result = ResultAt(results, i);
-      AdviseHugePages(result->untyped_data(), result->size_bytes());
+      AdviseHugePages(result->untyped_data(), BytesOf(*result));
     }
     return Call::Run(call->problem, call->options, call->workspace);
   });

@@ -276,6 +276,8 @@ absl::StatusOr<CheckedMlp> CheckedMlp::MakeUnread(const MoeMlpProblem& problem, 
   if (static_cast<int64_t>(workspace.size()) < needed) {
     return Invalid("int64_workspace has ", workspace.size(), " elements, ", needed, " are needed");
   }
+  // Before anything is laid out in it.
+  if (absl::Status s = CheckArrays({"out", &problem.out}, {}, nullptr, workspace); !s.ok()) return s;
   const CheckedMlp mlp(problem, *extents, is_backward, workspace);
   if (absl::Status s = ResolveProducts(mlp); !s.ok()) return s;
   return mlp;
