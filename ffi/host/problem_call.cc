@@ -52,6 +52,9 @@ Call MakeCall(const GroupedGemmProblem& problem, absl::Span<int64_t> workspace) 
   call.attributes["bf16_sums"] =
       problem.bf16_sums ? kArithmetics[static_cast<int>(*problem.bf16_sums)].name : std::string("AUTO");
   call.attributes["precision"] = std::string(kSplittings[static_cast<int>(problem.precision)].name);
+  if (problem.activation) {
+    call.attributes["activation"] = std::string(kActivations[static_cast<int>(*problem.activation)]);
+  }
   return call;
 }
 

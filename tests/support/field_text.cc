@@ -40,6 +40,11 @@ Names NamesOf(DType) {
   return kNames;
 }
 
+Names NamesOf(Activation) {
+  static const std::vector<absl::string_view> kNames(std::begin(kActivations), std::end(kActivations));
+  return kNames;
+}
+
 Names NamesOf(ParameterRows) {
   static constexpr absl::string_view kNames[] = {"scalar", "per_group", "per_replica"};
   return kNames;

@@ -28,6 +28,7 @@ Names NamesOf(Layout);
 Names NamesOf(ArithmeticId);
 Names NamesOf(Precision);
 Names NamesOf(DType);
+Names NamesOf(Activation);
 Names NamesOf(ParameterRows);
 Names NamesOf(Cliff);
 Names NamesOf(Isa);
@@ -131,6 +132,9 @@ void VisitFields(Spec& s, Visit visit) {
   visit("lhs_zero", s.lhs_zero);
   visit("rhs_zero", s.rhs_zero);
   visit("scale_type", s.scale_type);
+  visit("activation", s.activation);
+  visit("gate", s.gate);
+  visit("lhs_rows", s.lhs_rows);
   visit("bias_type", s.bias_type);
   visit("sizes_type", s.sizes_type);
   visit("c", s.c);

@@ -177,6 +177,11 @@ std::vector<uint64_t> SequenceBits(const TestMlp& mlp) {
               .out = static_cast<char*>(a.array.data) + BytesOf(spec.weights, i)});
   }
   Product(mlp, a.array, problem.w_down, spec.down_is_trans, problem.b_down, d.array);
+  return BitsOfSums(mlp, d.array);
+}
+
+std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d) {
+  const MlpSpec& spec = mlp.spec;
   std::vector<float> sums(static_cast<size_t>(spec.tokens * spec.hidden));
   int64_t row = 0;
   for (int64_t g = 0; g < static_cast<int64_t>(spec.sizes.size()); ++g) {
@@ -185,7 +190,7 @@ std::vector<uint64_t> SequenceBits(const TestMlp& mlp) {
       const float weight = spec.row_weights ? static_cast<float>(mlp.row_weights.At(row)) : 1;
       for (int64_t h = 0; h < spec.hidden; ++h) {
         float& sum = sums[mlp.TokenOf(row) * spec.hidden + h];
-        sum = std::fma(weight, static_cast<const float*>(d.array.data)[row * spec.hidden + h], sum);
+        sum = std::fma(weight, static_cast<const float*>(d.data)[row * spec.hidden + h], sum);
       }
     }
   }
