@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._grouped_gemm import product
-from raggemm._moe_sequence import activated_rows, gate_and_up, product_of, token_rows
+from raggemm._moe_sequence import gate_and_up, product_of, token_rows
 from raggemm._operands import Words
 from raggemm._primitive.call import FLOATS
 from raggemm._primitive.moe_mlp import MlpCall
@@ -63,7 +63,7 @@ def cotangents(call: MlpCall, args: _Args, ct: jax.Array, wanted: tuple[str, ...
     gate, up = gate_and_up(call, args, rows)
 
     def activated(gate: jax.Array | None, up: jax.Array) -> jax.Array:
-        return activated_rows(call, gate, up)
+        return activated(call.activation, gate, up)
 
     a, pull = jax.vjp(activated, gate, up)
     a = a.astype(down_type)

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._moe_backward import cotangents
-from raggemm._moe_sequence import ACTIVATIONS, NEEDS_A_GATE, sequence
+from raggemm._moe_sequence import sequence
 from raggemm._operands import integer_array, result_dtype
 from raggemm._primitive import jax_versions
+from raggemm._primitive.activations import ACTIVATIONS, NEEDS_A_GATE
 from raggemm._primitive.call import FLOATS, PARTS_OF_BYTES
 from raggemm._primitive.moe_mlp import MlpCall, primitive
 from raggemm._tensors import check_type, float_array, quantized_parts
