@@ -1,5 +1,5 @@
-// Packing from quantized elements, or from rows that lie anywhere: lines of them are expanded, or copied, to a buffer in
-// L1, which is packed.
+// Packing from quantized elements, or rows that lie anywhere: lines of them are expanded, or copied, to a buffer in L1,
+// which is packed.
 #ifndef RAGGEMM_KERNELS_EXPANSION_H_
 #define RAGGEMM_KERNELS_EXPANSION_H_
 

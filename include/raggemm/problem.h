@@ -127,13 +127,13 @@ struct GroupedGemmProblem {
   // operand whose replicas lie one upon the other are scales of elements.
   std::optional<Array> lhs_scale, rhs_scale, lhs_zero, rhs_zero;
 
-  // Of the result r, where sums are f32 and out is of floats: out is activation(r), or with a gate activation(gate) * r,
-  // in f32, rounded once. Bits and errors are those of moe_mlp.h. What is in no processed group is as without.
+  // Of the result r, where sums are f32 and out is of floats: out is activation(r), with a gate activation(gate) * r, in
+  // f32 and rounded once. Bits and errors are those of moe_mlp.h. What is in no processed group is as without.
   std::optional<Activation> activation = std::nullopt;
   std::optional<Array> gate;  // out's shape and layout, of f16, bf16 or f32; only with an activation
 
-  // Row m of lhs is row row_index[m] of what is stored, which may then have any number of rows: [P*R*T,K], with indices
-  // [P*R*M] that are in [0,T), those of each segment its own. Of rows in no processed group they are not read. A format
+  // Row m of lhs is row row_index[m] of what is stored, which may then have any number of rows: [P*R*T,K], with
+  // indices [P*R*M] in [0,T), those of each segment its own. Of rows in no processed group they are not read. A format
   // of sizes; with ragged M, of an lhs that is neither transposed nor quantized.
   std::optional<Array> row_index;
 

@@ -137,7 +137,7 @@ TEST_P(AttributesTest, EveryHandlerRefusesItForEveryAttribute) {
   for (const Handler& handler : Handlers()) {
     for (size_t i = 0; i < names.size(); ++i) {
       SCOPED_TRACE(absl::StrCat(handler.name, " ", names[i]));
-      HostileCall call(EveryOperand());
+      HostileCall call(EveryOperandOfExperts());
       call.call().attributes = AllGiven(call);
       ASSERT_EQ(call.call().attributes.size(), names.size());
       host::ThreadPool pool(2);
@@ -165,7 +165,7 @@ TEST(AttributeTypesTest, EveryOtherTypeIsRefused) {
                                                                  {{host::Attributes{{"x", true}}}, kNeither}};
   for (const Handler& handler : Handlers()) {
     for (const std::string& name : AttributeNames()) {
-      HostileCall call(EveryOperand());
+      HostileCall call(EveryOperandOfExperts());
       const host::Attributes good = AllGiven(call);
       const auto* own = std::find_if(std::begin(kOfEachType), std::end(kOfEachType),
                                      [&](const auto& each) { return each.first.index() == good.at(name).index(); });
@@ -182,12 +182,12 @@ TEST(AttributeTypesTest, EveryOtherTypeIsRefused) {
   }
 }
 
-// An absent attribute has the schema's default, which is what this call gives, but for the two lists.
+// An absent attribute has the schema's default, which is what this call gives, but for the two lists and the activation.
 TEST(AttributeNamesTest, AnyMayBeMissingAndNoneAdded) {
   host::ThreadPool pool(2);
   for (const std::string& name : AttributeNames()) {
     SCOPED_TRACE(name);
-    HostileCall call(EveryOperand());
+    HostileCall call(EveryOperandOfExperts());
     const host::Attributes good = AllGiven(call);
     call.call().attributes = good;
     call.call().attributes.erase(name);
@@ -195,8 +195,8 @@ TEST(AttributeNamesTest, AnyMayBeMissingAndNoneAdded) {
     if (name == "operands" || name == "ragged") {
       EXPECT_TRUE(call.IsRefused(error, {name == "ragged" ? "not named by the attribute ragged" : "names 0 optional"}));
     } else {
-      EXPECT_EQ(error.message, "");
-      EXPECT_TRUE(call.IsRight());
+      EXPECT_EQ(error.message, name == "activation" ? "gate is given without an activation" : "");
+      EXPECT_EQ(call.IsRight(), name != "activation");
     }
     for (const std::string& added : {name + "_", name.substr(1), std::string(1, name[0]), std::string()}) {
       call.call().attributes = good;

@@ -30,7 +30,7 @@ int64_t ElementBytes(const host::Buffer& buffer) { return SizeOf(FormatOfXla(buf
 // operand, or one that it no longer agrees with.
 void RefusesEach(const std::function<bool(host::Buffer&)>& spoil, const std::vector<std::string>& texts,
                  bool named = true) {
-  HostileCall call(EveryOperand());
+  HostileCall call(EveryOperandOfExperts());
   const host::Call good = call.call();
   const std::vector<std::string> names = OperandNames(call.problem().problem);
   host::ThreadPool pool(2);
@@ -47,7 +47,7 @@ void RefusesEach(const std::function<bool(host::Buffer&)>& spoil, const std::vec
 }
 
 TEST(TypesTest, EveryOtherElementTypeIsRefused) {
-  HostileCall call(EveryOperand());
+  HostileCall call(EveryOperandOfExperts());
   const host::Call good = call.call();
   const std::vector<std::string> names = OperandNames(call.problem().problem);
   host::ThreadPool pool(2);
@@ -60,13 +60,15 @@ TEST(TypesTest, EveryOtherElementTypeIsRefused) {
       const auto type = static_cast<XLA_FFI_DataType>(dtype);
       const bool narrower = type == XLA_FFI_DataType_F16 || type == XLA_FFI_DataType_BF16;
       const bool integer = type == XLA_FFI_DataType_S32 || type == XLA_FFI_DataType_U32;
-      const bool sizes = absl::StrContains(names[i], "_first") || names[i] == "group_offset";
-      const bool matrix = names[i] == "lhs" || names[i] == "rhs" || names[i] == "bias";
-      if (buffer.dtype == type || Elements(buffer) == 0 || (narrower && matrix) || (integer && sizes)) continue;
-      if (type == XLA_FFI_DataType_S64 && names[i] == "group_offset") continue;
-      if (type == XLA_FFI_DataType_F64 && matrix && names[i] != "bias") continue;
+      const bool rows = names[i] == "row_index", sizes = absl::StrContains(names[i], "_first") || rows;
+      const bool offset = names[i] == "group_offset", added = names[i] == "bias" || names[i] == "gate";
+      const bool matrix = names[i] == "lhs" || names[i] == "rhs" || added;
+      if (buffer.dtype == type || Elements(buffer) == 0 || (narrower && matrix) || (integer && (sizes || offset)))
+        continue;
+      if (type == XLA_FFI_DataType_S64 && offset) continue;
+      if (type == XLA_FFI_DataType_F64 && matrix && !added) continue;
       const Format* format = FormatOfXla(dtype);
-      if (format != nullptr && IsQuantized(format->dtype) && matrix && names[i] != "bias") continue;
+      if (format != nullptr && IsQuantized(format->dtype) && matrix && !added) continue;
       buffer.dtype = type;
       EXPECT_TRUE(call.IsRefused(call.Execute(&pool), {})) << names[i] << " as type " << dtype;
     }
@@ -190,7 +192,7 @@ TEST(WorkspaceTest, IsNeverLeft) {
 
 // Every pair of operands of which one is written: the second starts where the first does.
 TEST(AliasTest, WhatIsWrittenSharesMemoryWithNothingButC) {
-  HostileCall call(EveryOperand());
+  HostileCall call(EveryOperandOfExperts());
   const host::Call good = call.call();
   const std::vector<std::string> names = OperandNames(call.problem().problem);
   const size_t out = names.size() - 2, workspace = names.size() - 1;
@@ -210,7 +212,7 @@ TEST(AliasTest, WhatIsWrittenSharesMemoryWithNothingButC) {
 
 // One element in common is too much: the first of out is the last of the other, and the other way round.
 TEST(AliasTest, OneElementInCommonIsRefused) {
-  HostileCall call(EveryOperand());
+  HostileCall call(EveryOperandOfExperts());
   const host::Call good = call.call();
   const std::vector<std::string> names = OperandNames(call.problem().problem);
   host::ThreadPool pool(2);
