@@ -208,7 +208,7 @@ Array TestProblem::AddRowIndex(const ProblemSpec& spec) {
     std::vector<int64_t> rows(spec.m, -1);
     for (int64_t g = 0, row = 0; g < spec.groups; ++g) {
       for (int64_t i = 0; i < spec.sizes[segment * spec.groups + g]; ++i, ++row) {
-        if (g >= first && g < end) rows[row] = random_.Below(*spec.lhs_rows);
+        if (row < spec.m && g >= first && g < end) rows[row] = random_.Below(*spec.lhs_rows);
       }
     }
     index.insert(index.end(), rows.begin(), rows.end());

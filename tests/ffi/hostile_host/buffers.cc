@@ -29,8 +29,8 @@ int64_t ElementBytes(const host::Buffer& buffer) { return SizeOf(FormatOfXla(buf
 // Spoils each operand of one call in turn; `spoil` says false where there is nothing to spoil. The error must name the
 // operand, or one that it no longer agrees with.
 void RefusesEach(const std::function<bool(host::Buffer&)>& spoil, const std::vector<std::string>& texts,
-                 bool named = true) {
-  HostileCall call(EveryOperandOfExperts());
+                 bool named = true, const ProblemSpec& spec = EveryOperandOfExperts()) {
+  HostileCall call(spec);
   const host::Call good = call.call();
   const std::vector<std::string> names = OperandNames(call.problem().problem);
   host::ThreadPool pool(2);
@@ -112,7 +112,7 @@ TEST(ShapesTest, OtherRanksAreRefused) {
         b.dims.insert(b.dims.begin(), {2, 1, 1, 1, 1, 1, 1, 1});
         return true;
       },
-      {}, /*named=*/false);
+      {}, /*named=*/false, EveryOperand());  // an lhs with an index may have any number of rows
   RefusesEach(
       [](host::Buffer& b) {
         // A scalar is one alpha or beta for all groups.
