@@ -127,8 +127,8 @@ struct GroupedGemmProblem {
   // operand whose replicas lie one upon the other are scales of elements.
   std::optional<Array> lhs_scale, rhs_scale, lhs_zero, rhs_zero;
 
-  // Of the result r, where sums are f32 and out is of floats: out is activation(r), with a gate activation(gate) * r, in
-  // f32 and rounded once. Bits and errors are those of moe_mlp.h. What is in no processed group is as without.
+  // Where sums are f32 and out is of floats: of the result r out is activation(r), or with a gate activation(gate) * r,
+  // in f32 and rounded once. Bits and errors are those of moe_mlp.h. What is in no processed group is as without.
   std::optional<Activation> activation = std::nullopt;
   std::optional<Array> gate;  // out's shape and layout, of f16, bf16 or f32; only with an activation
 

@@ -182,7 +182,7 @@ TEST(AttributeTypesTest, EveryOtherTypeIsRefused) {
   }
 }
 
-// An absent attribute has the schema's default, which is what this call gives, but for the two lists and the activation.
+// An absent attribute has the schema's default, which is what this call gives, but for lists and the activation.
 TEST(AttributeNamesTest, AnyMayBeMissingAndNoneAdded) {
   host::ThreadPool pool(2);
   for (const std::string& name : AttributeNames()) {
