@@ -22,6 +22,7 @@ inline void ApplyMatrixConfig(const proto::GroupedGemmConfig& config, GroupedGem
   problem.out.layout = layout(config.out_layout());
   problem.bf16_sums = Bf16SumsOf(proto::GroupedGemmConfig::Bf16Sums::Value_Name(config.bf16_sums()));  // AUTO: none
   problem.precision = PrecisionOf(proto::GroupedGemmConfig::Precision::Value_Name(config.precision())).value();
+  if (config.has_activation()) problem.activation = static_cast<Activation>(config.activation());  // the same numbers
 }
 
 }  // namespace raggemm

@@ -24,19 +24,11 @@ TileResult::TileResult(const PlanData& plan, const TilePlace& place, const Scrat
   terms_.beta = ValuesOf(plan.beta, 1);
   if (terms_.beta == nullptr || !IsZero(static_cast<const char*>(terms_.beta), plan.beta.dtype)) terms_.c = plan.c;
   if (const char* bias = ValuesOf(plan.bias, plan.out.cols); bias != nullptr) {
-    KernelsOf(*plan.ends, plan.bias.dtype)
-        .pack_bias({.src = bias + place.window.col * SizeOf(plan.bias.dtype),
-                    .src_stride = 0,
-                    .k = 1,
-                    .k_padded = 1,
-                    .width = place.window.cols,
-                    .dst = scratch.bias,
-                    .dst_stride = 0,
-                    .prefetch = nullptr});
+    ReadRow(bias + place.window.col * SizeOf(plan.bias.dtype), plan.bias.dtype, place.window.cols, scratch.bias);
     terms_.bias = scratch.bias;
   }
   plain_ = plan.out.dtype == plan.arithmetic->sum && !plan.scales_sums && terms_.alpha == nullptr &&
-           terms_.c == nullptr && terms_.bias == nullptr;
+           terms_.c == nullptr && terms_.bias == nullptr && !plan.activation;
   nontemporal_ = plain_ && GoesPastCaches();
 }
 
@@ -145,7 +137,53 @@ void TileResult::Store(EpilogueArgs& terms, int64_t row, int64_t col) const {
   terms.out = OutAt(row, col);
   if (terms.c != nullptr) terms.c = plan_.c + (static_cast<const char*>(terms.out) - plan_.out.data);
   if (terms.bias != nullptr) terms.bias = static_cast<const char*>(terms.bias) + col * size_;
+  if (plan_.activation) return StoreActivated(terms);
   KernelsOf(*plan_.ends, plan_.out.dtype).epilogue(terms);
+}
+
+// As what sums are.
+void TileResult::ReadRow(const char* from, DType dtype, int64_t columns, void* to) const {
+  KernelsOf(*plan_.ends, dtype)
+      .pack_bias({.src = from,
+                  .src_stride = 0,
+                  .k = 1,
+                  .k_padded = 1,
+                  .width = columns,
+                  .dst = to,
+                  .dst_stride = 0,
+                  .prefetch = nullptr});
+}
+
+// Row by row: what comes before the activation stays f32, and in L1.
+void TileResult::StoreActivated(const EpilogueArgs& terms) const {
+  const DType out = plan_.out.dtype;
+  const bool is_total = terms.alpha == nullptr && terms.c == nullptr && terms.bias == nullptr;
+  const int64_t row_bytes = terms.out_stride * SizeOf(out), at = static_cast<char*>(terms.out) - plan_.out.data;
+  for (int64_t i = 0; i < terms.rows; ++i) {
+    EpilogueArgs row = terms;
+    row.rows = 1;
+    row.total = static_cast<const float*>(terms.total) + i * terms.total_stride;
+    row.out = scratch_.result;
+    if (terms.c != nullptr) {
+      ReadRow(static_cast<const char*>(terms.c) + i * row_bytes, out, terms.columns, scratch_.result);
+      row.c = scratch_.result;
+    }
+    if (!is_total) KernelsOf(*plan_.ends, DType::kF32).epilogue(row);
+    const float* result = static_cast<const float*>(is_total ? row.total : row.out);
+    const float* gate = result;
+    const bool gated = plan_.gate.data != nullptr;
+    if (gated) {
+      const char* from = plan_.gate.data + (at + i * row_bytes) / SizeOf(out) * SizeOf(plan_.gate.dtype);
+      const bool is_f32 = plan_.gate.dtype == DType::kF32;
+      if (!is_f32) ReadRow(from, plan_.gate.dtype, terms.columns, scratch_.gate);
+      gate = is_f32 ? reinterpret_cast<const float*>(from) : scratch_.gate;
+    }
+    plan_.activate({.count = terms.columns,
+                    .gate = gate,
+                    .up = gated ? result : nullptr,
+                    .interleaved = false,
+                    .out = static_cast<char*>(terms.out) + i * row_bytes});
+  }
 }
 
 // The gradients of all experts are written once, and are too many to be found in a cache by whoever reads them. With

@@ -43,6 +43,8 @@ class TileResult {
                   float* scales, int64_t n) const;
   void FetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const;
   void Store(EpilogueArgs& terms, int64_t row, int64_t col) const;
+  void ReadRow(const char* from, DType dtype, int64_t columns, void* to) const;
+  void StoreActivated(const EpilogueArgs& terms) const;
   bool GoesPastCaches() const;
 
   const PlanData& plan_;

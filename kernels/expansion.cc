@@ -1,6 +1,7 @@
 #include "kernels/expansion.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/element.h"
 #include "kernels/factors.h"
@@ -75,6 +76,24 @@ void PackExpanded(const PlanData& plan, const PackSource& source, Pack* pack, bo
   }
   args.src = lines + lead * size;
   args.src_stride = stride;
+  pack(args);
+}
+
+void PackIndexed(const PlanData& plan, const PackSource& source, Pack* pack, PackArgs& args) {
+  alignas(64) char lines[kPanel * kMaxRows * sizeof(float)];
+  const PlannedOperand& lhs = source.operand;
+  const int64_t segment = source.unit.problem * plan.replicas + source.unit.replica;
+  const int64_t group = segment * plan.groups + plan.first_group[segment] + source.unit.group;
+  const int64_t first = segment * plan.out.rows + plan.out.first.starts[group] + source.row;
+  const Array index = {const_cast<char*>(lhs.row_index.data), lhs.row_index.dtype, {}};
+  const int64_t bytes = args.k * SizeOf(lhs.dtype);
+  for (int64_t i = 0; i < args.width; ++i) {
+    // They were checked; who changes them meanwhile gets wrong rows, and no others than there are.
+    const int64_t row = std::clamp<int64_t>(ToInteger(index, first + i), 0, lhs.rows - 1);
+    std::memcpy(lines + i * bytes, ElementAt(source.matrix, lhs.dtype, row, source.col), static_cast<size_t>(bytes));
+  }
+  args.src = lines;
+  args.src_stride = args.k;
   pack(args);
 }
 

@@ -1,4 +1,5 @@
-// Packing from quantized elements: lines of them are expanded to a buffer in L1, which is packed.
+// Packing from quantized elements, or rows that lie anywhere: lines of them are expanded, or copied, to a buffer in L1,
+// which is packed.
 #ifndef RAGGEMM_KERNELS_EXPANSION_H_
 #define RAGGEMM_KERNELS_EXPANSION_H_
 
@@ -25,12 +26,15 @@ struct PackSource {
 
 // As `pack` does; args lack src and src_stride. At most kPanel steps of kMaxRows.
 void PackExpanded(const PlanData& plan, const PackSource& source, Pack* pack, bool transposed, PackArgs& args);
+// Likewise, of an lhs with a row_index.
+void PackIndexed(const PlanData& plan, const PackSource& source, Pack* pack, PackArgs& args);
 
 inline void PackFrom(const PlanData& plan, const PackSource& source, const Packers& packers, bool transposed,
                      PackArgs args) {
   const Matrix& matrix = source.matrix;
   Pack* const pack = transposed ? packers.transposed : packers.rows;
   if (source.operand.expand != nullptr) return PackExpanded(plan, source, pack, transposed, args);
+  if (source.operand.row_index.data != nullptr) return PackIndexed(plan, source, packers.transposed, args);
   args.src = ElementAt(matrix, source.operand.dtype, source.row, source.col);
   args.src_stride = matrix.row_step == 1 ? matrix.col_step : matrix.row_step;
   args.scales = BlockScalesOf(source.operand, &source.operand == &plan.lhs, matrix, source.row, source.col);

@@ -101,6 +101,7 @@ void Fetch::StartColumn() {
 
 void Fetch::AimAtLhs(const Block& block) {
   lhs_ = {};
+  if (plan_.lhs.row_index.data != nullptr) return;  // rows that lie anywhere
   Matrix lhs = block.lhs;
   Window window = place_.window;
   int64_t k = block.k + plan_.panel, steps = plan_.panel;

@@ -41,8 +41,12 @@ struct GroupIndex {
 // A buffer as a matrix: equal blocks on top of each other, in each of which groups may divide either axis.
 class Operand {
  public:
-  Operand(const BufferDescriptor& buffer, const Batch& batch)
-      : buffer_(buffer), batch_(batch), first_(ReadSizes(buffer.first_dims)), last_(ReadSizes(buffer.last_dims)) {
+  Operand(const BufferDescriptor& buffer, const Batch& batch, const Array* row_index = nullptr)
+      : buffer_(buffer),
+        batch_(batch),
+        row_index_(row_index),
+        first_(ReadSizes(buffer.first_dims)),
+        last_(ReadSizes(buffer.last_dims)) {
     const int64_t rank = static_cast<int64_t>(buffer.dims.size());
     const int64_t boundary = buffer.axis_boundary < 0 ? buffer.axis_boundary + rank : buffer.axis_boundary;
     for (int64_t axis = 0; axis < rank; ++axis) (axis < boundary ? rows_ : cols_) *= buffer.dims[axis];
@@ -57,7 +61,12 @@ class Operand {
     const int64_t size_index = (at.problem * batch_.replicas + at.replica) * batch_.groups + at.group;
     MatrixView view = {block * height * cols_, height, cols_, cols_, 1};
     if (buffer_.first_dims.has_value()) {
-      view.start += first_.start[size_index] * cols_;
+      if (row_index_ != nullptr) {
+        view.row_index = row_index_;
+        view.first_index = block * (ElementCount(*row_index_) / blocks) + first_.start[size_index];
+      } else {
+        view.start += first_.start[size_index] * cols_;
+      }
       view.rows = first_.size[size_index];
     }
     if (buffer_.last_dims.has_value()) {
@@ -85,6 +94,7 @@ class Operand {
 
   const BufferDescriptor& buffer_;
   const Batch& batch_;
+  const Array* row_index_;  // null: rows are in order
   GroupSizes first_, last_;
   int64_t rows_ = 1, cols_ = 1;
 };
@@ -129,7 +139,10 @@ struct Operands {
   bool lhs_has_group_axis;  // ragged N
 
   Operands(const GroupedGemmProblem& problem, const Batch& batch)
-      : batch(batch), lhs(problem.lhs, batch), rhs(problem.rhs, batch), out(problem.out, batch) {
+      : batch(batch),
+        lhs(problem.lhs, batch, problem.row_index ? &*problem.row_index : nullptr),
+        rhs(problem.rhs, batch),
+        out(problem.out, batch) {
     const int64_t problems = std::max<int64_t>(batch.problems, 1);
     const int64_t k = problem.rhs.last_dims.has_value() ? rhs.rows() / problems : rhs.cols();
     lhs_has_group_axis = lhs.rows() * lhs.cols() != out.rows() * k;

@@ -60,6 +60,22 @@ std::string MustBe(const MatrixSlot& slot, const GroupedGemmProblem& problem, DT
                       " is ", NameOf(problem.lhs.dtype), ", ", problem.names.rhs, " is ", NameOf(problem.rhs.dtype));
 }
 
+absl::Status CheckActivation(const GroupedGemmProblem& problem, DType compute) {
+  const OperandNames& names = problem.names;
+  if (!problem.activation) {
+    return problem.gate ? Invalid(names.gate, " is given without an activation") : absl::OkStatus();
+  }
+  const auto index = static_cast<int>(*problem.activation);
+  if (index >= kActivationCount) return Invalid("activation: value ", index, ", must be less than ", kActivationCount);
+  const char* const name = kActivations[index];
+  if (compute != DType::kF32) {
+    return Invalid("activation: ", name, " is for sums in f32; ", names.lhs, " is ", NameOf(problem.lhs.dtype), ", ",
+                   names.rhs, " is ", NameOf(problem.rhs.dtype), ", ", names.out, " is ", NameOf(problem.out.dtype));
+  }
+  const bool needs_gate = *problem.activation == Activation::kSwigluOai && !problem.gate;
+  return needs_gate ? Invalid("activation: ", name, " needs ", names.gate) : absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckEnumerators(const GroupedGemmProblem& problem) {
@@ -99,6 +115,7 @@ absl::Status CheckDTypes(const GroupedGemmProblem& problem, DType compute) {
                    " and ", problem.names.rhs, " of f32 and ", problem.names.out, " of at most that; they are ",
                    NameOf(problem.lhs.dtype), ", ", NameOf(problem.rhs.dtype), " and ", NameOf(problem.out.dtype));
   }
+  if (absl::Status s = CheckActivation(problem, compute); !s.ok()) return s;
   if (problem.beta && !problem.c) return Invalid(problem.names.beta, " is given without ", problem.names.c);
   for (const OperandSlot& slot : kOperandSlots) {
     const std::optional<Array>& x = problem.*slot.operand;

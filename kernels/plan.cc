@@ -261,6 +261,10 @@ absl::StatusOr<PlanData> MakePlanData(const GroupedGemmProblem& problem, const O
   plan->kernels = &KernelsFor(*isa, *plan->arithmetic);
   const bool ends_in_f32 = plan->arithmetic->sum == DType::kS32 && problem.out.dtype != DType::kS32;
   plan->ends = ends_in_f32 ? &KernelsFor(*isa, kArithmetics[static_cast<int>(ArithmeticId::kF32)]) : plan->kernels;
+  if (plan->activation) {
+    const KernelRow& of_f32 = KernelsFor(*isa, kArithmetics[static_cast<int>(ArithmeticId::kF32)]);
+    plan->activate = KernelsOf(of_f32, plan->out.dtype).activate[static_cast<int>(*plan->activation)];
+  }
   ChoosePackers(problem.precision, *plan);
   if (absl::Status s = ChooseExecutor(options, *plan); !s.ok()) return s;
   Workspace slots(workspace);
@@ -303,18 +307,22 @@ std::string ToString(const PlanData& plan) {
                                : x.scale.of_elements ? ", scales of elements"
                                                      : absl::StrCat(", scales of sums", steps);
     return absl::StrCat(name, ": ", NameOf(x.dtype), as, " ", x.rows, "x", x.cols, x.is_trans ? " transposed" : "",
-                        x.packed ? " packed" : "", scales);
+                        x.packed ? " packed" : "", x.row_index.data != nullptr ? " indexed" : "", scales);
   };
   const std::string because = plan.arithmetic_because ? absl::StrCat(", ", plan.arithmetic_because) : "";
   const Splitting& split = *plan.splitting;
   const bool is_split = split.products > 1, lengthens = is_split && plan.arithmetic->lanes == 1;
   const std::string splitting = is_split ? absl::StrCat(", ", split.name, ": ", split.products, " products") : "";
   const int64_t chain = lengthens ? split.products * plan.arithmetic->split_block : plan.arithmetic->chain;
+  const std::string activation = plan.activation
+                                     ? absl::StrCat("\nactivation: ", kActivations[static_cast<int>(*plan.activation)],
+                                                    plan.gate.data != nullptr ? ", gated" : "")
+                                     : "";
   std::string text = absl::StrCat(
       "mode: ", NameOf(plan.mode), "\nproblems x replicas x groups: ", plan.problems, " x ", plan.replicas, " x ",
       plan.groups, "\nprocessed groups: ", plan.local_groups, "\n", operand("lhs", plan.lhs), "\n",
-      operand("rhs", plan.rhs), "\n", operand("out", plan.out), "\narithmetic: ", plan.arithmetic->name, splitting,
-      ", chains of ", chain, because, "\nisa: ", NameOf(plan.isa), "\nkernels: ", NameOf(*plan.kernels),
+      operand("rhs", plan.rhs), "\n", operand("out", plan.out), activation, "\narithmetic: ", plan.arithmetic->name,
+      splitting, ", chains of ", chain, because, "\nisa: ", NameOf(plan.isa), "\nkernels: ", NameOf(*plan.kernels),
       OwnKernelsFor(plan.isa, *plan.arithmetic) == nullptr ? ", for the ISA has none of this arithmetic" : "",
       "\nblocking: ", plan.blocking.m, "x", plan.blocking.n, "\nexecutor: ", NameOf(plan.executor),
       "\nthreads: ", plan.threads, "\nunits: ", plan.units, "\ntiles: ", plan.gemm_tiles, " gemm, ", plan.fill_tiles,

@@ -3,6 +3,7 @@
 #define RAGGEMM_KERNELS_PLAN_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -10,6 +11,7 @@
 #include "absl/types/span.h"
 #include "kernels/microkernel.h"
 #include "kernels/recipe.h"
+#include "raggemm/activation.h"
 #include "raggemm/arithmetic.h"
 #include "raggemm/plan.h"
 #include "raggemm/problem.h"
@@ -21,6 +23,12 @@ namespace raggemm {
 struct GroupExtents {
   const int64_t* sizes = nullptr;  // null where the array is not set
   const int64_t* starts = nullptr;
+};
+
+// Of an operand, from its start.
+struct Elements {
+  const char* data = nullptr;  // null where it is not given
+  DType dtype = DType::kF32;
 };
 
 // alpha, beta or bias: one row per group, per group and replica, or for all.
@@ -56,6 +64,7 @@ struct PlannedOperand {
   GroupExtents first, last;
   PlannedFactor scale, zero;
   Expand* expand = nullptr;  // from dtype to `read`, where that is another
+  Elements row_index;        // of lhs, a row of out each: which of its rows; null where it has its own
 };
 
 // Cache blocks: rows and columns of the largest tile.
@@ -75,6 +84,8 @@ struct PlanData {
   PlannedOperand lhs, rhs, out;
   const char* c = nullptr;
   GroupValues alpha, beta, bias;
+  std::optional<Activation> activation;
+  Elements gate;  // as out lies
   // Sums are multiplied by scales, or are integers and out is not: those over so many steps of k, 0 being all.
   bool scales_sums = false;
   int64_t sum_steps = 0;
@@ -88,6 +99,7 @@ struct PlanData {
   Isa isa{};
   const KernelRow* kernels = nullptr;
   const KernelRow* ends = nullptr;  // what follows the sums: the kernels', or those of f32 behind sums of s32
+  Activate* activate = nullptr;     // to out, where there is an activation
   const Packers* pack_lhs = nullptr;
   const Packers* pack_rhs = nullptr;
   int64_t panel = kPanel;  // steps of k that are packed at once

@@ -196,6 +196,22 @@ absl::Status PlanPacked(absl::string_view name, const BufferDescriptor& x, const
   return absl::OkStatus();
 }
 
+absl::Status PlanRowIndex(const GroupedGemmProblem& problem, PlanData& plan) {
+  const absl::string_view name = problem.names.row_index, lhs = problem.names.lhs;
+  if (plan.mode != RaggedMode::kRaggedM) return Invalid(name, " is for ragged M, not ", NameOf(plan.mode));
+  if (problem.lhs.is_trans) return Invalid(name, " is for rows of ", lhs, ", which is transposed");
+  if (IsQuantized(problem.lhs.dtype)) {
+    return Invalid(name, " is for rows of floats; ", lhs, " is ", NameOf(problem.lhs.dtype));
+  }
+  const Array& index = *problem.row_index;
+  const int64_t rows = plan.problems * plan.replicas * plan.out.rows;
+  if (index.dims.size() != 1 || index.dims[0] != rows) {
+    return Invalid(name, ": shape is ", Shape(index.dims), ", must be [", rows, "], the rows of ", problem.names.out);
+  }
+  plan.lhs.row_index = {static_cast<const char*>(index.data), index.dtype};
+  return absl::OkStatus();
+}
+
 absl::Status PlanOperands(const GroupedGemmProblem& problem, PlanData& plan) {
   const OperandNames& names = problem.names;
   plan.local_groups = plan.groups;
@@ -231,6 +247,10 @@ absl::Status PlanOperands(const GroupedGemmProblem& problem, PlanData& plan) {
     if (absl::Status s = CheckGroupAxis(name, *x, plan); !s.ok()) return s;
   }
 
+  if (problem.row_index) {
+    if (absl::Status s = PlanRowIndex(problem, plan); !s.ok()) return s;
+    lhs->rows = out->rows;
+  }
   if (plan.problems * plan.replicas == 0) return absl::OkStatus();  // no repetition: no extent to compare
   if (absl::Status s = CheckEqual("K", names.lhs, lhs->cols, names.rhs, rhs->rows); !s.ok()) return s;
   if (absl::Status s = CheckEqual("M", names.lhs, lhs->rows, names.out, out->rows); !s.ok()) return s;
@@ -256,6 +276,7 @@ absl::StatusOr<GroupValues> PlanValues(absl::string_view name, const OperandSlot
 }
 
 absl::Status PlanEpilogue(const GroupedGemmProblem& problem, PlanData& plan) {
+  plan.activation = problem.activation;
   for (const OperandSlot& slot : kOperandSlots) {
     const absl::string_view name = problem.names.*slot.word;
     const std::optional<Array>& x = problem.*slot.operand;
@@ -264,11 +285,13 @@ absl::Status PlanEpilogue(const GroupedGemmProblem& problem, PlanData& plan) {
       return Invalid(name, " is not possible with ", NameOf(plan.mode), ": groups have no common N");
     }
     if (slot.axes & kByRow) {
+      const bool is_gate = slot.operand == &GroupedGemmProblem::gate;
       if (x->dims != problem.out.dims) {
         return Invalid(name, ": shape is ", Shape(x->dims), ", must be the ", Shape(problem.out.dims), " of ",
                        problem.names.out);
       }
-      plan.c = static_cast<const char*>(x->data);
+      (is_gate ? plan.gate.data : plan.c) = static_cast<const char*>(x->data);
+      if (is_gate) plan.gate.dtype = x->dtype;
       continue;
     }
     const absl::StatusOr<GroupValues> values = PlanValues(name, slot, *x, plan);

@@ -55,6 +55,54 @@ double ErrorOfScaling(const GroupedGemmProblem& problem, std::pair<const Dequant
   return error;
 }
 
+struct Activated {
+  double value, error;
+};
+
+// With the error that raggemm/moe_mlp.h says of it.
+Activated ApplyActivation(Activation activation, double x) {
+  const auto times_sigmoid = [&](double y) { return Activated{x / (1 + std::exp(-y)), 3 + 2 * std::abs(y)}; };
+  const auto activated = [&]() -> Activated {
+    switch (activation) {
+      case Activation::kSilu:
+        return {times_sigmoid(x).value, 3};
+      case Activation::kGelu:
+        return {x * 0.5 * std::erfc(-x * M_SQRT1_2), 8};
+      case Activation::kGeluTanh:
+        return times_sigmoid(std::sqrt(8 / M_PI) * (x + 0.044715 * x * x * x));
+      case Activation::kRelu:
+        return {x <= 0 ? 0 : x, 0};
+      default:
+        return times_sigmoid(1.702 * x);
+    }
+  };
+  const Format& f32 = FormatOf(DType::kF32);
+  const auto [value, ulps] = activated();
+  return {value, std::min(ulps, 400.) * f32.Epsilon() * std::abs(value) + (1 + std::abs(x)) * f32.SmallestSubnormal()};
+}
+
+// From the result and its bound to what out is before it is rounded. No activation is steeper than 1.13.
+void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, double* bound) {
+  const Activation activation = *problem.activation;
+  if (!problem.gate) {
+    const auto [value, error] = ApplyActivation(activation, *want);
+    *want = value;
+    *bound = 1.13 * *bound + error;
+    return;
+  }
+  double gate = ToDouble(*problem.gate, element), up = *want;
+  if (activation == Activation::kSwigluOai) {
+    gate = gate > 7 ? 7 : gate;
+    up = (up > 7 ? 7 : up < -7 ? -7 : up) + 1;
+    *bound += FormatOf(DType::kF32).Epsilon() * std::abs(up);
+  }
+  const auto [value, error] = ApplyActivation(activation, gate);
+  *want = value * up;
+  *bound = (std::abs(value) + error) * *bound +
+           (error + FormatOf(DType::kF32).Epsilon() * std::abs(value)) * std::abs(up) +
+           FormatOf(DType::kF32).SmallestSubnormal();
+}
+
 // The definition of the operation, and its tolerance: element (i, j) of one group's product.
 //
 // Why every result that follows the rule of raggemm/grouped_gemm.h is within it. Let u = eps_c / 2 be the relative
@@ -144,9 +192,10 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int6
   const double replicas = products * static_cast<double>(group.terms.size());
   const double sums = integers ? compute.Epsilon() : RelativeErrorOfSum(arithmetic, contraction, replicas);
   const double scaling = ErrorOfScaling(problem, {&lhs_values, &rhs_values}, contraction);
-  *bound = (sums + scaling + splitting.error) * magnitude + out.Epsilon() * std::abs(total) +
-           std::abs(alpha) * (2 * (contraction + 1) * tiny + flushed_terms) + 4 * compute.SmallestSubnormal() +
-           out.SmallestSubnormal();
+  *bound = (sums + scaling + splitting.error) * magnitude +
+           std::abs(alpha) * (2 * (contraction + 1) * tiny + flushed_terms) + 4 * compute.SmallestSubnormal();
+  if (problem.activation) Activate(problem, group.out.At(i, j), want, bound);
+  *bound += out.Epsilon() * std::abs(*want) + out.SmallestSubnormal();
 }
 
 double Untouched(const GroupedGemmProblem& problem, int64_t index) {

@@ -39,11 +39,15 @@ double ErrorInUnitsOfBound(double got, double want, double bound, DType out);
 // The matrix of one group inside a buffer, transposed where the operand is.
 struct MatrixView {
   int64_t start, rows, cols, row_step, col_step;
-  int64_t At(int64_t i, int64_t j) const { return start + i * row_step + j * col_step; }
+  const Array* row_index = nullptr;  // of the operand's, from first_index on: which row each is
+  int64_t first_index = 0;
+  int64_t At(int64_t i, int64_t j) const {
+    return start + (row_index != nullptr ? ToInteger(*row_index, first_index + i) : i) * row_step + j * col_step;
+  }
 };
 
-// One processed group: out = alpha * (sum over terms of lhs x rhs) + beta * c + bias, c seen as out is. Without any k
-// the product is zero whatever alpha is.
+// One processed group: out = alpha * (sum over terms of lhs x rhs) + beta * c + bias, c seen as out is, and what the
+// activation makes of it. Without any k the product is zero whatever alpha is.
 struct GroupProduct {
   struct Term {
     MatrixView lhs, rhs;

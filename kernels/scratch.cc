@@ -91,7 +91,9 @@ Scratch::Scratch(const PlanData& plan, void* block) {
   for (char*& strip : strips) strip = take(PanelBytes(kernels.rhs, steps, kernels.cols));
   chain = take(plan.blocking.m * plan.blocking.n * sum);
   total = take(plan.blocking.m * plan.blocking.n * sum);
-  bias = take(std::max(plan.blocking.n, kMaxCols) * sum);
+  const int64_t columns = std::max(plan.blocking.n, kMaxCols), floats = columns * static_cast<int64_t>(sizeof(float));
+  bias = take(columns * sum);
+  for (float** row : {&gate, &result}) *row = reinterpret_cast<float*>(take(plan.activation ? floats : 0));
   const int64_t scaled_rows = plan.scales_sums ? plan.blocking.m : 0;
   scaled = take(scaled_rows * plan.blocking.n * sum);
   row_scales = reinterpret_cast<float*>(take(scaled_rows * static_cast<int64_t>(sizeof(float))));

@@ -16,6 +16,7 @@ namespace raggemm {
 //   strips  two of rhs, packed in the kernels' layout; the second for kernels that pack ahead
 //   chain, total  one register tile of [mr][nr] sums after the other, strip by strip
 //   bias    as sums, [columns]
+//   gate, result  a row of f32 each, [columns]: where there is an activation
 //   scaled  as total, row_scales, column_scales: where scales multiply sums
 struct Scratch {
   Scratch(const PlanData& plan, void* block);  // null: to count the bytes
@@ -26,6 +27,7 @@ struct Scratch {
   char* chain;
   char* total;
   char* bias;
+  float *gate, *result;
   char* scaled;
   float *row_scales, *column_scales;
   int64_t bytes = 0;  // of all

@@ -1,4 +1,5 @@
-// The values that a router wrote: sizes and group_offset are untrusted, read once, checked here.
+// The values that a router wrote: sizes and group_offset are untrusted, read once, checked here. Indices of rows are
+// checked here and read again where they are used (expansion.cc), within their limits whatever they are then.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -155,6 +156,23 @@ absl::Status ReadGroupOffset(const GroupedGemmProblem& problem, Workspace& works
   return absl::OkStatus();
 }
 
+// Of the rows of processed groups.
+absl::Status CheckRowIndex(const GroupedGemmProblem& problem, const PlanData& plan) {
+  if (!problem.row_index || plan.local_groups == 0) return absl::OkStatus();
+  for (int64_t segment = 0; segment < plan.problems * plan.replicas; ++segment) {
+    const int64_t first = segment * plan.groups + plan.first_group[segment], last = first + plan.local_groups - 1;
+    const GroupExtents& rows = plan.out.first;
+    const int64_t begin = segment * plan.out.rows;
+    for (int64_t i = begin + rows.starts[first]; i < begin + rows.starts[last] + rows.sizes[last]; ++i) {
+      const int64_t value = ToInteger(*problem.row_index, i);
+      if (value >= 0 && value < plan.lhs.rows) continue;
+      return Invalid(problem.names.row_index, ": value ", value, " at index ", i, ", must be in [0, ", plan.lhs.rows,
+                     "), the rows of ", problem.names.lhs);
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, PlanData& plan) {
@@ -164,7 +182,9 @@ absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, 
     if (!arrays.at[i].is_set()) continue;
     PlannedOperand& operand = *operands[i / 2];
     const bool first = i % 2 == 0;
-    const int64_t extent = plan.mode == RaggedMode::kAllRagged ? -1 : first ? operand.rows : operand.cols;
+    const bool indexed = operand.row_index.data != nullptr;
+    const int64_t rows = indexed ? plan.out.rows : operand.rows;
+    const int64_t extent = plan.mode == RaggedMode::kAllRagged ? -1 : first ? rows : operand.cols;
     absl::Status s = ReadExtents(arrays.at[i], extent, plan, workspace, first ? operand.first : operand.last);
     if (!s.ok()) return s;
   }
@@ -174,7 +194,8 @@ absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, 
     if (absl::Status s = ReadBlockStarts(problem.names.rhs, plan.rhs, plan); !s.ok()) return s;
     if (absl::Status s = ReadBlockStarts(problem.names.out, plan.out, plan); !s.ok()) return s;
   }
-  return ReadGroupOffset(problem, workspace, plan);
+  if (absl::Status s = ReadGroupOffset(problem, workspace, plan); !s.ok()) return s;
+  return CheckRowIndex(problem, plan);
 }
 
 }  // namespace raggemm

@@ -102,7 +102,7 @@ Matrix LocateMatrix(const PlanData& plan, const PlannedOperand& x, const Unit& u
       start += x.first.starts[i];
     } else if (x.first.sizes != nullptr) {
       rows = x.first.sizes[i];
-      start += x.first.starts[i] * x.cols;
+      if (x.row_index.data == nullptr) start += x.first.starts[i] * x.cols;
     } else {
       cols = x.last.sizes[i];
       start += x.last.starts[i] * (x.packed ? x.rows : 1);

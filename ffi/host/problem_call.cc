@@ -59,6 +59,9 @@ Call MakeCall(const GroupedGemmProblem& problem, absl::Span<int64_t> workspace) 
   call.attributes["operands"] = operands;
   call.attributes["bf16_sums"] = SumsOf(problem.bf16_sums);
   call.attributes["precision"] = std::string(kSplittings[static_cast<int>(problem.precision)].name);
+  if (problem.activation) {
+    call.attributes["activation"] = std::string(kActivations[static_cast<int>(*problem.activation)]);
+  }
   return call;
 }
 

@@ -11,7 +11,8 @@
 // groups of the call. The rule that makes it so: k counts from the start of the group's own contraction range
 // and is cut into blocks of 256; each block is one fma chain from +0; the total starts as a copy of the first
 // chain, then the second is added, and so on. Then r = alpha*total, r = fma(beta, c, r), r = r + bias, absent
-// terms skipped, and one rounding to out's type. An empty contraction has no chain: r starts at +0, alpha or not.
+// terms skipped, and one rounding to out's type. An empty contraction has no chain: r starts at +0, alpha or not. Where
+// there is an activation (GroupedGemmProblem::activation), that of r in f32 is rounded, r itself not.
 // A NaN stays a NaN; its sign and payload are not part of it.
 //
 // Integers of at most a byte with such are summed in s32: products and sums are exact modulo 2^32 in two's complement.

@@ -43,8 +43,9 @@ inline constexpr DimsSlot kDimsSlots[] = {
 // holds; any of sizes; any of scales; that of lhs or rhs.
 enum class Types : uint8_t { kOfOut, kCompute, kUpToCompute, kSizes, kScales, kOfLhs, kOfRhs };
 
-// What the values of an optional operand differ by, a set of these. By row: the operand has out's shape. By column: a
-// row of N for each group, which need one N. By replica only as far as the mode has results of single replicas.
+// What the values of an optional operand differ by, a set of these. By row: of out, whose shape the operand has where
+// they differ by column too. By column alone: a row of N for each group, which need one N. By replica only as far as
+// the mode has results of single replicas.
 enum Axis : uint8_t { kByProblem = 1, kByReplica = 2, kByGroup = 4, kByRow = 8, kByColumn = 16 };
 
 constexpr uint8_t SetOf(RaggedMode mode) { return static_cast<uint8_t>(1 << static_cast<int>(mode)); }
@@ -73,6 +74,16 @@ inline constexpr OperandSlot kOperandSlots[] = {
     {{"rhs_scale", &OperandNames::rhs_scale}, &GroupedGemmProblem::rhs_scale, Types::kScales, 0, kEveryMode},
     {{"lhs_zero", &OperandNames::lhs_zero}, &GroupedGemmProblem::lhs_zero, Types::kOfLhs, 0, kEveryMode},
     {{"rhs_zero", &OperandNames::rhs_zero}, &GroupedGemmProblem::rhs_zero, Types::kOfRhs, 0, kEveryMode},
+    {{"gate", &OperandNames::gate},
+     &GroupedGemmProblem::gate,
+     Types::kUpToCompute,
+     kPerGroup | kByRow | kByColumn,
+     kEveryMode},
+    {{"row_index", &OperandNames::row_index},
+     &GroupedGemmProblem::row_index,
+     Types::kSizes,
+     kByProblem | kByReplica | kByRow,
+     SetOf(RaggedMode::kRaggedM)},
 };
 
 // A quantized operand and what belongs to it.

@@ -13,6 +13,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "raggemm/activation.h"
 #include "raggemm/arithmetic.h"
 #include "raggemm/types.h"
 
@@ -86,6 +87,7 @@ struct OperandNames {
                     out_first = "out_first", out_last = "out_last";
   absl::string_view c = "c", bias = "bias", alpha = "alpha", beta = "beta", group_offset = "group_offset";
   absl::string_view lhs_scale = "lhs_scale", rhs_scale = "rhs_scale", lhs_zero = "lhs_zero", rhs_zero = "rhs_zero";
+  absl::string_view gate = "gate", row_index = "row_index";
 };
 
 // Rows (columns, groups) of out outside every processed group become zero, or c's values where c is given.
@@ -124,6 +126,16 @@ struct GroupedGemmProblem {
   // The last two with ragged M, ragged K and uniform, and no packed groups of columns. Scales of rows of a ragged K
   // operand whose replicas lie one upon the other are scales of elements.
   std::optional<Array> lhs_scale, rhs_scale, lhs_zero, rhs_zero;
+
+  // Where sums are f32 and out is of floats: of the result r out is activation(r), or with a gate activation(gate) * r,
+  // in f32 and rounded once. Bits and errors are those of moe_mlp.h. What is in no processed group is as without.
+  std::optional<Activation> activation = std::nullopt;
+  std::optional<Array> gate;  // out's shape and layout, of f16, bf16 or f32; only with an activation
+
+  // Row m of lhs is row row_index[m] of what is stored, which may then have any number of rows: [P*R*T,K], with
+  // indices [P*R*M] in [0,T), those of each segment its own. Of rows in no processed group they are not read. A format
+  // of sizes; with ragged M, of an lhs that is neither transposed nor quantized.
+  std::optional<Array> row_index;
 
   // How bf16 with bf16 is summed, whatever computes it: an arithmetic of products of bf16. Else RAGGEMM_BF16_SUMS names
   // it, else it is that of the unit that the CPU has: tiles with AMX, else pairs. Without meaning where no products of

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from raggemm._epilogue import checked_activation, checked_bias, checked_c, checked_values
 from raggemm._operands import (
     Operand,
     Words,
@@ -31,11 +31,10 @@ from raggemm._primitive.call import (
     Mode,
     OptionalOperand,
     Storage,
-    added_types,
     compute_dtype,
 )
 from raggemm._primitive.rewrites import apply
-from raggemm._tensors import check_type, float_array
+from raggemm._tensors import check_type
 
 _MODES = {
     ("free", None): Mode.RAGGED_M,
@@ -59,6 +58,9 @@ class _Options(NamedTuple):
     out_layout: str = STRIDED
     preferred_element_type: Any = None
     precision: Any = None
+    activation: str | None = None
+    gate: Any = None
+    row_index: Any = None
 
 
 def _mode(lhs: Operand, rhs: Operand) -> Mode:
@@ -195,40 +197,6 @@ def _storages(lhs: Operand, rhs: Operand, out_layout: str) -> tuple[Storage, Sto
     return left, right, out, tuple(dims)
 
 
-def _checked_c(name: str, c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    c = jnp.asarray(c)
-    if c.dtype != dtype:
-        raise TypeError(f"{name}: dtype is {c.dtype}, must be out's {dtype}")
-    if c.shape != shape:
-        raise ValueError(f"{name}: shape is {c.shape}, must be out's {shape}")
-    return c
-
-
-def _checked_bias(
-    name: str, bias: Any, mode: Mode, groups: int, free_shape: tuple[int, ...], compute: Any
-) -> jax.Array:
-    if mode in (Mode.RAGGED_N, Mode.ALL_RAGGED):
-        raise ValueError(f"{name} is for ragged M, ragged K and uniform, where N is the same for all groups")
-    bias = float_array(name, bias, added_types(compute))
-    if bias.dtype == jnp.float64 and compute != jnp.float64:
-        raise TypeError(f"{name}: dtype is float64, which is for lhs, rhs or out of float64")
-    shape = (groups, math.prod(free_shape))
-    if bias.shape not in (shape, (groups, *free_shape)):
-        raise ValueError(f"{name}: shape is {bias.shape}, must be {shape}, one row for each processed group")
-    return bias.reshape(shape)
-
-
-def _checked_values(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
-    """alpha or beta."""
-    x = jnp.asarray(x)
-    is_number = x.ndim == 0 and x.weak_type and x.dtype.kind in ("i" if compute == jnp.int32 else "if")
-    if not is_number:
-        check_type(name, x.dtype, added_types(compute))
-    if x.shape not in ((), (groups,)):
-        raise ValueError(f"{name}: shape is {x.shape}, must be () or ({groups},), one value for each processed group")
-    return x.astype(compute)
-
-
 def _checked_offset(x: Any, mode: Mode) -> jax.Array | None:
     offset = integer_array("group_offset", x)
     if offset.shape not in ((), (1,)):
@@ -238,6 +206,17 @@ def _checked_offset(x: Any, mode: Mode) -> jax.Array | None:
     if (value := np.asarray(x).item()) != 0:
         raise ValueError(f"group_offset is {value}, must be 0 but for ragged M and ragged K")
     return None
+
+
+def _checked_rows(row_index: Any, mode: Mode, lhs: Operand) -> jax.Array:
+    index = integer_array("row_index", row_index)
+    if mode is not Mode.RAGGED_M or lhs.contracts_first:
+        raise ValueError(f"row_index is for ragged M, for the rows of {lhs.name} with first_dims")
+    if lhs.factors is not None or lhs.data.dtype not in FLOATS:
+        raise TypeError(f"row_index is for rows of floats, {lhs.name} has {lhs.data.dtype}")
+    if index.ndim != 1:
+        raise ValueError(f"row_index: shape is {index.shape}, must be [M]")
+    return index
 
 
 class _Shapes(NamedTuple):
@@ -254,15 +233,19 @@ def _grouped_gemm(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
     args = args.map(jax_versions.gathered)  # an axis that a mesh divides cannot always collapse with its neighbour
     lhs, rhs = args.lhs.reshape(shapes.lhs), args.rhs.reshape(shapes.rhs)
 
+    rows = {name: x[None, None] for name, x in args.optional.items() if name == "row_index"}
+    dims = tuple(sizes[None, None] for sizes in args.dims)
+    out = call.out_shape(Arguments(lhs, rhs, dims, rows))
+
     def canonical(operand: OptionalOperand, x: jax.Array) -> jax.Array:
         if operand.is_blocks(x):
             return x
         if not operand.axes:
-            return x.reshape(call.out_shape(lhs, rhs))
+            return x.reshape(out)
         return jnp.broadcast_to(x, (1, 1, shapes.groups, *x.shape[1:]) if operand.of_groups else (1, 1))
 
-    optional = {operand.name: canonical(operand, args.optional[operand.name]) for operand in args.given}
-    dims = tuple(sizes[None, None] for sizes in args.dims)
+    others = (operand for operand in args.given if operand.name not in rows)
+    optional = rows | {operand.name: canonical(operand, args.optional[operand.name]) for operand in others}
     return apply(call, Arguments(lhs, rhs, dims, optional)).reshape(shapes.out)
 
 
@@ -271,6 +254,7 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
     given = _Options(**options)
     mode = _mode(lhs, rhs)
     lhs, rhs = _with_group_axes(mode, lhs, rhs)
+    index = None if given.row_index is None else _checked_rows(given.row_index, mode, lhs)
     _, local = _group_counts(mode, lhs, rhs, given)
     out_extent = _out_extent(mode, local, given.out_size, given.out_layout)
     shape: tuple[int, ...]
@@ -279,25 +263,29 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
     else:
         check_contraction(lhs, rhs)
         group_axis = (local,) if mode in (Mode.RAGGED_K, Mode.UNIFORM) else ()
-        shape = (*group_axis, *lhs.free_shape, *rhs.free_shape)
+        shape = (*group_axis, *(lhs.free_shape if index is None else index.shape), *rhs.free_shape)
 
     left, right, out, dims = _storages(lhs, rhs, given.out_layout)
     dtype = _out_dtype(words, given.preferred_element_type, lhs, rhs)
     compute = compute_dtype(lhs.data.dtype, rhs.data.dtype, dtype)
     names = (*lhs.dims, *rhs.dims)
     precision = attribute(given.precision, lhs.data.dtype, rhs.data.dtype, dtype)
-    call = Call(left, right, out, dtype, precision, out_extent, dims_names=names, c_name=words.c)
-    optional: dict[str, jax.Array | None] = {}
+    optional: dict[str, jax.Array | None] = {
+        "gate": checked_activation(given.activation, given.gate, shape, compute),
+        "row_index": index,
+    }
+    activation = (given.activation or "").upper()
+    call = Call(left, right, out, dtype, precision, activation, out_extent, dims_names=names, c_name=words.c)
     if given.c is not None:
-        optional["c"] = _checked_c(words.c, given.c, shape, dtype)
+        optional["c"] = checked_c(words.c, given.c, shape, dtype)
     if given.bias is not None:
-        optional["bias"] = _checked_bias(words.bias, given.bias, mode, local, rhs.free_shape, compute)
+        optional["bias"] = checked_bias(words.bias, given.bias, mode, local, rhs.free_shape, compute)
     if given.alpha is not None:
-        optional["alpha"] = _checked_values("alpha", given.alpha, local, compute)
+        optional["alpha"] = checked_values("alpha", given.alpha, local, compute)
     if (beta := given.beta) is not None:
         if given.c is None:
             raise ValueError("beta is given without c")
-        values = _checked_values("beta", beta, local, compute)
+        values = checked_values("beta", beta, local, compute)
         call = dataclasses.replace(call, overwrites_c=isinstance(beta, int | float) and beta == 0)
         optional["beta"] = None if call.overwrites_c else values
     if given.group_offset is not None:
@@ -324,6 +312,9 @@ def grouped_gemm(
     out_layout: str = STRIDED,
     preferred_element_type: Any = None,
     precision: Any = None,
+    activation: str | None = None,
+    gate: Any = None,
+    row_index: Any = None,
 ) -> jax.Array:
     """The general operation; which of its five modes is meant follows from the group sizes that are given.
 
@@ -361,6 +352,14 @@ def grouped_gemm(
         of bfloat16, on the CPU's units for them: each is off by 2**-15 of it at most, or by 2**-24. Derivatives are
         computed alike. Numbers below the smallest normal one are zeros then. None is exact products, which meet any
         jax.lax.Precision; a preset that is not met is a NotImplementedError.
+      activation: "silu", "gelu" (by erf), "gelu_tanh", "relu", "quick_gelu" or, with a gate alone, "swiglu_oai", as
+        moe_mlp has them. Of the result r, bias and c included, out is activation(r), or activation(gate) * r, in
+        float32 and rounded once. Elements of no processed group are as without. Where sums are in float64 or int32 it
+        is a TypeError.
+      gate: of out's shape, float32, as a product in float32 is, bfloat16 or float16; only with an activation.
+      row_index: ragged M, for an lhs of floats with first_dims: int32, int64 or uint32 [M]. Row m is row row_index[m]
+        of lhs, which has any number of rows then; out has M, and first_dims count these. One of a processed group that
+        lhs has not is an error, as a wrong size is; others are not looked at.
 
     Returns:
       The group axis where there is one, then the free axes of lhs, then those of rhs.
@@ -381,4 +380,7 @@ def grouped_gemm(
         out_layout=out_layout,
         preferred_element_type=preferred_element_type,
         precision=precision,
+        activation=activation,
+        gate=gate,
+        row_index=row_index,
     )

@@ -1,14 +1,16 @@
 """The gradients of moe_mlp, of grouped GEMMs on operands of the types that the forward products have, so that those of
 bfloat16 are on the CPU's unit for it: cotangents of rows are rounded once, where a product takes them."""
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from raggemm._grouped_gemm import product
-from raggemm._moe_sequence import activated_rows, first_products, gate_and_up, product_of, token_rows
+from raggemm._moe_sequence import first_products, gate_and_up, product_of, token_rows
 from raggemm._operands import Words
+from raggemm._primitive.activations import activated
 from raggemm._primitive.call import FLOATS
 from raggemm._primitive.moe_mlp import MlpCall
 from raggemm._routing import filled_rows, sums_of_tokens
@@ -61,11 +63,7 @@ def cotangents(call: MlpCall, args: _Args, ct: jax.Array, wanted: tuple[str, ...
     token, weights, is_known = token_rows(args)
     rows, down_type = filled_rows(x, token), _operand_type(args, "down")
     gate, up = gate_and_up(call, *first_products(call, args, rows))
-
-    def activated(gate: jax.Array | None, up: jax.Array) -> jax.Array:
-        return activated_rows(call, gate, up)
-
-    a, pull = jax.vjp(activated, gate, up)
+    a, pull = jax.vjp(functools.partial(activated, call.activation), gate, up)
     a = a.astype(down_type)
     d_rows = filled_rows(ct.astype(down_type), token)
     d_a = product_of(args, "down", d_rows, not call.down_is_trans, has_bias=False)  # without the row's weight

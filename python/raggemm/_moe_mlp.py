@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._moe_backward import cotangents
-from raggemm._moe_sequence import ACTIVATIONS, NEEDS_A_GATE, sequence, token_rows
+from raggemm._moe_sequence import sequence, token_rows
 from raggemm._operands import integer_array, result_dtype
 from raggemm._primitive import jax_versions
+from raggemm._primitive.activations import ACTIVATIONS, NEEDS_A_GATE
 from raggemm._primitive.call import FLOATS, PARTS_OF_BYTES
 from raggemm._primitive.moe_mlp import MlpCall, primitive
 from raggemm._routing import rows_of_tokens, sums_of_tokens

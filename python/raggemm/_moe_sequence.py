@@ -8,38 +8,12 @@ import jax.numpy as jnp
 
 from raggemm._grouped_gemm import product
 from raggemm._operands import Words
+from raggemm._primitive.activations import activated
 from raggemm._primitive.call import FLOATS
 from raggemm._primitive.moe_mlp import MlpCall
 from raggemm._routing import filled_rows, sums_of_tokens
 from raggemm._tensors import QuantizedTensor
 from raggemm.ops import matrices
-
-
-def _swiglu_oai(gate: jax.Array, up: jax.Array) -> jax.Array:
-    """gpt-oss': both are clamped, the gate from above only."""
-    gate = jnp.minimum(gate, 7)
-    return gate * jax.nn.sigmoid(1.702 * gate) * (jnp.clip(up, -7, 7) + 1)
-
-
-# Of one array, which with a gate is multiplied by up; gpt-oss' is of both.
-_ACTIVATIONS = {
-    "SILU": jax.nn.silu,
-    "GELU": lambda x: jax.nn.gelu(x, approximate=False),
-    "GELU_TANH": lambda x: jax.nn.gelu(x, approximate=True),
-    "RELU": jax.nn.relu,
-    "QUICK_GELU": lambda x: x * jax.nn.sigmoid(1.702 * x),
-}
-NEEDS_A_GATE = {"SWIGLU_OAI": _swiglu_oai}
-ACTIVATIONS = (*_ACTIVATIONS, *NEEDS_A_GATE)
-
-
-def activated_rows(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Array:
-    activation = call.activation
-    if gate is None:
-        return _ACTIVATIONS[activation](up)
-    if activation in NEEDS_A_GATE:
-        return NEEDS_A_GATE[activation](gate, up)
-    return _ACTIVATIONS[activation](gate) * up
 
 
 def _rows_of_groups(args: dict[str, Any]) -> jax.Array:
@@ -98,6 +72,6 @@ def sequence(call: MlpCall, args: dict[str, Any]) -> tuple[jax.Array, ...]:
     token, weights, _ = token_rows(args)
     first = first_products(call, args, filled_rows(x.astype(jnp.float32), token))
     down = args["w_down"].dtype
-    activated = activated_rows(call, *gate_and_up(call, *first)).astype(down if down in FLOATS else x.dtype)
-    rows = product_of(args, "down", activated, call.down_is_trans)
+    a = activated(call.activation, *gate_and_up(call, *first)).astype(down if down in FLOATS else x.dtype)
+    rows = product_of(args, "down", a, call.down_is_trans)
     return sums_of_tokens(rows, weights, token, x.shape[0], call.dtype), *first

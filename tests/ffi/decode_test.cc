@@ -58,6 +58,7 @@ TEST(DecodeCallTest, GivesBackTheProblem) {
     for (const OperandSlot& slot : kOperandSlots) {
       ExpectSame(decoded->problem.*slot.operand, given.*slot.operand);
     }
+    EXPECT_EQ(decoded->problem.activation, given.activation);
     EXPECT_EQ(decoded->workspace.data(), call.call().results[1].data);
     EXPECT_EQ(static_cast<int64_t>(decoded->workspace.size()), call.call().results[1].dims[0]);
     if (HasFailure()) break;

@@ -105,7 +105,7 @@ TEST(DescribeTest, HasTheTables) {
   EXPECT_THAT(names("formats"), ElementsAre("f16", "bf16", "f32", "f64", "s32", "s64", "u32", "s8", "u8", "s4", "u4",
                                             "s2", "f8e4m3fn", "f8e5m2", "f4e2m1fn", "f8e8m0fnu", "s16"));
   EXPECT_THAT(names("operands"), ElementsAre("c", "bias", "alpha", "beta", "group_offset", "lhs_scale", "rhs_scale",
-                                             "lhs_zero", "rhs_zero"));
+                                             "lhs_zero", "rhs_zero", "gate", "row_index"));
   const auto same = [](const Struct& row, const std::string& json) {
     return google::protobuf::util::MessageDifferencer::Equals(row, Parsed(json));
   };
@@ -132,6 +132,9 @@ TEST(DescribeTest, HasTheTables) {
   EXPECT_TRUE(same(RowOf(parsed, "operands", "bias"),
                    R"({"name": "bias", "types": "up to compute", "axes": ["problem", "replica", "group", "column"],
                        "modes": ["ragged M", "ragged K", "uniform"]})"));
+  EXPECT_TRUE(same(RowOf(parsed, "operands", "row_index"),
+                   R"({"name": "row_index", "types": "sizes", "axes": ["problem", "replica", "row"],
+                       "modes": ["ragged M"]})"));
   EXPECT_TRUE(same(RowOf(parsed, "operands", "group_offset"),
                    R"({"name": "group_offset", "types": "sizes", "axes": ["problem", "replica"],
                        "modes": ["ragged M", "ragged K", "ragged N", "uniform", "all ragged"]})"));

@@ -50,6 +50,15 @@ inline ProblemSpec EveryOperand() {
           .local_groups = 3};
 }
 
+// Likewise with an activation, its gate, and an index of rows.
+inline ProblemSpec EveryOperandOfExperts() {
+  ProblemSpec spec = EveryOperand();
+  spec.activation = Activation::kSilu;
+  spec.gate = DType::kF32;
+  spec.lhs_rows = 7;
+  return spec;
+}
+
 // A problem, what must come out of it, and the call that computes it. All buffers are guarded, the workspace has
 // exactly the size that the plugin asks for.
 class PluginCall {

@@ -182,10 +182,22 @@ Way RandomWay(Isa isa, Random& random) {
           .out_is_c = random.Coin()};
 }
 
+// Of the activation, its gate and the rows of lhs.
+bool BlocksFit(const ProblemSpec& spec) {
+  const bool is_f64 = spec.lhs == DType::kF64 || spec.rhs == DType::kF64 || spec.out == DType::kF64;
+  if (spec.activation && (is_f64 || spec.out == DType::kS32)) return false;
+  if (spec.gate ? !spec.activation || !IsMatrix(*spec.gate) || *spec.gate == DType::kF64
+                : spec.activation == Activation::kSwigluOai) {
+    return false;
+  }
+  return !spec.lhs_rows ||
+         (*spec.lhs_rows > 0 && spec.mode == RaggedMode::kRaggedM && !spec.lhs_flipped && !IsQuantized(spec.lhs));
+}
+
 bool IsConsistent(const ProblemSpec& spec) {
   const int64_t least =
       std::min({spec.problems, spec.groups, spec.m, spec.n, spec.k, spec.slack, spec.gap_elements, spec.replicas - 1});
-  if (least < 0 || !OffsetFits(spec) || (spec.beta && !spec.c)) return false;
+  if (least < 0 || !OffsetFits(spec) || (spec.beta && !spec.c) || !BlocksFit(spec)) return false;
   switch (spec.mode) {
     case RaggedMode::kRaggedM:
       return HasSizes(spec, spec.sizes) && SumsAtMost(spec, spec.m);

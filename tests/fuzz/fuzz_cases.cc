@@ -50,7 +50,8 @@ bool IsSmall(const Dims& dims) {
 bool IsSmall(const proto::GroupedGemmCase& source) {
   return IsSmall(source.lhs().dims()) && IsSmall(source.rhs().dims()) && IsSmall(source.out().dims()) &&
          IsSmall(source.bias().dims()) && IsSmall(source.alpha().dims()) && IsSmall(source.beta().dims()) &&
-         IsSmall(source.group_offset().dims()) && IsSmall(source.group_shape());
+         IsSmall(source.group_offset().dims()) && IsSmall(source.gate().dims()) && IsSmall(source.row_index().dims()) &&
+         IsSmall(source.group_shape());
 }
 
 void Call(const proto::GroupedGemmCase& source) {

@@ -42,6 +42,10 @@ ProblemSpec SmallSpec(Bytes& bytes) {
     spec.local_groups = bytes.ConsumeIntegralInRange(0, 4);
     spec.group_offset = bytes.ConsumeIntegralInRange(0, 4);
   }
+  if (bytes.ConsumeBool())
+    spec.activation = static_cast<Activation>(bytes.ConsumeIntegralInRange(0, kActivationCount - 1));
+  if (bytes.ConsumeBool()) spec.gate = bytes.PickValueInArray(kAllFloats);
+  if (bytes.ConsumeBool()) spec.lhs_rows = bytes.ConsumeIntegralInRange(1, 4);
   return spec;
 }
 

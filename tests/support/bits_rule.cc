@@ -13,6 +13,7 @@
 #include "kernels/element.h"
 #include "kernels/isa.h"
 #include "raggemm/operands.h"
+#include "tests/support/activated.h"
 
 namespace raggemm::test {
 namespace {
@@ -332,8 +333,7 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, std:
       if (problem.alpha.has_value() && !product.empty()) r = value(*problem.alpha, group.alpha) * r;
       if (problem.c.has_value() && beta != 0) r = std::fma(beta, value(*problem.c, index), r);
       if (problem.bias.has_value()) r = r + value(*problem.bias, group.bias + j);
-      const bool is_rounded = std::is_same_v<T, float> && problem.out.dtype == DType::kF32;
-      (*out)[index] = is_rounded ? static_cast<double>(r) : RoundTo(problem.out.dtype, static_cast<double>(r));
+      (*out)[index] = Stored(problem, index, r);
     }
   }
 }

@@ -40,6 +40,11 @@ Names NamesOf(DType) {
   return kNames;
 }
 
+Names NamesOf(Activation) {
+  static const std::vector<absl::string_view> kNames(std::begin(kActivations), std::end(kActivations));
+  return kNames;
+}
+
 Names NamesOf(ParameterRows) {
   static constexpr absl::string_view kNames[] = {"scalar", "per_group", "per_replica"};
   return kNames;
@@ -63,11 +68,6 @@ Names NamesOf(Executor) {
 
 Names NamesOf(Gate) {
   static constexpr absl::string_view kNames[] = {"none", "separate", "halves", "interleaved"};
-  return kNames;
-}
-
-Names NamesOf(Activation) {
-  static constexpr absl::string_view kNames[] = {"silu", "gelu", "gelu_tanh", "relu", "quick_gelu", "swiglu_oai"};
   return kNames;
 }
 

@@ -134,6 +134,9 @@ void VisitFields(Spec& s, Visit visit) {
   visit("lhs_zero", s.lhs_zero);
   visit("rhs_zero", s.rhs_zero);
   visit("scale_type", s.scale_type);
+  visit("activation", s.activation);
+  visit("gate", s.gate);
+  visit("lhs_rows", s.lhs_rows);
   visit("bias_type", s.bias_type);
   visit("sizes_type", s.sizes_type);
   visit("c", s.c);

@@ -37,7 +37,7 @@ Shapes ShapesOf(const ProblemSpec& s) {
   const int64_t segments = s.problems * s.replicas, locals = s.problems * s.local_groups.value_or(s.groups);
   switch (s.mode) {
     case RaggedMode::kRaggedM:
-      return {.lhs = Stack(segments, s.m, s.k, s.lhs_flipped),
+      return {.lhs = Stack(segments, s.lhs_rows.value_or(s.m), s.k, s.lhs_flipped),
               .rhs = Groups(locals, s.k, s.n, s.rhs_flipped),
               .out = {segments * s.m, s.n}};
     case RaggedMode::kRaggedK:
@@ -131,6 +131,7 @@ TestProblem::TestProblem(const ProblemSpec& spec)
   problem.out.layout = spec.out_layout;
   problem.bf16_sums = spec.bf16_sums;
   problem.precision = spec.precision;
+  problem.activation = spec.activation;
   SetRaggedDims(spec);
   AddOptionalOperands(spec);
   ClearOut();
@@ -193,7 +194,25 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
   if (!spec.rhs_scale.empty()) problem.rhs_scale = add_factor(problem.rhs, spec.rhs_scale, spec.scale_type);
   if (!spec.lhs_zero.empty()) problem.lhs_zero = add_factor(problem.lhs, spec.lhs_zero, spec.lhs);
   if (!spec.rhs_zero.empty()) problem.rhs_zero = add_factor(problem.rhs, spec.rhs_zero, spec.rhs);
+  if (spec.gate) problem.gate = AddRandom(*spec.gate, {problem.out.dims.begin(), problem.out.dims.end()});
+  if (spec.lhs_rows) problem.row_index = AddRowIndex(spec);
   if (spec.group_offset.has_value()) problem.group_offset = AddIntegers(spec.sizes_type, {}, {*spec.group_offset});
+}
+
+// Any rows; of rows in no processed group some that are not there.
+Array TestProblem::AddRowIndex(const ProblemSpec& spec) {
+  std::vector<int64_t> index;
+  const int64_t first = spec.group_offset.value_or(0), end = first + spec.local_groups.value_or(spec.groups);
+  for (int64_t segment = 0; segment < spec.problems * spec.replicas; ++segment) {
+    std::vector<int64_t> rows(spec.m, -1);
+    for (int64_t g = 0, row = 0; g < spec.groups; ++g) {
+      for (int64_t i = 0; i < spec.sizes[segment * spec.groups + g]; ++i, ++row) {
+        if (row < spec.m && g >= first && g < end) rows[row] = random_.Below(*spec.lhs_rows);
+      }
+    }
+    index.insert(index.end(), rows.begin(), rows.end());
+  }
+  return AddIntegers(spec.sizes_type, {static_cast<int64_t>(index.size())}, index);
 }
 
 // Scales of many magnitudes, so that a wrong one shows; any zeros.

@@ -57,8 +57,11 @@ struct ProblemSpec {
   // matrix that share one, 0 being all of an axis; {rows, columns, 0} for all groups the same.
   std::vector<int64_t> lhs_scale = {}, rhs_scale = {}, lhs_zero = {}, rhs_zero = {};
   DType scale_type = DType::kF32;
-  int64_t slack = 0;         // all ragged: elements of out after the last group
-  int64_t gap_elements = 0;  // distance of each buffer from the unmapped page
+  std::optional<Activation> activation = std::nullopt;
+  std::optional<DType> gate = std::nullopt;        // its type
+  std::optional<int64_t> lhs_rows = std::nullopt;  // with a row_index: of each problem and replica
+  int64_t slack = 0;                               // all ragged: elements of out after the last group
+  int64_t gap_elements = 0;                        // distance of each buffer from the unmapped page
   Cliff cliff = Cliff::kBehind;
   bool special_values = false;  // among the others: zeros, ones, infinities, NaN, the smallest of the type
   uint64_t seed = TestSeed();
@@ -107,6 +110,7 @@ class TestProblem {
  private:
   void SetRaggedDims(const ProblemSpec& spec);
   void AddOptionalOperands(const ProblemSpec& spec);
+  Array AddRowIndex(const ProblemSpec& spec);
 
   Random random_;
   int64_t gap_elements_;

@@ -250,6 +250,11 @@ std::vector<uint64_t> SequenceBits(const TestMlp& mlp) {
               .out = static_cast<char*>(a.array.data) + BytesOf(spec.type_of_a(), i)});
   }
   Compute(ProductOf(mlp, Part::kDown, a.array, d.array));
+  return BitsOfSums(mlp, d.array);
+}
+
+std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d) {
+  const MlpSpec& spec = mlp.spec;
   std::vector<float> sums(static_cast<size_t>(spec.tokens * spec.hidden));
   int64_t row = 0;
   for (int64_t g = 0; g < spec.groups(); ++g) {
@@ -258,7 +263,7 @@ std::vector<uint64_t> SequenceBits(const TestMlp& mlp) {
       const float weight = spec.row_weights ? static_cast<float>(mlp.row_weights.At(row)) : 1;
       for (int64_t h = 0; h < spec.hidden; ++h) {
         float& sum = sums[mlp.TokenOf(row) * spec.hidden + h];
-        sum = std::fma(weight, static_cast<const float*>(d.array.data)[row * spec.hidden + h], sum);
+        sum = std::fma(weight, static_cast<const float*>(d.data)[row * spec.hidden + h], sum);
       }
     }
   }

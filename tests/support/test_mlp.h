@@ -89,6 +89,8 @@ GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, co
 
 // Gather, products by GroupedGemm in scalar code on one thread, activation, product, sums of tokens.
 std::vector<uint64_t> SequenceBits(const TestMlp& mlp);
+// The last of it, of the rows of d, which is f32.
+std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d);
 
 }  // namespace raggemm::test
 

@@ -74,6 +74,17 @@ void ChooseOptionalOperands(ProblemSpec& spec, Random& random) {
                : Choose({ParameterRows::kScalar, ParameterRows::kPerGroup, ParameterRows::kPerReplica}, random);
 }
 
+void ChooseBlocksOfExperts(ProblemSpec& spec, Random& random) {
+  const bool is_f64 = spec.lhs == DType::kF64 || spec.rhs == DType::kF64 || spec.out == DType::kF64;
+  if (!is_f64 && spec.out != DType::kS32 && random.Below(3) == 0) {
+    if (random.Coin()) spec.gate = Choose({DType::kF32, DType::kF32, DType::kBF16, DType::kF16}, random);
+    spec.activation = static_cast<Activation>(random.Below(spec.gate ? kActivationCount : kActivationCount - 1));
+  }
+  if (spec.mode == RaggedMode::kRaggedM && !spec.lhs_flipped && !IsQuantized(spec.lhs) && random.Below(3) == 0) {
+    spec.lhs_rows = 1 + random.Below(40);
+  }
+}
+
 // One or both of lhs and rhs, with factors. Extents are made whole bytes.
 void ChooseQuantized(ProblemSpec& spec, Random& random) {
   const bool blocks =
@@ -169,6 +180,7 @@ ProblemSpec RandomSpec(Random& random) {
   spec.seed = static_cast<uint64_t>(random.Below(int64_t{1} << 40));
   ChooseSizes(spec, random);
   ChooseOptionalOperands(spec, random);
+  ChooseBlocksOfExperts(spec, random);
   return spec;
 }
 

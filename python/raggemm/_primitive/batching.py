@@ -1,5 +1,6 @@
-"""The batch rule: every vmap is one call. Rows, c and sizes may be copied or moved for that, and are broadcast where
-they are not batched; the matrices that each group has of its own never are, but for a batch of their factors alone.
+"""The batch rule: every vmap is one call. Rows, c, gate and sizes may be copied or moved for that, and are broadcast
+where they are not batched; the matrices that each group has of its own never are, but for a batch of their factors
+alone.
 
 The new axis joins P where those matrices or their factors are batched, else R. Ragged N and uniform calls, which have
 no replicas, become ragged M then. A shared lhs of ragged N takes the axis into its rows where nothing else is batched.
@@ -48,11 +49,12 @@ def _into_replicas(call: Call, args: Arguments, axes: Arguments, size: int) -> j
 
 
 def _into_rows(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.Array:
-    """Ragged N with a shared lhs, where at most lhs and c are batched."""
+    """Ragged N with a shared lhs, where at most lhs and what is stored as out are batched."""
     lhs = _merge(args.lhs, axes.lhs, size, 3 if call.lhs.trans else 2)
     optional = dict(args.optional)
-    if "c" in optional:
-        optional["c"] = _merge(optional["c"], axes.optional["c"], size, 2)
+    for operand in args.given:
+        if not operand.axes:
+            optional[operand.name] = _merge(optional[operand.name], axes.optional[operand.name], size, 2)
     return apply(call, args._replace(lhs=lhs, optional=optional))
 
 
@@ -60,8 +62,9 @@ def _batch(flat, flat_axes, *, call: Call):
     flat = [jax_versions.gathered(x) for x in flat]  # along the axis of a vmap they may still be divided
     args, axes = call.named(flat), call.named(flat_axes)
     size = next(x.shape[axis] for x, axis in zip(flat, flat_axes, strict=True) if axis is not None)
-    but_lhs_and_c = axes._replace(lhs=None, optional={**axes.optional, "c": None})
-    only_rows = all(axis is None for axis in but_lhs_and_c.flat())
+    as_out = {x.name: None for x in args.given if not x.axes}
+    others = axes._replace(lhs=None, optional=axes.optional | as_out)
+    only_rows = all(axis is None for axis in others.flat())
     fold, into = _into_problems, 0
     factors = (x for x in args.given if x.term is Term.FACTOR and x.side == "rhs")
     rhs_is_shared = axes.rhs is None and all(axes.optional[x.name] is None for x in factors)
@@ -75,7 +78,7 @@ def _batch(flat, flat_axes, *, call: Call):
         case Mode.UNIFORM if rhs_is_shared:
             return jax.vmap(lambda *xs: uniform_as_ragged_m(call, call.named(xs)), tuple(flat_axes))(*flat), 0
     out = fold(call, args, axes, size)
-    shape = call.out_shape(_unbatched(args.lhs, axes.lhs), _unbatched(args.rhs, axes.rhs))
+    shape = call.out_shape(call.named([_unbatched(x, axis) for x, axis in zip(flat, flat_axes, strict=True)]))
     return out.reshape(*shape[:into], size, *shape[into:]), into
 
 

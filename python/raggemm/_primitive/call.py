@@ -64,7 +64,9 @@ class Term(enum.Enum):
     PRODUCT = enum.auto()
     FACTOR = enum.auto()  # of lhs or rhs
     ADDED = enum.auto()
+    GATE = enum.auto()  # of the activation of all that
     GROUPS = enum.auto()
+    ROWS = enum.auto()  # which of lhs
 
 
 class OptionalOperand(NamedTuple):
@@ -89,7 +91,7 @@ class OptionalOperand(NamedTuple):
         return self.name[:3]
 
 
-# In the order in which the custom call gets them. All but the integers of GROUPS have a tangent rule of their name.
+# In the order in which the custom call gets them. What is ADDED, and alpha, have a tangent rule of their name.
 OPTIONAL = (
     OptionalOperand("c", Term.ADDED),
     OptionalOperand("bias", Term.ADDED, ("problem", "replica", "group", "n")),
@@ -100,6 +102,8 @@ OPTIONAL = (
         OptionalOperand(name, Term.FACTOR, ("problem", "replica", "group"))
         for name in ("lhs_scale", "rhs_scale", "lhs_zero", "rhs_zero")
     ),
+    OptionalOperand("gate", Term.GATE),
+    OptionalOperand("row_index", Term.ROWS, ("problem", "replica", "m")),
 )
 
 
@@ -140,6 +144,7 @@ class Call:
     out: Storage  # never trans
     dtype: np.dtype  # of out
     precision: str = ""  # as the attribute; "": that of f32
+    activation: str = ""  # as the attribute; "": none
     out_extent: int | None = None  # what no input tells: groups of a ragged-K out, length of an all-ragged one
     overwrites_c: bool = False  # a constant beta of 0
     # What errors of the custom call say, in the words of the front end.
@@ -169,6 +174,8 @@ class Call:
             attributes["ragged"] = ",".join(self.ragged)
         if self.precision:
             attributes["precision"] = self.precision
+        if self.activation:
+            attributes["activation"] = self.activation
         return attributes
 
     def names(self) -> str:
@@ -201,12 +208,13 @@ class Call:
         assert self.out_extent is not None, self.mode
         return self.out_extent
 
-    def out_shape(self, lhs: Any, rhs: Any) -> tuple[int, ...]:
-        """Canonical shape of out, from anything with the canonical shapes of lhs and rhs."""
-        mode = self.mode
+    def out_shape(self, args: "Arguments") -> tuple[int, ...]:
+        """Canonical shape of out, from anything with the canonical shapes of the arguments."""
+        mode, lhs, rhs = self.mode, args.lhs, args.rhs
         if mode is Mode.ALL_RAGGED:
             return (lhs.shape[0], 1, self._extent())
-        m = lhs.shape[3 if self.lhs.trans else 2]
+        rows = args.optional.get("row_index")
+        m = lhs.shape[3 if self.lhs.trans else 2] if rows is None else rows.shape[2]
         n = rhs.shape[2 if self.rhs.trans else 3]
         if mode is Mode.RAGGED_K:
             return (lhs.shape[0], self._extent(), m, n)

@@ -8,11 +8,13 @@ of the storage, never copies.
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
+from raggemm._primitive.activations import activated
 from raggemm._primitive.call import FLOATS, PACKED, Arguments, Call, Mode, Storage, Term, compute_dtype
 from raggemm._primitive.factors import spread, summed
 from raggemm._primitive.primitive import primitive
@@ -36,7 +38,7 @@ def _per_element(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.A
     Along a ragged axis it is itself a product, of ones with the values, so that its transpose is a ragged-K sum in
     the order of the bits rule. w is 1 but for ragged M, uniform and ragged K.
     """
-    shape = call.out_shape(args.lhs, args.rhs)
+    shape = call.out_shape(args)
     match call.mode:
         case Mode.UNIFORM | Mode.RAGGED_K:
             return values.reshape(*shape[:2], 1, values.shape[3]).astype(dtype)
@@ -90,7 +92,8 @@ def _c_tangent(call: Call, args: Arguments, dc: jax.Array) -> jax.Array:
 
 
 def _alpha_tangent(call: Call, args: Arguments, dalpha: jax.Array) -> jax.Array:
-    unscaled = apply(dataclasses.replace(call, dtype=_compute_dtype(call, args)), args.only(Term.GROUPS, Term.FACTOR))
+    product = args.only(Term.GROUPS, Term.FACTOR, Term.ROWS)
+    unscaled = apply(dataclasses.replace(call, dtype=_compute_dtype(call, args)), product)
     return _scale(call, args, dalpha, unscaled).astype(call.dtype)
 
 
@@ -102,16 +105,65 @@ def _beta_tangent(call: Call, args: Arguments, dbeta: jax.Array) -> jax.Array:
 
 def _bias_tangent(call: Call, args: Arguments, dbias: jax.Array) -> jax.Array:
     spread = _per_element(call, args, dbias, call.dtype)
-    return jnp.broadcast_to(spread, call.out_shape(args.lhs, args.rhs))
+    return jnp.broadcast_to(spread, call.out_shape(args))
 
 
 _TANGENTS = {"c": _c_tangent, "bias": _bias_tangent, "alpha": _alpha_tangent, "beta": _beta_tangent}
 
 
+def _kernels_activation(call: Call, result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
+    """What the custom call makes of every result, in float32 as it is: the sum of no products and c, or a gate whose
+    factor is 1. So a derivative has the value, to the bit, without its products a second time."""
+    rows, columns = math.prod(result.shape[:-1]), result.shape[-1]
+    shape = (1, 1, rows, columns)
+    factor = jnp.ones(shape, jnp.float32) if gate is None else result.reshape(shape)
+    gate = (result if gate is None else gate).reshape(shape)
+    matrix = Storage()
+    of_none = Call(lhs=matrix, rhs=matrix, out=matrix, dtype=jnp.dtype(jnp.float32), activation=call.activation)
+    lhs, rhs = jnp.zeros((1, 1, rows, 0), jnp.float32), jnp.zeros((1, 1, 0, columns), jnp.float32)
+    return apply(of_none, Arguments(lhs, rhs, (), {"c": factor, "gate": gate})).reshape(result.shape)
+
+
+def _activated_jvp(primals, tangents, call: Call):
+    """By the result before the activation."""
+    moved = [i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero)]
+    if not moved:
+        out = primitive.bind(*primals, call=call)
+        return out, ad.Zero(jax.typeof(out).to_tangent_aval())
+
+    def parts(*values: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        """The result, and the gate, in float32."""
+        flat = list(primals)
+        for i, value in zip(moved, values, strict=True):
+            flat[i] = value
+        args = call.named(flat)
+        optional = {name: x.astype(jnp.float32) if name == "c" else x for name, x in args.optional.items()}
+        gate = optional.pop("gate", None)
+        before = dataclasses.replace(call, activation="", dtype=jnp.dtype(jnp.float32))
+        return apply(before, args._replace(optional=optional)), None if gate is None else gate.astype(jnp.float32)
+
+    dots = [tangents[i] for i in moved]
+    (result, gate), (result_dot, gate_dot) = jax.jvp(parts, [primals[i] for i in moved], dots)
+    args = call.named(primals)
+    processed = True if gate is None and "c" not in args.optional else _processed(call, args) != 0
+    # Where no group is, nothing of a gate, or of c, takes part.
+    inside = [x if processed is True else jnp.where(processed, x, 0) for x in (result, gate) if x is not None]
+    out = jnp.where(processed, _kernels_activation(call, *inside), result)
+
+    def of_inside(result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
+        return activated(call.activation, gate, result)
+
+    given = [x for x in (result_dot, gate_dot) if x is not None]
+    tangent = jnp.where(processed, jax.jvp(of_inside, inside, given)[1], result_dot)
+    return out.astype(call.dtype), tangent.astype(call.dtype)
+
+
 def _jvp(primals, tangents, *, call: Call):
+    if call.activation:
+        return _activated_jvp(primals, tangents, call)
     args, dots = call.named(primals), call.named(tangents)
     out = primitive.bind(*primals, call=call)
-    product = args.only(Term.PRODUCT, Term.GROUPS, Term.FACTOR)
+    product = args.only(Term.PRODUCT, Term.GROUPS, Term.FACTOR, Term.ROWS)
     terms = []
     if not isinstance(dots.lhs, ad.Zero):
         terms.append(apply(call, product._replace(lhs=dots.lhs)))
@@ -119,7 +171,7 @@ def _jvp(primals, tangents, *, call: Call):
         terms.append(apply(call, product._replace(rhs=dots.rhs)))
     for operand in args.given:
         dot = dots.optional[operand.name]
-        if operand.term is Term.GROUPS or isinstance(dot, ad.Zero):
+        if operand.term in (Term.GROUPS, Term.ROWS) or isinstance(dot, ad.Zero):
             continue
         if operand.term is Term.FACTOR:  # a scale, in which the product is linear
             terms.append(apply(call, product._replace(optional={**product.optional, operand.name: dot})))
@@ -149,8 +201,43 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
     return gradient, ct_is_lhs
 
 
+def _sums_of_rows(rows: jax.Array, index: jax.Array, count: int) -> jax.Array:
+    """[P,R,count,K] of rows [P,R,M,K]: the sums of those of each index; those of index `count` take no part. A product
+    with a group for each index, up to seven times as fast as XLA:CPU, which adds rows where they belong one by one."""
+    p, r, m, k = rows.shape
+    rows, index = rows.reshape(p * r, m, k), index.reshape(p * r, m)
+    sizes = jax.vmap(lambda i: jnp.zeros(count, jnp.int32).at[i].add(1, mode="drop"))(index)
+    rows = jnp.take_along_axis(rows, jnp.argsort(index, -1, stable=True)[:, :, None], 1)
+    by_rows = Storage(first=0)
+    call = Call(by_rows._replace(trans=True), by_rows, Storage(), rows.dtype, out_extent=count)
+    ones = jnp.ones((p * r, 1, m, 1), rows.dtype)
+    return apply(call, Arguments(ones, rows[:, None], (sizes[:, None],), {})).reshape(p, r, count, k)
+
+
+def _cotangent_by_rows(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
+    """By row_index: of lhs the sums of what its rows get."""
+    optional = dict(args.optional)
+    index = optional.pop("row_index")
+    args = args._replace(optional=optional)
+    p, r, tokens, k = (aval if to_lhs else args.lhs).shape
+    # A wrong one, which was refused, or is of no processed group, is beyond the last row.
+    index = jnp.broadcast_to(jnp.where((index >= 0) & (index < tokens), index, tokens), (p, r, index.shape[2]))
+    if not to_lhs:
+        if tokens == 0:  # of which JAX gathers nothing
+            rows = jnp.zeros((p, r, index.shape[2], k), args.lhs.dtype)
+        else:
+            rows = jax.vmap(jax.vmap(lambda x, i: x.at[i].get(mode="fill", fill_value=jnp.nan)))(args.lhs, index)
+        return _operand_cotangent(ct, call, args._replace(lhs=rows), to_lhs, aval)
+    dtype = compute_dtype(ct.dtype, args.rhs.dtype, aval.dtype)
+    of_rows = jax.ShapeDtypeStruct((p, r, index.shape[2], k), dtype)
+    rows = _operand_cotangent(ct, call, args, to_lhs, of_rows)
+    return _sums_of_rows(rows, index, tokens).astype(aval.dtype)
+
+
 def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
     """Of lhs or rhs, of which there is this aval alone; the other one is an array, with factors perhaps."""
+    if "row_index" in args.optional:
+        return _cotangent_by_rows(ct, call, args, to_lhs, aval)
     kept = args.rhs if to_lhs else args.lhs
     gradient, ct_is_lhs = _gradient_call(call, to_lhs, aval)
     optional = dict(args.only(Term.PRODUCT, Term.GROUPS).optional)

@@ -7,8 +7,8 @@ everything: right, but slow. With it each device computes its part of an axis th
     contracted axes, replicas that ragged K sums over                          partial results are summed over devices
 
 Free axes come first. An axis that groups divide is gathered as before, and so is one that the devices do not divide
-evenly, or that is summed over where c or bias would be added more than once. Factors are divided as their operand is,
-which is gathered where a device would have a part of a block or of a byte.
+evenly, or that is summed over where c or bias would be added more than once, or an activation be of parts of a sum.
+Factors are divided as their operand is, which is gathered where a device would have a part of a block or of a byte.
 """
 
 import dataclasses
@@ -87,7 +87,7 @@ def _named_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...])
     summed = {"k", "replica"} if call.mode is Mode.RAGGED_K else {"k"}
     whole = set() if call.mode is Mode.UNIFORM else {"group"}  # axes that each device needs all of
     optional = [operand for operand in OPTIONAL if operand.name in call.operands]
-    if any(operand.term is Term.ADDED for operand in optional):
+    if call.activation or any(operand.term is Term.ADDED for operand in optional):
         whole |= summed
     matrices = []
     for name, left, right in (("lhs", "m", "k"), ("rhs", "k", "n"), ("out", "m", "n")):

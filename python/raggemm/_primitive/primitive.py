@@ -9,7 +9,7 @@ from jax.extend.core import Primitive
 from jax.sharding import PartitionSpec
 
 from raggemm._primitive import library
-from raggemm._primitive.call import Arguments, Call, OptionalOperand, compute_dtype, flat_shape
+from raggemm._primitive.call import Arguments, Call, OptionalOperand, Term, compute_dtype, flat_shape
 
 primitive = Primitive("grouped_gemm")
 
@@ -42,8 +42,7 @@ runs_compiled(primitive)
 
 @primitive.def_abstract_eval
 def _abstract_out(*avals, call: Call):
-    lhs, rhs = avals[:2]
-    shape = call.out_shape(lhs, rhs)
+    lhs, shape = avals[0], call.out_shape(call.named(avals))
     replicated = lhs.sharding.update(spec=PartitionSpec(*[None] * len(shape)))
     return lhs.update(shape=shape, dtype=call.dtype, weak_type=False, sharding=replicated)
 
@@ -69,13 +68,16 @@ def _optional_argument(call: Call, args: Arguments, operand: OptionalOperand, re
         return x.reshape(flat_shape(x.shape, call.out))
     if operand.of_groups:
         return x.reshape(math.prod(x.shape[:3]), *x.shape[3:])
+    if operand.term is Term.ROWS:
+        p, _, rows = x.shape
+        return jnp.broadcast_to(x, (p, replicas, rows)).reshape(p * replicas * rows)
     return jnp.broadcast_to(x, (x.shape[0], replicas))
 
 
 def custom_call(*flat, call: Call, options: dict[str, str | int]) -> jax.Array:
     """What the primitive is on the platform cpu. options: attributes that say how to compute it."""
     args = call.named(flat)
-    shape = call.out_shape(args.lhs, args.rhs)
+    shape = call.out_shape(args)
     dims = {name: args.dims[index] for name, index in call.ragged.items()}
     unset = jnp.zeros((0,), np.int32)
     slots = [dims.get(f"{operand}_{axis}", unset) for operand in ("lhs", "rhs", "out") for axis in ("first", "last")]

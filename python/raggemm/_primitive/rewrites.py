@@ -106,9 +106,10 @@ def ragged_n_as_m(call: Call, args: Arguments) -> jax.Array:
     optional = {
         swapped[x.side] + x.name[3:] if x.term is Term.FACTOR else x.name: args.optional[x.name] for x in args.given
     }
-    if "c" in optional:
-        c = _unpack(optional["c"], sizes) if packed else optional["c"]
-        optional["c"] = c.swapaxes(2, 3)
+    for operand in args.given:
+        if not operand.axes:  # as out
+            x = args.optional[operand.name]
+            optional[operand.name] = (_unpack(x, sizes) if packed else x).swapaxes(2, 3)
     transposed = dataclasses.replace(
         call, lhs=call.rhs.transposed(), rhs=call.lhs.transposed(), out=Storage(first=call.out.last)
     )
@@ -125,10 +126,10 @@ def uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
         return x.reshape(p, 1, g * m, x.shape[3])
 
     optional = dict(args.optional)
-    if "c" in optional:
-        optional["c"] = as_rows(optional["c"])
     for operand in args.given:
         x = optional[operand.name]
+        if not operand.axes:
+            optional[operand.name] = as_rows(x)
         if operand.is_blocks(x) and operand.side == "lhs":
             x = x.swapaxes(2, 3) if call.lhs.trans else x
             x = jnp.repeat(x, m // max(x.shape[2], 1), 2)  # a ragged axis has no other blocks

@@ -196,7 +196,7 @@ TEST(AttributeTypesTest, EveryOtherTypeIsRefused) {
   });
 }
 
-// An absent attribute has the schema's default, which is what this call gives, but for the lists.
+// An absent attribute has the schema's default, which is what this call gives, but for lists and an activation.
 TEST(AttributeNamesTest, AnyMayBeMissingAndNoneAdded) {
   host::ThreadPool pool(2);
   for (const Target& target : kAllTargets) {
@@ -210,6 +210,8 @@ TEST(AttributeNamesTest, AnyMayBeMissingAndNoneAdded) {
       if (name == "operands" || name == "ragged") {
         const std::string text = name == "ragged" ? "not named by the attribute ragged" : "names 0 optional";
         EXPECT_TRUE(call->IsRefused(error, {text}));
+      } else if (name == "activation" && &target == &kAllTargets[0]) {
+        EXPECT_TRUE(call->IsRefused(error, {"gate is given without an activation"}));
       } else {
         EXPECT_EQ(error.message, "");
         EXPECT_TRUE(call->AnswerIsRight());

@@ -321,7 +321,7 @@ class PlanOfFrameTest : public FrameTest {};
 TEST_P(PlanOfFrameTest, SaysTheSame) {
   const FrameCase& spoiled = GetParam();
   host::ThreadPool pool(2);
-  HostileCall call(EveryOperand());
+  HostileCall call(EveryOperandOfExperts());
   host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, &pool);
   spoiled.spoil(*frame.get(), frame.api());
   const std::string text = PlanText(frame.get());

@@ -61,7 +61,7 @@ constinit const Target kAllTargets[] = {
        return std::vector<Handler>{{"instantiate", XLA_FFI_ExecutionStage_INSTANTIATE, ThePlugin().instantiate},
                                    {"execute", XLA_FFI_ExecutionStage_EXECUTE, ThePlugin().execute}};
      },
-     []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<HostileCall>(EveryOperand()); }, 8, 13, 12,
+     []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<HostileCall>(EveryOperandOfExperts()); }, 8, 15, 12,
      proto::GroupedGemmConfig::descriptor},
     {"MoeMlp",
      [] {

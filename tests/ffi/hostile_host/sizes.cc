@@ -83,6 +83,26 @@ TEST(OffsetTest, EveryWrongOffsetIsRefused) {
   }
 }
 
+TEST(RowIndexTest, EveryWrongIndexIsRefused) {
+  for (DType dtype : kAllSizesTypes) {
+    ProblemSpec spec = EveryOperandOfExperts();
+    spec.sizes_type = dtype;
+    HostileCall call(spec);
+    EXPECT_EQ(call.Execute(nullptr).message, "");
+    EXPECT_TRUE(call.IsRight());
+    for (int64_t row : {3, 6, 12}) {  // of the processed groups
+      for (int64_t value : {*spec.lhs_rows, int64_t{-1}, kHighest, kLowest + 9, int64_t{1} << 31}) {
+        const int64_t sent = Wrapped(dtype, value);
+        if (sent >= 0 && sent < *spec.lhs_rows) continue;
+        const int64_t before = Exchange(*call.problem().problem.row_index, row, value);
+        const std::string text = absl::StrCat("row_index: value ", sent, " at index ", row, ", must be in [0, 7)");
+        EXPECT_TRUE(call.IsRefused(call.Execute(nullptr), {text}));
+        Exchange(*call.problem().problem.row_index, row, before);
+      }
+    }
+  }
+}
+
 // ---- extents without elements ----
 
 using Dims = std::vector<int64_t>;

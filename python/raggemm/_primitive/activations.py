@@ -1,0 +1,30 @@
+"""Activations in JAX, for derivatives and batches of what the custom calls compute (include/raggemm/activation.h)."""
+
+import jax
+import jax.numpy as jnp
+
+
+def _swiglu_oai(gate: jax.Array, up: jax.Array) -> jax.Array:
+    """gpt-oss': both are clamped, the gate from above only."""
+    gate = jnp.minimum(gate, 7)
+    return gate * jax.nn.sigmoid(1.702 * gate) * (jnp.clip(up, -7, 7) + 1)
+
+
+# Of one array, which with a gate is multiplied by up; gpt-oss' is of both.
+_ACTIVATIONS = {
+    "SILU": jax.nn.silu,
+    "GELU": lambda x: jax.nn.gelu(x, approximate=False),
+    "GELU_TANH": lambda x: jax.nn.gelu(x, approximate=True),
+    "RELU": jax.nn.relu,
+    "QUICK_GELU": lambda x: x * jax.nn.sigmoid(1.702 * x),
+}
+NEEDS_A_GATE = {"SWIGLU_OAI": _swiglu_oai}
+ACTIVATIONS = (*_ACTIVATIONS, *NEEDS_A_GATE)  # as the attribute
+
+
+def activated(activation: str, gate: jax.Array | None, up: jax.Array) -> jax.Array:
+    if gate is None:
+        return _ACTIVATIONS[activation](up)
+    if activation in NEEDS_A_GATE:
+        return NEEDS_A_GATE[activation](gate, up)
+    return _ACTIVATIONS[activation](gate) * up

@@ -1,0 +1,325 @@
+"""activation and gate of grouped_gemm: against float64 in every mode, the bits of moe_mlp, derivatives, transforms."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import moe_oracle
+import numpy as np
+import pytest
+import raggemm
+from arrays import random
+from cases import BY_NAME, CASES
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from program_text import calls, custom_calls
+from raggemm import GroupedTensor, QuantizedTensor, combine, grouped_gemm, moe_mlp
+
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "quick_gelu", "swiglu_oai")
+PAIRS = [(name, gated) for name in ACTIVATIONS for gated in (True, False) if gated or name != "swiglu_oai"]
+SIZES = np.array([3, 0, 2, 4], np.int32)
+M, K, N, G = 11, 8, 6, 4
+FORWARD = {"contracting_dims": ((1,), (1,))}
+LHS, RHS, BIAS, GATE = random(M, K), random(G, K, N, seed=1), random(G, N, seed=2), 4 * random(M, N, seed=3)
+close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
+
+
+def rows(x, sizes=SIZES):
+    return GroupedTensor(x, first_dims=sizes)
+
+
+def layer(lhs, rhs, gate=None, bias=None, activation="silu", sizes=SIZES, **options):
+    return grouped_gemm(rows(lhs, sizes), rhs, **FORWARD, bias=bias, activation=activation, gate=gate, **options)
+
+
+def dense(xp, lhs, rhs, gate=None, bias=None, activation="silu"):
+    """In float64: masks, and the oracle's activations."""
+    ends = np.cumsum(SIZES)
+    group = np.searchsorted(ends, np.arange(M), side="right")
+    inside = (group < G)[:, None]
+    group = np.minimum(group, G - 1)
+    result = xp.einsum("mk,mkn->mn", lhs, rhs[group]) + (0 if bias is None else bias[group])
+    result = xp.where(inside, result, 0)
+    gate = None if gate is None else xp.where(inside, gate, 0)
+    return xp.where(inside, moe_oracle.activated(xp, activation, gate, result), 0)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_mode_and_storage(case):
+    """With all that is added, or nothing; each case has another activation and type."""
+    number = CASES.index(case)
+    activation, gated = PAIRS[number % len(PAIRS)]
+    operands = case.operands()
+    if number % 3 == 0:
+        operands = {name: operands[name] for name in ("lhs", "rhs", "dims")}
+    expected = case.expected(operands)
+    inside = expected.bound > 0
+    gate = random(*expected.want.shape, seed=5) if gated else None
+    dtype = np.float32 if "c" in operands else (jnp.bfloat16, np.float16, np.float32)[number % 3]
+    options = {"activation": activation, "preferred_element_type": dtype}
+    got = np.asarray(case.run(operands | options | ({"gate": gate} if gated else {})))
+    assert got.dtype == dtype
+    wide = None if gate is None else np.float64(gate)
+    want = np.where(inside, moe_oracle.activated(np, activation, wide, expected.want), expected.want)
+    slope = 1.13 * (1 if gate is None else np.maximum(1, np.abs(wide)))
+    rounding = float(jnp.finfo(dtype).eps) + 1e-5
+    error = np.abs(got.astype(np.float64) - want)
+    assert (error <= slope * expected.bound + rounding * np.abs(want) + 1e-6).all(), error.max()
+    np.testing.assert_array_equal(got[~inside], want[~inside].astype(dtype))
+
+
+@pytest.mark.parametrize("gate", [np.float32, jnp.bfloat16, np.float16])
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.float16])
+def test_gates_and_results_of_every_type(gate, dtype):
+    """The same as in float32, of a gate that is as it is in that, and rounded once."""
+    gates = GATE.astype(gate)
+    want = layer(LHS, RHS, gates.astype(np.float32), BIAS).astype(dtype)
+    np.testing.assert_array_equal(layer(LHS, RHS, gates, BIAS, preferred_element_type=dtype), want)
+
+
+@pytest.mark.parametrize(("activation", "gated"), PAIRS)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float32])
+def test_the_blocks_make_up_moe_mlp(activation, gated, dtype):
+    """Bit for bit: gather and gate, gather and up and activation, down, combine."""
+    tokens, hidden, inner = 7, 40, 24
+    rng = np.random.default_rng(3)
+    x, up, gate, down = (
+        rng.normal(size=shape).astype(dtype)
+        for shape in ((tokens, hidden), (G, hidden, inner), (G, hidden, inner), (G, inner, hidden))
+    )
+    row_tokens, weights = rng.integers(0, tokens, M).astype(np.int32), rng.normal(size=M).astype(np.float32)
+    bias = rng.normal(size=(G, inner)).astype(np.float32)
+
+    def product(lhs, rhs, out, **options):
+        return grouped_gemm(rows(lhs), rhs, **FORWARD, preferred_element_type=out, **options)
+
+    def blocks():
+        v = product(x, gate, np.float32, row_index=row_tokens) if gated else None
+        a = product(x, up, dtype, row_index=row_tokens, bias=bias, activation=activation, gate=v)
+        d = product(a, down, np.float32)
+        return combine(d, row_tokens, tokens, weights, SIZES, dtype)
+
+    w_gate = gate if gated else None
+    fused = moe_mlp(x, row_tokens, weights, SIZES, up, down, w_gate=w_gate, b_up=bias, activation=activation)
+    for f in (blocks, jax.jit(blocks)):
+        np.testing.assert_array_equal(np.asarray(f()).view(np.uint8), np.asarray(fused).view(np.uint8))
+
+
+def test_of_quantized_weights():
+    weights = QuantizedTensor(np.arange(-96, 96, dtype=np.int8).reshape(G, K, N), np.full((G, 1, N), 0.01, np.float32))
+    for dtype in (np.float32, jnp.bfloat16):
+        lhs = LHS.astype(dtype)
+        plain = grouped_gemm(rows(lhs), weights, **FORWARD, preferred_element_type=np.float32)
+        want = np.where(
+            np.arange(M)[:, None] < SIZES.sum(), moe_oracle.activated(np, "gelu", None, np.float64(plain)), 0
+        )
+        close(layer(lhs, weights, activation="gelu", preferred_element_type=np.float32), want)
+
+
+# Derivatives.
+
+
+@pytest.mark.parametrize(("activation", "gated"), PAIRS)
+def test_gradients(activation, gated):
+    """Also those of gradients, in both modes; the value beside a gradient is that without, to the bit."""
+    args = (LHS, RHS, GATE, BIAS) if gated else (LHS, RHS, None, BIAS)
+    which = (0, 1, 2, 3) if gated else (0, 1, 3)
+    weights = random(M, N, seed=9)
+
+    def loss(function):
+        return lambda *x: jnp.sum(jnp.sin(function(*x, activation=activation)) * weights.astype(x[0].dtype))
+
+    def wanted(function, *x):
+        with jax.enable_x64(True):
+            return function(*jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), x))
+
+    ours, oracle = loss(layer), loss(functools.partial(dense, jnp))
+    value, got = jax.jit(jax.value_and_grad(ours, which))(*args)
+    np.testing.assert_array_equal(value, jax.jit(ours)(*args))
+    jax.tree.map(close, got, wanted(jax.grad(oracle, which), *args))
+
+    def near(got, want):
+        close(got, want, atol=1e-4 * np.abs(want).max(initial=1))
+
+    def second(f, *x):
+        direction = jax.tree.map(jnp.cos, x)
+        return jax.jvp(lambda *y: jax.grad(f, which)(*y), x, direction)[1]
+
+    jax.tree.map(near, second(ours, *args), wanted(functools.partial(second, oracle), *args))
+
+
+def test_gradients_have_the_types_of_their_arrays():
+    args = (LHS.astype(jnp.bfloat16), RHS.astype(jnp.bfloat16), GATE, BIAS.astype(np.float16))
+    got = jax.jit(
+        jax.grad(lambda *x: layer(*x, preferred_element_type=jnp.bfloat16).astype(np.float32).sum(), (0, 1, 2, 3))
+    )
+    want = jax.grad(lambda *x: layer(*x).sum(), (0, 1, 2, 3))(*(x.astype(np.float32) for x in args))
+    for x, y, wide in zip(args, got(*args), want, strict=True):
+        assert x.dtype == y.dtype
+        close(np.float32(y), wide, rtol=0.03, atol=0.03)
+
+
+@pytest.mark.parametrize(
+    "name", ["uniform-nn", "K-nt-PACKED", "N-shared-nn-PACKED-PACKED", "N-grouped-tn-STRIDED-STRIDED", "all-nt"]
+)
+def test_gradients_of_other_modes(name):
+    """Those of the same without an activation, which is applied in JAX where groups are."""
+    case = BY_NAME[name]
+    operands = case.operands()
+    moved = {k: operands.pop(k) for k in ("lhs", "rhs", "c", "alpha", "beta")}
+    expected = case.expected(operands | moved)
+    inside, moved["gate"] = expected.bound > 0, random(*expected.want.shape, seed=5)
+    weights = random(*inside.shape, seed=6)
+
+    def fused(moved):
+        return (case.run(operands | moved | {"activation": "gelu"}) * weights).sum()
+
+    def apart(moved):
+        result = case.run(operands | {k: v for k, v in moved.items() if k != "gate"})
+        activated = moe_oracle.activated(jnp, "gelu", moved["gate"], result)
+        return (jnp.where(inside, activated, result) * weights).sum()
+
+    got, want = (jax.value_and_grad(f)(moved) for f in (fused, apart))
+    jax.tree.map(functools.partial(close, rtol=1e-4, atol=1e-4), got, want)
+
+
+def test_one_product_in_a_gradients_forward_pass():
+    """Beside it one of no steps: the activation of all results."""
+    found = calls(lambda x: jax.vjp(lambda x: layer(x, RHS), x)[0], LHS)
+    assert found == {"RAGGED_M": 1, "UNIFORM": 1}
+
+
+# What must not mix.
+
+
+def test_nan_stays_where_it_belongs():
+    """In its row of the gate, in its group; rows of no group take nothing from a gate or give it a gradient."""
+    gate, lhs = GATE.copy(), LHS.copy()
+    gate[9:] = np.nan  # in no group
+    gate[4, 2] = np.nan
+    lhs[1] = np.inf
+    out = np.asarray(layer(lhs, RHS, gate))
+    clean = np.asarray(layer(LHS, RHS, GATE))
+    same = np.ones((M, N), bool)
+    same[4, 2] = same[1] = False
+    np.testing.assert_array_equal(out[same], clean[same])
+    assert np.isnan(out[4, 2])
+    assert not out[9:].any()
+    of_gate, of_lhs = jax.grad(lambda gate, lhs: layer(lhs, RHS, gate).sum(), (0, 1))(gate, LHS)
+    assert not np.asarray(of_gate)[9:].any()
+    assert np.isnan(of_gate[4, 2]) and np.isfinite(np.delete(of_gate, 4, 0)).all()
+    assert np.isfinite(np.delete(of_lhs, 4, 0)).all()
+
+
+def test_c_outside_of_groups_is_kept():
+    c = random(M, N, seed=8)
+    c[10] = np.nan
+    out, pull = jax.vjp(lambda c, gate: layer(LHS, RHS, gate, c=c), c, GATE)
+    np.testing.assert_array_equal(out[9:], c[9:])
+    of_c, of_gate = pull(jnp.ones_like(out))
+    assert (np.asarray(of_c)[9:] == 1).all() and not np.asarray(of_gate)[9:].any()
+
+
+def test_empty_contractions():
+    """Of bias, or of zero."""
+    lhs, rhs = LHS[:, :0], RHS[:, :0]
+    inside = np.arange(M)[:, None] < SIZES.sum()
+    want = np.where(
+        inside, moe_oracle.activated(np, "silu", None, np.float64(BIAS[[0, 0, 0, 2, 2, 3, 3, 3, 3, 0, 0]])), 0
+    )
+    close(layer(lhs, rhs, bias=BIAS), want)
+    np.testing.assert_array_equal(layer(lhs, rhs, GATE), np.zeros((M, N)))
+    want = np.where(inside, moe_oracle.activated(np, "swiglu_oai", np.float64(GATE), 0.0), 0)
+    close(layer(lhs, rhs, GATE, activation="swiglu_oai"), want)
+
+
+# Transforms.
+
+
+@pytest.mark.parametrize("which", [(0,), (1,), (2,), (3,), (0, 2), (1, 2), (0, 1, 2, 3), (4,)], ids=str)
+def test_vmap_is_one_call(which):
+    sizes = np.stack([SIZES, SIZES[::-1]])
+    args = (LHS, RHS, GATE, BIAS, SIZES)
+    batched = tuple((sizes if i == 4 else np.stack([x, x[::-1]])) if i in which else x for i, x in enumerate(args))
+    axes = tuple(0 if i in which else None for i in range(5))
+
+    def f(lhs, rhs, gate, bias, sizes):
+        return layer(lhs, rhs, gate, bias, sizes=sizes)
+
+    assert calls(jax.vmap(f, axes), *batched).total() == 1
+    got = jax.vmap(f, axes)(*batched)
+    for i in range(2):
+        np.testing.assert_array_equal(got[i], f(*(x[i] if a == 0 else x for x, a in zip(batched, axes, strict=True))))
+    gradient = jax.grad(lambda *x: jnp.sin(jax.vmap(f, axes)(*x)).sum(), (0, 1, 2, 3))(*batched[:4], batched[4])
+    assert all(np.isfinite(x).all() for x in gradient)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.name.startswith(("N", "uniform"))], ids=str)
+def test_vmap_of_other_modes(case):
+    operands = case.operands() | {"activation": "silu"}
+    gate = random(2, *case.expected(case.operands()).want.shape, seed=5)
+    got = jax.vmap(lambda gate: case.run(operands | {"gate": gate}))(gate)
+    for i in range(2):
+        np.testing.assert_array_equal(got[i], case.run(operands | {"gate": gate[i]}))
+
+
+def test_shard_map():
+    """A device has some columns of the weights and of the gate."""
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    columns, all_but = P(None, None, "x"), P(None, "x")
+    shard = jax.shard_map(layer, mesh=mesh, in_specs=(P(), columns, all_but), out_specs=all_but)
+    np.testing.assert_array_equal(jax.jit(shard)(LHS, RHS, GATE), layer(LHS, RHS, GATE))
+    ours, whole = (jax.grad(lambda *x, f=f: jnp.sin(f(*x)).sum(), (0, 1, 2)) for f in (shard, layer))
+    jax.tree.map(close, jax.jit(ours)(LHS, RHS, GATE), whole(LHS, RHS, GATE))
+
+
+@pytest.mark.parametrize("spec", [P(None, "x"), P(None, None, "x")], ids=["contracted", "columns"])
+def test_partitioning(spec):
+    """An activation is of whole sums: a contracted axis is not divided."""
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    raggemm.enable_partitioning()
+    try:
+        weights = jax.device_put(RHS, NamedSharding(mesh, spec))
+        np.testing.assert_array_equal(jax.jit(layer)(LHS, weights, GATE), layer(LHS, RHS, GATE))
+    finally:
+        raggemm.enable_partitioning(False)
+
+
+def test_export_and_its_gradient():
+    allowed = [jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")]
+    exported = jax.export.export(jax.jit(layer), disabled_checks=allowed)(LHS, RHS, GATE)
+    assert 'activation = "SILU"' in exported.mlir_module()
+    reloaded = jax.export.deserialize(exported.serialize(vjp_order=1)).call
+    got, want = (jax.value_and_grad(lambda *x, f=f: f(*x).sum())(LHS, RHS, GATE) for f in (reloaded, layer))
+    jax.tree.map(close, got, want)
+
+
+def test_is_one_custom_call():
+    assert custom_calls(jax.jit(layer).lower(LHS, RHS, GATE, BIAS)) == 1
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"activation": "tanh"}, ValueError, "activation is 'tanh', must be one of 'silu', 'gelu', 'gelu_tanh', "),
+        ({"activation": "SILU"}, ValueError, "activation is 'SILU', must be one of"),
+        ({"activation": None, "gate": GATE}, ValueError, "gate is given without activation"),
+        ({"activation": "swiglu_oai"}, ValueError, "activation: 'swiglu_oai' needs gate"),
+        ({"gate": GATE[:5]}, ValueError, r"gate: shape is \(5, 6\), must be out's \(11, 6\)"),
+        ({"gate": GATE.astype(np.int32)}, TypeError, "gate: dtype is int32, must be float16, bfloat16 or float32"),
+    ],
+    ids=str,
+)
+def test_errors(options, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        layer(LHS, RHS, **options)
+
+
+def test_other_sums_are_an_error(x64):
+    with pytest.raises(TypeError, match="activation: 'silu' is for sums in float32, these are in float64"):
+        layer(LHS.astype(np.float64), RHS)
+    with pytest.raises(TypeError, match="activation: 'silu' is for sums in float32, these are in int32"):
+        layer(LHS.astype(np.int8), RHS.astype(np.int8), preferred_element_type=np.int32)

@@ -1,0 +1,272 @@
+"""row_index of grouped_gemm: rows of lhs by their indices, with derivatives, batches and errors."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import raggemm
+from arrays import integers, random
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from program_text import calls, custom_calls
+from raggemm import GroupedTensor, QuantizedTensor, grouped_gemm
+
+SIZES = np.array([3, 0, 2, 4], np.int32)
+T, M, K, N, G = 5, 11, 8, 6, 4
+FORWARD = {"contracting_dims": ((1,), (1,))}
+X, RHS, BIAS = random(T, K), random(G, K, N, seed=1), random(G, N, seed=2)
+INDEX = np.array([4, 0, 0, 1, 4, 2, 2, 2, 0, -7, 99], np.int32)  # the last two are of no group
+close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
+
+
+def indexed(x, rhs, index=INDEX, sizes=SIZES, **options):
+    return grouped_gemm(GroupedTensor(x, sizes), rhs, **FORWARD, row_index=index, **options)
+
+
+def gathered(x, rhs, index=INDEX, sizes=SIZES, **options):
+    """The same, from rows that lie in order."""
+    return grouped_gemm(GroupedTensor(x[np.clip(index, 0, len(x) - 1)], sizes), rhs, **FORWARD, **options)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.float16, np.float64])
+@pytest.mark.parametrize("of_index", [np.int32, np.int64, np.uint32])
+def test_has_the_bits_of_gathered_rows(dtype, of_index, x64):
+    x, rhs, index = X.astype(dtype), RHS.astype(dtype), INDEX.astype(of_index)
+    got = indexed(x, rhs, index, bias=BIAS)
+    assert got.shape == (M, N)
+    np.testing.assert_array_equal(got, gathered(x, rhs, bias=BIAS))
+    np.testing.assert_array_equal(jax.jit(indexed)(x, rhs, index, bias=BIAS), got)
+
+
+def test_with_all_else():
+    """Shards, c, an activation; weights transposed, of several axes, quantized; several panels of k."""
+    c, gate, offset = random(M, N, seed=3), random(M, N, seed=4), np.array([1], np.int32)
+    options = {"c": c, "gate": gate, "activation": "silu", "group_offset": offset}
+    np.testing.assert_array_equal(indexed(X, RHS[:2], **options), gathered(X, RHS[:2], **options))
+    tensors = random(T, 2, K // 2), random(G, 2, K // 2, 3, 2, seed=1)
+    lhs = GroupedTensor(tensors[0], SIZES)
+    got = grouped_gemm(lhs, tensors[1], contracting_dims=((1, 2), (1, 2)), row_index=INDEX)
+    assert got.shape == (M, 3, 2)
+    np.testing.assert_array_equal(got.reshape(M, N), indexed(tensors[0].reshape(T, K), tensors[1].reshape(G, K, N)))
+    weights = QuantizedTensor(np.arange(-96, 96, dtype=np.int8).reshape(G, K, N), np.full((G, 1, N), 0.01, np.float32))
+    np.testing.assert_array_equal(indexed(X, weights), gathered(X, weights))
+    long = random(T, 700), random(G, 700, N)
+    np.testing.assert_array_equal(indexed(*long), gathered(*long))
+
+
+def test_of_no_rows():
+    index, sizes = INDEX[:0], np.zeros_like(SIZES)
+    assert indexed(X, RHS, index, sizes).shape == (0, N)
+    np.testing.assert_array_equal(indexed(X[:0], RHS, INDEX, sizes), np.zeros((M, N)))
+    gradient = jax.grad(lambda x, w: indexed(x, w, INDEX, sizes).sum(), (0, 1))(X[:0], RHS)
+    assert gradient[0].shape == (0, K) and not np.asarray(gradient[1]).any()
+
+
+# Derivatives.
+
+
+def dense(x, rhs, bias):
+    inside = (np.arange(M) < SIZES.sum())[:, None]
+    group = np.repeat(np.arange(G + 1), [*SIZES, M - SIZES.sum()]).clip(max=G - 1)
+    return jnp.where(inside, jnp.einsum("mk,mkn->mn", x[INDEX.clip(0, T - 1)], rhs[group]) + bias[group], 0)
+
+
+def test_gradients_of_first_and_second_order():
+    def ours(x, rhs, bias):
+        return jnp.sin(indexed(x, rhs, bias=bias)).sum()
+
+    def oracle(*args):
+        return jnp.sin(dense(*args)).sum()
+
+    def second(f, *args):
+        return jax.jvp(lambda *x: jax.grad(f, (0, 1, 2))(*x), args, tuple(map(np.cos, args)))[1]
+
+    args = (X, RHS, BIAS)
+    with jax.enable_x64(True):
+        wide = tuple(jnp.asarray(x, jnp.float64) for x in args)
+        want, want_second = jax.grad(oracle, (0, 1, 2))(*wide), second(oracle, *wide)
+    jax.tree.map(close, jax.jit(jax.grad(ours, (0, 1, 2)))(*args), want)
+    jax.tree.map(functools.partial(close, atol=1e-4), second(ours, *args), want_second)
+
+
+def test_the_gradient_of_rows_is_summed_in_float32():
+    """256 and seven ones are 256 in bfloat16."""
+    weights = np.array([256, 1, 1, 1, 1, 1, 1, 1], jnp.bfloat16)[:, None, None]
+    sizes, index = np.ones(8, np.int32), np.zeros(8, np.int32)
+    options = {"preferred_element_type": np.float32}
+    x = np.ones((1, 1), jnp.bfloat16)
+    gradient = jax.grad(lambda x: indexed(x, weights, index, sizes, **options).sum())(x)
+    assert gradient.dtype == jnp.bfloat16 and gradient == jnp.bfloat16(263)
+
+
+def test_nan_stays_in_its_rows():
+    x = X.copy()
+    x[3] = np.nan  # which no row has
+    x[1] = np.nan  # row 3, of group 2
+    out = np.asarray(indexed(x, RHS))
+    assert np.isnan(out[3]).all() and np.isfinite(np.delete(out, 3, 0)).all()
+    of_x, of_rhs = jax.grad(lambda *args: indexed(*args).sum(), (0, 1))(x, RHS)
+    assert np.isfinite(of_x).all() and not np.asarray(of_x)[3].any()
+    assert np.isnan(of_rhs[2]).all() and np.isfinite(np.delete(of_rhs, 2, 0)).all()
+
+
+# Transforms.
+
+
+@pytest.mark.parametrize("which", [(0,), (1,), (2,), (3,), (0, 2), (0, 1, 2, 3)], ids=str)
+def test_vmap_is_one_call(which):
+    index = np.stack([INDEX, (INDEX + 1).clip(0, T - 1)])
+    sizes = np.stack([SIZES, np.array([0, 4, 4, 1], np.int32)])
+    args = (X, RHS, INDEX, SIZES)
+    batches = (np.stack([X, -X]), np.stack([RHS, RHS[::-1]]), index, sizes)
+    batched = tuple(batches[i] if i in which else x for i, x in enumerate(args))
+    axes = tuple(0 if i in which else None for i in range(4))
+    assert calls(jax.vmap(indexed, axes), *batched).total() == 1
+    got = jax.vmap(indexed, axes)(*batched)
+    gradient = jax.grad(lambda x, *rest: jnp.sin(jax.vmap(indexed, axes)(x, *rest)).sum())(*batched)
+    total = 0
+    for i in range(2):
+        one = [x[i] if axis == 0 else x for x, axis in zip(batched, axes, strict=True)]
+        np.testing.assert_array_equal(got[i], indexed(*one))
+        of_one = jax.grad(lambda x, *rest: jnp.sin(indexed(x, *rest)).sum())(*one)
+        total = total + of_one
+        if 0 in which:
+            close(gradient[i], of_one)
+    if 0 not in which:
+        close(gradient, total)
+
+
+def test_shard_map():
+    """Each device has the rows of some groups, of tokens that all have."""
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    sizes, index = np.array([3, 2, 4, 1], np.int32), np.array([4, 0, 0, 1, 4, 2, 2, 2, 0, 3], np.int32)
+    specs = {"in_specs": (P(), P("x"), P("x"), P("x")), "out_specs": P("x")}
+    shard = jax.shard_map(indexed, mesh=mesh, **specs)
+    np.testing.assert_array_equal(jax.jit(shard)(X, RHS, index, sizes), indexed(X, RHS, index, sizes))
+    ours, whole = (jax.grad(lambda *x, f=f: jnp.sin(f(*x, index, sizes)).sum(), (0, 1)) for f in (shard, indexed))
+    jax.tree.map(close, jax.jit(ours)(X, RHS), whole(X, RHS))
+
+
+@pytest.mark.parametrize("spec", [P(None, "x"), P(None, None, "x")], ids=["contracted", "columns"])
+def test_partitioning(spec):
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    raggemm.enable_partitioning()
+    try:
+        weights = jax.device_put(RHS, NamedSharding(mesh, spec))
+        close(jax.jit(indexed)(X, weights, INDEX), indexed(X, RHS))
+    finally:
+        raggemm.enable_partitioning(False)
+
+
+def test_export_with_symbolic_tokens_and_rows():
+    allowed = [jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")]
+    tokens, rows = jax.export.symbolic_shape("tokens, rows")
+    shapes = (
+        jax.ShapeDtypeStruct((tokens, K), np.float32),
+        jax.ShapeDtypeStruct(RHS.shape, np.float32),
+        jax.ShapeDtypeStruct((rows,), np.int32),
+    )
+    exported = jax.export.export(jax.jit(indexed), disabled_checks=allowed)(*shapes)
+    reloaded = jax.export.deserialize(exported.serialize()).call
+    np.testing.assert_array_equal(reloaded(X, RHS, INDEX), indexed(X, RHS))
+
+
+def test_is_one_custom_call_without_a_gather():
+    lowered = jax.jit(indexed).lower(X, RHS, INDEX)
+    assert custom_calls(lowered) == 1
+    assert " gather(" not in lowered.compile().as_text()
+
+
+# Errors.
+
+
+def fails(message, *args, **options):
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=message):
+        jax.block_until_ready(jax.jit(indexed)(*args, **options))
+
+
+@pytest.mark.parametrize("value", [-1, T, 2**31 - 1, -(2**31)])
+def test_wrong_indices(value):
+    index = INDEX.copy()
+    index[4] = value
+    fails(rf"row_index: value {value} at index 4, must be in \[0, 5\), the rows of lhs", X, RHS, index)
+
+
+def test_wrong_indices_as_nan():
+    """Of the whole result; of gradients at least in the group that has it."""
+    index = INDEX.copy()
+    index[4] = T
+    with raggemm.options(on_error="nan"):
+        out, pull = jax.vjp(lambda x, w: indexed(x, w, index), X, RHS)
+        assert np.isnan(out).all()
+        assert np.isnan(pull(jnp.ones_like(out))[1][2]).all()
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "axes", "index", "error", "message"),
+    [
+        (
+            GroupedTensor(X, SIZES),
+            RHS,
+            ((1,), (1,)),
+            INDEX.astype(np.float32),
+            TypeError,
+            "row_index: dtype is float32",
+        ),
+        (
+            GroupedTensor(X, SIZES),
+            RHS,
+            ((1,), (1,)),
+            INDEX[None],
+            ValueError,
+            r"row_index: shape is \(1, 11\), must be",
+        ),
+        (
+            GroupedTensor(X.T, None, SIZES),
+            RHS,
+            ((0,), (1,)),
+            INDEX,
+            ValueError,
+            "row_index is for ragged M, for the rows",
+        ),
+        (random(G, T, K), RHS, ((2,), (1,)), INDEX, ValueError, "row_index is for ragged M"),
+        (
+            GroupedTensor(X.T, SIZES),
+            GroupedTensor(random(K, N), SIZES),
+            ((0,), (0,)),
+            INDEX,
+            ValueError,
+            "row_index is for ragged M",
+        ),
+        (
+            GroupedTensor(QuantizedTensor(X.astype(np.int8), np.float32(1)), SIZES),
+            RHS,
+            ((1,), (1,)),
+            INDEX,
+            TypeError,
+            "row_index is for rows of floats, lhs has int8",
+        ),
+    ],
+    ids=["floats", "shape", "transposed", "uniform", "ragged K", "quantized"],
+)
+def test_errors(lhs, rhs, axes, index, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        grouped_gemm(lhs, rhs, contracting_dims=axes, row_index=index)
+
+
+def test_sizes_count_the_indices():
+    fails(r"lhs.first_dims: group 3 has size 4 and starts at 5, which exceeds the extent 8", X, RHS, INDEX[:8] * 0)
+
+
+def test_exact():
+    """Integers, whose sums are exact, against NumPy."""
+    x, rhs = integers(0, T, K), integers(1, G, K, N)
+    want, row = np.zeros((M, N), np.float32), 0
+    for g, size in enumerate(SIZES):
+        want[row : row + size] = x[INDEX[row : row + size]] @ rhs[g]
+        row += size
+    for dtype in (np.float32, jnp.bfloat16):
+        got = indexed(x.astype(dtype), rhs.astype(dtype), preferred_element_type=np.float32)
+        np.testing.assert_array_equal(got, want)

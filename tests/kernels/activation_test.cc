@@ -1,0 +1,266 @@
+// Activations of results, with a gate and without: by the rule of the bits, and within the bound of float64.
+#include "raggemm/activation.h"
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/element.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/check.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/test_mlp.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+using testing::HasSubstr;
+
+ProblemSpec Base(RaggedMode mode) {
+  ProblemSpec spec{.mode = mode, .groups = 3, .m = 40, .n = 50, .k = 30, .sizes = {9, 0, 14}};
+  if (mode == RaggedMode::kAllRagged) {
+    spec.n_sizes = {20, 4, 35};
+    spec.k_sizes = {8, 3, 0};
+    spec.slack = 5;
+  }
+  return spec;
+}
+
+// Each with a gate and, where it may be, without.
+std::vector<ProblemSpec> WithActivations(ProblemSpec spec) {
+  std::vector<ProblemSpec> all;
+  for (int i = 0; i < kActivationCount; ++i) {
+    spec.activation = static_cast<Activation>(i);
+    for (std::optional<DType> gate : {std::optional<DType>(DType::kF32), std::optional<DType>(std::nullopt)}) {
+      spec.gate = gate;
+      if (gate || spec.activation != Activation::kSwigluOai) all.push_back(spec);
+    }
+  }
+  return all;
+}
+
+// By every ISA.
+void ExpectRight(const ProblemSpec& spec) {
+  TestProblem test(spec);
+  EXPECT_TRUE(GivesExpectedBits(test)) << Describe(spec);
+  EXPECT_TRUE(GivesResultsWithinBound(test)) << Describe(spec);
+}
+
+void ExpectBitsWithOutAsC(const ProblemSpec& spec) {
+  TestProblem test(spec);
+  const std::vector<double> expected = ExpectedOut(test.problem).value();
+  for (Isa isa : CoverHostIsas()) {
+    TestProblem aliased(spec);
+    aliased.AliasOutWithC();
+    ASSERT_EQ(GroupedGemm(aliased.problem, {.executor = Executor::kSerial, .isa = isa}), absl::OkStatus());
+    EXPECT_TRUE(HasBits(aliased.problem.out, expected)) << Describe(spec);
+  }
+}
+
+TEST(ActivationTest, OfEveryModeStorageAndType) {
+  int turn = 0;
+  for (RaggedMode mode : kAllModes) {
+    for (const ProblemSpec& stored : StorageVariants(Base(mode))) {
+      for (ProblemSpec spec : WithActivations(stored)) {
+        static constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+        spec.out = kTypes[++turn % 3];
+        if (spec.gate) spec.gate = kTypes[turn / 3 % 3];
+        ExpectRight(spec);
+      }
+    }
+  }
+}
+
+// What is added, in every combination; what is in no group is c's, or zero, whatever the gate there.
+TEST(ActivationTest, FollowsAlphaBetaCAndBias) {
+  for (const ProblemSpec& activated : WithActivations(Base(RaggedMode::kRaggedM))) {
+    for (int bits = 0; bits < 16; ++bits) {
+      ProblemSpec spec = activated;
+      spec.alpha = (bits & 1) != 0;
+      spec.bias = (bits & 2) != 0;
+      spec.c = (bits & 4) != 0;
+      spec.beta = spec.c && (bits & 8) != 0;
+      spec.out = (bits & 1) != 0 ? DType::kBF16 : DType::kF32;
+      spec.bias_type = (bits & 4) != 0 ? DType::kF16 : DType::kF32;
+      ExpectRight(spec);
+      if (spec.c) ExpectBitsWithOutAsC(spec);
+    }
+  }
+}
+
+// All of one chain, in place, swept, of many panels, of several column tiles; bf16 by both rules, quantized, split.
+TEST(ActivationTest, OfEveryWayToCompute) {
+  for (int64_t m : {1, 4, 70}) {
+    for (int64_t n : {1, 33, 600}) {
+      for (int64_t k : {1, 100, 300}) {
+        ProblemSpec spec{.groups = 2, .m = 2 * m, .n = n, .k = k, .sizes = {m, m - 1}, .bias = m == 4};
+        spec.activation = Activation::kSilu;
+        if (n != 33) spec.gate = DType::kF32;
+        ExpectRight(spec);
+        if (k != 100) continue;  // of which the oracle takes long
+        spec.lhs = spec.rhs = spec.out = DType::kBF16;
+        for (ArithmeticId sums : {ArithmeticId::kPairs, ArithmeticId::kTiles}) {
+          spec.bf16_sums = sums;
+          ExpectRight(spec);
+        }
+      }
+    }
+  }
+  for (DType lhs : {DType::kS8, DType::kBF16, DType::kF32}) {
+    ProblemSpec spec{.groups = 2, .m = 30, .n = 48, .k = 128, .sizes = {17, 9}, .lhs = lhs, .rhs = DType::kS8};
+    spec.out = DType::kBF16;
+    spec.rhs_scale = {32, 1};
+    if (IsQuantized(lhs)) spec.lhs_scale = {1, 0};
+    spec.activation = Activation::kGelu;
+    ExpectRight(spec);
+    spec.gate = DType::kBF16;
+    ExpectRight(spec);
+  }
+  ProblemSpec split{.groups = 2, .m = 30, .n = 48, .k = 128, .sizes = {17, 9}, .precision = Precision::kBf16X3};
+  split.activation = Activation::kRelu;
+  ExpectRight(split);
+}
+
+// Of no products: of c, bias or zero.
+TEST(ActivationTest, OfEmptyContractions) {
+  for (const ProblemSpec& activated : WithActivations(Base(RaggedMode::kRaggedM))) {
+    for (bool added : {false, true}) {
+      ProblemSpec spec = activated;
+      spec.k = 0;
+      spec.alpha = true;
+      spec.c = spec.bias = added;
+      spec.n = 4200;
+      ExpectRight(spec);
+    }
+  }
+  for (ProblemSpec spec : WithActivations(Base(RaggedMode::kRaggedK))) ExpectRight(spec);
+}
+
+TEST(ActivationTest, OfShardsAndBatches) {
+  for (ProblemSpec spec : WithActivations({.problems = 2, .replicas = 2, .groups = 3, .m = 20, .n = 30, .k = 10})) {
+    spec.sizes = {4, 5, 1, 2, 0, 9, 3, 3, 2, 0, 0, 0};
+    ExpectRight(spec);
+    spec.group_offset = 1;
+    spec.local_groups = 2;
+    spec.c = spec.alpha = true;
+    ExpectRight(spec);
+  }
+}
+
+// NaN and infinities go where the definition has them.
+TEST(ActivationTest, OfSpecialValues) {
+  for (ProblemSpec spec : WithActivations(Base(RaggedMode::kRaggedM))) {
+    spec.special_values = spec.c = spec.bias = true;
+    EXPECT_TRUE(GivesExpectedBits(spec)) << Describe(spec);
+  }
+}
+
+TEST(ActivationTest, HasTheSameBitsWithThreads) {
+  ProblemSpec spec{.groups = 4, .m = 300, .n = 200, .k = 300, .sizes = {100, 1, 150, 40}, .out = DType::kBF16};
+  spec.activation = Activation::kSwigluOai;
+  spec.gate = DType::kF32;
+  EXPECT_TRUE(GivesExpectedBitsWithThreads(spec));
+}
+
+// Gather, gate, up with the activation, down: what MoeMlp computes in one call.
+std::vector<uint64_t> BitsOfBlocks(const TestMlp& mlp, Isa isa) {
+  const MlpSpec& spec = mlp.spec;
+  const MoeMlpProblem& p = mlp.problem;
+  FloatTensor v(DType::kF32, {mlp.rows, spec.intermediate}), a(spec.weights, {mlp.rows, spec.intermediate}),
+      d(DType::kF32, {mlp.rows, spec.hidden});
+  const auto multiply = [&](const Array& lhs, const Array& weights, const std::optional<Array>& bias,
+                            const Array& out) {
+    GroupedGemmProblem gemm;
+    static_cast<Array&>(gemm.lhs) = lhs;
+    static_cast<Array&>(gemm.rhs) = weights;
+    static_cast<Array&>(gemm.out) = out;
+    gemm.lhs.first_dims = gemm.out.first_dims = mlp.sizes.array;
+    gemm.group_offset = p.group_offset;
+    gemm.bias = bias;
+    if (lhs.data == p.x.data) {
+      gemm.row_index = p.row_tokens;
+      gemm.row_index->dims = {mlp.rows};
+    }
+    if (out.data == a.array.data) {
+      gemm.activation = spec.activation;
+      if (p.w_gate) gemm.gate = v.array;
+    }
+    EXPECT_EQ(GroupedGemm(gemm, {.executor = Executor::kSerial, .isa = isa}), absl::OkStatus());
+  };
+  if (p.w_gate) multiply(p.x, *p.w_gate, p.b_gate, v.array);
+  multiply(p.x, p.w_up, p.b_up, a.array);
+  multiply(a.array, p.w_down, p.b_down, d.array);
+  return BitsOfSums(mlp, d.array);
+}
+
+TEST(ActivationTest, BlocksMakeUpTheMlp) {
+  for (int i = 0; i < kActivationCount; ++i) {
+    for (Gate gate : {Gate::kSeparate, Gate::kNone}) {
+      for (DType type : {DType::kBF16, DType::kF32}) {
+        MlpSpec spec = {.local = 3, .offset = 1, .x = type, .weights = type, .gate = gate};
+        spec.activation = static_cast<Activation>(i);
+        if (gate == Gate::kNone && spec.activation == Activation::kSwigluOai) continue;
+        TestMlp mlp(spec);
+        for (Isa isa : CoverHostIsas()) {
+          ASSERT_EQ(mlp.Run({.executor = Executor::kSerial, .isa = isa}), absl::OkStatus());
+          EXPECT_EQ(mlp.OutBits(), BitsOfBlocks(mlp, isa)) << kActivations[i];
+        }
+      }
+    }
+  }
+}
+
+TEST(ActivationErrors, SayWhatDoesNotGoTogether) {
+  const auto error_of = [](ProblemSpec spec, auto change) {
+    TestProblem test(spec);
+    change(test);
+    const absl::Status status = GroupedGemm(test.problem);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    for (int64_t i = 0; i < BytesOf(test.problem.out); ++i) {
+      EXPECT_EQ(static_cast<uint8_t*>(test.problem.out.data)[i], 0xFF);
+    }
+    return std::string(status.message());
+  };
+  ProblemSpec spec = Base(RaggedMode::kRaggedM);
+  spec.activation = Activation::kSilu;
+  spec.gate = DType::kF32;
+  const auto as_it_is = [](TestProblem&) {};
+  EXPECT_EQ(error_of(spec, [](TestProblem& t) { t.problem.activation.reset(); }),
+            "gate is given without an activation");
+  EXPECT_EQ(error_of(spec, [](TestProblem& t) { t.problem.activation = static_cast<Activation>(77); }),
+            "activation: value 77, must be less than 6");
+  EXPECT_EQ(error_of(spec,
+                     [](TestProblem& t) {
+                       t.problem.gate->dims = {40, 49};
+                     }),
+            "gate: shape is [40,49], must be the [40,50] of out");
+  EXPECT_THAT(error_of(spec, [](TestProblem& t) { t.problem.gate->dtype = DType::kS32; }),
+              HasSubstr("gate: dtype is s32, must be f16, bf16, f32 or f64, and no wider than the compute type"));
+  EXPECT_EQ(error_of(spec,
+                     [](TestProblem& t) {
+                       t.problem.activation = Activation::kSwigluOai;
+                       t.problem.gate.reset();
+                     }),
+            "activation: swiglu_oai needs gate");
+  EXPECT_EQ(error_of(spec, [](TestProblem& t) { t.problem.gate->data = t.problem.out.data; }), "out overlaps gate");
+  EXPECT_EQ(error_of(spec, [](TestProblem& t) { t.problem.gate->data = nullptr; }),
+            "gate: data is null, with 8000 bytes expected");
+  spec.out = DType::kF64;
+  EXPECT_EQ(error_of(spec, as_it_is), "activation: silu is for sums in f32; lhs is f32, rhs is f32, out is f64");
+  spec.out = DType::kS32;
+  spec.lhs = spec.rhs = DType::kS8;
+  EXPECT_EQ(error_of(spec, as_it_is), "activation: silu is for sums in f32; lhs is s8, rhs is s8, out is s32");
+  spec = Base(RaggedMode::kRaggedM);
+  spec.activation = Activation::kSilu;
+  spec.gate = DType::kF64;
+  EXPECT_THAT(error_of(spec, as_it_is), HasSubstr("gate: dtype is f64"));
+}
+
+}  // namespace
+}  // namespace raggemm::test

@@ -1,0 +1,215 @@
+// lhs by the indices of its rows, which are untrusted.
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/element.h"
+#include "kernels/isa.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/check.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+using testing::HasSubstr;
+
+// By every ISA.
+void ExpectRight(const ProblemSpec& spec) {
+  TestProblem test(spec);
+  EXPECT_TRUE(GivesExpectedBits(test)) << Describe(spec);
+  EXPECT_TRUE(GivesResultsWithinBound(test)) << Describe(spec);
+}
+
+TEST(RowIndex, OfEveryTypeAndSize) {
+  for (DType lhs : kAllFloats) {
+    for (DType rhs : {DType::kF32, DType::kBF16, DType::kF64}) {
+      for (int64_t m : {1, 5, 17, 90}) {
+        for (int64_t k : {0, 1, 33, 300, 530}) {
+          ProblemSpec spec{.groups = 3, .m = 2 * m, .n = 20, .k = k, .sizes = {m, 0, m - 1}, .lhs = lhs, .rhs = rhs};
+          spec.lhs_rows = m == 5 ? 1 : m == 17 ? 3 : 40;
+          spec.sizes_type = kAllSizesTypes[static_cast<size_t>(m) % 3];
+          spec.rhs_flipped = k == 33;
+          ExpectRight(spec);
+        }
+      }
+    }
+  }
+}
+
+TEST(RowIndex, OfBothRulesOfBf16AndSplitF32) {
+  ProblemSpec spec{.groups = 2, .m = 70, .n = 70, .k = 333, .sizes = {40, 27}};
+  spec.lhs_rows = 25;
+  for (ArithmeticId sums : {ArithmeticId::kPairs, ArithmeticId::kTiles}) {
+    spec.bf16_sums = sums;
+    spec.lhs = spec.rhs = DType::kBF16;
+    spec.precision = Precision::kDefault;
+    ExpectRight(spec);
+    spec.lhs = spec.rhs = DType::kF32;
+    spec.precision = Precision::kBf16X6;
+    ExpectRight(spec);
+  }
+}
+
+TEST(RowIndex, OfShardsAndBatches) {
+  ProblemSpec spec{.problems = 2, .replicas = 2, .groups = 3, .m = 20, .n = 30, .k = 10, .c = true, .bias = true};
+  spec.sizes = {4, 5, 1, 2, 0, 9, 3, 3, 2, 0, 0, 0};
+  spec.lhs_rows = 6;
+  ExpectRight(spec);
+  spec.group_offset = 1;
+  spec.local_groups = 2;
+  spec.activation = Activation::kSilu;
+  spec.gate = DType::kF32;
+  ExpectRight(spec);
+  spec.local_groups = 0;
+  ExpectRight(spec);
+}
+
+TEST(RowIndex, OfQuantizedWeights) {
+  ProblemSpec spec{.groups = 2, .m = 30, .n = 48, .k = 128, .sizes = {17, 9}, .lhs = DType::kBF16, .rhs = DType::kS4};
+  spec.rhs_scale = {32, 1};
+  spec.lhs_rows = 5;
+  ExpectRight(spec);
+}
+
+// Rows in order are those of a call without, for any threads.
+TEST(RowIndex, InOrderChangesNoBit) {
+  const ProblemSpec spec{.groups = 2, .m = 400, .n = 300, .k = 300, .sizes = {250, 130}};
+  TestProblem plain(spec), indexed(spec);
+  std::vector<int64_t> rows(400);
+  for (int64_t i = 0; i < 400; ++i) rows[i] = i;
+  indexed.problem.row_index = indexed.AddIntegers(DType::kS32, {400}, rows);
+  ASSERT_EQ(GroupedGemm(plain.problem), absl::OkStatus());
+  for (Isa isa : CoverHostIsas()) {
+    for (int64_t threads : {1, 3, 8}) {
+      indexed.ClearOut();
+      ASSERT_EQ(GroupedGemm(indexed.problem, {.isa = isa, .threads = threads}), absl::OkStatus());
+      EXPECT_TRUE(HasBits(indexed.problem.out, ValuesOf(plain.problem.out)));
+    }
+  }
+}
+
+// The buffer of rows has room for f32 of the tallest tile.
+TEST(RowIndexBuffer, HasRoomForEveryKernel) {
+  for (const IsaRow& isa : IsaRows()) {
+    for (const KernelRow& row : isa.kernels) {
+      const int64_t size = row.arithmetic == ArithmeticId::kF64 ? 8 : 4;
+      EXPECT_LE(row.rows * size, kMaxRows * 4) << NameOf(row);
+    }
+  }
+}
+
+// Memory behind lhs is not there: what is read of a changed index stays within it.
+TEST(RowIndex, ChangedBehindThePlanReadsNoOtherMemory) {
+  for (const Cliff cliff : {Cliff::kBehind, Cliff::kBefore}) {
+    ProblemSpec spec{.groups = 2, .m = 40, .n = 30, .k = 50, .sizes = {22, 18}, .sizes_type = DType::kS64};
+    spec.lhs_rows = 7;
+    spec.cliff = cliff;
+    for (Isa isa : CoverHostIsas()) {
+      TestProblem test(spec);
+      const WorkspaceCoefficients size = WorkspaceSizeFor(2);
+      std::vector<int64_t> workspace(size.constant + size.per_group * 2);
+      const absl::StatusOr<Plan> plan = MakePlan(test.problem, {.isa = isa}, absl::MakeSpan(workspace));
+      ASSERT_EQ(plan.status(), absl::OkStatus());
+      auto* index = static_cast<int64_t*>(test.problem.row_index->data);
+      const int64_t wild[] = {-1, 7, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
+      for (int64_t i = 0; i < 40; ++i) index[i] = wild[i % 4];
+      EXPECT_EQ(raggemm::Run(*plan), absl::OkStatus());
+      EXPECT_TRUE(test.SurroundingsIntact());
+    }
+  }
+}
+
+std::string ErrorOf(const ProblemSpec& spec, const std::function<void(TestProblem&)>& change) {
+  TestProblem test(spec);
+  change(test);
+  const absl::Status status = GroupedGemm(test.problem);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  for (int64_t i = 0; i < BytesOf(test.problem.out); ++i) {
+    EXPECT_EQ(static_cast<uint8_t*>(test.problem.out.data)[i], 0xFF);
+  }
+  return std::string(status.message());
+}
+
+TEST(RowIndexErrors, NameIndexValueAndLimit) {
+  ProblemSpec spec{.groups = 3, .m = 8, .n = 4, .k = 4, .sizes = {2, 3, 1}, .sizes_type = DType::kS64};
+  spec.lhs_rows = 5;
+  for (int64_t value : {int64_t{-1}, int64_t{5}, std::numeric_limits<int64_t>::min(), int64_t{1} << 40}) {
+    EXPECT_EQ(ErrorOf(spec, [&](TestProblem& t) { static_cast<int64_t*>(t.problem.row_index->data)[5] = value; }),
+              absl::StrCat("row_index: value ", value, " at index 5, must be in [0, 5), the rows of lhs"));
+  }
+  spec.sizes_type = DType::kU32;
+  EXPECT_THAT(ErrorOf(spec, [](TestProblem& t) { static_cast<uint32_t*>(t.problem.row_index->data)[0] = ~0U; }),
+              HasSubstr("row_index: value 4294967295 at index 0"));
+  EXPECT_THAT(ErrorOf(spec, [](TestProblem& t) { t.problem.lhs.dims = {0, 4}; }), HasSubstr("must be in [0, 0)"));
+  // Sizes are those of out's rows.
+  spec.sizes = {2, 3, 4};
+  spec.lhs_rows.reset();
+  EXPECT_THAT(ErrorOf(spec,
+                      [](TestProblem& t) {
+                        const int64_t rows[8] = {};
+                        t.problem.row_index = t.AddIntegers(DType::kS32, {8}, rows);
+                      }),
+              HasSubstr("group 2 has size 4 and starts at 5, which exceeds the extent 8"));
+}
+
+TEST(RowIndexErrors, NameShapesAndModes) {
+  ProblemSpec spec{.groups = 1, .m = 8, .n = 4, .k = 4, .sizes = {8}};
+  const auto index = [](TestProblem& t) {
+    t.problem.row_index = t.AddIntegers(DType::kS32, {8}, std::vector<int64_t>(8));
+  };
+  EXPECT_EQ(ErrorOf(spec,
+                    [&](TestProblem& t) {
+                      index(t);
+                      t.problem.row_index->dims = {7};
+                    }),
+            "row_index: shape is [7], must be [8], the rows of out");
+  EXPECT_EQ(ErrorOf(spec,
+                    [&](TestProblem& t) {
+                      index(t);
+                      t.problem.row_index->dims = {2, 4};
+                    }),
+            "row_index: shape is [2,4], must be [8], the rows of out");
+  EXPECT_EQ(ErrorOf(spec,
+                    [&](TestProblem& t) {
+                      index(t);
+                      t.problem.row_index->dtype = DType::kF32;
+                    }),
+            "row_index: dtype is f32, must be s32, s64 or u32");
+  EXPECT_EQ(ErrorOf(spec,
+                    [&](TestProblem& t) {
+                      index(t);
+                      t.problem.row_index->data = t.problem.out.data;
+                    }),
+            "out overlaps row_index");
+  spec.lhs_flipped = true;
+  EXPECT_EQ(ErrorOf(spec, index), "row_index is for rows of lhs, which is transposed");
+  spec.lhs_flipped = false;
+  spec.lhs = DType::kS8;
+  EXPECT_EQ(ErrorOf(spec, index), "row_index is for rows of floats; lhs is s8");
+  spec.lhs = DType::kF32;
+  for (RaggedMode mode : {RaggedMode::kRaggedK, RaggedMode::kRaggedN, RaggedMode::kUniform}) {
+    spec.mode = mode;
+    spec.sizes = {4};
+    EXPECT_EQ(ErrorOf(spec, index), absl::StrCat("row_index is for ragged M, not ", NameOf(mode)));
+  }
+}
+
+TEST(RowIndex, OfRowsInNoProcessedGroupIsNotRead) {
+  ProblemSpec spec{.groups = 3, .m = 8, .n = 4, .k = 4, .sizes = {2, 3, 1}};
+  spec.lhs_rows = 5;
+  spec.group_offset = 1;
+  spec.local_groups = 1;  // rows 2 to 4
+  TestProblem test(spec);
+  for (int64_t i : {0, 1, 5, 6, 7}) EXPECT_EQ(ToInteger(*test.problem.row_index, i), -1);
+  EXPECT_EQ(GroupedGemm(test.problem), absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace raggemm::test
