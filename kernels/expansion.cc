@@ -80,7 +80,7 @@ void PackExpanded(const PlanData& plan, const PackSource& source, Pack* pack, bo
 }
 
 void PackIndexed(const PlanData& plan, const PackSource& source, Pack* pack, PackArgs& args) {
-  alignas(64) char lines[kPanel * kMaxRows * sizeof(float)];
+  alignas(64) char lines[kPanel * kMaxRows * sizeof(float)];  // of f64 no kernel has more than half as many rows
   const PlannedOperand& lhs = source.operand;
   const int64_t segment = source.unit.problem * plan.replicas + source.unit.replica;
   const int64_t group = segment * plan.groups + plan.first_group[segment] + source.unit.group;
