@@ -41,13 +41,16 @@ Inputs InputsOf(const MoeMlpProblem& problem) {
   return inputs;
 }
 
+// Of weights.
+size_t RankOf(Layout layout) { return layout == Layout::kColumnBlocks ? 4 : 3; }
+
 // What the rest takes for granted: ranks, and types that no product looks at.
 absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem) {
   for (const auto& [name, x, rank] : {std::tuple{"x", &problem.x, size_t{2}},
                                       {"row_tokens", &problem.row_tokens, 1},
                                       {"group_sizes", &problem.group_sizes, 1},
-                                      {"w_up", &problem.w_up, 3},
-                                      {"w_down", &problem.w_down, 3},
+                                      {"w_up", &problem.w_up, RankOf(problem.up_layout)},
+                                      {"w_down", &problem.w_down, RankOf(problem.down_layout)},
                                       {"out", &problem.out, 2}}) {
     if (x->dims.size() != rank) return Invalid(name, ": shape is ", Shape(x->dims), ", must have ", rank, " axes");
     for (int64_t d : x->dims) {
@@ -95,7 +98,8 @@ absl::StatusOr<MoeMlpExtents> ExtentsOf(const MoeMlpProblem& problem) {
   const MoeMlpExtents extents = {
       .tokens = problem.x.dims[0],
       .hidden = problem.x.dims[1],
-      .intermediate = problem.w_down.dims[problem.down_is_trans ? 2 : 1],
+      .intermediate =
+          problem.w_down.dims[problem.down_is_trans || problem.down_layout == Layout::kColumnBlocks ? 2 : 1],
       .rows = problem.row_tokens.dims[0],
       .groups = problem.group_sizes.dims[0],
   };
@@ -104,8 +108,9 @@ absl::StatusOr<MoeMlpExtents> ExtentsOf(const MoeMlpProblem& problem) {
   }
   const int axis = problem.up_is_trans ? 1 : 2;
   const int64_t columns = problem.w_up.dims[axis];
-  const bool merged = problem.merged != Merged::kNone;
-  if (merged ? columns % 2 != 0 || columns / 2 != extents.intermediate : columns != extents.intermediate) {
+  const bool merged = problem.merged != Merged::kNone, in_blocks = problem.up_layout == Layout::kColumnBlocks;
+  const bool fits = merged ? columns % 2 == 0 && columns / 2 == extents.intermediate : columns == extents.intermediate;
+  if (!fits && !in_blocks) {  // of blocks the product counts them
     return Invalid("w_up: axis ", axis, " of shape ", Shape(problem.w_up.dims), " is ", columns, ", must be ",
                    merged ? "twice " : "", extents.intermediate, ", as w_down has shape ", Shape(problem.w_down.dims));
   }
@@ -231,6 +236,7 @@ GroupedGemmProblem CheckedMlp::Product(MlpProduct product, void* lhs, void* out,
   gemm.lhs.dims = {rows, is_down ? extents.intermediate : extents.hidden};
   gemm.out.dims = {rows, is_down ? extents.hidden : UpColumns()};
   gemm.rhs.is_trans = is_down ? problem.down_is_trans : problem.up_is_trans;
+  gemm.rhs.layout = is_down ? problem.down_layout : problem.up_layout;
   names.lhs = is_down ? "the activations" : "x";
   names.out = is_down ? "out" : "the activations";
   const auto with = [&](const Array& weights, const std::optional<Array>& bias, const std::optional<Array>& scale,

@@ -39,7 +39,8 @@ double ErrorInUnitsOfBound(double got, double want, double bound, DType out);
 // The matrix of one group inside a buffer, transposed where the operand is.
 struct MatrixView {
   int64_t start, rows, cols, row_step, col_step;
-  int64_t At(int64_t i, int64_t j) const { return start + i * row_step + j * col_step; }
+  int64_t block_cols = 1, block_skip = 0;  // of column blocks: what else is between two blocks
+  int64_t At(int64_t i, int64_t j) const { return start + i * row_step + j * col_step + j / block_cols * block_skip; }
 };
 
 // One processed group: out = alpha * (sum over terms of lhs x rhs) + beta * c + bias, c seen as out is. Without any k

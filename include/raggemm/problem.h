@@ -45,7 +45,17 @@ using RaggedDims = std::optional<Array>;
 //   last_dims = {2, 3}          kStrided                    kPacked
 //   two rows, five columns      a0 a1 b0 b1 b2              a0 a1 a2 a3 | b0 b1 b2 b3 b4 b5
 //                               a2 a3 b3 b4 b5              (each group dense, back to back)
-enum class Layout : uint8_t { kStrided, kPacked };
+//
+// kColumnBlocks, of rhs with ragged M: [G,T,K,B] in place of [G,K,N], not transposed. T*B >= N: blocks of B columns, each
+// K rows of B elements back to back, so that a strip of columns is read in the order of memory. B is a power of two, 32
+// to 256. What is behind column N in the last block is never used.
+//
+//   N = 3, B = 2, of a group       kStrided          kColumnBlocks
+//   (B is larger, in truth)        a0 a1 a2          a0 a1 | a2 -
+//                                  b0 b1 b2          b0 b1 | b2 -       in memory a0 a1 b0 b1  a2 - b2 -
+enum class Layout : uint8_t { kStrided, kPacked, kColumnBlocks };
+// Strips of all kernels that pack divide the least, and the widest strip is the most.
+inline constexpr int64_t kLeastBlockColumns = 32, kMostBlockColumns = 256;
 
 // One matrix operand. N-D dims collapse to the matrix
 //

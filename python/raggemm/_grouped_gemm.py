@@ -23,6 +23,7 @@ from raggemm._operands import (
 from raggemm._precision import attribute
 from raggemm._primitive import jax_versions
 from raggemm._primitive.call import (
+    COLUMN_BLOCKS,
     FLOATS,
     PACKED,
     STRIDED,
@@ -165,7 +166,7 @@ def _checked_factors(mode: Mode, side: str, x: Operand, groups: int) -> dict[str
         if factor.ndim > 1:
             if x.layout == PACKED and x.last_dims is not None:
                 raise ValueError(f"{x.name}.{word}: shape is {factor.shape}, must be () or (G,) with layout PACKED")
-            if x.data.ndim != 2 + x.has_group_axis:
+            if x.rank != 2 + x.has_group_axis:
                 raise ValueError(f"{x.name}.{word}: blocks are of matrices, but data has the shape {x.data.shape}")
             ragged = 0 if x.last_dims is None else -1
             if x.dims and factor.shape[ragged] not in (1, x.data.shape[ragged]):  # blocks that groups may cut
@@ -186,6 +187,8 @@ def _storages(lhs: Operand, rhs: Operand, out_layout: str) -> tuple[Storage, Sto
         return len(dims) - 1
 
     def storage(x: Operand, trans: bool) -> Storage:
+        if x.columns is not None:
+            return Storage(layout=COLUMN_BLOCKS, columns=x.columns)
         layout = STRIDED if x.last_dims is None else x.layout
         return Storage(index(x.first_dims), index(x.last_dims), trans, layout, not (x.dims or x.has_group_axis))
 
@@ -270,6 +273,9 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
     """grouped_gemm with its options, for a front end that has made its operands and whose errors have these words."""
     given = _Options(**options)
     mode = _mode(lhs, rhs)
+    for x in (lhs, rhs):
+        if x.columns is not None and (x is lhs or mode is not Mode.RAGGED_M):
+            raise ValueError(f"{x.name}: PackedWeights are for the rhs of ragged M; unprepack them for other products")
     lhs, rhs = _with_group_axes(mode, lhs, rhs)
     _, local = _group_counts(mode, lhs, rhs, given)
     out_extent = _out_extent(mode, local, given.out_size, given.out_layout)

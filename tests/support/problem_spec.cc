@@ -33,12 +33,17 @@ std::vector<int64_t> Groups(int64_t count, int64_t a, int64_t b, bool flipped) {
   return flipped ? std::vector<int64_t>{count, b, a} : std::vector<int64_t>{count, a, b};
 }
 
+std::vector<int64_t> ColumnBlocks(int64_t count, const ProblemSpec& s) {
+  return {count, (s.n + s.block_cols - 1) / s.block_cols, s.k, s.block_cols};
+}
+
 Shapes ShapesOf(const ProblemSpec& s) {
   const int64_t segments = s.problems * s.replicas, locals = s.problems * s.local_groups.value_or(s.groups);
   switch (s.mode) {
     case RaggedMode::kRaggedM:
       return {.lhs = Stack(segments, s.m, s.k, s.lhs_flipped),
-              .rhs = Groups(locals, s.k, s.n, s.rhs_flipped),
+              .rhs = s.rhs_layout == Layout::kColumnBlocks ? ColumnBlocks(locals, s)
+                                                           : Groups(locals, s.k, s.n, s.rhs_flipped),
               .out = {segments * s.m, s.n}};
     case RaggedMode::kRaggedK:
       return {.lhs = Stack(segments, s.k, s.m, s.lhs_flipped),
@@ -61,9 +66,11 @@ Shapes ShapesOf(const ProblemSpec& s) {
 }
 
 // `rows`: of values for each group.
-std::vector<int64_t> FactorDims(const BufferDescriptor& x, const std::vector<int64_t>& blocks, int64_t rows) {
+std::vector<int64_t> FactorDims(const BufferDescriptor& x, int64_t n, const std::vector<int64_t>& blocks,
+                                int64_t rows) {
   if (blocks.size() < 2) return blocks[0] == 0 ? std::vector<int64_t>{} : std::vector<int64_t>{rows};
   std::vector<int64_t> dims(x.dims.begin(), x.dims.end());
+  if (x.layout == Layout::kColumnBlocks) dims = {x.dims[0], x.dims[2], n};
   for (int axis : {0, 1}) {
     int64_t& extent = dims[dims.size() - 2 + axis];
     extent = blocks[axis] == 0 ? 1 : std::max(extent / blocks[axis], std::min<int64_t>(extent, 1));
@@ -188,7 +195,7 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
   if (spec.alpha) problem.alpha = add_parameter();
   if (spec.beta) problem.beta = add_parameter();
   const auto add_factor = [&](const BufferDescriptor& x, const std::vector<int64_t>& blocks, DType dtype) {
-    return AddFactor(dtype, FactorDims(x, blocks, rows));
+    return AddFactor(dtype, FactorDims(x, spec.n, blocks, rows));
   };
   if (!spec.lhs_scale.empty()) problem.lhs_scale = add_factor(problem.lhs, spec.lhs_scale, spec.scale_type);
   if (!spec.rhs_scale.empty()) problem.rhs_scale = add_factor(problem.rhs, spec.rhs_scale, spec.scale_type);
