@@ -29,11 +29,11 @@ from raggemm._describe import describe
 from raggemm._grouped_gemm import grouped_gemm
 from raggemm._moe_mlp import moe_mlp
 from raggemm._operands import GroupedTensor
+from raggemm._prepack import prepack, unprepack
 from raggemm._primitive.derivatives import grouped_gemm_saveable
 from raggemm._primitive.library import cases_json, version
 from raggemm._primitive.options import options
 from raggemm._primitive.partitioning import enable_partitioning
-from raggemm._prepack import prepack, unprepack
 from raggemm._quantize import fake_quantize, quantize, quantize_nvfp4
 from raggemm._quantized import QuantizedTensor, dequantize, mxfp4_from_blocks
 from raggemm._routing import SortedRows, combine, load_balance_loss, route, sort_by_expert, z_loss

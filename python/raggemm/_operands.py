@@ -151,8 +151,8 @@ class Operand:
         """The same, where PackedWeights can be contracted so."""
         if self.columns is not None and (self.axes != (1,) or self.dims):
             raise ValueError(
-                f"{self.name}: PackedWeights are [G,K,N] of ragged M, contracted over axis 1, whatever they were packed "
-                "from; unprepack them for other products"
+                f"{self.name}: PackedWeights are [G,K,N] of ragged M, contracted over axis 1, whatever was packed; "
+                "unprepack them for other products"
             )
         return self
 
@@ -249,8 +249,7 @@ def check_contraction(lhs: Operand, rhs: Operand) -> None:
     a, b = lhs.contracted_shape, rhs.contracted_shape
     if a != b if len(a) == len(b) else math.prod(a) != math.prod(b):
         raise ValueError(
-            f"{lhs.name} contracts {a} of shape {lhs.shape}, but {rhs.name} contracts {b} of shape "
-            f"{rhs.shape}"
+            f"{lhs.name} contracts {a} of shape {lhs.shape}, but {rhs.name} contracts {b} of shape {rhs.shape}"
         )
 
 

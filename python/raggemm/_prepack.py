@@ -53,8 +53,8 @@ def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
     """The weights of G groups in the layout of PackedWeights.
 
     Args:
-      w: [G,K,N], an array of float16, bfloat16, float32 or float64, or a QuantizedTensor, whose data is packed and whose
-        scale and zero_point stay as they are, but that they are transposed with it.
+      w: [G,K,N], an array of float16, bfloat16, float32 or float64, or a QuantizedTensor, whose data is packed, and
+        whose scale and zero_point stay as they are, but that they are transposed with it.
       transpose: w is stored [G,N,K]. Where it is used it is [G,K,N] all the same.
 
     Returns:

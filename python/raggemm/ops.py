@@ -20,7 +20,7 @@ from raggemm._precision import in_effect
 from raggemm._primitive.call import FLOATS
 from raggemm._quantize import quantize
 from raggemm._straight_through import straight_through
-from raggemm._tensors import PackedWeights, is_quantized, quantized_parts, weight_parts
+from raggemm._tensors import is_quantized, quantized_parts, weight_parts
 
 _WORDS = Words(sizes="group_sizes", c="existing_out")
 
@@ -34,7 +34,11 @@ def matrices(
     group_sizes = integer_array("group_sizes", group_sizes)
     left = Operand("lhs", lhs, axes[:1], factors=lhs_factors)
     right = Operand("rhs", rhs, axes[1:], factors=rhs_factors, columns=columns)
-    for name, shape, rank in (("lhs", left.shape, 2), ("rhs", right.shape, rhs_rank), ("group_sizes", group_sizes.shape, 1)):
+    for name, shape, rank in (
+        ("lhs", left.shape, 2),
+        ("rhs", right.shape, rhs_rank),
+        ("group_sizes", group_sizes.shape, 1),
+    ):
         if len(shape) != rank:
             raise error(f"{name}: shape is {shape}, must have {rank} axes")
     right = right.with_checked_blocks()
@@ -208,7 +212,9 @@ def ragged_dot(
       [m, n].
     """
     if lhs_quantize is not None:
-        dtype = preferred_element_type or (lhs.dtype if is_quantized(rhs) else _wider(lhs.dtype, rhs.dtype))
+        dtype = preferred_element_type or (
+            lhs.dtype if is_quantized(rhs) or rhs.dtype not in FLOATS else _wider(lhs.dtype, rhs.dtype)
+        )
 
         def dot(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
             return ragged_dot(lhs, rhs, group_sizes, precision, dtype, group_offset, out_sharding)

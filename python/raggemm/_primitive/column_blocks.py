@@ -1,4 +1,4 @@
-"""Weights in column blocks: [..., K, N] as [..., T, K, B], T blocks of B columns, zeros behind column N of the last one.
+"""Weights in column blocks: [..., K, N] as [..., T, K, B], T blocks of B columns, with zeros behind column N.
 
 So every strip of columns that a kernel reads is one run of memory (include/raggemm/problem.h draws it).
 """

@@ -17,6 +17,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
 from raggemm._primitive import jax_versions, library
+from raggemm._primitive.column_blocks import from_blocks, to_blocks
 from raggemm._primitive.derivatives import grouped_gemm_saveable
 from raggemm._primitive.options import attributes
 from raggemm._primitive.primitive import check_platform, runs_compiled
@@ -41,6 +42,8 @@ class MlpCall:
     merged: str
     up_is_trans: bool
     down_is_trans: bool
+    up_layout: str  # w_gate's, too
+    down_layout: str
     dtype: np.dtype  # of out
     saves_products: bool
     operands: tuple[str, ...]  # the optional ones that are there, in the order of the custom call
@@ -58,12 +61,29 @@ class MlpCall:
             "merged": self.merged,
             "up_is_trans": self.up_is_trans,
             "down_is_trans": self.down_is_trans,
+            "up_layout": self.up_layout,
+            "down_layout": self.down_layout,
             "operands": ",".join(self.operands),
         }
         return {name: value for name, value in given.items() if value}
 
+    def unpacked(self, args: dict[str, Any]) -> tuple["MlpCall", dict[str, Any]]:
+        """The same with weights that are not in column blocks: derivatives and batches look at them as matrices."""
+        columns = self.columns(args)
+        plain = {name: from_blocks(args[name], n) for name, n in columns.items()}
+        return dataclasses.replace(self, up_layout="", down_layout=""), args | plain
+
+    def columns(self, args: dict[str, Any]) -> dict[str, int]:
+        """Of the weights that are in column blocks."""
+        hidden, down = args["x"].shape[1], args["w_down"].shape
+        inner = down[2 if self.down_layout or self.down_is_trans else 1]
+        of_up = 2 * inner if self.merged else inner
+        found = {name: of_up for name in ("w_up", "w_gate") if self.up_layout and name in args}
+        return found | ({"w_down": hidden} if self.down_layout else {})
+
     def unfused(self, *flat: Any) -> jax.Array:
-        return self.sequence(self, self.named(flat))
+        call, args = self.unpacked(self.named(flat))
+        return call.sequence(call, args)
 
     def rematerialized(self) -> Callable[..., jax.Array]:
         return jax.checkpoint(self.unfused, policy=grouped_gemm_saveable if self.saves_products else None)
@@ -148,7 +168,10 @@ def _tangent_transpose(ct, *flat, call: TangentCall):
     if any(name.endswith("_scale") for name in call.names):
         _, pull = jax.vjp(call.of_moved(primals), *[primals[i] for i in call.moved])
         return [*none, *pull(ct)]
-    found = call.call.cotangents(call.call, call.call.named(primals), ct, call.names)
+    args = call.call.named(primals)
+    found = call.call.cotangents(*call.call.unpacked(args), ct, call.names)
+    for name in call.call.columns(args).keys() & found.keys():
+        found[name] = to_blocks(found[name], args[name].shape[3])
     return [*none, *[found[name] for name in call.names]]
 
 
@@ -170,7 +193,7 @@ def _fused(*flat, call: MlpCall, options: dict[str, str | int]) -> jax.Array:
     """What the primitive is on the platform cpu. options: attributes that say how to compute it."""
     args = call.named(flat)
     (tokens, hidden), (rows,), (groups,) = (args[name].shape for name in ("x", "row_tokens", "group_sizes"))
-    intermediate = args["w_down"].shape[2 if call.down_is_trans else 1]
+    intermediate = args["w_down"].shape[2 if call.down_layout or call.down_is_trans else 1]
     extents = (tokens, hidden, intermediate, rows, groups)
     if any(map(jax.export.is_symbolic_dim, extents)):  # of which no workspace is known
         return call.unfused(*flat)
