@@ -28,7 +28,7 @@ def _check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
         raise ValueError(f"{name} is {value!r}, must be one of {', '.join(map(repr, allowed))}")
 
 
-def _check_rank(name: str, x: jax.Array, axes: str) -> None:
+def _check_rank(name: str, x: jax.Array | jax.ShapeDtypeStruct, axes: str) -> None:
     if x.ndim != len(axes.split(",")):
         raise ValueError(f"{name}: shape is {x.shape}, must be [{axes}]")
 
@@ -116,7 +116,7 @@ def _checked_offset(args: dict[str, Any], group_offset: Any) -> dict[str, Any]:
 
 def _checked_layouts(args: dict[str, Any], transposes: dict[str, bool]) -> dict[str, str]:
     """How w_up, w_gate with it, and w_down are stored, as the attributes say it."""
-    in_blocks = {name: args[name].ndim == 4 for name in ("w_up", "w_gate", "w_down") if name in args}
+    in_blocks = {name: x.ndim == 4 for name, x in args.items() if name.startswith("w_")}
     if in_blocks.get("w_gate", in_blocks["w_up"]) != in_blocks["w_up"]:
         raise TypeError("w_gate: must be PackedWeights where w_up is, and only there")
     for name, transpose in transposes.items():

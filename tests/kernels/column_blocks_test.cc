@@ -1,5 +1,5 @@
-// rhs in column blocks: the bits of the rule whatever the extents, strips that keep to their block, what is fetched, and
-// what is refused. Behind the last column stands anything.
+// rhs in column blocks: the bits of the rule whatever the extents, strips that keep to their block, what is fetched,
+// and what is refused. Behind the last column stands anything.
 #include <cstdint>
 #include <functional>
 #include <string>

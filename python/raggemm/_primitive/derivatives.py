@@ -185,17 +185,13 @@ def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> j
 
 def _transpose_of_blocks(ct, lhs, rhs, *others, call: Call):
     """By rhs as it was before it was packed."""
-    columns, is_wanted = call.rhs.columns, ad.is_undefined_primal(rhs)
-    if is_wanted:
-        p, g, _, k, width = rhs.aval.shape
-        plain = ad.UndefinedPrimal(jax.ShapeDtypeStruct((p, g, k, columns), rhs.aval.dtype))
-    else:
-        plain = from_blocks(rhs, columns)
-    strided = dataclasses.replace(call, rhs=Storage())
+    columns, strided = call.rhs.columns, dataclasses.replace(call, rhs=Storage())
+    if not ad.is_undefined_primal(rhs):
+        return _transpose(ct, lhs, from_blocks(rhs, columns), *others, call=strided)
+    p, g, _, k, width = rhs.aval.shape
+    plain = ad.UndefinedPrimal(jax.ShapeDtypeStruct((p, g, k, columns), rhs.aval.dtype))
     cotangents = _transpose(ct, lhs, plain, *others, call=strided)
-    if is_wanted:
-        cotangents[1] = to_blocks(cotangents[1], width)
-    return cotangents
+    return [to_blocks(x, width) if i == 1 else x for i, x in enumerate(cotangents)]
 
 
 def _transpose(ct, *flat, call: Call):
