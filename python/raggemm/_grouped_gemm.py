@@ -346,7 +346,8 @@ def grouped_gemm(
     Args:
       lhs, rhs: arrays or GroupedTensors of float16, bfloat16, float32 or float64, in any mix; or both of int8 or uint8,
         with a preferred_element_type of int32. Either may be a QuantizedTensor (ragged M, ragged K, uniform), whose
-        scale and zero_point of shape [G] are those of the processed groups; out is then of floats.
+        scale and zero_point of shape [G] are those of the processed groups; out is then of floats. rhs of ragged M may
+        be PackedWeights.
       contracting_dims: (lhs_axes, rhs_axes) of `data`, group axis included: adjacent, in order, the first axes or the
         last. The lhs of ragged N is shared by the groups where one free axis is left; else axis 0 is its group axis.
         All ragged: axis 0 or 1 of each group's own matrix.

@@ -89,7 +89,7 @@ def gmm(
     Args:
       lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs; or both int8 or uint8, for int32. Either may be a
         QuantizedTensor.
-      rhs: [num_groups, k, n]; with transpose_rhs [num_groups, n, k].
+      rhs: [num_groups, k, n]; with transpose_rhs [num_groups, n, k]. Or PackedWeights, without transpose_rhs.
       group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than m.
       preferred_element_type: dtype of the result.
       tiling, interpret: accepted, without effect.
@@ -196,7 +196,7 @@ def ragged_dot(
     Args:
       lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs; or both int8 or uint8. Either may be a
         QuantizedTensor.
-      rhs: [g, k, n].
+      rhs: [g, k, n], or PackedWeights.
       group_sizes: [g], int32, int64 or uint32, the rows of each group. Their sum may be less than m; the rows behind
         it are zero.
       precision: any jax.lax.Precision is met, for products are exact and sums are made in float32 or float64. The
