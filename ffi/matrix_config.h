@@ -10,7 +10,7 @@ namespace raggemm {
 // What a GroupedGemmConfig says of lhs, rhs and out, and of their sums.
 inline void ApplyMatrixConfig(const proto::GroupedGemmConfig& config, GroupedGemmProblem& problem) {
   const auto layout = [](proto::GroupedGemmConfig::Layout value) {
-    return value == proto::GroupedGemmConfig::PACKED ? Layout::kPacked : Layout::kStrided;
+    return static_cast<Layout>(value);  // the numbers are the same
   };
   problem.lhs.is_trans = config.lhs_is_trans();
   problem.rhs.is_trans = config.rhs_is_trans();

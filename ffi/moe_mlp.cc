@@ -97,6 +97,8 @@ void ApplyConfig(const MoeMlpConfig& config, MoeMlpProblem& problem) {
   problem.merged = static_cast<Merged>(config.merged());
   problem.up_is_trans = config.up_is_trans();
   problem.down_is_trans = config.down_is_trans();
+  problem.up_layout = static_cast<Layout>(config.up_layout());
+  problem.down_layout = static_cast<Layout>(config.down_layout());
   problem.bf16_sums = Bf16SumsOf(GroupedGemmConfig::Bf16Sums::Value_Name(config.bf16_sums()));  // AUTO: none
 }
 

@@ -43,9 +43,13 @@ void SetSteps(const PlanData& plan, const TilePlace& place, Block& block) {
   block.first_chain = first || one_chain;
 }
 
-void SetCols(const TilePlace& place, int64_t col, Block& block) {
+// No strip lies in two column blocks.
+void SetCols(const PlanData& plan, const TilePlace& place, int64_t col, Block& block) {
   block.col = col;
   block.cols = std::min(place.blocks.n, place.window.cols - col);
+  if (const int64_t n = plan.rhs.block_cols; n != 0) {
+    block.cols = std::min(block.cols, n - (place.window.col + col) % n);
+  }
 }
 
 }  // namespace
@@ -66,7 +70,7 @@ bool FirstBlock(const PlanData& plan, const TilePlace& place, Block& block) {
   block.first_replica = block.term.replica;
   block.k = 0;
   SetSteps(plan, place, block);
-  SetCols(place, 0, block);
+  SetCols(plan, place, 0, block);
   return true;
 }
 
@@ -74,11 +78,11 @@ bool NextBlock(const PlanData& plan, const TilePlace& place, Block& block) {
   const int64_t col = block.col + block.cols, k = block.k + block.steps;
   const bool more_cols = col < place.window.cols;
   if (place.blocks.k_inner ? k == block.rhs.rows && more_cols : more_cols) {
-    SetCols(place, col, block);
+    SetCols(plan, place, col, block);
     if (place.blocks.k_inner) block.k = 0;
   } else {
     block.k = k;
-    if (!place.blocks.k_inner) SetCols(place, 0, block);
+    if (!place.blocks.k_inner) SetCols(plan, place, 0, block);
     if (k == block.rhs.rows) {
       ++block.term.replica;
       block.k = 0;

@@ -12,6 +12,14 @@ Dequantizer::Dequantizer(const GroupedGemmProblem& problem, bool is_lhs) : x_(is
   const auto rank = static_cast<int64_t>(x_.dims.size());
   const int64_t boundary = x_.axis_boundary < 0 ? x_.axis_boundary + rank : x_.axis_boundary;
   for (int64_t axis = 0; axis < rank; ++axis) (axis < boundary ? rows_ : cols_) *= x_.dims[axis];
+  if (x_.layout == Layout::kColumnBlocks) {
+    block_cols_ = cols_;
+    rows_ = x_.dims[0] * x_.dims[2];
+    const Dims& out = problem.out.dims;
+    const auto out_rank = static_cast<int64_t>(out.size());
+    cols_ = 1;
+    for (int64_t axis = (problem.out.axis_boundary + out_rank) % out_rank; axis < out_rank; ++axis) cols_ *= out[axis];
+  }
   if (!scale) return;
   scale_ = &*scale;
   sum_steps_ = 0;
@@ -37,7 +45,12 @@ double Dequantizer::ValueAt(const Array& factor, int64_t index, int64_t row) con
   if (rank < 2) return ToDouble(factor, rank == 0 ? 0 : row);
   const int64_t groups = rank == 3 ? x_.dims[0] : 1, group_rows = rows_ / groups;
   const int64_t d0 = factor.dims[rank - 2], d1 = factor.dims[rank - 1];
-  const int64_t stored_row = index / cols_, col = index % cols_;
+  int64_t stored_row = index / cols_, col = index % cols_;
+  if (block_cols_ != 0) {
+    const int64_t line = index / block_cols_, block = line / group_rows;
+    stored_row = block / x_.dims[1] * group_rows + line % group_rows;
+    col = block % x_.dims[1] * block_cols_ + index % block_cols_;
+  }
   const int64_t group = rank == 3 && factor.dims[0] != 1 ? stored_row / group_rows : 0;
   const int64_t block_row = stored_row % group_rows / (group_rows / d0), block_col = col / (cols_ / d1);
   return ToDouble(factor, (group * d0 + block_row) * d1 + block_col);

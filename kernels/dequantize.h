@@ -30,6 +30,7 @@ class Dequantizer {
   const Array* scale_ = nullptr;
   const Array* zero_ = nullptr;
   int64_t rows_ = 1, cols_ = 1;  // of all stored matrices on top of each other
+  int64_t block_cols_ = 0;       // of column blocks
   int64_t sum_steps_ = -1;
 };
 

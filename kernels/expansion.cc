@@ -53,7 +53,7 @@ void PackExpanded(const PlanData& plan, const PackSource& source, Pack* pack, bo
   const bool along_cols = matrix.col_step == 1;
   FactorPlace at = PlaceOf(operand, matrix, source.row, source.col);
   at.down = along_cols == operand.is_trans;
-  int64_t first = source.row * matrix.row_step + source.col * matrix.col_step;
+  int64_t first = matrix.IndexOf(source.row, source.col);
   const int64_t lead = FirstBitOf(operand.dtype, first) / FormatOf(operand.dtype).bits;
   first -= lead;
   at.col -= lead;

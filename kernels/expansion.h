@@ -13,7 +13,7 @@
 namespace raggemm {
 
 inline const char* ElementAt(const Matrix& x, DType dtype, int64_t row, int64_t col) {
-  return x.data + StepOf(dtype, row * x.row_step + col * x.col_step);
+  return x.data + StepOf(dtype, x.IndexOf(row, col));
 }
 
 // Where what is packed begins, in a unit's op(operand).

@@ -55,6 +55,7 @@ Axes AxesOf(const BufferDescriptor& x, bool is_lhs) {
 int64_t StoredExtent(const BufferDescriptor& x, bool has_group_axis, bool rows) {
   const auto rank = static_cast<int64_t>(x.dims.size());
   const int64_t boundary = std::clamp<int64_t>(x.axis_boundary < 0 ? x.axis_boundary + rank : x.axis_boundary, 0, rank);
+  if (x.layout == Layout::kColumnBlocks) return rows && rank == 4 ? x.dims[2] : 0;  // how many columns, out says
   uint64_t extent = 1;
   for (int64_t axis = rows ? has_group_axis : boundary; axis < (rows ? boundary : rank); ++axis) extent *= x.dims[axis];
   return static_cast<int64_t>(extent);
@@ -95,7 +96,8 @@ absl::StatusOr<PlannedFactor> PlanBlocks(absl::string_view name, const BufferDes
   }
   const size_t rank = has_group_axis ? 3 : 2;
   const int64_t groups = has_group_axis ? x.dims[0] : 1;
-  const int64_t rows = StoredExtent(x, has_group_axis, true), cols = StoredExtent(x, has_group_axis, false);
+  const int64_t rows = StoredExtent(x, has_group_axis, true);
+  const int64_t cols = operand.block_cols != 0 ? operand.cols : StoredExtent(x, has_group_axis, false);
   if (factor.dims.size() != rank || (has_group_axis && factor.dims[0] != 1 && factor.dims[0] != groups)) {
     return Invalid(name, ": shape is ", Shape(factor.dims), ", must have the ", rank, " axes of its matrices",
                    has_group_axis ? absl::StrCat(", the first of 1 or ", groups) : "", ", or [], or [rows]");
@@ -145,7 +147,7 @@ absl::Status CheckWholeBytes(absl::string_view name, const BufferDescriptor& x, 
     return Invalid(name, ": groups of ", NameOf(x.dtype),
                    " divide its last axis, where they could begin within a byte");
   }
-  if (operand.cols % per_byte == 0) return absl::OkStatus();
+  if (operand.cols % per_byte == 0 || operand.block_cols != 0) return absl::OkStatus();
   return Invalid(name, ": rows have ", operand.cols, " elements of ", NameOf(x.dtype), ", must be a multiple of ",
                  per_byte, ", whole bytes");
 }
@@ -263,6 +265,7 @@ absl::Status PlanFactors(const GroupedGemmProblem& problem, PlanData& plan) {
 FactorPlace PlaceOf(const PlannedOperand& operand, const Matrix& matrix, int64_t row, int64_t col) {
   const int64_t first = (matrix.data - operand.data) * 8 / FormatOf(operand.dtype).bits;
   const int64_t cols = std::max<int64_t>(operand.cols, 1);
+  if (operand.block_cols != 0) return {first / RoundUp(cols, operand.block_cols) + row, col, false};
   if (operand.is_trans) std::swap(row, col);
   return {first / cols + row, first % cols + col, false};
 }

@@ -1,6 +1,7 @@
 #include "kernels/fetch.h"
 
 #include "kernels/element.h"
+#include "kernels/expansion.h"
 #include "kernels/isa.h"
 
 namespace raggemm {
@@ -36,6 +37,7 @@ void Fetch::AimAtRhs(const Block& block, const Block* next) {
   int64_t col = place_.window.col, ahead = 0;
   const DType dtype = plan_.rhs.dtype;
   if (!along_n && place_.blocks.k_inner) return AimAtColumns(block);
+  if (plan_.rhs.block_cols != 0) return AimAtRun(block, next);
   if (place_.recipe.source == Recipe::Source::kSweep) {
     ahead = CeilDiv(kSweepAhead, StepOf(dtype, block.cols));
     next = block.k + ahead < block.rhs.rows ? &block : nullptr;
@@ -83,6 +85,33 @@ void Fetch::AimAtColumns(const Block& block) {
   column_ = rhs->data + (from + col + begin) * stride_;
   rows_ = cols * (i + 1) / blocks - begin;
   run_lines_ = lines_left_ = CeilDiv(StepOf(plan_.rhs.dtype, rhs->rows), 64);
+  strips_per_run_ = strips_left_;
+}
+
+// Of rhs in column blocks: as many bytes as this block has, of the next one or, along k, further on in memory, where
+// the blocks of a tile follow each other.
+void Fetch::AimAtRun(const Block& block, const Block* next) {
+  const DType dtype = plan_.rhs.dtype;
+  const int64_t row = StepOf(dtype, block.rhs.row_step), bytes = block.steps * row;
+  int64_t ahead = 0;
+  if (place_.blocks.k_inner) {
+    const int64_t end = place_.window.col + place_.window.cols, width = block.rhs.row_step;
+    const int64_t blocks_left = CeilDiv(end, width) - (place_.window.col + block.col) / width;
+    ahead = std::max(bytes, kSweepAhead / row * row);
+    const int64_t left = (blocks_left * block.rhs.rows - block.k) * row;
+    next = ahead < left ? &block : nullptr;
+    if (next == nullptr) ahead -= left;
+  }
+  int64_t col = place_.window.col;
+  if (next == nullptr) {
+    const Next* tile = NextTile();
+    if (tile == nullptr) return;
+    next = &tile->first;
+    col = tile->place.window.col;
+  }
+  column_ = ElementAt(next->rhs, dtype, next->k, (col + next->col) / next->rhs.row_step * next->rhs.row_step) + ahead;
+  rows_ = 1;
+  run_lines_ = lines_left_ = CeilDiv(bytes, 64);
   strips_per_run_ = strips_left_;
 }
 

@@ -44,6 +44,7 @@ class Fetch {
   }
   void AimAtRhs(const Block& block, const Block* next);
   void AimAtColumns(const Block& block);
+  void AimAtRun(const Block& block, const Block* next);
   void StartColumn();
 
   // Of lhs, a few lines before each kernel: what is packed for the next panel, or for the next tile's first. Without

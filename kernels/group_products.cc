@@ -41,7 +41,8 @@ struct GroupIndex {
 // A buffer as a matrix: equal blocks on top of each other, in each of which groups may divide either axis.
 class Operand {
  public:
-  Operand(const BufferDescriptor& buffer, const Batch& batch, const Array* row_index = nullptr)
+  // cols: of rhs in column blocks, those of out.
+  Operand(const BufferDescriptor& buffer, const Batch& batch, int64_t cols = 0, const Array* row_index = nullptr)
       : buffer_(buffer),
         batch_(batch),
         row_index_(row_index),
@@ -50,6 +51,7 @@ class Operand {
     const int64_t rank = static_cast<int64_t>(buffer.dims.size());
     const int64_t boundary = buffer.axis_boundary < 0 ? buffer.axis_boundary + rank : buffer.axis_boundary;
     for (int64_t axis = 0; axis < rank; ++axis) (axis < boundary ? rows_ : cols_) *= buffer.dims[axis];
+    if (buffer.layout == Layout::kColumnBlocks) cols_ = cols, rows_ = buffer.dims[0] * buffer.dims[2];
   }
 
   int64_t rows() const { return rows_; }
@@ -58,6 +60,10 @@ class Operand {
   // The group's matrix in one of the blocks.
   MatrixView InBlock(int64_t block, int64_t blocks, const GroupIndex& at) const {
     const int64_t height = rows_ / blocks;
+    if (buffer_.layout == Layout::kColumnBlocks) {
+      const int64_t width = buffer_.dims[3];
+      return {block * height * buffer_.dims[1] * width, height, cols_, width, 1, width, (height - 1) * width};
+    }
     const int64_t size_index = (at.problem * batch_.replicas + at.replica) * batch_.groups + at.group;
     MatrixView view = {block * height * cols_, height, cols_, cols_, 1};
     if (buffer_.first_dims.has_value()) {
@@ -135,14 +141,14 @@ absl::StatusOr<Batch> BatchOf(const GroupedGemmProblem& problem) {
 // The three operands of a call, and where the matrices of a group lie in them.
 struct Operands {
   const Batch& batch;
-  Operand lhs, rhs, out;
+  Operand lhs, out, rhs;
   bool lhs_has_group_axis;  // ragged N
 
   Operands(const GroupedGemmProblem& problem, const Batch& batch)
       : batch(batch),
-        lhs(problem.lhs, batch, problem.row_index ? &*problem.row_index : nullptr),
-        rhs(problem.rhs, batch),
-        out(problem.out, batch) {
+        lhs(problem.lhs, batch, 0, problem.row_index ? &*problem.row_index : nullptr),
+        out(problem.out, batch),
+        rhs(problem.rhs, batch, out.cols()) {
     const int64_t problems = std::max<int64_t>(batch.problems, 1);
     const int64_t k = problem.rhs.last_dims.has_value() ? rhs.rows() / problems : rhs.cols();
     lhs_has_group_axis = lhs.rows() * lhs.cols() != out.rows() * k;

@@ -1,4 +1,4 @@
-// What an expert MLP's operands must be, and where in its workspace things lie.
+// What an expert MLP's operands must be.
 #include "kernels/moe_mlp.h"
 
 #include <iterator>
@@ -47,6 +47,9 @@ Weights WeightsOf(const MoeMlpProblem& problem) {
   return weights;
 }
 
+// Of weights.
+size_t RankOf(Layout layout) { return layout == Layout::kColumnBlocks ? 4 : 3; }
+
 // What the rest takes for granted: formats, ranks, and types that no product looks at.
 absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem) {
   if (absl::Status s = CheckFormat("out", problem.out); !s.ok()) return s;
@@ -56,8 +59,8 @@ absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem) {
   for (const auto& [name, x, rank] : {std::tuple{"x", &problem.x, size_t{2}},
                                       {"row_tokens", &problem.row_tokens, 1},
                                       {"group_sizes", &problem.group_sizes, 1},
-                                      {"w_up", &problem.w_up, 3},
-                                      {"w_down", &problem.w_down, 3},
+                                      {"w_up", &problem.w_up, RankOf(problem.up_layout)},
+                                      {"w_down", &problem.w_down, RankOf(problem.down_layout)},
                                       {"out", &problem.out, 2}}) {
     if (x->dims.size() != rank) return Invalid(name, ": shape is ", Shape(x->dims), ", must have ", rank, " axes");
     for (int64_t d : x->dims) {
@@ -119,6 +122,10 @@ absl::Status CheckKept(const MoeMlpProblem& problem, const MoeMlpExtents& extent
   return absl::OkStatus();
 }
 
+bool IsInBlocks(const MoeMlpProblem& problem, const Array& weights) {
+  return (&weights == &problem.w_down ? problem.down_layout : problem.up_layout) == Layout::kColumnBlocks;
+}
+
 // Of all weights: groups and H; then the I of w_up and w_gate, where w_down says what it must be.
 absl::Status CheckWeights(const MoeMlpProblem& problem, const MoeMlpExtents& extents) {
   const int64_t groups = problem.w_up.dims[0];
@@ -127,17 +134,20 @@ absl::Status CheckWeights(const MoeMlpProblem& problem, const MoeMlpExtents& ext
     return absl::StrCat(name, ": axis ", axis, " of shape ", Shape(x.dims), " is ", x.dims[axis], ", must be ");
   };
   for (const auto& [name, x] : WeightsOf(problem)) {
-    if (x->dims.size() != 3 || x->dims[0] != groups) {
+    const bool is_down = x == &problem.w_down;
+    if (x->dims.size() != RankOf(is_down ? problem.down_layout : problem.up_layout) || x->dims[0] != groups) {
       return Invalid(name, ": shape is ", Shape(x->dims), ", must be of the ", groups, " groups of w_up");
     }
-    const int axis = 3 - (x == &problem.w_down ? down_axis : up_axis);
+    if (IsInBlocks(problem, *x) && is_down) continue;  // whose columns the product counts, as those of w_up below
+    const int axis = IsInBlocks(problem, *x) ? 2 : 3 - (is_down ? down_axis : up_axis);
     if (x->dims[axis] != extents.hidden) return Invalid(axis_of(name, *x, axis), extents.hidden, ", the H of x");
   }
   const bool is_merged = problem.merged != Merged::kNone;
   for (const auto& [name, x] : WeightsOf(problem)) {
     const int64_t columns = x->dims[up_axis];
     const bool twice = columns % 2 == 0 && columns / 2 == extents.intermediate;
-    if (x == &problem.w_down || (is_merged ? twice : columns == extents.intermediate)) continue;
+    if (x == &problem.w_down || IsInBlocks(problem, *x) || (is_merged ? twice : columns == extents.intermediate))
+      continue;
     return Invalid(axis_of(name, *x, up_axis), is_merged ? "twice " : "", extents.intermediate, ", the I of w_down",
                    is_merged ? ", as it is merged"
                    : twice   ? "; it would be twice that if it were merged"
@@ -153,7 +163,8 @@ absl::StatusOr<MoeMlpExtents> ExtentsOf(const MoeMlpProblem& problem) {
   const MoeMlpExtents extents = {
       .tokens = problem.x.dims[0],
       .hidden = problem.x.dims[1],
-      .intermediate = problem.w_down.dims[problem.down_is_trans ? 2 : 1],
+      .intermediate =
+          problem.w_down.dims[problem.down_is_trans || problem.down_layout == Layout::kColumnBlocks ? 2 : 1],
       .rows = problem.row_tokens.dims[0],
       .groups = problem.group_sizes.dims[0],
       .element_bytes = LargestElement(problem),
@@ -206,6 +217,9 @@ absl::Status ReadTokens(const CheckedMlp& mlp) {
 // Each of an operand that is there, and of its shape and type.
 absl::Status CheckGradients(const MoeMlpBackwardProblem& problem) {
   const Inputs inputs = InputsOf(problem.forward);
+  for (const auto& [name, x] : WeightsOf(problem.forward)) {
+    if (IsInBlocks(problem.forward, *x)) return Invalid(name, ": layout is COLUMN_BLOCKS, which has no gradients");
+  }
   for (const MlpGradientSlot& slot : kMlpGradientSlots) {
     const std::optional<Array>& gradient = problem.gradients.*slot.gradient;
     if (!gradient) continue;
@@ -315,55 +329,6 @@ absl::Status CheckedMlp::ReadRows() {
   rows.begin = sizes.starts[first];
   rows.end = sizes.starts[first + count - 1] + sizes.sizes[first + count - 1];
   return ReadTokens(*this);
-}
-
-GroupedGemmProblem CheckedMlp::Product(MlpProduct product, const MlpOperands& operands) const {
-  GroupedGemmProblem gemm;
-  gemm.bf16_sums = problem.bf16_sums;
-  OperandNames& names = gemm.names;
-  names.lhs_first = names.out_first = "group_sizes";
-  const auto with = [&](const Array& weights, bool is_trans, const std::optional<Array>& scale,
-                        const std::optional<Array>& zero) {
-    static_cast<Array&>(gemm.rhs) = weights;
-    gemm.rhs.is_trans = is_trans;
-    gemm.rhs_scale = scale;
-    gemm.rhs_zero = zero;
-  };
-  const bool of_gradient = product >= MlpProduct::kUpGradient;
-  switch (product) {
-    case MlpProduct::kUp:
-    case MlpProduct::kUpGradient:
-      with(problem.w_up, problem.up_is_trans != of_gradient, problem.up_scale, problem.up_zero);
-      if (!of_gradient) gemm.bias = problem.b_up;
-      std::tie(names.rhs, names.bias, names.rhs_scale, names.rhs_zero) =
-          std::tuple{"w_up", "b_up", "up_scale", "up_zero"};
-      break;
-    case MlpProduct::kGate:
-    case MlpProduct::kGateGradient:
-      with(*problem.w_gate, problem.up_is_trans != of_gradient, problem.gate_scale, problem.gate_zero);
-      if (!of_gradient) gemm.bias = problem.b_gate;
-      std::tie(names.rhs, names.bias, names.rhs_scale, names.rhs_zero) =
-          std::tuple{"w_gate", "b_gate", "gate_scale", "gate_zero"};
-      break;
-    case MlpProduct::kDown:
-    case MlpProduct::kDownGradient:
-      with(problem.w_down, problem.down_is_trans != of_gradient, problem.down_scale, problem.down_zero);
-      if (!of_gradient) gemm.bias = problem.b_down;
-      std::tie(names.rhs, names.bias, names.rhs_scale, names.rhs_zero) =
-          std::tuple{"w_down", "b_down", "down_scale", "down_zero"};
-      break;
-  }
-  const bool is_down = product == MlpProduct::kDown || product == MlpProduct::kDownGradient;
-  const int64_t inner = is_down ? extents.intermediate : UpColumns();
-  const bool to_inner = is_down == of_gradient;  // from rows as those of x to rows as those of u or a
-  static_cast<Array&>(gemm.lhs) = {
-      operands.lhs, TypeBeside(gemm.rhs), {operands.rows, to_inner ? extents.hidden : inner}};
-  if (product == MlpProduct::kUp || product == MlpProduct::kGate) gemm.lhs.dtype = problem.x.dtype;
-  static_cast<Array&>(gemm.out) = {operands.out, DType::kF32, {operands.rows, to_inner ? inner : extents.hidden}};
-  if (operands.adds) gemm.c = gemm.out;
-  names.lhs = to_inner ? "x" : "the activations";
-  names.out = to_inner ? "the activations" : "out";
-  return gemm;
 }
 
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options) {

@@ -80,7 +80,9 @@ void ChoosePackers(Precision precision, PlanData& plan) {
   const auto choose = [&](PlannedOperand& x, Packers FormatKernels::*packers) {
     const bool is_lhs = &x == &plan.lhs;
     const bool begins_within_bytes = is_lhs && x.is_trans && FormatOf(x.dtype).bits < 8;  // a row tile, anywhere
-    const bool as_stored = !begins_within_bytes && (!HasFactorsOfElements(x) || HasBlockScales(x, is_lhs));
+    const bool ends_within_bytes = x.cols * FormatOf(x.dtype).bits % 8 != 0;              // of column blocks
+    const bool as_stored =
+        !begins_within_bytes && !ends_within_bytes && (!HasFactorsOfElements(x) || HasBlockScales(x, is_lhs));
     x.read = as_stored && (KernelsOf(kernels, x.dtype).*packers).rows != nullptr ? x.dtype : x.expanded;
     x.expand = x.read == x.dtype ? nullptr : ExpandFor(plan.isa, x);
     return &(KernelsOf(kernels, x.read).*packers);
@@ -103,7 +105,9 @@ Blocking BlockingFor(const PlanData& plan) {
   const KernelRow& kernels = *plan.kernels;
   const int64_t m = std::min<int64_t>(14, kMostRows / kernels.rows) * kernels.rows;
   const int64_t n = plan.cpu.l2_bytes / 2 / SizeOf(ArithmeticOf(kernels).sum) / m - KernelSteps(plan, plan.panel);
-  return {m, std::clamp(n / kernels.cols, int64_t{8}, int64_t{64}) * kernels.cols};
+  const int64_t cols = std::clamp(n / kernels.cols, int64_t{8}, int64_t{64}) * kernels.cols;
+  if (const int64_t block = plan.rhs.block_cols; block != 0) return {m, std::max(cols / block, int64_t{1}) * block};
+  return {m, cols};
 }
 
 // False where blocks are register tiles already.
@@ -306,8 +310,9 @@ std::string ToString(const PlanData& plan) {
     const std::string scales = !x.scale.is_given()   ? ""
                                : x.scale.of_elements ? ", scales of elements"
                                                      : absl::StrCat(", scales of sums", steps);
+    const std::string blocks = x.block_cols != 0 ? absl::StrCat(" in blocks of ", x.block_cols, " columns") : "";
     return absl::StrCat(name, ": ", NameOf(x.dtype), as, " ", x.rows, "x", x.cols, x.is_trans ? " transposed" : "",
-                        x.packed ? " packed" : "", x.row_index.data != nullptr ? " indexed" : "", scales);
+                        x.packed ? " packed" : "", blocks, x.row_index.data != nullptr ? " indexed" : "", scales);
   };
   const std::string because = plan.arithmetic_because ? absl::StrCat(", ", plan.arithmetic_because) : "";
   const Splitting& split = *plan.splitting;

@@ -61,6 +61,7 @@ struct PlannedOperand {
   Repeat repeat = Repeat::kSegment;
   int64_t rows = 0;  // as stored, before is_trans; a ragged axis has its full extent
   int64_t cols = 0;
+  int64_t block_cols = 0;  // of column blocks: how many columns one has
   GroupExtents first, last;
   PlannedFactor scale, zero;
   Expand* expand = nullptr;  // from dtype to `read`, where that is another

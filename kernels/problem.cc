@@ -2,6 +2,7 @@
 #include "kernels/problem.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -212,6 +213,37 @@ absl::Status PlanRowIndex(const GroupedGemmProblem& problem, PlanData& plan) {
   return absl::OkStatus();
 }
 
+// rhs in column blocks, planned as [G, T*K, B] so far: its columns are those of out.
+absl::Status PlanColumnBlocks(absl::string_view name, const BufferDescriptor& x, int64_t cols, PlannedOperand& operand,
+                              Extents& extents) {
+  const bool is_rhs_of_blocks = x.dims.size() == 4 && (x.axis_boundary == -1 || x.axis_boundary == 3) && !x.is_trans;
+  const int64_t block = x.dims.back();
+  const bool fits = block >= kLeastBlockColumns && block <= kMostBlockColumns;
+  if (!is_rhs_of_blocks || !fits || !std::has_single_bit(static_cast<uint64_t>(block))) {
+    return Invalid(name, ": shape is ", Shape(x.dims), ", in column blocks it must be [G,T,K,B], not transposed, B a ",
+                   "power of two from ", kLeastBlockColumns, " to ", kMostBlockColumns);
+  }
+  if (x.dims[1] != CeilDiv(cols, block)) {
+    return Invalid(name, ": has ", x.dims[1], " column blocks of ", block, ", must have ", CeilDiv(cols, block),
+                   " for N = ", cols);
+  }
+  operand.block_cols = block;
+  extents = {operand.rows = x.dims[2], operand.cols = cols};
+  return absl::OkStatus();
+}
+
+// Of layouts that operands of this mode may not have.
+absl::Status CheckLayouts(const GroupedGemmProblem& problem, RaggedMode mode) {
+  for (const auto& [name, x] : {std::pair{problem.names.lhs, &problem.lhs},
+                                {problem.names.rhs, &problem.rhs},
+                                {problem.names.out, &problem.out}}) {
+    const bool may_have_blocks = x == &problem.rhs && mode == RaggedMode::kRaggedM;
+    if (x->layout != Layout::kColumnBlocks || may_have_blocks) continue;
+    return Invalid(name, ": layout is COLUMN_BLOCKS, which is for rhs with ", NameOf(RaggedMode::kRaggedM));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PlanOperands(const GroupedGemmProblem& problem, PlanData& plan) {
   const OperandNames& names = problem.names;
   plan.local_groups = plan.groups;
@@ -235,6 +267,9 @@ absl::Status PlanOperands(const GroupedGemmProblem& problem, PlanData& plan) {
   if (!rhs.ok()) return rhs.status();
   absl::StatusOr<Extents> out = PlanOperand(names.out, problem.out, roles.out, plan, plan.out);
   if (!out.ok()) return out.status();
+  if (problem.rhs.layout == Layout::kColumnBlocks) {
+    if (absl::Status s = PlanColumnBlocks(names.rhs, problem.rhs, out->cols, plan.rhs, *rhs); !s.ok()) return s;
+  }
   if (plan.mode == RaggedMode::kRaggedN) roles.lhs = RaggedNLhs(problem, plan, out->rows, rhs->rows);
   absl::StatusOr<Extents> lhs = PlanOperand(names.lhs, problem.lhs, roles.lhs, plan, plan.lhs);
   if (!lhs.ok()) return lhs.status();
@@ -345,6 +380,7 @@ absl::StatusOr<PlanData> ResolveShapes(const GroupedGemmProblem& problem) {
   if (!mode.ok()) return mode.status();
   plan.mode = *mode;
   if (problem.out.is_trans) return Invalid(problem.names.out, ": is_trans is for lhs and rhs only");
+  if (absl::Status s = CheckLayouts(problem, plan.mode); !s.ok()) return s;
   if (absl::Status s = ReadGroupCounts(problem, plan); !s.ok()) return s;
   if (absl::Status s = PlanOperands(problem, plan); !s.ok()) return s;
   if (absl::Status s = PlanEpilogue(problem, plan); !s.ok()) return s;

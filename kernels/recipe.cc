@@ -72,6 +72,17 @@ struct Candidates {
 
 bool IsSplit(const PlanData& plan) { return plan.splitting->products > 1; }
 
+// Whether blocks follow each other along k, all of whose panels of lhs are packed at once then.
+bool GoesAlongK(const PlanData& plan, int64_t rows, int64_t k) {
+  return plan.mode != RaggedMode::kRaggedK && plan.sum_steps % plan.panel == 0 &&
+         RoundUp(rows, plan.kernels->row_step) * CeilDiv(k, plan.panel) <= plan.blocking.m;
+}
+
+// Of rhs in column blocks, where a panel of one is a run of memory, and what is behind it along k follows it there.
+BlockShape ColumnBlocks(const PlanData& plan, int64_t rows, int64_t cols) {
+  return {.k = plan.panel, .n = std::min(cols, plan.rhs.block_cols), .k_inner = GoesAlongK(plan, rows, plan.rhs.rows)};
+}
+
 BlockShape BlocksOf(const PlanData& plan, const Shape& shape, int64_t cols) {
   const KernelRow& kernels = *plan.kernels;
   constexpr int64_t kPage = 4096;
@@ -120,12 +131,13 @@ bool ReadsInPlace(const PlanData& plan) {
 Candidates CandidatesFor(const PlanData& plan, int64_t rows, int64_t cols) {
   Candidates candidates;
   const bool packs = IsSplit(plan) || plan.rhs.expand != nullptr || !ReadsInPlace(plan);
+  const bool in_blocks = plan.rhs.block_cols != 0;  // which leave no choice
   for (Recipe::Source source : {Recipe::Source::kInPlace, Recipe::Source::kExpand, Recipe::Source::kPack}) {
     if ((source == Recipe::Source::kPack) != packs) continue;
-    for (size_t shape = 0; shape < std::size(kShapes); ++shape) {
+    for (size_t shape = 0; shape < (in_blocks ? 1 : std::size(kShapes)); ++shape) {
       Candidate& candidate = candidates.all[candidates.count++];
       candidate.recipe = {source, Recipe::Order::kStrips, static_cast<uint8_t>(shape)};
-      candidate.blocks = BlocksOf(plan, kShapes[shape], cols);
+      candidate.blocks = in_blocks ? ColumnBlocks(plan, rows, cols) : BlocksOf(plan, kShapes[shape], cols);
       candidate.costs = CostsOf(plan, candidate, rows);
       if (candidate.costs.fma > kFmaOverMemoryForRows * candidate.costs.memory) {
         candidate.recipe.fetch = Recipe::Order::kRows;
@@ -146,12 +158,10 @@ const Candidate* Cheapest(const Candidates& candidates) {
 // 280, 290 at 512.
 BlockShape PackedBlocks(const PlanData& plan, const Window& window, int64_t k) {
   const KernelRow& kernels = *plan.kernels;
-  const int64_t rows = RoundUp(window.rows, kernels.row_step);
   return {.k = std::min(window.rows <= 8 * kernels.rows ? kPanel / 2 : kPanel, plan.panel),
           // Two strips where they are packed ahead: what is packed was fetched beside the strip before it.
           .n = kernels.ahead_slice != 0 ? 2 * kernels.cols : kernels.cols,
-          .k_inner = plan.mode != RaggedMode::kRaggedK && plan.sum_steps % plan.panel == 0 &&
-                     rows * CeilDiv(k, plan.panel) <= plan.blocking.m};
+          .k_inner = GoesAlongK(plan, window.rows, k)};
 }
 
 absl::string_view NameOf(Recipe::Source source) {
@@ -162,7 +172,9 @@ absl::string_view NameOf(Recipe::Source source) {
 bool Sweeps(const PlanData& plan, int64_t rows) {
   const DirectKernel* sweeps = KernelsOf(*plan.kernels, plan.rhs.read).sweep;
   if (plan.rhs.expand != nullptr || rows > kSweepRows || sweeps[rows].run == nullptr) return false;
-  return plan.rhs_streams || (plan.mode == RaggedMode::kRaggedM && !ReadsInPlace(plan));
+  // Column blocks lie in the order of memory for the others too, which keep their sums in registers for longer.
+  const bool streams = plan.rhs_streams && plan.rhs.block_cols == 0;
+  return streams || (plan.mode == RaggedMode::kRaggedM && !ReadsInPlace(plan));
 }
 
 }  // namespace
@@ -176,6 +188,7 @@ Recipe RecipeFor(const PlanData& plan, int64_t rows, int64_t cols) {
 
 BlockShape BlocksOf(const PlanData& plan, const Recipe& recipe, const Window& window, int64_t k) {
   if (plan.rhs.is_trans) return PackedBlocks(plan, window, k);
+  if (plan.rhs.block_cols != 0) return ColumnBlocks(plan, window.rows, window.cols);
   if (recipe.source == Recipe::Source::kSweep) return {.k = kPanel, .n = window.cols, .k_inner = false};
   return BlocksOf(plan, kShapes[recipe.shape], window.cols);
 }

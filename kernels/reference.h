@@ -39,10 +39,12 @@ double ErrorInUnitsOfBound(double got, double want, double bound, DType out);
 // The matrix of one group inside a buffer, transposed where the operand is.
 struct MatrixView {
   int64_t start, rows, cols, row_step, col_step;
-  const Array* row_index = nullptr;  // of the operand's, from first_index on: which row each is
+  int64_t block_cols = 1, block_skip = 0;  // of column blocks: what else is between two blocks
+  const Array* row_index = nullptr;        // of the operand's, from first_index on: which row each is
   int64_t first_index = 0;
   int64_t At(int64_t i, int64_t j) const {
-    return start + (row_index != nullptr ? ToInteger(*row_index, first_index + i) : i) * row_step + j * col_step;
+    return start + (row_index != nullptr ? ToInteger(*row_index, first_index + i) : i) * row_step + j * col_step +
+           j / block_cols * block_skip;
   }
 };
 

@@ -1,6 +1,7 @@
 #include "kernels/tile.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "kernels/element.h"
@@ -93,7 +94,7 @@ Matrix LocateMatrix(const PlanData& plan, const PlannedOperand& x, const Unit& u
                                  ? unit.problem * plan.local_groups + unit.group
                                  : unit.problem;
   int64_t rows = x.rows, cols = x.cols, step = x.cols;
-  int64_t start = repetition * x.rows * x.cols;
+  int64_t start = repetition * x.rows * (x.block_cols == 0 ? x.cols : RoundUp(x.cols, x.block_cols));
   if (x.first.sizes != nullptr || x.last.sizes != nullptr) {
     const int64_t i = segment * plan.groups + plan.first_group[segment] + unit.group;
     if (x.first.sizes != nullptr && x.last.sizes != nullptr) {
@@ -112,6 +113,9 @@ Matrix LocateMatrix(const PlanData& plan, const PlannedOperand& x, const Unit& u
   // Null where there are no elements, to which nothing may be added.
   char* data = x.data == nullptr ? nullptr : x.data + StepOf(x.dtype, start);
   if (x.is_trans) return {data, cols, rows, 1, step};
+  if (const int64_t block = x.block_cols; block != 0) {
+    return {data, rows, cols, block, 1, std::countr_zero(static_cast<uint64_t>(block)), (rows - 1) * block};
+  }
   return {data, rows, cols, step, 1};
 }
 
@@ -151,21 +155,24 @@ int64_t UnitCost(const PlanData& plan, double cost_of_element, const Unit& unit,
   return 1 + static_cast<int64_t>(std::min(cost, plan.units < (1 << 20) ? 0x1p42 : 0x1p62 / plan.units));
 }
 
+int64_t ColumnStep(const PlanData& plan) {
+  return plan.blocking.n < plan.rhs.block_cols ? plan.kernels->cols : std::max(plan.rhs.block_cols, plan.kernels->cols);
+}
+
 // Without a division for a unit of one tile: a plan of 512 groups is made in a few microseconds.
 TileGrid::TileGrid(const PlanData& plan, const Matrix& out) : rows(out.rows), cols(out.cols) {
   row_tiles = cols == 0 || rows == 0 ? 0 : rows <= plan.blocking.m ? 1 : CeilDiv(rows, plan.blocking.m);
   col_tiles = row_tiles == 0 ? 0 : 1;
   if (col_tiles == 0 || cols <= plan.blocking.n) return;
-  const int64_t nr = plan.kernels->cols;
-  const int64_t n = std::min(plan.blocking.m * plan.blocking.n / RowStep(plan), kMaxCols) / nr * nr;
-  col_tiles = CeilDiv(cols, std::max(plan.blocking.n, n));
+  const int64_t step = ColumnStep(plan);
+  col_tiles = CeilDiv(cols, std::min(plan.blocking.m * plan.blocking.n / RowStep(plan), kMaxCols) / step * step);
 }
 
 int64_t TileGrid::RowStep(const PlanData& plan) const { return RoundUp(CeilDiv(rows, row_tiles), plan.kernels->rows); }
 
 Window TileGrid::At(const PlanData& plan, int64_t index) const {
   const int64_t row_step = RowStep(plan);
-  const int64_t col_step = RoundUp(CeilDiv(cols, col_tiles), plan.kernels->cols);
+  const int64_t col_step = RoundUp(CeilDiv(cols, col_tiles), ColumnStep(plan));
   const int64_t row = index % row_tiles * row_step, col = index / row_tiles * col_step;
   return {row, std::min(row_step, rows - row), col, std::min(col_step, cols - col)};
 }

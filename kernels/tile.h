@@ -11,12 +11,18 @@ namespace raggemm {
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
 
-// rows x cols of op(operand) of one group; element (i, j) stands at data + i * row_step + j * col_step elements,
-// one of the steps being 1.
+// rows x cols of op(operand) of one group; element (i, j) stands IndexOf(i, j) elements behind data, one of the steps
+// being 1. Column blocks: from the last element of a block's row to the first of the next block's it is a step and
+// block_skip.
 struct Matrix {
+  int64_t IndexOf(int64_t row, int64_t col) const {
+    return row * row_step + col * col_step + (col >> block_bits) * block_skip;
+  }
   char* data;
   int64_t rows, cols;
   int64_t row_step, col_step;
+  int block_bits = 0;  // a shift, for each strip asks
+  int64_t block_skip = 0;
 };
 
 // The product of one group: for ragged K the sum over all replicas, else of one replica.
@@ -52,6 +58,9 @@ struct Window {
 // A tile of few rows may be wider than blocking.n, up to as many elements as the largest tile has and to so many
 // columns: 16 KiB of f32, four pages that are read from end to end.
 inline constexpr int64_t kMaxCols = 4096;
+
+// What tiles begin at multiples of: strips, or column blocks of rhs where tiles are at least as wide.
+int64_t ColumnStep(const PlanData& plan);
 
 // How the result of a unit divides into tiles: evenly, in whole register tiles.
 struct TileGrid {

@@ -29,7 +29,8 @@ std::string SumsOf(const std::optional<ArithmeticId>& sums) {
 
 void DescribeMatrix(const std::string& name, const BufferDescriptor& matrix, Attributes& attributes) {
   attributes[name + "_axis_boundary"] = matrix.axis_boundary;
-  attributes[name + "_layout"] = std::string(matrix.layout == Layout::kPacked ? "PACKED" : "STRIDED");
+  static constexpr const char* kLayouts[] = {"STRIDED", "PACKED", "COLUMN_BLOCKS"};
+  attributes[name + "_layout"] = std::string(kLayouts[static_cast<int>(matrix.layout)]);
   if (matrix.is_trans) attributes[name + "_is_trans"] = true;
 }
 

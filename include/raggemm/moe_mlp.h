@@ -62,6 +62,8 @@ struct MoeMlpProblem {
 
   bool up_is_trans = false;  // w_gate, too
   bool down_is_trans = false;
+  Layout up_layout = Layout::kStrided;  // w_gate, too; or kColumnBlocks (problem.h)
+  Layout down_layout = Layout::kStrided;
   Merged merged = Merged::kNone;
   Activation activation = Activation::kSilu;
   std::optional<ArithmeticId> bf16_sums = std::nullopt;  // as in GroupedGemmProblem
@@ -139,7 +141,7 @@ inline constexpr MlpGradientSlot kMlpGradientSlots[] = {
 };
 
 struct MoeMlpBackwardProblem {
-  MoeMlpProblem forward;  // out is that of its gradient, [T,H], which is read
+  MoeMlpProblem forward;  // out is that of its gradient, [T,H], which is read; no weights in column blocks
   MoeMlpGradients gradients;
 };
 

@@ -46,7 +46,18 @@ using RaggedDims = std::optional<Array>;
 //   last_dims = {2, 3}          kStrided                    kPacked
 //   two rows, five columns      a0 a1 b0 b1 b2              a0 a1 a2 a3 | b0 b1 b2 b3 b4 b5
 //                               a2 a3 b3 b4 b5              (each group dense, back to back)
-enum class Layout : uint8_t { kStrided, kPacked };
+//
+// kColumnBlocks, of rhs with ragged M: [G,T,K,B] in place of [G,K,N], not transposed. A group is T = ceil(N/B) blocks,
+// one after the other, each of B columns: K rows of B elements. So all that a kernel reads of a panel is one run of
+// memory, whatever N is. B is a power of two from 32 to 256. What is behind column N in the last block is never used.
+//
+//   K = 2, N = 3, as if B = 2      kStrided          kColumnBlocks
+//   two rows, three columns        a0 a1 a2          a0 a1 | a2 --
+//                                  b0 b1 b2          b0 b1 | b2 --
+//   in memory                      a0 a1 a2 b0 b1 b2        a0 a1 b0 b1 a2 -- b2 --
+enum class Layout : uint8_t { kStrided, kPacked, kColumnBlocks };
+// Strips of all kernels that pack divide the least, and the widest strip is the most.
+inline constexpr int64_t kLeastBlockColumns = 32, kMostBlockColumns = 256;
 
 // One matrix operand. N-D dims collapse to the matrix
 //

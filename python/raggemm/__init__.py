@@ -6,6 +6,8 @@
     moe_mlp                 the whole MLP of the experts: gather, products, activation, weighted sum
     QuantizedTensor, quantize, dequantize, fake_quantize, quantize_nvfp4, mxfp4_from_blocks
                             operands of 8, 4 and 2 bits with scales and zero points
+    prepack, unprepack, PackedWeights
+                            weights in the layout in which they are read fastest
     route, sort_by_expert, combine, load_balance_loss, z_loss
                             what stands around the experts: their choice, the order of their rows, and the way back
     grouped_gemm_saveable   a policy for jax.checkpoint
@@ -27,6 +29,7 @@ from raggemm._describe import describe
 from raggemm._grouped_gemm import grouped_gemm
 from raggemm._moe_mlp import moe_mlp
 from raggemm._operands import GroupedTensor
+from raggemm._prepack import prepack, unprepack
 from raggemm._primitive.derivatives import grouped_gemm_saveable
 from raggemm._primitive.library import cases_json, version
 from raggemm._primitive.options import options
@@ -34,11 +37,13 @@ from raggemm._primitive.partitioning import enable_partitioning
 from raggemm._quantize import fake_quantize, quantize, quantize_nvfp4
 from raggemm._quantized import QuantizedTensor, dequantize, mxfp4_from_blocks
 from raggemm._routing import SortedRows, combine, load_balance_loss, route, sort_by_expert, z_loss
+from raggemm._tensors import PackedWeights
 from raggemm.jax_lax.override import RaggedDotLowering, enable_ragged_dot_override, override_ragged_dot
 from raggemm.ops import gmm, ragged_dot, tgmm
 
 __all__ = [
     "GroupedTensor",
+    "PackedWeights",
     "QuantizedTensor",
     "RaggedDotLowering",
     "SortedRows",
@@ -57,12 +62,14 @@ __all__ = [
     "mxfp4_from_blocks",
     "options",
     "override_ragged_dot",
+    "prepack",
     "quantize",
     "quantize_nvfp4",
     "ragged_dot",
     "route",
     "sort_by_expert",
     "tgmm",
+    "unprepack",
     "version",
     "z_loss",
 ]

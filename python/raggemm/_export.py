@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from raggemm._operands import GroupedTensor
-from raggemm._tensors import QuantizedTensor
+from raggemm._tensors import PackedWeights, QuantizedTensor
 
 
 def _register(node: Any) -> None:
@@ -19,5 +19,5 @@ def _register(node: Any) -> None:
     )
 
 
-for _node in (GroupedTensor, QuantizedTensor):
+for _node in (GroupedTensor, QuantizedTensor, PackedWeights):
     _register(_node)

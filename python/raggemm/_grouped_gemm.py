@@ -23,6 +23,7 @@ from raggemm._operands import (
 from raggemm._precision import attribute
 from raggemm._primitive import jax_versions
 from raggemm._primitive.call import (
+    COLUMN_BLOCKS,
     FLOATS,
     PACKED,
     STRIDED,
@@ -167,7 +168,7 @@ def _checked_factors(mode: Mode, side: str, x: Operand, groups: int) -> dict[str
         if factor.ndim > 1:
             if x.layout == PACKED and x.last_dims is not None:
                 raise ValueError(f"{x.name}.{word}: shape is {factor.shape}, must be () or (G,) with layout PACKED")
-            if x.data.ndim != 2 + x.has_group_axis:
+            if x.rank != 2 + x.has_group_axis:
                 raise ValueError(f"{x.name}.{word}: blocks are of matrices, but data has the shape {x.data.shape}")
             ragged = 0 if x.last_dims is None else -1
             if x.dims and factor.shape[ragged] not in (1, x.data.shape[ragged]):  # blocks that groups may cut
@@ -188,6 +189,8 @@ def _storages(lhs: Operand, rhs: Operand, out_layout: str) -> tuple[Storage, Sto
         return len(dims) - 1
 
     def storage(x: Operand, trans: bool) -> Storage:
+        if x.columns is not None:
+            return Storage(layout=COLUMN_BLOCKS, columns=x.columns)
         layout = STRIDED if x.last_dims is None else x.layout
         return Storage(index(x.first_dims), index(x.last_dims), trans, layout, not (x.dims or x.has_group_axis))
 
@@ -253,6 +256,9 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
     """grouped_gemm with its options, for a front end that has made its operands and whose errors have these words."""
     given = _Options(**options)
     mode = _mode(lhs, rhs)
+    for x in (lhs, rhs):
+        if x.columns is not None and (x is lhs or mode is not Mode.RAGGED_M):
+            raise ValueError(f"{x.name}: PackedWeights are for the rhs of ragged M; unprepack them for other products")
     lhs, rhs = _with_group_axes(mode, lhs, rhs)
     index = None if given.row_index is None else _checked_rows(given.row_index, mode, lhs)
     _, local = _group_counts(mode, lhs, rhs, given)
@@ -331,7 +337,8 @@ def grouped_gemm(
     Args:
       lhs, rhs: arrays or GroupedTensors of float16, bfloat16, float32 or float64, in any mix; or both of int8 or uint8,
         with a preferred_element_type of int32. Either may be a QuantizedTensor (ragged M, ragged K, uniform), whose
-        scale and zero_point of shape [G] are those of the processed groups; out is then of floats.
+        scale and zero_point of shape [G] are those of the processed groups; out is then of floats. rhs of ragged M may
+        be PackedWeights.
       contracting_dims: (lhs_axes, rhs_axes) of `data`, group axis included: adjacent, in order, the first axes or the
         last. The lhs of ragged N is shared by the groups where one free axis is left; else axis 0 is its group axis.
         All ragged: axis 0 or 1 of each group's own matrix.

@@ -13,10 +13,10 @@ from raggemm._moe_sequence import sequence, token_rows
 from raggemm._operands import integer_array, result_dtype
 from raggemm._primitive import jax_versions
 from raggemm._primitive.activations import ACTIVATIONS, NEEDS_A_GATE
-from raggemm._primitive.call import FLOATS, PARTS_OF_BYTES
+from raggemm._primitive.call import COLUMN_BLOCKS, FLOATS, PARTS_OF_BYTES
 from raggemm._primitive.moe_mlp import MlpCall, primitive
 from raggemm._routing import rows_of_tokens, sums_of_tokens
-from raggemm._tensors import check_type, float_array, quantized_parts
+from raggemm._tensors import check_type, float_array, weight_parts
 
 _FLOATS = tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32)
 # In the order in which the custom call gets them.
@@ -31,7 +31,7 @@ def _check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
         raise ValueError(f"{name} is {value!r}, must be one of {', '.join(map(repr, allowed))}")
 
 
-def _check_rank(name: str, x: jax.Array, axes: str) -> None:
+def _check_rank(name: str, x: jax.Array | jax.ShapeDtypeStruct, axes: str) -> None:
     if x.ndim != len(axes.split(",")):
         raise ValueError(f"{name}: shape is {x.shape}, must be [{axes}]")
 
@@ -56,33 +56,37 @@ def _checked_rows(x: Any, row_tokens: Any, row_weights: Any, group_sizes: Any) -
     return args
 
 
-def _checked_matrices(w_up: Any, w_gate: Any, w_down: Any) -> dict[str, Any]:
-    """The weights that are there, each [G,.,.], and their scales and zero points."""
+def _checked_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The weights that are there, with their scales and zero points, and of each its shape [G,.,.] and dtype."""
     args: dict[str, jax.Array | None] = {}
+    matrices: dict[str, jax.ShapeDtypeStruct] = {}
     for word, w in (("up", w_up), ("gate", w_gate), ("down", w_down)):
         if w is None:
             continue
         name = f"w_{word}"
-        data, factors = quantized_parts(name, w)
+        data, factors, columns = weight_parts(name, w)
         if factors is None:
             check_type(name, data.dtype, _FLOATS)
         else:
             args |= {f"{word}_scale": factors.scale, f"{word}_zero": factors.zero}
-        _check_rank(name, data, "G,K,N")
         args[name] = data
-    return {name: x for name, x in args.items() if x is not None}
+        matrices[name] = jax.ShapeDtypeStruct(data.shape if columns is None else w.shape, data.dtype)
+        _check_rank(name, matrices[name], "G,K,N")
+    return {name: x for name, x in args.items() if x is not None}, matrices
 
 
-def _check_extents(args: dict[str, Any], merged: bool, transpose_up: bool, transpose_down: bool) -> int:
+def _check_extents(
+    matrices: dict[str, Any], hidden: int, merged: bool, transpose_up: bool, transpose_down: bool
+) -> int:
     """The columns of w_up, without the gate's of a merged one."""
-    up, hidden = args["w_up"].shape, args["x"].shape[1]
+    up = matrices["w_up"].shape
     groups, columns = up[0], up[1 if transpose_up else 2]
-    _check_shape("w_up", args["w_up"], (groups, columns, hidden) if transpose_up else (groups, hidden, columns))
-    if "w_gate" in args:
-        _check_shape("w_gate", args["w_gate"], up)
-        check_type("w_gate: beside w_up", args["w_gate"].dtype, (args["w_up"].dtype,))
-    inner = args["w_down"].shape[2 if transpose_down else 1]
-    _check_shape("w_down", args["w_down"], (groups, hidden, inner) if transpose_down else (groups, inner, hidden))
+    _check_shape("w_up", matrices["w_up"], (groups, columns, hidden) if transpose_up else (groups, hidden, columns))
+    if "w_gate" in matrices:
+        _check_shape("w_gate", matrices["w_gate"], up)
+        check_type("w_gate: beside w_up", matrices["w_gate"].dtype, (matrices["w_up"].dtype,))
+    inner = matrices["w_down"].shape[2 if transpose_down else 1]
+    _check_shape("w_down", matrices["w_down"], (groups, hidden, inner) if transpose_down else (groups, inner, hidden))
     if columns != (wanted := 2 * inner if merged else inner):
         each = "two where it is merged, as it is" if merged else "one, or two where it is merged, as it is not"
         raise ValueError(f"w_up: has {columns} columns, must have {wanted}: for each of w_down's {inner} rows {each}")
@@ -114,6 +118,20 @@ def _checked_offset(args: dict[str, Any], group_offset: Any) -> dict[str, Any]:
     return {"group_offset": offset}
 
 
+def _checked_layouts(args: dict[str, Any], transposes: dict[str, bool]) -> dict[str, str]:
+    """How w_up, w_gate with it, and w_down are stored, as the attributes say it."""
+    in_blocks = {name: x.ndim == 4 for name, x in args.items() if name.startswith("w_")}
+    if in_blocks.get("w_gate", in_blocks["w_up"]) != in_blocks["w_up"]:
+        raise TypeError("w_gate: must be PackedWeights where w_up is, and only there")
+    for name, transpose in transposes.items():
+        if in_blocks[name] and transpose:
+            raise ValueError(
+                f"{name}: is PackedWeights, which are [G,K,N] whatever they were packed from; it takes no "
+                f"transpose_{name[2:]}"
+            )
+    return {f"{name[2:]}_layout": COLUMN_BLOCKS if in_blocks[name] else "" for name in transposes}
+
+
 @functools.partial(jax.jit, static_argnames="call")
 def _moe_mlp(args: dict[str, jax.Array], *, call: MlpCall) -> jax.Array:
     """The call on arrays as the caller has them. Its name is what a jaxpr and a profile show."""
@@ -125,7 +143,7 @@ def _moe_mlp(args: dict[str, jax.Array], *, call: MlpCall) -> jax.Array:
         if matrix not in args:
             continue
         count, wider = PARTS_OF_BYTES.get(args[matrix].dtype, (1, None))
-        if args[matrix].shape[2] % count:  # rows must be whole bytes
+        if args[matrix].shape[-1] % count:  # rows must be whole bytes
             args |= {name: args[name].astype(wider) for name in (matrix, zero) if name in args}
         for name in (scale, zero):
             if name in args and args[name].ndim == 0:
@@ -196,7 +214,8 @@ def moe_mlp(
         wrong size is, when the call has run; but derivatives and vmap, which know only numbers, make NaN of it.
       row_weights: [M], or None, which is 1.
       group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than M.
-      w_up: [G,H,I], with transpose_up [G,I,H]. It, w_gate and w_down may be QuantizedTensors.
+      w_up: [G,H,I], with transpose_up [G,I,H]. It, w_gate and w_down may be QuantizedTensors, and PackedWeights, w_gate
+        as w_up.
       w_down: [G,I,H], with transpose_down [G,H,I].
       w_gate: as w_up, of the same dtype, or None: no gate.
       b_up, b_gate: [G,I], or None.
@@ -243,8 +262,11 @@ def moe_mlp(
     _check_choice("weight_on", weight_on, ("output", "input"))
     if activation.upper() in NEEDS_A_GATE and merged is None and w_gate is None:
         raise ValueError(f"activation: {activation!r} needs a gate, w_gate or merged")
-    args = _checked_rows(x, row_tokens, row_weights, group_sizes) | _checked_matrices(w_up, w_gate, w_down)
-    columns = _check_extents(args, merged is not None, transpose_up, transpose_down)
+    args = _checked_rows(x, row_tokens, row_weights, group_sizes)
+    weights, matrices = _checked_matrices(w_up, w_gate, w_down)
+    args |= weights
+    layouts = _checked_layouts(weights, {"w_up": transpose_up, "w_down": transpose_down})
+    columns = _check_extents(matrices, args["x"].shape[1], merged is not None, transpose_up, transpose_down)
     args |= _checked_biases(args, columns, b_up=b_up, b_gate=b_gate, b_down=b_down)
     args |= _checked_offset(args, group_offset)
     dtype = args["x"].dtype if preferred_element_type is None else result_dtype(preferred_element_type)
@@ -256,6 +278,7 @@ def moe_mlp(
         merged=(merged or "").upper(),
         up_is_trans=bool(transpose_up),
         down_is_trans=bool(transpose_down),
+        **layouts,
         dtype=dtype,
         saves_products=save == "activations",
         operands=tuple(name for name in _OPTIONAL if name in args),

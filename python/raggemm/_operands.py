@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._primitive.call import INTEGERS, PACKED, STRIDED, listed, odd_type
-from raggemm._tensors import Factors, quantized_parts
+from raggemm._primitive.call import COLUMN_BLOCKS, INTEGERS, PACKED, STRIDED, listed, odd_type
+from raggemm._tensors import Factors, weight_parts
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -110,7 +110,7 @@ def _sizes(name: str, x: Any) -> jax.Array | None:
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=("data", "first_dims", "last_dims", "factors"),
-    meta_fields=("name", "axes", "sizes_name", "layout", "has_group_axis"),
+    meta_fields=("name", "axes", "sizes_name", "layout", "has_group_axis", "columns"),
 )
 @dataclasses.dataclass(frozen=True)
 class Operand:
@@ -125,11 +125,12 @@ class Operand:
     layout: str = STRIDED
     has_group_axis: bool = False
     factors: Factors | None = None
+    columns: int | None = None  # of PackedWeights, whose data is [G,T,K,B]
 
     @classmethod
     def parse(cls, name: str, sizes_name: str | None, x: Any, axes: Sequence[int]) -> "Operand":
         tensor = x if isinstance(x, GroupedTensor) else GroupedTensor(x)
-        data, factors = quantized_parts(name, tensor.data)
+        data, factors, columns = weight_parts(name, tensor.data)
         check_layout(name, tensor.layout)
         first_dims = _sizes(sizes_name or f"{name}.first_dims", tensor.first_dims)
         last_dims = _sizes(sizes_name or f"{name}.last_dims", tensor.last_dims)
@@ -139,15 +140,33 @@ class Operand:
                 f"{name}: with first_dims and last_dims data must be 1-D with layout PACKED, got shape {data.shape} "
                 f"with {tensor.layout}"
             )
-        contracted = _normalized(name, axes, 2 if both else data.ndim)
+        contracted = _normalized(name, axes, 2 if both else data.ndim if columns is None else 3)
         if both and len(contracted) == 2:
             raise ValueError(f"{name}: contracting_dims {contracted} must be one axis of each group's own matrix")
-        return cls(name, data, contracted, first_dims, last_dims, sizes_name, tensor.layout, factors=factors)
+        layout = tensor.layout if columns is None else COLUMN_BLOCKS
+        operand = cls(name, data, contracted, first_dims, last_dims, sizes_name, layout, factors=factors)
+        return dataclasses.replace(operand, columns=columns).with_checked_blocks()
+
+    def with_checked_blocks(self) -> "Operand":
+        """The same, where PackedWeights can be contracted so."""
+        if self.columns is not None and (self.axes != (1,) or self.dims):
+            raise ValueError(
+                f"{self.name}: PackedWeights are [G,K,N] of ragged M, contracted over axis 1, whatever was packed; "
+                "unprepack them for other products"
+            )
+        return self
+
+    @functools.cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Of data, but for that of PackedWeights as it was before."""
+        if self.columns is None:
+            return self.data.shape
+        return (self.data.shape[0], self.data.shape[2], self.columns)
 
     @functools.cached_property
     def rank(self) -> int:
         """Of data, or of each group's own matrix where both axes are ragged."""
-        return 2 if len(self.dims) == 2 else self.data.ndim
+        return 2 if len(self.dims) == 2 else len(self.shape)
 
     @functools.cached_property
     def dims(self) -> dict[str, jax.Array]:
@@ -173,7 +192,7 @@ class Operand:
         """The same with axis 0 as the group axis."""
         if self.axes[0] == 0:
             raise ValueError(
-                f"{self.name}: axis 0 of shape {self.data.shape} is the group axis, behind which contracting_dims "
+                f"{self.name}: axis 0 of shape {self.shape} is the group axis, behind which contracting_dims "
                 f"must lie, got {self.axes}"
             )
         return dataclasses.replace(self, has_group_axis=True)
@@ -182,24 +201,26 @@ class Operand:
         """The contracted axes must be the first or the last ones behind the group axis."""
         if self.axes[0] != self.has_group_axis and self.axes[-1] != self.rank - 1:
             raise ValueError(
-                f"{self.name}: contracting_dims {self.axes} lie in the middle of shape {self.data.shape}, must be the "
+                f"{self.name}: contracting_dims {self.axes} lie in the middle of shape {self.shape}, must be the "
                 f"first or the last axes{' behind the group axis' if self.has_group_axis else ''}"
             )
 
     @property
     def free_shape(self) -> tuple[int, ...]:
-        shape = enumerate(self.data.shape)
+        shape = enumerate(self.shape)
         return tuple(n for axis, n in shape if axis >= self.has_group_axis and axis not in self.axes)
 
     @property
     def contracted_shape(self) -> tuple[int, ...]:
-        return tuple(self.data.shape[axis] for axis in self.axes)
+        return tuple(self.shape[axis] for axis in self.axes)
 
     @property
     def canonical_shape(self) -> tuple[int, ...]:
         """[1,G,rows,cols] with a group axis, else [1,1,rows,cols], or [1,1,length] with both axes ragged."""
         if self.ragged_axis == "both":
             return (1, 1, *self.data.shape)
+        if self.columns is not None:
+            return (1, *self.data.shape)
         matrix = [math.prod(self.free_shape), math.prod(self.contracted_shape)]
         if self.contracts_first:
             matrix.reverse()
@@ -228,8 +249,7 @@ def check_contraction(lhs: Operand, rhs: Operand) -> None:
     a, b = lhs.contracted_shape, rhs.contracted_shape
     if a != b if len(a) == len(b) else math.prod(a) != math.prod(b):
         raise ValueError(
-            f"{lhs.name} contracts {a} of shape {lhs.data.shape}, but {rhs.name} contracts {b} of shape "
-            f"{rhs.data.shape}"
+            f"{lhs.name} contracts {a} of shape {lhs.shape}, but {rhs.name} contracts {b} of shape {rhs.shape}"
         )
 
 

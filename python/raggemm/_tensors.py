@@ -11,6 +11,9 @@ import numpy as np
 
 from raggemm._primitive.call import FLOATS, INTEGER_ELEMENTS, MATRICES, QUANTIZED, SCALES, listed
 
+# Of the layout of PackedWeights; another layout gets another number.
+PACKED_VERSION = 1
+
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("data", "scale", "zero_point"), meta_fields=())
 @dataclasses.dataclass(frozen=True)
@@ -50,13 +53,53 @@ class QuantizedTensor:
         return self.data.dtype
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("data", "scale", "zero_point"),
+    meta_fields=("columns", "transposed", "quantized", "version"),
+)
+@dataclasses.dataclass(frozen=True)
+class PackedWeights:
+    """Weights [G,K,N] as prepack makes them: in blocks of B columns, so that kernels read them from end to end.
+
+        data [G,T,K,B]    of each group T = ceil(N/B) blocks, each K rows of B columns one after the other; zeros
+                          behind column N. B is a power of two, 32 to 256.
+
+    Every instruction set reads it. scale and zero_point are those of a QuantizedTensor [G,K,N]. The rest is static:
+    columns is N, transposed and quantized say what unprepack gives back, version that of the layout.
+
+    A pytree of plain arrays: it can be saved, donated, and sharded along G, the first axis of data.
+    """
+
+    data: Any
+    scale: Any = None
+    zero_point: Any = None
+    columns: int = 0
+    transposed: bool = False
+    quantized: bool = False
+    version: int = PACKED_VERSION
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[G,K,N]."""
+        return (*self.data.shape[:-3], self.data.shape[-2], self.columns)
+
+    @property
+    def ndim(self) -> int:
+        return self.data.ndim - 1
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.data.dtype
+
+
 def is_quantized(x: Any) -> bool:
     """Whether it is a QuantizedTensor, or has the fields of qwix' QArray."""
     return isinstance(x, QuantizedTensor) or (hasattr(x, "qvalue") and hasattr(x, "scale"))
 
 
 def array(name: str, x: Any) -> jax.Array:
-    if is_quantized(x):
+    if is_quantized(x) or isinstance(x, PackedWeights):
         raise TypeError(f"{name}: is a {type(x).__name__}, must be an array")
     return jnp.asarray(x)
 
@@ -83,10 +126,42 @@ def quantized_parts(name: str, x: Any) -> tuple[jax.Array, Factors | None]:
     of float8_e8m0fnu has one, which has neither zero nor sign."""
     if not is_quantized(x):
         return matrix_array(name, x), None
-    x = checked(name, x)
+    return _parts(checked(name, x))
+
+
+def _parts(x: QuantizedTensor) -> tuple[jax.Array, Factors]:
     is_constant = x.scale is not None and x.scale.dtype == jnp.float8_e8m0fnu
     scale = jax.lax.stop_gradient(x.scale) if is_constant else x.scale
     return jax.lax.stop_gradient(x.data), Factors(scale, x.zero_point)
+
+
+def weight_parts(name: str, x: Any) -> tuple[jax.Array, Factors | None, int | None]:
+    """As quantized_parts, of what may also be PackedWeights, and the columns of those: data is [G,T,K,B] then."""
+    if not isinstance(x, PackedWeights):
+        return *quantized_parts(name, x), None
+    packed = checked_packed(name, x)
+    if not packed.quantized:
+        return packed.data, None, packed.columns
+    return *_parts(QuantizedTensor(packed.data, packed.scale, packed.zero_point)), packed.columns
+
+
+def checked_packed(name: str, x: Any) -> PackedWeights:
+    """PackedWeights of JAX arrays. Raises TypeError and ValueError where prepack makes no such."""
+    if not isinstance(x, PackedWeights):
+        raise TypeError(f"{name}: is {type(x).__name__}, must be PackedWeights")
+    if x.version != PACKED_VERSION:
+        raise ValueError(
+            f"{name}: is packed by version {x.version} of the layout, this raggemm reads version {PACKED_VERSION}; "
+            "unprepack it with the raggemm that packed it, then pack it with this one"
+        )
+    data = float_array(f"{name}.data", x.data, QUANTIZED if x.quantized else FLOATS)
+    width = data.shape[-1] if data.ndim == 4 else 0
+    if width not in (32, 64, 128, 256) or data.shape[1] != -(-x.columns // width):
+        raise ValueError(f"{name}.data: shape is {data.shape}, must be [G,T,K,B] with T blocks for {x.columns} columns")
+    scale, zero_point = x.scale, x.zero_point
+    if scale is not None or zero_point is not None:
+        scale, zero_point = _checked_factors(name, scale, zero_point, data.dtype, x.shape)
+    return dataclasses.replace(x, data=data, scale=scale, zero_point=zero_point)
 
 
 def checked(name: str, tensor: Any) -> QuantizedTensor:
@@ -99,14 +174,20 @@ def checked(name: str, tensor: Any) -> QuantizedTensor:
         raise TypeError(f"{name}: qtype is nf4, whose elements are places in a table; dequantize it before the call")
     data = float_array(f"{name}.{field}", getattr(tensor, field), QUANTIZED)
     scale, zero_point = tensor.scale, getattr(tensor, "zero_point", None)
+    return QuantizedTensor(data, *_checked_factors(name, scale, zero_point, data.dtype, data.shape, field))
+
+
+def _checked_factors(
+    name: str, scale: Any, zero_point: Any, dtype: np.dtype, shape: tuple[int, ...], field: str = "data"
+) -> tuple[jax.Array | None, jax.Array | None]:
     if scale is not None:
         scale = float_array(f"{name}.scale", scale, SCALES)
-        _check_shape(f"{name}.scale", scale.shape, data.shape)
+        _check_shape(f"{name}.scale", scale.shape, shape)
     if zero_point is not None:
-        check_type(f"{name}.{field}: with a zero_point", data.dtype, INTEGER_ELEMENTS)
-        zero_point = float_array(f"{name}.zero_point", zero_point, (data.dtype,))
-        _check_shape(f"{name}.zero_point", zero_point.shape, data.shape)
-    return QuantizedTensor(data, scale, zero_point)
+        check_type(f"{name}.{field}: with a zero_point", dtype, INTEGER_ELEMENTS)
+        zero_point = float_array(f"{name}.zero_point", zero_point, (dtype,))
+        _check_shape(f"{name}.zero_point", zero_point.shape, shape)
+    return scale, zero_point
 
 
 def _check_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...]) -> None:

@@ -20,7 +20,7 @@ from raggemm._precision import in_effect
 from raggemm._primitive.call import FLOATS
 from raggemm._quantize import quantize
 from raggemm._straight_through import straight_through
-from raggemm._tensors import is_quantized, quantized_parts
+from raggemm._tensors import is_quantized, quantized_parts, weight_parts
 
 _WORDS = Words(sizes="group_sizes", c="existing_out")
 
@@ -30,17 +30,23 @@ def matrices(
 ) -> tuple[Operand, Operand]:
     """lhs [rows, cols] and rhs, contracted over `axes`; `error` where they cannot be. With an rhs of rank 3 the groups
     divide the rows of lhs, with one of rank 2 the contracted axis of both."""
-    (lhs, lhs_factors), (rhs, rhs_factors) = quantized_parts("lhs", lhs), quantized_parts("rhs", rhs)
+    (lhs, lhs_factors), (rhs, rhs_factors, columns) = quantized_parts("lhs", lhs), weight_parts("rhs", rhs)
     group_sizes = integer_array("group_sizes", group_sizes)
-    for name, x, rank in (("lhs", lhs, 2), ("rhs", rhs, rhs_rank), ("group_sizes", group_sizes, 1)):
-        if x.ndim != rank:
-            raise error(f"{name}: shape is {x.shape}, must have {rank} axes")
-    if lhs.shape[axes[0]] != rhs.shape[axes[1]]:
+    left = Operand("lhs", lhs, axes[:1], factors=lhs_factors)
+    right = Operand("rhs", rhs, axes[1:], factors=rhs_factors, columns=columns)
+    for name, shape, rank in (
+        ("lhs", left.shape, 2),
+        ("rhs", right.shape, rhs_rank),
+        ("group_sizes", group_sizes.shape, 1),
+    ):
+        if len(shape) != rank:
+            raise error(f"{name}: shape is {shape}, must have {rank} axes")
+    right = right.with_checked_blocks()
+    if left.shape[axes[0]] != right.shape[axes[1]]:
         raise error(
-            f"axis {axes[0]} of lhs, shape {lhs.shape}, and axis {axes[1]} of rhs, shape {rhs.shape}, are contracted, "
-            f"but differ: {lhs.shape[axes[0]]} and {rhs.shape[axes[1]]}"
+            f"axis {axes[0]} of lhs, shape {left.shape}, and axis {axes[1]} of rhs, shape {right.shape}, are "
+            f"contracted, but differ: {left.shape[axes[0]]} and {right.shape[axes[1]]}"
         )
-    left, right = Operand("lhs", lhs, axes[:1], factors=lhs_factors), Operand("rhs", rhs, axes[1:], factors=rhs_factors)
     if rhs_rank == 3:
         return dataclasses.replace(left, first_dims=group_sizes), right
     ragged = [{"last_dims" if axis else "first_dims": group_sizes} for axis in axes]
@@ -83,7 +89,7 @@ def gmm(
     Args:
       lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs; or both int8 or uint8, for int32. Either may be a
         QuantizedTensor.
-      rhs: [num_groups, k, n]; with transpose_rhs [num_groups, n, k].
+      rhs: [num_groups, k, n]; with transpose_rhs [num_groups, n, k]. Or PackedWeights, without transpose_rhs.
       group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than m.
       preferred_element_type: dtype of the result.
       tiling, interpret: accepted, without effect.
@@ -190,7 +196,7 @@ def ragged_dot(
     Args:
       lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs; or both int8 or uint8. Either may be a
         QuantizedTensor.
-      rhs: [g, k, n].
+      rhs: [g, k, n], or PackedWeights.
       group_sizes: [g], int32, int64 or uint32, the rows of each group. Their sum may be less than m; the rows behind
         it are zero.
       precision: any jax.lax.Precision is met, for products are exact and sums are made in float32 or float64. The
@@ -206,7 +212,9 @@ def ragged_dot(
       [m, n].
     """
     if lhs_quantize is not None:
-        dtype = preferred_element_type or (lhs.dtype if is_quantized(rhs) else _wider(lhs.dtype, rhs.dtype))
+        dtype = preferred_element_type or (
+            lhs.dtype if is_quantized(rhs) or rhs.dtype not in FLOATS else _wider(lhs.dtype, rhs.dtype)
+        )
 
         def dot(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
             return ragged_dot(lhs, rhs, group_sizes, precision, dtype, group_offset, out_sharding)

@@ -111,7 +111,7 @@ void EditAttributes(Bytes& bytes, host::Attributes& attributes) {
           bytes.ConsumeBool() ? bytes.ConsumeIntegralInRange<int64_t>(-4, 4) : AnyNumber(bytes);
       return;
     case 1:
-      attributes[matrix + "_layout"] = std::string(bytes.PickValueInArray({"STRIDED", "PACKED"}));
+      attributes[matrix + "_layout"] = std::string(bytes.PickValueInArray({"STRIDED", "PACKED", "COLUMN_BLOCKS"}));
       return;
     case 2:
       if (matrix != "out") attributes[matrix + "_is_trans"] = bytes.ConsumeBool();

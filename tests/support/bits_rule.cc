@@ -232,18 +232,17 @@ std::vector<Factors<T>> TermsOf(const GroupedGemmProblem& problem, const Arithme
   for (const auto& [lhs, rhs] : group.terms) {
     // Where out has no element one of them may have no steps, whatever the other has.
     int64_t k = std::min({steps, lhs.cols - begin, rhs.rows - begin});
-    const auto packed = [&](const Dequantizer& x, const MatrixView& view, int64_t scale_row, int64_t zero_row) {
-      std::vector<T> values;
-      for (int64_t i = 0; i < view.rows; ++i) {
-        for (int64_t kk = begin; kk < begin + k; ++kk) {
-          values.push_back(static_cast<T>(Packed(x, rule, view.At(i, kk), scale_row, zero_row)));
-        }
+    std::vector<T> rows, columns;
+    for (int64_t i = 0; i < lhs.rows; ++i) {
+      for (int64_t kk = begin; kk < begin + k; ++kk) {
+        rows.push_back(static_cast<T>(Packed(lhs_values, rule, lhs.At(i, kk), group.lhs_scale, group.lhs_zero)));
       }
-      return values;
-    };
-    const MatrixView transposed = {rhs.start, rhs.cols, rhs.rows, rhs.col_step, rhs.row_step};
-    std::vector<T> rows = packed(lhs_values, lhs, group.lhs_scale, group.lhs_zero);
-    std::vector<T> columns = packed(rhs_values, transposed, group.rhs_scale, group.rhs_zero);
+    }
+    for (int64_t j = 0; j < rhs.cols; ++j) {
+      for (int64_t kk = begin; kk < begin + k; ++kk) {
+        columns.push_back(static_cast<T>(Packed(rhs_values, rule, rhs.At(kk, j), group.rhs_scale, group.rhs_zero)));
+      }
+    }
     if constexpr (std::is_same_v<T, float>) {
       if (problem.precision != Precision::kDefault && k != 0) {
         rows = Split(problem.precision, rule, rows, k, true);

@@ -124,6 +124,7 @@ void VisitFields(Spec& s, Visit visit) {
   visit("lhs_layout", s.lhs_layout);
   visit("rhs_layout", s.rhs_layout);
   visit("out_layout", s.out_layout);
+  visit("block_cols", s.block_cols);
   visit("lhs", s.lhs);
   visit("rhs", s.rhs);
   visit("out", s.out);

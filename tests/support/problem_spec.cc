@@ -33,12 +33,17 @@ std::vector<int64_t> Groups(int64_t count, int64_t a, int64_t b, bool flipped) {
   return flipped ? std::vector<int64_t>{count, b, a} : std::vector<int64_t>{count, a, b};
 }
 
+std::vector<int64_t> ColumnBlocks(int64_t count, const ProblemSpec& s) {
+  return {count, (s.n + s.block_cols - 1) / s.block_cols, s.k, s.block_cols};
+}
+
 Shapes ShapesOf(const ProblemSpec& s) {
   const int64_t segments = s.problems * s.replicas, locals = s.problems * s.local_groups.value_or(s.groups);
   switch (s.mode) {
     case RaggedMode::kRaggedM:
       return {.lhs = Stack(segments, s.lhs_rows.value_or(s.m), s.k, s.lhs_flipped),
-              .rhs = Groups(locals, s.k, s.n, s.rhs_flipped),
+              .rhs = s.rhs_layout == Layout::kColumnBlocks ? ColumnBlocks(locals, s)
+                                                           : Groups(locals, s.k, s.n, s.rhs_flipped),
               .out = {segments * s.m, s.n}};
     case RaggedMode::kRaggedK:
       return {.lhs = Stack(segments, s.k, s.m, s.lhs_flipped),
@@ -188,7 +193,8 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
   if (spec.alpha) problem.alpha = add_parameter();
   if (spec.beta) problem.beta = add_parameter();
   const auto add_factor = [&](const BufferDescriptor& x, const std::vector<int64_t>& blocks, DType dtype) {
-    return AddFactor(dtype, FactorDims(x.dims, blocks, rows));
+    const bool in_blocks = x.layout == Layout::kColumnBlocks;
+    return AddFactor(dtype, FactorDims(in_blocks ? Dims{x.dims[0], x.dims[2], spec.n} : x.dims, blocks, rows));
   };
   if (!spec.lhs_scale.empty()) problem.lhs_scale = add_factor(problem.lhs, spec.lhs_scale, spec.scale_type);
   if (!spec.rhs_scale.empty()) problem.rhs_scale = add_factor(problem.rhs, spec.rhs_scale, spec.scale_type);

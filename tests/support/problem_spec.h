@@ -45,6 +45,7 @@ struct ProblemSpec {
   bool lhs_flipped = false, rhs_flipped = false;
   bool lhs_grouped = false;  // ragged N: [G,M,K] rather than [M,K]
   Layout lhs_layout = Layout::kStrided, rhs_layout = Layout::kStrided, out_layout = Layout::kStrided;
+  int64_t block_cols = 64;  // of column blocks
   DType lhs = DType::kF32, rhs = DType::kF32, out = DType::kF32, bias_type = DType::kF32,
         sizes_type = DType::kS32;  // sizes_type: group_offset too
   bool c = false, bias = false, alpha = false, beta = false;

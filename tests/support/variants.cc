@@ -13,10 +13,11 @@ struct Storage {
   Layout layout;
 };
 
-std::vector<Storage> StoragesOf(bool ragged_last, bool ragged_last_when_flipped) {
+std::vector<Storage> StoragesOf(bool ragged_last, bool ragged_last_when_flipped, bool may_have_blocks = false) {
   std::vector<Storage> storages = {{false, Layout::kStrided}, {true, Layout::kStrided}};
   if (ragged_last) storages.push_back({false, Layout::kPacked});
   if (ragged_last_when_flipped) storages.push_back({true, Layout::kPacked});
+  if (may_have_blocks) storages.push_back({false, Layout::kColumnBlocks});
   return storages;
 }
 
@@ -124,7 +125,7 @@ std::vector<ProblemSpec> StorageVariants(const ProblemSpec& base) {
   const bool n = base.mode == RaggedMode::kRaggedN, all = base.mode == RaggedMode::kAllRagged;
   std::vector<ProblemSpec> variants;
   for (const Storage& lhs : StoragesOf(false, m || k)) {
-    for (const Storage& rhs : StoragesOf(n, k)) {
+    for (const Storage& rhs : StoragesOf(n, k, m)) {
       for (Layout out : {Layout::kStrided, Layout::kPacked}) {
         for (bool lhs_grouped : {false, true}) {
           if ((out == Layout::kPacked || lhs_grouped) && !n) continue;
@@ -174,6 +175,7 @@ ProblemSpec RandomSpec(Random& random) {
   if (random.Below(4) == 0 && spec.precision == Precision::kDefault && spec.out != DType::kS32) {
     ChooseQuantized(spec, random);
   }
+  spec.block_cols = kLeastBlockColumns << random.Below(4);
   spec.sizes_type = Choose(kAllSizesTypes, random);
   spec.gap_elements = random.Below(2);
   spec.special_values = random.Below(8) == 0;

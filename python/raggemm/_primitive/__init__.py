@@ -2,6 +2,7 @@
 
     call            what a call is: how its operands are stored, which there are, of which types
     primitive       the primitive, its value and shape, and the custom call that it becomes
+    column_blocks   weights in column blocks
     rewrites        calls that the custom call does not take as they come; apply() is the way in
     factors         scales and zero points of quantized operands, element by element
     derivatives, batching, partitioning

@@ -7,6 +7,7 @@ array, with P independent problems in front, and R replicas or G groups next:
     last ragged    [P,R,x,cols]    column slices, or with layout PACKED dense blocks back to back in the same memory
     neither        [P,G,x,y]       a matrix for each group
     shared         [P,1,x,y]       one matrix for all groups
+    column blocks  [P,G,T,K,B]     rhs of ragged M (column_blocks.py)
     both           [P,1,length]    1-D, packed
 
 Every dims array is [P,R,G], and OPTIONAL lists what else an operand may be. Replicas share their problem's matrices for
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-STRIDED, PACKED = "STRIDED", "PACKED"
+STRIDED, PACKED, COLUMN_BLOCKS = "STRIDED", "PACKED", "COLUMN_BLOCKS"
 
 _F32, _F64, _S32 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32)
 # The types of matrices, each with the one that products of it are summed in: floats with floats, bytes with bytes; of
@@ -123,8 +124,9 @@ class Storage(NamedTuple):
     first: int | None = None
     last: int | None = None
     trans: bool = False  # op() is the transpose of each group's matrix
-    layout: str = STRIDED  # of a ragged last axis
+    layout: str = STRIDED  # of a ragged last axis; or COLUMN_BLOCKS
     shared: bool = False
+    columns: int = 0  # of column blocks: N
 
     @property
     def per_group(self) -> bool:
@@ -168,8 +170,8 @@ class Call:
         for name, storage in self.storages.items():
             if storage.trans:
                 attributes[f"{name}_is_trans"] = True
-            if storage.layout == PACKED:
-                attributes[f"{name}_layout"] = PACKED
+            if storage.layout != STRIDED:
+                attributes[f"{name}_layout"] = storage.layout
         if self.ragged:
             attributes["ragged"] = ",".join(self.ragged)
         if self.precision:
@@ -215,7 +217,7 @@ class Call:
             return (lhs.shape[0], 1, self._extent())
         rows = args.optional.get("row_index")
         m = lhs.shape[3 if self.lhs.trans else 2] if rows is None else rows.shape[2]
-        n = rhs.shape[2 if self.rhs.trans else 3]
+        n = self.rhs.columns if self.rhs.layout == COLUMN_BLOCKS else rhs.shape[2 if self.rhs.trans else 3]
         if mode is Mode.RAGGED_K:
             return (lhs.shape[0], self._extent(), m, n)
         return (lhs.shape[0], (rhs if mode is Mode.RAGGED_N else lhs).shape[1], m, n)

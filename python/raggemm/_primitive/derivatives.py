@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 
 from raggemm._primitive.activations import activated
-from raggemm._primitive.call import FLOATS, PACKED, Arguments, Call, Mode, Storage, Term, compute_dtype
+from raggemm._primitive.call import COLUMN_BLOCKS, FLOATS, PACKED, Arguments, Call, Mode, Storage, Term, compute_dtype
+from raggemm._primitive.column_blocks import from_blocks, to_blocks
 from raggemm._primitive.factors import spread, summed
 from raggemm._primitive.primitive import primitive
 from raggemm._primitive.rewrites import apply, as_problems, has_one_group
@@ -269,11 +270,24 @@ def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> j
     return summed(call, args, side, terms, aval.shape).astype(aval.dtype)
 
 
+def _transpose_of_blocks(ct, lhs, rhs, *others, call: Call):
+    """By rhs as it was before it was packed."""
+    columns, strided = call.rhs.columns, dataclasses.replace(call, rhs=Storage())
+    if not ad.is_undefined_primal(rhs):
+        return _transpose(ct, lhs, from_blocks(rhs, columns), *others, call=strided)
+    p, g, _, k, width = rhs.aval.shape
+    plain = ad.UndefinedPrimal(jax.ShapeDtypeStruct((p, g, k, columns), rhs.aval.dtype))
+    cotangents = _transpose(ct, lhs, plain, *others, call=strided)
+    return [to_blocks(x, width) if i == 1 else x for i, x in enumerate(cotangents)]
+
+
 def _transpose(ct, *flat, call: Call):
     args = call.named(flat)
     cotangents: list[jax.Array | None] = [None] * len(flat)
     if isinstance(ct, ad.Zero):
         return cotangents
+    if call.rhs.layout == COLUMN_BLOCKS:
+        return _transpose_of_blocks(ct, *flat, call=call)
     for index, operand in enumerate(args.given, start=len(flat) - len(args.optional)):
         if ad.is_undefined_primal(args.optional[operand.name]):
             cotangents[index] = _scale_cotangent(ct, call, args, operand.name)

@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec
 
 from raggemm._primitive import jax_versions, library
 from raggemm._primitive.call import FLOATS
+from raggemm._primitive.column_blocks import from_blocks, to_blocks
 from raggemm._primitive.options import attributes
 from raggemm._primitive.primitive import check_platform, runs_compiled
 
@@ -44,6 +45,8 @@ class MlpCall:
     merged: str
     up_is_trans: bool
     down_is_trans: bool
+    up_layout: str  # w_gate's, too
+    down_layout: str
     dtype: np.dtype  # of the value
     saves_products: bool  # for a gradient
     operands: tuple[str, ...]  # the optional ones that are there, in the order of the custom call
@@ -73,17 +76,36 @@ class MlpCall:
             "merged": self.merged,
             "up_is_trans": self.up_is_trans,
             "down_is_trans": self.down_is_trans,
+            "up_layout": self.up_layout,
+            "down_layout": self.down_layout,
             "operands": ",".join(self.operands),
             "results": ",".join(self.kept),
         }
 
+    def intermediate(self, args: _Args) -> int:
+        return args["w_down"].shape[2 if self.down_layout or self.down_is_trans else 1]
+
+    def columns_of_up(self, args: _Args) -> int:
+        return (2 if self.merged else 1) * self.intermediate(args)
+
+    def unpacked(self, args: _Args) -> tuple["MlpCall", _Args]:
+        """The same with weights that are not in column blocks: derivatives and batches look at them as matrices."""
+        plain = {name: from_blocks(args[name], n) for name, n in self.columns(args).items()}
+        return dataclasses.replace(self, up_layout="", down_layout=""), args | plain
+
+    def columns(self, args: _Args) -> dict[str, int]:
+        """Of the weights that are in column blocks."""
+        of_up = self.columns_of_up(args)
+        found = {name: of_up for name in ("w_up", "w_gate") if self.up_layout and name in args}
+        return found | ({"w_down": args["x"].shape[1]} if self.down_layout else {})
+
     def __call__(self, *flat: Any) -> tuple[jax.Array, ...]:
         """By grouped GEMMs."""
-        return self.sequence(self, self.named(flat))[: 1 + len(self.kept)]
+        call, args = self.unpacked(self.named(flat))
+        return call.sequence(call, args)[: 1 + len(self.kept)]
 
     def out_avals(self, x: Any, *others: Any) -> list[Any]:
-        columns = self.named((x, *others))["w_up"].shape[1 if self.up_is_trans else 2]
-        rows = others[0].shape[0]
+        columns, rows = self.columns_of_up(self.named((x, *others))), others[0].shape[0]
 
         def result(shape, dtype):
             sharding = x.sharding.update(spec=PartitionSpec(None, None))
@@ -193,7 +215,13 @@ def _tangent_transpose(ct, *flat, call: TangentCall):
     if any(name.endswith("_scale") for name in call.wanted):
         _, pull = jax.vjp(call.of_moved(primals), *[primals[i] for i in call.moved])
         return [*none, *pull(ct)]
-    return [*none, *backward.bind(*primals, *kept, ct, call=BackwardCall(call.call, call.wanted))]
+    args = call.call.named(primals)
+    plain, matrices = call.call.unpacked(args)
+    of = BackwardCall(plain, call.wanted)
+    found = dict(zip(call.wanted, backward.bind(*plain.flat(matrices), *kept, ct, call=of), strict=True))
+    for name in call.call.columns(args).keys() & found.keys():
+        found[name] = to_blocks(found[name], args[name].shape[3])
+    return [*none, *[found[name] for name in call.wanted]]
 
 
 def _batch(flat, axes, *, call: MlpCall | TangentCall | BackwardCall):
@@ -211,7 +239,7 @@ def _custom_call(target: str, operands: Sequence[Any], results: list[Any], exten
 
 def _extents(call: MlpCall, args: _Args) -> tuple[int, ...]:
     (tokens, hidden), (rows,), (groups,) = (args[name].shape for name in ("x", "row_tokens", "group_sizes"))
-    return tokens, hidden, args["w_down"].shape[2 if call.down_is_trans else 1], rows, groups
+    return tokens, hidden, call.intermediate(args), rows, groups
 
 
 def _results(avals: Sequence[Any]) -> list[Any]:

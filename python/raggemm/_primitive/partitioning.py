@@ -25,6 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from raggemm._primitive import jax_versions
 from raggemm._primitive.call import (
+    COLUMN_BLOCKS,
     OPTIONAL,
     PACKED,
     Call,
@@ -69,6 +70,8 @@ def _matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str], se
     """Names of the axes behind the first two, and those of them that cannot be divided."""
     if storage.first is not None and storage.last is not None:
         return [""], set()
+    if storage.layout == COLUMN_BLOCKS:
+        return ["", axes[0], ""], {axes[1]}
     packed = storage.last is not None and storage.layout == PACKED
     ragged = {axes[0]} if storage.first is not None else {axes[1]} if storage.last is not None else set()
     return list(axes), set(axes) if packed else ragged

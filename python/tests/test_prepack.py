@@ -1,0 +1,385 @@
+"""prepack and unprepack: the bits of what went in, the bits of every product, and a value like any other."""
+
+import dataclasses
+import io
+import pickle
+import zlib
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import moe_mlps
+import numpy as np
+import pytest
+import raggemm
+from arrays import random
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from quantized_formats import codes, dtype_of
+from raggemm import GroupedTensor, PackedWeights, QuantizedTensor, gmm, grouped_gemm, moe_mlp, prepack, unprepack
+
+SIZES = np.array([3, 0, 7, 2], np.int32)
+M, K, G = 14, 64, 4
+LHS = random(M, K)
+FLOATS = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
+QUANTIZED = ("int8", "uint8", "int4", "uint4", "int2", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
+# One column, within a block, one that is padded the most, several widths of blocks, and none.
+COLUMNS = (1, 64, 100, 704, 2880, 0)
+
+
+def same_bits(a, b):
+    a, b = np.asarray(a), np.asarray(b)
+    assert (a.shape, a.dtype) == (b.shape, b.dtype)
+    assert a.tobytes() == b.tobytes()
+
+
+def weights(columns, dtype=np.float32, transpose=False, seed=1):
+    shape = (G, columns, K) if transpose else (G, K, columns)
+    return jnp.asarray(random(*shape, seed=seed).astype(dtype))
+
+
+def quantized(name, columns, transpose=False, blocks=2, has_zero=False):
+    """Of every finite element of the format."""
+    seed = np.random.default_rng(zlib.crc32(f"{name} {columns}".encode()))
+    shape = (G, columns, K) if transpose else (G, K, columns)
+    every = codes(name)
+    data = jnp.asarray(seed.choice(every[np.isfinite(every.astype(np.float32))], shape))
+    of_blocks = (G, columns, blocks) if transpose else (G, blocks, columns)
+    scale = jnp.asarray(seed.uniform(0.5, 2, of_blocks).astype(np.float32))
+    zero = jnp.ones(of_blocks, data.dtype) if has_zero and dtype_of(name).kind in "iu" else None
+    return QuantizedTensor(data, scale, zero)
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_floats_come_back_and_have_the_same_products(columns, transpose, x64):
+    for dtype in FLOATS:
+        w = weights(columns, dtype, transpose)
+        packed = prepack(w, transpose=transpose)
+        assert (packed.shape, packed.ndim, packed.dtype) == ((G, K, columns), 3, np.dtype(dtype))
+        same_bits(unprepack(packed), w)
+        lhs = LHS.astype(dtype)
+        same_bits(gmm(lhs, packed, SIZES), gmm(lhs, w, SIZES, transpose_rhs=transpose))
+        if not transpose:
+            same_bits(raggemm.ragged_dot(lhs, packed, SIZES), raggemm.ragged_dot(lhs, w, SIZES))
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_quantized_weights_come_back_and_have_the_same_products(name, transpose):
+    for columns in COLUMNS:
+        for dtype, has_zero in ((np.float32, False), (ml_dtypes.bfloat16, True)):
+            w = quantized(name, columns, transpose, has_zero=has_zero)
+            packed = prepack(w, transpose=transpose)
+            back = unprepack(packed)
+            for field in ("data", "scale"):
+                same_bits(getattr(back, field), getattr(w, field))
+            assert (back.zero_point is None) == (w.zero_point is None)
+            lhs = LHS.astype(dtype)
+            same_bits(gmm(lhs, packed, SIZES), gmm(lhs, w, SIZES, transpose_rhs=transpose))
+
+
+def test_every_code_comes_back():
+    for name in QUANTIZED:
+        bits = ml_dtypes.iinfo(dtype_of(name)).bits if "int" in name else ml_dtypes.finfo(dtype_of(name)).bits
+        every = np.arange(2**bits, dtype=np.uint8).reshape(1, 4, -1)
+        data = jax.lax.bitcast_convert_type(jnp.asarray(every).astype(f"uint{bits}"), dtype_of(name))
+        back = unprepack(prepack(QuantizedTensor(data))).data
+        same_bits(jax.lax.bitcast_convert_type(back, f"uint{bits}").astype(np.uint8), every)
+
+
+def test_a_nan_keeps_its_payload():
+    words = np.array([0x7FC12345, 0xFF800001, 0x80000000, 0x00000001], np.uint32)
+    w = jnp.asarray(np.resize(words, (1, 3, 70)).view(np.float32))
+    same_bits(jax.lax.bitcast_convert_type(unprepack(prepack(w)), np.uint32), np.resize(words, (1, 3, 70)))
+
+
+@pytest.mark.parametrize(
+    "scale", [(), (G,), (1, 1, 1), (1, 1, 100), (G, 1, 100), (G, 2, 1), (G, K, 100), (G, 2, 50)], ids=str
+)
+def test_scales_of_every_shape(scale):
+    w = dataclasses.replace(quantized("int4", 100), scale=jnp.abs(jnp.asarray(random(*scale))) + 0.5)
+    packed = prepack(w)
+    same_bits(packed.scale, w.scale)
+    same_bits(gmm(LHS, packed, SIZES), gmm(LHS, w, SIZES))
+
+
+def test_local_groups_with_all_options():
+    w, options = weights(100)[:2], {"group_offset": jnp.array(1), "preferred_element_type": jnp.float32}
+    c, bias = jnp.asarray(random(M, 100, seed=3)), jnp.asarray(random(2, 100, seed=4))
+    options |= {"c": c, "bias": bias, "alpha": jnp.array([2.0, 3.0]), "beta": 0.5, "contracting_dims": ((1,), (1,))}
+    lhs = GroupedTensor(LHS, first_dims=SIZES)
+    same_bits(grouped_gemm(lhs, prepack(w), **options), grouped_gemm(lhs, w, **options))
+    same_bits(grouped_gemm(lhs, GroupedTensor(prepack(w)), **options), grouped_gemm(lhs, w, **options))
+
+
+@pytest.mark.parametrize("name", raggemm._primitive.library.description()["isas"] and ("SCALAR", "AVX2", "AVX512"))
+def test_other_instruction_sets_read_the_same_value(name):
+    usable = {isa["name"].upper() for isa in raggemm._primitive.library.description()["isas"] if isa["usable"]}
+    if name not in usable:
+        pytest.skip(f"this CPU has no {name}")
+    w, q = weights(300, ml_dtypes.bfloat16), quantized("float4_e2m1fn", 300)
+    packed, packed_q = prepack(w), prepack(q)
+    expected = gmm(LHS, w, SIZES), gmm(LHS, q, SIZES)
+    with raggemm.options(isa=name):
+        same_bits(jax.jit(lambda w: gmm(LHS, w, SIZES))(packed), expected[0])
+        same_bits(jax.jit(lambda w: gmm(LHS, w, SIZES))(packed_q), expected[1])
+
+
+# A value
+
+
+def test_tree_pickle_and_file():
+    packed = prepack(quantized("int8", 100))
+    leaves, tree = jax.tree.flatten(packed)
+    assert [x.shape for x in leaves] == [packed.data.shape, packed.scale.shape]
+    fields = pickle.loads(
+        pickle.dumps({x: getattr(packed, x) for x in ("columns", "transposed", "quantized", "version")})
+    )
+    assert fields == {"columns": 100, "transposed": False, "quantized": True, "version": 1}
+    file = io.BytesIO()
+    np.savez(file, *map(np.asarray, leaves))
+    file.seek(0)
+    loaded = np.load(file)
+    again = jax.tree.unflatten(tree, [jnp.asarray(loaded[x]) for x in loaded.files])
+    same_bits(gmm(LHS, again, SIZES), gmm(LHS, packed, SIZES))
+    same_bits(pickle.loads(pickle.dumps(packed)).data, packed.data)
+
+
+def test_jit_scan_and_donation():
+    w = weights(100)
+    expected = gmm(LHS, w, SIZES)
+    packed = jax.jit(prepack)(w)
+    assert isinstance(packed, PackedWeights)
+    same_bits(jax.jit(unprepack)(packed), w)
+    _, products = jax.lax.scan(
+        lambda _, p: (None, gmm(LHS, p, SIZES)), None, jax.tree.map(lambda *x: jnp.stack(x), packed, packed)
+    )
+    same_bits(products[1], expected)
+
+    @jax.jit
+    def use(p):
+        return gmm(LHS, p, SIZES), p
+
+    same_bits(use(packed)[0], expected)
+    donating = jax.jit(lambda p: (gmm(LHS, p, SIZES), p), donate_argnums=0)
+    address = packed.data.unsafe_buffer_pointer()
+    out, kept = donating(packed)
+    assert packed.data.is_deleted() and kept.data.unsafe_buffer_pointer() == address
+    same_bits(out, expected)
+
+
+def test_the_call_gets_the_value_as_it_is():
+    text = jax.jit(lambda w: gmm(LHS, w, SIZES)).lower(prepack(weights(100))).as_text()
+    assert 'rhs_layout = "COLUMN_BLOCKS"' in text
+    assert "transpose" not in text
+
+
+def test_export():
+    packed = prepack(weights(100))
+    exported = jax.export.export(
+        jax.jit(lambda w: gmm(LHS, w, SIZES)),
+        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")],
+    )(packed)
+    again = jax.export.deserialize(exported.serialize())
+    same_bits(again.call(packed), gmm(LHS, packed, SIZES))
+
+
+def test_shard_map_over_the_groups():
+    w = weights(100, ml_dtypes.bfloat16)
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
+    packed = jax.device_put(prepack(w), NamedSharding(mesh, P("x")))
+
+    def of_a_device(lhs, w, sizes):
+        return jax.lax.psum(gmm(lhs, w, sizes, group_offset=2 * jax.lax.axis_index("x")), "x")
+
+    parts = jax.shard_map(of_a_device, mesh=mesh, in_specs=(P(), P("x"), P()), out_specs=P())
+    same_bits(jax.jit(parts)(LHS, packed, SIZES), gmm(LHS, w, SIZES))
+
+
+def test_partitioned_jit():
+    w = weights(100)
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
+    packed = jax.device_put(prepack(w), NamedSharding(mesh, P("x")))
+    raggemm.enable_partitioning()
+    try:
+        same_bits(jax.jit(gmm)(LHS, packed, SIZES), gmm(LHS, w, SIZES))
+    finally:
+        raggemm.enable_partitioning(False)
+
+
+def test_vmap_of_rows_of_weights_and_of_both():
+    w, lhs = jnp.stack([weights(100), weights(100, seed=5)]), jnp.stack([LHS, LHS + 1])
+    packed = jax.vmap(prepack)(w)
+    assert packed.data.shape == (2, G, 2, K, 64)
+    for axes in ((0, None), (None, 0), (0, 0)):
+        args = [
+            x if axis == 0 else jax.tree.map(lambda x: x[0], x) for x, axis in zip((lhs, packed), axes, strict=True)
+        ]
+        plain = [args[0], w if axes[1] == 0 else w[0]]
+        multiply = jax.vmap(lambda x, w: gmm(x, w, SIZES), in_axes=axes)
+        same_bits(multiply(*args), multiply(*plain))
+    same_bits(jax.vmap(unprepack)(packed), w)
+
+
+# Derivatives
+
+
+def test_gradients_of_every_operand():
+    w, bias = weights(100), jnp.asarray(random(G, 100, seed=2))
+
+    def loss(lhs, w, bias):
+        out = grouped_gemm(GroupedTensor(lhs, SIZES), w, contracting_dims=((1,), (1,)), bias=bias, alpha=2.0)
+        return (out * jnp.sin(out)).sum()
+
+    expected = jax.grad(loss, (0, 1, 2))(LHS, w, bias)
+    got = jax.jit(jax.grad(loss, (0, 1, 2)))(LHS, prepack(w), bias)
+    assert isinstance(got[1], PackedWeights)
+    for a, b in zip((got[0], unprepack(got[1]), got[2]), expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+    through = jax.grad(lambda w: loss(LHS, prepack(w), bias))(w)
+    np.testing.assert_allclose(through, expected[1], rtol=1e-5, atol=1e-5)
+    tangent = jax.jvp(lambda w: loss(LHS, w, bias), (prepack(w),), (prepack(w + 1),))[1]
+    np.testing.assert_allclose(tangent, (expected[1] * (w + 1)).sum(), rtol=1e-4)
+
+
+def test_gradients_beside_quantized_weights():
+    w = quantized("int8", 100)
+    packed = prepack(w)
+
+    def loss(lhs, scale, w):
+        return (gmm(lhs, dataclasses.replace(w, scale=scale), SIZES) ** 2).sum()
+
+    for a, b in zip(jax.grad(loss, (0, 1))(LHS, w.scale, packed), jax.grad(loss, (0, 1))(LHS, w.scale, w), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+# moe_mlp
+
+
+def packed_case(case, names):
+    transposes = dict(zip(("w_up", "w_down"), case.transposed, strict=True))
+    transposes["w_gate"] = transposes["w_up"]
+    return {n: prepack(w, transpose=transposes[n]) if n in names else w for n, w in case.given.items()}
+
+
+@pytest.mark.parametrize("names", [("w_up", "w_gate"), ("w_down",), ("w_up", "w_gate", "w_down")], ids=" ".join)
+@pytest.mark.parametrize("gate", moe_mlps.GATES)
+def test_moe_mlp_has_the_bits_of_plain_weights(gate, names):
+    for transposed in ((False, False), (True, True)):
+        case = moe_mlps.Case(gate, transposed).cast(w=ml_dtypes.bfloat16, x=ml_dtypes.bfloat16)
+        expected = moe_mlp(**arguments(case, case.given, transposed))
+        given = packed_case(case, names)
+        left = tuple(t and n not in names for t, n in zip(transposed, ("w_up", "w_down"), strict=True))
+        got = moe_mlp(**arguments(case, given, left))
+        same_bits(got, expected)
+        case.check(got, relative=2e-2)
+
+
+def arguments(case, given, transposed):
+    return {
+        "row_weights": None,
+        "row_tokens": moe_mlps.ROW_TOKENS,
+        "group_sizes": moe_mlps.SIZES,
+        "merged": case.merged,
+        "transpose_up": transposed[0],
+        "transpose_down": transposed[1],
+    } | given
+
+
+def test_moe_mlp_of_quantized_weights():
+    case = moe_mlps.Case()
+    q = {n: raggemm.quantize(case.given[n], "int4", axes=1) for n in ("w_up", "w_gate", "w_down")}
+    plain, packed = case.given | q, case.given | {n: prepack(w) for n, w in q.items()}
+    same_bits(moe_mlp(**arguments(case, packed, (0, 0))), moe_mlp(**arguments(case, plain, (0, 0))))
+
+
+@pytest.mark.parametrize("gate", ["separate", "halves"])
+@pytest.mark.parametrize("save", ["inputs", "activations"])
+def test_gradients_of_moe_mlp(gate, save):
+    case = moe_mlps.Case(gate)
+    case.given["x"] = np.nan_to_num(case.given["x"])
+    case.given["row_weights"] = np.nan_to_num(case.given["row_weights"])
+    plain = jax.tree.map(jnp.asarray, case.given)
+    packed = packed_case(case, ("w_up", "w_gate", "w_down"))
+    packed = jax.tree.map(jnp.asarray, packed)
+
+    def loss(given):
+        return (moe_mlp(**arguments(case, given, (0, 0)), save=save) ** 2).sum()
+
+    expected, got = jax.grad(loss)(plain), jax.grad(loss)(packed)
+    for name, x in got.items():
+        x = unprepack(x) if isinstance(x, PackedWeights) else x
+        np.testing.assert_allclose(x, expected[name], rtol=1e-4, atol=1e-4)
+    rows = jnp.stack([plain["x"], 2 * plain["x"]])
+    batch = jax.vmap(lambda x, given: moe_mlp(**arguments(case, given | {"x": x}, (0, 0))), (0, None))
+    np.testing.assert_allclose(batch(rows, packed), batch(rows, plain), rtol=1e-6)
+
+
+# Errors
+
+
+W = prepack(np.zeros((G, K, 100), np.float32))
+BAD = [
+    (lambda: prepack(np.zeros((K, 100), np.float32)), ValueError, r"w: shape is \(64, 100\), must be \[G,K,N\]"),
+    (lambda: prepack(np.zeros((G, K, 100), np.int32)), TypeError, "w: dtype is int32"),
+    (lambda: prepack(np.zeros((G, K, 100), np.int8)), TypeError, "w: dtype is int8.*QuantizedTensor"),
+    (lambda: prepack(W), TypeError, "w: is a PackedWeights, must be an array"),
+    (lambda: unprepack(LHS), TypeError, "packed: is ndarray, must be PackedWeights"),
+    (
+        lambda: gmm(LHS, dataclasses.replace(W, version=2), SIZES),
+        ValueError,
+        "rhs: is packed by version 2 of the layout, this raggemm reads version 1",
+    ),
+    (lambda: unprepack(dataclasses.replace(W, version=2)), ValueError, "version 2 .* version 1"),
+    (
+        lambda: gmm(LHS, dataclasses.replace(W, columns=129), SIZES),
+        ValueError,
+        r"rhs.data: shape is \(4, 2, 64, 64\), must be \[G,T,K,B\] with T blocks for 129 columns",
+    ),
+    (lambda: gmm(LHS, dataclasses.replace(W, data=W.data[0]), SIZES), ValueError, "rhs.data: shape is"),
+    (lambda: gmm(LHS, dataclasses.replace(W, scale=np.ones(3, np.float32)), SIZES), ValueError, "rhs.scale: shape"),
+    (
+        lambda: gmm(LHS[:, :60], W, SIZES),
+        ValueError,
+        r"rhs, shape \(4, 64, 100\), are contracted, but differ: 60 and 64",
+    ),
+    (lambda: gmm(LHS, W, SIZES, transpose_rhs=True), ValueError, "rhs: PackedWeights are .* axis 1"),
+    (lambda: gmm(LHS, W, SIZES[:3], group_offset=0), ValueError, "4 groups, more than the 3"),
+    (lambda: gmm(W, W, SIZES), TypeError, "lhs: is a PackedWeights, must be an array"),
+    (lambda: raggemm.tgmm(LHS.T, W, SIZES), ValueError, r"rhs: shape is \(4, 64, 100\), must have 2 axes"),
+    (
+        lambda: grouped_gemm(np.zeros((G, 3, K), np.float32), W, contracting_dims=((2,), (1,))),
+        ValueError,
+        "rhs: PackedWeights are for the rhs of ragged M; unprepack them",
+    ),
+    (
+        lambda: grouped_gemm(GroupedTensor(LHS, SIZES), W, contracting_dims=((1,), (2,))),
+        ValueError,
+        "rhs: PackedWeights are",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), BAD, ids=range(len(BAD)))
+def test_what_is_refused(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()
+
+
+def test_what_moe_mlp_refuses():
+    case = moe_mlps.Case()
+    packed = packed_case(case, ("w_up", "w_gate", "w_down"))
+    for given, transposed, kind, message in (
+        (packed | {"w_gate": case.given["w_gate"]}, (0, 0), TypeError, "w_gate: must be PackedWeights where w_up is"),
+        (packed, (1, 0), ValueError, "w_up: is PackedWeights.* transpose_up"),
+        (packed, (0, 1), ValueError, "w_down: is PackedWeights.* transpose_down"),
+        (
+            packed | {"w_down": packed["w_up"]},
+            (0, 0),
+            ValueError,
+            r"w_down: shape is \(4, 64, 32\), must be \(4, 64, 64\)",
+        ),
+    ):
+        with pytest.raises(kind, match=message):
+            moe_mlp(**arguments(case, given, transposed))

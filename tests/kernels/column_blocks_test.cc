@@ -1,0 +1,321 @@
+// rhs in column blocks: the bits of the rule whatever the extents, strips that keep to their block, what is fetched,
+// and what is refused. Behind the last column stands anything.
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/block.h"
+#include "kernels/element.h"
+#include "kernels/fetch.h"
+#include "kernels/isa.h"
+#include "kernels/plan.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/check.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/test_mlp.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+// Groups of 0 to 40 rows: one row tile, and several.
+ProblemSpec Spec(int64_t n, int64_t k, int64_t block_cols) {
+  return {.groups = 8,
+          .m = 75,
+          .n = n,
+          .k = k,
+          .sizes = {1, 5, 0, 2, 40, 9, 4, 13},
+          .rhs_layout = Layout::kColumnBlocks,
+          .block_cols = block_cols};
+}
+
+// In caches and not, where other recipes are chosen.
+void ExpectBits(const ProblemSpec& spec, absl::Span<const int64_t> threads = {1}) {
+  for (bool cached : {true, false}) {
+    TestProblem test(spec);
+    Options options{.executor = Executor::kOpenMp, .threads = 1};
+    if (!cached) options.cpu.l2_bytes = 1;
+    ASSERT_TRUE(GivesExpectedBits(test, options, threads)) << Describe(spec);
+  }
+}
+
+TEST(ColumnBlocksOfEveryIsa, OfEveryTypeAndExtent) {
+  for (DType rhs : kAllFloats) {
+    for (int64_t k : {1, 31, 257}) {
+      for (int64_t n : {1, 33, 64, 300}) {
+        for (int64_t block_cols = kLeastBlockColumns; block_cols <= kMostBlockColumns; block_cols *= 2) {
+          ProblemSpec spec = Spec(n, k, block_cols);
+          spec.rhs = rhs;
+          spec.out = n == 64 ? rhs : DType::kF32;
+          ExpectBits(spec);
+          if (testing::Test::HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(ColumnBlocksOfEveryIsa, WithoutExtents) {
+  for (auto [n, k] : {std::pair{0, 40}, {40, 0}, {0, 0}}) ExpectBits(Spec(n, k, 64));
+}
+
+TEST(ColumnBlocksOfEveryIsa, OfBf16ByEachRuleAndOfSplitF32) {
+  for (ArithmeticId rule : {ArithmeticId::kPairs, ArithmeticId::kTiles}) {
+    for (Precision precision : {Precision::kDefault, Precision::kBf16X3, Precision::kBf16X6}) {
+      for (int64_t k : {1, 33, 300}) {
+        ProblemSpec spec = Spec(150, k, 128);
+        if (precision == Precision::kDefault) spec.lhs = spec.rhs = DType::kBF16;
+        spec.bf16_sums = rule;
+        spec.precision = precision;
+        spec.bias = spec.alpha = k == 33;
+        ExpectBits(spec);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(ColumnBlocksOfEveryIsa, OfIntegers) {
+  for (DType lhs : kAllBytes) {
+    for (DType rhs : kAllBytes) {
+      ProblemSpec spec = Spec(100, 130, 64);
+      spec.lhs = lhs;
+      spec.rhs = rhs;
+      spec.out = DType::kS32;
+      ExpectBits(spec);
+    }
+  }
+}
+
+// Rows of any number of columns, within a byte too, with scales of sums, of elements, and none.
+TEST(ColumnBlocksOfEveryIsa, OfQuantizedWeights) {
+  const std::vector<int64_t> scales[] = {{}, {0}, {0, 1}, {32, 1}, {64, 0}, {1, 1}};
+  for (DType rhs : kAllQuantized) {
+    for (const std::vector<int64_t>& scale : scales) {
+      for (int64_t n : {1, 131, 300}) {
+        ProblemSpec spec = Spec(n, 320, n == 300 ? 256 : 128);
+        spec.lhs = rhs == DType::kF8E5M2 || scale.empty() ? DType::kBF16 : DType::kF32;
+        spec.rhs = rhs;
+        spec.rhs_scale = scale;
+        spec.scale_type = n == 300 ? DType::kF32 : DType::kF8E8M0FNU;
+        if (n == 131 && FormatOf(rhs).IsInteger()) spec.rhs_zero = scale;
+        ExpectBits(spec);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(ColumnBlocksOfEveryIsa, WithProblemsReplicasAndAnOffset) {
+  ProblemSpec spec = Spec(100, 70, 64);
+  spec.problems = 2;
+  spec.replicas = 3;
+  spec.groups = 3;
+  spec.sizes = {1, 5, 60, 0, 0, 75, 9, 4, 13, 30, 2, 8, 1, 1, 1, 40, 0, 3};
+  spec.local_groups = 2;
+  spec.group_offset = 1;
+  spec.c = spec.beta = spec.bias = true;
+  ExpectBits(spec);
+}
+
+TEST(ColumnBlocksOfEveryIsa, OnThreadsWithPartsOfTheColumns) {
+  for (int64_t block_cols : {32, 256}) {
+    ProblemSpec spec = Spec(900, 400, block_cols);
+    spec.group_offset = 3;
+    spec.local_groups = 5;
+    ExpectBits(spec, {2, 5, 16});
+  }
+}
+
+class ColumnBlocks : public IsaTest {
+ protected:
+  void Make(const ProblemSpec& spec, int64_t threads = 1) {
+    problem_ = std::make_unique<TestProblem>(spec);
+    workspace_.resize(1000);
+    Options options{.executor = Executor::kOpenMp, .isa = GetParam(), .threads = threads};
+    plan_ = MakePlanData(problem_->problem, options, absl::MakeSpan(workspace_)).value();
+  }
+
+  std::unique_ptr<TestProblem> problem_;
+  std::vector<int64_t> workspace_;
+  PlanData plan_;
+};
+RAGGEMM_FOR_EACH_ISA(ColumnBlocks);
+
+TEST_P(ColumnBlocks, NoStripLiesInTwo) {
+  for (int64_t threads : {1, 8, 64}) {
+    for (int64_t block_cols : {32, 128, 256}) {
+      ProblemSpec spec = Spec(1440, 600, block_cols);
+      Make(spec, threads);
+      int64_t elements = 0;
+      for (int64_t tile = 0; tile < plan_.gemm_tiles; ++tile) {
+        const TilePlace place(plan_, tile);
+        Block block;
+        for (bool more = FirstBlock(plan_, place, block); more; more = NextBlock(plan_, place, block)) {
+          Strip strip;
+          for (int64_t col = block.col; col < block.col + block.cols; col += strip.cols) {
+            strip = NextStrip(plan_, place, block.col + block.cols - col);
+            const int64_t first = place.window.col + col, last = first + strip.cols - 1;
+            ASSERT_EQ(first / block_cols, last / block_cols) << "threads " << threads << ", tile " << tile;
+            elements += block.steps * strip.cols * place.window.rows;
+          }
+        }
+      }
+      EXPECT_EQ(elements, 74 * 1440 * 600);
+    }
+  }
+}
+
+// Few rows go through a tile's blocks in the order of memory, and fetch what is at a distance, each byte once.
+TEST_P(ColumnBlocks, AreReadAndFetchedFromEndToEnd) {
+  Make({.groups = 1,
+        .m = 1,
+        .n = 1024,
+        .k = 1024,
+        .sizes = {1},
+        .rhs_layout = Layout::kColumnBlocks,
+        .block_cols = 256});
+  ASSERT_EQ(plan_.gemm_tiles, 1);
+  const TilePlace place(plan_, 0);
+  Fetch fetch(plan_, place, 0);
+  Block block;
+  int64_t at = 0, fetched = -1;
+  ASSERT_TRUE(FirstBlock(plan_, place, block));
+  for (bool more = true; more;) {
+    EXPECT_EQ(block.rhs.IndexOf(block.k, block.col), at);
+    at += block.steps * block.cols;
+    Block next = block;
+    more = NextBlock(plan_, place, next);
+    fetch.StartBlock(block, more ? &next : nullptr);
+    Strip strip;
+    for (int64_t col = 0; col < block.cols; col += strip.cols) {
+      strip = NextStrip(plan_, place, block.cols - col);
+      for (Fetch::Work work : {Fetch::Work::kPack, Fetch::Work::kKernel}) {
+        if (work == Fetch::Work::kPack) continue;  // of rows it fetches nothing
+        Prefetch& prefetch = *fetch.For(work);
+        for (; prefetch.count > 0; --prefetch.count, prefetch.line += 64) {
+          const int64_t line = (prefetch.line - block.rhs.data) / 64;
+          if (fetched >= 0) EXPECT_EQ(line, fetched + 1);
+          fetched = line;
+        }
+      }
+    }
+    block = next;
+  }
+  EXPECT_EQ(at, 1024 * 1024);
+  EXPECT_EQ(fetched, 1024 * 1024 * 4 / 64 - 1);
+}
+
+struct BadBlocks {
+  std::function<void(GroupedGemmProblem&)> spoil;
+  std::vector<std::string> message;  // parts of it
+};
+
+TEST(BadColumnBlocks, AreRefused) {
+  const BadBlocks cases[] = {
+      {[](GroupedGemmProblem& p) {
+         p.rhs.dims = {8, 2, 70};
+       },
+       {"rhs: shape is [8,2,70]", "[G,T,K,B]"}},
+      {[](GroupedGemmProblem& p) {
+         p.rhs.dims = {8, 4, 70, 16};
+       },
+       {"rhs: shape is [8,4,70,16]", "32 to 256"}},
+      {[](GroupedGemmProblem& p) {
+         p.rhs.dims = {8, 1, 35, 96};
+       },
+       {"rhs: shape is [8,1,35,96]", "a power of two"}},
+      {[](GroupedGemmProblem& p) {
+         p.rhs.dims = {8, 1, 35, 512};
+       },
+       {"rhs: shape is [8,1,35,512]", "32 to 256"}},
+      {[](GroupedGemmProblem& p) {
+         p.rhs.dims = {8, 1, 70, 64};
+       },
+       {"rhs: has 1 column blocks of 64", "must have 2"}},
+      {[](GroupedGemmProblem& p) {
+         p.rhs.dims = {8, 2, 69, 64};
+       },
+       {"lhs has K = 70", "rhs has K = 69"}},
+      {[](GroupedGemmProblem& p) { p.rhs.is_trans = true; }, {"rhs", "not transposed"}},
+      {[](GroupedGemmProblem& p) { p.rhs.axis_boundary = 2; }, {"rhs", "[G,T,K,B]"}},
+      {[](GroupedGemmProblem& p) { p.lhs.layout = Layout::kColumnBlocks; }, {"lhs: layout is COLUMN_BLOCKS", "rhs"}},
+      {[](GroupedGemmProblem& p) { p.out.layout = Layout::kColumnBlocks; }, {"out: layout is COLUMN_BLOCKS", "rhs"}},
+  };
+  for (const BadBlocks& bad : cases) {
+    TestProblem test(Spec(100, 70, 64));
+    bad.spoil(test.problem);
+    const absl::Status status = GroupedGemm(test.problem);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    for (const std::string& part : bad.message) EXPECT_THAT(status.message(), testing::HasSubstr(part));
+    EXPECT_EQ(BitsOf(test.problem.out, 0), 0xFFFFFFFF) << "written";
+  }
+}
+
+TEST(BadColumnBlocks, OfOtherModesAreRefused) {
+  for (RaggedMode mode : {RaggedMode::kRaggedK, RaggedMode::kRaggedN, RaggedMode::kUniform}) {
+    TestProblem test({.mode = mode, .groups = 2, .m = 8, .n = 9, .k = 10, .sizes = {3, 4}});
+    test.problem.rhs.layout = Layout::kColumnBlocks;
+    EXPECT_THAT(GroupedGemm(test.problem).message(), testing::HasSubstr("rhs: layout is COLUMN_BLOCKS"));
+  }
+}
+
+// [G,K,N] in blocks of so many columns, ones behind the last.
+Array PutInBlocks(const Array& x, int64_t width, FloatTensor& to) {
+  const int64_t k = x.dims[1], n = x.dims[2], blocks = to.array.dims[1];
+  for (int64_t i = 0; i < ElementCount(to.array); ++i) {
+    const int64_t col = i / (k * width) % blocks * width + i % width,
+                  row = i / (blocks * k * width) * k + i / width % k;
+    StoreRounded(to.array, i, col < n ? ToDouble(x, row * n + col) : 1);
+  }
+  return to.array;
+}
+
+TEST_P(ColumnBlocks, AsWeightsOfAnMlp) {
+  for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kHalves, Gate::kInterleaved}) {
+    for (DType weights : {DType::kF32, DType::kBF16}) {
+      for (int which : {1, 2, 3}) {
+        MlpSpec spec;
+        spec.gate = gate;
+        spec.x = spec.weights = weights;
+        TestMlp mlp(spec);
+        const auto expected = SequenceBits(mlp);
+        const auto place_for = [&](const Array& x, int64_t width) {
+          const int64_t blocks = (x.dims[2] + width - 1) / width;
+          return FloatTensor(weights, {x.dims[0], blocks, x.dims[1], width});
+        };
+        FloatTensor up = place_for(mlp.problem.w_up, 32), gated = place_for(mlp.w_gate.array, 64),
+                    down = place_for(mlp.problem.w_down, 128);
+        MoeMlpProblem& problem = mlp.problem;
+        if (which & 1) {
+          problem.up_layout = Layout::kColumnBlocks;
+          problem.w_up = PutInBlocks(problem.w_up, 32, up);
+          if (problem.w_gate) problem.w_gate = PutInBlocks(*problem.w_gate, 64, gated);
+        }
+        if (which & 2) {
+          problem.down_layout = Layout::kColumnBlocks;
+          problem.w_down = PutInBlocks(problem.w_down, 128, down);
+        }
+        ASSERT_EQ(mlp.Run({.executor = Executor::kOpenMp, .isa = GetParam(), .threads = 2}), absl::OkStatus());
+        EXPECT_EQ(mlp.OutBits(), expected);
+      }
+    }
+  }
+}
+
+TEST(BadColumnBlocks, OfAnMlpAreRefused) {
+  TestMlp mlp({});
+  mlp.problem.up_layout = Layout::kColumnBlocks;
+  EXPECT_THAT(mlp.Run({}).message(), testing::HasSubstr("w_up: shape is [4,40,24], must have 4 axes"));
+  FloatTensor narrow(DType::kF32, {4, 2, 40, 32});
+  mlp.problem.w_up = narrow.array;
+  mlp.problem.w_gate.reset();
+  mlp.problem.b_gate.reset();
+  EXPECT_THAT(mlp.Run({}).message(), testing::HasSubstr("w_up: has 2 column blocks of 32, must have 1 for N = 24"));
+}
+
+}  // namespace
+}  // namespace raggemm::test
