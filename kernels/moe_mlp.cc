@@ -56,6 +56,9 @@ absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem) {
   for (const auto& [name, x] : InputsOf(problem)) {
     if (absl::Status s = CheckFormat(name, *x); !s.ok()) return s;
   }
+  for (const auto& [name, x] : {std::pair{"up", &problem.up}, {"gate", &problem.gate}}) {
+    if (absl::Status s = *x ? CheckFormat(name, **x) : absl::OkStatus(); !s.ok()) return s;
+  }
   for (const auto& [name, x, rank] : {std::tuple{"x", &problem.x, size_t{2}},
                                       {"row_tokens", &problem.row_tokens, 1},
                                       {"group_sizes", &problem.group_sizes, 1},

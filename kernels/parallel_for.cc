@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -266,9 +267,14 @@ absl::Status WithTeam(const PlanData& plan, bool one_loop, absl::FunctionRef<abs
   TeamState* state = TeamState::Take(plan.threads);
   if (state == nullptr) return absl::ResourceExhaustedError("no memory for the tile counters");
   absl::Status status;
+  std::exception_ptr thrown;  // as the text of a status is, where memory is short
   const auto run = [&] {
     Team team(*state, plan.threads, one_loop);
-    status = caller(team);
+    try {
+      status = caller(team);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
     state->End();
   };
   if (plan.threads == 1 || plan.executor == Executor::kSerial) {
@@ -279,6 +285,7 @@ absl::Status WithTeam(const PlanData& plan, bool one_loop, absl::FunctionRef<abs
     RunOpenMpTeam(plan.threads, [&](int64_t worker) { worker == 0 ? run() : state->Help(worker); });
   }
   state->Release();
+  if (thrown != nullptr) std::rethrow_exception(thrown);
   return status;
 }
 

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -143,6 +144,31 @@ TEST(LateTasks, TakeNoTileOfTheNextCall) {
   ASSERT_EQ(run(body), absl::OkStatus());
   EXPECT_EQ(keeping.kept(), 0u);
   EXPECT_EQ(tiles, plan.gemm_tiles + plan.fill_tiles);
+}
+
+// A team with many loops, some of them without tiles; and one whose caller throws, which nobody waits for.
+TEST(Teams, ComputeEveryTileOfEveryLoop) {
+  const TestProblem test(Base(RaggedMode::kRaggedM));
+  std::vector<int64_t> workspace(4096);
+  ThreadedPool pool(3);
+  for (const Options& options : {On(Executor::kPool, 4, &pool), On(Executor::kOpenMp, 3), On(Executor::kSerial, 1)}) {
+    PlanData plan = MakePlanData(test.problem, options, absl::MakeSpan(workspace)).value();
+    plan.threads = options.threads;
+    const absl::Status status = WithTeam(plan, /*one_loop=*/false, [&](Team& team) {
+      for (int64_t count = 0; count < 500; ++count) {
+        std::vector<std::atomic<int>> done(count);
+        team.For(count, [&](int64_t tile, int64_t worker) {
+          EXPECT_LT(worker, team.threads());
+          ++done[tile];
+        });
+        for (const std::atomic<int>& times : done) EXPECT_EQ(times, 1);
+      }
+      return absl::OkStatus();
+    });
+    EXPECT_EQ(status, absl::OkStatus());
+    const auto fail = [](Team&) -> absl::Status { throw std::bad_alloc(); };
+    EXPECT_THROW(WithTeam(plan, /*one_loop=*/false, fail).IgnoreError(), std::bad_alloc);
+  }
 }
 
 // As under XLA: the caller is itself a task of the pool, whose only thread is then taken.

@@ -35,6 +35,7 @@ host::Attributes AllGiven(const Target& target, const host::Call& call) {
   attributes["on_error"] = std::string("RAISE");
   if (&target != &kAllTargets[0]) {
     attributes["results"] = std::string();
+    attributes["up_layout"] = attributes["down_layout"] = std::string("STRIDED");
     return attributes;
   }
   attributes["lhs_is_trans"] = attributes["rhs_is_trans"] = false;
