@@ -248,6 +248,7 @@ absl::Status PlanOperands(const GroupedGemmProblem& problem, PlanData& plan) {
   const OperandNames& names = problem.names;
   plan.local_groups = plan.groups;
   if (plan.mode == RaggedMode::kAllRagged) {
+    if (problem.row_index) return PlanRowIndex(problem, plan);
     if (absl::Status s = PlanPacked(names.lhs, problem.lhs, plan, plan.lhs); !s.ok()) return s;
     if (absl::Status s = PlanPacked(names.rhs, problem.rhs, plan, plan.rhs); !s.ok()) return s;
     return PlanPacked(names.out, problem.out, plan, plan.out);
