@@ -55,7 +55,7 @@ def _float64(array):
     return np.asarray(array).astype(np.float64)
 
 
-@pytest.mark.parametrize("tokens", [1, 8])
+@pytest.mark.parametrize("tokens", [8])
 def test_contenders_agree_with_float64(tokens):
     weights, chosen = layers.random_weights(TINY), whole_mlps.recorded_routing(TINY, tokens)
     random = np.random.default_rng(tokens)

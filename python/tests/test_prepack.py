@@ -1,5 +1,6 @@
 """prepack and unprepack: the bits of what went in, the bits of every product, and a value like any other."""
 
+import itertools
 import dataclasses
 import io
 import pickle
@@ -64,8 +65,7 @@ def test_floats_come_back_and_have_the_same_products(columns, transpose, x64):
             same_bits(raggemm.ragged_dot(lhs, packed, SIZES), raggemm.ragged_dot(lhs, w, SIZES))
 
 
-@pytest.mark.parametrize("transpose", [False, True])
-@pytest.mark.parametrize("name", QUANTIZED)
+@pytest.mark.parametrize(("name", "transpose"), zip(QUANTIZED, itertools.cycle((False, True)), strict=False))
 def test_quantized_weights_come_back_and_have_the_same_products(name, transpose):
     for columns in COLUMNS:
         for dtype, has_zero in ((np.float32, False), (ml_dtypes.bfloat16, True)):
