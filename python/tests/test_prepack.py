@@ -1,8 +1,8 @@
 """prepack and unprepack: the bits of what went in, the bits of every product, and a value like any other."""
 
-import itertools
 import dataclasses
 import io
+import itertools
 import pickle
 import zlib
 
