@@ -45,8 +45,8 @@ class Team {
 };
 
 // caller(team) with the executor and as many threads as the plan has; what it returns. ResourceExhausted before that
-// when memory is short. What it throws is thrown here, behind the team's end. With one_loop it begins one at most, after
-// which no thread waits for more.
+// when memory is short. What it throws is thrown here, behind the team's end. With one_loop it begins one at most,
+// after which no thread waits for more.
 absl::Status WithTeam(const PlanData& plan, bool one_loop, absl::FunctionRef<absl::Status(Team&)> caller);
 
 }  // namespace raggemm
