@@ -139,7 +139,7 @@ TEST(ActivationTest, OfEmptyContractions) {
       ExpectRight(spec);
     }
   }
-  for (ProblemSpec spec : WithActivations(Base(RaggedMode::kRaggedK))) ExpectRight(spec);
+  for (const ProblemSpec& spec : WithActivations(Base(RaggedMode::kRaggedK))) ExpectRight(spec);
 }
 
 TEST(ActivationTest, OfShardsAndBatches) {
@@ -217,7 +217,7 @@ TEST(ActivationTest, BlocksMakeUpTheMlp) {
 }
 
 TEST(ActivationErrors, SayWhatDoesNotGoTogether) {
-  const auto error_of = [](ProblemSpec spec, auto change) {
+  const auto error_of = [](const ProblemSpec& spec, auto change) {
     TestProblem test(spec);
     change(test);
     const absl::Status status = GroupedGemm(test.problem);

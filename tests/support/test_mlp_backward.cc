@@ -51,7 +51,7 @@ absl::Status TestMlpBackward::Run(const Options& options) {
   const auto size = static_cast<size_t>(MoeMlpBackwardWorkspaceSize(Extents()));
   std::vector<int64_t> workspace(size + kBeyond, kUntouched);
   ClearGradients();
-  const absl::Status status = MoeMlpBackward(problem, options, absl::MakeSpan(workspace).first(size));
+  absl::Status status = MoeMlpBackward(problem, options, absl::MakeSpan(workspace).first(size));
   for (size_t i = size; i < workspace.size(); ++i) EXPECT_EQ(workspace[i], kUntouched);
   return status;
 }
