@@ -94,7 +94,8 @@ TEST(MoeMlpErrors, NameShapesAndTypes) {
 }
 
 TEST(MoeMlpErrors, OfTheIntermediateExtentNameWhoseItIs) {
-  const auto expect = [](const std::string& text, Merged merged, Dims up, std::optional<Dims> gate = std::nullopt) {
+  const auto expect = [](const std::string& text, Merged merged, const Dims& up,
+                         std::optional<Dims> gate = std::nullopt) {
     TestMlp mlp({.gate = gate ? Gate::kSeparate : Gate::kNone, .biases = false});
     mlp.problem.merged = merged;
     mlp.problem.w_up.dims = up;
