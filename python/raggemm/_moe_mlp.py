@@ -211,7 +211,8 @@ def moe_mlp(
     Args:
       x: [T,H], float16, bfloat16 or float32, as are all floats here, in any mix.
       row_tokens: [M], int32, int64 or uint32. One of a processed group must be in [0,T): a wrong one is found as a
-        wrong size is, when the call has run; but derivatives and vmap, which know only numbers, make NaN of it.
+        wrong size is, when the call or its gradient has run; but vmap, row_slots and weights on the input, which know
+        only numbers, make NaN of it, as do forward mode and second derivatives.
       row_weights: [M], or None, which is 1.
       group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than M.
       w_up: [G,H,I], with transpose_up [G,I,H]. It, w_gate and w_down may be QuantizedTensors, and PackedWeights, w_gate
