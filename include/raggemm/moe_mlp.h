@@ -124,8 +124,7 @@ absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64
 //     row_weights  a . (e x w_down_g^T) + b_down_g . e, of 16 interleaved sums
 //
 // Products over the rows of a group and sums of rows are those of grouped_gemm.h, ragged K. So the same bits come out
-// as with out. relu and the limits of swiglu_oai have the gradient 0 where they are constant, 0 and the limits
-// not among them, but relu at 0.
+// as with out. relu has the gradient 0 at 0; gate and up of swiglu_oai have one at their limits, and none beyond.
 struct MoeMlpGradients {
   std::optional<Array> x, row_weights, w_up, w_gate, w_down, b_up, b_gate, b_down;
 };

@@ -1,4 +1,4 @@
-"""Weights in the layout in which kernels read them fastest, as a value: made once, used in any number of calls."""
+"""Weights in blocks of columns, as a value: made once, transposed ones too, and used in any number of calls."""
 
 import functools
 from typing import Any

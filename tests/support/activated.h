@@ -1,3 +1,4 @@
+// What the rule of the bits stores of a result, where an activation comes between.
 #ifndef RAGGEMM_TESTS_SUPPORT_ACTIVATED_H_
 #define RAGGEMM_TESTS_SUPPORT_ACTIVATED_H_
 
