@@ -10,6 +10,11 @@ namespace {
 constexpr int kSizesArrays = 2;              // of each product: those of lhs and out, or of rhs
 constexpr int64_t kMost = int64_t{1} << 40;  // of each extent, that no product below overflows
 
+// Of each row. In gradients d takes the place of up.
+int64_t FloatsOfUp(const MoeMlpExtents& extents, bool is_backward) {
+  return std::max(2 * extents.intermediate, is_backward ? extents.hidden : 0);
+}
+
 }  // namespace
 
 MlpBuffers::MlpBuffers(const MoeMlpExtents& extents, bool is_backward, absl::Span<int64_t> workspace) {
@@ -27,10 +32,10 @@ MlpBuffers::MlpBuffers(const MoeMlpExtents& extents, bool is_backward, absl::Spa
   sums = floats(extents.tokens * extents.hidden);
   const int64_t rows = std::min(extents.rows, kChunkRows), of_chunk = is_backward ? extents.rows : rows;
   const int64_t size = is_backward ? extents.element_bytes : int64_t{sizeof(float)};
-  up = floats(rows * 2 * extents.intermediate);
-  d = floats(rows * extents.hidden);
+  up = floats(rows * FloatsOfUp(extents, is_backward));
   x = bytes(of_chunk * extents.hidden * size);
   a = bytes(of_chunk * extents.intermediate * size);
+  d = is_backward ? up : reinterpret_cast<float*>(x);
   if (!is_backward) return;
   a_gradient = floats(rows * extents.intermediate);
   out_gradient = bytes(rows * extents.hidden * size);
@@ -47,14 +52,15 @@ int64_t WorkspaceSizeFor(const MoeMlpExtents& extents, bool is_backward) {
   int64_t sums, columns, of_rows;
   if (__builtin_mul_overflow(tokens, hidden, &sums) || sums > kMost) return -1;
   const int64_t rows = std::min(all_rows, kChunkRows);
-  int64_t floats = sums + rows * 2 * (hidden + intermediate) + rows * intermediate;
-  int64_t bytes = 0;
+  int64_t of_row = FloatsOfUp(extents, is_backward) + intermediate, bytes = 0;
   if (is_backward) {
     columns = (2 * hidden + 3 * intermediate + 1) * std::min<int64_t>(size, 8);
     if (__builtin_mul_overflow(all_rows, columns, &of_rows) || of_rows > 8 * kMost) return -1;
-    floats = sums + rows * (3 * intermediate + hidden);
     bytes = of_rows + rows * hidden * std::min<int64_t>(size, 8);
+  } else {
+    of_row += hidden;
   }
+  const int64_t floats = sums + rows * of_row;
   const auto [constant, per_group] = WorkspaceSizeFor(kSizesArrays);
   constexpr int64_t kSlots = 14, kLine = 8;
   return 3 * (constant + per_group * groups) + groups + all_rows + floats / 2 + bytes / 8 + kSlots * (kLine + 2) +

@@ -80,7 +80,7 @@ void ChoosePackers(Precision precision, PlanData& plan) {
   const auto choose = [&](PlannedOperand& x, Packers FormatKernels::*packers) {
     const bool is_lhs = &x == &plan.lhs;
     const bool begins_within_bytes = is_lhs && x.is_trans && FormatOf(x.dtype).bits < 8;  // a row tile, anywhere
-    const bool ends_within_bytes = x.cols * FormatOf(x.dtype).bits % 8 != 0;              // of column blocks
+    const bool ends_within_bytes = x.cols % 8 * FormatOf(x.dtype).bits % 8 != 0;          // of column blocks
     const bool as_stored =
         !begins_within_bytes && !ends_within_bytes && (!HasFactorsOfElements(x) || HasBlockScales(x, is_lhs));
     x.read = as_stored && (KernelsOf(kernels, x.dtype).*packers).rows != nullptr ? x.dtype : x.expanded;

@@ -223,6 +223,8 @@ absl::Status PlanColumnBlocks(absl::string_view name, const BufferDescriptor& x,
     return Invalid(name, ": shape is ", Shape(x.dims), ", in column blocks it must be [G,T,K,B], not transposed, B a ",
                    "power of two from ", kLeastBlockColumns, " to ", kMostBlockColumns);
   }
+  constexpr int64_t kMostColumns = int64_t{1} << 56;  // so that they can be rounded up
+  if (cols > kMostColumns) return Invalid(name, ": has column blocks for ", cols, " columns, at most ", kMostColumns);
   if (x.dims[1] != CeilDiv(cols, block)) {
     return Invalid(name, ": has ", x.dims[1], " column blocks of ", block, ", must have ", CeilDiv(cols, block),
                    " for N = ", cols);

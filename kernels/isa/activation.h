@@ -161,11 +161,7 @@ void Activate(const ActivationArgs& args) {
       r = args.up == nullptr ? Functions::template Apply<kActivation>(r)
                              : Functions::template Gated<kActivation>(r, LoadUpTo<V>(args.up + j, left));
     }
-    if (left == V::kWidth) {
-      V::Store(out + j, r);
-    } else {
-      V::StorePartial(out + j, r, static_cast<int>(left));
-    }
+    StoreUpTo<V>(out + j, r, left);
   }
 }
 

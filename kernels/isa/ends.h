@@ -27,11 +27,7 @@ void StoreEpilogue(const EpilogueArgs& args) {
       if (args.alpha) r = V::Mul(alpha, r);
       if (c) r = V::Fma(beta, LoadUpTo<V>(c + j, left), r);
       if (bias) r = V::Add(r, V::Load(bias + j));
-      if (left >= V::kWidth) {
-        V::Store(out + j, r);
-      } else {
-        V::StorePartial(out + j, r, static_cast<int>(left));
-      }
+      StoreUpTo<V>(out + j, r, left);
     }
   }
 }

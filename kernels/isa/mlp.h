@@ -17,14 +17,6 @@ template <class V, class E>
 RAGGEMM_INLINE inline typename V::Vec LoadAny(const E* p, int64_t left) {
   return left > 0 ? LoadUpTo<V>(p, left) : V::Zero();
 }
-template <class V, class E>
-RAGGEMM_INLINE inline void StoreUpTo(E* p, typename V::Vec x, int64_t left) {
-  if (left >= V::kWidth) {
-    V::Store(p, x);
-  } else {
-    V::StorePartial(p, x, static_cast<int>(left));
-  }
-}
 
 template <class V, class E, Activation kActivation>
 void ActivateGradient(const ActivationGradientArgs& args) {

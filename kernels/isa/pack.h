@@ -54,6 +54,10 @@ template <class V, class E>
 RAGGEMM_INLINE inline typename V::Vec LoadUpTo(const E* p, int64_t n) {
   return n >= V::kWidth ? V::Load(p) : V::LoadPartial(p, static_cast<int>(n));
 }
+template <class V, class E>
+RAGGEMM_INLINE inline void StoreUpTo(E* p, typename V::Vec x, int64_t n) {
+  n >= V::kWidth ? V::Store(p, x) : V::StorePartial(p, x, static_cast<int>(n));
+}
 
 // How elements of a type are found, in which steps of k sweeps take them, and the scales that they have.
 template <class V, class E>
