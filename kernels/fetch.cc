@@ -10,6 +10,10 @@ namespace {
 // Sweeps fetch at this distance, in the order of memory. Shares of a plain pass at 62 GB/s, one row of 2048x768 f32,
 // two cores of Zen 4: 0.72 with 4 KiB, 0.87 with 16, 0.90 with 48, 0.88 with 96.
 constexpr int64_t kSweepAhead = 48 << 10;
+// Where steps of a sweep and its chains are no more than this, it loads what it needs next, which hardware prefetchers
+// run ahead of as they do of a plain pass: of one, one row of bf16, 2048x768, one core of Zen 4, 0.92 instead of 0.76.
+// With 16 KiB that is over. With two rows 0.84 instead of 0.70, but without VDPBF16PS 0.80 instead of 0.83.
+constexpr int64_t kNear = 12 << 10, kNearSteps = 4;
 
 }  // namespace
 
@@ -39,9 +43,13 @@ void Fetch::AimAtRhs(const Block& block, const Block* next) {
   if (!along_n && place_.blocks.k_inner) return AimAtColumns(block);
   if (plan_.rhs.block_cols != 0) return AimAtRun(block, next);
   if (place_.recipe.source == Recipe::Source::kSweep) {
-    ahead = CeilDiv(kSweepAhead, StepOf(dtype, block.cols));
+    const int64_t row = StepOf(dtype, block.cols);
+    const int64_t near_bytes = kNearSteps * row + place_.window.rows * block.cols * int64_t{sizeof(float)};
+    at_.near = SizeOf(dtype) == 2 && place_.window.rows <= plan_.kernels->products_per_fma && near_bytes <= kNear;
+    ahead = at_.near ? kNearSteps - 1 + CeilDiv(1024, row) : CeilDiv(kSweepAhead, row);
     next = block.k + ahead < block.rhs.rows ? &block : nullptr;
     if (next == nullptr) ahead += block.k - block.rhs.rows;
+    if (at_.near && next == nullptr) return;
   }
   if (next == nullptr) {
     const Next* tile = NextTile();
@@ -53,6 +61,7 @@ void Fetch::AimAtRhs(const Block& block, const Block* next) {
   const int64_t first = (next->k + ahead) * next->rhs.row_step + (col + next->col) * next->rhs.col_step;
   column_ = next->rhs.data + StepOf(dtype, first);
   rows_ = along_n ? next->steps : next->cols;
+  if (at_.near) rows_ = std::min(rows_, next->rhs.rows - next->k - ahead);
   lines_left_ = CeilDiv(StepOf(dtype, along_n ? next->cols : next->steps), 64);
   if (along_n && place_.recipe.fetch == Recipe::Order::kStrips) {
     // At least two lines of each row at once: strips that are narrower share them.
@@ -118,7 +127,7 @@ void Fetch::AimAtRun(const Block& block, const Block* next) {
 void Fetch::StartColumn() {
   const int64_t run = std::min(run_lines_, lines_left_), strips = std::min(strips_per_run_, strips_left_);
   const int64_t lines = rows_ * run;
-  at_ = {.line = column_, .count = 0, .run_left = run, .run = run, .skip = stride_ - (run - 1) * 64};
+  at_ = {column_, 0, run, run, stride_ - (run - 1) * 64, at_.near};
   column_parts_ = parts_left_ = parts_ * std::max<int64_t>(strips, 1);
   lines_per_part_ = lines / column_parts_;
   lines_over_ = lines % column_parts_;

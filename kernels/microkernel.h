@@ -39,6 +39,8 @@ struct Prefetch {
   int64_t run_left;  // lines from `line` to the end of its run
   int64_t run;       // lines of a whole run
   int64_t skip;      // bytes from the last line of a run to the first of the next
+  // Of sweeps: lines that come next, loaded into L1. They must exist.
+  bool near = false;
 };
 
 // Powers of two, one for so many steps of k and a column of rhs, or a row of lhs: f8e8m0fnu.

@@ -280,7 +280,7 @@ template <class V, int kMr, int kNv>
 struct LaneSteps {
   using Tile = typename V::Vec[kMr][kNv];
   using Words = typename V::Words;
-  static constexpr int kGroup = V::kGroup, kSweepSteps = kStepsOfSweep<typename V::Source>;
+  static constexpr int kGroup = V::kGroup, kSweepSteps = kStepsOfSweep<typename V::Source, kMr>;
 
   LaneSteps(const MicrokernelArgs& args, int64_t k, int64_t column)
       : a(static_cast<const uint32_t*>(args.a) + k / kGroup * kMr),

@@ -25,14 +25,21 @@ inline void FetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
 }
 
 // Several at once: cheaper where runs are long.
-inline void FetchLines(Prefetch& prefetch, int64_t lines) {
+RAGGEMM_INLINE inline void FetchLines(Prefetch& prefetch, int64_t lines) {
   while (lines > 0) {
     const int64_t together = lines < prefetch.run_left ? lines : prefetch.run_left;
-    for (int64_t i = 0; i < together; ++i) __builtin_prefetch(prefetch.line + 64 * i, 0, 2);
+    const char* const end = prefetch.line + 64 * together;
+    if (prefetch.near) {
+      for (const char* line = prefetch.line; line != end; line += 64) *static_cast<const volatile char*>(line);
+    } else {
+      _Pragma("GCC unroll 8") for (const char* line = prefetch.line; line != end; line += 64) {
+        __builtin_prefetch(line, 0, 2);
+      }
+    }
     lines -= together;
     prefetch.run_left -= together;
     const bool ends = prefetch.run_left == 0;
-    prefetch.line += 64 * together + (ends ? prefetch.skip - 64 : 0);
+    prefetch.line = end + (ends ? prefetch.skip - 64 : 0);
     prefetch.run_left = ends ? prefetch.run : prefetch.run_left;
   }
 }

@@ -12,6 +12,7 @@
 #define RAGGEMM_KERNELS_ISA_TILE_GEMM_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/isa/ends.h"
 #include "kernels/isa/expand.h"
@@ -189,16 +190,18 @@ template <class V, class Steps, int kMr, int kNv>
 void SweepGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
   using Vec = typename V::Vec;
-  constexpr int kNr = kNv * V::kWidth, kSweepSteps = Steps::kSweepSteps;
-  const int64_t width = args.columns, chunks = width / kNr * ((args.k + kSweepSteps - 1) / kSweepSteps);
+  constexpr int kNr = kNv * V::kWidth;
   Prefetch prefetch = *args.prefetch;
+  const int64_t each = prefetch.near ? kSteps : Steps::kSweepSteps;
+  const int64_t width = args.columns, chunks = width / kNr * ((args.k + each - 1) / each);
   int64_t lines = prefetch.count;
   const int64_t lines_each = (lines + chunks - 1) / chunks;
-  for (int64_t k = 0; k < args.k; k += kSweepSteps) {
-    const int64_t left = args.k - k < kSweepSteps ? args.k - k : kSweepSteps;
-    const bool start = args.start && k == 0, finish = args.finish && k + left == args.k;
-    T *chain = static_cast<T*>(args.chain), *result = static_cast<T*>(args.result);
-    const T* total = static_cast<const T*>(args.total);
+  T *chain = static_cast<T*>(args.chain), *result = static_cast<T*>(args.result);
+  const T* total = static_cast<const T*>(args.total);
+  // Nearly all of them neither begin nor end a chain: they are a loop of their own.
+  const auto sweep = [&](auto within, int64_t k) RAGGEMM_INLINE {
+    const int64_t left = within ? each : args.k - k < each ? args.k - k : each;
+    const bool start = !within && args.start && k == 0, finish = !within && args.finish && k + left == args.k;
     for (int64_t column = 0; column < width; column += kNr) {
       FetchLines(prefetch, lines < lines_each ? lines : lines_each);
       lines -= lines_each;
@@ -214,9 +217,11 @@ void SweepGemm(const MicrokernelArgs& args) {
       for (; kk + kSteps <= left; kk += kSteps) {
         RAGGEMM_UNROLL for (int i = 0; i < kSteps; i += Steps::kGroup) steps.Next(acc);
       }
-      for (; kk + Steps::kGroup <= left; kk += Steps::kGroup) steps.Next(acc);
-      if constexpr (Steps::kGroup != 1) {
-        if (kk < left) steps.Last(acc, left - kk);
+      if constexpr (!within) {
+        for (; kk + Steps::kGroup <= left; kk += Steps::kGroup) steps.Next(acc);
+        if constexpr (Steps::kGroup != 1) {
+          if (kk < left) steps.Last(acc, left - kk);
+        }
       }
       if constexpr (requires { steps.End(acc); }) steps.End(acc);
       if constexpr (requires { steps.Arrange(acc); }) {
@@ -232,6 +237,9 @@ void SweepGemm(const MicrokernelArgs& args) {
       T* to = finish ? result + column : chain + column;
       StoreTile<V>(to, finish ? args.result_stride : width, acc, [](T* p, Vec x) { V::Store(p, x); });
     }
+  };
+  for (int64_t k = 0; k < args.k; k += each) {
+    k > 0 && k + each < args.k ? sweep(std::true_type(), k) : sweep(std::false_type(), k);
   }
   MoveOn(prefetch, args.prefetch);
 }

@@ -36,10 +36,12 @@ inline constexpr uint32_t kFlipped[] = {0, 0x80808080};
 template <class E>
 inline constexpr bool kSigned = static_cast<E>(-1) < 0;
 
-template <class Source>
+// Of bf16, one core of Zen 4, 2048x768 and 768x2048 from memory: shares of a plain pass with 16 steps 0.69 and 0.73 (one
+// row), 0.61 and 0.49 (8 rows), with 8 0.74 and 0.83, 0.50 and 0.46.
+template <class Source, int kMr>
 inline constexpr int kStepsOfSweep = 32;
-template <>
-inline constexpr int kStepsOfSweep<const BFloat16*> = 16;
+template <int kMr>
+inline constexpr int kStepsOfSweep<const BFloat16*, kMr> = kMr <= 4 ? 8 : 16;
 
 // Where elements have none.
 template <class V>
@@ -70,7 +72,7 @@ struct WordSteps {
   using Words = typename V::Words;
   using Source = std::conditional_t<kFrom == WordsFrom::kStrip, const uint32_t*, typename V::Source>;
   static constexpr int kWidth = V::kWidth;
-  static constexpr int kGroup = V::kGroup, kSweepSteps = kStepsOfSweep<typename V::Source>;
+  static constexpr int kGroup = V::kGroup, kSweepSteps = kStepsOfSweep<typename V::Source, kMr>;
 
   explicit WordSteps(const MicrokernelArgs& args, int64_t k = 0, int64_t column = 0)
       : a(static_cast<const uint32_t*>(args.a) + k / kGroup * kMr),
