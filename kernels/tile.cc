@@ -150,6 +150,7 @@ int64_t UnitCost(const PlanData& plan, double cost_of_element, const Unit& unit,
     }
   }
   const double m = static_cast<double>(out.rows), n = static_cast<double>(out.cols);
+  if (m * n == 0) return 1;
   const double cost = std::max(m * n * k, cost_of_element * (m * n + m * k + n * k));
   // Shapes of buffers that exist stay far below; the sum over fewer than 2^20 units must not overflow for any.
   return 1 + static_cast<int64_t>(std::min(cost, plan.units < (1 << 20) ? 0x1p42 : 0x1p62 / plan.units));

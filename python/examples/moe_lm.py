@@ -216,6 +216,8 @@ def main(argv: Sequence[str] | None = None) -> float:
         if value is not None and not value > 0:
             parser.error(f"{name}={value}: must be positive")
     if options.compare:
+        if options.impl != parser.get_default("impl"):
+            parser.error(f"--impl={options.impl}: not with --compare, which runs raggemm and unfused")
         return compare(Shape(), read_texts(), options.seed, options.compare)
     # Before the minutes of work, not after them.
     if options.png.is_dir() or not os.access(options.png if options.png.exists() else options.png.parent, os.W_OK):

@@ -78,6 +78,16 @@ TEST_F(PlanTest, RangesHaveEqualCost) {
   }
 }
 
+// As decoding has them: few experts with a row, among many without.
+TEST_F(PlanTest, GroupsWithoutRowsCostNothing) {
+  ProblemSpec spec{.groups = 64, .m = 8, .n = 410, .k = 390, .sizes = std::vector<int64_t>(64)};
+  std::fill_n(spec.sizes.begin(), 8, 1);
+  const TestProblem test(spec);
+  const PlanData plan = Make(test.problem, WithThreads(2)).value();
+  ASSERT_EQ(plan.threads, 2);
+  EXPECT_EQ(FirstTile(plan, 1), plan.gemm_tiles / 2) << ToString(plan);
+}
+
 TEST_F(PlanTest, IsTheSameEveryTime) {
   for (RaggedMode mode : kAllModes) {
     const TestProblem test(Spec(mode));

@@ -117,6 +117,18 @@ TEST(SweepOfEveryIsa, OfExtremeScales) {
   }
 }
 
+// What is loaded ahead of them is rhs, behind which there is no memory.
+TEST(SweepOfEveryIsa, OfTheLastGroup) {
+  for (int64_t rows : {1, 2}) {
+    for (int64_t n : {33, 70, 100, 1000}) {
+      ProblemSpec spec{.groups = 2, .m = 1 + rows, .n = n, .k = 300, .sizes = {1, rows}};
+      spec.lhs = spec.rhs = DType::kBF16;
+      ExpectBits(spec);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST(SweepOfEveryIsa, OnThreadsWithPartsOfTheColumns) {
   ProblemSpec spec = Spec(900, 400);
   spec.group_offset = 3;
