@@ -36,8 +36,8 @@ inline constexpr uint32_t kFlipped[] = {0, 0x80808080};
 template <class E>
 inline constexpr bool kSigned = static_cast<E>(-1) < 0;
 
-// Of bf16, one core of Zen 4, 2048x768 and 768x2048 from memory: shares of a plain pass with 16 steps 0.69 and 0.73 (one
-// row), 0.61 and 0.49 (8 rows), with 8 0.74 and 0.83, 0.50 and 0.46.
+// Of bf16, one core of Zen 4, 2048x768 and 768x2048 from memory, shares of a plain pass: with 16 steps 0.69 and 0.73 of
+// one row, 0.61 and 0.49 of 8 rows, with 8 steps 0.74 and 0.83, 0.50 and 0.46.
 template <class Source, int kMr>
 inline constexpr int kStepsOfSweep = 32;
 template <int kMr>
