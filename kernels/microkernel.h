@@ -35,13 +35,13 @@ struct Float16 {
 // `line` and `run_left`, for the next one.
 struct Prefetch {
   const char* line;
-  int64_t count;     // lines of this call
-  int64_t run_left;  // lines from `line` to the end of its run
-  int64_t run;       // lines of a whole run
-  int64_t skip;      // bytes from the last line of a run to the first of the next
-  // Of sweeps: lines that come next, loaded into L1. They must exist.
-  bool near = false;
+  int64_t count;      // lines of this call
+  int64_t run_left;   // lines from `line` to the end of its run
+  int64_t run;        // lines of a whole run
+  int64_t skip;       // bytes from the last line of a run to the first of the next
+  bool near = false;  // of sweeps: lines are loaded into L1, so that they must exist, and taken kNearSteps at once
 };
+inline constexpr int kNearSteps = 4;
 
 // Powers of two, one for so many steps of k and a column of rhs, or a row of lhs: f8e8m0fnu.
 struct BlockScales {

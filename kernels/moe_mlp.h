@@ -27,7 +27,7 @@ struct MlpBuffers {
   float* sums;                                         // [T,H]
   // With the rows of a chunk, or with kChunkRows where it has more:
   float* up;  // [rows,2I], or [rows,I] and then those of the gate
-  float* d;   // [rows,H], in the place of what is no longer needed by then: x, in gradients up
+  float* d;   // [rows,H], in the place of what is no longer needed by then: x, which has room for f32, in gradients up
   // With the rows of a chunk, in `forward` kChunkRows at most; of at most four bytes.
   char* x;  // [rows,H]
   char* a;  // [rows,I]

@@ -191,8 +191,9 @@ void SweepGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
   using Vec = typename V::Vec;
   constexpr int kNr = kNv * V::kWidth;
+  static_assert(kNearSteps % kSteps == 0 && Steps::kSweepSteps % kSteps == 0);
   Prefetch prefetch = *args.prefetch;
-  const int64_t each = prefetch.near ? kSteps : Steps::kSweepSteps;
+  const int64_t each = prefetch.near ? kNearSteps : Steps::kSweepSteps;
   const int64_t width = args.columns, chunks = width / kNr * ((args.k + each - 1) / each);
   int64_t lines = prefetch.count;
   const int64_t lines_each = (lines + chunks - 1) / chunks;
