@@ -2,7 +2,6 @@
 #include "raggemm/cpu.h"
 
 #include <cpuid.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -13,6 +12,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/cpuid.h"
 #include "kernels/isa.h"
 #include "raggemm/format.h"
 
@@ -56,27 +56,6 @@ constexpr Cpu kMeasured[] = {
      .l2_bytes = 1 << 20,
      .block_pages = 96},
 };
-
-// Which row, by what CPUID calls family and model, whatever name a virtual machine gives.
-const Cpu* MeasuredRow() {
-  struct Model {
-    const char* vendor;
-    unsigned family, model;
-    size_t row;
-  };
-  static constexpr Model kModels[] = {
-      {"GenuineIntel", 6, 207, 0}, {"AuthenticAMD", 25, 1, 1}, {"AuthenticAMD", 25, 17, 2}};
-  unsigned eax, vendor[3], rest[3];
-  if (__get_cpuid(0, &eax, &vendor[0], &vendor[2], &vendor[1]) == 0) return nullptr;
-  const absl::string_view name(reinterpret_cast<const char*>(vendor), sizeof(vendor));
-  if (__get_cpuid(1, &eax, &rest[0], &rest[1], &rest[2]) == 0) return nullptr;
-  const unsigned base = eax >> 8 & 15, family = base + (base == 15 ? eax >> 20 & 255 : 0);
-  const unsigned model = (eax >> 4 & 15) + (eax >> 16 & 15) * 16;
-  for (const Model& known : kModels) {
-    if (known.vendor == name && known.family == family && known.model == model) return &kMeasured[known.row];
-  }
-  return nullptr;
-}
 
 // The tallest tile over one panel, from L1 or L2; the best of some turns of 10 us or so.
 float Probe(const KernelRow& kernels) {
@@ -138,16 +117,17 @@ const Cpu& HostCpu() {
     const Cpu* row = MeasuredRow();
     Cpu host = row != nullptr ? *row : Cpu();
     for (const IsaRow& isa : IsaRows()) {
-      const bool usable = isa.usable();
-      host.isas[static_cast<size_t>(isa.isa)] = usable;
-      if (!usable) continue;
+      const auto index = static_cast<size_t>(isa.isa);
+      host.missing[index] = isa.missing();
+      host.isas[index] = host.missing[index] == nullptr;
+      if (!host.isas[index]) continue;
       for (const KernelRow& row : isa.kernels) {
-        host.probed_gflops[static_cast<size_t>(isa.isa)][static_cast<size_t>(row.arithmetic)] = Probe(row);
+        host.probed_gflops[index][static_cast<size_t>(row.arithmetic)] = Probe(row);
       }
     }
     // 0 where a virtual machine hides it.
-    if (const int64_t l1 = sysconf(_SC_LEVEL1_DCACHE_SIZE); l1 > 0) host.l1_bytes = l1;
-    if (const int64_t l2 = sysconf(_SC_LEVEL2_CACHE_SIZE); l2 > 0) host.l2_bytes = l2;
+    if (const int64_t l1 = CacheBytes(1); l1 > 0) host.l1_bytes = l1;
+    if (const int64_t l2 = CacheBytes(2); l2 > 0) host.l2_bytes = l2;
     return row != nullptr ? host : Derived(host);
   }();
   return cpu;

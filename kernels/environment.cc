@@ -57,9 +57,9 @@ absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu, c
     usable.push_back(absl::AsciiStrToUpper(NameOf(isa)));
   }
   const std::optional<Isa> known = IsaOf(*environment.isa);
-  const absl::string_view missing = known ? MissingFor(*known) : "";
+  const char* missing = known ? cpu.missing[static_cast<size_t>(*known)] : nullptr;
   return Unusable("RAGGEMM_ISA", *environment.isa,
-                  absl::StrCat(absl::StrJoin(usable, ", "), missing.empty() ? "" : "; ", missing));
+                  absl::StrCat(absl::StrJoin(usable, ", "), missing == nullptr ? "" : "; ", missing));
 }
 
 absl::StatusOr<Executor> DefaultExecutor(const Environment& environment, bool has_pool) {

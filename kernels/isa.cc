@@ -1,7 +1,5 @@
 #include "kernels/isa.h"
 
-#include <cpuid.h>
-
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -11,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/cpuid.h"
 #include "kernels/element.h"
 #include "kernels/enumerators.h"
 #include "kernels/factors.h"
@@ -31,35 +30,7 @@ extern const Expanders kAvx512Expanders;
 extern const Expanders kAvx2Expanders;
 extern const Expanders kScalarExpanders;
 
-// The compiler's run-time support also asks the operating system whether it saves the registers. F16C is not among the
-// names that every compiler's knows.
-const char* MissingForAvx2() {
-  unsigned eax, ebx, ecx = 0, edx;
-  const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
-  const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
-  return has ? nullptr : "the CPU lacks AVX2, FMA or F16C";
-}
-
-const char* MissingForAvx512() {
-  const bool has = MissingForAvx2() == nullptr && __builtin_cpu_supports("avx512f") &&
-                   __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                   __builtin_cpu_supports("avx512vl");
-  return has ? nullptr : "the CPU lacks AVX-512 F, BW, DQ or VL";
-}
-
 namespace {
-
-const char* MissingForAvx512Vnni() {
-  const char* missing = MissingForAvx512();
-  return missing != nullptr || __builtin_cpu_supports("avx512vnni") ? missing : "the CPU lacks AVX512_VNNI";
-}
-
-const char* MissingForAvxVnni() {
-  unsigned eax = 0, ebx, ecx, edx;
-  const bool has = __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & 1 << 4) != 0;
-  const char* missing = MissingForAvx2();
-  return missing != nullptr || has ? missing : "the CPU lacks AVX_VNNI";
-}
 
 constexpr IsaRow kRows[] = {
     {Isa::kAmx, "amx", MissingForAmx, kAmxKernels, BaseOfUnits},
@@ -171,9 +142,9 @@ absl::StatusOr<Isa> ChooseIsa(const Options& options, const Arithmetic& arithmet
   for (const IsaRow& row : kRows) {
     if (options.cpu.Has(row.isa)) usable.push_back(row.name);
   }
-  const absl::string_view missing = MissingFor(*isa);
+  const char* missing = options.cpu.missing[static_cast<size_t>(*isa)];
   return absl::FailedPreconditionError(absl::StrCat("isa: ", NameOf(*isa), " is not usable here, because ",
-                                                    missing.empty() ? "the CPU of the plan lacks it" : missing,
+                                                    missing == nullptr ? "the CPU of the plan lacks it" : missing,
                                                     "; usable: ", absl::StrJoin(usable, ", ")));
 }
 

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "kernels/cpuid.h"
+
 namespace raggemm {
 namespace {
 

@@ -20,6 +20,7 @@ namespace raggemm {
 struct Cpu {
   const char* name = "unknown";  // of the row in kernels/cpu.cc that it is from
   std::array<bool, kIsas> isas = {true};
+  std::array<const char*, kIsas> missing = {};  // what HostCpu lacks for each; null of other CPUs, where nobody asked
   // What the kernels of each ISA do from cache, GFLOP/s by arithmetic; 0 where not measured. All give the same bits, so
   // the fastest may be taken: the best, unless another is clearly faster, as where AVX-512 lowers the clock rate, or
   // pairs of bf16 take four times as long as an fma.

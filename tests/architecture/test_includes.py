@@ -38,7 +38,7 @@ RULES = [
     (r"kernels/parallel_for\.cc", [STD, ABSL, API, r'"kernels/\w+\.h"', "<omp.h>", r"<pthread\.h>"]),
     (r"kernels/fork\.cc", [STD, API, r'"kernels/\w+\.h"', r"<pthread\.h>"]),
     (
-        r"kernels/(isa|cpu|units)\.cc",
+        r"kernels/(cpu|cpuid|isa|units)\.cc",
         [STD, ABSL, API, r'"kernels/\w+\.h"', r"<cpuid\.h>", r"<unistd\.h>", r"<sys/syscall\.h>"],
     ),
     (r"kernels/.*", [STD, ABSL, API, r'"kernels/\w+\.h"', r"<sys/mman\.h>", r"<unistd\.h>"]),

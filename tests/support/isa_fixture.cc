@@ -12,6 +12,8 @@
 #include <set>
 #include <string>
 
+#include "tests/support/pretended_cpu.h"
+
 namespace raggemm::test {
 namespace {
 
@@ -65,6 +67,7 @@ Cpu CpuUpTo(Isa isa) {
 }
 
 bool HostHas(Isa isa) {
+  if (PretendsToLack(isa)) return false;
   __builtin_cpu_init();
   unsigned eax, ebx, ecx = 0, edx;  // clang's builtin does not know f16c
   const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;

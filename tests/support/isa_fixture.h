@@ -13,7 +13,8 @@ namespace raggemm::test {
 inline std::string IsaName(Isa isa) { return std::string(NameOf(isa)); }
 // One with this ISA and what stands behind it in AllIsas, not probed: a busy host cannot upset what is chosen for it.
 Cpu CpuUpTo(Isa isa);
-// What the CPU says, asked without the library; of units that plain C++ stands for, that they are there.
+// What the CPU says, asked without the library; of units that plain C++ stands for, that they are there, and of what a
+// pretended CPU lacks, that it is not.
 bool HostHas(Isa isa);
 // In programs that software_units.cc is linked into.
 extern const bool kUnitsAreSoftware;
