@@ -14,6 +14,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from program_text import calls, custom_calls
 from raggemm import GroupedTensor, QuantizedTensor, combine, grouped_gemm, moe_mlp
+from raggemm._primitive.activations import activated
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "quick_gelu", "swiglu_oai")
 PAIRS = [(name, gated) for name in ACTIVATIONS for gated in (True, False) if gated or name != "swiglu_oai"]
@@ -117,6 +118,16 @@ def test_of_quantized_weights():
 
 
 # Derivatives.
+
+
+@pytest.mark.parametrize("name", ["silu", "gelu", "gelu_tanh", "quick_gelu"])
+def test_derivatives_in_jax_keep_their_digits_where_they_are_small(name):
+    """Left of all zeros: there 1 + tanh(x) of float32 has none left."""
+    x = np.linspace(-5, -2.5, 61, dtype=np.float32)
+    got = jax.vmap(jax.grad(functools.partial(activated, name.upper(), None)))(x)
+    with jax.enable_x64(True):
+        want = jax.vmap(jax.grad(lambda x: moe_oracle.activated(jnp, name, None, x)))(np.float64(x))
+    np.testing.assert_allclose(got, want, rtol=2e-5)
 
 
 @pytest.mark.parametrize(("activation", "gated"), PAIRS)

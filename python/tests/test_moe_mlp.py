@@ -235,7 +235,7 @@ def test_nan_stays_with_its_token():
 @pytest.mark.parametrize("dtype", [np.int64, np.uint32])
 def test_types_of_row_tokens_and_sizes(dtype, x64):
     case = Case()
-    row_tokens = np.where(ROW_TOKENS < 0, 2**32 - 1, ROW_TOKENS).astype(dtype)
+    row_tokens = np.where(ROW_TOKENS < 0, 2**32 - 1, ROW_TOKENS.astype(np.int64)).astype(dtype)
     np.testing.assert_array_equal(case(row_tokens=row_tokens, group_sizes=SIZES.astype(dtype)), case())
 
 

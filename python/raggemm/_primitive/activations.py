@@ -1,5 +1,7 @@
 """Activations in JAX, for derivatives and batches of what the custom calls compute (include/raggemm/activation.h)."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 
@@ -10,11 +12,16 @@ def _swiglu_oai(gate: jax.Array, up: jax.Array) -> jax.Array:
     return gate * jax.nn.sigmoid(1.702 * gate) * (jnp.clip(up, -7, 7) + 1)
 
 
+def _gelu_tanh(x: jax.Array) -> jax.Array:
+    """As the kernels have it. 1 + tanh loses all digits where tanh is near -1, and XLA's tanh differs by version."""
+    return x * jax.nn.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
+
+
 # Of one array, which with a gate is multiplied by up; gpt-oss' is of both.
 _ACTIVATIONS = {
     "SILU": jax.nn.silu,
     "GELU": lambda x: jax.nn.gelu(x, approximate=False),
-    "GELU_TANH": lambda x: jax.nn.gelu(x, approximate=True),
+    "GELU_TANH": _gelu_tanh,
     "RELU": jax.nn.relu,
     "QUICK_GELU": lambda x: x * jax.nn.sigmoid(1.702 * x),
 }
