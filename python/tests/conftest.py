@@ -1,25 +1,11 @@
 """Set-up that must come before jax is imported, and a seed for every run's random tests."""
 
-import importlib.metadata
 import os
 import random
 
 import xla_flags
 
-
-def _flags() -> list[str]:
-    """XLA's own kernels are compiled without optimization: all tests take 239 s instead of 285. And without the
-    emitters, whose passes of MLIR are more than half of each compilation, whatever it is of, where jaxlib can do
-    without; jaxlib 0.8.1 rounds to float8 wrongly without them.
-    """
-    flags = ["--xla_force_host_platform_device_count=4", "--xla_backend_optimization_level=0"]
-    if xla_flags.knows(xla_flags.EMITTERS):
-        needed = importlib.metadata.version("jaxlib").startswith(("0.8.", "0.9."))
-        flags.append(f"--{xla_flags.EMITTERS}={str(needed).lower()}")
-    return flags
-
-
-os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_flags()])
+os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *xla_flags.of_tests()])
 
 import hypothesis
 import jax
