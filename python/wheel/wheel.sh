@@ -32,9 +32,9 @@ test_headers_of() {
   local headers=$wheels/headers-$1 tree=$wheels/headers-build
   if [[ ! -d $headers ]]; then
     rm -rf "$headers.part"
-    "$wheels/tools/bin/python" -m pip download --disable-pip-version-check --quiet --no-deps --only-binary=:all: \
+    "$venv/bin/python" -m pip download --disable-pip-version-check --quiet --no-deps --only-binary=:all: \
       --python-version 3.13 --platform manylinux_2_27_x86_64 --dest "$headers.part" "jaxlib==$1"
-    "$python" -m zipfile -e "$headers.part"/jaxlib-*.whl "$headers.part"
+    "$venv/bin/python" -m zipfile -e "$headers.part"/jaxlib-*.whl "$headers.part"
     mv "$headers.part/jaxlib/include" "$headers"
     rm -rf "$headers.part"
   fi
@@ -45,8 +45,25 @@ test_headers_of() {
   "$tree/bin/ffi_driver" --all --cases="$root/proto/cases/edge.textproto" | tail -n 1
 }
 
-# The wheel with one version of jax: pip check, the demo and the tests, in a folder where nothing else is importable.
-# VERSION ENVIRONMENT
+# Our headers, each included alone, and XLA's of several versions.
+test_headers() {
+  local header version
+  debian_packages "${build_packages[@]}"
+  python_packages
+  mkdir -p "$wheels"
+  for header in "$root"/include/raggemm/*.h; do
+    say "${header#"$root"/} alone"
+    g++ -std=c++20 -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I "$root/include" -include "$header" -x c++ /dev/null
+  done
+  for version in "${header_versions[@]}" "$(newest_jax)"; do test_headers_of "$version"; done
+  say "headers: OK"
+}
+
+# The newest version of jax, which python/requirements.txt pins for a newer Python.
+newest_jax() { sed -n 's/^jax==\(.*\); python_version >= .*/\1/p' "$root/python/requirements.txt"; }
+
+# The wheel with one version of jax: pip check, the tests, and with the newest the demo, in a folder where nothing else
+# is importable: VERSION ENVIRONMENT
 test_wheel_with() {
   local version=$1 folder=$wheels/$2 requirements=build/wheel/$2.txt
   cat "$root"/python/{requirements,wheel/neighbours}.txt | grep -v '^jax\(lib\)\?==' >"$root/$requirements"
@@ -60,11 +77,11 @@ test_wheel_with() {
   (
     cd "$folder/run"
     "$folder/bin/python" -m pytest -n 2 --dist=loadfile --rootdir=. --strict-markers -q wheel tests
-    "$folder/bin/python" -m raggemm.demo
+    [[ $version != "$(newest_jax)" ]] || "$folder/bin/python" -m raggemm.demo
   )
 }
 
-# Makes a root of Debian 13 with Python in build/wheel/debian-13, or sets why_not.
+# Makes a root of Debian 13 with Python in $debian_13, or sets why_not.
 make_debian_13() {
   local packages=ca-certificates,python3,python3-venv
   why_not=
@@ -78,21 +95,21 @@ make_debian_13() {
   fi
   fresh "$debian_13/.complete" "$packages" && return
   debian_packages debootstrap
-  say "making a root of Debian 13 in build/wheel/debian-13 (some minutes)"
+  say "making a root of Debian 13 in ${debian_13#"$root"/} (a minute or two)"
   rm -rf "$debian_13"
   if ! debootstrap --variant=minbase --include="$packages" trixie "$debian_13" >"$debian_13.log" 2>&1; then
-    why_not="debootstrap failed, see build/wheel/debian-13.log"
+    why_not="debootstrap failed, see ${debian_13#"$root"/}.log"
     return
   fi
   echo "$packages" >"$debian_13/.complete"
 }
 
-# Calls a function of this file in the root of Debian 13, where the checkout has the path that it has here and the
-# network is reached as from here: with this system's names, certificates and settings of pip. All of that is mounted
-# for the one process alone.
+# Calls a function of this file in the root $debian_13, where the checkout has the path that it has here and the
+# network is reached as from here: with this system's names, certificates and settings of pip. All of that is
+# mounted for the one process alone.
 in_debian_13() {
   export root wheels
-  export -f say die fresh hash_of find_python python_environment test_wheel_with
+  export -f say die fresh hash_of find_python python_environment newest_jax test_wheel_with test_source
   # shellcheck disable=SC2016
   PATH=/usr/sbin:/usr/bin:/sbin:/bin PYTHON=/usr/bin/python3 unshare --mount bash -euc '
     mkdir -p "$0$root"
@@ -106,10 +123,31 @@ in_debian_13() {
     exec chroot "$0" bash -euo pipefail -c "\"\$@\"" bash "$@"' "$debian_13" "$@"
 }
 
+# Builds and tests the sources in /source: what ./dev test does, but for the checkers.
+test_source() {
+  cd /source
+  ./dev setup
+  ctest --preset release
+  .venv/bin/python -m pytest -n 2 --dist=loadfile -q
+}
+
+# The sources on Debian 13, with its g++, in a root apart from that of the wheel, which has no compiler.
+test_debian_13() {
+  local debian_13=$root/build/debian-13 why_not
+  mkdir -p "$root/build"
+  make_debian_13
+  [[ -z $why_not ]] || not_run "Debian 13, which is tested in a root of its own: $why_not"
+  mkdir -p "$debian_13/source"
+  find "$debian_13/source" -mindepth 1 -maxdepth 1 ! -name build ! -name .venv -exec rm -rf {} +
+  (cd "$root" && git ls-files -z --cached --others --exclude-standard | tar -c --null -T -) |
+    tar -x -C "$debian_13/source"
+  in_debian_13 test_source
+  say "Debian 13: OK"
+}
+
 test_wheel() {
-  local version newest versions=("${@:-${wheel_versions[@]}}") tested=() missing=() why_not
-  newest=$(sed -n 's/^jax==\(.*\); python_version >= .*/\1/p' "$root/python/requirements.txt")
-  (($# != 0)) || versions+=("$newest")
+  local version versions=("${@:-${wheel_versions[@]}}") tested=() missing=() why_not
+  (($# != 0)) || versions+=("$(newest_jax)")
   make_wheel
   find_python
   for version in "${versions[@]}"; do
@@ -128,7 +166,6 @@ test_wheel() {
     fi
     tested+=("$version")
   done
-  for version in "${header_versions[@]}" "$newest"; do test_headers_of "$version"; done
-  ((${#tested[@]})) || die "wheel: no version of jax was tested"
+  ((${#tested[@]})) || not_run "jax ${missing[*]}: $why_not"
   say "wheel: OK with jax ${tested[*]}${missing:+; NOT covered: ${missing[*]}}"
 }

@@ -1,49 +1,9 @@
 """dev takes its arguments as every program does: help goes to stdout and ends with 0, wrong use to stderr with 2."""
 
-import shutil
-import subprocess
-
 import pytest
 
 COMMANDS = ("setup", "build", "test", "fuzz", "demo", "driver", "checksums", "bench", "numerics", "wheel", "docs")
 COMMANDS += ("fmt", "lint", "clean")
-
-# A set-up that does nothing but say so, and programs that print their arguments; the benchmark's has a report where it
-# is not asked for anything unknown.
-SET_UP = """
-prepare() { echo preparing; }
-compile() { echo compiling; }
-python_install() { echo installing; }
-"""
-PROGRAM = """#!/bin/sh
-echo "${0##*/} $*"
-case "$*" in
-  *--foo*) exit 2 ;;
-  -h | *--help*) exit 0 ;;
-esac
-[ "${0##*/}" != raggemm_bench ] || echo new >build/bench/report.json
-"""
-
-
-@pytest.fixture
-def dev(root, tmp_path):
-    """Runs a copy of dev, which can neither install nor remove anything: its exit code, stdout and stderr."""
-    for path in ("dev", "python/wheel/wheel.sh", "tests/checkers.sh"):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(root / path, tmp_path / path)
-    text = (tmp_path / "dev").read_text()
-    assert text.count("\ncommand=${1:-help}\n") == 1
-    (tmp_path / "dev").write_text(text.replace("\ncommand=${1:-help}\n", f"\n{SET_UP}command=${{1:-help}}\n"))
-    for path in ("build/release/bin/ffi_driver", "build/release/bin/raggemm_bench", ".venv/bin/python"):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(PROGRAM)
-        (tmp_path / path).chmod(0o755)
-
-    def run(*arguments):
-        done = subprocess.run([tmp_path / "dev", *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=60)
-        return done.returncode, done.stdout, done.stderr
-
-    return run
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -86,6 +46,10 @@ def test_help_names_every_command(dev, arguments):
         ("test --sanitize=memory", "--sanitize=memory"),
         ("test --soak more", "more"),
         ("test --sanitize=thread more", "more"),
+        ("test --debian-13 more", "more"),
+        ("test --headers more", "more"),
+        ("test --release more", "more"),
+        ("test --release --resume default more", "more"),
         ("bench --peers more", "more"),
     ],
 )
