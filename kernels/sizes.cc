@@ -25,9 +25,17 @@ std::string GroupName(const PlanData& plan, int64_t index) {
   return absl::StrCat(name, " of problem ", segment / plan.replicas, ", replica ", segment % plan.replicas);
 }
 
-// Sizes and starts of one array; along an axis of `extent`, or of any length where extent is negative.
-absl::Status ReadExtents(const DimsArray& array, int64_t extent, const PlanData& plan, Workspace& workspace,
+// An axis that groups divide: its extent, negative where it may have any, and what has it where the array's operand
+// does not, for errors.
+struct RaggedAxis {
+  int64_t extent;
+  absl::string_view of = "";
+};
+
+// Sizes and starts of one array.
+absl::Status ReadExtents(const DimsArray& array, const RaggedAxis& axis, const PlanData& plan, Workspace& workspace,
                          GroupExtents& result) {
+  const int64_t extent = axis.extent;
   const int64_t n = plan.problems * plan.replicas * plan.groups;
   int64_t* sizes = workspace.Take(n);
   int64_t* starts = workspace.Take(n + 1);
@@ -41,7 +49,7 @@ absl::Status ReadExtents(const DimsArray& array, int64_t extent, const PlanData&
     if (size < 0) return Invalid(array.name, ": ", GroupName(plan, i), " has size ", size, ", must be at least 0");
     if (extent >= 0 && size > extent - start) {
       return Invalid(array.name, ": ", GroupName(plan, i), " has size ", size, " and starts at ", start,
-                     ", which exceeds the extent ", extent);
+                     ", which exceeds the extent ", extent, axis.of.empty() ? "" : " of ", axis.of);
     }
     sizes[i] = size;
     starts[i] = start;
@@ -184,8 +192,11 @@ absl::Status ReadSizes(const GroupedGemmProblem& problem, Workspace& workspace, 
     const bool first = i % 2 == 0;
     const bool indexed = operand.row_index.data != nullptr;
     const int64_t rows = indexed ? plan.out.rows : operand.rows;
-    const int64_t extent = plan.mode == RaggedMode::kAllRagged ? -1 : first ? rows : operand.cols;
-    absl::Status s = ReadExtents(arrays.at[i], extent, plan, workspace, first ? operand.first : operand.last);
+    const RaggedAxis axis{.extent = plan.mode == RaggedMode::kAllRagged ? -1
+                                    : first                             ? rows
+                                                                        : operand.cols,
+                          .of = indexed ? problem.names.row_index : ""};
+    absl::Status s = ReadExtents(arrays.at[i], axis, plan, workspace, first ? operand.first : operand.last);
     if (!s.ok()) return s;
   }
   if (absl::Status s = CheckAllAgree(arrays, plan); !s.ok()) return s;

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -35,7 +34,7 @@ from raggemm._primitive.call import (
     compute_dtype,
 )
 from raggemm._primitive.rewrites import apply
-from raggemm._tensors import check_type
+from raggemm._tensors import check_type, integer
 
 _MODES = {
     ("free", None): Mode.RAGGED_M,
@@ -114,7 +113,7 @@ def _group_counts(mode: Mode, lhs: Operand, rhs: Operand, options: _Options) -> 
         local = count
     said = f"{list(counts)[-1]} has {local} groups"
     if options.num_actual_groups is not None:
-        local = operator.index(options.num_actual_groups)
+        local = integer("num_actual_groups", options.num_actual_groups)
         said = f"num_actual_groups is {local}"
         if mode is not Mode.RAGGED_K:
             raise ValueError("num_actual_groups is for ragged K; elsewhere a group axis tells it")
@@ -133,7 +132,7 @@ def _out_extent(mode: Mode, local: int, out_size: int | None, out_layout: str) -
         return local if mode is Mode.RAGGED_K else None
     if out_size is None or out_layout != PACKED:
         raise ValueError(f'all ragged needs out_size and out_layout="PACKED", got {out_size} and {out_layout!r}')
-    out_size = operator.index(out_size)
+    out_size = integer("out_size", out_size)
     if out_size < 0:
         raise ValueError(f"out_size is {out_size}, must be at least 0")
     return out_size
@@ -144,6 +143,8 @@ def _out_dtype(words: Words, preferred: Any, lhs: Operand, rhs: Operand) -> Any:
         dtype = jnp.result_type(lhs.data, rhs.data) if preferred is None else result_dtype(preferred)
         check_types(words, lhs.data.dtype, rhs.data.dtype, dtype)
         return dtype
+    if lhs.data.dtype == rhs.data.dtype == jnp.float8_e5m2:
+        raise TypeError(f"{words.lhs} and {words.rhs} are both of float8_e5m2: one of them must have more digits")
     floats = [x.data for x in (lhs, rhs) if x.data.dtype in FLOATS]
     default = jnp.result_type(*floats) if floats else np.dtype(np.float32)
     dtype = default if preferred is None else result_dtype(preferred)
@@ -281,7 +282,8 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
         "row_index": index,
     }
     activation = (given.activation or "").upper()
-    call = Call(left, right, out, dtype, precision, activation, out_extent, dims_names=names, c_name=words.c)
+    said = {"dims_names": names, "c_name": words.c, "row_index_name": words.row_index, "lhs_name": words.lhs}
+    call = Call(left, right, out, dtype, precision, activation, out_extent, **said)
     if given.c is not None:
         optional["c"] = checked_c(words.c, given.c, shape, dtype)
     if given.bias is not None:

@@ -60,7 +60,7 @@ def _merged(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Array:
 def cotangents(call: MlpCall, args: _Args, ct: jax.Array, wanted: tuple[str, ...]) -> _Args:
     """Of the wanted arguments, by name: x, row_weights, weights of floats, biases. ct: [T,H], as out."""
     x = args["x"]
-    token, weights, is_known = token_rows(args)
+    token, weights, wrong = token_rows(args)
     rows, down_type = filled_rows(x, token), _operand_type(args, "down")
     gate, up = gate_and_up(call, *first_products(call, args, rows))
     a, pull = jax.vjp(functools.partial(activated, call.activation), gate, up)
@@ -71,9 +71,7 @@ def cotangents(call: MlpCall, args: _Args, ct: jax.Array, wanted: tuple[str, ...
     d_up = _merged(call, d_gate, d_up).astype(_operand_type(args, "up"))
     found: _Args = {}
     if "row_weights" in wanted:
-        found["row_weights"] = (a.astype(jnp.float32) * d_a).sum(1)
-        # NaN where a token is not there.
-        found["row_weights"] += jnp.where(is_known, 0, jnp.nan).astype(jnp.float32)
+        found["row_weights"] = (a.astype(jnp.float32) * d_a).sum(1) + wrong
         if "b_down" in args:
             bias = args["b_down"][:, :, None]
             found["row_weights"] += product_of(args | {"w_bias": bias}, "bias", d_rows, False, has_bias=False)[:, 0]

@@ -13,8 +13,8 @@ from raggemm._moe_sequence import sequence, token_rows
 from raggemm._operands import integer_array, result_dtype
 from raggemm._primitive import jax_versions
 from raggemm._primitive.activations import ACTIVATIONS, NEEDS_A_GATE
-from raggemm._primitive.call import COLUMN_BLOCKS, FLOATS, PARTS_OF_BYTES
-from raggemm._primitive.moe_mlp import MlpCall, primitive
+from raggemm._primitive.call import COLUMN_BLOCKS, FLOATS
+from raggemm._primitive.moe_mlp import MlpCall, of_whole_bytes, primitive
 from raggemm._routing import rows_of_tokens, sums_of_tokens
 from raggemm._tensors import check_type, float_array, weight_parts
 
@@ -75,18 +75,29 @@ def _checked_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, An
     return {name: x for name, x in args.items() if x is not None}, matrices
 
 
+def _check_matrix(word: str, w: jax.ShapeDtypeStruct, hidden: int, transpose: bool, groups: int | None = None) -> None:
+    """w_up, or w_down, which must have as many groups: the one axis of H elements is where it must be."""
+    last = transpose == (word == "up")  # of the two axes
+    if w.shape[2 if last else 1] == hidden and groups in (None, w.shape[0]):
+        return
+    axes = f"[{'G' if groups is None else groups},{f'I,{hidden}' if last else f'{hidden},I'}]"
+    meant = w.shape[1 if last else 2] == hidden and groups in (None, w.shape[0])
+    hint = f"; transpose_{word}={not transpose} may be meant" if meant else ""
+    raise ValueError(f"w_{word}: shape is {w.shape}, must be {axes} with transpose_{word}={bool(transpose)}{hint}")
+
+
 def _check_extents(
     matrices: dict[str, Any], hidden: int, merged: bool, transpose_up: bool, transpose_down: bool
 ) -> int:
-    """The columns of w_up, without the gate's of a merged one."""
+    """The columns of w_up."""
     up = matrices["w_up"].shape
     groups, columns = up[0], up[1 if transpose_up else 2]
-    _check_shape("w_up", matrices["w_up"], (groups, columns, hidden) if transpose_up else (groups, hidden, columns))
+    _check_matrix("up", matrices["w_up"], hidden, transpose_up)
     if "w_gate" in matrices:
         _check_shape("w_gate", matrices["w_gate"], up)
         check_type("w_gate: beside w_up", matrices["w_gate"].dtype, (matrices["w_up"].dtype,))
     inner = matrices["w_down"].shape[2 if transpose_down else 1]
-    _check_shape("w_down", matrices["w_down"], (groups, hidden, inner) if transpose_down else (groups, inner, hidden))
+    _check_matrix("down", matrices["w_down"], hidden, transpose_down, groups)
     if columns != (wanted := 2 * inner if merged else inner):
         each = "two where it is merged, as it is" if merged else "one, or two where it is merged, as it is not"
         raise ValueError(f"w_up: has {columns} columns, must have {wanted}: for each of w_down's {inner} rows {each}")
@@ -138,16 +149,11 @@ def _moe_mlp(args: dict[str, jax.Array], *, call: MlpCall) -> jax.Array:
     args = {name: jax_versions.gathered(x) for name, x in args.items()}
     if "group_offset" in args:
         args["group_offset"] = args["group_offset"].reshape(1)
+    args = of_whole_bytes(args)
     for word in ("up", "gate", "down"):
-        matrix, zero, scale = f"w_{word}", f"{word}_zero", f"{word}_scale"
-        if matrix not in args:
-            continue
-        count, wider = PARTS_OF_BYTES.get(args[matrix].dtype, (1, None))
-        if args[matrix].shape[-1] % count:  # rows must be whole bytes
-            args |= {name: args[name].astype(wider) for name in (matrix, zero) if name in args}
-        for name in (scale, zero):
+        for name in (f"{word}_scale", f"{word}_zero"):
             if name in args and args[name].ndim == 0:
-                args[name] = jnp.broadcast_to(args[name], args[matrix].shape[:1])
+                args[name] = jnp.broadcast_to(args[name], args[f"w_{word}"].shape[:1])
     return primitive.bind(*jax_versions.varying_alike(call.flat(args)), call=call)[0]
 
 
@@ -156,8 +162,8 @@ def _by_rows(args: dict[str, jax.Array], call: MlpCall, weight_on: str) -> jax.A
     """The call of each row as a token of its own, then the sums of the tokens."""
     args = {name: jax_versions.gathered(x) for name, x in args.items()}
     x = args["x"]
-    token, weights, _ = token_rows(args)
-    weights = jnp.where(token < x.shape[0], weights, 0)  # of other rows it may be NaN
+    token, weights, wrong = token_rows(args)
+    weights = jnp.where(token < x.shape[0], weights, 0) + wrong  # of rows that take no part it may be NaN
     rows = rows_of_tokens(x, token)
     if weight_on == "input":
         rows, weights = (rows.astype(jnp.float32) * weights[:, None]).astype(x.dtype), jnp.ones_like(weights)
@@ -211,8 +217,7 @@ def moe_mlp(
     Args:
       x: [T,H], float16, bfloat16 or float32, as are all floats here, in any mix.
       row_tokens: [M], int32, int64 or uint32. One of a processed group must be in [0,T): a wrong one is found as a
-        wrong size is, when the call or its gradient has run; but vmap, row_slots and weights on the input, which know
-        only numbers, make NaN of it, as do forward mode and second derivatives.
+        wrong size is, when the call or its derivative has run.
       row_weights: [M], or None, which is 1.
       group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than M.
       w_up: [G,H,I], with transpose_up [G,I,H]. It, w_gate and w_down may be QuantizedTensors, and PackedWeights, w_gate
@@ -240,7 +245,7 @@ def moe_mlp(
       [T,H].
 
     With row_slots, or row_weights on the input, the call computes d of all rows, as if each were a token of its own,
-    and combine adds them up: both have M rows in memory, and a wrong token makes all NaN.
+    and combine adds them up: both have M rows in memory.
 
     The sum of a token is one chain for any number of rows where the one call makes it, and its gradient. In combine,
     and so under vmap, in forward mode, with row_slots and weights on the input, a new chain begins after 256 rows of a

@@ -17,12 +17,17 @@ from raggemm.ops import matrices
 
 
 def _rows_of_groups(args: dict[str, Any]) -> jax.Array:
-    """[M]: whether a row is one of a processed group."""
-    sizes, (groups, *_) = args["group_sizes"], args["w_up"].shape
-    ends = jnp.concatenate([jnp.zeros((1,), sizes.dtype), jnp.cumsum(sizes)])
-    first = args["group_offset"].reshape(()) if "group_offset" in args else 0
-    row = jnp.arange(args["row_tokens"].shape[0], dtype=ends.dtype)
-    return (row >= ends.at[first].get(mode="clip")) & (row < ends.at[first + groups].get(mode="clip"))
+    """float32 [M]: 1 for rows of processed groups, else 0, as a product with nothing but a bias, for the call checks
+    sizes and tokens: with on_error="nan" wrong ones make all NaN."""
+    tokens, groups = args["x"].shape[0], args["w_up"].shape[0]
+    lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((tokens, 0), (groups, 0, 1)))
+    return product(
+        Words(lhs="x", sizes="group_sizes", row_index="row_tokens"),
+        *matrices(lhs, rhs, args["group_sizes"], (1, 1)),
+        bias=jnp.ones((groups, 1), jnp.float32),
+        group_offset=args.get("group_offset"),
+        row_index=args["row_tokens"],
+    )[:, 0]
 
 
 def product_of(args: dict[str, Any], weight: str, rows: jax.Array, is_trans: bool, has_bias: bool = True) -> jax.Array:
@@ -56,14 +61,13 @@ def gate_and_up(call: MlpCall, up: jax.Array, gate: jax.Array | None = None) -> 
 
 
 def token_rows(args: dict[str, Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """[M] of each row: its token, which is the number of tokens where it takes no part, and its weight; and
-    whether all are there. Nothing here can raise for a token that is not: a row of it makes all weights NaN."""
+    """[M] of each row: its token, which is the number of tokens where it takes no part; its weight; and 0, or NaN where
+    a token or a size is wrong and nothing raises, which is in the weights of all rows, too."""
     row_tokens, tokens, is_placed = args["row_tokens"], args["x"].shape[0], _rows_of_groups(args)
-    is_known = (row_tokens >= 0) & (row_tokens < tokens)
-    weights = args.get("row_weights", jnp.ones(row_tokens.shape, jnp.float32))
-    all_known = ~(is_placed & ~is_known).any()
-    weights = weights * jnp.where(all_known, 1, jnp.nan).astype(jnp.float32)
-    return jnp.where(is_placed & is_known, row_tokens, tokens), weights, all_known
+    takes_part = (is_placed != 0) & (row_tokens >= 0) & (row_tokens < tokens)
+    wrong = is_placed - is_placed
+    weights = args.get("row_weights", jnp.ones(row_tokens.shape, jnp.float32)) + wrong
+    return jnp.where(takes_part, row_tokens, tokens), weights, wrong
 
 
 def sequence(call: MlpCall, args: dict[str, Any]) -> tuple[jax.Array, ...]:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._primitive.call import COLUMN_BLOCKS, INTEGERS, PACKED, STRIDED, listed, odd_type
+from raggemm._primitive.call import COLUMN_BLOCKS, INTEGERS, PACKED, QUANTIZED, STRIDED, listed, odd_type
 from raggemm._tensors import Factors, weight_parts
 
 _P = ParamSpec("_P")
@@ -52,6 +52,7 @@ class Words(NamedTuple):
     sizes: str | None = None  # of every dims array; None: as in lhs.first_dims
     c: str = "c"
     bias: str = "bias"
+    row_index: str = "row_index"
 
 
 def check_types(words: Words, lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> None:
@@ -60,9 +61,9 @@ def check_types(words: Words, lhs: Any, rhs: Any, out: Any, narrow: bool = False
         name, allowed = odd
         word = {"lhs": words.lhs, "rhs": words.rhs, "result": "preferred_element_type"}[name]
         dtype = {"lhs": lhs, "rhs": rhs, "result": out}[name]
-        raise TypeError(
-            f"{word}: dtype is {dtype}, must be {listed(allowed)} with {words.lhs} of {lhs} and {words.rhs} of {rhs}"
-        )
+        beside = f"with {words.lhs} of {lhs} and {words.rhs} of {rhs}"
+        hint = "; elements that stand for numbers are a QuantizedTensor's" if {lhs, rhs} & set(QUANTIZED) else ""
+        raise TypeError(f"{word}: dtype is {dtype}, must be {listed(allowed)} {beside}{hint}")
 
 
 def result_dtype(preferred: Any) -> np.dtype:

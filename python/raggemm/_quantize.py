@@ -4,8 +4,7 @@ All of this is plain JAX, in float32, with the same bits inside and outside of j
 """
 
 import functools
-import math
-import operator
+import numbers
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from jax import lax
 from raggemm._primitive.call import INTEGER_ELEMENTS, QUANTIZED, SCALES, listed
 from raggemm._primitive.jax_versions import sharded_as
 from raggemm._quantized import E2M1, E8M0, by_blocks, dequantize, over, split, with_blocks
-from raggemm._tensors import QuantizedTensor, check_type, float_array
+from raggemm._tensors import QuantizedTensor, check_type, float_array, integer
 
 E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 
@@ -120,7 +119,7 @@ def _floats(name: str, x: Any) -> jax.Array:
 
 
 def _axis(name: str, axis: Any, shape: tuple[int, ...]) -> int:
-    if not -len(shape) <= (axis := operator.index(axis)) < len(shape):
+    if not -len(shape) <= (axis := integer(name, axis)) < len(shape):
         raise ValueError(f"{name}: axis {axis} is out of range for shape {shape}")
     return axis % len(shape)
 
@@ -131,7 +130,9 @@ def _counts(shape: tuple[int, ...], axes: Any, block: tuple[int, int] | None) ->
     for axis in axes if isinstance(axes, tuple | list) else () if axes is None else (axes,):
         counts[_axis("axes", axis, shape)] = 1
     if block is not None:
-        axis, size = _axis("block", block[0], shape), operator.index(block[1])
+        if not isinstance(block, tuple | list) or len(block) != 2:
+            raise TypeError(f"block is {block!r}, must be (axis, size)")
+        axis, size = _axis("block[0]", block[0], shape), integer("block[1]", block[1])
         if size < 1 or shape[axis] % size:
             raise ValueError(f"block: size {size} must divide {shape[axis]}, the extent of axis {axis} of {shape}")
         if counts[axis] != shape[axis]:
@@ -190,8 +191,10 @@ def quantize(
     check_type("scale_dtype", scale_dtype, SCALES)
     if zero_point and dtype not in INTEGER_ELEMENTS:
         raise TypeError(f"zero_point: dtype is {dtype}, must be {listed(INTEGER_ELEMENTS)}")
-    if bound is not None and not (math.isfinite(bound) and bound > 0):
-        raise ValueError(f"bound: {bound} must be positive and finite")
+    if bound is not None and not isinstance(bound, numbers.Real):
+        raise TypeError(f"bound is a {type(bound).__name__}, must be a number of Python or NumPy")
+    if bound is not None and not 0 < bound <= float(jnp.finfo(jnp.float32).max):
+        raise ValueError(f"bound is {bound}, must be positive, and finite in float32")
     one = axes is None and block is None
     counts = (1,) * x.ndim if one else _counts(x.shape, axes, block)
     asymmetric = zero_point or dtype in map(np.dtype, (np.uint8, ml_dtypes.uint4))

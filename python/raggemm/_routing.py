@@ -16,7 +16,6 @@ two differ, docstrings say whose is followed.
 """
 
 import functools
-import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +26,7 @@ from raggemm._grouped_gemm import grouped_gemm, product
 from raggemm._operands import GroupedTensor, Words, integer_array, result_dtype
 from raggemm._primitive.call import FLOATS
 from raggemm._primitive.jax_versions import gathered
-from raggemm._tensors import check_type, float_array
+from raggemm._tensors import check_type, float_array, integer
 from raggemm.ops import matrices
 
 SCORES = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid}
@@ -86,8 +85,8 @@ def _largest(scores: jax.Array, top_k: int, groups: Groups | None) -> jax.Array:
 def logits_array(logits: Any, top_k: int) -> jax.Array:
     """Checked, and as float32."""
     logits = float_array("logits", logits)
-    if logits.ndim != 2:
-        raise ValueError(f"logits: shape is {logits.shape}, must be [tokens, experts]")
+    if logits.ndim != 2 or logits.shape[1] == 0:
+        raise ValueError(f"logits: shape is {logits.shape}, must be [tokens, experts], of at least one expert")
     if not 1 <= top_k <= logits.shape[1]:
         raise ValueError(f"top_k is {top_k}, must be in [1, {logits.shape[1]}], for logits are {logits.shape}")
     return logits.astype(jnp.float32)
@@ -145,7 +144,7 @@ def route(
     Returns:
       weights float32 [T,k], differentiable, and experts int32 [T,k], for sort_by_expert.
     """
-    top_k = operator.index(top_k)
+    top_k = integer("top_k", top_k)
     logits = logits_array(logits, top_k)
     if score not in SCORES:
         raise ValueError(f"score is {score!r}, must be one of {list(SCORES)}")
@@ -160,7 +159,7 @@ def route(
     groups = None
     if num_groups is not None and group_top_k is not None:
         best = 1 if expert_bias is None else 2
-        groups = Groups(operator.index(num_groups), operator.index(group_top_k), best)
+        groups = Groups(integer("num_groups", num_groups), integer("group_top_k", group_top_k), best)
         groups = checked_groups(logits.shape[1], top_k, groups)
     if renormalize is None:
         renormalize = score == "sigmoid" and top_k > 1
@@ -251,7 +250,7 @@ def sort_by_expert(experts: Any, num_experts: int) -> SortedRows:
       num_experts: G, groups.
     """
     experts = _pairs(experts)
-    num_experts = operator.index(num_experts)
+    num_experts = integer("num_experts", num_experts)
     if num_experts < 1:
         raise ValueError(f"num_experts is {num_experts}, must be at least 1")
     top_k = max(experts.shape[1], 1)
@@ -333,7 +332,7 @@ def combine(
     Returns:
       [T,H], differentiable in rows and row_weights, in forward and reverse mode of every order.
     """
-    num_tokens = operator.index(num_tokens)
+    num_tokens = integer("num_tokens", num_tokens)
     if num_tokens < 0:
         raise ValueError(f"num_tokens is {num_tokens}, must be at least 0")
     rows, given = _checked_rows(rows, row_tokens, row_weights, row_slots)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -93,6 +94,14 @@ class PackedWeights:
         return self.data.dtype
 
 
+def integer(name: str, x: Any) -> int:
+    """A Python or NumPy integer; TypeError for all else."""
+    try:
+        return operator.index(x)
+    except TypeError:
+        raise TypeError(f"{name} is {x!r}, must be an integer") from None
+
+
 def is_quantized(x: Any) -> bool:
     """Whether it is a QuantizedTensor, or has the fields of qwix' QArray."""
     return isinstance(x, QuantizedTensor) or (hasattr(x, "qvalue") and hasattr(x, "scale"))
@@ -155,9 +164,9 @@ def checked_packed(name: str, x: Any) -> PackedWeights:
             "unprepack it with the raggemm that packed it, then pack it with this one"
         )
     data = float_array(f"{name}.data", x.data, QUANTIZED if x.quantized else FLOATS)
-    width = data.shape[-1] if data.ndim == 4 else 0
-    if width not in (32, 64, 128, 256) or data.shape[1] != -(-x.columns // width):
-        raise ValueError(f"{name}.data: shape is {data.shape}, must be [G,T,K,B] with T blocks for {x.columns} columns")
+    width, columns = data.shape[-1] if data.ndim == 4 else 0, integer(f"{name}.columns", x.columns)
+    if width not in (32, 64, 128, 256) or data.shape[1] != -(-columns // width):
+        raise ValueError(f"{name}.data: shape is {data.shape}, must be [G,T,K,B] with T blocks for {columns} columns")
     scale, zero_point = x.scale, x.zero_point
     if scale is not None or zero_point is not None:
         scale, zero_point = _checked_factors(name, scale, zero_point, data.dtype, x.shape)

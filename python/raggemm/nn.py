@@ -7,6 +7,7 @@
 apply is route, sort_by_expert and moe_mlp. The experts' matrices may be QuantizedTensors.
 """
 
+import inspect
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +19,10 @@ from raggemm._routing import route, sort_by_expert
 from raggemm._tensors import float_array
 
 __all__ = ["Output", "Shape", "apply", "init"]
+
+_KEYS = ("router", "w_up", "w_down", "w_gate", "expert_bias")
+_OPTIONAL = ("w_gate", "expert_bias")
+_ROUTING = tuple(name for name, x in inspect.signature(route).parameters.items() if x.kind is x.KEYWORD_ONLY)
 
 
 class Shape(NamedTuple):
@@ -58,6 +63,21 @@ def init(key: jax.Array, shape: Shape, dtype: Any = jnp.float32) -> dict[str, ja
     return {name: normal(name) for name in shapes}
 
 
+def _check(params: dict[str, Any], routing: dict[str, Any], shape: tuple[int, ...]) -> None:
+    """What apply is given, but for x itself."""
+    if missing := [key for key in _KEYS if key not in params and key not in _OPTIONAL]:
+        raise ValueError(f"params: has no {missing[0]!r}, but {sorted(params)}")
+    if unknown := [key for key in params if key not in _KEYS]:
+        raise ValueError(f"params: {unknown[0]!r} is no array of this layer, which are {list(_KEYS)}")
+    if unknown := [name for name in routing if name not in _ROUTING]:
+        raise ValueError(f"{unknown[0]}: is no argument of apply, nor of route: {list(_ROUTING)}")
+    router, up = jnp.shape(params["router"]), params["w_up"].shape
+    if len(router) != 2 or shape[-1:] != router[:1]:
+        raise ValueError(f"x: shape is {shape}, must end with the rows of params['router'], whose shape is {router}")
+    if router[1] != up[0]:
+        raise ValueError(f"params: router has {router[1]} experts, but w_up has {up[0]}")
+
+
 def apply(
     params: dict[str, Any],
     x: Any,
@@ -69,15 +89,14 @@ def apply(
     """The experts' answers to each token, weighted by the router.
 
     Args:
-      params: as of init. "w_gate" may be absent; an "expert_bias" [G] is the one of route.
+      params: as of init. "w_gate" may be absent; an "expert_bias" [G] is the one of route. ValueError for other keys.
       x: [...,H], of float16, bfloat16 or float32.
       top_k: experts of a token.
       activation, weight_on: as moe_mlp has them.
       routing: the keyword arguments of route.
     """
     x = float_array("x", x)
-    if x.shape[-1:] != params["router"].shape[:1]:
-        raise ValueError(f"x: shape is {x.shape}, must end with the {params['router'].shape[0]} rows of router")
+    _check(params, routing, x.shape)
     tokens = gathered(x).reshape(-1, x.shape[-1])
     logits = jnp.matmul(tokens.astype(jnp.float32), params["router"], precision="highest")
     row_weights, chosen = route(logits, top_k, expert_bias=params.get("expert_bias"), **routing)

@@ -98,8 +98,9 @@ def gmm(
       existing_out: [m, n] of preferred_element_type (else ValueError). Rows outside the processed groups are kept,
         the others overwritten without being read.
       transpose_rhs: whether the matrices of rhs are stored transposed.
-      lhs_quantize: a dtype of quantize, which the call then applies to lhs with a scale for each row: a row with a NaN
-        or an infinity is NaN and changes no other. The gradient of lhs passes straight through. Not with existing_out.
+      lhs_quantize: a dtype of quantize, which the call then applies to lhs with a scale for each row: one with a NaN
+        or an infinity gets no numbers, as quantize says, and changes no other. The gradient of lhs passes straight
+        through. Not with existing_out.
 
     Returns:
       [m, n].

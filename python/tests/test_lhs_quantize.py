@@ -56,6 +56,9 @@ def test_a_row_that_is_no_number_stays_one(bad):
     assert np.isnan(got[4]).all()
     others = np.arange(M) != 4
     np.testing.assert_array_equal(got[others], want[others])
+    wide = raggemm.gmm(lhs.at[4, 7].set(bad), rhs, SIZES, lhs_quantize=jnp.float8_e5m2)  # which has infinities
+    want = bad * np.sign(np.asarray(rhs)[WHERE[4], 7])
+    np.testing.assert_array_equal(wide[4], want)
 
 
 def test_gradients_pass_straight_through_lhs():

@@ -267,12 +267,29 @@ TRACING = [
     ({"group_offset": COUNT}, ValueError, r"group_offset: shape is \(2,\), must be \(\) or \(1,\)"),
     ({"group_offset": 1.0}, TypeError, "group_offset: dtype is float64, must be int32"),
     ({"w_up": UP[0]}, ValueError, r"w_up: shape is \(4, 3\), must be \[G,K,N\]"),
-    ({"w_up": UP[:, 1:]}, ValueError, r"w_up: shape is \(2, 3, 3\), must be \(2, 4, 3\)"),
+    (
+        {"w_up": UP[:, 1:]},
+        ValueError,
+        r"w_up: shape is \(2, 3, 3\), must be \[G,4,I\] with transpose_up=False\b(?!; transpose)",
+    ),
     ({"w_up": UP.astype(np.int8)}, TypeError, "w_up: dtype is int8, must be float16, bfloat16 or float32"),
     ({"w_up": QuantizedTensor(INT8.data, np.ones(3, np.float32))}, ValueError, r"w_up.scale: shape is \(3,\), must be"),
-    ({"transpose_up": True}, ValueError, r"w_up: shape is \(2, 4, 3\), must be \(2, 4, 4\)"),
-    ({"w_down": DOWN[:1]}, ValueError, r"w_down: shape is \(1, 3, 4\), must be \(2, 3, 4\)"),
-    ({"transpose_down": True}, ValueError, r"w_down: shape is \(2, 3, 4\), must be \(2, 4, 4\)"),
+    (
+        {"transpose_up": True},
+        ValueError,
+        r"w_up: shape is \(2, 4, 3\), must be \[G,I,4\].*; transpose_up=False may be meant",
+    ),
+    (
+        {"w_down": DOWN[:1]},
+        ValueError,
+        r"w_down: shape is \(1, 3, 4\), must be \[2,I,4\] with transpose_down=False\b(?!; transpose)",
+    ),
+    ({"w_down": DOWN.mT}, ValueError, r"w_down: shape is \(2, 4, 3\), must be .*; transpose_down=True may be meant"),
+    (
+        {"transpose_down": True},
+        ValueError,
+        r"w_down: shape is \(2, 3, 4\), must be \[2,4,I\] .*; transpose_down=False may",
+    ),
     ({"w_gate": UP[:, :, 1:]}, ValueError, r"w_gate: shape is \(2, 4, 2\), must be \(2, 4, 3\)"),
     ({"w_gate": INT8}, TypeError, "w_gate: beside w_up: dtype is int8, must be float32"),
     ({"merged": "halves"}, ValueError, "w_up: has 3 columns, must have 6: for each of w_down's 3 rows two where it is"),
@@ -319,6 +336,7 @@ def test_float64_is_refused(name, x64):
         ({"group_offset": 1}, "group_offset: value 1 at index 0"),
         ({"row_tokens": np.array([0, 0, 0, 9, 0], np.int32)}, "row_tokens: value 9 at index 3, must be in"),
         ({"row_tokens": np.array([-1, 0, 0, 0, 0], np.int32)}, "row_tokens: value -1 at index 0, must be in"),
+        ({"x": X[:0]}, r"row_tokens: value 0 at index 0, must be in \[0, 0\)"),
     ],
 )
 def test_errors_when_running(changes, message):

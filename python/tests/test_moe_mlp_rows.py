@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import moe_oracle
 import numpy as np
 import pytest
+import raggemm
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from moe_mlps import HIDDEN, ROW_TOKENS, ROWS, SIZES, TOKENS, Case
@@ -141,13 +142,17 @@ def test_explicit_mesh_axes():
 
 
 @pytest.mark.parametrize("options", [{"weight_on": "input"}, {"row_slots": np.arange(ROWS)}], ids=["input", "slots"])
-def test_a_wrong_token_makes_nan_and_wrong_sizes_raise(options):
+def test_wrong_tokens_and_sizes_are_errors(options):
     case = Case()
-    wrong = np.where(np.arange(ROWS) == 4, TOKENS, ROW_TOKENS)
-    got = np.asarray(case(row_tokens=wrong, **options))
-    assert np.isnan(got[:7]).all() and not got[8].any()
-    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="group_sizes: group 0 has size -1"):
-        jax.block_until_ready(case(group_sizes=np.array([-1, 2, 0, 0]), **options))
+    wrong = {"row_tokens": np.where(np.arange(ROWS) == 4, TOKENS, ROW_TOKENS)}
+    for changes, message in (
+        (wrong, r"row_tokens: value 9 at index 4, must be in \[0, 9\), the rows of x"),
+        ({"group_sizes": np.array([-1, 2, 0, 0])}, "group_sizes: group 0 has size -1"),
+    ):
+        with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=message):
+            jax.block_until_ready(case(**changes, **options))
+    with raggemm.options(on_error="nan"):
+        assert np.isnan(np.asarray(case(**wrong, **options))[:7]).all()
 
 
 @pytest.mark.parametrize("save", ["inputs", "activations"])

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import raggemm
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from moe_mlps import GROUPS, HIDDEN, INNER, ROW_TOKENS, ROWS, SIZES, TOKENS, Case
@@ -227,11 +228,27 @@ def test_nested_vmap_and_shared_weights():
     close(total, 3 * (both[0] + both[1]))
 
 
-def test_a_wrong_token_in_a_batch_is_nan():
+@pytest.mark.parametrize("value", [-1, TOKENS])
+def test_a_wrong_token_in_a_batch_is_an_error(value):
+    """With the place in the batch, whose rows lie one after the other."""
     case = Case()
-    wrong = np.stack([ROW_TOKENS, np.where(np.arange(ROWS) == 4, TOKENS, ROW_TOKENS)])
-    right, left = np.asarray(jax.vmap(lambda tokens: case(row_tokens=tokens))(wrong))
-    assert not np.isnan(right).any() and np.isnan(left[:7]).all() and (left[8] == 0).all()
+    batch = np.stack([ROW_TOKENS, np.where(np.arange(ROWS) == 4, value, ROW_TOKENS)])
+    run = jax.vmap(lambda tokens: case(row_tokens=tokens))
+    message = rf"row_tokens: value {value} at index {ROWS + 4}, must be in \[0, {TOKENS}\), the rows of x"
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=message):
+        jax.block_until_ready(run(batch))
+    with raggemm.options(on_error="nan"):
+        assert np.isnan(np.asarray(run(batch))[:, :7]).all()
+
+
+@pytest.mark.parametrize("derivative", ["jvp", "second"])
+def test_a_wrong_token_in_a_derivative_is_an_error(derivative):
+    case = Case()
+    wrong = np.where(np.arange(ROWS) == 4, TOKENS, ROW_TOKENS)
+    loss = lambda x: case({"x": x}, row_tokens=wrong).sum()  # noqa: E731
+    of_loss = loss if derivative == "jvp" else jax.grad(loss)
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="row_tokens: value 9 at index 4, must be in"):
+        jax.block_until_ready(jax.jvp(of_loss, (case.given["x"],), (case.given["x"],)))
 
 
 # Loops, devices, export.

@@ -174,3 +174,19 @@ def test_errors():
         nn.apply(PARAMS, X.astype(np.int32), 2)
     with pytest.raises(ValueError, match=r"^top_k is 6, must be in"):
         nn.apply(PARAMS, X, 6)
+    without = {name: x for name, x in PARAMS.items() if name != "w_down"}
+    wide = PARAMS | {"router": np.ones((X.shape[-1], 9), np.float32)}
+    for params, options, message in (
+        (without, {}, "^params: has no 'w_down', but"),
+        (PARAMS | {"b_up": X}, {}, "^params: 'b_up' is no array of this layer, which are"),
+        (PARAMS | {"router_bias": X}, {}, "^params: 'router_bias' is no array"),
+        (PARAMS, {"transpose_up": True}, "^transpose_up: is no argument of apply"),
+        (wide, {}, f"^params: router has 9 experts, but w_up has {PARAMS['w_up'].shape[0]}"),
+        (
+            PARAMS | {"router": PARAMS["router"][1:]},
+            {},
+            r"^x: shape is .*, must end with the rows of params\['router'\]",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            nn.apply(params, X, 2, **options)

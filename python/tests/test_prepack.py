@@ -316,6 +316,25 @@ def test_gradients_of_moe_mlp(gate, save):
     np.testing.assert_allclose(batch(rows, packed), batch(rows, plain), rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["int4", "uint4", "int2", "float4_e2m1fn"])
+def test_gradients_beside_packed_weights_whose_rows_are_no_whole_bytes(name):
+    """Of columns that are odd in number, which blocks fill up and matrices do not."""
+    case, random = moe_mlps.Case(biases=False), np.random.default_rng(0)
+    case.given["x"], case.given["row_weights"] = map(np.nan_to_num, (case.given["x"], case.given["row_weights"]))
+    shapes = {"w_up": (G, 63, 31), "w_gate": (G, 63, 31), "w_down": (G, 31, 63)}
+    q = {w: raggemm.quantize(np.float32(random.normal(size=s)), name, axes=1) for w, s in shapes.items()}
+    plain = case.given | q | {"x": case.given["x"][:, :63]}
+    packed = plain | {w: prepack(x) for w, x in q.items()}
+
+    def gradients(given):
+        loss = lambda x, w: (moe_mlp(**arguments(case, given | {"x": x}, (0, 0)) | {"row_weights": w}) ** 2).sum()  # noqa: E731
+        return jax.grad(loss, (0, 1))(given["x"], given["row_weights"])
+
+    dense = {w: np.asarray(raggemm.dequantize(x, np.float32)) for w, x in q.items()}
+    for got, want in zip(gradients(packed), gradients(plain | dense), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+
+
 # Errors
 
 
@@ -378,7 +397,7 @@ def test_what_moe_mlp_refuses():
             packed | {"w_down": packed["w_up"]},
             (0, 0),
             ValueError,
-            r"w_down: shape is \(4, 64, 32\), must be \(4, 64, 64\)",
+            r"w_down: shape is \(4, 64, 32\), must be \[4,I,64\] with transpose_down=False; transpose",
         ),
     ):
         with pytest.raises(kind, match=message):

@@ -257,7 +257,12 @@ def test_errors(lhs, rhs, axes, index, error, message):
 
 
 def test_sizes_count_the_indices():
-    fails(r"lhs.first_dims: group 3 has size 4 and starts at 5, which exceeds the extent 8", X, RHS, INDEX[:8] * 0)
+    fails(
+        r"lhs.first_dims: group 3 has size 4 and starts at 5, which exceeds the extent 8 of row_index",
+        X,
+        RHS,
+        INDEX[:8] * 0,
+    )
 
 
 def test_exact():

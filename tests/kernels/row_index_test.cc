@@ -156,7 +156,7 @@ TEST(RowIndexErrors, NameIndexValueAndLimit) {
                         const int64_t rows[8] = {};
                         t.problem.row_index = t.AddIntegers(DType::kS32, {8}, rows);
                       }),
-              HasSubstr("group 2 has size 4 and starts at 5, which exceeds the extent 8"));
+              HasSubstr("group 2 has size 4 and starts at 5, which exceeds the extent 8 of row_index"));
 }
 
 TEST(RowIndexErrors, NameShapesAndModes) {

@@ -152,6 +152,8 @@ class Call:
     # What errors of the custom call say, in the words of the front end.
     dims_names: tuple[str, ...] = ()  # for each dims array; (): the custom call's own
     c_name: str = "c"
+    row_index_name: str = "row_index"
+    lhs_name: str = "lhs"  # beside it
     operands: tuple[str, ...] = ()  # the optional operands that are there; apply() tells
 
     @property
@@ -183,8 +185,10 @@ class Call:
     def names(self) -> str:
         """The custom call's attribute `names`: slot=word for each operand that the front end calls otherwise."""
         words = {slot: self.dims_names[index] for slot, index in self.ragged.items()} if self.dims_names else {}
-        if "c" in self.operands:
-            words["c"] = self.c_name
+        optional = {"c": self.c_name, "row_index": self.row_index_name}
+        words |= {slot: word for slot, word in optional.items() if slot in self.operands}
+        if "row_index" in self.operands:
+            words["lhs"] = self.lhs_name
         return ",".join(f"{slot}={word}" for slot, word in words.items() if word != slot)
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
 from raggemm._primitive import jax_versions, library
-from raggemm._primitive.call import FLOATS
+from raggemm._primitive.call import FLOATS, PARTS_OF_BYTES
 from raggemm._primitive.column_blocks import from_blocks, to_blocks
 from raggemm._primitive.options import attributes
 from raggemm._primitive.primitive import check_platform, runs_compiled
@@ -32,6 +32,17 @@ primitive.multiple_results = backward.multiple_results = True
 
 _REQUIRED = ("x", "row_tokens", "group_sizes", "w_up", "w_down")
 _Args = dict[str, Any]
+
+
+def of_whole_bytes(args: _Args) -> _Args:
+    """The same with wider elements in weights, and their zero points, whose rows would end within a byte."""
+    wide: _Args = {}
+    for word in ("up", "gate", "down"):
+        matrix, zero = f"w_{word}", f"{word}_zero"
+        count, wider = PARTS_OF_BYTES.get(args[matrix].dtype, (1, None)) if matrix in args else (1, None)
+        if count > 1 and args[matrix].shape[-1] % count:
+            wide |= {name: args[name].astype(wider) for name in (matrix, zero) if name in args}
+    return args | wide
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -91,7 +102,7 @@ class MlpCall:
     def unpacked(self, args: _Args) -> tuple["MlpCall", _Args]:
         """The same with weights that are not in column blocks: derivatives and batches look at them as matrices."""
         plain = {name: from_blocks(args[name], n) for name, n in self.columns(args).items()}
-        return dataclasses.replace(self, up_layout="", down_layout=""), args | plain
+        return dataclasses.replace(self, up_layout="", down_layout=""), of_whole_bytes(args | plain)
 
     def columns(self, args: _Args) -> dict[str, int]:
         """Of the weights that are in column blocks."""
@@ -233,8 +244,10 @@ def _batch(flat, axes, *, call: MlpCall | TangentCall | BackwardCall):
 def _custom_call(target: str, operands: Sequence[Any], results: list[Any], extents: Sequence[int], words: _Args) -> Any:
     workspace = jax.ShapeDtypeStruct((library.moe_mlp_workspace(target, *extents),), np.int64)
     given = {name: word for name, word in words.items() if word}
+    # A call without tokens has nothing to compute, but rows that name one are an error: XLA would leave it out.
+    is_check = all(0 in result.shape for result in results)
     with jax.named_scope(target.removeprefix("raggemm_").removesuffix("_v1")):
-        return jax.ffi.ffi_call(target, (*results, workspace))(*operands, **given)[:-1]
+        return jax.ffi.ffi_call(target, (*results, workspace), has_side_effect=is_check)(*operands, **given)[:-1]
 
 
 def _extents(call: MlpCall, args: _Args) -> tuple[int, ...]:

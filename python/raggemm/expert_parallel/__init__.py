@@ -26,7 +26,6 @@ different rules, so that a token's result depends on where its expert is: check_
 
 import dataclasses
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -40,7 +39,7 @@ from raggemm._moe_mlp import moe_mlp
 from raggemm._operands import integer_array
 from raggemm._primitive import options
 from raggemm._routing import in_order_of_experts, sum_dtype
-from raggemm._tensors import float_array
+from raggemm._tensors import float_array, integer
 
 # (rows [r,d], group_sizes int32 [num_experts], group_offset int32 []) -> [r,n]: what the device's experts make of rows
 # that are sorted by expert. Its first expert is number group_offset. Rows of other experts may be there and be
@@ -84,7 +83,7 @@ def _sorted_by_expert(expert_ids: jax.Array, num_experts: int) -> _Sorted:
 
 def _checked(tokens: jax.Array, routing: Routing) -> tuple[jax.Array, Routing]:
     tokens, weights = float_array("tokens", tokens), float_array("weights", routing.weights)
-    ids, num_experts = integer_array("expert_ids", routing.expert_ids), operator.index(routing.num_experts)
+    ids, num_experts = integer_array("expert_ids", routing.expert_ids), integer("num_experts", routing.num_experts)
     if tokens.ndim != 2:
         raise ValueError(f"tokens: shape is {tokens.shape}, must have 2 axes")
     if ids.ndim != 2 or ids.shape[0] != tokens.shape[0]:
@@ -274,7 +273,7 @@ def by_all_to_all(
     local = _experts_of_each_device(routing.num_experts, axis_name)
     devices, top_k = routing.num_experts // local, routing.expert_ids.shape[1]
     most = max(len(tokens) * top_k, 1)
-    capacity = -(-2 * most // devices) if capacity is None else operator.index(capacity)
+    capacity = -(-2 * most // devices) if capacity is None else integer("capacity", capacity)
     if capacity < 1:
         raise ValueError(f"capacity is {capacity}, must be at least 1")
 

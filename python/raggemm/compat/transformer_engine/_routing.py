@@ -1,6 +1,5 @@
 """TransformerEngine's router and permutation, over raggemm's route and combine."""
 
-import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +19,7 @@ from raggemm._routing import (
     rows_of_tokens,
     scores_for_loss,
 )
-from raggemm._tensors import float_array
+from raggemm._tensors import float_array, integer
 
 
 def _name(x: Any) -> str:
@@ -78,7 +77,7 @@ def fused_topk_with_score_function(
     """
     if not isinstance(scaling_factor, int | float):
         raise TypeError(f"scaling_factor: is {type(scaling_factor).__name__}, must be a float or an int")
-    score, layout, topk = _score(score_function), _name(routing_map_format), operator.index(topk)
+    score, layout, topk = _score(score_function), _name(routing_map_format), integer("topk", topk)
     if layout not in ("bytemap", "bitmap_u8"):
         raise ValueError(f"routing_map_format is {routing_map_format!r}, must be 'bytemap' or 'bitmap_u8'")
     wide = logits_array(logits, topk)
@@ -114,7 +113,7 @@ def fused_moe_aux_loss(probs: Any, tokens_per_expert: Any, topk: int, coeff: flo
     probs, counts = float_array("probs", probs), integer_array("tokens_per_expert", tokens_per_expert)
     if probs.ndim != 2 or counts.shape != probs.shape[1:]:
         raise ValueError(f"probs is {probs.shape} and tokens_per_expert {counts.shape}, must be [T,E] and [E]")
-    return (coeff * balance(probs, counts, operator.index(topk))).astype(probs.dtype)
+    return (coeff * balance(probs, counts, integer("topk", topk))).astype(probs.dtype)
 
 
 def _flat(name: str, x: Any) -> jax.Array:
@@ -179,8 +178,8 @@ def token_dispatch(
       align_size; rows of each expert with their padding, int32 [E]).
     """
     inp, is_routed = _flat("inp", float_array("inp", inp)), _flat("routing_map", routing_map) != 0
-    num_out_tokens, num_experts = operator.index(num_out_tokens), is_routed.shape[1]
-    align = 1 if align_size is None else operator.index(align_size)
+    num_out_tokens, num_experts = integer("num_out_tokens", num_out_tokens), is_routed.shape[1]
+    align = 1 if align_size is None else integer("align_size", align_size)
     if num_out_tokens < 1:
         raise ValueError(f"num_out_tokens is {num_out_tokens}, must be at least 1")
     if align < 1:

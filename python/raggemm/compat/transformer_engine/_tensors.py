@@ -14,7 +14,7 @@ from raggemm._operands import integer_array
 from raggemm._primitive.call import FLOATS
 from raggemm._quantize import E4M3, E5M2
 from raggemm._quantized import E2M1, E8M0
-from raggemm._tensors import check_type, float_array
+from raggemm._tensors import check_type, float_array, integer
 from raggemm.compat.transformer_engine._ragged import ceiling, most_blocks
 
 F32 = np.dtype(np.float32)
@@ -243,7 +243,7 @@ def is_set(sizes: Any) -> bool:
 
 
 def flattened(name: str, flatten_axis: Any, shape: tuple[int, ...]) -> int:
-    axis = operator.index(flatten_axis)
+    axis = integer("flatten_axis", flatten_axis)
     axis += len(shape) if axis < 0 else 0
     if not 0 < axis < len(shape):
         raise ValueError(f"{name}: is {flatten_axis}, must lie between the axes of shape {shape}")
