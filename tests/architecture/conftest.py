@@ -24,7 +24,14 @@ def build() -> pathlib.Path:
     return path
 
 
-SOURCED = ("python/wheel/wheel.sh", "tests/checkers.sh", "tests/release.sh")
+SOURCED = ("cmake/setup.sh", "python/wheel/wheel.sh", "tests/checkers.sh", "tests/release.sh")
+# What dev prints as the help of the programs behind these commands.
+HELP = {
+    "bench": "bench/help.txt",
+    "demo": "python/raggemm/demo/help.txt",
+    "driver": "ffi/host/help.txt",
+    "numerics": "tests/numerics/help.txt",
+}
 # A set-up that does nothing but say so, and programs that print their arguments; the benchmark's has a report where it
 # is not asked for anything unknown.
 SET_UP = """
@@ -43,10 +50,16 @@ esac
 """
 
 
+@pytest.fixture(scope="session")
+def help_files(root) -> dict[str, pathlib.Path]:
+    """By command of dev: the help of the program behind it."""
+    return {command: root / path for command, path in HELP.items()}
+
+
 @pytest.fixture
 def dev(root, tmp_path):
     """Runs a copy of dev, which can neither install nor remove anything: its exit code, stdout and stderr."""
-    for path in ("dev", "python/requirements.txt", *SOURCED):
+    for path in ("dev", "python/requirements.txt", *SOURCED, *HELP.values()):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / path, tmp_path / path)
     text = (tmp_path / "dev").read_text()
