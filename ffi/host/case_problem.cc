@@ -88,6 +88,10 @@ absl::Status StoreInteger(absl::string_view name, const Array& array, int64_t in
       absl::StrCat(name, ": value ", value, " at index ", index, " does not fit ", NameOf(array.dtype)));
 }
 
+// Of the case's random arrays, lhs, which rhs follows, and then all others.
+uint64_t FirstSeed(const GroupedGemmCase& source) { return static_cast<uint64_t>(source.seed()) << 8; }
+constexpr uint64_t kMatrices = 2;
+
 void FillWithNan(const Array& array) {
   if (array.data != nullptr) std::memset(array.data, 0xFF, BytesOf(array));
 }
@@ -95,10 +99,7 @@ void FillWithNan(const Array& array) {
 class Builder {
  public:
   Builder(const GroupedGemmCase& source, CaseProblem& made)
-      : source_(source),
-        arrays_(made.arrays),
-        problem_(made.problem),
-        seed_(static_cast<uint64_t>(source.seed()) << 8) {}
+      : source_(source), arrays_(made.arrays), problem_(made.problem), seed_(FirstSeed(source) + kMatrices) {}
 
   absl::Status Build() {
     for (const absl::Status& status : {CheckMatrixTypes(source_), CheckExponents(source_)}) {
@@ -107,9 +108,6 @@ class Builder {
     static_cast<Array&>(problem_.lhs) = Add(source_.lhs());
     static_cast<Array&>(problem_.rhs) = Add(source_.rhs());
     static_cast<Array&>(problem_.out) = Add(source_.out());
-    FillRandom(problem_.lhs, seed_++, source_.lhs().exponent());
-    FillRandom(problem_.rhs, seed_++, source_.rhs().exponent());
-    FillWithNan(problem_.out);
     ApplyMatrixConfig(source_.config(), problem_);
     for (const absl::Status& status :
          {CheckNames("ragged", source_.config().ragged(), kDimsSlots),
@@ -373,6 +371,18 @@ Array ArrayStore::Add(DType dtype, Dims dims) {
 }
 
 absl::StatusOr<CaseProblem> MakeCaseProblem(const GroupedGemmCase& explicit_case) {
+  absl::StatusOr<CaseProblem> made = MakeEmptyCaseProblem(explicit_case);
+  if (made.ok()) FillMatrices(explicit_case, made->problem);
+  return made;
+}
+
+void FillMatrices(const GroupedGemmCase& explicit_case, const GroupedGemmProblem& problem) {
+  FillRandom(problem.lhs, FirstSeed(explicit_case), explicit_case.lhs().exponent());
+  FillRandom(problem.rhs, FirstSeed(explicit_case) + 1, explicit_case.rhs().exponent());
+  FillWithNan(problem.out);
+}
+
+absl::StatusOr<CaseProblem> MakeEmptyCaseProblem(const GroupedGemmCase& explicit_case) {
   CaseProblem made;
   if (absl::Status status = Builder(explicit_case, made).Build(); !status.ok()) {
     return absl::Status(status.code(), absl::StrCat("case ", explicit_case.name(), ": ", status.message()));

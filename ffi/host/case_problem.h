@@ -62,6 +62,11 @@ struct CaseProblem {
 // itself may still be invalid.
 absl::StatusOr<CaseProblem> MakeCaseProblem(const proto::GroupedGemmCase& explicit_case);
 
+// In two steps: lhs, rhs and out take no memory before they are filled, so that a problem that is found invalid before
+// never does, whatever its shapes.
+absl::StatusOr<CaseProblem> MakeEmptyCaseProblem(const proto::GroupedGemmCase& explicit_case);
+void FillMatrices(const proto::GroupedGemmCase& explicit_case, const GroupedGemmProblem& problem);
+
 }  // namespace raggemm::host
 
 #endif  // RAGGEMM_FFI_HOST_CASE_PROBLEM_H_

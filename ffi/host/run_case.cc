@@ -90,7 +90,7 @@ absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const GroupedGemmCase& sou
   }
   run.dtypes = DTypesOf(*full);
 
-  const absl::StatusOr<CaseProblem> made = MakeCaseProblem(*full);
+  const absl::StatusOr<CaseProblem> made = MakeEmptyCaseProblem(*full);
   if (!made.ok()) return made.status();
   const GroupedGemmProblem& problem = made->problem;
   std::vector<int64_t> workspace(WorkspaceElements(problem, plugin.workspace_coefficients));
@@ -98,6 +98,7 @@ absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const GroupedGemmCase& sou
   call.attributes.merge(HowOf(options.how, full->config()));
   if (Error error = Instantiate(plugin.instantiate, call.attributes); !error.ok()) return ToStatus(error);
   run.plan = PlanText(plugin, call, pool);
+  if (!run.plan.empty()) FillMatrices(*full, problem);  // else the call is refused before it reads them
 
   const absl::StatusOr<double> seconds = Measure(plugin, call, pool, options.time);
   if (!seconds.ok()) return seconds.status();

@@ -282,8 +282,13 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
         "row_index": index,
     }
     activation = (given.activation or "").upper()
-    said = {"dims_names": names, "c_name": words.c, "row_index_name": words.row_index, "lhs_name": words.lhs}
-    call = Call(left, right, out, dtype, precision, activation, out_extent, **said)
+    call = Call(
+        *(left, right, out, dtype, precision, activation, out_extent),
+        dims_names=names,
+        c_name=words.c,
+        row_index_name=words.row_index,
+        lhs_name=words.lhs,
+    )
     if given.c is not None:
         optional["c"] = checked_c(words.c, given.c, shape, dtype)
     if given.bias is not None:

@@ -1,4 +1,5 @@
 // The driver as a program: what it prints and how it ends.
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -161,6 +163,22 @@ TEST(FfiDriverTest, WrongCaseFailsAndTheOthersRun) {
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.text,
               AllOf(HasSubstr("ERROR INVALID_ARGUMENT: lhs_first: group 1 has size 2"), HasSubstr("2 cases, 1 wrong")));
+}
+
+// Of a million groups lhs and out are small, and rhs has 4 GiB, which filling it would take.
+TEST(FfiDriverTest, ManyGroupsOfWrongSizesTakeNoMemory) {
+  constexpr int kGroups = 1 << 20;
+  const std::vector<int> sizes(kGroups, 1);
+  const std::string values = absl::StrJoin(sizes, ",");
+  const std::string cases = WriteCases(absl::StrCat(
+      "cases { name: 'many' config { ragged: 'lhs_first,out_first' } lhs { dims: [4,32] first_dims: [", values,
+      "] } rhs { dims: [", kGroups, ",32,32] } out { dims: [4,32] first_dims: [", values, "] } }"));
+  const Outcome outcome = Drive(cases + "--all");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.text, HasSubstr("lhs_first: group 4 has size 1 and starts at 4, which exceeds the extent 4"));
+  rusage usage;
+  ASSERT_EQ(getrusage(RUSAGE_CHILDREN, &usage), 0);
+  EXPECT_LT(usage.ru_maxrss, 2 << 20);  // KiB
 }
 
 TEST(FfiDriverTest, MalformedCasesAreNamedAndTheOthersRun) {
