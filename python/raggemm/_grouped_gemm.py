@@ -275,7 +275,6 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
     left, right, out, dims = _storages(lhs, rhs, given.out_layout)
     dtype = _out_dtype(words, given.preferred_element_type, lhs, rhs)
     compute = compute_dtype(lhs.data.dtype, rhs.data.dtype, dtype)
-    names = (*lhs.dims, *rhs.dims)
     precision = attribute(given.precision, lhs.data.dtype, rhs.data.dtype, dtype)
     optional: dict[str, jax.Array | None] = {
         "gate": checked_activation(given.activation, given.gate, shape, compute),
@@ -284,7 +283,7 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
     activation = (given.activation or "").upper()
     call = Call(
         *(left, right, out, dtype, precision, activation, out_extent),
-        dims_names=names,
+        dims_names=(*lhs.dims, *rhs.dims),
         c_name=words.c,
         row_index_name=words.row_index,
         lhs_name=words.lhs,
