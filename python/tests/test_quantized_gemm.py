@@ -210,5 +210,5 @@ def test_megablox():
 def test_two_of_e5m2_are_refused():
     q = tensor(jnp.float8_e5m2, (M, K), ()), tensor(jnp.float8_e5m2, (G, K, N), ())
     for call in (raggemm.gmm, raggemm.ragged_dot):
-        with pytest.raises(TypeError, match="^lhs and rhs are both of float8_e5m2"):
+        with pytest.raises(TypeError, match=r"^lhs and rhs are both of float8_e5m2"):
             jax.eval_shape(call, *q, SIZES)
