@@ -90,7 +90,7 @@ make_debian_13() {
     return
   fi
   if ! unshare --mount true 2>/dev/null; then
-    why_not="this system lets nobody mount /proc and /dev in it"
+    why_not="this system lets nobody mount /proc, /dev and /sys in it"
     return
   fi
   fresh "$debian_13/.complete" "$packages" && return
@@ -116,6 +116,7 @@ in_debian_13() {
     touch "$0/etc/hosts" "$0/etc/pip.conf"
     mount -t proc proc "$0/proc"
     mount --rbind /dev "$0/dev"
+    mount --rbind /sys "$0/sys"
     mount --bind "$root" "$0$root"
     for file in /etc/{hosts,resolv.conf,pip.conf,ssl/certs/ca-certificates.crt}; do
       [[ ! -f $file ]] || mount --bind "$file" "$0$file"
@@ -125,10 +126,12 @@ in_debian_13() {
 
 # Builds and tests the sources in /source: what ./dev test does, but for the checkers.
 test_source() {
+  local failed=()
   cd /source
   ./dev setup
-  ctest --preset release
-  .venv/bin/python -m pytest -n 2 --dist=loadfile -q
+  ctest --preset release || failed+=(ctest)
+  .venv/bin/python -m pytest -n 2 --dist=loadfile -q || failed+=(pytest)
+  ((${#failed[@]} == 0)) || die "Debian 13 FAILED: ${failed[*]}"
 }
 
 # The sources on Debian 13, with its g++, in a root apart from that of the wheel, which has no compiler.
