@@ -9,11 +9,11 @@ import numpy as np
 
 from raggemm._primitive.activations import ACTIVATIONS, NEEDS_A_GATE
 from raggemm._primitive.call import FLOATS, Mode, added_types
-from raggemm._tensors import check_type, float_array
+from raggemm._tensors import array, check_type, choice, float_array
 
 
 def checked_c(name: str, c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    c = jnp.asarray(c)
+    c = array(name, c)
     if c.dtype != dtype:
         raise TypeError(f"{name}: dtype is {c.dtype}, must be out's {dtype}")
     if c.shape != shape:
@@ -35,7 +35,7 @@ def checked_bias(name: str, bias: Any, mode: Mode, groups: int, free_shape: tupl
 
 def checked_values(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
     """alpha or beta."""
-    x = jnp.asarray(x)
+    x = array(name, x)
     is_number = x.ndim == 0 and x.weak_type and x.dtype.kind in ("i" if compute == jnp.int32 else "if")
     if not is_number:
         check_type(name, x.dtype, added_types(compute))
@@ -50,9 +50,7 @@ def checked_activation(activation: Any, gate: Any, shape: tuple[int, ...], compu
         if gate is not None:
             raise ValueError("gate is given without activation")
         return None
-    names = tuple(map(str.lower, ACTIVATIONS))
-    if activation not in names:
-        raise ValueError(f"activation is {activation!r}, must be one of {', '.join(map(repr, names))}")
+    choice("activation", activation, map(str.lower, ACTIVATIONS))
     if compute != jnp.float32:
         raise TypeError(f"activation: {activation!r} is for sums in float32, these are in {compute}")
     if gate is None:

@@ -125,7 +125,7 @@ def _group_counts(mode: Mode, lhs: Operand, rhs: Operand, options: _Options) -> 
 
 
 def _out_extent(mode: Mode, local: int, out_size: int | None, out_layout: str) -> int | None:
-    check_layout("out", out_layout)
+    check_layout("out_layout", out_layout)
     if mode is not Mode.ALL_RAGGED:
         if out_size is not None:
             raise ValueError("out_size is for all ragged; elsewhere the operands tell the shape of out")

@@ -16,7 +16,7 @@ from raggemm._primitive.activations import ACTIVATIONS, NEEDS_A_GATE
 from raggemm._primitive.call import COLUMN_BLOCKS, FLOATS
 from raggemm._primitive.moe_mlp import MlpCall, of_whole_bytes, primitive
 from raggemm._routing import rows_of_tokens, sums_of_tokens
-from raggemm._tensors import check_type, float_array, weight_parts
+from raggemm._tensors import check_type, choice, flag, float_array, weight_parts
 
 _FLOATS = tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32)
 # In the order in which the custom call gets them.
@@ -24,11 +24,6 @@ _OPTIONAL = (
     *("row_weights", "w_gate", "b_up", "b_gate", "b_down", "group_offset"),
     *("up_scale", "up_zero", "gate_scale", "gate_zero", "down_scale", "down_zero"),
 )
-
-
-def _check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} is {value!r}, must be one of {', '.join(map(repr, allowed))}")
 
 
 def _check_rank(name: str, x: jax.Array | jax.ShapeDtypeStruct, axes: str) -> None:
@@ -61,7 +56,7 @@ def _checked_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, An
     args: dict[str, jax.Array | None] = {}
     matrices: dict[str, jax.ShapeDtypeStruct] = {}
     for word, w in (("up", w_up), ("gate", w_gate), ("down", w_down)):
-        if w is None:
+        if w is None and word == "gate":
             continue
         name = f"w_{word}"
         data, factors, columns = weight_parts(name, w)
@@ -83,7 +78,7 @@ def _check_matrix(word: str, w: jax.ShapeDtypeStruct, hidden: int, transpose: bo
     axes = f"[{'G' if groups is None else groups},{f'I,{hidden}' if last else f'{hidden},I'}]"
     meant = w.shape[1 if last else 2] == hidden and groups in (None, w.shape[0])
     hint = f"; transpose_{word}={not transpose} may be meant" if meant else ""
-    raise ValueError(f"w_{word}: shape is {w.shape}, must be {axes} with transpose_{word}={bool(transpose)}{hint}")
+    raise ValueError(f"w_{word}: shape is {w.shape}, must be {axes} with transpose_{word}={transpose}{hint}")
 
 
 def _check_extents(
@@ -262,10 +257,11 @@ def moe_mlp(
         raise ValueError(f"{name}: is given with merged, where w_up and b_up have the gate")
     if b_gate is not None and w_gate is None:
         raise ValueError("b_gate: is given without w_gate")
-    _check_choice("activation", activation, tuple(map(str.lower, ACTIVATIONS)))
-    _check_choice("merged", merged, (None, "halves", "interleaved"))
-    _check_choice("save", save, ("inputs", "activations"))
-    _check_choice("weight_on", weight_on, ("output", "input"))
+    choice("activation", activation, map(str.lower, ACTIVATIONS))
+    choice("merged", merged, (None, "halves", "interleaved"))
+    choice("save", save, ("inputs", "activations"))
+    choice("weight_on", weight_on, ("output", "input"))
+    transpose_up, transpose_down = flag("transpose_up", transpose_up), flag("transpose_down", transpose_down)
     if activation.upper() in NEEDS_A_GATE and merged is None and w_gate is None:
         raise ValueError(f"activation: {activation!r} needs a gate, w_gate or merged")
     args = _checked_rows(x, row_tokens, row_weights, group_sizes)
@@ -282,8 +278,8 @@ def moe_mlp(
         cotangents,
         activation=activation.upper(),
         merged=(merged or "").upper(),
-        up_is_trans=bool(transpose_up),
-        down_is_trans=bool(transpose_down),
+        up_is_trans=transpose_up,
+        down_is_trans=transpose_down,
         up_layout=layouts["up_layout"],
         down_layout=layouts["down_layout"],
         dtype=dtype,

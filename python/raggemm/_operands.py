@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._primitive.call import COLUMN_BLOCKS, INTEGERS, PACKED, QUANTIZED, STRIDED, listed, odd_type
-from raggemm._tensors import Factors, weight_parts
+from raggemm._tensors import Factors, dtype_of, weight_parts
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -69,8 +69,9 @@ def check_types(words: Words, lhs: Any, rhs: Any, out: Any, narrow: bool = False
 def result_dtype(preferred: Any) -> np.dtype:
     """preferred_element_type as JAX has it: float64 is float32 without jax_enable_x64, with a warning where it was
     asked for by that name."""
-    dtype = jax.dtypes.canonicalize_dtype(preferred)
-    if dtype == np.float32 and preferred is not float and np.dtype(preferred) == np.float64:
+    named = dtype_of("preferred_element_type", preferred)
+    dtype = jax.dtypes.canonicalize_dtype(named)
+    if dtype == np.float32 and preferred is not float and named == np.float64:
         warnings.warn(
             "preferred_element_type: dtype float64 is not available, the result is float32; see jax_enable_x64",
             stacklevel=2,
@@ -95,8 +96,8 @@ def integer_array(name: str, x: Any) -> jax.Array:
 
 
 def check_layout(name: str, layout: str) -> None:
-    if layout not in (STRIDED, PACKED):
-        raise ValueError(f'{name}: layout is {layout!r}, must be "STRIDED" or "PACKED"')
+    if not isinstance(layout, str) or layout not in (STRIDED, PACKED):
+        raise ValueError(f'{name} is {layout!r}, must be "STRIDED" or "PACKED"')
 
 
 def _sizes(name: str, x: Any) -> jax.Array | None:
@@ -132,7 +133,7 @@ class Operand:
     def parse(cls, name: str, sizes_name: str | None, x: Any, axes: Sequence[int]) -> "Operand":
         tensor = x if isinstance(x, GroupedTensor) else GroupedTensor(x)
         data, factors, columns = weight_parts(name, tensor.data)
-        check_layout(name, tensor.layout)
+        check_layout(f"{name}.layout", tensor.layout)
         first_dims = _sizes(sizes_name or f"{name}.first_dims", tensor.first_dims)
         last_dims = _sizes(sizes_name or f"{name}.last_dims", tensor.last_dims)
         both = first_dims is not None and last_dims is not None

@@ -55,7 +55,10 @@ def attribute(precision: Any, lhs: Any, rhs: Any, out: Any) -> str:
     pair = precision if isinstance(precision, tuple | list) else (precision, precision)
     if len(pair) != 2:
         raise ValueError(f"precision: {precision} has {len(pair)} parts, must have one for lhs and one for rhs")
-    for one in pair:
-        if one is not None:
-            lax.Precision(one)
+    try:
+        for one in pair:
+            if one is not None:
+                lax.Precision(one)
+    except (TypeError, ValueError):
+        raise ValueError(f"precision is {precision!r}, must be what jax.lax takes") from None
     return ""

@@ -10,7 +10,7 @@ from jax import lax
 
 from raggemm._primitive.call import FLOATS, QUANTIZED, elements_of_a_byte
 from raggemm._primitive.column_blocks import from_blocks, to_blocks
-from raggemm._tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, checked_packed, quantized_parts
+from raggemm._tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, checked_packed, flag, quantized_parts
 
 # Columns of a block, the widest first: the strip of a sweep is up to 256 columns of floats, and up to 128 of quantized
 # elements. A wider one is taken where it is padded by at most this share.
@@ -64,17 +64,18 @@ def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
     as a linear function of an array.
     """
     data, factors = quantized_parts("w", w)
+    transpose = flag("transpose", transpose)
     if factors is None and data.dtype not in FLOATS:
         raise TypeError(f"w: dtype is {data.dtype}, must be of floats, or w a QuantizedTensor")
     if data.ndim != 3:
         raise ValueError(f"w: shape is {data.shape}, must be [G,{'N,K' if transpose else 'K,N'}]")
     columns = data.shape[1 if transpose else 2]
     return PackedWeights(
-        _packed(data, _width(columns, data.dtype), bool(transpose)),
+        _packed(data, _width(columns, data.dtype), transpose),
         None if factors is None else _swapped(factors.scale, transpose),
         None if factors is None else _swapped(factors.zero, transpose),
         columns=columns,
-        transposed=bool(transpose),
+        transposed=transpose,
         quantized=factors is not None,
         version=PACKED_VERSION,
     )

@@ -17,7 +17,7 @@ from jax import lax
 from raggemm._primitive.call import INTEGER_ELEMENTS, QUANTIZED, SCALES, listed
 from raggemm._primitive.jax_versions import sharded_as
 from raggemm._quantized import E2M1, E8M0, by_blocks, dequantize, over, split, with_blocks
-from raggemm._tensors import QuantizedTensor, check_type, float_array, integer
+from raggemm._tensors import QuantizedTensor, check_type, dtype_of, flag, float_array, integer
 
 E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 
@@ -186,10 +186,10 @@ def quantize(
       A QuantizedTensor with arrays as these shapes. ValueError where axes, block or bound cannot be, TypeError for a
       wrong dtype.
     """
-    x, dtype, scale_dtype = _floats("x", x), np.dtype(dtype), np.dtype(scale_dtype)
+    x, dtype, scale_dtype = _floats("x", x), dtype_of("dtype", dtype), dtype_of("scale_dtype", scale_dtype)
     check_type("dtype", dtype, QUANTIZED)
     check_type("scale_dtype", scale_dtype, SCALES)
-    if zero_point and dtype not in INTEGER_ELEMENTS:
+    if flag("zero_point", zero_point) and dtype not in INTEGER_ELEMENTS:
         raise TypeError(f"zero_point: dtype is {dtype}, must be {listed(INTEGER_ELEMENTS)}")
     if bound is not None and not isinstance(bound, numbers.Real):
         raise TypeError(f"bound is a {type(bound).__name__}, must be a number of Python or NumPy")
@@ -197,7 +197,7 @@ def quantize(
         raise ValueError(f"bound is {bound}, must be positive, and finite in float32")
     one = axes is None and block is None
     counts = (1,) * x.ndim if one else _counts(x.shape, axes, block)
-    asymmetric = zero_point or dtype in map(np.dtype, (np.uint8, ml_dtypes.uint4))
+    asymmetric = bool(zero_point) or dtype in map(np.dtype, (np.uint8, ml_dtypes.uint4))
     how = How(dtype, scale_dtype, asymmetric, counts, None if bound is None else float(bound))
     out = quantized(with_blocks(x, counts), how)
     return QuantizedTensor(out.data, *jax.tree.map(lambda s: s.reshape(()) if one else s, (out.scale, out.zero_point)))
@@ -241,4 +241,6 @@ def fake_quantize(x: Any, dtype: Any, *, bound: float | None = None, **options: 
     x = float_array("x", x)
     value = dequantize(quantize(x, dtype, bound=bound, **options), x.dtype)
     value = sharded_as(value, jax.typeof(x))
-    return _with_tangent_of(value, x if bound is None else jnp.where(jnp.abs(x) > bound, lax.stop_gradient(x), x))
+    return _with_tangent_of(
+        value, x if bound is None else jnp.where(jnp.abs(x) > float(bound), lax.stop_gradient(x), x)
+    )

@@ -18,7 +18,7 @@ from jax import lax
 from raggemm._operands import integer_array
 from raggemm._primitive import jax_versions
 from raggemm._primitive.call import FLOATS, QUANTIZED, SCALES
-from raggemm._tensors import QuantizedTensor, check_type, checked, float_array
+from raggemm._tensors import QuantizedTensor, check_type, checked, dtype_of, float_array
 
 E2M1, E8M0 = np.dtype(ml_dtypes.float4_e2m1fn), np.dtype(ml_dtypes.float8_e8m0fnu)
 
@@ -77,8 +77,8 @@ def dequantize(q: QuantizedTensor, dtype: Any = jnp.float32, *, group_sizes: Any
     Returns:
       As data's shape. Of a scale that is not float8_e8m0fnu it has a derivative.
     """
-    q = checked("q", q)
-    check_type("dtype", np.dtype(dtype), FLOATS)
+    q, dtype = checked("q", q), dtype_of("dtype", dtype)
+    check_type("dtype", dtype, FLOATS)
     if group_sizes is not None:
         group_sizes = integer_array("group_sizes", group_sizes)
         if q.ndim != 2 or group_sizes.ndim != 1:
@@ -89,7 +89,7 @@ def dequantize(q: QuantizedTensor, dtype: Any = jnp.float32, *, group_sizes: Any
                 raise ValueError(f"q.{name}: shape {x.shape} is one for each group of rows, which needs group_sizes")
             if x.shape != group_sizes.shape:
                 raise ValueError(f"q.{name}: shape is {x.shape}, must be {group_sizes.shape} as group_sizes")
-    return _dequantized(q, group_sizes, np.dtype(dtype))
+    return _dequantized(q, group_sizes, dtype)
 
 
 @functools.partial(jax.jit, static_argnums=2)

@@ -24,9 +24,9 @@ from jax import lax
 
 from raggemm._grouped_gemm import grouped_gemm, product
 from raggemm._operands import GroupedTensor, Words, integer_array, result_dtype
-from raggemm._primitive.call import FLOATS
+from raggemm._primitive.call import FLOATS, INTEGERS
 from raggemm._primitive.jax_versions import gathered
-from raggemm._tensors import check_type, float_array, integer
+from raggemm._tensors import check_type, choice, count, flag, float_array, integer
 from raggemm.ops import matrices
 
 SCORES = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid}
@@ -146,9 +146,8 @@ def route(
     """
     top_k = integer("top_k", top_k)
     logits = logits_array(logits, top_k)
-    if score not in SCORES:
-        raise ValueError(f"score is {score!r}, must be one of {list(SCORES)}")
-    if pre_softmax and score != "softmax":
+    choice("score", score, SCORES)
+    if flag("pre_softmax", pre_softmax) and score != "softmax":
         raise ValueError(f"pre_softmax is for score 'softmax', not {score!r}")
     if (num_groups is None) != (group_top_k is None):
         raise ValueError(f"num_groups is {num_groups} and group_top_k {group_top_k}: both are given, or neither")
@@ -161,10 +160,12 @@ def route(
         best = 1 if expert_bias is None else 2
         groups = Groups(integer("num_groups", num_groups), integer("group_top_k", group_top_k), best)
         groups = checked_groups(logits.shape[1], top_k, groups)
-    if renormalize is None:
-        renormalize = score == "sigmoid" and top_k > 1
+    renormalize = score == "sigmoid" and top_k > 1 if renormalize is None else flag("renormalize", renormalize)
+    scaling_factor = float_array("scaling_factor", scaling_factor, (*FLOATS, *INTEGERS))
+    if scaling_factor.shape != ():
+        raise ValueError(f"scaling_factor: shape is {scaling_factor.shape}, must be ()")
     weights, experts = Router(top_k, score, pre_softmax, groups, renormalize)(logits, expert_bias)
-    return weights * jnp.asarray(scaling_factor, jnp.float32), experts
+    return weights * scaling_factor.astype(jnp.float32), experts
 
 
 def scores_for_loss(logits: jax.Array, top_k: int, score: str) -> jax.Array:
@@ -200,8 +201,7 @@ def load_balance_loss(logits: Any, experts: Any, *, score: str = "softmax") -> j
     logits = logits_array(logits, experts.shape[1])
     if len(experts) != len(logits):
         raise ValueError(f"experts: shape is {experts.shape}, must have the {len(logits)} tokens of logits")
-    if score not in SCORES:
-        raise ValueError(f"score is {score!r}, must be one of {list(SCORES)}")
+    choice("score", score, SCORES)
     top_k = experts.shape[1]
     counts = in_order_of_experts(experts, logits.shape[1])[2]
     return balance(scores_for_loss(logits, top_k, score), counts, top_k)
@@ -250,9 +250,7 @@ def sort_by_expert(experts: Any, num_experts: int) -> SortedRows:
       num_experts: G, groups.
     """
     experts = _pairs(experts)
-    num_experts = integer("num_experts", num_experts)
-    if num_experts < 1:
-        raise ValueError(f"num_experts is {num_experts}, must be at least 1")
+    num_experts = count("num_experts", num_experts, 1)
     top_k = max(experts.shape[1], 1)
     _, order, sizes = in_order_of_experts(experts, num_experts)
     return SortedRows(order // top_k, order % top_k, sizes, order)
@@ -332,9 +330,7 @@ def combine(
     Returns:
       [T,H], differentiable in rows and row_weights, in forward and reverse mode of every order.
     """
-    num_tokens = integer("num_tokens", num_tokens)
-    if num_tokens < 0:
-        raise ValueError(f"num_tokens is {num_tokens}, must be at least 0")
+    num_tokens = count("num_tokens", num_tokens, 0)
     rows, given = _checked_rows(rows, row_tokens, row_weights, row_slots)
     tokens, weights = given["row_tokens"], given.get("row_weights", jnp.ones((), jnp.float32))
     dtype = rows.dtype if preferred_element_type is None else result_dtype(preferred_element_type)

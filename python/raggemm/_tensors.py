@@ -102,6 +102,38 @@ def integer(name: str, x: Any) -> int:
         raise TypeError(f"{name} is {x!r}, must be an integer") from None
 
 
+def count(name: str, x: Any, least: int) -> int:
+    """An integer from `least` on that int32 holds."""
+    n, most = integer(name, x), np.iinfo(np.int32).max
+    if not least <= n <= most:
+        raise ValueError(f"{name} is {n}, must be at {f'least {least}' if n < least else f'most {most}'}")
+    return n
+
+
+def flag(name: str, x: Any) -> bool:
+    """Only what is one: texts and arrays would count as true, or not be told by their value."""
+    if not isinstance(x, bool | np.bool_ | int):
+        raise TypeError(f"{name} is {x!r}, must be True or False")
+    return bool(x)
+
+
+def choice(name: str, x: Any, allowed: Iterable[str | None]) -> Any:
+    """x, where it is one of these."""
+    if not isinstance(x, str | None) or x not in (allowed := tuple(allowed)):
+        raise ValueError(f"{name} is {x!r}, must be one of {', '.join(map(repr, allowed))}")
+    return x
+
+
+def dtype_of(name: str, x: Any) -> np.dtype:
+    """What names a dtype, of which None, float64 to NumPy, is none."""
+    try:
+        if x is not None:
+            return np.dtype(x)
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(f"{name} is {x!r}, must be a dtype")
+
+
 def is_quantized(x: Any) -> bool:
     """Whether it is a QuantizedTensor, or has the fields of qwix' QArray."""
     return isinstance(x, QuantizedTensor) or (hasattr(x, "qvalue") and hasattr(x, "scale"))
@@ -110,7 +142,12 @@ def is_quantized(x: Any) -> bool:
 def array(name: str, x: Any) -> jax.Array:
     if is_quantized(x) or isinstance(x, PackedWeights):
         raise TypeError(f"{name}: is a {type(x).__name__}, must be an array")
-    return jnp.asarray(x)
+    try:
+        return jnp.asarray(x)
+    except OverflowError as error:
+        raise ValueError(f"{name}: {error}") from None
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: is a {type(x).__name__}, must be an array") from error
 
 
 def float_array(name: str, x: Any, allowed: Iterable[np.dtype] = FLOATS) -> jax.Array:

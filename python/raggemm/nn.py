@@ -8,15 +8,17 @@ apply is route, sort_by_expert and moe_mlp. The experts' matrices may be Quantiz
 """
 
 import inspect
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from raggemm._moe_mlp import moe_mlp
+from raggemm._primitive.call import FLOATS
 from raggemm._primitive.jax_versions import gathered
 from raggemm._routing import route, sort_by_expert
-from raggemm._tensors import float_array
+from raggemm._tensors import check_type, count, dtype_of, float_array
 
 __all__ = ["Output", "Shape", "apply", "init"]
 
@@ -47,12 +49,16 @@ def init(key: jax.Array, shape: Shape, dtype: Any = jnp.float32) -> dict[str, ja
     Returns:
       "router" float32 [H,G]; "w_gate" and "w_up" [G,H,I] and "w_down" [G,I,H] of dtype.
     """
-    width, hidden, count = shape
+    if not isinstance(shape, tuple | list) or len(shape) != len(Shape._fields):
+        raise TypeError(f"shape is {shape!r}, must be {', '.join(Shape._fields)}")
+    width, hidden, experts = (count(f"shape.{name}", n, 1) for name, n in zip(Shape._fields, shape, strict=True))
+    dtype = dtype_of("dtype", dtype)
+    check_type("dtype", dtype, FLOATS)
     shapes = {
-        "router": (width, count),
-        "w_gate": (count, width, hidden),
-        "w_up": (count, width, hidden),
-        "w_down": (count, hidden, width),
+        "router": (width, experts),
+        "w_gate": (experts, width, hidden),
+        "w_up": (experts, width, hidden),
+        "w_down": (experts, hidden, width),
     }
     keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
 
@@ -63,19 +69,22 @@ def init(key: jax.Array, shape: Shape, dtype: Any = jnp.float32) -> dict[str, ja
     return {name: normal(name) for name in shapes}
 
 
-def _check(params: dict[str, Any], routing: dict[str, Any], shape: tuple[int, ...]) -> None:
+def _check(params: Any, routing: dict[str, Any], shape: tuple[int, ...]) -> None:
     """What apply is given, but for x itself."""
+    if not isinstance(params, Mapping):
+        raise TypeError(f"params: is a {type(params).__name__}, must be a dict of arrays")
     if missing := [key for key in _KEYS if key not in params and key not in _OPTIONAL]:
         raise ValueError(f"params: has no {missing[0]!r}, but {sorted(params)}")
     if unknown := [key for key in params if key not in _KEYS]:
         raise ValueError(f"params: {unknown[0]!r} is no array of this layer, which are {list(_KEYS)}")
     if unknown := [name for name in routing if name not in _ROUTING]:
         raise ValueError(f"{unknown[0]}: is no argument of apply, nor of route: {list(_ROUTING)}")
-    router, up = jnp.shape(params["router"]), params["w_up"].shape
+    router = float_array("params['router']", params["router"]).shape
+    experts = getattr(params["w_up"], "shape", ())[:1]
     if len(router) != 2 or shape[-1:] != router[:1]:
         raise ValueError(f"x: shape is {shape}, must end with the rows of params['router'], whose shape is {router}")
-    if router[1] != up[0]:
-        raise ValueError(f"params: router has {router[1]} experts, but w_up has {up[0]}")
+    if experts and router[1:] != experts:
+        raise ValueError(f"params: router has {router[1]} experts, but w_up has {experts[0]}")
 
 
 def apply(
@@ -98,7 +107,7 @@ def apply(
     x = float_array("x", x)
     _check(params, routing, x.shape)
     tokens = gathered(x).reshape(-1, x.shape[-1])
-    logits = jnp.matmul(tokens.astype(jnp.float32), params["router"], precision="highest")
+    logits = jnp.matmul(tokens.astype(jnp.float32), jnp.asarray(params["router"], jnp.float32), precision="highest")
     row_weights, chosen = route(logits, top_k, expert_bias=params.get("expert_bias"), **routing)
     rows = sort_by_expert(chosen, logits.shape[1])
     row_weights = gathered(row_weights).reshape(-1)[rows.order]

@@ -17,10 +17,18 @@ import jax.numpy as jnp
 from raggemm._grouped_gemm import product
 from raggemm._operands import Operand, Words, compiled_when_eager, integer_array
 from raggemm._precision import in_effect
-from raggemm._primitive.call import FLOATS
+from raggemm._primitive.call import FLOATS, QUANTIZED
 from raggemm._quantize import quantize
 from raggemm._straight_through import straight_through
-from raggemm._tensors import is_quantized, quantized_parts, weight_parts
+from raggemm._tensors import (
+    array,
+    check_type,
+    dtype_of,
+    flag,
+    float_array,
+    quantized_parts,
+    weight_parts,
+)
 
 _WORDS = Words(sizes="group_sizes", c="existing_out")
 
@@ -57,8 +65,7 @@ def accumulation(c: Any, dtype: Any, beta: int, name: str = "existing_out") -> d
     """The options of grouped_gemm that stand for megablox' existing_out, or what else a front end calls it."""
     if c is None:
         return {}
-    c = jnp.asarray(c)
-    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    c, dtype = array(name, c), jax.dtypes.canonicalize_dtype(dtype_of("preferred_element_type", dtype))
     if c.dtype != dtype:
         raise ValueError(f"{name}: dtype is {c.dtype}, must be preferred_element_type {dtype}")
     return {"c": c, "beta": beta}
@@ -116,7 +123,7 @@ def gmm(
         return _quantizing(multiply, lhs, rhs, group_sizes, lhs_quantize)
     return product(
         _WORDS,
-        *matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)),
+        *matrices(lhs, rhs, group_sizes, (1, 2 if flag("transpose_rhs", transpose_rhs) else 1)),
         group_offset=group_offset,
         preferred_element_type=preferred_element_type,
         **accumulation(existing_out, preferred_element_type, beta=0),
@@ -175,7 +182,12 @@ def _wider(a: Any, b: Any) -> Any:
 
 def _quantizing(call: Callable[..., jax.Array], lhs: Any, rhs: Any, group_sizes: Any, dtype: Any) -> jax.Array:
     """call(lhs, rhs, group_sizes), linear in lhs and rhs, of lhs in elements of dtype and a scale for each row."""
-    return straight_through(call, (quantize(lhs, dtype, axes=1), rhs), (lhs, None), group_sizes)
+    lhs, dtype = float_array("lhs", lhs), dtype_of("lhs_quantize", dtype)
+    check_type("lhs_quantize", dtype, QUANTIZED)
+    if lhs.ndim != 2:
+        return call(lhs, rhs, group_sizes)  # an error
+    sizes = integer_array("group_sizes", group_sizes)
+    return straight_through(call, (quantize(lhs, dtype, axes=1), rhs), (lhs, None), sizes)
 
 
 @compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset")
@@ -213,23 +225,28 @@ def ragged_dot(
       [m, n].
     """
     if lhs_quantize is not None:
-        dtype = preferred_element_type or (
-            lhs.dtype if is_quantized(rhs) or rhs.dtype not in FLOATS else _wider(lhs.dtype, rhs.dtype)
-        )
+        lhs, others = float_array("lhs", lhs), weight_parts("rhs", rhs)[0].dtype
+        dtype = lhs.dtype if others not in FLOATS else _wider(lhs.dtype, others)
+        dtype = dtype if preferred_element_type is None else preferred_element_type
 
         def dot(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
             return ragged_dot(lhs, rhs, group_sizes, precision, dtype, group_offset, out_sharding)
 
         return _quantizing(dot, lhs, rhs, group_sizes, lhs_quantize)
     rows, weights = matrices(lhs, rhs, group_sizes, (1, 1), error=TypeError)
-    groups, sizes = weights.data.shape[0], jnp.shape(group_sizes)[0]
+    assert rows.first_dims is not None
+    groups, sizes = weights.data.shape[0], rows.first_dims.shape[0]
     if groups > sizes or (groups != sizes and group_offset is None):
         raise TypeError(f"rhs has {groups} groups, but group_sizes has {sizes}")
-    if group_offset is not None and jnp.shape(group_offset) not in ((), (1,)):
-        raise TypeError(f"group_offset: shape is {jnp.shape(group_offset)}, must be () or (1,)")
+    if group_offset is not None and (shape := integer_array("group_offset", group_offset).shape) not in ((), (1,)):
+        raise TypeError(f"group_offset: shape is {shape}, must be () or (1,)")
     dtype = preferred_element_type
     if dtype is None and rows.factors is None and weights.factors is None:
         dtype = _wider(rows.data.dtype, weights.data.dtype)
     options = {"group_offset": group_offset, "preferred_element_type": dtype, "precision": in_effect(precision)}
     out = product(_WORDS, rows, weights, **options)
-    return out if out_sharding is None else jax.sharding.reshard(out, out_sharding)
+    if out_sharding is None:
+        return out
+    if not isinstance(out_sharding, jax.sharding.Sharding | jax.sharding.PartitionSpec):
+        raise TypeError(f"out_sharding is {out_sharding!r}, must be a NamedSharding or a PartitionSpec")
+    return jax.sharding.reshard(out, out_sharding)

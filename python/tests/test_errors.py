@@ -132,8 +132,8 @@ TRACING = [
     # Modes, layouts and what belongs to one mode only.
     (lambda: forward(contracting_dims=((0,), (1,))), ValueError, "no ragged mode has the dims arrays lhs.first_dims"),
     (lambda: all_ragged(rhs=RHS, out_size=9), ValueError, "no ragged mode .* lhs.first_dims, lhs.last_dims"),
-    (lambda: forward(lhs=GroupedTensor(LHS, SIZES, layout="DENSE")), ValueError, "lhs: layout is 'DENSE'"),
-    (lambda: forward(out_layout="dense"), ValueError, "out: layout is 'dense'"),
+    (lambda: forward(lhs=GroupedTensor(LHS, SIZES, layout="DENSE")), ValueError, "lhs.layout is 'DENSE'"),
+    (lambda: forward(out_layout="dense"), ValueError, "out_layout is 'dense'"),
     (lambda: forward(lhs=GroupedTensor(LHS, SIZES, SIZES)), ValueError, "data must be 1-D with layout PACKED"),
     (
         lambda: grouped_gemm(PACKED, PACKED, contracting_dims=((0,), (0, 1)), out_size=9, out_layout="PACKED"),

@@ -189,7 +189,11 @@ BAD_CALLS = [
     (lambda: quantize(np.float32(D2), E8M0), TypeError, "dtype: dtype is float8_e8m0fnu"),
     (lambda: quantize(np.float32(D2), jnp.float8_e5m2, zero_point=True), TypeError, "zero_point: dtype is float8_e5m2"),
     (lambda: quantize(np.float32(D2), "int8", axes=2), ValueError, "axes: axis 2 is out of range for shape (8, 64)"),
-    (lambda: quantize(np.float32(D2), "int8", block=(-3, 2)), ValueError, "block: axis -3 is out of range for shape"),
+    (
+        lambda: quantize(np.float32(D2), "int8", block=(-3, 2)),
+        ValueError,
+        "block[0]: axis -3 is out of range for shape",
+    ),
     (
         lambda: quantize(np.float32(D2), "int8", block=(1, 48)),
         ValueError,
@@ -201,8 +205,8 @@ BAD_CALLS = [
         ValueError,
         "block: axis 1 of (8, 64) is one of axes",
     ),
-    (lambda: quantize(np.float32(D2), "int8", bound=-1.0), ValueError, "bound: -1.0 must be positive and finite"),
-    (lambda: quantize(np.float32(D2), "int8", bound=np.inf), ValueError, "bound: inf must be positive"),
+    (lambda: quantize(np.float32(D2), "int8", bound=-1.0), ValueError, "bound is -1.0, must be positive, and finite"),
+    (lambda: quantize(np.float32(D2), "int8", bound=np.inf), ValueError, "bound is inf, must be positive"),
     (lambda: mxfp4_from_blocks(D2, D2), TypeError, "blocks: dtype is int8, must be uint8"),
     (
         lambda: mxfp4_from_blocks(np.uint8(D3), np.uint8(D2)),

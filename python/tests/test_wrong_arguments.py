@@ -1,11 +1,14 @@
 """Wrong arguments: the error has the caller's word, the value and the limit, when the call is traced."""
 
+import inspect
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import raggemm
-from raggemm import QuantizedTensor
+from raggemm import QuantizedTensor, nn
 
 X, SIZES, W = np.ones((4, 8), np.float32), np.array([4]), np.ones((1, 8, 8), np.float32)
 BYTES = W.astype(np.int8)
@@ -79,3 +82,76 @@ def test_the_error_has_the_arguments_name(name):
 @pytest.mark.parametrize("bound", [1, 1.5, np.float32(2), np.int64(3), float(np.finfo(np.float32).max)])
 def test_bounds(bound):
     assert np.isfinite(raggemm.quantize(X, "int8", bound=bound).scale)
+
+
+# Every argument of every function, of whatever kind.
+
+TOKENS, IDS = np.zeros(4, np.int32), np.zeros((3, 2), np.int32)
+PARAMS = {"router": np.ones((8, 1), np.float32), "w_up": W, "w_down": W}
+FUNCTIONS = {
+    raggemm.gmm: {"lhs": X, "rhs": W, "group_sizes": SIZES},
+    raggemm.tgmm: {"lhs": X.T, "rhs": X, "group_sizes": SIZES},
+    raggemm.ragged_dot: {"lhs": X, "rhs": W, "group_sizes": SIZES},
+    raggemm.grouped_gemm: {
+        "lhs": raggemm.GroupedTensor(X, SIZES),
+        "rhs": W,
+        "contracting_dims": ((1,), (1,)),
+    },
+    raggemm.moe_mlp: {
+        "x": X,
+        "row_tokens": TOKENS,
+        "row_weights": np.ones(4, np.float32),
+        "group_sizes": SIZES,
+        "w_up": W,
+        "w_down": W,
+    },
+    raggemm.quantize: {"x": X, "dtype": "int8"},
+    raggemm.fake_quantize: {"x": X, "dtype": "int8"},
+    raggemm.quantize_nvfp4: {"x": X, "block": (1, 8)},
+    raggemm.dequantize: {"q": QuantizedTensor(BYTES)},
+    raggemm.mxfp4_from_blocks: {"blocks": np.zeros((2, 4, 1, 16), np.uint8), "scales": np.zeros((2, 4, 1), np.uint8)},
+    raggemm.prepack: {"w": W},
+    raggemm.unprepack: {"packed": PACKED},
+    raggemm.route: {"logits": LOGITS, "top_k": 2},
+    raggemm.sort_by_expert: {"experts": IDS, "num_experts": 4},
+    raggemm.combine: {"rows": X, "row_tokens": TOKENS, "num_tokens": 3},
+    raggemm.load_balance_loss: {"logits": LOGITS, "experts": IDS},
+    raggemm.z_loss: {"logits": LOGITS},
+    nn.apply: {"params": PARAMS, "x": X, "top_k": 1},
+    nn.init: {"key": jax.random.key(0), "shape": nn.Shape(8, 8, 2)},
+}
+ODD_VALUES = {
+    "text": "x",
+    "object": object(),
+    "float": 1.5,
+    "negative": -1,
+    "large": 10**20,
+    "type": np.complex64,
+    "tuple": (1, 2, 3),
+    "dict": {},
+    "list": [1.5],
+    "vector": np.ones(3, np.float32),
+    "four axes": np.ones((2, 3, 4, 5), np.int32),
+    "complex": np.ones((4, 8), np.complex64),
+    "quantized": QuantizedTensor(BYTES),
+    "packed": PACKED,
+}
+# Where it is the other argument that does not fit.
+OTHERS = {"row_tokens": "row_weights", "x": "block"}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+@pytest.mark.filterwarnings("error")
+def test_errors_name_the_argument(function):
+    given = FUNCTIONS[function]
+    names = [name for name, x in inspect.signature(function).parameters.items() if x.kind is not x.VAR_KEYWORD]
+    values = {(name, kind): x for name in names for kind, x in ODD_VALUES.items() if name != "key"}
+    required = {(name, "None"): None for name in given if name not in ("key", "row_weights")}
+    for (name, kind), value in (values | required).items():
+        try:
+            jax.eval_shape(lambda changed=given | {name: value}: function(**changed))
+        except (TypeError, ValueError, NotImplementedError) as error:
+            words = f"{name}|{OTHERS[name]}" if name in OTHERS else name
+            assert re.search(rf"\b({words})\b", str(error)), (name, kind)
+        else:
+            assert kind != "object" or name in ("tiling", "interpret"), name

@@ -60,9 +60,13 @@ def _checked_isa(value: Any) -> str:
 
 def _checked_threads(value: Any) -> int:
     most = library.description()["max_threads"]
-    if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= operator.index(value) <= most:
+    try:
+        threads = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        threads = -1
+    if not 0 <= threads <= most:
         raise ValueError(f"threads is {value!r}, must be an integer in [0, {most}]")
-    return operator.index(value)
+    return threads
 
 
 def _checked_executor(value: Any) -> str:

@@ -39,7 +39,7 @@ from raggemm._moe_mlp import moe_mlp
 from raggemm._operands import integer_array
 from raggemm._primitive import options
 from raggemm._routing import in_order_of_experts, sum_dtype
-from raggemm._tensors import float_array, integer
+from raggemm._tensors import count, float_array
 
 # (rows [r,d], group_sizes int32 [num_experts], group_offset int32 []) -> [r,n]: what the device's experts make of rows
 # that are sorted by expert. Its first expert is number group_offset. Rows of other experts may be there and be
@@ -83,7 +83,7 @@ def _sorted_by_expert(expert_ids: jax.Array, num_experts: int) -> _Sorted:
 
 def _checked(tokens: jax.Array, routing: Routing) -> tuple[jax.Array, Routing]:
     tokens, weights = float_array("tokens", tokens), float_array("weights", routing.weights)
-    ids, num_experts = integer_array("expert_ids", routing.expert_ids), integer("num_experts", routing.num_experts)
+    ids, num_experts = integer_array("expert_ids", routing.expert_ids), count("num_experts", routing.num_experts, 1)
     if tokens.ndim != 2:
         raise ValueError(f"tokens: shape is {tokens.shape}, must have 2 axes")
     if ids.ndim != 2 or ids.shape[0] != tokens.shape[0]:
@@ -92,8 +92,6 @@ def _checked(tokens: jax.Array, routing: Routing) -> tuple[jax.Array, Routing]:
         )
     if weights.shape != ids.shape:
         raise ValueError(f"weights: shape is {weights.shape}, must be that of expert_ids, {ids.shape}")
-    if num_experts < 1:
-        raise ValueError(f"num_experts is {num_experts}, must be at least 1")
     weights = jnp.where((ids >= 0) & (ids < num_experts), weights, 0)
     return tokens, Routing(ids, weights, num_experts)
 
@@ -273,9 +271,7 @@ def by_all_to_all(
     local = _experts_of_each_device(routing.num_experts, axis_name)
     devices, top_k = routing.num_experts // local, routing.expert_ids.shape[1]
     most = max(len(tokens) * top_k, 1)
-    capacity = -(-2 * most // devices) if capacity is None else integer("capacity", capacity)
-    if capacity < 1:
-        raise ValueError(f"capacity is {capacity}, must be at least 1")
+    capacity = -(-2 * most // devices) if capacity is None else count("capacity", capacity, 1)
 
     by_expert = _sorted_by_expert(routing.expert_ids, routing.num_experts)
     rows = by_expert(_for_each_expert(tokens, top_k))

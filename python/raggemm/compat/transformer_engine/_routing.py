@@ -19,7 +19,7 @@ from raggemm._routing import (
     rows_of_tokens,
     scores_for_loss,
 )
-from raggemm._tensors import float_array, integer
+from raggemm._tensors import count, float_array, integer
 
 
 def _name(x: Any) -> str:
@@ -178,12 +178,8 @@ def token_dispatch(
       align_size; rows of each expert with their padding, int32 [E]).
     """
     inp, is_routed = _flat("inp", float_array("inp", inp)), _flat("routing_map", routing_map) != 0
-    num_out_tokens, num_experts = integer("num_out_tokens", num_out_tokens), is_routed.shape[1]
-    align = 1 if align_size is None else integer("align_size", align_size)
-    if num_out_tokens < 1:
-        raise ValueError(f"num_out_tokens is {num_out_tokens}, must be at least 1")
-    if align < 1:
-        raise ValueError(f"align_size is {align}, must be at least 1")
+    num_out_tokens, num_experts = count("num_out_tokens", num_out_tokens, 1), is_routed.shape[1]
+    align = 1 if align_size is None else count("align_size", align_size, 1)
     if len(is_routed) != len(inp) or not num_experts:
         raise ValueError(f"routing_map: shape is {jnp.shape(routing_map)}, must be {inp.shape[0]} tokens by experts")
     rows = _rows(is_routed, (num_out_tokens + num_experts * (align - 1)) // align * align, align)
