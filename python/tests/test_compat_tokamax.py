@@ -112,6 +112,83 @@ def test_dtype_of_the_result(preferred):
         assert (place, got.dtype) == (0, preferred or jnp.result_type(lhs, rhs))
 
 
+def test_group_offset_and_what_is_always_done():
+    """The rows of a group before the first one are zero, and nothing asks for that."""
+    offset = np.array([1], np.int32)
+    kept = np.concatenate([np.zeros(4), np.ones(3), np.zeros(2)])[:, None]
+    exact = FORM.expected(LHS, RHS, SIZES)
+    for sizes in (SIZES, GroupSizes(SIZES)):
+        got, place = first_that_does(LIST, LHS, RHS[1:], sizes, group_offset=offset, zero_initialize=True)
+        assert place == 0
+        dataclasses.replace(exact, want=exact.want * kept).check(got)
+
+    def loss(w, offset):
+        return first_that_does(LIST, LHS, w, SIZES, group_offset=offset)[0].sum()
+
+    gradient = jax.jit(jax.grad(loss))(RHS[1:], offset)
+    np.testing.assert_allclose(gradient[1], np.broadcast_to(LHS[4:7].sum(0)[:, None], RHS[2].shape), rtol=1e-5)
+    with pytest.raises(NotImplementedError, match=r"group_offset: shape is .2,.*must be"):
+        tokamax.ragged_dot(LHS, RHS[1:], group_sizes=SIZES, group_offset=np.array([1, 1]))
+
+
+def _sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def _swigluoai(gate, up):
+    gate = np.minimum(gate, 7)
+    return gate * _sigmoid(1.702 * gate) * (np.clip(up, -7, 7) + 1)
+
+
+GATED = {
+    "silu": lambda gate, up: gate * _sigmoid(gate) * up,
+    # By tanh under both names.
+    **dict.fromkeys(
+        ("gelu", "gelu_tanh"),
+        lambda gate, up: gate * _sigmoid(np.sqrt(8 / np.pi) * (gate + 0.044715 * gate**3)) * up,
+    ),
+    "swigluoai": _swigluoai,
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("name", GATED)
+def test_gate_and_up_in_one(name, dtype):
+    both = (4 * np.concatenate([RHS, RHS[::-1]], 2)).astype(dtype)
+    lhs, columns = LHS.astype(dtype), RHS.shape[2]
+    wide = FORM.einsum(lhs.astype(np.float64), both.astype(np.float64), SIZES)
+    want = GATED[name](wide[:, :columns], wide[:, columns:])
+    # A product that is rounded to bfloat16 before the activation is off by more.
+    tolerance = 2**-8 if dtype == ml_dtypes.bfloat16 else 2e-6
+    for activation, expected in ((None, want), (jnp.tanh, np.tanh(want))):
+        options = {"fuse_gateup_activation": name, "activation": activation}
+        got, place = first_that_does(LIST, lhs, both, SIZES, **options)
+        assert (place, got.dtype, got.shape) == (0, dtype, want.shape)
+        np.testing.assert_allclose(np.asarray(got).astype(np.float64), expected, rtol=tolerance, atol=tolerance * 2**-4)
+
+
+def test_manual_axis_type():
+    manual = getattr(jax.sharding, "ManualAxisType", None)
+    if manual is None:
+        pytest.skip(f"jax {jax.__version__} has no ManualAxisType")
+    replicated, spec = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("x")
+
+    def call(lhs, rhs, sizes):
+        kind = manual(varying=frozenset({"x"}))
+        out, place = first_that_does(LIST, lhs, rhs, sizes, manual_axis_type=kind)
+        assert place == 0 and jax.typeof(out).manual_axis_type == kind
+        return out
+
+    mesh = jax.make_mesh((2,), ("x",))
+    specs = {"in_specs": (replicated,) * 3, "out_specs": spec}
+    got = jax.jit(jax.shard_map(call, mesh=mesh, **specs))(LHS, RHS, SIZES)
+    for part in np.split(np.asarray(got), 2):
+        FORM.expected(LHS, RHS, SIZES).check(part)
+    with pytest.raises(NotImplementedError, match="manual_axis_type: unreduced is .'x'"):
+        kind = manual(unreduced=frozenset({"x"}))
+        tokamax.ragged_dot(LHS, RHS, group_sizes=SIZES, manual_axis_type=kind)
+
+
 REFUSED = {
     "integers": (LHS.astype(np.int32), RHS.astype(np.int32), {}, "lhs: dtype is int32"),
     "a precision": (LHS, RHS, {"precision": "BF16_BF16_F32"}, "precision: BF16_BF16_F32"),
@@ -120,6 +197,8 @@ REFUSED = {
     "quantized": (LHS, QuantizedArray(), {}, "rhs: QuantizedArray"),
     "residuals": (LHS, RHS, {"return_residuals": True}, "return_residuals: True"),
     "later arguments": (LHS, RHS, {"lookahead": 3}, "lookahead: 3"),
+    "an unknown gate": (LHS, RHS, {"fuse_gateup_activation": "situ:4.0:none"}, "situ.*must be one of 'silu', 'gelu'"),
+    "an odd number of columns": (LHS, RHS, {"fuse_gateup_activation": "silu"}, "halves the columns .* are 5"),
     "shapes": (LHS[:, 1:], RHS, {}, "contracting dimensions"),
     "groups": (LHS, RHS[:2], {}, "rhs group dimension size"),
 }

@@ -7,7 +7,8 @@ NotImplementedError, raised when tracing: another platform than cpu, integer ope
 precision that raggemm does not have, arguments that are not known, and shapes that are wrong, of which the next one
 then complains. Group sizes that do not fit are an error when running, where tokamax' "xla" cuts them off.
 
-Semantics of tokamax 0.0.12. Its derivatives are those of each implementation: these are raggemm's, of every order.
+Semantics of tokamax 0.0.17; earlier ones lack some arguments. Its derivatives are those of each implementation: these
+are raggemm's, of every order.
 
 Both operands may be QArrays, with scales of any blocks, and zero points: the elements are multiplied, and scales act on
 sums where they can, while "xla" multiplies the dequantized arrays, rounded to the scales' type. Scales have a gradient,
@@ -26,10 +27,15 @@ from jax.extend import backend
 
 from raggemm import jax_lax
 from raggemm._operands import result_dtype
+from raggemm._primitive.activations import activated
 from raggemm._primitive.call import FLOATS, compute_dtype
+from raggemm._primitive.jax_versions import varying
 from raggemm._straight_through import straight_through
 from raggemm._tensors import checked, is_quantized
 from raggemm.jax_lax.dimension_numbers import BASIC
+
+# What tokamax calls a gated activation, of which its "gelu" is jax.nn.gelu's default, by tanh.
+_GATED = {"silu": "SILU", "gelu": "GELU_TANH", "gelu_tanh": "GELU_TANH", "swigluoai": "SWIGLU_OAI"}
 
 
 def _operand(name: str, x: Any) -> tuple[Any, Any]:
@@ -56,6 +62,27 @@ def _unwrapped(group_sizes: Any) -> Any:
     return np.asarray(group_sizes) if value is None else value
 
 
+def _gated(name: str | None, call: Callable[[], jax.Array], dtype: Any) -> str | None:
+    """The activation of fuse_gateup_activation, for the product that the call gives as a result of this dtype."""
+    if name is None:
+        return None
+    if name not in _GATED:
+        raise NotImplementedError(f"fuse_gateup_activation: is {name!r}, must be one of {', '.join(map(repr, _GATED))}")
+    if (columns := jax.eval_shape(call).shape[-1]) % 2:
+        raise ValueError(f"fuse_gateup_activation: halves the columns of the product, of which there are {columns}")
+    if dtype not in FLOATS:
+        raise ValueError(f"fuse_gateup_activation: is {name!r} for a result of {dtype}, which must be one of floats")
+    return _GATED[name]
+
+
+def _varying_axes(manual_axis_type: Any) -> frozenset[str]:
+    """Those along which the result varies. It is no sum that is left to be made, whatever is asked for."""
+    for field in ("unreduced", "reduced"):
+        if axes := getattr(manual_axis_type, field, None):
+            raise NotImplementedError(f"manual_axis_type: {field} is {set(axes)}, only varying is supported")
+    return frozenset(getattr(manual_axis_type, "varying", ()))
+
+
 def ragged_dot(
     lhs: Any,
     rhs: Any,
@@ -65,7 +92,11 @@ def ragged_dot(
     precision: Any = None,
     preferred_element_type: Any = None,
     return_residuals: bool = False,
+    group_offset: Any = None,
     activation: Any = None,
+    manual_axis_type: Any = None,
+    zero_initialize: bool = False,
+    fuse_gateup_activation: str | None = None,
     **unknown: Any,
 ) -> jax.Array:
     """As tokamax' implementations are called; see raggemm.compat.lax.ragged_dot_general for what is computed.
@@ -79,7 +110,15 @@ def ragged_dot(
       return_residuals: must be False.
       activation: applied in the type of the sums, float32 or float64, before the result is rounded. That is what
         tokamax documents and its kernels do; its "xla" rounds first.
+      group_offset: as in raggemm.compat.lax, where tokamax' "xla" has none.
+      manual_axis_type: a jax.sharding.ManualAxisType, of which only varying may be set: axes of the enclosing
+        shard_map along which the result varies, besides those along which an operand does.
+      zero_initialize: without effect, for what is outside of all groups is always zero.
+      fuse_gateup_activation: "silu", "gelu", "gelu_tanh" (tokamax means the same by both) or "swigluoai": the first
+        half of the result's columns is the gate, the second is multiplied by it. The result has half the columns, and
+        `activation` is applied to it.
     """
+    del zero_initialize
     for name, value in {"return_residuals": return_residuals or None, **unknown}.items():
         if value is not None:
             raise NotImplementedError(f"{name}: {value!r} is not supported")
@@ -90,20 +129,25 @@ def ragged_dot(
         (lhs, lhs_value), (rhs, rhs_value) = _operand("lhs", lhs), _operand("rhs", rhs)
         types = [_dtype(x if value is None else value) for x, value in ((lhs, lhs_value), (rhs, rhs_value))]
         dtype = result_dtype(preferred_element_type or jnp.result_type(*types))
-        fuses = activation is not None and dtype in FLOATS
+        fuses = dtype in FLOATS and (activation is not None or fuse_gateup_activation is not None)
         sums = compute_dtype(*types, dtype) if fuses else dtype
         numbers = BASIC if ragged_dot_dimension_numbers is None else ragged_dot_dimension_numbers
-        sizes = _unwrapped(group_sizes)
+        places = _unwrapped(group_sizes), group_offset
+        axes = _varying_axes(manual_axis_type)
 
-        def checked_product(lhs: Any, rhs: Any, sizes: Any) -> Callable[[], jax.Array]:
-            return jax_lax.checked_call((lhs, rhs, sizes), numbers, precision, sums, None)
+        def checked_product(lhs: Any, rhs: Any, places: Any) -> Callable[[], jax.Array]:
+            return jax_lax.checked_call((lhs, rhs, places[0]), numbers, precision, sums, places[1])
 
-        call = checked_product(lhs, rhs, sizes)
+        call = checked_product(lhs, rhs, places)
+        gated = _gated(fuse_gateup_activation, call, dtype)
     except (TypeError, ValueError) as error:
         raise NotImplementedError(str(error)) from error
     # Not in the try: what is wrong with the sizes is found when running, and is no reason to try the next one.
     if lhs_value is None and rhs_value is None:
         out = call()
     else:
-        out = straight_through(lambda *args: checked_product(*args)(), (lhs, rhs), (lhs_value, rhs_value), sizes)
-    return out if activation is None else activation(out).astype(dtype)
+        out = straight_through(lambda *args: checked_product(*args)(), (lhs, rhs), (lhs_value, rhs_value), places)
+    if gated is not None:
+        out = activated(gated, *jnp.split(out, 2, axis=-1))
+    out = out.astype(dtype) if activation is None else activation(out).astype(dtype)
+    return varying(out, axes)
