@@ -372,8 +372,7 @@ def grouped_gemm(
       gate: of out's shape, float32, as a product in float32 is, bfloat16 or float16; only with an activation.
       row_index: ragged M, for an lhs of floats with first_dims: int32, int64 or uint32 [M]. Row m is row row_index[m]
         of lhs, which has any number of rows then; out has M, and first_dims count these. One of a processed group that
-        lhs has not is an error, as a wrong size is; others are not looked at. In a gradient for which XLA leaves the
-        product out, that of rhs is NaN then, and that of lhs lacks the row.
+        lhs has not is an error, as a wrong size is; others are not looked at.
 
     Returns:
       The group axis where there is one, then the free axes of lhs, then those of rhs.

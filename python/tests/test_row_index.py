@@ -194,14 +194,29 @@ def test_wrong_indices(value):
     fails(rf"row_index: value {value} at index 4, must be in \[0, 5\), the rows of lhs", X, RHS, index)
 
 
+@pytest.mark.parametrize("value", [-1, T])
+@pytest.mark.parametrize("of", [0, 1], ids=["lhs", "rhs"])
+def test_wrong_indices_of_gradients_alone(of, value):
+    """Of a sum, for which XLA leaves the product out; a row of no processed group may have any."""
+    gradient = jax.jit(jax.grad(lambda x, w, index: indexed(x, w, index).sum(), of))
+    index = INDEX.copy()
+    index[[4, -1]] = value
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=f"row_index: value {value} at index 4, must be"):
+        jax.block_until_ready(gradient(X, RHS, index))
+    index[4] = INDEX[4]
+    np.testing.assert_array_equal(gradient(X, RHS, index), gradient(X, RHS, INDEX))
+
+
 def test_wrong_indices_as_nan():
-    """Of the whole result; of gradients at least in the group that has it."""
+    """Of the whole result, and of gradients wherever a row of a group counts."""
     index = INDEX.copy()
     index[4] = T
     with raggemm.options(on_error="nan"):
         out, pull = jax.vjp(lambda x, w: indexed(x, w, index), X, RHS)
         assert np.isnan(out).all()
-        assert np.isnan(pull(jnp.ones_like(out))[1][2]).all()
+        of_lhs, of_rhs = map(np.asarray, pull(jnp.ones_like(out)))
+        assert np.isnan(of_lhs[INDEX[0]]).all()
+        assert np.isnan(of_rhs[SIZES > 0]).all()
 
 
 @pytest.mark.parametrize(

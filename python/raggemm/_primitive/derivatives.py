@@ -202,28 +202,41 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
     return gradient, ct_is_lhs
 
 
-def _sums_of_rows(rows: jax.Array, index: jax.Array, count: int) -> jax.Array:
-    """[P,R,count,K] of rows [P,R,M,K]: the sums of those of each index; those of index `count` take no part. A product
-    with a group for each index, up to seven times as fast as XLA:CPU, which adds rows where they belong one by one."""
+def _wrong_rows(call: Call, args: Arguments, tokens: int, groups: int) -> jax.Array:
+    """[P,R,M,1], by row_index: 0, or NaN where an index is wrong and nothing raises. It is a product of no terms, whose
+    call checks the indices in a gradient for which XLA leaves the product itself out."""
+    p, r = args.optional["row_index"].shape[0], call.out_shape(args)[1]
+    lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((p, r, tokens, 0), (p, groups, 0, 1)))
+    check = dataclasses.replace(call, rhs=Storage(), dtype=lhs.dtype, precision="", overwrites_c=False)
+    return apply(check, args.only(Term.GROUPS, Term.ROWS)._replace(lhs=lhs, rhs=rhs))
+
+
+def _sums_of_rows(rows: jax.Array, index: jax.Array, weights: jax.Array, count: int) -> jax.Array:
+    """[P,R,count,K] of rows [P,R,M,K]: the sums, by weights [P,R,M,1], of those of each index; those of index `count`
+    take no part. A product with a group for each index, up to seven times as fast as XLA:CPU, which adds rows where
+    they belong one by one."""
     p, r, m, k = rows.shape
-    rows, index = rows.reshape(p * r, m, k), index.reshape(p * r, m)
+    index = index.reshape(p * r, m)
     sizes = jax.vmap(lambda i: jnp.zeros(count, jnp.int32).at[i].add(1, mode="drop"))(index)
-    rows = jnp.take_along_axis(rows, jnp.argsort(index, -1, stable=True)[:, :, None], 1)
+    order = jnp.argsort(index, -1, stable=True)[:, :, None]
+    rows, weights = (jnp.take_along_axis(x.reshape(p * r, m, -1), order, 1)[:, None] for x in (rows, weights))
     by_rows = Storage(first=0)
     call = Call(by_rows._replace(trans=True), by_rows, Storage(), rows.dtype, out_extent=count)
-    ones = jnp.ones((p * r, 1, m, 1), rows.dtype)
-    return apply(call, Arguments(ones, rows[:, None], (sizes[:, None],), {})).reshape(p, r, count, k)
+    return apply(call, Arguments(weights, rows, (sizes[:, None],), {})).reshape(p, r, count, k)
 
 
 def _cotangent_by_rows(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
     """By row_index: of lhs the sums of what its rows get."""
+    p, r, tokens, k = (aval if to_lhs else args.lhs).shape
+    both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
+    wrong = _wrong_rows(call, both, tokens, both.rhs.shape[1])
     optional = dict(args.optional)
     index = optional.pop("row_index")
     args = args._replace(optional=optional)
-    p, r, tokens, k = (aval if to_lhs else args.lhs).shape
-    # A wrong one, which was refused, or is of no processed group, is beyond the last row.
+    # One that is of no processed group may be any, and is beyond the last row.
     index = jnp.broadcast_to(jnp.where((index >= 0) & (index < tokens), index, tokens), (p, r, index.shape[2]))
     if not to_lhs:
+        index = jnp.where(jnp.isnan(wrong[..., 0]), tokens, index)
         if tokens == 0:  # of which JAX gathers nothing
             rows = jnp.zeros((p, r, index.shape[2], k), args.lhs.dtype)
         else:
@@ -232,7 +245,7 @@ def _cotangent_by_rows(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
     dtype = compute_dtype(ct.dtype, args.rhs.dtype, aval.dtype)
     of_rows = jax.ShapeDtypeStruct((p, r, index.shape[2], k), dtype)
     rows = _operand_cotangent(ct, call, args, to_lhs, of_rows)
-    return _sums_of_rows(rows, index, tokens).astype(aval.dtype)
+    return _sums_of_rows(rows, index, 1 + wrong.astype(dtype), tokens).astype(aval.dtype)
 
 
 def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
