@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import raggemm
 from arrays import integers
-from raggemm.compat import ejkernel, lax, maxtext, megablox, tokamax, tops
+from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, tops
 from raggemm.compat import transformer_engine as te
 
 G, K, N = 4, 8, 8  # K == N, so that a donated x may become the result
@@ -43,6 +43,7 @@ PROGRAMS = {
     "ejkernel": with_gradients(ejkernel.grouped_matmul),
     "maxtext": with_gradients(maxtext.gmm),
     "tokamax": with_gradients(lambda x, w, sizes: tokamax.ragged_dot(x, w, group_sizes=sizes)),
+    "sglang": with_gradients(sglang.gmm),
     "transformer_engine": with_gradients(te.grouped_dense),
     "lax": with_gradients(lax.ragged_dot),
     "ragged_dot": with_gradients(raggemm.ragged_dot),

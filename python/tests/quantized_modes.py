@@ -102,3 +102,16 @@ def given_as(kind, data, scale, values):
     if kind == "AsQArray":
         return AsQArray(values.astype(np.float32), data, scale)
     return {"array": data, "QuantizedTensor": QuantizedTensor(data, scale)}.get(kind, values.astype(np.float32))
+
+
+def experts(dtype, blocks, seed=0):
+    """Elements [G,K,N], scales [G,blocks,1,N] of groups that differ by up to 2^20, and the values."""
+    random = np.random.default_rng(seed)
+    data = elements(np.dtype(dtype), (G, K, N), seed)[0]
+    scale = random.uniform(1, 2, (G, blocks, 1, N)) * 2.0 ** np.array([-10, 0, 10]).reshape(G, 1, 1, 1)
+    scale = scale.astype(np.float32)
+    return data, scale, data.astype(np.float64) * scale[:, :, 0].repeat(K // blocks, 1)
+
+
+def near(got, want, magnitude, relative=1e-5):
+    np.testing.assert_array_less(np.abs(np.asarray(got, np.float64) - want), relative * magnitude + 1e-30)

@@ -184,7 +184,7 @@ def test_manual_axis_type():
     got = jax.jit(jax.shard_map(call, mesh=mesh, **specs))(LHS, RHS, SIZES)
     for part in np.split(np.asarray(got), 2):
         FORM.expected(LHS, RHS, SIZES).check(part)
-    with pytest.raises(NotImplementedError, match="manual_axis_type: unreduced is .'x'"):
+    with pytest.raises(NotImplementedError, match=r"manual_axis_type: unreduced is .'x'"):
         kind = manual(unreduced=frozenset({"x"}))
         tokamax.ragged_dot(LHS, RHS, group_sizes=SIZES, manual_axis_type=kind)
 

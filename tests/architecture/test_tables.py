@@ -51,3 +51,13 @@ def test_few_files_name_the_last_member(root, pattern, folders, own):
     assert own <= naming, f"do not name it: {own - naming}"
     others = sorted(naming - own)
     assert len(others) <= MOST, others
+
+
+def test_what_is_of_a_front_end_stands_where_contributing_says(root):
+    compat = root / "python/raggemm/compat"
+    names = {path.stem for path in compat.iterdir() if not path.name.startswith("_")}
+    assert len(names) >= 8
+    for file in (compat / "__init__.py", root / "python/tests/front_end_programs.py", root / "python/README.md"):
+        assert names <= set(re.findall(r"\w+", file.read_text())), file
+    tests = {path.stem for path in (root / "python/tests").glob("test_compat_*.py")}
+    assert {f"test_compat_{name}" for name in names} <= tests

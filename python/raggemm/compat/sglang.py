@@ -50,6 +50,7 @@ def gmm(
     zero_initialize: bool = True,
     acc_dtype: Any = None,
     activation_quantized_dtype: Any = None,
+    v2_tile_info: Any = None,
 ) -> jax.Array:
     """lhs[rows of group g] x rhs[g] + rhs_bias[g] for each group.
 
@@ -64,13 +65,13 @@ def gmm(
       group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for; None is 0.
       existing_out: [m, n] of preferred_element_type (else ValueError). Rows outside the processed groups are kept.
       activation_quantized_dtype: of the elements that lhs becomes, with a scale for each row.
-      tiling, interpret, maybe_quantize_lhs, zero_initialize, acc_dtype: without effect; they choose among kernels, or
-        how one computes.
+      tiling, interpret, maybe_quantize_lhs, zero_initialize, acc_dtype, v2_tile_info: without effect; they choose among
+        kernels, or how one computes.
 
     Returns:
       [m, n].
     """
-    del tiling, interpret, maybe_quantize_lhs, zero_initialize, acc_dtype
+    del tiling, interpret, maybe_quantize_lhs, zero_initialize, acc_dtype, v2_tile_info
     if rhs_scale is not None:
         rhs = with_scale(rhs, rhs_scale, transposed=False)
     if activation_quantized_dtype is not None:
