@@ -191,7 +191,7 @@ ERRORS = [
     (lambda: gmm(partial_sum=OUT.astype(np.float16)), ValueError, "partial_sum: dtype is float16, must be preferred"),
     (lambda: tgmm(existing_out=OUT), ValueError, r"^existing_out: shape is \(12, 6\), must be out's \(4, 5, 6\)"),
     (lambda: gmm(transpose_rhs=True), ValueError, "contracted, but differ: 5 and 6"),
-    (lambda: maxtext.gmm(LHS.astype(np.int8), RHS, SIZES), TypeError, "rhs: .* must be .* with lhs of int8"),
+    (lambda: maxtext.gmm(LHS.astype(np.int8), RHS, SIZES, jnp.int32), TypeError, "rhs: .* must be .* with lhs of int8"),
     (lambda: maxtext.gmm(LHS, RHS, SIZES[:2]), ValueError, "has 4 groups, more than the 2"),
 ]
 

@@ -187,6 +187,64 @@ def test_weights_are_gathered_when_they_are_quantized(check_vma):
     assert got.shape == RHS.shape
 
 
+@jax.custom_vjp
+def _own_gradients(lhs, rhs, fake):
+    """lhs and rhs are QArrays; the gradients are those of `fake`, a pair of floats that stand for them."""
+    return maxtext.gmm(lhs, rhs, SIZES, varying_axes=())
+
+
+def _own_backward(residuals, dout):
+    """The calls of the backward pass of MaxText's ops.gmm: scales go with dout, elements go bare."""
+    lhs, rhs = residuals
+    to_lhs, to_rhs = dout * rhs.scale.reshape(1, -1), dout * lhs.scale
+    to_lhs, to_rhs = (QArray(*_halves(x, axis)) for x, axis in ((to_lhs, 1), (to_rhs, 0)))
+    dlhs = maxtext.gmm(to_lhs, rhs.qvalue, SIZES, jnp.float32, (8,) * 3, None, transpose_rhs=True, interpret=True)
+    drhs = maxtext.tgmm(lhs.qvalue.swapaxes(0, 1), to_rhs, SIZES, jnp.bfloat16, (8,) * 3, None, G, interpret=True)
+    return None, None, (dlhs, drhs)
+
+
+def _halves(x, axis):
+    """Elements of float8_e5m2 and scales along this axis, which together are x if it is of halves."""
+    scale = jnp.full([1 if i == axis else n for i, n in enumerate(x.shape)], 0.5)
+    return (x / scale).astype(jnp.float8_e5m2), scale
+
+
+_own_gradients.defvjp(lambda lhs, rhs, _: (_own_gradients(lhs, rhs, None), (lhs, rhs)), _own_backward)
+
+
+@pytest.mark.parametrize("name", ["e4m3", "int8", "int4"])
+def test_bare_elements_under_maxtexts_own_gradients(name):
+    random = np.random.default_rng(1)
+    data = [random.integers(-7, 8, shape).astype(q.FORMATS[name]) for shape in ((M, K), (G, K, N))]
+    scales = [2.0 ** random.integers(-3, 4, shape) for shape in ((M, 1), (1, 1, N))]
+    lhs, rhs = (QArray(x, scale.astype(np.float32)) for x, scale in zip(data, scales, strict=True))
+    dense = [x.astype(np.float64) * scale for x, scale in zip(data, scales, strict=True)]
+    ct = random.integers(-2, 3, (M, N)).astype(np.float32) / 2
+    out, vjp = jax.vjp(lambda *fake: _own_gradients(lhs, rhs, fake), *(x.astype(np.float32) for x in dense))
+    near(out, *q.product("M", *dense))
+    dlhs, drhs = vjp(jnp.asarray(ct))
+    # All numbers are small multiples of powers of two, so that float32 has the sums; bfloat16 rounds them once.
+    np.testing.assert_array_equal(dlhs, q.gradient("M", 0, dense[1], ct))
+    np.testing.assert_array_equal(drhs, q.gradient("M", 1, dense[0], ct).astype(drhs.dtype))
+
+
+def test_two_arrays_of_elements_are_numbers():
+    def wide(*arrays):
+        return (x.astype(np.float64) for x in arrays)
+
+    for name, other in (("e4m3", "e5m2"), ("int8", "int8"), ("int8", "int4"), ("int4", "int4"), ("e2m1", "int8")):
+        lhs, rhs = (q.elements(q.FORMATS[f], s, 0)[0] for f, s in ((name, (M, K)), (other, (G, K, N))))
+        near(maxtext.gmm(lhs, rhs, SIZES), *q.product("M", *wide(lhs, rhs)))
+        cols = q.elements(q.FORMATS[other], (M, N), 0)[0]
+        near(maxtext.tgmm(lhs.T, cols, SIZES), *q.product("K", *wide(lhs, cols)))
+    lhs, rhs = (q.elements(q.FORMATS["int8"], s, 0)[0] for s in ((M, K), (G, K, N)))
+    sums = maxtext.gmm(lhs, rhs, SIZES, jnp.int32)  # those of raggemm.gmm
+    assert sums.dtype == np.int32
+    np.testing.assert_array_equal(sums, next(q.product("M", *wide(lhs, rhs))))
+    _, dlhs, drhs = run(q.elements(q.FORMATS["e4m3"], (G, K, N), 0)[0])
+    assert (dlhs.dtype, drhs.dtype) == (np.float32, jnp.float8_e4m3fn)
+
+
 def test_tgmm_quantizes():
     cols = RANDOM.normal(size=(M, N)).astype(np.float32)
     out = maxtext.tgmm(LHS.T, cols, SIZES, lhs_quantize_dtype=jnp.int8, rhs_quantize_dtype=jnp.int8)

@@ -20,7 +20,10 @@ drhs = lhs.elements^T x (dout * lhs.scale), of the first order, in reverse mode.
 - With use_gmm_v2 lhs is quantized as without, by row; there within the kernel, by its tiles.
 - A QArray gets a cotangent as there: of float8 elements the gradient rounded to float8, of integers none, and zeros for
   the scales. What tgmm quantizes has no derivative.
+- Elements of quantized operands without their scales, as MaxText's own gradients pass them, are numbers, beside each
+  other too, where the result is of floats. int8 and uint8 for int32 are as for raggemm.gmm.
 - Scales may be per expert, per row of a group or of blocks, whichever kernel is chosen.
+- permute and unpermute are those of MaxText before 0.2.5, whose layer passes arguments that these do not have.
 - unpermute sums in float32 in the order of the experts, whatever config.float32_weight_sum and matmul_precision say,
   there in the order in which they were chosen; permute and unpermute leave the ragged kernels of the ring of experts
   out (NotImplementedError).
@@ -30,12 +33,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from raggemm import ops
 from raggemm._grouped_gemm import product
 from raggemm._operands import Words
+from raggemm._primitive.call import FLOATS, QUANTIZED
 from raggemm._primitive.jax_versions import varying
-from raggemm._tensors import is_quantized
+from raggemm._tensors import QuantizedTensor, is_quantized
 from raggemm.compat import _maxtext_gradients, megablox
 from raggemm.compat._maxtext_routing import permute, unpermute
 from raggemm.compat._qwix_rules import Rule, checked_rule, quantized, rule_of
@@ -66,6 +71,20 @@ def _gathered_axes(axes: Any, use_tokamax: bool, rule: Rule | None, rhs: Any) ->
         return ()
     fixed = rule.weight_calibration_method.startswith("fixed")
     return tuple(axes) if fixed and (rule.weight_qtype is not None or is_quantized(rhs)) else ()
+
+
+def _as_numbers(lhs: Any, rhs: Any, rule: Rule | None, dtype: Any) -> tuple[Any, Any]:
+    """The operands, of which elements without a scale are numbers where the result has this dtype of floats, but for
+    what the rule quantizes."""
+
+    def number(x: Any, qtype: Any) -> Any:
+        bare = isinstance(x, jax.Array | np.ndarray) and qtype is None and x.dtype in QUANTIZED
+        return QuantizedTensor(jnp.asarray(x)) if bare else x
+
+    if jax.dtypes.canonicalize_dtype(dtype) not in FLOATS:
+        return lhs, rhs
+    rule = rule or Rule()
+    return number(lhs, rule.act_qtype), number(rhs, rule.weight_qtype)
 
 
 def gmm(
@@ -123,6 +142,7 @@ def gmm(
     if use_manual_quantization and not is_quantized(rhs) and not method.startswith("fixed"):
         raise ValueError(f"use_manual_quantization: weights need a fixed bound, not {method}")
     group_offset = megablox.first_group(group_offset, rhs, group_sizes)
+    lhs, rhs = _as_numbers(lhs, rhs, rule, preferred_element_type)
     if rule or is_quantized(lhs) or is_quantized(rhs):
         name, c = ("existing_out", existing_out) if partial_sum is None else ("partial_sum", partial_sum)
         axes = _gathered_axes(weight_gather_axes, use_tokamax_backend, rule, rhs)
@@ -170,6 +190,7 @@ def tgmm(
     del interpret, use_qwix_quantization
     _check_tiling(tiling, (3, 9))
     rule = _rule(None, lhs_quantize_dtype, rhs_quantize_dtype, False)
+    lhs, rhs = _as_numbers(lhs, rhs, rule, preferred_element_type)
     if rule:
         lhs = quantized("lhs", lhs, rule.act_qtype, "absmax", (1,))
         rhs = quantized("rhs", rhs, rule.weight_qtype, "absmax", (0,))
