@@ -199,7 +199,7 @@ void SweepGemm(const MicrokernelArgs& args) {
   const int64_t lines_each = (lines + chunks - 1) / chunks;
   T *chain = static_cast<T*>(args.chain), *result = static_cast<T*>(args.result);
   const T* total = static_cast<const T*>(args.total);
-  // Nearly all of them neither begin nor end a chain: they are a loop of their own.
+  // Nearly all of them neither begin nor end a chain: they are a loop of their own, and alone unrolled.
   const auto sweep = [&](auto within, int64_t k) RAGGEMM_INLINE {
     const int64_t left = within ? each : args.k - k < each ? args.k - k : each;
     const bool start = !within && args.start && k == 0, finish = !within && args.finish && k + left == args.k;
@@ -215,10 +215,11 @@ void SweepGemm(const MicrokernelArgs& args) {
       }
       Steps steps(args, k, column);
       int64_t kk = 0;
-      for (; kk + kSteps <= left; kk += kSteps) {
-        RAGGEMM_UNROLL for (int i = 0; i < kSteps; i += Steps::kGroup) steps.Next(acc);
-      }
-      if constexpr (!within) {
+      if constexpr (within) {
+        for (; kk < each; kk += kSteps) {
+          RAGGEMM_UNROLL for (int i = 0; i < kSteps; i += Steps::kGroup) steps.Next(acc);
+        }
+      } else {
         for (; kk + Steps::kGroup <= left; kk += Steps::kGroup) steps.Next(acc);
         if constexpr (Steps::kGroup != 1) {
           if (kk < left) steps.Last(acc, left - kk);

@@ -90,7 +90,7 @@ def _deviations(measured: dict[str, list[float]], recorded: dict[str, list[float
 
 
 def test_k_loops_are_unrolled(kernels):
-    assert len(kernels) >= 80
+    assert len(kernels) >= 60
     faults = [fault for kernel in kernels for fault in _unrolling(kernel)]
     assert not faults, "\n".join(faults)
 
@@ -124,7 +124,7 @@ def test_instructions_per_fma(isa, isa_object, kernels):
 
 def test_the_compilers_of_the_supported_systems_have_tables():
     assert {"gcc12", "gcc14"} <= TABLES.keys()
-    assert all(len(_from_text(path.read_text())) == 75 for path in TABLES.values())
+    assert all(len(_from_text(path.read_text())) == 48 for path in TABLES.values())
 
 
 def _listing(*loops: list[str]) -> str:
