@@ -179,9 +179,13 @@ ERRORS = [
         TypeError,
         "^rhs: dtype is int16, must be float16.* or float4_e2m1fn",
     ),
-    (lambda: matmul(rhs_bias=BIAS), ValueError, "rhs_scale and rhs_bias are for use_v3=True"),
-    (lambda: matmul(rhs_scale=SCALE, use_v2=True), ValueError, "rhs_scale and rhs_bias are for use_v3=True"),
-    (lambda: matmul(use_v2=True, use_v3=True), ValueError, "use_v2 and use_v3 are both set"),
+    (lambda: matmul(rhs_bias=BIAS), ValueError, "rhs_scale and rhs_bias are only supported by grouped_matmulv3"),
+    (
+        lambda: matmul(rhs_scale=SCALE, use_v2=True),
+        ValueError,
+        "rhs_scale and rhs_bias are only supported by grouped_matmulv3",
+    ),
+    (lambda: matmul(use_v2=True, use_v3=True), ValueError, "use_v2 and use_v3 are mutually exclusive"),
     (lambda: matmul(use_v3=True, rhs_bias=BIAS[:, 0]), ValueError, r"rhs_bias: shape is \(4, 6\), must be \[num_gr"),
     (lambda: matmul(use_v3=True, rhs_bias=BIAS[:2]), ValueError, r"^rhs_bias: shape is \(2, 6\), must be \(4, 6\)"),
     (

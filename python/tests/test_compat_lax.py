@@ -206,7 +206,11 @@ REFUSED = [
         TypeError,
         "rhs: dtype is int16, must be float16",
     ),
-    ({"lhs": LHS.astype(ml_dtypes.int4), "rhs": RHS.astype(ml_dtypes.int4)}, TypeError, "lhs: dtype is int4"),
+    (
+        {"lhs": LHS.astype(ml_dtypes.int4), "rhs": RHS.astype(ml_dtypes.int4)},
+        TypeError,
+        "preferred_element_type: dtype is int4",
+    ),
     ({"preferred_element_type": np.int32}, TypeError, "preferred_element_type: dtype is int32"),
     ({"group_offset": SIZES}, TypeError, r"group_offset: shape is \(3,\), must be \(\) or"),
     ({"group_offset": 1.0}, TypeError, "group_offset: dtype is float64"),

@@ -100,6 +100,30 @@ def test_elements_beside_floats(dtype, lhs_dtype):
     np.testing.assert_array_less(np.abs(wide - want), 1e-5 * magnitude + 1e-30)
 
 
+@pytest.mark.parametrize("names", [("int8", "int4"), ("int4", "int4"), ("uint4", "int2"), ("int4", "uint8")], ids=str)
+def test_two_of_integers(names):
+    """For int32, exactly, in every form; rows are no whole bytes. Other results are JAX' own."""
+    for form in (FORMS[0], FORMS[-1], Form("km,kn->gmn, k")):
+        *_, sizes = operands = form.operands()
+        lhs, rhs = (q.elements(q.FORMATS[f], x.shape, 3)[0] for f, x in zip(names, operands, strict=False))
+        call = functools.partial(
+            jax.lax.ragged_dot_general,
+            ragged_dot_dimension_numbers=form.numbers,
+            preferred_element_type=jnp.int32,
+        )
+        with raggemm.override_ragged_dot() as lowerings:
+            overridden = jax.jit(call)(lhs, rhs, sizes)
+        assert [x.by for x in lowerings] == ["raggemm"]
+        want = form.einsum(lhs.astype(np.int64), rhs.astype(np.int64), sizes)
+        assert overridden.dtype == np.int32
+        np.testing.assert_array_equal(overridden, want)
+        np.testing.assert_array_equal(lax.ragged_dot_general(lhs, rhs, sizes, form.numbers, None, jnp.int32), want)
+    lhs, rhs = (q.elements(q.FORMATS[f], shape, 3)[0] for f, shape in zip(names, ((M, K), (G, K, N)), strict=True))
+    with raggemm.override_ragged_dot() as lowerings:
+        jax.jit(lambda *x: jax.lax.ragged_dot(*x))(lhs, rhs, SIZES)
+    assert [x.by for x in lowerings] == ["jax"] and "result is " in lowerings[0].why
+
+
 def test_experts_of_int8_with_scales_of_columns_behind_as_a_model_has_them():
     """The rows' scales are gathered and multiply the result; everything but them is one call."""
     data, scale, values = q.operand(q.FORMATS["int8"], "M", 1, 0)
@@ -140,7 +164,7 @@ def test_two_of_few_bits(left, right, by):
 
 
 LEFT = {
-    "int4 with int4": (q.FORMATS["int4"], q.FORMATS["int4"], np.int32, "lhs is int4"),
+    "int4 with int16": (q.FORMATS["int4"], np.dtype(np.int16), np.int32, "rhs is int16"),
     "a result of float8": (q.FORMATS["e4m3"], q.FORMATS["e4m3"], None, "result is float8_e4m3fn"),
     "a float with int32": (np.dtype(np.float32), q.FORMATS["int8"], np.int32, "result is int32"),
     "another float8": (np.dtype(np.float32), np.dtype(ml_dtypes.float8_e4m3b11fnuz), None, "rhs is float8_e4m3b11fnuz"),

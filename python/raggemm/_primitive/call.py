@@ -276,11 +276,13 @@ def added_types(compute: np.dtype) -> Iterable[np.dtype]:
 
 def odd_type(lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> tuple[str, Iterable[np.dtype]] | None:
     """Which of lhs, rhs and result is the first whose dtype does not go with the others', and what it must be. narrow:
-    whether elements of quantized operands are numbers beside a float, and those that are floats beside each other."""
+    whether elements of quantized operands are numbers beside a float, and integers or floats beside their like."""
     has_bytes = lhs in BYTES or rhs in BYTES
     factors: Iterable[np.dtype] = BYTES if has_bytes else MATRICES
     results = (_S32,) if has_bytes else FLOATS
-    if narrow and any(x in QUANTIZED for x in (lhs, rhs)) and not all(x in INTEGER_ELEMENTS for x in (lhs, rhs)):
+    if narrow and all(x in INTEGER_ELEMENTS for x in (lhs, rhs)):
+        factors, results = INTEGER_ELEMENTS, (_S32,)
+    elif narrow and any(x in QUANTIZED for x in (lhs, rhs)):
         both_wide = lhs == rhs == ml_dtypes.float8_e5m2  # which the custom call refuses
         factors, results = FLOATS if both_wide else (*FLOATS, *QUANTIZED), FLOATS
     triples = (("lhs", lhs, factors), ("rhs", rhs, factors), ("result", out, results))

@@ -184,9 +184,9 @@ def grouped_matmul(
     """
     del do_padding
     if use_v2 and use_v3:
-        raise ValueError("use_v2 and use_v3 are both set; one of them can be")
+        raise ValueError("use_v2 and use_v3 are mutually exclusive, but both are set")
     if not use_v3 and (rhs_scale is not None or rhs_bias is not None):
-        raise ValueError("rhs_scale and rhs_bias are for use_v3=True")
+        raise ValueError("rhs_scale and rhs_bias are only supported by grouped_matmulv3, with use_v3=True")
     _check_platform(platform)
     _check_platform(getattr(cfg, "platform", None))
     call = functools.partial(

@@ -11,8 +11,8 @@ jax.lax's own rules, with their errors. Deliberate differences:
                   NotImplementedError with its name otherwise
   dtypes          beside a float matrix one of integers of up to 8 bits, float8_e4m3fn, float8_e5m2 or float4_e2m1fn is
                   one of numbers, with the result dtype of jax.lax; so are two of the float8 and float4 types with a
-                  float result, but two of float8_e5m2. Integers with integers are int8 and uint8 for int32; all else is
-                  a TypeError. raggemm.QuantizedTensor and QArrays of qwix are taken, in all three forms
+                  float result, but two of float8_e5m2. Integers with integers are those of up to 8 bits for int32; all
+                  else is a TypeError. raggemm.QuantizedTensor and QArrays of qwix are taken, in all three forms
   derivatives     of every order, of all three forms, and vmap over every combination of operands and axes
   out_sharding    is optional on a mesh with explicit axes; without it the result is replicated
 """

@@ -3,9 +3,9 @@
     tokamax.ragged_dot(lhs, rhs, sizes, implementation=[raggemm.compat.tokamax.ragged_dot, "xla"])
 
 tokamax tries the list in order, and takes the next one on NotImplementedError only. So whatever is not done here is a
-NotImplementedError, raised when tracing: another platform than cpu, integer operands but int8 and uint8 for int32, a
-precision that raggemm does not have, arguments that are not known, and shapes that are wrong, of which the next one
-then complains. Group sizes that do not fit are an error when running, where tokamax' "xla" cuts them off.
+NotImplementedError, raised when tracing: another platform than cpu, integer operands but those of up to 8 bits for
+int32, a precision that raggemm does not have, arguments that are not known, and shapes that are wrong, of which the
+next one then complains. Group sizes that do not fit are an error when running, where tokamax' "xla" cuts them off.
 
 Semantics of tokamax 0.0.17; earlier ones lack some arguments. Its derivatives are those of each implementation: these
 are raggemm's, of every order.

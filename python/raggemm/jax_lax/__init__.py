@@ -102,9 +102,9 @@ def ragged_dot_general(
     are.
 
     Args:
-      lhs, rhs: float16, bfloat16, float32 or float64; or both int8 or uint8 for int32. Beside a float one may be of
-        the types of a QuantizedTensor's data, numbers without a scale, and both may be its float8 and float4 types, but
-        for two of float8_e5m2. Either may be a QuantizedTensor. The ragged dimension of lhs is
+      lhs, rhs: float16, bfloat16, float32 or float64; or both integers of up to 8 bits for int32. Beside a float one
+        may be of the types of a QuantizedTensor's data, numbers without a scale, and both may be its float8 and float4
+        types, but for two of float8_e5m2. Either may be a QuantizedTensor. The ragged dimension of lhs is
         1. not contracted: [b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...],
         2. contracted: [b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...], or
         3. a batch dimension: [b...,m...,k...] x [b...,k...,n...] -> [b...,m...,n...], as without groups, outside

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from raggemm._primitive.call import INTEGERS, Arguments, Call, Storage
+from raggemm._primitive.call import INTEGERS, PARTS_OF_BYTES, Arguments, Call, Storage
 from raggemm._primitive.jax_versions import gathered
 from raggemm._primitive.rewrites import apply
 from raggemm.jax_lax.factors import placed
@@ -30,6 +30,11 @@ _DIMS_NAMES = ("group_sizes",)
 
 def widened(group_sizes: Any) -> Any:
     return group_sizes.astype(np.int32) if group_sizes.dtype.name in _NARROW else group_sizes
+
+
+def _bytes_of(x: jax.Array, out: np.dtype) -> jax.Array:
+    """x, of bytes where the result is of int32: the custom call has that for them alone."""
+    return x.astype(PARTS_OF_BYTES[x.dtype][1]) if out == np.int32 and x.dtype in PARTS_OF_BYTES else x
 
 
 def _is_identity(axes: Sequence[int]) -> bool:
@@ -174,7 +179,8 @@ def ragged_dot_general(
     """The product, of checked operands. lhs and rhs: of types that go together, group_sizes: int32, int64 or uint32,
     group_offset: the same, with one element, and not with a ragged batch axis. factors: scales and zero points of lhs
     and rhs, by the names that they have as operands of a call."""
-    lhs, rhs, group_sizes = gathered(lhs), gathered(rhs), gathered(group_sizes)
+    lhs, rhs = (_bytes_of(gathered(x), result.dtype) for x in (lhs, rhs))
+    group_sizes = gathered(group_sizes)
     factors = {name: gathered(x) for name, x in (factors or {}).items()}
     axes = _Axes(numbers, lhs.ndim, rhs.ndim)
     if axes.is_batch:

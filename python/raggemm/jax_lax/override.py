@@ -180,9 +180,9 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
 
     Forward, both gradients, batch dimensions and vmap are what JAX' own rules make of them. group_offset works, see
     raggemm.compat.lax. Integers and float8 beside floats are multiplied as they are stored. What raggemm does not take
-    (integers with integers but int8 and uint8 for int32, results of float8, uint64 sizes, some DotAlgorithmPresets) and
-    all of it on other platforms is lowered by JAX' own rule. Unlike with that rule, group sizes that are negative
-    or exceed the rows are an error when running.
+    (integers with integers but those of up to 8 bits for int32, results of float8, uint64 sizes, some
+    DotAlgorithmPresets) and all of it on other platforms is lowered by JAX' own rule. Unlike with that rule, group
+    sizes that are negative or exceed the rows are an error when running.
 
     This registers a lowering rule for a primitive of JAX, and uses parts of JAX that may change without notice
     (raggemm.jax_lax.override says which). With a jax newer than 0.12 the first use lowers and runs some tiny products
