@@ -15,6 +15,7 @@ from raggemm._operands import (
     Words,
     check_contraction,
     check_layout,
+    check_quantized_types,
     check_types,
     integer_array,
     result_dtype,
@@ -143,8 +144,7 @@ def _out_dtype(words: Words, preferred: Any, lhs: Operand, rhs: Operand) -> Any:
         dtype = jnp.result_type(lhs.data, rhs.data) if preferred is None else result_dtype(preferred)
         check_types(words, lhs.data.dtype, rhs.data.dtype, dtype)
         return dtype
-    if lhs.data.dtype == rhs.data.dtype == jnp.float8_e5m2:
-        raise TypeError(f"{words.lhs} and {words.rhs} are both of float8_e5m2: one of them must have more digits")
+    check_quantized_types(words, lhs.data.dtype, rhs.data.dtype)
     floats = [x.data for x in (lhs, rhs) if x.data.dtype in FLOATS]
     default = jnp.result_type(*floats) if floats else np.dtype(np.float32)
     dtype = default if preferred is None else result_dtype(preferred)

@@ -66,6 +66,12 @@ def check_types(words: Words, lhs: Any, rhs: Any, out: Any, narrow: bool = False
         raise TypeError(f"{word}: dtype is {dtype}, must be {listed(allowed)} {beside}{hint}")
 
 
+def check_quantized_types(words: Words, lhs: Any, rhs: Any) -> None:
+    """Of what has factors, or is beside it: all but one pair go together."""
+    if lhs == rhs == jnp.float8_e5m2:
+        raise TypeError(f"{words.lhs} and {words.rhs} are both of float8_e5m2: one of them must have more digits")
+
+
 def result_dtype(preferred: Any) -> np.dtype:
     """preferred_element_type as JAX has it: float64 is float32 without jax_enable_x64, with a warning where it was
     asked for by that name."""
@@ -93,6 +99,15 @@ def integer_array(name: str, x: Any) -> jax.Array:
                 f"{name}: value {x.flat[wrong[0]]} at index {wrong[0]} exceeds {limits.max}; see jax_enable_x64"
             )
     return jnp.asarray(x)
+
+
+def resharded(out: jax.Array, out_sharding: Any) -> jax.Array:
+    """As out_sharding says, if there is one."""
+    if out_sharding is None:
+        return out
+    if not isinstance(out_sharding, jax.sharding.Sharding | jax.sharding.PartitionSpec):
+        raise TypeError(f"out_sharding is {out_sharding!r}, must be a NamedSharding or a PartitionSpec")
+    return jax.sharding.reshard(out, out_sharding)
 
 
 def check_layout(name: str, layout: str) -> None:

@@ -82,14 +82,17 @@ def _largest(scores: jax.Array, top_k: int, groups: Groups | None) -> jax.Array:
     return jnp.take_along_axis(kept, places // size, 1) * size + places % size
 
 
-def logits_array(logits: Any, top_k: int) -> jax.Array:
+def logits_array(logits: Any) -> jax.Array:
     """Checked, and as float32."""
     logits = float_array("logits", logits)
     if logits.ndim != 2 or logits.shape[1] == 0:
         raise ValueError(f"logits: shape is {logits.shape}, must be [tokens, experts], of at least one expert")
-    if not 1 <= top_k <= logits.shape[1]:
-        raise ValueError(f"top_k is {top_k}, must be in [1, {logits.shape[1]}], for logits are {logits.shape}")
     return logits.astype(jnp.float32)
+
+
+def check_top_k(name: str, top_k: int, logits: jax.Array) -> None:
+    if not 1 <= top_k <= logits.shape[1]:
+        raise ValueError(f"{name} is {top_k}, must be in [1, {logits.shape[1]}], for logits are {logits.shape}")
 
 
 def bias_array(bias: Any, num_experts: int) -> jax.Array:
@@ -100,15 +103,18 @@ def bias_array(bias: Any, num_experts: int) -> jax.Array:
     return bias.astype(jnp.float32)
 
 
-def checked_groups(num_experts: int, top_k: int, groups: Groups) -> Groups:
+def checked_groups(
+    num_experts: int, top_k: int, groups: Groups, words: tuple[str, str] = ("top_k", "group_top_k")
+) -> Groups:
+    """words: what the caller calls them."""
     number, group_top_k, best = groups
     if number < 1 or num_experts % number:
         raise ValueError(f"num_groups is {number}, must divide the {num_experts} experts")
     if not 1 <= group_top_k <= number:
-        raise ValueError(f"group_top_k is {group_top_k}, must be in [1, {number}], as num_groups is {number}")
+        raise ValueError(f"{words[1]} is {group_top_k}, must be in [1, {number}], as num_groups is {number}")
     size = num_experts // number
     if top_k > group_top_k * size:
-        raise ValueError(f"top_k is {top_k}, but {group_top_k} groups have {group_top_k * size} experts")
+        raise ValueError(f"{words[0]} is {top_k}, but {group_top_k} groups have {group_top_k * size} experts")
     return Groups(number, group_top_k, min(best, size))
 
 
@@ -145,7 +151,8 @@ def route(
       weights float32 [T,k], differentiable, and experts int32 [T,k], for sort_by_expert.
     """
     top_k = integer("top_k", top_k)
-    logits = logits_array(logits, top_k)
+    logits = logits_array(logits)
+    check_top_k("top_k", top_k, logits)
     choice("score", score, SCORES)
     if flag("pre_softmax", pre_softmax) and score != "softmax":
         raise ValueError(f"pre_softmax is for score 'softmax', not {score!r}")
@@ -198,7 +205,8 @@ def load_balance_loss(logits: Any, experts: Any, *, score: str = "softmax") -> j
       float32 (). Its gradient is that of the scores; the choice has none.
     """
     experts = _pairs(experts)
-    logits = logits_array(logits, experts.shape[1])
+    logits = logits_array(logits)
+    check_top_k("experts.shape[1]", experts.shape[1], logits)
     if len(experts) != len(logits):
         raise ValueError(f"experts: shape is {experts.shape}, must have the {len(logits)} tokens of logits")
     choice("score", score, SCORES)
@@ -210,7 +218,7 @@ def load_balance_loss(logits: Any, experts: Any, *, score: str = "softmax") -> j
 def z_loss(logits: Any) -> jax.Array:
     """The mean over tokens of the square of logsumexp(logits [T,E]), float32 (): equation 5 of ST-MoE
     (arXiv:2202.08906)."""
-    logits = logits_array(logits, 1)
+    logits = logits_array(logits)
     return jnp.square(jax.nn.logsumexp(logits, axis=1)).sum() / max(len(logits), 1)
 
 

@@ -134,6 +134,13 @@ def dtype_of(name: str, x: Any) -> np.dtype:
     raise TypeError(f"{name} is {x!r}, must be a dtype")
 
 
+def elements_dtype(name: str, x: Any) -> np.dtype:
+    """The dtype of a QuantizedTensor's data that it names."""
+    dtype = dtype_of(name, x)
+    check_type(name, dtype, QUANTIZED)
+    return dtype
+
+
 def is_quantized(x: Any) -> bool:
     """Whether it is a QuantizedTensor, or has the fields of qwix' QArray."""
     return isinstance(x, QuantizedTensor) or (hasattr(x, "qvalue") and hasattr(x, "scale"))

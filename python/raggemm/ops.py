@@ -15,15 +15,15 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._grouped_gemm import product
-from raggemm._operands import Operand, Words, compiled_when_eager, integer_array
+from raggemm._operands import Operand, Words, compiled_when_eager, integer_array, resharded
 from raggemm._precision import in_effect
-from raggemm._primitive.call import FLOATS, QUANTIZED
+from raggemm._primitive.call import FLOATS
 from raggemm._quantize import quantize
 from raggemm._straight_through import straight_through
 from raggemm._tensors import (
     array,
-    check_type,
     dtype_of,
+    elements_dtype,
     flag,
     float_array,
     quantized_parts,
@@ -182,8 +182,7 @@ def _wider(a: Any, b: Any) -> Any:
 
 def _quantizing(call: Callable[..., jax.Array], lhs: Any, rhs: Any, group_sizes: Any, dtype: Any) -> jax.Array:
     """call(lhs, rhs, group_sizes), linear in lhs and rhs, of lhs in elements of dtype and a scale for each row."""
-    lhs, dtype = float_array("lhs", lhs), dtype_of("lhs_quantize", dtype)
-    check_type("lhs_quantize", dtype, QUANTIZED)
+    lhs, dtype = float_array("lhs", lhs), elements_dtype("lhs_quantize", dtype)
     if lhs.ndim != 2:
         return call(lhs, rhs, group_sizes)  # an error
     sizes = integer_array("group_sizes", group_sizes)
@@ -244,9 +243,4 @@ def ragged_dot(
     if dtype is None and rows.factors is None and weights.factors is None:
         dtype = _wider(rows.data.dtype, weights.data.dtype)
     options = {"group_offset": group_offset, "preferred_element_type": dtype, "precision": in_effect(precision)}
-    out = product(_WORDS, rows, weights, **options)
-    if out_sharding is None:
-        return out
-    if not isinstance(out_sharding, jax.sharding.Sharding | jax.sharding.PartitionSpec):
-        raise TypeError(f"out_sharding is {out_sharding!r}, must be a NamedSharding or a PartitionSpec")
-    return jax.sharding.reshard(out, out_sharding)
+    return resharded(product(_WORDS, rows, weights, **options), out_sharding)

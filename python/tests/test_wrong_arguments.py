@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import raggemm
-from raggemm import QuantizedTensor, nn
+from raggemm import QuantizedTensor, expert_parallel, nn
+from raggemm.compat import lax, megablox, sglang, tops
+from raggemm.compat import transformer_engine as te
 
 X, SIZES, W = np.ones((4, 8), np.float32), np.array([4]), np.ones((1, 8, 8), np.float32)
 BYTES = W.astype(np.int8)
@@ -62,6 +64,27 @@ WRONG = {
         lambda: raggemm.z_loss(LOGITS[:, :0]),
         ValueError,
         r"logits: shape is \(3, 0\), must be \[tokens, experts\], of at least one expert",
+    ),
+    "k of experts": (
+        lambda: raggemm.load_balance_loss(LOGITS, np.zeros((3, 5), np.int32)),
+        ValueError,
+        r"experts.shape\[1\] is 5, must be in \[1, 4\]",
+    ),
+    "topk": (lambda: te.fused_topk_with_score_function(LOGITS, 5), ValueError, r"topk is 5, must be in \[1, 4\]"),
+    "group_topk": (
+        lambda: te.fused_topk_with_score_function(LOGITS, 3, num_groups=2, group_topk=1),
+        ValueError,
+        "topk is 3, but 1 groups have 2 experts",
+    ),
+    "dimension numbers": (
+        lambda: lax.ragged_dot_general(X, W, SIZES, None),
+        TypeError,
+        "ragged_dot_dimension_numbers: is a NoneType",
+    ),
+    "two of float8_e5m2 in jax.lax' words": (
+        lambda: lax.ragged_dot(QuantizedTensor(WIDE["lhs"]), QuantizedTensor(WIDE["rhs"]), SIZES),
+        TypeError,
+        "lhs and rhs are both of float8_e5m2",
     ),
     "two of float8_e5m2": (
         lambda: raggemm.gmm(QuantizedTensor(WIDE["lhs"]), QuantizedTensor(WIDE["rhs"]), SIZES),
@@ -119,6 +142,26 @@ FUNCTIONS = {
     raggemm.z_loss: {"logits": LOGITS},
     nn.apply: {"params": PARAMS, "x": X, "top_k": 1},
     nn.init: {"key": jax.random.key(0), "shape": nn.Shape(8, 8, 2)},
+    expert_parallel.on_one_device: {
+        "experts": expert_parallel.mlp(W, W),
+        "tokens": X,
+        "routing": expert_parallel.Routing(np.zeros((4, 2), np.int32), np.ones((4, 2), np.float32), 1),
+    },
+    sglang.gmm: {"lhs": X, "rhs": W, "group_sizes": SIZES},
+    tops.gmm: {"lhs": X, "rhs": W, "group_sizes": SIZES},
+    tops.check_partition: {"group_sizes": SIZES, "m": 4},
+    megablox.make_group_metadata: {
+        "group_sizes": SIZES,
+        "m": 4,
+        "tm": 2,
+        "start_group": 0,
+        "num_nonzero_groups": 1,
+    },
+    te.grouped_dense: {"x": X, "kernel": W, "group_sizes": SIZES},
+    te.fused_topk_with_score_function: {"logits": LOGITS, "topk": 2},
+    te.fused_moe_aux_loss: {"probs": LOGITS, "tokens_per_expert": np.zeros(4, np.int32), "topk": 2, "coeff": 0.1},
+    te.token_dispatch: {"inp": X, "routing_map": np.ones((4, 3), bool), "num_out_tokens": 12},
+    te.token_combine: {"inp": np.ones((12, 8), np.float32), "row_id_map": np.zeros((4, 7), np.int32)},
 }
 ODD_VALUES = {
     "text": "x",
@@ -137,7 +180,8 @@ ODD_VALUES = {
     "packed": PACKED,
 }
 # Where it is the other argument that does not fit.
-OTHERS = {"row_tokens": "row_weights", "x": "block"}
+OTHERS = {"row_tokens": "row_weights", "x": "block", "num_groups": "groups", "experts": "function"}
+UNUSED = ("tiling", "interpret", "maybe_quantize_lhs", "zero_initialize", "acc_dtype", "v2_tile_info")
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
@@ -154,4 +198,4 @@ def test_errors_name_the_argument(function):
             words = f"{name}|{OTHERS[name]}" if name in OTHERS else name
             assert re.search(rf"\b({words})\b", str(error)), (name, kind)
         else:
-            assert kind != "object" or name in ("tiling", "interpret"), name
+            assert kind != "object" or name in UNUSED, name

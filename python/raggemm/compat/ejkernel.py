@@ -32,7 +32,7 @@ from raggemm import ops
 from raggemm._grouped_gemm import product
 from raggemm._operands import Words, integer_array
 from raggemm._quantized import with_scale
-from raggemm._tensors import float_array
+from raggemm._tensors import array, float_array
 from raggemm.compat.megablox import make_group_metadata
 from raggemm.compat.megablox import tgmm as transposed_grouped_matmul
 
@@ -63,7 +63,7 @@ def _check_platform(platform: Any) -> None:
 
 def bias_of_groups(rhs_bias: Any) -> jax.Array:
     """[num_groups, n]"""
-    rhs_bias = jnp.asarray(rhs_bias)
+    rhs_bias = array("rhs_bias", rhs_bias)
     if rhs_bias.ndim != 3 or rhs_bias.shape[1] != 1:
         raise ValueError(f"rhs_bias: shape is {rhs_bias.shape}, must be [num_groups, 1, n]")
     return rhs_bias[:, 0]

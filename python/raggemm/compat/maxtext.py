@@ -40,7 +40,7 @@ from raggemm._grouped_gemm import product
 from raggemm._operands import Words
 from raggemm._primitive.call import FLOATS, QUANTIZED
 from raggemm._primitive.jax_versions import varying
-from raggemm._tensors import QuantizedTensor, is_quantized
+from raggemm._tensors import QuantizedTensor, dtype_of, is_quantized
 from raggemm.compat import _maxtext_gradients, megablox
 from raggemm.compat._maxtext_routing import permute, unpermute
 from raggemm.compat._qwix_rules import Rule, checked_rule, quantized, rule_of
@@ -81,7 +81,7 @@ def _as_numbers(lhs: Any, rhs: Any, rule: Rule | None, dtype: Any) -> tuple[Any,
         bare = isinstance(x, jax.Array | np.ndarray) and qtype is None and x.dtype in QUANTIZED
         return QuantizedTensor(jnp.asarray(x)) if bare else x
 
-    if jax.dtypes.canonicalize_dtype(dtype) not in FLOATS:
+    if jax.dtypes.canonicalize_dtype(dtype_of("preferred_element_type", dtype)) not in FLOATS:
         return lhs, rhs
     rule = rule or Rule()
     return number(lhs, rule.act_qtype), number(rhs, rule.weight_qtype)

@@ -17,16 +17,24 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from raggemm import ops
 from raggemm._operands import integer_array
+from raggemm._tensors import count, flag, integer
 
 __all__ = ["gmm", "make_group_metadata", "tgmm"]
 
 
+def _groups(x: Any) -> tuple[int, ...]:
+    """The first axis of an array, or of a list of numbers; () of what is none, which is refused later."""
+    shape = np.shape(x) if isinstance(x, tuple | list) else getattr(x, "shape", ())
+    return shape[:1] if isinstance(shape, tuple) else ()
+
+
 def first_group(group_offset: Any, rhs: Any, group_sizes: Any) -> Any:
     """group_offset, or 0 where it is left out and rhs [groups,...] has fewer groups than group_sizes."""
-    return 0 if group_offset is None and jnp.shape(rhs)[:1] < jnp.shape(group_sizes)[:1] else group_offset
+    return 0 if group_offset is None and _groups(rhs) < _groups(group_sizes) else group_offset
 
 
 def gmm(
@@ -64,6 +72,13 @@ def tgmm(
     return ops.tgmm(
         lhs, rhs, group_sizes, preferred_element_type, tiling, group_offset, num_actual_groups, existing_out, interpret
     )
+
+
+def _number(name: str, x: Any) -> jax.Array:
+    x = integer_array(name, x)
+    if x.shape not in ((), (1,)):
+        raise ValueError(f"{name}: shape is {x.shape}, must be () or (1,)")
+    return x
 
 
 def _repeated(counts: jax.Array, length: int) -> jax.Array:
@@ -104,6 +119,9 @@ def make_group_metadata(
     group_sizes = integer_array("group_sizes", group_sizes)
     if group_sizes.ndim != 1:
         raise ValueError(f"group_sizes: shape is {group_sizes.shape}, must have 1 axes")
+    m, tm, visits = count("m", m, 0), integer("tm", tm), flag("visit_empty_groups", visit_empty_groups)
+    first = _number("start_group", start_group)
+    behind = first + _number("num_nonzero_groups", num_nonzero_groups)
     if tm < 1 or m % tm:
         raise ValueError(f"tm is {tm}, but m = {m} must be divisible by it")
     num_groups, tiles = group_sizes.shape[0], m // tm
@@ -114,16 +132,16 @@ def make_group_metadata(
     starts = group_offsets[:-1]
     is_empty = group_sizes == 0
     tiles_of_group = (ends + tm - 1) // tm - starts // tm
-    visits_of_group = jnp.where(is_empty, int(visit_empty_groups), tiles_of_group).astype(jnp.int32)
+    visits_of_group = jnp.where(is_empty, int(visits), tiles_of_group).astype(jnp.int32)
     group_ids = _repeated(visits_of_group, length)
 
     # The group that has a tile's first row visits it, and so does every other one that starts in it.
-    is_further_visit = jnp.where(is_empty, visit_empty_groups, starts % tm != 0)
+    is_further_visit = jnp.where(is_empty, visits, starts % tm != 0)
     visits_of_tile = jnp.ones(tiles, jnp.int32).at[starts // tm].add(is_further_visit.astype(jnp.int32), mode="drop")
     m_tile_ids = _repeated(visits_of_tile, length)
 
-    visits_before = (group_ids < start_group).sum()
+    visits_before = (group_ids < first).sum()
     group = jnp.arange(num_groups)
-    is_local = (group >= start_group) & (group < start_group + num_nonzero_groups)
+    is_local = (group >= first) & (group < behind)
     num_tiles = jnp.where(is_local, visits_of_group, 0).sum()
     return (group_offsets, jnp.roll(group_ids, -visits_before), jnp.roll(m_tile_ids, -visits_before)), num_tiles

@@ -26,7 +26,7 @@ from raggemm._grouped_gemm import product
 from raggemm._operands import Words
 from raggemm._quantize import quantize
 from raggemm._quantized import with_scale
-from raggemm._tensors import float_array
+from raggemm._tensors import elements_dtype, float_array
 from raggemm.compat.ejkernel import bias_of_groups
 from raggemm.compat.megablox import first_group
 
@@ -75,7 +75,8 @@ def gmm(
     if rhs_scale is not None:
         rhs = with_scale(rhs, rhs_scale, transposed=False)
     if activation_quantized_dtype is not None:
-        lhs = quantize(float_array("lhs", lhs), activation_quantized_dtype, axes=-1)
+        dtype = elements_dtype("activation_quantized_dtype", activation_quantized_dtype)
+        lhs = quantize(float_array("lhs", lhs), dtype, axes=-1)
     options = {"preferred_element_type": preferred_element_type}
     options["group_offset"] = first_group(group_offset, rhs, group_sizes)
     if rhs_bias is not None:

@@ -22,7 +22,7 @@ from raggemm import ops
 from raggemm._grouped_gemm import product
 from raggemm._operands import Operand, Words, integer_array
 from raggemm._primitive.jax_versions import varying_alike
-from raggemm._tensors import float_array
+from raggemm._tensors import flag, float_array, integer
 
 __all__ = ["check_partition", "gmm", "gmm_ref", "tgmm", "tgmm_ref"]
 
@@ -36,7 +36,8 @@ def check_partition(group_sizes: Any, m: int, num_groups: int | None = None) -> 
     known, if one is negative or the sum is not m.
     """
     sizes = integer_array("group_sizes", group_sizes)
-    _check_partition(sizes, group_sizes, m, num_groups)
+    num_groups = None if num_groups is None else integer("num_groups", num_groups)
+    _check_partition(sizes, group_sizes, integer("m", m), num_groups)
     return sizes
 
 
@@ -90,7 +91,7 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -> ja
     Returns:
       [m, n] float32.
     """
-    return _product(*_operands(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1), 3))
+    return _product(*_operands(lhs, rhs, group_sizes, (1, 2 if flag("transpose_rhs", transpose_rhs) else 1), 3))
 
 
 def tgmm(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
@@ -122,7 +123,10 @@ def _dot(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
 
 def gmm_ref(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -> jax.Array:
     """gmm as a loop over the groups, one jnp.dot each, for comparison; group_sizes must be known when tracing."""
-    lhs, rhs = (x.data for x in _rounded(*_operands(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1), 3)))
+    lhs, rhs = (
+        x.data
+        for x in _rounded(*_operands(lhs, rhs, group_sizes, (1, 2 if flag("transpose_rhs", transpose_rhs) else 1), 3))
+    )
     matrices = rhs.swapaxes(1, 2) if transpose_rhs else rhs
     rows = _groups("gmm_ref", group_sizes)
     none = jnp.zeros((0, matrices.shape[2]), jnp.float32)

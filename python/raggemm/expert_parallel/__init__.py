@@ -82,6 +82,8 @@ def _sorted_by_expert(expert_ids: jax.Array, num_experts: int) -> _Sorted:
 
 
 def _checked(tokens: jax.Array, routing: Routing) -> tuple[jax.Array, Routing]:
+    if not isinstance(routing, Routing):
+        raise TypeError(f"routing: is a {type(routing).__name__}, must be a Routing")
     tokens, weights = float_array("tokens", tokens), float_array("weights", routing.weights)
     ids, num_experts = integer_array("expert_ids", routing.expert_ids), count("num_experts", routing.num_experts, 1)
     if tokens.ndim != 2:
@@ -121,6 +123,8 @@ def _weighted_sum(rows: jax.Array, routing: Routing) -> jax.Array:
 
 
 def _results(experts: Experts, rows: jax.Array, group_sizes: jax.Array, first: jax.Array) -> jax.Array:
+    if not callable(experts):
+        raise TypeError(f"experts: is a {type(experts).__name__}, must be a function, as mlp gives it")
     out = experts(rows, group_sizes, first)
     if jnp.ndim(out) != 2 or out.shape[0] != rows.shape[0]:
         raise ValueError(f"experts: the result for rows {rows.shape} has shape {jnp.shape(out)}, must be [r,n]")

@@ -9,7 +9,15 @@ import jax
 import numpy as np
 
 from raggemm import _precision
-from raggemm._operands import Words, check_types, compiled_when_eager, integer_array, result_dtype
+from raggemm._operands import (
+    Words,
+    check_quantized_types,
+    check_types,
+    compiled_when_eager,
+    integer_array,
+    resharded,
+    result_dtype,
+)
 from raggemm._primitive.call import FLOATS, QUANTIZED
 from raggemm._tensors import Factors, array, check_type, is_quantized, quantized_parts
 from raggemm.jax_lax import dimension_numbers
@@ -61,6 +69,8 @@ def checked_call(
     """Everything of ragged_dot_general that shapes and dtypes can tell, and the call that is left to make. operands:
     lhs, rhs and group_sizes."""
     lhs, rhs, group_sizes = operands
+    if not isinstance(numbers, jax.lax.RaggedDotDimensionNumbers):
+        raise TypeError(f"ragged_dot_dimension_numbers: is a {type(numbers).__name__}, must be of jax.lax")
     (lhs, lhs_factors), (rhs, rhs_factors) = _operand("lhs", lhs), _operand("rhs", rhs)
     group_sizes = group_sizes if isinstance(group_sizes, jax.Array) else np.asarray(group_sizes)
     dtype = None if preferred_element_type is None else result_dtype(preferred_element_type)
@@ -76,6 +86,7 @@ def checked_call(
     if (lhs_factors, rhs_factors) == (None, None):
         check_types(Words(), lhs.dtype, rhs.dtype, out.dtype, narrow=True)
     else:
+        check_quantized_types(Words(), lhs.dtype, rhs.dtype)
         check_type("preferred_element_type", out.dtype, FLOATS)
     attribute = _precision.attribute(_precision.in_effect(precision), lhs.dtype, rhs.dtype, out.dtype)
     sizes = integer_array("group_sizes", widened(group_sizes))
@@ -120,7 +131,7 @@ def ragged_dot_general(
     """
     operands = lhs, rhs, group_sizes
     call = checked_call(operands, ragged_dot_dimension_numbers, precision, preferred_element_type, group_offset)
-    return call() if out_sharding is None else jax.sharding.reshard(call(), out_sharding)
+    return resharded(call(), out_sharding)
 
 
 @compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset")

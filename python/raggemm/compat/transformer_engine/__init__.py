@@ -40,6 +40,7 @@ import jax
 from raggemm._operands import Words as _Words
 from raggemm.compat.transformer_engine import _dense, _products
 from raggemm.compat.transformer_engine._quantize import along as _along
+from raggemm.compat.transformer_engine._quantize import check_quantizer_set as _check_quantizer_set
 from raggemm.compat.transformer_engine._quantize import grouped_quantize
 from raggemm.compat.transformer_engine._routing import (
     fused_moe_aux_loss,
@@ -105,6 +106,7 @@ def grouped_gemm(
       use_async_d2h_group_sizes: without effect.
     """
     del use_async_d2h_group_sizes
+    _check_quantizer_set(quantizer_set)
     lhs, rhs = _products.operand("lhs", lhs), _products.operand("rhs", rhs)
     if axes := _products.axes_of(contracting_dims):
         lhs = _along("lhs", lhs, "quantizer_set.x", getattr(quantizer_set, "x", None), axes[0])
@@ -146,6 +148,9 @@ def grouped_dense(
       kernel_fsdp_info: (mesh axis, axis of kernel) where kernel is a shard along it: inside a shard_map it is gathered
         first, and its gradient summed and scattered.
     """
+    if not isinstance(kernel_fsdp_info, tuple | list) or len(kernel_fsdp_info) != 2:
+        raise TypeError(f"kernel_fsdp_info is {kernel_fsdp_info!r}, must be (mesh axis, axis of kernel)")
+    _check_quantizer_set(quantizer_set)
     mesh_axis, axis = kernel_fsdp_info
     if mesh_axis is not None:
         kernel = jax.lax.all_gather(kernel, mesh_axis, axis=axis, tiled=True)

@@ -112,7 +112,7 @@ def _contracted(contracting_dims: Axes, x: Any, kernel: Any) -> int:
 def rows_of_groups(x: Any, group_sizes: Any) -> Any:
     """x of a dense layer as an operand."""
     if not hasattr(x, "scale_inv"):
-        return GroupedTensor(x, first_dims=group_sizes)
+        return GroupedTensor(x, first_dims=group_sizes_of("group_sizes", group_sizes))
     x, sizes = scaled("x", x), group_sizes_of("group_sizes", group_sizes)
     if x.sizes is None or x.sizes.shape != sizes.shape:
         raise ValueError(f"x.first_dims: shape is {np.shape(x.sizes)}, must be {sizes.shape} as group_sizes")

@@ -28,6 +28,7 @@ from raggemm.compat.transformer_engine._tensors import (
     GroupedQuantizer,
     GroupedScaledTensor1x,
     Layout,
+    QuantizerSet,
     Scaled,
     ScaledTensor2x,
     amax_of,
@@ -39,6 +40,12 @@ from raggemm.compat.transformer_engine._tensors import (
 )
 
 _Q_LAYOUTS = ("ROWWISE", "COLWISE", "ROWWISE_COLWISE")
+
+
+def check_quantizer_set(x: Any) -> None:
+    """TypeError for what has none of the quantizers, as a quantizer itself has not."""
+    if x is not None and not any(hasattr(x, name) for name in QuantizerSet._fields):
+        raise TypeError(f"quantizer_set: is a {type(x).__name__}, must have {', '.join(QuantizerSet._fields)}")
 
 
 def checked_quantizer(name: str, quantizer: Any, groups: int) -> GroupedQuantizer | None:

@@ -13,13 +13,14 @@ from raggemm._routing import (
     Router,
     balance,
     bias_array,
+    check_top_k,
     checked_groups,
     combine,
     logits_array,
     rows_of_tokens,
     scores_for_loss,
 )
-from raggemm._tensors import count, float_array, integer
+from raggemm._tensors import array, count, flag, float_array, integer
 
 
 def _name(x: Any) -> str:
@@ -37,11 +38,13 @@ def _score(score_function: Any) -> str:
 
 
 def _groups(num_experts: int, topk: int, num_groups: int, group_topk: int) -> Groups | None:
+    number, group_topk = integer("num_groups", num_groups), integer("group_topk", group_topk)
     if group_topk <= 0:
         return None
     if topk < group_topk:
         raise ValueError(f"group_topk is {group_topk}, must be at most topk, {topk}")
-    return checked_groups(num_experts, topk, Groups(num_groups, group_topk, topk // group_topk))
+    groups = Groups(number, group_topk, topk // group_topk)
+    return checked_groups(num_experts, topk, groups, ("topk", "group_topk"))
 
 
 def fused_topk_with_score_function(
@@ -80,9 +83,10 @@ def fused_topk_with_score_function(
     score, layout, topk = _score(score_function), _name(routing_map_format), integer("topk", topk)
     if layout not in ("bytemap", "bitmap_u8"):
         raise ValueError(f"routing_map_format is {routing_map_format!r}, must be 'bytemap' or 'bitmap_u8'")
-    wide = logits_array(logits, topk)
+    wide = logits_array(logits)
+    check_top_k("topk", topk, wide)
     tokens, experts = wide.shape
-    if compute_aux_scores:
+    if flag("compute_aux_scores", compute_aux_scores):
         values = scores_for_loss(wide, topk, score)
         chosen = lax.top_k(lax.stop_gradient(values), topk)[1]
     else:
@@ -90,9 +94,9 @@ def fused_topk_with_score_function(
             raise ValueError(f"expert_bias is for score_function 'sigmoid', not {score!r}")
         bias = None if expert_bias is None else bias_array(expert_bias, experts)
         groups = _groups(experts, topk, num_groups, group_topk)
-        router = Router(topk, score, use_pre_softmax, groups, score == "sigmoid" and topk > 1)
+        router = Router(topk, score, flag("use_pre_softmax", use_pre_softmax), groups, score == "sigmoid" and topk > 1)
         weights, chosen = router(wide, bias)
-        values = jnp.zeros_like(wide).at[jnp.arange(tokens)[:, None], chosen].set(weights * scaling_factor)
+        values = jnp.zeros_like(wide).at[jnp.arange(tokens)[:, None], chosen].set(weights * float(scaling_factor))
     mask = (chosen[:, :, None] == jnp.arange(experts)).any(1)
     if layout == "bitmap_u8":
         mask = jnp.packbits(mask, axis=1, bitorder="little")
@@ -113,12 +117,15 @@ def fused_moe_aux_loss(probs: Any, tokens_per_expert: Any, topk: int, coeff: flo
     probs, counts = float_array("probs", probs), integer_array("tokens_per_expert", tokens_per_expert)
     if probs.ndim != 2 or counts.shape != probs.shape[1:]:
         raise ValueError(f"probs is {probs.shape} and tokens_per_expert {counts.shape}, must be [T,E] and [E]")
-    return (coeff * balance(probs, counts, integer("topk", topk))).astype(probs.dtype)
+    weight, topk = array("coeff", coeff), count("topk", topk, 1)
+    if weight.shape != ():
+        raise ValueError(f"coeff: shape is {weight.shape}, must be ()")
+    return (weight * balance(probs, counts, topk)).astype(probs.dtype)
 
 
 def _flat(name: str, x: Any) -> jax.Array:
     """[T,n] of [T,n] or [batch,sequence,n]."""
-    x = jnp.asarray(x)
+    x = array(name, x)
     if x.ndim not in (2, 3):
         raise ValueError(f"{name}: shape is {x.shape}, must have 2 or 3 axes")
     return x.reshape(-1, x.shape[-1])
@@ -205,12 +212,17 @@ def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offs
       [T,H] of the dtype of inp, summed in float32 in the order of the experts, as by raggemm.combine.
     """
     inp, row_id_map = float_array("inp", inp), integer_array("row_id_map", row_id_map)
+    if inp.ndim != 2:
+        raise ValueError(f"inp: shape is {inp.shape}, must be [M,H]")
     if row_id_map.ndim != 2 or row_id_map.shape[1] % 2 == 0:
         raise ValueError(f"row_id_map: shape is {row_id_map.shape}, must be [T,2E+1]")
     tokens, num_experts = len(row_id_map), row_id_map.shape[1] // 2
     row, expert = row_id_map[:, :num_experts], row_id_map[:, num_experts:-1]
     if pad_offsets is not None:
-        row += integer_array("pad_offsets", pad_offsets)[expert]
+        offsets = integer_array("pad_offsets", pad_offsets)
+        if offsets.shape != (num_experts,):
+            raise ValueError(f"pad_offsets: shape is {offsets.shape}, must be ({num_experts},)")
+        row += offsets[expert]
     is_there = (jnp.arange(num_experts) < row_id_map[:, -1:]) & (row >= 0)
     row = jnp.where(is_there, row, len(inp)).reshape(-1)
     nowhere = tokens * num_experts
