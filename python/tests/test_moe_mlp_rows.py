@@ -155,6 +155,21 @@ def test_wrong_tokens_and_sizes_are_errors(options):
         assert np.isnan(np.asarray(case(**wrong, **options))[:7]).all()
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"weight_on": "input"}, {"row_slots": np.arange(ROWS)}], ids=["", "input", "slots"]
+)
+def test_of_no_tokens_each_one_is_wrong(options):
+    case = Case()
+    case.given["x"] = case.given["x"][:0]
+    run = lambda w: case({"w_up": w}, **options)  # noqa: E731
+    w = case.given["w_up"]
+    for result in (run, lambda w: jax.vmap(run)(w[None])):
+        with pytest.raises(
+            (ValueError, jax.errors.JaxRuntimeError), match=r"row_tokens: value .*, must be in \[0, 0\)"
+        ):
+            jax.block_until_ready(jax.jit(result)(w))
+
+
 @pytest.mark.parametrize("save", ["inputs", "activations"])
 @pytest.mark.parametrize("options", [{}, {"weight_on": "input"}], ids=["output", "input"])
 def test_derivatives_of_no_tokens(save, options):
