@@ -230,7 +230,7 @@ def _with_tangent_of(value: jax.Array, x: jax.Array) -> jax.Array:
 
 @_with_tangent_of.defjvp
 def _tangent(primals: tuple[jax.Array, jax.Array], tangents: tuple[Any, Any]) -> tuple[jax.Array, Any]:
-    return primals[0], tangents[1]
+    return _with_tangent_of(*primals), tangents[1]  # again, for derivatives of higher order
 
 
 def fake_quantize(x: Any, dtype: Any, *, bound: float | None = None, **options: Any) -> jax.Array:

@@ -107,7 +107,7 @@ def gmm(
       transpose_rhs: whether the matrices of rhs are stored transposed.
       lhs_quantize: a dtype of quantize, which the call then applies to lhs with a scale for each row: one with a NaN
         or an infinity gets no numbers, as quantize says, and changes no other. The gradient of lhs passes straight
-        through. Not with existing_out.
+        through; second derivatives take the elements for constants. Not with existing_out.
 
     Returns:
       [m, n].

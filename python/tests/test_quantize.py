@@ -294,6 +294,16 @@ def test_straight_through(name, dtype):
         np.testing.assert_array_equal(np.asarray(gradient, np.float32), want)
 
 
+def test_straight_through_a_second_time():
+    """Of the square of each value the second derivative is 2, as if nothing was rounded."""
+    x = random(4, 32)
+    first = jax.grad(lambda x: (fake_quantize(x, "int8", axes=1) ** 2).sum())
+    want = 2 * dequantize(quantize(x, "int8", axes=1))
+    np.testing.assert_array_equal(first(x), want)
+    np.testing.assert_array_equal(jax.jvp(first, (x,), (np.ones_like(x),))[1], np.full_like(x, 2))
+    np.testing.assert_array_equal(jax.grad(lambda x: first(x).sum())(x), np.full_like(x, 2))
+
+
 def test_quantize_has_no_gradient():
     x = random(4, 32)
     gradient = jax.grad(lambda x: dequantize(quantize(x, jnp.float8_e4m3fn, axes=1)).sum())(x)
