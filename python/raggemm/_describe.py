@@ -54,6 +54,8 @@ def describe(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs
         width = max(len(name) for name, _ in facts)
         print("\n".join(f"{name:{width}}  {text}" for name, text in facts))
         return
+    if not callable(function):
+        raise TypeError(f"function is a {type(function).__name__}, must be what can be called")
     plans = ""
     library.record_plans(True)
     try:

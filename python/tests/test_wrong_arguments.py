@@ -86,6 +86,9 @@ WRONG = {
         TypeError,
         "lhs and rhs are both of float8_e5m2",
     ),
+    "what is described": (lambda: raggemm.describe(3), TypeError, "function is a int, must be what can be called"),
+    "partitioning": (lambda: raggemm.enable_partitioning(None), TypeError, "enabled is None, must be True or False"),
+    "override": (lambda: raggemm.enable_ragged_dot_override("no"), TypeError, "enabled is 'no', must be True or False"),
     "two of float8_e5m2": (
         lambda: raggemm.gmm(QuantizedTensor(WIDE["lhs"]), QuantizedTensor(WIDE["rhs"]), SIZES),
         TypeError,

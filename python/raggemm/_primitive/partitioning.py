@@ -52,6 +52,8 @@ def enable_partitioning(enabled: bool = True) -> None:
     arrays of a program have the same mesh, which has devices (no AbstractMesh). Therefore it is off by default.
     NotImplementedError where this jax has no such registry.
     """
+    if not isinstance(enabled, bool):
+        raise TypeError(f"enabled is {enabled!r}, must be True or False")
     registry = jax_versions.primitives_that_need_devices()
     if enabled == (primitive in registry):
         return

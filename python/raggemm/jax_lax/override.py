@@ -29,6 +29,7 @@ from raggemm import _precision, jax_lax
 from raggemm._primitive import jax_versions
 from raggemm._primitive.call import odd_type
 from raggemm._primitive.options import check_not_staged
+from raggemm._tensors import flag
 from raggemm.jax_lax import dimension_numbers, trial
 from raggemm.jax_lax.dimension_numbers import SIZES, Result, widened
 
@@ -208,7 +209,7 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
     record: list[RaggedDotLowering] = []
     token = _record.set(record)
     try:
-        with override.is_on(bool(enabled)):
+        with override.is_on(flag("enabled", enabled)):
             yield record
     finally:
         _record.reset(token)
@@ -217,4 +218,4 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
 def enable_ragged_dot_override(enabled: bool = True) -> None:
     """override_ragged_dot() from now on, in all threads, or no more. To see what was lowered, set the logger
     "raggemm.override" to DEBUG, or look for raggemm_grouped_gemm_v1 in the compiled program's text."""
-    jax_versions.set_globally(_override().is_on, bool(enabled))
+    jax_versions.set_globally(_override().is_on, flag("enabled", enabled))
