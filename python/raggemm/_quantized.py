@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
+from raggemm._grouped_gemm import inside_groups
 from raggemm._operands import integer_array
 from raggemm._primitive import jax_versions
 from raggemm._primitive.call import FLOATS, QUANTIZED, SCALES
@@ -72,7 +73,8 @@ def dequantize(q: QuantizedTensor, dtype: Any = jnp.float32, *, group_sizes: Any
       q: a QuantizedTensor, or a QArray of qwix; TypeError or ValueError where its parts do not go together.
       dtype: of the result, float16, bfloat16, float32 or float64.
       group_sizes: [G], int32, int64 or uint32, the rows of each group of data [M,K], whose scale or zero_point of [G]
-        needs them (else ValueError). Rows behind their sum are 0. Sizes below 0 or beyond M are not found here.
+        needs them (else ValueError). Rows behind their sum are 0. A negative size, or a sum above M, is an error when
+        the call has run, as everywhere.
 
     Returns:
       As data's shape. Of a scale that is not float8_e8m0fnu it has a derivative.
@@ -97,6 +99,7 @@ def _dequantized(q: QuantizedTensor, group_sizes: jax.Array | None, dtype: np.dt
     scale, zero_point = q.scale, q.zero_point
     out = q.data.astype(jnp.float32)
     if group_sizes is not None:
+        inside = inside_groups(q.shape[0], group_sizes)[:, None]
         group = jnp.searchsorted(jnp.cumsum(group_sizes), jnp.arange(q.shape[0]), side="right")
         scale, zero_point = (
             x.at[group].get(mode="clip") if x is not None and x.ndim == 1 else x for x in (scale, zero_point)
@@ -106,7 +109,7 @@ def _dequantized(q: QuantizedTensor, group_sizes: jax.Array | None, dtype: np.dt
     if scale is not None:
         out = times(out, scale)
     if group_sizes is not None:
-        out = jnp.where((group < group_sizes.size)[:, None], out, 0)
+        out = jnp.where(inside == 1, out, inside)  # NaN where a size is wrong and nothing raises
     return out.astype(dtype)
 
 

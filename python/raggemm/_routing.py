@@ -22,12 +22,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from raggemm._grouped_gemm import grouped_gemm, product
-from raggemm._operands import GroupedTensor, Words, integer_array, result_dtype
+from raggemm._grouped_gemm import grouped_gemm, inside_groups
+from raggemm._operands import GroupedTensor, integer_array, result_dtype
 from raggemm._primitive.call import FLOATS, INTEGERS
 from raggemm._primitive.jax_versions import gathered
 from raggemm._tensors import check_type, choice, count, flag, float_array, integer
-from raggemm.ops import matrices
 
 SCORES = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid}
 _LEAST_SUM = 1e-20  # is added to sums of scores: in all origins, for tokens whose sigmoids are all 0
@@ -296,18 +295,6 @@ def _checked_rows(rows: Any, tokens: Any, weights: Any, slots: Any) -> tuple[jax
     return gathered(rows), {name: gathered(x) for name, x in given.items()}
 
 
-def _of_groups(count: int, group_sizes: Any) -> jax.Array:
-    """float32 [count]: 1 for rows of groups and 0 behind them, as a product with nothing but a bias, for the call
-    checks sizes: with on_error="nan" wrong ones give NaN."""
-    sizes = integer_array("group_sizes", group_sizes)
-    if sizes.ndim != 1:
-        raise ValueError(f"group_sizes: shape is {sizes.shape}, must be [G]")
-    groups = sizes.shape[0]
-    lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((count, 0), (groups, 0, 1)))
-    ones = jnp.ones((groups, 1), jnp.float32)
-    return product(Words(sizes="group_sizes"), *matrices(lhs, rhs, sizes, (1, 1)), bias=ones)[:, 0]
-
-
 def combine(
     rows: Any,
     row_tokens: Any,
@@ -347,7 +334,7 @@ def combine(
     sums = sum_dtype(rows, weights)
     weights, takes_part = weights.astype(sums), (tokens >= 0) & (tokens < num_tokens)
     if group_sizes is not None:
-        inside = _of_groups(len(rows), group_sizes)
+        inside = inside_groups(len(rows), group_sizes)
         weights, takes_part = weights * inside.astype(sums), takes_part & (inside != 0)
     # 0 for rows that take no part, or their gradients would be 0 times NaN.
     weights = jnp.where(takes_part, weights, 0)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+import raggemm
 from quantized_formats import E8M0, FLOATS, INTEGERS, SCALES, codes, dtype_of, flushed, spread
 from raggemm import GroupedTensor, QuantizedTensor, dequantize, mxfp4_from_blocks, quantize
 from raggemm._quantized import checked
@@ -63,6 +64,19 @@ def test_group_sizes(scale):
     want = data * rows * (np.arange(7) < 5)[:, None]
     sizes = np.array([2, 0, 3], np.int32)
     np.testing.assert_array_equal(np.asarray(dequantize(tensor, group_sizes=sizes)), want)
+
+
+@pytest.mark.parametrize("sizes, message", [([2, -1, 3], "group 1 has size -1"), ([2, 4, 2], "group 2 has size 2 and")])
+def test_wrong_group_sizes(sizes, message):
+    """As of a product, under every transform and as nan."""
+    sizes, scale = np.array(sizes, np.int32), np.ones(3, np.float32)
+    run = lambda scale: dequantize(QuantizedTensor(np.ones((7, 4), np.int8), scale), group_sizes=sizes)  # noqa: E731
+    transformed = (lambda scale: jax.vmap(run)(scale[None]), jax.grad(lambda scale: run(scale).sum()))
+    for call in (run, jax.jit(run), *map(jax.jit, transformed)):
+        with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=f"group_sizes: {message}"):
+            jax.block_until_ready(call(scale))
+    with raggemm.options(on_error="nan"):
+        assert np.isnan(np.asarray(jax.jit(run)(scale))).all()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
