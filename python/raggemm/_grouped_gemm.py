@@ -11,7 +11,6 @@ import numpy as np
 
 from raggemm._epilogue import checked_activation, checked_bias, checked_c, checked_values
 from raggemm._operands import (
-    GroupedTensor,
     Operand,
     Words,
     check_contraction,
@@ -308,18 +307,6 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
     args = Arguments(lhs.data, rhs.data, dims, {name: x for name, x in optional.items() if x is not None})
     shapes = _Shapes(lhs.canonical_shape, rhs.canonical_shape, local, shape)
     return _grouped_gemm(args, call=call, shapes=shapes)
-
-
-def inside_groups(count: int, group_sizes: Any) -> jax.Array:
-    """float32 [count]: 1 for rows of groups and 0 behind them, as a product with nothing but a bias, for the call
-    checks sizes: with on_error="nan" wrong ones give NaN."""
-    words, sizes = Words(sizes="group_sizes"), integer_array("group_sizes", group_sizes)
-    if sizes.ndim != 1:
-        raise ValueError(f"group_sizes: shape is {sizes.shape}, must be [G]")
-    groups = sizes.shape[0]
-    lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((count, 0), (groups, 0, 1)))
-    operands = parsed(words, GroupedTensor(lhs, first_dims=sizes), rhs, ((1,), (1,)))
-    return product(words, *operands, bias=jnp.ones((groups, 1), jnp.float32))[:, 0]
 
 
 def grouped_gemm(

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
-from raggemm._grouped_gemm import inside_groups
+from raggemm._inside_groups import inside_groups
 from raggemm._operands import integer_array
 from raggemm._primitive import jax_versions
 from raggemm._primitive.call import FLOATS, QUANTIZED, SCALES

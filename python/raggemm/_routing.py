@@ -22,7 +22,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from raggemm._grouped_gemm import grouped_gemm, inside_groups
+from raggemm._grouped_gemm import grouped_gemm
+from raggemm._inside_groups import inside_groups
 from raggemm._operands import GroupedTensor, integer_array, result_dtype
 from raggemm._primitive.call import FLOATS, INTEGERS
 from raggemm._primitive.jax_versions import gathered
