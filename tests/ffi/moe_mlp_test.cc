@@ -23,6 +23,10 @@ namespace {
 using ::testing::HasSubstr;
 using WorkspaceFunction = int64_t(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows, int64_t groups);
 
+host::Buffer ToBuffer(const Array& array) {
+  return {static_cast<XLA_FFI_DataType>(FormatOf(array.dtype).xla), {array.dims.begin(), array.dims.end()}, array.data};
+}
+
 void ExpectError(MlpCall& call, const std::string& text) {
   const host::Error error = call.Run(nullptr);
   EXPECT_EQ(error.code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
@@ -41,6 +45,46 @@ TEST(MoeMlpCall, HasTheBitsOfTheSequence) {
     call.call().attributes["threads"] = int64_t{i % 4};
     ASSERT_EQ(call.Run(i % 2 == 0 ? &pool : nullptr).message, "");
     ASSERT_TRUE(call.IsRight());
+  }
+}
+
+TEST(MoeMlpCall, HasTheBitsOfEachRuleOfBf16) {
+  for (ArithmeticId rule : {ArithmeticId::kPairs, ArithmeticId::kTiles}) {
+    MlpCall call({.x = DType::kBF16, .weights = DType::kBF16, .bf16_sums = rule});
+    ASSERT_EQ(call.Run(nullptr).message, "");
+    EXPECT_TRUE(call.IsRight());
+  }
+}
+
+// One block of 64 columns is in memory as the matrix is.
+TEST(MoeMlpCall, TakesUpAndDownInColumnBlocksEachByItself) {
+  for (const bool up : {false, true}) {
+    for (const bool down : {false, true}) {
+      MlpCall call({.hidden = 64, .intermediate = 64});
+      host::Call& given = call.call();
+      const std::vector<int64_t> blocks = {4, 1, 64, 64};
+      if (up) given.attributes["up_layout"] = std::string("COLUMN_BLOCKS");
+      if (up) given.args[3].dims = given.args[6].dims = blocks;  // w_up, w_gate
+      if (down) given.attributes["down_layout"] = std::string("COLUMN_BLOCKS");
+      if (down) given.args[4].dims = blocks;
+      ASSERT_EQ(call.Run(nullptr).message, "");
+      EXPECT_TRUE(call.IsRight());
+    }
+  }
+}
+
+TEST(MoeMlpCall, KeepsFirstProductsWhereResultsNameThem) {
+  MlpCall call({});
+  const TestMlp& mlp = call.mlp();
+  const FirstProducts first = FirstProductsOf(mlp, Gathered(mlp));
+  const FloatTensor up(DType::kF32, {14, 24}), gate(DType::kF32, {14, 24});
+  host::Call& given = call.call();
+  given.attributes["results"] = std::string("up,gate");
+  given.results.insert(given.results.begin() + 1, {ToBuffer(up.array), ToBuffer(gate.array)});
+  ASSERT_EQ(call.Run(nullptr).message, "");
+  EXPECT_TRUE(call.IsRight());
+  for (const auto& [kept, product] : {std::pair{&up, &first.up}, {&gate, &first.gate}}) {
+    for (int64_t i = 0; i < 14 * 24; ++i) ASSERT_EQ(kept->At(i), i < 12 * 24 ? product->At(i) : 0);
   }
 }
 
@@ -77,10 +121,6 @@ TEST(MoeMlpCall, FillsOutWithNaNWhereAsked) {
 }
 
 // ---- gradients ----
-
-host::Buffer ToBuffer(const Array& array) {
-  return {static_cast<XLA_FFI_DataType>(FormatOf(array.dtype).xla), {array.dims.begin(), array.dims.end()}, array.data};
-}
 
 struct BackwardCall {
   explicit BackwardCall(const MlpSpec& spec)

@@ -196,7 +196,7 @@ std::vector<uint64_t> BitsOfBlocks(const TestMlp& mlp, Isa isa) {
   if (p.w_gate) multiply(p.x, *p.w_gate, p.b_gate, v.array);
   multiply(p.x, p.w_up, p.b_up, a.array);
   multiply(a.array, p.w_down, p.b_down, d.array);
-  return BitsOfSums(mlp, d.array);
+  return BitsOfSums(mlp, d.array, mlp.spec.out, mlp.spec.row_weights);
 }
 
 TEST(ActivationTest, BlocksMakeUpTheMlp) {

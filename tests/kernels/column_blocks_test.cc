@@ -16,6 +16,7 @@
 #include "tests/support/check.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/test_mlp.h"
+#include "tests/support/test_mlp_backward.h"
 #include "tests/support/variants.h"
 
 namespace raggemm::test {
@@ -314,6 +315,21 @@ TEST(BadColumnBlocks, OfAnMlpAreRefused) {
   mlp.problem.w_gate.reset();
   mlp.problem.b_gate.reset();
   EXPECT_THAT(mlp.Run({}).message(), testing::HasSubstr("w_up: has 2 column blocks of 32, must have 1 for N = 24"));
+  TestMlp down({});
+  down.problem.down_layout = Layout::kColumnBlocks;
+  EXPECT_THAT(down.Run({}).message(), testing::HasSubstr("w_down: shape is [4,24,40], must have 4 axes"));
+}
+
+TEST(BadColumnBlocks, HaveNoGradients) {
+  for (bool is_down : {false, true}) {
+    TestMlpBackward call({.hidden = 32, .intermediate = 32, .biases = false});
+    MoeMlpProblem& problem = call.problem.forward;
+    (is_down ? problem.down_layout : problem.up_layout) = Layout::kColumnBlocks;
+    (is_down ? problem.w_down : problem.w_up).dims = {4, 1, 32, 32};
+    if (!is_down) problem.w_gate->dims = {4, 1, 32, 32};
+    EXPECT_EQ(call.Run({}).message(),
+              absl::StrCat(is_down ? "w_down" : "w_up", ": layout is COLUMN_BLOCKS, which has no gradients"));
+  }
 }
 
 }  // namespace

@@ -83,9 +83,21 @@ TEST(MoeMlpErrors, NameShapesAndTypes) {
   expect("w_gate: shape is [3,40,24], must be of the 4 groups", [](MoeMlpProblem& p) { p.w_gate->dims = {3, 40, 24}; });
   expect("b_down: shape is [4,39]", [](MoeMlpProblem& p) { p.b_down->dims = {4, 39}; });
   expect("row_weights: is f32[13], must be f32[14]", [](MoeMlpProblem& p) { p.row_weights->dims = {13}; });
+  expect("row_weights: is bf16[14], must be f32[14]", [](MoeMlpProblem& p) { p.row_weights->dtype = DType::kBF16; });
   expect("row_tokens: dtype is f32", [](MoeMlpProblem& p) { p.row_tokens.dtype = DType::kF32; });
   expect("w_gate: is given, but w_up holds the gate", [](MoeMlpProblem& p) { p.merged = Merged::kHalves; });
   expect("b_gate: is given without w_gate", [](MoeMlpProblem& p) { p.w_gate.reset(); });
+  expect("b_gate: shape is [4,23]", [](MoeMlpProblem& p) { p.b_gate->dims = {4, 23}; });
+  expect("b_up: shape is [3,24]", [](MoeMlpProblem& p) { p.b_up->dims = {3, 24}; });
+  expect("w_gate: dtype is bf16, must be the f32 of w_up", [](MoeMlpProblem& p) { p.w_gate->dtype = DType::kBF16; });
+  for (const auto& [name, factor] :
+       {std::pair{"gate_scale", &MoeMlpProblem::gate_scale}, {"gate_zero", &MoeMlpProblem::gate_zero}}) {
+    expect(absl::StrCat(name, ": is given without w_gate"), [factor = factor](MoeMlpProblem& p) {
+      p.w_gate.reset();
+      p.b_gate.reset();
+      p.*factor = p.b_up;
+    });
+  }
   expect("activation: swiglu_oai needs a gate", [](MoeMlpProblem& p) {
     p.w_gate.reset();
     p.b_gate.reset();

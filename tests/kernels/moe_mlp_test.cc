@@ -67,6 +67,15 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyChunks) {
   }
 }
 
+// Each product by the rule of its own sums, which differ in last bits.
+TEST_P(MoeMlpTest, HasTheBitsOfEachRuleOfBf16) {
+  for (Gate gate : {Gate::kSeparate, Gate::kHalves}) {
+    for (ArithmeticId rule : {ArithmeticId::kPairs, ArithmeticId::kTiles}) {
+      ExpectSequence({.x = DType::kBF16, .weights = DType::kBF16, .bf16_sums = rule, .gate = gate});
+    }
+  }
+}
+
 TEST_P(MoeMlpTest, ComputesLocalGroupsAlone) {
   for (int64_t offset : {0, 1, 2}) {
     ExpectSequence({.sizes = {3, 300, 7, 2}, .local = 2, .offset = offset, .x = DType::kBF16}, 2);

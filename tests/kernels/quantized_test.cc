@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -275,6 +276,27 @@ TEST(QuantizedOfEveryIsa, WideTiles) {
         ProblemSpec spec = Spec(lhs, DType::kS8, 3, 4096, 2 * block);
         spec.bf16_sums = rule;
         spec.rhs_scale = {block, 1};
+        ASSERT_TRUE(GivesExpectedBits(spec));
+      }
+    }
+  }
+}
+
+// Blocks of more steps than a panel, where what begins a sum is not what begins a panel; and of lengths that cut none,
+// where each element has its scale.
+TEST(QuantizedOfEveryIsa, BlocksOfAnyLength) {
+  for (const auto& [lhs, rhs] : {std::pair{DType::kBF16, DType::kS4},
+                                 {DType::kF32, DType::kF8E4M3FN},
+                                 {DType::kS8, DType::kU8},
+                                 {DType::kF4E2M1FN, DType::kF4E2M1FN}}) {
+    for (int64_t block : {16, 48, 80, 288, 544}) {
+      for (bool flipped : {false, true}) {
+        ProblemSpec spec = Spec(lhs, rhs, 5, 24, 3 * block);
+        spec.rhs_flipped = flipped;
+        spec.rhs_scale = flipped ? std::vector<int64_t>{1, block} : std::vector<int64_t>{block, 1};
+        ASSERT_TRUE(GivesExpectedBits(spec));
+        if (!IsQuantized(lhs)) continue;
+        spec.lhs_scale = {1, block};
         ASSERT_TRUE(GivesExpectedBits(spec));
       }
     }

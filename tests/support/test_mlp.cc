@@ -5,7 +5,6 @@
 #include <cstring>
 #include <iterator>
 #include <numeric>
-#include <tuple>
 #include <utility>
 
 #include "gtest/gtest.h"
@@ -19,15 +18,6 @@ namespace {
 
 std::vector<int64_t> MatricesOf(const MlpSpec& spec, int64_t k, int64_t n, bool is_trans) {
   return is_trans ? std::vector<int64_t>{spec.local_groups(), n, k} : std::vector<int64_t>{spec.local_groups(), k, n};
-}
-
-void Compute(const GroupedGemmProblem& gemm) {
-  ASSERT_EQ(GroupedGemm(gemm, {.executor = Executor::kSerial, .isa = Isa::kScalar}), absl::OkStatus());
-}
-
-// Of a NaN those of the format's own, for nobody says which it is.
-uint64_t BitsOfAnyNaN(const Array& array, int64_t index) {
-  return std::isnan(ToDouble(array, index)) ? FormatOf(array.dtype).NaN() : BitsOf(array, index);
 }
 
 // Quantized weights, and scales and zeros that those may have. Extents become such that blocks and bytes divide them.
@@ -223,55 +213,79 @@ GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, co
   return gemm;
 }
 
-std::vector<uint64_t> SequenceBits(const TestMlp& mlp) {
-  const MlpSpec& spec = mlp.spec;
-  const int64_t rows = mlp.rows, inner = spec.intermediate;
-  const FloatTensor gathered = Gathered(mlp);
-  FloatTensor up(DType::kF32, {rows, mlp.columns}), gate(DType::kF32, {rows, inner});
-  Compute(ProductOf(mlp, Part::kUp, gathered.array, up.array));
-  if (mlp.problem.w_gate) Compute(ProductOf(mlp, Part::kGate, gathered.array, gate.array));
-  FloatTensor a(spec.type_of_a(), {rows, inner}), d(DType::kF32, {rows, spec.hidden});
-  const KernelRow& scalar = KernelsFor(Isa::kScalar, kArithmetics[0]);
-  Activate* const activate = KernelsOf(scalar, spec.type_of_a()).activate[static_cast<int>(spec.activation)];
-  const auto* u = static_cast<const float*>(up.array.data);
-  const auto* v = static_cast<const float*>(gate.array.data);
-  for (int64_t i = 0; i < rows * inner; ++i) {
-    const int64_t row = i / inner, col = i % inner;
-    float two[2] = {u[i], 0};
-    if (spec.gate == Gate::kSeparate) std::tie(two[0], two[1]) = std::pair{v[i], u[i]};
-    if (spec.gate == Gate::kHalves) {
-      std::tie(two[0], two[1]) = std::pair{u[2 * row * inner + col], u[(2 * row + 1) * inner + col]};
-    }
-    if (spec.gate == Gate::kInterleaved) std::tie(two[0], two[1]) = std::pair{u[2 * i], u[2 * i + 1]};
-    activate({.count = 1,
-              .gate = two,
-              .up = mlp.IsGated() ? two + 1 : nullptr,
-              .interleaved = false,
-              .out = static_cast<char*>(a.array.data) + BytesOf(spec.type_of_a(), i)});
-  }
-  Compute(ProductOf(mlp, Part::kDown, a.array, d.array));
-  return BitsOfSums(mlp, d.array);
+uint64_t BitsOfAnyNaN(const Array& array, int64_t index) {
+  return std::isnan(ToDouble(array, index)) ? FormatOf(array.dtype).NaN() : BitsOf(array, index);
 }
 
-std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d) {
+void Compute(const GroupedGemmProblem& gemm) {
+  ASSERT_EQ(GroupedGemm(gemm, {.executor = Executor::kSerial, .isa = Isa::kScalar}), absl::OkStatus());
+}
+
+FirstProducts FirstProductsOf(const TestMlp& mlp, const FloatTensor& gathered) {
+  FirstProducts first = {{DType::kF32, {mlp.rows, mlp.columns}}, {DType::kF32, {mlp.rows, mlp.columns}}};
+  Compute(ProductOf(mlp, Part::kUp, gathered.array, first.up.array));
+  if (mlp.problem.w_gate) Compute(ProductOf(mlp, Part::kGate, gathered.array, first.gate.array));
+  return first;
+}
+
+std::pair<float, float> FirstProducts::GateAndUp(const TestMlp& mlp, int64_t row, int64_t column) const {
+  const auto* u = static_cast<const float*>(up.array.data) + row * mlp.columns;
+  switch (mlp.spec.gate) {
+    case Gate::kNone:
+      break;
+    case Gate::kSeparate:
+      return {static_cast<const float*>(gate.array.data)[row * mlp.columns + column], u[column]};
+    case Gate::kHalves:
+      return {u[column], u[mlp.spec.intermediate + column]};
+    case Gate::kInterleaved:
+      return {u[2 * column], u[2 * column + 1]};
+  }
+  return {u[column], 0};
+}
+
+FloatTensor ActivatedRows(const TestMlp& mlp, const FirstProducts& first) {
+  const DType type = mlp.spec.type_of_a();
+  const int64_t inner = mlp.spec.intermediate;
+  FloatTensor a(type, {mlp.rows, inner});
+  const KernelRow& scalar = KernelsFor(Isa::kScalar, kArithmetics[0]);
+  Activate* const activate = KernelsOf(scalar, type).activate[static_cast<int>(mlp.spec.activation)];
+  for (int64_t i = 0; i < mlp.rows * inner; ++i) {
+    const auto [gate, up] = first.GateAndUp(mlp, i / inner, i % inner);
+    activate({.count = 1,
+              .gate = &gate,
+              .up = mlp.IsGated() ? &up : nullptr,
+              .interleaved = false,
+              .out = static_cast<char*>(a.array.data) + BytesOf(type, i)});
+  }
+  return a;
+}
+
+std::vector<uint64_t> SequenceBits(const TestMlp& mlp) {
+  const FloatTensor a = ActivatedRows(mlp, FirstProductsOf(mlp, Gathered(mlp)));
+  FloatTensor d(DType::kF32, {mlp.rows, mlp.spec.hidden});
+  Compute(ProductOf(mlp, Part::kDown, a.array, d.array));
+  return BitsOfSums(mlp, d.array, mlp.spec.out, mlp.spec.row_weights);
+}
+
+std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d, DType out, bool weighted) {
   const MlpSpec& spec = mlp.spec;
   std::vector<float> sums(static_cast<size_t>(spec.tokens * spec.hidden));
   int64_t row = 0;
   for (int64_t g = 0; g < spec.groups(); ++g) {
     for (int64_t i = 0; i < spec.sizes[g]; ++i, ++row) {
       if (!mlp.IsProcessed(g)) continue;
-      const float weight = spec.row_weights ? static_cast<float>(mlp.row_weights.At(row)) : 1;
+      const float weight = weighted ? static_cast<float>(mlp.row_weights.At(row)) : 1;
       for (int64_t h = 0; h < spec.hidden; ++h) {
         float& sum = sums[mlp.TokenOf(row) * spec.hidden + h];
         sum = std::fma(weight, static_cast<const float*>(d.data)[row * spec.hidden + h], sum);
       }
     }
   }
-  FloatTensor out(spec.out, {spec.tokens, spec.hidden});
+  const FloatTensor rounded(out, {spec.tokens, spec.hidden});
   std::vector<uint64_t> bits;
   for (size_t i = 0; i < sums.size(); ++i) {
-    StoreRounded(out.array, static_cast<int64_t>(i), sums[i]);
-    bits.push_back(BitsOfAnyNaN(out.array, static_cast<int64_t>(i)));
+    StoreRounded(rounded.array, static_cast<int64_t>(i), sums[i]);
+    bits.push_back(BitsOfAnyNaN(rounded.array, static_cast<int64_t>(i)));
   }
   return bits;
 }

@@ -6,6 +6,7 @@
 #include <deque>
 #include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -87,10 +88,24 @@ enum class Part : uint8_t { kUp, kGate, kDown };
 // A product of rows of all groups, lhs x the weights of one part.
 GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, const Array& out);
 
+// What a row's activation is computed from.
+struct FirstProducts {
+  FloatTensor up, gate;  // f32; gate as large, also where there is none
+  // Of an element of a: what the activation takes for gate and up.
+  std::pair<float, float> GateAndUp(const TestMlp& mlp, int64_t row, int64_t column) const;
+};
+FirstProducts FirstProductsOf(const TestMlp& mlp, const FloatTensor& gathered);
+FloatTensor ActivatedRows(const TestMlp& mlp, const FirstProducts& first);
+
+// By scalar code on one thread.
+void Compute(const GroupedGemmProblem& gemm);
+
 // Gather, products by GroupedGemm in scalar code on one thread, activation, product, sums of tokens.
 std::vector<uint64_t> SequenceBits(const TestMlp& mlp);
-// The last of it, of the rows of d, which is f32.
-std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d);
+// The last of it, of the rows of d, which is f32: sums of tokens, with weights or without.
+std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d, DType out, bool weighted);
+// BitsOf, but of a NaN those of the format's own, for nobody says which it is.
+uint64_t BitsOfAnyNaN(const Array& array, int64_t index);
 
 }  // namespace raggemm::test
 

@@ -26,6 +26,9 @@ class TestMlpBackward {
   MoeMlpBackwardProblem problem;
 };
 
+// Of all gradients, by GroupedGemm and activations in scalar code on one thread.
+std::vector<uint64_t> GradientSequenceBits(const TestMlpBackward& call);
+
 }  // namespace raggemm::test
 
 #endif  // RAGGEMM_TESTS_SUPPORT_TEST_MLP_BACKWARD_H_

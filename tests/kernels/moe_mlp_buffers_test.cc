@@ -1,0 +1,116 @@
+// The workspace of an expert MLP and of its gradients: each array has room of its own, and nothing is beside it.
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "gtest/gtest.h"
+#include "kernels/moe_mlp.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/guarded_buffer.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/problem_spec.h"
+#include "tests/support/test_mlp.h"
+#include "tests/support/test_mlp_backward.h"
+
+namespace raggemm::test {
+namespace {
+
+struct Region {
+  const void* data;
+  int64_t bytes;
+};
+
+// By hand, what kernels/moe_mlp.h says of them.
+std::vector<Region> RegionsOf(const MlpBuffers& b, const MoeMlpExtents& e, bool is_backward) {
+  const int64_t rows = std::min<int64_t>(e.rows, 256), all = is_backward ? e.rows : rows;
+  const int64_t size = is_backward ? e.element_bytes : 4;
+  std::vector<Region> regions = {{b.chunk_sizes, 8 * e.groups},      {b.tokens, 8 * e.rows},
+                                 {b.sums, 4 * e.tokens * e.hidden},  {b.x, size * all * e.hidden},
+                                 {b.a, size * all * e.intermediate}, {b.up, 4 * rows * 2 * e.intermediate}};
+  const auto [constant, per_group] = WorkspaceSizeFor(2);
+  for (absl::Span<int64_t> plan : {b.of_sizes, b.of_products, b.of_gate}) {
+    EXPECT_EQ(static_cast<int64_t>(plan.size()), constant + per_group * e.groups);
+    regions.push_back({plan.data(), static_cast<int64_t>(8 * plan.size())});
+  }
+  EXPECT_EQ(static_cast<const void*>(b.d), is_backward ? static_cast<const void*>(b.up) : b.x);
+  if (!is_backward) return regions;
+  regions[5].bytes = std::max(regions[5].bytes, 4 * rows * e.hidden);  // d, too
+  regions.push_back({b.a_gradient, 4 * rows * e.intermediate});
+  regions.push_back({b.out_gradient, size * rows * e.hidden});
+  regions.push_back({b.weighted, size * all * e.hidden});
+  regions.push_back({b.up_gradient, size * all * 2 * e.intermediate});
+  regions.push_back({b.ones, size * all});
+  return regions;
+}
+
+TEST(MlpBuffersTest, EachHasRoomOfItsOwn) {
+  std::mt19937 random(static_cast<uint32_t>(TestSeed()));
+  const auto up_to = [&](uint32_t most) { return static_cast<int64_t>(random() % (most + 1)); };
+  for (int i = 0; i < 400; ++i) {
+    const MoeMlpExtents extents = {
+        up_to(30), up_to(90), up_to(90), up_to(i % 2 == 0 ? 40 : 700), up_to(9), int64_t{2} << up_to(1)};
+    for (bool is_backward : {false, true}) {
+      const int64_t size = WorkspaceSizeFor(extents, is_backward);
+      std::vector<int64_t> memory(static_cast<size_t>(size) + 8);
+      const absl::Span<int64_t> workspace = absl::MakeSpan(memory).subspan(up_to(7), static_cast<size_t>(size));
+      std::vector<Region> regions = RegionsOf({extents, is_backward, workspace}, extents, is_backward);
+      std::sort(regions.begin(), regions.end(), [](const Region& x, const Region& y) {
+        return std::pair(x.data, x.bytes) < std::pair(y.data, y.bytes);
+      });
+      const auto* end = reinterpret_cast<const char*>(workspace.data());
+      for (const auto& [data, bytes] : regions) {
+        ASSERT_GE(static_cast<const char*>(data), end) << "call " << i << ", backward " << is_backward;
+        ASSERT_EQ(reinterpret_cast<uintptr_t>(data) % 64, 0U);
+        end = static_cast<const char*>(data) + bytes;
+      }
+      ASSERT_LE(end, reinterpret_cast<const char*>(workspace.data() + size));
+    }
+  }
+}
+
+// Memory that ends, or begins, where the workspace does, at every distance from a line of 64 bytes.
+TEST(MlpBuffersTest, NothingIsBesideThem) {
+  std::mt19937 random(static_cast<uint32_t>(TestSeed()));
+  const std::vector<Isa> isas = CoverHostIsas();
+  for (size_t i = 0; i < 48; ++i) {
+    const MlpSpec spec = RandomMlpSpec(random);
+    SCOPED_TRACE(testing::Message() << "seed " << spec.seed);
+    TestMlpBackward call(spec);
+    const Options options = {.executor = Executor::kOpenMp, .isa = isas[i % isas.size()], .threads = 2};
+    ASSERT_EQ(call.Run(options), absl::OkStatus());
+    const std::vector<uint64_t> expected = call.Bits(), out = SequenceBits(call.mlp);
+    for (Cliff cliff : {Cliff::kBehind, Cliff::kBefore}) {
+      const auto with = [&](int64_t elements, auto run) {
+        const GuardedBuffer memory(static_cast<size_t>(8 * elements), 8 * (i % 8), cliff);
+        ASSERT_EQ(run(absl::Span<int64_t>(static_cast<int64_t*>(memory.data()), static_cast<size_t>(elements))),
+                  absl::OkStatus());
+        EXPECT_TRUE(memory.SurroundingsIntact());
+      };
+      call.ClearGradients();
+      with(MoeMlpBackwardWorkspaceSize(call.Extents()),
+           [&](absl::Span<int64_t> workspace) { return MoeMlpBackward(call.problem, options, workspace); });
+      ASSERT_EQ(call.Bits(), expected);
+      TestMlp mlp(spec);
+      with(MoeMlpWorkspaceSize(mlp.Extents()),
+           [&](absl::Span<int64_t> workspace) { return MoeMlp(mlp.problem, options, workspace); });
+      ASSERT_EQ(mlp.OutBits(), out);
+    }
+  }
+}
+
+TEST(MlpBuffersTest, OneElementTooFewIsAnError) {
+  TestMlpBackward call({});
+  const int64_t needed = MoeMlpBackwardWorkspaceSize(call.Extents());
+  std::vector<int64_t> memory(static_cast<size_t>(needed));
+  const absl::Status status = MoeMlpBackward(call.problem, {}, absl::MakeSpan(memory).first(memory.size() - 1));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), absl::StrCat("int64_workspace has ", needed - 1, " elements, ", needed, " are needed"));
+}
+
+}  // namespace
+}  // namespace raggemm::test
