@@ -286,6 +286,11 @@ TRACING = [
     ),
     ({"w_down": DOWN.mT}, ValueError, r"w_down: shape is \(2, 4, 3\), must be .*; transpose_down=True may be meant"),
     (
+        {"w_down": DOWN.mT[:1]},
+        ValueError,
+        r"w_down: shape is \(1, 4, 3\), must be \[2,I,4\] with transpose_down=False\b(?!; transpose)",
+    ),
+    (
         {"transpose_down": True},
         ValueError,
         r"w_down: shape is \(2, 3, 4\), must be \[2,4,I\] .*; transpose_down=False may",

@@ -141,6 +141,27 @@ TEST(MoeMlpBackwardErrors, NoGradientOverlapsAnythingElse) {
   }
 }
 
+// A call that wants no gradient, too, reads what it is given, and writes its workspace.
+TEST(MoeMlpBackwardErrors, AreFoundWhereNoGradientIsWanted) {
+  for (bool of_workspace : {false, true}) {
+    TestMlpBackward call({});
+    call.problem.gradients = {};
+    std::vector<int64_t> workspace(static_cast<size_t>(MoeMlpBackwardWorkspaceSize(call.Extents())));
+    if (!of_workspace) call.problem.forward.x.data = nullptr;
+    const absl::Status status =
+        MoeMlpBackward(call.problem, {}, {of_workspace ? nullptr : workspace.data(), workspace.size()});
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                testing::HasSubstr(of_workspace ? "int64_workspace: data is null" : "x: data is null"));
+  }
+  TestMlpBackward call({});
+  call.problem.gradients = {};
+  std::vector<int64_t> workspace(static_cast<size_t>(MoeMlpBackwardWorkspaceSize(call.Extents())));
+  call.problem.forward.x.data = workspace.data();
+  EXPECT_THAT(std::string(MoeMlpBackward(call.problem, {}, absl::MakeSpan(workspace)).message()),
+              testing::HasSubstr("x overlaps int64_workspace"));
+}
+
 TEST(MoeMlpErrors, NoResultOverlapsAnythingElse) {
   TestMlp mlp(EveryOperand());
   const FloatTensor up(DType::kF32, {14, 6}), gate(DType::kF32, {14, 6});

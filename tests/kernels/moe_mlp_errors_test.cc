@@ -105,6 +105,18 @@ TEST(MoeMlpErrors, NameShapesAndTypes) {
   });
 }
 
+// Nothing has been planned of products that have no rows.
+TEST(MoeMlpErrors, AreFoundWhereNoRowIsComputed) {
+  const auto expect = [](const std::string& text, auto spoil) {
+    TestMlp mlp({.sizes = {0, 0, 0, 0}});
+    spoil(mlp.problem);
+    ExpectError(mlp, text);
+  };
+  expect("b_up: shape is [4,23]", [](MoeMlpProblem& p) { p.b_up->dims = {4, 23}; });
+  expect("b_gate: shape is [4,23]", [](MoeMlpProblem& p) { p.b_gate->dims = {4, 23}; });
+  expect("b_down: shape is [4,39]", [](MoeMlpProblem& p) { p.b_down->dims = {4, 39}; });
+}
+
 TEST(MoeMlpErrors, OfTheIntermediateExtentNameWhoseItIs) {
   const auto expect = [](const std::string& text, Merged merged, const Dims& up,
                          std::optional<Dims> gate = std::nullopt) {
