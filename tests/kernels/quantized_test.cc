@@ -283,21 +283,24 @@ TEST(QuantizedOfEveryIsa, WideTiles) {
 }
 
 // Blocks of more steps than a panel, where what begins a sum is not what begins a panel; and of lengths that cut none,
-// where each element has its scale.
+// where each element has its scale, and kernels that read scales themselves do not.
 TEST(QuantizedOfEveryIsa, BlocksOfAnyLength) {
   for (const auto& [lhs, rhs] : {std::pair{DType::kBF16, DType::kS4},
                                  {DType::kF32, DType::kF8E4M3FN},
                                  {DType::kS8, DType::kU8},
                                  {DType::kF4E2M1FN, DType::kF4E2M1FN}}) {
-    for (int64_t block : {16, 48, 80, 288, 544}) {
-      for (bool flipped : {false, true}) {
-        ProblemSpec spec = Spec(lhs, rhs, 5, 24, 3 * block);
-        spec.rhs_flipped = flipped;
-        spec.rhs_scale = flipped ? std::vector<int64_t>{1, block} : std::vector<int64_t>{block, 1};
-        ASSERT_TRUE(GivesExpectedBits(spec));
-        if (!IsQuantized(lhs)) continue;
-        spec.lhs_scale = {1, block};
-        ASSERT_TRUE(GivesExpectedBits(spec));
+    for (DType type : {DType::kF32, DType::kF8E8M0FNU}) {
+      for (int64_t block : {16, 48, 80, 288, 544}) {
+        for (bool flipped : {false, true}) {
+          ProblemSpec spec = Spec(lhs, rhs, 5, 24, 3 * block);
+          spec.scale_type = type;
+          spec.rhs_flipped = flipped;
+          spec.rhs_scale = flipped ? std::vector<int64_t>{1, block} : std::vector<int64_t>{block, 1};
+          ASSERT_TRUE(GivesExpectedBits(spec));
+          if (!IsQuantized(lhs)) continue;
+          spec.lhs_scale = {1, block};
+          ASSERT_TRUE(GivesExpectedBits(spec));
+        }
       }
     }
   }
@@ -329,6 +332,26 @@ TEST(QuantizedProblem, IsNamedInThePlan) {
   const std::string text = ToString(MakePlan(test.problem, {}, absl::MakeSpan(workspace)).value());
   EXPECT_THAT(text, testing::HasSubstr("rhs: s4 as bf16 64x4, scales of sums of 32 steps\n"));
   EXPECT_THAT(text, testing::HasSubstr("arithmetic: pairs"));
+}
+
+// grouped_gemm.h: bf16 beside bf16 and quantized elements, but for f64; bytes where both are integers.
+TEST(QuantizedProblem, SaysWhatElementsBecome) {
+  const auto expect = [](DType lhs, DType rhs, DType out, const std::string& of_lhs, const std::string& of_rhs) {
+    ProblemSpec spec = Spec(lhs, rhs, 2, 4, 64);
+    spec.out = out;
+    spec.rhs_scale = {1};
+    const TestProblem test(spec);
+    std::vector<int64_t> workspace(1000);
+    const std::string text = ToString(MakePlan(test.problem, {}, absl::MakeSpan(workspace)).value());
+    EXPECT_THAT(text, testing::HasSubstr("lhs: " + of_lhs + " 2x64"));
+    EXPECT_THAT(text, testing::HasSubstr("rhs: " + of_rhs + " 64x4"));
+  };
+  expect(DType::kF8E4M3FN, DType::kS4, DType::kF32, "f8e4m3fn as bf16", "s4 as bf16");
+  expect(DType::kF8E4M3FN, DType::kS4, DType::kF64, "f8e4m3fn as f32", "s4 as f32");
+  expect(DType::kBF16, DType::kU8, DType::kF16, "bf16", "u8 as bf16");
+  expect(DType::kF32, DType::kU8, DType::kF32, "f32", "u8 as f32");
+  expect(DType::kF16, DType::kF8E5M2, DType::kBF16, "f16", "f8e5m2 as f32");
+  expect(DType::kS8, DType::kU4, DType::kF32, "s8", "u4 as u8");
 }
 
 }  // namespace
