@@ -93,6 +93,7 @@ def quantized(name, case):
         ("mxfp4 transposed", "interleaved", BF16),
         ("float8 by groups", "separate", F32),
         ("int8 with one for all", None, BF16),
+        ("int8 with one for all", "separate", F32),
     ],
     ids=lambda x: x if isinstance(x, str) else np.dtype(x).name if x else "no gate",
 )

@@ -214,6 +214,35 @@ def test_vmap(names):
     jax.tree.map(close, floats(jax.jit(total)(batched)), want)
 
 
+@pytest.mark.parametrize(
+    ("x", "w", "down"),
+    [("float32", "bfloat16", None), ("bfloat16", "float32", None), ("bfloat16", "float32", "int8")],
+    ids=lambda dtype: dtype or "alike",
+)
+@pytest.mark.parametrize("offset", [None, 1])
+def test_batches_round_where_one_call_does(x, w, down, offset):
+    """Sums of integers are exact: bits tell where numbers of more digits than bfloat16 has are rounded."""
+    random = np.random.default_rng(0)
+    sizes, groups = np.array([5, 0, 4, 6], np.int32), 4 if offset is None else 2
+    shapes = {"w_up": (groups, 8, 6), "w_gate": (groups, 8, 6), "w_down": (groups, 6, 8), "b_down": (groups, 8)}
+    values = {name: random.integers(-2, 3, shape).astype(w) for name, shape in shapes.items()}
+    values["x"] = random.integers(-7, 8, (5, 8)).astype(x)
+    values["row_weights"] = random.choice([1, 3, -5], 17).astype(np.float32)
+    fixed = {"row_tokens": random.integers(0, 5, 17, np.int32), "group_sizes": sizes, "group_offset": offset}
+    if down:
+        fixed["w_down"] = QuantizedTensor(values.pop("w_down").astype(down), None)
+
+    def both(values, ct):
+        call = functools.partial(moe_mlp, **fixed, activation="relu", preferred_element_type=jnp.float32)
+        out, back = jax.vjp(lambda values: call(**values), values)
+        return out, back(ct)[0]
+
+    ct = random.integers(-511, 512, (5, 8)).astype(np.float32)
+    batch = jax.tree.map(lambda v: v[None], (values, ct))
+    got, want = jax.jit(jax.vmap(both))(*batch), jax.jit(both)(values, ct)
+    jax.tree.map(lambda g, w: np.testing.assert_array_equal(g[0], w), got, want)
+
+
 def test_nested_vmap_and_shared_weights():
     """The gradient of weights that a batch shares is the sum of its parts."""
     case = Case()

@@ -161,6 +161,11 @@ TEST(QuantizedOfEveryIsa, EveryShapeOfFactors) {
           if (flipped && shape.size() > 1) std::swap(spec.rhs_scale[0], spec.rhs_scale[1]);
           spec.scale_type = type;
           ASSERT_TRUE(GivesExpectedBits(spec));
+          ProblemSpec mxfp4 = spec;
+          mxfp4.rhs = DType::kF4E2M1FN;  // whose scales of powers of two kernels read
+          if (type == DType::kF8E8M0FNU) {
+            ASSERT_TRUE(GivesExpectedBits(mxfp4));
+          }
           spec.rhs_zero = spec.rhs_scale;
           spec.lhs = DType::kF32;
           ASSERT_TRUE(GivesExpectedBits(spec));
