@@ -40,25 +40,17 @@ def test_weights_on_the_input(gate):
         np.testing.assert_array_equal(case({"row_weights": None}, weight_on="input"), case({"row_weights": None}))
 
 
-def test_weights_on_the_input_are_rounded_once_to_the_type_of_x():
-    """765 is 764 or 768 in bfloat16; matrices of 1 tell."""
+@pytest.mark.parametrize("out", [np.float32, jnp.bfloat16])
+def test_weights_on_the_input_are_rounded_once_to_the_type_of_x_and_sums_to_outs(out):
+    """765 is 764 or 768 in bfloat16, where 3.007 is 3; matrices of 1 and 257 tell."""
     x = np.array([[255], [131], [3]], jnp.bfloat16)
-    weights, tokens = np.float32([3, 3, 3, 5, 1.5]), np.array([0, 1, 2, 0, 2], np.int32)
+    weights, tokens = np.float32([3.007, 3, 3, 5, 1.5]), np.array([0, 1, 2, 0, 2], np.int32)
     ones = np.ones((2, 1, 1), np.float32)
-    got = moe_mlp(
-        x,
-        tokens,
-        weights,
-        np.array([3, 2]),
-        ones,
-        ones,
-        activation="relu",
-        weight_on="input",
-        preferred_element_type=np.float32,
-    )
+    options = {"activation": "relu", "weight_on": "input", "preferred_element_type": out}
+    got = moe_mlp(x, tokens, weights, np.array([3, 2]), ones, 257 * ones, **options)
     rows = (np.float64(x)[tokens, 0] * weights).astype(np.float32).astype(jnp.bfloat16).astype(np.float32)
-    want = [rows[0] + rows[3], rows[1], rows[2] + rows[4]]
-    assert got[:, 0].tolist() == want and rows[0] != 765
+    want = np.array([rows[0] + rows[3], rows[1], rows[2] + rows[4]]) * np.float32(257)
+    assert got[:, 0].tolist() == want.astype(out).tolist() and rows[0] == 768
 
 
 def test_gradients_of_weights_on_the_input():

@@ -224,16 +224,18 @@ def test_batches_round_where_one_call_does(x, w, down, offset):
     """Sums of integers are exact: bits tell where numbers of more digits than bfloat16 has are rounded."""
     random = np.random.default_rng(0)
     sizes, groups = np.array([5, 0, 4, 6], np.int32), 4 if offset is None else 2
-    shapes = {"w_up": (groups, 8, 6), "w_gate": (groups, 8, 6), "w_down": (groups, 6, 8), "b_down": (groups, 8)}
+    shapes = {"w_up": (groups, 8, 6), "w_gate": (groups, 8, 6), "w_down": (groups, 8, 6), "b_down": (groups, 8)}
     values = {name: random.integers(-2, 3, shape).astype(w) for name, shape in shapes.items()}
     values["x"] = random.integers(-7, 8, (5, 8)).astype(x)
-    values["row_weights"] = random.choice([1, 3, -5], 17).astype(np.float32)
+    values["row_weights"] = random.choice([1, 257 / 256, -5], 17).astype(np.float32)
     fixed = {"row_tokens": random.integers(0, 5, 17, np.int32), "group_sizes": sizes, "group_offset": offset}
     if down:
         fixed["w_down"] = QuantizedTensor(values.pop("w_down").astype(down), None)
 
     def both(values, ct):
-        call = functools.partial(moe_mlp, **fixed, activation="relu", preferred_element_type=jnp.float32)
+        call = functools.partial(
+            moe_mlp, **fixed, transpose_down=True, activation="relu", preferred_element_type=jnp.float32
+        )
         out, back = jax.vjp(lambda values: call(**values), values)
         return out, back(ct)[0]
 
@@ -268,6 +270,8 @@ def test_a_wrong_token_in_a_batch_is_an_error(value):
         jax.block_until_ready(run(batch))
     with raggemm.options(on_error="nan"):
         assert np.isnan(np.asarray(run(batch))[:, :7]).all()
+        of_weights = jax.grad(lambda w, tokens: case({"row_weights": w}, row_tokens=tokens).sum())
+        assert np.isnan(jax.vmap(of_weights, (None, 0))(case.given["row_weights"], batch)).all()
 
 
 @pytest.mark.parametrize("derivative", ["jvp", "second"])

@@ -311,6 +311,32 @@ TEST(QuantizedOfEveryIsa, BlocksOfAnyLength) {
   }
 }
 
+// Of 2^-127, which is no normal number, to 2^127, and NaN; next to each other, and where all are numbers that kernels take
+// for normal ones, or just not. No sums of both signs, of which infinities would make NaN.
+TEST(QuantizedOfEveryIsa, EndsOfPowersOfTwo) {
+  constexpr uint8_t kCodes[][3] = {{0, 254, 255}, {1, 2, 127}, {127, 251, 252}, {127, 253, 254}};
+  constexpr double kElements[] = {1, 6, .5, 1.5};
+  for (DType rhs : {DType::kS8, DType::kU4, DType::kF8E4M3FN, DType::kF4E2M1FN}) {
+    for (DType lhs : {DType::kBF16, DType::kF32}) {
+      for (int64_t block : {32, 1}) {
+        for (int i = 0; i < 8; ++i) {
+          const bool flipped = i >= 4;
+          ProblemSpec spec = Spec(lhs, rhs, 3, 40, 64);
+          spec.rhs_flipped = flipped;
+          spec.rhs_scale = flipped ? std::vector<int64_t>{1, block} : std::vector<int64_t>{block, 1};
+          spec.scale_type = DType::kF8E8M0FNU;
+          TestProblem test(spec);
+          const Array &x = test.problem.lhs, &w = test.problem.rhs, &scale = *test.problem.rhs_scale;
+          for (int64_t j = 0; j < ElementCount(x); ++j) StoreRounded(x, j, j < 64 ? 1 : 0x1p-7);
+          for (int64_t j = 0; j < ElementCount(w); ++j) StoreRounded(w, j, kElements[(flipped ? j / 64 : j % 40) % 4]);
+          for (int64_t j = 0; j < ElementCount(scale); ++j) static_cast<uint8_t*>(scale.data)[j] = kCodes[i % 4][j % 3];
+          ASSERT_TRUE(GivesExpectedBits(test)) << Describe(spec);
+        }
+      }
+    }
+  }
+}
+
 // f64 out: nothing on the way is narrower, neither sums of integers nor elements.
 TEST(QuantizedOfEveryIsa, OfF64) {
   for (const auto& [lhs, rhs] : {std::pair{DType::kS8, DType::kS8},
