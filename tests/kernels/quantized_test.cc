@@ -327,9 +327,12 @@ TEST(QuantizedOfEveryIsa, EndsOfPowersOfTwo) {
           spec.scale_type = DType::kF8E8M0FNU;
           TestProblem test(spec);
           const Array &x = test.problem.lhs, &w = test.problem.rhs, &scale = *test.problem.rhs_scale;
+          const auto column = [&](int64_t j, int64_t k) { return flipped ? j / k : j % 40; };
           for (int64_t j = 0; j < ElementCount(x); ++j) StoreRounded(x, j, j < 64 ? 1 : 0x1p-7);
-          for (int64_t j = 0; j < ElementCount(w); ++j) StoreRounded(w, j, kElements[(flipped ? j / 64 : j % 40) % 4]);
-          for (int64_t j = 0; j < ElementCount(scale); ++j) static_cast<uint8_t*>(scale.data)[j] = kCodes[i % 4][j % 3];
+          for (int64_t j = 0; j < ElementCount(w); ++j) StoreRounded(w, j, kElements[column(j, 64) % 4]);
+          for (int64_t j = 0; j < ElementCount(scale); ++j) {
+            static_cast<uint8_t*>(scale.data)[j] = kCodes[i % 4][column(j, 64 / block) % 3];
+          }
           ASSERT_TRUE(GivesExpectedBits(test)) << Describe(spec);
         }
       }
