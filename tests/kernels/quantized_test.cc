@@ -311,8 +311,8 @@ TEST(QuantizedOfEveryIsa, BlocksOfAnyLength) {
   }
 }
 
-// Of 2^-127, which is no normal number, to 2^127, and NaN; next to each other, and where all are numbers that kernels take
-// for normal ones, or just not. No sums of both signs, of which infinities would make NaN.
+// Of 2^-127, which is no normal number, to 2^127, and NaN: beside each other, or where all are such as kernels take for
+// normal numbers, or just not. No sums of both signs, of which infinities would make NaN.
 TEST(QuantizedOfEveryIsa, EndsOfPowersOfTwo) {
   constexpr uint8_t kCodes[][3] = {{0, 254, 255}, {1, 2, 127}, {127, 251, 252}, {127, 253, 254}};
   constexpr double kElements[] = {1, 6, .5, 1.5};
