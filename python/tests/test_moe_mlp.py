@@ -198,6 +198,20 @@ def test_adds_a_tokens_rows_in_order_by_fma(weighted):
     np.testing.assert_array_equal(got, want)
 
 
+def test_the_gradient_of_x_beside_that_of_scales_is_summed_in_float32():
+    """256 and seven times 1, of eight rows of one token, would be 256 in bfloat16."""
+    data, down = np.ones((8, 1, 1), np.int8), np.ones((8, 1, 1), BF16)
+    rows, sizes = np.zeros(8, np.int32), np.ones(8, np.int32)
+
+    def loss(x, scale):
+        return moe_mlp(x, rows, None, sizes, QuantizedTensor(data, scale), down, activation="relu").sum()
+
+    scale = np.array([256, 1, 1, 1, 1, 1, 1, 1], np.float32)
+    of_x, of_scale = jax.grad(loss, (0, 1))(np.ones((1, 1), BF16), scale)
+    assert of_x[0, 0] == BF16(263) and of_x.dtype == BF16
+    np.testing.assert_array_equal(of_scale, np.ones(8))
+
+
 # Extents of 0, and rows of no group.
 
 
