@@ -15,6 +15,7 @@ thread 30 test --sanitize=thread
 valgrind 5 test --valgrind
 soak 20 test --soak
 fuzz 10 fuzz --minutes=10
+mutants 20 mutants
 lint 10 lint
 docs 1 docs
 checksums 1 checksums

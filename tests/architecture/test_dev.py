@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-COMMANDS = ("setup", "build", "test", "fuzz", "demo", "driver", "checksums", "bench", "numerics", "wheel", "docs")
+COMMANDS = ("setup", "build", "test", "mutants", "fuzz", "demo", "driver", "checksums", "bench", "numerics", "wheel", "docs")
 COMMANDS += ("fmt", "lint", "clean")
 
 

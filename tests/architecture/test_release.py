@@ -35,7 +35,7 @@ def test_every_long_form_has_a_row(dev, tmp_path):
     for flag in ("--sanitize=address", "--sanitize=thread"):
         assert f"test {flag}" in commands
     has_row = {re.match(r"test --[a-z0-9-]+|[a-z]+", command)[0] for command in commands}
-    assert has_row == {"test", "fuzz", "lint", "docs", "checksums"} | forms - {"test --release"}
+    assert has_row == {"test", "mutants", "fuzz", "lint", "docs", "checksums"} | forms - {"test --release"}
 
 
 @pytest.fixture

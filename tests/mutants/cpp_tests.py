@@ -1,0 +1,153 @@
+"""The C++ tests of one build with faults: which of them reach a fault, and whether one notices it."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import time
+from concurrent import futures
+
+import planted
+from faults import Fault
+
+HERE = pathlib.Path(__file__).parent
+RECORD = 1 << 16  # bytes of a record of reached faults, as in chosen.cc
+
+
+class CppTests:
+    """A copy of the sources in build/mutants/source, and its build, which stay for the next run."""
+
+    def __init__(self, root: pathlib.Path, paths: list[str]):
+        self.root = root
+        self.paths = paths
+        self.source = root / "build" / "mutants" / "source"
+        self.build = root / "build" / "mutants" / "build"
+        self.tests: dict[str, tuple[list[str], dict[str, str]]] = {}  # by name: the command, its environment
+        self.seconds: dict[str, float] = {}
+        self.reached: dict[int, list[str]] = {}
+        self.unread: list[str] | None = None  # commands of the compiler whose files had errors; at first all
+
+    def plant(self, faults: dict[int, Fault]) -> set[int]:
+        """Builds the tests with these faults, and returns those that no compiler takes, which are left out."""
+        bad: set[int] = set()
+        for compile_all in (self._check, self._compile):
+            while True:
+                kept = {number: fault for number, fault in faults.items() if number not in bad}
+                self._write(kept)
+                output = compile_all()
+                if output is None:
+                    break
+                wrong = self._blamed(output, kept)
+                if not wrong:
+                    raise RuntimeError(f"the tests do not compile, and no fault is to blame:\n{output[-4000:]}")
+                bad |= wrong
+        return bad
+
+    def _write(self, faults: dict[int, Fault]) -> None:
+        planted.copy(self.root, self.source, ".", faults)
+        for name in ("chosen.h", "chosen.cc"):
+            planted.write(self.source / "kernels" / f"mutants_{name}", (HERE / name).read_bytes())
+
+    def _check(self) -> str | None:
+        """The compiler's words of the library's files, which it reads and does not translate: four times as fast."""
+        if not (self.build / "build.ninja").exists():
+            header = self.source / "kernels" / "mutants_chosen.h"
+            flags = [f"-DCMAKE_CXX_FLAGS=-include {header}", "-DRAGGEMM_BUILD_BENCH=OFF", "-DCMAKE_BUILD_TYPE=Release"]
+            flags += [f"-DPython_EXECUTABLE={self.root}/.venv/bin/python", "-DRAGGEMM_JAXLIB_INCLUDE="]
+            subprocess.run(["cmake", "-G", "Ninja", "-S", self.source, "-B", self.build, *flags], check=True)
+        subprocess.run(["cmake", "--build", self.build, "--target", "raggemm_proto"], check=True)
+        commands = json.loads((self.build / "compile_commands.json").read_text())
+        folders = tuple(str(self.source / folder) for folder in ("kernels/", "ffi/"))
+        if self.unread is None:
+            self.unread = [f"{row['command']} -fsyntax-only" for row in commands if row["file"].startswith(folders)]
+        with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            errors = dict(zip(self.unread, pool.map(self._errors_of, self.unread), strict=True))
+        self.unread = [command for command, text in errors.items() if text]
+        return "".join(errors.values()) or None
+
+    def _errors_of(self, command: str) -> str:
+        done = subprocess.run(command, shell=True, cwd=self.build, capture_output=True, text=True, check=False)
+        return done.stderr if done.returncode != 0 else ""
+
+    def _compile(self) -> str | None:
+        """The compiler's words where the build fails."""
+        done = subprocess.run(
+            ["cmake", "--build", self.build, "--", "-k", "0"], **{"capture_output": True, "text": True, "check": False}
+        )
+        return None if done.returncode == 0 else done.stdout + done.stderr
+
+    def _blamed(self, output: str, faults: dict[int, Fault]) -> set[int]:
+        """The faults in the lines that errors and the instantiations behind them name, else the last one before each.
+
+        Where a table is no constant any more, the error is at its end.
+        """
+        places: set[tuple[str, int]] = set()
+        for path, line in re.findall(r"(\S+?):(\d+):\d+: +(?:error|required from|  required)", output):
+            resolved = pathlib.Path(os.path.normpath(self.build / path))
+            if resolved.is_relative_to(self.source):
+                places.add((str(resolved.relative_to(self.source)), int(line)))
+
+        def last_line(fault: Fault) -> int:
+            return fault.line + fault.right.count("\n")
+
+        inside = {n for n, f in faults.items() if any((f.path, i) in places for i in range(f.line, last_line(f) + 1))}
+        if inside:
+            return inside
+        before = [
+            [(last_line(f), n) for n, f in faults.items() if (f.path, f.line <= i) == (p, True)] for p, i in places
+        ]
+        return {max(candidates)[1] for candidates in before if candidates}
+
+    def trace(self) -> None:
+        """Runs every test once without a fault: its seconds and the faults that it reaches."""
+        shown = subprocess.run(
+            ["ctest", "--show-only=json-v1"],
+            **{"cwd": self.build, "capture_output": True, "text": True, "check": True},
+        )
+        for test in json.loads(shown.stdout)["tests"]:
+            values = [p["value"] for p in test.get("properties", []) if p["name"] == "ENVIRONMENT"]
+            environment = dict(text.split("=", 1) for value in values for text in value)
+            self.tests[test["name"]] = (test["command"], environment)
+        with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            failed = [name for name in pool.map(self._trace_one, self.tests) if name is not None]
+        if failed:
+            raise RuntimeError(f"fail without a fault: {' '.join(failed)}")
+
+    def _trace_one(self, name: str) -> str | None:
+        record = self.build / f"{name}.reached"
+        record.write_bytes(bytes(RECORD))
+        start = time.monotonic()
+        passed = self._run(name, {"MUTANT_REACHED": str(record)}, 900)
+        self.seconds[name] = time.monotonic() - start
+        for number, flag in enumerate(record.read_bytes()):
+            if flag:
+                self.reached.setdefault(number, []).append(name)
+        record.unlink()
+        return None if passed else name
+
+    def _run(self, name: str, extra: dict[str, str], timeout: float) -> bool:
+        command, environment = self.tests[name]
+        try:
+            done = subprocess.run(
+                [*command, "--gtest_brief=1", "--gtest_fail_fast"],
+                **{"cwd": self.build, "env": os.environ | environment | extra, "timeout": timeout},
+                **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL},
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0
+
+    def noticed_by(self, number: int, fault: Fault) -> str | None:
+        """The first test that fails, or does not end, with a fault: those named like its file come first."""
+        own = re.sub(r"\W", "_", os.path.splitext(fault.path)[0])
+        tests = self.reached.get(number, [])
+        for name in sorted(tests, key=lambda name: (not name.startswith(own), self.seconds[name])):
+            if not self._run(name, {"MUTANT": str(number)}, 20 + 10 * self.seconds[name]):
+                return name
+        return None
+
+    def reach(self, number: int) -> int:
+        """How many tests execute the place of a fault."""
+        return len(self.reached.get(number, []))
