@@ -9,7 +9,7 @@ release_rows() {
   cat <<'ROWS'
 debian-13 20 test --debian-13
 headers 5 test --headers
-tokamax 6 test --tokamax
+origins 10 test --origins
 address 30 test --sanitize=address
 thread 30 test --sanitize=thread
 valgrind 5 test --valgrind

@@ -52,7 +52,7 @@ def test_tgmm():
     want = functools.partial(oracle.grouped_gemm, rows, cols, contracting_dims=((0,), (0,)))
     want().check(maxtext.tgmm(LHS.T, COLS, SIZES))
     got = maxtext.tgmm(
-        LHS.T, COLS, SIZES, jnp.float32, (8, 8, 8), jnp.int32(1), 2, EXISTING[:2], True, None, None, False
+        LHS.T, COLS, SIZES, jnp.float32, (8, 8, 8), jnp.int32(1), 2, EXISTING[:2], True, (), None, None, False
     )
     want(group_offset=1, num_actual_groups=2, c=EXISTING[:2]).check(got)
 

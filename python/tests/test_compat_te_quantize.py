@@ -108,7 +108,7 @@ def test_one_layout_and_transformer_engines_quantizers():
 
 def test_given_amax_and_no_quantizer():
     amax = np.array([1, 2, 3, 4, 5], np.float32)
-    got = te.grouped_quantize(X, quantizer("CURRENT_TENSOR_SCALING", E4M3, "ROWWISE"), SIZES, amax)
+    got = te.grouped_quantize(X, quantizer("CURRENT_TENSOR_SCALING", E4M3, "ROWWISE"), SIZES, amax=amax)
     np.testing.assert_array_equal(got.scale_inv, 1 / (np.float32(448) / amax))
     np.testing.assert_array_equal(got.amax, amax)
     assert np.abs(np.float32(got.data)).max() == 448  # what is beyond it saturates

@@ -110,6 +110,7 @@ make_debian_13() {
 in_debian_13() {
   export root wheels
   export -f say die fresh hash_of find_python python_environment newest_jax test_wheel_with test_source
+  export -f say_newer_origins test_newest_origins
   # shellcheck disable=SC2016
   PATH=/usr/sbin:/usr/bin:/sbin:/bin PYTHON=/usr/bin/python3 unshare --mount bash -euc '
     mkdir -p "$0$root"

@@ -24,7 +24,13 @@ def build() -> pathlib.Path:
     return path
 
 
-SOURCED = ("cmake/setup.sh", "python/wheel/wheel.sh", "tests/checkers.sh", "tests/release.sh")
+SOURCED = (
+    "cmake/setup.sh",
+    "python/wheel/wheel.sh",
+    "python/tests/origins/origins.sh",
+    "tests/checkers.sh",
+    "tests/release.sh",
+)
 # What dev prints as the help of the programs behind these commands.
 HELP = {
     "bench": "bench/help.txt",

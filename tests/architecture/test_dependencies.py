@@ -7,7 +7,7 @@ PINNED = [
     "bench/peers/requirements.txt",
     "python/docs/requirements.txt",
     "python/requirements.txt",
-    "python/tests/tokamax/requirements.txt",
+    "python/tests/origins/requirements.txt",
     "python/wheel/neighbours.txt",
     "python/wheel/tools.txt",
 ]

@@ -168,10 +168,10 @@ def tgmm(
     num_actual_groups: int | None = None,
     existing_out: Any = None,
     interpret: bool = False,
+    varying_axes: tuple = (),
     lhs_quantize_dtype: Any = None,
     rhs_quantize_dtype: Any = None,
     use_qwix_quantization: bool = False,
-    varying_axes: tuple = (),
 ) -> jax.Array:
     """lhs[:, columns of group g] x rhs[rows of group g] for each group; zero for an empty group.
 
@@ -179,10 +179,10 @@ def tgmm(
       lhs, rhs, group_sizes, preferred_element_type, group_offset, num_actual_groups, existing_out: as for
         raggemm.compat.megablox.tgmm.
       tiling: three numbers, a function or None; without effect, as is interpret.
-      lhs_quantize_dtype, rhs_quantize_dtype: of the elements that lhs and rhs become, each row of lhs and each column
-        of rhs with a scale. Earlier versions of maxtext have them, and use_qwix_quantization, without effect.
       varying_axes: axes of the enclosing shard_map along which the result varies, besides those along which an operand
         does.
+      lhs_quantize_dtype, rhs_quantize_dtype: of the elements that lhs and rhs become, each row of lhs and each column
+        of rhs with a scale. Earlier versions of maxtext have them, and use_qwix_quantization, without effect.
 
     Returns:
       [num_actual_groups, k, n].

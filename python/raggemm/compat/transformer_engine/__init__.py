@@ -1,6 +1,6 @@
-"""grouped_gemm, grouped_dense and grouped_quantize of TransformerEngine's JAX package, as of version 2.20; of its
-router and permutation fused_topk_with_score_function, fused_moe_aux_loss, token_dispatch, token_combine and
-sort_chunks_by_index.
+"""grouped_gemm, grouped_dense, grouped_dbias, grouped_quantize and moe of TransformerEngine's JAX package, as of
+version 2.20; of its router and permutation fused_topk_with_score_function, fused_moe_aux_loss, token_dispatch,
+token_combine and sort_chunks_by_index.
 
     from raggemm.compat import transformer_engine as te
     te.grouped_dense(x, kernel, group_sizes, bias=bias)
@@ -25,6 +25,9 @@ Deliberate differences:
   permutation     rows beyond those that are routed are zero, pairs for which there is no row are dropped; a token's
                   rows are summed from its first expert to its last. A row that a probability of 0 makes zero gives its
                   token no gradient. Chunks that are fewer rows than there are leave the rows behind them where they are
+  moe             is one call on all tokens and all experts, whatever mesh there is: names of axes and
+                  recv_capacity_per_rank have no effect, nothing is dropped and nothing bootstrapped. Between its
+                  products it rounds once, not three times, but with quantizers, which may be of every mode
 
 How quantized operands are multiplied: float32 scales of groups and the second level of NVFP4 multiply the sums. Scales
 of blocks go into the call as they are where an operand is a row-major matrix, or has one for each group, of whole
@@ -38,10 +41,12 @@ from typing import Any
 import jax
 
 from raggemm._operands import Words as _Words
-from raggemm.compat.transformer_engine import _dense, _products
+from raggemm.compat.transformer_engine import _products
+from raggemm.compat.transformer_engine._dense import grouped_dbias, grouped_dense
+from raggemm.compat.transformer_engine._moe import moe
 from raggemm.compat.transformer_engine._quantize import along as _along
-from raggemm.compat.transformer_engine._quantize import check_quantizer_set as _check_quantizer_set
 from raggemm.compat.transformer_engine._quantize import grouped_quantize
+from raggemm.compat.transformer_engine._quantize import has_quantizers as _has_quantizers
 from raggemm.compat.transformer_engine._routing import (
     fused_moe_aux_loss,
     fused_topk_with_score_function,
@@ -66,9 +71,11 @@ __all__ = [
     "ScaledTensor2x",
     "fused_moe_aux_loss",
     "fused_topk_with_score_function",
+    "grouped_dbias",
     "grouped_dense",
     "grouped_gemm",
     "grouped_quantize",
+    "moe",
     "sort_chunks_by_index",
     "token_combine",
     "token_dispatch",
@@ -106,7 +113,7 @@ def grouped_gemm(
       use_async_d2h_group_sizes: without effect.
     """
     del use_async_d2h_group_sizes
-    _check_quantizer_set(quantizer_set)
+    _has_quantizers(quantizer_set)
     lhs, rhs = _products.operand("lhs", lhs), _products.operand("rhs", rhs)
     if axes := _products.axes_of(contracting_dims):
         lhs = _along("lhs", lhs, "quantizer_set.x", getattr(quantizer_set, "x", None), axes[0])
@@ -115,54 +122,6 @@ def grouped_gemm(
         _Words(),
         lhs,
         rhs,
-        contracting_dims,
-        precision=precision,
-        dtype=preferred_element_type,
-        bias=bias,
-        group_offset=group_offset,
-    )
-
-
-def grouped_dense(
-    x: Any,
-    kernel: Any,
-    group_sizes: Any,
-    contracting_dims: _products.Axes = ((1,), (1,)),
-    bias: Any = None,
-    precision: Any = jax.lax.Precision.DEFAULT,
-    preferred_element_type: Any = None,
-    group_offset: Any = None,
-    quantizer_set: Any = None,
-    kernel_fsdp_info: tuple[str | None, int] = (None, -1),
-) -> jax.Array:
-    """x[rows of group g] x kernel[g] + bias[g] for each group, with gradients of x, kernel and bias.
-
-    Args:
-      x: [M,K]; kernel: [G,K,N], or [G,N,K] with contracting_dims ((1,), (2,)); group_sizes: [G]. Both may be
-        GroupedScaledTensor1xs, whose elements have no gradient; first_dims of x are group_sizes.
-      bias: [G,N], of any of the four float types.
-      precision, preferred_element_type, group_offset: as in grouped_gemm.
-      quantizer_set: its x and kernel quantize these along what the forward pass contracts, and again along what the
-        backward pass does, in which its dgrad quantizes the incoming gradient. Gradients are those of a product without
-        quantizers. Each may be None. x has two axes then, and kernel three.
-      kernel_fsdp_info: (mesh axis, axis of kernel) where kernel is a shard along it: inside a shard_map it is gathered
-        first, and its gradient summed and scattered.
-    """
-    if not isinstance(kernel_fsdp_info, tuple | list) or len(kernel_fsdp_info) != 2:
-        raise TypeError(f"kernel_fsdp_info is {kernel_fsdp_info!r}, must be (mesh axis, axis of kernel)")
-    _check_quantizer_set(quantizer_set)
-    mesh_axis, axis = kernel_fsdp_info
-    if mesh_axis is not None:
-        kernel = jax.lax.all_gather(kernel, mesh_axis, axis=axis, tiled=True)
-    x, kernel = _dense.rows_of_groups(x, group_sizes), _products.operand("kernel", kernel)
-    if any(getattr(quantizer_set, name, None) is not None for name in QuantizerSet._fields):
-        return _dense.quantized_dense(
-            (x, kernel, bias, group_offset), quantizer_set, contracting_dims, precision, preferred_element_type
-        )
-    return _products.multiplied(
-        _dense.WORDS,
-        x,
-        kernel,
         contracting_dims,
         precision=precision,
         dtype=preferred_element_type,

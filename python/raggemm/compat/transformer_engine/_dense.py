@@ -1,4 +1,5 @@
-"""grouped_dense with quantizers: each of its three products quantizes along what it contracts."""
+"""grouped_dense, each of whose three products quantizes along what it contracts where there are quantizers; and
+grouped_dbias."""
 
 import dataclasses
 import functools
@@ -11,12 +12,12 @@ import numpy as np
 from raggemm._operands import GroupedTensor, Words, integer_array
 from raggemm._primitive.call import FLOATS
 from raggemm._tensors import float_array
-from raggemm.compat.transformer_engine._products import Axes, multiplied
-from raggemm.compat.transformer_engine._quantize import along, checked_quantizer
-from raggemm.compat.transformer_engine._ragged import Rows
+from raggemm.compat.transformer_engine._products import Axes, multiplied, operand
+from raggemm.compat.transformer_engine._quantize import along, checked_quantizer, has_quantizers
 from raggemm.compat.transformer_engine._tensors import QuantizerSet, Scaled, group_sizes_of, scaled
+from raggemm.ops import tgmm
 
-WORDS = Words("x", "kernel", "group_sizes")
+_WORDS = Words("x", "kernel", "group_sizes")
 
 
 class _How(NamedTuple):
@@ -45,11 +46,33 @@ def _along(name: str, x: Any, args: _Operands, axis: int) -> Any:
     return along(name, x, f"quantizer_set.{name}", getattr(args.quantizers, name), (axis,))
 
 
+def _sums_of_groups(x: jax.Array, sizes: Any, dtype: Any, offset: Any = None, groups: int | None = None) -> jax.Array:
+    """[groups, columns of x]: a product with ones, which finds wrong sizes."""
+    ones = jnp.ones((1, x.shape[0]), jnp.float32)
+    return tgmm(ones, x, sizes, dtype, group_offset=offset, num_actual_groups=groups)[:, 0]
+
+
+def grouped_dbias(grad: Any, group_sizes: Any) -> jax.Array:
+    """The sum of the rows of each group: the gradient of grouped_dense's bias.
+
+    Args:
+      grad: [M,N], of float16, bfloat16, float32 or float64.
+      group_sizes: integer [G]. Rows behind their sum belong to no group.
+
+    Returns:
+      [G,N] of the dtype of grad, summed in float32 or float64 and rounded once; 0 of an empty group.
+    """
+    grad = float_array("grad", grad, FLOATS)
+    if grad.ndim != 2:
+        raise ValueError(f"grad: shape is {grad.shape}, must be [M,N]")
+    return _sums_of_groups(grad, group_sizes_of("group_sizes", group_sizes), grad.dtype)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _dense(how: _How, args: _Operands) -> jax.Array:
     axis = how.kernel_axis
     return multiplied(
-        WORDS,
+        _WORDS,
         _along("x", args.x, args, 1),
         _along("kernel", args.kernel, args, axis),
         ((1,), (axis,)),
@@ -73,19 +96,15 @@ def _backward(how: _How, saved: Any, ct: jax.Array) -> tuple[_Operands]:
     dx = dkernel = dbias = None
     if of_x is not None:
         by_rows, axes = _along("dgrad", ct, args, 1), ((1,), (3 - how.kernel_axis,))
-        dx = multiplied(WORDS._replace(lhs="dgrad"), by_rows, kernel, axes, dtype=of_x, **options)
+        dx = multiplied(_WORDS._replace(lhs="dgrad"), by_rows, kernel, axes, dtype=of_x, **options)
     if of_kernel is not None:
-        pair, words = (x, _along("dgrad", ct, args, 0)), WORDS._replace(rhs="dgrad")
+        pair, words = (x, _along("dgrad", ct, args, 0)), _WORDS._replace(rhs="dgrad")
         if how.kernel_axis == 2:
-            pair, words = pair[::-1], WORDS._replace(lhs="dgrad", rhs="x")
+            pair, words = pair[::-1], _WORDS._replace(lhs="dgrad", rhs="x")
         options |= {"dtype": of_kernel, "num_actual_groups": how.groups}
         dkernel = multiplied(words, *pair, ((0,), (0,)), **options)
     if of_bias is not None:
-        group = Rows.of(args.group_sizes, ct.shape[0]).group
-        if args.group_offset is not None:
-            group -= args.group_offset.reshape(-1)[0].astype(group.dtype)
-        wide = ct.astype(jnp.promote_types(ct.dtype, jnp.float32))
-        dbias = jax.ops.segment_sum(wide, group, how.groups).astype(of_bias)
+        dbias = _sums_of_groups(ct, args.group_sizes, of_bias, args.group_offset, how.groups)
     return (_Operands(dx, dkernel, dbias, None, None, QuantizerSet()),)
 
 
@@ -109,7 +128,7 @@ def _contracted(contracting_dims: Axes, x: Any, kernel: Any) -> int:
     return axis % 3
 
 
-def rows_of_groups(x: Any, group_sizes: Any) -> Any:
+def _rows_of_groups(x: Any, group_sizes: Any) -> Any:
     """x of a dense layer as an operand."""
     if not hasattr(x, "scale_inv"):
         return GroupedTensor(x, first_dims=group_sizes_of("group_sizes", group_sizes))
@@ -119,7 +138,7 @@ def rows_of_groups(x: Any, group_sizes: Any) -> Any:
     return dataclasses.replace(x, sizes=sizes)
 
 
-def quantized_dense(
+def _quantized_dense(
     operands: tuple[Any, Any, Any, Any], quantizer_set: Any, contracting_dims: Axes, precision: Any, dtype: Any
 ) -> jax.Array:
     """grouped_dense of the operands x and kernel, bias and group_offset."""
@@ -142,3 +161,51 @@ def quantized_dense(
     )
     how = _How(axis, groups, precision, dtype, dtypes)
     return _dense(how, _Operands(x, kernel, bias, sizes, offset, quantizers))
+
+
+def grouped_dense(
+    x: Any,
+    kernel: Any,
+    group_sizes: Any,
+    contracting_dims: Axes = ((1,), (1,)),
+    bias: Any = None,
+    precision: Any = jax.lax.Precision.DEFAULT,
+    preferred_element_type: Any = None,
+    group_offset: Any = None,
+    quantizer_set: Any = None,
+    kernel_fsdp_info: tuple[str | None, int] = (None, -1),
+) -> jax.Array:
+    """x[rows of group g] x kernel[g] + bias[g] for each group, with gradients of x, kernel and bias.
+
+    Args:
+      x: [M,K]; kernel: [G,K,N], or [G,N,K] with contracting_dims ((1,), (2,)); group_sizes: [G]. Both may be
+        GroupedScaledTensor1xs, whose elements have no gradient; first_dims of x are group_sizes.
+      bias: [G,N], of any of the four float types.
+      precision, preferred_element_type, group_offset: as in grouped_gemm.
+      quantizer_set: its x and kernel quantize these along what the forward pass contracts, and again along what the
+        backward pass does, in which its dgrad quantizes the incoming gradient. Gradients are those of a product without
+        quantizers. Each may be None. x has two axes then, and kernel three.
+      kernel_fsdp_info: (mesh axis, axis of kernel) where kernel is a shard along it: inside a shard_map it is gathered
+        first, and its gradient summed and scattered.
+    """
+    if not isinstance(kernel_fsdp_info, tuple | list) or len(kernel_fsdp_info) != 2:
+        raise TypeError(f"kernel_fsdp_info is {kernel_fsdp_info!r}, must be (mesh axis, axis of kernel)")
+    quantizes = has_quantizers(quantizer_set)
+    mesh_axis, axis = kernel_fsdp_info
+    if mesh_axis is not None:
+        kernel = jax.lax.all_gather(kernel, mesh_axis, axis=axis, tiled=True)
+    x, kernel = _rows_of_groups(x, group_sizes), operand("kernel", kernel)
+    if quantizes:
+        return _quantized_dense(
+            (x, kernel, bias, group_offset), quantizer_set, contracting_dims, precision, preferred_element_type
+        )
+    return multiplied(
+        _WORDS,
+        x,
+        kernel,
+        contracting_dims,
+        precision=precision,
+        dtype=preferred_element_type,
+        bias=bias,
+        group_offset=group_offset,
+    )

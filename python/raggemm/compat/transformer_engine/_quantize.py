@@ -42,10 +42,11 @@ from raggemm.compat.transformer_engine._tensors import (
 _Q_LAYOUTS = ("ROWWISE", "COLWISE", "ROWWISE_COLWISE")
 
 
-def check_quantizer_set(x: Any) -> None:
-    """TypeError for what has none of the quantizers, as a quantizer itself has not."""
-    if x is not None and not any(hasattr(x, name) for name in QuantizerSet._fields):
-        raise TypeError(f"quantizer_set: is a {type(x).__name__}, must have {', '.join(QuantizerSet._fields)}")
+def has_quantizers(x: Any, name: str = "quantizer_set") -> bool:
+    """Whether one of a set is given. TypeError for what has none of them, as a quantizer itself has not."""
+    if x is not None and not any(hasattr(x, field) for field in QuantizerSet._fields):
+        raise TypeError(f"{name}: is a {type(x).__name__}, must have {', '.join(QuantizerSet._fields)}")
+    return any(getattr(x, field, None) is not None for field in QuantizerSet._fields)
 
 
 def checked_quantizer(name: str, quantizer: Any, groups: int) -> GroupedQuantizer | None:
@@ -203,7 +204,7 @@ def _tensor(groups: _Groups, q: GroupedQuantizer, amax: jax.Array | None, is_col
 
 
 def grouped_quantize(
-    x: Any, quantizer: Any, group_sizes: Any = None, amax: Any = None, flatten_axis: int = -1
+    x: Any, quantizer: Any, group_sizes: Any = None, flatten_axis: int = -1, *, amax: Any = None
 ) -> GroupedNoScaleTensor | GroupedScaledTensor1x | ScaledTensor2x:
     """x with scales for each group, as TransformerEngine's.
 
@@ -221,9 +222,9 @@ def grouped_quantize(
         bfloat16, float32 or float64, which is rounded to float32 first.
       quantizer: a GroupedQuantizer or one of TransformerEngine's. None, or NO_SCALING: x is not quantized.
       group_sizes: integer [G], the sizes of the groups along the axes before flatten_axis.
-      amax: (G,), (1,) or (), to be taken for the largest magnitudes of groups: what is beyond it saturates. Of
-        CURRENT_TENSOR_SCALING and NVFP4.
       flatten_axis: the first axis of the columns; blocks lie along them, or along the rows if colwise.
+      amax: (G,), (1,) or (), to be taken for the largest magnitudes of groups: what is beyond it saturates. Of
+        CURRENT_TENSOR_SCALING and NVFP4. By name alone, for TransformerEngine has it no more.
 
     Returns:
       A GroupedScaledTensor1x, or a ScaledTensor2x of two with q_layout ROWWISE_COLWISE. amax is (G,), the

@@ -1,4 +1,4 @@
-"""The layer as a module of flax.nnx: what it computes, and that it learns. `./dev test --tokamax` runs this."""
+"""The layer as a module of flax.nnx: what it computes, and that it learns. `./dev test --origins` runs this."""
 
 import pathlib
 import sys

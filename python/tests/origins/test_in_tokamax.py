@@ -1,4 +1,4 @@
-"""raggemm.compat.tokamax in tokamax itself, beside its "xla" implementation. `./dev test --tokamax` runs this."""
+"""raggemm.compat.tokamax in tokamax itself, beside its "xla" implementation. `./dev test --origins` runs this."""
 
 import functools
 

@@ -1,0 +1,199 @@
+"""moe, TransformerEngine's block of a router and its experts, over raggemm's moe_mlp."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from raggemm._moe_mlp import moe_mlp
+from raggemm._primitive.call import FLOATS
+from raggemm._primitive.jax_versions import gathered
+from raggemm._routing import SortedRows, combine, rows_of_tokens, sort_by_expert
+from raggemm._tensors import check_type, count, dtype_of, flag, float_array
+from raggemm.compat.transformer_engine._dense import grouped_dense
+from raggemm.compat.transformer_engine._quantize import has_quantizers
+from raggemm.compat.transformer_engine._routing import fused_moe_aux_loss, fused_topk_with_score_function
+from raggemm.compat.transformer_engine._tensors import QuantizerSet
+
+_FLOATS = tuple(dtype for dtype in FLOATS if dtype.itemsize < 8)
+# What moe_mlp calls the functions of jax.nn, whose gelu is by tanh.
+_FUSED = {"silu": "silu", "swish": "silu", "gelu": "gelu_tanh", "relu": "relu"}
+_SLOTS = 128  # TransformerEngine gives each expert a multiple of so many rows
+
+
+def _activation(name: Any) -> Callable[[jax.Array], jax.Array]:
+    if callable(name):
+        return name
+    function = (lambda x: x) if name == "linear" else getattr(jax.nn, str(name), None)
+    if not callable(function):
+        raise ValueError(f"activation_type is {name!r}, must be 'linear' or a function of jax.nn")
+    return function
+
+
+class _Experts(NamedTuple):
+    """Their matrices and biases, those of FC1 with the gate's columns first."""
+
+    wi: jax.Array
+    wo: jax.Array
+    wi_bias: jax.Array | None
+    wo_bias: jax.Array | None
+
+    @classmethod
+    def of(cls, experts: int, x: jax.Array, matrices: dict[str, Any], biases: dict[str, Any]) -> "_Experts":
+        """Checked. matrices: wi and wo; biases: wi_0_bias, wi_1_bias and wo_bias."""
+        hidden = x.shape[1]
+        wi, wo = (float_array(name, a, _FLOATS) for name, a in matrices.items())
+        if wi.ndim != 3 or wi.shape[:2] != (experts, hidden) or wi.shape[2] % 2:
+            raise ValueError(f"wi: shape is {wi.shape}, must be ({experts}, {hidden}, 2 * intermediate)")
+        inner = wi.shape[2] // 2
+        if wo.shape != (experts, inner, hidden):
+            raise ValueError(f"wo: shape is {wo.shape}, must be ({experts}, {inner}, {hidden})")
+        missing = [name for name, b in biases.items() if b is None]
+        if len(missing) == len(biases):
+            return cls(wi.astype(x.dtype), wo.astype(x.dtype), None, None)
+        if missing:
+            raise ValueError(f"{missing[0]} is None, must be given with the other biases")
+        gate, up, down = (float_array(name, b, _FLOATS) for name, b in biases.items())
+        for name, b, columns in zip(biases, (gate, up, down), (inner, inner, hidden), strict=True):
+            if b.shape != (experts, columns):
+                raise ValueError(f"{name}: shape is {b.shape}, must be ({experts}, {columns})")
+        return cls(wi.astype(x.dtype), wo.astype(x.dtype), jnp.concatenate([gate, up], 1), down)
+
+
+class _Block(NamedTuple):
+    """What the experts do with their rows. weighs_early: before FC2, so that its bias has no weight."""
+
+    experts: _Experts
+    quantizer_sets: tuple[Any, Any]
+    activation: Any
+    weighs_early: bool
+
+    def __call__(self, x: jax.Array, rows: SortedRows, weights: jax.Array) -> jax.Array:
+        """[T,H]: one call of moe_mlp where it computes the same, else the two dense layers."""
+        wi, wo, wi_bias, wo_bias = self.experts
+        is_plain = not any(has_quantizers(q, f"quantizer_sets[{i}]") for i, q in enumerate(self.quantizer_sets))
+        fused = _FUSED.get(self.activation) if isinstance(self.activation, str) else None
+        if fused and is_plain and not (self.weighs_early and wo_bias is not None):
+            routed = rows.row_tokens, weights, rows.group_sizes
+            return moe_mlp(x, *routed, wi, wo, b_up=wi_bias, b_down=wo_bias, activation=fused, merged="halves")
+        fc1, fc2 = self.quantizer_sets
+        sizes = rows.group_sizes
+        products = grouped_dense(rows_of_tokens(x, rows.row_tokens), wi, sizes, bias=wi_bias, quantizer_set=fc1)
+        gate, up = jnp.split(products, 2, axis=1)
+        inner = _activation(self.activation)(gate) * up
+        if self.weighs_early:
+            inner = inner * weights.astype(inner.dtype)[:, None]
+        out = grouped_dense(inner, wo, sizes, bias=wo_bias, quantizer_set=fc2)
+        return combine(out, rows.row_tokens, len(x), None if self.weighs_early else weights)
+
+
+def _logits(x: jax.Array, gate_kernel: Any, experts: int) -> jax.Array:
+    """A product in the type of x, then float32."""
+    kernel = float_array("gate_kernel", gate_kernel, _FLOATS)
+    if kernel.shape != (x.shape[1], experts):
+        raise ValueError(f"gate_kernel: shape is {kernel.shape}, must be ({x.shape[1]}, {experts})")
+    return jnp.matmul(x, kernel.astype(x.dtype)).astype(jnp.float32)
+
+
+def _check_capacity(rows: Any) -> None:
+    if rows is not None and count("recv_capacity_per_rank", rows, 1) % _SLOTS:
+        raise ValueError(f"recv_capacity_per_rank is {rows}, must be a multiple of {_SLOTS}")
+
+
+def moe(
+    x: Any,
+    gate_kernel: Any,
+    wi: Any,
+    wo: Any,
+    wi_0_bias: Any = None,
+    wi_1_bias: Any = None,
+    wo_bias: Any = None,
+    expert_bias: Any = None,
+    *,
+    num_experts: int,
+    num_experts_per_tok: int,
+    activation_type: Any = "silu",
+    score_function: Any = "softmax",
+    use_pre_softmax: bool = False,
+    num_groups: int | None = None,
+    group_topk: int | None = None,
+    scaling_factor: float = 1.0,
+    aux_loss_coeff: float = 0.0,
+    apply_topk_weights_early: bool = False,
+    quantizer_sets: tuple[Any, Any] = (QuantizerSet(), QuantizerSet()),
+    ep_axis: Any,
+    data_parallelism_axes: Any = (),
+    input_axes: Any = (),
+    gate_kernel_axes: Any = (),
+    wi_kernel_axes: Any = ("exp", "embed", "mlp"),
+    wo_kernel_axes: Any = ("exp", "mlp", "embed"),
+    dtype: Any = jnp.float32,
+    recv_capacity_per_rank: int | None = None,
+) -> tuple[jax.Array, jax.Array | None, jax.Array]:
+    """A router, and the weighted answers of its experts to each token, as TransformerEngine's moe.
+
+    Nothing is sent from device to device: the call has all tokens and all experts, and needs no mesh and no
+    ep_bootstrap. With quantizers, an activation that moe_mlp lacks, or a wo_bias with apply_topk_weights_early, it is
+    two grouped_dense, whose results have the dtype of x; else moe_mlp, which rounds less.
+
+    Args:
+      x: [batch,sequence,H], float16, bfloat16 or float32. All matrices are rounded to its dtype first.
+      gate_kernel: [H,E], of the router, whose logits have the dtype of x before they become float32.
+      wi: [E,H,2I], the gate's columns first; wo: [E,I,H].
+      wi_0_bias, wi_1_bias: [E,I], of the gate and of what it multiplies; wo_bias: [E,H]. All three, or none.
+      expert_bias: [E], as in fused_topk_with_score_function.
+      num_experts: E; num_experts_per_tok: experts of a token.
+      activation_type: of the gate: the name of a function of jax.nn, "linear", or a function.
+      score_function, use_pre_softmax, num_groups, group_topk, scaling_factor: as in fused_topk_with_score_function;
+        None is no groups.
+      aux_loss_coeff: weight of fused_moe_aux_loss, which there is where it is above 0.
+      apply_topk_weights_early: the weights multiply what wo multiplies, and wo_bias is added once for each expert.
+      quantizer_sets: of wi and of wo, as in grouped_dense.
+      ep_axis, data_parallelism_axes, input_axes, gate_kernel_axes, wi_kernel_axes, wo_kernel_axes: without effect.
+      dtype: of the weights of tokens, which are float32 again then, and of the loss.
+      recv_capacity_per_rank: a multiple of 128, without effect: no row is ever dropped.
+
+    Returns:
+      ([batch,sequence,H] of the dtype of x; the loss, (), or None; int32 (1,1): the sum of each expert's rows, rounded
+      up to a multiple of 128.)
+    """
+    del ep_axis, data_parallelism_axes, input_axes, gate_kernel_axes, wi_kernel_axes, wo_kernel_axes
+    _check_capacity(recv_capacity_per_rank)
+    x, num_experts = float_array("x", x, _FLOATS), count("num_experts", num_experts, 1)
+    top_k = count("num_experts_per_tok", num_experts_per_tok, 1)
+    if top_k > num_experts:
+        raise ValueError(f"num_experts_per_tok is {top_k}, must be at most num_experts, {num_experts}")
+    check_type("dtype", dtype_of("dtype", dtype), FLOATS)
+    if x.ndim != 3:
+        raise ValueError(f"x: shape is {x.shape}, must be [batch,sequence,H]")
+    if not isinstance(quantizer_sets, tuple | list) or len(quantizer_sets) != 2:
+        raise TypeError(f"quantizer_sets is {quantizer_sets!r}, must be two: of wi and of wo")
+    tokens = gathered(x).reshape(-1, x.shape[2])
+    biases = {"wi_0_bias": wi_0_bias, "wi_1_bias": wi_1_bias, "wo_bias": wo_bias}
+    experts = _Experts.of(num_experts, tokens, {"wi": wi, "wo": wo}, biases)
+    logits = _logits(tokens, gate_kernel, num_experts)
+    probs, mask = fused_topk_with_score_function(
+        logits,
+        top_k,
+        use_pre_softmax,
+        num_groups=-1 if num_groups is None else num_groups,
+        group_topk=-1 if group_topk is None else group_topk,
+        scaling_factor=scaling_factor,
+        score_function=score_function,
+        expert_bias=expert_bias,
+    )
+    chosen = lax.top_k(mask.astype(jnp.int32), top_k)[1]
+    weights = jnp.take_along_axis(probs.astype(dtype), chosen, 1).astype(jnp.float32)
+    rows = sort_by_expert(chosen, num_experts)
+    block = _Block(experts, quantizer_sets, activation_type, flag("apply_topk_weights_early", apply_topk_weights_early))
+    out = block(tokens, rows, weights.reshape(-1)[rows.order])
+    loss = None
+    if aux_loss_coeff > 0:
+        scores = fused_topk_with_score_function(logits, top_k, score_function=score_function, compute_aux_scores=True)[
+            0
+        ]
+        loss = fused_moe_aux_loss(scores, rows.group_sizes, top_k, aux_loss_coeff).astype(dtype)
+    slots = (-(-rows.group_sizes // _SLOTS) * _SLOTS).sum(dtype=jnp.int32).reshape(1, 1)
+    return out.reshape(x.shape), loss, slots

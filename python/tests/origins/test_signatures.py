@@ -1,0 +1,80 @@
+"""Front ends have the arguments of the functions that they stand for, in the versions that are installed: a new one is
+a failure that names it. `./dev test --origins` runs this."""
+
+import inspect
+
+import jax.numpy as jnp
+import pytest
+from raggemm.compat import ejkernel, maxtext
+from raggemm.compat import transformer_engine as te
+from signatures import Pair, differences, parameters_of
+
+TE = "transformer_engine/jax"
+GEMM, QUANTIZATION = f"{TE}/cpp_extensions/gemm.py", f"{TE}/cpp_extensions/quantization.py"
+EJKERNEL = "ejkernel/modules/operations/grouped_matmul.py"
+QUANTIZE = "lhs_quantize_dtype rhs_quantize_dtype use_qwix_quantization"  # of earlier versions
+MAXTEXT = "maxtext/kernels/megablox"
+SCORES = "score_function routing_map_format"  # enumerators there, texts here
+NEW_IN_PERMUTE = """forced_routed_experts force_dropless mesh_axis_names compute_lb_loss return_expert_counts
+    defer_reductions precomputed_topk precomputed_density_prob"""
+
+
+def kernel(algorithm):
+    """What ejkernel.register() enters into its registry."""
+    return {"v1": ejkernel._kernel, "v3": ejkernel._kernel_v3}[algorithm]
+
+
+PAIRS = [
+    Pair("transformer_engine", GEMM, "grouped_gemm", te.grouped_gemm, defaults="quantizer_set"),
+    Pair("transformer_engine", f"{TE}/dense.py", "grouped_dense", te.grouped_dense, defaults="quantizer_set"),
+    Pair("transformer_engine", QUANTIZATION, "grouped_quantize", te.grouped_quantize, more="amax"),
+    Pair("transformer_engine", QUANTIZATION, "grouped_dbias", te.grouped_dbias),
+    Pair("transformer_engine", f"{TE}/moe.py", "moe", te.moe, defaults="quantizer_sets"),
+    Pair(
+        "transformer_engine",
+        f"{TE}/router.py",
+        "fused_topk_with_score_function",
+        te.fused_topk_with_score_function,
+        defaults=SCORES,
+    ),
+    Pair("transformer_engine", f"{TE}/router.py", "fused_moe_aux_loss", te.fused_moe_aux_loss),
+    Pair("transformer_engine", f"{TE}/permutation.py", "token_dispatch", te.token_dispatch),
+    Pair("transformer_engine", f"{TE}/permutation.py", "token_combine", te.token_combine),
+    Pair("transformer_engine", f"{TE}/permutation.py", "sort_chunks_by_index", te.sort_chunks_by_index),
+    Pair("ejkernel", EJKERNEL, "grouped_matmul", ejkernel.grouped_matmul),
+    Pair("ejkernel", "ejkernel/kernels/_xla/grouped_matmul/_interface.py", "grouped_matmul", kernel("v1")),
+    Pair("ejkernel", "ejkernel/kernels/_xla/grouped_matmulv3/_interface.py", "grouped_matmulv3", kernel("v3")),
+    Pair("maxtext", f"{MAXTEXT}/ops.py", "gmm", maxtext.gmm, more="varying_axes"),
+    Pair("maxtext", f"{MAXTEXT}/backend.py", "tgmm", maxtext.tgmm, more=QUANTIZE),
+    Pair("maxtext", "maxtext/layers/moe.py", "RoutedMoE.permute", maxtext.permute, without=NEW_IN_PERMUTE),
+    Pair("maxtext", "maxtext/layers/moe.py", "RoutedMoE.unpermute", maxtext.unpermute, without="topk_argsort_indices"),
+]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+def test_parameters_are_those_of_the_origin(pair):
+    assert pair.differences() == []
+
+
+def test_differences_are_found():
+    def ours(a, b, e, c=1, *, d=jnp.float32, own=None):
+        pass
+
+    source = "class A:\n  def f(a, c=1, /, b=2, e=0, *, d=jnp.float32, new=(1,), enumerator=E.X): pass\n"
+    theirs = parameters_of(source, "A.f")
+    assert [p.kind for p in theirs[1:3]] == [inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    assert differences(theirs, ours, ["gone"], ["d"]) == [
+        "gone is no parameter there any more",
+        "own is only ours",
+        "d is a parameter there, too",
+        "a is positional or keyword, there positional-only",
+        "c is positional or keyword, there positional-only",
+        "b has place 1, there 2",
+        "b is <class 'inspect._empty'> by default, there 2",
+        "e has place 2, there 3",
+        "e is <class 'inspect._empty'> by default, there 0",
+        "new is missing",
+        "enumerator is missing",
+    ]
+    with pytest.raises(AssertionError, match=r"there is no A\.g any more"):
+        parameters_of(source, "A.g")

@@ -1,0 +1,212 @@
+"""TransformerEngine's moe and grouped_dbias, against their definitions in float64: one token, one group at a time."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import moe_oracle
+import numpy as np
+import pytest
+import routing_oracle
+from arrays import random
+from front_end_checks import check_errors
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from program_text import custom_calls
+from raggemm.compat import transformer_engine as te
+
+B, S, H, E, INNER, TOP_K = 2, 5, 8, 6, 4, 3
+X, GATE = random(B, S, H), random(H, E, seed=1)
+WI, WO = random(E, H, 2 * INNER, seed=2) / 3, random(E, INNER, H, seed=3) / 2
+BIASES = random(E, INNER, seed=4), random(E, INNER, seed=5), random(E, H, seed=6)
+EXPERT_BIAS = random(E, seed=7)
+TARGET = random(B, S, H, seed=8)
+# The arguments of moe, by position and by name, with what the oracle of the router calls the latter.
+ROUTERS = {
+    "softmax": ({}, {"score": "softmax"}),
+    "softmax first, scaled": (
+        {"use_pre_softmax": True, "scaling_factor": 2.5},
+        {"score": "softmax", "pre_softmax": True, "scaling_factor": 2.5},
+    ),
+    "sigmoid in groups": (
+        {"score_function": "sigmoid", "num_groups": 3, "group_topk": 3},
+        {"score": "sigmoid", "renormalize": True, "groups": (3, 3, 1)},
+    ),
+    "sigmoid with a bias": (
+        {"score_function": "sigmoid", "expert_bias": EXPERT_BIAS},
+        {"score": "sigmoid", "renormalize": True, "bias": EXPERT_BIAS},
+    ),
+}
+ACTIVATIONS = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu": lambda x: moe_oracle.activated(np, "gelu_tanh", x, 1.0),
+    "relu": lambda x: np.maximum(x, 0),
+    "linear": lambda x: x,
+    "tanh": np.tanh,
+}
+
+
+def call(x=X, gate=GATE, wi=WI, wo=WO, biases=(None, None, None), **options):
+    options = {"num_experts": E, "num_experts_per_tok": TOP_K, "ep_axis": "ep"} | options
+    return te.moe(x, gate, wi, wo, *biases, **options)
+
+
+def expected(arrays, activation="silu", early=False, **router):
+    """(out [tokens,H], experts [tokens,k]) in float64. arrays: x, gate, wi, wo and, or not, three biases."""
+    x, gate, wi, wo, *biases = (np.asarray(a, np.float64) for a in arrays)
+    tokens = x.reshape(-1, H)
+    weights, chosen = routing_oracle.route(tokens @ gate, TOP_K, **({"score": "softmax"} | router))
+    up_bias, down_bias = (np.concatenate(biases[:2], 1), biases[2]) if biases else (np.zeros((E, 2 * INNER)), None)
+    out = np.zeros_like(tokens)
+    for t, slot in np.ndindex(chosen.shape):
+        e, weight = chosen[t, slot], weights[t, slot]
+        products = tokens[t] @ wi[e] + up_bias[e]
+        answer = (ACTIVATIONS[activation](products[:INNER]) * products[INNER:]) @ wo[e]
+        bias = 0 if down_bias is None else down_bias[e]
+        out[t] += weight * answer + bias if early else weight * (answer + bias)
+    return out, chosen
+
+
+def close(got, want, digits=2e-5):
+    got, want = np.asarray(got).astype(np.float64), np.asarray(want).reshape(np.shape(got))
+    np.testing.assert_allclose(got, want, rtol=digits, atol=digits * np.abs(want).max())
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_is_its_definition(router):
+    ours, theirs = ROUTERS[router]
+    out, loss, slots = jax.jit(functools.partial(call, biases=BIASES, **ours))()
+    want, chosen = expected((X, GATE, WI, WO, *BIASES), **theirs)
+    close(out, want)
+    assert loss is None and out.dtype == np.float32
+    rows = np.bincount(chosen.reshape(-1), minlength=E)
+    assert slots.shape == (1, 1) and slots.dtype == np.int32 and slots == (rows > 0).sum() * 128
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("biases", [(), BIASES], ids=["no biases", "biases"])
+def test_activations_and_when_weights_act(activation, early, biases):
+    options = {"activation_type": activation, "apply_topk_weights_early": early, "biases": biases or (None,) * 3}
+    out = call(**options)[0]
+    close(out, expected((X, GATE, WI, WO, *biases), activation, early)[0])
+    one_call = activation not in ("linear", "tanh") and not (early and biases)
+    products = custom_calls(jax.jit(functools.partial(call, **options)).lower())
+    assert products == (0 if one_call else 3)  # two dense layers, and the sum of a token's rows
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
+def test_gradients(early):
+    """Of all arrays but expert_bias, whose gradient is 0, by central differences of the definition."""
+    router = ROUTERS["sigmoid with a bias"]
+    arrays = (X, GATE, WI, WO, *BIASES)
+
+    def loss(bias, *arrays):
+        *four, a, b, c = arrays
+        options = router[0] | {"expert_bias": bias, "apply_topk_weights_early": early}
+        return (call(*four, biases=(a, b, c), **options)[0] * TARGET).sum()
+
+    bias, *got = jax.jit(jax.grad(loss, range(8)))(EXPERT_BIAS, *arrays)
+    assert (bias == 0).all()
+    for i, gradient in enumerate(got):
+
+        def of_one(a, i=i):
+            changed = (*arrays[:i], a, *arrays[i + 1 :])
+            return (expected(changed, early=early, **router[1])[0] * TARGET.reshape(-1, H)).sum()
+
+        close(gradient, routing_oracle.gradient(of_one, arrays[i]), 1e-4)
+
+
+def test_loss_and_dtypes():
+    half = [a.astype(ml_dtypes.bfloat16) for a in (X, GATE, WI, WO)]
+    out, loss, _ = call(half[0], GATE, WI, WO, aux_loss_coeff=0.5, dtype=jnp.float16)
+    logits = (half[0].reshape(-1, H).astype(np.float64) @ half[1].astype(np.float64)).astype(ml_dtypes.bfloat16)
+    weights, chosen = routing_oracle.route(logits, TOP_K, "softmax")
+    scores, counts = routing_oracle.softmax(logits.astype(np.float64)), np.bincount(chosen.reshape(-1), minlength=E)
+    close(loss, E * 0.5 / (TOP_K * (B * S) ** 2) * (scores.sum(0) * counts).sum(), 1e-3)
+    assert (out.dtype, loss.dtype, loss.shape) == (jnp.bfloat16, np.float16, ())
+    tokens, wi, wo = (a.astype(np.float64) for a in (half[0].reshape(-1, H), *half[2:]))
+    want = np.zeros((B * S, H))
+    for t, slot in np.ndindex(chosen.shape):
+        products = tokens[t] @ wi[chosen[t, slot]]
+        answer = (ACTIVATIONS["silu"](products[:INNER]) * products[INNER:]) @ wo[chosen[t, slot]]
+        want[t] += weights[t, slot].astype(np.float16) * answer
+    close(out, want, 2**-7)
+    exact = call(*half, dtype=jnp.float32)[0]
+    np.testing.assert_array_equal(exact, call(half[0], GATE, WI, WO)[0])  # matrices are rounded to the dtype of x
+
+
+def test_quantizers():
+    """Of powers of two MXFP8 loses nothing, so that all but the activation's result are exact."""
+    x, wi = np.sign(X), np.exp2(np.round(np.log2(np.abs(WI)))) * np.sign(WI)
+    forward, backward = (te.GroupedQuantizer(t, "MXFP8_1D_SCALING") for t in (jnp.float8_e4m3fn, jnp.float8_e5m2))
+    quantizers = te.QuantizerSet(x=forward, kernel=forward, dgrad=backward)
+    plain = te.QuantizerSet()
+    want = expected((x, GATE, wi, WO))[0]
+    close(call(x, wi=wi, quantizer_sets=(quantizers, plain))[0], want)
+    of_wo = call(x, wi=wi, quantizer_sets=(plain, quantizers))[0]
+    assert 1e-3 < np.abs(of_wo - want.reshape(x.shape)).max() < 0.1
+    both = functools.partial(call, x, GATE, quantizer_sets=(quantizers, quantizers))
+    gradients = jax.jit(jax.grad(lambda wi, wo: (both(wi, wo)[0] * TARGET).sum(), (0, 1)))(wi, WO)
+    plain = jax.grad(lambda wi, wo: (call(x, GATE, wi, wo)[0] * TARGET).sum(), (0, 1))(wi, WO)
+    for got, exact in zip(gradients, plain, strict=True):
+        assert 0 < np.linalg.norm(got - exact) < 0.2 * np.linalg.norm(exact)
+
+
+def test_capacity_and_axes_change_nothing():
+    mesh = jax.make_mesh((2,), ("ep",), axis_types=(jax.sharding.AxisType.Auto,))
+    want = call()[0]
+    with jax.set_mesh(mesh):
+        x = jax.device_put(X, NamedSharding(mesh, P("ep")))
+        options = {"recv_capacity_per_rank": 128, "input_axes": ("batch", None, None), "data_parallelism_axes": ("dp",)}
+        got = jax.jit(functools.partial(call, **options))(x)[0]
+    np.testing.assert_array_equal(got, want)
+
+
+def test_wrong_arguments():
+    one, pair = BIASES[0], BIASES[:2]
+    for wrong, message in [
+        ({"x": X[0]}, r"x: shape is \(5, 8\), must be \[batch,sequence,H\]"),
+        ({"gate": GATE[:, :5]}, r"gate_kernel: shape is \(8, 5\), must be \(8, 6\)"),
+        ({"wi": WI[..., :7]}, r"wi: shape is \(6, 8, 7\), must be \(6, 8, 2 \* intermediate\)"),
+        ({"wo": WO[:, :3]}, r"wo: shape is \(6, 3, 8\), must be \(6, 4, 8\)"),
+        ({"biases": (one, None, one)}, "wi_1_bias is None, must be given with the other biases"),
+        ({"biases": (*pair, one)}, r"wo_bias: shape is \(6, 4\), must be \(6, 8\)"),
+        ({"num_experts_per_tok": 7}, "num_experts_per_tok is 7, must be at most num_experts, 6"),
+        ({"recv_capacity_per_rank": 100}, "recv_capacity_per_rank is 100, must be a multiple of 128"),
+        ({"activation_type": "sillu"}, "activation_type is 'sillu', must be 'linear' or a function"),
+    ]:
+        check_errors(functools.partial(call, **wrong), ValueError, f"^{message}")
+    for wrong, message in [
+        ({"quantizer_sets": te.QuantizerSet()}, "quantizer_sets is .*, must be two: of wi and of wo"),
+        ({"quantizer_sets": (None, "fp8")}, r"quantizer_sets\[1\]: is a str, must have x, kernel, dgrad"),
+        ({"x": X.astype(ml_dtypes.float8_e5m2)}, "x: dtype is float8_e5m2, must be"),
+        ({"dtype": "float33"}, "dtype is 'float33', must be a dtype"),
+    ]:
+        check_errors(functools.partial(call, **wrong), TypeError, f"^{message}")
+    check_errors(lambda: te.grouped_dbias(X, np.array([2], np.int32)), ValueError, r"^grad: shape is \(2, 5, 8\), must")
+    with pytest.raises(TypeError, match="ep_axis"):
+        te.moe(X, GATE, WI, WO, num_experts=E, num_experts_per_tok=TOP_K)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+@pytest.mark.parametrize("sizes", [[10], [3, 0, 5], [0, 10, 0, 0], [1, 2, 3, 4], [0]])
+def test_grouped_dbias(dtype, sizes, x64):
+    grad = random(10, 7, seed=9).astype(dtype)
+    got = jax.jit(te.grouped_dbias)(grad, np.array(sizes, np.int32))
+    ends = np.cumsum(sizes)
+    want = np.stack([grad[end - n : end].astype(np.float64).sum(0) for n, end in zip(sizes, ends, strict=True)])
+    assert got.dtype == dtype
+    close(got, want, float(ml_dtypes.finfo(dtype).eps) + 2e-6 * (dtype != np.float64))
+
+
+def test_grouped_dbias_is_linear_and_keeps_nan():
+    sizes, grad = np.array([2, 3, 4], np.int32), random(10, 7, seed=9)
+    back = jax.linear_transpose(lambda g: te.grouped_dbias(g, sizes), grad)(random(3, 7, seed=10))[0]
+    want = np.concatenate([np.repeat(random(3, 7, seed=10), sizes, 0), np.zeros((1, 7))])
+    close(back, want)
+    grad[3] = np.nan
+    assert np.isnan(te.grouped_dbias(grad, sizes)).any(1).tolist() == [False, True, False]
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="group_sizes: group 1 has size -3, must"):
+        jax.block_until_ready(te.grouped_dbias(grad, np.array([2, -3], np.int32)))
