@@ -52,11 +52,13 @@ def call(x=X, gate=GATE, wi=WI, wo=WO, biases=(None, None, None), **options):
     return te.moe(x, gate, wi, wo, *biases, **options)
 
 
-def expected(arrays, activation="silu", early=False, **router):
-    """(out [tokens,H], experts [tokens,k]) in float64. arrays: x, gate, wi, wo and, or not, three biases."""
+def expected(arrays, activation="silu", early=False, dtype=np.float64, **router):
+    """(out [tokens,H], experts [tokens,k]) in float64. arrays: x, gate, wi, wo and, or not, three biases; dtype: of the
+    weights."""
     x, gate, wi, wo, *biases = (np.asarray(a, np.float64) for a in arrays)
     tokens = x.reshape(-1, H)
     weights, chosen = routing_oracle.route(tokens @ gate, TOP_K, **({"score": "softmax"} | router))
+    weights = weights.astype(dtype).astype(np.float64)
     up_bias, down_bias = (np.concatenate(biases[:2], 1), biases[2]) if biases else (np.zeros((E, 2 * INNER)), None)
     out = np.zeros_like(tokens)
     for t, slot in np.ndindex(chosen.shape):
@@ -122,19 +124,14 @@ def test_loss_and_dtypes():
     half = [a.astype(ml_dtypes.bfloat16) for a in (X, GATE, WI, WO)]
     out, loss, _ = call(half[0], GATE, WI, WO, aux_loss_coeff=0.5, dtype=jnp.float16)
     logits = (half[0].reshape(-1, H).astype(np.float64) @ half[1].astype(np.float64)).astype(ml_dtypes.bfloat16)
-    weights, chosen = routing_oracle.route(logits, TOP_K, "softmax")
+    chosen = routing_oracle.route(logits, TOP_K, "softmax")[1]
     scores, counts = routing_oracle.softmax(logits.astype(np.float64)), np.bincount(chosen.reshape(-1), minlength=E)
     close(loss, E * 0.5 / (TOP_K * (B * S) ** 2) * (scores.sum(0) * counts).sum(), 1e-3)
     assert (out.dtype, loss.dtype, loss.shape) == (jnp.bfloat16, np.float16, ())
-    tokens, wi, wo = (a.astype(np.float64) for a in (half[0].reshape(-1, H), *half[2:]))
-    want = np.zeros((B * S, H))
-    for t, slot in np.ndindex(chosen.shape):
-        products = tokens[t] @ wi[chosen[t, slot]]
-        answer = (ACTIVATIONS["silu"](products[:INNER]) * products[INNER:]) @ wo[chosen[t, slot]]
-        want[t] += weights[t, slot].astype(np.float16) * answer
-    close(out, want, 2**-7)
+    close(out, expected(half)[0], 2**-5)  # the logits have the digits of bfloat16
     exact = call(*half, dtype=jnp.float32)[0]
     np.testing.assert_array_equal(exact, call(half[0], GATE, WI, WO)[0])  # matrices are rounded to the dtype of x
+    close(call(dtype=jnp.bfloat16)[0], expected((X, GATE, WI, WO), dtype=ml_dtypes.bfloat16)[0])
 
 
 def test_quantizers():

@@ -6,7 +6,7 @@ say_newer_origins() {
   for name in tokamax ejkernel transformer_engine maxtext; do
     "$1/bin/python" -m pip index versions --disable-pip-version-check "$name" 2>/dev/null |
       awk -v name="$name" '/INSTALLED:/ { own = $2 } /LATEST:/ { newest = $2 }
-        END { if (own != newest) print "dev: PyPI has " name " " newest ", these tests are with " own }' || true
+        END { if (own && own != newest) print "dev: PyPI has " name " " newest ", these tests are with " own }' || true
   done
 }
 

@@ -2,6 +2,7 @@
 a failure that names it. `./dev test --origins` runs this."""
 
 import inspect
+import sys
 
 import jax.numpy as jnp
 import pytest
@@ -53,6 +54,8 @@ PAIRS = [
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)
 def test_parameters_are_those_of_the_origin(pair):
+    if pair.package == "maxtext" and sys.version_info < (3, 12):
+        pytest.skip("MaxText needs Python 3.12")
     assert pair.differences() == []
 
 
