@@ -35,19 +35,39 @@ find_python() {
 # Makes a Python environment: ENVIRONMENT REQUIREMENTS WHAT-ELSE-IT-DEPENDS-ON WHAT-TO-SAY
 # Any difference makes a new one, for one that was moved or interrupted half-way cannot be repaired reliably.
 python_environment() {
-  local environment=$1 requirements=$2 stamp=$1/.complete want
-  want="$environment $(hash_of "$requirements")${3:+ $3}"
-  fresh "$stamp" "$want" && [[ -x $environment/bin/python ]] && return
+  local want
+  want=$(environment_state "$1" "$2" "$3")
+  is_environment "$1" "$want" && return
   find_python
   say "installing $4"
-  "$python" -m venv --clear "$environment"
-  "$environment/bin/python" -m pip install --disable-pip-version-check --no-deps -r "$root/$requirements"
-  echo "$want" >"$stamp"
+  "$python" -m venv --clear "$1"
+  pip_install "$1" -r "$root/$2"
+  echo "$want" >"$1/.complete"
 }
+environment_state() { echo "$1 $(hash_of "$2")${3:+ $3}"; }
+is_environment() { fresh "$1/.complete" "$2" && [[ -x $1/bin/python ]]; }
+pip_install() { "$1/bin/python" -m pip install --disable-pip-version-check --no-deps "${@:2}"; }
 
-python_packages() {
-  python_environment "$venv" python/requirements.txt "" "Python packages into .venv (about a minute)"
+# .venv. jaxlib first, whose headers the build reads; all other packages are installed beside what comes next, until
+# python_packages_end. What pip says of them is in a log.
+venv_pid=
+python_packages_begin() {
+  venv_want=$(venv_state)
+  is_environment "$venv" "$venv_want" && return
+  find_python
+  say "installing jaxlib into .venv (some 10 s)"
+  "$python" -m venv --clear "$venv"
+  pip_install "$venv" --quiet --constraint "$root/python/requirements.txt" jaxlib
+  say "installing the other Python packages into .venv, beside what follows (about 30 s)"
+  pip_install "$venv" -r "$root/python/requirements.txt" >"$venv/pip.log" 2>&1 &
+  venv_pid=$!
 }
+python_packages_end() {
+  [[ -n $venv_pid ]] || return 0
+  wait "$venv_pid" || { cat "$venv/pip.log" && die "installing Python packages failed"; }
+  echo "$venv_want" >"$venv/.complete"
+}
+venv_state() { environment_state "$venv" python/requirements.txt ""; }
 
 install_peers() {
   debian_packages "${peer_packages[@]}"
@@ -59,7 +79,7 @@ install_peers() {
 configure() {
   local tree=$root/build/$1 stamp=$root/build/$1/.complete strict=OFF want
   [[ $1 != release || ${CI:-} != true ]] || strict=ON
-  want="$tree $strict $(<"$venv/.complete") $(hash_of CMakePresets.json) $(cat "$peers/.complete" 2>/dev/null || true)"
+  want="$tree $strict $(venv_state) $(hash_of CMakePresets.json) $(cat "$peers/.complete" 2>/dev/null || true)"
   fresh "$stamp" "$want" && [[ -f $tree/build.ninja ]] && return
   say "configuring build/$1"
   (cd "$root" && cmake --fresh --preset "$1" -DRAGGEMM_JAXLIB_INCLUDE= -DRAGGEMM_WARNINGS_AS_ERRORS=$strict \
@@ -69,11 +89,16 @@ configure() {
 
 prepare() {
   debian_packages "${build_packages[@]}"
-  python_packages
+  python_packages_begin
   configure release
 }
 
-compile() { (cd "$root" && cmake --build --preset release "$@"); }
+# With the seconds since the start in ninja's one line of progress, and where it knows them those that are left.
+compile() {
+  local left=
+  [[ $(printf '%s\n' 1.12 "$(ninja --version)" | sort -V | head -n 1) != 1.12 ]] || left=", %E s left"
+  (cd "$root" && NINJA_STATUS="[%f/%t, %e s$left] " cmake --build --preset release "$@")
+}
 
 # The wheel takes its shared libraries from build/release, so nothing is compiled for it. The links make the sources
 # importable too, for they come first where Python runs in their folder.
@@ -90,12 +115,15 @@ python_install() {
   echo "$want" >"$stamp"
 }
 
+# Everything up to an installed package, and these TARGETS of the build besides, of which all is one.
 setup() {
   mkdir -p "$root/build"
   exec 9>"$root/build/.lock"
   flock 9
   prepare
-  compile
+  [[ -f $build/lib/libraggemm_ffi.so ]] || say "compiling ${*:-the libraries} (the libraries: a minute on two cores)"
+  compile --target raggemm_ffi "$@"
+  python_packages_end
   python_install
   exec 9>&-
 } >&2

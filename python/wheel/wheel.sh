@@ -49,7 +49,8 @@ test_headers_of() {
 test_headers() {
   local header version
   debian_packages "${build_packages[@]}"
-  python_packages
+  python_packages_begin
+  python_packages_end
   mkdir -p "$wheels"
   for header in "$root"/include/raggemm/*.h; do
     say "${header#"$root"/} alone"
@@ -109,8 +110,8 @@ make_debian_13() {
 # mounted for the one process alone.
 in_debian_13() {
   export root wheels
-  export -f say die fresh hash_of find_python python_environment newest_jax test_wheel_with test_source
-  export -f say_newer_origins test_newest_origins
+  export -f say die fresh hash_of find_python python_environment environment_state is_environment pip_install
+  export -f newest_jax test_wheel_with test_source say_newer_origins test_newest_origins
   # shellcheck disable=SC2016
   PATH=/usr/sbin:/usr/bin:/sbin:/bin PYTHON=/usr/bin/python3 unshare --mount bash -euc '
     mkdir -p "$0$root"
@@ -129,7 +130,7 @@ in_debian_13() {
 test_source() {
   local failed=()
   cd /source
-  ./dev setup
+  ./dev build
   ctest --preset release || failed+=(ctest)
   .venv/bin/python -m pytest -n 2 --dist=loadfile -q || failed+=(pytest)
   ((${#failed[@]} == 0)) || die "Debian 13 FAILED: ${failed[*]}"

@@ -42,7 +42,7 @@ HELP = {
 # is not asked for anything unknown.
 SET_UP = """
 prepare() { echo preparing; }
-compile() { echo compiling; }
+compile() { echo "compiling $*"; }
 python_install() { echo installing; }
 """
 PROGRAM = """#!/bin/sh

@@ -89,8 +89,42 @@ def test_wrong_use(dev, tmp_path, arguments, named):
     assert (tmp_path / "build" / "release").exists()
 
 
+@pytest.fixture
+def compiled(dev):
+    """The targets that a command sets up."""
+
+    def run(*arguments):
+        return re.search("^compiling --target (.*)$", dev(*arguments)[2], re.M)[1].split()
+
+    return run
+
+
 def test_the_output_of_a_command_is_its_own(dev):
-    assert dev("driver", "--list") == (0, "ffi_driver --list\n", "preparing\ncompiling\ninstalling\n")
+    prepared = "preparing\ncompiling --target raggemm_ffi ffi_driver\ninstalling\n"
+    assert dev("driver", "--list")[:2] == (0, "ffi_driver --list\n")
+    assert re.sub("^dev: .*\n", "", dev("driver", "--list")[2], flags=re.M) == prepared
+
+
+@pytest.mark.parametrize(
+    ("command", "targets"),
+    [
+        ("setup", ""),
+        ("demo", ""),
+        ("numerics", ""),
+        ("driver --list", "ffi_driver"),
+        ("bench --quick", "raggemm_bench"),
+        ("test kernels_plan_test", "all"),
+        ("build", "all"),
+    ],
+)
+def test_a_command_builds_what_it_needs(compiled, command, targets):
+    """Tests and benchmarks are most of the build, and no user of the package waits for them."""
+    assert compiled(*command.split()) == ["raggemm_ffi", *targets.split()]
+
+
+def test_setup_says_what_is_ready(dev):
+    code, out, _ = dev("setup")
+    assert (code, out.count("\n")) == (0, 1) and "ready" in out and ".venv/bin/python" in out
 
 
 def test_a_run_that_measures_nothing_keeps_the_last_report(dev, tmp_path):
