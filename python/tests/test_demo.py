@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ import oracle
 import pytest
 from raggemm import dequantize
 from raggemm.demo import __main__ as demo
-from raggemm.demo import bench_jax, checks, contenders, formats, layers, programs, quantized
+from raggemm.demo import bench_jax, checks, contenders, formats, layers, programs, progress, quantized
 from raggemm.demo.checks import Checks, disagreement
 from raggemm.demo.programs import Limits
 from raggemm.ops import gmm, tgmm
@@ -80,6 +81,47 @@ def test_prints_a_table_and_writes_it(run_demo, monkeypatch):
     assert row["ratio_alternative"] == min(row["loop_ms"], row["einsum_ms"]) / row["raggemm_ms"]
     assert any(demo.GRADIENT_MODEL in line and "3 of 6" in line for line in lines)
     assert not any("fewer rows" in line for line in lines)
+
+
+def test_a_row_is_printed_when_it_is_there(monkeypatch, capsys):
+    """With its heading for the first, and as it stands in the table at the end."""
+    monkeypatch.setattr(demo, "recorded_layers", lambda: [DECODE, OTHER_MODEL])
+    printed, begin = [], progress.Progress.begin
+    monkeypatch.setattr(
+        progress.Progress, "begin", lambda *args: (printed.append(capsys.readouterr().out), begin(*args))
+    )
+    assert demo.main([]) == 0
+    first, second = printed[1].splitlines()[:-1], capsys.readouterr().out.splitlines()
+    *heading, row = first[-3:]
+    assert row.split()[:2] == [DECODE.model, "decode"] and heading[1].split()[:2] == ["model", "phase"]
+    table = second[second.index(heading[0]) :]
+    assert table[:3] == [*heading, row] and second.count(table[3]) == 2
+
+
+def test_says_what_runs_and_the_time_left(monkeypatch, capsys):
+    seconds = iter((100.0, 101.0, 102.0, 106.0, 112.0))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(seconds))
+    said = progress.Progress([TINY, DECODE], steps=2)  # work as 2 to 1
+    for layer, steps in ((TINY, 3), (DECODE, 1)):
+        said.begin(layer)
+        for number in range(steps):
+            said.step(f"step {number}")
+    assert capsys.readouterr() == (
+        "",
+        f"{TINY.model} prefill: step 0\n"
+        f"{TINY.model} prefill: step 1, about 2 s left\n"
+        f"{TINY.model} prefill: step 2, about 1 s left\n"
+        f"{TINY.model} decode: step 0, about 3 s left\n",
+    )
+
+
+def test_what_runs_is_one_line_of_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    said = progress.Progress([TINY], steps=2)
+    said.begin(TINY)
+    said.step("one")
+    progress.say("a row")
+    assert capsys.readouterr() == ("a row\n", f"\r\x1b[K{TINY.model} prefill: one\r\x1b[K")
 
 
 def test_says_when_a_row_is_reduced(run_demo, monkeypatch):
@@ -172,7 +214,9 @@ def test_fewer_rows_keep_every_active_expert(rows):
     assert (reduced == TINY) == (rows >= TINY.rows)
 
 
-def test_errors_are_in_units_of_the_tolerance():
+@pytest.mark.parametrize("widened", [2**17, 64, 1])
+def test_errors_are_in_units_of_the_tolerance(monkeypatch, widened):
+    monkeypatch.setattr(checks, "_WIDENED", widened)
     rng = np.random.default_rng(0)
     lhs, rhs = rng.normal(size=(3, 700)).astype(jnp.bfloat16), rng.normal(size=(700, 5)).astype(np.float32)
     a, b = lhs.astype(np.float64), rhs.astype(np.float64)

@@ -4,6 +4,7 @@
     contenders   the block on raggemm, jax.lax.ragged_dot and by hand
     whole_mlps   the contenders as whole MLPs of tokens
     programs     compiled contenders, what they need and how long they take
+    progress     what a program says while it runs
     contest      contenders compared, timed in turns, and their table
     checks       against float64, and against each other; rows and tables of reports
     formats      quantized weights

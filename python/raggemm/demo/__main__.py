@@ -4,7 +4,7 @@
 
 For each model a prefill layer and a decode step: the expert block forward, on raggemm, product by product and in one
 call, on jax.lax.ragged_dot and on two hand-written alternatives; for the prefill of one model also the gradients of a
-loss for x and all weights. Every product of raggemm is checked against float64. Takes two to three minutes on two
+loss for x and all weights. Every product of raggemm is checked against float64. Takes one to two minutes on two
 cores, and 10 GiB of memory. With --weights the same layers forward with quantized weights, beside raggemm in bfloat16
 and what XLA makes of them.
 """
@@ -19,14 +19,15 @@ import jax
 
 from raggemm.demo import checks as oracle
 from raggemm.demo import contenders, quantized
-from raggemm.demo.checks import Checks, aligned, backward_products, disagreement, milliseconds, output_file, run, say
+from raggemm.demo.checks import Checks, aligned, backward_products, disagreement, milliseconds, output_file, run_shown
 from raggemm.demo.formats import FORMATS
 from raggemm.demo.layers import Layer, Weights, expert_products, loss_of, random_rows, random_target, recorded_layers
 from raggemm.demo.programs import Limits, Programs, WarmProgram, affordable_layer, compiled, median_ms, temp_bytes
+from raggemm.demo.progress import Progress, say
 from raggemm.ops import gmm
 
 GRADIENT_MODEL = "qwen3-30b-a3b"
-LIMITS = Limits(seconds=3.0, temp_bytes=4 * 2**30)
+LIMITS = Limits(seconds=2.0, temp_bytes=4 * 2**30, timed_seconds=1.0)  # all of it takes one to two minutes
 
 
 def _checked_forward(title: str, layer: Layer, weights: Weights, checks: Checks) -> tuple[WarmProgram, float]:
@@ -65,34 +66,42 @@ def _call(name: str, layer: Layer, weights: Weights) -> tuple[Any, ...]:
     return contenders.blocks(layer.padded_size)[name], x, weights, sizes
 
 
-def _contenders(recorded: Layer, weights: Weights) -> tuple[Layer, Programs]:
+def _contenders(recorded: Layer, weights: Weights, progress: Progress) -> tuple[Layer, Programs]:
     """The layer with the rows that all contenders can afford, and the contenders on it, of the two loops the faster."""
+    progress.step("how many rows lax.ragged_dot can afford")
 
     def ragged_dot(layer: Layer, weights: Weights) -> tuple[Any, ...]:
         return _call(contenders.RAGGED_DOT, layer, weights)
 
     layer = affordable_layer(recorded, weights, ragged_dot, LIMITS)
-    programs = {name: WarmProgram(*_call(name, layer, weights)) for name in contenders.CONTENDERS}
+    programs = {}
+    for name in contenders.CONTENDERS:
+        progress.step(name)
+        programs[name] = WarmProgram(*_call(name, layer, weights))
     del programs[max(contenders.LOOPS, key=lambda name: programs[name].seconds())]
     return layer, programs
 
 
-def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> list[dict[str, Any]]:
+def run_layer(recorded: Layer, weights: Weights, checks: Checks, progress: Progress) -> dict[str, Any]:
     """A row of the table."""
     title = f"{recorded.model} {recorded.phase}"
-    layer, programs = _contenders(recorded, weights)
+    layer, programs = _contenders(recorded, weights, progress)
     say(f"{title}: {layer.rows} of {recorded.rows} rows for {layer.active} of {layer.experts} experts")
+    progress.step("comparing with float64")
     forward, error = _checked_forward(title, layer, weights, checks)
     results = ((name, program.output) for name, program in programs.items())
     checks.add(title, ((name, disagreement(y, forward.output.y)) for name, y in results))
-    ms = median_ms(programs, over=programs[contenders.RAGGEMM].output)
+    progress.step("timing all in turns")
+    ms = median_ms(programs, over=programs[contenders.RAGGEMM].output, seconds=LIMITS.timed_seconds)
     if layer.rows < recorded.rows:
+        progress.step("raggemm alone on all rows")
         error = max(error, _run_all_rows(title, recorded, weights, checks))
     if (recorded.model, recorded.phase) == (GRADIENT_MODEL, "prefill"):
+        progress.step("gradients")
         error = max(error, _run_gradients(title, recorded, weights, checks))
     loop_ms = next(ms[name] for name in contenders.LOOPS if name in ms)
     x, sizes = random_rows(layer)
-    row = {
+    return {
         "model": layer.model,
         "phase": layer.phase,
         "rows": layer.rows,
@@ -110,7 +119,6 @@ def run_layer(recorded: Layer, weights: Weights, checks: Checks) -> list[dict[st
         "temp_bytes_ragged_dot": temp_bytes(compiled(contenders.ragged_dot, x, weights.up, sizes)),
         "max_error": error,
     }
-    return [row]
 
 
 def _alternative(row: dict[str, Any]) -> str:
@@ -118,12 +126,12 @@ def _alternative(row: dict[str, Any]) -> str:
     return f"{name} {milliseconds(row[f'{name}_ms'])}"
 
 
-# Two lines of heading, and what stands below.
+# Two lines of heading, as wide as what stands below, of which one row is printed after the other.
 _COLUMNS: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
-    ("", "model", lambda row: row["model"]),
-    ("", "phase", lambda row: row["phase"]),
-    ("", "rows", lambda row: f"{row['rows']}{'*' if row['reduced'] else ' '}"),
-    ("active", "experts", lambda row: f"{row['active']} of {row['experts']}"),
+    ("", f"{'model':>13}", lambda row: row["model"]),
+    ("", f"{'phase':>7}", lambda row: row["phase"]),
+    ("", " rows", lambda row: f"{row['rows']}{'*' if row['reduced'] else ' '}"),
+    ("active", f"{'experts':>9}", lambda row: f"{row['active']} of {row['experts']}"),
     ("raggemm", "ms", lambda row: milliseconds(row["raggemm_ms"])),
     ("fused", "ms", lambda row: milliseconds(row["fused_ms"])),
     ("ragged_dot", "ms", lambda row: milliseconds(row["ragged_dot_ms"])),
@@ -154,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = quantized.run_layers(recorded_layers(), options.weights, LIMITS, checks)
         say(f"\n{quantized.table(rows, LIMITS)}\n")
     else:
-        rows = run(recorded_layers(), run_layer, checks)
+        rows = run_shown(recorded_layers(), run_layer, checks, _COLUMNS)
         say(f"\n{table(rows)}\n")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")

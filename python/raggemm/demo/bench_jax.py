@@ -19,11 +19,12 @@ from typing import Any
 import jax
 
 from raggemm.demo import bench_layer, contenders, contest
-from raggemm.demo.checks import Checks, aligned, output_file, run, say
+from raggemm.demo.checks import Checks, aligned, output_file, run
 from raggemm.demo.contenders import unrolled_block
 from raggemm.demo.contest import BACKWARD, FORWARD, LIMITS
 from raggemm.demo.layers import Block, Layer, Weights, loss_of, random_rows, random_target, recorded_layers
 from raggemm.demo.programs import Programs, affordable_layer
+from raggemm.demo.progress import say
 
 DEFAULT_MODEL = "qwen3-30b-a3b"
 UNROLLED = "unrolled loop"

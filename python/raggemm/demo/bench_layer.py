@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm.demo import contenders, contest, whole_mlps
-from raggemm.demo.checks import Checks, aligned, milliseconds, say
+from raggemm.demo.checks import Checks, aligned, milliseconds
 from raggemm.demo.contest import BACKWARD, FORWARD, LIMITS
 from raggemm.demo.layers import Layer, Weights, distance
 from raggemm.demo.programs import compiled, temp_bytes
+from raggemm.demo.progress import say
 from raggemm.demo.whole_mlps import FUSED, Mlp
 
 _Row = dict[str, Any]  # of the report

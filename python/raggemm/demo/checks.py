@@ -5,6 +5,7 @@ the tolerance is what raggemm promises. Whole blocks are compared with each othe
 """
 
 import argparse
+import concurrent.futures
 import itertools
 import os
 import pathlib
@@ -18,11 +19,14 @@ import numpy as np
 
 from raggemm.demo.formats import Dequantized
 from raggemm.demo.layers import Layer, Products, Weights, distance, gated_product, random_weights
+from raggemm.demo.progress import Progress, say
 from raggemm.ops import gmm
 
 # Weights that are widened to float64 for one product: 21 experts of 2048 x 768, and never fewer than 2 experts.
 _SAMPLED_WEIGHTS = 2**25
+_WIDENED = 2**17  # of these at once: in caches
 _SAMPLED_ROWS = 4  # of a group
+_STEPS = 10  # of a layer in the demo, more or less
 
 _Array = jax.Array | np.ndarray
 
@@ -38,10 +42,6 @@ def output_file(text: str) -> pathlib.Path:
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"cannot write {path}: permission denied")
     return path
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
 
 
 class Checks:
@@ -83,6 +83,28 @@ def run(
         weights = make_weights(first)
         rows += [row for layer in (first, *others) for row in run_layer(layer, weights, checks)]
     return rows
+
+
+def run_shown(
+    layers: Sequence[Layer],
+    run_layer: Callable[[Layer, Any, Checks, Progress], dict[str, Any]],
+    checks: Checks,
+    columns: Sequence[tuple[Any, ...]],
+    make_weights: Callable[[Layer], Any] = random_weights,
+) -> list[dict[str, Any]]:
+    """The same, with a row for each layer, which is printed as soon as it is there. run_layer says what it does."""
+    progress = Progress(layers, _STEPS)
+    shown = 0
+
+    def show(layer: Layer, weights: Any, checks: Checks) -> list[dict[str, Any]]:
+        nonlocal shown
+        progress.begin(layer)
+        row = run_layer(layer, weights, checks, progress)
+        say("\n".join(aligned(columns, [row])[shown:]))
+        shown = len(columns[0]) - 1  # its heading is there
+        return [row]
+
+    return run(layers, show, checks, make_weights)
 
 
 def milliseconds(ms: float) -> str:
@@ -161,9 +183,13 @@ def _float64(x: np.ndarray) -> np.ndarray:
 def largest_error(got: np.ndarray, lhs: np.ndarray, rhs: np.ndarray, scalings: float = 0) -> float:
     """Largest error of got = lhs x rhs, in units of the tolerance of sums in float32 with so many roundings more;
     infinite for a NaN."""
-    a, b, k = _float64(lhs), _float64(rhs), lhs.shape[1]
-    want = a @ b
-    magnitude = np.abs(a) @ np.abs(b, out=b)
+    k, n = rhs.shape
+    want, magnitude = np.zeros((2, len(lhs), n))
+    step = max(1, _WIDENED // max(1, n))
+    for at in range(0, k, step):
+        a, b = _float64(lhs[:, at : at + step]), _float64(rhs[at : at + step])
+        want += a @ b
+        magnitude += np.abs(a) @ np.abs(b)
     compute, out = jnp.finfo(jnp.float32), jnp.finfo(got.dtype)
     bound = float(compute.eps) * (258 + k / 256 + scalings) * magnitude + float(out.eps) * np.abs(want)
     bound += (k + 4) * float(compute.smallest_subnormal) + float(out.smallest_subnormal)
@@ -193,11 +219,14 @@ def rows_error(
     rhs = rhs if isinstance(rhs, Dequantized) else np.asarray(rhs)
     got, lhs, group_rows = np.asarray(got), np.asarray(lhs), _group_rows(sizes)
     active = [g for g, size in enumerate(sizes) if size]
-    errors = [0.0]
-    for g in _sampled(active, max(2, _SAMPLED_WEIGHTS // rhs[0].size), max(active, key=sizes.__getitem__)):
+
+    def error(g: int) -> float:
         rows = _sampled(group_rows[g], _SAMPLED_ROWS, group_rows[g][0], group_rows[g][-1])
-        errors.append(largest_error(got[rows], lhs[rows], rhs[g].T if rhs_is_trans else rhs[g], scalings))
-    return max(errors)
+        return largest_error(got[rows], lhs[rows], rhs[g].T if rhs_is_trans else rhs[g], scalings)
+
+    sampled = _sampled(active, max(2, _SAMPLED_WEIGHTS // rhs[0].size), max(active, key=sizes.__getitem__))
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        return max(pool.map(error, sampled))
 
 
 def weights_error(got: _Array, lhs: _Array, rhs: _Array, sizes: Sequence[int]) -> float:

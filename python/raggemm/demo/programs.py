@@ -102,6 +102,7 @@ class Limits(NamedTuple):
 
     seconds: float
     temp_bytes: int
+    timed_seconds: float = 2.0  # of a contender's timed runs, of which one more may take longer
 
     def __str__(self) -> str:
         return f"{self.seconds:.0f} s or {self.temp_bytes >> 30} GiB of temporaries"

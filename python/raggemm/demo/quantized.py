@@ -1,6 +1,7 @@
 """The demo's layers with quantized weights: raggemm on them and on bfloat16, and what XLA makes of them."""
 
-from collections.abc import Callable, Iterable, Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,10 +10,11 @@ import jax.numpy as jnp
 from raggemm._quantized import dequantize
 from raggemm._tensors import QuantizedTensor
 from raggemm.demo import contenders
-from raggemm.demo.checks import Checks, aligned, disagreement, milliseconds, rows_error, run, say
+from raggemm.demo.checks import Checks, aligned, disagreement, milliseconds, rows_error, run_shown
 from raggemm.demo.formats import FORMATS, Dequantized
 from raggemm.demo.layers import Layer, Weights, expert_products, random_rows, random_weights
 from raggemm.demo.programs import Limits, WarmProgram, affordable_layer, median_ms
+from raggemm.demo.progress import Progress, say
 from raggemm.ops import gmm
 
 BFLOAT16 = "raggemm, bfloat16"
@@ -67,20 +69,29 @@ def _run_all_rows(title: str, layer: Layer, weights: _Both, checks: Checks) -> f
     return _checked_error(f"{title} on all rows", layer, weights.quantized, checks)
 
 
-def _run_layer(recorded: Layer, weights: _Both, checks: Checks, quantization: str, limits: Limits) -> dict[str, Any]:
+def _run_layer(
+    recorded: Layer, weights: _Both, checks: Checks, progress: Progress, quantization: str, limits: Limits
+) -> dict[str, Any]:
     """A row of the table."""
     title = f"{recorded.model} {recorded.phase}"
+    progress.step("how many rows lax.ragged_dot can afford")
     make_call = lambda layer, both: _call(contenders.RAGGED_DOT, layer, both)  # noqa: E731
     layer = affordable_layer(recorded, weights, make_call, limits)
     say(f"{title}: {layer.rows} of {recorded.rows} rows for {layer.active} of {layer.experts} experts")
     names = (contenders.RAGGEMM, BFLOAT16, contenders.RAGGED_DOT, contenders.LOOPS[0])
-    programs = {name: WarmProgram(*_call(name, layer, weights)) for name in names}
+    programs = {}
+    for name in names:
+        progress.step(name)
+        programs[name] = WarmProgram(*_call(name, layer, weights))
     reference = programs[contenders.RAGGEMM].output
     # Half of it, for dequantized weights were rounded to bfloat16.
     checks.add(title, ((name, 0.5 * disagreement(programs[name].output, reference)) for name in names[1:]))
+    progress.step("comparing with float64")
     error = _checked_error(title, layer, weights.quantized, checks)
-    ms = median_ms(programs, over=reference)
+    progress.step("timing all in turns")
+    ms = median_ms(programs, over=reference, seconds=limits.timed_seconds)
     if layer.rows < recorded.rows:
+        progress.step("raggemm alone on all rows")
         error = max(error, _run_all_rows(title, recorded, weights, checks))
     alternative = min(ms[contenders.RAGGED_DOT], ms[contenders.LOOPS[0]])
     return {
@@ -102,24 +113,25 @@ def _run_layer(recorded: Layer, weights: _Both, checks: Checks, quantization: st
     }
 
 
-def run_layers(layers: Iterable[Layer], name: str, limits: Limits, checks: Checks) -> list[dict[str, Any]]:
+def run_layers(layers: Sequence[Layer], name: str, limits: Limits, checks: Checks) -> list[dict[str, Any]]:
     """The rows of the table, of weights in a format of FORMATS."""
-    return run(
+    return run_shown(
         layers,
-        lambda layer, weights, checks: [_run_layer(layer, weights, checks, name, limits)],
+        functools.partial(_run_layer, quantization=name, limits=limits),
         checks,
+        _COLUMNS,
         lambda layer: _both(layer, name),
     )
 
 
-# Two lines of heading, and what stands below.
+# Two lines of heading, as wide as what stands below, of which one row is printed after the other.
 _COLUMNS: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
-    ("", "model", lambda row: row["model"]),
-    ("", "phase", lambda row: row["phase"]),
+    ("", f"{'model':>13}", lambda row: row["model"]),
+    ("", f"{'phase':>7}", lambda row: row["phase"]),
     ("", "weights", lambda row: row["weights"]),
     ("weights", "MiB", lambda row: f"{row['weights_bytes'] / 2**20:.0f}"),
-    ("", "rows", lambda row: f"{row['rows']}{'*' if row['reduced'] else ' '}"),
-    ("active", "experts", lambda row: f"{row['active']} of {row['experts']}"),
+    ("", " rows", lambda row: f"{row['rows']}{'*' if row['reduced'] else ' '}"),
+    ("active", f"{'experts':>9}", lambda row: f"{row['active']} of {row['experts']}"),
     ("raggemm", "ms", lambda row: milliseconds(row["raggemm_ms"])),
     ("bfloat16", "ms", lambda row: milliseconds(row["bfloat16_ms"])),
     ("dequantize,", "ragged_dot ms", lambda row: milliseconds(row["ragged_dot_ms"])),
