@@ -132,19 +132,23 @@ test_valgrind() {
   "${memcheck[@]}" "$build/bin/fuzz_problems" --seconds=120 || die "FAILED under valgrind"
 }
 
-# "case dtypes checksum" of each edge case, in the types it has and in others, and of each of formats.textproto by both
-# rules of bf16: INSTRUCTION-SET EXECUTOR
-checksum_lines() {
-  local types
+# The driver's flags, a line for each run: the edge cases in the types they have and in others, and those of
+# formats.textproto by both rules of bf16. The last of a flag given twice counts.
+checksum_flags() {
+  local cases=$root/proto/cases types
   for types in "" --dtype=f16 --dtype=bf16 "--dtype=bf16 --bf16_sums=tiles" --dtype=f64; do
-    # shellcheck disable=SC2086  # two flags; of one that is given twice the last counts
-    "$build/bin/ffi_driver" --cases="$root/proto/cases/edge.textproto" --all --checksums --isa="$1" --executor="$2" \
-      --bf16_sums=pairs $types || return
+    echo "--cases=$cases/edge.textproto --bf16_sums=pairs $types"
   done
-  for types in pairs tiles; do
-    "$build/bin/ffi_driver" --cases="$root/proto/cases/formats.textproto" --all --checksums --isa="$1" \
-      --executor="$2" --bf16_sums="$types" || return
-  done
+  for types in pairs tiles; do echo "--cases=$cases/formats.textproto --bf16_sums=$types"; done
+}
+
+# "case dtypes checksum" of each of these: INSTRUCTION-SET EXECUTOR
+checksum_lines() {
+  local flags
+  while read -r flags; do
+    # shellcheck disable=SC2086  # words
+    "$build/bin/ffi_driver" --all --checksums --isa="$1" --executor="$2" $flags || return
+  done < <(checksum_flags)
 }
 
 # What a change of a bit anywhere in a result changes, and a change of machine, compiler or jaxlib must not.

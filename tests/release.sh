@@ -10,6 +10,7 @@ release_rows() {
 debian-13 20 test --debian-13
 headers 5 test --headers
 origins 10 test --origins
+amx 30 test --amx
 address 30 test --sanitize=address
 thread 30 test --sanitize=thread
 valgrind 5 test --valgrind

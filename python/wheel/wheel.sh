@@ -7,6 +7,7 @@ wheel_versions=(0.8.1 0.9.0 0.9.2 0.10.2)
 # API, 0.2 to 0.5.
 header_versions=(0.8.1 0.9.2 0.11.1)
 debian_13=$wheels/debian-13
+debian_13_packages=(python3 python3-venv)
 
 # Leaves the sdist and the wheel in dist. The wheel is built from the sdist, with the packages that pyproject.toml
 # names, and then given the shared libraries that a plain Linux lacks.
@@ -82,9 +83,8 @@ test_wheel_with() {
   )
 }
 
-# Makes a root of Debian 13 with Python in $debian_13, or sets why_not.
+# Makes a root of Debian 13 with these packages in $debian_13, or sets why_not: PACKAGE...
 make_debian_13() {
-  local packages=ca-certificates,python3,python3-venv
   why_not=
   if [[ $EUID -ne 0 ]]; then
     why_not="only root can make one"
@@ -94,26 +94,29 @@ make_debian_13() {
     why_not="this system lets nobody mount /proc, /dev and /sys in it"
     return
   fi
-  fresh "$debian_13/.complete" "$packages" && return
+  fresh "$debian_13/.complete" "$*" && return
   debian_packages debootstrap
   say "making a root of Debian 13 in ${debian_13#"$root"/} (a minute or two)"
   rm -rf "$debian_13"
-  if ! debootstrap --variant=minbase --include="$packages" trixie "$debian_13" >"$debian_13.log" 2>&1; then
-    why_not="debootstrap failed, see ${debian_13#"$root"/}.log"
+  if ! { debootstrap --variant=minbase --include=ca-certificates trixie "$debian_13" &&
+    in_debian_13 apt-get update &&
+    in_debian_13 apt-get install -q -y --no-install-recommends "$@"; } >"$debian_13.log" 2>&1; then
+    why_not="debootstrap or apt-get failed, see ${debian_13#"$root"/}.log"
     return
   fi
-  echo "$packages" >"$debian_13/.complete"
+  echo "$*" >"$debian_13/.complete"
 }
 
-# Calls a function of this file in the root $debian_13, where the checkout has the path that it has here and the
-# network is reached as from here: with this system's names, certificates and settings of pip. All of that is
+# Calls a program, or a function of this file, in the root $debian_13, where the checkout has the path that it has here
+# and the network is reached as from here: with this system's names, certificates and settings of pip. All of that is
 # mounted for the one process alone.
 in_debian_13() {
   export root wheels
   export -f say die fresh hash_of find_python python_environment environment_state is_environment pip_install
   export -f newest_jax test_wheel_with test_source say_newer_origins test_newest_origins
   # shellcheck disable=SC2016
-  PATH=/usr/sbin:/usr/bin:/sbin:/bin PYTHON=/usr/bin/python3 unshare --mount bash -euc '
+  PATH=/usr/sbin:/usr/bin:/sbin:/bin PYTHON=/usr/bin/python3 DEBIAN_FRONTEND=noninteractive \
+    unshare --mount bash -euc '
     mkdir -p "$0$root"
     touch "$0/etc/hosts" "$0/etc/pip.conf"
     mount -t proc proc "$0/proc"
@@ -140,7 +143,7 @@ test_source() {
 test_debian_13() {
   local debian_13=$root/build/debian-13 why_not
   mkdir -p "$root/build"
-  make_debian_13
+  make_debian_13 "${debian_13_packages[@]}"
   [[ -z $why_not ]] || not_run "Debian 13, which is tested in a root of its own: $why_not"
   mkdir -p "$debian_13/source"
   find "$debian_13/source" -mindepth 1 -maxdepth 1 ! -name build ! -name .venv -exec rm -rf {} +
@@ -160,7 +163,7 @@ test_wheel() {
       say "the wheel with jax $version"
       test_wheel_with "$version" "jax-$version"
     else
-      make_debian_13
+      make_debian_13 "${debian_13_packages[@]}"
       if [[ -n $why_not ]]; then
         missing+=("$version")
         say "NOT covered: jax $version, which is tested in a root of Debian 13: $why_not"

@@ -28,6 +28,7 @@ SOURCED = (
     "cmake/setup.sh",
     "python/wheel/wheel.sh",
     "python/tests/origins/origins.sh",
+    "tests/amx/amx.sh",
     "tests/checkers.sh",
     "tests/release.sh",
 )

@@ -38,9 +38,8 @@ def test_python_packages_are_listed(root):
 
 
 def test_debian_packages_are_listed(root):
-    text = "".join(
-        (root / file).read_text() for file in ("cmake/setup.sh", "dev", "python/wheel/wheel.sh", "tests/checkers.sh")
-    )
+    dev = (root / "dev").read_text()
+    text = dev + "".join((root / file).read_text() for file in re.findall(r'^\. "\$root/(\S+)"$', dev, re.M))
     packages = [name for found in re.findall(r"_packages=\(([^)]*)\)", text) for name in found.split()]
     packages += [
         name for found in re.findall(r"debian_packages ([a-z][^\n\"$]*)$", text, re.M) for name in found.split()

@@ -75,6 +75,7 @@ def test_help_names_every_command(dev, arguments):
         ("test --sanitize=memory", "--sanitize=memory"),
         ("test --soak more", "more"),
         ("test --sanitize=thread more", "more"),
+        ("test --amx more", "more"),
         ("test --debian-13 more", "more"),
         ("test --headers more", "more"),
         ("test --release more", "more"),

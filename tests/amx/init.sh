@@ -1,0 +1,71 @@
+#!/bin/busybox sh
+# The first process of the emulated machine: runs the driver with each line of /flags on instruction sets of /isas and
+# compares with the checksums in /checksums. With tiles of bytes that is AMX; without them all others, and then the test
+# programs of /programs. The path of the build is in /build. Prints a line for each, and at last "end: passed" or
+# "end: " and what failed.
+PATH=/bin
+/bin/busybox mkdir -p /proc /sys /dev /tmp
+/bin/busybox --install -s /bin
+mount -t proc none /proc
+mount -t sysfs none /sys
+mount -t devtmpfs none /dev
+insmod /tiles.ko || echo "tiles.ko was not loaded"
+cd "$(cat /build)" || exit
+failed=
+
+# SECONDS-OF-THE-EMULATED-CLOCK COMMAND... Its output goes to /tmp/log. tiles.c says why SCHED_FIFO.
+run() {
+  local seconds=$1 before
+  shift
+  before=$(cut -d' ' -f1 /proc/uptime)
+  status=0
+  chrt -f 2 timeout -s KILL "$seconds" chrt -f 1 "$@" >/tmp/log 2>&1 </dev/null || status=$?
+  took="$(awk "{ printf \"%.2f\", \$1 - $before }" /proc/uptime) s"
+}
+
+# Those of an instruction set, but for cases whose names match: ISA PATTERN
+checksums() {
+  local isa=$1 pattern=$2 flags
+  : >/tmp/got
+  while read -r flags; do
+    # shellcheck disable=SC2086  # words
+    run 60 bin/ffi_driver --all --checksums --executor=serial --isa="$isa" $flags
+    grep -E ' [0-9a-f]{16}$' /tmp/log >>/tmp/got
+    echo "$isa ${flags##*/}: $took$([ "$status" -le 1 ] || echo ", ended with $status")"
+  done </flags
+  grep -vE "^($pattern) " /tmp/got >/tmp/got.known
+  grep -vE "^($pattern) " /checksums >/tmp/want
+  if diff /tmp/want /tmp/got.known; then
+    echo "passed: $isa: $(wc -l </tmp/want) checksums as recorded"
+  else
+    echo "FAILED: $isa: checksums differ"
+    failed="$failed checksums:$isa"
+  fi
+}
+
+# PROGRAM [FLAG]
+program() {
+  local counts
+  run 10 "bin/$1" --gtest_color=no ${2:+"$2"}
+  counts=$(sed -n 's/^\[ *\([A-Z]*\) *\] \([0-9]*\) tests\?[.,].*/\1 \2/p' /tmp/log | tr 'A-Z\n' 'a-z,')
+  if [ "$status" = 0 ]; then
+    echo "passed: $*: $counts $took"
+    return
+  fi
+  grep -vE '^\[ +(OK|RUN) |^\[---' /tmp/log | head -n 80
+  echo "FAILED: $*: ended with $status, $counts $took"
+  failed="$failed $1"
+}
+
+echo "Linux $(uname -r) with $(grep -o 'amx_[a-z0-9]*' /proc/cpuinfo | tr '\n' ' ')"
+if grep -q amx_int8 /proc/cpuinfo; then
+  grep '^amx ' /isas >/tmp/isas
+  : >/programs
+else
+  grep -v '^amx ' /isas >/tmp/isas
+fi
+while read -r isa pattern; do checksums "$isa" "$pattern"; done </tmp/isas
+while read -r name flag; do program "$name" "$flag"; done </programs
+echo "end: ${failed:-passed}"
+# A triple fault, at which Bochs ends.
+reboot -f
