@@ -328,7 +328,7 @@ def test_wrong_arguments():
     with pytest.raises(ValueError, match=r"^group_sizes: shape is \(1, 5\), must be \[G\]"):
         te.grouped_quantize(X, Q, SIZES[None])
     with pytest.raises(ValueError, match=r"^amax: shape is \(3,\), must be \(5,\), \(1,\) or \(\)"):
-        te.grouped_quantize(X, quantizer(*CASES[2]), SIZES, np.ones(3, np.float32))
+        te.grouped_quantize(X, quantizer(*CASES[2]), SIZES, amax=np.ones(3, np.float32))
     with pytest.raises(ValueError, match=r"^contracting_dims must be \(lhs_axes, rhs_axes\)"):
         te.grouped_gemm(X, KERNEL, (1, 2), quantizer_set=te.QuantizerSet(Q))
     with pytest.raises(ValueError, match=r"^contracting_dims is \(\(0,\), \(1,\)\), must be .* with quantizers"):

@@ -107,13 +107,13 @@ make_debian_13() {
   echo "$*" >"$debian_13/.complete"
 }
 
-# Calls a program, or a function of this file, in the root $debian_13, where the checkout has the path that it has here
-# and the network is reached as from here: with this system's names, certificates and settings of pip. All of that is
-# mounted for the one process alone.
+# Calls a program, a function of this file or one that is exported, in the root $debian_13, where the checkout has the
+# path that it has here and the network is reached as from here: with this system's names, certificates and settings of
+# pip. All of that is mounted for the one process alone.
 in_debian_13() {
   export root wheels
   export -f say die fresh hash_of find_python python_environment environment_state is_environment pip_install
-  export -f newest_jax test_wheel_with test_source say_newer_origins test_newest_origins
+  export -f newest_jax test_wheel_with test_source
   # shellcheck disable=SC2016
   PATH=/usr/sbin:/usr/bin:/sbin:/bin PYTHON=/usr/bin/python3 DEBIAN_FRONTEND=noninteractive \
     unshare --mount bash -euc '

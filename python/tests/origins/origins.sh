@@ -35,6 +35,7 @@ test_origins() {
       say "NOT covered: the newest, which need Python 3.12, in a root of Debian 13: $why_not"
     else
       make_wheel
+      export -f say_newer_origins test_newest_origins
       in_debian_13 test_newest_origins "$@" || failed+=("the newest")
     fi
   fi
