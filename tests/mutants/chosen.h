@@ -1,8 +1,8 @@
 #ifndef RAGGEMM_TESTS_MUTANTS_CHOSEN_H_
 #define RAGGEMM_TESTS_MUTANTS_CHOSEN_H_
 
-// What every source file includes in a build with faults: which of them the environment's MUTANT chooses. Every function
-// is inlined, for files are compiled for instruction sets that this CPU may lack.
+// What every source file includes in a build with faults: which of them the environment's MUTANT chooses. Functions are
+// inlined always, for files are compiled for instruction sets that this CPU may lack.
 namespace mutants {
 
 extern int chosen;              // the fault that MUTANT names, or 0

@@ -13,71 +13,83 @@ from faults import Fault
 
 HERE = pathlib.Path(__file__).parent
 RECORD = 1 << 16  # bytes of a record of reached faults, as in chosen.cc
+MOST = 60  # seconds of tests for one fault, as they took without it; all together would take minutes
 
 
 class CppTests:
-    """A copy of the sources in build/mutants/source, and its build, which stay for the next run."""
+    """Copies of the sources in build/mutants, and the build of one of them, which stay for the next run."""
 
     def __init__(self, root: pathlib.Path, paths: list[str]):
         self.root = root
         self.paths = paths
-        self.source = root / "build" / "mutants" / "source"
-        self.build = root / "build" / "mutants" / "build"
+        self.folder = root / "build" / "mutants"
+        self.build = self.folder / "build"
         self.tests: dict[str, tuple[list[str], dict[str, str]]] = {}  # by name: the command, its environment
         self.seconds: dict[str, float] = {}
         self.reached: dict[int, list[str]] = {}
-        self.unread: list[str] | None = None  # commands of the compiler whose files had errors; at first all
 
-    def plant(self, faults: dict[int, Fault]) -> set[int]:
-        """Builds the tests with these faults, and returns those that no compiler takes, which are left out."""
-        bad: set[int] = set()
-        for compile_all in (self._check, self._compile):
-            while True:
-                kept = {number: fault for number, fault in faults.items() if number not in bad}
-                self._write(kept)
-                output = compile_all()
-                if output is None:
-                    break
-                wrong = self._blamed(output, kept)
-                if not wrong:
-                    raise RuntimeError(f"the tests do not compile, and no fault is to blame:\n{output[-4000:]}")
-                bad |= wrong
-        return bad
-
-    def _write(self, faults: dict[int, Fault]) -> None:
-        planted.copy(self.root, self.source, ".", faults)
-        for name in ("chosen.h", "chosen.cc"):
-            planted.write(self.source / "kernels" / f"mutants_{name}", (HERE / name).read_bytes())
-
-    def _check(self) -> str | None:
-        """The compiler's words of the library's files, which it reads and does not translate: four times as fast."""
+    def check(self, faults: dict[int, Fault]) -> set[int]:
+        """The faults that the compiler does not take in the library's files, which it reads and does not translate."""
+        source, read = self.folder / "source", self.folder / "read"
         if not (self.build / "build.ninja").exists():
-            header = self.source / "kernels" / "mutants_chosen.h"
+            self._write(source, {})
+            header = source / "kernels" / "mutants_chosen.h"
             flags = [f"-DCMAKE_CXX_FLAGS=-include {header}", "-DRAGGEMM_BUILD_BENCH=OFF", "-DCMAKE_BUILD_TYPE=Release"]
             flags += [f"-DPython_EXECUTABLE={self.root}/.venv/bin/python", "-DRAGGEMM_JAXLIB_INCLUDE="]
-            subprocess.run(["cmake", "-G", "Ninja", "-S", self.source, "-B", self.build, *flags], check=True)
+            subprocess.run(["cmake", "-G", "Ninja", "-S", source, "-B", self.build, *flags], check=True)
         subprocess.run(["cmake", "--build", self.build, "--target", "raggemm_proto"], check=True)
-        commands = json.loads((self.build / "compile_commands.json").read_text())
-        folders = tuple(str(self.source / folder) for folder in ("kernels/", "ffi/"))
-        if self.unread is None:
-            self.unread = [f"{row['command']} -fsyntax-only" for row in commands if row["file"].startswith(folders)]
-        with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            errors = dict(zip(self.unread, pool.map(self._errors_of, self.unread), strict=True))
-        self.unread = [command for command, text in errors.items() if text]
-        return "".join(errors.values()) or None
+        rows = json.loads((self.build / "compile_commands.json").read_text())
+        folders = tuple(str(source / folder) for folder in ("kernels/", "ffi/"))
+        unread = [
+            f"{row['command']} -fsyntax-only".replace(f"{source}/", f"{read}/")
+            for row in rows
+            if row["file"].startswith(folders)
+        ]
+
+        def words(left: dict[int, Fault]) -> str:
+            self._write(read, left)
+            with futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+                errors = dict(zip(unread, pool.map(self._errors_of, unread), strict=True))
+            unread[:] = [command for command, text in errors.items() if text]
+            return "".join(errors.values())
+
+        return self._without_errors(faults, read, words)
+
+    def plant(self, faults: dict[int, Fault]) -> set[int]:
+        """Builds the tests with these faults, and returns those that tests do not compile with."""
+        source = self.folder / "source"
+
+        def words(left: dict[int, Fault]) -> str:
+            self._write(source, left)
+            command = ["cmake", "--build", self.build, "--", "-k", "0"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            return "" if done.returncode == 0 else done.stdout + done.stderr
+
+        return self._without_errors(faults, source, words)
+
+    def _without_errors(self, faults: dict[int, Fault], source: pathlib.Path, words) -> set[int]:
+        """The faults to leave out until the compiler has no more words of errors."""
+        bad: set[int] = set()
+        while True:
+            left = {number: fault for number, fault in faults.items() if number not in bad}
+            output = words(left)
+            if not output:
+                return bad
+            wrong = self._blamed(output, source, left)
+            if not wrong:
+                raise RuntimeError(f"the sources do not compile, and no fault is to blame:\n{output[-4000:]}")
+            bad |= wrong
+
+    def _write(self, source: pathlib.Path, faults: dict[int, Fault]) -> None:
+        planted.copy(self.root, source, ".", faults)
+        for name in ("chosen.h", "chosen.cc"):
+            planted.write(source / "kernels" / f"mutants_{name}", (HERE / name).read_bytes())
 
     def _errors_of(self, command: str) -> str:
         done = subprocess.run(command, shell=True, cwd=self.build, capture_output=True, text=True, check=False)
         return done.stderr if done.returncode != 0 else ""
 
-    def _compile(self) -> str | None:
-        """The compiler's words where the build fails."""
-        done = subprocess.run(
-            ["cmake", "--build", self.build, "--", "-k", "0"], **{"capture_output": True, "text": True, "check": False}
-        )
-        return None if done.returncode == 0 else done.stdout + done.stderr
-
-    def _blamed(self, output: str, faults: dict[int, Fault]) -> set[int]:
+    def _blamed(self, output: str, source: pathlib.Path, faults: dict[int, Fault]) -> set[int]:
         """The faults in the lines that errors and the instantiations behind them name, else the last one before each.
 
         Where a table is no constant any more, the error is at its end.
@@ -85,8 +97,8 @@ class CppTests:
         places: set[tuple[str, int]] = set()
         for path, line in re.findall(r"(\S+?):(\d+):\d+: +(?:error|required from|  required)", output):
             resolved = pathlib.Path(os.path.normpath(self.build / path))
-            if resolved.is_relative_to(self.source):
-                places.add((str(resolved.relative_to(self.source)), int(line)))
+            if resolved.is_relative_to(source):
+                places.add((str(resolved.relative_to(source)), int(line)))
 
         def last_line(fault: Fault) -> int:
             return fault.line + fault.right.count("\n")
@@ -143,7 +155,11 @@ class CppTests:
         """The first test that fails, or does not end, with a fault: those named like its file come first."""
         own = re.sub(r"\W", "_", os.path.splitext(fault.path)[0])
         tests = self.reached.get(number, [])
+        spent = 0.0
         for name in sorted(tests, key=lambda name: (not name.startswith(own), self.seconds[name])):
+            spent += self.seconds[name]
+            if spent > MOST and not name.startswith(own):
+                return None
             if not self._run(name, {"MUTANT": str(number)}, 20 + 10 * self.seconds[name]):
                 return name
         return None

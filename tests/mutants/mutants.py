@@ -84,16 +84,17 @@ def plan(paths: list[str], n: int, rng: random.Random) -> list[tuple[list[Fault]
 
 
 def planted_in(tests, wanted: list[tuple[list[Fault], int]]) -> dict[int, Fault]:
-    """Plants twice as many faults as are wanted, and keeps the first of each place that are code: by number."""
-    numbers: dict[int, Fault] = {}
+    """Of twice as many faults as are wanted, the first of each place that are code: planted, by number."""
+    drawn: dict[int, Fault] = {}
     groups = []
     for faults, count in wanted:
-        first = len(numbers) + 1
-        numbers |= enumerate(planted.apart(faults, 2 * count + 4), first)
-        groups.append((range(first, len(numbers) + 1), count))
-    bad = tests.plant(numbers)
+        first = len(drawn) + 1
+        drawn |= enumerate(planted.apart(faults, 2 * count + 4), first)
+        groups.append((range(first, len(drawn) + 1), count))
+    bad = tests.check(drawn)
     kept = [number for group, count in groups for number in [n for n in group if n not in bad][:count]]
-    return {number: numbers[number] for number in kept}
+    bad = tests.plant({number: drawn[number] for number in kept})
+    return {number: drawn[number] for number in kept if number not in bad}
 
 
 def run(tests, faults: dict[int, Fault]) -> tuple[list[Fault], list[Fault]]:

@@ -25,21 +25,24 @@ class PythonTests:
         self.seconds: dict[str, float] = {}
         self.reached: dict[int, set[str]] = {}  # by fault; "" stands for imports
 
-    def plant(self, faults: dict[int, Fault]) -> set[int]:
-        """Copies the package with these faults, and returns those that are no Python."""
+    def check(self, faults: dict[int, Fault]) -> set[int]:
+        """The faults that are no Python."""
         bad = set()
         for number, fault in faults.items():
             try:
                 compile(planted.planted(self.root, fault.path, {number: fault}), fault.path, "exec")
             except SyntaxError:
                 bad.add(number)
-        kept = {number: fault for number, fault in faults.items() if number not in bad}
-        planted.copy(self.root, self.copy, PACKAGE, kept)
+        return bad
+
+    def plant(self, faults: dict[int, Fault]) -> set[int]:
+        """Copies the package with these faults."""
+        planted.copy(self.root, self.copy, PACKAGE, faults)
         for name, target in (("lib", "build/release/lib"), ("cases", "proto/cases")):
             link = self.copy / PACKAGE / name
             link.unlink(missing_ok=True)
             link.symlink_to(self.root / target)
-        return bad
+        return set()
 
     def _pytest(self, arguments: list[str], environment: dict[str, str], timeout: float) -> int:
         path = os.pathsep.join(str(folder) for folder in (self.copy / "python", HERE))
