@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 # The first process of the emulated machine: runs the driver with each line of /flags on instruction sets of /isas and
-# compares with the checksums in /checksums. With tiles of bytes that is AMX; without them all others, and then the test
-# programs of /programs. The path of the build is in /build. Prints a line for each, and at last "end: passed" or
+# compares with the checksums in /checksums. With tiles of bytes that is AMX, and the tests of which kernels there are;
+# without them all others, and then the test programs of /programs. The path of the build is in /build. Prints a line for each, and at last "end: passed" or
 # "end: " and what failed.
 PATH=/bin
 /bin/busybox mkdir -p /proc /sys /dev /tmp
@@ -43,24 +43,24 @@ checksums() {
   fi
 }
 
-# PROGRAM [FLAG]
+# PROGRAM [FILTER]
 program() {
-  local counts
+  local counts name="$1${2:+ in part}"
   run 10 "bin/$1" --gtest_color=no ${2:+"$2"}
   counts=$(sed -n 's/^\[ *\([A-Z]*\) *\] \([0-9]*\) tests\?[.,].*/\1 \2/p' /tmp/log | tr 'A-Z\n' 'a-z,')
   if [ "$status" = 0 ]; then
-    echo "passed: $*: $counts $took"
+    echo "passed: $name: $counts $took"
     return
   fi
   grep -vE '^\[ +(OK|RUN) |^\[---' /tmp/log | head -n 80
-  echo "FAILED: $*: ended with $status, $counts $took"
+  echo "FAILED: $name: ended with $status, $counts $took"
   failed="$failed $1"
 }
 
 echo "Linux $(uname -r) with $(grep -o 'amx_[a-z0-9]*' /proc/cpuinfo | tr '\n' ' ')"
 if grep -q amx_int8 /proc/cpuinfo; then
   grep '^amx ' /isas >/tmp/isas
-  : >/programs
+  printf '%s\n' kernels_isa_test 'kernels_integer_products_test --gtest_filter=*.TakeTheUnitOfTheIsa/*' >/programs
 else
   grep -v '^amx ' /isas >/tmp/isas
 fi

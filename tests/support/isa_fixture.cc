@@ -44,11 +44,16 @@ class CoverageReport : public testing::Environment {
   }
 };
 
-// As Linux shows it: flags of tiles, and which states of registers this process may use (0x1022: ARCH_GET_XCOMP_PERM).
-bool HostPermitsTiles() {
+// Whether Linux shows a flag of the CPU.
+bool Shows(const char* flag) {
   std::ifstream info("/proc/cpuinfo");
   const std::string text((std::istreambuf_iterator<char>(info)), std::istreambuf_iterator<char>());
-  if (text.find(" amx_tile") == std::string::npos || text.find(" amx_bf16") == std::string::npos) return false;
+  return text.find(std::string(" ") + flag) != std::string::npos;
+}
+
+// As Linux shows it: flags of tiles, and which states of registers this process may use (0x1022: ARCH_GET_XCOMP_PERM).
+bool HostPermitsTiles() {
+  if (!Shows("amx_tile") || !Shows("amx_bf16")) return false;
   uint64_t permitted = 0;
   if (syscall(SYS_arch_prctl, 0x1023, 18) != 0) return false;
   return syscall(SYS_arch_prctl, 0x1022, &permitted) == 0 && (permitted >> 18 & 1) != 0;
@@ -93,6 +98,8 @@ bool HostHas(Isa isa) {
   }
   return false;
 }
+
+bool HostLacksTilesOfBytes() { return !kUnitsAreSoftware && Shows("amx_tile") && !Shows("amx_int8"); }
 
 // Asked once: a virtual machine leaves each CPUID to its host, and tiles are read about in a file.
 std::vector<Isa> HostIsas() {

@@ -16,6 +16,8 @@ Cpu CpuUpTo(Isa isa);
 // What the CPU says, asked without the library; of units that plain C++ stands for, that they are there, and of what a
 // pretended CPU lacks, that it is not.
 bool HostHas(Isa isa);
+// The same of AMX: tiles, but none of bytes.
+bool HostLacksTilesOfBytes();
 // In programs that software_units.cc is linked into.
 extern const bool kUnitsAreSoftware;
 std::vector<Isa> HostIsas();
