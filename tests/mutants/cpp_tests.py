@@ -41,7 +41,7 @@ class CppTests:
         rows = json.loads((self.build / "compile_commands.json").read_text())
         folders = tuple(str(source / folder) for folder in ("kernels/", "ffi/"))
         unread = [
-            f"{row['command']} -fsyntax-only".replace(f"{source}/", f"{read}/")
+            re.sub(rf"{re.escape(str(source))}(?=[/ ])", str(read), row["command"]) + " -fsyntax-only"
             for row in rows
             if row["file"].startswith(folders)
         ]
