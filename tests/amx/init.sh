@@ -46,7 +46,7 @@ checksums() {
 # PROGRAM [FILTER]
 program() {
   local counts name="$1${2:+ in part}"
-  run 10 "bin/$1" --gtest_color=no ${2:+"$2"}
+  run 20 "bin/$1" --gtest_color=no ${2:+"$2"}
   counts=$(sed -n 's/^\[ *\([A-Z]*\) *\] \([0-9]*\) tests\?[.,].*/\1 \2/p' /tmp/log | tr 'A-Z\n' 'a-z,')
   if [ "$status" = 0 ]; then
     echo "passed: $name: $counts $took"
@@ -67,5 +67,6 @@ fi
 while read -r isa pattern; do checksums "$isa" "$pattern"; done </tmp/isas
 while read -r name flag; do program "$name" "$flag"; done </programs
 echo "end: ${failed:-passed}"
-# A triple fault, at which Bochs ends.
+# A triple fault, at which Bochs ends, once all of that is through the serial port.
+sleep 2
 reboot -f
