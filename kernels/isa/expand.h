@@ -22,6 +22,16 @@ struct Codes {
   typedef float Floats __attribute__((vector_size(4 * kWidth)));
 
   static Words Splat(uint32_t x) { return Words{} + x; }
+
+  // at(0), at(1), ...: a constant, which takes the compiler a hundredth of what a loop over its words does.
+  template <int... kLanes, class At>
+  static constexpr Words Of(At at) {
+    if constexpr (sizeof...(kLanes) == kWidth) {
+      return Words{static_cast<uint32_t>(at(kLanes))...};
+    } else {
+      return Of<kLanes..., static_cast<int>(sizeof...(kLanes))>(at);
+    }
+  }
 };
 
 // Elements of kBits from element `first` on, n of them, each in a word; those behind are anything.
@@ -43,11 +53,8 @@ RAGGEMM_INLINE inline typename Codes<V>::Words LoadCodes(const uint8_t* src, int
     } else {
       uint32_t packed[2] = {};
       __builtin_memcpy(packed, bytes, kBytes);
-      typename C::Words second, shifts;
-      RAGGEMM_UNROLL for (int i = 0; i < C::kWidth; ++i) {
-        second[i] = i * kBits / 32;
-        shifts[i] = i * kBits % 32;
-      }
+      constexpr typename C::Words second = C::Of([](int lane) { return lane * kBits / 32; });
+      constexpr typename C::Words shifts = C::Of([](int lane) { return lane * kBits % 32; });
       const typename C::Words words = second != 0 ? C::Splat(packed[1]) : C::Splat(packed[0]);
       return words >> shifts & ((1U << kBits) - 1);
     }
@@ -94,8 +101,8 @@ RAGGEMM_INLINE inline typename Codes<V>::Floats Decode(typename Codes<V>::Words 
   using Floats = typename C::Floats;
   constexpr QuantizedFormat kFormat = kQuantized[kIndex];
   if constexpr (kFormat.bits == 4 && C::kWidth >= 8 && (C::kWidth == 16 || !kFormat.is_integer)) {
-    typename C::Words table;  // of as many entries as there are lanes, and a sign where they are too few
-    RAGGEMM_UNROLL for (int i = 0; i < C::kWidth; ++i) table[i] = BitsOfNibble(kFormat, i);
+    // Of as many entries as there are lanes, and a sign where they are too few.
+    constexpr typename C::Words table = C::Of([](int lane) { return BitsOfNibble(kQuantized[kIndex], lane); });
     const auto bits = reinterpret_cast<typename C::Words>(V::LookUp(table, codes));
     return reinterpret_cast<Floats>(C::kWidth == 16 ? bits : bits | (codes & 8) << 28);
   } else if constexpr (kFormat.is_integer) {
@@ -142,13 +149,14 @@ class FactorPairs {
   RAGGEMM_INLINE void Read(const BlockScales& from, int64_t k, int64_t column, int64_t n) {
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
       const int64_t left = n - v * C::kWidth;
-      uint8_t there[C::kWidth] = {};
+      uint8_t there[C::kWidth];
       const uint8_t* codes = there;
       if (from.first != nullptr && left >= C::kWidth) {
         codes = ScaleAt(from, k, column + v * C::kWidth);
       } else {
-        for (int i = 0; i < C::kWidth; ++i) {
-          there[i] = from.first != nullptr && i < left ? *ScaleAt(from, k, column + v * C::kWidth + i) : 127;
+        __builtin_memset(there, 127, sizeof(there));
+        for (int i = 0; from.first != nullptr && i < left; ++i) {
+          there[i] = *ScaleAt(from, k, column + v * C::kWidth + i);
         }
       }
       Set(v, reinterpret_cast<typename C::Words>(V::WidenBytes(codes)));
