@@ -21,7 +21,8 @@ def run(request, monkeypatch, capsys):
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", [request.param, *arguments])
-        monkeypatch.setattr(program, "_run_processes" if request.param == "expert_parallel" else "run", pytest.fail)
+        runs = {"demo": "run_shown", "expert_parallel": "_run_processes"}.get(request.param, "run")
+        monkeypatch.setattr(program, runs, pytest.fail)
         with pytest.raises(SystemExit) as ended:
             program.main()
         return ended.value.code, *capsys.readouterr()
