@@ -28,10 +28,15 @@ PLACES = (
 LEAST = 0.95  # of the faults are noticed, or change nothing
 
 
-def equivalents() -> dict[tuple[str, str], str]:
-    """By file and change: why it changes nothing."""
+def equivalents() -> dict[tuple[str, str, str], str]:
+    """By file, line and change: why it changes nothing."""
     rows = tomllib.loads((pathlib.Path(__file__).parent / "equivalent.toml").read_text()).get("equivalent", [])
-    return {(row["file"], row["change"]): row["reason"] for row in rows}
+    return {(row["file"], row["line"], row["change"]): row["reason"] for row in rows}
+
+
+def key(fault: Fault) -> tuple[str, str, str]:
+    """What a row of equivalent.toml says of a fault, whatever stands above its line."""
+    return fault.path, (ROOT / fault.path).read_text().splitlines()[fault.line - 1].strip(), fault.change
 
 
 def files_below(path: str) -> list[str]:
@@ -100,7 +105,7 @@ def planted_in(tests, wanted: list[tuple[list[Fault], int]]) -> dict[int, Fault]
 def run(tests, faults: dict[int, Fault]) -> tuple[list[Fault], list[Fault]]:
     """The faults that no test notices and that change something, and those that change nothing."""
     known = equivalents()
-    equal = {number for number, fault in faults.items() if (fault.path, fault.change) in known}
+    equal = {number for number, fault in faults.items() if key(fault) in known}
     missed = []
 
     def look(number: int) -> tuple[int, str | None]:
