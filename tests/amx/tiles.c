@@ -110,5 +110,6 @@ static int __init tiles_init(void) {
 }
 
 module_init(tiles_init);
+// Besides the licence of all other files: Linux wants it of modules that call these functions.
 MODULE_LICENSE("GPL");
 MODULE_DESCRIPTION("Tiles of AMX on an emulator without XFD");

@@ -6,7 +6,7 @@ import re
 import pytest
 
 FOLDERS = ("include", "kernels", "proto", "ffi", "tests", "bench", "python", "cmake")
-ENDINGS = (".h", ".cc", ".proto", ".py", ".sh", ".in")
+ENDINGS = (".h", ".c", ".cc", ".proto", ".py", ".sh", ".in")
 FILE_LINES = 400
 LINE_CHARACTERS = 120
 
