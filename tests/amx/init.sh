@@ -1,8 +1,8 @@
 #!/bin/busybox sh
 # The first process of the emulated machine: runs the driver with each line of /flags on instruction sets of /isas and
 # compares with the checksums in /checksums. With tiles of bytes that is AMX, and the tests of which kernels there are;
-# without them all others, and then the test programs of /programs. The path of the build is in /build. Prints a line for each, and at last "end: passed" or
-# "end: " and what failed.
+# without them all others, and then the test programs of /programs. The path of the build is in /build. Prints a line
+# for each, and at last "end: passed" or "end: " and what failed.
 PATH=/bin
 /bin/busybox mkdir -p /proc /sys /dev /tmp
 /bin/busybox --install -s /bin
