@@ -5,7 +5,7 @@ release=$root/build/release-test
 release_rows() {
   local version
   echo "default 14 test"
-  for version in "${wheel_versions[@]}" "$(newest_jax)"; do echo "wheel-$version 10 test --wheel $version"; done
+  for version in "${wheel_versions[@]}" "$(newest_jax)"; do echo "wheel-$version 6 test --wheel --share $version"; done
   cat <<'ROWS'
 debian-13 20 test --debian-13
 headers 5 test --headers

@@ -64,8 +64,24 @@ test_headers() {
 # The newest version of jax, which python/requirements.txt pins for a newer Python.
 newest_jax() { sed -n 's/^jax==\(.*\); python_version >= .*/\1/p' "$root/python/requirements.txt"; }
 
+# Prints the files of Python tests that the wheel with a version of jax shall pass: VERSION SHARED. If that is yes, the
+# two versions between the oldest and that of .venv run every other file each, and that of .venv, with which ./dev test
+# runs all, those of the package alone.
+wheel_tests() {
+  local files=() first=0 step=1
+  if [[ $2 == yes ]]; then
+    case $1 in
+      "${wheel_versions[1]}") step=2 ;;
+      "${wheel_versions[2]}") first=1 step=2 ;;
+      "${wheel_versions[3]}") printf '%s\n' tests/test_{package,load,same_bits}.py && return ;;
+    esac
+  fi
+  files=("$root"/python/tests/test_*.py)
+  for ((; first < ${#files[@]}; first += step)); do echo "tests/${files[first]##*/}"; done
+}
+
 # The wheel with one version of jax: pip check, the tests, and with the newest the demo, in a folder where nothing else
-# is importable: VERSION ENVIRONMENT
+# is importable: VERSION ENVIRONMENT FILES-OF-TESTS...
 test_wheel_with() {
   local version=$1 folder=$wheels/$2 requirements=build/wheel/$2.txt
   cat "$root"/python/{requirements,wheel/neighbours}.txt | grep -v '^jax\(lib\)\?==' >"$root/$requirements"
@@ -78,7 +94,7 @@ test_wheel_with() {
   cp -r "$root"/python/{tests,examples,wheel,README.md} "$folder/run"
   (
     cd "$folder/run"
-    "$folder/bin/python" -m pytest -n 2 --dist=loadfile --rootdir=. --strict-markers -q wheel tests
+    "$folder/bin/python" -m pytest -n 2 --dist=loadfile --rootdir=. --strict-markers -q wheel "${@:3}"
     [[ $version != "$(newest_jax)" ]] || "$folder/bin/python" -m raggemm.demo
   )
 }
@@ -129,13 +145,15 @@ in_debian_13() {
     exec chroot "$0" bash -euo pipefail -c "\"\$@\"" bash "$@"' "$debian_13" "$@"
 }
 
-# Builds and tests the sources in /source: what ./dev test does, but for the checkers.
+# Builds and tests the sources in /source: what ./dev test does, but for the checkers and for the Python package, whose
+# wheel is tested in such a root, with the same Python and jax.
 test_source() {
   local failed=()
   cd /source
   ./dev build
   ctest --preset release || failed+=(ctest)
-  .venv/bin/python -m pytest -n 2 --dist=loadfile -q || failed+=(pytest)
+  .venv/bin/python -m pytest -n 2 --dist=loadfile -q tests python/tests/test_{package,load,same_bits}.py ||
+    failed+=(pytest)
   ((${#failed[@]} == 0)) || die "Debian 13 FAILED: ${failed[*]}"
 }
 
@@ -153,15 +171,17 @@ test_debian_13() {
   say "Debian 13: OK"
 }
 
+# SHARED VERSION...; without versions all.
 test_wheel() {
-  local version versions=("${@:-${wheel_versions[@]}}") tested=() missing=() why_not
-  (($# != 0)) || versions+=("$(newest_jax)")
+  local version versions=("${@:2}") tested=() missing=() why_not files
+  ((${#versions[@]})) || versions=("${wheel_versions[@]}" "$(newest_jax)")
   make_wheel
   find_python
   for version in "${versions[@]}"; do
+    mapfile -t files < <(wheel_tests "$version" "$1")
     if [[ " ${wheel_versions[*]} " == *" $version "* ]]; then
       say "the wheel with jax $version"
-      test_wheel_with "$version" "jax-$version"
+      test_wheel_with "$version" "jax-$version" "${files[@]}"
     else
       make_debian_13 "${debian_13_packages[@]}"
       if [[ -n $why_not ]]; then
@@ -170,7 +190,7 @@ test_wheel() {
         continue
       fi
       say "the wheel with jax $version in a root of Debian 13"
-      in_debian_13 test_wheel_with "$version" "debian-13-jax-$version"
+      in_debian_13 test_wheel_with "$version" "debian-13-jax-$version" "${files[@]}"
     fi
     tested+=("$version")
   done

@@ -66,6 +66,7 @@ def test_help_names_every_command(dev, arguments):
         ("foo --help", "foo"),
         ("help more", "more"),
         ("test --wheel --foo", "--foo"),
+        ("test --wheel --share --foo", "--foo"),
         *((f"{command} --foo", "--foo") for command in ("setup", "checksums", "docs", "fmt", "lint", "wheel", "clean")),
         ("checksums --record more", "--record"),
         ("fuzz --foo", "--foo"),

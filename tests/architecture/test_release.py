@@ -83,3 +83,26 @@ def test_resumes_on_the_same_commit_alone(release, tmp_path):
     with open(tmp_path / "dev", "a") as file:
         file.write("# a change\n")
     assert release("--resume", "last", "good")[2] == ["good", "last"]
+
+
+@pytest.fixture
+def wheel_tests(root):
+    """The files of tests that the wheel shall pass, by version of jax, shared or not."""
+
+    def run(shared):
+        program = f"""root={root} && . "$root/python/wheel/wheel.sh"
+            for version in "${{wheel_versions[@]}}" "$(newest_jax)"; do wheel_tests "$version" {shared}; echo; done"""
+        done = subprocess.run(["bash", "-euc", program], capture_output=True, text=True, check=True)
+        return [set(files.split()) for files in done.stdout.split("\n\n")[:-1]]
+
+    return run
+
+
+def test_versions_of_jax_share_the_tests_of_the_wheel(root, wheel_tests):
+    """Of five: all of them see each test with the oldest and the newest, and once between these."""
+    every = {f"tests/{path.name}" for path in (root / "python" / "tests").glob("test_*.py")}
+    assert wheel_tests("no") == [every] * 5
+    oldest, one, other, of_venv, newest = wheel_tests("yes")
+    assert oldest == newest == every == one | other
+    assert not one & other and abs(len(one) - len(other)) < 2
+    assert of_venv < every and "tests/test_package.py" in of_venv
