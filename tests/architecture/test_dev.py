@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-COMMANDS = ("setup", "build", "test", "mutants", "fuzz", "demo", "driver", "checksums", "bench", "numerics", "wheel", "docs")
-COMMANDS += ("fmt", "lint", "clean")
+COMMANDS = ("setup", "build", "test", "mutants", "fuzz", "demo", "driver", "checksums", "bench", "numerics", "wheel")
+COMMANDS += ("docs", "fmt", "lint", "clean")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
