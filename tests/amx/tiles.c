@@ -7,8 +7,8 @@
 //   STTILECFG                writes that no tiles are configured, which is so wherever nobody else on a thread has any
 //
 // Nothing saves tiles at a switch of threads: there must be one CPU, and threads with tiles must be scheduled as
-// SCHED_FIFO, which takes the CPU from none of them. Nothing saves them where a signal arrives, either, and Linux
-// empties them then.
+// SCHED_FIFO, which takes the CPU from none of them. Where a signal arrives nothing saves them, either, and Linux
+// empties them.
 #include <asm/cpufeature.h>
 #include <asm/processor.h>
 #include <asm/trapnr.h>
