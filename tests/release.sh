@@ -1,23 +1,23 @@
 # For ./dev, which sources it: the long forms of the tests, all of them, one after the other.
 release=$root/build/release-test
 
-# NAME MINUTES COMMAND of each; the minutes are those of two cores of Zen 4, once everything is installed.
+# NAME MINUTES COMMAND of each; the minutes are those of two cores of Zen 5, once everything is installed.
 release_rows() {
   local version
-  echo "default 14 test"
+  echo "default 12 test"
   for version in "${wheel_versions[@]}" "$(newest_jax)"; do echo "wheel-$version 6 test --wheel --share $version"; done
   cat <<'ROWS'
-debian-13 20 test --debian-13
+debian-13 10 test --debian-13
 headers 5 test --headers
 origins 10 test --origins
 amx 30 test --amx
-address 30 test --sanitize=address
-thread 30 test --sanitize=thread
+address 17 test --sanitize=address
+thread 11 test --sanitize=thread
 valgrind 5 test --valgrind
-soak 20 test --soak
-fuzz 10 fuzz --minutes=10
+soak 5 test --soak
+fuzz 6 fuzz --minutes=5
 mutants 20 mutants
-lint 10 lint
+lint 8 lint
 docs 1 docs
 checksums 1 checksums
 ROWS

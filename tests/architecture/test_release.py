@@ -1,5 +1,6 @@
 """./dev test --release: every long form has a row, and the rows are run and reported as its help says."""
 
+import json
 import re
 import subprocess
 
@@ -106,3 +107,16 @@ def test_versions_of_jax_share_the_tests_of_the_wheel(root, wheel_tests):
     assert oldest == newest == every == one | other
     assert not one & other and abs(len(one) - len(other)) < 2
     assert of_venv < every and "tests/test_package.py" in of_venv
+
+
+def test_what_has_threads_runs_under_tsan(root):
+    """The tests that its preset leaves out by name have one thread, where there is no OpenMP."""
+    (preset,) = (
+        p for p in json.loads((root / "CMakePresets.json").read_text())["testPresets"] if p["name"] == "thread"
+    )
+    left_out = re.search(r"\^kernels_\((.*)\)_test", preset["filter"]["exclude"]["name"])[1].split("|")
+    for name in left_out:
+        folder = root / "tests" / "kernels"
+        sources = [folder / f"{name}_test.cc", *(folder / name).glob("*.cc")]
+        text = "".join(path.read_text() for path in sources)
+        assert not re.search(r"\b(TaskPool|task_pools|ThreadPool|thread|kPool)\b", text), name
