@@ -18,8 +18,8 @@ namespace raggemm::test {
 namespace {
 
 ProblemSpec Spec(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k) {
-  ProblemSpec spec{.m = m, .n = n, .k = k, .sizes = {m}};
-  spec.lhs = lhs, spec.rhs = rhs, spec.out = spec.bias_type = DType::kS32;
+  ProblemSpec spec = OneGroup(lhs, rhs, m, n, k);
+  spec.out = spec.bias_type = DType::kS32;
   return spec;
 }
 

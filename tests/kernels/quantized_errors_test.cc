@@ -11,13 +11,6 @@
 namespace raggemm::test {
 namespace {
 
-ProblemSpec Spec(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k) {
-  ProblemSpec spec{.m = m, .n = n, .k = k, .sizes = {m}};
-  spec.lhs = lhs;
-  spec.rhs = rhs;
-  return spec;
-}
-
 std::string ErrorOf(const ProblemSpec& spec) {
   const TestProblem test(spec);
   const absl::Status status = GroupedGemm(test.problem);
@@ -26,21 +19,21 @@ std::string ErrorOf(const ProblemSpec& spec) {
 }
 
 TEST(BadQuantizedProblem, IsRefused) {
-  ProblemSpec spec = Spec(DType::kBF16, DType::kS4, 6, 6, 10);
+  ProblemSpec spec = OneGroup(DType::kBF16, DType::kS4, 6, 6, 10);
   spec.rhs_scale = {3, 1};
   EXPECT_EQ(ErrorOf(spec), "rhs_scale: axis 1 of shape [1,3,6] is 3, must be 1 or divide 10");
   spec.rhs_scale = {1};
   spec.n = 5;
   EXPECT_EQ(ErrorOf(spec), "rhs: rows have 5 elements of s4, must be a multiple of 2, whole bytes");
-  spec = Spec(DType::kBF16, DType::kF32, 6, 6, 8);
+  spec = OneGroup(DType::kBF16, DType::kF32, 6, 6, 8);
   spec.rhs_scale = {0};
   EXPECT_EQ(ErrorOf(spec), "rhs_scale is given, but rhs is f32");
-  spec = Spec(DType::kF8E5M2, DType::kF8E5M2, 2, 2, 2);
+  spec = OneGroup(DType::kF8E5M2, DType::kF8E5M2, 2, 2, 2);
   EXPECT_THAT(ErrorOf(spec), testing::HasSubstr("lhs and rhs are both f8e5m2"));
-  spec = Spec(DType::kBF16, DType::kF8E5M2, 2, 2, 2);
+  spec = OneGroup(DType::kBF16, DType::kF8E5M2, 2, 2, 2);
   spec.rhs_zero = {0};
   EXPECT_THAT(ErrorOf(spec), testing::HasSubstr("rhs_zero: dtype is f8e5m2, must be that of rhs, of integers"));
-  spec = Spec(DType::kS8, DType::kS8, 2, 2, 2);
+  spec = OneGroup(DType::kS8, DType::kS8, 2, 2, 2);
   spec.rhs_scale = {0};
   spec.scale_type = DType::kF64;
   EXPECT_THAT(ErrorOf(spec), testing::HasSubstr("rhs_scale: dtype is f64, must be f32, bf16"));
@@ -48,11 +41,11 @@ TEST(BadQuantizedProblem, IsRefused) {
   spec.out = spec.bias_type = DType::kS32;
   EXPECT_THAT(ErrorOf(spec),
               testing::HasSubstr("out: dtype is s32, must be f16, bf16, f32 or f64, or s32 of integers"));
-  spec = Spec(DType::kS8, DType::kS8, 2, 2, 128);
+  spec = OneGroup(DType::kS8, DType::kS8, 2, 2, 128);
   spec.lhs_scale = {1, 32};
   spec.rhs_scale = {64, 1};
   EXPECT_EQ(ErrorOf(spec), "rhs_scale: blocks of 64 along K, but lhs_scale has blocks of 32");
-  spec = Spec(DType::kBF16, DType::kS4, 6, 6, 8);
+  spec = OneGroup(DType::kBF16, DType::kS4, 6, 6, 8);
   spec.mode = RaggedMode::kRaggedN;
   spec.sizes = {6};
   EXPECT_THAT(ErrorOf(spec), testing::HasSubstr("rhs: groups of s4 divide its last axis"));
@@ -62,7 +55,7 @@ TEST(BadQuantizedProblem, IsRefused) {
 }
 
 TEST(BadQuantizedProblem, FactorsOfOtherShapes) {
-  ProblemSpec spec = Spec(DType::kBF16, DType::kS8, 6, 6, 8);
+  ProblemSpec spec = OneGroup(DType::kBF16, DType::kS8, 6, 6, 8);
   spec.groups = 3;
   spec.sizes = {1, 2, 3};
   spec.rhs_scale = {0, 1};
@@ -82,7 +75,7 @@ TEST(BadQuantizedProblem, FactorsOfOtherShapes) {
 }
 
 TEST(BadQuantizedProblem, BlocksOfPackedGroups) {
-  ProblemSpec spec = Spec(DType::kS8, DType::kBF16, 6, 6, 8);
+  ProblemSpec spec = OneGroup(DType::kS8, DType::kBF16, 6, 6, 8);
   spec.lhs_flipped = true;
   spec.lhs_layout = Layout::kPacked;
   spec.lhs_scale = {0, 1};

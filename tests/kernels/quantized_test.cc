@@ -17,13 +17,6 @@
 namespace raggemm::test {
 namespace {
 
-ProblemSpec Spec(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k) {
-  ProblemSpec spec{.m = m, .n = n, .k = k, .sizes = {m}};
-  spec.lhs = lhs;
-  spec.rhs = rhs;
-  return spec;
-}
-
 class Quantized : public IsaTest {};
 RAGGEMM_FOR_EACH_ISA(Quantized);
 
@@ -32,7 +25,7 @@ TEST_P(Quantized, EveryCode) {
   for (DType format : kAllQuantized) {
     for (DType lhs : {DType::kBF16, DType::kF32, DType::kF64}) {
       const int64_t codes = int64_t{1} << FormatOf(format).bits;
-      const TestProblem test(Spec(lhs, format, 1, codes, 1));
+      const TestProblem test(OneGroup(lhs, format, 1, codes, 1));
       StoreRounded(test.problem.lhs, 0, 1);
       auto* bytes = static_cast<uint8_t*>(test.problem.rhs.data);
       const int64_t per_byte = 8 / FormatOf(format).bits;
@@ -52,7 +45,7 @@ TEST_P(Quantized, EveryCode) {
 // Sums of integers that s32 may not hold are none of integers.
 TEST_P(Quantized, LargeSumsDoNotWrapAround) {
   constexpr int64_t kSteps = 140'000;
-  const TestProblem test(Spec(DType::kS8, DType::kS8, 1, 20, kSteps));
+  const TestProblem test(OneGroup(DType::kS8, DType::kS8, 1, 20, kSteps));
   for (const Array& x : {static_cast<Array>(test.problem.lhs), static_cast<Array>(test.problem.rhs)}) {
     for (int64_t i = 0; i < ElementCount(x); ++i) static_cast<int8_t*>(x.data)[i] = -128;
   }
@@ -63,7 +56,7 @@ TEST_P(Quantized, LargeSumsDoNotWrapAround) {
 // An element that is no number stays in its row.
 TEST_P(Quantized, NaNStaysInItsRow) {
   for (DType format : {DType::kF8E4M3FN, DType::kF8E5M2}) {
-    const TestProblem test(Spec(format, DType::kS8, 5, 40, 70));
+    const TestProblem test(OneGroup(format, DType::kS8, 5, 40, 70));
     StoreRounded(test.problem.lhs, 2 * 70 + 3, NAN);
     ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
     for (int64_t i = 0; i < 200; ++i) EXPECT_EQ(std::isnan(ToDouble(test.problem.out, i)), i / 40 == 2);
@@ -74,7 +67,7 @@ TEST_P(Quantized, NaNStaysInItsRow) {
 
 // Whoever computes: blocks and tiles are others with other numbers of threads.
 TEST(QuantizedOfEveryIsa, AndEveryNumberOfThreads) {
-  ProblemSpec spec = Spec(DType::kBF16, DType::kS4, 300, 200, 704);
+  ProblemSpec spec = OneGroup(DType::kBF16, DType::kS4, 300, 200, 704);
   spec.groups = 3;
   spec.sizes = {1, 260, 30};
   spec.rhs_scale = {64, 1};
@@ -87,7 +80,7 @@ TEST(QuantizedOfEveryIsa, IsWithinTheBound) {
       if (format == DType::kF8E5M2 && lhs == format) continue;
       for (const std::vector<int64_t>& scale : {std::vector<int64_t>{1}, {0, 1}, {32, 1}, {16, 2}, {256, 4}}) {
         for (DType type : {DType::kF32, DType::kF8E8M0FNU, DType::kF8E4M3FN}) {
-          ProblemSpec spec = Spec(lhs, format, 7, 24, 512);
+          ProblemSpec spec = OneGroup(lhs, format, 7, 24, 512);
           spec.rhs_scale = scale;
           spec.scale_type = type;
           spec.c = spec.bias = spec.alpha = true;
@@ -152,7 +145,7 @@ TEST(QuantizedOfEveryIsa, EveryShapeOfFactors) {
     for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kUniform}) {
       for (bool flipped : {false, true}) {
         for (DType type : {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E8M0FNU, DType::kF8E4M3FN}) {
-          ProblemSpec spec = Spec(DType::kBF16, DType::kU4, 40, 64, 192);
+          ProblemSpec spec = OneGroup(DType::kBF16, DType::kU4, 40, 64, 192);
           spec.mode = mode;
           spec.groups = 3;
           spec.sizes = {15, 1, 14};
@@ -181,7 +174,7 @@ TEST(QuantizedOfEveryIsa, BothOperands) {
     for (const std::vector<int64_t>& lhs : {std::vector<int64_t>{1, 0}, {1, 64}, {1, 2}, {0, 0}}) {
       for (const std::vector<int64_t>& rhs : {std::vector<int64_t>{0, 1}, {64, 1}, {64, 64}, {1}}) {
         for (int64_t k : {64, 320}) {
-          ProblemSpec spec = Spec(format, format, 40, 64, k);
+          ProblemSpec spec = OneGroup(format, format, 40, 64, k);
           spec.groups = 3;
           spec.sizes = {15, 1, 14};
           spec.lhs_scale = lhs;
@@ -201,7 +194,7 @@ TEST(QuantizedOfEveryIsa, BothOperands) {
 // A scale of each step of a ragged contraction, over replicas.
 TEST(QuantizedOfEveryIsa, GradientsOfWeights) {
   for (bool flipped : {false, true}) {
-    ProblemSpec spec = Spec(DType::kF8E4M3FN, DType::kBF16, 16, 40, 100);
+    ProblemSpec spec = OneGroup(DType::kF8E4M3FN, DType::kBF16, 16, 40, 100);
     spec.mode = RaggedMode::kRaggedK;
     spec.groups = 2;
     spec.replicas = 2;
@@ -220,7 +213,7 @@ TEST(QuantizedOfEveryIsa, GradientsOfWeights) {
 TEST(QuantizedOfEveryIsa, TileEdges) {
   for (DType format : kAllQuantized) {
     const int64_t step = 8 / std::min<int>(FormatOf(format).bits, 8);
-    ProblemSpec spec = Spec(DType::kBF16, format, 0, 1, 36);
+    ProblemSpec spec = OneGroup(DType::kBF16, format, 0, 1, 36);
     spec.sizes.clear();
     for (int64_t rows = 0; rows <= 34; rows += 1 + rows / 8) spec.sizes.push_back(rows), spec.m += rows;
     spec.groups = static_cast<int64_t>(spec.sizes.size());
@@ -230,7 +223,7 @@ TEST(QuantizedOfEveryIsa, TileEdges) {
       for (spec.n = step; spec.n <= 80; spec.n += step * (1 + spec.n / 20)) ASSERT_TRUE(GivesExpectedBits(spec));
     }
     // Widest strips of few rows, of steps of which the last is none of a pair: nothing is read behind it.
-    for (int64_t m = 1; m <= 8; ++m) ASSERT_TRUE(GivesExpectedBits(Spec(DType::kBF16, format, m, 128, 37)));
+    for (int64_t m = 1; m <= 8; ++m) ASSERT_TRUE(GivesExpectedBits(OneGroup(DType::kBF16, format, m, 128, 37)));
   }
 }
 
@@ -240,7 +233,7 @@ TEST(QuantizedOfEveryIsa, LargeTiles) {
     for (int64_t block : {64, 160, 640}) {
       for (bool flipped : {false, true}) {
         for (int64_t m : {3, 230}) {
-          ProblemSpec spec = Spec(lhs, DType::kS4, m, 200, 640);
+          ProblemSpec spec = OneGroup(lhs, DType::kS4, m, 200, 640);
           spec.rhs_flipped = flipped;
           spec.rhs_scale = flipped ? std::vector<int64_t>{1, block} : std::vector<int64_t>{block, 1};
           ASSERT_TRUE(GivesExpectedBits(spec));
@@ -256,7 +249,7 @@ TEST(QuantizedOfEveryIsa, RowsAndColumns) {
     for (int64_t m : {1, 3}) {
       for (int64_t k : {1, 64}) {
         for (DType type : {DType::kF32, DType::kF8E8M0FNU}) {
-          ProblemSpec base = Spec(DType::kF8E4M3FN, DType::kS8, m, n, k);
+          ProblemSpec base = OneGroup(DType::kF8E4M3FN, DType::kS8, m, n, k);
           base.scale_type = type;
           for (ProblemSpec spec : StorageVariants(base)) {
             spec.lhs_scale = spec.lhs_layout == Layout::kPacked ? std::vector<int64_t>{1} : std::vector<int64_t>{1, 1};
@@ -280,7 +273,7 @@ TEST(QuantizedOfEveryIsa, WideTiles) {
   for (ArithmeticId rule : {ArithmeticId::kTiles, ArithmeticId::kPairs}) {
     for (DType lhs : {DType::kBF16, DType::kF32, DType::kS8}) {
       for (int64_t block : {96, 160, 224}) {
-        ProblemSpec spec = Spec(lhs, DType::kS8, 3, 4096, 2 * block);
+        ProblemSpec spec = OneGroup(lhs, DType::kS8, 3, 4096, 2 * block);
         spec.bf16_sums = rule;
         spec.rhs_scale = {block, 1};
         ASSERT_TRUE(GivesExpectedBits(spec));
@@ -299,7 +292,7 @@ TEST(QuantizedOfEveryIsa, BlocksOfAnyLength) {
     for (DType type : {DType::kF32, DType::kF8E8M0FNU}) {
       for (int64_t block : {16, 48, 80, 288, 544}) {
         for (bool flipped : {false, true}) {
-          ProblemSpec spec = Spec(lhs, rhs, 5, 24, 3 * block);
+          ProblemSpec spec = OneGroup(lhs, rhs, 5, 24, 3 * block);
           spec.scale_type = type;
           spec.rhs_flipped = flipped;
           spec.rhs_scale = flipped ? std::vector<int64_t>{1, block} : std::vector<int64_t>{block, 1};
@@ -323,7 +316,7 @@ TEST(QuantizedOfEveryIsa, EndsOfPowersOfTwo) {
       for (int64_t block : {32, 1}) {
         for (int i = 0; i < 8; ++i) {
           const bool flipped = i >= 4;
-          ProblemSpec spec = Spec(lhs, rhs, 3, 40, 64);
+          ProblemSpec spec = OneGroup(lhs, rhs, 3, 40, 64);
           spec.rhs_flipped = flipped;
           spec.rhs_scale = flipped ? std::vector<int64_t>{1, block} : std::vector<int64_t>{block, 1};
           spec.scale_type = DType::kF8E8M0FNU;
@@ -349,7 +342,7 @@ TEST(QuantizedOfEveryIsa, OfF64) {
                                  {DType::kBF16, DType::kS8},
                                  {DType::kF8E4M3FN, DType::kF8E4M3FN}}) {
     for (const std::vector<int64_t>& scale : {std::vector<int64_t>{}, {1}, {64, 1}, {16, 1}}) {
-      ProblemSpec spec = Spec(lhs, rhs, 5, 24, 192);
+      ProblemSpec spec = OneGroup(lhs, rhs, 5, 24, 192);
       spec.out = DType::kF64;
       spec.rhs_scale = scale;
       ASSERT_TRUE(GivesExpectedBits(spec));
@@ -360,7 +353,7 @@ TEST(QuantizedOfEveryIsa, OfF64) {
 // ---- plans ----
 
 TEST(QuantizedProblem, IsNamedInThePlan) {
-  ProblemSpec spec = Spec(DType::kBF16, DType::kS4, 2, 4, 64);
+  ProblemSpec spec = OneGroup(DType::kBF16, DType::kS4, 2, 4, 64);
   spec.bf16_sums = ArithmeticId::kPairs;
   spec.rhs_scale = {32, 1};
   const TestProblem test(spec);
@@ -373,7 +366,7 @@ TEST(QuantizedProblem, IsNamedInThePlan) {
 // grouped_gemm.h: bf16 beside bf16 and quantized elements, but for f64; bytes where both are integers.
 TEST(QuantizedProblem, SaysWhatElementsBecome) {
   const auto expect = [](DType lhs, DType rhs, DType out, const std::string& of_lhs, const std::string& of_rhs) {
-    ProblemSpec spec = Spec(lhs, rhs, 2, 4, 64);
+    ProblemSpec spec = OneGroup(lhs, rhs, 2, 4, 64);
     spec.out = out;
     spec.rhs_scale = {1};
     const TestProblem test(spec);

@@ -19,9 +19,8 @@ MOST = 60  # seconds of tests for one fault, as they took without it; all togeth
 class CppTests:
     """Copies of the sources in build/mutants, and the build of one of them, which stay for the next run."""
 
-    def __init__(self, root: pathlib.Path, paths: list[str]):
+    def __init__(self, root: pathlib.Path):
         self.root = root
-        self.paths = paths
         self.folder = root / "build" / "mutants"
         self.build = self.folder / "build"
         self.tests: dict[str, tuple[list[str], dict[str, str]]] = {}  # by name: the command, its environment

@@ -20,11 +20,7 @@ from python_tests import PythonTests
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Where faults are planted, how many of each 360, and whose tests look for them.
-PLACES = (
-    ("kernels", 200, CppTests, []),
-    ("ffi", 60, CppTests, []),
-    ("python/raggemm", 100, PythonTests, ["python/tests"]),
-)
+PLACES = (("kernels", 200, CppTests), ("ffi", 60, CppTests), ("python/raggemm", 100, PythonTests))
 LEAST = 0.95  # of the faults are noticed, or change nothing
 
 
@@ -76,16 +72,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return given
 
 
-def plan(paths: list[str], n: int, rng: random.Random) -> list[tuple[list[Fault], int, type, list[str]]]:
+def plan(paths: list[str], n: int, rng: random.Random) -> list[tuple[list[Fault], int, type]]:
     """By place: its drawn faults, how many of them are wanted, whose tests look for them."""
     chosen = []
-    for top, share, tests, test_paths in PLACES:
+    for top, share, tests in PLACES:
         below = [path for path in paths if pathlib.Path(path).is_relative_to(top)] if paths else [top]
         files = sorted({file for path in below for file in files_below(path)})
         if files:
-            chosen.append((drawn(files, rng), share, tests, test_paths))
-    shares = sum(share for _, share, *_ in chosen)
-    return [(faults, round(n * share / shares), *rest) for faults, share, *rest in chosen]
+            chosen.append((drawn(files, rng), share, tests))
+    shares = sum(share for _, share, _ in chosen)
+    return [(faults, round(n * share / shares), tests) for faults, share, tests in chosen]
 
 
 def planted_in(tests, wanted: list[tuple[list[Fault], int]]) -> dict[int, Fault]:
@@ -125,14 +121,13 @@ def main(arguments: list[str]) -> int:
     print(f"mutants: --seed={given.seed}", flush=True)
     chosen = plan(given.paths, given.n, random.Random(given.seed))
     if given.show:
-        for faults, count, *_ in chosen:
+        for faults, count, _ in chosen:
             print(*planted.apart(faults, count), sep="\n")
         return 0
     total, missed, equal = 0, [], []
-    for kind in dict.fromkeys(tests for _, _, tests, _ in chosen):
-        rows = [row for row in chosen if row[2] is kind]
-        tests = kind(ROOT, [path for row in rows for path in row[3]])
-        faults = planted_in(tests, [(faults, count) for faults, count, *_ in rows])
+    for kind in dict.fromkeys(tests for _, _, tests in chosen):
+        tests = kind(ROOT)
+        faults = planted_in(tests, [(faults, count) for faults, count, of in chosen if of is kind])
         print(f"mutants: {len(faults)} planted; all tests run once without a fault", flush=True)
         tests.trace()
         print(f"mutants: no test reaches {sum(not tests.reach(number) for number in faults)} of them", flush=True)

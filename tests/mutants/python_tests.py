@@ -11,6 +11,7 @@ from faults import Fault
 
 HERE = pathlib.Path(__file__).parent
 PACKAGE = "python/raggemm"
+TESTS = "python/tests"
 BATCH = 60  # seconds of tests, as they took without a fault, in one process
 MOST = 300  # and for one fault, whose notice the fastest are likelier to take than all others together
 
@@ -18,9 +19,8 @@ MOST = 300  # and for one fault, whose notice the fastest are likelier to take t
 class PythonTests:
     """A copy of the package in build/mutants/python, which stays for the next run."""
 
-    def __init__(self, root: pathlib.Path, paths: list[str]):
+    def __init__(self, root: pathlib.Path):
         self.root = root
-        self.paths = paths
         self.copy = root / "build" / "mutants" / "python"
         self.seconds: dict[str, float] = {}
         self.reached: dict[int, set[str]] = {}  # by fault; "" stands for imports
@@ -46,7 +46,7 @@ class PythonTests:
 
     def _pytest(self, arguments: list[str], environment: dict[str, str], timeout: float) -> int:
         path = os.pathsep.join(str(folder) for folder in (self.copy / "python", HERE))
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=0", *arguments]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
         try:
             done = subprocess.run(
                 command,
@@ -62,7 +62,7 @@ class PythonTests:
         """Runs every test once without a fault: its seconds and the faults that it reaches."""
         record = self.copy / "reached"
         record.write_text("")
-        run = ["-p", "reached", "-n", str(os.cpu_count()), "--dist=loadfile", *self.paths]
+        run = ["-p", "reached", "-n", str(os.cpu_count()), "--dist=loadfile", TESTS]
         if self._pytest(run, {"MUTANT_REACHED": str(record)}, 3600) != 0:
             raise RuntimeError("Python tests fail without a fault: see ./dev test python/tests")
         for line in record.read_text().splitlines():

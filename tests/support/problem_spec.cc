@@ -81,6 +81,13 @@ double SpecialValue(DType dtype, Random& random) {
 
 }  // namespace
 
+ProblemSpec OneGroup(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k) {
+  ProblemSpec spec{.m = m, .n = n, .k = k, .sizes = {m}};
+  spec.lhs = lhs;
+  spec.rhs = rhs;
+  return spec;
+}
+
 std::vector<int64_t> FactorDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows) {
   if (blocks.size() < 2) return blocks[0] == 0 ? std::vector<int64_t>{} : std::vector<int64_t>{rows};
   std::vector<int64_t> dims(stored.begin(), stored.end());

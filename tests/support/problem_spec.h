@@ -67,6 +67,9 @@ struct ProblemSpec {
   bool special_values = false;  // among the others: zeros, ones, infinities, NaN, the smallest of the type
   uint64_t seed = TestSeed();
 };
+// One group of these types and extents.
+ProblemSpec OneGroup(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k);
+
 // Everything needed to make it again, as ParseFields (field_text.h) reads it.
 std::string Describe(const ProblemSpec& spec);
 

@@ -30,7 +30,7 @@ test_origins() {
   say_newer_origins "$folder"
   PYTHONPATH=$root/python "$folder/bin/python" -m pytest -n 2 -q python/tests/origins "$@" || failed+=(these)
   if ! "$folder/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then
-    make_debian_13
+    make_debian_13 "${debian_13_packages[@]}"
     if [[ -n $why_not ]]; then
       say "NOT covered: the newest, which need Python 3.12, in a root of Debian 13: $why_not"
     else
