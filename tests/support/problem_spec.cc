@@ -132,8 +132,12 @@ Tensor::Tensor(DType dtype, std::vector<int64_t> dims, int64_t gap_elements, Cli
       dims_(std::move(dims)),
       buffer_(BytesOf({nullptr, dtype, dims_}), gap_elements * SizeOf(dtype), cliff) {}
 
-TestProblem::TestProblem(const ProblemSpec& spec)
-    : random_(spec.seed), gap_elements_(spec.gap_elements), cliff_(spec.cliff), special_values_(spec.special_values) {
+TestProblem::TestProblem(const ProblemSpec& spec, Contents contents)
+    : random_(spec.seed),
+      contents_(contents),
+      gap_elements_(spec.gap_elements),
+      cliff_(spec.cliff),
+      special_values_(spec.special_values) {
   const Shapes shapes = ShapesOf(spec);
   static_cast<Array&>(problem.lhs) = AddRandom(spec.lhs, shapes.lhs);
   static_cast<Array&>(problem.rhs) = AddRandom(spec.rhs, shapes.rhs);
@@ -146,7 +150,7 @@ TestProblem::TestProblem(const ProblemSpec& spec)
   problem.activation = spec.activation;
   SetRaggedDims(spec);
   AddOptionalOperands(spec);
-  ClearOut();
+  if (contents_ != Contents::kNone) ClearOut();
 }
 
 // Each operand gets arrays of its own, as callers have them.
@@ -232,6 +236,7 @@ Array TestProblem::AddRowIndex(const ProblemSpec& spec) {
 Array TestProblem::AddFactor(DType dtype, std::vector<int64_t> dims) {
   if (IsQuantized(dtype) && FormatOf(dtype).IsInteger()) return AddRandom(dtype, std::move(dims));
   Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
+  if (contents_ == Contents::kNone) return array;
   const int spread = dtype == DType::kF8E4M3FN ? 5 : 10;
   for (int64_t i = 0; i < ElementCount(array); ++i) {
     const double magnitude = std::ldexp(1, static_cast<int>(random_.Below(2 * spread + 1)) - spread);
@@ -243,6 +248,7 @@ Array TestProblem::AddFactor(DType dtype, std::vector<int64_t> dims) {
 
 Array TestProblem::AddRandom(DType dtype, std::vector<int64_t> dims) {
   Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
+  if (contents_ == Contents::kNone) return array;
   for (int64_t i = 0; i < ElementCount(array); ++i) {
     const bool special = special_values_ && random_.Below(8) == 0;
     const double any = FormatOf(dtype).IsInteger() ? static_cast<double>(random_.Next() >> 32)

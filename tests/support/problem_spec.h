@@ -96,7 +96,9 @@ class Tensor {
 // A problem that owns its buffers. Tests may change `problem`, and add tensors to it.
 class TestProblem {
  public:
-  explicit TestProblem(const ProblemSpec& spec);
+  // kNone: of floats and quantized operands nothing is written, so that even large ones cost nothing.
+  enum class Contents : uint8_t { kRandom, kNone };
+  explicit TestProblem(const ProblemSpec& spec, Contents contents = Contents::kRandom);
   TestProblem(TestProblem&&) = default;
 
   GroupedGemmProblem problem;
@@ -117,6 +119,7 @@ class TestProblem {
   Array AddRowIndex(const ProblemSpec& spec);
 
   Random random_;
+  Contents contents_;
   int64_t gap_elements_;
   Cliff cliff_;
   bool special_values_;

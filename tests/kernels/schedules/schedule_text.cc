@@ -1,0 +1,178 @@
+#include "tests/kernels/schedules/schedule_text.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/block.h"
+#include "kernels/fetch.h"
+#include "kernels/isa.h"
+#include "kernels/scratch.h"
+#include "kernels/tile.h"
+#include "raggemm/grouped_gemm.h"
+
+namespace raggemm {
+
+// Of what is fetched of lhs, which needs no result of a call.
+struct FetchPeer {
+  static std::string Text(const Fetch& fetch, const char* lhs) {
+    const auto& at = fetch.lhs_;
+    if (at.line == nullptr) return "";
+    return absl::StrCat(" lhs ", at.line - lhs, " ", at.lines_left, "/", at.per_kernel, " ", at.row_left, "/",
+                        at.lines_per_row, " ", at.row_skip);
+  }
+};
+
+namespace test {
+namespace {
+
+constexpr int kMostBlocks = 12;  // of a tile, as text
+constexpr int64_t kMostTiles = 64;
+
+std::string NameOf(const Recipe& recipe) {
+  static constexpr const char* kSources[] = {"sweep", "in place", "expand", "pack"};
+  static constexpr const char* kOrders[] = {"by strips", "by rows"};
+  return absl::StrCat(kSources[static_cast<int>(recipe.source)], " ", kOrders[static_cast<int>(recipe.fetch)], " ",
+                      recipe.shape);
+}
+
+void AppendOperand(const PlannedOperand& x, const char* name, std::string& text) {
+  absl::StrAppend(&text, name, ": read ", NameOf(x.read), x.expand != nullptr ? " expanded" : "", ", repeat ",
+                  static_cast<int>(x.repeat));
+  for (const PlannedFactor* factor : {&x.scale, &x.zero}) {
+    if (!factor->is_given()) continue;
+    absl::StrAppend(&text, ", ", NameOf(factor->values.dtype), " per ", static_cast<int>(factor->values.per));
+    if (factor->of_elements) absl::StrAppend(&text, " of elements");
+    if (factor->of_blocks) {
+      absl::StrAppend(&text, " of blocks ", factor->row_block, "x", factor->col_block, ", ", factor->rows, "x",
+                      factor->cols);
+    }
+  }
+  absl::StrAppend(&text, "\n");
+}
+
+void AppendArray(const char* name, const int64_t* values, int64_t count, std::string& text) {
+  absl::StrAppend(&text, name);
+  for (int64_t i = 0; values != nullptr && i < count; ++i) absl::StrAppend(&text, " ", values[i]);
+  absl::StrAppend(&text, "\n");
+}
+
+// What the work on a block fetches, as kernels would, from the start of rhs.
+void AppendFetches(const PlanData& plan, const TilePlace& place, const Block& block, Fetch& fetch, std::string& text) {
+  const auto append = [&](Prefetch* at) {
+    if (at->count <= 0) return;
+    absl::StrAppend(&text, " ", at->line - plan.rhs.data, "x", at->count, at->near ? " near" : "");
+    for (; at->count > 0; --at->count) {
+      const bool ends = --at->run_left == 0;
+      at->line += ends ? at->skip : 64;
+      if (ends) at->run_left = at->run;
+    }
+  };
+  Strip strip;
+  for (int64_t col = block.col; col < block.col + block.cols; col += strip.cols) {
+    strip = NextStrip(plan, place, block.col + block.cols - col);
+    absl::StrAppend(&text, " [", strip.cols, "/", strip.width, " from ", static_cast<int>(strip.from));
+    if (strip.from == Strip::From::kPacked) append(fetch.For(Fetch::Work::kPack));
+    for (int64_t i = 0; i < place.rows.count; ++i) append(fetch.For(Fetch::Work::kKernel));
+    absl::StrAppend(&text, "]", FetchPeer::Text(fetch, plan.lhs.data));
+  }
+}
+
+void AppendBlocks(const PlanData& plan, const TilePlace& place, int64_t tile, std::string& text) {
+  Fetch fetch(plan, place, tile);
+  Block block;
+  bool more = FirstBlock(plan, place, block);
+  for (int i = 0; more && i < kMostBlocks; ++i) {
+    Block next = block;
+    more = NextBlock(plan, place, next);
+    fetch.StartBlock(block, more ? &next : nullptr);
+    absl::StrAppend(&text, "  ", block.term.replica, ": ", block.k, "+", block.steps, " of ", block.panel_k, "+",
+                    block.panel_steps, ", ", block.col, "+", block.cols, " ", block.start, block.finish,
+                    block.first_chain, block.ends_sum, block.last, block.begins_panel(), " lhs ",
+                    block.lhs.data - plan.lhs.data, " rhs ", block.rhs.data - plan.rhs.data, ":");
+    AppendFetches(plan, place, block, fetch, text);
+    absl::StrAppend(&text, "\n");
+    block = next;
+  }
+}
+
+// Where they lie, at the beginning and at the end; of three the walk through their blocks, too.
+void AppendTiles(const PlanData& plan, std::string& text) {
+  for (int64_t tile = 0; tile < plan.gemm_tiles; ++tile) {
+    if (tile >= kMostTiles && tile + kMostTiles < plan.gemm_tiles && tile != plan.gemm_tiles / 2) continue;
+    const TilePlace place(plan, tile);
+    const auto& [unit, out, window, rows, recipe, blocks] = place;
+    absl::StrAppend(&text, "tile of ", unit.problem, " ", unit.replica, " ", unit.group, ": ", window.row, "+",
+                    window.rows, " ", window.col, "+", window.cols, " at ", out.data - plan.out.data, ", ", rows.count,
+                    " row tiles, ", rows.taller, " taller than ", rows.each, ", ", NameOf(recipe), ", ", blocks.k, "x",
+                    blocks.n, blocks.k_inner ? " along k" : "", "\n");
+    const bool is_walked = tile == 0 || tile == plan.gemm_tiles / 2 || tile + 1 == plan.gemm_tiles;
+    if (is_walked) AppendBlocks(plan, place, tile, text);
+  }
+}
+
+void AppendScratch(const PlanData& plan, std::string& text) {
+  const Scratch scratch(plan, nullptr);
+  absl::StrAppend(&text, "scratch");
+  for (const void* at : {static_cast<const void*>(scratch.panels), static_cast<const void*>(scratch.strips[0]),
+                         static_cast<const void*>(scratch.strips[1]), static_cast<const void*>(scratch.chain),
+                         static_cast<const void*>(scratch.total), static_cast<const void*>(scratch.bias),
+                         static_cast<const void*>(scratch.gate), static_cast<const void*>(scratch.result),
+                         static_cast<const void*>(scratch.scaled), static_cast<const void*>(scratch.row_scales),
+                         static_cast<const void*>(scratch.column_scales)}) {
+    absl::StrAppend(&text, " ", reinterpret_cast<uintptr_t>(at));
+  }
+  absl::StrAppend(&text, " of ", scratch.bytes, "\n");
+}
+
+}  // namespace
+
+std::string Summary(const PlanData& plan) {
+  const TilePlace place(plan, 0);
+  return absl::StrCat(NameOf(plan.isa), ", ", plan.arithmetic->name, ", ", plan.blocking.m, "x", plan.blocking.n, ", ",
+                      plan.threads, " threads, ", plan.gemm_tiles, " + ", plan.fill_tiles, " tiles, ",
+                      NameOf(place.recipe), " ", place.blocks.k, "x", place.blocks.n,
+                      place.blocks.k_inner ? " along k" : "");
+}
+
+std::string ScheduleText(const PlanData& plan) {
+  std::string text = ToString(plan);
+  AppendOperand(plan.lhs, "lhs", text);
+  AppendOperand(plan.rhs, "rhs", text);
+  AppendOperand(plan.out, "out", text);
+  const int64_t sizes = plan.problems * plan.replicas * plan.groups;
+  for (const PlannedOperand* x : {&plan.lhs, &plan.rhs, &plan.out}) {
+    for (const GroupExtents* extents : {&x->first, &x->last}) {
+      AppendArray("sizes", extents->sizes, sizes, text);
+      AppendArray("starts", extents->starts, sizes, text);
+    }
+  }
+  AppendArray("first group", plan.first_group, plan.problems * plan.replicas, text);
+  AppendArray("costs", plan.cost_prefix, plan.units + 1, text);
+  AppendArray("tiles", plan.tile_prefix, plan.units + 1, text);
+  absl::StrAppend(&text, "panel ", plan.panel, ", sums ", plan.scales_sums, " of ", plan.sum_steps, ", streams ",
+                  plan.rhs_streams, ", ends as ", NameOf(*plan.ends), "\n");
+  AppendScratch(plan, text);
+  AppendTiles(plan, text);
+  return text;
+}
+
+std::string BuffersText(const MoeMlpExtents& extents, bool is_backward) {
+  const MlpBuffers b(extents, is_backward, {});
+  std::string text;
+  for (const void* at : {static_cast<const void*>(b.of_sizes.data()), static_cast<const void*>(b.of_products.data()),
+                         static_cast<const void*>(b.of_gate.data()), static_cast<const void*>(b.chunk_sizes),
+                         static_cast<const void*>(b.tokens), static_cast<const void*>(b.sums),
+                         static_cast<const void*>(b.up), static_cast<const void*>(b.d), static_cast<const void*>(b.x),
+                         static_cast<const void*>(b.a), static_cast<const void*>(b.a_gradient),
+                         static_cast<const void*>(b.out_gradient), static_cast<const void*>(b.weighted),
+                         static_cast<const void*>(b.up_gradient), static_cast<const void*>(b.ones)}) {
+    absl::StrAppend(&text, reinterpret_cast<uintptr_t>(at), "\n");
+  }
+  return text;
+}
+
+}  // namespace test
+}  // namespace raggemm
