@@ -16,6 +16,29 @@ RECORD = 1 << 16  # bytes of a record of reached faults, as in chosen.cc
 MOST = 60  # seconds of tests for one fault, as they took without it; all together would take minutes
 
 
+def blamed(output: str, build: pathlib.Path, source: pathlib.Path, faults: dict[int, Fault]) -> set[int]:
+    """The faults in the lines that errors, instantiations and inlined calls name, else the last one before each.
+
+    Where a table is no constant any more, the error is at its end.
+    """
+    places: set[tuple[str, int]] = set()
+    # The ends of lines are those of g++'s "inlined from 'f' at a.h:184:30," where an instruction needs a constant.
+    named = r"(\S+?):(\d+):\d+(?:: +(?:error|required from|  required)|[,:]$)"
+    for path, line in re.findall(named, output, re.MULTILINE):
+        resolved = pathlib.Path(os.path.normpath(build / path))
+        if resolved.is_relative_to(source):
+            places.add((str(resolved.relative_to(source)), int(line)))
+
+    def last_line(fault: Fault) -> int:
+        return fault.line + fault.right.count("\n")
+
+    inside = {n for n, f in faults.items() if any((f.path, i) in places for i in range(f.line, last_line(f) + 1))}
+    if inside:
+        return inside
+    before = [[(last_line(f), n) for n, f in faults.items() if (f.path, f.line <= i) == (p, True)] for p, i in places]
+    return {max(candidates)[1] for candidates in before if candidates}
+
+
 class CppTests:
     """Copies of the sources in build/mutants, and the build of one of them, which stay for the next run."""
 
@@ -74,7 +97,7 @@ class CppTests:
             output = words(left)
             if not output:
                 return bad
-            wrong = self._blamed(output, source, left)
+            wrong = blamed(output, self.build, source, left)
             if not wrong:
                 raise RuntimeError(f"the sources do not compile, and no fault is to blame:\n{output[-4000:]}")
             bad |= wrong
@@ -87,28 +110,6 @@ class CppTests:
     def _errors_of(self, command: str) -> str:
         done = subprocess.run(command, shell=True, cwd=self.build, capture_output=True, text=True, check=False)
         return done.stderr if done.returncode != 0 else ""
-
-    def _blamed(self, output: str, source: pathlib.Path, faults: dict[int, Fault]) -> set[int]:
-        """The faults in the lines that errors and the instantiations behind them name, else the last one before each.
-
-        Where a table is no constant any more, the error is at its end.
-        """
-        places: set[tuple[str, int]] = set()
-        for path, line in re.findall(r"(\S+?):(\d+):\d+: +(?:error|required from|  required)", output):
-            resolved = pathlib.Path(os.path.normpath(self.build / path))
-            if resolved.is_relative_to(source):
-                places.add((str(resolved.relative_to(source)), int(line)))
-
-        def last_line(fault: Fault) -> int:
-            return fault.line + fault.right.count("\n")
-
-        inside = {n for n, f in faults.items() if any((f.path, i) in places for i in range(f.line, last_line(f) + 1))}
-        if inside:
-            return inside
-        before = [
-            [(last_line(f), n) for n, f in faults.items() if (f.path, f.line <= i) == (p, True)] for p, i in places
-        ]
-        return {max(candidates)[1] for candidates in before if candidates}
 
     def trace(self) -> None:
         """Runs every test once without a fault: its seconds and the faults that it reaches."""

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import cpp_tests
 import faults
 import mutants
 import planted
@@ -122,6 +123,24 @@ int main(int argc, char**) {
         environment = {"MUTANT": str(chosen), "MUTANT_REACHED": str(record)}
         assert subprocess.check_output(tmp_path / "b", env=environment, text=True) == want
         assert {n for n, flag in enumerate(record.read_bytes()) if flag} == set(drawn)
+
+
+def test_what_the_compiler_says_is_blamed_on_a_fault(tmp_path):
+    """On those in the lines that it names; else on the last one before them."""
+    source = tmp_path / "source"
+    drawn = {n: faults.Fault("kernels/a.h", line, 0, 1, "1", "2") for n, line in enumerate((3, 7, 9), 1)}
+    text = f"""In file included from {source}/kernels/b.cc:5:
+In function 'f',
+    inlined from 'g' at {source}/kernels/a.h:7:30,
+    inlined from 'h' at ../source/kernels/b.cc:9:3:
+/usr/include/x.h:6173:10: error: the last argument must be a 1-bit immediate
+"""
+    for output, want in (
+        (text, {2}),
+        (text.replace("a.h:7:", "a.h:8:"), {2}),
+        ("../source/kernels/a.h:3:1: error: no", {1}),
+    ):
+        assert cpp_tests.blamed(output, tmp_path / "build", source, drawn) == want
 
 
 def test_faults_that_are_planted_together_lie_apart(tmp_path):
