@@ -2,7 +2,6 @@
 memory, by time, and never less than one for each active expert.
 """
 
-import threading
 import time
 
 import jax.numpy as jnp
@@ -29,17 +28,14 @@ def test_runs_write_over_their_results():
     assert once.output is None and twice.output is None
 
 
-def test_waits_until_quiet():
-    end = time.monotonic() + 0.3
-
-    def spin():
-        while time.monotonic() < end:
-            pass
-
-    busy = threading.Thread(target=spin)
-    busy.start()
+@pytest.mark.parametrize(("busy", "waits"), [(0, 1), (5, 6), (1000, 100)])
+def test_waits_until_quiet(busy, waits, monkeypatch):
+    """While the process takes a tenth of a core, and no longer than 2 s."""
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(time, "process_time", lambda: 0.0021 * min(len(slept), busy))
     wait_until_quiet()
-    assert not busy.is_alive()
+    assert slept == [0.02] * waits
 
 
 def test_long_runs_are_few():

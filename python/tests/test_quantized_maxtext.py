@@ -199,7 +199,7 @@ def _own_backward(residuals, dout):
     to_lhs, to_rhs = dout * rhs.scale.reshape(1, -1), dout * lhs.scale
     to_lhs, to_rhs = (QArray(*_halves(x, axis)) for x, axis in ((to_lhs, 1), (to_rhs, 0)))
     dlhs = maxtext.gmm(to_lhs, rhs.qvalue, SIZES, jnp.float32, (8,) * 3, None, transpose_rhs=True, interpret=True)
-    drhs = maxtext.tgmm(lhs.qvalue.swapaxes(0, 1), to_rhs, SIZES, jnp.bfloat16, (8,) * 3, None, G, interpret=True)
+    drhs = maxtext.tgmm(jnp.swapaxes(lhs.qvalue, 0, 1), to_rhs, SIZES, jnp.bfloat16, (8,) * 3, None, G, interpret=True)
     return None, None, (dlhs, drhs)
 
 

@@ -238,6 +238,8 @@ def test_errors():
     check_errors(lambda options=options: route(LOGITS, 2, **options), ValueError, "^pre_softmax is for score 'softmax'")
     check_errors(lambda: route(LOGITS, 2, num_groups=3), ValueError, "^num_groups is 3 and group_top_k None: both")
     check_errors(lambda: route(LOGITS, 2, expert_bias=BIAS), ValueError, "^expert_bias is for scores of all experts")
+    words = r"^scaling_factor: shape is \(1,\), must be \(\)"
+    check_errors(lambda: route(LOGITS, 2, scaling_factor=np.ones(1)), ValueError, words)
     options = {"score": "sigmoid", "expert_bias": BIAS[1:]}
     words = r"^expert_bias: shape is \(11,\), must be \(12,\)"
     check_errors(lambda options=options: route(LOGITS, 2, **options), ValueError, words)

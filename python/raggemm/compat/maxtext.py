@@ -33,7 +33,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from raggemm import ops
 from raggemm._grouped_gemm import product
@@ -78,7 +77,7 @@ def _as_numbers(lhs: Any, rhs: Any, rule: Rule | None, dtype: Any) -> tuple[Any,
     what the rule quantizes."""
 
     def number(x: Any, qtype: Any) -> Any:
-        bare = isinstance(x, jax.Array | np.ndarray) and qtype is None and x.dtype in QUANTIZED
+        bare = qtype is None and not is_quantized(x) and getattr(x, "dtype", None) in QUANTIZED
         return QuantizedTensor(jnp.asarray(x)) if bare else x
 
     if jax.dtypes.canonicalize_dtype(dtype_of("preferred_element_type", dtype)) not in FLOATS:

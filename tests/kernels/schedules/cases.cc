@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -126,6 +127,19 @@ void AddQuantized(Cases& cases) {
   }
 }
 
+// As long as sums of integers may be for a float, and a step longer.
+void AddLongSums(Cases& cases) {
+  for (auto [lhs, rhs, digits] : {std::tuple{DType::kS8, DType::kS8, 14},
+                                  {DType::kU8, DType::kS8, 15},
+                                  {DType::kU8, DType::kU8, 16},
+                                  {DType::kS8, DType::kS4, 10}}) {
+    for (int64_t more : {-1, 0}) {
+      const ProblemSpec spec = With({lhs, rhs, {0}, {0}}, Experts(1, (int64_t{1} << (31 - digits)) + more, 16, 1));
+      cases.push_back({absl::StrCat(NameOf(spec), ", k ", spec.k), spec});
+    }
+  }
+}
+
 void AddOptions(Cases& cases) {
   for (Precision precision : {Precision::kBf16X3, Precision::kBf16X6}) {
     for (ArithmeticId rule : {ArithmeticId::kPairs, ArithmeticId::kTiles}) {
@@ -158,6 +172,7 @@ std::vector<ScheduleCase> ScheduleCases() {
   AddStorages(cases);
   AddTypes(cases);
   AddQuantized(cases);
+  AddLongSums(cases);
   AddOptions(cases);
   return cases;
 }

@@ -9,6 +9,7 @@
 #include "kernels/block.h"
 #include "kernels/fetch.h"
 #include "kernels/isa.h"
+#include "kernels/microkernel.h"
 #include "kernels/scratch.h"
 #include "kernels/tile.h"
 #include "raggemm/grouped_gemm.h"
@@ -156,6 +157,39 @@ std::string ScheduleText(const PlanData& plan) {
                   plan.rhs_streams, ", ends as ", NameOf(*plan.ends), "\n");
   AppendScratch(plan, text);
   AppendTiles(plan, text);
+  return text;
+}
+
+std::string KernelsText(const KernelRow& row) {
+  const auto packers = [](const Packers& x) { return absl::StrCat(x.rows != nullptr, x.transposed != nullptr, " "); };
+  std::string text =
+      absl::StrCat(NameOf(row), ", steps of ", row.row_step, " rows and ", row.k_step, " of k, vector ", row.vector,
+                   ", lhs ", NameOf(row.lhs.element), " ", row.lhs.k_group, ", rhs ", NameOf(row.rhs.element), " ",
+                   row.rhs.k_group, row.adds_totals ? ", adds totals" : "", ", products ", row.products_per_fma,
+                   ", ahead ", row.ahead_slice, ", has ", row.add_scaled != nullptr, row.add_scaled_integers != nullptr,
+                   row.combine != nullptr, row.set_up != nullptr, row.restore != nullptr, " ");
+  for (const TermPackers& terms : row.terms) absl::StrAppend(&text, packers(terms.lhs), packers(terms.rhs));
+  for (const FormatKernels& x : row.formats) {
+    absl::StrAppend(&text, "\n", packers(x.lhs), packers(x.rhs), x.pack_bias != nullptr, x.epilogue != nullptr,
+                    x.widen != nullptr, x.scale != nullptr, x.dot != nullptr);
+    for (Activate* activate : x.activate) absl::StrAppend(&text, activate != nullptr);
+    for (ActivateGradient* activate : x.activate_gradient) absl::StrAppend(&text, activate != nullptr);
+    for (int64_t mr = 0; mr <= kMaxRows; ++mr) {
+      absl::StrAppend(&text, " ", x.expand[mr] != nullptr, x.packed[mr] != nullptr);
+      for (const DirectKernel& kernel : {x.direct[mr][0], x.direct[mr][1], x.sweep[mr]}) {
+        absl::StrAppend(&text, ",", kernel.run != nullptr ? kernel.nr : 0);
+      }
+    }
+  }
+  return text;
+}
+
+std::string ExpandersText(const Expanders& expanders) {
+  std::string text;
+  for (int i = 0; i < kQuantizedFormats; ++i) {
+    absl::StrAppend(&text, NameOf(kQuantized[i].dtype), expanders.to_bf16[i] != nullptr, expanders.to_f32[i] != nullptr,
+                    expanders.to_bytes[i] != nullptr, "\n");
+  }
   return text;
 }
 

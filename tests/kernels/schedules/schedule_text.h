@@ -13,6 +13,10 @@ namespace raggemm::test {
 std::string Summary(const PlanData& plan);
 // ToString with what it leaves out: costs of units, windows and blocks of tiles, what is fetched beside them, memory.
 std::string ScheduleText(const PlanData& plan);
+// What an instruction set has for an arithmetic: tiles, layouts, and for each format which kernels there are.
+std::string KernelsText(const KernelRow& row);
+// Likewise, for each quantized format.
+std::string ExpandersText(const Expanders& expanders);
 // Offsets in the workspace of an expert MLP.
 std::string BuffersText(const MoeMlpExtents& extents, bool is_backward);
 
