@@ -100,6 +100,19 @@ Cpu Derived(const Cpu& found) {
 
 absl::Span<const Cpu> MeasuredCpus() { return kMeasured; }
 
+const Cpu* MeasuredCpuOf(absl::string_view vendor, unsigned family, unsigned model) {
+  static constexpr struct {
+    absl::string_view vendor;
+    unsigned family, model;
+  } kModels[] = {{"GenuineIntel", 6, 207}, {"AuthenticAMD", 25, 1}, {"AuthenticAMD", 25, 17}};
+  static_assert(std::size(kModels) == std::size(kMeasured));
+  for (size_t i = 0; i < std::size(kModels); ++i) {
+    const auto& known = kModels[i];
+    if (known.vendor == vendor && known.family == family && known.model == model) return &kMeasured[i];
+  }
+  return nullptr;
+}
+
 std::string HostCpuBrand() {
   // Three leaves of sixteen characters, padded with blanks or zeros.
   constexpr unsigned kFirst = 0x80000002, kLeaves = 3;

@@ -39,23 +39,12 @@ const char* MissingForAvxVnni() {
 
 // By what CPUID calls family and model, whatever name a virtual machine gives.
 const Cpu* MeasuredRow() {
-  struct Model {
-    const char* vendor;
-    unsigned family, model;
-    size_t row;
-  };
-  static constexpr Model kModels[] = {
-      {"GenuineIntel", 6, 207, 0}, {"AuthenticAMD", 25, 1, 1}, {"AuthenticAMD", 25, 17, 2}};
   unsigned eax, vendor[3], rest[3];
   if (__get_cpuid(0, &eax, &vendor[0], &vendor[2], &vendor[1]) == 0) return nullptr;
   const absl::string_view name(reinterpret_cast<const char*>(vendor), sizeof(vendor));
   if (__get_cpuid(1, &eax, &rest[0], &rest[1], &rest[2]) == 0) return nullptr;
   const unsigned base = eax >> 8 & 15, family = base + (base == 15 ? eax >> 20 & 255 : 0);
-  const unsigned model = (eax >> 4 & 15) + (eax >> 16 & 15) * 16;
-  for (const Model& known : kModels) {
-    if (known.vendor == name && known.family == family && known.model == model) return &MeasuredCpus()[known.row];
-  }
-  return nullptr;
+  return MeasuredCpuOf(name, family, (eax >> 4 & 15) + (eax >> 16 & 15) * 16);
 }
 
 int64_t CacheBytes(int level) { return sysconf(level == 1 ? _SC_LEVEL1_DCACHE_SIZE : _SC_LEVEL2_CACHE_SIZE); }

@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cpuid.h"
 #include "kernels/plan.h"
 #include "kernels/units.h"
 #include "raggemm/grouped_gemm.h"
@@ -24,6 +26,34 @@ namespace {
 TEST(HostCpu, AgreesWithTheCompiler) {
   for (Isa isa : AllIsas()) EXPECT_EQ(HostCpu().Has(isa), HostHas(isa)) << IsaName(isa);
   EXPECT_GE(HostCpu().l2_bytes, 64 << 10);
+}
+
+TEST(HostCpu, HasTheCachesThatTheSystemShows) {
+  if (CacheBytes(1) > 0) {
+    EXPECT_EQ(HostCpu().l1_bytes, CacheBytes(1));
+  }
+  if (CacheBytes(2) > 0) {
+    EXPECT_EQ(HostCpu().l2_bytes, CacheBytes(2));
+  }
+  if (absl::string_view(HostCpu().name) != "unknown") return;
+  const auto lanes = KernelsFor(PreferredIsa(HostCpu(), kArithmetics[0]), kArithmetics[0]).vector;
+  EXPECT_EQ(HostCpu().fmas_per_cycle, 2 * lanes);
+  EXPECT_EQ(HostCpu().l2_bytes_per_cycle, 2 * lanes);
+}
+
+TEST(MeasuredCpus, AreKnownByVendorFamilyAndModel) {
+  EXPECT_EQ(MeasuredCpuOf("GenuineIntel", 6, 207)->name, "Intel Emerald Rapids");
+  EXPECT_EQ(MeasuredCpuOf("AuthenticAMD", 25, 1)->name, "AMD Zen 3");
+  EXPECT_EQ(MeasuredCpuOf("AuthenticAMD", 25, 17)->name, "AMD Zen 4");
+  EXPECT_EQ(MeasuredCpuOf("GenuineIntel", 25, 17), nullptr);
+  EXPECT_EQ(MeasuredCpuOf("AuthenticAMD", 26, 17), nullptr);
+  EXPECT_EQ(MeasuredCpuOf("AuthenticAMD", 25, 18), nullptr);
+}
+
+TEST(MeasuredCpus, AreDescribed) {
+  EXPECT_THAT(ToString(MeasuredCpus()[2]),
+              testing::StartsWith("cpu: AMD Zen 4, L1 32 KiB, L2 1024 KiB, blocks of 48 pages, a cycle 16 fmas, 5.9 "
+                                  "bytes from memory, 64 from L2, a call 120 cycles, streaming stores "));
 }
 
 // Names, arithmetics and the layout of what is packed.

@@ -67,6 +67,11 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyChunks) {
   }
 }
 
+// Loops over tokens that several threads take parts of.
+TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceOfManyTokens) {
+  ExpectSequence({.tokens = 900, .hidden = 72, .intermediate = 9, .sizes = {7, 2}}, 3);
+}
+
 // Each product by the rule of its own sums, which differ in last bits.
 TEST_P(MoeMlpTest, HasTheBitsOfEachRuleOfBf16) {
   for (Gate gate : {Gate::kSeparate, Gate::kHalves}) {

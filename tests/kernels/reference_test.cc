@@ -1,13 +1,17 @@
 // The specification, checked with numbers that a reader can multiply in the head.
 #include "kernels/reference.h"
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <deque>
 #include <limits>
+#include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -210,10 +214,56 @@ TEST_F(ReferenceTest, Bound) {
   EXPECT_THAT(ComputeReference(problem_)->bound, ElementsAre(DoubleEq(0x1p-52 * (259 * 256 + 256)), 0.0));
 }
 
+// One product of f32, with all that makes it less exact: no bound hides an error that a reader would see.
+TEST(ReferenceOfF32, BoundsAreSmallAndDenormalsCount) {
+  float lhs = 1.5, rhs = -2.5, out = 0, scale = 3;
+  const int64_t dims[] = {1, 1, 1};
+  GroupedGemmProblem problem;
+  static_cast<Array&>(problem.lhs) = {&lhs, DType::kF32, dims};
+  static_cast<Array&>(problem.rhs) = {&rhs, DType::kF32, dims};
+  static_cast<Array&>(problem.out) = {&out, DType::kF32, dims};
+  const auto expect = [&](double want) {
+    const absl::StatusOr<Reference> reference = ComputeReference(problem);
+    ASSERT_TRUE(reference.ok()) << reference.status();
+    EXPECT_NEAR(reference->want[0], want, 1e-6 * std::abs(want));
+    EXPECT_LT(reference->bound[0], 1e-4 * std::abs(want));
+  };
+  expect(-3.75);
+  rhs = 2.5;
+  problem.activation = Activation::kSilu;
+  expect(3.75 / (1 + std::exp(-3.75)));
+  problem.activation = Activation::kGelu;
+  expect(3.75 * 0.5 * std::erfc(-3.75 * M_SQRT1_2));
+  problem.activation.reset();
+  int8_t byte = -5;
+  static_cast<Array&>(problem.rhs) = {&byte, DType::kS8, dims};
+  problem.rhs_scale = {&scale, DType::kF32, {}};
+  expect(1.5 * -5 * 3);
+
+  lhs = 0x1p-140F;  // which the sums of bf16 would take for 0
+  rhs = 0x1p120F;
+  static_cast<Array&>(problem.rhs) = {&rhs, DType::kF32, dims};
+  problem.rhs_scale.reset();
+  EXPECT_EQ(ComputeReference(problem)->want[0], 0x1p-20);
+}
+
+// Of all ways to set dims arrays these ten are a mode; 1: first, 2: last, 3: both.
 TEST_F(ReferenceTest, NoMode) {
-  problem_.lhs = Matrix({1, 1}, {1});
-  problem_.lhs.first_dims = Sizes({1});
-  EXPECT_EQ(ComputeReference(problem_).status().code(), absl::StatusCode::kInvalidArgument);
+  const std::set<std::array<int, 3>> modes = {{0, 0, 0}, {3, 3, 3}, {1, 0, 1}, {2, 0, 1}, {1, 1, 0},
+                                              {1, 2, 0}, {2, 1, 0}, {2, 2, 0}, {0, 1, 2}, {0, 2, 2}};
+  problem_.lhs = problem_.rhs = problem_.out = Matrix({1, 1, 1}, {1});
+  const auto set = [&](BufferDescriptor& x, int arrays) {
+    x.first_dims = (arrays & 1) != 0 ? RaggedDims(Sizes({1})) : std::nullopt;
+    x.last_dims = (arrays & 2) != 0 ? RaggedDims(Sizes({1})) : std::nullopt;
+  };
+  for (int i = 0; i < 64; ++i) {
+    const std::array<int, 3> arrays = {i / 16, i / 4 % 4, i % 4};
+    set(problem_.lhs, arrays[0]);
+    set(problem_.rhs, arrays[1]);
+    set(problem_.out, arrays[2]);
+    const absl::Status status = GroupProducts(problem_).status();
+    EXPECT_EQ(absl::StrContains(status.message(), "no mode has these dims arrays"), modes.count(arrays) == 0) << i;
+  }
 }
 
 TEST(ErrorInUnitsOfBound, FiniteAndSpecialValues) {

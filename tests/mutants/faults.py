@@ -64,8 +64,10 @@ OPERATORS = {
 BINARY = ("binary_expression", "binary_operator", "boolean_operator", "comparison_operator")
 UNARY = ("unary_expression", "unary_operator", "not_operator")
 NUMBERS = ("number_literal", "integer", "float")
-# Calls that are the same with two of their arguments the other way round.
-SYMMETRIC = re.compile(rb"(min|max|minimum|maximum)(<\w+>)?$|^_mm\d*_(and|or|xor|add|mul|mullo|cmpeq)_\w+$")
+# Calls that are the same with their first two arguments the other way round.
+SYMMETRIC = re.compile(
+    rb"(min|max|minimum|maximum)(<\w+>)?$|^_mm\d*_(and|or|xor|add|mul|mullo|cmpeq|fn?m(add|sub))_\w+$|^Fma$"
+)
 FLIPPED = {"true": "false", "false": "true", "True": "False", "False": "True"}
 
 
@@ -140,9 +142,8 @@ def _wrong_call(node: tree_sitter.Node, language: Language) -> Iterator[str]:
     if arguments is None or arguments.type != language.arguments:
         return
     plain = [child for child in arguments.named_children if child.type not in ("keyword_argument", "comment")]
-    if SYMMETRIC.search(node.children[0].text):
-        return
-    for one, two in itertools.pairwise(plain):
+    pairs = list(itertools.pairwise(plain))
+    for one, two in pairs[1:] if SYMMETRIC.search(node.children[0].text) else pairs:
         if one.text != two.text:
             between = node.text[one.end_byte - node.start_byte : two.start_byte - node.start_byte]
             swapped = two.text + between + one.text

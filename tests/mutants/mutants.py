@@ -17,6 +17,7 @@ import planted
 from cpp_tests import CppTests
 from faults import LANGUAGES, Fault, faults_of
 from python_tests import PythonTests
+from raggemm._primitive.library import description
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Where faults are planted, how many of each 360, and whose tests look for them.
@@ -116,6 +117,15 @@ def run(tests, faults: dict[int, Fault]) -> tuple[list[Fault], list[Fault]]:
     return [faults[number] for number in sorted(missed)], [faults[number] for number in sorted(equal)]
 
 
+def why_not_counted(fault: Fault) -> str:
+    """Of one that no test reaches, why none can: "" where one could."""
+    if fault.in_constexpr:  # as tables of kernels are, which tests/kernels/schedules.txt has
+        return "for the compiler evaluates it"
+    path = pathlib.Path(fault.path)
+    lacks = [isa["name"].lower() for isa in description()["isas"] if not isa["usable"]]
+    return f"for this CPU lacks {path.stem}" if path.parent.name == "isa" and path.stem in lacks else ""
+
+
 def main(arguments: list[str]) -> int:
     given = parse(arguments)
     print(f"mutants: --seed={given.seed}", flush=True)
@@ -130,10 +140,9 @@ def main(arguments: list[str]) -> int:
         faults = planted_in(tests, [(faults, count) for faults, count, of in chosen if of is kind])
         print(f"mutants: {len(faults)} planted; all tests run once without a fault", flush=True)
         tests.trace()
-        # Tables of kernels, which tests/kernels/schedules.txt has instead.
-        early = {number for number in faults if faults[number].in_constexpr and not tests.reach(number)}
-        print(*(f"evaluated by the compiler, not counted: {faults[number]}" for number in sorted(early)), sep="\n")
-        faults = {number: fault for number, fault in faults.items() if number not in early}
+        for number in [number for number in faults if not tests.reach(number)]:
+            if why := why_not_counted(faults[number]):
+                print(f"not counted, {why}: {faults.pop(number)}")
         print(f"mutants: no test reaches {sum(not tests.reach(number) for number in faults)} of them", flush=True)
         more = run(tests, faults)
         total, missed, equal = total + len(faults), missed + more[0], equal + more[1]

@@ -84,7 +84,10 @@ std::vector<Spoiled> Entries() {
       {"NameMisaligned", [](XLA_FFI_Attrs& a, int i) { a.names[i] = Misaligned(a.names[i]); }, unnamed},
       {"NameTextNull", [](XLA_FFI_Attrs& a, int i) { a.names[i]->ptr = nullptr; }, unnamed},
       {"NameHuge", [](XLA_FFI_Attrs& a, int i) { a.names[i]->len = kHugeLength; }, unnamed},
-      {"NameTwice", [](XLA_FFI_Attrs& a, int i) { a.names[i == 0 ? 1 : i - 1] = a.names[i]; }, Says("is given twice")},
+      {"NameTwice", [](XLA_FFI_Attrs& a, int i) { a.names[i == 0 ? 1 : i - 1] = a.names[i]; },
+       [](const std::string& name) {
+         return std::vector<std::string>{absl::StrCat("attribute ", name, " is given twice")};
+       }},
       {"NamesSwapped",
        [](XLA_FFI_Attrs& a, int i) {
          const int other = i == 0 ? 1 : i - 1;
