@@ -20,7 +20,7 @@ debian_packages() {
   say "installing Debian packages: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -q
-  apt-get install -q -y --no-install-recommends "${missing[@]}"
+  apt-get -o DPkg::Lock::Timeout=600 install -q -y --no-install-recommends "${missing[@]}"  # another may be at work
 }
 
 # Sets python to an interpreter that can make a .venv.
