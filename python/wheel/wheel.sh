@@ -161,7 +161,7 @@ test_source() {
 test_debian_13() {
   local debian_13=$root/build/debian-13 why_not
   mkdir -p "$root/build"
-  make_debian_13 "${debian_13_packages[@]}"
+  make_debian_13 "${debian_13_packages[@]}" git  # which tests of ./dev use
   [[ -z $why_not ]] || not_run "Debian 13, which is tested in a root of its own: $why_not"
   mkdir -p "$debian_13/source"
   find "$debian_13/source" -mindepth 1 -maxdepth 1 ! -name build ! -name .venv -exec rm -rf {} +
