@@ -47,6 +47,12 @@ def test_gmm():
     np.testing.assert_array_equal(got[9:], OUT[9:])
 
 
+def test_without_an_offset_the_first_weights_are_for_group_0():
+    got = maxtext.gmm(LHS, RHS[:2], SIZES)
+    np.testing.assert_array_equal(got[:3], maxtext.gmm(LHS, RHS, SIZES)[:3])
+    assert not np.any(got[3:])
+
+
 def test_tgmm():
     rows, cols = (GroupedTensor(x, first_dims=SIZES) for x in (LHS, COLS))
     want = functools.partial(oracle.grouped_gemm, rows, cols, contracting_dims=((0,), (0,)))

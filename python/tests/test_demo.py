@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import subprocess
 import sys
 
 import jax
@@ -57,6 +58,11 @@ def test_help_of_the_benchmark_says_how_long_it_takes(capsys):
     assert "under three minutes" in " ".join(capsys.readouterr().out.split())
 
 
+def test_the_benchmark_is_a_program():
+    command = [sys.executable, "-m", "raggemm.bench_jax", "--help"]
+    assert "usage: " in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 @pytest.fixture
 def run_demo(monkeypatch, tmp_path, capsys):
     """Runs the demo on a layer: its exit code, what it printed, line by line, and its JSON."""
@@ -96,6 +102,22 @@ def test_a_row_is_printed_when_it_is_there(monkeypatch, capsys):
     assert row.split()[:2] == [DECODE.model, "decode"] and heading[1].split()[:2] == ["model", "phase"]
     table = second[second.index(heading[0]) :]
     assert table[:3] == [*heading, row] and second.count(table[3]) == 2
+
+
+@pytest.mark.parametrize("limits", [Limits(1000.0, 2**30), Limits(1000.0, 1)], ids=["all rows", "fewer"])
+def test_every_step_is_announced(limits, monkeypatch):
+    steps = []
+    monkeypatch.setattr(demo, "recorded_layers", lambda: [TINY])
+    monkeypatch.setattr(demo, "LIMITS", limits)
+    monkeypatch.setattr(progress.Progress, "step", lambda _, what: steps.append(what))
+    assert demo.main([]) == 0
+    assert steps == [
+        "how many rows lax.ragged_dot can afford",
+        *contenders.CONTENDERS,
+        *("comparing with float64", "timing all in turns"),
+        *(["raggemm alone on all rows"] if limits.temp_bytes == 1 else []),
+        "gradients",
+    ]
 
 
 def test_says_what_runs_and_the_time_left(monkeypatch, capsys):

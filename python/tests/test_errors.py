@@ -134,7 +134,11 @@ TRACING = [
     (lambda: all_ragged(rhs=RHS, out_size=9), ValueError, "no ragged mode .* lhs.first_dims, lhs.last_dims"),
     (lambda: forward(lhs=GroupedTensor(LHS, SIZES, layout="DENSE")), ValueError, "lhs.layout is 'DENSE'"),
     (lambda: forward(out_layout="dense"), ValueError, "out_layout is 'dense'"),
-    (lambda: forward(lhs=GroupedTensor(LHS, SIZES, SIZES)), ValueError, "data must be 1-D with layout PACKED"),
+    (
+        lambda: forward(lhs=GroupedTensor(LHS, SIZES, SIZES)),
+        ValueError,
+        r"lhs: with first_dims and last_dims data must be 1-D with layout PACKED, got shape \(.*\) with STRIDED",
+    ),
     (
         lambda: grouped_gemm(PACKED, PACKED, contracting_dims=((0,), (0, 1)), out_size=9, out_layout="PACKED"),
         ValueError,
