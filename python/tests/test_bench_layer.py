@@ -105,6 +105,10 @@ def test_prints_a_report_and_writes_it(run, monkeypatch):
         assert line.endswith(f" tokens of 2 experts each, {row['active']} of 6 experts active")
     assert [row["active"] for row in rows if row["tokens"] == 8] == [4, 4]
     table = lines[-len(rows) - 4 :]
+    heading = lines[len(lines) - len(rows) - 5 : len(lines) - len(rows) - 3]
+    contenders = ("fused", "saved", "unfused", "ragged_dot", "loop", "dense")
+    assert heading[0].split() == ["active", *contenders, *contenders]
+    assert heading[1].split() == ["model", "direction", "tokens", "experts", "ms"] + 5 * ["/", "fused"] + 6 * ["MiB"]
     for row, line in zip(rows, table[1:], strict=False):
         assert f"{row['contenders'][whole_mlps.DENSE]['ratio']:.2f}" in line
         assert f"{row['contenders'][whole_mlps.UNFUSED]['temp_bytes'] / 2**20:.1f}" in line

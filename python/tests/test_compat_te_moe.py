@@ -170,6 +170,8 @@ def test_wrong_arguments():
         ({"wo": WO[:, :3]}, r"wo: shape is \(6, 3, 8\), must be \(6, 4, 8\)"),
         ({"biases": (one, None, one)}, "wi_1_bias is None, must be given with the other biases"),
         ({"biases": (*pair, one)}, r"wo_bias: shape is \(6, 4\), must be \(6, 8\)"),
+        ({"num_experts": 0}, "num_experts is 0, must be at least 1"),
+        ({"num_experts_per_tok": 0}, "num_experts_per_tok is 0, must be at least 1"),
         ({"num_experts_per_tok": 7}, "num_experts_per_tok is 7, must be at most num_experts, 6"),
         ({"recv_capacity_per_rank": 100}, "recv_capacity_per_rank is 100, must be a multiple of 128"),
         ({"activation_type": "sillu"}, "activation_type is 'sillu', must be 'linear' or a function"),
