@@ -30,7 +30,7 @@ void ClearOthers(const std::optional<Array>& kept, const MlpRows& rows) {
     const int64_t bytes = BytesOf(kept->dtype, kept->dims[1]);
     std::memset(static_cast<char*>(kept->data) + begin * bytes, 0, static_cast<size_t>((end - begin) * bytes));
   };
-  if (kept->dims[1] == 0) return;
+  if (kept->dims[0] == 0 || kept->dims[1] == 0) return;
   clear(0, rows.begin);
   clear(rows.end, kept->dims[0]);
 }

@@ -95,6 +95,7 @@ absl::Status MlpPhases::RunUpAndGate(const RowRange& rows, char* x) const {
 
 void MlpPhases::GatherX(const RowRange& rows, char* x) const {
   const int64_t bytes = BytesOf(mlp_.problem.x.dtype, mlp_.extents.hidden);
+  if (bytes == 0) return;
   InParts(rows.count(), bytes, 1, [&](int64_t from, int64_t to) {
     for (int64_t i = from; i < to; ++i) {
       const char* token = static_cast<const char*>(mlp_.problem.x.data) + mlp_.buffers.tokens[rows.begin + i] * bytes;

@@ -110,8 +110,9 @@ Matrix LocateMatrix(const PlanData& plan, const PlannedOperand& x, const Unit& u
       if (x.packed) step = cols;
     }
   }
-  // Null where there are no elements, to which nothing may be added.
-  char* data = x.data == nullptr ? nullptr : x.data + StepOf(x.dtype, start);
+  // Where there are no elements nothing may be added: to null, or of extents whose product overflows.
+  const bool is_empty = x.data == nullptr || x.rows == 0 || x.cols == 0;
+  char* data = is_empty ? x.data : x.data + StepOf(x.dtype, start);
   if (x.is_trans) return {data, cols, rows, 1, step};
   if (const int64_t block = x.block_cols; block != 0) {
     return {data, rows, cols, block, 1, std::countr_zero(static_cast<uint64_t>(block)), (rows - 1) * block};

@@ -81,7 +81,7 @@ class Microkernels : public IsaTest {
       }
     }
     // Fetching may point anywhere, and ask for more lines than the kernel has steps.
-    const char* line = nullptr;
+    const char* line = reinterpret_cast<const char*>(uintptr_t{1} << 40);
     const bool fetches = phase.k >= 4 || tile.sweeps || tile.row.ahead_slice != 0;
     const int64_t lines = phase.k * random_.Below(3), moved = fetches ? lines : 0;
     Prefetch prefetch{.line = line, .count = lines, .run_left = 1, .run = 2, .skip = 640};

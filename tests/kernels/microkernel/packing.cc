@@ -27,7 +27,7 @@ class Packing : public IsaTest {
     const int64_t slack = row.vector * SizeOf(ArithmeticOf(row).sum) / SizeOf(layout.element);
     const Values src(dtype, elements, random_);
     const Values dst(packed, PanelElements(layout, k_padded, dst_stride) + slack, random_);
-    Prefetch prefetch{nullptr, 5, 1, 2, 640};
+    Prefetch prefetch{reinterpret_cast<const char*>(uintptr_t{1} << 40), 5, 1, 2, 640};
     const PackArgs args{src.data(), src_stride, k, k_padded, width, dst.data(), dst_stride, &prefetch, alike};
     (transposed ? packers.transposed : packers.rows)(args);
     for (int64_t kk = 0; kk < k_padded; ++kk) {

@@ -194,7 +194,8 @@ std::string ExpandersText(const Expanders& expanders) {
 }
 
 std::string BuffersText(const MoeMlpExtents& extents, bool is_backward) {
-  const MlpBuffers b(extents, is_backward, {});
+  char* const base = reinterpret_cast<char*>(uintptr_t{1} << 40);  // is not touched
+  const MlpBuffers b(extents, is_backward, {reinterpret_cast<int64_t*>(base), 1});
   std::string text;
   for (const void* at : {static_cast<const void*>(b.of_sizes.data()), static_cast<const void*>(b.of_products.data()),
                          static_cast<const void*>(b.of_gate.data()), static_cast<const void*>(b.chunk_sizes),
@@ -203,7 +204,7 @@ std::string BuffersText(const MoeMlpExtents& extents, bool is_backward) {
                          static_cast<const void*>(b.a), static_cast<const void*>(b.a_gradient),
                          static_cast<const void*>(b.out_gradient), static_cast<const void*>(b.weighted),
                          static_cast<const void*>(b.up_gradient), static_cast<const void*>(b.ones)}) {
-    absl::StrAppend(&text, reinterpret_cast<uintptr_t>(at), "\n");
+    absl::StrAppend(&text, at == nullptr ? 0 : static_cast<const char*>(at) - base, "\n");
   }
   return text;
 }
