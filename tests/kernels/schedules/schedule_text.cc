@@ -1,8 +1,6 @@
 #include "tests/kernels/schedules/schedule_text.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +14,7 @@
 
 namespace raggemm {
 
-// Of what is fetched of lhs, which needs no result of a call.
+// Shows what is fetched of lhs, which Fetch keeps to itself.
 struct FetchPeer {
   static std::string Text(const Fetch& fetch, const char* lhs) {
     const auto& at = fetch.lhs_;
