@@ -42,9 +42,9 @@ TEST(HostCpu, HasTheCachesThatTheSystemShows) {
 }
 
 TEST(MeasuredCpus, AreKnownByVendorFamilyAndModel) {
-  EXPECT_EQ(MeasuredCpuOf("GenuineIntel", 6, 207)->name, "Intel Emerald Rapids");
-  EXPECT_EQ(MeasuredCpuOf("AuthenticAMD", 25, 1)->name, "AMD Zen 3");
-  EXPECT_EQ(MeasuredCpuOf("AuthenticAMD", 25, 17)->name, "AMD Zen 4");
+  EXPECT_STREQ(MeasuredCpuOf("GenuineIntel", 6, 207)->name, "Intel Emerald Rapids");
+  EXPECT_STREQ(MeasuredCpuOf("AuthenticAMD", 25, 1)->name, "AMD Zen 3");
+  EXPECT_STREQ(MeasuredCpuOf("AuthenticAMD", 25, 17)->name, "AMD Zen 4");
   EXPECT_EQ(MeasuredCpuOf("GenuineIntel", 25, 17), nullptr);
   EXPECT_EQ(MeasuredCpuOf("AuthenticAMD", 26, 17), nullptr);
   EXPECT_EQ(MeasuredCpuOf("AuthenticAMD", 25, 18), nullptr);
