@@ -277,7 +277,7 @@ absl::Status WithTeam(const PlanData& plan, bool one_loop, absl::FunctionRef<abs
     }
     state->End();
   };
-  if (plan.threads == 1 || plan.executor == Executor::kSerial) {
+  if (plan.threads == 1) {  // as with the executor SERIAL
     run();
   } else if (plan.executor == Executor::kPool) {
     RunOnPool(*plan.pool, plan.threads - 1, state, run);

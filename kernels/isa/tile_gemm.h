@@ -274,10 +274,7 @@ void TwoLaneGemm(const MicrokernelArgs& args) {
     }
     if ((left & 2) != 0) two();
     if (left % 2 != 0) steps.Add(0, even);
-    if (left < kChain) {
-      if (left < kChain - 1) AddZero<V>(even);
-      AddZero<V>(odd);
-    }
+    if (left < kChain) AddZero<V>(odd);  // and so to their sum, whatever the sign of even
     const bool start = args.start && k == 0;
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {

@@ -140,7 +140,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace raggemm::test;  // NOLINT(google-build-using-namespace): the name is libFuzzer's
   namespace host = raggemm::host;
   const RawAttributes attributes(absl::string_view(reinterpret_cast<const char*>(data), size));
-  std::vector<float> values = {2, 3, 0};
+  std::vector<float> values = {2, 3, -1};
   std::vector<int64_t> workspace(1024);
   const auto is_nan = [&](const host::Error& answer) {
     return answer.ok() && std::isnan(values[2]) && attributes.has("on_error");
@@ -148,14 +148,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const host::Error product = Run(attributes, raggemm_grouped_gemm_v1_instantiate, raggemm_grouped_gemm_v1_execute,
                                   OneElement(values, workspace));
   const bool is_activated = attributes.has("activation") && values[2] > 5.9F && values[2] <= 6;
-  Require(is_nan(product) || (product.ok() ? values[2] == 6 || is_activated : values[2] == 0),
+  const bool is_zero = attributes.has("ragged") && values[2] == 0;  // there are no groups
+  Require(is_nan(product) || (product.ok() ? values[2] == 6 || is_activated || is_zero : values[2] == -1),
           "out is the product or what an activation makes of it, or untouched, or NaN where that is asked");
 
-  values = {1, 1, 0};
+  values = {1, 1, -1};
   const host::Error token =
       Run(attributes, raggemm_moe_mlp_v1_instantiate, raggemm_moe_mlp_v1_execute, OneToken(values, workspace));
   const bool is_activation = values[2] > .7F && values[2] <= 1;
-  Require(is_nan(token) || (token.ok() ? is_activation : values[2] == 0),
+  Require(is_nan(token) || (token.ok() ? is_activation : values[2] == -1),
           "out is the activation of one, or untouched, or NaN where that is asked");
   return 0;
 }

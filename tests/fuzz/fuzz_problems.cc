@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "ffi/host/command_line.h"
 #include "gtest/gtest.h"
+#include "kernels/isa.h"
 #include "kernels/reference.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/ffi/mlp_call.h"
@@ -222,6 +223,13 @@ int RunCorpus(const std::string& path) {
   return wrong == 0 ? 0 : 1;
 }
 
+// Valgrind keeps denormals whatever the mode of a thread, and so computes other bits where a rule flushes them.
+bool FlushesDenormals() {
+  const KernelFloatMode mode(/*flushes=*/true);
+  const volatile float tiny = 0x1p-100F;
+  return tiny * 0x1p-40F == 0;
+}
+
 int RunRandom(uint64_t seed, double seconds) {
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
   std::fflush(stdout);
@@ -233,6 +241,7 @@ int RunRandom(uint64_t seed, double seconds) {
   for (; elapsed() < seconds; ++problems) {
     Random random(seed + static_cast<uint64_t>(problems));
     FuzzCase fuzz_case = RandomCase(random);
+    if (!FlushesDenormals()) fuzz_case.spec.special_values = false;
     const std::unique_ptr<Checked> problem = Make(fuzz_case);
     for (Isa isa : isas) {
       fuzz_case.way = RandomWay(isa, random);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -51,9 +52,20 @@ TEST(MeasuredCpus, AreKnownByVendorFamilyAndModel) {
 }
 
 TEST(MeasuredCpus, AreDescribed) {
-  EXPECT_THAT(ToString(MeasuredCpus()[2]),
-              testing::StartsWith("cpu: AMD Zen 4, L1 32 KiB, L2 1024 KiB, blocks of 48 pages, a cycle 16 fmas, 5.9 "
-                                  "bytes from memory, 64 from L2, a call 120 cycles, streaming stores "));
+  constexpr const char* kWant[] = {
+      "cpu: Intel Emerald Rapids, L1 48 KiB, L2 2048 KiB, blocks of 48 pages, a cycle 32 fmas, 5.5 bytes from memory, "
+      "32 "
+      "from L2, a call 120 cycles, streaming stores pay; ",
+      "cpu: AMD Zen 3, L1 32 KiB, L2 512 KiB, blocks of 48 pages, a cycle 16 fmas, 5.5 bytes from memory, 16 from L2, "
+      "a "
+      "call 120 cycles, streaming stores pay; ",
+      "cpu: AMD Zen 4, L1 32 KiB, L2 1024 KiB, blocks of 48 pages, a cycle 16 fmas, 5.9 bytes from memory, 64 from L2, "
+      "a "
+      "call 120 cycles, streaming stores pay; "};
+  ASSERT_EQ(MeasuredCpus().size(), std::size(kWant));
+  for (size_t i = 0; i < std::size(kWant); ++i) {
+    EXPECT_THAT(ToString(MeasuredCpus()[i]), testing::StartsWith(kWant[i]));
+  }
 }
 
 // Names, arithmetics and the layout of what is packed.

@@ -17,6 +17,7 @@
 #include "kernels/plan.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/bits_rule.h"
+#include "tests/support/process.h"
 #include "tests/support/task_pools.h"
 #include "tests/support/variants.h"
 
@@ -200,6 +201,10 @@ TEST(ConcurrentCalls, ShareOnePool) {
   }
   for (std::thread& caller : callers) caller.join();
   for (const std::unique_ptr<TestProblem>& test : tests) EXPECT_TRUE(HasBits(test->problem.out, expected));
+}
+
+TEST(OpenMpThreads, AreOneInAForkedChild) {
+  EXPECT_EQ(InChild(20, [] { return std::to_string(OpenMpThreads()); }), "1");
 }
 
 // XLA sets flush-to-zero on its threads.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "kernels/element.h"
 #include "raggemm/grouped_gemm.h"
@@ -122,6 +123,15 @@ TEST_F(PlanTest, Prints) {
   for (const char* part : {"mode: ragged M", "isa: scalar", "executor: openmp", "bf16", "f32", "400", "410", "390",
                            "threads: 2", "problems x replicas x groups: 1 x 1 x 9"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in:\n" << text;
+  }
+}
+
+TEST_F(PlanTest, PrintsThatOperandsArePacked) {
+  const TestProblem test(Spec(RaggedMode::kAllRagged));
+  const std::string text = ToString(Make(test.problem, {.isa = Isa::kScalar}).value());
+  for (const char* name : {"lhs", "rhs", "out"}) {
+    const size_t at = text.find(absl::StrCat("\n", name, ": "));
+    EXPECT_NE(text.substr(at, text.find('\n', at + 1) - at).find(" packed"), std::string::npos) << text;
   }
 }
 

@@ -74,6 +74,15 @@ TEST(BadQuantizedProblem, FactorsOfOtherShapes) {
   expect({2}, "rhs_scale: ");
 }
 
+// Groups may end anywhere: no blocks of several rows.
+TEST(BadQuantizedProblem, BlocksAcrossGroups) {
+  ProblemSpec spec = OneGroup(DType::kS8, DType::kBF16, 6, 6, 8);
+  spec.lhs_scale = {1, 1};
+  TestProblem test(spec);
+  test.problem.lhs_scale->dims = {3, 1};
+  EXPECT_EQ(GroupedGemm(test.problem).message(), "lhs_scale: axis 0 of shape [3,1] is 3, must be 1 or 6");
+}
+
 TEST(BadQuantizedProblem, BlocksOfPackedGroups) {
   ProblemSpec spec = OneGroup(DType::kS8, DType::kBF16, 6, 6, 8);
   spec.lhs_flipped = true;

@@ -168,6 +168,17 @@ TEST(QuantizedOfEveryIsa, EveryShapeOfFactors) {
   }
 }
 
+// 2^-127, which f32 has no normal number for.
+TEST(QuantizedOfEveryIsa, TheSmallestScale) {
+  ProblemSpec spec = OneGroup(DType::kF32, DType::kS8, 2, 2, 2);
+  spec.rhs_scale = {1};
+  spec.scale_type = DType::kF8E8M0FNU;
+  TestProblem test(spec);
+  *static_cast<uint8_t*>(test.problem.rhs_scale->data) = 0;
+  EXPECT_TRUE(GivesExpectedBits(test));
+  EXPECT_NE(ToDouble(test.problem.out, 0), 0);
+}
+
 // Both operands with scales: of rows, columns, blocks of k, and of elements.
 TEST(QuantizedOfEveryIsa, BothOperands) {
   for (DType format : {DType::kS8, DType::kU8, DType::kS4, DType::kF8E4M3FN, DType::kF4E2M1FN}) {

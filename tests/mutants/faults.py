@@ -66,7 +66,8 @@ UNARY = ("unary_expression", "unary_operator", "not_operator")
 NUMBERS = ("number_literal", "integer", "float")
 # Calls that are the same with their first two arguments the other way round.
 SYMMETRIC = re.compile(
-    rb"(min|max|minimum|maximum)(<\w+>)?$|^_mm\d*_(and|or|xor|add|mul|mullo|cmpeq|fn?m(add|sub))_\w+$|^Fma$"
+    rb"(min|max|minimum|maximum)(<\w+>)?$|^_mm\d*_(and|or|xor|add|mul|mullo|cmpeq|fn?m(add|sub))_\w+$"
+    rb"|(^|::)(Fma|Mul|Add|Sum|Product)$"
 )
 FLIPPED = {"true": "false", "false": "true", "True": "False", "False": "True"}
 

@@ -70,7 +70,7 @@ TEST(FfiDriverTest, EdgeCasesAreRightOnEveryIsaAndExecutor) {
       const Outcome outcome = Drive(absl::StrCat(kEdge, "--all --threads=3 --isa=", name, " --executor=", executor));
       if (HostHas(isa)) {
         EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
-        EXPECT_THAT(outcome.text, AllOf(HasSubstr(" " + name), HasSubstr(", 0 wrong")));
+        EXPECT_THAT(outcome.text, AllOf(HasSubstr(" " + name), Not(HasSubstr(": " + name)), HasSubstr(", 0 wrong")));
       } else {
         EXPECT_EQ(outcome.exit_code, 1);
         EXPECT_THAT(outcome.text, HasSubstr("isa: " + name + " is not usable here, because "));
@@ -136,6 +136,12 @@ TEST(FfiDriverTest, PrintsChecksumsAndNothingElse) {
   const Outcome outcome = Drive(kEdge + "--case=k-long --dtype=bf16 --bf16_sums=tiles --checksums");
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.text, recorded + "\n");
+}
+
+TEST(FfiDriverTest, UnknownRuleIsAnError) {
+  const Outcome outcome = Drive(kEdge + "--case=k-long --bf16_sums=rows");
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.text, HasSubstr("--bf16_sums=ROWS: must be AUTO, TILES or PAIRS"));
 }
 
 TEST(FfiDriverTest, WrongCaseFailsAndTheOthersRun) {
