@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 from raggemm.compat import transformer_engine as te
+from raggemm.compat.transformer_engine import _ragged
 from te_tensors import E2M1, E4M3, E5M2, MODES, ScalingMode, blocks, most, padded, quantized
 
 pytestmark = pytest.mark.usefixtures("emitters")  # for float4_e2m1fn
@@ -337,3 +338,9 @@ def test_wrong_arguments():
         te.grouped_dense(X.reshape(M, 5, 8), KERNEL, SIZES, quantizer_set=te.QuantizerSet(Q))
     with pytest.raises(ValueError, match=r"^x, kernel: dtype is float8_e5m2 of both"):
         te.grouped_dense(X, KERNEL, SIZES, quantizer_set=te.QuantizerSet(*[quantizer(*CASES[3])] * 2))
+
+
+def test_groups_that_are_too_large_to_be_transposed():
+    """Their positions are int32; found out before anything is allocated."""
+    with pytest.raises(ValueError, match="at most 2147483647 elements"):
+        _ragged._packed_positions(np.array([1], np.int32), 65536, 32768)
