@@ -119,7 +119,7 @@ python_install() {
 setup() {
   mkdir -p "$root/build"
   exec 9>"$root/build/.lock"
-  flock 9
+  flock --nonblock 9 || { say "waiting for another ./dev to set up" && flock 9; }
   prepare
   [[ -f $build/lib/libraggemm_ffi.so ]] || say "compiling ${*:-the libraries} (the libraries: a minute on two cores)"
   compile --target raggemm_ffi "$@"

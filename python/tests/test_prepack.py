@@ -65,7 +65,7 @@ def test_floats_come_back_and_have_the_same_products(columns, transpose, x64):
             same_bits(raggemm.ragged_dot(lhs, packed, SIZES), raggemm.ragged_dot(lhs, w, SIZES))
 
 
-@pytest.mark.parametrize(("name", "transpose"), zip(QUANTIZED, itertools.cycle((False, True)), strict=False))
+@pytest.mark.parametrize(("name", "transpose"), list(zip(QUANTIZED, itertools.cycle((False, True)), strict=False)))
 def test_quantized_weights_come_back_and_have_the_same_products(name, transpose):
     for columns in COLUMNS:
         for dtype, has_zero in ((np.float32, False), (ml_dtypes.bfloat16, True)):

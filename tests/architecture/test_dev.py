@@ -115,7 +115,8 @@ def test_the_output_of_a_command_is_its_own(dev):
         ("numerics", ""),
         ("driver --list", "ffi_driver"),
         ("bench --quick", "raggemm_bench"),
-        ("test kernels_plan_test", "all"),
+        ("test kernels_plan_test", ""),  # and then that one
+        ("test python/tests", "all"),
         ("build", "all"),
     ],
 )
@@ -140,3 +141,15 @@ def test_a_run_that_measures_nothing_keeps_the_last_report(dev, tmp_path):
     code, out, _ = dev("bench", "--quick")
     assert (code, report.read_text()) == (0, "new\n")
     assert out.splitlines()[0] == "raggemm_bench --quick" and "report.py" in out.splitlines()[1]
+
+
+def test_a_program_of_tests_that_is_none(dev):
+    code, _, err = dev("test", "kernels_plam_test")
+    assert (code, "there is no C++ test kernels_plam_test" in err) == (2, True)
+
+
+def test_a_filter_that_selects_nothing(root):
+    for flag, code, text in (("*Nothing*", 1, "no test is selected by --gtest_filter=*Nothing*"), ("*", 0, "PASSED")):
+        command = [root / "dev", "test", "kernels_workspace_test", f"--gtest_filter={flag}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, text in done.stdout + done.stderr) == (code, True)
