@@ -22,7 +22,7 @@ int Sum(const Pair& pair, int count) {
   static_assert(kLimit == 64);
   for (int i = 0; i < count; ++i) sum += pair.second;
   if (!pair.empty && count > 2) {
-    Add(sum, count);
+    Put(sum, count);
     sum = std::max<int>(sum, count);
   }
   return count != 0 ? sum : 0;
@@ -58,7 +58,7 @@ def test_faults_of_cpp(tmp_path):
             "64  ->  63",
         ),
         *("pair.first  ->  pair.second", "!pair.empty  ->  pair.empty", "sum += pair.second;  ->  left out"),
-        *("Add(sum, count);  ->  left out", "Add(sum, count)  ->  Add(count, sum)", "count != 0 ? sum : 0  ->  sum"),
+        *("Put(sum, count);  ->  left out", "Put(sum, count)  ->  Put(count, sum)", "count != 0 ? sum : 0  ->  sum"),
         "!pair.empty && count > 2  ->  !pair.empty || count > 2",
     ):
         assert change in found
