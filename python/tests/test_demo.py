@@ -275,11 +275,6 @@ def test_gradients_of_idle_experts_are_zero():
     assert checks.weights_error(got.at[0, 0, 0].set(1.0), x, out, layer.sizes) > 1
 
 
-def test_nothing_has_no_error():
-    assert Checks().add("nothing", []) == 0
-    assert Checks().add("something", [("a", 0.25), ("b", 0.5), ("c", 0.125)]) == 0.5
-
-
 def test_disagreement():
     rows = np.random.default_rng(0).normal(size=(4, 300)).astype(np.float32)
     rows[1] = 0

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from raggemm.demo import layers, programs
+from raggemm.demo.checks import Checks
 from raggemm.demo.programs import Limits, WarmProgram, affordable_layer, median_ms, wait_until_quiet
 
 LAYER = layers.Layer("", "", hidden=16, intermediate=8, sizes=(0, 100, 700, 0, 1, 0, 199, 0))
@@ -105,3 +106,8 @@ def test_memory_is_within_the_limit(weights, share):
 
 def test_every_active_expert_keeps_a_row(weights):
     assert affordable_layer(LAYER, weights, outer_sums, Limits(1000.0, 1)).sizes == (0, 1, 1, 0, 1, 0, 1, 0)
+
+
+def test_nothing_has_no_error():
+    assert Checks().add("nothing", []) == 0
+    assert Checks().add("something", [("a", 0.25), ("b", 0.5), ("c", 0.125)]) == 0.5
