@@ -323,8 +323,8 @@ def test_prints_a_report_and_writes_it(run_bench):
         best = min(ms[name] for name in (*contenders.LOOPS, contenders.EINSUM))
         assert row["ratio_best_alternative"] == best / ms[contenders.RAGGEMM]
         for name, of in row["contenders"].items():
-            assert of["ms"] > 0 and of["compile_seconds"] > 0
-            assert of["temp_bytes"] >= 1 and of["temp_bytes"] == int(of["temp_bytes"])
+            assert of["ms"] > 0 and of["temp_bytes"] > 0 and of["compile_seconds"] > 0
+            assert isinstance(of["temp_bytes"], int)
             assert of["ratio"] == ms[name] / ms[contenders.RAGGEMM]
             assert of["compiled_for_each_routing"] == (name == bench_jax.UNROLLED)
     assert not any("fewer rows" in line for line in lines)

@@ -1,5 +1,5 @@
 """How programs are timed: over each other's results, in turns, when nothing else runs. How many rows one can afford: by
-memory, by time, and never less than one for each active expert.
+memory, by time, and never less than one for each active expert. What is counted as wrong.
 """
 
 import time

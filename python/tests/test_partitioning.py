@@ -148,11 +148,14 @@ def test_axes_that_the_devices_do_not_divide_evenly(axis):
     """Six of eight over four devices, as the partitioner itself shards a slice of what is sharded."""
 
     def f(x, w):
-        out = gmm(x[:, :6] if axis == 1 else x, jax.lax.slice_in_dim(w, 0, 6, axis=axis), SIZES)
-        return out.sum(axis=1)  # jax 0.9.2 has no name for the shards of out, nor for those of such a slice itself
+        return gmm(x[:, :6] if axis == 1 else x, jax.lax.slice_in_dim(w, 0, 6, axis=axis), SIZES)
 
+    compiled(lambda x, w: f(x, w).sum(axis=1), LHS, put(RHS, along(axis)))
+    if axis == 2 and jax.__version__ == "0.9.2":
+        return  # which has no name for such shards, of slices that nothing was multiplied with either
     out, _ = compiled(f, LHS, put(RHS, along(axis)))
-    assert out.sharding.is_fully_replicated
+    # Where N is divided, jax 0.8.1 takes half of the devices, which do divide it.
+    assert out.sharding.is_fully_replicated or (axis == 2 and 6 % out.sharding.shard_shape(out.shape)[1] == 0)
 
 
 def test_batches_that_are_sharded():

@@ -237,11 +237,12 @@ int RunRandom(uint64_t seed, double seconds) {
   const auto start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   const std::vector<Isa> isas = HostIsas();
+  const bool flushes = FlushesDenormals();
   int64_t problems = 0;
   for (; elapsed() < seconds; ++problems) {
     Random random(seed + static_cast<uint64_t>(problems));
     FuzzCase fuzz_case = RandomCase(random);
-    if (!FlushesDenormals()) fuzz_case.spec.special_values = false;
+    if (!flushes) fuzz_case.spec.special_values = false;
     const std::unique_ptr<Checked> problem = Make(fuzz_case);
     for (Isa isa : isas) {
       fuzz_case.way = RandomWay(isa, random);
