@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "kernels/dequantize.h"
 #include "kernels/factors.h"
 #include "kernels/isa.h"
@@ -202,6 +205,41 @@ double Untouched(const GroupedGemmProblem& problem, int64_t index) {
   return problem.c.has_value() ? ToDouble(*problem.c, index) : 0;
 }
 
+// Finds an element's group among a million. The groups that have elements, by where these begin:
+//
+//   out_first, or a matrix for each group:     out_last:
+//     aaaa      the last one that begins         aabc    the last one that begins at or before
+//     bbbb      at or before the element         aabc    the element of its column in the first row
+class GroupsOfElements {
+ public:
+  explicit GroupsOfElements(absl::Span<const GroupProduct> groups) {
+    for (const GroupProduct& group : groups) {
+      if (group.out.rows > 0 && group.out.cols > 0) groups_.push_back(&group);
+    }
+    std::sort(groups_.begin(), groups_.end(),
+              [](const GroupProduct* a, const GroupProduct* b) { return a->out.start < b->out.start; });
+  }
+
+  // With the element's row and column in it, or null where no group has it.
+  std::tuple<const GroupProduct*, int64_t, int64_t> Find(int64_t element) const {
+    if (groups_.empty()) return {nullptr, 0, 0};
+    const int64_t row = groups_[0]->out.row_step, matrix = groups_[0]->out.rows * row;  // of all groups, with out_last
+    for (const int64_t begin : {element, element - element % matrix + element % row}) {
+      const auto next =
+          std::upper_bound(groups_.begin(), groups_.end(), begin,
+                           [](int64_t value, const GroupProduct* group) { return value < group->out.start; });
+      if (next == groups_.begin()) continue;
+      const MatrixView& out = (*std::prev(next))->out;
+      const int64_t i = (element - out.start) / out.row_step, j = (element - out.start) % out.row_step;
+      if (i < out.rows && j < out.cols) return {*std::prev(next), i, j};
+    }
+    return {nullptr, 0, 0};
+  }
+
+ private:
+  std::vector<const GroupProduct*> groups_;
+};
+
 }  // namespace
 
 double RelativeErrorOfSum(const Arithmetic& arithmetic, double contraction, double replicas) {
@@ -231,18 +269,13 @@ absl::StatusOr<Reference> ComputeReferenceAt(const GroupedGemmProblem& problem,
                                              absl::Span<const int64_t> out_elements) {
   absl::StatusOr<std::vector<GroupProduct>> groups = GroupProducts(problem);
   if (!groups.ok()) return groups.status();
+  const GroupsOfElements groups_of_elements(*groups);
   Reference reference;
   for (int64_t e : out_elements) {
     reference.want.push_back(Untouched(problem, e));
     reference.bound.push_back(0);
-    for (const GroupProduct& group : *groups) {
-      const int64_t distance = e - group.out.start;
-      if (distance < 0 || group.out.cols == 0) continue;
-      const int64_t i = distance / group.out.row_step, j = distance % group.out.row_step;
-      if (i >= group.out.rows || j >= group.out.cols) continue;
-      Evaluate(problem, group, i, j, &reference.want.back(), &reference.bound.back());
-      break;
-    }
+    const auto [group, i, j] = groups_of_elements.Find(e);
+    if (group != nullptr) Evaluate(problem, *group, i, j, &reference.want.back(), &reference.bound.back());
   }
   return reference;
 }

@@ -18,7 +18,7 @@ from raggemm._primitive.moe_mlp import MlpCall, of_whole_bytes, primitive
 from raggemm._routing import rows_of_tokens, sums_of_tokens
 from raggemm._tensors import check_type, choice, flag, float_array, weight_parts
 
-_FLOATS = tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32)
+MLP_FLOATS = tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32)
 # In the order in which the custom call gets them.
 _OPTIONAL = (
     *("row_weights", "w_gate", "b_up", "b_gate", "b_down", "group_offset"),
@@ -38,14 +38,14 @@ def _check_shape(name: str, x: jax.Array, shape: tuple[int, ...]) -> None:
 
 def _checked_rows(x: Any, row_tokens: Any, row_weights: Any, group_sizes: Any) -> dict[str, Any]:
     args = {
-        "x": float_array("x", x, _FLOATS),
+        "x": float_array("x", x, MLP_FLOATS),
         "row_tokens": integer_array("row_tokens", row_tokens),
         "group_sizes": integer_array("group_sizes", group_sizes),
     }
     for name, axes in (("x", "T,H"), ("row_tokens", "M"), ("group_sizes", "G")):
         _check_rank(name, args[name], axes)
     if row_weights is not None:
-        row_weights = float_array("row_weights", row_weights, _FLOATS)
+        row_weights = float_array("row_weights", row_weights, MLP_FLOATS)
         _check_shape("row_weights", row_weights, args["row_tokens"].shape)
         args["row_weights"] = row_weights.astype(jnp.float32)
     return args
@@ -61,7 +61,7 @@ def _checked_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, An
         name = f"w_{word}"
         data, factors, columns = weight_parts(name, w)
         if factors is None:
-            check_type(name, data.dtype, _FLOATS)
+            check_type(name, data.dtype, MLP_FLOATS)
         else:
             args |= {f"{word}_scale": factors.scale, f"{word}_zero": factors.zero}
         args[name] = data
@@ -70,29 +70,33 @@ def _checked_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, An
     return {name: x for name, x in args.items() if x is not None}, matrices
 
 
-def _check_matrix(word: str, w: jax.ShapeDtypeStruct, hidden: int, transpose: bool, groups: int | None = None) -> None:
+def _check_matrix(
+    word: str, w: jax.ShapeDtypeStruct, hidden: int, transpose: bool, layout: str, groups: int | None = None
+) -> None:
     """w_up, or w_down, which must have as many groups: the one axis of H elements is where it must be."""
     last = transpose == (word == "up")  # of the two axes
     if w.shape[2 if last else 1] == hidden and groups in (None, w.shape[0]):
         return
     axes = f"[{'G' if groups is None else groups},{f'I,{hidden}' if last else f'{hidden},I'}]"
     meant = w.shape[1 if last else 2] == hidden and groups in (None, w.shape[0])
-    hint = f"; transpose_{word}={not transpose} may be meant" if meant else ""
-    raise ValueError(f"w_{word}: shape is {w.shape}, must be {axes} with transpose_{word}={transpose}{hint}")
+    stored = "packed as it is" if layout else f"with transpose_{word}={transpose}"
+    other = f"prepack(w_{word}, transpose=True)" if layout else f"transpose_{word}={not transpose}"
+    hint = f"; {other} may be meant" if meant else ""
+    raise ValueError(f"w_{word}: shape is {w.shape}, must be {axes} {stored}{hint}")
 
 
 def _check_extents(
-    matrices: dict[str, Any], hidden: int, merged: bool, transpose_up: bool, transpose_down: bool
+    matrices: dict[str, Any], hidden: int, merged: bool, transposes: dict[str, bool], layouts: dict[str, str]
 ) -> int:
     """The columns of w_up."""
     up = matrices["w_up"].shape
-    groups, columns = up[0], up[1 if transpose_up else 2]
-    _check_matrix("up", matrices["w_up"], hidden, transpose_up)
+    groups, columns = up[0], up[1 if transposes["w_up"] else 2]
+    _check_matrix("up", matrices["w_up"], hidden, transposes["w_up"], layouts["up_layout"])
     if "w_gate" in matrices:
         _check_shape("w_gate", matrices["w_gate"], up)
         check_type("w_gate: beside w_up", matrices["w_gate"].dtype, (matrices["w_up"].dtype,))
-    inner = matrices["w_down"].shape[2 if transpose_down else 1]
-    _check_matrix("down", matrices["w_down"], hidden, transpose_down, groups)
+    inner = matrices["w_down"].shape[2 if transposes["w_down"] else 1]
+    _check_matrix("down", matrices["w_down"], hidden, transposes["w_down"], layouts["down_layout"], groups)
     if columns != (wanted := 2 * inner if merged else inner):
         each = "two where it is merged, as it is" if merged else "one, or two where it is merged, as it is not"
         raise ValueError(f"w_up: has {columns} columns, must have {wanted}: for each of w_down's {inner} rows {each}")
@@ -101,7 +105,7 @@ def _check_extents(
 
 def _checked_biases(args: dict[str, Any], columns: int, **biases: Any) -> dict[str, Any]:
     groups, hidden = args["w_up"].shape[0], args["x"].shape[1]
-    given = {name: float_array(name, bias, _FLOATS) for name, bias in biases.items() if bias is not None}
+    given = {name: float_array(name, bias, MLP_FLOATS) for name, bias in biases.items() if bias is not None}
     for name, bias in given.items():
         _check_shape(name, bias, (groups, hidden if name == "b_down" else columns))
     return given
@@ -267,12 +271,13 @@ def moe_mlp(
     args = _checked_rows(x, row_tokens, row_weights, group_sizes)
     weights, matrices = _checked_matrices(w_up, w_gate, w_down)
     args |= weights
-    layouts = _checked_layouts(weights, {"w_up": transpose_up, "w_down": transpose_down})
-    columns = _check_extents(matrices, args["x"].shape[1], merged is not None, transpose_up, transpose_down)
+    transposes = {"w_up": transpose_up, "w_down": transpose_down}
+    layouts = _checked_layouts(weights, transposes)
+    columns = _check_extents(matrices, args["x"].shape[1], merged is not None, transposes, layouts)
     args |= _checked_biases(args, columns, b_up=b_up, b_gate=b_gate, b_down=b_down)
     args |= _checked_offset(args, group_offset)
     dtype = args["x"].dtype if preferred_element_type is None else result_dtype(preferred_element_type)
-    check_type("preferred_element_type", dtype, _FLOATS)
+    check_type("preferred_element_type", dtype, MLP_FLOATS)
     call = MlpCall(
         sequence,
         cotangents,
@@ -290,5 +295,8 @@ def moe_mlp(
         args["row_slots"] = integer_array("row_slots", row_slots)
         _check_shape("row_slots", args["row_slots"], args["row_tokens"].shape)
     elif weight_on == "output" or row_weights is None:
+        return _moe_mlp(args, call=call)
+    if args["x"].shape[0] == 0:  # sums of no tokens would not be computed, and wrong rows not found
+        args.pop("row_slots", None)
         return _moe_mlp(args, call=call)
     return _by_rows(args, call, weight_on)

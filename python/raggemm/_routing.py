@@ -272,7 +272,7 @@ def sum_dtype(*arrays: jax.Array) -> jnp.dtype:
 def filled_rows(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
     """x[row_tokens], and zeros for a token from len(x) on."""
     if x.shape[0] == 0:  # of which jax gathers nothing
-        return jnp.zeros((row_tokens.shape[0], x.shape[1]), x.dtype)
+        return jnp.zeros((*row_tokens.shape, *x.shape[1:]), x.dtype)
     return x.at[row_tokens].get(mode="fill", fill_value=0)
 
 

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from raggemm._moe_mlp import moe_mlp
-from raggemm._primitive.call import FLOATS
+from raggemm._moe_mlp import MLP_FLOATS, moe_mlp
 from raggemm._primitive.jax_versions import gathered
 from raggemm._routing import route, sort_by_expert
-from raggemm._tensors import check_type, count, dtype_of, float_array
+from raggemm._tensors import check_type, count, dtype_of, float_array, weight_parts
 
 __all__ = ["Output", "Shape", "apply", "init"]
 
 _KEYS = ("router", "w_up", "w_down", "w_gate", "expert_bias")
 _OPTIONAL = ("w_gate", "expert_bias")
-_ROUTING = tuple(name for name, x in inspect.signature(route).parameters.items() if x.kind is x.KEYWORD_ONLY)
+_KEYWORDS = [name for name, x in inspect.signature(route).parameters.items() if x.kind is x.KEYWORD_ONLY]
+_ROUTING = tuple(name for name in _KEYWORDS if name not in _KEYS)
 
 
 class Shape(NamedTuple):
@@ -53,7 +53,7 @@ def init(key: jax.Array, shape: Shape, dtype: Any = jnp.float32) -> dict[str, ja
         raise TypeError(f"shape is {shape!r}, must be {', '.join(Shape._fields)}")
     width, hidden, experts = (count(f"shape.{name}", n, 1) for name, n in zip(Shape._fields, shape, strict=True))
     dtype = dtype_of("dtype", dtype)
-    check_type("dtype", dtype, FLOATS)
+    check_type("dtype", dtype, MLP_FLOATS)
     shapes = {
         "router": (width, experts),
         "w_gate": (experts, width, hidden),
@@ -74,17 +74,24 @@ def _check(params: Any, routing: dict[str, Any], shape: tuple[int, ...]) -> None
     if not isinstance(params, Mapping):
         raise TypeError(f"params: is a {type(params).__name__}, must be a dict of arrays")
     if missing := [key for key in _KEYS if key not in params and key not in _OPTIONAL]:
-        raise ValueError(f"params: has no {missing[0]!r}, but {sorted(params)}")
+        raise ValueError(f"params: has no {missing[0]!r}, but {list(params)}")
     if unknown := [key for key in params if key not in _KEYS]:
         raise ValueError(f"params: {unknown[0]!r} is no array of this layer, which are {list(_KEYS)}")
+    if "expert_bias" in routing:
+        raise ValueError("expert_bias: is no argument of apply, but an array of params")
     if unknown := [name for name in routing if name not in _ROUTING]:
         raise ValueError(f"{unknown[0]}: is no argument of apply, nor of route: {list(_ROUTING)}")
     router = float_array("params['router']", params["router"]).shape
-    experts = getattr(params["w_up"], "shape", ())[:1]
     if len(router) != 2 or shape[-1:] != router[:1]:
         raise ValueError(f"x: shape is {shape}, must end with the rows of params['router'], whose shape is {router}")
-    if experts and router[1:] != experts:
-        raise ValueError(f"params: router has {router[1]} experts, but w_up has {experts[0]}")
+    for name, axes, hidden in (("w_up", f"[G,{router[0]},I]", 1), ("w_down", f"[G,I,{router[0]}]", 2)):
+        matrix, w = f"params[{name!r}]", params[name]
+        data, _, packed_columns = weight_parts(matrix, w)
+        of = data.shape if packed_columns is None else w.shape
+        if len(of) != 3 or of[hidden] != router[0]:
+            raise ValueError(f"{matrix}: shape is {of}, must be {axes}")
+        if of[0] != router[1]:
+            raise ValueError(f"params: router has {router[1]} experts, but {name} has {of[0]}")
 
 
 def apply(
@@ -102,7 +109,7 @@ def apply(
       x: [...,H], of float16, bfloat16 or float32.
       top_k: experts of a token.
       activation, weight_on: as moe_mlp has them.
-      routing: the keyword arguments of route.
+      routing: the keyword arguments of route, but for expert_bias.
     """
     x = float_array("x", x)
     _check(params, routing, x.shape)

@@ -340,6 +340,19 @@ def test_wrong_arguments():
         te.grouped_dense(X, KERNEL, SIZES, quantizer_set=te.QuantizerSet(*[quantizer(*CASES[3])] * 2))
 
 
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("rows, k, n, groups", [(0, 4, 3, 2), (5, 0, 3, 2), (5, 4, 0, 2), (5, 4, 3, 0)])
+def test_dense_of_nothing(name, rows, k, n, groups):
+    """A contraction of nothing is 0, rows of no group too."""
+    scale = np.ones(groups, np.float32)
+    quantizers = [q and te.GroupedQuantizer(q[1], q[0], scale=scale if "DELAYED" in q[0] else None) for q in SETS[name]]
+    x, kernel, sizes = np.ones((rows, k), np.float32), np.ones((groups, k, n), np.float32), np.zeros(groups, np.int32)
+    out, vjp = jax.vjp(lambda *a: te.grouped_dense(*a, sizes, quantizer_set=te.QuantizerSet(*quantizers)), x, kernel)
+    np.testing.assert_array_equal(out, np.zeros((rows, n)))
+    for got, of in zip(vjp(np.ones_like(out)), (x, kernel), strict=True):
+        np.testing.assert_array_equal(got, np.zeros_like(of))
+
+
 def test_groups_that_are_too_large_to_be_transposed():
     """Their positions are int32; found out before anything is allocated."""
     with pytest.raises(ValueError, match="at most 2147483647 elements"):

@@ -279,6 +279,14 @@ def test_sort_chunks_by_index(dtype):
     np.testing.assert_array_equal(te.sort_chunks_by_index(x.reshape(3, 3, H), sizes, order)[0], out)
 
 
+def test_sort_chunks_of_nothing():
+    x, nothing = random(4, H), np.zeros(0, np.int32)
+    out, went_to = te.sort_chunks_by_index(x, nothing, nothing)
+    np.testing.assert_array_equal(out, x)
+    assert went_to.tolist() == [0, 1, 2, 3]
+    assert te.sort_chunks_by_index(x[:0], [0], [0])[0].shape == (0, H)
+
+
 def test_errors():
     f, dispatch, x = te.fused_topk_with_score_function, te.token_dispatch, np.ones((2, 3), np.float32)
     options = {"score_function": ScoreFunction.SQRTSOFTPLUS}
@@ -295,6 +303,7 @@ def test_errors():
     check_errors(lambda: dispatch(x, x[1:], 6), ValueError, r"^routing_map: shape is \(1, 3\), must be 2 tokens")
     check_errors(lambda: dispatch(x, x, 6, x[:1]), ValueError, r"^probs: shape is \(1, 3\), must be that of rout")
     check_errors(lambda: dispatch(x[0], x, 6), ValueError, r"^inp: shape is \(3,\), must have 2 or 3 axes")
+    check_errors(lambda: dispatch(x, x[:, :0], 6), ValueError, r"^routing_map: shape is \(2, 0\), must be 2 tokens")
     ids = np.zeros((2, 4), np.int32)
     check_errors(lambda: te.token_combine(x, ids), ValueError, r"^row_id_map: shape is \(2, 4\), must be \[T,2E\+1\]")
     ids = np.zeros((2, 5), np.int32)

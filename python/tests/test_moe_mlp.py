@@ -9,6 +9,7 @@ import ml_dtypes
 import moe_oracle
 import numpy as np
 import pytest
+import raggemm
 from arrays import integers
 from moe_mlps import GATES, GROUPS, HIDDEN, INNER, ROW_TOKENS, ROWS, SIZES, TOKENS, Case
 from quantized_operands import tensor
@@ -309,6 +310,11 @@ TRACING = [
         {"transpose_down": True},
         ValueError,
         r"w_down: shape is \(2, 3, 4\), must be \[2,4,I\] .*; transpose_down=False may",
+    ),
+    (
+        {"w_up": raggemm.prepack(UP.mT)},
+        ValueError,
+        r"w_up: shape is \(2, 3, 4\), must be \[G,4,I\] packed as it is; prepack\(w_up, transpose=True\) may be meant",
     ),
     ({"w_gate": UP[:, :, 1:]}, ValueError, r"w_gate: shape is \(2, 4, 2\), must be \(2, 4, 3\)"),
     ({"w_gate": INT8}, TypeError, "w_gate: beside w_up: dtype is int8, must be float32"),

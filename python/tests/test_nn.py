@@ -175,12 +175,21 @@ def test_errors():
     with pytest.raises(ValueError, match=r"^top_k is 6, must be in"):
         nn.apply(PARAMS, X, 6)
     without = {name: x for name, x in PARAMS.items() if name != "w_down"}
+    up = np.asarray(PARAMS["w_up"])
     wide = PARAMS | {"router": np.ones((X.shape[-1], 9), np.float32)}
     for params, options, message in (
         (without, {}, "^params: has no 'w_down', but"),
         (PARAMS | {"b_up": X}, {}, "^params: 'b_up' is no array of this layer, which are"),
         (PARAMS | {"router_bias": X}, {}, "^params: 'router_bias' is no array"),
+        (PARAMS | {1: X}, {}, "^params: 1 is no array of this layer, which are"),
+        (without | {1: X}, {}, "^params: has no 'w_down', but"),
         (PARAMS, {"transpose_up": True}, "^transpose_up: is no argument of apply"),
+        (PARAMS, {"expert_bias": X[0]}, "^expert_bias: is no argument of apply, but an array of params"),
+        (PARAMS | {"w_up": up[0]}, {}, rf"^params\['w_up'\]: shape is .*, must be \[G,{X.shape[-1]},I\]"),
+        (PARAMS | {"w_up": up.swapaxes(1, 2)}, {}, rf"^params\['w_up'\]: shape is .*, must be \[G,{X.shape[-1]},I\]"),
+        (PARAMS | {"w_down": up}, {}, rf"^params\['w_down'\]: shape is .*, must be \[G,I,{X.shape[-1]}\]"),
+        (wide | {"w_up": raggemm.quantize(up, np.int8)}, {}, "^params: router has 9 experts, but w_up has"),
+        (wide | {"w_up": raggemm.prepack(up)}, {}, "^params: router has 9 experts, but w_up has"),
         (wide, {}, f"^params: router has 9 experts, but w_up has {PARAMS['w_up'].shape[0]}"),
         (
             PARAMS | {"router": PARAMS["router"][1:]},
@@ -190,3 +199,5 @@ def test_errors():
     ):
         with pytest.raises(ValueError, match=message):
             nn.apply(params, X, 2, **options)
+    with pytest.raises(TypeError, match=r"^dtype: .*float64, must be float16, bfloat16 or float32"):
+        nn.init(jax.random.key(0), nn.Shape(4, 4, 2), np.float64)

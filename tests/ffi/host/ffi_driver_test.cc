@@ -187,6 +187,15 @@ TEST(FfiDriverTest, ManyGroupsOfWrongSizesTakeNoMemory) {
   EXPECT_LT(usage.ru_maxrss, 2 << 20);  // KiB
 }
 
+// A check that looked at all groups for each element would take half an hour.
+TEST(FfiDriverTest, ManyGroupsAreCheckedInSeconds) {
+  constexpr int kGroups = 1 << 19;
+  const std::string cases = WriteCases(absl::StrCat("cases { name: 'many' K: 1 N: 1 group_sizes: [",
+                                                    absl::StrJoin(std::vector<int>(kGroups, 1), ","), "] }"));
+  const Outcome outcome = Drive(cases + "--all");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+}
+
 TEST(FfiDriverTest, MalformedCasesAreNamedAndTheOthersRun) {
   const std::string good = "cases { name: 'good' K: 3 N: 4 group_sizes: [1,2] }";
   const std::pair<std::string, std::string> bad[] = {

@@ -15,6 +15,7 @@ from raggemm._precision import in_effect
 from raggemm._primitive.call import PACKED
 from raggemm._quantize import E5M2, scale_of
 from raggemm._quantized import times
+from raggemm._routing import filled_rows
 from raggemm._tensors import QuantizedTensor
 from raggemm.compat.transformer_engine._ragged import Rows, block_of_rows, blocks_of, ceiling, most_blocks, unpacked
 from raggemm.compat.transformer_engine._tensors import F32, Layout, Scaled, dims_of, scaled
@@ -88,9 +89,9 @@ def _dequantized(x: Scaled) -> jax.Array:
             scale = unpacked(scale, blocks_of(x.sizes, block[1]), counts)
             data, block = unpacked(data, x.sizes, (columns, rows)), block[::-1]
             columns = rows
-        data, scale = data.reshape(-1, columns), scale.reshape(-1, ceiling(columns, block[1]))
-        at = block_of_rows(Rows.of(x.sizes, data.shape[0]), x.sizes, block[0])
-        scale = scale.at[at].get(mode="clip")
+        else:
+            data, scale = data.reshape(rows, columns), scale.reshape(layout.scales(block))
+        scale = filled_rows(scale, block_of_rows(Rows.of(x.sizes, data.shape[0]), x.sizes, block[0]))
     scale = jnp.repeat(scale, block[1], -1)[..., :columns]
     return times(data.astype(jnp.float32), scale).astype(jnp.bfloat16)
 

@@ -12,6 +12,7 @@ import numpy as np
 from raggemm._operands import Operand
 from raggemm._primitive.call import FLOATS, PACKED
 from raggemm._quantize import How, elements, magnitude_bits, quantized
+from raggemm._routing import filled_rows
 from raggemm._tensors import check_type, float_array
 from raggemm.compat.transformer_engine._products import amax_factor
 from raggemm.compat.transformer_engine._ragged import (
@@ -121,7 +122,7 @@ class _Groups:
             at = block_of_rows(self.rows, self.sizes, block[0]) * block[0] + self.rows.place % block[0]
             x = jnp.zeros((counts[0] * block[0], x.shape[1]), x.dtype).at[at].set(x, mode="drop")
         q = quantized(x, How(dtype, scale_dtype, False, counts, None))
-        data = q.data[..., :rows, :columns] if at is None else q.data.at[at, :columns].get(mode="fill", fill_value=0)
+        data = q.data[..., :rows, :columns] if at is None else filled_rows(q.data[:, :columns], at)
         return data, q.scale
 
 

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from raggemm._routing import filled_rows
+
 
 def ceiling(x: int, size: int) -> int:
     """How many blocks of this size x rows need, of which the last may be partial."""
@@ -72,4 +74,4 @@ def packed(x: jax.Array, sizes: jax.Array) -> jax.Array:
 
 def unpacked(flat: jax.Array, sizes: jax.Array, shape: tuple[int, int]) -> jax.Array:
     """What `packed` was made of, 0 in rows of no group."""
-    return flat.at[_packed_positions(sizes, *shape)].get(mode="fill", fill_value=0)
+    return filled_rows(flat, _packed_positions(sizes, *shape))

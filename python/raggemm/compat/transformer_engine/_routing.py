@@ -1,5 +1,6 @@
 """TransformerEngine's router and permutation, over raggemm's route and combine."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ from raggemm._routing import (
     check_top_k,
     checked_groups,
     combine,
+    filled_rows,
     logits_array,
     rows_of_tokens,
     scores_for_loss,
@@ -128,7 +130,7 @@ def _flat(name: str, x: Any) -> jax.Array:
     x = array(name, x)
     if x.ndim not in (2, 3):
         raise ValueError(f"{name}: shape is {x.shape}, must have 2 or 3 axes")
-    return x.reshape(-1, x.shape[-1])
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 class _Rows(NamedTuple):
@@ -261,7 +263,7 @@ def sort_chunks_by_index(inp: Any, split_sizes: Any, sorted_indices: Any) -> tup
         row = jnp.arange(len(inp), dtype=jnp.int32)
         ends = jnp.cumsum(sizes)
         chunk = jnp.searchsorted(ends, row, side="right")
-        by = (starts - (ends - sizes)).at[chunk].get(mode="fill", fill_value=0)
+        by = filled_rows(starts - (ends - sizes), chunk)
         return (row + by).astype(jnp.int32)
 
     came_from = moved(sizes[order], jnp.argsort(order))
