@@ -10,16 +10,16 @@ release_rows() {
 debian-13 10 test --debian-13
 headers 5 test --headers
 origins 10 test --origins
-amx 30 test --amx
+amx 20 test --amx
 address 17 test --sanitize=address
 thread 11 test --sanitize=thread
 valgrind 5 test --valgrind
 soak 5 test --soak
 fuzz 6 fuzz --minutes=5
-mutants 20 mutants
 lint 8 lint
 docs 1 docs
 checksums 1 checksums
+mutants 20 mutants
 ROWS
 }
 

@@ -22,7 +22,9 @@ from raggemm._primitive.library import description
 ROOT = pathlib.Path(__file__).parents[2]
 # Where faults are planted, how many of each 360, and whose tests look for them.
 PLACES = (("kernels", 200, CppTests), ("ffi", 60, CppTests), ("python/raggemm", 100, PythonTests))
-LEAST = 0.95  # of the faults are noticed, or change nothing
+# Of the faults are noticed, or known to change nothing, else tests are broken. Of what is left in a sample more than
+# half changes nothing either, which only a person can tell.
+LEAST = 0.8
 
 
 def equivalents() -> dict[tuple[str, str, str], str]:

@@ -65,6 +65,23 @@ def test_faults_of_cpp(tmp_path):
     assert not any(re.search(r"kSize|kLimit ==|^3|pragma|<int>.count", change) for change in found)
 
 
+def test_what_changes_speed_alone_is_never_wrong(tmp_path):
+    (tmp_path / "kernels" / "isa").mkdir(parents=True)
+    source = """inline void FetchLine(Prefetch& prefetch) { prefetch.line += 64; }
+int Gemm(Prefetch& prefetch, int k) {
+  FetchDue<int>(prefetch, 2 * k);
+  asm("" : "+v"(k));
+  return k + 3;
+}
+struct Rows {
+  int first = 7, last = Last(8);
+};
+"""
+    found = _changes(tmp_path, "kernels/isa/a.h", source)
+    assert found == {"k + 3  ->  k - 3", "k + 3  ->  k", "k + 3  ->  3", "3  ->  4", "3  ->  2", "8  ->  9", "8  ->  7"}
+    assert "prefetch.line += 64;  ->  left out" in _changes(tmp_path, "a.h", source)
+
+
 def test_faults_of_python(tmp_path):
     found = _changes(tmp_path, "a.py", PYTHON)
     for change in (
@@ -130,6 +147,7 @@ def test_what_the_compiler_says_is_blamed_on_a_fault(tmp_path):
     """On those in the lines that it names; else on the last one before them."""
     source = tmp_path / "source"
     drawn = {n: faults.Fault("kernels/a.h", line, 0, 1, "1", "2") for n, line in enumerate((3, 7, 9), 1)}
+    drawn |= {n: faults.Fault("kernels/b.h", 2 * n - 2, 0, 1, "1", "2", constant=(0, 9)) for n in (4, 5)}
     text = f"""In file included from {source}/kernels/b.cc:5:
 In function 'f',
     inlined from 'g' at {source}/kernels/a.h:7:30,
@@ -140,6 +158,7 @@ In function 'f',
         (text, {2}),
         (text.replace("a.h:7:", "a.h:8:"), {2}),
         ("../source/kernels/a.h:3:1: error: no", {1}),
+        (f"{source}/kernels/a.h:8:2: error: no\n{source}/kernels/b.h:4:1: note: 't' was not declared 'constexpr'", {4}),
     ):
         assert cpp_tests.blamed(output, tmp_path / "build", source, drawn) == want
 
