@@ -64,7 +64,7 @@ void Fetch::AimAtRhs(const Block& block, const Block* next) {
   rows_ = along_n ? next->steps : next->cols;
   if (at_.near) rows_ = std::min(rows_, next->rhs.rows - next->k - ahead);
   lines_left_ = CeilDiv(StepOf(dtype, along_n ? next->cols : next->steps), 64);
-  if (along_n && place_.recipe.fetch == Recipe::Order::kStrips) {
+  if (place_.recipe.fetch == Recipe::Order::kStrips) {
     // At least two lines of each row at once: strips that are narrower share them.
     const int64_t run_cols = std::max<int64_t>(width, 128 * 8 / FormatOf(dtype).bits);
     run_lines_ = StepOf(dtype, run_cols) / 64;

@@ -201,7 +201,7 @@ TEST(OnErrorTest, NaNIsNotWrittenWhereOutIsUnsound) {
        [](host::Call& c) {
          c.results[0].dims = {int64_t{1} << 40, int64_t{1} << 40};
        }},
-      {"exceed the address space",
+      {"out: 816 bytes exceed the address space",
        [](host::Call& c) { c.results[0].data = reinterpret_cast<void*>(UINTPTR_MAX - 63); }},
       {"out overlaps lhs", [](host::Call& c) { c.args[0].data = c.results[0].data; }},
       {"out overlaps rhs", [](host::Call& c) { c.args[1].data = c.results[0].data; }},

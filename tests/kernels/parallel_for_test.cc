@@ -2,6 +2,7 @@
 #include "kernels/parallel_for.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -169,6 +170,31 @@ TEST(Teams, ComputeEveryTileOfEveryLoop) {
     EXPECT_EQ(status, absl::OkStatus());
     const auto fail = [](Team&) -> absl::Status { throw std::bad_alloc(); };
     EXPECT_THROW(WithTeam(plan, /*one_loop=*/false, fail).IgnoreError(), std::bad_alloc);
+  }
+}
+
+// Each of two tiles waits until the other one has begun.
+TEST(Teams, ComputeTilesAtTheSameTime) {
+  const TestProblem test(Base(RaggedMode::kRaggedM));
+  std::vector<int64_t> workspace(4096);
+  ThreadedPool pool(2);
+  for (const Options& options : {On(Executor::kPool, 2, &pool), On(Executor::kOpenMp, 2)}) {
+    PlanData plan = MakePlanData(test.problem, options, absl::MakeSpan(workspace)).value();
+    plan.threads = 2;
+    const absl::Status status = WithTeam(plan, /*one_loop=*/false, [&](Team& team) {
+      for (int loop = 0; loop < 3 && team.threads() == 2; ++loop) {  // OpenMP is built without threads under TSan
+        std::atomic<int> begun = 0, alone = 0;
+        team.For(2, [&](int64_t, int64_t) {
+          const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+          ++begun;
+          while (begun < 2 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+          alone += begun < 2;
+        });
+        EXPECT_EQ(alone, 0);
+      }
+      return absl::OkStatus();
+    });
+    EXPECT_EQ(status, absl::OkStatus());
   }
 }
 

@@ -232,7 +232,7 @@ const BadInput kShapes[] = {
      [](TestProblem& t) {
        Reshape(t, t.problem.lhs, {25, 14});
      },
-     {"lhs", "25", "2"}},
+     {"lhs: 25 rows of shape [25,14] do not divide into 2 segments"}},
     {"WeightsThatProblemsDoNotDivide",
      Batched(RaggedMode::kRaggedM, {1, 2, 3, 3, 2, 1}),
      [](TestProblem& t) {

@@ -119,6 +119,9 @@ TEST(SetMatrixDTypeTest, OutIsF32ButF64ForF64) {
   EXPECT_EQ(c.rhs().dtype(), GroupedGemmCase::BF16);
   EXPECT_EQ(c.out().dtype(), GroupedGemmCase::F32);
   EXPECT_EQ(c.bias().dtype(), GroupedGemmCase::F32);
+  SetMatrixDType(DType::kS8, c);
+  EXPECT_EQ(c.out().dtype(), GroupedGemmCase::S32);
+  EXPECT_EQ(c.bias().dtype(), GroupedGemmCase::S32);
 }
 
 TEST(MakeCaseProblemTest, SetsWhatTheCaseNames) {

@@ -1,6 +1,10 @@
 #include "ffi/host/check.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "ffi/host/case_problem.h"
 #include "google/protobuf/text_format.h"
@@ -52,6 +56,19 @@ TEST(CheckTest, FindsTheOneWrongElement) {
   EXPECT_NEAR(check->want, right, 1e-5);
 }
 
+TEST(CheckTest, FindsTheWorstOfWrongElements) {
+  const CaseProblem made = Make("K: 40 N: 30 group_sizes: [5,0,7,1]");
+  Solve(made.problem);
+  const double bound = ComputeReferenceAt(made.problem, {77})->bound[0];
+  for (const auto& [element, bounds] : {std::pair<int64_t, int>{12, 9}, {77, 60}, {200, 8}}) {
+    StoreRounded(made.problem.out, element, ToDouble(made.problem.out, element) + bounds * bound);
+  }
+  const absl::StatusOr<Check> check = CheckOut(made.problem, 1);
+  ASSERT_TRUE(check.ok());
+  EXPECT_NEAR(check->max_error, 60, 1.5);
+  EXPECT_EQ(check->worst, 77);
+}
+
 TEST(CheckTest, UnwrittenOutIsWrong) {
   const CaseProblem made = Make("K: 40 N: 30 group_sizes: [5,0,7,1]");
   EXPECT_GT(CheckOut(made.problem, 1)->max_error, 1);
@@ -81,6 +98,15 @@ TEST(SampleOutTest, CoversEveryGroupAndTheLastRowAndColumn) {
     EXPECT_GE(last_column, 1);
     row += size;
   }
+}
+
+// Where nothing is to be written, something may be.
+TEST(SampleOutTest, CoversRowsOfNoGroup) {
+  const CaseProblem made = Make(
+      "config { ragged: 'lhs_first,out_first' } lhs { dims: [2000,3] first_dims: [1000] } rhs { dims: [1,3,9] } "
+      "out { dims: [2000,9] first_dims: [1000] }");
+  const std::vector<int64_t> sample = SampleOut(made.problem, *GroupProducts(made.problem), kSampleSize, 7);
+  EXPECT_GE(std::count_if(sample.begin(), sample.end(), [](int64_t e) { return e >= 1000 * 9; }), 50);
 }
 
 TEST(CheckTest, SamplesLargeProblems) {

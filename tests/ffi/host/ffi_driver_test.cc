@@ -22,6 +22,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ContainsRegex;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
@@ -125,6 +126,13 @@ TEST(FfiDriverTest, ScalesRowsUnlessFull) {
   EXPECT_THAT(Drive(cases + "--case=big --full --time").text, AllOf(HasSubstr(" 2000 "), Not(HasSubstr("/2000"))));
 }
 
+// Rows are those of cases by group_sizes alone.
+TEST(FfiDriverTest, PrintsRows) {
+  EXPECT_THAT(Drive(WriteCases("cases { name: 'rows' K: 3 N: 4 group_sizes: [2,1] }") + "--all").text,
+              ContainsRegex("\nrows +ragged M +[a-z0-9*>]+ +[a-z0-9_]+ +3 +12 "));
+  EXPECT_THAT(Drive(kEdge + "--case=k").text, ContainsRegex("\nk +ragged K +[a-z0-9*>]+ +[a-z0-9_]+ +- +[0-9]+ "));
+}
+
 TEST(FfiDriverTest, PrintsPlans) {
   EXPECT_THAT(Drive(kEdge + "--case=k --print_plan").text, AllOf(HasSubstr("mode: ragged K"), HasSubstr("tiles: ")));
 }
@@ -226,6 +234,7 @@ TEST(FfiDriverTest, WrongUseEndsWithTwoAndAllOnStderr) {
   }
   EXPECT_THAT(Drive("--cases= --all").text, HasSubstr("ffi_driver: \"--cases=\" has no value"));
   EXPECT_THAT(Drive("--foo").text, HasSubstr("'foo'"));
+  EXPECT_THAT(Drive("--all --precision=x9").text, HasSubstr("--precision=X9: must be DEFAULT, BF16_X3 or BF16_X6"));
 }
 
 // Once, and not again for each of the cases.
