@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._primitive.call import COLUMN_BLOCKS, INTEGERS, PACKED, QUANTIZED, STRIDED, listed, odd_type
-from raggemm._tensors import Factors, dtype_of, weight_parts
+from raggemm._tensors import STAND_FOR_NUMBERS, Factors, dtype_of, weight_parts
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -62,7 +62,7 @@ def check_types(words: Words, lhs: Any, rhs: Any, out: Any, narrow: bool = False
         word = {"lhs": words.lhs, "rhs": words.rhs, "result": "preferred_element_type"}[name]
         dtype = {"lhs": lhs, "rhs": rhs, "result": out}[name]
         beside = f"with {words.lhs} of {lhs} and {words.rhs} of {rhs}"
-        hint = "; elements that stand for numbers are a QuantizedTensor's" if {lhs, rhs} & set(QUANTIZED) else ""
+        hint = STAND_FOR_NUMBERS if {lhs, rhs} & set(QUANTIZED) else ""
         raise TypeError(f"{word}: dtype is {dtype}, must be {listed(allowed)} {beside}{hint}")
 
 

@@ -163,8 +163,15 @@ def float_array(name: str, x: Any, allowed: Iterable[np.dtype] = FLOATS) -> jax.
     return x
 
 
+STAND_FOR_NUMBERS = "; elements that stand for numbers are a QuantizedTensor's"
+
+
 def matrix_array(name: str, x: Any) -> jax.Array:
-    return float_array(name, x, MATRICES)
+    x = array(name, x)
+    if x.dtype not in MATRICES:
+        hint = STAND_FOR_NUMBERS if x.dtype in QUANTIZED else ""
+        raise TypeError(f"{name}: dtype is {x.dtype}, must be {listed(MATRICES)}{hint}")
+    return x
 
 
 class Factors(NamedTuple):

@@ -23,6 +23,16 @@ WRONG = {
         TypeError,
         "lhs: dtype is float32, must be .* with lhs of float32 and rhs of int8; elements .* QuantizedTensor's",
     ),
+    "float with elements": (
+        lambda: raggemm.gmm(X, W.astype(jnp.int4), SIZES),
+        TypeError,
+        "rhs: dtype is int4, must be .*; elements .* QuantizedTensor's",
+    ),
+    "float with something else": (
+        lambda: raggemm.gmm(X, W.astype(bool), SIZES),
+        TypeError,
+        "rhs: dtype is bool, must .* uint8(?!;)",
+    ),
     "block": (lambda: raggemm.quantize(X, "int8", block=1), TypeError, r"block is 1, must be \(axis, size\)"),
     "size of a block": (
         lambda: raggemm.quantize(X, "int8", block=(1, 2.0)),
