@@ -10,7 +10,7 @@ release_rows() {
 debian-13 10 test --debian-13
 headers 5 test --headers
 origins 10 test --origins
-amx 20 test --amx
+amx 25 test --amx
 address 17 test --sanitize=address
 thread 11 test --sanitize=thread
 valgrind 5 test --valgrind
@@ -19,7 +19,7 @@ fuzz 6 fuzz --minutes=5
 lint 8 lint
 docs 1 docs
 checksums 1 checksums
-mutants 20 mutants
+mutants 25 mutants
 ROWS
 }
 

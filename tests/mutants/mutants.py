@@ -22,8 +22,8 @@ from raggemm._primitive.library import description
 ROOT = pathlib.Path(__file__).parents[2]
 # Where faults are planted, how many of each 360, and whose tests look for them.
 PLACES = (("kernels", 200, CppTests), ("ffi", 60, CppTests), ("python/raggemm", 100, PythonTests))
-# Of the faults are noticed, or known to change nothing, else tests are broken. Of what is left in a sample more than
-# half changes nothing either, which only a person can tell.
+# Share of the faults that is noticed, or known to change nothing, below which tests are broken. Of the 40 left in a
+# sample of 250, which had 0.84, 17 changed nothing either, which only a person can tell.
 LEAST = 0.8
 
 
