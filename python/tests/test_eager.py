@@ -28,11 +28,11 @@ def test_only_the_first_call_of_a_signature_goes_through_python(monkeypatch, nam
     call, operands = CALLS[name]
     want = call(*operands)
 
-    def check_type(*_, **__):
+    def array(*_, **__):
         raise AssertionError("checked again")
 
-    monkeypatch.setattr(_tensors, "check_type", check_type)
-    monkeypatch.setattr("raggemm.jax_lax.check_types", check_type)
+    monkeypatch.setattr(_tensors, "array", array)
+    monkeypatch.setattr("raggemm.jax_lax.array", array)
     np.testing.assert_array_equal(call(*operands), want)
     with pytest.raises(AssertionError, match="checked again"):
         call(operands[0][:-1], *operands[1:])
@@ -55,7 +55,7 @@ def test_options_that_cannot_be_static():
 def test_arguments_without_effect_are_not_in_the_key(monkeypatch):
     want = raggemm.gmm(*ARRAYS)
     raggemm.gmm(*ARRAYS, jnp.float32)
-    monkeypatch.setattr(_tensors, "check_type", lambda *_: pytest.fail("another program"))
+    monkeypatch.setattr(_tensors, "array", lambda *_: pytest.fail("another program"))
     for _ in range(3):
         np.testing.assert_array_equal(raggemm.gmm(*ARRAYS, jnp.float32, lambda m, k, n: (1, 1, 1)), want)
         np.testing.assert_array_equal(raggemm.gmm(*ARRAYS, tiling=object(), interpret=True), want)
