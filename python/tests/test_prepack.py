@@ -198,12 +198,12 @@ def test_shard_map_over_the_groups():
 
 
 def test_partitioned_jit():
-    w = weights(100)
     mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
-    packed = jax.device_put(prepack(w), NamedSharding(mesh, P("x")))
     raggemm.enable_partitioning()
     try:
-        same_bits(jax.jit(gmm)(LHS, packed, SIZES), gmm(LHS, w, SIZES))
+        for w in (weights(100), quantized("int8", 100)):
+            packed = jax.device_put(prepack(w), NamedSharding(mesh, P("x")))
+            same_bits(jax.jit(gmm)(LHS, packed, SIZES), gmm(LHS, w, SIZES))
     finally:
         raggemm.enable_partitioning(False)
 

@@ -212,3 +212,17 @@ def test_two_of_e5m2_are_refused():
     for call in (raggemm.gmm, raggemm.ragged_dot):
         with pytest.raises(TypeError, match=r"^lhs and rhs are both of float8_e5m2"):
             jax.eval_shape(call, *q, SIZES)
+
+
+def test_gradients_of_a_batch_with_a_scale_for_each_group_of_rows():
+    """Each problem has scales of its own, where the gradient of the weights is one sum over both."""
+    x, w = tensor(jnp.int8, (G, 4, K), (G,), zero=True), np.asarray(dense(tensor(jnp.int8, (G, K, N), ())), np.float32)
+    scales = np.stack([x.scale, 2 * x.scale])
+
+    def loss(scale, w):
+        q = QuantizedTensor(x.data, scale, x.zero_point)
+        return raggemm.grouped_gemm(q, w, contracting_dims=((2,), (1,))).sum()
+
+    got = jax.grad(lambda w: jax.vmap(loss, (0, None))(scales, w).sum())(w)
+    want = sum(jax.grad(loss, 1)(scale, w) for scale in scales)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())

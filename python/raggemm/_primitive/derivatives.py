@@ -262,8 +262,10 @@ def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
         ct = _scale(call, both, optional.pop("alpha"), ct)
     for operand in args.only(Term.FACTOR).given:
         if operand.side == ("rhs" if to_lhs else "lhs"):
-            name = operand.name.replace(operand.side, "rhs" if ct_is_lhs else "lhs")
-            optional[name] = args.optional[operand.name]
+            factor = args.optional[operand.name]
+            if gradient.mode is Mode.RAGGED_K and not operand.is_blocks(factor) and factor.shape[1] != 1:
+                factor = spread(call, args, operand.side, factor)  # replicas are summed: a block for each row
+            optional[operand.name.replace(operand.side, "rhs" if ct_is_lhs else "lhs")] = factor
     if call.precision:
         ct = ct.astype(kept.dtype)  # of an out that is narrower, exactly
     lhs, rhs = (ct, kept) if ct_is_lhs else (kept, ct)

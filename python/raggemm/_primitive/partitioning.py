@@ -107,7 +107,8 @@ def _named_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...])
 
     def optional_axes(operand: OptionalOperand, shape: tuple[int, ...]) -> list[str]:
         if len(shape) == 4 and operand.term is Term.FACTOR:
-            return lhs if operand.side == "lhs" else rhs
+            axes = lhs if operand.side == "lhs" else rhs
+            return axes if len(axes) == 4 else [*axes[:2], axes[3], ""]  # of blocks of columns, which stay together
         return list(operand.axes) or out
 
     names = [lhs, rhs, *dims, *map(optional_axes, optional, shapes[len(shapes) - len(optional) :]), out]
