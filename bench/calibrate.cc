@@ -63,7 +63,7 @@ double MeasuredCycles(const KernelCall& call, From from) {
 
 const KernelRow& Kernels() { return KernelsFor(PreferredIsa(HostCpu(), kArithmetics[0]), kArithmetics[0]); }
 
-// That a kernel loses when its strips come from L2 and not from L1; a line a cycle where it loses nothing.
+// Measures what a kernel loses when its strips come from L2 and not from L1; a line a cycle where it loses nothing.
 double L2BytesPerCycle() {
   std::vector<double> rates;
   const int64_t steps = TallestPacked(Kernels()).steps;
@@ -141,16 +141,19 @@ double DeviationPercent(absl::Span<const Fit> fits) {
 }
 
 std::string RowText(const Cpu& cpu, absl::string_view cpu_name, absl::string_view date, absl::Span<const Fit> fits) {
-  const std::string isas =
-      absl::StrJoin(cpu.isas, ", ", [](std::string* out, bool has) { absl::StrAppend(out, has ? "true" : "false"); });
+  std::vector<std::string> isas;
+  for (Isa isa : AllIsas()) {
+    if (cpu.Has(isa) && isa != Isa::kScalar) isas.push_back(absl::StrCat("\"", NameOf(isa), "\""));
+  }
   return absl::StrFormat(
       "    // %s, %s; kernel loops differ by %.0f %% from what it predicts.\n"
-      "    {.name = \"%s\",\n     .isas = {%s},\n     .fmas_per_cycle = %g,\n     .memory_bytes_per_cycle = %.1f,\n"
+      "    {.name = \"%s\",\n     .isas = With({%s}),\n     .fmas_per_cycle = %g,\n     .memory_bytes_per_cycle = "
+      "%.1f,\n"
       "     .l2_bytes_per_cycle = %g,\n     .cycles_per_call = %g,\n     .l1_bytes = %d << 10,\n"
-      "     .l2_bytes = %d << 10,\n     .block_pages = %d,\n     .streaming_stores_pay = %s},\n",
-      cpu_name, date, DeviationPercent(fits), cpu.name, isas, cpu.fmas_per_cycle, cpu.memory_bytes_per_cycle,
-      cpu.l2_bytes_per_cycle, cpu.cycles_per_call, cpu.l1_bytes >> 10, cpu.l2_bytes >> 10, cpu.block_pages,
-      cpu.streaming_stores_pay ? "true" : "false");
+      "     .l2_bytes = %d << 10,\n     .block_bytes = %d << 10,\n     .streaming_stores_pay = %s},\n",
+      cpu_name, date, DeviationPercent(fits), cpu.name, absl::StrJoin(isas, ", "), cpu.fmas_per_cycle,
+      cpu.memory_bytes_per_cycle, cpu.l2_bytes_per_cycle, cpu.cycles_per_call, cpu.l1_bytes >> 10, cpu.l2_bytes >> 10,
+      cpu.block_bytes >> 10, cpu.streaming_stores_pay ? "true" : "false");
 }
 
 std::string Calibrate() {

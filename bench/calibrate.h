@@ -25,7 +25,7 @@ struct Fit {
 // The geometric mean of the factors by which predictions are off, less one, in percent.
 double DeviationPercent(absl::Span<const Fit> fits);
 
-// As it may stand in kernels/cpu.cc, with what else is known of the measurement as a comment.
+// As it may stand in kernels/target/x86.cc, with what else is known of the measurement as a comment.
 std::string RowText(const Cpu& cpu, absl::string_view cpu_name, absl::string_view date, absl::Span<const Fit> fits);
 
 // All of it, in some seconds: the row, and each loop of the fit.

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/grouped_call.h"
-#include "kernels/element.h"
 #include "kernels/problem.h"
+#include "tests/oracle/values.h"
 
 namespace raggemm::bench {
 namespace {

@@ -10,7 +10,7 @@
 #include "bench/cases.h"
 #include "bench/contenders.h"
 #include "bench/operands.h"
-#include "kernels/reference.h"
+#include "tests/oracle/reference.h"
 
 namespace raggemm::bench {
 

@@ -1,13 +1,14 @@
-"""What was recorded on each class of CPU, side by side: the README's table of speed, read from the reports kept."""
+"""What was recorded on each class of CPU, side by side, from the reports kept: the table of docs/performance.md."""
 
 import dataclasses
 import math
+import os
 import pathlib
 import re
 
 from regimes import F32_FMA
 
-# Rows of the README, each the cases of some regimes (regimes.regime).
+# Rows of the page, each the cases of some regimes (regimes.regime).
 ROWS = {
     "forward, 1 to 2": ["forward, 1 to 2 rows"],
     "forward, 4 to 16": ["forward, 4 to 16 rows"],
@@ -120,11 +121,11 @@ def table(recorded: list[Recorded], folder: str) -> str:
     return "\n".join(lines)
 
 
-def update(readme: pathlib.Path, results: pathlib.Path) -> None:
-    """Puts the table of all that is recorded in place of the README's."""
+def update(page: pathlib.Path, results: pathlib.Path) -> None:
+    """Puts the table of all that is recorded in place of the page's."""
     recorded = [read(file.read_text(), file.name) for file in sorted(results.glob("*.md"))]
-    new = table(recorded, results.resolve().relative_to(readme.resolve().parent).as_posix())
-    text, found = re.subn(rf"^{re.escape(HEADER)}.*(\n\|.*)*", lambda _: new, readme.read_text(), flags=re.MULTILINE)
+    new = table(recorded, os.path.relpath(results, page.parent))
+    text, found = re.subn(rf"^{re.escape(HEADER)}.*(\n\|.*)*", lambda _: new, page.read_text(), flags=re.MULTILINE)
     if found != 1:
-        raise ValueError(f"{readme} has {found} tables that begin with '{HEADER}', not one")
-    readme.write_text(text)
+        raise ValueError(f"{page} has {found} tables that begin with '{HEADER}', not one")
+    page.write_text(text)

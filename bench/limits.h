@@ -34,7 +34,7 @@ class LimitsMeter {
   // About 50 ms. Of the units that multiply `in`, and of the fastest of some ways to read, each of which asks for the
   // next stretches: those that are in no cache.
   Limits Measure(int threads, DType in, absl::FunctionRef<Stretches()> next);
-  // Of f32, and of memory of its own beyond the caches.
+  // Measures those of f32, and of memory of its own beyond the caches.
   Limits Measure(int threads);
 
  private:
@@ -44,7 +44,7 @@ class LimitsMeter {
   int64_t next_part_ = 0;
 };
 
-// Of each limit by itself. The upper quartile is what was reached whenever nothing disturbed the measurement: noise
+// Take each limit by itself. The upper quartile is what was reached whenever nothing disturbed the measurement: noise
 // only ever lowers a limit, and must not raise our share of it.
 Limits UpperQuartileOf(const std::vector<Limits>& samples);
 Limits MedianOf(const std::vector<Limits>& samples);

@@ -25,15 +25,15 @@
 #include "bench/session.h"
 #include "bench/timing.h"
 #include "benchmark/benchmark.h"
-#include "ffi/host/command_line.h"
 #include "proto/read_cases.h"
+#include "tests/host/command_line.h"
 
 ABSL_FLAG(bool, quick, false, "a sample, in two minutes");
 ABSL_FLAG(bool, full, false, "every shape, type, mode and number of threads, in hours");
 ABSL_FLAG(std::string, filter, "", "only cases like forward/bf16-f32/2048x768/rows8/threads2 that contain this regex");
 
 ABSL_FLAG(bool, kernels, false, "instead: GFLOP/s of each kernel from L1 and from L2, a line for each shape");
-ABSL_FLAG(bool, calibrate, false, "instead: measures this CPU and prints its row for kernels/cpu.cc");
+ABSL_FLAG(bool, calibrate, false, "instead: measures this CPU and prints its row for kernels/target/x86.cc");
 
 namespace raggemm::bench {
 namespace {

@@ -8,8 +8,9 @@
 #include <random>
 #include <utility>
 
-#include "kernels/element.h"
 #include "kernels/problem.h"
+#include "raggemm/element.h"
+#include "tests/oracle/values.h"
 
 namespace raggemm::bench {
 namespace {

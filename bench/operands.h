@@ -50,8 +50,8 @@ SetBytes SetBytesOf(const Case& c);
 // As many as have kBeyondCaches of active weights (wgrad: gradients) in all.
 int64_t SetsOf(const Case& c);
 
-// Of one set what is beyond the caches, all sets taken together: weights of groups with rows, adjacent ones as one;
-// wgrad: all gradients.
+// Lists what of one set is beyond the caches, all sets taken together: weights of groups with rows, adjacent ones as
+// one; for wgrad all gradients.
 std::vector<absl::Span<const char>> MatricesOf(const Case& c, const Operands& at);
 
 // Enough for any of the cases, one at a time. Their `in` and quantization must be one. `precision` as in Arena.
@@ -71,7 +71,7 @@ class Series {
   Series(const Case& c, const Operands& at);
   GemmSeries gemms() const;
 
-  // Of groups without rows; wgrad's must become zero.
+  // Places of groups without rows; those of wgrad must become zero.
   struct Span {
     char* begin;
     int64_t bytes;

@@ -11,10 +11,10 @@
 #include "bench/cases.h"
 #include "bench/grouped_call.h"
 #include "bench/timing.h"
-#include "ffi/host/mini_host.h"
-#include "ffi/host/problem_call.h"
-#include "ffi/host/run_case.h"
 #include "raggemm/plan.h"
+#include "tests/host/mini_host.h"
+#include "tests/host/problem_call.h"
+#include "tests/host/run_case.h"
 
 namespace raggemm::bench {
 namespace {
@@ -48,7 +48,7 @@ class SmallProblem {
   const GroupedGemmProblem* problem_;
 };
 
-// Of a batch of calls each, for a clock is no finer than a call.
+// Times batches of calls, for a clock is no finer than a call.
 double MedianMicroseconds(absl::FunctionRef<void()> call) {
   constexpr int kBatches = 51, kCalls = 100;
   WaitUntilQuiet();

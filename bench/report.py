@@ -1,7 +1,7 @@
-"""Makes tables and pictures of a run of the benchmarks: report.py REPORT.json [--record FOLDER --readme FILE].
+"""Makes tables and pictures of a run of the benchmarks: report.py REPORT.json [--record FOLDER --page FILE].
 
 Beside the JSON: report.md, report-roofline and report-rows (.png). With --record the same under the CPU's name in
-FOLDER, to be kept, and all that is recorded there in the README's table. The summary also goes to stdout.
+FOLDER, to be kept, and all that is recorded there in the table of a page. The summary also goes to stdout.
 """
 
 import argparse
@@ -237,7 +237,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("json", type=pathlib.Path)
     parser.add_argument("--record", type=pathlib.Path, metavar="FOLDER")
-    parser.add_argument("--readme", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--page", type=pathlib.Path, metavar="FILE")
     arguments = parser.parse_args()
     try:
         report = json.loads(arguments.json.read_text())
@@ -251,8 +251,8 @@ def main() -> None:
     print("report:", write_report(report, arguments.json.parent, "report"))
     if arguments.record:
         print("recorded:", write_report(report, arguments.record, file_name(report["machine"])))
-    if arguments.readme:
-        classes.update(arguments.readme, arguments.record)
+    if arguments.page:
+        classes.update(arguments.page, arguments.record)
 
 
 if __name__ == "__main__":

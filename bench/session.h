@@ -47,7 +47,7 @@ class Session {
   proto::Report report_;
   absl::Status status_;
   size_t started_ = 0;
-  // Of one input type and quantization at a time.
+  // Buffers for one input type and quantization at a time.
   std::optional<std::pair<DType, const Quantization*>> memory_of_;
   std::unique_ptr<Memory> memory_, wide_;
 };

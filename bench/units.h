@@ -10,7 +10,7 @@
 
 namespace raggemm::bench {
 
-// Those of bytes sum in s32, the others in f32.
+// An instruction that multiplies and adds: of bytes into s32, else into f32.
 struct Unit {
   const char* name;
   DType in;                    // of both operands
@@ -29,7 +29,7 @@ bool Multiplies(const Unit& unit, DType in);
 // GFLOP/s of a unit that is there, on some number of threads at once, in a part of its steps: one of many short turns
 // is undisturbed.
 double PeakGflops(const Unit& unit, int threads, int parts = 1);
-// Of the fastest unit for operands of a type.
+// Measures the fastest unit for operands of a type.
 double PeakGflops(DType in, int threads, int parts = 1);
 
 }  // namespace raggemm::bench

@@ -6,6 +6,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -34,6 +35,14 @@ absl::Status UnknownValue(const FieldDescriptor& field, absl::string_view text) 
   for (int i = 0; i < values.value_count(); ++i) allowed.push_back(values.value(i)->name());
   return absl::InvalidArgumentError(absl::StrCat("attribute ", field.name(), ": unknown value \"", text,
                                                  "\"; allowed: ", absl::StrJoin(allowed, ", ")));
+}
+
+constexpr absl::string_view kAuto = "AUTO";
+
+absl::Status UnknownIsa(absl::string_view text) {
+  std::string allowed(kAuto);
+  for (Isa isa : AllIsas()) absl::StrAppend(&allowed, ", ", absl::AsciiStrToUpper(NameOf(isa)));
+  return absl::InvalidArgumentError(absl::StrCat("attribute isa: unknown value \"", text, "\"; allowed: ", allowed));
 }
 
 const EnumValueDescriptor* FindValue(const EnumDescriptor& values, absl::string_view text) {
@@ -127,8 +136,8 @@ absl::string_view TextOf(const ffi::Dictionary& attributes, std::string_view nam
   return {text.data(), text.size()};
 }
 
-absl::StatusOr<Options> OptionsOf(proto::GroupedGemmConfig::Executor::Value executor,
-                                  proto::GroupedGemmConfig::Isa::Value isa, int64_t threads) {
+absl::StatusOr<Options> OptionsOf(proto::GroupedGemmConfig::Executor::Value executor, absl::string_view isa,
+                                  int64_t threads) {
   using ExecutorConfig = proto::GroupedGemmConfig::Executor;
   if (threads < 0 || threads > kMaxThreads) {
     return absl::InvalidArgumentError(
@@ -140,8 +149,8 @@ absl::StatusOr<Options> OptionsOf(proto::GroupedGemmConfig::Executor::Value exec
                      : executor == ExecutorConfig::POOL   ? Executor::kPool
                      : executor == ExecutorConfig::SERIAL ? Executor::kSerial
                                                           : Executor::kAuto;
-  options.isa = IsaOf(proto::GroupedGemmConfig::Isa::Value_Name(isa));  // none for AUTO
-  return options;
+  options.isa = IsaOf(isa);
+  return options.isa || absl::EqualsIgnoreCase(isa, kAuto) ? absl::StatusOr<Options>(options) : UnknownIsa(isa);
 }
 
 }  // namespace raggemm

@@ -24,6 +24,12 @@ absl::Span<const int64_t> DimsOf(const ffi::AnyBuffer& buffer) {
   return {buffer.dimensions().begin(), buffer.dimensions().size()};
 }
 
+ffi::ErrorOr<ffi::AnyBuffer> ResultAt(const ffi::RemainingRets& results, size_t i) {
+  ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> result = results.get<ffi::AnyBuffer>(i);
+  if (result.has_error()) return ffi::Unexpected(result.error());
+  return ffi::AnyBuffer(**result);
+}
+
 size_t BytesOf(const ffi::AnyBuffer& buffer) {
   const Format* format = FormatOfXla(static_cast<int>(buffer.element_type()));
   size_t bytes = format == nullptr ? 0 : SizeOf(format->dtype);

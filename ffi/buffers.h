@@ -15,6 +15,9 @@ namespace raggemm {
 
 absl::Span<const int64_t> DimsOf(const xla::ffi::AnyBuffer& buffer);
 
+// The result of this index; an error where it is no buffer.
+xla::ffi::ErrorOr<xla::ffi::AnyBuffer> ResultAt(const xla::ffi::RemainingRets& results, size_t i);
+
 // 0 where the shape says more than can be: of buffers that nobody has checked yet. XLA's own function overflows then.
 size_t BytesOf(const xla::ffi::AnyBuffer& buffer);
 

@@ -10,17 +10,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "kernels/errors.h"
 
 namespace raggemm {
 namespace {
 
 // More entries than any true list has, and more characters than any text: what a count is that was never set.
 constexpr int64_t kMaxEntries = 1024;
-
-template <class... Args>
-absl::Status Invalid(const Args&... args) {
-  return absl::InvalidArgumentError(absl::StrCat(args...));
-}
 
 template <typename T>
 bool IsReadable(const T* pointer) {
@@ -212,7 +208,7 @@ absl::Status CheckAttributes(const XLA_FFI_Attrs& attributes) {
   return absl::OkStatus();
 }
 
-// Of the rest of the frame nothing is looked at then.
+// Nothing else of the frame is looked at then.
 bool AsksForMetadata(const XLA_FFI_CallFrame& frame) {
   return frame.extension_start != nullptr && NumberOf(frame.extension_start->type) == XLA_FFI_Extension_Metadata;
 }

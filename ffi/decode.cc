@@ -1,119 +1,127 @@
 #include "ffi/decode.h"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "ffi/attributes.h"
 #include "ffi/buffers.h"
-#include "ffi/matrix_config.h"
-#include "ffi/operand_names.h"
-#include "proto/config.pb.h"
-#include "raggemm/operands.h"
 
 namespace raggemm {
 namespace {
 
 namespace ffi = ::xla::ffi;
-using proto::GroupedGemmConfig;
 
-struct Attributes {
-  GroupedGemmConfig config;
-  Options options;
-  SlotList<DimsSlot> ragged;
-  SlotList<OperandSlot> operands;
-  OperandNames names;
+using Named = absl::InlinedVector<const Place*, 16>;
+
+// The places that a comma list names, in its order.
+absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const Place> places,
+                       Named& named) {
+  if (list.empty()) return absl::OkStatus();
+  for (absl::string_view name : absl::StrSplit(list, ',')) {
+    const auto place = std::find_if(places.begin(), places.end(), [&](const Place& p) { return p.name == name; });
+    if (place == places.end()) {
+      const auto append_name = [](std::string* out, const Place& p) { absl::StrAppend(out, p.name); };
+      return absl::InvalidArgumentError(absl::StrCat("attribute ", attribute, ": unknown entry \"", name,
+                                                     "\"; allowed: ", absl::StrJoin(places, ", ", append_name)));
+    }
+    if (std::find(named.begin(), named.end(), place) != named.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("attribute ", attribute, ": \"", name, "\" is given twice"));
+    }
+    named.push_back(place);
+  }
+  return absl::OkStatus();
+}
+
+// Puts the results and operands of one call where they go, from the first on.
+class Buffers {
+ public:
+  Buffers(const BoundCall& bound, void* problem) : bound_(bound), problem_(problem) {}
+
+  absl::Status TakeOperand(const Place& place) { return Take(place, bound_.operands.get<ffi::AnyBuffer>(operand_++)); }
+
+  absl::Status TakeResult(const Place& place) { return Take(place, ResultAt(bound_.results, result_++)); }
+
+  // Its shape is [0], for the attribute does not name it.
+  absl::Status SkipOperand(const Place& place) {
+    const ffi::ErrorOr<ffi::AnyBuffer> buffer = bound_.operands.get<ffi::AnyBuffer>(operand_++);
+    const absl::string_view word = place.word(problem_);
+    if (buffer.has_error()) return absl::InvalidArgumentError(absl::StrCat(word, ": expected a buffer"));
+    const absl::Span<const int64_t> shape = DimsOf(*buffer);
+    if (shape.size() == 1 && shape[0] == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(word, ": not named by the attribute ragged (\"", TextOf(bound_.attributes, "ragged"),
+                     "\"), so its shape must be [0], got [", absl::StrJoin(shape, ","), "]"));
+  }
+
+  absl::StatusOr<absl::Span<int64_t>> TakeWorkspace() {
+    const ffi::ErrorOr<ffi::AnyBuffer> buffer = ResultAt(bound_.results, result_++);
+    if (buffer.has_error()) return absl::InvalidArgumentError("int64_workspace: expected a buffer");
+    return DecodeWorkspace(*buffer);
+  }
+
+ private:
+  absl::Status Take(const Place& place, const ffi::ErrorOr<ffi::AnyBuffer>& buffer) {
+    const absl::string_view word = place.word(problem_);
+    if (buffer.has_error()) return absl::InvalidArgumentError(absl::StrCat(word, ": expected a buffer"));
+    const absl::StatusOr<Array> array = ToArray(word, *buffer);
+    if (array.ok()) place.in(problem_) = *array;
+    return array.status();
+  }
+
+  const BoundCall& bound_;
+  void* problem_;
+  size_t operand_ = 0, result_ = 0;
 };
 
-absl::StatusOr<Attributes> DecodeAttributes(const ffi::Dictionary& dictionary) {
-  Attributes decoded;
-  GroupedGemmConfig& config = decoded.config;
-  if (absl::Status status = SetFields(dictionary, config); !status.ok()) return status;
-  const absl::StatusOr<Options> options = OptionsOf(config.executor(), config.isa(), config.threads());
-  if (!options.ok()) return options.status();
-  decoded.options = *options;
-  for (const absl::Status& status :
-       {ParseList<DimsSlot>("ragged", config.ragged(), kDimsSlots, decoded.ragged),
-        ParseList<OperandSlot>("operands", config.operands(), kOperandSlots, decoded.operands)}) {
-    if (!status.ok()) return status;
-  }
-  // Of the dictionary's own text, which is there for the whole call.
-  const absl::StatusOr<OperandNames> names = ParseOperandNames(TextOf(dictionary, "names"));
-  if (!names.ok()) return names.status();
-  decoded.names = *names;
-  return decoded;
-}
-
-absl::Status DecodeMatrix(absl::string_view name, const ffi::AnyBuffer& buffer, BufferDescriptor& matrix) {
-  const absl::StatusOr<Array> array = ToArray(name, buffer);
-  if (!array.ok()) return array.status();
-  static_cast<Array&>(matrix) = *array;
-  return absl::OkStatus();
-}
-
-absl::Status DecodeDims(const BoundCall& call, const Attributes& attributes, GroupedGemmProblem& problem) {
-  const auto& set = attributes.ragged;
-  for (size_t i = 0; i < call.dims.size(); ++i) {
-    const DimsSlot& slot = kDimsSlots[i];
-    const ffi::AnyBuffer& buffer = call.dims[i];
-    if (std::find(set.begin(), set.end(), &slot) != set.end()) {
-      const absl::StatusOr<Array> dims = ToArray(problem.names.*slot.word, buffer);
-      if (!dims.ok()) return dims.status();
-      problem.*slot.operand.*slot.dims = *dims;
-    } else if (const auto shape = DimsOf(buffer); shape.size() != 1 || shape[0] != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(problem.names.*slot.word, ": not named by the attribute ragged (\"", attributes.config.ragged(),
-                       "\"), so its shape must be [0], got [", absl::StrJoin(shape, ","), "]"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status DecodeOperands(const ffi::RemainingArgs& operands, const Attributes& attributes,
-                            GroupedGemmProblem& problem) {
-  const auto& named = attributes.operands;
-  if (named.size() != operands.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("attribute operands (\"", attributes.config.operands(), "\") names ",
-                                                   named.size(), " optional operands, got ", operands.size()));
-  }
-  for (size_t i = 0; i < named.size(); ++i) {
-    const OperandSlot& slot = *named[i];
-    const ffi::ErrorOr<ffi::AnyBuffer> buffer = operands.get<ffi::AnyBuffer>(i);
-    const absl::string_view name = problem.names.*slot.word;
-    if (buffer.has_error()) return absl::InvalidArgumentError(absl::StrCat(name, ": expected a buffer"));
-    const absl::StatusOr<Array> array = ToArray(name, *buffer);
-    if (!array.ok()) return array.status();
-    problem.*slot.operand = *array;
-  }
-  return absl::OkStatus();
+absl::Status CheckCount(const BoundCall& bound, absl::string_view attribute, size_t named, size_t given) {
+  if (named == given) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("attribute ", attribute, " (\"",
+                                                 TextOf(bound.attributes, std::string(attribute)), "\") names ", named,
+                                                 " optional ", attribute, ", got ", given));
 }
 
 }  // namespace
 
-absl::Status ValidateAttributes(const ffi::Dictionary& attributes) { return DecodeAttributes(attributes).status(); }
-
-absl::StatusOr<DecodedCall> DecodeCall(BoundCall call) {
-  const absl::StatusOr<Attributes> attributes = DecodeAttributes(call.attributes);
-  if (!attributes.ok()) return attributes.status();
-  DecodedCall decoded;
-  GroupedGemmProblem& problem = decoded.problem;
-  const OperandNames& names = problem.names = attributes->names;
-  for (const absl::Status& status :
-       {DecodeMatrix(names.lhs, call.lhs, problem.lhs), DecodeMatrix(names.rhs, call.rhs, problem.rhs),
-        DecodeMatrix(names.out, *call.out, problem.out), DecodeDims(call, *attributes, problem),
-        DecodeOperands(call.operands, *attributes, problem)}) {
-    if (!status.ok()) return status;
+absl::StatusOr<NamedPlaces> NamedBy(const ffi::Dictionary& attributes, const CustomCall& call) {
+  NamedPlaces named;
+  for (const absl::Status& s :
+       {ParseList("ragged", TextOf(attributes, "ragged"), call.ragged, named.ragged),
+        ParseList("operands", TextOf(attributes, "operands"), call.optional_operands, named.operands),
+        ParseList("results", TextOf(attributes, "results"), call.optional_results, named.results)}) {
+    if (!s.ok()) return s;
   }
-  const absl::StatusOr<absl::Span<int64_t>> workspace = DecodeWorkspace(*call.workspace);
-  if (!workspace.ok()) return workspace.status();
-  decoded.workspace = *workspace;
-  ApplyMatrixConfig(attributes->config, problem);
-  decoded.options = attributes->options;
-  decoded.on_error = attributes->config.on_error();
-  return decoded;
+  return named;
+}
+
+absl::StatusOr<absl::Span<int64_t>> DecodeBuffers(const BoundCall& bound, const CustomCall& call,
+                                                  const NamedPlaces& named, void* problem) {
+  const size_t operands = bound.operands.size() - static_cast<size_t>(call.least_operands());
+  const size_t results = bound.results.size() - static_cast<size_t>(call.least_results());
+  if (absl::Status s = CheckCount(bound, "operands", named.operands.size(), operands); !s.ok()) return s;
+  if (absl::Status s = CheckCount(bound, "results", named.results.size(), results); !s.ok()) return s;
+  Buffers buffers(bound, problem);
+  absl::Status s;
+  for (const Place& place : call.operands) {
+    if (s.ok()) s = buffers.TakeOperand(place);
+  }
+  for (const Place& place : call.ragged) {
+    const bool is_named = std::find(named.ragged.begin(), named.ragged.end(), &place) != named.ragged.end();
+    if (s.ok()) s = is_named ? buffers.TakeOperand(place) : buffers.SkipOperand(place);
+  }
+  for (const Place* place : named.operands) {
+    if (s.ok()) s = buffers.TakeOperand(*place);
+  }
+  for (const Place& place : call.results) {
+    if (s.ok()) s = buffers.TakeResult(place);
+  }
+  for (const Place* place : named.results) {
+    if (s.ok()) s = buffers.TakeResult(*place);
+  }
+  if (!s.ok()) return s;
+  return buffers.TakeWorkspace();
 }
 
 ffi::Error ToFfiError(const absl::Status& status) {

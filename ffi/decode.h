@@ -1,50 +1,81 @@
-// What XLA hands over, turned into what the library takes: attributes become a GroupedGemmConfig, buffers become
-// a GroupedGemmProblem. Only what XLA's types can get wrong is checked here; the problem itself is checked by MakePlan.
+// What XLA hands over, turned into what the library takes: attributes become a message and Options, buffers go where
+// the call's description says. Only what XLA's types can get wrong is checked here, the problem itself by the library.
 #ifndef RAGGEMM_FFI_DECODE_H_
 #define RAGGEMM_FFI_DECODE_H_
 
-#include <array>
 #include <cstdint>
-#include <optional>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "ffi/attributes.h"
+#include "ffi/custom_call.h"
 #include "proto/config.pb.h"
 #include "raggemm/plan.h"
-#include "raggemm/problem.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace raggemm {
 
-// The arguments, results and attributes of one call, in the order in which they are bound.
+// What XLA binds of every call.
 struct BoundCall {
-  xla::ffi::AnyBuffer lhs, rhs;
-  std::array<xla::ffi::AnyBuffer, 6> dims;  // by kDimsSlots
-  xla::ffi::RemainingArgs operands;         // named by the attribute `operands`
-  xla::ffi::Result<xla::ffi::AnyBuffer> out;
-  xla::ffi::Result<xla::ffi::AnyBuffer> workspace;
+  xla::ffi::RemainingArgs operands;
+  xla::ffi::RemainingRets results;
   xla::ffi::Dictionary attributes;
 };
 
+// What the attributes name.
+struct NamedPlaces {
+  absl::InlinedVector<const Place*, 16> ragged, operands, results;
+};
+absl::StatusOr<NamedPlaces> NamedBy(const xla::ffi::Dictionary& attributes, const CustomCall& call);
+
+// Puts the buffers where they go. InvalidArgument: an element type that is not one of ours; a number of optional ones
+// that is not the attribute's; an array of sizes that is passed but not named; a workspace that is no vector of int64.
+absl::StatusOr<absl::Span<int64_t>> DecodeBuffers(const BoundCall& bound, const CustomCall& call,
+                                                  const NamedPlaces& named, void* problem);
+
+xla::ffi::Error ToFfiError(const absl::Status& status);
+
 // Points into the buffers and attributes of the call.
-struct DecodedCall {
-  GroupedGemmProblem problem;
-  Options options;  // without a pool
-  absl::Span<int64_t> workspace;
+template <class Call>
+struct Decoded {
+  typename Call::Problem problem;
+  Options options;                // without a pool
+  absl::Span<int64_t> workspace;  // empty until operands are decoded
   proto::GroupedGemmConfig::OnError::Value on_error;
+  NamedPlaces named;
 };
 
 // InvalidArgument, listing what is allowed: unknown attribute, wrong type, unknown enum text (their case is ignored),
 // unknown or repeated entry of a list, word that is none; threads out of range.
-absl::Status ValidateAttributes(const xla::ffi::Dictionary& attributes);
+template <class Call>
+absl::StatusOr<Decoded<Call>> DecodeAttributes(const xla::ffi::Dictionary& attributes) {
+  typename Call::Config config;
+  if (absl::Status s = SetFields(attributes, config); !s.ok()) return s;
+  const absl::StatusOr<Options> options = OptionsOf(config.executor(), config.isa(), config.threads());
+  if (!options.ok()) return options.status();
+  absl::StatusOr<NamedPlaces> named = NamedBy(attributes, Call::Description());
+  if (!named.ok()) return named.status();
+  Decoded<Call> decoded;
+  decoded.options = *options;
+  decoded.on_error = config.on_error();
+  decoded.named = *std::move(named);
+  absl::Status applied = Call::Apply(config, attributes, decoded.problem);
+  if (!applied.ok()) return applied;
+  return decoded;
+}
 
-// InvalidArgument: the above; an element type that is not one of ours; optional operands that do not match the
-// attribute `operands`; an array of sizes that is passed but not named by `ragged`; a workspace that is no vector
-// of int64.
-absl::StatusOr<DecodedCall> DecodeCall(BoundCall call);
-
-xla::ffi::Error ToFfiError(const absl::Status& status);
+template <class Call>
+absl::StatusOr<Decoded<Call>> DecodeCall(const BoundCall& bound) {
+  absl::StatusOr<Decoded<Call>> decoded = DecodeAttributes<Call>(bound.attributes);
+  if (!decoded.ok()) return decoded;
+  const absl::StatusOr<absl::Span<int64_t>> workspace =
+      DecodeBuffers(bound, Call::Description(), decoded->named, &decoded->problem);
+  if (!workspace.ok()) return workspace.status();
+  decoded->workspace = *workspace;
+  return decoded;
+}
 
 }  // namespace raggemm
 

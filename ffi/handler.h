@@ -1,4 +1,4 @@
-// What all handlers share: the border that nothing thrown crosses, answers by on_error, XLA's threads.
+// The handlers of every custom call: the border that nothing thrown crosses, answers by on_error, XLA's threads.
 #ifndef RAGGEMM_FFI_HANDLER_H_
 #define RAGGEMM_FFI_HANDLER_H_
 
@@ -12,8 +12,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "ffi/buffers.h"
 #include "ffi/call_frame.h"
+#include "ffi/custom_call.h"
+#include "ffi/decode.h"
+#include "ffi/huge_pages.h"
 #include "ffi/on_error.h"
+#include "ffi/plan_records.h"
 #include "raggemm/plan.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -87,6 +92,68 @@ XLA_FFI_Error* Guard(const XLA_FFI_CallFrame* frame, const Signature& signature,
         return make_error(XLA_FFI_Error_Code_INVALID_ARGUMENT, std::string(checked.status().message()).c_str());
       },
       make_error);
+}
+
+inline Signature SignatureOf(const CustomCall& call) {
+  return {XLA_FFI_ExecutionStage_EXECUTE, call.least_operands(), call.most_operands(), call.least_results(),
+          call.most_results()};
+}
+
+template <class Call>
+XLA_FFI_Error* Instantiate(const XLA_FFI_CallFrame* frame) {
+  namespace ffi = ::xla::ffi;
+  return Guard(frame, {XLA_FFI_ExecutionStage_INSTANTIATE}, [](XLA_FFI_CallFrame* f) {
+    static const auto* handler =
+        ffi::Ffi::BindInstantiate()
+            .Attrs()
+            .To([](ffi::Dictionary attributes) { return ToFfiError(DecodeAttributes<Call>(attributes).status()); })
+            .release();
+    return handler->Call(f);
+  });
+}
+
+// A handler that calls with_call(call, pool, results).
+template <class Call, typename WithCall>
+auto Bound(WithCall with_call) {
+  namespace ffi = ::xla::ffi;
+  return ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs().To(
+      [=](ffi::ThreadPool xla_pool, ffi::RemainingArgs operands, ffi::RemainingRets results,
+          ffi::Dictionary attributes) {
+        absl::StatusOr<Decoded<Call>> call = DecodeCall<Call>({operands, results, attributes});
+        XlaTaskPool pool(xla_pool);
+        return with_call(call, pool, results);
+      });
+}
+
+// Lets a call have a pool that has threads; otherwise AUTO means OpenMP.
+inline void SetPool(XlaTaskPool& pool, Options& options) {
+  if (pool.num_threads() > 0) options.pool = &pool;
+}
+
+template <class Call>
+XLA_FFI_Error* Execute(const XLA_FFI_CallFrame* frame) {
+  namespace ffi = ::xla::ffi;
+  return Guard(frame, SignatureOf(Call::Description()), [](XLA_FFI_CallFrame* f) {
+    static const auto* handler =
+        Bound<Call>([](absl::StatusOr<Decoded<Call>>& call, XlaTaskPool& pool, const ffi::RemainingRets& results) {
+          if (!call.ok()) return ToFfiError(call.status());
+          return AnswerOf(*call, [&] {
+            SetPool(pool, call->options);
+            if (RecordsPlans()) {
+              RecordPlan([&] {
+                return Call::PlanOf(call->problem, call->options, call->workspace)
+                    .value_or("");  // Run says what is wrong
+              });
+            }
+            for (size_t i = 0; i < results.size(); ++i) {
+              const ffi::ErrorOr<ffi::AnyBuffer> result = ResultAt(results, i);
+              AdviseHugePages(result->untyped_data(), BytesOf(*result));
+            }
+            return Call::Run(call->problem, call->options, call->workspace);
+          });
+        }).release();
+    return handler->Call(f);
+  });
 }
 
 }  // namespace raggemm

@@ -53,7 +53,8 @@ XLA_FFI_Error* raggemm_moe_mlp_backward_v1_execute(XLA_FFI_CallFrame* frame);
 int64_t raggemm_v1_moe_mlp_backward_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows,
                                               int64_t groups, int64_t element_bytes);
 
-// How the call that an execute frame describes would be computed, as text; or the text of its error.
+// How the call of raggemm_grouped_gemm_v1 that an execute frame describes would be computed, as text; or the text of
+// its error.
 char* raggemm_plan_text(XLA_FFI_CallFrame* frame);
 
 // From raggemm_record_plans(1) to its raggemm_record_plans(0) the plans of all calls that are executed, on any thread,
@@ -72,15 +73,19 @@ char* raggemm_take_plans(void);
 //                      reason; isa null, and the error, where there is none
 //   executors, bf16_sums, precisions
 //                      names, as in proto/config.proto
-//   formats, operands, arithmetics
-//                      the tables of include/raggemm/{format,operands,arithmetic}.h, columns as they are called there
+//   formats, operands, arithmetics, activations, calls
+//                      as of raggemm_tables_json, columns as include/raggemm/*.h call them
 //   max_threads        that a call may ask for
 //   openmp_threads     that the executor OPENMP has
 //   environment        RAGGEMM_ISA, RAGGEMM_THREADS, RAGGEMM_EXECUTOR, RAGGEMM_BF16_SUMS as they were read, or null
 //   kept_buffers       pack buffers of this process that its next calls will use: count, bytes
 //   error              what is wrong with these, or null
-// For tools, as the next one.
+// For tools, as raggemm_cases_json.
 char* raggemm_describe_json(void);
+
+// Its tables alone, which need no measurement: formats, operands, arithmetics, activations; and calls, the custom calls
+// with the names of what they bind: operands, ragged, optional_operands, results, optional_results.
+char* raggemm_tables_json(void);
 
 // A text file of raggemm.proto.GroupedGemmCases as JSON with the fields' names as in proto/case.proto, and *ok = 1;
 // or the text of the error, and *ok = 0. For tools: what reads the file may end the process where memory is short.

@@ -11,10 +11,10 @@
 
 namespace raggemm {
 
-// As raggemm_plan_text and the driver have it: the CPU, then the plan.
+// Text of a plan, as raggemm_plan_text and the driver have it: the CPU, then the plan.
 std::string PlanText(const Plan& plan);
 
-// Those who asked for plans and are not done.
+// Counts those who asked for plans and are not done.
 inline constinit std::atomic<int32_t> plan_recorders{0};
 
 // All that a call pays while nobody asks.

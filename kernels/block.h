@@ -13,9 +13,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
-#include "kernels/plan.h"
 #include "kernels/recipe.h"
+#include "kernels/schedule.h"
 #include "kernels/tile.h"
 
 namespace raggemm {
@@ -37,9 +38,9 @@ struct RowTiles {
   int64_t count, each, taller;  // steps of each; the first `taller` have one more
 };
 
-// Which unit a tile belongs to, where in its result it lies, and how it is computed.
+// The unit that a tile belongs to, where in its result it lies, and how it is computed.
 struct TilePlace {
-  TilePlace(const PlanData& plan, int64_t tile);
+  TilePlace(const Schedule& schedule, int64_t tile);
 
   Unit unit;
   Matrix out;
@@ -49,13 +50,13 @@ struct TilePlace {
   BlockShape blocks;
 
  private:
-  TilePlace(const PlanData& plan, int64_t tile, int64_t unit_index);
+  TilePlace(const Schedule& schedule, int64_t tile, int64_t unit_index);
 };
 
 // Rows [k, k + steps) and columns [col, col + cols) of rhs; columns count from the tile's first.
 struct Block {
   Unit term;              // the tile's unit, or one of the replicas that it sums
-  int64_t first_replica;  // that has a contraction
+  int64_t first_replica;  // the first one whose k is not 0
   Matrix lhs, rhs;
   int64_t k, steps;
   int64_t panel_k, panel_steps;  // of its panel
@@ -68,16 +69,32 @@ struct Block {
 };
 
 // False where there is none: an empty contraction, or the end.
-bool FirstBlock(const PlanData& plan, const TilePlace& place, Block& block);
-bool NextBlock(const PlanData& plan, const TilePlace& place, Block& block);
+bool FirstBlock(const Schedule& schedule, const TilePlace& place, Block& block);
+bool NextBlock(const Schedule& schedule, const TilePlace& place, Block& block);
 
-// The columns [col, col + cols) of a block that one kernel computes.
-struct Strip {
-  int64_t cols;   // that exist
-  int64_t width;  // that the kernel computes; the row stride of what is packed
-  enum class From : uint8_t { kRhs, kSweep, kRhsAndPack, kPacked } from;
+// The tile behind another, and its first block: looked for once, when it is first asked for.
+class NextTile {
+ public:
+  NextTile(const Schedule& schedule, int64_t tile) : schedule_(schedule), tile_(tile) {}
+  struct Found {
+    Found(const Schedule& schedule, int64_t tile)
+        : place(schedule, tile), has_block(FirstBlock(schedule, place, first)) {}
+    TilePlace place;
+    Block first;
+    bool has_block;
+  };
+  // Null where there is none, or it has no block.
+  const Found* Get() {
+    if (tile_ + 1 >= schedule_.gemm_tiles) return nullptr;
+    if (!found_) found_.emplace(schedule_, tile_ + 1);
+    return found_->has_block ? &*found_ : nullptr;
+  }
+
+ private:
+  const Schedule& schedule_;
+  const int64_t tile_;
+  std::optional<Found> found_;
 };
-Strip NextStrip(const PlanData& plan, const TilePlace& place, int64_t cols_left);
 
 }  // namespace raggemm
 

@@ -8,18 +8,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/element.h"
 #include "kernels/enumerators.h"
+#include "kernels/errors.h"
 #include "kernels/problem.h"
+#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
 
 namespace raggemm {
 namespace {
-
-template <class... Args>
-absl::Status Invalid(const Args&... args) {
-  return absl::InvalidArgumentError(absl::StrCat(args...));
-}
 
 // Bytes of an array, for overlap and alignment.
 struct Range {
@@ -71,7 +67,7 @@ absl::StatusOr<Range> RangeOf(absl::Span<const int64_t> workspace) {
   return RangeOf("int64_workspace", {const_cast<int64_t*>(workspace.data()), DType::kS64, {elements}});
 }
 
-// Of an input that may be written over only where it is c, from its start.
+// Refuses an input that out overlaps, unless it is c and begins where out does.
 absl::Status CheckApart(const Array* c, const NamedArray& input, const Range& range, const Range& out) {
   const bool is_c = input.array == c;
   if (!Overlap(range, out) || (is_c && range.begin == out.begin)) return absl::OkStatus();

@@ -1,7 +1,5 @@
-// The CPUs whose numbers were measured, and the one that this runs on.
+// The CPU that this runs on.
 #include "raggemm/cpu.h"
-
-#include <cpuid.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,52 +8,13 @@
 #include <new>
 #include <string>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/cpuid.h"
 #include "kernels/isa.h"
+#include "kernels/target/target.h"
 #include "raggemm/format.h"
 
 namespace raggemm {
 namespace {
-
-constexpr std::array<bool, kIsas> kUpToAvx2 = {true, true};
-constexpr std::array<bool, kIsas> kUpToAvx512Vnni = {true, true, true, true, true};  // with AVX512_BF16
-constexpr std::array<bool, kIsas> kUpToAvxVnni = {true, true, true, true, true, true};
-
-// Emerald Rapids: what the tables in recipe.cc come from. Zen 3: its caches and vectors; memory, calls and pages are
-// those of Emerald Rapids, with which it was tried, and have not been calibrated there.
-constexpr Cpu kMeasured[] = {
-    {.name = "Intel Emerald Rapids",
-     .isas = kUpToAvxVnni,
-     .fmas_per_cycle = 32,
-     .memory_bytes_per_cycle = 5.5,  // 16 GB/s at 2.9 GHz
-     .l2_bytes_per_cycle = 32,
-     .cycles_per_call = 120,  // 8 rows and 32 steps take 430 cycles instead of 256, 13 rows and 64 steps 950, not 832
-     .l1_bytes = 48 << 10,
-     .l2_bytes = 2 << 20,
-     .block_pages = 96},
-    {.name = "AMD Zen 3",
-     .isas = kUpToAvx2,
-     .fmas_per_cycle = 16,
-     .memory_bytes_per_cycle = 5.5,
-     .l2_bytes_per_cycle = 16,
-     .cycles_per_call = 120,
-     .l1_bytes = 32 << 10,
-     .l2_bytes = 512 << 10,
-     .block_pages = 96},
-    // 2026-11-22, ./dev bench --calibrate: kernel loops differ by 13 % from what it predicts. But for cycles_per_call:
-    // with the 94 that it measured 175 instead of 183 GFLOP/s at 512 rows of 2048x768 f32, in blocks not deep enough.
-    {.name = "AMD Zen 4",
-     .isas = kUpToAvx512Vnni,
-     .fmas_per_cycle = 16,
-     .memory_bytes_per_cycle = 5.9,
-     .l2_bytes_per_cycle = 64,
-     .cycles_per_call = 120,
-     .l1_bytes = 32 << 10,
-     .l2_bytes = 1 << 20,
-     .block_pages = 96},
-};
 
 // The tallest tile over one panel, from L1 or L2; the best of some turns of 10 us or so.
 float Probe(const KernelRow& kernels) {
@@ -98,31 +57,9 @@ Cpu Derived(const Cpu& found) {
 
 }  // namespace
 
-absl::Span<const Cpu> MeasuredCpus() { return kMeasured; }
-
-const Cpu* MeasuredCpuOf(absl::string_view vendor, unsigned family, unsigned model) {
-  static constexpr struct {
-    absl::string_view vendor;
-    unsigned family, model;
-  } kModels[] = {{"GenuineIntel", 6, 207}, {"AuthenticAMD", 25, 1}, {"AuthenticAMD", 25, 17}};
-  static_assert(std::size(kModels) == std::size(kMeasured));
-  for (size_t i = 0; i < std::size(kModels); ++i) {
-    const auto& known = kModels[i];
-    if (known.vendor == vendor && known.family == family && known.model == model) return &kMeasured[i];
-  }
-  return nullptr;
-}
-
-std::string HostCpuBrand() {
-  // Three leaves of sixteen characters, padded with blanks or zeros.
-  constexpr unsigned kFirst = 0x80000002, kLeaves = 3;
-  unsigned text[4 * kLeaves] = {};
-  for (unsigned leaf = 0; leaf < kLeaves; ++leaf) {
-    unsigned* part = text + 4 * leaf;
-    if (__get_cpuid(kFirst + leaf, part, part + 1, part + 2, part + 3) == 0) return "";
-  }
-  const std::string brand(reinterpret_cast<const char*>(text), sizeof(text));
-  return std::string(absl::StripAsciiWhitespace(brand.c_str()));
+bool Cpu::Has(absl::string_view isa) const {
+  const std::optional<Isa> known = IsaOf(isa);
+  return known && Has(*known);
 }
 
 const Cpu& HostCpu() {
@@ -163,7 +100,7 @@ Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic) {
 
 std::string ToString(const Cpu& cpu) {
   std::string text = absl::StrCat("cpu: ", cpu.name, ", L1 ", cpu.l1_bytes >> 10, " KiB, L2 ", cpu.l2_bytes >> 10,
-                                  " KiB, blocks of ", cpu.block_pages / 2, " pages, a cycle ", cpu.fmas_per_cycle,
+                                  " KiB, blocks of ", cpu.block_bytes >> 11, " KiB, a cycle ", cpu.fmas_per_cycle,
                                   " fmas, ", cpu.memory_bytes_per_cycle, " bytes from memory, ", cpu.l2_bytes_per_cycle,
                                   " from L2, a call ", cpu.cycles_per_call, " cycles, streaming stores ",
                                   cpu.streaming_stores_pay ? "pay" : "do not pay", "; kernels' GFLOP/s:");

@@ -12,7 +12,7 @@
 
 namespace raggemm {
 
-// Of `count` enumerators from 0 on. InvalidArgument: none of them.
+// InvalidArgument if value is none of `count` enumerators from 0 on.
 template <typename Enum>
 absl::Status CheckEnumerator(absl::string_view name, Enum value, int count) {
   static_assert(std::is_unsigned_v<std::underlying_type_t<Enum>>);

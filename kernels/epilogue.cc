@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/element.h"
 #include "kernels/isa.h"
+#include "kernels/target/target.h"
+#include "raggemm/element.h"
 
 namespace raggemm {
 namespace {
@@ -17,33 +18,35 @@ bool IsZero(const char* value, DType dtype) {
 
 }  // namespace
 
-TileResult::TileResult(const PlanData& plan, const TilePlace& place, const Scratch& scratch)
-    : plan_(plan), place_(place), scratch_(scratch), size_(SizeOf(plan.arithmetic->sum)) {
+TileResult::TileResult(const Schedule& schedule, const TilePlace& place, const Scratch& scratch)
+    : schedule_(schedule), place_(place), scratch_(scratch), size_(SizeOf(schedule.arithmetic->sum)) {
   terms_.out_stride = place.out.row_step;
-  terms_.alpha = ValuesOf(plan.alpha, 1);
-  terms_.beta = ValuesOf(plan.beta, 1);
-  if (terms_.beta == nullptr || !IsZero(static_cast<const char*>(terms_.beta), plan.beta.dtype)) terms_.c = plan.c;
-  if (const char* bias = ValuesOf(plan.bias, plan.out.cols); bias != nullptr) {
-    ReadRow(bias + place.window.col * SizeOf(plan.bias.dtype), plan.bias.dtype, place.window.cols, scratch.bias);
+  terms_.alpha = ValuesOf(schedule.alpha, 1);
+  terms_.beta = ValuesOf(schedule.beta, 1);
+  if (terms_.beta == nullptr || !IsZero(static_cast<const char*>(terms_.beta), schedule.beta.dtype))
+    terms_.c = schedule.c;
+  if (const char* bias = ValuesOf(schedule.bias, schedule.out.cols); bias != nullptr) {
+    ReadRow(bias + place.window.col * SizeOf(schedule.bias.dtype), schedule.bias.dtype, place.window.cols,
+            scratch.bias);
     terms_.bias = scratch.bias;
   }
-  plain_ = plan.out.dtype == plan.arithmetic->sum && !plan.scales_sums && terms_.alpha == nullptr &&
-           terms_.c == nullptr && terms_.bias == nullptr && !plan.activation;
+  plain_ = schedule.out.dtype == schedule.arithmetic->sum && !schedule.scales_sums && terms_.alpha == nullptr &&
+           terms_.c == nullptr && terms_.bias == nullptr && !schedule.activation;
   nontemporal_ = plain_ && GoesPastCaches();
 }
 
 void TileResult::ReadRowScales(const Block& block) const {
-  ReadScales(plan_.lhs, block.lhs, block, {place_.window.row, block.panel_k, true}, scratch_.row_scales,
+  ReadScales(schedule_.lhs, block.lhs, block, {place_.window.row, block.panel_k, true}, scratch_.row_scales,
              place_.window.rows);
 }
 
 void TileResult::ReadColumnScales(const Block& block, const Strip& strip, int64_t col) const {
-  ReadScales(plan_.rhs, block.rhs, block, {block.panel_k, place_.window.col + col, false}, scratch_.column_scales,
+  ReadScales(schedule_.rhs, block.rhs, block, {block.panel_k, place_.window.col + col, false}, scratch_.column_scales,
              strip.cols);
   std::fill(scratch_.column_scales + strip.cols, scratch_.column_scales + strip.width, 0.0F);
 }
 
-void TileResult::ReadScales(const PlannedOperand& x, const Matrix& matrix, const Block& block, const FactorPlace& at,
+void TileResult::ReadScales(const Operand& x, const Matrix& matrix, const Block& block, const FactorPlace& at,
                             float* scales, int64_t n) const {
   if (!x.scale.is_given() || x.scale.of_elements) {
     std::fill_n(scales, n, 1.0F);
@@ -51,14 +54,14 @@ void TileResult::ReadScales(const PlannedOperand& x, const Matrix& matrix, const
   }
   FactorPlace stored = PlaceOf(x, matrix, at.row, at.col);
   stored.down = at.down != x.is_trans;
-  ReadFactors(plan_, x.scale, block.term, stored, n, scales);
+  ReadFactors(schedule_, x.scale, block.term, stored, n, scales);
 }
 
 void TileResult::AddSums(const Block& block, int64_t row, int64_t mr, const Strip& strip,
                          const MicrokernelArgs& args) const {
-  const KernelFloatMode mode;
-  const bool integers = plan_.arithmetic->sum == DType::kS32;
-  (integers ? plan_.ends->add_scaled_integers : plan_.ends->add_scaled)({
+  const FloatMode mode;
+  const bool integers = schedule_.arithmetic->sum == DType::kS32;
+  (integers ? schedule_.ends->add_scaled_integers : schedule_.ends->add_scaled)({
       .rows = mr,
       .columns = strip.width,
       .sums = args.total,
@@ -66,12 +69,12 @@ void TileResult::AddSums(const Block& block, int64_t row, int64_t mr, const Stri
       .stride = strip.width,
       .row_scales = scratch_.row_scales + row,
       .column_scales = scratch_.column_scales,
-      .first = plan_.sum_steps == 0 || block.panel_k < plan_.sum_steps,
+      .first = schedule_.sum_steps == 0 || block.panel_k < schedule_.sum_steps,
   });
 }
 
 void TileResult::Aim(int64_t row, int64_t mr, int64_t col, const Strip& strip, bool last, MicrokernelArgs& args) const {
-  const bool whole = strip.cols == strip.width && mr % plan_.kernels->row_step == 0;
+  const bool whole = strip.cols == strip.width && mr % schedule_.kernels->row_step == 0;
   const bool to_out = last && plain_ && whole;
   args.result = to_out ? OutAt(row, col) : const_cast<void*>(args.total);
   args.result_stride = to_out ? place_.out.row_step : strip.width;
@@ -94,7 +97,7 @@ void TileResult::StoreEmpty() const {
   terms.alpha = nullptr;
   terms.rows = place_.window.rows;
   terms.columns = place_.window.cols;
-  std::memset(scratch_.total, 0, static_cast<size_t>((terms.columns + plan_.kernels->vector) * size_));
+  std::memset(scratch_.total, 0, static_cast<size_t>((terms.columns + schedule_.kernels->vector) * size_));
   terms.total = scratch_.total;
   terms.total_stride = 0;
   Store(terms, 0, 0);
@@ -104,46 +107,46 @@ void TileResult::Finish() const {
   if (nontemporal_) FenceStores();
 }
 
-// The row of the tile's unit.
+// Finds the row of the tile's unit.
 const char* TileResult::ValuesOf(const GroupValues& values, int64_t row_elements) const {
   if (values.data == nullptr) return nullptr;
-  const int64_t row = RowOf(plan_, values.per, place_.unit);
+  const int64_t row = RowOf(schedule_, values.per, place_.unit);
   return values.data + row * row_elements * SizeOf(values.dtype);
 }
 
 // Where what the epilogue reads lies, of the totals that a kernel leaves in scratch.
 char* TileResult::TotalOf(const MicrokernelArgs& args) const {
   char* total = static_cast<char*>(const_cast<void*>(args.total));
-  return plan_.scales_sums ? scratch_.scaled + (total - scratch_.total) : total;
+  return schedule_.scales_sums ? scratch_.scaled + (total - scratch_.total) : total;
 }
 
 char* TileResult::OutAt(int64_t row, int64_t col) const {
   const Matrix& out = place_.out;
   return out.data + ((place_.window.row + row) * out.row_step + (place_.window.col + col) * out.col_step) *
-                        SizeOf(plan_.out.dtype);
+                        SizeOf(schedule_.out.dtype);
 }
 
 // The lines that will be written, while the kernel computes.
 void TileResult::FetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const {
-  const int64_t size = SizeOf(plan_.out.dtype), stride = place_.out.row_step * size;
+  const int64_t size = SizeOf(schedule_.out.dtype), stride = place_.out.row_step * size;
   const char* out = OutAt(row, col);
   for (int64_t i = 0; i < mr; ++i, out += stride) {
-    for (int64_t byte = 0; byte < cols * size; byte += 64) __builtin_prefetch(out + byte, 1, 2);
+    for (int64_t byte = 0; byte < cols * size; byte += kLineBytes) __builtin_prefetch(out + byte, 1, 2);
   }
 }
 
 void TileResult::Store(EpilogueArgs& terms, int64_t row, int64_t col) const {
-  const KernelFloatMode mode;  // an arithmetic that flushes does so in its sums alone
+  const FloatMode mode;  // an arithmetic that flushes does so in its sums alone
   terms.out = OutAt(row, col);
-  if (terms.c != nullptr) terms.c = plan_.c + (static_cast<const char*>(terms.out) - plan_.out.data);
+  if (terms.c != nullptr) terms.c = schedule_.c + (static_cast<const char*>(terms.out) - schedule_.out.data);
   if (terms.bias != nullptr) terms.bias = static_cast<const char*>(terms.bias) + col * size_;
-  if (plan_.activation) return StoreActivated(terms);
-  KernelsOf(*plan_.ends, plan_.out.dtype).epilogue(terms);
+  if (schedule_.activation) return StoreActivated(terms);
+  KernelsOf(*schedule_.ends, schedule_.out.dtype).epilogue(terms);
 }
 
-// As what sums are.
+// Widens a row to the type of sums.
 void TileResult::ReadRow(const char* from, DType dtype, int64_t columns, void* to) const {
-  KernelsOf(*plan_.ends, dtype)
+  KernelsOf(*schedule_.ends, dtype)
       .pack_bias({.src = from,
                   .src_stride = 0,
                   .k = 1,
@@ -156,9 +159,9 @@ void TileResult::ReadRow(const char* from, DType dtype, int64_t columns, void* t
 
 // Row by row: what comes before the activation stays f32, and in L1.
 void TileResult::StoreActivated(const EpilogueArgs& terms) const {
-  const DType out = plan_.out.dtype;
+  const DType out = schedule_.out.dtype;
   const bool is_total = terms.alpha == nullptr && terms.c == nullptr && terms.bias == nullptr;
-  const int64_t row_bytes = terms.out_stride * SizeOf(out), at = static_cast<char*>(terms.out) - plan_.out.data;
+  const int64_t row_bytes = terms.out_stride * SizeOf(out), at = static_cast<char*>(terms.out) - schedule_.out.data;
   for (int64_t i = 0; i < terms.rows; ++i) {
     EpilogueArgs row = terms;
     row.rows = 1;
@@ -168,21 +171,21 @@ void TileResult::StoreActivated(const EpilogueArgs& terms) const {
       ReadRow(static_cast<const char*>(terms.c) + i * row_bytes, out, terms.columns, scratch_.result);
       row.c = scratch_.result;
     }
-    if (!is_total) KernelsOf(*plan_.ends, DType::kF32).epilogue(row);
+    if (!is_total) KernelsOf(*schedule_.ends, DType::kF32).epilogue(row);
     const float* result = static_cast<const float*>(is_total ? row.total : row.out);
     const float* gate = result;
-    const bool gated = plan_.gate.data != nullptr;
+    const bool gated = schedule_.gate.data != nullptr;
     if (gated) {
-      const char* from = plan_.gate.data + (at + i * row_bytes) / SizeOf(out) * SizeOf(plan_.gate.dtype);
-      const bool is_f32 = plan_.gate.dtype == DType::kF32;
-      if (!is_f32) ReadRow(from, plan_.gate.dtype, terms.columns, scratch_.gate);
+      const char* from = schedule_.gate.data + (at + i * row_bytes) / SizeOf(out) * SizeOf(schedule_.gate.dtype);
+      const bool is_f32 = schedule_.gate.dtype == DType::kF32;
+      if (!is_f32) ReadRow(from, schedule_.gate.dtype, terms.columns, scratch_.gate);
       gate = is_f32 ? reinterpret_cast<const float*>(from) : scratch_.gate;
     }
-    plan_.activate({.count = terms.columns,
-                    .gate = gate,
-                    .up = gated ? result : nullptr,
-                    .interleaved = false,
-                    .out = static_cast<char*>(terms.out) + i * row_bytes});
+    schedule_.activate({.count = terms.columns,
+                        .gate = gate,
+                        .up = gated ? result : nullptr,
+                        .interleaved = false,
+                        .out = static_cast<char*>(terms.out) + i * row_bytes});
   }
 }
 
@@ -190,9 +193,8 @@ void TileResult::StoreActivated(const EpilogueArgs& terms) const {
 // a pass of ordinary stores from scratch 48 instead of 184 GFLOP/s at 16 rows of 2048x768 f32, 140 instead of 260 at
 // 64 (Emerald Rapids, two cores).
 bool TileResult::GoesPastCaches() const {
-  constexpr int64_t kLine = 64;
-  return plan_.cpu.streaming_stores_pay && plan_.mode == RaggedMode::kRaggedK &&
-         reinterpret_cast<uintptr_t>(OutAt(0, 0)) % kLine == 0 && place_.out.row_step * size_ % kLine == 0;
+  return schedule_.cpu.streaming_stores_pay && schedule_.mode == RaggedMode::kRaggedK &&
+         reinterpret_cast<uintptr_t>(OutAt(0, 0)) % kLineBytes == 0 && place_.out.row_step * size_ % kLineBytes == 0;
 }
 
 }  // namespace raggemm

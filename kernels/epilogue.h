@@ -7,18 +7,19 @@
 #include "kernels/block.h"
 #include "kernels/factors.h"
 #include "kernels/microkernel.h"
-#include "kernels/plan.h"
+#include "kernels/schedule.h"
 #include "kernels/scratch.h"
+#include "kernels/ways/way.h"
 
 namespace raggemm {
 
 class TileResult {
  public:
-  TileResult(const PlanData& plan, const TilePlace& place, const Scratch& scratch);
+  TileResult(const Schedule& schedule, const TilePlace& place, const Scratch& scratch);
 
   // Where a block ends sums that have scales: those of its rows, then of the columns of each strip; and the sums of a
   // register tile times them.
-  bool ScalesSumsOf(const Block& block) const { return plan_.scales_sums && block.ends_sum; }
+  bool ScalesSumsOf(const Block& block) const { return schedule_.scales_sums && block.ends_sum; }
   void ReadRowScales(const Block& block) const;
   void ReadColumnScales(const Block& block, const Strip& strip, int64_t col) const;
   void AddSums(const Block& block, int64_t row, int64_t mr, const Strip& strip, const MicrokernelArgs& args) const;
@@ -39,15 +40,15 @@ class TileResult {
   const char* ValuesOf(const GroupValues& values, int64_t row_elements) const;
   char* OutAt(int64_t row, int64_t col) const;
   char* TotalOf(const MicrokernelArgs& args) const;
-  void ReadScales(const PlannedOperand& x, const Matrix& matrix, const Block& block, const FactorPlace& at,
-                  float* scales, int64_t n) const;
+  void ReadScales(const Operand& x, const Matrix& matrix, const Block& block, const FactorPlace& at, float* scales,
+                  int64_t n) const;
   void FetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const;
   void Store(EpilogueArgs& terms, int64_t row, int64_t col) const;
   void ReadRow(const char* from, DType dtype, int64_t columns, void* to) const;
   void StoreActivated(const EpilogueArgs& terms) const;
   bool GoesPastCaches() const;
 
-  const PlanData& plan_;
+  const Schedule& schedule_;
   const TilePlace& place_;
   const Scratch& scratch_;
   const int64_t size_;  // bytes of an element of the sum

@@ -3,26 +3,27 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/element.h"
 #include "kernels/factors.h"
 #include "kernels/isa.h"
+#include "kernels/target/target.h"
+#include "raggemm/element.h"
 
 namespace raggemm {
 namespace {
 
-// Elements of a byte but one: a line begins with that of its first byte.
+// Elements before the first wanted one: a line begins with a whole byte, which has up to 4.
 constexpr int64_t kMostLead = 4;
 
-// Of one line of a stored matrix.
+// Factors along one line of a stored matrix, read once for all lines that share them.
 class LineFactors {
  public:
-  LineFactors(const PlanData& plan, const PackSource& source, const PlannedFactor& factor)
-      : plan_(plan), source_(source), factor_(factor), is_used_(factor.is_given() && factor.of_elements) {}
+  LineFactors(const Schedule& schedule, const PackSource& source, const Factor& factor)
+      : schedule_(schedule), source_(source), factor_(factor), is_used_(factor.is_given() && factor.of_elements) {}
 
   const float* Read(const FactorPlace& at, int64_t n) {
     if (!is_used_) return nullptr;
     const int64_t block = !factor_.of_blocks ? 0 : at.down ? at.col / factor_.col_block : at.row / factor_.row_block;
-    if (block != block_) ReadFactors(plan_, factor_, source_.unit, at, n, values_);
+    if (block != block_) ReadFactors(schedule_, factor_, source_.unit, at, n, values_);
     block_ = block;
     return values_;
   }
@@ -33,9 +34,9 @@ class LineFactors {
   }
 
  private:
-  const PlanData& plan_;
+  const Schedule& schedule_;
   const PackSource& source_;
-  const PlannedFactor& factor_;
+  const Factor& factor_;
   const bool is_used_;
   int64_t block_ = -1;  // that the values are of
   float values_[kPanel + kMostLead];
@@ -43,8 +44,8 @@ class LineFactors {
 
 }  // namespace
 
-void PackExpanded(const PlanData& plan, const PackSource& source, Pack* pack, bool transposed, PackArgs& args) {
-  const PlannedOperand& operand = source.operand;
+void PackExpanded(const Schedule& schedule, const PackSource& source, Pack* pack, bool transposed, PackArgs& args) {
+  const Operand& operand = source.operand;
   const Matrix& matrix = source.matrix;
   alignas(64) char lines[(kPanel + kMostLead) * (kMaxRows + kMostLead) * sizeof(float)];
   const int64_t count = transposed ? args.width : args.k, length = transposed ? args.k : args.width;
@@ -58,19 +59,19 @@ void PackExpanded(const PlanData& plan, const PackSource& source, Pack* pack, bo
   first -= lead;
   at.col -= lead;
   const int64_t step = along_cols ? matrix.row_step : matrix.col_step;
-  LineFactors zeros(plan, source, operand.zero), scales(plan, source, operand.scale);
-  const KernelFloatMode mode;  // an arithmetic that flushes does so in its sums, not among these factors
+  LineFactors zeros(schedule, source, operand.zero), scales(schedule, source, operand.scale);
+  const FloatMode mode;  // an arithmetic that flushes does so in its sums, not among these factors
   for (int64_t line = 0, alike; line < count; line += alike) {
     alike = std::min({count - line, zeros.Lines(at), scales.Lines(at)});
-    operand.expand({.src = matrix.data,
-                    .first = first,
-                    .src_step = step,
-                    .lines = alike,
-                    .count = lead + length,
-                    .dst = lines + line * stride * size,
-                    .dst_step = stride,
-                    .zeros = zeros.Read(at, lead + length),
-                    .scales = scales.Read(at, lead + length)});
+    source.reading.expand({.src = matrix.data,
+                           .first = first,
+                           .src_step = step,
+                           .lines = alike,
+                           .count = lead + length,
+                           .dst = lines + line * stride * size,
+                           .dst_step = stride,
+                           .zeros = zeros.Read(at, lead + length),
+                           .scales = scales.Read(at, lead + length)});
     (at.down ? at.col : at.row) += alike;
     first += alike * step;
   }
@@ -79,12 +80,12 @@ void PackExpanded(const PlanData& plan, const PackSource& source, Pack* pack, bo
   pack(args);
 }
 
-void PackIndexed(const PlanData& plan, const PackSource& source, Pack* pack, PackArgs& args) {
+void PackIndexed(const Schedule& schedule, const PackSource& source, Pack* pack, PackArgs& args) {
   alignas(64) char lines[kPanel * kMaxRows * sizeof(float)];  // of f64 no kernel has more than half as many rows
-  const PlannedOperand& lhs = source.operand;
-  const int64_t segment = source.unit.problem * plan.replicas + source.unit.replica;
-  const int64_t group = segment * plan.groups + plan.first_group[segment] + source.unit.group;
-  const int64_t first = segment * plan.out.rows + plan.out.first.starts[group] + source.row;
+  const Operand& lhs = source.operand;
+  const int64_t segment = source.unit.problem * schedule.replicas + source.unit.replica;
+  const int64_t group = segment * schedule.groups + schedule.first_group[segment] + source.unit.group;
+  const int64_t first = segment * schedule.out.rows + schedule.out.first.starts[group] + source.row;
   const Array index = {const_cast<char*>(lhs.row_index.data), lhs.row_index.dtype, {}};
   const int64_t bytes = args.k * SizeOf(lhs.dtype);
   for (int64_t i = 0; i < args.width; ++i) {

@@ -5,28 +5,29 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 
 #include "kernels/block.h"
 #include "kernels/microkernel.h"
-#include "kernels/plan.h"
+#include "kernels/schedule.h"
+#include "kernels/ways/way.h"
 
 namespace raggemm {
 
 class Fetch {
  public:
-  Fetch(const PlanData& plan, const TilePlace& place, int64_t tile) : plan_(plan), place_(place), tile_(tile) {}
+  Fetch(const Schedule& schedule, const TilePlace& place, int64_t tile)
+      : schedule_(schedule), place_(place), next_tile_(schedule, tile) {}
 
   // next: the block after `block` in this tile, null behind the last.
   void StartBlock(const Block& block, const Block* next) {
     if (block.begins_panel()) AimAtLhs(block);
-    AimAtRhs(block, next);
+    AimAtRhs(WayOf(place_.recipe).fetches(schedule_, place_, block, next, next_tile_));
   }
 
   // A strip's packing, or one of its kernels: what it shall fetch of rhs.
   enum class Work : uint8_t { kPack, kKernel };
   Prefetch* For(Work work) {
-    if (work == Work::kPack) return NextOfRhs(packer_parts_);
+    if (work == Work::kPack) return NextOfRhs(rhs_.packer_parts);
     FetchLhs();
     return NextOfRhs(1);
   }
@@ -34,9 +35,8 @@ class Fetch {
  private:
   friend struct FetchPeer;  // of tests, which see there what is fetched of lhs
 
-  // Of rhs: the next block, in equal parts with each strip and row tile. Recipe::fetch says in which order. Without a
-  // division: finding each part from its number instead, 165 and not 200 GFLOP/s for gradients of 16 rows at 2880x2880
-  // f32 (two cores of Emerald Rapids).
+  // Lines of rhs, in equal parts with each strip and row tile. No division: finding each part from its number instead,
+  // 165 and not 200 GFLOP/s for gradients of 16 rows at 2880x2880 f32 (two cores of Emerald Rapids).
   Prefetch* NextOfRhs(int64_t parts) {
     if (parts_left_ <= 0) StartColumn();
     parts_left_ -= parts;
@@ -44,17 +44,15 @@ class Fetch {
     for (due_ += parts * lines_over_; due_ >= column_parts_; due_ -= column_parts_) ++at_.count;
     return &at_;
   }
-  void AimAtRhs(const Block& block, const Block* next);
-  void AimAtColumns(const Block& block);
-  void AimAtRun(const Block& block, const Block* next);
+  void AimAtRhs(const FetchTarget& target);
   void StartColumn();
 
-  // Of lhs, a few lines before each kernel: what is packed for the next panel, or for the next tile's first. Without
-  // it, and without fetching the lines of out, 268 instead of 292 GFLOP/s at 512 rows of 2048x768 f32.
+  // Fetches a few lines of lhs before each kernel: what is packed for the next panel, or for the next tile's first.
+  // Without it, and without fetching the lines of out, 268 instead of 292 GFLOP/s at 512 rows of 2048x768 f32.
   void FetchLhs() {
     for (int64_t i = std::min(lhs_.per_kernel, lhs_.lines_left); i > 0; --i) {
       __builtin_prefetch(lhs_.line, 0, 2);
-      lhs_.line += 64;
+      lhs_.line += kLineBytes;
       if (--lhs_.row_left != 0) continue;
       lhs_.row_left = lhs_.lines_per_row;
       lhs_.line += lhs_.row_skip;
@@ -63,28 +61,13 @@ class Fetch {
   }
   void AimAtLhs(const Block& block);
 
-  // The next tile, and its first block; null where there is none.
-  struct Next {
-    explicit Next(const PlanData& plan, int64_t tile) : place(plan, tile), found(FirstBlock(plan, place, first)) {}
-    TilePlace place;
-    Block first;
-    bool found;
-  };
-  const Next* NextTile();
-
-  const PlanData& plan_;
+  const Schedule& schedule_;
   const TilePlace& place_;
-  const int64_t tile_;
-  std::optional<Next> next_;
+  NextTile next_tile_;
 
+  FetchTarget rhs_;  // `first`, lines and strips: those that are left
   Prefetch at_{};
-  int64_t parts_left_ = 0, column_parts_ = 1, lines_per_part_ = 0, lines_over_ = 0, due_ = 0;  // of a column
-  const char* column_ = nullptr;          // the first line of the column of runs that comes next
-  int64_t lines_left_ = 0;                // of its row, from there on
-  int64_t run_lines_ = 1;                 // of the piece of a row that is fetched at once
-  int64_t rows_ = 0, stride_ = 0;         // of the next block as it lies in memory; bytes
-  int64_t packer_parts_ = 0, parts_ = 1;  // of a strip: those that its packer fetches, all
-  int64_t strips_left_ = 1, strips_per_run_ = 1;
+  int64_t parts_left_ = 0, column_parts_ = 1, lines_per_part_ = 0, lines_over_ = 0, due_ = 0;  // of a column of runs
 
   struct {
     const char* line = nullptr;

@@ -31,7 +31,9 @@ struct Float16 {
   uint16_t bits;
 };
 
-// What a kernel or packer fetches into L2, spread evenly over its work: lines of 64 bytes in equal runs. It moves on
+inline constexpr int64_t kLineBytes = 64;  // of caches; where lines are longer, some are fetched twice
+
+// What a kernel or packer fetches into L2, spread evenly over its work: lines in equal runs. It moves on
 // `line` and `run_left`, for the next one.
 struct Prefetch {
   const char* line;
@@ -62,7 +64,7 @@ struct MicrokernelArgs {
   const void* b;      // row kk starts at b + kk * b_stride elements; the kernel's own element type
   int64_t b_stride;   // of strips, their width
   void* strip;        // [k][nr] in the layout of panels, written by the expanding kernels
-  void* chain;        // T [mr][nr], untouched when start and finish, but by sweeps anything when finish
+  void* chain;        // T [mr][nr]; not read when start, not written when finish, but that sweeps leave garbage there
   const void* total;  // T [mr][nr], read when finish and not first
   void* result;       // T, row stride result_stride elements; may be total; untouched unless finish
   int64_t result_stride;
@@ -92,8 +94,8 @@ struct PackArgs {
   void* dst;
   int64_t dst_stride;  // elements of T, words or lines
   Prefetch* prefetch;  // by transposed; rows takes null
-  // Of lhs, where rhs has its format: VPDPBUSD multiplies a byte with a sign by one without, so for it the top bits of
-  // lhs are flipped, and its kernels subtract what that adds.
+  // Packs lhs for an rhs of the same format: VPDPBUSD multiplies a byte with a sign by one without, so for it the top
+  // bits of lhs are flipped, and its kernels subtract what that adds.
   bool alike = false;
   BlockScales scales = {};  // taken by packers of f4e2m1fn
 };
@@ -160,7 +162,7 @@ struct CombineArgs {
 };
 using Combine = void(const CombineArgs&);
 
-// Of a row: the gradients of gate and up, interleaved as they are in `forward`, or of the one array that it reads. `a`
+// Computes for a row the gradients of gate and up, interleaved as they are in `forward`, or of the one array there. `a`
 // is that of activation(gate) * up, which the weight multiplies.
 struct ActivationGradientArgs {
   ActivationArgs forward;
@@ -207,7 +209,7 @@ static_assert([] {
   }
   return true;
 }());
-// Of split f32, which makes three or six times as many of them: 192 or 384.
+// Steps of split f32 that are packed at once: three or six times as many of bf16, 192 or 384.
 inline constexpr int64_t kSplitPanel = 64;
 static_assert([] {
   for (const Arithmetic& arithmetic : kArithmetics) {
@@ -233,7 +235,7 @@ struct DirectKernel {
 };
 
 // What the codes of a format of fewer bits stand for, as raggemm/format.h has it, which is no header for files of one
-// instruction set (quantized.cc compares).
+// instruction set (factors.cc compares).
 struct QuantizedFormat {
   DType dtype;
   int bits;
@@ -268,7 +270,7 @@ struct ExpandArgs {
 };
 using Expand = void(const ExpandArgs&);
 
-// By index of kQuantized; to_bytes of integers alone.
+// Tables by index of kQuantized; to_bytes has integers alone.
 struct Expanders {
   Expand* to_bf16[kQuantizedFormats];
   Expand* to_f32[kQuantizedFormats];
@@ -289,7 +291,7 @@ struct FormatKernels {
   Packers lhs, rhs;                      // into the layouts of the row's panels
   Pack* pack_bias;                       // rows, into T
   Epilogue* epilogue;                    // to out
-  // Of expert MLPs, from f32 or to it; null where sums are others.
+  // What expert MLPs compute from f32 or to it; null where sums are others.
   Activate* activate[kActivationCount];  // by Activation
   ActivateGradient* activate_gradient[kActivationCount];
   Widen* widen;
@@ -307,7 +309,7 @@ struct TermPackers {
 struct KernelRow {
   ArithmeticId arithmetic;
   int64_t rows;      // of the tallest register tile
-  int64_t row_step;  // those that lack to a multiple of it are computed too, and are anything
+  int64_t row_step;  // rows are computed up to a multiple of it; those beyond hold garbage
   int64_t cols;      // of a strip
   int64_t k_step;    // blocks of k are multiples of it but for a contraction's last
   int64_t vector;    // elements of the sum; what is padded is padded to so many
@@ -317,9 +319,9 @@ struct KernelRow {
   ScaleSums* add_scaled;           // of floats; null where sums are integers
   ScaleSums* add_scaled_integers;  // to f32 and f64
   Combine* combine;                // of f32
-  bool adds_totals;                // of all chains: of those shorter than kPanel, and of integers on tiles
-  double products_per_fma;         // in the time of one f32 fma of its ISA
-  int64_t ahead_slice;             // kernels pack ahead in slices of so many steps of k; 0: they do not
+  bool adds_totals;         // kernels do, of every chain: where chains are shorter than kPanel, and of tiles of bytes
+  double products_per_fma;  // in the time of one f32 fma of its ISA
+  int64_t ahead_slice;      // kernels pack ahead in slices of so many steps of k; 0: they do not
   // Around all kernels of a thread, where a unit must be set up: `saved`, of kUnitState bytes, is what was there.
   void (*set_up)(void* saved);
   void (*restore)(const void* saved);

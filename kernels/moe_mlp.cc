@@ -1,9 +1,9 @@
 // What an expert MLP's operands must be.
 #include "kernels/moe_mlp.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <iterator>
-#include <memory>
-#include <new>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -11,21 +11,17 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "kernels/element.h"
 #include "kernels/enumerators.h"
+#include "kernels/errors.h"
 #include "kernels/problem.h"
+#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
 
 namespace raggemm {
 namespace {
 
-template <class... Args>
-absl::Status Invalid(const Args&... args) {
-  return absl::InvalidArgumentError(absl::StrCat(args...));
-}
-
-std::string Shape(const Dims& dims) { return absl::StrCat("[", absl::StrJoin(dims, ","), "]"); }
+// What messages call the place of out in a call for gradients.
+constexpr absl::string_view kOutGradient = "out_gradient";
 
 using Inputs = absl::InlinedVector<NamedArray, 5 + std::size(kMlpSlots)>;
 Inputs InputsOf(const MoeMlpProblem& problem) {
@@ -47,30 +43,30 @@ Weights WeightsOf(const MoeMlpProblem& problem) {
   return weights;
 }
 
-// Of weights.
+// Axes of weights.
 size_t RankOf(Layout layout) { return layout == Layout::kColumnBlocks ? 4 : 3; }
 
 // What the rest takes for granted: formats, ranks, and types that no product looks at.
-absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem) {
-  if (absl::Status s = CheckFormat("out", problem.out); !s.ok()) return s;
+absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem, absl::string_view out) {
+  if (absl::Status s = CheckFormat(out, problem.out); !s.ok()) return s;
   for (const auto& [name, x] : InputsOf(problem)) {
     if (absl::Status s = CheckFormat(name, *x); !s.ok()) return s;
   }
   for (const auto& [name, x] : {std::pair{"up", &problem.up}, {"gate", &problem.gate}}) {
     if (absl::Status s = *x ? CheckFormat(name, **x) : absl::OkStatus(); !s.ok()) return s;
   }
-  for (const auto& [name, x, rank] : {std::tuple{"x", &problem.x, size_t{2}},
+  for (const auto& [name, x, rank] : {std::tuple{absl::string_view("x"), &problem.x, size_t{2}},
                                       {"row_tokens", &problem.row_tokens, 1},
                                       {"group_sizes", &problem.group_sizes, 1},
                                       {"w_up", &problem.w_up, RankOf(problem.up_layout)},
                                       {"w_down", &problem.w_down, RankOf(problem.down_layout)},
-                                      {"out", &problem.out, 2}}) {
+                                      {out, &problem.out, 2}}) {
     if (x->dims.size() != rank) return Invalid(name, ": shape is ", Shape(x->dims), ", must have ", rank, " axes");
     for (int64_t d : x->dims) {
       if (d < 0) return Invalid(name, ": shape ", Shape(x->dims), " has a negative dimension");
     }
   }
-  for (const auto& [name, x] : {std::pair{"x", &problem.x}, {"out", &problem.out}}) {
+  for (const auto& [name, x] : {std::pair{absl::string_view("x"), &problem.x}, {out, &problem.out}}) {
     if (IsMatrix(x->dtype) && x->dtype != DType::kF64) continue;
     return Invalid(name, ": dtype is ", NameOf(x->dtype), ", must be f16, bf16 or f32");
   }
@@ -129,7 +125,7 @@ bool IsInBlocks(const MoeMlpProblem& problem, const Array& weights) {
   return (&weights == &problem.w_down ? problem.down_layout : problem.up_layout) == Layout::kColumnBlocks;
 }
 
-// Of all weights: groups and H; then the I of w_up and w_gate, where w_down says what it must be.
+// Checks all weights: groups and H; then the I of w_up and w_gate, where w_down says what it must be.
 absl::Status CheckWeights(const MoeMlpProblem& problem, const MoeMlpExtents& extents) {
   const int64_t groups = problem.w_up.dims[0];
   const int up_axis = problem.up_is_trans ? 1 : 2, down_axis = problem.down_is_trans ? 2 : 1;
@@ -159,37 +155,7 @@ absl::Status CheckWeights(const MoeMlpProblem& problem, const MoeMlpExtents& ext
   return absl::OkStatus();
 }
 
-absl::StatusOr<MoeMlpExtents> ExtentsOf(const MoeMlpProblem& problem) {
-  for (const absl::Status& s : {CheckRanksAndTypes(problem), CheckGate(problem)}) {
-    if (!s.ok()) return s;
-  }
-  const MoeMlpExtents extents = {
-      .tokens = problem.x.dims[0],
-      .hidden = problem.x.dims[1],
-      .intermediate =
-          problem.w_down.dims[problem.down_is_trans || problem.down_layout == Layout::kColumnBlocks ? 2 : 1],
-      .rows = problem.row_tokens.dims[0],
-      .groups = problem.group_sizes.dims[0],
-      .element_bytes = LargestElement(problem),
-  };
-  if (problem.out.dims != problem.x.dims) {
-    return Invalid("out: shape is ", Shape(problem.out.dims), ", must be the ", Shape(problem.x.dims), " of x");
-  }
-  if (absl::Status s = CheckWeights(problem, extents); !s.ok()) return s;
-  if (problem.w_gate && problem.w_gate->dtype != problem.w_up.dtype) {
-    return Invalid("w_gate: dtype is ", NameOf(problem.w_gate->dtype), ", must be the ", NameOf(problem.w_up.dtype),
-                   " of w_up");
-  }
-  if (const auto& weights = problem.row_weights;
-      weights && (weights->dtype != DType::kF32 || weights->dims != problem.row_tokens.dims)) {
-    return Invalid("row_weights: is ", NameOf(weights->dtype), Shape(weights->dims), ", must be f32",
-                   Shape(problem.row_tokens.dims), " as row_tokens");
-  }
-  if (absl::Status s = CheckKept(problem, extents); !s.ok()) return s;
-  return extents;
-}
-
-// Of all rows, as the caller has their sizes.
+// The problem of a product of all rows, with the caller's sizes.
 GroupedGemmProblem WholeProduct(const CheckedMlp& mlp, MlpProduct product) {
   GroupedGemmProblem problem = mlp.Product(product, {nullptr, nullptr, mlp.extents.rows});
   problem.lhs.first_dims = problem.out.first_dims = mlp.problem.group_sizes;
@@ -207,7 +173,7 @@ absl::Status ResolveProducts(const CheckedMlp& mlp) {
   return resolve(MlpProduct::kUp);
 }
 
-// Of the rows of processed groups.
+// Reads the tokens of rows of processed groups.
 absl::Status ReadTokens(const CheckedMlp& mlp) {
   for (int64_t row = mlp.rows.begin; row < mlp.rows.end; ++row) {
     const int64_t token = mlp.buffers.tokens[row] = ToInteger(mlp.problem.row_tokens, row);
@@ -256,6 +222,7 @@ Results ResultsOf(const MoeMlpBackwardProblem& problem) {
 Inputs InputsOf(const MoeMlpBackwardProblem& problem) {
   Inputs inputs = InputsOf(problem.forward);
   for (const NamedArray& read : ResultsOf(problem.forward)) inputs.push_back(read);
+  inputs[inputs.size() - ResultsOf(problem.forward).size()].name = kOutGradient;
   return inputs;
 }
 
@@ -286,9 +253,40 @@ absl::Status FillResults(const Results& results, const Inputs& inputs, absl::Spa
 
 }  // namespace
 
+absl::StatusOr<MoeMlpExtents> CheckedMlp::ExtentsOf(const MoeMlpProblem& problem, absl::string_view out) {
+  for (const absl::Status& s : {CheckRanksAndTypes(problem, out), CheckGate(problem)}) {
+    if (!s.ok()) return s;
+  }
+  const MoeMlpExtents extents = {
+      .tokens = problem.x.dims[0],
+      .hidden = problem.x.dims[1],
+      .intermediate =
+          problem.w_down.dims[problem.down_is_trans || problem.down_layout == Layout::kColumnBlocks ? 2 : 1],
+      .rows = problem.row_tokens.dims[0],
+      .groups = problem.group_sizes.dims[0],
+      .element_bytes = LargestElement(problem),
+  };
+  if (problem.out.dims != problem.x.dims) {
+    return Invalid(out, ": shape is ", Shape(problem.out.dims), ", must be the ", Shape(problem.x.dims), " of x");
+  }
+  if (absl::Status s = CheckWeights(problem, extents); !s.ok()) return s;
+  if (problem.w_gate && problem.w_gate->dtype != problem.w_up.dtype) {
+    return Invalid("w_gate: dtype is ", NameOf(problem.w_gate->dtype), ", must be the ", NameOf(problem.w_up.dtype),
+                   " of w_up");
+  }
+  if (const auto& weights = problem.row_weights;
+      weights && (weights->dtype != DType::kF32 || weights->dims != problem.row_tokens.dims)) {
+    return Invalid("row_weights: is ", NameOf(weights->dtype), Shape(weights->dims), ", must be f32",
+                   Shape(problem.row_tokens.dims), " as row_tokens");
+  }
+  if (absl::Status s = CheckKept(problem, extents); !s.ok()) return s;
+  return extents;
+}
+
 absl::StatusOr<CheckedMlp> CheckedMlp::MakeUnread(const MoeMlpProblem& problem, bool is_backward,
                                                   absl::Span<int64_t> workspace) {
-  const absl::StatusOr<MoeMlpExtents> extents = ExtentsOf(problem);
+  const absl::string_view out = is_backward ? kOutGradient : "out";
+  const absl::StatusOr<MoeMlpExtents> extents = ExtentsOf(problem, out);
   if (!extents.ok()) return extents.status();
   const int64_t needed = WorkspaceSizeFor(*extents, is_backward);
   if (needed < 0) return Invalid("x: shape ", Shape(problem.x.dims), ": no workspace can be that large");
@@ -296,7 +294,7 @@ absl::StatusOr<CheckedMlp> CheckedMlp::MakeUnread(const MoeMlpProblem& problem, 
     return Invalid("int64_workspace has ", workspace.size(), " elements, ", needed, " are needed");
   }
   // Before anything is laid out in it.
-  if (absl::Status s = CheckArrays({"out", &problem.out}, {}, nullptr, workspace); !s.ok()) return s;
+  if (absl::Status s = CheckArrays({out, &problem.out}, {}, nullptr, workspace); !s.ok()) return s;
   const CheckedMlp mlp(problem, *extents, is_backward, workspace);
   if (absl::Status s = ResolveProducts(mlp); !s.ok()) return s;
   return mlp;
@@ -322,7 +320,7 @@ absl::StatusOr<CheckedMlp> CheckedMlp::Make(const MoeMlpBackwardProblem& problem
 // The data that decides addresses.
 absl::Status CheckedMlp::ReadRows() {
   const GroupedGemmProblem product = WholeProduct(*this, MlpProduct::kUp);
-  absl::StatusOr<PlanData> up = ResolveShapes(product);
+  absl::StatusOr<Checked> up = ResolveShapes(product);
   if (!up.ok()) return up.status();
   Workspace workspace(buffers.of_sizes);
   if (absl::Status s = ReadSizes(product, workspace, *up); !s.ok()) return s;
@@ -334,15 +332,6 @@ absl::Status CheckedMlp::ReadRows() {
   rows.begin = sizes.starts[first];
   rows.end = sizes.starts[first + count - 1] + sizes.sizes[first + count - 1];
   return ReadTokens(*this);
-}
-
-absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options) {
-  const absl::StatusOr<MoeMlpExtents> extents = ExtentsOf(problem);
-  if (!extents.ok()) return extents.status();
-  const int64_t needed = MoeMlpWorkspaceSize(*extents);
-  const std::unique_ptr<int64_t[]> memory(needed < 0 ? nullptr : new (std::nothrow) int64_t[needed]);
-  if (memory == nullptr) return absl::ResourceExhaustedError("no memory for the workspace");
-  return MoeMlp(problem, options, {memory.get(), static_cast<size_t>(needed)});
 }
 
 absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64_t> workspace) {

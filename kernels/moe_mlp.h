@@ -6,9 +6,10 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "kernels/element.h"
 #include "kernels/workspace.h"
+#include "raggemm/element.h"
 #include "raggemm/moe_mlp.h"
 
 namespace raggemm {
@@ -31,7 +32,7 @@ struct MlpBuffers {
   // With the rows of a chunk, in `forward` kChunkRows at most; of at most four bytes.
   char* x;  // [rows,H]
   char* a;  // [rows,I]
-  // Of backward alone: as those above.
+  // Buffers of backward alone, laid out as those above.
   float* a_gradient = nullptr;   // [rows,I]
   char* out_gradient = nullptr;  // [rows,H]
   char* weighted = nullptr;      // [rows of the chunk,H], by row_weights
@@ -51,7 +52,7 @@ struct MlpRows {
 // Rows with the weights of their groups; gradients with the transposed ones.
 enum class MlpProduct : uint8_t { kUp, kGate, kDown, kUpGradient, kGateGradient, kDownGradient };
 
-// Of a product: dense matrices of so many rows.
+// Operands of a product: dense matrices of so many rows.
 struct MlpOperands {
   void* lhs;
   void* out;
@@ -64,17 +65,19 @@ class CheckedMlp {
   // InvalidArgument as MoeMlp has it.
   static absl::StatusOr<CheckedMlp> Make(const MoeMlpProblem& problem, absl::Span<int64_t> workspace);
   static absl::StatusOr<CheckedMlp> Make(const MoeMlpBackwardProblem& problem, absl::Span<int64_t> workspace);
+  // Checks types and shapes alone; messages call out so.
+  static absl::StatusOr<MoeMlpExtents> ExtentsOf(const MoeMlpProblem& problem, absl::string_view out = "out");
 
   const MoeMlpProblem& problem;
   MoeMlpExtents extents;
   MlpBuffers buffers;
   MlpRows rows;
 
-  // Of what is multiplied with these weights, or with their transpose: theirs, or x's where they are quantized.
+  // Type of what these weights, or their transpose, are multiplied with: their own, or x's where they are quantized.
   DType TypeBeside(const Array& weights) const { return IsMatrix(weights.dtype) ? weights.dtype : problem.x.dtype; }
   DType TypeOfA() const { return TypeBeside(problem.w_down); }
   int64_t UpColumns() const { return (problem.merged == Merged::kNone ? 1 : 2) * extents.intermediate; }
-  // Without sizes: lhs and out have rows of each group of which there are weights.
+  // The problem of a product, without sizes: lhs and out have rows of each group of which there are weights.
   GroupedGemmProblem Product(MlpProduct product, const MlpOperands& operands) const;
 
  private:

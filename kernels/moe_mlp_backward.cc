@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "kernels/element.h"
 #include "kernels/moe_mlp.h"
 #include "kernels/moe_mlp_phases.h"
+#include "raggemm/element.h"
 
 namespace raggemm {
 namespace {
@@ -41,7 +41,7 @@ class MlpBackward {
  private:
   const MoeMlpProblem& Problem() const { return mlp_.problem; }
   DType TypeOfUp() const { return mlp_.TypeBeside(Problem().w_up); }
-  // Of rows that stand so many behind the first of their chunk. Those of the gate follow all of up.
+  // Finds rows that stand so many behind the first of their chunk. Gradients of the gate follow all of up.
   char* X(int64_t row) const { return b_.x + BytesOf(Problem().x.dtype, row * mlp_.extents.hidden); }
   char* A(int64_t row) const { return b_.a + BytesOf(mlp_.TypeOfA(), row * mlp_.extents.intermediate); }
   char* Weighted(int64_t row) const { return b_.weighted + BytesOf(mlp_.TypeOfA(), row * mlp_.extents.hidden); }

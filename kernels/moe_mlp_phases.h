@@ -11,7 +11,7 @@
 #include "kernels/isa.h"
 #include "kernels/moe_mlp.h"
 #include "kernels/parallel_for.h"
-#include "kernels/plan.h"
+#include "kernels/schedule.h"
 #include "kernels/tile.h"
 
 namespace raggemm {
@@ -35,17 +35,18 @@ class MlpPhases {
   // caller() where the phases below may be used: by a team, as the first rows' first product is computed.
   absl::Status WithTeam(absl::FunctionRef<absl::Status()> caller);
 
-  // As many whole groups as have kChunkRows rows at most, from a group on; one group at least.
+  // Takes as many whole groups as have kChunkRows rows at most, from a group on; one group at least.
   MlpChunk GroupsFrom(int64_t group) const;
   // The next kChunkRows rows of a chunk, or what is left of them.
   static RowRange PieceFrom(int64_t begin, const MlpChunk& chunk);
 
   // Sizes of groups of which only these rows are left.
   void SetSizes(const RowRange& rows) const;
-  // Of so many groups.
+  // Wraps the sizes of so many groups.
   Array Sizes(int64_t first, int64_t groups) const { return {mlp_.buffers.chunk_sizes + first, DType::kS64, {groups}}; }
-  // Those of the gate beside those of another product, which a plan keeps until the next one.
-  absl::StatusOr<PlanData> Plan(MlpProduct product, const MlpOperands& operands) const;
+  // Plans one product. A plan is valid until the next call of Plan; only the gate's has a workspace of its own, so that
+  // gate and up can be planned together.
+  absl::StatusOr<Schedule> Plan(MlpProduct product, const MlpOperands& operands) const;
   absl::Status RunProduct(MlpProduct product, const MlpOperands& operands) const;
   absl::Status RunProducts(MlpProduct first, const MlpOperands& of_first, MlpProduct second,
                            const MlpOperands& of_second) const;
@@ -75,7 +76,7 @@ class MlpPhases {
     team_->For(CeilDiv(count, each), [&](int64_t i, int64_t) { part(i * each, std::min(count, (i + 1) * each)); });
   }
 
-  // Of f32.
+  // The kernels of f32, which compute all but the products.
   const KernelRow& Ends() const { return KernelsFor(isa_, kArithmetics[static_cast<int>(ArithmeticId::kF32)]); }
 
  private:

@@ -1,23 +1,19 @@
-// Which types operands may have, beside each other's.
+// Types that operands may have, beside each other's.
 #include <iterator>
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "kernels/enumerators.h"
-#include "kernels/factors.h"
+#include "kernels/errors.h"
 #include "kernels/problem.h"
 
 namespace raggemm {
 namespace {
 
-template <class... Args>
-absl::Status Invalid(const Args&... args) {
-  return absl::InvalidArgumentError(absl::StrCat(args...));
-}
-
-// What the type of the operand must be; empty where it is that.
+// Says what the type of an operand must be; empty where it is that.
 std::string MustBe(const OperandSlot& slot, const Array& x, const GroupedGemmProblem& problem, DType compute) {
   const absl::string_view out = NameOf(problem.out.dtype), sums = NameOf(compute);
   switch (slot.types) {
@@ -25,11 +21,8 @@ std::string MustBe(const OperandSlot& slot, const Array& x, const GroupedGemmPro
       return x.dtype == problem.out.dtype ? "" : absl::StrCat("the ", out, " of ", problem.names.out);
     case Types::kCompute:
       return x.dtype == compute ? "" : absl::StrCat("the compute type ", sums);
-    case Types::kScales: {
-      const bool is_narrow = IsMatrix(x.dtype) && FormatOf(x.dtype).expands_to == DType::kF32;
-      if (is_narrow || x.dtype == DType::kF8E4M3FN || FormatOf(x.dtype).role == Role::kScale) return "";
-      return "f32, bf16, f16, f8e8m0fnu or f8e4m3fn";
-    }
+    case Types::kScales:
+      return IsScale(x.dtype) ? "" : "f32, bf16, f16, f8e8m0fnu or f8e4m3fn";
     case Types::kOfLhs:
     case Types::kOfRhs: {
       const bool of_lhs = slot.types == Types::kOfLhs;
@@ -48,14 +41,14 @@ std::string MustBe(const OperandSlot& slot, const Array& x, const GroupedGemmPro
   return FormatOf(x.dtype).role == Role::kSizes ? "" : NamesOf(Role::kSizes);
 }
 
-// Likewise of lhs, rhs or out.
-std::string MustBe(const MatrixSlot& slot, const GroupedGemmProblem& problem, DType compute) {
+// Says the same of lhs, rhs or out.
+std::string MustBe(const MatrixSlot& slot, const GroupedGemmProblem& problem, const Products& products) {
   const bool is_out = slot.operand == &GroupedGemmProblem::out;
   const DType dtype = (problem.*slot.operand).dtype;
   if (IsMatrix(dtype) || (!is_out && IsQuantized(dtype))) return "";
   if (!is_out) return absl::StrCat(NamesOf(Role::kMatrix), ", or ", NamesOf(Role::kQuantized));
   const bool has_scales = problem.lhs_scale || problem.rhs_scale;
-  if (dtype == compute && SumsIntegers(problem) && !has_scales) return "";
+  if (dtype == products.compute && products.sums_integers && !has_scales) return "";
   return absl::StrCat(NamesOf(Role::kMatrix), ", or s32 of integers without scales and zeros; ", problem.names.lhs,
                       " is ", NameOf(problem.lhs.dtype), ", ", problem.names.rhs, " is ", NameOf(problem.rhs.dtype));
 }
@@ -78,6 +71,17 @@ absl::Status CheckActivation(const GroupedGemmProblem& problem, DType compute) {
 
 }  // namespace
 
+std::string NamesOf(Role role) {
+  std::string names;
+  absl::string_view last;
+  for (const Format& format : kFormats) {
+    if (format.role != role) continue;
+    if (!last.empty()) absl::StrAppend(&names, names.empty() ? "" : ", ", last);
+    last = format.name;
+  }
+  return absl::StrCat(names, " or ", last);
+}
+
 absl::Status CheckEnumerators(const GroupedGemmProblem& problem) {
   const auto check = [&](const Slot& slot, const Array& x) { return CheckFormat(problem.names.*slot.word, x); };
   for (const MatrixSlot& slot : kMatrixSlots) {
@@ -96,12 +100,13 @@ absl::Status CheckEnumerators(const GroupedGemmProblem& problem) {
   return CheckEnumerator("precision", problem.precision, kPrecisions);
 }
 
-absl::Status CheckDTypes(const GroupedGemmProblem& problem, DType compute) {
+absl::Status CheckDTypes(const GroupedGemmProblem& problem, const Products& products) {
+  const DType compute = products.compute;
   const auto wrong = [&](const Slot& slot, const Array& x, absl::string_view allowed) {
     return Invalid(problem.names.*slot.word, ": dtype is ", NameOf(x.dtype), ", must be ", allowed);
   };
   for (const MatrixSlot& slot : kMatrixSlots) {
-    if (const std::string allowed = MustBe(slot, problem, compute); !allowed.empty()) {
+    if (const std::string allowed = MustBe(slot, problem, products); !allowed.empty()) {
       return wrong(slot, problem.*slot.operand, allowed);
     }
   }

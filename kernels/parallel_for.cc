@@ -18,11 +18,12 @@
 #include "kernels/isa.h"
 #include "kernels/openmp_stack.h"
 #include "kernels/scratch.h"
+#include "kernels/target/target.h"
 
 namespace raggemm {
 namespace {
 
-// Whose tile is whose: share t of `count` has those from first(t) to first(t + 1).
+// Shares of tiles: share t of `count` has those from first(t) to first(t + 1).
 struct Shares {
   int64_t count;
   absl::FunctionRef<int64_t(int64_t share)> first;
@@ -44,7 +45,7 @@ constexpr int kSpins = 1000;
 int64_t AwaitChange(const std::atomic<int64_t>& value, int64_t old) {
   for (int i = 0; i < kSpins; ++i) {
     if (const int64_t now = value.load(std::memory_order_acquire); now != old) return now;
-    __builtin_ia32_pause();
+    Pause();
   }
   value.wait(old, std::memory_order_acquire);
   return value.load(std::memory_order_acquire);
@@ -129,7 +130,7 @@ class TeamState {
   void Work(int64_t worker) {
     int64_t done = 0;
     {
-      const KernelFloatMode mode;
+      const FloatMode mode;
       for (int64_t i = 0; i < threads_; ++i) {
         TileRange& range = ranges_[(worker + i) % threads_];
         while (range.next.load(std::memory_order_relaxed) < range.end.load(std::memory_order_relaxed)) {
@@ -144,7 +145,8 @@ class TeamState {
     if (done != 0 && remaining_.fetch_sub(done, std::memory_order_acq_rel) == done) remaining_.notify_all();
   }
 
-  // As many as there were calls at once, at most; a task that starts late may hold one even when the process ends.
+  // Holds as many as there were calls at once, at most; a task that starts late may hold one even when the process
+  // ends.
   static constinit TeamState* free_list;
 
   int64_t threads_;
@@ -237,7 +239,7 @@ void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body
 
 #else
 
-// As sanitizers need it, which do not see into libgomp: a region has one thread, as OpenMP's specification has it.
+// Runs a region on one thread, as OpenMP's specification allows: for sanitizers, which do not see into libgomp.
 void RunOpenMpTeam(int64_t, absl::FunctionRef<void(int64_t worker)> body) { body(0); }
 
 #endif
@@ -263,13 +265,13 @@ int64_t ThreadsOf(Executor executor, const TaskPool* pool) {
   }
 }
 
-absl::Status WithTeam(const PlanData& plan, bool one_loop, absl::FunctionRef<absl::Status(Team&)> caller) {
-  TeamState* state = TeamState::Take(plan.threads);
+absl::Status WithTeam(const Schedule& schedule, bool one_loop, absl::FunctionRef<absl::Status(Team&)> caller) {
+  TeamState* state = TeamState::Take(schedule.threads);
   if (state == nullptr) return absl::ResourceExhaustedError("no memory for the tile counters");
   absl::Status status;
   std::exception_ptr thrown;  // as the text of a status is, where memory is short
   const auto run = [&] {
-    Team team(*state, plan.threads, one_loop);
+    Team team(*state, schedule.threads, one_loop);
     try {
       status = caller(team);
     } catch (...) {
@@ -277,23 +279,23 @@ absl::Status WithTeam(const PlanData& plan, bool one_loop, absl::FunctionRef<abs
     }
     state->End();
   };
-  if (plan.threads == 1) {  // as with the executor SERIAL
+  if (schedule.threads == 1) {  // as with the executor SERIAL
     run();
-  } else if (plan.executor == Executor::kPool) {
-    RunOnPool(*plan.pool, plan.threads - 1, state, run);
+  } else if (schedule.executor == Executor::kPool) {
+    RunOnPool(*schedule.pool, schedule.threads - 1, state, run);
   } else {
-    RunOpenMpTeam(plan.threads, [&](int64_t worker) { worker == 0 ? run() : state->Help(worker); });
+    RunOpenMpTeam(schedule.threads, [&](int64_t worker) { worker == 0 ? run() : state->Help(worker); });
   }
   state->Release();
   if (thrown != nullptr) std::rethrow_exception(thrown);
   return status;
 }
 
-void Team::For(const PlanData& plan, TileBody body) {
-  state_.RunLoop({plan.threads, [&](int64_t thread) { return FirstTile(plan, thread); }}, body, one_loop_);
+void Team::For(const Schedule& schedule, TileBody body) {
+  state_.RunLoop({schedule.threads, [&](int64_t thread) { return FirstTile(schedule, thread); }}, body, one_loop_);
 }
 
-void Team::For(const PlanData& first, const PlanData& second, TileBody body) {
+void Team::For(const Schedule& first, const Schedule& second, TileBody body) {
   const int64_t tiles = first.gemm_tiles + first.fill_tiles;
   const int64_t cost = first.cost_prefix[first.units], all = cost + second.cost_prefix[second.units];
   const auto begin = [&](int64_t thread) {

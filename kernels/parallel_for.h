@@ -14,7 +14,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "kernels/plan.h"
+#include "kernels/schedule.h"
 
 namespace raggemm {
 
@@ -32,10 +32,10 @@ class Team {
   // body(tile, worker) for each tile of the plan once, worker < threads(), no two at once with the same worker. The
   // floating point environment is the default one inside (no flush-to-zero) and the caller's again after. body must not
   // throw.
-  void For(const PlanData& plan, TileBody body);
-  // Likewise for the tiles of two plans, those of the second numbered after those of the first.
-  void For(const PlanData& first, const PlanData& second, TileBody body);
-  // Likewise for `count` tiles of equal cost.
+  void For(const Schedule& schedule, TileBody body);
+  // Does so for the tiles of two plans, those of the second numbered after those of the first.
+  void For(const Schedule& first, const Schedule& second, TileBody body);
+  // Does so for `count` tiles of equal cost.
   void For(int64_t count, TileBody body);
 
  private:
@@ -47,7 +47,7 @@ class Team {
 // caller(team) with the executor and as many threads as the plan has; what it returns. ResourceExhausted before that
 // when memory is short. What it throws is thrown here, behind the team's end. With one_loop it begins one at most,
 // after which no thread waits for more.
-absl::Status WithTeam(const PlanData& plan, bool one_loop, absl::FunctionRef<absl::Status(Team&)> caller);
+absl::Status WithTeam(const Schedule& schedule, bool one_loop, absl::FunctionRef<absl::Status(Team&)> caller);
 
 }  // namespace raggemm
 

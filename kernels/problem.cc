@@ -11,20 +11,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "kernels/factors.h"
-#include "kernels/isa.h"
+#include "kernels/errors.h"
+#include "kernels/places.h"
 
 namespace raggemm {
 namespace {
 
-using Repeat = PlannedOperand::Repeat;
-
-std::string Shape(absl::Span<const int64_t> dims) { return absl::StrCat("[", absl::StrJoin(dims, ","), "]"); }
-
-template <class... Args>
-absl::Status Invalid(const Args&... args) {
-  return absl::InvalidArgumentError(absl::StrCat(args...));
-}
+using Repeat = Operand::Repeat;
 
 absl::StatusOr<RaggedMode> ModeOf(const GroupedGemmProblem& problem) {
   const DimsArrays arrays(problem);
@@ -52,7 +45,7 @@ absl::StatusOr<RaggedMode> ModeOf(const GroupedGemmProblem& problem) {
 }
 
 // P, R and G of the set arrays, which have one shape.
-absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, PlanData& plan) {
+absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked) {
   const DimsArrays arrays(problem);
   const DimsArray* first = nullptr;
   for (const DimsArray& array : arrays.at) {
@@ -72,10 +65,10 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, PlanData& plan) 
   }
   if (first == nullptr) return absl::OkStatus();
   const absl::Span<const int64_t> dims = (*first->dims)->dims;
-  plan.groups = dims.back();
+  checked.groups = dims.back();
   if (dims.size() == 3) {
-    plan.problems = dims[0];
-    plan.replicas = dims[1];
+    checked.problems = dims[0];
+    checked.replicas = dims[1];
   }
   int64_t total = 1;
   for (int64_t d : dims) {  // any two are multiplied later, so a third that is 0 must not hide that they overflow
@@ -83,11 +76,11 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, PlanData& plan) 
       return Invalid(first->name, ": shape ", Shape(dims), " overflows int64");
     }
   }
-  if (plan.mode == RaggedMode::kAllRagged && plan.replicas != 1) {
+  if (checked.mode == RaggedMode::kAllRagged && checked.replicas != 1) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", all ragged has one replica only");
   }
   // The workspace has a slot for each group of each replica, and out has results for sums over none of them.
-  if (plan.mode == RaggedMode::kRaggedK && plan.replicas == 0) {
+  if (checked.mode == RaggedMode::kRaggedK && checked.replicas == 0) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", ragged K needs at least one replica");
   }
   return absl::OkStatus();
@@ -127,12 +120,12 @@ struct Extents {
 };
 
 // `count` repetitions must divide what the shape holds: groups along the group axis, the others along the rows.
-absl::StatusOr<Extents> PlanOperand(absl::string_view name, const BufferDescriptor& x, Repeat repeat,
-                                    const PlanData& plan, PlannedOperand& operand) {
+absl::StatusOr<Extents> ResolveOperand(absl::string_view name, const BufferDescriptor& x, Repeat repeat,
+                                       const Checked& checked, Operand& operand) {
   const bool grouped = repeat == Repeat::kGroup;
   absl::StatusOr<Collapsed> shape = Collapse(name, x, grouped);
   if (!shape.ok()) return shape.status();
-  const int64_t count = repeat == Repeat::kSegment ? plan.problems * plan.replicas : plan.problems;
+  const int64_t count = repeat == Repeat::kSegment ? checked.problems * checked.replicas : checked.problems;
   if (!grouped && (count == 0 ? shape->rows * shape->cols != 0 : shape->rows % count != 0)) {
     return Invalid(name, ": ", shape->rows, " rows of shape ", Shape(x.dims), " do not divide into ", count,
                    repeat == Repeat::kSegment ? " segments" : " problems");
@@ -155,35 +148,35 @@ absl::Status CheckEqual(absl::string_view axis, absl::string_view a, int64_t a_e
 }
 
 // A group axis counts P * G_local groups; all but ragged M and K have all G of them.
-absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, PlanData& plan) {
+absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, Checked& checked) {
   const int64_t axis = x.dims[0];
-  const bool may_be_local = plan.mode == RaggedMode::kRaggedM || plan.mode == RaggedMode::kRaggedK;
-  plan.local_groups = plan.problems == 0 ? plan.groups : axis / plan.problems;
-  const bool divides = plan.local_groups * plan.problems == axis;
-  if (divides && (plan.local_groups == plan.groups || (may_be_local && plan.local_groups < plan.groups))) {
+  const bool may_be_local = checked.mode == RaggedMode::kRaggedM || checked.mode == RaggedMode::kRaggedK;
+  checked.local_groups = checked.problems == 0 ? checked.groups : axis / checked.problems;
+  const bool divides = checked.local_groups * checked.problems == axis;
+  if (divides && (checked.local_groups == checked.groups || (may_be_local && checked.local_groups < checked.groups))) {
     return absl::OkStatus();
   }
-  return Invalid(name, ": group axis has ", axis, " groups, must be ", may_be_local ? "at most " : "", plan.groups,
-                 " for each of ", plan.problems, " problems");
+  return Invalid(name, ": group axis has ", axis, " groups, must be ", may_be_local ? "at most " : "", checked.groups,
+                 " for each of ", checked.problems, " problems");
 }
 
 // A shared lhs [P*R*M,K] and a grouped one [P*G,M,K] differ by rank or boundary, never by their elements alone.
-Repeat RaggedNLhs(const GroupedGemmProblem& problem, const PlanData& plan, int64_t m, int64_t k) {
+Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Checked& checked, int64_t m, int64_t k) {
   const absl::StatusOr<Collapsed> lhs = Collapse(problem.names.lhs, problem.lhs, false);
   int64_t rows;
-  if (plan.replicas != 1 || __builtin_mul_overflow(plan.problems, problem.lhs.is_trans ? k : m, &rows)) {
+  if (checked.replicas != 1 || __builtin_mul_overflow(checked.problems, problem.lhs.is_trans ? k : m, &rows)) {
     return Repeat::kSegment;
   }
   return lhs.ok() && lhs->rows != rows ? Repeat::kGroup : Repeat::kSegment;
 }
 
 // All ragged: elements of a 1-D buffer, in P equal parts.
-absl::Status PlanPacked(absl::string_view name, const BufferDescriptor& x, const PlanData& plan,
-                        PlannedOperand& operand) {
+absl::Status ResolvePacked(absl::string_view name, const BufferDescriptor& x, const Checked& checked,
+                           Operand& operand) {
   if (x.dims.size() != 1 || x.layout != Layout::kPacked) {
     return Invalid(name, ": shape is ", Shape(x.dims), ", all ragged takes 1-D operands with layout PACKED");
   }
-  const int64_t length = x.dims[0], problems = plan.problems;
+  const int64_t length = x.dims[0], problems = checked.problems;
   if (length < 0 || (problems == 0 ? length != 0 : length % problems != 0)) {
     return Invalid(name, ": ", length, " elements do not divide into ", problems, " problems");
   }
@@ -197,25 +190,25 @@ absl::Status PlanPacked(absl::string_view name, const BufferDescriptor& x, const
   return absl::OkStatus();
 }
 
-absl::Status PlanRowIndex(const GroupedGemmProblem& problem, PlanData& plan) {
+absl::Status ResolveRowIndex(const GroupedGemmProblem& problem, Checked& checked) {
   const absl::string_view name = problem.names.row_index, lhs = problem.names.lhs;
-  if (plan.mode != RaggedMode::kRaggedM) return Invalid(name, " is for ragged M, not ", NameOf(plan.mode));
+  if (checked.mode != RaggedMode::kRaggedM) return Invalid(name, " is for ragged M, not ", NameOf(checked.mode));
   if (problem.lhs.is_trans) return Invalid(name, " is for rows of ", lhs, ", which is transposed");
   if (IsQuantized(problem.lhs.dtype)) {
     return Invalid(name, " is for rows of floats; ", lhs, " is ", NameOf(problem.lhs.dtype));
   }
   const Array& index = *problem.row_index;
-  const int64_t rows = plan.problems * plan.replicas * plan.out.rows;
+  const int64_t rows = checked.problems * checked.replicas * checked.out.rows;
   if (index.dims.size() != 1 || index.dims[0] != rows) {
     return Invalid(name, ": shape is ", Shape(index.dims), ", must be [", rows, "], the rows of ", problem.names.out);
   }
-  plan.lhs.row_index = {static_cast<const char*>(index.data), index.dtype};
+  checked.lhs.row_index = {static_cast<const char*>(index.data), index.dtype};
   return absl::OkStatus();
 }
 
 // rhs in column blocks, planned as [G, T*K, B] so far: its columns are those of out.
-absl::Status PlanColumnBlocks(absl::string_view name, const BufferDescriptor& x, int64_t cols, PlannedOperand& operand,
-                              Extents& extents) {
+absl::Status ResolveColumnBlocks(absl::string_view name, const BufferDescriptor& x, int64_t cols, Operand& operand,
+                                 Extents& extents) {
   const bool is_rhs_of_blocks = x.dims.size() == 4 && (x.axis_boundary == -1 || x.axis_boundary == 3) && !x.is_trans;
   const int64_t block = x.dims.back();
   const bool fits = block >= kLeastBlockColumns && block <= kMostBlockColumns;
@@ -234,7 +227,7 @@ absl::Status PlanColumnBlocks(absl::string_view name, const BufferDescriptor& x,
   return absl::OkStatus();
 }
 
-// Of layouts that operands of this mode may not have.
+// Refuses layouts that operands of this mode may not have.
 absl::Status CheckLayouts(const GroupedGemmProblem& problem, RaggedMode mode) {
   for (const auto& [name, x] : {std::pair{problem.names.lhs, &problem.lhs},
                                 {problem.names.rhs, &problem.rhs},
@@ -246,14 +239,14 @@ absl::Status CheckLayouts(const GroupedGemmProblem& problem, RaggedMode mode) {
   return absl::OkStatus();
 }
 
-absl::Status PlanOperands(const GroupedGemmProblem& problem, PlanData& plan) {
+absl::Status ResolveOperands(const GroupedGemmProblem& problem, Checked& checked) {
   const OperandNames& names = problem.names;
-  plan.local_groups = plan.groups;
-  if (plan.mode == RaggedMode::kAllRagged) {
-    if (problem.row_index) return PlanRowIndex(problem, plan);
-    if (absl::Status s = PlanPacked(names.lhs, problem.lhs, plan, plan.lhs); !s.ok()) return s;
-    if (absl::Status s = PlanPacked(names.rhs, problem.rhs, plan, plan.rhs); !s.ok()) return s;
-    return PlanPacked(names.out, problem.out, plan, plan.out);
+  checked.local_groups = checked.groups;
+  if (checked.mode == RaggedMode::kAllRagged) {
+    if (problem.row_index) return ResolveRowIndex(problem, checked);
+    if (absl::Status s = ResolvePacked(names.lhs, problem.lhs, checked, checked.lhs); !s.ok()) return s;
+    if (absl::Status s = ResolvePacked(names.rhs, problem.rhs, checked, checked.rhs); !s.ok()) return s;
+    return ResolvePacked(names.out, problem.out, checked, checked.out);
   }
   static constexpr Repeat kSegment = Repeat::kSegment, kGroup = Repeat::kGroup;
   struct Roles {
@@ -264,44 +257,44 @@ absl::Status PlanOperands(const GroupedGemmProblem& problem, PlanData& plan) {
                                      {kSegment, kSegment, kGroup},
                                      {kSegment, Repeat::kProblem, kSegment},
                                      {kGroup, kGroup, kGroup}};
-  Roles roles = kRoles[static_cast<int>(plan.mode)];
+  Roles roles = kRoles[static_cast<int>(checked.mode)];
 
-  absl::StatusOr<Extents> rhs = PlanOperand(names.rhs, problem.rhs, roles.rhs, plan, plan.rhs);
+  absl::StatusOr<Extents> rhs = ResolveOperand(names.rhs, problem.rhs, roles.rhs, checked, checked.rhs);
   if (!rhs.ok()) return rhs.status();
-  absl::StatusOr<Extents> out = PlanOperand(names.out, problem.out, roles.out, plan, plan.out);
+  absl::StatusOr<Extents> out = ResolveOperand(names.out, problem.out, roles.out, checked, checked.out);
   if (!out.ok()) return out.status();
   if (problem.rhs.layout == Layout::kColumnBlocks) {
-    if (absl::Status s = PlanColumnBlocks(names.rhs, problem.rhs, out->cols, plan.rhs, *rhs); !s.ok()) return s;
+    if (absl::Status s = ResolveColumnBlocks(names.rhs, problem.rhs, out->cols, checked.rhs, *rhs); !s.ok()) return s;
   }
-  if (plan.mode == RaggedMode::kRaggedN) roles.lhs = RaggedNLhs(problem, plan, out->rows, rhs->rows);
-  absl::StatusOr<Extents> lhs = PlanOperand(names.lhs, problem.lhs, roles.lhs, plan, plan.lhs);
+  if (checked.mode == RaggedMode::kRaggedN) roles.lhs = RaggedNLhs(problem, checked, out->rows, rhs->rows);
+  absl::StatusOr<Extents> lhs = ResolveOperand(names.lhs, problem.lhs, roles.lhs, checked, checked.lhs);
   if (!lhs.ok()) return lhs.status();
 
-  if (plan.mode == RaggedMode::kUniform) plan.groups = problem.lhs.dims[0];
+  if (checked.mode == RaggedMode::kUniform) checked.groups = problem.lhs.dims[0];
   for (const auto& [name, x, repeat] : {std::tuple{names.lhs, &problem.lhs, roles.lhs},
                                         {names.rhs, &problem.rhs, roles.rhs},
                                         {names.out, &problem.out, roles.out}}) {
     if (repeat != kGroup) continue;
-    if (absl::Status s = CheckGroupAxis(name, *x, plan); !s.ok()) return s;
+    if (absl::Status s = CheckGroupAxis(name, *x, checked); !s.ok()) return s;
   }
 
   if (problem.row_index) {
-    if (absl::Status s = PlanRowIndex(problem, plan); !s.ok()) return s;
+    if (absl::Status s = ResolveRowIndex(problem, checked); !s.ok()) return s;
     lhs->rows = out->rows;
   }
-  if (plan.problems * plan.replicas == 0) return absl::OkStatus();  // no repetition: no extent to compare
+  if (checked.problems * checked.replicas == 0) return absl::OkStatus();  // no repetition: no extent to compare
   if (absl::Status s = CheckEqual("K", names.lhs, lhs->cols, names.rhs, rhs->rows); !s.ok()) return s;
   if (absl::Status s = CheckEqual("M", names.lhs, lhs->rows, names.out, out->rows); !s.ok()) return s;
   return CheckEqual("N", names.rhs, rhs->cols, names.out, out->cols);
 }
 
-absl::StatusOr<GroupValues> PlanValues(absl::string_view name, const OperandSlot& slot, const Array& x,
-                                       const PlanData& plan) {
+absl::StatusOr<GroupValues> ResolveValues(absl::string_view name, const OperandSlot& slot, const Array& x,
+                                          const Checked& checked) {
   if (slot.axes & kByColumn) {
-    if (x.dims.size() != 2 || x.dims[1] != plan.out.cols) {
-      return Invalid(name, ": shape is ", Shape(x.dims), ", must be [rows,N] with N = ", plan.out.cols);
+    if (x.dims.size() != 2 || x.dims[1] != checked.out.cols) {
+      return Invalid(name, ": shape is ", Shape(x.dims), ", must be [rows,N] with N = ", checked.out.cols);
     }
-    return PlanRows(name, x, x.dims[0], plan);
+    return ResolveRows(name, x, x.dims[0], checked);
   }
   if (x.dims.empty()) {
     return GroupValues{static_cast<const char*>(x.data), x.dtype, GroupValues::Per::kCall};
@@ -310,17 +303,17 @@ absl::StatusOr<GroupValues> PlanValues(absl::string_view name, const OperandSlot
   for (int64_t d : x.dims) {
     if (d < 0 || __builtin_mul_overflow(rows, d, &rows)) return Invalid(name, ": bad shape ", Shape(x.dims));
   }
-  return PlanRows(name, x, rows, plan);
+  return ResolveRows(name, x, rows, checked);
 }
 
-absl::Status PlanEpilogue(const GroupedGemmProblem& problem, PlanData& plan) {
-  plan.activation = problem.activation;
+absl::Status ResolveEpilogue(const GroupedGemmProblem& problem, Checked& checked) {
+  checked.activation = problem.activation;
   for (const OperandSlot& slot : kOperandSlots) {
     const absl::string_view name = problem.names.*slot.word;
     const std::optional<Array>& x = problem.*slot.operand;
     if (!x || !(slot.axes & kByGroup)) continue;
-    if (!(slot.modes & SetOf(plan.mode))) {
-      return Invalid(name, " is not possible with ", NameOf(plan.mode), ": groups have no common N");
+    if (!(slot.modes & SetOf(checked.mode))) {
+      return Invalid(name, " is not possible with ", NameOf(checked.mode), ": groups have no common N");
     }
     if (slot.axes & kByRow) {
       const bool is_gate = slot.operand == &GroupedGemmProblem::gate;
@@ -328,28 +321,28 @@ absl::Status PlanEpilogue(const GroupedGemmProblem& problem, PlanData& plan) {
         return Invalid(name, ": shape is ", Shape(x->dims), ", must be the ", Shape(problem.out.dims), " of ",
                        problem.names.out);
       }
-      (is_gate ? plan.gate.data : plan.c) = static_cast<const char*>(x->data);
-      if (is_gate) plan.gate.dtype = x->dtype;
+      (is_gate ? checked.gate.data : checked.c) = static_cast<const char*>(x->data);
+      if (is_gate) checked.gate.dtype = x->dtype;
       continue;
     }
-    const absl::StatusOr<GroupValues> values = PlanValues(name, slot, *x, plan);
+    const absl::StatusOr<GroupValues> values = ResolveValues(name, slot, *x, checked);
     if (!values.ok()) return values.status();
-    (slot.operand == &GroupedGemmProblem::alpha  ? plan.alpha
-     : slot.operand == &GroupedGemmProblem::beta ? plan.beta
-                                                 : plan.bias) = *values;
+    (slot.operand == &GroupedGemmProblem::alpha  ? checked.alpha
+     : slot.operand == &GroupedGemmProblem::beta ? checked.beta
+                                                 : checked.bias) = *values;
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<GroupValues> PlanRows(absl::string_view name, const Array& x, int64_t rows, const PlanData& plan) {
+absl::StatusOr<GroupValues> ResolveRows(absl::string_view name, const Array& x, int64_t rows, const Checked& checked) {
   GroupValues values{.data = static_cast<const char*>(x.data), .dtype = x.dtype, .per = GroupValues::Per::kGroup};
-  const int64_t per_group = plan.problems * plan.local_groups;
-  const int64_t per_replica = per_group * plan.replicas;
+  const int64_t per_group = checked.problems * checked.local_groups;
+  const int64_t per_replica = per_group * checked.replicas;
   if (rows == per_group) return values;
   values.per = GroupValues::Per::kReplica;
-  const bool may_be_per_replica = plan.mode != RaggedMode::kRaggedK;
+  const bool may_be_per_replica = checked.mode != RaggedMode::kRaggedK;
   if (rows == per_replica && may_be_per_replica) return values;
   return Invalid(name, ": shape is ", Shape(x.dims), ", must have ", per_group, " rows, one for each processed group",
                  per_group == per_replica ? ""
@@ -375,20 +368,21 @@ int DimsArrays::count() const {
   return n;
 }
 
-absl::StatusOr<PlanData> ResolveShapes(const GroupedGemmProblem& problem) {
-  PlanData plan;
+absl::StatusOr<Checked> ResolveShapes(const GroupedGemmProblem& problem) {
+  Checked checked;
   if (absl::Status s = CheckEnumerators(problem); !s.ok()) return s;
-  if (absl::Status s = CheckDTypes(problem, ComputeType(problem)); !s.ok()) return s;
+  checked.products = ProductsOf(problem);
+  if (absl::Status s = CheckDTypes(problem, checked.products); !s.ok()) return s;
   absl::StatusOr<RaggedMode> mode = ModeOf(problem);
   if (!mode.ok()) return mode.status();
-  plan.mode = *mode;
+  checked.mode = *mode;
   if (problem.out.is_trans) return Invalid(problem.names.out, ": is_trans is for lhs and rhs only");
-  if (absl::Status s = CheckLayouts(problem, plan.mode); !s.ok()) return s;
-  if (absl::Status s = ReadGroupCounts(problem, plan); !s.ok()) return s;
-  if (absl::Status s = PlanOperands(problem, plan); !s.ok()) return s;
-  if (absl::Status s = PlanEpilogue(problem, plan); !s.ok()) return s;
-  if (absl::Status s = PlanFactors(problem, plan); !s.ok()) return s;
-  return plan;
+  if (absl::Status s = CheckLayouts(problem, checked.mode); !s.ok()) return s;
+  if (absl::Status s = ReadGroupCounts(problem, checked); !s.ok()) return s;
+  if (absl::Status s = ResolveOperands(problem, checked); !s.ok()) return s;
+  if (absl::Status s = ResolveEpilogue(problem, checked); !s.ok()) return s;
+  if (absl::Status s = ResolveFactors(problem, checked); !s.ok()) return s;
+  return checked;
 }
 
 }  // namespace raggemm

@@ -8,15 +8,14 @@
 #include <new>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/element.h"
 #include "kernels/fork.h"
 #include "kernels/isa.h"
+#include "kernels/target/target.h"
 #include "kernels/tile.h"
+#include "raggemm/element.h"
 
 namespace raggemm {
 namespace {
-
-constexpr size_t kPage = 2 << 20;  // blocks are whole huge pages
 
 // At the head of a block on the free list.
 struct FreeBlock {
@@ -24,8 +23,8 @@ struct FreeBlock {
   size_t bytes;
 };
 
-// Before the 64-byte aligned start of what a lease hands out.
-constexpr size_t kHeader = 64;
+// Before the aligned start of what a lease hands out.
+constexpr size_t kHeader = kLineBytes;
 
 // Constant-initialised and trivially destructible: calls may come from threads that outlive static destructors.
 constinit FreeBlock* free_list = nullptr;
@@ -45,7 +44,7 @@ FreeBlock* TakeFree(size_t bytes) {
 }
 
 FreeBlock* Allocate(size_t bytes) {
-  void* memory = std::aligned_alloc(kPage, bytes);
+  void* memory = std::aligned_alloc(kHugePageBytes, bytes);
   if (memory == nullptr) return nullptr;
   madvise(memory, bytes, MADV_HUGEPAGE);  // advice: failure costs speed only
   return new (memory) FreeBlock{nullptr, bytes};
@@ -78,26 +77,28 @@ __attribute__((destructor)) void FreeAll() {
 
 }  // namespace
 
-Scratch::Scratch(const PlanData& plan, void* block) {
-  const KernelRow& kernels = *plan.kernels;
+Scratch::Scratch(const Schedule& schedule, void* block) {
+  const KernelRow& kernels = *schedule.kernels;
   const auto take = [&](int64_t size) {
     char* slot = block == nullptr ? nullptr : static_cast<char*>(block) + bytes;
-    bytes += RoundUp(size, 64);
+    bytes += RoundUp(size, kLineBytes);
     return slot;
   };
-  const int64_t sum = SizeOf(ArithmeticOf(kernels).sum), steps = KernelSteps(plan, plan.panel);
+  const int64_t sum = SizeOf(ArithmeticOf(kernels).sum), steps = KernelSteps(schedule, schedule.panel);
   // The packers store whole vectors: one of slack behind the last panel.
-  panels = take(PanelBytes(kernels.lhs, steps, plan.blocking.m) + kernels.vector * sum);
+  panels = take(PanelBytes(kernels.lhs, steps, schedule.blocking.m) + kernels.vector * sum);
   for (char*& strip : strips) strip = take(PanelBytes(kernels.rhs, steps, kernels.cols));
-  chain = take(plan.blocking.m * plan.blocking.n * sum);
-  total = take(plan.blocking.m * plan.blocking.n * sum);
-  const int64_t columns = std::max(plan.blocking.n, kMaxCols), floats = columns * static_cast<int64_t>(sizeof(float));
+  chain = take(schedule.blocking.m * schedule.blocking.n * sum);
+  total = take(schedule.blocking.m * schedule.blocking.n * sum);
+  const int64_t columns = std::max(schedule.blocking.n, kMaxCols),
+                floats = columns * static_cast<int64_t>(sizeof(float));
   bias = take(columns * sum);
-  for (float** row : {&gate, &result}) *row = reinterpret_cast<float*>(take(plan.activation ? floats : 0));
-  const int64_t scaled_rows = plan.scales_sums ? plan.blocking.m : 0;
-  scaled = take(scaled_rows * plan.blocking.n * sum);
+  for (float** row : {&gate, &result}) *row = reinterpret_cast<float*>(take(schedule.activation ? floats : 0));
+  const int64_t scaled_rows = schedule.scales_sums ? schedule.blocking.m : 0;
+  scaled = take(scaled_rows * schedule.blocking.n * sum);
   row_scales = reinterpret_cast<float*>(take(scaled_rows * static_cast<int64_t>(sizeof(float))));
-  column_scales = reinterpret_cast<float*>(take(plan.scales_sums ? kMaxCols * static_cast<int64_t>(sizeof(float)) : 0));
+  column_scales =
+      reinterpret_cast<float*>(take(schedule.scales_sums ? kMaxCols * static_cast<int64_t>(sizeof(float)) : 0));
 }
 
 KeptBuffers CountKeptBuffers() {
@@ -106,7 +107,7 @@ KeptBuffers CountKeptBuffers() {
 }
 
 absl::Status ScratchLease::Acquire(int64_t count, int64_t bytes) {
-  const size_t whole = (static_cast<size_t>(bytes) + kHeader + kPage - 1) / kPage * kPage;
+  const size_t whole = (static_cast<size_t>(bytes) + kHeader + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   while (count_ < count) {
     FreeBlock* block = TakeFree(whole);
     if (block == nullptr) block = Allocate(whole);

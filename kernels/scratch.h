@@ -6,21 +6,21 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "kernels/plan.h"
+#include "kernels/schedule.h"
 
 namespace raggemm {
 
-// The buffers of one worker for tiles of `blocking`, all 64-byte aligned:
+// The buffers of one worker for tiles of `blocking`, all from the start of a cache line:
 //
-//   panels  lhs, packed in the kernels' layout: row tiles of PlanData::panel steps back to back, of one panel or of all
+//   panels  lhs, packed in the kernels' layout: row tiles of Schedule::panel steps back to back, of one panel or of all
 //   strips  two of rhs, packed in the kernels' layout; the second for kernels that pack ahead
 //   chain, total  one register tile of [mr][nr] sums after the other, strip by strip
 //   bias    as sums, [columns]
 //   gate, result  a row of f32 each, [columns]: where there is an activation
 //   scaled  as total, row_scales, column_scales: where scales multiply sums
 struct Scratch {
-  Scratch(const PlanData& plan, void* block);  // null: to count the bytes
-  static int64_t Bytes(const PlanData& plan) { return Scratch(plan, nullptr).bytes; }
+  Scratch(const Schedule& schedule, void* block);  // null: to count the bytes
+  static int64_t Bytes(const Schedule& schedule) { return Scratch(schedule, nullptr).bytes; }
 
   char* panels;
   char* strips[2];

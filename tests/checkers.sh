@@ -157,7 +157,7 @@ checksums() {
   if (($# == 1)); then
     lines=$(checksum_lines scalar serial)
     printf '%s\n' \
-      "# Checksums of the results of edge.textproto and formats.textproto (ffi/host/checksum.h): ./dev checksums" \
+      "# Checksums of the results of edge.textproto and formats.textproto (tests/host/checksum.h): ./dev checksums" \
       "$lines" >"$recorded"
     say "recorded: $(wc -l <<<"$lines") checksums; a line that differs from before is a result that changed"
     return

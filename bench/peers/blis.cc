@@ -22,7 +22,7 @@ namespace {
 // variable is the number of a core type, which bli_arch_string translates. A choice from outside stands.
 void Initialize(void (*init)(), const char* (*arch_string)(int), absl::string_view core_type) {
   constexpr char kVariable[] = "BLIS_ARCH_TYPE";
-  const bool force = std::getenv(kVariable) == nullptr && HostCpu().Has(Isa::kAvx512);
+  const bool force = std::getenv(kVariable) == nullptr && HostCpu().Has("avx512");
   for (int type = 0; force && absl::string_view(arch_string(type)) != "generic"; ++type) {
     if (arch_string(type) == core_type) setenv(kVariable, std::to_string(type).c_str(), 1);
   }
@@ -62,7 +62,7 @@ absl::StatusOr<std::vector<Peer>> Load(const char* path, absl::string_view core_
 absl::StatusOr<std::vector<Peer>> LoadBlis() { return Load(RAGGEMM_PEER_BLIS, "skx", "blis"); }
 
 absl::StatusOr<std::vector<Peer>> LoadBlisAvx2() {
-  if (!HostCpu().Has(Isa::kAvx512)) return absl::NotFoundError("the same as blis without AVX-512");
+  if (!HostCpu().Has("avx512")) return absl::NotFoundError("the same as blis without AVX-512");
   return Load(RAGGEMM_PEER_BLIS_AVX2, "haswell", "blis-avx2");
 }
 

@@ -32,7 +32,7 @@ constexpr int kGnuThreading = 3;  // MKL_THREADING_GNU
 // can have MKL in one way only. The variable is read by the first call; a choice from outside stands.
 void AvoidSlowDotInstruction() {
   const bool slow = __builtin_cpu_is("intel") && !__builtin_cpu_supports("amx-bf16");
-  if (slow && HostCpu().Has(Isa::kAvx512)) setenv("MKL_ENABLE_INSTRUCTIONS", "AVX512_E1", 0);
+  if (slow && HostCpu().Has("avx512")) setenv("MKL_ENABLE_INSTRUCTIONS", "AVX512_E1", 0);
 }
 
 // MKL has one library of kernels for each core type, and loads the one it has chosen.

@@ -17,8 +17,8 @@ namespace {
 // OpenBLAS goes by the CPU's model number, and falls to SSE kernels where it is newer than the library. The core types
 // beyond SkylakeX have its f32 kernels: no difference beyond noise on Emerald Rapids, from 1 to 2048 rows.
 const char* CoreType() {
-  if (HostCpu().Has(Isa::kAvx512)) return "SkylakeX";
-  if (HostCpu().Has(Isa::kAvx2)) return __builtin_cpu_is("amd") ? "Zen" : "Haswell";
+  if (HostCpu().Has("avx512")) return "SkylakeX";
+  if (HostCpu().Has("avx2")) return __builtin_cpu_is("amd") ? "Zen" : "Haswell";
   return nullptr;
 }
 

@@ -29,7 +29,7 @@ struct GemmSeries {
   absl::Span<const int64_t> rows;  // m of each group, > 0
   absl::Span<const void*const> lhs, rhs;
   absl::Span<void* const> out;
-  // Of quantized operands: factors f32 [m] of the rows of lhs, [k / block, n] of rhs. Empty: there are none.
+  // Scales of quantized operands: f32 [m] for the rows of lhs, [k / block, n] for rhs. Empty: there are none.
   absl::Span<const void*const> lhs_scale = {}, rhs_scale = {};
   DType rhs_scale_dtype = DType::kF32;
   int64_t block = 0;
@@ -62,8 +62,8 @@ struct AbsentPeer {
   std::string reason;
 };
 
-// Those found on this machine, in a fixed order, and those that were not. The first call loads the libraries and sets
-// the environment variables by which they choose their kernels; no other thread may run meanwhile.
+// List those found on this machine, in a fixed order, and those that were not. The first call loads the libraries and
+// sets the environment variables by which they choose their kernels; no other thread may run meanwhile.
 const std::vector<Peer>& LoadPeers();
 const std::vector<AbsentPeer>& AbsentPeers();
 

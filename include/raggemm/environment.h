@@ -21,7 +21,7 @@ struct Environment {
   std::optional<std::string> executor = std::nullopt;   // RAGGEMM_EXECUTOR: AUTO, OPENMP, POOL, SERIAL
   std::optional<std::string> bf16_sums = std::nullopt;  // RAGGEMM_BF16_SUMS: AUTO, TILES, PAIRS
 };
-// That of the process, read once: when it is first asked for, at the latest by the first plan.
+// Returns that of the process, which is read once: when it is first asked for, at the latest by the first plan.
 const Environment& ProcessEnvironment();
 
 // What stands for a value that Options leave open: the environment's, else the machine's. FailedPrecondition, with the
@@ -39,9 +39,10 @@ struct ChosenArithmetic {
 };
 absl::StatusOr<ChosenArithmetic> DefaultBf16Arithmetic(const Environment& environment, const Cpu& cpu);
 
-// Of an arithmetic of products of bf16; its case is ignored.
+// Finds an arithmetic of products of bf16 by its name, in any case.
 std::optional<ArithmeticId> Bf16SumsOf(absl::string_view name);
-std::optional<Precision> PrecisionOf(absl::string_view name);  // of a splitting, likewise
+// Finds a splitting by its name, in any case.
+std::optional<Precision> PrecisionOf(absl::string_view name);
 
 }  // namespace raggemm
 

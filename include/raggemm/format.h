@@ -88,6 +88,11 @@ constexpr const Format* FormatOfXla(int xla) {
 
 constexpr absl::string_view NameOf(DType dtype) { return FormatOf(dtype).name; }
 constexpr bool IsMatrix(DType dtype) { return FormatOf(dtype).role == Role::kMatrix; }
+// Whether it may be that of scales.
+constexpr bool IsScale(DType dtype) {
+  const bool is_narrow = IsMatrix(dtype) && FormatOf(dtype).expands_to == DType::kF32;
+  return is_narrow || dtype == DType::kF8E4M3FN || FormatOf(dtype).role == Role::kScale;
+}
 constexpr bool IsQuantized(DType dtype) { return FormatOf(dtype).role == Role::kQuantized; }
 std::string NamesOf(Role role);  // "f16, bf16, f32 or f64"
 

@@ -111,7 +111,7 @@ absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options = {});
 absl::StatusOr<std::string> PlanTextOfMoeMlp(const MoeMlpProblem& problem, const Options& options,
                                              absl::Span<int64_t> workspace);
 
-// As FillOutWithNaN of grouped_gemm.h, of all that is written.
+// Does what FillOutWithNaN of grouped_gemm.h does, to all that is written.
 absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64_t> workspace);
 
 // The gradients of sum(out * out_gradient), of operands as they are called above: of their shapes and types, written
@@ -144,8 +144,9 @@ struct MoeMlpBackwardProblem {
   MoeMlpGradients gradients;
 };
 
-// As MoeMlpWorkspaceSize and MoeMlp. Rows of no processed group are 0 in the gradient of row_weights. The workspace
-// has room for all rows in one group; of that, a call touches what its largest group, or kChunkRows rows, need.
+// Do for gradients what MoeMlpWorkspaceSize and MoeMlp do. Rows of no processed group are 0 in the gradient of
+// row_weights. The workspace has room for all rows in one group; of that, a call touches what its largest group, or
+// kChunkRows rows, need.
 int64_t MoeMlpBackwardWorkspaceSize(const MoeMlpExtents& extents);
 absl::Status MoeMlpBackward(const MoeMlpBackwardProblem& problem, const Options& options,
                             absl::Span<int64_t> workspace);

@@ -43,9 +43,9 @@ inline constexpr DimsSlot kDimsSlots[] = {
 // holds; any of sizes; any of scales; that of lhs or rhs.
 enum class Types : uint8_t { kOfOut, kCompute, kUpToCompute, kSizes, kScales, kOfLhs, kOfRhs };
 
-// What the values of an optional operand differ by, a set of these. By row: of out, whose shape the operand has where
-// they differ by column too. By column alone: a row of N for each group, which need one N. By replica only as far as
-// the mode has results of single replicas.
+// What the values of an optional operand differ by, a set of these. By row and by column: as out lies (c, gate). By row
+// alone: a value for each row of out (row_index). By column alone: a row of N for each group, all of one N (bias). By
+// replica only as far as the mode has results of single replicas.
 enum Axis : uint8_t { kByProblem = 1, kByReplica = 2, kByGroup = 4, kByRow = 8, kByColumn = 16 };
 
 constexpr uint8_t SetOf(RaggedMode mode) { return static_cast<uint8_t>(1 << static_cast<int>(mode)); }

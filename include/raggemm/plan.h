@@ -39,14 +39,14 @@ struct Options {
   Cpu cpu = HostCpu();
 };
 
-struct PlanData;  // kernels/plan.h
+struct Schedule;  // kernels/schedule.h
 
 // A call, planned: checked operands, instruction set, tiles and their order. It never changes, points into the operands
 // and the workspace of its call, and prints (ToString in grouped_gemm.h).
 class Plan {
  public:
-  explicit Plan(const PlanData& data);
-  const PlanData& data() const;
+  explicit Plan(const Schedule& data);
+  const Schedule& data() const;
 
  private:
   alignas(8) std::byte data_[2816];  // here, because a warm call asks for no memory

@@ -72,7 +72,7 @@ struct BufferDescriptor : Array {
   Layout layout = Layout::kStrided;
 };
 
-// Which axis the groups divide, decided by which dims arrays are set (x: set, with the transposes noted):
+// The axis that the groups divide, decided by which dims arrays are set, with the transposes noted:
 //
 //                 lhs                            rhs                           out
 //   kRaggedM      [M,K] first                    [G,K,N] | [G,N,K] trans       [M,N] first        forward, dgrad
@@ -126,8 +126,8 @@ struct GroupedGemmProblem {
   // In the other modes every value must be 0; uniform takes any shape.
   std::optional<Array> group_offset;
 
-  // Of a quantized lhs or rhs. Scales are f32, bf16, f16, f8e8m0fnu or f8e4m3fn, zeros (which integers alone have) of
-  // the operand's own format. How many elements share a value is told by shapes:
+  // Scales and zeros of a quantized lhs or rhs. Scales are f32, bf16, f16, f8e8m0fnu or f8e4m3fn, zeros (which integers
+  // alone have) of the operand's own format. How many elements share a value is told by shapes:
   //
   //   []            one value for all
   //   [rows]        one for each group (and replica), rows as of bias

@@ -29,16 +29,10 @@ enum class DType : std::uint8_t {
 };
 inline constexpr int kDTypes = 17;
 
-// No order is meant; all CPUs have kScalar, those that have kAvx512 have kAvx2, and all have what theirs is built upon.
-//   kScalar      std::fma on one element at a time, no vector code
-//   kAvx2        AVX2, FMA, F16C
-//   kAvx512      AVX-512 F, BW, DQ, VL
-//   kAvx512Bf16  VDPBF16PS for pairs of bf16, else kAvx512
-//   kAvx512Vnni  VPDPBUSD for bytes, else kAvx512
-//   kAvxVnni     VPDPBUSD of 256 bits for bytes, else kAvx2
-//   kAmx         TDPBF16PS for tiles of bf16, TDPBSSD and its kin for tiles of bytes, else kAvx512
-enum class Isa : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16, kAvx512Vnni, kAvxVnni, kAmx };
-inline constexpr int kIsas = 7;
+// An instruction set that the library has kernels for. Those of x86-64 are others than those of another architecture,
+// so programs name them (IsaOf in cpu.h); kScalar, std::fma on one element at a time, is everywhere.
+enum class Isa : std::uint8_t { kScalar };
+inline constexpr int kMostIsas = 8;  // of an architecture
 
 }  // namespace raggemm
 

@@ -96,7 +96,7 @@ struct Activations {
     return V::Mul(Apply<kActivation>(gate), up);
   }
 
-  // Of x * sigmoid(z), of which z' is the derivative of z: s + x * s * (1 - s) * z'.
+  // Derivative of x * sigmoid(z), where z' (slope) is that of z: s + x * s * (1 - s) * z'.
   static F OfSigmoid(F x, F z, F slope) {
     const F s = Sigmoid(z);
     return V::Fma(V::Mul(V::Mul(x, slope), s), V::Add(Of(1), -s), s);

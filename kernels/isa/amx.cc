@@ -1,6 +1,5 @@
 // AMX: tiles of bf16 and of bytes, packed with AVX-512. What has no tiles is left to AVX-512. Its instructions are
 // written as such: GCC's intrinsics take numbers of tiles that no template can give them.
-// Compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vbmi -mfma -mf16c
 #include "kernels/isa/amx_gemm.h"
 #include "kernels/isa/avx512_quantized.h"
 

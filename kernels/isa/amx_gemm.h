@@ -82,7 +82,7 @@ RAGGEMM_INLINE inline void DotStep(const char* a, const char* b) {
   }
 }
 
-// Of lhs of elements A.
+// Sums over one panel with lhs of elements A.
 template <class V, class Tiles, class A, int kRowTiles>
 void AmxGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;

@@ -1,5 +1,4 @@
 // AVX2, FMA, F16C: 16 registers of 8 f32 or 4 f64.
-// Compiled with -mavx2 -mfma -mf16c
 #include <immintrin.h>
 
 #include "kernels/isa/avx2_s32.h"
@@ -13,6 +12,7 @@ struct Avx2F32 {
   using Scalar = float;
   using Vec = __m256;
   static constexpr int kWidth = 8;
+  static constexpr int kStrip = 2;
   static constexpr int kRows = 6;  // 6x16: 97 % of the fma peak on Zen 3; 4x24 with packed strips 65 %
   static constexpr int kWide[kRows + 1] = {0, 8, 4, 4, 2, 2, 2};
 
@@ -97,6 +97,7 @@ struct Avx2F64 {
   using Scalar = double;
   using Vec = __m256d;
   static constexpr int kWidth = 4;
+  static constexpr int kStrip = 2;
   static constexpr int kRows = 4;
   static constexpr int kWide[kRows + 1] = {0, 8, 4, 4, 2};
 

@@ -1,5 +1,4 @@
 // AVX-512 F, BW, DQ, VL: 32 registers of 16 f32 or 8 f64, and masks.
-// Compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
 
 #include "kernels/isa/avx512_f32.h"
 #include "kernels/isa/avx512_words.h"
@@ -13,6 +12,7 @@ struct Avx512F64 {
   using Scalar = double;
   using Vec = __m512d;
   static constexpr int kWidth = 8;
+  static constexpr int kStrip = 2;
   static constexpr int kRows = 8;
   static constexpr int kWide[kRows + 1] = {0, 8, 8, 8, 4, 4, 4, 2, 2};
 

@@ -1,5 +1,4 @@
 // AVX-512 BF16: two products of each sum at once. What has no pairs of bf16 is left to AVX-512.
-// Compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vbmi -mavx512bf16 -mfma -mf16c
 #include "kernels/isa/avx512_quantized.h"
 
 namespace raggemm {

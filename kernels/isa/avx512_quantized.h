@@ -74,7 +74,7 @@ struct Avx512Octets : V {
   }
 };
 
-// Of floats the entries are kBias powers of two larger, and a scale, also where it is 1, lessens their exponent: by a
+// Entries of floats are kBias powers of two larger, and a scale, also where it is 1, lessens their exponent: by a
 // subtraction that stays at zero, so zeros of the table have no sign.
 template <class V, int kIndex>
 struct Avx512Nibbles : V {
@@ -193,7 +193,7 @@ struct Avx512ScaledNibbles : Avx512Nibbles<V, kIndex> {
     bool are_normal_;
   };
 
-  // Of sweeps' lanes.
+  // Scales of the lanes of a sweep.
   template <int kNv>
   class LaneScales {
    public:
@@ -237,7 +237,7 @@ struct Avx512ScaledNibbles : Avx512Nibbles<V, kIndex> {
     return (_mm512_cmplt_epu8_mask(codes, _mm512_set1_epi8(kLeast)) |
             _mm512_cmpgt_epu8_mask(codes, _mm512_set1_epi8(kMost))) == 0;
   }
-  // Of the codes in one byte of each lane: what both exponents there are less by.
+  // What both exponents in a lane are less by, from the codes in one byte of each lane.
   static Words LessOf(Words codes, int byte) {
     const Words bytes = _mm512_set4_epi32(0x0cff0cff, 0x08ff08ff, 0x04ff04ff, 0x00ff00ff);
     const Words less = _mm512_sub_epi8(_mm512_set1_epi8(static_cast<char>(127 + Base::kBias)), codes);
@@ -345,7 +345,8 @@ constexpr void AddSweeps(FormatKernels& kernels) {
   }
 }
 
-// Of those with at least four bits; lhs and sweeps where the row's own kernels are of words.
+// Adds rhs packers of each quantized format of four bits or more, and where the row's kernels multiply words also lhs
+// packers and sweeps.
 template <class V, bool kAll, int kIndex = 0>
 constexpr void AddQuantized(KernelRow& row) {
   if constexpr (kIndex < kQuantizedFormats) {

@@ -1,5 +1,4 @@
 // AVX-512 VNNI: four products of bytes at once. All else is left to AVX-512.
-// Compiled with -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c
 #include "kernels/isa/avx512_words.h"
 
 namespace raggemm {

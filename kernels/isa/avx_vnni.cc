@@ -1,5 +1,4 @@
 // AVX-VNNI: four products of bytes at once, without AVX-512. All else is left to AVX2.
-// Compiled with -mavx2 -mfma -mf16c
 #include "kernels/isa/avx2_s32.h"
 
 namespace raggemm {

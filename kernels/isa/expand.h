@@ -13,7 +13,7 @@
 namespace raggemm {
 namespace {
 
-// As many unsigned words as V has sums, as GCC's vectors: shifts and conversions read the same for every width.
+// Unsigned words, as many as V has sums, as GCC's vectors: shifts and conversions read the same for every width.
 template <class V>
 struct Codes {
   static constexpr int kWidth = V::kWidth;
@@ -72,7 +72,7 @@ struct CodesFrom {
   const uint8_t* at;
 };
 
-// Of a code without its sign, times a power of two: the bits of an f32.
+// Bits of an f32: a code without its sign, times a power of two.
 constexpr uint32_t BitsOf(const QuantizedFormat& format, uint32_t magnitude, int exponent = 0) {
   if (magnitude >= format.first_nonfinite) {
     return format.is_ieee() && magnitude == format.first_nonfinite ? 0x7f800000 : 0x7fc00000;
@@ -87,7 +87,7 @@ constexpr uint32_t BitsOf(const QuantizedFormat& format, uint32_t magnitude, int
   return __builtin_bit_cast(uint32_t, value);
 }
 
-// Of four bits with the sign; zeros have none.
+// A table for codes of four bits, sign included; zeros have none.
 constexpr uint32_t BitsOfNibble(const QuantizedFormat& format, uint32_t code, int exponent = 0) {
   const bool minus = format.is_signed && code >= 8;
   const uint32_t magnitude = !minus ? code : format.is_integer ? 16 - code : code - 8;
@@ -101,7 +101,7 @@ RAGGEMM_INLINE inline typename Codes<V>::Floats Decode(typename Codes<V>::Words 
   using Floats = typename C::Floats;
   constexpr QuantizedFormat kFormat = kQuantized[kIndex];
   if constexpr (kFormat.bits == 4 && C::kWidth >= 8 && (C::kWidth == 16 || !kFormat.is_integer)) {
-    // Of as many entries as there are lanes, and a sign where they are too few.
+    // A table with as many entries as there are lanes, and a sign where they are too few.
     constexpr typename C::Words table = C::Of([](int lane) { return BitsOfNibble(kQuantized[kIndex], lane); });
     const auto bits = reinterpret_cast<typename C::Words>(V::LookUp(table, codes));
     return reinterpret_cast<Floats>(C::kWidth == 16 ? bits : bits | (codes & 8) << 28);
@@ -142,7 +142,7 @@ RAGGEMM_INLINE inline typename V::Vec LoadUpTo(CodesFrom<kIndex> p, int64_t n) {
   return n >= V::kWidth ? LoadWhole<V>(p) : DecodeUpTo<V, kIndex>(p.at, 0, static_cast<int>(n));
 }
 
-// Powers of two, each as the product of two that are normal numbers, also where it is none.
+// Powers of two, each as the product of two normal numbers, so that 2^-127, which is none, is exact too.
 template <class V, int kNv>
 class FactorPairs {
  public:

@@ -12,8 +12,8 @@
 namespace raggemm {
 namespace {
 
-// Two lanes are twice the sums, so half the rows. Of pairs GCC loads both steps first, and spills where a flat tile
-// fills the registers, as 3x4 does with AVX2.
+// The rule kTiles has two sums for each element, so half the rows. For kPairs GCC loads both steps first, and spills
+// where a flat tile fills the registers, as 3x4 does with AVX2.
 template <class V, ArithmeticId kId>
 inline constexpr int kTallest = kId == ArithmeticId::kTiles ? V::kRows / 2 : V::kRows;
 template <class V, ArithmeticId kId, int kMr>
@@ -21,13 +21,24 @@ inline constexpr int kWidest = V::kWide[kId == ArithmeticId::kTiles             
                                         : kId == ArithmeticId::kPairs && V::kRows == 6 && kMr == 3 ? 4
                                                                                                    : kMr];
 
+// The traits of sums: V's, or those that it has for arithmetics that flush where the CPU's mode does not.
+template <class V, ArithmeticId kId>
+struct SumTraits {
+  using Type = V;
+};
+template <class V, ArithmeticId kId>
+requires(kArithmetics[static_cast<int>(kId)].flushes&& requires { typename V::Flushing; }) struct SumTraits<V, kId> {
+  using Type = typename V::Flushing;
+};
+
 template <class V, class E, ArithmeticId kId, int kMr, int kNv, bool kExpand>
 constexpr Microkernel* TileOf() {
-  using Steps = FmaSteps<V, E, kMr, kNv, kExpand, kId>;
+  using Sums = typename SumTraits<V, kId>::Type;
+  using Steps = FmaSteps<Sums, E, kMr, kNv, kExpand, kId>;
   if constexpr (kId == ArithmeticId::kTiles) {
-    return TwoLaneGemm<V, Steps, kMr, kNv>;
+    return TwoLaneGemm<Sums, Steps, kMr, kNv>;
   } else {
-    return TileGemm<V, Steps, kMr, kNv>;
+    return TileGemm<Sums, Steps, kMr, kNv>;
   }
 }
 
@@ -39,16 +50,17 @@ inline constexpr bool kIsDirect = kArithmetics[static_cast<int>(kId)].sum != DTy
 template <class V, class E, ArithmeticId kId, int kMr>
 constexpr void AddTiles(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
-    kernels.packed[kMr] = TileOf<V, typename V::Scalar, kId, kMr, 2, false>();
+    kernels.packed[kMr] = TileOf<V, typename V::Scalar, kId, kMr, V::kStrip, false>();
     if constexpr (kIsDirect<E, kId>) {
       constexpr int kWide = kWidest<V, kId, kMr>;
       kernels.direct[kMr][0] = {TileOf<V, E, kId, kMr, kWide, false>(), kWide * V::kWidth};
-      kernels.direct[kMr][1] = {TileOf<V, E, kId, kMr, 2, false>(), 2 * V::kWidth};
-      kernels.expand[kMr] = TileOf<V, E, kId, kMr, 2, true>();
+      kernels.direct[kMr][1] = {TileOf<V, E, kId, kMr, V::kStrip, false>(), V::kStrip * V::kWidth};
+      kernels.expand[kMr] = TileOf<V, E, kId, kMr, V::kStrip, true>();
       if constexpr (kId != ArithmeticId::kTiles && kMr <= kSweepRows) {
-        constexpr int kNv = 2;
-        using Steps = FmaSteps<V, E, kMr, kNv, false, kId>;
-        kernels.sweep[kMr] = {SweepGemm<V, Steps, kMr, kNv>, kNv * V::kWidth};
+        constexpr int kNv = V::kStrip;
+        using Sums = typename SumTraits<V, kId>::Type;
+        using Steps = FmaSteps<Sums, E, kMr, kNv, false, kId>;
+        kernels.sweep[kMr] = {SweepGemm<Sums, Steps, kMr, kNv>, kNv * V::kWidth};
       }
     }
     AddTiles<V, E, kId, kMr - 1>(kernels);
@@ -66,9 +78,10 @@ constexpr void AddFormat(KernelRow& row, DType dtype) {
 template <class V, int kIndex, ArithmeticId kId, int kMr>
 constexpr void AddSweepsOf(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
-    constexpr int kNv = kMr <= 2 ? 4 : 2;
-    using Steps = FmaSteps<V, Quantized<kIndex>, kMr, kNv, false, kId>;
-    kernels.sweep[kMr] = {SweepGemm<V, Steps, kMr, kNv>, kNv * V::kWidth};
+    constexpr int kNv = kMr <= 2 ? 2 * V::kStrip : V::kStrip;
+    using Sums = typename SumTraits<V, kId>::Type;
+    using Steps = FmaSteps<Sums, Quantized<kIndex>, kMr, kNv, false, kId>;
+    kernels.sweep[kMr] = {SweepGemm<Sums, Steps, kMr, kNv>, kNv * V::kWidth};
     AddSweepsOf<V, kIndex, kId, kMr - 1>(kernels);
   }
 }
@@ -121,7 +134,7 @@ constexpr KernelRow MakeRow() {
   row.row_step = 1;
   row.adds_totals = arithmetic.chain < kPanel;
   row.products_per_fma = 1;
-  row.cols = 2 * V::kWidth;
+  row.cols = V::kStrip * V::kWidth;
   row.k_step = kId == ArithmeticId::kTiles ? arithmetic.chain : arithmetic.pair;
   row.vector = V::kWidth;
   row.lhs = row.rhs = {arithmetic.sum, 1};

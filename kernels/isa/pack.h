@@ -15,7 +15,7 @@ namespace {
 inline void FetchLine(Prefetch& prefetch) {
   __builtin_prefetch(prefetch.line, 0, 2);
   const bool ends = --prefetch.run_left == 0;
-  prefetch.line += ends ? prefetch.skip : 64;
+  prefetch.line += ends ? prefetch.skip : kLineBytes;
   prefetch.run_left = ends ? prefetch.run : prefetch.run_left;
 }
 
@@ -28,18 +28,18 @@ inline void FetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
 RAGGEMM_INLINE inline void FetchLines(Prefetch& prefetch, int64_t lines) {
   while (lines > 0) {
     const int64_t together = lines < prefetch.run_left ? lines : prefetch.run_left;
-    const char* const end = prefetch.line + 64 * together;
+    const char* const end = prefetch.line + kLineBytes * together;
     if (prefetch.near) {
-      for (const char* line = prefetch.line; line != end; line += 64) *static_cast<const volatile char*>(line);
+      for (const char* line = prefetch.line; line != end; line += kLineBytes) *static_cast<const volatile char*>(line);
     } else {
-      _Pragma("GCC unroll 8") for (const char* line = prefetch.line; line != end; line += 64) {
+      _Pragma("GCC unroll 8") for (const char* line = prefetch.line; line != end; line += kLineBytes) {
         __builtin_prefetch(line, 0, 2);
       }
     }
     lines -= together;
     prefetch.run_left -= together;
     const bool ends = prefetch.run_left == 0;
-    prefetch.line = end + (ends ? prefetch.skip - 64 : 0);
+    prefetch.line = end + (ends ? prefetch.skip - kLineBytes : 0);
     prefetch.run_left = ends ? prefetch.run : prefetch.run_left;
   }
 }

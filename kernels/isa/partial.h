@@ -25,7 +25,7 @@ inline float RoundToOdd(double x) {
   return __builtin_bit_cast(float, bits);
 }
 
-// By way of a zeroed array, for ISAs and types without masks.
+// Go by way of a zeroed array, for ISAs and types without masks.
 template <class V, class E>
 inline typename V::Vec LoadThroughArray(const E* p, int n) {
   E padded[V::kWidth] = {};

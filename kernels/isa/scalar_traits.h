@@ -27,7 +27,12 @@ inline T Product(T a, T b) {
 inline int32_t Sum(int32_t a, int32_t b) { return Fma(1, a, b); }
 inline int32_t Product(int32_t a, int32_t b) { return Fma(a, b, 0); }
 
-inline double Widen(Float16 x) { return __builtin_bit_cast(_Float16, x.bits); }
+#ifdef __aarch64__
+using Half = __fp16;  // GCC 12 has no _Float16 there in C++
+#else
+using Half = _Float16;
+#endif
+inline double Widen(Float16 x) { return static_cast<double>(__builtin_bit_cast(Half, x.bits)); }
 inline double Widen(BFloat16 x) { return __builtin_bit_cast(float, static_cast<uint32_t>(x.bits) << 16); }
 inline double Widen(float x) { return x; }
 inline double Widen(double x) { return x; }
@@ -35,17 +40,23 @@ inline int32_t Widen(int8_t x) { return x; }
 inline int32_t Widen(uint8_t x) { return x; }
 inline int32_t Widen(int32_t x) { return x; }
 
-inline void Round(double x, Float16* p) { p->bits = __builtin_bit_cast(uint16_t, static_cast<_Float16>(x)); }
+inline void Round(double x, Float16* p) { p->bits = __builtin_bit_cast(uint16_t, static_cast<Half>(x)); }
 inline void Round(double x, BFloat16* p) { p->bits = BFloat16Bits(RoundToOdd(x)); }
 inline void Round(double x, float* p) { *p = static_cast<float>(x); }
 inline void Round(double x, double* p) { *p = x; }
 inline void Round(int32_t x, int32_t* p) { *p = x; }
 
+struct FlushingTraits;
+
 template <class T>
 struct ScalarTraits {
+#ifndef RAGGEMM_CPU_FLUSHES
+  using Flushing = FlushingTraits;  // for arithmetics that flush
+#endif
   using Scalar = T;
   using Vec = T;
   static constexpr int kWidth = 1;
+  static constexpr int kStrip = 2;
   static constexpr int kRows = 4;
   static constexpr int kWide[kRows + 1] = {0, 4, 4, 4, 4};
 
@@ -79,6 +90,26 @@ struct ScalarTraits {
   static void StorePartial(E* p, Vec x, int) {
     Store(p, x);
   }
+};
+
+// Takes denormals as zeros, and makes zeros of results that are denormal when they are rounded with any exponent: what
+// x86 does in hardware, on every CPU and in every mode of it.
+struct FlushingTraits : ScalarTraits<float> {
+  static constexpr float kLeast = 0x1p-126F;  // that is normal
+
+  static Vec Flushed(Vec x) { return __builtin_fabsf(x) < kLeast ? __builtin_copysignf(0, x) : x; }
+  static Vec Fma(Vec a, Vec b, Vec c) {
+    a = Flushed(a), b = Flushed(b), c = Flushed(c);
+    const Vec sum = raggemm::Fma(a, b, c);
+    if (__builtin_fabsf(sum) != kLeast) return Flushed(sum);
+    // Denormals lie twice as far apart as what an exponent without end would round to: a little more becomes kLeast.
+    // Both sides are exact, as a and b have 8 digits, and of a sum that is this small c has no large ones.
+    constexpr double kRoundsUp = 0x1p-126 - 0x1p-151;
+    const double sign = sum < 0 ? -1 : 1, product = static_cast<double>(a) * static_cast<double>(b);
+    return sign * product < kRoundsUp - sign * static_cast<double>(c) ? __builtin_copysignf(0, sum) : sum;
+  }
+  static Vec FmaInRegisters(Vec a, Vec b, Vec c) { return Fma(a, b, c); }
+  static Vec Add(Vec a, Vec b) { return Flushed(Flushed(a) + Flushed(b)); }
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 
 inline constexpr int kSmallestNormal = 0x00800000, kLargestOfFiniteTerm = 0x7f7f7fff, kLastNaN = 0x7fffffff;
 
-// Of some lines of numbers: their one term in the product of first terms, then their terms in all others, where an
+// Splits some lines of numbers: their one term in the product of first terms, then their terms in all others, where an
 // infinity would meet small terms of either sign, and a NaN would come of it.
 template <int64_t kTerms, int64_t kElements>
 struct Terms {

@@ -1,6 +1,7 @@
 // The one register-tile template. An ISA is a struct of traits V (see scalar_traits.h for the smallest):
 //
-//   Scalar, Vec, kWidth (elements of Vec), kRows (tallest tile), kWide[mr] (vectors of a wide tile)
+//   Scalar, Vec, kWidth (elements of Vec), kStrip (vectors of a strip), kRows (tallest tile)
+//   kWide[mr] (vectors of a wide tile)
 //   Zero() Broadcast(p) Fma(a,b,c) Add Mul Low(a,b) High(a,b): interleaved halves
 //   FmaInRegisters(a,b,c): Fma that overwrites c and reads no memory; Pinned(v): v, never loaded again
 //   Stream(p, Vec): past the caches; where pairs of E fill a T also LoadPairs(const E*), First, Second of each pair
@@ -32,7 +33,7 @@ template <class V, int kMr, int kNv, bool kExpand, class LoadColumns>
 RAGGEMM_INLINE inline void Step(const typename V::Scalar* a, LoadColumns load, typename V::Scalar* strip,
                                 typename V::Vec (&acc)[kMr][kNv]) {
   using Vec = typename V::Vec;
-  if constexpr (kNv > 2) {
+  if constexpr (kNv > V::kStrip) {
     Vec x[kMr];
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) x[i] = V::Broadcast(a + i);
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
@@ -61,7 +62,7 @@ inline void SetZero(typename V::Vec (&acc)[kMr][kNv]) {
   RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Zero(); }
 }
 
-// As a product of +0 and +0 does: -0 becomes +0.
+// Adds +0, as a product of +0 and +0 does: -0 becomes +0.
 template <class V, int kMr, int kNv>
 inline void AddZero(typename V::Vec (&acc)[kMr][kNv]) {
   RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
@@ -78,7 +79,7 @@ inline void StoreTile(typename V::Scalar* to, int64_t stride, const typename V::
   }
 }
 
-// As many steps of k as its arithmetic takes together, or the odd last one of two.
+// Takes as many steps of k as its arithmetic does together, or the odd last one of two.
 template <class V, class E, int kMr, int kNv, bool kExpand, ArithmeticId kId>
 struct FmaSteps {
   using T = typename V::Scalar;

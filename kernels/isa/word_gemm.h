@@ -29,15 +29,15 @@ namespace {
 
 enum class WordsFrom : uint8_t { kRows, kRowsAndPack, kStrip };
 
-// By `alike`: what the bits of lhs differ by from those that are packed. 128 more, or less, in each byte of lhs are 128
+// Bits to flip in packed lhs, by `alike`: the sign of each byte. 128 more, or less, in each byte of lhs are 128
 // times the sum of a column of rhs more, or less; the same product of that constant with rhs is subtracted at the end.
 inline constexpr uint32_t kFlipped[] = {0, 0x80808080};
 
 template <class E>
 inline constexpr bool kSigned = static_cast<E>(-1) < 0;
 
-// Of bf16, one core of Zen 4, 2048x768 and 768x2048 from memory, shares of a plain pass: with 16 steps 0.69 and 0.73 of
-// one row, 0.61 and 0.49 of 8 rows, with 8 steps 0.74 and 0.83, 0.50 and 0.46.
+// Steps of a sweep. bf16, one core of Zen 4, 2048x768 and 768x2048 from memory, shares of a plain pass: with 16 steps
+// 0.69 and 0.73 of one row, 0.61 and 0.49 of 8 rows, with 8 steps 0.74 and 0.83, 0.50 and 0.46.
 template <class Source, int kMr>
 inline constexpr int kStepsOfSweep = 32;
 template <int kMr>
@@ -115,7 +115,7 @@ struct WordSteps {
     if constexpr (kFrom == WordsFrom::kRowsAndPack) strip += kNv * kWidth;
   }
 
-  // Those of two vectors of sums.
+  // Scales of two vectors of sums.
   RAGGEMM_INLINE void Columns(int v, int64_t steps, Words (&y)[2]) {
     if constexpr (kFrom == WordsFrom::kStrip) {
       RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) y[j] = V::Pinned(V::LoadWords(b + (v + j) * kWidth));
@@ -256,7 +256,7 @@ constexpr KernelRow MakePairRow() {
   return row;
 }
 
-// Of bytes, V<int8_t> and V<uint8_t> for those of rhs.
+// Makes the row of bytes, with V<int8_t> and V<uint8_t> for those of rhs.
 template <template <class> class V>
 constexpr KernelRow MakeByteRow(DType element) {
   KernelRow row = MakeWordRow<V<int8_t>>(ArithmeticId::kS32, element);

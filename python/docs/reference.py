@@ -33,7 +33,7 @@ def main() -> None:
     if missing := undocumented(names):
         raise SystemExit(f"without a docstring: {', '.join(missing)}")
     pdoc.render.configure(docformat="google", footer_text=f"raggemm {raggemm.__version__}")
-    # Those of raggemm.compat come with it, for its __all__ names them.
+    # Modules of raggemm.compat come with it, for its __all__ names them.
     pdoc.pdoc(*(name for name in names if name.count(".") < 2), output_directory=options.folder)
 
 

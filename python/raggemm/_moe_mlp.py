@@ -11,7 +11,7 @@ import numpy as np
 from raggemm._moe_backward import cotangents
 from raggemm._moe_sequence import sequence, token_rows
 from raggemm._operands import integer_array, result_dtype
-from raggemm._primitive import jax_versions
+from raggemm._primitive import jax_versions, library
 from raggemm._primitive.activations import ACTIVATIONS, NEEDS_A_GATE
 from raggemm._primitive.call import COLUMN_BLOCKS, FLOATS
 from raggemm._primitive.moe_mlp import MlpCall, of_whole_bytes, primitive
@@ -20,10 +20,7 @@ from raggemm._tensors import check_type, choice, flag, float_array, weight_parts
 
 MLP_FLOATS = tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32)
 # In the order in which the custom call gets them.
-_OPTIONAL = (
-    *("row_weights", "w_gate", "b_up", "b_gate", "b_down", "group_offset"),
-    *("up_scale", "up_zero", "gate_scale", "gate_zero", "down_scale", "down_zero"),
-)
+_OPTIONAL = next(call["optional_operands"] for call in library.tables()["calls"] if call["name"] == "moe_mlp")
 
 
 def _check_rank(name: str, x: jax.Array | jax.ShapeDtypeStruct, axes: str) -> None:

@@ -68,7 +68,7 @@ def scale_of(absmax: jax.Array, largest: float, dtype: np.dtype) -> jax.Array:
     """The scale of dtype with which absmax becomes `largest`. A NaN of absmax stays one."""
     if dtype == E8M0:
         return _power_of_two_scale(absmax, largest)
-    # Of a scale above 2^126 the reciprocal would be subnormal, so 0.
+    # The reciprocal of a scale above 2^126 would be subnormal, so 0.
     scale = jnp.minimum(absmax * np.float32(1 / largest), min(float(ml_dtypes.finfo(dtype).max), 2.0**126))
     scale = scale.astype(dtype).astype(jnp.float32)
     return jnp.where(scale < float(jnp.finfo(jnp.float32).tiny), 1, scale).astype(dtype)

@@ -12,7 +12,7 @@ import numpy as np
 
 from raggemm._primitive.call import FLOATS, INTEGER_ELEMENTS, MATRICES, QUANTIZED, SCALES, listed
 
-# Of the layout of PackedWeights; another layout gets another number.
+# Version of the layout of PackedWeights; another layout gets another number.
 PACKED_VERSION = 1
 
 

@@ -1,7 +1,7 @@
 """The cases of edge.textproto and formats.textproto as custom calls, and the checksums of their results
 (cases/checksums.txt).
 
-It is written from ffi/host/random_fill.h, checksum.h and case_problem.h, and shares no code with them: operands are
+It is written from tests/host/random_fill.h, checksum.h and case_problem.h, and shares no code with them: operands are
 made from integers here as there, so that another language, jaxlib or CPU has the same ones.
 """
 
@@ -72,14 +72,14 @@ def random_bits(shape, name: str, seed: int) -> np.ndarray:
 
 
 def random_array(shape, dtype, seed: int, exponent: int = 0) -> np.ndarray:
-    """FillRandom of ffi/host/random_fill.h: in [-1, 1) times two to the exponent."""
+    """FillRandom of tests/host/random_fill.h: in [-1, 1) times two to the exponent."""
     digits = ml_dtypes.finfo(dtype).nmant + 1
     signed = _random_words(math.prod(shape), seed).view(np.int64) >> np.int64(64 - digits)
     return np.ldexp(signed.astype(np.float64), exponent + 1 - digits).astype(dtype).reshape(shape)
 
 
 def checksum(array) -> int:
-    """Checksum of ffi/host/checksum.h."""
+    """Checksum of tests/host/checksum.h."""
     x = np.array(array).reshape(-1)
     if x.dtype != np.int32:
         x[np.isnan(x)] = np.nan

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import moe_oracle
 import numpy as np
 import pytest
-from raggemm.demo import bench_jax, bench_layer, layers, programs, whole_mlps
-from raggemm.demo.checks import Checks, disagreement
-from raggemm.demo.programs import Limits
+from raggemm_demo import bench_jax, bench_layer, layers, programs, whole_mlps
+from raggemm_demo.checks import Checks, disagreement
+from raggemm_demo.programs import Limits
 
 # 8 tokens of 2 experts each, of which 2 are idle.
 TINY = layers.Layer(bench_jax.DEFAULT_MODEL, "prefill", 16, 24, (0, 5, 7, 0, 3, 1), top_k=2)
@@ -90,7 +90,7 @@ def test_contenders_agree_with_float64(tokens):
 def test_prints_a_report_and_writes_it(run, monkeypatch):
     monkeypatch.setattr(bench_layer, "TOKENS", {"decode": (1,), "prefill": (8,)})
     code, lines, rows = run(TINY, dataclasses.replace(TINY, phase="decode"))
-    # Of each other contender a y, or a loss and five gradients.
+    # Each other contender has a y, or a loss and five gradients.
     assert (code, lines[-1]) == (0, f"raggemm bench_jax: OK ({2 * (4 + 5 * 6)} comparisons)")
     assert [(row["direction"], row["tokens"]) for row in rows] == [
         (direction, tokens) for tokens in (8, 1) for direction in ("forward", "forward+backward")

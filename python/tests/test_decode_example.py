@@ -61,7 +61,7 @@ def test_a_step_agrees_with_float64(weights, experts):
     x = _float64(embedding)[TOKENS]
     for layer, chosen in zip(layers, got.chosen, strict=True):
         x = _layer(layer, x, np.asarray(chosen))
-    # Of magnitude 1; rows are rounded to bfloat16 in front of each layer and in it.
+    # Inputs have magnitude 1; rows are rounded to bfloat16 in front of each layer and in it.
     np.testing.assert_allclose(got.x, x, atol=0.02)
     logits = _normed(x) @ _float64(embedding).T
     np.testing.assert_allclose(got.logits, logits, atol=0.02 * TINY.width**0.5)

@@ -7,9 +7,9 @@ import time
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from raggemm.demo import layers, programs
-from raggemm.demo.checks import Checks
-from raggemm.demo.programs import Limits, WarmProgram, affordable_layer, median_ms, wait_until_quiet
+from raggemm_demo import layers, programs
+from raggemm_demo.checks import Checks
+from raggemm_demo.programs import Limits, WarmProgram, affordable_layer, median_ms, wait_until_quiet
 
 LAYER = layers.Layer("", "", hidden=16, intermediate=8, sizes=(0, 100, 700, 0, 1, 0, 199, 0))
 PLENTY = 2**40

@@ -21,7 +21,7 @@ def rows(x, sizes):
     return GroupedTensor(x, first_dims=sizes)
 
 
-# Of (lhs, rhs, sizes), by the word that they have for the sizes.
+# Calls of (lhs, rhs, sizes), by the word that they have for the sizes.
 FORWARDS = {
     "gmm": (gmm, "group_sizes"),
     "ragged_dot": (ragged_dot, "group_sizes"),

@@ -84,7 +84,7 @@ TRACING = [
         ValueError,
         "rhs.first_dims has 1 groups, but lhs.first_dims has 2",
     ),
-    # Which groups are processed must be said where not all are.
+    # A call must say which groups are processed where not all are.
     (
         lambda: gmm(LHS, RHS[:1], SIZES),
         ValueError,

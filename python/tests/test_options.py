@@ -19,7 +19,7 @@ LHS, RHS = random(12, 8), random(4, 8, 16, seed=1)
 OPERANDS = LHS, RHS, SIZES
 WRONG = LHS, RHS, np.array([3, 0, 99, 4], np.int32)
 MESSAGE = "group 2 has size 99"
-# Those of this CPU, best first; what it lacks is in the output of ./dev test.
+# Instruction sets of this CPU, best first; what it lacks is in the output of ./dev test.
 USABLE = [isa["name"] for isa in library.description()["isas"] if isa["usable"]]
 WORST, BEST = USABLE[-1], USABLE[0]
 OTHERS = {name: library.description()[name] for name in ("executors", "max_threads", "bf16_sums")}

@@ -155,7 +155,7 @@ BAD_TENSORS = [
         TypeError,
         "w.data: dtype is int16, must be int8, uint8, int4, uint4, int2",
     ),
-    (QuantizedTensor(D3, np.ones(4, np.int32)), TypeError, "w.scale: dtype is int32, must be float32, bfloat16"),
+    (QuantizedTensor(D3, np.ones(4, np.int32)), TypeError, "w.scale: dtype is int32, must be float16, bfloat16"),
     (QuantizedTensor(D3, None, np.uint8(1)), TypeError, "w.zero_point: dtype is uint8, must be int8"),
     (QuantizedTensor(F4, None, F4), TypeError, "w.data: with a zero_point: dtype is float4_e2m1fn, must be int8"),
     (scaled(D3, 3), ValueError, "w.scale: shape is (3,), must be (), (4,) or have the 3 axes of data (4, 64, 6)"),
@@ -198,7 +198,7 @@ BAD_CALLS = [
     (
         lambda: quantize(np.float32(D2), "int8", scale_dtype="int8"),
         TypeError,
-        "scale_dtype: dtype is int8, must be float32",
+        "scale_dtype: dtype is int8, must be float16, bfloat16, float32",
     ),
     (lambda: quantize(np.float32(D2), E8M0), TypeError, "dtype: dtype is float8_e8m0fnu"),
     (lambda: quantize(np.float32(D2), jnp.float8_e5m2, zero_point=True), TypeError, "zero_point: dtype is float8_e5m2"),

@@ -215,7 +215,7 @@ def gradients_of(run, given, ct):
     return jax.grad(loss, allow_int=True)([x[0] if isinstance(x, tuple) else x for x in given])
 
 
-# Of ragged K jax.lax itself has no derivative.
+# jax.lax itself has no derivative of ragged K.
 MODES = {"the override": ["M"]}
 GRADIENTS = [
     (row[0], way, mode, row[4]) for row in ROWS for way in row[1] for mode in MODES.get(row[0], row[3]["int8"])

@@ -1,13 +1,11 @@
 """QuantizedTensor as an operand of the front ends: results, derivatives and transformations against float64."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import raggemm
-from quantized_operands import close, codes, dense, scales, tensor
+from quantized_operands import close, codes, dense, tensor
 from raggemm import QuantizedTensor
 from raggemm.compat import megablox, tops
 
@@ -17,7 +15,6 @@ FORMATS = [
     *(jnp.int8, jnp.uint8, jnp.int4, jnp.uint4, jnp.int2),
     *(jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.float4_e2m1fn),
 ]
-INTEGERS = FORMATS[:5]
 RHS_SCALES = [(), (G,), (G, 1, N), (1, 1, N), (G, 1, 1), (G, K // 32, N), (G, K // 16, N // 4), (1, K, 1)]
 WHERE = np.repeat(np.arange(G + 1), [*SIZES, M - SIZES.sum()])  # the group of each row
 
@@ -73,82 +70,6 @@ def test_transposed_weights_and_tgmm():
         close(out[g], a @ b, np.abs(a) @ np.abs(b), 2.0**-8 * 1.01)
 
 
-def loss(lhs, scale, data, zero, weight):
-    return (raggemm.gmm(lhs, QuantizedTensor(data, scale, zero), SIZES) * weight).sum()
-
-
-@pytest.mark.parametrize("shape", [(), (G,), (G, 1, N), (1, 1, N), (G, 2, N), (G, 4, 2)], ids=str)
-def test_gradients(shape):
-    weight = np.random.default_rng(5).uniform(-1, 1, (M, N)).astype(np.float32)
-    for dtype, zero in ((jnp.int8, False), (jnp.uint4, True), (jnp.float8_e5m2, False)):
-        rhs = tensor(dtype, (G, K, N), shape, zero=zero)
-        dlhs, dscale = jax.grad(loss, (0, 1))(LHS, rhs.scale, rhs.data, rhs.zero_point, weight)
-        weights = np.concatenate([dense(rhs), np.zeros((1, K, N))])[WHERE]
-        want = np.einsum("mn,mkn->mk", np.float64(weight), weights)
-        close(dlhs, want, np.einsum("mn,mkn->mk", np.abs(weight), np.abs(weights)), 1e-5)
-        ones = QuantizedTensor(rhs.data, np.ones(shape, np.float32), rhs.zero_point)
-        unscaled = dense(ones)
-        terms = np.stack([LHS[g == WHERE].T.astype(np.float64) @ weight[g == WHERE] for g in range(G)]) * unscaled
-        many = np.stack([np.abs(LHS[g == WHERE]).T @ np.abs(weight[g == WHERE]) for g in range(G)]) * np.abs(unscaled)
-        close(dscale, blocks_of(terms, shape), blocks_of(many, shape), 1e-5)
-        tangent = scales(shape, seed=6)
-        of_scale = functools.partial(loss, LHS, data=rhs.data, zero=rhs.zero_point, weight=weight)
-        value, got = jax.jvp(of_scale, (rhs.scale,), (tangent,))
-        want, magnitude = (float((blocks_of(x, shape) * tangent).sum()) for x in (terms, many))
-        assert abs(got - want) <= 1e-5 * magnitude
-        assert np.isfinite(value)
-
-
-def blocks_of(x, shape):
-    """Sums over what shares a value."""
-    if len(shape) < 2:
-        return x.sum((1, 2) if shape else None)
-    for axis, values in enumerate(shape):
-        x = x.reshape(*x.shape[:axis], values, -1, *x.shape[axis + 1 :]).sum(axis + 1)
-    return x
-
-
-def test_gradients_of_rows_scales():
-    rhs = np.random.default_rng(7).uniform(-1, 1, (G, K, N)).astype(np.float32)
-    weight = np.random.default_rng(8).uniform(-1, 1, (M, N)).astype(np.float32)
-    for shape in ((M, 1), (G,), ()):
-        lhs = tensor(jnp.int8, (M, K), shape)
-
-        def of(scale, rhs, data=lhs.data):
-            return (raggemm.gmm(QuantizedTensor(data, scale), rhs, SIZES) * weight).sum()
-
-        dscale, drhs = jax.grad(of, (0, 1))(lhs.scale, rhs)
-        rows = gmm64(np.asarray(lhs.data, np.float64), rhs) * weight
-        want = rows.sum(1, keepdims=True)
-        want = want if shape == (M, 1) else np.stack([want[g == WHERE].sum() for g in range(G)])
-        close(dscale, want if shape else want.sum(), np.full(shape, 1e4), 1e-5)
-        for g in range(G):
-            a, b = dense(lhs, WHERE)[g == WHERE].T, weight[g == WHERE]
-            close(drhs[g], a @ b, np.abs(a) @ np.abs(b), 1e-5)
-
-
-def test_transformations():
-    rhs = tensor(jnp.int8, (G, K, N), (G, 1, N))
-    lhs = np.stack([LHS, 2 * LHS, -LHS])
-    want = np.stack([np.asarray(raggemm.gmm(x, rhs, SIZES)) for x in lhs])
-    np.testing.assert_array_equal(jax.vmap(lambda x: raggemm.gmm(x, rhs, SIZES))(lhs), want)
-    np.testing.assert_array_equal(jax.lax.map(lambda x: raggemm.gmm(x, rhs, SIZES), lhs), want)
-    both = jax.tree.map(lambda x: jnp.stack([x, x]), rhs)
-    np.testing.assert_array_equal(jax.vmap(lambda q: raggemm.gmm(LHS, q, SIZES))(both), np.stack([want[0]] * 2))
-    more = np.stack([rhs.scale, 2 * rhs.scale])
-    got = jax.vmap(lambda s: raggemm.gmm(LHS, QuantizedTensor(rhs.data, s), SIZES))(more)
-    np.testing.assert_array_equal(got, np.stack([want[0], 2 * want[0]]))
-    rows = tensor(jnp.int8, (M, K), (M, 1))
-    pair = jax.tree.map(lambda x: jnp.stack([x, x]), rows)
-    one = raggemm.gmm(rows, rhs, SIZES)
-    np.testing.assert_array_equal(jax.vmap(lambda q: raggemm.gmm(q, rhs, SIZES))(pair), np.stack([one, one]))
-
-    def total(x):
-        return raggemm.gmm(x, rhs, SIZES).sum()
-
-    np.testing.assert_array_equal(jax.grad(jax.checkpoint(total))(LHS), jax.grad(total)(LHS))
-
-
 def test_ragged_dot():
     rhs = tensor(jnp.int8, (G, K, N), (G, 1, N))
     for dtype in (jnp.bfloat16, jnp.float32):
@@ -174,7 +95,7 @@ WRONG = {
     "double scales": (
         lambda: QuantizedTensor(codes(jnp.int8, (G, K, N)), np.array([1, 2], np.int32)),
         TypeError,
-        "rhs.scale: dtype is int32, must be float32",
+        "rhs.scale: dtype is int32, must be float16, bfloat16, float32, ",
     ),
     "zeros of floats": (
         lambda: QuantizedTensor(codes(jnp.float8_e5m2, (G, K, N)), np.float32(1), codes(jnp.float8_e5m2, ())),
@@ -212,17 +133,3 @@ def test_two_of_e5m2_are_refused():
     for call in (raggemm.gmm, raggemm.ragged_dot):
         with pytest.raises(TypeError, match=r"^lhs and rhs are both of float8_e5m2"):
             jax.eval_shape(call, *q, SIZES)
-
-
-def test_gradients_of_a_batch_with_a_scale_for_each_group_of_rows():
-    """Each problem has scales of its own, where the gradient of the weights is one sum over both."""
-    x, w = tensor(jnp.int8, (G, 4, K), (G,), zero=True), np.asarray(dense(tensor(jnp.int8, (G, K, N), ())), np.float32)
-    scales = np.stack([x.scale, 2 * x.scale])
-
-    def loss(scale, w):
-        q = QuantizedTensor(x.data, scale, x.zero_point)
-        return raggemm.grouped_gemm(q, w, contracting_dims=((2,), (1,))).sum()
-
-    got = jax.grad(lambda w: jax.vmap(loss, (0, None))(scales, w).sum())(w)
-    want = sum(jax.grad(loss, 1)(scale, w) for scale in scales)
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())

@@ -80,8 +80,8 @@ wheel_tests() {
   for ((; first < ${#files[@]}; first += step)); do echo "tests/${files[first]##*/}"; done
 }
 
-# The wheel with one version of jax: pip check, the tests, and with the newest the demo, in a folder where nothing else
-# is importable: VERSION ENVIRONMENT FILES-OF-TESTS...
+# The wheel with one version of jax: pip check, the tests, and with the newest the demo, in a folder where the demo
+# alone is importable beside it: VERSION ENVIRONMENT FILES-OF-TESTS...
 test_wheel_with() {
   local version=$1 folder=$wheels/$2 requirements=build/wheel/$2.txt
   cat "$root"/python/{requirements,wheel/neighbours}.txt | grep -v '^jax\(lib\)\?==' >"$root/$requirements"
@@ -94,8 +94,9 @@ test_wheel_with() {
   cp -r "$root"/python/{tests,examples,wheel,README.md} "$folder/run"
   (
     cd "$folder/run"
+    export PYTHONPATH=$root/bench/jax
     "$folder/bin/python" -m pytest -n 2 --dist=loadfile --rootdir=. --strict-markers -q wheel "${@:3}"
-    [[ $version != "$(newest_jax)" ]] || "$folder/bin/python" -m raggemm.demo
+    [[ $version != "$(newest_jax)" ]] || "$folder/bin/python" -m raggemm_demo
   )
 }
 

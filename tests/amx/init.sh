@@ -23,7 +23,7 @@ run() {
   took="$(awk "{ printf \"%.2f\", \$1 - $before }" /proc/uptime) s"
 }
 
-# Those of an instruction set, but for cases whose names match: ISA PATTERN
+# Compares the checksums of an instruction set, but for cases whose names match: ISA PATTERN
 checksums() {
   local isa=$1 pattern=$2 flags
   : >/tmp/got

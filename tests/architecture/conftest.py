@@ -28,6 +28,7 @@ SOURCED = (
     "cmake/setup.sh",
     "python/wheel/wheel.sh",
     "python/tests/origins/origins.sh",
+    "tests/aarch64.sh",
     "tests/amx/amx.sh",
     "tests/checkers.sh",
     "tests/release.sh",
@@ -35,8 +36,8 @@ SOURCED = (
 # What dev prints as the help of the programs behind these commands.
 HELP = {
     "bench": "bench/help.txt",
-    "demo": "python/raggemm/demo/help.txt",
-    "driver": "ffi/host/help.txt",
+    "demo": "bench/jax/raggemm_demo/help.txt",
+    "driver": "tests/host/help.txt",
     "numerics": "tests/numerics/help.txt",
 }
 # A set-up that does nothing but say so, and programs that print their arguments; the benchmark's has a report where it

@@ -21,6 +21,7 @@ EXPORTS = {
     "raggemm_record_plans",
     "raggemm_take_plans",
     "raggemm_describe_json",
+    "raggemm_tables_json",
     "raggemm_free",
     "raggemm_version",
     "raggemm_ffi_version",
@@ -130,7 +131,7 @@ def test_isa_object_keeps_to_its_instructions(build, isa, forbidden):
     assert re.findall(forbidden, _run("objdump", "-d", "--no-show-raw-insn", _isa_object(build, isa))) == []
 
 
-# Of elements of rhs, lhs being of any sign. Tests run this code with plain C++ in the place of the instructions.
+# Units by the elements of rhs, lhs being of any sign. Tests run this code with plain C++ in place of the instructions.
 @pytest.mark.parametrize(
     ("packs", "instructions"),
     [

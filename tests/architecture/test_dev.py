@@ -31,7 +31,7 @@ def test_help_sets_nothing_up(dev, help_files, arguments):
 
 PROGRAMS = {
     "bench": ("{build}/bin/raggemm_bench",),
-    "demo": (sys.executable, "-m", "raggemm.demo"),
+    "demo": (sys.executable, "-m", "raggemm_demo"),
     "driver": ("{build}/bin/ffi_driver",),
     "numerics": (sys.executable, "{root}/tests/numerics/numerics.py"),
 }
@@ -41,7 +41,7 @@ PROGRAMS = {
 def test_flags_in_the_help_are_those_of_the_program(root, build, help_files, command):
     """And what is said of them. Versions of Abseil and Python differ in line breaks, paths and last sentences."""
     program = [word.format(root=root, build=build) for word in PROGRAMS[command]]
-    environment = os.environ | {"COLUMNS": "120", "PYTHONPATH": str(root / "python")}
+    environment = os.environ | {"COLUMNS": "120", "PYTHONPATH": f"{root / 'python'}:{root / 'bench' / 'jax'}"}
     own = subprocess.run([*program, "--help"], capture_output=True, text=True, check=True, env=environment).stdout
     texts = [re.sub(r"\s+", " ", text) for text in (own, help_files[command].read_text())]
     if command in ("bench", "driver"):
@@ -76,6 +76,7 @@ def test_help_names_every_command(dev, arguments):
         ("test --sanitize=memory", "--sanitize=memory"),
         ("test --soak more", "more"),
         ("test --sanitize=thread more", "more"),
+        ("test --aarch64 more", "more"),
         ("test --amx more", "more"),
         ("test --debian-13 more", "more"),
         ("test --headers more", "more"),

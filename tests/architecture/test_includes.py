@@ -1,6 +1,9 @@
 """Dependencies point one way: each part of the C++ code may include what its rule lists, and nothing else.
 
-python --loads .so--> ffi --> include <-- kernels --> kernels/isa    ffi --> proto    bench, tests --> everything
+python --loads .so--> ffi --> include <-- kernels    ffi --> proto    bench, tests --> everything
+                                                         tests/oracle --> include
+
+Within kernels: run --> ways --> schedule --> checks, and machine: microkernel.h, isa, target
 """
 
 import ast
@@ -15,7 +18,17 @@ ABSL = r'"absl/.*"'
 API = r'"raggemm/.*"'
 PROTO = r'"proto/.*"'
 PROTOBUF = r'"google/protobuf/.*"'
+ORACLE = r'"tests/oracle/\w+\.h"'
 PYTHON = "python/raggemm"
+
+BASE = r'"kernels/(errors|enumerators|workspace)\.h"'
+MICROKERNEL = '"kernels/microkernel.h"'
+TARGET = r'"kernels/target/\w+\.h"'
+CHECKS = "checked|problem|operand_types|quantization|sizes|buffers|places|fill|moe_mlp"
+CHECKED = rf'"kernels/({CHECKS})\.h"'
+SCHEDULE = "schedule|recipe|tile|choices|factors"
+SCHEDULED = rf'"kernels/({SCHEDULE}|isa)\.h"'
+WAYS = r'"kernels/(block|ways/\w+)\.h"'
 
 # The first pattern that matches a file is its rule: regular expressions of the includes it may have.
 RULES = [
@@ -35,24 +48,28 @@ RULES = [
         ],
     ),
     (r"kernels/microkernel\.h", ["<cstddef>", "<cstdint>", r'"raggemm/(types|arithmetic|activation)\.h"']),
-    (r"kernels/parallel_for\.cc", [STD, ABSL, API, r'"kernels/\w+\.h"', "<omp.h>", r"<pthread\.h>"]),
+    (r"kernels/target/.*", [STD, ABSL, API, MICROKERNEL, TARGET, r"<cpuid\.h>", r"<unistd\.h>", r"<sys/syscall\.h>"]),
+    # From what a machine has, and what a call says, to the schedule, to the ways of tiles, to the sums.
+    (r"kernels/(isa|cpu|environment)\..*", [STD, ABSL, API, BASE, MICROKERNEL, TARGET, r'"kernels/isa\.h"']),
+    (rf"kernels/({CHECKS}|errors|enumerators|workspace)\..*", [STD, ABSL, API, BASE, CHECKED]),
+    (rf"kernels/({SCHEDULE})\..*", [STD, ABSL, API, BASE, CHECKED, MICROKERNEL, SCHEDULED]),
+    (r"kernels/(block\..*|ways/.*)", [STD, ABSL, API, BASE, CHECKED, MICROKERNEL, SCHEDULED, WAYS]),
+    (r"kernels/parallel_for\.cc", [STD, ABSL, API, r'"kernels/(\w+|target/target)\.h"', "<omp.h>", r"<pthread\.h>"]),
     (r"kernels/fork\.cc", [STD, API, r'"kernels/\w+\.h"', r"<pthread\.h>"]),
-    (
-        r"kernels/(cpu|cpuid|isa|units)\.cc",
-        [STD, ABSL, API, r'"kernels/\w+\.h"', r"<cpuid\.h>", r"<unistd\.h>", r"<sys/syscall\.h>"],
-    ),
-    (r"kernels/.*", [STD, ABSL, API, r'"kernels/\w+\.h"', r"<sys/mman\.h>", r"<unistd\.h>"]),
+    (r"kernels/.*", [STD, ABSL, API, r'"kernels/(\w+|target/target|ways/way)\.h"', r"<sys/mman\.h>", r"<unistd\.h>"]),
     (r"proto/.*", [STD, ABSL, PROTO, PROTOBUF]),
     (r"ffi/xla_versions\.h", ["<cstddef>", '"xla/ffi/api/c_api.h"']),
+    (r"tests/(oracle|host)/\w+_test\.cc", [r".*"]),
     (
-        r"ffi/host/mini_host\..*",
-        [STD, r"<dlfcn\.h>", '"xla/ffi/api/c_api.h"', '"ffi/xla_versions.h"', '"ffi/host/mini_host.h"'],
+        r"tests/host/mini_host\..*",
+        [STD, r"<dlfcn\.h>", '"xla/ffi/api/c_api.h"', '"ffi/xla_versions.h"', '"tests/host/mini_host.h"'],
     ),
-    # reference.h is the oracle, element.h the number formats it reads.
-    (r"ffi/host/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"ffi/.*"', r'"kernels/(reference|element)\.h"']),
+    (r"tests/host/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"(ffi|tests/host)/\w+\.h"', ORACLE]),
     (r"ffi/handlers\.h", ["<stdint.h>", '"xla/ffi/api/c_api.h"']),  # C, for whoever registers the call by hand
     (r"ffi/huge_pages\.cc", [STD, r'"ffi/\w+\.h"', r"<sys/mman\.h>"]),
-    (r"ffi/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"ffi/\w+\.h"', r'"xla/ffi/api/\w+\.h"']),
+    (r"ffi/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"(ffi/\w+|kernels/errors)\.h"', r'"xla/ffi/api/\w+\.h"']),
+    # What must come out is decided by nothing that decides what does.
+    (r"tests/oracle/.*", [STD, ABSL, API, ORACLE, r"<sys/syscall\.h>", r"<unistd\.h>"]),
     (r"(tests|bench)/.*", [r".*"]),
 ]
 
@@ -100,10 +117,19 @@ def test_every_rule_has_files(root):
         ("kernels/plan.cc", "#include <omp.h>"),
         ("kernels/plan.cc", '#include "proto/config.pb.h"'),
         ("kernels/plan.cc", '#include "kernels/isa/tile_gemm.h"'),
+        ("kernels/problem.cc", '#include "kernels/schedule.h"'),
+        ("kernels/problem.cc", '#include "kernels/microkernel.h"'),
+        ("kernels/isa.cc", '#include "kernels/problem.h"'),
+        ("kernels/choices.cc", '#include "kernels/ways/way.h"'),
+        ("kernels/choices.cc", '#include "kernels/target/target.h"'),
+        ("kernels/ways/pack.cc", '#include "kernels/fetch.h"'),
+        ("kernels/run.cc", '#include "kernels/target/x86_probe.h"'),
         ("ffi/handlers.cc", '#include "kernels/problem.h"'),
-        ("ffi/handlers.cc", '#include "ffi/host/mini_host.h"'),
-        ("ffi/host/mini_host.cc", '#include "ffi/handlers.h"'),
-        ("ffi/host/ffi_driver.cc", '#include "kernels/plan.h"'),
+        ("tests/oracle/rule.cc", '#include "kernels/choices.h"'),
+        ("tests/oracle/bits.h", '#include "gtest/gtest.h"'),
+        ("ffi/handlers.cc", '#include "tests/host/mini_host.h"'),
+        ("tests/host/mini_host.cc", '#include "ffi/handlers.h"'),
+        ("tests/host/ffi_driver.cc", '#include "kernels/schedule.h"'),
     ],
 )
 def test_forbidden_includes_are_found(path, line):
@@ -141,3 +167,11 @@ def test_python_loads_the_library_and_nothing_else(root):
     for source in (root / PYTHON).rglob("*.py"):
         if source.name != "library.py":
             assert "ctypes" not in source.read_text(), f"only library.py loads the library, not {source.name}"
+
+
+def test_only_targets_and_kernels_know_an_architecture(root):
+    """All else of kernels/ names none of its instruction sets, CPUs or vendors; comments do, beside figures."""
+    named = re.compile(r"avx|amx|vnni|sse\d|ia32|x86|neon|aarch64|zen\d|intel|amd\b|immintrin|MXCSR", re.IGNORECASE)
+    for path in [*(root / "kernels").glob("*.[ch]*"), *(root / "kernels/ways").glob("*.[ch]*")]:
+        code = re.sub(r"//.*", "", path.read_text())
+        assert not (found := named.findall(code)), f"{path}: {found}"

@@ -5,9 +5,9 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/element.h"
 #include "raggemm/cpu.h"
 #include "raggemm/format.h"
+#include "tests/oracle/values.h"
 
 namespace raggemm::bench {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/element.h"
 #include "tests/bench/small_case.h"
+#include "tests/oracle/values.h"
 
 namespace raggemm::bench {
 namespace {

@@ -1,6 +1,7 @@
 """Tables and pictures from a small report whose means and best ways are easy to see."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -220,10 +221,10 @@ def test_a_run_without_peers_and_without_a_sweep_has_a_report_too(tmp_path):
 
 
 def test_the_script_records_under_the_name_of_the_cpu(tmp_path):
-    json_file, readme = tmp_path / "report.json", tmp_path / "README.md"
+    json_file, readme = tmp_path / "report.json", tmp_path / "page.md"
     json_file.write_text(json.dumps(_report([_case()])))
     readme.write_text(f"{classes.HEADER}\n")
-    command = [sys.executable, bench_report.__file__, json_file, "--record", tmp_path / "results", "--readme", readme]
+    command = [sys.executable, bench_report.__file__, json_file, "--record", tmp_path / "results", "--page", readme]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "forward, 4 to 16 rows" in done.stdout
     assert (tmp_path / "report.md").exists()
@@ -244,7 +245,7 @@ def test_the_unit_is_named_and_is_part_of_the_file_s_name():
 
 
 def test_classes_of_cpus_stand_side_by_side(tmp_path):
-    results, readme = tmp_path / "results", tmp_path / "README.md"
+    results, readme = tmp_path / "results", tmp_path / "page.md"
     readme.write_text(f"# Before\n\n{classes.HEADER} old |\n|---|---|---|\n| x | y | z |\n\nbehind\n")
     several = [_case(), _case(64, mode="forward_transposed", ratio=0.5), _case(1, mode="forward_transposed", ratio=2.0)]
     bench_report.write_report(_report(several), results, "a")
@@ -274,10 +275,13 @@ def test_a_class_has_the_most_threads_of_a_report_and_peers_where_there_were_any
         classes.read("# Something else\n", "other.md")
 
 
-def test_the_table_of_the_readme_is_that_of_what_is_recorded():
+def test_the_tables_of_the_pages_are_those_of_what_is_recorded():
     root = Path(classes.__file__).parents[1]
     recorded = [classes.read(file.read_text(), file.name) for file in sorted((root / "bench/results").glob("*.md"))]
-    assert classes.table(recorded, "bench/results") in (root / "README.md").read_text()
+    page = (root / "docs/performance.md").read_text()
+    assert classes.table(recorded, "../bench/results") in page
+    rows = re.findall(r"^\| .* / [0-9.]+ \|$", (root / "README.md").read_text(), re.MULTILINE)
+    assert len(rows) > 4 and [row for row in rows if row not in page] == []
 
 
 def test_a_report_without_cases_is_refused(tmp_path):

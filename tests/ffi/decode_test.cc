@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 absl::Status Validate(const host::Attributes& attributes) {
   const host::Call call{{}, {}, attributes};
   host::CallFrame frame(call, XLA_FFI_ExecutionStage_INSTANTIATE, nullptr);
-  return ValidateAttributes(ffi::Dictionary(&frame.get()->attrs));
+  return DecodeAttributes<GroupedGemmCall>(ffi::Dictionary(&frame.get()->attrs)).status();
 }
 
 void ExpectSame(const Array& decoded, const Array& given) {
@@ -43,7 +43,7 @@ TEST(DecodeCallTest, GivesBackTheProblem) {
     PluginCall call(spec);
     const GroupedGemmProblem& given = call.problem().problem;
     host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-    const absl::StatusOr<DecodedCall> decoded = DecodeCall(Bind(*frame.get()));
+    const auto decoded = DecodeGemm(*frame.get());
     ASSERT_TRUE(decoded.ok()) << decoded.status();
     for (const auto operand : {&GroupedGemmProblem::lhs, &GroupedGemmProblem::rhs, &GroupedGemmProblem::out}) {
       const BufferDescriptor& matrix = decoded->problem.*operand;
@@ -78,7 +78,7 @@ TEST(DecodeCallTest, OperandsInAnyOrder) {
   std::swap(call.call().args[8], call.call().args[9]);
   call.call().attributes["operands"] = std::string("alpha,c");
   host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-  const absl::StatusOr<DecodedCall> decoded = DecodeCall(Bind(*frame.get()));
+  const auto decoded = DecodeGemm(*frame.get());
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   ExpectSame(decoded->problem.c, call.problem().problem.c);
   ExpectSame(decoded->problem.alpha, call.problem().problem.alpha);
@@ -88,7 +88,7 @@ TEST(DecodeCallTest, AbsentAttributesAreTheDefaultsOfTheSchema) {
   PluginCall call({.mode = RaggedMode::kUniform, .groups = 2});
   call.call().attributes.clear();
   host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-  const absl::StatusOr<DecodedCall> decoded = DecodeCall(Bind(*frame.get()));
+  const auto decoded = DecodeGemm(*frame.get());
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(decoded->problem.rhs.axis_boundary, -1);
   EXPECT_EQ(decoded->problem.out.layout, Layout::kStrided);
@@ -108,7 +108,7 @@ TEST(DecodeCallTest, TheCaseOfTextsOfEnumsIsIgnored) {
     call.call().attributes["on_error"] = std::string(on_error);
     call.call().attributes["lhs_layout"] = std::string("packed");
     host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-    const absl::StatusOr<DecodedCall> decoded = DecodeCall(Bind(*frame.get()));
+    const auto decoded = DecodeGemm(*frame.get());
     ASSERT_TRUE(decoded.ok()) << decoded.status();
     EXPECT_EQ(decoded->options.executor, Executor::kSerial);
     EXPECT_EQ(decoded->options.isa, Isa::kScalar);
@@ -123,7 +123,7 @@ TEST(DecodeCallTest, ReadsPrecision) {
        {std::pair{"DEFAULT", Precision::kDefault}, {"BF16_X3", Precision::kBf16X3}, {"bf16_x6", Precision::kBf16X6}}) {
     call.call().attributes["precision"] = std::string(text);
     host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-    const absl::StatusOr<DecodedCall> decoded = DecodeCall(Bind(*frame.get()));
+    const auto decoded = DecodeGemm(*frame.get());
     ASSERT_TRUE(decoded.ok()) << decoded.status();
     EXPECT_EQ(decoded->problem.precision, precision);
   }
@@ -134,15 +134,16 @@ TEST(DecodeCallTest, ReadsOptions) {
                                                         {"OPENMP", Executor::kOpenMp},
                                                         {"POOL", Executor::kPool},
                                                         {"SERIAL", Executor::kSerial}};
+  const std::string best(NameOf(AllIsas().front()));
   const std::pair<const char*, std::optional<Isa>> isas[] = {
-      {"AUTO", std::nullopt}, {"SCALAR", Isa::kScalar}, {"AVX2", Isa::kAvx2}, {"AVX512", Isa::kAvx512}};
+      {"AUTO", std::nullopt}, {"SCALAR", Isa::kScalar}, {best.c_str(), AllIsas().front()}, {"auto", std::nullopt}};
   PluginCall call({.mode = RaggedMode::kUniform, .groups = 2});
   for (int i = 0; i < 4; ++i) {
     call.call().attributes["executor"] = std::string(executors[i].first);
     call.call().attributes["isa"] = std::string(isas[i].first);
     call.call().attributes["threads"] = int64_t{i};
     host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-    const absl::StatusOr<DecodedCall> decoded = DecodeCall(Bind(*frame.get()));
+    const auto decoded = DecodeGemm(*frame.get());
     ASSERT_TRUE(decoded.ok()) << decoded.status();
     EXPECT_EQ(decoded->options.executor, executors[i].second);
     EXPECT_EQ(decoded->options.isa, isas[i].second);

@@ -70,9 +70,10 @@ TEST(DescribeTest, SaysWhatThisIsAndHas) {
   const auto& fields = parsed.fields();
   std::vector<std::string> names;
   for (const auto& [name, value] : fields) names.push_back(name);
-  EXPECT_THAT(names, UnorderedElementsAre("version", "ffi_api", "cpu", "isas", "f32", "bf16", "executors", "bf16_sums",
-                                          "precisions", "max_threads", "openmp_threads", "environment", "error",
-                                          "formats", "operands", "arithmetics", "kept_buffers"));
+  EXPECT_THAT(names,
+              UnorderedElementsAre("version", "ffi_api", "cpu", "isas", "f32", "bf16", "executors", "bf16_sums",
+                                   "precisions", "max_threads", "openmp_threads", "environment", "error", "formats",
+                                   "operands", "arithmetics", "activations", "calls", "kept_buffers"));
   EXPECT_EQ(fields.at("version").string_value(), raggemm_version());
   int32_t major, minor;
   raggemm_ffi_version(&major, &minor);
@@ -113,14 +114,16 @@ TEST(DescribeTest, HasTheTables) {
     return google::protobuf::util::MessageDifferencer::Equals(row, Parsed(json));
   };
   EXPECT_TRUE(same(RowOf(parsed, "formats", "bf16"),
-                   R"({"name": "bf16", "numpy": "bfloat16", "xla": 16, "bits": 16, "role": "matrix", "digits": 8,
+                   R"({"name": "bf16", "numpy": "bfloat16", "xla": 16, "bits": 16, "role": "matrix", "is_scale": true,
+                       "digits": 8,
                        "min_exponent": -126, "max_exponent": 127, "nonfinite": "ieee", "expands_to": "f32"})"));
   EXPECT_TRUE(same(RowOf(parsed, "formats", "u32"),
-                   R"({"name": "u32", "numpy": "uint32", "xla": 8, "bits": 32, "role": "sizes", "digits": 32,
-                       "min_exponent": 0, "max_exponent": 31, "nonfinite": "none", "expands_to": "u32"})"));
+                   R"({"name": "u32", "numpy": "uint32", "xla": 8, "bits": 32, "role": "sizes", "is_scale": false,
+                       "digits": 32, "min_exponent": 0, "max_exponent": 31, "nonfinite": "none",
+                       "expands_to": "u32"})"));
   EXPECT_TRUE(same(RowOf(parsed, "formats", "f8e4m3fn"),
                    R"({"name": "f8e4m3fn", "numpy": "float8_e4m3fn", "xla": 20, "bits": 8, "role": "quantized",
-                       "digits": 4, "min_exponent": -6, "max_exponent": 8, "nonfinite": "all ones",
+                       "is_scale": true, "digits": 4, "min_exponent": -6, "max_exponent": 8, "nonfinite": "all ones",
                        "expands_to": "f32"})"));
   EXPECT_TRUE(same(RowOf(parsed, "operands", "rhs_zero"),
                    R"({"name": "rhs_zero", "types": "of rhs", "axes": [],

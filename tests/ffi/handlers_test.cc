@@ -12,6 +12,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/ffi/plugin_call.h"
+#include "tests/oracle/values.h"
+#include "tests/support/float_mode.h"
 #include "tests/support/variants.h"
 #include "tests/support/watchdog.h"
 
@@ -160,15 +162,14 @@ TEST(FloatingPointTest, CallersFlushToZeroIsOffInsideAndBackAfter) {
   const GroupedGemmProblem& problem = call.problem().problem;
   for (int64_t i = 0; i < ElementCount(problem.lhs); ++i) StoreRounded(problem.lhs, i, 0x1p-80);
   for (int64_t i = 0; i < ElementCount(problem.rhs); ++i) StoreRounded(problem.rhs, i, 0x1p-60);
-  constexpr unsigned kFlush = 0x8040;  // flush to zero, denormals are zero
-  const unsigned before = __builtin_ia32_stmxcsr();
-  __builtin_ia32_ldmxcsr(before | kFlush);
+  const uint64_t before = ThreadMode();
+  SetThreadMode(before | kFlushes);
   host::ThreadPool pool(4);
   const host::Error error = call.Run(&pool);
-  const unsigned after = __builtin_ia32_stmxcsr();
-  __builtin_ia32_ldmxcsr(before);
+  const uint64_t after = ThreadMode();
+  SetThreadMode(before);
   ASSERT_EQ(error.message, "");
-  EXPECT_EQ(after & kFlush, kFlush);
+  EXPECT_EQ(after & kFlushes, kFlushes);
   EXPECT_EQ(ToDouble(problem.out, 0), 270 * 0x1p-140);
 }
 

@@ -1,18 +1,21 @@
-// Calls of raggemm_moe_mlp_v1 of the shipped plugin through the host, for MLPs from tests/support.
+// Calls of raggemm_moe_mlp_v1 and raggemm_moe_mlp_backward_v1 of the shipped plugin through the host, for MLPs from
+// tests/support.
 #ifndef RAGGEMM_TESTS_FFI_MLP_CALL_H_
 #define RAGGEMM_TESTS_FFI_MLP_CALL_H_
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "ffi/host/mini_host.h"
-#include "ffi/host/problem_call.h"
 #include "gtest/gtest.h"
 #include "tests/ffi/plugin_call.h"
+#include "tests/host/mini_host.h"
+#include "tests/host/problem_call.h"
 #include "tests/support/test_mlp.h"
+#include "tests/support/test_mlp_backward.h"
 
 namespace raggemm::test {
 
@@ -54,6 +57,53 @@ class MlpCall {
  private:
   TestMlp mlp_;
   std::vector<uint64_t> expected_;
+  host::Call call_;
+};
+
+// Gradients of an MLP, all that there are, and the call that computes them.
+class MlpBackwardCall {
+ public:
+  explicit MlpBackwardCall(const MlpSpec& spec)
+      : test_(spec),
+        workspace_(DType::kS64, {MoeMlpBackwardWorkspaceSize(test_.Extents())}),
+        call_(host::MakeCall(test_.problem.forward, {})) {
+    call_.args.insert(call_.args.begin() + 5, host::ToBuffer(test_.problem.forward.out));
+    call_.results.clear();
+    std::string results;
+    for (const MlpGradientSlot& slot : kMlpGradientSlots) {
+      const std::optional<Array>& x = test_.problem.gradients.*slot.gradient;
+      if (!x) continue;
+      absl::StrAppend(&results, results.empty() ? "" : ",", slot.name);
+      call_.results.push_back(host::ToBuffer(*x));
+    }
+    call_.results.push_back(host::ToBuffer(workspace_.array));
+    call_.attributes["results"] = results;
+  }
+
+  TestMlpBackward& test() { return test_; }
+  const TestMlpBackward& test() const { return test_; }
+  host::Call& call() { return call_; }
+
+  static XLA_FFI_Handler* HandlerOf(const char* stage) {
+    return ThePlugin().library.Find<XLA_FFI_Handler>(absl::StrCat("raggemm_moe_mlp_backward_v1_", stage).c_str());
+  }
+  host::Error Execute(host::TaskRunner* pool) {
+    test_.ClearGradients();
+    return host::Execute(HandlerOf("execute"), call_, pool);
+  }
+  host::Error Run(host::TaskRunner* pool) {
+    test_.ClearGradients();
+    if (host::Error e = host::Instantiate(HandlerOf("instantiate"), call_.attributes); !e.ok()) return e;
+    return Execute(pool);
+  }
+  bool GradientsAreUntouched() const {
+    const std::vector<uint64_t> bits = test_.Bits();
+    return std::all_of(bits.begin(), bits.end(), [](uint64_t x) { return (x & 0x5555) == 0x5555; });
+  }
+
+ private:
+  TestMlpBackward test_;
+  FloatTensor workspace_;
   host::Call call_;
 };
 

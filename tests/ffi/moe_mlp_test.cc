@@ -9,23 +9,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "ffi/host/mini_host.h"
-#include "ffi/host/problem_call.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/ffi/mlp_call.h"
+#include "tests/host/mini_host.h"
+#include "tests/host/problem_call.h"
 #include "tests/support/test_mlp.h"
-#include "tests/support/test_mlp_backward.h"
 
 namespace raggemm::test {
 namespace {
 
 using ::testing::HasSubstr;
 using WorkspaceFunction = int64_t(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows, int64_t groups);
-
-host::Buffer ToBuffer(const Array& array) {
-  return {static_cast<XLA_FFI_DataType>(FormatOf(array.dtype).xla), {array.dims.begin(), array.dims.end()}, array.data};
-}
 
 void ExpectError(MlpCall& call, const std::string& text) {
   const host::Error error = call.Run(nullptr);
@@ -80,7 +75,7 @@ TEST(MoeMlpCall, KeepsFirstProductsWhereResultsNameThem) {
   const FloatTensor up(DType::kF32, {14, 24}), gate(DType::kF32, {14, 24});
   host::Call& given = call.call();
   given.attributes["results"] = std::string("up,gate");
-  given.results.insert(given.results.begin() + 1, {ToBuffer(up.array), ToBuffer(gate.array)});
+  given.results.insert(given.results.begin() + 1, {host::ToBuffer(up.array), host::ToBuffer(gate.array)});
   ASSERT_EQ(call.Run(nullptr).message, "");
   EXPECT_TRUE(call.IsRight());
   for (const auto& [kept, product] : {std::pair{&up, &first.up}, {&gate, &first.gate}}) {
@@ -122,43 +117,12 @@ TEST(MoeMlpCall, FillsOutWithNaNWhereAsked) {
 
 // ---- gradients ----
 
-struct BackwardCall {
-  explicit BackwardCall(const MlpSpec& spec)
-      : test(spec),
-        workspace(DType::kS64, {MoeMlpBackwardWorkspaceSize(test.Extents())}),
-        call(host::MakeCall(test.problem.forward, {})) {
-    call.args.insert(call.args.begin() + 5, ToBuffer(test.problem.forward.out));
-    call.results.clear();
-    std::string results;
-    for (const MlpGradientSlot& slot : kMlpGradientSlots) {
-      const std::optional<Array>& x = test.problem.gradients.*slot.gradient;
-      if (!x) continue;
-      absl::StrAppend(&results, results.empty() ? "" : ",", slot.name);
-      call.results.push_back(ToBuffer(*x));
-    }
-    call.results.push_back(ToBuffer(workspace.array));
-    call.attributes["results"] = results;
-  }
-
-  host::Error Run(host::TaskRunner* pool = nullptr) {
-    test.ClearGradients();
-    const auto handler = [](const char* stage) {
-      return ThePlugin().library.Find<XLA_FFI_Handler>(absl::StrCat("raggemm_moe_mlp_backward_v1_", stage).c_str());
-    };
-    if (host::Error e = host::Instantiate(handler("instantiate"), call.attributes); !e.ok()) return e;
-    return host::Execute(handler("execute"), call, pool);
-  }
-  void ExpectError(const std::string& text) {
-    const host::Error error = Run();
-    EXPECT_EQ(error.code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
-    EXPECT_THAT(error.message, HasSubstr(text));
-    for (uint64_t bits : test.Bits()) EXPECT_EQ(bits & 0x5555, 0x5555U);
-  }
-
-  TestMlpBackward test;
-  FloatTensor workspace;
-  host::Call call;
-};
+void ExpectError(MlpBackwardCall& call, const std::string& text) {
+  const host::Error error = call.Run(nullptr);
+  EXPECT_EQ(error.code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
+  EXPECT_THAT(error.message, HasSubstr(text));
+  EXPECT_TRUE(call.GradientsAreUntouched());
+}
 
 TEST(MoeMlpBackwardCall, HasTheBitsOfTheLibrary) {
   host::ThreadPool pool(3);
@@ -166,33 +130,33 @@ TEST(MoeMlpBackwardCall, HasTheBitsOfTheLibrary) {
   for (int i = 0; i < 10; ++i) {
     MlpSpec spec = RandomMlpSpec(random);
     SCOPED_TRACE(testing::Message() << "seed " << spec.seed);
-    BackwardCall call(spec);
-    ASSERT_EQ(call.test.Run({.executor = Executor::kSerial, .isa = Isa::kScalar}), absl::OkStatus());
-    const std::vector<uint64_t> expected = call.test.Bits();
+    MlpBackwardCall call(spec);
+    ASSERT_EQ(call.test().Run({.executor = Executor::kSerial, .isa = Isa::kScalar}), absl::OkStatus());
+    const std::vector<uint64_t> expected = call.test().Bits();
     const host::Error error = call.Run(i % 2 == 0 ? &pool : nullptr);
     ASSERT_TRUE(error.ok()) << error.message;
-    ASSERT_EQ(call.test.Bits(), expected);
+    ASSERT_EQ(call.test().Bits(), expected);
   }
 }
 
 TEST(MoeMlpBackwardCall, NamesWhatIsWrong) {
-  BackwardCall slot({}), none({}), null({}), last({});
-  slot.call.attributes["results"] = std::string("x,w_upp");
-  slot.ExpectError("attribute results: unknown entry \"w_upp\"; allowed: x, row_weights, w_up");
-  none.call.attributes["results"] = std::string("x");
-  none.ExpectError("attribute results (\"x\") names 1 optional results, got 8");
-  null.call.results[2].data = nullptr;
-  null.ExpectError("w_up: data is null");
-  last.call.args[5].dtype = XLA_FFI_DataType_C64;
-  last.ExpectError("out_gradient: unsupported element type C64");
+  MlpBackwardCall slot({}), none({}), null({}), last({});
+  slot.call().attributes["results"] = std::string("x,w_upp");
+  ExpectError(slot, "attribute results: unknown entry \"w_upp\"; allowed: x, row_weights, w_up");
+  none.call().attributes["results"] = std::string("x");
+  ExpectError(none, "attribute results (\"x\") names 1 optional results, got 8");
+  null.call().results[2].data = nullptr;
+  ExpectError(null, "w_up: data is null");
+  last.call().args[5].dtype = XLA_FFI_DataType_C64;
+  ExpectError(last, "out_gradient: unsupported element type C64");
 }
 
 TEST(MoeMlpBackwardCall, FillsGradientsWithNaNWhereAsked) {
-  BackwardCall call({});
-  call.call.attributes["on_error"] = std::string("NAN");
-  static_cast<int32_t*>(call.test.mlp.row_tokens.array.data)[0] = -1;
-  ASSERT_TRUE(call.Run().ok());
-  for (const FloatTensor& tensor : call.test.tensors) {
+  MlpBackwardCall call({});
+  call.call().attributes["on_error"] = std::string("NAN");
+  static_cast<int32_t*>(call.test().mlp.row_tokens.array.data)[0] = -1;
+  ASSERT_TRUE(call.Run(nullptr).ok());
+  for (const FloatTensor& tensor : call.test().tensors) {
     for (int64_t i = 0; i < ElementCount(tensor.array); ++i) EXPECT_TRUE(std::isnan(tensor.At(i)));
   }
 }

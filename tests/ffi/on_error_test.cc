@@ -15,8 +15,9 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/element.h"
+#include "raggemm/element.h"
 #include "tests/ffi/plugin_call.h"
+#include "tests/oracle/values.h"
 #include "tests/support/variants.h"
 
 namespace raggemm::test {

@@ -94,7 +94,7 @@ TEST(RecordPlansTest, OfAllThreads) {
   }
 }
 
-// Of an expert MLP the products of its first chunk, as one record.
+// An expert MLP has the products of its first chunk, as one record.
 TEST(RecordPlansTest, OfAnMlpThoseOfItsProducts) {
   MlpCall call({.tokens = 9, .hidden = 40, .intermediate = 24, .sizes = {3, 0, 250, 9}, .x = DType::kBF16});
   call.call().attributes["threads"] = int64_t{1};

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "ffi/host/mini_host.h"
-#include "ffi/host/problem_call.h"
-#include "ffi/host/run_case.h"
 #include "gtest/gtest.h"
 #include "raggemm/plan.h"
+#include "tests/host/mini_host.h"
+#include "tests/host/problem_call.h"
+#include "tests/host/run_case.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/problem_spec.h"
 
@@ -50,7 +50,7 @@ inline ProblemSpec EveryOperand() {
           .local_groups = 3};
 }
 
-// Likewise with an activation, its gate, and an index of rows.
+// Adds an activation, its gate, and an index of rows.
 inline ProblemSpec EveryOperandOfExperts() {
   ProblemSpec spec = EveryOperand();
   spec.activation = Activation::kSilu;

@@ -17,12 +17,14 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "ffi/host/case_problem.h"
-#include "ffi/host/checksum.h"
 #include "gtest/gtest.h"
-#include "kernels/element.h"
 #include "proto/read_cases.h"
+#include "raggemm/element.h"
 #include "tests/ffi/plugin_call.h"
+#include "tests/host/case_problem.h"
+#include "tests/host/checksum.h"
+#include "tests/oracle/values.h"
+#include "tests/support/float_mode.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/task_pools.h"
 #include "tests/support/variants.h"
@@ -148,18 +150,15 @@ TEST(RecordedBits, InOtherTypes) {
   }
 }
 
-// Flush-to-zero, denormals-are-zero and rounding toward zero, as a host may have set them on any thread.
-constexpr unsigned kControl = 0xFFC0, kHostile = 0x1F80 | 0x8040 | 0x6000;
-
 // The flags of the calling thread while it lives.
 class HostileFlags {
  public:
-  HostileFlags() : saved_(__builtin_ia32_stmxcsr()) { __builtin_ia32_ldmxcsr(kHostile); }
-  ~HostileFlags() { __builtin_ia32_ldmxcsr(saved_); }
-  bool AreStillThere() const { return (__builtin_ia32_stmxcsr() & kControl) == kHostile; }
+  HostileFlags() : saved_(ThreadMode()) { SetThreadMode(kHostileMode); }
+  ~HostileFlags() { SetThreadMode(saved_); }
+  bool AreStillThere() const { return ThreadMode() == kHostileMode; }
 
  private:
-  unsigned saved_;
+  uint64_t saved_;
 };
 
 // Runs tasks on threads with hostile flags and counts those that come back with others.
@@ -188,25 +187,25 @@ constexpr int kOthersOfTeam = kTeam - 1;
 constexpr int kOthersOfTeam = 0;
 #endif
 
-void SetFlagsOfTeam(unsigned flags) {
+void SetFlagsOfTeam(uint64_t flags) {
 #pragma omp parallel num_threads(kTeam)
-  __builtin_ia32_ldmxcsr(flags);
+  SetThreadMode(flags);
 }
 
 int HostileThreadsOfTeam() {
   int count = 0;
 #pragma omp parallel num_threads(kTeam) reduction(+ : count)
-  count += (__builtin_ia32_stmxcsr() & kControl) == kHostile;
+  count += ThreadMode() == kHostileMode;
   return count;
 }
 
 TEST(FloatingPointFlags, OfEveryThreadAreWithoutEffectAndStay) {
   Cases();  // made with the usual flags
-  const unsigned usual = __builtin_ia32_stmxcsr();
+  const uint64_t usual = ThreadMode();
   std::atomic<int> changed = 0;
   auto pool = std::make_unique<HostileRunner>(4, changed);
-  SetFlagsOfTeam(kHostile);
-  __builtin_ia32_ldmxcsr(usual);
+  SetFlagsOfTeam(kHostileMode);
+  SetThreadMode(usual);
   for (Isa isa : CoverHostIsas()) {
     for (const std::string executor : {"SERIAL", "OPENMP", "POOL"}) {
       for (RecordedCase& one : Cases().as_given) {

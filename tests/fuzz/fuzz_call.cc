@@ -8,8 +8,9 @@
 
 #include "ffi/decode.h"
 #include "ffi/handlers.h"
-#include "kernels/reference.h"
 #include "tests/ffi/bind.h"
+#include "tests/oracle/reference.h"
+#include "tests/oracle/values.h"
 
 namespace raggemm::test {
 namespace {
@@ -25,7 +26,7 @@ int64_t ElementBytes(XLA_FFI_DataType dtype) {
 
 void RequireReference(const host::Call& call) {
   host::CallFrame frame(call, XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-  const absl::StatusOr<DecodedCall> decoded = DecodeCall(Bind(*frame.get()));
+  const auto decoded = DecodeGemm(*frame.get());
   Require(decoded.ok(), "what was computed can be decoded");
   const Array& out = decoded->problem.out;
   if (ElementCount(out) == 0) return;  // of more groups, perhaps, than can be counted

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "ffi/host/mini_host.h"
+#include "tests/host/mini_host.h"
 
 namespace raggemm::test {
 

@@ -27,7 +27,7 @@ bool HasSizes(const ProblemSpec& spec, const std::vector<int64_t>& sizes) {
          std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size >= 0; });
 }
 
-// Of each segment.
+// Whether the sizes of each segment do.
 bool SumsAtMost(const ProblemSpec& spec, int64_t extent) {
   for (int64_t begin = 0; begin < static_cast<int64_t>(spec.sizes.size()); begin += spec.groups) {
     const auto first = spec.sizes.begin() + begin;
@@ -182,7 +182,7 @@ Way RandomWay(Isa isa, Random& random) {
           .out_is_c = random.Coin()};
 }
 
-// Of the activation, its gate and the rows of lhs.
+// Whether the activation, its gate and the rows of lhs go together with the rest.
 bool BlocksFit(const ProblemSpec& spec) {
   const bool is_f64 = spec.lhs == DType::kF64 || spec.rhs == DType::kF64 || spec.out == DType::kF64;
   if (spec.activation && (is_f64 || spec.out == DType::kS32)) return false;

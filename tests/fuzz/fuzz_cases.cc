@@ -11,10 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "ffi/handlers.h"
-#include "ffi/host/case_problem.h"
-#include "ffi/host/problem_call.h"
 #include "proto/read_cases.h"
 #include "tests/fuzz/fuzz_call.h"
+#include "tests/host/case_problem.h"
+#include "tests/host/problem_call.h"
 
 namespace raggemm::test {
 namespace {

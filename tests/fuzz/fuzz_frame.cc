@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "ffi/handlers.h"
-#include "ffi/host/problem_call.h"
 #include "tests/fuzz/fuzz_call.h"
+#include "tests/host/problem_call.h"
 #include "tests/support/problem_spec.h"
 #include "tests/support/variants.h"
 

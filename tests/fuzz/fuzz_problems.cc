@@ -21,14 +21,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "ffi/host/command_line.h"
 #include "gtest/gtest.h"
 #include "kernels/isa.h"
-#include "kernels/reference.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/ffi/mlp_call.h"
 #include "tests/ffi/plugin_call.h"
 #include "tests/fuzz/fuzz_case.h"
+#include "tests/host/command_line.h"
+#include "tests/oracle/reference.h"
 #include "tests/support/field_text.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/mlp_reference.h"
@@ -67,7 +67,7 @@ void CatchCrashes() {
   for (int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGALRM}) sigaction(signal, &action, nullptr);
 }
 
-// Of other runtimes and of XLA; never destroyed, for tasks may start after a call.
+// Stands for the pools of XLA and others; never destroyed, for tasks may start after a call.
 constexpr int kPoolThreads = 3;
 TaskPool& LibrarysPool() {
   static auto* pool = new ThreadedPool(kPoolThreads);
@@ -225,7 +225,7 @@ int RunCorpus(const std::string& path) {
 
 // Valgrind keeps denormals whatever the mode of a thread, and so computes other bits where a rule flushes them.
 bool FlushesDenormals() {
-  const KernelFloatMode mode(/*flushes=*/true);
+  const FloatMode mode(/*flushes=*/true);
   const volatile float tiny = 0x1p-100F;
   return tiny * 0x1p-40F == 0;
 }

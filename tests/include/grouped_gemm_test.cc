@@ -45,11 +45,5 @@ TEST_F(TwoExperts, PlanThenRun) {
   EXPECT_NE(ToString(*plan).find("ragged M"), std::string::npos);
 }
 
-// Code compares them.
-TEST(Isa, IsOrdered) {
-  EXPECT_LT(Isa::kScalar, Isa::kAvx2);
-  EXPECT_LT(Isa::kAvx2, Isa::kAvx512);
-}
-
 }  // namespace
 }  // namespace raggemm::test

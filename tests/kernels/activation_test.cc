@@ -9,7 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/element.h"
+#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/check.h"
@@ -127,7 +127,7 @@ TEST(ActivationTest, OfEveryWayToCompute) {
   ExpectRight(split);
 }
 
-// Of no products: of c, bias or zero.
+// Without products it is that of c, bias or zero.
 TEST(ActivationTest, OfEmptyContractions) {
   for (const ProblemSpec& activated : WithActivations(Base(RaggedMode::kRaggedM))) {
     for (bool added : {false, true}) {

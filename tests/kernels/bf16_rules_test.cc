@@ -4,8 +4,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/element.h"
+#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
+#include "tests/oracle/values.h"
 #include "tests/support/check.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/variants.h"

@@ -8,11 +8,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/block.h"
-#include "kernels/element.h"
 #include "kernels/fetch.h"
 #include "kernels/isa.h"
-#include "kernels/plan.h"
+#include "kernels/schedule.h"
+#include "kernels/ways/way.h"
+#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
+#include "tests/oracle/values.h"
 #include "tests/support/check.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/test_mlp.h"
@@ -137,12 +139,12 @@ class ColumnBlocks : public IsaTest {
     problem_ = std::make_unique<TestProblem>(spec);
     workspace_.resize(1000);
     Options options{.executor = Executor::kOpenMp, .isa = GetParam(), .threads = threads};
-    plan_ = MakePlanData(problem_->problem, options, absl::MakeSpan(workspace_)).value();
+    plan_ = MakeSchedule(problem_->problem, options, absl::MakeSpan(workspace_)).value();
   }
 
   std::unique_ptr<TestProblem> problem_;
   std::vector<int64_t> workspace_;
-  PlanData plan_;
+  Schedule plan_;
 };
 RAGGEMM_FOR_EACH_ISA(ColumnBlocks);
 

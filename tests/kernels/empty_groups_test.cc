@@ -1,4 +1,4 @@
-// Which of eight groups are empty: all 256 patterns.
+// Empty groups among eight: all 256 patterns.
 #include <cstdint>
 #include <tuple>
 #include <vector>
@@ -30,7 +30,7 @@ TEST_F(EmptyGroups, RaggedM) { ExpectAllPatterns(RaggedMode::kRaggedM); }
 TEST_F(EmptyGroups, RaggedK) { ExpectAllPatterns(RaggedMode::kRaggedK); }
 TEST_F(EmptyGroups, RaggedN) { ExpectAllPatterns(RaggedMode::kRaggedN); }
 
-// Of three replicas, which a gradient sums over: the result is stored with the last one that is not empty.
+// A gradient sums over three replicas: the result is stored with the last one that is not empty.
 TEST_F(EmptyGroups, OfSummedReplicas) {
   for (int pattern = 0; pattern < 64; ++pattern) {
     ProblemSpec spec{.mode = RaggedMode::kRaggedK, .replicas = 3, .groups = 2, .m = 5, .n = 18, .k = 600};

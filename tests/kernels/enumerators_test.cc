@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "kernels/target/target.h"
 #include "raggemm/grouped_gemm.h"
 #include "raggemm/operands.h"
 #include "tests/support/test_mlp.h"
@@ -12,7 +13,7 @@
 namespace raggemm::test {
 namespace {
 
-// Of `count` enumerators: the first number behind them, and others.
+// Numbers that `count` enumerators do not have: the first one behind them, and others.
 template <typename Expect>
 void ExpectOf(absl::string_view name, int count, Expect expect) {
   for (const int value : {count, 77, 255}) {
@@ -34,7 +35,7 @@ TEST(Enumerators, OfAProblemThatThereAreNot) {
   };
   expect("bf16_sums", 5, [](Problem& p, Options&, int i) { p.bf16_sums = static_cast<ArithmeticId>(i); });
   expect("precision", 3, [](Problem& p, Options&, int i) { p.precision = static_cast<Precision>(i); });
-  expect("isa", 7, [](Problem&, Options& o, int i) { o.isa = static_cast<Isa>(i); });
+  expect("isa", static_cast<int>(IsaRows().size()), [](Problem&, Options& o, int i) { o.isa = static_cast<Isa>(i); });
   expect("executor", 4, [](Problem&, Options& o, int i) { o.executor = static_cast<Executor>(i); });
   const auto expect_of = [&](absl::string_view name, auto spoil) {
     expect(absl::StrCat(name, ": dtype"), kDTypes,
@@ -70,7 +71,7 @@ TEST(Enumerators, OfAnMlpThatThereAreNot) {
   expect("activation", 6, [](Problem& p, Options&, int i) { p.activation = static_cast<Activation>(i); });
   expect("merged", 3, [](Problem& p, Options&, int i) { p.merged = static_cast<Merged>(i); });
   expect("bf16_sums", 5, [](Problem& p, Options&, int i) { p.bf16_sums = static_cast<ArithmeticId>(i); });
-  expect("isa", 7, [](Problem&, Options& o, int i) { o.isa = static_cast<Isa>(i); });
+  expect("isa", static_cast<int>(IsaRows().size()), [](Problem&, Options& o, int i) { o.isa = static_cast<Isa>(i); });
   expect("executor", 4, [](Problem&, Options& o, int i) { o.executor = static_cast<Executor>(i); });
   for (const auto& [name, operand] : {std::pair{"x", &Problem::x},
                                       {"row_tokens", &Problem::row_tokens},

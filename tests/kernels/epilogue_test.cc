@@ -5,8 +5,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/element.h"
+#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
+#include "tests/oracle/values.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/variants.h"

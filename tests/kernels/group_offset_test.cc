@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/element.h"
 #include "raggemm/grouped_gemm.h"
+#include "tests/oracle/values.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/problem_spec.h"

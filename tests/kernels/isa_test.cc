@@ -1,7 +1,8 @@
-// Which kernels there are, which this CPU has, and proof that a forced ISA is the one that computes.
+// Kernels that there are, those that this CPU has, and proof that a forced ISA is the one that computes.
 #include "kernels/isa.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdint>
@@ -14,9 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cpuid.h"
-#include "kernels/plan.h"
-#include "kernels/units.h"
+#include "kernels/choices.h"
+#include "kernels/problem.h"
+#include "kernels/schedule.h"
+#include "kernels/target/target.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/isa_fixture.h"
@@ -43,53 +45,18 @@ TEST(HostCpu, HasTheCachesThatTheSystemShows) {
   EXPECT_EQ(HostCpu().l2_bytes_per_cycle, 2 * lanes);
 }
 
-TEST(MeasuredCpus, AreKnownByVendorFamilyAndModel) {
-  EXPECT_STREQ(MeasuredCpuOf("GenuineIntel", 6, 207)->name, "Intel Emerald Rapids");
-  EXPECT_STREQ(MeasuredCpuOf("AuthenticAMD", 25, 1)->name, "AMD Zen 3");
-  EXPECT_STREQ(MeasuredCpuOf("AuthenticAMD", 25, 17)->name, "AMD Zen 4");
-  EXPECT_EQ(MeasuredCpuOf("GenuineIntel", 25, 17), nullptr);
-  EXPECT_EQ(MeasuredCpuOf("AuthenticAMD", 26, 17), nullptr);
-  EXPECT_EQ(MeasuredCpuOf("AuthenticAMD", 25, 18), nullptr);
-}
-
-TEST(MeasuredCpus, AreDescribed) {
-  constexpr const char* kWant[] = {
-      "Intel Emerald Rapids, L1 48 KiB, L2 2048 KiB, blocks of 48 pages, a cycle 32 fmas, 5.5 bytes from memory, 32",
-      "AMD Zen 3, L1 32 KiB, L2 512 KiB, blocks of 48 pages, a cycle 16 fmas, 5.5 bytes from memory, 16",
-      "AMD Zen 4, L1 32 KiB, L2 1024 KiB, blocks of 48 pages, a cycle 16 fmas, 5.9 bytes from memory, 64"};
-  ASSERT_EQ(MeasuredCpus().size(), std::size(kWant));
-  for (size_t i = 0; i < std::size(kWant); ++i) {
-    const std::string want = absl::StrCat("cpu: ", kWant[i], " from L2, a call 120 cycles, streaming stores pay; ");
-    EXPECT_THAT(ToString(MeasuredCpus()[i]), testing::StartsWith(want));
-  }
-}
-
 // Names, arithmetics and the layout of what is packed.
 TEST(IsaRows, SayWhatTheirKernelsAre) {
-  std::vector<std::string> names;
   for (const IsaRow& isa : IsaRows()) {
     EXPECT_EQ(&RowOf(isa.isa), &isa);
     EXPECT_EQ(isa.usable(), HostHas(isa.isa)) << isa.name;
     for (const KernelRow& row : isa.kernels) {
-      names.push_back(NameOf(row));
       EXPECT_EQ(&KernelsFor(isa.isa, ArithmeticOf(row)), &row);
       const bool is_word = row.rhs.k_group != 1;
-      EXPECT_EQ(row.rhs.k_group * SizeOf(row.rhs.element), is_word ? 4 : SizeOf(ArithmeticOf(row).sum)) << names.back();
+      EXPECT_EQ(row.rhs.k_group * SizeOf(row.rhs.element), is_word ? 4 : SizeOf(ArithmeticOf(row).sum)) << NameOf(row);
       EXPECT_EQ(PanelBytes(row.rhs, 4, row.cols), 4 * row.cols * SizeOf(row.rhs.element));
     }
   }
-  std::vector<std::string> want = {"tiles_32x32_amx",       "s32_32x32_amx",    "pairs_14x32_avx512_bf16",  //
-                                   "s32_12x32_avx512_vnni",                                                 //
-                                   "f32_14x32_avx512",      "f64_8x16_avx512",  "pairs_14x32_avx512",
-                                   "tiles_7x32_avx512",     "s32_12x32_avx512",  //
-                                   "s32_5x16_avx_vnni",                          //
-                                   "f32_6x16_avx2",         "f64_4x8_avx2",     "pairs_6x16_avx2",
-                                   "tiles_3x16_avx2",
-                                   "s32_6x16_avx2",  //
-                                   "f32_4x2_scalar",        "f64_4x2_scalar",   "pairs_4x2_scalar",
-                                   "tiles_2x2_scalar",      "s32_4x2_scalar"};
-  if (HostLacksTilesOfBytes()) want.erase(want.begin() + 1);
-  EXPECT_EQ(names, want);
   EXPECT_EQ(PanelBytes({DType::kBF16, 2}, 5, 16), 6 * 16 * 2);  // k in pairs
   EXPECT_EQ(PanelBytes({DType::kU8, 4}, 5, 16), 8 * 16);
 }
@@ -107,7 +74,7 @@ TEST(ArithmeticFor, IsThatOfTheOperands) {
   const auto name = [](DType lhs, DType rhs, DType out, std::optional<ArithmeticId> sums) {
     GroupedGemmProblem problem;
     problem.lhs.dtype = lhs, problem.rhs.dtype = rhs, problem.out.dtype = out, problem.bf16_sums = sums;
-    const absl::StatusOr<ChosenArithmetic> chosen = ArithmeticFor(problem, CpuUpTo(Isa::kAvx512Bf16));
+    const absl::StatusOr<ChosenArithmetic> chosen = ArithmeticFor(ProductsOf(problem), CpuUpTo(AllIsas().front()));
     return chosen.ok() ? std::string(chosen->arithmetic->name) : std::string(chosen.status().message());
   };
   constexpr DType bf16 = DType::kBF16, f32 = DType::kF32, f64 = DType::kF64;
@@ -134,7 +101,7 @@ TEST(ArithmeticFor, IsThatOfTheUnitWhereNothingNamesIt) {
     return absl::StrCat(chosen.arithmetic->name, ", ", chosen.because);
   };
   for (Isa isa : AllIsas()) {
-    const char* rule = isa == Isa::kAmx ? "tiles" : "pairs";
+    const char* rule = IsaName(isa) == "amx" ? "tiles" : "pairs";
     EXPECT_EQ(name({}, isa), absl::StrCat(rule, ", as the best ISA of this CPU sums them"));
     EXPECT_EQ(name({.bf16_sums = "tiles"}, isa), "tiles, as RAGGEMM_BF16_SUMS says");
   }
@@ -151,7 +118,7 @@ RAGGEMM_FOR_EACH_ISA(ForcedIsa);
 TEST_P(ForcedIsa, IsInThePlan) {
   const TestProblem test(Spec());
   std::vector<int64_t> workspace(1000);
-  const PlanData plan = MakePlanData(test.problem, With(GetParam()), absl::MakeSpan(workspace)).value();
+  const Schedule plan = MakeSchedule(test.problem, With(GetParam()), absl::MakeSpan(workspace)).value();
   EXPECT_EQ(plan.isa, GetParam());
   EXPECT_NE(ToString(plan).find("isa: " + IsaName(GetParam()) + "\n"), std::string::npos) << ToString(plan);
 }
@@ -164,25 +131,6 @@ TEST(Probe, MeasuresWhatTheHostHas) {
     }
   }
   EXPECT_NE(ToString(HostCpu()).find('*'), std::string::npos);
-}
-
-TEST(Probe, TakesTheWidestUnlessANarrowerOneIsClearlyFaster) {
-  Cpu cpu = CpuUpTo(Isa::kAvx512Bf16);
-  const Arithmetic &f32 = kArithmetics[0], &pairs = kArithmetics[static_cast<int>(ArithmeticId::kPairs)];
-  EXPECT_EQ(PreferredIsa(cpu, f32), Isa::kAvx512);  // the best that has kernels of its own
-  EXPECT_EQ(PreferredIsa(cpu, pairs), Isa::kAvx512Bf16);
-  const auto set = [&](Isa isa, float f32_gflops, float pairs_gflops) {
-    cpu.probed_gflops[static_cast<size_t>(isa)][0] = f32_gflops;
-    cpu.probed_gflops[static_cast<size_t>(isa)][static_cast<size_t>(ArithmeticId::kPairs)] = pairs_gflops;
-  };
-  set(Isa::kScalar, 3, 3), set(Isa::kAvx2, 95, 95), set(Isa::kAvx512, 90, 90), set(Isa::kAvx512Bf16, 0, 180);
-  EXPECT_EQ(PreferredIsa(cpu, f32), Isa::kAvx512);
-  EXPECT_EQ(PreferredIsa(cpu, pairs), Isa::kAvx512Bf16);
-  set(Isa::kAvx512, 60, 60);
-  EXPECT_EQ(PreferredIsa(cpu, f32), Isa::kAvx2);
-  set(Isa::kAvx512, 180, 180), set(Isa::kAvx512Bf16, 0, 90);  // where the unit of pairs is a slow one
-  EXPECT_EQ(PreferredIsa(cpu, f32), Isa::kAvx512);
-  EXPECT_EQ(PreferredIsa(cpu, pairs), Isa::kAvx512);
 }
 
 // Every function of an ISA that the tables name.
@@ -209,14 +157,19 @@ std::vector<void*> CodeOf(const IsaRow& isa) {
   return code;
 }
 
-// Puts an illegal instruction at the start of a function. For a process that is about to end. Of code TSan has no
-// shadow.
+// Puts an instruction that no CPU has at the start of a function. For a process that is about to end. Of code TSan has
+// no shadow.
 __attribute__((no_sanitize_thread)) void Poison(void* function) {
-  constexpr uintptr_t kPage = 4096;
-  const uintptr_t page = reinterpret_cast<uintptr_t>(function) / kPage * kPage;
-  if (mprotect(reinterpret_cast<void*>(page), 2 * kPage, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) std::abort();
-  const unsigned char ud2[] = {0x0f, 0x0b};
-  std::memcpy(function, ud2, sizeof(ud2));
+  const auto bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t page = reinterpret_cast<uintptr_t>(function) / bytes * bytes;
+  if (mprotect(reinterpret_cast<void*>(page), 2 * bytes, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) std::abort();
+#ifdef __x86_64__
+  const unsigned char illegal[] = {0x0f, 0x0b};
+#else
+  const unsigned char illegal[] = {0, 0, 0, 0};  // of aarch64
+#endif
+  std::memcpy(function, illegal, sizeof(illegal));
+  __builtin___clear_cache(static_cast<char*>(function), static_cast<char*>(function) + sizeof(illegal));
 }
 
 // Exits with 0 where the result is right, although (with the forced ISA poisoned: if) nothing poisoned was executed.
@@ -227,7 +180,7 @@ __attribute__((no_sanitize_thread)) void Poison(void* function) {
     for (void* function : CodeOf(isa)) Poison(function);
   }
   ProblemSpec spec = Spec();
-  if (RowOf(forced).base != nullptr) {
+  if (RowOf(forced).base != forced) {
     const ArithmeticId own = RowOf(forced).kernels.front().arithmetic;
     const bool bytes = own == ArithmeticId::kS32;
     spec.lhs = spec.rhs = bytes ? DType::kS8 : DType::kBF16;
@@ -251,38 +204,12 @@ TEST_P(ForcedIsaDeathTest, ExecutesItsOwnCode) {
   EXPECT_EXIT(RunPoisoned(GetParam(), true), testing::KilledBySignal(SIGILL), "");
 }
 
-// An error, never a fallback.
-TEST(AbsentIsa, IsAnError) {
-  const TestProblem test(Spec());
-  const absl::Status status = GroupedGemm(test.problem, {.isa = Isa::kAvx512, .cpu = CpuUpTo(Isa::kAvx2)});
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-  EXPECT_NE(status.message().find("isa: avx512 is not usable here, because "), absl::string_view::npos) << status;
-  EXPECT_NE(status.message().find("; usable: avx2, scalar"), absl::string_view::npos) << status;
-}
-
-// A unit of the other rule leaves the sums to code for any CPU, and the plan says so.
-TEST(UnitOfTheOtherRule, IsInThePlan) {
-  ProblemSpec spec = Spec();
-  spec.lhs = spec.rhs = DType::kBF16;
-  std::vector<int64_t> workspace(1000);
-  for (const auto& [isa, rule, kernels] :
-       {std::tuple{Isa::kAmx, ArithmeticId::kPairs, "pairs"}, {Isa::kAvx512Bf16, ArithmeticId::kTiles, "tiles"}}) {
-    spec.bf16_sums = rule;
-    const TestProblem test(spec);
-    const Options options{.isa = isa, .cpu = CpuUpTo(isa)};
-    const std::string text = ToString(MakePlanData(test.problem, options, absl::MakeSpan(workspace)).value());
-    EXPECT_NE(text.find(absl::StrCat("\nkernels: ", kernels, "_")), std::string::npos) << text;
-    EXPECT_NE(text.find(", for the ISA has none of this arithmetic\n"), std::string::npos) << text;
-  }
-}
-
 TEST(DefaultIsa, IsTheWidestOfTheCpu) {
   const TestProblem test(Spec());
   std::vector<int64_t> workspace(1000);
   for (Isa isa : AllIsas()) {
     const Options options{.cpu = CpuUpTo(isa)};
-    EXPECT_EQ(MakePlanData(test.problem, options, absl::MakeSpan(workspace))->isa,
-              RowOf(isa).base != nullptr ? RowOf(isa).base() : isa);
+    EXPECT_EQ(MakeSchedule(test.problem, options, absl::MakeSpan(workspace))->isa, RowOf(isa).base);
   }
 }
 

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "kernels/element.h"
 #include "kernels/isa.h"
 #include "tests/kernels/microkernel/values.h"
+#include "tests/oracle/values.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/problem_spec.h"

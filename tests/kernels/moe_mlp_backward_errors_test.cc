@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/element.h"
+#include "raggemm/element.h"
 #include "raggemm/moe_mlp.h"
 #include "tests/support/test_mlp.h"
 #include "tests/support/test_mlp_backward.h"

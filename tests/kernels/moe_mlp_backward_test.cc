@@ -12,8 +12,9 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
-#include "kernels/element.h"
+#include "raggemm/element.h"
 #include "raggemm/moe_mlp.h"
+#include "tests/oracle/values.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/test_mlp_backward.h"
 
@@ -76,7 +77,7 @@ class Oracle {
   double Weight(int64_t row) const { return spec_.row_weights ? mlp_.row_weights.At(row) : 1; }
   double& At(int gradient, int64_t i) { return gradients[gradient][static_cast<size_t>(i)]; }
 
-  // Of x and a column of w_up or w_gate.
+  // Multiplies x and a column of w_up or w_gate.
   double First(const FloatTensor& w, const FloatTensor& bias, int64_t g, int64_t token, int64_t j) const {
     double sum = spec_.biases ? bias.At(g * mlp_.columns + j) : 0;
     for (int64_t h = 0; h < hidden_; ++h) sum += mlp_.x.At(token * hidden_ + h) * w.At(AtUp(g, h, j));

@@ -11,9 +11,10 @@
 
 #include "absl/base/casts.h"
 #include "gtest/gtest.h"
-#include "kernels/element.h"
 #include "kernels/isa.h"
+#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
+#include "tests/oracle/values.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/mlp_reference.h"
 #include "tests/support/test_mlp.h"
@@ -156,7 +157,7 @@ double Exact(Activation activation, double x) {
   }
 }
 
-// Of every exponent some floats of both signs, and the special ones.
+// Takes some floats of every exponent and both signs, and the special ones.
 std::vector<float> Arguments() {
   std::mt19937 random(11);
   std::vector<float> all = {0.0F, -0.0F, 1e-45F, -1e-45F, INFINITY, -INFINITY, NAN};

@@ -14,10 +14,12 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/element.h"
-#include "kernels/plan.h"
+#include "kernels/schedule.h"
+#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
+#include "tests/oracle/values.h"
 #include "tests/support/bits_rule.h"
+#include "tests/support/float_mode.h"
 #include "tests/support/process.h"
 #include "tests/support/task_pools.h"
 #include "tests/support/variants.h"
@@ -123,7 +125,7 @@ TEST(LateTasks, TakeNoTileOfTheNextCall) {
   const TestProblem test(Base(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);
   KeepingPool keeping(3);
-  PlanData plan = MakePlanData(test.problem, On(Executor::kPool, 3, &keeping), absl::MakeSpan(workspace)).value();
+  Schedule plan = MakeSchedule(test.problem, On(Executor::kPool, 3, &keeping), absl::MakeSpan(workspace)).value();
   const auto run = [&](TileBody body) {
     return WithTeam(plan, /*one_loop=*/true, [&](Team& team) {
       team.For(plan, body);
@@ -154,7 +156,7 @@ TEST(Teams, ComputeEveryTileOfEveryLoop) {
   std::vector<int64_t> workspace(4096);
   ThreadedPool pool(3);
   for (const Options& options : {On(Executor::kPool, 4, &pool), On(Executor::kOpenMp, 3), On(Executor::kSerial, 1)}) {
-    PlanData plan = MakePlanData(test.problem, options, absl::MakeSpan(workspace)).value();
+    Schedule plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace)).value();
     plan.threads = options.threads;
     const absl::Status status = WithTeam(plan, /*one_loop=*/false, [&](Team& team) {
       for (int64_t count = 0; count < 500; ++count) {
@@ -180,9 +182,9 @@ TEST(Teams, ComputeTilesAtTheSameTime) {
   ThreadedPool pool(2);
   for (const Options& options : {On(Executor::kPool, 2, &pool), On(Executor::kOpenMp, 2)}) {
     if (ThreadsOf(options.executor, options.pool) < 2) continue;
-    PlanData plan = MakePlanData(test.problem, options, absl::MakeSpan(workspace)).value();
-    plan.threads = 2;
-    const absl::Status status = WithTeam(plan, /*one_loop=*/false, [&](Team& team) {
+    Schedule schedule = MakeSchedule(test.problem, options, absl::MakeSpan(workspace)).value();
+    schedule.threads = 2;
+    const absl::Status status = WithTeam(schedule, /*one_loop=*/false, [&](Team& team) {
       for (int loop = 0; loop < 3; ++loop) {
         std::atomic<int> begun = 0, alone = 0;
         team.For(2, [&](int64_t, int64_t) {
@@ -240,10 +242,10 @@ class FlushingPool : public TaskPool {
   int64_t num_threads() const override { return 2; }
   void Schedule(std::function<void()> task) override {
     threads_.emplace_back([this, task = std::move(task)] {
-      const unsigned flushing = __builtin_ia32_stmxcsr() | 0x8040;
-      __builtin_ia32_ldmxcsr(flushing);
+      const uint64_t flushing = ThreadMode() | kFlushes;
+      SetThreadMode(flushing);
       task();
-      if (__builtin_ia32_stmxcsr() != flushing) ++changed_;
+      if (ThreadMode() != flushing) ++changed_;
     });
   }
   int Join() {
@@ -292,7 +294,7 @@ TEST(Executor, IsInThePlan) {
   std::vector<int64_t> workspace(4096);
   ThreadedPool pool(2);
   const auto executor = [&](const Options& options) {
-    return MakePlanData(test.problem, options, absl::MakeSpan(workspace))->executor;
+    return MakeSchedule(test.problem, options, absl::MakeSpan(workspace))->executor;
   };
   EXPECT_EQ(executor({}), Executor::kOpenMp);
   EXPECT_EQ(executor(On(Executor::kAuto, 0, &pool)), Executor::kPool);

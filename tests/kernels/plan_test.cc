@@ -1,6 +1,4 @@
 // A plan is a pure function of shapes, sizes, thread count and CPU, made without reading a single element.
-#include "kernels/plan.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -8,7 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "kernels/element.h"
+#include "kernels/schedule.h"
+#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/task_pools.h"
@@ -19,9 +18,9 @@ namespace {
 
 class PlanTest : public testing::Test {
  protected:
-  absl::StatusOr<PlanData> Make(const GroupedGemmProblem& problem, const Options& options) {
+  absl::StatusOr<Schedule> Make(const GroupedGemmProblem& problem, const Options& options) {
     workspace_.resize(100000);
-    return MakePlanData(problem, options, absl::MakeSpan(workspace_));
+    return MakeSchedule(problem, options, absl::MakeSpan(workspace_));
   }
 
   static Options WithThreads(int64_t threads) { return {.executor = Executor::kOpenMp, .threads = threads}; }
@@ -41,7 +40,7 @@ TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
   for (RaggedMode mode : kAllModes) {
     const TestProblem test(Spec(mode));
     for (int64_t threads = 1; threads <= 128; ++threads) {
-      const PlanData plan = Make(test.problem, WithThreads(threads)).value();
+      const Schedule plan = Make(test.problem, WithThreads(threads)).value();
       EXPECT_LE(plan.threads, threads);
       EXPECT_GE(plan.threads, 1);
       EXPECT_EQ(FirstTile(plan, 0), 0);
@@ -59,7 +58,7 @@ TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
 TEST_F(PlanTest, RangesHaveEqualCost) {
   const TestProblem test(Spec(RaggedMode::kRaggedM));
   for (int64_t threads : {1, 2, 3, 4, 8, 16}) {
-    const PlanData plan = Make(test.problem, WithThreads(threads)).value();
+    const Schedule plan = Make(test.problem, WithThreads(threads)).value();
     ASSERT_EQ(plan.threads, threads);
     std::vector<double> cost_of_tile;
     for (int64_t u = 0; u < plan.units; ++u) {
@@ -84,7 +83,7 @@ TEST_F(PlanTest, GroupsWithoutRowsCostNothing) {
   ProblemSpec spec{.groups = 64, .m = 8, .n = 410, .k = 390, .sizes = std::vector<int64_t>(64)};
   std::fill_n(spec.sizes.begin(), 8, 1);
   const TestProblem test(spec);
-  const PlanData plan = Make(test.problem, WithThreads(2)).value();
+  const Schedule plan = Make(test.problem, WithThreads(2)).value();
   ASSERT_EQ(plan.threads, 2);
   EXPECT_EQ(FirstTile(plan, 1), plan.gemm_tiles / 2) << ToString(plan);
 }
@@ -104,7 +103,7 @@ TEST_F(PlanTest, CanBeMadeForAnyCpu) {
       Options options = WithThreads(4);
       options.cpu = CpuUpTo(isa);
       options.cpu.l2_bytes = l2_bytes;
-      const PlanData plan = Make(test.problem, options).value();
+      const Schedule plan = Make(test.problem, options).value();
       EXPECT_EQ(plan.isa, PreferredIsa(options.cpu, kArithmetics[0]));
       EXPECT_GT(plan.blocking.m, 0);
       EXPECT_GT(plan.blocking.n, 0);
@@ -149,7 +148,7 @@ TEST_F(PlanTest, ExtentsBeyond32Bits) {
   static_cast<Array&>(problem.rhs) = Huge(uintptr_t{1} << 57, DType::kF32, rhs);
   static_cast<Array&>(problem.out) = Huge(uintptr_t{1} << 58, DType::kF32, out);
   problem.lhs.first_dims = problem.out.first_dims = Array{sizes, DType::kS64, groups};
-  const PlanData plan = Make(problem, WithThreads(8)).value();
+  const Schedule plan = Make(problem, WithThreads(8)).value();
   EXPECT_GT(plan.gemm_tiles, k64 / plan.blocking.m);
   for (int64_t t = 0; t < plan.threads; ++t) EXPECT_LT(FirstTile(plan, t), FirstTile(plan, t + 1));
   EXPECT_EQ(FirstTile(plan, plan.threads), plan.gemm_tiles + plan.fill_tiles);
@@ -166,7 +165,7 @@ TEST_F(PlanTest, APoolOfMoreThreadsThanThereMayBe) {
   problem.lhs.first_dims = problem.out.first_dims = Array{sizes, DType::kS64, groups};
   for (int threads : {static_cast<int>(kMaxThreads), static_cast<int>(kMaxThreads) + 1, 5000}) {
     InlinePool pool(threads);
-    const PlanData plan = Make(problem, {.executor = Executor::kPool, .pool = &pool}).value();
+    const Schedule plan = Make(problem, {.executor = Executor::kPool, .pool = &pool}).value();
     EXPECT_EQ(plan.threads, kMaxThreads) << "of a pool of " << threads;
   }
 }

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/element.h"
-#include "kernels/plan.h"
+#include "kernels/schedule.h"
+#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/variants.h"
 
@@ -327,7 +327,7 @@ TEST(ResolveShapes, InfersModeAndExtents) {
   for (RaggedMode mode : kAllModes) {
     for (const ProblemSpec& spec : StorageVariants(Of(mode))) {
       const TestProblem test(spec);
-      const absl::StatusOr<PlanData> plan = ResolveShapes(test.problem);
+      const absl::StatusOr<Checked> plan = ResolveShapes(test.problem);
       ASSERT_TRUE(plan.ok()) << plan.status();
       EXPECT_EQ(plan->mode, mode);
       EXPECT_EQ(plan->groups, 3);

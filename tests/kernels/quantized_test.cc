@@ -7,8 +7,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/element.h"
+#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
+#include "tests/oracle/values.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/check.h"
 #include "tests/support/isa_fixture.h"
@@ -317,8 +318,8 @@ TEST(QuantizedOfEveryIsa, BlocksOfAnyLength) {
   }
 }
 
-// Of 2^-127, which is no normal number, to 2^127, and NaN: beside each other, or where all are such as kernels take for
-// normal numbers, or just not. No sums of both signs, of which infinities would make NaN.
+// From 2^-127, which is no normal number, to 2^127, and NaN: beside each other, or where all are such as kernels take
+// for normal numbers, or just not. No sums of both signs, of which infinities would make NaN.
 TEST(QuantizedOfEveryIsa, EndsOfPowersOfTwo) {
   constexpr uint8_t kCodes[][3] = {{0, 254, 255}, {1, 2, 127}, {127, 251, 252}, {127, 253, 254}};
   constexpr double kElements[] = {1, 6, .5, 1.5};

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/reference.h"
 #include "raggemm/grouped_gemm.h"
+#include "tests/oracle/reference.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/check.h"
 #include "tests/support/variants.h"

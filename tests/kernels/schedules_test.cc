@@ -18,7 +18,7 @@
 #include "gtest/gtest.h"
 #include "kernels/isa.h"
 #include "kernels/moe_mlp.h"
-#include "kernels/plan.h"
+#include "kernels/schedule.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/kernels/schedules/cases.h"
 #include "tests/kernels/schedules/schedule_text.h"
@@ -29,7 +29,7 @@
 namespace raggemm::test {
 namespace {
 
-// Of FNV-1a.
+// FNV-1a.
 uint64_t ChecksumOf(const std::string& text) {
   uint64_t sum = 0xcbf29ce484222325;
   for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 0x100000001b3;
@@ -60,7 +60,7 @@ struct Record {
 // Lines of AMX stand apart: some CPUs have tiles, but none of bytes, and plan otherwise for it.
 struct Texts {
   void Add(const NamedCpu& of, const std::string& text) {
-    absl::StrAppend(of.cpu.Has(Isa::kAmx) ? &amx : &others, of.name, "\n", text);
+    absl::StrAppend(of.cpu.Has("amx") ? &amx : &others, of.name, "\n", text);
   }
   void MoveTo(const std::string& name, Record& record) {
     record.Add(name, others);
@@ -81,7 +81,7 @@ void AddSchedules(Record& record) {
     for (const NamedCpu& named : AllCpus()) {
       Options options = {.executor = Executor::kSerial, .cpu = named.cpu};
       if (c.pool_threads != 0) options = {.executor = Executor::kPool, .pool = &pool, .cpu = named.cpu};
-      const absl::StatusOr<PlanData> plan = MakePlanData(test.problem, options, absl::MakeSpan(workspace));
+      const absl::StatusOr<Schedule> plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace));
       ASSERT_EQ(plan.status(), absl::OkStatus()) << Describe(c.spec);
       const std::string text = ScheduleText(*plan);
       if (c.each_cpu) record.Add(absl::StrCat(c.name, " | ", named.name, ": ", Summary(*plan)), text);

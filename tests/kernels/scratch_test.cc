@@ -17,8 +17,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "gtest/gtest.h"
-#include "kernels/plan.h"
 #include "kernels/problem.h"
+#include "kernels/schedule.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/problem_spec.h"
@@ -105,7 +105,7 @@ class ScratchTest : public IsaTest {
       const Options options{.executor = executor, .isa = GetParam(), .threads = 2};
       absl::Status status;
       const Taken taken = TakenByWarm([&] {
-        const absl::StatusOr<PlanData> plan = MakePlanData(test.problem, options, absl::MakeSpan(workspace));
+        const absl::StatusOr<Schedule> plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace));
         status.Update(plan.ok() ? raggemm::Run(*plan) : plan.status());
       });
       ASSERT_EQ(status, absl::OkStatus());
@@ -212,7 +212,7 @@ TEST(RefusingPoolTest, WarmCallsAllocateNothing) {
   std::vector<int64_t> workspace(size.constant + size.per_group * 2);
   absl::Status status;
   const Taken taken = TakenByWarm([&] {
-    const absl::StatusOr<PlanData> plan = MakePlanData(test.problem, options, absl::MakeSpan(workspace));
+    const absl::StatusOr<Schedule> plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace));
     status.Update(plan.ok() ? raggemm::Run(*plan) : plan.status());
   });
   ASSERT_EQ(status, absl::OkStatus());

@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/element.h"
 #include "kernels/problem.h"
+#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
+#include "tests/oracle/values.h"
 #include "tests/support/variants.h"
 
 namespace raggemm::test {

@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/element.h"
+#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
+#include "tests/oracle/values.h"
 #include "tests/support/bits_rule.h"
+#include "tests/support/float_mode.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/variants.h"
 
@@ -167,8 +169,7 @@ TEST_P(SpecialValues, DenormalsAreKept) {
 }
 
 TEST_P(SpecialValues, CallersFlushToZeroIsOffInsideAndRestored) {
-  const unsigned saved = __builtin_ia32_stmxcsr();
-  const unsigned flushing = saved | 0x8040;  // flush-to-zero, denormals-are-zero
+  const uint64_t saved = ThreadMode();
   ProblemSpec spec{.m = 9, .n = 35, .k = 3, .sizes = {9}};
   TestProblem test(spec);
   Fill(test.problem.lhs, 0x1p-140);
@@ -176,12 +177,12 @@ TEST_P(SpecialValues, CallersFlushToZeroIsOffInsideAndRestored) {
   const std::vector<double> expected = ExpectedOut(test.problem).value();
   for (Executor executor : {Executor::kSerial, Executor::kOpenMp}) {
     test.ClearOut();
-    __builtin_ia32_ldmxcsr(flushing);
+    SetThreadMode(saved | kFlushes);
     const absl::Status status = GroupedGemm(test.problem, {.executor = executor, .isa = GetParam(), .threads = 2});
-    const unsigned after = __builtin_ia32_stmxcsr();
-    __builtin_ia32_ldmxcsr(saved);
+    const uint64_t after = ThreadMode();
+    SetThreadMode(saved);
     EXPECT_EQ(status, absl::OkStatus());
-    EXPECT_EQ(after & 0x8040, 0x8040u);
+    EXPECT_EQ(after & kFlushes, kFlushes);
     EXPECT_TRUE(HasBits(test.problem.out, expected));
   }
 }

@@ -5,9 +5,10 @@
 
 #include "gtest/gtest.h"
 #include "kernels/block.h"
-#include "kernels/element.h"
 #include "kernels/isa.h"
-#include "kernels/plan.h"
+#include "kernels/schedule.h"
+#include "kernels/ways/way.h"
+#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/check.h"
 #include "tests/support/isa_fixture.h"
@@ -42,9 +43,9 @@ TEST_P(Sweep, IsChosenForFewRows) {
     std::vector<int64_t> workspace(1000);
     Options options = Uncached();
     options.isa = GetParam();
-    const PlanData plan = MakePlanData(test.problem, options, absl::MakeSpan(workspace)).value();
+    const Schedule plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace)).value();
     const bool has = KernelsOf(*plan.kernels, DType::kF32).sweep[1].run != nullptr && rows <= plan.kernels->rows;
-    EXPECT_EQ(TilePlace(plan, 0).recipe.source == Recipe::Source::kSweep, has && rows <= kSweepRows) << rows;
+    EXPECT_EQ(absl::string_view(WayOf(TilePlace(plan, 0).recipe).name) == "sweep", has && rows <= kSweepRows) << rows;
   }
 }
 

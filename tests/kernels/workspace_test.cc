@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/plan.h"
 #include "kernels/problem.h"
+#include "kernels/schedule.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/guarded_buffer.h"
@@ -60,7 +60,7 @@ TEST(Workspace, ExactSizeIsEnough) {
         test.ClearOut();
         const int64_t spare = 2 * spec.problems * spec.replicas * spec.groups;
         std::fill(workspace.end() - spare, workspace.end(), -77);
-        const absl::StatusOr<PlanData> plan = MakePlanData(test.problem, {}, workspace);
+        const absl::StatusOr<Schedule> plan = MakeSchedule(test.problem, {}, workspace);
         ASSERT_TRUE(plan.ok()) << plan.status() << Describe(spec);
         ASSERT_EQ(raggemm::Run(*plan), absl::OkStatus());
         ASSERT_TRUE(HasBits(test.problem.out, expected)) << Describe(spec);
@@ -79,7 +79,7 @@ TEST(Workspace, TooSmallIsAnErrorWithBothSizes) {
       const TestProblem test(spec);
       const int64_t elements = SizeOfWorkspace(test, spec);
       std::vector<int64_t> workspace(elements - 1);
-      const absl::Status status = MakePlanData(test.problem, {}, absl::MakeSpan(workspace)).status();
+      const absl::Status status = MakeSchedule(test.problem, {}, absl::MakeSpan(workspace)).status();
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
       for (int64_t number : {elements, elements - 1}) {
         EXPECT_NE(status.message().find(std::to_string(number)), absl::string_view::npos) << status;
@@ -95,14 +95,14 @@ TEST(Workspace, MayNotOverlapAnOperand) {
        {static_cast<const Array*>(&test.problem.lhs), static_cast<const Array*>(&test.problem.out)}) {
     const uintptr_t aligned = (reinterpret_cast<uintptr_t>(array->data) + 7) / 8 * 8;
     const absl::Span<int64_t> workspace(reinterpret_cast<int64_t*>(aligned), 1000);
-    const absl::Status status = MakePlanData(test.problem, {}, workspace).status();
+    const absl::Status status = MakeSchedule(test.problem, {}, workspace).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   }
 }
 
 TEST(Workspace, NullIsAnErrorWhateverItsLength) {
   const TestProblem test(ProblemSpec{.groups = 2, .m = 4, .n = 3, .k = 5, .sizes = {1, 3}});
-  const absl::Status status = MakePlanData(test.problem, {}, absl::Span<int64_t>(nullptr, 1000)).status();
+  const absl::Status status = MakeSchedule(test.problem, {}, absl::Span<int64_t>(nullptr, 1000)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
 }
 

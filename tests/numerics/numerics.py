@@ -5,9 +5,9 @@ this library, XLA's dot and the BLAS libraries that are there, beside the produc
 in units in the last place (ulp) of the result's dtype: the largest, the 99.9th percentile and the mean. The report goes
 to FILE.md (build/numerics.md), a summary to stdout.
 
-The exit code is 1 where an error of this library exceeds the tolerance of the README, which is derived in
-kernels/reference.cc, where two of its modes have other bits for the same product, or where a conversion is wrong. What
-the others do is reported and never fails.
+The exit code is 1 where an error of this library exceeds the tolerance of docs/numerics.md, which is derived in
+tests/oracle/reference.cc, where two of its modes have other bits for the same product, or where a conversion is wrong.
+What the others do is reported and never fails.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import quantized
 from exact_products import KINDS, Errors, Format, Operands, aligned, make_operands, rounded
 from programs import MODES, Program, others
 from raggemm import grouped_gemm
-from raggemm.demo.checks import output_file
+from raggemm_demo.checks import output_file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 F16, BF16, F32, F64 = np.float16, ml_dtypes.bfloat16, np.float32, np.float64
@@ -69,7 +69,7 @@ class Line:
 
 
 def roundings(types: Types, k: int) -> float:
-    """Of the README; where products are of bf16 by the rule that has more."""
+    """Of docs/numerics.md; where products are of bf16 by the rule that has more."""
     products, chains = PRODUCTS[types.precision], CHAIN + 2 + k / CHAIN
     if products > 1:
         chains = 64 * products + 2 + k / 64
@@ -77,8 +77,8 @@ def roundings(types: Types, k: int) -> float:
 
 
 def tolerance(operands: Operands, k: int, types: Types) -> np.ndarray:
-    """Of the README, without alpha, c and bias; times 2**shift as the operands' exact results are. No kind of data has
-    terms or operands below the smallest normal number."""
+    """Of docs/numerics.md, without alpha, c and bias; times 2**shift as the operands' exact results are. No kind of
+    data has terms or operands below the smallest normal number."""
     c = Format.of(np.float64 if np.float64 in types else np.float32)
     o = Format.of(types.out)
     relative = (c.epsilon * roundings(types, k) + SPLITTING[types.precision]) * operands.magnitude
@@ -142,8 +142,8 @@ def report(lines: list[Line], names: list[str], quantized_table: str, wrong: lis
     parts = [
         "# Numerics",
         "Errors against the exact product, in ulp of the result: largest / 99.9th percentile / mean. "
-        "`of tolerance`: raggemm's largest error in units of the README's tolerance. Nothing where a library lacks the "
-        "product. XLA and some libraries flush denormals to zero.",
+        "`of tolerance`: raggemm's largest error in units of the tolerance of docs/numerics.md. Nothing where a "
+        "library lacks the product. XLA and some libraries flush denormals to zero.",
     ]
     parts += [f"## {kind.capitalize()}\n\n{table(lines, names, kind, by_mode)}" for kind in KINDS]
     parts.append(f"## Quantized\n\n{quantized.TEXT}\n\n{quantized_table}")

@@ -1,5 +1,5 @@
 """Quantized operands in the numerics report: every way in which scales act, against the exact product of what they
-stand for, within the tolerance that kernels/reference.cc derives."""
+stand for, within the tolerance that tests/oracle/reference.cc derives."""
 
 import dataclasses
 import functools
@@ -101,7 +101,7 @@ def _xla(lhs: Any, rhs: QuantizedTensor) -> np.ndarray:
 
 
 def tolerance(way: Way, k: int, exact: Exact, magnitude: np.ndarray) -> np.ndarray:
-    """Of the README, and what scales add."""
+    """Of docs/numerics.md, and what scales add."""
     f32 = Format.of(F32)
     roundings = max(CHAIN + 2 + k / CHAIN, 19 + k / 32)
     if way.scales_sums:

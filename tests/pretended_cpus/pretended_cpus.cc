@@ -1,7 +1,7 @@
-// Another CPU in the place of the host's: what kernels/cpuid.cc defines. Linked into a test before the library, it is
-// taken instead, so that plans and results of every known CPU, and of unknown ones, are tested on any. PRETENDED_CPU
-// names it: a row of MeasuredCpus, or "unknown with" an ISA, the best that it has. Instruction sets that the host lacks
-// stay out, for they are executed.
+// Another CPU in the place of the host's: what kernels/target/x86_cpuid.cc defines. Linked into a test before the
+// library, it is taken instead, so that plans and results of every known CPU, and of unknown ones, are tested on any.
+// PRETENDED_CPU names it: a row of MeasuredCpus, or "unknown with" an ISA, the best that it has. Instruction sets that
+// the host lacks stay out, for they are executed.
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -11,7 +11,9 @@
 #include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cpuid.h"
+#include "kernels/target/target.h"
+#include "kernels/target/x86_probe.h"
+#include "tests/oracle/rule.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/pretended_cpu.h"
 
@@ -23,7 +25,9 @@ absl::string_view PretendedName() {
   return name != nullptr ? name : "";
 }
 
-const char* Missing(Isa isa) { return test::HostHas(isa) ? nullptr : "the pretended CPU, or the host, lacks it"; }
+const char* Missing(absl::string_view isa) {
+  return test::HostHas(test::Named(isa)) ? nullptr : "the pretended CPU, or the host, lacks it";
+}
 
 }  // namespace
 
@@ -34,11 +38,12 @@ const Cpu* MeasuredRow() {
   return nullptr;
 }
 int64_t CacheBytes(int /*level*/) { return 0; }  // the row's
+bool HasTiles() { return HostCpu().Has(test::Named("amx")); }
 
-const char* MissingForAvx2() { return Missing(Isa::kAvx2); }
-const char* MissingForAvx512() { return Missing(Isa::kAvx512); }
-const char* MissingForAvx512Vnni() { return Missing(Isa::kAvx512Vnni); }
-const char* MissingForAvxVnni() { return Missing(Isa::kAvxVnni); }
+const char* MissingForAvx2() { return Missing("avx2"); }
+const char* MissingForAvx512() { return Missing("avx512"); }
+const char* MissingForAvx512Vnni() { return Missing("avx512_vnni"); }
+const char* MissingForAvxVnni() { return Missing("avx_vnni"); }
 
 namespace test {
 namespace {
@@ -65,7 +70,7 @@ TEST(PretendedCpu, IsEachKnownOneInTurn) {
 }  // namespace
 
 bool PretendsToLack(Isa isa) {
-  if (isa == Isa::kAvx512Bf16 || isa == Isa::kAmx) isa = Isa::kAvx512;  // units are asked for behind it
+  if (NameOf(isa) == "avx512_bf16" || NameOf(isa) == "amx") isa = Named("avx512");  // units are asked for behind it
   if (const Cpu* row = MeasuredRow()) return !row->Has(isa);
   absl::string_view best = PretendedName();
   return !absl::ConsumePrefix(&best, kUnknownWith) || !CpuUpTo(*IsaOf(best)).Has(isa);

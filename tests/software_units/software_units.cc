@@ -1,6 +1,6 @@
-// Plain C++ in the place of units that this CPU may lack: what kernels/isa/avx512_bf16.cc, amx.cc and kernels/units.cc
-// define. Linked into a test before the library, it is taken instead of them, and so the code around the units runs
-// everywhere.
+// Plain C++ in the place of units that this CPU may lack: a table of instruction sets with them and the scalar one
+// alone. Linked into a test before the library, it is taken instead of kernels/target/x86.cc, and so the code around
+// the units runs everywhere.
 #include "kernels/isa/pack.h"
 // Unrolled, the tiles of fourteen rows of such vectors took g++ two minutes.
 #undef RAGGEMM_UNROLL
@@ -9,13 +9,14 @@
 #include "kernels/isa/amx_gemm.h"
 #include "kernels/isa/scalar_traits.h"
 #include "kernels/isa/word_gemm.h"
-#include "kernels/units.h"
+#include "kernels/target/target.h"
+#include "tests/oracle/rule.h"
 #include "tests/support/isa_fixture.h"
 
 namespace raggemm {
 namespace {
 
-// Twice, with the instruction where there is one, as in tests/support/bits_rule.cc.
+// Twice, with the instruction where there is one, as in tests/oracle/bits.cc.
 #ifdef __clang__
 #define RAGGEMM_WITH_FMA
 #else
@@ -231,10 +232,21 @@ constinit const KernelRow kAvx512Bf16Kernels[] = {MakePairRow<Lanes>()};
 extern const KernelRow kAmxKernels[2];
 constinit const KernelRow kAmxKernels[] = {MakeAmxRow<Lanes, PlainTiles>(), MakeAmxByteRow<ByteLanes, PlainTiles>()};
 
-const char* MissingForAvx512Bf16() { return nullptr; }
-const char* MissingForAmx() { return nullptr; }
-bool LacksTilesOfBytes() { return false; }
-Isa BaseOfUnits() { return Isa::kScalar; }
+extern const KernelRow kScalarKernels[5];
+extern const Expanders kScalarExpanders;
+
+absl::Span<const IsaRow> IsaRows() {
+  const auto nothing = [] { return static_cast<const char*>(nullptr); };
+  static const IsaRow rows[] = {
+      {Isa{2}, "amx", nothing, kAmxKernels, Isa::kScalar},
+      {Isa{1}, "avx512_bf16", nothing, kAvx512Bf16Kernels, Isa::kScalar},
+      {Isa::kScalar, "scalar", nothing, kScalarKernels, Isa::kScalar, &kScalarExpanders},
+  };
+  return rows;
+}
+absl::Span<const Cpu> MeasuredCpus() { return {}; }
+bool HasTiles() { return true; }
+const Cpu* MeasuredCpuOf(absl::string_view, unsigned, unsigned) { return nullptr; }
 
 namespace test {
 extern const bool kUnitsAreSoftware = true;

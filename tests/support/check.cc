@@ -6,16 +6,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "kernels/element.h"
-#include "kernels/reference.h"
+#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
+#include "tests/oracle/reference.h"
 #include "tests/support/bits_rule.h"
+#include "tests/support/float_mode.h"
 #include "tests/support/isa_fixture.h"
 
 namespace raggemm::test {
 namespace {
-
-constexpr unsigned kModes = ~0x3fU;  // of MXCSR: all but the flags of what happened
 
 testing::AssertionResult Of(const ProblemSpec& spec, testing::AssertionResult result) {
   return result ? result : result << ", " << Describe(spec);
@@ -34,7 +33,7 @@ testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options, a
       options.isa = isa;
       options.threads = count;
       test.ClearOut();
-      const unsigned mode = __builtin_ia32_stmxcsr() & kModes;
+      const uint64_t mode = ThreadMode();
       const absl::Status status = GroupedGemm(test.problem, options);
       testing::AssertionResult same = status.ok() ? testing::AssertionSuccess() : testing::AssertionFailure() << status;
       if (same && (right.empty() || std::memcmp(out.data, right.data(), right.size()) != 0)) {
@@ -43,7 +42,7 @@ testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options, a
       if (same && !test.SurroundingsIntact()) {
         same = testing::AssertionFailure() << "bytes beside a buffer have changed";
       }
-      if (same && (__builtin_ia32_stmxcsr() & kModes) != mode) {
+      if (same && ThreadMode() != mode) {
         same = testing::AssertionFailure() << "the floating point mode of the thread has changed";
       }
       if (!same) return same << "\n" << IsaName(isa) << ", threads " << count;

@@ -18,7 +18,7 @@ testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options = 
 // Makes the problem, too.
 testing::AssertionResult GivesExpectedBits(const ProblemSpec& spec);
 
-// Likewise, and compares with the float64 reference: every element is within its bound.
+// Computes and compares with the float64 reference: every element is within its bound.
 testing::AssertionResult GivesResultsWithinBound(TestProblem& test);
 
 // With 1, 2, 3 and 8 threads of OpenMP: blocks and tiles are others then.

@@ -55,10 +55,14 @@ Names NamesOf(Cliff) {
   return kNames;
 }
 
+// By number: those of AllIsas from the last one on.
 Names NamesOf(Isa) {
-  static constexpr absl::string_view kNames[] = {"scalar",      "avx2",     "avx512", "avx512_bf16",
-                                                 "avx512_vnni", "avx_vnni", "amx"};
-  return kNames;
+  static const std::vector<absl::string_view> names = [] {
+    std::vector<absl::string_view> all;
+    for (Isa isa : AllIsas()) all.insert(all.begin(), NameOf(isa));
+    return all;
+  }();
+  return names;
 }
 
 Names NamesOf(Executor) {

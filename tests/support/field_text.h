@@ -154,7 +154,7 @@ void VisitFields(Spec& s, Visit visit) {
   visit("seed", s.seed);
 }
 
-// Likewise of an expert MLP.
+// Visits the fields of an expert MLP in the same way.
 template <typename Visit, typename Spec>
 requires std::is_base_of_v<MlpSpec, Spec>
 void VisitFields(Spec& s, Visit visit) {

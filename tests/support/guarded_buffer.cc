@@ -1,6 +1,7 @@
 #include "tests/support/guarded_buffer.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -12,7 +13,7 @@
 namespace raggemm::test {
 namespace {
 
-constexpr size_t kPage = 4096;
+const size_t kPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 constexpr unsigned char kFill = 0xA5;
 
 // Regions by page count, for all threads. Mapping is slow and tests make very many small buffers, so they are reused.

@@ -5,24 +5,28 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
 #include "raggemm/grouped_gemm.h"
 
 namespace raggemm::test {
 
 inline std::string IsaName(Isa isa) { return std::string(NameOf(isa)); }
+Isa Named(absl::string_view isa);  // ends the program where this architecture has none of that name
 // One with this ISA and what stands behind it in AllIsas, not probed: a busy host cannot upset what is chosen for it.
 Cpu CpuUpTo(Isa isa);
-// What the CPU says, asked without the library; of units that plain C++ stands for, that they are there, and of what a
-// pretended CPU lacks, that it is not.
+// Asks the CPU without the library whether it has the ISA of this name (host_x86.cc, host_generic.cc); and whether it
+// has tiles of AMX, but none of bytes.
+bool CpuHas(absl::string_view isa);
+bool CpuLacksTilesOfBytes();
+// As the CPU says; but what plain C++ stands for is there, and what a pretended CPU lacks is not.
 bool HostHas(Isa isa);
-// The same of AMX: tiles, but none of bytes.
 bool HostLacksTilesOfBytes();
 // In programs that software_units.cc is linked into.
 extern const bool kUnitsAreSoftware;
 std::vector<Isa> HostIsas();
 
-// Those that the CPU has, for tests that loop over them; they count as covered. A program that calls this or has
+// Lists those that the CPU has, for tests that loop over them; they count as covered. A program that calls this or has
 // tests of IsaTest ends by printing which ISAs it covered, and fails if that leaves out one that the CPU has.
 std::vector<Isa> CoverHostIsas();
 

@@ -5,9 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/element.h"
 #include "kernels/isa.h"
+#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
+#include "tests/oracle/values.h"
 #include "tests/support/test_mlp.h"
 #include "tests/support/test_mlp_backward.h"
 

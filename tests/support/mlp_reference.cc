@@ -5,9 +5,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/dequantize.h"
-#include "kernels/element.h"
+#include "raggemm/element.h"
 #include "raggemm/format.h"
+#include "tests/oracle/dequantizer.h"
+#include "tests/oracle/values.h"
 
 namespace raggemm::test {
 namespace {
@@ -64,7 +65,7 @@ Near Activated(Activation activation, Near gate, const Near* up) {
                  kSmallest};
 }
 
-// Of each row's a: rounded as the call does it, into `rounded`, and by how much that of the call may differ.
+// Computes a of each row, rounded as the call does it, into `rounded`, and by how much that of the call may differ.
 std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Reference& gate, const Array& rounded) {
   const MlpSpec& spec = mlp.spec;
   const Format& format = FormatOf(spec.type_of_a());

@@ -3,7 +3,7 @@
 #define RAGGEMM_TESTS_SUPPORT_MLP_REFERENCE_H_
 
 #include "gtest/gtest.h"
-#include "kernels/reference.h"
+#include "tests/oracle/reference.h"
 #include "tests/support/test_mlp.h"
 
 namespace raggemm::test {

@@ -8,7 +8,8 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/element.h"
+#include "raggemm/element.h"
+#include "tests/oracle/values.h"
 
 namespace raggemm::test {
 namespace {

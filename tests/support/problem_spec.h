@@ -37,7 +37,7 @@ enum class ParameterRows : uint8_t { kScalar, kPerGroup, kPerReplica };
 struct ProblemSpec {
   RaggedMode mode = RaggedMode::kRaggedM;
   int64_t problems = 1, replicas = 1, groups = 1;
-  // Of each problem and replica; along the ragged axis it may exceed the sum of the sizes. All ragged: unused.
+  // Extents of each problem and replica; along the ragged axis it may exceed the sum of the sizes. All ragged: unused.
   int64_t m = 1, n = 1, k = 1;
   std::vector<int64_t> sizes = {};  // [problems, replicas, groups] along the ragged axis; all ragged: along M
   std::vector<int64_t> n_sizes = {}, k_sizes = {};  // all ragged
@@ -54,8 +54,8 @@ struct ProblemSpec {
   std::optional<int64_t> local_groups = std::nullopt;
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
   Precision precision = Precision::kDefault;
-  // Of quantized operands: {} none, {0} one value, {1} one for each group, {rows, columns} of the blocks of the stored
-  // matrix that share one, 0 being all of an axis; {rows, columns, 0} for all groups the same.
+  // Factors of quantized operands: {} none, {0} one value, {1} one for each group, {rows, columns} of the blocks of the
+  // stored matrix that share one, 0 being all of an axis; {rows, columns, 0} for all groups the same.
   std::vector<int64_t> lhs_scale = {}, rhs_scale = {}, lhs_zero = {}, rhs_zero = {};
   DType scale_type = DType::kF32;
   std::optional<Activation> activation = std::nullopt;

@@ -12,7 +12,7 @@ namespace raggemm::test {
 // Whether RAGGEMM_SOAK is set, as `./dev test --soak` does: then tests of load run long.
 bool Soaking();
 
-// Of this process, as the kernel counts them now.
+// Count those of this process now, as the kernel does.
 int64_t ResidentBytes();
 int64_t AddressSpaceBytes();
 

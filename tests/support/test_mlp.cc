@@ -11,6 +11,7 @@
 #include "kernels/isa.h"
 #include "kernels/tile.h"
 #include "raggemm/grouped_gemm.h"
+#include "tests/oracle/values.h"
 #include "tests/support/variants.h"
 
 namespace raggemm::test {

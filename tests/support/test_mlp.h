@@ -10,9 +10,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "kernels/element.h"
+#include "raggemm/element.h"
 #include "raggemm/format.h"
 #include "raggemm/moe_mlp.h"
+#include "tests/oracle/values.h"
 #include "tests/support/problem_spec.h"
 
 namespace raggemm::test {
@@ -27,7 +28,7 @@ struct MlpSpec {
   int64_t behind = 2;                           // rows in no group, of tokens that do not exist
   DType x = DType::kF32, weights = DType::kF32, out = DType::kF32;
   std::optional<DType> down = std::nullopt;  // of w_down, where it has another type
-  // Of quantized weights, as ProblemSpec has them, for all three.
+  // Factors of quantized weights, as ProblemSpec has them, for all three.
   std::vector<int64_t> scale = {}, zero = {};
   DType scale_type = DType::kF32;
   DType sizes_type = DType::kS32;  // of row_tokens and group_offset, too
@@ -91,7 +92,7 @@ GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, co
 // What a row's activation is computed from.
 struct FirstProducts {
   FloatTensor up, gate;  // f32; gate as large, also where there is none
-  // Of an element of a: what the activation takes for gate and up.
+  // What the activation takes for gate and up of an element of a.
   std::pair<float, float> GateAndUp(const TestMlp& mlp, int64_t row, int64_t column) const;
 };
 FirstProducts FirstProductsOf(const TestMlp& mlp, const FloatTensor& gathered);

@@ -7,7 +7,7 @@
 
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
-#include "kernels/element.h"
+#include "raggemm/element.h"
 
 namespace raggemm::test {
 

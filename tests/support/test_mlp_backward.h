@@ -26,7 +26,7 @@ class TestMlpBackward {
   MoeMlpBackwardProblem problem;
 };
 
-// Of all gradients, by GroupedGemm and activations in scalar code on one thread.
+// Computes all gradients by GroupedGemm and activations in scalar code on one thread.
 std::vector<uint64_t> GradientSequenceBits(const TestMlpBackward& call);
 
 }  // namespace raggemm::test

@@ -5,6 +5,8 @@ import math
 import jax
 import jax.numpy as jnp
 
+from raggemm._primitive.library import tables
+
 
 def _swiglu_oai(gate: jax.Array, up: jax.Array) -> jax.Array:
     """gpt-oss': both are clamped, the gate from above only."""
@@ -17,7 +19,7 @@ def _gelu_tanh(x: jax.Array) -> jax.Array:
     return x * jax.nn.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
 
 
-# Of one array, which with a gate is multiplied by up; gpt-oss' is of both.
+# Functions of one array, which with a gate is multiplied by up; gpt-oss' is one of both.
 _ACTIVATIONS = {
     "SILU": jax.nn.silu,
     "GELU": lambda x: jax.nn.gelu(x, approximate=False),
@@ -26,7 +28,7 @@ _ACTIVATIONS = {
     "QUICK_GELU": lambda x: x * jax.nn.sigmoid(1.702 * x),
 }
 NEEDS_A_GATE = {"SWIGLU_OAI": _swiglu_oai}
-ACTIVATIONS = (*_ACTIVATIONS, *NEEDS_A_GATE)  # as the attribute
+ACTIVATIONS = tuple(map(str.upper, tables()["activations"]))  # as the attribute
 
 
 def activated(activation: str, gate: jax.Array | None, up: jax.Array) -> jax.Array:

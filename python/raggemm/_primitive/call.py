@@ -22,29 +22,42 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from raggemm._primitive.library import tables
+
 STRIDED, PACKED, COLUMN_BLOCKS = "STRIDED", "PACKED", "COLUMN_BLOCKS"
 
-_F32, _F64, _S32 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32)
-# The types of matrices, each with the one that products of it are summed in: floats with floats, bytes with bytes; of
-# the elements of quantized ones and of their scales; and those of sizes.
-FLOATS = {np.dtype(np.float16): _F32, np.dtype(ml_dtypes.bfloat16): _F32, _F32: _F32, _F64: _F64}
-BYTES = {np.dtype(np.int8): _S32, np.dtype(np.uint8): _S32}
-MATRICES = FLOATS | BYTES
-QUANTIZED = dict.fromkeys(
-    map(np.dtype, (np.int8, np.uint8, ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2)), _S32
-) | dict.fromkeys(map(np.dtype, (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn)), _F32)
+_S32, _F32, _F64 = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.float64)
+# The formats of the library, by their names there.
+_FORMATS = {row["name"]: row for row in tables()["formats"] if row["role"] != "panel"}
+_DTYPES = {name: np.dtype(row["numpy"]) for name, row in _FORMATS.items()}
+
+
+def _of_role(role: str) -> dict[np.dtype, np.dtype]:
+    """The types of a role, each with the one that products of it are summed in."""
+    return {_DTYPES[name]: _DTYPES[row["expands_to"]] for name, row in _FORMATS.items() if row["role"] == role}
+
+
+# The types of matrices, floats with floats, bytes with bytes; of the elements of quantized ones; of their scales; and
+# those of sizes.
+FLOATS, QUANTIZED = _of_role("matrix"), _of_role("quantized")
 INTEGER_ELEMENTS = tuple(x for x, sums in QUANTIZED.items() if sums == _S32)
-# Of less than a byte: how many make one, and a type of a byte that has all their values.
+BYTES = {x: _S32 for x in INTEGER_ELEMENTS if x in (np.int8, np.uint8)}
+MATRICES = FLOATS | BYTES
+
+
+def _wider(dtype: np.dtype) -> Any:
+    """A type of a byte that has all values of a narrower one."""
+    if dtype not in INTEGER_ELEMENTS:
+        return ml_dtypes.float8_e4m3fn
+    return np.uint8 if ml_dtypes.iinfo(dtype).min == 0 else np.int8
+
+
+# Elements of less than a byte: how many make one, and a type of a byte that has all their values.
 PARTS_OF_BYTES = {
-    np.dtype(ml_dtypes.int4): (2, np.int8),
-    np.dtype(ml_dtypes.uint4): (2, np.uint8),
-    np.dtype(ml_dtypes.int2): (4, np.int8),
-    np.dtype(ml_dtypes.float4_e2m1fn): (2, ml_dtypes.float8_e4m3fn),
+    _DTYPES[name]: (8 // row["bits"], _wider(_DTYPES[name])) for name, row in _FORMATS.items() if row["bits"] < 8
 }
-SCALES: tuple[np.dtype, ...] = tuple(
-    map(np.dtype, (np.float32, ml_dtypes.bfloat16, np.float16, ml_dtypes.float8_e8m0fnu, ml_dtypes.float8_e4m3fn))
-)
-INTEGERS = tuple(map(np.dtype, (np.int32, np.int64, np.uint32)))
+SCALES = tuple(_DTYPES[name] for name, row in _FORMATS.items() if row["is_scale"])
+INTEGERS = tuple(_of_role("sizes"))
 
 
 def elements_of_a_byte(dtype: np.dtype) -> int:
@@ -92,20 +105,28 @@ class OptionalOperand(NamedTuple):
         return self.name[:3]
 
 
+_TERMS = {
+    "c": Term.ADDED,
+    "bias": Term.ADDED,
+    "alpha": Term.PRODUCT,
+    "beta": Term.ADDED,
+    "group_offset": Term.GROUPS,
+    "gate": Term.GATE,
+    "row_index": Term.ROWS,
+}
+_AXES = {"problem": "problem", "replica": "replica", "group": "group", "row": "m", "column": "n"}
+
+
+def _operand(name: str, axes: Sequence[str]) -> OptionalOperand:
+    """Of a row of the library's. Scales and zeros, whose axes it leaves open, have one value for each group."""
+    if name not in _TERMS:
+        return OptionalOperand(name, Term.FACTOR, ("problem", "replica", "group"))
+    is_as_out = {"row", "column"} <= set(axes)
+    return OptionalOperand(name, _TERMS[name], () if is_as_out else tuple(_AXES[axis] for axis in axes))
+
+
 # In the order in which the custom call gets them. What is ADDED, and alpha, have a tangent rule of their name.
-OPTIONAL = (
-    OptionalOperand("c", Term.ADDED),
-    OptionalOperand("bias", Term.ADDED, ("problem", "replica", "group", "n")),
-    OptionalOperand("alpha", Term.PRODUCT, ("problem", "replica", "group")),
-    OptionalOperand("beta", Term.ADDED, ("problem", "replica", "group")),
-    OptionalOperand("group_offset", Term.GROUPS, ("problem", "replica")),
-    *(
-        OptionalOperand(name, Term.FACTOR, ("problem", "replica", "group"))
-        for name in ("lhs_scale", "rhs_scale", "lhs_zero", "rhs_zero")
-    ),
-    OptionalOperand("gate", Term.GATE),
-    OptionalOperand("row_index", Term.ROWS, ("problem", "replica", "m")),
-)
+OPTIONAL = tuple(_operand(row["name"], row["axes"]) for row in tables()["operands"])
 
 
 class Mode(enum.Enum):

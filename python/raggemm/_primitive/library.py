@@ -42,7 +42,7 @@ def _load() -> ctypes.CDLL:
     library.raggemm_free.argtypes = [ctypes.c_void_p]
     library.raggemm_free.restype = None
     library.raggemm_version.restype = ctypes.c_char_p
-    for function in (library.raggemm_describe_json, library.raggemm_take_plans):
+    for function in (library.raggemm_describe_json, library.raggemm_tables_json, library.raggemm_take_plans):
         function.argtypes = []
         function.restype = ctypes.c_void_p
     library.raggemm_record_plans.argtypes = [ctypes.c_int32]
@@ -137,6 +137,12 @@ def cases_json(path: str | pathlib.Path | None = None) -> str:
 
 
 @functools.cache
+def tables() -> dict[str, list[Any]]:
+    """What the library has: formats of elements, optional operands, arithmetics, activations and custom calls, a row
+    each, columns as raggemm_tables_json in ffi/handlers.h has them."""
+    return json.loads(_text("raggemm_tables_json"))
+
+
 def description() -> dict[str, Any]:
     """What the library says of itself, of this CPU and of the environment variables that it has read: the object of
     raggemm_describe_json in ffi/handlers.h. The first call measures the instruction sets, for some milliseconds."""

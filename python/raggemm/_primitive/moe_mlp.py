@@ -22,11 +22,11 @@ from raggemm._primitive.column_blocks import from_blocks, to_blocks
 from raggemm._primitive.options import attributes
 from raggemm._primitive.primitive import check_platform, runs_compiled
 
-# Of arguments: the value, then the first products where they are kept.
+# Takes arguments; gives the value, then the first products where they are kept.
 primitive = Primitive("moe_mlp")
-# Of arguments, what was kept, and tangents of some arguments, in which it is linear.
+# Takes arguments, what was kept, and tangents of some arguments, in which it is linear.
 tangent = Primitive("moe_mlp_tangent")
-# Of arguments, what was kept, and the cotangent of the value: those of some arguments.
+# Takes arguments, what was kept, and the cotangent of the value; gives those of some arguments.
 backward = Primitive("moe_mlp_backward")
 primitive.multiple_results = backward.multiple_results = True
 
@@ -50,7 +50,7 @@ class MlpCall:
     """What all of them do: the static parameter of the primitive."""
 
     sequence: Callable[["MlpCall", _Args], tuple[jax.Array, ...]]  # of the arguments by name: value, first products
-    # Of those, a cotangent of the value, and names of arguments: their cotangents by name.
+    # Gives from those, a cotangent of the value and names of arguments their cotangents by name.
     cotangents: Callable[["MlpCall", _Args, jax.Array, tuple[str, ...]], _Args]
     activation: str  # as the attribute, as are the next three
     merged: str

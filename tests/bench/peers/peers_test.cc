@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/peers/peer.h"
-#include "kernels/element.h"
+#include "tests/oracle/values.h"
 
 namespace raggemm::bench {
 namespace {
@@ -164,7 +164,7 @@ std::map<int, double> ThreadSeconds() {
   return seconds;
 }
 
-// Of every competitor that is there; PeerListTest names the others.
+// Computes with every competitor that is there; PeerListTest names the others.
 class PeersTest : public testing::TestWithParam<const Peer*> {
  protected:
   const Peer* peer_ = GetParam();

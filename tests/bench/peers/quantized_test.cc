@@ -12,8 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "bench/peers/peer.h"
-#include "kernels/element.h"
 #include "kernels/problem.h"
+#include "raggemm/element.h"
+#include "tests/oracle/values.h"
 
 namespace raggemm::bench {
 namespace {

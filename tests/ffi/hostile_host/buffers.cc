@@ -31,7 +31,7 @@ int64_t ElementBytes(const host::Buffer& buffer) { return SizeOf(FormatOfXla(buf
 // must name the operand, or one that it no longer agrees with.
 void RefusesEach(const std::function<bool(host::Buffer&)>& spoil, const std::vector<std::string>& texts,
                  bool named = true, const std::string& but = "") {
-  for (const Target& target : kAllTargets) {
+  for (const Target& target : AllTargets()) {
     const std::unique_ptr<SpoiltCall> call = target.make();
     const host::Call good = call->TheCall();
     const std::vector<std::string> names = call->Names();
@@ -196,21 +196,24 @@ TEST(WorkspaceTest, IsNeverLeft) {
 
 // Every pair of operands of which one is written: the second starts where the first does.
 TEST(AliasTest, WhatIsWrittenSharesMemoryWithNothingButC) {
-  for (const Target& target : kAllTargets) {
+  for (const Target& target : AllTargets()) {
     const std::unique_ptr<SpoiltCall> call = target.make();
     const host::Call good = call->TheCall();
     const std::vector<std::string> names = call->Names();
-    const size_t out = names.size() - 2, workspace = names.size() - 1;
+    const size_t first_result = good.args.size(), workspace = names.size() - 1;
     host::ThreadPool pool(2);
-    for (size_t written : {out, workspace}) {
+    for (size_t written = first_result; written <= workspace; ++written) {
       for (size_t i = 0; i < names.size(); ++i) {
         call->TheCall() = good;
         const void* place = BufferAt(call->TheCall(), written).data;
         host::Buffer& other = BufferAt(call->TheCall(), i);
-        if (i == written || Elements(other) == 0 || (written == out && names[i] == "c")) continue;
+        if (i == written || Elements(other) == 0 || (names[written] == "out" && names[i] == "c")) continue;
         other.data = const_cast<void*>(place);
-        const std::string text = i == out || written == workspace ? "overlaps int64_workspace" : "out overlaps ";
-        EXPECT_TRUE(call->IsRefused(call->Execute(&pool), {text, names[i]})) << names[i] << " in " << names[written];
+        // The larger of them may lie upon others, too.
+        const host::Error error = call->Execute(&pool);
+        EXPECT_TRUE(call->IsRefused(error, {" overlaps "})) << names[i] << " in " << names[written];
+        const auto named = [&](size_t at) { return error.message.find(names[at]) != std::string::npos; };
+        EXPECT_TRUE(named(written) || named(i)) << error.message;
       }
     }
   }
@@ -218,12 +221,12 @@ TEST(AliasTest, WhatIsWrittenSharesMemoryWithNothingButC) {
 
 // One element in common is too much: the first of out is the last of the other, and the other way round.
 TEST(AliasTest, OneElementInCommonIsRefused) {
-  for (const Target& target : kAllTargets) {
+  for (const Target& target : AllTargets()) {
     const std::unique_ptr<SpoiltCall> call = target.make();
     const host::Call good = call->TheCall();
     const std::vector<std::string> names = call->Names();
     host::ThreadPool pool(2);
-    for (size_t i = 0; i + 2 < names.size(); ++i) {
+    for (size_t i = 0; i < good.args.size(); ++i) {
       const host::Buffer& out = good.results[0];
       const host::Buffer& other = good.args[i];
       if (Elements(other) == 0) continue;
@@ -232,7 +235,8 @@ TEST(AliasTest, OneElementInCommonIsRefused) {
         if (distance == 0 && names[i] == "c") continue;
         call->TheCall() = good;
         call->TheCall().args[i].data = static_cast<char*>(out.data) + distance;
-        const testing::AssertionResult refused = call->IsRefused(call->Execute(&pool), {"out overlaps " + names[i]});
+        const testing::AssertionResult refused =
+            call->IsRefused(call->Execute(&pool), {names[good.args.size()] + " overlaps " + names[i]});
         // A start that is not aligned to its elements is refused first.
         if (reinterpret_cast<uintptr_t>(call->TheCall().args[i].data) % ElementBytes(other) == 0) {
           EXPECT_TRUE(refused) << names[i];

@@ -145,9 +145,18 @@ const FrameCase kFramesAndApis[] = {
      {"XLA_FFI_Metadata size", "got 0"}},
 };
 
-// `least`: arguments that a call must have.
-std::vector<FrameCase> Lists(int least) {
+std::vector<FrameCase> Lists(const CustomCall& call) {
+  const int64_t least = call.least_operands();
   const std::string must_be = absl::StrCat("must be at least ", least);
+  const bool is_one = call.least_results() == call.most_results();
+  const std::string results_must_be =
+      absl::StrCat("must be ", call.least_results(), is_one ? "" : absl::StrCat(" to ", call.most_results()));
+  const auto results = [&](int64_t count) {
+    return FrameCase{absl::StrCat("Results", count),
+                     For::kExecute,
+                     [=](Frame& f, Api&) { f.rets.size = count; },
+                     {absl::StrCat("number of results: ", count, ", ", results_must_be)}};
+  };
   return {
       {"ArgumentsSmaller", For::kExecute, [](Frame& f, Api&) { f.args.struct_size -= 8; }, {"of the arguments is 32"}},
       {"ArgumentsLarger", For::kExecute, [](Frame& f, Api&) { f.args.struct_size += 8; }, {"of the arguments is 48"}},
@@ -168,9 +177,8 @@ std::vector<FrameCase> Lists(int least) {
        [](Frame& f, Api&) { f.args.size = -1; },
        {"number of arguments: -1", must_be}},
       {"HugeArguments", For::kExecute, ListHugeArguments, {"optional operands, got"}},
-      {"NoResult", For::kExecute, [](Frame& f, Api&) { f.rets.size = 0; }, {"number of results: 0, must be 2"}},
-      {"OneResult", For::kExecute, [](Frame& f, Api&) { f.rets.size = 1; }, {"number of results: 1, must be 2"}},
-      {"FiveResults", For::kExecute, [](Frame& f, Api&) { f.rets.size = 5; }, {"number of results: 5, must be 2"}},
+      results(call.least_results() - 1),
+      results(call.most_results() + 1),
       {"NegativeResults", For::kExecute, [](Frame& f, Api&) { f.rets.size = -2; }, {"number of results: -2"}},
       {"HugeResults",
        For::kExecute,
@@ -261,20 +269,21 @@ std::vector<FrameCase> DimsAt(Place p) {
 }
 
 void AppendCases(const Target& target, std::vector<FrameCase>& all) {
-  constexpr int kResults = 2;
+  const std::unique_ptr<SpoiltCall> whole = target.make();
+  const std::vector<host::Buffer>& arguments = whole->TheCall().args;
   std::vector<FrameCase> cases(std::begin(kFramesAndApis), std::end(kFramesAndApis));
   const auto append = [&](const std::vector<FrameCase>& more) { cases.insert(cases.end(), more.begin(), more.end()); };
-  append(Lists(target.least));
-  for (int i = 0; i < target.most; ++i) {
+  append(Lists(target.description));
+  for (int i = 0; i < static_cast<int>(arguments.size()); ++i) {
     append(BuffersAt({"argument", i}));
-    if (i != target.scalar) append(DimsAt({"argument", i}));
+    if (!arguments[i].dims.empty()) append(DimsAt({"argument", i}));
   }
-  for (int i = 0; i < kResults; ++i) {
+  for (int i = 0; i < static_cast<int>(whole->TheCall().results.size()); ++i) {
     append(BuffersAt({"result", i}));
     append(DimsAt({"result", i}));
   }
   for (FrameCase& c : cases) {
-    c.name = absl::StrCat(target.name, "_", c.name);
+    c.name = absl::StrCat(target.name(), "_", c.name);
     c.target = &target;
   }
   all.insert(all.end(), cases.begin(), cases.end());
@@ -282,7 +291,7 @@ void AppendCases(const Target& target, std::vector<FrameCase>& all) {
 
 std::vector<FrameCase> AllCases() {
   std::vector<FrameCase> cases;
-  for (const Target& target : kAllTargets) AppendCases(target, cases);
+  for (const Target& target : AllTargets()) AppendCases(target, cases);
   return cases;
 }
 
@@ -338,7 +347,7 @@ TEST_P(PlanOfFrameTest, SaysTheSame) {
 
 std::vector<FrameCase> CasesOfPlans() {
   std::vector<FrameCase> cases;
-  AppendCases(kAllTargets[0], cases);
+  AppendCases(AllTargets()[0], cases);
   return cases;
 }
 
@@ -347,7 +356,7 @@ INSTANTIATE_TEST_SUITE_P(Frames, PlanOfFrameTest, testing::ValuesIn(CasesOfPlans
 
 // An error that cannot be returned, because there is nothing to make it with, is written to standard error.
 TEST(NoApiTest, ErrorsAreWritten) {
-  for (const Target& target : kAllTargets) {
+  for (const Target& target : AllTargets()) {
     const std::unique_ptr<SpoiltCall> call = target.make();
     call->TheCall().attributes["threads"] = true;
     for (const Handler& handler : target.handlers()) {
@@ -367,8 +376,10 @@ TEST(NoApiTest, ErrorsAreWritten) {
 
 // As XLA asks when it registers a handler: of the frame only its size and extension are set.
 TEST(NoApiTest, MetadataNeedNone) {
-  std::vector<Handler> handlers = kAllTargets[0].handlers();
-  for (const Handler& handler : kAllTargets[1].handlers()) handlers.push_back(handler);
+  std::vector<Handler> handlers;
+  for (const Target& target : AllTargets()) {
+    for (const Handler& handler : target.handlers()) handlers.push_back(handler);
+  }
   for (const Handler& handler : handlers) {
     XLA_FFI_Metadata metadata{};
     metadata.struct_size = XLA_FFI_Metadata_STRUCT_SIZE;

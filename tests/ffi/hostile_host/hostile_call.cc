@@ -1,6 +1,6 @@
 #include "tests/ffi/hostile_host/hostile_call.h"
 
-#include "proto/config.pb.h"
+#include "absl/strings/str_cat.h"
 #include "raggemm/operands.h"
 #include "tests/support/variants.h"
 
@@ -55,22 +55,38 @@ std::vector<std::string> HostileMlp::Names() const {
   return names;
 }
 
-constinit const Target kAllTargets[] = {
-    {"GroupedGemm",
-     [] {
-       return std::vector<Handler>{{"instantiate", XLA_FFI_ExecutionStage_INSTANTIATE, ThePlugin().instantiate},
-                                   {"execute", XLA_FFI_ExecutionStage_EXECUTE, ThePlugin().execute}};
-     },
-     []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<HostileCall>(EveryOperandOfExperts()); }, 8, 15, 12,
-     proto::GroupedGemmConfig::descriptor},
-    {"MoeMlp",
-     [] {
-       return std::vector<Handler>{{"instantiate", XLA_FFI_ExecutionStage_INSTANTIATE, MlpHandler("instantiate")},
-                                   {"execute", XLA_FFI_ExecutionStage_EXECUTE, MlpHandler("execute")}};
-     },
-     []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<HostileMlp>(EveryMlpOperand()); }, 5, 17, 10,
-     proto::MoeMlpConfig::descriptor},
-};
+std::vector<std::string> HostileBackward::Names() const {
+  std::vector<std::string> names;
+  for (const Place& place : kMoeMlpBackwardCall.operands) names.emplace_back(place.name);
+  for (const MlpSlot& slot : kMlpSlots) {
+    if ((test().problem.forward.*slot.operand).has_value()) names.emplace_back(slot.name);
+  }
+  for (const MlpGradientSlot& slot : kMlpGradientSlots) {
+    if ((test().problem.gradients.*slot.gradient).has_value()) names.emplace_back(slot.name);
+  }
+  names.emplace_back("int64_workspace");
+  return names;
+}
+
+std::vector<Handler> Target::handlers() const {
+  const auto find = [&](const char* stage) {
+    const std::string symbol = absl::StrCat("raggemm_", description.name, "_v1_", stage);
+    return ThePlugin().library.Find<XLA_FFI_Handler>(symbol.c_str());
+  };
+  return {{"instantiate", XLA_FFI_ExecutionStage_INSTANTIATE, find("instantiate")},
+          {"execute", XLA_FFI_ExecutionStage_EXECUTE, find("execute")}};
+}
+
+absl::Span<const Target> AllTargets() {
+  static const Target targets[] = {
+      {kGroupedGemmCall,
+       []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<HostileCall>(EveryOperandOfExperts()); }},
+      {kMoeMlpCall, []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<HostileMlp>(EveryMlpOperand()); }},
+      {kMoeMlpBackwardCall,
+       []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<HostileBackward>(MlpSpec{}); }},
+  };
+  return targets;
+}
 
 testing::AssertionResult SpoiltCall::IsRefusedWith(XLA_FFI_Error_Code code, const host::Error& error,
                                                    const std::vector<std::string>& texts) const {

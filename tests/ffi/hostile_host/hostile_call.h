@@ -11,12 +11,13 @@
 #include <utility>
 #include <vector>
 
-#include "ffi/host/mini_host.h"
-#include "google/protobuf/descriptor.h"
+#include "absl/types/span.h"
+#include "ffi/custom_call.h"
 #include "gtest/gtest.h"
-#include "kernels/reference.h"
 #include "tests/ffi/mlp_call.h"
 #include "tests/ffi/plugin_call.h"
+#include "tests/host/mini_host.h"
+#include "tests/oracle/reference.h"
 
 namespace raggemm::test {
 
@@ -38,7 +39,7 @@ class SpoiltCall {
  public:
   virtual ~SpoiltCall() = default;
   virtual host::Call& TheCall() = 0;
-  // Of the operands of the call, in the order of its arguments; then out and int64_workspace.
+  // Names of the arguments of the call, then of its results.
   virtual std::vector<std::string> Names() const = 0;
   // The bits of the rule, and nothing written beside a buffer.
   virtual testing::AssertionResult AnswerIsRight() const = 0;
@@ -61,17 +62,16 @@ struct Handler {
   XLA_FFI_Handler* function;
 };
 
-// A custom call of the plugin; tests/architecture/test_binaries.py says where there is another.
+// A custom call of the plugin, as it describes itself, and a valid one with every optional operand.
 struct Target {
-  const char* name;
-  std::vector<Handler> (*handlers)();
-  std::unique_ptr<SpoiltCall> (*make)();  // a valid call with every optional operand
-  int least, most;                        // arguments; of them those of `make`
-  int scalar;                             // which of them has no dims
-  const google::protobuf::Descriptor* (*config)();
+  const CustomCall& description;
+  std::unique_ptr<SpoiltCall> (*make)();
+
+  std::string name() const { return std::string(description.name); }
+  std::vector<Handler> handlers() const;
 };
-inline constexpr int kTargets = 2;
-extern const Target kAllTargets[kTargets];
+// All: ffi/custom_call.h has one for each.
+absl::Span<const Target> AllTargets();
 
 // One valid problem of each mode, with sizes of zero, rows outside all groups, and c where `with_c`.
 std::vector<ProblemSpec> OneOfEachMode(bool with_c);
@@ -127,6 +127,28 @@ class HostileMlp : public MlpCall, public SpoiltCall {
     mlp().ClearOut();
     return host::Execute(MlpHandler("execute"), call(), pool);
   }
+};
+
+class HostileBackward : public MlpBackwardCall, public SpoiltCall {
+ public:
+  explicit HostileBackward(const MlpSpec& spec) : MlpBackwardCall(spec) {
+    EXPECT_EQ(test().Run({.executor = Executor::kSerial, .isa = Isa::kScalar}), absl::OkStatus());
+    expected_ = test().Bits();
+    test().ClearGradients();
+  }
+
+  host::Call& TheCall() override { return call(); }
+  std::vector<std::string> Names() const override;
+  testing::AssertionResult AnswerIsRight() const override {
+    if (test().Bits() == expected_) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << "gradients have other bits than those of scalar code";
+  }
+  bool AnswerIsUntouched() const override { return GradientsAreUntouched(); }
+  bool PlacesBesideAreIntact() const override { return test().mlp.SurroundingsIntact(); }
+  host::Error Execute(host::TaskRunner* pool) override { return MlpBackwardCall::Execute(pool); }
+
+ private:
+  std::vector<uint64_t> expected_;
 };
 
 }  // namespace raggemm::test

@@ -8,7 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "kernels/element.h"
+#include "raggemm/element.h"
 #include "raggemm/format.h"
 #include "tests/ffi/hostile_host/hostile_call.h"
 #include "tests/support/guarded_buffer.h"
@@ -23,7 +23,7 @@ host::Buffer& BufferAt(host::Call& call, size_t i) {
   return i < call.args.size() ? call.args[i] : call.results[i - call.args.size()];
 }
 
-// Of float weights, so that scales and zeros are none's.
+// Weights are floats, so that scales and zeros are none's.
 MlpSpec FloatWeights() { return {.sizes = {3, 4, 0, 6, 2}, .local = 3, .offset = 1}; }
 
 bool MayHave(const std::string& name, const Format& format) {
@@ -123,7 +123,7 @@ TEST(MlpShapesTest, EveryHugeExtentOfEveryOperandIsRefused) {
   }
 }
 
-// Of all operands together, so that they agree: nothing has elements. Beyond 2^40 no workspace is counted.
+// Extents of all operands together, so that they agree: nothing has elements. Beyond 2^40 no workspace is counted.
 TEST(MlpShapesTest, HugeExtentsWithoutElements) {
   for (int64_t huge : {int64_t{1} << 32, int64_t{1} << 41, int64_t{1} << 62, kHighest}) {
     std::vector<int64_t> workspace(1 << 16);

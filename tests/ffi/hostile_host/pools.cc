@@ -1,5 +1,6 @@
 // Pools that schedule as no pool should, and calls from everywhere at once. A hang ends with the stacks of all threads.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -191,7 +192,7 @@ INSTANTIATE_TEST_SUITE_P(Pools, PoolTest, testing::ValuesIn(kPools),
 // Tasks that start when the call is long over, its memory is gone and its frame is, too.
 TEST(LateTest, TasksOfAFinishedCallTouchNothing) {
   const Watchdog watchdog("tasks of finished calls", seconds(20));
-  constexpr size_t kPage = 4096;
+  const auto kPage = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   KeepingPool pool(4);
   RunnerOf runner(pool);
   HostileCall call(ManyTiles());

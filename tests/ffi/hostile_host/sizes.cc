@@ -119,7 +119,7 @@ struct EmptyProblem {
   const char* error = "";  // what it says where it is not legal
 };
 
-// Of f32, 2^60 is the longest power of two whose bytes can be counted.
+// 2^60 elements of f32 are the largest power of two whose bytes can be counted.
 constexpr int64_t kTwoTo62 = int64_t{1} << 62, kTwoTo60 = int64_t{1} << 60, kTwoTo59 = kTwoTo60 / 2,
                   kTwoTo40 = int64_t{1} << 40, kTwoTo30 = int64_t{1} << 30;
 

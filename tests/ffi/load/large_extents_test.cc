@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/element.h"
 #include "tests/ffi/plugin_call.h"
+#include "tests/oracle/values.h"
 #include "tests/support/process.h"
 
 namespace raggemm::test {
@@ -111,7 +111,7 @@ TEST(LargeExtents, WeightsOfManyGroups) {
   sizes[5] = 3;
   sizes[kGroups - 1] = 5;
   large.problem.lhs.first_dims = large.problem.out.first_dims = large.Sizes({kGroups}, sizes);
-  // Of the depth that is filled, for most of rhs is zero.
+  // Takes the depth that is filled, for most of rhs is zero.
   large.RunAndCheck({{3, 40, 4, {0, kK, 1}, {5 * kK * kN, kN, 1}, {0, kN, 1}},
                      {5, 40, 4, {3 * kK, kK, 1}, {(kGroups - 1) * kK * kN, kN, 1}, {3 * kN, kN, 1}}});
 }

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/element.h"
 #include "kernels/isa.h"
 #include "kernels/microkernel.h"
+#include "tests/oracle/values.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/problem_spec.h"
 

@@ -9,7 +9,7 @@
 
 namespace raggemm::test {
 
-// Those of one name follow each other, and have one line.
+// A call to plan. Cases of one name follow each other, and have one line.
 struct ScheduleCase {
   std::string name;
   ProblemSpec spec;

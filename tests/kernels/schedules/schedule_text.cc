@@ -10,6 +10,7 @@
 #include "kernels/microkernel.h"
 #include "kernels/scratch.h"
 #include "kernels/tile.h"
+#include "kernels/ways/way.h"
 #include "raggemm/grouped_gemm.h"
 
 namespace raggemm {
@@ -30,17 +31,17 @@ namespace {
 constexpr int kMostBlocks = 12;  // of a tile, as text
 constexpr int64_t kMostTiles = 64;
 
+int KindOf(const StripSource& source) { return source.sweeps ? 1 : source.stores ? 2 : source.reads_rhs ? 0 : 3; }
+
 std::string NameOf(const Recipe& recipe) {
-  static constexpr const char* kSources[] = {"sweep", "in place", "expand", "pack"};
   static constexpr const char* kOrders[] = {"by strips", "by rows"};
-  return absl::StrCat(kSources[static_cast<int>(recipe.source)], " ", kOrders[static_cast<int>(recipe.fetch)], " ",
-                      recipe.shape);
+  return absl::StrCat(WayOf(recipe).name, " ", kOrders[static_cast<int>(recipe.fetch)], " ", recipe.shape);
 }
 
-void AppendOperand(const PlannedOperand& x, const char* name, std::string& text) {
-  absl::StrAppend(&text, name, ": read ", NameOf(x.read), x.expand != nullptr ? " expanded" : "", ", repeat ",
-                  static_cast<int>(x.repeat));
-  for (const PlannedFactor* factor : {&x.scale, &x.zero}) {
+void AppendOperand(const Operand& x, const Reading& reading, const char* name, std::string& text) {
+  absl::StrAppend(&text, name, ": read ", NameOf(reading.type), reading.expand != nullptr ? " expanded" : "",
+                  ", repeat ", static_cast<int>(x.repeat));
+  for (const Factor* factor : {&x.scale, &x.zero}) {
     if (!factor->is_given()) continue;
     absl::StrAppend(&text, ", ", NameOf(factor->values.dtype), " per ", static_cast<int>(factor->values.per));
     if (factor->of_elements) absl::StrAppend(&text, " of elements");
@@ -59,7 +60,7 @@ void AppendArray(const char* name, const int64_t* values, int64_t count, std::st
 }
 
 // What the work on a block fetches, as kernels would, from the start of rhs.
-void AppendFetches(const PlanData& plan, const TilePlace& place, const Block& block, Fetch& fetch, std::string& text) {
+void AppendFetches(const Schedule& plan, const TilePlace& place, const Block& block, Fetch& fetch, std::string& text) {
   const auto append = [&](Prefetch* at) {
     if (at->count <= 0) return;
     absl::StrAppend(&text, " ", at->line - plan.rhs.data, "x", at->count, at->near ? " near" : "");
@@ -72,14 +73,14 @@ void AppendFetches(const PlanData& plan, const TilePlace& place, const Block& bl
   Strip strip;
   for (int64_t col = block.col; col < block.col + block.cols; col += strip.cols) {
     strip = NextStrip(plan, place, block.col + block.cols - col);
-    absl::StrAppend(&text, " [", strip.cols, "/", strip.width, " from ", static_cast<int>(strip.from));
-    if (strip.from == Strip::From::kPacked) append(fetch.For(Fetch::Work::kPack));
+    absl::StrAppend(&text, " [", strip.cols, "/", strip.width, " from ", KindOf(*strip.source));
+    if (!strip.source->reads_rhs) append(fetch.For(Fetch::Work::kPack));
     for (int64_t i = 0; i < place.rows.count; ++i) append(fetch.For(Fetch::Work::kKernel));
     absl::StrAppend(&text, "]", FetchPeer::Text(fetch, plan.lhs.data));
   }
 }
 
-void AppendBlocks(const PlanData& plan, const TilePlace& place, int64_t tile, std::string& text) {
+void AppendBlocks(const Schedule& plan, const TilePlace& place, int64_t tile, std::string& text) {
   Fetch fetch(plan, place, tile);
   Block block;
   bool more = FirstBlock(plan, place, block);
@@ -98,7 +99,7 @@ void AppendBlocks(const PlanData& plan, const TilePlace& place, int64_t tile, st
 }
 
 // Where they lie, at the beginning and at the end; of three the walk through their blocks, too.
-void AppendTiles(const PlanData& plan, std::string& text) {
+void AppendTiles(const Schedule& plan, std::string& text) {
   for (int64_t tile = 0; tile < plan.gemm_tiles; ++tile) {
     if (tile >= kMostTiles && tile + kMostTiles < plan.gemm_tiles && tile != plan.gemm_tiles / 2) continue;
     const TilePlace place(plan, tile);
@@ -112,7 +113,7 @@ void AppendTiles(const PlanData& plan, std::string& text) {
   }
 }
 
-void AppendScratch(const PlanData& plan, std::string& text) {
+void AppendScratch(const Schedule& plan, std::string& text) {
   const Scratch scratch(plan, nullptr);
   absl::StrAppend(&text, "scratch");
   for (const void* at : {static_cast<const void*>(scratch.panels), static_cast<const void*>(scratch.strips[0]),
@@ -128,7 +129,7 @@ void AppendScratch(const PlanData& plan, std::string& text) {
 
 }  // namespace
 
-std::string Summary(const PlanData& plan) {
+std::string Summary(const Schedule& plan) {
   const TilePlace place(plan, 0);
   return absl::StrCat(NameOf(plan.isa), ", ", plan.arithmetic->name, ", ", plan.blocking.m, "x", plan.blocking.n, ", ",
                       plan.threads, " threads, ", plan.gemm_tiles, " + ", plan.fill_tiles, " tiles, ",
@@ -136,13 +137,13 @@ std::string Summary(const PlanData& plan) {
                       place.blocks.k_inner ? " along k" : "");
 }
 
-std::string ScheduleText(const PlanData& plan) {
+std::string ScheduleText(const Schedule& plan) {
   std::string text = ToString(plan);
-  AppendOperand(plan.lhs, "lhs", text);
-  AppendOperand(plan.rhs, "rhs", text);
-  AppendOperand(plan.out, "out", text);
+  AppendOperand(plan.lhs, plan.read_lhs, "lhs", text);
+  AppendOperand(plan.rhs, plan.read_rhs, "rhs", text);
+  AppendOperand(plan.out, Reading(), "out", text);
   const int64_t sizes = plan.problems * plan.replicas * plan.groups;
-  for (const PlannedOperand* x : {&plan.lhs, &plan.rhs, &plan.out}) {
+  for (const Operand* x : {&plan.lhs, &plan.rhs, &plan.out}) {
     for (const GroupExtents* extents : {&x->first, &x->last}) {
       AppendArray("sizes", extents->sizes, sizes, text);
       AppendArray("starts", extents->starts, sizes, text);

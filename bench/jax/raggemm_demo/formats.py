@@ -1,0 +1,57 @@
+"""Quantized weights of the demo: the formats, and what they stand for in float64."""
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from raggemm._quantize import quantize
+from raggemm._tensors import QuantizedTensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """How matrices [hidden, intermediate] of experts are quantized."""
+
+    dtype: Any
+    bits: int
+    scale_dtype: Any = jnp.float32
+    block: int | None = None  # steps of k that share a scale, or the most that divide K too; None: all
+
+    def quantized(self, weights: jax.Array) -> QuantizedTensor:
+        """Of [experts,K,N]."""
+        shared: dict[str, Any] = {"axes": (1,)}
+        if self.block:
+            shared = {"axes": (), "block": (1, math.gcd(weights.shape[1], self.block))}
+        return quantize(weights, self.dtype, scale_dtype=self.scale_dtype, **shared)
+
+    def bytes(self, tensor: QuantizedTensor) -> int:
+        """Stored, with scales."""
+        return tensor.data.size * self.bits // 8 + tensor.scale.nbytes
+
+
+FORMATS = {
+    "int8": Format(jnp.int8, 8),
+    "fp8": Format(jnp.float8_e4m3fn, 8),
+    "int4": Format(jnp.int4, 4, jnp.bfloat16, 128),
+    "mxfp4": Format(jnp.float4_e2m1fn, 4, jnp.float8_e8m0fnu, 32),
+}
+
+
+class Dequantized:
+    """The float64 matrices of a QuantizedTensor [experts,K,N], one at a time."""
+
+    def __init__(self, tensor: QuantizedTensor):
+        self._data, self._scale = np.asarray(tensor.data), np.asarray(tensor.scale)
+
+    @functools.cached_property
+    def scalings(self) -> float:
+        """Roundings of a sum by its scales, of which each block has one. Products with powers of two have none."""
+        return 0 if self._scale.dtype == jnp.float8_e8m0fnu else 5 + self._scale.shape[1]
+
+    def __getitem__(self, expert: int) -> np.ndarray:
+        data, scale = (x[expert].astype(np.float64) for x in (self._data, self._scale))
+        return data * scale.repeat(data.shape[0] // scale.shape[0], axis=0)

@@ -1,0 +1,144 @@
+"""What the demo and the benchmark run: recorded mixture-of-experts layers, with random weights and token rows, and the
+expert block over any grouped product, with a loss of it: bfloat16 operands and sums in float32.
+
+    y = (silu(x W_gate) * (x W_up)) W_down        for each row, with the weights of its expert
+
+A block takes (x, weights, sizes): bfloat16 rows in the order of their experts [rows, hidden], bfloat16 weights, and
+int32 rows of each expert [experts]. It returns y, float32 [rows, hidden].
+"""
+
+import concurrent.futures
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+from raggemm._primitive.library import cases_json
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """The experts of one layer, and how many rows a router sent to each."""
+
+    model: str
+    phase: str  # prefill or decode
+    hidden: int  # length of a token row
+    intermediate: int
+    sizes: tuple[int, ...]  # rows of each expert
+    top_k: int = 1  # rows of each token
+
+    @property
+    def rows(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def experts(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def active(self) -> int:
+        """How many experts have rows."""
+        return sum(size > 0 for size in self.sizes)
+
+    @property
+    def padded_size(self) -> int:
+        """The largest size, rounded up to 8."""
+        return -(-max(self.sizes) // 8) * 8
+
+    def with_rows(self, rows: int) -> "Layer":
+        """The same layer with about `rows` rows, never more than there are or fewer than 1 for an active expert.
+
+        Every active expert keeps one row; what it has beyond that is scaled, so that the skew stays.
+        """
+        spare = self.rows - self.active
+        scale = min(1.0, max(0, rows - self.active) / spare) if spare else 1.0
+        return dataclasses.replace(self, sizes=tuple(1 + int((s - 1) * scale) if s else 0 for s in self.sizes))
+
+
+class Weights(NamedTuple):
+    """gate and up are [experts, hidden, intermediate], down is [experts, intermediate, hidden]. Arrays of bfloat16, or
+    a QuantizedTensor each."""
+
+    gate: Any
+    up: Any
+    down: Any
+
+
+def recorded_layers() -> list[Layer]:
+    """The recorded layers, the phases of a model one after the other."""
+    return [
+        Layer(
+            case["model"],
+            case["phase"],
+            case["hidden"],
+            case["intermediate"],
+            tuple(case["group_sizes"]),
+            case["top_k"],
+        )
+        for case in json.loads(cases_json())["cases"]
+        if case["projection"] == "up"  # down has the same routing
+    ]
+
+
+def _random_matrices(seed: int, shape: tuple[int, ...]) -> jax.Array:
+    # Models have billions of weights: a block of them again and again, at other places of each row and matrix. Random
+    # sign, mantissa and two bits of exponent, magnitudes from 2^-7 to 2^-3, take a tenth of the time of normal numbers.
+    size = int(np.prod(shape))
+    words = np.random.default_rng(seed).integers(0, 2**64, size=min(-(-size // 4), 2**20 + 7), dtype=np.uint64)
+    bits = words.view(np.uint16)
+    bits &= np.uint16(0x81FF)
+    bits |= np.uint16(0x3C00)
+    return jnp.asarray(np.resize(bits, size).view(ml_dtypes.bfloat16).reshape(shape))
+
+
+def random_weights(layer: Layer) -> Weights:
+    up, down = (layer.experts, layer.hidden, layer.intermediate), (layer.experts, layer.intermediate, layer.hidden)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        return Weights(*pool.map(_random_matrices, (1, 2, 3), (up, up, down)))
+
+
+def random_rows(layer: Layer) -> tuple[jax.Array, jax.Array]:
+    """Token rows in the order of their experts, [rows, hidden] bfloat16, and the sizes of their groups, int32."""
+    rows = np.random.default_rng(4).standard_normal((layer.rows, layer.hidden), np.float32)
+    return jnp.asarray(rows, jnp.bfloat16), jnp.asarray(layer.sizes, jnp.int32)
+
+
+def random_target(layer: Layer) -> jax.Array:
+    """What the loss pulls the outputs towards, float32 [rows, hidden]."""
+    return jnp.asarray(np.random.default_rng(6).standard_normal((layer.rows, layer.hidden), np.float32))
+
+
+Block = Callable[[jax.Array, Weights, jax.Array], jax.Array]
+
+
+class Products(NamedTuple):
+    """Everything that a block computes. The gated product is bfloat16 [rows, intermediate], the others are float32."""
+
+    gate: jax.Array
+    up: jax.Array
+    gated: jax.Array
+    y: jax.Array
+
+
+def gated_product(gate: jax.Array, up: jax.Array) -> jax.Array:
+    return (jax.nn.silu(gate) * up).astype(jnp.bfloat16)
+
+
+def expert_products(product: Callable, x: jax.Array, weights: Weights, sizes: jax.Array) -> Products:
+    """The block over a product of (rows, matrices, sizes)."""
+    gate, up = product(x, weights.gate, sizes), product(x, weights.up, sizes)
+    gated = gated_product(gate, up)
+    return Products(gate, up, gated, product(gated, weights.down, sizes))
+
+
+def distance(y: jax.Array, target: jax.Array) -> jax.Array:
+    return 0.5 * jnp.sum(jnp.square(y - target)) / len(y)
+
+
+def loss_of(block: Block) -> Callable[[jax.Array, Weights, jax.Array, jax.Array], jax.Array]:
+    """The loss as a function of (x, weights, sizes, target), where target is like y."""
+    return lambda x, weights, sizes, target: distance(block(x, weights, sizes), target)

@@ -1,0 +1,133 @@
+#include "ffi/grouped_gemm.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "ffi/c_text.h"
+#include "ffi/handler.h"
+#include "ffi/handlers.h"
+#include "ffi/matrix_config.h"
+#include "ffi/operand_names.h"
+#include "ffi/xla_versions.h"
+#include "proto/config.pb.h"
+#include "raggemm/grouped_gemm.h"
+#include "raggemm/operands.h"
+
+namespace raggemm {
+namespace {
+
+GroupedGemmProblem& ProblemAt(void* problem) { return *static_cast<GroupedGemmProblem*>(problem); }
+
+template <const auto& kSlots, size_t i>
+struct Named {
+  static constexpr absl::string_view kName = kSlots[i].name;
+  static absl::string_view Word(const void* problem) {
+    return static_cast<const GroupedGemmProblem*>(problem)->names.*kSlots[i].word;
+  }
+};
+template <size_t i>
+struct MatrixPlace : Named<kMatrixSlots, i> {
+  static Array& In(void* problem) { return ProblemAt(problem).*kMatrixSlots[i].operand; }
+};
+template <size_t i>
+struct DimsPlace : Named<kDimsSlots, i> {
+  static Array& In(void* problem) { return (ProblemAt(problem).*kDimsSlots[i].operand.*kDimsSlots[i].dims).emplace(); }
+};
+template <size_t i>
+struct OperandPlace : Named<kOperandSlots, i> {
+  static Array& In(void* problem) { return (ProblemAt(problem).*kOperandSlots[i].operand).emplace(); }
+};
+
+constexpr auto kMatrices = PlacesOf<MatrixPlace, std::size(kMatrixSlots)>();  // lhs, rhs, out
+constexpr auto kRagged = PlacesOf<DimsPlace, std::size(kDimsSlots)>();
+constexpr auto kOptional = PlacesOf<OperandPlace, std::size(kOperandSlots)>();
+
+std::string TakeMessage(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
+  ErrorDetails details{};
+  details.struct_size = kErrorDetailsSize;
+  details.error = error;
+  (api->*kReadError)(&details);
+  std::string message = details.message;
+  XLA_FFI_Error_Destroy_Args destroy{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
+  api->XLA_FFI_Error_Destroy(&destroy);
+  return message;
+}
+
+std::string PlanTextOf(const XLA_FFI_CallFrame* frame) {
+  absl::StatusOr<XLA_FFI_CallFrame> checked = CheckedCallFrame(frame, SignatureOf(GroupedGemmCall::Description()));
+  if (!checked.ok()) return std::string(checked.status().message());
+  std::string text = "the frame asks for metadata, not for a result";
+  const auto handler = Bound<GroupedGemmCall>(
+      [&](absl::StatusOr<Decoded<GroupedGemmCall>>& call, XlaTaskPool& pool, const xla::ffi::RemainingRets&) {
+        if (call.ok()) SetPool(pool, call->options);
+        const absl::StatusOr<std::string> plan =
+            call.ok() ? GroupedGemmCall::PlanOf(call->problem, call->options, call->workspace) : call.status();
+        text = plan.ok() ? *plan : std::string(plan.status().message());
+        return xla::ffi::Error::Success();
+      });
+  XLA_FFI_Error* error = handler->Call(&*checked);
+  return error == nullptr ? text : TakeMessage(checked->api, error);
+}
+
+}  // namespace
+
+constinit const CustomCall kGroupedGemmCall = {
+    .name = "grouped_gemm",
+    .attributes = proto::GroupedGemmConfig::descriptor,
+    .instantiate = raggemm_grouped_gemm_v1_instantiate,
+    .execute = raggemm_grouped_gemm_v1_execute,
+    .operands = absl::MakeConstSpan(kMatrices).first(2),
+    .ragged = kRagged,
+    .optional_operands = kOptional,
+    .results = absl::MakeConstSpan(kMatrices).last(1),
+    .optional_results = {},
+};
+
+const CustomCall& GroupedGemmCall::Description() { return kGroupedGemmCall; }
+
+absl::Status GroupedGemmCall::Apply(const Config& config, const xla::ffi::Dictionary& attributes, Problem& problem) {
+  // Names point into the dictionary's own text, which is there for the whole call.
+  const absl::StatusOr<OperandNames> names = ParseOperandNames(TextOf(attributes, "names"));
+  if (!names.ok()) return names.status();
+  problem.names = *names;
+  ApplyMatrixConfig(config, problem);
+  return absl::OkStatus();
+}
+
+absl::Status GroupedGemmCall::Run(const Problem& problem, const Options& options, absl::Span<int64_t> workspace) {
+  const absl::StatusOr<Plan> plan = MakePlan(problem, options, workspace);
+  return plan.ok() ? raggemm::Run(*plan) : plan.status();
+}
+
+absl::StatusOr<std::string> GroupedGemmCall::PlanOf(const Problem& problem, const Options& options,
+                                                    absl::Span<int64_t> workspace) {
+  const absl::StatusOr<Plan> plan = MakePlan(problem, options, workspace);
+  if (!plan.ok()) return plan.status();
+  return PlanText(*plan);
+}
+
+}  // namespace raggemm
+
+extern "C" {
+
+XLA_FFI_Error* raggemm_grouped_gemm_v1_instantiate(XLA_FFI_CallFrame* frame) {
+  return raggemm::Instantiate<raggemm::GroupedGemmCall>(frame);
+}
+XLA_FFI_Error* raggemm_grouped_gemm_v1_execute(XLA_FFI_CallFrame* frame) {
+  return raggemm::Execute<raggemm::GroupedGemmCall>(frame);
+}
+
+void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, int64_t* per_group) {
+  const raggemm::WorkspaceCoefficients size = raggemm::WorkspaceSizeFor(dims_arrays);
+  *constant = size.constant;
+  *per_group = size.per_group;
+}
+
+char* raggemm_plan_text(XLA_FFI_CallFrame* frame) {
+  return raggemm::TextOrException([=] { return raggemm::PlanTextOf(frame); });
+}
+
+}  // extern "C"

@@ -1,0 +1,2 @@
+# What any CPU can run.
+raggemm_add_isa(scalar)

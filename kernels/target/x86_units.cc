@@ -1,0 +1,63 @@
+// What units need of a CPU and its operating system.
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+#include "kernels/target/x86_probe.h"
+
+namespace raggemm {
+namespace {
+
+constexpr int kAmxTile = 24;
+
+// A bit of EDX, of CPUID's leaf 7.
+bool HasFeatureOfLeaf7(int bit) {
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx >> bit & 1) != 0;
+}
+
+// VBMI, by which the units' packers look up bytes. Cooper Lake alone has a unit and no VBMI.
+const char* MissingForAvx512Vbmi() {
+  const char* missing = MissingForAvx512();
+  return missing != nullptr || __builtin_cpu_supports("avx512vbmi") ? missing : "the CPU lacks AVX512_VBMI";
+}
+
+// Whether the operating system saves the shapes of tiles and their data, at switches of threads.
+bool SavesTiles() {
+  unsigned eax, ebx, ecx, edx;
+  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0 || (ecx & bit_OSXSAVE) == 0) return false;
+  uint32_t low, high;
+  asm("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  constexpr uint32_t kTiles = 3 << 17;
+  return (low & kTiles) == kTiles;
+}
+
+}  // namespace
+
+const char* MissingForAvx512Bf16() {
+  if (const char* missing = MissingForAvx512Vbmi()) return missing;
+  return __builtin_cpu_supports("avx512bf16") ? nullptr : "the CPU lacks AVX512_BF16";
+}
+
+// Bits of CPUID and number of the system call: Intel's Architectures Software Developer's Manual, and
+// Documentation/arch/x86/xstate.rst of Linux. The answer of the system call is that of the whole process and stays.
+const char* MissingForAmx() {
+  constexpr int kAmxBf16 = 22;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  if (const char* missing = MissingForAvx512Vbmi()) return missing;
+  if (!HasFeatureOfLeaf7(kAmxBf16) || !HasFeatureOfLeaf7(kAmxTile)) return "the CPU lacks AMX_TILE or AMX_BF16";
+  if (!SavesTiles()) return "the operating system does not save the tiles of AMX";
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
+    return "the operating system does not permit the tiles of AMX to this process (arch_prctl)";
+  }
+  return nullptr;
+}
+
+bool LacksTilesOfBytes() {
+  constexpr int kAmxInt8 = 25;
+  return HasFeatureOfLeaf7(kAmxTile) && !HasFeatureOfLeaf7(kAmxInt8);
+}
+
+}  // namespace raggemm

@@ -1,0 +1,122 @@
+#include "tests/host/check.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "google/protobuf/text_format.h"
+#include "gtest/gtest.h"
+#include "tests/host/case_problem.h"
+#include "tests/oracle/values.h"
+
+namespace raggemm::host {
+namespace {
+
+CaseProblem Make(const std::string& text) {
+  proto::GroupedGemmCase parsed;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &parsed)) << text;
+  absl::StatusOr<proto::GroupedGemmCase> full = MakeExplicit(parsed);
+  EXPECT_TRUE(full.ok()) << full.status();
+  absl::StatusOr<CaseProblem> made = MakeCaseProblem(*full);
+  EXPECT_TRUE(made.ok()) << made.status();
+  return *std::move(made);
+}
+
+// out as the reference has it.
+void Solve(const GroupedGemmProblem& problem) {
+  const absl::StatusOr<Reference> reference = ComputeReference(problem);
+  ASSERT_TRUE(reference.ok());
+  for (size_t i = 0; i < reference->want.size(); ++i) StoreRounded(problem.out, i, reference->want[i]);
+}
+
+TEST(MultiplyAddsTest, CountsProcessedGroups) {
+  const CaseProblem made = Make("K: 4 N: 6 group_sizes: [5,0,7]");
+  EXPECT_EQ(MultiplyAdds(*GroupProducts(made.problem)), 12 * 4 * 6);
+}
+
+TEST(CheckTest, AcceptsTheRightResult) {
+  const CaseProblem made = Make("K: 40 N: 30 group_sizes: [5,0,7,1]");
+  Solve(made.problem);
+  const absl::StatusOr<Check> check = CheckOut(made.problem, 1);
+  ASSERT_TRUE(check.ok());
+  EXPECT_EQ(check->compared, 13 * 30);
+  EXPECT_LE(check->max_error, 1);
+}
+
+TEST(CheckTest, FindsTheOneWrongElement) {
+  const CaseProblem made = Make("K: 40 N: 30 group_sizes: [5,0,7,1]");
+  Solve(made.problem);
+  const double right = ToDouble(made.problem.out, 211);
+  StoreRounded(made.problem.out, 211, right + 1);
+  const absl::StatusOr<Check> check = CheckOut(made.problem, 1);
+  ASSERT_TRUE(check.ok());
+  EXPECT_GT(check->max_error, 1);
+  EXPECT_EQ(check->worst, 211);
+  EXPECT_NEAR(check->want, right, 1e-5);
+}
+
+TEST(CheckTest, FindsTheWorstOfWrongElements) {
+  const CaseProblem made = Make("K: 40 N: 30 group_sizes: [5,0,7,1]");
+  Solve(made.problem);
+  const double bound = ComputeReferenceAt(made.problem, {77})->bound[0];
+  for (const auto& [element, bounds] : {std::pair<int64_t, int>{12, 9}, {77, 60}, {200, 8}}) {
+    StoreRounded(made.problem.out, element, ToDouble(made.problem.out, element) + bounds * bound);
+  }
+  const absl::StatusOr<Check> check = CheckOut(made.problem, 1);
+  ASSERT_TRUE(check.ok());
+  EXPECT_NEAR(check->max_error, 60, 1.5);
+  EXPECT_EQ(check->worst, 77);
+}
+
+TEST(CheckTest, UnwrittenOutIsWrong) {
+  const CaseProblem made = Make("K: 40 N: 30 group_sizes: [5,0,7,1]");
+  EXPECT_GT(CheckOut(made.problem, 1)->max_error, 1);
+}
+
+TEST(SampleOutTest, CoversEveryGroupAndTheLastRowAndColumn) {
+  // 6e6 elements and 1.2e7 multiply-adds, groups from one row to thousands.
+  const CaseProblem made = Make("K: 2 N: 1000 group_sizes: [5000,0,1,3,996]");
+  const absl::StatusOr<std::vector<GroupProduct>> products = GroupProducts(made.problem);
+  ASSERT_TRUE(products.ok());
+  const std::vector<int64_t> sample = SampleOut(made.problem, *products, kSampleSize, 7);
+  EXPECT_GE(sample.size(), 4096u);
+  EXPECT_EQ(sample, SampleOut(made.problem, *products, kSampleSize, 7));
+  const std::set<int64_t> elements(sample.begin(), sample.end());
+  EXPECT_EQ(*elements.rbegin(), 6000 * 1000 - 1);
+  int64_t row = 0;
+  for (int64_t size : {5000, 1, 3, 996}) {
+    int inside = 0, last_row = 0, last_column = 0;
+    for (int64_t e : elements) {
+      if (e / 1000 < row || e / 1000 >= row + size) continue;
+      ++inside;
+      last_row += e / 1000 == row + size - 1;
+      last_column += e % 1000 == 999;
+    }
+    EXPECT_GE(inside, 500) << "group at row " << row;
+    EXPECT_GE(last_row, 2);
+    EXPECT_GE(last_column, 1);
+    row += size;
+  }
+}
+
+// Where nothing is to be written, something may be.
+TEST(SampleOutTest, CoversRowsOfNoGroup) {
+  const CaseProblem made = Make(
+      "config { ragged: 'lhs_first,out_first' } lhs { dims: [2000,3] first_dims: [1000] } rhs { dims: [1,3,9] } "
+      "out { dims: [2000,9] first_dims: [1000] }");
+  const std::vector<int64_t> sample = SampleOut(made.problem, *GroupProducts(made.problem), kSampleSize, 7);
+  EXPECT_GE(std::count_if(sample.begin(), sample.end(), [](int64_t e) { return e >= 1000 * 9; }), 50);
+}
+
+TEST(CheckTest, SamplesLargeProblems) {
+  const CaseProblem made = Make("K: 400 N: 300 group_sizes: [50,0,70,1]");
+  const absl::StatusOr<Check> check = CheckOut(made.problem, 1);
+  ASSERT_TRUE(check.ok());
+  EXPECT_GE(check->compared, kSampleSize);
+  EXPECT_LT(check->compared, 121 * 300);
+}
+
+}  // namespace
+}  // namespace raggemm::host

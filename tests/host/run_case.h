@@ -1,0 +1,55 @@
+// Runs cases through the plugin as XLA would, and checks what comes out.
+#ifndef RAGGEMM_TESTS_HOST_RUN_CASE_H_
+#define RAGGEMM_TESTS_HOST_RUN_CASE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/case.pb.h"
+#include "raggemm/types.h"
+#include "tests/host/check.h"
+#include "tests/host/mini_host.h"
+#include "tests/host/problem_call.h"
+
+namespace raggemm::host {
+
+// The plugin's symbols. Throws std::runtime_error where the library or a symbol is missing.
+struct Plugin {
+  explicit Plugin(const std::string& path);
+
+  Library library;
+  XLA_FFI_Handler* instantiate;
+  XLA_FFI_Handler* execute;
+  WorkspaceCoefficientsFunction* workspace_coefficients;
+  char* (*plan_text)(XLA_FFI_CallFrame* frame);
+  void (*free_text)(char* text);
+};
+
+struct RunOptions {
+  Attributes how;              // executor, isa, threads, where not as the case has them
+  std::optional<DType> dtype;  // of lhs and rhs
+  std::optional<proto::GroupedGemmConfig::Bf16Sums::Value> bf16_sums;   // where the case has none
+  std::optional<proto::GroupedGemmConfig::Precision::Value> precision;  // likewise, of cases that take one
+  int64_t max_multiply_adds = 0;                                        // 0: recorded sizes
+  bool time = false;                                                    // warm up and take the median of several calls
+};
+
+struct CaseRun {
+  std::string plan;
+  std::string dtypes;
+  int64_t rows = 0, recorded_rows = 0;  // 0 for explicit cases
+  Check check;
+  uint64_t checksum = 0;  // of out
+  double seconds = 0;
+  int64_t multiply_adds = 0;
+};
+
+// Any error of the plugin comes back with its code and message.
+absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const proto::GroupedGemmCase& source, const RunOptions& options,
+                                TaskRunner* pool);
+
+}  // namespace raggemm::host
+
+#endif  // RAGGEMM_TESTS_HOST_RUN_CASE_H_

@@ -1,0 +1,73 @@
+#include "tests/oracle/activated.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+namespace raggemm {
+namespace {
+
+// By Horner's rule, from the last coefficient.
+float Polynomial(const std::vector<float>& coefficients, float x) {
+  float sum = coefficients.back();
+  for (size_t i = coefficients.size() - 1; i-- > 0;) sum = std::fma(sum, x, coefficients[i]);
+  return sum;
+}
+
+// e^x for x <= 0: x = n * ln(2) + r, of e^r five terms behind 1 + r. ln(2) is the difference of two numbers.
+float Exp(float x) {
+  if (std::isnan(x)) return x;
+  x = std::max(x, -104.0F);
+  const double n = std::nearbyint(static_cast<double>(x) * static_cast<double>(1.44269504F));
+  const auto whole = static_cast<float>(n);
+  const float r = std::fma(whole, 1.9046542e-9F, std::fma(whole, -0x1.62e43p-1F, x));
+  const float terms = Polynomial({0x1p-1F, 0x1.55548ap-3F, 0x1.55547ap-5F, 0x1.123ebep-7F, 0x1.6d9a92p-10F}, r);
+  return std::ldexp(std::fma(r * r, terms, r) + 1, static_cast<int>(n));
+}
+
+float Sigmoid(float x) {
+  const float e = Exp(-std::abs(x));
+  return (x < 0 ? e : 1.0F) / (e + 1);
+}
+
+// The integral of the normal distribution up to x: its tail is e^(-x^2/2) times a polynomial.
+float NormalCdf(float x) {
+  const float y = std::abs(x) > 15 ? 15 : std::abs(x), square = y * y, rest = std::fma(y, y, -square);
+  float e = Exp(square * -0.5F);
+  e = std::fma(e, rest * -0.5F, e);
+  const float tail =
+      e * Polynomial({0x1.f1b89cp-4F, -0x1.a6b66ap-3F, 0x1.f8bad6p-4F, -0x1.7a942ep-5F, 0x1.91dab8p-8F, 0x1.7ca93ep-9F,
+                      -0x1.01a418p-10F, -0x1.62fdc8p-12F, 0x1.e04466p-14F, 0x1.b9e20ap-15F},
+                     (y - 3) / (y + 3));
+  return x < 0 ? tail : 1 - tail;
+}
+
+}  // namespace
+
+float Activated(Activation activation, float x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return x * Sigmoid(x);
+    case Activation::kGelu:
+      return x * NormalCdf(x);
+    case Activation::kGeluTanh:
+      return x * Sigmoid(x * std::fma(x * x, 0.0713548163F, 1.59576912F));
+    case Activation::kRelu:
+      return x <= 0 ? 0 : x;
+    case Activation::kQuickGelu:
+    case Activation::kSwigluOai:
+      break;
+  }
+  return x * Sigmoid(x * 1.702F);
+}
+
+float Activated(Activation activation, float gate, float up) {
+  if (activation == Activation::kSwigluOai) {
+    gate = gate > 7 ? 7 : gate;
+    up = (up > 7 ? 7 : up < -7 ? -7 : up) + 1;
+  }
+  return Activated(activation, gate) * up;
+}
+
+}  // namespace raggemm

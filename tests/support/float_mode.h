@@ -1,0 +1,27 @@
+// The floating point mode of the thread that calls, as its control register has it: MXCSR or FPCR.
+#ifndef RAGGEMM_TESTS_SUPPORT_FLOAT_MODE_H_
+#define RAGGEMM_TESTS_SUPPORT_FLOAT_MODE_H_
+
+#include <cstdint>
+
+namespace raggemm::test {
+
+// Leaves out the flags of what has happened.
+uint64_t ThreadMode();
+void SetThreadMode(uint64_t mode);
+
+#ifdef __x86_64__
+inline constexpr uint64_t kUsualMode = 0x1f80;
+inline constexpr uint64_t kFlushes = 0x8040;  // denormal results and operands
+inline constexpr uint64_t kRoundsToZero = 0x6000;
+#else
+inline constexpr uint64_t kUsualMode = 0;
+inline constexpr uint64_t kFlushes = 1 << 24;
+inline constexpr uint64_t kRoundsToZero = 3 << 22;
+#endif
+// All that a host may have set on any thread.
+inline constexpr uint64_t kHostileMode = kUsualMode | kFlushes | kRoundsToZero;
+
+}  // namespace raggemm::test
+
+#endif  // RAGGEMM_TESTS_SUPPORT_FLOAT_MODE_H_
