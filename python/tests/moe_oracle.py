@@ -63,9 +63,11 @@ def mlp(
     xp=np,
     activate=activated,
     rounded=lambda a: a,
+    on_input=False,
 ):
     """values: arrays of float64 by the names of the arguments; row_tokens and sizes: NumPy's integers. first: the group
-    of values' first matrix. rounded: what becomes of what the activation returns."""
+    of values' first matrix. rounded: what becomes of what the activation returns. on_input:
+    whether row_weights are factors of the tokens."""
     x, out, start = values["x"], 0.0, 0
     for group, size in enumerate(np.asarray(sizes).tolist()):
         rows, g = np.arange(start, start + size), group - first
@@ -73,12 +75,13 @@ def mlp(
         if not 0 <= g < len(values["w_up"]):
             continue
         tokens = np.asarray(row_tokens)[rows]
-        gate, up = _gate_and_up(xp, values, x[tokens], g, merged, transposed[0])
+        weights = values["row_weights"][rows][:, None] if "row_weights" in values else 1.0
+        h = x[tokens] * weights if on_input else x[tokens]
+        gate, up = _gate_and_up(xp, values, h, g, merged, transposed[0])
         down = values["w_down"][g]
         d = rounded(activate(xp, activation, gate, up)) @ (down.T if transposed[1] else down)
         if "b_down" in values:
             d = d + values["b_down"][g]
-        if "row_weights" in values:
-            d = d * values["row_weights"][rows][:, None]
+        d = d if on_input else d * weights
         out = out + (np.arange(len(x))[:, None] == tokens[None]).astype(np.float64) @ d
     return out

@@ -7,12 +7,9 @@ import jax.numpy as jnp
 import moe_oracle
 import numpy as np
 import pytest
-import raggemm
 from arrays import random
 from cases import BY_NAME, CASES
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
-from program_text import calls, custom_calls
+from program_text import calls
 from raggemm import GroupedTensor, QuantizedTensor, combine, grouped_gemm, moe_mlp
 from raggemm._primitive.activations import activated
 
@@ -247,24 +244,6 @@ def test_empty_contractions():
 # Transforms.
 
 
-@pytest.mark.parametrize("which", [(0,), (1,), (2,), (3,), (0, 2), (1, 2), (0, 1, 2, 3), (4,)], ids=str)
-def test_vmap_is_one_call(which):
-    sizes = np.stack([SIZES, SIZES[::-1]])
-    args = (LHS, RHS, GATE, BIAS, SIZES)
-    batched = tuple((sizes if i == 4 else np.stack([x, x[::-1]])) if i in which else x for i, x in enumerate(args))
-    axes = tuple(0 if i in which else None for i in range(5))
-
-    def f(lhs, rhs, gate, bias, sizes):
-        return layer(lhs, rhs, gate, bias, sizes=sizes)
-
-    assert calls(jax.vmap(f, axes), *batched).total() == 1
-    got = jax.vmap(f, axes)(*batched)
-    for i in range(2):
-        np.testing.assert_array_equal(got[i], f(*(x[i] if a == 0 else x for x, a in zip(batched, axes, strict=True))))
-    gradient = jax.grad(lambda *x: jnp.sin(jax.vmap(f, axes)(*x)).sum(), (0, 1, 2, 3))(*batched[:4], batched[4])
-    assert all(np.isfinite(x).all() for x in gradient)
-
-
 @pytest.mark.parametrize("case", [c for c in CASES if c.name.startswith(("N", "uniform"))][::3], ids=str)
 def test_vmap_of_other_modes(case):
     operands = case.operands() | {"activation": "silu"}
@@ -272,41 +251,6 @@ def test_vmap_of_other_modes(case):
     got = jax.vmap(lambda gate: case.run(operands | {"gate": gate}))(gate)
     for i in range(2):
         np.testing.assert_array_equal(got[i], case.run(operands | {"gate": gate[i]}))
-
-
-def test_shard_map():
-    """A device has some columns of the weights and of the gate."""
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
-    columns, all_but = P(None, None, "x"), P(None, "x")
-    shard = jax.shard_map(layer, mesh=mesh, in_specs=(P(), columns, all_but), out_specs=all_but)
-    np.testing.assert_array_equal(jax.jit(shard)(LHS, RHS, GATE), layer(LHS, RHS, GATE))
-    ours, whole = (jax.grad(lambda *x, f=f: jnp.sin(f(*x)).sum(), (0, 1, 2)) for f in (shard, layer))
-    jax.tree.map(close, jax.jit(ours)(LHS, RHS, GATE), whole(LHS, RHS, GATE))
-
-
-@pytest.mark.parametrize("spec", [P(None, "x"), P(None, None, "x")], ids=["contracted", "columns"])
-def test_partitioning(spec):
-    """An activation is of whole sums: a contracted axis is not divided."""
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
-    raggemm.enable_partitioning()
-    try:
-        weights = jax.device_put(RHS, NamedSharding(mesh, spec))
-        np.testing.assert_array_equal(jax.jit(layer)(LHS, weights, GATE), layer(LHS, RHS, GATE))
-    finally:
-        raggemm.enable_partitioning(False)
-
-
-def test_export_and_its_gradient():
-    allowed = [jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")]
-    exported = jax.export.export(jax.jit(layer), disabled_checks=allowed)(LHS, RHS, GATE)
-    assert 'activation = "SILU"' in exported.mlir_module()
-    reloaded = jax.export.deserialize(exported.serialize(vjp_order=1)).call
-    got, want = (jax.value_and_grad(lambda *x, f=f: f(*x).sum())(LHS, RHS, GATE) for f in (reloaded, layer))
-    jax.tree.map(close, got, want)
-
-
-def test_is_one_custom_call():
-    assert custom_calls(jax.jit(layer).lower(LHS, RHS, GATE, BIAS)) == 1
 
 
 # Errors.

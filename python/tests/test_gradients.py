@@ -8,11 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cases import BY_NAME, CASES
-from front_end_checks import einsum_gmm, einsum_tgmm_transposed
+from front_end_checks import einsum_tgmm_transposed
 from jax.test_util import check_grads
-from oracle import membership
 from program_text import calls, copies_of_weights
-from raggemm import GroupedTensor, gmm, grouped_gemm, ragged_dot, tgmm
+from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
 from raggemm._primitive import derivatives
 from raggemm._primitive.call import OPTIONAL, Term
 
@@ -76,19 +75,6 @@ def test_third_order():
     check_grads(lambda x, w: jnp.sin(gmm(x, w, SIZES, np.float64)), (LHS, RHS), order=3, modes=("rev",))
 
 
-@pytest.mark.parametrize("transpose", [False, True])
-def test_gmm_against_einsum(transpose):
-    def ours(lhs, rhs):
-        rhs = rhs.swapaxes(1, 2) if transpose else rhs
-        return jnp.sin(gmm(lhs, rhs, SIZES, np.float64, transpose_rhs=transpose)).sum()
-
-    def theirs(lhs, rhs):
-        return jnp.sin(einsum_gmm(lhs, rhs, SIZES)).sum()
-
-    for derivative in (jax.grad, reverse_of_reverse):
-        assert_close(*(derivative(f, (0, 1))(LHS, RHS) for f in (ours, theirs)))
-
-
 def test_tgmm_against_einsum_with_an_empty_group():
     def ours(lhs, rhs):
         return jnp.sin(tgmm(lhs, rhs, SIZES, np.float64)).sum()
@@ -124,17 +110,6 @@ def test_group_offset():
     )
 
 
-def test_optional_operands_with_group_offset():
-    """Groups 1 and 2 of 4, for which alone there are parameters."""
-    operands = {"c": OTHER, "bias": random(2, N), "alpha": random(2, seed=3), "beta": random(2, seed=4)}
-
-    def f(rhs, operands):
-        lhs = GroupedTensor(LHS, first_dims=SIZES)
-        return grouped_gemm(lhs, rhs, contracting_dims=((1,), (1,)), group_offset=jnp.array(1), **operands)
-
-    check_grads(f, (RHS[1:3], operands), order=2, modes=("fwd", "rev"))
-
-
 def test_existing_out():
     """gmm's is overwritten on the processed rows, so that its gradient is zero there; tgmm's is added."""
     ct = random(M, N, seed=3)
@@ -147,25 +122,6 @@ def test_existing_out():
         np.testing.assert_array_equal(vjp(cotangent)[0], want)
     _, vjp = jax.vjp(lambda c: tgmm(LHS.T, OTHER, SIZES, np.float64, existing_out=c), RHS)
     np.testing.assert_array_equal(vjp(RHS)[0], RHS)
-
-
-def test_bias_alpha_and_beta_against_einsum():
-    lhs, optional = GroupedTensor(LHS, first_dims=SIZES), (random(M, N), random(G, N), random(G), random(G, seed=5))
-    member = membership(SIZES, M, np.float64)
-
-    def ours(c, bias, alpha, beta):
-        out = grouped_gemm(lhs, RHS, contracting_dims=((1,), (1,)), c=c, bias=bias, alpha=alpha, beta=beta)
-        return jnp.sin(out).sum()
-
-    def theirs(c, bias, alpha, beta):
-        product = jnp.einsum("gm,g,mk,gkn->mn", member, alpha, LHS, RHS)
-        scale = (member.T @ (beta * np.ones(G) - 1) + 1)[:, None]
-        return jnp.sin(product + scale * c + member.T @ bias).sum()
-
-    assert_close(*(jax.grad(f, (0, 1, 2, 3))(*optional) for f in (ours, theirs)))
-    assert_close(*(reverse_of_reverse(f, (0, 2, 3))(*optional) for f in (ours, theirs)))
-    scalar = jax.grad(lambda alpha: ours(*optional[:2], alpha, 0.5))(2.0)
-    assert_close(scalar, jax.grad(lambda alpha: theirs(*optional[:2], alpha * np.ones(G), 0.5))(2.0))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64], ids=str)
@@ -204,21 +160,6 @@ def test_sizes_and_offset_get_float0():
     _, vjp = jax.vjp(lambda x, w, s, o: gmm(x, w, s, group_offset=o), LHS, RHS[:3], jnp.array(SIZES), jnp.array(1))
     *_, dsizes, doffset = vjp(jnp.ones((M, N), np.float32))
     assert dsizes.dtype == doffset.dtype == jax.dtypes.float0
-
-
-def test_modes_of_differentiation_agree():
-    def loss(w):
-        return jnp.sin(ragged_dot(LHS, w, SIZES)).sum()
-
-    def along(f):
-        return lambda w: jnp.vdot(f(w), RHS)
-
-    want = jax.grad(along(jax.grad(loss)))(RHS)
-    assert_close(jax.jvp(jax.grad(loss), (RHS,), (RHS,))[1], want)  # forward over reverse
-    assert_close(jax.grad(lambda w: jax.jvp(loss, (w,), (RHS,))[1])(RHS), want)  # reverse over forward
-    assert_close(jax.linearize(jax.grad(loss), RHS)[1](RHS), want)
-    product = functools.partial(gmm, rhs=RHS, group_sizes=SIZES, preferred_element_type=np.float64)
-    assert_close(jax.linear_transpose(product, LHS)(OTHER)[0], jax.vjp(product, LHS)[1](OTHER)[0])
 
 
 def test_only_what_is_asked_for_is_computed():

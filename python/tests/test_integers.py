@@ -132,35 +132,6 @@ def test_other_modes():
     np.testing.assert_array_equal(one, wrapped(wide(lhs[0]) @ wide(rhs[0])).ravel())
 
 
-@pytest.mark.parametrize("axes", [a for a in itertools.product((0, None), repeat=3) if any(x == 0 for x in a)])
-def test_vmap(axes):
-    batch = 2
-    operands = (
-        any_bytes(np.int8, batch, M, K),
-        any_bytes(np.uint8, batch, G, K, N, seed=1),
-        np.array([SIZES, [0, 13, 0]], np.int32),
-    )
-    operands = tuple(x if axis == 0 else x[0] for x, axis in zip(operands, axes, strict=True))
-    got = jax.vmap(lambda *x: raggemm.ragged_dot(*x, **S32), axes)(*operands)
-    for i in range(batch):
-        np.testing.assert_array_equal(
-            got[i], forward(*(x[i] if axis == 0 else x for x, axis in zip(operands, axes, strict=True)))
-        )
-
-
-def test_vmap_of_offsets_and_of_tgmm():
-    lhs, rhs = any_bytes(np.int8, M, K), any_bytes(np.int8, 1, K, N, seed=1)
-    offsets = jnp.array([0, 2])
-    got = jax.vmap(lambda first: raggemm.gmm(lhs, rhs, SIZES, group_offset=first, **S32))(offsets)
-    for i, first in enumerate((0, 2)):
-        np.testing.assert_array_equal(got[i], forward(lhs, rhs, first=first))
-    left, right = any_bytes(np.uint8, 2, K, M), any_bytes(np.uint8, M, N, seed=1)
-    got = jax.vmap(lambda x: raggemm.tgmm(x, right, SIZES, **S32))(left)
-    for i in range(2):
-        want = np.stack([wide(left[i][:, rows]) @ wide(right[rows]) for rows in rows_of(SIZES)])
-        np.testing.assert_array_equal(got[i], want)
-
-
 def test_derivatives_are_those_of_integers():
     lhs, rhs = any_bytes(np.int8, M, K), any_bytes(np.int8, G, K, N, seed=1)
 

@@ -4,33 +4,20 @@ import fractions
 
 import jax
 import jax.numpy as jnp
-import moe_oracle
 import numpy as np
 import pytest
 import raggemm
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from moe_mlps import HIDDEN, ROW_TOKENS, ROWS, SIZES, TOKENS, Case
 from raggemm import moe_mlp
-
-PLACED = SIZES.sum()
-
-
-def on_input(case, values, xp=np, **options):
-    """In float64: of each row as a token, then their sums."""
-    tokens = np.where(np.arange(ROWS) < PLACED, ROW_TOKENS, 0)
-    rows = values["x"][tokens] * xp.where(np.arange(ROWS) < PLACED, values["row_weights"], 0)[:, None]
-    given = {name: x for name, x in values.items() if name != "row_weights"} | {"x": rows}
-    merged, transposed = case.merged, case.transposed
-    d = moe_oracle.mlp(given, np.arange(ROWS), SIZES, merged=merged, transposed=transposed, xp=xp, **options)
-    return (np.arange(TOKENS)[:, None] == tokens[None, :PLACED]).astype(np.float64) @ d[:PLACED]
 
 
 @pytest.mark.parametrize("gate", ["separate", "halves", None])
 def test_weights_on_the_input(gate):
     case = Case(gate)
     values = {name: np.float64(x) for name, x in case.values.items()}
-    want = on_input(case, values)
+    want = case.oracle(values, on_input=True)
     for run in (case, jax.jit(case, static_argnames=("weight_on",))):
         got = run(weight_on="input")
         np.testing.assert_allclose(got, want, rtol=0, atol=3e-6 * np.abs(want).max())
@@ -51,20 +38,6 @@ def test_weights_on_the_input_are_rounded_once_to_the_type_of_x_and_sums_to_outs
     rows = (np.float64(x)[tokens, 0] * weights).astype(np.float32).astype(jnp.bfloat16).astype(np.float32)
     want = np.array([rows[0] + rows[3], rows[1], rows[2] + rows[4]]) * np.float32(257)
     assert got[:, 0].tolist() == want.astype(out).tolist() and rows[0] == 768
-
-
-def test_gradients_of_weights_on_the_input():
-    case = Case()
-    curve = np.linspace(-1, 1, TOKENS * HIDDEN).reshape(TOKENS, HIDDEN)
-    loss = lambda values: (jnp.sin(case(values, weight_on="input")) * curve.astype(np.float32)).sum()  # noqa: E731
-    got = jax.jit(jax.grad(loss))(case.given)
-    with jax.enable_x64(True):
-        values = {name: jnp.asarray(x, jnp.float64) for name, x in case.values.items()}
-        want = jax.grad(lambda values: (jnp.sin(on_input(case, values, jnp)) * curve).sum())(values)
-        want = {name: np.asarray(x) for name, x in want.items()}
-    want["x"] = np.where(np.isnan(want["x"]), 0, want["x"])
-    for name, x in got.items():
-        np.testing.assert_allclose(x, want[name], rtol=0, atol=2e-5 * np.abs(want[name]).max(), err_msg=name)
 
 
 def exact_chain(weights, values):
@@ -92,15 +65,6 @@ def test_order_of_a_tokens_rows(rows):
     assert moe_mlp(*operands, activation="relu", row_slots=slots)[0, 0] == sum(chains[1:], chains[0])
 
 
-def test_slots_with_weights_on_the_input_under_vmap():
-    case, slots = Case(), np.arange(ROWS)[::-1].copy()
-    both = np.stack([case.given["row_weights"], 2 * case.given["row_weights"]])
-    run = lambda weights: case({"row_weights": weights}, weight_on="input", row_slots=slots)  # noqa: E731
-    want = np.stack([run(weights) for weights in both])
-    np.testing.assert_allclose(jax.vmap(run)(both), want, rtol=0, atol=2e-6 * np.abs(want).max())
-    np.testing.assert_allclose(want[0], case(weight_on="input"), rtol=0, atol=2e-6 * np.abs(want).max())
-
-
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_on_several_devices(check_vma):
     """A part of the experts on each, whose sums are added up."""
@@ -120,17 +84,6 @@ def test_on_several_devices(check_vma):
 
     close = lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=2e-5 * np.abs(y).max())  # noqa: E731
     jax.tree.map(close, gradients(sharded), gradients(whole))
-
-
-def test_explicit_mesh_axes():
-    case, slots = Case(), np.arange(ROWS)[::-1].copy()
-    want = case(weight_on="input", row_slots=slots)
-    mesh = jax.make_mesh((3,), ("x",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:3])
-    with jax.set_mesh(mesh):
-        placed = {name: jax.device_put(case.given[name], NamedSharding(mesh, P("x"))) for name in ("x", "row_weights")}
-        routed = {"row_slots": slots, "row_tokens": ROW_TOKENS}
-        routed = {name: jax.device_put(y, NamedSharding(mesh, P("x"))) for name, y in routed.items()}
-        np.testing.assert_array_equal(case(placed, weight_on="input", **routed), want)
 
 
 @pytest.mark.parametrize("options", [{"weight_on": "input"}, {"row_slots": np.arange(ROWS)}], ids=["input", "slots"])

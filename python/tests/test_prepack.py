@@ -175,16 +175,6 @@ def test_the_call_gets_the_value_as_it_is():
     assert "transpose" not in text
 
 
-def test_export():
-    packed = prepack(weights(100))
-    exported = jax.export.export(
-        jax.jit(lambda w: gmm(LHS, w, SIZES)),
-        disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")],
-    )(packed)
-    again = jax.export.deserialize(exported.serialize())
-    same_bits(again.call(packed), gmm(LHS, packed, SIZES))
-
-
 def test_shard_map_over_the_groups():
     w = weights(100, ml_dtypes.bfloat16)
     mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
@@ -195,31 +185,6 @@ def test_shard_map_over_the_groups():
 
     parts = jax.shard_map(of_a_device, mesh=mesh, in_specs=(P(), P("x"), P()), out_specs=P())
     same_bits(jax.jit(parts)(LHS, packed, SIZES), gmm(LHS, w, SIZES))
-
-
-def test_partitioned_jit():
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
-    raggemm.enable_partitioning()
-    try:
-        for w in (weights(100), quantized("int8", 100)):
-            packed = jax.device_put(prepack(w), NamedSharding(mesh, P("x")))
-            same_bits(jax.jit(gmm)(LHS, packed, SIZES), gmm(LHS, w, SIZES))
-    finally:
-        raggemm.enable_partitioning(False)
-
-
-def test_vmap_of_rows_of_weights_and_of_both():
-    w, lhs = jnp.stack([weights(100), weights(100, seed=5)]), jnp.stack([LHS, LHS + 1])
-    packed = jax.vmap(prepack)(w)
-    assert packed.data.shape == (2, G, 2, K, 64)
-    for axes in ((0, None), (None, 0), (0, 0)):
-        args = [
-            x if axis == 0 else jax.tree.map(lambda x: x[0], x) for x, axis in zip((lhs, packed), axes, strict=True)
-        ]
-        plain = [args[0], w if axes[1] == 0 else w[0]]
-        multiply = jax.vmap(lambda x, w: gmm(x, w, SIZES), in_axes=axes)
-        same_bits(multiply(*args), multiply(*plain))
-    same_bits(jax.vmap(unprepack)(packed), w)
 
 
 # Derivatives
@@ -241,17 +206,6 @@ def test_gradients_of_every_operand():
     np.testing.assert_allclose(through, expected[1], rtol=1e-5, atol=1e-5)
     tangent = jax.jvp(lambda w: loss(LHS, w, bias), (prepack(w),), (prepack(w + 1),))[1]
     np.testing.assert_allclose(tangent, (expected[1] * (w + 1)).sum(), rtol=1e-4)
-
-
-def test_gradients_beside_quantized_weights():
-    w = quantized("int8", 100)
-    packed = prepack(w)
-
-    def loss(lhs, scale, w):
-        return (gmm(lhs, dataclasses.replace(w, scale=scale), SIZES) ** 2).sum()
-
-    for a, b in zip(jax.grad(loss, (0, 1))(LHS, w.scale, packed), jax.grad(loss, (0, 1))(LHS, w.scale, w), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
 # moe_mlp
@@ -292,28 +246,6 @@ def test_moe_mlp_of_quantized_weights():
     q = {n: raggemm.quantize(case.given[n], "int4", axes=1) for n in ("w_up", "w_gate", "w_down")}
     plain, packed = case.given | q, case.given | {n: prepack(w) for n, w in q.items()}
     same_bits(moe_mlp(**arguments(case, packed, (0, 0))), moe_mlp(**arguments(case, plain, (0, 0))))
-
-
-@pytest.mark.parametrize("gate", ["separate", "halves"])
-@pytest.mark.parametrize("save", ["inputs", "activations"])
-def test_gradients_of_moe_mlp(gate, save):
-    case = moe_mlps.Case(gate)
-    case.given["x"] = np.nan_to_num(case.given["x"])
-    case.given["row_weights"] = np.nan_to_num(case.given["row_weights"])
-    plain = jax.tree.map(jnp.asarray, case.given)
-    packed = packed_case(case, ("w_up", "w_gate", "w_down"))
-    packed = jax.tree.map(jnp.asarray, packed)
-
-    def loss(given):
-        return (moe_mlp(**arguments(case, given, (0, 0)), save=save) ** 2).sum()
-
-    expected, got = jax.grad(loss)(plain), jax.grad(loss)(packed)
-    for name, x in got.items():
-        x = unprepack(x) if isinstance(x, PackedWeights) else x
-        np.testing.assert_allclose(x, expected[name], rtol=1e-4, atol=1e-4)
-    rows = jnp.stack([plain["x"], 2 * plain["x"]])
-    batch = jax.vmap(lambda x, given: moe_mlp(**arguments(case, given | {"x": x}, (0, 0))), (0, None))
-    np.testing.assert_allclose(batch(rows, packed), batch(rows, plain), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["int4", "uint4", "int2", "float4_e2m1fn"])

@@ -1,16 +1,12 @@
 """row_index of grouped_gemm: rows of lhs by their indices, with derivatives, batches and errors."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import raggemm
 from arrays import integers, random
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
-from program_text import calls, custom_calls
+from program_text import custom_calls
 from raggemm import GroupedTensor, QuantizedTensor, grouped_gemm
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
@@ -18,7 +14,6 @@ T, M, K, N, G = 5, 11, 8, 6, 4
 FORWARD = {"contracting_dims": ((1,), (1,))}
 X, RHS, BIAS = random(T, K), random(G, K, N, seed=1), random(G, N, seed=2)
 INDEX = np.array([4, 0, 0, 1, 4, 2, 2, 2, 0, -7, 99], np.int32)  # the last two are of no group
-close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 
 
 def indexed(x, rhs, index=INDEX, sizes=SIZES, **options):
@@ -67,30 +62,6 @@ def test_of_no_rows():
 # Derivatives.
 
 
-def dense(x, rhs, bias):
-    inside = (np.arange(M) < SIZES.sum())[:, None]
-    group = np.repeat(np.arange(G + 1), [*SIZES, M - SIZES.sum()]).clip(max=G - 1)
-    return jnp.where(inside, jnp.einsum("mk,mkn->mn", x[INDEX.clip(0, T - 1)], rhs[group]) + bias[group], 0)
-
-
-def test_gradients_of_first_and_second_order():
-    def ours(x, rhs, bias):
-        return jnp.sin(indexed(x, rhs, bias=bias)).sum()
-
-    def oracle(*args):
-        return jnp.sin(dense(*args)).sum()
-
-    def second(f, *args):
-        return jax.jvp(lambda *x: jax.grad(f, (0, 1, 2))(*x), args, tuple(map(np.cos, args)))[1]
-
-    args = (X, RHS, BIAS)
-    with jax.enable_x64(True):
-        wide = tuple(jnp.asarray(x, jnp.float64) for x in args)
-        want, want_second = jax.grad(oracle, (0, 1, 2))(*wide), second(oracle, *wide)
-    jax.tree.map(close, jax.jit(jax.grad(ours, (0, 1, 2)))(*args), want)
-    jax.tree.map(functools.partial(close, atol=1e-4), second(ours, *args), want_second)
-
-
 def test_the_gradient_of_rows_is_summed_in_float32():
     """256 and seven ones are 256 in bfloat16."""
     weights = np.array([256, 1, 1, 1, 1, 1, 1, 1], jnp.bfloat16)[:, None, None]
@@ -113,64 +84,6 @@ def test_nan_stays_in_its_rows():
 
 
 # Transforms.
-
-
-@pytest.mark.parametrize("which", [(0,), (1,), (2,), (3,), (0, 2), (0, 1, 2, 3)], ids=str)
-def test_vmap_is_one_call(which):
-    index = np.stack([INDEX, (INDEX + 1).clip(0, T - 1)])
-    sizes = np.stack([SIZES, np.array([0, 4, 4, 1], np.int32)])
-    args = (X, RHS, INDEX, SIZES)
-    batches = (np.stack([X, -X]), np.stack([RHS, RHS[::-1]]), index, sizes)
-    batched = tuple(batches[i] if i in which else x for i, x in enumerate(args))
-    axes = tuple(0 if i in which else None for i in range(4))
-    assert calls(jax.vmap(indexed, axes), *batched).total() == 1
-    got = jax.vmap(indexed, axes)(*batched)
-    gradient = jax.grad(lambda x, *rest: jnp.sin(jax.vmap(indexed, axes)(x, *rest)).sum())(*batched)
-    total = 0
-    for i in range(2):
-        one = [x[i] if axis == 0 else x for x, axis in zip(batched, axes, strict=True)]
-        np.testing.assert_array_equal(got[i], indexed(*one))
-        of_one = jax.grad(lambda x, *rest: jnp.sin(indexed(x, *rest)).sum())(*one)
-        total = total + of_one
-        if 0 in which:
-            close(gradient[i], of_one)
-    if 0 not in which:
-        close(gradient, total)
-
-
-def test_shard_map():
-    """Each device has the rows of some groups, of tokens that all have."""
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
-    sizes, index = np.array([3, 2, 4, 1], np.int32), np.array([4, 0, 0, 1, 4, 2, 2, 2, 0, 3], np.int32)
-    specs = {"in_specs": (P(), P("x"), P("x"), P("x")), "out_specs": P("x")}
-    shard = jax.shard_map(indexed, mesh=mesh, **specs)
-    np.testing.assert_array_equal(jax.jit(shard)(X, RHS, index, sizes), indexed(X, RHS, index, sizes))
-    ours, whole = (jax.grad(lambda *x, f=f: jnp.sin(f(*x, index, sizes)).sum(), (0, 1)) for f in (shard, indexed))
-    jax.tree.map(close, jax.jit(ours)(X, RHS), whole(X, RHS))
-
-
-@pytest.mark.parametrize("spec", [P(None, "x"), P(None, None, "x")], ids=["contracted", "columns"])
-def test_partitioning(spec):
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
-    raggemm.enable_partitioning()
-    try:
-        weights = jax.device_put(RHS, NamedSharding(mesh, spec))
-        close(jax.jit(indexed)(X, weights, INDEX), indexed(X, RHS))
-    finally:
-        raggemm.enable_partitioning(False)
-
-
-def test_export_with_symbolic_tokens_and_rows():
-    allowed = [jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")]
-    tokens, rows = jax.export.symbolic_shape("tokens, rows")
-    shapes = (
-        jax.ShapeDtypeStruct((tokens, K), np.float32),
-        jax.ShapeDtypeStruct(RHS.shape, np.float32),
-        jax.ShapeDtypeStruct((rows,), np.int32),
-    )
-    exported = jax.export.export(jax.jit(indexed), disabled_checks=allowed)(*shapes)
-    reloaded = jax.export.deserialize(exported.serialize()).call
-    np.testing.assert_array_equal(reloaded(X, RHS, INDEX), indexed(X, RHS))
 
 
 def test_is_one_custom_call_without_a_gather():

@@ -11,7 +11,7 @@ from arrays import random
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from program_text import custom_calls
-from raggemm import GroupedTensor, gmm, grouped_gemm, ragged_dot
+from raggemm import gmm, ragged_dot
 from raggemm.compat import lax
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
@@ -32,59 +32,12 @@ def test_jit_is_one_custom_call_with_traced_sizes():
     assert compiled._cache_size() == 1
 
 
-def test_without_jit():
-    want = jax.grad(lambda x, w: layer(x, w).sum(), (0, 1))(LHS, RHS)
-    with jax.disable_jit():
-        np.testing.assert_array_equal(gmm(LHS, RHS, SIZES), jax.jit(gmm)(LHS, RHS, SIZES))
-        jax.tree.map(close, jax.grad(lambda x, w: layer(x, w).sum(), (0, 1))(LHS, RHS), want)
-
-
 def test_attributes_are_readable():
     text = jax.jit(functools.partial(gmm, transpose_rhs=True, existing_out=np.ones((M, N), np.float32))).lower(
         LHS, RHS, SIZES
     )
     for attribute in ("rhs_is_trans = true", 'ragged = "lhs_first,out_first"', 'operands = "c,beta"'):
         assert attribute in text.as_text()
-
-
-def test_scan_over_layers_and_over_sizes():
-    weights = random(3, G, K, K)
-
-    def scanned(x, ws):
-        return jax.lax.scan(lambda x, w: (layer(x, w), None), x, ws)[0].sum()
-
-    def looped(x, ws):
-        return functools.reduce(layer, ws, x).sum()
-
-    jax.tree.map(close, *(jax.grad(f, (0, 1))(LHS, weights) for f in (scanned, looped)))
-    routing = jnp.stack([SIZES, SIZES[::-1]])
-    got = jax.lax.scan(lambda x, s: (layer(x, weights[0], s), None), LHS, routing)[0]
-    close(got, layer(layer(LHS, weights[0]), weights[0], SIZES[::-1]))
-
-
-def test_while_and_cond():
-    got = jax.lax.fori_loop(0, 3, lambda _, x: layer(x, RHS), LHS)
-    close(got, layer(layer(layer(LHS, RHS), RHS), RHS))
-
-    def chosen(flag, x):
-        return jax.lax.cond(flag, lambda x: layer(x, RHS), lambda x: x @ RHS[0], x).sum()
-
-    for flag in (True, False):
-        want = jax.grad(lambda x, f=flag: (layer(x, RHS) if f else x @ RHS[0]).sum())(LHS)
-        close(jax.jit(jax.grad(chosen, 1))(flag, LHS), want)
-    batched = jax.vmap(chosen, (0, None))(np.array([True, False]), LHS)
-    close(batched, jnp.stack([chosen(True, LHS), chosen(False, LHS)]))
-
-
-def test_checkpoint():
-    def loss(f):
-        return lambda x, w: f(x, w).sum()
-
-    want = jax.grad(loss(layer), (0, 1))(LHS, RHS)
-    jax.tree.map(np.testing.assert_array_equal, jax.grad(loss(jax.checkpoint(layer)), (0, 1))(LHS, RHS), want)
-    scanned = jax.checkpoint(lambda x, w: jax.lax.scan(lambda x, _: (layer(x, w), None), x, None, length=2)[0])
-    want = jax.grad(loss(lambda x, w: layer(layer(x, w), w)))(LHS, RHS)
-    close(jax.jit(jax.grad(loss(scanned)))(LHS, RHS), want)
 
 
 def test_concurrent_calls():
@@ -103,49 +56,6 @@ def test_concurrent_calls():
 
 def mesh(kind=AxisType.Auto):
     return jax.make_mesh((4,), ("x",), axis_types=(kind,))
-
-
-@pytest.mark.parametrize("check_vma", [True, False])
-def test_shard_map_over_rows(check_vma):
-    """Replicated weights, whose gradient is summed once."""
-    rows, sizes = random(4 * M, K), np.stack([SIZES, SIZES[::-1], 0 * SIZES, SIZES])
-    sharded = jax.shard_map(
-        lambda x, w, s: layer(x, w, s[0]),
-        mesh=mesh(),
-        in_specs=(P("x"), P(), P("x")),
-        out_specs=P("x"),
-        check_vma=check_vma,
-    )
-
-    def whole(x, w, sizes):
-        return jnp.concatenate([layer(part, w, s) for part, s in zip(jnp.split(x, 4), sizes, strict=True)])
-
-    for wrap in (lambda f: f, jax.jit):
-        close(wrap(sharded)(rows, RHS, sizes), whole(rows, RHS, sizes))
-        got, want = (jax.grad(lambda x, w, f=f: f(x, w, sizes).sum(), (0, 1))(rows, RHS) for f in (sharded, whole))
-        jax.tree.map(close, got, want)
-    batched = jax.vmap(sharded, (0, None, None))(jnp.stack([rows, 2 * rows]), RHS, sizes)
-    close(batched[0], whole(rows, RHS, sizes))
-
-
-def test_shard_map_of_all_operands_and_derivatives():
-    """c, bias and alpha under shard_map, where rules make arrays of their own that must vary as the operands do."""
-
-    def f(x, w, s, c, bias, alpha):
-        x = GroupedTensor(x, first_dims=s[0])
-        return grouped_gemm(x, w, contracting_dims=((1,), (1,)), c=c, bias=bias, alpha=alpha, beta=alpha)
-
-    specs = (P("x"), P(), P("x"), P("x"), P(), P())
-    sharded = jax.shard_map(f, mesh=mesh(), in_specs=specs, out_specs=P("x"))
-    args = random(4 * M, K), RHS, np.stack([SIZES] * 4), random(4 * M, N), random(G, N), random(G)
-
-    def whole(x, w, s, c, bias, alpha):
-        parts = zip(jnp.split(x, 4), s, jnp.split(c, 4), strict=True)
-        return jnp.concatenate([f(x, w, s[None], c, bias, alpha) for x, s, c in parts])
-
-    close(sharded(*args), whole(*args))
-    got, want = (jax.grad(lambda *a, f=f: jnp.sin(f(*a)).sum(), (0, 1, 3, 4, 5))(*args) for f in (sharded, whole))
-    jax.tree.map(close, got, want)
 
 
 def test_automatic_sharding_is_right():

@@ -1,0 +1,280 @@
+"""What raggemm multiplies, a row for each kind: the call, the same in plain JAX, and operands of two problems."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import moe_mlps
+import moe_oracle
+import numpy as np
+from arrays import random
+from oracle import membership
+from quantized_operands import dense, tensor
+from raggemm import GroupedTensor, PackedWeights, QuantizedTensor, grouped_gemm, prepack, quantize, tgmm, unprepack
+
+SIZES = np.array([3, 0, 2, 4], np.int32)
+# As many rows as nothing else has elements; two of them are of no group.
+ROWS, TOKENS, K, N, G = 11, 5, 32, 8, 4
+INDEX = np.array([4, 0, 0, 1, 4, 2, 2, 2, 0, -7, 99], np.int32)  # which a row of no group may have
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """run(arrays, **options) is raggemm's, dense(arrays) the definition, of any precision; arrays: operands by name."""
+
+    name: str
+    run: Callable[..., jax.Array]
+    dense: Callable[..., jax.Array]
+    arrays: dict[str, Any]
+    other: dict[str, Any]  # of a second problem
+    rows: dict[int, str] = dataclasses.field(default_factory=lambda: {ROWS: "rows"})  # extents that may be unknown
+    weights: str = "w"
+    exact: bool = True  # whether a batch has the bits of its parts, in one call
+    relative: float = 2e-5  # how near values and derivatives are to the definition's, relative to the largest
+
+    def __str__(self):
+        return self.name
+
+    @property
+    def is_differentiable(self) -> bool:
+        return any(is_float(x) for x in jax.tree.leaves(self.arrays))
+
+
+def is_float(x) -> bool:
+    """Whether it has a derivative: elements of a QuantizedTensor have none."""
+    return x.dtype in (np.float32, np.float64)
+
+
+def is_quantized(x) -> bool:
+    return isinstance(x, QuantizedTensor)
+
+
+def values(x):
+    """What an operand stands for, as jax.numpy has it, so that scales have gradients."""
+    if isinstance(x, PackedWeights):
+        elements = unprepack(dataclasses.replace(x, scale=None, zero_point=None))
+        return values(QuantizedTensor(elements.data, x.scale, x.zero_point) if x.quantized else elements)
+    if not is_quantized(x):
+        return jnp.asarray(x) if is_float(x) else jnp.asarray(x, jnp.float32).astype(jnp.float64)
+    wide = values(x.data)
+    wide = wide if x.zero_point is None else wide - _spread(values(x.zero_point), wide)
+    return wide if x.scale is None else wide * _spread(values(x.scale), wide)
+
+
+def _spread(factor, like):
+    if factor.ndim == 1:
+        return factor[:, None, None]
+    for axis in range(factor.ndim):
+        factor = jnp.repeat(factor, like.shape[axis] // factor.shape[axis], axis)
+    return factor
+
+
+def _forward(arrays, **options):
+    given = dict(arrays)
+    rows = GroupedTensor(given.pop("x"), first_dims=given.pop("sizes"))
+    return grouped_gemm(rows, given.pop("w"), contracting_dims=((1,), (1,)), **given, **options)
+
+
+def _dense_forward(arrays, activation=None, row_index=None):
+    x, w = values(arrays["x"]), values(arrays["w"])
+    x = x if row_index is None else x[row_index.clip(0, len(x) - 1)]
+    first = int(arrays.get("group_offset", 0))
+    member = membership(arrays["sizes"], len(x), x.dtype)[first : first + len(w)]
+    inside = member.sum(0)[:, None]
+
+    def of_rows(name, otherwise):
+        return member.T @ arrays[name] if name in arrays else otherwise
+
+    scale = [jnp.reshape(of_rows(name, jnp.ones(len(x), x.dtype)), (-1, 1)) for name in ("alpha", "beta")]
+    out = scale[0] * jnp.einsum("gm,mk,gkn->mn", member, x, w) + of_rows("bias", 0)
+    c = arrays.get("c", 0)
+    out = inside * (out + scale[1] * c)
+    if activation:
+        out = inside * moe_oracle.activated(jnp, activation, arrays.get("gate"), out)
+    return out + (1 - inside) * c
+
+
+def _reversed(arrays, **given):
+    """Other operands of the same types and shapes."""
+    return jax.tree.map(lambda a: a[::-1] if np.ndim(a) else a, arrays) | given
+
+
+BOTH = 2.0**-7  # elements of both operands are rounded to bfloat16
+
+
+def _of_rows(name, w, x=None, relative=2e-5, run=_forward, dense=_dense_forward, other=None, **more):
+    arrays = {"x": random(ROWS, K) if x is None else x, "w": w, "sizes": SIZES, **more}
+    return Kind(name, run, dense, arrays, _reversed(arrays, **other or {}), relative=relative)
+
+
+def _weights(dtype, scale_shape, zero=False, scale_dtype=np.float32):
+    q = tensor(dtype, (G, K, N), scale_shape, scale_dtype, zero=zero)
+    return _small(q)
+
+
+def _small(q):
+    """Of a size of 1 / 8, as weights are, whatever the format."""
+    exponent = np.ceil(np.log2(np.abs(dense(q)).max())) + 3
+    return QuantizedTensor(q.data, (np.float32(q.scale) * 2.0**-exponent).astype(q.scale.dtype), q.zero_point)
+
+
+def _packed(w):
+    return jax.tree.map(np.asarray, prepack(w))
+
+
+def _transposed(arrays):
+    x = GroupedTensor(arrays["x"], last_dims=arrays["sizes"])
+    return grouped_gemm(x, arrays["w"], contracting_dims=((0,), (1,)))
+
+
+def _dense_transposed(arrays):
+    return _dense_forward(arrays | {"x": values(arrays["x"]).T})
+
+
+def _columns(arrays):
+    return tgmm(arrays["x"], arrays["w"], arrays["sizes"])
+
+
+def _dense_columns(arrays):
+    x, w = values(arrays["x"]), values(arrays["w"])
+    return jnp.einsum("gm,km,mn->gkn", membership(arrays["sizes"], ROWS, x.dtype), x, w)
+
+
+def _uniform(arrays):
+    return grouped_gemm(arrays["x"], arrays["w"], contracting_dims=((2,), (1,)))
+
+
+def _dense_uniform(arrays):
+    return jnp.einsum("gmk,gkn->gmn", values(arrays["x"]), values(arrays["w"]))
+
+
+def _other_modes():
+    def kind(name, run, dense, x, w, exact=True, **sizes):
+        arrays = {"x": x, "w": w, **sizes}
+        relative = BOTH if is_quantized(x) and is_quantized(w) else 2e-5
+        return Kind(name, run, dense, arrays, _reversed(arrays), exact=exact, relative=relative)
+
+    def rows(shape, scale_shape, dtype=jnp.int8, zero=False):
+        return _small(tensor(dtype, shape, scale_shape, zero=zero))
+
+    sizes, of_groups = {"sizes": SIZES}, _weights(jnp.float8_e4m3fn, (G,))
+    transposed, columns, uniform = (
+        (_transposed, _dense_transposed),
+        (_columns, _dense_columns),
+        (_uniform, _dense_uniform),
+    )
+    of_k, of_m = (K, ROWS), (G, 4, K)
+    return [
+        kind("transposed", *transposed, rows(of_k, (2, ROWS), zero=True), of_groups, **sizes),
+        kind("transposed: one column", *transposed, rows(of_k, (4, 1)), of_groups, **sizes),
+        kind("columns", *columns, rows(of_k, (K, 1)), random(ROWS, N), **sizes),
+        kind("columns: blocks", *columns, rows(of_k, (4, ROWS), jnp.uint8, True), random(ROWS, N), **sizes),
+        # Problems that are summed have their scales in one array, where one of all rows becomes one of each.
+        kind("columns: one row", *columns, random(*of_k), rows((ROWS, N), (1, N)), exact=False, **sizes),
+        kind("uniform", *uniform, random(*of_m), _weights(jnp.int8, (G, 2, N))),
+        kind("uniform: groups", *uniform, rows(of_m, (G,)), of_groups),
+        kind("uniform: both", *uniform, rows(of_m, (1, 2, 1)), _weights(jnp.uint4, (G, 1, N), True)),
+        kind("uniform: blocks", *uniform, rows(of_m, (G, 1, 2), jnp.uint8, True), _weights(jnp.int8, (G, 2, N))),
+    ]
+
+
+def _integers():
+    numbers = np.random.default_rng(2)
+    bytes_ = {"x": numbers.integers(-128, 128, (ROWS, K), np.int8), "w": numbers.integers(0, 256, (G, K, N), np.uint8)}
+    added = {"c": numbers.integers(-99, 99, (ROWS, N), np.int32), "bias": numbers.integers(-99, 99, (G, N), np.int32)}
+    options = {"preferred_element_type": np.int32}
+    return _of_rows("integers", **bytes_, **added, run=lambda arrays, **more: _forward(arrays, **options, **more))
+
+
+def _row_index():
+    def run(arrays, **options):
+        return _forward(arrays, **options)
+
+    def dense(arrays):
+        return _dense_forward(arrays, row_index=arrays["row_index"])
+
+    arrays = {"x": random(TOKENS, K), "w": random(G, K, N, seed=1), "sizes": SIZES, "row_index": INDEX}
+    other = _reversed(arrays, row_index=(INDEX + 1).clip(0, TOKENS - 1))
+    return Kind("row_index", run, dense, arrays, other, {ROWS: "rows", TOKENS: "tokens"})
+
+
+def _activation(name, gate):
+    def run(arrays, **options):
+        return _forward(arrays, activation=name, **options)
+
+    def dense(arrays):
+        return _dense_forward(arrays, activation=name)
+
+    added = {"bias": random(G, N, seed=2)} | ({"gate": random(ROWS, N, seed=3)} if gate else {})
+    return _of_rows(
+        f"{name}{' and gate' if gate else ''}", 0.2 * random(G, K, N, seed=1), run=run, dense=dense, **added
+    )
+
+
+def _mlp(name, gate="separate", transposed=(False, False), to_weights=lambda name, w: w, slots=None, **options):
+    case = moe_mlps.Case(gate, transposed)
+    given = {name: to_weights(name, w) if name[:2] == "w_" else np.nan_to_num(w) for name, w in case.given.items()}
+    arrays = given | {"row_tokens": moe_mlps.ROW_TOKENS, "group_sizes": moe_mlps.SIZES}
+    arrays |= {} if slots is None else {"row_slots": slots}
+
+    def run(arrays):
+        of_call = {n: x for n, x in arrays.items() if n not in given}
+        return case({n: x for n, x in arrays.items() if n in given}, **of_call, **options)
+
+    def dense(arrays):
+        wide, more = {n: values(x) for n, x in arrays.items() if n in given}, {}
+        if "weight_on" in options:
+            more = {"on_input": True}
+        return case.oracle(wide, xp=jnp, activation=options.get("activation", "silu"), **more)
+
+    tokens = np.random.default_rng(9).integers(0, 8, moe_mlps.ROWS, np.int32)
+    rows = {moe_mlps.ROWS: "rows", moe_mlps.TOKENS: "tokens"}
+    return Kind(name, run, dense, arrays, _reversed(arrays, row_tokens=tokens), rows, "w_up", exact=False)
+
+
+def _quantized(name, w):
+    return jax.tree.map(np.asarray, quantize(w, "int8" if name == "w_down" else "int4", axes=1))
+
+
+def added(groups):
+    c, beta = random(ROWS, N, seed=2), random(groups, seed=4)
+    return {"c": c, "bias": random(groups, N, seed=3), "alpha": random(groups), "beta": beta}
+
+
+KINDS = [
+    _of_rows("arrays", random(G, K, N, seed=1)),
+    _of_rows("all that is added", random(G, K, N, seed=1), **added(G)),
+    _of_rows(
+        "a shard of the groups",
+        random(2, K, N, seed=1),
+        **added(2),
+        group_offset=np.array(1, np.int32),
+        other={"group_offset": np.array(2, np.int32)},
+    ),
+    _of_rows("scales", _weights(jnp.int8, (G, 2, N))),
+    _of_rows("zeros", _weights(jnp.uint4, (G, 1, N), zero=True)),
+    _of_rows("groups", _weights(jnp.float8_e4m3fn, (G,))),
+    _of_rows("one scale", _weights(jnp.float4_e2m1fn, ())),
+    _of_rows("powers of two", _weights(jnp.float4_e2m1fn, (G, 1, N), scale_dtype=ml_dtypes.float8_e8m0fnu)),
+    _of_rows("no scale", QuantizedTensor(_weights(jnp.uint4, ()).data, None)),
+    _of_rows("rows", random(G, K, N), _small(tensor(jnp.uint8, (ROWS, K), (ROWS, 2), zero=True))),
+    _of_rows("both", _weights(jnp.int8, (G, 2, N)), _small(tensor(jnp.int8, (ROWS, K), (ROWS, 1), zero=True)), BOTH),
+    _of_rows("both: one row", _weights(jnp.int8, (G,)), _small(tensor(jnp.int8, (ROWS, K), (1, 2), zero=True)), BOTH),
+    _of_rows("packed", _packed(random(G, K, N, seed=1))),
+    _of_rows("packed scales", _packed(_weights(jnp.int8, (G, 2, N)))),
+    *_other_modes(),
+    _row_index(),
+    _activation("silu", gate=True),
+    _activation("gelu", gate=False),
+    _integers(),
+    _mlp("moe_mlp", transposed=(False, True)),
+    _mlp("moe_mlp: halves", "halves", (True, True), save="activations"),
+    _mlp("moe_mlp: interleaved", "interleaved", (True, False), activation="swiglu_oai"),
+    _mlp("moe_mlp: no gate", None, activation="gelu_tanh", save="activations"),
+    _mlp("moe_mlp: weights on the input", slots=np.arange(moe_mlps.ROWS)[::-1].copy(), weight_on="input"),
+    _mlp("moe_mlp: quantized", to_weights=_quantized),
+    _mlp("moe_mlp: packed", to_weights=lambda name, w: _packed(w if name == "w_down" else _quantized(name, w))),
+]
