@@ -10,6 +10,7 @@ os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *xla_flags.
 import hypothesis
 import jax
 import pytest
+import raggemm
 from jax._src import compiler
 
 hypothesis.settings.register_profile("raggemm", deadline=None, print_blob=True, database=None)
@@ -45,3 +46,11 @@ def x64():
     """float64 and int64 arrays, in one test only."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def partitioning():
+    """Calls that jax.jit may divide over devices, in one test only."""
+    raggemm.enable_partitioning()
+    yield
+    raggemm.enable_partitioning(False)

@@ -88,16 +88,12 @@ def test_attribute():
     assert 'names = "lhs_first=lhs.first_dims,out_first=lhs.first_dims"' in general
 
 
-def test_divided_over_devices():
-    raggemm.enable_partitioning()
-    try:
-        mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
-        weights = jax.device_put(RHS, NamedSharding(mesh, P(None, None, "x")))
-        program = jax.jit(gmm).lower(LHS, weights, np.array([3, 4], np.int32)).compile().as_text()
-        assert "f32[8,3]" in program  # each device's part
-        assert 'names = "lhs_first=group_sizes,out_first=group_sizes"' in program
-    finally:
-        raggemm.enable_partitioning(False)
+def test_divided_over_devices(partitioning):
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
+    weights = jax.device_put(RHS, NamedSharding(mesh, P(None, None, "x")))
+    program = jax.jit(gmm).lower(LHS, weights, np.array([3, 4], np.int32)).compile().as_text()
+    assert "f32[8,3]" in program  # each device's part
+    assert 'names = "lhs_first=group_sizes,out_first=group_sizes"' in program
 
 
 @pytest.mark.parametrize(

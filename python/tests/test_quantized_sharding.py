@@ -52,13 +52,6 @@ def put(x, spec, on=None):
     return jax.tree.map(place, x)
 
 
-@pytest.fixture
-def partitioning():
-    raggemm.enable_partitioning()
-    yield
-    raggemm.enable_partitioning(False)
-
-
 def compiled(f, *operands):
     """The result, and the collectives of the program."""
     jitted = jax.jit(f)

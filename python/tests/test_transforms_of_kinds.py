@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import raggemm
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from kinds import KINDS, Kind, is_float
@@ -309,13 +308,6 @@ def put(x, axis, devices):
         return jax.device_put(a, NamedSharding(devices, spec))
 
     return jax.tree.map(place, x)
-
-
-@pytest.fixture
-def partitioning():
-    raggemm.enable_partitioning()
-    yield
-    raggemm.enable_partitioning(False)
 
 
 def axes_of(kind):
