@@ -1,8 +1,7 @@
 // Rhs in column blocks, each a run of memory.
-#include "kernels/ways/column_blocks.h"
-
 #include <algorithm>
 
+#include "kernels/ways/parts.h"
 #include "raggemm/element.h"
 
 namespace raggemm {

@@ -1,8 +1,7 @@
 // Rhs whose columns lie along k: strips are packed from many columns.
-#include "kernels/ways/columns.h"
-
 #include <algorithm>
 
+#include "kernels/ways/parts.h"
 #include "raggemm/element.h"
 
 namespace raggemm {

@@ -42,6 +42,14 @@ inline constexpr RowsShape kRowsShapes[] = {
     {"deep", 1. / 2, 192, kPanel, 1},  // 64 to 192 columns differ by 2 %, 384 lose 7 %
 };
 BlockShape BlocksOfRows(const Schedule& schedule, int shape, const Window& window, int64_t k);
+// Blocks of an rhs whose columns lie along k.
+BlockShape BlocksOfColumns(const Schedule& schedule, int shape, const Window& window, int64_t k);
+// A panel of one column block, which is a run of memory, and what is behind it along k follows it there.
+BlockShape BlocksOfColumnBlocks(const Schedule& schedule, int shape, const Window& window, int64_t k);
+
+// Whether sweeps take tiles of so few rows.
+bool Sweeps(const Schedule& schedule, int64_t rows);
+BlockShape BlocksOfSweeps(const Schedule& schedule, int shape, const Window& window, int64_t k);
 
 // The strips of a tile as kernels of each kind take them; what is left of few columns is packed.
 Strip SweptStrip(const Schedule& schedule, const TilePlace& place, int64_t cols_left);
@@ -52,6 +60,15 @@ Strip PackedStrip(const Schedule& schedule, const TilePlace& place, int64_t cols
 // Fetches the next block of rows, in the order that the recipe says.
 FetchTarget FetchNextRows(const Schedule& schedule, const TilePlace& place, const Block& block, const Block* next,
                           NextTile& next_tile);
+FetchTarget FetchColumns(const Schedule& schedule, const TilePlace& place, const Block& block, const Block* next,
+                         NextTile& next_tile);
+// Fetches as many bytes as this block has, of the next one or, along k, further on in memory, where the blocks of a
+// tile follow each other.
+FetchTarget FetchColumnBlocks(const Schedule& schedule, const TilePlace& place, const Block& block, const Block* next,
+                              NextTile& next_tile);
+// Fetches what lies kSweepAhead further on in memory.
+FetchTarget FetchAhead(const Schedule& schedule, const TilePlace& place, const Block& block, const Block* next,
+                       NextTile& next_tile);
 
 // Counts strips of a block, all as wide as its first one. What a sweep leaves of a row is no strip of its own: with two
 // of them it overtakes what is fetched, and one row of int4, 2848 columns, takes 4 times as long (Zen 4).

@@ -1,9 +1,8 @@
 // Kernels read few rows of rhs, from end to end, then the next: for few rows of lhs whose rhs streams from memory.
-#include "kernels/ways/sweep.h"
-
 #include <algorithm>
 
 #include "kernels/isa.h"
+#include "kernels/ways/parts.h"
 #include "raggemm/element.h"
 
 namespace raggemm {

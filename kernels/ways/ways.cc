@@ -5,10 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/block.h"
 #include "kernels/isa.h"
-#include "kernels/ways/column_blocks.h"
-#include "kernels/ways/columns.h"
 #include "kernels/ways/parts.h"
-#include "kernels/ways/sweep.h"
 
 namespace raggemm {
 namespace {
