@@ -171,9 +171,7 @@ void RunTile(const Schedule& schedule, int64_t tile, const Scratch& scratch) {
       strip = NextStrip(schedule, place, block.col + block.cols - col);
       const StripSource& source = *strip.source;
       const char* rhs = ElementAt(block.rhs, schedule.read_rhs.type, block.k, place.window.col + col);
-      if (source.sweeps) {
-        args.scales = BlockScalesOf(schedule.rhs, false, block.rhs, block.k, place.window.col + col);
-      }
+      args.scales = BlockScalesOf(schedule.rhs, false, block.rhs, block.k, place.window.col + col);
       if (scales_sums) result.ReadColumnScales(block, strip, col);
       if (!source.reads_rhs) {
         strips.MakeReady(block, col, fetch.For(Fetch::Work::kPack));

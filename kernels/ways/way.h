@@ -22,7 +22,7 @@ class NextTile;    // fetch.h
 struct StripSource {
   bool reads_rhs;  // as it lies; else the strip is packed first, and its kernels read that
   bool stores;     // the first row tile reads rhs and stores the strip in the kernels' layout, the others read that
-  bool sweeps;     // kernels take as many columns as there are, row after row, and multiply them by BlockScales
+  bool sweeps;     // kernels take as many columns as there are, row after row
   // Finds a kernel that reads rhs, by the columns of the strip and the rows of the register tile.
   Microkernel* (*kernel)(const Schedule& schedule, int64_t width, int64_t mr);
 };

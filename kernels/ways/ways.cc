@@ -62,8 +62,13 @@ struct Candidate {
   BlockShape blocks;
   Costs costs;
 };
+constexpr size_t kShapesOfAllWays = [] {
+  size_t shapes = 0;
+  for (const Way& way : kWays) shapes += static_cast<size_t>(way.shapes);
+  return shapes;
+}();
 struct Candidates {
-  std::array<Candidate, 2 * kRowsShapeCount> all{};
+  std::array<Candidate, kShapesOfAllWays> all;  // not cleared: 20 are there, and 10 are used
   size_t count = 0;
   const Candidate* begin() const { return all.data(); }
   const Candidate* end() const { return begin() + count; }

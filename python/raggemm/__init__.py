@@ -20,24 +20,24 @@
     compat                  modules with the names and signatures of other libraries, to import one by one
     expert_parallel         a module to import by itself: experts sharded over devices and processes
 
-Start reading at _grouped_gemm.py; from there _primitive/, whose docstring lists its rooms: call.py (what a call is),
-primitive.py (how it reaches the library), and the rules.
+Start reading at _functions/grouped_gemm.py; from there _primitive/, whose docstring lists its rooms: call.py (what a
+call is), primitive.py (how it reaches the library), and the rules.
 """
 
-from raggemm import _export  # noqa: F401  registers types
-from raggemm._describe import describe
-from raggemm._grouped_gemm import grouped_gemm
-from raggemm._moe_mlp import moe_mlp
-from raggemm._operands import GroupedTensor
-from raggemm._prepack import prepack, unprepack
+from raggemm._functions import export  # noqa: F401  registers types
+from raggemm._functions.describe import describe
+from raggemm._functions.grouped_gemm import grouped_gemm
+from raggemm._functions.moe_mlp import moe_mlp
+from raggemm._functions.operands import GroupedTensor
+from raggemm._functions.prepack import prepack, unprepack
+from raggemm._functions.quantize import fake_quantize, quantize, quantize_nvfp4
+from raggemm._functions.quantized import QuantizedTensor, dequantize, mxfp4_from_blocks
+from raggemm._functions.routing import SortedRows, combine, load_balance_loss, route, sort_by_expert, z_loss
+from raggemm._functions.tensors import PackedWeights
 from raggemm._primitive.derivatives import grouped_gemm_saveable
 from raggemm._primitive.library import cases_json, version
 from raggemm._primitive.options import options
 from raggemm._primitive.partitioning import enable_partitioning
-from raggemm._quantize import fake_quantize, quantize, quantize_nvfp4
-from raggemm._quantized import QuantizedTensor, dequantize, mxfp4_from_blocks
-from raggemm._routing import SortedRows, combine, load_balance_loss, route, sort_by_expert, z_loss
-from raggemm._tensors import PackedWeights
 from raggemm.jax_lax.override import RaggedDotLowering, enable_ragged_dot_override, override_ragged_dot
 from raggemm.ops import gmm, ragged_dot, tgmm
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from raggemm._moe_mlp import MLP_FLOATS, moe_mlp
+from raggemm._functions.moe_mlp import MLP_FLOATS, moe_mlp
+from raggemm._functions.routing import route, sort_by_expert
+from raggemm._functions.tensors import check_type, count, dtype_of, float_array, weight_parts
 from raggemm._primitive.jax_versions import gathered
-from raggemm._routing import route, sort_by_expert
-from raggemm._tensors import check_type, count, dtype_of, float_array, weight_parts
 
 __all__ = ["Output", "Shape", "apply", "init"]
 

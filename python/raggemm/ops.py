@@ -14,13 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from raggemm._grouped_gemm import product
-from raggemm._operands import Operand, Words, compiled_when_eager, integer_array, resharded
-from raggemm._precision import in_effect
-from raggemm._primitive.call import FLOATS
-from raggemm._quantize import quantize
-from raggemm._straight_through import straight_through
-from raggemm._tensors import (
+from raggemm._functions.grouped_gemm import product
+from raggemm._functions.operands import Operand, Words, compiled_when_eager, integer_array, resharded
+from raggemm._functions.precision import in_effect
+from raggemm._functions.quantize import quantize
+from raggemm._functions.straight_through import straight_through
+from raggemm._functions.tensors import (
     array,
     dtype_of,
     elements_dtype,
@@ -29,6 +28,7 @@ from raggemm._tensors import (
     quantized_parts,
     weight_parts,
 )
+from raggemm._primitive.call import FLOATS
 
 _WORDS = Words(sizes="group_sizes", c="existing_out")
 

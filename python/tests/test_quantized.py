@@ -10,7 +10,7 @@ import pytest
 import raggemm
 from quantized_formats import E8M0, FLOATS, INTEGERS, SCALES, codes, dtype_of, flushed, spread
 from raggemm import GroupedTensor, QuantizedTensor, dequantize, mxfp4_from_blocks, quantize
-from raggemm._quantized import checked
+from raggemm._functions.quantized import checked
 
 
 @pytest.mark.parametrize("scale", SCALES)

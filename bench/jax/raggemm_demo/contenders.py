@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from raggemm._moe_mlp import moe_mlp
-from raggemm._quantized import dequantize
-from raggemm._tensors import QuantizedTensor
+from raggemm._functions.moe_mlp import moe_mlp
+from raggemm._functions.quantized import dequantize
+from raggemm._functions.tensors import QuantizedTensor
 from raggemm.ops import gmm
 
 from raggemm_demo.layers import Block, Weights, expert_products, gated_product

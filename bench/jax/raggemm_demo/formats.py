@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from raggemm._quantize import quantize
-from raggemm._tensors import QuantizedTensor
+from raggemm._functions.quantize import quantize
+from raggemm._functions.tensors import QuantizedTensor
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from raggemm._quantized import dequantize
-from raggemm._tensors import QuantizedTensor
+from raggemm._functions.quantized import dequantize
+from raggemm._functions.tensors import QuantizedTensor
 from raggemm.ops import gmm
 
 from raggemm_demo import contenders

@@ -18,8 +18,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from raggemm._moe_mlp import moe_mlp
-from raggemm._routing import combine, sort_by_expert
+from raggemm._functions.moe_mlp import moe_mlp
+from raggemm._functions.routing import combine, sort_by_expert
 from raggemm.ops import gmm
 
 from raggemm_demo import contenders

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm import ops
-from raggemm._grouped_gemm import product
-from raggemm._operands import Words
+from raggemm._functions.grouped_gemm import product
+from raggemm._functions.operands import Words
+from raggemm._functions.quantized import by_blocks
+from raggemm._functions.tensors import QuantizedTensor, array, checked, is_quantized
 from raggemm._primitive.jax_versions import varying_alike
-from raggemm._quantized import by_blocks
-from raggemm._tensors import QuantizedTensor, array, checked, is_quantized
 from raggemm.compat._qwix_rules import Rule, quantized
 
 

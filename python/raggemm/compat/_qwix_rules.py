@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from raggemm._functions.quantize import quantize
+from raggemm._functions.tensors import QuantizedTensor, check_type, float_array, is_quantized
 from raggemm._primitive.call import QUANTIZED, listed
-from raggemm._quantize import quantize
-from raggemm._tensors import QuantizedTensor, check_type, float_array, is_quantized
 
 
 class Rule(NamedTuple):

@@ -29,10 +29,10 @@ import jax
 import jax.numpy as jnp
 
 from raggemm import ops
-from raggemm._grouped_gemm import product
-from raggemm._operands import Words, integer_array
-from raggemm._quantized import with_scale
-from raggemm._tensors import array, float_array
+from raggemm._functions.grouped_gemm import product
+from raggemm._functions.operands import Words, integer_array
+from raggemm._functions.quantized import with_scale
+from raggemm._functions.tensors import array, float_array
 from raggemm.compat.megablox import make_group_metadata
 from raggemm.compat.megablox import tgmm as transposed_grouped_matmul
 

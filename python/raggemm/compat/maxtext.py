@@ -35,11 +35,11 @@ import jax
 import jax.numpy as jnp
 
 from raggemm import ops
-from raggemm._grouped_gemm import product
-from raggemm._operands import Words
+from raggemm._functions.grouped_gemm import product
+from raggemm._functions.operands import Words
+from raggemm._functions.tensors import QuantizedTensor, dtype_of, is_quantized
 from raggemm._primitive.call import FLOATS, QUANTIZED
 from raggemm._primitive.jax_versions import varying
-from raggemm._tensors import QuantizedTensor, dtype_of, is_quantized
 from raggemm.compat import _maxtext_gradients, megablox
 from raggemm.compat._maxtext_routing import permute, unpermute
 from raggemm.compat._qwix_rules import Rule, checked_rule, quantized, rule_of

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm import ops
-from raggemm._operands import integer_array
-from raggemm._tensors import count, flag, integer
+from raggemm._functions.operands import integer_array
+from raggemm._functions.tensors import count, flag, integer
 
 __all__ = ["gmm", "make_group_metadata", "tgmm"]
 

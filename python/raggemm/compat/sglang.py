@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 
 from raggemm import ops
-from raggemm._grouped_gemm import product
-from raggemm._operands import Words
-from raggemm._quantize import quantize
-from raggemm._quantized import with_scale
-from raggemm._tensors import elements_dtype, float_array
+from raggemm._functions.grouped_gemm import product
+from raggemm._functions.operands import Words
+from raggemm._functions.quantize import quantize
+from raggemm._functions.quantized import with_scale
+from raggemm._functions.tensors import elements_dtype, float_array
 from raggemm.compat.ejkernel import bias_of_groups
 from raggemm.compat.megablox import first_group
 

@@ -26,12 +26,12 @@ import numpy as np
 from jax.extend import backend
 
 from raggemm import jax_lax
-from raggemm._operands import result_dtype
+from raggemm._functions.operands import result_dtype
+from raggemm._functions.straight_through import straight_through
+from raggemm._functions.tensors import checked, is_quantized
 from raggemm._primitive.activations import activated
 from raggemm._primitive.call import FLOATS, compute_dtype
 from raggemm._primitive.jax_versions import varying
-from raggemm._straight_through import straight_through
-from raggemm._tensors import checked, is_quantized
 from raggemm.jax_lax.dimension_numbers import BASIC
 
 # What tokamax calls a gated activation, of which its "gelu" is jax.nn.gelu's default, by tanh.

@@ -19,10 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm import ops
-from raggemm._grouped_gemm import product
-from raggemm._operands import Operand, Words, integer_array
+from raggemm._functions.grouped_gemm import product
+from raggemm._functions.operands import Operand, Words, integer_array
+from raggemm._functions.tensors import flag, float_array, integer
 from raggemm._primitive.jax_versions import varying_alike
-from raggemm._tensors import flag, float_array, integer
 
 __all__ = ["check_partition", "gmm", "gmm_ref", "tgmm", "tgmm_ref"]
 

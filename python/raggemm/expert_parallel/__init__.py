@@ -35,11 +35,11 @@ import numpy as np
 from jax import lax
 from jax.experimental import multihost_utils
 
-from raggemm._moe_mlp import moe_mlp
-from raggemm._operands import integer_array
+from raggemm._functions.moe_mlp import moe_mlp
+from raggemm._functions.operands import integer_array
+from raggemm._functions.routing import in_order_of_experts, sum_dtype
+from raggemm._functions.tensors import count, float_array
 from raggemm._primitive import options
-from raggemm._routing import in_order_of_experts, sum_dtype
-from raggemm._tensors import count, float_array
 
 # (rows [r,d], group_sizes int32 [num_experts], group_offset int32 []) -> [r,n]: what the device's experts make of rows
 # that are sorted by expert. Its first expert is number group_offset. Rows of other experts may be there and be

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from raggemm import _precision
-from raggemm._operands import (
+from raggemm._functions import precision as precisions
+from raggemm._functions.operands import (
     Words,
     check_quantized_types,
     check_types,
@@ -18,8 +18,8 @@ from raggemm._operands import (
     resharded,
     result_dtype,
 )
+from raggemm._functions.tensors import Factors, array, check_type, is_quantized, quantized_parts
 from raggemm._primitive.call import FLOATS, QUANTIZED
-from raggemm._tensors import Factors, array, check_type, is_quantized, quantized_parts
 from raggemm.jax_lax import dimension_numbers
 from raggemm.jax_lax.dimension_numbers import BASIC, Result, widened
 
@@ -88,7 +88,7 @@ def checked_call(
     else:
         check_quantized_types(Words(), lhs.dtype, rhs.dtype)
         check_type("preferred_element_type", out.dtype, FLOATS)
-    attribute = _precision.attribute(_precision.in_effect(precision), lhs.dtype, rhs.dtype, out.dtype)
+    attribute = precisions.attribute(precisions.in_effect(precision), lhs.dtype, rhs.dtype, out.dtype)
     sizes = integer_array("group_sizes", widened(group_sizes))
     offset = _checked_offset(group_offset, numbers)
     result = Result(out.dtype, attribute)

@@ -25,11 +25,12 @@ from typing import Any, NamedTuple
 import jax
 from jax.interpreters import mlir
 
-from raggemm import _precision, jax_lax
+from raggemm import jax_lax
+from raggemm._functions import precision as precisions
+from raggemm._functions.tensors import flag
 from raggemm._primitive import jax_versions
 from raggemm._primitive.call import odd_type
 from raggemm._primitive.options import check_not_staged
-from raggemm._tensors import flag
 from raggemm.jax_lax import dimension_numbers, trial
 from raggemm.jax_lax.dimension_numbers import SIZES, Result, widened
 
@@ -68,7 +69,7 @@ def _note(why: str | None, operands: str) -> None:
 
 def _precision_attribute(operands: Any, out: Any, params: dict[str, Any]) -> str:
     lhs, rhs, _ = operands
-    return _precision.attribute(_precision.in_effect(params["precision"]), lhs.dtype, rhs.dtype, out.dtype)
+    return precisions.attribute(precisions.in_effect(params["precision"]), lhs.dtype, rhs.dtype, out.dtype)
 
 
 def _why_not(operands: Any, out: Any, params: dict[str, Any]) -> str | None:

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._operands import GroupedTensor, Words, integer_array
+from raggemm._functions.operands import GroupedTensor, Words, integer_array
+from raggemm._functions.tensors import float_array
 from raggemm._primitive.call import FLOATS
-from raggemm._tensors import float_array
 from raggemm.compat.transformer_engine._products import Axes, multiplied, operand
 from raggemm.compat.transformer_engine._quantize import along, checked_quantizer, has_quantizers
 from raggemm.compat.transformer_engine._tensors import QuantizerSet, Scaled, group_sizes_of, scaled

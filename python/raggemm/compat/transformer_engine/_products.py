@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._grouped_gemm import parsed, product
-from raggemm._operands import GroupedTensor, Words, integer_array
-from raggemm._precision import in_effect
+from raggemm._functions.grouped_gemm import parsed, product
+from raggemm._functions.operands import GroupedTensor, Words, integer_array
+from raggemm._functions.precision import in_effect
+from raggemm._functions.quantize import E5M2, scale_of
+from raggemm._functions.quantized import times
+from raggemm._functions.routing import filled_rows
+from raggemm._functions.tensors import QuantizedTensor
 from raggemm._primitive.call import PACKED
-from raggemm._quantize import E5M2, scale_of
-from raggemm._quantized import times
-from raggemm._routing import filled_rows
-from raggemm._tensors import QuantizedTensor
 from raggemm.compat.transformer_engine._ragged import Rows, block_of_rows, blocks_of, ceiling, most_blocks, unpacked
 from raggemm.compat.transformer_engine._tensors import F32, Layout, Scaled, dims_of, scaled
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._routing import filled_rows
+from raggemm._functions.routing import filled_rows
 
 
 def ceiling(x: int, size: int) -> int:

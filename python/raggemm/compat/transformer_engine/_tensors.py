@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._operands import integer_array
+from raggemm._functions.operands import integer_array
+from raggemm._functions.quantize import E4M3, E5M2
+from raggemm._functions.quantized import E2M1, E8M0
+from raggemm._functions.tensors import check_type, float_array, integer
 from raggemm._primitive.call import FLOATS
-from raggemm._quantize import E4M3, E5M2
-from raggemm._quantized import E2M1, E8M0
-from raggemm._tensors import check_type, float_array, integer
 from raggemm.compat.transformer_engine._ragged import ceiling, most_blocks
 
 F32 = np.dtype(np.float32)

@@ -22,12 +22,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from raggemm._grouped_gemm import grouped_gemm
-from raggemm._inside_groups import inside_groups
-from raggemm._operands import GroupedTensor, integer_array, result_dtype
+from raggemm._functions.grouped_gemm import grouped_gemm
+from raggemm._functions.inside_groups import inside_groups
+from raggemm._functions.operands import GroupedTensor, integer_array, result_dtype
+from raggemm._functions.tensors import check_type, choice, count, flag, float_array, integer
 from raggemm._primitive.call import FLOATS, INTEGERS
 from raggemm._primitive.jax_versions import gathered
-from raggemm._tensors import check_type, choice, count, flag, float_array, integer
 
 SCORES = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid}
 _LEAST_SUM = 1e-20  # is added to sums of scores: in all origins, for tokens whose sigmoids are all 0

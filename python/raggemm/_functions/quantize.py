@@ -14,10 +14,10 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
+from raggemm._functions.quantized import E2M1, E8M0, by_blocks, dequantize, over, split, with_blocks
+from raggemm._functions.tensors import QuantizedTensor, check_type, dtype_of, flag, float_array, integer
 from raggemm._primitive.call import INTEGER_ELEMENTS, QUANTIZED, SCALES, listed
 from raggemm._primitive.jax_versions import sharded_as
-from raggemm._quantized import E2M1, E8M0, by_blocks, dequantize, over, split, with_blocks
-from raggemm._tensors import QuantizedTensor, check_type, dtype_of, flag, float_array, integer
 
 E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 

@@ -8,9 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from raggemm._functions.tensors import (
+    PACKED_VERSION,
+    PackedWeights,
+    QuantizedTensor,
+    checked_packed,
+    flag,
+    quantized_parts,
+)
 from raggemm._primitive.call import FLOATS, QUANTIZED, elements_of_a_byte
 from raggemm._primitive.column_blocks import from_blocks, to_blocks
-from raggemm._tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, checked_packed, flag, quantized_parts
 
 # Columns of a block, the widest first: the strip of a sweep is up to 256 columns of floats, and up to 128 of quantized
 # elements. A wider one is taken where it is padded by at most this share.

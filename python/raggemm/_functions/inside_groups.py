@@ -5,8 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from raggemm._grouped_gemm import parsed, product
-from raggemm._operands import GroupedTensor, Words, integer_array
+from raggemm._functions.grouped_gemm import parsed, product
+from raggemm._functions.operands import GroupedTensor, Words, integer_array
 
 
 def inside_groups(count: int, group_sizes: Any) -> jax.Array:

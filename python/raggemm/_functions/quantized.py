@@ -1,6 +1,6 @@
 """Quantized operands: elements of 8, 4 or 2 bits, with scales and zero points that blocks of them share.
 
-QuantizedTensor (_tensors.py) says what they stand for, and dequantize computes it; _quantize.py makes them. Plain JAX:
+QuantizedTensor (tensors.py) says what they stand for, and dequantize computes it; quantize.py makes them. Plain JAX:
 XLA on CPU takes subnormal float32 for 0, and so does all that is computed here.
 """
 
@@ -15,11 +15,11 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
-from raggemm._inside_groups import inside_groups
-from raggemm._operands import integer_array
+from raggemm._functions.inside_groups import inside_groups
+from raggemm._functions.operands import integer_array
+from raggemm._functions.tensors import QuantizedTensor, check_type, checked, dtype_of, float_array
 from raggemm._primitive import jax_versions
 from raggemm._primitive.call import FLOATS, QUANTIZED, SCALES
-from raggemm._tensors import QuantizedTensor, check_type, checked, dtype_of, float_array
 
 E2M1, E8M0 = np.dtype(ml_dtypes.float4_e2m1fn), np.dtype(ml_dtypes.float8_e8m0fnu)
 

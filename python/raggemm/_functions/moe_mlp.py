@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._moe_backward import cotangents
-from raggemm._moe_sequence import sequence, token_rows
-from raggemm._operands import integer_array, result_dtype
+from raggemm._functions.moe_backward import cotangents
+from raggemm._functions.moe_sequence import sequence, token_rows
+from raggemm._functions.operands import integer_array, result_dtype
+from raggemm._functions.routing import rows_of_tokens, sums_of_tokens
+from raggemm._functions.tensors import check_type, choice, flag, float_array, weight_parts
 from raggemm._primitive import jax_versions, library
 from raggemm._primitive.activations import ACTIVATIONS, NEEDS_A_GATE
 from raggemm._primitive.call import COLUMN_BLOCKS, FLOATS
 from raggemm._primitive.moe_mlp import MlpCall, of_whole_bytes, primitive
-from raggemm._routing import rows_of_tokens, sums_of_tokens
-from raggemm._tensors import check_type, choice, flag, float_array, weight_parts
 
 MLP_FLOATS = tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32)
 # In the order in which the custom call gets them.

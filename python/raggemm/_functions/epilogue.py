@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from raggemm._functions.tensors import array, check_type, choice, float_array
 from raggemm._primitive.activations import ACTIVATIONS, NEEDS_A_GATE
 from raggemm._primitive.call import FLOATS, Mode, added_types
-from raggemm._tensors import array, check_type, choice, float_array
 
 
 def checked_c(name: str, c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from raggemm._functions.tensors import STAND_FOR_NUMBERS, Factors, dtype_of, weight_parts
 from raggemm._primitive.call import COLUMN_BLOCKS, INTEGERS, PACKED, QUANTIZED, STRIDED, listed, odd_type
-from raggemm._tensors import STAND_FOR_NUMBERS, Factors, dtype_of, weight_parts
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from raggemm._grouped_gemm import product
-from raggemm._moe_sequence import first_products, gate_and_up, product_of, token_rows
-from raggemm._operands import Words
+from raggemm._functions.grouped_gemm import product
+from raggemm._functions.moe_sequence import first_products, gate_and_up, product_of, token_rows
+from raggemm._functions.operands import Words
+from raggemm._functions.routing import filled_rows, sums_of_tokens
 from raggemm._primitive.activations import activated
 from raggemm._primitive.call import FLOATS
 from raggemm._primitive.moe_mlp import MlpCall
-from raggemm._routing import filled_rows, sums_of_tokens
 from raggemm.ops import matrices
 
 _Args = dict[str, Any]

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._epilogue import checked_activation, checked_bias, checked_c, checked_values
-from raggemm._operands import (
+from raggemm._functions.epilogue import checked_activation, checked_bias, checked_c, checked_values
+from raggemm._functions.operands import (
     Operand,
     Words,
     check_contraction,
@@ -20,7 +20,8 @@ from raggemm._operands import (
     integer_array,
     result_dtype,
 )
-from raggemm._precision import attribute
+from raggemm._functions.precision import attribute
+from raggemm._functions.tensors import check_type, integer
 from raggemm._primitive import jax_versions
 from raggemm._primitive.call import (
     COLUMN_BLOCKS,
@@ -35,7 +36,6 @@ from raggemm._primitive.call import (
     compute_dtype,
 )
 from raggemm._primitive.rewrites import apply
-from raggemm._tensors import check_type, integer
 
 _MODES = {
     ("free", None): Mode.RAGGED_M,

@@ -6,13 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from raggemm._grouped_gemm import product
-from raggemm._operands import Words
+from raggemm._functions.grouped_gemm import product
+from raggemm._functions.operands import Words
+from raggemm._functions.routing import filled_rows, sums_of_tokens
+from raggemm._functions.tensors import QuantizedTensor
 from raggemm._primitive.activations import activated
 from raggemm._primitive.call import FLOATS
 from raggemm._primitive.moe_mlp import MlpCall
-from raggemm._routing import filled_rows, sums_of_tokens
-from raggemm._tensors import QuantizedTensor
 from raggemm.ops import matrices
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import jax
 
-from raggemm._operands import GroupedTensor
-from raggemm._tensors import PackedWeights, QuantizedTensor
+from raggemm._functions.operands import GroupedTensor
+from raggemm._functions.tensors import PackedWeights, QuantizedTensor
 
 
 def _register(node: Any) -> None:
