@@ -150,10 +150,11 @@ std::string RowText(const Cpu& cpu, absl::string_view cpu_name, absl::string_vie
       "    {.name = \"%s\",\n     .isas = With({%s}),\n     .fmas_per_cycle = %g,\n     .memory_bytes_per_cycle = "
       "%.1f,\n"
       "     .l2_bytes_per_cycle = %g,\n     .cycles_per_call = %g,\n     .l1_bytes = %d << 10,\n"
-      "     .l2_bytes = %d << 10,\n     .block_bytes = %d << 10,\n     .streaming_stores_pay = %s},\n",
+      "     .l2_bytes = %d << 10,\n     .block_bytes = %d << 10,\n     .streaming_stores_pay = %s,\n"
+      "     .fetch_strips_below = %g},\n",
       cpu_name, date, DeviationPercent(fits), cpu.name, absl::StrJoin(isas, ", "), cpu.fmas_per_cycle,
       cpu.memory_bytes_per_cycle, cpu.l2_bytes_per_cycle, cpu.cycles_per_call, cpu.l1_bytes >> 10, cpu.l2_bytes >> 10,
-      cpu.block_bytes >> 10, cpu.streaming_stores_pay ? "true" : "false");
+      cpu.block_bytes >> 10, cpu.streaming_stores_pay ? "true" : "false", cpu.fetch_strips_below);
 }
 
 std::string Calibrate() {

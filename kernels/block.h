@@ -34,6 +34,10 @@ struct RowTiles {
   int64_t Rows(int64_t i) const { return std::min(Height(i), rows - Begin(i)); }
   int64_t Height(int64_t i) const { return (each + (i < taller)) * step; }  // that kernels compute
   int64_t AllHeights() const { return RoundUp(rows, step); }
+  // The first one behind i that has other rows or another height.
+  int64_t EndOfAlike(int64_t i) const {
+    return i < taller ? taller : rows % step == 0 ? count : std::max(i + 1, count - 1);
+  }
   int64_t rows, step;
   int64_t count, each, taller;  // steps of each; the first `taller` have one more
 };

@@ -99,11 +99,12 @@ Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic) {
 }
 
 std::string ToString(const Cpu& cpu) {
-  std::string text = absl::StrCat("cpu: ", cpu.name, ", L1 ", cpu.l1_bytes >> 10, " KiB, L2 ", cpu.l2_bytes >> 10,
-                                  " KiB, blocks of ", cpu.block_bytes >> 11, " KiB, a cycle ", cpu.fmas_per_cycle,
-                                  " fmas, ", cpu.memory_bytes_per_cycle, " bytes from memory, ", cpu.l2_bytes_per_cycle,
-                                  " from L2, a call ", cpu.cycles_per_call, " cycles, streaming stores ",
-                                  cpu.streaming_stores_pay ? "pay" : "do not pay", "; kernels' GFLOP/s:");
+  std::string text =
+      absl::StrCat("cpu: ", cpu.name, ", L1 ", cpu.l1_bytes >> 10, " KiB, L2 ", cpu.l2_bytes >> 10, " KiB, blocks of ",
+                   cpu.block_bytes >> 11, " KiB, a cycle ", cpu.fmas_per_cycle, " fmas, ", cpu.memory_bytes_per_cycle,
+                   " bytes from memory, ", cpu.l2_bytes_per_cycle, " from L2, a call ", cpu.cycles_per_call,
+                   " cycles, streaming stores ", cpu.streaming_stores_pay ? "pay" : "do not pay",
+                   ", fetching by strips below ", cpu.fetch_strips_below, "; kernels' GFLOP/s:");
   for (const Arithmetic& arithmetic : kArithmetics) {
     absl::StrAppend(&text, " ", arithmetic.name);
     for (Isa isa : AllIsas()) {

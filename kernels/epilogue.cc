@@ -79,11 +79,9 @@ void TileResult::Aim(int64_t row, int64_t mr, int64_t col, const Strip& strip, b
   args.result = to_out ? OutAt(row, col) : const_cast<void*>(args.total);
   args.result_stride = to_out ? place_.out.row_step : strip.width;
   args.nontemporal = to_out && nontemporal_;
-  if (last && !args.nontemporal) FetchOut(row, mr, col, strip.cols);
 }
 
 void TileResult::Store(int64_t row, int64_t mr, int64_t col, const Strip& strip, const MicrokernelArgs& args) const {
-  if (args.result != args.total) return;
   EpilogueArgs terms = terms_;
   terms.rows = mr;
   terms.columns = strip.cols;
@@ -126,7 +124,6 @@ char* TileResult::OutAt(int64_t row, int64_t col) const {
                         SizeOf(schedule_.out.dtype);
 }
 
-// The lines that will be written, while the kernel computes.
 void TileResult::FetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const {
   const int64_t size = SizeOf(schedule_.out.dtype), stride = place_.out.row_step * size;
   const char* out = OutAt(row, col);

@@ -26,8 +26,10 @@ class TileResult {
 
   // A kernel's last chain goes straight to out where its totals are out's elements, else to scratch.
   void Aim(int64_t row, int64_t mr, int64_t col, const Strip& strip, bool last, MicrokernelArgs& args) const;
+  // The lines that will be written, while the kernel computes.
+  void FetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const;
 
-  // After the last chain: what is not in out yet, while it is in L1.
+  // After the last chain, of kernels whose result is the total: what is not in out yet, while it is in L1.
   void Store(int64_t row, int64_t mr, int64_t col, const Strip& strip, const MicrokernelArgs& args) const;
 
   // An empty contraction gives zero whatever alpha is, as in BLAS.
@@ -42,7 +44,6 @@ class TileResult {
   char* TotalOf(const MicrokernelArgs& args) const;
   void ReadScales(const Operand& x, const Matrix& matrix, const Block& block, const FactorPlace& at, float* scales,
                   int64_t n) const;
-  void FetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const;
   void Store(EpilogueArgs& terms, int64_t row, int64_t col) const;
   void ReadRow(const char* from, DType dtype, int64_t columns, void* to) const;
   void StoreActivated(const EpilogueArgs& terms) const;

@@ -18,6 +18,7 @@
 #include "bench/peers/libraries.h"
 #include "bench/peers/library.h"
 #include "bench/peers/series.h"
+#include "raggemm/cpu.h"
 #include "raggemm/format.h"
 
 namespace raggemm::bench {
@@ -238,6 +239,9 @@ class Quantized {
   }
 
   bool Supports(const GemmSeries& series) {
+    // Without VNNI oneDNN sums products of bytes in 16 bits, which saturate (its guide to int8 computations).
+    const bool has_vnni = HostCpu().Has("avx_vnni") || HostCpu().Has("avx512_vnni");
+    if (series.lhs_dtype == DType::kS8 && !has_vnni) return false;
     const OpenMpThreads openmp(1);
     std::vector<Matmul*> matmuls;
     return Prepare(series, 1, matmuls).ok();

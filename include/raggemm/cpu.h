@@ -37,6 +37,10 @@ struct Cpu {
   // Emerald Rapids has as many entries; that of Zen 4 has 72, but with 56 pages 4 rows of f32 are a quarter slower.
   int64_t block_bytes = 384 << 10;
   bool streaming_stores_pay = true;  // past the caches, for results that nobody reads soon
+  // The next block of rhs is fetched in the order of its strips, not of its rows, while sums take less than so many
+  // times as long as memory. 0, never, where nothing is known: where that is wrong it costs 8 % (Emerald Rapids, 16
+  // rows of f32), the other choice up to 40 (Zen 3, 8 rows).
+  double fetch_strips_below = 0;
 
   bool Has(Isa isa) const { return isas[static_cast<size_t>(isa)]; }
   bool Has(absl::string_view isa) const;  // false for the name of none of AllIsas

@@ -56,6 +56,77 @@ struct Avx2F32 {
     return _mm256_andnot_ps(_mm256_castsi256_ps(_mm256_srli_epi32(outside, 1)), x);
   }
 
+  // 8x8, with half the shuffles of perfect ones: bf16 transposed, two cores of Zen 3, 58 and 63 GFLOP/s at 8 rows.
+  static void TransposeBlock(Vec (&r)[8]) {
+    Vec t[8], u[8];
+    RAGGEMM_UNROLL for (int i = 0; i < 8; i += 2) {
+      t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+      t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    RAGGEMM_UNROLL for (int i = 0; i < 8; i += 4) {
+      u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+      u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+      u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+      u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    RAGGEMM_UNROLL for (int i = 0; i < 4; ++i) {
+      r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
+      r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
+    }
+  }
+
+  // 16 codes at once. Elements/ns of strips from L1, one core of Zen 3, eight at a time and 16: f8e4m3fn 2.9 and 9.7,
+  // f8e5m2 2.9 and 15.9, four bits 2.8 to 6.0 and 4.0 to 6.5. Floats of a byte become f16, whose exponent is as wide as
+  // that of f8e5m2, and 8 further from zero than that of f8e4m3fn; conversion from f16 never flushes.
+  template <int kIndex>
+  requires(kQuantized[kIndex].bits == 8 && !kQuantized[kIndex].is_integer) static void LoadCodesOfTwo(const uint8_t* p,
+                                                                                                      Vec (&x)[2]) {
+    constexpr bool kIsIeee = kQuantized[kIndex].is_ieee();
+    const __m256i bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m256i to_high = _mm256_setr_epi8(-1, 0, -1, 1, -1, 2, -1, 3, -1, 4, -1, 5, -1, 6, -1, 7,  //
+                                             -1, 8, -1, 9, -1, 10, -1, 11, -1, 12, -1, 13, -1, 14, -1, 15);
+    __m256i halves = _mm256_shuffle_epi8(bytes, to_high);
+    if constexpr (!kIsIeee) {
+      halves = _mm256_and_si256(_mm256_srai_epi16(halves, 1), _mm256_set1_epi16(static_cast<int16_t>(0xbf80)));
+      const __m256i carry = _mm256_add_epi16(halves, _mm256_set1_epi16(0x80));  // of the NaN, into the exponent's top
+      halves = _mm256_or_si256(halves, _mm256_and_si256(carry, _mm256_set1_epi16(0x4000)));
+    }
+    x[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+    x[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
+    if constexpr (!kIsIeee) {
+      RAGGEMM_UNROLL for (Vec& v : x) v = _mm256_mul_ps(v, _mm256_set1_ps(256));
+    }
+  }
+  // By tables of the two upper bytes of an f32.
+  template <int kIndex>
+  requires(kQuantized[kIndex].bits == 4) static void LoadCodesOfTwo(const uint8_t* p, Vec (&x)[2]) {
+    alignas(16) static constexpr auto kTables = [] {
+      struct {
+        uint8_t of[2][16];
+      } tables = {};
+      for (uint32_t code = 0; code < 16; ++code) {
+        const uint32_t bits = BitsOfNibble(kQuantized[kIndex], code);
+        for (int i = 0; i < 2; ++i) tables.of[i][code] = static_cast<uint8_t>(bits >> (16 + 8 * i));
+      }
+      return tables;
+    }();
+    const auto look_up = [](int i, __m256i codes) RAGGEMM_INLINE {
+      const auto* table = reinterpret_cast<const __m128i*>(kTables.of[i]);
+      return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128(table)), codes);
+    };
+    int64_t packed;
+    __builtin_memcpy(&packed, p, sizeof(packed));
+    // Bytes 0 to 3 and 8 to 11 of lane l are those of codes 8 * v + 4 * l to + 3 of vector v.
+    const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 0, 1, 4, 5, 0, 1, 4, 5, 0, 1, 4, 5,  //
+                                           2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7);
+    const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi64x(packed), order), low = _mm256_set1_epi8(15);
+    const __m256i codes =
+        _mm256_unpacklo_epi8(_mm256_and_si256(bytes, low), _mm256_and_si256(_mm256_srli_epi16(bytes, 4), low));
+    const __m256i words = _mm256_unpacklo_epi8(look_up(0, codes), look_up(1, codes));
+    x[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(_mm256_setzero_si256(), words));
+    x[1] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(_mm256_setzero_si256(), words));
+  }
+
   static Vec Load(const float* p) { return _mm256_loadu_ps(p); }
   static Vec Load(const BFloat16* p) {
     const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

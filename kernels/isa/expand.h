@@ -1,6 +1,7 @@
 // From elements of quantized formats to what kernels multiply: (element - zero point) * scale, in f32, rounded once. Of
-// the traits V of tile_gemm.h only kWidth is used, and loads and stores; and WidenBytes(p), words of kWidth bytes,
-// and LookUp(table, at), its entries at the low bits of each index.
+// the traits V of tile_gemm.h only kWidth is used, and loads and stores; WidenBytes(p), words of kWidth bytes,
+// LookUp(table, at), its entries at the low bits of each index, and, where that is faster,
+// LoadCodesOfTwo<kIndex>(p, x), two vectors of values.
 #ifndef RAGGEMM_KERNELS_ISA_EXPAND_H_
 #define RAGGEMM_KERNELS_ISA_EXPAND_H_
 
@@ -142,6 +143,16 @@ RAGGEMM_INLINE inline typename V::Vec LoadUpTo(CodesFrom<kIndex> p, int64_t n) {
   return n >= V::kWidth ? LoadWhole<V>(p) : DecodeUpTo<V, kIndex>(p.at, 0, static_cast<int>(n));
 }
 
+template <class V, int kIndex>
+RAGGEMM_INLINE inline void LoadTwo(CodesFrom<kIndex> p, typename V::Vec (&x)[2]) {
+  if constexpr (requires { V::template LoadCodesOfTwo<kIndex>(p.at, x); }) {
+    V::template LoadCodesOfTwo<kIndex>(p.at, x);
+  } else {
+    x[0] = LoadWhole<V>(p);
+    x[1] = LoadWhole<V>(p + V::kWidth);
+  }
+}
+
 // Powers of two, each as the product of two normal numbers, so that 2^-127, which is none, is exact too.
 template <class V, int kNv>
 class FactorPairs {
@@ -197,13 +208,25 @@ void ExpandLines(const ExpandArgs& args) {
   for (int64_t line = 0; line < args.lines; ++line) {
     const int64_t first = args.first + line * args.src_step;
     To* dst = static_cast<To*>(args.dst) + line * args.dst_step;
-    for (int64_t i = 0; i < args.count; i += V::kWidth) {
-      const int64_t left = args.count - i;
-      const int n = left < V::kWidth ? static_cast<int>(left) : V::kWidth;
-      Vec x = DecodeUpTo<V, kIndex>(src, first + i, n);
+    const auto value = [&](Vec x, int64_t i, int64_t left) RAGGEMM_INLINE {
       if (args.zeros != nullptr) x = V::Fma(V::Broadcast(&minus_one), LoadUpTo<V>(args.zeros + i, left), x);
       if (args.scales != nullptr) x = V::Mul(x, LoadUpTo<V>(args.scales + i, left));
-      n == V::kWidth ? V::Store(dst + i, x) : V::StorePartial(dst + i, x, n);
+      return x;
+    };
+    int64_t i = 0;
+    if constexpr (V::kWidth * kQuantized[kIndex].bits % 8 == 0) {
+      for (; i + 2 * V::kWidth <= args.count; i += 2 * V::kWidth) {
+        Vec x[2];
+        LoadTwo<V>(CodesFrom<kIndex>(src) + (first + i), x);
+        V::Store(dst + i, value(x[0], i, V::kWidth));
+        V::Store(dst + i + V::kWidth, value(x[1], i + V::kWidth, V::kWidth));
+      }
+    }
+    for (; i < args.count; i += V::kWidth) {
+      const int64_t left = args.count - i;
+      const Vec x =
+          value(DecodeUpTo<V, kIndex>(src, first + i, static_cast<int>(left < V::kWidth ? left : V::kWidth)), i, left);
+      left >= V::kWidth ? V::Store(dst + i, x) : V::StorePartial(dst + i, x, static_cast<int>(left));
     }
   }
 }

@@ -58,6 +58,11 @@ RAGGEMM_INLINE inline typename V::Vec LoadWhole(const E* p) {
   return V::Load(p);
 }
 template <class V, class E>
+RAGGEMM_INLINE inline void LoadTwo(const E* p, typename V::Vec (&x)[2]) {
+  x[0] = V::Load(p);
+  x[1] = V::Load(p + V::kWidth);
+}
+template <class V, class E>
 RAGGEMM_INLINE inline typename V::Vec LoadUpTo(const E* p, int64_t n) {
   return n >= V::kWidth ? V::Load(p) : V::LoadPartial(p, static_cast<int>(n));
 }
@@ -82,14 +87,23 @@ struct Elements {
 template <class V, class E>
 void PackRows(const PackArgs& args) {
   typename Elements<V, E>::template Scales<kMaxRows / V::kWidth> scales;
+  const int64_t in_twos = args.width - args.width % (2 * V::kWidth);
   for (int64_t kk = 0; kk < args.k; ++kk) {
     if (kk % kScaleSteps == 0) scales.Read(args.scales, kk, 0, args.width);
     const auto src = static_cast<typename Elements<V, E>::Source>(args.src) + kk * args.src_stride;
     typename V::Scalar* dst = static_cast<typename V::Scalar*>(args.dst) + kk * args.dst_stride;
-    for (int64_t j = 0; j < args.width; j += V::kWidth) {
-      const typename V::Vec x = LoadUpTo<V>(src + j, args.width - j);
+    int64_t j = 0;
+    const auto store = [&](typename V::Vec x) RAGGEMM_INLINE {
       V::Store(dst + j, scales.Scaled(x, static_cast<int>(j / V::kWidth)));
+      j += V::kWidth;
+    };
+    while (j < in_twos) {
+      typename V::Vec x[2];
+      LoadTwo<V>(src + j, x);
+      store(x[0]);
+      store(x[1]);
     }
+    while (j < args.width) store(LoadUpTo<V>(src + j, args.width - j));
   }
 }
 
@@ -97,6 +111,7 @@ void PackRows(const PackArgs& args) {
 // rotates the bits of (row, column) by one place. Of as many vectors as they are wide the transposed block.
 template <class V, int kVectors>
 RAGGEMM_INLINE inline void Interleave(typename V::Vec (&r)[kVectors]) {
+  if constexpr (requires { V::TransposeBlock(r); }) return V::TransposeBlock(r);
   constexpr int kHalf = kVectors / 2;
   RAGGEMM_UNROLL for (int stage = 1; stage < kVectors; stage *= 2) {
     typename V::Vec t[kVectors];

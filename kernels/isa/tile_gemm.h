@@ -5,6 +5,7 @@
 //   Zero() Broadcast(p) Fma(a,b,c) Add Mul Low(a,b) High(a,b): interleaved halves
 //   FmaInRegisters(a,b,c): Fma that overwrites c and reads no memory; Pinned(v): v, never loaded again
 //   Stream(p, Vec): past the caches; where pairs of E fill a T also LoadPairs(const E*), First, Second of each pair
+//   TransposeBlock(Vec (&)[kWidth]), where that is cheaper than perfect shuffles by Low and High
 //   Load(const E*), LoadPartial(const E*, n), Store(E*, Vec), StorePartial(E*, Vec, n) for each element type E
 //
 // Everything is in an unnamed namespace: this code is compiled once per ISA, and an inline function with a public
@@ -98,8 +99,13 @@ struct FmaSteps {
   }
 
   RAGGEMM_INLINE void Add(int i, Tile& sums) {
-    const auto load = [&](int v)
-                          RAGGEMM_INLINE { return scales.Scaled(LoadWhole<V>(b + (i * b_stride + v * V::kWidth)), v); };
+    typename V::Vec two[2];
+    const auto load = [&](int v) RAGGEMM_INLINE {
+      const Source at = b + (i * b_stride + v * V::kWidth);
+      if constexpr (std::is_pointer_v<Source> || kNv % 2 != 0) return scales.Scaled(LoadWhole<V>(at), v);
+      if (v % 2 == 0) LoadTwo<V>(at, two);
+      return scales.Scaled(two[v % 2], v);
+    };
     Step<V, kMr, kNv, kExpand>(a + i * kMr, load, kExpand ? strip + i * kNr : nullptr, sums);
   }
   RAGGEMM_INLINE void Next(Tile& sums) {

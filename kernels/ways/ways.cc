@@ -52,11 +52,6 @@ struct Costs {
   }
 };
 
-// GFLOP/s with lines fetched in the order of strips and of rows, two cores of Emerald Rapids: 55 and 50 at 4 rows of
-// 2048x768 f32, 159 and 146 at 16, 220 and 240 at 32, 250 and 271 at 64; 155 and 153 at 8 rows of bf16, 243 and 269 at
-// 32. Memory takes as long as the sums at 23 rows of f32.
-constexpr double kFmaOverMemoryForRows = 1.25;
-
 struct Candidate {
   Recipe recipe;
   BlockShape blocks;
@@ -114,7 +109,7 @@ Candidates CandidatesFor(const Schedule& schedule, const Window& window) {
       candidate.recipe = {static_cast<uint8_t>(&way - kWays), Recipe::Order::kStrips, static_cast<uint8_t>(shape)};
       candidate.blocks = way.blocks(schedule, shape, window, /*k=*/0);
       candidate.costs = CostsOf(schedule, candidate, window.rows);
-      if (candidate.costs.fma > kFmaOverMemoryForRows * candidate.costs.memory) {
+      if (candidate.costs.fma >= schedule.cpu.fetch_strips_below * candidate.costs.memory) {
         candidate.recipe.fetch = Recipe::Order::kRows;
       }
     }

@@ -55,7 +55,8 @@ TEST(RowText, IsARowOfTheTable) {
      .l1_bytes = 48 << 10,
      .l2_bytes = 2048 << 10,
      .block_bytes = 384 << 10,
-     .streaming_stores_pay = true},
+     .streaming_stores_pay = true,
+     .fetch_strips_below = 0},
 )",
           {{"BEST", best}}));
 }

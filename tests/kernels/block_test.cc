@@ -121,6 +121,7 @@ TEST_F(BlockTest, FetchesTheNextBlock) {
   cpu.l1_bytes = 48 << 10;
   cpu.l2_bytes = 2 << 20;
   cpu.block_bytes = 384 << 10;
+  cpu.fetch_strips_below = 1.25;
   for (bool rhs_flipped : {false, true}) {
     for (int64_t rows : {rhs_flipped ? 230 : 1, 90}) {
       ProblemSpec spec{.groups = 1, .m = rows, .n = 640, .k = 512, .sizes = {rows}};

@@ -36,7 +36,8 @@ TEST(MeasuredCpus, AreDescribed) {
       "AMD Zen 4, L1 32 KiB, L2 1024 KiB, blocks of 192 KiB, a cycle 16 fmas, 5.9 bytes from memory, 64"};
   ASSERT_EQ(MeasuredCpus().size(), std::size(kWant));
   for (size_t i = 0; i < std::size(kWant); ++i) {
-    const std::string want = absl::StrCat("cpu: ", kWant[i], " from L2, a call 120 cycles, streaming stores pay; ");
+    const std::string want = absl::StrCat("cpu: ", kWant[i], " from L2, a call 120 cycles, streaming stores pay, ",
+                                          "fetching by strips below ", i == 1 ? "0" : "1.25", "; ");
     EXPECT_THAT(ToString(MeasuredCpus()[i]), testing::StartsWith(want));
   }
 }
