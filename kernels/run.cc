@@ -159,7 +159,7 @@ class Aim {
     args_.first = block.first_chain;
   }
 
-  // Takes register tile i of a strip, and finds its kernel.
+  // Aims at register tile i of a strip, and finds its kernel.
   Microkernel* At(const Block& block, const Strip& strip, int64_t col, int64_t i, const char* packed,
                   const TileResult& result) {
     const RowTiles& rows = place_.rows;
@@ -185,7 +185,7 @@ class Aim {
     return KernelOfPacked(schedule_, mr);
   }
 
-  // To the register tile below, of the same height.
+  // Goes on to the register tile below, of the same height.
   void MoveDown() {
     args_.a = static_cast<const char*>(args_.a) + lhs_bytes_;
     args_.chain = static_cast<char*>(args_.chain) + sum_bytes_;

@@ -92,18 +92,15 @@ void PackRows(const PackArgs& args) {
     if (kk % kScaleSteps == 0) scales.Read(args.scales, kk, 0, args.width);
     const auto src = static_cast<typename Elements<V, E>::Source>(args.src) + kk * args.src_stride;
     typename V::Scalar* dst = static_cast<typename V::Scalar*>(args.dst) + kk * args.dst_stride;
-    int64_t j = 0;
-    const auto store = [&](typename V::Vec x) RAGGEMM_INLINE {
-      V::Store(dst + j, scales.Scaled(x, static_cast<int>(j / V::kWidth)));
-      j += V::kWidth;
-    };
-    while (j < in_twos) {
+    const auto store = [&](int64_t j, typename V::Vec x)
+                           RAGGEMM_INLINE { V::Store(dst + j, scales.Scaled(x, static_cast<int>(j / V::kWidth))); };
+    for (int64_t j = 0; j < in_twos; j += 2 * V::kWidth) {
       typename V::Vec x[2];
       LoadTwo<V>(src + j, x);
-      store(x[0]);
-      store(x[1]);
+      store(j, x[0]);
+      store(j + V::kWidth, x[1]);
     }
-    while (j < args.width) store(LoadUpTo<V>(src + j, args.width - j));
+    for (int64_t j = in_twos; j < args.width; j += V::kWidth) store(j, LoadUpTo<V>(src + j, args.width - j));
   }
 }
 
