@@ -76,7 +76,7 @@ struct Avx2F32 {
   }
 
   // 16 codes at once. GFLOP/s at 1 and 16 rows of 2048x768, two cores of Zen 3, with eight at a time and with 16:
-  // f8e4m3fn 11, 49 and 21, 70; f8e5m2 4, 46 and 10, 81; f4e2m1fn 17, 59 and 19, 64; s4 25, 75 and 24, 77. Floats of a
+  // f8e4m3fn 11, 49 and 21, 70; f8e5m2 4, 46 and 10, 81; MXFP4 17, 59 and 19, 64; s4 25, 75 and 24, 77. Floats of a
   // byte become f16, whose exponent is as wide as that of f8e5m2, and 8 further from zero than that of f8e4m3fn;
   // conversion from f16 never flushes.
   template <int kIndex>
