@@ -88,7 +88,6 @@ configure() {
 }
 
 prepare() {
-  mkdir -p "$root/build"
   debian_packages "${build_packages[@]}"
   python_packages_begin
   configure release

@@ -16,9 +16,10 @@ test_aarch64() {
     [[ $EUID -eq 0 ]] || die "as root: dpkg --add-architecture arm64"
     dpkg --add-architecture arm64
   fi
-  debian_packages "${aarch64_packages[@]}"
-  prepare
+  debian_packages "${build_packages[@]}" "${aarch64_packages[@]}"
+  python_packages_begin
   python_packages_end
+  mkdir -p "$root/build"
   configure aarch64
   cd "$root"
   cmake --build --preset aarch64

@@ -102,12 +102,7 @@ def run_layer(recorded: Layer, weights: Weights, checks: Checks, progress: Progr
     loop_ms = next(ms[name] for name in contenders.LOOPS if name in ms)
     x, sizes = random_rows(layer)
     return {
-        "model": layer.model,
-        "phase": layer.phase,
-        "rows": layer.rows,
-        "active": layer.active,
-        "experts": layer.experts,
-        "reduced": layer.rows < recorded.rows,
+        **layer.in_report(recorded),
         "raggemm_ms": ms[contenders.RAGGEMM],
         "fused_ms": ms[contenders.FUSED],
         "ragged_dot_ms": ms[contenders.RAGGED_DOT],

@@ -49,6 +49,11 @@ class Layer:
         """The largest size, rounded up to 8."""
         return -(-max(self.sizes) // 8) * 8
 
+    def in_report(self, recorded: "Layer") -> dict[str, Any]:
+        """What a report says of this layer, which may have fewer rows than were recorded."""
+        names = ("model", "phase", "rows", "active", "experts")
+        return {name: getattr(self, name) for name in names} | {"reduced": self.rows < recorded.rows}
+
     def with_rows(self, rows: int) -> "Layer":
         """The same layer with about `rows` rows, never more than there are or fewer than 1 for an active expert.
 

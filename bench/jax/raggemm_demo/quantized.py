@@ -96,12 +96,7 @@ def _run_layer(
     alternative = min(ms[contenders.RAGGED_DOT], ms[contenders.LOOPS[0]])
     return {
         "weights": quantization,
-        "model": layer.model,
-        "phase": layer.phase,
-        "rows": layer.rows,
-        "active": layer.active,
-        "experts": layer.experts,
-        "reduced": layer.rows < recorded.rows,
+        **layer.in_report(recorded),
         "raggemm_ms": ms[contenders.RAGGEMM],
         "bfloat16_ms": ms[BFLOAT16],
         "ragged_dot_ms": ms[contenders.RAGGED_DOT],
