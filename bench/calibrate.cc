@@ -7,12 +7,12 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "bench/limits.h"
 #include "bench/report.h"
 #include "bench/timing.h"
+#include "kernels/cpu_file.h"
 
 namespace raggemm::bench {
 namespace {
@@ -89,7 +89,7 @@ double CyclesPerCall(const Cpu& cpu) {
 }
 
 Cpu MeasureCpu() {
-  Cpu cpu = HostCpu();  // cache sizes, what the system says can be used, and blocks, which ./dev bench tells apart
+  Cpu cpu = HostCpu();  // cache sizes, what the system says can be used, and policies, which TryPolicies tells apart
   LimitsMeter meter;
   Limits best;
   double cycle = std::numeric_limits<double>::infinity();
@@ -140,33 +140,26 @@ double DeviationPercent(absl::Span<const Fit> fits) {
   return 100 * (std::exp(logs / static_cast<double>(fits.size())) - 1);
 }
 
-std::string RowText(const Cpu& cpu, absl::string_view cpu_name, absl::string_view date, absl::Span<const Fit> fits) {
-  std::vector<std::string> isas;
-  for (Isa isa : AllIsas()) {
-    if (cpu.Has(isa) && isa != Isa::kScalar) isas.push_back(absl::StrCat("\"", NameOf(isa), "\""));
-  }
-  return absl::StrFormat(
-      "    // %s, %s; kernel loops differ by %.0f %% from what it predicts.\n"
-      "    {.name = \"%s\",\n     .isas = With({%s}),\n     .fmas_per_cycle = %g,\n     .memory_bytes_per_cycle = "
-      "%.1f,\n"
-      "     .l2_bytes_per_cycle = %g,\n     .cycles_per_call = %g,\n     .l1_bytes = %d << 10,\n"
-      "     .l2_bytes = %d << 10,\n     .block_bytes = %d << 10,\n     .streaming_stores_pay = %s,\n"
-      "     .fetch_strips_below = %g},\n",
-      cpu_name, date, DeviationPercent(fits), cpu.name, absl::StrJoin(isas, ", "), cpu.fmas_per_cycle,
-      cpu.memory_bytes_per_cycle, cpu.l2_bytes_per_cycle, cpu.cycles_per_call, cpu.l1_bytes >> 10, cpu.l2_bytes >> 10,
-      cpu.block_bytes >> 10, cpu.streaming_stores_pay ? "true" : "false", cpu.fetch_strips_below);
-}
-
-std::string Calibrate() {
-  const Cpu cpu = MeasureCpu();
-  const std::vector<Fit> fits = MeasureFits(cpu);
-  std::string text = RowText(cpu, CpuName(), absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone()), fits) +
-                     "\ncycles of a call of a kernel, measured and predicted:\n";
+std::string FileText(const Cpu& cpu, absl::string_view cpu_name, absl::string_view date, absl::Span<const Fit> fits,
+                     absl::Span<const Trial> trials) {
+  std::string text = absl::StrFormat("# %s, %s; kernel loops differ by %.0f %% from what these numbers predict.\n%s",
+                                     cpu_name, date, DeviationPercent(fits), CpuFileText(cpu));
+  absl::StrAppend(&text, "\n# Cycles of a call of a kernel, measured and predicted:\n");
   for (const Fit& fit : fits) {
-    absl::StrAppendFormat(&text, "%-20s %9.0f %9.0f (%+.0f %%)\n", fit.loop, fit.measured, fit.predicted,
+    absl::StrAppendFormat(&text, "# %-20s %9.0f %9.0f (%+.0f %%)\n", fit.loop, fit.measured, fit.predicted,
                           100 * (fit.measured / fit.predicted - 1));
   }
+  absl::StrAppend(&text, "\n# Speed with other policies, over that without them:\n");
+  for (const Trial& trial : trials) absl::StrAppendFormat(&text, "# %-28s %.3f\n", trial.policy, trial.gain);
   return text;
+}
+
+absl::StatusOr<std::string> Calibrate() {
+  Cpu cpu = MeasureCpu();
+  const std::vector<Fit> fits = MeasureFits(cpu);
+  const absl::StatusOr<std::vector<Trial>> trials = TryPolicies(cpu);
+  if (!trials.ok()) return trials.status();
+  return FileText(cpu, CpuName(), absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone()), fits, *trials);
 }
 
 }  // namespace raggemm::bench

@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "bench/kernel_rows.h"
+#include "bench/policies.h"
 #include "raggemm/cpu.h"
 
 namespace raggemm::bench {
@@ -25,11 +27,12 @@ struct Fit {
 // The geometric mean of the factors by which predictions are off, less one, in percent.
 double DeviationPercent(absl::Span<const Fit> fits);
 
-// As it may stand in kernels/target/x86.cc, with what else is known of the measurement as a comment.
-std::string RowText(const Cpu& cpu, absl::string_view cpu_name, absl::string_view date, absl::Span<const Fit> fits);
+// A file for RAGGEMM_CPU_FILE, with what else is known of the measurement as comments.
+std::string FileText(const Cpu& cpu, absl::string_view cpu_name, absl::string_view date, absl::Span<const Fit> fits,
+                     absl::Span<const Trial> trials);
 
-// All of it, in some seconds: the row, and each loop of the fit.
-std::string Calibrate();
+// Measures this CPU, in half a minute.
+absl::StatusOr<std::string> Calibrate();
 
 }  // namespace raggemm::bench
 

@@ -26,12 +26,13 @@ void ZeroEmptyGradients(const Series& series, int threads) {
   for (const Series::Span& span : series.empty_gradients()) ZeroBytes(span.begin, span.bytes, threads);
 }
 
-Contender Grouped(const Case& c, const Memory& memory, const std::vector<int64_t>& sizes) {
+Contender Grouped(const Case& c, const Memory& memory, const std::vector<int64_t>& sizes, const Cpu& cpu = HostCpu()) {
   auto call = std::make_shared<GroupedCall>(c, sizes);
   return {.role = Contender::Role::kBound,
           .name = {},
           .way = {},
-          .run = [&memory, c, call](int64_t place) { return call->Run(memory.SetOf(c, place), c.threads); },
+          .run = [&memory, c, call,
+                  cpu](int64_t place) { return call->Run(memory.SetOf(c, place), {.threads = c.threads, .cpu = cpu}); },
           .places = SetsOf(c),
           .groups = static_cast<int64_t>(c.sizes.size())};
 }
@@ -44,7 +45,7 @@ Contender OneDenseProduct(const Case& c, const Memory& memory) {
     Operands at = memory.SetOf(c, place / groups);
     const int64_t elements = place % groups * c.k * c.n;
     (c.mode == Mode::kWgrad ? at.out : at.rhs) += elements * SizeOf(c.mode == Mode::kWgrad ? c.out : c.in);
-    return call->Run(at, c.threads);
+    return call->Run(at, {.threads = c.threads});
   };
   return {.role = Contender::Role::kBound,
           .name = "ours, one dense product",
@@ -67,7 +68,7 @@ Contender OneByOne(const Case& c, const Memory& memory, const SeriesOfSets& seri
       // Operands are pointers for all uses; a call only reads lhs and rhs.
       const Operands at = {static_cast<char*>(const_cast<void*>(gemms.lhs[i])),
                            static_cast<char*>(const_cast<void*>(gemms.rhs[i])), static_cast<char*>(gemms.out[i])};
-      status.Update((*calls)[i]->Run(at, threads));
+      status.Update((*calls)[i]->Run(at, {.threads = threads}));
     }
     return status;
   };
@@ -91,7 +92,7 @@ Contender WithWeightsInCache(const Case& c, const Memory& memory) {
   return {.role = Contender::Role::kBound,
           .name = "ours, weights in cache",
           .way = {},
-          .run = [&memory, c, call](int64_t) { return call->Run(memory.SetOf(c, 0), c.threads); },
+          .run = [&memory, c, call](int64_t) { return call->Run(memory.SetOf(c, 0), {.threads = c.threads}); },
           .places = 1,
           .groups = static_cast<int64_t>(c.sizes.size()),
           .flops = static_cast<double>(groups * rows) / static_cast<double>(c.rows()),
@@ -131,10 +132,7 @@ void AddPeers(const Case& c, const Memory& memory, const std::vector<Peer>& peer
 
 std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const std::vector<Peer>& peers) {
   std::vector<Contender> contenders;
-  Contender& ours = contenders.emplace_back(Grouped(c, memory, c.sizes));
-  ours.role = Contender::Role::kOurs;
-  ours.name = "ours";
-  ours.result = memory.SetOf(c, 0).out;
+  contenders.push_back(Ours(c, memory));
   if (c.quantization != nullptr) {
     AddPeers(c, memory, peers, contenders);
     return contenders;
@@ -164,6 +162,23 @@ std::vector<Contender> MakeWidened(const Case& wide_case, const Memory& wide, co
     contender.name = absl::StrCat("widened before, ", contender.name);
   }
   return contenders;
+}
+
+Contender Ours(const Case& c, const Memory& memory) {
+  Contender contender = OursOn(HostCpu(), c, memory);
+  contender.role = Contender::Role::kOurs;
+  contender.name = "ours";
+  contender.way = {};
+  return contender;
+}
+
+Contender OursOn(const Cpu& cpu, const Case& c, const Memory& memory) {
+  Contender contender = Grouped(c, memory, c.sizes, cpu);
+  contender.role = Contender::Role::kPeer;
+  contender.name = cpu.name;
+  contender.way = "ours";
+  contender.result = memory.SetOf(c, 0).out;
+  return contender;
 }
 
 Contender WithBf16(const Case& c, const Memory& wide) {

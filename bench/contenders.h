@@ -11,6 +11,7 @@
 #include "bench/cases.h"
 #include "bench/operands.h"
 #include "bench/peers/peer.h"
+#include "raggemm/cpu.h"
 
 namespace raggemm::bench {
 
@@ -36,6 +37,11 @@ std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const
 // Products of 16-bit operands by peers that multiply f32, on operands widened before anybody looks at the clock.
 // `wide_case` is the case with f32 operands, `wide` memory for it in the precision of the narrow type.
 std::vector<Contender> MakeWidened(const Case& wide_case, const Memory& wide, const std::vector<Peer>& peers);
+
+Contender Ours(const Case& c, const Memory& memory);
+
+// Our library, planning for this CPU and not for that it runs on: as a peer, whose name is that of the CPU.
+Contender OursOn(const Cpu& cpu, const Case& c, const Memory& memory);
 
 // A peer of our own for quantized operands, in other memory: the same rows and matrices in bf16.
 Contender WithBf16(const Case& c, const Memory& wide);

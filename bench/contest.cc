@@ -32,9 +32,13 @@ double Spread(const std::vector<double>& values) {
 
 }  // namespace
 
+Contest::Contest(const Case& c, const Memory& memory, std::vector<Contender> contenders) : case_(c), memory_(memory) {
+  for (Contender& contender : contenders) entrants_.push_back({std::move(contender)});
+}
+
 Contest::Contest(const Case& c, const Memory& memory, const Memory* wide, const std::vector<Peer>& peers)
-    : case_(c), memory_(memory), wide_(wide) {
-  for (Contender& contender : MakeContenders(case_, memory, peers)) entrants_.push_back({std::move(contender)});
+    : Contest(c, memory, MakeContenders(c, memory, peers)) {
+  wide_ = wide;
   for (const Peer& peer : peers) {
     const auto is_peer = [&](const Entrant& entrant) { return entrant.contender.name == peer.name; };
     if (peer.quantized && c.quantization != nullptr && absl::c_none_of(entrants_, is_peer)) {

@@ -27,6 +27,8 @@ class Contest {
   // Not owned: memory for the case and, for bf16, memory for it with f32 operands of bf16 values, for quantized
   // operands memory for it with bf16, else null.
   Contest(const Case& c, const Memory& memory, const Memory* wide, const std::vector<Peer>& peers);
+  // These alone, ours first.
+  Contest(const Case& c, const Memory& memory, std::vector<Contender> contenders);
 
   // Internal error where our own result is wrong; a peer's failure is in the report.
   absl::StatusOr<proto::CaseReport> Run(LimitsMeter& meter, const Rounds& rounds);
@@ -48,7 +50,7 @@ class Contest {
 
   const Case case_;
   const Memory& memory_;
-  const Memory* const wide_;
+  const Memory* wide_ = nullptr;
   std::vector<Entrant> entrants_;  // ours first
   std::vector<std::string> absent_;
   std::vector<Entrant> widened_;  // candidates, the best of which enters with and without widening

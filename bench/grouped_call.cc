@@ -38,8 +38,8 @@ GroupedCall::GroupedCall(const Case& c, const std::vector<int64_t>& sizes) : siz
   problem_.rhs_scale = Array{nullptr, *c.quantization->rhs_scale, {groups, c.scales_of_group() / c.n, c.n}};
 }
 
-absl::Status GroupedCall::Run(const Operands& at, int threads) {
-  return GroupedGemm(ProblemAt(at), {.threads = threads});
+absl::Status GroupedCall::Run(const Operands& at, const Options& options) {
+  return GroupedGemm(ProblemAt(at), options);
 }
 
 const GroupedGemmProblem& GroupedCall::ProblemAt(const Operands& at) {

@@ -9,18 +9,18 @@
 #include "bench/cases.h"
 #include "bench/operands.h"
 #include "raggemm/grouped_gemm.h"
+#include "raggemm/plan.h"
 
 namespace raggemm::bench {
 
-// As a C++ program makes it: options by default, but for the number of threads. Types, K and N are those of the case;
-// `sizes` may be others than the case's.
+// As a C++ program makes it. Types, K and N are those of the case; `sizes` may be others than the case's.
 class GroupedCall {
  public:
   GroupedCall(const Case& c, const std::vector<int64_t>& sizes);
   GroupedCall(const GroupedCall&) = delete;
   GroupedCall& operator=(const GroupedCall&) = delete;
 
-  absl::Status Run(const Operands& at, int threads);
+  absl::Status Run(const Operands& at, const Options& options);
   const GroupedGemmProblem& ProblemAt(const Operands& at);
 
  private:

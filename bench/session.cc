@@ -25,11 +25,12 @@ const Length& LengthOf(Selection selection) { return kLengths[static_cast<int>(s
 
 }  // namespace
 
-Session::Session(std::vector<Case> cases, Selection selection, std::string report_path)
+Session::Session(std::vector<Case> cases, Selection selection, bool as_unknown, std::string report_path)
     : cases_(std::move(cases)),
       selection_(selection),
+      as_unknown_(as_unknown),
       report_path_(std::move(report_path)),
-      peers_(LoadPeers()),
+      peers_(as_unknown ? std::vector<Peer>() : LoadPeers()),
       start_(std::chrono::steady_clock::now()) {
   *report_.mutable_machine() = DescribeMachine(peers_);
   report_.mutable_machine()->set_selection(LengthOf(selection).name);
@@ -53,7 +54,8 @@ absl::StatusOr<proto::CaseReport> Session::Run(const Case& c) {
   TakeMemoryFor(c);
   const Rounds rounds = RoundsForNext();
   ++started_;
-  Contest contest(c, *memory_, wide_.get(), peers_);
+  Contest contest = as_unknown_ ? Contest(c, *memory_, {Ours(c, *memory_), OursOn(WithoutRow(HostCpu()), c, *memory_)})
+                                : Contest(c, *memory_, wide_.get(), peers_);
   absl::StatusOr<proto::CaseReport> report = contest.Run(meter_, rounds);
   if (report.ok()) {
     *report_.add_cases() = *report;

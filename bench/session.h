@@ -22,7 +22,8 @@ namespace raggemm::bench {
 
 class Session {
  public:
-  Session(std::vector<Case> cases, Selection selection, std::string report_path);
+  // As unknown: not against peers, but against ourselves as if this CPU had no row.
+  Session(std::vector<Case> cases, Selection selection, bool as_unknown, std::string report_path);
 
   // CPU, peers and overheads, to stdout.
   void PrintMachine() const;
@@ -40,8 +41,9 @@ class Session {
 
   const std::vector<Case> cases_;
   const Selection selection_;
+  const bool as_unknown_;
   const std::string report_path_;
-  const std::vector<Peer>& peers_;
+  const std::vector<Peer> peers_;
   const std::chrono::steady_clock::time_point start_;
   LimitsMeter meter_;
   proto::Report report_;

@@ -85,7 +85,8 @@ Value Variables(const Environment& environment) {
   auto& fields = *object.mutable_struct_value()->mutable_fields();
   for (const auto& [name, value] :
        {std::pair("RAGGEMM_ISA", &environment.isa), std::pair("RAGGEMM_THREADS", &environment.threads),
-        std::pair("RAGGEMM_EXECUTOR", &environment.executor), std::pair("RAGGEMM_BF16_SUMS", &environment.bf16_sums)}) {
+        std::pair("RAGGEMM_EXECUTOR", &environment.executor), std::pair("RAGGEMM_BF16_SUMS", &environment.bf16_sums),
+        std::pair("RAGGEMM_CPU_FILE", &CpuFileVariable())}) {
     fields[name] = Variable(*value);
   }
   return object;
@@ -96,7 +97,8 @@ Value ErrorsOf(const Environment& environment, const Cpu& cpu) {
   std::vector<std::string> errors;
   for (const absl::Status& status :
        {DefaultIsa(environment, cpu, kArithmetics[0]).status(), DefaultThreads(environment).status(),
-        DefaultExecutor(environment, /*has_pool=*/true).status(), DefaultBf16Sums(environment).status()}) {
+        DefaultExecutor(environment, /*has_pool=*/true).status(), DefaultBf16Sums(environment).status(),
+        HostCpuFileStatus()}) {
     if (!status.ok()) errors.emplace_back(status.message());
   }
   return errors.empty() ? Null() : Text(absl::StrJoin(errors, "; "));

@@ -9,8 +9,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu_file.h"
 #include "kernels/isa.h"
 #include "kernels/target/target.h"
+#include "raggemm/environment.h"
 #include "raggemm/format.h"
 
 namespace raggemm {
@@ -46,13 +48,36 @@ float Probe(const KernelRow& kernels) {
   return static_cast<float>(4 * 2 * kPanel * tile / best * 1e-9);
 }
 
-// A row of numbers for a CPU that nobody measured: two fmas and one load from L2 a cycle, of its widest vectors.
-Cpu Derived(const Cpu& found) {
-  Cpu cpu = found;
-  const auto lanes = static_cast<double>(KernelsFor(PreferredIsa(cpu, kArithmetics[0]), kArithmetics[0]).vector);
-  cpu.fmas_per_cycle = 2 * lanes;
-  cpu.l2_bytes_per_cycle = 2 * lanes;
-  return cpu;
+Cpu ProbedCpu() {
+  const Cpu* row = MeasuredRow();
+  Cpu host = row != nullptr ? *row : Cpu();
+  for (const IsaRow& isa : IsaRows()) {
+    const auto index = static_cast<size_t>(isa.isa);
+    host.missing[index] = isa.missing();
+    host.isas[index] = host.missing[index] == nullptr;
+    if (!host.isas[index]) continue;
+    for (const KernelRow& row : isa.kernels) {
+      host.probed_gflops[index][static_cast<size_t>(row.arithmetic)] = Probe(row);
+    }
+  }
+  // 0 where a virtual machine hides it.
+  if (const int64_t l1 = CacheBytes(1); l1 > 0) host.l1_bytes = l1;
+  if (const int64_t l2 = CacheBytes(2); l2 > 0) host.l2_bytes = l2;
+  return row != nullptr ? host : WithoutRow(host);
+}
+
+struct Host {
+  Cpu cpu = ProbedCpu();
+  absl::Status file;
+};
+
+const Host& TheHost() {
+  static const Host host = [] {
+    Host made;
+    if (const auto& path = CpuFileVariable()) made.file = ReadCpuFile(*path, made.cpu);
+    return made;
+  }();
+  return host;
 }
 
 }  // namespace
@@ -62,25 +87,22 @@ bool Cpu::Has(absl::string_view isa) const {
   return known && Has(*known);
 }
 
-const Cpu& HostCpu() {
-  static const Cpu cpu = [] {
-    const Cpu* row = MeasuredRow();
-    Cpu host = row != nullptr ? *row : Cpu();
-    for (const IsaRow& isa : IsaRows()) {
-      const auto index = static_cast<size_t>(isa.isa);
-      host.missing[index] = isa.missing();
-      host.isas[index] = host.missing[index] == nullptr;
-      if (!host.isas[index]) continue;
-      for (const KernelRow& row : isa.kernels) {
-        host.probed_gflops[index][static_cast<size_t>(row.arithmetic)] = Probe(row);
-      }
-    }
-    // 0 where a virtual machine hides it.
-    if (const int64_t l1 = CacheBytes(1); l1 > 0) host.l1_bytes = l1;
-    if (const int64_t l2 = CacheBytes(2); l2 > 0) host.l2_bytes = l2;
-    return row != nullptr ? host : Derived(host);
-  }();
-  return cpu;
+const Cpu& HostCpu() { return TheHost().cpu; }
+
+absl::Status HostCpuFileStatus() { return TheHost().file; }
+
+// Two fmas and one load from L2 a cycle, of its widest vectors.
+Cpu WithoutRow(const Cpu& cpu) {
+  Cpu derived;
+  derived.isas = cpu.isas;
+  derived.missing = cpu.missing;
+  derived.probed_gflops = cpu.probed_gflops;
+  derived.l1_bytes = cpu.l1_bytes;
+  derived.l2_bytes = cpu.l2_bytes;
+  const Isa isa = PreferredIsa(cpu, kArithmetics[0]);
+  const auto lanes = static_cast<double>(KernelsFor(isa, kArithmetics[0]).vector);
+  derived.fmas_per_cycle = derived.l2_bytes_per_cycle = 2 * lanes;
+  return derived;
 }
 
 Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic) {

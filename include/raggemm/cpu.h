@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "raggemm/arithmetic.h"
@@ -50,8 +51,10 @@ struct Cpu {
 };
 
 // The CPU that this runs on, probed at the first call, which takes a millisecond. A measured one has its own row of
-// numbers, another one has them from its caches and its vectors.
+// numbers, another one has them from its caches and its vectors; those in the file of RAGGEMM_CPU_FILE replace both.
 const Cpu& HostCpu();
+absl::Status HostCpuFileStatus();      // what is wrong with that file, whose numbers then are not taken; OK without one
+Cpu WithoutRow(const Cpu& cpu);        // the same instruction sets and caches, as if nobody had measured it
 std::string HostCpuBrand();            // as the CPU names itself; empty where it does not
 absl::Span<const Cpu> MeasuredCpus();  // the rows, without figures of a probe
 

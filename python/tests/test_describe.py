@@ -32,8 +32,8 @@ def test_what_computes_here():
     assert facts["bf16 with bf16"] == "{arithmetic} on {isa}: {reason}".format(**described["bf16"])
     assert described["bf16"]["arithmetic"] == ("tiles" if described["bf16"]["isa"] == "AMX" else "pairs")
     assert facts["options"] == "on_error=log"  # for these tests have four devices
-    for name in ("RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR", "RAGGEMM_BF16_SUMS"):
-        assert facts[name] == "not set"
+    for name in ("ISA", "THREADS", "EXECUTOR", "BF16_SUMS", "CPU_FILE"):
+        assert facts[f"RAGGEMM_{name}"] == "not set"
 
 
 NONFINITE = {"float8_e4m3fn": "all ones", "float4_e2m1fn": "none", "float8_e8m0fnu": "all ones"}
@@ -140,3 +140,18 @@ def test_a_wrong_environment_variable_is_told():
     message = 'RAGGEMM_ISA: value "sse2" is unknown or not usable here; usable: AUTO, '
     assert re.search(f"^error +{message}", done.stdout, re.MULTILINE)
     assert message in done.stderr
+
+
+def test_a_file_has_the_numbers_of_the_cpu_and_a_wrong_one_fails_calls(tmp_path):
+    file = tmp_path / "cpu"
+    file.write_text("# measured\nblock_bytes = 65536\ncycles_per_call = 77\n")
+    done = _run(RAGGEMM_CPU_FILE=str(file))
+    assert done.returncode == 0, done.stderr
+    assert re.search(f"^RAGGEMM_CPU_FILE +{file}$", done.stdout, re.MULTILINE)
+    plan = "^cpu: with the numbers of RAGGEMM_CPU_FILE, .*, blocks of 32 KiB, .*, a call 77 cycles"
+    assert len(re.findall(plan, done.stdout, re.MULTILINE)) == 2
+    file.write_text("block_bytes = 65536\ncycles = 77\n")
+    done = _run(RAGGEMM_CPU_FILE=str(file))
+    message = f'RAGGEMM_CPU_FILE: value "{file}": line 2: "cycles = 77", must be NAME = VALUE of fmas_per_cycle, '
+    assert done.returncode != 0 and message in done.stderr
+    assert re.search(f"^error +{message}", done.stdout, re.MULTILINE)

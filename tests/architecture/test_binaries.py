@@ -84,9 +84,10 @@ def test_libraries_read_little_of_the_environment(build, library):
     assert imported & {"getenv", "secure_getenv", "environ", "__environ"} == expected
 
 
+VARIABLES = {f"RAGGEMM_{name}" for name in ("ISA", "THREADS", "EXECUTOR", "BF16_SUMS", "CPU_FILE")}
 # What each file reads, and texts of its object file that look like that.
 READERS = {
-    "environment.cc.o": (r"^RAGGEMM_\w+$", {"RAGGEMM_ISA", "RAGGEMM_THREADS", "RAGGEMM_EXECUTOR", "RAGGEMM_BF16_SUMS"}),
+    "environment.cc.o": (r"^RAGGEMM_\w+$", VARIABLES),
     "openmp_stack.cc.o": (r"^\w*_STACKSIZE\w*$", {"OMP_STACKSIZE", "GOMP_STACKSIZE", "OMP_STACKSIZE_ALL"}),
 }
 

@@ -2,11 +2,14 @@
 
 #include <string>
 
-#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cpu_file.h"
 
 namespace raggemm::bench {
 namespace {
+
+using ::testing::HasSubstr;
 
 Cpu SomeCpu() {
   Cpu cpu;
@@ -40,25 +43,16 @@ TEST(DeviationPercent, CountsBothWaysAlike) {
   EXPECT_NEAR(DeviationPercent({{"a", 200, 100}, {"b", 100, 200}}), 100, 1e-9);
 }
 
-TEST(RowText, IsARowOfTheTable) {
-  const std::string best(NameOf(AllIsas().front()));
-  EXPECT_EQ(
-      RowText(SomeCpu(), "Some(R) CPU (family 6, model 1)", "2026-01-01", {{"a", 110, 100}}),
-      absl::StrReplaceAll(
-          R"(    // Some(R) CPU (family 6, model 1), 2026-01-01; kernel loops differ by 10 % from what it predicts.
-    {.name = "Some CPU",
-     .isas = With({"BEST"}),
-     .fmas_per_cycle = 2,
-     .memory_bytes_per_cycle = 4.0,
-     .l2_bytes_per_cycle = 16,
-     .cycles_per_call = 100,
-     .l1_bytes = 48 << 10,
-     .l2_bytes = 2048 << 10,
-     .block_bytes = 384 << 10,
-     .streaming_stores_pay = true,
-     .fetch_strips_below = 0},
-)",
-          {{"BEST", best}}));
+TEST(FileText, IsAFileOfTheNumbersOfTheCpu) {
+  const std::string text = FileText(SomeCpu(), "Some(R) CPU (family 6, model 1)", "2026-01-01", {{"a", 110, 100}},
+                                    {{"block_bytes = 196608", .97}});
+  EXPECT_THAT(text, HasSubstr("# Some(R) CPU (family 6, model 1), 2026-01-01; kernel loops differ by 10 % from what"));
+  EXPECT_THAT(text, HasSubstr("\n# a                          110       100 (+10 %)\n"));
+  EXPECT_THAT(text, HasSubstr("\n# block_bytes = 196608         0.970\n"));
+  Cpu read;
+  ASSERT_EQ(ParseCpuFile(text, read).message(), "");
+  EXPECT_EQ(CpuFileText(read), CpuFileText(SomeCpu()));
+  EXPECT_NE(CpuFileText(read), CpuFileText(Cpu()));
 }
 
 }  // namespace
