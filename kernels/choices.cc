@@ -61,6 +61,10 @@ Reading ReadingOf(const Schedule& schedule, const Operand& x, Packers FormatKern
 void ChooseReadings(Schedule& schedule) {
   schedule.read_lhs = ReadingOf(schedule, schedule.lhs, &FormatKernels::lhs);
   schedule.read_rhs = ReadingOf(schedule, schedule.rhs, &FormatKernels::rhs);
+  const bool expands = schedule.read_lhs.expand != nullptr || schedule.read_rhs.expand != nullptr;
+  if (schedule.arithmetic->sum == DType::kS32 && !schedule.kernels->adds_totals && !expands) {
+    schedule.panel = kBytePanel;
+  }
   if (schedule.sum_steps != 0) schedule.panel = std::min(schedule.panel, schedule.sum_steps);
   const auto split = static_cast<int>(schedule.products.precision);
   schedule.splitting = &kSplittings[split];

@@ -8,6 +8,7 @@ aarch64_left_out=(
   "ffi_huge_pages_test qemu keeps advice about memory to itself"
   "kernels_schedules_test tests/kernels/schedules.txt has those of x86"
   "ffi_load_thread_failures_test qemu does not live with the limits that it sets"
+  "ffi_load_soak_test qemu itself takes more memory with each thread that begins"
 )
 
 test_aarch64() {
@@ -24,7 +25,9 @@ test_aarch64() {
   cd "$root"
   cmake --build --preset aarch64
   pattern=$(printf '%s\n' "${aarch64_left_out[@]}" | cut -d' ' -f1 | paste -sd '|')
-  ctest --preset aarch64 ${pattern:+-E "$pattern"} || die "aarch64 FAILED"
-  for row in "${aarch64_left_out[@]}"; do say "NOT covered under qemu: $row"; done
+  GTEST_FILTER='-*DeathTest.*' ctest --preset aarch64 ${pattern:+-E "$pattern"} || die "aarch64 FAILED"
+  for row in "${aarch64_left_out[@]}" "*DeathTest.* qemu does not start a program anew"; do
+    say "NOT covered under qemu: $row"
+  done
   say "aarch64: OK"
 }

@@ -36,17 +36,18 @@ void StoreEpilogue(const EpilogueArgs& args) {
 template <class V, class From>
 void AddScaled(const ScaledArgs& args) {
   using T = typename V::Scalar;
-  for (int64_t i = 0; i < args.rows; ++i) {
-    const T row_scale = static_cast<T>(args.row_scales[i]);
-    const typename V::Vec row = V::Broadcast(&row_scale);
-    const From* from = static_cast<const From*>(args.sums) + i * args.stride;
-    T* to = static_cast<T*>(args.totals) + i * args.stride;
-    for (int64_t j = 0; j < args.columns; j += V::kWidth) {
+  const auto [rows, columns, sums, totals, stride, row_scales, column_scales, first] = args;  // none in memory
+  for (int64_t j = 0; j < columns; j += V::kWidth) {
+    const typename V::Vec column = V::Load(column_scales + j);
+    const From* from = static_cast<const From*>(sums) + j;
+    T* to = static_cast<T*>(totals) + j;
+    for (int64_t i = 0; i < rows; ++i, from += stride, to += stride) {
       T values[V::kWidth];
-      for (int k = 0; k < V::kWidth; ++k) values[k] = static_cast<T>(from[j + k]);
-      const typename V::Vec scale = V::Mul(row, V::Load(args.column_scales + j));
-      const typename V::Vec before = args.first ? V::Zero() : V::Load(to + j);
-      V::Store(to + j, V::Fma(scale, V::Load(values), before));
+      for (int k = 0; k < V::kWidth; ++k) values[k] = static_cast<T>(from[k]);
+      const T row_scale = static_cast<T>(row_scales[i]);
+      const typename V::Vec scale = V::Mul(V::Broadcast(&row_scale), column);
+      const typename V::Vec before = first ? V::Zero() : V::Load(to);
+      V::Store(to, V::Fma(scale, V::Load(values), before));
     }
   }
 }

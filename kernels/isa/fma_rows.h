@@ -74,15 +74,18 @@ constexpr void AddFormat(KernelRow& row, DType dtype) {
   AddTiles<V, E, kId, kTallest<V, kId>>(kernels);
 }
 
-// Sweeps of the formats that weights come in, beside rows of bf16; the others are packed.
+// Kernels that look up codes of the formats that weights come in, beside rows of bf16; the others are packed first.
 template <class V, int kIndex, ArithmeticId kId, int kMr>
-constexpr void AddSweepsOf(FormatKernels& kernels) {
+constexpr void AddWeights(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
-    constexpr int kNv = kMr <= 2 ? 2 * V::kStrip : V::kStrip;
-    using Sums = typename SumTraits<V, kId>::Type;
-    using Steps = FmaSteps<Sums, Quantized<kIndex>, kMr, kNv, false, kId>;
-    kernels.sweep[kMr] = {SweepGemm<Sums, Steps, kMr, kNv>, kNv * V::kWidth};
-    AddSweepsOf<V, kIndex, kId, kMr - 1>(kernels);
+    if constexpr (kMr <= kSweepRows) {
+      constexpr int kNv = kMr <= 2 ? 2 * V::kStrip : V::kStrip;
+      using Sums = typename SumTraits<V, kId>::Type;
+      using Steps = FmaSteps<Sums, Quantized<kIndex>, kMr, kNv, false, kId>;
+      kernels.sweep[kMr] = {SweepGemm<Sums, Steps, kMr, kNv>, kNv * V::kWidth};
+    }
+    kernels.expand[kMr] = TileOf<V, Quantized<kIndex>, kId, kMr, V::kStrip, true>();
+    AddWeights<V, kIndex, kId, kMr - 1>(kernels);
   }
 }
 
@@ -95,8 +98,7 @@ constexpr void AddQuantizedFormats(KernelRow& row) {
     constexpr bool kIsOfWeights =
         kDtype == DType::kS8 || kDtype == DType::kS4 || kDtype == DType::kF8E4M3FN || kDtype == DType::kF4E2M1FN;
     if constexpr (kIsOfWeights && kId == ArithmeticId::kPairs) {
-      constexpr int kRows = kTallest<V, kId> < kSweepRows ? kTallest<V, kId> : kSweepRows;
-      AddSweepsOf<V, kIndex, kId, kRows>(kernels);
+      AddWeights<V, kIndex, kId, kTallest<V, kId>>(kernels);
     }
     AddQuantizedFormats<V, kId, kIndex + 1>(row);
   }
@@ -114,8 +116,8 @@ constexpr void AddFloats(KernelRow& row) {
   if constexpr (arithmetic.sum == DType::kF32 && V::kWidth > 1) AddQuantizedFormats<V, kId>(row);
   AddFormat<V, BFloat16, kId>(row, DType::kBF16);
   if constexpr (arithmetic.split_block != 0) {
-    AddTerms<V, kId, PackRows<V, BFloat16>, PackTransposed<V, BFloat16>, PackRows<V, BFloat16>,
-             PackTransposed<V, BFloat16>, sizeof(typename V::Scalar)>(row);
+    AddTerms<typename SumTraits<V, kId>::Type, kId, PackRows<V, BFloat16>, PackTransposed<V, BFloat16>,
+             PackRows<V, BFloat16>, PackTransposed<V, BFloat16>, sizeof(typename V::Scalar)>(row);
   }
   if constexpr (arithmetic.product != DType::kBF16) {
     AddFormat<V, Float16, kId>(row, DType::kF16);

@@ -89,12 +89,18 @@ struct FmaSteps {
   static constexpr int kSweepSteps = Elements<V, E>::kSweepSteps;
   static constexpr int kNr = kNv * V::kWidth;
   static constexpr int kGroup = kId == ArithmeticId::kPairs ? 2 : 1;
+  static constexpr bool kHasScales = !std::is_pointer_v<Source>;
 
   explicit FmaSteps(const MicrokernelArgs& args, int64_t k = 0, int64_t column = 0)
       : a(static_cast<const T*>(args.a) + k * kMr),
         b(static_cast<Source>(args.b) + (k * args.b_stride + column)),
         b_stride(args.b_stride),
         strip(static_cast<T*>(args.strip)) {
+    ReadScales(args, k, column);
+  }
+
+  // Reads the scales of the next kScaleSteps steps.
+  RAGGEMM_INLINE void ReadScales(const MicrokernelArgs& args, int64_t k, int64_t column = 0) {
     scales.Read(args.scales, k, column, kNr);
   }
 
@@ -165,9 +171,15 @@ void TileGemm(const MicrokernelArgs& args) {
   int64_t due = 0;
   for (int64_t block = 0; block < blocks; ++block) {
     FetchDue(prefetch, blocks, due);
+    if constexpr (Steps::kHasScales) {
+      if (block % (kScaleSteps / kSteps) == 0) steps.ReadScales(args, block * kSteps);
+    }
     RAGGEMM_UNROLL for (int i = 0; i < kSteps; i += Steps::kGroup) steps.Next(acc);
   }
   int64_t k = blocks * kSteps;
+  if constexpr (Steps::kHasScales) {
+    if (k % kScaleSteps == 0 && k < args.k) steps.ReadScales(args, k);
+  }
   for (; k + Steps::kGroup <= args.k; k += Steps::kGroup) steps.Next(acc);
   if constexpr (Steps::kGroup != 1) {
     if (k < args.k) steps.Last(acc, args.k - k);

@@ -73,20 +73,26 @@ struct WordSteps {
   using Source = std::conditional_t<kFrom == WordsFrom::kStrip, const uint32_t*, typename V::Source>;
   static constexpr int kWidth = V::kWidth;
   static constexpr int kGroup = V::kGroup, kSweepSteps = kStepsOfSweep<typename V::Source, kMr>;
+  static constexpr bool kHasScales = kFrom != WordsFrom::kStrip && requires { typename V::Scales; };
 
   explicit WordSteps(const MicrokernelArgs& args, int64_t k = 0, int64_t column = 0)
       : a(static_cast<const uint32_t*>(args.a) + k / kGroup * kMr),
         b(static_cast<Source>(args.b) + (k * args.b_stride + column)),
         b_stride(args.b_stride),
         strip(static_cast<uint32_t*>(args.strip)) {
+    ReadScales(args, k, column);
+    if constexpr (V::kFlips) {
+      flipped = V::BroadcastWord(&kFlipped[args.alike]);
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) excess[v] = V::Zero();
+    }
+  }
+
+  // Reads the scales of the next kScaleSteps steps.
+  RAGGEMM_INLINE void ReadScales(const MicrokernelArgs& args, int64_t k, int64_t column = 0) {
     if constexpr (kFrom != WordsFrom::kStrip) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; v += 2) {
         scales[v / 2].Read(args.scales, k, column + v * kWidth, 2 * kWidth);
       }
-    }
-    if constexpr (V::kFlips) {
-      flipped = V::BroadcastWord(&kFlipped[args.alike]);
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) excess[v] = V::Zero();
     }
   }
 

@@ -13,6 +13,11 @@ constexpr StripSource kStores = {.reads_rhs = true, .stores = true, .sweeps = fa
 
 }  // namespace
 
+bool StoresAsItReads(const Schedule& schedule) {
+  return schedule.kernels->ahead_slice == 0 && !IsSplit(schedule) && schedule.read_rhs.expand == nullptr &&
+         KernelThatStores(schedule, 0, 1) != nullptr;
+}
+
 Strip StoredStrip(const Schedule& schedule, const TilePlace& place, int64_t cols_left) {
   const int64_t width = schedule.kernels->cols;
   return width <= cols_left ? Strip{width, width, &kStores} : PackedStrip(schedule, place, cols_left);

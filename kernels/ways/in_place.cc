@@ -15,7 +15,7 @@ constexpr StripSource kInPlace = {.reads_rhs = true, .stores = false, .sweeps = 
 }  // namespace
 
 bool ReadsInPlace(const Schedule& schedule) {
-  return schedule.kernels->ahead_slice == 0 &&
+  return schedule.kernels->ahead_slice == 0 && !IsSplit(schedule) && schedule.read_rhs.expand == nullptr &&
          KernelsOf(*schedule.kernels, schedule.read_rhs.type).direct[1][1].run != nullptr;
 }
 

@@ -11,9 +11,7 @@ constexpr StripSource kPacked = {.reads_rhs = false, .stores = false, .sweeps = 
 
 }  // namespace
 
-bool PacksFirst(const Schedule& schedule) {
-  return IsSplit(schedule) || schedule.read_rhs.expand != nullptr || !ReadsInPlace(schedule);
-}
+bool PacksFirst(const Schedule& schedule) { return !ReadsInPlace(schedule) && !StoresAsItReads(schedule); }
 
 Strip PackedStrip(const Schedule& schedule, const TilePlace& /*place*/, int64_t cols_left) {
   const int64_t width = schedule.kernels->cols;

@@ -14,6 +14,8 @@ inline bool IsSplit(const Schedule& schedule) { return schedule.splitting->produ
 
 // Whether there are kernels that read rhs as it lies, and none that pack ahead.
 bool ReadsInPlace(const Schedule& schedule);
+// Whether there are kernels that store a strip as they read it.
+bool StoresAsItReads(const Schedule& schedule);
 // Whether strips are packed before kernels read them.
 bool PacksFirst(const Schedule& schedule);
 
@@ -34,12 +36,13 @@ struct RowsShape {
   int64_t steps;
   double translate;
 };
+inline constexpr int64_t kWholePanel = int64_t{1} << 30;  // steps: no fewer than a panel has
 inline constexpr RowsShape kRowsShapes[] = {
-    {"small", 1. / 4, kMaxCols, kPanel, 0},
-    {"large", 1. / 2, kMaxCols, kPanel, 0.1},
+    {"small", 1. / 4, kMaxCols, kWholePanel, 0},
+    {"large", 1. / 2, kMaxCols, kWholePanel, 0.1},
     {"medium", 1. / 2, 1024, 32, 0.05},  // more steps are more pages at once: 141 instead of 164 with 64, see above
-    {"broad", 2. / 3, 1024, kPanel, 0.6},
-    {"deep", 1. / 2, 192, kPanel, 1},  // 64 to 192 columns differ by 2 %, 384 lose 7 %
+    {"broad", 2. / 3, 1024, kWholePanel, 0.6},
+    {"deep", 1. / 2, 192, kWholePanel, 1},  // 64 to 192 columns differ by 2 %, 384 lose 7 %
 };
 BlockShape BlocksOfRows(const Schedule& schedule, int shape, const Window& window, int64_t k);
 // Blocks of an rhs whose columns lie along k.

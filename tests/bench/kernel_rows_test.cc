@@ -1,5 +1,6 @@
 #include "bench/kernel_rows.h"
 
+#include <cmath>
 #include <string>
 
 #include "absl/strings/str_split.h"
@@ -13,13 +14,19 @@ namespace raggemm::bench {
 namespace {
 
 // Operands of a loop are those of an arena, which has the same numbers whatever its size.
-double Expected(const KernelCall& call, int64_t i, int64_t j) {
+struct Sum {
+  double value = 0, magnitude = 0;  // the second of the products' magnitudes
+};
+Sum Expected(const KernelCall& call, int64_t i, int64_t j) {
   const Arena lhs(1 << 18, call.lhs(), call.lhs()), rhs(1 << 18, call.rhs, call.rhs);
-  double sum = 0;
+  Sum sum;
   const int64_t group = call.row->lhs.k_group;
   for (int64_t k = 0; k < call.steps; ++k) {
     const int64_t at = (k / group * call.rows + i) * group + k % group;
-    sum += ToDouble({lhs.data(), call.lhs(), {}}, at) * ToDouble({rhs.data(), call.rhs, {}}, k * call.row->cols + j);
+    const double product =
+        ToDouble({lhs.data(), call.lhs(), {}}, at) * ToDouble({rhs.data(), call.rhs, {}}, k * call.row->cols + j);
+    sum.value += product;
+    sum.magnitude += std::abs(product);
   }
   return sum;
 }
@@ -37,7 +44,8 @@ TEST(KernelLoop, EveryKernelOfEveryRowGetsItsOperands) {
           const DType sum = ArithmeticOf(row).sum;
           for (const auto& [i, j] : {std::pair{int64_t{0}, int64_t{0}}, {call.rows - 1, row.cols - 1}}) {
             const double got = ToDouble({loop.out().data(), sum, {}}, i * row.cols + j);
-            EXPECT_NEAR(got, Expected(call, i, j), 1e-4)
+            const Sum expected = Expected(call, i, j);
+            EXPECT_NEAR(got, expected.value, 1e-6 * expected.magnitude)
                 << NameOf(row) << " " << format.name << static_cast<int>(as) << i;
           }
         }
