@@ -345,8 +345,8 @@ constexpr void AddSweeps(FormatKernels& kernels) {
   }
 }
 
-// Looks codes up beside the sums of the first row tile. GFLOP/s, packed first and so, two cores of Zen 4, 2048x768: MXFP4
-// 208 and 287 at 16 rows, 258 and 314 at 32; fp8 261 and 316, 300 and 316; int4 239 and 286, 242 and 273.
+// Looks codes up beside the sums of the first row tile. GFLOP/s, packed first and so, two cores of Zen 4, 2048x768:
+// MXFP4 208 and 287 at 16 rows, 258 and 314 at 32; fp8 261 and 316, 300 and 316; int4 239 and 286, 242 and 273.
 template <class V, int kMr>
 constexpr void AddExpanding(FormatKernels& kernels) {
   if constexpr (kMr > 0) {

@@ -4,6 +4,7 @@ import pathlib
 import re
 
 PINNED = [
+    "bench/mlp/requirements.txt",
     "bench/peers/requirements.txt",
     "python/docs/requirements.txt",
     "python/requirements.txt",

@@ -1,13 +1,14 @@
 """The experts of three mixture-of-experts models at JAX level: raggemm against everything JAX users have on CPU.
 
-    ./dev bench --jax [--full] [--layer] [--json=FILE]
+    ./dev bench --jax [--full] [--layer | --calls] [--json=FILE]
 
 The whole expert block on recorded routing, forward and with the gradients of a loss for x and all weights: raggemm,
 product by product and in one call, jax.lax.ragged_dot, the padded loops, the padded einsum, and as a bound the unrolled
 loop, which must be compiled for each routing. Results are compared before times are taken, which are medians of up to
 nine runs, as many as take two seconds. By default one model, in under three minutes on two cores; takes 9 GiB of memory
 there, up to two thirds of what there is. With --layer the whole MLP of some tokens: sorting, gather, products and the
-weighted sum of each token's rows, on 1 to 512 tokens of recorded routing, also on MaxText's dense path.
+weighted sum of each token's rows, on 1 to 512 tokens of recorded routing, also on MaxText's dense path. With --calls
+where the time of one token's MLP goes, and percentiles of 1,000 calls.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from typing import Any
 
 import jax
 
-from raggemm_demo import bench_layer, contenders, contest
+from raggemm_demo import bench_calls, bench_layer, contenders, contest
 from raggemm_demo.checks import Checks, aligned, output_file, run
 from raggemm_demo.contenders import unrolled_block
 from raggemm_demo.contest import BACKWARD, FORWARD, LIMITS
@@ -152,11 +153,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="./dev bench --jax", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--full", action="store_true", help=f"all models, not only {DEFAULT_MODEL}")
-    parser.add_argument("--layer", action="store_true", help="the whole MLP of 1 to 512 tokens, not the block on rows")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--layer", action="store_true", help="the whole MLP of 1 to 512 tokens, not the block on rows")
+    form.add_argument("--calls", action="store_true", help="parts of the MLP of one token, with percentiles")
     parser.add_argument("--json", metavar="FILE", type=output_file, help="write the report there, as a list of rows")
     options = parser.parse_args(argv)
     checks = Checks()
-    of_layer, of_all = (bench_layer.run_layer, bench_layer.summary) if options.layer else (run_layer, summary)
+    of_layer, of_all = run_layer, summary
+    if options.layer or options.calls:
+        module = bench_layer if options.layer else bench_calls
+        of_layer, of_all = module.run_layer, module.summary
     rows = run((x for x in recorded_layers() if options.full or x.model == DEFAULT_MODEL), of_layer, checks)
     say(f"\n{of_all(rows)}\n")
     if options.json:
