@@ -1,5 +1,5 @@
-# For ./dev, which sources it: scalar kernels alone on another architecture, built by Debian's cross compiler and tested
-# under qemu, on any x86-64 host. What takes too long there, and what qemu lacks, is left out by name below.
+# For ./dev, which sources it: another architecture, built by Debian's cross compiler and tested under qemu, on any
+# x86-64 host. What qemu lacks is left out by name below.
 aarch64_packages=(g++-aarch64-linux-gnu libabsl-dev:arm64 libgmock-dev:arm64 libgomp1:arm64 libgtest-dev:arm64
   libprotobuf-dev:arm64 qemu-user-static)
 

@@ -13,8 +13,8 @@
 //                             with Pinned, as FmaInRegisters of tile_gemm.h
 //   Scales                    only where elements have BlockScales: Read and ReadOne those of kScaleSteps steps of 32
 //                             columns or of one, Low and High as LowWords and HighWords, and Scaled(words, half)
-//   kFlips                    whether Dot wants one of lhs and rhs signed, the other not; then also Flip(x, y), x ^ y,
-//                             and Sub(x, y) of sums
+//   kFlips                    whether Dot wants one of lhs and rhs signed, the other not, or both alike; then also
+//                             kFlipsAlike: which of the two; Flip(x, y), x ^ y, and Sub(x, y) of sums
 #ifndef RAGGEMM_KERNELS_ISA_WORD_GEMM_H_
 #define RAGGEMM_KERNELS_ISA_WORD_GEMM_H_
 
@@ -29,7 +29,7 @@ namespace {
 
 enum class WordsFrom : uint8_t { kRows, kRowsAndPack, kStrip };
 
-// Bits to flip in packed lhs, by `alike`: the sign of each byte. 128 more, or less, in each byte of lhs are 128
+// Bits to flip in packed lhs, or none: the sign of each byte. 128 more, or less, in each byte of lhs are 128
 // times the sum of a column of rhs more, or less; the same product of that constant with rhs is subtracted at the end.
 inline constexpr uint32_t kFlipped[] = {0, 0x80808080};
 
@@ -82,7 +82,7 @@ struct WordSteps {
         strip(static_cast<uint32_t*>(args.strip)) {
     ReadScales(args, k, column);
     if constexpr (V::kFlips) {
-      flipped = V::BroadcastWord(&kFlipped[args.alike]);
+      flipped = V::BroadcastWord(&kFlipped[args.alike == V::kFlipsAlike]);
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) excess[v] = V::Zero();
     }
   }
@@ -156,7 +156,7 @@ struct WordSteps {
 
 template <class V>
 RAGGEMM_INLINE inline typename V::Words FlippedFor(const PackArgs& args, typename V::Words x) {
-  if constexpr (V::kFlips) return V::Flip(x, V::BroadcastWord(&kFlipped[args.alike]));
+  if constexpr (V::kFlips) return V::Flip(x, V::BroadcastWord(&kFlipped[args.alike == V::kFlipsAlike]));
   return x;
 }
 

@@ -1,2 +1,3 @@
 # What any CPU can run.
 raggemm_add_isa(scalar)
+target_sources(raggemm PRIVATE target/portable.cc)

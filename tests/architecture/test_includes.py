@@ -39,6 +39,7 @@ RULES = [
         r"kernels/isa/.*",
         [
             "<immintrin.h>",
+            "<arm_neon.h>",
             "<cstddef>",
             "<cstdint>",
             "<type_traits>",
@@ -48,7 +49,7 @@ RULES = [
         ],
     ),
     (r"kernels/microkernel\.h", ["<cstddef>", "<cstdint>", r'"raggemm/(types|arithmetic|activation)\.h"']),
-    (r"kernels/target/.*", [STD, ABSL, API, MICROKERNEL, TARGET, r"<cpuid\.h>", r"<unistd\.h>", r"<sys/syscall\.h>"]),
+    (r"kernels/target/.*", [STD, ABSL, API, MICROKERNEL, TARGET, r"<(cpuid|unistd|sys/auxv|sys/syscall)\.h>"]),
     # From what a machine has, and what a call says, to the schedule, to the ways of tiles, to the sums.
     (
         r"kernels/(isa|cpu|cpu_file|environment)\..*",

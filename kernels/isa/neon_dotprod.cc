@@ -1,0 +1,75 @@
+// SDOT and UDOT of ARMv8.2: four products of bytes at once. All else is left to NEON.
+#include <arm_neon.h>
+
+#include "kernels/isa/neon_s32.h"
+#include "kernels/isa/word_gemm.h"
+
+namespace raggemm {
+namespace {
+
+template <class E>
+struct NeonDotProd : NeonS32 {
+  using Source = const E*;
+  using Words = uint32x4_t;
+  static constexpr int kGroup = 4;
+  static constexpr bool kFlips = true, kFlipsAlike = false;
+  static constexpr int kRows = 10;  // beside the sums of two vectors that are in excess
+  static constexpr int kWide[kRows + 1] = {0, 8, 8, 6, 4, 4, 2, 2, 2, 2, 2};
+
+  using NeonS32::Pinned;
+  static Words Pinned(Words x) {
+    asm("" : "+w"(x));
+    return x;
+  }
+  static Words LoadWords(const uint32_t* p) { return vld1q_u32(p); }
+  static void StoreWords(uint32_t* p, Words x) { vst1q_u32(p, x); }
+  static Words BroadcastWord(const uint32_t* p) { return vld1q_dup_u32(p); }
+  static Words Flip(Words a, Words b) { return veorq_u32(a, b); }
+
+  static Words LoadUpTo(const E* p, int64_t n) {
+    if (n >= 16) return vreinterpretq_u32_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(p)));
+    uint8_t there[16] = {};
+    for (int64_t i = 0; i < n; ++i) there[i] = static_cast<uint8_t>(p[i]);
+    return vreinterpretq_u32_u8(vld1q_u8(there));
+  }
+  static Words LoadHalves(const E* p, int64_t stride, int64_t n, int64_t rows) {
+    const uint8x8_t first = LoadRow(p, rows > 0 ? n : 0), second = LoadRow(p + stride, rows > 1 ? n : 0);
+    return vreinterpretq_u32_u8(vcombine_u8(vzip1_u8(first, second), vzip2_u8(first, second)));
+  }
+  static Words LowWords(Words first, Words second) {
+    return vreinterpretq_u32_u16(vzip1q_u16(vreinterpretq_u16_u32(first), vreinterpretq_u16_u32(second)));
+  }
+  static Words HighWords(Words first, Words second) {
+    return vreinterpretq_u32_u16(vzip2q_u16(vreinterpretq_u16_u32(first), vreinterpretq_u16_u32(second)));
+  }
+  static void Transpose(Words (&r)[4]) {
+    const Words a = vzip1q_u32(r[0], r[2]), b = vzip2q_u32(r[0], r[2]);
+    const Words c = vzip1q_u32(r[1], r[3]), d = vzip2q_u32(r[1], r[3]);
+    r[0] = vzip1q_u32(a, c), r[1] = vzip2q_u32(a, c), r[2] = vzip1q_u32(b, d), r[3] = vzip2q_u32(b, d);
+  }
+  static Vec Dot(Words a, Words b, Vec sum) {
+    if constexpr (kSigned<E>) {
+      asm("sdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
+    } else {
+      asm("udot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
+    }
+    return sum;
+  }
+  static Vec DotOfOne(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
+
+ private:
+  // The first n of 8 bytes.
+  static uint8x8_t LoadRow(const E* p, int64_t n) {
+    if (n >= 8) return vld1_u8(reinterpret_cast<const uint8_t*>(p));
+    uint8_t there[8] = {};
+    for (int64_t i = 0; i < n; ++i) there[i] = static_cast<uint8_t>(p[i]);
+    return vld1_u8(there);
+  }
+};
+
+}  // namespace
+
+extern const KernelRow kNeonDotprodKernels[1];
+constinit const KernelRow kNeonDotprodKernels[] = {MakeByteRow<NeonDotProd>(DType::kS8)};
+
+}  // namespace raggemm

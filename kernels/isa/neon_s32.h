@@ -1,0 +1,60 @@
+// Sums of NEON in s32.
+#ifndef RAGGEMM_KERNELS_ISA_NEON_S32_H_
+#define RAGGEMM_KERNELS_ISA_NEON_S32_H_
+
+#include <arm_neon.h>
+
+#include "kernels/isa/tile_gemm.h"
+
+namespace raggemm {
+namespace {
+
+struct NeonS32 {
+  using Scalar = int32_t;
+  using Vec = int32x4_t;
+  static constexpr int kWidth = 4;
+  static constexpr int kStrip = 4;
+  static constexpr int kRows = 6;
+  static constexpr int kWide[kRows + 1] = {0, 8, 8, 4, 4, 4, 4};
+
+  static Vec Zero() { return vdupq_n_s32(0); }
+  static Vec Broadcast(const int32_t* p) { return vld1q_dup_s32(p); }
+  static Vec Fma(Vec a, Vec b, Vec c) { return vmlaq_s32(c, a, b); }
+  static Vec Add(Vec a, Vec b) { return vaddq_s32(a, b); }
+  static Vec Sub(Vec a, Vec b) { return vsubq_s32(a, b); }
+  static Vec Mul(Vec a, Vec b) { return vmulq_s32(a, b); }
+  static Vec Low(Vec a, Vec b) { return vzip1q_s32(a, b); }
+  static Vec High(Vec a, Vec b) { return vzip2q_s32(a, b); }
+  static Vec Pinned(Vec x) {
+    asm("" : "+w"(x));
+    return x;
+  }
+  static Vec FmaInRegisters(Vec a, Vec b, Vec c) {
+    asm("mla %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
+    return c;
+  }
+
+  static Vec Load(const int32_t* p) { return vld1q_s32(p); }
+  static Vec Load(const uint8_t* p) {
+    uint32_t bytes;
+    __builtin_memcpy(&bytes, p, sizeof(bytes));
+    return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vcreate_u8(bytes)))));
+  }
+  static Vec Load(const int8_t* p) {
+    int32_t bytes;
+    __builtin_memcpy(&bytes, p, sizeof(bytes));
+    return vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(static_cast<uint32_t>(bytes)))));
+  }
+  static void Stream(int32_t* p, Vec x) { vst1q_s32(p, x); }
+  static void Store(int32_t* p, Vec x) { vst1q_s32(p, x); }
+  template <class E>
+  static Vec LoadPartial(const E* p, int n) {
+    return LoadThroughArray<NeonS32>(p, n);
+  }
+  static void StorePartial(int32_t* p, Vec x, int n) { StoreThroughArray<NeonS32>(p, x, n); }
+};
+
+}  // namespace
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_ISA_NEON_S32_H_

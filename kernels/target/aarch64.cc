@@ -1,0 +1,65 @@
+// The instruction sets of ARMv8 in 64 bits.
+#include <sys/auxv.h>
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/target/target.h"
+
+namespace raggemm {
+
+extern const KernelRow kNeonDotprodKernels[1];
+extern const KernelRow kNeonKernels[5];
+extern const KernelRow kScalarKernels[5];
+extern const Expanders kNeonExpanders;
+extern const Expanders kScalarExpanders;
+
+namespace {
+
+constexpr Isa kNeon{1};         // 128 bits
+constexpr Isa kNeonDotprod{2};  // SDOT and UDOT for bytes
+
+// Cores by the implementer and the part number of MIDR_EL1, as their technical reference manuals have them.
+constexpr struct {
+  unsigned implementer, part;
+  const char* name;
+} kCores[] = {
+    {0x41, 0xd08, "Cortex-A72"},  {0x41, 0xd0c, "Neoverse N1"}, {0x41, 0xd40, "Neoverse V1"},
+    {0x41, 0xd49, "Neoverse N2"}, {0x41, 0xd4f, "Neoverse V2"},
+};
+
+// Linux and its compilers for this architecture take NEON for granted.
+const char* MissingNothing() { return nullptr; }
+
+// Cores of different abilities: Linux names what all of them have. No bits at all, as of a kernel that says nothing:
+// plain NEON.
+const char* MissingForDotprod() {
+  constexpr uint64_t kDotProducts = 1 << 20;  // HWCAP_ASIMDDP
+  return (getauxval(AT_HWCAP) & kDotProducts) != 0 ? nullptr : "the CPU lacks DotProd";
+}
+
+}  // namespace
+
+std::string HostCpuBrand() {
+  constexpr uint64_t kRegistersCanBeRead = 1 << 11;  // HWCAP_CPUID
+  if ((getauxval(AT_HWCAP) & kRegistersCanBeRead) == 0) return "";
+  uint64_t midr;
+  asm("mrs %0, midr_el1" : "=r"(midr));
+  const auto implementer = static_cast<unsigned>(midr >> 24 & 0xff), part = static_cast<unsigned>(midr >> 4 & 0xfff);
+  for (const auto& core : kCores) {
+    if (core.implementer == implementer && core.part == part) return core.name;
+  }
+  return absl::StrCat("implementer ", absl::Hex(implementer), ", part ", absl::Hex(part));
+}
+
+absl::Span<const IsaRow> IsaRows() {
+  static const IsaRow rows[] = {
+      {kNeonDotprod, "neon_dotprod", MissingForDotprod, kNeonDotprodKernels, kNeon},
+      {kNeon, "neon", MissingNothing, kNeonKernels, kNeon, &kNeonExpanders},
+      {Isa::kScalar, "scalar", MissingNothing, kScalarKernels, Isa::kScalar, &kScalarExpanders},
+  };
+  return rows;
+}
+
+}  // namespace raggemm

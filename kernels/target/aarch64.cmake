@@ -1,0 +1,5 @@
+# The instruction sets of ARMv8 in 64 bits.
+raggemm_add_isa(neon)
+raggemm_add_isa(neon_dotprod -march=armv8.2-a+dotprod)
+raggemm_add_isa(scalar)
+target_sources(raggemm PRIVATE target/portable.cc)

@@ -1,0 +1,26 @@
+// What C++ and POSIX say of any CPU.
+#include <unistd.h>
+
+#include <atomic>
+#include <cfenv>
+
+#include "kernels/target/target.h"
+
+namespace raggemm {
+
+absl::Span<const Cpu> MeasuredCpus() { return {}; }
+const Cpu* MeasuredRow() { return nullptr; }
+int64_t CacheBytes(int level) { return sysconf(level == 1 ? _SC_LEVEL1_DCACHE_SIZE : _SC_LEVEL2_CACHE_SIZE); }
+
+// Flushes nothing: that of C++ has no word for it.
+FloatMode::FloatMode(bool /*flushes*/) {
+  std::fegetenv(&saved_.environment);
+  std::fesetenv(FE_DFL_ENV);
+}
+FloatMode::~FloatMode() { std::fesetenv(&saved_.environment); }
+
+void FenceStores() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+
+void Pause() {}
+
+}  // namespace raggemm

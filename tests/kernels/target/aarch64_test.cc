@@ -1,0 +1,34 @@
+// What aarch64 has: its instruction sets, and their kernels for each arithmetic.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/isa.h"
+#include "tests/support/isa_fixture.h"
+
+namespace raggemm::test {
+namespace {
+
+TEST(IsaRows, AreThoseOfAarch64) {
+  std::vector<std::string> names;
+  for (const IsaRow& isa : IsaRows()) {
+    for (const KernelRow& row : isa.kernels) names.push_back(NameOf(row));
+  }
+  const std::vector<std::string> want = {"s32_10x8_neon_dotprod", "f32_6x16_neon",   "f64_6x8_neon",
+                                         "pairs_6x16_neon",       "tiles_3x16_neon", "s32_6x16_neon",
+                                         "f32_4x2_scalar",        "f64_4x2_scalar",  "pairs_4x2_scalar",
+                                         "tiles_2x2_scalar",      "s32_4x2_scalar"};
+  EXPECT_EQ(names, want);
+}
+
+TEST(IsaRows, EveryCpuHasNeon) {
+  EXPECT_EQ(PreferredIsa(HostCpu(), kArithmetics[0]), *IsaOf("neon"));
+  EXPECT_EQ(MissingFor(*IsaOf("neon")), "");
+  EXPECT_FALSE(IsaOf("avx2").has_value());
+}
+
+TEST(HostCpuBrand, IsThatOfTheCore) { EXPECT_NE(HostCpuBrand(), ""); }
+
+}  // namespace
+}  // namespace raggemm::test
