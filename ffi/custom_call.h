@@ -1,7 +1,7 @@
 // A custom call as data: what it binds, by position and by name, and where in its problem each of that goes. One
-// decoder (decode.h) and one pair of handlers (handler.h) serve all of them, and the hostile host walks them. A call is
-// one of these, a message of its attributes in proto/config.proto, a struct that runs it (grouped_gemm.cc, moe_mlp.cc),
-// and its symbols (handlers.h, handlers.cc, exports.map).
+// decoder (decode.h) and one pair of handlers (handler.h, which says what struct runs a call) serve all of them, and
+// the hostile host walks them. A call is one of these, a message of its attributes in proto/config.proto, the struct
+// (grouped_gemm.cc, moe_mlp.cc), and its symbols (handlers.h, handlers.cc, exports.map).
 #ifndef RAGGEMM_FFI_CUSTOM_CALL_H_
 #define RAGGEMM_FFI_CUSTOM_CALL_H_
 
@@ -14,7 +14,6 @@
 #include "absl/types/span.h"
 #include "google/protobuf/message.h"
 #include "raggemm/problem.h"
-#include "xla/ffi/api/c_api.h"
 
 namespace raggemm {
 
@@ -30,7 +29,6 @@ struct Place {
 struct CustomCall {
   absl::string_view name;  // of raggemm_<name>_v1_execute
   const google::protobuf::Descriptor* (*attributes)();
-  XLA_FFI_Handler *instantiate, *execute;
   // Bound in this order: what is always there; arrays of sizes, each of shape [0] unless the attribute `ragged` names
   // it; then, in the order of the attribute `operands`, what that names.
   absl::Span<const Place> operands, ragged, optional_operands;

@@ -77,8 +77,6 @@ std::string PlanTextOf(const XLA_FFI_CallFrame* frame) {
 constinit const CustomCall kGroupedGemmCall = {
     .name = "grouped_gemm",
     .attributes = proto::GroupedGemmConfig::descriptor,
-    .instantiate = raggemm_grouped_gemm_v1_instantiate,
-    .execute = raggemm_grouped_gemm_v1_execute,
     .operands = absl::MakeConstSpan(kMatrices).first(2),
     .ragged = kRagged,
     .optional_operands = kOptional,

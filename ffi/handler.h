@@ -1,4 +1,12 @@
-// The handlers of every custom call: the border that nothing thrown crosses, answers by on_error, XLA's threads.
+// The handlers of every custom call: the border that nothing thrown crosses, answers by on_error, XLA's threads. They
+// are templates of a struct Call:
+//
+//   Problem, Config      what it computes, into which buffers go (FillOutWithNaN takes it too), and the message of its
+//                        attributes in proto/config.proto, which has executor, isa, threads and on_error
+//   Description()        its CustomCall
+//   Apply(config, attributes, problem)         what the attributes say of the problem, or what is wrong with them
+//   Run(problem, options, workspace)           checks it and computes it
+//   PlanOf(problem, options, workspace)        how it would be computed, as text
 #ifndef RAGGEMM_FFI_HANDLER_H_
 #define RAGGEMM_FFI_HANDLER_H_
 

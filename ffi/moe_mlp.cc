@@ -124,8 +124,6 @@ struct BackwardCall : MlpCall<MoeMlpBackwardProblem> {
 constinit const CustomCall kMoeMlpCall = {
     .name = "moe_mlp",
     .attributes = MoeMlpConfig::descriptor,
-    .instantiate = raggemm_moe_mlp_v1_instantiate,
-    .execute = raggemm_moe_mlp_v1_execute,
     .operands = absl::MakeConstSpan(kRequiredPlaces<MoeMlpProblem>).first(kRequired),
     .ragged = {},
     .optional_operands = absl::MakeConstSpan(kOptionalPlaces<MoeMlpProblem>).first(std::size(kMlpSlots) - kMlpKept),
@@ -135,8 +133,6 @@ constinit const CustomCall kMoeMlpCall = {
 constinit const CustomCall kMoeMlpBackwardCall = {
     .name = "moe_mlp_backward",
     .attributes = MoeMlpConfig::descriptor,
-    .instantiate = raggemm_moe_mlp_backward_v1_instantiate,
-    .execute = raggemm_moe_mlp_backward_v1_execute,
     .operands = kBackwardOperands,
     .ragged = {},
     .optional_operands = kOptionalPlaces<MoeMlpBackwardProblem>,

@@ -11,7 +11,7 @@ debian-13 10 test --debian-13
 headers 5 test --headers
 origins 10 test --origins
 amx 25 test --amx
-aarch64 30 test --aarch64
+aarch64 45 test --aarch64
 address 17 test --sanitize=address
 thread 11 test --sanitize=thread
 valgrind 5 test --valgrind

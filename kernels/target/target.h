@@ -1,5 +1,5 @@
 // Everything that knows an architecture: its instruction sets and their kernels, the CPU and its modes. CMake builds
-// the files of one: x86*.cc, or generic.cc, which is C++ alone.
+// the files of one: x86*.cc, aarch64.cc, or generic.cc, which is C++ alone.
 #ifndef RAGGEMM_KERNELS_TARGET_TARGET_H_
 #define RAGGEMM_KERNELS_TARGET_TARGET_H_
 

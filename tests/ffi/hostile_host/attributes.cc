@@ -230,5 +230,12 @@ TEST(AttributeNamesTest, AnyMayBeMissingAndNoneAdded) {
   }
 }
 
+TEST(HostileHostTest, WalksAllCustomCalls) {
+  std::vector<absl::string_view> walked, all;
+  for (const Target& target : AllTargets()) walked.push_back(target.description.name);
+  for (const CustomCall& call : CustomCalls()) all.push_back(call.name);
+  EXPECT_EQ(walked, all);
+}
+
 }  // namespace
 }  // namespace raggemm::test
