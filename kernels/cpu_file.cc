@@ -46,7 +46,8 @@ absl::Status ParseLine(int line, absl::string_view text, std::set<absl::string_v
   if (!seen.insert(name).second) return Wrong(line, text, "be the first of its name");
   double value;
   const bool is_number = absl::SimpleAtod(absl::StripAsciiWhitespace(parts[1]), &value);
-  if (!is_number || !(number->least <= value && value <= number->most) ||
+  // By its sign too: threads that take denormals as zeros come here.
+  if (!is_number || std::signbit(value) || !(number->least <= value && value <= number->most) ||
       (IsWhole(*number) && value != std::floor(value))) {
     return Wrong(line, text,
                  absl::StrCat(IsWhole(*number) ? "be whole and in [" : "be in [", Text(*number, number->least), ", ",
@@ -109,7 +110,7 @@ absl::Status ReadCpuFile(const std::string& path, Cpu& cpu) {
   constexpr size_t kMost = 64 << 10;
   const auto failed = [&](absl::string_view why) {
     return absl::FailedPreconditionError(
-        absl::StrCat("RAGGEMM_CPU_FILE: value \"", absl::CHexEscape(path), "\": ", why));
+        absl::StrCat("RAGGEMM_CPU_FILE: value \"", absl::CHexEscape(path.substr(0, 200)), "\": ", why));
   };
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return failed("is no file");
@@ -119,6 +120,7 @@ absl::Status ReadCpuFile(const std::string& path, Cpu& cpu) {
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
   if (text.size() > kMost) return failed("is larger than 64 KiB");
+  if (file.bad() || !file.eof()) return failed("cannot be read");
   const absl::Status parsed = ParseCpuFile(text, cpu);
   return parsed.ok() ? parsed : failed(parsed.message());
 }

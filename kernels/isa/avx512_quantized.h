@@ -74,8 +74,8 @@ struct Avx512Octets : V {
   }
 };
 
-// Entries of floats are kBias powers of two larger, and a scale, also where it is 1, lessens their exponent: by a
-// subtraction that stays at zero, so zeros of the table have no sign.
+// Entries of floats are kBias powers of two larger, and a scale, also where it is 1, lessens their exponent, but for
+// zeros.
 template <class V, int kIndex>
 struct Avx512Nibbles : V {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];
@@ -174,7 +174,7 @@ struct Avx512ScaledNibbles : Avx512Nibbles<V, kIndex> {
     // Words of columns, of the half of them that there is.
     RAGGEMM_INLINE Words Scaled(Words words, int half) const {
       if (are_normal_) [[likely]]
-        return _mm512_subs_epu16(words, less_[half]);
+        return Lessened(words, less_[half]);
       return OneByOne(words, codes_ + 16 * half, 1);
     }
 
@@ -218,7 +218,7 @@ struct Avx512ScaledNibbles : Avx512Nibbles<V, kIndex> {
     }
     RAGGEMM_INLINE Words Scaled(Words words, int v) const {
       if (are_normal_) [[likely]]
-        return _mm512_subs_epu16(words, less_[v]);
+        return Lessened(words, less_[v]);
       return OneByOne(words, codes_ + v / 4 * 64 + v % 4, 4);
     }
 
@@ -236,6 +236,12 @@ struct Avx512ScaledNibbles : Avx512Nibbles<V, kIndex> {
     constexpr char kLeast = 2, kMost = static_cast<char>(127 + Base::kBias);
     return (_mm512_cmplt_epu8_mask(codes, _mm512_set1_epi8(kLeast)) |
             _mm512_cmpgt_epu8_mask(codes, _mm512_set1_epi8(kMost))) == 0;
+  }
+  // Zeros stay as they are. GFLOP/s at 1 and 16 rows of 2048x768, two cores of Zen 4, where they lose their sign, with
+  // this mask, and with the larger of a difference that ends at zero and the sign: 82, 76, 72 and 337, 323, 317.
+  RAGGEMM_INLINE static Words Lessened(Words words, Words less) {
+    const __mmask32 nonzero = _mm512_test_epi16_mask(words, _mm512_set1_epi16(0x7fff));
+    return _mm512_mask_sub_epi16(words, nonzero, words, less);
   }
   // What both exponents in a lane are less by, from the codes in one byte of each lane.
   static Words LessOf(Words codes, int byte) {

@@ -88,11 +88,11 @@ constexpr uint32_t BitsOf(const QuantizedFormat& format, uint32_t magnitude, int
   return __builtin_bit_cast(uint32_t, value);
 }
 
-// A table for codes of four bits, sign included; zeros have none.
+// A table for codes of four bits, sign included, that of a zero too.
 constexpr uint32_t BitsOfNibble(const QuantizedFormat& format, uint32_t code, int exponent = 0) {
   const bool minus = format.is_signed && code >= 8;
   const uint32_t magnitude = !minus ? code : format.is_integer ? 16 - code : code - 8;
-  return BitsOf(format, magnitude, exponent) | (minus && magnitude != 0 ? 0x80000000 : 0);
+  return BitsOf(format, magnitude, exponent) | (minus ? 0x80000000 : 0);
 }
 
 // The values of codes.

@@ -66,6 +66,7 @@ TEST(ParseCpuFileTest, NamesLineValueAndLimitsAndTakesNothing) {
   for (const char* value : {"2e10", "4096.5", "nan", "many", "", "-4096", "1e999"}) {
     EXPECT_THAT(message(absl::StrCat("block_bytes = ", value)), HasSubstr("must be whole and in [1024, 1073741824]"));
   }
+  EXPECT_THAT(message("cycles_per_call = -4e-320"), HasSubstr("must be in [0, 10000]"));
   EXPECT_THAT(message("streaming_stores_pay = 2"), HasSubstr("in [0, 1]"));
   EXPECT_EQ(message("cycles_per_call = inf"), "line 2: \"cycles_per_call = inf\", must be in [0, 10000]");
 }
@@ -88,6 +89,7 @@ TEST(ReadCpuFileTest, FailsWhereThereIsNoSuchFile) {
   EXPECT_EQ(ReadCpuFile("/no\n/file", cpu).message(), "RAGGEMM_CPU_FILE: value \"/no\\n/file\": is no file");
   EXPECT_EQ(ReadCpuFile("/dev", cpu).message(), "RAGGEMM_CPU_FILE: value \"/dev\": is no file");
   EXPECT_EQ(ReadCpuFile("/dev/zero", cpu).message(), "RAGGEMM_CPU_FILE: value \"/dev/zero\": is no file");
+  EXPECT_THAT(std::string(ReadCpuFile("/proc/self/mem", cpu).message()), HasSubstr(": cannot be read"));
   const TextFile large(std::string(70000, '\n'));
   EXPECT_THAT(std::string(ReadCpuFile(large.path(), cpu).message()), HasSubstr(": is larger than 64 KiB"));
   EXPECT_EQ(CpuFileText(cpu), CpuFileText(Cpu()));

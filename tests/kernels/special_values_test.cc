@@ -241,5 +241,37 @@ TEST_P(SpecialValues, EmptyContractionIgnoresAlpha) {
   }
 }
 
+// A sum that is -0 by underflow shows the sign of what is added: -1 times -0 makes it +0, times +0 leaves it.
+TEST_P(SpecialValues, ZerosOfCodesKeepTheirSign) {
+  for (DType lhs : {DType::kBF16, DType::kF32}) {
+    for (DType rhs : {DType::kF4E2M1FN, DType::kF8E4M3FN, DType::kF8E5M2}) {
+      for (int64_t rows : {1, 4, 12, 40}) {
+        for (bool flipped : {false, true}) {
+          ProblemSpec spec{
+              .m = rows, .n = 64, .k = 64, .sizes = {rows}, .rhs_flipped = flipped, .lhs = lhs, .rhs = rhs};
+          spec.rhs_scale = flipped ? std::vector<int64_t>{1, 32} : std::vector<int64_t>{32, 1};
+          spec.scale_type = DType::kF8E8M0FNU;
+          TestProblem test(spec);
+          const auto at = [&](int64_t k, int64_t column) { return flipped ? column * 64 + k : k * 64 + column; };
+          Fill(test.problem.lhs, -1);
+          Fill(test.problem.rhs, 0);
+          Fill(*test.problem.rhs_scale, 1);
+          for (int64_t i = 0; i < rows; ++i)
+            StoreRounded(test.problem.lhs, i * 64, lhs == DType::kF32 ? -0x1p-149 : -0x1p-126);
+          for (int64_t column = 0; column < 64; ++column) {
+            StoreRounded(test.problem.rhs, at(0, column), .5);
+            if (column % 2 == 1) StoreRounded(test.problem.rhs, at(30, column), -0.0);
+          }
+          Run(test);
+          for (int64_t i = 0; i < rows * 64; ++i) {
+            const double got = ToDouble(test.problem.out, i);
+            ASSERT_TRUE(got == 0 && std::signbit(got) == (i % 2 == 0)) << Describe(spec) << " " << i << " " << got;
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace raggemm::test

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -65,6 +66,8 @@ Watchdog::~Watchdog() {
 }
 
 void Watchdog::Watch(std::chrono::milliseconds limit) {
+  const char* const slower = std::getenv("RAGGEMM_TESTS_SLOWER");  // as under an emulator
+  if (slower != nullptr) limit *= std::max(1, std::atoi(slower));
   std::unique_lock lock(mutex_);
   if (changed_.wait_for(lock, limit, [this] { return done_; })) return;
   std::fprintf(stderr, "%s: not done after %lld ms; the stacks of all threads:\n", what_.c_str(),

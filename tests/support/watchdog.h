@@ -11,6 +11,7 @@
 namespace raggemm::test {
 
 // Where its scope lasts longer than `limit`, writes `what` and the stacks of all threads to standard error and aborts.
+// So many times longer as RAGGEMM_TESTS_SLOWER says, where that is set.
 class Watchdog {
  public:
   Watchdog(std::string what, std::chrono::milliseconds limit);
