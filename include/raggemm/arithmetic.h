@@ -56,7 +56,7 @@ struct Splitting {
 
 enum class Precision : uint8_t { kDefault, kBf16X3, kBf16X6 };  // as rows stand
 
-// reference.cc proves the errors.
+// tests/oracle/reference.cc proves the errors.
 inline constexpr Splitting kSplittings[] = {
     {"default", 1, 1, {{0, 0}}, 0},
     {"bf16_x3", 2, 3, {{1, 0}, {0, 1}, {0, 0}}, 0x1.02p-15},
