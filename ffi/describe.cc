@@ -120,7 +120,9 @@ Value ChosenForBf16(const Environment& environment, const Cpu& cpu) {
   const absl::StatusOr<ChosenArithmetic> chosen = DefaultBf16Arithmetic(environment, cpu);
   if (!chosen.ok()) return Null();
   Value object = Chosen(*chosen->arithmetic, environment, cpu);
-  Value& reason = (*object.mutable_struct_value()->mutable_fields())["reason"];
+  auto& fields = *object.mutable_struct_value()->mutable_fields();
+  fields["arithmetic"] = Text(chosen->arithmetic->bf16_sums);
+  Value& reason = fields["reason"];
   reason = Text(absl::StrCat(chosen->because, "; ", reason.string_value()));
   return object;
 }

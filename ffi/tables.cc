@@ -82,8 +82,13 @@ Value Arithmetics() {
     fields["chain"] = Number(static_cast<double>(arithmetic.chain));
     fields["lanes"] = Number(static_cast<double>(arithmetic.lanes));
     fields["pair"] = Number(static_cast<double>(arithmetic.pair));
+    fields["whole"] = Number(static_cast<double>(arithmetic.whole));
     fields["flushes"].set_bool_value(arithmetic.flushes);
     fields["split_block"] = Number(static_cast<double>(arithmetic.split_block));
+    fields["adds_pairs"].set_bool_value(arithmetic.adds_pairs);
+    Value& rule = fields["bf16_sums"];
+    rule.set_null_value(google::protobuf::NULL_VALUE);
+    if (arithmetic.bf16_sums != nullptr) rule = Text(arithmetic.bf16_sums);
   }
   return list;
 }

@@ -117,10 +117,11 @@ absl::StatusOr<ChosenArithmetic> ArithmeticFor(const Products& products, const C
   if (!splits && (products.lhs != DType::kBF16 || products.rhs != DType::kBF16)) {
     return ChosenArithmetic{row(ArithmeticId::kF32), nullptr};
   }
-  if (!products.bf16_sums) return DefaultBf16Arithmetic(ProcessEnvironment(), cpu);
+  if (!products.bf16_sums) return DefaultBf16Arithmetic(ProcessEnvironment(), cpu, splits);
   const Arithmetic& named = *row(*products.bf16_sums);
-  if (named.product == DType::kBF16) return ChosenArithmetic{&named, "as bf16_sums says"};
-  return Invalid("bf16_sums: ", named.name, " is no rule for products of bf16");
+  if (named.bf16_sums == nullptr) return Invalid("bf16_sums: ", named.name, " is no rule for products of bf16");
+  if (!splits || named.split_block != 0) return ChosenArithmetic{&named, "as bf16_sums says"};
+  return Invalid("bf16_sums: ", named.bf16_sums, " sums no terms of f32, which precision asks for");
 }
 
 absl::Status MakeChoices(const Options& options, Schedule& schedule) {

@@ -81,7 +81,7 @@ absl::StatusOr<Executor> DefaultExecutor(const Environment& environment, bool ha
 std::optional<ArithmeticId> Bf16SumsOf(absl::string_view name) {
   for (size_t i = 0; i < std::size(kArithmetics); ++i) {
     const Arithmetic& row = kArithmetics[i];
-    if (row.product == DType::kBF16 && absl::EqualsIgnoreCase(row.name, name)) return static_cast<ArithmeticId>(i);
+    if (row.bf16_sums != nullptr && absl::EqualsIgnoreCase(row.bf16_sums, name)) return static_cast<ArithmeticId>(i);
   }
   return std::nullopt;
 }
@@ -98,23 +98,31 @@ absl::StatusOr<std::optional<ArithmeticId>> DefaultBf16Sums(const Environment& e
   if (const std::optional<ArithmeticId> sums = Bf16SumsOf(*environment.bf16_sums)) return sums;
   std::string usable(kAuto);
   for (const Arithmetic& row : kArithmetics) {
-    if (row.product == DType::kBF16) absl::StrAppend(&usable, ", ", absl::AsciiStrToUpper(row.name));
+    if (row.bf16_sums != nullptr) absl::StrAppend(&usable, ", ", absl::AsciiStrToUpper(row.bf16_sums));
   }
   return Unusable("RAGGEMM_BF16_SUMS", *environment.bf16_sums, usable);
 }
 
-absl::StatusOr<ChosenArithmetic> DefaultBf16Arithmetic(const Environment& environment, const Cpu& cpu) {
+absl::StatusOr<ChosenArithmetic> DefaultBf16Arithmetic(const Environment& environment, const Cpu& cpu, bool splits) {
   const absl::StatusOr<std::optional<ArithmeticId>> named = DefaultBf16Sums(environment);
   if (!named.ok()) return named.status();
-  if (*named) return ChosenArithmetic{&kArithmetics[static_cast<int>(**named)], "as RAGGEMM_BF16_SUMS says"};
+  const auto can = [&](const Arithmetic& row) { return !splits || row.split_block != 0; };
+  if (*named) {
+    const Arithmetic& row = kArithmetics[static_cast<int>(**named)];
+    if (can(row)) return ChosenArithmetic{&row, "as RAGGEMM_BF16_SUMS says"};
+    return absl::FailedPreconditionError(absl::StrCat("RAGGEMM_BF16_SUMS: value \"", *environment.bf16_sums,
+                                                      "\" sums no terms of f32, which precision asks for"));
+  }
+  constexpr const char* kBecause = "as the best ISA of this CPU sums them";
   for (const IsaRow& isa : IsaRows()) {
     if (!cpu.Has(isa.isa)) continue;
     for (const KernelRow& row : isa.kernels) {
-      if (ArithmeticOf(row).product == DType::kBF16)
-        return ChosenArithmetic{&ArithmeticOf(row), "as the best ISA of this CPU sums them"};
+      const bool is_unit = ArithmeticOf(row).product == DType::kBF16 && row.products_per_fma > 1;
+      if (is_unit && can(ArithmeticOf(row))) return ChosenArithmetic{&ArithmeticOf(row), kBecause};
     }
   }
-  return absl::FailedPreconditionError("bf16_sums: no ISA of this CPU has a rule for it");
+  const Arithmetic& of_cpu = kArithmetics[static_cast<int>(Bf16SumsWithoutUnit())];
+  return ChosenArithmetic{can(of_cpu) ? &of_cpu : &kArithmetics[static_cast<int>(ArithmeticId::kPairs)], kBecause};
 }
 
 absl::StatusOr<int64_t> DefaultThreads(const Environment& environment) {

@@ -133,12 +133,13 @@ test_valgrind() {
 }
 
 # The driver's flags, a line for each run: the edge cases in the types they have and in others, and those of
-# formats.textproto by both rules of bf16. The last of a flag given twice counts.
+# formats.textproto by two rules of bf16. The last of a flag given twice counts.
 checksum_flags() {
   local cases=$root/proto/cases types
-  for types in "" --dtype=f16 --dtype=bf16 "--dtype=bf16 --bf16_sums=tiles" --dtype=f64; do
+  for types in "" --dtype=f16 --dtype=f64 --dtype=bf16; do
     echo "--cases=$cases/edge.textproto --bf16_sums=pairs $types"
   done
+  for types in tiles fma mmla; do echo "--cases=$cases/edge.textproto --dtype=bf16 --bf16_sums=$types"; done
   for types in pairs tiles; do echo "--cases=$cases/formats.textproto --bf16_sums=$types"; done
 }
 

@@ -19,7 +19,7 @@ struct Environment {
   std::optional<std::string> isa = std::nullopt;        // RAGGEMM_ISA: AUTO, or a name of AllIsas
   std::optional<std::string> threads = std::nullopt;    // RAGGEMM_THREADS: 0 (all) to kMaxThreads
   std::optional<std::string> executor = std::nullopt;   // RAGGEMM_EXECUTOR: AUTO, OPENMP, POOL, SERIAL
-  std::optional<std::string> bf16_sums = std::nullopt;  // RAGGEMM_BF16_SUMS: AUTO, TILES, PAIRS
+  std::optional<std::string> bf16_sums = std::nullopt;  // RAGGEMM_BF16_SUMS: AUTO, TILES, PAIRS, FMA, MMLA
 };
 // Returns that of the process, which is read once: when it is first asked for, at the latest by the first plan.
 const Environment& ProcessEnvironment();
@@ -34,15 +34,17 @@ absl::StatusOr<Executor> DefaultExecutor(const Environment& environment, bool ha
 absl::StatusOr<int64_t> DefaultThreads(const Environment& environment);                       // 0: all
 absl::StatusOr<std::optional<ArithmeticId>> DefaultBf16Sums(const Environment& environment);  // null: the CPU's
 
-// How bf16 with bf16 is summed where the problem does not say it: as the variable says, else as the first kernels for
-// such products do that the best ISA of `cpu` has.
+// How bf16 with bf16, or f32 that is split, is summed where the problem does not say it: as the variable says, else as
+// the best unit for such products does that `cpu` has, else as is cheapest on its architecture. FailedPrecondition, too,
+// where the variable names a rule that cannot sum what is split.
 struct ChosenArithmetic {
   const Arithmetic* arithmetic;
   const char* because;
 };
-absl::StatusOr<ChosenArithmetic> DefaultBf16Arithmetic(const Environment& environment, const Cpu& cpu);
+absl::StatusOr<ChosenArithmetic> DefaultBf16Arithmetic(const Environment& environment, const Cpu& cpu,
+                                                       bool splits = false);
 
-// Finds an arithmetic of products of bf16 by its name, in any case.
+// Finds a rule for bf16 with bf16 by its name, in any case.
 std::optional<ArithmeticId> Bf16SumsOf(absl::string_view name);
 // Finds a splitting by its name, in any case.
 std::optional<Precision> PrecisionOf(absl::string_view name);

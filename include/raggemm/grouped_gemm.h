@@ -27,13 +27,17 @@
 //   on elements  else: (element - zero) * scale in f32, rounded once more to bf16 where that is summed, which changes
 //                nothing where the scale is a power of two, or both have at most eight digits together
 //
-// bf16 with bf16, but for f64 results, is summed as one of two units does it, each computed alike on every CPU:
-// GroupedGemmProblem::bf16_sums says which. Sums are f32 then, and denormals in them zeros:
+// bf16 with bf16, but for f64 results, is summed by one of four rules, each computed alike on every CPU:
+// GroupedGemmProblem::bf16_sums says which.
+//   fma                the rule above
+// As three units do it. Sums are f32 then, and denormals in them zeros:
 //   pairs (VDPBF16PS)  the rule above, but of each two steps of k the second first; an odd last one has a partner of +0
 //   tiles (TDPBF16PS)  blocks of 32, the last one filled up with +0; of each block the fma chain of its even steps
 //                      from +0, and that of its odd steps; total = total + (even + odd), from +0
+//   mmla (BFMMLA)      the rule above, but in each chain, filled up with +0 to a multiple of four steps, of each two
+//                      steps of k the sum of the products, then its sum with the chain, both rounded to odd
 //
-// f32 with f32 may be computed as products of bf16 too (GroupedGemmProblem::precision): each number is the sum of two
+// f32 with f32 may be computed as products of bf16 too, by pairs or tiles (GroupedGemmProblem::precision): each number is the sum of two
 // terms of bf16, of whose products three are summed, or of three, with six (arithmetic.h: kSplittings). In blocks of k,
 // 64 with pairs and 32 with tiles, all steps of one product come before those of the next, the smallest first, summed
 // as bf16 with bf16 is; with pairs a block is one chain. Terms and numbers below the smallest normal number are zeros

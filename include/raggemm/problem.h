@@ -148,9 +148,9 @@ struct GroupedGemmProblem {
   // of sizes; with ragged M, of an lhs that is neither transposed nor quantized.
   std::optional<Array> row_index;
 
-  // How bf16 with bf16 is summed, whatever computes it: an arithmetic of products of bf16. Else RAGGEMM_BF16_SUMS names
-  // it, else it is that of the unit that the CPU has: tiles with AMX, else pairs. Without meaning where no products of
-  // bf16 are summed, as where out is f64.
+  // How bf16 with bf16 is summed, whatever computes it: an arithmetic that Arithmetic::bf16_sums names. Else
+  // RAGGEMM_BF16_SUMS names it, else it is that of the unit that the CPU has: on x86 tiles with AMX, else pairs; on
+  // aarch64 mmla with BF16, else fma. Without meaning where no products of bf16 are summed, as where out is f64.
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
 
   // Whether f32 with f32 is computed as products of bf16, and as how many. For lhs and rhs of f32, out of at most that.

@@ -137,7 +137,7 @@ constexpr KernelRow MakeRow() {
   row.adds_totals = arithmetic.chain < kPanel;
   row.products_per_fma = 1;
   row.cols = V::kStrip * V::kWidth;
-  row.k_step = kId == ArithmeticId::kTiles ? arithmetic.chain : arithmetic.pair;
+  row.k_step = arithmetic.whole;
   row.vector = V::kWidth;
   row.lhs = row.rhs = {arithmetic.sum, 1};
   if constexpr (kId == ArithmeticId::kS32) {

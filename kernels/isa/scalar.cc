@@ -5,11 +5,11 @@
 
 namespace raggemm {
 
-extern const KernelRow kScalarKernels[5];
+extern const KernelRow kScalarKernels[6];
 constinit const KernelRow kScalarKernels[] = {
     MakeRow<ScalarTraits<float>, ArithmeticId::kF32>(),   MakeRow<ScalarTraits<double>, ArithmeticId::kF64>(),
     MakeRow<ScalarTraits<float>, ArithmeticId::kPairs>(), MakeRow<ScalarTraits<float>, ArithmeticId::kTiles>(),
-    MakeRow<ScalarTraits<int32_t>, ArithmeticId::kS32>(),
+    MakeRow<ScalarTraits<int32_t>, ArithmeticId::kS32>(), MakeRow<ScalarTraits<float>, ArithmeticId::kMmla>(),
 };
 extern const Expanders kScalarExpanders;
 constinit const Expanders kScalarExpanders = MakeExpanders<ScalarTraits<float>>();

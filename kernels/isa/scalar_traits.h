@@ -48,6 +48,24 @@ inline void Round(int32_t x, int32_t* p) { *p = x; }
 
 struct FlushingTraits;
 
+// What follows computes in f64, of which no number here is a denormal: the CPU's mode does not matter.
+inline double FlushedToF32(double x) {  // and what is beyond f32 an infinity
+  const double magnitude = __builtin_fabs(x);
+  return __builtin_copysign(magnitude < 0x1p-126 ? 0 : magnitude >= 0x1p128 ? __builtin_inf() : magnitude, x);
+}
+// a + b, rounded to f32, to odd: cut off, and the last digit set where anything was lost, of what f64 lost, too.
+inline double OddSum(double a, double b) {
+  constexpr int kDigitsLost = 53 - 24;
+  const double sum = a + b, part = sum - a, error = (a - (sum - part)) + (b - part);
+  auto bits = __builtin_bit_cast(uint64_t, sum);
+  if (error < 0 || error > 0) {  // NaN beside infinities
+    if ((error > 0) != (sum > 0)) --bits;
+    bits |= 1;
+  }
+  const uint64_t kept = bits >> kDigitsLost, lost = (bits & ((uint64_t{1} << kDigitsLost) - 1)) != 0;
+  return FlushedToF32(__builtin_bit_cast(double, (kept | lost) << kDigitsLost));
+}
+
 template <class T>
 struct ScalarTraits {
 #ifndef RAGGEMM_CPU_FLUSHES
@@ -69,6 +87,12 @@ struct ScalarTraits {
   static Vec High(Vec, Vec b) { return b; }
   static Vec Pinned(Vec x) { return x; }
   static Vec FmaInRegisters(Vec a, Vec b, Vec c) { return Fma(a, b, c); }
+  static float AddPair(const float (&a)[2], const float* b, float c) {
+    const auto product = [&](int i) {
+      return FlushedToF32(FlushedToF32(static_cast<double>(a[i])) * FlushedToF32(static_cast<double>(b[i])));
+    };
+    return static_cast<float>(OddSum(static_cast<double>(c), OddSum(product(0), product(1))));
+  }
   static float Between(float x, int least, int most) {
     const int magnitude = __builtin_bit_cast(int, x) & 0x7fffffff;
     return least <= magnitude && magnitude <= most ? x : __builtin_copysignf(0, x);

@@ -80,7 +80,7 @@ inline void StoreTile(typename V::Scalar* to, int64_t stride, const typename V::
   }
 }
 
-// Takes as many steps of k as its arithmetic does together, or the odd last one of two.
+// Takes as many steps of k as its arithmetic does together, or the last ones, which are fewer.
 template <class V, class E, int kMr, int kNv, bool kExpand, ArithmeticId kId>
 struct FmaSteps {
   using T = typename V::Scalar;
@@ -88,7 +88,8 @@ struct FmaSteps {
   using Source = typename Elements<V, E>::Source;
   static constexpr int kSweepSteps = Elements<V, E>::kSweepSteps;
   static constexpr int kNr = kNv * V::kWidth;
-  static constexpr int kGroup = kId == ArithmeticId::kPairs ? 2 : 1;
+  static constexpr bool kAddsPairs = kId == ArithmeticId::kMmla;
+  static constexpr int kGroup = kAddsPairs ? 4 : kId == ArithmeticId::kPairs ? 2 : 1;
   static constexpr bool kHasScales = !std::is_pointer_v<Source>;
 
   explicit FmaSteps(const MicrokernelArgs& args, int64_t k = 0, int64_t column = 0)
@@ -114,12 +115,35 @@ struct FmaSteps {
     };
     Step<V, kMr, kNv, kExpand>(a + i * kMr, load, kExpand ? strip + i * kNr : nullptr, sums);
   }
+  // Steps behind the last are +0.
+  RAGGEMM_INLINE void AddPairs(Tile& sums, int64_t steps) {
+    const typename V::Vec zero = V::Zero();
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+      typename V::Vec y[kGroup];
+      RAGGEMM_UNROLL for (int64_t step = 0; step < kGroup; ++step) {
+        y[step] = step < steps ? LoadWhole<V>(b + (step * b_stride + v * V::kWidth)) : zero;
+        if (kExpand && step < steps) V::Store(strip + step * kNr + v * V::kWidth, y[step]);
+      }
+      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+        const auto at = [&](int64_t step) { return step < steps ? V::Broadcast(a + step * kMr + i) : zero; };
+        RAGGEMM_UNROLL for (int step = 0; step < kGroup; step += 2) {
+          const typename V::Vec x[2] = {at(step), at(step + 1)};
+          sums[i][v] = V::AddPair(x, y + step, sums[i][v]);
+        }
+      }
+    }
+  }
   RAGGEMM_INLINE void Next(Tile& sums) {
-    if constexpr (kGroup == 2) Add(1, sums);
-    Add(0, sums);
+    if constexpr (kAddsPairs) {
+      AddPairs(sums, kGroup);
+    } else {
+      if constexpr (kGroup == 2) Add(1, sums);
+      Add(0, sums);
+    }
     MoveOn(kGroup);
   }
-  RAGGEMM_INLINE void Last(Tile& sums, int64_t) {
+  RAGGEMM_INLINE void Last(Tile& sums, int64_t steps) {
+    if constexpr (kAddsPairs) return AddPairs(sums, steps);
     AddZero<V>(sums);
     Add(0, sums);
   }

@@ -11,7 +11,7 @@ namespace raggemm {
 
 extern const KernelRow kNeonDotprodKernels[1];
 extern const KernelRow kNeonKernels[5];
-extern const KernelRow kScalarKernels[5];
+extern const KernelRow kScalarKernels[6];
 extern const Expanders kNeonExpanders;
 extern const Expanders kScalarExpanders;
 
@@ -53,10 +53,13 @@ std::string HostCpuBrand() {
   return absl::StrCat("implementer ", absl::Hex(implementer), ", part ", absl::Hex(part));
 }
 
+// Others flush, which its mode does before it rounds, not after.
+ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kF32; }
+
 absl::Span<const IsaRow> IsaRows() {
   static const IsaRow rows[] = {
       {kNeonDotprod, "neon_dotprod", MissingForDotprod, kNeonDotprodKernels, kNeon},
-      {kNeon, "neon", MissingNothing, kNeonKernels, kNeon, &kNeonExpanders},
+      {kNeon, "neon", MissingNothing, kNeonKernels, Isa::kScalar, &kNeonExpanders},
       {Isa::kScalar, "scalar", MissingNothing, kScalarKernels, Isa::kScalar, &kScalarExpanders},
   };
   return rows;

@@ -5,10 +5,12 @@
 
 namespace raggemm {
 
-extern const KernelRow kScalarKernels[5];
+extern const KernelRow kScalarKernels[6];
 extern const Expanders kScalarExpanders;
 
 std::string HostCpuBrand() { return ""; }
+
+ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kPairs; }
 
 absl::Span<const IsaRow> IsaRows() {
   static const IsaRow rows[] = {

@@ -27,6 +27,9 @@ struct IsaRow {
 // which is Isa::kScalar.
 absl::Span<const IsaRow> IsaRows();
 
+// How CPUs without a unit for it sum bf16 with bf16: what costs least on all of this architecture.
+ArithmeticId Bf16SumsWithoutUnit();
+
 // The one of MeasuredCpus that this CPU is; null: none of them.
 const Cpu* MeasuredRow();
 // Bytes of a core's cache of level 1 (data) or 2; not above 0 where a virtual machine hides them.

@@ -16,7 +16,7 @@ extern const KernelRow kAvx512VnniKernels[1];
 extern const KernelRow kAvx512Kernels[5];
 extern const KernelRow kAvxVnniKernels[1];
 extern const KernelRow kAvx2Kernels[5];
-extern const KernelRow kScalarKernels[5];
+extern const KernelRow kScalarKernels[6];
 extern const Expanders kAvx512Expanders;
 extern const Expanders kAvx2Expanders;
 extern const Expanders kScalarExpanders;
@@ -44,13 +44,15 @@ absl::Span<const IsaRow> IsaRows() {
       {kAmx, "amx", MissingForAmx, absl::MakeSpan(kAmxKernels).first(LacksTilesOfBytes() ? 1 : 2), kAvx512},
       {kAvx512Bf16, "avx512_bf16", MissingForAvx512Bf16, kAvx512Bf16Kernels, kAvx512},
       {kAvx512Vnni, "avx512_vnni", MissingForAvx512Vnni, kAvx512VnniKernels, kAvx512},
-      {kAvx512, "avx512", MissingForAvx512, kAvx512Kernels, kAvx512, &kAvx512Expanders},
+      {kAvx512, "avx512", MissingForAvx512, kAvx512Kernels, kAvx2, &kAvx512Expanders},
       {kAvxVnni, "avx_vnni", MissingForAvxVnni, kAvxVnniKernels, kAvx2},
-      {kAvx2, "avx2", MissingForAvx2, kAvx2Kernels, kAvx2, &kAvx2Expanders},
+      {kAvx2, "avx2", MissingForAvx2, kAvx2Kernels, kScalar, &kAvx2Expanders},
       {kScalar, "scalar", [] { return static_cast<const char*>(nullptr); }, kScalarKernels, kScalar, &kScalarExpanders},
   };
   return rows;
 }
+
+ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kPairs; }
 
 absl::Span<const Cpu> MeasuredCpus() {
   // Emerald Rapids: what the constants in ways/ways.cc come from. Fetching its blocks in the order of strips and of

@@ -208,11 +208,12 @@ def _recorded_case(case: dict[str, Any]) -> RecordedCase:
 
 
 def recorded_cases() -> Iterator[RecordedCase]:
-    """As ./dev checksums has them: in the types that they have, then in others; those of formats by both rules."""
+    """As ./dev checksums has them: in the types that they have, then in others; those of formats by two rules."""
     for case, sums in itertools.product(json.loads(library.cases_json(CASES / "formats.textproto"))["cases"], SUMS):
         yield _recorded_case(_with_sums(case, sums))
     for source in json.loads(library.cases_json(CASES / "edge.textproto"))["cases"]:
         case = _explicit(source)
         yield _recorded_case(_with_sums(case, "PAIRS"))
-        for dtype, sums in (("F16", "AUTO"), ("BF16", "PAIRS"), ("BF16", "TILES"), ("F64", "AUTO")):
-            yield _recorded_case(_with_sums(_with_matrix_dtype(case, dtype), sums))
+        for dtype, rules in (("F16", ("AUTO",)), ("BF16", (*SUMS, "FMA", "MMLA")), ("F64", ("AUTO",))):
+            for sums in rules:
+                yield _recorded_case(_with_sums(_with_matrix_dtype(case, dtype), sums))

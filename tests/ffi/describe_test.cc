@@ -85,7 +85,7 @@ TEST(DescribeTest, SaysWhatThisIsAndHas) {
   EXPECT_EQ(fields.at("max_threads").number_value(), 256);
   EXPECT_EQ(fields.at("openmp_threads").number_value(), static_cast<double>(OpenMpThreads()));
   EXPECT_THAT(TextsOf(fields.at("executors")), ElementsAre("AUTO", "OPENMP", "POOL", "SERIAL"));
-  EXPECT_THAT(TextsOf(fields.at("bf16_sums")), ElementsAre("AUTO", "TILES", "PAIRS"));
+  EXPECT_THAT(TextsOf(fields.at("bf16_sums")), ElementsAre("AUTO", "TILES", "PAIRS", "FMA", "MMLA"));
   EXPECT_THAT(TextsOf(fields.at("precisions")), ElementsAre("DEFAULT", "BF16_X3", "BF16_X6"));
 }
 
@@ -128,13 +128,14 @@ TEST(DescribeTest, HasTheTables) {
   EXPECT_TRUE(same(RowOf(parsed, "operands", "rhs_zero"),
                    R"({"name": "rhs_zero", "types": "of rhs", "axes": [],
                        "modes": ["ragged M", "ragged K", "ragged N", "uniform", "all ragged"]})"));
-  EXPECT_THAT(names("arithmetics"), ElementsAre("f32", "f64", "pairs", "tiles", "s32"));
+  EXPECT_THAT(names("arithmetics"), ElementsAre("f32", "f64", "pairs", "tiles", "s32", "mmla"));
   EXPECT_TRUE(same(RowOf(parsed, "arithmetics", "f64"),
                    R"({"name": "f64", "product": "f64", "sum": "f64", "chain": 256, "lanes": 1, "pair": 1,
-                       "flushes": false, "split_block": 0})"));
+                       "whole": 1, "flushes": false, "split_block": 0, "adds_pairs": false, "bf16_sums": null})"));
   EXPECT_THAT(
       TextsOf(RowOf(parsed, "isas", "SCALAR").fields().at("kernels")),
-      ElementsAre("f32_4x2_scalar", "f64_4x2_scalar", "pairs_4x2_scalar", "tiles_2x2_scalar", "s32_4x2_scalar"));
+      ElementsAre("f32_4x2_scalar", "f64_4x2_scalar", "pairs_4x2_scalar", "tiles_2x2_scalar", "s32_4x2_scalar",
+                  "mmla_4x2_scalar"));
   EXPECT_TRUE(same(RowOf(parsed, "operands", "bias"),
                    R"({"name": "bias", "types": "up to compute", "axes": ["problem", "replica", "group", "column"],
                        "modes": ["ragged M", "ragged K", "uniform"]})"));

@@ -15,6 +15,7 @@
 #include "tests/host/mini_host.h"
 #include "tests/host/problem_call.h"
 #include "tests/support/test_mlp.h"
+#include "tests/support/variants.h"
 
 namespace raggemm::test {
 namespace {
@@ -44,7 +45,7 @@ TEST(MoeMlpCall, HasTheBitsOfTheSequence) {
 }
 
 TEST(MoeMlpCall, HasTheBitsOfEachRuleOfBf16) {
-  for (ArithmeticId rule : {ArithmeticId::kPairs, ArithmeticId::kTiles}) {
+  for (ArithmeticId rule : kBf16Rules) {
     MlpCall call({.x = DType::kBF16, .weights = DType::kBF16, .bf16_sums = rule});
     ASSERT_EQ(call.Run(nullptr).message, "");
     EXPECT_TRUE(call.IsRight());

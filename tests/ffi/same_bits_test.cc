@@ -108,6 +108,8 @@ RecordedCases& Cases() {
       for (const auto& [dtype, sums] : {std::pair{DType::kF16, Sums::AUTO},
                                         {DType::kBF16, Sums::PAIRS},
                                         {DType::kBF16, Sums::TILES},
+                                        {DType::kBF16, Sums::FMA},
+                                        {DType::kBF16, Sums::MMLA},
                                         {DType::kF64, Sums::AUTO}}) {
         GroupedGemmCase other = full;
         host::SetMatrixDType(dtype, other);
@@ -233,6 +235,8 @@ TEST(Company, OfARowInABatchOf4096IsWithoutEffect) {
   for (const auto& [dtype, rule, precision] : {std::tuple{DType::kF32, ArithmeticId::kF32, Precision::kDefault},
                                                {DType::kBF16, ArithmeticId::kPairs, Precision::kDefault},
                                                {DType::kBF16, ArithmeticId::kTiles, Precision::kDefault},
+                                               {DType::kBF16, ArithmeticId::kF32, Precision::kDefault},
+                                               {DType::kBF16, ArithmeticId::kMmla, Precision::kDefault},
                                                {DType::kF32, ArithmeticId::kPairs, Precision::kBf16X3},
                                                {DType::kF32, ArithmeticId::kTiles, Precision::kBf16X6}}) {
     ProblemSpec spec{.groups = 3, .m = kRows + 60, .n = 48, .k = 300, .sizes = {17, kRows, 40}};

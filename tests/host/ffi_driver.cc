@@ -40,7 +40,7 @@ ABSL_FLAG(std::string, dtype, "",
           absl::StrCat(raggemm::NamesOf(raggemm::Role::kMatrix), ", ", raggemm::NamesOf(raggemm::Role::kQuantized),
                        ": lhs and rhs; out is then f32, f64 for f64, or s32 for bytes"));
 ABSL_FLAG(std::string, bf16_sums, "",
-          "pairs or tiles: how bf16 with bf16 is summed; default: the case's, or the CPU's");
+          "pairs, tiles, fma or mmla: how bf16 with bf16 is summed; default: the case's, or the CPU's");
 ABSL_FLAG(std::string, precision, "",
           "default, bf16_x3 or bf16_x6: f32 with f32 as so many products of bf16; default: the case's");
 ABSL_FLAG(bool, full, false, "run recorded sizes; otherwise rows are scaled to at most 10^9 multiply-adds a case");
@@ -109,7 +109,7 @@ RunOptions OptionsFromFlags() {
   }
   if (const std::string name = absl::AsciiStrToUpper(absl::GetFlag(FLAGS_bf16_sums)); !name.empty()) {
     if (!proto::GroupedGemmConfig::Bf16Sums::Value_Parse(name, &options.bf16_sums.emplace())) {
-      throw std::runtime_error(absl::StrCat("--bf16_sums=", name, ": must be AUTO, TILES or PAIRS"));
+      throw std::runtime_error(absl::StrCat("--bf16_sums=", name, ": must be AUTO, TILES, PAIRS, FMA or MMLA"));
     }
   }
   if (const std::string name = absl::AsciiStrToUpper(absl::GetFlag(FLAGS_precision)); !name.empty()) {

@@ -149,7 +149,7 @@ TEST(FfiDriverTest, PrintsChecksumsAndNothingElse) {
 TEST(FfiDriverTest, UnknownRuleIsAnError) {
   const Outcome outcome = Drive(kEdge + "--case=k-long --bf16_sums=rows");
   EXPECT_NE(outcome.exit_code, 0);
-  EXPECT_THAT(outcome.text, HasSubstr("--bf16_sums=ROWS: must be AUTO, TILES or PAIRS"));
+  EXPECT_THAT(outcome.text, HasSubstr("--bf16_sums=ROWS: must be AUTO, TILES, PAIRS, FMA or MMLA"));
 }
 
 TEST(FfiDriverTest, WrongCaseFailsAndTheOthersRun) {

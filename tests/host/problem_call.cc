@@ -19,7 +19,9 @@ std::vector<Buffer> ResultsOf(const Array& out, absl::Span<int64_t> workspace) {
 }
 
 std::string SumsOf(const std::optional<ArithmeticId>& sums) {
-  return sums ? kArithmetics[static_cast<int>(*sums)].name : "AUTO";
+  if (!sums) return "AUTO";
+  const Arithmetic& row = kArithmetics[static_cast<int>(*sums)];
+  return row.bf16_sums != nullptr ? row.bf16_sums : row.name;
 }
 
 void DescribeMatrix(const std::string& name, const BufferDescriptor& matrix, Attributes& attributes) {

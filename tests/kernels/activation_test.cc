@@ -105,7 +105,7 @@ TEST(ActivationTest, OfEveryWayToCompute) {
         ExpectRight(spec);
         if (k != 100) continue;  // of which the oracle takes long
         spec.lhs = spec.rhs = spec.out = DType::kBF16;
-        for (ArithmeticId sums : {ArithmeticId::kPairs, ArithmeticId::kTiles}) {
+        for (ArithmeticId sums : kBf16Rules) {
           spec.bf16_sums = sums;
           ExpectRight(spec);
         }

@@ -14,8 +14,6 @@
 namespace raggemm::test {
 namespace {
 
-constexpr ArithmeticId kRules[] = {ArithmeticId::kTiles, ArithmeticId::kPairs};
-
 const char* NameOf(ArithmeticId rule) { return kArithmetics[static_cast<int>(rule)].name; }
 
 class Bf16Rules : public IsaTest {};
@@ -27,7 +25,7 @@ class Bf16RulesOfEveryIsa : public testing::Test {
   template <typename Fill>
   void ExpectBits(const ProblemSpec& spec, Fill fill) {
     Random random(TestSeed() + spec.k);
-    for (ArithmeticId rule : kRules) {
+    for (ArithmeticId rule : kBf16Rules) {
       TestProblem test(spec);
       test.problem.bf16_sums = rule;
       for (const Array* array : {static_cast<Array*>(&test.problem.lhs), static_cast<Array*>(&test.problem.rhs)}) {
@@ -102,7 +100,7 @@ TEST_P(Bf16Rules, EpiloguesKeepDenormals) {
     ProblemSpec spec = Spec(5, 20, 2, out);
     spec.c = spec.bias = spec.alpha = true;
     TestProblem test(spec);
-    for (ArithmeticId rule : kRules) {
+    for (ArithmeticId rule : kBf16Rules) {
       test.problem.bf16_sums = rule;
       for (int64_t i = 0; i < ElementCount(test.problem.lhs); ++i) StoreRounded(test.problem.lhs, i, 0x1p-60);
       for (int64_t i = 0; i < ElementCount(test.problem.rhs); ++i) StoreRounded(test.problem.rhs, i, 0x1p-64);
@@ -130,14 +128,14 @@ TEST_F(Bf16RulesOfEveryIsa, AndEveryNumberOfThreads) {
   ProblemSpec spec = Spec(300, 200, 700);
   spec.groups = 3;
   spec.sizes = {1, 260, 30};
-  for (ArithmeticId rule : kRules) {
+  for (ArithmeticId rule : kBf16Rules) {
     spec.bf16_sums = rule;
     EXPECT_TRUE(GivesExpectedBitsWithThreads(spec));
   }
 }
 
 TEST_F(Bf16RulesOfEveryIsa, AreWithinTheBound) {
-  for (ArithmeticId rule : kRules) {
+  for (ArithmeticId rule : kBf16Rules) {
     for (int64_t k : {30, 700, 5000}) {
       ProblemSpec spec = Spec(20, 40, k);
       spec.bf16_sums = rule;
@@ -149,7 +147,7 @@ TEST_F(Bf16RulesOfEveryIsa, AreWithinTheBound) {
 
 // Every mode and storage, each extent beside the edges of tiles, strips and chains.
 TEST_F(Bf16RulesOfEveryIsa, EveryModeAndStorage) {
-  for (ArithmeticId rule : kRules) {
+  for (ArithmeticId rule : kBf16Rules) {
     for (RaggedMode mode : kAllModes) {
       for (int64_t k : {1, 2, 31, 33, 64, 257}) {
         ProblemSpec spec = Spec(40, 70, k);
@@ -172,7 +170,7 @@ TEST_F(Bf16RulesOfEveryIsa, EveryModeAndStorage) {
 
 // Heights and widths of every register tile, in place and packed.
 TEST_F(Bf16RulesOfEveryIsa, TileEdges) {
-  for (ArithmeticId rule : kRules) {
+  for (ArithmeticId rule : kBf16Rules) {
     ProblemSpec spec = Spec(0, 1, 35, DType::kBF16);
     spec.bf16_sums = rule;
     spec.sizes.clear();

@@ -66,7 +66,7 @@ TEST(ColumnBlocksOfEveryIsa, WithoutExtents) {
 }
 
 TEST(ColumnBlocksOfEveryIsa, OfBf16ByEachRuleAndOfSplitF32) {
-  for (ArithmeticId rule : {ArithmeticId::kPairs, ArithmeticId::kTiles}) {
+  for (ArithmeticId rule : kSplittingRules) {
     for (Precision precision : {Precision::kDefault, Precision::kBf16X3, Precision::kBf16X6}) {
       for (int64_t k : {1, 33, 300}) {
         ProblemSpec spec = Spec(150, k, 128);

@@ -46,7 +46,7 @@ TEST(DefaultBf16SumsTest, OfTheVariable) {
   EXPECT_EQ(DefaultBf16Sums({.bf16_sums = "Tiles"}).value(), ArithmeticId::kTiles);
   EXPECT_EQ(DefaultBf16Sums({.bf16_sums = "PAIRS"}).value(), ArithmeticId::kPairs);
   EXPECT_EQ(DefaultBf16Sums({.bf16_sums = "rows"}).status().message(),
-            "RAGGEMM_BF16_SUMS: value \"rows\" is unknown or not usable here; usable: AUTO, PAIRS, TILES");
+            "RAGGEMM_BF16_SUMS: value \"rows\" is unknown or not usable here; usable: AUTO, FMA, PAIRS, TILES, MMLA");
 }
 
 TEST(DefaultExecutorTest, OfTheVariableOrThePoolOrOpenMp) {

@@ -17,6 +17,7 @@
 #include "tests/oracle/values.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/test_mlp_backward.h"
+#include "tests/support/variants.h"
 
 namespace raggemm::test {
 namespace {
@@ -214,7 +215,7 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequence) {
                                 {.x = bf16, .weights = f32, .out = bf16, .down = f16, .gate = Gate::kHalves},
                                 {.hidden = 1100, .intermediate = 7, .sizes = {2, 1}, .gate = Gate::kNone}};
   specs.push_back({.x = bf16, .weights = DType::kS8, .scale = {1, 0}, .zero = {0, 1}, .down_is_trans = true});
-  for (ArithmeticId rule : {ArithmeticId::kPairs, ArithmeticId::kTiles}) {
+  for (ArithmeticId rule : kBf16Rules) {
     specs.push_back({.sizes = {40, 1}, .x = bf16, .weights = bf16, .out = bf16, .bf16_sums = rule});
   }
   for (size_t i = 0; i < specs.size(); ++i) {

@@ -18,6 +18,7 @@
 #include "tests/support/isa_fixture.h"
 #include "tests/support/mlp_reference.h"
 #include "tests/support/test_mlp.h"
+#include "tests/support/variants.h"
 
 namespace raggemm::test {
 namespace {
@@ -76,7 +77,7 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceOfManyTokens) {
 // Each product by the rule of its own sums, which differ in last bits.
 TEST_P(MoeMlpTest, HasTheBitsOfEachRuleOfBf16) {
   for (Gate gate : {Gate::kSeparate, Gate::kHalves}) {
-    for (ArithmeticId rule : {ArithmeticId::kPairs, ArithmeticId::kTiles}) {
+    for (ArithmeticId rule : kBf16Rules) {
       ExpectSequence({.x = DType::kBF16, .weights = DType::kBF16, .bf16_sums = rule, .gate = gate});
     }
   }

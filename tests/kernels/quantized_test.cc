@@ -282,7 +282,7 @@ TEST(QuantizedOfEveryIsa, RowsAndColumns) {
 
 // Blocks of few steps, of panels that are no power of two.
 TEST(QuantizedOfEveryIsa, WideTiles) {
-  for (ArithmeticId rule : {ArithmeticId::kTiles, ArithmeticId::kPairs}) {
+  for (ArithmeticId rule : kBf16Rules) {
     for (DType lhs : {DType::kBF16, DType::kF32, DType::kS8}) {
       for (int64_t block : {96, 160, 224}) {
         ProblemSpec spec = OneGroup(lhs, DType::kS8, 3, 4096, 2 * block);

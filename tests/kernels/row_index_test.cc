@@ -46,7 +46,7 @@ TEST(RowIndex, OfEveryTypeAndSize) {
 TEST(RowIndex, OfBothRulesOfBf16AndSplitF32) {
   ProblemSpec spec{.groups = 2, .m = 70, .n = 70, .k = 333, .sizes = {40, 27}};
   spec.lhs_rows = 25;
-  for (ArithmeticId sums : {ArithmeticId::kPairs, ArithmeticId::kTiles}) {
+  for (ArithmeticId sums : kSplittingRules) {
     spec.bf16_sums = sums;
     spec.lhs = spec.rhs = DType::kBF16;
     spec.precision = Precision::kDefault;

@@ -21,7 +21,6 @@
 namespace raggemm::test {
 namespace {
 
-constexpr ArithmeticId kRules[] = {ArithmeticId::kTiles, ArithmeticId::kPairs};
 constexpr Precision kPrecisions[] = {Precision::kBf16X3, Precision::kBf16X6};
 
 ProblemSpec Spec(int64_t m, int64_t n, int64_t k, DType out = DType::kF32) {
@@ -33,7 +32,7 @@ ProblemSpec Spec(int64_t m, int64_t n, int64_t k, DType out = DType::kF32) {
 // Visits the spec with each rule and number of products.
 template <typename Visit>
 void ForEachWay(ProblemSpec spec, Visit visit) {
-  for (ArithmeticId rule : kRules) {
+  for (ArithmeticId rule : kSplittingRules) {
     for (Precision precision : kPrecisions) {
       spec.bf16_sums = rule;
       spec.precision = precision;
@@ -126,7 +125,7 @@ TEST_F(SplitOfEveryIsa, AnyBits) {
 // No infinity and no NaN is lost, and none comes of finite numbers that are far from overflow.
 TEST_P(Split, InfinitiesStayWhatTheyAre) {
   constexpr float kInf = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
-  for (ArithmeticId rule : kRules) {
+  for (ArithmeticId rule : kSplittingRules) {
     for (Precision precision : kPrecisions) {
       const auto product = [&](float a, float b) { return Product(a, b, precision, rule); };
       for (float x : {1.0F, 1.5F, 0x1.7fcp0F, 0x1.00fffep3F, 3e38F}) {  // terms of both signs behind the first, or none
@@ -179,7 +178,7 @@ TEST_P(Split, LeavesOutWhatIsProven) {
   Random random(TestSeed());
   for (Precision precision : kPrecisions) {
     double largest = 0;
-    for (ArithmeticId rule : kRules) {
+    for (ArithmeticId rule : kSplittingRules) {
       ProblemSpec spec = Spec(200, 200, 1);
       spec.precision = precision;
       spec.bf16_sums = rule;

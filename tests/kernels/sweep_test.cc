@@ -64,7 +64,7 @@ TEST(SweepOfEveryIsa, OfEveryTypeAndExtent) {
 }
 
 TEST(SweepOfEveryIsa, OfBf16ByEachRule) {
-  for (ArithmeticId rule : {ArithmeticId::kPairs, ArithmeticId::kTiles}) {
+  for (ArithmeticId rule : kBf16Rules) {
     for (int64_t k : {1, 2, 15, 16, 33, 300}) {
       ProblemSpec spec = Spec(70, k);
       spec.lhs = spec.rhs = DType::kBF16;

@@ -126,6 +126,49 @@ std::vector<float> TotalsOfTiles(const std::vector<Factors<float>>& terms, int64
   return totals;
 }
 
+// Adds two numbers of f32 that are no denormals, in integers: of the exact sum 24 digits, the last of them set where any
+// other is. Beyond f32 it is infinite, below its normal numbers zero.
+float OddSum(float a, float b) {
+  if (std::abs(a) < std::abs(b)) std::swap(a, b);
+  if (!std::isfinite(a) || !std::isfinite(b) || b == 0) return a + b;
+  constexpr int kRoom = 32, kMost = 255;  // digits behind those of a; the exponent field of infinities
+  const auto field = [](float x) { return static_cast<int>(std::bit_cast<uint32_t>(x) >> 23 & kMost); };
+  const auto digits = [](float x) { return uint64_t{(std::bit_cast<uint32_t>(x) & 0x7fffff) | 0x800000} << kRoom; };
+  const int distance = std::min(field(a) - field(b), 63);
+  uint64_t small = digits(b) >> distance;
+  small |= small << distance != digits(b) ? 1 : 0;
+  const uint64_t sum = std::signbit(a) == std::signbit(b) ? digits(a) + small : digits(a) - small;
+  if (sum == 0) return 0;
+  const int lost = std::bit_width(sum) - 24, exponent = field(a) + lost - kRoom;
+  if (exponent <= 0) return std::copysign(0.0F, a);
+  if (exponent >= kMost) return std::copysign(HUGE_VALF, a);
+  uint64_t kept = lost > 0 ? sum >> lost : sum << -lost;
+  kept |= lost > 0 && kept << lost != sum ? 1 : 0;
+  const auto bits = static_cast<uint32_t>(exponent) << 23 | static_cast<uint32_t>(kept & 0x7fffff);
+  return std::copysign(std::bit_cast<float>(bits), a);
+}
+
+std::vector<float> TotalsOfMmla(const std::vector<Factors<float>>& terms, int64_t i) {
+  std::vector<float> totals(terms[0].n);
+  bool first = true;
+  for (const Factors<float>& term : terms) {
+    for (int64_t begin = 0; begin < term.k; begin += kChain) {
+      for (int64_t j = 0; j < term.n; ++j) {
+        const auto product = [&](int64_t k) {
+          const double exact = k < term.k ? static_cast<double>(term.lhs[i * term.k + k]) * term.rhs[k * term.n + j] : 0;
+          return static_cast<float>(Flushed(exact));
+        };
+        float chain = 0;
+        const int64_t steps = (std::min(kChain, term.k - begin) + 3) / 4 * 4;
+        for (int64_t k = begin; k < begin + steps; k += 2) chain = OddSum(chain, OddSum(product(k), product(k + 1)));
+        totals[j] = first ? chain : FlushingSum(totals[j], chain);
+      }
+      first = false;
+    }
+  }
+  return totals;
+}
+
 // ---- f32 as products of bf16: the same sums of longer contractions ----
 
 // By hand, as raggemm/arithmetic.h has them in a table.
@@ -181,6 +224,7 @@ std::vector<T> Totals(const std::vector<Factors<T>>& terms, int64_t i) {
 std::vector<float> TotalsIn(Precision precision, const Arithmetic& rule, const std::vector<Factors<float>>& terms,
                             int64_t i) {
   if (rule.product != DType::kBF16) return Totals(terms, i);
+  if (rule.adds_pairs) return TotalsOfMmla(terms, i);
   const int64_t chain = precision == Precision::kDefault ? kChain : 64 * Products(precision).size();
   return rule.lanes == 2 ? TotalsOfTiles(terms, i) : TotalsOfPairs(terms, i, chain);
 }
@@ -207,11 +251,11 @@ std::vector<int64_t> TotalsIn(Precision, const Arithmetic&, const std::vector<Fa
 // ---- what is multiplied ----
 
 // The value that is packed, of an element and its factors.
-double Packed(const Dequantizer& x, const Arithmetic& rule, int64_t index, int64_t scale_row, int64_t zero_row) {
+double Packed(const Dequantizer& x, DType product_type, int64_t index, int64_t scale_row, int64_t zero_row) {
   const double value = x.Element(index, zero_row);
   if (!x.scales_elements()) return value;
   const double product = RoundTo(DType::kF32, value * x.Scale(index, scale_row));
-  return RoundTo(rule.product == DType::kBF16 ? DType::kBF16 : DType::kF32, product);
+  return RoundTo(product_type == DType::kBF16 ? DType::kBF16 : DType::kF32, product);
 }
 
 template <typename T>
@@ -226,8 +270,9 @@ std::vector<T> Transposed(const std::vector<T>& rows, int64_t k) {
 
 // The steps [begin, begin + k) of all terms.
 template <typename T>
-std::vector<Factors<T>> TermsOf(const GroupedGemmProblem& problem, const Arithmetic& rule, const GroupProduct& group,
+std::vector<Factors<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& of_problem, const GroupProduct& group,
                                 int64_t begin, int64_t steps) {
+  const Arithmetic& rule = of_problem.arithmetic;
   const Dequantizer lhs_values(problem, true), rhs_values(problem, false);
   std::vector<Factors<T>> terms;
   for (const auto& [lhs, rhs] : group.terms) {
@@ -236,12 +281,12 @@ std::vector<Factors<T>> TermsOf(const GroupedGemmProblem& problem, const Arithme
     std::vector<T> rows, columns;
     for (int64_t i = 0; i < lhs.rows; ++i) {
       for (int64_t kk = begin; kk < begin + k; ++kk) {
-        rows.push_back(static_cast<T>(Packed(lhs_values, rule, lhs.At(i, kk), group.lhs_scale, group.lhs_zero)));
+        rows.push_back(static_cast<T>(Packed(lhs_values, of_problem.lhs, lhs.At(i, kk), group.lhs_scale, group.lhs_zero)));
       }
     }
     for (int64_t j = 0; j < rhs.cols; ++j) {
       for (int64_t kk = begin; kk < begin + k; ++kk) {
-        columns.push_back(static_cast<T>(Packed(rhs_values, rule, rhs.At(kk, j), group.rhs_scale, group.rhs_zero)));
+        columns.push_back(static_cast<T>(Packed(rhs_values, of_problem.rhs, rhs.At(kk, j), group.rhs_scale, group.rhs_zero)));
       }
     }
     if constexpr (std::is_same_v<T, float>) {
@@ -276,7 +321,7 @@ class Product {
     const int64_t steps = std::max(lhs_.sum_steps(), rhs_.sum_steps());
     steps_ = steps > 0 ? steps : most;
     for (int64_t begin = 0; begin < most; begin += steps_) {
-      parts_.push_back(TermsOf<Sum>(problem, rule_, group, begin, steps_));
+      parts_.push_back(TermsOf<Sum>(problem, RuleOf(problem), group, begin, steps_));
     }
   }
   bool empty() const { return parts_.empty(); }

@@ -47,7 +47,11 @@ ArithmeticId SumsOfBf16(const GroupedGemmProblem& problem) {
   const char* named = std::getenv("RAGGEMM_BF16_SUMS");
   if (named != nullptr && absl::EqualsIgnoreCase(named, "tiles")) return ArithmeticId::kTiles;
   if (named != nullptr && absl::EqualsIgnoreCase(named, "pairs")) return ArithmeticId::kPairs;
-  return HasTiles() ? ArithmeticId::kTiles : ArithmeticId::kPairs;
+  if (named != nullptr && absl::EqualsIgnoreCase(named, "fma")) return ArithmeticId::kF32;
+  if (named != nullptr && absl::EqualsIgnoreCase(named, "mmla")) return ArithmeticId::kMmla;
+  const ArithmeticId sums = SumsOfHost();
+  const bool splits = problem.precision != Precision::kDefault;
+  return splits && sums != ArithmeticId::kTiles ? ArithmeticId::kPairs : sums;
 }
 
 }  // namespace

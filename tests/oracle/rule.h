@@ -17,8 +17,8 @@ struct Rule {
 // Takes bf16_sums of the problem, else RAGGEMM_BF16_SUMS, else that of the unit of the CPU.
 Rule RuleOf(const GroupedGemmProblem& problem);
 
-// Whether the CPU has a unit for tiles of bf16, and Linux lets the process use it.
-bool HasTiles();
+// How bf16 with bf16 is summed on this CPU where nothing says it.
+ArithmeticId SumsOfHost();
 
 }  // namespace raggemm
 

@@ -232,7 +232,7 @@ constinit const KernelRow kAvx512Bf16Kernels[] = {MakePairRow<Lanes>()};
 extern const KernelRow kAmxKernels[2];
 constinit const KernelRow kAmxKernels[] = {MakeAmxRow<Lanes, PlainTiles>(), MakeAmxByteRow<ByteLanes, PlainTiles>()};
 
-extern const KernelRow kScalarKernels[5];
+extern const KernelRow kScalarKernels[6];
 extern const Expanders kScalarExpanders;
 
 absl::Span<const IsaRow> IsaRows() {
@@ -245,7 +245,8 @@ absl::Span<const IsaRow> IsaRows() {
   return rows;
 }
 absl::Span<const Cpu> MeasuredCpus() { return {}; }
-bool HasTiles() { return true; }
+ArithmeticId SumsOfHost() { return ArithmeticId::kTiles; }
+ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kPairs; }
 const Cpu* MeasuredCpuOf(absl::string_view, unsigned, unsigned) { return nullptr; }
 
 namespace test {

@@ -56,7 +56,7 @@ MlpSpec RandomMlpSpec(std::mt19937& random) {
   spec.out = kTypes[up_to(2)];
   if (up_to(3) == 0) spec.down = kTypes[up_to(2)];
   spec.sizes_type = kAllSizesTypes[up_to(2)];
-  if (up_to(2) == 0) spec.bf16_sums = up_to(1) == 0 ? ArithmeticId::kPairs : ArithmeticId::kTiles;
+  if (up_to(2) == 0) spec.bf16_sums = kBf16Rules[up_to(3)];
   spec.gate = static_cast<Gate>(up_to(3));
   spec.activation = static_cast<Activation>(up_to(spec.gate == Gate::kNone ? 4 : 5));
   spec.up_is_trans = up_to(1) != 0;

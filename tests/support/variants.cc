@@ -160,7 +160,7 @@ ProblemSpec RandomSpec(Random& random) {
   spec.out = Choose(kAllFloats, random);
   if (random.Below(4) == 0) {
     spec.lhs = spec.rhs = DType::kBF16;
-    if (random.Below(3) != 0) spec.bf16_sums = random.Coin() ? ArithmeticId::kPairs : ArithmeticId::kTiles;
+    if (random.Below(3) != 0) spec.bf16_sums = Choose(kBf16Rules, random);
   }
   if (random.Below(5) == 0) {
     spec.lhs = Choose(kAllBytes, random);
@@ -170,7 +170,7 @@ ProblemSpec RandomSpec(Random& random) {
     spec.lhs = spec.rhs = DType::kF32;
     if (spec.out == DType::kF64) spec.out = DType::kF32;
     spec.precision = random.Coin() ? Precision::kBf16X3 : Precision::kBf16X6;
-    if (random.Below(3) != 0) spec.bf16_sums = random.Coin() ? ArithmeticId::kPairs : ArithmeticId::kTiles;
+    if (random.Below(3) != 0) spec.bf16_sums = kSplittingRules[random.Below(2)];
   }
   if (random.Below(4) == 0 && spec.precision == Precision::kDefault && spec.out != DType::kS32) {
     ChooseQuantized(spec, random);

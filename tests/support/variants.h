@@ -7,12 +7,17 @@
 #include <iterator>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "raggemm/format.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/problem_spec.h"
 
 namespace raggemm::test {
 
+// How bf16 with bf16 is summed, and of these what sums f32 that is split, too.
+inline constexpr ArithmeticId kBf16Rules[] = {ArithmeticId::kPairs, ArithmeticId::kTiles, ArithmeticId::kF32,
+                                              ArithmeticId::kMmla};
+inline constexpr auto kSplittingRules = absl::MakeConstSpan(kBf16Rules).first(2);
 inline constexpr RaggedMode kAllModes[] = {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN,
                                            RaggedMode::kUniform, RaggedMode::kAllRagged};
 

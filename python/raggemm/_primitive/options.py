@@ -124,9 +124,10 @@ def options(
           those that wait in a collective for the one that failed end the process before the error arrives.
         "nan": the message is written to stderr, the result is all NaN, and the program goes on. For data and memory
           only: an instruction set that is not there, or a wrong environment variable, stays an error.
-      bf16_sums: how bf16 with bf16 is summed: "TILES" as AMX does it, "PAIRS" as VDPBF16PS of AVX-512, each with the
-        same bits on every CPU. "AUTO" is RAGGEMM_BF16_SUMS, else TILES where the CPU that runs the program has AMX, and
-        PAIRS elsewhere: name one for bits that are the same on all of them.
+      bf16_sums: how bf16 with bf16 is summed, each with the same bits on every CPU: "TILES" as AMX does it, "PAIRS" as
+        VDPBF16PS of AVX-512, "FMA" as f32 is, "MMLA" as BFMMLA of aarch64, which takes long elsewhere. "AUTO" is
+        RAGGEMM_BF16_SUMS, else what the CPU that runs the program does: on x86 TILES with AMX, else PAIRS; on aarch64
+        MMLA with BF16, else FMA. Name one for bits that are the same on all of them.
 
     Raises:
       ValueError: for a value that is not known, or an instruction set that this CPU has not; it lists what is usable.
@@ -147,7 +148,7 @@ def _cpu_devices() -> int:
 
 
 def bf16_rule() -> str:
-    """By which a call that is lowered now sums bf16 with bf16 in this process, "TILES" or "PAIRS". ValueError where the
+    """By which a call that is lowered now sums bf16 with bf16 in this process, as "PAIRS". ValueError where the
     environment names none that there is."""
     named = _in_effect.value.bf16_sums
     if named not in (None, "AUTO"):

@@ -39,7 +39,7 @@ from raggemm._functions.moe_mlp import moe_mlp
 from raggemm._functions.operands import integer_array
 from raggemm._functions.routing import in_order_of_experts, sum_dtype
 from raggemm._functions.tensors import count, float_array
-from raggemm._primitive import options
+from raggemm._primitive import library, options
 
 # (rows [r,d], group_sizes int32 [num_experts], group_offset int32 []) -> [r,n]: what the device's experts make of rows
 # that are sorted by expert. Its first expert is number group_offset. Rows of other experts may be there and be
@@ -131,9 +131,6 @@ def _results(experts: Experts, rows: jax.Array, group_sizes: jax.Array, first: j
     return out
 
 
-_BF16_RULES = ("PAIRS", "TILES")
-
-
 def check_processes() -> None:
     """Raises RuntimeError, in each process, where the processes of jax.distributed sum bfloat16 with bfloat16 by
     different rules: those that raggemm.options(bf16_sums=...) or RAGGEMM_BF16_SUMS name, else those of their CPUs.
@@ -141,11 +138,10 @@ def check_processes() -> None:
     All processes must call it, as a collective; before layers whose products are of bfloat16, in which results depend
     on the rule. Those of float32 and float64 do not.
     """
-    own = np.int32(_BF16_RULES.index(options.bf16_rule()))
-    rules = np.ravel(multihost_utils.process_allgather(own))
-    where = [(rule, np.flatnonzero(rules == i).tolist()) for i, rule in enumerate(_BF16_RULES)]
-    if all(processes for _, processes in where):
-        named = ", ".join(f"{rule} in processes {processes}" for rule, processes in where)
+    names = library.description()["bf16_sums"]
+    rules = np.ravel(multihost_utils.process_allgather(np.int32(names.index(options.bf16_rule()))))
+    if len(used := dict.fromkeys(rules.tolist())) > 1:
+        named = ", ".join(f"{names[rule]} in processes {np.flatnonzero(rules == rule).tolist()}" for rule in used)
         raise RuntimeError(
             f"bfloat16 with bfloat16 is summed by different rules: {named}; results would depend on the process. Name "
             "one rule for all with raggemm.options(bf16_sums=...) or RAGGEMM_BF16_SUMS"
