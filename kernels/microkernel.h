@@ -83,8 +83,8 @@ using Microkernel = void(const MicrokernelArgs&);
 // dst[kk * dst_stride + j] = T(src element), j < width, kk < k, or words of them, of two [kk / 2 * dst_stride + j].
 // Element (kk, j) stands at src[kk * src_stride + j] for Packers::rows and at src[j * src_stride + kk] for transposed.
 // Whole vectors are stored: where width is not a multiple of the vector, what follows each row up to that multiple is
-// overwritten (with zeros last), so rows are written in order and dst has a vector of slack. Width beyond one vector
-// needs dst_stride >= the rounded width. Behind the last step words and lines are zeros, up to k_padded.
+// overwritten (with zeros last), so rows are written in order, of several vectors the last one first, and dst has a
+// vector of slack. Behind the last step words and lines are zeros, up to k_padded.
 struct PackArgs {
   const void* src;
   int64_t src_stride;  // elements
@@ -94,9 +94,9 @@ struct PackArgs {
   void* dst;
   int64_t dst_stride;  // elements of T, words or lines
   Prefetch* prefetch;  // by transposed; rows takes null
-  // Packs lhs for an rhs of the same format: VPDPBUSD multiplies a byte with a sign by one without, so for it the top
-  // bits of lhs are flipped, and its kernels subtract what that adds.
-  bool alike = false;
+  // Packs lhs, for an rhs of the same format or another: VPDPBUSD multiplies a byte with a sign by one without, SDOT two
+  // with one, so for them the top bits of some lhs are flipped, and their kernels subtract what that adds.
+  bool is_lhs = false, alike = false;
   BlockScales scales = {};  // taken by packers of f4e2m1fn
 };
 using Pack = void(const PackArgs&);

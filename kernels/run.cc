@@ -50,6 +50,7 @@ void PackLhs(const Schedule& schedule, const TilePlace& place, const Block& bloc
                  .dst = panels + row * row_bytes,
                  .dst_stride = place.rows.Height(i),
                  .prefetch = &nothing,
+                 .is_lhs = true,
                  .alike = schedule.lhs.expanded == schedule.rhs.expanded,
              });
   }

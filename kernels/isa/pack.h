@@ -137,7 +137,8 @@ void PackTransposed(const PackArgs& args) {
     scales.ReadOne(args.scales, k, column);
     return scales.Scaled(x, 0);
   };
-  for (int64_t j = 0; j < args.width; j += kWidth) {
+  // From the last: where a vector is wider than what is left, it overwrites columns of the next row that follow.
+  for (int64_t j = (args.width - 1) / kWidth * kWidth; j >= 0; j -= kWidth) {
     const auto src = static_cast<Source>(args.src) + j * args.src_stride;
     T* dst = static_cast<T*>(args.dst) + j;
     const int64_t left = args.width - j;

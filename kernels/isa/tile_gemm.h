@@ -190,17 +190,19 @@ void TileGemm(const MicrokernelArgs& args) {
   }
 
   Steps steps(args);
+  if constexpr (requires { steps.Begin(acc); }) steps.Begin(acc);
   Prefetch prefetch = *args.prefetch;
-  const int64_t blocks = args.k / kSteps;
+  constexpr int kEach = Steps::kGroup > kSteps ? Steps::kGroup : kSteps;
+  const int64_t blocks = args.k / kEach;
   int64_t due = 0;
   for (int64_t block = 0; block < blocks; ++block) {
     FetchDue(prefetch, blocks, due);
     if constexpr (Steps::kHasScales) {
-      if (block % (kScaleSteps / kSteps) == 0) steps.ReadScales(args, block * kSteps);
+      if (block % (kScaleSteps / kEach) == 0) steps.ReadScales(args, block * kEach);
     }
-    RAGGEMM_UNROLL for (int i = 0; i < kSteps; i += Steps::kGroup) steps.Next(acc);
+    RAGGEMM_UNROLL for (int i = 0; i < kEach; i += Steps::kGroup) steps.Next(acc);
   }
-  int64_t k = blocks * kSteps;
+  int64_t k = blocks * kEach;
   if constexpr (Steps::kHasScales) {
     if (k % kScaleSteps == 0 && k < args.k) steps.ReadScales(args, k);
   }

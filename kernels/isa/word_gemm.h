@@ -156,7 +156,9 @@ struct WordSteps {
 
 template <class V>
 RAGGEMM_INLINE inline typename V::Words FlippedFor(const PackArgs& args, typename V::Words x) {
-  if constexpr (V::kFlips) return V::Flip(x, V::BroadcastWord(&kFlipped[args.alike == V::kFlipsAlike]));
+  if constexpr (V::kFlips) {
+    return V::Flip(x, V::BroadcastWord(&kFlipped[args.is_lhs && args.alike == V::kFlipsAlike]));
+  }
   return x;
 }
 
@@ -187,7 +189,8 @@ void PackTransposedWords(const PackArgs& args) {
   const int64_t fetches = (args.width + kWidth - 1) / kWidth * ((args.k_padded + kStep - 1) / kStep);
   int64_t due = 0;
   ScalesOf<V> scales;
-  for (int64_t j = 0; j < args.width; j += kWidth) {
+  // From the last: where a vector is wider than what is left, it overwrites columns of the next row that follow.
+  for (int64_t j = (args.width - 1) / kWidth * kWidth; j >= 0; j -= kWidth) {
     const auto src = static_cast<typename V::Source>(args.src) + j * args.src_stride;
     const int64_t left = args.width - j;
     for (int64_t kk = 0; kk < args.k_padded; kk += kStep) {

@@ -9,7 +9,9 @@
 
 namespace raggemm {
 
+extern const KernelRow kNeonBf16Kernels[1];
 extern const KernelRow kNeonDotprodKernels[1];
+extern const KernelRow kNeonI8mmKernels[1];
 extern const KernelRow kNeonKernels[5];
 extern const KernelRow kScalarKernels[6];
 extern const Expanders kNeonExpanders;
@@ -19,6 +21,8 @@ namespace {
 
 constexpr Isa kNeon{1};         // 128 bits
 constexpr Isa kNeonDotprod{2};  // SDOT and UDOT for bytes
+constexpr Isa kNeonI8mm{3};     // SMMLA and its kin for bytes
+constexpr Isa kNeonBf16{4};     // BFMMLA
 
 // Cores by the implementer and the part number of MIDR_EL1, as their technical reference manuals have them.
 constexpr struct {
@@ -37,6 +41,14 @@ const char* MissingNothing() { return nullptr; }
 const char* MissingForDotprod() {
   constexpr uint64_t kDotProducts = 1 << 20;  // HWCAP_ASIMDDP
   return (getauxval(AT_HWCAP) & kDotProducts) != 0 ? nullptr : "the CPU lacks DotProd";
+}
+const char* MissingForI8mm() {
+  constexpr uint64_t kMatricesOfBytes = 1 << 13;  // HWCAP2_I8MM
+  return (getauxval(AT_HWCAP2) & kMatricesOfBytes) != 0 ? nullptr : "the CPU lacks I8MM";
+}
+const char* MissingForBf16() {
+  constexpr uint64_t kBf16 = 1 << 14;  // HWCAP2_BF16
+  return (getauxval(AT_HWCAP2) & kBf16) != 0 ? nullptr : "the CPU lacks BF16";
 }
 
 }  // namespace
@@ -58,6 +70,8 @@ ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kF32; }
 
 absl::Span<const IsaRow> IsaRows() {
   static const IsaRow rows[] = {
+      {kNeonBf16, "neon_bf16", MissingForBf16, kNeonBf16Kernels, kNeon},
+      {kNeonI8mm, "neon_i8mm", MissingForI8mm, kNeonI8mmKernels, kNeon},
       {kNeonDotprod, "neon_dotprod", MissingForDotprod, kNeonDotprodKernels, kNeon},
       {kNeon, "neon", MissingNothing, kNeonKernels, Isa::kScalar, &kNeonExpanders},
       {Isa::kScalar, "scalar", MissingNothing, kScalarKernels, Isa::kScalar, &kScalarExpanders},

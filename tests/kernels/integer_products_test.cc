@@ -32,7 +32,8 @@ TEST_P(IntegerProducts, TakeTheUnitOfTheIsa) {
   const TestProblem test(Spec(DType::kU8, DType::kS8, 3, 33, 100));
   std::vector<int64_t> workspace(1000);
   const std::string plan = ToString(MakePlan(test.problem, With(GetParam()), absl::MakeSpan(workspace)).value());
-  const bool own = IsaName(GetParam()) != "avx512_bf16" && !(IsaName(GetParam()) == "amx" && HostLacksTilesOfBytes());
+  const bool is_of_bf16 = IsaName(GetParam()) == "avx512_bf16" || IsaName(GetParam()) == "neon_bf16";
+  const bool own = !is_of_bf16 && !(IsaName(GetParam()) == "amx" && HostLacksTilesOfBytes());
   EXPECT_EQ(plan.find(IsaName(GetParam()) + "\nblocking: ") != std::string::npos, own) << plan;
 }
 

@@ -52,9 +52,11 @@ TEST(IsaRows, SayWhatTheirKernelsAre) {
     EXPECT_EQ(isa.usable(), HostHas(isa.isa)) << isa.name;
     for (const KernelRow& row : isa.kernels) {
       EXPECT_EQ(&KernelsFor(isa.isa, ArithmeticOf(row)), &row);
+      const int64_t word = row.row_step == 2 ? 8 : 4;  // of units for two rows and two columns
       const bool is_word = row.rhs.k_group != 1;
-      EXPECT_EQ(row.rhs.k_group * SizeOf(row.rhs.element), is_word ? 4 : SizeOf(ArithmeticOf(row).sum)) << NameOf(row);
-      EXPECT_EQ(PanelBytes(row.rhs, 4, row.cols), 4 * row.cols * SizeOf(row.rhs.element));
+      EXPECT_EQ(row.rhs.k_group * SizeOf(row.rhs.element), is_word ? word : SizeOf(ArithmeticOf(row).sum))
+          << NameOf(row);
+      EXPECT_EQ(PanelBytes(row.rhs, 8, row.cols), 8 * row.cols * SizeOf(row.rhs.element));
     }
   }
   EXPECT_EQ(PanelBytes({DType::kBF16, 2}, 5, 16), 6 * 16 * 2);  // k in pairs
@@ -103,7 +105,8 @@ TEST(ArithmeticFor, IsThatOfTheUnitWhereNothingNamesIt) {
     return absl::StrCat(chosen.arithmetic->name, ", ", chosen.because);
   };
   for (Isa isa : AllIsas()) {
-    const char* rule = IsaName(isa) == "amx" ? "tiles" : "pairs";
+    const char* without_unit = IsaOf("neon") ? "f32" : "pairs";
+    const char* rule = IsaName(isa) == "amx" ? "tiles" : IsaName(isa) == "neon_bf16" ? "mmla" : without_unit;
     EXPECT_EQ(name({}, isa), absl::StrCat(rule, ", as the best ISA of this CPU sums them"));
     EXPECT_EQ(name({.bf16_sums = "tiles"}, isa), "tiles, as RAGGEMM_BF16_SUMS says");
   }

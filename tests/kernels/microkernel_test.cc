@@ -58,9 +58,9 @@ class Microkernels : public IsaTest {
     const DType sums = rule.sum;
     const std::string what = Named(tile, phase);
     const int64_t k_padded = PaddedK(tile.row, phase.k), elements = tile.height() * tile.nr;
-    const bool alike = random_.Coin(), flips = alike && Flips(tile.row);
+    const bool alike = random_.Coin(), flips = Flips(tile.row, alike);
     const DType other = tile.b_type == DType::kS8 ? DType::kU8 : DType::kS8;  // than rhs has, where they are bytes
-    const DType a_type = alike ? tile.b_type : other;
+    const DType a_type = alike || sums != DType::kS32 ? tile.b_type : other;
     const Values a = Panel(tile.row.lhs, a_type, phase.k, k_padded, tile.height(), random_);
     const Values b = tile.packed ? Panel(tile.row.rhs, tile.b_type, phase.k, k_padded, tile.nr, random_)
                                  : Values(tile.b_type, tile.b_elements(phase.k), random_);
@@ -82,7 +82,8 @@ class Microkernels : public IsaTest {
     }
     // Fetching may point anywhere, and ask for more lines than the kernel has steps.
     const char* line = reinterpret_cast<const char*>(uintptr_t{1} << 40);
-    const bool fetches = phase.k >= 4 || tile.sweeps || tile.row.ahead_slice != 0;
+    const bool fetches =
+        phase.k >= std::max<int64_t>(4, tile.row.rhs.k_group) || tile.sweeps || tile.row.ahead_slice != 0;
     const int64_t lines = phase.k * random_.Below(3), moved = fetches ? lines : 0;
     Prefetch prefetch{.line = line, .count = lines, .run_left = 1, .run = 2, .skip = 640};
     const bool aligned = reinterpret_cast<uintptr_t>(result.data()) % 64 == 0 && tile.nr % 16 == 0;
@@ -207,7 +208,8 @@ TEST_P(Microkernels, SweepEveryDType) {
     for (DType dtype : TypesOf(row)) {
       for (int64_t mr = 1; mr <= kSweepRows; ++mr) {
         const DirectKernel& sweep = KernelsOf(row, dtype).sweep[mr];
-        EXPECT_EQ(sweep.run != nullptr, !row.adds_totals && mr <= row.rows && ReadsInPlace(row, dtype));
+        EXPECT_EQ(sweep.run != nullptr,
+                  !row.adds_totals && row.row_step == 1 && mr <= row.rows && ReadsInPlace(row, dtype));
         for (int64_t chunks = 1; sweep.run != nullptr && chunks <= 3; chunks += 2) {
           ExpectContract(
               {.row = row, .run = sweep.run, .mr = mr, .nr = chunks * sweep.nr, .b_type = dtype, .sweeps = true});

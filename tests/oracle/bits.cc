@@ -126,28 +126,6 @@ std::vector<float> TotalsOfTiles(const std::vector<Factors<float>>& terms, int64
   return totals;
 }
 
-// Adds two numbers of f32 that are no denormals, in integers: of the exact sum 24 digits, the last of them set where any
-// other is. Beyond f32 it is infinite, below its normal numbers zero.
-float OddSum(float a, float b) {
-  if (std::abs(a) < std::abs(b)) std::swap(a, b);
-  if (!std::isfinite(a) || !std::isfinite(b) || b == 0) return a + b;
-  constexpr int kRoom = 32, kMost = 255;  // digits behind those of a; the exponent field of infinities
-  const auto field = [](float x) { return static_cast<int>(std::bit_cast<uint32_t>(x) >> 23 & kMost); };
-  const auto digits = [](float x) { return uint64_t{(std::bit_cast<uint32_t>(x) & 0x7fffff) | 0x800000} << kRoom; };
-  const int distance = std::min(field(a) - field(b), 63);
-  uint64_t small = digits(b) >> distance;
-  small |= small << distance != digits(b) ? 1 : 0;
-  const uint64_t sum = std::signbit(a) == std::signbit(b) ? digits(a) + small : digits(a) - small;
-  if (sum == 0) return 0;
-  const int lost = std::bit_width(sum) - 24, exponent = field(a) + lost - kRoom;
-  if (exponent <= 0) return std::copysign(0.0F, a);
-  if (exponent >= kMost) return std::copysign(HUGE_VALF, a);
-  uint64_t kept = lost > 0 ? sum >> lost : sum << -lost;
-  kept |= lost > 0 && kept << lost != sum ? 1 : 0;
-  const auto bits = static_cast<uint32_t>(exponent) << 23 | static_cast<uint32_t>(kept & 0x7fffff);
-  return std::copysign(std::bit_cast<float>(bits), a);
-}
-
 std::vector<float> TotalsOfMmla(const std::vector<Factors<float>>& terms, int64_t i) {
   std::vector<float> totals(terms[0].n);
   bool first = true;
@@ -155,7 +133,8 @@ std::vector<float> TotalsOfMmla(const std::vector<Factors<float>>& terms, int64_
     for (int64_t begin = 0; begin < term.k; begin += kChain) {
       for (int64_t j = 0; j < term.n; ++j) {
         const auto product = [&](int64_t k) {
-          const double exact = k < term.k ? static_cast<double>(term.lhs[i * term.k + k]) * term.rhs[k * term.n + j] : 0;
+          const double exact =
+              k < term.k ? static_cast<double>(term.lhs[i * term.k + k]) * term.rhs[k * term.n + j] : 0;
           return static_cast<float>(Flushed(exact));
         };
         float chain = 0;
@@ -281,12 +260,14 @@ std::vector<Factors<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& o
     std::vector<T> rows, columns;
     for (int64_t i = 0; i < lhs.rows; ++i) {
       for (int64_t kk = begin; kk < begin + k; ++kk) {
-        rows.push_back(static_cast<T>(Packed(lhs_values, of_problem.lhs, lhs.At(i, kk), group.lhs_scale, group.lhs_zero)));
+        rows.push_back(
+            static_cast<T>(Packed(lhs_values, of_problem.lhs, lhs.At(i, kk), group.lhs_scale, group.lhs_zero)));
       }
     }
     for (int64_t j = 0; j < rhs.cols; ++j) {
       for (int64_t kk = begin; kk < begin + k; ++kk) {
-        columns.push_back(static_cast<T>(Packed(rhs_values, of_problem.rhs, rhs.At(kk, j), group.rhs_scale, group.rhs_zero)));
+        columns.push_back(
+            static_cast<T>(Packed(rhs_values, of_problem.rhs, rhs.At(kk, j), group.rhs_scale, group.rhs_zero)));
       }
     }
     if constexpr (std::is_same_v<T, float>) {
@@ -397,6 +378,26 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, std:
 }
 
 }  // namespace
+
+float OddSum(float a, float b) {
+  if (std::abs(a) < std::abs(b)) std::swap(a, b);
+  if (!std::isfinite(a) || !std::isfinite(b) || b == 0) return a + b;
+  constexpr int kRoom = 32, kMost = 255;  // digits behind those of a; the exponent field of infinities
+  const auto field = [](float x) { return static_cast<int>(std::bit_cast<uint32_t>(x) >> 23 & kMost); };
+  const auto digits = [](float x) { return uint64_t{(std::bit_cast<uint32_t>(x) & 0x7fffff) | 0x800000} << kRoom; };
+  const int distance = std::min(field(a) - field(b), 63);
+  uint64_t small = digits(b) >> distance;
+  small |= small << distance != digits(b) ? 1 : 0;
+  const uint64_t sum = std::signbit(a) == std::signbit(b) ? digits(a) + small : digits(a) - small;
+  if (sum == 0) return 0;
+  const int lost = std::bit_width(sum) - 24, exponent = field(a) + lost - kRoom;
+  if (exponent <= 0) return std::copysign(0.0F, a);
+  if (exponent >= kMost) return std::copysign(HUGE_VALF, a);
+  uint64_t kept = lost > 0 ? sum >> lost : sum << -lost;
+  kept |= lost > 0 && kept << lost != sum ? 1 : 0;
+  const auto bits = static_cast<uint32_t>(exponent) << 23 | static_cast<uint32_t>(kept & 0x7fffff);
+  return std::copysign(std::bit_cast<float>(bits), a);
+}
 
 std::vector<double> ValuesOf(const Array& array) {
   std::vector<double> values;

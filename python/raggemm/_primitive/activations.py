@@ -14,6 +14,19 @@ def _swiglu_oai(gate: jax.Array, up: jax.Array) -> jax.Array:
     return gate * jax.nn.sigmoid(1.702 * gate) * (jnp.clip(up, -7, 7) + 1)
 
 
+@jax.custom_jvp
+def _normal_cdf(x: jax.Array) -> jax.Array:
+    """Of the standard normal distribution. jax 0.12.0.1 cannot differentiate erfc within shard_map: its own polynomial
+    then mixes values that vary over devices with some that do not."""
+    return 0.5 * jax.lax.erfc(-math.sqrt(0.5) * x)
+
+
+@_normal_cdf.defjvp
+def _normal_cdf_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    (x,), (x_dot,) = primals, tangents
+    return _normal_cdf(x), x_dot * (jnp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi)))
+
+
 def _gelu_tanh(x: jax.Array) -> jax.Array:
     """As the kernels have it. 1 + tanh loses all digits where tanh is near -1, and XLA's tanh differs by version."""
     return x * jax.nn.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
@@ -22,7 +35,7 @@ def _gelu_tanh(x: jax.Array) -> jax.Array:
 # Functions of one array, which with a gate is multiplied by up; gpt-oss' is one of both.
 _ACTIVATIONS = {
     "SILU": jax.nn.silu,
-    "GELU": lambda x: jax.nn.gelu(x, approximate=False),
+    "GELU": lambda x: x * _normal_cdf(x),
     "GELU_TANH": _gelu_tanh,
     "RELU": jax.nn.relu,
     "QUICK_GELU": lambda x: x * jax.nn.sigmoid(1.702 * x),

@@ -138,8 +138,9 @@ def check_processes() -> None:
     All processes must call it, as a collective; before layers whose products are of bfloat16, in which results depend
     on the rule. Those of float32 and float64 do not.
     """
+    own = options.bf16_rule()
     names = library.description()["bf16_sums"]
-    rules = np.ravel(multihost_utils.process_allgather(np.int32(names.index(options.bf16_rule()))))
+    rules = np.ravel(multihost_utils.process_allgather(np.int32(names.index(own))))
     if len(used := dict.fromkeys(rules.tolist())) > 1:
         named = ", ".join(f"{names[rule]} in processes {np.flatnonzero(rules == rule).tolist()}" for rule in used)
         raise RuntimeError(

@@ -23,12 +23,12 @@ class Packing : public IsaTest {
     const int64_t dst_stride = RoundUp(width, row.vector), src_stride = (transposed ? k : width) + 2;
     const int64_t elements = transposed ? (width - 1) * src_stride + k : (k - 1) * src_stride + width;
     const DType packed = PanelType(layout, dtype);
-    const bool alike = is_lhs && random_.Coin(), flips = alike && Flips(row);
+    const bool alike = random_.Coin(), flips = is_lhs && Flips(row, alike);
     const int64_t slack = row.vector * SizeOf(ArithmeticOf(row).sum) / SizeOf(layout.element);
     const Values src(dtype, elements, random_);
     const Values dst(packed, PanelElements(layout, k_padded, dst_stride) + slack, random_);
     Prefetch prefetch{reinterpret_cast<const char*>(uintptr_t{1} << 40), 5, 1, 2, 640};
-    const PackArgs args{src.data(), src_stride, k, k_padded, width, dst.data(), dst_stride, &prefetch, alike};
+    const PackArgs args{src.data(), src_stride, k, k_padded, width, dst.data(), dst_stride, &prefetch, is_lhs, alike};
     (transposed ? packers.transposed : packers.rows)(args);
     for (int64_t kk = 0; kk < k_padded; ++kk) {
       for (int64_t j = 0; j < width; ++j) {
@@ -51,7 +51,7 @@ class Packing : public IsaTest {
     Prefetch nothing{};
     const Packers& packers = KernelsOf(row, product).rhs;
     PackAhead ahead{.pack = transposed ? packers.transposed : packers.rows,
-                    .left = {src.data(), src_stride, k, k_padded, width, dst.data(), row.cols, &nothing, false},
+                    .left = {src.data(), src_stride, k, k_padded, width, dst.data(), row.cols, &nothing},
                     .slice = row.ahead_slice,
                     .src_step = row.ahead_slice * (transposed ? 1 : src_stride) * SizeOf(product),
                     .dst_step = PanelBytes(row.rhs, row.ahead_slice, row.cols),

@@ -9,6 +9,7 @@
 
 #include "kernels/isa.h"
 #include "kernels/microkernel.h"
+#include "tests/oracle/bits.h"
 #include "tests/oracle/values.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/problem_spec.h"
@@ -83,6 +84,13 @@ inline std::vector<double> FirstOf(std::vector<double> values, int64_t count) {
 // products(k, sum) adds that of step k. Of numbers that are far from denormals.
 template <typename AddProduct>
 double SumOf(const Arithmetic& rule, int64_t steps, double sum, AddProduct add) {
+  if (rule.adds_pairs) {
+    const auto product = [&](int64_t k) { return k < steps ? static_cast<float>(add(k, 0)) : 0; };
+    for (int64_t k = 0; k < RoundUp(steps, rule.whole); k += 2) {
+      sum = OddSum(static_cast<float>(sum), OddSum(product(k), product(k + 1)));
+    }
+    return sum;
+  }
   if (rule.lanes == 1) {
     for (int64_t k = 0; k < steps; ++k) {
       const bool alone = k % 2 == 0 && k + 1 == steps;
@@ -103,18 +111,25 @@ inline DType PanelType(const PanelLayout& layout, DType matrix) {
   return layout.element == DType::kS8 ? matrix : layout.element;
 }
 
-// Whether the top bits of lhs are flipped in panels where rhs is of its format: in words of bytes, for VPDPBUSD.
-inline bool Flips(const KernelRow& row) { return row.lhs.element == DType::kS8 && row.lhs.k_group == 4; }
+// Whether the top bits of lhs are flipped in panels: in words of four bytes, for VPDPBUSD where rhs is of its format,
+// for SDOT where it is not.
+inline bool Flips(const KernelRow& row, bool alike) {
+  return row.lhs.element == DType::kS8 && row.lhs.k_group == 4 && alike != IsaOf("neon").has_value();
+}
 
 // A byte with its top bit flipped.
 inline double Flipped(DType dtype, double value) {
   return value < (dtype == DType::kS8 ? 0 : 128) ? value + 128 : value - 128;
 }
 
-// A panel of matrices of this type, whose steps from k on are zeros.
+// A panel of matrices of this type, whose numbers it has, and whose steps from k on are zeros.
 inline Values Panel(const PanelLayout& layout, DType matrix, int64_t k, int64_t k_padded, int64_t width,
                     Random& random) {
   Values panel(PanelType(layout, matrix), PanelElements(layout, k_padded, width), random);
+  if (matrix == DType::kBF16) {
+    const std::vector<double> all = panel.All();
+    for (size_t i = 0; i < all.size(); ++i) panel.Set(static_cast<int64_t>(i), RoundTo(matrix, all[i]));
+  }
   for (; k < k_padded; ++k) {
     for (int64_t j = 0; j < width; ++j) panel.Set(AtStep(layout, k, j, width), 0);
   }

@@ -1,0 +1,194 @@
+// The register tiles of a unit that multiplies two rows of lhs with two columns of rhs, words of 8 bytes of each, to four
+// sums: of 4 steps of bf16, or 8 of bytes. Its traits V are those of tile_gemm.h for the sums, and
+//
+//   Element, kGroup           what matrices have; how many steps of k make a word
+//   Words                     a vector of two words, as they lie in panels
+//   LoadWords(p), StoreWords(p, x), LoadUpTo(const Element*, n): the first n elements, and zeros
+//   LowElements, HighElements(x, y): interleaved halves; LowWords, HighWords(x, y): the first words, the last ones
+//   Dot(a, b, sum, alike)     sum + the products of two rows and two columns
+//   ToRows, FromRows(x, y, alike): from the sums of two columns and of the next two to those of two rows, and back
+#ifndef RAGGEMM_KERNELS_ISA_MMLA_GEMM_H_
+#define RAGGEMM_KERNELS_ISA_MMLA_GEMM_H_
+
+#include <cstdint>
+
+#include "kernels/isa/tile_gemm.h"
+#include "kernels/microkernel.h"
+
+namespace raggemm {
+namespace {
+
+// From kGroup rows of two vectors of sums' columns to their words: perfect shuffles.
+//
+//   a0 a1 ..  b0 b1 ..  c0 c1 ..  d0 d1 ..   ->   a0 b0 c0 d0 a1 b1 c1 d1   a2 b2 ..
+template <class V>
+RAGGEMM_INLINE inline void Interleave(typename V::Words (&r)[V::kGroup]) {
+  typename V::Words from[V::kGroup];
+  RAGGEMM_UNROLL for (int stage = 1; stage < V::kGroup; stage *= 2) {
+    RAGGEMM_UNROLL for (int i = 0; i < V::kGroup; ++i) from[i] = r[i];
+    RAGGEMM_UNROLL for (int i = 0; i < V::kGroup / 2; ++i) {
+      r[2 * i] = V::LowElements(from[i], from[i + V::kGroup / 2]);
+      r[2 * i + 1] = V::HighElements(from[i], from[i + V::kGroup / 2]);
+    }
+  }
+}
+
+enum class MmlaFrom : uint8_t { kRows, kRowsAndPack, kStrip };
+
+// A word of steps of k. Tiles have sums of rows, or, between Begin and End, in rows 2 * i and 2 * i + 1 of a vector's
+// columns those of the first two and of the last two:
+//
+//   (i, 0) (i, 1) (i, 2) (i, 3)            (i, 0) (i, 1) (i + 1, 0) (i + 1, 1)
+//   (i + 1, 0) ..              (i + 1, 3)  (i, 2) (i, 3) (i + 1, 2) (i + 1, 3)
+template <class V, int kMr, int kNv, MmlaFrom kFrom, bool kAlike>
+struct MmlaSteps {
+  using Tile = typename V::Vec[kMr][kNv];
+  using Words = typename V::Words;
+  using Element = typename V::Element;
+  static constexpr int kGroup = V::kGroup;
+  static constexpr bool kHasScales = false;
+  static_assert(kMr % 2 == 0 && 2 * kNv % kGroup == 0);
+
+  explicit MmlaSteps(const MicrokernelArgs& args)
+      : a(static_cast<const uint64_t*>(args.a)),
+        b(static_cast<const Element*>(args.b)),
+        b_stride(args.b_stride),
+        strip(static_cast<uint64_t*>(args.strip)) {}
+
+  RAGGEMM_INLINE void Begin(Tile& sums) {
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; i += 2) {
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) V::FromRows(sums[i][v], sums[i + 1][v], kAlike);
+    }
+  }
+  RAGGEMM_INLINE void End(Tile& sums) {
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; i += 2) {
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) V::ToRows(sums[i][v], sums[i + 1][v], kAlike);
+    }
+  }
+  RAGGEMM_INLINE void Next(Tile& sums) { Last(sums, kGroup); }
+  RAGGEMM_INLINE void Last(Tile& sums, int64_t steps) {
+    Words x[kMr / 2];
+    RAGGEMM_UNROLL for (int i = 0; i < kMr / 2; ++i) x[i] = V::LoadWords(a + 2 * i);
+    RAGGEMM_UNROLL for (int v = 0; v < kNv; v += kGroup / 2) {
+      Words y[kGroup];
+      Columns(v, steps, y);
+      RAGGEMM_UNROLL for (int j = 0; j < kGroup; ++j) {
+        RAGGEMM_UNROLL for (int i = 0; i < kMr / 2; ++i) {
+          typename V::Vec& sum = sums[2 * i + j % 2][v + j / 2];
+          sum = V::Dot(x[i], y[j], sum, kAlike);
+        }
+      }
+    }
+    a += kMr;
+    b += kFrom == MmlaFrom::kStrip ? kNv * V::kWidth * kGroup : kGroup * b_stride;
+    if constexpr (kFrom == MmlaFrom::kRowsAndPack) strip += kNv * V::kWidth;
+  }
+
+  // Words of 2 * kGroup columns.
+  RAGGEMM_INLINE void Columns(int v, int64_t steps, Words (&y)[kGroup]) {
+    if constexpr (kFrom == MmlaFrom::kStrip) {
+      const auto* words = reinterpret_cast<const uint64_t*>(b) + v * V::kWidth;
+      RAGGEMM_UNROLL for (int j = 0; j < kGroup; ++j) y[j] = V::LoadWords(words + 2 * j);
+    } else {
+      RAGGEMM_UNROLL for (int step = 0; step < kGroup; ++step) {
+        y[step] = V::LoadUpTo(b + (step < steps ? step * b_stride + v * V::kWidth : 0), step < steps ? 2 * kGroup : 0);
+      }
+      Interleave<V>(y);
+      if constexpr (kFrom == MmlaFrom::kRowsAndPack) {
+        RAGGEMM_UNROLL for (int j = 0; j < kGroup; ++j) V::StoreWords(strip + v * V::kWidth + 2 * j, y[j]);
+      }
+    }
+  }
+
+  const uint64_t* a;
+  const Element* b;
+  int64_t b_stride;
+  uint64_t* strip;
+};
+
+template <class V>
+void PackRowsToWords(const PackArgs& args) {
+  constexpr int64_t kGroup = V::kGroup, kColumns = 2 * kGroup;
+  for (int64_t kk = 0; kk < args.k_padded; kk += kGroup) {
+    const auto* row = static_cast<const typename V::Element*>(args.src) + kk * args.src_stride;
+    uint64_t* dst = static_cast<uint64_t*>(args.dst) + kk / kGroup * args.dst_stride;
+    for (int64_t j = 0; j < args.width; j += kColumns) {
+      const int64_t left = args.width - j < kColumns ? args.width - j : kColumns;
+      typename V::Words r[kGroup];
+      RAGGEMM_UNROLL for (int64_t step = 0; step < kGroup; ++step) {
+        const bool is_there = kk + step < args.k;
+        r[step] = V::LoadUpTo(row + (is_there ? step * args.src_stride + j : 0), is_there ? left : 0);
+      }
+      Interleave<V>(r);
+      for (int64_t i = 0; 2 * i < left; ++i) V::StoreWords(dst + j + 2 * i, r[i]);
+    }
+  }
+}
+
+// The elements of a word lie beside each other already.
+template <class V>
+void PackTransposedToWords(const PackArgs& args) {
+  constexpr int64_t kGroup = V::kGroup, kStep = 2 * kGroup;
+  Prefetch prefetch = *args.prefetch;
+  const int64_t fetches = (args.width + 1) / 2 * ((args.k_padded + kStep - 1) / kStep);
+  int64_t due = 0;
+  for (int64_t j = 0; j < args.width; j += 2) {
+    const auto* src = static_cast<const typename V::Element*>(args.src) + j * args.src_stride;
+    const int64_t second = j + 1 < args.width ? args.src_stride : 0;  // garbage where there is none
+    for (int64_t kk = 0; kk < args.k_padded; kk += kStep) {
+      FetchDue(prefetch, fetches, due);
+      const int64_t steps = args.k - kk < kStep ? args.k - kk : kStep;
+      const auto x = V::LoadUpTo(src + kk, steps), y = V::LoadUpTo(src + second + kk, steps);
+      uint64_t* dst = static_cast<uint64_t*>(args.dst) + kk / kGroup * args.dst_stride + j;
+      V::StoreWords(dst, V::LowWords(x, y));
+      if (kk + kGroup < args.k_padded) V::StoreWords(dst + args.dst_stride, V::HighWords(x, y));
+    }
+  }
+  MoveOn(prefetch, args.prefetch);
+}
+
+template <class V, int kMr, MmlaFrom kFrom>
+void MmlaGemm(const MicrokernelArgs& args) {
+  constexpr int kNv = V::kStrip;
+  if constexpr (V::kHasSigns) {
+    if (!args.alike) return TileGemm<V, MmlaSteps<V, kMr, kNv, kFrom, false>, kMr, kNv>(args);
+  }
+  TileGemm<V, MmlaSteps<V, kMr, kNv, kFrom, true>, kMr, kNv>(args);
+}
+
+template <class V, int kMr = 2>
+constexpr void AddMmlaTiles(FormatKernels& kernels) {
+  if constexpr (kMr <= V::kRows) {
+    for (int mr = kMr - 1; mr <= kMr; ++mr) {  // an odd row has a partner of garbage
+      kernels.packed[mr] = MmlaGemm<V, kMr, MmlaFrom::kStrip>;
+      kernels.direct[mr][0] = kernels.direct[mr][1] = {MmlaGemm<V, kMr, MmlaFrom::kRows>, V::kStrip * V::kWidth};
+      kernels.expand[mr] = MmlaGemm<V, kMr, MmlaFrom::kRowsAndPack>;
+    }
+    AddMmlaTiles<V, kMr + 2>(kernels);
+  }
+}
+
+template <class V>
+constexpr void AddMmlaFormat(KernelRow& row, DType dtype) {
+  FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
+  kernels.lhs = kernels.rhs = {PackRowsToWords<V>, PackTransposedToWords<V>};
+  AddMmlaTiles<V>(kernels);
+}
+
+template <class V>
+constexpr KernelRow MakeMmlaRow(ArithmeticId id, DType element) {
+  KernelRow row = {};
+  row.arithmetic = id;
+  row.rows = V::kRows;
+  row.row_step = 2;
+  row.cols = V::kStrip * V::kWidth;
+  row.k_step = row.products_per_fma = V::kGroup;
+  row.vector = V::kWidth;
+  row.lhs = row.rhs = {element, V::kGroup};
+  return row;
+}
+
+}  // namespace
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_ISA_MMLA_GEMM_H_

@@ -1,0 +1,31 @@
+// Pairs of words of 8 bytes in NEON's registers, as mmla_gemm.h has them.
+#ifndef RAGGEMM_KERNELS_ISA_NEON_WORDS_H_
+#define RAGGEMM_KERNELS_ISA_NEON_WORDS_H_
+
+#include <arm_neon.h>
+
+#include <cstdint>
+
+namespace raggemm {
+namespace {
+
+template <class E>
+struct NeonWords {
+  using Words = uint64x2_t;
+  static Words LoadWords(const uint64_t* p) { return vld1q_u64(p); }
+  static void StoreWords(uint64_t* p, Words x) { vst1q_u64(p, x); }
+  static Words LowWords(Words a, Words b) { return vzip1q_u64(a, b); }
+  static Words HighWords(Words a, Words b) { return vzip2q_u64(a, b); }
+  static Words LoadUpTo(const E* p, int64_t n) {
+    constexpr int64_t kElements = sizeof(Words) / sizeof(E);
+    if (n >= kElements) return vreinterpretq_u64_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(p)));
+    E there[kElements] = {};
+    for (int64_t i = 0; i < n; ++i) there[i] = p[i];
+    return vreinterpretq_u64_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(there)));
+  }
+};
+
+}  // namespace
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_ISA_NEON_WORDS_H_
