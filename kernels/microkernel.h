@@ -94,8 +94,8 @@ struct PackArgs {
   void* dst;
   int64_t dst_stride;  // elements of T, words or lines
   Prefetch* prefetch;  // by transposed; rows takes null
-  // Packs lhs, for an rhs of the same format or another: VPDPBUSD multiplies a byte with a sign by one without, SDOT two
-  // with one, so for them the top bits of some lhs are flipped, and their kernels subtract what that adds.
+  // Packs lhs, for an rhs of the same format or another: VPDPBUSD multiplies a byte with a sign by one without, SDOT
+  // two with one, so for them the top bits of some lhs are flipped, and their kernels subtract what that adds.
   bool is_lhs = false, alike = false;
   BlockScales scales = {};  // taken by packers of f4e2m1fn
 };

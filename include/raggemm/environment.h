@@ -35,8 +35,8 @@ absl::StatusOr<int64_t> DefaultThreads(const Environment& environment);         
 absl::StatusOr<std::optional<ArithmeticId>> DefaultBf16Sums(const Environment& environment);  // null: the CPU's
 
 // How bf16 with bf16, or f32 that is split, is summed where the problem does not say it: as the variable says, else as
-// the best unit for such products does that `cpu` has, else as is cheapest on its architecture. FailedPrecondition, too,
-// where the variable names a rule that cannot sum what is split.
+// the best unit for such products does that `cpu` has, else as costs least on its architecture. FailedPrecondition
+// where the variable names a rule that cannot sum what is split, too.
 struct ChosenArithmetic {
   const Arithmetic* arithmetic;
   const char* because;

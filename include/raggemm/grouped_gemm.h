@@ -37,13 +37,13 @@
 //   mmla (BFMMLA)      the rule above, but in each chain, filled up with +0 to a multiple of four steps, of each two
 //                      steps of k the sum of the products, then its sum with the chain, both rounded to odd
 //
-// f32 with f32 may be computed as products of bf16 too, by pairs or tiles (GroupedGemmProblem::precision): each number is the sum of two
-// terms of bf16, of whose products three are summed, or of three, with six (arithmetic.h: kSplittings). In blocks of k,
-// 64 with pairs and 32 with tiles, all steps of one product come before those of the next, the smallest first, summed
-// as bf16 with bf16 is; with pairs a block is one chain. Terms and numbers below the smallest normal number are zeros
-// of their sign. Where bf16(x) is an infinity, from 0x1.ffp127 on, or a NaN, x has that one term, in the product of
-// first terms alone: what bf16 with bf16 makes of infinities and NaN comes out, and no other product turns an infinity
-// into a NaN.
+// f32 with f32 may be computed as products of bf16 too (GroupedGemmProblem::precision), by pairs or tiles: each number
+// is the sum of two terms of bf16, of whose products three are summed, or of three, with six (arithmetic.h:
+// kSplittings). In blocks of k, 64 with pairs and 32 with tiles, all steps of one product come before those of the
+// next, the smallest first, summed as bf16 with bf16 is; with pairs a block is one chain. Terms and numbers below the
+// smallest normal number are zeros of their sign. Where bf16(x) is an infinity, from 0x1.ffp127 on, or a NaN, x has
+// that one term, in the product of first terms alone: what bf16 with bf16 makes of infinities and NaN comes out, and
+// no other product turns an infinity into a NaN.
 #ifndef RAGGEMM_GROUPED_GEMM_H_
 #define RAGGEMM_GROUPED_GEMM_H_
 

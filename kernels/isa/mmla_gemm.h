@@ -1,5 +1,5 @@
-// The register tiles of a unit that multiplies two rows of lhs with two columns of rhs, words of 8 bytes of each, to four
-// sums: of 4 steps of bf16, or 8 of bytes. Its traits V are those of tile_gemm.h for the sums, and
+// The register tiles of a unit that multiplies two rows of lhs with two columns of rhs, words of 8 bytes of each, to
+// four sums: of 4 steps of bf16, or 8 of bytes. Its traits V are those of tile_gemm.h for the sums, and
 //
 //   Element, kGroup           what matrices have; how many steps of k make a word
 //   Words                     a vector of two words, as they lie in panels

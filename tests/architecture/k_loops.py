@@ -13,7 +13,7 @@ NAME = re.compile(
     r"(?P<rows>\d+), (?P<vectors>\d+), (?P<expand>true|false), \(raggemm::ArithmeticId\)(?P<arithmetic>\d)>, "
     r"\d+, \d+>\([^)]*\)$"
 )
-PAIRS = "2"  # ArithmeticId::kPairs
+PAIRS, MMLA = "2", "5"  # ArithmeticId::kPairs, kMmla
 DTYPES = {"Float16": "f16", "BFloat16": "bf16", "float": "f32", "double": "f64"}
 VECTOR = re.compile(r"%[xyz]mm")
 # With the scalar kernels an fma is a call of the C library.
@@ -137,7 +137,7 @@ def parse(listing: str) -> list[Kernel]:
         has_frame = any(re.match(r"mov\s+%rsp,%rbp", text) for _, text in lines)
         if words := WORDS.search(name):
             kernels.append(Kernel("words", "words", int(words[1]), int(words[2]), False, _fma_loops(lines), has_frame))
-        if not (match := NAME.search(name)):
+        if not (match := NAME.search(name)) or match["arithmetic"] == MMLA:  # of scalar code, without fmas
             continue
         kernels.append(
             Kernel(

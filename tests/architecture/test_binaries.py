@@ -30,7 +30,7 @@ EXPORTS = {
 RUNTIME = {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"}
 SCALAR_RUNTIME = {"fma", "fmaf", "__extendhfsf2", "__extendhfdf2", "__truncsfhf2", "__truncdfhf2"}
 ISAS = ["scalar", "avx2", "avx_vnni", "avx512", "avx512_bf16", "avx512_vnni", "amx"]
-OF_OTHER_TARGETS = {"neon", "neon_dotprod"}
+OF_OTHER_TARGETS = {"neon", "neon_bf16", "neon_dotprod", "neon_i8mm"}
 LIBRARIES = ["libraggemm_ffi.so", "libraggemm_proto.so"]
 # See DEPENDENCIES.md.
 NEEDED = r"lib(?:raggemm_proto|absl_\w+|protobuf|gomp|stdc\+\+|gcc_s|m|c)\.so[.\d]*|ld-linux-x86-64\.so\.2"

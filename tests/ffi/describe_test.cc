@@ -186,7 +186,7 @@ std::string Summary(const Variables& variables) {
 TEST(DescribeTest, TheEnvironmentAndWhatIsWrongWithIt) {
   EXPECT_EQ(Summary({{"RAGGEMM_ISA", "scalar"}, {"RAGGEMM_THREADS", "2"}, {"RAGGEMM_EXECUTOR", "pool"}}),
             "SCALAR | RAGGEMM_ISA | scalar | 2 | pool | -");
-  EXPECT_THAT(Summary({}), MatchesRegex("(AVX512|AVX2|SCALAR) [|] .*in the probe.* [|] - [|] - [|] - [|] -"));
+  EXPECT_THAT(Summary({}), MatchesRegex("(AVX512|AVX2|NEON|SCALAR) [|] .*in the probe.* [|] - [|] - [|] - [|] -"));
   EXPECT_THAT(Summary({{"RAGGEMM_ISA", "auto"}}), HasSubstr("in the probe"));
   const std::string isa_error = "RAGGEMM_ISA: value \"s\\\"\\n\\xff\" is unknown or not usable here; usable: AUTO, ";
   const std::string wrong =
@@ -204,7 +204,7 @@ TEST(DescribeTest, WhatComputesBf16AndWhy) {
                         : absl::StrCat(bf16.at("arithmetic").string_value(), " ", bf16.at("isa").string_value(), " ",
                                        bf16.at("reason").string_value());
   };
-  EXPECT_THAT(summary({}), MatchesRegex("(tiles|pairs) [A-Z0-9_]+ as the best ISA of this CPU sums them; .*probe.*"));
+  EXPECT_THAT(summary({}), MatchesRegex("(tiles|pairs|mmla|fma) [A-Z0-9_]+ as the best ISA of this CPU sums them; .*probe.*"));
   EXPECT_EQ(summary({{"RAGGEMM_BF16_SUMS", "Tiles"}, {"RAGGEMM_ISA", "scalar"}}),
             "tiles SCALAR as RAGGEMM_BF16_SUMS says; RAGGEMM_ISA");
   EXPECT_THAT(summary({{"RAGGEMM_BF16_SUMS", "rows"}}), HasSubstr("RAGGEMM_BF16_SUMS: value \"rows\""));

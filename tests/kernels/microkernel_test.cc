@@ -60,10 +60,13 @@ class Microkernels : public IsaTest {
     const int64_t k_padded = PaddedK(tile.row, phase.k), elements = tile.height() * tile.nr;
     const bool alike = random_.Coin(), flips = Flips(tile.row, alike);
     const DType other = tile.b_type == DType::kS8 ? DType::kU8 : DType::kS8;  // than rhs has, where they are bytes
-    const DType a_type = alike || sums != DType::kS32 ? tile.b_type : other;
-    const Values a = Panel(tile.row.lhs, a_type, phase.k, k_padded, tile.height(), random_);
-    const Values b = tile.packed ? Panel(tile.row.rhs, tile.b_type, phase.k, k_padded, tile.nr, random_)
-                                 : Values(tile.b_type, tile.b_elements(phase.k), random_);
+    const DType a_type = alike ? tile.b_type : other;
+    Values a = Panel(tile.row.lhs, a_type, phase.k, k_padded, tile.height(), random_);
+    Values b = tile.packed ? Panel(tile.row.rhs, tile.b_type, phase.k, k_padded, tile.nr, random_)
+                           : Values(tile.b_type, tile.b_elements(phase.k), random_);
+    for (Values* x : {&a, &b}) {  // whose products are exact
+      if (rule.product == DType::kBF16) x->RoundAllTo(rule.product);
+    }
     const Values chain(sums, elements, random_), total(sums, elements, random_);
     const Values result(sums, elements, random_),
         strip = Panel(tile.row.rhs, tile.b_type, phase.k, k_padded, tile.nr, random_);

@@ -12,6 +12,7 @@
 #include "raggemm/operands.h"
 #include "tests/oracle/activated.h"
 #include "tests/oracle/dequantizer.h"
+#include "tests/oracle/flushing.h"
 #include "tests/oracle/reference.h"
 #include "tests/oracle/rule.h"
 #include "tests/oracle/values.h"
@@ -44,29 +45,6 @@ RAGGEMM_WITH_FMA void AddProducts(const T* a, const T* b, int64_t k, int64_t n, 
 }
 
 // ---- bf16 with bf16: f32 sums that flush, computed in float64 without any flushing ----
-
-// x + error rounds to f32 once, to nearest even, with an exponent range that has no end; then what is below the
-// smallest normal number becomes zero.
-float RoundAndFlush(double x, double error) {
-  if (error != 0 && (std::bit_cast<uint64_t>(x) & 1) == 0) {  // to odd: no second rounding can notice the first
-    x = std::nextafter(x, error > 0 ? HUGE_VAL : -HUGE_VAL);
-  }
-  if (!std::isfinite(x)) return static_cast<float>(x);
-  const double scale = std::abs(x) < 1 ? 0x1p100 : 1;
-  const double rounded = static_cast<double>(static_cast<float>(x * scale)) / scale;
-  return std::abs(rounded) < 0x1p-126 ? std::copysign(0.0F, static_cast<float>(std::copysign(1.0, x)))
-                                      : static_cast<float>(rounded);
-}
-
-template <typename T>
-inline T Flushed(T x) {
-  return std::abs(x) < T{0x1p-126} ? std::copysign(T{0}, x) : x;
-}
-
-float FlushingAdd(double a, double b) {
-  const double sum = a + b, part = sum - a;
-  return RoundAndFlush(sum, std::isfinite(sum) ? (a - (sum - part)) + (b - part) : 0);
-}
 
 // Far from what is flushed the operation itself is the rule.
 constexpr float kFar = 0x1p-100F;
@@ -378,26 +356,6 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, std:
 }
 
 }  // namespace
-
-float OddSum(float a, float b) {
-  if (std::abs(a) < std::abs(b)) std::swap(a, b);
-  if (!std::isfinite(a) || !std::isfinite(b) || b == 0) return a + b;
-  constexpr int kRoom = 32, kMost = 255;  // digits behind those of a; the exponent field of infinities
-  const auto field = [](float x) { return static_cast<int>(std::bit_cast<uint32_t>(x) >> 23 & kMost); };
-  const auto digits = [](float x) { return uint64_t{(std::bit_cast<uint32_t>(x) & 0x7fffff) | 0x800000} << kRoom; };
-  const int distance = std::min(field(a) - field(b), 63);
-  uint64_t small = digits(b) >> distance;
-  small |= small << distance != digits(b) ? 1 : 0;
-  const uint64_t sum = std::signbit(a) == std::signbit(b) ? digits(a) + small : digits(a) - small;
-  if (sum == 0) return 0;
-  const int lost = std::bit_width(sum) - 24, exponent = field(a) + lost - kRoom;
-  if (exponent <= 0) return std::copysign(0.0F, a);
-  if (exponent >= kMost) return std::copysign(HUGE_VALF, a);
-  uint64_t kept = lost > 0 ? sum >> lost : sum << -lost;
-  kept |= lost > 0 && kept << lost != sum ? 1 : 0;
-  const auto bits = static_cast<uint32_t>(exponent) << 23 | static_cast<uint32_t>(kept & 0x7fffff);
-  return std::copysign(std::bit_cast<float>(bits), a);
-}
 
 std::vector<double> ValuesOf(const Array& array) {
   std::vector<double> values;

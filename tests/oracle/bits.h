@@ -15,10 +15,6 @@ std::vector<double> ValuesOf(const Array& array);
 // The value of every element of out, which out's type represents exactly. Where c is out, call it before Run.
 absl::StatusOr<std::vector<double>> ExpectedOut(const GroupedGemmProblem& problem);
 
-// Adds two numbers of f32 that are no denormals and rounds to odd, as Arithmetic::adds_pairs has it: of the exact sum 24
-// digits, the last of them set where any other is. Beyond f32 it is infinite, below its normal numbers zero.
-float OddSum(float a, float b);
-
 }  // namespace raggemm
 
 #endif  // RAGGEMM_TESTS_ORACLE_BITS_H_

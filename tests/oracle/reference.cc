@@ -119,8 +119,8 @@ void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, 
 // happen, and so has room beside it for a second order: the last rounding, of r to out's type, is off by at most
 // eps_out/2 * (|want| + |r - want|), or by tiny_out/2 among denormals. Among those an fma or a product may be off by
 // tiny_c/2 instead of relatively, and a sum is exact: K fmas, whose losses alpha multiplies, alpha's product, c's fma.
-// Where pairs are added first, a product passes one rounding with its partner and C/2 with its chain, each to odd and so
-// off by 2*u: (2 + C)*u. A chain that is filled up passes no more than a full one.
+// Where pairs are added first, a product passes one rounding with its partner and C/2 with its chain, each to odd and
+// so off by 2*u: (2 + C)*u. A chain that is filled up passes no more than a full one.
 // An arithmetic that flushes takes such factors as zeros, which is part of `want`, and each of its fmas and additions,
 // at most two for each k and one more, may be off by the smallest normal number instead.
 //

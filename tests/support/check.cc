@@ -23,7 +23,7 @@ testing::AssertionResult Of(const ProblemSpec& spec, testing::AssertionResult re
   return result ? result : result << ", " << Describe(spec);
 }
 
-// Those that have kernels of their own for it: others compute by the same as one of them.
+// Lists those that have kernels of their own for it: others compute by the same as one of them.
 std::vector<Isa> IsasFor(const GroupedGemmProblem& problem) {
   std::vector<Isa> isas = CoverHostIsas();
   const auto chosen = ArithmeticFor(ProductsOf(problem), HostCpu());

@@ -170,6 +170,7 @@ ProblemSpec RandomSpec(Random& random) {
     spec.lhs = spec.rhs = DType::kF32;
     if (spec.out == DType::kF64) spec.out = DType::kF32;
     spec.precision = random.Coin() ? Precision::kBf16X3 : Precision::kBf16X6;
+    spec.bf16_sums.reset();
     if (random.Below(3) != 0) spec.bf16_sums = kSplittingRules[random.Below(2)];
   }
   if (random.Below(4) == 0 && spec.precision == Precision::kDefault && spec.out != DType::kS32) {

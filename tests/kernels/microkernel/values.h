@@ -10,6 +10,7 @@
 #include "kernels/isa.h"
 #include "kernels/microkernel.h"
 #include "tests/oracle/bits.h"
+#include "tests/oracle/flushing.h"
 #include "tests/oracle/values.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/problem_spec.h"
@@ -23,6 +24,9 @@ class Values {
     for (int64_t i = 0; i < count; ++i) {
       StoreNearest(tensor_.array(), i, IsMatrix(dtype) ? random.Unit() : static_cast<double>(random.Next() >> 32));
     }
+  }
+  void RoundAllTo(DType dtype) {
+    for (int64_t i = 0; i < ElementCount(tensor_.array()); ++i) Set(i, RoundTo(dtype, (*this)[i]));
   }
   void* data() const { return tensor_.array().data; }
   void Set(int64_t i, double value) { StoreRounded(tensor_.array(), i, value); }
@@ -122,14 +126,10 @@ inline double Flipped(DType dtype, double value) {
   return value < (dtype == DType::kS8 ? 0 : 128) ? value + 128 : value - 128;
 }
 
-// A panel of matrices of this type, whose numbers it has, and whose steps from k on are zeros.
+// A panel of matrices of this type, whose steps from k on are zeros.
 inline Values Panel(const PanelLayout& layout, DType matrix, int64_t k, int64_t k_padded, int64_t width,
                     Random& random) {
   Values panel(PanelType(layout, matrix), PanelElements(layout, k_padded, width), random);
-  if (matrix == DType::kBF16) {
-    const std::vector<double> all = panel.All();
-    for (size_t i = 0; i < all.size(); ++i) panel.Set(static_cast<int64_t>(i), RoundTo(matrix, all[i]));
-  }
   for (; k < k_padded; ++k) {
     for (int64_t j = 0; j < width; ++j) panel.Set(AtStep(layout, k, j, width), 0);
   }
