@@ -64,9 +64,7 @@ class Microkernels : public IsaTest {
     Values a = Panel(tile.row.lhs, a_type, phase.k, k_padded, tile.height(), random_);
     Values b = tile.packed ? Panel(tile.row.rhs, tile.b_type, phase.k, k_padded, tile.nr, random_)
                            : Values(tile.b_type, tile.b_elements(phase.k), random_);
-    for (Values* x : {&a, &b}) {  // whose products are exact
-      if (rule.product == DType::kBF16) x->RoundAllTo(rule.product);
-    }
+    RoundToProduct(rule, {&a, &b});
     const Values chain(sums, elements, random_), total(sums, elements, random_);
     const Values result(sums, elements, random_),
         strip = Panel(tile.row.rhs, tile.b_type, phase.k, k_padded, tile.nr, random_);

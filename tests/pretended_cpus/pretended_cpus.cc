@@ -38,9 +38,7 @@ const Cpu* MeasuredRow() {
   return nullptr;
 }
 int64_t CacheBytes(int /*level*/) { return 0; }  // the row's
-ArithmeticId SumsOfHost() {
-  return HostCpu().Has(test::Named("amx")) ? ArithmeticId::kTiles : ArithmeticId::kPairs;
-}
+ArithmeticId SumsOfHost() { return HostCpu().Has(test::Named("amx")) ? ArithmeticId::kTiles : ArithmeticId::kPairs; }
 
 const char* MissingForAvx2() { return Missing("avx2"); }
 const char* MissingForAvx512() { return Missing("avx512"); }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include "kernels/isa.h"
@@ -134,6 +135,12 @@ inline Values Panel(const PanelLayout& layout, DType matrix, int64_t k, int64_t 
     for (int64_t j = 0; j < width; ++j) panel.Set(AtStep(layout, k, j, width), 0);
   }
   return panel;
+}
+
+// Makes numbers those that the rule multiplies, whose products are exact.
+inline void RoundToProduct(const Arithmetic& rule, std::initializer_list<Values*> operands) {
+  if (rule.product != DType::kBF16) return;
+  for (Values* x : operands) x->RoundAllTo(rule.product);
 }
 
 }  // namespace raggemm::test
