@@ -60,7 +60,7 @@ inline constexpr int64_t kScaleSteps = 32;
 struct PackAhead;
 struct MicrokernelArgs {
   int64_t k;          // beside the last steps of a panel a multiple of KernelRow::k_step
-  const void* a;      // [k][mr] in the layout of panels
+  const void* a;      // [k][mr] in the layout of panels, with a vector of slack
   const void* b;      // row kk starts at b + kk * b_stride elements; the kernel's own element type
   int64_t b_stride;   // of strips, their width
   void* strip;        // [k][nr] in the layout of panels, written by the expanding kernels

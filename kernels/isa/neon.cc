@@ -28,6 +28,11 @@ struct NeonF64 {
     asm("" : "+w"(x));
     return x;
   }
+  template <int kLane>
+  RAGGEMM_INLINE static Vec FmaOfLane(Vec a, Vec b, Vec c) {
+    asm volatile("fmla %0.2d, %1.2d, %2.d[%3]" : "+w"(c) : "w"(b), "w"(a), "n"(kLane));
+    return c;
+  }
   static Vec FmaInRegisters(Vec a, Vec b, Vec c) {
     asm("fmla %0.2d, %1.2d, %2.2d" : "+w"(c) : "w"(a), "w"(b));
     return c;

@@ -49,9 +49,18 @@ struct NeonDotProd : NeonS32 {
   }
   static Vec Dot(Words a, Words b, Vec sum) {
     if constexpr (kSigned<E>) {
-      asm("sdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
+      asm volatile("sdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
     } else {
-      asm("udot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
+      asm volatile("udot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
+    }
+    return sum;
+  }
+  template <int kLane>
+  RAGGEMM_INLINE static Vec DotOfLane(Words a, Words b, Vec sum) {
+    if constexpr (kSigned<E>) {
+      asm volatile("sdot %0.4s, %1.16b, %2.4b[%3]" : "+w"(sum) : "w"(b), "w"(a), "n"(kLane));
+    } else {
+      asm volatile("udot %0.4s, %1.16b, %2.4b[%3]" : "+w"(sum) : "w"(b), "w"(a), "n"(kLane));
     }
     return sum;
   }

@@ -33,6 +33,11 @@ struct NeonF32 {
     asm("" : "+w"(x));
     return x;
   }
+  template <int kLane>
+  RAGGEMM_INLINE static Vec FmaOfLane(Vec a, Vec b, Vec c) {
+    asm volatile("fmla %0.4s, %1.4s, %2.s[%3]" : "+w"(c) : "w"(b), "w"(a), "n"(kLane));
+    return c;
+  }
   static Vec FmaInRegisters(Vec a, Vec b, Vec c) {
     asm("fmla %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
     return c;
@@ -95,6 +100,10 @@ struct NeonFlushing : NeonF32 {
     return Flushed(sum);
   }
   static Vec FmaInRegisters(Vec a, Vec b, Vec c) { return Fma(a, b, c); }
+  template <int kLane>
+  static Vec FmaOfLane(Vec a, Vec b, Vec c) {
+    return Fma(vdupq_laneq_f32(a, kLane), b, c);
+  }
   static Vec Add(Vec a, Vec b) { return Flushed(vaddq_f32(Flushed(a), Flushed(b))); }
 
  private:

@@ -25,13 +25,13 @@ struct NeonI8mm : NeonS32, NeonWords<E> {
   static Words HighElements(Words a, Words b) { return Of8(vzip2q_u8(As8(a), As8(b))); }
   RAGGEMM_INLINE static Vec Dot(Words a, Words b, Vec sum, bool alike) {
     if (!alike && kIsSigned) {
-      asm("usmmla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
+      asm volatile("usmmla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
     } else if (!alike) {
-      asm("usmmla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(b), "w"(a));
+      asm volatile("usmmla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(b), "w"(a));
     } else if (kIsSigned) {
-      asm("smmla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
+      asm volatile("smmla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
     } else {
-      asm("ummla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
+      asm volatile("ummla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
     }
     return sum;
   }

@@ -29,6 +29,11 @@ struct NeonS32 {
     asm("" : "+w"(x));
     return x;
   }
+  template <int kLane>
+  RAGGEMM_INLINE static Vec FmaOfLane(Vec a, Vec b, Vec c) {
+    asm volatile("mla %0.4s, %1.4s, %2.s[%3]" : "+w"(c) : "w"(b), "w"(a), "n"(kLane));
+    return c;
+  }
   static Vec FmaInRegisters(Vec a, Vec b, Vec c) {
     asm("mla %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
     return c;

@@ -4,6 +4,7 @@
 //   kWide[mr] (vectors of a wide tile)
 //   Zero() Broadcast(p) Fma(a,b,c) Add Mul Low(a,b) High(a,b): interleaved halves
 //   FmaInRegisters(a,b,c): Fma that overwrites c and reads no memory; Pinned(v): v, never loaded again
+//   FmaOfLane<i>(a,b,c): the same of a's element i, where that is an instruction: no broadcasts then
 //   Stream(p, Vec): past the caches; where pairs of E fill a T also LoadPairs(const E*), First, Second of each pair
 //   TransposeBlock(Vec (&)[kWidth]), where that is cheaper than perfect shuffles by Low and High
 //   Load(const E*), LoadPartial(const E*, n), Store(E*, Vec), StorePartial(E*, Vec, n) for each element type E
@@ -15,6 +16,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "kernels/isa/ends.h"
 #include "kernels/isa/expand.h"
@@ -25,6 +27,18 @@
 
 namespace raggemm {
 namespace {
+
+// Panels have a vector of slack: the last lanes of x may be what follows.
+template <class V, int kMr, int kNv, int... kRows>
+RAGGEMM_INLINE inline void StepOfLanes(const typename V::Scalar* a, const typename V::Vec (&y)[kNv],
+                                       typename V::Vec (&acc)[kMr][kNv], std::integer_sequence<int, kRows...>) {
+  constexpr int kWidth = V::kWidth;
+  typename V::Vec x[(kMr + kWidth - 1) / kWidth];
+  RAGGEMM_UNROLL for (int i = 0; i < kMr; i += kWidth) x[i / kWidth] = V::Load(a + i);
+  RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
+    ((acc[kRows][v] = V::template FmaOfLane<kRows % kWidth>(x[kRows / kWidth], y[v], acc[kRows][v])), ...);
+  }
+}
 
 // One step of the k loop. Tall tiles hold the row of b and walk down a; flat tiles hold the column of a and walk
 // along b, since with few rows a whole row of b would spill. Left alone, GCC 12 folds one load into every fma that
@@ -51,9 +65,13 @@ RAGGEMM_INLINE inline void Step(const typename V::Scalar* a, LoadColumns load, t
     if constexpr (kExpand) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) V::Store(strip + v * V::kWidth, y[v]);
     }
-    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-      const Vec x = V::Broadcast(a + i);
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::FmaInRegisters(x, y[v], acc[i][v]);
+    if constexpr (requires { V::template FmaOfLane<0>(y[0], y[0], y[0]); }) {
+      StepOfLanes<V>(a, y, acc, std::make_integer_sequence<int, kMr>());
+    } else {
+      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+        const Vec x = V::Broadcast(a + i);
+        RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::FmaInRegisters(x, y[v], acc[i][v]);
+      }
     }
   }
 }

@@ -11,6 +11,7 @@
 //   Transpose(Words[kWidth])
 //   Dot(a, b, sum), DotOfOne(p, b, sum): sum + the products of the words, of floats that of the second elements first;
 //                             with Pinned, as FmaInRegisters of tile_gemm.h
+//   DotOfLane<i>(a, b, sum)   Dot of a's word i, where that is an instruction
 //   Scales                    only where elements have BlockScales: Read and ReadOne those of kScaleSteps steps of 32
 //                             columns or of one, Low and High as LowWords and HighWords, and Scaled(words, half)
 //   kFlips                    whether Dot wants one of lhs and rhs signed, the other not, or both alike; then also
@@ -20,6 +21,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "kernels/isa/tile_gemm.h"
 #include "kernels/microkernel.h"
@@ -106,10 +108,14 @@ struct WordSteps {
     RAGGEMM_UNROLL for (int v = 0; v < kNv; v += 2) {
       Words y[2];
       Columns(v, steps, y);
-      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
-        RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) {
-          Vec& sum = sums[i][v + j];
-          sum = kNv > 2 ? V::Dot(x[i], y[j], sum) : V::DotOfOne(a + i, y[j], sum);
+      if constexpr (kNv == 2 && requires { V::template DotOfLane<0>(y[0], y[0], sums[0][0]); }) {
+        DotOfLanes(y, sums, std::make_integer_sequence<int, kMr>());
+      } else {
+        RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+          RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) {
+            Vec& sum = sums[i][v + j];
+            sum = kNv > 2 ? V::Dot(x[i], y[j], sum) : V::DotOfOne(a + i, y[j], sum);
+          }
         }
       }
       if constexpr (V::kFlips) {
@@ -119,6 +125,15 @@ struct WordSteps {
     a += kMr;
     b = b + (kFrom == WordsFrom::kStrip ? kNv * kWidth : kGroup * b_stride);
     if constexpr (kFrom == WordsFrom::kRowsAndPack) strip += kNv * kWidth;
+  }
+
+  template <int... kRows>
+  RAGGEMM_INLINE void DotOfLanes(const Words (&y)[2], Tile& sums, std::integer_sequence<int, kRows...>) {
+    Words rows[(kMr + kWidth - 1) / kWidth];
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; i += kWidth) rows[i / kWidth] = V::LoadWords(a + i);
+    RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) {
+      ((sums[kRows][j] = V::template DotOfLane<kRows % kWidth>(rows[kRows / kWidth], y[j], sums[kRows][j])), ...);
+    }
   }
 
   // Scales of two vectors of sums.

@@ -25,11 +25,13 @@ testing::AssertionResult Of(const ProblemSpec& spec, testing::AssertionResult re
 
 // Lists those that have kernels of their own for it: others compute by the same as one of them.
 std::vector<Isa> IsasFor(const GroupedGemmProblem& problem) {
-  std::vector<Isa> isas = CoverHostIsas();
+  const std::vector<Isa> all = CoverHostIsas();
   const auto chosen = ArithmeticFor(ProductsOf(problem), HostCpu());
-  if (!chosen.ok()) return isas;
-  std::erase_if(isas, [&](Isa isa) { return OwnKernelsFor(isa, *chosen->arithmetic) == nullptr; });
-  return isas;
+  std::vector<Isa> own;
+  for (Isa isa : all) {
+    if (chosen.ok() && OwnKernelsFor(isa, *chosen->arithmetic) != nullptr) own.push_back(isa);
+  }
+  return own.empty() ? all : own;
 }
 
 }  // namespace

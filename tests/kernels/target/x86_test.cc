@@ -58,7 +58,7 @@ TEST(IsaRows, AreThoseOfX86) {
                                    "tiles_3x16_avx2",
                                    "s32_6x16_avx2",  //
                                    "f32_4x2_scalar",        "f64_4x2_scalar",   "pairs_4x2_scalar",
-                                   "tiles_2x2_scalar",      "s32_4x2_scalar"};
+                                   "tiles_2x2_scalar",      "s32_4x2_scalar",   "mmla_4x2_scalar"};
   if (HostLacksTilesOfBytes()) want.erase(want.begin() + 1);
   EXPECT_EQ(names, want);
 }
