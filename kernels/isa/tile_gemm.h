@@ -16,7 +16,6 @@
 
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
 #include "kernels/isa/ends.h"
 #include "kernels/isa/expand.h"
@@ -28,15 +27,25 @@
 namespace raggemm {
 namespace {
 
+// Calls f with each of first, ..., end - 1 as a constant.
+template <int kFirst, int kEnd, class F>
+RAGGEMM_INLINE inline void ForEach(F f) {
+  if constexpr (kFirst < kEnd) {
+    f(std::integral_constant<int, kFirst>());
+    ForEach<kFirst + 1, kEnd>(f);
+  }
+}
+
 // Panels have a vector of slack: the last lanes of x may be what follows.
-template <class V, int kMr, int kNv, int... kRows>
+template <class V, int kMr, int kNv>
 RAGGEMM_INLINE inline void StepOfLanes(const typename V::Scalar* a, const typename V::Vec (&y)[kNv],
-                                       typename V::Vec (&acc)[kMr][kNv], std::integer_sequence<int, kRows...>) {
+                                       typename V::Vec (&acc)[kMr][kNv]) {
   constexpr int kWidth = V::kWidth;
   typename V::Vec x[(kMr + kWidth - 1) / kWidth];
   RAGGEMM_UNROLL for (int i = 0; i < kMr; i += kWidth) x[i / kWidth] = V::Load(a + i);
   RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
-    ((acc[kRows][v] = V::template FmaOfLane<kRows % kWidth>(x[kRows / kWidth], y[v], acc[kRows][v])), ...);
+    ForEach<0, kMr>(
+        [&](auto i) RAGGEMM_INLINE { acc[i][v] = V::template FmaOfLane<i % kWidth>(x[i / kWidth], y[v], acc[i][v]); });
   }
 }
 
@@ -66,7 +75,7 @@ RAGGEMM_INLINE inline void Step(const typename V::Scalar* a, LoadColumns load, t
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) V::Store(strip + v * V::kWidth, y[v]);
     }
     if constexpr (requires { V::template FmaOfLane<0>(y[0], y[0], y[0]); }) {
-      StepOfLanes<V>(a, y, acc, std::make_integer_sequence<int, kMr>());
+      StepOfLanes<V>(a, y, acc);
     } else {
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
         const Vec x = V::Broadcast(a + i);

@@ -21,7 +21,6 @@
 
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
 #include "kernels/isa/tile_gemm.h"
 #include "kernels/microkernel.h"
@@ -109,7 +108,7 @@ struct WordSteps {
       Words y[2];
       Columns(v, steps, y);
       if constexpr (kNv == 2 && requires { V::template DotOfLane<0>(y[0], y[0], sums[0][0]); }) {
-        DotOfLanes(y, sums, std::make_integer_sequence<int, kMr>());
+        DotOfLanes(y, sums);
       } else {
         RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
           RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) {
@@ -127,12 +126,13 @@ struct WordSteps {
     if constexpr (kFrom == WordsFrom::kRowsAndPack) strip += kNv * kWidth;
   }
 
-  template <int... kRows>
-  RAGGEMM_INLINE void DotOfLanes(const Words (&y)[2], Tile& sums, std::integer_sequence<int, kRows...>) {
+  RAGGEMM_INLINE void DotOfLanes(const Words (&y)[2], Tile& sums) {
     Words rows[(kMr + kWidth - 1) / kWidth];
     RAGGEMM_UNROLL for (int i = 0; i < kMr; i += kWidth) rows[i / kWidth] = V::LoadWords(a + i);
     RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) {
-      ((sums[kRows][j] = V::template DotOfLane<kRows % kWidth>(rows[kRows / kWidth], y[j], sums[kRows][j])), ...);
+      ForEach<0, kMr>([&](auto i) RAGGEMM_INLINE {
+        sums[i][j] = V::template DotOfLane<i % kWidth>(rows[i / kWidth], y[j], sums[i][j]);
+      });
     }
   }
 

@@ -167,7 +167,7 @@ def test_it_is_left_when_something_is_raised():
 
 WRONG_OPTIONS = [
     ({"isa": "sse2"}, "isa is 'sse2', must be one of AUTO, AVX512, AVX2, SCALAR"),
-    ({"bf16_sums": "rows"}, "bf16_sums is 'rows', must be one of AUTO, TILES, PAIRS"),
+    ({"bf16_sums": "rows"}, "bf16_sums is 'rows', must be one of AUTO, TILES, PAIRS, FMA, MMLA"),
     ({"isa": 2}, "isa is 2, must be one of AUTO, AVX512, AVX2, SCALAR"),
     ({"isa": "AVX512"}, "isa: AVX512 is not usable here, because of a test; usable: AUTO, AVX2, SCALAR"),
     ({"threads": 257}, "threads is 257, must be an integer in [0, 256]"),

@@ -132,10 +132,9 @@ TEST(DescribeTest, HasTheTables) {
   EXPECT_TRUE(same(RowOf(parsed, "arithmetics", "f64"),
                    R"({"name": "f64", "product": "f64", "sum": "f64", "chain": 256, "lanes": 1, "pair": 1,
                        "whole": 1, "flushes": false, "split_block": 0, "adds_pairs": false, "bf16_sums": null})"));
-  EXPECT_THAT(
-      TextsOf(RowOf(parsed, "isas", "SCALAR").fields().at("kernels")),
-      ElementsAre("f32_4x2_scalar", "f64_4x2_scalar", "pairs_4x2_scalar", "tiles_2x2_scalar", "s32_4x2_scalar",
-                  "mmla_4x2_scalar"));
+  EXPECT_THAT(TextsOf(RowOf(parsed, "isas", "SCALAR").fields().at("kernels")),
+              ElementsAre("f32_4x2_scalar", "f64_4x2_scalar", "pairs_4x2_scalar", "tiles_2x2_scalar", "s32_4x2_scalar",
+                          "mmla_4x2_scalar"));
   EXPECT_TRUE(same(RowOf(parsed, "operands", "bias"),
                    R"({"name": "bias", "types": "up to compute", "axes": ["problem", "replica", "group", "column"],
                        "modes": ["ragged M", "ragged K", "uniform"]})"));
@@ -204,7 +203,8 @@ TEST(DescribeTest, WhatComputesBf16AndWhy) {
                         : absl::StrCat(bf16.at("arithmetic").string_value(), " ", bf16.at("isa").string_value(), " ",
                                        bf16.at("reason").string_value());
   };
-  EXPECT_THAT(summary({}), MatchesRegex("(tiles|pairs|mmla|fma) [A-Z0-9_]+ as the best ISA of this CPU sums them; .*probe.*"));
+  EXPECT_THAT(summary({}), MatchesRegex("(tiles|pairs|mmla|fma) [A-Z0-9_]+ as the best ISA of this CPU sums them; "
+                                        ".*probe.*"));
   EXPECT_EQ(summary({{"RAGGEMM_BF16_SUMS", "Tiles"}, {"RAGGEMM_ISA", "scalar"}}),
             "tiles SCALAR as RAGGEMM_BF16_SUMS says; RAGGEMM_ISA");
   EXPECT_THAT(summary({{"RAGGEMM_BF16_SUMS", "rows"}}), HasSubstr("RAGGEMM_BF16_SUMS: value \"rows\""));
