@@ -15,7 +15,7 @@ namespace raggemm {
 // up with products of +0 and +0. Sums of integers are exact modulo 2^32, two's complement, in whatever order.
 //
 // With adds_pairs the two products of a pair are added to each other, then to the chain. Both sums are rounded to odd:
-// what is not exact becomes the neighbour of it that has an odd last digit, the largest finite number at most; products
+// what is not exact becomes the neighbour of it that has an odd last digit, and an infinity from 0x1p128 on; products
 // are exact. Pairs come in the order of k.
 struct Arithmetic {
   const char* name;
