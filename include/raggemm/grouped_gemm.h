@@ -30,7 +30,7 @@
 // bf16 with bf16, but for f64 results, is summed by one of four rules, each computed alike on every CPU:
 // GroupedGemmProblem::bf16_sums says which.
 //   fma                the rule above
-// As three units do it. Sums are f32 then, and denormals in them zeros:
+// The others are what units compute. Sums are f32 then, and denormals in them zeros:
 //   pairs (VDPBF16PS)  the rule above, but of each two steps of k the second first; an odd last one has a partner of +0
 //   tiles (TDPBF16PS)  blocks of 32, the last one filled up with +0; of each block the fma chain of its even steps
 //                      from +0, and that of its odd steps; total = total + (even + odd), from +0

@@ -11,7 +11,7 @@ inline T Flushed(T x) {
   return std::abs(x) < T{0x1p-126} ? std::copysign(T{0}, x) : x;
 }
 
-// Adds two numbers, of which f32 holds the sum's digits or float64 the numbers, and rounds to nearest even.
+// Adds two numbers and rounds the exact sum once, to nearest even.
 float FlushingAdd(double a, double b);
 
 // Adds two numbers of f32 that are no denormals and rounds to odd, as Arithmetic::adds_pairs has it: of the exact sum
