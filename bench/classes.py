@@ -123,7 +123,7 @@ def table(recorded: list[Recorded], folder: str) -> str:
 
 def update(page: pathlib.Path, results: pathlib.Path) -> None:
     """Puts the table of all that is recorded in place of the page's."""
-    recorded = [read(file.read_text(), file.name) for file in sorted(results.glob("*.md"))]
+    recorded = [read(file.read_text(), file.name) for file in sorted(results.glob("*family*.md"))]
     new = table(recorded, os.path.relpath(results, page.parent))
     text, found = re.subn(rf"^{re.escape(HEADER)}.*(\n\|.*)*", lambda _: new, page.read_text(), flags=re.MULTILINE)
     if found != 1:

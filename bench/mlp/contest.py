@@ -4,14 +4,17 @@
 
 Each contender runs in a process and an environment of its own (worker.py), on the same weights and routing. Before it
 is timed, its results are compared with float64. Contenders take turns, so that slow minutes of memory are everybody's;
-a figure is the median of all calls, with sorting by expert and the weighted sum of each token's rows. int8 is weights
-alone for raggemm, and weights and rows for the others, which round the rows as they come.
+a time is the median of all calls, with sorting by expert and the weighted sum of each token's rows, and a ratio the
+median of those of each round of turns. int8 is weights alone for raggemm, and weights and rows for the others, which
+round the rows as they come.
 """
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -56,9 +59,12 @@ class Worker:
         """Milliseconds of each call; none, and `error`, where it failed."""
         if self.error:
             return []
+        self._process.send_signal(signal.SIGCONT)
         self._process.stdin.write(json.dumps({"tokens": tokens, "seconds": seconds}) + "\n")
         self._process.stdin.flush()
         answer = self._read()
+        # Threads of OpenMP look for work long after a call, on cores that the next contender needs.
+        self._process.send_signal(signal.SIGSTOP)
         self.error = answer.get("error")
         return answer.get("ms", [])
 
@@ -86,27 +92,35 @@ def gigabytes(layer: Layer, form: str, tokens: int) -> float:
     return active * layer.model.expert_elements * BYTES_PER_ELEMENT[form] * 1e-9
 
 
-def run(workers: list[Worker], form: str, tokens: int, options: argparse.Namespace) -> dict[str, float]:
-    """Medians of those that are right."""
+Times = dict[str, list[list[float]]]  # of each contender that is right, its calls in milliseconds turn by turn
+
+
+def run(workers: list[Worker], form: str, tokens: int, options: argparse.Namespace) -> Times:
     for worker in workers:
         worker.check(form, tokens)
-    ms: dict[str, list[float]] = {worker.name: [] for worker in workers}
+    times: Times = {worker.name: [] for worker in workers}
     for turn in range(options.turns):
         for i in range(len(workers)):
             worker = workers[(i + turn) % len(workers)]
-            ms[worker.name] += worker.ask(tokens, options.seconds)
-    return {name: statistics.median(times) for name, times in ms.items() if times}
+            times[worker.name].append(worker.ask(tokens, options.seconds))
+    return {name: turns for name, turns in times.items() if all(turns)}
 
 
-def line(model: str, form: str, tokens: int, size: float, medians: dict[str, float]) -> str:
-    ours = medians.get("raggemm")
+def line(model: str, form: str, tokens: int, size: float, times: Times) -> str:
+    ms = {name: statistics.median(itertools.chain(*turns)) for name, turns in times.items()}
+    ours = ms.get("raggemm")
     fields = [
         f"{model:<14} {form:<6} {tokens:>6}",
         f"{ours:>10.3f} {size / ours * 1e3:>6.1f}" if ours else f"{'-':>17}",
     ]
     for name in list(CONTENDERS)[1:]:
-        there = ours and name in medians
-        fields.append(f"{medians[name]:>10.3f} {medians[name] / ours:>6.2f}" if there else f"{'-':>17}")
+        if not ours or name not in ms:
+            fields.append(f"{'-':>17}")
+            continue
+        # Memory has one speed or another for seconds: medians of two contenders may be of different ones.
+        rounds = zip(times[name], times["raggemm"], strict=True)
+        ratio = statistics.median(statistics.median(theirs) / statistics.median(of_us) for theirs, of_us in rounds)
+        fields.append(f"{ms[name]:>10.3f} {ratio:>6.2f}")
     return "  ".join(fields)
 
 
@@ -134,8 +148,8 @@ def main() -> int:
                 python = {name: sys.executable if name == "raggemm" else options.peers_python for name in names}
                 workers = [Worker(python[name], name, form, model, layer) for name in names]
                 for t in tokens:
-                    medians = run(workers, form, t, options)
-                    print(line(model, form, t, gigabytes(layer, form, t), medians), flush=True)
+                    times = run(workers, form, t, options)
+                    print(line(model, form, t, gigabytes(layer, form, t), times), flush=True)
                 failures |= {f"{w.name} {form} {model}: {w.error}" for w in workers if w.error}
                 for worker in workers:
                     worker.end()

@@ -45,6 +45,15 @@ def test_sort_by_expert(experts, under_jit):
     assert {x.dtype for x in rows} == {np.dtype(np.int32)}
 
 
+@pytest.mark.parametrize("tokens, num_experts", [(40, 7), (512, 600), (1 << 14, 1 << 16)])
+def test_ways_to_sort(tokens, num_experts):
+    """Experts are counted by comparison, by search, and are too many to be one number with their places."""
+    experts = np.random.default_rng(tokens).integers(0, num_experts + 1, (tokens, 2), np.int32)
+    rows = raggemm.sort_by_expert(experts, num_experts)
+    np.testing.assert_array_equal(rows.order, np.argsort(experts.reshape(-1), kind="stable"))
+    np.testing.assert_array_equal(rows.group_sizes, np.bincount(experts.reshape(-1))[:num_experts])
+
+
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32])
 def test_dtypes_of_experts(x64, dtype):
     experts = np.array([[3, 1], [1, 0]], dtype)

@@ -28,7 +28,7 @@ SOURCED = (
     "cmake/setup.sh",
     "python/wheel/wheel.sh",
     "python/tests/origins/origins.sh",
-    "tests/aarch64.sh",
+    "tests/aarch64/aarch64.sh",
     "tests/amx/amx.sh",
     "tests/checkers.sh",
     "tests/release.sh",

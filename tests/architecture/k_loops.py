@@ -104,10 +104,10 @@ def _blocks_of(lines: list[tuple[int, str]]) -> tuple[dict[int, list[str]], dict
     return blocks, {b: [s for s in after if s in blocks] for b, after in successors.items()}
 
 
-def _fma_loops(lines: list[tuple[int, str]]) -> list[Loop]:
-    """The outermost loops of a function that contain an fma."""
+def loops(lines: list[tuple[int, str]]) -> list[Loop]:
+    """The outermost loops of a function."""
     blocks, successors = _blocks_of(lines)
-    loops = []
+    found = []
     for members in _loops_of(set(blocks), successors):
         entries = {b for a in blocks if a not in members for b in successors[a] if b in members} or {min(members)}
         nested = set().union(*_loops_of(members - entries, successors))
@@ -115,10 +115,13 @@ def _fma_loops(lines: list[tuple[int, str]]) -> list[Loop]:
         def texts(of: set[int]) -> list[str]:
             return [text for b in sorted(of) for text in blocks[b] if not PADDING.match(text)]
 
-        loop = Loop(texts(members - nested), texts(nested))
-        if any(map(FMA.match, loop.own + loop.nested)):
-            loops.append(loop)
-    return loops
+        found.append(Loop(texts(members - nested), texts(nested)))
+    return found
+
+
+def _fma_loops(lines: list[tuple[int, str]]) -> list[Loop]:
+    """Those that contain an fma."""
+    return [loop for loop in loops(lines) if any(map(FMA.match, loop.own + loop.nested))]
 
 
 def _functions(listing: str) -> Iterator[tuple[str, list[tuple[int, str]]]]:

@@ -229,15 +229,28 @@ def _pairs(experts: Any) -> jax.Array:
     return experts
 
 
+# Ids by experts, up to which all are compared: one loop is 30 us faster than the many of a search, for one token.
+_MOST_COMPARED = 1 << 14
+
+
 def in_order_of_experts(experts: jax.Array, num_experts: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """int32 (sorted ids [n], order [n], sizes [num_experts]) of ids in any shape. Those of one expert keep their order;
     those that name none become num_experts and come last."""
     ids = gathered(experts).reshape(-1)
     ids = jnp.where((ids >= 0) & (ids < num_experts), ids, num_experts).astype(jnp.int32)
-    order = jnp.argsort(ids, stable=True).astype(jnp.int32)
-    ids = ids[order]
-    ends = jnp.searchsorted(ids, jnp.arange(num_experts, dtype=jnp.int32), side="right")
-    return ids, order, jnp.diff(ends, prepend=0).astype(jnp.int32)
+    places, experts_there = lax.iota(jnp.int32, ids.size), jnp.arange(num_experts, dtype=jnp.int32)
+    if (num_experts + 1) * ids.size < 1 << 31:
+        # One array of numbers, of which no two are equal: 512 tokens of 8 experts in 0.6 ms, two arrays in 1.2 (Zen 4).
+        keys = lax.sort(ids * ids.size + places, is_stable=False)
+        sorted_ids, order = (divide(keys, max(ids.size, 1)) for divide in (jnp.floor_divide, jnp.remainder))
+    else:
+        sorted_ids, order = lax.sort((ids, places), num_keys=1, is_stable=True)
+    if num_experts * ids.size <= _MOST_COMPARED:
+        sizes = jnp.sum(ids[:, None] == experts_there, 0, dtype=jnp.int32)
+    else:
+        ends = jnp.searchsorted(sorted_ids, experts_there, side="right")
+        sizes = jnp.diff(ends, prepend=0).astype(jnp.int32)
+    return sorted_ids, order, sizes
 
 
 class SortedRows(NamedTuple):
