@@ -198,8 +198,9 @@ struct DotArgs {
 };
 using Dot = float(const DotArgs&);
 
-inline constexpr int kSweepRows = 8;  // of the tallest sweep
-inline constexpr int kMaxRows = 32;   // rows of the tallest register tile of any ISA
+inline constexpr int kSweepRows = 8;   // of the tallest sweep
+inline constexpr int kAlongKRows = 4;  // of the tallest tile of columns along k
+inline constexpr int kMaxRows = 32;    // rows of the tallest register tile of any ISA
 
 // Steps of k that are packed at once: a strip of 256 x 32 f32 fills two thirds of a 48 KiB L1. Chains end with them.
 inline constexpr int64_t kPanel = 256;
@@ -289,6 +290,7 @@ struct Packers {
 struct FormatKernels {
   DirectKernel direct[kMaxRows + 1][2];  // of rhs as it lies, by [mr][wide, narrow: a strip]
   DirectKernel sweep[kMaxRows + 1];      // of rhs as it lies, any multiple of nr columns, by [mr]; for few rows alone
+  DirectKernel along_k[kMaxRows + 1];    // of columns that lie along k, b_stride apart, by [mr]; for few rows alone
   Microkernel* expand[kMaxRows + 1];     // by [mr], as wide as a strip, which they write in the layout of the row's rhs
   Microkernel* packed[kMaxRows + 1];     // of a strip, by [mr]
   Packers lhs, rhs;                      // into the layouts of the row's panels

@@ -177,7 +177,7 @@ class Aim {
     result_bytes_ = mr * args_.result_stride * sum_size_;
     if (source.reads_rhs && (i == 0 || !source.stores)) {
       args_.b = ElementAt(block.rhs, schedule_.read_rhs.type, block.k, place_.window.col + col);
-      args_.b_stride = block.rhs.row_step;
+      args_.b_stride = schedule_.rhs.is_trans ? block.rhs.col_step : block.rhs.row_step;
       args_.scales = BlockScalesOf(schedule_.rhs, false, block.rhs, block.k, place_.window.col + col);
       return source.kernel(schedule_, strip.width, mr);
     }

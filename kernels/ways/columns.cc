@@ -1,10 +1,44 @@
-// Rhs whose columns lie along k: strips are packed from many columns.
+// Rhs whose columns lie along k: few rows take as many as a vector has lanes as they lie, for more strips are packed.
 #include <algorithm>
 
+#include "kernels/isa.h"
 #include "kernels/ways/parts.h"
 #include "raggemm/element.h"
 
 namespace raggemm {
+namespace {
+
+const DirectKernel* KernelsAlongK(const Schedule& schedule) {
+  return KernelsOf(*schedule.kernels, schedule.read_rhs.type).along_k;
+}
+
+Microkernel* KernelAlongK(const Schedule& schedule, int64_t /*width*/, int64_t mr) {
+  return KernelsAlongK(schedule)[mr].run;
+}
+
+constexpr StripSource kColumns = {.reads_rhs = true, .stores = false, .sweeps = false, .kernel = KernelAlongK};
+
+}  // namespace
+
+bool TakesColumns(const Schedule& schedule, int64_t rows) {
+  return schedule.rhs.is_trans && rows <= kAlongKRows && !IsSplit(schedule) && schedule.read_rhs.expand == nullptr &&
+         KernelsAlongK(schedule)[rows].run != nullptr && GoesAlongK(schedule, rows, schedule.rhs.cols);
+}
+
+Strip StripOfColumns(const Schedule& schedule, const TilePlace& place, int64_t cols_left) {
+  const int64_t width = KernelsAlongK(schedule)[place.rows.Rows(0)].nr;
+  return width <= cols_left ? Strip{width, width, &kColumns} : PackedStrip(schedule, place, cols_left);
+}
+
+// As many columns at once as are transposed, from end to end.
+BlockShape BlocksOfStreams(const Schedule& schedule, int /*shape*/, const Window& /*window*/, int64_t /*k*/) {
+  return {.k = schedule.panel, .n = schedule.kernels->vector, .k_inner = true};
+}
+
+FetchTarget FetchNothing(const Schedule& /*schedule*/, const TilePlace& /*place*/, const Block& /*block*/,
+                         const Block* /*next*/, NextTile& /*next_tile*/) {
+  return {};
+}
 
 // Strips of [k][nr] from as many rows of memory, each read along whole cache lines, from end to end where the panels of
 // all chains fit. GFLOP/s with 128 steps of k, with 128 but one chain for all columns first, and with 256, 2048x768,

@@ -47,6 +47,10 @@ inline constexpr RowsShape kRowsShapes[] = {
 BlockShape BlocksOfRows(const Schedule& schedule, int shape, const Window& window, int64_t k);
 // Blocks of an rhs whose columns lie along k.
 BlockShape BlocksOfColumns(const Schedule& schedule, int shape, const Window& window, int64_t k);
+// Whether kernels take the columns of such an rhs as they lie, for tiles of so few rows; the strips and blocks of them.
+bool TakesColumns(const Schedule& schedule, int64_t rows);
+Strip StripOfColumns(const Schedule& schedule, const TilePlace& place, int64_t cols_left);
+BlockShape BlocksOfStreams(const Schedule& schedule, int shape, const Window& window, int64_t k);
 // A panel of one column block, which is a run of memory, and what is behind it along k follows it there.
 BlockShape BlocksOfColumnBlocks(const Schedule& schedule, int shape, const Window& window, int64_t k);
 
@@ -64,6 +68,9 @@ Strip PackedStrip(const Schedule& schedule, const TilePlace& place, int64_t cols
 FetchTarget FetchNextRows(const Schedule& schedule, const TilePlace& place, const Block& block, const Block* next,
                           NextTile& next_tile);
 FetchTarget FetchColumns(const Schedule& schedule, const TilePlace& place, const Block& block, const Block* next,
+                         NextTile& next_tile);
+// Leaves it to the CPU's prefetchers.
+FetchTarget FetchNothing(const Schedule& schedule, const TilePlace& place, const Block& block, const Block* next,
                          NextTile& next_tile);
 // Fetches as many bytes as this block has, of the next one or, along k, further on in memory, where the blocks of a
 // tile follow each other.

@@ -16,6 +16,7 @@ bool IsInBlocks(const Schedule& schedule) { return schedule.rhs.block_cols != 0;
 
 // In the order in which they are asked.
 constexpr Way kWays[] = {
+    {"columns", TakesColumns, kAlone, false, BlocksOfStreams, StripOfColumns, FetchNothing},
     {"pack", [](const Schedule& s, int64_t) { return s.rhs.is_trans; }, kAlone, false, BlocksOfColumns, PackedStrip,
      FetchColumns},
     {"sweep", [](const Schedule& s, int64_t rows) { return IsInBlocks(s) && Sweeps(s, rows); }, kAlone, false,

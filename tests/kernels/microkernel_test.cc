@@ -21,18 +21,20 @@ namespace {
 
 class Microkernels : public IsaTest {
  protected:
-  // b in rows as it lies, or a strip.
+  // b in rows as it lies, or a strip, or columns along k.
   struct Tile {
     const KernelRow& row;
     Microkernel* run;
     int64_t mr, nr;
     DType b_type;
-    bool packed = false, expands = false, sweeps = false;
+    bool packed = false, expands = false, sweeps = false, along_k = false;
 
     int64_t height() const { return RoundUp(mr, row.row_step); }
-    int64_t b_stride() const { return packed ? nr : nr + 3; }
-    int64_t b_elements(int64_t k) const { return (k - 1) * b_stride() + nr; }
-    int64_t AtOfB(int64_t k, int64_t j) const { return packed ? AtStep(row.rhs, k, j, nr) : k * b_stride() + j; }
+    int64_t b_stride() const { return packed ? nr : along_k ? kPanel + 3 : nr + 3; }
+    int64_t b_elements(int64_t k) const { return AtOfB(k - 1, nr - 1) + 1; }
+    int64_t AtOfB(int64_t k, int64_t j) const {
+      return packed ? AtStep(row.rhs, k, j, nr) : along_k ? j * b_stride() + k : k * b_stride() + j;
+    }
   };
 
   // What follows of a chain: it starts or goes on, is stored back or finished, as the first or a later one.
@@ -83,8 +85,8 @@ class Microkernels : public IsaTest {
     }
     // Fetching may point anywhere, and ask for more lines than the kernel has steps.
     const char* line = reinterpret_cast<const char*>(uintptr_t{1} << 40);
-    const bool fetches =
-        phase.k >= std::max<int64_t>(4, tile.row.rhs.k_group) || tile.sweeps || tile.row.ahead_slice != 0;
+    const bool fetches = phase.k >= std::max<int64_t>({4, tile.row.rhs.k_group, tile.along_k ? tile.nr : 0}) ||
+                         tile.sweeps || tile.row.ahead_slice != 0;
     const int64_t lines = phase.k * random_.Below(3), moved = fetches ? lines : 0;
     Prefetch prefetch{.line = line, .count = lines, .run_left = 1, .run = 2, .skip = 640};
     const bool aligned = reinterpret_cast<uintptr_t>(result.data()) % 64 == 0 && tile.nr % 16 == 0;
@@ -217,6 +219,19 @@ TEST_P(Microkernels, SweepEveryDType) {
           ASSERT_FALSE(HasFatalFailure());
         }
       }
+    }
+  }
+}
+
+TEST_P(Microkernels, ReadColumnsAlongK) {
+  for (const KernelRow& row : rows()) {
+    for (int64_t mr = 1; mr <= kAlongKRows; ++mr) {
+      const DirectKernel& along_k = KernelsOf(row, DType::kF32).along_k[mr];
+      EXPECT_EQ(along_k.run != nullptr, NameOf(GetParam()) == "avx512" && ArithmeticOf(row).name == std::string("f32"));
+      if (along_k.run == nullptr) continue;
+      ExpectContract(
+          {.row = row, .run = along_k.run, .mr = mr, .nr = along_k.nr, .b_type = DType::kF32, .along_k = true});
+      ASSERT_FALSE(HasFatalFailure());
     }
   }
 }

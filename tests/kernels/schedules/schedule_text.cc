@@ -175,7 +175,7 @@ std::string KernelsText(const KernelRow& row) {
     for (ActivateGradient* activate : x.activate_gradient) absl::StrAppend(&text, activate != nullptr);
     for (int64_t mr = 0; mr <= kMaxRows; ++mr) {
       absl::StrAppend(&text, " ", x.expand[mr] != nullptr, x.packed[mr] != nullptr);
-      for (const DirectKernel& kernel : {x.direct[mr][0], x.direct[mr][1], x.sweep[mr]}) {
+      for (const DirectKernel& kernel : {x.direct[mr][0], x.direct[mr][1], x.sweep[mr], x.along_k[mr]}) {
         absl::StrAppend(&text, ",", kernel.run != nullptr ? kernel.nr : 0);
       }
     }

@@ -1,0 +1,52 @@
+// Tiles of few rows of lhs by an rhs whose columns lie along k. As many columns as a vector has lanes are read side by
+// side and transposed in registers; nothing is packed, and memory sees so many plain passes.
+//
+//     b: 0 4 8 c   column 0            r: 0 1 2 3   step 0
+//        1 5 9 d   column 1               4 5 6 7   step 1
+//        2 6 a e   column 2     ->        8 9 a b   step 2
+//        3 7 b f   column 3               c d e f   step 3
+#ifndef RAGGEMM_KERNELS_ISA_ALONG_K_H_
+#define RAGGEMM_KERNELS_ISA_ALONG_K_H_
+
+#include <cstdint>
+
+#include "kernels/isa/tile_gemm.h"
+#include "kernels/microkernel.h"
+
+namespace raggemm {
+namespace {
+
+// Takes kWidth steps of k, or what is left of them.
+template <class V, int kMr>
+struct FmaStepsAlongK {
+  using T = typename V::Scalar;
+  using Tile = typename V::Vec[kMr][1];
+  static constexpr int kGroup = V::kWidth;
+  static constexpr bool kHasScales = false;
+
+  explicit FmaStepsAlongK(const MicrokernelArgs& args)
+      : a(static_cast<const T*>(args.a)), b(static_cast<const T*>(args.b)), b_stride(args.b_stride) {}
+
+  RAGGEMM_INLINE void Next(Tile& sums) { Last(sums, kGroup); }
+  RAGGEMM_INLINE void Last(Tile& sums, int64_t steps) {
+    typename V::Vec r[kGroup];
+    RAGGEMM_UNROLL for (int i = 0; i < kGroup; ++i) r[i] = LoadUpTo<V>(b + i * b_stride, steps);
+    Interleave<V>(r);
+    RAGGEMM_UNROLL for (int step = 0; step < kGroup; ++step) {
+      if (step >= steps) break;
+      RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
+        sums[i][0] = V::FmaInRegisters(V::Broadcast(a + step * kMr + i), r[step], sums[i][0]);
+      }
+    }
+    a += kGroup * kMr;
+    b += kGroup;
+  }
+
+  const T *a, *b;
+  int64_t b_stride;
+};
+
+}  // namespace
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_ISA_ALONG_K_H_
