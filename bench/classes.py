@@ -121,9 +121,14 @@ def table(recorded: list[Recorded], folder: str) -> str:
     return "\n".join(lines)
 
 
+def reports(results: pathlib.Path) -> list[pathlib.Path]:
+    """Of times; what was counted alone is something else."""
+    return sorted(file for file in results.glob("*.md") if not file.stem.endswith("-counted"))
+
+
 def update(page: pathlib.Path, results: pathlib.Path) -> None:
     """Puts the table of all that is recorded in place of the page's."""
-    recorded = [read(file.read_text(), file.name) for file in sorted(results.glob("*family*.md"))]
+    recorded = [read(file.read_text(), file.name) for file in reports(results)]
     new = table(recorded, os.path.relpath(results, page.parent))
     text, found = re.subn(rf"^{re.escape(HEADER)}.*(\n\|.*)*", lambda _: new, page.read_text(), flags=re.MULTILINE)
     if found != 1:

@@ -13,7 +13,7 @@ hash_of() { (cd "$root" && find "$@" -type f -not -name '*.pyc' -print0 | sort -
 debian_packages() {
   local package missing=()
   for package in "$@"; do
-    dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+    dpkg-query -W -f '${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
   done
   ((${#missing[@]})) || return 0
   [[ $EUID -eq 0 ]] || die "missing Debian packages; as root: apt-get install ${missing[*]}"

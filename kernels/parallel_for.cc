@@ -33,7 +33,7 @@ struct Shares {
 constexpr int kTileBits = 40;
 constexpr int64_t kTileMask = (int64_t{1} << kTileBits) - 1;
 
-// Orders of memory, for CPUs that keep none by themselves: what a loop is (body_, remaining_, end) is written before the
+// Memory orders, for CPUs that keep none by themselves: what a loop is (body_, remaining_, end) is written before the
 // release of `next`. A claim acquires that value, or one that earlier claims made of it, and so sees all that; a claim
 // of an older value has an older loop's number, and is none. Results are written before Work releases its count of
 // finished tiles, and the caller acquires the last of these counts.

@@ -17,7 +17,7 @@ make_wheel() {
   mkdir -p "$wheels"
   python_environment "$tools" python/wheel/tools.txt "" "what makes the wheel into build/wheel/tools"
   want=$(hash_of CMakeLists.txt LICENSE README.md pyproject.toml cmake ffi include kernels proto python/raggemm)
-  fresh "$stamp" "$want" && compgen -G "$root/dist/*.whl" >/dev/null && return
+  fresh "$stamp" "$want" && compgen -G "$root/dist/*_x86_64.whl" >/dev/null && return
   say "building the sdist and from it the wheel (some minutes)"
   rm -rf "$root/dist" "$wheels/dist" "$stamp"
   "$tools/bin/python" -m build --outdir "$wheels/dist" "$root" >"$wheels/build.log" 2>&1 ||
@@ -87,7 +87,8 @@ test_wheel_with() {
   cat "$root"/python/{requirements,wheel/neighbours}.txt | grep -v '^jax\(lib\)\?==' >"$root/$requirements"
   printf '%s\n' "jax==$version" "jaxlib==$version" >>"$root/$requirements"
   python_environment "$folder" "$requirements" "" "jax $version into build/wheel/$2"
-  "$folder/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --force-reinstall "$root"/dist/*.whl
+  "$folder/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --force-reinstall \
+    "$root"/dist/*_x86_64.whl
   "$folder/bin/python" -m pip check
   rm -rf "$folder/run"
   mkdir "$folder/run"

@@ -277,7 +277,7 @@ def test_a_class_has_the_most_threads_of_a_report_and_peers_where_there_were_any
 
 def test_the_tables_of_the_pages_are_those_of_what_is_recorded():
     root = Path(classes.__file__).parents[1]
-    recorded = [classes.read(file.read_text(), file.name) for file in sorted((root / "bench/results").glob("*.md"))]
+    recorded = [classes.read(file.read_text(), file.name) for file in classes.reports(root / "bench/results")]
     page = (root / "docs/performance.md").read_text()
     assert classes.table(recorded, "../bench/results") in page
     rows = re.findall(r"^\| .* / [0-9.]+ \|$", (root / "README.md").read_text(), re.MULTILINE)
