@@ -35,6 +35,9 @@ class Microkernels : public IsaTest {
     int64_t AtOfB(int64_t k, int64_t j) const {
       return packed ? AtStep(row.rhs, k, j, nr) : along_k ? j * b_stride() + k : k * b_stride() + j;
     }
+    bool Fetches(int64_t k) const {
+      return k >= std::max<int64_t>({4, row.rhs.k_group, along_k ? nr : 0}) || sweeps || row.ahead_slice != 0;
+    }
   };
 
   // What follows of a chain: it starts or goes on, is stored back or finished, as the first or a later one.
@@ -85,9 +88,7 @@ class Microkernels : public IsaTest {
     }
     // Fetching may point anywhere, and ask for more lines than the kernel has steps.
     const char* line = reinterpret_cast<const char*>(uintptr_t{1} << 40);
-    const bool fetches = phase.k >= std::max<int64_t>({4, tile.row.rhs.k_group, tile.along_k ? tile.nr : 0}) ||
-                         tile.sweeps || tile.row.ahead_slice != 0;
-    const int64_t lines = phase.k * random_.Below(3), moved = fetches ? lines : 0;
+    const int64_t lines = phase.k * random_.Below(3), moved = tile.Fetches(phase.k) ? lines : 0;
     Prefetch prefetch{.line = line, .count = lines, .run_left = 1, .run = 2, .skip = 640};
     const bool aligned = reinterpret_cast<uintptr_t>(result.data()) % 64 == 0 && tile.nr % 16 == 0;
     const KernelUnit unit(tile.row);
