@@ -39,9 +39,9 @@ inline constexpr bool kSigned = static_cast<E>(-1) < 0;
 
 // Steps of a sweep, more where there are more sums to load and store. bf16, one core of Zen 4, 2048x768 and 768x2048
 // from memory, shares of a plain pass: with 16 steps 0.69 and 0.73 of one row, 0.61 and 0.49 of 8 rows, with 8 steps
-// 0.74 and 0.83, 0.50 and 0.46. GFLOP/s with 8, 16 and 32 steps of 2048x768, two cores: fp8 of 1 row 59, 59, 50, int8 of
-// 2, 4 and 8 rows 113, 116, 97; 182, 205, 195; 239, 265, 272; with 16 and 32 steps int4 of 1, 2, 4 and 8 rows 108, 100;
-// 196, 203; 269, 259; 266, 320.
+// 0.74 and 0.83, 0.50 and 0.46. GFLOP/s with 8, 16 and 32 steps of 2048x768, two cores: fp8 of 1 row 59, 59, 50; int8
+// of 2, 4 and 8 rows 113, 116, 97; 182, 205, 195; 239, 265, 272; with 16 and 32 steps int4 of 1, 2, 4 and 8 rows 108,
+// 100; 196, 203; 269, 259; 266, 320.
 template <class Source, int kMr>
 inline constexpr int kStepsOfSweep = kMr == 1 ? 16 : 32;  // of four bits
 template <class E, int kMr>
