@@ -1,4 +1,5 @@
-"""What was recorded on each class of CPU, side by side, from the reports kept: the table of docs/performance.md."""
+"""What was recorded on each class of CPU, side by side, from the reports kept: the table of docs/performance.md, and
+the brief one of README.md."""
 
 import dataclasses
 import math
@@ -31,6 +32,17 @@ QUANTIZED_TYPES = {name: f"{name} → f32" for name in ("int8", "fp8", "int4", "
     "integers": "integers → s32"
 }
 HEADER = "| rows of a group | types |"
+# Columns of the brief table, each a type and a row.
+BRIEF = {
+    "f32, 1 to 2": ("f32", "forward, 1 to 2"),
+    "f32, 4 to 16": ("f32", "forward, 4 to 16"),
+    "f32, 128 and more": ("f32", "forward, 128 and more"),
+    "bf16, 1 to 2": ("bf16", "forward, 1 to 2"),
+    "bf16, 4 to 16": ("bf16", "forward, 4 to 16"),
+    "bf16, 128 and more": ("bf16", "forward, 128 and more"),
+    "bf16, weights' gradients": ("bf16", "gradients of weights, 16 and more"),
+}
+BRIEF_HEADER = "| CPU |"
 
 
 @dataclasses.dataclass
@@ -121,16 +133,28 @@ def table(recorded: list[Recorded], folder: str) -> str:
     return "\n".join(lines)
 
 
+def brief(recorded: list[Recorded], folder: str) -> str:
+    """A row for each class of CPU, named after its report in the folder."""
+    lines = [" ".join([BRIEF_HEADER, *(f"{column} |" for column in BRIEF)]), "|---|" + "---:|" * len(BRIEF)]
+    for of in recorded:
+        fields = [of.field(ROWS[row], TYPES[name]) for name, row in BRIEF.values()]
+        lines.append(" ".join([f"| [{short_name(of.cpu)}]({folder}/{of.file}) |", *(f"{field} |" for field in fields)]))
+    return "\n".join(lines)
+
+
 def reports(results: pathlib.Path) -> list[pathlib.Path]:
     """Of times; what was counted alone is something else."""
     return sorted(file for file in results.glob("*.md") if not file.stem.endswith("-counted"))
 
 
 def update(page: pathlib.Path, results: pathlib.Path) -> None:
-    """Puts the table of all that is recorded in place of the page's."""
+    """Puts a table of all that is recorded in place of the page's, of which it has one of the two."""
     recorded = [read(file.read_text(), file.name) for file in reports(results)]
-    new = table(recorded, os.path.relpath(results, page.parent))
-    text, found = re.subn(rf"^{re.escape(HEADER)}.*(\n\|.*)*", lambda _: new, page.read_text(), flags=re.MULTILINE)
+    text, folder, found = page.read_text(), os.path.relpath(results, page.parent), 0
+    for header, made in ((HEADER, table), (BRIEF_HEADER, brief)):
+        new = made(recorded, folder)
+        text, count = re.subn(rf"^{re.escape(header)}.*(\n\|.*)*", lambda _, new=new: new, text, flags=re.MULTILINE)
+        found += count
     if found != 1:
-        raise ValueError(f"{page} has {found} tables that begin with '{HEADER}', not one")
+        raise ValueError(f"{page} has {found} tables that begin with '{HEADER}' or '{BRIEF_HEADER}', not one")
     page.write_text(text)

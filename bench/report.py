@@ -237,7 +237,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("json", type=pathlib.Path)
     parser.add_argument("--record", type=pathlib.Path, metavar="FOLDER")
-    parser.add_argument("--page", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--page", type=pathlib.Path, metavar="FILE", action="append", default=[])
     arguments = parser.parse_args()
     try:
         report = json.loads(arguments.json.read_text())
@@ -251,8 +251,8 @@ def main() -> None:
     print("report:", write_report(report, arguments.json.parent, "report"))
     if arguments.record:
         print("recorded:", write_report(report, arguments.record, file_name(report["machine"])))
-    if arguments.page:
-        classes.update(arguments.page, arguments.record)
+    for page in arguments.page:
+        classes.update(page, arguments.record)
 
 
 if __name__ == "__main__":

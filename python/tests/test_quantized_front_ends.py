@@ -1,4 +1,4 @@
-"""The table of python/README.md of what each front end takes, cell by cell, against float64."""
+"""The table of docs/quantized.md of what each front end takes, cell by cell, against float64."""
 
 import functools
 import pathlib
@@ -14,6 +14,8 @@ from quantized_modes import SIZES
 from raggemm import GroupedTensor, QuantizedTensor, nn
 from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, tops
 
+# In the checkout, and in the folder to which ./dev test --wheel copies the tests.
+PAGE = next(page for folder in pathlib.Path(__file__).parents if (page := folder / "docs/quantized.md").exists())
 OF_OTHERS = "test_compat_te_quantized.py"  # has the rows that are marked
 CONTRACTED = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
 BATCHED = jax.lax.RaggedDotDimensionNumbers((((2,), (1,)), ((0,), (0,))), [0], [])
@@ -23,8 +25,8 @@ F32 = {"preferred_element_type": jnp.float32}
 
 def rows():
     """Each row as (front end, ways, operands, {format: modes}, gradients)."""
-    text = (pathlib.Path(__file__).parents[1] / "README.md").read_text()
-    lines = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    text = PAGE.read_text().splitlines()
+    lines = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in text if line[:1] == "|"]
     start = next(i for i, cells in enumerate(lines) if cells[:3] == ["front end", "given as", "operands"])
     formats = lines[start][3:-1]
     assert formats == list(q.FORMATS)
@@ -251,9 +253,8 @@ def test_gradients(name, way, mode, names):
 
 def test_other_rows_are_tested_elsewhere():
     marked = [row[0] for row in rows() if row not in ROWS]
-    here = pathlib.Path(__file__).parent
     assert set(marked) <= {"compat.transformer_engine` ¹"}
-    assert not marked or OF_OTHERS in (here.parent / "README.md").read_text()
+    assert not marked or OF_OTHERS in PAGE.read_text()
 
 
 def test_one_type_that_is_no_number_and_wrong_fields_are_refused_by_name():

@@ -91,8 +91,9 @@ test_wheel_with() {
     "$root"/dist/*_x86_64.whl
   "$folder/bin/python" -m pip check
   rm -rf "$folder/run"
-  mkdir "$folder/run"
-  cp -r "$root"/python/{tests,examples,wheel,README.md} "$folder/run"
+  mkdir -p "$folder/run/docs"
+  cp -r "$root"/python/{tests,examples,wheel} "$folder/run"
+  cp "$root/docs/quantized.md" "$folder/run/docs"
   (
     cd "$folder/run"
     export PYTHONPATH=$root/bench/jax

@@ -6,7 +6,7 @@ import re
 PINNED = [
     "bench/mlp/requirements.txt",
     "bench/peers/requirements.txt",
-    "python/docs/requirements.txt",
+    "docs/requirements.txt",
     "python/requirements.txt",
     "python/tests/origins/requirements.txt",
     "python/wheel/neighbours.txt",
@@ -23,7 +23,7 @@ def _rows(root: pathlib.Path, title: str) -> list[list[str]]:
 
 def test_every_file_that_pins_is_known(root):
     # build and .venv hold files of others
-    found = [path for folder in ("bench", "python") for path in (root / folder).rglob("*.txt")]
+    found = [path for folder in ("bench", "docs", "python") for path in (root / folder).rglob("*.txt")]
     pins = {str(path.relative_to(root)) for path in found if re.search(r"^\S+==\S+$", path.read_text(), re.MULTILINE)}
     assert pins == set(PINNED)
 

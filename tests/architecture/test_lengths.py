@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-FOLDERS = ("include", "kernels", "proto", "ffi", "tests", "bench", "python", "cmake")
+FOLDERS = ("include", "kernels", "proto", "ffi", "tests", "bench", "python", "cmake", "docs")
 ENDINGS = (".h", ".c", ".cc", ".proto", ".py", ".sh", ".in")
 FILE_LINES = 400
 LINE_CHARACTERS = 120
@@ -38,7 +38,8 @@ def test_files_are_short(root):
 
 def test_lines_are_short(root):
     texts = {f: f.read_text() for f in _sources(root)}
-    pages = [*root.glob("*.md"), *(f for folder in ("ffi", "include", "python") for f in (root / folder).rglob("*.md"))]
+    folders = [root / name for name in ("docs", "ffi", "include", "python")]
+    pages = [*root.glob("*.md"), *(f for folder in folders for f in folder.rglob("*.md"))]
     texts |= {f: _without_tables(f.read_text()) for f in pages}
     assert {"README.md", "dev", "plan.cc", "ops.py"} <= {f.name for f in texts}
     long = [f"{f.relative_to(root)}:{number}" for f, text in texts.items() for number in _long_lines(text)]

@@ -24,7 +24,7 @@ SETS = {
     },
 }
 WRITTEN_BY_COMMANDS = r"\.(png|base64)$|^CHANGELOG|/(corpus|results)/|(checksums|schedules|help|k_loops_gcc\d+)\.txt$"
-NEEDED = r"^(include|kernels|ffi|proto|bench|cmake|dev$|CMakeLists|python/(raggemm|README|docs|wheel))|\.md$"
+NEEDED = r"^(include|kernels|ffi|proto|bench|cmake|dev$|CMakeLists|docs/|python/(raggemm|wheel))|\.md$"
 ORACLES = r"^tests/(oracle|support)/|^python/tests/(?!.*test_)"
 
 
@@ -61,7 +61,8 @@ def test_what_is_of_a_front_end_stands_where_contributing_says(root):
     compat = root / "python/raggemm/compat"
     names = {path.stem for path in compat.iterdir() if not path.name.startswith("_")}
     assert len(names) >= 8
-    for file in (compat / "__init__.py", root / "python/tests/front_end_programs.py", root / "python/README.md"):
+    for file in (compat / "__init__.py", root / "python/tests/front_end_programs.py", root / "README.md"):
         assert names <= set(re.findall(r"\w+", file.read_text())), file
+    assert names <= {page.stem for page in (root / "docs/libraries").glob("*.md")}
     tests = {path.stem for path in (root / "python/tests").glob("test_compat_*.py")}
     assert {f"test_compat_{name}" for name in names} <= tests

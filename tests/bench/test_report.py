@@ -278,10 +278,25 @@ def test_a_class_has_the_most_threads_of_a_report_and_peers_where_there_were_any
 def test_the_tables_of_the_pages_are_those_of_what_is_recorded():
     root = Path(classes.__file__).parents[1]
     recorded = [classes.read(file.read_text(), file.name) for file in classes.reports(root / "bench/results")]
-    page = (root / "docs/performance.md").read_text()
-    assert classes.table(recorded, "../bench/results") in page
-    rows = re.findall(r"^\| .* / [0-9.]+ \|$", (root / "README.md").read_text(), re.MULTILINE)
-    assert len(rows) > 4 and [row for row in rows if row not in page] == []
+    assert classes.table(recorded, "../bench/results") in (root / "docs/performance.md").read_text()
+    readme = (root / "README.md").read_text()
+    assert classes.brief(recorded, "bench/results") in readme
+    assert len(re.findall(r"^\| .* / [0-9.]+ \|$", readme, re.MULTILINE)) == len(recorded) > 1
+
+
+def test_a_page_has_the_brief_table_or_the_other(tmp_path):
+    results, page = tmp_path / "results", tmp_path / "page.md"
+    bench_report.write_report(_report([_case(), _case(1, ratio=0.5)]), results, "a")
+    page.write_text(f"# Before\n\n{classes.BRIEF_HEADER} old |\n|---|---|\n| x | y |\n\nbehind\n")
+    for _ in range(2):
+        classes.update(page, results)
+    header, _, row, *rest = page.read_text().splitlines()[2:]
+    fields = dict(zip(header.split(" | ")[1:], row.split(" | ")[1:], strict=True))
+    assert fields["f32, 4 to 16"] == "2.00 / 0.50" and fields["f32, 1 to 2"] == "0.50 / 0.50"
+    assert row.startswith("| [Some (family 6, model 1)](results/a.md) |") and rest == ["", "behind"]
+    page.write_text("no table\n")
+    with pytest.raises(ValueError, match="has 0 tables"):
+        classes.update(page, results)
 
 
 def test_a_report_without_cases_is_refused(tmp_path):

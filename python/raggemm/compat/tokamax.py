@@ -34,6 +34,8 @@ from raggemm._primitive.call import FLOATS, compute_dtype
 from raggemm._primitive.jax_versions import varying
 from raggemm.jax_lax.dimension_numbers import BASIC
 
+__all__ = ["ragged_dot"]
+
 # What tokamax calls a gated activation, of which its "gelu" is jax.nn.gelu's default, by tanh.
 _GATED = {"silu": "SILU", "gelu": "GELU_TANH", "gelu_tanh": "GELU_TANH", "swigluoai": "SWIGLU_OAI"}
 

@@ -1,0 +1,126 @@
+"""The site: every public name is on one page of its reference and nothing else is; pages from elsewhere have a place;
+docstrings and headers become what Sphinx and Doxygen read; pictures are as their script draws them."""
+
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+
+import pytest
+import raggemm
+
+DIRECTIVE = re.compile(r"^\.\. auto(?:function|class|data):: ([\w.]+)$", re.MULTILINE)
+# Modules that are public, with those that are imported by themselves.
+MODULES = ["raggemm", "raggemm.nn", "raggemm.expert_parallel"]
+
+
+@pytest.fixture(scope="module")
+def docs(root):
+    return root / "docs"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def importable(docs):
+    sys.path.insert(0, str(docs))
+    yield
+    sys.path.remove(str(docs))
+
+
+def public_names() -> set[str]:
+    compat = importlib.import_module("raggemm.compat")
+    modules = [*MODULES, *(f"raggemm.compat.{name}" for name in compat.__all__)]
+    return {f"{module}.{name}" for module in modules for name in importlib.import_module(module).__all__}
+
+
+def test_every_public_name_is_on_a_page_of_the_reference_and_no_other_is(docs):
+    listed = [name for page in (docs / "reference").glob("*.md") for name in DIRECTIVE.findall(page.read_text())]
+    assert sorted(listed) == sorted(public_names())
+
+
+def test_every_public_module_says_what_is_public():
+    found = [module.name for module in pkgutil.iter_modules(raggemm.compat.__path__) if module.name[0] != "_"]
+    assert sorted(found) == sorted(raggemm.compat.__all__)
+
+
+def test_what_is_public_is_said_of_it():
+    for name in public_names():
+        module, _, thing = name.rpartition(".")
+        assert (getattr(importlib.import_module(module), thing).__doc__ or "").strip(), name
+
+
+def test_every_header_is_on_the_page_of_the_headers(root, docs):
+    named = re.findall(r"^```\{doxygenfile\} (\S+)$", (docs / "reference/cpp.md").read_text(), re.MULTILINE)
+    assert sorted(named) == sorted(path.name for path in (root / "include/raggemm").glob("*.h"))
+
+
+def test_every_page_that_stands_elsewhere_has_a_place(root, docs):
+    import outside
+
+    pages = [*root.glob("*.md"), *(root / "bench/results").glob("*.md"), *(root / "python/examples").rglob("*.md")]
+    pages += [root / "include/README.md", root / "ffi/README.md"]
+    assert set(pages) == set(outside.includes(docs))
+
+
+def test_links_name_the_file_and_not_the_page_that_includes_it(root, docs):
+    """For on a repository's host such a page is empty."""
+    import outside
+
+    thin = set(outside.includes(docs).values())
+    for page in [*docs.rglob("*.md"), *outside.includes(docs)]:
+        targets = {(page.parent / link).resolve() for link in outside.LINK.findall(page.read_text())}
+        assert not targets & thin, page
+
+
+def test_links_become_those_of_the_site(docs):
+    import outside
+
+    placed = outside.includes(docs)
+    text = "[1](docs/limits.md#faults) [2](SECURITY.md) [3](https://a.b/c) [4](#x) [5](nowhere)"
+    found = outside.with_links_of(docs / "which.md", f"{text}\n```\n[6](dev)\n```\n[7](dev)", docs.parent, placed)
+    assert found.splitlines()[0] == "[1](limits.md#faults) [2](promises.md) [3](https://a.b/c) [4](#x) [5](nowhere)"
+    assert found.splitlines()[2:] == ["[6](dev)", "```", "[7](../dev)"]
+    assert "# Security" in outside.whole(docs / "promises.md", (docs / "promises.md").read_text(), placed)
+
+
+def test_docstrings_keep_tables_and_drawings():
+    import docstrings
+
+    text = ["What.", "", "    a*b  c", "", "More of a|b.", "Args:", "  x: [m,", "    k].", "      drawn", "  y: two."]
+    found = docstrings.as_rst(text)
+    assert found[:7] == ["What.", "", "", "::", "", "      a*b  c", ""]
+    assert found[7:11] == [r"More of a\|b.", "Args:", "  x: [m,", "    k]."]
+    assert found[11:] == ["", "    ::", "", "        drawn", "", "  y: two."]
+
+
+def test_fields_are_listed():
+    import docstrings
+
+    assert docstrings.fields_of(raggemm.nn.Shape)[1].startswith("* **width**: of a token")
+
+
+def test_comments_of_headers_are_marked():
+    import header_comments
+
+    source = (
+        "// A file.\n//\n//   drawn\n#ifndef A_H_\n\n// One <T>.\nint a;  // two\n        // three\n}  // namespace b\n"
+    )
+    found = header_comments.converted(source)
+    assert found.startswith("/// \\file\n/// A file.\n///\n///\n/// ~~~{.txt}\n/// drawn\n/// ~~~\n")
+    assert "/// One \\<T\\>.\nint a;  ///< two\n        ///< three\n}  // namespace b\n" in found
+
+
+def test_pictures_are_as_they_are_drawn(docs, tmp_path):
+    subprocess.run([sys.executable, docs / "pictures/draw.py", tmp_path], check=True)
+    drawn = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert drawn == {path.name: path.read_text() for path in (docs / "pictures").glob("*.svg")}
+    for text in drawn.values():
+        assert "<title>" in text and "prefers-color-scheme: dark" in text
+
+
+def test_commands_on_pages_are_commands(root, docs):
+    usage = subprocess.run([root / "dev", "help"], capture_output=True, text=True, check=True).stdout
+    commands = {line.split()[0] for line in usage.splitlines() if line[:2] == "  " and line[2:3] != " "}
+    pages = [*root.glob("*.md"), *docs.rglob("*.md"), root / "python/examples/README.md"]
+    named = {(page.name, name) for page in pages for name in re.findall(r"\./dev ([a-z]\w*)", page.read_text())}
+    assert not {(page, name) for page, name in named if name not in commands | {"help"}}
