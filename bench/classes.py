@@ -24,14 +24,15 @@ ROWS = {
 TYPES = {"f32": "f32 → f32", "bf16": "bf16 → f32"}
 # Quantized operands, for whose types there are no other rows; their peer is bf16.
 QUANTIZED_ROWS = {
-    "quantized, 1 to 16": ["quantized, 1 to 2 rows", "quantized, 4 to 16 rows", "quantized, recorded"],
-    "quantized, 64": ["quantized, 32 to 64 rows"],
-    "quantized, 128 and more": ["quantized, 128 rows and more"],
+    "1 to 16": ["quantized, 1 to 2 rows", "quantized, 4 to 16 rows", "quantized, recorded"],
+    "64": ["quantized, 32 to 64 rows"],
+    "128 and more": ["quantized, 128 rows and more"],
 }
 QUANTIZED_TYPES = {name: f"{name} → f32" for name in ("int8", "fp8", "int4", "mxfp4", "w8a8")} | {
     "integers": "integers → s32"
 }
 HEADER = "| rows of a group | types |"
+QUANTIZED_HEADER = "| rows of a group, quantized | types |"
 # Columns of the brief table, each a type and a row.
 BRIEF = {
     "f32, 1 to 2": ("f32", "forward, 1 to 2"),
@@ -58,7 +59,7 @@ class Summary:
     share: float  # of the roofline
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Recorded:
     cpu: str
     file: str
@@ -125,11 +126,22 @@ def table(recorded: list[Recorded], folder: str) -> str:
         lines.append(" ".join([f"| fastest unit | {name} |", *(f"{of.units(types)} |" for of in recorded)]))
         for row, regimes in ROWS.items():
             lines.append(" ".join([f"| {row} | {name} |", *(f"{of.field(regimes, types)} |" for of in recorded)]))
-    for name, types in QUANTIZED_TYPES.items():
-        for row, regimes in QUANTIZED_ROWS.items():
-            fields = [of.field(regimes, types) for of in recorded]
-            if any(fields):  # reports used to have none
-                lines.append(" ".join([f"| {row} | {name} |", *(f"{field} |" for field in fields)]))
+    return "\n".join(lines)
+
+
+def quantized_table(recorded: list[Recorded], folder: str) -> str:
+    """The same of quantized operands, of the classes whose reports have any: reports used to have none."""
+    rows = [(row, name) for name in QUANTIZED_TYPES for row in QUANTIZED_ROWS]
+
+    def fields(of: Recorded) -> list[str]:
+        return [of.field(QUANTIZED_ROWS[row], QUANTIZED_TYPES[name]) for row, name in rows]
+
+    found = {of: some for of in recorded if any(some := fields(of))}
+    names = [f"[{short_name(of.cpu)}]({folder}/{of.file}) |" for of in found]
+    lines = [" ".join([QUANTIZED_HEADER, *names]), "|---|---|" + "---:|" * len(found)]
+    for (row, name), *cells in zip(rows, *found.values(), strict=True):
+        if any(cells):
+            lines.append(" ".join([f"| {row} | {name} |", *(f"{cell} |" for cell in cells)]))
     return "\n".join(lines)
 
 
@@ -148,13 +160,13 @@ def reports(results: pathlib.Path) -> list[pathlib.Path]:
 
 
 def update(page: pathlib.Path, results: pathlib.Path) -> None:
-    """Puts a table of all that is recorded in place of the page's, of which it has one of the two."""
+    """Puts tables of all that is recorded in place of those that the page has, one of each at most."""
     recorded = [read(file.read_text(), file.name) for file in reports(results)]
-    text, folder, found = page.read_text(), os.path.relpath(results, page.parent), 0
-    for header, made in ((HEADER, table), (BRIEF_HEADER, brief)):
+    text, folder, found = page.read_text(), os.path.relpath(results, page.parent), []
+    for header, made in ((HEADER, table), (QUANTIZED_HEADER, quantized_table), (BRIEF_HEADER, brief)):
         new = made(recorded, folder)
         text, count = re.subn(rf"^{re.escape(header)}.*(\n\|.*)*", lambda _, new=new: new, text, flags=re.MULTILINE)
-        found += count
-    if found != 1:
-        raise ValueError(f"{page} has {found} tables that begin with '{HEADER}' or '{BRIEF_HEADER}', not one")
+        found += [header] * count
+    if not found or len(set(found)) < len(found):
+        raise ValueError(f"{page} has these tables, not one of each at most: {', '.join(found) or 'none'}")
     page.write_text(text)

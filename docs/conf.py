@@ -16,7 +16,8 @@ import outside  # noqa: E402
 import raggemm  # noqa: E402
 
 project = "raggemm"
-copyright = "the authors of raggemm, Apache-2.0"
+author = "the authors of raggemm"
+copyright = f"{author}, Apache-2.0"
 version = release = raggemm.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "breathe", "sphinx_copybutton"]
 exclude_patterns = ["requirements.txt"]

@@ -116,11 +116,14 @@ def test_quantized_operands_are_a_regime_of_their_own_beside_bf16(tmp_path):
     path = bench_report.write_report(report, tmp_path, "some")
     assert path.read_text().endswith("## Not implemented\n\n- some-peer: int4 → f32\n")
     assert "## Quantized, 4 to 16 rows" in path.read_text() and not list(tmp_path.glob("*.png"))
-    lines = classes.table([classes.read(path.read_text(), path.name)], "results").splitlines()
-    assert lines[-3:] == [
-        "| quantized, 1 to 16 | int4 | 2.50 / 0.50 |",
-        "| quantized, 64 | int4 | 2.50 / 0.50 |",
-        "| quantized, 1 to 16 | w8a8 | 2.50 / 0.50 |",
+    plain = classes.read(bench_report.report_text(_report([_case()]), []), "plain.md")
+    recorded = [classes.read(path.read_text(), path.name), plain]
+    assert classes.quantized_table(recorded, "results").splitlines() == [
+        f"{classes.QUANTIZED_HEADER} [Some (family 6, model 1)](results/some.md) |",  # the other one has none
+        "|---|---|---:|",
+        "| 1 to 16 | int4 | 2.50 / 0.50 |",
+        "| 64 | int4 | 2.50 / 0.50 |",
+        "| 1 to 16 | w8a8 | 2.50 / 0.50 |",
     ]
     assert len(bench_report.write_report(_report([*cases, _case()]), tmp_path, "all").read_text()) > 0
     assert len(list(tmp_path.glob("all*.png"))) == 2
@@ -278,7 +281,9 @@ def test_a_class_has_the_most_threads_of_a_report_and_peers_where_there_were_any
 def test_the_tables_of_the_pages_are_those_of_what_is_recorded():
     root = Path(classes.__file__).parents[1]
     recorded = [classes.read(file.read_text(), file.name) for file in classes.reports(root / "bench/results")]
-    assert classes.table(recorded, "../bench/results") in (root / "docs/performance.md").read_text()
+    page = (root / "docs/performance.md").read_text()
+    assert classes.table(recorded, "../bench/results") in page
+    assert classes.quantized_table(recorded, "../bench/results") in page
     readme = (root / "README.md").read_text()
     assert classes.brief(recorded, "bench/results") in readme
     assert len(re.findall(r"^\| .* / [0-9.]+ \|$", readme, re.MULTILINE)) == len(recorded) > 1
@@ -295,7 +300,7 @@ def test_a_page_has_the_brief_table_or_the_other(tmp_path):
     assert fields["f32, 4 to 16"] == "2.00 / 0.50" and fields["f32, 1 to 2"] == "0.50 / 0.50"
     assert row.startswith("| [Some (family 6, model 1)](results/a.md) |") and rest == ["", "behind"]
     page.write_text("no table\n")
-    with pytest.raises(ValueError, match="has 0 tables"):
+    with pytest.raises(ValueError, match="has these tables, not one of each at most: none"):
         classes.update(page, results)
 
 
