@@ -35,6 +35,7 @@ napoleon_use_rtype = False
 
 breathe_projects = {"raggemm": str(HERE.parent / "build" / "docs-cpp" / "xml")}
 breathe_default_project = "raggemm"
+breathe_show_include = False
 cpp_index_common_prefix = ["raggemm::"]
 suppress_warnings = ["duplicate_declaration.cpp"]  # each header opens the namespace
 

@@ -22,27 +22,48 @@ def _escaped(line: str) -> str:
     return "".join(part if part.startswith("`") else MARKS.sub(r"\\\1", part) for part in parts)
 
 
+class _Writer:
+    """What is written so far, and what the lines that follow belong to."""
+
+    def __init__(self) -> None:
+        self.out: list[str] = []
+        self.section = ""
+        self.base = 0  # the indent of text
+        self.item = -1  # the indent of the list that is open
+        self.is_drawn = False
+
+    def add(self, line: str) -> None:
+        indent = _indent(line)
+        if indent == 0:
+            self.section = line if SECTION.match(line) else ""
+            self.base = {"": 0, "Args:": 4, "Raises:": 4}.get(self.section, 2)
+        opens = line.lstrip().startswith("- ") and indent in (self.base, self.item)
+        if opens != (self.item >= 0) and (opens or indent <= self.item) and not self.is_drawn:
+            self.out.append("")  # around lists
+        self.item = indent if opens else self.item if indent > self.item else -1
+        text = max(self.base, self.item + 2 if self.item >= 0 else 0)
+        is_named = self.section in ("Args:", "Raises:") and ITEM.match(line)
+        is_drawn = not (is_named or opens) and (indent > text or line.startswith("|"))
+        if is_drawn and not self.is_drawn:
+            self.out += ["", " " * text + "::", ""]
+        elif self.is_drawn and not is_drawn:
+            self.out.append("")
+        self.is_drawn = is_drawn
+        self.out.append("  " + line if is_drawn else line if SECTION.match(line) else _escaped(line))
+
+    def add_empty(self, following: str) -> None:
+        self.is_drawn = self.is_drawn and _indent(following) > self.base
+        self.out.append("")
+
+
 def as_rst(lines: list[str]) -> list[str]:
-    out: list[str] = []
-    section, base, drawn = "", 0, False
+    writer = _Writer()
     for i, line in enumerate(lines):
-        if not line.strip():
-            later = next((x for x in lines[i:] if x.strip()), "")
-            drawn = drawn and _indent(later) > base
-            out.append("")
-            continue
-        if _indent(line) == 0:
-            section = line if SECTION.match(line) else ""
-            base = {"": 0, "Args:": 4, "Raises:": 4}.get(section, 2)
-        is_item = section in ("Args:", "Raises:") and ITEM.match(line)
-        is_drawn = not is_item and (_indent(line) > base or line.startswith("|"))
-        if is_drawn and not drawn:
-            out += ["", " " * base + "::", ""]
-        elif drawn and not is_drawn:
-            out.append("")
-        drawn = is_drawn
-        out.append(("  " + line) if drawn else line if SECTION.match(line) else _escaped(line))
-    return out
+        if line.strip():
+            writer.add(line)
+        else:
+            writer.add_empty(next((later for later in lines[i:] if later.strip()), ""))
+    return writer.out
 
 
 def fields_of(thing: type) -> list[str]:

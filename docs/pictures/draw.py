@@ -162,7 +162,8 @@ def threads() -> Picture:
     tiles = (5, 0, 6, 1)
     for group, (count, kind) in enumerate(zip(tiles, KINDS, strict=True)):
         width = max(count * 41, 46)
-        p.text(x + width / 2 - 3, 56, f"group {group}" if count != 1 else "3", "small soft", "middle")
+        at, anchor = (x + 37, "end") if group == len(tiles) - 1 else (x + width / 2 - 3, "middle")
+        p.text(at, 56, f"group {group}", "small soft", anchor)
         for i in range(count):
             p.box(x + i * 41, 66, 37, 37, kind)
         if not count:

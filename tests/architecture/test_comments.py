@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-FOLDERS = ("include", "kernels", "proto", "ffi", "tests", "bench", "python", "cmake", "dev", "CMakeLists.txt")
+FOLDERS = ("include", "kernels", "proto", "ffi", "tests", "bench", "python", "cmake", "docs", "dev", "CMakeLists.txt")
 ENDINGS = {".h": "//", ".cc": "//", ".proto": "//", ".py": "#", ".sh": "#", ".cmake": "#", ".txt": "#", "": "#"}
 # A comment that begins so leans on the line above it, or begins with what it is not about.
 WORST = re.compile(r"(Of|That|Those|Likewise|Whose|Which) ")

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 HANDLER_LINES = 25
-README_LINES, README_CELL = 150, 160
+README_LINES, README_CELL = 120, 160
 FOLDERS = ("bench", "docs", "ffi", "include", "kernels", "proto", "python", "tests")
 
 

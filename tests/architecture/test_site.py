@@ -93,6 +93,13 @@ def test_docstrings_keep_tables_and_drawings():
     assert found[11:] == ["", "    ::", "", "        drawn", "", "  y: two."]
 
 
+def test_docstrings_keep_lists():
+    import docstrings
+
+    found = docstrings.as_rst(["One of", "- a: b", "  and more;", "- c", "Behind."])
+    assert found == ["One of", "", "- a: b", "  and more;", "- c", "", "Behind."]
+
+
 def test_fields_are_listed():
     import docstrings
 

@@ -119,10 +119,10 @@ def options(
         unless a narrower one is clearly faster in a short measurement.
       executor: "POOL" (XLA's threads), "OPENMP" or "SERIAL"; "AUTO" is RAGGEMM_EXECUTOR, else POOL.
       on_error: what becomes of a call that fails when running, say for its group sizes.
-        "raise": an error. The default on one device.
-        "log": the same, and the message is written to stderr at once. The default where JAX has several CPU devices:
+        - "raise": an error. The default on one device.
+        - "log": the same, and the message is written to stderr at once. The default where JAX has several CPU devices:
           those that wait in a collective for the one that failed end the process before the error arrives.
-        "nan": the message is written to stderr, the result is all NaN, and the program goes on. For data and memory
+        - "nan": the message is written to stderr, the result is all NaN, and the program goes on. For data and memory
           only: an instruction set that is not there, or a wrong environment variable, stays an error.
       bf16_sums: how bf16 with bf16 is summed, each with the same bits on every CPU: "TILES" as AMX does it, "PAIRS" as
         VDPBF16PS of AVX-512, "FMA" as f32 is, "MMLA" as BFMMLA of aarch64, which takes long elsewhere. "AUTO" is
