@@ -11,6 +11,7 @@ SECTION = re.compile(r"(Args|Returns|Raises|Yields):$")
 ITEM = re.compile(r"  \S[^:]*: ")
 FIELD = re.compile(r"^    (\w+): (.+?)(?: = .*?)?  # (.+)$", re.MULTILINE)
 MARKS = re.compile(r"([*|])")
+OPENER = re.compile(r"\s*(- |\d\. )")  # of an item of a list
 
 
 def _indent(line: str) -> int:
@@ -29,7 +30,8 @@ class _Writer:
         self.out: list[str] = []
         self.section = ""
         self.base = 0  # the indent of text
-        self.item = -1  # the indent of the list that is open
+        self.item = -1  # the indent of the list that is open, and of its text
+        self.text = 0
         self.is_drawn = False
 
     def add(self, line: str) -> None:
@@ -37,11 +39,15 @@ class _Writer:
         if indent == 0:
             self.section = line if SECTION.match(line) else ""
             self.base = {"": 0, "Args:": 4, "Raises:": 4}.get(self.section, 2)
-        opens = line.lstrip().startswith("- ") and indent in (self.base, self.item)
+        opener = OPENER.match(line)
+        opens = bool(opener) and indent in (self.base, self.item)
         if opens != (self.item >= 0) and (opens or indent <= self.item) and not self.is_drawn:
             self.out.append("")  # around lists
-        self.item = indent if opens else self.item if indent > self.item else -1
-        text = max(self.base, self.item + 2 if self.item >= 0 else 0)
+        if opener and opens:
+            self.item, self.text = indent, opener.end()
+        elif indent <= self.item:
+            self.item = -1
+        text = max(self.base, self.text if self.item >= 0 else 0)
         is_named = self.section in ("Args:", "Raises:") and ITEM.match(line)
         is_drawn = not (is_named or opens) and (indent > text or line.startswith("|"))
         if is_drawn and not self.is_drawn:

@@ -98,6 +98,8 @@ def test_docstrings_keep_lists():
 
     found = docstrings.as_rst(["One of", "- a: b", "  and more;", "- c", "Behind."])
     assert found == ["One of", "", "- a: b", "  and more;", "- c", "", "Behind."]
+    found = docstrings.as_rst(["Args:", "  x: one of", "    1. a", "       b", "    2. c", "  y: d"])
+    assert found == ["Args:", "  x: one of", "", "    1. a", "       b", "    2. c", "", "  y: d"]
 
 
 def test_fields_are_listed():
