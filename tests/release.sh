@@ -10,6 +10,7 @@ release_rows() {
 debian-13 10 test --debian-13
 headers 5 test --headers
 origins 10 test --origins
+checkpoints 5 test --checkpoints
 amx 25 test --amx
 aarch64 45 test --aarch64
 address 17 test --sanitize=address

@@ -4,8 +4,10 @@
     ragged_dot              with the signature of jax.lax.ragged_dot
     grouped_gemm            the general operation, on arrays and GroupedTensors
     moe_mlp                 the whole MLP of the experts: gather, products, activation, weighted sum
-    QuantizedTensor, quantize, dequantize, fake_quantize, quantize_nvfp4, mxfp4_from_blocks
+    QuantizedTensor, quantize, dequantize, fake_quantize, quantize_nvfp4
                             operands of 8, 4 and 2 bits with scales and zero points
+    mxfp4_from_blocks, fp8_from_blocks, int4_from_awq, int4_from_gptq
+                            such operands of what checkpoints hold
     prepack, unprepack, PackedWeights
                             weights in the layout in which they are read fastest
     route, sort_by_expert, combine, load_balance_loss, z_loss
@@ -25,13 +27,14 @@ call is), primitive.py (how it reaches the library), and the rules.
 """
 
 from raggemm._functions import export  # noqa: F401  registers types
+from raggemm._functions.checkpoint_layouts import fp8_from_blocks, int4_from_awq, int4_from_gptq, mxfp4_from_blocks
 from raggemm._functions.describe import describe
 from raggemm._functions.grouped_gemm import grouped_gemm
 from raggemm._functions.moe_mlp import moe_mlp
 from raggemm._functions.operands import GroupedTensor
 from raggemm._functions.prepack import prepack, unprepack
 from raggemm._functions.quantize import fake_quantize, quantize, quantize_nvfp4
-from raggemm._functions.quantized import QuantizedTensor, dequantize, mxfp4_from_blocks
+from raggemm._functions.quantized import QuantizedTensor, dequantize
 from raggemm._functions.routing import SortedRows, combine, load_balance_loss, route, sort_by_expert, z_loss
 from raggemm._functions.tensors import PackedWeights
 from raggemm._primitive.derivatives import grouped_gemm_saveable
@@ -54,9 +57,12 @@ __all__ = [
     "enable_partitioning",
     "enable_ragged_dot_override",
     "fake_quantize",
+    "fp8_from_blocks",
     "gmm",
     "grouped_gemm",
     "grouped_gemm_saveable",
+    "int4_from_awq",
+    "int4_from_gptq",
     "load_balance_loss",
     "moe_mlp",
     "mxfp4_from_blocks",

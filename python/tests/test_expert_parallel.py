@@ -18,7 +18,15 @@ from jax.sharding import PartitionSpec as P
 from program_text import custom_calls
 from raggemm import gmm
 from raggemm._primitive import library, options
-from raggemm.expert_parallel import Routing, by_all_gather, by_all_to_all, check_processes, mlp, on_one_device
+from raggemm.expert_parallel import (
+    Routing,
+    by_all_gather,
+    by_all_reduce,
+    by_all_to_all,
+    check_processes,
+    mlp,
+    on_one_device,
+)
 
 T, D, HIDDEN, EXPERTS, TOP_K = 32, 6, 10, 8, 3  # tokens of all devices
 
@@ -125,6 +133,13 @@ def test_weights_of_no_expert_are_not_read():
 def test_all_gather(check_vma):
     got = with_gradients(sharded(layer(by_all_gather, "expert"), check_vma), operands())
     for x, want in zip(got, wanted(), strict=True):
+        np.testing.assert_allclose(x, want, rtol=1e-5, atol=2e-5)
+
+
+def test_all_reduce_of_tokens_that_all_devices_have():
+    specs = (P(), P(), P(), P("expert"), P("expert"))
+    f = jax.shard_map(layer(by_all_reduce, "expert"), mesh=mesh(4), in_specs=specs, out_specs=P())
+    for x, want in zip(with_gradients(f, operands()), wanted(), strict=True):
         np.testing.assert_allclose(x, want, rtol=1e-5, atol=2e-5)
 
 

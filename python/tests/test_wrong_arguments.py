@@ -17,6 +17,8 @@ BYTES = W.astype(np.int8)
 WIDE = {"lhs": jnp.ones((4, 8), jnp.float8_e5m2), "rhs": jnp.ones((1, 8, 8), jnp.float8_e5m2)}
 LOGITS = np.zeros((3, 4), np.float32)
 PACKED = raggemm.prepack(W)
+INT4 = {"qzeros": np.zeros((1, 1), np.int32), "scales": np.ones((1, 8), np.float32)}
+FP8 = np.zeros((128, 128), jnp.float8_e4m3fn)
 WRONG = {
     "float with bytes": (
         lambda: raggemm.gmm(X, BYTES, SIZES),
@@ -146,6 +148,9 @@ FUNCTIONS = {
     raggemm.quantize_nvfp4: {"x": X, "block": (1, 8)},
     raggemm.dequantize: {"q": QuantizedTensor(BYTES)},
     raggemm.mxfp4_from_blocks: {"blocks": np.zeros((2, 4, 1, 16), np.uint8), "scales": np.zeros((2, 4, 1), np.uint8)},
+    raggemm.fp8_from_blocks: {"weight": FP8, "weight_scale_inv": np.ones((1, 1), np.float32)},
+    raggemm.int4_from_awq: INT4 | {"qweight": np.zeros((16, 1), np.int32)},
+    raggemm.int4_from_gptq: INT4 | {"qweight": np.zeros((2, 8), np.int32)},
     raggemm.prepack: {"w": W},
     raggemm.unprepack: {"packed": PACKED},
     raggemm.route: {"logits": LOGITS, "top_k": 2},

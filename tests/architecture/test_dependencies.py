@@ -8,6 +8,7 @@ PINNED = [
     "bench/peers/requirements.txt",
     "docs/requirements.txt",
     "python/requirements.txt",
+    "python/tests/checkpoints/requirements.txt",
     "python/tests/origins/requirements.txt",
     "python/wheel/neighbours.txt",
     "python/wheel/tools.txt",

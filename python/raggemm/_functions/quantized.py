@@ -128,23 +128,3 @@ def with_scale(rhs: Any, rhs_scale: Any, *, transposed: bool) -> Any:
         )
     three = three.swapaxes(1, 2) if transposed else three
     return by_blocks(jnp.multiply, rhs, three.astype(rhs.dtype)) if rhs.dtype in FLOATS else QuantizedTensor(rhs, three)
-
-
-def mxfp4_from_blocks(blocks: Any, scales: Any) -> QuantizedTensor:
-    """The experts of a checkpoint of gpt-oss: [E,N,K] of float4_e2m1fn with a float8_e8m0fnu for each 32 along K.
-
-    Args:
-      blocks: uint8 [E,N,K/32,16], two elements a byte, the first one in the low bits.
-      scales: uint8 [E,N,K/32], exponents with a bias of 127; 255 is NaN.
-
-    Returns:
-      A QuantizedTensor of the same bits. TypeError and ValueError where the arrays are others.
-    """
-    blocks, scales = (float_array(n, x, (np.dtype(np.uint8),)) for n, x in (("blocks", blocks), ("scales", scales)))
-    if blocks.ndim != 4 or blocks.shape[3] != 16:
-        raise ValueError(f"blocks: shape is {blocks.shape}, must be [E,N,K/32,16]")
-    if scales.shape != blocks.shape[:3]:
-        raise ValueError(f"scales: shape is {scales.shape}, must be {blocks.shape[:3]}, the first three axes of blocks")
-    experts, columns, count, _ = blocks.shape
-    data = lax.bitcast_convert_type(blocks, E2M1).reshape(experts, columns, 32 * count)
-    return QuantizedTensor(data, lax.bitcast_convert_type(scales, E8M0))

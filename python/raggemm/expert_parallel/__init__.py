@@ -4,11 +4,12 @@
     on_one_device       the layer without communication, which the others equal
     by_all_gather       every device gets all tokens, computes its experts' rows, and the results are summed
     by_all_to_all       each token goes to the devices of its experts and comes back
+    by_all_reduce       every device has all tokens, as when few are decoded, and the results are summed
 
 The layers drop no token. by_all_to_all gives the bits of on_one_device, result and gradients (with jaxlib 0.9.2
-gradients up to a rounding of XLA's own sums); by_all_gather sums the results of a token's experts in another order, and
-is cheaper where a token has more experts than there are devices. The last two are for the inside of jax.shard_map, over
-the devices of one process or of several (jax.distributed with gloo):
+gradients up to a rounding of XLA's own sums); by_all_gather sums the results of a token's experts in another order, as
+by_all_reduce does, and is cheaper where a token has more experts than there are devices. The last three are for the
+inside of jax.shard_map, over the devices of one process or of several (jax.distributed with gloo):
 
     def layer(tokens, expert_ids, weights, gate, up, down):
         routing = Routing(expert_ids, weights, num_experts=64)
@@ -181,6 +182,20 @@ def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.
     return _weighted_sum(by_expert.undo(out), routing).astype(out.dtype)
 
 
+def _of_own_experts(
+    experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str
+) -> tuple[jax.Array, np.dtype]:
+    """What this device's experts add to each token, in the dtype of sums, and the dtype that experts gives."""
+    local = _experts_of_each_device(routing.num_experts, axis_name)
+    first = lax.axis_index(axis_name).astype(jnp.int32) * local
+    by_expert = _sorted_by_expert(routing.expert_ids, routing.num_experts)
+    rows = by_expert(_for_each_expert(tokens, routing.expert_ids.shape[1]))
+    out = _results(experts, rows, by_expert.group_sizes, first)
+    is_local = (by_expert.ids >= first) & (by_expert.ids < first + local)
+    out = jnp.where(is_local[:, None], out, 0)
+    return _weighted_sum(by_expert.undo(out), routing), out.dtype
+
+
 def by_all_gather(experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str) -> jax.Array:
     """on_one_device of the tokens of all devices along an axis: tokens by all_gather, results by psum_scatter.
 
@@ -196,19 +211,30 @@ def by_all_gather(experts: Experts, tokens: jax.Array, routing: Routing, axis_na
       [t,n], for this device's tokens.
     """
     tokens, routing = _checked(tokens, routing)
-    local = _experts_of_each_device(routing.num_experts, axis_name)
+    _experts_of_each_device(routing.num_experts, axis_name)
     if not len(tokens):  # of which there is no all_gather
         return on_one_device(experts, tokens, routing)
-    first = lax.axis_index(axis_name).astype(jnp.int32) * local
     gathered = functools.partial(lax.all_gather, axis_name=axis_name, tiled=True)
-    tokens, routing = gathered(tokens), jax.tree.map(gathered, routing)
+    out, dtype = _of_own_experts(experts, gathered(tokens), jax.tree.map(gathered, routing), axis_name)
+    return lax.psum_scatter(out, axis_name, tiled=True).astype(dtype)
 
-    by_expert = _sorted_by_expert(routing.expert_ids, routing.num_experts)
-    rows = by_expert(_for_each_expert(tokens, routing.expert_ids.shape[1]))
-    out = _results(experts, rows, by_expert.group_sizes, first)
-    is_local = (by_expert.ids >= first) & (by_expert.ids < first + local)
-    out = jnp.where(is_local[:, None], out, 0)
-    return lax.psum_scatter(_weighted_sum(by_expert.undo(out), routing), axis_name, tiled=True).astype(out.dtype)
+
+def by_all_reduce(experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str) -> jax.Array:
+    """on_one_device of tokens that every device along an axis has: results by psum, no token is sent.
+
+    For decoding, where tokens are few: one exchange of as many rows as there are tokens. A token's experts are summed
+    in another order than on one device.
+
+    Args:
+      experts, axis_name: as for by_all_gather.
+      tokens: [t,d], the same on all devices.
+      routing: of these tokens, the same on all devices.
+
+    Returns:
+      [t,n], the same on all devices.
+    """
+    out, dtype = _of_own_experts(experts, *_checked(tokens, routing), axis_name)
+    return lax.psum(out, axis_name).astype(dtype)
 
 
 class _Exchange(NamedTuple):

@@ -1,0 +1,137 @@
+"""Decodes with a checkpoint as it lies on disk: Qwen3-MoE, Mixtral, OLMoE, DeepSeek-V2 and V3, or gpt-oss.
+
+    .venv/bin/python python/examples/checkpoint FOLDER --prompt="Once upon a time"
+    .venv/bin/python python/examples/checkpoint --random qwen3-30b-a3b --layers=4 --weights=int4
+
+FOLDER has config.json and *.safetensors, and tokenizer.json for --prompt. Prints the text or the tokens, then tokens a
+second, what memory allows at most, and where the time goes.
+"""
+
+import argparse
+import functools
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+if "GLIBC_TUNABLES" not in os.environ:  # so that malloc gives JAX' arrays huge pages
+    os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"})
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import jax
+import jax.numpy as jnp
+from checkpoint import model, processes
+from checkpoint.config import Config, of
+from checkpoint.files import Checkpoint, CheckpointError
+from checkpoint.random_files import SHAPES, RandomFiles
+from checkpoint.report import report
+from checkpoint.weights import FORMATS, Loader
+from decode import stored_bytes
+
+Tree = Any
+
+
+def load(loader: Loader) -> Tree:
+    start, weights, layers, kinds = time.perf_counter(), loader.ends(), [], {}
+    count = len(loader.config.windows)
+    for i in range(count):
+        kind = i in loader.config.dense_layers
+        # Random layers are copies, each in memory of its own.
+        layer = jax.tree.map(jnp.copy, kinds[kind]) if kind in kinds else loader.layer(i)
+        if isinstance(loader.files, RandomFiles):
+            kinds[kind] = layer
+        layers.append(jax.block_until_ready(layer))
+        seconds = time.perf_counter() - start
+        size, left = stored_bytes((weights, layers)) / 1e9, seconds / (i + 1) * (count - i - 1)
+        print(f"\rlayer {i + 1} of {count}, {size:.1f} GB, {left:.0f} s left ", end="", file=sys.stderr)
+    print(file=sys.stderr)
+    return weights | {"layers": layers}
+
+
+def greedy(run: Callable, config: Config, weights: Tree, prompt: list[int], count: int, dtype: Any) -> Iterator[int]:
+    cache, start = model.empty_cache(config, len(prompt) + count, dtype), 0
+    tokens = jnp.asarray(prompt, jnp.int32)
+    for _ in range(count):
+        count, (tokens, cache) = len(tokens), run(weights, cache, tokens, jnp.int32(start))
+        start += count
+        yield int(tokens[0])
+
+
+def _ids(text: str) -> list[int]:
+    return [int(x) for x in text.split(",")]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=pathlib.Path)
+    parser.add_argument("--random", choices=SHAPES, help="the shapes of a model, with random weights, without a folder")
+    parser.add_argument("--prompt", help="a text; needs the folder's tokenizer.json and the package tokenizers")
+    parser.add_argument("--ids", type=_ids, default=[1, 2, 3, 4], help="tokens instead, by number (default 1,2,3,4)")
+    parser.add_argument("--tokens", type=int, default=32, help="to decode (default 32)")
+    parser.add_argument("--layers", type=int, help="so many of them alone")
+    parser.add_argument("--weights", choices=FORMATS, default="as-stored", help="of the experts (default as-stored)")
+    parser.add_argument("--processes", type=int, default=1, help="that share the experts (default 1)")
+    parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="(default bfloat16)")
+    options = parser.parse_args()
+    if (options.folder is None) == (options.random is None):
+        parser.error("one of FOLDER and --random must be given")
+    if options.prompt is not None and options.random:
+        parser.error("--prompt: needs the tokenizer of a FOLDER, not --random")
+    for name in ("tokens", "layers", "processes"):
+        if (count := getattr(options, name)) is not None and count < 1:
+            parser.error(f"--{name}={count}: must be positive")
+    return options
+
+
+def _prompt(options: argparse.Namespace, config: Config) -> tuple[list[int], Callable[[list[int]], str]]:
+    """The tokens to begin with, and what makes a text of tokens."""
+    ids, text = options.ids, lambda tokens: " ".join(map(str, tokens))
+    if options.prompt is not None:
+        from tokenizers import Tokenizer
+
+        path = options.folder / "tokenizer.json"
+        if not path.exists():
+            raise CheckpointError(f"{path}: there is no such file, which --prompt needs; --ids does without")
+        tokenizer = Tokenizer.from_file(str(path))
+        ids, text = tokenizer.encode(options.prompt).ids, tokenizer.decode
+    if wrong := [x for x in ids if not 0 <= x < config.vocabulary] or ([] if ids else ["none"]):
+        raise CheckpointError(f"the prompt has token {wrong[0]}, must have some in [0, {config.vocabulary})")
+    return ids, text
+
+
+def main() -> None:
+    options = _arguments()
+    files = RandomFiles() if options.random else Checkpoint(options.folder)
+    config = of(SHAPES[options.random] if options.random else files.config, options.layers)
+    if config.experts % options.processes:
+        raise CheckpointError(f"--processes={options.processes}: must divide the {config.experts} experts")
+    if options.processes > 1 and options.process is None:
+        sys.exit(processes.run_all(options.processes))
+    dtype, (prompt, text) = jnp.dtype(options.dtype), _prompt(options, config)
+    mesh = processes.join(options.process, options.processes, options.port) if options.processes > 1 else None
+    weights = load(Loader(files, config, dtype, options.weights, (options.process or 0, options.processes)))
+    if mesh:
+        step, weights = processes.step_apart(config, mesh, weights)
+    else:
+        step = functools.partial(model.next_token, config, model.experts_here(config))
+    run = jax.jit(step, donate_argnums=1)
+    start, tokens = time.perf_counter(), []
+    for token in greedy(run, config, weights, prompt, options.tokens, dtype):
+        tokens.append(token)
+        if len(tokens) == 1:
+            print(f"the first token after {time.perf_counter() - start:.1f} s, with compiling", file=sys.stderr)
+    print(text(tokens))
+    if not mesh:
+        print(report(config, weights, dtype, run, len(prompt) + options.tokens))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except CheckpointError as error:
+        sys.exit(f"checkpoint: {error}")

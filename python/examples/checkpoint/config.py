@@ -1,0 +1,188 @@
+"""What a model is, from its config.json: sizes, and what its family does otherwise than the others."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from checkpoint.files import CheckpointError
+
+FAMILIES = ("qwen3_moe", "mixtral", "olmoe", "deepseek_v2", "deepseek_v3", "gpt_oss")
+# What quantization_config must say, by its quant_method.
+QUANTIZATIONS: dict[Any, dict[str, Any]] = {
+    "mxfp4": {},
+    "fp8": {"activation_scheme": "dynamic"},
+    "awq": {"bits": 4, "version": "gemm"},
+    "gptq": {"bits": 4, "desc_act": False},
+}
+
+
+class Latent(NamedTuple):
+    """Attention of DeepSeek: keys and values of all heads are products with one latent vector of a token."""
+
+    query_rank: int | None
+    rank: int
+    plain_dim: int  # of a head, without rotation
+    rotary_dim: int
+    value_dim: int
+
+
+class Quantization(NamedTuple):
+    """How the file has its matrices."""
+
+    method: str | None = None  # None: as floats
+    block: tuple[int, int] = (0, 0)  # rows and columns that share a scale: of fp8
+    size: int = 0  # steps of K that do: of awq and gptq
+    zeros_less_one: bool = True  # of gptq
+
+
+class Config(NamedTuple):
+    """Hashable, for jax.jit."""
+
+    family: str
+    width: int
+    vocabulary: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    latent: Latent | None
+    frequencies: tuple[float, ...]  # radians of a position, for each pair
+    magnitude: float  # of what is rotated
+    score_scale: float
+    epsilon: float
+    windows: tuple[int | None, ...]  # of each layer: positions that a token sees, itself included
+    dense_layers: frozenset[int]
+    dense_hidden: int
+    experts: int
+    top_k: int
+    hidden: int  # of an expert
+    shared_hidden: int  # of the shared experts together; 0 without
+    routing: tuple[tuple[str, Any], ...]  # keyword arguments of raggemm.route
+    tied: bool  # whether the head is the embedding
+    quantization: Quantization
+
+
+def _mscale(factor: float, by: float) -> float:
+    return 0.1 * by * math.log(factor) + 1 if factor > 1 else 1.0
+
+
+def rotary(scaling: dict[str, Any], theta: float, dim: int) -> tuple[np.ndarray, float]:
+    """Frequencies of dim / 2 pairs, and the magnitude; YaRN is arXiv:2309.00071."""
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    plain = theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
+    if kind == "default":
+        return plain, 1.0
+    factor = scaling["factor"]
+    if kind == "linear":
+        return plain / factor, 1.0
+    if kind != "yarn":
+        raise CheckpointError(f"config.json: rope_scaling is of type {kind!r}, must be 'default', 'linear' or 'yarn'")
+
+    def pair(rotations: float) -> float:
+        """That which turns so often within the length of the training."""
+        length = scaling["original_max_position_embeddings"]
+        return dim * math.log(length / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair(scaling.get("beta_fast", 32)), pair(scaling.get("beta_slow", 1))
+    if scaling.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    slow = np.clip((np.arange(dim // 2) - low) / max(high - low, 1e-3), 0, 1)
+    by, by_all = scaling.get("mscale", 1), scaling.get("mscale_all_dim", 0)
+    magnitude = scaling.get("attention_factor") or _mscale(factor, by) / _mscale(factor, by_all)
+    return plain / factor * slow + plain * (1 - slow), magnitude
+
+
+def _routing(family: str, config: dict[str, Any]) -> dict[str, Any]:
+    if family in ("mixtral", "gpt_oss"):
+        return {}
+    renormalize = bool(config.get("norm_topk_prob", False))
+    if family in ("qwen3_moe", "olmoe"):
+        return {"pre_softmax": True, "renormalize": renormalize}
+    routing: dict[str, Any] = {"score": "sigmoid"} if family == "deepseek_v3" else {"pre_softmax": True}
+    if config.get("topk_method") != "greedy" and (config.get("n_group") or 1) > 1:
+        routing |= {"num_groups": config["n_group"], "group_top_k": config["topk_group"]}
+    # V2 scales what it does not renormalize.
+    factor = 1.0 if family == "deepseek_v2" and renormalize else config.get("routed_scaling_factor", 1.0)
+    return routing | {"renormalize": renormalize, "scaling_factor": factor}
+
+
+def _dense_layers(family: str, config: dict[str, Any]) -> frozenset[int]:
+    layers = range(config["num_hidden_layers"])
+    if family.startswith("deepseek"):
+        first, each = config.get("first_k_dense_replace", 0), config.get("moe_layer_freq", 1)
+        return frozenset(i for i in layers if i < first or i % each)
+    named, each = config.get("mlp_only_layers") or (), config.get("decoder_sparse_step", 1)
+    return frozenset(i for i in layers if i in named or (i + 1) % each)
+
+
+def _windows(family: str, config: dict[str, Any]) -> tuple[int | None, ...]:
+    window = None if config.get("use_sliding_window") is False else config.get("sliding_window")
+    each = ("sliding_attention", "full_attention" if family == "gpt_oss" else "sliding_attention")
+    kinds = config.get("layer_types") or [each[i % 2] for i in range(config["num_hidden_layers"])]
+    return tuple(window if kind == each[0] else None for kind in kinds[: config["num_hidden_layers"]])
+
+
+def _quantization(stored: dict[str, Any]) -> Quantization:
+    if not stored:
+        return Quantization()
+    method = stored.get("quant_method")
+    if method not in QUANTIZATIONS:
+        raise CheckpointError(f"config.json: quant_method is {method!r}, must be one of {', '.join(QUANTIZATIONS)}")
+    for name, must in QUANTIZATIONS[method].items():
+        if stored.get(name) != must:
+            raise CheckpointError(f"config.json: {name} of {method} is {stored.get(name)!r}, must be {must!r}")
+    if method == "fp8":
+        return Quantization(method, block=tuple(stored["weight_block_size"]))
+    less_one = stored.get("checkpoint_format", "gptq") == "gptq"
+    return Quantization(method, size=0 if method == "mxfp4" else stored["group_size"], zeros_less_one=less_one)
+
+
+def _of(family: str, config: dict[str, Any]) -> Config:
+    heads, width = config["num_attention_heads"], config["hidden_size"]
+    head_dim, latent = config.get("head_dim") or width // heads, None
+    if family.startswith("deepseek"):
+        names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        latent = Latent(*(config[name] for name in names))
+        head_dim = latent.plain_dim + latent.rotary_dim
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    theta = config.get("rope_theta") or scaling.get("rope_theta", 10000.0)
+    frequencies, magnitude = rotary(scaling, theta, latent.rotary_dim if latent else head_dim)
+    # DeepSeek's scores have the magnitude squared, of all dimensions.
+    more = _mscale(scaling.get("factor", 1), scaling.get("mscale_all_dim", 0)) ** 2 if latent else 1.0
+    hidden = config.get("moe_intermediate_size", config["intermediate_size"])
+    return Config(
+        family=family,
+        width=width,
+        vocabulary=config["vocab_size"],
+        heads=heads,
+        kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=head_dim,
+        latent=latent,
+        frequencies=tuple(frequencies),
+        magnitude=magnitude,
+        score_scale=head_dim**-0.5 * more,
+        epsilon=config.get("rms_norm_eps", 1e-6),
+        windows=_windows(family, config),
+        dense_layers=_dense_layers(family, config),
+        dense_hidden=config["intermediate_size"],
+        experts=next(config[n] for n in ("num_experts", "num_local_experts", "n_routed_experts") if n in config),
+        top_k=config["num_experts_per_tok"],
+        hidden=hidden,
+        shared_hidden=(config.get("n_shared_experts") or 0) * hidden,
+        routing=tuple(sorted(_routing(family, config).items())),
+        tied=bool(config.get("tie_word_embeddings", False)),
+        quantization=_quantization(config.get("quantization_config") or {}),
+    )
+
+
+def of(config: dict[str, Any], layers: int | None = None) -> Config:
+    """From the object in config.json; layers: how many, if not all."""
+    family = config.get("model_type")
+    if family not in FAMILIES:
+        raise CheckpointError(f"config.json: model_type is {family!r}, must be one of {', '.join(FAMILIES)}")
+    try:
+        count = config["num_hidden_layers"]
+        return _of(family, {**config, "num_hidden_layers": count if layers is None else min(layers, count)})
+    except (KeyError, StopIteration) as error:
+        missing = error if error.args else "number of experts"
+        raise CheckpointError(f"config.json: has no {missing}, which {family} needs") from None

@@ -1,0 +1,77 @@
+"""How long a step takes, and its parts, beside what memory allows."""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from checkpoint import model
+from checkpoint.config import Config
+from decode import passes_over_memory, stored_bytes
+
+Tree = Any
+ROUNDS = 20
+
+
+def parts_of_a_step(config: Config, weights: Tree, dtype: Any, length: int) -> dict[str, tuple[Callable, float]]:
+    """By name: what a step does in a part of each layer, and the bytes that it reads."""
+    experts = model.experts_here(config)
+    attention = model.latent_attention if config.latent else model.grouped_attention
+    cache = model.empty_cache(config, length, dtype)
+    x, at = jax.random.normal(jax.random.key(0), (1, config.width)), jnp.full(1, length - 1)
+    share = config.top_k / config.experts
+
+    @jax.jit
+    def of_experts(layers: Tree, x: jax.Array) -> jax.Array:
+        for layer in layers:
+            x += model.feed_forward(config, experts, layer, model.norm(x, 1.0, config.epsilon), dtype)
+        return x
+
+    @jax.jit
+    def of_attention(layers: Tree, cache: Tree, x: jax.Array) -> jax.Array:
+        for window, layer, of_layer in zip(config.windows, layers, cache, strict=True):
+            normed = model.norm(x, 1.0, config.epsilon)
+            x += attention(config, window, layer["attention"], normed, of_layer, at)[0]
+        return x
+
+    layers = weights["layers"]
+    feed = [{k: x for k, x in layer.items() if k not in ("attention", "input_norm", "post_norm")} for layer in layers]
+    attend = [{"attention": layer["attention"]} for layer in layers]
+    feed_bytes = sum(stored_bytes(x) * (share if k == "experts" else 1) for layer in feed for k, x in layer.items())
+    return {
+        "experts": (lambda: of_experts(feed, x), feed_bytes),
+        "attention": (lambda: of_attention(attend, cache, x), stored_bytes((attend, cache))),
+        "head": (lambda: None, stored_bytes(weights["head"])),
+    }
+
+
+def report(config: Config, weights: Tree, dtype: Any, run: Callable, length: int) -> str:
+    """A step, its parts and plain passes over memory take turns, and medians count."""
+    parts, rate = parts_of_a_step(config, weights, dtype, length), passes_over_memory()
+    cache, token = model.empty_cache(config, length, dtype), jnp.zeros(1, jnp.int32)
+    times: dict[str, list[float]] = {name: [] for name in ("step", *parts)}
+    rates = []
+    for _ in range(ROUNDS + 1):
+        rates.append(rate())
+        start = time.perf_counter()
+        token, cache = jax.block_until_ready(run(weights, cache, token, jnp.int32(length - 1)))
+        times["step"].append(time.perf_counter() - start)
+        for name, (part, _) in parts.items():
+            start = time.perf_counter()
+            jax.block_until_ready(part())
+            times[name].append(time.perf_counter() - start)
+    seconds = {name: statistics.median(of[1:]) for name, of in times.items()}
+    seconds["head"] = seconds["step"] - seconds["experts"] - seconds["attention"]
+    sizes = {name: size for name, (_, size) in parts.items()}
+    sizes["step"], plain = sum(sizes.values()), statistics.median(rates[1:])
+    lines = [
+        f"a plain pass over memory: {plain / 1e9:.1f} GB/s",
+        f"{1 / seconds['step']:.2f} tokens/s, of at most {plain / sizes['step']:.2f}",
+        f"{'':10} {'ms':>8} {'MB read':>9}  of the bound",
+    ]
+    for name, size in sizes.items():
+        label = {"head": "rest"}.get(name, name)
+        lines.append(f"{label:10} {1e3 * seconds[name]:8.2f} {size / 1e6:9.1f}  {size / plain / seconds[name]:8.3f}")
+    return "\n".join(lines)

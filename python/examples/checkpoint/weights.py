@@ -1,0 +1,195 @@
+"""Weights as the model takes them, read layer by layer, under the names and in the layouts that checkpoints have."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import raggemm
+from checkpoint.config import Config
+from checkpoint.files import FLOATS
+
+Tree = Any  # of arrays and of what raggemm takes for weights
+
+
+class Files(Protocol):
+    """A Checkpoint, or RandomFiles."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def read(self, names: Sequence[str], shape: Sequence[int], dtypes: Sequence[str]) -> np.ndarray: ...
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("up", "down", "gate", "b_up", "b_down"),
+    meta_fields=("transposed", "merged", "activation"),
+)
+@dataclasses.dataclass(frozen=True)
+class Mlp:
+    """The matrices of experts, [E,.,.], or of one MLP for all tokens, [1,.,.]."""
+
+    up: Tree
+    down: Tree
+    gate: Tree = None
+    b_up: Tree = None
+    b_down: Tree = None
+    transposed: bool = True  # stored [E,N,K], as Linear of torch has it
+    merged: str | None = None
+    activation: str = "silu"
+
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of raggemm.moe_mlp."""
+        own = {"w_gate": self.gate, "b_up": self.b_up, "b_down": self.b_down, "merged": self.merged}
+        own |= {"transpose_up": self.transposed, "transpose_down": self.transposed, "activation": self.activation}
+        return own | {"preferred_element_type": jnp.float32}
+
+
+# What becomes of matrices [E,N,K] of floats.
+FORMATS: dict[str, Callable[[jax.Array], Tree]] = {
+    "as-stored": lambda w: w,
+    "int8": functools.partial(raggemm.quantize, dtype=jnp.int8, axes=2),
+    "int4": functools.partial(raggemm.quantize, dtype=jnp.int4, axes=(), block=(2, 128), scale_dtype=jnp.bfloat16),
+    "mxfp4": functools.partial(
+        raggemm.quantize, dtype=jnp.float4_e2m1fn, axes=(), block=(2, 32), scale_dtype=jnp.float8_e8m0fnu
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Loader:
+    files: Files
+    config: Config
+    dtype: Any  # of matrices of floats, whatever the file has
+    weights: str = "as-stored"  # of experts
+    share: tuple[int, int] = (0, 1)  # which part of the experts, of how many
+
+    def vector(self, name: str, *shape: int) -> jax.Array:
+        return jax.device_put(self.files.read([name], shape, FLOATS)).astype(jnp.float32)
+
+    def matrices(self, names: Sequence[str], n: int, k: int) -> tuple[Tree, bool]:
+        """The matrices of these names, [len(names),N,K], and whether they are stored like that, not [.,K,N]."""
+        stored = self.config.quantization
+
+        def read(part: str, shape: Sequence[int], *dtypes: str) -> jax.Array:
+            x = self.files.read([f"{name}.{part}" for name in names], shape, dtypes)
+            return jax.device_put(x.reshape(len(names), *shape))
+
+        if stored.method in ("awq", "gptq") and f"{names[0]}.qweight" in self.files:
+            words = read("qweight", (k, n // 8) if stored.method == "awq" else (k // 8, n), "I32")
+            zeros = read("qzeros", (k // stored.size, n // 8), "I32")
+            scales = read("scales", (k // stored.size, n), *FLOATS)
+            if stored.method == "awq":
+                return raggemm.int4_from_awq(words, zeros, scales), False
+            return raggemm.int4_from_gptq(words, zeros, scales, zeros_less_one=stored.zeros_less_one), False
+        if stored.method == "fp8" and f"{names[0]}.weight_scale_inv" in self.files:
+            rows, columns = stored.block
+            weight = read("weight", (n, k), "F8_E4M3")
+            scale = read("weight_scale_inv", (-(-n // rows), -(-k // columns)), *FLOATS)
+            if n % rows == k % columns == 0:
+                return raggemm.fp8_from_blocks(weight, scale, block=stored.block), True
+            each = jnp.repeat(jnp.repeat(scale, rows, 1), columns, 2)[:, :n, :k]
+            return (weight.astype(jnp.float32) * each).astype(self.dtype), True
+        return read("weight", (n, k), *FLOATS).astype(self.dtype), True
+
+    def linear(self, name: str, n: int, k: int, bias: bool = False) -> dict[str, Tree]:
+        """A product for all tokens: weights of one group, in the layout that is read fastest."""
+        w, transposed = self.matrices([name], n, k)
+        out = {"w": raggemm.prepack(w, transpose=transposed)}
+        return out | {"b": self.vector(f"{name}.bias", n)} if bias else out
+
+    def mlp(self, prefixes: Sequence[str], hidden: int, weights: str = "as-stored") -> Mlp:
+        words = ("w1", "w3", "w2") if self.config.family == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+        sides = [(hidden, self.config.width)] * 2 + [(self.config.width, hidden)]
+        read = [
+            self.matrices([f"{p}.{word}" for p in prefixes], *side) for word, side in zip(words, sides, strict=True)
+        ]
+        is_quantized = isinstance(read[0][0], raggemm.QuantizedTensor)
+        gate, up, down = (w if is_quantized else jax.jit(FORMATS[weights])(w) for w, _ in read)
+        return Mlp(up, down, gate, transposed=read[0][1])
+
+    def own_experts(self) -> slice:
+        part, parts = self.share
+        count = self.config.experts // parts
+        return slice(part * count, (part + 1) * count)
+
+    def gpt_oss_experts(self, at: str) -> Mlp:
+        """All experts are in one tensor, and gate and up in one matrix: of floats [E,K,N], of MXFP4 [E,N,K]."""
+        c, is_mxfp4 = self.config, self.config.quantization.method == "mxfp4"
+
+        def own(name: str, shape: Sequence[int], *dtypes: str) -> jax.Array:
+            return jax.device_put(self.files.read([f"{at}.{name}"], (c.experts, *shape), dtypes)[self.own_experts()])
+
+        def side(word: str, n: int, k: int) -> tuple[Tree, jax.Array]:
+            bias = own(f"{word}_bias", (n,), *FLOATS).astype(jnp.float32)
+            if not is_mxfp4:
+                return own(word, (k, n), *FLOATS).astype(self.dtype), bias
+            blocks = own(f"{word}_blocks", (n, k // 32, 16), "U8")
+            return raggemm.mxfp4_from_blocks(blocks, own(f"{word}_scales", (n, k // 32), "U8")), bias
+
+        (up, b_up), (down, b_down) = side("gate_up_proj", 2 * c.hidden, c.width), side("down_proj", c.width, c.hidden)
+        return Mlp(up, down, None, b_up, b_down, is_mxfp4, merged="interleaved", activation="swiglu_oai")
+
+    def latent_attention(self, at: str) -> dict[str, Tree]:
+        c, of = self.config, self.config.latent
+        out = {"kv_a": self.linear(f"{at}.kv_a_proj_with_mqa", of.rank + of.rotary_dim, c.width)}
+        out["kv_norm"] = self.vector(f"{at}.kv_a_layernorm.weight", of.rank)
+        if of.query_rank:
+            out["q_a"] = self.linear(f"{at}.q_a_proj", of.query_rank, c.width)
+            out["q_norm"] = self.vector(f"{at}.q_a_layernorm.weight", of.query_rank)
+        name = "q_b_proj" if of.query_rank else "q_proj"
+        out["q"] = self.linear(f"{at}.{name}", c.heads * c.head_dim, of.query_rank or c.width)
+        rows = of.plain_dim + of.value_dim
+        w, transposed = self.matrices([f"{at}.kv_b_proj"], c.heads * rows, of.rank)
+        w = raggemm.dequantize(w, self.dtype) if isinstance(w, raggemm.QuantizedTensor) else w
+        of_heads = (w[0] if transposed else w[0].T).reshape(c.heads, rows, of.rank)
+        out["k_b"], out["v_b"] = of_heads[:, : of.plain_dim], of_heads[:, of.plain_dim :]
+        return out | {"o": self.linear(f"{at}.o_proj", c.width, c.heads * of.value_dim)}
+
+    def grouped_attention(self, at: str) -> dict[str, Tree]:
+        c, bias, out = self.config, self.config.family == "gpt_oss", {}
+        for word, heads in (("q", c.heads), ("k", c.kv_heads), ("v", c.kv_heads)):
+            out[word] = self.linear(f"{at}.{word}_proj", heads * c.head_dim, c.width, bias)
+            if word != "v" and c.family in ("qwen3_moe", "olmoe"):
+                dim = c.head_dim if c.family == "qwen3_moe" else heads * c.head_dim
+                out[f"{word}_norm"] = self.vector(f"{at}.{word}_norm.weight", dim)
+        if c.family == "gpt_oss":
+            out["sinks"] = self.vector(f"{at}.sinks", c.heads)
+        return out | {"o": self.linear(f"{at}.o_proj", c.width, c.heads * c.head_dim, bias)}
+
+    def feed_forward(self, at: str, is_dense: bool) -> dict[str, Tree]:
+        c = self.config
+        if is_dense:
+            return {"dense": self.mlp([at], c.dense_hidden)}
+        router = f"{at}.{'router' if c.family == 'gpt_oss' else 'gate'}"
+        out: dict[str, Tree] = {"router": self.vector(f"{router}.weight", c.experts, c.width)}
+        if c.family == "gpt_oss":
+            out["router_bias"] = self.vector(f"{router}.bias", c.experts)
+            return out | {"experts": self.gpt_oss_experts(f"{at}.experts")}
+        if c.family == "deepseek_v3":
+            out["expert_bias"] = self.vector(f"{router}.e_score_correction_bias", c.experts)
+        if c.shared_hidden:
+            out["shared"] = self.mlp([f"{at}.shared_experts"], c.shared_hidden)
+        prefixes = [f"{at}.experts.{e}" for e in range(c.experts)[self.own_experts()]]
+        return out | {"experts": self.mlp(prefixes, c.hidden, self.weights)}
+
+    def layer(self, i: int) -> dict[str, Tree]:
+        c, at = self.config, f"model.layers.{i}"
+        attention = self.latent_attention if c.latent else self.grouped_attention
+        mlp = f"{at}.{'block_sparse_moe' if c.family == 'mixtral' else 'mlp'}"
+        return self.feed_forward(mlp, i in c.dense_layers) | {
+            "attention": attention(f"{at}.self_attn"),
+            "input_norm": self.vector(f"{at}.input_layernorm.weight", c.width),
+            "post_norm": self.vector(f"{at}.post_attention_layernorm.weight", c.width),
+        }
+
+    def ends(self) -> dict[str, Tree]:
+        """What is before and behind the layers."""
+        c = self.config
+        shape = (c.vocabulary, c.width)
+        embedding = jax.device_put(self.files.read(["model.embed_tokens.weight"], shape, FLOATS)).astype(self.dtype)
+        head = {"w": raggemm.prepack(embedding[None], transpose=True)} if c.tied else self.linear("lm_head", *shape)
+        return {"embedding": embedding, "norm": self.vector("model.norm.weight", c.width), "head": head}

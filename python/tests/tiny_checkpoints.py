@@ -1,0 +1,198 @@
+"""Tiny checkpoints of each family with random weights, in files of the names and layouts that the families have, and
+what quantized ones stand for, by NumPy alone."""
+
+import json
+import pathlib
+import sys
+
+import ml_dtypes
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "examples"))
+
+from checkpoint import config
+from checkpoint.files import DTYPES
+from checkpoint.random_files import RandomFiles
+from checkpoint.weights import Loader
+
+_SHAPE = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 512,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
+_YARN = {"type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "beta_fast": 32, "beta_slow": 1}
+_QWEN3 = _SHAPE | {
+    "model_type": "qwen3_moe",
+    "num_hidden_layers": 3,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "head_dim": 32,
+    "norm_topk_prob": True,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [1],
+}
+_DEEPSEEK = _SHAPE | {
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 2,
+    "n_routed_experts": 16,
+    "num_experts_per_tok": 4,
+    "n_group": 4,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 48,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 24,
+    "v_head_dim": 24,
+    "rope_scaling": _YARN | {"mscale": 1.0, "mscale_all_dim": 0.707},
+}
+_V2 = _DEEPSEEK | {"model_type": "deepseek_v2", "norm_topk_prob": False, "q_lora_rank": None}
+_V3 = _DEEPSEEK | {
+    "model_type": "deepseek_v3",
+    "norm_topk_prob": True,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "routed_scaling_factor": 2.5,
+}
+_GPT_OSS = _SHAPE | {
+    "model_type": "gpt_oss",
+    "intermediate_size": 64,
+    "head_dim": 32,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 3,
+    "sliding_window": 8,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "rope_scaling": _YARN | {"factor": 32.0, "truncate": True},
+}
+_GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": False}
+CONFIGS = {
+    "qwen3-moe": _QWEN3,
+    "qwen3-moe, tied": _QWEN3 | {"tie_word_embeddings": True, "decoder_sparse_step": 2, "mlp_only_layers": []},
+    "qwen3-moe, AWQ": _QWEN3
+    | {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}},
+    "qwen3-moe, GPTQ": _QWEN3 | {"quantization_config": _GPTQ},
+    "qwen3-moe, GPTQ v2": _QWEN3 | {"quantization_config": _GPTQ | {"checkpoint_format": "gptq_v2"}},
+    "mixtral": _SHAPE | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+    "olmoe": _SHAPE
+    | {
+        "model_type": "olmoe",
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "rope_scaling": {"type": "linear", "factor": 2},
+    },
+    "deepseek-v2": _V2 | {"topk_method": "group_limited_greedy", "routed_scaling_factor": 4.0},
+    "deepseek-v2-lite": _V2 | {"topk_method": "greedy"},
+    "deepseek-v3": _V3,
+    "deepseek-v3, fp8": _V3
+    | {
+        "quantization_config": {
+            "quant_method": "fp8",
+            "activation_scheme": "dynamic",
+            "weight_block_size": [32, 32],
+        }
+    },
+    "gpt-oss": _GPT_OSS,
+    "gpt-oss, MXFP4": _GPT_OSS | {"quantization_config": {"quant_method": "mxfp4"}},
+}
+
+
+def random_tensors(of: dict, seed: int) -> dict[str, np.ndarray]:
+    """Whatever the loader asks for."""
+    files = RandomFiles("F32", seed, keep=True)
+    loader = Loader(files, config.of(of), np.float32)
+    loader.ends()
+    for i in range(of["num_hidden_layers"]):
+        loader.layer(i)
+    return files.made
+
+
+def write_safetensors(path: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
+    names, header, end = {np.dtype(x): name for name, x in DTYPES.items()}, {}, 0
+    for name, x in tensors.items():
+        header[name] = {"dtype": names[x.dtype], "shape": x.shape, "data_offsets": [end, end := end + x.nbytes]}
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for x in tensors.values():
+            file.write(np.ascontiguousarray(x).tobytes())
+
+
+def write(folder: pathlib.Path, of: dict, tensors: dict[str, np.ndarray], shards: int = 1) -> None:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(of))
+    if shards == 1:
+        write_safetensors(folder / "model.safetensors", tensors)
+        return
+    names = [f"model-{i + 1:05}-of-{shards:05}.safetensors" for i in range(shards)]
+    places = {name: names[i % shards] for i, name in enumerate(tensors)}
+    for shard in names:
+        write_safetensors(folder / shard, {name: x for name, x in tensors.items() if places[name] == shard})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+
+
+def _nibbles(words: np.ndarray) -> np.ndarray:
+    """int32 [...] as [...,8], the lowest bits first."""
+    return words.view(np.uint32)[..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15
+
+
+def _awq(words: np.ndarray) -> np.ndarray:
+    out = np.empty((*words.shape, 8), np.int64)
+    out[..., [0, 2, 4, 6, 1, 3, 5, 7]] = _nibbles(words)
+    return out.reshape(len(words), -1)
+
+
+def _with_scales(elements: np.ndarray, zeros: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """[K,N], as Linear has it: [N,K]."""
+    size = len(elements) // len(scales)
+    return ((elements - np.repeat(zeros, size, 0)) * np.repeat(scales.astype(np.float64), size, 0)).T
+
+
+def _of_name(name: str, tensors: dict[str, np.ndarray], stored: dict) -> np.ndarray:
+    """float64 of the matrix with this name, however it is stored."""
+    method, part = stored["quant_method"], tensors.get
+    if method == "awq":
+        return _with_scales(_awq(part(f"{name}.qweight")), _awq(part(f"{name}.qzeros")), part(f"{name}.scales"))
+    if method == "gptq":
+        elements = np.moveaxis(_nibbles(part(f"{name}.qweight")), 2, 1)
+        zeros = _nibbles(part(f"{name}.qzeros")).reshape(len(part(f"{name}.scales")), -1)
+        zeros = zeros if stored.get("checkpoint_format") == "gptq_v2" else (zeros + 1) % 16
+        elements = elements.reshape(-1, elements.shape[-1]).astype(np.int64)
+        return _with_scales(elements, zeros.astype(np.int64), part(f"{name}.scales"))
+    rows, columns = stored["weight_block_size"]
+    weight, scale = part(f"{name}.weight").astype(np.float64), part(f"{name}.weight_scale_inv").astype(np.float64)
+    n, k = weight.shape
+    return weight * np.repeat(np.repeat(scale, rows, 0), columns, 1)[:n, :k]
+
+
+def _of_blocks(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """MXFP4 [E,N,K/32,16] as float64 [E,N,K]."""
+    values = np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float64)
+    of_bytes = np.stack((values[blocks & 15], values[blocks >> 4]), -1).reshape(*blocks.shape[:3], 32)
+    return (of_bytes * 2.0 ** (scales.astype(np.float64) - 127)[..., None]).reshape(*blocks.shape[:2], -1)
+
+
+def dequantized(of: dict, tensors: dict[str, np.ndarray]) -> tuple[dict, dict[str, np.ndarray]]:
+    """The same model in float32, without a quantization."""
+    stored, out = of["quantization_config"], {}
+    parts = (".qweight", ".qzeros", ".scales", ".weight_scale_inv", "_scales")
+    for name, x in tensors.items():
+        base = name.rsplit(".", 1)[0]
+        if f"{base}.qweight" in tensors or f"{base}.weight_scale_inv" in tensors:
+            out[f"{base}.weight"] = _of_name(base, tensors, stored).astype(np.float32)
+        elif name.endswith("_blocks"):
+            experts = name.removesuffix("_blocks")
+            out[experts] = _of_blocks(x, tensors[f"{experts}_scales"]).swapaxes(1, 2).astype(np.float32)
+        elif not name.endswith(parts):
+            out[name] = x
+    return {name: x for name, x in of.items() if name != "quantization_config"}, out
