@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -132,16 +131,5 @@ TEST(EnvironmentTest, WhatIsWrongFailsTheCallsThatNeedIt) {
   EXPECT_THAT(PlannedWith({.executor = "pool"}, {}),
               ::testing::StartsWith("FAILED_PRECONDITION: RAGGEMM_EXECUTOR: value \"pool\" is unknown"));
 }
-
-TEST(HostCpuBrandTest, IsTheOneThatTheKernelReads) {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("model name", 0) != 0) continue;
-    EXPECT_NE(line.find(HostCpuBrand()), std::string::npos) << line << " / " << HostCpuBrand();
-    return;
-  }
-  EXPECT_EQ(HostCpuBrand(), "");
-}
-
 }  // namespace
 }  // namespace raggemm::test
