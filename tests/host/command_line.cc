@@ -28,14 +28,17 @@ void Replace(int status, void*) {
   std::exit(2);
 }
 
+absl::string_view NameOf(absl::string_view path) { return path.substr(path.rfind('/') + 1); }
+
 }  // namespace
 
 void ParseFlags(int argc, char** argv, const std::string& main_file, const std::string& about) {
-  const absl::string_view path = argv[0], program = path.substr(path.rfind('/') + 1);
+  const absl::string_view program = NameOf(argv[0]);
   absl::FlagsUsageConfig usage;
-  // Abseil cuts the front off the paths of flags' files, so that what main_file says of folders is not there.
+  // A file is known by its name alone, for its path is one of the machine that built the program.
+  usage.normalize_filename = [](absl::string_view path) { return std::string(NameOf(path)); };
   usage.contains_help_flags = usage.contains_helpshort_flags =
-      [name = main_file.substr(main_file.rfind('/'))](absl::string_view file) { return absl::EndsWith(file, name); };
+      [name = std::string(NameOf(main_file))](absl::string_view file) { return file == name; };
   usage.version_string = [=] { return absl::StrCat(program, " ", RAGGEMM_VERSION, "\n"); };
   absl::SetFlagsUsageConfig(usage);
   absl::SetProgramUsageMessage(about);

@@ -254,6 +254,7 @@ TEST(FfiDriverTest, HelpAndVersionEndWithZeroAndAllOnStdout) {
   for (const char* help : {"--help", "-h", "--all -help"}) {
     const Outcome outcome = Drive(absl::StrCat(help, " 2>/dev/null"));
     EXPECT_EQ(outcome.exit_code, 0) << help;
+    EXPECT_THAT(outcome.text, HasSubstr("\n  Flags from ffi_driver.cc:\n")) << "no path of the build";
     for (const char* flag : {"--case ", "--all ", "--list ", "--cases ", "--isa ", "--executor ", "--threads ",
                              "--dtype ", "--precision ", "--full ", "--checksums ", "--print_plan ", "--time "}) {
       EXPECT_THAT(outcome.text, HasSubstr(flag));
