@@ -37,11 +37,11 @@ from raggemm._functions.quantize import fake_quantize, quantize, quantize_nvfp4
 from raggemm._functions.quantized import QuantizedTensor, dequantize
 from raggemm._functions.routing import SortedRows, combine, load_balance_loss, route, sort_by_expert, z_loss
 from raggemm._functions.tensors import PackedWeights
+from raggemm._jax_lax.override import RaggedDotLowering, enable_ragged_dot_override, override_ragged_dot
 from raggemm._primitive.derivatives import grouped_gemm_saveable
 from raggemm._primitive.library import cases_json, version
 from raggemm._primitive.options import options
 from raggemm._primitive.partitioning import enable_partitioning
-from raggemm.jax_lax.override import RaggedDotLowering, enable_ragged_dot_override, override_ragged_dot
 from raggemm.ops import gmm, ragged_dot, tgmm
 
 __all__ = [

@@ -30,6 +30,8 @@ from raggemm._functions.tensors import (
 )
 from raggemm._primitive.call import FLOATS
 
+__all__ = ["gmm", "ragged_dot", "tgmm"]
+
 _WORDS = Words(sizes="group_sizes", c="existing_out")
 
 

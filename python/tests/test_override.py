@@ -358,7 +358,7 @@ def test_the_context_is_of_one_thread():
 
 
 def test_parameters_that_are_not_known_are_left_to_jax():
-    from raggemm.jax_lax.override import _why_not
+    from raggemm._jax_lax.override import _why_not
 
     *operands, out = (jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (LHS, RHS, SIZES, LHS))
     assert _why_not(operands, out, {"precision": None}) is None

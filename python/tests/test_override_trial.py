@@ -45,12 +45,12 @@ CHANGES = {
         ".* a trial failed: ragged_dot: lowered by jax, past the override, must be by raggemm",
     ),
     "parameters": (
-        "raggemm.jax_lax.override._PARAMETERS.remove('precision')",
+        "raggemm._jax_lax.override._PARAMETERS.remove('precision')",
         ".* a trial failed: ragged_dot: lowered by jax, must be by raggemm",
     ),
     "products": (
-        "take = raggemm.jax_lax.dimension_numbers.ragged_dot_general\n"
-        "raggemm.jax_lax.dimension_numbers.ragged_dot_general = lambda *x, **y: take(*x, **y) + 1",
+        "take = raggemm._jax_lax.dimension_numbers.ragged_dot_general\n"
+        "raggemm._jax_lax.dimension_numbers.ragged_dot_general = lambda *x, **y: take(*x, **y) + 1",
         r".* a trial failed: ragged_dot: the result is \[\[30.0, .*",
     ),
 }

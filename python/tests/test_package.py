@@ -1,13 +1,16 @@
 """The package as it is installed: what importing it does, the cases it carries, its version."""
 
+import importlib
 import itertools
 import json
+import pkgutil
 import re
 import subprocess
 import sys
 
 import pytest
 import raggemm
+import raggemm.compat
 
 
 def test_import_from_any_folder_starts_no_backend(tmp_path):
@@ -36,6 +39,16 @@ def test_import_compares_the_versions_of_the_ffi(tmp_path, runtime, taken):
     if not taken:
         built = r"built for version 0\.[1-9]\d* of XLA's FFI"
         assert re.search(rf"^ImportError: raggemm: .*{built}, .* version {re.escape(runtime)} ", done.stderr, re.M)
+
+
+def test_public_modules_say_what_is_public():
+    """The reference has a page for each module whose name has no underscore, and on it what __all__ names."""
+    below = [module.name for module in pkgutil.walk_packages(raggemm.__path__, "raggemm.") if "._" not in module.name]
+    compat = {f"raggemm.compat.{name}" for name in raggemm.compat.__all__}
+    assert set(below) == {"raggemm.compat", "raggemm.expert_parallel", "raggemm.nn", "raggemm.ops", *compat}
+    for name in ("raggemm", *below):
+        module = importlib.import_module(name)
+        assert all(getattr(module, public) is not None for public in module.__all__)
 
 
 def test_recorded_cases():

@@ -25,14 +25,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import backend
 
-from raggemm import jax_lax
+from raggemm import _jax_lax
 from raggemm._functions.operands import result_dtype
 from raggemm._functions.straight_through import straight_through
 from raggemm._functions.tensors import checked, is_quantized
+from raggemm._jax_lax.dimension_numbers import BASIC
 from raggemm._primitive.activations import activated
 from raggemm._primitive.call import FLOATS, compute_dtype
 from raggemm._primitive.jax_versions import varying
-from raggemm.jax_lax.dimension_numbers import BASIC
+
+__all__ = ["ragged_dot"]
 
 __all__ = ["ragged_dot"]
 
@@ -138,7 +140,7 @@ def ragged_dot(
         axes = _varying_axes(manual_axis_type)
 
         def checked_product(lhs: Any, rhs: Any, places: Any) -> Callable[[], jax.Array]:
-            return jax_lax.checked_call((lhs, rhs, places[0]), numbers, precision, sums, places[1])
+            return _jax_lax.checked_call((lhs, rhs, places[0]), numbers, precision, sums, places[1])
 
         call = checked_product(lhs, rhs, places)
         gated = _gated(fuse_gateup_activation, call, dtype)

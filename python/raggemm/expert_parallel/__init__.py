@@ -42,7 +42,16 @@ from raggemm._functions.routing import in_order_of_experts, sum_dtype
 from raggemm._functions.tensors import count, float_array
 from raggemm._primitive import library, options
 
-__all__ = ["Routing", "by_all_gather", "by_all_to_all", "check_processes", "mlp", "on_one_device"]
+__all__ = [
+    "Experts",
+    "Routing",
+    "by_all_gather",
+    "by_all_reduce",
+    "by_all_to_all",
+    "check_processes",
+    "mlp",
+    "on_one_device",
+]
 
 # (rows [r,d], group_sizes int32 [num_experts], group_offset int32 []) -> [r,n]: what the device's experts make of rows
 # that are sorted by expert. Its first expert is number group_offset. Rows of other experts may be there and be

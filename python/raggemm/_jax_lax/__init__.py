@@ -19,9 +19,9 @@ from raggemm._functions.operands import (
     result_dtype,
 )
 from raggemm._functions.tensors import Factors, array, check_type, is_quantized, quantized_parts
+from raggemm._jax_lax import dimension_numbers
+from raggemm._jax_lax.dimension_numbers import BASIC, Result, widened
 from raggemm._primitive.call import FLOATS, QUANTIZED
-from raggemm.jax_lax import dimension_numbers
-from raggemm.jax_lax.dimension_numbers import BASIC, Result, widened
 
 
 def _operand(name: str, x: Any) -> tuple[jax.Array, Factors | None]:

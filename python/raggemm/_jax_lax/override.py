@@ -25,14 +25,14 @@ from typing import Any, NamedTuple
 import jax
 from jax.interpreters import mlir
 
-from raggemm import jax_lax
+from raggemm import _jax_lax
 from raggemm._functions import precision as precisions
 from raggemm._functions.tensors import flag
+from raggemm._jax_lax import dimension_numbers, trial
+from raggemm._jax_lax.dimension_numbers import SIZES, Result, widened
 from raggemm._primitive import jax_versions
 from raggemm._primitive.call import odd_type
 from raggemm._primitive.options import check_not_staged
-from raggemm.jax_lax import dimension_numbers, trial
-from raggemm.jax_lax.dimension_numbers import SIZES, Result, widened
 
 _log = logging.getLogger("raggemm.override")
 
@@ -138,7 +138,7 @@ class _Override:
         offset = params.get("group_offset")
         if not self.is_on.value or offset is None:
             return self._bind(*args, **params)
-        out = jax_lax.ragged_dot_general(*args, **params)
+        out = _jax_lax.ragged_dot_general(*args, **params)
         _note(None, " ".join(map(_text, map(jax.typeof, args))) + f" group_offset={_text(jax.typeof(offset))}")
         return out
 
@@ -187,7 +187,7 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
     sizes that are negative or exceed the rows are an error when running.
 
     This registers a lowering rule for a primitive of JAX, and uses parts of JAX that may change without notice
-    (raggemm.jax_lax.override says which). With a jax newer than 0.12 the first use lowers and runs some tiny products
+    (raggemm._jax_lax.override says which). With a jax newer than 0.12 the first use lowers and runs some tiny products
     and compares them with exact ones: where they agree it is on, and the logger warns, else it raises what it found.
 
     What counts is where a program is lowered, usually the first call of a jitted function: enter it around that call;

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from raggemm._jax_lax.factors import placed
 from raggemm._primitive.call import INTEGERS, PARTS_OF_BYTES, Arguments, Call, Storage
 from raggemm._primitive.jax_versions import gathered
 from raggemm._primitive.rewrites import apply
-from raggemm.jax_lax.factors import placed
 
 BASIC = lax.RaggedDotDimensionNumbers(
     dot_dimension_numbers=(((1,), (1,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
