@@ -117,6 +117,26 @@ def test_the_error_has_the_arguments_name(name):
         jax.eval_shape(call)
 
 
+TRACED = {
+    "top_k": [
+        lambda top_k: raggemm.route(LOGITS, top_k),
+        lambda top_k: nn.apply(nn.init(jax.random.key(0), nn.Shape(8, 4, 2)), X, top_k),
+    ],
+    "num_groups": [lambda number: raggemm.route(LOGITS, 2, num_groups=number, group_top_k=1)],
+    "num_experts": [lambda number: raggemm.sort_by_expert(np.zeros((3, 2), np.int32), number)],
+    "num_tokens": [lambda number: raggemm.combine(X, np.zeros(4, np.int32), number)],
+    "axes": [lambda axis: raggemm.quantize(X, "int8", axes=axis)],
+}
+
+
+@pytest.mark.parametrize(("name", "call"), [(name, call) for name, calls in TRACED.items() for call in calls])
+@pytest.mark.parametrize("number", [1, 1.0])
+def test_what_shapes_depend_on_is_not_traced(name, call, number):
+    message = rf"^{name} is .*Tracer.*, must be a Python integer that is known when tracing, .*static_argnums or"
+    with pytest.raises(TypeError, match=message):
+        jax.jit(call)(number)
+
+
 @pytest.mark.parametrize("bound", [1, 1.5, np.float32(2), np.int64(3), float(np.finfo(np.float32).max)])
 def test_bounds(bound):
     assert np.isfinite(raggemm.quantize(X, "int8", bound=bound).scale)

@@ -99,7 +99,9 @@ def integer(name: str, x: Any) -> int:
     try:
         return operator.index(x)
     except TypeError:
-        raise TypeError(f"{name} is {x!r}, must be an integer") from None
+        hint = " that is known when tracing, as one of jax.jit's static_argnums or static_argnames is"
+        traced = isinstance(x, jax.core.Tracer)
+        raise TypeError(f"{name} is {x!r}, must be {f'a Python integer{hint}' if traced else 'an integer'}") from None
 
 
 def count(name: str, x: Any, least: int) -> int:
