@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._functions.tensors import STAND_FOR_NUMBERS, Factors, dtype_of, weight_parts
+from raggemm._functions.containers import Container
+from raggemm._functions.tensors import STAND_FOR_NUMBERS, Factors, check_is_plain, dtype_of, weight_parts
 from raggemm._primitive.call import COLUMN_BLOCKS, INTEGERS, PACKED, QUANTIZED, STRIDED, listed, odd_type
 
 _P = ParamSpec("_P")
@@ -23,8 +24,8 @@ _R = TypeVar("_R")
 @functools.partial(
     jax.tree_util.register_dataclass, data_fields=("data", "first_dims", "last_dims"), meta_fields=("layout",)
 )
-@dataclasses.dataclass(frozen=True)
-class GroupedTensor:
+@dataclasses.dataclass(frozen=True, repr=False)
+class GroupedTensor(Container):
     """A matrix for each of G groups in one array, where the groups divide the first axis, the last, or both.
 
     data, an array or a QuantizedTensor, is N-D and collapses to a matrix between its free and its contracted axes.
@@ -88,6 +89,7 @@ def result_dtype(preferred: Any) -> np.dtype:
 def integer_array(name: str, x: Any) -> jax.Array:
     """x as a JAX array; a value that does not fit into it is an error, where jnp.asarray would wrap it."""
     if not isinstance(x, jax.Array):
+        check_is_plain(name, x)
         x = np.asarray(x)
     if x.dtype not in INTEGERS:
         raise TypeError(f"{name}: dtype is {x.dtype}, must be {listed(INTEGERS)}")

@@ -4,10 +4,10 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from raggemm._functions.containers import as_bits
 from raggemm._functions.tensors import (
     PACKED_VERSION,
     PackedWeights,
@@ -16,7 +16,7 @@ from raggemm._functions.tensors import (
     flag,
     quantized_parts,
 )
-from raggemm._primitive.call import FLOATS, QUANTIZED, elements_of_a_byte
+from raggemm._primitive.call import FLOATS
 from raggemm._primitive.column_blocks import from_blocks, to_blocks
 
 # Columns of a block, the widest first: the strip of a sweep is up to 256 columns of floats, and up to 128 of quantized
@@ -31,23 +31,16 @@ def _width(columns: int, dtype: np.dtype) -> int:
     return next(fits, least) if columns else least
 
 
-def _as_bits(x: jax.Array) -> jax.Array:
-    """Elements of quantized formats as integers, for whatever moves floats of eight bits may change a NaN."""
-    if x.dtype in FLOATS or x.dtype not in QUANTIZED:
-        return x
-    return lax.bitcast_convert_type(x, {1: jnp.uint8, 2: jnp.uint4, 4: jnp.uint2}[elements_of_a_byte(x.dtype)])
-
-
 @functools.partial(jax.jit, static_argnames=("width", "transpose"))
 def _packed(data: jax.Array, width: int, transpose: bool) -> jax.Array:
-    bits = _as_bits(data)
+    bits = as_bits(data)
     blocks = to_blocks(bits.swapaxes(1, 2) if transpose else bits, width)
     return blocks if bits.dtype == data.dtype else lax.bitcast_convert_type(blocks, data.dtype)
 
 
 @functools.partial(jax.jit, static_argnames=("columns", "transpose"))
 def _unpacked(data: jax.Array, columns: int, transpose: bool) -> jax.Array:
-    bits = from_blocks(_as_bits(data), columns)
+    bits = from_blocks(as_bits(data), columns)
     bits = bits.swapaxes(1, 2) if transpose else bits
     return bits if bits.dtype == data.dtype else lax.bitcast_convert_type(bits, data.dtype)
 

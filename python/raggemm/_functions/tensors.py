@@ -3,13 +3,14 @@
 import dataclasses
 import functools
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from raggemm._functions.containers import Container, indexed
 from raggemm._primitive.call import FLOATS, INTEGER_ELEMENTS, MATRICES, QUANTIZED, SCALES, listed
 
 # Version of the layout of PackedWeights; another layout gets another number.
@@ -17,8 +18,8 @@ PACKED_VERSION = 1
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("data", "scale", "zero_point"), meta_fields=())
-@dataclasses.dataclass(frozen=True)
-class QuantizedTensor:
+@dataclasses.dataclass(frozen=True, repr=False)
+class QuantizedTensor(Container):
     """An array of few bits an element, which stands for (data - zero_point) * scale.
 
     data is of int8, uint8, int4, uint4, int2, float8_e4m3fn, float8_e5m2 or float4_e2m1fn.
@@ -34,11 +35,33 @@ class QuantizedTensor:
 
     It holds whatever it is given, as every pytree must. Functions that take one check it: TypeError for a wrong dtype,
     ValueError for a wrong shape. They also take what has qvalue, scale and zero_point instead, as qwix' QArray.
+
+    tensor[index] is the part of it along axis 0, such as the experts of data [G,K,N]: a QuantizedTensor of data[index]
+    and of the scales and zero points that belong to it, those that all share as they are. index is an integer, which
+    drops the axis, a slice, or an array of integers or bools with one axis; a traced integer is clamped, as of any JAX
+    array. All else is a TypeError; IndexError for an integer that is out of range, and where several rows share a
+    scale, but not all. len and iteration are along that axis too.
+
+    flax.serialization saves and restores one, as the dict of its fields, where flax was imported before it was made.
     """
 
     data: Any
     scale: Any = None
     zero_point: Any = None
+
+    def __getitem__(self, index: Any) -> "QuantizedTensor":
+        data, factors = indexed(self.data, {"scale": self.scale, "zero_point": self.zero_point}, index)
+        return QuantizedTensor(data, **factors)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> "Iterator[QuantizedTensor]":
+        return (self[i] for i in range(len(self)))
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        """Keeps NumPy from taking it for a sequence."""
+        raise TypeError("a QuantizedTensor is no array; raggemm.dequantize makes one of it")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -59,8 +82,8 @@ class QuantizedTensor:
     data_fields=("data", "scale", "zero_point"),
     meta_fields=("columns", "transposed", "quantized", "version"),
 )
-@dataclasses.dataclass(frozen=True)
-class PackedWeights:
+@dataclasses.dataclass(frozen=True, repr=False)
+class PackedWeights(Container):
     """Weights [G,K,N] as prepack makes them: in blocks of B columns, so that kernels read them from end to end.
 
         data [G,T,K,B]    of each group T = ceil(N/B) blocks, each K rows of B columns one after the other; zeros
@@ -69,7 +92,8 @@ class PackedWeights:
     Every instruction set reads it. scale and zero_point are those of a QuantizedTensor [G,K,N]. The rest is static:
     columns is N, transposed and quantized say what unprepack gives back, version that of the layout.
 
-    A pytree of plain arrays: it can be saved, donated, and sharded along G, the first axis of data.
+    A pytree of plain arrays: it can be saved, by flax.serialization as a QuantizedTensor is, donated, and sharded along
+    G, the first axis of data.
     """
 
     data: Any
@@ -148,9 +172,14 @@ def is_quantized(x: Any) -> bool:
     return isinstance(x, QuantizedTensor) or (hasattr(x, "qvalue") and hasattr(x, "scale"))
 
 
-def array(name: str, x: Any) -> jax.Array:
+def check_is_plain(name: str, x: Any) -> None:
+    """TypeError for what is made of arrays."""
     if is_quantized(x) or isinstance(x, PackedWeights):
         raise TypeError(f"{name}: is a {type(x).__name__}, must be an array")
+
+
+def array(name: str, x: Any) -> jax.Array:
+    check_is_plain(name, x)
     try:
         return jnp.asarray(x)
     except OverflowError as error:

@@ -18,7 +18,7 @@ from raggemm._functions.operands import (
     resharded,
     result_dtype,
 )
-from raggemm._functions.tensors import Factors, array, check_type, is_quantized, quantized_parts
+from raggemm._functions.tensors import Factors, array, check_is_plain, check_type, is_quantized, quantized_parts
 from raggemm._jax_lax import dimension_numbers
 from raggemm._jax_lax.dimension_numbers import BASIC, Result, widened
 from raggemm._primitive.call import FLOATS, QUANTIZED
@@ -72,6 +72,7 @@ def checked_call(
     if not isinstance(numbers, jax.lax.RaggedDotDimensionNumbers):
         raise TypeError(f"ragged_dot_dimension_numbers: is a {type(numbers).__name__}, must be of jax.lax")
     (lhs, lhs_factors), (rhs, rhs_factors) = _operand("lhs", lhs), _operand("rhs", rhs)
+    check_is_plain("group_sizes", group_sizes)
     group_sizes = group_sizes if isinstance(group_sizes, jax.Array) else np.asarray(group_sizes)
     dtype = None if preferred_element_type is None else result_dtype(preferred_element_type)
     avals = _stands_for(lhs, lhs_factors, rhs), _stands_for(rhs, rhs_factors, lhs)

@@ -28,7 +28,7 @@ from jax.extend import backend
 from raggemm import _jax_lax
 from raggemm._functions.operands import result_dtype
 from raggemm._functions.straight_through import straight_through
-from raggemm._functions.tensors import checked, is_quantized
+from raggemm._functions.tensors import check_is_plain, checked, is_quantized
 from raggemm._jax_lax.dimension_numbers import BASIC
 from raggemm._primitive.activations import activated
 from raggemm._primitive.call import FLOATS, compute_dtype
@@ -62,6 +62,7 @@ def _unwrapped(group_sizes: Any) -> Any:
     """The array in tokamax' GroupSizes, whose representative sizes are for its autotuning."""
     if isinstance(group_sizes, jax.Array | np.ndarray):
         return group_sizes
+    check_is_plain("group_sizes", group_sizes)
     value = getattr(group_sizes, "value", None)
     return np.asarray(group_sizes) if value is None else value
 
