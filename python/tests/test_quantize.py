@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +33,8 @@ from raggemm import QuantizedTensor, dequantize, fake_quantize, quantize, quanti
 pytestmark = pytest.mark.usefixtures("emitters")  # for float4_e2m1fn
 
 CASES = [
-    ({}, (1, 1, 1), ()),
+    ({}, (3, 1, 5), None),
+    ({"axes": (0, 1, 2)}, (1, 1, 1), None),
     ({"axes": 1}, (3, 1, 5), None),
     ({"axes": (0, -2)}, (1, 1, 5), None),
     ({"axes": ()}, (3, 64, 5), None),
@@ -66,7 +68,7 @@ def check_elements(x, q, name):
     bound=st.sampled_from([None, None, 1.7]), dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
 )  # fmt: skip
 def test_quantize(name, case, scale, seed, zero, bound, dtype):
-    options, counts, shape = case
+    options, counts, shape = case if case[0] or bound is None else ({}, (1, 1, 1), ())
     asymmetric = name in UNSIGNED or (zero and name in INTEGERS)
     rng = np.random.default_rng(seed)
     x = (rng.normal(size=(3, 64, 5)) * 2.0 ** rng.integers(-3, 4, (3, 1, 5))).astype(dtype_of(dtype))
@@ -106,7 +108,7 @@ def test_ties_and_their_neighbours(name):
     ties = np.float32((values[1:] + values[:-1]) / 2)
     x = np.concatenate([ties, np.nextafter(ties, np.float32(0)), np.nextafter(ties, np.float32(np.inf)), values])
     x = np.float32(np.concatenate([x, -x, [values[-1]]]))
-    q = quantize(x, name, scale_dtype=E8M0)
+    q = quantize(x, name, axes=0, scale_dtype=E8M0)
     assert q.scale == 1
     np.testing.assert_array_equal(np.asarray(q.data, np.float64), nearest(np.float64(x), name))
 
@@ -255,11 +257,31 @@ def test_same_bits_with_x64(name):
 
 @pytest.mark.parametrize("shape", [(), (0, 4), (4, 0), (1,)])
 def test_small_and_empty(shape):
-    q = quantize(np.ones(shape, np.float32), "int8")
-    assert q.scale.shape == () and q.shape == shape
+    q = quantize(np.ones(shape, np.float32), "int8", axes=tuple(range(len(shape))))
+    assert q.scale.shape == (1,) * len(shape) and q.shape == shape
     assert (np.asarray(dequantize(q)) == 1).all()
     if len(shape) == 2:
         assert dequantize(quantize(np.ones(shape, np.float32), "int8", axes=1)).shape == shape
+
+
+def test_weights_have_a_scale_for_each_expert_and_column():
+    """Unless it is said otherwise: an expert with large weights takes no digits from the others."""
+    x = random(3, 64, 5) * np.float32([1, 1e-4, 1e4])[:, None, None]
+    largest = np.abs(np.float64(x)).max(1, keepdims=True)
+    for values in (dequantize(quantize(x, "int8")), fake_quantize(x, "int8")):
+        assert (np.abs(values - np.float64(x)) <= largest / 254 * (1 + 1e-5)).all()
+    assert quantize(x, "int8", zero_point=True).zero_point.shape == (3, 1, 5)
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (8, 64), (2, 3, 8, 4)])
+def test_axes_must_be_given_where_x_is_no_weights(shape):
+    x = np.ones(shape, np.float32)
+    given, all_of_them = (re.escape(str(x)) for x in (shape, tuple(range(len(shape)))))
+    message = rf"^axes: must be given for x of shape {given}, .*, such as {all_of_them} for one scale"
+    for call in (quantize, fake_quantize):
+        with pytest.raises(ValueError, match=message):
+            call(x, "int8")
+    assert quantize(x, "int8", bound=2).scale.shape == ()
 
 
 def test_nvfp4():

@@ -124,14 +124,18 @@ def _axis(name: str, axis: Any, shape: tuple[int, ...]) -> int:
     return axis % len(shape)
 
 
+def _check_is_pair(block: Any) -> None:
+    if not isinstance(block, tuple | list) or len(block) != 2:
+        raise TypeError(f"block is {block!r}, must be (axis, size)")
+
+
 def _counts(shape: tuple[int, ...], axes: Any, block: tuple[int, int] | None) -> tuple[int, ...]:
     """How many scales there are along each axis."""
     counts = list(shape)
     for axis in axes if isinstance(axes, tuple | list) else () if axes is None else (axes,):
         counts[_axis("axes", axis, shape)] = 1
     if block is not None:
-        if not isinstance(block, tuple | list) or len(block) != 2:
-            raise TypeError(f"block is {block!r}, must be (axis, size)")
+        _check_is_pair(block)
         axis, size = _axis("block[0]", block[0], shape), integer("block[1]", block[1])
         if size < 1 or shape[axis] % size:
             raise ValueError(f"block: size {size} must divide {shape[axis]}, the extent of axis {axis} of {shape}")
@@ -174,8 +178,10 @@ def quantize(
     Args:
       x: float16, bfloat16, float32 or float64, which is rounded to float32 first.
       dtype: of data: int8, uint8, int4, uint4, int2, float8_e4m3fn, float8_e5m2 or float4_e2m1fn.
-      axes: those along which elements share a scale, whose extent there is 1. By default, without a block, all do, and
-        the scale has shape ().
+      axes: those along which elements share a scale, whose extent there is 1; with all of them there is one scale.
+        Without axes and block, x of three axes, as weights [G,K,N] are, gets a scale for each group and column, as with
+        axes=1 (stored [G,N,K] they want axes=2), and any other x is a ValueError, for nothing says what is meant. With
+        a bound, which makes all scales equal, there is by default one, of shape ().
       block: (axis, size): so many elements along that axis, which is none of `axes`, share a scale. The size must
         divide the extent.
       scale_dtype: float32, bfloat16, float16, float8_e8m0fnu or float8_e4m3fn.
@@ -195,8 +201,14 @@ def quantize(
         raise TypeError(f"bound is a {type(bound).__name__}, must be a number of Python or NumPy")
     if bound is not None and not 0 < bound <= float(jnp.finfo(jnp.float32).max):
         raise ValueError(f"bound is {bound}, must be positive, and finite in float32")
-    one = axes is None and block is None
-    counts = (1,) * x.ndim if one else _counts(x.shape, axes, block)
+    default = axes is None and block is None
+    if default and bound is None and x.ndim != 3:
+        raise ValueError(
+            f"axes: must be given for x of shape {x.shape}, which is not [G,K,N]: those along which elements share a "
+            f"scale, such as {tuple(range(x.ndim))} for one scale"
+        )
+    one = default and bound is not None
+    counts = (1,) * x.ndim if one else _counts(x.shape, 1 if default else axes, block)
     asymmetric = bool(zero_point) or dtype in map(np.dtype, (np.uint8, ml_dtypes.uint4))
     how = How(dtype, scale_dtype, asymmetric, counts, None if bound is None else float(bound))
     out = quantized(with_blocks(x, counts), how)
@@ -217,6 +229,7 @@ def quantize_nvfp4(x: Any, *, block: tuple[int, int]) -> tuple[QuantizedTensor, 
       The QuantizedTensor and the float32 of shape ().
     """
     x = _floats("x", x)
+    _check_is_pair(block)
     absmax = jnp.max(jnp.abs(x), initial=0)
     factor = scale_of(jnp.where(jnp.isfinite(absmax), absmax, 0), 6 * 448, np.dtype(np.float32))
     return quantize(x * (1 / factor), E2M1, block=block, scale_dtype=E4M3), factor
@@ -236,7 +249,8 @@ def _tangent(primals: tuple[jax.Array, jax.Array], tangents: tuple[Any, Any]) ->
 def fake_quantize(x: Any, dtype: Any, *, bound: float | None = None, **options: Any) -> jax.Array:
     """dequantize(quantize(x, dtype, bound=bound, **options)) in x's dtype, with a straight-through derivative.
 
-    Its tangent is x's own. With a bound it is 0 where abs(x) is above that; without one all of x is inside the range.
+    options are those of quantize, whose axes must be given, or a block, where x has not three axes. Its tangent is x's
+    own. With a bound it is 0 where abs(x) is above that; without one all of x is inside the range.
     """
     x = float_array("x", x)
     value = dequantize(quantize(x, dtype, bound=bound, **options), x.dtype)
