@@ -17,6 +17,7 @@ from raggemm import nn
 SHAPE = nn.Shape(width=6, hidden=8, num_experts=5)
 PARAMS = {name: np.asarray(x) for name, x in nn.init(jax.random.key(0), SHAPE).items()}
 X = random(7, SHAPE.width)
+SHARED = {"shared_up": random(6, 4, seed=5), "shared_down": random(4, 6, seed=6), "shared_router": random(6, 1, seed=7)}
 close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
@@ -125,8 +126,9 @@ def test_a_few_steps_lower_the_loss():
     assert after < 0.7 * before
 
 
+@pytest.mark.parametrize("params", [PARAMS, PARAMS | SHARED], ids=["routed", "shared"])
 @pytest.mark.parametrize("check_vma", [True, False])
-def test_data_parallel(check_vma):
+def test_data_parallel(check_vma, params):
     """Tokens are sharded, and parameters replicated, whose gradients are summed."""
     x, target = random(8, SHAPE.width, seed=3), random(8, SHAPE.width, seed=4)
     mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
@@ -134,20 +136,21 @@ def test_data_parallel(check_vma):
     sharded = jax.shard_map(lambda params, x: nn.apply(params, x, 2).out, **specs)
 
     def with_gradient(f):
-        return jax.jit(jax.value_and_grad(lambda params: (f(params, x) * target).sum()))(PARAMS)
+        return jax.jit(jax.value_and_grad(lambda params: (f(params, x) * target).sum()))(params)
 
     wanted = with_gradient(lambda params, x: nn.apply(params, x, 2).out)
     jax.tree.map(close, with_gradient(sharded), wanted)
 
 
-def test_explicit_mesh_axes():
+@pytest.mark.parametrize("params", [PARAMS, PARAMS | SHARED], ids=["routed", "shared"])
+def test_explicit_mesh_axes(params):
     """Tokens that a mesh divides are gathered where they are sorted; their gradients are divided as they are."""
     x, target = random(8, SHAPE.width, seed=3), random(8, SHAPE.width, seed=4)
     gradient = jax.jit(jax.grad(lambda params, x: (nn.apply(params, x, 2).out * target).sum(), (0, 1)))
-    wanted = gradient(PARAMS, x)
+    wanted = gradient(params, x)
     mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))
     with jax.set_mesh(mesh):
-        got = gradient(PARAMS, jax.device_put(x, NamedSharding(mesh, P("data"))))
+        got = gradient(params, jax.device_put(x, NamedSharding(mesh, P("data"))))
     jax.tree.map(close, got, wanted)
     assert got[1].sharding.spec == P("data", None)
 
@@ -179,11 +182,10 @@ def test_errors():
     wide = PARAMS | {"router": np.ones((X.shape[-1], 9), np.float32)}
     for params, options, message in (
         (without, {}, "^params: has no 'w_down', but"),
-        (PARAMS | {"b_up": X}, {}, "^params: 'b_up' is no array of this layer, which are"),
-        (PARAMS | {"router_bias": X}, {}, "^params: 'router_bias' is no array"),
+        (PARAMS | {"b_router": X}, {}, "^params: 'b_router' is no array of this layer, which are"),
         (PARAMS | {1: X}, {}, "^params: 1 is no array of this layer, which are"),
         (without | {1: X}, {}, "^params: has no 'w_down', but"),
-        (PARAMS, {"transpose_up": True}, "^transpose_up: is no argument of apply"),
+        (PARAMS, {"row_slots": X}, "^row_slots: is no argument of apply"),
         (PARAMS, {"expert_bias": X[0]}, "^expert_bias: is no argument of apply, but an array of params"),
         (PARAMS | {"w_up": up[0]}, {}, rf"^params\['w_up'\]: shape is .*, must be \[G,{X.shape[-1]},I\]"),
         (PARAMS | {"w_up": up.swapaxes(1, 2)}, {}, rf"^params\['w_up'\]: shape is .*, must be \[G,{X.shape[-1]},I\]"),

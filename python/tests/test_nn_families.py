@@ -1,0 +1,308 @@
+"""raggemm.nn as the layers of known models, each against its formulas in float64, one token at a time."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import raggemm
+import routing_oracle as oracle
+from arrays import random
+from raggemm import nn
+from routing_oracle import best, sigmoid, softmax
+
+H, INNER, S, E, T = 6, 10, 12, 8, 7
+X = random(T, H)
+close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+
+
+def silu(x):
+    return x * sigmoid(x)
+
+
+def arrays(*names, experts=E):
+    """By name, in float32."""
+    shapes = {
+        "router": (H, experts),
+        "w_gate": (experts, H, INNER),
+        "w_up": (experts, H, INNER),
+        "w_down": (experts, INNER, H),
+        "b_up": (experts, 2 * INNER),
+        "b_down": (experts, H),
+        "router_bias": (experts,),
+        "expert_bias": (experts,),
+        "shared_gate": (H, S),
+        "shared_up": (H, S),
+        "shared_down": (S, H),
+        "shared_router": (H, 1),
+    }
+    every = {name: random(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
+    return {name: every[name] for name in ("router", "w_gate", "w_up", "w_down", *names)}
+
+
+SHARED = ("shared_gate", "shared_up", "shared_down")
+
+
+def expert(p, x, e=None):
+    """The one of number e, or the shared one."""
+    gate, up, down = (p[f"w_{w}"][e] if e is not None else p[f"shared_{w}"] for w in ("gate", "up", "down"))
+    return (silu(x @ gate) * (x @ up)) @ down
+
+
+def weighted(p, x, experts, weights):
+    return sum(w * expert(p, x, e) for e, w in zip(experts, weights, strict=True))
+
+
+def mixtral(p, x, top_k=2):
+    scores = softmax(x @ p["router"])
+    chosen = best(scores, top_k)
+    return weighted(p, x, chosen, scores[chosen] / scores[chosen].sum())
+
+
+def olmoe(p, x, top_k=3):
+    scores = softmax(x @ p["router"])
+    chosen = best(scores, top_k)
+    return weighted(p, x, chosen, scores[chosen])
+
+
+def qwen2(p, x, top_k=3):
+    return olmoe(p, x, top_k) + sigmoid(x @ p["shared_router"]) * expert(p, x)
+
+
+def deepseek_v2(p, x, top_k=3, groups=4, group_top_k=2, factor=16.0):
+    """group_limited_greedy."""
+    scores = softmax(x @ p["router"]).reshape(groups, -1)
+    kept = best(scores.max(1), group_top_k)
+    masked = np.where(np.isin(np.arange(groups), kept)[:, None], scores, 0).reshape(-1)
+    chosen = best(masked, top_k)
+    return weighted(p, x, chosen, factor * masked[chosen]) + expert(p, x)
+
+
+def deepseek_v3(p, x, top_k=3, groups=4, group_top_k=2, factor=2.5):
+    """noaux_tc."""
+    scores = sigmoid(x @ p["router"])
+    biased = (scores + p["expert_bias"]).reshape(groups, -1)
+    kept = best(np.sort(biased, 1)[:, -2:].sum(1), group_top_k)
+    masked = np.where(np.isin(np.arange(groups), kept)[:, None], biased, -np.inf).reshape(-1)
+    chosen = best(masked, top_k)
+    return weighted(p, x, chosen, factor * scores[chosen] / scores[chosen].sum()) + expert(p, x)
+
+
+def llama_4(p, x):
+    logits = x @ p["router"]
+    (e,) = best(logits, 1)
+    return expert(p, sigmoid(logits[e]) * x, e) + expert(p, x)
+
+
+def gpt_oss(p, x, top_k=3):
+    """With gate and up in turns, as w_up and b_up hold them."""
+    logits = x @ p["router"] + p["router_bias"]
+    chosen = best(logits, top_k)
+    out = np.zeros(H)
+    for e, weight in zip(chosen, softmax(logits[chosen]), strict=True):
+        both = x @ p["w_up"][e] + p["b_up"][e]
+        gate, up = np.minimum(both[::2], 7), np.clip(both[1::2], -7, 7)
+        out += weight * (((up + 1) * gate * sigmoid(1.702 * gate)) @ p["w_down"][e] + p["b_down"][e])
+    return out
+
+
+def of_gpt_oss():
+    """Some of its gates and ups are beyond 7."""
+    params = arrays("b_up", "b_down", "router_bias")
+    both = np.stack([params.pop("w_gate"), params.pop("w_up")], 3).reshape(E, H, 2 * INNER)
+    return params | {"w_up": 3 * both}
+
+
+OF_SHARED = functools.partial(arrays, *SHARED)
+GROUPS = {"num_groups": 4, "group_top_k": 2}
+# What apply is given, and what it must be.
+FAMILIES = {
+    "Mixtral": (arrays, (2,), {}, mixtral),
+    "Qwen3-MoE": (arrays, (4,), {"pre_softmax": True, "renormalize": True}, functools.partial(mixtral, top_k=4)),
+    "OLMoE": (arrays, (3,), {"pre_softmax": True}, olmoe),
+    "Qwen2-MoE": (functools.partial(OF_SHARED, "shared_router"), (3,), {"pre_softmax": True}, qwen2),
+    "DeepSeek-V2": (OF_SHARED, (3,), {"pre_softmax": True, "scaling_factor": 16, **GROUPS}, deepseek_v2),
+    "DeepSeek-V3": (
+        functools.partial(OF_SHARED, "expert_bias"),
+        (3,),
+        {"score": "sigmoid", "scaling_factor": 2.5, **GROUPS},
+        deepseek_v3,
+    ),
+    "Llama 4": (OF_SHARED, (1,), {"score": "sigmoid", "weight_on": "input"}, llama_4),
+    "gpt-oss": (of_gpt_oss, (3, "swiglu_oai"), {"merged": "interleaved"}, gpt_oss),
+}
+families = pytest.mark.parametrize("name", FAMILIES)
+
+
+def layer(oracle_of_token, params, x):
+    p = {name: np.asarray(w, np.float64) for name, w in params.items()}
+    return np.array([oracle_of_token(p, of_token) for of_token in np.asarray(x, np.float64)])
+
+
+def of(name):
+    """The arrays, apply with the model's arguments, and what it must give."""
+    make, arguments, options, oracle_of_token = FAMILIES[name]
+    run = lambda params, x: nn.apply(params, x, *arguments, **options)  # noqa: E731
+    return make(), run, functools.partial(layer, oracle_of_token)
+
+
+@families
+def test_is_the_layer_of(name):
+    params, run, want = of(name)
+    out, logits, _ = jax.jit(run)(params, X)
+    close(out, want(params, X))
+    close(logits, X @ params["router"] + params.get("router_bias", 0))
+
+
+@families
+def test_gradients(name):
+    """Of arrays that init does not make, and of tokens."""
+    params, run, want = of(name)
+    ct = random(T, H, seed=20)
+    got, dx = jax.jit(jax.grad(lambda params, x: (run(params, x).out * ct).sum(), (0, 1)))(params, X)
+    near = functools.partial(close, rtol=1e-3, atol=1e-3)
+    near(dx, oracle.gradient(lambda x: (want(params, x) * ct).sum(), X))
+    for key in params.keys() - {"w_gate", "w_up", "w_down"}:
+        wanted = oracle.gradient(lambda w, key=key: (want(params | {key: w}, X) * ct).sum(), params[key])
+        near(got[key], 0 * wanted if key == "expert_bias" else wanted, err_msg=key)
+
+
+@families
+def test_bfloat16(name):
+    """Of which a sum with the shared expert is rounded once."""
+    params, run, want = of(name)
+    narrow = {
+        key: x if "router" in key or key == "expert_bias" else x.astype(ml_dtypes.bfloat16) for key, x in params.items()
+    }
+    x = X.astype(ml_dtypes.bfloat16)
+    out = jax.jit(run)(narrow, x).out
+    assert out.dtype == jnp.bfloat16
+    wanted = want(narrow, x)
+    close(np.asarray(out, np.float64), wanted, rtol=0.02, atol=0.02 * np.abs(wanted).max())
+
+
+# How matrices are stored.
+
+V3 = FAMILIES["DeepSeek-V3"][2]
+
+
+def stored(params, change, keys=None):
+    return params | {
+        key: change(w) for key, w in params.items() if key.rpartition("_")[2] in (keys or ("gate", "up", "down"))
+    }
+
+
+def transposed(w):
+    return np.ascontiguousarray(w.swapaxes(-1, -2))
+
+
+def merged(params, how):
+    """Gates with ups."""
+    out = {key: w for key, w in params.items() if not key.endswith("gate")}
+    for kind in ("w", "shared"):
+        gate, up = params[f"{kind}_gate"], params[f"{kind}_up"]
+        both = (
+            np.concatenate([gate, up], -1) if how == "halves" else np.stack([gate, up], -1).reshape(*up.shape[:-1], -1)
+        )
+        out[f"{kind}_up"] = both
+    return out
+
+
+def packed(w):
+    w = w if w.ndim == 3 else w[None]
+    return raggemm.prepack(w)
+
+
+FORMS = {
+    "transposed": (lambda p: stored(p, transposed), {"transpose_up": True, "transpose_down": True}),
+    "up transposed": (lambda p: stored(p, transposed, ("gate", "up")), {"transpose_up": True}),
+    "down transposed": (lambda p: stored(p, transposed, ("down",)), {"transpose_down": True}),
+    "halves": (lambda p: merged(p, "halves"), {"merged": "halves"}),
+    "interleaved": (lambda p: merged(p, "interleaved"), {"merged": "interleaved"}),
+    "halves transposed": (
+        lambda p: stored(merged(p, "halves"), transposed),
+        {"merged": "halves", "transpose_up": True, "transpose_down": True},
+    ),
+    "packed": (lambda p: stored(p, packed), {}),
+    "experts packed, shared transposed": (
+        lambda p: (
+            p
+            | {
+                k: packed(w) if k[:2] == "w_" else transposed(w)
+                for k, w in p.items()
+                if k.endswith(("gate", "up", "down"))
+            }
+        ),
+        {"transpose_up": True, "transpose_down": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_the_matrices(form):
+    change, options = FORMS[form]
+    params, _, want = of("DeepSeek-V3")
+    run = jax.jit(lambda params, x: nn.apply(params, x, 3, **V3, **options).out)
+    close(run(change(params), X), want(params, X))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint4", "float8_e4m3fn"])
+@pytest.mark.parametrize("shared", [{"axes": 0}, {"axes": (0, 1)}, {"bound": 3}, {"block": (0, 2)}])
+def test_quantized_shared_expert(dtype, shared):
+    params, run, want = of("DeepSeek-V3")
+    change = {key: raggemm.quantize(params[key], dtype, **shared) for key in SHARED}
+    change |= {key: raggemm.quantize(params[key], dtype) for key in ("w_up", "w_gate", "w_down")}
+    values = {key: np.asarray(raggemm.dequantize(w)) for key, w in change.items()}
+    close(jax.jit(run)(params | change, X).out, want(params | values, X), rtol=1e-3, atol=1e-3)
+
+
+def test_without_a_gate():
+    params = {key: w for key, w in arrays("shared_up", "shared_down").items() if key != "w_gate"}
+    scores = softmax(np.float64(X) @ params["router"])
+
+    def of_token(x, scores):
+        chosen = best(scores, 2)
+        weights = scores[chosen] / scores[chosen].sum()
+        answers = [np.maximum(x @ params["w_up"][e], 0) @ params["w_down"][e] for e in chosen]
+        return weights @ np.array(answers) + np.maximum(x @ params["shared_up"], 0) @ params["shared_down"]
+
+    close(nn.apply(params, X, 2, "relu").out, [of_token(*both) for both in zip(np.float64(X), scores, strict=True)])
+
+
+def test_no_tokens_and_batches_of_them():
+    params, run, want = of("Qwen2-MoE")
+    assert run(params, X[:0]).out.shape == (0, H)
+    batch = random(2, T, H, seed=3)
+    for got in (run(params, batch).out, jax.vmap(lambda x: run(params, x).out)(batch)):
+        close(got, [want(params, x) for x in batch])
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({"shared_up": None}, {}, "params: has no 'shared_up', but 'shared_gate'"),
+        ({"shared_down": None}, {}, "params: has no 'shared_down', but 'shared_up'"),
+        (
+            {key: None for key in SHARED} | {"shared_router": X[:H, :1]},
+            {},
+            "params: has no 'shared_up', but 'shared_router'",
+        ),
+        ({"shared_router": X[0]}, {}, r"params\['shared_router'\]: shape is \(6,\), must be \(6, 1\)"),
+        ({"router_bias": X[0]}, {}, r"params\['router_bias'\]: shape is \(6,\), must be \(8,\)"),
+        ({"b_up": X}, {}, r"b_up: shape is \(7, 6\), must be \(8, 10\)"),
+        ({"shared_up": X[None]}, {}, r"params\['shared_up'\]: shape is \(1, 7, 6\), must be \[6,I\]"),
+        ({"shared_up": X}, {}, r"params\['shared_up'\]: shape is \(7, 6\), must be \[6,I\]"),
+        ({"shared_down": X.T}, {}, r"params\['shared_down'\]: shape is \(6, 7\), must be \[I,6\]"),
+        ({"shared_down": X}, {}, r"params\['shared_up'\]: has 12 columns, must have 7, as shared_down has it"),
+        ({"shared_up": raggemm.prepack(random(2, H, S))}, {}, r"params\['shared_up'\]: has 2 experts, must be one"),
+        ({}, {"transpose_up": True}, r"params\['w_up'\]: shape is \(8, 6, 10\), must be \[G,I,6\]"),
+        ({}, {"transpose_down": True}, r"params\['w_down'\]: shape is \(8, 10, 6\), must be \[G,6,I\]"),
+        ({"w_gate": None}, {"merged": "halves"}, r"params\['shared_gate'\]: is given with merged"),
+    ],
+)
+def test_errors(change, options, message):
+    params = OF_SHARED() | change
+    with pytest.raises(ValueError, match=f"^{message}"):
+        nn.apply(params, X, 2, **options)
