@@ -42,13 +42,14 @@ def test_import_compares_the_versions_of_the_ffi(tmp_path, runtime, taken):
 
 
 def test_public_modules_say_what_is_public():
-    """The reference has a page for each module whose name has no underscore, and on it what __all__ names."""
+    """The reference has a page for each module whose name has no underscore, and on it the docstrings of what __all__
+    names."""
     below = [module.name for module in pkgutil.walk_packages(raggemm.__path__, "raggemm.") if "._" not in module.name]
     compat = {f"raggemm.compat.{name}" for name in raggemm.compat.__all__}
     assert set(below) == {"raggemm.compat", "raggemm.expert_parallel", "raggemm.nn", "raggemm.ops", *compat}
     for name in ("raggemm", *below):
         module = importlib.import_module(name)
-        assert all(getattr(module, public) is not None for public in module.__all__)
+        assert module.__doc__ and all(getattr(module, public).__doc__ for public in module.__all__), name
 
 
 def test_recorded_cases():

@@ -43,7 +43,6 @@ from raggemm._functions.tensors import count, float_array
 from raggemm._primitive import library, options
 
 __all__ = [
-    "Experts",
     "Routing",
     "by_all_gather",
     "by_all_reduce",
