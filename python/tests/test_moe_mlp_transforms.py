@@ -1,4 +1,4 @@
-"""Derivatives of moe_mlp against float64, batches, loops, programs for several devices, export."""
+"""Derivatives of moe_mlp against float64, and what else is grouped GEMMs; programs for several devices."""
 
 import functools
 
@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import raggemm
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from moe_mlps import GROUPS, HIDDEN, INNER, ROW_TOKENS, ROWS, SIZES, TOKENS, Case
@@ -92,16 +91,7 @@ def test_gradients_have_the_same_bits_whatever_is_kept(gate):
     jax.tree.map(np.testing.assert_array_equal, kept, again)
 
 
-# Batches.
-
-
-def batches(names):
-    """A case, and each array of these names with an axis of two in front."""
-    case, random = Case(), np.random.default_rng(9)
-    routing = {"row_tokens": ROW_TOKENS, "group_sizes": SIZES}
-    others = {"row_tokens": random.integers(0, 8, ROWS, np.int32), "group_sizes": SIZES[::-1]}
-    others |= {name: random.normal(size=x.shape).astype(x.dtype) for name, x in case.given.items()}
-    return case, {name: np.stack([(case.given | routing)[name], others[name]]) for name in names}
+# Sequences of grouped GEMMs.
 
 
 @pytest.mark.parametrize(
@@ -110,8 +100,9 @@ def batches(names):
     ids=lambda dtype: dtype or "alike",
 )
 @pytest.mark.parametrize("offset", [None, 1])
-def test_batches_round_where_one_call_does(x, w, down, offset):
-    """Sums of integers are exact: bits tell where numbers of more digits than bfloat16 has are rounded."""
+def test_grouped_gemms_round_where_one_call_does(x, w, down, offset):
+    """As which batches of one of the matrices are computed. Sums of integers are exact: bits tell where numbers of more
+    digits than bfloat16 has are rounded."""
     random = np.random.default_rng(0)
     sizes, groups = np.array([5, 0, 4, 6], np.int32), 4 if offset is None else 2
     shapes = {"w_up": (groups, 8, 6), "w_gate": (groups, 8, 6), "w_down": (groups, 8, 6), "b_down": (groups, 8)}
@@ -130,24 +121,11 @@ def test_batches_round_where_one_call_does(x, w, down, offset):
         return out, back(ct)[0]
 
     ct = random.integers(-511, 512, (5, 8)).astype(np.float32)
-    batch = jax.tree.map(lambda v: v[None], (values, ct))
-    got, want = jax.jit(jax.vmap(both))(*batch), jax.jit(both)(values, ct)
-    jax.tree.map(lambda g, w: np.testing.assert_array_equal(g[0], w), got, want)
-
-
-@pytest.mark.parametrize("value", [-1, TOKENS])
-def test_a_wrong_token_in_a_batch_is_an_error(value):
-    """With the place in the batch, whose rows lie one after the other."""
-    case = Case()
-    batch = np.stack([ROW_TOKENS, np.where(np.arange(ROWS) == 4, value, ROW_TOKENS)])
-    run = jax.vmap(lambda tokens: case(row_tokens=tokens))
-    message = rf"row_tokens: value {value} at index {ROWS + 4}, must be in \[0, {TOKENS}\), the rows of x"
-    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=message):
-        jax.block_until_ready(run(batch))
-    with raggemm.options(on_error="nan"):
-        assert np.isnan(np.asarray(run(batch))[:, :7]).all()
-        of_weights = jax.grad(lambda w, tokens: case({"row_weights": w}, row_tokens=tokens).sum())
-        assert np.isnan(jax.vmap(of_weights, (None, 0))(case.given["row_weights"], batch)).all()
+    batched = jax.vmap(both, ({name: 0 if name == "w_up" else None for name in values}, None))
+    batch = values | {"w_up": np.stack([values["w_up"]] * 2)}
+    assert primitives(batched, batch, ct)["moe_mlp"] == 0
+    got, want = jax.jit(batched)(batch, ct), jax.jit(both)(values, ct)
+    jax.tree.map(lambda g, w: np.testing.assert_array_equal(g, np.stack([w, w])), got, want)
 
 
 @pytest.mark.parametrize("derivative", ["jvp", "second"])
@@ -160,7 +138,7 @@ def test_a_wrong_token_in_a_derivative_is_an_error(derivative):
         jax.block_until_ready(jax.jvp(of_loss, (case.given["x"],), (case.given["x"],)))
 
 
-# Loops, devices, export.
+# Devices.
 
 
 def mesh(kind=AxisType.Auto, count=2):

@@ -244,14 +244,21 @@ def moe_mlp(
     and combine adds them up: both have M rows in memory.
 
     The sum of a token is one chain for any number of rows where the one call makes it, and its gradient. In combine,
-    and so under vmap, in forward mode, with row_slots and weights on the input, a new chain begins after 256 rows of a
-    token, whose sum is added, so that beyond 256 last bits differ.
+    and so in forward mode, with row_slots and weights on the input, a new chain begins after 256 rows of a token, whose
+    sum is added, so that beyond 256 last bits differ.
 
     It has derivatives of every order, forward and reverse, of x, floats among the weights, biases, row_weights, and
     scales of quantized weights that are not float8_e8m0fnu. float64 is a TypeError. A gradient is one call, too:
     cotangents of rows are rounded where a product takes them, to the type of its weights or, where those are quantized,
     of x; everything is summed in float32, a token's rows in ascending order (include/raggemm/moe_mlp.h has it step by
-    step). Forward mode, second order, gradients of scales and vmap are grouped GEMMs, one after the other.
+    step). Forward mode, second order and gradients of scales are grouped GEMMs, one after the other.
+
+    Under vmap it is one call, too, with the tokens, rows and groups of all and the same bits, and so is its gradient:
+    where no weight is batched, or all are (biases, scales and zero points may be either then), and extents are numbers.
+    Grouped GEMMs are batches of only some matrices, of biases or scales alone, and gradients, for each of the batch, of
+    weights that it shares; their gradient of the whole batch is one call. What is wrong in one of a batch of B is an
+    error, of the one call: indices are of rows in it, and a wrong token, where it is not negative, is greater by
+    (B-1) T. With on_error="nan" all of the batch is NaN.
     """
     if merged is not None and (w_gate is not None or b_gate is not None):
         name = "b_gate" if w_gate is None else "w_gate"

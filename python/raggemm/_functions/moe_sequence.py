@@ -1,5 +1,5 @@
 """The MLP of the experts as a sequence: gather, grouped GEMMs, activation, grouped GEMM, combine. It is what moe_mlp
-computes in one call, and what its derivatives and batches are made of."""
+computes in one call, and what derivatives are made of, and batches that are no one call."""
 
 from typing import Any
 

@@ -7,7 +7,8 @@
     factors         scales and zero points of quantized operands, element by element
     derivatives, batching, partitioning
                     its rules; the last one has the lowering
-    moe_mlp         the other primitive, with its rules and its custom call
+    moe_mlp         the other primitives, with their rules and custom calls, but for
+    moe_batches     their batch rules
     options         how calls are computed that are lowered now
     library         the shared library
     jax_versions    what differs between versions of jax
@@ -15,4 +16,4 @@
 Nothing here imports other parts of the package.
 """
 
-from raggemm._primitive import batching, derivatives, moe_mlp, partitioning  # noqa: F401  register their rules
+from raggemm._primitive import batching, derivatives, moe_batches, partitioning  # noqa: F401  register their rules

@@ -1,8 +1,8 @@
 """The JAX primitives of the experts' MLP, each one custom call: its value, and its gradients.
 
-What derivatives and batches are is said by sequences of grouped GEMMs that compute the same, which a call carries: this
-package imports nothing that could make them. Those are behind jax.checkpoint, so that a gradient keeps only what came
-in.
+What derivatives are, and batches that are no one call, is said by sequences of grouped GEMMs that compute the same,
+which a call carries: this package imports nothing that could make them. Those are behind jax.checkpoint, so that a
+gradient keeps only what came in.
 """
 
 import dataclasses
@@ -13,10 +13,10 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, mlir
 from jax.sharding import PartitionSpec
 
-from raggemm._primitive import jax_versions, library
+from raggemm._primitive import library
 from raggemm._primitive.call import FLOATS, PARTS_OF_BYTES
 from raggemm._primitive.column_blocks import from_blocks, to_blocks
 from raggemm._primitive.options import attributes
@@ -235,12 +235,6 @@ def _tangent_transpose(ct, *flat, call: TangentCall):
     return [*none, *[found[name] for name in call.wanted]]
 
 
-def _batch(flat, axes, *, call: MlpCall | TangentCall | BackwardCall):
-    flat = [jax_versions.gathered(x) for x in flat]  # along the axis of a vmap they may still be divided
-    out = jax.vmap(jax.checkpoint(call), tuple(axes))(*flat)
-    return out, 0 if isinstance(call, TangentCall) else [0] * len(out)
-
-
 def _custom_call(target: str, operands: Sequence[Any], results: list[Any], extents: Sequence[int], words: _Args) -> Any:
     workspace = jax.ShapeDtypeStruct((library.moe_mlp_workspace(target, *extents),), np.int64)
     given = {name: word for name, word in words.items() if word}
@@ -298,7 +292,6 @@ def _tangent_lowering(ctx, *operands, call: TangentCall):
 for _primitive in (primitive, tangent, backward):
     runs_compiled(_primitive)
     _primitive.def_abstract_eval(lambda *avals, call: call.out_avals(*avals))
-    batching.primitive_batchers[_primitive] = _batch
     ad.primitive_jvps[_primitive] = _jvp if _primitive is primitive else _jvp_of_sequence
 ad.primitive_transposes[tangent] = _tangent_transpose
 mlir.register_lowering(primitive, _lowering_of(primitive, _forward))
