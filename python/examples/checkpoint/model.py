@@ -123,9 +123,8 @@ def experts_here(config: Config) -> Experts:
 def feed_forward(config: Config, experts: Experts, layer: Tree, x: jax.Array, dtype: Any) -> jax.Array:
     if "dense" in layer:
         return for_all(x.astype(dtype), layer["dense"])
-    logits = jnp.matmul(x, layer["router"].T, precision="highest") + layer.get("router_bias", 0)
     routing = dict(config.routing) | {"expert_bias": layer.get("expert_bias")}
-    shares, chosen = raggemm.route(logits, config.top_k, **routing)
+    shares, chosen = raggemm.route(linear(x, layer["router"], jnp.float32), config.top_k, **routing)
     out = experts(x.astype(dtype), layer["experts"], shares, chosen)
     return out + for_all(x.astype(dtype), layer["shared"]) if "shared" in layer else out
 

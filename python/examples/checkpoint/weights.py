@@ -26,29 +26,27 @@ class Files(Protocol):
 @functools.partial(
     jax.tree_util.register_dataclass,
     data_fields=("up", "down", "gate", "b_up", "b_down"),
-    meta_fields=("transposed", "merged", "activation"),
+    meta_fields=("merged", "activation"),
 )
 @dataclasses.dataclass(frozen=True)
 class Mlp:
-    """The matrices of experts, [E,.,.], or of one MLP for all tokens, [1,.,.]."""
+    """The matrices of experts, [E,K,N], or of one MLP for all tokens, [1,K,N]."""
 
     up: Tree
     down: Tree
     gate: Tree = None
     b_up: Tree = None
     b_down: Tree = None
-    transposed: bool = True  # stored [E,N,K], as Linear of torch has it
     merged: str | None = None
     activation: str = "silu"
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments of raggemm.moe_mlp."""
         own = {"w_gate": self.gate, "b_up": self.b_up, "b_down": self.b_down, "merged": self.merged}
-        own |= {"transpose_up": self.transposed, "transpose_down": self.transposed, "activation": self.activation}
-        return own | {"preferred_element_type": jnp.float32}
+        return own | {"activation": self.activation, "preferred_element_type": jnp.float32}
 
 
-# What becomes of matrices [E,N,K] of floats.
+# What becomes of matrices [E,N,K] of floats; those that are quantized in the file stay as they are.
 FORMATS: dict[str, Callable[[jax.Array], Tree]] = {
     "as-stored": lambda w: w,
     "int8": functools.partial(raggemm.quantize, dtype=jnp.int8, axes=2),
@@ -57,6 +55,9 @@ FORMATS: dict[str, Callable[[jax.Array], Tree]] = {
         raggemm.quantize, dtype=jnp.float4_e2m1fn, axes=(), block=(2, 32), scale_dtype=jnp.float8_e8m0fnu
     ),
 }
+
+
+_packed = functools.partial(raggemm.prepack, transpose=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,21 +96,26 @@ class Loader:
             return (weight.astype(jnp.float32) * each).astype(self.dtype), True
         return read("weight", (n, k), *FLOATS).astype(self.dtype), True
 
+    def weights_of(self, names: Sequence[str], n: int, k: int, weights: str = "as-stored") -> Tree:
+        """[len(names),K,N]: what is stored transposed, as Linear of torch has it, in the blocks that are read fastest;
+        one token of int4 takes a third of the time that its experts take transposed (Zen 4)."""
+        w, transposed = self.matrices(names, n, k)
+        if not isinstance(w, raggemm.QuantizedTensor):
+            w = jax.jit(FORMATS[weights])(w)
+        return _packed(w) if transposed else w
+
     def linear(self, name: str, n: int, k: int, bias: bool = False) -> dict[str, Tree]:
-        """A product for all tokens: weights of one group, in the layout that is read fastest."""
-        w, transposed = self.matrices([name], n, k)
-        out = {"w": raggemm.prepack(w, transpose=transposed)}
+        """A product for all tokens: weights of one group."""
+        out = {"w": self.weights_of([name], n, k)}
         return out | {"b": self.vector(f"{name}.bias", n)} if bias else out
 
     def mlp(self, prefixes: Sequence[str], hidden: int, weights: str = "as-stored") -> Mlp:
         words = ("w1", "w3", "w2") if self.config.family == "mixtral" else ("gate_proj", "up_proj", "down_proj")
-        sides = [(hidden, self.config.width)] * 2 + [(self.config.width, hidden)]
-        read = [
-            self.matrices([f"{p}.{word}" for p in prefixes], *side) for word, side in zip(words, sides, strict=True)
-        ]
-        is_quantized = isinstance(read[0][0], raggemm.QuantizedTensor)
-        gate, up, down = (w if is_quantized else jax.jit(FORMATS[weights])(w) for w, _ in read)
-        return Mlp(up, down, gate, transposed=read[0][1])
+        width, sides = self.config.width, {}
+        for side, word in zip(("gate", "up", "down"), words, strict=True):
+            of = (width, hidden) if side == "down" else (hidden, width)
+            sides[side] = self.weights_of([f"{prefix}.{word}" for prefix in prefixes], *of, weights)
+        return Mlp(**sides)
 
     def own_experts(self) -> slice:
         part, parts = self.share
@@ -128,10 +134,10 @@ class Loader:
             if not is_mxfp4:
                 return own(word, (k, n), *FLOATS).astype(self.dtype), bias
             blocks = own(f"{word}_blocks", (n, k // 32, 16), "U8")
-            return raggemm.mxfp4_from_blocks(blocks, own(f"{word}_scales", (n, k // 32), "U8")), bias
+            return _packed(raggemm.mxfp4_from_blocks(blocks, own(f"{word}_scales", (n, k // 32), "U8"))), bias
 
         (up, b_up), (down, b_down) = side("gate_up_proj", 2 * c.hidden, c.width), side("down_proj", c.width, c.hidden)
-        return Mlp(up, down, None, b_up, b_down, is_mxfp4, merged="interleaved", activation="swiglu_oai")
+        return Mlp(up, down, None, b_up, b_down, merged="interleaved", activation="swiglu_oai")
 
     def latent_attention(self, at: str) -> dict[str, Tree]:
         c, of = self.config, self.config.latent
@@ -165,9 +171,8 @@ class Loader:
         if is_dense:
             return {"dense": self.mlp([at], c.dense_hidden)}
         router = f"{at}.{'router' if c.family == 'gpt_oss' else 'gate'}"
-        out: dict[str, Tree] = {"router": self.vector(f"{router}.weight", c.experts, c.width)}
+        out: dict[str, Tree] = {"router": self.linear(router, c.experts, c.width, c.family == "gpt_oss")}
         if c.family == "gpt_oss":
-            out["router_bias"] = self.vector(f"{router}.bias", c.experts)
             return out | {"experts": self.gpt_oss_experts(f"{at}.experts")}
         if c.family == "deepseek_v3":
             out["expert_bias"] = self.vector(f"{router}.e_score_correction_bias", c.experts)
@@ -191,5 +196,5 @@ class Loader:
         c = self.config
         shape = (c.vocabulary, c.width)
         embedding = jax.device_put(self.files.read(["model.embed_tokens.weight"], shape, FLOATS)).astype(self.dtype)
-        head = {"w": raggemm.prepack(embedding[None], transpose=True)} if c.tied else self.linear("lm_head", *shape)
+        head = {"w": _packed(embedding[None])} if c.tied else self.linear("lm_head", *shape)
         return {"embedding": embedding, "norm": self.vector("model.norm.weight", c.width), "head": head}
