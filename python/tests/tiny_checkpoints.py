@@ -185,10 +185,10 @@ def _of_blocks(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
 def dequantized(of: dict, tensors: dict[str, np.ndarray]) -> tuple[dict, dict[str, np.ndarray]]:
     """The same model in float32, without a quantization."""
     stored, out = of["quantization_config"], {}
-    parts = (".qweight", ".qzeros", ".scales", ".weight_scale_inv", "_scales")
+    parts = (".qzeros", ".scales", ".weight_scale_inv", "_scales")
     for name, x in tensors.items():
-        base = name.rsplit(".", 1)[0]
-        if f"{base}.qweight" in tensors or f"{base}.weight_scale_inv" in tensors:
+        base, _, part = name.rpartition(".")
+        if part == "qweight" or (part == "weight" and f"{base}.weight_scale_inv" in tensors):
             out[f"{base}.weight"] = _of_name(base, tensors, stored).astype(np.float32)
         elif name.endswith("_blocks"):
             experts = name.removesuffix("_blocks")
