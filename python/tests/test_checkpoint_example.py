@@ -141,6 +141,8 @@ WRONG = [
     (_config(num_experts=None), "has no number of experts, which olmoe needs"),
     (_config(hidden_size=None), "has no 'hidden_size', which olmoe needs"),
     (_config(rope_scaling={"type": "longrope", "factor": 2}), "rope_scaling is of type 'longrope'"),
+    (_config(clip_qkv=8.0), r"clip_qkv is 8\.0, must be None of olmoe"),
+    (_config(attention_bias=True), "attention_bias is True, must be False of olmoe"),
     (_config(quantization_config=BLOCKS), "quant_method is 'bitsandbytes', must be one of mxfp4, fp8, awq, gptq"),
     (_config(quantization_config={"quant_method": "gptq", "bits": 3}), "bits of gptq is 3, must be 4"),
     (

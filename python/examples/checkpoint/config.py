@@ -137,6 +137,14 @@ def _quantization(stored: dict[str, Any]) -> Quantization:
     return Quantization(method, size=0 if method == "mxfp4" else stored["group_size"], zeros_less_one=less_one)
 
 
+def _check(family: str, config: dict[str, Any]) -> None:
+    """What this decoder does in one way alone."""
+    only = {"hidden_act": "silu", "clip_qkv": None, "attention_bias": family == "gpt_oss", "swiglu_limit": 7.0}
+    for name, must in only.items():
+        if (found := config.get(name, must)) != must:
+            raise CheckpointError(f"config.json: {name} is {found!r}, must be {must!r} of {family}")
+
+
 def _of(family: str, config: dict[str, Any]) -> Config:
     heads, width = config["num_attention_heads"], config["hidden_size"]
     head_dim, latent = config.get("head_dim") or width // heads, None
@@ -180,6 +188,7 @@ def of(config: dict[str, Any], layers: int | None = None) -> Config:
     family = config.get("model_type")
     if family not in FAMILIES:
         raise CheckpointError(f"config.json: model_type is {family!r}, must be one of {', '.join(FAMILIES)}")
+    _check(family, config)
     try:
         count = config["num_hidden_layers"]
         return _of(family, {**config, "num_hidden_layers": count if layers is None else min(layers, count)})
