@@ -46,17 +46,17 @@ class Mlp:
         return own | {"activation": self.activation, "preferred_element_type": jnp.float32}
 
 
+def _quantizer(dtype: Any, **options: Any) -> Callable[[jax.Array], Tree]:
+    return jax.jit(functools.partial(raggemm.quantize, dtype=dtype, **options))
+
+
 # What becomes of matrices [E,N,K] of floats; those that are quantized in the file stay as they are.
 FORMATS: dict[str, Callable[[jax.Array], Tree]] = {
     "as-stored": lambda w: w,
-    "int8": functools.partial(raggemm.quantize, dtype=jnp.int8, axes=2),
-    "int4": functools.partial(raggemm.quantize, dtype=jnp.int4, axes=(), block=(2, 128), scale_dtype=jnp.bfloat16),
-    "mxfp4": functools.partial(
-        raggemm.quantize, dtype=jnp.float4_e2m1fn, axes=(), block=(2, 32), scale_dtype=jnp.float8_e8m0fnu
-    ),
+    "int8": _quantizer(jnp.int8, axes=2),
+    "int4": _quantizer(jnp.int4, axes=(), block=(2, 128), scale_dtype=jnp.bfloat16),
+    "mxfp4": _quantizer(jnp.float4_e2m1fn, axes=(), block=(2, 32), scale_dtype=jnp.float8_e8m0fnu),
 }
-
-
 _packed = functools.partial(raggemm.prepack, transpose=True)
 
 
@@ -101,7 +101,7 @@ class Loader:
         one token of int4 takes a third of the time that its experts take transposed (Zen 4)."""
         w, transposed = self.matrices(names, n, k)
         if not isinstance(w, raggemm.QuantizedTensor):
-            w = jax.jit(FORMATS[weights])(w)
+            w = FORMATS[weights](w)
         return _packed(w) if transposed else w
 
     def linear(self, name: str, n: int, k: int, bias: bool = False) -> dict[str, Tree]:
