@@ -23,7 +23,7 @@ def is_weight(name):
 def matrices(random, kind, shape):
     w = (random.normal(size=shape) * shape[1] ** -0.5).astype(np.float32)
     if "int8" in kind:
-        w = raggemm.quantize(w, jnp.int8)
+        w = raggemm.quantize(w, jnp.int8, axes=(0, 1) if "one scale" in kind else 1)
     elif kind != "packed":
         w = w.astype(kind)
     return raggemm.prepack(w) if "packed" in kind else w

@@ -3,6 +3,7 @@ what it says of a folder that is not as it must be. ./dev test --checkpoints com
 
 import functools
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import raggemm
 import tiny_checkpoints
-from checkpoint import config, model
+from checkpoint import config, model, random_files
 from checkpoint.files import Checkpoint, CheckpointError
 from checkpoint.weights import FORMATS, Loader
 
@@ -61,7 +62,7 @@ def test_tokens_one_by_one_are_those_at_once(folders, name):
     )
 
 
-@pytest.mark.parametrize("name", ["qwen3-moe, AWQ", "qwen3-moe, GPTQ", "deepseek-v3, fp8", "gpt-oss, MXFP4"])
+@pytest.mark.parametrize("name", [n for n, of in tiny_checkpoints.CONFIGS.items() if "quantization_config" in of])
 def test_quantized_ones_are_what_they_stand_for(folders, name, tmp_path):
     of = tiny_checkpoints.CONFIGS[name]
     tiny_checkpoints.write(
@@ -69,6 +70,117 @@ def test_quantized_ones_are_what_they_stand_for(folders, name, tmp_path):
     )
     want = logits_of(tmp_path / "dense")
     np.testing.assert_allclose(logits_of(folders(name)), want, rtol=0, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("size", [-1, 16])
+def test_gptq_of_one_block_and_in_order_alone(tmp_path, size):
+    of = tiny_checkpoints.CONFIGS["qwen3-moe, GPTQ"]
+    of = of | {"quantization_config": of["quantization_config"] | {"group_size": size}}
+    tensors = tiny_checkpoints.random_tensors(of, 7)
+    name, places = "model.layers.0.self_attn.q_proj.g_idx", np.arange(64, dtype=np.int32) // (size % 65)
+    tiny_checkpoints.write(tmp_path / "in order", of, tensors | {name: places})
+    assert np.isfinite(logits_of(tmp_path / "in order")).all()
+    tiny_checkpoints.write(tmp_path / "not", of, tensors | {name: places[::-1] + (size == -1)})
+    with pytest.raises(CheckpointError, match=r"q_proj\.g_idx: blocks are not in order"):
+        load(tmp_path / "not")
+
+
+def test_experts_of_gpt_oss_in_floats_are_quantized(folders):
+    exact = logits_of(folders("gpt-oss"))
+    error = np.abs(logits_of(folders("gpt-oss"), "int8") - exact).max() / np.abs(exact).max()
+    assert 0 < error < 0.02
+
+
+def mscale(factor, by=1):
+    return 0.1 * by * math.log(factor) + 1
+
+
+# config.json of models that people know, as far as it matters here, and what it says.
+GPT_OSS_20B = random_files.SHAPES["gpt-oss-20b"]
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 7168,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "vocab_size": 129280,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "n_group": 8,
+    "topk_group": 4,
+    "topk_method": "noaux_tc",
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 40,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "original_max_position_embeddings": 4096,
+    },
+    "quantization_config": {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+    },
+}
+V3_ROUTING = {"score": "sigmoid", "num_groups": 8, "group_top_k": 4, "renormalize": True, "scaling_factor": 2.5}
+V2_LITE = random_files.SHAPES["deepseek-v2-lite"]
+KNOWN = [
+    (
+        GPT_OSS_20B,
+        {"windows": (128, None) * 12, "magnitude": mscale(32), "score_scale": 1 / 8, "dense_layers": frozenset()},
+        {},
+    ),
+    (
+        DEEPSEEK_V3,
+        {"magnitude": 1, "score_scale": 192**-0.5 * mscale(40) ** 2, "dense_layers": {0, 1, 2}, "shared_hidden": 2048},
+        V3_ROUTING,
+    ),
+    (V2_LITE, {"score_scale": 192**-0.5}, {"pre_softmax": True, "renormalize": False, "scaling_factor": 1.0}),
+    (
+        V2_LITE | {"norm_topk_prob": True, "routed_scaling_factor": 16.0},
+        {},
+        {"pre_softmax": True, "renormalize": True, "scaling_factor": 1.0},
+    ),
+    (random_files.SHAPES["mixtral-8x7b"], {"windows": (None,) * 32, "head_dim": 128, "kv_heads": 8}, {}),
+    (
+        random_files.SHAPES["qwen3-30b-a3b"] | {"sliding_window": 64, "use_sliding_window": False},
+        {"windows": (None,) * 48, "score_scale": 128**-0.5},
+        {"pre_softmax": True, "renormalize": True},
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "wanted", "routing"), KNOWN, ids=range(len(KNOWN)))
+def test_what_a_config_says(given, wanted, routing):
+    found = config.of(given)
+    assert {name: getattr(found, name) for name in wanted} == {
+        name: pytest.approx(x) if isinstance(x, float) else x for name, x in wanted.items()
+    }
+    assert dict(found.routing) == routing
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+def test_frequencies_of_gpt_oss(truncate):
+    """Those between the two pairs that turn 32 times and once within 4096 positions are a mixture."""
+    scaling = GPT_OSS_20B["rope_scaling"] | {"truncate": truncate}
+    found = np.array(config.of(GPT_OSS_20B | {"rope_scaling": scaling}).frequencies)
+    plain = 150000.0 ** (-np.arange(32) / 32)
+    low, high = (32 * math.log(4096 / (n * 2 * math.pi)) / math.log(150000) for n in (32, 1))
+    low, high = (math.floor(low), math.ceil(high)) if truncate else (low, high)
+    slow = np.clip((np.arange(32) - low) / (high - low), 0, 1)
+    np.testing.assert_allclose(found, plain * (1 - slow) + plain / 32 * slow, rtol=1e-12)
+    assert found[0] == 1 and np.isclose(found[-1] * 32, plain[-1])
 
 
 @pytest.mark.parametrize("weights", [name for name in FORMATS if name != "as-stored"])
@@ -122,6 +234,23 @@ def _with_header(text):
     return change
 
 
+def _tensors(**changes):
+    """A header with a tensor x of 8 bytes, of which some fields are others, or with two."""
+
+    def change(folder):
+        x = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **changes}
+        twins = f'"x": {json.dumps(x)}, ' if not changes else ""
+        text = f'{{{twins}"x": {json.dumps(x)}}}'.encode()
+        _shard(folder).write_bytes(len(text).to_bytes(8, "little") + text + bytes(8))
+
+    return change
+
+
+def _outside(folder):
+    path = folder / "model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": {"lm_head.weight": "../model.safetensors"}}))
+
+
 def _index(folder):
     path = folder / "model.safetensors.index.json"
     places = json.loads(path.read_text())["weight_map"]
@@ -133,6 +262,7 @@ def _no_files(folder):
         path.unlink()
 
 
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": False}
 BLOCKS = {"quant_method": "bitsandbytes", "bnb_4bit_quant_type": "nf4"}
 WRONG = [
     (lambda folder: (folder / "config.json").unlink(), r"config\.json: there is no such file"),
@@ -155,6 +285,19 @@ WRONG = [
     (_with_header(b'{"x": 1}'), "is no file of safetensors"),
     (_with_header(b"{"), "is no file of safetensors"),
     (lambda folder: _shard(folder).write_bytes(b"\xff" * 20), "is no file of safetensors: a header of"),
+    (_tensors(), "two are called x"),
+    (_tensors(data_offsets=[-8, 0]), "offsets -8 to 0 of shape"),
+    (_tensors(data_offsets=[0]), "is no file of safetensors"),
+    (_tensors(shape=[3]), r"8 bytes for F32 \[3\]"),
+    (_tensors(data_offsets=[4, 12]), "a tensor begins at 4, must at 0"),
+    (_tensors(shape=[2.0]), r"of shape \[2\.0\]"),
+    (_outside, "weight_map must have the name of a file in this folder"),
+    (lambda folder: (folder / "config.json").write_text("[" * 100000), r"config\.json: is no JSON"),
+    (_config(num_attention_heads=0), "num_attention_heads is 0, must be a positive integer"),
+    (_config(layer_types=["linear_attention"]), "layer_types has 'linear_attention'"),
+    (_config(rope_scaling="yarn"), "a field of it is not as olmoe needs it"),
+    (_config(quantization_config=GPTQ | {"checkpoint_format": "marlin"}), "checkpoint_format is 'marlin'"),
+    (_config(quantization_config=GPTQ | {"group_size": 0}), "blocks of gptq"),
     (_index, "has no tensor more, as model.safetensors.index.json says"),
     (_config(num_hidden_layers=3), r"has no tensor model\.layers\.2\."),
     (_config(vocab_size=95), r"embed_tokens\.weight is F32 \[96, 64\], must be BF16 or F16 or F32 \[95, 64\]"),

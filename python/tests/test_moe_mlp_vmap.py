@@ -40,7 +40,7 @@ OPTIONS = st.fixed_dictionaries(
     {
         "gate": st.sampled_from(GATES),
         "x": st.sampled_from((np.float32, jnp.bfloat16)),
-        "w": st.sampled_from(("float32", "bfloat16", "packed", "int8", "packed int8")),
+        "w": st.sampled_from(("float32", "bfloat16", "packed", "int8", "packed int8", "int8 with one scale")),
         "transposes": st.tuples(st.booleans(), st.booleans()),
         "rows": st.sampled_from(("output", "output", "input", "slots")),
         "save": st.sampled_from(("inputs", "activations")),
@@ -165,6 +165,8 @@ def test_beyond_int32():
         many = jax.ShapeDtypeStruct((BATCH, rows), np.int32)
         changes = {"row_tokens": many, "row_weights": jax.ShapeDtypeStruct(many.shape, np.float32)}
         assert counts(jax.vmap(run, (axes,)), values | changes)[0] == calls
+    tokens = {"x": jax.ShapeDtypeStruct((BATCH, 2**30, *values["x"].shape[2:]), np.float32)}
+    assert counts(jax.vmap(run, (axes,)), values | tokens)[0] == 0
 
 
 @pytest.mark.parametrize("batched", [ROUTING, ROUTING + WEIGHTS], ids=["shared", "own"])

@@ -14,6 +14,21 @@ QUANTIZATIONS: dict[Any, dict[str, Any]] = {
     "awq": {"bits": 4, "version": "gemm"},
     "gptq": {"bits": 4, "desc_act": False},
 }
+GPTQ_FORMATS = {None: True, "gptq": True, "gptq_v2": False}  # whether zero points are stored less one
+# Must be positive integers, where they are there.
+COUNTS = (
+    "hidden_size",
+    "intermediate_size",
+    "moe_intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "num_experts_per_tok",
+    "head_dim",
+    "vocab_size",
+    "decoder_sparse_step",
+    "moe_layer_freq",
+)
 
 
 class Latent(NamedTuple):
@@ -30,8 +45,8 @@ class Quantization(NamedTuple):
     """How the file has its matrices."""
 
     method: str | None = None  # None: as floats
-    block: tuple[int, int] = (0, 0)  # rows and columns that share a scale: of fp8
-    size: int = 0  # steps of K that do: of awq and gptq
+    block: tuple[int, int] = (1, 1)  # rows and columns that share a scale: of fp8
+    size: int = -1  # steps of K that do, or -1, which is all: of awq and gptq
     zeros_less_one: bool = True  # of gptq
 
 
@@ -131,14 +146,22 @@ def _quantization(stored: dict[str, Any]) -> Quantization:
     for name, must in QUANTIZATIONS[method].items():
         if stored.get(name) != must:
             raise CheckpointError(f"config.json: {name} of {method} is {stored.get(name)!r}, must be {must!r}")
-    if method == "fp8":
-        return Quantization(method, block=tuple(stored["weight_block_size"]))
-    less_one = stored.get("checkpoint_format", "gptq") == "gptq"
-    return Quantization(method, size=0 if method == "mxfp4" else stored["group_size"], zeros_less_one=less_one)
+    block, size = tuple(stored.get("weight_block_size") or (1, 1)), stored.get("group_size", -1)
+    sizes = [*block, 1 if size == -1 else size]
+    if len(sizes) != 3 or any(type(n) is not int or n < 1 for n in sizes):
+        raise CheckpointError(f"config.json: blocks of {method} are {list(block)} or {size}, must be of positive sizes")
+    if (written := stored.get("checkpoint_format")) not in GPTQ_FORMATS:
+        raise CheckpointError(f"config.json: checkpoint_format is {written!r}, must be 'gptq' or 'gptq_v2'")
+    return Quantization(method, block, size, GPTQ_FORMATS[written])
 
 
 def _check(family: str, config: dict[str, Any]) -> None:
-    """What this decoder does in one way alone."""
+    """What this decoder does in one way alone, and sizes."""
+    for name in COUNTS:
+        if (count := config.get(name)) is not None and (type(count) is not int or count < 1):
+            raise CheckpointError(f"config.json: {name} is {count!r}, must be a positive integer")
+    if unknown := {*(config.get("layer_types") or ())} - {"sliding_attention", "full_attention"}:
+        raise CheckpointError(f"config.json: layer_types has {unknown.pop()!r}, must be of sliding and full attention")
     only = {"hidden_act": "silu", "clip_qkv": None, "attention_bias": family == "gpt_oss", "swiglu_limit": 7.0}
     for name, must in only.items():
         if (found := config.get(name, must)) != must:
@@ -195,3 +218,5 @@ def of(config: dict[str, Any], layers: int | None = None) -> Config:
     except (KeyError, StopIteration) as error:
         missing = error if error.args else "number of experts"
         raise CheckpointError(f"config.json: has no {missing}, which {family} needs") from None
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise CheckpointError(f"config.json: a field of it is not as {family} needs it: {error}") from None

@@ -44,35 +44,55 @@ def _json(path: pathlib.Path) -> dict[str, Any]:
         read = json.loads(path.read_text())
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: is no JSON: {error}") from None
     if not isinstance(read, dict):
         raise CheckpointError(f"{path}: holds a {type(read).__name__}, must hold an object")
     return read
 
 
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) != len(pairs):
+        raise ValueError(f"two are called {next(name for name, _ in pairs if sum(name == n for n, _ in pairs) > 1)}")
+    return found
+
+
+def _entry(path: pathlib.Path, start: int, found: dict[str, Any]) -> tuple[int, int, Entry]:
+    """The bytes of a tensor, from and to, behind the header, and where it is."""
+    (first, end), shape, dtype = found["data_offsets"], tuple(found["shape"]), found["dtype"]
+    if not all(type(n) is int and n >= 0 for n in (first, end, *shape)):
+        raise ValueError(f"offsets {first} to {end} of shape {list(shape)}")
+    # What this program does not read may be of any type.
+    if dtype in DTYPES and end - first != math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize:
+        raise ValueError(f"{end - first} bytes for {dtype} {list(shape)}")
+    return first, end, Entry(path, start + first, dtype, shape)
+
+
 def _entries(path: pathlib.Path) -> dict[str, Entry]:
-    """The header of a file, whose tensors must end where it ends."""
+    """The header of a file, whose tensors lie one behind the other up to its end."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length)) if length <= size - 8 else None
+            header = json.loads(file.read(length), object_pairs_hook=_without_twins) if length <= size - 8 else None
         if not isinstance(header, dict):
             raise ValueError(f"a header of {length} bytes in a file of {size}")
         header.pop("__metadata__", None)
-        entries = {
-            name: Entry(path, 8 + length + x["data_offsets"][0], x["dtype"], tuple(map(int, x["shape"])))
-            for name, x in header.items()
-        }
-        end = 8 + length + max((x["data_offsets"][1] for x in header.values()), default=0)
+        entries = {name: _entry(path, 8 + length, found) for name, found in header.items()}
+        at = 0
+        for first, end, _ in sorted(entries.values()):
+            if first != at:
+                raise ValueError(f"a tensor begins at {first}, must at {at}")
+            at = end
     except FileNotFoundError:
         raise CheckpointError(f"{path}: there is no such file") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path}: is no file of safetensors: {error}") from None
-    if end != size:
-        raise CheckpointError(f"{path}: has {size} bytes, must have {end}: it was not written or copied to its end")
-    return entries
+    if size != 8 + length + at:
+        raise CheckpointError(
+            f"{path}: has {size} bytes, must have {8 + length + at}: it was not written or copied to its end"
+        )
+    return {name: entry for name, (_, _, entry) in entries.items()}
 
 
 class Checkpoint:
@@ -82,13 +102,23 @@ class Checkpoint:
         self.folder = pathlib.Path(folder)
         self.config = _json(self.folder / "config.json")
         index = self.folder / "model.safetensors.index.json"
-        places = _json(index).get("weight_map", {}) if index.exists() else {}
-        shards = sorted({self.folder / name for name in places.values()}) or sorted(self.folder.glob("*.safetensors"))
-        if not shards:
+        places = _json(index).get("weight_map") if index.exists() else {}
+        if not isinstance(places, dict) or any(pathlib.Path(str(shard)).name != shard for shard in places.values()):
+            raise CheckpointError(f"{index}: weight_map must have the name of a file in this folder for each tensor")
+        names = sorted(set(places.values())) or sorted(path.name for path in self.folder.glob("*.safetensors"))
+        if not names:
             raise CheckpointError(f"{self.folder}: has no file *.safetensors")
-        self._entries = {name: entry for path in shards for name, entry in _entries(path).items()}
+        self._entries: dict[str, Entry] = {}
+        for shard in names:
+            for name, entry in _entries(self.folder / shard).items():
+                if places.get(name, shard) != shard or name in self._entries:
+                    raise CheckpointError(f"{entry.path}: has {name}, which is in {self._place(name, places)} too")
+                self._entries[name] = entry
         if lost := [name for name in places if name not in self._entries]:
             raise CheckpointError(f"{self.folder / places[lost[0]]}: has no tensor {lost[0]}, as {index.name} says")
+
+    def _place(self, name: str, places: dict[str, str]) -> str:
+        return places[name] if name in places else self._entries[name].path.name
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
@@ -107,10 +137,10 @@ class Checkpoint:
                     f"{list(shape)}"
                 )
         out = aligned((len(names), *shape), DTYPES[self._entries[names[0]].dtype])
-        for name, part in zip(names, out, strict=True):
+        for i, name in enumerate(names):
             with self._entries[name].path.open("rb", buffering=0) as file:
                 file.seek(self._entries[name].offset)
-                view = memoryview(part.reshape(-1).view(np.uint8))
+                view = memoryview(out[i : i + 1].reshape(-1).view(np.uint8))
                 while len(view) and (count := file.readinto(view)):
                     view = view[count:]
                 if len(view):

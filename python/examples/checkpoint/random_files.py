@@ -20,7 +20,7 @@ class RandomFiles:
         self.made: dict[str, np.ndarray] = {}
 
     def __contains__(self, name: str) -> bool:
-        return True
+        return not name.endswith("g_idx")
 
     def _values(self, name: str, shape: Sequence[int], dtype: Any) -> np.ndarray:
         """Few of them, over and over, where there are many: to draw them all takes minutes."""
@@ -37,8 +37,8 @@ class RandomFiles:
     def read(self, names: Sequence[str], shape: Sequence[int], dtypes: Sequence[str]) -> np.ndarray:
         dtype = np.dtype(DTYPES[self._dtype if self._dtype in dtypes else dtypes[0]])
         out = aligned((len(names), *shape), dtype)
-        for name, part in zip(names, out, strict=True):
-            part[...] = self._values(name, shape, dtype) if self._keep or name == names[0] else out[0]
+        for i, name in enumerate(names):
+            out[i] = self._values(name, shape, dtype) if self._keep or i == 0 else out[0]
             if self._keep:
-                self.made[name] = part
+                self.made[name] = out[i]
         return out if len(names) > 1 else out[0]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import raggemm
 from checkpoint.config import Config
-from checkpoint.files import FLOATS
+from checkpoint.files import FLOATS, CheckpointError
 
 Tree = Any  # of arrays and of what raggemm takes for weights
 
@@ -80,9 +80,12 @@ class Loader:
             return jax.device_put(x.reshape(len(names), *shape))
 
         if stored.method in ("awq", "gptq") and f"{names[0]}.qweight" in self.files:
+            size = k if stored.size == -1 else stored.size
+            for name in (f"{name}.g_idx" for name in names if f"{name}.g_idx" in self.files):
+                if (self.files.read([name], (k,), ("I32",)) != np.arange(k) // size).any():
+                    raise CheckpointError(f"{name}: blocks are not in order (desc_act), which is not supported")
             words = read("qweight", (k, n // 8) if stored.method == "awq" else (k // 8, n), "I32")
-            zeros = read("qzeros", (k // stored.size, n // 8), "I32")
-            scales = read("scales", (k // stored.size, n), *FLOATS)
+            zeros, scales = read("qzeros", (k // size, n // 8), "I32"), read("scales", (k // size, n), *FLOATS)
             if stored.method == "awq":
                 return raggemm.int4_from_awq(words, zeros, scales), False
             return raggemm.int4_from_gptq(words, zeros, scales, zeros_less_one=stored.zeros_less_one), False
@@ -100,8 +103,10 @@ class Loader:
         """[len(names),K,N]: what is stored transposed, as Linear of torch has it, in the blocks that are read fastest;
         one token of int4 takes a third of the time that its experts take transposed (Zen 4)."""
         w, transposed = self.matrices(names, n, k)
-        if not isinstance(w, raggemm.QuantizedTensor):
-            w = FORMATS[weights](w)
+        try:
+            w = w if isinstance(w, raggemm.QuantizedTensor) else FORMATS[weights](w)
+        except ValueError as error:
+            raise CheckpointError(f"{names[0]}: --weights={weights} does not fit: {error}") from None
         return _packed(w) if transposed else w
 
     def linear(self, name: str, n: int, k: int, bias: bool = False) -> dict[str, Tree]:
@@ -132,7 +137,8 @@ class Loader:
         def side(word: str, n: int, k: int) -> tuple[Tree, jax.Array]:
             bias = own(f"{word}_bias", (n,), *FLOATS).astype(jnp.float32)
             if not is_mxfp4:
-                return own(word, (k, n), *FLOATS).astype(self.dtype), bias
+                w = own(word, (k, n), *FLOATS).astype(self.dtype)
+                return w if self.weights == "as-stored" else _packed(FORMATS[self.weights](w.swapaxes(1, 2))), bias
             blocks = own(f"{word}_blocks", (n, k // 32, 16), "U8")
             return _packed(raggemm.mxfp4_from_blocks(blocks, own(f"{word}_scales", (n, k // 32), "U8"))), bias
 

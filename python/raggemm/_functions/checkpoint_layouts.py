@@ -21,7 +21,7 @@ from raggemm._primitive.call import SCALES
 
 _BYTES, _WORDS, _FP8 = (np.dtype(x) for x in (np.uint8, np.int32, jnp.float8_e4m3fn))
 _OF_A_WORD = 8  # elements of 4 bits, the first one in the lowest bits
-_AWQ_PLACES = np.array([0, 4, 1, 5, 2, 6, 3, 7])
+_AWQ_PLACES = np.array([0, 4, 1, 5, 2, 6, 3, 7], np.int32)
 
 
 def mxfp4_from_blocks(blocks: Any, scales: Any) -> QuantizedTensor:
@@ -127,7 +127,7 @@ def int4_from_gptq(qweight: Any, qzeros: Any, scales: Any, *, zeros_less_one: bo
     words = _words("qweight", qweight)
     *experts, rows, columns, _ = words.shape
     data = words.swapaxes(-1, -2).reshape(*experts, rows * _OF_A_WORD, columns)
-    zeros = _columns("qzeros", qzeros, np.arange(_OF_A_WORD))
+    zeros = _columns("qzeros", qzeros, np.arange(_OF_A_WORD, dtype=np.int32))
     if flag("zeros_less_one", zeros_less_one):
         zeros = ((zeros.astype(jnp.uint8) + 1) & 15).astype(jnp.uint4)
     return _with_blocks(data, scales, zeros)

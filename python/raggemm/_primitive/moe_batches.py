@@ -34,6 +34,11 @@ def _of_each(x: jax.Array, axis: int | None, size: int) -> jax.Array:
     return jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
 
 
+def _of_groups(x: jax.Array, count: int) -> jax.Array:
+    """[B*G,...] of the [B,G,...] of weights, or of the [B,1,...] of factors that all groups share."""
+    return lax.collapse(jnp.broadcast_to(x, (len(x), count, *x.shape[2:])), 0, 2)
+
+
 def _plus(x: jax.Array, number: int) -> jax.Array:
     """x + number, or the largest integer of that type."""
     same_type = x.dtype.type(number)
@@ -141,8 +146,9 @@ def _one_call(args: _Args, axes: _Args, size: int) -> tuple[_OneCall, _Args] | N
     one = _OneCall(rows, groups, shared, args["group_sizes"], offsets)
     args["row_tokens"] = _tokens_of_all(args["row_tokens"], tokens)
     flat = {name: one.merged_rows(args[name]) for name in _OF_ROWS if name in args}
-    merged = [name for name in args if name == "x" or not (shared or name in _NO_WEIGHTS)]
-    flat |= {name: lax.collapse(args[name], 0, 2) for name in merged}
+    flat["x"] = lax.collapse(args["x"], 0, 2)
+    if not shared:
+        flat |= {name: _of_groups(x, groups) for name, x in args.items() if name not in _NO_WEIGHTS}
     return one, args | flat | one.arguments()
 
 
