@@ -313,6 +313,23 @@ def test_says_what_is_wrong_with_a_folder(tmp_path, change, words):
         load(tmp_path / "stored")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--ids=a,b"], "'a,b': must be numbers with commas"),
+        (["--ids=96"], "the prompt has token 96, must have some in [0, 96)"),
+        (["--processes=3"], "--processes=3: must divide the 8 experts"),
+        (["--weights=int4"], "--weights=int4: experts of mxfp4 stay as they are"),
+        (["--random=olmoe-1b-7b"], "either FOLDER or --random must be given"),
+        (["--prompt=x"], "--prompt"),
+    ],
+)
+def test_says_what_is_wrong_with_arguments(folders, arguments, words):
+    command = [sys.executable, str(EXAMPLE), str(folders("gpt-oss, MXFP4")), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode and words in done.stderr and "Traceback" not in done.stderr
+
+
 def test_ends_with_that_sentence(tmp_path):
     done = subprocess.run([sys.executable, str(EXAMPLE), str(tmp_path)], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1

@@ -61,7 +61,10 @@ def greedy(run: Callable, config: Config, weights: Tree, prompt: list[int], coun
 
 
 def _ids(text: str) -> list[int]:
-    return [int(x) for x in text.split(",")]
+    try:
+        return [int(x) for x in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be numbers with commas, such as 1,2,3") from None
 
 
 def _arguments() -> argparse.Namespace:
@@ -79,7 +82,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="(default bfloat16)")
     options = parser.parse_args()
     if (options.folder is None) == (options.random is None):
-        parser.error("one of FOLDER and --random must be given")
+        parser.error("either FOLDER or --random must be given")
     if options.prompt is not None and options.random:
         parser.error("--prompt: needs the tokenizer of a FOLDER, not --random")
     for name in ("tokens", "layers", "processes"):
@@ -92,8 +95,10 @@ def _prompt(options: argparse.Namespace, config: Config) -> tuple[list[int], Cal
     """The tokens to begin with, and what makes a text of tokens."""
     ids, text = options.ids, lambda tokens: " ".join(map(str, tokens))
     if options.prompt is not None:
-        from tokenizers import Tokenizer
-
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise CheckpointError("--prompt: needs the package tokenizers; --ids does without") from None
         path = options.folder / "tokenizer.json"
         if not path.exists():
             raise CheckpointError(f"{path}: there is no such file, which --prompt needs; --ids does without")
@@ -110,6 +115,8 @@ def main() -> None:
     config = of(SHAPES[options.random] if options.random else files.config, options.layers)
     if config.experts % options.processes:
         raise CheckpointError(f"--processes={options.processes}: must divide the {config.experts} experts")
+    if options.weights != "as-stored" and config.quantization.method:
+        raise CheckpointError(f"--weights={options.weights}: experts of {config.quantization.method} stay as they are")
     if options.processes > 1 and options.process is None:
         sys.exit(processes.run_all(options.processes))
     dtype, (prompt, text) = jnp.dtype(options.dtype), _prompt(options, config)

@@ -100,6 +100,8 @@ class Checkpoint:
 
     def __init__(self, folder: str | pathlib.Path):
         self.folder = pathlib.Path(folder)
+        if not self.folder.is_dir():
+            raise CheckpointError(f"{folder}: is no folder")
         self.config = _json(self.folder / "config.json")
         index = self.folder / "model.safetensors.index.json"
         places = _json(index).get("weight_map") if index.exists() else {}

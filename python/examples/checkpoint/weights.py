@@ -57,6 +57,15 @@ FORMATS: dict[str, Callable[[jax.Array], Tree]] = {
     "int4": _quantizer(jnp.int4, axes=(), block=(2, 128), scale_dtype=jnp.bfloat16),
     "mxfp4": _quantizer(jnp.float4_e2m1fn, axes=(), block=(2, 32), scale_dtype=jnp.float8_e8m0fnu),
 }
+
+
+def _in_format(name: str, w: jax.Array, weights: str) -> Tree:
+    try:
+        return FORMATS[weights](w)
+    except ValueError as error:
+        raise CheckpointError(f"{name}: --weights={weights} does not fit: {error}") from None
+
+
 _packed = functools.partial(raggemm.prepack, transpose=True)
 
 
@@ -103,10 +112,7 @@ class Loader:
         """[len(names),K,N]: what is stored transposed, as Linear of torch has it, in the blocks that are read fastest;
         one token of int4 takes a third of the time that its experts take transposed (Zen 4)."""
         w, transposed = self.matrices(names, n, k)
-        try:
-            w = w if isinstance(w, raggemm.QuantizedTensor) else FORMATS[weights](w)
-        except ValueError as error:
-            raise CheckpointError(f"{names[0]}: --weights={weights} does not fit: {error}") from None
+        w = w if isinstance(w, raggemm.QuantizedTensor) else _in_format(names[0], w, weights)
         return _packed(w) if transposed else w
 
     def linear(self, name: str, n: int, k: int, bias: bool = False) -> dict[str, Tree]:
@@ -138,7 +144,8 @@ class Loader:
             bias = own(f"{word}_bias", (n,), *FLOATS).astype(jnp.float32)
             if not is_mxfp4:
                 w = own(word, (k, n), *FLOATS).astype(self.dtype)
-                return w if self.weights == "as-stored" else _packed(FORMATS[self.weights](w.swapaxes(1, 2))), bias
+                as_stored = self.weights == "as-stored"
+                return w if as_stored else _packed(_in_format(word, w.swapaxes(1, 2), self.weights)), bias
             blocks = own(f"{word}_blocks", (n, k // 32, 16), "U8")
             return _packed(raggemm.mxfp4_from_blocks(blocks, own(f"{word}_scales", (n, k // 32), "U8"))), bias
 
