@@ -126,8 +126,8 @@ test_aarch64() {
   export RAGGEMM_TESTS_SLOWER=10 GTEST_FILTER='-*DeathTest.*'
   ctest --preset aarch64 ${pattern:+-E "$pattern"} || die "aarch64 FAILED"
   unset RAGGEMM_TESTS_SLOWER GTEST_FILTER
-  # Some 2,400 problems on two cores of Zen 4.
-  printf 'max\nmax\n' | xargs -P 2 -I CPU qemu-aarch64-static -cpu CPU "$aarch64/bin/fuzz_problems" --seconds=150 ||
+  # Some 2,100 problems on two cores of Zen 4.
+  printf 'max\nmax\n' | xargs -P 2 -I CPU qemu-aarch64-static -cpu CPU "$aarch64/bin/fuzz_problems" --seconds=180 ||
     die "aarch64 FAILED: random problems"
   make_aarch64_wheel
   make_aarch64_python
