@@ -110,7 +110,7 @@ class Loader:
 
     def weights_of(self, names: Sequence[str], n: int, k: int, weights: str = "as-stored") -> Tree:
         """[len(names),K,N]: what is stored transposed, as Linear of torch has it, in the blocks that are read fastest;
-        one token of int4 takes a third of the time that its experts take transposed (Zen 4)."""
+        the experts of one token take 1.0 ms of int4, transposed 2.7 (Zen 4)."""
         w, transposed = self.matrices(names, n, k)
         w = w if isinstance(w, raggemm.QuantizedTensor) else _in_format(names[0], w, weights)
         return _packed(w) if transposed else w
