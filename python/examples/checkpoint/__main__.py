@@ -55,8 +55,9 @@ def greedy(run: Callable, config: Config, weights: Tree, prompt: list[int], coun
     cache, start = model.empty_cache(config, len(prompt) + count, dtype), 0
     tokens = jnp.asarray(prompt, jnp.int32)
     for _ in range(count):
-        count, (tokens, cache) = len(tokens), run(weights, cache, tokens, jnp.int32(start))
-        start += count
+        behind = start + len(tokens)
+        tokens, cache = run(weights, cache, tokens, jnp.int32(start))
+        start = behind
         yield int(tokens[0])
 
 

@@ -96,7 +96,7 @@ def _entries(path: pathlib.Path) -> dict[str, Entry]:
 
 
 class Checkpoint:
-    """Reads each tensor straight into the memory that it stays in; nothing is mapped or held twice."""
+    """Reads each tensor straight into memory of its own: pages of a mapped file would be in memory beside it."""
 
     def __init__(self, folder: str | pathlib.Path):
         self.folder = pathlib.Path(folder)
@@ -114,20 +114,16 @@ class Checkpoint:
         for shard in names:
             for name, entry in _entries(self.folder / shard).items():
                 if places.get(name, shard) != shard or name in self._entries:
-                    raise CheckpointError(f"{entry.path}: has {name}, which is in {self._place(name, places)} too")
+                    raise CheckpointError(f"{entry.path}: has {name}, which another file has too")
                 self._entries[name] = entry
         if lost := [name for name in places if name not in self._entries]:
             raise CheckpointError(f"{self.folder / places[lost[0]]}: has no tensor {lost[0]}, as {index.name} says")
-
-    def _place(self, name: str, places: dict[str, str]) -> str:
-        return places[name] if name in places else self._entries[name].path.name
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
     def read(self, names: Sequence[str], shape: Sequence[int], dtypes: Sequence[str]) -> np.ndarray:
-        """The tensors of these names, each of this shape and of one of these dtypes, behind each other: an axis of
-        names, then those of shape. Of one name there is no such axis."""
+        """[len(names), *shape]: the tensors of these names, each of this shape and all of one of these dtypes."""
         for name in names:
             entry = self._entries.get(name)
             if entry is None:
@@ -147,4 +143,4 @@ class Checkpoint:
                     view = view[count:]
                 if len(view):
                     raise CheckpointError(f"{self._entries[name].path}: ends within {name}")
-        return out if len(names) > 1 else out[0]
+        return out

@@ -10,6 +10,7 @@ from checkpoint.config import Config
 from checkpoint.weights import Mlp
 
 Tree = Any
+LATENT_EPSILON = 1e-6  # of the norms inside of latent attention, whatever rms_norm_eps is
 
 
 def norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
@@ -81,13 +82,13 @@ def latent_attention(
     del window
     latent, dtype = config.latent, cache[0].dtype
     if "q_a" in layer:
-        q = linear(norm(linear(x, layer["q_a"], dtype), layer["q_norm"], 1e-6), layer["q"], dtype)
+        q = linear(norm(linear(x, layer["q_a"], dtype), layer["q_norm"], LATENT_EPSILON), layer["q"], dtype)
     else:
         q = linear(x, layer["q"], dtype)
     q = q.reshape(len(x), config.heads, latent.plain_dim + latent.rotary_dim)
     plain, turned = q[..., : latent.plain_dim], rotate(config, q[..., latent.plain_dim :], positions)
     kv = linear(x, layer["kv_a"], dtype)
-    vectors = _stored(cache[0], norm(kv[:, : latent.rank], layer["kv_norm"], 1e-6), positions)
+    vectors = _stored(cache[0], norm(kv[:, : latent.rank], layer["kv_norm"], LATENT_EPSILON), positions)
     rotated = rotate(config, kv[:, None, latent.rank :], positions)[:, 0]
     keys = _stored(cache[1], rotated, positions)
 

@@ -70,8 +70,12 @@ def step_apart(config: Config, mesh: Mesh, weights: Any) -> tuple[Callable, Any]
         return model.next_token(config, experts, *args)
 
     of_weights = specs(weights)
-    is_spec = lambda x: isinstance(x, PartitionSpec)  # noqa: E731
-    placed = jax.tree.map(lambda spec, part: spread(mesh, part, spec), of_weights, weights, is_leaf=is_spec)
+    placed = jax.tree.map(
+        lambda spec, part: spread(mesh, part, spec),
+        of_weights,
+        weights,
+        is_leaf=lambda x: isinstance(x, PartitionSpec),
+    )
     replicated = PartitionSpec()
     inside = (of_weights, replicated, replicated, replicated)
     return jax.shard_map(step, mesh=mesh, in_specs=inside, out_specs=replicated, check_vma=False), placed

@@ -41,4 +41,4 @@ class RandomFiles:
             out[i] = self._values(name, shape, dtype) if self._keep or i == 0 else out[0]
             if self._keep:
                 self.made[name] = out[i]
-        return out if len(names) > 1 else out[0]
+        return out

@@ -36,14 +36,14 @@ def parts_of_a_step(config: Config, weights: Tree, dtype: Any, length: int) -> d
             x += attention(config, window, layer["attention"], normed, of_layer, at)[0]
         return x
 
-    layers = weights["layers"]
-    feed = [{k: x for k, x in layer.items() if k not in ("attention", "input_norm", "post_norm")} for layer in layers]
-    attend = [{"attention": layer["attention"]} for layer in layers]
-    feed_bytes = sum(stored_bytes(x) * (share if k == "experts" else 1) for layer in feed for k, x in layer.items())
+    layers, reads = weights["layers"], {"experts": share, "router": 1, "dense": 1, "shared": 1, "expert_bias": 1}
+    of_feed = sum(stored_bytes(layer[name]) * part for layer in layers for name, part in reads.items() if name in layer)
     return {
-        "experts": (lambda: of_experts(feed, x), feed_bytes),
-        "attention": (lambda: of_attention(attend, cache, x), stored_bytes((attend, cache))),
-        "head": (lambda: None, stored_bytes(weights["head"])),
+        "experts": (lambda: of_experts(layers, x), of_feed),
+        "attention": (
+            lambda: of_attention(layers, cache, x),
+            stored_bytes(([layer["attention"] for layer in layers], cache)),
+        ),
     }
 
 
@@ -63,8 +63,8 @@ def report(config: Config, weights: Tree, dtype: Any, run: Callable, length: int
             jax.block_until_ready(part())
             times[name].append(time.perf_counter() - start)
     seconds = {name: statistics.median(of[1:]) for name, of in times.items()}
-    seconds["head"] = seconds["step"] - seconds["experts"] - seconds["attention"]
-    sizes = {name: size for name, (_, size) in parts.items()}
+    seconds["rest"] = seconds["step"] - seconds["experts"] - seconds["attention"]
+    sizes = {name: size for name, (_, size) in parts.items()} | {"rest": stored_bytes(weights["head"])}
     sizes["step"], plain = sum(sizes.values()), statistics.median(rates[1:])
     lines = [
         f"a plain pass over memory: {plain / 1e9:.1f} GB/s",
@@ -72,6 +72,5 @@ def report(config: Config, weights: Tree, dtype: Any, run: Callable, length: int
         f"{'':10} {'ms':>8} {'MB read':>9}  of the bound",
     ]
     for name, size in sizes.items():
-        label = {"head": "rest"}.get(name, name)
-        lines.append(f"{label:10} {1e3 * seconds[name]:8.2f} {size / 1e6:9.1f}  {size / plain / seconds[name]:8.3f}")
+        lines.append(f"{name:10} {1e3 * seconds[name]:8.2f} {size / 1e6:9.1f}  {size / plain / seconds[name]:8.3f}")
     return "\n".join(lines)

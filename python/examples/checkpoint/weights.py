@@ -78,15 +78,14 @@ class Loader:
     share: tuple[int, int] = (0, 1)  # which part of the experts, of how many
 
     def vector(self, name: str, *shape: int) -> jax.Array:
-        return jax.device_put(self.files.read([name], shape, FLOATS)).astype(jnp.float32)
+        return jax.device_put(self.files.read([name], shape, FLOATS)[0]).astype(jnp.float32)
 
     def matrices(self, names: Sequence[str], n: int, k: int) -> tuple[Tree, bool]:
         """The matrices of these names, [len(names),N,K], and whether they are stored like that, not [.,K,N]."""
         stored = self.config.quantization
 
         def read(part: str, shape: Sequence[int], *dtypes: str) -> jax.Array:
-            x = self.files.read([f"{name}.{part}" for name in names], shape, dtypes)
-            return jax.device_put(x.reshape(len(names), *shape))
+            return jax.device_put(self.files.read([f"{name}.{part}" for name in names], shape, dtypes))
 
         if stored.method in ("awq", "gptq") and f"{names[0]}.qweight" in self.files:
             size = k if stored.size == -1 else stored.size
@@ -138,7 +137,8 @@ class Loader:
         c, is_mxfp4 = self.config, self.config.quantization.method == "mxfp4"
 
         def own(name: str, shape: Sequence[int], *dtypes: str) -> jax.Array:
-            return jax.device_put(self.files.read([f"{at}.{name}"], (c.experts, *shape), dtypes)[self.own_experts()])
+            (whole,) = self.files.read([f"{at}.{name}"], (c.experts, *shape), dtypes)
+            return jax.device_put(whole[self.own_experts()])
 
         def side(word: str, n: int, k: int) -> tuple[Tree, jax.Array]:
             bias = own(f"{word}_bias", (n,), *FLOATS).astype(jnp.float32)
@@ -208,6 +208,7 @@ class Loader:
         """What is before and behind the layers."""
         c = self.config
         shape = (c.vocabulary, c.width)
-        embedding = jax.device_put(self.files.read(["model.embed_tokens.weight"], shape, FLOATS)).astype(self.dtype)
+        (embedding,) = self.files.read(["model.embed_tokens.weight"], shape, FLOATS)
+        embedding = jax.device_put(embedding).astype(self.dtype)
         head = {"w": _packed(embedding[None])} if c.tied else self.linear("lm_head", *shape)
         return {"embedding": embedding, "norm": self.vector("model.norm.weight", c.width), "head": head}
