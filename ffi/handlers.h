@@ -42,16 +42,21 @@ void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, i
 XLA_FFI_Error* raggemm_moe_mlp_v1_instantiate(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* raggemm_moe_mlp_v1_execute(XLA_FFI_CallFrame* frame);
 
-// With T tokens of H features, I intermediate ones, M sorted rows and G group sizes; -1 where there is no such array.
-int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows,
-                                     int64_t groups);
+// Returns the length of the workspace, -1 if there is no such array: T tokens of H features, I intermediate features,
+// M sorted rows, G group sizes. sums_tokens is 0 if out is f32, else 1. has_slots is 1 if row_slots is an operand,
+// else 0.
+int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows, int64_t groups,
+                                     int64_t sums_tokens, int64_t has_slots);
 
 // The custom call raggemm_moe_mlp_backward_v1, its gradients, likewise: out_gradient follows w_down, up and gate may be
 // among the operands, and results are gradients of the operands that the attribute `results` names, then the workspace.
 XLA_FFI_Error* raggemm_moe_mlp_backward_v1_instantiate(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* raggemm_moe_mlp_backward_v1_execute(XLA_FFI_CallFrame* frame);
+// sums_tokens is 0 if the gradient of x is f32 or no result, else 1. sums_weights is 0 if all gradients of weights and
+// biases that are results are f32, else 1. element_bytes: see MoeMlpExtents.
 int64_t raggemm_v1_moe_mlp_backward_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows,
-                                              int64_t groups, int64_t element_bytes);
+                                              int64_t groups, int64_t element_bytes, int64_t sums_tokens,
+                                              int64_t sums_weights);
 
 // How the call of raggemm_grouped_gemm_v1 that an execute frame describes would be computed, as text; or the text of
 // its error.
@@ -60,7 +65,7 @@ char* raggemm_plan_text(XLA_FFI_CallFrame* frame);
 // From raggemm_record_plans(1) to its raggemm_record_plans(0) the plans of all calls that are executed, on any thread,
 // are kept; pairs may be nested. raggemm_take_plans gives their texts, as of raggemm_plan_text, in the order of the
 // calls, a blank line between two, and forgets them. Of raggemm_moe_mlp_v1 they are those of its products in its first
-// chunk of rows. While nobody records a call pays one relaxed atomic load.
+// piece of rows. While nobody records a call pays one relaxed atomic load.
 void raggemm_record_plans(int32_t on);
 char* raggemm_take_plans(void);
 

@@ -79,6 +79,7 @@ constexpr auto kBackwardOperands = [] {
 void ApplyConfig(const MoeMlpConfig& config, MoeMlpProblem& problem) {
   problem.activation = static_cast<Activation>(config.activation());
   problem.merged = static_cast<Merged>(config.merged());
+  problem.weight_on = static_cast<WeightOn>(config.weight_on());
   problem.up_is_trans = config.up_is_trans();
   problem.down_is_trans = config.down_is_trans();
   problem.up_layout = static_cast<Layout>(config.up_layout());
@@ -160,13 +161,27 @@ XLA_FFI_Error* raggemm_moe_mlp_backward_v1_execute(XLA_FFI_CallFrame* frame) {
   return raggemm::Execute<raggemm::BackwardCall>(frame);
 }
 
-int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows,
-                                     int64_t groups) {
-  return raggemm::MoeMlpWorkspaceSize({tokens, hidden, intermediate, rows, groups});
+int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows, int64_t groups,
+                                     int64_t sums_tokens, int64_t has_slots) {
+  return raggemm::MoeMlpWorkspaceSize({.tokens = tokens,
+                                       .hidden = hidden,
+                                       .intermediate = intermediate,
+                                       .rows = rows,
+                                       .groups = groups,
+                                       .sums_tokens = sums_tokens != 0,
+                                       .has_slots = has_slots != 0});
 }
 int64_t raggemm_v1_moe_mlp_backward_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows,
-                                              int64_t groups, int64_t element_bytes) {
-  return raggemm::MoeMlpBackwardWorkspaceSize({tokens, hidden, intermediate, rows, groups, element_bytes});
+                                              int64_t groups, int64_t element_bytes, int64_t sums_tokens,
+                                              int64_t sums_weights) {
+  return raggemm::MoeMlpBackwardWorkspaceSize({.tokens = tokens,
+                                               .hidden = hidden,
+                                               .intermediate = intermediate,
+                                               .rows = rows,
+                                               .groups = groups,
+                                               .element_bytes = element_bytes,
+                                               .sums_tokens = sums_tokens != 0,
+                                               .sums_weights = sums_weights != 0});
 }
 
 }  // extern "C"

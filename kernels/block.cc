@@ -29,7 +29,8 @@ void SetSteps(const Schedule& schedule, const TilePlace& place, Block& block) {
   block.panel_steps = panel_end - block.panel_k;
   block.steps = std::min(place.blocks.k, panel_end - block.k);
   const bool ends = block.k + block.steps == panel_end;
-  const bool first = block.panel_k == part_begin && block.term.replica == block.first_replica;
+  const bool first =
+      block.panel_k == part_begin && block.term.replica == block.first_replica && schedule.earlier_totals == nullptr;
   bool last = panel_end == rows;
   if (last && schedule.mode == RaggedMode::kRaggedK && block.term.replica + 1 < schedule.replicas) {
     Block later = block;

@@ -81,6 +81,13 @@ void TileResult::Aim(int64_t row, int64_t mr, int64_t col, const Strip& strip, b
   args.nontemporal = to_out && nontemporal_;
 }
 
+void TileResult::LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Strip& strip,
+                                   const MicrokernelArgs& args) const {
+  auto* to = static_cast<float*>(schedule_.kernels->adds_totals ? args.chain : const_cast<void*>(args.total));
+  const float* from = schedule_.earlier_totals + (OutAt(row, col) - schedule_.out.data) / SizeOf(schedule_.out.dtype);
+  for (int64_t i = 0; i < mr; ++i, from += place_.out.row_step, to += strip.width) std::copy_n(from, strip.cols, to);
+}
+
 void TileResult::Store(int64_t row, int64_t mr, int64_t col, const Strip& strip, const MicrokernelArgs& args) const {
   EpilogueArgs terms = terms_;
   terms.rows = mr;

@@ -26,6 +26,9 @@ class TileResult {
 
   // A kernel's last chain goes straight to out where its totals are out's elements, else to scratch.
   void Aim(int64_t row, int64_t mr, int64_t col, const Strip& strip, bool last, MicrokernelArgs& args) const;
+  // Copies Schedule::earlier_totals of a register tile to where its kernel reads the sums so far.
+  void LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Strip& strip, const MicrokernelArgs& args) const;
+
   // The lines that will be written, while the kernel computes.
   void FetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const;
 

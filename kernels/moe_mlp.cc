@@ -74,16 +74,20 @@ absl::Status CheckRanksAndTypes(const MoeMlpProblem& problem, absl::string_view 
     if (IsQuantized(x->dtype) || (IsMatrix(x->dtype) && x->dtype != DType::kF64)) continue;
     return Invalid(name, ": dtype is ", NameOf(x->dtype), ", must be f16, bf16 or f32, or ", NamesOf(Role::kQuantized));
   }
-  if (FormatOf(problem.row_tokens.dtype).role != Role::kSizes) {
-    return Invalid("row_tokens: dtype is ", NameOf(problem.row_tokens.dtype), ", must be ", NamesOf(Role::kSizes));
+  for (const auto& [name, x] :
+       {std::pair{"row_tokens", std::optional(problem.row_tokens)}, {"row_slots", problem.row_slots}}) {
+    if (!x || FormatOf(x->dtype).role == Role::kSizes) continue;
+    return Invalid(name, ": dtype is ", NameOf(x->dtype), ", must be ", NamesOf(Role::kSizes));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckGate(const MoeMlpProblem& problem) {
   constexpr int kMergedCount = static_cast<int>(Merged::kInterleaved) + 1;
+  constexpr int kWeightOnCount = static_cast<int>(WeightOn::kInput) + 1;
   for (const absl::Status& s : {CheckEnumerator("activation", problem.activation, kActivationCount),
-                                CheckEnumerator("merged", problem.merged, kMergedCount)}) {
+                                CheckEnumerator("merged", problem.merged, kMergedCount),
+                                CheckEnumerator("weight_on", problem.weight_on, kWeightOnCount)}) {
     if (!s.ok()) return s;
   }
   if (problem.w_gate && problem.merged != Merged::kNone) return Invalid("w_gate: is given, but w_up holds the gate");
@@ -204,6 +208,16 @@ absl::Status CheckGradients(const MoeMlpBackwardProblem& problem) {
   return absl::OkStatus();
 }
 
+// Sets which sums of gradients need memory: those of gradients that are narrower than f32.
+void SetSums(const MoeMlpGradients& gradients, MoeMlpExtents& extents) {
+  extents.sums_tokens = gradients.x && gradients.x->dtype != DType::kF32;
+  extents.sums_weights = false;
+  for (const std::optional<Array>* x :
+       {&gradients.w_up, &gradients.w_gate, &gradients.w_down, &gradients.b_up, &gradients.b_gate, &gradients.b_down}) {
+    if (*x && (*x)->dtype != DType::kF32) extents.sums_weights = true;
+  }
+}
+
 // What a call writes; what it reads.
 using Results = absl::InlinedVector<NamedArray, std::size(kMlpGradientSlots)>;
 Results ResultsOf(const MoeMlpProblem& problem) {
@@ -265,6 +279,8 @@ absl::StatusOr<MoeMlpExtents> CheckedMlp::ExtentsOf(const MoeMlpProblem& problem
       .rows = problem.row_tokens.dims[0],
       .groups = problem.group_sizes.dims[0],
       .element_bytes = LargestElement(problem),
+      .sums_tokens = problem.out.dtype != DType::kF32,
+      .has_slots = problem.row_slots.has_value(),
   };
   if (problem.out.dims != problem.x.dims) {
     return Invalid(out, ": shape is ", Shape(problem.out.dims), ", must be the ", Shape(problem.x.dims), " of x");
@@ -279,15 +295,21 @@ absl::StatusOr<MoeMlpExtents> CheckedMlp::ExtentsOf(const MoeMlpProblem& problem
     return Invalid("row_weights: is ", NameOf(weights->dtype), Shape(weights->dims), ", must be f32",
                    Shape(problem.row_tokens.dims), " as row_tokens");
   }
+  if (const auto& slots = problem.row_slots; slots && slots->dims != problem.row_tokens.dims) {
+    return Invalid("row_slots: shape is ", Shape(slots->dims), ", must be ", Shape(problem.row_tokens.dims),
+                   " as row_tokens");
+  }
   if (absl::Status s = CheckKept(problem, extents); !s.ok()) return s;
   return extents;
 }
 
-absl::StatusOr<CheckedMlp> CheckedMlp::MakeUnread(const MoeMlpProblem& problem, bool is_backward,
+absl::StatusOr<CheckedMlp> CheckedMlp::MakeUnread(const MoeMlpProblem& problem, const MoeMlpGradients* gradients,
                                                   absl::Span<int64_t> workspace) {
+  const bool is_backward = gradients != nullptr;
   const absl::string_view out = is_backward ? kOutGradient : "out";
-  const absl::StatusOr<MoeMlpExtents> extents = ExtentsOf(problem, out);
+  absl::StatusOr<MoeMlpExtents> extents = ExtentsOf(problem, out);
   if (!extents.ok()) return extents.status();
+  if (is_backward) SetSums(*gradients, *extents);
   const int64_t needed = WorkspaceSizeFor(*extents, is_backward);
   if (needed < 0) return Invalid("x: shape ", Shape(problem.x.dims), ": no workspace can be that large");
   if (static_cast<int64_t>(workspace.size()) < needed) {
@@ -295,13 +317,15 @@ absl::StatusOr<CheckedMlp> CheckedMlp::MakeUnread(const MoeMlpProblem& problem, 
   }
   // Before anything is laid out in it.
   if (absl::Status s = CheckArrays({out, &problem.out}, {}, nullptr, workspace); !s.ok()) return s;
-  const CheckedMlp mlp(problem, *extents, is_backward, workspace);
+  CheckedMlp mlp(problem, *extents, is_backward, workspace);
+  const Array* const sums = !is_backward ? &problem.out : gradients->x ? &*gradients->x : nullptr;
+  if (!extents->sums_tokens && sums != nullptr) mlp.buffers.sums = static_cast<float*>(sums->data);
   if (absl::Status s = ResolveProducts(mlp); !s.ok()) return s;
   return mlp;
 }
 
 absl::StatusOr<CheckedMlp> CheckedMlp::Make(const MoeMlpProblem& problem, absl::Span<int64_t> workspace) {
-  absl::StatusOr<CheckedMlp> mlp = MakeUnread(problem, /*is_backward=*/false, workspace);
+  absl::StatusOr<CheckedMlp> mlp = MakeUnread(problem, nullptr, workspace);
   if (!mlp.ok()) return mlp;
   if (absl::Status s = CheckResults(ResultsOf(problem), InputsOf(problem), workspace); !s.ok()) return s;
   if (absl::Status s = mlp->ReadRows(); !s.ok()) return s;
@@ -309,7 +333,7 @@ absl::StatusOr<CheckedMlp> CheckedMlp::Make(const MoeMlpProblem& problem, absl::
 }
 
 absl::StatusOr<CheckedMlp> CheckedMlp::Make(const MoeMlpBackwardProblem& problem, absl::Span<int64_t> workspace) {
-  absl::StatusOr<CheckedMlp> mlp = MakeUnread(problem.forward, /*is_backward=*/true, workspace);
+  absl::StatusOr<CheckedMlp> mlp = MakeUnread(problem.forward, &problem.gradients, workspace);
   if (!mlp.ok()) return mlp;
   if (absl::Status s = CheckGradients(problem); !s.ok()) return s;
   if (absl::Status s = CheckResults(ResultsOf(problem), InputsOf(problem), workspace); !s.ok()) return s;

@@ -1,20 +1,13 @@
-// Start reading at MoeMlp: chunk by chunk, the phases of an expert MLP; its products as problems of grouped_gemm.h;
-// where in its workspace things lie; how it is computed, as text.
 #include "kernels/moe_mlp_phases.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <memory>
-#include <new>
 #include <optional>
-#include <string>
 #include <tuple>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "kernels/moe_mlp.h"
 #include "kernels/schedule.h"
 #include "raggemm/element.h"
@@ -24,72 +17,11 @@ namespace raggemm {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
-constexpr int kSizesArrays = 2;              // of each product: those of lhs and out, or of rhs
-constexpr int64_t kMost = int64_t{1} << 40;  // of each extent, that no product below overflows
-
-// Counts floats of a row. In gradients d takes the place of up.
-int64_t FloatsOfUp(const MoeMlpExtents& extents, bool is_backward) {
-  return std::max(2 * extents.intermediate, is_backward ? extents.hidden : 0);
-}
-
-absl::Status RunPiece(const CheckedMlp& mlp, const MlpPhases& phases, const RowRange& rows) {
-  const MlpBuffers& b = mlp.buffers;
-  const auto& weights = mlp.problem.row_weights;
-  phases.SetSizes(rows);
-  phases.GatherX(rows, b.x);
-  if (absl::Status s = phases.RunUpAndGate(rows, b.x); !s.ok()) return s;
-  phases.Activate(rows, b.a);
-  if (absl::Status s = phases.RunProduct(MlpProduct::kDown, {b.a, b.d, rows.count()}); !s.ok()) return s;
-  phases.Combine(rows, weights ? static_cast<const float*>(weights->data) : nullptr);
-  return absl::OkStatus();
-}
-
-// Rows of what is kept that no product writes.
-void ClearOthers(const std::optional<Array>& kept, const MlpRows& rows) {
-  if (!kept) return;
-  const auto clear = [&](int64_t begin, int64_t end) {
-    const int64_t bytes = BytesOf(kept->dtype, kept->dims[1]);
-    std::memset(static_cast<char*>(kept->data) + begin * bytes, 0, static_cast<size_t>((end - begin) * bytes));
-  };
-  if (kept->dims[0] == 0 || kept->dims[1] == 0) return;
-  clear(0, rows.begin);
-  clear(rows.end, kept->dims[0]);
-}
 
 }  // namespace
 
-absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options, absl::Span<int64_t> workspace) {
-  const absl::StatusOr<CheckedMlp> mlp = CheckedMlp::Make(problem, workspace);
-  if (!mlp.ok()) return mlp.status();
-  for (const auto* kept : {&problem.up, &problem.gate}) ClearOthers(*kept, mlp->rows);
-  MlpPhases phases(*mlp, options);
-  return phases.WithTeam([&]() -> absl::Status {
-    phases.ClearSums();
-    MlpChunk chunk;
-    for (int64_t group = 0; group < mlp->rows.groups; group += chunk.groups) {
-      chunk = phases.GroupsFrom(group);
-      RowRange piece;
-      for (int64_t row = chunk.rows.begin; row < chunk.rows.end; row = piece.end) {
-        piece = MlpPhases::PieceFrom(row, chunk);
-        if (absl::Status s = RunPiece(*mlp, phases, piece); !s.ok()) return s;
-      }
-    }
-    phases.StoreSums(problem.out);
-    return absl::OkStatus();
-  });
-}
-
-absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options) {
-  const absl::StatusOr<MoeMlpExtents> extents = CheckedMlp::ExtentsOf(problem);
-  if (!extents.ok()) return extents.status();
-  const int64_t needed = MoeMlpWorkspaceSize(*extents);
-  const std::unique_ptr<int64_t[]> memory(needed < 0 ? nullptr : new (std::nothrow) int64_t[needed]);
-  if (memory == nullptr) return absl::ResourceExhaustedError("no memory for the workspace");
-  return MoeMlp(problem, options, {memory.get(), static_cast<size_t>(needed)});
-}
-
 absl::Status MlpPhases::WithTeam(absl::FunctionRef<absl::Status()> caller) {
-  const RowRange first = {mlp_.rows.begin, std::min(mlp_.rows.begin + kChunkRows, mlp_.rows.end)};
+  const RowRange first = Next(rows_.begin, {rows_.begin, rows_.end}, kPieceRows);
   SetSizes(first);
   const absl::StatusOr<Schedule> schedule = Plan(MlpProduct::kUp, {mlp_.buffers.x, UpOf(first), first.count()});
   if (!schedule.ok()) return schedule.status();
@@ -100,26 +32,22 @@ absl::Status MlpPhases::WithTeam(absl::FunctionRef<absl::Status()> caller) {
   });
 }
 
-MlpChunk MlpPhases::GroupsFrom(int64_t group) const {
-  int64_t begin = mlp_.rows.begin;
-  for (int64_t g = 0; g < group; ++g) begin += mlp_.rows.sizes[g];
-  MlpChunk chunk = {{begin, begin}, group, 0};
-  for (; group < mlp_.rows.groups; ++group, ++chunk.groups) {
-    const int64_t end = chunk.rows.end + mlp_.rows.sizes[group];
-    if (chunk.groups > 0 && end - begin > kChunkRows) break;
-    chunk.rows.end = end;
+MlpGroups MlpPhases::GroupsFrom(int64_t group) const {
+  int64_t begin = rows_.begin;
+  for (int64_t g = 0; g < group; ++g) begin += rows_.sizes[g];
+  MlpGroups groups = {{begin, begin}, group, 0};
+  for (; group < rows_.groups; ++group, ++groups.count) {
+    const int64_t end = groups.rows.end + rows_.sizes[group];
+    if (groups.count > 0 && end - begin > kPieceRows) break;
+    groups.rows.end = end;
   }
-  return chunk;
-}
-
-RowRange MlpPhases::PieceFrom(int64_t begin, const MlpChunk& chunk) {
-  return {begin, std::min(begin + kChunkRows, chunk.rows.end)};
+  return groups;
 }
 
 void MlpPhases::SetSizes(const RowRange& rows) const {
-  int64_t row = mlp_.rows.begin;
-  for (int64_t g = 0; g < mlp_.rows.groups; ++g) {
-    const int64_t next = row + mlp_.rows.sizes[g];
+  int64_t row = rows_.begin;
+  for (int64_t g = 0; g < rows_.groups; ++g) {
+    const int64_t next = row + rows_.sizes[g];
     mlp_.buffers.chunk_sizes[g] = std::max<int64_t>(0, std::min(next, rows.end) - std::max(row, rows.begin));
     row = next;
   }
@@ -127,7 +55,7 @@ void MlpPhases::SetSizes(const RowRange& rows) const {
 
 absl::StatusOr<Schedule> MlpPhases::Plan(MlpProduct product, const MlpOperands& operands) const {
   GroupedGemmProblem gemm = mlp_.Product(product, operands);
-  gemm.lhs.first_dims = gemm.out.first_dims = Sizes(0, mlp_.rows.groups);
+  gemm.lhs.first_dims = gemm.out.first_dims = Sizes(0, rows_.groups);
   return MakeSchedule(gemm, options_, product == MlpProduct::kGate ? mlp_.buffers.of_gate : mlp_.buffers.of_products);
 }
 
@@ -136,45 +64,56 @@ absl::Status MlpPhases::RunProduct(MlpProduct product, const MlpOperands& operan
   return schedule.ok() ? raggemm::Run(*schedule, *team_) : schedule.status();
 }
 
-absl::Status MlpPhases::RunProducts(MlpProduct first, const MlpOperands& of_first, MlpProduct second,
-                                    const MlpOperands& of_second) const {
-  const absl::StatusOr<Schedule> plans[] = {Plan(first, of_first), Plan(second, of_second)};
-  for (const absl::StatusOr<Schedule>& schedule : plans) {
-    if (!schedule.ok()) return schedule.status();
-  }
-  return raggemm::Run(*plans[0], *plans[1], *team_);
+absl::Status MlpPhases::Run(const GroupedGemmProblem& problem, const float* earlier_totals) const {
+  absl::StatusOr<Schedule> schedule = MakeSchedule(problem, options_, mlp_.buffers.of_products);
+  if (!schedule.ok()) return schedule.status();
+  schedule->earlier_totals = earlier_totals;
+  return raggemm::Run(*schedule, *team_);
 }
 
-absl::Status MlpPhases::Run(const GroupedGemmProblem& problem) const {
-  const absl::StatusOr<Schedule> schedule = MakeSchedule(problem, options_, mlp_.buffers.of_products);
-  return schedule.ok() ? raggemm::Run(*schedule, *team_) : schedule.status();
-}
-
-// Where they are to be kept, or were, they have rows of their own.
 float* MlpPhases::UpOf(const RowRange& rows) const {
   const auto& kept = mlp_.problem.up;
-  return kept ? static_cast<float*>(kept->data) + rows.begin * mlp_.UpColumns() : mlp_.buffers.up;
+  if (!kept || !KeepsInPlace()) return mlp_.buffers.up;
+  return static_cast<float*>(kept->data) + rows.begin * mlp_.UpColumns();
 }
 
 float* MlpPhases::GateOf(const RowRange& rows) const {
   const auto& kept = mlp_.problem.gate;
   const int64_t columns = mlp_.extents.intermediate;
-  return kept ? static_cast<float*>(kept->data) + rows.begin * columns : mlp_.buffers.up + rows.count() * columns;
+  if (!kept || !KeepsInPlace()) return mlp_.buffers.up + rows.count() * columns;
+  return static_cast<float*>(kept->data) + rows.begin * columns;
 }
 
 absl::Status MlpPhases::RunUpAndGate(const RowRange& rows, char* x) const {
-  const MlpOperands up = {x, UpOf(rows), rows.count()};
-  if (!mlp_.problem.w_gate) return RunProduct(MlpProduct::kUp, up);
-  return RunProducts(MlpProduct::kGate, {x, GateOf(rows), rows.count()}, MlpProduct::kUp, up);
+  const MlpOperands of_up = {x, UpOf(rows), rows.count()};
+  if (!mlp_.problem.w_gate) return RunProduct(MlpProduct::kUp, of_up);
+  const absl::StatusOr<Schedule> gate = Plan(MlpProduct::kGate, {x, GateOf(rows), rows.count()});
+  if (!gate.ok()) return gate.status();
+  const absl::StatusOr<Schedule> up = Plan(MlpProduct::kUp, of_up);
+  return up.ok() ? raggemm::Run(*gate, *up, *team_) : up.status();
 }
 
 void MlpPhases::GatherX(const RowRange& rows, char* x) const {
-  const int64_t bytes = BytesOf(mlp_.problem.x.dtype, mlp_.extents.hidden);
+  const MoeMlpProblem& problem = mlp_.problem;
+  const int64_t hidden = mlp_.extents.hidden, bytes = BytesOf(problem.x.dtype, hidden);
   if (bytes == 0) return;
+  const FormatKernels& kernels = KernelsOf(Ends(), problem.x.dtype);
+  const float* const weights = mlp_.InputWeights();
   InParts(rows.count(), bytes, 1, [&](int64_t from, int64_t to) {
+    constexpr int64_t kColumns = 512;
+    alignas(64) float values[kColumns];
     for (int64_t i = from; i < to; ++i) {
-      const char* token = static_cast<const char*>(mlp_.problem.x.data) + mlp_.buffers.tokens[rows.begin + i] * bytes;
-      std::memcpy(x + i * bytes, token, static_cast<size_t>(bytes));
+      const int64_t row = rows_.RowAt(rows.begin + i);
+      const char* token = static_cast<const char*>(problem.x.data) + mlp_.buffers.tokens[row] * bytes;
+      if (weights == nullptr) {
+        std::memcpy(x + i * bytes, token, static_cast<size_t>(bytes));
+        continue;
+      }
+      for (int64_t col = 0; col < hidden; col += kColumns) {
+        const int64_t count = std::min(kColumns, hidden - col), offset = BytesOf(problem.x.dtype, col);
+        kernels.widen({count, token + offset, values});
+        kernels.scale({count, values, weights[row], x + i * bytes + offset});
+      }
     }
   });
 }
@@ -210,29 +149,30 @@ void MlpPhases::Activate(const RowRange& rows, char* a) const {
   });
 }
 
-// Columns divide among threads, so that each token's rows are added in their order.
-void MlpPhases::Combine(const RowRange& rows, const float* weights) const {
-  const MlpBuffers& b = mlp_.buffers;
+// Threads divide the columns, so that the rows of each token are added in their order.
+void MlpPhases::Combine(int64_t count, const float* d, const int64_t* tokens, const float* weights) const {
   const int64_t hidden = mlp_.extents.hidden;
-  InParts(hidden, rows.count() * kFloat, 64 / kFloat, [&](int64_t from, int64_t to) {
-    Ends().combine({.rows = rows.count(),
+  InParts(hidden, count * kFloat, 64 / kFloat, [&](int64_t from, int64_t to) {
+    Ends().combine({.rows = count,
                     .columns = to - from,
-                    .from = b.d + from,
-                    .tokens = b.tokens + rows.begin,
-                    .weights = weights == nullptr ? nullptr : weights + rows.begin,
-                    .sums = b.sums + from,
+                    .from = d + from,
+                    .tokens = tokens,
+                    .weights = weights,
+                    .sums = mlp_.buffers.sums + from,
                     .stride = hidden});
   });
 }
 
 void MlpPhases::ClearSums() const {
   const int64_t bytes = mlp_.extents.hidden * kFloat;
+  if (bytes == 0) return;
   InParts(mlp_.extents.tokens, bytes, 1, [&](int64_t from, int64_t to) {
     std::memset(mlp_.buffers.sums + from * mlp_.extents.hidden, 0, static_cast<size_t>((to - from) * bytes));
   });
 }
 
 void MlpPhases::StoreSums(const Array& to) const {
+  if (to.data == mlp_.buffers.sums) return;
   const int64_t hidden = mlp_.extents.hidden;
   InParts(mlp_.extents.tokens, hidden * kFloat, 1, [&](int64_t begin, int64_t end) {
     KernelsOf(Ends(), to.dtype)
@@ -248,63 +188,6 @@ void MlpPhases::StoreSums(const Array& to) const {
                    .bias = nullptr});
   });
 }
-
-// ---- the workspace ----
-
-MlpBuffers::MlpBuffers(const MoeMlpExtents& extents, bool is_backward, absl::Span<int64_t> workspace) {
-  Workspace slots(workspace);
-  const auto [constant, per_group] = WorkspaceSizeFor(kSizesArrays);
-  const int64_t of_call = constant + per_group * extents.groups;
-  const auto words = [&] { return absl::Span<int64_t>(slots.Take(of_call), static_cast<size_t>(of_call)); };
-  const auto bytes = [&](int64_t n) { return reinterpret_cast<char*>(slots.Take((n + 7) / 8)); };
-  const auto floats = [&](int64_t n) { return reinterpret_cast<float*>(slots.Take((n + 1) / 2)); };
-  of_sizes = words();
-  of_products = words();
-  of_gate = words();
-  chunk_sizes = slots.Take(extents.groups);
-  tokens = slots.Take(extents.rows);
-  sums = floats(extents.tokens * extents.hidden);
-  const int64_t rows = std::min(extents.rows, kChunkRows), of_chunk = is_backward ? extents.rows : rows;
-  const int64_t size = is_backward ? extents.element_bytes : int64_t{sizeof(float)};
-  up = floats(rows * FloatsOfUp(extents, is_backward));
-  x = bytes(of_chunk * extents.hidden * size);
-  a = bytes(of_chunk * extents.intermediate * size);
-  d = is_backward ? up : reinterpret_cast<float*>(x);
-  if (!is_backward) return;
-  a_gradient = floats(rows * extents.intermediate);
-  out_gradient = bytes(rows * extents.hidden * size);
-  weighted = bytes(of_chunk * extents.hidden * size);
-  up_gradient = bytes(of_chunk * 2 * extents.intermediate * size);
-  ones = bytes(of_chunk * size);
-}
-
-int64_t WorkspaceSizeFor(const MoeMlpExtents& extents, bool is_backward) {
-  const auto [tokens, hidden, intermediate, all_rows, groups, size] = extents;
-  for (int64_t x : {tokens, hidden, intermediate, all_rows, groups, size}) {
-    if (x < 0 || x > kMost) return -1;
-  }
-  int64_t sums, columns, of_rows;
-  if (__builtin_mul_overflow(tokens, hidden, &sums) || sums > kMost) return -1;
-  const int64_t rows = std::min(all_rows, kChunkRows);
-  int64_t of_row = FloatsOfUp(extents, is_backward) + intermediate, bytes = 0;
-  if (is_backward) {
-    columns = (2 * hidden + 3 * intermediate + 1) * std::min<int64_t>(size, 8);
-    if (__builtin_mul_overflow(all_rows, columns, &of_rows) || of_rows > 8 * kMost) return -1;
-    bytes = of_rows + rows * hidden * std::min<int64_t>(size, 8);
-  } else {
-    of_row += hidden;
-  }
-  const int64_t floats = sums + rows * of_row;
-  const auto [constant, per_group] = WorkspaceSizeFor(kSizesArrays);
-  constexpr int64_t kSlots = 14, kLine = 8;
-  return 3 * (constant + per_group * groups) + groups + all_rows + floats / 2 + bytes / 8 + kSlots * (kLine + 2) +
-         kLine;
-}
-
-int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents) { return WorkspaceSizeFor(extents, false); }
-int64_t MoeMlpBackwardWorkspaceSize(const MoeMlpExtents& extents) { return WorkspaceSizeFor(extents, true); }
-
-// ---- products ----
 
 GroupedGemmProblem CheckedMlp::Product(MlpProduct product, const MlpOperands& operands) const {
   GroupedGemmProblem gemm;
@@ -356,35 +239,6 @@ GroupedGemmProblem CheckedMlp::Product(MlpProduct product, const MlpOperands& op
   names.lhs = to_inner ? "x" : "the activations";
   names.out = to_inner ? "the activations" : "out";
   return gemm;
-}
-
-// ---- text ----
-
-absl::StatusOr<std::string> PlanTextOfMoeMlp(const MoeMlpProblem& problem, const Options& options,
-                                             absl::Span<int64_t> workspace) {
-  const absl::StatusOr<CheckedMlp> mlp = CheckedMlp::Make(problem, workspace);
-  if (!mlp.ok()) return mlp.status();
-  static constexpr const char* kMerged[] = {"", ", merged as halves", ", merged interleaved"};
-  const MoeMlpExtents& extents = mlp->extents;
-  const MlpPhases phases(*mlp, options);
-  const MlpChunk chunk = phases.GroupsFrom(0);
-  const RowRange first = MlpPhases::PieceFrom(chunk.rows.begin, chunk);
-  const MlpBuffers& b = mlp->buffers;
-  std::string text = absl::StrCat(
-      "moe_mlp: ", extents.tokens, " tokens of ", extents.hidden, ", ", extents.intermediate, " intermediate, ",
-      kActivations[static_cast<int>(problem.activation)], kMerged[static_cast<int>(problem.merged)],
-      "\nrows: ", mlp->rows.end - mlp->rows.begin, " of ", mlp->rows.groups, " groups, in chunks of at most ",
-      kChunkRows, "\nfirst chunk: ", first.count(), " rows\n");
-  phases.SetSizes(first);
-  for (const auto& [name, product, lhs, out] : {std::tuple{"up", MlpProduct::kUp, b.x, phases.UpOf(first)},
-                                                {"gate", MlpProduct::kGate, b.x, phases.GateOf(first)},
-                                                {"down", MlpProduct::kDown, b.a, b.d}}) {
-    if (product == MlpProduct::kGate && !problem.w_gate) continue;
-    const absl::StatusOr<Schedule> schedule = phases.Plan(product, {lhs, out, first.count()});
-    if (!schedule.ok()) return schedule.status();
-    absl::StrAppend(&text, "product: ", name, "\n", ToString(*schedule));
-  }
-  return text;
 }
 
 }  // namespace raggemm

@@ -217,6 +217,7 @@ void RunTile(const Schedule& schedule, int64_t tile, const Scratch& scratch) {
   Aim aim(schedule, place, scratch, args);
   Fetch fetch(schedule, place, tile);
   Strips strips(schedule, place, scratch);
+  const bool continues = schedule.earlier_totals != nullptr;
   Block block;
   if (!FirstBlock(schedule, place, block)) return result.StoreEmpty();
   for (bool more = true; more;) {
@@ -244,6 +245,7 @@ void RunTile(const Schedule& schedule, int64_t tile, const Scratch& scratch) {
           if (block.last && !args.nontemporal) result.FetchOut(row, mr, col, strip.cols);
           args.prefetch = fetch.For(Fetch::Work::kKernel);
           args.ahead = strips.Ahead(i);
+          if (continues && block.k == 0) result.LoadEarlierTotals(row, mr, col, strip, args);
           kernel(args);
           if (scales_sums) result.AddSums(block, row, mr, strip, args);
           if (block.last && args.result == args.total) result.Store(row, mr, col, strip, args);

@@ -56,6 +56,10 @@ struct Schedule : Checked {
   bool rhs_streams = false;              // what is read of it once does not stay in the caches of the cores
   int64_t gemm_tiles = 0;
   int64_t fill_tiles = 0;  // slices of out with elements of no processed group, numbered after the gemm tiles
+
+  // Totals of earlier steps of k, f32, laid out as out. The sums go on from them, with the bits of one sum over all
+  // steps if the earlier ones are a multiple of kPanel. Null: the sums begin here. For one segment without scales.
+  const float* earlier_totals = nullptr;
 };
 
 // What becomes of so many steps of k: those that kernels take, whole groups of each product where operands are split.

@@ -6,13 +6,21 @@
 //     d = a x w_down_g + b_down_g                     in f32
 //     out[t] = sum over the rows r of token t of row_weights[r] * d[r]
 //
-// Rows are sorted by group, as group_sizes counts them. They are computed in chunks whose u, v, a and d stay in caches:
+// Rows are sorted by group, as group_sizes counts them. They are computed in pieces of 256 rows, whose u, v, a and d
+// stay in the caches:
 //
-//     sorted rows  |  chunk  |  chunk  |      gather ──► u, v ──► a ──► d ──► sums of tokens
+//     sorted rows  |  piece  |  piece  |      gather ──► u, v ──► a ──► d ──► sums of tokens
 //
-// The products have the bits of grouped_gemm.h. A sum of out starts at +0 and takes its rows in ascending order, each
-// with one fma in f32; out is rounded from it once. So the same bits come out whatever the threads, the executor and
-// the ISA, and whatever other tokens the call has.
+// The products have the bits of grouped_gemm.h. A sum of out starts at +0 and takes its rows in ascending order, or in
+// that of row_slots, each with one fma in f32. Out is rounded from it once. So the same bits come out whatever the
+// threads, the executor and the ISA, and whatever other tokens the call has.
+//
+// With weight_on = kInput, row_weights[r] multiplies x[row_tokens[r]] in f32, rounded once to x's type, and d[r] is
+// added as it is: Llama 4 has its weights there.
+//
+// Memory beside operands and results, all in the workspace: a few numbers for each row and group; one piece; f32 sums
+// of [T,H] unless out is f32; with row_slots d of 8192 rows. Gradients: one chunk of 2048 rows; f32 sums of the weights
+// of one group unless their gradients are f32, or all rows in place of both if that is less.
 //
 // exp is a polynomial of our own, of fmas, with the same bits on every ISA; denormals are kept. Errors of activations
 // are at most 3 ulp for silu, 8 for gelu, and 3 + 2 |exponent of e| for gelu_tanh, quick_gelu and swiglu_oai, whose
@@ -41,6 +49,9 @@ enum class Merged : uint8_t {
   kInterleaved,  // even columns are the gate's, as in gpt-oss
 };
 
+// Where row_weights multiply.
+enum class WeightOn : uint8_t { kOutput, kInput };
+
 // T tokens of H features, M sorted rows, G groups of which G_local have weights here, I intermediate features. Matrices
 // are f16, bf16 or f32, weights also quantized (problem.h), with scales and zeros as those of rhs there.
 struct MoeMlpProblem {
@@ -56,6 +67,9 @@ struct MoeMlpProblem {
   std::optional<Array> b_up, b_gate, b_down;  // [G_local,I], merged [G_local,2I]; [G_local,H]
   std::optional<Array> group_offset;          // as in GroupedGemmProblem; rows of other groups take no part
   std::optional<Array> up_scale, up_zero, gate_scale, gate_zero, down_scale, down_zero;
+  // [M], a format of sizes: the rows of a token are added in the order of these numbers, rows of one number in
+  // ascending order. Gradients check it and add in ascending order.
+  std::optional<Array> row_slots;
   // u [M,I], merged [M,2I], and v [M,I], f32. Where they are given MoeMlp writes them, 0 in rows of no processed group,
   // and MoeMlpBackward reads them: else it computes them again, with the same bits.
   std::optional<Array> up, gate;
@@ -65,6 +79,7 @@ struct MoeMlpProblem {
   Layout up_layout = Layout::kStrided;  // w_gate, too; or kColumnBlocks (problem.h)
   Layout down_layout = Layout::kStrided;
   Merged merged = Merged::kNone;
+  WeightOn weight_on = WeightOn::kOutput;
   Activation activation = Activation::kSilu;
   std::optional<ArithmeticId> bf16_sums = std::nullopt;  // as in GroupedGemmProblem
 };
@@ -87,17 +102,23 @@ inline constexpr MlpSlot kMlpSlots[] = {
     {"gate_zero", &MoeMlpProblem::gate_zero},
     {"down_scale", &MoeMlpProblem::down_scale},
     {"down_zero", &MoeMlpProblem::down_zero},
+    {"row_slots", &MoeMlpProblem::row_slots},
     {"up", &MoeMlpProblem::up},
     {"gate", &MoeMlpProblem::gate},
 };
 inline constexpr int kMlpKept = 2;  // the last ones, which MoeMlp writes
 
-// What sizes the workspace: extents as above.
+// The numbers that the size of a workspace depends on: extents as above, and what is summed in memory of its own. The
+// defaults are enough for every call without row_slots.
 struct MoeMlpExtents {
   int64_t tokens, hidden, intermediate, rows, groups;
-  int64_t element_bytes = 4;  // of the largest type among x, and weights that are not quantized; for gradients alone
+  // Gradients only: bytes of the largest type among x and the weights that are not quantized.
+  int64_t element_bytes = 4;
+  bool sums_tokens = true;   // False if out is f32. Gradients: false if the gradient of x is f32 or not wanted.
+  bool sums_weights = true;  // Gradients only: false if all gradients of weights and biases are f32 or not wanted.
+  bool has_slots = false;    // True if row_slots are given. Gradients ignore it.
 };
-// int64 elements, among them the f32 sums of out, [T,H]; -1 where they cannot be counted, or an extent is negative.
+// Returns the length of the workspace in int64 elements, -1 if it overflows or an extent is negative.
 int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents);
 
 // Checks everything, then computes. InvalidArgument: operand, index, value and limit in the message. FailedPrecondition
@@ -106,8 +127,8 @@ absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options, absl::
 // With a workspace of its own.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options = {});
 
-// How MoeMlp would compute it: its extents and chunks, and the plans of the first chunk's products, as ToString of
-// grouped_gemm.h has them. Errors as MoeMlp; out is not touched.
+// Returns how MoeMlp would compute it: its extents and pieces, and the plans of the first piece's products, as ToString
+// of grouped_gemm.h has them. Errors as MoeMlp; out is not touched.
 absl::StatusOr<std::string> PlanTextOfMoeMlp(const MoeMlpProblem& problem, const Options& options,
                                              absl::Span<int64_t> workspace);
 
@@ -122,6 +143,11 @@ absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64
 //       rounded as a, to the types of w_up and w_gate     w_gate  x^T x dv      b_gate  sums of rows of dv
 //     x            sum over rows of du x w_up_g^T + dv x w_gate_g^T, as out is summed, with weights of 1
 //     row_weights  a . (e x w_down_g^T) + b_down_g . e, of 16 interleaved sums
+//
+// With weight_on = kInput row_weights are 1 above, x is multiplied by its weights, and with dx = du x w_up_g^T + dv x
+// w_gate_g^T:
+//
+//     x            sum over rows of row_weights * dx                      row_weights  x[row_tokens] . dx
 //
 // Products over the rows of a group and sums of rows are those of grouped_gemm.h, ragged K. So the same bits come out
 // as with out. relu has the gradient 0 at 0; gate and up of swiglu_oai have one at their limits, and none beyond.
@@ -144,9 +170,7 @@ struct MoeMlpBackwardProblem {
   MoeMlpGradients gradients;
 };
 
-// Do for gradients what MoeMlpWorkspaceSize and MoeMlp do. Rows of no processed group are 0 in the gradient of
-// row_weights. The workspace has room for all rows in one group; of that, a call touches what its largest group, or
-// kChunkRows rows, need.
+// The same for gradients. Rows of no processed group are 0 in the gradient of row_weights.
 int64_t MoeMlpBackwardWorkspaceSize(const MoeMlpExtents& extents);
 absl::Status MoeMlpBackward(const MoeMlpBackwardProblem& problem, const Options& options,
                             absl::Span<int64_t> workspace);

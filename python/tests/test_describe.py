@@ -85,8 +85,8 @@ def test_the_plans_of_an_mlp():
     x, up, down = random(5, 8), random(4, 8, 16, seed=1), random(4, 16, 8, seed=2)
     operands = (jax.jit(mlp), x, up, up, down)
     assert plans.lines("moe_mlp", *operands) == ["5 tokens of 8, 16 intermediate, silu"]
-    assert plans.lines("rows", *operands) == ["9 of 4 groups, in chunks of at most 256"]
-    assert plans.lines("first chunk", *operands) == ["9 rows"]
+    assert plans.lines("rows", *operands) == ["9 of 4 groups, in pieces of at most 256"]
+    assert plans.lines("first piece", *operands) == ["9 rows"]
     assert plans.lines("product", *operands) == ["up", "gate", "down"]
     assert plans.lines("out", *operands) == ["f32 9x16", "f32 9x16", "f32 9x8"]
     for name in ("isa", "kernels", "threads", "tiles"):

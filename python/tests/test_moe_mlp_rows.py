@@ -1,4 +1,4 @@
-"""moe_mlp where rows are computed apart from the sums of their tokens: weights on the input, slots; and no tokens."""
+"""moe_mlp with weights on the input, with row_slots, and without tokens; the memory that it takes."""
 
 import fractions
 
@@ -53,7 +53,7 @@ def exact_chain(weights, values):
 
 @pytest.mark.parametrize("rows", [80, 600])
 def test_order_of_a_tokens_rows(rows):
-    """In that of slots, with a new chain after 256; in ascending order and one chain without them."""
+    """A token's rows are one accumulation chain: in the order of row_slots, or in ascending order without them."""
     random = np.random.default_rng(0)
     down, weights = (np.float32(random.normal(size=n) * 4.0 ** random.integers(-6, 7, n)) for n in (rows // 2, rows))
     sizes, ones, tokens = np.full(rows // 2, 2, np.int32), np.ones((rows // 2, 1, 1), np.float32), np.zeros(rows, int)
@@ -61,8 +61,8 @@ def test_order_of_a_tokens_rows(rows):
     values, slots = np.repeat(down, 2), random.integers(0, rows // 4, rows)
     assert moe_mlp(*operands, activation="relu")[0, 0] == exact_chain(weights, values)
     order = np.argsort(slots, kind="stable")
-    chains = [exact_chain(weights[some], values[some]) for some in np.split(order, range(256, rows, 256))]
-    assert moe_mlp(*operands, activation="relu", row_slots=slots)[0, 0] == sum(chains[1:], chains[0])
+    want = exact_chain(weights[order], values[order])
+    assert moe_mlp(*operands, activation="relu", row_slots=slots)[0, 0] == want
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
@@ -91,7 +91,7 @@ def test_wrong_tokens_and_sizes_are_errors(options):
     case = Case()
     wrong = {"row_tokens": np.where(np.arange(ROWS) == 4, TOKENS, ROW_TOKENS)}
     for changes, message in (
-        (wrong, r"row_tokens: value 9 at index 4, must be in \[0, 9\), the rows of x"),
+        (wrong, r"row_tokens: value 9 at index 4, must be in \[0, 9\)"),
         ({"group_sizes": np.array([-1, 2, 0, 0])}, "group_sizes: group 0 has size -1"),
     ):
         with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=message):
@@ -134,3 +134,37 @@ def test_derivatives_of_no_tokens(save, options):
     assert jax.vmap(lambda w: case({"w_up": w}, group_sizes=sizes, save=save, **options))(many).shape == (2, 0, HIDDEN)
     second = jax.grad(lambda values: sum(x.sum() for x in jax.grad(loss)(values).values()))(case.given)
     assert not any(np.any(x) for x in second.values())
+
+
+def temporary_bytes(function, *operands):
+    return jax.jit(function).lower(*operands).compile().memory_analysis().temp_size_in_bytes
+
+
+# Room for the pieces and the chunk of a call, and for 24 bytes a row.
+FIXED_BYTES = 25 << 20
+
+
+@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
+@pytest.mark.parametrize("options", [{}, {"row_slots": True}, {"weight_on": "input"}], ids=["", "slots", "input"])
+@pytest.mark.parametrize("tokens", [2048, 16384])
+def test_temporaries_do_not_grow_with_the_rows(tokens, options, dtype):
+    """docs/concepts/memory.md: the value takes at most float32 sums of the tokens, and with row_slots 8192 rows; a
+    gradient besides that the cotangent of the value."""
+    hidden, inner, experts, rows = 1024, 64, 8, 2 * tokens
+    shapes = (tokens, hidden), (rows,), (rows,), (experts,), (experts, hidden, inner), (experts, inner, hidden)
+    dtypes = dtype, np.int32, np.float32, np.int32, dtype, dtype
+    operands = [jax.ShapeDtypeStruct(shape, dt) for shape, dt in zip(shapes, dtypes, strict=True)]
+
+    def mlp(x, row_tokens, row_weights, sizes, up, down):
+        given = {"row_slots": row_tokens} if "row_slots" in options else options
+        return moe_mlp(x, row_tokens, row_weights, sizes, up, down, **given)
+
+    sums = 4 * tokens * hidden
+    of_rows = 4 * 8192 * hidden if "row_slots" in options else 0
+    value = of_rows + (sums if dtype != np.float32 else 0) + FIXED_BYTES
+    assert temporary_bytes(mlp, *operands) <= value
+    for wanted in (0, (0, 2, 4, 5), (4, 5)):
+        gradient = jax.grad(lambda *x: (mlp(*x).astype(np.float32) ** 2).sum(), wanted)
+        cotangent = tokens * hidden * np.dtype(dtype).itemsize
+        both = 2 * cotangent + (sums if dtype != np.float32 else 0)  # the value is squared
+        assert temporary_bytes(gradient, *operands) <= max(value, both + FIXED_BYTES)

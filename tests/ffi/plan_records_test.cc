@@ -94,7 +94,7 @@ TEST(RecordPlansTest, OfAllThreads) {
   }
 }
 
-// An expert MLP has the products of its first chunk, as one record.
+// An expert MLP has the products of its first piece, as one record.
 TEST(RecordPlansTest, OfAnMlpThoseOfItsProducts) {
   MlpCall call({.tokens = 9, .hidden = 40, .intermediate = 24, .sizes = {3, 0, 250, 9}, .x = DType::kBF16});
   call.call().attributes["threads"] = int64_t{1};
@@ -105,8 +105,8 @@ TEST(RecordPlansTest, OfAnMlpThoseOfItsProducts) {
   const std::string text = Take();
   EXPECT_THAT(text, HasSubstr("cpu: "));
   EXPECT_THAT(text, HasSubstr("\nmoe_mlp: 9 tokens of 40, 24 intermediate, silu\n"
-                              "rows: 262 of 4 groups, in chunks of at most 256\n"
-                              "first chunk: 253 rows\nproduct: up\nmode: ragged M\n"));
+                              "rows: 262 of 4 groups, in pieces of at most 256\n"
+                              "first piece: 253 rows\nproduct: up\nmode: ragged M\n"));
   const auto count = [&](const char* part) { return std::vector<std::string>(absl::StrSplit(text, part)).size() - 1; };
   EXPECT_EQ(count("\n\n"), 0u);
   EXPECT_EQ(count("\nmode: ragged M\n"), 3u);

@@ -83,6 +83,7 @@ Call MakeCall(const MoeMlpProblem& problem, absl::Span<int64_t> workspace) {
   call.results = ResultsOf(problem.out, workspace);
   static constexpr const char* kMerged[] = {"NONE", "HALVES", "INTERLEAVED"};
   call.attributes["activation"] = std::string(kActivations[static_cast<int>(problem.activation)]);
+  call.attributes["weight_on"] = std::string(problem.weight_on == WeightOn::kInput ? "INPUT" : "OUTPUT");
   call.attributes["merged"] = std::string(kMerged[static_cast<int>(problem.merged)]);
   call.attributes["up_is_trans"] = problem.up_is_trans;
   call.attributes["down_is_trans"] = problem.down_is_trans;

@@ -190,8 +190,8 @@ TEST(MoeMlpErrors, NoResultOverlapsAnythingElse) {
 
 TEST(MoeMlpBackwardErrors, WorkspacesThatCannotBeAreMinusOne) {
   EXPECT_EQ(MoeMlpBackwardWorkspaceSize({-1, 1, 1, 1, 1}), -1);
-  EXPECT_EQ(MoeMlpBackwardWorkspaceSize({1, int64_t{1} << 30, 1, int64_t{1} << 30, 1}), -1);
-  EXPECT_EQ(MoeMlpBackwardWorkspaceSize({1, int64_t{1} << 22, 1, int64_t{1} << 22, 1}), -1);
+  EXPECT_EQ(MoeMlpBackwardWorkspaceSize({int64_t{1} << 30, int64_t{1} << 30, 1, 1, 1}), -1);
+  EXPECT_EQ(MoeMlpBackwardWorkspaceSize({1, int64_t{1} << 40, int64_t{1} << 40, int64_t{1} << 20, 1}), -1);
   EXPECT_EQ(MoeMlpBackwardWorkspaceSize({1, 1, (int64_t{1} << 40) + 1, 1, 1}), -1);
   EXPECT_GT(MoeMlpBackwardWorkspaceSize({0, 0, 0, 0, 0}), 0);
 }

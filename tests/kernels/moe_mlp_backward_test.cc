@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
+#include "kernels/moe_mlp_workspace.h"
 #include "raggemm/element.h"
 #include "raggemm/moe_mlp.h"
 #include "tests/oracle/values.h"
@@ -75,19 +76,24 @@ class Oracle {
   int64_t AtDown(int64_t g, int64_t j, int64_t h) const {
     return spec_.down_is_trans ? (g * hidden_ + h) * inner_ + j : (g * inner_ + j) * hidden_ + h;
   }
-  double Weight(int64_t row) const { return spec_.row_weights ? mlp_.row_weights.At(row) : 1; }
+  double Weight(int64_t row) const { return mlp_.OutputWeight(row); }
   double& At(int gradient, int64_t i) { return gradients[gradient][static_cast<size_t>(i)]; }
 
   // Multiplies x and a column of w_up or w_gate.
-  double First(const FloatTensor& w, const FloatTensor& bias, int64_t g, int64_t token, int64_t j) const {
-    double sum = spec_.biases ? bias.At(g * mlp_.columns + j) : 0;
+  double First(const FloatTensor& w, const FloatTensor& bias, int64_t g, int64_t row, int64_t j) const {
+    const int64_t token = mlp_.TokenOf(row);
+    double sum = 0;
     for (int64_t h = 0; h < hidden_; ++h) sum += mlp_.x.At(token * hidden_ + h) * w.At(AtUp(g, h, j));
-    return sum;
+    return mlp_.InputWeight(row) * sum + (spec_.biases ? bias.At(g * mlp_.columns + j) : 0);
   }
-  void AddFirst(int first, const FloatTensor& w, int64_t g, int64_t token, int64_t j, double gradient) {
+  void AddFirst(int first, const FloatTensor& w, int64_t g, int64_t row, int64_t j, double gradient) {
+    const int64_t token = mlp_.TokenOf(row);
+    const double weight = mlp_.InputWeight(row);
     for (int64_t h = 0; h < hidden_; ++h) {
-      At(first, AtUp(g, h, j)) += mlp_.x.At(token * hidden_ + h) * gradient;
-      At(0, token * hidden_ + h) += w.At(AtUp(g, h, j)) * gradient;
+      const double x = mlp_.x.At(token * hidden_ + h), product = w.At(AtUp(g, h, j)) * gradient;
+      At(first, AtUp(g, h, j)) += weight * x * gradient;
+      At(0, token * hidden_ + h) += weight * product;
+      if (spec_.weight_on == WeightOn::kInput) At(1, row) += x * product;
     }
     At(first + 3, g * mlp_.columns + j) += gradient;  // b_up, b_gate
   }
@@ -100,10 +106,10 @@ class Oracle {
       const bool separate = spec_.gate == Gate::kSeparate;
       const int64_t gate_at = spec_.gate == Gate::kInterleaved ? 2 * j : j;
       const int64_t up_at = spec_.gate == Gate::kInterleaved ? 2 * j + 1 : spec_.gate == Gate::kHalves ? inner_ + j : j;
-      double u = First(mlp_.w_up, mlp_.b_up, g, token, up_at), slope = 1;
+      double u = First(mlp_.w_up, mlp_.b_up, g, row, up_at), slope = 1;
       double v = !mlp_.IsGated() ? u
-                 : separate      ? First(mlp_.w_gate, mlp_.b_gate, g, token, j)
-                                 : First(mlp_.w_up, mlp_.b_up, g, token, gate_at);
+                 : separate      ? First(mlp_.w_gate, mlp_.b_gate, g, row, j)
+                                 : First(mlp_.w_up, mlp_.b_up, g, row, gate_at);
       double u_slope = mlp_.IsGated() ? 1 : 0;
       if (spec_.activation == Activation::kSwigluOai) {
         slope = v > 7 ? 0 : 1;
@@ -113,23 +119,23 @@ class Oracle {
       }
       const auto [activated, derivative] = Exact(spec_.activation, v);
       const double factor = mlp_.IsGated() ? u : 1, a = activated * factor, da = Weight(row) * e;
-      At(1, row) += a * e;
+      if (spec_.weight_on == WeightOn::kOutput) At(1, row) += a * e;
       for (int64_t h = 0; h < hidden_; ++h) {
         At(4, AtDown(g, j, h)) += a * Weight(row) * mlp_.out.At(token * hidden_ + h);
       }
       const double dv = da * factor * derivative * slope, du = da * activated * u_slope;
       if (!mlp_.IsGated()) {
-        AddFirst(2, mlp_.w_up, g, token, j, dv);
+        AddFirst(2, mlp_.w_up, g, row, j, dv);
       } else {
-        AddFirst(2, mlp_.w_up, g, token, up_at, du);
-        if (separate) AddFirst(3, mlp_.w_gate, g, token, j, dv);
-        if (!separate) AddFirst(2, mlp_.w_up, g, token, gate_at, dv);
+        AddFirst(2, mlp_.w_up, g, row, up_at, du);
+        if (separate) AddFirst(3, mlp_.w_gate, g, row, j, dv);
+        if (!separate) AddFirst(2, mlp_.w_up, g, row, gate_at, dv);
       }
     }
     for (int64_t h = 0; h < hidden_; ++h) {
       const double e = mlp_.out.At(token * hidden_ + h);
       At(7, g * hidden_ + h) += Weight(row) * e;
-      if (spec_.biases) At(1, row) += e * mlp_.b_down.At(g * hidden_ + h);
+      if (spec_.biases && spec_.weight_on == WeightOn::kOutput) At(1, row) += e * mlp_.b_down.At(g * hidden_ + h);
     }
   }
 
@@ -182,6 +188,7 @@ TEST_P(MoeMlpBackwardTest, IsCloseToTheDefinition) {
       spec.up_is_trans = i % 2 == 1;
       spec.down_is_trans = i % 3 == 1;
       spec.row_weights = i % 4 != 3;
+      spec.weight_on = i % 2 == 0 ? WeightOn::kInput : WeightOn::kOutput;
       TestMlpBackward call(spec);
       ASSERT_EQ(call.Run(On(1)), absl::OkStatus());
       ExpectClose(call, 2e-5);
@@ -229,6 +236,36 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequence) {
     ASSERT_EQ(call.Run(On(2)), absl::OkStatus());
     ExpectSequence(call);
   }
+}
+
+// Groups of several chunks, whose sums go on in the gradients or in f32 memory of their own; each rule of sums.
+TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInManyChunks) {
+  for (DType weights : {DType::kF32, DType::kBF16}) {
+    for (ArithmeticId rule : kBf16Rules) {
+      if (weights == DType::kF32 && rule != kBf16Rules[0]) continue;
+      for (Gate gate : {Gate::kSeparate, Gate::kHalves}) {
+        MlpSpec spec = {.tokens = 50, .hidden = 40, .intermediate = 33, .sizes = {3, 4500, 0, 2048}, .gate = gate};
+        spec.x = spec.weights = weights;
+        spec.bf16_sums = rule;
+        spec.up_is_trans = gate == Gate::kHalves;
+        TestMlpBackward call(spec);
+        SCOPED_TRACE(testing::Message() << NameOf(weights) << " " << static_cast<int>(rule));
+        ASSERT_LT(ChunkRowsOf(call.Extents()), call.mlp.rows);
+        ASSERT_EQ(call.Run(On(2)), absl::OkStatus());
+        ExpectSequence(call);
+      }
+    }
+  }
+}
+
+// All rows are one chunk if that takes less memory than the sums of weights.
+TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInOneLargeChunk) {
+  MlpSpec spec = {.tokens = 50, .hidden = 90, .intermediate = 80, .sizes = {2100}, .out = DType::kBF16};
+  spec.x = spec.weights = DType::kBF16;
+  TestMlpBackward call(spec);
+  ASSERT_EQ(ChunkRowsOf(call.Extents()), call.mlp.rows + spec.behind);
+  ASSERT_EQ(call.Run(On(2)), absl::OkStatus());
+  ExpectSequence(call);
 }
 
 // Random calls, and those with what the forward call kept.

@@ -9,7 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
-#include "kernels/moe_mlp.h"
+#include "kernels/moe_mlp_workspace.h"
+#include "kernels/workspace.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/guarded_buffer.h"
 #include "tests/support/isa_fixture.h"
@@ -23,28 +24,49 @@ namespace {
 struct Region {
   const void* data;
   int64_t bytes;
+  bool is_aligned = true;
 };
 
-// By hand, what kernels/moe_mlp.h says of them.
+// By hand, what kernels/moe_mlp_workspace.h says of them.
 std::vector<Region> RegionsOf(const MlpBuffers& b, const MoeMlpExtents& e, bool is_backward) {
-  const int64_t rows = std::min<int64_t>(e.rows, 256), all = is_backward ? e.rows : rows;
+  const int64_t rows = std::min<int64_t>(e.rows, 256), all = is_backward ? ChunkRowsOf(e) : rows;
   const int64_t size = is_backward ? e.element_bytes : 4;
-  std::vector<Region> regions = {{b.chunk_sizes, 8 * e.groups},      {b.tokens, 8 * e.rows},
-                                 {b.sums, 4 * e.tokens * e.hidden},  {b.x, size * all * e.hidden},
-                                 {b.a, size * all * e.intermediate}, {b.up, 4 * rows * 2 * e.intermediate}};
+  std::vector<Region> regions = {{b.chunk_sizes, 8 * e.groups},
+                                 {b.tokens, 8 * e.rows},
+                                 {b.x, size * all * e.hidden},
+                                 {b.a, size * all * e.intermediate},
+                                 {b.up, 4 * rows * 2 * e.intermediate}};
+  if (e.sums_tokens) regions.push_back({b.sums, 4 * e.tokens * e.hidden});
   const auto [constant, per_group] = WorkspaceSizeFor(2);
   for (absl::Span<int64_t> plan : {b.of_sizes, b.of_products, b.of_gate}) {
     EXPECT_EQ(static_cast<int64_t>(plan.size()), constant + per_group * e.groups);
     regions.push_back({plan.data(), static_cast<int64_t>(8 * plan.size())});
   }
   EXPECT_EQ(static_cast<const void*>(b.d), is_backward ? static_cast<const void*>(b.up) : b.x);
+  if (!is_backward && e.has_slots) {
+    const MlpPassBuffers& pass = b.pass;
+    const int64_t in_pass = std::min<int64_t>(e.rows, 8192);
+    for (const int64_t* x : {pass.slots, pass.order}) regions.push_back({x, 8 * e.rows});
+    for (const int64_t* x : {pass.rows, pass.positions, pass.tokens}) regions.push_back({x, 8 * in_pass});
+    regions.push_back({pass.sizes, 8 * e.groups});
+    regions.push_back({pass.weights, 4 * in_pass});
+    regions.push_back({pass.d, 4 * in_pass * e.hidden});
+  }
   if (!is_backward) return regions;
-  regions[5].bytes = std::max(regions[5].bytes, 4 * rows * e.hidden);  // d, too
+  regions[4].bytes = std::max(regions[4].bytes, 4 * rows * e.hidden);  // d, too
   regions.push_back({b.a_gradient, 4 * rows * e.intermediate});
   regions.push_back({b.out_gradient, size * rows * e.hidden});
   regions.push_back({b.weighted, size * all * e.hidden});
   regions.push_back({b.up_gradient, size * all * 2 * e.intermediate});
   regions.push_back({b.ones, size * all});
+  if (e.sums_weights && all < e.rows) {
+    const MlpWeightSums& sums = b.weight_sums;
+    for (const float* x : {sums.up, sums.gate, sums.down}) {
+      regions.push_back({x, 4 * e.hidden * e.intermediate, x != sums.gate});
+    }
+    for (const float* x : {sums.b_up, sums.b_gate}) regions.push_back({x, 4 * e.intermediate, x == sums.b_up});
+    regions.push_back({sums.b_down, 4 * e.hidden});
+  }
   return regions;
 }
 
@@ -52,20 +74,27 @@ TEST(MlpBuffersTest, EachHasRoomOfItsOwn) {
   std::mt19937 random(static_cast<uint32_t>(TestSeed()));
   const auto up_to = [&](uint32_t most) { return static_cast<int64_t>(random() % (most + 1)); };
   for (int i = 0; i < 400; ++i) {
-    const MoeMlpExtents extents = {
-        up_to(30), up_to(90), up_to(90), up_to(i % 2 == 0 ? 40 : 700), up_to(9), int64_t{2} << up_to(1)};
+    const MoeMlpExtents extents = {.tokens = up_to(30),
+                                   .hidden = up_to(90),
+                                   .intermediate = up_to(90),
+                                   .rows = up_to(i % 2 == 0 ? 40 : 9000),
+                                   .groups = up_to(9),
+                                   .element_bytes = int64_t{2} << up_to(1),
+                                   .sums_tokens = up_to(1) == 0,
+                                   .sums_weights = up_to(1) == 0,
+                                   .has_slots = up_to(1) == 0};
     for (bool is_backward : {false, true}) {
       const int64_t size = WorkspaceSizeFor(extents, is_backward);
       std::vector<int64_t> memory(static_cast<size_t>(size) + 8);
       const absl::Span<int64_t> workspace = absl::MakeSpan(memory).subspan(up_to(7), static_cast<size_t>(size));
-      std::vector<Region> regions = RegionsOf({extents, is_backward, workspace}, extents, is_backward);
+      std::vector<Region> regions = RegionsOf({extents, is_backward, workspace.data()}, extents, is_backward);
       std::sort(regions.begin(), regions.end(), [](const Region& x, const Region& y) {
         return std::pair(x.data, x.bytes) < std::pair(y.data, y.bytes);
       });
       const auto* end = reinterpret_cast<const char*>(workspace.data());
-      for (const auto& [data, bytes] : regions) {
+      for (const auto& [data, bytes, is_aligned] : regions) {
         ASSERT_GE(static_cast<const char*>(data), end) << "call " << i << ", backward " << is_backward;
-        ASSERT_EQ(reinterpret_cast<uintptr_t>(data) % 64, 0U);
+        ASSERT_TRUE(!is_aligned || reinterpret_cast<uintptr_t>(data) % 64 == 0);
         end = static_cast<const char*>(data) + bytes;
       }
       ASSERT_LE(end, reinterpret_cast<const char*>(workspace.data() + size));

@@ -84,6 +84,12 @@ TEST(MoeMlpErrors, NameShapesAndTypes) {
   expect("b_down: shape is [4,39]", [](MoeMlpProblem& p) { p.b_down->dims = {4, 39}; });
   expect("row_weights: is f32[13], must be f32[14]", [](MoeMlpProblem& p) { p.row_weights->dims = {13}; });
   expect("row_weights: is bf16[14], must be f32[14]", [](MoeMlpProblem& p) { p.row_weights->dtype = DType::kBF16; });
+  expect("row_slots: shape is [13], must be [14] as row_tokens", [](MoeMlpProblem& p) {
+    p.row_slots = p.row_tokens;
+    p.row_slots->dims = {13};
+  });
+  expect("row_slots: dtype is f32, must be", [](MoeMlpProblem& p) { p.row_slots = p.row_weights; });
+  expect("weight_on: value 2, must be less than 2", [](MoeMlpProblem& p) { p.weight_on = static_cast<WeightOn>(2); });
   expect("row_tokens: dtype is f32", [](MoeMlpProblem& p) { p.row_tokens.dtype = DType::kF32; });
   expect("w_gate: is given, but w_up holds the gate", [](MoeMlpProblem& p) { p.merged = Merged::kHalves; });
   expect("b_gate: is given without w_gate", [](MoeMlpProblem& p) { p.w_gate.reset(); });

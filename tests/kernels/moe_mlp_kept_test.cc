@@ -57,7 +57,9 @@ TEST_P(MoeMlpKept, HasTheBitsOfTheProductsAndZerosBeside) {
   for (Gate gate : {Gate::kNone, Gate::kSeparate, Gate::kHalves}) {
     for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{3, 0, 300, 2}, {0, 0, 0, 0}, {5, 1, 0, 0}}) {
       for (int64_t local : {4, 2}) {
-        TestMlp mlp({.sizes = sizes, .local = local, .offset = (4 - local) / 2, .behind = 3, .gate = gate});
+        MlpSpec spec = {.sizes = sizes, .local = local, .offset = (4 - local) / 2, .behind = 3, .gate = gate};
+        spec.row_slots = local == 2;
+        TestMlp mlp(spec);
         SCOPED_TRACE(testing::Message() << static_cast<int>(gate) << " " << mlp.rows << " " << local);
         const std::vector<uint64_t> out = SequenceBits(mlp);
         const FirstProducts first = FirstProductsOf(mlp, Gathered(mlp));

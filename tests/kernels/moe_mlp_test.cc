@@ -69,6 +69,21 @@ TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyChunks) {
   }
 }
 
+// Several passes, of which one ends within the rows of a token; with the first products kept.
+TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceInManyPasses) {
+  for (WeightOn weight_on : {WeightOn::kOutput, WeightOn::kInput}) {
+    MlpSpec spec = {.tokens = 5, .hidden = 24, .intermediate = 9, .sizes = {8000, 0, 3, 9000}, .local = 3, .offset = 1};
+    spec.weight_on = weight_on;
+    spec.row_slots = true;
+    ExpectSequence(spec, 3);
+    spec.sizes = {100, 1, 300, 20};
+    spec.local.reset();
+    spec.offset = 0;
+    spec.out = DType::kBF16;
+    ExpectSequence(spec, 1, /*and_reference=*/true);
+  }
+}
+
 // Loops over tokens that several threads take parts of.
 TEST_P(MoeMlpTest, HasTheBitsOfTheSequenceOfManyTokens) {
   ExpectSequence({.tokens = 900, .hidden = 72, .intermediate = 9, .sizes = {7, 2}}, 3);

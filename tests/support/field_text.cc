@@ -75,6 +75,11 @@ Names NamesOf(Gate) {
   return kNames;
 }
 
+Names NamesOf(WeightOn) {
+  static constexpr absl::string_view kNames[] = {"output", "input"};
+  return kNames;
+}
+
 std::string Describe(const ProblemSpec& spec) { return FieldsText(spec); }
 
 }  // namespace raggemm::test

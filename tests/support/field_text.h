@@ -34,6 +34,7 @@ Names NamesOf(Cliff);
 Names NamesOf(Isa);
 Names NamesOf(Executor);
 Names NamesOf(Gate);
+Names NamesOf(WeightOn);
 Names NamesOf(Activation);
 
 template <typename T>
@@ -180,6 +181,8 @@ void VisitFields(Spec& s, Visit visit) {
   visit("down_is_trans", s.down_is_trans);
   visit("biases", s.biases);
   visit("row_weights", s.row_weights);
+  visit("weight_on", s.weight_on);
+  visit("row_slots", s.row_slots);
   visit("seed", s.seed);
 }
 

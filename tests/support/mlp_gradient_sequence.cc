@@ -58,7 +58,7 @@ class Sequence {
 
  private:
   DType TypeOfUp() const { return IsMatrix(mlp_.spec.weights) ? mlp_.spec.weights : mlp_.spec.x; }
-  float WeightOf(int64_t row) const { return mlp_.spec.row_weights ? static_cast<float>(mlp_.row_weights.At(row)) : 1; }
+  float WeightOf(int64_t row) const { return mlp_.OutputWeight(row); }
 
   // Rows times the transposed weights.
   GroupedGemmProblem Back(Part part, const FloatTensor& rows, const FloatTensor& out) const {
@@ -92,23 +92,27 @@ class Sequence {
     }
   }
 
-  std::vector<uint64_t> OfX() const {
-    const FloatTensor sums(DType::kF32, {rows_, hidden_});
+  // The gradients of the rows that the first products multiply.
+  FloatTensor OfRows() const {
+    FloatTensor sums(DType::kF32, {rows_, hidden_});
     Compute(Back(Part::kUp, up_, sums));
     if (mlp_.problem.w_gate) {
       GroupedGemmProblem gemm = Back(Part::kGate, gate_, sums);
       gemm.c = sums.array;
       Compute(gemm);
     }
-    return BitsOfSums(mlp_, sums.array, gradients_.x->dtype, /*weighted=*/false);
+    return sums;
   }
 
-  // Sixteen sums, each of every sixteenth product, and the sums of their halves.
-  float Dot(int64_t row) const {
+  std::vector<uint64_t> OfX() const {
+    return BitsOfSums(mlp_, OfRows().array, gradients_.x->dtype, &TestMlp::InputWeight, /*by_slot=*/false);
+  }
+
+  // Adds products in sixteen sums, each of every sixteenth product, and then the sums of their halves.
+  static float Dot(const FloatTensor& x, int64_t x_at, const FloatTensor& y, int64_t y_at, int64_t count) {
     float sums[16] = {};
-    for (int64_t j = 0; j < inner_; ++j) {
-      const int64_t at = row * inner_ + j;
-      sums[j % 16] = std::fma(static_cast<float>(a_.At(at)), static_cast<float>(back_.At(at)), sums[j % 16]);
+    for (int64_t j = 0; j < count; ++j) {
+      sums[j % 16] = std::fma(static_cast<float>(x.At(x_at + j)), static_cast<float>(y.At(y_at + j)), sums[j % 16]);
     }
     for (int half = 8; half > 0; half /= 2) {
       for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
@@ -118,7 +122,8 @@ class Sequence {
 
   std::vector<uint64_t> OfRowWeights() const {
     std::vector<float> of_bias(static_cast<size_t>(rows_)), sums(static_cast<size_t>(rows_ + mlp_.spec.behind));
-    if (const std::optional<Array>& bias = mlp_.problem.b_down) {
+    const bool on_input = mlp_.spec.weight_on == WeightOn::kInput;
+    if (const std::optional<Array>& bias = mlp_.problem.b_down; bias && !on_input) {
       GroupedGemmProblem gemm = ProductOf(mlp_, Part::kUp, e_.array, {of_bias.data(), DType::kF32, {rows_, 1}});
       static_cast<Array&>(gemm.rhs) = {bias->data, bias->dtype, {bias->dims[0], hidden_, 1}};
       gemm.rhs.is_trans = false;
@@ -127,11 +132,13 @@ class Sequence {
       gemm.rhs_zero.reset();
       Compute(gemm);
     }
+    const FloatTensor of_rows = OfRows();
     int64_t row = 0;
     for (int64_t g = 0; g < mlp_.spec.groups(); ++g) {
       for (int64_t i = 0; i < mlp_.spec.sizes[g]; ++i, ++row) {
         if (!mlp_.IsProcessed(g)) continue;
-        sums[row] = of_bias[row] + Dot(row);
+        sums[row] = on_input ? Dot(mlp_.x, mlp_.TokenOf(row) * hidden_, of_rows, row * hidden_, hidden_)
+                             : of_bias[row] + Dot(a_, row * inner_, back_, row * inner_, inner_);
       }
     }
     return BitsOfAll({sums.data(), DType::kF32, {static_cast<int64_t>(sums.size())}});

@@ -136,7 +136,7 @@ Reference ComputeReference(const TestMlp& mlp) {
   for (int64_t g = 0, row = 0; g < spec.groups(); ++g) {
     for (int64_t i = 0; i < spec.sizes[g]; ++i, ++row) {
       if (!mlp.IsProcessed(g)) continue;
-      const double weight = spec.row_weights ? mlp.row_weights.At(row) : 1;
+      const double weight = mlp.OutputWeight(row);
       for (int64_t h = 0; h < hidden; ++h) {
         const int64_t to = mlp.TokenOf(row) * hidden + h, from = row * hidden + h;
         reference.want[to] += weight * of_d.want[from];

@@ -63,6 +63,8 @@ MlpSpec RandomMlpSpec(std::mt19937& random) {
   spec.down_is_trans = up_to(1) != 0;
   spec.biases = up_to(1) != 0;
   spec.row_weights = up_to(1) != 0;
+  spec.weight_on = up_to(2) == 0 ? WeightOn::kInput : WeightOn::kOutput;
+  spec.row_slots = up_to(2) == 0;
   if (up_to(3) == 0) ChooseQuantized(spec, random);
   return spec;
 }
@@ -100,6 +102,7 @@ TestMlp::TestMlp(const MlpSpec& spec)
       b_gate(DType::kBF16, {spec.local_groups(), columns}),
       b_down(DType::kF32, {spec.local_groups(), spec.hidden}),
       row_weights(DType::kF32, {rows + spec.behind}),
+      row_slots(spec.sizes_type, {rows + spec.behind}),
       out(spec.out, {spec.tokens, spec.hidden}),
       workspace_size(static_cast<size_t>(MoeMlpWorkspaceSize(Extents()))),
       workspace(DType::kS64, {static_cast<int64_t>(workspace_size)}) {
@@ -110,6 +113,9 @@ TestMlp::TestMlp(const MlpSpec& spec)
     const bool exists = r < rows;
     StoreRounded(row_tokens.array, r,
                  exists ? static_cast<double>(random() % static_cast<uint32_t>(spec.tokens)) : 1 << 30);
+  }
+  for (int64_t r = 0; r < rows + spec.behind; ++r) {
+    StoreRounded(row_slots.array, r, static_cast<double>(random() % 5));
   }
   for (int64_t g = 0; g < spec.groups(); ++g) StoreRounded(sizes.array, g, static_cast<double>(spec.sizes[g]));
   StoreRounded(offset.array, 0, static_cast<double>(spec.offset));
@@ -124,6 +130,8 @@ TestMlp::TestMlp(const MlpSpec& spec)
   if (spec.gate == Gate::kHalves) problem.merged = Merged::kHalves;
   if (spec.gate == Gate::kInterleaved) problem.merged = Merged::kInterleaved;
   if (spec.row_weights) problem.row_weights = row_weights.array;
+  if (spec.row_slots) problem.row_slots = row_slots.array;
+  problem.weight_on = spec.weight_on;
   if (spec.biases) {
     problem.b_up = b_up.array;
     if (problem.w_gate) problem.b_gate = b_gate.array;
@@ -155,7 +163,13 @@ void TestMlp::AddFactors(const Array& weights, std::optional<Array>& scale, std:
 }
 
 MoeMlpExtents TestMlp::Extents() const {
-  return {spec.tokens, spec.hidden, spec.intermediate, rows + spec.behind, spec.groups()};
+  return {.tokens = spec.tokens,
+          .hidden = spec.hidden,
+          .intermediate = spec.intermediate,
+          .rows = rows + spec.behind,
+          .groups = spec.groups(),
+          .sums_tokens = spec.out != DType::kF32,
+          .has_slots = spec.row_slots};
 }
 
 void TestMlp::ClearOut() {
@@ -175,7 +189,7 @@ std::vector<uint64_t> TestMlp::OutBits() const {
 
 bool TestMlp::SurroundingsIntact() const {
   for (const FloatTensor* tensor : {&x, &row_tokens, &sizes, &offset, &w_up, &w_gate, &w_down, &b_up, &b_gate, &b_down,
-                                    &row_weights, &out, &workspace}) {
+                                    &row_weights, &row_slots, &out, &workspace}) {
     if (!tensor->tensor.buffer().SurroundingsIntact()) return false;
   }
   return std::all_of(factors.begin(), factors.end(),
@@ -187,6 +201,13 @@ FloatTensor Gathered(const TestMlp& mlp) {
   FloatTensor gathered(x.dtype, {mlp.rows, mlp.spec.hidden});
   const int64_t bytes = BytesOf(x.dtype, mlp.spec.hidden);
   for (int64_t r = 0; r < mlp.rows && bytes != 0; ++r) {
+    if (mlp.problem.weight_on == WeightOn::kInput && mlp.spec.row_weights) {
+      for (int64_t h = 0; h < mlp.spec.hidden; ++h) {
+        const auto value = static_cast<float>(mlp.x.At(mlp.TokenOf(r) * mlp.spec.hidden + h));
+        StoreRounded(gathered.array, r * mlp.spec.hidden + h, mlp.InputWeight(r) * value);
+      }
+      continue;
+    }
     std::memcpy(static_cast<char*>(gathered.array.data) + r * bytes,
                 static_cast<const char*>(x.data) + mlp.TokenOf(r) * bytes, static_cast<size_t>(bytes));
   }
@@ -265,21 +286,28 @@ std::vector<uint64_t> SequenceBits(const TestMlp& mlp) {
   const FloatTensor a = ActivatedRows(mlp, FirstProductsOf(mlp, Gathered(mlp)));
   FloatTensor d(DType::kF32, {mlp.rows, mlp.spec.hidden});
   Compute(ProductOf(mlp, Part::kDown, a.array, d.array));
-  return BitsOfSums(mlp, d.array, mlp.spec.out, mlp.spec.row_weights);
+  return BitsOfSums(mlp, d.array, mlp.spec.out, &TestMlp::OutputWeight, mlp.spec.row_slots);
 }
 
-std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d, DType out, bool weighted) {
+std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d, DType out, float (TestMlp::*weight)(int64_t) const,
+                                 bool by_slot) {
   const MlpSpec& spec = mlp.spec;
   std::vector<float> sums(static_cast<size_t>(spec.tokens * spec.hidden));
+  std::vector<int64_t> order;
   int64_t row = 0;
   for (int64_t g = 0; g < spec.groups(); ++g) {
     for (int64_t i = 0; i < spec.sizes[g]; ++i, ++row) {
-      if (!mlp.IsProcessed(g)) continue;
-      const float weight = weighted ? static_cast<float>(mlp.row_weights.At(row)) : 1;
-      for (int64_t h = 0; h < spec.hidden; ++h) {
-        float& sum = sums[mlp.TokenOf(row) * spec.hidden + h];
-        sum = std::fma(weight, static_cast<const float*>(d.data)[row * spec.hidden + h], sum);
-      }
+      if (mlp.IsProcessed(g)) order.push_back(row);
+    }
+  }
+  if (by_slot) {
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t i, int64_t j) { return mlp.row_slots.At(i) < mlp.row_slots.At(j); });
+  }
+  for (int64_t r : order) {
+    for (int64_t h = 0; h < spec.hidden; ++h) {
+      float& sum = sums[mlp.TokenOf(r) * spec.hidden + h];
+      sum = std::fma((mlp.*weight)(r), static_cast<const float*>(d.data)[r * spec.hidden + h], sum);
     }
   }
   const FloatTensor rounded(out, {spec.tokens, spec.hidden});

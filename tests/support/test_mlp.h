@@ -36,6 +36,8 @@ struct MlpSpec {
   Gate gate = Gate::kSeparate;
   Activation activation = Activation::kSilu;
   bool up_is_trans = false, down_is_trans = false, biases = true, row_weights = true;
+  WeightOn weight_on = WeightOn::kOutput;
+  bool row_slots = false;
   uint32_t seed = 7;
 
   int64_t groups() const { return static_cast<int64_t>(sizes.size()); }
@@ -66,13 +68,20 @@ class TestMlp {
   bool SurroundingsIntact() const;
   absl::Span<int64_t> Workspace() { return {static_cast<int64_t*>(workspace.array.data), workspace_size}; }
   int64_t TokenOf(int64_t row) const { return ToInteger(row_tokens.array, row); }
+  // Returns the weight that multiplies d of a row.
+  float OutputWeight(int64_t row) const {
+    return spec.row_weights && spec.weight_on == WeightOn::kOutput ? static_cast<float>(row_weights.At(row)) : 1;
+  }
+  float InputWeight(int64_t row) const {
+    return spec.row_weights && spec.weight_on == WeightOn::kInput ? static_cast<float>(row_weights.At(row)) : 1;
+  }
   bool IsGated() const { return spec.gate != Gate::kNone; }
   bool IsProcessed(int64_t group) const { return group >= spec.offset && group < spec.offset + spec.local_groups(); }
 
   const MlpSpec spec;
   std::mt19937 random;
   const int64_t rows, columns;  // that groups have; of the first product
-  FloatTensor x, row_tokens, sizes, offset, w_up, w_gate, w_down, b_up, b_gate, b_down, row_weights, out;
+  FloatTensor x, row_tokens, sizes, offset, w_up, w_gate, w_down, b_up, b_gate, b_down, row_weights, row_slots, out;
   std::deque<FloatTensor> factors;
   size_t workspace_size;
   FloatTensor workspace;
@@ -82,7 +91,7 @@ class TestMlp {
   void AddFactors(const Array& weights, std::optional<Array>& scale, std::optional<Array>& zero);
 };
 
-// x of each row of the groups.
+// Returns x of each row of the groups, times its weight if that is on the input.
 FloatTensor Gathered(const TestMlp& mlp);
 
 enum class Part : uint8_t { kUp, kGate, kDown };
@@ -103,8 +112,10 @@ void Compute(const GroupedGemmProblem& gemm);
 
 // Gather, products by GroupedGemm in scalar code on one thread, activation, product, sums of tokens.
 std::vector<uint64_t> SequenceBits(const TestMlp& mlp);
-// The last of it, of the rows of d, which is f32: sums of tokens, with weights or without.
-std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d, DType out, bool weighted);
+// Returns the bits of sum over the rows r of each token of weight(r) * d[r], rounded to `out`. d is f32. The rows of a
+// token are added in the order of row_slots if `by_slot`.
+std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d, DType out, float (TestMlp::*weight)(int64_t) const,
+                                 bool by_slot);
 // BitsOf, but of a NaN those of the format's own, for nobody says which it is.
 uint64_t BitsOfAnyNaN(const Array& array, int64_t index);
 

@@ -36,6 +36,12 @@ MoeMlpExtents TestMlpBackward::Extents() const {
   for (DType weights : {mlp.spec.weights, mlp.spec.down_type()}) {
     if (IsMatrix(weights)) extents.element_bytes = std::max(extents.element_bytes, SizeOf(weights));
   }
+  extents.sums_tokens = problem.gradients.x && problem.gradients.x->dtype != DType::kF32;
+  extents.sums_weights = false;
+  for (const MlpGradientSlot& slot : kMlpGradientSlots) {
+    const std::optional<Array>& gradient = problem.gradients.*slot.gradient;
+    if (gradient && slot.name != "x" && gradient->dtype != DType::kF32) extents.sums_weights = true;
+  }
   return extents;
 }
 

@@ -47,7 +47,7 @@ def describe(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs
 
     With a function: calls it once, waits for what it returns, and prints the plan of each of raggemm's calls that ran
     meanwhile, other threads' included: mode, extents, types, instruction set, executor, threads and tiles. Of a
-    moe_mlp these are the plans of its products in its first chunk of rows.
+    moe_mlp these are the plans of its products in its first piece of rows.
     """
     if function is None:
         facts = list(_facts())

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._functions.grouped_gemm import product
-from raggemm._functions.moe_sequence import first_products, gate_and_up, product_of, token_rows
+from raggemm._functions.moe_sequence import first_products, gate_and_up, input_rows, product_of, token_rows
 from raggemm._functions.operands import Words
 from raggemm._functions.routing import filled_rows, sums_of_tokens
 from raggemm._primitive.activations import activated
@@ -58,10 +58,16 @@ def _merged(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Array:
 
 
 def cotangents(call: MlpCall, args: _Args, ct: jax.Array, wanted: tuple[str, ...]) -> _Args:
-    """Of the wanted arguments, by name: x, row_weights, weights of floats, biases. ct: [T,H], as out."""
-    x = args["x"]
+    """Returns the cotangents of the wanted arguments by name: x, row_weights, weights of floats, biases.
+
+    ct: [T,H], the cotangent of the value.
+    """
+    x, on_input = args["x"], call.weight_on == "INPUT"
     token, weights, wrong = token_rows(args)
-    rows, down_type = filled_rows(x, token), _operand_type(args, "down")
+    rows, down_type = input_rows(call, args, token, weights).astype(x.dtype), _operand_type(args, "down")
+    inputs = weights
+    if on_input:
+        weights = jnp.ones_like(weights) + wrong
     gate, up = gate_and_up(call, *first_products(call, args, rows))
     a, pull = jax.vjp(functools.partial(activated, call.activation), gate, up)
     a = a.astype(down_type)
@@ -70,7 +76,7 @@ def cotangents(call: MlpCall, args: _Args, ct: jax.Array, wanted: tuple[str, ...
     d_gate, d_up = pull(weights[:, None] * d_a)
     d_up = _merged(call, d_gate, d_up).astype(_operand_type(args, "up"))
     found: _Args = {}
-    if "row_weights" in wanted:
+    if "row_weights" in wanted and not on_input:
         found["row_weights"] = (a.astype(jnp.float32) * d_a).sum(1) + wrong
         if "b_down" in args:
             bias = args["b_down"][:, :, None]
@@ -88,8 +94,12 @@ def cotangents(call: MlpCall, args: _Args, ct: jax.Array, wanted: tuple[str, ...
             found[f"w_{word}"] = _to_weight(args, f"w_{word}", rows, dot, call.up_is_trans)
         if f"b_{word}" in wanted:
             found[f"b_{word}"] = _to_bias(args, f"b_{word}", dot)
-    if "x" in wanted:
+    if "x" in wanted or ("row_weights" in wanted and on_input):
         parts = [product_of(args, word, dot, not call.up_is_trans, has_bias=False) for word, dot in dots.items()]
-        ones = jnp.ones(token.shape, jnp.float32)
-        found["x"] = sums_of_tokens(sum(parts[1:], parts[0]), ones, token, x.shape[0], x.dtype)
+        dx_rows = sum(parts[1:], parts[0])
+    if "x" in wanted:
+        by = jnp.where(token < x.shape[0], inputs, 0) if on_input else jnp.ones(token.shape, jnp.float32)
+        found["x"] = sums_of_tokens(dx_rows, by, token, x.shape[0], x.dtype)
+    if "row_weights" in wanted and on_input:
+        found["row_weights"] = (filled_rows(x.astype(jnp.float32), token) * dx_rows).sum(1) + wrong
     return found

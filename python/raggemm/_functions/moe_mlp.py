@@ -1,6 +1,5 @@
 """moe_mlp, the whole MLP of the experts: its arguments and their checks."""
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -9,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._functions.moe_backward import cotangents
-from raggemm._functions.moe_sequence import sequence, token_rows
+from raggemm._functions.moe_sequence import sequence
 from raggemm._functions.operands import integer_array, result_dtype
-from raggemm._functions.routing import rows_of_tokens, sums_of_tokens
 from raggemm._functions.tensors import check_type, choice, flag, float_array, weight_parts
 from raggemm._primitive import jax_versions, library
 from raggemm._primitive.activations import ACTIVATIONS, NEEDS_A_GATE
@@ -153,23 +151,6 @@ def _moe_mlp(args: dict[str, jax.Array], *, call: MlpCall) -> jax.Array:
     return primitive.bind(*jax_versions.varying_alike(call.flat(args)), call=call)[0]
 
 
-@functools.partial(jax.jit, static_argnames=("call", "weight_on"))
-def _by_rows(args: dict[str, jax.Array], call: MlpCall, weight_on: str) -> jax.Array:
-    """The call of each row as a token of its own, then the sums of the tokens."""
-    args = {name: jax_versions.gathered(x) for name, x in args.items()}
-    x = args["x"]
-    token, weights, wrong = token_rows(args)
-    weights = jnp.where(token < x.shape[0], weights, 0) + wrong  # of rows that take no part it may be NaN
-    rows = rows_of_tokens(x, token)
-    if weight_on == "input":
-        rows, weights = (rows.astype(jnp.float32) * weights[:, None]).astype(x.dtype), jnp.ones_like(weights)
-    each = jnp.arange(token.shape[0], dtype=jnp.int32)
-    operands = tuple(name for name in call.operands if name != "row_weights")
-    down = dataclasses.replace(call, dtype=np.dtype(np.float32), operands=operands)
-    rows = _moe_mlp({**args, "x": rows, "row_tokens": each}, call=down)
-    return sums_of_tokens(rows, weights, token, x.shape[0], call.dtype, args.get("row_slots"))
-
-
 def moe_mlp(
     x: Any,
     row_tokens: Any,
@@ -233,19 +214,17 @@ def moe_mlp(
       save: what a gradient keeps of the forward pass: "inputs", nothing but the arguments, so that it computes up and
         gate again; or "activations", up and gate, [M,I] in float32. The gradient has the same bits.
       weight_on: "output", or "input" as Llama 4 has it: row_weights[r] multiplies x[row_tokens[r]] in float32, which is
-        rounded once to x's type, and d[r] is added as it is. See below.
+        rounded once to x's type, and d[r] is added as it is.
       row_slots: [M], int32, int64 or uint32, as of sort_by_expert: a token's rows are added in the order of these
-        numbers, rows of one number in ascending order. See below.
+        numbers, rows of one number in ascending order.
 
     Returns:
       [T,H].
 
-    With row_slots, or row_weights on the input, the call computes d of all rows, as if each were a token of its own,
-    and combine adds them up: both have M rows in memory.
+    The sum of a token is one chain of fma for any number of rows, in the value and in gradients. Forward mode and
+    combine begin a new chain after 256 rows of a token, so that their last bits differ beyond 256 rows.
 
-    The sum of a token is one chain for any number of rows where the one call makes it, and its gradient. In combine,
-    and so in forward mode, with row_slots and weights on the input, a new chain begins after 256 rows of a token, whose
-    sum is added, so that beyond 256 last bits differ.
+    Temporaries do not grow with the rows, but for eight bytes a row: see docs/concepts/memory.md.
 
     It has derivatives of every order, forward and reverse, of x, floats among the weights, biases, row_weights, and
     scales of quantized weights that are not float8_e8m0fnu. float64 is a TypeError. A gradient is one call, too:
@@ -282,6 +261,9 @@ def moe_mlp(
     args |= _checked_offset(args, group_offset)
     dtype = args["x"].dtype if preferred_element_type is None else result_dtype(preferred_element_type)
     check_type("preferred_element_type", dtype, MLP_FLOATS)
+    if row_slots is not None:
+        args["row_slots"] = integer_array("row_slots", row_slots)
+        _check_shape("row_slots", args["row_slots"], args["row_tokens"].shape)
     call = MlpCall(
         sequence,
         cotangents,
@@ -293,14 +275,7 @@ def moe_mlp(
         down_layout=layouts["down_layout"],
         dtype=dtype,
         saves_products=save == "activations",
+        weight_on="INPUT" if weight_on == "input" and row_weights is not None else "",
         operands=tuple(name for name in _OPTIONAL if name in args),
     )
-    if row_slots is not None:
-        args["row_slots"] = integer_array("row_slots", row_slots)
-        _check_shape("row_slots", args["row_slots"], args["row_tokens"].shape)
-    elif weight_on == "output" or row_weights is None:
-        return _moe_mlp(args, call=call)
-    if args["x"].shape[0] == 0:  # sums of no tokens would not be computed, and wrong rows not found
-        args.pop("row_slots", None)
-        return _moe_mlp(args, call=call)
-    return _by_rows(args, call, weight_on)
+    return _moe_mlp(args, call=call)

@@ -70,12 +70,25 @@ def token_rows(args: dict[str, Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
     return jnp.where(takes_part, row_tokens, tokens), weights, wrong
 
 
-def sequence(call: MlpCall, args: dict[str, Any]) -> tuple[jax.Array, ...]:
-    """The value of a call, and its first products."""
+def input_rows(call: MlpCall, args: dict[str, Any], token: jax.Array, weights: jax.Array) -> jax.Array:
+    """Returns the [M,H] float32 that the first products round to x's type: x of each token, times the weight if that is
+    on the input. Rows that take no part are 0."""
     x = args["x"]
-    token, weights, _ = token_rows(args)
-    first = first_products(call, args, filled_rows(x.astype(jnp.float32), token))
+    rows = filled_rows(x.astype(jnp.float32), token)
+    if call.weight_on != "INPUT":
+        return rows
+    is_token = token < x.shape[0]  # the weights of other rows may be NaN
+    return rows * jnp.where(is_token, weights, 0)[:, None]
+
+
+def sequence(call: MlpCall, args: dict[str, Any]) -> tuple[jax.Array, ...]:
+    """Returns the value of a call, and its first products."""
+    x = args["x"]
+    token, weights, wrong = token_rows(args)
+    first = first_products(call, args, input_rows(call, args, token, weights))
+    if call.weight_on == "INPUT":
+        weights = jnp.ones_like(weights) + wrong
     down = args["w_down"].dtype
     a = activated(call.activation, *gate_and_up(call, *first)).astype(down if down in FLOATS else x.dtype)
     rows = product_of(args, "down", a, call.down_is_trans)
-    return sums_of_tokens(rows, weights, token, x.shape[0], call.dtype), *first
+    return sums_of_tokens(rows, weights, token, x.shape[0], call.dtype, args.get("row_slots")), *first

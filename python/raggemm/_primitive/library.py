@@ -33,7 +33,7 @@ def _load() -> ctypes.CDLL:
     int64_out = ctypes.POINTER(ctypes.c_int64)
     library.raggemm_v1_workspace_coefficients.argtypes = [ctypes.c_int32, int64_out, int64_out]
     library.raggemm_v1_workspace_coefficients.restype = None
-    for name, arguments in (("moe_mlp", 5), ("moe_mlp_backward", 6)):
+    for name, arguments in (("moe_mlp", 7), ("moe_mlp_backward", 8)):
         function = getattr(library, f"raggemm_v1_{name}_workspace")
         function.argtypes = [ctypes.c_int64] * arguments
         function.restype = ctypes.c_int64
@@ -99,8 +99,11 @@ def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
 
 
 def moe_mlp_workspace(target: str, *extents: int) -> int:
-    """The int64 elements of the workspace of a custom call: tokens, hidden, intermediate, rows, groups, and of the
-    gradients the bytes of an element. ValueError where there can be no such arrays. The formulas are the library's."""
+    """Returns the int64 elements of the workspace of a custom call, by the library's formula.
+
+    extents: tokens, hidden, intermediate, rows, groups; then for the value sums_tokens and has_slots, for the gradients
+    element_bytes, sums_tokens and sums_weights (ffi/handlers.h). ValueError if there can be no such arrays.
+    """
     name = {MLP_TARGET: "moe_mlp", MLP_BACKWARD_TARGET: "moe_mlp_backward"}[target]
     elements = getattr(_library, f"raggemm_v1_{name}_workspace")(*extents)
     if elements < 0:

@@ -24,7 +24,7 @@ from raggemm._primitive.moe_mlp import BackwardCall, MlpCall, TangentCall, backw
 
 _Args = dict[str, Any]
 _LIMIT = np.iinfo(np.int32).max
-_OF_ROWS = ("row_tokens", "row_weights")
+_OF_ROWS = ("row_tokens", "row_weights", "row_slots")
 _SIZES = ("group_sizes", "group_offset")
 _NO_WEIGHTS = ("x", *_OF_ROWS, *_SIZES)
 

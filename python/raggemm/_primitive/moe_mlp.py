@@ -60,6 +60,7 @@ class MlpCall:
     down_layout: str
     dtype: np.dtype  # of the value
     saves_products: bool  # for a gradient
+    weight_on: str  # as the attribute: what row_weights multiply
     operands: tuple[str, ...]  # the optional ones that are there, in the order of the custom call
     keeps: bool = False  # the first products are results
 
@@ -89,6 +90,7 @@ class MlpCall:
             "down_is_trans": self.down_is_trans,
             "up_layout": self.up_layout,
             "down_layout": self.down_layout,
+            "weight_on": self.weight_on,
             "operands": ",".join(self.operands),
             "results": ",".join(self.kept),
         }
@@ -261,6 +263,7 @@ def _forward(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str 
     extents = _extents(call, call.named(flat))
     if any(map(jax.export.is_symbolic_dim, extents)):
         return call(*flat)
+    extents = *extents, avals[0].dtype != np.float32, "row_slots" in call.operands
     return _custom_call(library.MLP_TARGET, flat, _results(avals), extents, call.attributes() | options)
 
 
@@ -271,9 +274,12 @@ def _backward(*flat, call: BackwardCall, avals: Sequence[Any], options: dict[str
         return call(*flat)
     elements = (args[name].dtype for name in ("x", "w_up", "w_down"))  # w_gate is as w_up
     element_bytes = max(dtype.itemsize for dtype in elements if dtype in FLOATS)
+    is_narrow = {name: aval.dtype != np.float32 for name, aval in zip(call.wanted, avals, strict=True)}
+    sums_tokens = is_narrow.pop("x", False)
+    extents = *extents, element_bytes, sums_tokens, any(is_narrow.values())
     operands = [*flat[: len(_REQUIRED)], flat[-1], *flat[len(_REQUIRED) : -1]]
     words = call.attributes() | options
-    return _custom_call(library.MLP_BACKWARD_TARGET, operands, _results(avals), (*extents, element_bytes), words)
+    return _custom_call(library.MLP_BACKWARD_TARGET, operands, _results(avals), extents, words)
 
 
 def _lowering_of(of: Primitive, compute: Callable[..., Any]) -> Callable[..., Any]:

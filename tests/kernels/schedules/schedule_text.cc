@@ -194,7 +194,7 @@ std::string ExpandersText(const Expanders& expanders) {
 
 std::string BuffersText(const MoeMlpExtents& extents, bool is_backward) {
   char* const base = reinterpret_cast<char*>(uintptr_t{1} << 40);  // is not touched
-  const MlpBuffers b(extents, is_backward, {reinterpret_cast<int64_t*>(base), 1});
+  const MlpBuffers b(extents, is_backward, reinterpret_cast<int64_t*>(base));
   std::string text;
   for (const void* at : {static_cast<const void*>(b.of_sizes.data()), static_cast<const void*>(b.of_products.data()),
                          static_cast<const void*>(b.of_gate.data()), static_cast<const void*>(b.chunk_sizes),
