@@ -31,6 +31,11 @@ class QuantizedTensor(Container):
     - data's rank: each extent divides data's, whose blocks of equal size share a value. Of data [G,K,N]: [G,1,N] is one
       for each column of each group, [1,1,N] for each column of all groups, [G,K/32,N] for 32 along K.
 
+    A product multiplies elements by a scale that differs along K. Beside bfloat16 rows such an element counts as 0 if
+    it is below 2^-126, unless raggemm.options(bf16_sums="fma") is in effect. Beside rows of any type it is infinite
+    from 2^128 on. Scales of float8_e8m0fnu reach both ends: MXFP4 with codes 0 and 1, and with 253 and 254
+    (docs/quantized.md).
+
     zero_point is None, which is 0, or an array of data's own dtype, an integer, of any shape that a scale may have.
 
     It holds whatever it is given, as every pytree must. Functions that take one check it: TypeError for a wrong dtype,
