@@ -108,7 +108,8 @@ def gmm(
         QuantizedTensor.
       rhs: [num_groups, k, n]; with transpose_rhs [num_groups, n, k]. Or PackedWeights, without transpose_rhs.
       group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than m.
-      preferred_element_type: dtype of the result.
+      preferred_element_type: dtype of the result. The default is float32 for float64 operands too, as in megablox; name
+        float64 to get it.
       tiling, interpret: accepted, without effect.
       group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for. ValueError where rhs has fewer
         groups than group_sizes and there is none.
@@ -161,7 +162,8 @@ def tgmm(
         QuantizedTensor.
       rhs: [m, n].
       group_sizes: [total groups], int32, int64 or uint32, the part of m of each group. Their sum may be less than m.
-      preferred_element_type: dtype of the result.
+      preferred_element_type: dtype of the result. The default is float32 for float64 operands too, as in megablox; name
+        float64 to get it.
       tiling, interpret: accepted, without effect.
       group_offset: integer, () or (1,): the first group to compute. ValueError where num_actual_groups is less than all
         and there is none.
