@@ -11,6 +11,8 @@ import sys
 
 from raggemm._jax_lax.override import enable_ragged_dot_override
 
+__all__ = ["main"]
+
 _USAGE = "usage: python -m raggemm.override (PROGRAM | -m MODULE) [ARGUMENTS]"
 
 
