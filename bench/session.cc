@@ -59,6 +59,8 @@ absl::StatusOr<proto::CaseReport> Session::Run(const Case& c) {
   absl::StatusOr<proto::CaseReport> report = contest.Run(meter_, rounds);
   if (report.ok()) {
     *report_.add_cases() = *report;
+    work_.push_back(WorkOf(c));
+    JudgeAgain();
     status_.Update(Write());
   } else {
     status_.Update(report.status());
@@ -92,6 +94,14 @@ Rounds Session::RoundsForNext() const {
   const double total = length.run + length.each_case * static_cast<double>(cases_.size());
   const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   return {kLeast, kMost, std::max(0.0, total - spent) / static_cast<double>(cases_.size() - started_)};
+}
+
+// Judges all cases by the fastest units of the run so far: a later case may have found a faster moment.
+void Session::JudgeAgain() {
+  for (size_t i = 0; i < work_.size(); ++i) {
+    proto::CaseReport& c = *report_.mutable_cases(static_cast<int>(i));
+    SetRoofline(work_[i], meter_.WithFastestUnits(LimitsOf(c.limits()), c.threads()), c);
+  }
 }
 
 // Limits of the whole run: medians over its cases.

@@ -17,6 +17,7 @@
 #include "bench/operands.h"
 #include "bench/peers/peer.h"
 #include "bench/report.pb.h"
+#include "bench/roofline.h"
 
 namespace raggemm::bench {
 
@@ -36,6 +37,7 @@ class Session {
 
  private:
   void TakeMemoryFor(const Case& next);
+  void JudgeAgain();
   Rounds RoundsForNext() const;
   absl::Status Write();
 
@@ -47,6 +49,7 @@ class Session {
   const std::chrono::steady_clock::time_point start_;
   LimitsMeter meter_;
   proto::Report report_;
+  std::vector<Work> work_;  // Of each case in the report.
   absl::Status status_;
   size_t started_ = 0;
   // Buffers for one input type and quantization at a time.

@@ -17,6 +17,10 @@ constexpr int kChains = 24, kFewChains = 12;
 #define RAGGEMM_FEW_CHAINS "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
 #define RAGGEMM_CHAINS RAGGEMM_FEW_CHAINS ", 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23"
 
+// A measurement is cut into pieces of some 50 us each, and the fastest succession of as many as take a millisecond
+// counts.
+constexpr int kPieces = 200, kWindow = 20;
+
 // Each chain is x = x * scale + shift, or x = x + scale * shift by pairs: both stay ordinary numbers. Denormals would
 // be slow, zeros save power. In words of 32 bits: f32, pairs of bf16, four bytes.
 constexpr uint32_t kScale = 0x3F7FBE77, kShift = 0x3F800000;
@@ -150,11 +154,15 @@ const std::array<Unit, kUnits>& Units() {
 
 bool Multiplies(const Unit& unit, DType in) { return unit.run != nullptr && (unit.in == in || unit.in == DType::kF32); }
 
-double PeakGflops(const Unit& unit, int threads, int parts) {
-  const int64_t steps = unit.steps / parts;
-  const double seconds = SecondsOnThreads(threads, [&](int) { unit.run(steps); });
-  return 1e-9 * static_cast<double>(steps) * unit.flops * threads / seconds;
+UnitRates MeasureUnit(const Unit& unit, int threads, int parts) {
+  const int pieces = std::max(1, kPieces / parts);
+  const int64_t steps = unit.steps / parts / pieces;
+  const PieceRates rates = RunPieces(threads, pieces, std::min(pieces, kWindow), [&](int) { unit.run(steps); });
+  const double gflop = 1e-9 * static_cast<double>(steps) * unit.flops;
+  return {gflop * rates.fastest, gflop * rates.overall};
 }
+
+double PeakGflops(const Unit& unit, int threads, int parts) { return MeasureUnit(unit, threads, parts).fastest; }
 
 double PeakGflops(DType in, int threads, int parts) {
   double peak = 0;
