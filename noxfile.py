@@ -80,7 +80,7 @@ def state() -> str:
 
 
 def form(name: str, *decorators, **options):
-    """Makes a session. One that ends well leaves a mark, and is skipped if --resume finds the mark on the same commit."""
+    """Makes a session. If it ends well it leaves a mark, for which --resume skips it on the same commit."""
 
     def decorate(function):
         @functools.wraps(function)
@@ -463,7 +463,7 @@ def headers(session: nox.Session) -> None:
         flags = ["-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-x", "c++", "/dev/null"]
         steps.run(header.name, "g++", f"-I{ROOT}/include", "-include", str(header), *flags)
     tree = WHEEL / "headers-build"
-    options = ["-DCMAKE_BUILD_TYPE=Debug", "-DRAGGEMM_BUILD_TESTS=OFF", "-DRAGGEMM_BUILD_BENCH=OFF"]
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DRAGGEMM_BUILD_TESTS=OFF", "-DRAGGEMM_BUILD_BENCH=OFF"]
     options += ["-DRAGGEMM_WARNINGS_AS_ERRORS=ON"]
     for version in HEADERS:
         with steps.step(f"jaxlib {version}"):
