@@ -198,7 +198,7 @@ int ShrinkAndPrint(const FuzzCase& failing) {
   }
   const FuzzCase smallest = Shrink(
       failing, [&](const FuzzCase& smaller) { return StatusOfReplay(smaller) == status; }, kShrinkTries);
-  std::printf("FAILED. Replay with\n  ./dev test fuzz_problems --replay=\"%s\"\n", ToText(smallest).c_str());
+  std::printf("FAILED. Replay with\n  build/release/bin/fuzz_problems --replay=\"%s\"\n", ToText(smallest).c_str());
   return 1;
 }
 

