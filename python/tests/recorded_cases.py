@@ -6,19 +6,16 @@ made from integers here as there, so that another language, jaxlib or CPU has th
 """
 
 import itertools
-import json
 import math
-import pathlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import ml_dtypes
 import numpy as np
-import raggemm
 from raggemm._primitive import library
+from raggemm_demo.case_files import CASES, read_cases
 
-CASES = pathlib.Path(raggemm.__file__).parent / "cases"
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 DTYPES = {
     "F16": np.float16,
@@ -94,10 +91,6 @@ def recorded_checksums() -> dict[str, int]:
     return {f"{name} {dtypes}": int(value, 16) for name, dtypes, value in lines}
 
 
-def _integers(values) -> list[int]:
-    return [int(x) for x in values]  # JSON has int64 as text
-
-
 class RecordedCase(NamedTuple):
     key: str
     attributes: dict[str, Any]
@@ -148,7 +141,7 @@ class _Operands:
 
     def random(self, dims, dtype: str, exponent: int = 0) -> np.ndarray:
         self.seed += 1
-        shape = tuple(_integers(dims))
+        shape = tuple(dims)
         if dtype in ("F16", "BF16", "F32", "F64"):
             return random_array(shape, DTYPES[dtype], self.seed - 1, exponent)
         return random_bits(shape, dtype, self.seed - 1)
@@ -161,10 +154,8 @@ class _Operands:
         if slot not in self.case.get("config", {}).get("ragged", "").split(","):
             return np.zeros(0, np.int32)
         matrix, axis = slot.split("_")
-        sizes = np.array(
-            _integers(self.case[matrix].get(f"{axis}_dims", [])), DTYPES[self.case.get("group_dtype", "S32")]
-        )
-        return sizes.reshape(_integers(self.case.get("group_shape", [sizes.size])))
+        sizes = np.array(self.case[matrix].get(f"{axis}_dims", []), DTYPES[self.case.get("group_dtype", "S32")])
+        return sizes.reshape(self.case.get("group_shape", [sizes.size]))
 
     def optional(self, name: str) -> np.ndarray:
         if name == "c":
@@ -176,7 +167,7 @@ class _Operands:
         dtype, dims = vector.get("dtype", defaults.get(name, self.compute)), vector.get("dims", [])
         if "values" not in vector:
             return self.random(dims, dtype)
-        return np.array(vector["values"], np.float64).astype(DTYPES[dtype]).reshape(_integers(dims))
+        return np.array(vector["values"], np.float64).astype(DTYPES[dtype]).reshape(dims)
 
 
 def _types(types: dict[str, str], config: dict[str, Any]) -> str:
@@ -195,7 +186,7 @@ def _recorded_case(case: dict[str, Any]) -> RecordedCase:
     names = [name for name in config.get("operands", "").split(",") if name]
     order = ("c", "bias", "alpha", "beta", "group_offset", "lhs_scale", "rhs_scale", "lhs_zero", "rhs_zero")
     optional = {name: make.optional(name) for name in sorted(names, key=order.index)}
-    shape = tuple(_integers(case["out"].get("dims", [])))
+    shape = tuple(case["out"].get("dims", []))
     ragged = [x for slot, x in zip(DIMS, dims, strict=True) if slot in config.get("ragged", "").split(",")]
     constant, per_group = library.workspace_coefficients(len(ragged))
     return RecordedCase(
@@ -209,9 +200,9 @@ def _recorded_case(case: dict[str, Any]) -> RecordedCase:
 
 def recorded_cases() -> Iterator[RecordedCase]:
     """As ./dev checksums has them: in the types that they have, then in others; those of formats by two rules."""
-    for case, sums in itertools.product(json.loads(library.cases_json(CASES / "formats.textproto"))["cases"], SUMS):
+    for case, sums in itertools.product(read_cases("formats"), SUMS):
         yield _recorded_case(_with_sums(case, sums))
-    for source in json.loads(library.cases_json(CASES / "edge.textproto"))["cases"]:
+    for source in read_cases("edge"):
         case = _explicit(source)
         yield _recorded_case(_with_sums(case, "PAIRS"))
         for dtype, rules in (("F16", ("AUTO",)), ("BF16", (*SUMS, "FMA", "MMLA")), ("F64", ("AUTO",))):

@@ -62,15 +62,15 @@ RULES = [
     (r"kernels/fork\.cc", [STD, API, r'"kernels/\w+\.h"', r"<pthread\.h>"]),
     (r"kernels/.*", [STD, ABSL, API, r'"kernels/(\w+|target/target|ways/way)\.h"', r"<sys/mman\.h>", r"<unistd\.h>"]),
     (r"proto/.*", [STD, ABSL, PROTO, PROTOBUF]),
-    (r"ffi/xla_versions\.h", ["<cstddef>", '"xla/ffi/api/c_api.h"']),
+    (r"tests/host/xla_versions\.h", ["<cstddef>", '"xla/ffi/api/c_api.h"']),
     (r"tests/(oracle|host)/\w+_test\.cc", [r".*"]),
     (
         r"tests/host/mini_host\..*",
-        [STD, r"<dlfcn\.h>", '"xla/ffi/api/c_api.h"', '"ffi/xla_versions.h"', '"tests/host/mini_host.h"'],
+        [STD, r"<dlfcn\.h>", '"xla/ffi/api/c_api.h"', '"tests/host/xla_versions.h"', '"tests/host/mini_host.h"'],
     ),
     (r"tests/host/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"(ffi|tests/host)/\w+\.h"', ORACLE]),
     (r"ffi/handlers\.h", ["<stdint.h>", '"xla/ffi/api/c_api.h"']),  # C, for whoever registers the call by hand
-    (r"ffi/huge_pages\.cc", [STD, r'"ffi/\w+\.h"', r"<sys/mman\.h>"]),
+    (r"ffi/decode\.cc", [STD, ABSL, API, r'"ffi/\w+\.h"', r"<sys/mman\.h>"]),
     (r"ffi/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"(ffi/\w+|kernels/errors)\.h"', r'"xla/ffi/api/\w+\.h"']),
     # What must come out is decided by nothing that decides what does.
     (r"tests/oracle/.*", [STD, ABSL, API, ORACLE, r"<(sys/auxv|sys/syscall|unistd)\.h>"]),

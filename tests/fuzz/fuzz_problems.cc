@@ -18,6 +18,8 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -27,7 +29,6 @@
 #include "tests/ffi/mlp_call.h"
 #include "tests/ffi/plugin_call.h"
 #include "tests/fuzz/fuzz_case.h"
-#include "tests/host/command_line.h"
 #include "tests/oracle/reference.h"
 #include "tests/support/field_text.h"
 #include "tests/support/isa_fixture.h"
@@ -282,6 +283,7 @@ int Main() {
 }  // namespace raggemm::test
 
 int main(int argc, char** argv) {
-  raggemm::host::ParseFlags(argc, argv, __FILE__, "random problems of every kind beside an oracle");
+  absl::SetProgramUsageMessage("random problems of every kind beside an oracle");
+  absl::ParseCommandLine(argc, argv);
   return raggemm::test::Main();
 }

@@ -18,7 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
-#include "ffi/matrix_config.h"
+#include "ffi/config.h"
 #include "raggemm/element.h"
 #include "raggemm/operands.h"
 #include "tests/host/random_fill.h"
@@ -109,7 +109,7 @@ class Builder {
     static_cast<Array&>(problem_.lhs) = Add(source_.lhs());
     static_cast<Array&>(problem_.rhs) = Add(source_.rhs());
     static_cast<Array&>(problem_.out) = Add(source_.out());
-    ApplyMatrixConfig(source_.config(), problem_);
+    ApplyConfig(source_.config(), problem_);
     for (const absl::Status& status :
          {CheckNames("ragged", source_.config().ragged(), kDimsSlots),
           CheckNames("operands", source_.config().operands(), kOperandSlots), AddSizes(), AddOperands()}) {

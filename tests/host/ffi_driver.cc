@@ -1,5 +1,5 @@
 // Runs cases of proto/cases through the plugin, as XLA would, and compares with the float64 reference. Ends with 0 if
-// all are right, 1 if one is not, 2 if it could not start or a flag is wrong.
+// all are right, 1 if one is not or Abseil refuses a flag, 2 if it could not start.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
@@ -25,7 +27,6 @@
 #include "proto/case.pb.h"
 #include "proto/read_cases.h"
 #include "raggemm/format.h"
-#include "tests/host/command_line.h"
 #include "tests/host/mini_host.h"
 #include "tests/host/run_case.h"
 
@@ -228,7 +229,8 @@ int Run() {
 }  // namespace raggemm::host
 
 int main(int argc, char** argv) {
-  raggemm::host::ParseFlags(argc, argv, __FILE__, "runs cases through libraggemm_ffi.so: --case=NAME | --all | --list");
+  absl::SetProgramUsageMessage("runs cases through libraggemm_ffi.so: --case=NAME | --all | --list");
+  absl::ParseCommandLine(argc, argv);
   const int modes = !absl::GetFlag(FLAGS_case).empty() + absl::GetFlag(FLAGS_all) + absl::GetFlag(FLAGS_list);
   try {
     if (modes != 1) throw std::runtime_error("give one of --case=NAME, --all and --list");

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <stdexcept>
 
-#include "ffi/xla_versions.h"
+#include "tests/host/xla_versions.h"
 
 namespace {
 std::atomic<int64_t> live_errors{0};

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "ffi/xla_versions.h"
+#include "tests/host/xla_versions.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
