@@ -121,7 +121,8 @@ int Main() {
 
 int main(int argc, char** argv) {
   raggemm::bench::LimitSpinning(argv);
-  absl::SetProgramUsageMessage("our library and its peers on the same operands, in turns; ./dev bench makes tables of it");
+  absl::SetProgramUsageMessage(
+      "our library and its peers on the same operands, in turns; ./dev bench makes tables of it");
   absl::ParseCommandLine(argc, argv);
   return raggemm::bench::Main();
 }

@@ -110,8 +110,7 @@ class Buffers {
 
 absl::Status CheckLeast(absl::string_view what, size_t given, int64_t least) {
   if (static_cast<int64_t>(given) >= least) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("Wrong number of ", what, ": ", given, ", must be at least ", least));
+  return absl::InvalidArgumentError(absl::StrCat("Wrong number of ", what, ": ", given, ", must be at least ", least));
 }
 
 absl::Status CheckCount(const BoundCall& bound, absl::string_view attribute, size_t named, size_t given) {

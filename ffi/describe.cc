@@ -62,11 +62,16 @@ std::string List(const Range& range, ToJson to_json) {
 
 using Field = std::pair<absl::string_view, std::string>;
 std::string Object(absl::Span<const Field> fields) {
-  return absl::StrCat("{", absl::StrJoin(fields, ",", [](std::string* out, const Field& field) {
-                        absl::StrAppend(out, Text(field.first), ":", field.second);
-                      }), "}");
+  return absl::StrCat("{",
+                      absl::StrJoin(fields, ",",
+                                    [](std::string* out, const Field& field) {
+                                      absl::StrAppend(out, Text(field.first), ":", field.second);
+                                    }),
+                      "}");
 }
-std::string Object(std::initializer_list<Field> fields) { return Object(absl::MakeConstSpan(fields.begin(), fields.size())); }
+std::string Object(std::initializer_list<Field> fields) {
+  return Object(absl::MakeConstSpan(fields.begin(), fields.size()));
+}
 
 // ---- the tables ----
 
@@ -199,8 +204,7 @@ std::string ErrorsOf(const Environment& environment, const Cpu& cpu) {
 std::string Chosen(const Arithmetic& arithmetic, absl::string_view as, absl::string_view because,
                    const Environment& environment, const Cpu& cpu) {
   const absl::StatusOr<Isa> isa = DefaultIsa(environment, cpu, arithmetic);
-  const absl::string_view reason =
-      isa.ok() ? ReasonFor(*isa, arithmetic, environment, cpu) : isa.status().message();
+  const absl::string_view reason = isa.ok() ? ReasonFor(*isa, arithmetic, environment, cpu) : isa.status().message();
   return Object({{"arithmetic", Text(as)},
                  {"isa", isa.ok() ? Text(NameInConfig(*isa)) : "null"},
                  {"reason", Text(absl::StrCat(because, reason))}});
@@ -216,25 +220,24 @@ std::string ChosenForBf16(const Environment& environment, const Cpu& cpu) {
 std::string Describe() {
   const Cpu& cpu = HostCpu();
   const Environment& environment = ProcessEnvironment();
-  std::vector<Field> fields = {
-      {"version", Text(raggemm_version())},
-      {"ffi_api", Text(absl::StrCat(XLA_FFI_API_MAJOR, ".", XLA_FFI_API_MINOR))},
-      {"cpu", Text(HostCpuBrand())},
-      {"isas", List(AllIsas(), IsaRow)},
-      {"f32", Chosen(kArithmetics[0], kArithmetics[0].name, "", environment, cpu)},
-      {"bf16", ChosenForBf16(environment, cpu)},
-      {"executors", NamesOf(*GroupedGemmConfig::Executor::Value_descriptor())},
-      {"bf16_sums", NamesOf(*GroupedGemmConfig::Bf16Sums::Value_descriptor())},
-      {"precisions", NamesOf(*GroupedGemmConfig::Precision::Value_descriptor())},
-      {"max_threads", absl::StrCat(kMaxThreads)},
-      {"openmp_threads", absl::StrCat(OpenMpThreads())},
-      {"environment", Object({{"RAGGEMM_ISA", Variable(environment.isa)},
-                              {"RAGGEMM_THREADS", Variable(environment.threads)},
-                              {"RAGGEMM_EXECUTOR", Variable(environment.executor)},
-                              {"RAGGEMM_BF16_SUMS", Variable(environment.bf16_sums)}})},
-      {"kept_buffers", Object({{"count", absl::StrCat(CountKeptBuffers().count)},
-                               {"bytes", absl::StrCat(CountKeptBuffers().bytes)}})},
-      {"error", ErrorsOf(environment, cpu)}};
+  std::vector<Field> fields = {{"version", Text(raggemm_version())},
+                               {"ffi_api", Text(absl::StrCat(XLA_FFI_API_MAJOR, ".", XLA_FFI_API_MINOR))},
+                               {"cpu", Text(HostCpuBrand())},
+                               {"isas", List(AllIsas(), IsaRow)},
+                               {"f32", Chosen(kArithmetics[0], kArithmetics[0].name, "", environment, cpu)},
+                               {"bf16", ChosenForBf16(environment, cpu)},
+                               {"executors", NamesOf(*GroupedGemmConfig::Executor::Value_descriptor())},
+                               {"bf16_sums", NamesOf(*GroupedGemmConfig::Bf16Sums::Value_descriptor())},
+                               {"precisions", NamesOf(*GroupedGemmConfig::Precision::Value_descriptor())},
+                               {"max_threads", absl::StrCat(kMaxThreads)},
+                               {"openmp_threads", absl::StrCat(OpenMpThreads())},
+                               {"environment", Object({{"RAGGEMM_ISA", Variable(environment.isa)},
+                                                       {"RAGGEMM_THREADS", Variable(environment.threads)},
+                                                       {"RAGGEMM_EXECUTOR", Variable(environment.executor)},
+                                                       {"RAGGEMM_BF16_SUMS", Variable(environment.bf16_sums)}})},
+                               {"kept_buffers", Object({{"count", absl::StrCat(CountKeptBuffers().count)},
+                                                        {"bytes", absl::StrCat(CountKeptBuffers().bytes)}})},
+                               {"error", ErrorsOf(environment, cpu)}};
   for (Field& table : Tables()) fields.push_back(std::move(table));
   return Object(fields);
 }

@@ -1,8 +1,5 @@
-#include "ffi/plan_records.h"
-
 #include <cstdint>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_split.h"
@@ -77,23 +74,6 @@ TEST(RecordPlansTest, PairsMayBeNestedAndOffsAreNotOwed) {
   EXPECT_THAT(Take(), HasSubstr(Groups(9)));
 }
 
-TEST(RecordPlansTest, OfAllThreads) {
-  constexpr int kThreads = 4, kCalls = 25;
-  Record(true);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([t] {
-      for (int i = 0; i < kCalls; ++i) Call(10 + t);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  Record(false);
-  const std::string plans = Take();
-  for (int t = 0; t < kThreads; ++t) {
-    EXPECT_EQ(std::vector<std::string>(absl::StrSplit(plans, Groups(10 + t))).size(), kCalls + 1u);
-  }
-}
-
 // An expert MLP has the products of its first piece, as one record.
 TEST(RecordPlansTest, OfAnMlpThoseOfItsProducts) {
   MlpCall call({.tokens = 9, .hidden = 40, .intermediate = 24, .sizes = {3, 0, 250, 9}, .x = DType::kBF16});
@@ -115,15 +95,6 @@ TEST(RecordPlansTest, OfAnMlpThoseOfItsProducts) {
   EXPECT_EQ(count("\nproduct: down\n"), 1u);
   EXPECT_EQ(count("\nlhs: f32 253x24\n"), 1u);
   EXPECT_EQ(count("\nthreads: 1\n"), 3u);
-}
-
-TEST(RecordPlansTest, NoneOfABadMlp) {
-  MlpCall call({});
-  call.call().args[0].data = nullptr;
-  Record(true);
-  EXPECT_THAT(call.Run(nullptr).message, HasSubstr("x: data is null"));
-  Record(false);
-  EXPECT_EQ(Take(), "");
 }
 
 // A call that fails before it has a plan leaves none.

@@ -14,12 +14,10 @@ namespace raggemm {
 using ErrorDetails = XLA_FFI_Error_GetMessage_Args;
 inline constexpr size_t kErrorDetailsSize = XLA_FFI_Error_GetMessage_Args_STRUCT_SIZE;
 inline constexpr auto kReadError = &XLA_FFI_Api::XLA_FFI_Error_GetMessage;
-inline constexpr auto kGetContext = &XLA_FFI_Api::XLA_FFI_ExecutionContext_Get;
 #else
 using ErrorDetails = XLA_FFI_Error_GetDetails_Args;
 inline constexpr size_t kErrorDetailsSize = XLA_FFI_Error_GetDetails_Args_STRUCT_SIZE;
 inline constexpr auto kReadError = &XLA_FFI_Api::XLA_FFI_Error_GetDetails;
-inline constexpr auto kGetContext = &XLA_FFI_Api::XLA_FFI_InvokeContext_Get;
 #endif
 
 // Where `details` has room for the code of an error, which callers built with older headers do not give; or null.
