@@ -33,33 +33,19 @@ ProblemSpec ManyTiles() {
           .beta = true};
 }
 
-// Six arrays with different values in each.
-ProblemSpec AllDifferent() {
-  return {.mode = RaggedMode::kAllRagged,
-          .groups = 7,
-          .sizes = {5, 0, 31, 2, 17, 9, 1},
-          .n_sizes = {40, 3, 0, 19, 8, 50, 2},
-          .k_sizes = {7, 11, 23, 0, 300, 4, 13},
-          .lhs_layout = Layout::kPacked,
-          .rhs_layout = Layout::kPacked,
-          .out_layout = Layout::kPacked,
-          .c = true,
-          .slack = 3};
-}
-
 TEST(HandlersTest, VersionIsOneThatTheHostKnows) {
   EXPECT_EQ(host::CheckVersion(ThePlugin().instantiate).message, "");
   EXPECT_EQ(host::CheckVersion(ThePlugin().execute).message, "");
 }
 
-// Between two unmapped pages, each buffer flush with one of them.
+// Two thirds lie between two unmapped pages, each buffer flush with one of them; the others start anywhere.
 TEST(HandlersTest, RandomProblemsAreRightWithEveryIsa) {
   Random random(TestSeed());
   host::ThreadPool pool(2);
   for (int i = 0; i < 300; ++i) {
     ProblemSpec spec = RandomSpec(random);
-    spec.gap_elements = 0;
-    spec.cliff = i % 2 == 0 ? Cliff::kBehind : Cliff::kBefore;
+    if (i % 3 != 0) spec.gap_elements = 0;
+    spec.cliff = i % 3 == 2 ? Cliff::kBefore : Cliff::kBehind;
     SpoiltGemm call(spec);
     for (Isa isa : HostIsas()) {
       call.call().attributes["isa"] = absl::AsciiStrToUpper(IsaName(isa));
@@ -83,20 +69,6 @@ TEST(HandlersTest, RandomMlpsAreRightWithEveryIsa) {
   }
 }
 
-TEST(HandlersTest, ArraysOfSizesThatAllDiffer) {
-  host::ThreadPool pool(2);
-  for (bool lhs_flipped : {false, true}) {
-    for (bool rhs_flipped : {false, true}) {
-      ProblemSpec spec = AllDifferent();
-      spec.lhs_flipped = lhs_flipped;
-      spec.rhs_flipped = rhs_flipped;
-      PluginCall call(spec);
-      ASSERT_EQ(call.Run(&pool).message, "");
-      EXPECT_TRUE(call.IsRight()) << Describe(spec);
-    }
-  }
-}
-
 TEST(HandlersTest, EveryExecutorAndThreadCountHasTheSameBits) {
   PluginCall call(ManyTiles());
   host::ThreadPool pool(8);
@@ -107,21 +79,6 @@ TEST(HandlersTest, EveryExecutorAndThreadCountHasTheSameBits) {
       call.call().attributes["threads"] = threads;
       ASSERT_EQ(call.Run(&pool).message, "");
       ASSERT_TRUE(call.IsRight());
-    }
-  }
-}
-
-TEST(HandlersTest, StartsAlignedToTheElementOnly) {
-  host::ThreadPool pool(2);
-  for (DType dtype : kAllFloats) {
-    for (int64_t gap = 0; gap < 5; ++gap) {
-      ProblemSpec spec = ManyTiles();
-      spec.m = 45, spec.n = 37, spec.k = 50, spec.sizes = {13, 0, 1, 20, 6};
-      spec.lhs = spec.rhs = spec.out = dtype;
-      spec.gap_elements = gap;
-      PluginCall call(spec);
-      ASSERT_EQ(call.Run(&pool).message, "");
-      EXPECT_TRUE(call.IsRight()) << Describe(spec);
     }
   }
 }

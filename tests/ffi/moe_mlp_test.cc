@@ -21,8 +21,6 @@ namespace raggemm::test {
 namespace {
 
 using ::testing::HasSubstr;
-using WorkspaceFunction = int64_t(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows, int64_t groups,
-                                  int64_t sums_tokens, int64_t has_slots);
 
 void ExpectError(MlpCall& call, const std::string& text) {
   const host::Error error = call.Run(nullptr);
@@ -70,22 +68,6 @@ TEST(MoeMlpCall, KeepsFirstProductsWhereResultsNameThem) {
   for (const auto& [kept, product] : {std::pair{&up, &first.up}, {&gate, &first.gate}}) {
     for (int64_t i = 0; i < 14 * 24; ++i) ASSERT_EQ(kept->At(i), i < 12 * 24 ? product->At(i) : 0);
   }
-}
-
-TEST(MoeMlpCall, WorkspaceIsTheLibrarys) {
-  WorkspaceFunction* const size = ThePlugin().library.Find<WorkspaceFunction>("raggemm_v1_moe_mlp_workspace");
-  for (const bool sums_tokens : {false, true}) {
-    for (const bool has_slots : {false, true}) {
-      EXPECT_EQ(size(9, 40, 24, 14, 4, sums_tokens, has_slots), MoeMlpWorkspaceSize({.tokens = 9,
-                                                                                     .hidden = 40,
-                                                                                     .intermediate = 24,
-                                                                                     .rows = 14,
-                                                                                     .groups = 4,
-                                                                                     .sums_tokens = sums_tokens,
-                                                                                     .has_slots = has_slots}));
-    }
-  }
-  EXPECT_EQ(size(-1, 40, 24, 14, 4, 1, 1), -1);
 }
 
 TEST(MoeMlpCall, NamesWhatIsWrongWithAttributes) {

@@ -132,20 +132,5 @@ TEST(MakeCaseProblemTest, WhatConfigDoesNotNameIsAnError) {
   }
 }
 
-TEST(MakeCaseProblemTest, ExponentScalesAndRoundsOnceBelowTheNormalNumbers) {
-  const auto lhs = [](const std::string& dtype, int exponent) {
-    return absl::StrCat("lhs { dims: [9] dtype: ", dtype, " exponent: ", exponent, " } rhs {} out {}");
-  };
-  const std::tuple<std::string, int, double> types[] = {
-      {"F16", -20, 0x1p-24}, {"BF16", -130, 0x1p-133}, {"F32", -140, 0x1p-149}, {"F64", -1000, 0x1p-1074}};
-  for (const auto& [dtype, exponent, tiny] : types) {
-    const auto whole = MakeCaseProblem(Parse(lhs(dtype, 0))), scaled = MakeCaseProblem(Parse(lhs(dtype, exponent)));
-    for (int64_t i = 0; i < 9; ++i) {
-      const double steps = std::ldexp(ToDouble(whole->problem.lhs, i), exponent - std::ilogb(tiny));
-      EXPECT_EQ(ToDouble(scaled->problem.lhs, i), std::nearbyint(steps) * tiny) << dtype;
-    }
-  }
-}
-
 }  // namespace
 }  // namespace raggemm::host

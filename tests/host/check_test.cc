@@ -73,15 +73,6 @@ TEST(SampleOutTest, CoversEveryGroupAndTheLastRowAndColumn) {
   }
 }
 
-// Where nothing is to be written, something may be.
-TEST(SampleOutTest, CoversRowsOfNoGroup) {
-  const CaseProblem made = Make(
-      "config { ragged: 'lhs_first,out_first' } lhs { dims: [2000,3] first_dims: [1000] } rhs { dims: [1,3,9] } "
-      "out { dims: [2000,9] first_dims: [1000] }");
-  const std::vector<int64_t> sample = SampleOut(made.problem, *GroupProducts(made.problem), kSampleSize, 7);
-  EXPECT_GE(std::count_if(sample.begin(), sample.end(), [](int64_t e) { return e >= 1000 * 9; }), 50);
-}
-
 // ---- checksums ----
 
 template <typename Bits>

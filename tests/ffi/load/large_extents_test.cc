@@ -143,15 +143,6 @@ TEST(LargeExtents, LongRows) {
       {{kM, 5, kK, {0, kK, 1}, {0, kN, 1}, {0, kN, 1}}, {kM, 70, kK, {0, kK, 1}, {5, kN, 1}, {5, kN, 1}}});
 }
 
-TEST(LargeExtents, LongRowsOfATransposedLhs) {
-  constexpr int64_t kM = kTwoTo31 + 64, kK = 300, kN = 2;
-  LargeProblem large({kK, kM}, {2, kK, kN}, {kM, kN});
-  large.problem.lhs.is_trans = true;
-  large.problem.lhs.last_dims = large.problem.out.first_dims = large.Sizes({2}, {9, 20});
-  large.RunAndCheck(
-      {{9, kN, kK, {0, 1, kM}, {0, kN, 1}, {0, kN, 1}}, {20, kN, kK, {9, 1, kM}, {kK * kN, kN, 1}, {9 * kN, kN, 1}}});
-}
-
 TEST(LargeExtents, PackedGroupsOfTheSecondProblem) {
   constexpr int64_t kLength = kTwoTo31 + 10;  // of each problem
   LargeProblem large({2 * kLength}, {2 * kLength}, {2 * kLength});
