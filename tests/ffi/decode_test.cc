@@ -130,6 +130,17 @@ TEST(ToFfiErrorTest, KeepsCodeAndMessage) {
   EXPECT_EQ(error.message(), "no memory");
 }
 
+TEST(BytesOfTest, AreNoneForShapesThatCannotBe) {
+  const auto bytes = [](std::vector<int64_t> dims) {
+    XLA_FFI_Buffer buffer{XLA_FFI_Buffer_STRUCT_SIZE,        nullptr,    XLA_FFI_DataType_F32, nullptr,
+                          static_cast<int64_t>(dims.size()), dims.data()};
+    return BytesOf(ffi::AnyBuffer(&buffer));
+  };
+  EXPECT_EQ(bytes({3, 5}), 60u);
+  EXPECT_EQ(bytes({-1}), 0u);
+  EXPECT_EQ(bytes({int64_t{1} << 31, int64_t{1} << 31, 1 << 4}), 0u);
+}
+
 // Advice is for whole huge pages within the range.
 TEST(AdviseHugePagesTest, AdvisesWholePagesWithinTheRange) {
   constexpr size_t kHugePage = 2 << 20, kBytes = 5 * kHugePage;
@@ -152,6 +163,7 @@ TEST(AdviseHugePagesTest, AdvisesWholePagesWithinTheRange) {
   };
   AdviseHugePages(nullptr, 0);
   AdviseHugePages(begin + 1, 2 * kHugePage - 2);
+  AdviseHugePages(begin + 1, kHugePage / 2);
   EXPECT_FALSE(is_advised(begin + kHugePage));
   AdviseHugePages(begin + 64, 3 * kHugePage);
   // Kernels that are built without huge pages refuse all advice about them.

@@ -79,6 +79,7 @@ TEST(MoeMlpCall, NamesWhatIsWrongWithAttributes) {
   expect("activation", {std::string("swish")}, "attribute activation: unknown value \"swish\"; allowed: SILU, GELU");
   expect("lhs_is_trans", {true}, "unknown attribute \"lhs_is_trans\"; allowed: activation, merged");
   expect("operands", {std::string("w_gates")}, "attribute operands: unknown entry \"w_gates\"");
+  expect("operands", {std::string("up")}, "attribute operands: unknown entry \"up\"");  // a result
   expect("operands", {std::string("w_gate")}, "names 1 optional operands, got 5");
 }
 
