@@ -1,8 +1,8 @@
 // The handlers of every custom call, as templates of a struct Call. They keep exceptions inside the library, answer
 // errors as the attribute on_error says, and lend the call XLA's thread pool. A Call has:
 //
-//   Problem, Config      what the call computes, with its buffers (FillOutWithNaN takes it, too), and the message of its
-//                        attributes in proto/config.proto, which has executor, isa, threads and on_error
+//   Problem, Config      what the call computes, with its buffers (FillOutWithNaN takes it, too), and the message of
+//                        its attributes in proto/config.proto, which has executor, isa, threads and on_error
 //   Description()        its CustomCall
 //   Apply(config, attributes, problem)         sets what the attributes say of the problem, or says what is wrong
 //   Run(problem, options, workspace)           checks the problem and computes it

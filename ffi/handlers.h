@@ -8,9 +8,9 @@
 //   attributes  proto/config.proto
 //
 // The frame itself is XLA's, and no more of it is checked than XLA's headers do. Attributes, types, shapes, sizes and
-// buffers come from the program: a call that is wrong in them is refused with INVALID_ARGUMENT, which says what is wrong.
-// out may be c, from its start; anything else that overlaps out or the workspace is an error, operands that are only
-// read may overlap.
+// buffers come from the program: a call that is wrong in them is refused with INVALID_ARGUMENT, which says what is
+// wrong. out may be c, from its start; anything else that overlaps out or the workspace is an error, operands that are
+// only read may overlap.
 #ifndef RAGGEMM_FFI_HANDLERS_H_
 #define RAGGEMM_FFI_HANDLERS_H_
 

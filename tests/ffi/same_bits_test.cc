@@ -3,8 +3,8 @@
 //
 // The cases of edge.textproto and formats.textproto are compared with checksums that were recorded with the scalar ISA
 // on one thread (proto/cases/checksums.txt), on whatever machine that was: two ISAs that agree with it agree with each
-// other, and so do two machines. Other tests have the rule itself (support/bits_rule.h), which knows neither the company
-// of a row nor the order of the groups.
+// other, and so do two machines. Other tests have the rule itself (support/bits_rule.h), which knows neither the
+// company of a row nor the order of the groups.
 #include <atomic>
 #include <cstdint>
 #include <cstring>

@@ -1,5 +1,5 @@
-// The plugin closed and opened again, with tasks and threads of its calls still about: results are right, and the memory
-// stays as it was.
+// The plugin closed and opened again, with tasks and threads of its calls still about: results are right, and the
+// memory stays as it was.
 #include <cstdio>
 #include <memory>
 #include <string>
