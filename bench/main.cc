@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
@@ -25,7 +27,6 @@
 #include "bench/timing.h"
 #include "benchmark/benchmark.h"
 #include "proto/read_cases.h"
-#include "tests/host/command_line.h"
 
 ABSL_FLAG(bool, quick, false, "a sample, in two minutes");
 ABSL_FLAG(bool, full, false, "every shape, type, mode and number of threads, in hours");
@@ -120,7 +121,8 @@ int Main() {
 
 int main(int argc, char** argv) {
   raggemm::bench::LimitSpinning(argv);
-  raggemm::host::ParseFlags(argc, argv, __FILE__,
-                            "our library and its peers on the same operands, in turns; ./dev bench makes tables of it");
+  absl::SetProgramUsageMessage(
+      "our library and its peers on the same operands, in turns; ./dev bench makes tables of it");
+  absl::ParseCommandLine(argc, argv);
   return raggemm::bench::Main();
 }

@@ -11,6 +11,7 @@
 #include "google/protobuf/message.h"
 #include "proto/config.pb.h"
 #include "raggemm/plan.h"
+#include "raggemm/problem.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace raggemm {
@@ -25,6 +26,11 @@ absl::string_view TextOf(const xla::ffi::Dictionary& attributes, std::string_vie
 // InvalidArgument: an isa that is neither AUTO nor a name that this architecture knows, threads out of range.
 absl::StatusOr<Options> OptionsOf(proto::GroupedGemmConfig::Executor::Value executor, absl::string_view isa,
                                   int64_t threads);
+
+// The attribute `names`: a comma list of slot=word; slots that it does not have keep their own names. The words point
+// into `list`. InvalidArgument, with the entry and what is allowed: no slot of kMatrixSlots, kDimsSlots or
+// kOperandSlots, one twice, or a word that is not [A-Za-z_][A-Za-z0-9_.]{0,63}.
+absl::StatusOr<OperandNames> ParseOperandNames(absl::string_view list);
 
 }  // namespace raggemm
 

@@ -1,7 +1,7 @@
 // A custom call as data: what it binds, by position and by name, and where in its problem each of that goes. One
 // decoder (decode.h) and one pair of handlers (handler.h, which says what struct runs a call) serve all of them, and
-// the hostile host walks them. A call is one of these, a message of its attributes in proto/config.proto, the struct
-// (grouped_gemm.cc, moe_mlp.cc), and its symbols (handlers.h, handlers.cc, exports.map).
+// tests walk them (tests/ffi/spoilt_call.h). A call is one of these, a message of its attributes in proto/config.proto,
+// the struct (grouped_gemm.cc, moe_mlp.cc), and its symbols (handlers.h, exports.map).
 #ifndef RAGGEMM_FFI_CUSTOM_CALL_H_
 #define RAGGEMM_FFI_CUSTOM_CALL_H_
 

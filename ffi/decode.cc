@@ -1,13 +1,16 @@
 #include "ffi/decode.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <sstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "ffi/buffers.h"
+#include "raggemm/format.h"
 
 namespace raggemm {
 namespace {
@@ -15,6 +18,35 @@ namespace {
 namespace ffi = ::xla::ffi;
 
 using Named = absl::InlinedVector<const Place*, 16>;
+
+std::string Name(ffi::DataType type) {
+  std::ostringstream text;
+  text << type;
+  return text.str();
+}
+
+absl::Span<const int64_t> DimsOf(const ffi::AnyBuffer& buffer) {
+  return {buffer.dimensions().begin(), buffer.dimensions().size()};
+}
+
+absl::StatusOr<Array> ToArray(absl::string_view name, const ffi::AnyBuffer& buffer) {
+  const Format* format = FormatOfXla(static_cast<int>(buffer.element_type()));
+  if (format == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": unsupported element type ", Name(buffer.element_type()),
+                                                   "; matrices are ", NamesOf(Role::kMatrix), ", or ",
+                                                   NamesOf(Role::kQuantized), ", sizes ", NamesOf(Role::kSizes)));
+  }
+  return Array{buffer.untyped_data(), format->dtype, DimsOf(buffer)};
+}
+
+absl::StatusOr<absl::Span<int64_t>> DecodeWorkspace(const ffi::AnyBuffer& buffer) {
+  const absl::Span<const int64_t> dims = DimsOf(buffer);
+  if (buffer.element_type() != ffi::S64 || dims.size() != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("int64_workspace: expected a vector of S64, got ",
+                                                   Name(buffer.element_type()), "[", absl::StrJoin(dims, ","), "]"));
+  }
+  return absl::MakeSpan(static_cast<int64_t*>(buffer.untyped_data()), dims[0]);
+}
 
 // The places that a comma list names, in its order.
 absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const Place> places,
@@ -76,6 +108,11 @@ class Buffers {
   size_t operand_ = 0, result_ = 0;
 };
 
+absl::Status CheckLeast(absl::string_view what, size_t given, int64_t least) {
+  if (static_cast<int64_t>(given) >= least) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("Wrong number of ", what, ": ", given, ", must be at least ", least));
+}
+
 absl::Status CheckCount(const BoundCall& bound, absl::string_view attribute, size_t named, size_t given) {
   if (named == given) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("attribute ", attribute, " (\"",
@@ -84,6 +121,29 @@ absl::Status CheckCount(const BoundCall& bound, absl::string_view attribute, siz
 }
 
 }  // namespace
+
+ffi::ErrorOr<ffi::AnyBuffer> ResultAt(const ffi::RemainingRets& results, size_t i) {
+  ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> result = results.get<ffi::AnyBuffer>(i);
+  if (result.has_error()) return ffi::Unexpected(result.error());
+  return ffi::AnyBuffer(**result);
+}
+
+size_t BytesOf(const ffi::AnyBuffer& buffer) {
+  const Format* format = FormatOfXla(static_cast<int>(buffer.element_type()));
+  size_t bytes = format == nullptr ? 0 : SizeOf(format->dtype);
+  for (int64_t d : DimsOf(buffer)) {
+    if (d < 0 || __builtin_mul_overflow(bytes, static_cast<size_t>(d), &bytes)) return 0;
+  }
+  return bytes;
+}
+
+void AdviseHugePages(void* data, size_t bytes) {
+  constexpr size_t kHugePage = 2 << 20;
+  const size_t before = -reinterpret_cast<uintptr_t>(data) % kHugePage;
+  if (bytes < before + kHugePage) return;
+  // Advice: failure costs speed only.
+  madvise(static_cast<char*>(data) + before, (bytes - before) / kHugePage * kHugePage, MADV_HUGEPAGE);
+}
 
 absl::StatusOr<NamedPlaces> NamedBy(const ffi::Dictionary& attributes, const CustomCall& call) {
   NamedPlaces named;
@@ -98,6 +158,8 @@ absl::StatusOr<NamedPlaces> NamedBy(const ffi::Dictionary& attributes, const Cus
 
 absl::StatusOr<absl::Span<int64_t>> DecodeBuffers(const BoundCall& bound, const CustomCall& call,
                                                   const NamedPlaces& named, void* problem) {
+  if (absl::Status s = CheckLeast("arguments", bound.operands.size(), call.least_operands()); !s.ok()) return s;
+  if (absl::Status s = CheckLeast("results", bound.results.size(), call.least_results()); !s.ok()) return s;
   const size_t operands = bound.operands.size() - static_cast<size_t>(call.least_operands());
   const size_t results = bound.results.size() - static_cast<size_t>(call.least_results());
   if (absl::Status s = CheckCount(bound, "operands", named.operands.size(), operands); !s.ok()) return s;

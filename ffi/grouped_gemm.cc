@@ -6,12 +6,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "ffi/c_text.h"
+#include "ffi/config.h"
 #include "ffi/handler.h"
 #include "ffi/handlers.h"
-#include "ffi/matrix_config.h"
-#include "ffi/operand_names.h"
-#include "ffi/xla_versions.h"
 #include "proto/config.pb.h"
 #include "raggemm/grouped_gemm.h"
 #include "raggemm/operands.h"
@@ -45,31 +42,17 @@ constexpr auto kMatrices = PlacesOf<MatrixPlace, std::size(kMatrixSlots)>();  //
 constexpr auto kRagged = PlacesOf<DimsPlace, std::size(kDimsSlots)>();
 constexpr auto kOptional = PlacesOf<OperandPlace, std::size(kOperandSlots)>();
 
-std::string TakeMessage(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
-  ErrorDetails details{};
-  details.struct_size = kErrorDetailsSize;
-  details.error = error;
-  (api->*kReadError)(&details);
-  std::string message = details.message;
-  XLA_FFI_Error_Destroy_Args destroy{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
-  api->XLA_FFI_Error_Destroy(&destroy);
-  return message;
-}
-
-std::string PlanTextOf(const XLA_FFI_CallFrame* frame) {
-  absl::StatusOr<XLA_FFI_CallFrame> checked = CheckedCallFrame(frame, SignatureOf(GroupedGemmCall::Description()));
-  if (!checked.ok()) return std::string(checked.status().message());
-  std::string text = "the frame asks for metadata, not for a result";
-  const auto handler = Bound<GroupedGemmCall>(
-      [&](absl::StatusOr<Decoded<GroupedGemmCall>>& call, XlaTaskPool& pool, const xla::ffi::RemainingRets&) {
-        if (call.ok()) SetPool(pool, call->options);
-        const absl::StatusOr<std::string> plan =
-            call.ok() ? GroupedGemmCall::PlanOf(call->problem, call->options, call->workspace) : call.status();
-        text = plan.ok() ? *plan : std::string(plan.status().message());
-        return xla::ffi::Error::Success();
-      });
-  XLA_FFI_Error* error = handler->Call(&*checked);
-  return error == nullptr ? text : TakeMessage(checked->api, error);
+// Decodes the frame itself, because a handler can return no text.
+std::string PlanTextOf(const XLA_FFI_CallFrame& frame) {
+  namespace ffi = ::xla::ffi;
+  absl::StatusOr<Decoded<GroupedGemmCall>> call = DecodeCall<GroupedGemmCall>(
+      {ffi::RemainingArgs(&frame.args, 0), ffi::RemainingRets(&frame.rets, 0), ffi::Dictionary(&frame.attrs)});
+  if (!call.ok()) return std::string(call.status().message());
+  ffi::DiagnosticEngine diagnostic;
+  XlaTaskPool pool(*ffi::CtxDecoding<ffi::ThreadPool>::Decode(frame.api, frame.ctx, diagnostic));
+  if (pool.num_threads() > 0) call->options.pool = &pool;
+  const absl::StatusOr<std::string> plan = GroupedGemmCall::PlanOf(call->problem, call->options, call->workspace);
+  return plan.ok() ? *plan : std::string(plan.status().message());
 }
 
 }  // namespace
@@ -91,7 +74,7 @@ absl::Status GroupedGemmCall::Apply(const Config& config, const xla::ffi::Dictio
   const absl::StatusOr<OperandNames> names = ParseOperandNames(TextOf(attributes, "names"));
   if (!names.ok()) return names.status();
   problem.names = *names;
-  ApplyMatrixConfig(config, problem);
+  ApplyConfig(config, problem);
   return absl::OkStatus();
 }
 
@@ -125,7 +108,7 @@ void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, i
 }
 
 char* raggemm_plan_text(XLA_FFI_CallFrame* frame) {
-  return raggemm::TextOrException([=] { return raggemm::PlanTextOf(frame); });
+  return raggemm::TextForC([=] { return raggemm::PlanTextOf(*frame); });
 }
 
 }  // extern "C"

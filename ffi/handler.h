@@ -1,32 +1,29 @@
-// The handlers of every custom call: the border that nothing thrown crosses, answers by on_error, XLA's threads. They
-// are templates of a struct Call:
+// The handlers of every custom call, as templates of a struct Call. They keep exceptions inside the library, answer
+// errors as the attribute on_error says, and lend the call XLA's thread pool. A Call has:
 //
-//   Problem, Config      what it computes, into which buffers go (FillOutWithNaN takes it too), and the message of its
-//                        attributes in proto/config.proto, which has executor, isa, threads and on_error
+//   Problem, Config      what the call computes, with its buffers (FillOutWithNaN takes it, too), and the message of
+//                        its attributes in proto/config.proto, which has executor, isa, threads and on_error
 //   Description()        its CustomCall
-//   Apply(config, attributes, problem)         what the attributes say of the problem, or what is wrong with them
-//   Run(problem, options, workspace)           checks it and computes it
-//   PlanOf(problem, options, workspace)        how it would be computed, as text
+//   Apply(config, attributes, problem)         sets what the attributes say of the problem, or says what is wrong
+//   Run(problem, options, workspace)           checks the problem and computes it
+//   PlanOf(problem, options, workspace)        returns as text how the problem would be computed
 #ifndef RAGGEMM_FFI_HANDLER_H_
 #define RAGGEMM_FFI_HANDLER_H_
 
+#include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <new>
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "ffi/buffers.h"
-#include "ffi/call_frame.h"
-#include "ffi/custom_call.h"
 #include "ffi/decode.h"
-#include "ffi/huge_pages.h"
-#include "ffi/on_error.h"
-#include "ffi/plan_records.h"
 #include "raggemm/plan.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -38,7 +35,7 @@ class XlaTaskPool : public TaskPool {
  public:
   explicit XlaTaskPool(xla::ffi::ThreadPool pool) : pool_(pool) {}
 
-  // 0 where this XLA has no pool.
+  // 0 if this XLA has no pool.
   int64_t num_threads() const override { return pool_.num_threads(); }
 
   void Schedule(std::function<void()> task) override {
@@ -53,7 +50,7 @@ class XlaTaskPool : public TaskPool {
   xla::ffi::ThreadPool pool_;
 };
 
-// What `call` returns; where it throws, what fail(code, message) returns.
+// Returns what `call` returns, or, if it throws, what fail(code, message) returns.
 template <typename Call, typename Fail>
 auto ResultOf(Call call, Fail fail) {
   try {
@@ -67,100 +64,97 @@ auto ResultOf(Call call, Fail fail) {
   }
 }
 
-// What `compute` comes to, by its status or by what it throws, and by the call's attribute on_error.
-template <typename Call, typename Compute>
-xla::ffi::Error AnswerOf(const Call& call, Compute compute) {
+// Returns the text that make_text returns, or that of its exception, for a caller in C that frees it with raggemm_free.
+// Returns null if there is no memory for the text.
+template <typename MakeText>
+char* TextForC(MakeText make_text) {
+  return ResultOf([&] { return strdup(make_text().c_str()); },
+                  [](XLA_FFI_Error_Code, const char* message) { return strdup(message); });
+}
+
+// Applies on_error to a call that failed after it was decoded. Returns true if the call succeeds in spite of the error:
+// on_error is NaN, and `fill` has filled out with NaN. NaN and LOG write the error as a line to stderr. Asks for no
+// memory if it returns true. If this machine lacks something (FAILED_PRECONDITION), NaN is an error, too: other data
+// would not help.
+bool SucceedsAfter(XLA_FFI_Error_Code code, absl::string_view error, proto::GroupedGemmConfig::OnError::Value on_error,
+                   absl::FunctionRef<absl::Status()> fill);
+
+// Returns the text of a plan, as raggemm_plan_text and the driver have it: the CPU, then the plan.
+std::string PlanText(const Plan& plan);
+
+// Counts those who asked for plans and are not done (raggemm_record_plans).
+inline constinit std::atomic<int32_t> plan_recorders{0};
+
+// Records the text that `plan` returns, unless it is empty. If memory is short, the record is left out and the call
+// goes on.
+void RecordPlan(absl::FunctionRef<std::string()> plan);
+
+// Runs a decoded call.
+template <class Call>
+absl::Status RunCall(Decoded<Call>& call, XlaTaskPool& pool, const xla::ffi::RemainingRets& results) {
+  if (pool.num_threads() > 0) call.options.pool = &pool;  // else AUTO means OpenMP
+  if (plan_recorders.load(std::memory_order_relaxed) > 0) {
+    // No plan: Run says what is wrong.
+    RecordPlan([&] { return Call::PlanOf(call.problem, call.options, call.workspace).value_or(""); });
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    const xla::ffi::ErrorOr<xla::ffi::AnyBuffer> result = ResultAt(results, i);
+    AdviseHugePages(result->untyped_data(), BytesOf(*result));
+  }
+  return Call::Run(call.problem, call.options, call.workspace);
+}
+
+// Decodes and runs a call. A call that cannot be decoded fails whatever on_error says.
+template <class Call>
+xla::ffi::Error ExecuteCall(xla::ffi::ThreadPool xla_pool, xla::ffi::RemainingArgs operands,
+                            xla::ffi::RemainingRets results, xla::ffi::Dictionary attributes) {
   namespace ffi = ::xla::ffi;
+  absl::StatusOr<Decoded<Call>> call = DecodeCall<Call>({operands, results, attributes});
+  if (!call.ok()) return ToFfiError(call.status());
   const auto fail = [&](XLA_FFI_Error_Code code, absl::string_view message) {
-    const auto fill = [&] { return FillOutWithNaN(call.problem, call.workspace); };
-    if (SucceedsAfter(code, message, call.on_error, fill)) return ffi::Error::Success();
+    const auto fill = [&] { return FillOutWithNaN(call->problem, call->workspace); };
+    if (SucceedsAfter(code, message, call->on_error, fill)) return ffi::Error::Success();
     return ffi::Error(static_cast<ffi::ErrorCode>(code), std::string(message));
   };
-  return ResultOf(
-      [&] {
-        const absl::Status status = compute();
-        return status.ok() ? ffi::Error::Success()
-                           : fail(static_cast<XLA_FFI_Error_Code>(status.code()), status.message());
-      },
-      fail);
-}
-
-// XLA's headers see checked frames only, and nothing thrown below it, by them included, leaves the library.
-template <typename Call>
-XLA_FFI_Error* Guard(const XLA_FFI_CallFrame* frame, const Signature& signature, Call call) {
-  const XLA_FFI_Api* api = ApiOf(frame);
-  const auto make_error = [api](XLA_FFI_Error_Code code, const char* message) {
-    XLA_FFI_Error_Create_Args error{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, message, code};
-    return api->XLA_FFI_Error_Create(&error);
+  const auto run = [&] {
+    XlaTaskPool pool(xla_pool);
+    const absl::Status status = RunCall(*call, pool, results);
+    if (status.ok()) return ffi::Error::Success();
+    return fail(static_cast<XLA_FFI_Error_Code>(status.code()), status.message());
   };
-  return ResultOf(
-      [&] {
-        absl::StatusOr<XLA_FFI_CallFrame> checked = CheckedCallFrame(frame, signature);
-        if (checked.ok()) return call(&*checked);
-        return make_error(XLA_FFI_Error_Code_INVALID_ARGUMENT, std::string(checked.status().message()).c_str());
-      },
-      make_error);
-}
-
-inline Signature SignatureOf(const CustomCall& call) {
-  return {XLA_FFI_ExecutionStage_EXECUTE, call.least_operands(), call.most_operands(), call.least_results(),
-          call.most_results()};
+  return ResultOf(run, fail);
 }
 
 template <class Call>
-XLA_FFI_Error* Instantiate(const XLA_FFI_CallFrame* frame) {
-  namespace ffi = ::xla::ffi;
-  return Guard(frame, {XLA_FFI_ExecutionStage_INSTANTIATE}, [](XLA_FFI_CallFrame* f) {
-    static const auto* handler =
-        ffi::Ffi::BindInstantiate()
-            .Attrs()
-            .To([](ffi::Dictionary attributes) { return ToFfiError(DecodeAttributes<Call>(attributes).status()); })
-            .release();
-    return handler->Call(f);
-  });
+xla::ffi::Error InstantiateCall(xla::ffi::Dictionary attributes) {
+  return ToFfiError(DecodeAttributes<Call>(attributes).status());
 }
 
-// A handler that calls with_call(call, pool, results).
-template <class Call, typename WithCall>
-auto Bound(WithCall with_call) {
-  namespace ffi = ::xla::ffi;
-  return ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs().To(
-      [=](ffi::ThreadPool xla_pool, ffi::RemainingArgs operands, ffi::RemainingRets results,
-          ffi::Dictionary attributes) {
-        absl::StatusOr<Decoded<Call>> call = DecodeCall<Call>({operands, results, attributes});
-        XlaTaskPool pool(xla_pool);
-        return with_call(call, pool, results);
+// Calls the handler that `bind` makes at the first call. XLA_FFI_DEFINE_HANDLER_SYMBOL would let bad_alloc out, which
+// ends XLA's process: XLA's headers allocate around the handler.
+template <typename Bind>
+XLA_FFI_Error* CallHandler(XLA_FFI_CallFrame* frame, Bind bind) {
+  return ResultOf(
+      [&] {
+        static const auto* handler = bind().release();
+        return handler->Call(frame);
+      },
+      [frame](XLA_FFI_Error_Code code, const char* message) {
+        XLA_FFI_Error_Create_Args error{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, message, code};
+        return frame->api->XLA_FFI_Error_Create(&error);
       });
 }
 
-// Lets a call have a pool that has threads; otherwise AUTO means OpenMP.
-inline void SetPool(XlaTaskPool& pool, Options& options) {
-  if (pool.num_threads() > 0) options.pool = &pool;
+template <class Call>
+XLA_FFI_Error* Instantiate(XLA_FFI_CallFrame* frame) {
+  return CallHandler(frame, [] { return xla::ffi::Ffi::BindInstantiate().Attrs().To(InstantiateCall<Call>); });
 }
 
 template <class Call>
-XLA_FFI_Error* Execute(const XLA_FFI_CallFrame* frame) {
-  namespace ffi = ::xla::ffi;
-  return Guard(frame, SignatureOf(Call::Description()), [](XLA_FFI_CallFrame* f) {
-    static const auto* handler =
-        Bound<Call>([](absl::StatusOr<Decoded<Call>>& call, XlaTaskPool& pool, const ffi::RemainingRets& results) {
-          if (!call.ok()) return ToFfiError(call.status());
-          return AnswerOf(*call, [&] {
-            SetPool(pool, call->options);
-            if (RecordsPlans()) {
-              RecordPlan([&] {
-                return Call::PlanOf(call->problem, call->options, call->workspace)
-                    .value_or("");  // Run says what is wrong
-              });
-            }
-            for (size_t i = 0; i < results.size(); ++i) {
-              const ffi::ErrorOr<ffi::AnyBuffer> result = ResultAt(results, i);
-              AdviseHugePages(result->untyped_data(), BytesOf(*result));
-            }
-            return Call::Run(call->problem, call->options, call->workspace);
-          });
-        }).release();
-    return handler->Call(f);
+XLA_FFI_Error* Execute(XLA_FFI_CallFrame* frame) {
+  return CallHandler(frame, [] {
+    return xla::ffi::Ffi::Bind().Ctx<xla::ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs().To(
+        ExecuteCall<Call>);
   });
 }
 

@@ -7,11 +7,10 @@
 //   results     out, int64_workspace (a vector, see raggemm_v1_workspace_coefficients)
 //   attributes  proto/config.proto
 //
-// A frame is refused with INVALID_ARGUMENT, naming what is wrong with it, where its sizes, counts, pointers, kinds and
-// types are not those of the ABI, or its attributes are not in ascending order of their names. out may be c, from its
-// start; anything else that overlaps out or the workspace is an error, operands that are only read may overlap. Where
-// the API is null or cannot make errors, a good call is computed without a pool, and the error of a bad one goes to
-// standard error and null comes back, for nothing else can.
+// The frame itself is XLA's, and no more of it is checked than XLA's headers do. Attributes, types, shapes, sizes and
+// buffers come from the program: a call that is wrong in them is refused with INVALID_ARGUMENT, which says what is
+// wrong. out may be c, from its start; anything else that overlaps out or the workspace is an error, operands that are
+// only read may overlap.
 #ifndef RAGGEMM_FFI_HANDLERS_H_
 #define RAGGEMM_FFI_HANDLERS_H_
 
@@ -86,16 +85,11 @@ char* raggemm_take_plans(void);
 //                      were read, or null
 //   kept_buffers       pack buffers of this process that its next calls will use: count, bytes
 //   error              what is wrong with these, or null
-// For tools, as raggemm_cases_json.
 char* raggemm_describe_json(void);
 
 // Its tables alone, which need no measurement: formats, operands, arithmetics, activations; and calls, the custom calls
 // with the names of what they bind: operands, ragged, optional_operands, results, optional_results.
 char* raggemm_tables_json(void);
-
-// A text file of raggemm.proto.GroupedGemmCases as JSON with the fields' names as in proto/case.proto, and *ok = 1;
-// or the text of the error, and *ok = 0. For tools: what reads the file may end the process where memory is short.
-char* raggemm_cases_json(const char* path, int32_t* ok);
 
 void raggemm_free(char* text);
 

@@ -8,17 +8,16 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "ffi/config.h"
 #include "ffi/custom_call.h"
 #include "ffi/handler.h"
 #include "ffi/handlers.h"
 #include "proto/config.pb.h"
 #include "raggemm/cpu.h"
-#include "raggemm/environment.h"
 
 namespace raggemm {
 namespace {
 
-using proto::GroupedGemmConfig;
 using proto::MoeMlpConfig;
 
 struct RequiredSlot {
@@ -75,25 +74,13 @@ constexpr auto kBackwardOperands = [] {
   return std::array{all[0], all[1], all[2], all[3], all[4], all[kOutGradient]};
 }();
 
-// The numbers of these enums are those of the message's.
-void ApplyConfig(const MoeMlpConfig& config, MoeMlpProblem& problem) {
-  problem.activation = static_cast<Activation>(config.activation());
-  problem.merged = static_cast<Merged>(config.merged());
-  problem.weight_on = static_cast<WeightOn>(config.weight_on());
-  problem.up_is_trans = config.up_is_trans();
-  problem.down_is_trans = config.down_is_trans();
-  problem.up_layout = static_cast<Layout>(config.up_layout());
-  problem.down_layout = static_cast<Layout>(config.down_layout());
-  problem.bf16_sums = Bf16SumsOf(GroupedGemmConfig::Bf16Sums::Value_Name(config.bf16_sums()));  // AUTO: none
-}
-
 template <class ItsProblem>
 struct MlpCall {
   using Problem = ItsProblem;
   using Config = MoeMlpConfig;
 
   static absl::Status Apply(const Config& config, const xla::ffi::Dictionary& /*attributes*/, Problem& problem) {
-    ApplyConfig(config, Forward(problem));
+    raggemm::ApplyConfig(config, Forward(problem));
     return absl::OkStatus();
   }
 };

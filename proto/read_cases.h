@@ -8,8 +8,8 @@
 
 namespace raggemm {
 
-// Reads a text file of GroupedGemmCases. NotFound: no file that can be read; InvalidArgument: path, line and column of
-// the first error, or the text that is not UTF-8 (the parser of protobuf does not mind, JSON would lose it).
+// Reads a text file of GroupedGemmCases. NotFound: no file that can be read. InvalidArgument: path, line and column of
+// the first error.
 absl::StatusOr<proto::GroupedGemmCases> ReadCases(const std::string& path);
 
 }  // namespace raggemm

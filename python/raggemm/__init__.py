@@ -39,7 +39,7 @@ from raggemm._functions.routing import SortedRows, combine, load_balance_loss, r
 from raggemm._functions.tensors import PackedWeights
 from raggemm._jax_lax.override import RaggedDotLowering, enable_ragged_dot_override, override_ragged_dot
 from raggemm._primitive.derivatives import grouped_gemm_saveable
-from raggemm._primitive.library import cases_json, version
+from raggemm._primitive.library import version
 from raggemm._primitive.options import options
 from raggemm._primitive.partitioning import enable_partitioning
 from raggemm.ops import gmm, ragged_dot, tgmm
@@ -50,7 +50,6 @@ __all__ = [
     "QuantizedTensor",
     "RaggedDotLowering",
     "SortedRows",
-    "cases_json",
     "combine",
     "dequantize",
     "describe",

@@ -222,7 +222,6 @@ def experts(layer: Callable, devices: int, *options: Any) -> Call:
 
 # Calls by the function's name, in the place of those of FUNCTIONS. A dict is the arguments of the function.
 MORE: dict[str, list[Any]] = {
-    "raggemm.cases_json": [on_host(raggemm.cases_json)],
     "raggemm.combine": [
         {
             "rows": ROWS, "row_tokens": OF_TOKENS, "num_tokens": 6, "row_weights": random(12), "group_sizes": COUNTS,

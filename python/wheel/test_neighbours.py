@@ -6,8 +6,7 @@ import sys
 import pytest
 
 RAGGEMM = """
-import json, numpy as np, raggemm
-assert json.loads(raggemm.cases_json())["cases"]
+import numpy as np, raggemm
 assert float(raggemm.gmm(np.ones((2, 3), "f4"), np.ones((1, 3, 4), "f4"), np.array([2])).sum()) == 24
 """
 NEIGHBOURS = {

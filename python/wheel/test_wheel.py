@@ -32,7 +32,7 @@ def test_handlers_are_built_for_the_oldest_supported_runtime():
 
 
 def test_every_shared_library_comes_with_the_wheel():
-    raggemm.cases_json()
+    raggemm.describe()
     mapped = {pathlib.Path(line.split()[-1]) for line in pathlib.Path("/proc/self/maps").read_text().splitlines()}
     own = {path.name for path in mapped if path.is_relative_to(SITE / "raggemm.libs")}
     assert any(re.fullmatch(r"libprotobuf-[0-9a-f]+\.so[.\d]*", name) for name in own), own

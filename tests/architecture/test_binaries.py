@@ -16,7 +16,6 @@ EXPORTS = {
     "raggemm_moe_mlp_backward_v1_instantiate",
     "raggemm_moe_mlp_backward_v1_execute",
     "raggemm_v1_moe_mlp_backward_workspace",
-    "raggemm_cases_json",
     "raggemm_plan_text",
     "raggemm_record_plans",
     "raggemm_take_plans",

@@ -1,14 +1,17 @@
 #include "ffi/decode.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cstdio>
+#include <fstream>
 #include <sstream>
 #include <string>
 
 #include "absl/strings/ascii.h"
-#include "gmock/gmock.h"
+#include "ffi/grouped_gemm.h"
 #include "gtest/gtest.h"
 #include "raggemm/operands.h"
-#include "tests/ffi/bind.h"
 #include "tests/ffi/plugin_call.h"
 #include "tests/support/variants.h"
 
@@ -16,12 +19,11 @@ namespace raggemm::test {
 namespace {
 
 namespace ffi = ::xla::ffi;
-using ::testing::HasSubstr;
 
-absl::Status Validate(const host::Attributes& attributes) {
-  const host::Call call{{}, {}, attributes};
-  host::CallFrame frame(call, XLA_FFI_ExecutionStage_INSTANTIATE, nullptr);
-  return DecodeAttributes<GroupedGemmCall>(ffi::Dictionary(&frame.get()->attrs)).status();
+// Decodes the call of a frame as the handler does.
+absl::StatusOr<Decoded<GroupedGemmCall>> DecodeGemm(const XLA_FFI_CallFrame& frame) {
+  return DecodeCall<GroupedGemmCall>(
+      {ffi::RemainingArgs(&frame.args, 0), ffi::RemainingRets(&frame.rets, 0), ffi::Dictionary(&frame.attrs)});
 }
 
 void ExpectSame(const Array& decoded, const Array& given) {
@@ -99,39 +101,9 @@ TEST(DecodeCallTest, AbsentAttributesAreTheDefaultsOfTheSchema) {
   EXPECT_EQ(decoded->problem.names.lhs_first, "lhs_first");
 }
 
-TEST(DecodeCallTest, TheCaseOfTextsOfEnumsIsIgnored) {
-  PluginCall call({.mode = RaggedMode::kUniform, .groups = 2});
-  for (const auto& [executor, isa, on_error] :
-       {std::tuple{"SERIAL", "SCALAR", "NAN"}, {"serial", "scalar", "nan"}, {"Serial", "sCaLaR", "nAn"}}) {
-    call.call().attributes["executor"] = std::string(executor);
-    call.call().attributes["isa"] = std::string(isa);
-    call.call().attributes["on_error"] = std::string(on_error);
-    call.call().attributes["lhs_layout"] = std::string("packed");
-    host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-    const auto decoded = DecodeGemm(*frame.get());
-    ASSERT_TRUE(decoded.ok()) << decoded.status();
-    EXPECT_EQ(decoded->options.executor, Executor::kSerial);
-    EXPECT_EQ(decoded->options.isa, Isa::kScalar);
-    EXPECT_EQ(decoded->on_error, proto::GroupedGemmConfig::OnError::NaN);
-    EXPECT_EQ(decoded->problem.lhs.layout, Layout::kPacked);
-  }
-}
-
-TEST(DecodeCallTest, ReadsPrecision) {
-  PluginCall call({.mode = RaggedMode::kUniform, .groups = 2});
-  for (const auto& [text, precision] :
-       {std::pair{"DEFAULT", Precision::kDefault}, {"BF16_X3", Precision::kBf16X3}, {"bf16_x6", Precision::kBf16X6}}) {
-    call.call().attributes["precision"] = std::string(text);
-    host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-    const auto decoded = DecodeGemm(*frame.get());
-    ASSERT_TRUE(decoded.ok()) << decoded.status();
-    EXPECT_EQ(decoded->problem.precision, precision);
-  }
-}
-
 TEST(DecodeCallTest, ReadsOptions) {
   const std::pair<const char*, Executor> executors[] = {{"AUTO", Executor::kAuto},
-                                                        {"OPENMP", Executor::kOpenMp},
+                                                        {"openmp", Executor::kOpenMp},
                                                         {"POOL", Executor::kPool},
                                                         {"SERIAL", Executor::kSerial}};
   const std::string best(NameOf(AllIsas().front()));
@@ -151,37 +123,56 @@ TEST(DecodeCallTest, ReadsOptions) {
   }
 }
 
-TEST(ValidateAttributesTest, AcceptsEveryFieldOfTheSchema) {
-  EXPECT_EQ(Validate({}), absl::OkStatus());
-  EXPECT_EQ(Validate({{"lhs_is_trans", true},
-                      {"rhs_is_trans", false},
-                      {"lhs_axis_boundary", int64_t{1}},
-                      {"rhs_axis_boundary", int64_t{-1}},
-                      {"out_axis_boundary", int64_t{2}},
-                      {"lhs_layout", std::string("STRIDED")},
-                      {"rhs_layout", std::string("PACKED")},
-                      {"out_layout", std::string("PACKED")},
-                      {"executor", std::string("SERIAL")},
-                      {"isa", std::string("SCALAR")},
-                      {"threads", int64_t{3}},
-                      {"ragged", std::string("out_last,lhs_first,lhs_last,rhs_first,rhs_last,out_first")},
-                      {"operands", std::string("group_offset,beta,alpha,bias,c")},
-                      {"on_error", std::string("NaN")},
-                      {"names", std::string("lhs_first=group_sizes,out_first=group_sizes")}}),
-            absl::OkStatus());
-}
-
-TEST(ValidateAttributesTest, NamesWhatIsWrong) {
-  EXPECT_THAT(Validate({{"lhs_is_tran", true}}).message(), HasSubstr("unknown attribute \"lhs_is_tran\""));
-  EXPECT_THAT(Validate({{"threads", true}}).message(), HasSubstr("expected int64, got bool"));
-  EXPECT_THAT(Validate({{"operands", std::string("c,c")}}).message(), HasSubstr("twice"));
-}
-
 TEST(ToFfiErrorTest, KeepsCodeAndMessage) {
   EXPECT_TRUE(ToFfiError(absl::OkStatus()).success());
   const ffi::Error error = ToFfiError(absl::ResourceExhaustedError("no memory"));
   EXPECT_EQ(error.errc(), ffi::ErrorCode::kResourceExhausted);
   EXPECT_EQ(error.message(), "no memory");
+}
+
+TEST(BytesOfTest, AreNoneForShapesThatCannotBe) {
+  const auto bytes = [](std::vector<int64_t> dims) {
+    XLA_FFI_Buffer buffer{XLA_FFI_Buffer_STRUCT_SIZE,        nullptr,    XLA_FFI_DataType_F32, nullptr,
+                          static_cast<int64_t>(dims.size()), dims.data()};
+    return BytesOf(ffi::AnyBuffer(&buffer));
+  };
+  EXPECT_EQ(bytes({3, 5}), 60u);
+  EXPECT_EQ(bytes({-1}), 0u);
+  EXPECT_EQ(bytes({int64_t{1} << 31, int64_t{1} << 31, 1 << 4}), 0u);
+}
+
+// Advice is for whole huge pages within the range.
+TEST(AdviseHugePagesTest, AdvisesWholePagesWithinTheRange) {
+  constexpr size_t kHugePage = 2 << 20, kBytes = 5 * kHugePage;
+  void* mapping = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapping, MAP_FAILED);
+  char* begin = static_cast<char*>(mapping) + -reinterpret_cast<uintptr_t>(mapping) % kHugePage;
+  // The flags of the mapping that the address is in: "hg" is advice.
+  const auto is_advised = [](const char* address) {
+    std::ifstream maps("/proc/self/smaps");
+    bool inside = false;
+    for (std::string line; std::getline(maps, line);) {
+      uintptr_t first = 0, last = 0;
+      if (std::sscanf(line.c_str(), "%zx-%zx ", &first, &last) == 2) {
+        inside = first <= reinterpret_cast<uintptr_t>(address) && reinterpret_cast<uintptr_t>(address) < last;
+      } else if (inside && line.rfind("VmFlags:", 0) == 0) {
+        return (line + " ").find(" hg ") != std::string::npos;
+      }
+    }
+    return false;
+  };
+  AdviseHugePages(nullptr, 0);
+  AdviseHugePages(begin + 1, 2 * kHugePage - 2);
+  AdviseHugePages(begin + 1, kHugePage / 2);
+  EXPECT_FALSE(is_advised(begin + kHugePage));
+  AdviseHugePages(begin + 64, 3 * kHugePage);
+  // Kernels that are built without huge pages refuse all advice about them.
+  const bool expected = std::ifstream("/sys/kernel/mm/transparent_hugepage/enabled").good();
+  EXPECT_FALSE(is_advised(begin));
+  EXPECT_EQ(is_advised(begin + kHugePage), expected);
+  EXPECT_EQ(is_advised(begin + 3 * kHugePage - 1), expected);
+  EXPECT_FALSE(is_advised(begin + 3 * kHugePage));
+  munmap(mapping, kBytes);
 }
 
 }  // namespace

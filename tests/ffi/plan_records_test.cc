@@ -1,14 +1,10 @@
-#include "ffi/plan_records.h"
-
 #include <cstdint>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/ffi/mlp_call.h"
 #include "tests/ffi/plugin_call.h"
 
 namespace raggemm::test {
@@ -75,55 +71,6 @@ TEST(RecordPlansTest, PairsMayBeNestedAndOffsAreNotOwed) {
   Call(9);
   Record(false);
   EXPECT_THAT(Take(), HasSubstr(Groups(9)));
-}
-
-TEST(RecordPlansTest, OfAllThreads) {
-  constexpr int kThreads = 4, kCalls = 25;
-  Record(true);
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([t] {
-      for (int i = 0; i < kCalls; ++i) Call(10 + t);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  Record(false);
-  const std::string plans = Take();
-  for (int t = 0; t < kThreads; ++t) {
-    EXPECT_EQ(std::vector<std::string>(absl::StrSplit(plans, Groups(10 + t))).size(), kCalls + 1u);
-  }
-}
-
-// An expert MLP has the products of its first piece, as one record.
-TEST(RecordPlansTest, OfAnMlpThoseOfItsProducts) {
-  MlpCall call({.tokens = 9, .hidden = 40, .intermediate = 24, .sizes = {3, 0, 250, 9}, .x = DType::kBF16});
-  call.call().attributes["threads"] = int64_t{1};
-  Record(true);
-  ASSERT_EQ(call.Run(nullptr).message, "");
-  EXPECT_TRUE(call.IsRight());
-  Record(false);
-  const std::string text = Take();
-  EXPECT_THAT(text, HasSubstr("cpu: "));
-  EXPECT_THAT(text, HasSubstr("\nmoe_mlp: 9 tokens of 40, 24 intermediate, silu\n"
-                              "rows: 262 of 4 groups, in pieces of at most 256\n"
-                              "first piece: 253 rows\nproduct: up\nmode: ragged M\n"));
-  const auto count = [&](const char* part) { return std::vector<std::string>(absl::StrSplit(text, part)).size() - 1; };
-  EXPECT_EQ(count("\n\n"), 0u);
-  EXPECT_EQ(count("\nmode: ragged M\n"), 3u);
-  EXPECT_EQ(count("\nlhs: bf16 253x40\n") + count("\nlhs: bf16 as f32 253x40\n"), 2u);
-  EXPECT_EQ(count("\nproduct: gate\n"), 1u);
-  EXPECT_EQ(count("\nproduct: down\n"), 1u);
-  EXPECT_EQ(count("\nlhs: f32 253x24\n"), 1u);
-  EXPECT_EQ(count("\nthreads: 1\n"), 3u);
-}
-
-TEST(RecordPlansTest, NoneOfABadMlp) {
-  MlpCall call({});
-  call.call().args[0].data = nullptr;
-  Record(true);
-  EXPECT_THAT(call.Run(nullptr).message, HasSubstr("x: data is null"));
-  Record(false);
-  EXPECT_EQ(Take(), "");
 }
 
 // A call that fails before it has a plan leaves none.

@@ -1,9 +1,10 @@
 // The guarantee of raggemm/grouped_gemm.h, attacked: one input has one result, bit by bit, whatever the ISA, executor,
-// threads, floating point flags of the threads, company in the batch and order of the groups.
+// threads, and floating point flags of the threads.
 //
 // The cases of edge.textproto and formats.textproto are compared with checksums that were recorded with the scalar ISA
 // on one thread (proto/cases/checksums.txt), on whatever machine that was: two ISAs that agree with it agree with each
-// other, and so do two machines. Other tests have the rule itself (support/bits_rule.h), batches and shards.
+// other, and so do two machines. Other tests have the rule itself (support/bits_rule.h), which knows neither the
+// company of a row nor the order of the groups.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -230,109 +231,6 @@ TEST(FloatingPointFlags, OfEveryThreadAreWithoutEffectAndStay) {
   SetFlagsOfTeam(usual);
   pool.reset();  // runs what is left
   EXPECT_EQ(changed, 0);
-}
-
-// The bits of one row of out, alone and with 4095 others, beside groups of other sizes.
-TEST(Company, OfARowInABatchOf4096IsWithoutEffect) {
-  constexpr int64_t kRows = 4096;
-  for (const auto& [dtype, rule, precision] : {std::tuple{DType::kF32, ArithmeticId::kF32, Precision::kDefault},
-                                               {DType::kBF16, ArithmeticId::kPairs, Precision::kDefault},
-                                               {DType::kBF16, ArithmeticId::kTiles, Precision::kDefault},
-                                               {DType::kBF16, ArithmeticId::kF32, Precision::kDefault},
-                                               {DType::kBF16, ArithmeticId::kMmla, Precision::kDefault},
-                                               {DType::kF32, ArithmeticId::kPairs, Precision::kBf16X3},
-                                               {DType::kF32, ArithmeticId::kTiles, Precision::kBf16X6}}) {
-    ProblemSpec spec{.groups = 3, .m = kRows + 60, .n = 48, .k = 300, .sizes = {17, kRows, 40}};
-    spec.lhs = spec.rhs = dtype;
-    spec.bf16_sums = rule;
-    spec.precision = precision;
-    TestProblem batch(spec);
-    ASSERT_EQ(GroupedGemm(batch.problem, {.isa = Isa::kScalar}), absl::OkStatus());
-    std::vector<float> out(spec.n);
-    const int64_t lhs_dims[] = {1, spec.k}, out_dims[] = {1, spec.n};
-    for (Isa isa : HostIsas()) {
-      for (int64_t row : {int64_t{17}, int64_t{18}, int64_t{80}, int64_t{1000}, 17 + kRows - 1}) {
-        GroupedGemmProblem alone = batch.problem;
-        alone.lhs.data = static_cast<char*>(alone.lhs.data) + row * spec.k * SizeOf(dtype);
-        alone.lhs.dims = lhs_dims;
-        alone.out.data = out.data();
-        alone.out.dims = out_dims;
-        alone.lhs.first_dims = alone.out.first_dims = batch.AddIntegers(DType::kS32, {3}, {0, 1, 0});
-        ASSERT_EQ(GroupedGemm(alone, {.isa = isa}), absl::OkStatus());
-        EXPECT_EQ(std::memcmp(out.data(), static_cast<float*>(batch.problem.out.data) + row * spec.n,
-                              out.size() * sizeof(float)),
-                  0)
-            << IsaName(isa) << " row " << row;
-      }
-    }
-  }
-}
-
-void Copy(const Array& from, const MatrixView& source, const Array& to, const MatrixView& target) {
-  for (int64_t i = 0; i < source.rows; ++i) {
-    for (int64_t j = 0; j < source.cols; ++j) StoreRounded(to, target.At(i, j), ToDouble(from, source.At(i, j)));
-  }
-}
-
-std::vector<double> ValuesOf(const Array& array, const MatrixView& view) {
-  std::vector<double> values;
-  for (int64_t i = 0; i < view.rows; ++i) {
-    for (int64_t j = 0; j < view.cols; ++j) values.push_back(ToDouble(array, view.At(i, j)));
-  }
-  return values;
-}
-
-constexpr int kOrder[] = {3, 0, 4, 2, 1};  // of five groups
-
-std::vector<int64_t> Reordered(const std::vector<int64_t>& sizes) {
-  std::vector<int64_t> other;
-  for (size_t g = 0; g < sizes.size(); ++g) other.push_back(sizes[kOrder[g]]);
-  return other;
-}
-
-// Whether the groups of `spec` in another order have the same results.
-testing::AssertionResult OrderIsWithoutEffect(const ProblemSpec& spec, Isa isa) {
-  ProblemSpec other_spec = spec;
-  for (std::vector<int64_t>* sizes : {&other_spec.sizes, &other_spec.n_sizes, &other_spec.k_sizes}) {
-    *sizes = Reordered(*sizes);
-  }
-  const TestProblem test(spec), other_test(other_spec);
-  const GroupedGemmProblem &one = test.problem, &other = other_test.problem;
-  const std::vector<GroupProduct> groups = GroupProducts(one).value(), places = GroupProducts(other).value();
-  for (size_t g = 0; g < places.size(); ++g) {
-    const GroupProduct &group = groups[kOrder[g]], &place = places[g];
-    Copy(one.lhs, group.terms[0].lhs, other.lhs, place.terms[0].lhs);
-    Copy(one.rhs, group.terms[0].rhs, other.rhs, place.terms[0].rhs);
-    Copy(*one.c, group.out, *other.c, place.out);
-    StoreRounded(*other.alpha, place.alpha, ToDouble(*one.alpha, group.alpha));
-    if (spec.bias) Copy(*one.bias, {group.bias, 1, spec.n, 0, 1}, *other.bias, {place.bias, 1, spec.n, 0, 1});
-  }
-  for (const GroupedGemmProblem* problem : {&one, &other}) {
-    if (absl::Status s = GroupedGemm(*problem, {.isa = isa}); !s.ok()) return testing::AssertionFailure() << s;
-  }
-  for (size_t g = 0; g < places.size(); ++g) {
-    const std::vector<double> got = ValuesOf(other.out, places[g].out), want = ValuesOf(one.out, groups[kOrder[g]].out);
-    const size_t bytes = got.size() * sizeof(double);
-    if (got.size() != want.size() || (bytes != 0 && std::memcmp(got.data(), want.data(), bytes) != 0)) {
-      return testing::AssertionFailure() << "group " << kOrder[g] << " as group " << g << ": " << Describe(spec);
-    }
-  }
-  return testing::AssertionSuccess();
-}
-
-TEST(Company, OrderOfTheGroupsIsWithoutEffect) {
-  for (RaggedMode mode : kAllModes) {
-    ProblemSpec base{.mode = mode, .groups = 5, .m = 70, .n = 52, .k = 60, .sizes = {9, 0, 25, 1, 16}};
-    if (mode == RaggedMode::kAllRagged) base.n_sizes = {40, 3, 33, 16, 8}, base.k_sizes = {300, 8, 17, 0, 5};
-    base.c = base.alpha = true;
-    base.bias = mode != RaggedMode::kRaggedN && mode != RaggedMode::kAllRagged;
-    DType dtype = DType::kF32;
-    for (ProblemSpec spec : StorageVariants(base)) {
-      spec.lhs = spec.rhs = spec.out = dtype;
-      for (Isa isa : HostIsas()) EXPECT_TRUE(OrderIsWithoutEffect(spec, isa));
-      dtype = dtype == DType::kF32 ? DType::kF16 : DType::kF32;
-    }
-  }
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 // Random valid problems, a fourth of them expert MLPs, each computed in a random way with every instruction set of the
 // host, against the rule of the bits and the float64 reference. A failure, be it a wrong result, a crash or a hang, is
-// made as small as it goes and printed as a line for --replay.
-#include <fcntl.h>
-#include <sys/wait.h>
+// printed as a line for --replay.
 #include <unistd.h>
 
 #include <chrono>
@@ -15,55 +13,130 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 #include "kernels/isa.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/ffi/mlp_call.h"
 #include "tests/ffi/plugin_call.h"
-#include "tests/fuzz/fuzz_case.h"
-#include "tests/host/command_line.h"
 #include "tests/oracle/reference.h"
 #include "tests/support/field_text.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/mlp_reference.h"
+#include "tests/support/problem_spec.h"
 #include "tests/support/task_pools.h"
+#include "tests/support/test_mlp.h"
 #include "tests/support/variants.h"
 
 ABSL_FLAG(double, seconds, 10, "how long to make problems");
 ABSL_FLAG(std::string, seed, "", "of the first problem; default: another one each time");
 ABSL_FLAG(std::string, replay, "", "compute the one case that this line describes");
-ABSL_FLAG(std::string, shrink, "", "make a failing case smaller");
 ABSL_FLAG(std::string, corpus, "", "file with cases to compute first, one a line; # starts a comment");
 
 namespace raggemm::test {
 namespace {
 
 constexpr unsigned kSecondsOfAHang = 20;
-constexpr int64_t kShrinkTries = 2000;
 
-constexpr char kThisProgram[] = "/proc/self/exe";
-char shrink_argument[1 << 14];  // the running case, for who makes it smaller after a crash
+// ---- a case as text ----
 
-void BecomeShrinker(int signal) {
-  const char text[] = "crash or hang; shrinking it\n";
-  [[maybe_unused]] const auto written = write(STDERR_FILENO, text, sizeof text - 1);
-  alarm(0);  // or it would go off in the middle of shrinking, for exec keeps it
-  const char* const arguments[] = {kThisProgram, shrink_argument, nullptr};
-  // Empty where not even the first case could be made: without it this program would begin anew, and end well.
-  if (shrink_argument[0] != 0) execv(kThisProgram, const_cast<char* const*>(arguments));
+struct Way {
+  Isa isa = Isa::kScalar;
+  Executor executor = Executor::kSerial;
+  int64_t threads = 1;
+  bool plugin = false;    // the custom call, rather than the C++ library
+  bool out_is_c = false;  // where there is c
+};
+
+template <typename Visit, typename SomeWay>
+requires std::is_same_v<std::remove_const_t<SomeWay>, Way>
+void VisitFields(SomeWay& way, Visit visit) {
+  visit("isa", way.isa);
+  visit("executor", way.executor);
+  visit("threads", way.threads);
+  visit("plugin", way.plugin);
+  visit("out_is_c", way.out_is_c);
+}
+
+// As small and plain as an MLP goes, for that is what is left of one that fails.
+struct PlainMlp : MlpSpec {
+  PlainMlp()
+      : MlpSpec{.tokens = 1,
+                .hidden = 0,
+                .intermediate = 0,
+                .sizes = {},
+                .behind = 0,
+                .gate = Gate::kNone,
+                .biases = false,
+                .row_weights = false} {}
+  explicit PlainMlp(const MlpSpec& spec) : MlpSpec(spec) {}
+};
+
+struct FuzzCase {
+  ProblemSpec spec;
+  Way way;
+  std::optional<PlainMlp> mlp = std::nullopt;  // in place of spec
+};
+
+constexpr absl::string_view kBetween = " : ", kMlp = "mlp ";
+
+// One line: the fields of both that are not at their defaults, with " : " between; of an MLP "mlp " stands before them.
+std::string ToText(const FuzzCase& fuzz_case) {
+  const std::string spec = fuzz_case.mlp ? absl::StrCat(kMlp, FieldsText(*fuzz_case.mlp)) : FieldsText(fuzz_case.spec);
+  return absl::StrCat(spec, kBetween, FieldsText(fuzz_case.way));
+}
+
+// InvalidArgument: text that ToText does not make.
+absl::StatusOr<FuzzCase> ParseFuzzCase(absl::string_view text) {
+  FuzzCase parsed;
+  const bool is_mlp = absl::ConsumePrefix(&text, kMlp);
+  if (is_mlp) parsed.mlp.emplace();
+  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(kBetween, 1));
+  for (const absl::Status& status :
+       {is_mlp ? ParseFields(parts.first, *parsed.mlp) : ParseFields(parts.first, parsed.spec),
+        ParseFields(parts.second, parsed.way)}) {
+    if (!status.ok()) return status;
+  }
+  return parsed;
+}
+
+Way RandomWay(Isa isa, Random& random) {
+  static constexpr Executor kExecutors[] = {Executor::kAuto, Executor::kOpenMp, Executor::kPool, Executor::kSerial};
+  return {.isa = isa,
+          .executor = kExecutors[random.Below(4)],
+          .threads = random.Below(9),
+          .plugin = random.Coin(),
+          .out_is_c = random.Coin()};
+}
+
+// ---- crashes and hangs ----
+
+char running[1 << 14];  // the running case, to be printed after a crash
+
+void PrintCase(int signal) {
+  const char* texts[] = {"\ncrash or hang. Replay with\n  ./dev test fuzz_problems --replay=\"", running, "\"\n"};
+  for (const char* text : texts) {
+    [[maybe_unused]] const auto written = write(STDERR_FILENO, text, std::strlen(text));
+  }
   _exit(128 + signal);
 }
 
 void CatchCrashes() {
   struct sigaction action = {};
-  action.sa_handler = BecomeShrinker;
-  action.sa_flags = SA_NODEFER | SA_RESETHAND;  // what the shrinker starts must crash as usual
+  action.sa_handler = PrintCase;
   for (int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGALRM}) sigaction(signal, &action, nullptr);
 }
 
@@ -164,43 +237,18 @@ FuzzCase RandomCase(Random& random) {
 
 // Prints what is wrong.
 bool IsRight(Checked& problem, const FuzzCase& fuzz_case) {
-  std::snprintf(shrink_argument, sizeof shrink_argument, "--shrink=%s", ToText(fuzz_case).c_str());
+  const std::string text = ToText(fuzz_case);
+  std::snprintf(running, sizeof running, "%s", text.c_str());
   alarm(kSecondsOfAHang);
   const testing::AssertionResult right = problem.IsRight(fuzz_case.way);
   alarm(0);
-  if (!right) std::printf("WRONG %s\n%s\n", ToText(fuzz_case).c_str(), right.message());
+  if (!right) {
+    std::printf("WRONG: %s\nReplay with\n  ./dev test fuzz_problems --replay=\"%s\"\n", right.message(), text.c_str());
+  }
   return right;
 }
 
 bool IsRight(const FuzzCase& fuzz_case) { return IsRight(*Make(fuzz_case), fuzz_case); }
-
-// How a process of its own that computes the case ends, by waitpid.
-int StatusOfReplay(const FuzzCase& fuzz_case) {
-  const std::string argument = absl::StrCat("--replay=", ToText(fuzz_case));
-  const pid_t child = vfork();
-  if (child == 0) {
-    const int nowhere = open("/dev/null", O_WRONLY);
-    dup2(nowhere, STDOUT_FILENO);
-    dup2(nowhere, STDERR_FILENO);
-    execl(kThisProgram, kThisProgram, argument.c_str(), nullptr);
-    _exit(127);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return status;
-}
-
-int ShrinkAndPrint(const FuzzCase& failing) {
-  const int status = StatusOfReplay(failing);
-  if (status == 0) {
-    std::printf("fails at times only: %s\n", ToText(failing).c_str());
-    return 1;
-  }
-  const FuzzCase smallest = Shrink(
-      failing, [&](const FuzzCase& smaller) { return StatusOfReplay(smaller) == status; }, kShrinkTries);
-  std::printf("FAILED. Replay with\n  build/release/bin/fuzz_problems --replay=\"%s\"\n", ToText(smallest).c_str());
-  return 1;
-}
 
 int RunCorpus(const std::string& path) {
   std::ifstream file(path);
@@ -246,7 +294,7 @@ int RunRandom(uint64_t seed, double seconds) {
     const std::unique_ptr<Checked> problem = Make(fuzz_case);
     for (Isa isa : isas) {
       fuzz_case.way = RandomWay(isa, random);
-      if (!IsRight(*problem, fuzz_case)) return ShrinkAndPrint(fuzz_case);
+      if (!IsRight(*problem, fuzz_case)) return 1;
     }
   }
   std::printf("%lld problems, %.0f a minute, each with", static_cast<long long>(problems),
@@ -257,12 +305,9 @@ int RunRandom(uint64_t seed, double seconds) {
 }
 
 int Main() {
-  for (const auto& [text, run] :
-       {std::pair{absl::GetFlag(FLAGS_replay), +[](const FuzzCase& c) { return IsRight(c) ? 0 : 1; }},
-        std::pair{absl::GetFlag(FLAGS_shrink), +[](const FuzzCase& c) { return ShrinkAndPrint(c); }}}) {
-    if (text.empty()) continue;
+  if (const std::string text = absl::GetFlag(FLAGS_replay); !text.empty()) {
     const absl::StatusOr<FuzzCase> parsed = ParseFuzzCase(text);
-    if (parsed.ok()) return run(*parsed);
+    if (parsed.ok()) return IsRight(*parsed) ? 0 : 1;
     std::fprintf(stderr, "%s\n", parsed.status().ToString().c_str());
     return 2;
   }
@@ -282,6 +327,7 @@ int Main() {
 }  // namespace raggemm::test
 
 int main(int argc, char** argv) {
-  raggemm::host::ParseFlags(argc, argv, __FILE__, "random problems of every kind beside an oracle");
+  absl::SetProgramUsageMessage("random problems of every kind beside an oracle");
+  absl::ParseCommandLine(argc, argv);
   return raggemm::test::Main();
 }

@@ -18,7 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
-#include "ffi/matrix_config.h"
+#include "ffi/config.h"
 #include "raggemm/element.h"
 #include "raggemm/operands.h"
 #include "tests/host/random_fill.h"
@@ -44,20 +44,6 @@ absl::Status CheckNames(absl::string_view list, absl::string_view names, const S
   for (absl::string_view name : absl::StrSplit(names, ',', absl::SkipEmpty())) {
     if (std::none_of(std::begin(slots), std::end(slots), [&](const auto& slot) { return slot.name == name; })) {
       return absl::InvalidArgumentError(absl::StrCat("config.", list, " names ", name, ", which there is not"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckMatrixTypes(const GroupedGemmCase& source) {
-  const std::pair<absl::string_view, GroupedGemmCase::DType> types[] = {
-      {"lhs", source.lhs().dtype()}, {"rhs", source.rhs().dtype()}, {"out", source.out().dtype()}};
-  for (const auto& [name, dtype] : types) {
-    const DType type = ToDType(dtype);
-    if (!IsMatrix(type) && !(name == "out" ? type == DType::kS32 : IsQuantized(type))) {
-      return absl::InvalidArgumentError(absl::StrCat(name, ": dtype is ", NameOf(type), ", must be ",
-                                                     NamesOf(Role::kMatrix), ", or ",
-                                                     name == "out" ? "s32" : NamesOf(Role::kQuantized)));
     }
   }
   return absl::OkStatus();
@@ -103,13 +89,11 @@ class Builder {
       : source_(source), arrays_(made.arrays), problem_(made.problem), seed_(FirstSeed(source) + kMatrices) {}
 
   absl::Status Build() {
-    for (const absl::Status& status : {CheckMatrixTypes(source_), CheckExponents(source_)}) {
-      if (!status.ok()) return status;
-    }
+    if (absl::Status status = CheckExponents(source_); !status.ok()) return status;
     static_cast<Array&>(problem_.lhs) = Add(source_.lhs());
     static_cast<Array&>(problem_.rhs) = Add(source_.rhs());
     static_cast<Array&>(problem_.out) = Add(source_.out());
-    ApplyMatrixConfig(source_.config(), problem_);
+    ApplyConfig(source_.config(), problem_);
     for (const absl::Status& status :
          {CheckNames("ragged", source_.config().ragged(), kDimsSlots),
           CheckNames("operands", source_.config().operands(), kOperandSlots), AddSizes(), AddOperands()}) {
@@ -208,62 +192,7 @@ class Builder {
   uint64_t seed_;  // of the next random array
 };
 
-// What a case has of both forms, of which one would be ignored; empty for one form.
-std::string FieldsOfBothForms(const GroupedGemmCase& recorded) {
-  // Goes by the numbers of the fields, which proto/case.proto has in two ranges.
-  absl::string_view of_recorded, of_explicit;
-  std::vector<const google::protobuf::FieldDescriptor*> given;
-  recorded.GetReflection()->ListFields(recorded, &given);
-  for (const auto* field : given) {
-    if (field->number() >= GroupedGemmCase::kLhsFieldNumber) {
-      of_explicit = field->name();
-    } else if (field->number() >= GroupedGemmCase::kModelFieldNumber &&
-               field->number() <= GroupedGemmCase::kGroupSizesFieldNumber) {
-      of_recorded = field->name();
-    }
-  }
-  if (of_recorded.empty() || of_explicit.empty()) return "";
-  return absl::StrCat("has ", of_recorded, " of the recorded form and ", of_explicit, " of the explicit one");
-}
-
 }  // namespace
-
-absl::Status CheckRecordedFacts(const GroupedGemmCase& recorded) {
-  const auto error = [&](const auto&... what) {
-    return absl::InvalidArgumentError(absl::StrCat("case ", recorded.name(), ": ", what...));
-  };
-  if (const std::string forms = FieldsOfBothForms(recorded); !forms.empty()) return error(forms);
-  const auto& sizes = recorded.group_sizes();
-  for (int g = 0; g < sizes.size(); ++g) {
-    if (sizes[g] < 0) return error("group_sizes[", g, "] is ", sizes[g], ", must be at least 0");
-  }
-  const int64_t tokens = recorded.tokens(), top_k = recorded.top_k();
-  if (recorded.has_tokens() && recorded.has_top_k() && Sum(sizes) != tokens * top_k) {
-    return error("the sum of group_sizes is ", Sum(sizes), ", must be tokens * top_k = ", tokens, " * ", top_k);
-  }
-  if (recorded.has_top_k() && (top_k < 1 || (!sizes.empty() && Sum(sizes) % top_k != 0))) {
-    return error("the sum of group_sizes is ", Sum(sizes), ", must be a multiple of top_k = ", top_k);
-  }
-  if (recorded.has_experts() && recorded.experts() != sizes.size()) {
-    return error("group_sizes has ", sizes.size(), " values, must be experts = ", recorded.experts());
-  }
-  for (int g = 0; recorded.has_tokens() && g < sizes.size(); ++g) {
-    if (sizes[g] > tokens) return error("group_sizes[", g, "] is ", sizes[g], ", must be at most tokens = ", tokens);
-  }
-  if (!recorded.has_projection()) return absl::OkStatus();
-  const bool up = recorded.projection() == "up";
-  if (!up && recorded.projection() != "down") {
-    return error("projection is \"", recorded.projection(), "\", must be up or down");
-  }
-  for (const auto& [name, value, is_set, dimension] :
-       {std::tuple{"K", recorded.k(), recorded.has_k(), up ? recorded.hidden() : recorded.intermediate()},
-        {"N", recorded.n(), recorded.has_n(), up ? recorded.intermediate() : recorded.hidden()}}) {
-    if (recorded.has_hidden() && recorded.has_intermediate() && is_set && value != dimension) {
-      return error(name, " is ", value, ", must be ", dimension, " in the ", recorded.projection(), " projection");
-    }
-  }
-  return absl::OkStatus();
-}
 
 void LimitRows(int64_t max_multiply_adds, GroupedGemmCase& recorded) {
   const int64_t multiply_adds_of_row = int64_t{recorded.k()} * recorded.n();
@@ -372,22 +301,13 @@ Array ArrayStore::Add(DType dtype, Dims dims) {
 }
 
 absl::StatusOr<CaseProblem> MakeCaseProblem(const GroupedGemmCase& explicit_case) {
-  absl::StatusOr<CaseProblem> made = MakeEmptyCaseProblem(explicit_case);
-  if (made.ok()) FillMatrices(explicit_case, made->problem);
-  return made;
-}
-
-void FillMatrices(const GroupedGemmCase& explicit_case, const GroupedGemmProblem& problem) {
-  FillRandom(problem.lhs, FirstSeed(explicit_case), explicit_case.lhs().exponent());
-  FillRandom(problem.rhs, FirstSeed(explicit_case) + 1, explicit_case.rhs().exponent());
-  FillWithNan(problem.out);
-}
-
-absl::StatusOr<CaseProblem> MakeEmptyCaseProblem(const GroupedGemmCase& explicit_case) {
   CaseProblem made;
   if (absl::Status status = Builder(explicit_case, made).Build(); !status.ok()) {
     return absl::Status(status.code(), absl::StrCat("case ", explicit_case.name(), ": ", status.message()));
   }
+  FillRandom(made.problem.lhs, FirstSeed(explicit_case), explicit_case.lhs().exponent());
+  FillRandom(made.problem.rhs, FirstSeed(explicit_case) + 1, explicit_case.rhs().exponent());
+  FillWithNan(made.problem.out);
   return made;
 }
 

@@ -15,11 +15,6 @@
 
 namespace raggemm::host {
 
-// InvalidArgument where a case has fields of both forms, or what a recorded one says of itself does not agree: tokens,
-// top_k and experts with group_sizes; hidden, intermediate and projection with K and N. As far as it says so, and
-// before its rows are scaled.
-absl::Status CheckRecordedFacts(const proto::GroupedGemmCase& recorded);
-
 // Scales the rows of a recorded case down to at most that many multiply-adds, but never below one row for an expert
 // that had any. Explicit cases stay as they are.
 void LimitRows(int64_t max_multiply_adds, proto::GroupedGemmCase& recorded);
@@ -61,11 +56,6 @@ struct CaseProblem {
 // Makes the problem of an explicit case. InvalidArgument: a field that the case needs is missing or of the wrong
 // length; the problem itself may still be invalid.
 absl::StatusOr<CaseProblem> MakeCaseProblem(const proto::GroupedGemmCase& explicit_case);
-
-// In two steps: lhs, rhs and out take no memory before they are filled, so that a problem that is found invalid before
-// never does, whatever its shapes.
-absl::StatusOr<CaseProblem> MakeEmptyCaseProblem(const proto::GroupedGemmCase& explicit_case);
-void FillMatrices(const proto::GroupedGemmCase& explicit_case, const GroupedGemmProblem& problem);
 
 }  // namespace raggemm::host
 

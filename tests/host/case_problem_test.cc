@@ -29,39 +29,6 @@ GroupedGemmCase Parse(const std::string& text) {
   return parsed;
 }
 
-TEST(CheckRecordedFactsTest, FactsThatAgreeOrAreNotThere) {
-  for (const char* text :
-       {"", "group_sizes: [3,5]", "tokens: 8 group_sizes: [3,5]", "top_k: 4 group_sizes: [3,5]",
-        "tokens: 4 top_k: 2 experts: 3 hidden: 6 intermediate: 9 projection: 'up' K: 6 N: 9 group_sizes: [4,0,4]",
-        "tokens: 4 top_k: 2 experts: 3 hidden: 6 intermediate: 9 projection: 'down' K: 9 N: 6 group_sizes: [4,0,4]"}) {
-    EXPECT_EQ(CheckRecordedFacts(Parse(text)), absl::OkStatus()) << text;
-  }
-}
-
-TEST(CheckRecordedFactsTest, FactsThatContradict) {
-  const std::pair<const char*, const char*> wrong[] = {
-      {"tokens: 4 top_k: 2 group_sizes: [4,3]", "the sum of group_sizes is 7, must be tokens * top_k = 4 * 2"},
-      {"tokens: 2147483647 top_k: 2147483647 group_sizes: 1", "must be tokens * top_k"},
-      {"top_k: 2 group_sizes: [4,3]", "the sum of group_sizes is 7, must be a multiple of top_k = 2"},
-      {"top_k: 0 group_sizes: [4,3]", "must be a multiple of top_k = 0"},
-      {"group_sizes: [4,-4]", "group_sizes[1] is -4, must be at least 0"},
-      {"K: 3 N: 4 group_sizes: [4,4] lhs { dims: 1 }",
-       "has group_sizes of the recorded form and lhs of the explicit one"},
-      {"lhs { dims: 1 } rhs { dims: 1 } out { dims: 1 } K: 3",
-       "has K of the recorded form and out of the explicit one"},
-      {"experts: 3 group_sizes: [4,4]", "group_sizes has 2 values, must be experts = 3"},
-      {"tokens: 4 group_sizes: [4,5]", "group_sizes[1] is 5, must be at most tokens = 4"},
-      {"projection: 'gate'", "projection is \"gate\", must be up or down"},
-      {"hidden: 6 intermediate: 9 projection: 'up' K: 9 N: 9", "K is 9, must be 6 in the up projection"},
-      {"hidden: 6 intermediate: 9 projection: 'down' K: 9 N: 9", "N is 9, must be 6 in the down projection"},
-  };
-  for (const auto& [text, message] : wrong) {
-    const absl::Status status = CheckRecordedFacts(Parse(absl::StrCat("name: 'x' ", text)));
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << text;
-    EXPECT_THAT(status.message(), AllOf(HasSubstr("case x: "), HasSubstr(message)));
-  }
-}
-
 TEST(LimitRowsTest, StaysWithinBudgetAndKeepsActiveExperts) {
   GroupedGemmCase recorded = Parse("K: 10 N: 10 group_sizes: [500,0,1,300,1,0,198]");
   LimitRows(100 * 100, recorded);
@@ -70,21 +37,6 @@ TEST(LimitRowsTest, StaysWithinBudgetAndKeepsActiveExperts) {
   EXPECT_EQ(recorded.group_sizes(1), 0);
   EXPECT_EQ(recorded.group_sizes(2), 1);
   EXPECT_GT(recorded.group_sizes(0), recorded.group_sizes(3));
-}
-
-TEST(LimitRowsTest, OneRowIsTheLeast) {
-  GroupedGemmCase recorded = Parse("K: 10 N: 10 group_sizes: [5,0,7]");
-  LimitRows(1, recorded);
-  EXPECT_THAT(recorded.group_sizes(), ElementsAre(1, 0, 1));
-  recorded = Parse("K: 2147483647 N: 2147483647 group_sizes: [5,0,7]");  // 12 times their product overflows
-  LimitRows(1, recorded);
-  EXPECT_THAT(recorded.group_sizes(), ElementsAre(1, 0, 1));
-}
-
-TEST(LimitRowsTest, LeavesSmallCasesAlone) {
-  GroupedGemmCase recorded = Parse("K: 10 N: 10 group_sizes: [5,0,7]");
-  LimitRows(1200, recorded);
-  EXPECT_THAT(recorded.group_sizes(), ElementsAre(5, 0, 7));
 }
 
 TEST(MakeExplicitTest, RecordedFormIsRaggedM) {
@@ -97,31 +49,12 @@ TEST(MakeExplicitTest, RecordedFormIsRaggedM) {
   EXPECT_EQ(full->config().ragged(), "lhs_first,out_first");
 }
 
-TEST(MakeExplicitTest, IncompleteCaseIsAnError) {
-  EXPECT_THAT(MakeExplicit(Parse("name: 'x' K: 4 group_sizes: 5")).status().message(), HasSubstr("case x"));
-}
-
 TEST(CaseTest, HasEveryFormatByXlasNumber) {
   EXPECT_EQ(GroupedGemmCase::DType_descriptor()->value_count(), kDTypes - 1);
   for (const Format& format : kFormats) {
     if (format.role == Role::kPanel) continue;
     EXPECT_EQ(GroupedGemmCase::DType_Name(format.xla), absl::AsciiStrToUpper(format.name));
   }
-}
-
-TEST(SetMatrixDTypeTest, OutIsF32ButF64ForF64) {
-  GroupedGemmCase c = Parse("lhs {} rhs {} out { dtype: BF16 } bias { dtype: F64 }");
-  SetMatrixDType(DType::kF64, c);
-  EXPECT_EQ(c.out().dtype(), GroupedGemmCase::F64);
-  EXPECT_EQ(c.bias().dtype(), GroupedGemmCase::F64);
-  SetMatrixDType(DType::kBF16, c);
-  EXPECT_EQ(c.lhs().dtype(), GroupedGemmCase::BF16);
-  EXPECT_EQ(c.rhs().dtype(), GroupedGemmCase::BF16);
-  EXPECT_EQ(c.out().dtype(), GroupedGemmCase::F32);
-  EXPECT_EQ(c.bias().dtype(), GroupedGemmCase::F32);
-  SetMatrixDType(DType::kS8, c);
-  EXPECT_EQ(c.out().dtype(), GroupedGemmCase::S32);
-  EXPECT_EQ(c.bias().dtype(), GroupedGemmCase::S32);
 }
 
 TEST(MakeCaseProblemTest, SetsWhatTheCaseNames) {
@@ -187,26 +120,6 @@ TEST(MakeCaseProblemTest, WrongNumberOfValuesIsAnError) {
               HasSubstr("case x: group_offset has 0 values"));
 }
 
-TEST(MakeCaseProblemTest, OffsetThatIsNoIntegerIsAnError) {
-  for (const char* value : {"S64 values: nan", "S64 values: inf", "S64 values: -1e16", "S64 values: 0.7",
-                            "S32 values: 2147483648", "U32 values: -1"}) {
-    const GroupedGemmCase c =
-        Parse(absl::StrCat("config { operands: 'group_offset' } group_offset { dtype: ", value, " }"));
-    EXPECT_THAT(MakeCaseProblem(c).status().message(), HasSubstr("group_offset: value "));
-  }
-}
-
-TEST(MakeCaseProblemTest, SizeThatDoesNotFitIsAnError) {
-  const auto message = [](const char* dtype, const char* size) {
-    const GroupedGemmCase c =
-        Parse(absl::StrCat("config { ragged: 'lhs_first' } lhs { first_dims: [2, ", size, "] } group_dtype: ", dtype));
-    return std::string(MakeCaseProblem(c).status().message());
-  };
-  EXPECT_THAT(message("S32", "1099511627776"), HasSubstr("lhs_first: value 1099511627776 at index 1 does not fit s32"));
-  EXPECT_THAT(message("S32", "2147483648"), HasSubstr("value 2147483648 at index 1 does not fit s32"));
-  EXPECT_THAT(message("U32", "4294967297"), HasSubstr("value 4294967297 at index 1 does not fit u32"));
-}
-
 TEST(MakeCaseProblemTest, WhatConfigDoesNotNameIsAnError) {
   for (const auto& [text, message] :
        {std::pair{"lhs { first_dims: [1,2] }", "lhs_first has 2 values, but config.ragged does not name it"},
@@ -217,72 +130,6 @@ TEST(MakeCaseProblemTest, WhatConfigDoesNotNameIsAnError) {
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << text;
     EXPECT_THAT(status.message(), HasSubstr(message));
   }
-}
-
-TEST(MakeCaseProblemTest, ExponentsAreLimited) {
-  for (const char* operand : {"lhs", "rhs", "out"}) {
-    for (const int exponent : {INT32_MIN, -1001, 1001, INT32_MAX}) {
-      const GroupedGemmCase c = Parse(absl::StrCat(operand, " { dims: [1,1,1] exponent: ", exponent, " }"));
-      EXPECT_THAT(MakeCaseProblem(c).status().message(),
-                  HasSubstr(absl::StrCat(operand, ": exponent is ", exponent, ", must be from -1000 to 1000")));
-    }
-    for (const int exponent : {-1000, 1000}) {
-      EXPECT_EQ(MakeCaseProblem(Parse(absl::StrCat(operand, " { dims: [1,1,1] exponent: ", exponent, " }"))).status(),
-                absl::OkStatus());
-    }
-  }
-}
-
-TEST(MakeCaseProblemTest, MatrixOfIntegersIsAnError) {
-  for (const char* text : {"lhs { dims: 1 dtype: S32 }", "rhs { dims: 1 dtype: S64 }", "out { dims: 1 dtype: U32 }"}) {
-    const absl::Status status = MakeCaseProblem(Parse(text)).status();
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-    EXPECT_THAT(status.message(), HasSubstr("must be f16, bf16, f32 or f64"));
-  }
-}
-
-TEST(MakeCaseProblemTest, OperandsAreRandomInEveryTypeAndRepeatable) {
-  for (const char* dtype : {"F16", "BF16", "F32", "F64"}) {
-    SCOPED_TRACE(dtype);
-    const GroupedGemmCase c = Parse(std::string("lhs { dims: [40,50] dtype: ") + dtype +
-                                    " } rhs { dims: [40,50] dtype: " + dtype + " } out {}");
-    const auto first = MakeCaseProblem(c), again = MakeCaseProblem(c);
-    std::set<double> values;
-    double sum = 0;
-    for (int64_t i = 0; i < 2000; ++i) {
-      const double value = ToDouble(first->problem.lhs, i);
-      EXPECT_EQ(value, ToDouble(again->problem.lhs, i));
-      EXPECT_GE(value, -1);
-      EXPECT_LT(value, 1);
-      values.insert(value);
-      sum += value;
-    }
-    EXPECT_GT(values.size(), 200u);
-    EXPECT_LT(std::abs(sum / 2000), 0.05);
-    EXPECT_NE(ToDouble(first->problem.lhs, 0), ToDouble(first->problem.rhs, 0));
-  }
-}
-
-TEST(MakeCaseProblemTest, ExponentScalesAndRoundsOnceBelowTheNormalNumbers) {
-  const auto lhs = [](const std::string& dtype, int exponent) {
-    return absl::StrCat("lhs { dims: [9] dtype: ", dtype, " exponent: ", exponent, " } rhs {} out {}");
-  };
-  const std::tuple<std::string, int, double> types[] = {
-      {"F16", -20, 0x1p-24}, {"BF16", -130, 0x1p-133}, {"F32", -140, 0x1p-149}, {"F64", -1000, 0x1p-1074}};
-  for (const auto& [dtype, exponent, tiny] : types) {
-    const auto whole = MakeCaseProblem(Parse(lhs(dtype, 0))), scaled = MakeCaseProblem(Parse(lhs(dtype, exponent)));
-    for (int64_t i = 0; i < 9; ++i) {
-      const double steps = std::ldexp(ToDouble(whole->problem.lhs, i), exponent - std::ilogb(tiny));
-      EXPECT_EQ(ToDouble(scaled->problem.lhs, i), std::nearbyint(steps) * tiny) << dtype;
-    }
-  }
-}
-
-TEST(ArrayStoreTest, ImpossibleDimsThrow) {
-  ArrayStore arrays;
-  EXPECT_THROW(arrays.Add(DType::kF32, {int64_t{1} << 40, int64_t{1} << 40}), std::invalid_argument);
-  EXPECT_THROW(arrays.Add(DType::kF32, {-1}), std::invalid_argument);
-  EXPECT_EQ(arrays.Add(DType::kF32, {3, 0}).data, nullptr);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "absl/status/status.h"
-#include "tests/host/parallel_chunks.h"
+#include "tests/host/random_fill.h"
 #include "tests/oracle/values.h"
 
 namespace raggemm::host {

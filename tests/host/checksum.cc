@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "raggemm/element.h"
-#include "tests/host/scramble.h"
 #include "tests/oracle/values.h"
 
 namespace raggemm::host {

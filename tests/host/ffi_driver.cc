@@ -1,11 +1,10 @@
 // Runs cases of proto/cases through the plugin, as XLA would, and compares with the float64 reference. Ends with 0 if
-// all are right, 1 if one is not, 2 if it could not start or a flag is wrong.
+// all are right, 1 if one is not or Abseil refuses a flag, 2 if it could not start.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -14,6 +13,8 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
@@ -25,7 +26,7 @@
 #include "proto/case.pb.h"
 #include "proto/read_cases.h"
 #include "raggemm/format.h"
-#include "tests/host/command_line.h"
+#include "raggemm/plan.h"
 #include "tests/host/mini_host.h"
 #include "tests/host/run_case.h"
 
@@ -130,32 +131,19 @@ std::string Fact(const std::string& plan, absl::string_view key) {
   return "-";
 }
 
-// A pool with as many threads as a case asks for, kept for the next one that asks for the same.
-class Pools {
- public:
-  ThreadPool* For(const GroupedGemmCase& c) {
-    // The plugin refuses more threads than this by itself.
-    constexpr int64_t kMaxPool = 256;
-    int64_t threads = absl::GetFlag(FLAGS_threads);
-    if (threads == 0) threads = c.config().threads();
-    if (threads <= 0) threads = std::thread::hardware_concurrency();
-    threads = std::min(threads, kMaxPool);
-    if (pool_ == nullptr || pool_->num_threads() != threads) {
-      pool_.reset();
-      pool_ = std::make_unique<ThreadPool>(static_cast<int>(threads));
-    }
-    return pool_.get();
-  }
-
- private:
-  std::unique_ptr<ThreadPool> pool_;
-};
+// How many threads the pool of a case has. The plugin refuses more than the most by itself.
+int PoolThreads(const GroupedGemmCase& c) {
+  int64_t threads = absl::GetFlag(FLAGS_threads);
+  if (threads == 0) threads = c.config().threads();
+  if (threads <= 0) threads = std::thread::hardware_concurrency();
+  return static_cast<int>(std::min<int64_t>(threads, kMaxThreads));
+}
 
 // A case that cannot be made, for its shapes or for want of memory, must not keep the next ones from running.
-absl::StatusOr<CaseRun> TryCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options,
-                                Pools& pools) {
+absl::StatusOr<CaseRun> TryCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options) {
   try {
-    return RunCase(plugin, source, options, pools.For(source));
+    ThreadPool pool(PoolThreads(source));
+    return RunCase(plugin, source, options, &pool);
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(absl::StrCat("case ", source.name(), ": not enough memory for its operands"));
   } catch (const std::exception& e) {
@@ -212,9 +200,8 @@ int Run() {
                  "max error", "GFLOP/s");
   }
   int wrong = 0;
-  Pools pools;
   for (const GroupedGemmCase& c : cases) {
-    const absl::StatusOr<CaseRun> run = TryCase(plugin, c, options, pools);
+    const absl::StatusOr<CaseRun> run = TryCase(plugin, c, options);
     wrong += !Report(c, run);
     if (absl::IsFailedPrecondition(run.status())) break;  // an ISA that the CPU lacks: no other case can run
   }
@@ -228,7 +215,8 @@ int Run() {
 }  // namespace raggemm::host
 
 int main(int argc, char** argv) {
-  raggemm::host::ParseFlags(argc, argv, __FILE__, "runs cases through libraggemm_ffi.so: --case=NAME | --all | --list");
+  absl::SetProgramUsageMessage("runs cases through libraggemm_ffi.so: --case=NAME | --all | --list");
+  absl::ParseCommandLine(argc, argv);
   const int modes = !absl::GetFlag(FLAGS_case).empty() + absl::GetFlag(FLAGS_all) + absl::GetFlag(FLAGS_list);
   try {
     if (modes != 1) throw std::runtime_error("give one of --case=NAME, --all and --list");

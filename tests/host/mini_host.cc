@@ -5,7 +5,7 @@
 #include <atomic>
 #include <stdexcept>
 
-#include "ffi/xla_versions.h"
+#include "tests/host/xla_versions.h"
 
 namespace {
 std::atomic<int64_t> live_errors{0};
@@ -27,18 +27,7 @@ XLA_FFI_Error* Unsupported(const char* function) {
   return new XLA_FFI_Error(XLA_FFI_Error_Code_UNIMPLEMENTED, std::string(function) + " is not supported by this host");
 }
 
-XLA_FFI_Error* CheckStructSize(const char* name, size_t got, size_t expected) {
-  if (got == expected) return nullptr;
-  return new XLA_FFI_Error(
-      XLA_FFI_Error_Code_INVALID_ARGUMENT,
-      std::string(name) + ": struct_size is " + std::to_string(got) + ", expected " + std::to_string(expected));
-}
-
-XLA_FFI_Error* CreateError(XLA_FFI_Error_Create_Args* args) {
-  XLA_FFI_Error* error =
-      CheckStructSize("XLA_FFI_Error_Create_Args", args->struct_size, XLA_FFI_Error_Create_Args_STRUCT_SIZE);
-  return error != nullptr ? error : new XLA_FFI_Error(args->errc, args->message);
-}
+XLA_FFI_Error* CreateError(XLA_FFI_Error_Create_Args* args) { return new XLA_FFI_Error(args->errc, args->message); }
 
 void ReadError(ErrorDetails* details) {
   details->message = details->error->message.c_str();
@@ -56,9 +45,6 @@ using OpaqueContext = decltype(XLA_FFI_CallFrame::ctx);
 TaskRunner* PoolOf(OpaqueContext context) { return reinterpret_cast<Context*>(context)->pool; }
 
 XLA_FFI_Error* ScheduleTask(XLA_FFI_ThreadPool_Schedule_Args* args) {
-  XLA_FFI_Error* error = CheckStructSize("XLA_FFI_ThreadPool_Schedule_Args", args->struct_size,
-                                         XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE);
-  if (error != nullptr) return error;
   TaskRunner* pool = PoolOf(args->ctx);
   if (pool == nullptr) return Unsupported("XLA_FFI_ThreadPool_Schedule");
   pool->Schedule(args->task, args->data);
@@ -66,27 +52,13 @@ XLA_FFI_Error* ScheduleTask(XLA_FFI_ThreadPool_Schedule_Args* args) {
 }
 
 XLA_FFI_Error* CountThreads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
-  XLA_FFI_Error* error = CheckStructSize("XLA_FFI_ThreadPool_NumThreads_Args", args->struct_size,
-                                         XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE);
-  if (error != nullptr) return error;
   TaskRunner* pool = PoolOf(args->ctx);
   if (pool == nullptr) return Unsupported("XLA_FFI_ThreadPool_NumThreads");
   *args->num_threads = pool->num_threads();
   return nullptr;
 }
 
-// The slots that not every version of the header has.
-template <typename Api>
-void FillLaterSlots(Api& api) {
-  if constexpr (requires { api.XLA_FFI_InvokeContext_FindExtension; }) {  // 0.4
-    api.XLA_FFI_InvokeContext_FindExtension = [](auto*) { return Unsupported("XLA_FFI_InvokeContext_FindExtension"); };
-  }
-  if constexpr (requires { api.XLA_FFI_CustomOptions_Get; }) {  // 0.5
-    api.XLA_FFI_CustomOptions_Get = [](auto*) { return Unsupported("XLA_FFI_CustomOptions_Get"); };
-  }
-}
-
-// Handlers never check a slot for null, so every slot has a function.
+// The slots that a handler for the CPU calls; the others are null.
 XLA_FFI_Api MakeApi() {
   XLA_FFI_Api api{};
   api.struct_size = XLA_FFI_Api_STRUCT_SIZE;
@@ -96,23 +68,6 @@ XLA_FFI_Api MakeApi() {
   api.XLA_FFI_Error_Destroy = DestroyError;
   api.XLA_FFI_ThreadPool_Schedule = ScheduleTask;
   api.XLA_FFI_ThreadPool_NumThreads = CountThreads;
-  api.*kGetContext = [](auto*) { return Unsupported("XLA_FFI_ExecutionContext_Get"); };
-  api.XLA_FFI_Handler_Register = [](auto*) { return Unsupported("XLA_FFI_Handler_Register"); };
-  api.XLA_FFI_Stream_Get = [](auto*) { return Unsupported("XLA_FFI_Stream_Get"); };
-  api.XLA_FFI_Type_Register = [](auto*) { return Unsupported("XLA_FFI_Type_Register"); };
-  api.XLA_FFI_State_Set = [](auto*) { return Unsupported("XLA_FFI_State_Set"); };
-  api.XLA_FFI_State_Get = [](auto*) { return Unsupported("XLA_FFI_State_Get"); };
-  api.XLA_FFI_DeviceMemory_Allocate = [](auto*) { return Unsupported("XLA_FFI_DeviceMemory_Allocate"); };
-  api.XLA_FFI_DeviceMemory_Free = [](auto*) { return Unsupported("XLA_FFI_DeviceMemory_Free"); };
-  api.XLA_FFI_Future_Create = [](auto*) { return Unsupported("XLA_FFI_Future_Create"); };
-  api.XLA_FFI_Future_SetAvailable = [](auto*) { return Unsupported("XLA_FFI_Future_SetAvailable"); };
-  api.XLA_FFI_RunId_Get = [](auto*) { return Unsupported("XLA_FFI_RunId_Get"); };
-  api.XLA_FFI_DeviceOrdinal_Get = [](auto*) { return Unsupported("XLA_FFI_DeviceOrdinal_Get"); };
-  api.XLA_FFI_Future_SetError = [](auto* args) {
-    delete args->error;  // the host's, by the ABI
-    return Unsupported("XLA_FFI_Future_SetError");
-  };
-  FillLaterSlots(api);
   return api;
 }
 

@@ -1,5 +1,5 @@
-// The other side of XLA's C ABI, in the smallest form that can call a handler as XLA:CPU does: call frames, an API
-// with every slot filled, errors, and a pool of threads. Knows the C header and nothing of any handler.
+// The other side of XLA's C ABI, in the smallest form that can call a handler as XLA:CPU does: call frames, the API
+// that a handler needs, errors, and a pool of threads. Knows the C header and nothing of any handler.
 #ifndef RAGGEMM_TESTS_HOST_MINI_HOST_H_
 #define RAGGEMM_TESTS_HOST_MINI_HOST_H_
 

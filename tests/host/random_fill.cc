@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "raggemm/element.h"
-#include "tests/host/parallel_chunks.h"
-#include "tests/host/scramble.h"
+#include "tests/host/checksum.h"
 #include "tests/oracle/values.h"
 
 namespace raggemm::host {

@@ -1,11 +1,23 @@
 #ifndef RAGGEMM_TESTS_HOST_RANDOM_FILL_H_
 #define RAGGEMM_TESTS_HOST_RANDOM_FILL_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <thread>
+#include <vector>
 
 #include "raggemm/problem.h"
 
 namespace raggemm::host {
+
+// Calls body(begin, end) for one chunk of [0, n) on each CPU; returns when all are done.
+template <typename Body>
+void ParallelChunks(int64_t n, const Body& body) {
+  const int64_t chunks = std::max(1u, std::thread::hardware_concurrency());
+  std::vector<std::thread> threads;
+  for (int64_t i = 0; i < chunks; ++i) threads.emplace_back(body, n * i / chunks, n * (i + 1) / chunks);
+  for (std::thread& thread : threads) thread.join();
+}
 
 // Fills an array of a matrix format with values in [-1, 1), uniform over the multiples of the type's epsilon,
 // times 2^exponent (from -1000 on), rounded once where that is below the type's normal numbers. Element i is a function

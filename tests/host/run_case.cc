@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/host/case_problem.h"
 #include "tests/host/checksum.h"
@@ -77,7 +76,6 @@ Plugin::Plugin(const std::string& path)
 absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options,
                                 TaskRunner* pool) {
   CaseRun run;
-  if (absl::Status status = CheckRecordedFacts(source); !status.ok()) return status;
   GroupedGemmCase scaled = source;
   if (options.max_multiply_adds > 0) LimitRows(options.max_multiply_adds, scaled);
   run.rows = Rows(scaled);
@@ -91,7 +89,7 @@ absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const GroupedGemmCase& sou
   }
   run.dtypes = DTypesOf(*full);
 
-  const absl::StatusOr<CaseProblem> made = MakeEmptyCaseProblem(*full);
+  const absl::StatusOr<CaseProblem> made = MakeCaseProblem(*full);
   if (!made.ok()) return made.status();
   const GroupedGemmProblem& problem = made->problem;
   std::vector<int64_t> workspace(WorkspaceElements(problem, plugin.workspace_coefficients));
@@ -99,8 +97,6 @@ absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const GroupedGemmCase& sou
   call.attributes.merge(HowOf(options.how, full->config()));
   if (Error error = Instantiate(plugin.instantiate, call.attributes); !error.ok()) return ToStatus(error);
   run.plan = PlanText(plugin, call, pool);
-  const bool is_error = !absl::StrContains(run.plan, "\nmode: ");  // for which the call will not read them
-  if (!is_error) FillMatrices(*full, problem);
 
   const absl::StatusOr<double> seconds = Measure(plugin, call, pool, options.time);
   if (!seconds.ok()) return seconds.status();

@@ -9,7 +9,6 @@ int32 rows of each expert [experts]. It returns y, float32 [rows, hidden].
 
 import concurrent.futures
 import dataclasses
-import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,7 +16,8 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-from raggemm._primitive.library import cases_json
+
+from raggemm_demo.case_files import read_cases
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ def recorded_layers() -> list[Layer]:
             tuple(case["group_sizes"]),
             case["top_k"],
         )
-        for case in json.loads(cases_json())["cases"]
+        for case in read_cases("moe")
         if case["projection"] == "up"  # down has the same routing
     ]
 

@@ -8,7 +8,6 @@ proto/config.proto.
 import ctypes
 import functools
 import json
-import os
 import pathlib
 import re
 from typing import Any
@@ -37,14 +36,12 @@ def _load() -> ctypes.CDLL:
         function = getattr(library, f"raggemm_v1_{name}_workspace")
         function.argtypes = [ctypes.c_int64] * arguments
         function.restype = ctypes.c_int64
-    library.raggemm_cases_json.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_int32)]
-    library.raggemm_cases_json.restype = ctypes.c_void_p  # not c_char_p, which would lose the pointer to free
     library.raggemm_free.argtypes = [ctypes.c_void_p]
     library.raggemm_free.restype = None
     library.raggemm_version.restype = ctypes.c_char_p
     for function in (library.raggemm_describe_json, library.raggemm_tables_json, library.raggemm_take_plans):
         function.argtypes = []
-        function.restype = ctypes.c_void_p
+        function.restype = ctypes.c_void_p  # not c_char_p, which would lose the pointer to free
     library.raggemm_record_plans.argtypes = [ctypes.c_int32]
     library.raggemm_record_plans.restype = None
     library.raggemm_ffi_version.argtypes = [ctypes.POINTER(ctypes.c_int32)] * 2
@@ -111,32 +108,15 @@ def moe_mlp_workspace(target: str, *extents: int) -> int:
     return elements
 
 
-def _text(function: str, *args: Any) -> str:
-    """What a function of the library returns as text that is to be freed."""
-    text = getattr(_library, function)(*args)
+def _text(function: str) -> str:
+    """Returns the text that a function of the library returns, and frees it."""
+    text = getattr(_library, function)()
     if not text:
         raise MemoryError(function)
     try:
-        return ctypes.string_at(text).decode(errors="surrogateescape")  # as names of files may need it
+        return ctypes.string_at(text).decode()
     finally:
         _library.raggemm_free(text)
-
-
-def cases_json(path: str | pathlib.Path | None = None) -> str:
-    """A file of test and benchmark cases (proto/case.proto, GroupedGemmCases) as JSON, by default the recorded ones.
-
-    Raises ValueError with the library's message when the file is missing or is not such a file, in UTF-8.
-    """
-    ok = ctypes.c_int32()
-    if path is None:
-        path = _PACKAGE / "cases" / "moe.textproto"
-    name = os.fsencode(path)
-    if b"\0" in name:
-        raise ValueError(f"cannot read {os.fspath(path)!r}: a zero byte in the name of the file")
-    result = _text("raggemm_cases_json", name, ctypes.byref(ok))
-    if not ok.value:
-        raise ValueError(result)
-    return result
 
 
 @functools.cache

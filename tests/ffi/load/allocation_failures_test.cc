@@ -1,7 +1,6 @@
 // Memory runs out at every place where a call asks for some: the call is refused or right, and the next one works.
 #include <dlfcn.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 
 #include <atomic>
 #include <cerrno>
@@ -193,43 +192,6 @@ TEST_P(AllocationFailures, OfAFirstCall) {
                 how == Fail::kOnce ? "" : " with all after them", static_cast<long>(of_libgomp));
     EXPECT_GT(first - of_libgomp, 20);
     EXPECT_LE(of_libgomp, openmp ? 12 : 0);
-  }
-}
-
-// The same by the system's own hand: no stacks for threads, no pages for the heap.
-TEST_P(AllocationFailures, OfTheAddressSpace) {
-  ASSERT_EQ(dlopen(RAGGEMM_FFI_LIBRARY, RTLD_NOW | RTLD_NOLOAD), nullptr) << "another test came first";
-  for (int64_t mib = 0; mib <= 40; mib += 2) {
-    const std::string said = InChild(20, [&]() -> std::string {
-      const std::unique_ptr<PluginCall> call = CallOn(GetParam());
-      host::ThreadPool pool(2);
-      Stages stages(*call, &pool);
-      rlimit limit{};
-      getrlimit(RLIMIT_AS, &limit);
-      const rlimit before = limit;
-      limit.rlim_cur = static_cast<rlim_t>(AddressSpaceBytes() + (mib << 20));
-      setrlimit(RLIMIT_AS, &limit);
-      const host::Error error = stages.Run();
-      setrlimit(RLIMIT_AS, &before);
-      return DefectOf(*call, error, &pool);
-    });
-    ASSERT_EQ(said, "") << "with " << mib << " MiB left";
-  }
-}
-
-TEST_P(AllocationFailures, OfAWarmCall) {
-  const std::unique_ptr<PluginCall> call = CallOn(GetParam());
-  host::ThreadPool pool(2);
-  for (int i = 0; i < 2; ++i) ASSERT_EQ(call->Run(&pool).message, "");
-  for (Fail how : {Fail::kOnce, Fail::kFromThenOn}) {
-    int64_t first = 1;
-    for (bool failed = true; failed; ++first) {
-      const Attempt attempt = Try(*call, &pool, how, first);
-      ASSERT_EQ(attempt.defect, "");
-      failed = attempt.failed;
-    }
-    std::printf("%ld places failed%s\n", static_cast<long>(first - 2),
-                how == Fail::kOnce ? "" : " with all after them");
   }
 }
 

@@ -2,7 +2,6 @@
 #include <sys/mman.h>
 
 #include <cstdint>
-#include <cstring>
 #include <deque>
 #include <string>
 #include <vector>
@@ -10,7 +9,6 @@
 #include "gtest/gtest.h"
 #include "tests/ffi/plugin_call.h"
 #include "tests/oracle/values.h"
-#include "tests/support/process.h"
 
 namespace raggemm::test {
 namespace {
@@ -145,24 +143,6 @@ TEST(LargeExtents, LongRows) {
       {{kM, 5, kK, {0, kK, 1}, {0, kN, 1}, {0, kN, 1}}, {kM, 70, kK, {0, kK, 1}, {5, kN, 1}, {5, kN, 1}}});
 }
 
-// The same with further rows than the first kernel call has, and more than one chain.
-TEST(LargeExtents, ManyLongRows) {
-  constexpr int64_t kN = (1 << 27) + 64, kM = 30, kK = 300;
-  LargeProblem large({kM, kK}, {kK, kN}, {kM, kN});
-  large.problem.rhs.last_dims = large.problem.out.last_dims = large.Sizes({2}, {5, 70});
-  large.RunAndCheck(
-      {{kM, 5, kK, {0, kK, 1}, {0, kN, 1}, {0, kN, 1}}, {kM, 70, kK, {0, kK, 1}, {5, kN, 1}, {5, kN, 1}}});
-}
-
-TEST(LargeExtents, LongRowsOfATransposedLhs) {
-  constexpr int64_t kM = kTwoTo31 + 64, kK = 300, kN = 2;
-  LargeProblem large({kK, kM}, {2, kK, kN}, {kM, kN});
-  large.problem.lhs.is_trans = true;
-  large.problem.lhs.last_dims = large.problem.out.first_dims = large.Sizes({2}, {9, 20});
-  large.RunAndCheck(
-      {{9, kN, kK, {0, 1, kM}, {0, kN, 1}, {0, kN, 1}}, {20, kN, kK, {9, 1, kM}, {kK * kN, kN, 1}, {9 * kN, kN, 1}}});
-}
-
 TEST(LargeExtents, PackedGroupsOfTheSecondProblem) {
   constexpr int64_t kLength = kTwoTo31 + 10;  // of each problem
   LargeProblem large({2 * kLength}, {2 * kLength}, {2 * kLength});
@@ -174,41 +154,6 @@ TEST(LargeExtents, PackedGroupsOfTheSecondProblem) {
   large.RunAndCheck({{2, 6, 1, {0, 1, 1}, {0, 6, 1}, {0, 6, 1}},
                      {4, 8, 3, {kLength, 3, 1}, {kLength, 8, 1}, {kLength, 8, 1}},
                      {5, 9, 2, {kLength + 12, 2, 1}, {kLength + 24, 9, 1}, {kLength + 32, 9, 1}}});
-}
-
-// Every element of a result computed or set to zero: with --soak more than 2^31 of them, 4 GiB.
-TEST(LargeExtents, AllOfALargeResult) {
-  constexpr int64_t kN = 1024, kOutside = 1000;
-  const int64_t rows = (Soaking() ? 1 << 21 : 1 << 12) + 900;
-  LargeProblem large({rows, 1}, {2, 1, kN}, {rows, kN});
-  GroupedGemmProblem& problem = large.problem;
-  problem.c.reset();
-  const auto first = static_cast<int32_t>(rows / 2), second = static_cast<int32_t>(rows - first - kOutside);
-  problem.lhs.first_dims = problem.out.first_dims = large.Sizes({2}, {first, second});
-  Fill(problem.lhs, {0, 1, 1}, rows, 1);
-  Fill(problem.rhs, {0, kN, 1}, 2, kN);
-  Fill(problem.out, {(rows - kOutside) * kN, kN, 1}, kOutside, kN);
-  std::vector<int64_t> workspace(host::WorkspaceElements(problem, ThePlugin().workspace_coefficients));
-  host::ThreadPool pool(2);
-  const host::Call call = host::MakeCall(problem, absl::MakeSpan(workspace));
-  ASSERT_EQ(host::Execute(ThePlugin().execute, call, &pool).message, "");
-  const auto* out = static_cast<const uint16_t*>(problem.out.data);
-  double rhs[2][kN];
-  uint16_t bits[2][5][kN];  // by group, value of lhs, column
-  for (int64_t g = 0; g < 2; ++g) {
-    for (int64_t j = 0; j < kN; ++j) {
-      rhs[g][j] = ValueAt(g * kN + j);
-      for (int64_t v = 0; v < 5; ++v) {
-        StoreRounded({bits[g][v], kType, {}}, j, static_cast<double>(v - 2) * rhs[g][j] + 0.0);
-      }
-    }
-  }
-  for (int64_t i = 0; i < rows; ++i) {
-    static constexpr uint16_t kZeros[kN] = {};
-    const auto value = static_cast<int64_t>(ValueAt(i)) + 2;
-    const uint16_t* want = i < first ? bits[0][value] : i < first + second ? bits[1][value] : kZeros;
-    ASSERT_EQ(std::memcmp(out + i * kN, want, sizeof(kZeros)), 0) << "row " << i;
-  }
 }
 
 }  // namespace

@@ -1,14 +1,12 @@
-// A call that a test may spoil, and the two ways in which it may end.
-#ifndef RAGGEMM_TESTS_FFI_HOSTILE_HOST_HOSTILE_CALL_H_
-#define RAGGEMM_TESTS_FFI_HOSTILE_HOST_HOSTILE_CALL_H_
+// A call of any custom call that a test may spoil, and the ways in which it may end.
+#ifndef RAGGEMM_TESTS_FFI_SPOILT_CALL_H_
+#define RAGGEMM_TESTS_FFI_SPOILT_CALL_H_
 
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -23,69 +21,49 @@ namespace raggemm::test {
 
 inline constexpr int64_t kHighest = std::numeric_limits<int64_t>::max(), kLowest = std::numeric_limits<int64_t>::min();
 
-// Sets an enumerator to a number that may be none of the enumeration's.
-template <typename Enum>
-void SetNumber(Enum& enumerator, int number) {
-  std::memcpy(&enumerator, &number, sizeof(number));
+// An operand or a result by one number: operands first.
+inline host::Buffer& BufferAt(host::Call& call, size_t i) {
+  return i < call.args.size() ? call.args[i] : call.results[i - call.args.size()];
 }
 
-template <typename T>
-T* Misaligned(T* pointer) {
-  return reinterpret_cast<T*>(reinterpret_cast<char*>(pointer) + 1);
-}
-
-// A call that a test may spoil, of any handler.
 class SpoiltCall {
  public:
   virtual ~SpoiltCall() = default;
   virtual host::Call& TheCall() = 0;
-  // Names of the arguments of the call, then of its results.
-  virtual std::vector<std::string> Names() const = 0;
-  // The bits of the rule, and nothing written beside a buffer.
+  // Returns whether the answer has the bits of the rule, and nothing beside a buffer was written.
   virtual testing::AssertionResult AnswerIsRight() const = 0;
   virtual bool AnswerIsUntouched() const = 0;
   virtual bool PlacesBesideAreIntact() const = 0;
-  // With out cleared.
+  // Clears the answer, then executes.
   virtual host::Error Execute(host::TaskRunner* pool) = 0;
 
-  // The defined error: InvalidArgument with these texts in it, and out as it was.
-  testing::AssertionResult IsRefused(const host::Error& error, const std::vector<std::string>& texts) const {
-    return IsRefusedWith(XLA_FFI_Error_Code_INVALID_ARGUMENT, error, texts);
-  }
-  testing::AssertionResult IsRefusedWith(XLA_FFI_Error_Code code, const host::Error& error,
-                                         const std::vector<std::string>& texts) const;
+  // Returns whether the call ended with the code, with these texts in its message, and with the answer as it was.
+  testing::AssertionResult IsRefused(const host::Error& error, const std::vector<std::string>& texts,
+                                     XLA_FFI_Error_Code code = XLA_FFI_Error_Code_INVALID_ARGUMENT) const;
 };
 
-struct Handler {
-  const char* name;
-  XLA_FFI_ExecutionStage stage;
-  XLA_FFI_Handler* function;
-};
-
-// A custom call of the plugin, as it describes itself, and a valid one with every optional operand.
+// A custom call of the plugin, as it describes itself, and a valid call of it with every optional operand.
 struct Target {
   const CustomCall& description;
   std::unique_ptr<SpoiltCall> (*make)();
 
-  std::string name() const { return std::string(description.name); }
-  std::vector<Handler> handlers() const;
+  // Names of the call's operands, then of its results, by the description and the attributes.
+  std::vector<std::string> Names(const host::Call& call) const;
 };
-// All: ffi/custom_call.h has one for each.
 absl::Span<const Target> AllTargets();
 
-// One valid problem of each mode, with sizes of zero, rows outside all groups, and c where `with_c`.
+// One valid problem of each mode, with sizes of zero, and rows outside all groups.
 std::vector<ProblemSpec> OneOfEachMode(bool with_c);
 
-class HostileCall : public PluginCall, public SpoiltCall {
+class SpoiltGemm : public PluginCall, public SpoiltCall {
  public:
-  explicit HostileCall(const ProblemSpec& spec)
-      : PluginCall(spec), reference_(ComputeReference(problem().problem).value()) {}
-  // The problem after a change of the operands' contents or places, of which the right answer is another one.
-  HostileCall(const ProblemSpec& spec, const std::function<void(TestProblem&)>& change)
-      : PluginCall(Changed(spec, change)), reference_(ComputeReference(problem().problem).value()) {}
+  explicit SpoiltGemm(
+      const ProblemSpec& spec, const std::function<void(TestProblem&)>& change = [](TestProblem&) {})
+      : PluginCall(Changed(spec, change)),
+        special_values_(spec.special_values),
+        reference_(ComputeReference(problem().problem).value()) {}
 
   host::Call& TheCall() override { return call(); }
-  std::vector<std::string> Names() const override;
   testing::AssertionResult AnswerIsRight() const override { return IsRight(); }
   bool AnswerIsUntouched() const override { return OutIsUntouched(); }
   bool PlacesBesideAreIntact() const override { return SurroundingsIntact(); }
@@ -95,9 +73,10 @@ class HostileCall : public PluginCall, public SpoiltCall {
   }
   host::Error ExecuteAsItIs(host::TaskRunner* pool) { return host::Execute(ThePlugin().execute, call(), pool); }
 
-  // Right means: the bits of the rule, within the bound of the float64 reference, nothing written beside a buffer.
+  // Right means: the bits of the rule, within the bound of the float64 reference, nothing written beside a buffer. With
+  // special values the bits alone: float64 overflows later.
   testing::AssertionResult IsRight() const {
-    if (testing::AssertionResult bits = PluginCall::IsRight(); !bits) return bits;
+    if (testing::AssertionResult bits = PluginCall::IsRight(); !bits || special_values_) return bits;
     return IsWithinBound(problem().problem.out, reference_);
   }
 
@@ -108,18 +87,18 @@ class HostileCall : public PluginCall, public SpoiltCall {
     return problem;
   }
 
+  bool special_values_;
   Reference reference_;
 };
 
 // Every optional operand: weights of int8 with a gate, biases, scales and zeros. Of groups 1 to 3 of 5.
 MlpSpec EveryMlpOperand();
 
-class HostileMlp : public MlpCall, public SpoiltCall {
+class SpoiltMlp : public MlpCall, public SpoiltCall {
  public:
-  explicit HostileMlp(const MlpSpec& spec) : MlpCall(spec) { mlp().ClearOut(); }
+  explicit SpoiltMlp(const MlpSpec& spec) : MlpCall(spec) { mlp().ClearOut(); }
 
   host::Call& TheCall() override { return call(); }
-  std::vector<std::string> Names() const override;
   testing::AssertionResult AnswerIsRight() const override { return IsRight(); }
   bool AnswerIsUntouched() const override { return OutIsUntouched(); }
   bool PlacesBesideAreIntact() const override { return mlp().SurroundingsIntact(); }
@@ -129,16 +108,15 @@ class HostileMlp : public MlpCall, public SpoiltCall {
   }
 };
 
-class HostileBackward : public MlpBackwardCall, public SpoiltCall {
+class SpoiltBackward : public MlpBackwardCall, public SpoiltCall {
  public:
-  explicit HostileBackward(const MlpSpec& spec) : MlpBackwardCall(spec) {
+  explicit SpoiltBackward(const MlpSpec& spec) : MlpBackwardCall(spec) {
     EXPECT_EQ(test().Run({.executor = Executor::kSerial, .isa = Isa::kScalar}), absl::OkStatus());
     expected_ = test().Bits();
     test().ClearGradients();
   }
 
   host::Call& TheCall() override { return call(); }
-  std::vector<std::string> Names() const override;
   testing::AssertionResult AnswerIsRight() const override {
     if (test().Bits() == expected_) return testing::AssertionSuccess();
     return testing::AssertionFailure() << "gradients have other bits than those of scalar code";
@@ -153,4 +131,4 @@ class HostileBackward : public MlpBackwardCall, public SpoiltCall {
 
 }  // namespace raggemm::test
 
-#endif  // RAGGEMM_TESTS_FFI_HOSTILE_HOST_HOSTILE_CALL_H_
+#endif  // RAGGEMM_TESTS_FFI_SPOILT_CALL_H_

@@ -1,11 +1,10 @@
-#include "ffi/plan_records.h"
+#include "ffi/handler.h"
 
-#include <exception>
+#include <cstdio>
 #include <mutex>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ffi/c_text.h"
+#include "absl/strings/strip.h"
 #include "ffi/handlers.h"
 #include "raggemm/grouped_gemm.h"
 
@@ -21,6 +20,17 @@ std::string& Records() {
 }
 
 }  // namespace
+
+bool SucceedsAfter(XLA_FFI_Error_Code code, absl::string_view error, proto::GroupedGemmConfig::OnError::Value on_error,
+                   absl::FunctionRef<absl::Status()> fill) {
+  using OnError = proto::GroupedGemmConfig::OnError;
+  if (on_error == OnError::RAISE) return false;
+  absl::ConsumePrefix(&error, "raggemm: ");
+  const bool succeeds = on_error == OnError::NaN && code != XLA_FFI_Error_Code_FAILED_PRECONDITION && fill().ok();
+  std::fprintf(stderr, "raggemm: %.*s%s\n", static_cast<int>(error.size()), error.data(),
+               succeeds ? "; the result is NaN" : "");
+  return succeeds;
+}
 
 std::string PlanText(const Plan& plan) { return ToString(HostCpu()) + ToString(plan); }
 
@@ -51,7 +61,7 @@ void raggemm_record_plans(int32_t on) {
 }
 
 char* raggemm_take_plans(void) {
-  return raggemm::TextOrException([] {
+  return raggemm::TextForC([] {
     const std::lock_guard<std::mutex> lock(raggemm::records_mutex);
     return std::exchange(raggemm::Records(), "");
   });

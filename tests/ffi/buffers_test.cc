@@ -1,0 +1,235 @@
+// Buffers that are not what a call needs: types, shapes, places, the workspace, and memory that operands share. Every
+// buffer lies between two unmapped pages: a byte that is read or written beyond it ends the process.
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "raggemm/format.h"
+#include "tests/ffi/spoilt_call.h"
+#include "tests/support/guarded_buffer.h"
+
+namespace raggemm::test {
+namespace {
+
+int64_t Elements(const host::Buffer& buffer) {
+  int64_t elements = 1;
+  for (int64_t dim : buffer.dims) elements *= dim;
+  return elements;
+}
+
+int64_t ElementBytes(const host::Buffer& buffer) { return SizeOf(FormatOfXla(buffer.dtype)->dtype); }
+
+// Spoils each buffer of one call of each target in turn; `spoil` returns false if there is nothing to spoil. The error
+// must name the operand, or, unless `named`, one that it no longer agrees with.
+void RefusesEach(const std::function<bool(host::Buffer&)>& spoil, const std::vector<std::string>& texts,
+                 bool named = true) {
+  for (const Target& target : AllTargets()) {
+    const std::unique_ptr<SpoiltCall> call = target.make();
+    const host::Call good = call->TheCall();
+    const std::vector<std::string> names = target.Names(good);
+    host::ThreadPool pool(2);
+    for (size_t i = 0; i < names.size(); ++i) {
+      call->TheCall() = good;
+      if (!spoil(BufferAt(call->TheCall(), i))) continue;
+      // With an index, lhs may have any number of rows.
+      if (!named && names[i] == "lhs") continue;
+      std::vector<std::string> all = texts;
+      if (named) all.push_back(names[i]);
+      EXPECT_TRUE(call->IsRefused(call->Execute(&pool), all)) << target.description.name << " " << names[i];
+    }
+    call->TheCall() = good;
+    EXPECT_EQ(call->Execute(&pool).message, "");
+    EXPECT_TRUE(call->AnswerIsRight());
+  }
+}
+
+TEST(TypesTest, TypesOfNoFormatAreRefused) {
+  for (auto type : {XLA_FFI_DataType_PRED, XLA_FFI_DataType_C64, XLA_FFI_DataType_U64, XLA_FFI_DataType_TOKEN,
+                    XLA_FFI_DataType_F8E4M3}) {
+    RefusesEach(
+        [&](host::Buffer& b) {
+          b.dtype = type;
+          return Elements(b) > 0;
+        },
+        {});
+  }
+}
+
+TEST(TypesTest, IntegersForFloatsAndFloatsForIntegersAreRefused) {
+  RefusesEach(
+      [](host::Buffer& b) {
+        const bool is_size = FormatOfXla(b.dtype)->role == Role::kSizes;
+        b.dtype = is_size ? XLA_FFI_DataType_F32 : XLA_FFI_DataType_S32;
+        return Elements(b) > 0;
+      },
+      {}, /*named=*/false);  // the gradient of x decides how long the workspace must be
+}
+
+TEST(ShapesTest, NegativeDimsAreRefused) {
+  for (int64_t dim : {int64_t{-1}, kLowest}) {
+    RefusesEach(
+        [&](host::Buffer& b) {
+          for (int64_t& d : b.dims) d = dim;  // two of them have a positive product
+          return !b.dims.empty();
+        },
+        {});
+  }
+}
+
+TEST(ShapesTest, HugeDimsAreRefused) {
+  for (int64_t dim : {kHighest, int64_t{1} << 61, int64_t{1} << 32}) {
+    RefusesEach(
+        [&](host::Buffer& b) {
+          const bool workspace = b.dtype == XLA_FFI_DataType_S64 && b.dims.size() == 1 && b.dims[0] > 5;
+          if (b.dims.empty() || (workspace && dim < kHighest / 8)) return false;  // larger than needed is no error
+          b.dims[0] = dim;
+          return true;
+        },
+        {}, /*named=*/false);
+  }
+}
+
+TEST(ShapesTest, OtherRanksAreRefused) {
+  RefusesEach(
+      [](host::Buffer& b) {
+        b.dims.insert(b.dims.begin(), {2, 1, 1, 1, 1, 1, 1, 1});
+        return true;
+      },
+      {}, /*named=*/false);
+}
+
+TEST(PlacesTest, NullIsRefusedIfThereAreElements) {
+  RefusesEach(
+      [](host::Buffer& b) {
+        b.data = nullptr;
+        return Elements(b) > 0;
+      },
+      {"data is null"});
+}
+
+TEST(PlacesTest, EveryMisalignedStartIsRefused) {
+  for (int64_t bytes : {1, 2, 4}) {
+    RefusesEach(
+        [&](host::Buffer& b) {
+          if (Elements(b) == 0 || bytes % ElementBytes(b) == 0) return false;
+          b.data = static_cast<char*>(b.data) - bytes;
+          return true;
+        },
+        {"not aligned"});
+  }
+}
+
+TEST(PlacesTest, TheEndOfTheAddressSpaceIsRefused) {
+  RefusesEach(
+      [](host::Buffer& b) {
+        b.data = reinterpret_cast<void*>(~uintptr_t{15} + 8);
+        return Elements(b) * ElementBytes(b) > 8;
+      },
+      {"exceed the address space"});
+}
+
+// Exactly as many elements as are needed are never left, and one less is too few.
+void ExpectExactWorkspace(SpoiltCall& call, host::TaskRunner* pool) {
+  host::Buffer& workspace = call.TheCall().results.back();
+  const host::Buffer good = workspace;
+  const int64_t needed = good.dims[0];
+  for (Cliff cliff : {Cliff::kBehind, Cliff::kBefore}) {
+    for (size_t gap : {0, 1, 7}) {
+      const GuardedBuffer memory(needed * sizeof(int64_t), gap * sizeof(int64_t), cliff);
+      workspace.data = memory.data();
+      EXPECT_EQ(call.Execute(pool).message, "");
+      EXPECT_TRUE(call.AnswerIsRight());
+      EXPECT_TRUE(memory.SurroundingsIntact()) << gap;
+    }
+  }
+  workspace = good;
+  for (int64_t elements : {needed - 1, int64_t{0}}) {
+    workspace.dims[0] = elements;
+    const std::string text = absl::StrCat("int64_workspace has ", elements, " elements, ", needed, " are needed");
+    EXPECT_TRUE(call.IsRefused(call.Execute(pool), {text}));
+  }
+}
+
+TEST(WorkspaceTest, IsUsedToItsLastElementInEveryMode) {
+  host::ThreadPool pool(2);
+  for (const ProblemSpec& spec : OneOfEachMode(/*with_c=*/true)) {
+    SpoiltGemm call(spec);
+    ExpectExactWorkspace(call, &pool);
+  }
+  SpoiltMlp mlp(EveryMlpOperand());
+  ExpectExactWorkspace(mlp, &pool);
+}
+
+// Each pair of a result and another buffer. With only one element in common, the result's first is the other's last.
+TEST(AliasTest, WhatIsWrittenSharesMemoryWithNothingButC) {
+  for (const Target& target : AllTargets()) {
+    const std::unique_ptr<SpoiltCall> call = target.make();
+    const host::Call good = call->TheCall();
+    const std::vector<std::string> names = target.Names(good);
+    host::ThreadPool pool(2);
+    for (size_t written = good.args.size(); written < names.size(); ++written) {
+      for (size_t i = 0; i < names.size(); ++i) {
+        for (bool one_element : {false, true}) {
+          call->TheCall() = good;
+          host::Buffer& other = BufferAt(call->TheCall(), i);
+          if (i == written || Elements(other) == 0) continue;
+          const int64_t back = one_element ? (Elements(other) - 1) * ElementBytes(other) : 0;
+          if (names[written] == "out" && names[i] == "c" && back == 0) continue;
+          other.data = static_cast<char*>(BufferAt(call->TheCall(), written).data) - back;
+          if (reinterpret_cast<uintptr_t>(other.data) % ElementBytes(other) != 0) continue;
+          // The larger of them may lie upon others, too.
+          const host::Error error = call->Execute(&pool);
+          EXPECT_TRUE(call->IsRefused(error, {" overlaps "})) << names[i] << " in " << names[written];
+          const auto named = [&](size_t at) { return error.message.find(names[at]) != std::string::npos; };
+          EXPECT_TRUE(named(written) || named(i)) << error.message;
+        }
+      }
+    }
+  }
+}
+
+struct SharedMemory {
+  const char* name;
+  std::function<void(TestProblem&)> share;
+};
+
+const SharedMemory kLegal[] = {
+    {"SizesOnce", [](TestProblem& t) { t.problem.out.first_dims->data = t.problem.lhs.first_dims->data; }},
+    {"LhsInsideRhs", [](TestProblem& t) { t.problem.lhs.data = static_cast<float*>(t.problem.rhs.data) + 3; }},
+    {"AlphaIsBeta", [](TestProblem& t) { t.problem.alpha->data = t.problem.beta->data; }},
+    {"CInsideRhs", [](TestProblem& t) { t.problem.c->data = t.problem.rhs.data; }},
+    {"OutIsC", [](TestProblem& t) { t.AliasOutWithC(); }},
+};
+
+TEST(AliasTest, WhatIsReadMayShareMemoryAndOutMayBeC) {
+  host::ThreadPool pool(3);
+  for (const SharedMemory& shared : kLegal) {
+    SCOPED_TRACE(shared.name);
+    SpoiltGemm call(EveryOperand(), shared.share);
+    const bool out_is_c = call.problem().problem.c->data == call.problem().problem.out.data;
+    EXPECT_EQ((out_is_c ? call.ExecuteAsItIs(&pool) : call.Execute(&pool)).message, "");
+    EXPECT_TRUE(call.IsRight());
+  }
+}
+
+// out that is lhs or rhs, from its start, from its last element, from one element before.
+TEST(AliasTest, OutOverAnOperandIsRefusedInEveryMode) {
+  for (const ProblemSpec& spec : OneOfEachMode(/*with_c=*/false)) {
+    SpoiltGemm call(spec);
+    const host::Call good = call.call();
+    for (size_t i : {size_t{0}, size_t{1}}) {
+      for (int64_t elements : {int64_t{0}, Elements(good.args[i]) - 1, int64_t{-1}}) {
+        call.call() = good;
+        call.call().results[0].data = static_cast<float*>(good.args[i].data) + elements;
+        const host::Error error = call.Execute(nullptr);
+        EXPECT_TRUE(call.IsRefused(error, {i == 0 ? "out overlaps lhs" : "out overlaps rhs"})) << Describe(spec);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test
