@@ -112,7 +112,8 @@ def geometric_mean(values, weights=None) -> float:
 
 
 def markdown(table: pd.DataFrame, digits: int = 2) -> str:
-    return table.to_markdown(index=False, floatfmt=f".{digits}f", missingval="")
+    filled = table.astype(object).where(table.notna(), None)
+    return filled.to_markdown(index=False, floatfmt=f".{digits}f", missingval="")
 
 
 def summary(cases: pd.DataFrame) -> pd.DataFrame:
