@@ -1,7 +1,6 @@
 // Limits of the machine, and the roofline that a case has by them.
 #include "bench/limits.h"
 
-#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -21,16 +20,6 @@ TEST(Quantile, LiesBetweenTheNearestTwo) {
   EXPECT_EQ(Median({4, 1, 2, 3}), 2.5);
 }
 
-TEST(PiecesBefore, CountsARunningPieceInPart) {
-  const std::vector<double> times = {1, 2, 4};
-  EXPECT_EQ(PiecesBefore(times, 0.5), 0);
-  EXPECT_EQ(PiecesBefore(times, 1), 0);
-  EXPECT_EQ(PiecesBefore(times, 1.25), 0.25);
-  EXPECT_EQ(PiecesBefore(times, 2), 1);
-  EXPECT_EQ(PiecesBefore(times, 3.5), 1.75);
-  EXPECT_EQ(PiecesBefore(times, 5), 2);
-}
-
 TEST(Limits, QuantilesLeaveOutWhatWasNotMeasured) {
   const std::vector<Limits> samples = {{{100, 0, 0}, 20, 10}, {{110, 200, 0}, 30, 10}, {{120, 300, 0}, 40, 10}};
   const Limits median = MedianOf(samples);
@@ -39,20 +28,6 @@ TEST(Limits, QuantilesLeaveOutWhatWasNotMeasured) {
   EXPECT_EQ(UpperQuartileOf(samples).gflops[0], 115);
   EXPECT_EQ(FastestUnit(median), 1);
   EXPECT_EQ(FastestUnit(samples[0]), 0);
-}
-
-TEST(LimitsMeter, KnowsTheFastestUnitsOfAllMeasurements) {
-  const std::vector<char> some(1 << 16, 1);
-  LimitsMeter meter;
-  const Limits low = {{1, 0, 1}, 20, 10};
-  EXPECT_EQ(meter.WithFastestUnits(low, 1).gflops, low.gflops) << "nothing was measured";
-  double fastest = 0;
-  for (int turn = 0; turn < 3; ++turn) {
-    fastest = std::max(fastest, meter.Measure(1, DType::kF32, [&] { return Stretches{some}; }).gflops[0]);
-  }
-  EXPECT_EQ(meter.WithFastestUnits(low, 1).gflops, (std::array<double, kUnits>{fastest, 0, 1}));
-  EXPECT_EQ(meter.WithFastestUnits({{2 * fastest}, 20, 10}, 1).gflops[0], 2 * fastest);
-  EXPECT_EQ(meter.WithFastestUnits(low, 2).gflops, low.gflops) << "on two threads nothing was measured";
 }
 
 Case TinyCase(Mode mode) {
@@ -101,11 +76,8 @@ TEST(SecondsAtBest, IsTheLargerOfSumsAndTransfers) {
   const Limits limits{.gflops = {100}, .read_gbps = 20, .store_gbps = 10};
   EXPECT_DOUBLE_EQ(SecondsAtBest({.flops = 1e9, .bytes_read = 2e6, .bytes_written = 1e6}, limits), 1e-2);
   EXPECT_DOUBLE_EQ(SecondsAtBest({.flops = 1e6, .bytes_read = 2e8, .bytes_written = 1e8}, limits), 2e-2);
-}
-
-TEST(SecondsAtBest, SumsAreThoseOfTheFastestUnit) {
-  const Limits limits{.gflops = {100, 50, 1000}, .read_gbps = 20, .store_gbps = 10};
-  EXPECT_DOUBLE_EQ(SecondsAtBest({.flops = 1e9, .bytes_read = 2e6, .bytes_written = 1e6}, limits), 1e-3);
+  const Limits tiles{.gflops = {100, 50, 1000}, .read_gbps = 20, .store_gbps = 10};
+  EXPECT_DOUBLE_EQ(SecondsAtBest({.flops = 1e9, .bytes_read = 2e6, .bytes_written = 1e6}, tiles), 1e-3);
 }
 
 }  // namespace

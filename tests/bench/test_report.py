@@ -146,15 +146,3 @@ def test_the_tables_of_the_pages_are_those_of_what_is_recorded():
         folder = "../bench/results" if page.startswith("docs") else "bench/results"
         tables = bench_report.page_tables(ROOT / "bench/results", folder)
         assert sum(table in text for table in tables.values()) == headers, page
-
-
-@pytest.mark.parametrize(("text", "why"), [(None, "No such file"), ("{", "Expecting"), ('{"machine": {}}', "no cases")])
-def test_a_file_that_is_no_report_is_named(tmp_path, text, why, monkeypatch, capsys):
-    path = tmp_path / "report.json"
-    if text is not None:
-        path.write_text(text)
-    monkeypatch.setattr(sys, "argv", ["report.py", str(path)])
-    with pytest.raises(SystemExit) as ended:
-        bench_report.main()
-    said = capsys.readouterr().err
-    assert ended.value.code == 2 and str(path) in said and why in said
