@@ -1,14 +1,9 @@
 #include "bench/contenders.h"
 
-#include <unistd.h>
-
-#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "bench/grouped_call.h"
-#include "kernels/problem.h"
 
 namespace raggemm::bench {
 namespace {
@@ -21,46 +16,27 @@ SeriesOfSets AllSeries(const Case& c, const Memory& memory) {
   return series;
 }
 
-// Whoever knows only products leaves the gradients of empty groups to somebody else.
+// A peer that knows only products leaves the gradients of empty groups to somebody else.
 void ZeroEmptyGradients(const Series& series, int threads) {
   for (const Series::Span& span : series.empty_gradients()) ZeroBytes(span.begin, span.bytes, threads);
 }
 
-Contender Grouped(const Case& c, const Memory& memory, const std::vector<int64_t>& sizes, const Cpu& cpu = HostCpu()) {
-  auto call = std::make_shared<GroupedCall>(c, sizes);
-  return {.role = Contender::Role::kBound,
-          .name = {},
+Contender Grouped(const Case& c, const Memory& memory) {
+  auto call = std::make_shared<GroupedCall>(c, c.sizes);
+  return {.role = Contender::Role::kOurs,
+          .name = "ours",
           .way = {},
-          .run = [&memory, c, call,
-                  cpu](int64_t place) { return call->Run(memory.SetOf(c, place), {.threads = c.threads, .cpu = cpu}); },
-          .places = SetsOf(c),
-          .groups = static_cast<int64_t>(c.sizes.size())};
+          .run = [&memory, c, call](int64_t set) { return call->Run(memory.SetOf(c, set), {.threads = c.threads}); },
+          .sets = SetsOf(c),
+          .result = memory.SetOf(c, 0).out};
 }
 
-// The weights of one group, rows and out of the set that it belongs to.
-Contender OneDenseProduct(const Case& c, const Memory& memory) {
-  const auto groups = static_cast<int64_t>(c.sizes.size());
-  auto call = std::make_shared<GroupedCall>(c, std::vector<int64_t>{c.rows()});
-  const auto run = [&memory, c, call, groups](int64_t place) {
-    Operands at = memory.SetOf(c, place / groups);
-    const int64_t elements = place % groups * c.k * c.n;
-    (c.mode == Mode::kWgrad ? at.out : at.rhs) += elements * SizeOf(c.mode == Mode::kWgrad ? c.out : c.in);
-    return call->Run(at, {.threads = c.threads});
-  };
-  return {.role = Contender::Role::kBound,
-          .name = "ours, one dense product",
-          .way = {},
-          .run = run,
-          .places = SetsOf(c) * groups,
-          .groups = 1};
-}
-
-Contender OneByOne(const Case& c, const Memory& memory, const SeriesOfSets& series) {
+Contender OneByOne(const Case& c, const Memory& memory) {
   auto calls = std::make_shared<std::vector<std::unique_ptr<GroupedCall>>>();
   for (int64_t size : c.sizes) {
     if (size != 0) calls->push_back(std::make_unique<GroupedCall>(c, std::vector<int64_t>{size}));
   }
-  const auto run = [series, calls, threads = c.threads](int64_t set) {
+  const auto run = [series = AllSeries(c, memory), calls, threads = c.threads](int64_t set) {
     ZeroEmptyGradients((*series)[set], threads);
     const GemmSeries gemms = (*series)[set].gemms();
     absl::Status status;
@@ -76,35 +52,8 @@ Contender OneByOne(const Case& c, const Memory& memory, const SeriesOfSets& seri
           .name = "ours, group by group",
           .way = {},
           .run = run,
-          .places = SetsOf(c),
-          .groups = static_cast<int64_t>(c.sizes.size()),
+          .sets = SetsOf(c),
           .result = memory.SetOf(c, 0).out};
-}
-
-// A few groups of mean size, over and over. Not of wgrad, whose gradients go past the caches.
-Contender WithWeightsInCache(const Case& c, const Memory& memory) {
-  // A quarter of the last cache, which others may share; where it is not known, that of a desktop.
-  const int64_t bytes = std::max(int64_t{24} << 20, int64_t{sysconf(_SC_LEVEL3_CACHE_SIZE)} / 4);
-  const int64_t fit = bytes / (c.k * c.n * SizeOf(c.in)) / c.threads * c.threads;
-  const int64_t groups = std::clamp<int64_t>(fit, 1, c.active_groups());
-  const int64_t rows = std::max<int64_t>(c.rows() / c.active_groups(), 1);
-  auto call = std::make_shared<GroupedCall>(c, std::vector<int64_t>(groups, rows));
-  return {.role = Contender::Role::kBound,
-          .name = "ours, weights in cache",
-          .way = {},
-          .run = [&memory, c, call](int64_t) { return call->Run(memory.SetOf(c, 0), {.threads = c.threads}); },
-          .places = 1,
-          .groups = static_cast<int64_t>(c.sizes.size()),
-          .flops = static_cast<double>(groups * rows) / static_cast<double>(c.rows()),
-          .warm = true};
-}
-
-// The same rows over as many groups, the first of them one row larger where it does not divide.
-std::vector<int64_t> EqualSizes(const Case& c) {
-  const int64_t groups = c.active_groups(), rows = c.rows();
-  std::vector<int64_t> sizes(c.sizes.size(), 0);
-  for (int64_t g = 0; g < groups; ++g) sizes[g] = rows / groups + (g < rows % groups ? 1 : 0);
-  return sizes;
 }
 
 void AddPeers(const Case& c, const Memory& memory, const std::vector<Peer>& peers, std::vector<Contender>& contenders) {
@@ -121,8 +70,7 @@ void AddPeers(const Case& c, const Memory& memory, const std::vector<Peer>& peer
                             .name = peer.name,
                             .way = way == PeerThreads::kOwn ? "own" : "outer",
                             .run = run,
-                            .places = SetsOf(c),
-                            .groups = static_cast<int64_t>(c.sizes.size()),
+                            .sets = SetsOf(c),
                             .result = memory.SetOf(c, 0).out});
     }
   }
@@ -131,25 +79,8 @@ void AddPeers(const Case& c, const Memory& memory, const std::vector<Peer>& peer
 }  // namespace
 
 std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const std::vector<Peer>& peers) {
-  std::vector<Contender> contenders;
-  contenders.push_back(Ours(c, memory));
-  if (c.quantization != nullptr) {
-    AddPeers(c, memory, peers, contenders);
-    return contenders;
-  }
-  contenders.push_back(OneByOne(c, memory, AllSeries(c, memory)));
-  contenders.push_back(OneDenseProduct(c, memory));
-  if (const std::vector<int64_t> equal = EqualSizes(c); equal != c.sizes) {
-    contenders.push_back(Grouped(c, memory, equal));
-    contenders.back().name = "ours, equal groups";
-  }
-  if (c.threads > 1) {
-    Case alone = c;
-    alone.threads = 1;
-    contenders.push_back(Grouped(alone, memory, c.sizes));
-    contenders.back().name = "ours, one thread";
-  }
-  if (c.mode != Mode::kWgrad) contenders.push_back(WithWeightsInCache(c, memory));
+  std::vector<Contender> contenders = {Grouped(c, memory)};
+  if (c.quantization == nullptr) contenders.push_back(OneByOne(c, memory));
   AddPeers(c, memory, peers, contenders);
   return contenders;
 }
@@ -164,28 +95,12 @@ std::vector<Contender> MakeWidened(const Case& wide_case, const Memory& wide, co
   return contenders;
 }
 
-Contender Ours(const Case& c, const Memory& memory) {
-  Contender contender = OursOn(HostCpu(), c, memory);
-  contender.role = Contender::Role::kOurs;
-  contender.name = "ours";
-  contender.way = {};
-  return contender;
-}
-
-Contender OursOn(const Cpu& cpu, const Case& c, const Memory& memory) {
-  Contender contender = Grouped(c, memory, c.sizes, cpu);
-  contender.role = Contender::Role::kPeer;
-  contender.name = cpu.name;
-  contender.way = "ours";
-  contender.result = memory.SetOf(c, 0).out;
-  return contender;
-}
-
 Contender WithBf16(const Case& c, const Memory& wide) {
-  Contender contender = Grouped(Widened(c), wide, c.sizes);
+  Contender contender = Grouped(Widened(c), wide);
   contender.role = Contender::Role::kPeer;
   contender.name = "bf16";
   contender.way = "ours";
+  contender.result = nullptr;
   return contender;
 }
 

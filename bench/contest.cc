@@ -2,15 +2,19 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <cstring>
 #include <iterator>
+#include <random>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "bench/report.h"
-#include "bench/roofline.h"
 #include "bench/timing.h"
 #include "kernels/problem.h"
+#include "tests/oracle/reference.h"
+#include "tests/oracle/values.h"
 
 namespace raggemm::bench {
 namespace {
@@ -30,31 +34,109 @@ double Spread(const std::vector<double>& values) {
   return (Quantile(values, 0.75) - Quantile(values, 0.25)) / Median(values);
 }
 
+constexpr size_t kReferenceElements = 128;
+// Comparing with ours takes a quarter of a million elements, evenly spread, so that no contender waits for it long.
+constexpr int64_t kComparedElements = 1 << 18;
+
+absl::Status Wrong(int64_t element, double got, double want) {
+  return absl::InternalError(absl::StrCat("out[", element, "] is ", got, ", expected ", want));
+}
+
 }  // namespace
 
-Contest::Contest(const Case& c, const Memory& memory, std::vector<Contender> contenders) : case_(c), memory_(memory) {
-  for (Contender& contender : contenders) entrants_.push_back({std::move(contender)});
+// Knows the result of set 0 of a case: some elements in float64, from the specification, and the first result that was
+// right in these elements, which is ours.
+class ResultCheck {
+ public:
+  static absl::StatusOr<ResultCheck> For(const Case& c, const Operands& at);
+
+  // Fills out with NaNs and runs the contender on set 0. Returns an internal error that names an element and its values
+  // if the result is wrong.
+  absl::Status Run(const Contender& contender);
+
+ private:
+  explicit ResultCheck(const Case& c) : case_(c) {}
+  absl::Status CompareWithReference(const Array& got) const;
+  absl::Status CompareWithFirst(const Array& got) const;
+
+  Case case_;
+  std::vector<int64_t> dims_;      // Elements of out.
+  std::vector<int64_t> elements_;  // Elements of the reference.
+  Reference reference_;
+  std::vector<char> first_;
+};
+
+absl::StatusOr<ResultCheck> ResultCheck::For(const Case& c, const Operands& at) {
+  ResultCheck check(c);
+  const int64_t count = SetBytesOf(c).out / SizeOf(c.out);
+  check.dims_ = {count};
+  check.elements_ = {0, count - 1};
+  std::mt19937_64 random(1);
+  while (check.elements_.size() < kReferenceElements) {
+    check.elements_.push_back(static_cast<int64_t>(random() % static_cast<uint64_t>(count)));
+  }
+  GroupedCall call(c, c.sizes);
+  absl::StatusOr<Reference> reference = ComputeReferenceAt(call.ProblemAt(at), check.elements_);
+  if (!reference.ok()) return reference.status();
+  check.reference_ = *std::move(reference);
+  return check;
+}
+
+absl::Status ResultCheck::Run(const Contender& contender) {
+  const size_t bytes = static_cast<size_t>(SetBytesOf(case_).out);
+  std::memset(contender.result, 0xff, bytes);  // A NaN in every format.
+  if (absl::Status status = contender.run(0); !status.ok()) return status;
+  const Array got{contender.result, case_.out, dims_};
+  if (absl::Status status = CompareWithReference(got); !status.ok()) return status;
+  if (!first_.empty()) return CompareWithFirst(got);
+  first_.assign(contender.result, contender.result + bytes);
+  return absl::OkStatus();
+}
+
+absl::Status ResultCheck::CompareWithReference(const Array& got) const {
+  for (size_t i = 0; i < elements_.size(); ++i) {
+    const double value = ToDouble(got, elements_[i]), want = reference_.want[i];
+    if (!(ErrorInUnitsOfBound(value, want, reference_.bound[i], case_.out) <= 1))
+      return Wrong(elements_[i], value, want);
+  }
+  return absl::OkStatus();
+}
+
+// No sum of products of numbers within [-1,1] is larger than its length, which bounds the error of both sides.
+absl::Status ResultCheck::CompareWithFirst(const Array& got) const {
+  const auto length = static_cast<double>(
+      case_.mode == Mode::kWgrad ? *std::max_element(case_.sizes.begin(), case_.sizes.end()) : case_.k);
+  const double sums = 2 * RelativeErrorOfSum(kArithmetics[0], length) * length;
+  const Array first{const_cast<char*>(first_.data()), case_.out, dims_};
+  // Odd, so that it goes through all columns of a row length that is a power of two.
+  const int64_t step = dims_[0] / kComparedElements | 1;
+  for (int64_t i = 0; i < dims_[0]; i += step) {
+    const double value = ToDouble(got, i), want = ToDouble(first, i);
+    const double rounding = 2 * FormatOf(case_.out).Epsilon() * std::abs(want);
+    if (!(std::abs(value - want) <= sums + rounding)) return Wrong(i, value, want);
+  }
+  return absl::OkStatus();
 }
 
 Contest::Contest(const Case& c, const Memory& memory, const Memory* wide, const std::vector<Peer>& peers)
-    : Contest(c, memory, MakeContenders(c, memory, peers)) {
-  wide_ = wide;
-  for (const Peer& peer : peers) {
-    const auto is_peer = [&](const Entrant& entrant) { return entrant.contender.name == peer.name; };
-    if (peer.quantized && c.quantization != nullptr && absl::c_none_of(entrants_, is_peer)) {
-      absent_.emplace_back(peer.name);
-    }
+    : case_(c), memory_(memory), wide_(wide) {
+  for (Contender& contender : MakeContenders(c, memory, peers)) entrants_.push_back({std::move(contender)});
+  if (wide == nullptr) return;
+  if (c.quantization != nullptr) {
+    entrants_.push_back({WithBf16(case_, *wide)});
+  } else if (c.out == DType::kF32) {
+    for (Contender& contender : MakeWidened(Widened(case_), *wide, peers)) widened_.push_back({std::move(contender)});
   }
-  if (c.quantization != nullptr && wide != nullptr) entrants_.push_back({WithBf16(case_, *wide)});
-  if (c.quantization != nullptr || wide == nullptr || c.out != DType::kF32) return;
-  for (Contender& contender : MakeWidened(Widened(case_), *wide, peers)) widened_.push_back({std::move(contender)});
 }
 
 absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds& rounds) {
   const Clock::time_point start = Clock::now();
   absl::StatusOr<ResultCheck> check = ResultCheck::For(case_, memory_.SetOf(case_, 0));
   if (!check.ok()) return check.status();
-  CheckResults(*check, entrants_);
+  // This warms everybody up, too: libraries generate kernels and allocate buffers in their first call.
+  for (Entrant& entrant : entrants_) {
+    if (entrant.contender.result != nullptr) entrant.status = check->Run(entrant.contender);
+  }
   if (!entrants_[0].status.ok()) return entrants_[0].status;
   ChooseWidened(*check);
   std::vector<Limits> limits;
@@ -74,13 +156,6 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
   return Report(meter.WithFastestUnits(UpperQuartileOf(limits), case_.threads));
 }
 
-// Also what warms everybody up: kernels are generated, buffers allocated.
-void Contest::CheckResults(ResultCheck& check, std::vector<Entrant>& entrants) {
-  for (Entrant& entrant : entrants) {
-    if (entrant.contender.result != nullptr) entrant.status = check.Run(entrant.contender);
-  }
-}
-
 // The fastest of two turns decides, or of one with long calls; only the winner's results are compared.
 void Contest::ChooseWidened(ResultCheck& check) {
   const auto fastest = [](const Entrant& e) { return *std::min_element(e.seconds.begin(), e.seconds.end()); };
@@ -93,34 +168,25 @@ void Contest::ChooseWidened(ResultCheck& check) {
             [&](const Entrant& a, const Entrant& b) { return fastest(a) < fastest(b); });
   for (const Entrant& candidate : widened_) {
     std::vector<Entrant> chosen = {{candidate.contender}, {WithWidening(candidate.contender, case_, memory_, *wide_)}};
-    CheckResults(check, chosen);
+    for (Entrant& entrant : chosen) entrant.status = check.Run(entrant.contender);
     entrants_.insert(entrants_.end(), chosen.begin(), chosen.end());
-    if (chosen[0].status.ok()) break;  // one that is wrong is in the report, as are all peers that are
+    if (chosen[0].status.ok()) break;  // The report has wrong ones, too.
   }
 }
 
 // Adds seconds of a call, or a failure.
 void Contest::TakeTurn(Entrant& entrant) {
   if (!entrant.status.ok()) return;
-  if (entrant.contender.warm) entrant.status.Update(entrant.contender.run(0));
   WaitUntilQuiet();
   const Clock::time_point start = Clock::now();
-  const int64_t groups = entrant.contender.groups;
   double seconds = 0;
   int calls = 0;
   do {
-    entrant.status.Update(entrant.contender.run(NextPlace(groups) % entrant.contender.places));
+    entrant.status.Update(entrant.contender.run(NextSet(entrant.contender.sets)));
     ++calls;
     seconds = SecondsSince(start);
   } while (seconds < kSecondsPerTurn);
   entrant.seconds.push_back(seconds / calls);
-}
-
-// Where the next call finds its groups, of so many, in no cache.
-int64_t Contest::NextPlace(int64_t groups) {
-  const int64_t place = (next_group_ + groups - 1) / groups;
-  next_group_ = (place + 1) * groups;
-  return place;
 }
 
 // As many as take the memory some milliseconds, of whole sets.
@@ -128,14 +194,13 @@ Stretches Contest::NextMatrices() {
   constexpr int64_t kBytes = kBeyondCaches / 8;
   Stretches next;
   do {
-    const int64_t set = NextPlace(static_cast<int64_t>(case_.sizes.size())) % SetsOf(case_);
-    absl::c_move(MatricesOf(case_, memory_.SetOf(case_, set)), std::back_inserter(next));
+    absl::c_move(MatricesOf(case_, memory_.SetOf(case_, NextSet(SetsOf(case_)))), std::back_inserter(next));
   } while (BytesOf(next) < kBytes);
   return next;
 }
 
 bool Contest::TooSlow(const Entrant& entrant) const {
-  if (entrant.seconds.empty() || case_.quantization != nullptr) return false;  // to be slower is what bf16 is there for
+  if (entrant.seconds.empty() || case_.quantization != nullptr) return false;  // bf16 may be slower.
   const double seconds = Median(entrant.seconds);
   return entrant.seconds.size() >= (seconds > kLongCall ? 1 : 2) && seconds > kFarBehind * Median(entrants_[0].seconds);
 }
@@ -157,7 +222,6 @@ proto::CaseReport Contest::Report(const Limits& limits) const {
   report.set_n(static_cast<int>(case_.n));
   report.set_flops(work.flops);
   report.set_bytes(work.bytes_read + work.bytes_written);
-  report.mutable_absent()->Add(absent_.begin(), absent_.end());
   for (const Entrant& entrant : entrants_) {
     const Contender& contender = entrant.contender;
     proto::Contender& line = contender.role == Contender::Role::kOurs   ? *report.mutable_ours()
@@ -169,7 +233,7 @@ proto::CaseReport Contest::Report(const Limits& limits) const {
       line.set_error(entrant.status.ToString());
       continue;
     }
-    line.set_gflops(contender.flops * work.flops / Median(entrant.seconds) * 1e-9);
+    line.set_gflops(work.flops / Median(entrant.seconds) * 1e-9);
     line.set_spread(Spread(entrant.seconds));
     line.set_rounds(static_cast<int>(entrant.seconds.size()));
   }

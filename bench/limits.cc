@@ -5,6 +5,7 @@
 
 #include "absl/algorithm/container.h"
 #include "bench/timing.h"
+#include "kernels/problem.h"
 
 namespace raggemm::bench {
 namespace {
@@ -127,10 +128,6 @@ Limits LimitsMeter::Measure(int threads, DType in, absl::FunctionRef<Stretches()
   return limits;
 }
 
-Limits LimitsMeter::Measure(int threads) {
-  return Measure(threads, DType::kF32, [this] { return Stretches{{NextPart(), kPart}}; });
-}
-
 Limits LimitsMeter::WithFastestUnits(Limits limits, int threads) const {
   const auto fastest = fastest_.find(threads);
   for (size_t i = 0; i < kUnits && fastest != fastest_.end(); ++i) {
@@ -161,5 +158,28 @@ char* LimitsMeter::NextPart() {
 
 Limits UpperQuartileOf(const std::vector<Limits>& samples) { return QuantileOf(samples, 0.75); }
 Limits MedianOf(const std::vector<Limits>& samples) { return QuantileOf(samples, 0.5); }
+
+Work WorkOf(const Case& c) {
+  const int64_t rows = c.rows(), matrix = c.k * c.n;
+  const int64_t in = SizeOf(c.in), out = SizeOf(c.out);
+  Work work;
+  work.flops = 2.0 * static_cast<double>(rows * matrix);
+  if (c.mode == Mode::kWgrad) {
+    work.bytes_read = static_cast<double>(rows * (c.k + c.n) * in);
+    work.bytes_written = static_cast<double>(static_cast<int64_t>(c.sizes.size()) * matrix * out);
+  } else {
+    const SetBytes set = SetBytesOf(c);
+    const int64_t weights = (set.rhs + set.rhs_scale) / static_cast<int64_t>(c.sizes.size()) * c.active_groups();
+    work.bytes_read = static_cast<double>(set.lhs + set.lhs_scale + weights);
+    work.bytes_written = static_cast<double>(rows * c.n * out);
+  }
+  return work;
+}
+
+double SecondsAtBest(const Work& work, const Limits& limits) {
+  const double sums = work.flops / limits.gflops[FastestUnit(limits)];
+  const double transfers = work.bytes_read / limits.read_gbps + work.bytes_written / limits.store_gbps;
+  return std::max(sums, transfers) * 1e-9;
+}
 
 }  // namespace raggemm::bench

@@ -1,4 +1,4 @@
-// What this machine can do at most, measured beside what is compared with it.
+// What this machine can do at most, measured between the turns of the contenders, and how fast a case could be on it.
 #ifndef RAGGEMM_BENCH_LIMITS_H_
 #define RAGGEMM_BENCH_LIMITS_H_
 
@@ -10,6 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
+#include "bench/cases.h"
 #include "bench/operands.h"
 #include "bench/units.h"
 
@@ -36,8 +37,6 @@ class LimitsMeter {
   // About 50 ms. Of the units that multiply `in`, and of the fastest of some ways to read, each of which asks for the
   // next stretches: those that are in no cache.
   Limits Measure(int threads, DType in, absl::FunctionRef<Stretches()> next);
-  // Measures those of f32, and of memory of its own beyond the caches.
-  Limits Measure(int threads);
   // Raises the rate of each unit that the limits have to the fastest that any measurement on so many threads has found.
   // An instruction's rate depends on no case, so that the whole run may show it. Memory's speed is another thing: the
   // neighbours on a host take a share of it, for minutes.
@@ -57,6 +56,17 @@ class LimitsMeter {
 // 206 GFLOP/s were once judged by a quartile of 159, while other cases of the run had 230 (Zen 4, two threads).
 Limits UpperQuartileOf(const std::vector<Limits>& samples);
 Limits MedianOf(const std::vector<Limits>& samples);
+
+// What any implementation must do and move: each operand once, in the bytes in which it and its scales are stored, of
+// the weights those of active groups; wgrad writes the gradient of every group.
+struct Work {
+  double flops = 0, bytes_read = 0, bytes_written = 0;
+};
+Work WorkOf(const Case& c);
+
+// Seconds of the work at the limits, sums by the fastest unit: sums and transfers overlap perfectly, reads and writes
+// share the memory's time.
+double SecondsAtBest(const Work& work, const Limits& limits);
 
 }  // namespace raggemm::bench
 

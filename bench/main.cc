@@ -1,11 +1,11 @@
-// raggemm_bench [--quick|--full] [--filter=REGEX]: our library and its peers on the same operands, in
-// turns, beside what the machine can do. Takes 7 GiB of memory. Exits non-zero where a result of ours is wrong.
-// raggemm_bench --kernels: the kernels by themselves, in a minute and a GiB.
+// raggemm_bench [--quick|--full] [--filter=REGEX]: our library and its peers on the same operands, in turns, beside the
+// limits of the machine. Takes 7 GiB of memory. Exits with 1 if a result of ours is wrong.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,24 +18,153 @@
 #include "absl/strings/str_format.h"
 #include "bench/cases.h"
 #include "bench/contest.h"
-#include "bench/kernel_rows.h"
 #include "bench/limits.h"
 #include "bench/operands.h"
+#include "bench/overheads.h"
 #include "bench/peers/peer.h"
 #include "bench/report.h"
-#include "bench/session.h"
 #include "bench/timing.h"
-#include "benchmark/benchmark.h"
 #include "proto/read_cases.h"
 
 ABSL_FLAG(bool, quick, false, "a sample, in two minutes");
 ABSL_FLAG(bool, full, false, "every shape, type, mode and number of threads, in hours");
 ABSL_FLAG(std::string, filter, "", "only cases like forward/bf16-f32/2048x768/rows8/threads2 that contain this regex");
 
-ABSL_FLAG(bool, kernels, false, "instead: GFLOP/s of each kernel from L1 and from L2, a line for each shape");
-
 namespace raggemm::bench {
 namespace {
+
+// Seconds of a whole run, without the set-up, and of each case, by Selection. The default run is promised in 25 minutes,
+// the quick run in two.
+struct Length {
+  const char* name;
+  double run, each_case;
+};
+constexpr Length kLengths[] = {{"quick", 108, 0}, {"default", 21 * 60, 0}, {"full", 0, 12}};
+
+const Length& LengthOf(Selection selection) { return kLengths[static_cast<int>(selection)]; }
+
+// A run over many cases: the memory that they share, and the report.
+class Session {
+ public:
+  Session(std::vector<Case> cases, Selection selection, std::string report_path);
+
+  // Prints the CPU, the peers and the overheads.
+  void PrintMachine() const;
+
+  // Runs a case. Each case runs once, in their order. The report on disk has all cases so far afterwards.
+  absl::StatusOr<proto::CaseReport> Run(const Case& c);
+
+  // Internal error if one of our results was wrong, Unavailable if the report could not be written.
+  const absl::Status& status() const { return status_; }
+
+ private:
+  void TakeMemoryFor(const Case& next);
+  void JudgeAgain();
+  Rounds RoundsForNext() const;
+  absl::Status Write();
+
+  const std::vector<Case> cases_;
+  const Selection selection_;
+  const std::string report_path_;
+  const std::vector<Peer> peers_;
+  const std::chrono::steady_clock::time_point start_;
+  LimitsMeter meter_;
+  proto::Report report_;
+  std::vector<Work> work_;  // Of each case in the report.
+  absl::Status status_;
+  size_t started_ = 0;
+  // Buffers for one input type and quantization at a time.
+  std::optional<std::pair<DType, const Quantization*>> memory_of_;
+  std::unique_ptr<Memory> memory_, wide_;
+};
+
+Session::Session(std::vector<Case> cases, Selection selection, std::string report_path)
+    : cases_(std::move(cases)),
+      selection_(selection),
+      report_path_(std::move(report_path)),
+      peers_(LoadPeers()),
+      start_(std::chrono::steady_clock::now()) {
+  *report_.mutable_machine() = DescribeMachine(peers_);
+  report_.mutable_machine()->set_selection(LengthOf(selection).name);
+  const absl::StatusOr<std::vector<proto::Overhead>> overheads = MeasureOverheads();
+  status_.Update(overheads.status());
+  if (overheads.ok()) report_.mutable_machine()->mutable_overheads()->Assign(overheads->begin(), overheads->end());
+}
+
+void Session::PrintMachine() const {
+  const proto::Machine& machine = report_.machine();
+  absl::PrintF("%s, %s, %d cores, %d cases\n", machine.cpu(), machine.isa(), machine.cores(), cases_.size());
+  for (const proto::Library& peer : machine.peers()) absl::PrintF("peer %s: %s\n", peer.name(), peer.description());
+  for (const AbsentPeer& peer : AbsentPeers()) absl::PrintF("no %s: %s\n", peer.name, peer.reason);
+  for (const proto::Overhead& overhead : machine.overheads()) {
+    absl::PrintF("%s: %.2f us\n", overhead.name(), overhead.microseconds());
+  }
+  if (!AbsentPeers().empty()) absl::PrintF("./dev bench --peers installs peers\n");
+}
+
+absl::StatusOr<proto::CaseReport> Session::Run(const Case& c) {
+  TakeMemoryFor(c);
+  const Rounds rounds = RoundsForNext();
+  ++started_;
+  Contest contest(c, *memory_, wide_.get(), peers_);
+  absl::StatusOr<proto::CaseReport> report = contest.Run(meter_, rounds);
+  if (report.ok()) {
+    *report_.add_cases() = *report;
+    work_.push_back(WorkOf(c));
+    JudgeAgain();
+    status_.Update(Write());
+  } else {
+    status_.Update(report.status());
+  }
+  return report;
+}
+
+void Session::TakeMemoryFor(const Case& next) {
+  const std::pair of = {next.in, next.quantization};
+  if (memory_of_ == of) return;
+  wide_.reset();
+  memory_.reset();
+  const bool is_quantized = next.quantization != nullptr;
+  std::vector<Case> cases, wide;
+  for (const Case& c : cases_) {
+    if (std::pair{c.in, c.quantization} != of) continue;
+    cases.push_back(c);
+    if (is_quantized || (c.in == DType::kBF16 && c.out == DType::kF32)) wide.push_back(Widened(c));
+  }
+  memory_ = std::make_unique<Memory>(cases, next.in);
+  if (!wide.empty() && (is_quantized || !peers_.empty())) wide_ = std::make_unique<Memory>(wide, DType::kBF16);
+  memory_of_ = of;
+}
+
+// The time that is left is shared out among the cases that are left: those that need less leave more to the others.
+Rounds Session::RoundsForNext() const {
+  constexpr int kLeast = 3, kMost = 9;
+  const Length& length = LengthOf(selection_);
+  const double total = length.run + length.each_case * static_cast<double>(cases_.size());
+  const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  return {kLeast, kMost, std::max(0.0, total - spent) / static_cast<double>(cases_.size() - started_)};
+}
+
+// Judges all cases by the fastest units of the run so far: a later case may have found a faster moment.
+void Session::JudgeAgain() {
+  for (size_t i = 0; i < work_.size(); ++i) {
+    proto::CaseReport& c = *report_.mutable_cases(static_cast<int>(i));
+    SetRoofline(work_[i], meter_.WithFastestUnits(LimitsOf(c.limits()), c.threads()), c);
+  }
+}
+
+// Limits of the whole run: medians over its cases.
+absl::Status Session::Write() {
+  std::map<int, std::vector<Limits>> by_threads;
+  for (const proto::CaseReport& c : report_.cases()) {
+    by_threads[c.threads()].push_back(LimitsOf(c.limits()));
+  }
+  report_.mutable_machine()->clear_limits();
+  for (const auto& [threads, limits] : by_threads) {
+    SetLimits(MedianOf(limits), threads, *report_.mutable_machine()->add_limits());
+  }
+  return WriteReport(report_path_, report_);
+}
 
 int Fail(const absl::Status& status) {
   absl::FPrintF(stderr, "%s\n", status.ToString());
@@ -47,56 +176,19 @@ Selection SelectionFromFlags() {
   return absl::GetFlag(FLAGS_quick) ? Selection::kQuick : Selection::kDefault;
 }
 
-// One benchmark a case: its time is ours. Of one that failed the label says why, and nothing is counted.
-void RunBenchmark(benchmark::State& state, const Case& c, Session& session) {
-  for (auto _ : state) {
-    const absl::StatusOr<proto::CaseReport> report = session.Run(c);
-    if (!report.ok()) {
-      state.SetLabel(report.status().ToString());
-      continue;
-    }
-    state.SetIterationTime(report->flops() / report->ours_gflops() * 1e-9);
-    state.counters["GFLOP/s"] = report->ours_gflops();
-    state.counters["roofline"] = report->roofline_share();
-    if (!report->has_ratio()) continue;
-    state.counters["ratio"] = report->ratio();
-    state.SetLabel(report->best_peer());
+void Print(const absl::StatusOr<proto::CaseReport>& report) {
+  if (!report.ok()) {
+    absl::PrintF("%s\n", report.status().ToString());
+    return;
   }
+  absl::PrintF("%9.3f ms %7.1f GFLOP/s, %5.1f%% of the roofline", report->flops() / report->ours_gflops() * 1e-6,
+               report->ours_gflops(), 100 * report->roofline_share());
+  if (report->has_ratio()) absl::PrintF(", %5.2f x %s", report->ratio(), report->best_peer());
+  absl::PrintF("\n");
+  std::fflush(stdout);
 }
 
-// One line a case, as soon as it is done.
-class Progress : public benchmark::BenchmarkReporter {
- public:
-  explicit Progress(size_t cases) : cases_(cases) {}
-
-  bool ReportContext(const Context&) override { return true; }
-
-  void ReportRuns(const std::vector<Run>& runs) override {
-    for (const Run& run : runs) {
-      absl::PrintF("[%3d/%d] %-66s ", ++done_, cases_, run.run_name.function_name);
-      if (run.counters.empty()) {
-        absl::PrintF("%s\n", run.report_label);
-        continue;
-      }
-      const auto counter = [&](const char* name) { return run.counters.at(name).value; };
-      absl::PrintF("%9.3f ms %7.1f GFLOP/s, %5.1f%% of the roofline", run.GetAdjustedRealTime(), counter("GFLOP/s"),
-                   100 * counter("roofline"));
-      if (run.counters.count("ratio") != 0) absl::PrintF(", %5.2f x %s", counter("ratio"), run.report_label);
-      absl::PrintF("\n");
-    }
-    std::fflush(stdout);
-  }
-
- private:
-  const size_t cases_;
-  int done_ = 0;
-};
-
 int Main() {
-  if (absl::GetFlag(FLAGS_kernels)) {
-    absl::PrintF("%s\n\n%s", CpuName(), KernelTable(/*turns=*/20));
-    return 0;
-  }
   const absl::StatusOr<proto::GroupedGemmCases> recorded = ReadCases(RAGGEMM_CASES_DIR "/moe.textproto");
   if (!recorded.ok()) return Fail(recorded.status());
   const Selection selection = SelectionFromFlags();
@@ -104,16 +196,13 @@ int Main() {
   if (!cases.ok()) return Fail(cases.status());
   Session session(*cases, selection, RAGGEMM_BENCH_REPORT);
   session.PrintMachine();
-  for (const Case& c : *cases) {
-    benchmark::RegisterBenchmark(c.Id().c_str(), RunBenchmark, c, std::ref(session))
-        ->UseManualTime()
-        ->Iterations(1)
-        ->Unit(benchmark::kMillisecond);
+  for (size_t i = 0; i < cases->size(); ++i) {
+    const Case& c = (*cases)[i];
+    absl::PrintF("[%3d/%d] %-66s ", i + 1, cases->size(), c.Id());
+    std::fflush(stdout);
+    Print(session.Run(c));
   }
-  Progress progress(cases->size());
-  benchmark::RunSpecifiedBenchmarks(&progress, ".");
-  const absl::Status finished = session.Finish();
-  return finished.ok() ? 0 : Fail(finished);
+  return session.status().ok() ? 0 : Fail(session.status());
 }
 
 }  // namespace

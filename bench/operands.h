@@ -8,9 +8,12 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "bench/cases.h"
 #include "bench/peers/peer.h"
+#include "raggemm/grouped_gemm.h"
+#include "raggemm/plan.h"
 
 namespace raggemm::bench {
 
@@ -87,6 +90,21 @@ class Series {
   std::vector<void*> out_;
   std::vector<const void*> lhs_scale_, rhs_scale_;
   std::vector<Span> empty_gradients_;
+};
+
+// Our side of a case: one call of the library. Types, K and N are those of the case; `sizes` may be others.
+class GroupedCall {
+ public:
+  GroupedCall(const Case& c, const std::vector<int64_t>& sizes);
+  GroupedCall(const GroupedCall&) = delete;
+  GroupedCall& operator=(const GroupedCall&) = delete;
+
+  absl::Status Run(const Operands& at, const Options& options);
+  const GroupedGemmProblem& ProblemAt(const Operands& at);
+
+ private:
+  std::vector<int32_t> sizes_;
+  GroupedGemmProblem problem_;
 };
 
 // What a peer needs besides products, as fast as memory allows. Of every product lhs and rhs: from bf16 to the f32

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "bench/cases.h"
-#include "bench/grouped_call.h"
+#include "bench/operands.h"
 #include "bench/timing.h"
 #include "raggemm/plan.h"
 #include "tests/host/mini_host.h"

@@ -9,7 +9,6 @@
 #include "bench/limits.h"
 #include "bench/peers/peer.h"
 #include "bench/report.pb.h"
-#include "bench/roofline.h"
 
 namespace raggemm::bench {
 

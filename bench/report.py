@@ -1,236 +1,357 @@
-"""Makes tables and pictures of a run of the benchmarks: report.py REPORT.json [--record FOLDER --page FILE].
+"""Turns a run of the benchmarks into tables and a picture: report.py REPORT.json [--record FOLDER --page FILE].
 
-Beside the JSON: report.md, report-roofline and report-rows (.png). With --record the same under the CPU's name in
-FOLDER, to be kept, and all that is recorded there in the table of a page. The summary also goes to stdout.
+Writes report.md and report-rows.png beside the JSON file. With --record, writes the summary and the picture into
+FOLDER, too, under the name of the CPU, and replaces the tables of each --page by those of all summaries in FOLDER.
+bench/report.proto describes the JSON file.
 """
 
 import argparse
+import io
 import json
+import math
+import os
 import pathlib
 import re
 
-import classes
-import pictures
-from regimes import (
-    F32_FMA,
-    UNITS_OF_BYTES,
-    Cell,
-    best_ways,
-    bound,
-    case_name,
-    cells,
-    geometric_mean,
-    rate_of,
-    regime,
-    types,
-    warning,
-)
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+plt.switch_backend("Agg")  # Works without a display.
+
+F32_FMA = "f32 fma"
+UNITS_OF_BYTES = ("VPDPBUSD", "TDPBSSD")
+ROW_REGIMES = [(2, "1 to 2 rows"), (16, "4 to 16 rows"), (64, "32 to 64 rows"), (math.inf, "128 rows and more")]
+
+# Tables of the pages: the row for each regime. A field is the geometric mean over the cases of the row's regimes.
+PLAIN_ROWS = {
+    "forward, 1 to 2 rows": "forward, 1 to 2",
+    "forward, 4 to 16 rows": "forward, 4 to 16",
+    "forward, 32 to 64 rows": "forward, 32 to 64",
+    "forward, 128 rows and more": "forward, 128 and more",
+    "forward, recorded": "forward, recorded routing",
+    **{f"transposed, {rows}": "transposed weights, 1 to 512" for _, rows in ROW_REGIMES},
+    "wgrad, 16 rows and more": "gradients of weights, 16 and more",
+}
+QUANTIZED_ROWS = {
+    "quantized, 1 to 2 rows": "1 to 16",
+    "quantized, 4 to 16 rows": "1 to 16",
+    "quantized, recorded": "1 to 16",
+    "quantized, 32 to 64 rows": "64",
+    "quantized, 128 rows and more": "128 and more",
+}
+PLAIN_TYPES = {"f32 → f32": "f32", "bf16 → f32": "bf16"}
+QUANTIZED_TYPES = {
+    **{f"{name} → f32": name for name in ("int8", "fp8", "int4", "mxfp4", "w8a8")},
+    "integers → s32": "integers",
+}
+BRIEF_ROWS = ("forward, 1 to 2", "forward, 4 to 16", "forward, 128 and more")
+BRIEF = {f"{types}, {row.removeprefix('forward, ')}": (types, row) for types in ("f32", "bf16") for row in BRIEF_ROWS}
+BRIEF["bf16, weights' gradients"] = ("bf16", "gradients of weights, 16 and more")
+PLAIN_HEADER = "| rows of a group | types |"
+QUANTIZED_HEADER = "| rows of a group, quantized | types |"
+BRIEF_HEADER = "| CPU |"
+
+# Limits for the warning about a busy machine.
+LEAST_OF_PROBE = 0.4  # Share of the probed fma rate. Two threads of one core have half of it each.
+MOST_SPREAD = 0.3  # Distance of the quartiles over the median.
+
+METHOD = """\
+All contenders of a case take turns on the same operands in one process, after their results were compared with ours and
+with float64. Successive calls go through 512 MiB of weights and more, so that weights come from memory. A rate is the
+median over the rounds. The limit of the sums is the fastest millisecond of the whole run: a loop between registers of
+the fastest unit that the CPU has for the types. The limits of memory are the upper quartiles of a case's samples: a
+plain pass over its own weights (wgrad: gradients). The roofline is the larger of the time of the sums and the time of
+the transfers: lhs, weights of groups with rows, and out, each once and in the bytes that they are stored in. A peer
+counts in the better of two ways to use its threads: its own threads on group after group (own), or our threads over the
+groups, largest first, with the peer on one thread in each (outer). `widen` is the fastest f32 peer on bf16 operands
+that it widens to f32 in each call. The peers of quantized operands are our own call in bf16 at the same rows, and
+oneDNN 3 if it has the product and its result is right. Means are geometric."""
 
 
-def markdown_table(header: list[str], rows: list[list[str]]) -> str:
-    """Aligned, so that it can be read as it is; the first column to the left."""
-    widths = [max(len(line[i]) for line in [header, *rows]) for i in range(len(header))]
-
-    def line(fields: list[str]) -> str:
-        return (
-            "| "
-            + " | ".join(f.rjust(w) if i else f.ljust(w) for i, (f, w) in enumerate(zip(fields, widths, strict=True)))
-            + " |"
-        )
-
-    rule = "|" + "|".join("-" * (w + 1) + (":" if i else "-") for i, w in enumerate(widths)) + "|"
-    return "\n".join([line(header), rule, *map(line, rows)])
+def regime_of(case) -> str:
+    mode = {"forward": "forward", "forward_transposed": "transposed", "wgrad": "wgrad"}[case["mode"]]
+    if not pd.isna(case["quantization"]):
+        mode = "quantized"
+    if case["regime"] == "recorded":
+        return f"{mode}, recorded"
+    if mode == "wgrad":
+        return "wgrad, 16 rows and more" if case["rows_per_group"] >= 16 else "wgrad, below 16 rows"
+    return f"{mode}, " + next(name for most, name in ROW_REGIMES if case["rows_per_group"] <= most)
 
 
-def figure(value: float | None, digits: int = 2) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
-
-
-def summary(found: list[Cell]) -> str:
-    rows = []
-    for cell in found:
-        ratios, shares = cell.ratios(), cell.shares()
-        rows.append(
-            [
-                cell.regime,
-                cell.types,
-                cell.unit,
-                str(cell.threads),
-                str(len(cell.cases)),
-                figure(geometric_mean(ratios)) if ratios else "no peer",
-                figure(min(ratios, default=None)),
-                figure(geometric_mean(shares)),
-                figure(min(shares)),
-            ]
-        )
-    header = ["regime", "types", "unit", "threads", "cases", "over best peer", "least", "share of roofline", "least"]
-    return markdown_table(header, rows)
-
-
-def gains(found: list[Cell]) -> str:
-    """What one grouped call gains over a series of products, ours and the peers'."""
-    rows = []
-    for cell in found:
-        own = [case["ours_gflops"] / rate for case in cell.cases if (rate := bound(case, "ours, group by group"))]
-        means = (figure(geometric_mean(ratios)) if ratios else "" for ratios in (own, cell.ratios()))
-        rows.append([str(cell), *means])
-    return markdown_table(["cell", "over ours group by group", "over the best peer"], rows)
-
-
-def bounds(cases: list[dict]) -> str:
-    names = list(dict.fromkeys(_bound_name(b["name"]) for case in cases for b in case.get("bounds", [])))
-    rows = []
-    for case in cases:
-        rates = {_bound_name(b["name"]): b.get("gflops") for b in case.get("bounds", [])}
-        fields = (figure(rates.get(name), 1) for name in names)
-        rows.append([case_name(case), figure(case["ours_gflops"], 1), *fields])
-    return markdown_table(["GFLOP/s", "ours", *names], rows)
-
-
-def _bound_name(name: str) -> str:
-    """Without which peer it was, for a column of its own."""
-    return "widened before" if name.startswith("widened before") else name.removeprefix("ours, ")
-
-
-def peers_table(cases: list[dict]) -> str:
-    """GFLOP/s of everybody in the cases of one regime; a peer's is its better way."""
-    ways = [best_ways(case) for case in cases]
-    names = list(dict.fromkeys(_peer_column(name) for best in ways for name in best))
-    rows = []
-    for case, best in zip(cases, ways, strict=True):
-        rates = {_peer_column(name): peer for name, peer in best.items()}
-        rows.append(
-            [
-                f"{case['case']} {types(case)}, {case['threads']}t",
-                figure(case["ours_gflops"], 1),
-                *(_peer_field(rates.get(name)) for name in names),
-                case.get("best_peer", ""),
-                figure(case.get("ratio")),
-                figure(case["roofline_share"]),
-                f"{100 * case['ours']['spread']:.0f} %",
-            ]
-        )
-    return markdown_table(["GFLOP/s", "ours", *names, "best peer", "ratio", "share", "spread"], rows)
-
-
-def _peer_column(name: str) -> str:
-    return "widen" if name.startswith("widen, ") else name
-
-
-def _peer_field(peer: dict | None) -> str:
-    if peer is None:
-        return "-"
-    return f"{peer['gflops']:.1f}" if "gflops" in peer else "failed"
-
-
-def failures(cases: list[dict]) -> str:
-    lines = [
-        f"- {'/'.join(filter(None, (peer['name'], peer.get('way'))))}, {case_name(case)}: {peer['error']}"
-        for case in cases
-        for peer in case.get("peers", []) + case.get("bounds", [])
-        if "error" in peer
+def frame_of(report: dict) -> pd.DataFrame:
+    """Returns a row for each case: its fields, its regime and its types."""
+    cases = pd.DataFrame(report["cases"])
+    optional = ("ratio", "best_peer", "best_peer_gflops", "quantization", "unit", "peers", "bounds")
+    cases = cases.reindex(columns=[*cases.columns, *(name for name in optional if name not in cases)])
+    cases = cases.astype({"unit": object, "quantization": object})
+    cases["unit"] = cases["unit"].fillna(F32_FMA)
+    cases["rows_per_group"] = cases["rows"] / cases["groups"]
+    cases["types"] = cases["quantization"].fillna(cases["lhs_dtype"]) + " → " + cases["out_dtype"]
+    cases["spread"] = [ours["spread"] for ours in cases["ours"]]
+    one_by_one = ({bound["name"]: bound.get("gflops") for bound in _list(of)} for of in cases["bounds"])
+    cases["over_group_by_group"] = cases["ours_gflops"] / [
+        of.get("ours, group by group") or np.nan for of in one_by_one
     ]
-    return "\n".join(lines) if lines else "Every result was right."
+    cases["sweep_or_recorded"] = cases["regime"]
+    cases["regime"] = cases.apply(regime_of, axis=1)
+    return cases
 
 
-def absences(cases: list[dict]) -> str:
-    """Peers of quantized operands, and the types that their libraries lack."""
-    lines = dict.fromkeys(f"- {name}: {types(case)}" for case in cases for name in case.get("absent", []))
-    return "\n".join(lines)
+def _list(value) -> list[dict]:
+    return value if isinstance(value, list) else []
+
+
+def geometric_mean(values, weights=None) -> float:
+    """Ignores missing values. Returns NaN if all are missing."""
+    values = np.asarray(values, float)
+    weights = np.ones(len(values)) if weights is None else np.asarray(weights, float)
+    there = ~np.isnan(values)
+    return float(np.exp(np.average(np.log(values[there]), weights=weights[there]))) if there.any() else math.nan
+
+
+def markdown(table: pd.DataFrame, digits: int = 2) -> str:
+    filled = table.astype(object).where(table.notna(), None)
+    return filled.to_markdown(index=False, floatfmt=f".{digits}f", missingval="")
+
+
+def summary(cases: pd.DataFrame) -> pd.DataFrame:
+    """Returns a row for each regime, pair of types and number of threads."""
+    found = cases.groupby(["regime", "types", "threads"], sort=False, as_index=False).agg(
+        unit=("unit", lambda units: ", ".join(dict.fromkeys(units))),
+        cases=("case", "size"),
+        ratio=("ratio", geometric_mean),
+        least_ratio=("ratio", "min"),
+        group_by_group=("over_group_by_group", geometric_mean),
+        share=("roofline_share", geometric_mean),
+        least_share=("roofline_share", "min"),
+    )
+    names = {
+        "ratio": "over best peer",
+        "least_ratio": "least ratio",
+        "group_by_group": "over group by group",
+        "share": "share of roofline",
+        "least_share": "least share",
+    }
+    return found[["regime", "types", "unit", "threads", "cases", *names]].rename(columns=names)
+
+
+def best_ways(peers: list[dict]) -> dict[str, dict]:
+    """Returns each peer's better way. One that failed has no gflops."""
+    best: dict[str, dict] = {}
+    for peer in peers:
+        name = "widen" if peer["name"].startswith("widen, ") else peer["name"]
+        if name not in best or peer.get("gflops", 0) > best[name].get("gflops", 0):
+            best[name] = peer
+    return best
+
+
+def case_table(cases: pd.DataFrame) -> pd.DataFrame:
+    """Returns GFLOP/s of everybody, in the cases of one regime."""
+    columns = {"case": "GFLOP/s", "types": "types", "threads": "threads", "ours_gflops": "ours"}
+    table = cases[list(columns)].rename(columns=columns)
+    peers = pd.DataFrame(
+        [{name: peer.get("gflops") for name, peer in best_ways(_list(of)).items()} for of in cases["peers"]],
+        index=cases.index,
+    )
+    rest = {"best_peer": "best peer", "ratio": "ratio", "roofline_share": "share", "spread": "spread"}
+    return pd.concat([table, peers, cases[list(rest)].rename(columns=rest)], axis=1)
+
+
+def failures(cases: pd.DataFrame) -> str:
+    lines = []
+    for _, case in cases.iterrows():
+        for peer in _list(case["peers"]) + _list(case["bounds"]):
+            if "error" in peer:
+                name = "/".join(filter(None, (peer["name"], peer.get("way"))))
+                where = f"{case['case']} {case['types']}, {case['mode']}, {case['threads']} threads"
+                lines.append(f"- {name}, {where}: {peer['error']}")
+    return "\n".join(lines) or "Every result was right."
+
+
+def rates_of(limits: dict) -> dict[str, float]:
+    return {F32_FMA: limits["fma_gflops"], **{unit["name"]: unit["gflops"] for unit in limits.get("units", [])}}
 
 
 def machine_section(machine: dict) -> str:
-    measured = machine.get("limits", [])
-    units = list(dict.fromkeys([F32_FMA, *(of["name"] for found in measured for of in found.get("units", []))]))
-    limits = markdown_table(
-        ["threads", *(f"{name}, GFLOP/s" for name in units), "memory read, GB/s", "non-temporal store, GB/s"],
-        [
-            [
-                str(found["threads"]),
-                *(figure(rate_of(name, found), 1) for name in units),
-                *(f"{found[key]:.1f}" for key in ("read_gbps", "store_gbps")),
-            ]
-            for found in measured
-        ],
+    limits = pd.DataFrame(
+        {"threads": of["threads"]}
+        | {f"{name}, GFLOP/s": rate for name, rate in rates_of(of).items()}
+        | {"memory read, GB/s": of["read_gbps"], "non-temporal store, GB/s": of["store_gbps"]}
+        for of in machine.get("limits", [])
     )
-    lines = [f"- {peer['name']}: {peer['description']}" for peer in machine.get("peers", [])]
-    lines += [f"- {peer['name']}: absent, {peer['description']}" for peer in machine.get("absent", [])]
-    peers = _without_folders("\n".join(lines))
+    overheads = pd.DataFrame(machine.get("overheads", []), columns=["name", "microseconds"])
+    peers = [f"- {peer['name']}: {peer['description']}" for peer in machine.get("peers", [])]
+    peers += [f"- {peer['name']}: absent, {peer['description']}" for peer in machine.get("absent", [])]
+    listed = re.sub(r"(?<!\S)/\S*/", "", "\n".join(peers))  # A recorded report names libraries, not their folders.
     run = f"{machine['compiler']}; {machine['date']}; {machine['selection']} run"
-    overheads = markdown_table(
-        ["median", "us"], [[found["name"], f"{found['microseconds']:.2f}"] for found in machine.get("overheads", [])]
-    )
     return (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['isa']}; {run}.\n\n{limits}\n\n{overheads}\n\n"
-        f"Peers, each with the kernels it chose:\n\n{peers or '- none found'}"
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['isa']}; {run}.\n\n{markdown(limits, 1)}\n\n"
+        f"{markdown(overheads.rename(columns={'name': 'median', 'microseconds': 'us'}))}\n\n"
+        f"Peers, each with the kernels it chose:\n\n{listed or '- none found'}"
     )
 
 
-def _without_folders(text: str) -> str:
-    """A report that is kept names libraries, not where they happened to lie."""
-    return re.sub(r"(?<!\S)/\S*/", "", text)
+def _spread(values: pd.Series) -> float:
+    low, middle, high = values.quantile([0.25, 0.5, 0.75])
+    return (high - low) / middle
 
 
-METHOD = """\
-All contenders of a case take turns on the same operands, in one process, after their results were compared with ours
-and with float64. Weights come from memory: successive calls go through 512 MiB and more. A figure is the median over
-rounds, its spread the distance of the quartiles over the median. The limits are measured between the turns. The limit
-of the sums is the fastest millisecond of the whole run, by the fastest unit that the CPU has for the types, in a loop
-between registers. The limits of memory are the upper quartiles of a case's samples: a plain pass over its own weights
-(wgrad: gradients) reads each line once and in order. The roofline is the larger of the time of the sums and of the
-transfers, lhs, weights of groups with rows, and out (wgrad: every gradient) each once. A peer counts with the better
-of two ways: its own threads on group after group, or our threads over the groups, largest first, with the peer on one
-thread in each. `widen` is the fastest f32 peer on bf16 operands widened to f32 first, widening counted; widened
-beforehand it is an upper bound, not a peer. Peers that were far behind took part in fewer rounds. Peers of quantized
-operands are `bf16`, our own call with lhs and weights of bf16 at the same rows, and oneDNN 3 where it has such a
-product and its result is right: int4 times its scale it rounds to bf16 before it multiplies, which is too far from
-float64. The roofline counts quantized operands in the bytes that they are stored in, scales included, so that its
-share is that of the memory's speed where few rows let memory bound the call. `Weights in cache` is the same call with
-so few groups that their weights stay in the last cache, over and over. Means are geometric."""
+def warning(report: dict, cases: pd.DataFrame) -> str:
+    """Returns a paragraph if figures suggest that something else used the machine, else an empty text."""
+    machine, signs = report["machine"], []
+    for limits in machine.get("limits", []):
+        threads, fma, probed = limits["threads"], limits["overall_fma_gflops"], machine.get("probed_gflops")
+        if probed and fma < LEAST_OF_PROBE * probed * threads:
+            signs.append(
+                f"{threads} threads reached {fma:.1f} GFLOP/s of f32 fma, {100 * fma / probed / threads:.0f} % of what "
+                f"one reached in the best of some short turns ({probed:.1f}) times {threads}."
+            )
+        of_cases = pd.DataFrame(list(cases["limits"][cases["threads"] == threads]))
+        for key, name in (("overall_fma_gflops", "f32 fma"), ("read_gbps", "memory read")):
+            if len(of_cases) > 1 and (spread := _spread(of_cases[key])) > MOST_SPREAD:
+                signs.append(
+                    f"The rate of {name} on {threads} threads has a spread of {100 * spread:.0f} % over the cases."
+                )
+    if (spread := cases["spread"].median()) > MOST_SPREAD:
+        signs.append(f"In half of the cases our rate has a spread of {100 * spread:.0f} % or more over the rounds.")
+    text = "**WARNING: the machine was busy with something else; do not trust these figures.**"
+    return f"{text} {' '.join(signs)}" if signs else ""
 
 
-def report_text(report: dict, pictures_of: list[tuple[str, str]]) -> str:
-    """`pictures_of`: (caption, file) of each."""
-    found, cases = cells(report), report["cases"]
+def share_by_rows(cases: pd.DataFrame, path: pathlib.Path) -> bool:
+    """Draws the share of the roofline against rows per group: a panel for each shape and type, forward, f32 out.
+    Returns false if the run has no such case."""
+    swept = cases[(cases["sweep_or_recorded"] == "sweep") & (cases["mode"] == "forward") & cases["quantization"].isna()]
+    swept = swept[(swept["out_dtype"] == "f32") & swept["lhs_dtype"].isin(["f32", "bf16"])]
+    swept = swept[swept["threads"] == swept["threads"].max()]
+    if swept.empty:
+        return False
+    panels = list(swept.groupby(["k", "n", "lhs_dtype"]))
+    columns = swept["lhs_dtype"].nunique()
+    rows = -(-len(panels) // columns)
+    size = (8.5, 2.7 * rows)  # Inches; the page is 850 px wide.
+    figure, axes = plt.subplots(
+        rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
+    )
+    for axis, ((k, n, dtype), own) in zip(axes.flat, panels, strict=False):
+        for label, style, rate in (("raggemm", "o-", "ours_gflops"), ("best peer", "x-", "best_peer_gflops")):
+            axis.plot(own["rows_per_group"], own[rate] / own["roofline_gflops"], style, markersize=5, label=label)
+        axis.axhline(1, color="black", linewidth=1, label="roofline")
+        axis.set_xscale("log", base=2)
+        ticks = sorted(own["rows_per_group"].unique())
+        axis.set_xticks(ticks, [f"{value:g}" for value in ticks], minor=False)
+        axis.set_ylim(0, 1.1)
+        axis.set_title(f"{dtype}, {k}x{n}, {own['unit'].iloc[0]}, {own['threads'].iloc[0]} threads", fontsize=11)
+        axis.grid(alpha=0.3)
+    figure.supxlabel("rows per group")
+    figure.supylabel("share of the roofline")
+    axes[0][0].legend()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return True
+
+
+def report_text(report: dict, picture: str, every_case: bool) -> str:
+    cases = frame_of(report)
     sections = [
-        *([("", text)] if (text := warning(report)) else []),
-        ("", machine_section(report["machine"])),
-        ("How", METHOD),
-        ("Summary", summary(found)),
-        ("What a grouped call gains over a series of products", gains(found)),
-        ("Pictures", "\n\n".join(f"![{caption}]({file})" for caption, file in pictures_of)),
+        warning(report, cases),
+        machine_section(report["machine"]),
+        f"## How\n\n{METHOD}",
+        f"## Summary\n\n{markdown(summary(cases))}",
+        f"![Share of the roofline against rows per group]({picture})" if picture else "",
     ]
-    for name in dict.fromkeys(map(regime, cases)):
-        sections.append((name[0].upper() + name[1:], peers_table([case for case in cases if regime(case) == name])))
-    sections += [("Upper bounds", bounds(cases)), ("Wrong or failed", failures(cases))]
-    if absent := absences(cases):
-        sections.append(("Not implemented", absent))
-    body = "\n\n".join(f"## {title}\n\n{text}" if title else text for title, text in sections)
-    return f"# Grouped GEMM, measured\n\n{body}\n"
+    if every_case:
+        for regime, own in cases.groupby("regime", sort=False):
+            sections.append(f"## {regime[0].upper()}{regime[1:]}\n\n{markdown(case_table(own))}")
+        sections.append(f"## Wrong or failed\n\n{failures(cases)}")
+    return "# Grouped GEMM, measured\n\n" + "\n\n".join(filter(None, sections)) + "\n"
 
 
-def write_report(report: dict, folder: pathlib.Path, name: str) -> pathlib.Path:
+def write_report(report: dict, folder: pathlib.Path, name: str, every_case: bool) -> pathlib.Path:
     folder.mkdir(parents=True, exist_ok=True)
-    plain = report | {"cases": [case for case in report["cases"] if "quantization" not in case]}
-    made = []
-    if plain["cases"]:
-        made = [
-            ("Roofline", pictures.roofline(plain, folder, f"{name}-roofline")),
-            ("Share of the roofline against rows per group", pictures.share_by_rows(plain, folder, f"{name}-rows")),
-        ]
+    picture = f"{name}-rows.png"
+    drawn = share_by_rows(frame_of(report), folder / picture)
     path = folder / f"{name}.md"
-    path.write_text(report_text(report, [(caption, file) for caption, file in made if file]))
+    path.write_text(report_text(report, picture if drawn else "", every_case))
     return path
 
 
 def file_name(machine: dict) -> str:
-    """'Intel(R) Xeon(R) Processor (family 6, model 207)' to 'intel-xeon-processor-family-6-model-207'. Where a unit is
-    ahead of f32 fma, with its name: a virtual machine may hide it, which makes the same CPU another class."""
-    limits = machine["limits"][-1]
-    units = [of["name"] for of in limits.get("units", []) if of["name"] not in UNITS_OF_BYTES]
-    fastest = max([F32_FMA, *units], key=lambda name: rate_of(name, limits) or 0)
+    """Turns 'Intel(R) Xeon(R) Processor (family 6, model 207)' into 'intel-xeon-processor-family-6-model-207'. The name
+    ends with a unit that is faster than f32 fma: a virtual machine may hide the unit, so the CPU has two reports."""
+    rates = rates_of(machine["limits"][-1])
+    fastest = max((name for name in rates if name not in UNITS_OF_BYTES), key=lambda name: rates[name] or 0)
     name = machine["cpu"] if fastest == F32_FMA else f"{machine['cpu']} {fastest}"
     return "-".join(re.findall(r"[a-z0-9.]+", re.sub(r"\((R|TM)\)", " ", name, flags=re.IGNORECASE).lower()))
+
+
+def read_recorded(path: pathlib.Path) -> tuple[str, pd.DataFrame]:
+    """Returns the CPU and the summary of a recorded report, for its largest number of threads."""
+    text = path.read_text()
+    machine = re.search(r"^(.+ \(family \d+, model \d+\)), \d+ cores, ", text, re.MULTILINE)
+    table = re.search(r"^## Summary\n\n((?:\|.*\n)+)", text, re.MULTILINE)
+    if machine is None or table is None:
+        raise ValueError(f"{path.name} is no report of ./dev bench")
+    rows = pd.read_csv(io.StringIO(table[1]), sep=r"\s*\|\s*", engine="python", skiprows=[1])
+    cpu = " ".join(re.sub(r"\((R|TM)\)|Processor|CPU", "", machine[1], flags=re.IGNORECASE).split())
+    return cpu, rows[rows["threads"] == rows["threads"].max()]
+
+
+def fields(recorded: pd.DataFrame, types: dict[str, str], rows: dict[str, str]) -> dict[tuple[str, str], str]:
+    """Returns 'ratio / share' for each pair of types and row that was measured."""
+    own = recorded.assign(row=recorded["regime"].map(rows), name=recorded["types"].map(types)).dropna(
+        subset=["row", "name"]
+    )
+    found = {}
+    for key, of in own.groupby(["name", "row"]):
+        ratio, share = (geometric_mean(of[name], of["cases"]) for name in ("over best peer", "share of roofline"))
+        found[key] = f"{'no peer' if math.isnan(ratio) else f'{ratio:.2f}'} / {share:.2f}"
+    return found
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def page_tables(results: pathlib.Path, folder: str) -> dict[str, str]:
+    """Returns the tables for pages whose links start with `folder`, by the first cells of their headers."""
+    files = [file for file in sorted(results.glob("*.md")) if not file.stem.endswith("-counted")]
+    reports = [(f"[{cpu}]({folder}/{file.name})", rows) for file in files for cpu, rows in [read_recorded(file)]]
+    plain = {link: fields(rows, PLAIN_TYPES, PLAIN_ROWS) for link, rows in reports}
+    quantized = {link: fields(rows, QUANTIZED_TYPES, QUANTIZED_ROWS) for link, rows in reports}
+    quantized = {link: found for link, found in quantized.items() if found}
+    lines = [f"{PLAIN_HEADER} {' | '.join(plain)} |", "|---|---|" + "---:|" * len(plain)]
+    for types, name in PLAIN_TYPES.items():
+        units = (", ".join(dict.fromkeys(rows["unit"][rows["types"] == types])) for _, rows in reports)
+        lines.append(_line("fastest unit", name, *units))
+        for row in dict.fromkeys(PLAIN_ROWS.values()):
+            lines.append(_line(row, name, *(found.get((name, row), "") for found in plain.values())))
+    bits = [f"{QUANTIZED_HEADER} {' | '.join(quantized)} |", "|---|---|" + "---:|" * len(quantized)]
+    for name in QUANTIZED_TYPES.values():
+        for row in dict.fromkeys(QUANTIZED_ROWS.values()):
+            cells = [found.get((name, row), "") for found in quantized.values()]
+            if any(cells):
+                bits.append(_line(row, name, *cells))
+    brief = [f"{BRIEF_HEADER} {' | '.join(BRIEF)} |", "|---|" + "---:|" * len(BRIEF)]
+    brief += [_line(link, *(found.get(key, "") for key in BRIEF.values())) for link, found in plain.items()]
+    return {
+        header: "\n".join(table)
+        for header, table in zip((PLAIN_HEADER, QUANTIZED_HEADER, BRIEF_HEADER), (lines, bits, brief), strict=True)
+    }
+
+
+def update_page(page: pathlib.Path, results: pathlib.Path) -> None:
+    """Replaces the tables that the page has by those of all recorded reports."""
+    text, count = page.read_text(), 0
+    for header, new in page_tables(results, os.path.relpath(results, page.parent)).items():
+        pattern = rf"^{re.escape(header)}.*(\n\|.*)*"
+        text, replaced = re.subn(pattern, lambda _, new=new: new, text, flags=re.MULTILINE)
+        count += replaced
+    if count == 0:
+        raise ValueError(f"{page} has none of the tables")
+    page.write_text(text)
 
 
 def main() -> None:
@@ -245,14 +366,16 @@ def main() -> None:
         parser.error(f"{arguments.json}: {error}")
     if not report.get("cases"):
         parser.error(f"{arguments.json} has no cases")
-    if text := warning(report):
+    cases = frame_of(report)
+    if text := warning(report, cases):
         print(f"\n{text}")
-    print(f"\n{summary(cells(report))}\n")
-    print("report:", write_report(report, arguments.json.parent, "report"))
+    print(f"\n{markdown(summary(cases))}\n")
+    print("report:", write_report(report, arguments.json.parent, "report", every_case=True))
     if arguments.record:
-        print("recorded:", write_report(report, arguments.record, file_name(report["machine"])))
+        name = file_name(report["machine"])
+        print("recorded:", write_report(report, arguments.record, name, every_case=False))
     for page in arguments.page:
-        classes.update(page, arguments.record)
+        update_page(page, arguments.record)
 
 
 if __name__ == "__main__":

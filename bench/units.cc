@@ -154,20 +154,17 @@ const std::array<Unit, kUnits>& Units() {
 
 bool Multiplies(const Unit& unit, DType in) { return unit.run != nullptr && (unit.in == in || unit.in == DType::kF32); }
 
-UnitRates MeasureUnit(const Unit& unit, int threads, int parts) {
-  const int pieces = std::max(1, kPieces / parts);
-  const int64_t steps = unit.steps / parts / pieces;
-  const PieceRates rates = RunPieces(threads, pieces, std::min(pieces, kWindow), [&](int) { unit.run(steps); });
+UnitRates MeasureUnit(const Unit& unit, int threads) {
+  const int64_t steps = unit.steps / kPieces;
+  const PieceRates rates = RunPieces(threads, kPieces, kWindow, [&](int) { unit.run(steps); });
   const double gflop = 1e-9 * static_cast<double>(steps) * unit.flops;
   return {gflop * rates.fastest, gflop * rates.overall};
 }
 
-double PeakGflops(const Unit& unit, int threads, int parts) { return MeasureUnit(unit, threads, parts).fastest; }
-
-double PeakGflops(DType in, int threads, int parts) {
+double PeakGflops(DType in, int threads) {
   double peak = 0;
   for (const Unit& unit : Units()) {
-    if (Multiplies(unit, in)) peak = std::max(peak, PeakGflops(unit, threads, parts));
+    if (Multiplies(unit, in)) peak = std::max(peak, MeasureUnit(unit, threads).fastest);
   }
   return peak;
 }

@@ -31,12 +31,10 @@ struct UnitRates {
   double overall;  // GFLOP/s of all 10 ms, which whoever else runs on the machine lowers.
 };
 
-// Measures a unit that is there, on some number of threads at once, in a part of its steps.
-UnitRates MeasureUnit(const Unit& unit, int threads, int parts = 1);
-// Returns the fastest rate of that.
-double PeakGflops(const Unit& unit, int threads, int parts = 1);
-// Measures the fastest unit for operands of a type.
-double PeakGflops(DType in, int threads, int parts = 1);
+// Measures a unit that is there, on some number of threads at once.
+UnitRates MeasureUnit(const Unit& unit, int threads);
+// Measures the fastest unit for operands of a type, in GFLOP/s.
+double PeakGflops(DType in, int threads);
 
 }  // namespace raggemm::bench
 

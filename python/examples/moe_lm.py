@@ -1,15 +1,10 @@
 """Trains a language model over bytes, with mixture-of-experts layers, on the licences that every Debian has.
 
-    .venv/bin/python python/examples/moe_lm.py [--minutes=4 | --steps=N] [--impl=raggemm|unfused|ragged_dot]
-    .venv/bin/python python/examples/moe_lm.py --compare=N
+    .venv/bin/python python/examples/moe_lm.py [--minutes=4 | --steps=N] [--impl=raggemm|ragged_dot]
 
 Licences of three families are held out: no text of theirs is trained on. At the end, the loss on them stands beside
 the entropy of one of their bytes given the byte before, which is what the best table of pairs could reach; a picture
 shows how the loss fell. The same seed, implementation and number of threads give the same loss to the last bit.
-
-The experts in one call (raggemm) and by products one by one (unfused) have the same bits, gradients included. --compare
-trains with both, says how long a step takes, and whether losses and parameters stayed equal: XLA may make something
-else of what is around other experts.
 
 The model is in moe_lm_model.py.
 """
@@ -182,43 +177,20 @@ def draw(path: pathlib.Path, history: History, entropy: float, title: str) -> No
     figure.savefig(path, dpi=120)
 
 
-def compare(shape: Shape, texts: Texts, seed: int, steps: int) -> bool:
-    """Whether the losses of so many steps are equal, and all parameters after them; both models step in turns."""
-    models = {name: Model(shape, name, texts, seed) for name in ("raggemm", "unfused")}
-    losses_of: dict[str, list[float]] = {name: [] for name in models}
-    seconds: dict[str, list[float]] = {name: [] for name in models}
-    for _ in range(steps):
-        for name, model in models.items():
-            before = time.perf_counter()
-            losses_of[name].append(model.advance())
-            seconds[name].append(time.perf_counter() - before)
-    for name, model in models.items():
-        print(f"{name:>7}: {model.cost(seconds[name])}; loss after {steps} steps {losses_of[name][-1]!r} bits a byte")
-    ours, theirs = (jax.tree.leaves(model.state.parameters) for model in models.values())
-    are_equal = losses_of["raggemm"] == losses_of["unfused"] and all(map(np.array_equal, ours, theirs))
-    print(f"losses and parameters are {'equal to the last bit' if are_equal else 'not equal'}")
-    return are_equal
-
-
 def main(argv: Sequence[str] | None = None) -> float:
-    """The loss on the held-out text at the end, in bits a byte; with --compare whether both are equal."""
+    """The loss on the held-out text at the end, in bits a byte."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--minutes", type=float, default=4.0, help="of training (default 4)")
     length.add_argument("--steps", type=int, help="of training, instead of minutes")
-    length.add_argument("--compare", type=int, metavar="N", help="N steps of raggemm and unfused in turns, instead")
     parser.add_argument("--impl", choices=EXPERTS, default="raggemm", help="what computes the experts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--png", type=pathlib.Path, default=pathlib.Path("moe_lm.png"), help="picture of the loss")
     options = parser.parse_args(argv)
-    given = {"--minutes": options.minutes, "--steps": options.steps, "--compare": options.compare}
+    given = {"--minutes": options.minutes, "--steps": options.steps}
     for name, value in given.items():
         if value is not None and not value > 0:
             parser.error(f"{name}={value}: must be positive")
-    if options.compare:
-        if options.impl != parser.get_default("impl"):
-            parser.error(f"--impl={options.impl}: not with --compare, which runs raggemm and unfused")
-        return compare(Shape(), read_texts(), options.seed, options.compare)
     # Before the minutes of work, not after them.
     if options.png.is_dir() or not os.access(options.png if options.png.exists() else options.png.parent, os.W_OK):
         parser.error(f"--png={options.png}: cannot be written")

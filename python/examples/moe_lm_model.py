@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import moe_lm_unfused
 import raggemm
 from jax import lax
 
@@ -94,7 +93,6 @@ def by_products(
 
 EXPERTS: dict[str, Experts] = {
     "raggemm": fused,
-    "unfused": moe_lm_unfused.experts,
     "ragged_dot": functools.partial(by_products, product=lax.ragged_dot),
 }
 

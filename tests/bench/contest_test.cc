@@ -16,9 +16,7 @@
 namespace raggemm::bench {
 namespace {
 
-using ::testing::Contains;
 using ::testing::HasSubstr;
-using ::testing::IsSupersetOf;
 
 // Three loops over f32 operands.
 absl::Status Multiply(const GemmSeries& series, PeerThreads, int) {
@@ -95,15 +93,9 @@ TEST(Contest, EveryModeWithoutPeers) {
     EXPECT_NEAR(report.roofline_share(), report.ours_gflops() / report.roofline_gflops(), 1e-9);
     EXPECT_FALSE(report.has_ratio());
     EXPECT_EQ(report.unit(), "f32 fma");
-    EXPECT_EQ(report.limits().units_size(), 0);
-    std::vector<std::string> bounds;
-    for (const proto::Contender& bound : report.bounds()) {
-      EXPECT_FALSE(bound.has_error()) << bound.error();
-      EXPECT_GT(bound.gflops(), 0) << bound.name();
-      bounds.push_back(bound.name());
-    }
-    EXPECT_THAT(bounds, IsSupersetOf({"ours, group by group", "ours, one dense product", "ours, equal groups"}));
-    EXPECT_EQ(testing::Value(bounds, Contains("ours, weights in cache")), mode != Mode::kWgrad);
+    ASSERT_EQ(report.bounds_size(), 1);
+    EXPECT_EQ(report.bounds(0).name(), "ours, group by group");
+    EXPECT_GT(report.bounds(0).gflops(), 0) << report.bounds(0).error();
   }
 }
 
@@ -137,19 +129,6 @@ TEST(Contest, APeerThatIsWrongIsReportedAndNotTimed) {
   EXPECT_FALSE(report.has_best_peer());
 }
 
-TEST(Contest, APeerThatFailsLaterIsNotTimedEither) {
-  int calls = 0;
-  const auto fails_later = [&calls](const GemmSeries& series, PeerThreads way, int threads) {
-    return ++calls > 3 ? absl::InternalError("a thread less") : Multiply(series, way, threads);
-  };
-  const proto::CaseReport report = RunContest(SmallCase(Mode::kForward), {PeerOf("fails later", fails_later)});
-  ASSERT_EQ(report.peers_size(), 2);
-  for (const proto::Contender& peer : report.peers()) {
-    EXPECT_THAT(peer.error(), HasSubstr("a thread less"));
-    EXPECT_FALSE(peer.has_gflops());
-  }
-}
-
 TEST(Contest, WidenedBf16CountsWithWidening) {
   for (Mode mode : {Mode::kForward, Mode::kWgrad}) {
     const proto::CaseReport report = RunContest(SmallCase(mode, DType::kBF16), {PeerOf("loops", Multiply)});
@@ -180,17 +159,15 @@ TEST(Contest, QuantizedStandsBesideOurselvesInBf16) {
   }
 }
 
-TEST(Contest, PeersOfQuantizedOperandsGetTheseAndAreNamedWhereTheyHaveNoSuchProduct) {
+TEST(Contest, PeersOfQuantizedOperandsAreCompared) {
   Peer wrong = PeerOf("wrong", [](const GemmSeries&, PeerThreads, int) { return absl::OkStatus(); });
   wrong.quantized = true;
   wrong.supports = [](const GemmSeries& series) { return series.rhs_dtype == DType::kS4 && series.block == 128; };
-  for (const Case& c : QuantizedCases("(int4|w8a8)")) {
+  for (const Case& c : QuantizedCases("int4")) {
     const Memory memory({c}, c.in);
     const auto report = Contest(c, memory, nullptr, {wrong}).Run(Meter(), {.least = 1, .most = 1, .seconds = 0});
     ASSERT_TRUE(report.ok()) << c.Id() << ": " << report.status();
-    const bool is_int4 = c.rhs() == DType::kS4;
-    EXPECT_EQ(report->absent_size(), is_int4 ? 0 : 1);
-    ASSERT_EQ(report->peers_size(), is_int4 ? 2 : 0);
+    ASSERT_EQ(report->peers_size(), 2);
     for (const proto::Contender& peer : report->peers()) EXPECT_THAT(peer.error(), HasSubstr("expected"));
     EXPECT_FALSE(report->has_ratio());
   }

@@ -1,13 +1,24 @@
+// Limits of the machine, and the roofline that a case has by them.
 #include "bench/limits.h"
 
-#include <algorithm>
 #include <array>
 #include <vector>
 
+#include "bench/timing.h"
 #include "gtest/gtest.h"
+#include "tests/bench/small_case.h"
 
 namespace raggemm::bench {
 namespace {
+
+TEST(Quantile, LiesBetweenTheNearestTwo) {
+  EXPECT_EQ(Quantile({}, 0.5), 0);
+  EXPECT_EQ(Quantile({7}, 0.75), 7);
+  EXPECT_EQ(Quantile({5, 1, 3}, 0), 1);
+  EXPECT_EQ(Quantile({5, 1, 3}, 0.75), 4);
+  EXPECT_EQ(Quantile({5, 1, 3}, 1), 5);
+  EXPECT_EQ(Median({4, 1, 2, 3}), 2.5);
+}
 
 TEST(Limits, QuantilesLeaveOutWhatWasNotMeasured) {
   const std::vector<Limits> samples = {{{100, 0, 0}, 20, 10}, {{110, 200, 0}, 30, 10}, {{120, 300, 0}, 40, 10}};
@@ -19,38 +30,54 @@ TEST(Limits, QuantilesLeaveOutWhatWasNotMeasured) {
   EXPECT_EQ(FastestUnit(samples[0]), 0);
 }
 
-TEST(LimitsMeter, ReadsWhatItIsGivenWithTheUnitsOfTheType) {
-  // Lengths that no number of streams or threads divides.
-  const std::vector<char> some(1 << 20, 1), more(3 * 64, 1);
-  const Stretches memory = {{some.data(), (1 << 20) - 64}, {more.data(), more.size()}};
-  EXPECT_EQ(BytesOf(memory), (1 << 20) + 2 * 64);
-  LimitsMeter meter;
-  int asked = 0;
-  for (int threads : {1, 2, 3}) {
-    for (DType in : {DType::kF32, DType::kBF16}) {
-      const auto next = [&]() -> Stretches { return ++asked, memory; };
-      const Limits limits = meter.Measure(threads, in, next);
-      for (size_t i = 0; i < kUnits; ++i) EXPECT_EQ(limits.gflops[i] > 0, Multiplies(Units()[i], in)) << i;
-      EXPECT_GT(limits.read_gbps, 0);
-      EXPECT_GT(limits.store_gbps, 0);
-      EXPECT_GT(limits.overall_fma_gflops, 0);
-    }
-  }
-  EXPECT_EQ(asked, 6 * 4) << "each way reads memory of its own";
+Case TinyCase(Mode mode) {
+  Case c;
+  c.mode = mode;
+  c.in = DType::kBF16;
+  c.out = DType::kF32;
+  c.k = 16;
+  c.n = 8;
+  c.sizes = {3, 0, 1};
+  return c;
 }
 
-TEST(LimitsMeter, KnowsTheFastestUnitsOfAllMeasurements) {
-  const std::vector<char> some(1 << 16, 1);
-  LimitsMeter meter;
-  const Limits low = {{1, 0, 1}, 20, 10};
-  EXPECT_EQ(meter.WithFastestUnits(low, 1).gflops, low.gflops) << "nothing was measured";
-  double fastest = 0;
-  for (int turn = 0; turn < 3; ++turn) {
-    fastest = std::max(fastest, meter.Measure(1, DType::kF32, [&] { return Stretches{some}; }).gflops[0]);
+TEST(WorkOf, CountsWeightsOfActiveGroupsOnly) {
+  for (Mode mode : {Mode::kForward, Mode::kForwardTransposed}) {
+    const Work work = WorkOf(TinyCase(mode));
+    EXPECT_EQ(work.flops, 2 * 4 * 16 * 8);
+    EXPECT_EQ(work.bytes_read, (4 * 16 + 2 * 16 * 8) * 2);
+    EXPECT_EQ(work.bytes_written, 4 * 8 * 4);
   }
-  EXPECT_EQ(meter.WithFastestUnits(low, 1).gflops, (std::array<double, kUnits>{fastest, 0, 1}));
-  EXPECT_EQ(meter.WithFastestUnits({{2 * fastest}, 20, 10}, 1).gflops[0], 2 * fastest);
-  EXPECT_EQ(meter.WithFastestUnits(low, 2).gflops, low.gflops) << "on two threads nothing was measured";
+}
+
+TEST(WorkOf, WgradWritesTheGradientOfEveryGroup) {
+  const Work work = WorkOf(TinyCase(Mode::kWgrad));
+  EXPECT_EQ(work.flops, 2 * 4 * 16 * 8);
+  EXPECT_EQ(work.bytes_read, 4 * (16 + 8) * 2);
+  EXPECT_EQ(work.bytes_written, 3 * 16 * 8 * 4);
+}
+
+TEST(WorkOf, CountsQuantizedBytesAndScales) {
+  for (const Case& c : QuantizedCases()) {
+    const Work work = WorkOf(c);
+    const int64_t in_bits = c.quantization->name == "w8a8" || c.quantization->name == "integers" ? 8 : 16;
+    const int64_t bits = c.quantization->name == "int4" || c.quantization->name == "mxfp4" ? 4 : 8;
+    int64_t scales = 0;  // bytes of a group's
+    if (c.quantization->name == "int4") scales = 1024 / 128 * 512 * 2;
+    if (c.quantization->name == "mxfp4") scales = 1024 / 32 * 512;
+    if (scales == 0 && c.quantization->name != "integers") scales = 512 * 4;
+    const int64_t of_rows = c.quantization->name == "w8a8" ? 8 * 4 : 0;
+    EXPECT_EQ(work.bytes_read, 8 * 1024 * in_bits / 8 + 2 * (1024 * 512 * bits / 8 + scales) + of_rows) << c.Id();
+    EXPECT_EQ(work.bytes_written, 8 * 512 * 4) << c.Id();
+  }
+}
+
+TEST(SecondsAtBest, IsTheLargerOfSumsAndTransfers) {
+  const Limits limits{.gflops = {100}, .read_gbps = 20, .store_gbps = 10};
+  EXPECT_DOUBLE_EQ(SecondsAtBest({.flops = 1e9, .bytes_read = 2e6, .bytes_written = 1e6}, limits), 1e-2);
+  EXPECT_DOUBLE_EQ(SecondsAtBest({.flops = 1e6, .bytes_read = 2e8, .bytes_written = 1e8}, limits), 2e-2);
+  const Limits tiles{.gflops = {100, 50, 1000}, .read_gbps = 20, .store_gbps = 10};
+  EXPECT_DOUBLE_EQ(SecondsAtBest({.flops = 1e9, .bytes_read = 2e6, .bytes_written = 1e6}, tiles), 1e-3);
 }
 
 }  // namespace

@@ -1,40 +1,118 @@
 """How far are results from the exact ones? numerics.py [--short] [--out FILE.md]
 
-Products of matrices with even, cancelling, wide-range and denormal data, in every mode and mix of dtypes, computed by
-this library, XLA's dot and the BLAS libraries that are there, beside the product without any rounding error. Errors are
-in units in the last place (ulp) of the result's dtype: the largest, the 99.9th percentile and the mean. The report goes
-to FILE.md (build/numerics.md), a summary to stdout.
+Multiplies matrices with even, cancelling, wide-range and denormal data, in several dtypes, precisions and quantized
+formats, and compares raggemm, XLA's dot and numpy with the exact product. The report goes to FILE.md
+(build/numerics.md) and to stdout. Errors are in units in the last place (ulp) of the result: the largest, the 99.9th
+percentile and the mean.
 
-The exit code is 1 where an error of this library exceeds the tolerance of docs/numerics.md, which is derived in
-tests/oracle/reference.cc, where two of its modes have other bits for the same product, or where a conversion is wrong.
-What the others do is reported and never fails.
+The exit code is 1 if an error of raggemm exceeds the tolerance of docs/numerics.md, which tests/oracle/reference.cc
+derives, or if two modes of raggemm have other bits for the same product.
 """
 
 import argparse
-import dataclasses
+import functools
 import itertools
+import math
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-import quantized
-from exact_products import KINDS, Errors, Format, Operands, aligned, make_operands, rounded
-from programs import MODES, Program, others
-from raggemm import grouped_gemm
-from raggemm_demo.checks import output_file
+import pandas as pd
+from raggemm import GroupedTensor, QuantizedTensor, dequantize, gmm, grouped_gemm, quantize
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-F16, BF16, F32, F64 = np.float16, ml_dtypes.bfloat16, np.float32, np.float64
+GROUPS, ROWS, COLUMNS = 4, 16, 32
+LENGTHS, SHORT_LENGTHS = (1, 16, 256, 1024, 4096), (320,)
+CHAIN = 256  # Steps of one accumulation chain.
+F16, BF16, F32 = np.float16, ml_dtypes.bfloat16, np.float32
 X3, X6 = jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X3, jax.lax.DotAlgorithmPreset.BF16_BF16_F32_X6
-PRODUCTS = {None: 1, X3: 3, X6: 6}
-SPLITTING = {None: 0.0, X3: 1.01 * 2.0**-15, X6: 1.01 * 2.0**-24}  # errors of one product
+PRODUCTS = {None: 1, X3: 3, X6: 6}  # bf16 products for each product.
+SPLITTING = {None: 0.0, X3: 1.01 * 2.0**-15, X6: 1.01 * 2.0**-24}  # Error of one product.
+
+
+finfo = ml_dtypes.finfo
+
+
+# ---- Operands, and their exact products
+
+
+class Operands(NamedTuple):
+    """[GROUPS,ROWS,k] and [GROUPS,k,COLUMNS], their exact product, and sum |lhs||rhs|."""
+
+    lhs: Any
+    rhs: Any
+    exact: np.ndarray
+    magnitude: np.ndarray
+
+
+def exact_matmul(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """Returns the float64 next to the product of [g,m,k] and [g,k,n] in float64, if each product of two elements is
+    exact, as products of 26-digit numbers are."""
+    return np.array([[[math.fsum(row * column) for column in b.T] for row in a] for a, b in zip(lhs, rhs, strict=True)])
+
+
+def _even(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
+    return rng.uniform(-1, 1, (GROUPS, ROWS, k)), rng.uniform(-1, 1, (GROUPS, k, COLUMNS))
+
+
+def _cancelling(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Each product comes again with the other sign, changed in its last digits; all in random order along k."""
+    (lhs, rhs), half = _even(rng, k, dtype), k // 2
+    lhs[:, :, half : 2 * half] = lhs[:, :, :half]
+    change = 1 + float(finfo(dtype).eps) * rng.integers(-4, 5, (GROUPS, half, COLUMNS))
+    rhs[:, half : 2 * half] = -rhs[:, :half] * change
+    order = rng.permutation(k)
+    return lhs[:, :, order], rhs[:, order]
+
+
+def _wide(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Exponents uniform over much of what the type has, short of overflow."""
+    span = 8 if dtype is F16 else 40
+    lhs, rhs = _even(rng, k, dtype)
+    return tuple(np.ldexp(x, rng.integers(-span, span // 2 + 1, x.shape)) for x in (lhs, rhs))
+
+
+def _denormal(rng: np.random.Generator, k: int, dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Normal operands whose products are denormal in the type of the sums, or, for f16, in f16."""
+    (lhs, rhs), half = _even(rng, k, dtype), 8 if dtype is F16 else 67
+    return np.ldexp(lhs, -half), np.ldexp(rhs, -half - k.bit_length() // 2)
+
+
+KINDS: dict[str, Callable[..., tuple[np.ndarray, np.ndarray]]] = {
+    "even": _even,
+    "cancelling": _cancelling,
+    "wide range": _wide,
+    "denormal results": _denormal,
+}
+
+
+def make_operands(kind: str, dtype, k: int, seed: int) -> Operands:
+    lhs, rhs = (x.astype(dtype) for x in KINDS[kind](np.random.default_rng(seed), k, dtype))
+    a, b = lhs.astype(np.float64), rhs.astype(np.float64)
+    return Operands(lhs, rhs, exact_matmul(a, b), np.abs(a) @ np.abs(b))
+
+
+def errors_of(got: np.ndarray, exact: np.ndarray, tolerance: np.ndarray) -> tuple[str, float]:
+    """Returns the errors in ulp as text, and the largest error in units of the tolerance."""
+    form = finfo(got.dtype)
+    distance = np.abs(got.astype(np.float64) - exact)
+    distance = np.where(np.isfinite(distance), distance, np.inf)
+    exponent = np.where(exact == 0, form.minexp, np.frexp(exact)[1] - 1)
+    ulp = distance / np.ldexp(1.0, np.maximum(exponent, form.minexp) - form.nmant)
+    text = " / ".join(f"{x:.2g}" for x in (ulp.max(), np.percentile(ulp, 99.9), ulp.mean()))
+    return text, float((distance / tolerance).max())
+
+
+# ---- The products of float operands
 
 
 class Types(NamedTuple):
-    lhs: type  # and rhs
+    lhs: type  # And rhs.
     out: type
     precision: Any = None
 
@@ -44,186 +122,193 @@ class Types(NamedTuple):
 
     @property
     def flushes(self) -> bool:
-        return self.precision is not None or (self.lhs is BF16 and self.out is not F64)
+        return self.precision is not None or self.lhs is BF16
 
 
 TYPES = [
-    *itertools.starmap(Types, ((F32, F32), (BF16, F32), (BF16, BF16), (F16, F32), (F16, F16), (F64, F64))),
+    *itertools.starmap(Types, ((F32, F32), (BF16, F32), (BF16, BF16), (F16, F32), (F16, F16))),
     Types(F32, F32, X3),
     Types(F32, F32, X6),
 ]
-CHAIN = 256  # of the numeric rule: fmas of one chain
-LENGTHS, SHORT_LENGTHS = (1, 16, CHAIN, 1024, 4096), (300,)
 
 
-@dataclasses.dataclass(frozen=True)
-class Line:
-    """One product by everybody."""
-
-    kind: str
-    types: Types
-    k: int
-    mode: str
-    ours: Errors
-    others: dict[str, Errors]
+def _ragged_m(lhs, rhs, dtype, precision):
+    rows = GroupedTensor(lhs.reshape(GROUPS * ROWS, -1), first_dims=jnp.full(GROUPS, ROWS, jnp.int32))
+    out = grouped_gemm(rows, rhs, contracting_dims=((1,), (1,)), preferred_element_type=dtype, precision=precision)
+    return out.reshape(GROUPS, ROWS, -1)
 
 
-def roundings(types: Types, k: int) -> float:
-    """Of docs/numerics.md; where products are of bf16 by the rule that has more."""
-    products, chains = PRODUCTS[types.precision], CHAIN + 2 + k / CHAIN
-    if products > 1:
-        chains = 64 * products + 2 + k / 64
-    return max(chains, 18 + products * (k / 32 + 1)) if types.flushes else chains
+def _ragged_k(lhs, rhs, dtype, precision):
+    k = lhs.shape[2]
+    sizes = jnp.full(GROUPS, k, jnp.int32)
+    left = GroupedTensor(lhs.transpose(0, 2, 1).reshape(GROUPS * k, -1), first_dims=sizes)
+    right = GroupedTensor(rhs.reshape(GROUPS * k, -1), first_dims=sizes)
+    return grouped_gemm(left, right, contracting_dims=((0,), (0,)), preferred_element_type=dtype, precision=precision)
 
 
-def tolerance(operands: Operands, k: int, types: Types) -> np.ndarray:
-    """Of docs/numerics.md, without alpha, c and bias; times 2**shift as the operands' exact results are. No kind of
-    data has terms or operands below the smallest normal number."""
-    c = Format.of(np.float64 if np.float64 in types else np.float32)
-    o = Format.of(types.out)
-    relative = (c.epsilon * roundings(types, k) + SPLITTING[types.precision]) * operands.magnitude
-    lost = 2 * (PRODUCTS[types.precision] * k + 1) * 2.0**c.min_exponent if types.flushes else k * c.tiny
-    return relative + o.epsilon * np.abs(operands.exact.high) + np.ldexp(lost + 4 * c.tiny + o.tiny, operands.shift)
+def _uniform(lhs, rhs, dtype, precision):
+    return grouped_gemm(lhs, rhs, contracting_dims=((2,), (1,)), preferred_element_type=dtype, precision=precision)
 
 
-def errors_of(got: np.ndarray, operands: Operands, k: int, types: Types) -> Errors:
-    return Errors.of(got, operands.exact, tolerance(operands, k, types), operands.shift)
+def _xla(lhs, rhs, dtype, precision):
+    batched = (((2,), (1,)), ((0,), (0,)))
+    return jax.lax.dot_general(lhs, rhs, batched, precision=jax.lax.Precision.HIGHEST, preferred_element_type=dtype)
 
 
-def measure(kind: str, all_types: list[Types], k: int, programs: dict[str, Program]) -> list[Line]:
-    """All dtypes of out for one dtype of lhs and rhs, in every mode, each with data of its own."""
-    lines = []
-    for seed, (mode, run) in enumerate(MODES.items()):
-        operands = make_operands(kind, all_types[0].lhs, k, seed)
-        for types in all_types:
-            out = np.dtype(types.out)
-            found = {name: program(operands.lhs, operands.rhs, out) for name, program in programs.items()}
-            rest = {name: errors_of(got, operands, k, types) for name, got in found.items() if got is not None}
-            ours = errors_of(run(operands.lhs, operands.rhs, out, types.precision), operands, k, types)
-            lines.append(Line(kind, types, k, mode, ours, rest))
-    return lines
+MODES = {
+    name: jax.jit(f, static_argnums=(2, 3))
+    for name, f in (("rows", _ragged_m), ("k", _ragged_k), ("uniform", _uniform))
+}
+XLA = jax.jit(_xla, static_argnums=(2, 3))
 
 
-def modes_that_differ(kind: str, types: Types, k: int) -> list[str]:
-    """Modes whose result of one product has other bits than the first one's."""
-    operands = make_operands(kind, types.lhs, k, seed=99)
-    results = {
-        mode: run(operands.lhs, operands.rhs, np.dtype(types.out), types.precision) for mode, run in MODES.items()
-    }
-    first = next(iter(results.values())).tobytes()
-    return [f"{mode}, {kind}, {types}, K {k}" for mode, got in results.items() if got.tobytes() != first]
-
-
-def _merged(lines: list[Line], by: str | None) -> Errors:
-    """Over lines that differ in their mode only: of ours, or of another."""
-    all_errors = [line.ours if by is None else line.others[by] for line in lines]
-    return Errors(
-        max(e.largest for e in all_errors),
-        max(e.percentile for e in all_errors),
-        float(np.mean([e.mean for e in all_errors])),
-        max(e.of_tolerance for e in all_errors),
+def float_tolerance(operands: Operands, k: int, types: Types) -> np.ndarray:
+    """The tolerance of docs/numerics.md, without alpha, c and bias."""
+    products, f32, out = PRODUCTS[types.precision], finfo(F32), finfo(types.out)
+    chains = CHAIN + 2 + k / CHAIN if products == 1 else 64 * products + 2 + k / 64
+    roundings = max(chains, 18 + products * (k / 32 + 1)) if types.flushes else chains
+    relative = (float(f32.eps) * roundings + SPLITTING[types.precision]) * operands.magnitude
+    lost = 2 * (products * k + 1) * 2.0**f32.minexp if types.flushes else k * float(f32.smallest_subnormal)
+    return (
+        relative
+        + float(out.eps) * np.abs(operands.exact)
+        + lost
+        + 4 * float(f32.smallest_subnormal)
+        + float(out.smallest_subnormal)
     )
 
 
-def table(lines: list[Line], names: list[str], kind: str, by_mode: bool) -> str:
-    """Of one kind of data; a row for each dtype and K, and mode or over all modes."""
-    groups: dict[tuple, list[Line]] = {}
-    for line in (line for line in lines if line.kind == kind):
-        groups.setdefault((line.types, line.k, line.mode if by_mode else ""), []).append(line)
-    rows = []
-    for (types, k, mode), same in groups.items():
-        ours = _merged(same, None)
-        cells = [str(_merged(same, name)) if name in same[0].others else "" for name in names]
-        rows.append([str(types), str(k), *([mode] if by_mode else []), f"{ours.of_tolerance:.2g}", str(ours), *cells])
-    return aligned(["dtypes", "K", *(["mode"] if by_mode else []), "of tolerance", "raggemm", *names], rows)
+def check_floats(kind: str, types: Types, k: int, seed: int) -> tuple[dict[str, Any], list[str]]:
+    """Returns a row of the table, and what is wrong."""
+    operands = make_operands(kind, types.lhs, k, seed)
+    tolerance = float_tolerance(operands, k, types)
+    arguments = (operands.lhs, operands.rhs, np.dtype(types.out))
+    results = {name: np.asarray(run(*arguments, types.precision)) for name, run in MODES.items()}
+    first = next(iter(results.values()))
+    wrong = [f"other bits: {name}" for name, got in results.items() if got.tobytes() != first.tobytes()]
+    found = [errors_of(got, operands.exact, tolerance) for got in results.values()]
+    ours, worst = found[0][0], max(of_tolerance for _, of_tolerance in found)
+    numpy = np.matmul(operands.lhs, operands.rhs) if types == Types(F32, F32) else None
+    others = {"XLA dot": np.asarray(XLA(*arguments, None)), "numpy": numpy}
+    row = {"operands": str(types), "data": kind, "K": k, "of tolerance": worst, "raggemm": ours}
+    row |= {name: "" if got is None else errors_of(got, operands.exact, tolerance)[0] for name, got in others.items()}
+    return row, wrong
 
 
-def report(lines: list[Line], names: list[str], quantized_table: str, wrong: list[str], by_mode: bool) -> str:
-    parts = [
-        "# Numerics",
-        "Errors against the exact product, in ulp of the result: largest / 99.9th percentile / mean. "
-        "`of tolerance`: raggemm's largest error in units of the tolerance of docs/numerics.md. Nothing where a "
-        "library lacks the product. XLA and some libraries flush denormals to zero.",
-    ]
-    parts += [f"## {kind.capitalize()}\n\n{table(lines, names, kind, by_mode)}" for kind in KINDS]
-    parts.append(f"## Quantized\n\n{quantized.TEXT}\n\n{quantized_table}")
-    largest = max(line.ours.of_tolerance for line in lines)
-    verdict = "\n".join(f"- WRONG: {text}" for text in wrong) or "Nothing is wrong."
-    parts.append(f"## Verdict\n\nraggemm's largest error is {largest:.2g} of the tolerance. {verdict}")
-    return "\n\n".join(parts) + "\n"
+# ---- The products of quantized operands
 
 
-@np.errstate(all="ignore")
-def patterns(dtype) -> np.ndarray:
-    """Every number of a 16-bit type; of the others random bits, and around every 16-bit number and tie."""
-    size = np.dtype(dtype).itemsize
-    if size == 2:
-        return np.arange(1 << 16, dtype=np.uint16).view(dtype)
-    rng = np.random.default_rng(0)
-    unsigned = {4: np.uint32, 8: np.uint64}[size]
-    anything = rng.integers(0, np.iinfo(unsigned).max, 1 << 16, unsigned, endpoint=True).view(dtype)
-    near = []
-    for narrow in (F16, BF16):
-        numbers = np.arange(1 << 16, dtype=np.uint16).view(narrow)
-        numbers = numbers[np.isfinite(numbers)]
-        below = np.nextafter(numbers, narrow(0)).astype(dtype)
-        near += [numbers.astype(dtype), (numbers.astype(dtype) + below) / 2]
-    special = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0], dtype)
-    around = [np.nextafter(x, dtype(s)) for x in near for s in (-np.inf, np.inf)]
-    return np.concatenate([anything, special, *near, *around])
+class Quantized(NamedTuple):
+    """How operands [g,m,k] and [g,k,n] are quantized."""
+
+    name: str
+    rhs: Callable[[jax.Array], QuantizedTensor]
+    lhs: Callable[[jax.Array], QuantizedTensor] | None = None  # None: not quantized, but of `dtype`.
+    dtype: type = BF16
+    sum_steps: int = 0  # Steps of k in a sum that a scale multiplies; 0: all.
+    scales_sums: bool = True  # False: scales multiply elements.
+    rounds_elements: bool = False  # Elements times scales are rounded to bfloat16.
 
 
-@np.errstate(all="ignore")
-def wrong_conversions() -> list[str]:
-    """For each pair of dtypes of lhs and out, x*1 of all patterns: it is x, rounded once, and -0*1 + 0 is +0. Sums of
-    bf16 with bf16 have zeros for denormals."""
-    wrong = []
-    for source, target in itertools.product((F16, BF16, F32, F64), repeat=2):
-        x = patterns(source)
-        one = np.ones((1, 1, 1), source)
-        out = grouped_gemm(x[None, :, None], one, contracting_dims=((2,), (1,)), preferred_element_type=target)
-        wide = x.astype(np.float64)
-        if Types(source, target).flushes:
-            wide[np.abs(wide) < 2.0 ** Format.of(source).min_exponent] = 0
-        got, want = np.asarray(out)[0, :, 0], rounded(wide, target)
-        same = (got == want) & (np.signbit(got) == np.signbit(want)) | (want == 0) & (got == 0)
-        bad = ~(same | (np.isnan(got) & np.isnan(want)))
-        if bad.any():
-            i = np.argmax(bad)
-            wrong.append(f"{np.dtype(source).name} to {np.dtype(target).name}: {bad.sum()}, {x[i]} became {got[i]}")
-    return wrong
+def _blocks(dtype: Any, steps: int, scale_dtype: Any = F32, **options: Any) -> Callable[[jax.Array], QuantizedTensor]:
+    return functools.partial(quantize, dtype=dtype, axes=(), block=(1, steps), scale_dtype=scale_dtype, **options)
 
 
-def check(short: bool, programs: dict[str, Program]) -> tuple[list[Line], list[str]]:
-    """All lines, and what is wrong of ours."""
-    lines, wrong = [], []
-    types = TYPES[:1] + TYPES[2:3] + TYPES[5:] if short else TYPES
-    for kind in KINDS:
-        for k in SHORT_LENGTHS if short else LENGTHS:
-            for dtype in dict.fromkeys(t.lhs for t in types):
-                lines += measure(kind, [t for t in types if t.lhs is dtype], k, programs)
-        for one in types:
-            wrong += [f"other bits: {text}" for text in modes_that_differ(kind, one, k=300)]
-    for line in lines:
-        if not line.ours.of_tolerance <= 1:
-            where = f"{line.kind}, {line.types}, K {line.k}, {line.mode}"
-            wrong.append(f"error of {line.ours.of_tolerance:.3g} tolerances: {where}")
-    return lines, wrong + wrong_conversions()
+_COLUMN_SCALES = functools.partial(quantize, axes=(1,))
+_ROW_SCALES = functools.partial(quantize, dtype=np.int8, axes=(2,))
+QUANTIZED = (
+    Quantized("bf16, int8, a scale for each column", functools.partial(_COLUMN_SCALES, dtype=np.int8)),
+    Quantized("bf16, float8, a scale for each column", functools.partial(_COLUMN_SCALES, dtype=jnp.float8_e4m3fn)),
+    Quantized("bf16, int4, blocks of 32 steps", _blocks(jnp.int4, 32, BF16), sum_steps=32),
+    Quantized("bf16, uint4 with zeros, blocks of 32 steps", _blocks(jnp.uint4, 32, zero_point=True), sum_steps=32),
+    Quantized("f32, int4, blocks of 32 steps", _blocks(jnp.int4, 32), dtype=F32, sum_steps=32),
+    Quantized("bf16, MXFP4", _blocks(jnp.float4_e2m1fn, 32, jnp.float8_e8m0fnu), scales_sums=False),
+    Quantized("bf16, NVFP4's blocks", _blocks(jnp.float4_e2m1fn, 16, jnp.float8_e4m3fn), scales_sums=False),
+    Quantized("bf16, int8, blocks of 16 steps", _blocks(np.int8, 16), scales_sums=False, rounds_elements=True),
+    Quantized("bf16, int8, a scale for each step", _ROW_SCALES, scales_sums=False, rounds_elements=True),
+    Quantized("int8, int8 (W8A8)", functools.partial(_COLUMN_SCALES, dtype=np.int8), _ROW_SCALES),
+    Quantized("int8, int4, blocks of 32 steps", _blocks(jnp.int4, 32), _ROW_SCALES, sum_steps=32),
+)
+
+
+def dequantized(x: Any) -> np.ndarray:
+    """Returns what a tensor [g,rows,cols] stands for, in float64."""
+    if not isinstance(x, QuantizedTensor):
+        return np.asarray(x).astype(np.float64)
+
+    def spread(values):
+        values = np.asarray(values).astype(np.float64)
+        for axis, extent in enumerate(x.shape):
+            values = values.repeat(extent // values.shape[axis], axis)
+        return values
+
+    data = np.asarray(x.data).astype(np.float64)
+    return (data if x.zero_point is None else data - spread(x.zero_point)) * spread(x.scale)
+
+
+def quantized_products(lhs: Any, rhs: QuantizedTensor) -> list[np.ndarray]:
+    """Returns the product by groups of rows, and by uniform groups."""
+    rows = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), lhs)
+    ragged = jax.jit(gmm)(rows, rhs, jnp.full(GROUPS, ROWS, jnp.int32)).reshape(GROUPS, ROWS, COLUMNS)
+    call = functools.partial(grouped_gemm, contracting_dims=((2,), (1,)), preferred_element_type=F32)
+    return [np.asarray(ragged), np.asarray(jax.jit(call)(GroupedTensor(lhs), GroupedTensor(rhs)))]
+
+
+def check_quantized(kind: str, how: Quantized, k: int, seed: int) -> tuple[dict[str, Any], list[str]]:
+    """Returns a row of the table, and what is wrong."""
+    operands = make_operands(kind, how.dtype, k, seed)
+    rhs = how.rhs(jnp.asarray(operands.rhs))
+    lhs = how.lhs(jnp.asarray(operands.lhs)) if how.lhs else jnp.asarray(operands.lhs)
+    a, b = dequantized(lhs), dequantized(rhs)
+    exact, f32 = exact_matmul(a, b), finfo(F32)
+    roundings = max(CHAIN + 2 + k / CHAIN, 19 + k / 32)
+    if how.scales_sums:
+        roundings += 4 + (k / how.sum_steps + 1 if how.sum_steps else 0)
+    relative = float(f32.eps) * roundings + (0.51 * float(finfo(BF16).eps) if how.rounds_elements else 0)
+    tolerance = relative * (np.abs(a) @ np.abs(b)) + float(f32.eps) * np.abs(exact) + 2 * (k + 1) * 2.0**f32.minexp
+    ragged, uniform = quantized_products(lhs, rhs)
+    ours, worst = errors_of(ragged, exact, tolerance)
+    xla = XLA(
+        *(dequantize(x) if isinstance(x, QuantizedTensor) else jnp.asarray(x, F32) for x in (lhs, rhs)), F32, None
+    )
+    row = {"operands": how.name, "data": kind, "K": k, "of tolerance": worst, "raggemm": ours}
+    row["XLA dot"] = errors_of(np.asarray(xla), exact, tolerance)[0]
+    return row, [] if ragged.tobytes() == uniform.tobytes() else ["other bits: uniform"]
+
+
+def check(short: bool) -> tuple[pd.DataFrame, list[str]]:
+    """Returns the table, and what is wrong."""
+    rows, wrong = [], []
+    runs: list[tuple[Callable, str, Any, int]] = []
+    for k in SHORT_LENGTHS if short else LENGTHS:
+        runs += [(check_floats, kind, types, k) for types in TYPES for kind in KINDS]
+    for k in SHORT_LENGTHS if short else (64, 2048):  # Elements of other kinds would be zeros, or scales denormal.
+        runs += [(check_quantized, kind, how, k) for how in QUANTIZED for kind in ("even", "cancelling")]
+    for seed, (function, kind, operands, k) in enumerate(runs):
+        row, found = function(kind, operands, k, seed)
+        if not row["of tolerance"] <= 1:
+            found = [*found, f"error of {row['of tolerance']:.3g} tolerances"]
+        wrong += [f"{text}: {kind}, {row['operands']}, K {k}" for text in found]
+        rows.append(row)
+    return pd.DataFrame(rows).fillna(""), wrong
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="some dtypes and lengths, in seconds")
-    parser.add_argument("--out", metavar="FILE.md", type=output_file, default=ROOT / "build" / "numerics.md")
+    parser.add_argument("--short", action="store_true", help="one length, in seconds")
+    parser.add_argument("--out", metavar="FILE.md", type=pathlib.Path, default=ROOT / "build" / "numerics.md")
     options = parser.parse_args(arguments)
-    programs = others()
-    with jax.enable_x64(True):
-        lines, wrong = check(options.short, programs)
-    quantized_lines, quantized_wrong = quantized.check(options.short)
-    names, quantized_table, wrong = list(programs), quantized.table(quantized_lines), wrong + quantized_wrong
-    options.out.write_text(report(lines, names, quantized_table, wrong, by_mode=True))
-    print(report(lines, names, quantized_table, wrong, by_mode=False))
-    print(f"numerics: {'FAILED' if wrong else 'OK'}; by mode: {options.out}")
+    if not options.out.parent.is_dir():
+        parser.error(f"--out: there is no folder {options.out.parent}")
+    table, wrong = check(options.short)
+    verdict = "\n".join(f"- WRONG: {text}" for text in wrong) or "Nothing is wrong."
+    text = (
+        "# Numerics\n\nErrors against the exact product, in ulp of the result: largest / 99.9th percentile / mean. "
+        "`of tolerance`: raggemm's largest error in units of the tolerance of docs/numerics.md.\n\n"
+        f"{table.to_markdown(index=False, floatfmt='.2g')}\n\n{verdict}\n"
+    )
+    options.out.write_text(text)
+    print(f"{text}\nnumerics: {'FAILED' if wrong else 'OK'}; report: {options.out}")
     return 1 if wrong else 0
 
 

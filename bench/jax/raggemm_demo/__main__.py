@@ -1,167 +1,248 @@
 """The experts of three mixture-of-experts models on recorded routing: raggemm against what JAX has on CPU.
 
-    ./dev demo [--weights=FORMAT] [--json=FILE]
+    ./dev demo [--weights=FORMAT] [--long]
 
-For each model a prefill layer and a decode step: the expert block forward, on raggemm, product by product and in one
-call, on jax.lax.ragged_dot and on two hand-written alternatives; for the prefill of one model also the gradients of a
-loss for x and all weights. Every product of raggemm is checked against float64. Takes one to two minutes on two
-cores, and 10 GiB of memory. With --weights the same layers forward with quantized weights, beside raggemm in bfloat16
-and what XLA makes of them.
+For each model a prefill layer and a decode step: the expert block on raggemm, product by product and in one call, on
+jax.lax.ragged_dot and on the faster of two hand-written loops; for the prefill of one model also the gradients of a
+loss for x and all weights. Every product of raggemm is checked against float64, and every block against raggemm's,
+before times are taken. Needs two cores and 10 GiB of memory, and takes about a minute. With --weights the weights are
+quantized: raggemm in bfloat16 stands beside it, and XLA dequantizes. --long takes times for longer, and those of
+raggemm on all recorded rows, too.
 """
 
 import argparse
-import json
+import itertools
+import statistics
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+from raggemm._functions.quantized import dequantize
+from raggemm._functions.tensors import QuantizedTensor
 from raggemm.ops import gmm
 
-from raggemm_demo import checks as oracle
-from raggemm_demo import contenders, quantized
-from raggemm_demo.checks import Checks, aligned, backward_products, disagreement, milliseconds, output_file, run_shown
+from raggemm_demo.checks import disagreement, product_errors
+from raggemm_demo.contenders import FUSED, LOOPS, RAGGED_DOT, RAGGEMM, blocks
 from raggemm_demo.formats import FORMATS
-from raggemm_demo.layers import Layer, Weights, expert_products, loss_of, random_rows, random_target, recorded_layers
-from raggemm_demo.programs import Limits, Programs, WarmProgram, affordable_layer, compiled, median_ms, temp_bytes
-from raggemm_demo.progress import Progress, say
+from raggemm_demo.layers import Layer, Weights, expert_products, loss_of, random_rows, random_target, random_weights
+from raggemm_demo.layers import recorded_layers as recorded
 
 GRADIENT_MODEL = "qwen3-30b-a3b"
-LIMITS = Limits(seconds=2.0, temp_bytes=4 * 2**30, timed_seconds=1.0)  # all of it takes one to two minutes
+BFLOAT16 = "raggemm, bfloat16"
+# Rows of a prefill layer that all contenders run on, about: ragged_dot multiplies every row with every expert. Its
+# gradients take five times as long.
+PREFILL_ROWS, GRADIENT_ROWS = 256, 128
 
 
-def _checked_forward(title: str, layer: Layer, weights: Weights, checks: Checks) -> tuple[WarmProgram, float]:
-    """Raggemm's block with everything it computes, and its largest error."""
+class Effort(NamedTuple):
+    rounds: int  # Timed runs of a contender, at most.
+    seconds: float  # A contender that has run for so long sits out.
+
+
+SHORT, LONG = Effort(5, 0.5), Effort(9, 2.0)
+
+
+class Program:
+    """A function that is compiled for its arguments.
+
+    A run writes its results over those of the run before, as a training loop does that donates. In fresh memory a run
+    waits for the system instead: raggemm's gradients, 1.2 GB, took between 250 and 1120 ms from one run to the next.
+    """
+
+    def __init__(self, function: Callable, *args: Any):
+        self._args = args
+        results = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(function, *args))
+        run = jax.jit(lambda over, *args: function(*args), donate_argnums=0, keep_unused=True)
+        self._compiled = run.lower(results, *args).compile()
+        analysis = self._compiled.memory_analysis()
+        self.temp_bytes = analysis.temp_size_in_bytes if analysis else 0
+        self.output = results
+        self.seconds()
+
+    def seconds(self) -> float:
+        start = time.perf_counter()
+        self.output = jax.block_until_ready(self._compiled(self.output, *self._args))
+        return time.perf_counter() - start
+
+
+def wait_until_quiet() -> None:
+    """Returns when the process does nothing, after 2 s at the latest: XLA frees temporaries after the result is there,
+    gigabytes of which would take time of the next run."""
+    for _ in range(100):
+        before = time.process_time()
+        time.sleep(0.02)
+        if time.process_time() - before < 0.002:
+            return
+
+
+def median_ms(programs: Mapping[str, Program], effort: Effort) -> dict[str, float]:
+    """Runs the programs in turns, so that all of them see the same machine."""
+    times: dict[str, list[float]] = {name: [] for name in programs}
+    for _ in range(effort.rounds):
+        for name, program in programs.items():
+            if sum(times[name]) < effort.seconds:
+                wait_until_quiet()
+                times[name].append(program.seconds())
+    return {name: 1e3 * statistics.median(of) for name, of in times.items()}
+
+
+class Checks:
+    """Counts errors in units of the tolerance, and keeps what was wrong."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.failures: list[str] = []
+
+    def add(self, title: str, errors: Iterable[tuple[str, float]]) -> float:
+        """Returns the largest of the named errors."""
+        worst = 0.0
+        for name, error in errors:
+            self.count += 1
+            if error > 1:
+                self.failures.append(f"{title}, {name}: error is {error:.3g} times the tolerance")
+            worst = max(worst, error)
+        return worst
+
+
+def results_errors(name: str, got: Any, want: Any, share: float) -> Iterable[tuple[str, float]]:
+    """Yields the distances of two results, times `share`: y, or a loss and its gradients for x and the weights."""
+    names = (
+        ("y",)
+        if isinstance(got, jax.Array)
+        else ("loss", "gradient of x", *(f"gradient of {w}" for w in Weights._fields))
+    )
+    for of, a, b in zip(names, jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        yield f"{name}, {of}", share * disagreement(a, b)
+
+
+def run_block(layer: Layer, weights: Weights, plain: Weights | None, effort: Effort, checks: Checks) -> dict[str, Any]:
+    """Returns a row of the table. `plain` has the quantized weights in bfloat16."""
+    title = f"{layer.model} {layer.phase}"
     x, sizes = random_rows(layer)
-    program = WarmProgram(lambda *operands: expert_products(gmm, *operands), x, weights, sizes)
-    return program, checks.add(title, oracle.forward_errors(x, weights, layer.sizes, program.output))
+    products = jax.jit(lambda *operands: expert_products(gmm, *operands))(x, weights, sizes)
+    error = checks.add(title, product_errors(x, weights, layer.sizes, products))
+    calls = {name: (block, x, weights, sizes) for name, block in blocks(layer.padded_size).items()}
+    if plain is not None:
+        calls = {name: call for name, call in calls.items() if name != FUSED}
+        calls[BFLOAT16] = (calls[RAGGEMM][0], x, plain, sizes)
+    programs = {}
+    for name, call in calls.items():
+        print(f"{title}: {name}", file=sys.stderr, flush=True)
+        programs[name] = Program(*call)
+        # Half of it for quantized weights: others round the dequantized weights to bfloat16.
+        share = 1.0 if plain is None else 0.5
+        checks.add(title, results_errors(name, programs[name].output, products.y, share))
+    return {"phase": layer.phase, "error": error, **_figures(layer, programs, effort)}
 
 
-def _run_all_rows(title: str, layer: Layer, weights: Weights, checks: Checks) -> float:
-    """Raggemm alone, on rows that others can't afford; its largest error."""
-    program, error = _checked_forward(f"{title} on all rows", layer, weights, checks)
-    say(f"{title}: raggemm alone on all {layer.rows} rows takes {1e3 * program.seconds():.0f} ms")
-    return error
-
-
-def _run_gradients(title: str, layer: Layer, weights: Weights, checks: Checks) -> float:
-    """The gradients of a loss for x and all weights on raggemm; the largest error of their products."""
+def run_gradients(layer: Layer, weights: Weights, effort: Effort, checks: Checks) -> dict[str, Any]:
+    """Returns a row of the table: a loss and its gradients for x and all weights."""
+    title = f"{layer.model} gradients"
     x, sizes = random_rows(layer)
     operands = (x, weights, sizes, random_target(layer))
-    loss = loss_of(contenders.blocks(layer.padded_size)[contenders.RAGGEMM])
-    program = WarmProgram(jax.value_and_grad(loss, argnums=(0, 1)), *operands)
-    forward, backward = WarmProgram(backward_products, *operands).output
-    error = checks.add(title, oracle.backward_errors(x, weights, layer.sizes, forward, backward))
-    _, (dx, dweights) = program.output
-    dx_and_dweights = (backward.dx_gate + backward.dx_up, *backward.dweights)
-    for name, got, reference in zip(("x", *Weights._fields), (dx, *dweights), dx_and_dweights, strict=True):
-        checks.add(title, [(f"jax.grad for {name} against its products", disagreement(got, reference))])
-    say(f"{title}: raggemm's loss and gradients on all {layer.rows} rows take {1e3 * program.seconds():.0f} ms")
-    return error
+    programs, error = {}, 0.0
+    for name in (RAGGED_DOT, RAGGEMM, FUSED):
+        print(f"{title}: {name}", file=sys.stderr, flush=True)
+        loss = loss_of(blocks(layer.padded_size)[name])
+        programs[name] = Program(jax.value_and_grad(loss, argnums=(0, 1)), *operands)
+        # Half of it, for gradients pass more roundings to bfloat16 than y.
+        want = programs[RAGGED_DOT].output
+        error = max(error, checks.add(title, results_errors(name, programs[name].output, want, 0.5)))
+    return {"phase": "grad", "error": error, **_figures(layer, programs, effort)}
 
 
-def _call(name: str, layer: Layer, weights: Weights) -> tuple[Any, ...]:
-    """What a contender runs: (function, *its arguments)."""
-    x, sizes = random_rows(layer)
-    return contenders.blocks(layer.padded_size)[name], x, weights, sizes
-
-
-def _contenders(recorded: Layer, weights: Weights, progress: Progress) -> tuple[Layer, Programs]:
-    """The layer with the rows that all contenders can afford, and the contenders on it, of the two loops the faster."""
-    progress.step("how many rows lax.ragged_dot can afford")
-
-    def ragged_dot(layer: Layer, weights: Weights) -> tuple[Any, ...]:
-        return _call(contenders.RAGGED_DOT, layer, weights)
-
-    layer = affordable_layer(recorded, weights, ragged_dot, LIMITS)
-    programs = {}
-    for name in contenders.CONTENDERS:
-        progress.step(name)
-        programs[name] = WarmProgram(*_call(name, layer, weights))
-    del programs[max(contenders.LOOPS, key=lambda name: programs[name].seconds())]
-    return layer, programs
-
-
-def run_layer(recorded: Layer, weights: Weights, checks: Checks, progress: Progress) -> dict[str, Any]:
-    """A row of the table."""
-    title = f"{recorded.model} {recorded.phase}"
-    layer, programs = _contenders(recorded, weights, progress)
-    say(f"{title}: {layer.rows} of {recorded.rows} rows for {layer.active} of {layer.experts} experts")
-    progress.step("comparing with float64")
-    forward, error = _checked_forward(title, layer, weights, checks)
-    results = ((name, program.output) for name, program in programs.items())
-    checks.add(title, ((name, disagreement(y, forward.output.y)) for name, y in results))
-    progress.step("timing all in turns")
-    ms = median_ms(programs, over=programs[contenders.RAGGEMM].output, seconds=LIMITS.timed_seconds)
-    if layer.rows < recorded.rows:
-        progress.step("raggemm alone on all rows")
-        error = max(error, _run_all_rows(title, recorded, weights, checks))
-    if (recorded.model, recorded.phase) == (GRADIENT_MODEL, "prefill"):
-        progress.step("gradients")
-        error = max(error, _run_gradients(title, recorded, weights, checks))
-    loop_ms = next(ms[name] for name in contenders.LOOPS if name in ms)
-    x, sizes = random_rows(layer)
+def _figures(layer: Layer, programs: Mapping[str, Program], effort: Effort) -> dict[str, Any]:
+    ms = median_ms(programs, effort)
+    loop = min((ms[name] for name in LOOPS if name in ms), default=None)
     return {
-        **layer.in_report(recorded),
-        "raggemm_ms": ms[contenders.RAGGEMM],
-        "fused_ms": ms[contenders.FUSED],
-        "ragged_dot_ms": ms[contenders.RAGGED_DOT],
-        "loop_ms": loop_ms,
-        "einsum_ms": ms[contenders.EINSUM],
-        "ratio_ragged_dot": ms[contenders.RAGGED_DOT] / ms[contenders.RAGGEMM],
-        "ratio_alternative": min(loop_ms, ms[contenders.EINSUM]) / ms[contenders.RAGGEMM],
-        "temp_bytes_raggemm": temp_bytes(compiled(gmm, x, weights.up, sizes)),
-        "temp_bytes_ragged_dot": temp_bytes(compiled(contenders.ragged_dot, x, weights.up, sizes)),
-        "max_error": error,
+        "model": layer.model,
+        "rows": layer.rows,
+        "experts": f"{layer.active} of {layer.experts}",
+        "raggemm": ms[RAGGEMM],
+        "other": ms.get(FUSED, ms.get(BFLOAT16)),
+        "ragged_dot": ms[RAGGED_DOT],
+        "loop": loop,
+        "raggemm_temp": programs[RAGGEMM].temp_bytes / 2**20,
+        "ragged_dot_temp": programs[RAGGED_DOT].temp_bytes / 2**20,
     }
 
 
-def _alternative(row: dict[str, Any]) -> str:
-    name = "loop" if row["loop_ms"] < row["einsum_ms"] else "einsum"
-    return f"{name} {milliseconds(row[f'{name}_ms'])}"
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.{0 if value >= 100 else 1}f}"
 
 
-# Two lines of heading, as wide as what stands below, of which one row is printed after the other.
-_COLUMNS: tuple[tuple[str, str, Callable[[dict[str, Any]], str]], ...] = (
-    ("", f"{'model':>13}", lambda row: row["model"]),
-    ("", f"{'phase':>7}", lambda row: row["phase"]),
-    ("", " rows", lambda row: f"{row['rows']}{'*' if row['reduced'] else ' '}"),
-    ("active", f"{'experts':>9}", lambda row: f"{row['active']} of {row['experts']}"),
-    ("raggemm", "ms", lambda row: milliseconds(row["raggemm_ms"])),
-    ("fused", "ms", lambda row: milliseconds(row["fused_ms"])),
-    ("ragged_dot", "ms", lambda row: milliseconds(row["ragged_dot_ms"])),
-    ("alternative", "ms", _alternative),
-    ("ragged_dot", "/ raggemm", lambda row: f"{row['ratio_ragged_dot']:.1f}"),
-    ("alternative", "/ raggemm", lambda row: f"{row['ratio_alternative']:.1f}"),
-    ("raggemm", "temp MiB", lambda row: f"{row['temp_bytes_raggemm'] / 2**20:.3f}"),
-    ("ragged_dot", "temp MiB", lambda row: f"{row['temp_bytes_ragged_dot'] / 2**20:.0f}"),
-    ("largest", "error", lambda row: f"{row['max_error']:.2g}"),
+# Heading in two lines, width and cell of each column. A row is printed as soon as it is there.
+_COLUMNS: tuple[tuple[str, str, int, Callable[[dict[str, Any]], str]], ...] = (
+    ("", "model", 13, lambda row: row["model"]),
+    ("", "phase", 7, lambda row: row["phase"]),
+    ("", "rows", 5, lambda row: str(row["rows"])),
+    ("active", "experts", 9, lambda row: row["experts"]),
+    ("raggemm", "ms", 7, lambda row: _ms(row["raggemm"])),
+    ("{other}", "ms", 8, lambda row: _ms(row["other"])),
+    ("ragged_dot", "ms", 10, lambda row: _ms(row["ragged_dot"])),
+    ("loop", "ms", 6, lambda row: _ms(row["loop"])),
+    ("ragged_dot", "/ raggemm", 10, lambda row: f"{row['ragged_dot'] / row['raggemm']:.1f}"),
+    ("loop", "/ raggemm", 9, lambda row: "-" if row["loop"] is None else f"{row['loop'] / row['raggemm']:.1f}"),
+    ("raggemm", "temp MiB", 8, lambda row: f"{row['raggemm_temp']:.1f}"),
+    ("ragged_dot", "temp MiB", 10, lambda row: f"{row['ragged_dot_temp']:.0f}"),
+    ("largest", "error", 7, lambda row: f"{row['error']:.2g}"),
 )
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    lines = aligned(_COLUMNS, rows)
-    if any(row["reduced"] for row in rows):
-        lines.append(f"* fewer rows than recorded: with all of them one of the contenders would need over {LIMITS}")
-    return "\n".join(lines)
+def heading(other: str) -> str:
+    lines = ((first.format(other=other), second) for first, second, *_ in _COLUMNS)
+    return "\n".join(
+        "  ".join(text.rjust(column[2]) for text, column in zip(line, _COLUMNS, strict=True))
+        for line in zip(*lines, strict=True)
+    )
+
+
+def line_of(row: dict[str, Any]) -> str:
+    return "  ".join(cell(row).rjust(width) for _, _, width, cell in _COLUMNS)
+
+
+@jax.jit
+def _bfloat16(tensor: QuantizedTensor) -> jax.Array:
+    return dequantize(tensor, jnp.bfloat16)
+
+
+def run_model(layers: Sequence[Layer], format: str | None, effort: Effort, checks: Checks) -> Iterable[dict[str, Any]]:
+    """Yields the rows of a model's layers, whose weights are the same."""
+    weights, plain = random_weights(layers[0]), None
+    if format is not None:
+        quantize = jax.jit(FORMATS[format].quantized)
+        weights = Weights(*(quantize(w) for w in weights))
+        plain = Weights(*map(_bfloat16, weights))
+    for layer in layers:
+        fewer = layer if layer.phase == "decode" else layer.with_rows(PREFILL_ROWS)
+        yield run_block(fewer, weights, plain, effort, checks)
+        if (layer.model, layer.phase, plain) == (GRADIENT_MODEL, "prefill", None):
+            yield run_gradients(layer.with_rows(GRADIENT_ROWS), weights, effort, checks)
+        if effort == LONG and fewer.rows < layer.rows:
+            x, sizes = random_rows(layer)
+            names = (RAGGEMM,) if plain is not None else (RAGGEMM, FUSED)
+            programs = {name: Program(blocks(layer.padded_size)[name], x, weights, sizes) for name in names}
+            for name, ms in median_ms(programs, effort).items():
+                print(f"{layer.model} {layer.phase}: {name} takes {_ms(ms)} ms on all {layer.rows} rows", flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     summary, _, details = __doc__.split("\n\n")
     parser = argparse.ArgumentParser(prog="./dev demo", description=summary, epilog=details)
-    parser.add_argument("--json", metavar="FILE", type=output_file, help="write the table there, as a list of rows")
     parser.add_argument("--weights", choices=FORMATS, help="quantized weights instead of bfloat16")
+    parser.add_argument("--long", action="store_true", help="more runs, and raggemm on all recorded rows")
     options = parser.parse_args(argv)
     checks = Checks()
-    if options.weights:
-        rows = quantized.run_layers(recorded_layers(), options.weights, LIMITS, checks)
-        say(f"\n{quantized.table(rows, LIMITS)}\n")
-    else:
-        rows = run_shown(recorded_layers(), run_layer, checks, _COLUMNS)
-        say(f"\n{table(rows)}\n")
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=2) + "\n")
-    return checks.finish("raggemm demo", "checks")
+    print(heading("bfloat16" if options.weights else "one call"), flush=True)
+    for _, layers in itertools.groupby(recorded(), key=lambda layer: layer.model):
+        for row in run_model(list(layers), options.weights, LONG if options.long else SHORT, checks):
+            print(line_of(row), flush=True)
+    print("", *checks.failures, sep="\n")
+    print("raggemm demo: FAILED" if checks.failures else f"raggemm demo: OK ({checks.count} checks)")
+    return 1 if checks.failures else 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""What the demo and the benchmark run: recorded mixture-of-experts layers, with random weights and token rows, and the
-expert block over any grouped product, with a loss of it: bfloat16 operands and sums in float32.
+"""What the demo runs: recorded mixture-of-experts layers with random weights and token rows, the expert block over any
+grouped product, and a loss of the block. Operands are bfloat16, sums float32.
 
     y = (silu(x W_gate) * (x W_up)) W_down        for each row, with the weights of its expert
 
@@ -48,11 +48,6 @@ class Layer:
     def padded_size(self) -> int:
         """The largest size, rounded up to 8."""
         return -(-max(self.sizes) // 8) * 8
-
-    def in_report(self, recorded: "Layer") -> dict[str, Any]:
-        """What a report says of this layer, which may have fewer rows than were recorded."""
-        names = ("model", "phase", "rows", "active", "experts")
-        return {name: getattr(self, name) for name in names} | {"reduced": self.rows < recorded.rows}
 
     def with_rows(self, rows: int) -> "Layer":
         """The same layer with about `rows` rows, never more than there are or fewer than 1 for an active expert.

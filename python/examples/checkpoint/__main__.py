@@ -27,9 +27,8 @@ from checkpoint import model, processes
 from checkpoint.config import Config, of
 from checkpoint.files import Checkpoint, CheckpointError
 from checkpoint.random_files import SHAPES, RandomFiles
-from checkpoint.report import report
+from checkpoint.report import report, stored_bytes
 from checkpoint.weights import FORMATS, Loader
-from decode import stored_bytes
 
 Tree = Any
 
