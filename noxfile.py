@@ -463,7 +463,7 @@ def headers(session: nox.Session) -> None:
         flags = ["-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-x", "c++", "/dev/null"]
         steps.run(header.name, "g++", f"-I{ROOT}/include", "-include", str(header), *flags)
     tree = WHEEL / "headers-build"
-    options = ["-DCMAKE_BUILD_TYPE=Release", "-DRAGGEMM_BUILD_TESTS=OFF", "-DRAGGEMM_BUILD_BENCH=OFF"]
+    options = ["-DCMAKE_BUILD_TYPE=Debug", "-DRAGGEMM_BUILD_TESTS=OFF", "-DRAGGEMM_BUILD_BENCH=OFF"]
     options += ["-DRAGGEMM_WARNINGS_AS_ERRORS=ON"]
     for version in HEADERS:
         with steps.step(f"jaxlib {version}"):

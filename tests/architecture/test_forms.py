@@ -21,7 +21,15 @@ def run(root, *arguments):
 
 @pytest.mark.parametrize(
     "arguments",
-    ["nosuch", "setup x", "test --full x", "test --wheel x", "test --headers x", "test --release x", "fuzz --minutes=0"],
+    [
+        "nosuch",
+        "setup x",
+        "test --full x",
+        "test --wheel x",
+        "test --headers x",
+        "test --release x",
+        "fuzz --minutes=0",
+    ],
 )
 def test_wrong_use_ends_with_2_and_names_it(root, arguments):
     code, text = run(root, *arguments.split())
