@@ -9,7 +9,17 @@ import subprocess
 
 import pytest
 
-FORMS = ["", "--wheel", "--origins", "--checkpoints", "--soak", "--valgrind", "--sanitize=address", "--sanitize=thread"]
+FORMS = [
+    "",
+    "--full",
+    "--wheel",
+    "--origins",
+    "--checkpoints",
+    "--soak",
+    "--valgrind",
+    "--sanitize=address",
+    "--sanitize=thread",
+]
 FORMS += ["--amx", "--aarch64", "--debian-13", "--headers", "--release checksums"]
 TOOLS = ["apt-get", "cmake", "ctest", "debootstrap", "dpkg", "dpkg-query", "g++", "git", "ldd", "ninja"]
 TOOLS += ["python", "qemu-aarch64-static", "strip", "unshare", "valgrind"]
@@ -22,7 +32,8 @@ after() { sed -n "s|.* $1[ =]\([^ ]*\).*|\1|p" <<<" $arguments"; }
 arguments=$*
 programs() {
   echo ffi_driver fuzz_{problems,attributes,frame,cases}
-  (cd "$CLONE/tests" && find -- * -name '*_test.cc' | sed 's|/|_|g; s|\.cc$||')
+  echo {kernels,ffi,describe,bench,software_units}_test
+  (cd "$CLONE/tests" && find -- ffi/load -name '*_test.cc' | sed 's|/|_|g; s|\.cc$||')
 }
 case "${0##*/} $*" in
   dpkg-query*) echo installed ;;

@@ -1,0 +1,171 @@
+"""A short run of each example, and of the demo on tiny layers; a wrong product fails."""
+
+import dataclasses
+import functools
+import json
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_checkpoints
+from checkpoint import config, model
+from checkpoint.files import Checkpoint, CheckpointError
+from checkpoint.weights import Loader
+from raggemm.ops import gmm
+from raggemm_demo import __main__ as demo
+from raggemm_demo import contenders, formats, layers
+
+EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+import moe_lm  # noqa: E402
+import moe_lm_model  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+# An idle expert first, last and in between; the largest size is padded by 3.
+TINY = layers.Layer(demo.GRADIENT_MODEL, "prefill", hidden=64, intermediate=96, sizes=(0, 5, 13, 0, 1, 0))
+
+
+@pytest.fixture
+def run_demo(monkeypatch, capsys):
+    """Runs the demo on a layer: the exit code and the lines that it printed."""
+    monkeypatch.setattr(demo, "wait_until_quiet", lambda: None)
+
+    def run(layer, *flags):
+        monkeypatch.setattr(demo, "recorded", lambda: [layer])
+        return demo.main(flags), capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_demo(run_demo):
+    code, lines = run_demo(TINY)
+    # A block has 3 products and 5 contenders, gradients 3 contenders of 5 results.
+    assert (code, lines[-1]) == (0, "raggemm demo: OK (23 checks)")
+    assert [line.split()[:3] for line in lines[2:4]] == [[TINY.model, phase, "19"] for phase in ("prefill", "grad")]
+
+
+def test_long_runs_raggemm_on_all_rows(run_demo, monkeypatch):
+    monkeypatch.setattr(demo, "PREFILL_ROWS", 8)
+    monkeypatch.setattr(demo, "LONG", demo.Effort(2, 0.1))
+    code, lines = run_demo(dataclasses.replace(TINY, model="tiny"), "--long")
+    assert code == 0 and sum("on all 19 rows" in line for line in lines) == 2
+    assert int(lines[2].split()[2]) < 19
+
+
+@pytest.mark.parametrize("name", formats.FORMATS)
+def test_demo_of_quantized_weights(run_demo, name):
+    code, lines = run_demo(TINY, f"--weights={name}")
+    assert (code, lines[-1]) == (0, "raggemm demo: OK (8 checks)")
+
+
+@pytest.mark.parametrize("name", ["gmm", "ragged_dot", "fused_block", "_dot"])
+def test_demo_fails_when_a_contender_is_wrong(run_demo, name, monkeypatch):
+    right = getattr(contenders, name)
+    monkeypatch.setattr(contenders, name, lambda *operands: right(*operands) * 1.02)
+    code, lines = run_demo(dataclasses.replace(TINY, model="tiny"))
+    assert (code, lines[-1]) == (1, "raggemm demo: FAILED")
+
+
+@pytest.mark.parametrize("flags", [(), ("--weights=int4",)])
+def test_demo_fails_when_a_product_is_wrong(run_demo, flags, monkeypatch):
+    monkeypatch.setattr(demo, "gmm", lambda *operands: 1.001 * gmm(*operands))
+    code, lines = run_demo(dataclasses.replace(TINY, model="tiny"), *flags)
+    assert code == 1 and any("prefill, down: error is" in line for line in lines)
+
+
+def test_demo_fails_when_gradients_are_wrong(run_demo, monkeypatch):
+    right = demo.loss_of
+
+    def wrong(block):
+        if block is contenders.fused_block:
+            return lambda x, w, s, t: right(block)(x, w, s, t) + 0.05 * w.up.astype(jnp.float32).sum()
+        return right(block)
+
+    monkeypatch.setattr(demo, "loss_of", wrong)
+    code, lines = run_demo(TINY)
+    assert code == 1 and any(f"{contenders.FUSED}, gradient of up: error is" in line for line in lines)
+
+
+def test_moe_lm(monkeypatch, tmp_path, capsys):
+    tiny = moe_lm_model.Shape(layers=1, width=16, heads=2, experts=32, hidden=16, context=32)
+    monkeypatch.setattr(moe_lm, "Shape", lambda: tiny)
+    loss = moe_lm.main(["--steps=2", f"--png={tmp_path / 'loss.png'}"])
+    assert f"after 2 steps: {loss!r}" in capsys.readouterr().out
+
+
+# Checkpoints. ./dev test --checkpoints compares them with mlx-lm.
+
+
+def logits_of(folder, parts=(12,)):
+    """Logits of twelve tokens that go in by so many at a time."""
+    files = Checkpoint(folder)
+    of = config.of(files.config)
+    loader = Loader(files, of, jnp.dtype(jnp.float32), "as-stored", (0, 1))
+    weights = loader.ends() | {"layers": [loader.layer(i) for i in range(len(of.windows))]}
+    states = jax.jit(functools.partial(model.states, of, model.experts_here(of)))
+    tokens = np.random.default_rng(0).integers(0, 96, 12)
+    cache, out, start = model.empty_cache(of, 20, jnp.float32), [], 0
+    for count in parts:
+        x, cache = states(weights, cache, jnp.asarray(tokens[start : start + count]), jnp.int32(start))
+        out.append(np.asarray(model.logits(of, weights, x)))
+        start += count
+    return np.concatenate(out)
+
+
+def stored(folder, name):
+    of = tiny_checkpoints.CONFIGS[name]
+    tensors = tiny_checkpoints.random_tensors(of, 7)
+    tiny_checkpoints.write(folder / "stored", of, tensors, shards=2)
+    return of, tensors
+
+
+@pytest.mark.parametrize("name", [n for n, of in tiny_checkpoints.CONFIGS.items() if "quantization_config" in of])
+def test_quantized_checkpoints_are_what_they_stand_for(tmp_path, name):
+    tiny_checkpoints.write(tmp_path / "dense", *tiny_checkpoints.dequantized(*stored(tmp_path, name)))
+    want = logits_of(tmp_path / "dense")
+    for parts in ((12,), (5, *[1] * 7)):
+        np.testing.assert_allclose(logits_of(tmp_path / "stored", parts), want, rtol=0, atol=1e-4 * np.abs(want).max())
+
+
+def test_a_program_decodes_a_checkpoint(tmp_path):
+    stored(tmp_path, "olmoe")
+    command = [
+        sys.executable,
+        EXAMPLES / "checkpoint",
+        tmp_path / "stored",
+        "--ids=3,4,5",
+        "--tokens=5",
+        "--dtype=float32",
+    ]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=True)
+    tokens, plain, *_ = done.stdout.splitlines()
+    assert len(tokens.split()) == 5 and "GB/s" in plain
+
+
+def test_wrong_checkpoints_are_errors(tmp_path):
+    stored(tmp_path, "olmoe")
+    folder = tmp_path / "stored"
+    shard = folder / "model-00002-of-00002.safetensors"
+    whole, of = shard.read_bytes(), json.loads((folder / "config.json").read_text())
+    for content, words in (
+        (whole[:-5], r"00002\.safetensors: has \d+ bytes, must have \d+"),
+        (b"\xff" * 20, "is no file of safetensors: a header of"),
+    ):
+        shard.write_bytes(content)
+        with pytest.raises(CheckpointError, match=words):
+            logits_of(folder)
+    shard.write_bytes(whole)
+    for changes, words in (
+        ({"model_type": "llama"}, "model_type is 'llama', must be one of qwen3_moe, mixtral"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0, must be a positive integer"),
+        ({"num_hidden_layers": 3}, r"has no tensor model\.layers\.2\."),
+    ):
+        (folder / "config.json").write_text(json.dumps(of | changes))
+        with pytest.raises(CheckpointError, match=words):
+            logits_of(folder)
