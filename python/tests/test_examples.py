@@ -1,4 +1,4 @@
-"""A short run of each example, of the demo and of its benchmark on tiny layers, and that a wrong product fails."""
+"""A short run of each example, and of the demo on tiny layers; a wrong product fails."""
 
 import dataclasses
 import functools
@@ -7,7 +7,6 @@ import pathlib
 import subprocess
 import sys
 
-import equinox
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,17 +15,13 @@ import tiny_checkpoints
 from checkpoint import config, model
 from checkpoint.files import Checkpoint, CheckpointError
 from checkpoint.weights import Loader
-from raggemm import nn
 from raggemm.ops import gmm
 from raggemm_demo import __main__ as demo
-from raggemm_demo import bench_jax, contenders, formats, layers, programs
-from raggemm_demo.programs import Limits
+from raggemm_demo import contenders, formats, layers
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-import decode  # noqa: E402
-import moe_equinox  # noqa: E402
 import moe_lm  # noqa: E402
 import moe_lm_model  # noqa: E402
 
@@ -37,57 +32,64 @@ TINY = layers.Layer(demo.GRADIENT_MODEL, "prefill", hidden=64, intermediate=96, 
 
 
 @pytest.fixture
-def run_demo(monkeypatch, tmp_path, capsys):
-    """Runs the demo or the benchmark on a layer: the exit code, the lines that it printed, and its JSON."""
-    monkeypatch.setattr(programs, "wait_until_quiet", lambda: None)
+def run_demo(monkeypatch, capsys):
+    """Runs the demo on a layer: the exit code and the lines that it printed."""
+    monkeypatch.setattr(demo, "wait_until_quiet", lambda: None)
 
-    def run(program, layer, *flags):
-        monkeypatch.setattr(program, "recorded_layers", lambda: [layer])
-        monkeypatch.setattr(program, "LIMITS", Limits(1000.0, 2**30))
-        code = program.main([f"--json={tmp_path / 'rows.json'}", *flags])
-        return code, capsys.readouterr().out.splitlines(), json.loads((tmp_path / "rows.json").read_text())
+    def run(layer, *flags):
+        monkeypatch.setattr(demo, "recorded", lambda: [layer])
+        return demo.main(flags), capsys.readouterr().out.splitlines()
 
     return run
 
 
 def test_demo(run_demo):
-    code, lines, [row] = run_demo(demo, TINY)
-    assert (code, lines[-1]) == (0, "raggemm demo: OK (18 checks)")
-    assert row == row | {"model": TINY.model, "phase": "prefill", "rows": 19, "active": 3, "experts": 6}
-    assert 0 < row["max_error"] <= 1
+    code, lines = run_demo(TINY)
+    # A block has 3 products and 5 contenders, gradients 3 contenders of 5 results.
+    assert (code, lines[-1]) == (0, "raggemm demo: OK (23 checks)")
+    assert [line.split()[:3] for line in lines[2:4]] == [[TINY.model, phase, "19"] for phase in ("prefill", "grad")]
+
+
+def test_long_runs_raggemm_on_all_rows(run_demo, monkeypatch):
+    monkeypatch.setattr(demo, "PREFILL_ROWS", 8)
+    monkeypatch.setattr(demo, "LONG", demo.Effort(2, 0.1))
+    code, lines = run_demo(dataclasses.replace(TINY, model="tiny"), "--long")
+    assert code == 0 and sum("on all 19 rows" in line for line in lines) == 2
+    assert int(lines[2].split()[2]) < 19
 
 
 @pytest.mark.parametrize("name", formats.FORMATS)
 def test_demo_of_quantized_weights(run_demo, name):
-    code, lines, [row] = run_demo(demo, TINY, f"--weights={name}")
-    assert (code, lines[-1]) == (0, "raggemm demo: OK (6 checks)")
-    assert row["weights"] == name and 0 < row["max_error"] <= 1
+    code, lines = run_demo(TINY, f"--weights={name}")
+    assert (code, lines[-1]) == (0, "raggemm demo: OK (8 checks)")
 
 
-def test_demo_fails_when_a_product_is_wrong(run_demo, monkeypatch):
-    monkeypatch.setattr(contenders, "gmm", lambda *operands: gmm(*operands).at[-1].multiply(1.01))
-    monkeypatch.setattr(demo, "gmm", contenders.gmm)
-    code, lines, [row] = run_demo(demo, dataclasses.replace(TINY, model="tiny", phase="decode"))
+@pytest.mark.parametrize("name", ["gmm", "ragged_dot", "fused_block", "_dot"])
+def test_demo_fails_when_a_contender_is_wrong(run_demo, name, monkeypatch):
+    right = getattr(contenders, name)
+    monkeypatch.setattr(contenders, name, lambda *operands: right(*operands) * 1.02)
+    code, lines = run_demo(dataclasses.replace(TINY, model="tiny"))
     assert (code, lines[-1]) == (1, "raggemm demo: FAILED")
-    assert row["max_error"] > 1 and "tiny decode, gate: error is" in "\n".join(lines)
 
 
-def test_benchmark_of_the_demo(run_demo):
-    code, lines, rows = run_demo(bench_jax, TINY)
-    assert (code, lines[-1][:22]) == (0, "raggemm bench_jax: OK ")
-    assert [row["direction"] for row in rows] == ["forward", "forward+backward"]
-    for row in rows:
-        assert list(row["contenders"]) == [*contenders.CONTENDERS, bench_jax.UNROLLED]
+@pytest.mark.parametrize("flags", [(), ("--weights=int4",)])
+def test_demo_fails_when_a_product_is_wrong(run_demo, flags, monkeypatch):
+    monkeypatch.setattr(demo, "gmm", lambda *operands: 1.001 * gmm(*operands))
+    code, lines = run_demo(dataclasses.replace(TINY, model="tiny"), *flags)
+    assert code == 1 and any("prefill, down: error is" in line for line in lines)
 
 
-def test_decode(monkeypatch, capsys):
-    tiny = decode.Shape(width=256, hidden=128, experts=32, top_k=4, vocabulary=50)
-    monkeypatch.setattr(decode, "Shape", lambda: tiny)
-    monkeypatch.setattr(decode, "PASS_BYTES", 1 << 20)
-    medians = decode.main(["--weights=bf16", "--layers=2", "--tokens=3", "--steps=2", "--ragged-dot"])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line[:18].rstrip() for line in lines[4:]] == list(decode.EXPERTS)
-    assert min(medians.seconds.values()) > 0
+def test_demo_fails_when_gradients_are_wrong(run_demo, monkeypatch):
+    right = demo.loss_of
+
+    def wrong(block):
+        if block is contenders.fused_block:
+            return lambda x, w, s, t: right(block)(x, w, s, t) + 0.05 * w.up.astype(jnp.float32).sum()
+        return right(block)
+
+    monkeypatch.setattr(demo, "loss_of", wrong)
+    code, lines = run_demo(TINY)
+    assert code == 1 and any(f"{contenders.FUSED}, gradient of up: error is" in line for line in lines)
 
 
 def test_moe_lm(monkeypatch, tmp_path, capsys):
@@ -95,16 +97,6 @@ def test_moe_lm(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(moe_lm, "Shape", lambda: tiny)
     loss = moe_lm.main(["--steps=2", f"--png={tmp_path / 'loss.png'}"])
     assert f"after 2 steps: {loss!r}" in capsys.readouterr().out
-
-
-def test_moe_equinox():
-    losses = moe_equinox.main(["--steps=12"])
-    assert len(losses) == 12 and losses[-1] < 0.4 * losses[0]
-    layer = moe_equinox.MoE(nn.Shape(width=32, hidden=8, num_experts=4), 2, jax.random.key(1))
-    x, _ = moe_equinox.batch(jax.random.key(2))
-    np.testing.assert_array_equal(
-        equinox.filter_jit(layer)(x).out, jax.jit(nn.apply, static_argnums=2)(layer.params, x, 2).out
-    )
 
 
 # Checkpoints. ./dev test --checkpoints compares them with mlx-lm.
