@@ -85,8 +85,7 @@ Value Variables(const Environment& environment) {
   auto& fields = *object.mutable_struct_value()->mutable_fields();
   for (const auto& [name, value] :
        {std::pair("RAGGEMM_ISA", &environment.isa), std::pair("RAGGEMM_THREADS", &environment.threads),
-        std::pair("RAGGEMM_EXECUTOR", &environment.executor), std::pair("RAGGEMM_BF16_SUMS", &environment.bf16_sums),
-        std::pair("RAGGEMM_CPU_FILE", &CpuFileVariable())}) {
+        std::pair("RAGGEMM_EXECUTOR", &environment.executor), std::pair("RAGGEMM_BF16_SUMS", &environment.bf16_sums)}) {
     fields[name] = Variable(*value);
   }
   return object;
@@ -97,8 +96,7 @@ Value ErrorsOf(const Environment& environment, const Cpu& cpu) {
   std::vector<std::string> errors;
   for (const absl::Status& status :
        {DefaultIsa(environment, cpu, kArithmetics[0]).status(), DefaultThreads(environment).status(),
-        DefaultExecutor(environment, /*has_pool=*/true).status(), DefaultBf16Sums(environment).status(),
-        HostCpuFileStatus()}) {
+        DefaultExecutor(environment, /*has_pool=*/true).status(), DefaultBf16Sums(environment).status()}) {
     if (!status.ok()) errors.emplace_back(status.message());
   }
   return errors.empty() ? Null() : Text(absl::StrJoin(errors, "; "));

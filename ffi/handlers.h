@@ -82,7 +82,7 @@ char* raggemm_take_plans(void);
 //                      as of raggemm_tables_json, columns as include/raggemm/*.h call them
 //   max_threads        that a call may ask for
 //   openmp_threads     that the executor OPENMP has
-//   environment        RAGGEMM_ISA, RAGGEMM_THREADS, RAGGEMM_EXECUTOR, RAGGEMM_BF16_SUMS, RAGGEMM_CPU_FILE as they
+//   environment        RAGGEMM_ISA, RAGGEMM_THREADS, RAGGEMM_EXECUTOR, RAGGEMM_BF16_SUMS as they
 //                      were read, or null
 //   kept_buffers       pack buffers of this process that its next calls will use: count, bytes
 //   error              what is wrong with these, or null

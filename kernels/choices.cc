@@ -125,7 +125,6 @@ absl::StatusOr<ChosenArithmetic> ArithmeticFor(const Products& products, const C
 }
 
 absl::Status MakeChoices(const Options& options, Schedule& schedule) {
-  if (absl::Status s = HostCpuFileStatus(); !s.ok()) return s;
   const absl::StatusOr<ChosenArithmetic> arithmetic = ArithmeticFor(schedule.products, options.cpu);
   if (!arithmetic.ok()) return arithmetic.status();
   schedule.arithmetic = arithmetic->arithmetic;

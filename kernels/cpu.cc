@@ -9,10 +9,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu_file.h"
 #include "kernels/isa.h"
 #include "kernels/target/target.h"
-#include "raggemm/environment.h"
 #include "raggemm/format.h"
 
 namespace raggemm {
@@ -63,20 +61,11 @@ Cpu ProbedCpu() {
   // 0 where a virtual machine hides it.
   if (const int64_t l1 = CacheBytes(1); l1 > 0) host.l1_bytes = l1;
   if (const int64_t l2 = CacheBytes(2); l2 > 0) host.l2_bytes = l2;
-  return row != nullptr ? host : WithoutRow(host);
-}
-
-struct Host {
-  Cpu cpu = ProbedCpu();
-  absl::Status file;
-};
-
-const Host& TheHost() {
-  static const Host host = [] {
-    Host made;
-    if (const auto& path = CpuFileVariable()) made.file = ReadCpuFile(*path, made.cpu);
-    return made;
-  }();
+  if (row == nullptr) {
+    // Two fmas and one load from L2 a cycle, of the widest vectors.
+    const Isa isa = PreferredIsa(host, kArithmetics[0]);
+    host.fmas_per_cycle = host.l2_bytes_per_cycle = 2.0 * static_cast<double>(KernelsFor(isa, kArithmetics[0]).vector);
+  }
   return host;
 }
 
@@ -87,22 +76,9 @@ bool Cpu::Has(absl::string_view isa) const {
   return known && Has(*known);
 }
 
-const Cpu& HostCpu() { return TheHost().cpu; }
-
-absl::Status HostCpuFileStatus() { return TheHost().file; }
-
-// Two fmas and one load from L2 a cycle, of its widest vectors.
-Cpu WithoutRow(const Cpu& cpu) {
-  Cpu derived;
-  derived.isas = cpu.isas;
-  derived.missing = cpu.missing;
-  derived.probed_gflops = cpu.probed_gflops;
-  derived.l1_bytes = cpu.l1_bytes;
-  derived.l2_bytes = cpu.l2_bytes;
-  const Isa isa = PreferredIsa(cpu, kArithmetics[0]);
-  const auto lanes = static_cast<double>(KernelsFor(isa, kArithmetics[0]).vector);
-  derived.fmas_per_cycle = derived.l2_bytes_per_cycle = 2 * lanes;
-  return derived;
+const Cpu& HostCpu() {
+  static const Cpu host = ProbedCpu();
+  return host;
 }
 
 Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic) {

@@ -48,11 +48,6 @@ const Environment& ProcessEnvironment() {
   return environment;
 }
 
-const std::optional<std::string>& CpuFileVariable() {
-  static const std::optional<std::string> file = Read("RAGGEMM_CPU_FILE");
-  return file;
-}
-
 absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu, const Arithmetic& arithmetic) {
   if (LeavesOpen(environment.isa)) return PreferredIsa(cpu, arithmetic);
   std::vector<std::string> usable = {std::string(kAuto)};

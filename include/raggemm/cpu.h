@@ -50,11 +50,9 @@ struct Cpu {
   }
 };
 
-// The CPU that this runs on, probed at the first call, which takes a millisecond. A measured one has its own row of
-// numbers, another one has them from its caches and its vectors; those in the file of RAGGEMM_CPU_FILE replace both.
+// Returns the CPU that this runs on, probed at the first call, which takes a millisecond. A CPU that was measured has
+// its own row of numbers; the numbers of any other are derived from its caches and its vectors.
 const Cpu& HostCpu();
-absl::Status HostCpuFileStatus();      // what is wrong with that file, whose numbers then are not taken; OK without one
-Cpu WithoutRow(const Cpu& cpu);        // the same instruction sets and caches, as if nobody had measured it
 std::string HostCpuBrand();            // as the CPU names itself; empty where it does not
 absl::Span<const Cpu> MeasuredCpus();  // the rows, without figures of a probe
 

@@ -24,9 +24,6 @@ struct Environment {
 // Returns that of the process, which is read once: when it is first asked for, at the latest by the first plan.
 const Environment& ProcessEnvironment();
 
-// RAGGEMM_CPU_FILE, by itself since HostCpu needs it, maybe before a program sets the others.
-const std::optional<std::string>& CpuFileVariable();
-
 // What stands for a value that Options leave open: the environment's, else the machine's. FailedPrecondition, with the
 // variable, its value and all that are usable: a value that is unknown, or that cpu or the caller does not have.
 absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu, const Arithmetic& arithmetic);

@@ -140,18 +140,3 @@ def test_a_wrong_environment_variable_is_told():
     message = 'RAGGEMM_ISA: value "sse2" is unknown or not usable here; usable: AUTO, '
     assert re.search(f"^error +{message}", done.stdout, re.MULTILINE)
     assert message in done.stderr
-
-
-def test_a_file_has_the_numbers_of_the_cpu_and_a_wrong_one_fails_calls(tmp_path):
-    file = tmp_path / "cpu"
-    file.write_text("# measured\nblock_bytes = 65536\ncycles_per_call = 77\n")
-    done = _run(RAGGEMM_CPU_FILE=str(file))
-    assert done.returncode == 0, done.stderr
-    assert re.search(f"^RAGGEMM_CPU_FILE +{file}$", done.stdout, re.MULTILINE)
-    plan = "^cpu: with the numbers of RAGGEMM_CPU_FILE, .*, blocks of 32 KiB, .*, a call 77 cycles"
-    assert len(re.findall(plan, done.stdout, re.MULTILINE)) == 2
-    file.write_text("block_bytes = 65536\ncycles = 77\n")
-    done = _run(RAGGEMM_CPU_FILE=str(file))
-    message = f'RAGGEMM_CPU_FILE: value "{file}": line 2: "cycles = 77", must be NAME = VALUE of fmas_per_cycle, '
-    assert done.returncode != 0 and message in done.stderr
-    assert re.search(f"^error +{message}", done.stdout, re.MULTILINE)

@@ -85,7 +85,7 @@ def test_libraries_read_little_of_the_environment(build, library):
     assert imported & {"getenv", "secure_getenv", "environ", "__environ"} == expected
 
 
-VARIABLES = {f"RAGGEMM_{name}" for name in ("ISA", "THREADS", "EXECUTOR", "BF16_SUMS", "CPU_FILE")}
+VARIABLES = {f"RAGGEMM_{name}" for name in ("ISA", "THREADS", "EXECUTOR", "BF16_SUMS")}
 # What each file reads, and texts of its object file that look like that.
 READERS = {
     "environment.cc.o": (r"^RAGGEMM_\w+$", VARIABLES),

@@ -52,8 +52,8 @@ RULES = [
     (r"kernels/target/.*", [STD, ABSL, API, MICROKERNEL, TARGET, r"<(cpuid|unistd|sys/auxv|sys/syscall)\.h>"]),
     # From what a machine has, and what a call says, to the schedule, to the ways of tiles, to the sums.
     (
-        r"kernels/(isa|cpu|cpu_file|environment)\..*",
-        [STD, ABSL, API, BASE, MICROKERNEL, TARGET, r'"kernels/(isa|cpu_file)\.h"'],
+        r"kernels/(isa|cpu|environment)\..*",
+        [STD, ABSL, API, BASE, MICROKERNEL, TARGET, r'"kernels/isa\.h"'],
     ),
     (rf"kernels/({CHECKS}|errors|enumerators|workspace)\..*", [STD, ABSL, API, BASE, CHECKED]),
     (rf"kernels/({SCHEDULE})\..*", [STD, ABSL, API, BASE, CHECKED, MICROKERNEL, SCHEDULED]),

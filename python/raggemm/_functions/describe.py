@@ -42,8 +42,8 @@ def describe(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs
         raggemm.describe(jax.jit(jax.grad(loss)), weights, batch)
 
     Without arguments: versions of raggemm, of XLA's FFI, jax and jaxlib; the CPU; the instruction set in use and why;
-    executors, threads, and the environment variables RAGGEMM_ISA, RAGGEMM_THREADS, RAGGEMM_EXECUTOR,
-    RAGGEMM_BF16_SUMS and RAGGEMM_CPU_FILE.
+    executors, threads, and the environment variables RAGGEMM_ISA, RAGGEMM_THREADS, RAGGEMM_EXECUTOR and
+    RAGGEMM_BF16_SUMS.
 
     With a function: calls it once, waits for what it returns, and prints the plan of each of raggemm's calls that ran
     meanwhile, other threads' included: mode, extents, types, instruction set, executor, threads and tiles. Of a
