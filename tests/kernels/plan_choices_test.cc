@@ -1,0 +1,130 @@
+// Compares the plans of some calls on several CPUs with plan_choices.txt, a line for each. Nothing is computed, so every
+// host plans for every CPU. A line that differs is a plan that changed: a failure prints both lines. To accept them,
+// run this test with RAGGEMM_RECORD=1 in the environment, which rewrites the file.
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gtest/gtest.h"
+#include "kernels/block.h"
+#include "kernels/schedule.h"
+#include "kernels/ways/way.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/problem_spec.h"
+#include "tests/support/task_pools.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+constexpr int kThreads = 8;
+
+std::string Summary(const Schedule& plan) {
+  const TilePlace place(plan, 0);
+  return absl::StrCat(NameOf(plan.isa), ", ", plan.arithmetic->name, ", ", plan.blocking.m, "x", plan.blocking.n,
+                      " blocks, ", plan.threads, " threads, ", plan.gemm_tiles, " tiles, ", WayOf(place.recipe).name,
+                      " ", place.blocks.k, "x", place.blocks.n, place.blocks.k_inner ? " along k" : "");
+}
+
+struct Case {
+  std::string name;
+  ProblemSpec spec;
+};
+
+// Experts with `rows` rows in the mean: some with none, some with twice as many.
+ProblemSpec Experts(int64_t experts, int64_t k, int64_t n, int64_t rows) {
+  ProblemSpec spec{.groups = experts, .m = experts * rows, .n = n, .k = k};
+  for (int64_t g = 0; g < experts; ++g) spec.sizes.push_back(rows * (g % 4 == 1 ? 0 : g % 4 == 2 ? 2 : 1));
+  return spec;
+}
+
+std::vector<Case> Forward() {
+  struct Types {
+    DType lhs, rhs;
+    std::vector<int64_t> rhs_scale = {}, lhs_scale = {};
+  };
+  std::vector<Case> cases;
+  for (const Types& types : {Types{DType::kF32, DType::kF32},
+                             {DType::kBF16, DType::kBF16},
+                             {DType::kBF16, DType::kS8, {1, 0}},
+                             {DType::kBF16, DType::kF4E2M1FN, {32, 1}},
+                             {DType::kS8, DType::kS8, {0, 1}, {1, 0}}}) {
+    for (int64_t rows : {1, 8, 16, 64, 512}) {
+      for (bool is_trans : {false, true}) {
+        ProblemSpec spec = Experts(128, 2048, 768, rows);
+        spec.lhs = types.lhs;
+        spec.rhs = types.rhs;
+        spec.lhs_scale = types.lhs_scale;
+        spec.rhs_scale = types.rhs_scale;
+        spec.rhs_flipped = is_trans;
+        if (is_trans && spec.rhs_scale.size() == 2) std::swap(spec.rhs_scale[0], spec.rhs_scale[1]);
+        cases.push_back({absl::StrCat(NameOf(types.lhs), " x ", NameOf(types.rhs), ", ", rows, " rows of 2048x768",
+                                      is_trans ? " transposed" : ""),
+                         spec});
+      }
+    }
+  }
+  return cases;
+}
+
+std::vector<Case> OtherModes() {
+  std::vector<Case> cases;
+  for (RaggedMode mode : kAllModes) {
+    if (mode == RaggedMode::kRaggedM || mode == RaggedMode::kAllRagged) continue;
+    ProblemSpec spec{.mode = mode, .groups = 5, .m = 400, .n = 410, .k = 390, .sizes = {1, 200, 0, 64, 103}};
+    for (DType type : {DType::kF32, DType::kBF16}) {
+      spec.lhs = spec.rhs = type;
+      cases.push_back({absl::StrCat(NameOf(mode), ", ", NameOf(type)), spec});
+    }
+  }
+  return cases;
+}
+
+std::string Lines(const std::vector<Case>& cases) {
+  std::vector<std::pair<std::string, Cpu>> cpus;
+  for (const Cpu& cpu : MeasuredCpus()) cpus.emplace_back(cpu.name, cpu);
+  for (Isa isa : AllIsas()) {
+    if (isa == AllIsas().front() || isa == AllIsas().back()) {
+      cpus.emplace_back(absl::StrCat("unknown with ", NameOf(isa)), CpuUpTo(isa));
+    }
+  }
+  std::vector<int64_t> workspace(100000);
+  std::string lines;
+  for (const Case& c : cases) {
+    const TestProblem test(c.spec, TestProblem::Contents::kNone);
+    InlinePool pool(kThreads);
+    for (const auto& [name, cpu] : cpus) {
+      const Options options = {.executor = Executor::kPool, .pool = &pool, .cpu = cpu};
+      const absl::StatusOr<Schedule> plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace));
+      absl::StrAppend(&lines, c.name, " | ", name, ": ", plan.ok() ? Summary(*plan) : plan.status().ToString(), "\n");
+    }
+  }
+  return lines;
+}
+
+TEST(PlanChoicesTest, AreAsRecorded) {
+  const std::string path = RAGGEMM_TESTS_DIR "/kernels/plan_choices.txt";
+  const std::string lines = Lines(Forward()) + Lines(OtherModes());
+  if (std::getenv("RAGGEMM_RECORD") != nullptr) std::ofstream(path) << lines;
+  std::ifstream file(path);
+  const std::string recorded{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::vector<std::string> want = absl::StrSplit(recorded, '\n'), got = absl::StrSplit(lines, '\n');
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    // Some CPUs have AMX tiles of bf16 but none of bytes, and plan other kernels for AMX.
+    if (HostLacksTilesOfBytes() && absl::StrContains(got[i], "amx")) continue;
+    EXPECT_EQ(got[i], want[i]);
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test
