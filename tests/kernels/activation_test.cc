@@ -55,7 +55,7 @@ void ExpectRight(const ProblemSpec& spec) {
 void ExpectBitsWithOutAsC(const ProblemSpec& spec) {
   TestProblem test(spec);
   const std::vector<double> expected = ExpectedOut(test.problem).value();
-  for (Isa isa : CoverHostIsas()) {
+  for (Isa isa : HostIsas()) {
     TestProblem aliased(spec);
     aliased.AliasOutWithC();
     ASSERT_EQ(GroupedGemm(aliased.problem, {.executor = Executor::kSerial, .isa = isa}), absl::OkStatus());
@@ -196,7 +196,7 @@ std::vector<uint64_t> BitsOfBlocks(const TestMlp& mlp, Isa isa) {
   if (p.w_gate) multiply(p.x, *p.w_gate, p.b_gate, v.array);
   multiply(p.x, p.w_up, p.b_up, a.array);
   multiply(a.array, p.w_down, p.b_down, d.array);
-  return BitsOfSums(mlp, d.array, mlp.spec.out, mlp.spec.row_weights);
+  return BitsOfSums(mlp, d.array, mlp.spec.out, &TestMlp::OutputWeight, /*by_slot=*/false);
 }
 
 TEST(ActivationTest, BlocksMakeUpTheMlp) {
@@ -207,7 +207,7 @@ TEST(ActivationTest, BlocksMakeUpTheMlp) {
         spec.activation = static_cast<Activation>(i);
         if (gate == Gate::kNone && spec.activation == Activation::kSwigluOai) continue;
         TestMlp mlp(spec);
-        for (Isa isa : CoverHostIsas()) {
+        for (Isa isa : HostIsas()) {
           ASSERT_EQ(mlp.Run({.executor = Executor::kSerial, .isa = isa}), absl::OkStatus());
           EXPECT_EQ(mlp.OutBits(), BitsOfBlocks(mlp, isa)) << kActivations[i];
         }
