@@ -123,7 +123,7 @@ TEST(HandlersTest, OutMayBeC) {
   EXPECT_TRUE(call.IsRight());
 }
 
-TEST(PoolTest, WithoutPoolAutoIsOpenMp) {
+TEST(HandlerPoolTest, WithoutPoolAutoIsOpenMp) {
   PluginCall call(ManyTiles());
   ASSERT_EQ(call.Run(nullptr).message, "");
   EXPECT_TRUE(call.IsRight());

@@ -132,7 +132,7 @@ host::Attributes How(Isa isa, const std::string& executor, int64_t threads) {
 
 TEST(RecordedBits, OfEveryIsaExecutorAndNumberOfThreads) {
   host::ThreadPool pool(kThreads);
-  for (Isa isa : CoverHostIsas()) {
+  for (Isa isa : HostIsas()) {
     for (const std::string executor : {"SERIAL", "OPENMP", "POOL"}) {
       for (int64_t threads = 1; threads <= (executor == "SERIAL" ? 1 : kThreads); ++threads) {
         SCOPED_TRACE(absl::StrCat(IsaName(isa), " ", executor, " ", threads));
@@ -147,7 +147,7 @@ TEST(RecordedBits, OfEveryIsaExecutorAndNumberOfThreads) {
 
 TEST(RecordedBits, InOtherTypes) {
   host::ThreadPool pool(kThreads);
-  for (Isa isa : CoverHostIsas()) {
+  for (Isa isa : HostIsas()) {
     for (RecordedCase& one : Cases().in_other_types) EXPECT_EQ(one.Run(How(isa, "POOL", 3), pool), "") << IsaName(isa);
   }
 }
@@ -208,7 +208,7 @@ TEST(FloatingPointFlags, OfEveryThreadAreWithoutEffectAndStay) {
   auto pool = std::make_unique<HostileRunner>(4, changed);
   SetFlagsOfTeam(kHostileMode);
   SetThreadMode(usual);
-  for (Isa isa : CoverHostIsas()) {
+  for (Isa isa : HostIsas()) {
     for (const std::string executor : {"SERIAL", "OPENMP", "POOL"}) {
       for (RecordedCase& one : Cases().as_given) {
         std::string error;
@@ -247,7 +247,7 @@ TEST(Company, OfARowInABatchOf4096IsWithoutEffect) {
     ASSERT_EQ(GroupedGemm(batch.problem, {.isa = Isa::kScalar}), absl::OkStatus());
     std::vector<float> out(spec.n);
     const int64_t lhs_dims[] = {1, spec.k}, out_dims[] = {1, spec.n};
-    for (Isa isa : CoverHostIsas()) {
+    for (Isa isa : HostIsas()) {
       for (int64_t row : {int64_t{17}, int64_t{18}, int64_t{80}, int64_t{1000}, 17 + kRows - 1}) {
         GroupedGemmProblem alone = batch.problem;
         alone.lhs.data = static_cast<char*>(alone.lhs.data) + row * spec.k * SizeOf(dtype);
@@ -326,7 +326,7 @@ TEST(Company, OrderOfTheGroupsIsWithoutEffect) {
     DType dtype = DType::kF32;
     for (ProblemSpec spec : StorageVariants(base)) {
       spec.lhs = spec.rhs = spec.out = dtype;
-      for (Isa isa : CoverHostIsas()) EXPECT_TRUE(OrderIsWithoutEffect(spec, isa));
+      for (Isa isa : HostIsas()) EXPECT_TRUE(OrderIsWithoutEffect(spec, isa));
       dtype = dtype == DType::kF32 ? DType::kF16 : DType::kF32;
     }
   }

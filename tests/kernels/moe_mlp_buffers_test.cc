@@ -105,7 +105,7 @@ TEST(MlpBuffersTest, EachHasRoomOfItsOwn) {
 // Memory that ends, or begins, where the workspace does, at every distance from a line of 64 bytes.
 TEST(MlpBuffersTest, NothingIsBesideThem) {
   std::mt19937 random(static_cast<uint32_t>(TestSeed()));
-  const std::vector<Isa> isas = CoverHostIsas();
+  const std::vector<Isa> isas = HostIsas();
   for (size_t i = 0; i < 48; ++i) {
     const MlpSpec spec = RandomMlpSpec(random);
     SCOPED_TRACE(testing::Message() << "seed " << spec.seed);

@@ -86,7 +86,7 @@ TEST(RowIndex, InOrderChangesNoBit) {
   for (int64_t i = 0; i < 400; ++i) rows[i] = i;
   indexed.problem.row_index = indexed.AddIntegers(DType::kS32, {400}, rows);
   ASSERT_EQ(GroupedGemm(plain.problem), absl::OkStatus());
-  for (Isa isa : CoverHostIsas()) {
+  for (Isa isa : HostIsas()) {
     for (int64_t threads : {1, 3, 8}) {
       indexed.ClearOut();
       ASSERT_EQ(GroupedGemm(indexed.problem, {.isa = isa, .threads = threads}), absl::OkStatus());
@@ -111,7 +111,7 @@ TEST(RowIndex, ChangedBehindThePlanReadsNoOtherMemory) {
     ProblemSpec spec{.groups = 2, .m = 40, .n = 30, .k = 50, .sizes = {22, 18}, .sizes_type = DType::kS64};
     spec.lhs_rows = 7;
     spec.cliff = cliff;
-    for (Isa isa : CoverHostIsas()) {
+    for (Isa isa : HostIsas()) {
       TestProblem test(spec);
       const WorkspaceCoefficients size = WorkspaceSizeFor(2);
       std::vector<int64_t> workspace(size.constant + size.per_group * 2);

@@ -16,10 +16,10 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-class HalfTypes : public testing::TestWithParam<DType> {};
+class HalfValues : public testing::TestWithParam<DType> {};
 
 // Every 16-bit pattern is read, and stored again, as itself; values rise with the pattern.
-TEST_P(HalfTypes, RoundTrip) {
+TEST_P(HalfValues, RoundTrip) {
   const int64_t dims[] = {1};
   double previous = -kInfinity;
   for (int bits = 0; bits < 1 << 16; ++bits) {
@@ -36,7 +36,7 @@ TEST_P(HalfTypes, RoundTrip) {
     previous = value;
   }
 }
-INSTANTIATE_TEST_SUITE_P(DType, HalfTypes, testing::Values(DType::kF16, DType::kBF16));
+INSTANTIATE_TEST_SUITE_P(DType, HalfValues, testing::Values(DType::kF16, DType::kBF16));
 
 TEST(ToDouble, KnownPatterns) {
   const int64_t dims[] = {4};

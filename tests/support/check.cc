@@ -25,7 +25,7 @@ testing::AssertionResult Of(const ProblemSpec& spec, testing::AssertionResult re
 
 // Lists those that have kernels of their own for it: others compute by the same as one of them.
 std::vector<Isa> IsasFor(const GroupedGemmProblem& problem) {
-  const std::vector<Isa> all = CoverHostIsas();
+  const std::vector<Isa> all = HostIsas();
   const auto chosen = ArithmeticFor(ProductsOf(problem), HostCpu());
   std::vector<Isa> own;
   for (Isa isa : all) {

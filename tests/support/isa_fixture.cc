@@ -1,43 +1,16 @@
 #include "tests/support/isa_fixture.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <iterator>
 #include <optional>
-#include <set>
 #include <string>
-
-#include "tests/support/pretended_cpu.h"
 
 namespace raggemm::test {
 namespace {
 
-std::set<Isa>& Covered() {
-  static auto* covered = new std::set<Isa>;
-  return *covered;
-}
-
 // What software units do not stand in for is covered by the same program without them.
 bool IsOfOtherProgram(Isa isa) { return kUnitsAreSoftware && isa == Isa::kScalar; }
-
-// Silent in programs that covered no ISA on purpose.
-class CoverageReport : public testing::Environment {
- public:
-  void TearDown() override {
-    if (Covered().empty()) return;
-    for (Isa isa : AllIsas()) {
-      if (IsOfOtherProgram(isa)) continue;
-      const char* how = kUnitsAreSoftware ? "covered in plain C++" : "covered";
-      const char* state = Covered().count(isa) ? how : HostHas(isa) ? "NOT COVERED" : "not covered, CPU lacks it";
-      std::printf("[   ISA    ] %s: %s\n", IsaName(isa).c_str(), state);
-      const bool filtered = testing::GTEST_FLAG(filter) != "*";
-      EXPECT_TRUE(filtered || !HostHas(isa) || Covered().count(isa)) << IsaName(isa) << " was not tested";
-    }
-  }
-};
-
-const testing::Environment* const kReport = testing::AddGlobalTestEnvironment(new CoverageReport);
 
 }  // namespace
 
@@ -56,7 +29,6 @@ Cpu CpuUpTo(Isa isa) {
 }
 
 bool HostHas(Isa isa) {
-  if (PretendsToLack(isa)) return false;
   return kUnitsAreSoftware || CpuHas(NameOf(isa));
 }
 
@@ -72,13 +44,5 @@ std::vector<Isa> HostIsas() {
   }());
   return isas;
 }
-
-std::vector<Isa> CoverHostIsas() {
-  std::vector<Isa> isas = HostIsas();
-  Covered().insert(isas.begin(), isas.end());
-  return isas;
-}
-
-void IsaTest::SetUp() { Covered().insert(GetParam()); }
 
 }  // namespace raggemm::test

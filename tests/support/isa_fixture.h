@@ -19,20 +19,15 @@ Cpu CpuUpTo(Isa isa);
 // has tiles of AMX, but none of bytes.
 bool CpuHas(absl::string_view isa);
 bool CpuLacksTilesOfBytes();
-// As the CPU says; but what plain C++ stands for is there, and what a pretended CPU lacks is not.
+// Returns true if the CPU has the ISA, or if plain C++ stands for it.
 bool HostHas(Isa isa);
 bool HostLacksTilesOfBytes();
 // In programs that software_units.cc is linked into.
 extern const bool kUnitsAreSoftware;
 std::vector<Isa> HostIsas();
 
-// Lists those that the CPU has, for tests that loop over them; they count as covered. A program that calls this or has
-// tests of IsaTest ends by printing which ISAs it covered, and fails if that leaves out one that the CPU has.
-std::vector<Isa> CoverHostIsas();
-
 class IsaTest : public testing::TestWithParam<Isa> {
  protected:
-  void SetUp() override;  // the ISA counts as covered
   // On one thread: which threads compute what is the subject of other tests.
   static Options With(Isa isa) { return {.executor = Executor::kSerial, .isa = isa}; }
 };
