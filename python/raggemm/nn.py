@@ -232,7 +232,7 @@ def apply(
     tokens = gathered(x).reshape(-1, x.shape[-1])
     logits = _float32(tokens, params["router"])
     if params.get("router_bias") is not None:
-        logits += jnp.asarray(params["router_bias"], jnp.float32)
+        logits += jnp.asarray(params["router_bias"], jnp.float32)[None]
     row_weights, chosen = route(logits, top_k, expert_bias=params.get("expert_bias"), **routing)
     by_expert = sort_by_expert(chosen, logits.shape[1])
     rows = by_expert.row_tokens, gathered(row_weights).reshape(-1)[by_expert.order], by_expert.group_sizes

@@ -48,7 +48,7 @@ PROGRAMS = {
     "lax": with_gradients(lax.ragged_dot),
     "ragged_dot": with_gradients(raggemm.ragged_dot),
     "existing_out": with_gradients(
-        lambda x, w, s: raggemm.gmm(x, w.astype(jnp.bfloat16), s, existing_out=jnp.zeros((x.shape[0], N)))
+        lambda x, w, s: raggemm.gmm(x, w.astype(jnp.bfloat16), s, existing_out=jnp.zeros((x.shape[0], N), x.dtype))
     ),
     OVERRIDE: with_gradients(lambda *args: jax.lax.ragged_dot(*args)),
 }

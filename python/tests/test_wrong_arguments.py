@@ -8,17 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import raggemm
-from raggemm import QuantizedTensor, expert_parallel, nn
-from raggemm.compat import lax, megablox, sglang, tops
+from public_calls import BYTES, FUNCTIONS, LOGITS, PACKED, SIZES, W, X
+from raggemm import QuantizedTensor, nn
+from raggemm.compat import lax
 from raggemm.compat import transformer_engine as te
 
-X, SIZES, W = np.ones((4, 8), np.float32), np.array([4]), np.ones((1, 8, 8), np.float32)
-BYTES = W.astype(np.int8)
 WIDE = {"lhs": jnp.ones((4, 8), jnp.float8_e5m2), "rhs": jnp.ones((1, 8, 8), jnp.float8_e5m2)}
-LOGITS = np.zeros((3, 4), np.float32)
-PACKED = raggemm.prepack(W)
-INT4 = {"qzeros": np.zeros((1, 1), np.int32), "scales": np.ones((1, 8), np.float32)}
-FP8 = np.zeros((128, 128), jnp.float8_e4m3fn)
 WRONG = {
     "float with bytes": (
         lambda: raggemm.gmm(X, BYTES, SIZES),
@@ -144,63 +139,6 @@ def test_bounds(bound):
 
 # Every argument of every function, of whatever kind.
 
-TOKENS, IDS = np.zeros(4, np.int32), np.zeros((3, 2), np.int32)
-PARAMS = {"router": np.ones((8, 1), np.float32), "w_up": W, "w_down": W}
-FUNCTIONS = {
-    raggemm.gmm: {"lhs": X, "rhs": W, "group_sizes": SIZES},
-    raggemm.tgmm: {"lhs": X.T, "rhs": X, "group_sizes": SIZES},
-    raggemm.ragged_dot: {"lhs": X, "rhs": W, "group_sizes": SIZES},
-    raggemm.grouped_gemm: {
-        "lhs": raggemm.GroupedTensor(X, SIZES),
-        "rhs": W,
-        "contracting_dims": ((1,), (1,)),
-    },
-    raggemm.moe_mlp: {
-        "x": X,
-        "row_tokens": TOKENS,
-        "row_weights": np.ones(4, np.float32),
-        "group_sizes": SIZES,
-        "w_up": W,
-        "w_down": W,
-    },
-    raggemm.quantize: {"x": W, "dtype": "int8"},
-    raggemm.fake_quantize: {"x": W, "dtype": "int8"},
-    raggemm.quantize_nvfp4: {"x": X, "block": (1, 8)},
-    raggemm.dequantize: {"q": QuantizedTensor(BYTES)},
-    raggemm.mxfp4_from_blocks: {"blocks": np.zeros((2, 4, 1, 16), np.uint8), "scales": np.zeros((2, 4, 1), np.uint8)},
-    raggemm.fp8_from_blocks: {"weight": FP8, "weight_scale_inv": np.ones((1, 1), np.float32)},
-    raggemm.int4_from_awq: INT4 | {"qweight": np.zeros((16, 1), np.int32)},
-    raggemm.int4_from_gptq: INT4 | {"qweight": np.zeros((2, 8), np.int32)},
-    raggemm.prepack: {"w": W},
-    raggemm.unprepack: {"packed": PACKED},
-    raggemm.route: {"logits": LOGITS, "top_k": 2},
-    raggemm.sort_by_expert: {"experts": IDS, "num_experts": 4},
-    raggemm.combine: {"rows": X, "row_tokens": TOKENS, "num_tokens": 3},
-    raggemm.load_balance_loss: {"logits": LOGITS, "experts": IDS},
-    raggemm.z_loss: {"logits": LOGITS},
-    nn.apply: {"params": PARAMS, "x": X, "top_k": 1},
-    nn.init: {"key": jax.random.key(0), "shape": nn.Shape(8, 8, 2)},
-    expert_parallel.on_one_device: {
-        "experts": expert_parallel.mlp(W, W),
-        "tokens": X,
-        "routing": expert_parallel.Routing(np.zeros((4, 2), np.int32), np.ones((4, 2), np.float32), 1),
-    },
-    sglang.gmm: {"lhs": X, "rhs": W, "group_sizes": SIZES},
-    tops.gmm: {"lhs": X, "rhs": W, "group_sizes": SIZES},
-    tops.check_partition: {"group_sizes": SIZES, "m": 4},
-    megablox.make_group_metadata: {
-        "group_sizes": SIZES,
-        "m": 4,
-        "tm": 2,
-        "start_group": 0,
-        "num_nonzero_groups": 1,
-    },
-    te.grouped_dense: {"x": X, "kernel": W, "group_sizes": SIZES},
-    te.fused_topk_with_score_function: {"logits": LOGITS, "topk": 2},
-    te.fused_moe_aux_loss: {"probs": LOGITS, "tokens_per_expert": np.zeros(4, np.int32), "topk": 2, "coeff": 0.1},
-    te.token_dispatch: {"inp": X, "routing_map": np.ones((4, 3), bool), "num_out_tokens": 12},
-    te.token_combine: {"inp": np.ones((12, 8), np.float32), "row_id_map": np.zeros((4, 7), np.int32)},
-}
 ODD_VALUES = {
     "text": "x",
     "object": object(),

@@ -60,7 +60,8 @@ def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
     product = _bits(jnp.where(lift > 0, lifted, absmax) * np.float32(1 / largest))
     exponent = (product >> 23) - lift
     # One unit above 2^-127 is half a unit of a subnormal product, rounded to even.
-    code = jnp.clip(exponent + (product & 0x7FFFFF > (exponent == 0)), 0, 0xFE)
+    is_above = (product & 0x7FFFFF) > (exponent == 0).astype(jnp.int32)
+    code = jnp.clip(exponent + is_above.astype(jnp.int32), 0, 0xFE)
     return lax.bitcast_convert_type(jnp.where(bits > 255 << 23, 0xFF, code).astype(jnp.uint8), E8M0)
 
 

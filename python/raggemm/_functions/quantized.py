@@ -100,7 +100,8 @@ def _dequantized(q: QuantizedTensor, group_sizes: jax.Array | None, dtype: np.dt
     out = q.data.astype(jnp.float32)
     if group_sizes is not None:
         inside = inside_groups(q.shape[0], group_sizes)[:, None]
-        group = jnp.searchsorted(jnp.cumsum(group_sizes), jnp.arange(q.shape[0]), side="right")
+        ends = jnp.cumsum(group_sizes)
+        group = jnp.searchsorted(ends, jnp.arange(q.shape[0], dtype=ends.dtype), side="right")
         scale, zero_point = (
             x.at[group].get(mode="clip") if x is not None and x.ndim == 1 else x for x in (scale, zero_point)
         )

@@ -55,7 +55,7 @@ class Router(NamedTuple):
         """(weights float32, experts int32) [T,k], of float32 logits [T,E] and a bias [E] that only chooses."""
         after = self.score == "softmax" and not self.pre_softmax
         scores = logits if after else SCORES[self.score](logits)
-        experts = _largest(lax.stop_gradient(scores if bias is None else scores + bias), self.top_k, self.groups)
+        experts = _largest(lax.stop_gradient(scores if bias is None else scores + bias[None]), self.top_k, self.groups)
         weights = jnp.take_along_axis(scores, experts, 1)
         weights = jax.nn.softmax(weights) if after else weights
         return _shares(weights) if self.renormalize else weights, experts
@@ -246,7 +246,7 @@ def in_order_of_experts(experts: jax.Array, num_experts: int) -> tuple[jax.Array
     else:
         sorted_ids, order = lax.sort((ids, places), num_keys=1, is_stable=True)
     if num_experts * ids.size <= _MOST_COMPARED:
-        sizes = jnp.sum(ids[:, None] == experts_there, 0, dtype=jnp.int32)
+        sizes = jnp.sum(ids[:, None] == experts_there[None], 0, dtype=jnp.int32)
     else:
         ends = jnp.searchsorted(sorted_ids, experts_there, side="right")
         sizes = jnp.diff(ends, prepend=0).astype(jnp.int32)
@@ -278,8 +278,8 @@ def sort_by_expert(experts: Any, num_experts: int) -> SortedRows:
 
 
 def sum_dtype(*arrays: jax.Array) -> jnp.dtype:
-    """float32 or wider."""
-    return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
+    """float64 if an array is of it, else float32; no promotion, which JAX may be told to refuse."""
+    return jnp.dtype(jnp.float64 if any(x.dtype == jnp.float64 for x in arrays) else jnp.float32)
 
 
 def filled_rows(x: jax.Array, row_tokens: jax.Array) -> jax.Array:

@@ -12,7 +12,8 @@ from raggemm._primitive.call import Arguments, Call
 def _group_of_rows(sizes: jax.Array, extent: int) -> jax.Array:
     """[P,R,extent]: which group a row, or column, is of; G behind the last."""
     ends = jnp.cumsum(sizes, -1)
-    return jax.vmap(jax.vmap(lambda x: jnp.searchsorted(x, jnp.arange(extent), side="right")))(ends)
+    rows = jnp.arange(extent, dtype=ends.dtype)
+    return jax.vmap(jax.vmap(lambda x: jnp.searchsorted(x, rows, side="right")))(ends)
 
 
 def _ragged_axis(call: Call, args: Arguments, side: str) -> tuple[int, jax.Array] | None:
@@ -23,7 +24,7 @@ def _ragged_axis(call: Call, args: Arguments, side: str) -> tuple[int, jax.Array
     axis = 2 if storage.first is not None else 3
     groups = _group_of_rows(args.sizes(storage.first if axis == 2 else storage.last), x.shape[axis])
     offset = args.optional.get("group_offset")
-    return axis, groups if offset is None else groups - offset[..., None]
+    return axis, groups if offset is None else groups - offset[..., None].astype(groups.dtype)
 
 
 def spread(call: Call, args: Arguments, side: str, factor: jax.Array) -> jax.Array:

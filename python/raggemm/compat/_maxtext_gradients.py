@@ -43,8 +43,9 @@ def _factors_of_rows(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: An
     scale = scale.reshape(-1, 1) if scale.ndim == 1 else jnp.moveaxis(scale, n_axis, -1)[:, 0]
     if scale.shape[0] == 1:
         return scale
-    group = jnp.searchsorted(jnp.cumsum(sizes), jnp.arange(rows), side="right")
-    return scale.at[group - (0 if offset is None else jnp.reshape(offset, ()))].get(mode="clip")
+    ends = jnp.cumsum(sizes)
+    group = jnp.searchsorted(ends, jnp.arange(rows, dtype=ends.dtype), side="right")
+    return scale.at[group - (0 if offset is None else jnp.reshape(offset, ()).astype(group.dtype))].get(mode="clip")
 
 
 def _folded(dout: jax.Array, x: Any, k_axis: int, sizes: jax.Array, offset: Any) -> tuple[jax.Array, Any]:

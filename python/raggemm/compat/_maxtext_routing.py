@@ -56,7 +56,8 @@ def permute(
     chosen = chosen.reshape(-1, layer.num_experts_per_tok)
     if layer.should_update_load_balance():
         counts = sort_by_expert(chosen, experts).group_sizes
-        updates = jnp.sign(chosen.size / experts - counts) * config.routed_bias_update_rate
+        missing, rate = chosen.size / experts - counts.astype(float), config.routed_bias_update_rate
+        updates = jnp.where(missing > 0, rate, jnp.where(missing < 0, -rate, 0.0))
 
     x = jnp.asarray(inputs).reshape(-1, inputs.shape[-1])
     if _is_llama4(layer):

@@ -86,7 +86,7 @@ def _repeated(counts: jax.Array, length: int) -> jax.Array:
     if not counts.shape[0]:
         return jnp.zeros(0, jnp.int32)
     first = jnp.cumsum(counts) - counts
-    return jnp.searchsorted(first, jnp.arange(length), side="right").astype(jnp.int32) - 1
+    return jnp.searchsorted(first, jnp.arange(length, dtype=first.dtype), side="right").astype(jnp.int32) - 1
 
 
 def make_group_metadata(
@@ -120,15 +120,17 @@ def make_group_metadata(
     if group_sizes.ndim != 1:
         raise ValueError(f"group_sizes: shape is {group_sizes.shape}, must have 1 axes")
     m, tm, visits = count("m", m, 0), integer("tm", tm), flag("visit_empty_groups", visit_empty_groups)
-    first = _number("start_group", start_group)
-    behind = first + _number("num_nonzero_groups", num_nonzero_groups)
+    first = _number("start_group", start_group).astype(int)
+    behind = first + _number("num_nonzero_groups", num_nonzero_groups).astype(int)
     if tm < 1 or m % tm:
         raise ValueError(f"tm is {tm}, but m = {m} must be divisible by it")
     num_groups, tiles = group_sizes.shape[0], m // tm
     length = tiles + num_groups - 1
 
+    if jnp.issubdtype(group_sizes.dtype, jnp.unsignedinteger):
+        group_sizes = group_sizes.astype(int)
     ends = jnp.cumsum(group_sizes)
-    group_offsets = jnp.concatenate([jnp.zeros(1, jnp.int32), ends])
+    group_offsets = jnp.concatenate([jnp.zeros(1, ends.dtype), ends])
     starts = group_offsets[:-1]
     is_empty = group_sizes == 0
     tiles_of_group = (ends + tm - 1) // tm - starts // tm
@@ -140,7 +142,7 @@ def make_group_metadata(
     visits_of_tile = jnp.ones(tiles, jnp.int32).at[starts // tm].add(is_further_visit.astype(jnp.int32), mode="drop")
     m_tile_ids = _repeated(visits_of_tile, length)
 
-    visits_before = (group_ids < first).sum()
+    visits_before = (group_ids.astype(int) < first).sum()
     group = jnp.arange(num_groups)
     is_local = (group >= first) & (group < behind)
     num_tiles = jnp.where(is_local, visits_of_group, 0).sum()

@@ -271,7 +271,8 @@ def _exchanged(experts: Experts, rows: jax.Array, by_expert: _Sorted, axis_name:
     num_experts, local = len(by_expert.group_sizes), _experts_of_each_device(len(by_expert.group_sizes), axis_name)
     devices = num_experts // local
     sizes = by_expert.group_sizes.reshape(devices, local)
-    starts = jnp.cumsum(sizes.sum(1)) - sizes.sum(1)
+    counts = sizes.sum(1, dtype=jnp.int32)
+    starts = jnp.cumsum(counts) - counts
     device = by_expert.ids // local  # == devices for no expert
     place = jnp.arange(len(rows), dtype=jnp.int32) - starts.at[device].get(mode="fill", fill_value=0)
     beyond = devices * capacity + jnp.arange(len(rows), dtype=jnp.int32)  # unique too

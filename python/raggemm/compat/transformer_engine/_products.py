@@ -14,10 +14,17 @@ from raggemm._functions.operands import GroupedTensor, Words, integer_array
 from raggemm._functions.precision import in_effect
 from raggemm._functions.quantize import E5M2, scale_of
 from raggemm._functions.quantized import times
-from raggemm._functions.routing import filled_rows
 from raggemm._functions.tensors import QuantizedTensor
 from raggemm._primitive.call import PACKED
-from raggemm.compat.transformer_engine._ragged import Rows, block_of_rows, blocks_of, ceiling, most_blocks, unpacked
+from raggemm.compat.transformer_engine._ragged import (
+    Rows,
+    block_of_rows,
+    blocks_of,
+    ceiling,
+    filled,
+    most_blocks,
+    unpacked,
+)
 from raggemm.compat.transformer_engine._tensors import F32, Layout, Scaled, dims_of, scaled
 
 Axes = tuple[Sequence[int], Sequence[int]]
@@ -91,7 +98,7 @@ def _dequantized(x: Scaled) -> jax.Array:
             columns = rows
         else:
             data, scale = data.reshape(rows, columns), scale.reshape(layout.scales(block))
-        scale = filled_rows(scale, block_of_rows(Rows.of(x.sizes, data.shape[0]), x.sizes, block[0]))
+        scale = filled(scale, block_of_rows(Rows.of(x.sizes, data.shape[0]), x.sizes, block[0]))
     scale = jnp.repeat(scale, block[1], -1)[..., :columns]
     return times(data.astype(jnp.float32), scale).astype(jnp.bfloat16)
 

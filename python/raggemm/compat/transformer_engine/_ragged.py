@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from raggemm._functions.quantized import E8M0
 from raggemm._functions.routing import filled_rows
 
 
@@ -17,6 +18,14 @@ def ceiling(x: int, size: int) -> int:
 def most_blocks(rows: int, groups: int, size: int) -> int:
     """How many blocks there are at most: when all groups but one have a single row."""
     return min(rows, (rows + (size - 1) * groups) // size)
+
+
+def filled(x: jax.Array, rows: jax.Array) -> jax.Array:
+    """Gathers x[rows]. A row from len(x) on is 0. float8_e8m0fnu has no 0: there the row is the least power of two, for
+    JAX would make NaN of 0, and jax.debug_nans raises for a NaN that nothing reads."""
+    if x.dtype != E8M0:
+        return filled_rows(x, rows)
+    return jax.lax.bitcast_convert_type(filled_rows(jax.lax.bitcast_convert_type(x, jnp.uint8), rows), E8M0)
 
 
 class Rows(NamedTuple):
@@ -62,7 +71,7 @@ def _packed_positions(sizes: jax.Array, rows: int, width: int) -> jax.Array:
     if rows * width > np.iinfo(np.int32).max:
         raise ValueError(f"groups of [{rows},{width}] cannot be transposed: at most {np.iinfo(np.int32).max} elements")
     at = Rows.of(sizes, rows)
-    places = at.place[:, None] + jnp.arange(width, dtype=jnp.int32) * at.size[:, None]
+    places = at.place[:, None] + jnp.arange(width, dtype=jnp.int32)[None] * at.size[:, None]
     return at.positions(block_starts(sizes, 1) * width, places, rows * width)
 
 
@@ -73,5 +82,5 @@ def packed(x: jax.Array, sizes: jax.Array) -> jax.Array:
 
 
 def unpacked(flat: jax.Array, sizes: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """What `packed` was made of, 0 in rows of no group."""
-    return filled_rows(flat, _packed_positions(sizes, *shape))
+    """What `packed` was made of; rows of no group as `filled` has them."""
+    return filled(flat, _packed_positions(sizes, *shape))

@@ -99,7 +99,7 @@ def fused_topk_with_score_function(
         router = Router(topk, score, flag("use_pre_softmax", use_pre_softmax), groups, score == "sigmoid" and topk > 1)
         weights, chosen = router(wide, bias)
         values = jnp.zeros_like(wide).at[jnp.arange(tokens)[:, None], chosen].set(weights * float(scaling_factor))
-    mask = (chosen[:, :, None] == jnp.arange(experts)).any(1)
+    mask = (chosen[:, :, None] == jnp.arange(experts, dtype=jnp.int32)[None, None]).any(1)
     if layout == "bitmap_u8":
         mask = jnp.packbits(mask, axis=1, bitorder="little")
     return values.astype(jnp.asarray(logits).dtype), mask
@@ -161,7 +161,7 @@ def _row_id_map(is_routed: jax.Array) -> jax.Array:
     """int32 [T,2E+1]: a token's rows without padding, the largest first, and -1; their experts; their number."""
     routed = is_routed.sum(0, dtype=jnp.int32)
     first = jnp.cumsum(routed) - routed
-    row = jnp.where(is_routed, first + jnp.cumsum(is_routed, 0, dtype=jnp.int32) - 1, -1)
+    row = jnp.where(is_routed, first[None] + jnp.cumsum(is_routed, 0, dtype=jnp.int32) - 1, -1)
     rows, experts = lax.top_k(row, row.shape[1])
     experts = jnp.where(rows < 0, -1, experts)
     return jnp.concatenate([rows, experts, is_routed.sum(1, dtype=jnp.int32)[:, None]], 1)
@@ -186,7 +186,7 @@ def token_dispatch(
       largest first, their experts and their number, with -1 for none; pad_offsets int32 [E], or None without
       align_size; rows of each expert with their padding, int32 [E]).
     """
-    inp, is_routed = _flat("inp", float_array("inp", inp)), _flat("routing_map", routing_map) != 0
+    inp, is_routed = _flat("inp", float_array("inp", inp)), _flat("routing_map", routing_map).astype(bool)
     num_out_tokens, num_experts = count("num_out_tokens", num_out_tokens, 1), is_routed.shape[1]
     align = 1 if align_size is None else count("align_size", align_size, 1)
     if len(is_routed) != len(inp) or not num_experts:
@@ -224,8 +224,8 @@ def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offs
         offsets = integer_array("pad_offsets", pad_offsets)
         if offsets.shape != (num_experts,):
             raise ValueError(f"pad_offsets: shape is {offsets.shape}, must be ({num_experts},)")
-        row += offsets[expert]
-    is_there = (jnp.arange(num_experts) < row_id_map[:, -1:]) & (row >= 0)
+        row += offsets[expert].astype(row.dtype)
+    is_there = (jnp.arange(num_experts, dtype=row_id_map.dtype)[None] < row_id_map[:, -1:]) & (row >= 0)
     row = jnp.where(is_there, row, len(inp)).reshape(-1)
     nowhere = tokens * num_experts
     pair = jnp.full(len(inp), nowhere, jnp.int32).at[row].set(jnp.arange(nowhere, dtype=jnp.int32), mode="drop")

@@ -45,7 +45,7 @@ def unswizzled(tensor: Any) -> GroupedScaledTensor1x:
     at = Rows.of(counts, rows * layout.groups if sizes is None else rows)
     tile = _TILE[::-1] if tensor.is_colwise else _TILE
     wide = ceiling(columns, tile[1]) * tile[1]
-    place, column = at.place[:, None], jnp.arange(columns, dtype=jnp.int32)
+    place, column = at.place[:, None], jnp.arange(columns, dtype=jnp.int32)[None]
     if tensor.is_colwise:
         place = _place(column, place, (blocks_of(at.size, tile[0]) * tile[0])[:, None])
     else:

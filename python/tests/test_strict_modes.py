@@ -1,0 +1,130 @@
+"""Every public function, forward and gradient, in the modes in which JAX refuses what it takes otherwise.
+
+Results must have the bits that they have outside of the mode.
+"""
+
+import contextlib
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+from public_calls import CALLS, NO_CALLS, PUBLIC, Call
+
+DIFFERENTIABLE = (np.float16, jnp.bfloat16, np.float32, np.float64)
+
+
+@contextlib.contextmanager
+def all_of(*contexts):
+    with contextlib.ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context())
+        yield
+
+
+PROMOTION = (
+    functools.partial(jax.numpy_dtype_promotion, "strict"),
+    functools.partial(jax.numpy_rank_promotion, "raise"),
+)
+# The modes, several at a time if they are of one kind, and whether calls are compiled in them. With 64-bit types arrays
+# that are all int32 without may be int32 and int64, which strict promotion finds. debug_nans looks at each operation
+# outside of jit, and at the results alone inside. transfer_guard refuses x[0] and x + 1 outside of jit: jax.numpy moves
+# the numbers to the device there.
+MODES = {
+    "promotion": (PROMOTION, True),
+    "x64": ((functools.partial(jax.enable_x64, True), *PROMOTION), True),
+    "tracers": ((jax.checking_leaks, functools.partial(jax.transfer_guard, "disallow")), True),
+    "debug_nans": ((functools.partial(jax.debug_nans, True),), False),
+}
+# Functions with 64-bit results in x64, as their origins have them: sums of integers, and products with Python numbers.
+WIDER = tuple(f"raggemm.compat.{x}" for x in ("megablox.make_group", "ejkernel.make_group", "maxtext.permute"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_programs(tmp_path_factory):
+    """Turns on the persistent cache: each mode traces a program again, and only the first compiles it."""
+    options = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("cache")),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in options}
+    for name, value in options.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+def is_array(x) -> bool:
+    return isinstance(x, np.ndarray | jax.Array)
+
+
+class Program:
+    """A call as a function of arrays on the device, in two dicts: those that it differentiates, and the others."""
+
+    def __init__(self, call: Call):
+        self.call = call
+        leaves, self.tree = jax.tree.flatten(call.arguments)
+        self.fixed = {i: x for i, x in enumerate(leaves) if not is_array(x)}
+        arrays = {i: jnp.asarray(x) for i, x in enumerate(leaves) if is_array(x)}
+        self.dotted = {i: x for i, x in arrays.items() if call.has_gradient and x.dtype in DIFFERENTIABLE}
+        self.others = {i: x for i, x in arrays.items() if i not in self.dotted}
+
+    def results(self, dotted, others):
+        """Returns the results that have gradients, and all others."""
+        given = self.fixed | others | dotted
+        out = self.call.function(**jax.tree.unflatten(self.tree, [given[i] for i in range(len(given))]))
+        leaves = dict(enumerate(jax.tree.leaves(out)))
+        smooth = {i: x for i, x in leaves.items() if is_array(x) and dotted and x.dtype in DIFFERENTIABLE}
+        return smooth, {i: x for i, x in leaves.items() if i not in smooth}
+
+    def run(self, dotted, others):
+        """Returns all results, and the gradients for cotangents without a pattern."""
+        if not dotted:
+            return self.results(dotted, others)
+        out, pull, more = jax.vjp(lambda dotted: self.results(dotted, others), dotted, has_aux=True)
+        cotangents = {i: np.cos(np.arange(x.size)).reshape(x.shape).astype(x.dtype) for i, x in out.items()}
+        return out, more, pull(jax.tree.map(jnp.asarray, cotangents))
+
+    def __call__(self, is_compiled):
+        function = jax.jit(lambda *args: self.run(*args)) if is_compiled and self.call.is_compiled else self.run
+        with self.call.around():
+            return jax.tree.leaves(jax.block_until_ready(function(self.dotted, self.others)))
+
+
+@functools.cache
+def program_of(name):
+    return Program(CALLS[name])
+
+
+@functools.cache
+def wanted(name, is_compiled):
+    return program_of(name)(is_compiled)
+
+
+def same_bits(got, want):
+    if not is_array(want) or jnp.issubdtype(want.dtype, jax.dtypes.extended):
+        assert got == want
+        return
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    np.testing.assert_array_equal(*(np.asarray(x).reshape(-1).view(np.uint8) for x in (got, want)))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", CALLS)
+def test_every_call_in_every_mode(name, mode):
+    contexts, is_compiled = MODES[mode]
+    want = wanted(name, is_compiled)
+    with all_of(*contexts):
+        got = program_of(name)(is_compiled)
+    for x, y in zip(got, want, strict=True):
+        same_bits(x.astype(y.dtype) if mode == "x64" and name.startswith(WIDER) else x, y)
+
+
+def test_no_function_is_forgotten():
+    assert set(PUBLIC) - NO_CALLS <= {name.rpartition("-")[0] for name in CALLS}
