@@ -42,6 +42,7 @@ from raggemm._functions.tensors import (
     flag,
     float_array,
     is_quantized,
+    nibbles_hint,
     weight_parts,
 )
 from raggemm._primitive.jax_versions import gathered
@@ -117,7 +118,7 @@ def _check_names(params: Any, routing: dict[str, Any]) -> None:
 def _check_matrix(params: dict[str, Any], name: str, hidden: int, form: dict[str, Any]) -> tuple[int, int]:
     """That the axis of `hidden` elements is where it must be. The groups, and the extent of the other axis."""
     w, side = _of_groups(params, name), "down" if name.endswith("down") else "up"
-    data, _, packed = weight_parts(f"params[{name!r}]", w)
+    data, _, packed = weight_parts(f"params[{name!r}]", w, MLP_FLOATS)
     own = data.shape if packed is None else w.shape
     is_matrix = name in _SHARED and packed is None
     is_last = (side == "down") != (packed is None and form[f"transpose_{side}"])
@@ -125,7 +126,8 @@ def _check_matrix(params: dict[str, Any], name: str, hidden: int, form: dict[str
     if len(own) != 3 or own[2 if is_last else 1] != hidden:
         axes = ["I", hidden] if is_last else [hidden, "I"]
         wanted = ",".join(map(str, axes if is_matrix else ["G", *axes]))
-        raise ValueError(f"params[{name!r}]: shape is {shape}, must be [{wanted}]")
+        hint = nibbles_hint(data.dtype, own[2 if is_last else 1], hidden) if len(own) == 3 else ""
+        raise ValueError(f"params[{name!r}]: shape is {shape}, must be [{wanted}]{hint}")
     return own[0], own[1 if is_last else 2]
 
 
@@ -223,7 +225,7 @@ def apply(
       weight_on: as moe_mlp has it.
       routing: the keyword arguments of route, but for expert_bias.
     """
-    x = float_array("x", x)
+    x = float_array("x", x, MLP_FLOATS)
     form: dict[str, Any] = {"activation": activation, "merged": merged}
     form["transpose_up"] = flag("transpose_up", transpose_up)
     form["transpose_down"] = flag("transpose_down", transpose_down)

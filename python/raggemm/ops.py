@@ -15,7 +15,15 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._functions.grouped_gemm import product
-from raggemm._functions.operands import Operand, Words, compiled_when_eager, integer_array, resharded
+from raggemm._functions.operands import (
+    EQUAL_COUNTS,
+    Operand,
+    Words,
+    compiled_when_eager,
+    contraction_hint,
+    integer_array,
+    resharded,
+)
 from raggemm._functions.precision import in_effect
 from raggemm._functions.quantize import quantize
 from raggemm._functions.straight_through import straight_through
@@ -55,7 +63,7 @@ def matrices(
     if left.shape[axes[0]] != right.shape[axes[1]]:
         raise error(
             f"axis {axes[0]} of lhs, shape {left.shape}, and axis {axes[1]} of rhs, shape {right.shape}, are "
-            f"contracted, but differ: {left.shape[axes[0]]} and {right.shape[axes[1]]}"
+            f"contracted, but differ: {left.shape[axes[0]]} and {right.shape[axes[1]]}{contraction_hint(left, right)}"
         )
     if rhs_rank == 3:
         return dataclasses.replace(left, first_dims=group_sizes), right
@@ -100,7 +108,8 @@ def gmm(
         QuantizedTensor.
       rhs: [num_groups, k, n]; with transpose_rhs [num_groups, n, k]. Or PackedWeights, without transpose_rhs.
       group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than m.
-      preferred_element_type: dtype of the result.
+      preferred_element_type: dtype of the result. The default is float32 for float64 operands too, as in megablox; name
+        float64 to get it.
       tiling, interpret: accepted, without effect.
       group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for. ValueError where rhs has fewer
         groups than group_sizes and there is none.
@@ -153,7 +162,8 @@ def tgmm(
         QuantizedTensor.
       rhs: [m, n].
       group_sizes: [total groups], int32, int64 or uint32, the part of m of each group. Their sum may be less than m.
-      preferred_element_type: dtype of the result.
+      preferred_element_type: dtype of the result. The default is float32 for float64 operands too, as in megablox; name
+        float64 to get it.
       tiling, interpret: accepted, without effect.
       group_offset: integer, () or (1,): the first group to compute. ValueError where num_actual_groups is less than all
         and there is none.
@@ -238,7 +248,8 @@ def ragged_dot(
     assert rows.first_dims is not None
     groups, sizes = weights.data.shape[0], rows.first_dims.shape[0]
     if groups > sizes or (groups != sizes and group_offset is None):
-        raise TypeError(f"rhs has {groups} groups, but group_sizes has {sizes}")
+        hint = f": {EQUAL_COUNTS}" if groups < sizes else ""
+        raise TypeError(f"rhs has {groups} groups, but group_sizes has {sizes}{hint}")
     if group_offset is not None and (shape := integer_array("group_offset", group_offset).shape) not in ((), (1,)):
         raise TypeError(f"group_offset: shape is {shape}, must be () or (1,)")
     dtype = preferred_element_type

@@ -191,7 +191,7 @@ ERRORS = [
     (
         lambda: ejkernel.grouped_matmul(LHS, RHS[:2], SIZES, rhs_bias=BIAS[:2], use_v3=True),
         ValueError,
-        "rhs has 2 groups, but group_sizes has 4: group_offset must say",
+        "rhs has 2 groups, but group_sizes has 4: the two must be equal",
     ),
     (lambda: matmul(SIZES), ValueError, r"group_offset: shape is \(4,\), must be"),
     (lambda: matmul(platform="pallas"), NotImplementedError, "platform is 'pallas', must be None"),

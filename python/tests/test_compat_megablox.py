@@ -105,7 +105,7 @@ def test_a_group_offset_that_is_left_out_is_0():
     got = shards(megablox)
     jax.tree.map(close, got, shards(theirs, interpret=True))
     jax.tree.map(np.testing.assert_array_equal, got, shards(raggemm, group_offset=0))
-    with pytest.raises(ValueError, match="of rhs has 2 groups, but group_sizes has 4: group_offset must say"):
+    with pytest.raises(ValueError, match="of rhs has 2 groups, but group_sizes has 4: the two must be equal"):
         raggemm.gmm(LHS, RHS[:2], SIZES)
 
 

@@ -177,7 +177,7 @@ REFUSED = [
     (lambda: te.grouped_gemm(Tensor(X, SIZES, SIZES), KERNEL), ValueError, "lhs: first_dims and last_dims"),
     (lambda: te.grouped_gemm(Tensor(X, SIZES, None, (M, K + 1)), KERNEL), ValueError, r"original_shape \(11, 7\)"),
     (lambda: te.grouped_gemm(X, KERNEL, SIZES), ValueError, r"contracting_dims must be \(lhs_axes, rhs_axes\)"),
-    (lambda: te.grouped_dense(X, KERNEL[1:], SIZES), ValueError, "kernel has 2 groups, but group_sizes has 3: group_o"),
+    (lambda: te.grouped_dense(X, KERNEL[1:], SIZES), ValueError, "kernel has 2 groups, but group_sizes has 3: the two"),
     (lambda: te.grouped_dense(X[:, 1:], KERNEL, SIZES), ValueError, r"^x contracts \(5,\) .* kernel contracts \(6,\)"),
 ]
 

@@ -88,15 +88,15 @@ TRACING = [
     (
         lambda: gmm(LHS, RHS[:1], SIZES),
         ValueError,
-        "^the group axis of rhs has 1 groups, but group_sizes has 2: group_offset must say which of them is the first",
+        "^the group axis of rhs has 1 groups, but group_sizes has 2: the two must be equal, unless group_offset says",
     ),
-    (lambda: forward(rhs=RHS[:1]), ValueError, "of rhs has 1 groups, but lhs.first_dims has 2: group_offset must"),
-    (lambda: wgrad(num_actual_groups=1), ValueError, "num_actual_groups is 1, but lhs.first_dims has 2: group_offset"),
-    (lambda: tgmm(LHS.T, OTHER, SIZES, num_actual_groups=0), ValueError, "is 0, but group_sizes has 2: group_offset"),
+    (lambda: forward(rhs=RHS[:1]), ValueError, "of rhs has 1 groups, but lhs.first_dims has 2: the two must be"),
+    (lambda: wgrad(num_actual_groups=1), ValueError, "num_actual_groups is 1, but lhs.first_dims has 2: the two"),
+    (lambda: tgmm(LHS.T, OTHER, SIZES, num_actual_groups=0), ValueError, "is 0, but group_sizes has 2: the two must"),
     # ragged_dot has them as TypeError, as lax does.
     (lambda: ragged_dot(LHS[0], RHS, SIZES), TypeError, "lhs: shape is"),
     (lambda: ragged_dot(LHS, RHS[:, 1:], SIZES), TypeError, "contracted, but differ: 4 and 3"),
-    (lambda: ragged_dot(LHS, RHS[:1], SIZES), TypeError, "rhs has 1 groups, but group_sizes has 2"),
+    (lambda: ragged_dot(LHS, RHS[:1], SIZES), TypeError, "rhs has 1 groups, but group_sizes has 2: the two must be"),
     (lambda: ragged_dot(LHS, RHS, SIZES[:1], group_offset=0), TypeError, "rhs has 2 groups, but group_sizes has 1"),
     (lambda: ragged_dot(LHS, RHS, SIZES, group_offset=SIZES), TypeError, "group_offset: shape"),
     # A precision that is not met, by lax' names.

@@ -279,7 +279,7 @@ TRACING = [
     ({"group_sizes": WEIGHTS}, TypeError, "group_sizes: dtype is float32, must be int32"),
     ({"group_sizes": COUNT[None]}, ValueError, r"group_sizes: shape is \(1, 2\), must be \[G\]"),
     ({"group_sizes": COUNT[:1]}, ValueError, "w_up has 2 groups, more than the 1 of group_sizes"),
-    ({"group_sizes": TOKEN}, ValueError, "w_up has 2 groups, but group_sizes has 5: group_offset must say which"),
+    ({"group_sizes": TOKEN}, ValueError, "w_up has 2 groups, but group_sizes has 5: the two must be equal"),
     ({"group_offset": COUNT}, ValueError, r"group_offset: shape is \(2,\), must be \(\) or \(1,\)"),
     ({"group_offset": 1.0}, TypeError, "group_offset: dtype is float64, must be int32"),
     ({"w_up": UP[0]}, ValueError, r"w_up: shape is \(4, 3\), must be \[G,K,N\]"),

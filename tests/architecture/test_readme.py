@@ -153,18 +153,21 @@ def test_python_examples_run(example, tmp_path):
     subprocess.run([sys.executable, script], check=True, cwd=tmp_path, timeout=300)
 
 
-def test_cpp_example_builds_against_the_installed_package(build, tmp_path):
-    (example,) = _blocks(PAGES["include/README.md"], "cpp")
+def test_cpp_examples_build_against_the_installed_package(build, tmp_path):
+    examples = _blocks(PAGES["include/README.md"], "cpp")
     (cmake,) = _blocks(PAGES["include/README.md"], "cmake")
-    (tmp_path / "example.cc").write_text(example)
     (tmp_path / "CMakeLists.txt").write_text(cmake)
-    for command in (
-        ["cmake", "--install", build, "--prefix", "prefix"],
-        ["cmake", "-G", "Ninja", "-B", "build", "-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_PREFIX_PATH={tmp_path}/prefix"],
-        ["cmake", "--build", "build"],
-        ["build/example"],
-    ):
-        subprocess.run(command, check=True, cwd=tmp_path, timeout=300)
+    subprocess.run(["cmake", "--install", build, "--prefix", "prefix"], check=True, cwd=tmp_path, timeout=300)
+    configure = ["cmake", "-G", "Ninja", "-B", "build", "-DCMAKE_BUILD_TYPE=Release"]
+    for example, call in zip(examples, ("GroupedGemm(", "MoeMlp("), strict=True):
+        assert call in example
+        (tmp_path / "example.cc").write_text(example)
+        for command in (
+            [*configure, f"-DCMAKE_PREFIX_PATH={tmp_path}/prefix"],
+            ["cmake", "--build", "build"],
+            ["build/example"],
+        ):
+            subprocess.run(command, check=True, cwd=tmp_path, timeout=300)
 
 
 def test_bodies_are_found():

@@ -29,7 +29,8 @@ def mxfp4_from_blocks(blocks: Any, scales: Any) -> QuantizedTensor:
 
     Args:
       blocks: uint8 [E,N,K/32,16], two elements a byte, the first one in the low bits.
-      scales: uint8 [E,N,K/32], exponents with a bias of 127; 255 is NaN.
+      scales: uint8 [E,N,K/32], exponents with a bias of 127; 255 is NaN. QuantizedTensor says what products make of
+        codes 0, 1, 253 and 254.
 
     Returns:
       A QuantizedTensor of the same bits. TypeError and ValueError where the arrays are others.

@@ -9,7 +9,7 @@ import numpy as np
 
 from raggemm._functions.tensors import array, check_type, choice, float_array
 from raggemm._primitive.activations import ACTIVATIONS, NEEDS_A_GATE
-from raggemm._primitive.call import FLOATS, Mode, added_types
+from raggemm._primitive.call import FLOATS, Mode, added_types, listed
 
 
 def checked_c(name: str, c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
@@ -24,9 +24,10 @@ def checked_c(name: str, c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Arra
 def checked_bias(name: str, bias: Any, mode: Mode, groups: int, free_shape: tuple[int, ...], compute: Any) -> jax.Array:
     if mode in (Mode.RAGGED_N, Mode.ALL_RAGGED):
         raise ValueError(f"{name} is for ragged M, ragged K and uniform, where N is the same for all groups")
-    bias = float_array(name, bias, added_types(compute))
-    if bias.dtype == jnp.float64 and compute != jnp.float64:
-        raise TypeError(f"{name}: dtype is float64, which is for lhs, rhs or out of float64")
+    bias = array(name, bias)
+    allowed = tuple(dtype for dtype in added_types(compute) if dtype != jnp.float64 or compute == jnp.float64)
+    if bias.dtype not in allowed:
+        raise TypeError(f"{name}: dtype is {bias.dtype}, must be {listed(allowed)} beside sums in {compute}")
     shape = (groups, math.prod(free_shape))
     if bias.shape not in (shape, (groups, *free_shape)):
         raise ValueError(f"{name}: shape is {bias.shape}, must be {shape}, one row for each processed group")

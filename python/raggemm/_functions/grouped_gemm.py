@@ -11,6 +11,7 @@ import numpy as np
 
 from raggemm._functions.epilogue import checked_activation, checked_bias, checked_c, checked_values
 from raggemm._functions.operands import (
+    EQUAL_COUNTS,
     Operand,
     Words,
     check_contraction,
@@ -121,7 +122,7 @@ def _group_counts(mode: Mode, lhs: Operand, rhs: Operand, options: _Options) -> 
         if not 0 <= local <= total:
             raise ValueError(f"{said}, must be in [0, {total}], as {first} has {total} groups")
     if local < total and options.group_offset is None:
-        raise ValueError(f"{said}, but {first} has {total}: group_offset must say which of them is the first")
+        raise ValueError(f"{said}, but {first} has {total}: {EQUAL_COUNTS}")
     return total, local
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from raggemm._functions.moe_backward import cotangents
 from raggemm._functions.moe_sequence import sequence
-from raggemm._functions.operands import integer_array, result_dtype
-from raggemm._functions.tensors import check_type, choice, flag, float_array, weight_parts
+from raggemm._functions.operands import EQUAL_COUNTS, integer_array, result_dtype
+from raggemm._functions.tensors import check_type, choice, flag, float_array, nibbles_hint, weight_parts
 from raggemm._primitive import jax_versions, library
 from raggemm._primitive.activations import ACTIVATIONS, NEEDS_A_GATE
 from raggemm._primitive.call import COLUMN_BLOCKS, FLOATS
@@ -54,10 +54,8 @@ def _checked_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, An
         if w is None and word == "gate":
             continue
         name = f"w_{word}"
-        data, factors, columns = weight_parts(name, w)
-        if factors is None:
-            check_type(name, data.dtype, MLP_FLOATS)
-        else:
+        data, factors, columns = weight_parts(name, w, MLP_FLOATS)
+        if factors is not None:
             args |= {f"{word}_scale": factors.scale, f"{word}_zero": factors.zero}
         args[name] = data
         matrices[name] = jax.ShapeDtypeStruct(data.shape if columns is None else w.shape, data.dtype)
@@ -76,7 +74,8 @@ def _check_matrix(
     meant = w.shape[1 if last else 2] == hidden and groups in (None, w.shape[0])
     stored = "packed as it is" if layout else f"with transpose_{word}={transpose}"
     other = f"prepack(w_{word}, transpose=True)" if layout else f"transpose_{word}={not transpose}"
-    hint = f"; {other} may be meant" if meant else ""
+    half = nibbles_hint(w.dtype, w.shape[2 if last else 1], hidden)
+    hint = half or (f"; {other} may be meant" if meant else "")
     raise ValueError(f"w_{word}: shape is {w.shape}, must be {axes} {stored}{hint}")
 
 
@@ -112,10 +111,7 @@ def _checked_offset(args: dict[str, Any], group_offset: Any) -> dict[str, Any]:
         raise ValueError(f"w_up has {groups} groups, more than the {total} of group_sizes")
     if group_offset is None:
         if groups < total:
-            raise ValueError(
-                f"w_up has {groups} groups, but group_sizes has {total}: group_offset must say which of them is the "
-                "first"
-            )
+            raise ValueError(f"w_up has {groups} groups, but group_sizes has {total}: {EQUAL_COUNTS}")
         return {}
     offset = integer_array("group_offset", group_offset)
     if offset.shape not in ((), (1,)):

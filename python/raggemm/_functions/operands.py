@@ -14,7 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._functions.containers import Container
-from raggemm._functions.tensors import STAND_FOR_NUMBERS, Factors, check_is_plain, dtype_of, weight_parts
+from raggemm._functions.tensors import (
+    STAND_FOR_NUMBERS,
+    Factors,
+    check_is_plain,
+    dtype_of,
+    nibbles_hint,
+    weight_parts,
+)
 from raggemm._primitive.call import COLUMN_BLOCKS, INTEGERS, PACKED, QUANTIZED, STRIDED, listed, odd_type
 
 _P = ParamSpec("_P")
@@ -54,6 +61,10 @@ class Words(NamedTuple):
     c: str = "c"
     bias: str = "bias"
     row_index: str = "row_index"
+
+
+# Ends the errors of a call whose matrices and group sizes differ in number.
+EQUAL_COUNTS = "the two must be equal, unless group_offset says which group is the first"
 
 
 def check_types(words: Words, lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> None:
@@ -267,9 +278,14 @@ def check_contraction(lhs: Operand, rhs: Operand) -> None:
     """The contracted extents agree: axis by axis, or as products where one operand splits the axis and one does not."""
     a, b = lhs.contracted_shape, rhs.contracted_shape
     if a != b if len(a) == len(b) else math.prod(a) != math.prod(b):
-        raise ValueError(
-            f"{lhs.name} contracts {a} of shape {lhs.shape}, but {rhs.name} contracts {b} of shape {rhs.shape}"
-        )
+        said = f"{lhs.name} contracts {a} of shape {lhs.shape}, but {rhs.name} contracts {b} of shape {rhs.shape}"
+        raise ValueError(f"{said}{contraction_hint(lhs, rhs)}")
+
+
+def contraction_hint(lhs: Operand, rhs: Operand) -> str:
+    """Returns a hint if one of the two seems to hold two elements in a byte, else nothing."""
+    a, b = math.prod(lhs.contracted_shape), math.prod(rhs.contracted_shape)
+    return nibbles_hint(lhs.data.dtype, a, b) or nibbles_hint(rhs.data.dtype, b, a)
 
 
 def _is_concrete(x: Any) -> bool:

@@ -63,10 +63,8 @@ def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
     It copies the weights, under jit too: pack them once, and donate w where nothing else needs it. It has derivatives,
     as a linear function of an array.
     """
-    data, factors = quantized_parts("w", w)
+    data, factors = quantized_parts("w", w, FLOATS)
     transpose = flag("transpose", transpose)
-    if factors is None and data.dtype not in FLOATS:
-        raise TypeError(f"w: dtype is {data.dtype}, must be of floats, or w a QuantizedTensor")
     if data.ndim != 3:
         raise ValueError(f"w: shape is {data.shape}, must be [G,{'N,K' if transpose else 'K,N'}]")
     columns = data.shape[1 if transpose else 2]

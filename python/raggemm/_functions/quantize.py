@@ -163,7 +163,8 @@ def quantize(
     float8_e5m2 and 6 of float4_e2m1fn. It is 1 where it would be 0 or below 2^-126, and at most 2^126 and scale_dtype's
     largest, where elements saturate. x / scale, of the scale as it was rounded, is x * (1 / scale) in float32. A
     scale_dtype of float8_e8m0fnu takes TransformerEngine's rule for MX: the least power of two, from 2^-127 on, that is
-    not less than that product. float8_e4m3fn is for quantize_nvfp4.
+    not less than that product. float8_e4m3fn is for quantize_nvfp4. QuantizedTensor says what products make of scales
+    near 2^-127 and 2^127.
 
     uint8 and uint4, and the others with zero_point, map the range from the least of x and 0 to the greatest of x and 0
     to all of dtype: scale is its length / (2^bits - 1), zero_point the integer nearest to dtype's least - least / scale

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._functions.containers import Container, indexed
-from raggemm._primitive.call import FLOATS, INTEGER_ELEMENTS, MATRICES, QUANTIZED, SCALES, listed
+from raggemm._primitive.call import BYTES, FLOATS, INTEGER_ELEMENTS, MATRICES, QUANTIZED, SCALES, listed
 
 # Version of the layout of PackedWeights; another layout gets another number.
 PACKED_VERSION = 1
@@ -30,6 +30,11 @@ class QuantizedTensor(Container):
       make of data [M,K];
     - data's rank: each extent divides data's, whose blocks of equal size share a value. Of data [G,K,N]: [G,1,N] is one
       for each column of each group, [1,1,N] for each column of all groups, [G,K/32,N] for 32 along K.
+
+    A product multiplies elements by a scale that differs along K. Beside bfloat16 rows such an element counts as 0 if
+    it is below 2^-126, unless raggemm.options(bf16_sums="fma") is in effect. Beside rows of any type it is infinite
+    from 2^128 on. Scales of float8_e8m0fnu reach both ends: MXFP4 with codes 0 and 1, and with 253 and 254
+    (docs/quantized.md).
 
     zero_point is None, which is 0, or an array of data's own dtype, an integer, of any shape that a scale may have.
 
@@ -197,12 +202,26 @@ def float_array(name: str, x: Any, allowed: Iterable[np.dtype] = FLOATS) -> jax.
 STAND_FOR_NUMBERS = "; elements that stand for numbers are a QuantizedTensor's"
 
 
-def matrix_array(name: str, x: Any) -> jax.Array:
-    x = array(name, x)
-    if x.dtype not in MATRICES:
+def matrix_array(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> jax.Array:
+    """An array of one of the allowed types. Bytes are multiplied by bytes only, and the error says so."""
+    x, allowed = array(name, x), tuple(allowed)
+    if x.dtype not in allowed:
+        pair = listed(BYTES)
+        bytes_too = f", or {pair} beside {pair}" if set(BYTES) <= set(allowed) else ""
         hint = STAND_FOR_NUMBERS if x.dtype in QUANTIZED else ""
-        raise TypeError(f"{name}: dtype is {x.dtype}, must be {listed(MATRICES)}{hint}")
+        floats = listed(dtype for dtype in allowed if dtype not in BYTES)
+        raise TypeError(f"{name}: dtype is {x.dtype}, must be {floats}{bytes_too}{hint}")
     return x
+
+
+def nibbles_hint(dtype: Any, extent: int, wanted: int) -> str:
+    """Returns a hint if an axis of bytes has half of the elements that are wanted, else nothing."""
+    if dtype not in BYTES or extent == 0 or 2 * extent != wanted:
+        return ""
+    return (
+        f"; {dtype} is one element in each byte: if a byte holds two elements of 4 bits, make int4 or uint4 of them "
+        "first, with jax.lax.bitcast_convert_type"
+    )
 
 
 class Factors(NamedTuple):
@@ -212,11 +231,11 @@ class Factors(NamedTuple):
     zero: jax.Array | None
 
 
-def quantized_parts(name: str, x: Any) -> tuple[jax.Array, Factors | None]:
-    """The elements and factors of a QuantizedTensor, or an array and None. Elements have no derivative, and no scale
-    of float8_e8m0fnu has one, which has neither zero nor sign."""
+def quantized_parts(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> tuple[jax.Array, Factors | None]:
+    """The elements and factors of a QuantizedTensor, or an array of one of the allowed types and None. Elements have no
+    derivative, and no scale of float8_e8m0fnu has one, which has neither zero nor sign."""
     if not is_quantized(x):
-        return matrix_array(name, x), None
+        return matrix_array(name, x, allowed), None
     return _parts(checked(name, x))
 
 
@@ -226,18 +245,21 @@ def _parts(x: QuantizedTensor) -> tuple[jax.Array, Factors]:
     return jax.lax.stop_gradient(x.data), Factors(scale, x.zero_point)
 
 
-def weight_parts(name: str, x: Any) -> tuple[jax.Array, Factors | None, int | None]:
+def weight_parts(
+    name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES
+) -> tuple[jax.Array, Factors | None, int | None]:
     """As quantized_parts, of what may also be PackedWeights, and the columns of those: data is [G,T,K,B] then."""
     if not isinstance(x, PackedWeights):
-        return *quantized_parts(name, x), None
-    packed = checked_packed(name, x)
+        return *quantized_parts(name, x, allowed), None
+    packed = checked_packed(name, x, tuple(dtype for dtype in allowed if dtype in FLOATS))
     if not packed.quantized:
         return packed.data, None, packed.columns
     return *_parts(QuantizedTensor(packed.data, packed.scale, packed.zero_point)), packed.columns
 
 
-def checked_packed(name: str, x: Any) -> PackedWeights:
-    """PackedWeights of JAX arrays. Raises TypeError and ValueError where prepack makes no such."""
+def checked_packed(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) -> PackedWeights:
+    """PackedWeights of JAX arrays, of these floats if not quantized. Raises TypeError and ValueError where prepack
+    makes no such."""
     if not isinstance(x, PackedWeights):
         raise TypeError(f"{name}: is {type(x).__name__}, must be PackedWeights")
     if x.version != PACKED_VERSION:
@@ -245,7 +267,7 @@ def checked_packed(name: str, x: Any) -> PackedWeights:
             f"{name}: is packed by version {x.version} of the layout, this raggemm reads version {PACKED_VERSION}; "
             "unprepack it with the raggemm that packed it, then pack it with this one"
         )
-    data = float_array(f"{name}.data", x.data, QUANTIZED if x.quantized else FLOATS)
+    data = float_array(f"{name}.data", x.data, QUANTIZED if x.quantized else floats)
     width, columns = data.shape[-1] if data.ndim == 4 else 0, integer(f"{name}.columns", x.columns)
     if width not in (32, 64, 128, 256) or data.shape[1] != -(-columns // width):
         raise ValueError(f"{name}.data: shape is {data.shape}, must be [G,T,K,B] with T blocks for {columns} columns")
@@ -273,15 +295,16 @@ def _checked_factors(
 ) -> tuple[jax.Array | None, jax.Array | None]:
     if scale is not None:
         scale = float_array(f"{name}.scale", scale, SCALES)
-        _check_shape(f"{name}.scale", scale.shape, shape)
+        _check_shape(f"{name}.scale", scale.shape, shape, dtype)
     if zero_point is not None:
         check_type(f"{name}.{field}: with a zero_point", dtype, INTEGER_ELEMENTS)
         zero_point = float_array(f"{name}.zero_point", zero_point, (dtype,))
-        _check_shape(f"{name}.zero_point", zero_point.shape, shape)
+        _check_shape(f"{name}.zero_point", zero_point.shape, shape, dtype)
     return scale, zero_point
 
 
-def _check_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...]) -> None:
+def _check_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...], dtype: Any) -> None:
+    """That scales or zero points of this shape belong to data of that one, and of that dtype."""
     if shape == () or (len(shape) == 1 < len(data) and (len(data) == 2 or shape == data[:1])):
         return
     if len(shape) != len(data):
@@ -289,7 +312,9 @@ def _check_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...]) -> No
         raise ValueError(f"{name}: shape is {shape}, must be (), {groups} or have the {len(data)} axes of data {data}")
     for axis, (count, extent) in enumerate(zip(shape, data, strict=True)):
         if count != extent and (count == 0 or extent % count):
-            raise ValueError(f"{name}: axis {axis} of shape {shape} is {count}, must divide {extent} of data {data}")
+            hint = nibbles_hint(dtype, extent, count)
+            said = f"{name}: axis {axis} of shape {shape} is {count}, must divide {extent} of data {data}"
+            raise ValueError(f"{said}{hint}")
 
 
 def check_type(name: str, dtype: Any, allowed: Iterable[np.dtype]) -> None:

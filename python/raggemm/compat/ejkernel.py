@@ -167,7 +167,7 @@ def grouped_matmul(
       group_offset: integer, () or (1,): the group in group_sizes that rhs[0] and row 0 of lhs are for, where rhs has
         fewer. The sizes of other groups are not read.
       existing_out: [m, n] of a float type, added to the result.
-      preferred_element_type: dtype of the result; None means float32.
+      preferred_element_type: dtype of the result; None means float32, for float64 operands too.
       rhs_scale: [num_groups, blocks, 1, n], or without the axis of 1: the elements of each n of so many blocks of k
         share a value, by which rhs is multiplied; with use_v3 only, else ValueError. rhs is of floats then, or of the
         types of a QuantizedTensor's data.

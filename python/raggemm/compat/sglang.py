@@ -59,7 +59,7 @@ def gmm(
       rhs: [num_groups, k, n], of a float type or, with rhs_scale, of the types of a QuantizedTensor's data; or a
         QuantizedTensor, without rhs_scale.
       group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than m.
-      preferred_element_type: dtype of the result.
+      preferred_element_type: dtype of the result. The default is float32 for float64 operands too.
       rhs_scale: [num_groups, blocks, 1, n]: the elements of each n of so many blocks of k share a value.
       rhs_bias: [num_groups, 1, n], added to the rows of its group.
       group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for; None is 0.

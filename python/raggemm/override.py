@@ -1,0 +1,36 @@
+"""`python -m raggemm.override PROGRAM ARGUMENTS`: runs a program that stays as it is with the override on.
+
+PROGRAM is a file, or `-m MODULE`. It runs as `python PROGRAM ARGUMENTS` runs it, after enable_ragged_dot_override().
+That imports jax first, so variables such as JAX_PLATFORMS must be set outside of the program. Processes that the
+program starts do not have the override.
+"""
+
+import os
+import runpy
+import sys
+
+from raggemm._jax_lax.override import enable_ragged_dot_override
+
+__all__ = ["main"]
+
+_USAGE = "usage: python -m raggemm.override (PROGRAM | -m MODULE) [ARGUMENTS]"
+
+
+def main(arguments: list[str]) -> None:
+    """Runs the program with its arguments. Exits with the usage, and status 2, if they name none."""
+    is_module = arguments[:1] == ["-m"]
+    given = arguments[is_module:]
+    if not given or given[0].startswith("-"):
+        print(_USAGE, file=sys.stderr)
+        raise SystemExit(2)
+    enable_ragged_dot_override()
+    sys.argv = given
+    if is_module:
+        runpy.run_module(given[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = os.path.dirname(os.path.abspath(given[0]))  # for -m it is the working directory
+        runpy.run_path(given[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
