@@ -71,7 +71,7 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
     }
     if (!entrants_[0].status.ok()) return entrants_[0].status;
   }
-  return Report(limits);
+  return Report(meter.WithFastestUnits(UpperQuartileOf(limits), case_.threads));
 }
 
 // Also what warms everybody up: kernels are generated, buffers allocated.
@@ -140,9 +140,8 @@ bool Contest::TooSlow(const Entrant& entrant) const {
   return entrant.seconds.size() >= (seconds > kLongCall ? 1 : 2) && seconds > kFarBehind * Median(entrants_[0].seconds);
 }
 
-proto::CaseReport Contest::Report(const std::vector<Limits>& limits) const {
+proto::CaseReport Contest::Report(const Limits& limits) const {
   const Work work = WorkOf(case_);
-  const Limits reached = UpperQuartileOf(limits);
   proto::CaseReport report;
   report.set_case_(case_.name);
   report.set_regime(case_.recorded ? "recorded" : "sweep");
@@ -158,8 +157,6 @@ proto::CaseReport Contest::Report(const std::vector<Limits>& limits) const {
   report.set_n(static_cast<int>(case_.n));
   report.set_flops(work.flops);
   report.set_bytes(work.bytes_read + work.bytes_written);
-  report.set_unit(Units()[FastestUnit(reached)].name);
-  SetLimits(reached, case_.threads, *report.mutable_limits());
   report.mutable_absent()->Add(absent_.begin(), absent_.end());
   for (const Entrant& entrant : entrants_) {
     const Contender& contender = entrant.contender;
@@ -176,7 +173,8 @@ proto::CaseReport Contest::Report(const std::vector<Limits>& limits) const {
     line.set_spread(Spread(entrant.seconds));
     line.set_rounds(static_cast<int>(entrant.seconds.size()));
   }
-  SetComparison(work.flops / SecondsAtBest(work, reached) * 1e-9, report);
+  SetComparison(report);
+  SetRoofline(work, limits, report);
   return report;
 }
 

@@ -46,7 +46,7 @@ class Contest {
   bool TooSlow(const Entrant& entrant) const;
   int64_t NextPlace(int64_t groups);
   Stretches NextMatrices();
-  proto::CaseReport Report(const std::vector<Limits>& limits) const;
+  proto::CaseReport Report(const Limits& limits) const;
 
   const Case case_;
   const Memory& memory_;

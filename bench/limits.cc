@@ -11,6 +11,8 @@ namespace {
 
 constexpr int64_t kLine = 64;
 constexpr int64_t kPart = kBeyondCaches / 4;
+// Turns of a unit's first measurement on some number of threads, so that the first cases have the limit of the last.
+constexpr int kFirstTurns = 10;
 
 #define RAGGEMM_STORE_LINES(instructions)                           \
   [](char* begin, int64_t bytes) {                                  \
@@ -100,6 +102,7 @@ Limits QuantileOf(const std::vector<Limits>& samples, double share) {
   }
   limits.read_gbps = quantile([](const Limits& sample) { return sample.read_gbps; });
   limits.store_gbps = quantile([](const Limits& sample) { return sample.store_gbps; });
+  limits.overall_fma_gflops = quantile([](const Limits& sample) { return sample.overall_fma_gflops; });
   return limits;
 }
 
@@ -118,10 +121,7 @@ LimitsMeter::LimitsMeter() : memory_(kBeyondCaches + kPart, DType::kF32, DType::
 
 Limits LimitsMeter::Measure(int threads, DType in, absl::FunctionRef<Stretches()> next) {
   Limits limits;
-  for (size_t i = 0; i < kUnits; ++i) {
-    const Unit& unit = Units()[i];
-    if (Multiplies(unit, in)) limits.gflops[i] = PeakGflops(unit, threads);
-  }
+  MeasureUnits(threads, in, limits);
   limits.read_gbps = ReadGbps(threads, next);
   limits.store_gbps = StoreGbps(threads, NextPart());
   return limits;
@@ -129,6 +129,27 @@ Limits LimitsMeter::Measure(int threads, DType in, absl::FunctionRef<Stretches()
 
 Limits LimitsMeter::Measure(int threads) {
   return Measure(threads, DType::kF32, [this] { return Stretches{{NextPart(), kPart}}; });
+}
+
+Limits LimitsMeter::WithFastestUnits(Limits limits, int threads) const {
+  const auto fastest = fastest_.find(threads);
+  for (size_t i = 0; i < kUnits && fastest != fastest_.end(); ++i) {
+    if (limits.gflops[i] > 0) limits.gflops[i] = std::max(limits.gflops[i], fastest->second[i]);
+  }
+  return limits;
+}
+
+void LimitsMeter::MeasureUnits(int threads, DType in, Limits& limits) {
+  for (size_t i = 0; i < kUnits; ++i) {
+    if (!Multiplies(Units()[i], in)) continue;
+    double& fastest = fastest_[threads][i];
+    for (int turn = fastest == 0 ? kFirstTurns : 1; turn > 0; --turn) {
+      const UnitRates rates = MeasureUnit(Units()[i], threads);
+      limits.gflops[i] = std::max(limits.gflops[i], rates.fastest);
+      if (i == 0) limits.overall_fma_gflops = rates.overall;
+    }
+    fastest = std::max(fastest, limits.gflops[i]);
+  }
 }
 
 // A part beyond the last is never asked for: prefetch may run past the end of one.

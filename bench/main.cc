@@ -1,6 +1,6 @@
 // raggemm_bench [--quick|--full] [--filter=REGEX]: our library and its peers on the same operands, in
 // turns, beside what the machine can do. Takes 7 GiB of memory. Exits non-zero where a result of ours is wrong.
-// raggemm_bench --kernels, --calibrate: the kernels by themselves, in a minute and a GiB.
+// raggemm_bench --kernels: the kernels by themselves, in a minute and a GiB.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -14,7 +14,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
-#include "bench/calibrate.h"
 #include "bench/cases.h"
 #include "bench/contest.h"
 #include "bench/kernel_rows.h"
@@ -32,10 +31,7 @@ ABSL_FLAG(bool, quick, false, "a sample, in two minutes");
 ABSL_FLAG(bool, full, false, "every shape, type, mode and number of threads, in hours");
 ABSL_FLAG(std::string, filter, "", "only cases like forward/bf16-f32/2048x768/rows8/threads2 that contain this regex");
 
-ABSL_FLAG(bool, as_unknown, false, "the quick cases, against ourselves as if nobody had measured this CPU");
-
 ABSL_FLAG(bool, kernels, false, "instead: GFLOP/s of each kernel from L1 and from L2, a line for each shape");
-ABSL_FLAG(bool, calibrate, false, "instead: measures this CPU, and tries policies, for a file for RAGGEMM_CPU_FILE");
 
 namespace raggemm::bench {
 namespace {
@@ -47,7 +43,7 @@ int Fail(const absl::Status& status) {
 
 Selection SelectionFromFlags() {
   if (absl::GetFlag(FLAGS_full)) return Selection::kFull;
-  return absl::GetFlag(FLAGS_quick) || absl::GetFlag(FLAGS_as_unknown) ? Selection::kQuick : Selection::kDefault;
+  return absl::GetFlag(FLAGS_quick) ? Selection::kQuick : Selection::kDefault;
 }
 
 // One benchmark a case: its time is ours. Of one that failed the label says why, and nothing is counted.
@@ -96,19 +92,16 @@ class Progress : public benchmark::BenchmarkReporter {
 };
 
 int Main() {
-  if (absl::GetFlag(FLAGS_kernels)) absl::PrintF("%s\n\n%s", CpuName(), KernelTable(/*turns=*/20));
-  if (absl::GetFlag(FLAGS_calibrate)) {
-    const absl::StatusOr<std::string> file = Calibrate();
-    if (!file.ok()) return Fail(file.status());
-    absl::PrintF("%s", *file);
+  if (absl::GetFlag(FLAGS_kernels)) {
+    absl::PrintF("%s\n\n%s", CpuName(), KernelTable(/*turns=*/20));
+    return 0;
   }
-  if (absl::GetFlag(FLAGS_kernels) || absl::GetFlag(FLAGS_calibrate)) return 0;
   const absl::StatusOr<proto::GroupedGemmCases> recorded = ReadCases(RAGGEMM_CASES_DIR "/moe.textproto");
   if (!recorded.ok()) return Fail(recorded.status());
   const Selection selection = SelectionFromFlags();
   const absl::StatusOr<std::vector<Case>> cases = SelectCases(*recorded, selection, absl::GetFlag(FLAGS_filter));
   if (!cases.ok()) return Fail(cases.status());
-  Session session(*cases, selection, absl::GetFlag(FLAGS_as_unknown), RAGGEMM_BENCH_REPORT);
+  Session session(*cases, selection, RAGGEMM_BENCH_REPORT);
   session.PrintMachine();
   for (const Case& c : *cases) {
     benchmark::RegisterBenchmark(c.Id().c_str(), RunBenchmark, c, std::ref(session))

@@ -113,17 +113,17 @@ def signs_of_a_busy_machine(report: dict) -> list[str]:
     """What speaks for it in a report, one sentence each."""
     machine, cases, signs = report["machine"], report["cases"], []
     for limits in machine.get("limits", []):
-        threads, fma, probed = limits["threads"], limits["fma_gflops"], machine.get("probed_gflops")
+        threads, fma, probed = limits["threads"], limits["overall_fma_gflops"], machine.get("probed_gflops")
         if probed and fma < LEAST_OF_PROBE * probed * threads:
             signs.append(
                 f"{threads} threads reached {fma:.1f} GFLOP/s of f32 fma, {100 * fma / probed / threads:.0f} % of what "
                 f"one reached in the best of some short turns ({probed:.1f}) times {threads}."
             )
-        for key, name in (("fma_gflops", "f32 fma"), ("read_gbps", "memory read")):
+        for key, name in (("overall_fma_gflops", "f32 fma"), ("read_gbps", "memory read")):
             spread = _spread([case["limits"][key] for case in cases if case["threads"] == threads])
             if spread > MOST_SPREAD:
                 signs.append(
-                    f"The limit {name} of {threads} threads has a spread of {100 * spread:.0f} % over the cases."
+                    f"The rate of {name} on {threads} threads has a spread of {100 * spread:.0f} % over the cases."
                 )
     spread = statistics.median(case["ours"]["spread"] for case in cases)
     if spread > MOST_SPREAD:

@@ -61,6 +61,8 @@ void SetLimits(const Limits& limits, int threads, proto::Limits& message) {
   message.set_fma_gflops(limits.gflops[0]);
   message.set_read_gbps(limits.read_gbps);
   message.set_store_gbps(limits.store_gbps);
+  message.set_overall_fma_gflops(limits.overall_fma_gflops);
+  message.clear_units();
   for (size_t i = 1; i < kUnits; ++i) {
     if (limits.gflops[i] == 0) continue;
     proto::Unit& unit = *message.add_units();
@@ -70,7 +72,7 @@ void SetLimits(const Limits& limits, int threads, proto::Limits& message) {
 }
 
 Limits LimitsOf(const proto::Limits& message) {
-  Limits limits = {{message.fma_gflops()}, message.read_gbps(), message.store_gbps()};
+  Limits limits = {{message.fma_gflops()}, message.read_gbps(), message.store_gbps(), message.overall_fma_gflops()};
   for (const proto::Unit& unit : message.units()) {
     for (size_t i = 1; i < kUnits; ++i) {
       if (unit.name() == Units()[i].name) limits.gflops[i] = unit.gflops();
@@ -79,11 +81,9 @@ Limits LimitsOf(const proto::Limits& message) {
   return limits;
 }
 
-void SetComparison(double roofline_gflops, proto::CaseReport& report) {
+void SetComparison(proto::CaseReport& report) {
   const double ours = report.ours().gflops();
   report.set_ours_gflops(ours);
-  report.set_roofline_gflops(roofline_gflops);
-  report.set_roofline_share(ours / roofline_gflops);
   const proto::Contender* best = nullptr;
   for (const proto::Contender& peer : report.peers()) {
     if (peer.has_gflops() && (best == nullptr || peer.gflops() > best->gflops())) best = &peer;
@@ -92,6 +92,14 @@ void SetComparison(double roofline_gflops, proto::CaseReport& report) {
   report.set_best_peer(absl::StrCat(best->name(), "/", best->way()));
   report.set_best_peer_gflops(best->gflops());
   report.set_ratio(ours / best->gflops());
+}
+
+void SetRoofline(const Work& work, const Limits& limits, proto::CaseReport& report) {
+  const double roofline = work.flops / SecondsAtBest(work, limits) * 1e-9;
+  report.set_unit(Units()[FastestUnit(limits)].name);
+  SetLimits(limits, report.threads(), *report.mutable_limits());
+  report.set_roofline_gflops(roofline);
+  report.set_roofline_share(report.ours_gflops() / roofline);
 }
 
 absl::Status WriteReport(const std::string& path, const proto::Report& report) {

@@ -9,6 +9,7 @@
 #include "bench/limits.h"
 #include "bench/peers/peer.h"
 #include "bench/report.pb.h"
+#include "bench/roofline.h"
 
 namespace raggemm::bench {
 
@@ -20,8 +21,11 @@ proto::Machine DescribeMachine(const std::vector<Peer>& peers);
 void SetLimits(const Limits& limits, int threads, proto::Limits& message);
 Limits LimitsOf(const proto::Limits& message);
 
-// The best of the peers, our ratio to it, the roofline and our share of it, from `ours` and `peers` in the report.
-void SetComparison(double roofline_gflops, proto::CaseReport& report);
+// Sets the best of the peers and our ratio to it, from `ours` and `peers` in the report.
+void SetComparison(proto::CaseReport& report);
+
+// Sets the limits, the unit, the roofline and our share of it, after SetComparison. May be called again with others.
+void SetRoofline(const Work& work, const Limits& limits, proto::CaseReport& report);
 
 // Makes the folder of `path` where there is none. UnavailableError when it cannot be written.
 absl::Status WriteReport(const std::string& path, const proto::Report& report);

@@ -174,19 +174,19 @@ def _without_folders(text: str) -> str:
 METHOD = """\
 All contenders of a case take turns on the same operands, in one process, after their results were compared with ours
 and with float64. Weights come from memory: successive calls go through 512 MiB and more. A figure is the median over
-rounds, its spread the distance of the quartiles over the median. The limits are measured between the turns, and a
-case's are their upper quartiles: sums by the fastest unit that the CPU has for the types, in loops between registers,
-and a plain pass over the case's own weights (wgrad: gradients), each line read once and in order. The roofline is the
-larger of the time of the sums and of the transfers, lhs, weights of groups with rows, and out (wgrad: every gradient)
-each once. A peer counts with the better of two ways: its own threads on group after group, or our threads over the
-groups, largest first, with the peer on one thread in each. `widen` is the fastest f32 peer on bf16 operands widened to
-f32 first, widening counted; widened beforehand it is an upper bound, not a peer. Peers that were far behind took part
-in fewer rounds. Peers of quantized operands are `bf16`, our own call with lhs and weights of bf16 at the same rows, and
-oneDNN 3 where it has such a product and its result is right: int4 times its scale it rounds to bf16 before it
-multiplies, which is too far from float64. The roofline counts quantized operands in the bytes that they are stored in,
-scales included, so that its share is that of the memory's speed where few rows let memory bound the call. `Weights in
-cache` is the same call with so few groups that their weights stay in the last cache, over and over. Means are
-geometric."""
+rounds, its spread the distance of the quartiles over the median. The limits are measured between the turns. The limit
+of the sums is the fastest millisecond of the whole run, by the fastest unit that the CPU has for the types, in a loop
+between registers. The limits of memory are the upper quartiles of a case's samples: a plain pass over its own weights
+(wgrad: gradients) reads each line once and in order. The roofline is the larger of the time of the sums and of the
+transfers, lhs, weights of groups with rows, and out (wgrad: every gradient) each once. A peer counts with the better
+of two ways: its own threads on group after group, or our threads over the groups, largest first, with the peer on one
+thread in each. `widen` is the fastest f32 peer on bf16 operands widened to f32 first, widening counted; widened
+beforehand it is an upper bound, not a peer. Peers that were far behind took part in fewer rounds. Peers of quantized
+operands are `bf16`, our own call with lhs and weights of bf16 at the same rows, and oneDNN 3 where it has such a
+product and its result is right: int4 times its scale it rounds to bf16 before it multiplies, which is too far from
+float64. The roofline counts quantized operands in the bytes that they are stored in, scales included, so that its
+share is that of the memory's speed where few rows let memory bound the call. `Weights in cache` is the same call with
+so few groups that their weights stay in the last cache, over and over. Means are geometric."""
 
 
 def report_text(report: dict, pictures_of: list[tuple[str, str]]) -> str:

@@ -25,12 +25,11 @@ const Length& LengthOf(Selection selection) { return kLengths[static_cast<int>(s
 
 }  // namespace
 
-Session::Session(std::vector<Case> cases, Selection selection, bool as_unknown, std::string report_path)
+Session::Session(std::vector<Case> cases, Selection selection, std::string report_path)
     : cases_(std::move(cases)),
       selection_(selection),
-      as_unknown_(as_unknown),
       report_path_(std::move(report_path)),
-      peers_(as_unknown ? std::vector<Peer>() : LoadPeers()),
+      peers_(LoadPeers()),
       start_(std::chrono::steady_clock::now()) {
   *report_.mutable_machine() = DescribeMachine(peers_);
   report_.mutable_machine()->set_selection(LengthOf(selection).name);
@@ -54,11 +53,12 @@ absl::StatusOr<proto::CaseReport> Session::Run(const Case& c) {
   TakeMemoryFor(c);
   const Rounds rounds = RoundsForNext();
   ++started_;
-  Contest contest = as_unknown_ ? Contest(c, *memory_, {Ours(c, *memory_), OursOn(WithoutRow(HostCpu()), c, *memory_)})
-                                : Contest(c, *memory_, wide_.get(), peers_);
+  Contest contest(c, *memory_, wide_.get(), peers_);
   absl::StatusOr<proto::CaseReport> report = contest.Run(meter_, rounds);
   if (report.ok()) {
     *report_.add_cases() = *report;
+    work_.push_back(WorkOf(c));
+    JudgeAgain();
     status_.Update(Write());
   } else {
     status_.Update(report.status());
@@ -92,6 +92,14 @@ Rounds Session::RoundsForNext() const {
   const double total = length.run + length.each_case * static_cast<double>(cases_.size());
   const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   return {kLeast, kMost, std::max(0.0, total - spent) / static_cast<double>(cases_.size() - started_)};
+}
+
+// Judges all cases by the fastest units of the run so far: a later case may have found a faster moment.
+void Session::JudgeAgain() {
+  for (size_t i = 0; i < work_.size(); ++i) {
+    proto::CaseReport& c = *report_.mutable_cases(static_cast<int>(i));
+    SetRoofline(work_[i], meter_.WithFastestUnits(LimitsOf(c.limits()), c.threads()), c);
+  }
 }
 
 // Limits of the whole run: medians over its cases.

@@ -17,13 +17,13 @@
 #include "bench/operands.h"
 #include "bench/peers/peer.h"
 #include "bench/report.pb.h"
+#include "bench/roofline.h"
 
 namespace raggemm::bench {
 
 class Session {
  public:
-  // As unknown: not against peers, but against ourselves as if this CPU had no row.
-  Session(std::vector<Case> cases, Selection selection, bool as_unknown, std::string report_path);
+  Session(std::vector<Case> cases, Selection selection, std::string report_path);
 
   // CPU, peers and overheads, to stdout.
   void PrintMachine() const;
@@ -36,17 +36,18 @@ class Session {
 
  private:
   void TakeMemoryFor(const Case& next);
+  void JudgeAgain();
   Rounds RoundsForNext() const;
   absl::Status Write();
 
   const std::vector<Case> cases_;
   const Selection selection_;
-  const bool as_unknown_;
   const std::string report_path_;
   const std::vector<Peer> peers_;
   const std::chrono::steady_clock::time_point start_;
   LimitsMeter meter_;
   proto::Report report_;
+  std::vector<Work> work_;  // Of each case in the report.
   absl::Status status_;
   size_t started_ = 0;
   // Buffers for one input type and quantization at a time.

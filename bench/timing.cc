@@ -43,6 +43,37 @@ double SecondsOnThreads(int threads, absl::FunctionRef<void(int thread)> body) {
   return std::chrono::duration<double>(end - start).count();
 }
 
+PieceRates RunPieces(int threads, int pieces, int window, absl::FunctionRef<void(int thread)> body) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  std::vector<std::vector<double>> times(static_cast<size_t>(threads));
+  const double seconds = SecondsOnThreads(threads, [&](int thread) {
+    std::vector<double>& own = times[static_cast<size_t>(thread)];
+    own.reserve(static_cast<size_t>(pieces) + 1);
+    const auto take_time = [&] { own.push_back(std::chrono::duration<double>(Clock::now() - start).count()); };
+    take_time();
+    for (int piece = 0; piece < pieces; ++piece) {
+      body(thread);
+      take_time();
+    }
+  });
+  PieceRates rates = {0, threads * pieces / seconds};
+  for (auto from_first = times[0].begin(); times[0].end() - from_first > window; ++from_first) {
+    const double from = *from_first, to = *(from_first + window);
+    double done = 0;
+    for (const std::vector<double>& own : times) done += PiecesBefore(own, to) - PiecesBefore(own, from);
+    rates.fastest = std::max(rates.fastest, done / (to - from));
+  }
+  return rates;
+}
+
+double PiecesBefore(const std::vector<double>& times, double moment) {
+  const auto next = std::upper_bound(times.begin(), times.end(), moment);
+  if (next == times.begin()) return 0;
+  const auto finished = static_cast<double>(next - times.begin() - 1);
+  return next == times.end() ? finished : finished + (moment - *(next - 1)) / (*next - *(next - 1));
+}
+
 void LimitSpinning(char** argv) {
   constexpr char kVariable[] = "GOMP_SPINCOUNT";  // loops of a pause instruction, 20 to 60 ns each
   if (std::getenv(kVariable) != nullptr) return;

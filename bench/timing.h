@@ -12,6 +12,20 @@ namespace raggemm::bench {
 // Runs body(thread) on each of `threads` threads. Seconds from their common start to the end of the last.
 double SecondsOnThreads(int threads, absl::FunctionRef<void(int thread)> body);
 
+// Pieces of work a second, of all threads together.
+struct PieceRates {
+  double fastest;  // While the first thread ran some successive pieces, at the best moment.
+  double overall;  // From the start to the end of the last thread.
+};
+
+// Runs body(thread) `pieces` times on each of `threads` threads at once. `fastest` is that of `window` successive
+// pieces: whatever takes a core away at another moment does not lower it.
+PieceRates RunPieces(int threads, int pieces, int window, absl::FunctionRef<void(int thread)> body);
+
+// Returns how many pieces a thread had finished at a moment. `times` are its start and the ends of its pieces; a piece
+// that was running counts in part.
+double PiecesBefore(const std::vector<double>& times, double moment);
+
 // OpenMP's workers, which spin for 18 ms after a parallel region, do so for about a millisecond instead, unless the
 // environment says otherwise. Long enough to be hot from one product of a series to the next and at the end of a call,
 // so that nobody is slower for it: passive waiting would cost a wake-up a product. The library reads the environment

@@ -26,8 +26,14 @@ const std::array<Unit, kUnits>& Units();
 // The first multiplies all types: the fastest sequence of exact products widens what is narrower.
 bool Multiplies(const Unit& unit, DType in);
 
-// GFLOP/s of a unit that is there, on some number of threads at once, in a part of its steps: one of many short turns
-// is undisturbed.
+struct UnitRates {
+  double fastest;  // GFLOP/s in the best millisecond.
+  double overall;  // GFLOP/s of all 10 ms, which whoever else runs on the machine lowers.
+};
+
+// Measures a unit that is there, on some number of threads at once, in a part of its steps.
+UnitRates MeasureUnit(const Unit& unit, int threads, int parts = 1);
+// Returns the fastest rate of that.
 double PeakGflops(const Unit& unit, int threads, int parts = 1);
 // Measures the fastest unit for operands of a type.
 double PeakGflops(DType in, int threads, int parts = 1);

@@ -117,6 +117,7 @@ make_debian_13() {
   debian_packages debootstrap
   say "making a root of Debian 13 in ${debian_13#"$root"/} (a minute or two)"
   rm -rf "$debian_13"
+  mkdir -p "${debian_13%/*}"
   if ! { debootstrap --variant=minbase --include=ca-certificates trixie "$debian_13" &&
     in_debian_13 apt-get update &&
     in_debian_13 apt-get install -q -y --no-install-recommends "$@"; } >"$debian_13.log" 2>&1; then
@@ -163,7 +164,6 @@ test_source() {
 # The sources on Debian 13, with its g++, in a root apart from that of the wheel, which has no compiler.
 test_debian_13() {
   local debian_13=$root/build/debian-13 why_not
-  mkdir -p "$root/build"
   make_debian_13 "${debian_13_packages[@]}" git  # which tests of ./dev use
   [[ -z $why_not ]] || not_run "Debian 13, which is tested in a root of its own: $why_not"
   mkdir -p "$debian_13/source"

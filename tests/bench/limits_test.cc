@@ -1,5 +1,9 @@
 #include "bench/limits.h"
 
+#include <algorithm>
+#include <array>
+#include <vector>
+
 #include "gtest/gtest.h"
 
 namespace raggemm::bench {
@@ -29,9 +33,24 @@ TEST(LimitsMeter, ReadsWhatItIsGivenWithTheUnitsOfTheType) {
       for (size_t i = 0; i < kUnits; ++i) EXPECT_EQ(limits.gflops[i] > 0, Multiplies(Units()[i], in)) << i;
       EXPECT_GT(limits.read_gbps, 0);
       EXPECT_GT(limits.store_gbps, 0);
+      EXPECT_GT(limits.overall_fma_gflops, 0);
     }
   }
   EXPECT_EQ(asked, 6 * 4) << "each way reads memory of its own";
+}
+
+TEST(LimitsMeter, KnowsTheFastestUnitsOfAllMeasurements) {
+  const std::vector<char> some(1 << 16, 1);
+  LimitsMeter meter;
+  const Limits low = {{1, 0, 1}, 20, 10};
+  EXPECT_EQ(meter.WithFastestUnits(low, 1).gflops, low.gflops) << "nothing was measured";
+  double fastest = 0;
+  for (int turn = 0; turn < 3; ++turn) {
+    fastest = std::max(fastest, meter.Measure(1, DType::kF32, [&] { return Stretches{some}; }).gflops[0]);
+  }
+  EXPECT_EQ(meter.WithFastestUnits(low, 1).gflops, (std::array<double, kUnits>{fastest, 0, 1}));
+  EXPECT_EQ(meter.WithFastestUnits({{2 * fastest}, 20, 10}, 1).gflops[0], 2 * fastest);
+  EXPECT_EQ(meter.WithFastestUnits(low, 2).gflops, low.gflops) << "on two threads nothing was measured";
 }
 
 }  // namespace

@@ -25,18 +25,32 @@ TEST(SetComparison, TakesTheBestPeerThatWasTimed) {
   AddPeer(report, "slow", "own").set_gflops(20);
   AddPeer(report, "fast", "outer").set_gflops(40);
   AddPeer(report, "wrong", "own").set_error("out[0] is 1, expected 2");
-  SetComparison(80, report);
+  SetComparison(report);
   EXPECT_EQ(report.best_peer(), "fast/outer");
   EXPECT_EQ(report.best_peer_gflops(), 40);
   EXPECT_EQ(report.ratio(), 1.5);
-  EXPECT_EQ(report.roofline_gflops(), 80);
-  EXPECT_EQ(report.roofline_share(), 0.75);
+}
+
+TEST(SetRoofline, ReplacesWhatWasSetBefore) {
+  proto::CaseReport report;
+  report.set_threads(2);
+  report.mutable_ours()->set_gflops(60);
+  SetComparison(report);
+  const Work work = {.flops = 1e9, .bytes_read = 1e6, .bytes_written = 0};
+  for (double peak : {100, 80}) {
+    SetRoofline(work, {{40, peak}, 20, 10}, report);
+    EXPECT_EQ(report.unit(), "VDPBF16PS");
+    EXPECT_DOUBLE_EQ(report.roofline_gflops(), peak);
+    EXPECT_DOUBLE_EQ(report.roofline_share(), 60 / peak);
+    EXPECT_EQ(report.limits().units_size(), 1);
+    EXPECT_EQ(LimitsOf(report.limits()).gflops[1], peak);
+  }
 }
 
 TEST(SetComparison, WithoutPeersThereIsNoRatio) {
   proto::CaseReport report;
   report.mutable_ours()->set_gflops(60);
-  SetComparison(80, report);
+  SetComparison(report);
   EXPECT_FALSE(report.has_ratio());
   EXPECT_EQ(report.ours_gflops(), 60);
 }
@@ -57,7 +71,7 @@ TEST(WriteReport, IsJsonWithTheNamesOfTheSchema) {
 }
 
 TEST(LimitsOf, AreWhatWasSet) {
-  const Limits limits = {{100, 0, 3000}, 20, 10};
+  const Limits limits = {{100, 0, 3000}, 20, 10, 90};
   proto::Limits message;
   SetLimits(limits, 2, message);
   EXPECT_EQ(message.fma_gflops(), 100);
@@ -67,6 +81,7 @@ TEST(LimitsOf, AreWhatWasSet) {
   EXPECT_EQ(read.gflops, limits.gflops);
   EXPECT_EQ(read.read_gbps, 20);
   EXPECT_EQ(read.store_gbps, 10);
+  EXPECT_EQ(read.overall_fma_gflops, 90);
 }
 
 TEST(DescribeMachine, NamesThePeersThatAreAbsent) {

@@ -14,7 +14,8 @@ say_newer_origins() {
 test_newest_origins() {
   local folder=$wheels/origins
   python_environment "$folder" python/tests/origins/requirements.txt "" "the newest origins into build/wheel/origins"
-  "$folder/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --force-reinstall "$root"/dist/*.whl
+  "$folder/bin/python" -m pip install --disable-pip-version-check --quiet --no-deps --force-reinstall \
+    "$root"/dist/*_x86_64.whl
   say_newer_origins "$folder"
   rm -rf "$folder/run"
   mkdir "$folder/run"
