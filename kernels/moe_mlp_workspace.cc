@@ -110,6 +110,7 @@ MlpBuffers::MlpBuffers(const MoeMlpExtents& extents, bool is_backward, int64_t* 
     ones = cursor.Take(chunk, 1, bytes);
     if (extents.sums_weights && chunk < extents.rows) TakeWeightSums(extents, cursor, weight_sums);
   }
+  cursor.Words(kLineWords);  // kernels read whole vectors, beyond the end of an array
   words = cursor.words();
 }
 

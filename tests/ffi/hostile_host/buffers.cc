@@ -105,7 +105,7 @@ TEST(ShapesTest, HugeDimsAreRefused) {
           b.dims[0] = dim;
           return true;
         },
-        {}, /*named=*/false);
+        {}, /*named=*/false, "lhs");  // which with an index may have any number of rows
   }
 }
 
