@@ -161,6 +161,7 @@ TEST_F(Bf16RulesOfEveryIsa, EveryModeAndStorage) {
         spec.bf16_sums = rule;
         spec.alpha = k == 33;
         for (const ProblemSpec& variant : StorageVariants(spec)) {
+          if (!Sampled(6)) continue;
           ASSERT_TRUE(GivesExpectedBits(variant));
         }
       }
@@ -178,7 +179,10 @@ TEST_F(Bf16RulesOfEveryIsa, TileEdges) {
     spec.groups = static_cast<int64_t>(spec.sizes.size());
     for (bool flipped : {false, true}) {
       spec.rhs_flipped = flipped;
-      for (spec.n = 1; spec.n <= 300; spec.n += spec.n < 70 ? 1 : 23) ASSERT_TRUE(GivesExpectedBits(spec));
+      for (spec.n = 1; spec.n <= 300; spec.n += spec.n < 70 ? 1 : 23) {
+        if (!Sampled(8)) continue;
+        ASSERT_TRUE(GivesExpectedBits(spec));
+      }
     }
   }
 }

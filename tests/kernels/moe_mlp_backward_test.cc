@@ -244,7 +244,7 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInManyChunks) {
     for (ArithmeticId rule : kBf16Rules) {
       if (weights == DType::kF32 && rule != kBf16Rules[0]) continue;
       for (Gate gate : {Gate::kSeparate, Gate::kHalves}) {
-        MlpSpec spec = {.tokens = 50, .hidden = 40, .intermediate = 33, .sizes = {3, 4500, 0, 2048}, .gate = gate};
+        MlpSpec spec = {.tokens = 50, .hidden = 40, .intermediate = 5, .sizes = {3, 4500, 0, 2048}, .gate = gate};
         spec.x = spec.weights = weights;
         spec.bf16_sums = rule;
         spec.up_is_trans = gate == Gate::kHalves;

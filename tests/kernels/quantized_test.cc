@@ -85,6 +85,7 @@ TEST(QuantizedOfEveryIsa, IsWithinTheBound) {
           spec.rhs_scale = scale;
           spec.scale_type = type;
           spec.c = spec.bias = spec.alpha = true;
+          if (!Sampled(3)) continue;
           TestProblem test(spec);
           EXPECT_TRUE(GivesResultsWithinBound(test)) << Describe(spec);
         }
@@ -127,6 +128,7 @@ TEST(QuantizedOfEveryIsa, EveryFormatModeAndStorage) {
         base.c = base.alpha = swapped;
         for (const ProblemSpec& mode : EveryMode(base)) {
           for (const ProblemSpec& spec : StorageVariants(mode)) {
+            if (!Sampled(8)) continue;
             const bool divides = spec.mode == RaggedMode::kAllRagged || spec.mode == RaggedMode::kRaggedN ||
                                  spec.lhs_flipped || (spec.mode == RaggedMode::kRaggedK && spec.rhs_flipped);
             if (divides && IsSubByte(spec)) continue;  // refused
@@ -154,6 +156,7 @@ TEST(QuantizedOfEveryIsa, EveryShapeOfFactors) {
           spec.rhs_scale = shape;
           if (flipped && shape.size() > 1) std::swap(spec.rhs_scale[0], spec.rhs_scale[1]);
           spec.scale_type = type;
+          if (!Sampled(6)) continue;
           ASSERT_TRUE(GivesExpectedBits(spec));
           ProblemSpec mxfp4 = spec;
           mxfp4.rhs = DType::kF4E2M1FN;  // whose scales of powers of two kernels read
@@ -288,6 +291,7 @@ TEST(QuantizedOfEveryIsa, WideTiles) {
         ProblemSpec spec = OneGroup(lhs, DType::kS8, 3, 4096, 2 * block);
         spec.bf16_sums = rule;
         spec.rhs_scale = {block, 1};
+        if (!Sampled(4)) continue;
         ASSERT_TRUE(GivesExpectedBits(spec));
       }
     }

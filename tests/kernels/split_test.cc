@@ -213,7 +213,10 @@ TEST_F(SplitOfEveryIsa, EveryModeAndStorage) {
       if (mode == RaggedMode::kRaggedN) base.n = 80, base.sizes = {33, 1, 32};
       base.c = base.alpha = k == 33;
       ForEachWay(base, [&](const ProblemSpec& spec) {
-        for (const ProblemSpec& variant : StorageVariants(spec)) ASSERT_TRUE(GivesExpectedBits(variant));
+        for (const ProblemSpec& variant : StorageVariants(spec)) {
+          if (!Sampled(6)) continue;
+          ASSERT_TRUE(GivesExpectedBits(variant));
+        }
       });
     }
   }
@@ -228,7 +231,10 @@ TEST_F(SplitOfEveryIsa, TileEdges) {
   for (bool flipped : {false, true}) {
     base.lhs_flipped = base.rhs_flipped = flipped;
     for (base.n = 1; base.n <= 100; base.n += base.n < 34 ? 3 : 31) {
-      ForEachWay(base, [&](const ProblemSpec& spec) { ASSERT_TRUE(GivesExpectedBits(spec)); });
+      ForEachWay(base, [&](const ProblemSpec& spec) {
+        if (!Sampled(6)) return;
+        ASSERT_TRUE(GivesExpectedBits(spec));
+      });
     }
   }
 }

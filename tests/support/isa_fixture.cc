@@ -28,9 +28,7 @@ Cpu CpuUpTo(Isa isa) {
   return cpu;
 }
 
-bool HostHas(Isa isa) {
-  return kUnitsAreSoftware || CpuHas(NameOf(isa));
-}
+bool HostHas(Isa isa) { return kUnitsAreSoftware || CpuHas(NameOf(isa)); }
 
 bool HostLacksTilesOfBytes() { return !kUnitsAreSoftware && CpuLacksTilesOfBytes(); }
 

@@ -105,6 +105,12 @@ uint64_t TestSeed() {
   return text != nullptr ? std::strtoull(text, nullptr, 0) : 20240607;
 }
 
+bool Sampled(int64_t one_in) {
+  static const bool is_full = std::getenv("RAGGEMM_FULL_TESTS") != nullptr;
+  static Random random(TestSeed());
+  return is_full || random.Below(one_in) == 0;
+}
+
 uint64_t Random::Next() {
   uint64_t z = state_ += 0x9e3779b97f4a7c15;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;

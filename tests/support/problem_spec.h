@@ -16,6 +16,10 @@ namespace raggemm::test {
 // The seed of every random test: RAGGEMM_TEST_SEED where it is set, else a fixed one.
 uint64_t TestSeed();
 
+// Returns true for one of `one_in` calls in the mean, as RAGGEMM_TEST_SEED seeds it. Returns true for every call if
+// RAGGEMM_FULL_TESTS is set: then loops over exhaustive grids are complete.
+bool Sampled(int64_t one_in);
+
 // SplitMix64: good enough, fast, and the same numbers everywhere.
 class Random {
  public:

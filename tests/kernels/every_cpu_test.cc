@@ -1,0 +1,44 @@
+// Results with the plans of other CPUs: each CPU that was measured, and CPUs that nobody measured. Options.cpu is a
+// value, so every host runs the plans of all of them, with the instruction sets that the host has.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/bits_rule.h"
+#include "tests/support/isa_fixture.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+std::vector<Cpu> EveryCpu() {
+  std::vector<Cpu> cpus;
+  for (const Cpu& cpu : MeasuredCpus()) cpus.push_back(cpu);
+  for (Isa isa : HostIsas()) cpus.push_back(CpuUpTo(isa));
+  for (Cpu& cpu : cpus) {
+    for (Isa isa : AllIsas()) cpu.isas[static_cast<size_t>(isa)] = cpu.Has(isa) && HostHas(isa);
+  }
+  return cpus;
+}
+
+class EveryCpuTest : public testing::TestWithParam<Cpu> {};
+INSTANTIATE_TEST_SUITE_P(Cpu, EveryCpuTest, testing::ValuesIn(EveryCpu()),
+                         [](const testing::TestParamInfo<Cpu>& info) { return absl::StrCat(info.index); });
+
+// Without an ISA in the options, so that the CPU chooses it.
+TEST_P(EveryCpuTest, GivesTheBitsOfTheRule) {
+  Random random(TestSeed());
+  for (int i = 0; i < 60; ++i) {
+    TestProblem test(RandomSpec(random));
+    test.ClearOut();
+    ASSERT_EQ(GroupedGemm(test.problem, {.executor = Executor::kOpenMp, .cpu = GetParam()}), absl::OkStatus());
+    EXPECT_TRUE(HasBits(test.problem.out, ExpectedOut(test.problem).value()))
+        << GetParam().name << ", seed " << TestSeed() << ", problem " << i;
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test
