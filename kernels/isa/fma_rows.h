@@ -64,7 +64,8 @@ constexpr void AddTiles(FormatKernels& kernels) {
       constexpr int kWide = kWidest<V, kId, kMr>;
       kernels.direct[kMr][0] = {TileOf<V, E, kId, kMr, kWide, false>(), kWide * V::kWidth};
       kernels.direct[kMr][1] = {TileOf<V, E, kId, kMr, V::kStrip, false>(), V::kStrip * V::kWidth};
-      kernels.expand[kMr] = TileOf<V, E, kId, kMr, V::kStrip, true>();
+      // The first of two or more register tiles stores the strip, so it has more than half of the rows of the tallest.
+      if constexpr (2 * kMr > kTallest<V, kId>) kernels.expand[kMr] = TileOf<V, E, kId, kMr, V::kStrip, true>();
       if constexpr (kId != ArithmeticId::kTiles && kMr <= kSweepRows) {
         constexpr int kNv = V::kStrip;
         using Sums = typename SumTraits<V, kId>::Type;

@@ -15,12 +15,13 @@ constexpr StripSource kStores = {.reads_rhs = true, .stores = true, .sweeps = fa
 
 bool StoresAsItReads(const Schedule& schedule) {
   return schedule.kernels->ahead_slice == 0 && !IsSplit(schedule) && schedule.read_rhs.expand == nullptr &&
-         KernelThatStores(schedule, 0, 1) != nullptr;
+         KernelThatStores(schedule, 0, schedule.kernels->rows) != nullptr;
 }
 
 Strip StoredStrip(const Schedule& schedule, const TilePlace& place, int64_t cols_left) {
   const int64_t width = schedule.kernels->cols;
-  return width <= cols_left ? Strip{width, width, &kStores} : PackedStrip(schedule, place, cols_left);
+  const bool stores = width <= cols_left && KernelThatStores(schedule, width, place.rows.Rows(0)) != nullptr;
+  return stores ? Strip{width, width, &kStores} : PackedStrip(schedule, place, cols_left);
 }
 
 }  // namespace raggemm

@@ -198,7 +198,8 @@ TEST_P(Microkernels, ExpandEveryDType) {
     for (DType dtype : TypesOf(row)) {
       for (int64_t mr = 1; mr <= row.rows; ++mr) {
         Microkernel* expand = KernelsOf(row, dtype).expand[mr];
-        ASSERT_EQ(expand != nullptr, ReadsInPlace(row, dtype));
+        // The first of two register tiles has more than half of the rows of the tallest.
+        if (2 * mr > row.rows) ASSERT_EQ(expand != nullptr, ReadsInPlace(row, dtype));
         if (expand == nullptr) continue;
         ExpectContract({.row = row, .run = expand, .mr = mr, .nr = row.cols, .b_type = dtype, .expands = true});
         ASSERT_FALSE(HasFatalFailure());
