@@ -1,4 +1,4 @@
-"""Set-up that must come before jax is imported, and a seed for every run's random tests."""
+"""Set-up that must come before jax is imported, caches of programs, and a seed for every run's random tests."""
 
 import os
 import random
@@ -12,6 +12,7 @@ import jax
 import pytest
 import raggemm
 from jax._src import compiler
+from jax.experimental.compilation_cache import compilation_cache
 
 hypothesis.settings.register_profile("raggemm", deadline=None, print_blob=True, database=None)
 hypothesis.settings.load_profile("raggemm")
@@ -21,10 +22,31 @@ hypothesis.settings.load_profile("raggemm")
 def pytest_configure(config):
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(random.randrange(2**32))
+    # Programs outlive a run: a second run compiles little. XLA's flags and jaxlib's version are part of the key.
+    jax.config.update("jax_compilation_cache_dir", str(config.rootpath / "build" / "jax_cache"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def pytest_report_header(config):
     return f"random tests: --hypothesis-seed={config.option.hypothesis_seed}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bounded_memory():
+    """Drops a module's traces and programs when the module ends: a worker would grow to several GB."""
+    yield
+    jax.clear_caches()
+
+
+@pytest.fixture(scope="module")
+def no_persistent_cache():
+    """Compiles every program of a module: a loaded one does not tell how much memory it needs."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", True)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from arrays import random
 from cases import BY_NAME, CASES
 from program_text import calls
-from raggemm import GroupedTensor, QuantizedTensor, combine, grouped_gemm, moe_mlp
+from raggemm import GroupedTensor, combine, grouped_gemm, moe_mlp
 from raggemm._primitive.activations import activated
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "quick_gelu", "swiglu_oai")
@@ -101,17 +101,6 @@ def test_the_blocks_make_up_moe_mlp(activation, gated, dtype):
     fused = moe_mlp(x, row_tokens, weights, SIZES, up, down, w_gate=w_gate, b_up=bias, activation=activation)
     for f in (blocks, jax.jit(blocks)):
         np.testing.assert_array_equal(np.asarray(f()).view(np.uint8), np.asarray(fused).view(np.uint8))
-
-
-def test_of_quantized_weights():
-    weights = QuantizedTensor(np.arange(-96, 96, dtype=np.int8).reshape(G, K, N), np.full((G, 1, N), 0.01, np.float32))
-    for dtype in (np.float32, jnp.bfloat16):
-        lhs = LHS.astype(dtype)
-        plain = grouped_gemm(rows(lhs), weights, **FORWARD, preferred_element_type=np.float32)
-        want = np.where(
-            np.arange(M)[:, None] < SIZES.sum(), moe_oracle.activated(np, "gelu", None, np.float64(plain)), 0
-        )
-        close(layer(lhs, weights, activation="gelu", preferred_element_type=np.float32), want)
 
 
 # Derivatives.
@@ -242,15 +231,6 @@ def test_empty_contractions():
 
 
 # Transforms.
-
-
-@pytest.mark.parametrize("case", [c for c in CASES if c.name.startswith(("N", "uniform"))][::3], ids=str)
-def test_vmap_of_other_modes(case):
-    operands = case.operands() | {"activation": "silu"}
-    gate = random(2, *case.expected(case.operands()).want.shape, seed=5)
-    got = jax.vmap(lambda gate: case.run(operands | {"gate": gate}))(gate)
-    for i in range(2):
-        np.testing.assert_array_equal(got[i], case.run(operands | {"gate": gate[i]}))
 
 
 # Errors.

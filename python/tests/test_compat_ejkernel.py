@@ -18,7 +18,7 @@ from front_end_checks import check_errors
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from raggemm import GroupedTensor
-from raggemm.compat import ejkernel, megablox
+from raggemm.compat import ejkernel
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 12, 5, 6, 4
@@ -118,19 +118,6 @@ def test_bias_of_v3():
     np.testing.assert_array_equal(gradient, np.broadcast_to(SIZES[:, None, None], BIAS.shape))
 
 
-def test_arguments_without_effect():
-    want = ejkernel.grouped_matmul(LHS, RHS, SIZES)
-    cfg = types.SimpleNamespace(block_m=128, platform="auto")
-    for options in (
-        {"interpret": True, "do_padding": False, "use_v2": True},
-        {"platform": "xla", "cfg": cfg, "use_v3": True},
-        {"precision": None},
-        {"precision": "highest"},
-        {"precision": (jax.lax.Precision.HIGH, "bfloat16")},
-    ):
-        np.testing.assert_array_equal(ejkernel.grouped_matmul(LHS, RHS, SIZES, **options), want)
-
-
 def test_shard_map():
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
     sizes = np.array([1, 0, 2, 0], np.int32)
@@ -150,11 +137,6 @@ def test_shard_map():
         out_specs=P(),
     )
     np.testing.assert_allclose(got, ejkernel.grouped_matmul(lhs, rhs, SIZES), rtol=1e-5, atol=1e-5)
-
-
-def test_what_is_that_of_megablox():
-    assert ejkernel.transposed_grouped_matmul is megablox.tgmm
-    assert ejkernel.make_group_metadata is megablox.make_group_metadata
 
 
 def test_transforms():
@@ -289,14 +271,6 @@ def test_register(registry, monkeypatch):
         assert list(inspect.signature(kernel).parameters) == ["lhs", "rhs", "group_sizes", *options]
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     assert kernel(lhs=LHS, rhs=RHS, group_sizes=SIZES, **options) == "ejkernel's own"
-
-
-def test_register_v3(registry):
-    registry.kernels["grouped_matmulv3"] = [Registry.Kernel(lambda **_: None, 0)]
-    ejkernel.register(priority=7)
-    assert registry.kernels["grouped_matmulv3"][1].priority == 7
-    got = registry.get("grouped_matmulv3", "xla", "any")(lhs=LHS, rhs=RHS, group_sizes=SIZES, rhs_bias=BIAS)
-    expected(bias=BIAS[:, 0]).check(got)
 
 
 def test_register_without_ejkernel(monkeypatch):

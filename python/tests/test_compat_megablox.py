@@ -62,16 +62,6 @@ def test_metadata_equals_that_of_jax(groups, m, tm, visit_empty_groups):
     assert_equal_metadata(sizes, start, count, batched=True, m=m, tm=tm, visit_empty_groups=visit_empty_groups)
 
 
-@pytest.mark.parametrize("groups, m, tm", [(3, 0, 4), (0, 8, 4)])
-def test_metadata_of_nothing(groups, m, tm):
-    assert_equal_metadata(np.zeros(groups, np.int32), 0, groups, m=m, tm=tm)
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32])
-def test_metadata_of_every_integer_type(x64, dtype):
-    assert_equal_metadata(SIZES.astype(dtype), 1, 2, m=24, tm=8)
-
-
 def test_metadata_errors():
     args = {"group_sizes": jnp.asarray(SIZES), "start_group": 0, "num_nonzero_groups": 4}
     for f in (megablox.make_group_metadata, theirs.make_group_metadata):

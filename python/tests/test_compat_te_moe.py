@@ -11,8 +11,6 @@ import pytest
 import routing_oracle
 from arrays import random
 from front_end_checks import check_errors
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 from program_text import custom_calls
 from raggemm.compat import transformer_engine as te
 
@@ -149,16 +147,6 @@ def test_quantizers():
     plain = jax.grad(lambda wi, wo: (call(x, GATE, wi, wo)[0] * TARGET).sum(), (0, 1))(wi, WO)
     for got, exact in zip(gradients, plain, strict=True):
         assert 0 < np.linalg.norm(got - exact) < 0.2 * np.linalg.norm(exact)
-
-
-def test_capacity_and_axes_change_nothing():
-    mesh = jax.make_mesh((2,), ("ep",), axis_types=(jax.sharding.AxisType.Auto,))
-    want = call()[0]
-    with jax.set_mesh(mesh):
-        x = jax.device_put(X, NamedSharding(mesh, P("ep")))
-        options = {"recv_capacity_per_rank": 128, "input_axes": ("batch", None, None), "data_parallelism_axes": ("dp",)}
-        got = jax.jit(functools.partial(call, **options))(x)[0]
-    np.testing.assert_array_equal(got, want)
 
 
 def test_wrong_arguments():

@@ -133,55 +133,6 @@ def test_uniform_and_several_axes(mode):
     close(several.reshape(plain.shape), lefts, rights)
 
 
-@pytest.mark.parametrize("mode", OTHERS[1:])
-def test_group_offset(mode):
-    """Scales of x are those of the groups that are processed."""
-    x, xs = tensor(mode, "N", False, M, 64, SIZES, seed=1)
-    kernel, kernels = tensor(mode, "N", True, 64, 32, 2, seed=2)
-    out = jax.jit(lambda x, w, offset: gemm(x, w, FORWARD, group_offset=offset))(x, kernel, np.array([2], np.int32))
-    close(out, xs[2:4], kernels, ROWS[2:4])
-
-
-@pytest.mark.parametrize("mode", OTHERS)
-def test_dense(mode):
-    """With a bias, the dtype of dq_dtype, and gradients of what has no scales."""
-    x, xs = tensor(mode, "N", False, M, 64, SIZES, seed=1)
-    kernel, kernels = tensor(mode, "N", True, 64, 32, G, seed=2)
-    bias, ct = RNG.normal(size=(G, 32)).astype(np.float32), RNG.normal(size=(M, 32)).astype(np.float32)
-    plain = PLAIN[64, 32]
-    with_ones = [np.concatenate([a, np.ones((len(a), 1))], 1) for a in xs]
-    x = dataclasses.replace(x, dq_dtype=BFLOAT16)
-
-    @jax.jit
-    def run(bias, x0, kernel0):
-        out = te.grouped_dense(x, kernel, SIZES, bias=bias)
-        exact = te.grouped_dense(x, kernel, SIZES, bias=bias, preferred_element_type=np.float32)
-        both = jax.grad(lambda b, w: (te.grouped_dense(x, w, SIZES, bias=b) * ct).sum(), (0, 1))(bias, kernel0)
-        dx = jax.grad(lambda x: (te.grouped_dense(x, kernel, SIZES, preferred_element_type=np.float32) * ct).sum())(x0)
-        return out, exact, both, dx
-
-    out, exact, (dbias, dkernel), dx = run(bias, np.float32(plain[0]), np.float32(plain[1]))
-    assert out.dtype == BFLOAT16
-    np.testing.assert_array_equal(out, exact.astype(BFLOAT16))
-    close(exact, with_ones, [np.concatenate([w, b[None]]) for w, b in zip(kernels, bias, strict=True)], ROWS)
-    np.testing.assert_allclose(
-        dbias, [c.astype(BFLOAT16).astype(np.float64).sum(0) for c in parts(ct)], rtol=1e-5, atol=1e-4
-    )
-    for g, a in enumerate(xs):
-        c = parts(ct)[g].astype(BFLOAT16).astype(np.float64)
-        assert (np.abs(dkernel[g] - a.T @ c) <= 1e-5 * np.abs(a).T @ np.abs(c)).all()
-        got, want = dx[ROWS[g]], parts(np.float64(ct))[g] @ kernels[g].T
-        assert (np.abs(got - want) <= 1e-5 * np.abs(parts(ct)[g]) @ np.abs(kernels[g]).T).all()
-
-
-def test_one_amax_of_all_groups():
-    x, _ = tensor("NVFP4_1D_SCALING", "N", False, M, 64, SIZES)
-    run = jax.jit(lambda x, kernel: gemm(x, kernel, FORWARD))
-    want = run(dataclasses.replace(x, amax=np.full(G, 3, np.float32)), PLAIN[64, 32][1])
-    for amax in (np.float32([3]), np.float32(3)):
-        np.testing.assert_array_equal(run(dataclasses.replace(x, amax=amax), PLAIN[64, 32][1]), want)
-
-
 def swizzled(x, is_colwise):
     """A matrix of scales padded to tiles and swizzled, element by element."""
     x = x.T if is_colwise else x

@@ -12,7 +12,6 @@ import numpy as np
 import oracle
 import pytest
 from jax.sharding import PartitionSpec
-from program_text import custom_calls
 from raggemm import GroupedTensor
 from raggemm.compat import transformer_engine as te
 
@@ -54,34 +53,11 @@ def test_forward_and_wgrad(tensor):
     assert (wgrad[1] == 0).all()
 
 
-def test_flat_data_and_empty_dims():
-    """Data may be flat, and an empty array stands for dims that are not set."""
-    unset = np.zeros(0, np.int32)
-    x = Tensor(X.reshape(-1), SIZES, unset, X.shape)
-    kernel = Tensor(KERNEL.reshape(-1), unset, unset, KERNEL.shape)
-    got = te.grouped_gemm(x, kernel, contracting_dims=((1,), (1,)))
-    np.testing.assert_array_equal(got, te.grouped_gemm(ours(X, SIZES), KERNEL, contracting_dims=((1,), (1,))))
-
-
 def test_last_dims_are_packed():
     sizes = np.array([4, 0, 4], np.int32)
     packed = np.concatenate([KERNEL[0, :, :4].reshape(-1), KERNEL[0, :, 4:].reshape(-1)])
     got = te.grouped_gemm(X, Tensor(packed, None, sizes, (K, N)), contracting_dims=((1,), (0,)))
     np.testing.assert_allclose(got, X @ KERNEL[0], rtol=1e-5, atol=1e-5)
-
-
-def test_several_contracted_axes():
-    x, kernel = X.reshape(M, 2, 3), KERNEL.reshape(G, 2, 3, N)
-    got = te.grouped_gemm(ours(x, SIZES), ours(kernel), contracting_dims=((1, 2), (1, 2)))
-    np.testing.assert_array_equal(got, te.grouped_dense(X, KERNEL, SIZES))
-
-
-def test_tensors_pass_through_jit():
-    @jax.jit
-    def call(x, kernel):
-        return te.grouped_gemm(x, kernel, contracting_dims=((1,), (1,)))
-
-    np.testing.assert_array_equal(call(ours(X, SIZES), ours(KERNEL)), te.grouped_dense(X, KERNEL, SIZES))
 
 
 def test_dense_with_bias_and_its_gradients(x64):
@@ -131,19 +107,6 @@ def test_signatures():
     np.testing.assert_array_equal(got, want)
 
 
-def test_positional_order():
-    dims, precision = ((1,), (1,)), jax.lax.Precision.HIGHEST
-    got = te.grouped_dense(X, KERNEL[2:], SIZES, dims, BIAS[2:], precision, jnp.float32, 2, None, (None, -1))
-    want = te.grouped_dense(X, KERNEL, SIZES, bias=BIAS)
-    np.testing.assert_array_equal(got[4:9], want[4:9])
-    assert (got[:4] == 0).all()
-
-
-def test_dense_is_one_call():
-    call = jax.jit(functools.partial(te.grouped_dense, group_sizes=SIZES, bias=BIAS))
-    assert custom_calls(call.lower(X, KERNEL)) == 1
-
-
 def test_sharded_kernels_are_gathered_and_their_gradients_scattered():
     mesh = jax.make_mesh((2,), ("fsdp",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
     specs = PartitionSpec("fsdp"), PartitionSpec(None, "fsdp")
@@ -186,7 +149,3 @@ REFUSED = [
 def test_what_is_refused(call, error, words):
     with pytest.raises(error, match=words):
         call()
-
-
-def test_a_set_without_quantizers_is_none():
-    np.testing.assert_array_equal(DENSE(quantizer_set=Quantizers()), DENSE())

@@ -6,7 +6,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import raggemm
-from arrays import random
 from jax.sharding import PartitionSpec as P
 from quantized_formats import FLOATS, INTEGERS, codes, spread
 from raggemm import GroupedTensor, QuantizedTensor
@@ -39,14 +38,6 @@ TEXT = "QuantizedTensor(data=int4[4,64,32], scale=float32[4,2,32])"
 )
 def test_repr_has_shapes_and_no_numbers(x, text):
     assert repr(x) == str(x) == text
-
-
-def test_repr_of_what_is_traced():
-    seen = []
-    jax.jit(lambda w: seen.append(repr(w)))(W)
-    jax.vmap(lambda w: seen.append(repr(w)))(W)
-    jax.jvp(lambda scale: (seen.append(repr(QuantizedTensor(W.data, scale))), scale)[1], (W.scale,), (W.scale,))
-    assert seen == [TEXT, TEXT.replace("4,64", "64").replace("[4,2", "[2"), TEXT]
 
 
 # Indices along axis 0.
@@ -84,18 +75,6 @@ def test_an_index_takes_what_belongs_to_a_part(arrays, shape, index):
         assert part.shape == want.shape
         if want.size:
             same(values(part), want)
-
-
-def test_shapes_of_parts():
-    for shape, of_one, of_two in (
-        ((), (), ()),
-        ((G,), (), (2,)),
-        ((1, 2, N), (2, N), (1, 2, N)),
-        ((G, 2, N), (2, N), (2, 2, N)),
-    ):
-        tensor = QuantizedTensor(numbers((G, K, N), np.int8), numbers(shape, np.float32))
-        assert (tensor[1].shape, tensor[1].scale.shape) == ((K, N), of_one)
-        assert (tensor[1:3].shape, tensor[1:3].scale.shape) == ((2, K, N), of_two)
 
 
 def test_parts_of_two_axes():
@@ -146,12 +125,6 @@ def test_length_and_iteration():
     for part, want in zip(tensor, values(tensor), strict=True):
         same(values(part), want)
     assert [part.shape for part in jax.jit(list)(tensor)] == [(K, N)] * G
-
-
-def test_a_part_is_multiplied():
-    w = raggemm.quantize(random(G, 32, 16), jnp.int8, axes=1)
-    x, sizes = random(6, 32, seed=1), np.array([2, 4], np.int32)
-    same(raggemm.gmm(x, w[1:3], sizes), raggemm.gmm(x, w, np.array([0, 2, 4, 0], np.int32)))
 
 
 @pytest.mark.parametrize(

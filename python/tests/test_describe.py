@@ -93,16 +93,6 @@ def test_the_plans_of_an_mlp():
         assert len(plans.lines(name, *operands)) == 3
 
 
-def test_keywords_are_passed_on(capsys):
-    raggemm.describe(raggemm.gmm, LHS, RHS.swapaxes(1, 2), SIZES, transpose_rhs=True)
-    assert "\nrhs: f32 16x8" in capsys.readouterr().out
-
-
-def test_without_a_call():
-    nothing = "no plans: no call of raggemm ran, or gradients of moe_mlp alone, which have none\n"
-    assert plans.described(jnp.sin, 1.0) == nothing
-
-
 def test_what_the_function_raises_is_raised_and_recording_ends():
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="group 2 has size 99"):
         raggemm.describe(raggemm.gmm, LHS, RHS, np.array([3, 0, 99, 4], np.int32))

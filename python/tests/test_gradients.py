@@ -8,9 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cases import BY_NAME, CASES
-from front_end_checks import einsum_tgmm_transposed
 from jax.test_util import check_grads
-from program_text import calls, copies_of_weights
+from program_text import calls
 from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
 from raggemm._primitive import derivatives
 from raggemm._primitive.call import OPTIONAL, Term
@@ -30,16 +29,6 @@ LHS, RHS, OTHER = random(M, K), random(G, K, N, seed=1), random(M, N, seed=2)
 
 def assert_close(got, want):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), got, want)
-
-
-def reverse_of_reverse(f, argnums):
-    """A function with the signature of f: the gradient of f's gradient along a fixed direction."""
-
-    def along(*args):
-        gradients = jax.grad(f, argnums)(*args)
-        return sum(jnp.vdot(g, jnp.cos(jnp.arange(g.size))) for g in gradients)
-
-    return jax.jit(jax.grad(along, argnums))
 
 
 def floats(case):
@@ -73,17 +62,6 @@ def test_without_rank_promotion():
 
 def test_third_order():
     check_grads(lambda x, w: jnp.sin(gmm(x, w, SIZES, np.float64)), (LHS, RHS), order=3, modes=("rev",))
-
-
-def test_tgmm_against_einsum_with_an_empty_group():
-    def ours(lhs, rhs):
-        return jnp.sin(tgmm(lhs, rhs, SIZES, np.float64)).sum()
-
-    def theirs(lhs, rhs):
-        return jnp.sin(einsum_tgmm_transposed(lhs, rhs, SIZES)).sum()
-
-    for derivative in (jax.grad, reverse_of_reverse):
-        assert_close(*(derivative(f, (0, 1))(LHS.T, OTHER) for f in (ours, theirs)))
 
 
 def test_group_offset():
@@ -169,17 +147,6 @@ def test_only_what_is_asked_for_is_computed():
     assert calls(loss, LHS, RHS).total() == 1
     assert calls(jax.grad(loss), LHS, RHS).total() == 2
     assert calls(jax.grad(loss, (0, 1)), LHS, RHS).total() == 3
-
-
-@pytest.mark.parametrize("transpose", [False, True])
-def test_no_copy_of_the_weights(transpose):
-    lhs, rhs = random(24, 13), random(G, *(19, 13) if transpose else (13, 19))
-
-    def loss(x, w):
-        return jnp.sin(gmm(x, w, SIZES, np.float64, transpose_rhs=transpose)).sum()
-
-    gradient = jax.jit(jax.grad(loss, (0, 1)))
-    assert copies_of_weights(gradient.lower(lhs, rhs), 13 * 19) == []
 
 
 def test_every_optional_operand_of_floats_has_a_tangent_rule():

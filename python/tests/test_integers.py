@@ -164,24 +164,6 @@ def test_override(lhs_dtype, rhs_dtype):
     assert {x.by for x in lowerings} == {"raggemm"}
 
 
-@pytest.mark.parametrize(
-    ("rhs_dtype", "preferred", "why"),
-    [
-        (np.int8, None, "result is int8"),
-        (np.int8, np.float32, "result is float32"),
-        (np.int8, np.uint32, "result is uint32"),
-        (np.int16, None, "rhs is int16"),
-    ],
-)
-def test_override_leaves_other_types_to_jax(rhs_dtype, preferred, why):
-    lhs, rhs = any_bytes(np.int8, M, K), any_bytes(np.int8, G, K, N, seed=1).astype(rhs_dtype)
-    want = lax.ragged_dot(lhs, rhs, SIZES, preferred_element_type=preferred)
-    with override_ragged_dot() as lowerings:
-        got = jax.jit(lambda *x: lax.ragged_dot(*x, preferred_element_type=preferred))(lhs, rhs, SIZES)
-    np.testing.assert_array_equal(got, want)
-    assert [(x.by, x.why) for x in lowerings] == [("jax", why)]
-
-
 LHS, RHS = any_bytes(np.int8, M, K), any_bytes(np.uint8, G, K, N)
 BOTH = r"with lhs of int8 and rhs of uint8\b"
 

@@ -69,12 +69,6 @@ def test_inner_products_of_vectors(lhs_dims, rhs_dims):
     oracle.grouped_gemm(GroupedTensor(lhs, sizes), GroupedTensor(rhs, sizes), contracting_dims=dims).check(got)
 
 
-def test_arrays_need_no_jax():
-    lhs, rhs = random(4, 2), random(2, 2, 3)
-    want = gmm(jnp.asarray(lhs), jnp.asarray(rhs), jnp.array([1, 3]))
-    np.testing.assert_array_equal(gmm(lhs, rhs, [1, 3]), want)
-
-
 @pytest.mark.parametrize("lhs_dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("rhs_dtype", FLOATS, ids=str)
 def test_dtypes_in_any_mix(x64, lhs_dtype, rhs_dtype):
@@ -167,13 +161,6 @@ def test_group_offset(offset, local):
         oracle.grouped_gemm(lhs, other, **options).check(grouped_gemm(lhs, other, **options))
 
 
-def test_fewer_groups_from_the_first_on():
-    lhs, rhs, sizes = random(9, 3), random(3, 3, 4), np.array([2, 3, 4], np.int32)
-    np.testing.assert_array_equal(gmm(lhs, rhs[:2], sizes, group_offset=0)[:5], gmm(lhs, rhs, sizes)[:5])
-    first, all_groups = tgmm(lhs.T, lhs, sizes, group_offset=0, num_actual_groups=2), tgmm(lhs.T, lhs, sizes)
-    np.testing.assert_array_equal(first, all_groups[:2])
-
-
 @pytest.mark.parametrize("beta", [0, 0.0, np.zeros(2, np.float32)], ids=["int", "float", "array"])
 def test_beta_zero_never_reads_c(beta):
     sizes, c = np.array([2, 3], np.int32), np.full((6, 4), np.nan, np.float32)
@@ -181,12 +168,6 @@ def test_beta_zero_never_reads_c(beta):
     got = grouped_gemm(lhs, rhs, contracting_dims=((1,), (1,)), c=c, beta=beta)
     np.testing.assert_array_equal(got[:5], grouped_gemm(lhs, rhs, contracting_dims=((1,), (1,)))[:5])
     assert np.isnan(got[5:]).all()
-
-
-def test_c_is_left_alone():
-    c, sizes = jnp.ones((6, 4)), np.array([2, 3], np.int32)
-    gmm(random(6, 3), random(2, 3, 4), sizes, existing_out=c)
-    assert (c == 1).all()
 
 
 def test_same_bits_in_any_company():

@@ -86,15 +86,6 @@ def test_result_is_rounded_once_from_float32(dtype):
     np.testing.assert_array_equal(np.asarray(got), (np.float32(data) * scale).astype(dtype_of(dtype)))
 
 
-@pytest.mark.parametrize("transform", [jax.jit, jax.vmap, lambda f: jax.jit(jax.vmap(f))])
-def test_transformations(transform):
-    tensor = QuantizedTensor(
-        np.arange(24, dtype=np.int8).reshape(2, 3, 4), np.float32([[[2], [3], [4]]] * 2), np.int8([[[1]]] * 2)
-    )
-    want = (np.arange(24).reshape(2, 3, 4) - 1) * np.array([2, 3, 4])[:, None]
-    np.testing.assert_array_equal(np.asarray(transform(dequantize)(tensor)), want)
-
-
 def test_is_a_pytree_of_anything():
     tensor = QuantizedTensor(np.zeros((2, 3), np.int8), np.float32(2))
     leaves, tree = jax.tree.flatten(tensor)

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from arrays import random
-from front_ends import FRONT_ENDS, loss_of
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from raggemm import GroupedTensor, gmm, grouped_gemm
@@ -17,10 +16,6 @@ M, K, N, G = 12, 8, 8, 4
 close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 both_checks = pytest.mark.parametrize("check_vma", [True, False])
 LHS, RHS = random(M, K), random(G, K, N, seed=1)
-
-
-def mesh(kind=AxisType.Auto):
-    return jax.make_mesh((4,), ("x",), axis_types=(kind,))
 
 
 def square_mesh(kind=AxisType.Auto):
@@ -38,51 +33,6 @@ def check(f, want, operands, count):
 
 
 # shard_map
-
-
-@both_checks
-@pytest.mark.parametrize("front_end", FRONT_ENDS, ids=lambda f: f.name)
-def test_data_parallel(front_end, check_vma, x64):
-    """Rows and sizes on each device, one second operand for all; its gradient is summed once, inside and outside."""
-    x, w = front_end.operands(4)[0], front_end.operands()[1]
-    sizes = np.stack([np.array(s, np.int32) for s in ([3, 0, 2], [0, 0, 0], [1, 1, 4], [0, 6, 0])])
-    shard_map = functools.partial(jax.shard_map, mesh=mesh(), in_specs=(P("x"), P(), P("x")), check_vma=check_vma)
-    sharded = shard_map(lambda x, w, s: front_end.ours(x[0], w, s[0])[None], out_specs=P("x"))
-    whole = jax.vmap(front_end.dense, (0, None, 0))
-    check(sharded, whole, (x, w, sizes), 2)
-
-    def inner(x, w, s):
-        gradient = jax.grad(loss_of(front_end.ours), 1)(x[0], w, s[0])
-        return gradient if check_vma else jax.lax.psum(gradient, "x")
-
-    want = jax.grad(lambda w: jnp.sin(whole(x, w, sizes)).sum())(w)
-    close(jax.jit(shard_map(inner, out_specs=P()))(x, w, sizes), want)
-
-
-def two_layers(x, up, down, sizes):
-    return gmm(jnp.sin(gmm(x, up, sizes)), down, sizes)
-
-
-@both_checks
-def test_data_and_tensor_parallel(check_vma):
-    """Rows along x; columns of the first weights and rows of the second along y."""
-
-    def shard(x, up, down, sizes):
-        return jax.lax.psum(two_layers(x, up, down, sizes[0]), "y")
-
-    sharded = jax.shard_map(
-        shard,
-        mesh=square_mesh(),
-        in_specs=(P("x"), P(None, None, "y"), P(None, "y"), P("x")),
-        out_specs=P("x"),
-        check_vma=check_vma,
-    )
-
-    def whole(x, up, down, sizes):
-        return jnp.concatenate([two_layers(*p, up, down, s) for *p, s in zip(jnp.split(x, 2), sizes, strict=True)])
-
-    operands = random(2 * M, K), RHS, random(G, N, K, seed=2), np.stack([SIZES, SIZES[::-1]])
-    check(sharded, whole, operands, 3)
 
 
 @both_checks

@@ -54,21 +54,6 @@ def test_ways_to_sort(tokens, num_experts):
     np.testing.assert_array_equal(rows.group_sizes, np.bincount(experts.reshape(-1))[:num_experts])
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32])
-def test_dtypes_of_experts(x64, dtype):
-    experts = np.array([[3, 1], [1, 0]], dtype)
-    rows = raggemm.sort_by_expert(experts, 4)
-    assert rows.row_tokens.tolist() == [1, 0, 1, 0] and rows.group_sizes.tolist() == [1, 2, 0, 1]
-    assert {x.dtype for x in rows} == {np.dtype(np.int32)}
-
-
-def test_experts_of_a_device():
-    """experts - first, and the number of its experts: the others are dropped."""
-    experts = np.array([[3, 1], [1, 0], [2, 3]], np.int32)
-    rows = raggemm.sort_by_expert(experts - 2, 2)
-    assert rows.group_sizes.tolist() == [1, 2] and rows.row_tokens[:3].tolist() == [2, 0, 2]
-
-
 @pytest.mark.parametrize("shape", [(0, 2), (3, 0), (0, 0)])
 def test_no_pairs(shape):
     rows = raggemm.sort_by_expert(np.zeros(shape, np.int32), 3)
@@ -152,15 +137,6 @@ def test_float64(x64):
     rows[7:], sizes = np.nan, np.array([5, 2])
     got = raggemm.combine(rows, tokens, 3, weights, sizes)
     np.testing.assert_allclose(got, oracle.combine(rows, tokens, 3, weights, sizes), rtol=1e-14, atol=1e-14)
-
-
-def test_float64_of_others(x64):
-    """Results, or weights alone, of float64."""
-    rows, tokens, weights = random(9, H), np.arange(9) % 3, random(9, dtype=np.float64, seed=1)
-    got = raggemm.combine(rows, tokens, 3, weights)
-    np.testing.assert_array_equal(got, oracle.combine(rows, tokens, 3, weights).astype(np.float32))
-    got = raggemm.combine(rows, tokens, 3, preferred_element_type=np.float64)
-    np.testing.assert_array_equal(got, in_float32(rows, tokens, 3, np.ones(9), 9).astype(np.float64))
 
 
 def test_no_tokens():
@@ -272,16 +248,6 @@ def test_wrong_sizes(sizes, message):
             jax.block_until_ready(run(rows, tokens, 1, None, sizes))
     with raggemm.options(on_error="nan"):
         assert np.isnan(jax.jit(lambda sizes: raggemm.combine(rows, tokens, 1, None, sizes))(sizes)).all()
-
-
-def test_there_and_back():
-    """Each token's rows and the weights of its pairs, whatever the experts are."""
-    rng = np.random.default_rng(4)
-    experts, x = rng.integers(0, G, (T, K)), random(T, H)
-    weights = rng.random((T, K)).astype(np.float32)
-    rows = raggemm.sort_by_expert(experts, G)
-    out = raggemm.combine(x[rows.row_tokens], rows.row_tokens, T, weights.reshape(-1)[rows.order], rows.group_sizes)
-    close(out, x * weights.sum(1, keepdims=True))
 
 
 def test_errors():

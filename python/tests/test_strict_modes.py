@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from public_calls import CALLS, NO_CALLS, PUBLIC, Call
 
 DIFFERENTIABLE = (np.float16, jnp.bfloat16, np.float32, np.float64)
@@ -40,24 +39,6 @@ MODES = {
 }
 # Functions with 64-bit results in x64, as their origins have them: sums of integers, and products with Python numbers.
 WIDER = tuple(f"raggemm.compat.{x}" for x in ("megablox.make_group", "ejkernel.make_group", "maxtext.permute"))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def shared_programs(tmp_path_factory):
-    """Turns on the persistent cache: each mode traces a program again, and only the first compiles it."""
-    options = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("cache")),
-        "jax_persistent_cache_min_compile_time_secs": 0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: getattr(jax.config, name) for name in options}
-    for name, value in options.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
 
 
 def is_array(x) -> bool:

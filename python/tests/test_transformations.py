@@ -6,18 +6,13 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from arrays import random
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
 from program_text import custom_calls
-from raggemm import gmm, ragged_dot
-from raggemm.compat import lax
+from raggemm import gmm
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 12, 6, 6, 4
 LHS, RHS = random(M, K), random(G, K, N, seed=1)
-close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
 def layer(x, w, sizes=SIZES):
@@ -52,46 +47,3 @@ def test_concurrent_calls():
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         for got, expected in zip(pool.map(run, list(range(16)) * 4), want * 4, strict=True):
             np.testing.assert_array_equal(got, expected)
-
-
-def mesh(kind=AxisType.Auto):
-    return jax.make_mesh((4,), ("x",), axis_types=(kind,))
-
-
-def test_automatic_sharding_is_right():
-    compiled, lhs, rhs = jax.jit(gmm), random(M, 8), random(G, 8, N)
-    for rows, weights in ((P("x"), P()), (P(), P("x")), (P(), P(None, "x"))):
-        placed = (jax.device_put(x, NamedSharding(mesh(), spec)) for x, spec in ((lhs, rows), (rhs, weights)))
-        close(compiled(*placed, SIZES), gmm(lhs, rhs, SIZES))
-
-
-@pytest.mark.parametrize("rows, weights", [(P("x"), P()), (P(), P("x"))], ids=["rows", "experts"])
-def test_explicit_mesh(rows, weights):
-    """Operands are gathered; their gradients come back sharded as they are."""
-    want = gmm(LHS, RHS, SIZES)
-    losses = [lambda x, w: layer(x, w).sum(), lambda x, w: lax.ragged_dot(x, w, SIZES).sum()]
-    explicit, gradients = mesh(AxisType.Explicit), [jax.grad(loss, (0, 1)) for loss in losses]
-    with jax.set_mesh(explicit):
-        lhs, rhs = (jax.device_put(x, NamedSharding(explicit, s)) for x, s in ((LHS, rows), (RHS, weights)))
-        np.testing.assert_array_equal(gmm(lhs, rhs, SIZES), want)
-        got = [jax.jit(gradient)(lhs, rhs) for gradient in gradients]
-        out = jax.jit(lambda x, w: ragged_dot(x, w, SIZES, out_sharding=P("x")))(lhs, rhs)
-    for of_both, gradient in zip(got, gradients, strict=True):
-        jax.tree.map(close, of_both, gradient(LHS, RHS))
-        assert [jax.typeof(x).sharding.spec for x in of_both] == [jax.typeof(x).sharding.spec for x in (lhs, rhs)]
-    np.testing.assert_array_equal(out, want)
-    assert out.sharding.spec[0] == "x"
-
-
-def test_export_with_symbolic_shapes():
-    m, g, k, n = jax.export.symbolic_shape("m, g, k, n")
-    shapes = [jax.ShapeDtypeStruct(s, d) for s, d in (((m, k), "float32"), ((g, k, n), "float32"), ((g,), "int32"))]
-    allowed = [jax.export.DisabledSafetyCheck.custom_call("raggemm_grouped_gemm_v1")]
-    exported = jax.export.export(jax.jit(gmm), disabled_checks=allowed)(*shapes)
-    np.testing.assert_array_equal(exported.call(LHS, RHS, SIZES), gmm(LHS, RHS, SIZES))
-
-    def gradients(x, w, s):
-        return jax.grad(lambda x, w: layer(x, w, s).sum(), (0, 1))(x, w)
-
-    exported = jax.export.export(jax.jit(gradients), disabled_checks=allowed)(*shapes)
-    jax.tree.map(np.testing.assert_array_equal, exported.call(LHS, RHS, SIZES), gradients(LHS, RHS, SIZES))

@@ -19,50 +19,6 @@ each_front_end = pytest.mark.parametrize("front_end", FRONT_ENDS, ids=lambda f: 
 
 
 @each_front_end
-def test_hessian(front_end):
-    x, w = front_end.operands()
-    got, want = (jax.jit(jax.hessian(loss_of(f), 1))(x, w) for f in (front_end.ours, front_end.dense))
-    assert got.shape == w.shape * 2
-    close(got, want)
-
-
-@each_front_end
-def test_linearize_and_linear_transpose(front_end):
-    x, w = front_end.operands()
-    dx, dw = front_end.operands()[0] + 1, 2 * front_end.operands()[1]
-    out, linear = jax.linearize(lambda x, w: front_end.ours(x, w, SIZES), x, w)
-    close(out, front_end.dense(x, w))
-    close(linear(dx, dw), jax.jvp(front_end.dense, (x, w), (dx, dw))[1])
-
-    ct = np.cos(out)
-    for i, operand in enumerate((x, w)):
-        other = (w, x)[i]
-
-        def at(z, f, i=i, other=other):
-            return f(z, other, SIZES) if i == 0 else f(other, z, SIZES)
-
-        got, want = (
-            jax.linear_transpose(lambda z, f=f: at(z, f), operand)(ct) for f in (front_end.ours, front_end.dense)
-        )
-        close(got[0], want[0])
-
-
-@each_front_end
-def test_vmap_of_vmap_of_gradients(front_end):
-    """Rows and sizes along one axis, weights along another."""
-    x, w = front_end.operands(BATCH)
-    sizes = np.stack([SIZES, SIZES[::-1]])
-    nested = [
-        jax.vmap(jax.vmap(jax.grad(loss_of(f), (0, 1)), (0, None, 0)), (None, 0, None))
-        for f in (front_end.ours, front_end.dense)
-    ]
-    assert calls(nested[0], x, w, sizes).total() == 3
-    got, want = (jax.jit(f)(x, w, sizes) for f in nested)
-    assert got[1].shape == (BATCH, BATCH, *w.shape[1:])
-    jax.tree.map(close, got, want)
-
-
-@each_front_end
 def test_gradient_of_vmap_with_shared_weights_is_one_call(front_end):
     x, w = front_end.operands(BATCH)[0], front_end.operands()[1]
     sizes = np.stack([SIZES, SIZES[::-1]])
@@ -75,32 +31,6 @@ def test_gradient_of_vmap_with_shared_weights_is_one_call(front_end):
     assert counted.total() == 2
     assert counted[front_end.w_gradient] == 1
     close(jax.jit(gradient)(w), jax.grad(loss(front_end.dense))(w))
-
-
-@each_front_end
-def test_scan_while_and_cond(front_end):
-    x, ws = front_end.operands()[0], front_end.operands(BATCH)[1]
-
-    def through(f):
-        def body(total, w):
-            taken = jax.lax.cond(w.sum() > 0, lambda: f(x * total, w, SIZES), lambda: 2 * f(x, w, SIZES))
-            return jnp.sin(taken).sum(), taken
-
-        def run(ws):
-            total, outs = jax.lax.scan(body, 1.0, ws)
-            return total + outs.sum()
-
-        return run
-
-    got, want = (jax.jit(jax.value_and_grad(through(f)))(ws) for f in (front_end.ours, front_end.dense))
-    jax.tree.map(close, got, want)
-
-    def repeated(f):
-        return jax.lax.while_loop(
-            lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] + f(x, ws[0], SIZES)), (0, f(x, ws[1], SIZES))
-        )[1]
-
-    close(*(repeated(f) for f in (front_end.ours, front_end.dense)))
 
 
 @each_front_end
@@ -126,20 +56,6 @@ def test_checkpoint_policy(front_end):
         jax.tree.map(close, f(x, w), jax.value_and_grad(loss, (0, 1))(x, w))
     grouped, dots = counted["none"]
     assert counted == {"none": (4, dots), "ours": (3, dots), "both": (3, dots - 1)}, (grouped, counted)
-
-
-@each_front_end
-def test_lowered_ahead_of_time(front_end):
-    x, w = front_end.operands()
-    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, w, SIZES)]
-    compiled = jax.jit(front_end.ours).lower(*shapes).compile()
-    for sizes in (SIZES, SIZES[::-1].copy()):
-        np.testing.assert_array_equal(compiled(x, w, sizes), front_end.ours(x, w, sizes))
-    assert compiled.memory_analysis().temp_size_in_bytes < 8192
-    with pytest.raises(TypeError):
-        compiled(x, w, SIZES[:2])
-    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="group 1 has size -4, must be at least 0"):
-        compiled(x, w, np.array([3, -4, 2], np.int32))
 
 
 @pytest.mark.parametrize("front_end", FRONT_ENDS[:3:2], ids=lambda f: f.name)

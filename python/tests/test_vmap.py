@@ -107,32 +107,6 @@ def test_weights_are_read_where_they_lie(transpose):
         assert copies_of_weights(backward, K * N) == []
 
 
-def test_a_copy_would_be_seen():
-    transposed = jax.jit(lambda x, w, s: gmm(x, w.swapaxes(1, 2), s, transpose_rhs=True))
-    assert copies_of_weights(transposed.lower(ROWS[0], WEIGHTS[0], SIZES), K * N) != []
-    repeated = jax.jit(lambda x, w, s: jax.vmap(gmm)(x, jnp.stack([w] * BATCH), s))
-    assert copies_of_weights(repeated.lower(ROWS, WEIGHTS[0], SIZES_B), K * N) != []
-
-
-def test_other_batch_axes():
-    f = jax.vmap(gmm, (2, 3, 1), out_axes=1)
-    got = f(np.moveaxis(ROWS, 0, 2), np.moveaxis(WEIGHTS, 0, 3), SIZES_B.T)
-    np.testing.assert_array_equal(np.moveaxis(got, 1, 0), jax.vmap(gmm)(ROWS, WEIGHTS, SIZES_B))
-
-
-def test_nested():
-    lhs = random(2, BATCH, M, K)
-    for inner in ((0, 0, 0), (0, None, 0), (0, None, None), (0, 0, None)):
-        weights, sizes = (WEIGHTS if inner[1] == 0 else WEIGHTS[0]), (SIZES_B if inner[2] == 0 else SIZES)
-        for outer in ((0, None, None), (0, 0, 0)):
-            w, s = (weights, sizes) if outer[1] is None else (np.stack([weights, 2 * weights]), np.stack([sizes] * 2))
-            f = jax.vmap(jax.vmap(gmm, inner), outer)
-            assert calls(f, lhs, w, s).total() == 1
-            for i in range(2):
-                want = jax.vmap(gmm, inner)(lhs[i], w if outer[1] is None else w[i], s if outer[2] is None else s[i])
-                np.testing.assert_array_equal(f(lhs, w, s)[i], want)
-
-
 def test_nested_with_parameters_of_one_batch():
     """What only the inner batch has differs from replica to replica, for each of the outer one again."""
     lhs, sizes, weights = random(2, BATCH, M, K), np.stack([SIZES_B, SIZES_B[::-1]]), WEIGHTS[0, :2]
@@ -149,20 +123,6 @@ def test_nested_with_parameters_of_one_batch():
     for i in range(2):
         for j in range(BATCH):
             np.testing.assert_array_equal(got[i, j], f(lhs[i, j], sizes[i, j], bias[j], alpha[j], OFFSETS[j]))
-
-
-def test_gradients_of_batches_and_batches_of_gradients():
-    def loss(rhs, lhs, sizes):
-        return jnp.sin(gmm(lhs, rhs, sizes)).sum()
-
-    weights = WEIGHTS[0]
-    batched = jax.vmap(jax.grad(loss), (None, 0, 0))
-    assert calls(batched, weights, ROWS, SIZES_B).total() == 2
-    each = batched(weights, ROWS, SIZES_B)
-    for i in range(BATCH):
-        np.testing.assert_array_equal(each[i], jax.grad(loss)(weights, ROWS[i], SIZES_B[i]))
-    whole = jax.grad(lambda w: jax.vmap(loss, (None, 0, 0))(w, ROWS, SIZES_B).sum())(weights)
-    np.testing.assert_allclose(whole, each.sum(0), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("offsets", [OFFSETS, OFFSETS[:1]], ids=["each", "one"])
