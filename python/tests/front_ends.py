@@ -40,18 +40,12 @@ def _general(x, w, sizes):
 
 FRONT_ENDS = [
     FrontEnd("gmm", lambda *a: gmm(*a, np.float64), "gm,mk,gkn->mn", (M, K), (G, K, N), "RAGGED_K"),
-    FrontEnd(
-        "gmm-transposed",
-        lambda *a: gmm(*a, np.float64, transpose_rhs=True),
-        "gm,mk,gnk->mn",
-        (M, K),
-        (G, N, K),
-        "RAGGED_K",
-    ),
+    FrontEnd("gmm-transposed", lambda *a: gmm(*a, np.float64, transpose_rhs=True), "gm,mk,gnk->mn", (M, K), (G, N, K),
+     "RAGGED_K"),
     FrontEnd("tgmm", lambda x, w, s: tgmm(x.T, w, s, np.float64), "gm,mk,mn->gkn", (M, K), (M, N), "RAGGED_M"),
     FrontEnd("ragged_dot", ragged_dot, "gm,mk,gkn->mn", (M, K), (G, K, N), "RAGGED_K"),
     FrontEnd("grouped_gemm", _general, "gm,mk,mn->gkn", (M, K), (M, N), "RAGGED_M"),
-]
+]  # fmt: skip
 
 
 def loss_of(function):

@@ -111,13 +111,6 @@ def test_local_sizes_over_m_are_an_error():
         jax.block_until_ready(ejkernel.grouped_matmul(LHS[:5], RHS[2:], SIZES, 2))
 
 
-def test_bias_of_v3():
-    got = ejkernel.grouped_matmul(LHS, RHS, SIZES, None, OUT, rhs_bias=BIAS, use_v3=True)
-    expected(c=OUT, beta=np.ones(G), bias=BIAS[:, 0]).check(got)
-    gradient = jax.grad(lambda b: ejkernel.grouped_matmul(LHS, RHS, SIZES, rhs_bias=b, use_v3=True).sum())(BIAS)
-    np.testing.assert_array_equal(gradient, np.broadcast_to(SIZES[:, None, None], BIAS.shape))
-
-
 def test_shard_map():
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
     sizes = np.array([1, 0, 2, 0], np.int32)
@@ -149,53 +142,35 @@ def matmul(*args, **options):
 
 SCALE = np.ones((G, 1, 1, N), np.float32)
 ERRORS = [
-    (
-        lambda: matmul(use_v3=True, rhs_scale=SCALE[:2]),
-        ValueError,
-        r"^rhs_scale: shape is \(2, 1, 1, 6\), must be \(4, blocks, 1, 6\) with blocks that divide 5",
-    ),
+    (lambda: matmul(use_v3=True, rhs_scale=SCALE[:2]), ValueError,
+     r"^rhs_scale: shape is \(2, 1, 1, 6\), must be \(4, blocks, 1, 6\) with blocks that divide 5"),
     (lambda: matmul(use_v3=True, rhs_scale=SCALE.repeat(2, 1)), ValueError, r"^rhs_scale: shape is \(4, 2, 1, 6\)"),
     (lambda: matmul(use_v3=True, rhs_scale=SCALE.astype(int)), TypeError, "^rhs_scale: dtype is int"),
-    (
-        lambda: ejkernel.grouped_matmul(LHS, RHS.astype(np.int16), SIZES, rhs_scale=SCALE, use_v3=True),
-        TypeError,
-        "^rhs: dtype is int16, must be float16.* or float4_e2m1fn",
-    ),
+    (lambda: ejkernel.grouped_matmul(LHS, RHS.astype(np.int16), SIZES, rhs_scale=SCALE, use_v3=True), TypeError,
+     "^rhs: dtype is int16, must be float16.* or float4_e2m1fn"),
     (lambda: matmul(rhs_bias=BIAS), ValueError, "rhs_scale and rhs_bias are only supported by grouped_matmulv3"),
-    (
-        lambda: matmul(rhs_scale=SCALE, use_v2=True),
-        ValueError,
-        "rhs_scale and rhs_bias are only supported by grouped_matmulv3",
-    ),
+    (lambda: matmul(rhs_scale=SCALE, use_v2=True), ValueError,
+     "rhs_scale and rhs_bias are only supported by grouped_matmulv3"),
     (lambda: matmul(use_v2=True, use_v3=True), ValueError, "use_v2 and use_v3 are mutually exclusive"),
     (lambda: matmul(use_v3=True, rhs_bias=BIAS[:, 0]), ValueError, r"rhs_bias: shape is \(4, 6\), must be \[num_gr"),
     (lambda: matmul(use_v3=True, rhs_bias=BIAS[:2]), ValueError, r"^rhs_bias: shape is \(2, 6\), must be \(4, 6\)"),
-    (
-        lambda: ejkernel.grouped_matmul(LHS, RHS[:2], SIZES, rhs_bias=BIAS[:2], use_v3=True),
-        ValueError,
-        "rhs has 2 groups, but group_sizes has 4: the two must be equal",
-    ),
+    (lambda: ejkernel.grouped_matmul(LHS, RHS[:2], SIZES, rhs_bias=BIAS[:2], use_v3=True), ValueError,
+     "rhs has 2 groups, but group_sizes has 4: the two must be equal"),
     (lambda: matmul(SIZES), ValueError, r"group_offset: shape is \(4,\), must be"),
     (lambda: matmul(platform="pallas"), NotImplementedError, "platform is 'pallas', must be None"),
-    (
-        lambda: matmul(cfg=types.SimpleNamespace(platform="triton")),
-        NotImplementedError,
-        "platform is 'triton', must be None",
-    ),
+    (lambda: matmul(cfg=types.SimpleNamespace(platform="triton")), NotImplementedError,
+     "platform is 'triton', must be None"),
     (lambda: matmul(precision=("highest",) * 3), NotImplementedError, "must be None, .* or a pair of them"),
     (lambda: matmul(precision="BF16_BF16_F32"), NotImplementedError, "precision is BF16_BF16_F32, must be None"),
-    (
-        lambda: matmul(precision=jax.lax.DotAlgorithmPreset.BF16_BF16_F32),
-        NotImplementedError,
-        "precision is .*BF16_BF16_F32, must be None",
-    ),
+    (lambda: matmul(precision=jax.lax.DotAlgorithmPreset.BF16_BF16_F32), NotImplementedError,
+     "precision is .*BF16_BF16_F32, must be None"),
     (lambda: matmul(out_specs=P()), ValueError, "must be given together, but there is no mesh, in_specs(?!,)"),
     (lambda: matmul(out_shard_callback=abs), ValueError, "there is no mesh, in_specs, out_specs"),
     (lambda: matmul(None, OUT[1:]), ValueError, r"^existing_out: shape is \(11, 6\), must be out's \(12, 6\)"),
     (lambda: matmul(None, OUT.astype(int)), TypeError, "existing_out: dtype is int32"),
     (lambda: matmul(preferred_element_type=np.int32), TypeError, "preferred_element_type: dtype is int32"),
     (lambda: matmul(transpose_rhs=True), ValueError, "contracted, but differ: 5 and 6"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("call, error, message", ERRORS, ids=range(len(ERRORS)))

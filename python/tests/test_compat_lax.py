@@ -161,21 +161,14 @@ def test_wrong_shapes_are_refused_in_the_words_of_lax(case):
 REFUSED = [
     ({"lhs": LHS.astype(np.int32)}, TypeError, "lhs: dtype is int32, must be float16"),
     ({"rhs": RHS.astype(ml_dtypes.float8_e4m3b11fnuz)}, TypeError, "rhs: dtype is float8_e4m3b11fnuz"),
-    (
-        {"lhs": LHS.astype(np.int8), "rhs": RHS.astype(np.int16)},
-        TypeError,
-        "rhs: dtype is int16, must be float16",
-    ),
-    (
-        {"lhs": LHS.astype(ml_dtypes.int4), "rhs": RHS.astype(ml_dtypes.int4)},
-        TypeError,
-        "preferred_element_type: dtype is int4",
-    ),
+    ({"lhs": LHS.astype(np.int8), "rhs": RHS.astype(np.int16)}, TypeError, "rhs: dtype is int16, must be float16"),
+    ({"lhs": LHS.astype(ml_dtypes.int4), "rhs": RHS.astype(ml_dtypes.int4)}, TypeError,
+     "preferred_element_type: dtype is int4"),
     ({"preferred_element_type": np.int32}, TypeError, "preferred_element_type: dtype is int32"),
     ({"group_offset": SIZES}, TypeError, r"group_offset: shape is \(3,\), must be \(\) or"),
     ({"group_offset": 1.0}, TypeError, "group_offset: dtype is float64"),
     ({"group_sizes": SIZES[:2], "group_offset": 0}, TypeError, "rhs group dimension size to be 2, got 3"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("change, error, words", REFUSED, ids=[words[:20] for *_, words in REFUSED])

@@ -81,15 +81,6 @@ def test_result_varies_along_the_axes_that_are_named(check_vma):
 
 
 @pytest.mark.parametrize(
-    "tiling",
-    [(1,) * 9, [8] * 9, (8, 8, 8), None, lambda m, k, n: None],
-    ids=["nine", "list", "three", "none", "function"],
-)
-def test_any_tiling(tiling):
-    np.testing.assert_array_equal(maxtext.gmm(LHS, RHS, SIZES, tiling=tiling), maxtext.gmm(LHS, RHS, SIZES))
-
-
-@pytest.mark.parametrize(
     "f, want, lhs, rhs",
     [
         (maxtext.gmm, checks.einsum_gmm, checks.LHS, checks.RHS),

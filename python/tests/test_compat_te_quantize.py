@@ -201,24 +201,15 @@ def test_gemm_with_quantizers(name):
 
 Q = quantizer(*CASES[0])
 REFUSED = {
-    "elements": (
-        lambda: te.GroupedQuantizer(np.int8, "MXFP8_1D_SCALING"),
-        TypeError,
-        r"q_dtype: of MXFP8.*is int8, mu",
-    ),
-    "a mode": (
-        lambda: te.GroupedQuantizer(E4M3, "INT8"),
-        ValueError,
-        "scaling_mode: is 'INT8', must be NO_SCALING, DE",
-    ),
+    "elements": (lambda: te.GroupedQuantizer(np.int8, "MXFP8_1D_SCALING"), TypeError,
+        r"q_dtype: of MXFP8.*is int8, mu"),
+    "a mode": (lambda: te.GroupedQuantizer(E4M3, "INT8"), ValueError,
+        "scaling_mode: is 'INT8', must be NO_SCALING, DE"),
     "no scale": (lambda: te.GroupedQuantizer(E4M3, CASES[0][0]), ValueError, "scale: is None, which DELAYED_TENSOR_SC"),
-    "scales": (
-        lambda: te.GroupedQuantizer(E4M3, CASES[0][0], scale=SCALE[:2]),
-        ValueError,
-        r"scale: shape is \(2,\), must be \(5,\), one for each group",
-    ),
+    "scales": (lambda: te.GroupedQuantizer(E4M3, CASES[0][0], scale=SCALE[:2]), ValueError,
+        r"scale: shape is \(2,\), must be \(5,\), one for each group"),
     "no quantizer": (lambda: "fp8", TypeError, "str has no attribute q_dtype, scaling_mode"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("make, error, words", REFUSED.values(), ids=REFUSED)

@@ -172,24 +172,12 @@ FP4, PLAIN_KERNEL = tensor("NVFP4_2D_SCALING", "N", False, M, 64, SIZES)[0], PLA
 REFUSED = {
     "data": (MX, {"data": MX.data[1:]}, ValueError, r"data: shape is \(4479,\), must be \(4480,\), the elements of or"),
     "elements": (FP8, {"data": MX.data.astype(np.int8)}, TypeError, "data: of .* is int8, must be float8_e4m3fn or fl"),
-    "padded scales": (
-        MX,
-        {"scale_inv": np.resize(MX.scale_inv, 1024)},
-        ValueError,
-        r"scale_inv: shape is \(1024,\), must be \(140,\), one for each 1x32 of \(70, 64\) as stored, of 5 groups",
-    ),
-    "scales of groups that have rows": (
-        FP8,
-        {"scale_inv": FP8.scale_inv[:4]},
-        ValueError,
-        r"scale_inv: shape is \(4,\), must be \(5,\), one for each group, of 5 groups",
-    ),
-    "scales' dtype": (
-        MX,
-        {"scale_inv": np.ones(140, np.float32)},
-        TypeError,
-        "scale_inv: dtype is float32, must be floa",
-    ),
+    "padded scales": (MX, {"scale_inv": np.resize(MX.scale_inv, 1024)}, ValueError,
+        r"scale_inv: shape is \(1024,\), must be \(140,\), one for each 1x32 of \(70, 64\) as stored, of 5 groups"),
+    "scales of groups that have rows": (FP8, {"scale_inv": FP8.scale_inv[:4]}, ValueError,
+        r"scale_inv: shape is \(4,\), must be \(5,\), one for each group, of 5 groups"),
+    "scales' dtype": (MX, {"scale_inv": np.ones(140, np.float32)}, TypeError,
+        "scale_inv: dtype is float32, must be floa"),
     "amax": (FP4, {"amax": None}, ValueError, r"amax: is None, must have the shape \(5,\), \(1,\) or \(\)"),
     "amax of others": (FP4, {"amax": np.ones(4, np.float32)}, ValueError, r"amax: shape is \(4,\), must be \(5,\)"),
     "a mode": (MX, {"scaling_mode": "MX"}, ValueError, "scaling_mode: is 'MX', must be NO_SCALING, DELAYED_TENSOR_SC"),
@@ -197,7 +185,7 @@ REFUSED = {
     "flatten_axis": (MX, {"flatten_axis": 2}, ValueError, r"flatten_axis: is 2, must lie between the axes of shape \("),
     "two dims": (MX, {"last_dims": SIZES}, ValueError, "first_dims and last_dims are both set, at most one may be"),
     "sizes": (MX, {"first_dims": SIZES[None]}, ValueError, r"first_dims: shape is \(1, 5\), must be \[G\]"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("x, wrong, error, words", REFUSED.values(), ids=REFUSED)

@@ -55,18 +55,15 @@ ROUTERS = {
     "softmax": ({}, {"score": "softmax"}),
     "pre_softmax": ({"use_pre_softmax": True, "scaling_factor": 2.0}, {"pre_softmax": True, "scaling_factor": 2.0}),
     "sigmoid": ({"score_function": "sigmoid"}, {"score": "sigmoid", "renormalize": True}),
-    "enumerator, use_pre_softmax without effect": (
-        {"score_function": ScoreFunction.SIGMOID, "use_pre_softmax": True},
-        {"score": "sigmoid", "renormalize": True},
-    ),
+    "enumerator, use_pre_softmax without effect": ({"score_function": ScoreFunction.SIGMOID, "use_pre_softmax": True},
+        {"score": "sigmoid", "renormalize": True}),
     "groups": ({"num_groups": 4, "group_topk": 2}, {"groups": (4, 2, 2)}),
     "groups of four each": ({"num_groups": 3, "group_topk": 1}, {"groups": (3, 1, 4)}),
     "groups with a bias": (
         {"num_groups": 4, "group_topk": 2, "score_function": "sigmoid", "expert_bias": BIAS, "scaling_factor": 2.5},
-        {"score": "sigmoid", "groups": (4, 2, 2), "bias": BIAS, "renormalize": True, "scaling_factor": 2.5},
-    ),
+        {"score": "sigmoid", "groups": (4, 2, 2), "bias": BIAS, "renormalize": True, "scaling_factor": 2.5}),
     "no groups where group_topk is not above 0": ({"num_groups": 4, "group_topk": 0}, {}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ROUTERS)
@@ -221,25 +218,6 @@ def test_gradients():
             want_probs[t, e] = results[r].astype(np.float64) @ token_target[t]
         close(of_rows, want_rows, atol=1e-5)
         close(of_probs, want_probs, atol=1e-5)
-
-
-def test_batch_and_sequence_axes():
-    routing_map = np.array([[[1, 0], [1, 1]], [[0, 0], [0, 1]]], bool)
-    x, probs = random(2, 2, H), np.full((2, 2, 2), 0.5, np.float32)
-    rows, of_rows, row_id_map, _, sizes = dispatch(x, routing_map, 4, probs)
-    np.testing.assert_array_equal(rows, x.reshape(4, H)[[0, 1, 1, 3]])
-    assert of_rows.tolist() == [0.5] * 4 and sizes.tolist() == [2, 2]
-    assert row_id_map.tolist() == [[0, -1, 0, -1, 1], [2, 1, 1, 0, 2], [-1, -1, -1, -1, 0], [3, -1, 1, -1, 1]]
-    out = combined(rows, row_id_map, probs)
-    np.testing.assert_array_equal(out, x.reshape(4, H) * [[0.5], [1], [0], [0.5]])
-
-
-def test_too_few_rows():
-    x = random(3, H)
-    rows, _, row_id_map, _, sizes = dispatch(x, np.ones((3, 2), int), 4)
-    np.testing.assert_array_equal(rows, x[[0, 1, 2, 0]])
-    assert sizes.tolist() == [3, 3]
-    np.testing.assert_array_equal(combined(rows, row_id_map), x * [[2], [1], [1]])
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import raggemm
 from jax.sharding import PartitionSpec as P
-from quantized_formats import FLOATS, INTEGERS, codes, spread
+from quantized_formats import spread
 from raggemm import GroupedTensor, QuantizedTensor
 
 same = np.testing.assert_array_equal
@@ -75,40 +75,6 @@ def test_an_index_takes_what_belongs_to_a_part(arrays, shape, index):
         assert part.shape == want.shape
         if want.size:
             same(values(part), want)
-
-
-def test_parts_of_two_axes():
-    """Rows with a scale each; one for each group of rows is a scale of no row."""
-    rows = QuantizedTensor(numbers((G, K), np.int8), numbers((G, 1), np.float32))
-    same(values(rows[2]), values(rows)[2])
-    same(values(rows[1:3]), values(rows)[1:3])
-    with pytest.raises(IndexError, match=r"^scale: shape is \(4,\) with data \(4, 8\), of which no index"):
-        QuantizedTensor(rows.data, np.ones(G, np.float32))[0]
-
-
-@pytest.mark.parametrize("name", [*INTEGERS, *FLOATS])
-def test_parts_keep_every_bit(name):
-    data = np.stack([codes(name)] * 3)
-    for scale in (np.ones(3, np.float32), np.arange(3, dtype=np.uint8).view(ml_dtypes.float8_e8m0fnu)):
-        own = QuantizedTensor(data[:, :, None], scale)
-        tensor = jax.tree.map(jnp.asarray, own)
-        assert np.asarray(own[jnp.int32(1)].data).tobytes() == data[1].tobytes()
-        for take in (lambda q: q[1], lambda q: q[1:], lambda q: q[np.array([2, 0])], lambda q: q[jnp.int32(1)]):
-            for run in (take, jax.jit(take)):
-                part = run(tensor)
-                assert (
-                    np.asarray(part.data).tobytes() == np.stack([data[0]] * (part.data.size // data[0].size)).tobytes()
-                )
-
-
-@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn])
-def test_scales_of_parts_have_a_gradient(dtype):
-    tensor = QuantizedTensor(numbers((G, K, N), np.int8), numbers((G,), dtype))
-    take = jax.jit(lambda scale, i: raggemm.dequantize(QuantizedTensor(tensor.data, scale)[i]).sum())
-    for i, at in ((1, 1), (-1, 3)):
-        want = np.zeros(G)
-        want[at] = np.float64(tensor.data[at]).sum()
-        same(np.asarray(jax.grad(take)(tensor.scale, i), np.float64), want.astype(dtype).astype(np.float64))
 
 
 def test_traced_indices_are_clamped():

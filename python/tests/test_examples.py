@@ -25,10 +25,10 @@ from raggemm_demo.programs import Limits
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-import decode
-import moe_equinox
-import moe_lm
-import moe_lm_model
+import decode  # noqa: E402
+import moe_equinox  # noqa: E402
+import moe_lm  # noqa: E402
+import moe_lm_model  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +81,8 @@ def test_benchmark_of_the_demo(run_demo):
 
 
 def test_decode(monkeypatch, capsys):
-    monkeypatch.setattr(decode, "Shape", lambda: decode.Shape(256, 128, 32, top_k=4, vocabulary=50))
+    tiny = decode.Shape(width=256, hidden=128, experts=32, top_k=4, vocabulary=50)
+    monkeypatch.setattr(decode, "Shape", lambda: tiny)
     monkeypatch.setattr(decode, "PASS_BYTES", 1 << 20)
     medians = decode.main(["--weights=bf16", "--layers=2", "--tokens=3", "--steps=2", "--ragged-dot"])
     lines = capsys.readouterr().out.splitlines()

@@ -96,26 +96,6 @@ def test_calls_on_all_devices_at_once(capsys):
     assert resident[-1] < max(resident[:5]) + 32
 
 
-def test_pmap_beside_other_calls():
-    rng = np.random.default_rng(1)
-    rows, k, n, sizes = SHAPES[2]
-    devices = jax.device_count()
-    x, w = integers(rng, devices, rows, k), integers(rng, len(sizes), k, n)
-    sizes = np.array(sizes, np.int32)
-    mapped = jax.pmap(raggemm.gmm, in_axes=(0, None, None))
-    want = np.stack([product(one, w, sizes) for one in x])
-    operands, expected = cases()[1]
-    mapped(x, w, sizes)  # with jax 0.8.1, threads that trace a pmap at once disturb each other
-
-    def call(i):
-        if i % 2:
-            return np.array_equal(mapped(x, w, sizes), want)
-        return np.array_equal(forward_and_backward(*operands)[0], expected[0])
-
-    with concurrent.futures.ThreadPoolExecutor(4) as callers:
-        assert all(callers.map(call, range(100)))
-
-
 FORKING = """
 import os, signal, sys
 import jax, jax.numpy as jnp, numpy as np

@@ -124,15 +124,11 @@ FAMILIES = {
     "OLMoE": (arrays, (3,), {"pre_softmax": True}, olmoe),
     "Qwen2-MoE": (functools.partial(OF_SHARED, "shared_router"), (3,), {"pre_softmax": True}, qwen2),
     "DeepSeek-V2": (OF_SHARED, (3,), {"pre_softmax": True, "scaling_factor": 16, **GROUPS}, deepseek_v2),
-    "DeepSeek-V3": (
-        functools.partial(OF_SHARED, "expert_bias"),
-        (3,),
-        {"score": "sigmoid", "scaling_factor": 2.5, **GROUPS},
-        deepseek_v3,
-    ),
+    "DeepSeek-V3": (functools.partial(OF_SHARED, "expert_bias"), (3,),
+        {"score": "sigmoid", "scaling_factor": 2.5, **GROUPS}, deepseek_v3),
     "Llama 4": (OF_SHARED, (1,), {"score": "sigmoid", "weight_on": "input"}, llama_4),
     "gpt-oss": (of_gpt_oss, (3, "swiglu_oai"), {"merged": "interleaved"}, gpt_oss),
-}
+}  # fmt: skip
 families = pytest.mark.parametrize("name", FAMILIES)
 
 
@@ -221,10 +217,8 @@ FORMS = {
     "down transposed": (lambda p: stored(p, transposed, ("down",)), {"transpose_down": True}),
     "halves": (lambda p: merged(p, "halves"), {"merged": "halves"}),
     "interleaved": (lambda p: merged(p, "interleaved"), {"merged": "interleaved"}),
-    "halves transposed": (
-        lambda p: stored(merged(p, "halves"), transposed),
-        {"merged": "halves", "transpose_up": True, "transpose_down": True},
-    ),
+    "halves transposed": (lambda p: stored(merged(p, "halves"), transposed),
+        {"merged": "halves", "transpose_up": True, "transpose_down": True}),
     "packed": (lambda p: stored(p, packed), {}),
     "experts packed, shared transposed": (
         lambda p: (
@@ -237,7 +231,7 @@ FORMS = {
         ),
         {"transpose_up": True, "transpose_down": True},
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -96,17 +96,11 @@ def test_tokamaxs_arrays_to_be_quantized():
 
 DATA, SCALE, _ = experts("int8", 1)
 ERRORS = [
-    (
-        lambda: tokamax.ragged_dot(LHS, QArray(DATA, SCALE[:, 0], None, "nf4"), group_sizes=SIZES),
-        NotImplementedError,
-        "^rhs: qtype is nf4",
-    ),
-    (
-        lambda: tokamax.ragged_dot(LHS, QArray(DATA, SCALE), group_sizes=SIZES),
-        NotImplementedError,
-        r"^rhs\.scale: shape is \(3, 1, 1, 32\), must be",
-    ),
-]
+    (lambda: tokamax.ragged_dot(LHS, QArray(DATA, SCALE[:, 0], None, "nf4"), group_sizes=SIZES), NotImplementedError,
+     "^rhs: qtype is nf4"),
+    (lambda: tokamax.ragged_dot(LHS, QArray(DATA, SCALE), group_sizes=SIZES), NotImplementedError,
+     r"^rhs\.scale: shape is \(3, 1, 1, 32\), must be"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("call, error, message", ERRORS, ids=range(len(ERRORS)))

@@ -184,43 +184,22 @@ def by_rule(**options):
 ERRORS = [
     (lambda: quantizing(lhs_quantize_dtype=jnp.int16), TypeError, "^lhs_quantize_dtype: dtype is int16, must be int8,"),
     (lambda: quantizing(rhs_quantize_dtype="int3"), TypeError, "^rhs_quantize_dtype: is 'int3', must be int8, uint8"),
-    (
-        lambda: quantizing(use_qwix_quantization=True, qwix_rule="rule"),
-        ValueError,
-        "^qwix_rule: is str, must have act_q",
-    ),
+    (lambda: quantizing(use_qwix_quantization=True, qwix_rule="rule"), ValueError,
+     "^qwix_rule: is str, must have act_q"),
     (lambda: by_rule(bwd_qtype=jnp.int32), TypeError, "^bwd_qtype: dtype is int32"),
-    (
-        lambda: by_rule(weight_qtype="int8", weight_calibration_method="minmax"),
-        ValueError,
-        '^calibration_method: is "minmax", must be "absmax", ',
-    ),
-    (
-        lambda: by_rule(act_qtype="int8", act_calibration_method="fixed,-1,2"),
-        ValueError,
-        '^calibration_method: is "fixed,-1,2", must be .*"fixed,-BOUND,BOUND"',
-    ),
-    (
-        lambda: quantizing(rhs_quantize_dtype="int8", use_manual_quantization=True),
-        ValueError,
-        "^use_manual_quantization: weights need a fixed bound, not absmax",
-    ),
-    (
-        lambda: maxtext.gmm(LHS.astype(np.int8), RHS, SIZES, lhs_quantize_dtype="int8"),
-        TypeError,
-        "^lhs: dtype is int8, must be float16",
-    ),
-    (
-        lambda: maxtext.tgmm(LHS.T, LHS.astype(int), SIZES, rhs_quantize_dtype="int8"),
-        TypeError,
-        r"^rhs: dtype is int\d+, must be float16",
-    ),
-    (
-        lambda: maxtext.gmm(LHS, QArray(RHS.astype(np.int8), RHS), SIZES[:2]),
-        ValueError,
-        "has 3 groups, more than the 2",
-    ),
-]
+    (lambda: by_rule(weight_qtype="int8", weight_calibration_method="minmax"), ValueError,
+     '^calibration_method: is "minmax", must be "absmax", '),
+    (lambda: by_rule(act_qtype="int8", act_calibration_method="fixed,-1,2"), ValueError,
+     '^calibration_method: is "fixed,-1,2", must be .*"fixed,-BOUND,BOUND"'),
+    (lambda: quantizing(rhs_quantize_dtype="int8", use_manual_quantization=True), ValueError,
+     "^use_manual_quantization: weights need a fixed bound, not absmax"),
+    (lambda: maxtext.gmm(LHS.astype(np.int8), RHS, SIZES, lhs_quantize_dtype="int8"), TypeError,
+     "^lhs: dtype is int8, must be float16"),
+    (lambda: maxtext.tgmm(LHS.T, LHS.astype(int), SIZES, rhs_quantize_dtype="int8"), TypeError,
+     r"^rhs: dtype is int\d+, must be float16"),
+    (lambda: maxtext.gmm(LHS, QArray(RHS.astype(np.int8), RHS), SIZES[:2]), ValueError,
+     "has 3 groups, more than the 2"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("call, error, message", ERRORS, ids=range(len(ERRORS)))
