@@ -8,7 +8,7 @@ import moe_oracle
 import numpy as np
 import pytest
 from arrays import random
-from cases import BY_NAME, CASES
+from cases import CASES
 from program_text import calls
 from raggemm import GroupedTensor, combine, grouped_gemm, moe_mlp
 from raggemm._primitive.activations import activated
@@ -143,30 +143,6 @@ def test_gradients(activation, gated):
         return jax.jvp(lambda *y: jax.grad(f, which)(*y), x, direction)[1]
 
     jax.tree.map(near, second(ours, *args), wanted(functools.partial(second, oracle), *args))
-
-
-@pytest.mark.parametrize(
-    "name", ["uniform-nn", "K-nt-PACKED", "N-shared-nn-PACKED-PACKED", "N-grouped-tn-STRIDED-STRIDED", "all-nt"]
-)
-def test_gradients_of_other_modes(name):
-    """Those of the same without an activation, which is applied in JAX where groups are."""
-    case = BY_NAME[name]
-    operands = case.operands()
-    moved = {k: operands.pop(k) for k in ("lhs", "rhs", "c", "alpha", "beta")}
-    expected = case.expected(operands | moved)
-    inside, moved["gate"] = expected.bound > 0, random(*expected.want.shape, seed=5)
-    weights = random(*inside.shape, seed=6)
-
-    def fused(moved):
-        return (case.run(operands | moved | {"activation": "gelu"}) * weights).sum()
-
-    def apart(moved):
-        result = case.run(operands | {k: v for k, v in moved.items() if k != "gate"})
-        activated = moe_oracle.activated(jnp, "gelu", moved["gate"], result)
-        return (jnp.where(inside, activated, result) * weights).sum()
-
-    got, want = (jax.value_and_grad(f)(moved) for f in (fused, apart))
-    jax.tree.map(functools.partial(close, rtol=1e-4, atol=1e-4), got, want)
 
 
 def test_one_product_in_a_gradients_forward_pass():

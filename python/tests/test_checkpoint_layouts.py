@@ -49,14 +49,6 @@ def test_int4_from_gptq(experts, less_one):
     np.testing.assert_allclose(np.float64(raggemm.dequantize(got)), values(elements, zeros, scales), rtol=1e-6)
 
 
-def test_the_first_format_of_gptq_is_the_default():
-    elements, zeros, scales = parts(2)
-    words = packed(elements.T).T, packed(zeros), scales
-    first, second = raggemm.int4_from_gptq(*words), raggemm.int4_from_gptq(*words, zeros_less_one=False)
-    np.testing.assert_array_equal(np.int32(first.zero_point), (zeros + 1) % 16)
-    np.testing.assert_array_equal(np.int32(second.zero_point), zeros)
-
-
 @pytest.mark.parametrize("experts", [(), (E,)])
 def test_fp8_from_blocks(experts):
     random = np.random.default_rng(3)

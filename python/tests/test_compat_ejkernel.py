@@ -68,17 +68,6 @@ def test_existing_out_is_added():
     np.testing.assert_array_equal(gradient, COLS)
 
 
-def test_group_offset():
-    """Rows of lhs are those of the local groups: row 0 is the first one of group 2."""
-    rows = GroupedTensor(LHS, first_dims=SIZES[2:])
-    want = oracle.grouped_gemm(rows, GroupedTensor(RHS[2:]), contracting_dims=((1,), (1,)))
-    for offset in (2, jnp.int32(2), jnp.array([2], jnp.uint32)):
-        want.check(ejkernel.grouped_matmul(LHS, RHS[2:], SIZES, offset))
-    want = np.repeat([0, 1], SIZES[2:])
-    only = ejkernel.grouped_matmul(LHS[:6], RHS[2:], SIZES, 2)  # no row but theirs
-    np.testing.assert_allclose(only, np.einsum("mk,mkn->mn", LHS[:6], RHS[2:][want]), rtol=1e-5, atol=1e-5)
-
-
 def test_group_offset_of_v3():
     """4.5 is 4 times 1 and a bias of 0.5: what ejkernel gives, but for the last three rows, which no group has."""
     lhs, rhs = np.ones((8, 4), np.float32), np.ones((2, 4, 6), np.float32) * np.array([1, 2], np.float32)[:, None, None]

@@ -1,7 +1,5 @@
 """raggemm.compat.sglang: the arguments of sglang-jax' gmm, its weights with scales, its bias, and rows of no group."""
 
-import inspect
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,29 +12,6 @@ from raggemm.compat import sglang
 LHS = q.floats("M", 0)
 BIAS = np.random.default_rng(5).normal(size=(G, 1, N)).astype(np.float32)
 BEFORE = np.random.default_rng(6).normal(size=(M, N)).astype(np.float32)
-
-
-def test_sglangs_arguments():
-    names = [*inspect.signature(sglang.gmm).parameters]
-    assert names[:5] == ["lhs", "rhs", "group_sizes", "preferred_element_type", "rhs_scale"]
-    assert names[5:9] == ["rhs_bias", "tiling", "group_offset", "existing_out"]
-    assert names[9:13] == ["interpret", "maybe_quantize_lhs", "zero_initialize", "acc_dtype"]
-    assert names[13:] == ["activation_quantized_dtype", "v2_tile_info"]
-    data, scale, _ = experts("int8", 1)
-    by_position = sglang.gmm(LHS, data, SIZES, jnp.float32, scale, BIAS, (8, 8, 8), None, BEFORE, True, False, False)
-    by_name = sglang.gmm(
-        LHS,
-        data,
-        SIZES,
-        rhs_scale=scale,
-        rhs_bias=BIAS,
-        existing_out=BEFORE,
-        acc_dtype=jnp.float32,
-        zero_initialize=True,
-        v2_tile_info=lambda *_: pytest.fail("is called"),
-    )
-    np.testing.assert_array_equal(by_position, by_name)
-    np.testing.assert_array_equal(by_name[17:], BEFORE[17:])
 
 
 @pytest.mark.parametrize("blocks", [1, 2])

@@ -1,9 +1,6 @@
 """raggemm.compat.transformer_engine: grouped_quantize, and quantizers in products, against a model by NumPy."""
 
-import functools
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from raggemm.compat import transformer_engine as te
@@ -91,17 +88,6 @@ def test_what_is_no_number_stays_in_its_group(mode, dtype):
     np.testing.assert_array_equal(values[0], np.asarray(values[1]).reshape(M, K)[42:62])
 
 
-def test_given_amax_and_no_quantizer():
-    amax = np.array([1, 2, 3, 4, 5], np.float32)
-    got = te.grouped_quantize(X, quantizer("CURRENT_TENSOR_SCALING", E4M3, "ROWWISE"), SIZES, amax=amax)
-    np.testing.assert_array_equal(got.scale_inv, 1 / (np.float32(448) / amax))
-    np.testing.assert_array_equal(got.amax, amax)
-    assert np.abs(np.float32(got.data)).max() == 448  # what is beyond it saturates
-    for none in (None, te.GroupedQuantizer(jnp.bfloat16, "NO_SCALING")):
-        assert te.grouped_quantize(X, none, SIZES).data is not None
-        assert isinstance(te.grouped_quantize(KERNEL, none), te.GroupedNoScaleTensor)
-
-
 def of(values, is_divided=True):
     """The values of the model's groups in one array."""
     out = np.zeros((M, values[0][3].shape[1])) if is_divided else np.stack([v[3] for v in values])
@@ -172,31 +158,6 @@ def test_dense(name, is_transposed):
     close(dx, products(values(2, CT, False), values(1, KERNEL, False).swapaxes(1, 2)))
     close(dkernel, weights(values(0, X0, True), values(2, CT, True)))
     close(dbias, (np.stack([np.float64(CT[rows]).sum(0) for rows in ROWS]), np.full((G, 1), 10)))
-
-
-@pytest.mark.parametrize("name", ["delayed", "MX", "NVFP4"])
-def test_gemm_with_quantizers(name):
-    """Operands are quantized along what is contracted, whichever axis the groups divide."""
-    quantizers = te.QuantizerSet(*(quantizer(*q) for q in SETS[name][:2]))
-    gemm = functools.partial(te.grouped_gemm, quantizer_set=quantizers)
-    x = te.GroupedNoScaleTensor(X0, None, SIZES, None, X0.shape)
-    ct = te.GroupedNoScaleTensor(CT, None, SIZES, None, CT.shape)
-    # The same matrices with the groups along the last axis, each dense.
-    parts = [np.ravel(X0[rows].T) for rows in ROWS]
-    packed = te.GroupedNoScaleTensor(padded(parts, X0.size, 0, np.float32), None, None, SIZES, (K, M))
-
-    @jax.jit
-    def run(x, packed, ct, kernel):
-        dense = te.grouped_dense(X0, kernel, SIZES, quantizer_set=quantizers)
-        of_dense = gemm(x, kernel, ((1,), (1,))), gemm(packed, kernel, ((0,), (1,)))
-        return dense, of_dense, (gemm(x, ct, ((0,), (0,))), gemm(packed, ct, ((1,), (0,))))
-
-    dense, of_dense, of_weights = run(x, packed, ct, KERNEL)
-    for got in of_dense:
-        np.testing.assert_array_equal(got, dense)
-    values = [of(model(*q, [a[rows] for rows in ROWS], True)) for q, a in zip(SETS[name], (X0, CT), strict=False)]
-    for got in of_weights:
-        close(got, weights(*values))
 
 
 Q = quantizer(*CASES[0])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 from typing import Any
 
 import jax
@@ -92,21 +91,6 @@ def test_dtypes():
     assert [g.dtype for g in gradients] == [jnp.bfloat16, jnp.float16, jnp.float32]
 
 
-def test_signatures():
-    """Those of TransformerEngine 2.20: what its programs pass by position or by name is taken."""
-    gemm = "lhs rhs contracting_dims bias precision preferred_element_type group_offset quantizer_set"
-    dense = gemm.replace("lhs rhs", "x kernel group_sizes") + " kernel_fsdp_info"
-    for function, names in ((te.grouped_gemm, gemm + " use_async_d2h_group_sizes"), (te.grouped_dense, dense)):
-        parameters = inspect.signature(function).parameters.values()
-        assert [p.name for p in parameters] == names.split()
-        assert {p.kind for p in parameters} == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    dims = ((1,), (1,))
-    want = te.grouped_gemm(ours(X, SIZES), KERNEL, contracting_dims=dims, bias=BIAS)
-    default = jax.lax.Precision.DEFAULT
-    got = te.grouped_gemm(ours(X, SIZES), KERNEL, dims, BIAS, default, None, None, Quantizers(), True)
-    np.testing.assert_array_equal(got, want)
-
-
 def test_sharded_kernels_are_gathered_and_their_gradients_scattered():
     mesh = jax.make_mesh((2,), ("fsdp",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
     specs = PartitionSpec("fsdp"), PartitionSpec(None, "fsdp")
@@ -122,13 +106,6 @@ def test_sharded_kernels_are_gathered_and_their_gradients_scattered():
     got = jax.jit(jax.grad(lambda w: jnp.sin(sharded(x, w, sizes)).sum()))(KERNEL)
     want = jax.grad(lambda w: sum(jnp.sin(te.grouped_dense(x[5 * i :][:5], w, sizes[i])).sum() for i in (0, 1)))(KERNEL)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-
-
-@dataclasses.dataclass
-class Quantizers:
-    x: Any = None
-    kernel: Any = None
-    dgrad: Any = None
 
 
 DENSE = functools.partial(te.grouped_dense, X, KERNEL, SIZES)

@@ -15,26 +15,25 @@ W = QuantizedTensor(np.zeros((4, 64, 32), ml_dtypes.int4), np.ones((4, 2, 32), n
 TEXT = "QuantizedTensor(data=int4[4,64,32], scale=float32[4,2,32])"
 
 
+REPR_HAS_SHAPES_AND_NO_NUMBERS = [
+    (W, TEXT),
+    (QuantizedTensor(W.data, jnp.float32(1), jnp.int4(1)),
+     "QuantizedTensor(data=int4[4,64,32], scale=float32[], zero_point=int4[])"),
+    (jax.eval_shape(lambda w: w, W), TEXT),
+    (QuantizedTensor(P("expert"), P()), f"QuantizedTensor(data={P('expert')!r}, scale={P()!r})"),
+    (QuantizedTensor(0, None, "x"), "QuantizedTensor(data=0, zero_point='x')"),
+    (QuantizedTensor(None), "QuantizedTensor()"),
+    (QuantizedTensor(np.zeros((2, 3), jax.dtypes.float0)), "QuantizedTensor(data=float0[2,3])"),
+    (QuantizedTensor(W), f"QuantizedTensor(data={TEXT})"),
+    (raggemm.prepack(jnp.ones((2, 3, 5))),
+     "PackedWeights(data=float32[2,1,3,64], columns=5, transposed=False, quantized=False, version=1)"),
+    (GroupedTensor(W, np.zeros(3, np.int32)), f"GroupedTensor(data={TEXT}, first_dims=int32[3], layout='STRIDED')"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("x", "text"),
-    [
-        (W, TEXT),
-        (
-            QuantizedTensor(W.data, jnp.float32(1), jnp.int4(1)),
-            "QuantizedTensor(data=int4[4,64,32], scale=float32[], zero_point=int4[])",
-        ),
-        (jax.eval_shape(lambda w: w, W), TEXT),
-        (QuantizedTensor(P("expert"), P()), f"QuantizedTensor(data={P('expert')!r}, scale={P()!r})"),
-        (QuantizedTensor(0, None, "x"), "QuantizedTensor(data=0, zero_point='x')"),
-        (QuantizedTensor(None), "QuantizedTensor()"),
-        (QuantizedTensor(np.zeros((2, 3), jax.dtypes.float0)), "QuantizedTensor(data=float0[2,3])"),
-        (QuantizedTensor(W), f"QuantizedTensor(data={TEXT})"),
-        (
-            raggemm.prepack(jnp.ones((2, 3, 5))),
-            "PackedWeights(data=float32[2,1,3,64], columns=5, transposed=False, quantized=False, version=1)",
-        ),
-        (GroupedTensor(W, np.zeros(3, np.int32)), f"GroupedTensor(data={TEXT}, first_dims=int32[3], layout='STRIDED')"),
-    ],
+    REPR_HAS_SHAPES_AND_NO_NUMBERS,
 )
 def test_repr_has_shapes_and_no_numbers(x, text):
     assert repr(x) == str(x) == text

@@ -74,19 +74,6 @@ def test_float64_that_is_not_available_is_a_warning(name, dtype):
             assert FLOAT64[name](dtype).dtype == np.float64
 
 
-def test_shards_of_experts_chained_through_existing_out():
-    """Expert parallelism without communication: each shard adds its rows to what the others have written."""
-    out, want = jnp.full((M, N), 7.0), np.asarray(gmm(LHS, RHS, SIZES))
-    wgrad = []
-    for shard in range(2):
-        offset = np.array([2 * shard], np.int32)
-        out = gmm(LHS, RHS[2 * shard :][:2], SIZES, group_offset=offset, existing_out=out)
-        wgrad.append(tgmm(LHS.T, OTHER, SIZES, group_offset=offset, num_actual_groups=2))
-    np.testing.assert_array_equal(out[:9], want[:9])
-    assert (out[9:] == 7).all()
-    np.testing.assert_array_equal(jnp.concatenate(wgrad), tgmm(LHS.T, OTHER, SIZES))
-
-
 FLOATS = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
 
 

@@ -121,25 +121,6 @@ def test_other_modes():
     np.testing.assert_array_equal(one, wrapped(wide(lhs[0]) @ wide(rhs[0])).ravel())
 
 
-def test_derivatives_are_those_of_integers():
-    lhs, rhs = any_bytes(np.int8, M, K), any_bytes(np.int8, G, K, N, seed=1)
-
-    def call(lhs, rhs):
-        return raggemm.ragged_dot(lhs, rhs, SIZES, **S32)
-
-    zeros = [np.zeros(x.shape, jax.dtypes.float0) for x in (lhs, rhs)]
-    out, tangent = jax.jvp(call, (lhs, rhs), tuple(zeros))
-    np.testing.assert_array_equal(out, forward(lhs, rhs))
-    assert tangent.dtype == jax.dtypes.float0 and tangent.shape == out.shape
-    with pytest.raises(TypeError, match="grad requires real- or complex-valued inputs"):
-        jax.grad(lambda x: call(x, rhs).sum())(lhs)
-
-    def scaled(scale):
-        return scale * call(lhs, rhs).astype(jnp.float32).sum()
-
-    assert jax.grad(scaled)(2.0) == forward(lhs, rhs).astype(np.float32).sum()
-
-
 @pytest.mark.parametrize(("lhs_dtype", "rhs_dtype"), PAIRS, ids=IDS)
 def test_override(lhs_dtype, rhs_dtype):
     lhs, rhs = any_bytes(lhs_dtype, M, K), any_bytes(rhs_dtype, G, K, N, seed=1)

@@ -137,18 +137,6 @@ def test_rounds_the_activation_once_and_the_result_once(x, w, out):
     assert (w == F32) == np.array_equal(want, unrounded)
 
 
-def test_rounds_the_activation_to_the_type_of_x_where_down_is_quantized():
-    values = {"x": integers(0, TOKENS, HIDDEN), "w_up": integers(1, GROUPS, HIDDEN, INNER)}
-    w_gate, w_down = integers(2, GROUPS, HIDDEN, INNER), integers(3, GROUPS, INNER, HIDDEN)
-    given = {name: v.astype(BF16) for name, v in (values | {"w_gate": w_gate}).items()}
-    given["w_down"] = QuantizedTensor(w_down.astype(np.int8))
-    options = {"activation": "relu", "row_tokens": ROW_TOKENS}
-    got = moe_mlp(row_weights=None, **given, **options, group_sizes=SIZES, preferred_element_type=F32)
-    exact = {name: np.float64(v) for name, v in (values | {"w_gate": w_gate, "w_down": w_down}).items()}
-    want = moe_oracle.mlp(exact, sizes=SIZES, rounded=lambda a: a.astype(BF16).astype(np.float64), **options)
-    np.testing.assert_array_equal(got, want)
-
-
 # Extents of 0, and rows of no group.
 
 

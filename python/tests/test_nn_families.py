@@ -242,29 +242,6 @@ def test_forms_of_the_matrices(form):
     close(run(change(params), X), want(params, X))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint4", "float8_e4m3fn"])
-@pytest.mark.parametrize("shared", [{"axes": 0}, {"axes": (0, 1)}, {"bound": 3}, {"block": (0, 2)}])
-def test_quantized_shared_expert(dtype, shared):
-    params, run, want = of("DeepSeek-V3")
-    change = {key: raggemm.quantize(params[key], dtype, **shared) for key in SHARED}
-    change |= {key: raggemm.quantize(params[key], dtype) for key in ("w_up", "w_gate", "w_down")}
-    values = {key: np.asarray(raggemm.dequantize(w)) for key, w in change.items()}
-    close(jax.jit(run)(params | change, X).out, want(params | values, X), rtol=1e-3, atol=1e-3)
-
-
-def test_without_a_gate():
-    params = {key: w for key, w in arrays("shared_up", "shared_down").items() if key != "w_gate"}
-    scores = softmax(np.float64(X) @ params["router"])
-
-    def of_token(x, scores):
-        chosen = best(scores, 2)
-        weights = scores[chosen] / scores[chosen].sum()
-        answers = [np.maximum(x @ params["w_up"][e], 0) @ params["w_down"][e] for e in chosen]
-        return weights @ np.array(answers) + np.maximum(x @ params["shared_up"], 0) @ params["shared_down"]
-
-    close(nn.apply(params, X, 2, "relu").out, [of_token(*both) for both in zip(np.float64(X), scores, strict=True)])
-
-
 def test_no_tokens_and_batches_of_them():
     params, run, want = of("Qwen2-MoE")
     assert run(params, X[:0]).out.shape == (0, H)
@@ -273,28 +250,28 @@ def test_no_tokens_and_batches_of_them():
         close(got, [want(params, x) for x in batch])
 
 
+ERRORS = [
+    ({"shared_up": None}, {}, "params: has no 'shared_up', but 'shared_gate'"),
+    ({"shared_down": None}, {}, "params: has no 'shared_down', but 'shared_up'"),
+    ({key: None for key in SHARED} | {"shared_router": X[:H, :1]}, {},
+     "params: has no 'shared_up', but 'shared_router'"),
+    ({"shared_router": X[0]}, {}, r"params\['shared_router'\]: shape is \(6,\), must be \(6, 1\)"),
+    ({"router_bias": X[0]}, {}, r"params\['router_bias'\]: shape is \(6,\), must be \(8,\)"),
+    ({"b_up": X}, {}, r"b_up: shape is \(7, 6\), must be \(8, 10\)"),
+    ({"shared_up": X[None]}, {}, r"params\['shared_up'\]: shape is \(1, 7, 6\), must be \[6,I\]"),
+    ({"shared_up": X}, {}, r"params\['shared_up'\]: shape is \(7, 6\), must be \[6,I\]"),
+    ({"shared_down": X.T}, {}, r"params\['shared_down'\]: shape is \(6, 7\), must be \[I,6\]"),
+    ({"shared_down": X}, {}, r"params\['shared_up'\]: has 12 columns, must have 7, as shared_down has it"),
+    ({"shared_up": raggemm.prepack(random(2, H, S))}, {}, r"params\['shared_up'\]: has 2 experts, must be one"),
+    ({}, {"transpose_up": True}, r"params\['w_up'\]: shape is \(8, 6, 10\), must be \[G,I,6\]"),
+    ({}, {"transpose_down": True}, r"params\['w_down'\]: shape is \(8, 10, 6\), must be \[G,6,I\]"),
+    ({"w_gate": None}, {"merged": "halves"}, r"params\['shared_gate'\]: is given with merged"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("change", "options", "message"),
-    [
-        ({"shared_up": None}, {}, "params: has no 'shared_up', but 'shared_gate'"),
-        ({"shared_down": None}, {}, "params: has no 'shared_down', but 'shared_up'"),
-        (
-            {key: None for key in SHARED} | {"shared_router": X[:H, :1]},
-            {},
-            "params: has no 'shared_up', but 'shared_router'",
-        ),
-        ({"shared_router": X[0]}, {}, r"params\['shared_router'\]: shape is \(6,\), must be \(6, 1\)"),
-        ({"router_bias": X[0]}, {}, r"params\['router_bias'\]: shape is \(6,\), must be \(8,\)"),
-        ({"b_up": X}, {}, r"b_up: shape is \(7, 6\), must be \(8, 10\)"),
-        ({"shared_up": X[None]}, {}, r"params\['shared_up'\]: shape is \(1, 7, 6\), must be \[6,I\]"),
-        ({"shared_up": X}, {}, r"params\['shared_up'\]: shape is \(7, 6\), must be \[6,I\]"),
-        ({"shared_down": X.T}, {}, r"params\['shared_down'\]: shape is \(6, 7\), must be \[I,6\]"),
-        ({"shared_down": X}, {}, r"params\['shared_up'\]: has 12 columns, must have 7, as shared_down has it"),
-        ({"shared_up": raggemm.prepack(random(2, H, S))}, {}, r"params\['shared_up'\]: has 2 experts, must be one"),
-        ({}, {"transpose_up": True}, r"params\['w_up'\]: shape is \(8, 6, 10\), must be \[G,I,6\]"),
-        ({}, {"transpose_down": True}, r"params\['w_down'\]: shape is \(8, 10, 6\), must be \[G,6,I\]"),
-        ({"w_gate": None}, {"merged": "halves"}, r"params\['shared_gate'\]: is given with merged"),
-    ],
+    ERRORS,
 )
 def test_errors(change, options, message):
     params = OF_SHARED() | change

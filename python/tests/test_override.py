@@ -69,38 +69,6 @@ def test_shape_rules(call, words):
     assert not lowerings
 
 
-def test_vmap_and_its_gradients():
-    """vmap over all three operands, which is what JAX' rule takes, makes batch dimensions."""
-    lhs, rhs, sizes = WITH_BATCH.operands()
-
-    def loss(x, w):
-        return jnp.sin(jax.vmap(lax.ragged_dot)(x, w, sizes)).sum()
-
-    def definition(x, w):
-        return jnp.sin(WITH_BATCH.einsum(x, w, sizes, jnp.einsum)).sum()
-
-    with override_ragged_dot() as lowerings:
-        WITH_BATCH.expected(lhs, rhs, sizes).check(jax.jit(jax.vmap(lax.ragged_dot))(lhs, rhs, sizes))
-        got = jax.jit(jax.grad(loss, (0, 1)))(lhs, rhs)
-    assert done_by(lowerings) == {"raggemm": 4}
-    want = jax.grad(definition, (0, 1))(lhs, rhs)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, want)
-
-
-def test_both_transposes_in_scan_and_checkpoint():
-    square = np.random.default_rng(0).normal(size=(3, 9, 9)).astype(np.float32) / 3
-
-    def loss(product, x, w):
-        step = jax.checkpoint(lambda x, _: (jnp.sin(product(x, w, SIZES)), None))
-        return (jax.lax.scan(step, x, None, length=3)[0] ** 2).sum()
-
-    with override_ragged_dot() as lowerings:
-        got = jax.jit(jax.grad(functools.partial(loss, lax.ragged_dot), (0, 1)))(LHS, square)
-    assert set(done_by(lowerings)) == {"raggemm"}
-    want = jax.grad(functools.partial(loss, raggemm.ragged_dot), (0, 1))(LHS, square)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, want)
-
-
 @pytest.mark.skipif(
     "out_sharding" not in inspect.signature(lax.ragged_dot).parameters, reason="this jax has it without out_sharding"
 )
@@ -213,16 +181,6 @@ def test_entering_and_leaving_leaves_no_stale_program():
                 ours.append(is_ours(function(LHS, POISONED, SIZES)))
             ours.append(is_ours(function(LHS, POISONED, SIZES)))
         assert ours == [False, *[True, False, True, False] * 2]
-
-
-def test_what_counts_is_where_a_trace_is_lowered():
-    traces = [jax.jit(lambda *x: lax.ragged_dot(*x)).trace(LHS, POISONED, SIZES)]
-    with override_ragged_dot():
-        traces.append(jax.jit(lambda *x: lax.ragged_dot(*x)).trace(LHS, POISONED, SIZES))
-    for trace in traces:
-        for wanted in (0, 1, 0, 1):
-            with override_ragged_dot(bool(wanted)):
-                assert custom_calls(trace.lower()) == wanted
 
 
 def test_in_a_function_that_is_being_traced_it_is_refused():

@@ -15,7 +15,7 @@ import pytest
 import raggemm
 from arrays import random
 from quantized_formats import codes, dtype_of
-from raggemm import GroupedTensor, PackedWeights, QuantizedTensor, gmm, grouped_gemm, moe_mlp, prepack, unprepack
+from raggemm import GroupedTensor, QuantizedTensor, gmm, grouped_gemm, moe_mlp, prepack, unprepack
 
 SIZES = np.array([3, 0, 7, 2], np.int32)
 M, K, G = 14, 64, 4
@@ -129,29 +129,6 @@ def test_tree_pickle_and_file():
     same_bits(pickle.loads(pickle.dumps(packed)).data, packed.data)
 
 
-def test_jit_scan_and_donation():
-    w = weights(100)
-    expected = gmm(LHS, w, SIZES)
-    packed = jax.jit(prepack)(w)
-    assert isinstance(packed, PackedWeights)
-    same_bits(jax.jit(unprepack)(packed), w)
-    _, products = jax.lax.scan(
-        lambda _, p: (None, gmm(LHS, p, SIZES)), None, jax.tree.map(lambda *x: jnp.stack(x), packed, packed)
-    )
-    same_bits(products[1], expected)
-
-    @jax.jit
-    def use(p):
-        return gmm(LHS, p, SIZES), p
-
-    same_bits(use(packed)[0], expected)
-    donating = jax.jit(lambda p: (gmm(LHS, p, SIZES), p), donate_argnums=0)
-    address = packed.data.unsafe_buffer_pointer()
-    out, kept = donating(packed)
-    assert packed.data.is_deleted() and kept.data.unsafe_buffer_pointer() == address
-    same_bits(out, expected)
-
-
 def test_the_call_gets_the_value_as_it_is():
     text = jax.jit(lambda w: gmm(LHS, w, SIZES)).lower(prepack(weights(100))).as_text()
     assert 'rhs_layout = "COLUMN_BLOCKS"' in text
@@ -192,22 +169,6 @@ def arguments(case, given, transposed):
         "transpose_up": transposed[0],
         "transpose_down": transposed[1],
     } | given
-
-
-@pytest.mark.parametrize("name", ["int4", "uint4", "int2", "float4_e2m1fn"])
-def test_gradients_beside_packed_weights_whose_rows_are_no_whole_bytes(name):
-    """Of columns that are odd in number, which blocks fill up and matrices do not."""
-    case, random = moe_mlps.Case(biases=False, weighted=False), np.random.default_rng(0)
-    shapes = {"w_up": (G, 63, 31), "w_gate": (G, 63, 31), "w_down": (G, 31, 63)}
-    q = {w: raggemm.quantize(np.float32(random.normal(size=s)), name, axes=1) for w, s in shapes.items()}
-    plain = case.given | q | {"x": np.nan_to_num(case.given["x"][:, :63])}
-
-    def gradient(given):
-        return jax.grad(lambda x: (moe_mlp(**arguments(case, given | {"x": x}, (0, 0))) ** 2).sum())(given["x"])
-
-    want = gradient(plain | {w: raggemm.dequantize(x, np.float32) for w, x in q.items()})
-    got = gradient(plain | {w: prepack(x) for w, x in q.items()})
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
 
 
 # Errors

@@ -16,7 +16,6 @@ from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, to
 
 # In the checkout, and in the folder to which ./dev test --wheel copies the tests.
 PAGE = next(page for folder in pathlib.Path(__file__).parents if (page := folder / "docs/quantized.md").exists())
-OF_OTHERS = "test_compat_te_quantized.py"  # has the rows that are marked
 CONTRACTED = jax.lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
 BATCHED = jax.lax.RaggedDotDimensionNumbers((((2,), (1,)), ((0,), (0,))), [0], [])
 NUMBERS = {"M": jax.lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), [0], [0]), "K": CONTRACTED, "U": BATCHED}
@@ -249,12 +248,6 @@ def test_gradients(name, way, mode, names):
         if mode == "M" or way == "array":
             assert got.dtype == q.FORMATS[f]
             close(got, np.clip(of_values, -448, 448), 2.0**-3)
-
-
-def test_other_rows_are_tested_elsewhere():
-    marked = [row[0] for row in rows() if row not in ROWS]
-    assert set(marked) <= {"compat.transformer_engine` ¹"}
-    assert not marked or OF_OTHERS in PAGE.read_text()
 
 
 def test_one_type_that_is_no_number_and_wrong_fields_are_refused_by_name():

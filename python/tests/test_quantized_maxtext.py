@@ -11,8 +11,6 @@ import pytest
 import quantized_formats
 import quantized_modes as q
 from front_end_checks import check_errors
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 from quantized_modes import SIZES, G, K, M, N, QArray
 from raggemm.compat import maxtext
 
@@ -129,25 +127,6 @@ def test_qarrays_have_the_cotangents_that_maxtext_gives_them():
     assert drhs.qvalue.dtype == data.dtype and (drhs.scale == 0).all()
     _, _, drhs = run(QArray(*q.operand(q.FORMATS["int8"], "M", 1, 3)[:2]))
     assert drhs.qvalue.dtype == jax.dtypes.float0 and (drhs.scale == 0).all()
-
-
-@pytest.mark.parametrize("check_vma", [True, False])
-def test_weights_are_gathered_when_they_are_quantized(check_vma):
-    mesh = jax.make_mesh((2,), ("fsdp",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
-    fixed = "fixed,-448,448"
-    rule = Rule(weight_qtype="float8_e4m3fn", bwd_qtype="float8_e5m2", weight_calibration_method=fixed)
-    options = {"use_qwix_quantization": True, "qwix_rule": rule, "use_manual_quantization": True}
-
-    def loss(rhs, gather):
-        axes = [("fsdp", 1)] if gather else None
-        out = maxtext.gmm(LHS, rhs, SIZES, use_tokamax_backend=True, weight_gather_axes=axes, **options)
-        return (out * CT).sum()
-
-    want = jax.grad(loss)(RHS, False)
-    specs = {"in_specs": P(None, "fsdp"), "out_specs": P(None, "fsdp"), "check_vma": check_vma}
-    got = jax.jit(jax.shard_map(lambda rhs: jax.grad(loss)(rhs, True), mesh=mesh, **specs))(RHS)
-    np.testing.assert_array_equal(got, 2 * want)  # the gradients of both devices are summed
-    assert got.shape == RHS.shape
 
 
 def test_two_arrays_of_elements_are_numbers():

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-import raggemm
 from arrays import random
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -167,22 +166,3 @@ def test_expert_parallel(way, shape):
 
 
 # explicit meshes
-
-
-@pytest.mark.parametrize("spec", ALONG.values(), ids=ALONG)
-def test_quantize_on_an_explicit_mesh(spec):
-    """One scale for each column stays divided; blocks are gathered."""
-    w, explicit = random(G, K, N), mesh(kind=AxisType.Explicit)
-
-    def faked(w, options):
-        return raggemm.fake_quantize(w, jnp.int8, zero_point=True, **options)
-
-    for options, is_divided in (({"axes": 1}, True), ({"axes": 0, "block": (1, 32)}, False)):
-        want = faked(w, options)
-        with jax.set_mesh(explicit):
-            placed = put(w, spec, explicit)
-            q = raggemm.quantize(placed, jnp.int8, zero_point=True, **options)
-            gradient = jax.jit(jax.grad(lambda w, o=options: (faked(w, o) ** 2).sum()))(placed)
-        assert jax.typeof(q.data).sharding.is_fully_replicated != is_divided
-        np.testing.assert_allclose(gradient, 2 * want, rtol=1e-6)
-        assert jax.typeof(gradient).sharding.spec == jax.typeof(placed).sharding.spec

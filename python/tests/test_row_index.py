@@ -132,51 +132,21 @@ def test_wrong_indices_as_nan():
         assert np.isnan(of_rhs[SIZES > 0]).all()
 
 
+ERRORS = [
+    (GroupedTensor(X, SIZES), RHS, ((1,), (1,)), INDEX.astype(np.float32), TypeError, "row_index: dtype is float32"),
+    (GroupedTensor(X, SIZES), RHS, ((1,), (1,)), INDEX[None], ValueError, r"row_index: shape is \(1, 11\), must be"),
+    (GroupedTensor(X.T, None, SIZES), RHS, ((0,), (1,)), INDEX, ValueError, "row_index is for ragged M, for the rows"),
+    (random(G, T, K), RHS, ((2,), (1,)), INDEX, ValueError, "row_index is for ragged M"),
+    (GroupedTensor(X.T, SIZES), GroupedTensor(random(K, N), SIZES), ((0,), (0,)), INDEX, ValueError,
+     "row_index is for ragged M"),
+    (GroupedTensor(QuantizedTensor(X.astype(np.int8), np.float32(1)), SIZES), RHS, ((1,), (1,)), INDEX, TypeError,
+     "row_index is for rows of floats, lhs has int8"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("lhs", "rhs", "axes", "index", "error", "message"),
-    [
-        (
-            GroupedTensor(X, SIZES),
-            RHS,
-            ((1,), (1,)),
-            INDEX.astype(np.float32),
-            TypeError,
-            "row_index: dtype is float32",
-        ),
-        (
-            GroupedTensor(X, SIZES),
-            RHS,
-            ((1,), (1,)),
-            INDEX[None],
-            ValueError,
-            r"row_index: shape is \(1, 11\), must be",
-        ),
-        (
-            GroupedTensor(X.T, None, SIZES),
-            RHS,
-            ((0,), (1,)),
-            INDEX,
-            ValueError,
-            "row_index is for ragged M, for the rows",
-        ),
-        (random(G, T, K), RHS, ((2,), (1,)), INDEX, ValueError, "row_index is for ragged M"),
-        (
-            GroupedTensor(X.T, SIZES),
-            GroupedTensor(random(K, N), SIZES),
-            ((0,), (0,)),
-            INDEX,
-            ValueError,
-            "row_index is for ragged M",
-        ),
-        (
-            GroupedTensor(QuantizedTensor(X.astype(np.int8), np.float32(1)), SIZES),
-            RHS,
-            ((1,), (1,)),
-            INDEX,
-            TypeError,
-            "row_index is for rows of floats, lhs has int8",
-        ),
-    ],
+    ERRORS,
     ids=["floats", "shape", "transposed", "uniform", "ragged K", "quantized"],
 )
 def test_errors(lhs, rhs, axes, index, error, message):

@@ -13,8 +13,6 @@ from arrays import random
 from front_end_checks import check_errors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 T, K, G, H = 6, 3, 5, 4
@@ -208,22 +206,6 @@ def test_a_new_chain_begins_after_256_rows():
     ]
     got = combined(np.ones((600, 1), np.float32), np.zeros(600, np.int32), 1, weights)
     np.testing.assert_array_equal(got, (chains[0] + chains[1]) + chains[2])
-
-
-@pytest.mark.parametrize("check_vma", [True, False])
-def test_sizes_and_slots_of_a_device(check_vma):
-    """Tokens, rows and groups are divided; sizes that are checked differ from device to device."""
-    rows, weights, tokens = random(8, H), random(8, seed=1), np.array([0, 2, 1, 1, 0, 0, 2, 0], np.int32)
-    sizes, slots = np.array([1, 1, 3, 0], np.int32), np.arange(8, 0, -1, np.int32)
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
-    run = lambda *x: raggemm.combine(*x[:2], 3, *x[2:4], row_slots=x[4])  # noqa: E731
-    specs = {"in_specs": (P("x"),) * 5, "out_specs": P("x"), "check_vma": check_vma}
-    sharded = jax.jit(jax.shard_map(run, mesh=mesh, **specs))
-    args = rows, tokens, weights, sizes, slots
-    want = np.concatenate([run(*part) for part in zip(*(np.split(x, 2) for x in args), strict=True)])
-    np.testing.assert_array_equal(sharded(*args), want)
-    gradient = jax.grad(lambda rows: sharded(rows, *args[1:]).sum())(rows)
-    np.testing.assert_array_equal(gradient[:, 0], np.where(np.arange(8) % 4 < [2] * 4 + [3] * 4, weights, 0))
 
 
 @pytest.mark.parametrize(

@@ -107,24 +107,6 @@ def test_weights_are_read_where_they_lie(transpose):
         assert copies_of_weights(backward, K * N) == []
 
 
-def test_nested_with_parameters_of_one_batch():
-    """What only the inner batch has differs from replica to replica, for each of the outer one again."""
-    lhs, sizes, weights = random(2, BATCH, M, K), np.stack([SIZES_B, SIZES_B[::-1]]), WEIGHTS[0, :2]
-    bias, alpha = random(BATCH, 2, N), random(BATCH, 2)
-
-    def f(lhs, sizes, bias, alpha, offset):
-        rows = GroupedTensor(lhs, first_dims=sizes)
-        return grouped_gemm(rows, weights, contracting_dims=((1,), (1,)), bias=bias, alpha=alpha, group_offset=offset)
-
-    inner = jax.vmap(f)
-    outer = jax.vmap(inner, (0, 0, None, None, None))
-    assert calls(outer, lhs, sizes, bias, alpha, OFFSETS).total() == 1
-    got = outer(lhs, sizes, bias, alpha, OFFSETS)
-    for i in range(2):
-        for j in range(BATCH):
-            np.testing.assert_array_equal(got[i, j], f(lhs[i, j], sizes[i, j], bias[j], alpha[j], OFFSETS[j]))
-
-
 @pytest.mark.parametrize("offsets", [OFFSETS, OFFSETS[:1]], ids=["each", "one"])
 def test_gradients_of_batched_bias_alpha_and_offset(offsets, x64):
     """Replicas with parameters of their own, whose sums in the gradient must be told apart."""
