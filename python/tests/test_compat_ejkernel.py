@@ -6,7 +6,6 @@ import inspect
 import sys
 import types
 
-import front_end_checks as checks
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -14,7 +13,6 @@ import numpy as np
 import oracle
 import pytest
 from arrays import random
-from front_end_checks import check_errors
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from raggemm import GroupedTensor
@@ -23,26 +21,11 @@ from raggemm.compat import ejkernel
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 12, 5, 6, 4
 LHS, RHS, COLS, OUT = random(M, K), random(G, K, N, seed=1), random(M, N, seed=2), random(M, N, seed=3)
-BIAS = random(G, 1, N, seed=4)
 
 
 def expected(**options):
     rows = GroupedTensor(LHS, first_dims=SIZES)
     return oracle.grouped_gemm(rows, GroupedTensor(RHS), contracting_dims=((1,), (1,)), **options)
-
-
-def test_positional_and_keyword_arguments():
-    parameters = inspect.signature(ejkernel.grouped_matmul).parameters.values()
-    kinds = {kind: [p.name for p in parameters if p.kind is kind] for kind in inspect._ParameterKind}
-    assert kinds[inspect.Parameter.POSITIONAL_ONLY] == ["lhs", "rhs", "group_sizes", "group_offset", "existing_out"]
-    assert kinds[inspect.Parameter.POSITIONAL_OR_KEYWORD] == []
-    assert {"preferred_element_type", "transpose_rhs", "precision", "cfg", "mesh"} <= set(
-        kinds[inspect.Parameter.KEYWORD_ONLY]
-    )
-    with pytest.raises(TypeError, match="positional-only"):
-        ejkernel.grouped_matmul(lhs=LHS, rhs=RHS, group_sizes=SIZES)
-    with pytest.raises(TypeError, match="positional"):
-        ejkernel.grouped_matmul(LHS, RHS, SIZES, None, None, jnp.float32)
 
 
 def test_grouped_matmul():
@@ -119,52 +102,6 @@ def test_shard_map():
         out_specs=P(),
     )
     np.testing.assert_allclose(got, ejkernel.grouped_matmul(lhs, rhs, SIZES), rtol=1e-5, atol=1e-5)
-
-
-def test_transforms():
-    checks.check(ejkernel.grouped_matmul, checks.einsum_gmm, checks.LHS, checks.RHS, checks.SHORT)
-
-
-def matmul(*args, **options):
-    return ejkernel.grouped_matmul(LHS, RHS, SIZES, *args, **options)
-
-
-SCALE = np.ones((G, 1, 1, N), np.float32)
-ERRORS = [
-    (lambda: matmul(use_v3=True, rhs_scale=SCALE[:2]), ValueError,
-     r"^rhs_scale: shape is \(2, 1, 1, 6\), must be \(4, blocks, 1, 6\) with blocks that divide 5"),
-    (lambda: matmul(use_v3=True, rhs_scale=SCALE.repeat(2, 1)), ValueError, r"^rhs_scale: shape is \(4, 2, 1, 6\)"),
-    (lambda: matmul(use_v3=True, rhs_scale=SCALE.astype(int)), TypeError, "^rhs_scale: dtype is int"),
-    (lambda: ejkernel.grouped_matmul(LHS, RHS.astype(np.int16), SIZES, rhs_scale=SCALE, use_v3=True), TypeError,
-     "^rhs: dtype is int16, must be float16.* or float4_e2m1fn"),
-    (lambda: matmul(rhs_bias=BIAS), ValueError, "rhs_scale and rhs_bias are only supported by grouped_matmulv3"),
-    (lambda: matmul(rhs_scale=SCALE, use_v2=True), ValueError,
-     "rhs_scale and rhs_bias are only supported by grouped_matmulv3"),
-    (lambda: matmul(use_v2=True, use_v3=True), ValueError, "use_v2 and use_v3 are mutually exclusive"),
-    (lambda: matmul(use_v3=True, rhs_bias=BIAS[:, 0]), ValueError, r"rhs_bias: shape is \(4, 6\), must be \[num_gr"),
-    (lambda: matmul(use_v3=True, rhs_bias=BIAS[:2]), ValueError, r"^rhs_bias: shape is \(2, 6\), must be \(4, 6\)"),
-    (lambda: ejkernel.grouped_matmul(LHS, RHS[:2], SIZES, rhs_bias=BIAS[:2], use_v3=True), ValueError,
-     "rhs has 2 groups, but group_sizes has 4: the two must be equal"),
-    (lambda: matmul(SIZES), ValueError, r"group_offset: shape is \(4,\), must be"),
-    (lambda: matmul(platform="pallas"), NotImplementedError, "platform is 'pallas', must be None"),
-    (lambda: matmul(cfg=types.SimpleNamespace(platform="triton")), NotImplementedError,
-     "platform is 'triton', must be None"),
-    (lambda: matmul(precision=("highest",) * 3), NotImplementedError, "must be None, .* or a pair of them"),
-    (lambda: matmul(precision="BF16_BF16_F32"), NotImplementedError, "precision is BF16_BF16_F32, must be None"),
-    (lambda: matmul(precision=jax.lax.DotAlgorithmPreset.BF16_BF16_F32), NotImplementedError,
-     "precision is .*BF16_BF16_F32, must be None"),
-    (lambda: matmul(out_specs=P()), ValueError, "must be given together, but there is no mesh, in_specs(?!,)"),
-    (lambda: matmul(out_shard_callback=abs), ValueError, "there is no mesh, in_specs, out_specs"),
-    (lambda: matmul(None, OUT[1:]), ValueError, r"^existing_out: shape is \(11, 6\), must be out's \(12, 6\)"),
-    (lambda: matmul(None, OUT.astype(int)), TypeError, "existing_out: dtype is int32"),
-    (lambda: matmul(preferred_element_type=np.int32), TypeError, "preferred_element_type: dtype is int32"),
-    (lambda: matmul(transpose_rhs=True), ValueError, "contracted, but differ: 5 and 6"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("call, error, message", ERRORS, ids=range(len(ERRORS)))
-def test_errors(call, error, message):
-    check_errors(call, error, message)
 
 
 class Registry:

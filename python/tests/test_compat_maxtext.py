@@ -1,20 +1,17 @@
 """raggemm.compat.maxtext: in the place of MaxText's gmm and tgmm, as its layers and its gradients call them."""
 
 import functools
-import inspect
 
-import front_end_checks as checks
 import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
 from arrays import random
-from front_end_checks import check_errors
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from raggemm import GroupedTensor
-from raggemm.compat import maxtext, megablox
+from raggemm.compat import maxtext
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 12, 5, 6, 4
@@ -25,13 +22,6 @@ EXISTING = random(G, K, N, seed=4)
 def expected(**options):
     rows = GroupedTensor(LHS, first_dims=SIZES)
     return oracle.grouped_gemm(rows, GroupedTensor(RHS), contracting_dims=((1,), (1,)), **options)
-
-
-def test_megablox_arguments_come_first():
-    for ours, first in ((maxtext.gmm, megablox.gmm), (maxtext.tgmm, megablox.tgmm)):
-        names = list(inspect.signature(first).parameters)
-        assert list(inspect.signature(ours).parameters)[: len(names)] == names
-    assert inspect.signature(maxtext.gmm).parameters["tiling"].default == (128,) * 9
 
 
 def test_gmm():
@@ -80,39 +70,9 @@ def test_result_varies_along_the_axes_that_are_named(check_vma):
         maxtext.gmm(LHS, RHS, SIZES, lhs_vma_axes=("x",))  # no shard_map
 
 
-@pytest.mark.parametrize(
-    "f, want, lhs, rhs",
-    [
-        (maxtext.gmm, checks.einsum_gmm, checks.LHS, checks.RHS),
-        (maxtext.tgmm, checks.einsum_tgmm_transposed, checks.LHS.T, checks.COLS),
-    ],
-    ids=["gmm", "tgmm"],
-)
-def test_transforms(f, want, lhs, rhs):
-    checks.check(f, want, lhs, rhs, checks.SHORT)
-
-
 def gmm(**options):
     return maxtext.gmm(LHS, RHS, SIZES, **options)
 
 
 def tgmm(**options):
     return maxtext.tgmm(LHS.T, COLS, SIZES, **options)
-
-
-ERRORS = [
-    (lambda: gmm(existing_out=OUT, partial_sum=OUT), NotImplementedError, "existing_out and partial_sum are both"),
-    (lambda: gmm(tiling=(8, 8)), ValueError, r"tiling is \(8, 8\), must have 9 or 3 numbers"),
-    (lambda: tgmm(tiling=128), ValueError, "tiling is 128, must have 3 or 9 numbers"),
-    (lambda: gmm(existing_out=OUT.astype(np.float16)), ValueError, "existing_out: dtype is float16"),
-    (lambda: gmm(partial_sum=OUT.astype(np.float16)), ValueError, "partial_sum: dtype is float16, must be preferred"),
-    (lambda: tgmm(existing_out=OUT), ValueError, r"^existing_out: shape is \(12, 6\), must be out's \(4, 5, 6\)"),
-    (lambda: gmm(transpose_rhs=True), ValueError, "contracted, but differ: 5 and 6"),
-    (lambda: maxtext.gmm(LHS.astype(np.int8), RHS, SIZES, jnp.int32), TypeError, "rhs: .* must be .* with lhs of int8"),
-    (lambda: maxtext.gmm(LHS, RHS, SIZES[:2]), ValueError, "has 4 groups, more than the 2"),
-]
-
-
-@pytest.mark.parametrize("call, error, message", ERRORS, ids=range(len(ERRORS)))
-def test_errors(call, error, message):
-    check_errors(call, error, message)

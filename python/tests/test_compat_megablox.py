@@ -4,7 +4,6 @@ import functools
 import importlib
 import inspect
 
-import front_end_checks as checks
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,15 +137,3 @@ def test_what_megablox_refuses_works():
     one = megablox.gmm(LHS, RHS[2:], SIZES, group_offset=jnp.array([2]))
     np.testing.assert_array_equal(one[9:20], want[9:20])
     assert (one[:9] == 0).all() and (one[20:] == 0).all()
-
-
-@pytest.mark.parametrize(
-    "f, want, lhs, rhs",
-    [
-        (megablox.gmm, checks.einsum_gmm, checks.LHS, checks.RHS),
-        (megablox.tgmm, checks.einsum_tgmm_transposed, checks.LHS.T, checks.COLS),
-    ],
-    ids=["gmm", "tgmm"],
-)
-def test_transforms(f, want, lhs, rhs):
-    checks.check(f, want, lhs, rhs, checks.SHORT)

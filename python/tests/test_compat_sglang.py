@@ -4,9 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import quantized_modes as q
-from front_end_checks import check_errors
 from quantized_modes import SIZES, G, M, N, experts, near
-from raggemm import QuantizedTensor
 from raggemm.compat import sglang
 
 LHS = q.floats("M", 0)
@@ -48,25 +46,3 @@ def test_activations_are_quantized_by_row_and_the_bias_is_not_scaled():
 
 
 DATA, SCALE, _ = experts("int8", 1)
-ERRORS = [
-    (lambda: sglang.gmm(LHS, DATA, SIZES, rhs_scale=SCALE[0]), ValueError,
-     r"^rhs_scale: shape is \(1, 1, 32\), must be"),
-    (lambda: sglang.gmm(LHS, DATA[0], SIZES, rhs_scale=SCALE), ValueError, r"^rhs: shape is \(64, 32\), must have 3"),
-    (lambda: sglang.gmm(LHS, DATA, SIZES), TypeError, "^lhs: dtype is float32, must be int8 or uint8"),
-    (lambda: sglang.gmm(LHS, DATA, SIZES, rhs_scale=SCALE[..., :5]), ValueError, "must be .3, blocks, 1, 32. with"),
-    (lambda: sglang.gmm(LHS, QuantizedTensor(DATA), SIZES, rhs_scale=SCALE), TypeError,
-     "^rhs: is a QuantizedTensor, must be an array"),
-    (lambda: sglang.gmm(LHS, DATA, SIZES, rhs_scale=SCALE, rhs_bias=BIAS[:, 0]), ValueError,
-     r"^rhs_bias: shape is \(3, 32\), must be \[num_groups, 1, n\]"),
-    (lambda: sglang.gmm(LHS, DATA, SIZES, rhs_scale=SCALE, existing_out=BEFORE.astype(np.float16)), ValueError,
-     "^existing_out: dtype is float16, must be preferred_element_type float32"),
-    (lambda: sglang.gmm(LHS.astype(int), DATA, SIZES, rhs_scale=SCALE, activation_quantized_dtype=jnp.int8), TypeError,
-     r"^lhs: dtype is int\d+, must be float16"),
-    (lambda: sglang.gmm(LHS, DATA, SIZES, rhs_scale=SCALE, group_offset=SIZES), ValueError,
-     r"^group_offset: shape is \(3,\), must be"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("call, error, message", ERRORS, ids=range(len(ERRORS)))
-def test_errors(call, error, message):
-    check_errors(call, error, message)

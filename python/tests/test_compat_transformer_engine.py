@@ -1,12 +1,10 @@
 """raggemm.compat.transformer_engine: grouped_gemm on tensors that carry group sizes, and the dense layer."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import oracle
 import pytest
@@ -81,16 +79,6 @@ def test_dense_with_bias_and_its_gradients(x64):
     np.testing.assert_allclose(*second, rtol=1e-9, atol=1e-10)
 
 
-def test_dtypes():
-    half = X.astype(ml_dtypes.bfloat16), KERNEL.astype(np.float16)
-    assert te.grouped_dense(*half, SIZES).dtype == jnp.bfloat16  # that of lhs
-    assert te.grouped_dense(*half, SIZES, preferred_element_type=jnp.float32).dtype == jnp.float32
-    gradients = jax.grad(lambda *a: te.grouped_dense(*a[:2], SIZES, bias=a[2]).astype(jnp.float32).sum(), (0, 1, 2))(
-        *half, BIAS
-    )
-    assert [g.dtype for g in gradients] == [jnp.bfloat16, jnp.float16, jnp.float32]
-
-
 def test_sharded_kernels_are_gathered_and_their_gradients_scattered():
     mesh = jax.make_mesh((2,), ("fsdp",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
     specs = PartitionSpec("fsdp"), PartitionSpec(None, "fsdp")
@@ -106,23 +94,3 @@ def test_sharded_kernels_are_gathered_and_their_gradients_scattered():
     got = jax.jit(jax.grad(lambda w: jnp.sin(sharded(x, w, sizes)).sum()))(KERNEL)
     want = jax.grad(lambda w: sum(jnp.sin(te.grouped_dense(x[5 * i :][:5], w, sizes[i])).sum() for i in (0, 1)))(KERNEL)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-
-
-DENSE = functools.partial(te.grouped_dense, X, KERNEL, SIZES)
-REFUSED = [
-    (lambda: DENSE(precision="BF16_BF16_F32"), NotImplementedError, "precision: BF16_BF16_F32"),
-    (lambda: DENSE(bias=BIAS[:2]), ValueError, r"bias: shape is \(2, 8\), must be \(3, 8\)"),
-    (lambda: te.grouped_dense(X, KERNEL, SIZES[:2]), ValueError, "has 3 groups, more than the 2"),
-    (lambda: te.grouped_gemm(X, [1]), TypeError, "rhs: list is no array and has no attribute data, first_dims"),
-    (lambda: te.grouped_gemm(Tensor(X, SIZES, SIZES), KERNEL), ValueError, "lhs: first_dims and last_dims"),
-    (lambda: te.grouped_gemm(Tensor(X, SIZES, None, (M, K + 1)), KERNEL), ValueError, r"original_shape \(11, 7\)"),
-    (lambda: te.grouped_gemm(X, KERNEL, SIZES), ValueError, r"contracting_dims must be \(lhs_axes, rhs_axes\)"),
-    (lambda: te.grouped_dense(X, KERNEL[1:], SIZES), ValueError, "kernel has 2 groups, but group_sizes has 3: the two"),
-    (lambda: te.grouped_dense(X[:, 1:], KERNEL, SIZES), ValueError, r"^x contracts \(5,\) .* kernel contracts \(6,\)"),
-]
-
-
-@pytest.mark.parametrize("call, error, words", REFUSED, ids=[words[:24] for *_, words in REFUSED])
-def test_what_is_refused(call, error, words):
-    with pytest.raises(error, match=words):
-        call()
