@@ -1,6 +1,9 @@
 """Set-up that must come before jax is imported, caches of programs, and a seed for every run's random tests."""
 
+import ctypes
+import gc
 import os
+import pathlib
 import random
 
 import xla_flags
@@ -32,11 +35,26 @@ def pytest_report_header(config):
     return f"random tests: --hypothesis-seed={config.option.hypothesis_seed}"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def bounded_memory():
-    """Drops a module's traces and programs when the module ends: a worker would grow to several GB."""
-    yield
+def clear_caches():
+    """Drops all traces and programs, and gives free memory back to the system."""
     jax.clear_caches()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_caches_of_other_modules():
+    yield
+    clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def bounded_memory():
+    """Drops programs if a worker is larger than 1 GB: workers grew to 4 GB."""
+    yield
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    if pages * os.sysconf("SC_PAGESIZE") > 1 << 30:
+        clear_caches()
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ def test_what_computes_here():
     assert facts["bf16 with bf16"] == "{arithmetic} on {isa}: {reason}".format(**described["bf16"])
     assert described["bf16"]["arithmetic"] == ("tiles" if described["bf16"]["isa"] == "AMX" else "pairs")
     assert facts["options"] == "on_error=log"  # for these tests have four devices
-    for name in ("ISA", "THREADS", "EXECUTOR", "BF16_SUMS", "CPU_FILE"):
+    for name in ("ISA", "THREADS", "EXECUTOR", "BF16_SUMS"):
         assert facts[f"RAGGEMM_{name}"] == "not set"
 
 
@@ -102,6 +102,7 @@ def _run(**environment):
     return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_environment_variables_are_told_and_options_go_first():
     done = _run(RAGGEMM_ISA="scalar", RAGGEMM_THREADS="1", RAGGEMM_EXECUTOR="Serial")
     assert done.returncode == 0, done.stderr
@@ -111,6 +112,7 @@ def test_environment_variables_are_told_and_options_go_first():
         assert re.findall(f"^{name}: (.*)$", done.stdout, re.MULTILINE) == values
 
 
+@pytest.mark.slow
 def test_a_wrong_environment_variable_is_told():
     done = _run(RAGGEMM_ISA="sse2")
     assert done.returncode != 0

@@ -130,6 +130,7 @@ def test_all_to_all_has_the_bits_of_one_device(of, capacity):
         np.testing.assert_array_equal(x, want)
 
 
+@pytest.mark.slow
 def test_rows_beyond_the_capacity_take_the_other_branch():
     """The small buffers, and the large ones for the case that they are too small; none where they never are."""
 
@@ -176,6 +177,7 @@ def test_bad_input():
         on_devices(functools.partial(by_all_to_all, axis_name="expert", capacity=0), EXPERTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [4])  # two of them in bfloat16, below
 def test_processes_over_loopback(processes):
     """The demonstration: its rows are all rows, its bytes those of the algorithms, its all_to_all has the bits."""
@@ -197,6 +199,7 @@ def test_processes_over_loopback(processes):
     assert all(row[4] == 0 and row[5] < 3e-7 for row in table["all_to_all"])
 
 
+@pytest.mark.slow
 def test_processes_that_do_not_divide_the_experts():
     done = subprocess.run(
         [sys.executable, "-m", "raggemm.expert_parallel", "--processes=3"], capture_output=True, text=True, timeout=60
@@ -205,6 +208,7 @@ def test_processes_that_do_not_divide_the_experts():
     assert "--processes is 3, must be a divisor of 32" in done.stderr
 
 
+@pytest.mark.slow
 def test_processes_compare_their_rules():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -97,6 +97,7 @@ def run(folder):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_exported_and_from_the_persistent_cache_in_fresh_processes(tmp_path):
     (rows,) = jax.export.symbolic_shape("rows")
     symbolic = [jax.ShapeDtypeStruct((rows, K), X.dtype), *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (W, SIZES))]

@@ -9,7 +9,10 @@ import sys
 
 import jax
 import numpy as np
+import pytest
 import raggemm
+
+pytestmark = pytest.mark.slow
 
 SOAKING = "RAGGEMM_SOAK" in os.environ
 CALLS = 20_000 if SOAKING else 4_000

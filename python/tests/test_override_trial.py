@@ -8,6 +8,8 @@ import jax
 import pytest
 from raggemm._primitive import jax_versions
 
+pytestmark = pytest.mark.slow
+
 NEWER = """
 import sys, jax, numpy as np
 jax.__version__, jax.__version_info__ = "0.99.0", (0, 99, 0)

@@ -18,6 +18,7 @@ def test_import_from_any_folder_starts_no_backend(tmp_path):
     assert done.stdout.strip() == raggemm.version() == raggemm.__version__
 
 
+@pytest.mark.slow
 def test_import_after_the_backend_has_started(tmp_path):
     code = "import jax; jax.devices(); import raggemm, numpy as np; print(raggemm.gmm(np.ones((2, 3), 'f4'), "
     code += "np.ones((1, 3, 4), 'f4'), np.array([2])).sum())"

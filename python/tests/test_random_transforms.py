@@ -8,12 +8,15 @@ import jax
 import ml_dtypes
 import numpy as np
 import oracle
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantized_formats import FLOATS as QUANTIZED_FLOATS
 from quantized_formats import INTEGERS, dtype_of
 from quantized_operands import codes, tensor
 from raggemm import GroupedTensor, gmm
+
+pytestmark = pytest.mark.slow
 
 FLOATS = (np.float16, ml_dtypes.bfloat16, np.float32)
 BATCH = 2
