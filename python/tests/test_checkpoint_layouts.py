@@ -59,25 +59,6 @@ def test_fp8_from_blocks(experts):
     np.testing.assert_allclose(np.float64(raggemm.dequantize(got)), weight.astype(np.float64) * each, rtol=1e-6)
 
 
-def test_such_matrices_are_multiplied():
-    random = np.random.default_rng(4)
-    elements, zeros, scales = parts(4, E)
-    rows, sizes = random.normal(size=(5, K)).astype(np.float32), np.array([2, 3], np.int32)
-    weight = random.normal(size=(E, N, K)).astype(ml_dtypes.float8_e4m3fn)
-    scale = random.random((E, N // 8, K // 32)).astype(np.float32)
-    fp8 = weight.astype(np.float64) * np.repeat(np.repeat(scale.astype(np.float64), 8, 1), 32, 2)
-    awq = raggemm.int4_from_awq(packed(elements, AWQ), packed(zeros, AWQ), scales)
-    for got, dense in (
-        (raggemm.gmm(rows, awq, sizes), values(elements, zeros, scales)),
-        (
-            raggemm.gmm(rows, raggemm.fp8_from_blocks(weight, scale, block=(8, 32)), sizes, transpose_rhs=True),
-            np.swapaxes(fp8, 1, 2),
-        ),
-    ):
-        want = np.concatenate([rows[:2] @ dense[0], rows[2:] @ dense[1]])
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-
-
 W, Z, S = np.zeros((K, N // 8), np.int32), np.zeros((K // SIZE, N // 8), np.int32), np.zeros((K // SIZE, N), np.float16)
 F8 = np.zeros((256, 128), ml_dtypes.float8_e4m3fn)
 WRONG = [

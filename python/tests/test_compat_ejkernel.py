@@ -8,7 +8,6 @@ import types
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import oracle
 import pytest
@@ -26,15 +25,6 @@ LHS, RHS, COLS, OUT = random(M, K), random(G, K, N, seed=1), random(M, N, seed=2
 def expected(**options):
     rows = GroupedTensor(LHS, first_dims=SIZES)
     return oracle.grouped_gemm(rows, GroupedTensor(RHS), contracting_dims=((1,), (1,)), **options)
-
-
-def test_grouped_matmul():
-    expected().check(ejkernel.grouped_matmul(LHS, RHS, SIZES))
-    transposed = ejkernel.grouped_matmul(LHS, RHS.swapaxes(1, 2), SIZES, transpose_rhs=True)
-    expected().check(transposed)
-    for dtype in (None, np.float32, ml_dtypes.bfloat16):
-        got = ejkernel.grouped_matmul(LHS, RHS, SIZES, preferred_element_type=dtype)
-        assert got.dtype == (dtype or np.float32)
 
 
 def test_existing_out_is_added():

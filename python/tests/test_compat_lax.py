@@ -11,9 +11,8 @@ import numpy as np
 import oracle
 import pytest
 from arrays import sampled
-from jax.sharding import AxisType, PartitionSpec
 from program_text import custom_calls
-from ragged_dots import BATCH, FORMS, Form
+from ragged_dots import FORMS, Form
 from raggemm import GroupedTensor, ragged_dot
 from raggemm.compat import lax
 
@@ -87,18 +86,6 @@ def test_ragged_dot_and_its_group_offset():
     np.testing.assert_allclose(gradient[0], np.tile(LHS[3:5].sum(0)[:, None], (1, 5)), rtol=1e-5)
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=r"INVALID_ARGUMENT.*group_offset"):
         lax.ragged_dot(LHS, RHS[1:], SIZES, group_offset=2).block_until_ready()
-
-
-@pytest.mark.parametrize("preferred", [None, np.float16, np.float32], ids=str)
-def test_dtypes_of_the_result(preferred):
-    lhs, rhs = LHS.astype(ml_dtypes.bfloat16), RHS.astype(np.float16)
-    got = lax.ragged_dot(lhs, rhs, SIZES, preferred_element_type=preferred)
-    assert (
-        got.dtype
-        == jax.eval_shape(
-            functools.partial(jax.lax.ragged_dot, preferred_element_type=preferred), lhs, rhs, SIZES
-        ).dtype
-    )
 
 
 MET = [
@@ -178,25 +165,7 @@ def test_what_is_refused(change, error, words):
         lax.ragged_dot(**({"lhs": LHS, "rhs": RHS, "group_sizes": SIZES} | change))
 
 
-def test_group_offset_is_refused_with_a_ragged_batch():
-    form = Form(BATCH[0])
-    with pytest.raises(NotImplementedError, match="group_offset"):
-        lax.ragged_dot_general(*form.operands(), form.numbers, group_offset=0)
-
-
 def test_wrong_sizes_are_an_error_when_running():
     # jax raises ValueError for a program that it has run before.
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=r"INVALID_ARGUMENT.*group 2 has size 9"):
         lax.ragged_dot(LHS, RHS, np.array([3, 0, 9])).block_until_ready()
-
-
-def test_out_sharding():
-    with jax.set_mesh(jax.make_mesh((3,), ("rows",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:3])):
-        spec = PartitionSpec("rows", None)
-        lhs = jax.device_put(LHS, spec)
-        for wanted in (None, spec):
-            got = jax.jit(functools.partial(lax.ragged_dot, out_sharding=wanted))(
-                lhs, jnp.asarray(RHS), jnp.asarray(SIZES)
-            )
-            assert jax.typeof(got).sharding.spec == (wanted or PartitionSpec(None, None))
-            np.testing.assert_array_equal(got, lax.ragged_dot(LHS, RHS, SIZES))

@@ -78,16 +78,6 @@ def test_grouped_quantize(mode, dtype):
         check(got, mode, dtype, KERNEL, K, N, False)
 
 
-@pytest.mark.parametrize("mode, dtype", [CASES[2], CASES[3], CASES[4], CASES[5], CASES[6]])
-def test_what_is_no_number_stays_in_its_group(mode, dtype):
-    x = X.copy()
-    x[1, 3], x[7, 8], x[8, 30] = np.inf, np.nan, -np.inf
-    got = quantize(x, quantizer(mode, dtype, "ROWWISE"), SIZES)
-    check(got, mode, dtype, [x[r] for r in ROWS], M, K, True)
-    values = np.asarray(got.data).reshape(M, K)[42:62], quantize(X, quantizer(mode, dtype, "ROWWISE"), SIZES).data
-    np.testing.assert_array_equal(values[0], np.asarray(values[1]).reshape(M, K)[42:62])
-
-
 def of(values, is_divided=True):
     """The values of the model's groups in one array."""
     out = np.zeros((M, values[0][3].shape[1])) if is_divided else np.stack([v[3] for v in values])

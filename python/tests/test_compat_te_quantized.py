@@ -93,46 +93,6 @@ def test_products_of_a_layer(mode, extents, layout, is_colwise):
     close(got["both"][2], [x.T for x in xs], grads)
 
 
-OTHERS = ["NO_SCALING", "DELAYED_TENSOR_SCALING", "MXFP8_1D_SCALING", "NVFP4_1D_SCALING"]
-
-
-@pytest.mark.parametrize("mode", OTHERS)
-@pytest.mark.parametrize("layout", ["N", "T"])
-@pytest.mark.parametrize("is_colwise", [False, True], ids=["rowwise", "colwise"])
-def test_groups_of_columns(mode, layout, is_colwise):
-    """last_dims: lhs of ragged M and K, and rhs of ragged N beside one lhs for all groups, with scales of its own."""
-    x, xs = tensor(mode, layout, is_colwise, 64, M, SIZES, axis=1, seed=4)
-    shared, (value,) = tensor(mode, "N", is_colwise, 9, 64, np.array([9]), seed=5)
-    shared = dataclasses.replace(shared, first_dims=None)
-    plain = PLAIN[64, 32]
-
-    @jax.jit
-    def run(x, shared, kernel, grad):
-        return gemm(x, kernel, ((0,), (1,))), gemm(x, grad, ((1,), (0,))), gemm(shared, x, ((1,), (0,)))
-
-    rows, weights, columns = run(x, shared, plain[1], rows_of(plain[2]))
-    close(rows, [x.T for x in xs], plain[1], ROWS)
-    close(weights, xs, parts(plain[2]))
-    close(columns, [value] * G, xs, [(slice(None), rows) for rows in ROWS])
-
-
-@pytest.mark.parametrize("mode", OTHERS[1:])
-def test_uniform_and_several_axes(mode):
-    lhs, lefts = tensor(mode, "N", False, 6, 64, G, seed=6)
-    rhs, rights = tensor(mode, "T", True, 64, 32, G, seed=7)
-    split = dataclasses.replace(rhs, original_shape=(G, 4, 8, 2, 32), flatten_axis=3)  # [G,32,64], transposed
-    wide = dataclasses.replace(lhs, original_shape=(G, 6, 2, 32), flatten_axis=2)
-
-    @jax.jit
-    def run(lhs, rhs, wide, split):
-        return gemm(lhs, rhs, ((2,), (1,))), gemm(wide, split, ((2, 3), (1, 2)))
-
-    plain, several = run(lhs, rhs, wide, split)
-    close(plain, lefts, rights)
-    assert several.shape == (G, 6, 4, 8)
-    close(several.reshape(plain.shape), lefts, rights)
-
-
 def swizzled(x, is_colwise):
     """A matrix of scales padded to tiles and swizzled, element by element."""
     x = x.T if is_colwise else x

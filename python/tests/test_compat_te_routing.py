@@ -67,16 +67,6 @@ def test_fused_topk_with_score_function(name):
     close(got, want, rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("experts", [8, 12])
-def test_bitmap(experts):
-    logits = LOGITS[:, :experts]
-    mask = te.fused_topk_with_score_function(logits, 3)[1]
-    bits = te.fused_topk_with_score_function(logits, 3, routing_map_format="bitmap_u8")[1]
-    assert (bits.dtype, bits.shape) == (np.uint8, (T, -(-experts // 8)))
-    for t, e in np.ndindex(T, experts):
-        assert bits[t, e // 8] >> e % 8 & 1 == mask[t, e]
-
-
 def test_fused_moe_aux_loss():
     probs, counts = oracle.softmax(random(T, E)), np.arange(E, dtype=np.int32)
 

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from program_text import custom_calls
 from ragged_dots import Form
 from raggemm.compat import tokamax
 
@@ -55,14 +54,6 @@ def first_that_does(implementations, lhs, rhs, sizes, numbers=FORM.numbers, **op
 
 
 LIST = [tokamax.ragged_dot, xla]
-
-
-def test_group_sizes_are_unwrapped_under_jit():
-    def call(x, w, sizes):
-        return first_that_does(LIST, x, w, GroupSizes(sizes))[0]
-
-    FORM.expected(LHS, RHS, SIZES).check(jax.jit(call)(LHS, RHS, SIZES))
-    assert custom_calls(jax.jit(call).lower(LHS, RHS, SIZES)) == 1
 
 
 def test_activation_is_applied_before_the_result_is_rounded():

@@ -84,14 +84,6 @@ def test_traced_indices_are_clamped():
     same(values(jax.vmap(lambda i: tensor[i])(jnp.array([3, 1]))), values(tensor)[[3, 1]])
 
 
-def test_length_and_iteration():
-    tensor = QuantizedTensor(numbers((G, K, N), np.int8), numbers((G,), np.float32))
-    assert len(tensor) == G and len(list(tensor)) == G
-    for part, want in zip(tensor, values(tensor), strict=True):
-        same(values(part), want)
-    assert [part.shape for part in jax.jit(list)(tensor)] == [(K, N)] * G
-
-
 @pytest.mark.parametrize(
     ("index", "error", "message"),
     [

@@ -35,27 +35,6 @@ def test_what_computes_here():
         assert facts[f"RAGGEMM_{name}"] == "not set"
 
 
-NONFINITE = {"float8_e4m3fn": "all ones", "float4_e2m1fn": "none", "float8_e8m0fnu": "all ones"}
-
-
-def test_the_formats_are_those_of_numpy():
-    formats = {row["name"]: row for row in library.description()["formats"]}
-    for row in formats.values():
-        dtype = jnp.dtype(row["numpy"])
-        info = jnp.iinfo(dtype) if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo(dtype)
-        assert row["bits"] == info.bits and dtype.itemsize == max(row["bits"] // 8, 1)
-        if jnp.issubdtype(dtype, jnp.integer):
-            assert info.max == 2 ** row["digits"] - 1
-            continue
-        assert (row["digits"], row["min_exponent"]) == (info.nmant + 1, info.minexp)
-        assert np.frexp(np.float64(info.max))[1] - 1 == row["max_exponent"]
-        assert row["nonfinite"] == ("ieee" if np.isinf(np.float64(np.inf).astype(dtype)) else NONFINITE[row["numpy"]])
-        if row["role"] != "matrix":
-            continue
-        wide = np.dtype(formats[row["expands_to"]]["numpy"])
-        assert jnp.promote_types(dtype, wide) == wide
-
-
 def test_the_plans_of_a_program():
     loss = jax.jit(jax.grad(lambda x, w: jnp.sin(raggemm.gmm(x, w, SIZES)).sum(), (0, 1)))
     for _ in range(2):  # the second time it is compiled already
@@ -110,12 +89,3 @@ def test_environment_variables_are_told_and_options_go_first():
     assert re.search("^RAGGEMM_EXECUTOR +Serial$", done.stdout, re.MULTILINE)
     for name, values in {"isa": ["scalar"] * 2, "executor": ["serial", "pool"], "threads": ["1", "2"]}.items():
         assert re.findall(f"^{name}: (.*)$", done.stdout, re.MULTILINE) == values
-
-
-@pytest.mark.slow
-def test_a_wrong_environment_variable_is_told():
-    done = _run(RAGGEMM_ISA="sse2")
-    assert done.returncode != 0
-    message = 'RAGGEMM_ISA: value "sse2" is unknown or not usable here; usable: AUTO, '
-    assert re.search(f"^error +{message}", done.stdout, re.MULTILINE)
-    assert message in done.stderr

@@ -101,13 +101,6 @@ def test_on_one_device(of):
     assert (wanted(of)[0][10] == 0).all()
 
 
-def test_weights_of_no_expert_are_not_read():
-    tokens, ids, weights, up, down = operands()
-    poisoned = np.where((ids < 0) | (ids >= EXPERTS), np.nan, weights)
-    got = with_gradients(layer(on_one_device), (tokens, ids, poisoned, up, down))
-    jax.tree.map(np.testing.assert_array_equal, got, wanted())
-
-
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_all_gather(check_vma):
     got = with_gradients(sharded(layer(by_all_gather, "expert"), check_vma), operands())
@@ -197,15 +190,6 @@ def test_processes_over_loopback(processes):
         assert all(row[3] > 0 for row in rows)
     # XLA's own sums of the gradients round once more or less from version to version: 1.1e-7 with jaxlib 0.9.2, else 0.
     assert all(row[4] == 0 and row[5] < 3e-7 for row in table["all_to_all"])
-
-
-@pytest.mark.slow
-def test_processes_that_do_not_divide_the_experts():
-    done = subprocess.run(
-        [sys.executable, "-m", "raggemm.expert_parallel", "--processes=3"], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 2
-    assert "--processes is 3, must be a divisor of 32" in done.stderr
 
 
 @pytest.mark.slow

@@ -52,19 +52,6 @@ def test_second_order(name):
     check_grads(function, (operands,), order=2, modes=("fwd", "rev"))
 
 
-def test_without_rank_promotion():
-    """PACKED columns are brought into STRIDED order by an array of positions."""
-    operands, function = floats(BY_NAME["N-shared-nn-PACKED-PACKED"])
-    gradient = jax.grad(lambda operands: jnp.sin(function(operands)).sum())
-    want = gradient(operands)
-    with jax.numpy_rank_promotion("raise"):
-        jax.tree.map(np.testing.assert_array_equal, gradient(operands), want)
-
-
-def test_third_order():
-    check_grads(lambda x, w: jnp.sin(gmm(x, w, SIZES, np.float64)), (LHS, RHS), order=3, modes=("rev",))
-
-
 def test_group_offset():
     """The gradients of the shards are the parts of the whole's; other shards' rows get none."""
     whole = jax.grad(lambda x, w: jnp.sin(gmm(x, w, SIZES, np.float64)).sum(), (0, 1))(LHS, RHS)

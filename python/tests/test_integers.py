@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import raggemm
-from jax import lax
-from program_text import custom_calls
-from raggemm import GroupedTensor, override_ragged_dot
+from raggemm import GroupedTensor
 from raggemm.compat import lax as compat_lax
 
 G, M, K, N = 3, 13, 37, 21
@@ -99,39 +97,6 @@ def test_everything_that_is_added_wraps_around_too():
         with np.errstate(over="ignore"):
             want[rows] = alpha[g] * product + beta[g] * c[rows] + bias[g]
     np.testing.assert_array_equal(got, want)
-
-
-def test_other_modes():
-    lhs, rhs = any_bytes(np.int8, G, M, K), any_bytes(np.uint8, G, K, N, seed=1)
-    got = raggemm.grouped_gemm(lhs, rhs, contracting_dims=((2,), (1,)), **S32)
-    np.testing.assert_array_equal(got, wrapped(wide(lhs) @ wide(rhs)))
-    columns = np.array([5, 0, 16], np.int32)
-    got = raggemm.grouped_gemm(
-        lhs[0], GroupedTensor(rhs[0], last_dims=columns), contracting_dims=((1,), (0,)), alpha=3, **S32
-    )
-    np.testing.assert_array_equal(got, wrapped(3 * wide(lhs[0]) @ wide(rhs[0])))
-    one = raggemm.grouped_gemm(
-        GroupedTensor(lhs[0].ravel(), np.array([M], np.int32), np.array([K], np.int32), "PACKED"),
-        GroupedTensor(rhs[0].ravel(), np.array([K], np.int32), np.array([N], np.int32), "PACKED"),
-        contracting_dims=((1,), (0,)),
-        out_size=M * N,
-        out_layout="PACKED",
-        **S32,
-    )
-    np.testing.assert_array_equal(one, wrapped(wide(lhs[0]) @ wide(rhs[0])).ravel())
-
-
-@pytest.mark.parametrize(("lhs_dtype", "rhs_dtype"), PAIRS, ids=IDS)
-def test_override(lhs_dtype, rhs_dtype):
-    lhs, rhs = any_bytes(lhs_dtype, M, K), any_bytes(rhs_dtype, G, K, N, seed=1)
-    call = jax.jit(lambda *x: lax.ragged_dot(*x, **S32))
-    want = call(lhs, rhs, SIZES)
-    with override_ragged_dot() as lowerings:
-        assert custom_calls(call.lower(lhs, rhs, SIZES)) == 1
-        np.testing.assert_array_equal(call(lhs, rhs, SIZES), want)
-        offset = lax.ragged_dot(lhs, rhs[1:], SIZES, group_offset=np.array([1], np.int32), **S32)
-    np.testing.assert_array_equal(offset, forward(lhs, rhs[1:], first=1))
-    assert {x.by for x in lowerings} == {"raggemm"}
 
 
 LHS, RHS = any_bytes(np.int8, M, K), any_bytes(np.uint8, G, K, N)

@@ -11,7 +11,7 @@ import numpy as np
 import oracle
 import pytest
 from arrays import random, sampled
-from cases import BY_NAME, CASES
+from cases import CASES
 from hypothesis import strategies as st
 from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
 
@@ -171,15 +171,6 @@ def test_same_bits_in_any_company():
     np.testing.assert_array_equal(transposed, want)
     uniform = grouped_gemm(lhs[:39].reshape(3, 13, 300), rhs, contracting_dims=((2,), (1,)))
     np.testing.assert_array_equal(uniform[0, :10], want[:10])
-
-
-@pytest.mark.parametrize("name", ["N-shared-nn-STRIDED-STRIDED", "N-grouped-nn-PACKED-PACKED", "uniform-nn", "all-nn"])
-def test_zero_offset_is_accepted_where_there_is_none(name):
-    case = BY_NAME[name]
-    operands = {k: v for k, v in case.operands().items() if k in ("lhs", "rhs", "dims")}
-    want = case.run(operands)
-    np.testing.assert_array_equal(case.run({**operands, "group_offset": 0}), want)
-    np.testing.assert_array_equal(jax.jit(case.run)({**operands, "group_offset": jnp.zeros(1, jnp.int32)}), want)
 
 
 @st.composite

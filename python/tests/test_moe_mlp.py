@@ -11,7 +11,6 @@ import pytest
 import raggemm
 from arrays import integers
 from moe_mlps import GATES, GROUPS, HIDDEN, INNER, ROW_TOKENS, ROWS, SIZES, TOKENS, Case
-from quantized_operands import tensor
 from raggemm import QuantizedTensor, moe_mlp
 
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
@@ -45,62 +44,6 @@ def test_types(x, w, b, out):
     assert got.dtype == np.dtype(out or x)
     inner = ml_dtypes.finfo(w).eps if w != F32 else 3e-6
     case.check(got, relative=2 * float(inner), rounded=lambda a: a.astype(w).astype(np.float64))
-
-
-def blocks(dtype, k, n, by=32, scale=np.float32, **options):
-    return tensor(dtype, (GROUPS, k, n), (GROUPS, k // by, n), scale, **options)
-
-
-def quantized(name, case):
-    """Weights of case, in one of the usual formats."""
-    columns = case.values["w_up"].shape[1 if case.transposed[0] else 2]
-    made = {}
-    for weight, k, n in (("w_up", HIDDEN, columns), ("w_gate", HIDDEN, columns), ("w_down", INNER, HIDDEN)):
-        if weight not in case.values:
-            continue
-        match name:
-            case "int8 by columns":
-                made[weight] = tensor(jnp.int8, (GROUPS, k, n), (GROUPS, 1, n))
-            case "int8 of all columns":
-                made[weight] = tensor(jnp.int8, (GROUPS, k, n), (1, 1, n), jnp.bfloat16)
-            case "int4 by blocks":
-                made[weight] = blocks(jnp.int4, k, n)
-            case "uint4 with zeros":
-                made[weight] = blocks(jnp.uint4, k, n, zero=True)
-            case "mxfp4 transposed":
-                made[weight] = tensor(jnp.float4_e2m1fn, (GROUPS, n, k), (GROUPS, n, k // 32), jnp.float8_e8m0fnu)
-            case "float8 by groups":
-                made[weight] = tensor(jnp.float8_e4m3fn, (GROUPS, k, n), (GROUPS,))
-            case "int8 with one for all":
-                made[weight] = tensor(jnp.int8, (GROUPS, k, n), (), zero=True)
-    return case.quantized(**made)
-
-
-@pytest.mark.parametrize(
-    ("name", "gate", "x"),
-    [
-        ("int8 by columns", "separate", BF16),
-        ("int8 by columns", None, F32),
-        ("int8 of all columns", None, BF16),
-        ("int4 by blocks", "halves", BF16),
-        ("uint4 with zeros", "separate", F32),
-        ("mxfp4 transposed", "interleaved", BF16),
-        ("float8 by groups", "separate", F32),
-        ("int8 with one for all", None, BF16),
-        ("int8 with one for all", "separate", F32),
-    ],
-    ids=lambda x: x if isinstance(x, str) else np.dtype(x).name if x else "no gate",
-)
-def test_quantized_weights(name, gate, x):
-    transposed = (name == "mxfp4 transposed",) * 2
-    case = quantized(name, Case(gate, transposed).cast(x=x))
-    options = {"activation": "swiglu_oai"} if gate == "interleaved" else {"activation": "relu"}
-    case.check(
-        case(preferred_element_type=F32, **options),
-        relative=2.0**-6 if x is BF16 else 3e-6,
-        rounded=lambda a: a.astype(x).astype(np.float64),
-        **options,
-    )
 
 
 @pytest.mark.parametrize("offset", [jnp.int32(1), np.array([1], np.int64)], ids=["()", "(1,)"])

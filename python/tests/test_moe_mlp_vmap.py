@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moe_batches import (
     BATCH,
-    HIDDEN,
     ROUTING,
-    TOKENS,
     WEIGHTS,
     arguments,
     batch_of,
@@ -97,18 +95,6 @@ def test_types_of_integers(dtype, x64):
 # Batches that are grouped GEMMs.
 
 
-@pytest.mark.parametrize("batched", [("w_up",), ("w_down", "x"), ("b_up",), ("w_up", "w_gate", "b_down")])
-def test_where_only_some_weights_are_batched(batched):
-    values, axes, run = case(batched)
-    assert counts(jax.vmap(run, (axes,)), values)[0] == 0
-    got, ct = jax.vmap(run, (axes,))(values), values["x"] if values["x"].ndim == 2 else values["x"][0]
-    of_each = gradient(run, ("x", *WEIGHTS))
-    gradients = jax.vmap(of_each, (axes, None))(values, ct)
-    for b in range(BATCH):
-        close(got[b], run(part(values, batched, b)))
-        close(part(gradients, gradients, b), of_each(part(values, batched, b), ct))
-
-
 def test_beyond_int32():
     """Of rows that no machine holds only shapes are asked."""
     values, axes, run = case(ROUTING)
@@ -121,19 +107,3 @@ def test_beyond_int32():
 
 
 # Batches of batches, of none and of one, elsewhere, and on several devices.
-
-
-@pytest.mark.parametrize("batched", [ROUTING, ROUTING + WEIGHTS, ("w_up",)], ids=["shared", "own", "some"])
-def test_batches_of_one_and_of_none(batched):
-    values, axes, run = case(batched)
-    names = ("x", *WEIGHTS)
-    one, none = ({n: x[:size] if n in batched else x for n, x in values.items()} for size in (1, 0))
-    f, pull = jax.vmap(run, (axes,)), jax.vmap(gradient(run, names), (axes, None))
-    want = run(part(values, batched, 0))
-    assert (counts(f, one), counts(pull, one, want)) == ([1, 0, 0, 0], [1, 1, 0, 0])
-    same(f(one)[0], want)
-    same(part(pull(one, want), names, 0), gradient(run, names)(part(values, batched, 0), want))
-    assert f(none).shape == (0, TOKENS, HIDDEN)
-    of_batch = gradient(f, names)(none, jnp.zeros((0, TOKENS, HIDDEN)))
-    assert {n: x.shape for n, x in of_batch.items()} == {n: none[n].shape for n in names}
-    assert not any(x.any() for x in of_batch.values())

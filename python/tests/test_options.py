@@ -109,18 +109,6 @@ def test_entering_and_leaving_leaves_no_stale_program():
         assert seen == [WORST, BEST, WORST, default] * 2
 
 
-def test_inner_ones_change_what_they_name():
-    def seen():
-        return attributes(fresh_gmm().lower(*OPERANDS))
-
-    with raggemm.options(isa=WORST, threads=3, on_error="nan"):
-        with raggemm.options(threads=1, executor="Serial"):
-            assert seen() == {"isa": WORST, "threads": "1", "on_error": "nan", "executor": "SERIAL"}
-        with raggemm.options(isa="AUTO", threads=0, on_error="raise"):
-            assert seen() == {}
-        assert seen() == {"isa": WORST, "threads": "3", "on_error": "nan"}
-
-
 WRONG_OPTIONS = [
     ({"isa": "sse2"}, "isa is 'sse2', must be one of AUTO, AVX512, AVX2, SCALAR"),
     ({"bf16_sums": "rows"}, "bf16_sums is 'rows', must be one of AUTO, TILES, PAIRS, FMA, MMLA"),

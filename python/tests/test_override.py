@@ -2,12 +2,10 @@
 
 import collections
 import functools
-import inspect
 import logging
 import threading
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import raggemm
@@ -45,46 +43,8 @@ def test_every_form_of_ragged_dot_general(form):
     form.expected(*operands).check(got)
 
 
-RULES = [
-    (lambda: lax.ragged_dot(LHS, RHS[:2], SIZES), "rhs group dimension size to be 3, got 2"),
-    (lambda: lax.ragged_dot(LHS, RHS, SIZES[0]), "rank of group_sizes"),
-    (lambda: lax.ragged_dot(LHS, RHS, SIZES[None]), "group_sizes to have shape"),
-    (lambda: lax.ragged_dot(LHS[:, 1:], RHS, SIZES), "contracting dimensions"),
-    (lambda: lax.ragged_dot(LHS, RHS, SIZES.astype(np.float32)), "np.integer"),
-    (lambda: lax.ragged_dot_general(LHS, RHS, SIZES, numbers(ragged=(0, 1))), "exactly one lhs ragged"),
-    (lambda: lax.ragged_dot_general(LHS, RHS, SIZES, numbers(ragged=(7,))), "lhs ragged dimension"),
-    (lambda: lax.ragged_dot_general(LHS, RHS, SIZES, numbers(group=())), "exactly one rhs group"),
-    (lambda: lax.ragged_dot_general(LHS, RHS, SIZES, numbers(group=(1,))), "distinct"),
-    (lambda: lax.ragged_dot_general(LHS, RHS, SIZES, numbers(ragged=(1,))), "zero group dimensions"),
-]
-
-
 def numbers(ragged=(0,), group=(0,)):
     return lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), ragged, group)
-
-
-@pytest.mark.parametrize("call, words", RULES, ids=[words[:20] for _, words in RULES])
-def test_shape_rules(call, words):
-    with override_ragged_dot() as lowerings, pytest.raises(TypeError, match=words):
-        call()
-    assert not lowerings
-
-
-@pytest.mark.skipif(
-    "out_sharding" not in inspect.signature(lax.ragged_dot).parameters, reason="this jax has it without out_sharding"
-)
-def test_output_sharding():
-    with jax.set_mesh(jax.make_mesh((3,), ("rows",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:3])):
-        spec = PartitionSpec("rows", None)
-        lhs, rhs, sizes = jax.device_put(LHS, spec), jnp.asarray(RHS), jnp.asarray(SIZES)
-        call = jax.jit(functools.partial(lax.ragged_dot, out_sharding=spec))
-        with override_ragged_dot() as lowerings:
-            got = call(lhs, rhs, sizes)
-            with pytest.raises(NotImplementedError, match="specify out_sharding"):
-                lax.ragged_dot(lhs, rhs, sizes)
-        assert done_by(lowerings) == {"raggemm": 1}
-        assert jax.typeof(got).sharding.spec == spec
-        np.testing.assert_array_equal(got, raggemm.ragged_dot(LHS, RHS, SIZES))
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
@@ -104,30 +64,6 @@ def test_shard_map(check_vma):
     assert done_by(lowerings) == {"raggemm": 1}
     want = [raggemm.ragged_dot(LHS[3 * i :][:3], RHS, sizes[i]) for i in range(3)]
     np.testing.assert_array_equal(got, np.concatenate(want))
-
-
-def test_group_offset():
-    want = raggemm.ragged_dot(LHS, RHS[1:], SIZES, group_offset=1)
-    with override_ragged_dot():
-        np.testing.assert_array_equal(lax.ragged_dot(LHS, RHS[1:], SIZES, group_offset=jnp.array([1])), want)
-        traced = jax.jit(lambda w, offset: lax.ragged_dot(LHS, w, SIZES, group_offset=offset))
-        np.testing.assert_array_equal(traced(RHS[1:], jnp.int32(1)), want)
-        got = jax.grad(lambda w: jnp.sin(traced(w, jnp.int32(1))).sum())(RHS[1:])
-        batched = jax.vmap(lambda offset: lax.ragged_dot(LHS, RHS[1:], SIZES, group_offset=offset))(jnp.arange(2))
-    np.testing.assert_array_equal(batched[1], want)
-    want = jax.grad(lambda w: jnp.sin(raggemm.ragged_dot(LHS, w, SIZES, group_offset=1)).sum())(RHS[1:])
-    np.testing.assert_array_equal(got, want)
-    with pytest.raises(TypeError):  # JAX' own, on its own again
-        lax.ragged_dot(LHS, RHS[1:], SIZES, group_offset=jnp.array([1]))
-
-
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.int32])
-def test_sizes_of_every_type(dtype):
-    """Narrow ones are widened, which the library does not take."""
-    with override_ragged_dot() as lowerings:
-        got = jax.jit(lambda *x: lax.ragged_dot(*x))(LHS, RHS, SIZES.astype(dtype))
-    assert done_by(lowerings) == {"raggemm": 1}
-    np.testing.assert_array_equal(got, raggemm.ragged_dot(LHS, RHS, SIZES))
 
 
 FALLBACK = {

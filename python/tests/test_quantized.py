@@ -79,28 +79,6 @@ def test_wrong_group_sizes(sizes, message):
         assert np.isnan(np.asarray(jax.jit(run)(scale))).all()
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_result_is_rounded_once_from_float32(dtype):
-    data, scale = codes("uint8"), np.float32(1 / 3)
-    got = dequantize(QuantizedTensor(data, scale), dtype_of(dtype))
-    np.testing.assert_array_equal(np.asarray(got), (np.float32(data) * scale).astype(dtype_of(dtype)))
-
-
-def test_is_a_pytree_of_anything():
-    tensor = QuantizedTensor(np.zeros((2, 3), np.int8), np.float32(2))
-    leaves, tree = jax.tree.flatten(tensor)
-    assert [leaf.shape for leaf in leaves] == [(2, 3), ()]
-    assert (tensor.shape, tensor.ndim, tensor.dtype) == ((2, 3), 2, np.int8)
-    for leaf in (None, object(), "x", jax.ShapeDtypeStruct((2,), np.float32)):
-        assert jax.tree.unflatten(tree, [leaf, leaf]) == QuantizedTensor(leaf, leaf)
-    doubled = jax.tree.map(lambda x: x[None], tensor)
-    assert doubled.shape == (1, 2, 3) and doubled.zero_point is None
-    shapes = jax.eval_shape(lambda t: t, tensor)
-    assert isinstance(shapes, QuantizedTensor) and shapes.shape == (2, 3)
-    stacked = jax.lax.scan(lambda c, t: (c, dequantize(t)), 0, jax.tree.map(lambda x: np.stack([x, x]), tensor))[1]
-    assert stacked.shape == (2, 2, 3)
-
-
 def test_mxfp4_from_blocks():
     rng = np.random.default_rng(3)
     blocks = np.concatenate([np.arange(256), rng.integers(0, 256, 256 * 15)]).astype(np.uint8).reshape(2, 16, 8, 16)

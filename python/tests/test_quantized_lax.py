@@ -50,22 +50,6 @@ def test_every_form(form, side):
     form.expected(*dense, sizes).check(out)
 
 
-def test_group_offset_and_the_dtype_of_the_result():
-    data, scale, values = q.operand(q.FORMATS["int4"], "M", 1, 0)
-    rhs = QuantizedTensor(data[1:], scale[1:])
-    for dtype in (np.float16, ml_dtypes.bfloat16, np.float32):
-        out = lax.ragged_dot(LHS.astype(dtype), rhs, SIZES, group_offset=1)
-        assert out.dtype == dtype
-    want, magnitude = q.product("M", LHS * (q.WHERE > 0)[:, None], values)
-    np.testing.assert_array_less(np.abs(out - want), 1e-5 * magnitude + 1e-30)
-    rows = QuantizedTensor(*q.operand(q.FORMATS["int8"], "M", 0, 1)[:2])
-    assert lax.ragged_dot(rows, rhs, SIZES, group_offset=1).dtype == np.float32
-    with pytest.raises(TypeError, match="preferred_element_type: dtype is int32, must be float16"):
-        lax.ragged_dot(rows, rhs, SIZES, group_offset=1, preferred_element_type=np.int32)
-    with pytest.raises(TypeError, match="contracting dimensions"):
-        lax.ragged_dot(LHS[:, 1:], rhs, SIZES[1:])
-
-
 RAW = [*(q.FORMATS[f] for f in ("int8", "uint4", "int2", "e4m3", "e5m2", "e2m1"))]
 
 

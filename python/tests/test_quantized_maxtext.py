@@ -129,23 +129,6 @@ def test_qarrays_have_the_cotangents_that_maxtext_gives_them():
     assert drhs.qvalue.dtype == jax.dtypes.float0 and (drhs.scale == 0).all()
 
 
-def test_two_arrays_of_elements_are_numbers():
-    def wide(*arrays):
-        return (x.astype(np.float64) for x in arrays)
-
-    for name, other in (("e4m3", "e5m2"), ("int8", "int8"), ("int8", "int4"), ("int4", "int4"), ("e2m1", "int8")):
-        lhs, rhs = (q.elements(q.FORMATS[f], s, 0)[0] for f, s in ((name, (M, K)), (other, (G, K, N))))
-        near(maxtext.gmm(lhs, rhs, SIZES), *q.product("M", *wide(lhs, rhs)))
-        cols = q.elements(q.FORMATS[other], (M, N), 0)[0]
-        near(maxtext.tgmm(lhs.T, cols, SIZES), *q.product("K", *wide(lhs, cols)))
-    lhs, rhs = (q.elements(q.FORMATS["int8"], s, 0)[0] for s in ((M, K), (G, K, N)))
-    sums = maxtext.gmm(lhs, rhs, SIZES, jnp.int32)  # those of raggemm.gmm
-    assert sums.dtype == np.int32
-    np.testing.assert_array_equal(sums, next(q.product("M", *wide(lhs, rhs))))
-    _, dlhs, drhs = run(q.elements(q.FORMATS["e4m3"], (G, K, N), 0)[0])
-    assert (dlhs.dtype, drhs.dtype) == (np.float32, jnp.float8_e4m3fn)
-
-
 def test_tgmm_quantizes():
     cols = RANDOM.normal(size=(M, N)).astype(np.float32)
     out = maxtext.tgmm(LHS.T, cols, SIZES, lhs_quantize_dtype=jnp.int8, rhs_quantize_dtype=jnp.int8)

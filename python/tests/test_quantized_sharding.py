@@ -100,21 +100,6 @@ def test_no_byte_is_cut(partitioning):
         close_to_oracle(out, LHS, dense(w), SIZES)
 
 
-def test_both_operands_and_two_axes(partitioning):
-    """Of rows with blocks of 16 along K, and weights with blocks of 32: half of both on each device."""
-    rows, w = tensor(jnp.int8, (M, K), (M, 8)), weights((G, 4, N))
-    placed = put(rows, P(None, "x"), mesh(2, 2)), put(w, P(None, "x", "y"), mesh(2, 2))
-    out, collectives = compiled(product, *placed)
-    assert (collectives, out.sharding.spec) == ({"all-reduce"}, P(None, "y"))
-    close_to_oracle(out, dense(rows), dense(w), SIZES, relative=2.0**-7)  # elements of both are rounded to bfloat16
-    rows = tensor(jnp.int8, (M, K), (M, 4))
-    out, collectives = compiled(
-        lambda x, y: tgmm(QuantizedTensor(x.data.T, x.scale.T), y, SIZES), put(rows, P(None, "x")), LHS
-    )
-    assert (collectives, out.sharding.spec) == (set(), P(None, "x"))
-    close_to_oracle(out, dense(rows), LHS, SIZES, ((0,), (0,)), num_actual_groups=G)
-
-
 def uniform(x, w):
     return grouped_gemm(x, w, contracting_dims=((1,), (2,)))
 

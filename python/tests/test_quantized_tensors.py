@@ -1,14 +1,9 @@
 """QuantizedTensors as JAX has them: tangents that are none, pytrees, donation, straight-through gradients."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from arrays import random
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
 from quantized_operands import tensor
 from raggemm import QuantizedTensor, gmm
 
@@ -31,15 +26,6 @@ def weights(name):
 
 def product(x, w):
     return gmm(x, w, SIZES)
-
-
-def test_donated():
-    w = jax.tree.map(jnp.array, weights("zeros"))
-    c, want = jnp.zeros((M, N), jnp.float32), product(LHS, weights("zeros"))
-    with pytest.warns(UserWarning, match="donated buffers were not usable"):
-        out = jax.jit(lambda c, w: gmm(LHS, w, SIZES, existing_out=c), donate_argnums=(0, 1))(c, w)
-    assert c.is_deleted()
-    same(out, want)
 
 
 # derivatives, against float64
@@ -68,18 +54,6 @@ def test_scales_that_have_no_derivative():
 
 
 # pytrees
-
-
-def test_device_put():
-    """One sharding for all parts, or a QuantizedTensor of shardings."""
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
-    w, sharding = weights("scales"), functools.partial(NamedSharding, mesh)
-    placed = jax.device_put(w, sharding(P(None, None, "x")))
-    assert placed.scale.sharding.spec == placed.data.sharding.spec == P(None, None, "x")
-    same(product(LHS, placed), product(LHS, w))
-    placed = jax.device_put(w, QuantizedTensor(sharding(P(None, "x")), sharding(P())))
-    assert (placed.data.sharding.spec, placed.scale.sharding.spec) == (P(None, "x"), P())
-    same(jax.jit(product)(LHS, placed), product(LHS, w))
 
 
 # fake_quantize

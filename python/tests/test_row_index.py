@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import raggemm
 from arrays import random
 from program_text import custom_calls
 from raggemm import GroupedTensor, QuantizedTensor, grouped_gemm
@@ -49,14 +48,6 @@ def test_with_all_else():
     np.testing.assert_array_equal(indexed(X, weights), gathered(X, weights))
     long = random(T, 700), random(G, 700, N)
     np.testing.assert_array_equal(indexed(*long), gathered(*long))
-
-
-def test_of_no_rows():
-    index, sizes = INDEX[:0], np.zeros_like(SIZES)
-    assert indexed(X, RHS, index, sizes).shape == (0, N)
-    np.testing.assert_array_equal(indexed(X[:0], RHS, INDEX, sizes), np.zeros((M, N)))
-    gradient = jax.grad(lambda x, w: indexed(x, w, INDEX, sizes).sum(), (0, 1))(X[:0], RHS)
-    assert gradient[0].shape == (0, K) and not np.asarray(gradient[1]).any()
 
 
 # Derivatives.
@@ -118,18 +109,6 @@ def test_wrong_indices_of_gradients_alone(of, value):
         jax.block_until_ready(gradient(X, RHS, index))
     index[4] = INDEX[4]
     np.testing.assert_array_equal(gradient(X, RHS, index), gradient(X, RHS, INDEX))
-
-
-def test_wrong_indices_as_nan():
-    """Of the whole result, and of gradients wherever a row of a group counts."""
-    index = INDEX.copy()
-    index[4] = T
-    with raggemm.options(on_error="nan"):
-        out, pull = jax.vjp(lambda x, w: indexed(x, w, index), X, RHS)
-        assert np.isnan(out).all()
-        of_lhs, of_rhs = map(np.asarray, pull(jnp.ones_like(out)))
-        assert np.isnan(of_lhs[INDEX[0]]).all()
-        assert np.isnan(of_rhs[SIZES > 0]).all()
 
 
 ERRORS = [
