@@ -3,6 +3,7 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import moe_oracle
 import numpy as np
@@ -148,3 +149,17 @@ def test_grouped_dbias(dtype, sizes, x64):
     want = np.stack([grad[end - n : end].astype(np.float64).sum(0) for n, end in zip(sizes, ends, strict=True)])
     assert got.dtype == dtype
     close(got, want, float(ml_dtypes.finfo(dtype).eps) + 2e-6 * (dtype != np.float64))
+
+
+def test_loss_and_dtypes():
+    half = [a.astype(ml_dtypes.bfloat16) for a in (X, GATE, WI, WO)]
+    out, loss, _ = call(half[0], GATE, WI, WO, aux_loss_coeff=0.5, dtype=jnp.float16)
+    logits = (half[0].reshape(-1, H).astype(np.float64) @ half[1].astype(np.float64)).astype(ml_dtypes.bfloat16)
+    chosen = routing_oracle.route(logits, TOP_K, "softmax")[1]
+    scores, counts = routing_oracle.softmax(logits.astype(np.float64)), np.bincount(chosen.reshape(-1), minlength=E)
+    close(loss, E * 0.5 / (TOP_K * (B * S) ** 2) * (scores.sum(0) * counts).sum(), 1e-3)
+    assert (out.dtype, loss.dtype, loss.shape) == (jnp.bfloat16, np.float16, ())
+    close(out, expected(half)[0], 2**-5)  # the logits have the digits of bfloat16
+    exact = call(*half, dtype=jnp.float32)[0]
+    np.testing.assert_array_equal(exact, call(half[0], GATE, WI, WO)[0])  # matrices are rounded to the dtype of x
+    close(call(dtype=jnp.bfloat16)[0], expected((X, GATE, WI, WO), dtype=ml_dtypes.bfloat16)[0])

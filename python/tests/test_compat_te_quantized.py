@@ -173,3 +173,32 @@ def test_what_else_is_refused():
     quantizers = te.QuantizerSet(te.GroupedQuantizer(jnp.float8_e4m3fn, "MXFP8_1D_SCALING"))
     with pytest.raises(ValueError, match=r"^quantizer_set.x: lhs has first_dims and last_dims"):
         gemm(both, PLAIN_KERNEL, FORWARD, quantizer_set=quantizers)
+
+
+@pytest.mark.parametrize("mode", ["DELAYED_TENSOR_SCALING", "MXFP8_1D_SCALING", "NVFP4_1D_SCALING"])
+@pytest.mark.parametrize("layout", ["N", "T"])
+@pytest.mark.parametrize("is_colwise", [False, True], ids=["rowwise", "colwise"])
+def test_groups_of_columns(mode, layout, is_colwise):
+    """last_dims: lhs of ragged M and K, and rhs of ragged N beside one lhs for all groups, with scales of its own."""
+    x, xs = tensor(mode, layout, is_colwise, 64, M, SIZES, axis=1, seed=4)
+    shared, (value,) = tensor(mode, "N", is_colwise, 9, 64, np.array([9]), seed=5)
+    shared = dataclasses.replace(shared, first_dims=None)
+    plain = PLAIN[64, 32]
+
+    @jax.jit
+    def run(x, shared, kernel, grad):
+        return gemm(x, kernel, ((0,), (1,))), gemm(x, grad, ((1,), (0,))), gemm(shared, x, ((1,), (0,)))
+
+    rows, weights, columns = run(x, shared, plain[1], rows_of(plain[2]))
+    close(rows, [x.T for x in xs], plain[1], ROWS)
+    close(weights, xs, parts(plain[2]))
+    close(columns, [value] * G, xs, [(slice(None), rows) for rows in ROWS])
+
+
+@pytest.mark.parametrize("mode", ["DELAYED_TENSOR_SCALING", "NVFP4_1D_SCALING"])
+def test_group_offset(mode):
+    """Scales of x are those of the groups that are processed."""
+    x, xs = tensor(mode, "N", False, M, 64, SIZES, seed=1)
+    kernel, kernels = tensor(mode, "N", True, 64, 32, 2, seed=2)
+    out = jax.jit(lambda x, w, offset: gemm(x, w, FORWARD, group_offset=offset))(x, kernel, np.array([2], np.int32))
+    close(out, xs[2:4], kernels, ROWS[2:4])

@@ -216,3 +216,29 @@ def test_errors():
     ids = np.zeros((2, 5), np.int32)
     check_errors(lambda: te.token_combine(x, ids, x), ValueError, r"^merging_probs: shape is \(2, 3\), must be")
     check_errors(lambda: te.sort_chunks_by_index(x, [1, 1], [0]), ValueError, r"^split_sizes is \(2,\) and sorted_indi")
+
+
+@pytest.mark.parametrize("score", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("topk", [1, 3])
+def test_compute_aux_scores(score, topk):
+    """Of all experts, without bias, groups and factor, and of sigmoids the shares unless topk is 1."""
+    ignored = {"expert_bias": BIAS, "num_groups": 5, "group_topk": 9, "scaling_factor": 3.0, "use_pre_softmax": True}
+    scores, mask = te.fused_topk_with_score_function(
+        LOGITS, topk, score_function=score, compute_aux_scores=True, **ignored
+    )
+    x = LOGITS.astype(np.float64)
+    want = oracle.softmax(x) if score == "softmax" else oracle.sigmoid(x)
+    if score == "sigmoid" and topk > 1:
+        want /= want.sum(1, keepdims=True)
+    close(scores, want)
+    np.testing.assert_array_equal(mask, dense(*oracle.route(LOGITS, topk, "softmax"))[1])
+
+
+@pytest.mark.parametrize("experts", [8, 12])
+def test_bitmap(experts):
+    logits = LOGITS[:, :experts]
+    mask = te.fused_topk_with_score_function(logits, 3)[1]
+    bits = te.fused_topk_with_score_function(logits, 3, routing_map_format="bitmap_u8")[1]
+    assert (bits.dtype, bits.shape) == (np.uint8, (T, -(-experts // 8)))
+    for t, e in np.ndindex(T, experts):
+        assert bits[t, e // 8] >> e % 8 & 1 == mask[t, e]
