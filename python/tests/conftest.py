@@ -15,7 +15,6 @@ import jax
 import pytest
 import raggemm
 from jax._src import compiler
-from jax.experimental.compilation_cache import compilation_cache
 
 hypothesis.settings.register_profile("raggemm", deadline=None, print_blob=True, database=None)
 hypothesis.settings.load_profile("raggemm")
@@ -55,16 +54,6 @@ def bounded_memory():
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
     if pages * os.sysconf("SC_PAGESIZE") > 1 << 30:
         clear_caches()
-
-
-@pytest.fixture(scope="module")
-def no_persistent_cache():
-    """Compiles every program of a module: a loaded one does not tell how much memory it needs."""
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_enable_compilation_cache", True)
-    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module")
