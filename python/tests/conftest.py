@@ -1,6 +1,9 @@
-"""Set-up that must come before jax is imported, and a seed for every run's random tests."""
+"""Set-up that must come before jax is imported, caches of programs, and a seed for every run's random tests."""
 
+import ctypes
+import gc
 import os
+import pathlib
 import random
 
 import xla_flags
@@ -21,10 +24,36 @@ hypothesis.settings.load_profile("raggemm")
 def pytest_configure(config):
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(random.randrange(2**32))
+    # Programs outlive a run: a second run compiles little. XLA's flags and jaxlib's version are part of the key.
+    jax.config.update("jax_compilation_cache_dir", str(config.rootpath / "build" / "jax_cache"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def pytest_report_header(config):
     return f"random tests: --hypothesis-seed={config.option.hypothesis_seed}"
+
+
+def clear_caches():
+    """Drops all traces and programs, and gives free memory back to the system."""
+    jax.clear_caches()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_caches_of_other_modules():
+    yield
+    clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def bounded_memory():
+    """Drops programs if a worker is larger than 1 GB: workers grew to 4 GB."""
+    yield
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    if pages * os.sysconf("SC_PAGESIZE") > 1 << 30:
+        clear_caches()
 
 
 @pytest.fixture(scope="module")

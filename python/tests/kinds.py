@@ -10,6 +10,7 @@ import ml_dtypes
 import moe_mlps
 import moe_oracle
 import numpy as np
+import pytest
 from arrays import random
 from oracle import membership
 from quantized_operands import dense, tensor
@@ -278,3 +279,15 @@ KINDS = [
     _mlp("moe_mlp: quantized", to_weights=_quantized),
     _mlp("moe_mlp: packed", to_weights=lambda name, w: _packed(w if name == "w_down" else _quantized(name, w))),
 ]
+
+# Kinds of the short run, which together have each format and mode.
+CORE = (
+    "arrays", "all that is added", "a shard of the groups", "scales", "zeros", "powers of two", "both", "packed scales",
+    "transposed", "columns: blocks", "uniform: both", "row_index", "silu and gate", "integers", "moe_mlp",
+    "moe_mlp: quantized",
+)  # fmt: skip
+
+
+def parameters(kinds):
+    """Kinds as parameters of a test. Those that are not in CORE are slow."""
+    return [kind if kind.name in CORE else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]

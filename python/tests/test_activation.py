@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import moe_oracle
 import numpy as np
 import pytest
-from arrays import random
-from cases import BY_NAME, CASES
+from arrays import random, sampled
+from cases import CASES
 from program_text import calls
-from raggemm import GroupedTensor, QuantizedTensor, combine, grouped_gemm, moe_mlp
+from raggemm import GroupedTensor, combine, grouped_gemm, moe_mlp
 from raggemm._primitive.activations import activated
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "quick_gelu", "swiglu_oai")
@@ -42,7 +42,7 @@ def dense(xp, lhs, rhs, gate=None, bias=None, activation="silu"):
     return xp.where(inside, moe_oracle.activated(xp, activation, gate, result), 0)
 
 
-@pytest.mark.parametrize("case", CASES[::2], ids=str)
+@pytest.mark.parametrize("case", sampled(CASES[::2], 3), ids=str)
 def test_every_mode_and_storage(case):
     """With all that is added, or nothing; each case has another activation and type."""
     number = CASES.index(case)
@@ -64,15 +64,6 @@ def test_every_mode_and_storage(case):
     error = np.abs(got.astype(np.float64) - want)
     assert (error <= slope * expected.bound + rounding * np.abs(want) + 1e-6).all(), error.max()
     np.testing.assert_array_equal(got[~inside], want[~inside].astype(dtype))
-
-
-@pytest.mark.parametrize("gate", [np.float32, jnp.bfloat16, np.float16])
-@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16, np.float16])
-def test_gates_and_results_of_every_type(gate, dtype):
-    """The same as in float32, of a gate that is as it is in that, and rounded once."""
-    gates = GATE.astype(gate)
-    want = layer(LHS, RHS, gates.astype(np.float32), BIAS).astype(dtype)
-    np.testing.assert_array_equal(layer(LHS, RHS, gates, BIAS, preferred_element_type=dtype), want)
 
 
 @pytest.mark.parametrize(("activation", "gated"), PAIRS)
@@ -101,17 +92,6 @@ def test_the_blocks_make_up_moe_mlp(activation, gated, dtype):
     fused = moe_mlp(x, row_tokens, weights, SIZES, up, down, w_gate=w_gate, b_up=bias, activation=activation)
     for f in (blocks, jax.jit(blocks)):
         np.testing.assert_array_equal(np.asarray(f()).view(np.uint8), np.asarray(fused).view(np.uint8))
-
-
-def test_of_quantized_weights():
-    weights = QuantizedTensor(np.arange(-96, 96, dtype=np.int8).reshape(G, K, N), np.full((G, 1, N), 0.01, np.float32))
-    for dtype in (np.float32, jnp.bfloat16):
-        lhs = LHS.astype(dtype)
-        plain = grouped_gemm(rows(lhs), weights, **FORWARD, preferred_element_type=np.float32)
-        want = np.where(
-            np.arange(M)[:, None] < SIZES.sum(), moe_oracle.activated(np, "gelu", None, np.float64(plain)), 0
-        )
-        close(layer(lhs, weights, activation="gelu", preferred_element_type=np.float32), want)
 
 
 # Derivatives.
@@ -156,41 +136,6 @@ def test_gradients(activation, gated):
     jax.tree.map(near, second(ours, *args), wanted(functools.partial(second, oracle), *args))
 
 
-def test_gradients_have_the_types_of_their_arrays():
-    args = (LHS.astype(jnp.bfloat16), RHS.astype(jnp.bfloat16), GATE, BIAS.astype(np.float16))
-    got = jax.jit(
-        jax.grad(lambda *x: layer(*x, preferred_element_type=jnp.bfloat16).astype(np.float32).sum(), (0, 1, 2, 3))
-    )
-    want = jax.grad(lambda *x: layer(*x).sum(), (0, 1, 2, 3))(*(x.astype(np.float32) for x in args))
-    for x, y, wide in zip(args, got(*args), want, strict=True):
-        assert x.dtype == y.dtype
-        close(np.float32(y), wide, rtol=0.03, atol=0.03)
-
-
-@pytest.mark.parametrize(
-    "name", ["uniform-nn", "K-nt-PACKED", "N-shared-nn-PACKED-PACKED", "N-grouped-tn-STRIDED-STRIDED", "all-nt"]
-)
-def test_gradients_of_other_modes(name):
-    """Those of the same without an activation, which is applied in JAX where groups are."""
-    case = BY_NAME[name]
-    operands = case.operands()
-    moved = {k: operands.pop(k) for k in ("lhs", "rhs", "c", "alpha", "beta")}
-    expected = case.expected(operands | moved)
-    inside, moved["gate"] = expected.bound > 0, random(*expected.want.shape, seed=5)
-    weights = random(*inside.shape, seed=6)
-
-    def fused(moved):
-        return (case.run(operands | moved | {"activation": "gelu"}) * weights).sum()
-
-    def apart(moved):
-        result = case.run(operands | {k: v for k, v in moved.items() if k != "gate"})
-        activated = moe_oracle.activated(jnp, "gelu", moved["gate"], result)
-        return (jnp.where(inside, activated, result) * weights).sum()
-
-    got, want = (jax.value_and_grad(f)(moved) for f in (fused, apart))
-    jax.tree.map(functools.partial(close, rtol=1e-4, atol=1e-4), got, want)
-
-
 def test_one_product_in_a_gradients_forward_pass():
     """Beside it one of no steps: the activation of all results."""
     found = calls(lambda x: jax.vjp(lambda x: layer(x, RHS), x)[0], LHS)
@@ -219,38 +164,7 @@ def test_nan_stays_where_it_belongs():
     assert np.isfinite(np.delete(of_lhs, 4, 0)).all()
 
 
-def test_c_outside_of_groups_is_kept():
-    c = random(M, N, seed=8)
-    c[10] = np.nan
-    out, pull = jax.vjp(lambda c, gate: layer(LHS, RHS, gate, c=c), c, GATE)
-    np.testing.assert_array_equal(out[9:], c[9:])
-    of_c, of_gate = pull(jnp.ones_like(out))
-    assert (np.asarray(of_c)[9:] == 1).all() and not np.asarray(of_gate)[9:].any()
-
-
-def test_empty_contractions():
-    """Of bias, or of zero."""
-    lhs, rhs = LHS[:, :0], RHS[:, :0]
-    inside = np.arange(M)[:, None] < SIZES.sum()
-    want = np.where(
-        inside, moe_oracle.activated(np, "silu", None, np.float64(BIAS[[0, 0, 0, 2, 2, 3, 3, 3, 3, 0, 0]])), 0
-    )
-    close(layer(lhs, rhs, bias=BIAS), want)
-    np.testing.assert_array_equal(layer(lhs, rhs, GATE), np.zeros((M, N)))
-    want = np.where(inside, moe_oracle.activated(np, "swiglu_oai", np.float64(GATE), 0.0), 0)
-    close(layer(lhs, rhs, GATE, activation="swiglu_oai"), want)
-
-
 # Transforms.
-
-
-@pytest.mark.parametrize("case", [c for c in CASES if c.name.startswith(("N", "uniform"))][::3], ids=str)
-def test_vmap_of_other_modes(case):
-    operands = case.operands() | {"activation": "silu"}
-    gate = random(2, *case.expected(case.operands()).want.shape, seed=5)
-    got = jax.vmap(lambda gate: case.run(operands | {"gate": gate}))(gate)
-    for i in range(2):
-        np.testing.assert_array_equal(got[i], case.run(operands | {"gate": gate[i]}))
 
 
 # Errors.

@@ -4,8 +4,11 @@ have, say the shapes of tiles."""
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import raggemm
 from arrays import random
+
+pytestmark = pytest.mark.slow
 
 same = np.testing.assert_array_equal
 SIZES = np.array([200, 0, 55, 1], np.int32)

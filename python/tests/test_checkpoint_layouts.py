@@ -49,14 +49,6 @@ def test_int4_from_gptq(experts, less_one):
     np.testing.assert_allclose(np.float64(raggemm.dequantize(got)), values(elements, zeros, scales), rtol=1e-6)
 
 
-def test_the_first_format_of_gptq_is_the_default():
-    elements, zeros, scales = parts(2)
-    words = packed(elements.T).T, packed(zeros), scales
-    first, second = raggemm.int4_from_gptq(*words), raggemm.int4_from_gptq(*words, zeros_less_one=False)
-    np.testing.assert_array_equal(np.int32(first.zero_point), (zeros + 1) % 16)
-    np.testing.assert_array_equal(np.int32(second.zero_point), zeros)
-
-
 @pytest.mark.parametrize("experts", [(), (E,)])
 def test_fp8_from_blocks(experts):
     random = np.random.default_rng(3)
@@ -67,51 +59,20 @@ def test_fp8_from_blocks(experts):
     np.testing.assert_allclose(np.float64(raggemm.dequantize(got)), weight.astype(np.float64) * each, rtol=1e-6)
 
 
-def test_such_matrices_are_multiplied():
-    random = np.random.default_rng(4)
-    elements, zeros, scales = parts(4, E)
-    rows, sizes = random.normal(size=(5, K)).astype(np.float32), np.array([2, 3], np.int32)
-    weight = random.normal(size=(E, N, K)).astype(ml_dtypes.float8_e4m3fn)
-    scale = random.random((E, N // 8, K // 32)).astype(np.float32)
-    fp8 = weight.astype(np.float64) * np.repeat(np.repeat(scale.astype(np.float64), 8, 1), 32, 2)
-    awq = raggemm.int4_from_awq(packed(elements, AWQ), packed(zeros, AWQ), scales)
-    for got, dense in (
-        (raggemm.gmm(rows, awq, sizes), values(elements, zeros, scales)),
-        (
-            raggemm.gmm(rows, raggemm.fp8_from_blocks(weight, scale, block=(8, 32)), sizes, transpose_rhs=True),
-            np.swapaxes(fp8, 1, 2),
-        ),
-    ):
-        want = np.concatenate([rows[:2] @ dense[0], rows[2:] @ dense[1]])
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-
-
 W, Z, S = np.zeros((K, N // 8), np.int32), np.zeros((K // SIZE, N // 8), np.int32), np.zeros((K // SIZE, N), np.float16)
 F8 = np.zeros((256, 128), ml_dtypes.float8_e4m3fn)
 WRONG = [
     (lambda: raggemm.int4_from_awq(W.astype(np.uint8), Z, S), TypeError, "qweight: dtype is uint8, must be int32"),
     (lambda: raggemm.int4_from_awq(W[0], Z, S), ValueError, r"qweight: shape is \(3,\), must have 2 axes or more"),
-    (
-        lambda: raggemm.int4_from_awq(W, Z, S[:, :-1]),
-        ValueError,
-        r"scales: shape is \(4, 23\), must be ",
-    ),
+    (lambda: raggemm.int4_from_awq(W, Z, S[:, :-1]), ValueError, r"scales: shape is \(4, 23\), must be "),
     (lambda: raggemm.int4_from_awq(W, Z[:3], S[:3]), ValueError, "has 3 blocks, which must divide 64, K of"),
-    (
-        lambda: raggemm.int4_from_awq(W, Z[:2], S),
-        ValueError,
-        r"qzeros: has zero points for \(2, 24\)",
-    ),
+    (lambda: raggemm.int4_from_awq(W, Z[:2], S), ValueError, r"qzeros: has zero points for \(2, 24\)"),
     (lambda: raggemm.int4_from_gptq(W[: K // 8], Z, S), ValueError, "scales: shape is"),
     (lambda: raggemm.fp8_from_blocks(F8.astype(np.float32), S), TypeError, "weight: dtype is float32"),
-    (
-        lambda: raggemm.fp8_from_blocks(F8[:200], S),
-        ValueError,
-        r"shape is \(200, 128\), .* blocks of 128 x 128",
-    ),
+    (lambda: raggemm.fp8_from_blocks(F8[:200], S), ValueError, r"shape is \(200, 128\), .* blocks of 128 x 128"),
     (lambda: raggemm.fp8_from_blocks(F8, S), ValueError, r"weight_scale_inv: shape is \(4, 24\), must be \(2, 1\)"),
     (lambda: raggemm.fp8_from_blocks(F8, S, block=(0, 1)), ValueError, "whole blocks of 0 x 1"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("call", "error", "words"), WRONG)

@@ -6,52 +6,25 @@ import inspect
 import sys
 import types
 
-import front_end_checks as checks
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import oracle
 import pytest
 from arrays import random
-from front_end_checks import check_errors
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from raggemm import GroupedTensor
-from raggemm.compat import ejkernel, megablox
+from raggemm.compat import ejkernel
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 12, 5, 6, 4
 LHS, RHS, COLS, OUT = random(M, K), random(G, K, N, seed=1), random(M, N, seed=2), random(M, N, seed=3)
-BIAS = random(G, 1, N, seed=4)
 
 
 def expected(**options):
     rows = GroupedTensor(LHS, first_dims=SIZES)
     return oracle.grouped_gemm(rows, GroupedTensor(RHS), contracting_dims=((1,), (1,)), **options)
-
-
-def test_positional_and_keyword_arguments():
-    parameters = inspect.signature(ejkernel.grouped_matmul).parameters.values()
-    kinds = {kind: [p.name for p in parameters if p.kind is kind] for kind in inspect._ParameterKind}
-    assert kinds[inspect.Parameter.POSITIONAL_ONLY] == ["lhs", "rhs", "group_sizes", "group_offset", "existing_out"]
-    assert kinds[inspect.Parameter.POSITIONAL_OR_KEYWORD] == []
-    assert {"preferred_element_type", "transpose_rhs", "precision", "cfg", "mesh"} <= set(
-        kinds[inspect.Parameter.KEYWORD_ONLY]
-    )
-    with pytest.raises(TypeError, match="positional-only"):
-        ejkernel.grouped_matmul(lhs=LHS, rhs=RHS, group_sizes=SIZES)
-    with pytest.raises(TypeError, match="positional"):
-        ejkernel.grouped_matmul(LHS, RHS, SIZES, None, None, jnp.float32)
-
-
-def test_grouped_matmul():
-    expected().check(ejkernel.grouped_matmul(LHS, RHS, SIZES))
-    transposed = ejkernel.grouped_matmul(LHS, RHS.swapaxes(1, 2), SIZES, transpose_rhs=True)
-    expected().check(transposed)
-    for dtype in (None, np.float32, ml_dtypes.bfloat16):
-        got = ejkernel.grouped_matmul(LHS, RHS, SIZES, preferred_element_type=dtype)
-        assert got.dtype == (dtype or np.float32)
 
 
 def test_existing_out_is_added():
@@ -66,17 +39,6 @@ def test_existing_out_is_added():
     )
     gradient = jax.grad(lambda c: jnp.vdot(COLS, ejkernel.grouped_matmul(LHS, RHS, SIZES, None, c)))(OUT)
     np.testing.assert_array_equal(gradient, COLS)
-
-
-def test_group_offset():
-    """Rows of lhs are those of the local groups: row 0 is the first one of group 2."""
-    rows = GroupedTensor(LHS, first_dims=SIZES[2:])
-    want = oracle.grouped_gemm(rows, GroupedTensor(RHS[2:]), contracting_dims=((1,), (1,)))
-    for offset in (2, jnp.int32(2), jnp.array([2], jnp.uint32)):
-        want.check(ejkernel.grouped_matmul(LHS, RHS[2:], SIZES, offset))
-    want = np.repeat([0, 1], SIZES[2:])
-    only = ejkernel.grouped_matmul(LHS[:6], RHS[2:], SIZES, 2)  # no row but theirs
-    np.testing.assert_allclose(only, np.einsum("mk,mkn->mn", LHS[:6], RHS[2:][want]), rtol=1e-5, atol=1e-5)
 
 
 def test_group_offset_of_v3():
@@ -111,26 +73,6 @@ def test_local_sizes_over_m_are_an_error():
         jax.block_until_ready(ejkernel.grouped_matmul(LHS[:5], RHS[2:], SIZES, 2))
 
 
-def test_bias_of_v3():
-    got = ejkernel.grouped_matmul(LHS, RHS, SIZES, None, OUT, rhs_bias=BIAS, use_v3=True)
-    expected(c=OUT, beta=np.ones(G), bias=BIAS[:, 0]).check(got)
-    gradient = jax.grad(lambda b: ejkernel.grouped_matmul(LHS, RHS, SIZES, rhs_bias=b, use_v3=True).sum())(BIAS)
-    np.testing.assert_array_equal(gradient, np.broadcast_to(SIZES[:, None, None], BIAS.shape))
-
-
-def test_arguments_without_effect():
-    want = ejkernel.grouped_matmul(LHS, RHS, SIZES)
-    cfg = types.SimpleNamespace(block_m=128, platform="auto")
-    for options in (
-        {"interpret": True, "do_padding": False, "use_v2": True},
-        {"platform": "xla", "cfg": cfg, "use_v3": True},
-        {"precision": None},
-        {"precision": "highest"},
-        {"precision": (jax.lax.Precision.HIGH, "bfloat16")},
-    ):
-        np.testing.assert_array_equal(ejkernel.grouped_matmul(LHS, RHS, SIZES, **options), want)
-
-
 def test_shard_map():
     mesh = jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,))
     sizes = np.array([1, 0, 2, 0], np.int32)
@@ -150,75 +92,6 @@ def test_shard_map():
         out_specs=P(),
     )
     np.testing.assert_allclose(got, ejkernel.grouped_matmul(lhs, rhs, SIZES), rtol=1e-5, atol=1e-5)
-
-
-def test_what_is_that_of_megablox():
-    assert ejkernel.transposed_grouped_matmul is megablox.tgmm
-    assert ejkernel.make_group_metadata is megablox.make_group_metadata
-
-
-def test_transforms():
-    checks.check(ejkernel.grouped_matmul, checks.einsum_gmm, checks.LHS, checks.RHS, checks.SHORT)
-
-
-def matmul(*args, **options):
-    return ejkernel.grouped_matmul(LHS, RHS, SIZES, *args, **options)
-
-
-SCALE = np.ones((G, 1, 1, N), np.float32)
-ERRORS = [
-    (
-        lambda: matmul(use_v3=True, rhs_scale=SCALE[:2]),
-        ValueError,
-        r"^rhs_scale: shape is \(2, 1, 1, 6\), must be \(4, blocks, 1, 6\) with blocks that divide 5",
-    ),
-    (lambda: matmul(use_v3=True, rhs_scale=SCALE.repeat(2, 1)), ValueError, r"^rhs_scale: shape is \(4, 2, 1, 6\)"),
-    (lambda: matmul(use_v3=True, rhs_scale=SCALE.astype(int)), TypeError, "^rhs_scale: dtype is int"),
-    (
-        lambda: ejkernel.grouped_matmul(LHS, RHS.astype(np.int16), SIZES, rhs_scale=SCALE, use_v3=True),
-        TypeError,
-        "^rhs: dtype is int16, must be float16.* or float4_e2m1fn",
-    ),
-    (lambda: matmul(rhs_bias=BIAS), ValueError, "rhs_scale and rhs_bias are only supported by grouped_matmulv3"),
-    (
-        lambda: matmul(rhs_scale=SCALE, use_v2=True),
-        ValueError,
-        "rhs_scale and rhs_bias are only supported by grouped_matmulv3",
-    ),
-    (lambda: matmul(use_v2=True, use_v3=True), ValueError, "use_v2 and use_v3 are mutually exclusive"),
-    (lambda: matmul(use_v3=True, rhs_bias=BIAS[:, 0]), ValueError, r"rhs_bias: shape is \(4, 6\), must be \[num_gr"),
-    (lambda: matmul(use_v3=True, rhs_bias=BIAS[:2]), ValueError, r"^rhs_bias: shape is \(2, 6\), must be \(4, 6\)"),
-    (
-        lambda: ejkernel.grouped_matmul(LHS, RHS[:2], SIZES, rhs_bias=BIAS[:2], use_v3=True),
-        ValueError,
-        "rhs has 2 groups, but group_sizes has 4: the two must be equal",
-    ),
-    (lambda: matmul(SIZES), ValueError, r"group_offset: shape is \(4,\), must be"),
-    (lambda: matmul(platform="pallas"), NotImplementedError, "platform is 'pallas', must be None"),
-    (
-        lambda: matmul(cfg=types.SimpleNamespace(platform="triton")),
-        NotImplementedError,
-        "platform is 'triton', must be None",
-    ),
-    (lambda: matmul(precision=("highest",) * 3), NotImplementedError, "must be None, .* or a pair of them"),
-    (lambda: matmul(precision="BF16_BF16_F32"), NotImplementedError, "precision is BF16_BF16_F32, must be None"),
-    (
-        lambda: matmul(precision=jax.lax.DotAlgorithmPreset.BF16_BF16_F32),
-        NotImplementedError,
-        "precision is .*BF16_BF16_F32, must be None",
-    ),
-    (lambda: matmul(out_specs=P()), ValueError, "must be given together, but there is no mesh, in_specs(?!,)"),
-    (lambda: matmul(out_shard_callback=abs), ValueError, "there is no mesh, in_specs, out_specs"),
-    (lambda: matmul(None, OUT[1:]), ValueError, r"^existing_out: shape is \(11, 6\), must be out's \(12, 6\)"),
-    (lambda: matmul(None, OUT.astype(int)), TypeError, "existing_out: dtype is int32"),
-    (lambda: matmul(preferred_element_type=np.int32), TypeError, "preferred_element_type: dtype is int32"),
-    (lambda: matmul(transpose_rhs=True), ValueError, "contracted, but differ: 5 and 6"),
-]
-
-
-@pytest.mark.parametrize("call, error, message", ERRORS, ids=range(len(ERRORS)))
-def test_errors(call, error, message):
-    check_errors(call, error, message)
 
 
 class Registry:
@@ -289,14 +162,6 @@ def test_register(registry, monkeypatch):
         assert list(inspect.signature(kernel).parameters) == ["lhs", "rhs", "group_sizes", *options]
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     assert kernel(lhs=LHS, rhs=RHS, group_sizes=SIZES, **options) == "ejkernel's own"
-
-
-def test_register_v3(registry):
-    registry.kernels["grouped_matmulv3"] = [Registry.Kernel(lambda **_: None, 0)]
-    ejkernel.register(priority=7)
-    assert registry.kernels["grouped_matmulv3"][1].priority == 7
-    got = registry.get("grouped_matmulv3", "xla", "any")(lhs=LHS, rhs=RHS, group_sizes=SIZES, rhs_bias=BIAS)
-    expected(bias=BIAS[:, 0]).check(got)
 
 
 def test_register_without_ejkernel(monkeypatch):

@@ -10,15 +10,14 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
-from jax.sharding import AxisType, PartitionSpec
+from arrays import sampled
 from program_text import custom_calls
-from ragged_dots import BATCH, CONTRACTING, FORMS, NONCONTRACTING, Form
+from ragged_dots import FORMS, Form
 from raggemm import GroupedTensor, ragged_dot
 from raggemm.compat import lax
 
 SIZES = np.array([3, 0, 2], np.int32)
 LHS, RHS, _ = Form("mk,gkn->mn, m").operands()
-BASIC = Form("mk,gkn->mn, m").numbers
 
 
 @pytest.mark.parametrize("function", [lax.ragged_dot, lax.ragged_dot_general, ragged_dot], ids=lambda f: f.__module__)
@@ -32,7 +31,7 @@ def test_signatures_are_those_of_lax(function):
     assert more in ([], ["out_sharding"])  # which older versions lack
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", sampled(FORMS, 3), ids=str)
 @pytest.mark.parametrize("sizes_per_batch", [True, False], ids=["sizes of each", "same sizes"])
 def test_every_form(form, sizes_per_batch):
     operands = form.operands(sizes_per_batch=sizes_per_batch)
@@ -45,14 +44,6 @@ def test_every_form(form, sizes_per_batch):
             functools.partial(jax.lax.ragged_dot_general, ragged_dot_dimension_numbers=form.numbers), *operands
         )
         assert (got.shape, got.dtype) == (theirs.shape, theirs.dtype)
-
-
-@pytest.mark.parametrize("text", ["mk,gkn->mn, m", "bmk,gbkn->bmn, m", "bkm,bkn->gbmn, k", "bmk,bkn->bmn, b"])
-def test_agrees_with_lax(text):
-    form = Form(text)
-    operands = form.operands()
-    want = jax.lax.ragged_dot_general(*operands, form.numbers)
-    np.testing.assert_allclose(lax.ragged_dot_general(*operands, form.numbers), want, rtol=1e-5, atol=1e-5)
 
 
 GRADIENTS = ["xbmyk,bgkn->bxmyn, m", "mkl,gnlk->mn, m", "bxkym,bxkyn->gbmn, k", "mk,kn->gmn, k", "cbmk,cbkn->cbmn, b"]
@@ -81,21 +72,6 @@ def test_gradients(x64, text):
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("axes", [(0, None, None), (1, 2, 0), (None, 0, None), (None, None, 1)], ids=str)
-@pytest.mark.parametrize("text", [NONCONTRACTING[9], CONTRACTING[6], BATCH[0]])
-def test_vmap(text, axes):
-    form = Form(text)
-    operands = form.operands()
-    stacked = [
-        x if axis is None else np.stack([x, np.roll(x, 1, -1), x[::-1]], axis)
-        for x, axis in zip(operands, axes, strict=True)
-    ]
-    got = jax.vmap(functools.partial(lax.ragged_dot_general, ragged_dot_dimension_numbers=form.numbers), axes)(*stacked)
-    for i in range(3):
-        one = [x if axis is None else np.take(x, i, axis) for x, axis in zip(stacked, axes, strict=True)]
-        form.expected(*one).check(got[i])
-
-
 def test_ragged_dot_and_its_group_offset():
     want = lax.ragged_dot(LHS, RHS, SIZES)
     oracle.grouped_gemm(GroupedTensor(LHS, first_dims=SIZES), GroupedTensor(RHS), contracting_dims=((1,), (1,))).check(
@@ -110,34 +86,6 @@ def test_ragged_dot_and_its_group_offset():
     np.testing.assert_allclose(gradient[0], np.tile(LHS[3:5].sum(0)[:, None], (1, 5)), rtol=1e-5)
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=r"INVALID_ARGUMENT.*group_offset"):
         lax.ragged_dot(LHS, RHS[1:], SIZES, group_offset=2).block_until_ready()
-
-
-def test_group_offset_with_batch_dimensions():
-    form = Form("bmk,gbkn->bmn, m")
-    lhs, rhs, sizes = form.operands()
-    got = jax.jit(lambda offset: lax.ragged_dot_general(lhs, rhs[1:], sizes, form.numbers, group_offset=offset))(1)
-    for b in range(2):
-        first, last = sizes[b, 0], sizes[b].sum()
-        want = np.asarray(lax.ragged_dot(lhs[b], rhs[:, b], sizes[b]))
-        np.testing.assert_array_equal(got[b, first:last], want[first:last])
-        assert (got[b, :first] == 0).all()
-
-
-@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int16, np.uint32, np.int64], ids=lambda t: t.__name__)
-def test_dtypes_of_group_sizes(x64, dtype):
-    np.testing.assert_array_equal(lax.ragged_dot(LHS, RHS, SIZES.astype(dtype)), lax.ragged_dot(LHS, RHS, SIZES))
-
-
-@pytest.mark.parametrize("preferred", [None, np.float16, np.float32], ids=str)
-def test_dtypes_of_the_result(preferred):
-    lhs, rhs = LHS.astype(ml_dtypes.bfloat16), RHS.astype(np.float16)
-    got = lax.ragged_dot(lhs, rhs, SIZES, preferred_element_type=preferred)
-    assert (
-        got.dtype
-        == jax.eval_shape(
-            functools.partial(jax.lax.ragged_dot, preferred_element_type=preferred), lhs, rhs, SIZES
-        ).dtype
-    )
 
 
 MET = [
@@ -201,21 +149,14 @@ def test_wrong_shapes_are_refused_in_the_words_of_lax(case):
 REFUSED = [
     ({"lhs": LHS.astype(np.int32)}, TypeError, "lhs: dtype is int32, must be float16"),
     ({"rhs": RHS.astype(ml_dtypes.float8_e4m3b11fnuz)}, TypeError, "rhs: dtype is float8_e4m3b11fnuz"),
-    (
-        {"lhs": LHS.astype(np.int8), "rhs": RHS.astype(np.int16)},
-        TypeError,
-        "rhs: dtype is int16, must be float16",
-    ),
-    (
-        {"lhs": LHS.astype(ml_dtypes.int4), "rhs": RHS.astype(ml_dtypes.int4)},
-        TypeError,
-        "preferred_element_type: dtype is int4",
-    ),
+    ({"lhs": LHS.astype(np.int8), "rhs": RHS.astype(np.int16)}, TypeError, "rhs: dtype is int16, must be float16"),
+    ({"lhs": LHS.astype(ml_dtypes.int4), "rhs": RHS.astype(ml_dtypes.int4)}, TypeError,
+     "preferred_element_type: dtype is int4"),
     ({"preferred_element_type": np.int32}, TypeError, "preferred_element_type: dtype is int32"),
     ({"group_offset": SIZES}, TypeError, r"group_offset: shape is \(3,\), must be \(\) or"),
     ({"group_offset": 1.0}, TypeError, "group_offset: dtype is float64"),
     ({"group_sizes": SIZES[:2], "group_offset": 0}, TypeError, "rhs group dimension size to be 2, got 3"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("change, error, words", REFUSED, ids=[words[:20] for *_, words in REFUSED])
@@ -224,38 +165,7 @@ def test_what_is_refused(change, error, words):
         lax.ragged_dot(**({"lhs": LHS, "rhs": RHS, "group_sizes": SIZES} | change))
 
 
-def test_group_offset_is_refused_with_a_ragged_batch():
-    form = Form(BATCH[0])
-    with pytest.raises(NotImplementedError, match="group_offset"):
-        lax.ragged_dot_general(*form.operands(), form.numbers, group_offset=0)
-
-
 def test_wrong_sizes_are_an_error_when_running():
     # jax raises ValueError for a program that it has run before.
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=r"INVALID_ARGUMENT.*group 2 has size 9"):
         lax.ragged_dot(LHS, RHS, np.array([3, 0, 9])).block_until_ready()
-
-
-def test_out_sharding():
-    with jax.set_mesh(jax.make_mesh((3,), ("rows",), axis_types=(AxisType.Explicit,), devices=jax.devices()[:3])):
-        spec = PartitionSpec("rows", None)
-        lhs = jax.device_put(LHS, spec)
-        for wanted in (None, spec):
-            got = jax.jit(functools.partial(lax.ragged_dot, out_sharding=wanted))(
-                lhs, jnp.asarray(RHS), jnp.asarray(SIZES)
-            )
-            assert jax.typeof(got).sharding.spec == (wanted or PartitionSpec(None, None))
-            np.testing.assert_array_equal(got, lax.ragged_dot(LHS, RHS, SIZES))
-
-
-def test_no_rows_columns_or_groups():
-    for lhs, rhs, sizes in ((LHS[:0], RHS, SIZES * 0), (LHS, RHS[:0], SIZES[:0]), (LHS, RHS[..., :0], SIZES)):
-        got = lax.ragged_dot(lhs, rhs, sizes)
-        assert got.shape == (len(lhs), rhs.shape[2])
-        assert (got == 0).all()
-    form = Form("xmk,gkn->xmn, m")
-    lhs, rhs, sizes = form.operands()
-    assert lax.ragged_dot_general(lhs[:0], rhs, sizes[:0], form.numbers).shape == (0, 9, 5)
-    form = Form("xkm,xkn->gmn, k")
-    lhs, rhs, sizes = form.operands()
-    assert (lax.ragged_dot_general(lhs[:0], rhs[:0], sizes[:0], form.numbers) == 0).all()

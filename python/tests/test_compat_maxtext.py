@@ -1,40 +1,27 @@
 """raggemm.compat.maxtext: in the place of MaxText's gmm and tgmm, as its layers and its gradients call them."""
 
 import functools
-import inspect
-import types
 
-import front_end_checks as checks
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import oracle
 import pytest
 from arrays import random
-from front_end_checks import check_errors
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from raggemm import GroupedTensor
-from raggemm.compat import maxtext, megablox
+from raggemm.compat import maxtext
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 12, 5, 6, 4
 LHS, RHS, COLS, OUT = random(M, K), random(G, K, N, seed=1), random(M, N, seed=2), random(M, N, seed=3)
 EXISTING = random(G, K, N, seed=4)
-close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
 def expected(**options):
     rows = GroupedTensor(LHS, first_dims=SIZES)
     return oracle.grouped_gemm(rows, GroupedTensor(RHS), contracting_dims=((1,), (1,)), **options)
-
-
-def test_megablox_arguments_come_first():
-    for ours, first in ((maxtext.gmm, megablox.gmm), (maxtext.tgmm, megablox.tgmm)):
-        names = list(inspect.signature(first).parameters)
-        assert list(inspect.signature(ours).parameters)[: len(names)] == names
-    assert inspect.signature(maxtext.gmm).parameters["tiling"].default == (128,) * 9
 
 
 def test_gmm():
@@ -47,12 +34,6 @@ def test_gmm():
     np.testing.assert_array_equal(got[9:], OUT[9:])
 
 
-def test_without_an_offset_the_first_weights_are_for_group_0():
-    got = maxtext.gmm(LHS, RHS[:2], SIZES)
-    np.testing.assert_array_equal(got[:3], maxtext.gmm(LHS, RHS, SIZES)[:3])
-    assert not np.any(got[3:])
-
-
 def test_tgmm():
     rows, cols = (GroupedTensor(x, first_dims=SIZES) for x in (LHS, COLS))
     want = functools.partial(oracle.grouped_gemm, rows, cols, contracting_dims=((0,), (0,)))
@@ -61,77 +42,6 @@ def test_tgmm():
         LHS.T, COLS, SIZES, jnp.float32, (8, 8, 8), jnp.int32(1), 2, EXISTING[:2], True, (), None, None, False
     )
     want(group_offset=1, num_actual_groups=2, c=EXISTING[:2]).check(got)
-
-
-def test_as_the_moe_layer_calls_it():
-    """The keywords of MaxText's MoE layer, assigned to a module that stands for maxtext.kernels.megablox."""
-    module = types.SimpleNamespace(gmm=None)
-    module.gmm = maxtext.gmm
-
-    def layer(x, w, sizes):
-        return module.gmm(
-            lhs=x,
-            rhs=w,
-            group_sizes=sizes,
-            preferred_element_type=jnp.bfloat16,
-            tiling=(512, 1024, 1024, 512, 1024, 1024, 512, 1024, 1024),
-            lhs_quantize_dtype=None,
-            rhs_quantize_dtype=None,
-            use_qwix_quantization=False,
-            use_tokamax_backend=True,
-            weight_gather_axes=[("fsdp", 0)],
-            lhs_vma_axes=(),
-            rhs_vma_axes=(),
-            qwix_rule=None,
-            use_manual_quantization=False,
-            use_gmm_v2=True,
-            use_gmm_v2_heuristic_tiling=True,
-        )
-
-    x, w = LHS.astype(ml_dtypes.bfloat16), RHS.astype(ml_dtypes.bfloat16)
-    got = jax.jit(layer)(x, w, SIZES)
-    assert got.dtype == jnp.bfloat16
-    rows = GroupedTensor(x, first_dims=SIZES)
-    oracle.grouped_gemm(rows, GroupedTensor(w), contracting_dims=((1,), (1,))).check(got)
-
-
-@pytest.mark.parametrize("transpose", [False, True])
-def test_under_maxtexts_own_gradients(transpose):
-    """gmm and tgmm where MaxText's backend module is, called as the custom gradient of its ops module calls that."""
-    backend = types.SimpleNamespace(gmm=maxtext.gmm, tgmm=maxtext.tgmm)
-    tiling = tuple(range(1, 10))
-
-    @jax.custom_vjp
-    def gmm(lhs, rhs, sizes):
-        return backend.gmm(
-            lhs, rhs, sizes, jnp.float32, tiling[:3], None, None, transpose_rhs=transpose, interpret=False
-        )
-
-    def backward(residuals, grad):
-        lhs, rhs, sizes = residuals
-        dlhs = backend.gmm(
-            grad,
-            rhs,
-            sizes,
-            lhs.dtype,
-            tiling[3:6],
-            None,
-            transpose_rhs=not transpose,
-            interpret=False,
-            varying_axes=(),
-        )
-        drhs = backend.tgmm(
-            lhs.swapaxes(0, 1), grad, sizes, rhs.dtype, tiling[-3:], None, G, interpret=False, varying_axes=()
-        )
-        return dlhs, drhs.swapaxes(1, 2) if transpose else drhs, None
-
-    gmm.defvjp(lambda *args: (gmm(*args), args), backward)
-    rhs = RHS.swapaxes(1, 2) if transpose else RHS
-    got, want = (
-        jax.jit(jax.value_and_grad(lambda x, w, f=f: jnp.sin(f(x, w, SIZES)).sum(), (0, 1)))(LHS, rhs)
-        for f in (gmm, functools.partial(maxtext.gmm, transpose_rhs=transpose))
-    )
-    jax.tree.map(close, got, want)
 
 
 def test_partial_sum_is_added():
@@ -160,48 +70,9 @@ def test_result_varies_along_the_axes_that_are_named(check_vma):
         maxtext.gmm(LHS, RHS, SIZES, lhs_vma_axes=("x",))  # no shard_map
 
 
-@pytest.mark.parametrize(
-    "tiling",
-    [(1,) * 9, [8] * 9, (8, 8, 8), None, lambda m, k, n: None],
-    ids=["nine", "list", "three", "none", "function"],
-)
-def test_any_tiling(tiling):
-    np.testing.assert_array_equal(maxtext.gmm(LHS, RHS, SIZES, tiling=tiling), maxtext.gmm(LHS, RHS, SIZES))
-
-
-@pytest.mark.parametrize(
-    "f, want, lhs, rhs",
-    [
-        (maxtext.gmm, checks.einsum_gmm, checks.LHS, checks.RHS),
-        (maxtext.tgmm, checks.einsum_tgmm_transposed, checks.LHS.T, checks.COLS),
-    ],
-    ids=["gmm", "tgmm"],
-)
-def test_transforms(f, want, lhs, rhs):
-    checks.check(f, want, lhs, rhs, checks.SHORT)
-
-
 def gmm(**options):
     return maxtext.gmm(LHS, RHS, SIZES, **options)
 
 
 def tgmm(**options):
     return maxtext.tgmm(LHS.T, COLS, SIZES, **options)
-
-
-ERRORS = [
-    (lambda: gmm(existing_out=OUT, partial_sum=OUT), NotImplementedError, "existing_out and partial_sum are both"),
-    (lambda: gmm(tiling=(8, 8)), ValueError, r"tiling is \(8, 8\), must have 9 or 3 numbers"),
-    (lambda: tgmm(tiling=128), ValueError, "tiling is 128, must have 3 or 9 numbers"),
-    (lambda: gmm(existing_out=OUT.astype(np.float16)), ValueError, "existing_out: dtype is float16"),
-    (lambda: gmm(partial_sum=OUT.astype(np.float16)), ValueError, "partial_sum: dtype is float16, must be preferred"),
-    (lambda: tgmm(existing_out=OUT), ValueError, r"^existing_out: shape is \(12, 6\), must be out's \(4, 5, 6\)"),
-    (lambda: gmm(transpose_rhs=True), ValueError, "contracted, but differ: 5 and 6"),
-    (lambda: maxtext.gmm(LHS.astype(np.int8), RHS, SIZES, jnp.int32), TypeError, "rhs: .* must be .* with lhs of int8"),
-    (lambda: maxtext.gmm(LHS, RHS, SIZES[:2]), ValueError, "has 4 groups, more than the 2"),
-]
-
-
-@pytest.mark.parametrize("call, error, message", ERRORS, ids=range(len(ERRORS)))
-def test_errors(call, error, message):
-    check_errors(call, error, message)

@@ -1,42 +1,15 @@
 """raggemm.compat.sglang: the arguments of sglang-jax' gmm, its weights with scales, its bias, and rows of no group."""
 
-import inspect
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import quantized_modes as q
-from front_end_checks import check_errors
 from quantized_modes import SIZES, G, M, N, experts, near
-from raggemm import QuantizedTensor
 from raggemm.compat import sglang
 
 LHS = q.floats("M", 0)
 BIAS = np.random.default_rng(5).normal(size=(G, 1, N)).astype(np.float32)
 BEFORE = np.random.default_rng(6).normal(size=(M, N)).astype(np.float32)
-
-
-def test_sglangs_arguments():
-    names = [*inspect.signature(sglang.gmm).parameters]
-    assert names[:5] == ["lhs", "rhs", "group_sizes", "preferred_element_type", "rhs_scale"]
-    assert names[5:9] == ["rhs_bias", "tiling", "group_offset", "existing_out"]
-    assert names[9:13] == ["interpret", "maybe_quantize_lhs", "zero_initialize", "acc_dtype"]
-    assert names[13:] == ["activation_quantized_dtype", "v2_tile_info"]
-    data, scale, _ = experts("int8", 1)
-    by_position = sglang.gmm(LHS, data, SIZES, jnp.float32, scale, BIAS, (8, 8, 8), None, BEFORE, True, False, False)
-    by_name = sglang.gmm(
-        LHS,
-        data,
-        SIZES,
-        rhs_scale=scale,
-        rhs_bias=BIAS,
-        existing_out=BEFORE,
-        acc_dtype=jnp.float32,
-        zero_initialize=True,
-        v2_tile_info=lambda *_: pytest.fail("is called"),
-    )
-    np.testing.assert_array_equal(by_position, by_name)
-    np.testing.assert_array_equal(by_name[17:], BEFORE[17:])
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
@@ -73,43 +46,3 @@ def test_activations_are_quantized_by_row_and_the_bias_is_not_scaled():
 
 
 DATA, SCALE, _ = experts("int8", 1)
-ERRORS = [
-    (
-        lambda: sglang.gmm(LHS, DATA, SIZES, rhs_scale=SCALE[0]),
-        ValueError,
-        r"^rhs_scale: shape is \(1, 1, 32\), must be",
-    ),
-    (lambda: sglang.gmm(LHS, DATA[0], SIZES, rhs_scale=SCALE), ValueError, r"^rhs: shape is \(64, 32\), must have 3"),
-    (lambda: sglang.gmm(LHS, DATA, SIZES), TypeError, "^lhs: dtype is float32, must be int8 or uint8"),
-    (lambda: sglang.gmm(LHS, DATA, SIZES, rhs_scale=SCALE[..., :5]), ValueError, "must be .3, blocks, 1, 32. with"),
-    (
-        lambda: sglang.gmm(LHS, QuantizedTensor(DATA), SIZES, rhs_scale=SCALE),
-        TypeError,
-        "^rhs: is a QuantizedTensor, must be an array",
-    ),
-    (
-        lambda: sglang.gmm(LHS, DATA, SIZES, rhs_scale=SCALE, rhs_bias=BIAS[:, 0]),
-        ValueError,
-        r"^rhs_bias: shape is \(3, 32\), must be \[num_groups, 1, n\]",
-    ),
-    (
-        lambda: sglang.gmm(LHS, DATA, SIZES, rhs_scale=SCALE, existing_out=BEFORE.astype(np.float16)),
-        ValueError,
-        "^existing_out: dtype is float16, must be preferred_element_type float32",
-    ),
-    (
-        lambda: sglang.gmm(LHS.astype(int), DATA, SIZES, rhs_scale=SCALE, activation_quantized_dtype=jnp.int8),
-        TypeError,
-        r"^lhs: dtype is int\d+, must be float16",
-    ),
-    (
-        lambda: sglang.gmm(LHS, DATA, SIZES, rhs_scale=SCALE, group_offset=SIZES),
-        ValueError,
-        r"^group_offset: shape is \(3,\), must be",
-    ),
-]
-
-
-@pytest.mark.parametrize("call, error, message", ERRORS, ids=range(len(ERRORS)))
-def test_errors(call, error, message):
-    check_errors(call, error, message)

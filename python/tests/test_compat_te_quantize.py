@@ -1,17 +1,10 @@
 """raggemm.compat.transformer_engine: grouped_quantize, and quantizers in products, against a model by NumPy."""
 
-import functools
-import types
-
 import jax
-import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
 from raggemm.compat import transformer_engine as te
-from raggemm.compat.transformer_engine import _ragged
-from te_tensors import E2M1, E4M3, E5M2, MODES, ScalingMode, blocks, most, padded, quantized
+from te_tensors import E2M1, E4M3, E5M2, MODES, blocks, most, padded, quantized
 
 pytestmark = pytest.mark.usefixtures("emitters")  # for float4_e2m1fn
 
@@ -83,49 +76,6 @@ def test_grouped_quantize(mode, dtype):
     for got in (both.rowwise_tensor, both.colwise_tensor):
         assert got.first_dims is None and got.last_dims is None
         check(got, mode, dtype, KERNEL, K, N, False)
-
-
-@pytest.mark.parametrize("mode, dtype", [CASES[2], CASES[3], CASES[4], CASES[5], CASES[6]])
-def test_what_is_no_number_stays_in_its_group(mode, dtype):
-    x = X.copy()
-    x[1, 3], x[7, 8], x[8, 30] = np.inf, np.nan, -np.inf
-    got = quantize(x, quantizer(mode, dtype, "ROWWISE"), SIZES)
-    check(got, mode, dtype, [x[r] for r in ROWS], M, K, True)
-    values = np.asarray(got.data).reshape(M, K)[42:62], quantize(X, quantizer(mode, dtype, "ROWWISE"), SIZES).data
-    np.testing.assert_array_equal(values[0], np.asarray(values[1]).reshape(M, K)[42:62])
-
-
-def test_one_layout_and_transformer_engines_quantizers():
-    """Enums by their names, and a quantizer for each group."""
-    enum = types.SimpleNamespace(name="COLWISE")
-    parts = [types.SimpleNamespace(scale=SCALE[g : g + 1]) for g in range(G)]
-    q = types.SimpleNamespace(
-        q_dtype=jnp.float8_e4m3fn, scaling_mode=ScalingMode.DELAYED_TENSOR_SCALING, q_layout=enum, quantizers=parts
-    )
-    got = jax.jit(lambda x: te.grouped_quantize(x, q, SIZES))(X)
-    want = quantize(X, quantizer("DELAYED_TENSOR_SCALING", E4M3), SIZES).colwise_tensor
-    jax.tree.map(np.testing.assert_array_equal, got, want)
-
-
-def test_given_amax_and_no_quantizer():
-    amax = np.array([1, 2, 3, 4, 5], np.float32)
-    got = te.grouped_quantize(X, quantizer("CURRENT_TENSOR_SCALING", E4M3, "ROWWISE"), SIZES, amax=amax)
-    np.testing.assert_array_equal(got.scale_inv, 1 / (np.float32(448) / amax))
-    np.testing.assert_array_equal(got.amax, amax)
-    assert np.abs(np.float32(got.data)).max() == 448  # what is beyond it saturates
-    for none in (None, te.GroupedQuantizer(jnp.bfloat16, "NO_SCALING")):
-        assert te.grouped_quantize(X, none, SIZES).data is not None
-        assert isinstance(te.grouped_quantize(KERNEL, none), te.GroupedNoScaleTensor)
-
-
-def test_several_axes():
-    """The axes before flatten_axis are rows."""
-    q = quantizer("MXFP8_1D_SCALING", E4M3, "ROWWISE")
-    got = quantize(X.reshape(M, 5, 8), q, SIZES, flatten_axis=1)
-    assert (got.original_shape, got.flatten_axis) == ((M, 5, 8), 1)
-    want = quantize(X, q, SIZES)
-    np.testing.assert_array_equal(got.scale_inv.view(np.uint8), want.scale_inv.view(np.uint8))
-    np.testing.assert_array_equal(got.data, want.data)
 
 
 def of(values, is_divided=True):
@@ -200,115 +150,17 @@ def test_dense(name, is_transposed):
     close(dbias, (np.stack([np.float64(CT[rows]).sum(0) for rows in ROWS]), np.full((G, 1), 10)))
 
 
-def test_dense_of_some_groups():
-    """With a group_offset scales are those of the processed groups."""
-    q = te.QuantizerSet(*(quantizer(*q) for q in SETS["delayed"]))
-    some = te.QuantizerSet(q.x, te.GroupedQuantizer(E4M3, "DELAYED_TENSOR_SCALING", scale=SCALE[2:4]), q.dgrad)
-
-    @functools.partial(jax.jit, static_argnums=3)
-    def grads(kernel, bias, quantizers, offset):
-        def loss(x, kernel, bias):
-            out = te.grouped_dense(x, kernel, SIZES, bias=bias, quantizer_set=quantizers, group_offset=offset)
-            return (out * CT).sum(), out
-
-        return jax.grad(loss, (0, 1, 2), has_aux=True)(X0, kernel, bias)
-
-    (dx, dkernel, dbias), out = grads(KERNEL[2:4], BIAS[2:4], some, 2)
-    (want_dx, want_dkernel, want_dbias), want = grads(KERNEL, BIAS, q, None)
-    inside = slice(5, 45)
-    for got, full in ((out, want), (dx, want_dx)):
-        np.testing.assert_array_equal(got[inside], full[inside])
-        assert (got[:5] == 0).all() and (got[45:] == 0).all()
-    np.testing.assert_array_equal(dkernel, want_dkernel[2:4])
-    np.testing.assert_array_equal(dbias, want_dbias[2:4])
-
-
-def test_dense_dtypes():
-    quantizers = te.QuantizerSet(*(quantizer(*q) for q in SETS["current"]))
-    x, kernel = X0.astype(ml_dtypes.bfloat16), KERNEL.astype(np.float16)
-
-    def loss(x, kernel, bias):
-        out = te.grouped_dense(x, kernel, SIZES, bias=bias, quantizer_set=quantizers)
-        assert out.dtype == jnp.bfloat16
-        return out.astype(np.float32).sum()
-
-    gradients = jax.eval_shape(jax.grad(loss, (0, 1, 2)), x, kernel, BIAS)
-    assert [g.dtype for g in gradients] == [jnp.bfloat16, jnp.float16, np.float32]
-
-
-def test_dense_under_vmap_and_shard_map():
-    """Sharded kernels are gathered and then quantized; their gradients are summed and scattered."""
-    quantizers = te.QuantizerSet(*(quantizer(*q) for q in SETS["MX"]))
-    xs = np.stack([X0[:64], 2 * X0[:64]])
-
-    def loss(x, kernel, sizes, info=(None, -1)):
-        out = te.grouped_dense(x, kernel, sizes, quantizer_set=quantizers, kernel_fsdp_info=info)
-        return (out * CT[:64]).sum()
-
-    gradients = jax.jit(jax.grad(loss, (0, 1)))
-    sizes = np.stack([SIZES - 1 + (SIZES == 0), SIZES[::-1] - 1 + (SIZES[::-1] == 0)])
-    one_by_one = [gradients(x, KERNEL, s) for x, s in zip(xs, sizes, strict=True)]
-    dx, dkernel = (np.stack(parts) for parts in zip(*one_by_one, strict=True))
-    batched = jax.jit(jax.vmap(jax.grad(loss, (0, 1)), (0, None, 0)))(xs, KERNEL, sizes)
-    for got, want in zip(batched, (dx, dkernel), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-    mesh = jax.make_mesh((2,), ("fsdp",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
-    spec, of_kernel = PartitionSpec("fsdp"), PartitionSpec(None, "fsdp")
-
-    def shard(x, kernel, sizes):
-        return jax.grad(lambda *args: loss(*args, sizes[0], ("fsdp", 1)), (0, 1))(x[0], kernel)
-
-    sharded = jax.shard_map(shard, mesh=mesh, in_specs=(spec, of_kernel, spec), out_specs=(spec, of_kernel))
-    got = jax.jit(sharded)(xs, KERNEL, sizes)
-    np.testing.assert_array_equal(got[0].reshape(dx.shape), dx)
-    np.testing.assert_allclose(got[1], dkernel.sum(0), rtol=1e-5, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", ["delayed", "MX", "NVFP4"])
-def test_gemm_with_quantizers(name):
-    """Operands are quantized along what is contracted, whichever axis the groups divide."""
-    quantizers = te.QuantizerSet(*(quantizer(*q) for q in SETS[name][:2]))
-    gemm = functools.partial(te.grouped_gemm, quantizer_set=quantizers)
-    x = te.GroupedNoScaleTensor(X0, None, SIZES, None, X0.shape)
-    ct = te.GroupedNoScaleTensor(CT, None, SIZES, None, CT.shape)
-    # The same matrices with the groups along the last axis, each dense.
-    parts = [np.ravel(X0[rows].T) for rows in ROWS]
-    packed = te.GroupedNoScaleTensor(padded(parts, X0.size, 0, np.float32), None, None, SIZES, (K, M))
-
-    @jax.jit
-    def run(x, packed, ct, kernel):
-        dense = te.grouped_dense(X0, kernel, SIZES, quantizer_set=quantizers)
-        of_dense = gemm(x, kernel, ((1,), (1,))), gemm(packed, kernel, ((0,), (1,)))
-        return dense, of_dense, (gemm(x, ct, ((0,), (0,))), gemm(packed, ct, ((1,), (0,))))
-
-    dense, of_dense, of_weights = run(x, packed, ct, KERNEL)
-    for got in of_dense:
-        np.testing.assert_array_equal(got, dense)
-    values = [of(model(*q, [a[rows] for rows in ROWS], True)) for q, a in zip(SETS[name], (X0, CT), strict=False)]
-    for got in of_weights:
-        close(got, weights(*values))
-
-
 Q = quantizer(*CASES[0])
 REFUSED = {
-    "elements": (
-        lambda: te.GroupedQuantizer(np.int8, "MXFP8_1D_SCALING"),
-        TypeError,
-        r"q_dtype: of MXFP8.*is int8, mu",
-    ),
-    "a mode": (
-        lambda: te.GroupedQuantizer(E4M3, "INT8"),
-        ValueError,
-        "scaling_mode: is 'INT8', must be NO_SCALING, DE",
-    ),
+    "elements": (lambda: te.GroupedQuantizer(np.int8, "MXFP8_1D_SCALING"), TypeError,
+        r"q_dtype: of MXFP8.*is int8, mu"),
+    "a mode": (lambda: te.GroupedQuantizer(E4M3, "INT8"), ValueError,
+        "scaling_mode: is 'INT8', must be NO_SCALING, DE"),
     "no scale": (lambda: te.GroupedQuantizer(E4M3, CASES[0][0]), ValueError, "scale: is None, which DELAYED_TENSOR_SC"),
-    "scales": (
-        lambda: te.GroupedQuantizer(E4M3, CASES[0][0], scale=SCALE[:2]),
-        ValueError,
-        r"scale: shape is \(2,\), must be \(5,\), one for each group",
-    ),
+    "scales": (lambda: te.GroupedQuantizer(E4M3, CASES[0][0], scale=SCALE[:2]), ValueError,
+        r"scale: shape is \(2,\), must be \(5,\), one for each group"),
     "no quantizer": (lambda: "fp8", TypeError, "str has no attribute q_dtype, scaling_mode"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("make, error, words", REFUSED.values(), ids=REFUSED)
@@ -338,22 +190,3 @@ def test_wrong_arguments():
         te.grouped_dense(X.reshape(M, 5, 8), KERNEL, SIZES, quantizer_set=te.QuantizerSet(Q))
     with pytest.raises(ValueError, match=r"^x, kernel: dtype is float8_e5m2 of both"):
         te.grouped_dense(X, KERNEL, SIZES, quantizer_set=te.QuantizerSet(*[quantizer(*CASES[3])] * 2))
-
-
-@pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize("rows, k, n, groups", [(0, 4, 3, 2), (5, 0, 3, 2), (5, 4, 0, 2), (5, 4, 3, 0)])
-def test_dense_of_nothing(name, rows, k, n, groups):
-    """A contraction of nothing is 0, rows of no group too."""
-    scale = np.ones(groups, np.float32)
-    quantizers = [q and te.GroupedQuantizer(q[1], q[0], scale=scale if "DELAYED" in q[0] else None) for q in SETS[name]]
-    x, kernel, sizes = np.ones((rows, k), np.float32), np.ones((groups, k, n), np.float32), np.zeros(groups, np.int32)
-    out, vjp = jax.vjp(lambda *a: te.grouped_dense(*a, sizes, quantizer_set=te.QuantizerSet(*quantizers)), x, kernel)
-    np.testing.assert_array_equal(out, np.zeros((rows, n)))
-    for got, of in zip(vjp(np.ones_like(out)), (x, kernel), strict=True):
-        np.testing.assert_array_equal(got, np.zeros_like(of))
-
-
-def test_groups_that_are_too_large_to_be_transposed():
-    """Their positions are int32; found out before anything is allocated."""
-    with pytest.raises(ValueError, match="at most 2147483647 elements"):
-        _ragged._packed_positions(np.array([1], np.int32), 65536, 32768)

@@ -93,95 +93,6 @@ def test_products_of_a_layer(mode, extents, layout, is_colwise):
     close(got["both"][2], [x.T for x in xs], grads)
 
 
-OTHERS = ["NO_SCALING", "DELAYED_TENSOR_SCALING", "MXFP8_1D_SCALING", "NVFP4_1D_SCALING"]
-
-
-@pytest.mark.parametrize("mode", OTHERS)
-@pytest.mark.parametrize("layout", ["N", "T"])
-@pytest.mark.parametrize("is_colwise", [False, True], ids=["rowwise", "colwise"])
-def test_groups_of_columns(mode, layout, is_colwise):
-    """last_dims: lhs of ragged M and K, and rhs of ragged N beside one lhs for all groups, with scales of its own."""
-    x, xs = tensor(mode, layout, is_colwise, 64, M, SIZES, axis=1, seed=4)
-    shared, (value,) = tensor(mode, "N", is_colwise, 9, 64, np.array([9]), seed=5)
-    shared = dataclasses.replace(shared, first_dims=None)
-    plain = PLAIN[64, 32]
-
-    @jax.jit
-    def run(x, shared, kernel, grad):
-        return gemm(x, kernel, ((0,), (1,))), gemm(x, grad, ((1,), (0,))), gemm(shared, x, ((1,), (0,)))
-
-    rows, weights, columns = run(x, shared, plain[1], rows_of(plain[2]))
-    close(rows, [x.T for x in xs], plain[1], ROWS)
-    close(weights, xs, parts(plain[2]))
-    close(columns, [value] * G, xs, [(slice(None), rows) for rows in ROWS])
-
-
-@pytest.mark.parametrize("mode", OTHERS[1:])
-def test_uniform_and_several_axes(mode):
-    lhs, lefts = tensor(mode, "N", False, 6, 64, G, seed=6)
-    rhs, rights = tensor(mode, "T", True, 64, 32, G, seed=7)
-    split = dataclasses.replace(rhs, original_shape=(G, 4, 8, 2, 32), flatten_axis=3)  # [G,32,64], transposed
-    wide = dataclasses.replace(lhs, original_shape=(G, 6, 2, 32), flatten_axis=2)
-
-    @jax.jit
-    def run(lhs, rhs, wide, split):
-        return gemm(lhs, rhs, ((2,), (1,))), gemm(wide, split, ((2, 3), (1, 2)))
-
-    plain, several = run(lhs, rhs, wide, split)
-    close(plain, lefts, rights)
-    assert several.shape == (G, 6, 4, 8)
-    close(several.reshape(plain.shape), lefts, rights)
-
-
-@pytest.mark.parametrize("mode", OTHERS[1:])
-def test_group_offset(mode):
-    """Scales of x are those of the groups that are processed."""
-    x, xs = tensor(mode, "N", False, M, 64, SIZES, seed=1)
-    kernel, kernels = tensor(mode, "N", True, 64, 32, 2, seed=2)
-    out = jax.jit(lambda x, w, offset: gemm(x, w, FORWARD, group_offset=offset))(x, kernel, np.array([2], np.int32))
-    close(out, xs[2:4], kernels, ROWS[2:4])
-
-
-@pytest.mark.parametrize("mode", OTHERS)
-def test_dense(mode):
-    """With a bias, the dtype of dq_dtype, and gradients of what has no scales."""
-    x, xs = tensor(mode, "N", False, M, 64, SIZES, seed=1)
-    kernel, kernels = tensor(mode, "N", True, 64, 32, G, seed=2)
-    bias, ct = RNG.normal(size=(G, 32)).astype(np.float32), RNG.normal(size=(M, 32)).astype(np.float32)
-    plain = PLAIN[64, 32]
-    with_ones = [np.concatenate([a, np.ones((len(a), 1))], 1) for a in xs]
-    x = dataclasses.replace(x, dq_dtype=BFLOAT16)
-
-    @jax.jit
-    def run(bias, x0, kernel0):
-        out = te.grouped_dense(x, kernel, SIZES, bias=bias)
-        exact = te.grouped_dense(x, kernel, SIZES, bias=bias, preferred_element_type=np.float32)
-        both = jax.grad(lambda b, w: (te.grouped_dense(x, w, SIZES, bias=b) * ct).sum(), (0, 1))(bias, kernel0)
-        dx = jax.grad(lambda x: (te.grouped_dense(x, kernel, SIZES, preferred_element_type=np.float32) * ct).sum())(x0)
-        return out, exact, both, dx
-
-    out, exact, (dbias, dkernel), dx = run(bias, np.float32(plain[0]), np.float32(plain[1]))
-    assert out.dtype == BFLOAT16
-    np.testing.assert_array_equal(out, exact.astype(BFLOAT16))
-    close(exact, with_ones, [np.concatenate([w, b[None]]) for w, b in zip(kernels, bias, strict=True)], ROWS)
-    np.testing.assert_allclose(
-        dbias, [c.astype(BFLOAT16).astype(np.float64).sum(0) for c in parts(ct)], rtol=1e-5, atol=1e-4
-    )
-    for g, a in enumerate(xs):
-        c = parts(ct)[g].astype(BFLOAT16).astype(np.float64)
-        assert (np.abs(dkernel[g] - a.T @ c) <= 1e-5 * np.abs(a).T @ np.abs(c)).all()
-        got, want = dx[ROWS[g]], parts(np.float64(ct))[g] @ kernels[g].T
-        assert (np.abs(got - want) <= 1e-5 * np.abs(parts(ct)[g]) @ np.abs(kernels[g]).T).all()
-
-
-def test_one_amax_of_all_groups():
-    x, _ = tensor("NVFP4_1D_SCALING", "N", False, M, 64, SIZES)
-    run = jax.jit(lambda x, kernel: gemm(x, kernel, FORWARD))
-    want = run(dataclasses.replace(x, amax=np.full(G, 3, np.float32)), PLAIN[64, 32][1])
-    for amax in (np.float32([3]), np.float32(3)):
-        np.testing.assert_array_equal(run(dataclasses.replace(x, amax=amax), PLAIN[64, 32][1]), want)
-
-
 def swizzled(x, is_colwise):
     """A matrix of scales padded to tiles and swizzled, element by element."""
     x = x.T if is_colwise else x
@@ -221,24 +132,12 @@ FP4, PLAIN_KERNEL = tensor("NVFP4_2D_SCALING", "N", False, M, 64, SIZES)[0], PLA
 REFUSED = {
     "data": (MX, {"data": MX.data[1:]}, ValueError, r"data: shape is \(4479,\), must be \(4480,\), the elements of or"),
     "elements": (FP8, {"data": MX.data.astype(np.int8)}, TypeError, "data: of .* is int8, must be float8_e4m3fn or fl"),
-    "padded scales": (
-        MX,
-        {"scale_inv": np.resize(MX.scale_inv, 1024)},
-        ValueError,
-        r"scale_inv: shape is \(1024,\), must be \(140,\), one for each 1x32 of \(70, 64\) as stored, of 5 groups",
-    ),
-    "scales of groups that have rows": (
-        FP8,
-        {"scale_inv": FP8.scale_inv[:4]},
-        ValueError,
-        r"scale_inv: shape is \(4,\), must be \(5,\), one for each group, of 5 groups",
-    ),
-    "scales' dtype": (
-        MX,
-        {"scale_inv": np.ones(140, np.float32)},
-        TypeError,
-        "scale_inv: dtype is float32, must be floa",
-    ),
+    "padded scales": (MX, {"scale_inv": np.resize(MX.scale_inv, 1024)}, ValueError,
+        r"scale_inv: shape is \(1024,\), must be \(140,\), one for each 1x32 of \(70, 64\) as stored, of 5 groups"),
+    "scales of groups that have rows": (FP8, {"scale_inv": FP8.scale_inv[:4]}, ValueError,
+        r"scale_inv: shape is \(4,\), must be \(5,\), one for each group, of 5 groups"),
+    "scales' dtype": (MX, {"scale_inv": np.ones(140, np.float32)}, TypeError,
+        "scale_inv: dtype is float32, must be floa"),
     "amax": (FP4, {"amax": None}, ValueError, r"amax: is None, must have the shape \(5,\), \(1,\) or \(\)"),
     "amax of others": (FP4, {"amax": np.ones(4, np.float32)}, ValueError, r"amax: shape is \(4,\), must be \(5,\)"),
     "a mode": (MX, {"scaling_mode": "MX"}, ValueError, "scaling_mode: is 'MX', must be NO_SCALING, DELAYED_TENSOR_SC"),
@@ -246,7 +145,7 @@ REFUSED = {
     "flatten_axis": (MX, {"flatten_axis": 2}, ValueError, r"flatten_axis: is 2, must lie between the axes of shape \("),
     "two dims": (MX, {"last_dims": SIZES}, ValueError, "first_dims and last_dims are both set, at most one may be"),
     "sizes": (MX, {"first_dims": SIZES[None]}, ValueError, r"first_dims: shape is \(1, 5\), must be \[G\]"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("x, wrong, error, words", REFUSED.values(), ids=REFUSED)
@@ -274,3 +173,32 @@ def test_what_else_is_refused():
     quantizers = te.QuantizerSet(te.GroupedQuantizer(jnp.float8_e4m3fn, "MXFP8_1D_SCALING"))
     with pytest.raises(ValueError, match=r"^quantizer_set.x: lhs has first_dims and last_dims"):
         gemm(both, PLAIN_KERNEL, FORWARD, quantizer_set=quantizers)
+
+
+@pytest.mark.parametrize("mode", ["DELAYED_TENSOR_SCALING", "MXFP8_1D_SCALING", "NVFP4_1D_SCALING"])
+@pytest.mark.parametrize("layout", ["N", "T"])
+@pytest.mark.parametrize("is_colwise", [False, True], ids=["rowwise", "colwise"])
+def test_groups_of_columns(mode, layout, is_colwise):
+    """last_dims: lhs of ragged M and K, and rhs of ragged N beside one lhs for all groups, with scales of its own."""
+    x, xs = tensor(mode, layout, is_colwise, 64, M, SIZES, axis=1, seed=4)
+    shared, (value,) = tensor(mode, "N", is_colwise, 9, 64, np.array([9]), seed=5)
+    shared = dataclasses.replace(shared, first_dims=None)
+    plain = PLAIN[64, 32]
+
+    @jax.jit
+    def run(x, shared, kernel, grad):
+        return gemm(x, kernel, ((0,), (1,))), gemm(x, grad, ((1,), (0,))), gemm(shared, x, ((1,), (0,)))
+
+    rows, weights, columns = run(x, shared, plain[1], rows_of(plain[2]))
+    close(rows, [x.T for x in xs], plain[1], ROWS)
+    close(weights, xs, parts(plain[2]))
+    close(columns, [value] * G, xs, [(slice(None), rows) for rows in ROWS])
+
+
+@pytest.mark.parametrize("mode", ["DELAYED_TENSOR_SCALING", "NVFP4_1D_SCALING"])
+def test_group_offset(mode):
+    """Scales of x are those of the groups that are processed."""
+    x, xs = tensor(mode, "N", False, M, 64, SIZES, seed=1)
+    kernel, kernels = tensor(mode, "N", True, 64, 32, 2, seed=2)
+    out = jax.jit(lambda x, w, offset: gemm(x, w, FORWARD, group_offset=offset))(x, kernel, np.array([2], np.int32))
+    close(out, xs[2:4], kernels, ROWS[2:4])

@@ -2,7 +2,6 @@
 
 import functools
 
-import front_end_checks as checks
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -54,51 +53,6 @@ def test_tgmm():
         assert (got[1] == 0).all()
 
 
-def test_float32_is_rounded_first():
-    """1 + 2^-12 is 1 in bfloat16."""
-    ones, one = np.full((2, 2), 1 + 2**-12, np.float32), np.array([2])
-    assert (tops.gmm(ones, ones[None], one) == 2).all()
-    assert (tops.tgmm(ones, ones, one) == 2).all()
-
-
-def test_nothing():
-    empty = np.zeros(0, np.int32)
-    for f in (tops.gmm, tops.gmm_ref):
-        assert f(LHS[:0], RHS[:0], empty).shape == (0, N)
-    for f in (tops.tgmm, tops.tgmm_ref):
-        assert f(LHS[:0], COLS[:0], empty).shape == (0, K, N)
-
-
-@pytest.mark.parametrize(
-    "f, ref, want, lhs, rhs",
-    [
-        (
-            functools.partial(tops.gmm, transpose_rhs=True),
-            functools.partial(tops.gmm_ref, transpose_rhs=True),
-            checks.einsum_gmm_transposed,
-            checks.LHS,
-            checks.RHS.swapaxes(1, 2),
-        ),
-        (tops.tgmm, tops.tgmm_ref, checks.einsum_tgmm, checks.LHS, checks.COLS),
-    ],
-    ids=["gmm", "tgmm"],
-)
-def test_transforms(f, ref, want, lhs, rhs):
-    checks.check(f, want, lhs, rhs, checks.FULL)
-    # The references under jit, with sizes that are known.
-    got, expected = (
-        jax.jit(jax.value_and_grad(lambda a, b, g=g: g(a, b, checks.FULL).sum(), (0, 1)))(lhs, rhs) for g in (ref, want)
-    )
-    jax.tree.map(np.testing.assert_array_equal, got, expected)
-
-
-def test_gradients_keep_the_dtypes():
-    for dtype in (np.float32, ml_dtypes.bfloat16):
-        args = LHS.astype(dtype), RHS.astype(dtype)
-        gradients = jax.grad(lambda x, w: tops.gmm(x, w, SIZES).sum(), (0, 1))(*args)
-        assert [g.dtype for g in gradients] == [dtype] * 2
-
-
 @pytest.mark.parametrize("function", [tops.gmm, tops.gmm_ref])
 def test_devices_sum_the_gradient_of_shared_weights_in_their_own_type(function):
     mesh, rows = jax.make_mesh((4,), ("rows",), axis_types=(AxisType.Auto,)), PartitionSpec("rows")
@@ -129,23 +83,6 @@ def test_wrong_partitions(wrong, error, message):
     for f, rhs in ((tops.gmm, RHS), (tops.gmm_ref, RHS), (tops.tgmm, COLS), (tops.tgmm_ref, COLS)):
         check_errors(functools.partial(f, LHS, rhs, wrong), error, message)
     check_errors(functools.partial(tops.check_partition, wrong, M), error, message)
-
-
-ERRORS = [
-    (lambda: tops.gmm(LHS, RHS[:3], SIZES), ValueError, "group_sizes has 4 sizes, but rhs has 3 groups"),
-    (lambda: tops.gmm_ref(LHS, RHS, SIZES[2:]), ValueError, "group_sizes has 2 sizes, but rhs has 4 groups"),
-    (lambda: tops.gmm(LHS, RHS, SIZES, transpose_rhs=True), ValueError, "contracted, but differ: 300 and 7"),
-    (lambda: tops.tgmm(LHS.T, COLS, SIZES), ValueError, "contracted, but differ: 300 and 24"),
-    (lambda: tops.tgmm(LHS, RHS, SIZES), ValueError, r"rhs: shape is \(4, 300, 7\), must have 2 axes"),
-    (lambda: tops.gmm(LHS.astype(np.int8), RHS, SIZES), TypeError, "lhs: dtype is int8"),
-    (lambda: jax.jit(tops.gmm_ref)(LHS, RHS, SIZES), TypeError, "gmm_ref loops over group_sizes .* use gmm"),
-    (lambda: jax.jit(tops.tgmm_ref)(LHS, COLS, SIZES), TypeError, "tgmm_ref loops over group_sizes .* use tgmm"),
-]
-
-
-@pytest.mark.parametrize("call, error, message", ERRORS, ids=range(len(ERRORS)))
-def test_errors(call, error, message):
-    check_errors(call, error, message)
 
 
 def test_sizes_that_are_data():

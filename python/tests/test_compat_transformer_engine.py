@@ -1,18 +1,14 @@
 """raggemm.compat.transformer_engine: grouped_gemm on tensors that carry group sizes, and the dense layer."""
 
 import dataclasses
-import functools
-import inspect
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import oracle
 import pytest
 from jax.sharding import PartitionSpec
-from program_text import custom_calls
 from raggemm import GroupedTensor
 from raggemm.compat import transformer_engine as te
 
@@ -54,34 +50,11 @@ def test_forward_and_wgrad(tensor):
     assert (wgrad[1] == 0).all()
 
 
-def test_flat_data_and_empty_dims():
-    """Data may be flat, and an empty array stands for dims that are not set."""
-    unset = np.zeros(0, np.int32)
-    x = Tensor(X.reshape(-1), SIZES, unset, X.shape)
-    kernel = Tensor(KERNEL.reshape(-1), unset, unset, KERNEL.shape)
-    got = te.grouped_gemm(x, kernel, contracting_dims=((1,), (1,)))
-    np.testing.assert_array_equal(got, te.grouped_gemm(ours(X, SIZES), KERNEL, contracting_dims=((1,), (1,))))
-
-
 def test_last_dims_are_packed():
     sizes = np.array([4, 0, 4], np.int32)
     packed = np.concatenate([KERNEL[0, :, :4].reshape(-1), KERNEL[0, :, 4:].reshape(-1)])
     got = te.grouped_gemm(X, Tensor(packed, None, sizes, (K, N)), contracting_dims=((1,), (0,)))
     np.testing.assert_allclose(got, X @ KERNEL[0], rtol=1e-5, atol=1e-5)
-
-
-def test_several_contracted_axes():
-    x, kernel = X.reshape(M, 2, 3), KERNEL.reshape(G, 2, 3, N)
-    got = te.grouped_gemm(ours(x, SIZES), ours(kernel), contracting_dims=((1, 2), (1, 2)))
-    np.testing.assert_array_equal(got, te.grouped_dense(X, KERNEL, SIZES))
-
-
-def test_tensors_pass_through_jit():
-    @jax.jit
-    def call(x, kernel):
-        return te.grouped_gemm(x, kernel, contracting_dims=((1,), (1,)))
-
-    np.testing.assert_array_equal(call(ours(X, SIZES), ours(KERNEL)), te.grouped_dense(X, KERNEL, SIZES))
 
 
 def test_dense_with_bias_and_its_gradients(x64):
@@ -106,44 +79,6 @@ def test_dense_with_bias_and_its_gradients(x64):
     np.testing.assert_allclose(*second, rtol=1e-9, atol=1e-10)
 
 
-def test_dtypes():
-    half = X.astype(ml_dtypes.bfloat16), KERNEL.astype(np.float16)
-    assert te.grouped_dense(*half, SIZES).dtype == jnp.bfloat16  # that of lhs
-    assert te.grouped_dense(*half, SIZES, preferred_element_type=jnp.float32).dtype == jnp.float32
-    gradients = jax.grad(lambda *a: te.grouped_dense(*a[:2], SIZES, bias=a[2]).astype(jnp.float32).sum(), (0, 1, 2))(
-        *half, BIAS
-    )
-    assert [g.dtype for g in gradients] == [jnp.bfloat16, jnp.float16, jnp.float32]
-
-
-def test_signatures():
-    """Those of TransformerEngine 2.20: what its programs pass by position or by name is taken."""
-    gemm = "lhs rhs contracting_dims bias precision preferred_element_type group_offset quantizer_set"
-    dense = gemm.replace("lhs rhs", "x kernel group_sizes") + " kernel_fsdp_info"
-    for function, names in ((te.grouped_gemm, gemm + " use_async_d2h_group_sizes"), (te.grouped_dense, dense)):
-        parameters = inspect.signature(function).parameters.values()
-        assert [p.name for p in parameters] == names.split()
-        assert {p.kind for p in parameters} == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    dims = ((1,), (1,))
-    want = te.grouped_gemm(ours(X, SIZES), KERNEL, contracting_dims=dims, bias=BIAS)
-    default = jax.lax.Precision.DEFAULT
-    got = te.grouped_gemm(ours(X, SIZES), KERNEL, dims, BIAS, default, None, None, Quantizers(), True)
-    np.testing.assert_array_equal(got, want)
-
-
-def test_positional_order():
-    dims, precision = ((1,), (1,)), jax.lax.Precision.HIGHEST
-    got = te.grouped_dense(X, KERNEL[2:], SIZES, dims, BIAS[2:], precision, jnp.float32, 2, None, (None, -1))
-    want = te.grouped_dense(X, KERNEL, SIZES, bias=BIAS)
-    np.testing.assert_array_equal(got[4:9], want[4:9])
-    assert (got[:4] == 0).all()
-
-
-def test_dense_is_one_call():
-    call = jax.jit(functools.partial(te.grouped_dense, group_sizes=SIZES, bias=BIAS))
-    assert custom_calls(call.lower(X, KERNEL)) == 1
-
-
 def test_sharded_kernels_are_gathered_and_their_gradients_scattered():
     mesh = jax.make_mesh((2,), ("fsdp",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
     specs = PartitionSpec("fsdp"), PartitionSpec(None, "fsdp")
@@ -159,34 +94,3 @@ def test_sharded_kernels_are_gathered_and_their_gradients_scattered():
     got = jax.jit(jax.grad(lambda w: jnp.sin(sharded(x, w, sizes)).sum()))(KERNEL)
     want = jax.grad(lambda w: sum(jnp.sin(te.grouped_dense(x[5 * i :][:5], w, sizes[i])).sum() for i in (0, 1)))(KERNEL)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-
-
-@dataclasses.dataclass
-class Quantizers:
-    x: Any = None
-    kernel: Any = None
-    dgrad: Any = None
-
-
-DENSE = functools.partial(te.grouped_dense, X, KERNEL, SIZES)
-REFUSED = [
-    (lambda: DENSE(precision="BF16_BF16_F32"), NotImplementedError, "precision: BF16_BF16_F32"),
-    (lambda: DENSE(bias=BIAS[:2]), ValueError, r"bias: shape is \(2, 8\), must be \(3, 8\)"),
-    (lambda: te.grouped_dense(X, KERNEL, SIZES[:2]), ValueError, "has 3 groups, more than the 2"),
-    (lambda: te.grouped_gemm(X, [1]), TypeError, "rhs: list is no array and has no attribute data, first_dims"),
-    (lambda: te.grouped_gemm(Tensor(X, SIZES, SIZES), KERNEL), ValueError, "lhs: first_dims and last_dims"),
-    (lambda: te.grouped_gemm(Tensor(X, SIZES, None, (M, K + 1)), KERNEL), ValueError, r"original_shape \(11, 7\)"),
-    (lambda: te.grouped_gemm(X, KERNEL, SIZES), ValueError, r"contracting_dims must be \(lhs_axes, rhs_axes\)"),
-    (lambda: te.grouped_dense(X, KERNEL[1:], SIZES), ValueError, "kernel has 2 groups, but group_sizes has 3: the two"),
-    (lambda: te.grouped_dense(X[:, 1:], KERNEL, SIZES), ValueError, r"^x contracts \(5,\) .* kernel contracts \(6,\)"),
-]
-
-
-@pytest.mark.parametrize("call, error, words", REFUSED, ids=[words[:24] for *_, words in REFUSED])
-def test_what_is_refused(call, error, words):
-    with pytest.raises(error, match=words):
-        call()
-
-
-def test_a_set_without_quantizers_is_none():
-    np.testing.assert_array_equal(DENSE(quantizer_set=Quantizers()), DENSE())

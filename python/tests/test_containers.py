@@ -6,9 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import raggemm
-from arrays import random
 from jax.sharding import PartitionSpec as P
-from quantized_formats import FLOATS, INTEGERS, codes, spread
+from quantized_formats import spread
 from raggemm import GroupedTensor, QuantizedTensor
 
 same = np.testing.assert_array_equal
@@ -16,37 +15,28 @@ W = QuantizedTensor(np.zeros((4, 64, 32), ml_dtypes.int4), np.ones((4, 2, 32), n
 TEXT = "QuantizedTensor(data=int4[4,64,32], scale=float32[4,2,32])"
 
 
+REPR_HAS_SHAPES_AND_NO_NUMBERS = [
+    (W, TEXT),
+    (QuantizedTensor(W.data, jnp.float32(1), jnp.int4(1)),
+     "QuantizedTensor(data=int4[4,64,32], scale=float32[], zero_point=int4[])"),
+    (jax.eval_shape(lambda w: w, W), TEXT),
+    (QuantizedTensor(P("expert"), P()), f"QuantizedTensor(data={P('expert')!r}, scale={P()!r})"),
+    (QuantizedTensor(0, None, "x"), "QuantizedTensor(data=0, zero_point='x')"),
+    (QuantizedTensor(None), "QuantizedTensor()"),
+    (QuantizedTensor(np.zeros((2, 3), jax.dtypes.float0)), "QuantizedTensor(data=float0[2,3])"),
+    (QuantizedTensor(W), f"QuantizedTensor(data={TEXT})"),
+    (raggemm.prepack(jnp.ones((2, 3, 5))),
+     "PackedWeights(data=float32[2,1,3,64], columns=5, transposed=False, quantized=False, version=1)"),
+    (GroupedTensor(W, np.zeros(3, np.int32)), f"GroupedTensor(data={TEXT}, first_dims=int32[3], layout='STRIDED')"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("x", "text"),
-    [
-        (W, TEXT),
-        (
-            QuantizedTensor(W.data, jnp.float32(1), jnp.int4(1)),
-            "QuantizedTensor(data=int4[4,64,32], scale=float32[], zero_point=int4[])",
-        ),
-        (jax.eval_shape(lambda w: w, W), TEXT),
-        (QuantizedTensor(P("expert"), P()), f"QuantizedTensor(data={P('expert')!r}, scale={P()!r})"),
-        (QuantizedTensor(0, None, "x"), "QuantizedTensor(data=0, zero_point='x')"),
-        (QuantizedTensor(None), "QuantizedTensor()"),
-        (QuantizedTensor(np.zeros((2, 3), jax.dtypes.float0)), "QuantizedTensor(data=float0[2,3])"),
-        (QuantizedTensor(W), f"QuantizedTensor(data={TEXT})"),
-        (
-            raggemm.prepack(jnp.ones((2, 3, 5))),
-            "PackedWeights(data=float32[2,1,3,64], columns=5, transposed=False, quantized=False, version=1)",
-        ),
-        (GroupedTensor(W, np.zeros(3, np.int32)), f"GroupedTensor(data={TEXT}, first_dims=int32[3], layout='STRIDED')"),
-    ],
+    REPR_HAS_SHAPES_AND_NO_NUMBERS,
 )
 def test_repr_has_shapes_and_no_numbers(x, text):
     assert repr(x) == str(x) == text
-
-
-def test_repr_of_what_is_traced():
-    seen = []
-    jax.jit(lambda w: seen.append(repr(w)))(W)
-    jax.vmap(lambda w: seen.append(repr(w)))(W)
-    jax.jvp(lambda scale: (seen.append(repr(QuantizedTensor(W.data, scale))), scale)[1], (W.scale,), (W.scale,))
-    assert seen == [TEXT, TEXT.replace("4,64", "64").replace("[4,2", "[2"), TEXT]
 
 
 # Indices along axis 0.
@@ -86,72 +76,12 @@ def test_an_index_takes_what_belongs_to_a_part(arrays, shape, index):
             same(values(part), want)
 
 
-def test_shapes_of_parts():
-    for shape, of_one, of_two in (
-        ((), (), ()),
-        ((G,), (), (2,)),
-        ((1, 2, N), (2, N), (1, 2, N)),
-        ((G, 2, N), (2, N), (2, 2, N)),
-    ):
-        tensor = QuantizedTensor(numbers((G, K, N), np.int8), numbers(shape, np.float32))
-        assert (tensor[1].shape, tensor[1].scale.shape) == ((K, N), of_one)
-        assert (tensor[1:3].shape, tensor[1:3].scale.shape) == ((2, K, N), of_two)
-
-
-def test_parts_of_two_axes():
-    """Rows with a scale each; one for each group of rows is a scale of no row."""
-    rows = QuantizedTensor(numbers((G, K), np.int8), numbers((G, 1), np.float32))
-    same(values(rows[2]), values(rows)[2])
-    same(values(rows[1:3]), values(rows)[1:3])
-    with pytest.raises(IndexError, match=r"^scale: shape is \(4,\) with data \(4, 8\), of which no index"):
-        QuantizedTensor(rows.data, np.ones(G, np.float32))[0]
-
-
-@pytest.mark.parametrize("name", [*INTEGERS, *FLOATS])
-def test_parts_keep_every_bit(name):
-    data = np.stack([codes(name)] * 3)
-    for scale in (np.ones(3, np.float32), np.arange(3, dtype=np.uint8).view(ml_dtypes.float8_e8m0fnu)):
-        own = QuantizedTensor(data[:, :, None], scale)
-        tensor = jax.tree.map(jnp.asarray, own)
-        assert np.asarray(own[jnp.int32(1)].data).tobytes() == data[1].tobytes()
-        for take in (lambda q: q[1], lambda q: q[1:], lambda q: q[np.array([2, 0])], lambda q: q[jnp.int32(1)]):
-            for run in (take, jax.jit(take)):
-                part = run(tensor)
-                assert (
-                    np.asarray(part.data).tobytes() == np.stack([data[0]] * (part.data.size // data[0].size)).tobytes()
-                )
-
-
-@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn])
-def test_scales_of_parts_have_a_gradient(dtype):
-    tensor = QuantizedTensor(numbers((G, K, N), np.int8), numbers((G,), dtype))
-    take = jax.jit(lambda scale, i: raggemm.dequantize(QuantizedTensor(tensor.data, scale)[i]).sum())
-    for i, at in ((1, 1), (-1, 3)):
-        want = np.zeros(G)
-        want[at] = np.float64(tensor.data[at]).sum()
-        same(np.asarray(jax.grad(take)(tensor.scale, i), np.float64), want.astype(dtype).astype(np.float64))
-
-
 def test_traced_indices_are_clamped():
     tensor = QuantizedTensor(numbers((G, K, N), np.int8), numbers((G, 1, N), np.float32), numbers((G,), np.int8))
     take = jax.jit(lambda i: tensor[i])
     for i, at in ((0, 0), (2, 2), (-1, 3), (9, 3), (-9, 0)):
         same(values(take(i)), values(tensor)[at])
     same(values(jax.vmap(lambda i: tensor[i])(jnp.array([3, 1]))), values(tensor)[[3, 1]])
-
-
-def test_length_and_iteration():
-    tensor = QuantizedTensor(numbers((G, K, N), np.int8), numbers((G,), np.float32))
-    assert len(tensor) == G and len(list(tensor)) == G
-    for part, want in zip(tensor, values(tensor), strict=True):
-        same(values(part), want)
-    assert [part.shape for part in jax.jit(list)(tensor)] == [(K, N)] * G
-
-
-def test_a_part_is_multiplied():
-    w = raggemm.quantize(random(G, 32, 16), jnp.int8, axes=1)
-    x, sizes = random(6, 32, seed=1), np.array([2, 4], np.int32)
-    same(raggemm.gmm(x, w[1:3], sizes), raggemm.gmm(x, w, np.array([0, 2, 4, 0], np.int32)))
 
 
 @pytest.mark.parametrize(

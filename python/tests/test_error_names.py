@@ -32,11 +32,8 @@ FORWARDS = {
     "megablox": (megablox.gmm, "group_sizes"),
     "tokamax": (lambda x, w, s: tokamax.ragged_dot(x, w, group_sizes=s), "group_sizes"),
     "te.grouped_dense": (te.grouped_dense, "group_sizes"),
-    "te.grouped_gemm": (
-        lambda x, w, s: te.grouped_gemm(rows(x, s), w, contracting_dims=FORWARD),
-        "lhs.first_dims",
-    ),
-}
+    "te.grouped_gemm": (lambda x, w, s: te.grouped_gemm(rows(x, s), w, contracting_dims=FORWARD), "lhs.first_dims"),
+}  # fmt: skip
 
 
 def fails(call, *args, words):
@@ -94,18 +91,3 @@ def test_divided_over_devices(partitioning):
     program = jax.jit(gmm).lower(LHS, weights, np.array([3, 4], np.int32)).compile().as_text()
     assert "f32[8,3]" in program  # each device's part
     assert 'names = "lhs_first=group_sizes,out_first=group_sizes"' in program
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: maxtext.gmm(LHS, RHS, WRONG, partial_sum=OTHER[1:]), r"^partial_sum: shape is \(7, 12\)"),
-        (lambda: megablox.gmm(LHS, RHS, WRONG, existing_out=OTHER[1:]), r"^existing_out: shape is \(7, 12\)"),
-        (lambda: tops.gmm(LHS, RHS, np.array([8], np.int32)), "^group_sizes has 1 sizes, but rhs has 2 groups"),
-        (lambda: te.grouped_dense(LHS, RHS, WRONG, ((1,), (0,))), "^kernel: axis 0 of shape .* is the group axis"),
-    ],
-    ids=range(4),
-)
-def test_when_tracing(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -51,11 +51,8 @@ TRACING = [
     (lambda: forward(bias=np.ones((2, 3), np.int32)), TypeError, "bias: dtype is int32"),
     (lambda: forward(lhs=GroupedTensor(LHS, first_dims=LHS[0])), TypeError, "lhs.first_dims: dtype is float32"),
     # megablox has these two as ValueError.
-    (
-        lambda: gmm(LHS, RHS, SIZES, existing_out=C.astype(np.float16)),
-        ValueError,
-        "existing_out: dtype is float16, must be preferred_element_type float32",
-    ),
+    (lambda: gmm(LHS, RHS, SIZES, existing_out=C.astype(np.float16)), ValueError,
+     "existing_out: dtype is float16, must be preferred_element_type float32"),
     (lambda: tgmm(LHS.T, OTHER, SIZES, np.float16, existing_out=RHS), ValueError, "existing_out: dtype is float32"),
     # Shapes.
     (lambda: gmm(LHS[0], RHS, SIZES), ValueError, r"lhs: shape is \(4,\), must have 2 axes"),
@@ -79,17 +76,11 @@ TRACING = [
     ),
     (lambda: forward(lhs=GroupedTensor(LHS, first_dims=SIZES[None])), ValueError, r"lhs.first_dims: shape is \(1, 2\)"),
     (lambda: uniform(RHS, RHS[:1]), ValueError, "group axis of rhs has 1 groups, but the group axis of lhs has 2"),
-    (
-        lambda: grouped_gemm(ROWS, GroupedTensor(OTHER, first_dims=SIZES[:1]), **WGRAD),
-        ValueError,
-        "rhs.first_dims has 1 groups, but lhs.first_dims has 2",
-    ),
+    (lambda: grouped_gemm(ROWS, GroupedTensor(OTHER, first_dims=SIZES[:1]), **WGRAD), ValueError,
+     "rhs.first_dims has 1 groups, but lhs.first_dims has 2"),
     # A call must say which groups are processed where not all are.
-    (
-        lambda: gmm(LHS, RHS[:1], SIZES),
-        ValueError,
-        "^the group axis of rhs has 1 groups, but group_sizes has 2: the two must be equal, unless group_offset says",
-    ),
+    (lambda: gmm(LHS, RHS[:1], SIZES), ValueError,
+     "^the group axis of rhs has 1 groups, but group_sizes has 2: the two must be equal, unless group_offset says"),
     (lambda: forward(rhs=RHS[:1]), ValueError, "of rhs has 1 groups, but lhs.first_dims has 2: the two must be"),
     (lambda: wgrad(num_actual_groups=1), ValueError, "num_actual_groups is 1, but lhs.first_dims has 2: the two"),
     (lambda: tgmm(LHS.T, OTHER, SIZES, num_actual_groups=0), ValueError, "is 0, but group_sizes has 2: the two must"),
@@ -106,44 +97,26 @@ TRACING = [
     (lambda: forward(contracting_dims=((2,), (1,))), ValueError, r"lhs: contracting_dims \(2,\) are out of range"),
     (lambda: forward(contracting_dims=((), (1,))), ValueError, "lhs: contracting_dims names no axis"),
     (lambda: forward(contracting_dims=((1,),)), ValueError, "must be .lhs_axes, rhs_axes."),
-    (
-        lambda: forward(contracting_dims=(1, 1)),
-        ValueError,
-        r"^contracting_dims must be \(lhs_axes, rhs_axes\), as in \(\(1,\), \(1,\)\), got \(1, 1\)",
-    ),
+    (lambda: forward(contracting_dims=(1, 1)), ValueError,
+     r"^contracting_dims must be \(lhs_axes, rhs_axes\), as in \(\(1,\), \(1,\)\), got \(1, 1\)"),
     (lambda: forward(contracting_dims=1), ValueError, "must be .lhs_axes, rhs_axes., .* got 1"),
     (lambda: forward(contracting_dims=((1,), "k")), ValueError, r"^rhs: contracting_dims \('k',\) must be integers"),
     (lambda: forward(contracting_dims=((1,), (0,))), ValueError, "rhs: axis 0 of shape .* is the group axis"),
-    (
-        lambda: forward(rhs=np.ones((2, 3, 4, 5)), contracting_dims=((1,), (2,))),
-        ValueError,
-        r"rhs: contracting_dims \(2,\) lie in the middle",
-    ),
-    (
-        lambda: forward(rhs=np.ones((2, 2, 2, 3)), contracting_dims=((1,), (2, 1))),
-        ValueError,
-        r"rhs: contracting_dims \(2, 1\) are unsorted",
-    ),
-    (
-        lambda: forward(lhs=np.ones((2, 2, 2)), contracting_dims=((0, -1), (1,))),
-        ValueError,
-        r"lhs: contracting_dims \(0, -1\) are not adjacent",
-    ),
+    (lambda: forward(rhs=np.ones((2, 3, 4, 5)), contracting_dims=((1,), (2,))), ValueError,
+     r"rhs: contracting_dims \(2,\) lie in the middle"),
+    (lambda: forward(rhs=np.ones((2, 2, 2, 3)), contracting_dims=((1,), (2, 1))), ValueError,
+     r"rhs: contracting_dims \(2, 1\) are unsorted"),
+    (lambda: forward(lhs=np.ones((2, 2, 2)), contracting_dims=((0, -1), (1,))), ValueError,
+     r"lhs: contracting_dims \(0, -1\) are not adjacent"),
     # Modes, layouts and what belongs to one mode only.
     (lambda: forward(contracting_dims=((0,), (1,))), ValueError, "no ragged mode has the dims arrays lhs.first_dims"),
     (lambda: all_ragged(rhs=RHS, out_size=9), ValueError, "no ragged mode .* lhs.first_dims, lhs.last_dims"),
     (lambda: forward(lhs=GroupedTensor(LHS, SIZES, layout="DENSE")), ValueError, "lhs.layout is 'DENSE'"),
     (lambda: forward(out_layout="dense"), ValueError, "out_layout is 'dense'"),
-    (
-        lambda: forward(lhs=GroupedTensor(LHS, SIZES, SIZES)),
-        ValueError,
-        r"lhs: with first_dims and last_dims data must be 1-D with layout PACKED, got shape \(.*\) with STRIDED",
-    ),
-    (
-        lambda: grouped_gemm(PACKED, PACKED, contracting_dims=((0,), (0, 1)), out_size=9, out_layout="PACKED"),
-        ValueError,
-        r"rhs: contracting_dims \(0, 1\) must be one axis",
-    ),
+    (lambda: forward(lhs=GroupedTensor(LHS, SIZES, SIZES)), ValueError,
+     r"lhs: with first_dims and last_dims data must be 1-D with layout PACKED, got shape \(.*\) with STRIDED"),
+    (lambda: grouped_gemm(PACKED, PACKED, contracting_dims=((0,), (0, 1)), out_size=9, out_layout="PACKED"), ValueError,
+     r"rhs: contracting_dims \(0, 1\) must be one axis"),
     (lambda: all_ragged(out_layout="PACKED"), ValueError, "all ragged needs out_size"),
     (lambda: all_ragged(out_size=9), ValueError, 'out_layout="PACKED"'),
     (lambda: all_ragged(out_size=-1, out_layout="PACKED"), ValueError, "out_size is -1"),
@@ -152,13 +125,10 @@ TRACING = [
     (lambda: wgrad(num_actual_groups=3), ValueError, r"num_actual_groups is 3, must be in \[0, 2\]"),
     (lambda: wgrad(num_actual_groups=-1), ValueError, "num_actual_groups is -1"),
     (lambda: forward(beta=1.0), ValueError, "beta is given without c"),
-    (
-        lambda: grouped_gemm(RHS, COLS, contracting_dims=((1,), (0,)), bias=C),
-        ValueError,
-        "bias is for ragged M, ragged K and uniform",
-    ),
+    (lambda: grouped_gemm(RHS, COLS, contracting_dims=((1,), (0,)), bias=C), ValueError,
+     "bias is for ragged M, ragged K and uniform"),
     (lambda: uniform(RHS, RHS.swapaxes(1, 2), group_offset=1), ValueError, "group_offset is 1, must be 0"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("call, error, message", TRACING, ids=range(len(TRACING)))
@@ -197,28 +167,18 @@ def gradient_of_c(lhs, rhs, c, **options):
 WRAPPING = GroupedTensor(np.ones(9, np.float32), sizes(2**16, 1), sizes(2**16, 1), "PACKED")
 RUNTIME = [
     (lambda: gmm(LHS, RHS, sizes(-1, 3)), "group_sizes: group 0 has size -1, must be at least 0"),
-    (
-        lambda: gmm(LHS, RHS, sizes(3, 4)),
-        "group_sizes: group 1 has size 4 and starts at 3.*exceeds the extent 6",
-    ),
+    (lambda: gmm(LHS, RHS, sizes(3, 4)), "group_sizes: group 1 has size 4 and starts at 3.*exceeds the extent 6"),
     (lambda: gmm(LHS, RHS, sizes(2**31 - 1, 2**31 - 1)), "group_sizes: group 0 has size 2147483647"),
-    (
-        lambda: tgmm(LHS.T, OTHER, sizes(7, 0)),
-        "group_sizes: group 0 has size 7.*exceeds the extent 6",
-    ),
+    (lambda: tgmm(LHS.T, OTHER, sizes(7, 0)), "group_sizes: group 0 has size 7.*exceeds the extent 6"),
     (lambda: gmm(LHS, RHS[:1], sizes(2, 3), group_offset=2), r"group_offset: value 2 .*must be in \[0, 1\]"),
     (lambda: gmm(LHS, RHS[:1], sizes(2, 3), group_offset=-1), "group_offset: value -1"),
     (lambda: tgmm(LHS.T, OTHER, SIZES, group_offset=1), r"group_offset: value 1 .*must be in \[0, 0\]"),
-    (
-        lambda: grouped_gemm(ROWS, GroupedTensor(OTHER, first_dims=sizes(3, 2)), **WGRAD),
-        "lhs.first_dims and rhs.first_dims disagree: group 0 has size 2 and 3",
-    ),
+    (lambda: grouped_gemm(ROWS, GroupedTensor(OTHER, first_dims=sizes(3, 2)), **WGRAD),
+     "lhs.first_dims and rhs.first_dims disagree: group 0 has size 2 and 3"),
     # Gradients without their forward call, in which all groups are one.
     (lambda: gradient_of_ragged_n(sizes(8, -2)), "rhs.last_dims: group 0 has size -1, must be at least 0"),
-    (
-        lambda: gradient_of_ragged_n(sizes(2**31 - 1, 2**31 - 1, 8)),
-        "rhs.last_dims: group 0 has size -1, must be at least 0",
-    ),
+    (lambda: gradient_of_ragged_n(sizes(2**31 - 1, 2**31 - 1, 8)),
+     "rhs.last_dims: group 0 has size -1, must be at least 0"),
     (lambda: gradient_of_ragged_n(SIZES, offset=1), r"group_offset: value 1 .*must be in \[0, 0\]"),
     (
         lambda: gradient_of_c(
@@ -226,32 +186,22 @@ RUNTIME = [
         ),
         "rhs.last_dims: group 0 has size -1, must be at least 0",
     ),
-    (
-        lambda: gradient_of_c(WRAPPING, WRAPPING, np.ones(9, np.float32), out_size=9),
-        "lhs.first_dims: group 0 has size -1, must be at least 0",
-    ),
+    (lambda: gradient_of_c(WRAPPING, WRAPPING, np.ones(9, np.float32), out_size=9),
+     "lhs.first_dims: group 0 has size -1, must be at least 0"),
     (lambda: all_ragged(out_size=5, out_layout="PACKED"), "out: group 1 .*exceeds the length 5"),
-    (
-        lambda: jax.jit(lambda o: uniform(RHS, RHS.swapaxes(1, 2), group_offset=o))(1),
-        r"group_offset: value 1 .*must be in \[0, 0\]",
-    ),
+    (lambda: jax.jit(lambda o: uniform(RHS, RHS.swapaxes(1, 2), group_offset=o))(1),
+     r"group_offset: value 1 .*must be in \[0, 0\]"),
     (  # of a batch, whose other offsets are right
         lambda: jax.vmap(lambda w, o: uniform(RHS, w, group_offset=o))(np.ones((3, 2, 3, 5)), sizes(0, 0, 1)),
         r"group_offset: value 1 .*must be in \[0, 0\]",
     ),
-    (
-        lambda: jax.vmap(lambda o: uniform(RHS, RHS.swapaxes(1, 2), group_offset=o))(sizes(0, 1, 0)),
-        r"group_offset: value 1 at index 1, must be in \[0, 0\]",
-    ),
-    (
-        lambda: jax.vmap(lambda s: gmm(LHS, RHS, s))(np.stack([sizes(2, 3), sizes(5, 2)])),
-        "group_sizes: group 1 of problem 0, replica 1 has size 2",
-    ),
-    (
-        lambda: jax.vmap(lambda o: gmm(LHS, RHS[:1], SIZES, group_offset=o))(sizes(0, 1, 2)),
-        r"group_offset: value 2 at index 2, must be in \[0, 1\]",
-    ),
-]
+    (lambda: jax.vmap(lambda o: uniform(RHS, RHS.swapaxes(1, 2), group_offset=o))(sizes(0, 1, 0)),
+     r"group_offset: value 1 at index 1, must be in \[0, 0\]"),
+    (lambda: jax.vmap(lambda s: gmm(LHS, RHS, s))(np.stack([sizes(2, 3), sizes(5, 2)])),
+     "group_sizes: group 1 of problem 0, replica 1 has size 2"),
+    (lambda: jax.vmap(lambda o: gmm(LHS, RHS[:1], SIZES, group_offset=o))(sizes(0, 1, 2)),
+     r"group_offset: value 2 at index 2, must be in \[0, 1\]"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("call, message", RUNTIME, ids=range(len(RUNTIME)))

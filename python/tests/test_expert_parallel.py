@@ -9,13 +9,11 @@ import sys
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 import raggemm
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
-from program_text import custom_calls
 from raggemm import gmm
 from raggemm._primitive import library, options
 from raggemm.expert_parallel import (
@@ -103,32 +101,6 @@ def test_on_one_device(of):
     assert (wanted(of)[0][10] == 0).all()
 
 
-def test_mlp_is_one_call_with_its_options():
-    """Whose gate is one that lets every row through, half of it: relu of 0.5."""
-    tokens, ids, weights, up, down = operands()
-    options = {"w_gate": np.zeros_like(up), "b_gate": np.full((EXPERTS, HIDDEN), 0.5, np.float32), "activation": "relu"}
-
-    def f(tokens, ids, weights, up, down):
-        experts = mlp(up, down, preferred_element_type=jnp.bfloat16, **options)
-        return on_one_device(experts, tokens, Routing(ids, weights, EXPERTS))
-
-    program = jax.jit(f).lower(*operands())
-    assert program.as_text().count("raggemm_moe_mlp_v1") == 1 and custom_calls(program) == 0
-    got = f(*operands())
-    assert got.dtype == jnp.bfloat16
-    each = np.where((ids >= 0) & (ids < EXPERTS), ids, 0)
-    hidden = 0.5 * np.einsum("td,tkdh->tkh", tokens, up[each])
-    want = np.einsum("tk,tkh,tkhd->td", np.where(each == ids, weights, 0), hidden, down[each])
-    np.testing.assert_allclose(got.astype(np.float32), want, rtol=0.02, atol=0.05)
-
-
-def test_weights_of_no_expert_are_not_read():
-    tokens, ids, weights, up, down = operands()
-    poisoned = np.where((ids < 0) | (ids >= EXPERTS), np.nan, weights)
-    got = with_gradients(layer(on_one_device), (tokens, ids, poisoned, up, down))
-    jax.tree.map(np.testing.assert_array_equal, got, wanted())
-
-
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_all_gather(check_vma):
     got = with_gradients(sharded(layer(by_all_gather, "expert"), check_vma), operands())
@@ -151,21 +123,7 @@ def test_all_to_all_has_the_bits_of_one_device(of, capacity):
         np.testing.assert_array_equal(x, want)
 
 
-@pytest.mark.parametrize("way", [by_all_gather, by_all_to_all])
-def test_no_tokens(way):
-    tokens, ids, weights, up, down = operands()
-    f = sharded(layer(way, "expert"))
-
-    @jax.jit
-    def gradient(up):
-        out, transpose = jax.vjp(lambda up: f(tokens[:0], ids[:0], weights[:0], up, down), up)
-        return out, *transpose(out)
-
-    out, dup = gradient(up)
-    assert out.shape == (0, D)
-    np.testing.assert_array_equal(dup, np.zeros_like(up))
-
-
+@pytest.mark.slow
 def test_rows_beyond_the_capacity_take_the_other_branch():
     """The small buffers, and the large ones for the case that they are too small; none where they never are."""
 
@@ -176,26 +134,6 @@ def test_rows_beyond_the_capacity_take_the_other_branch():
     most = T // 4 * TOP_K
     assert buffers(5) == ({"20", str(4 * most)}, True)
     assert buffers(most) == ({str(4 * most)}, False)
-
-
-def test_bfloat16():
-    args = operands(ml_dtypes.bfloat16)
-    want = with_gradients(layer(on_one_device), args)
-    assert want[0].dtype == jnp.bfloat16
-    for x, y in zip(with_gradients(sharded(layer(by_all_to_all, "expert")), args), want, strict=True):
-        np.testing.assert_array_equal(x, y)
-    gathered = jax.jit(sharded(layer(by_all_gather, "expert")))(*args)
-    np.testing.assert_allclose(gathered.astype(np.float32), want[0].astype(np.float32), rtol=0.01, atol=0.01)
-
-
-@pytest.mark.parametrize("way", [by_all_gather, by_all_to_all])
-def test_beside_data_parallelism(way):
-    """Tokens along both axes of a mesh, experts along one: gradients of experts are summed over the other."""
-    tokens, experts = P(("data", "expert")), P("expert")
-    specs = {"in_specs": (tokens,) * 3 + (experts,) * 2, "out_specs": tokens}
-    f = jax.shard_map(layer(way, "expert"), mesh=mesh(2, 2), **specs)
-    for x, want in zip(with_gradients(f, operands()), wanted(), strict=True):
-        np.testing.assert_allclose(x, want, rtol=1e-5, atol=2e-5)
 
 
 def test_bad_input():
@@ -232,6 +170,7 @@ def test_bad_input():
         on_devices(functools.partial(by_all_to_all, axis_name="expert", capacity=0), EXPERTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [4])  # two of them in bfloat16, below
 def test_processes_over_loopback(processes):
     """The demonstration: its rows are all rows, its bytes those of the algorithms, its all_to_all has the bits."""
@@ -253,22 +192,7 @@ def test_processes_over_loopback(processes):
     assert all(row[4] == 0 and row[5] < 3e-7 for row in table["all_to_all"])
 
 
-def test_processes_that_do_not_divide_the_experts():
-    done = subprocess.run(
-        [sys.executable, "-m", "raggemm.expert_parallel", "--processes=3"], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 2
-    assert "--processes is 3, must be a divisor of 32" in done.stderr
-
-
-def test_bfloat16_over_loopback():
-    command = [sys.executable, "-m", "raggemm.expert_parallel", "--dtype=bfloat16"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = [line.split() for line in done.stdout.splitlines() if re.match(r" *all_to_all", line)]
-    assert len(rows) == 2 and all(float(row[5]) == 0 for row in rows), "the bits of one device"
-
-
+@pytest.mark.slow
 def test_processes_compare_their_rules():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -7,6 +7,8 @@ import threading
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import contextlib, os, sys
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"

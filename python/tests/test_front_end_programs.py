@@ -21,7 +21,6 @@ from front_end_programs import (
     expected,
     groups,
     lowering_of,
-    with_gradients,
 )
 from raggemm.compat import ejkernel, maxtext, megablox
 
@@ -97,6 +96,7 @@ def run(folder):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_exported_and_from_the_persistent_cache_in_fresh_processes(tmp_path):
     (rows,) = jax.export.symbolic_shape("rows")
     symbolic = [jax.ShapeDtypeStruct((rows, K), X.dtype), *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (W, SIZES))]
@@ -113,9 +113,3 @@ def test_exported_and_from_the_persistent_cache_in_fresh_processes(tmp_path):
         for file, count in ((name, ROWS[0]), *((f"{name}.exported", count) for count in ROWS)):
             with np.load(tmp_path / f"{file}.{count}.npz") as saved:
                 check(saved.values(), *arguments(count))
-
-
-def test_an_exported_program_keeps_its_gradient():
-    exported = jax.export.export(jax.jit(megablox.gmm), disabled_checks=ALLOWED)(X, W, SIZES)
-    reloaded = jax.export.deserialize(exported.serialize(vjp_order=1)).call
-    check(with_gradients(reloaded)(X, W, SIZES), X, W, SIZES)

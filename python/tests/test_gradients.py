@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from arrays import sampled
 from cases import BY_NAME, CASES
-from front_end_checks import einsum_tgmm_transposed
 from jax.test_util import check_grads
-from program_text import calls, copies_of_weights
+from program_text import calls
 from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
 from raggemm._primitive import derivatives
 from raggemm._primitive.call import OPTIONAL, Term
@@ -32,16 +32,6 @@ def assert_close(got, want):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), got, want)
 
 
-def reverse_of_reverse(f, argnums):
-    """A function with the signature of f: the gradient of f's gradient along a fixed direction."""
-
-    def along(*args):
-        gradients = jax.grad(f, argnums)(*args)
-        return sum(jnp.vdot(g, jnp.cos(jnp.arange(g.size))) for g in gradients)
-
-    return jax.jit(jax.grad(along, argnums))
-
-
 def floats(case):
     """The operands of a case in float64, and the function of them."""
     operands = case.operands()
@@ -50,7 +40,7 @@ def floats(case):
     return operands, jax.jit(lambda operands: case.run({**operands, "dims": dims}))
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", sampled(CASES, 4), ids=str)
 def test_every_operand_in_every_mode_and_storage(case):
     operands, function = floats(case)
     check_grads(function, (operands,), order=1, modes=("fwd", "rev"))
@@ -60,30 +50,6 @@ def test_every_operand_in_every_mode_and_storage(case):
 def test_second_order(name):
     operands, function = floats(BY_NAME[name])
     check_grads(function, (operands,), order=2, modes=("fwd", "rev"))
-
-
-def test_without_rank_promotion():
-    """PACKED columns are brought into STRIDED order by an array of positions."""
-    operands, function = floats(BY_NAME["N-shared-nn-PACKED-PACKED"])
-    gradient = jax.grad(lambda operands: jnp.sin(function(operands)).sum())
-    want = gradient(operands)
-    with jax.numpy_rank_promotion("raise"):
-        jax.tree.map(np.testing.assert_array_equal, gradient(operands), want)
-
-
-def test_third_order():
-    check_grads(lambda x, w: jnp.sin(gmm(x, w, SIZES, np.float64)), (LHS, RHS), order=3, modes=("rev",))
-
-
-def test_tgmm_against_einsum_with_an_empty_group():
-    def ours(lhs, rhs):
-        return jnp.sin(tgmm(lhs, rhs, SIZES, np.float64)).sum()
-
-    def theirs(lhs, rhs):
-        return jnp.sin(einsum_tgmm_transposed(lhs, rhs, SIZES)).sum()
-
-    for derivative in (jax.grad, reverse_of_reverse):
-        assert_close(*(derivative(f, (0, 1))(LHS.T, OTHER) for f in (ours, theirs)))
 
 
 def test_group_offset():
@@ -169,17 +135,6 @@ def test_only_what_is_asked_for_is_computed():
     assert calls(loss, LHS, RHS).total() == 1
     assert calls(jax.grad(loss), LHS, RHS).total() == 2
     assert calls(jax.grad(loss, (0, 1)), LHS, RHS).total() == 3
-
-
-@pytest.mark.parametrize("transpose", [False, True])
-def test_no_copy_of_the_weights(transpose):
-    lhs, rhs = random(24, 13), random(G, *(19, 13) if transpose else (13, 19))
-
-    def loss(x, w):
-        return jnp.sin(gmm(x, w, SIZES, np.float64, transpose_rhs=transpose)).sum()
-
-    gradient = jax.jit(jax.grad(loss, (0, 1)))
-    assert copies_of_weights(gradient.lower(lhs, rhs), 13 * 19) == []
 
 
 def test_every_optional_operand_of_floats_has_a_tangent_rule():

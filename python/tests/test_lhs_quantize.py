@@ -39,15 +39,6 @@ def test_is_the_product_of_quantized_rows(call):
     assert (np.abs(got - product(rows, rhs)) <= 1e-5 * product(np.abs(rows), np.abs(rhs))).all()
 
 
-def test_of_integer_weights_sums_integers():
-    lhs, rhs = operands(jnp.bfloat16)
-    weights = raggemm.quantize(rhs, jnp.int8, axes=1)
-    got = raggemm.ragged_dot(lhs, weights, SIZES, lhs_quantize="int8", preferred_element_type=jnp.float32)
-    dense = np.float64(weights.data) * np.float64(weights.scale)
-    np.testing.assert_allclose(got, product(quantized_rows(lhs), dense), rtol=1e-6, atol=1e-5)
-    assert raggemm.ragged_dot(lhs, weights, SIZES, lhs_quantize="int8").dtype == jnp.bfloat16
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_row_that_is_no_number_stays_one(bad):
     lhs, rhs = operands()

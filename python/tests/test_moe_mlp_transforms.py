@@ -6,9 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
-from moe_mlps import GROUPS, HIDDEN, INNER, ROW_TOKENS, ROWS, SIZES, TOKENS, Case
+from moe_mlps import HIDDEN, INNER, ROW_TOKENS, ROWS, TOKENS, Case
 from program_text import primitives
 from raggemm import QuantizedTensor, moe_mlp
 
@@ -33,17 +31,6 @@ def loss_of(case, oracle=False, curve=jnp.sin, **options):
 def in_float64(f, *args):
     with jax.enable_x64(True):
         return jax.jit(f)(*jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), args))
-
-
-@pytest.mark.parametrize("save", ["inputs", "activations"])
-def test_gradients_beside_nan(save):
-    """In a token that no row of a group has, and in the weights of rows of no group."""
-    case = Case()
-    values, gradient = in_float64(jax.value_and_grad(loss_of(case, True)), case.values)
-    got, got_gradient = jax.jit(jax.value_and_grad(loss_of(case, save=save)))(case.given)
-    close(got, values)
-    jax.tree.map(close, got_gradient, gradient)
-    assert not np.asarray(got_gradient["row_weights"])[SIZES.sum() :].any()
 
 
 def test_gradients_are_of_the_arrays_types():
@@ -139,49 +126,3 @@ def test_a_wrong_token_in_a_derivative_is_an_error(derivative):
 
 
 # Devices.
-
-
-def mesh(kind=AxisType.Auto, count=2):
-    return jax.make_mesh((count,), ("x",), axis_types=(kind,), devices=jax.devices()[:count])
-
-
-@pytest.mark.parametrize("check_vma", [True, False])
-def test_data_and_expert_parallel(check_vma):
-    """Tokens and rows along x; then two of the experts on each device, whose sums are added up."""
-    case, devices = Case(), mesh()
-    weights = {name: w for name, w in case.given.items() if name[:2] in ("w_", "b_")}
-    x = np.nan_to_num(np.concatenate([case.given["x"], case.given["x"][::-1]]))
-    routing = {name: np.concatenate([y, y]) for name, y in (("row_tokens", ROW_TOKENS), ("group_sizes", SIZES))}
-    row_weights = np.nan_to_num(np.concatenate([case.given["row_weights"]] * 2))
-
-    def layer(x, row_weights, routing, weights, **options):
-        return case({"x": x, "row_weights": row_weights, **weights}, **routing, **options)
-
-    def whole(x, row_weights, weights):
-        halves = (np.split(y, 2) for y in (row_weights, routing["row_tokens"], routing["group_sizes"]))
-        parts = zip(jnp.split(x, 2), *halves, strict=True)
-        return jnp.concatenate([layer(x, w, {"row_tokens": t, "group_sizes": s}, weights) for x, w, t, s in parts])
-
-    def by_data(x, row_weights, weights):
-        specs = (P("x"), P("x"), P("x"), P())
-        shard = jax.shard_map(layer, mesh=devices, in_specs=specs, out_specs=P("x"), check_vma=check_vma)
-        return shard(x, row_weights, routing, weights)
-
-    def by_expert(x, row_weights, weights):
-        def shard(x, row_weights, routing, weights):
-            first = 2 * jax.lax.axis_index("x")
-            return jax.lax.psum(layer(x, row_weights, routing, weights, group_offset=first), "x")
-
-        specs = (P(), P(), P(), P("x"))
-        shard = jax.shard_map(shard, mesh=devices, in_specs=specs, out_specs=P(), check_vma=check_vma)
-        both = [y[:n] for y, n in ((routing["row_tokens"], ROWS), (routing["group_sizes"], GROUPS))]
-        routed = dict(zip(("row_tokens", "group_sizes"), both, strict=True))
-        parts = zip(jnp.split(x, 2), np.split(row_weights, 2), strict=True)
-        return jnp.concatenate([shard(x, w, routed, weights) for x, w in parts])
-
-    def gradients(f):
-        return jax.jit(jax.value_and_grad(lambda x, w: jnp.sin(f(x, row_weights, w)).sum(), (0, 1)))(x, weights)
-
-    want = gradients(whole)
-    for parallel in (by_data, by_expert):
-        jax.tree.map(close, gradients(parallel), want)

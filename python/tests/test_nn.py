@@ -4,7 +4,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 import raggemm
@@ -50,82 +49,6 @@ def test_init(x64):
         close(np.std(np.asarray(x, np.float64)), summed**-0.5, rtol=0.1)
 
 
-@pytest.mark.parametrize("gated", [True, False])
-def test_apply(gated):
-    params = PARAMS if gated else {name: x for name, x in PARAMS.items() if name != "w_gate"}
-    want = layer(params, X, 2)
-    for run in (nn.apply, jax.jit(nn.apply, static_argnums=2)):
-        out, logits, experts = run(params, X, 2)
-        close(out, want)
-        close(logits, X @ params["router"])
-        np.testing.assert_array_equal(experts, oracle.route(X @ params["router"], 2, "softmax")[1])
-
-
-def test_routing_as_in_deepseek_v3():
-    bias = random(SHAPE.num_experts, seed=1)
-    routing = {"score": "sigmoid", "num_groups": 5, "group_top_k": 3, "scaling_factor": 2.5}
-    run = jax.jit(lambda params, x: nn.apply(params, x, 2, **routing))
-    out, _, experts = run(PARAMS | {"expert_bias": bias}, X)
-    theirs = {"score": "sigmoid", "groups": (5, 3, 1), "bias": bias, "renormalize": True, "scaling_factor": 2.5}
-    close(out, layer(PARAMS, X, 2, **theirs), rtol=1e-4)
-    np.testing.assert_array_equal(experts, oracle.route(X @ PARAMS["router"], 2, **theirs)[1])
-
-
-def test_weights_on_the_input_as_in_llama_4():
-    """Sigmoids of the chosen experts multiply what they get."""
-    out = jax.jit(lambda params, x: nn.apply(params, x, 1, score="sigmoid", weight_on="input").out)(PARAMS, X)
-    weights, experts = oracle.route(X @ PARAMS["router"], 1, "sigmoid")
-    # One expert a token, whose only choice it is.
-    want = [
-        layer({k: w if k == "router" else w[e] for k, w in PARAMS.items()} | {"router": np.zeros((6, 1))}, [w * x], 1)[
-            0
-        ]
-        for x, w, (e,) in zip(X.astype(np.float64), weights, experts[:, :, None].tolist(), strict=True)
-    ]
-    close(out, want)
-
-
-def test_gradients():
-    target = random(*X.shape, seed=2)
-    gradients = jax.jit(jax.grad(lambda params, x: (nn.apply(params, x, 2).out * target).sum(), (0, 1)))(PARAMS, X)
-    for name, got in gradients[0].items():
-        want = oracle.gradient(lambda w, name=name: (layer(PARAMS | {name: w}, X, 2) * target).sum(), PARAMS[name])
-        close(got, want, rtol=1e-3, atol=1e-4, err_msg=name)
-    close(gradients[1], oracle.gradient(lambda x: (layer(PARAMS, x, 2) * target).sum(), X), rtol=1e-3, atol=1e-4)
-
-
-def test_leading_axes_and_bfloat16():
-    params = {name: x if name == "router" else x.astype(ml_dtypes.bfloat16) for name, x in PARAMS.items()}
-    x = random(2, 3, SHAPE.width).astype(ml_dtypes.bfloat16)
-    out, logits, experts = jax.jit(nn.apply, static_argnums=2)(params, x, 2)
-    assert (out.dtype, out.shape, logits.shape, experts.shape) == (jnp.bfloat16, x.shape, (6, 5), (6, 2))
-    want = layer(params, x.reshape(6, -1), 2).reshape(x.shape)
-    close(np.asarray(out, np.float64), want, rtol=0.03, atol=0.03)
-
-
-def test_quantized_experts():
-    params = {name: x if name == "router" else raggemm.quantize(x, jnp.int8) for name, x in PARAMS.items()}
-    dense = {name: x if name == "router" else raggemm.dequantize(x) for name, x in params.items()}
-    close(jax.jit(nn.apply, static_argnums=2)(params, X, 2).out, layer(dense, X, 2), rtol=1e-4, atol=1e-4)
-
-
-def test_a_few_steps_lower_the_loss():
-    """With the router's losses among it."""
-    target = jnp.roll(X, 1, axis=1)
-
-    def loss(params):
-        out, logits, experts = nn.apply(params, X, 2)
-        router = 0.01 * raggemm.load_balance_loss(logits, experts) + 1e-3 * raggemm.z_loss(logits)
-        return jnp.mean((out - target) ** 2) + router
-
-    step = jax.jit(lambda params: jax.tree.map(lambda x, g: x - 0.3 * g, params, jax.grad(loss)(params)))
-    params = PARAMS
-    for _ in range(30):
-        params = step(params)
-    before, after = map(jax.jit(loss), (PARAMS, params))
-    assert after < 0.7 * before
-
-
 @pytest.mark.parametrize("params", [PARAMS, PARAMS | SHARED], ids=["routed", "shared"])
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_data_parallel(check_vma, params):
@@ -153,23 +76,6 @@ def test_explicit_mesh_axes(params):
         got = gradient(params, jax.device_put(x, NamedSharding(mesh, P("data"))))
     jax.tree.map(close, got, wanted)
     assert got[1].sharding.spec == P("data", None)
-
-
-def test_expert_parallel():
-    """Each device computes the rows of its own experts; those of others are dropped."""
-    shape = nn.Shape(6, 8, 8)
-    params = {name: np.asarray(x) for name, x in nn.init(jax.random.key(2), shape).items()}
-    mesh = jax.make_mesh((4,), ("expert",), axis_types=(AxisType.Auto,))
-
-    def local(router, matrices, x):
-        weights, experts = raggemm.route(x @ router, 3)
-        rows = raggemm.sort_by_expert(experts - 2 * jax.lax.axis_index("expert"), 2)
-        of_rows = weights.reshape(-1)[rows.order]
-        return jax.lax.psum(raggemm.moe_mlp(x, rows.row_tokens, of_rows, rows.group_sizes, **matrices), "expert")
-
-    matrices = {name: x for name, x in params.items() if name != "router"}
-    sharded = jax.shard_map(local, mesh=mesh, in_specs=(P(), P("expert"), P()), out_specs=P())
-    close(jax.jit(sharded)(params["router"], matrices, X), layer(params, X, 3))
 
 
 def test_errors():

@@ -1,8 +1,6 @@
 """raggemm.options: that each has its effect on the calls that are lowered within it, and on no others."""
 
-import pathlib
 import re
-import threading
 
 import jax
 import jax.numpy as jnp
@@ -78,12 +76,6 @@ def test_isa_and_threads(isa):
     assert "\nthreads: 2\n" in text
 
 
-def test_the_cpu_has_scalar_code_at_least():
-    assert USABLE[-1] == "SCALAR"
-    flags = re.search(r"^flags\s*:(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)[1].split()
-    assert ("AVX2" in USABLE) == ({"avx2", "fma", "f16c"} <= set(flags))
-
-
 @pytest.mark.parametrize("executor", ["SERIAL", "POOL", "OPENMP"])
 def test_executor(executor):
     with raggemm.options(executor=executor.lower()):
@@ -115,54 +107,6 @@ def test_entering_and_leaving_leaves_no_stale_program():
                 seen.append(isa_of(function))
             seen.append(isa_of(function))
         assert seen == [WORST, BEST, WORST, default] * 2
-
-
-def test_a_program_compiled_before_is_found_again():
-    count = 0
-
-    @jax.jit
-    def call(*x):
-        nonlocal count
-        count += 1
-        return raggemm.gmm(*x)
-
-    for _ in range(3):
-        with raggemm.options(isa=WORST):
-            call(*OPERANDS)
-        with raggemm.options(isa="auto", threads=1):
-            call(*OPERANDS)
-    assert count == 2
-
-
-def test_inner_ones_change_what_they_name():
-    def seen():
-        return attributes(fresh_gmm().lower(*OPERANDS))
-
-    with raggemm.options(isa=WORST, threads=3, on_error="nan"):
-        with raggemm.options(threads=1, executor="Serial"):
-            assert seen() == {"isa": WORST, "threads": "1", "on_error": "nan", "executor": "SERIAL"}
-        with raggemm.options(isa="AUTO", threads=0, on_error="raise"):
-            assert seen() == {}
-        assert seen() == {"isa": WORST, "threads": "3", "on_error": "nan"}
-
-
-def test_the_context_is_of_one_thread():
-    seen = []
-
-    def thread():
-        seen.append(attributes(fresh_gmm().lower(*OPERANDS)))
-
-    with raggemm.options(isa=WORST):
-        one = threading.Thread(target=thread)
-        one.start()
-        one.join()
-    assert "isa" not in seen[0]
-
-
-def test_it_is_left_when_something_is_raised():
-    with pytest.raises(ZeroDivisionError), raggemm.options(isa=WORST):
-        raise ZeroDivisionError
-    assert "isa" not in attributes(fresh_gmm().lower(*OPERANDS))
 
 
 WRONG_OPTIONS = [
@@ -211,13 +155,6 @@ def test_a_backward_pass_has_the_options_of_the_place_where_it_is_lowered():
         assert plans.lines("isa", vjp, out) == [BEST.lower()] * 2
 
 
-def test_calls_of_the_override_have_them():
-    dot = jax.jit(lambda *x: jax.lax.ragged_dot(*x))
-    with raggemm.override_ragged_dot(), raggemm.options(isa=WORST, threads=1):
-        assert isa_of(dot, *OPERANDS) == WORST
-        assert attributes(dot.lower(*OPERANDS)) == {"isa": WORST, "threads": "1", "on_error": "log"}
-
-
 @pytest.mark.parametrize("axis", [1, 2])
 def test_divided_calls_have_those_of_where_they_were_lowered(axis):
     """The partitioner divides a call when compiling; here that is after the context was left."""
@@ -264,34 +201,3 @@ def test_errors_that_become_nan(capfd):
     message = capfd.readouterr().err
     assert message.startswith("raggemm: ")
     assert MESSAGE in message
-
-
-@pytest.mark.parametrize("out_dtype", [np.float32, np.float16])
-def test_the_gradient_of_existing_out_is_nan_too(out_dtype):
-    """Which elements are overwritten is not known of sizes that are wrong."""
-
-    def gradient(sizes):
-        gmm = lambda c: raggemm.gmm(LHS, RHS, sizes, out_dtype, existing_out=c).sum()  # noqa: E731
-        return jax.jit(jax.grad(gmm))(np.full((len(LHS), RHS.shape[2]), np.inf, out_dtype))
-
-    with raggemm.options(on_error="nan"):
-        assert np.isnan(gradient(WRONG[2])).all()
-        outside = np.arange(len(LHS)) >= SIZES.sum()
-        np.testing.assert_array_equal(gradient(SIZES), np.broadcast_to(outside[:, None], (len(LHS), RHS.shape[2])))
-
-
-def test_debug_nans_finds_them():
-    with raggemm.options(on_error="nan"), jax.debug_nans(True), pytest.raises(FloatingPointError):
-        jax.block_until_ready(fresh_gmm()(*WRONG))
-
-
-def test_under_a_transfer_guard():
-    with jax.transfer_guard("disallow"), raggemm.options(threads=1):
-        pass
-
-
-@pytest.mark.parametrize("threads", ["1", 1.0, True])
-def test_threads_that_are_no_number_of_them(threads):
-    context = raggemm.options(threads=threads)
-    with pytest.raises(ValueError, match=rf"threads is {threads!r}, must be an integer in \[0, 256\]"), context:
-        pass

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import json, os, sys
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=3"
@@ -47,10 +49,3 @@ def test_an_error_of_the_program_is_its_own(program):
     (program / "program.py").write_text("raise KeyError('of the program')\n")
     done = run("-m", "raggemm.override", "program.py", cwd=program)
     assert done.returncode == 1 and done.stderr.endswith("KeyError: 'of the program'\n")
-
-
-@pytest.mark.parametrize("arguments", [[], ["-m"], ["--help"], ["-m", "-m"]], ids=" ".join)
-def test_without_a_program_it_says_how_it_is_used(program, arguments):
-    done = run("-m", "raggemm.override", *arguments, cwd=program)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "usage: python -m raggemm.override (PROGRAM | -m MODULE) [ARGUMENTS]\n"

@@ -8,6 +8,8 @@ import jax
 import pytest
 from raggemm._primitive import jax_versions
 
+pytestmark = pytest.mark.slow
+
 NEWER = """
 import sys, jax, numpy as np
 jax.__version__, jax.__version_info__ = "0.99.0", (0, 99, 0)
@@ -31,29 +33,22 @@ OWN = "private._ragged_dot_general_impl"
 CHANGES = {
     "nothing": ("", r"\['raggemm'\]"),
     "precision": ("jax.config.update('jax_default_matmul_precision', 'BF16_BF16_F32')", r"\['jax'\]"),
-    "gone": (
-        f"del {OWN}",
-        "raggemm's override of ragged_dot needs private parts of jax that jax 0.99.0 has not: .*",
-    ),
+    "gone": (f"del {OWN}", "raggemm's override of ragged_dot needs private parts of jax that jax 0.99.0 has not: .*"),
     "meaning": (
         f"own = {OWN}; {OWN} = lambda *x, **y: 2 * own(*x, **y)",
         "raggemm's override of ragged_dot was not tested with jax 0.99.0, and a trial failed: the lowering of "
         r"jax.lax.ragged_dot: the result is \[\[58.0, .*, must be \[\[29.0, .*",
     ),
-    "registry": (
-        "mlir.register_lowering = lambda *x, **y: None",
-        ".* a trial failed: ragged_dot: lowered by jax, past the override, must be by raggemm",
-    ),
-    "parameters": (
-        "raggemm._jax_lax.override._PARAMETERS.remove('precision')",
-        ".* a trial failed: ragged_dot: lowered by jax, must be by raggemm",
-    ),
+    "registry": ("mlir.register_lowering = lambda *x, **y: None",
+        ".* a trial failed: ragged_dot: lowered by jax, past the override, must be by raggemm"),
+    "parameters": ("raggemm._jax_lax.override._PARAMETERS.remove('precision')",
+        ".* a trial failed: ragged_dot: lowered by jax, must be by raggemm"),
     "products": (
         "take = raggemm._jax_lax.dimension_numbers.ragged_dot_general\n"
         "raggemm._jax_lax.dimension_numbers.ragged_dot_general = lambda *x, **y: take(*x, **y) + 1",
         r".* a trial failed: ragged_dot: the result is \[\[30.0, .*",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("change", CHANGES)

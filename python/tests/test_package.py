@@ -1,8 +1,6 @@
 """The package as it is installed: what importing it does, the cases it carries, its version."""
 
 import importlib
-import itertools
-import json
 import pkgutil
 import re
 import subprocess
@@ -20,6 +18,7 @@ def test_import_from_any_folder_starts_no_backend(tmp_path):
     assert done.stdout.strip() == raggemm.version() == raggemm.__version__
 
 
+@pytest.mark.slow
 def test_import_after_the_backend_has_started(tmp_path):
     code = "import jax; jax.devices(); import raggemm, numpy as np; print(raggemm.gmm(np.ones((2, 3), 'f4'), "
     code += "np.ones((1, 3, 4), 'f4'), np.array([2])).sum())"
@@ -51,37 +50,6 @@ def test_public_modules_say_what_is_public():
     for name in ("raggemm", *below):
         module = importlib.import_module(name)
         assert module.__doc__ and all(getattr(module, public).__doc__ for public in module.__all__), name
-
-
-def test_recorded_cases():
-    cases = json.loads(raggemm.cases_json())["cases"]
-    models, phases = ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b"), ("prefill", "decode")
-    names = {"-".join(parts) for parts in itertools.product(models, phases, ("up", "down"))}
-    assert names <= {case["name"] for case in cases}
-    for case in cases:
-        assert len(case["group_sizes"]) == case["experts"]
-        assert sum(case["group_sizes"]) == case["tokens"] * case["top_k"]
-        assert case["source"]
-
-
-def test_wrong_case_files_are_errors_with_their_names(tmp_path):
-    with pytest.raises(ValueError, match=r"nowhere\.textproto"):
-        raggemm.cases_json(tmp_path / "nowhere.textproto")
-    with pytest.raises(ValueError, match="cannot read"):
-        raggemm.cases_json("")
-    existing = tmp_path / "existing.textproto"
-    existing.write_text("cases {}")
-    with pytest.raises(ValueError, match="zero byte"):
-        raggemm.cases_json(f"{existing}\0.textproto")
-    with pytest.raises(ValueError, match=r"cannot read .*nowhere"):
-        raggemm.cases_json(f"{tmp_path}/nowhere\udcff")
-    existing.write_bytes(b"cases { name: 'a\xff' }")
-    with pytest.raises(ValueError, match=r"existing\.textproto: cases\[0\]\.name is not UTF-8"):
-        raggemm.cases_json(existing)
-    wrong = tmp_path / "wrong.textproto"
-    wrong.write_text("cases { colour: 3 }")
-    with pytest.raises(ValueError, match="colour"):
-        raggemm.cases_json(wrong)
 
 
 def test_workspace_is_a_line_in_the_number_of_groups():

@@ -1,8 +1,6 @@
 """Sharded operands under plain jit, with and without the partitioning rule."""
 
 import functools
-import sys
-import types
 import zlib
 
 import jax
@@ -11,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import raggemm
-from arrays import random
+from arrays import random, sampled
 from cases import all_cases
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -91,14 +89,6 @@ def test_without_the_rule_operands_are_gathered(switched_off):
     assert out.sharding.is_fully_replicated
 
 
-def test_where_jax_has_no_registry(switched_off, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jax._src.dispatch", types.ModuleType("dispatch"))
-    with pytest.raises(NotImplementedError, match=f"jax {jax.__version__} does not tell the devices"):
-        raggemm.enable_partitioning()
-    weights = random(G, K, 4, seed=5)  # a program of its own
-    close(jax.jit(gmm)(LHS, put(weights, along(2)), SIZES), gmm(LHS, weights, SIZES))
-
-
 @pytest.mark.parametrize("transpose", [False, True])
 def test_other_shardings(transpose):
     f, weights, k, n = transposable(transpose)
@@ -158,24 +148,6 @@ def test_axes_that_the_devices_do_not_divide_evenly(axis):
     assert out.sharding.is_fully_replicated or (axis == 2 and 6 % out.sharding.shard_shape(out.shape)[1] == 0)
 
 
-def test_batches_that_are_sharded():
-    rows, sizes = put(random(4, M, K), P("x")), np.stack([SIZES] * 4)
-    weights = put(np.stack([RHS, 2 * RHS, 3 * RHS, 4 * RHS]), P("x"))
-    for function, operands in (
-        (jax.vmap(gmm, (0, None, 0)), (rows, RHS, sizes)),
-        (jax.vmap(gmm), (rows, weights, sizes)),
-        (lambda x, w: grouped_gemm(x, w[:, 0], contracting_dims=((2,), (1,))), (rows, weights)),
-    ):
-        out, collectives = compiled(function, *operands)
-        assert collectives == set()
-        assert out.sharding.spec == P("x")
-
-    def gradient(x, w):
-        return jax.grad(lambda w: jnp.sin(jax.vmap(gmm, (0, None, None))(x, w, SIZES)).sum())(w)
-
-    assert compiled(gradient, rows, RHS)[1] == {"all-reduce"}
-
-
 def test_inside_loops_shard_map_and_export():
     def loss(w, x):
         layer = jax.checkpoint(lambda x, _: (jnp.sin(gmm(x, w, SIZES)), None))
@@ -202,7 +174,7 @@ def somewhere(x, rng):
     return put(x, P(*spec), square_mesh())
 
 
-@pytest.mark.parametrize("case", all_cases(m=8, k=4, n=6, ragged=12), ids=str)
+@pytest.mark.parametrize("case", sampled(all_cases(m=8, k=4, n=6, ragged=12), 5), ids=str)
 def test_every_mode_and_storage_wherever_its_operands_lie(case):
     rng = np.random.default_rng(zlib.crc32(case.name.encode()))
     operands = case.operands()

@@ -10,7 +10,7 @@ import plans
 import pytest
 import raggemm
 from arrays import random
-from jax.lax import DotAlgorithmPreset, Precision
+from jax.lax import DotAlgorithmPreset
 from raggemm import GroupedTensor, compat, override_ragged_dot
 from raggemm._primitive import library
 
@@ -85,19 +85,6 @@ def test_same_bits_on_every_instruction_set(preset):
         np.testing.assert_array_equal(result, results[0])
 
 
-def test_x6_is_near_float32_and_x3_is_not():
-    def of(precision):
-        return error(raggemm.ragged_dot(LHS, RHS, SIZES, precision=precision), product(LHS, RHS))
-
-    assert of(X6) < 3 * of(None) < of(X3)
-
-
-@pytest.mark.parametrize("precision", [None, Precision.DEFAULT, Precision.HIGHEST, "F32_F32_F32"])
-def test_every_other_precision_is_that_of_float32(precision):
-    (arithmetic,) = plans.lines("arithmetic", lambda *x: raggemm.ragged_dot(*x, precision=precision), LHS, RHS, SIZES)
-    assert arithmetic.startswith("f32, chains of 256")
-
-
 def test_the_configured_precision():
     """Of what is as in jax.lax; grouped_gemm and gmm have their own."""
     with jax.default_matmul_precision("BF16_BF16_F32_X3"):
@@ -118,45 +105,6 @@ def test_override(preset):
     assert len(arithmetics) >= 3 and all(NAMES[preset] in x for x in arithmetics)
     for x, want in zip(got, gradients(LHS, RHS, CT), strict=True):
         assert error(x, want) < MOST[preset]
-
-
-def test_override_of_other_types_is_jaxs():
-    lhs, rhs = LHS.astype(np.float16), RHS.astype(np.float16)
-    with override_ragged_dot() as lowerings:
-        jax.jit(lambda *x: jax.lax.ragged_dot(*x, precision=X3)).lower(lhs, rhs, SIZES)
-    assert [(x.by, x.why) for x in lowerings] == [
-        ("jax", "precision: BF16_BF16_F32_X3 is not supported for float16, float16 and a result of float16")
-    ]
-
-
-@pytest.mark.parametrize("out", [jnp.bfloat16, jnp.float16])
-def test_narrow_results_have_gradients(out):
-    """Their cotangents are narrow too."""
-
-    def both(lhs, rhs):
-        dot = functools.partial(raggemm.ragged_dot, precision=X3, preferred_element_type=out)
-        result, vjp = jax.vjp(lambda *x: dot(*x, SIZES), lhs, rhs)
-        return result, *vjp(CT.astype(out))
-
-    result, *got = jax.jit(both)(LHS, RHS)
-    assert result.dtype == out
-    np.testing.assert_allclose(np.float64(result), product(LHS, RHS), rtol=2**-7, atol=1e-2)
-    for x, want in zip(got, gradients(LHS, RHS, CT.astype(out)), strict=True):
-        assert error(x, want) < MOST[X3]
-
-
-def test_vmap_and_second_derivatives():
-    dot = functools.partial(raggemm.ragged_dot, precision=X6)
-    lhs, rhs = np.stack([LHS, 2 * LHS[::-1]]), np.stack([RHS, RHS[::-1]])
-    got = jax.jit(jax.vmap(dot, (0, 0, None)))(lhs, rhs, SIZES)
-    for x, a, b in zip(got, lhs, rhs, strict=True):
-        assert error(x, product(a, b)) < MOST[X6]
-
-    def along(lhs):
-        return (jax.grad(lambda x: (dot(x, RHS, SIZES) ** 2).sum() / 2)(lhs) * LHS).sum()
-
-    hessian_times_lhs = gradients(LHS, RHS, product(LHS, RHS))[0]
-    assert error(jax.jit(jax.grad(along))(LHS), hessian_times_lhs) < 3 * MOST[X6]
 
 
 @pytest.mark.parametrize("preset", [X3, X6])

@@ -1,9 +1,7 @@
 """prepack and unprepack: the bits of what went in, the bits of every product, and a value like any other."""
 
 import dataclasses
-import io
 import itertools
-import pickle
 import zlib
 
 import jax
@@ -14,10 +12,8 @@ import numpy as np
 import pytest
 import raggemm
 from arrays import random
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
 from quantized_formats import codes, dtype_of
-from raggemm import GroupedTensor, PackedWeights, QuantizedTensor, gmm, grouped_gemm, moe_mlp, prepack, unprepack
+from raggemm import GroupedTensor, QuantizedTensor, gmm, grouped_gemm, moe_mlp, prepack, unprepack
 
 SIZES = np.array([3, 0, 7, 2], np.int32)
 M, K, G = 14, 64, 4
@@ -79,40 +75,6 @@ def test_quantized_weights_come_back_and_have_the_same_products(name, transpose)
             same_bits(gmm(lhs, packed, SIZES), gmm(lhs, w, SIZES, transpose_rhs=transpose))
 
 
-def test_every_code_comes_back():
-    for name in QUANTIZED:
-        bits = ml_dtypes.iinfo(dtype_of(name)).bits if "int" in name else ml_dtypes.finfo(dtype_of(name)).bits
-        every = np.arange(2**bits, dtype=np.uint8).reshape(1, 4, -1)
-        data = jax.lax.bitcast_convert_type(jnp.asarray(every).astype(f"uint{bits}"), dtype_of(name))
-        back = unprepack(prepack(QuantizedTensor(data))).data
-        same_bits(jax.lax.bitcast_convert_type(back, f"uint{bits}").astype(np.uint8), every)
-
-
-def test_a_nan_keeps_its_payload():
-    words = np.array([0x7FC12345, 0xFF800001, 0x80000000, 0x00000001], np.uint32)
-    w = jnp.asarray(np.resize(words, (1, 3, 70)).view(np.float32))
-    same_bits(jax.lax.bitcast_convert_type(unprepack(prepack(w)), np.uint32), np.resize(words, (1, 3, 70)))
-
-
-@pytest.mark.parametrize(
-    "scale", [(), (G,), (1, 1, 1), (1, 1, 100), (G, 1, 100), (G, 2, 1), (G, K, 100), (G, 2, 50)], ids=str
-)
-def test_scales_of_every_shape(scale):
-    w = dataclasses.replace(quantized("int4", 100), scale=jnp.abs(jnp.asarray(random(*scale))) + 0.5)
-    packed = prepack(w)
-    same_bits(packed.scale, w.scale)
-    same_bits(gmm(LHS, packed, SIZES), gmm(LHS, w, SIZES))
-
-
-def test_local_groups_with_all_options():
-    w, options = weights(100)[:2], {"group_offset": jnp.array(1), "preferred_element_type": jnp.float32}
-    c, bias = jnp.asarray(random(M, 100, seed=3)), jnp.asarray(random(2, 100, seed=4))
-    options |= {"c": c, "bias": bias, "alpha": jnp.array([2.0, 3.0]), "beta": 0.5, "contracting_dims": ((1,), (1,))}
-    lhs = GroupedTensor(LHS, first_dims=SIZES)
-    same_bits(grouped_gemm(lhs, prepack(w), **options), grouped_gemm(lhs, w, **options))
-    same_bits(grouped_gemm(lhs, GroupedTensor(prepack(w)), **options), grouped_gemm(lhs, w, **options))
-
-
 @pytest.mark.parametrize("name", raggemm._primitive.library.description()["isas"] and ("SCALAR", "AVX2", "AVX512"))
 def test_other_instruction_sets_read_the_same_value(name):
     usable = {isa["name"].upper() for isa in raggemm._primitive.library.description()["isas"] if isa["usable"]}
@@ -129,83 +91,13 @@ def test_other_instruction_sets_read_the_same_value(name):
 # A value
 
 
-def test_tree_pickle_and_file():
-    packed = prepack(quantized("int8", 100))
-    leaves, tree = jax.tree.flatten(packed)
-    assert [x.shape for x in leaves] == [packed.data.shape, packed.scale.shape]
-    fields = pickle.loads(
-        pickle.dumps({x: getattr(packed, x) for x in ("columns", "transposed", "quantized", "version")})
-    )
-    assert fields == {"columns": 100, "transposed": False, "quantized": True, "version": 1}
-    file = io.BytesIO()
-    np.savez(file, *map(np.asarray, leaves))
-    file.seek(0)
-    loaded = np.load(file)
-    again = jax.tree.unflatten(tree, [jnp.asarray(loaded[x]) for x in loaded.files])
-    same_bits(gmm(LHS, again, SIZES), gmm(LHS, packed, SIZES))
-    same_bits(pickle.loads(pickle.dumps(packed)).data, packed.data)
-
-
-def test_jit_scan_and_donation():
-    w = weights(100)
-    expected = gmm(LHS, w, SIZES)
-    packed = jax.jit(prepack)(w)
-    assert isinstance(packed, PackedWeights)
-    same_bits(jax.jit(unprepack)(packed), w)
-    _, products = jax.lax.scan(
-        lambda _, p: (None, gmm(LHS, p, SIZES)), None, jax.tree.map(lambda *x: jnp.stack(x), packed, packed)
-    )
-    same_bits(products[1], expected)
-
-    @jax.jit
-    def use(p):
-        return gmm(LHS, p, SIZES), p
-
-    same_bits(use(packed)[0], expected)
-    donating = jax.jit(lambda p: (gmm(LHS, p, SIZES), p), donate_argnums=0)
-    address = packed.data.unsafe_buffer_pointer()
-    out, kept = donating(packed)
-    assert packed.data.is_deleted() and kept.data.unsafe_buffer_pointer() == address
-    same_bits(out, expected)
-
-
 def test_the_call_gets_the_value_as_it_is():
     text = jax.jit(lambda w: gmm(LHS, w, SIZES)).lower(prepack(weights(100))).as_text()
     assert 'rhs_layout = "COLUMN_BLOCKS"' in text
     assert "transpose" not in text
 
 
-def test_shard_map_over_the_groups():
-    w = weights(100, ml_dtypes.bfloat16)
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
-    packed = jax.device_put(prepack(w), NamedSharding(mesh, P("x")))
-
-    def of_a_device(lhs, w, sizes):
-        return jax.lax.psum(gmm(lhs, w, sizes, group_offset=2 * jax.lax.axis_index("x")), "x")
-
-    parts = jax.shard_map(of_a_device, mesh=mesh, in_specs=(P(), P("x"), P()), out_specs=P())
-    same_bits(jax.jit(parts)(LHS, packed, SIZES), gmm(LHS, w, SIZES))
-
-
 # Derivatives
-
-
-def test_gradients_of_every_operand():
-    w, bias = weights(100), jnp.asarray(random(G, 100, seed=2))
-
-    def loss(lhs, w, bias):
-        out = grouped_gemm(GroupedTensor(lhs, SIZES), w, contracting_dims=((1,), (1,)), bias=bias, alpha=2.0)
-        return (out * jnp.sin(out)).sum()
-
-    expected = jax.grad(loss, (0, 1, 2))(LHS, w, bias)
-    got = jax.jit(jax.grad(loss, (0, 1, 2)))(LHS, prepack(w), bias)
-    assert isinstance(got[1], PackedWeights)
-    for a, b in zip((got[0], unprepack(got[1]), got[2]), expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-    through = jax.grad(lambda w: loss(LHS, prepack(w), bias))(w)
-    np.testing.assert_allclose(through, expected[1], rtol=1e-5, atol=1e-5)
-    tangent = jax.jvp(lambda w: loss(LHS, w, bias), (prepack(w),), (prepack(w + 1),))[1]
-    np.testing.assert_allclose(tangent, (expected[1] * (w + 1)).sum(), rtol=1e-4)
 
 
 # moe_mlp
@@ -241,29 +133,6 @@ def arguments(case, given, transposed):
     } | given
 
 
-def test_moe_mlp_of_quantized_weights():
-    case = moe_mlps.Case()
-    q = {n: raggemm.quantize(case.given[n], "int4", axes=1) for n in ("w_up", "w_gate", "w_down")}
-    plain, packed = case.given | q, case.given | {n: prepack(w) for n, w in q.items()}
-    same_bits(moe_mlp(**arguments(case, packed, (0, 0))), moe_mlp(**arguments(case, plain, (0, 0))))
-
-
-@pytest.mark.parametrize("name", ["int4", "uint4", "int2", "float4_e2m1fn"])
-def test_gradients_beside_packed_weights_whose_rows_are_no_whole_bytes(name):
-    """Of columns that are odd in number, which blocks fill up and matrices do not."""
-    case, random = moe_mlps.Case(biases=False, weighted=False), np.random.default_rng(0)
-    shapes = {"w_up": (G, 63, 31), "w_gate": (G, 63, 31), "w_down": (G, 31, 63)}
-    q = {w: raggemm.quantize(np.float32(random.normal(size=s)), name, axes=1) for w, s in shapes.items()}
-    plain = case.given | q | {"x": np.nan_to_num(case.given["x"][:, :63])}
-
-    def gradient(given):
-        return jax.grad(lambda x: (moe_mlp(**arguments(case, given | {"x": x}, (0, 0))) ** 2).sum())(given["x"])
-
-    want = gradient(plain | {w: raggemm.dequantize(x, np.float32) for w, x in q.items()})
-    got = gradient(plain | {w: prepack(x) for w, x in q.items()})
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
-
-
 # Errors
 
 
@@ -274,39 +143,24 @@ BAD = [
     (lambda: prepack(np.zeros((G, K, 100), np.int8)), TypeError, "w: dtype is int8.*QuantizedTensor"),
     (lambda: prepack(W), TypeError, "w: is a PackedWeights, must be an array"),
     (lambda: unprepack(LHS), TypeError, "packed: is ndarray, must be PackedWeights"),
-    (
-        lambda: gmm(LHS, dataclasses.replace(W, version=2), SIZES),
-        ValueError,
-        "rhs: is packed by version 2 of the layout, this raggemm reads version 1",
-    ),
+    (lambda: gmm(LHS, dataclasses.replace(W, version=2), SIZES), ValueError,
+     "rhs: is packed by version 2 of the layout, this raggemm reads version 1"),
     (lambda: unprepack(dataclasses.replace(W, version=2)), ValueError, "version 2 .* version 1"),
-    (
-        lambda: gmm(LHS, dataclasses.replace(W, columns=129), SIZES),
-        ValueError,
-        r"rhs.data: shape is \(4, 2, 64, 64\), must be \[G,T,K,B\] with T blocks for 129 columns",
-    ),
+    (lambda: gmm(LHS, dataclasses.replace(W, columns=129), SIZES), ValueError,
+     r"rhs.data: shape is \(4, 2, 64, 64\), must be \[G,T,K,B\] with T blocks for 129 columns"),
     (lambda: gmm(LHS, dataclasses.replace(W, data=W.data[0]), SIZES), ValueError, "rhs.data: shape is"),
     (lambda: gmm(LHS, dataclasses.replace(W, scale=np.ones(3, np.float32)), SIZES), ValueError, "rhs.scale: shape"),
-    (
-        lambda: gmm(LHS[:, :60], W, SIZES),
-        ValueError,
-        r"rhs, shape \(4, 64, 100\), are contracted, but differ: 60 and 64",
-    ),
+    (lambda: gmm(LHS[:, :60], W, SIZES), ValueError,
+     r"rhs, shape \(4, 64, 100\), are contracted, but differ: 60 and 64"),
     (lambda: gmm(LHS, W, SIZES, transpose_rhs=True), ValueError, "rhs: PackedWeights are .* axis 1"),
     (lambda: gmm(LHS, W, SIZES[:3], group_offset=0), ValueError, "4 groups, more than the 3"),
     (lambda: gmm(W, W, SIZES), TypeError, "lhs: is a PackedWeights, must be an array"),
     (lambda: raggemm.tgmm(LHS.T, W, SIZES), ValueError, r"rhs: shape is \(4, 64, 100\), must have 2 axes"),
-    (
-        lambda: grouped_gemm(np.zeros((G, 3, K), np.float32), W, contracting_dims=((2,), (1,))),
-        ValueError,
-        "rhs: PackedWeights are for the rhs of ragged M; unprepack them",
-    ),
-    (
-        lambda: grouped_gemm(GroupedTensor(LHS, SIZES), W, contracting_dims=((1,), (2,))),
-        ValueError,
-        "rhs: PackedWeights are",
-    ),
-]
+    (lambda: grouped_gemm(np.zeros((G, 3, K), np.float32), W, contracting_dims=((2,), (1,))), ValueError,
+     "rhs: PackedWeights are for the rhs of ragged M; unprepack them"),
+    (lambda: grouped_gemm(GroupedTensor(LHS, SIZES), W, contracting_dims=((1,), (2,))), ValueError,
+     "rhs: PackedWeights are"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("call", "kind", "message"), BAD, ids=range(len(BAD)))

@@ -1,6 +1,5 @@
 """quantize: elements, scales and zero points of each format against NumPy in float64, and its derivatives."""
 
-import itertools
 import math
 import re
 
@@ -21,14 +20,13 @@ from quantized_formats import (
     SCALES,
     TINY,
     UNSIGNED,
-    codes,
     dtype_of,
     magnitudes,
     nearest,
     reduced,
     spread,
 )
-from raggemm import QuantizedTensor, dequantize, fake_quantize, quantize, quantize_nvfp4
+from raggemm import dequantize, fake_quantize, quantize, quantize_nvfp4
 
 pytestmark = pytest.mark.usefixtures("emitters")  # for float4_e2m1fn
 
@@ -143,29 +141,6 @@ def test_power_of_two_scales(name, bits):
     np.testing.assert_array_equal(np.asarray(q.data, np.float64)[normal, 0], nearest(-quotients, name))
 
 
-@pytest.mark.parametrize("name", [*INTEGERS, *FLOATS])
-def test_what_is_beyond_the_bound_saturates(name):
-    big = np.float32(np.finfo(np.float32).max)
-    q = quantize(np.float32([1.5, 2, 3, big, -big, -2]), name, bound=2.0)
-    largest = magnitudes(name)[-1]
-    got = np.asarray(q.data, np.float64)
-    assert (got[2:4] == largest).all() and got[4] == (0 if name in UNSIGNED else -largest)
-    assert np.abs(np.asarray(dequantize(q))).max() <= 2 * (1 + 1.01 / largest)
-
-
-@pytest.mark.parametrize("scale", ["float16", "bfloat16", "float32", "float8_e4m3fn"])
-@pytest.mark.parametrize("name", ["int8", "int2", "float8_e5m2", "float4_e2m1fn"])
-def test_scales_at_their_limits(name, scale):
-    """None is 0, infinite or NaN, and nothing wraps around."""
-    x = np.float32([[0, 0], [1e-45, 0], [2e-38, -1e-38], [1e-9, -2e-9], [1e30, -1e30], [3e38, -3e38]])
-    q = quantize(x, name, axes=1, scale_dtype=dtype_of(scale))
-    scales, out = np.asarray(q.scale, np.float64), np.asarray(dequantize(q))
-    assert (scales[:2] == 1).all() and (scales > 0).all() and np.isfinite(scales).all()
-    assert (out[:2] == 0).all() and np.isfinite(out).all()
-    assert np.abs(np.float64(q.data[5])).min() == magnitudes(name)[-1]
-    assert (np.abs(out[4:]) <= np.abs(x[4:]) * 1.01).all()
-
-
 @pytest.mark.parametrize("bound", [None, 4.0])
 @pytest.mark.parametrize("scale", ["float32", "float8_e8m0fnu"])
 @pytest.mark.parametrize("name", [*INTEGERS, *FLOATS])
@@ -192,85 +167,6 @@ def test_nan_and_infinity_never_become_numbers(name, scale, bound):
         np.testing.assert_array_equal(out[bad == x], np.asarray(dequantize(clean))[bad == x])
     if name == "float8_e5m2":
         assert (out[2, 0], out[4, 7]) == (np.inf, -np.inf)
-
-
-@pytest.mark.parametrize("name", INTEGERS)
-def test_zero_points_use_the_whole_range_and_keep_zero(name):
-    info = ml_dtypes.iinfo(dtype_of(name))
-    steps = info.max - info.min
-    x = np.float32([[0, 1, steps], [-steps, -1, 0], [3 * steps, 0, 2], [0, 0, 0]])
-    q = quantize(x, name, axes=1, zero_point=True)
-    np.testing.assert_allclose(np.asarray(q.scale)[:, 0], [1, 1, 3, 1], rtol=1e-6)
-    np.testing.assert_array_equal(np.int64(q.zero_point)[:, 0], [info.min, info.max, info.min, info.min])
-    assert (np.int64(q.data)[:3].min(1) == info.min).all() and (np.int64(q.data)[:3].max(1) == info.max).all()
-    out = np.asarray(dequantize(q))
-    assert (out[x == 0] == 0).all() and (np.abs(out - x) <= 1.5).all()
-
-
-@pytest.mark.parametrize("name", [*INTEGERS, *FLOATS])
-def test_round_trip(name):
-    data = codes(name)
-    data = data[np.isfinite(data.astype(np.float32))]
-    if name in INTEGERS and name not in UNSIGNED:
-        data = data[1:]
-    tensor = QuantizedTensor(np.stack([data, data]), np.float32([[0.37], [5e4]]))
-    zero = name in UNSIGNED
-    got = quantize(dequantize(tensor), name, axes=1, zero_point=zero)
-    np.testing.assert_array_equal(np.asarray(got.data).astype(np.float32), np.stack([data, data]).astype(np.float32))
-    np.testing.assert_allclose(np.asarray(got.scale), np.asarray(tensor.scale), rtol=1e-6)
-
-
-@pytest.mark.parametrize("scale", ["float32", "float8_e8m0fnu"])
-@pytest.mark.parametrize("name", ["uint4", "float8_e4m3fn"])
-def test_same_bits_under_jit_and_vmap(name, scale):
-    x = random(3, 64, 5)
-
-    def one(x, block=1):
-        return quantize(x, name, block=(block, 16), scale_dtype=dtype_of(scale), bound=None if block else 1.3)
-
-    want = [np.asarray(v).tobytes() for v in jax.tree.leaves(one(x))]
-    for got in (jax.jit(one)(x), jax.vmap(lambda x: quantize(x, name, block=(0, 16), scale_dtype=dtype_of(scale)))(x)):
-        assert [np.asarray(v).tobytes() for v in jax.tree.leaves(got)] == want
-    bound = [quantize(x, name, bound=1.3), jax.jit(lambda x: quantize(x, name, bound=1.3))(x)]
-    leaves = [[np.asarray(v).tobytes() for v in jax.tree.leaves(q)] for q in bound]
-    assert leaves[0] == leaves[1]
-
-
-@pytest.mark.parametrize("name", ["int8", "uint4", "float8_e4m3fn", "float4_e2m1fn"])
-def test_same_bits_with_x64(name):
-    x = random(2, 32, 3)
-
-    @jax.jit
-    def leaves(x):
-        results = []
-        for scale, options in itertools.product(SCALES, ({}, {"bound": 1.0})):
-            q = quantize(x, name, block=(1, 16), scale_dtype=dtype_of(scale), **options)
-            results += (*jax.tree.leaves(q), dequantize(q))
-        return results
-
-    want = [np.asarray(v).tobytes() for v in leaves(x)]
-    with jax.enable_x64(True):
-        got = [np.asarray(v).tobytes() for v in leaves(np.float64(x))]
-        assert dequantize(quantize(x, name), jnp.float64).dtype == np.float64
-    assert got == want
-
-
-@pytest.mark.parametrize("shape", [(), (0, 4), (4, 0), (1,)])
-def test_small_and_empty(shape):
-    q = quantize(np.ones(shape, np.float32), "int8", axes=tuple(range(len(shape))))
-    assert q.scale.shape == (1,) * len(shape) and q.shape == shape
-    assert (np.asarray(dequantize(q)) == 1).all()
-    if len(shape) == 2:
-        assert dequantize(quantize(np.ones(shape, np.float32), "int8", axes=1)).shape == shape
-
-
-def test_weights_have_a_scale_for_each_expert_and_column():
-    """Unless it is said otherwise: an expert with large weights takes no digits from the others."""
-    x = random(3, 64, 5) * np.float32([1, 1e-4, 1e4])[:, None, None]
-    largest = np.abs(np.float64(x)).max(1, keepdims=True)
-    for values in (dequantize(quantize(x, "int8")), fake_quantize(x, "int8")):
-        assert (np.abs(values - np.float64(x)) <= largest / 254 * (1 + 1e-5)).all()
-    assert quantize(x, "int8", zero_point=True).zero_point.shape == (3, 1, 5)
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (8, 64), (2, 3, 8, 4)])
@@ -314,16 +210,6 @@ def test_straight_through(name, dtype):
         np.testing.assert_array_equal(np.asarray(tangent, np.float32), want)
         gradient = jax.jit(jax.grad(lambda x, o=options: (fake_quantize(x, name, **o) * ct).sum()))(x)
         np.testing.assert_array_equal(np.asarray(gradient, np.float32), want)
-
-
-def test_straight_through_a_second_time():
-    """Of the square of each value the second derivative is 2, as if nothing was rounded."""
-    x = random(4, 32)
-    first = jax.grad(lambda x: (fake_quantize(x, "int8", axes=1) ** 2).sum())
-    want = 2 * dequantize(quantize(x, "int8", axes=1))
-    np.testing.assert_array_equal(first(x), want)
-    np.testing.assert_array_equal(jax.jvp(first, (x,), (np.ones_like(x),))[1], np.full_like(x, 2))
-    np.testing.assert_array_equal(jax.grad(lambda x: first(x).sum())(x), np.full_like(x, 2))
 
 
 def test_quantize_has_no_gradient():

@@ -79,49 +79,6 @@ def test_wrong_group_sizes(sizes, message):
         assert np.isnan(np.asarray(jax.jit(run)(scale))).all()
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_result_is_rounded_once_from_float32(dtype):
-    data, scale = codes("uint8"), np.float32(1 / 3)
-    got = dequantize(QuantizedTensor(data, scale), dtype_of(dtype))
-    np.testing.assert_array_equal(np.asarray(got), (np.float32(data) * scale).astype(dtype_of(dtype)))
-
-
-@pytest.mark.parametrize("transform", [jax.jit, jax.vmap, lambda f: jax.jit(jax.vmap(f))])
-def test_transformations(transform):
-    tensor = QuantizedTensor(
-        np.arange(24, dtype=np.int8).reshape(2, 3, 4), np.float32([[[2], [3], [4]]] * 2), np.int8([[[1]]] * 2)
-    )
-    want = (np.arange(24).reshape(2, 3, 4) - 1) * np.array([2, 3, 4])[:, None]
-    np.testing.assert_array_equal(np.asarray(transform(dequantize)(tensor)), want)
-
-
-def test_is_a_pytree_of_anything():
-    tensor = QuantizedTensor(np.zeros((2, 3), np.int8), np.float32(2))
-    leaves, tree = jax.tree.flatten(tensor)
-    assert [leaf.shape for leaf in leaves] == [(2, 3), ()]
-    assert (tensor.shape, tensor.ndim, tensor.dtype) == ((2, 3), 2, np.int8)
-    for leaf in (None, object(), "x", jax.ShapeDtypeStruct((2,), np.float32)):
-        assert jax.tree.unflatten(tree, [leaf, leaf]) == QuantizedTensor(leaf, leaf)
-    doubled = jax.tree.map(lambda x: x[None], tensor)
-    assert doubled.shape == (1, 2, 3) and doubled.zero_point is None
-    shapes = jax.eval_shape(lambda t: t, tensor)
-    assert isinstance(shapes, QuantizedTensor) and shapes.shape == (2, 3)
-    stacked = jax.lax.scan(lambda c, t: (c, dequantize(t)), 0, jax.tree.map(lambda x: np.stack([x, x]), tensor))[1]
-    assert stacked.shape == (2, 2, 3)
-
-
-def test_derivatives_of_scales():
-    data, ct = np.arange(-6, 6, dtype=np.int8).reshape(3, 4), np.arange(12, dtype=np.float32).reshape(3, 4)
-
-    def loss(scale):
-        return (dequantize(QuantizedTensor(data, scale, np.int8(1))) * ct).sum()
-
-    scale = np.float32([[1], [2], [3]])
-    want = ((data - 1.0) * ct).sum(1, keepdims=True)
-    np.testing.assert_allclose(np.asarray(jax.grad(loss)(scale)), want)
-    np.testing.assert_allclose(jax.jvp(loss, (scale,), (np.ones_like(scale),))[1], want.sum())
-
-
 def test_mxfp4_from_blocks():
     rng = np.random.default_rng(3)
     blocks = np.concatenate([np.arange(256), rng.integers(0, 256, 256 * 15)]).astype(np.uint8).reshape(2, 16, 8, 16)
@@ -150,25 +107,19 @@ def scaled(data, *shape):
 BAD_TENSORS = [
     (D3, TypeError, "w: is ndarray, must be a QuantizedTensor"),
     (GroupedTensor(D3), TypeError, "w: is GroupedTensor"),
-    (
-        QuantizedTensor(np.zeros(4, np.int16)),
-        TypeError,
-        "w.data: dtype is int16, must be int8, uint8, int4, uint4, int2",
-    ),
+    (QuantizedTensor(np.zeros(4, np.int16)), TypeError,
+     "w.data: dtype is int16, must be int8, uint8, int4, uint4, int2"),
     (QuantizedTensor(D3, np.ones(4, np.int32)), TypeError, "w.scale: dtype is int32, must be float16, bfloat16"),
     (QuantizedTensor(D3, None, np.uint8(1)), TypeError, "w.zero_point: dtype is uint8, must be int8"),
     (QuantizedTensor(F4, None, F4), TypeError, "w.data: with a zero_point: dtype is float4_e2m1fn, must be int8"),
     (scaled(D3, 3), ValueError, "w.scale: shape is (3,), must be (), (4,) or have the 3 axes of data (4, 64, 6)"),
     (scaled(D3, 64, 6), ValueError, "w.scale: shape is (64, 6), must be (), (4,) or"),
-    (
-        scaled(D2, 1, 8, 1),
-        ValueError,
-        "w.scale: shape is (1, 8, 1), must be (), [G] or have the 2 axes of data (8, 64)",
-    ),
+    (scaled(D2, 1, 8, 1), ValueError,
+     "w.scale: shape is (1, 8, 1), must be (), [G] or have the 2 axes of data (8, 64)"),
     (scaled(D3, 4, 5, 6), ValueError, "w.scale: axis 1 of shape (4, 5, 6) is 5, must divide 64 of data (4, 64, 6)"),
     (scaled(D3, 4, 0, 6), ValueError, "w.scale: axis 1 of shape (4, 0, 6) is 0, must divide 64"),
     (QuantizedTensor(D3, None, D3[:3]), ValueError, "w.zero_point: axis 0 of shape (3, 64, 6) is 3, must divide 4"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("tensor", "error", "text"), BAD_TENSORS)
@@ -180,59 +131,35 @@ def test_wrong_tensors(tensor, error, text):
 
 G = np.zeros(3, np.int32)
 BAD_CALLS = [
-    (
-        lambda: dequantize(scaled(D2, 3)),
-        ValueError,
-        "q.scale: shape (3,) is one for each group of rows, which needs gro",
-    ),
-    (
-        lambda: dequantize(scaled(D2, 4), group_sizes=G),
-        ValueError,
-        "q.scale: shape is (4,), must be (3,) as group_sizes",
-    ),
+    (lambda: dequantize(scaled(D2, 3)), ValueError,
+     "q.scale: shape (3,) is one for each group of rows, which needs gro"),
+    (lambda: dequantize(scaled(D2, 4), group_sizes=G), ValueError,
+     "q.scale: shape is (4,), must be (3,) as group_sizes"),
     (lambda: dequantize(scaled(D3, 4), group_sizes=G), ValueError, "group_sizes: shape is (3,) with data (4, 64, 6)"),
     (lambda: dequantize(scaled(D2), group_sizes=np.float32([1])), TypeError, "group_sizes: dtype is float32"),
     (lambda: dequantize(scaled(D2), jnp.int8), TypeError, "dtype: dtype is int8, must be float16"),
     (lambda: quantize(D2, "int8"), TypeError, "x: dtype is int8, must be float16"),
     (lambda: quantize(np.float32(D2), "int16"), TypeError, "dtype: dtype is int16, must be int8"),
-    (
-        lambda: quantize(np.float32(D2), "int8", scale_dtype="int8"),
-        TypeError,
-        "scale_dtype: dtype is int8, must be float16, bfloat16, float32",
-    ),
+    (lambda: quantize(np.float32(D2), "int8", scale_dtype="int8"), TypeError,
+     "scale_dtype: dtype is int8, must be float16, bfloat16, float32"),
     (lambda: quantize(np.float32(D2), E8M0), TypeError, "dtype: dtype is float8_e8m0fnu"),
     (lambda: quantize(np.float32(D2), jnp.float8_e5m2, zero_point=True), TypeError, "zero_point: dtype is float8_e5m2"),
     (lambda: quantize(np.float32(D2), "int8", axes=2), ValueError, "axes: axis 2 is out of range for shape (8, 64)"),
-    (
-        lambda: quantize(np.float32(D2), "int8", block=(-3, 2)),
-        ValueError,
-        "block[0]: axis -3 is out of range for shape",
-    ),
-    (
-        lambda: quantize(np.float32(D2), "int8", block=(1, 48)),
-        ValueError,
-        "block: size 48 must divide 64, the extent of",
-    ),
+    (lambda: quantize(np.float32(D2), "int8", block=(-3, 2)), ValueError,
+     "block[0]: axis -3 is out of range for shape"),
+    (lambda: quantize(np.float32(D2), "int8", block=(1, 48)), ValueError,
+     "block: size 48 must divide 64, the extent of"),
     (lambda: quantize(np.float32(D2), "int8", block=(1, 0)), ValueError, "block: size 0 must divide 64"),
-    (
-        lambda: quantize(np.float32(D2), "int8", block=(1, 8), axes=1),
-        ValueError,
-        "block: axis 1 of (8, 64) is one of axes",
-    ),
+    (lambda: quantize(np.float32(D2), "int8", block=(1, 8), axes=1), ValueError,
+     "block: axis 1 of (8, 64) is one of axes"),
     (lambda: quantize(np.float32(D2), "int8", bound=-1.0), ValueError, "bound is -1.0, must be positive, and finite"),
     (lambda: quantize(np.float32(D2), "int8", bound=np.inf), ValueError, "bound is inf, must be positive"),
     (lambda: mxfp4_from_blocks(D2, D2), TypeError, "blocks: dtype is int8, must be uint8"),
-    (
-        lambda: mxfp4_from_blocks(np.uint8(D3), np.uint8(D2)),
-        ValueError,
-        "blocks: shape is (4, 64, 6), must be [E,N,K/32",
-    ),
-    (
-        lambda: mxfp4_from_blocks(np.zeros((2, 3, 4, 16), np.uint8), np.zeros((2, 3, 5), np.uint8)),
-        ValueError,
-        "scales: shape is (2, 3, 5), must be (2, 3, 4), the first three axes of blocks",
-    ),
-]
+    (lambda: mxfp4_from_blocks(np.uint8(D3), np.uint8(D2)), ValueError,
+     "blocks: shape is (4, 64, 6), must be [E,N,K/32"),
+    (lambda: mxfp4_from_blocks(np.zeros((2, 3, 4, 16), np.uint8), np.zeros((2, 3, 5), np.uint8)), ValueError,
+     "scales: shape is (2, 3, 5), must be (2, 3, 4), the first three axes of blocks"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("call", "error", "text"), BAD_CALLS, ids=range(len(BAD_CALLS)))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import quantized_modes as q
 import raggemm
+from arrays import sampled
 from program_text import custom_calls
 from quantized_modes import SIZES, G, K, M, N
 from ragged_dots import FORMS, Form
@@ -37,7 +38,7 @@ def tensor(shape, dtype, seed, with_zero):
 
 
 @pytest.mark.parametrize("side", [0, 1], ids=["lhs", "rhs"])
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("form", sampled(FORMS, 5), ids=str)
 def test_every_form(form, side):
     seed = FORMS.index(form)
     *matrices, sizes = form.operands()
@@ -47,34 +48,6 @@ def test_every_form(form, side):
     out = lax.ragged_dot_general(*given, sizes, form.numbers)
     assert out.dtype == np.float32
     form.expected(*dense, sizes).check(out)
-
-
-def test_a_scale_for_each_group_of_rows_and_for_all():
-    data = q.elements(q.FORMATS["int8"], (M, K), 1)[0]
-    rhs = q.floats("M", 1)
-    for scale in (np.float32(0.5), np.array([0.25, 1, 64], np.float32)):
-        out = lax.ragged_dot(QuantizedTensor(data, scale), rhs, SIZES)
-        of_rows = np.append(np.broadcast_to(scale, 3), 0)[q.WHERE][:, None]
-        want, magnitude = q.product("M", data * of_rows, rhs)
-        np.testing.assert_array_less(np.abs(out - want), 1e-5 * magnitude + 1e-30)
-    with pytest.raises(ValueError, match=r"lhs\.scale: shape is \(2,\), must be \(3,\), one for each processed group"):
-        lax.ragged_dot(QuantizedTensor(data, np.ones(2, np.float32)), rhs, SIZES)
-
-
-def test_group_offset_and_the_dtype_of_the_result():
-    data, scale, values = q.operand(q.FORMATS["int4"], "M", 1, 0)
-    rhs = QuantizedTensor(data[1:], scale[1:])
-    for dtype in (np.float16, ml_dtypes.bfloat16, np.float32):
-        out = lax.ragged_dot(LHS.astype(dtype), rhs, SIZES, group_offset=1)
-        assert out.dtype == dtype
-    want, magnitude = q.product("M", LHS * (q.WHERE > 0)[:, None], values)
-    np.testing.assert_array_less(np.abs(out - want), 1e-5 * magnitude + 1e-30)
-    rows = QuantizedTensor(*q.operand(q.FORMATS["int8"], "M", 0, 1)[:2])
-    assert lax.ragged_dot(rows, rhs, SIZES, group_offset=1).dtype == np.float32
-    with pytest.raises(TypeError, match="preferred_element_type: dtype is int32, must be float16"):
-        lax.ragged_dot(rows, rhs, SIZES, group_offset=1, preferred_element_type=np.int32)
-    with pytest.raises(TypeError, match="contracting dimensions"):
-        lax.ragged_dot(LHS[:, 1:], rhs, SIZES[1:])
 
 
 RAW = [*(q.FORMATS[f] for f in ("int8", "uint4", "int2", "e4m3", "e5m2", "e2m1"))]
@@ -124,45 +97,6 @@ def test_two_of_integers(names):
     assert [x.by for x in lowerings] == ["jax"] and "result is " in lowerings[0].why
 
 
-def test_experts_of_int8_with_scales_of_columns_behind_as_a_model_has_them():
-    """The rows' scales are gathered and multiply the result; everything but them is one call."""
-    data, scale, values = q.operand(q.FORMATS["int8"], "M", 1, 0)
-    lhs = LHS.astype(ml_dtypes.bfloat16)
-    expert_of_row = np.minimum(q.WHERE, 2)
-
-    @jax.jit
-    def layer(x):
-        out = jax.lax.ragged_dot(x, data, SIZES) * jnp.take_along_axis(scale[:, 0], expert_of_row[:, None], 0)
-        return out.astype(jnp.bfloat16)
-
-    with raggemm.override_ragged_dot() as lowerings:
-        out = layer(lhs)
-        dlhs = jax.jit(jax.grad(lambda x: layer(x).astype(jnp.float32).sum()))(lhs)
-    assert [x.by for x in lowerings] == ["raggemm"] * len(lowerings) and len(lowerings) >= 2
-    assert dlhs.dtype == lhs.dtype
-    want, magnitude = q.product("M", np.asarray(lhs, np.float64), values)
-    np.testing.assert_array_less(np.abs(np.asarray(out, np.float64) - want), 2.0**-7 * magnitude + 1e-30)
-
-
-PAIRS = [("e4m3", "e5m2", "raggemm"), ("e2m1", "e4m3", "raggemm"), ("int4", "e4m3", "raggemm"), ("e5m2", "e5m2", "jax")]
-
-
-@pytest.mark.parametrize("left, right, by", PAIRS, ids=["-".join(pair[:2]) for pair in PAIRS])
-def test_two_of_few_bits(left, right, by):
-    lhs, rhs = q.elements(q.FORMATS[left], (M, K), 0)[0], q.elements(q.FORMATS[right], (G, K, N), 1)[0]
-    call = functools.partial(jax.lax.ragged_dot, preferred_element_type=np.float32)
-    with raggemm.override_ragged_dot() as lowerings:
-        out = jax.jit(lambda *x: call(*x))(lhs, rhs, SIZES)
-    assert [x.by for x in lowerings] == [by]
-    if by == "raggemm":
-        want, magnitude = q.product("M", lhs.astype(np.float64), rhs.astype(np.float64))
-        np.testing.assert_array_less(np.abs(out - want), 1e-5 * magnitude + 1e-30)
-    else:
-        assert lowerings[0].why == f"lhs is {q.FORMATS[left]}"
-        with pytest.raises(TypeError, match="lhs: dtype is float8_e5m2, must be float16"):
-            lax.ragged_dot(lhs, rhs, SIZES, preferred_element_type=np.float32)
-
-
 LEFT = {
     "int4 with int16": (q.FORMATS["int4"], np.dtype(np.int16), np.int32, "rhs is int16"),
     "a result of float8": (q.FORMATS["e4m3"], q.FORMATS["e4m3"], None, "result is float8_e4m3fn"),
@@ -178,20 +112,3 @@ def test_what_is_left_to_jax_is_listed(case):
     with raggemm.override_ragged_dot() as lowerings:
         jax.jit(lambda *x: jax.lax.ragged_dot(*x, preferred_element_type=preferred))(lhs, rhs, SIZES)
     assert [(x.by, x.why) for x in lowerings] == [("jax", why)]
-
-
-def test_transformations():
-    data, scale, _ = q.operand(q.FORMATS["int4"], "M", 1, 0)
-    pair = jax.tree.map(lambda x: jnp.stack([x, x]), QuantizedTensor(data, scale))
-    want = lax.ragged_dot(LHS, QuantizedTensor(data, scale), SIZES)
-    got = jax.vmap(lambda w: lax.ragged_dot(LHS, w, SIZES))(pair)
-    np.testing.assert_array_equal(got, np.stack([want, want]))
-    raw = lax.ragged_dot(LHS, data, SIZES)
-    np.testing.assert_array_equal(jax.vmap(lambda x: lax.ragged_dot(x, data, SIZES))(np.stack([LHS] * 2))[1], raw)
-    form = Form("bmk,bgkn->bmn, m")
-    _, rhs, sizes = form.operands()
-    with raggemm.override_ragged_dot() as lowerings:
-        lhs = np.random.default_rng(0).integers(-8, 8, (2, 9, 9)).astype(ml_dtypes.int4)
-        out = jax.jit(jax.vmap(jax.lax.ragged_dot))(lhs, rhs, sizes)
-    assert [x.by for x in lowerings] == ["raggemm"]
-    form.expected(lhs.astype(np.float32), rhs, sizes).check(out)

@@ -8,12 +8,15 @@ import jax
 import ml_dtypes
 import numpy as np
 import oracle
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantized_formats import FLOATS as QUANTIZED_FLOATS
 from quantized_formats import INTEGERS, dtype_of
-from quantized_operands import close, codes, dense, tensor, values_and_magnitudes
-from raggemm import GroupedTensor, QuantizedTensor, gmm
+from quantized_operands import codes, tensor
+from raggemm import GroupedTensor, gmm
+
+pytestmark = pytest.mark.slow
 
 FLOATS = (np.float16, ml_dtypes.bfloat16, np.float32)
 BATCH = 2
@@ -86,98 +89,3 @@ def quantized(draw, shape, groups):
     if name in INTEGERS and draw(st.booleans()):
         x = dataclasses.replace(x, zero_point=codes(dtype_of(name), factor(), 2))
     return x
-
-
-@st.composite
-def quantized_shards(draw):
-    """(lhs, rhs, group sizes, offset), of which lhs, rhs or both are quantized; whether rhs is transposed."""
-    groups = draw(st.integers(1, 4))
-    sizes = np.array(draw(st.lists(st.integers(0, 4), min_size=groups, max_size=groups)), np.int32)
-    local, m = draw(st.integers(1, groups)), int(sizes.sum()) + draw(st.integers(1, 3))
-    k, n = draw(st.sampled_from((4, 12, 64))), draw(st.sampled_from((4, 8)))
-    transposed, which = draw(st.booleans()), draw(st.sampled_from(("lhs", "rhs", "rhs", "both")))
-    shapes = (m, k), (local, n, k) if transposed else (local, k, n)
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    operands = [
-        draw(quantized(shape, local))
-        if which in (side, "both")
-        else rng.uniform(-1, 1, shape).astype(draw(st.sampled_from(FLOATS)))
-        for side, shape in zip(("lhs", "rhs"), shapes, strict=True)
-    ]
-    return (*operands, sizes, np.int32(draw(st.integers(0, groups - local)))), transposed
-
-
-def floats_of(x):
-    """What has derivatives: an array, or a scale."""
-    return x.scale if isinstance(x, QuantizedTensor) else x
-
-
-def with_floats(x, floats):
-    return dataclasses.replace(x, scale=floats) if isinstance(x, QuantizedTensor) else floats
-
-
-def everything(f, lhs, rhs, tangents, ct):
-    """out, its tangents along one operand at a time, and the same by the cotangents: <ct, tangent>."""
-
-    def of(left, right):
-        return f(with_floats(lhs, left), with_floats(rhs, right))
-
-    floats = floats_of(lhs), floats_of(rhs)
-    out, pull_back = jax.vjp(of, *floats)
-    along, products = [], []
-    for i, (cotangent, tangent) in enumerate(zip(pull_back(ct), tangents, strict=True)):
-        if tangent is not None:
-            along.append(
-                jax.jvp(
-                    lambda x, i=i: of(*(x if j == i else y for j, y in enumerate(floats))), (floats[i],), (tangent,)
-                )[1]
-            )
-            products.append((cotangent.astype(np.float32) * tangent.astype(np.float32)).sum())
-    return out, along, products
-
-
-@settings(max_examples=12)
-@given(quantized_shards(), st.data())
-def test_quantized_operands(shard, data):
-    """out is linear in an array and in a scale: what it is with another one in its place is its tangent."""
-    (lhs, rhs, sizes, offset), transposed = shard
-    axes, local = ((1,), (2 if transposed else 1,)), rhs.shape[0]
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
-    tangents = [None if x is None else rng.uniform(-1, 1, x.shape).astype(x.dtype) for x in map(floats_of, (lhs, rhs))]
-    ct = rng.uniform(-1, 1, (lhs.shape[0], rhs.shape[1 if transposed else 2])).astype(np.float32)
-
-    def run(lhs, rhs, sizes, offset):
-        f = functools.partial(gmm_of_shard, sizes=sizes, offset=offset, transposed=transposed, out_dtype=np.float32)
-        return everything(f, lhs, rhs, tangents, ct)
-
-    out, along, products = jax.jit(run)(lhs, rhs, sizes, offset)
-    row = np.repeat(np.arange(len(sizes)), sizes) - offset
-    row = np.append(np.where((row >= 0) & (row < local), row, local), [local] * (len(ct) - len(row)))
-
-    def wanted(left, right):
-        left = dense(left, row) if isinstance(left, QuantizedTensor) else left
-        right = dense(right) if isinstance(right, QuantizedTensor) else right
-        return values_and_magnitudes(left, right, sizes, axes, group_offset=offset)
-
-    is_float32 = [x.dtype == np.float32 for x in (lhs, rhs)]
-    relative = 1e-5 if any(is_float32) else 2.0**-7  # elements and scales may be rounded to bfloat16
-    close(out, *wanted(lhs, rhs), relative)
-    replaced = [(with_floats(lhs, tangents[0]), rhs), (lhs, with_floats(rhs, tangents[1]))]
-    replaced = [pair for pair, tangent in zip(replaced, tangents, strict=True) if tangent is not None]
-    for got, product, pair in zip(along, products, replaced, strict=True):
-        want, magnitude = wanted(*pair)
-        close(got, want, magnitude, relative)
-        close(product, (want * ct).sum(), (magnitude * np.abs(ct)).sum(), 2.0**-7)
-
-    whole = [lhs, rhs, sizes, offset]
-    many = jax.tree.map(lambda a: np.stack([a, a[::-1] if a.ndim else np.zeros_like(a)]), whole)
-    batched = jax.tree.map(lambda _: data.draw(st.booleans()), whole)
-    if any(jax.tree.leaves(batched)):
-        in_axes = jax.tree.map(lambda b: 0 if b else None, batched)
-        operands = jax.tree.map(lambda b, a, stack: stack if b else a, batched, whole, many)
-        got = jax.jit(jax.vmap(run, in_axes))(*operands)
-        for b in range(BATCH):
-            one = jax.jit(run)(*jax.tree.map(lambda yes, a, b=b: a[b] if yes else a, batched, operands))
-            np.testing.assert_array_equal(got[0][b], one[0])
-            for x, y in zip(jax.tree.leaves(got[1:]), jax.tree.leaves(one[1:]), strict=True):
-                np.testing.assert_allclose(x[b], y, rtol=0.01, atol=0.01 * np.abs(y).max())

@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import raggemm
-from arrays import integers, random
+from arrays import random
 from program_text import custom_calls
 from raggemm import GroupedTensor, QuantizedTensor, grouped_gemm
 
@@ -49,14 +48,6 @@ def test_with_all_else():
     np.testing.assert_array_equal(indexed(X, weights), gathered(X, weights))
     long = random(T, 700), random(G, 700, N)
     np.testing.assert_array_equal(indexed(*long), gathered(*long))
-
-
-def test_of_no_rows():
-    index, sizes = INDEX[:0], np.zeros_like(SIZES)
-    assert indexed(X, RHS, index, sizes).shape == (0, N)
-    np.testing.assert_array_equal(indexed(X[:0], RHS, INDEX, sizes), np.zeros((M, N)))
-    gradient = jax.grad(lambda x, w: indexed(x, w, INDEX, sizes).sum(), (0, 1))(X[:0], RHS)
-    assert gradient[0].shape == (0, K) and not np.asarray(gradient[1]).any()
 
 
 # Derivatives.
@@ -120,63 +111,21 @@ def test_wrong_indices_of_gradients_alone(of, value):
     np.testing.assert_array_equal(gradient(X, RHS, index), gradient(X, RHS, INDEX))
 
 
-def test_wrong_indices_as_nan():
-    """Of the whole result, and of gradients wherever a row of a group counts."""
-    index = INDEX.copy()
-    index[4] = T
-    with raggemm.options(on_error="nan"):
-        out, pull = jax.vjp(lambda x, w: indexed(x, w, index), X, RHS)
-        assert np.isnan(out).all()
-        of_lhs, of_rhs = map(np.asarray, pull(jnp.ones_like(out)))
-        assert np.isnan(of_lhs[INDEX[0]]).all()
-        assert np.isnan(of_rhs[SIZES > 0]).all()
+ERRORS = [
+    (GroupedTensor(X, SIZES), RHS, ((1,), (1,)), INDEX.astype(np.float32), TypeError, "row_index: dtype is float32"),
+    (GroupedTensor(X, SIZES), RHS, ((1,), (1,)), INDEX[None], ValueError, r"row_index: shape is \(1, 11\), must be"),
+    (GroupedTensor(X.T, None, SIZES), RHS, ((0,), (1,)), INDEX, ValueError, "row_index is for ragged M, for the rows"),
+    (random(G, T, K), RHS, ((2,), (1,)), INDEX, ValueError, "row_index is for ragged M"),
+    (GroupedTensor(X.T, SIZES), GroupedTensor(random(K, N), SIZES), ((0,), (0,)), INDEX, ValueError,
+     "row_index is for ragged M"),
+    (GroupedTensor(QuantizedTensor(X.astype(np.int8), np.float32(1)), SIZES), RHS, ((1,), (1,)), INDEX, TypeError,
+     "row_index is for rows of floats, lhs has int8"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("lhs", "rhs", "axes", "index", "error", "message"),
-    [
-        (
-            GroupedTensor(X, SIZES),
-            RHS,
-            ((1,), (1,)),
-            INDEX.astype(np.float32),
-            TypeError,
-            "row_index: dtype is float32",
-        ),
-        (
-            GroupedTensor(X, SIZES),
-            RHS,
-            ((1,), (1,)),
-            INDEX[None],
-            ValueError,
-            r"row_index: shape is \(1, 11\), must be",
-        ),
-        (
-            GroupedTensor(X.T, None, SIZES),
-            RHS,
-            ((0,), (1,)),
-            INDEX,
-            ValueError,
-            "row_index is for ragged M, for the rows",
-        ),
-        (random(G, T, K), RHS, ((2,), (1,)), INDEX, ValueError, "row_index is for ragged M"),
-        (
-            GroupedTensor(X.T, SIZES),
-            GroupedTensor(random(K, N), SIZES),
-            ((0,), (0,)),
-            INDEX,
-            ValueError,
-            "row_index is for ragged M",
-        ),
-        (
-            GroupedTensor(QuantizedTensor(X.astype(np.int8), np.float32(1)), SIZES),
-            RHS,
-            ((1,), (1,)),
-            INDEX,
-            TypeError,
-            "row_index is for rows of floats, lhs has int8",
-        ),
-    ],
+    ERRORS,
     ids=["floats", "shape", "transposed", "uniform", "ragged K", "quantized"],
 )
 def test_errors(lhs, rhs, axes, index, error, message):
@@ -191,15 +140,3 @@ def test_sizes_count_the_indices():
         RHS,
         INDEX[:8] * 0,
     )
-
-
-def test_exact():
-    """Integers, whose sums are exact, against NumPy."""
-    x, rhs = integers(0, T, K), integers(1, G, K, N)
-    want, row = np.zeros((M, N), np.float32), 0
-    for g, size in enumerate(SIZES):
-        want[row : row + size] = x[INDEX[row : row + size]] @ rhs[g]
-        row += size
-    for dtype in (np.float32, jnp.bfloat16):
-        got = indexed(x.astype(dtype), rhs.astype(dtype), preferred_element_type=np.float32)
-        np.testing.assert_array_equal(got, want)

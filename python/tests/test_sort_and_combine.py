@@ -13,8 +13,6 @@ from arrays import random
 from front_end_checks import check_errors
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
 T, K, G, H = 6, 3, 5, 4
@@ -52,21 +50,6 @@ def test_ways_to_sort(tokens, num_experts):
     rows = raggemm.sort_by_expert(experts, num_experts)
     np.testing.assert_array_equal(rows.order, np.argsort(experts.reshape(-1), kind="stable"))
     np.testing.assert_array_equal(rows.group_sizes, np.bincount(experts.reshape(-1))[:num_experts])
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32])
-def test_dtypes_of_experts(x64, dtype):
-    experts = np.array([[3, 1], [1, 0]], dtype)
-    rows = raggemm.sort_by_expert(experts, 4)
-    assert rows.row_tokens.tolist() == [1, 0, 1, 0] and rows.group_sizes.tolist() == [1, 2, 0, 1]
-    assert {x.dtype for x in rows} == {np.dtype(np.int32)}
-
-
-def test_experts_of_a_device():
-    """experts - first, and the number of its experts: the others are dropped."""
-    experts = np.array([[3, 1], [1, 0], [2, 3]], np.int32)
-    rows = raggemm.sort_by_expert(experts - 2, 2)
-    assert rows.group_sizes.tolist() == [1, 2] and rows.row_tokens[:3].tolist() == [2, 0, 2]
 
 
 @pytest.mark.parametrize("shape", [(0, 2), (3, 0), (0, 0)])
@@ -112,60 +95,11 @@ def test_combine(sums, narrow):
     close(want, exact)
 
 
-@settings(max_examples=15)
-@given(sums())
-def test_gradients(sums):
-    """Against float64, where each row has the gradient of its token; rows behind the groups, NaN or not, have zero."""
-    rows, tokens, weights, sizes = sums
-    rows = rows.astype(np.float32)
-    target, count = random(T, H), sizes.sum()
-    loss = lambda rows, weights: (combined(rows, tokens, T, weights, sizes) * target).sum()  # noqa: E731
-    of_rows, of_weights = jax.grad(loss, (0, 1))(rows, weights)
-    want_rows, want_weights = np.zeros((18, H)), np.zeros(18)
-    for r in range(count):
-        want_rows[r] = float(weights[r]) * target[tokens[r]]
-        want_weights[r] = rows[r].astype(np.float64) @ target[tokens[r]]
-    close(of_rows, want_rows)
-    close(of_weights, want_weights)
-
-
 def test_derivatives():
     """Of both modes and of second order, numerically."""
     tokens, sizes = np.array([2, 0, 2, 1, 0], np.int32), np.array([3, 0, 1], np.int32)
     f = lambda rows, weights: jnp.sin(raggemm.combine(rows, tokens, 4, weights, sizes))  # noqa: E731
     check_grads(f, (random(5, H), random(5, seed=1)), order=2, modes=("fwd", "rev"), rtol=0.02, atol=0.02)
-
-
-def test_gradients_have_the_dtype_of_their_operand():
-    rows, weights = random(4, H).astype(ml_dtypes.bfloat16), random(4, dtype=np.float16)
-    tokens = np.array([1, 1, 0, 1], np.int32)
-    loss = lambda rows, weights: raggemm.combine(rows, tokens, 2, weights).astype(jnp.float32).sum()  # noqa: E731
-    of_rows, of_weights = jax.grad(loss, (0, 1))(jnp.asarray(rows), jnp.asarray(weights))
-    assert (of_rows.dtype, of_weights.dtype) == (jnp.bfloat16, np.float16)
-
-
-def test_float64(x64):
-    rows, tokens, weights = random(9, H, dtype=np.float64), np.arange(9) % 3, random(9, dtype=np.float64, seed=1)
-    got = raggemm.combine(rows, tokens, 3, weights)
-    assert got.dtype == np.float64
-    np.testing.assert_allclose(got, oracle.combine(rows, tokens, 3, weights), rtol=1e-14, atol=1e-14)
-    rows[7:], sizes = np.nan, np.array([5, 2])
-    got = raggemm.combine(rows, tokens, 3, weights, sizes)
-    np.testing.assert_allclose(got, oracle.combine(rows, tokens, 3, weights, sizes), rtol=1e-14, atol=1e-14)
-
-
-def test_float64_of_others(x64):
-    """Results, or weights alone, of float64."""
-    rows, tokens, weights = random(9, H), np.arange(9) % 3, random(9, dtype=np.float64, seed=1)
-    got = raggemm.combine(rows, tokens, 3, weights)
-    np.testing.assert_array_equal(got, oracle.combine(rows, tokens, 3, weights).astype(np.float32))
-    got = raggemm.combine(rows, tokens, 3, preferred_element_type=np.float64)
-    np.testing.assert_array_equal(got, in_float32(rows, tokens, 3, np.ones(9), 9).astype(np.float64))
-
-
-def test_no_tokens():
-    assert raggemm.combine(np.ones((2, H), np.float32), np.array([0, 1]), 0).shape == (0, H)
-    assert raggemm.combine(np.ones((2, 0), np.float32), np.array([0, 1]), 3).shape == (3, 0)
 
 
 def test_without_weights_and_sizes():
@@ -221,16 +155,6 @@ def test_order_of_slots(sums, seed, under_jit):
     np.testing.assert_array_equal(got, want.astype(rows.dtype))
 
 
-def test_slots_of_sorted_rows_are_the_order_of_choice():
-    experts, weights = np.array([[3, 1, 2], [0, 3, 1]], np.int32), np.float32([[1e8, -1e8, 1], [1, 1e8, -1e8]])
-    rows = raggemm.sort_by_expert(experts, 4)
-    args = np.ones((6, 1), np.float32), rows.row_tokens, 2, weights.reshape(-1)[rows.order]
-    assert raggemm.combine(*args, row_slots=rows.row_slots)[:, 0].tolist() == [1, 0]
-    assert raggemm.combine(*args)[:, 0].tolist() == [0, 0]  # -1e8, 1, 1e8 and 1, -1e8, 1e8
-    gradient = jax.grad(lambda rows: raggemm.combine(rows, *args[1:], row_slots=experts.ravel()).sum())(args[0])
-    np.testing.assert_array_equal(gradient[:, 0], args[3])
-
-
 def test_a_new_chain_begins_after_256_rows():
     """And is added to those before it."""
     weights = np.random.default_rng(5).normal(size=600).astype(np.float32)
@@ -240,22 +164,6 @@ def test_a_new_chain_begins_after_256_rows():
     ]
     got = combined(np.ones((600, 1), np.float32), np.zeros(600, np.int32), 1, weights)
     np.testing.assert_array_equal(got, (chains[0] + chains[1]) + chains[2])
-
-
-@pytest.mark.parametrize("check_vma", [True, False])
-def test_sizes_and_slots_of_a_device(check_vma):
-    """Tokens, rows and groups are divided; sizes that are checked differ from device to device."""
-    rows, weights, tokens = random(8, H), random(8, seed=1), np.array([0, 2, 1, 1, 0, 0, 2, 0], np.int32)
-    sizes, slots = np.array([1, 1, 3, 0], np.int32), np.arange(8, 0, -1, np.int32)
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
-    run = lambda *x: raggemm.combine(*x[:2], 3, *x[2:4], row_slots=x[4])  # noqa: E731
-    specs = {"in_specs": (P("x"),) * 5, "out_specs": P("x"), "check_vma": check_vma}
-    sharded = jax.jit(jax.shard_map(run, mesh=mesh, **specs))
-    args = rows, tokens, weights, sizes, slots
-    want = np.concatenate([run(*part) for part in zip(*(np.split(x, 2) for x in args), strict=True)])
-    np.testing.assert_array_equal(sharded(*args), want)
-    gradient = jax.grad(lambda rows: sharded(rows, *args[1:]).sum())(rows)
-    np.testing.assert_array_equal(gradient[:, 0], np.where(np.arange(8) % 4 < [2] * 4 + [3] * 4, weights, 0))
 
 
 @pytest.mark.parametrize(
@@ -272,16 +180,6 @@ def test_wrong_sizes(sizes, message):
             jax.block_until_ready(run(rows, tokens, 1, None, sizes))
     with raggemm.options(on_error="nan"):
         assert np.isnan(jax.jit(lambda sizes: raggemm.combine(rows, tokens, 1, None, sizes))(sizes)).all()
-
-
-def test_there_and_back():
-    """Each token's rows and the weights of its pairs, whatever the experts are."""
-    rng = np.random.default_rng(4)
-    experts, x = rng.integers(0, G, (T, K)), random(T, H)
-    weights = rng.random((T, K)).astype(np.float32)
-    rows = raggemm.sort_by_expert(experts, G)
-    out = raggemm.combine(x[rows.row_tokens], rows.row_tokens, T, weights.reshape(-1)[rows.order], rows.group_sizes)
-    close(out, x * weights.sum(1, keepdims=True))
 
 
 def test_errors():

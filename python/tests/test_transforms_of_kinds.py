@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from kinds import KINDS, Kind, is_float
+from kinds import KINDS, Kind, is_float, parameters
 from program_text import calls, copies_of_weights, custom_calls
 from raggemm import PackedWeights
 
-each = pytest.mark.parametrize("kind", KINDS, ids=str)
-each_differentiable = pytest.mark.parametrize("kind", [k for k in KINDS if k.is_differentiable], ids=str)
+each = pytest.mark.parametrize("kind", parameters(KINDS), ids=str)
+each_differentiable = pytest.mark.parametrize("kind", parameters(k for k in KINDS if k.is_differentiable), ids=str)
 same = functools.partial(jax.tree.map, np.testing.assert_array_equal)
 ALLOWED = [
     jax.export.DisabledSafetyCheck.custom_call(f"raggemm_{name}_v1")
@@ -255,7 +255,7 @@ def test_export(kind):
         same(reloaded(gradient, parts)(parts), jax.jit(gradient)(parts))
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS if not k.name.startswith("uniform")], ids=str)
+@pytest.mark.parametrize("kind", parameters(k for k in KINDS if not k.name.startswith("uniform")), ids=str)
 def test_export_with_rows_that_are_not_known(kind):
     scope = jax.export.SymbolicScope()
     symbols = {extent: jax.export.symbolic_shape(name, scope=scope)[0] for extent, name in kind.rows.items()}

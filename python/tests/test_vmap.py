@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from arrays import random
+from arrays import random, sampled
 from cases import CASES
 from program_text import calls, copies_of_weights, custom_calls
 from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
@@ -27,7 +27,7 @@ def check_against_loop(f, axes, args):
         np.testing.assert_array_equal(got[i], f(*one))
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", sampled(CASES, 3), ids=str)
 def test_every_mode_and_storage(case):
     """Either matrix or the sizes alone, and all that is optional or a seeded combination, in turns."""
     operands = case.operands()
@@ -63,7 +63,7 @@ ROWS, WEIGHTS = random(BATCH, M, K), random(BATCH, G, K, N, seed=1)
 SIZES_B, OFFSETS = np.stack([SIZES[o] for o in ORDERS]), np.array([0, 2, 1], np.int32)
 
 
-@pytest.mark.parametrize("which", list(itertools.product((0, 1), repeat=5))[1:], ids=str)
+@pytest.mark.parametrize("which", sampled(list(itertools.product((0, 1), repeat=5))[1:], 5), ids=str)
 def test_gmm_in_every_combination(which):
     existing = random(BATCH, M, N, seed=2)
 
@@ -78,7 +78,7 @@ def test_gmm_in_every_combination(which):
         assert copies_of_weights(jax.jit(jax.vmap(f, axes)).lower(*args), K * N) == []
 
 
-@pytest.mark.parametrize("which", list(itertools.product((0, 1), repeat=4))[1:], ids=str)
+@pytest.mark.parametrize("which", sampled(list(itertools.product((0, 1), repeat=4))[1:], 3), ids=str)
 def test_tgmm_in_every_combination(which):
     def f(lhs, rhs, sizes, offset):
         return tgmm(lhs.T, rhs, sizes, group_offset=offset, num_actual_groups=2)
@@ -105,64 +105,6 @@ def test_weights_are_read_where_they_lie(transpose):
         backward = jax.jit(jax.grad(lambda *a, f=batched: f(*a).sum(), (0, 1))).lower(*args)
         assert custom_calls(backward) == 3
         assert copies_of_weights(backward, K * N) == []
-
-
-def test_a_copy_would_be_seen():
-    transposed = jax.jit(lambda x, w, s: gmm(x, w.swapaxes(1, 2), s, transpose_rhs=True))
-    assert copies_of_weights(transposed.lower(ROWS[0], WEIGHTS[0], SIZES), K * N) != []
-    repeated = jax.jit(lambda x, w, s: jax.vmap(gmm)(x, jnp.stack([w] * BATCH), s))
-    assert copies_of_weights(repeated.lower(ROWS, WEIGHTS[0], SIZES_B), K * N) != []
-
-
-def test_other_batch_axes():
-    f = jax.vmap(gmm, (2, 3, 1), out_axes=1)
-    got = f(np.moveaxis(ROWS, 0, 2), np.moveaxis(WEIGHTS, 0, 3), SIZES_B.T)
-    np.testing.assert_array_equal(np.moveaxis(got, 1, 0), jax.vmap(gmm)(ROWS, WEIGHTS, SIZES_B))
-
-
-def test_nested():
-    lhs = random(2, BATCH, M, K)
-    for inner in ((0, 0, 0), (0, None, 0), (0, None, None), (0, 0, None)):
-        weights, sizes = (WEIGHTS if inner[1] == 0 else WEIGHTS[0]), (SIZES_B if inner[2] == 0 else SIZES)
-        for outer in ((0, None, None), (0, 0, 0)):
-            w, s = (weights, sizes) if outer[1] is None else (np.stack([weights, 2 * weights]), np.stack([sizes] * 2))
-            f = jax.vmap(jax.vmap(gmm, inner), outer)
-            assert calls(f, lhs, w, s).total() == 1
-            for i in range(2):
-                want = jax.vmap(gmm, inner)(lhs[i], w if outer[1] is None else w[i], s if outer[2] is None else s[i])
-                np.testing.assert_array_equal(f(lhs, w, s)[i], want)
-
-
-def test_nested_with_parameters_of_one_batch():
-    """What only the inner batch has differs from replica to replica, for each of the outer one again."""
-    lhs, sizes, weights = random(2, BATCH, M, K), np.stack([SIZES_B, SIZES_B[::-1]]), WEIGHTS[0, :2]
-    bias, alpha = random(BATCH, 2, N), random(BATCH, 2)
-
-    def f(lhs, sizes, bias, alpha, offset):
-        rows = GroupedTensor(lhs, first_dims=sizes)
-        return grouped_gemm(rows, weights, contracting_dims=((1,), (1,)), bias=bias, alpha=alpha, group_offset=offset)
-
-    inner = jax.vmap(f)
-    outer = jax.vmap(inner, (0, 0, None, None, None))
-    assert calls(outer, lhs, sizes, bias, alpha, OFFSETS).total() == 1
-    got = outer(lhs, sizes, bias, alpha, OFFSETS)
-    for i in range(2):
-        for j in range(BATCH):
-            np.testing.assert_array_equal(got[i, j], f(lhs[i, j], sizes[i, j], bias[j], alpha[j], OFFSETS[j]))
-
-
-def test_gradients_of_batches_and_batches_of_gradients():
-    def loss(rhs, lhs, sizes):
-        return jnp.sin(gmm(lhs, rhs, sizes)).sum()
-
-    weights = WEIGHTS[0]
-    batched = jax.vmap(jax.grad(loss), (None, 0, 0))
-    assert calls(batched, weights, ROWS, SIZES_B).total() == 2
-    each = batched(weights, ROWS, SIZES_B)
-    for i in range(BATCH):
-        np.testing.assert_array_equal(each[i], jax.grad(loss)(weights, ROWS[i], SIZES_B[i]))
-    whole = jax.grad(lambda w: jax.vmap(loss, (None, 0, 0))(w, ROWS, SIZES_B).sum())(weights)
-    np.testing.assert_allclose(whole, each.sum(0), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("offsets", [OFFSETS, OFFSETS[:1]], ids=["each", "one"])

@@ -1,0 +1,162 @@
+"""What programs look like and how they run: names, one call, kept results, donation, threads, explicit meshes."""
+
+import concurrent.futures
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import raggemm
+from arrays import random
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from program_text import calls, custom_calls
+from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
+
+SIZES = np.array([3, 0, 2, 4], np.int32)
+M, K, N, G = 12, 8, 8, 4
+LHS, RHS = random(M, K), random(G, K, N, seed=1)
+close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
+
+
+def loss(x, w):
+    return jnp.sin(gmm(x, w, SIZES)).sum()
+
+
+def test_jit_is_one_custom_call_with_traced_sizes():
+    compiled = jax.jit(lambda *args: gmm(*args))  # a function of its own: JAX's cache goes by function
+    assert custom_calls(compiled.lower(LHS, RHS, SIZES)) == 1
+    for sizes in (SIZES, SIZES[::-1]):
+        np.testing.assert_array_equal(compiled(LHS, RHS, sizes), gmm(LHS, RHS, sizes))
+    assert compiled._cache_size() == 1
+
+
+def test_jaxpr_and_hlo_can_be_read():
+    """Modes and attributes appear by their names, with the same words in both."""
+    gradient = jax.jit(jax.grad(loss, 1))
+    jaxpr = str(jax.make_jaxpr(gradient)(LHS, RHS))
+    assert "Storage(" not in jaxpr and "name=_grouped_gemm" in jaxpr
+    assert "call=RAGGED_M(" in jaxpr and "call=RAGGED_K(" in jaxpr
+    hlo = gradient.lower(LHS, RHS).compile().as_text()
+    scopes = {line.split('op_name="')[1].split('"')[0] for line in hlo.splitlines() if "custom_call_target" in line}
+    assert any(x.endswith("/ragged_m/ffi_call") for x in scopes), scopes
+    assert any("transpose(jvp(" in x and "/ragged_k/" in x for x in scopes), scopes
+    call = functools.partial(gmm, transpose_rhs=True, existing_out=np.ones((M, N), np.float32))
+    text = jax.jit(call).lower(LHS, RHS, SIZES).as_text()
+    for attribute in ("rhs_is_trans = true", 'ragged = "lhs_first,out_first"', 'operands = "c,beta"'):
+        assert attribute in text
+
+
+def test_gradient_of_a_batch_with_shared_weights_is_one_call():
+    rows, sizes = random(3, M, K), np.stack([SIZES, SIZES[::-1], SIZES])
+    counted = calls(jax.grad(lambda w: jax.vmap(gmm, (0, None, 0))(rows, w, sizes).sum()), RHS)
+    assert counted == {"RAGGED_M": 1, "RAGGED_K": 1}
+
+
+def test_checkpoint_policy():
+    """Results of grouped GEMMs are kept, and no others: those of dots are computed again."""
+    square = random(K, K)
+
+    def of_rows(x, w):
+        return loss(jnp.sin(x @ square), w)
+
+    ours = raggemm.grouped_gemm_saveable
+    both = jax.checkpoint_policies.save_from_both_policies(jax.checkpoint_policies.dots_saveable, ours)
+    counted = {}
+    for name, policy in {"none": None, "ours": ours, "both": both}.items():
+        f = jax.value_and_grad(jax.checkpoint(of_rows, policy=policy), (0, 1))
+        counted[name] = calls(f, LHS, RHS).total(), str(jax.make_jaxpr(f)(LHS, RHS)).count("dot_general[")
+        jax.tree.map(close, f(LHS, RHS), jax.value_and_grad(of_rows, (0, 1))(LHS, RHS))
+    _, dots = counted["none"]
+    assert counted == {"none": (4, dots), "ours": (3, dots), "both": (3, dots - 1)}
+
+
+@pytest.mark.parametrize("mode", ["gmm", "tgmm"])
+def test_accumulates_in_place(mode):
+    """c is donated, carried through a scan, and written in its own buffer: the program has no copy of c."""
+    accumulate, second, shape = {
+        "gmm": (
+            lambda c, x, w: grouped_gemm(GroupedTensor(x, SIZES), w, contracting_dims=((1,), (1,)), c=c),
+            random(2, G, K, N, seed=1),
+            (M, N),
+        ),
+        "tgmm": (lambda c, x, y: tgmm(x.T, y, SIZES, existing_out=c), random(2, M, N, seed=1), (G, K, N)),
+    }[mode]
+    rows, c = random(2, M, K), jnp.ones(shape)
+
+    def total(c, rows, second):
+        return jax.lax.scan(lambda c, xw: (accumulate(c, *xw), None), c, (rows, second))[0]
+
+    def copies(compiled):
+        extents = ",".join(map(str, shape))
+        return [line for line in compiled.as_text().splitlines() if f"f32[{extents}]" in line and " copy(" in line]
+
+    compiled = jax.jit(total, donate_argnums=0).lower(c, rows, second).compile()
+    assert copies(compiled) == [] != copies(jax.jit(total).lower(c, rows, second).compile())
+    want = accumulate(accumulate(c, rows[0], second[0]), rows[1], second[1])
+    pointer = c.unsafe_buffer_pointer()
+    out = compiled(c, rows, second)
+    assert out.unsafe_buffer_pointer() == pointer and c.is_deleted()
+    close(out, want)
+
+
+def test_concurrent_calls():
+    lhs, rhs = random(400, 64), random(G, 64, 96)
+    sizes = [np.random.default_rng(i).multinomial(390, [0.25] * G).astype(np.int32) for i in range(16)]
+    want = [np.asarray(gmm(lhs, rhs, s)) for s in sizes]
+    compiled = jax.jit(gmm)
+
+    def run(i):
+        return np.asarray(compiled(*jax.device_put((lhs, rhs, sizes[i]), jax.devices()[i % 4])))
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for got, expected in zip(pool.map(run, list(range(16)) * 4), want * 4, strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+# Explicit meshes.
+
+
+def square_mesh():
+    return jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+
+
+def gradients(f, count):
+    return jax.jit(jax.grad(lambda *args: jnp.sin(f(*args)).sum(), tuple(range(count))))
+
+
+@pytest.mark.parametrize("spec", [P("x"), P(None, "x"), P("x", "y"), P(None, None, "y"), P(("x", "y"))], ids=str)
+def test_explicit_mesh_divides_an_axis_that_collapses(spec):
+    explicit, sizes = square_mesh(), np.array([3, 0, 12, 4], np.int32)
+    x = random(4, 6, K)
+
+    def f(x, w):
+        return grouped_gemm(GroupedTensor(x, first_dims=sizes), w, contracting_dims=((2,), (1,)))
+
+    want, want_gradients = f(x, RHS), gradients(f, 2)(x, RHS)
+    with jax.set_mesh(explicit):
+        placed = [jax.device_put(a, NamedSharding(explicit, s)) for a, s in ((x, spec), (RHS, P(None, None, "y")))]
+        np.testing.assert_array_equal(f(*placed), want)
+        got = gradients(f, 2)(*placed)
+    for gradient, operand, wanted in zip(got, placed, want_gradients, strict=True):
+        close(gradient, wanted)
+        assert jax.typeof(gradient).sharding.spec == jax.typeof(operand).sharding.spec
+
+
+def test_explicit_mesh_divides_every_operand_and_a_batch():
+    explicit, c, bias, alpha = square_mesh(), random(M, N, seed=2), random(G, N, seed=3), random(G)
+
+    def f(x, w, c, bias, alpha):
+        options = {"c": c, "bias": bias, "alpha": alpha, "beta": alpha, "group_offset": 0}
+        return grouped_gemm(GroupedTensor(x, first_dims=SIZES), w, contracting_dims=((1,), (1,)), **options)
+
+    operands = (LHS, RHS, c, bias, alpha)
+    want, batch = gradients(f, 5)(*operands), random(4, M, K)
+    want_batched = jax.vmap(gmm, (0, None, None))(batch, RHS, SIZES)
+    with jax.set_mesh(explicit):
+        specs = (P("x"), P("y"), P(None, "x"), P("x", "y"), P(("x", "y")))
+        placed = [jax.device_put(a, NamedSharding(explicit, s)) for a, s in zip(operands, specs, strict=True)]
+        jax.tree.map(close, gradients(f, 5)(*placed), want)
+        rows, sizes = (jax.device_put(a, NamedSharding(explicit, P(s))) for a, s in ((batch, "x"), (SIZES, "y")))
+        np.testing.assert_array_equal(jax.jit(jax.vmap(gmm, (0, None, None)))(rows, RHS, sizes), want_batched)
