@@ -5,8 +5,8 @@
 sanitize_packages=(clang-19 libclang-rt-19-dev llvm-19)
 # The fuzzers besides fuzz_problems, which needs no libFuzzer.
 fuzz_targets=(attributes frame cases)
-# What ./dev test runs under TSan; under ASan and UBSan it runs the fuzzers.
-short_thread_tests=(kernels_parallel_for_test ffi_handlers_test)
+# Tests that ./dev test --full runs under TSan, as a regex of ctest. Under ASan and UBSan it runs the fuzzers.
+short_thread_tests='ParallelFor|Handler'
 
 symbolizer=external_symbolizer_path=/usr/lib/llvm-19/bin/llvm-symbolizer
 export ASAN_OPTIONS=abort_on_error=1:detect_stack_use_after_return=1:$symbolizer
@@ -100,14 +100,12 @@ test_sanitized() {
   ((${#failed[@]} == 0)) || die "FAILED under the $1 sanitizer: ${failed[*]}"
 }
 
-# The parts of the above that ./dev test has time for.
+# The parts of the above that ./dev test --full has time for.
 check_shortly() {
   fuzz_for 30
-  build_sanitized thread --target "${short_thread_tests[@]}"
-  say "thread sanitizer: ${short_thread_tests[*]}"
-  printf '%s\n' "${short_thread_tests[@]/#/$root/build/thread/bin/}" |
-    xargs -P "$(nproc)" -I{} env {} --gtest_brief=1 ||
-    die "FAILED under the thread sanitizer"
+  build_sanitized thread --target kernels_test ffi_test
+  say "thread sanitizer: $short_thread_tests"
+  (cd "$root" && ctest --preset thread -R "$short_thread_tests") || die "FAILED under the thread sanitizer"
   valgrind_driver || die "FAILED under valgrind"
 }
 

@@ -21,7 +21,7 @@ fuzz 6 fuzz --minutes=5
 lint 8 lint
 docs 1 docs
 checksums 1 checksums
-mutants 25 mutants
+full 20 test --full
 ROWS
 }
 

@@ -7,10 +7,10 @@ aarch64_test_packages=(libexpat1:arm64 libffi8:arm64 llvm-19 qemu-user-static zl
 
 # PATTERN WHY
 aarch64_left_out=(
-  "ffi_huge_pages_test qemu keeps advice about memory to itself"
-  "kernels_schedules_test tests/kernels/schedules.txt has those of x86"
-  "ffi_load_thread_failures_test qemu does not live with the limits that it sets"
-  "ffi_load_soak_test qemu itself takes more memory with each thread that begins"
+  "AdviseHugePages qemu keeps advice about memory to itself"
+  "PlanChoicesTest tests/kernels/plan_choices.txt has those of x86"
+  "ThreadFailures qemu does not live with the limits that it sets"
+  "Soak qemu itself takes more memory with each thread that begins"
 )
 
 # The Python tests that run there, in ten minutes.
