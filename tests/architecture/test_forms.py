@@ -22,7 +22,8 @@ after() { sed -n "s|.* $1[ =]\([^ ]*\).*|\1|p" <<<" $arguments"; }
 arguments=$*
 programs() {
   echo ffi_driver fuzz_{problems,attributes,frame,cases}
-  (cd "$CLONE/tests" && find -- * -name '*_test.cc' | sed 's|/|_|g; s|\.cc$||')
+  echo {kernels,ffi,describe,bench,software_units}_test
+  (cd "$CLONE/tests" && find -- ffi/load -name '*_test.cc' | sed 's|/|_|g; s|\.cc$||')
 }
 case "${0##*/} $*" in
   dpkg-query*) echo installed ;;

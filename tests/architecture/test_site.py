@@ -105,7 +105,9 @@ def test_docstrings_keep_lists():
 def test_fields_are_listed():
     import docstrings
 
-    assert docstrings.fields_of(raggemm.nn.Shape)[1].startswith("* **width**: of a token")
+    from raggemm import nn
+
+    assert docstrings.fields_of(nn.Shape)[1].startswith("* **width**: of a token")
 
 
 def test_comments_of_headers_are_marked():
