@@ -9,7 +9,7 @@ namespace raggemm {
 namespace {
 
 constexpr int64_t kLineWords = 8;  // a cache line
-constexpr int kSizesArrays = 2;    // of each product: those of lhs and out, or of lhs and rhs
+constexpr int kSizesArrays = 2;    // dims arrays of each product
 constexpr int64_t kMostExtent = int64_t{1} << 40;
 constexpr int64_t kMostBytes = int64_t{1} << 60;  // sizes are at most this, so that their sums do not overflow
 

@@ -9,7 +9,17 @@ import subprocess
 
 import pytest
 
-FORMS = ["", "--wheel", "--origins", "--checkpoints", "--soak", "--valgrind", "--sanitize=address", "--sanitize=thread"]
+FORMS = [
+    "",
+    "--full",
+    "--wheel",
+    "--origins",
+    "--checkpoints",
+    "--soak",
+    "--valgrind",
+    "--sanitize=address",
+    "--sanitize=thread",
+]
 FORMS += ["--amx", "--aarch64", "--debian-13", "--headers", "--release checksums"]
 TOOLS = ["apt-get", "cmake", "ctest", "debootstrap", "dpkg", "dpkg-query", "g++", "git", "ldd", "ninja"]
 TOOLS += ["python", "qemu-aarch64-static", "strip", "unshare", "valgrind"]
