@@ -104,7 +104,6 @@ def test_docstrings_keep_lists():
 
 def test_fields_are_listed():
     import docstrings
-
     from raggemm import nn
 
     assert docstrings.fields_of(nn.Shape)[1].startswith("* **width**: of a token")
