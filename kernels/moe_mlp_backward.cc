@@ -216,12 +216,11 @@ class MlpBackward {
     gemm.lhs.is_trans = true;
     gemm.lhs.first_dims = gemm.rhs.first_dims = phases_.Sizes(chunk.groups.first, chunk.groups.count);
     const int64_t elements = rows.dims[1] * by.dims[1];
-    char* const data = static_cast<char*>(gradient->data);
-    Array out = {data + BytesOf(gradient->dtype, chunk.groups.first * elements), gradient->dtype, {}};
-    if (gradient->dtype == DType::kF32) sums = static_cast<float*>(out.data);
-    if (!chunk.is_last()) out = {sums, DType::kF32, {}};
-    out.dims = {chunk.groups.count, rows.dims[1], by.dims[1]};
-    static_cast<Array&>(gemm.out) = out;
+    void* const to = static_cast<char*>(gradient->data) + BytesOf(gradient->dtype, chunk.groups.first * elements);
+    if (gradient->dtype == DType::kF32) sums = static_cast<float*>(to);
+    static_cast<Array&>(gemm.out) = {chunk.is_last() ? to : sums,
+                                     chunk.is_last() ? gradient->dtype : DType::kF32,
+                                     {chunk.groups.count, rows.dims[1], by.dims[1]}};
     return phases_.Run(gemm, chunk.is_first() ? nullptr : sums);
   }
 
