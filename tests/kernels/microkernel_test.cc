@@ -199,7 +199,9 @@ TEST_P(Microkernels, ExpandEveryDType) {
       for (int64_t mr = 1; mr <= row.rows; ++mr) {
         Microkernel* expand = KernelsOf(row, dtype).expand[mr];
         // The first of two register tiles has more than half of the rows of the tallest.
-        if (2 * mr > row.rows) ASSERT_EQ(expand != nullptr, ReadsInPlace(row, dtype));
+        if (2 * mr > row.rows) {
+          ASSERT_EQ(expand != nullptr, ReadsInPlace(row, dtype));
+        }
         if (expand == nullptr) continue;
         ExpectContract({.row = row, .run = expand, .mr = mr, .nr = row.cols, .b_type = dtype, .expands = true});
         ASSERT_FALSE(HasFatalFailure());
