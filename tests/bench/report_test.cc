@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/process.h"
 
 namespace raggemm::bench {
 namespace {
@@ -60,7 +61,7 @@ TEST(WriteReport, IsJsonWithTheNamesOfTheSchema) {
   report.mutable_machine()->set_cpu("a \"quoted\" CPU");
   SetLimits({{100, 200}, 20, 10}, 2, *report.mutable_machine()->add_limits());
   report.add_cases()->set_lhs_dtype("bf16");
-  const std::string path = testing::TempDir() + "/bench_report_test/report.json";
+  const std::string path = test::TemporaryFile("bench_report_test") + "/report.json";
   ASSERT_TRUE(WriteReport(path, report).ok());
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();

@@ -14,6 +14,7 @@
 #include "tests/ffi/plugin_call.h"
 #include "tests/oracle/values.h"
 #include "tests/support/float_mode.h"
+#include "tests/support/process.h"
 #include "tests/support/variants.h"
 #include "tests/support/watchdog.h"
 
@@ -206,7 +207,7 @@ TEST(CasesJsonTest, ErrorsAreTextsToo) {
   int32_t ok = 1;
   EXPECT_THAT(CasesJson("no-such-file", &ok), HasSubstr("cannot read no-such-file"));
   EXPECT_EQ(ok, 0);
-  const std::string path = testing::TempDir() + "/handlers_test.textproto";
+  const std::string path = TemporaryFile("handlers_test.textproto");
   std::ofstream(path) << "cases { nonsense }";
   EXPECT_THAT(CasesJson(path, &ok), HasSubstr(":1:"));
   EXPECT_EQ(ok, 0);
