@@ -22,8 +22,8 @@ struct PieceRates {
 // pieces: whatever takes a core away at another moment does not lower it.
 PieceRates RunPieces(int threads, int pieces, int window, absl::FunctionRef<void(int thread)> body);
 
-// Returns how many pieces a thread had finished at a moment. `times` are its start and the ends of its pieces; a piece
-// that was running counts in part.
+// Returns how many pieces a thread had finished at a moment. `times` are its start and the ends of its pieces. A piece
+// in progress counts in part.
 double PiecesBefore(const std::vector<double>& times, double moment);
 
 // OpenMP's workers, which spin for 18 ms after a parallel region, do so for about a millisecond instead, unless the

@@ -61,7 +61,7 @@ class CheckedMlp {
   CheckedMlp(const MoeMlpProblem& problem, const MoeMlpExtents& extents, bool is_backward,
              absl::Span<int64_t> workspace)
       : problem(problem), extents(extents), buffers(extents, is_backward, workspace.data()), rows{} {}
-  // Checks all but the gradients, the buffers and the values. `sums` receives the sums of tokens if it is f32.
+  // Checks all but the gradients, the buffers and the values. Null gradients stand for the forward call.
   static absl::StatusOr<CheckedMlp> MakeUnread(const MoeMlpProblem& problem, const MoeMlpGradients* gradients,
                                                absl::Span<int64_t> workspace);
   const float* RowWeights() const {

@@ -56,7 +56,7 @@ class MlpBackward {
 
   const MoeMlpProblem& Problem() const { return mlp_.problem; }
   DType TypeOfUp() const { return mlp_.TypeBeside(Problem().w_up); }
-  // Return where a row of the chunk is. Gradients of the gate follow those of all rows of up.
+  // These return where a row of the chunk is. Gradients of the gate follow those of all rows of up.
   char* X(int64_t row) const { return b_.x + BytesOf(Problem().x.dtype, row * mlp_.extents.hidden); }
   char* A(int64_t row) const { return b_.a + BytesOf(mlp_.TypeOfA(), row * mlp_.extents.intermediate); }
   char* Weighted(int64_t row) const { return b_.weighted + BytesOf(mlp_.TypeOfA(), row * mlp_.extents.hidden); }

@@ -11,16 +11,19 @@
 //
 //     sorted rows  |  piece  |  piece  |      gather ──► u, v ──► a ──► d ──► sums of tokens
 //
-// The products have the bits of grouped_gemm.h. A sum of out starts at +0 and takes its rows in ascending order, or in
-// that of row_slots, each with one fma in f32. Out is rounded from it once. So the same bits come out whatever the
-// threads, the executor and the ISA, and whatever other tokens the call has.
+// The products have the bits of grouped_gemm.h. A sum of out starts at +0 and adds each of its rows by one fma in f32,
+// in ascending order or in the order of row_slots. The sum is rounded to out once. So a token has the same bits with
+// any threads, executor, ISA and other tokens.
 //
 // With weight_on = kInput, row_weights[r] multiplies x[row_tokens[r]] in f32, rounded once to x's type, and d[r] is
 // added as it is: Llama 4 has its weights there.
 //
-// Memory beside operands and results, all in the workspace: a few numbers for each row and group; one piece; f32 sums
-// of [T,H] unless out is f32; with row_slots d of 8192 rows. Gradients: one chunk of 2048 rows; f32 sums of the weights
-// of one group unless their gradients are f32, or all rows in place of both if that is less.
+// The workspace is all the memory beside operands and results. docs/concepts/memory.md has its size:
+//
+//     value       a few numbers for each row and group, one piece, [T,H] in f32 unless out is f32,
+//                 and with row_slots d of at most 8192 rows
+//     gradients   the same without d, a chunk of 2048 rows, and f32 sums of one group's weights unless the gradients
+//                 are f32; all rows instead of chunk and sums if they are smaller
 //
 // exp is a polynomial of our own, of fmas, with the same bits on every ISA; denormals are kept. Errors of activations
 // are at most 3 ulp for silu, 8 for gelu, and 3 + 2 |exponent of e| for gelu_tanh, quick_gelu and swiglu_oai, whose
@@ -49,7 +52,7 @@ enum class Merged : uint8_t {
   kInterleaved,  // even columns are the gate's, as in gpt-oss
 };
 
-// Where row_weights multiply.
+// Row weights multiply d, or the rows of x.
 enum class WeightOn : uint8_t { kOutput, kInput };
 
 // T tokens of H features, M sorted rows, G groups of which G_local have weights here, I intermediate features. Matrices

@@ -221,7 +221,8 @@ def test_errors():
 @pytest.mark.parametrize("score", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("topk", [1, 3])
 def test_compute_aux_scores(score, topk):
-    """Of all experts, without bias, groups and factor, and of sigmoids the shares unless topk is 1."""
+    """Auxiliary scores cover all experts and ignore bias, groups and factor. Sigmoids are divided by their sum unless
+    topk is 1."""
     ignored = {"expert_bias": BIAS, "num_groups": 5, "group_topk": 9, "scaling_factor": 3.0, "use_pre_softmax": True}
     scores, mask = te.fused_topk_with_score_function(
         LOGITS, topk, score_function=score, compute_aux_scores=True, **ignored

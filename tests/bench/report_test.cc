@@ -3,6 +3,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/support/process.h"
 
 namespace raggemm::bench {
 namespace {

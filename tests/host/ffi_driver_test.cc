@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/isa_fixture.h"
+#include "tests/support/process.h"
 
 namespace raggemm::test {
 namespace {
@@ -44,7 +45,7 @@ const std::string kEdge = std::string("--cases=") + RAGGEMM_CASES_DIR + "/edge.t
 const std::string kFormats = std::string("--cases=") + RAGGEMM_CASES_DIR + "/formats.textproto ";
 
 std::string WriteCases(const std::string& text) {
-  const std::string path = testing::TempDir() + "/ffi_driver_test.textproto";
+  const std::string path = TemporaryFile("ffi_driver_test.textproto");
   std::ofstream(path) << text;
   return "--cases=" + path + " ";
 }

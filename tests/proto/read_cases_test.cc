@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/process.h"
 
 namespace raggemm {
 namespace {
@@ -30,7 +31,7 @@ TEST(ReadCasesTest, MissingFileIsNotFoundNorIsADirectoryAFile) {
 }
 
 TEST(ReadCasesTest, ErrorHasLineAndColumn) {
-  const std::string path = testing::TempDir() + "/read_cases_test.textproto";
+  const std::string path = test::TemporaryFile("read_cases_test.textproto");
   std::ofstream(path) << "cases {\n  colour: 3\n}\n";
   const auto cases = ReadCases(path);
   EXPECT_EQ(cases.status().code(), absl::StatusCode::kInvalidArgument);

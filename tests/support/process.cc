@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
 
 namespace raggemm::test {
 namespace {
@@ -44,6 +45,10 @@ Pages ReadPages() {
 }  // namespace
 
 bool Soaking() { return std::getenv("RAGGEMM_SOAK") != nullptr; }
+
+std::string TemporaryFile(const std::string& name) {
+  return absl::StrCat(testing::TempDir(), "/", getpid(), "_", name);
+}
 
 int64_t ResidentBytes() { return ReadPages().resident * sysconf(_SC_PAGESIZE); }
 

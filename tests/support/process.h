@@ -12,6 +12,9 @@ namespace raggemm::test {
 // Whether RAGGEMM_SOAK is set, as `./dev test --soak` does: then tests of load run long.
 bool Soaking();
 
+// Returns the path of a temporary file that no other process has: ctest runs several tests of a program at once.
+std::string TemporaryFile(const std::string& name);
+
 // Count those of this process now, as the kernel does.
 int64_t ResidentBytes();
 int64_t AddressSpaceBytes();

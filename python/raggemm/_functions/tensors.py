@@ -304,7 +304,7 @@ def _checked_factors(
 
 
 def _check_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...], dtype: Any) -> None:
-    """That scales or zero points of this shape belong to data of that one, and of that dtype."""
+    """Raises ValueError unless scales or zero points of `shape` fit elements of shape `data` and of `dtype`."""
     if shape == () or (len(shape) == 1 < len(data) and (len(data) == 2 or shape == data[:1])):
         return
     if len(shape) != len(data):

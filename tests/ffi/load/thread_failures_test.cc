@@ -15,6 +15,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/ffi/plugin_call.h"
+#include "tests/support/process.h"
 
 namespace {
 
@@ -91,7 +92,7 @@ TEST(ThreadFailures, OpenMpHasFewerThreads) {
 
 // libgomp ended these processes: threads of the C library's own size could be made, those of libgomp's could not.
 TEST(ThreadFailures, OpenMpHasTheStacksThatLibgompIsAskedFor) {
-  const std::string cases = testing::TempDir() + "/thread_failures_test.textproto";
+  const std::string cases = TemporaryFile("thread_failures_test.textproto");
   std::ofstream(cases) << "cases { name: 'large' K: 512 N: 512 group_sizes: [64,64] }";
   const auto driver = std::filesystem::path(RAGGEMM_FFI_LIBRARY).parent_path().parent_path() / "bin" / "ffi_driver";
   const std::string run = driver.string() + " --all --executor=openmp --threads=2 --cases=" + cases;

@@ -82,5 +82,5 @@ def packed(x: jax.Array, sizes: jax.Array) -> jax.Array:
 
 
 def unpacked(flat: jax.Array, sizes: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """What `packed` was made of; rows of no group as `filled` has them."""
+    """Inverts `packed`. Rows that belong to no group are filled by `filled`."""
     return filled(flat, _packed_positions(sizes, *shape))
