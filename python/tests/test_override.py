@@ -164,3 +164,12 @@ def test_enabled_for_all_threads(caplog):
 def test_wrong_sizes_are_an_error_when_running():
     with override_ragged_dot(), pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="group 2 has size 9"):
         jax.block_until_ready(jax.jit(lax.ragged_dot)(LHS, RHS, np.array([4, 0, 9], np.int32)))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.int32])
+def test_sizes_of_every_type(dtype):
+    """Narrow ones are widened, which the library does not take."""
+    with override_ragged_dot() as lowerings:
+        got = jax.jit(lambda *x: lax.ragged_dot(*x))(LHS, RHS, SIZES.astype(dtype))
+    assert done_by(lowerings) == {"raggemm": 1}
+    np.testing.assert_array_equal(got, raggemm.ragged_dot(LHS, RHS, SIZES))
