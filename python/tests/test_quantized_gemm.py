@@ -1,20 +1,20 @@
-"""QuantizedTensor as an operand of the front ends: results, derivatives and transformations against float64."""
+"""Quantized operands of gmm and of the front ends that hand them over in their own way, against float64."""
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
+import quantized_modes as q
 import raggemm
+from front_end_checks import check_errors
+from quantized_modes import SIZES, G, K, M, N, QArray, experts, near
 from quantized_operands import close, dense, tensor
+from raggemm import QuantizedTensor, gmm
+from raggemm.compat import ejkernel, tokamax
 
-M, G, K, N = 20, 3, 64, 32
-SIZES = np.array([9, 0, 8], np.int32)
-FORMATS = [
-    *(jnp.int8, jnp.uint8, jnp.int4, jnp.uint4, jnp.int2),
-    *(jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.float4_e2m1fn),
-]
 RHS_SCALES = [(), (G,), (G, 1, N), (1, 1, N), (G, 1, 1), (G, K // 32, N), (G, K // 16, N // 4), (1, K, 1)]
-WHERE = np.repeat(np.arange(G + 1), [*SIZES, M - SIZES.sum()])  # the group of each row
+WHERE = q.WHERE
 
 
 def gmm64(lhs, rhs):
@@ -22,7 +22,7 @@ def gmm64(lhs, rhs):
     return np.einsum("mk,mkn->mn", np.asarray(lhs, np.float64), rhs[WHERE])
 
 
-LHS = np.random.default_rng(3).uniform(-1, 1, (M, K)).astype(np.float32)
+LHS = q.floats("M", 0)
 
 
 @pytest.mark.parametrize("scale_dtype", [np.float32, jnp.bfloat16, jnp.float8_e8m0fnu], ids=lambda t: jnp.dtype(t).name)
@@ -43,3 +43,182 @@ def test_both_quantized(lhs_shape):
         out = raggemm.gmm(lhs, rhs, SIZES)
         want, magnitude = gmm64(dense(lhs, WHERE), dense(rhs)), gmm64(np.abs(dense(lhs, WHERE)), np.abs(dense(rhs)))
         close(out, want, magnitude, 1e-5)
+
+
+ROWS_WHERE = np.repeat(np.arange(G), SIZES)
+
+
+def operands(dtype=np.float32):
+    random = np.random.default_rng(5)
+    lhs = random.normal(size=(M, K)) * 2.0 ** random.integers(-10, 11, (M, 1))
+    rhs = random.normal(size=(G, K, N))
+    return jnp.asarray(lhs, dtype), jnp.asarray(rhs, dtype)
+
+
+def quantized_rows(lhs):
+    lhs = np.asarray(lhs, np.float32)
+    scale = (np.abs(lhs).max(1, keepdims=True) * np.float32(1 / 127)).astype(np.float32)
+    return np.rint(lhs * (np.float32(1) / scale)).astype(np.float64) * scale
+
+
+def product(lhs, rhs):
+    out = np.zeros((M, N))
+    out[: ROWS_WHERE.size] = np.einsum("mk,mkn->mn", np.float64(lhs[: ROWS_WHERE.size]), np.float64(rhs)[ROWS_WHERE])
+    return out
+
+
+@pytest.mark.parametrize("call", [raggemm.gmm, raggemm.ragged_dot])
+def test_is_the_product_of_quantized_rows(call):
+    lhs, rhs = operands()
+    got = jax.jit(lambda *args: call(*args, lhs_quantize=jnp.int8))(lhs, rhs, SIZES)
+    rows = quantized_rows(lhs)
+    assert got.dtype == np.float32
+    assert (np.abs(got - product(rows, rhs)) <= 1e-5 * product(np.abs(rows), np.abs(rhs))).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_no_number_stays_one(bad):
+    lhs, rhs = operands()
+    want = raggemm.gmm(lhs, rhs, SIZES, lhs_quantize=jnp.int8)
+    got = raggemm.gmm(lhs.at[4, 7].set(bad), rhs, SIZES, lhs_quantize=jnp.int8)
+    assert np.isnan(got[4]).all()
+    others = np.arange(M) != 4
+    np.testing.assert_array_equal(got[others], want[others])
+    wide = raggemm.gmm(lhs.at[4, 7].set(bad), rhs, SIZES, lhs_quantize=jnp.float8_e5m2)  # which has infinities
+    want = bad * np.sign(np.asarray(rhs)[ROWS_WHERE[4], 7])
+    np.testing.assert_array_equal(wide[4], want)
+
+
+def test_gradients_pass_straight_through_lhs():
+    lhs, rhs = operands()
+    ct = np.random.default_rng(6).normal(size=(M, N)).astype(np.float32)
+    loss = jax.jit(jax.grad(lambda *args: (raggemm.gmm(*args, SIZES, lhs_quantize=jnp.int8) * ct).sum(), (0, 1)))
+    dlhs, drhs = loss(lhs, rhs)
+    used = slice(0, ROWS_WHERE.size)
+    want = np.einsum("mn,mkn->mk", np.float64(ct[used]), np.float64(rhs)[ROWS_WHERE])
+    np.testing.assert_allclose(dlhs[used], want, rtol=1e-4, atol=1e-4)
+    assert (np.asarray(dlhs[ROWS_WHERE.size :]) == 0).all()
+    members = (np.arange(G)[:, None] == ROWS_WHERE).astype(np.float64)
+    want = np.einsum("gm,mk,mn->gkn", members, quantized_rows(lhs)[used], np.float64(ct[used]))
+    np.testing.assert_allclose(drhs, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+
+
+def test_errors():
+    lhs, rhs = operands()
+    with pytest.raises(ValueError, match="existing_out: is given with lhs_quantize"):
+        raggemm.gmm(lhs, rhs, SIZES, existing_out=jnp.zeros((M, N)), lhs_quantize=jnp.int8)
+    with pytest.raises(TypeError, match="dtype"):
+        raggemm.gmm(lhs, rhs, SIZES, lhs_quantize=jnp.float32)
+
+
+same = np.testing.assert_array_equal
+FORMATS = {
+    "scales": (jnp.int8, (G, 2, N), False),
+    "zeros": (jnp.uint4, (G, 1, N), True),
+    "groups": (jnp.float8_e4m3fn, (G,), False),
+    "one": (jnp.float4_e2m1fn, (), False),
+}
+
+
+def weights(name):
+    dtype, shape, zero = FORMATS[name]
+    return tensor(dtype, (G, K, N), shape, zero=zero)
+
+
+def gmm_of(x, w):
+    return gmm(x, w, SIZES)
+
+
+# derivatives, against float64
+
+
+def test_tangents_that_are_none(x64):
+    """float0 of integers, and zeros of float8, which the data of a tensor has no use for."""
+    w = weights("zeros")
+    none = np.zeros(w.shape, jax.dtypes.float0), w.scale, np.zeros(w.zero_point.shape, jax.dtypes.float0)
+    value, tangent = jax.jvp(lambda w: gmm_of(LHS, w), (w,), (QuantizedTensor(*none),))
+    same(tangent, value)
+    gradient = jax.grad(lambda w: gmm_of(LHS, w).sum(), allow_int=True)(w)
+    assert gradient.data.dtype == gradient.zero_point.dtype == jax.dtypes.float0
+    w = tensor(jnp.float8_e4m3fn, (G, K, N), (G, 1, N))
+    gradient = jax.grad(lambda w: gmm_of(LHS, w).sum())(w)
+    assert gradient.data.dtype == jnp.float8_e4m3fn
+    assert (np.asarray(gradient.data, np.float32) == 0).all()
+
+
+def test_scales_that_have_no_derivative():
+    """Powers of two without zero or sign are constants: what JAX takes for their tangent of zero is NaN."""
+    w = tensor(jnp.float4_e2m1fn, (G, K, N), (G, 1, N), jnp.float8_e8m0fnu)
+    tangents = LHS, jnp.zeros_like(w.scale)
+    value, tangent = jax.jvp(lambda x, s: gmm_of(x, QuantizedTensor(w.data, s)), (LHS, w.scale), tangents)
+    same(tangent, value)
+
+
+# pytrees
+
+
+# fake_quantize
+
+
+CT = np.random.default_rng(4).uniform(-1, 1, (M, N)).astype(np.float32)
+BIAS = np.random.default_rng(5).normal(size=(G, 1, N)).astype(np.float32)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 16])
+@pytest.mark.parametrize("dtype", ["int8", "int4", "float8_e4m3fn"])
+def test_ejkernels_scales(dtype, blocks):
+    data, scale, values = experts(dtype, blocks)
+    for transposed in (False, True):
+        rhs = data.swapaxes(1, 2) if transposed else data
+
+        def of(lhs, scale, rhs=rhs, transposed=transposed):
+            call = ejkernel.grouped_matmul
+            out = call(lhs, rhs, SIZES, rhs_scale=scale, rhs_bias=BIAS, transpose_rhs=transposed, use_v3=True)
+            return (out * CT).sum(), out
+
+        (dlhs, dscale), out = jax.jit(jax.grad(of, (0, 1), has_aux=True))(LHS, scale)
+        want, magnitude = q.product("M", LHS, values)
+        bias = np.concatenate([BIAS[:, 0], np.zeros((1, N))])[q.WHERE]
+        near(out, want + bias, magnitude + np.abs(bias))
+        # Scales of 4 steps of k multiply elements.
+        near(dlhs, q.gradient("M", 0, values, CT), q.gradient("M", 0, np.abs(values), np.abs(CT)), 2.0**-7)
+        terms, many = (f(q.gradient("M", 1, f(LHS), f(CT)) * data.astype(np.float64)) for f in (np.asarray, np.abs))
+        shape = (G, blocks, K // blocks, N)
+        near(dscale[:, :, 0], terms.reshape(shape).sum(2), many.reshape(shape).sum(2) + 1e-6)
+    np.testing.assert_array_equal(
+        ejkernel.grouped_matmul(LHS, data, SIZES, rhs_scale=scale[:, :, 0], use_v3=True),
+        ejkernel.grouped_matmul(LHS, data, SIZES, rhs_scale=scale, use_v3=True),
+    )
+
+
+QUANTIZED = [(K // b, n) for b, n in ((K, N), (32, N), (16, N), (K, 2))]
+
+
+@pytest.mark.parametrize("blocks", QUANTIZED, ids=str)
+def test_tokamaxs_scales_of_channels_and_less(blocks):
+    count, columns = blocks
+    data = q.elements(q.FORMATS["int8"], (G, K, N), 0)[0]
+    scale = (2.0 ** np.random.default_rng(1).integers(-10, 11, (G, count, columns))).astype(ml_dtypes.bfloat16)
+    dense = data * np.kron(scale.astype(np.float64), np.ones((1, K // count, N // columns)))
+    rows, row_scale, row_values = q.operand(q.FORMATS["int8"], "M", 0, 2)
+    for lhs, values in ((LHS.astype(ml_dtypes.bfloat16), None), (QArray(rows, row_scale), row_values)):
+        out = tokamax.ragged_dot(lhs, QArray(data, scale), group_sizes=SIZES, preferred_element_type=np.float32)
+        values = lhs.astype(np.float64) if values is None else values
+        near(out, *q.product("M", values, dense), 2.0**-8)
+    out = tokamax.ragged_dot(LHS.astype(ml_dtypes.bfloat16), QArray(data, scale), group_sizes=SIZES)
+    assert out.dtype == jnp.bfloat16
+    assert tokamax.ragged_dot(LHS, QArray(data, scale), group_sizes=SIZES).dtype == np.float32
+
+
+DATA, SCALE, _ = experts("int8", 1)
+ERRORS = [
+    (lambda: tokamax.ragged_dot(LHS, QArray(DATA, SCALE[:, 0], None, "nf4"), group_sizes=SIZES), NotImplementedError,
+     "^rhs: qtype is nf4"),
+    (lambda: tokamax.ragged_dot(LHS, QArray(DATA, SCALE), group_sizes=SIZES), NotImplementedError,
+     r"^rhs\.scale: shape is \(3, 1, 1, 32\), must be"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call, error, message", ERRORS, ids=range(len(ERRORS)))
+def test_experts_errors(call, error, message):
+    check_errors(call, error, message)
