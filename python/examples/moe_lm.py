@@ -132,9 +132,9 @@ OPTIMIZER = optax.chain(
 )
 
 
-def train(shape: Shape, training: np.ndarray, held_out: np.ndarray, seed: int, steps: int | None, minutes: float) -> float:
+def train(shape: Shape, texts: tuple[np.ndarray, np.ndarray], seed: int, steps: int | None, minutes: float) -> float:
     """Trains for so many steps or minutes, and prints the losses. Returns the last one on the held-out text."""
-    text = jnp.asarray(training)
+    text, held_out = jnp.asarray(texts[0]), texts[1]
     windows = (len(held_out) - 1) // shape.context
     index = np.arange(windows)[:, None] * shape.context + np.arange(shape.context + 1)
     batches = np.array_split(held_out[index], -(-windows // BATCH))
@@ -171,7 +171,8 @@ def train(shape: Shape, training: np.ndarray, held_out: np.ndarray, seed: int, s
         if count % STEPS_BETWEEN_EVALUATIONS == 0:
             print(f"step {count}: loss {loss:.3f}, on the held-out text {evaluate():.3f}", file=sys.stderr, flush=True)
     temporaries = compiled.memory_analysis().temp_size_in_bytes / 2**20
-    print(f"a step of {BATCH * shape.context} tokens: {1e3 * seconds / count:.0f} ms, {temporaries:.0f} MiB of temporaries")
+    milliseconds = 1e3 * seconds / count
+    print(f"a step of {BATCH * shape.context} tokens: {milliseconds:.0f} ms, {temporaries:.0f} MiB of temporaries")
     loss = evaluate()
     print(f"loss on the held-out text after {count} steps: {loss!r} bits a byte")
     return loss
@@ -188,10 +189,10 @@ def main(argv: Sequence[str] | None = None) -> float:
     for name in ("minutes", "steps"):
         if (value := getattr(options, name)) is not None and not value > 0:
             parser.error(f"--{name}={value}: must be positive")
-    shape, (training, held_out) = Shape(), read_texts()
-    print(f"{shape}, trained on {len(training):,} bytes")
-    loss = train(shape, training, held_out, options.seed, options.steps, options.minutes)
-    print(f"entropy of a held-out byte given the one before: {pair_entropy(held_out):.4f} bits")
+    shape, texts = Shape(), read_texts()
+    print(f"{shape}, trained on {len(texts[0]):,} bytes")
+    loss = train(shape, texts, options.seed, options.steps, options.minutes)
+    print(f"entropy of a held-out byte given the one before: {pair_entropy(texts[1]):.4f} bits")
     return loss
 
 
