@@ -249,15 +249,12 @@ def lint(session: nox.Session) -> None:
 
 @form("docs", venv_backend="venv", reuse_venv=True)
 def docs(session: nox.Session) -> None:
-    """Makes the site. Doxygen reads the headers, Sphinx the pages and docstrings, and a warning is an error.
+    """Makes the site. Sphinx reads the pages and docstrings, and a warning is an error.
 
     Sphinx sees the packages of .venv behind its own.
     """
     session.install("--quiet", "--no-deps", "-r", "docs/requirements.txt")
-    for folder in ("docs", "docs-cpp"):
-        shutil.rmtree(ROOT / "build" / folder, ignore_errors=True)
-    (ROOT / "build/docs-cpp").mkdir()
-    session.run("doxygen", "docs/Doxyfile", external=True)
+    shutil.rmtree(ROOT / "build/docs", ignore_errors=True)
     packages = next((ROOT / ".venv/lib").glob("python3*")) / "site-packages"
     sphinx = ["python", "-m", "sphinx", "-q", "-E", "-W", "--keep-going", "-d", "build/doctrees", "docs", "build/docs"]
     session.run(*sphinx, env={"RAGGEMM_PACKAGES": str(packages)})

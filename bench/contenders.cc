@@ -23,35 +23,9 @@ void ZeroEmptyGradients(const Series& series, int threads) {
 
 Contender Grouped(const Case& c, const Memory& memory) {
   auto call = std::make_shared<GroupedCall>(c, c.sizes);
-  return {.role = Contender::Role::kOurs,
-          .name = "ours",
+  return {.name = "ours",
           .way = {},
           .run = [&memory, c, call](int64_t set) { return call->Run(memory.SetOf(c, set), {.threads = c.threads}); },
-          .sets = SetsOf(c),
-          .result = memory.SetOf(c, 0).out};
-}
-
-Contender OneByOne(const Case& c, const Memory& memory) {
-  auto calls = std::make_shared<std::vector<std::unique_ptr<GroupedCall>>>();
-  for (int64_t size : c.sizes) {
-    if (size != 0) calls->push_back(std::make_unique<GroupedCall>(c, std::vector<int64_t>{size}));
-  }
-  const auto run = [series = AllSeries(c, memory), calls, threads = c.threads](int64_t set) {
-    ZeroEmptyGradients((*series)[set], threads);
-    const GemmSeries gemms = (*series)[set].gemms();
-    absl::Status status;
-    for (size_t i = 0; i < calls->size(); ++i) {
-      // Operands are pointers for all uses; a call only reads lhs and rhs.
-      const Operands at = {static_cast<char*>(const_cast<void*>(gemms.lhs[i])),
-                           static_cast<char*>(const_cast<void*>(gemms.rhs[i])), static_cast<char*>(gemms.out[i])};
-      status.Update((*calls)[i]->Run(at, {.threads = threads}));
-    }
-    return status;
-  };
-  return {.role = Contender::Role::kBound,
-          .name = "ours, group by group",
-          .way = {},
-          .run = run,
           .sets = SetsOf(c),
           .result = memory.SetOf(c, 0).out};
 }
@@ -66,8 +40,7 @@ void AddPeers(const Case& c, const Memory& memory, const std::vector<Peer>& peer
         ZeroEmptyGradients((*series)[set], threads);
         return peer.run((*series)[set].gemms(), way, threads);
       };
-      contenders.push_back({.role = Contender::Role::kPeer,
-                            .name = peer.name,
+      contenders.push_back({.name = peer.name,
                             .way = way == PeerThreads::kOwn ? "own" : "outer",
                             .run = run,
                             .sets = SetsOf(c),
@@ -80,7 +53,6 @@ void AddPeers(const Case& c, const Memory& memory, const std::vector<Peer>& peer
 
 std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const std::vector<Peer>& peers) {
   std::vector<Contender> contenders = {Grouped(c, memory)};
-  if (c.quantization == nullptr) contenders.push_back(OneByOne(c, memory));
   AddPeers(c, memory, peers, contenders);
   return contenders;
 }
@@ -88,16 +60,11 @@ std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const
 std::vector<Contender> MakeWidened(const Case& wide_case, const Memory& wide, const std::vector<Peer>& peers) {
   std::vector<Contender> contenders;
   AddPeers(wide_case, wide, peers, contenders);
-  for (Contender& contender : contenders) {
-    contender.role = Contender::Role::kBound;
-    contender.name = absl::StrCat("widened before, ", contender.name);
-  }
   return contenders;
 }
 
 Contender WithBf16(const Case& c, const Memory& wide) {
   Contender contender = Grouped(Widened(c), wide);
-  contender.role = Contender::Role::kPeer;
   contender.name = "bf16";
   contender.way = "ours";
   contender.result = nullptr;
@@ -106,8 +73,7 @@ Contender WithBf16(const Case& c, const Memory& wide) {
 
 Contender WithWidening(const Contender& widened, const Case& c, const Memory& memory, const Memory& wide) {
   Contender counted = widened;
-  counted.role = Contender::Role::kPeer;
-  counted.name = absl::StrCat("widen, ", counted.name.substr(counted.name.find(", ") + 2));
+  counted.name = absl::StrCat("widen, ", counted.name);
   counted.run = [narrow = AllSeries(c, memory), wide = AllSeries(Widened(c), wide), multiply = widened.run,
                  threads = c.threads](int64_t set) {
     WidenBf16((*narrow)[set].gemms(), (*wide)[set].gemms(), threads);

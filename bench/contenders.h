@@ -15,9 +15,6 @@
 namespace raggemm::bench {
 
 struct Contender {
-  // kBound does the work in a way that no peer would, or leaves part of the work out.
-  enum class Role : uint8_t { kOurs, kPeer, kBound };
-  Role role;
   std::string name, way;  // way: how a peer uses its threads
   // Makes one call on a set of operands, below `sets`. Calls on one set after the other find nothing in a cache.
   std::function<absl::Status(int64_t set)> run;
@@ -26,8 +23,7 @@ struct Contender {
   char* result = nullptr;
 };
 
-// Ours is the first. Then come the peers for these types, each in all its ways to use threads. For operands that are
-// not quantized, the second is our library called group by group.
+// Ours is the first. Then come the peers for these types, each in all its ways to use threads.
 std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const std::vector<Peer>& peers);
 
 // Products of 16-bit operands by peers that multiply f32, on operands that were widened before.

@@ -167,10 +167,9 @@ void Contest::ChooseWidened(ResultCheck& check) {
   std::sort(widened_.begin(), widened_.end(),
             [&](const Entrant& a, const Entrant& b) { return fastest(a) < fastest(b); });
   for (const Entrant& candidate : widened_) {
-    std::vector<Entrant> chosen = {{candidate.contender}, {WithWidening(candidate.contender, case_, memory_, *wide_)}};
-    for (Entrant& entrant : chosen) entrant.status = check.Run(entrant.contender);
-    entrants_.insert(entrants_.end(), chosen.begin(), chosen.end());
-    if (chosen[0].status.ok()) break;  // The report has wrong ones, too.
+    Entrant& chosen = entrants_.emplace_back(Entrant{WithWidening(candidate.contender, case_, memory_, *wide_)});
+    chosen.status = check.Run(chosen.contender);
+    if (chosen.status.ok()) break;  // The report has wrong ones, too.
   }
 }
 
@@ -224,9 +223,7 @@ proto::CaseReport Contest::Report(const Limits& limits) const {
   report.set_bytes(work.bytes_read + work.bytes_written);
   for (const Entrant& entrant : entrants_) {
     const Contender& contender = entrant.contender;
-    proto::Contender& line = contender.role == Contender::Role::kOurs   ? *report.mutable_ours()
-                             : contender.role == Contender::Role::kPeer ? *report.add_peers()
-                                                                        : *report.add_bounds();
+    proto::Contender& line = &entrant == &entrants_[0] ? *report.mutable_ours() : *report.add_peers();
     line.set_name(contender.name);
     if (!contender.way.empty()) line.set_way(contender.way);
     if (!entrant.status.ok()) {

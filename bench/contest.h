@@ -50,7 +50,7 @@ class Contest {
   const Memory& memory_;
   const Memory* wide_ = nullptr;
   std::vector<Entrant> entrants_;  // Ours first.
-  std::vector<Entrant> widened_;   // Candidates; the fastest enters with and without widening.
+  std::vector<Entrant> widened_;   // Candidates; the fastest enters, with widening.
   int64_t next_set_ = 0;
 };
 

@@ -48,7 +48,7 @@ class Session {
  public:
   Session(std::vector<Case> cases, Selection selection, std::string report_path);
 
-  // Prints the CPU, the peers and the overheads.
+  // Prints the CPU, the peers and the overhead of a call.
   void PrintMachine() const;
 
   // Runs a case. Each case runs once, in their order. The report on disk has all cases so far afterwards.
@@ -86,9 +86,9 @@ Session::Session(std::vector<Case> cases, Selection selection, std::string repor
       start_(std::chrono::steady_clock::now()) {
   *report_.mutable_machine() = DescribeMachine(peers_);
   report_.mutable_machine()->set_selection(LengthOf(selection).name);
-  const absl::StatusOr<std::vector<proto::Overhead>> overheads = MeasureOverheads();
-  status_.Update(overheads.status());
-  if (overheads.ok()) report_.mutable_machine()->mutable_overheads()->Assign(overheads->begin(), overheads->end());
+  const absl::StatusOr<double> overhead = MicrosecondsOfEmptyCall();
+  status_.Update(overhead.status());
+  if (overhead.ok()) report_.mutable_machine()->set_empty_call_microseconds(*overhead);
 }
 
 void Session::PrintMachine() const {
@@ -96,9 +96,7 @@ void Session::PrintMachine() const {
   absl::PrintF("%s, %s, %d cores, %d cases\n", machine.cpu(), machine.isa(), machine.cores(), cases_.size());
   for (const proto::Library& peer : machine.peers()) absl::PrintF("peer %s: %s\n", peer.name(), peer.description());
   for (const AbsentPeer& peer : AbsentPeers()) absl::PrintF("no %s: %s\n", peer.name, peer.reason);
-  for (const proto::Overhead& overhead : machine.overheads()) {
-    absl::PrintF("%s: %.2f us\n", overhead.name(), overhead.microseconds());
-  }
+  absl::PrintF("custom call without rows: %.2f us\n", machine.empty_call_microseconds());
   if (!AbsentPeers().empty()) absl::PrintF("./dev bench --peers installs peers\n");
 }
 

@@ -161,12 +161,4 @@ UnitRates MeasureUnit(const Unit& unit, int threads) {
   return {gflop * rates.fastest, gflop * rates.overall};
 }
 
-double PeakGflops(DType in, int threads) {
-  double peak = 0;
-  for (const Unit& unit : Units()) {
-    if (Multiplies(unit, in)) peak = std::max(peak, MeasureUnit(unit, threads).fastest);
-  }
-  return peak;
-}
-
 }  // namespace raggemm::bench

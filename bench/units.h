@@ -33,8 +33,6 @@ struct UnitRates {
 
 // Measures a unit that is there, on some number of threads at once.
 UnitRates MeasureUnit(const Unit& unit, int threads);
-// Measures the fastest unit for operands of a type, in GFLOP/s.
-double PeakGflops(DType in, int threads);
 
 }  // namespace raggemm::bench
 

@@ -1,4 +1,4 @@
-"""Settings of the site: pages in MyST Markdown, docstrings of the package, headers by way of Doxygen's XML.
+"""Settings of the site: pages in MyST Markdown, docstrings of the package.
 
 ./dev docs calls Sphinx, with the packages of .venv behind its own in RAGGEMM_PACKAGES.
 """
@@ -19,7 +19,7 @@ project = "raggemm"
 author = "the authors of raggemm"
 copyright = f"{author}, Apache-2.0"
 version = release = raggemm.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "breathe", "sphinx_copybutton"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["requirements.txt"]
 
 myst_heading_anchors = 4
@@ -32,12 +32,6 @@ autodoc_member_order = "bysource"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
-
-breathe_projects = {"raggemm": str(HERE.parent / "build" / "docs-cpp" / "xml")}
-breathe_default_project = "raggemm"
-breathe_show_include = False
-cpp_index_common_prefix = ["raggemm::"]
-suppress_warnings = ["duplicate_declaration.cpp"]  # each header opens the namespace
 
 html_theme = "sphinx_book_theme"
 html_title = "raggemm"

@@ -14,13 +14,12 @@ absl::StatusOr<std::vector<Peer>> LoadOneDnn();
 template <>
 absl::StatusOr<std::vector<Peer>> LoadOneDnn<2>();  // onednn, onednn-sgemm
 template <>
-absl::StatusOr<std::vector<Peer>> LoadOneDnn<3>();        // onednn3, onednn3-sgemm
-absl::StatusOr<std::vector<Peer>> LoadOneDnnQuantized();  // onednn3-quantized
-absl::StatusOr<std::vector<Peer>> LoadOpenBlas();         // openblas
-absl::StatusOr<std::vector<Peer>> LoadOpenBlasWheel();    // openblas-wheel, openblas-wheel-batch
-absl::StatusOr<std::vector<Peer>> LoadBlis();             // blis
-absl::StatusOr<std::vector<Peer>> LoadBlisAvx2();         // blis-avx2
-absl::StatusOr<std::vector<Peer>> LoadMkl();              // mkl, mkl-batch
+absl::StatusOr<std::vector<Peer>> LoadOneDnn<3>();      // onednn3, onednn3-sgemm, onednn3-quantized
+absl::StatusOr<std::vector<Peer>> LoadOpenBlas();       // openblas
+absl::StatusOr<std::vector<Peer>> LoadOpenBlasWheel();  // openblas-wheel, openblas-wheel-batch
+absl::StatusOr<std::vector<Peer>> LoadBlis();           // blis
+absl::StatusOr<std::vector<Peer>> LoadBlisAvx2();       // blis-avx2
+absl::StatusOr<std::vector<Peer>> LoadMkl();            // mkl, mkl-batch
 
 }  // namespace raggemm::bench
 

@@ -9,8 +9,4 @@ absl::StatusOr<std::vector<Peer>> LoadOneDnn<RAGGEMM_ONEDNN_VERSION>() {
       absl::StrCat("headers of oneDNN ", RAGGEMM_ONEDNN_VERSION, " not there when the build was configured"));
 }
 
-#if RAGGEMM_ONEDNN_VERSION == 3
-absl::StatusOr<std::vector<Peer>> LoadOneDnnQuantized() { return LoadOneDnn<3>().status(); }
-#endif
-
 }  // namespace raggemm::bench

@@ -20,8 +20,7 @@ struct Peers {
 // MKL is last, for it adds its own cblas_sgemm to the names that libraries loaded later would find first.
 Peers Load() {
   const Source sources[] = {{{"onednn", "onednn-sgemm"}, LoadOneDnn<2>},
-                            {{"onednn3", "onednn3-sgemm"}, LoadOneDnn<3>},
-                            {{"onednn3-quantized"}, LoadOneDnnQuantized},
+                            {{"onednn3", "onednn3-sgemm", "onednn3-quantized"}, LoadOneDnn<3>},
                             {{"openblas"}, LoadOpenBlas},
                             {{"openblas-wheel", "openblas-wheel-batch"}, LoadOpenBlasWheel},
                             {{"blis"}, LoadBlis},

@@ -1,18 +1,16 @@
 """Trains a language model over bytes, with mixture-of-experts layers, on the licences that every Debian has.
 
-    .venv/bin/python python/examples/moe_lm.py [--minutes=4 | --steps=N] [--impl=raggemm|ragged_dot]
+    .venv/bin/python python/examples/moe_lm.py [--minutes=4 | --steps=N] [--seed=N]
 
 Licences of three families are held out: no text of theirs is trained on. At the end, the loss on them stands beside
-the entropy of one of their bytes given the byte before, which is what the best table of pairs could reach; a picture
-shows how the loss fell. The same seed, implementation and number of threads give the same loss to the last bit.
+the entropy of one of their bytes given the byte before, which is what the best table of pairs could reach. The same
+seed and number of threads give the same loss to the last bit.
 
-The model is in moe_lm_model.py.
+The model is a decoder-only transformer in float32. Its feed-forward layers are those of raggemm.nn.
 """
 
 import argparse
-import os
 import pathlib
-import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -20,13 +18,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import matplotlib
 import numpy as np
 import optax
-from moe_lm_model import EXPERTS, Shape, initial_parameters, losses
+import raggemm
+from jax import lax
+from raggemm import nn
 
 LICENCES = pathlib.Path("/usr/share/common-licenses")  # of the package base-files
 HELD_OUT = ("Apache-2.0", "Artistic", "CC0-1.0")
+VOCABULARY = 256
 BATCH = 16
 BALANCE = 0.01  # weight of the load-balance loss
 WARM_UP, PEAK_RATE = 50, 2e-3  # steps; learning rate after them
@@ -34,33 +34,90 @@ STEPS_BETWEEN_EVALUATIONS = 50
 BITS = 1 / np.log(2)  # in a nat
 
 
-class Texts(NamedTuple):
-    """Bytes, as int32."""
+class Shape(NamedTuple):
+    """The sizes of a model."""
 
-    training: np.ndarray
-    held_out: np.ndarray
+    layers: int = 3
+    width: int = 128  # of a token
+    heads: int = 4
+    experts: int = 32
+    top_k: int = 2  # experts that see a token
+    hidden: int = 256  # of an expert
+    context: int = 128  # tokens that a prediction can look back on, itself included
 
 
-def read_texts(folder: pathlib.Path = LICENCES) -> Texts:
-    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.is_symlink())
+def read_texts() -> tuple[np.ndarray, np.ndarray]:
+    """Returns the bytes of the licences to train on, and of those that are held out, as int32."""
+    files = sorted(path for path in LICENCES.iterdir() if path.is_file() and not path.is_symlink())
     missing = set(HELD_OUT) - {path.name for path in files}
     if missing or len(files) == len(HELD_OUT):
-        raise FileNotFoundError(f"{folder} has not the licences of Debian's base-files; missing: {sorted(missing)}")
+        raise FileNotFoundError(f"{LICENCES} lacks licences of Debian's base-files: {sorted(missing)}")
 
     def joined(held_out: bool) -> np.ndarray:
         text = b"\n".join(path.read_bytes() for path in files if (path.name in HELD_OUT) == held_out)
         return np.frombuffer(text, np.uint8).astype(np.int32)
 
-    return Texts(joined(False), joined(True))
+    return joined(False), joined(True)
 
 
 def pair_entropy(text: np.ndarray) -> float:
-    """Entropy of a byte given the byte before it, in bits, by the frequencies in the text itself."""
-    pairs = np.zeros((256, 256))
+    """Returns the entropy of a byte given the byte before it, in bits, by the frequencies in the text itself."""
+    pairs = np.zeros((VOCABULARY, VOCABULARY))
     np.add.at(pairs, (text[:-1], text[1:]), 1)
-    given = pairs.sum(axis=1, keepdims=True)
+    given = np.maximum(pairs.sum(axis=1, keepdims=True), 1)
     seen = pairs > 0
-    return float(-(pairs[seen] * np.log2((pairs / np.maximum(given, 1))[seen])).sum() / pairs.sum())
+    return float(-(pairs[seen] * np.log2((pairs / given)[seen])).sum() / pairs.sum())
+
+
+def initial_parameters(shape: Shape, key: jax.Array) -> dict[str, Any]:
+    keys = iter(jax.random.split(key, 3 + 3 * shape.layers))
+
+    def normal(*dims: int) -> jax.Array:
+        return jax.random.normal(next(keys), dims) * dims[-2] ** -0.5
+
+    def layer() -> dict[str, Any]:
+        return {
+            "attention_norm": jnp.ones(shape.width),
+            "qkv": normal(shape.width, 3 * shape.width),
+            "projection": normal(shape.width, shape.width),
+            "moe_norm": jnp.ones(shape.width),
+            "moe": nn.init(next(keys), nn.Shape(shape.width, shape.hidden, shape.experts)),
+        }
+
+    return {
+        "embedding": 0.02 * jax.random.normal(next(keys), (VOCABULARY, shape.width)),
+        "position": 0.02 * jax.random.normal(next(keys), (shape.context, shape.width)),
+        "layers": [layer() for _ in range(shape.layers)],
+        "norm": jnp.ones(shape.width),
+        "unembedding": normal(shape.width, VOCABULARY),
+    }
+
+
+def normalized(x: jax.Array, scale: jax.Array) -> jax.Array:
+    return x * lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + 1e-6) * scale
+
+
+def attention(layer: dict[str, Any], x: jax.Array, heads: int) -> jax.Array:
+    batch, context, width = x.shape
+    qkv = (x @ layer["qkv"]).reshape(batch, context, 3, heads, width // heads)
+    mixed = jax.nn.dot_product_attention(qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2], is_causal=True)
+    return mixed.reshape(x.shape) @ layer["projection"]
+
+
+def losses(parameters: dict[str, Any], text: jax.Array, shape: Shape) -> tuple[jax.Array, jax.Array]:
+    """Returns the cross entropy of each byte of text [batch, context + 1] but the first, in nats, and the load balance.
+
+    The load balance is 1 if all experts get the same number of tokens.
+    """
+    x, balance = parameters["embedding"][text[:, :-1]] + parameters["position"], jnp.float32(0)
+    for layer in parameters["layers"]:
+        x += attention(layer, normalized(x, layer["attention_norm"]), shape.heads)
+        out, scores, chosen = nn.apply(layer["moe"], normalized(x, layer["moe_norm"]), shape.top_k)
+        x += out
+        balance += raggemm.load_balance_loss(scores, chosen) / shape.layers
+    logits = normalized(x, parameters["norm"]) @ parameters["unembedding"]
+    likelihood = jnp.take_along_axis(logits, text[:, 1:, None], axis=2)[..., 0]
+    return jax.nn.logsumexp(logits, axis=2) - likelihood, balance
 
 
 def learning_rate(step: jax.Array) -> jax.Array:
@@ -75,139 +132,67 @@ OPTIMIZER = optax.chain(
 )
 
 
-class State(NamedTuple):
-    parameters: dict[str, Any]
-    optimizer: Any
-    key: jax.Array
+def train(shape: Shape, texts: tuple[np.ndarray, np.ndarray], seed: int, steps: int | None, minutes: float) -> float:
+    """Trains for so many steps or minutes, and prints the losses. Returns the last one on the held-out text."""
+    text, held_out = jnp.asarray(texts[0]), texts[1]
+    windows = (len(held_out) - 1) // shape.context
+    index = np.arange(windows)[:, None] * shape.context + np.arange(shape.context + 1)
+    batches = np.array_split(held_out[index], -(-windows // BATCH))
+    key, own = jax.random.split(jax.random.key(seed))
+    parameters = initial_parameters(shape, own)
+    state = parameters, OPTIMIZER.init(parameters), key
 
-
-class Model:
-    """A compiled training step and a compiled evaluation."""
-
-    def __init__(self, shape: Shape, implementation: str, texts: Texts, seed: int):
-        self.shape, self.experts = shape, EXPERTS[implementation]
-        self.text = jnp.asarray(texts.training)
-        key, own = jax.random.split(jax.random.key(seed))
-        parameters = initial_parameters(shape, own)
-        self.state = State(parameters, OPTIMIZER.init(parameters), key)
-        windows = (len(texts.held_out) - 1) // shape.context
-        index = np.arange(windows)[:, None] * shape.context + np.arange(shape.context + 1)
-        self.held_out = np.array_split(texts.held_out[index], -(-windows // BATCH))
-        self.step = jax.jit(self._step, donate_argnums=0).lower(self.state).compile()
-        self.window_losses = jax.jit(lambda parameters, text: losses(parameters, text, self.shape, self.experts)[0])
-
-    def _step(self, state: State) -> tuple[State, jax.Array]:
-        """The next state and the loss, in bits a byte, on random windows of the training text."""
-        key, own = jax.random.split(state.key)
-        starts = jax.random.randint(own, (BATCH, 1), 0, len(self.text) - self.shape.context)
-        text = self.text[starts + jnp.arange(self.shape.context + 1)]
+    def step(state: Any) -> tuple[Any, jax.Array]:
+        """Returns the next state, and the loss in bits a byte on random windows of the training text."""
+        parameters, optimizer, key = state
+        key, own = jax.random.split(key)
+        starts = jax.random.randint(own, (BATCH, 1), 0, len(text) - shape.context)
 
         def objective(parameters: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-            values, balance = losses(parameters, text, self.shape, self.experts)
+            values, balance = losses(parameters, text[starts + jnp.arange(shape.context + 1)], shape)
             return values.mean() + BALANCE * balance, values.mean()
 
-        gradient, loss = jax.grad(objective, has_aux=True)(state.parameters)
-        updates, optimizer = OPTIMIZER.update(gradient, state.optimizer, state.parameters)
-        return State(optax.apply_updates(state.parameters, updates), optimizer, key), BITS * loss
+        gradient, loss = jax.grad(objective, has_aux=True)(parameters)
+        updates, optimizer = OPTIMIZER.update(gradient, optimizer, parameters)
+        return (optax.apply_updates(parameters, updates), optimizer, key), BITS * loss
 
-    def advance(self) -> float:
-        """Takes a step; its loss."""
-        self.state, loss = self.step(self.state)
-        return float(loss)
+    compiled = jax.jit(step, donate_argnums=0).lower(state).compile()
+    window_losses = jax.jit(lambda parameters, text: losses(parameters, text, shape)[0])
 
-    def cost(self, seconds: Sequence[float]) -> str:
-        """What a step takes; seconds that steps took."""
-        temporaries = self.step.memory_analysis().temp_size_in_bytes / 2**20
-        text = f"a step of {BATCH * self.shape.context} tokens: {1e3 * np.median(seconds):.0f} ms"
-        return f"{text}, {temporaries:.0f} MiB of temporaries"
-
-    def evaluate(self) -> float:
-        """The loss on the whole held-out text, in bits a byte."""
-        values = [np.asarray(self.window_losses(self.state.parameters, text)) for text in self.held_out]
+    def evaluate() -> float:
+        values = [np.asarray(window_losses(state[0], batch)) for batch in batches]
         return float(BITS * np.concatenate(values).astype(np.float64).mean())
 
-
-class History(NamedTuple):
-    """Losses in bits a byte, by step."""
-
-    training: list[float]
-    evaluations: list[tuple[int, float]]
-    seconds: list[float]  # that each step took
-
-
-def _progress(done: float, history: History, tokens_per_step: int) -> None:
-    bar = "#" * round(30 * done)
-    rate = tokens_per_step / np.median(history.seconds[-50:])
-    step, held_out = history.evaluations[-1]
-    text = f"[{bar:30}] step {len(history.training)}  {rate:,.0f} tokens/s  loss {history.training[-1]:.3f}"
-    print(f"\r{text}  held out {held_out:.3f} at {step} ", end="", file=sys.stderr, flush=True)
-
-
-def train(model: Model, steps: int | None, minutes: float) -> History:
-    """Until so many steps or minutes have passed."""
-    history = History([], [(0, model.evaluate())], [])
-    start = time.perf_counter()
-
-    def done() -> float:
-        return len(history.training) / steps if steps else (time.perf_counter() - start) / (60 * minutes)
-
-    while done() < 1:
+    count, seconds, start = 0, 0.0, time.perf_counter()
+    while count < steps if steps else time.perf_counter() - start < 60 * minutes:
         before = time.perf_counter()
-        history.training.append(model.advance())
-        history.seconds.append(time.perf_counter() - before)
-        if len(history.training) % STEPS_BETWEEN_EVALUATIONS == 0:
-            history.evaluations.append((len(history.training), model.evaluate()))
-        _progress(min(1.0, done()), history, BATCH * model.shape.context)
-    print(file=sys.stderr)
-    if history.evaluations[-1][0] != len(history.training):
-        history.evaluations.append((len(history.training), model.evaluate()))
-    return history
-
-
-def draw(path: pathlib.Path, history: History, entropy: float, title: str) -> None:
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    axes.plot(np.arange(1, len(history.training) + 1), history.training, linewidth=0.6, label="training")
-    axes.plot(*zip(*history.evaluations, strict=True), marker=".", label="held-out licences")
-    axes.axhline(entropy, color="black", linestyle="--", label="entropy of a held-out byte given the one before")
-    axes.set(xlabel="step", ylabel="loss, bits a byte", title=title, ylim=(0, 8.2))
-    axes.legend()
-    figure.savefig(path, dpi=120)
+        state, loss = jax.block_until_ready(compiled(state))
+        count, seconds = count + 1, seconds + time.perf_counter() - before
+        if count % STEPS_BETWEEN_EVALUATIONS == 0:
+            print(f"step {count}: loss {loss:.3f}, on the held-out text {evaluate():.3f}", file=sys.stderr, flush=True)
+    temporaries = compiled.memory_analysis().temp_size_in_bytes / 2**20
+    milliseconds = 1e3 * seconds / count
+    print(f"a step of {BATCH * shape.context} tokens: {milliseconds:.0f} ms, {temporaries:.0f} MiB of temporaries")
+    loss = evaluate()
+    print(f"loss on the held-out text after {count} steps: {loss!r} bits a byte")
+    return loss
 
 
 def main(argv: Sequence[str] | None = None) -> float:
-    """The loss on the held-out text at the end, in bits a byte."""
+    """Returns the loss on the held-out text at the end, in bits a byte."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--minutes", type=float, default=4.0, help="of training (default 4)")
     length.add_argument("--steps", type=int, help="of training, instead of minutes")
-    parser.add_argument("--impl", choices=EXPERTS, default="raggemm", help="what computes the experts")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--png", type=pathlib.Path, default=pathlib.Path("moe_lm.png"), help="picture of the loss")
     options = parser.parse_args(argv)
-    given = {"--minutes": options.minutes, "--steps": options.steps}
-    for name, value in given.items():
-        if value is not None and not value > 0:
-            parser.error(f"{name}={value}: must be positive")
-    # Before the minutes of work, not after them.
-    if options.png.is_dir() or not os.access(options.png if options.png.exists() else options.png.parent, os.W_OK):
-        parser.error(f"--png={options.png}: cannot be written")
-
-    texts, shape = read_texts(), Shape()
-    entropy = pair_entropy(texts.held_out)
-    model = Model(shape, options.impl, texts, options.seed)
-    parameters = sum(x.size for x in jax.tree.leaves(model.state.parameters))
-    print(f"{parameters:,} parameters in {shape}, trained on {len(texts.training):,} bytes with {options.impl}")
-    history = train(model, options.steps, options.minutes)
-    step, loss = history.evaluations[-1]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-    print(model.cost(history.seconds))
-    print(f"the process at its peak: {peak:.0f} MiB")
-    print(f"entropy of a held-out byte given the one before: {entropy:.4f} bits")
-    print(f"loss on the held-out text after {step} steps: {loss!r} bits a byte")
-    draw(options.png, history, entropy, f"{shape.experts} experts, top {shape.top_k}, {options.impl}")
+    for name in ("minutes", "steps"):
+        if (value := getattr(options, name)) is not None and not value > 0:
+            parser.error(f"--{name}={value}: must be positive")
+    shape, texts = Shape(), read_texts()
+    print(f"{shape}, trained on {len(texts[0]):,} bytes")
+    loss = train(shape, texts, options.seed, options.steps, options.minutes)
+    print(f"entropy of a held-out byte given the one before: {pair_entropy(texts[1]):.4f} bits")
     return loss
 
 

@@ -1,5 +1,5 @@
 """The site: every public name is on one page of its reference and nothing else is; pages from elsewhere have a place;
-docstrings and headers become what Sphinx and Doxygen read; pictures have a title."""
+docstrings become what Sphinx reads; pictures have a title."""
 
 import importlib
 import pkgutil
@@ -50,7 +50,7 @@ def test_what_is_public_is_said_of_it():
 
 
 def test_every_header_is_on_the_page_of_the_headers(root, docs):
-    named = re.findall(r"^```\{doxygenfile\} (\S+)$", (docs / "reference/cpp.md").read_text(), re.MULTILINE)
+    named = re.findall(r"^```\{literalinclude\} \S+/(\S+)$", (docs / "reference/cpp.md").read_text(), re.MULTILINE)
     assert sorted(named) == sorted(path.name for path in (root / "include/raggemm").glob("*.h"))
 
 
@@ -107,17 +107,6 @@ def test_fields_are_listed():
     from raggemm import nn
 
     assert docstrings.fields_of(nn.Shape)[1].startswith("* **width**: of a token")
-
-
-def test_comments_of_headers_are_marked():
-    import header_comments
-
-    source = (
-        "// A file.\n//\n//   drawn\n#ifndef A_H_\n\n// One <T>.\nint a;  // two\n        // three\n}  // namespace b\n"
-    )
-    found = header_comments.converted(source)
-    assert found.startswith("/// \\file\n/// A file.\n///\n///\n/// ~~~{.txt}\n/// drawn\n/// ~~~\n")
-    assert "/// One \\<T\\>.\nint a;  ///< two\n        ///< three\n}  // namespace b\n" in found
 
 
 def test_pictures_have_a_title_and_follow_the_dark_theme(docs):

@@ -93,9 +93,6 @@ TEST(Contest, EveryModeWithoutPeers) {
     EXPECT_NEAR(report.roofline_share(), report.ours_gflops() / report.roofline_gflops(), 1e-9);
     EXPECT_FALSE(report.has_ratio());
     EXPECT_EQ(report.unit(), "f32 fma");
-    ASSERT_EQ(report.bounds_size(), 1);
-    EXPECT_EQ(report.bounds(0).name(), "ours, group by group");
-    EXPECT_GT(report.bounds(0).gflops(), 0) << report.bounds(0).error();
   }
 }
 
@@ -138,9 +135,6 @@ TEST(Contest, WidenedBf16CountsWithWidening) {
     EXPECT_EQ(report.unit(), Units()[FastestUnit(limits)].name);
     for (size_t i = 0; i < kUnits; ++i) EXPECT_EQ(limits.gflops[i] > 0, Multiplies(Units()[i], DType::kBF16));
     EXPECT_EQ(report.peers(0).error(), "");
-    const proto::Contender& before = report.bounds(report.bounds_size() - 1);
-    EXPECT_EQ(before.name(), "widened before, loops");
-    EXPECT_EQ(before.error(), "");
   }
 }
 
@@ -155,7 +149,6 @@ TEST(Contest, QuantizedStandsBesideOurselvesInBf16) {
     EXPECT_EQ(report->peers(0).error(), "");
     EXPECT_EQ(report->best_peer(), "bf16/ours");
     EXPECT_GT(report->ratio(), 0);
-    EXPECT_EQ(report->bounds_size(), 0);
   }
 }
 

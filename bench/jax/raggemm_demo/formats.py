@@ -17,7 +17,6 @@ class Format:
     """How matrices [hidden, intermediate] of experts are quantized."""
 
     dtype: Any
-    bits: int
     scale_dtype: Any = jnp.float32
     block: int | None = None  # steps of k that share a scale, or the most that divide K too; None: all
 
@@ -28,16 +27,12 @@ class Format:
             shared = {"axes": (), "block": (1, math.gcd(weights.shape[1], self.block))}
         return quantize(weights, self.dtype, scale_dtype=self.scale_dtype, **shared)
 
-    def bytes(self, tensor: QuantizedTensor) -> int:
-        """Stored, with scales."""
-        return tensor.data.size * self.bits // 8 + tensor.scale.nbytes
-
 
 FORMATS = {
-    "int8": Format(jnp.int8, 8),
-    "fp8": Format(jnp.float8_e4m3fn, 8),
-    "int4": Format(jnp.int4, 4, jnp.bfloat16, 128),
-    "mxfp4": Format(jnp.float4_e2m1fn, 4, jnp.float8_e8m0fnu, 32),
+    "int8": Format(jnp.int8),
+    "fp8": Format(jnp.float8_e4m3fn),
+    "int4": Format(jnp.int4, jnp.bfloat16, 128),
+    "mxfp4": Format(jnp.float4_e2m1fn, jnp.float8_e8m0fnu, 32),
 }
 
 

@@ -9,6 +9,9 @@ int32 rows of each expert [experts]. It returns y, float32 [rows, hidden].
 
 import concurrent.futures
 import dataclasses
+import json
+import pathlib
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,7 +20,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from raggemm_demo.case_files import read_cases
+RECORDED = pathlib.Path(__file__).parents[3] / "proto" / "cases" / "moe.textproto"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +32,6 @@ class Layer:
     hidden: int  # length of a token row
     intermediate: int
     sizes: tuple[int, ...]  # rows of each expert
-    top_k: int = 1  # rows of each token
 
     @property
     def rows(self) -> int:
@@ -69,19 +71,15 @@ class Weights(NamedTuple):
 
 
 def recorded_layers() -> list[Layer]:
-    """The recorded layers, the phases of a model one after the other."""
-    return [
-        Layer(
-            case["model"],
-            case["phase"],
-            case["hidden"],
-            case["intermediate"],
-            tuple(case["group_sizes"]),
-            case["top_k"],
-        )
-        for case in read_cases("moe")
-        if case["projection"] == "up"  # down has the same routing
-    ]
+    """Returns the recorded layers, the phases of a model one after the other."""
+    layers = []
+    for text in RECORDED.read_text().split("\ncases {")[1:]:
+        fields = re.findall(r'(\w+): ("[^"]*"|\[[\d,]*\]|\d+)', text)
+        case = {name: json.loads(value) for name, value in fields}
+        if case["projection"] == "up":  # down has the same routing
+            sizes = case["hidden"], case["intermediate"], tuple(case["group_sizes"])
+            layers.append(Layer(case["model"], case["phase"], *sizes))
+    return layers
 
 
 def _random_matrices(seed: int, shape: tuple[int, ...]) -> jax.Array:

@@ -24,15 +24,8 @@ class CheckpointError(Exception):
     """What is wrong with which file or tensor, in one sentence."""
 
 
-class Entry(NamedTuple):
-    path: pathlib.Path
-    offset: int  # bytes from the start of the file
-    dtype: str
-    shape: tuple[int, ...]
-
-
 def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Memory of a multiple of 64 bytes, which jax.device_put takes as it is."""
+    """Returns memory of a multiple of 64 bytes, which jax.device_put takes without a copy."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
@@ -42,8 +35,6 @@ def aligned(shape: Sequence[int], dtype: Any) -> np.ndarray:
 def _json(path: pathlib.Path) -> dict[str, Any]:
     try:
         read = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: there is no such file") from None
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: is no JSON: {error}") from None
     if not isinstance(read, dict):
@@ -51,48 +42,35 @@ def _json(path: pathlib.Path) -> dict[str, Any]:
     return read
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(found := dict(pairs)) != len(pairs):
-        raise ValueError(f"two are called {next(name for name, _ in pairs if sum(name == n for n, _ in pairs) > 1)}")
-    return found
+class Entry(NamedTuple):
+    """Where a tensor is, and what it is."""
 
-
-def _entry(path: pathlib.Path, start: int, found: dict[str, Any]) -> tuple[int, int, Entry]:
-    """The bytes of a tensor, from and to, behind the header, and where it is."""
-    (first, end), shape, dtype = found["data_offsets"], tuple(found["shape"]), found["dtype"]
-    if not all(type(n) is int and n >= 0 for n in (first, end, *shape)):
-        raise ValueError(f"offsets {first} to {end} of shape {list(shape)}")
-    # What this program does not read may be of any type.
-    if dtype in DTYPES and end - first != math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize:
-        raise ValueError(f"{end - first} bytes for {dtype} {list(shape)}")
-    return first, end, Entry(path, start + first, dtype, shape)
+    path: pathlib.Path
+    offset: int  # bytes from the start of the file
+    dtype: str
+    shape: tuple[int, ...]
 
 
 def _entries(path: pathlib.Path) -> dict[str, Entry]:
-    """The header of a file, whose tensors lie one behind the other up to its end."""
+    """Reads the header of a file: the length of a JSON object, the object, and behind it the tensors."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length), object_pairs_hook=_without_twins) if length <= size - 8 else None
-        if not isinstance(header, dict):
-            raise ValueError(f"a header of {length} bytes in a file of {size}")
+            start = 8 + int.from_bytes(file.read(8), "little")
+            if start > size:
+                raise ValueError(f"a header of {start - 8} bytes in a file of {size}")
+            header = json.loads(file.read(start - 8))
         header.pop("__metadata__", None)
-        entries = {name: _entry(path, 8 + length, found) for name, found in header.items()}
-        at = 0
-        for first, end, _ in sorted(entries.values()):
-            if first != at:
-                raise ValueError(f"a tensor begins at {first}, must at {at}")
-            at = end
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: there is no such file") from None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        end = start + max((found["data_offsets"][1] for found in header.values()), default=0)
+        entries = {
+            name: Entry(path, start + found["data_offsets"][0], found["dtype"], tuple(found["shape"]))
+            for name, found in header.items()
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: is no file of safetensors: {error}") from None
-    if size != 8 + length + at:
-        raise CheckpointError(
-            f"{path}: has {size} bytes, must have {8 + length + at}: it was not written or copied to its end"
-        )
-    return {name: entry for name, (_, _, entry) in entries.items()}
+    if size != end:
+        raise CheckpointError(f"{path}: has {size} bytes, must have {end}: it was not written or copied to its end")
+    return entries
 
 
 class Checkpoint:
@@ -100,47 +78,30 @@ class Checkpoint:
 
     def __init__(self, folder: str | pathlib.Path):
         self.folder = pathlib.Path(folder)
-        if not self.folder.is_dir():
-            raise CheckpointError(f"{folder}: is no folder")
         self.config = _json(self.folder / "config.json")
-        index = self.folder / "model.safetensors.index.json"
-        places = _json(index).get("weight_map") if index.exists() else {}
-        if not isinstance(places, dict) or any(pathlib.Path(str(shard)).name != shard for shard in places.values()):
-            raise CheckpointError(f"{index}: weight_map must have the name of a file in this folder for each tensor")
-        names = sorted(set(places.values())) or sorted(path.name for path in self.folder.glob("*.safetensors"))
-        if not names:
+        index, paths = self.folder / "model.safetensors.index.json", sorted(self.folder.glob("*.safetensors"))
+        if index.exists():
+            paths = [self.folder / name for name in sorted(set(_json(index).get("weight_map", {}).values()))]
+        if not paths:
             raise CheckpointError(f"{self.folder}: has no file *.safetensors")
-        self._entries: dict[str, Entry] = {}
-        for shard in names:
-            for name, entry in _entries(self.folder / shard).items():
-                if places.get(name, shard) != shard or name in self._entries:
-                    raise CheckpointError(f"{entry.path}: has {name}, which another file has too")
-                self._entries[name] = entry
-        if lost := [name for name in places if name not in self._entries]:
-            raise CheckpointError(f"{self.folder / places[lost[0]]}: has no tensor {lost[0]}, as {index.name} says")
+        self._entries = {name: entry for path in paths for name, entry in _entries(path).items()}
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
     def read(self, names: Sequence[str], shape: Sequence[int], dtypes: Sequence[str]) -> np.ndarray:
-        """[len(names), *shape]: the tensors of these names, each of this shape and all of one of these dtypes."""
+        """Returns [len(names), *shape]: the tensors of these names, each of this shape, all of one of these dtypes."""
+        allowed = tuple(dtypes)
         for name in names:
-            entry = self._entries.get(name)
-            if entry is None:
+            if (entry := self._entries.get(name)) is None:
                 raise CheckpointError(f"{self.folder}: has no tensor {name}")
-            allowed = dtypes if name == names[0] else (self._entries[names[0]].dtype,)
             if entry.shape != tuple(shape) or entry.dtype not in allowed:
-                raise CheckpointError(
-                    f"{entry.path}: {name} is {entry.dtype} {list(entry.shape)}, must be {' or '.join(allowed)} "
-                    f"{list(shape)}"
-                )
-        out = aligned((len(names), *shape), DTYPES[self._entries[names[0]].dtype])
+                wanted = f"{' or '.join(allowed)} {list(shape)}"
+                raise CheckpointError(f"{entry.path}: {name} is {entry.dtype} {list(entry.shape)}, must be {wanted}")
+            allowed = (entry.dtype,)
+        out = aligned((len(names), *shape), DTYPES[allowed[0]])
         for i, name in enumerate(names):
-            with self._entries[name].path.open("rb", buffering=0) as file:
+            with self._entries[name].path.open("rb") as file:
                 file.seek(self._entries[name].offset)
-                view = memoryview(out[i : i + 1].reshape(-1).view(np.uint8))
-                while len(view) and (count := file.readinto(view)):
-                    view = view[count:]
-                if len(view):
-                    raise CheckpointError(f"{self._entries[name].path}: ends within {name}")
+                file.readinto(out[i : i + 1].reshape(-1).view(np.uint8))
         return out
