@@ -42,7 +42,7 @@ TEST(HandlersTest, VersionIsOneThatTheHostKnows) {
 TEST(HandlersTest, RandomProblemsAreRightWithEveryIsa) {
   Random random(TestSeed());
   host::ThreadPool pool(2);
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 100; ++i) {
     ProblemSpec spec = RandomSpec(random);
     if (i % 3 != 0) spec.gap_elements = 0;
     spec.cliff = i % 3 == 2 ? Cliff::kBefore : Cliff::kBehind;
@@ -59,7 +59,7 @@ TEST(HandlersTest, RandomProblemsAreRightWithEveryIsa) {
 TEST(HandlersTest, RandomMlpsAreRightWithEveryIsa) {
   std::mt19937 random(static_cast<uint32_t>(TestSeed()));
   host::ThreadPool pool(2);
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 40; ++i) {
     SpoiltMlp call(RandomMlpSpec(random));
     for (Isa isa : HostIsas()) {
       call.call().attributes["isa"] = absl::AsciiStrToUpper(IsaName(isa));
