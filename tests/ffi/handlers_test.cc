@@ -17,8 +17,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const std::string kExecutors[] = {"AUTO", "OPENMP", "POOL", "SERIAL"};
-
 // Large enough for several tiles on each of 8 threads.
 ProblemSpec ManyTiles() {
   return {.mode = RaggedMode::kRaggedM,
@@ -65,20 +63,6 @@ TEST(HandlersTest, RandomMlpsAreRightWithEveryIsa) {
       call.call().attributes["isa"] = absl::AsciiStrToUpper(IsaName(isa));
       ASSERT_EQ(call.Execute(&pool).message, "") << i;
       ASSERT_TRUE(call.IsRight()) << i << " " << IsaName(isa);
-    }
-  }
-}
-
-TEST(HandlersTest, EveryExecutorAndThreadCountHasTheSameBits) {
-  PluginCall call(ManyTiles());
-  host::ThreadPool pool(8);
-  for (const std::string& executor : kExecutors) {
-    for (int64_t threads = 0; threads <= 8; ++threads) {
-      SCOPED_TRACE(executor + " " + std::to_string(threads));
-      call.call().attributes["executor"] = executor;
-      call.call().attributes["threads"] = threads;
-      ASSERT_EQ(call.Run(&pool).message, "");
-      ASSERT_TRUE(call.IsRight());
     }
   }
 }

@@ -150,35 +150,6 @@ TEST(IntegerProductsOfEveryIsa, EveryModeAndStorage) {
   }
 }
 
-TEST(IntegerProductsOfEveryIsa, Replicas) {
-  for (DType lhs : kAllBytes) {
-    ProblemSpec spec = Spec(lhs, DType::kU8, 5, 33, 400);
-    spec.mode = RaggedMode::kRaggedK;
-    spec.replicas = 4;
-    spec.sizes = {33, 0, 1, 300};
-    ASSERT_TRUE(GivesExpectedBits(spec));
-    spec.groups = 2;
-    spec.replicas = spec.problems = 2;
-    spec.sizes = {33, 10, 0, 5, 7, 90, 0, 0};
-    spec.local_groups = spec.group_offset = 1;
-    ASSERT_TRUE(GivesExpectedBits(spec));
-  }
-}
-
-TEST(IntegerProductsOfEveryIsa, GroupOffset) {
-  ProblemSpec spec = Spec(DType::kS8, DType::kS8, 40, 37, 45);
-  spec.groups = 4;
-  spec.sizes = {3, 0, 20, 11};
-  spec.local_groups = 2;
-  for (int64_t offset : {0, 1, 2}) {
-    spec.group_offset = offset;
-    for (bool c : {false, true}) {
-      spec.c = c;
-      ASSERT_TRUE(GivesExpectedBits(spec));
-    }
-  }
-}
-
 // Heights and widths of every register tile, in place and packed.
 TEST(IntegerProductsOfEveryIsa, TileEdges) {
   ProblemSpec spec = Spec(DType::kS8, DType::kS8, 0, 1, 35);
