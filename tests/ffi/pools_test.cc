@@ -195,7 +195,7 @@ void CallFromPool(int threads, const std::vector<std::unique_ptr<SpoiltGemm>>& c
 
 TEST(ManyCallsTest, FromThePoolItself) {
   for (const std::string& executor : kExecutors) {
-    const auto calls = OneInstance(6, executor);
+    const auto calls = OneInstance(4, executor);
     for (int threads : {1, 5}) {
       const Watchdog watchdog(testing::PrintToString(threads) + " threads, called from them: " + executor, seconds(20));
       CallFromPool(threads, calls);

@@ -189,7 +189,10 @@ TEST_F(SplitOfEveryIsa, LargeTiles) {
     for (int64_t m : {3, 230}) {
       ProblemSpec base = Spec(m, 420, 70);
       base.rhs_flipped = flipped;
-      ForEachWay(base, [&](const ProblemSpec& spec) { ASSERT_TRUE(GivesExpectedBits(spec)); });
+      ForEachWay(base, [&](const ProblemSpec& spec) {
+        if (!Sampled(3)) return;
+        ASSERT_TRUE(GivesExpectedBits(spec));
+      });
     }
   }
 }

@@ -1,0 +1,27 @@
+# Lists the tests of a program when ctest starts. The instances of a test with parameters, such as one for each
+# instruction set, are one entry: starting a process takes longer than running most of them.
+cmake_policy(VERSION 3.25)
+function(raggemm_list_tests program suffix)  # ARGN: the emulator of the program
+  if(NOT EXISTS ${program})
+    add_test(${program}_NOT_BUILT ${program})
+    return()
+  endif()
+  execute_process(COMMAND ${ARGN} ${program} --gtest_list_tests OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX REPLACE " +#[^\n]*" "" lines "${lines}")  # what gtest prints of parameters
+  string(REPLACE "\n" ";" lines "${lines}")
+  foreach(line IN LISTS lines)
+    if(line MATCHES "^  ([^/]+)(/?)")
+      set(name "${suite}.${CMAKE_MATCH_1}")
+      set(filter "${name}")
+      if(CMAKE_MATCH_2)
+        set(filter "*/${name}/*")
+      endif()
+      if(NOT filter IN_LIST listed)
+        list(APPEND listed "${filter}")
+        add_test("${name}${suffix}" ${ARGN} ${program} "--gtest_filter=${filter}")
+      endif()
+    elseif(line MATCHES "([^/]+)\\.$")
+      set(suite "${CMAKE_MATCH_1}")
+    endif()
+  endforeach()
+endfunction()
