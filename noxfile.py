@@ -123,11 +123,10 @@ def default(session: nox.Session) -> None:
     steps, here = Steps(session), isas()
     # The benchmark is not built by ./dev test, and ctest has a test in its place that fails.
     steps.run("ctest", "ctest", "--preset", "release", "-LE", "bench", "-E", "^bench_test_NOT_BUILT$")
-    runs = [(isa, EXECUTORS[0], [f"--cases={CASES}"]) for isa in here[1:]]
-    runs += [(here[0], executor, [f"--cases={CASES}"]) for executor in EXECUTORS[1:]]
-    for isa, executor, cases in [(here[0], EXECUTORS[0], []), *runs]:
+    for isa, executor in [(isa, EXECUTORS[0]) for isa in here] + [(here[0], other) for other in EXECUTORS[1:]]:
         name = f"driver: {isa}, {executor}"
-        steps.run(name, DRIVER, "--all", f"--isa={isa}", f"--executor={executor}", *cases)
+        steps.run(name, DRIVER, "--all", f"--cases={CASES}", f"--isa={isa}", f"--executor={executor}")
+    steps.run("driver: a recorded layer", DRIVER, "--case=qwen3-30b-a3b-decode-up")
     steps.run("random problems", FUZZ, f"--corpus={ROOT}/tests/fuzz/corpus/problems.txt", "--seconds=2")
     steps.run("pytest", *PYTEST, "-m", "not slow")
     session.log(f"covered: {', '.join(here)}; {here[0]} with {', '.join(EXECUTORS)}, others with {EXECUTORS[0]}")
@@ -179,6 +178,7 @@ def full(session: nox.Session) -> None:
             print(*[line for line in peers.splitlines() if line.startswith("NOT covered")], sep="\n")
     if "grids" in parts:
         steps.run("complete grids", "ctest", "--preset", "release", "-LE", "bench", env={"RAGGEMM_FULL_TESTS": "1"})
+        steps.run("driver: all cases", DRIVER, "--all")
     if "slow" in parts:
         steps.run("slow Python tests", *PYTEST, "-m", "slow")
     for preset in ("address", "thread"):

@@ -17,8 +17,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const std::string kExecutors[] = {"AUTO", "OPENMP", "POOL", "SERIAL"};
-
 // Large enough for several tiles on each of 8 threads.
 ProblemSpec ManyTiles() {
   return {.mode = RaggedMode::kRaggedM,
@@ -42,7 +40,7 @@ TEST(HandlersTest, VersionIsOneThatTheHostKnows) {
 TEST(HandlersTest, RandomProblemsAreRightWithEveryIsa) {
   Random random(TestSeed());
   host::ThreadPool pool(2);
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 100; ++i) {
     ProblemSpec spec = RandomSpec(random);
     if (i % 3 != 0) spec.gap_elements = 0;
     spec.cliff = i % 3 == 2 ? Cliff::kBefore : Cliff::kBehind;
@@ -59,26 +57,12 @@ TEST(HandlersTest, RandomProblemsAreRightWithEveryIsa) {
 TEST(HandlersTest, RandomMlpsAreRightWithEveryIsa) {
   std::mt19937 random(static_cast<uint32_t>(TestSeed()));
   host::ThreadPool pool(2);
-  for (int i = 0; i < 100; ++i) {
+  for (int i = 0; i < 40; ++i) {
     SpoiltMlp call(RandomMlpSpec(random));
     for (Isa isa : HostIsas()) {
       call.call().attributes["isa"] = absl::AsciiStrToUpper(IsaName(isa));
       ASSERT_EQ(call.Execute(&pool).message, "") << i;
       ASSERT_TRUE(call.IsRight()) << i << " " << IsaName(isa);
-    }
-  }
-}
-
-TEST(HandlersTest, EveryExecutorAndThreadCountHasTheSameBits) {
-  PluginCall call(ManyTiles());
-  host::ThreadPool pool(8);
-  for (const std::string& executor : kExecutors) {
-    for (int64_t threads = 0; threads <= 8; ++threads) {
-      SCOPED_TRACE(executor + " " + std::to_string(threads));
-      call.call().attributes["executor"] = executor;
-      call.call().attributes["threads"] = threads;
-      ASSERT_EQ(call.Run(&pool).message, "");
-      ASSERT_TRUE(call.IsRight());
     }
   }
 }

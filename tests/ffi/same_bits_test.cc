@@ -138,7 +138,8 @@ TEST(RecordedBits, OfEveryIsaExecutorAndNumberOfThreads) {
       for (int64_t threads = 1; threads <= (executor == "SERIAL" ? 1 : kThreads); ++threads) {
         SCOPED_TRACE(absl::StrCat(IsaName(isa), " ", executor, " ", threads));
         for (RecordedCase& one : Cases().as_given) {
-          if (threads > 2 && (one.is_large() ? threads < kThreads : !Sampled(4))) continue;
+          if (one.is_large() && threads > 2 && threads < kThreads) continue;
+          if (executor != "SERIAL" && !Sampled(threads > 2 ? 12 : 3)) continue;
           EXPECT_EQ(one.Run(How(isa, executor, threads), pool), "");
         }
       }
@@ -150,7 +151,7 @@ TEST(RecordedBits, InOtherTypes) {
   host::ThreadPool pool(kThreads);
   for (Isa isa : HostIsas()) {
     for (RecordedCase& one : Cases().in_other_types) {
-      if (!Sampled(3)) continue;
+      if (!Sampled(8)) continue;
       EXPECT_EQ(one.Run(How(isa, "POOL", 3), pool), "") << IsaName(isa);
     }
   }

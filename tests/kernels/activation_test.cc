@@ -14,7 +14,6 @@
 #include "tests/support/bits_rule.h"
 #include "tests/support/check.h"
 #include "tests/support/isa_fixture.h"
-#include "tests/support/test_mlp.h"
 #include "tests/support/variants.h"
 
 namespace raggemm::test {
@@ -71,6 +70,7 @@ TEST(ActivationTest, OfEveryModeStorageAndType) {
         static constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
         spec.out = kTypes[++turn % 3];
         if (spec.gate) spec.gate = kTypes[turn / 3 % 3];
+        if (!Sampled(3)) continue;
         ExpectRight(spec);
       }
     }
@@ -102,6 +102,7 @@ TEST(ActivationTest, OfEveryWayToCompute) {
         ProblemSpec spec{.groups = 2, .m = 2 * m, .n = n, .k = k, .sizes = {m, m - 1}, .bias = m == 4};
         spec.activation = Activation::kSilu;
         if (n != 33) spec.gate = DType::kF32;
+        if (!Sampled(4)) continue;
         ExpectRight(spec);
         if (k != 100) continue;  // of which the oracle takes long
         spec.lhs = spec.rhs = spec.out = DType::kBF16;
@@ -166,54 +167,6 @@ TEST(ActivationTest, HasTheSameBitsWithThreads) {
   spec.activation = Activation::kSwigluOai;
   spec.gate = DType::kF32;
   EXPECT_TRUE(GivesExpectedBitsWithThreads(spec));
-}
-
-// Gather, gate, up with the activation, down: what MoeMlp computes in one call.
-std::vector<uint64_t> BitsOfBlocks(const TestMlp& mlp, Isa isa) {
-  const MlpSpec& spec = mlp.spec;
-  const MoeMlpProblem& p = mlp.problem;
-  FloatTensor v(DType::kF32, {mlp.rows, spec.intermediate}), a(spec.weights, {mlp.rows, spec.intermediate}),
-      d(DType::kF32, {mlp.rows, spec.hidden});
-  const auto multiply = [&](const Array& lhs, const Array& weights, const std::optional<Array>& bias,
-                            const Array& out) {
-    GroupedGemmProblem gemm;
-    static_cast<Array&>(gemm.lhs) = lhs;
-    static_cast<Array&>(gemm.rhs) = weights;
-    static_cast<Array&>(gemm.out) = out;
-    gemm.lhs.first_dims = gemm.out.first_dims = mlp.sizes.array;
-    gemm.group_offset = p.group_offset;
-    gemm.bias = bias;
-    if (lhs.data == p.x.data) {
-      gemm.row_index = p.row_tokens;
-      gemm.row_index->dims = {mlp.rows};
-    }
-    if (out.data == a.array.data) {
-      gemm.activation = spec.activation;
-      if (p.w_gate) gemm.gate = v.array;
-    }
-    EXPECT_EQ(GroupedGemm(gemm, {.executor = Executor::kSerial, .isa = isa}), absl::OkStatus());
-  };
-  if (p.w_gate) multiply(p.x, *p.w_gate, p.b_gate, v.array);
-  multiply(p.x, p.w_up, p.b_up, a.array);
-  multiply(a.array, p.w_down, p.b_down, d.array);
-  return BitsOfSums(mlp, d.array, mlp.spec.out, &TestMlp::OutputWeight, /*by_slot=*/false);
-}
-
-TEST(ActivationTest, BlocksMakeUpTheMlp) {
-  for (int i = 0; i < kActivationCount; ++i) {
-    for (Gate gate : {Gate::kSeparate, Gate::kNone}) {
-      for (DType type : {DType::kBF16, DType::kF32}) {
-        MlpSpec spec = {.local = 3, .offset = 1, .x = type, .weights = type, .gate = gate};
-        spec.activation = static_cast<Activation>(i);
-        if (gate == Gate::kNone && spec.activation == Activation::kSwigluOai) continue;
-        TestMlp mlp(spec);
-        for (Isa isa : HostIsas()) {
-          ASSERT_EQ(mlp.Run({.executor = Executor::kSerial, .isa = isa}), absl::OkStatus());
-          EXPECT_EQ(mlp.OutBits(), BitsOfBlocks(mlp, isa)) << kActivations[i];
-        }
-      }
-    }
-  }
 }
 
 TEST(ActivationErrors, SayWhatDoesNotGoTogether) {

@@ -86,11 +86,11 @@ TEST_F(Bf16RulesOfEveryIsa, SpecialValues) {
   }
 }
 
-// Millions of single products, on what is there.
+// Hundreds of thousands of single products.
 TEST_F(Bf16RulesOfEveryIsa, AnyBits) {
   for (int64_t k : {1, 2}) {
-    ExpectBits(Spec(300, 1000, k), [](Random& random) { return random.Next(); });
-    ExpectBits(Spec(300, 1000, k), [](Random& random) { return Number(random, 60, 8); });
+    ExpectBits(Spec(300, 300, k), [](Random& random) { return random.Next(); });
+    ExpectBits(Spec(300, 300, k), [](Random& random) { return Number(random, 60, 8); });
   }
 }
 
@@ -114,26 +114,6 @@ TEST_P(Bf16Rules, EpiloguesKeepDenormals) {
   }
 }
 
-// Each replica starts a block of its own.
-TEST_F(Bf16RulesOfEveryIsa, Replicas) {
-  ProblemSpec spec = Spec(5, 33, 400);
-  spec.mode = RaggedMode::kRaggedK;
-  spec.replicas = 4;
-  spec.sizes = {33, 0, 1, 300};
-  ExpectBits(spec, [](Random& random) { return Number(random, 115, 20); });
-}
-
-// Whoever computes: blocks and tiles are others with other numbers of threads.
-TEST_F(Bf16RulesOfEveryIsa, AndEveryNumberOfThreads) {
-  ProblemSpec spec = Spec(300, 200, 700);
-  spec.groups = 3;
-  spec.sizes = {1, 260, 30};
-  for (ArithmeticId rule : kBf16Rules) {
-    spec.bf16_sums = rule;
-    EXPECT_TRUE(GivesExpectedBitsWithThreads(spec));
-  }
-}
-
 TEST_F(Bf16RulesOfEveryIsa, AreWithinTheBound) {
   for (ArithmeticId rule : kBf16Rules) {
     for (int64_t k : {30, 700, 5000}) {
@@ -141,48 +121,6 @@ TEST_F(Bf16RulesOfEveryIsa, AreWithinTheBound) {
       spec.bf16_sums = rule;
       TestProblem test(spec);
       EXPECT_TRUE(GivesResultsWithinBound(test)) << NameOf(rule) << " " << k;
-    }
-  }
-}
-
-// Every mode and storage, each extent beside the edges of tiles, strips and chains.
-TEST_F(Bf16RulesOfEveryIsa, EveryModeAndStorage) {
-  for (ArithmeticId rule : kBf16Rules) {
-    for (RaggedMode mode : kAllModes) {
-      for (int64_t k : {1, 2, 31, 33, 64, 257}) {
-        ProblemSpec spec = Spec(40, 70, k);
-        spec.mode = mode;
-        spec.groups = 3;
-        spec.sizes = {15, 1, 14};
-        spec.n_sizes = {33, 1, 16};
-        spec.k_sizes = {k, 1, 2};
-        if (mode == RaggedMode::kRaggedK) spec.m = 29, spec.k = 3 * k + 40, spec.sizes = {k, 2 * k, 1};
-        if (mode == RaggedMode::kRaggedN) spec.n = 80, spec.sizes = {33, 1, 32};
-        spec.bf16_sums = rule;
-        spec.alpha = k == 33;
-        for (const ProblemSpec& variant : StorageVariants(spec)) {
-          if (!Sampled(6)) continue;
-          ASSERT_TRUE(GivesExpectedBits(variant));
-        }
-      }
-    }
-  }
-}
-
-// Heights and widths of every register tile, in place and packed.
-TEST_F(Bf16RulesOfEveryIsa, TileEdges) {
-  for (ArithmeticId rule : kBf16Rules) {
-    ProblemSpec spec = Spec(0, 1, 35, DType::kBF16);
-    spec.bf16_sums = rule;
-    spec.sizes.clear();
-    for (int64_t rows = 0; rows <= 30; ++rows) spec.sizes.push_back(rows), spec.m += rows;
-    spec.groups = static_cast<int64_t>(spec.sizes.size());
-    for (bool flipped : {false, true}) {
-      spec.rhs_flipped = flipped;
-      for (spec.n = 1; spec.n <= 300; spec.n += spec.n < 70 ? 1 : 23) {
-        if (!Sampled(8)) continue;
-        ASSERT_TRUE(GivesExpectedBits(spec));
-      }
     }
   }
 }

@@ -53,7 +53,7 @@ TEST(ColumnBlocksOfEveryIsa, OfEveryTypeAndExtent) {
           ProblemSpec spec = Spec(n, k, block_cols);
           spec.rhs = rhs;
           spec.out = n == 64 ? rhs : DType::kF32;
-          if (!Sampled(3)) continue;
+          if (!Sampled(6)) continue;
           ExpectBits(spec);
           if (testing::Test::HasFatalFailure()) return;
         }
@@ -75,7 +75,7 @@ TEST(ColumnBlocksOfEveryIsa, OfBf16ByEachRuleAndOfSplitF32) {
         spec.bf16_sums = rule;
         spec.precision = precision;
         spec.bias = spec.alpha = k == 33;
-        if (!Sampled(2)) continue;
+        if (!Sampled(4)) continue;
         ExpectBits(spec);
         if (testing::Test::HasFatalFailure()) return;
       }
@@ -107,7 +107,7 @@ TEST(ColumnBlocksOfEveryIsa, OfQuantizedWeights) {
         spec.rhs_scale = scale;
         spec.scale_type = n == 300 ? DType::kF32 : DType::kF8E8M0FNU;
         if (n == 131 && FormatOf(rhs).IsInteger()) spec.rhs_zero = scale;
-        if (!Sampled(6)) continue;
+        if (!Sampled(12)) continue;
         ExpectBits(spec);
         if (testing::Test::HasFatalFailure()) return;
       }
@@ -129,10 +129,10 @@ TEST(ColumnBlocksOfEveryIsa, WithProblemsReplicasAndAnOffset) {
 
 TEST(ColumnBlocksOfEveryIsa, OnThreadsWithPartsOfTheColumns) {
   for (int64_t block_cols : {32, 256}) {
-    ProblemSpec spec = Spec(900, 400, block_cols);
+    ProblemSpec spec = Spec(600, 300, block_cols);
     spec.group_offset = 3;
     spec.local_groups = 5;
-    ExpectBits(spec, {2, 5, 16});
+    ExpectBits(spec, {2, 16});
   }
 }
 
@@ -154,7 +154,7 @@ RAGGEMM_FOR_EACH_ISA(ColumnBlocks);
 TEST_P(ColumnBlocks, NoStripLiesInTwo) {
   for (int64_t threads : {1, 8, 64}) {
     for (int64_t block_cols : {32, 128, 256}) {
-      ProblemSpec spec = Spec(1440, 600, block_cols);
+      ProblemSpec spec = Spec(720, 300, block_cols);
       Make(spec, threads);
       int64_t elements = 0;
       for (int64_t tile = 0; tile < plan_.gemm_tiles; ++tile) {
@@ -170,7 +170,7 @@ TEST_P(ColumnBlocks, NoStripLiesInTwo) {
           }
         }
       }
-      EXPECT_EQ(elements, 74 * 1440 * 600);
+      EXPECT_EQ(elements, 74 * 720 * 300);
     }
   }
 }

@@ -18,6 +18,7 @@ class EmptyGroups : public testing::Test {
       ProblemSpec spec{.mode = mode, .groups = 8, .m = 16, .n = 16, .k = 16};
       for (int g = 0; g < 8; ++g) spec.sizes.push_back(pattern >> g & 1 ? 1 + g % 3 : 0);  // sum <= 15
       for (const ProblemSpec& variant : StorageVariants(spec)) {
+        if (!Sampled(4)) continue;
         ASSERT_TRUE(GivesExpectedBits(variant));
       }
       spec.c = true;

@@ -201,18 +201,6 @@ TEST_P(MoeMlpBackwardTest, IsCloseToTheDefinition) {
   }
 }
 
-TEST_P(MoeMlpBackwardTest, IsCloseForLargeGroupsAndLocalOnes) {
-  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{700, 0, 1, 255}, {0, 256, 0, 256}, {0, 0, 0, 0}}) {
-    for (int64_t local : {4, 2}) {
-      MlpSpec spec = {.tokens = 100, .hidden = 24, .intermediate = 17, .sizes = sizes, .local = local};
-      spec.offset = 4 - local;
-      TestMlpBackward call(spec);
-      ASSERT_EQ(call.Run(On(3)), absl::OkStatus());
-      ExpectClose(call, 5e-5);
-    }
-  }
-}
-
 // The bits of the definition, step by step: of every type that is rounded on the way, of rows longer than what is
 // gathered at once, by each rule of sums of bf16.
 TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequence) {
@@ -244,6 +232,7 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInManyChunks) {
     for (ArithmeticId rule : kBf16Rules) {
       if (weights == DType::kF32 && rule != kBf16Rules[0]) continue;
       for (Gate gate : {Gate::kSeparate, Gate::kHalves}) {
+        if (!Sampled(2)) continue;
         MlpSpec spec = {.tokens = 50, .hidden = 40, .intermediate = 5, .sizes = {3, 4500, 0, 2048}, .gate = gate};
         spec.x = spec.weights = weights;
         spec.bf16_sums = rule;
@@ -272,7 +261,7 @@ TEST_P(MoeMlpBackwardTest, HasTheBitsOfTheSequenceInOneLargeChunk) {
 TEST_P(MoeMlpBackwardTest, HasTheSameBitsEverywhere) {
   const uint32_t seed = std::random_device()();
   std::mt19937 random(seed);
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < 15; ++i) {
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", call " << i);
     const MlpSpec spec = RandomMlpSpec(random);
     TestMlpBackward call(spec);

@@ -65,46 +65,27 @@ void ExpectExpectedBits(const Options& options) {
   }
 }
 
-class Threads : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Count, Threads, testing::Range(1, 9));
+constexpr int kThreads[] = {1, 2, 3, 5, 8};
 
-TEST_P(Threads, OpenMp) { ExpectExpectedBits(On(Executor::kOpenMp, GetParam())); }
-
-TEST_P(Threads, Serial) { ExpectExpectedBits(On(Executor::kSerial, GetParam())); }
-
-TEST_P(Threads, PoolWithThreads) {
-  ThreadedPool pool(GetParam());
-  ExpectExpectedBits(On(Executor::kPool, 0, &pool));
-  ExpectExpectedBits(On(Executor::kAuto, 3, &pool));  // a pool is the default where there is one
-}
-
-TEST_P(Threads, PoolThatRunsTheNewestFirst) {
-  ThreadedPool pool(GetParam(), /*reverse=*/true);
-  ExpectExpectedBits(On(Executor::kPool, 8, &pool));
-}
-
-TEST_P(Threads, PoolThatRunsAtOnce) {
-  InlinePool pool(GetParam());
-  ExpectExpectedBits(On(Executor::kPool, GetParam(), &pool));
-}
-
-TEST_P(Threads, PoolThatNeverRuns) {
-  KeepingPool pool(GetParam());
-  ExpectExpectedBits(On(Executor::kPool, GetParam(), &pool));
-}
-
-// Tasks that start when the call, its buffers and its workspace are gone.
-TEST_P(Threads, PoolThatRunsTooLate) {
-  KeepingPool pool(GetParam());
-  {
-    TestProblem test(Base(RaggedMode::kRaggedM));
-    const std::vector<double> expected = ExpectedOut(test.problem).value();
-    const Options options = On(Executor::kPool, GetParam(), &pool);
-    ASSERT_EQ(GroupedGemm(test.problem, options), absl::OkStatus());
-    ASSERT_TRUE(HasBits(test.problem.out, expected));
+TEST(Threads, OfOpenMpAndSerial) {
+  for (int threads : kThreads) {
+    ExpectExpectedBits(On(Executor::kOpenMp, threads));
+    ExpectExpectedBits(On(Executor::kSerial, threads));
   }
-  EXPECT_EQ(pool.kept() > 0, GetParam() > 1);
-  pool.RunAll();
+}
+
+TEST(Threads, OfPools) {
+  for (int threads : kThreads) {
+    ThreadedPool pool(threads), newest_first(threads, /*reverse=*/true);
+    ExpectExpectedBits(On(Executor::kPool, 0, &pool));
+    ExpectExpectedBits(On(Executor::kAuto, 3, &pool));  // a pool is the default where there is one
+    ExpectExpectedBits(On(Executor::kPool, 8, &newest_first));
+    InlinePool at_once(threads);
+    ExpectExpectedBits(On(Executor::kPool, threads, &at_once));
+    KeepingPool never(threads);
+    ExpectExpectedBits(On(Executor::kPool, threads, &never));
+    EXPECT_EQ(never.kept() > 0, threads > 1);
+  }
 }
 
 // Runs something else before each task.

@@ -88,30 +88,6 @@ TEST_F(PlanTest, GroupsWithoutRowsCostNothing) {
   EXPECT_EQ(FirstTile(plan, 1), plan.gemm_tiles / 2) << ToString(plan);
 }
 
-TEST_F(PlanTest, IsTheSameEveryTime) {
-  for (RaggedMode mode : kAllModes) {
-    const TestProblem test(Spec(mode));
-    const std::string first = ToString(Make(test.problem, WithThreads(5)).value());
-    EXPECT_EQ(ToString(Make(test.problem, WithThreads(5)).value()), first);
-  }
-}
-
-TEST_F(PlanTest, CanBeMadeForAnyCpu) {
-  const TestProblem test(Spec(RaggedMode::kRaggedM));
-  for (Isa isa : AllIsas()) {
-    for (int64_t l2_bytes : {64 << 10, 512 << 10, 2 << 20, 64 << 20}) {
-      Options options = WithThreads(4);
-      options.cpu = CpuUpTo(isa);
-      options.cpu.l2_bytes = l2_bytes;
-      const Schedule plan = Make(test.problem, options).value();
-      EXPECT_EQ(plan.isa, PreferredIsa(options.cpu, kArithmetics[0]));
-      EXPECT_GT(plan.blocking.m, 0);
-      EXPECT_GT(plan.blocking.n, 0);
-      EXPECT_GT(plan.gemm_tiles, 0);
-    }
-  }
-}
-
 // Facts that a reader looks for.
 TEST_F(PlanTest, Prints) {
   ProblemSpec spec = Spec(RaggedMode::kRaggedM);

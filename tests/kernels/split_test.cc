@@ -143,27 +143,12 @@ TEST_P(Split, InfinitiesStayWhatTheyAre) {
   }
 }
 
-TEST_F(SplitOfEveryIsa, AndEveryNumberOfThreads) {
-  ProblemSpec base = Spec(300, 200, 130);
-  base.groups = 3;
-  base.sizes = {1, 260, 30};
-  ForEachWay(base, [&](const ProblemSpec& spec) { EXPECT_TRUE(GivesExpectedBitsWithThreads(spec)); });
-}
-
-// Each replica starts blocks of its own.
-TEST_F(SplitOfEveryIsa, Replicas) {
-  ProblemSpec spec = Spec(5, 33, 400);
-  spec.mode = RaggedMode::kRaggedK;
-  spec.replicas = 4;
-  spec.sizes = {33, 0, 1, 300};
-  ExpectBits(spec, [](Random& random) { return Number(random, 115, 20); });
-}
-
 TEST_F(SplitOfEveryIsa, IsWithinTheBound) {
   Random random(TestSeed());
   for (int64_t k : {1, 2, 30, 700, 3000}) {
     for (int64_t field : {1, 12, 60, 100, 120}) {
       ForEachWay(Spec(9, 40, k), [&](const ProblemSpec& spec) {
+        if (!Sampled(4)) return;
         TestProblem test(spec);
         FillOperands(test.problem,
                      [&] { return std::bit_cast<float>(static_cast<uint32_t>(Number(random, field, 8))); });
@@ -198,54 +183,16 @@ TEST_P(Split, LeavesOutWhatIsProven) {
   }
 }
 
-// Every mode and storage, each extent beside the edges of tiles, strips, blocks and chains.
-TEST_F(SplitOfEveryIsa, EveryModeAndStorage) {
-  for (RaggedMode mode : kAllModes) {
-    for (int64_t k : {33, 130}) {
-      if (k == 130 && mode != RaggedMode::kRaggedM && mode != RaggedMode::kRaggedK) continue;
-      ProblemSpec base = Spec(40, 70, k);
-      base.mode = mode;
-      base.groups = 3;
-      base.sizes = {15, 1, 14};
-      base.n_sizes = {33, 1, 16};
-      base.k_sizes = {k, 1, 2};
-      if (mode == RaggedMode::kRaggedK) base.m = 29, base.k = 3 * k + 40, base.sizes = {k, 2 * k, 1};
-      if (mode == RaggedMode::kRaggedN) base.n = 80, base.sizes = {33, 1, 32};
-      base.c = base.alpha = k == 33;
-      ForEachWay(base, [&](const ProblemSpec& spec) {
-        for (const ProblemSpec& variant : StorageVariants(spec)) {
-          if (!Sampled(6)) continue;
-          ASSERT_TRUE(GivesExpectedBits(variant));
-        }
-      });
-    }
-  }
-}
-
-// Heights and widths of every register tile.
-TEST_F(SplitOfEveryIsa, TileEdges) {
-  ProblemSpec base = Spec(0, 1, 35, DType::kBF16);
-  base.sizes.clear();
-  for (int64_t rows = 0; rows <= 34; ++rows) base.sizes.push_back(rows), base.m += rows;
-  base.groups = static_cast<int64_t>(base.sizes.size());
-  for (bool flipped : {false, true}) {
-    base.lhs_flipped = base.rhs_flipped = flipped;
-    for (base.n = 1; base.n <= 100; base.n += base.n < 34 ? 3 : 31) {
-      ForEachWay(base, [&](const ProblemSpec& spec) {
-        if (!Sampled(6)) return;
-        ASSERT_TRUE(GivesExpectedBits(spec));
-      });
-    }
-  }
-}
-
 // Tiles of many rows, whose panels are packed again for each block of columns, and all panels at once of few.
 TEST_F(SplitOfEveryIsa, LargeTiles) {
   for (bool flipped : {false, true}) {
     for (int64_t m : {3, 230}) {
       ProblemSpec base = Spec(m, 420, 70);
       base.rhs_flipped = flipped;
-      ForEachWay(base, [&](const ProblemSpec& spec) { ASSERT_TRUE(GivesExpectedBits(spec)); });
+      ForEachWay(base, [&](const ProblemSpec& spec) {
+        if (!Sampled(3)) return;
+        ASSERT_TRUE(GivesExpectedBits(spec));
+      });
     }
   }
 }

@@ -56,7 +56,7 @@ TEST(SweepOfEveryIsa, OfEveryTypeAndExtent) {
         ProblemSpec spec = Spec(n, k);
         spec.rhs = rhs;
         spec.out = n % 2 == 0 ? DType::kF32 : rhs;
-        if (!Sampled(4)) continue;
+        if (!Sampled(8)) continue;
         ExpectBits(spec);
         if (testing::Test::HasFatalFailure()) return;
       }
@@ -93,7 +93,7 @@ TEST(SweepOfEveryIsa, OfQuantizedWeights) {
         spec.rhs = rhs;
         spec.rhs_scale = scale;
         spec.scale_type = type;
-        if (!Sampled(4)) continue;
+        if (!Sampled(8)) continue;
         ExpectBits(spec);
         if (testing::Test::HasFatalFailure()) return;
       }
@@ -133,7 +133,7 @@ TEST(SweepOfEveryIsa, OfTheLastGroup) {
 }
 
 TEST(SweepOfEveryIsa, OnThreadsWithPartsOfTheColumns) {
-  ProblemSpec spec = Spec(900, 400);
+  ProblemSpec spec = Spec(600, 300);
   spec.group_offset = 3;
   spec.local_groups = 5;
   ExpectBits(spec, {2, 5});

@@ -40,7 +40,7 @@ class TileEdges : public testing::Test {
   void ExpectAllStorages(const ProblemSpec& spec) {
     for (const ProblemSpec& variant : StorageVariants(spec)) {
       if (HasFailure()) return;
-      if (!Sampled(8)) continue;
+      if (!Sampled(16)) continue;
       EXPECT_TRUE(GivesExpectedBits(variant));
     }
   }

@@ -32,16 +32,6 @@ std::string ReadAll(int from) {
   return text;
 }
 
-struct Pages {
-  int64_t all = 0, resident = 0;
-};
-
-Pages ReadPages() {
-  Pages pages;
-  std::ifstream("/proc/self/statm") >> pages.all >> pages.resident;
-  return pages;
-}
-
 }  // namespace
 
 bool Soaking() { return std::getenv("RAGGEMM_SOAK") != nullptr; }
@@ -50,9 +40,11 @@ std::string TemporaryFile(const std::string& name) {
   return absl::StrCat(testing::TempDir(), "/", getpid(), "_", name);
 }
 
-int64_t ResidentBytes() { return ReadPages().resident * sysconf(_SC_PAGESIZE); }
-
-int64_t AddressSpaceBytes() { return ReadPages().all * sysconf(_SC_PAGESIZE); }
+int64_t ResidentBytes() {
+  int64_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
 
 std::string InChild(unsigned seconds, absl::FunctionRef<std::string()> body) {
   int ends[2];

@@ -15,9 +15,8 @@ bool Soaking();
 // Returns the path of a temporary file that no other process has: ctest runs several tests of a program at once.
 std::string TemporaryFile(const std::string& name);
 
-// Count those of this process now, as the kernel does.
+// Returns the resident bytes of this process now, as the kernel counts them.
 int64_t ResidentBytes();
-int64_t AddressSpaceBytes();
 
 // Runs `body` in a fork of this process and gives its result; or what ended the child before: a signal, an exit, or
 // that it was not done in `seconds`. The child leaves by _exit: no destructor runs.

@@ -89,7 +89,7 @@ TEST(Fork, ChildMayCallAfterTheParentDid) {
 
 // The host's pool is left out in the child: a thread that is gone may hold its mutex.
 TEST(Fork, DuringCallsOfOtherThreads) {
-  const int forks = Soaking() ? 2000 : 100;
+  const int forks = Soaking() ? 2000 : 25;
   host::ThreadPool pool(2);
   const Callers callers(&pool);
   for (const char* executor : {"SERIAL", "OPENMP"}) {
@@ -102,7 +102,7 @@ TEST(Fork, DuringCallsOfOtherThreads) {
 
 // exit() runs the library's destructors while others call.
 TEST(Exit, DuringCallsOfOtherThreads) {
-  const int exits = Soaking() ? 500 : 25;
+  const int exits = Soaking() ? 500 : 10;
   for (int i = 0; i < exits; ++i) {
     const std::string said = InChild(10, [&]() -> std::string {
       auto* pool = new host::ThreadPool(2);

@@ -1,0 +1,97 @@
+// Every arithmetic in every mode, storage and register tile, on every ISA of the host. The operands are random here:
+// the tests of each arithmetic have its special values.
+#include <cstdint>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "raggemm/grouped_gemm.h"
+#include "tests/support/check.h"
+#include "tests/support/variants.h"
+
+namespace raggemm::test {
+namespace {
+
+// Returns a problem of one group for each rule of bf16, each way to split f32, and each two types of bytes.
+std::vector<ProblemSpec> EveryArithmetic(int64_t m, int64_t n, int64_t k) {
+  std::vector<ProblemSpec> specs;
+  for (ArithmeticId rule : kBf16Rules) {
+    specs.push_back(OneGroup(DType::kBF16, DType::kBF16, m, n, k));
+    specs.back().bf16_sums = rule;
+  }
+  for (ArithmeticId rule : kSplittingRules) {
+    for (Precision precision : {Precision::kBf16X3, Precision::kBf16X6}) {
+      specs.push_back(OneGroup(DType::kF32, DType::kF32, m, n, k));
+      specs.back().bf16_sums = rule;
+      specs.back().precision = precision;
+    }
+  }
+  for (DType lhs : kAllBytes) {
+    for (DType rhs : kAllBytes) {
+      specs.push_back(OneGroup(lhs, rhs, m, n, k));
+      specs.back().out = specs.back().bias_type = DType::kS32;
+    }
+  }
+  return specs;
+}
+
+// Each extent is beside the edges of tiles, strips, blocks and chains.
+TEST(ArithmeticsOfEveryIsa, EveryModeAndStorage) {
+  for (RaggedMode mode : kAllModes) {
+    for (int64_t k : {1, 2, 3, 5, 8, 31, 33, 64, 130, 257}) {
+      for (ProblemSpec spec : EveryArithmetic(40, 70, k)) {
+        spec.mode = mode;
+        spec.groups = 3;
+        spec.sizes = {15, 1, 14};
+        spec.n_sizes = {33, 1, 16};
+        spec.k_sizes = {k, 1, 2};
+        if (mode == RaggedMode::kRaggedK) spec.m = 29, spec.k = 3 * k + 40, spec.sizes = {k, 2 * k, 1};
+        if (mode == RaggedMode::kRaggedN) spec.n = 80, spec.sizes = {33, 1, 32};
+        spec.alpha = spec.c = spec.beta = k == 5 || k == 33;
+        spec.bias = spec.c && mode != RaggedMode::kRaggedN && mode != RaggedMode::kAllRagged;
+        for (const ProblemSpec& variant : StorageVariants(spec)) {
+          if (!Sampled(32)) continue;
+          ASSERT_TRUE(GivesExpectedBits(variant));
+        }
+      }
+    }
+  }
+}
+
+// Heights and widths of every register tile, in place and packed.
+TEST(ArithmeticsOfEveryIsa, TileEdges) {
+  for (ProblemSpec spec : EveryArithmetic(0, 1, 35)) {
+    if (spec.out != DType::kS32) spec.out = DType::kBF16;
+    spec.sizes.clear();
+    for (int64_t rows = 0; rows <= 34; ++rows) spec.sizes.push_back(rows), spec.m += rows;
+    spec.groups = static_cast<int64_t>(spec.sizes.size());
+    for (bool flipped : {false, true}) {
+      spec.rhs_flipped = flipped;
+      for (spec.n = 1; spec.n <= 300; spec.n += spec.n < 70 ? 1 : 23) {
+        if (!Sampled(24)) continue;
+        ASSERT_TRUE(GivesExpectedBits(spec));
+      }
+    }
+  }
+}
+
+// Each replica starts a block of its own.
+TEST(ArithmeticsOfEveryIsa, Replicas) {
+  for (ProblemSpec spec : EveryArithmetic(5, 33, 400)) {
+    spec.mode = RaggedMode::kRaggedK;
+    spec.replicas = 4;
+    spec.sizes = {33, 0, 1, 300};
+    ASSERT_TRUE(GivesExpectedBits(spec));
+  }
+}
+
+// Other numbers of threads have other blocks and tiles.
+TEST(ArithmeticsOfEveryIsa, EveryNumberOfThreads) {
+  for (ProblemSpec spec : EveryArithmetic(300, 70, 300)) {
+    spec.groups = 3;
+    spec.sizes = {1, 260, 30};
+    ASSERT_TRUE(GivesExpectedBitsWithThreads(spec));
+  }
+}
+
+}  // namespace
+}  // namespace raggemm::test

@@ -1,0 +1,33 @@
+# Lists the tests of a program when ctest starts. The instances of a test with parameters, such as one for each
+# instruction set, are one entry: starting a process takes longer than running most of them. Those of tests with the
+# label load are entries of their own, because each needs a new process. No name has a slash, so a name can be a file's.
+cmake_policy(VERSION 3.25)
+function(raggemm_list_tests program suffix label)  # ARGN: the emulator of the program
+  if(NOT EXISTS ${program})
+    get_filename_component(name ${program} NAME)
+    add_test(${name}_NOT_BUILT ${program})
+    return()
+  endif()
+  execute_process(COMMAND ${ARGN} ${program} --gtest_list_tests OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX REPLACE " +#[^\n]*" "" lines "${lines}")  # the printed parameters
+  string(REPLACE "\n" ";" lines "${lines}")
+  foreach(line IN LISTS lines)
+    if(line MATCHES "^  (([^/]+).*)$")
+      set(filter "${suite}${CMAKE_MATCH_1}")
+      string(REGEX REPLACE "^[^.]*/" "" name "${suite}${CMAKE_MATCH_2}")
+      if(label STREQUAL "load")
+        string(REPLACE "/" "." name "${filter}")
+      elseif(filter MATCHES "/")
+        set(filter "*/${name}/*")
+      endif()
+      set(name "${name}${suffix}")
+      if(NOT name IN_LIST listed)
+        list(APPEND listed "${name}")
+        add_test("${name}" ${ARGN} ${program} "--gtest_filter=${filter}")
+        set_tests_properties("${name}" PROPERTIES LABELS "${label}")
+      endif()
+    else()
+      set(suite "${line}")
+    endif()
+  endforeach()
+endfunction()
