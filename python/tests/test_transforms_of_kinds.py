@@ -67,7 +67,10 @@ def at(i, tree):
     return jax.tree.map(lambda a: a[i], tree)
 
 
-def gradients(kind, arrays):
+@functools.cache
+def gradients(kind, is_other=False):
+    """Returns those of a problem of the kind, which many tests compare with."""
+    arrays = kind.other if is_other else kind.arrays
     return jax.jit(jax.grad(loss_of(kind.run, arrays)))(floats(arrays)[0])
 
 
@@ -181,7 +184,7 @@ def test_gradients_of_batches(kind):
     """Of a batch the gradient of each problem; of weights that it shares their sum."""
     many = stacked(kind.arrays, kind.other)
     parts, whole = floats(many)
-    want = stacked(gradients(kind, kind.arrays), gradients(kind, kind.other))
+    want = stacked(gradients(kind), gradients(kind, is_other=True))
 
     def losses(parts):
         return jax.vmap(lambda one: loss_of(kind.run, one)(floats(one)[0]))(whole(parts))
@@ -228,7 +231,7 @@ def test_scan_while_and_cond(kind):
 def test_gradients_of_scans(kind):
     many = stacked(kind.arrays, kind.other)
     parts, whole = floats(many)
-    want = stacked(gradients(kind, kind.arrays), gradients(kind, kind.other))
+    want = stacked(gradients(kind), gradients(kind, is_other=True))
     for wrap in (lambda f: f, jax.checkpoint):
 
         def loss(parts, wrap=wrap):
@@ -272,7 +275,7 @@ def mesh(kind=AxisType.Auto):
     return jax.make_mesh((2,), ("x",), axis_types=(kind,), devices=jax.devices()[:2])
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("check_vma", [True, pytest.param(False, marks=pytest.mark.slow)])
 @each
 def test_data_parallel(kind, check_vma):
     """A problem on each device, with weights that all have, whose gradient is summed once."""
@@ -323,7 +326,7 @@ def test_partitioning(kind, partitioning):
         close(jax.jit(kind.run)(placed), want, kind.relative)
         if kind.is_differentiable:
             gradient = jax.grad(loss_of(kind.run, kind.arrays))
-            close(jax.jit(gradient)(floats(placed)[0]), gradients(kind, kind.arrays))
+            close(jax.jit(gradient)(floats(placed)[0]), gradients(kind))
 
 
 @each
@@ -338,7 +341,7 @@ def test_explicit_mesh(kind):
                 continue
             parts = floats(placed)[0]
             got = jax.jit(jax.grad(loss_of(kind.run, placed)))(parts)
-        close(got, gradients(kind, kind.arrays))
+        close(got, gradients(kind))
         for gradient, part in zip(got, parts, strict=True):
             if isinstance(part, jax.Array):
                 assert jax.typeof(gradient).sharding.spec == jax.typeof(part).sharding.spec
