@@ -81,6 +81,26 @@ def test_grouped_quantize(mode, dtype):
         check(got, mode, dtype, KERNEL, K, N, False)
 
 
+def test_a_given_amax_is_taken_for_the_largest_magnitudes():
+    """What is beyond it saturates."""
+    mode, amax = "CURRENT_TENSOR_SCALING", np.arange(1, 1 + G, dtype=np.float32)
+    got = te.grouped_quantize(KERNEL, quantizer(mode, E4M3, "ROWWISE"), amax=amax)
+    want = [quantized(mode, E4M3, x, False, np.float32(448) / a) for x, a in zip(KERNEL, amax, strict=True)]
+    np.testing.assert_array_equal(np.float32(got.data).reshape(KERNEL.shape), np.float32([w[0] for w in want]))
+    np.testing.assert_array_equal(got.scale_inv, [w[1] for w in want])
+    np.testing.assert_array_equal(got.amax, amax)
+
+
+def test_several_axes_are_columns():
+    q, x = quantizer("MXFP8_1D_SCALING", E4M3, "ROWWISE"), KERNEL.reshape(G, 8, 5, N)
+    for flatten_axis, flat in ((2, KERNEL.reshape(G, 8, 5 * N)), (-1, KERNEL)):
+        got, want = te.grouped_quantize(x, q, flatten_axis=flatten_axis), te.grouped_quantize(flat, q)
+        assert (got.original_shape, got.flatten_axis) == (x.shape, flatten_axis % 4)
+        for field in ("data", "scale_inv"):
+            codes = (np.asarray(getattr(of, field)).view(np.uint8) for of in (got, want))
+            np.testing.assert_array_equal(*codes)
+
+
 def of(values, is_divided=True):
     """The values of the model's groups in one array."""
     out = np.zeros((M, values[0][3].shape[1])) if is_divided else np.stack([v[3] for v in values])

@@ -108,6 +108,21 @@ def test_all_gather(check_vma):
         np.testing.assert_allclose(x, want, rtol=1e-5, atol=2e-5)
 
 
+def test_rows_of_other_devices_may_be_anything():
+    """A user's experts may have NaN there."""
+
+    def with_nan(up, down):
+        def experts(rows, sizes, offset):
+            ends, index = jnp.cumsum(sizes), jnp.arange(len(rows))
+            own = (index >= ends[offset] - sizes[offset]) & (index < ends[offset + len(up) - 1])
+            return jnp.where(own[:, None], products(up, down)(rows, sizes, offset), jnp.nan)
+
+        return experts
+
+    got = jax.jit(sharded(layer(by_all_gather, "expert", of=with_nan)))(*operands())
+    np.testing.assert_allclose(got, wanted()[0], rtol=1e-5, atol=2e-5)
+
+
 def test_all_reduce_of_tokens_that_all_devices_have():
     specs = (P(), P(), P(), P("expert"), P("expert"))
     f = jax.shard_map(layer(by_all_reduce, "expert"), mesh=mesh(4), in_specs=specs, out_specs=P())

@@ -145,9 +145,7 @@ def test_power_of_two_scales(name, bits):
 
 @pytest.mark.parametrize(
     ("name", "scale", "bound"),
-    sampled(
-        [*itertools.product((*INTEGERS, *FLOATS), ("float32", "float8_e8m0fnu"), (None, 4.0))], 5, unpack=True
-    ),
+    sampled([*itertools.product((*INTEGERS, *FLOATS), ("float32", "float8_e8m0fnu"), (None, 4.0))], 5, unpack=True),
 )
 def test_nan_and_infinity_never_become_numbers(name, scale, bound):
     x = random(6, 8)

@@ -25,7 +25,12 @@ def of_tests() -> list[str]:
     emitters, whose passes of MLIR are more than half of each compilation, whatever it is of, where jaxlib can do
     without; jaxlib 0.8.1 rounds to float8 wrongly without them.
     """
-    flags = ["--xla_force_host_platform_device_count=4", "--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true", "--xla_cpu_parallel_codegen_split_count=1"]
+    flags = [
+        "--xla_force_host_platform_device_count=4",
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+        "--xla_cpu_parallel_codegen_split_count=1",
+    ]
     if knows(EMITTERS):
         needed = importlib.metadata.version("jaxlib").startswith(("0.8.", "0.9."))
         flags.append(f"--{EMITTERS}={str(needed).lower()}")
