@@ -142,7 +142,7 @@ def close(got, want_and_sums):
 X0 = np.where(np.isnan(X), 1, X)
 
 
-# The short run has those at odd places: sets of each kind of scale, one of them transposed, and one without a gradient's.
+# The short run has four, with each kind of scale, a transposed kernel, and gradients that are not quantized.
 LAYERS = [*((name, False) for name in SETS), ("delayed", True), ("MX", True)]
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arrays import sampled
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from kinds import KINDS, Kind, is_float, parameters
@@ -82,9 +83,15 @@ def test_one_call_whose_values_are_the_definition(kind):
         assert custom_calls(compiled.lower(kind.arrays)) == 1
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda x: np.float64(x) if is_float(x) else x, kind.arrays)
-        close(got, kind.dense(wide), kind.relative)
+        parts, whole = floats(wide)
+        close(got, jax.jit(lambda parts: kind.dense(whole(parts)))(parts), kind.relative)
+
+
+@pytest.mark.parametrize("kind", sampled(KINDS, 9), ids=str)
+def test_without_jit(kind):
+    want = jax.jit(kind.run)(kind.arrays)
     with jax.disable_jit():
-        same(kind.run(kind.arrays), got)
+        same(kind.run(kind.arrays), want)
 
 
 # Derivatives.
