@@ -167,9 +167,6 @@ def test_nan_stays_where_it_belongs():
     assert np.isfinite(np.delete(of_lhs, 4, 0)).all()
 
 
-# Transforms.
-
-
 # Errors.
 
 

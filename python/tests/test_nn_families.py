@@ -277,23 +277,6 @@ NN_SHARED = {
 nn_close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
-def nn_silu(x):
-    return x * oracle.sigmoid(x)
-
-
-def nn_layer(params, x, top_k, **routing):
-    """In float64; without "w_gate" the activation is of w_up."""
-    p = {name: np.asarray(value).astype(np.float64) for name, value in params.items()}
-    x = np.asarray(x).astype(np.float64)
-    weights, experts = oracle.route(x @ p["router"], top_k, **{"score": "softmax"} | routing)
-    out = np.zeros_like(x)
-    for t, j in np.ndindex(experts.shape):
-        e = experts[t, j]
-        up = x[t] @ p["w_up"][e]
-        inner = nn_silu(x[t] @ p["w_gate"][e]) * up if "w_gate" in p else nn_silu(up)
-        out[t] += weights[t, j] * (inner @ p["w_down"][e])
-    return out
-
 
 def test_init(x64):
     """Also where JAX would make float64 numbers."""

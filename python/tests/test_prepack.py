@@ -99,9 +99,6 @@ def test_the_call_gets_the_value_as_it_is():
     assert "transpose" not in text
 
 
-# Derivatives
-
-
 # moe_mlp
 
 

@@ -208,10 +208,6 @@ def test_cell(name, ways, names, f, modes):
             front_end(name, ways[0])("M", *given)
 
 
-# jax.lax itself has no derivative of ragged K.
-MODES = {"the override": ["M"]}
-
-
 def test_one_type_that_is_no_number_and_wrong_fields_are_refused_by_name():
     data, scale, _ = q.operand(q.FORMATS["uint4"], "M", 1, 0)
     lhs = q.floats("M", 0)

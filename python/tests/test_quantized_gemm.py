@@ -160,9 +160,6 @@ def test_scales_that_have_no_derivative():
     same(tangent, value)
 
 
-# pytrees
-
-
 # fake_quantize
 
 
