@@ -277,7 +277,6 @@ NN_SHARED = {
 nn_close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
 
 
-
 def test_init(x64):
     """Also where JAX would make float64 numbers."""
     params = nn.init(jax.random.key(1), nn.Shape(64, 32, 16), jnp.bfloat16)
