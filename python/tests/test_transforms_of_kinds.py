@@ -282,7 +282,7 @@ def mesh(kind=AxisType.Auto):
     return jax.make_mesh((2,), ("x",), axis_types=(kind,), devices=jax.devices()[:2])
 
 
-@pytest.mark.parametrize("check_vma", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("check_vma", sampled([True, False], 2))
 @each
 def test_data_parallel(kind, check_vma):
     """A problem on each device, with weights that all have, whose gradient is summed once."""
