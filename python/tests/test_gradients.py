@@ -67,16 +67,14 @@ def test_group_offset():
     assert_close((sum(dlhs), jnp.concatenate(drhs)), whole)
     # With [K,M] last_dims the gradient of lhs is column slices; the library has no offset for that.
     for layout in ("STRIDED", "PACKED"):
-        check_grads(
-            lambda x, w, layout=layout: grouped_gemm(
-                GroupedTensor(x, last_dims=SIZES, layout=layout), w, contracting_dims=((0,), (1,)), group_offset=1
-            ),
-            (LHS.T, RHS[:2]),
-            order=2,
-        )
-    check_grads(
-        lambda x, y: tgmm(x, y, SIZES, np.float64, group_offset=1, num_actual_groups=2), (LHS.T, OTHER), order=2
-    )
+
+        def columns(x, w, layout=layout):
+            lhs = GroupedTensor(x, last_dims=SIZES, layout=layout)
+            return grouped_gemm(lhs, w, contracting_dims=((0,), (1,)), group_offset=1)
+
+        check_grads(jax.jit(columns), (LHS.T, RHS[:2]), order=2)
+    weights = functools.partial(tgmm, preferred_element_type=np.float64, group_offset=1, num_actual_groups=2)
+    check_grads(jax.jit(lambda x, y: weights(x, y, SIZES)), (LHS.T, OTHER), order=2)
 
 
 def test_existing_out():

@@ -132,7 +132,7 @@ def fails(values, axes, run, message):
     functions = jax.vmap(run, (axes,)), jax.vmap(gradient(run, ("x", "row_weights")), (axes, 0))
     for args, f in zip(((values,), (values, values["x"])), functions, strict=True):
         with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=message):
-            jax.block_until_ready(f(*args))
+            jax.block_until_ready(jax.jit(f)(*args))
         with raggemm.options(on_error="nan"):
             assert all(np.isnan(x).all() for x in jax.tree.leaves(jax.jit(f)(*args)))
 
