@@ -22,7 +22,7 @@ hypothesis.settings.register_profile("raggemm", deadline=None, print_blob=True, 
 hypothesis.settings.load_profile("raggemm")
 
 
-# JAX makes an MLIR context for each program that it lowers, and loads all dialects into it. That took 5 of the 17 ms of
+# JAX makes an MLIR context for each program that it lowers, and loads all dialects into it. That took 4 of the 12 ms of
 # CPU of a small program (Zen 5), so all programs of a module share one.
 mlir.make_ir_context = functools.lru_cache(maxsize=1)(mlir.make_ir_context)
 
@@ -35,13 +35,6 @@ def pytest_configure(config):
     jax.config.update("jax_compilation_cache_dir", str(config.rootpath / "build" / "jax_cache"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
-def pytest_collection_finish():
-    """Makes garbage collection rare: it took 2 of the 17 ms of a small program. clear_caches collects in any case."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 20)
 
 
 def pytest_report_header(config):
