@@ -22,7 +22,7 @@ ROWS, TOKENS, K, N, G = 11, 5, 32, 8, 4
 INDEX = np.array([4, 0, 0, 1, 4, 2, 2, 2, 0, -7, 99], np.int32)  # which a row of no group may have
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Kind:
     """run(arrays, **options) is raggemm's, dense(arrays) the definition, of any precision; arrays: operands by name."""
 
@@ -280,11 +280,10 @@ KINDS = [
     _mlp("moe_mlp: packed", to_weights=lambda name, w: _packed(w if name == "w_down" else _quantized(name, w))),
 ]
 
-# Kinds of the short run, which together have each format and mode.
+# Kinds of the short run, which together have each mode, zero points and each optional operand.
 CORE = (
-    "arrays", "all that is added", "a shard of the groups", "scales", "zeros", "powers of two", "both", "packed scales",
-    "transposed", "columns: blocks", "uniform: both", "row_index", "silu and gate", "integers", "moe_mlp",
-    "moe_mlp: quantized",
+    "arrays", "all that is added", "a shard of the groups", "scales", "both", "packed scales", "transposed",
+    "columns: blocks", "uniform: both", "row_index", "silu and gate", "integers", "moe_mlp",
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """activation and gate of grouped_gemm: against float64 in every mode, the bits of moe_mlp, derivatives, transforms."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -66,10 +67,12 @@ def test_every_mode_and_storage(case):
     np.testing.assert_array_equal(got[~inside], want[~inside].astype(dtype))
 
 
-@pytest.mark.parametrize(("activation", "gated"), PAIRS)
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float32])
-def test_the_blocks_make_up_moe_mlp(activation, gated, dtype):
+@pytest.mark.parametrize(
+    ("pair", "dtype"), sampled([*itertools.product(PAIRS, (jnp.bfloat16, np.float32))], 5, unpack=True)
+)
+def test_the_blocks_make_up_moe_mlp(pair, dtype):
     """Bit for bit: gather and gate, gather and up and activation, down, combine."""
+    activation, gated = pair
     tokens, hidden, inner = 7, 40, 24
     rng = np.random.default_rng(3)
     x, up, gate, down = (
@@ -107,7 +110,7 @@ def test_derivatives_in_jax_keep_their_digits_where_they_are_small(name):
     np.testing.assert_allclose(got, want, rtol=2e-5)
 
 
-@pytest.mark.parametrize(("activation", "gated"), PAIRS)
+@pytest.mark.parametrize(("activation", "gated"), sampled(PAIRS, 5, unpack=True))
 def test_gradients(activation, gated):
     """Also those of gradients, in both modes; the value beside a gradient is that without, to the bit."""
     args = (LHS, RHS, GATE, BIAS) if gated else (LHS, RHS, None, BIAS)
@@ -162,9 +165,6 @@ def test_nan_stays_where_it_belongs():
     assert not np.asarray(of_gate)[9:].any()
     assert np.isnan(of_gate[4, 2]) and np.isfinite(np.delete(of_gate, 4, 0)).all()
     assert np.isfinite(np.delete(of_lhs, 4, 0)).all()
-
-
-# Transforms.
 
 
 # Errors.

@@ -1,6 +1,7 @@
 """TransformerEngine's moe and grouped_dbias, against their definitions in float64: one token, one group at a time."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import moe_oracle
 import numpy as np
 import pytest
 import routing_oracle
-from arrays import random
+from arrays import random, sampled
 from front_end_checks import check_errors
 from program_text import custom_calls
 from raggemm.compat import transformer_engine as te
@@ -78,9 +79,11 @@ def test_is_its_definition(router):
     assert slots.shape == (1, 1) and slots.dtype == np.int32 and slots == (rows > 0).sum() * 128
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("biases", [(), BIASES], ids=["no biases", "biases"])
+@pytest.mark.parametrize(
+    ("biases", "activation", "early"),
+    sampled([*itertools.product(((), BIASES), ACTIVATIONS, (False, True))], 3, unpack=True),
+    ids=lambda x: str(x) if isinstance(x, str | bool) else ("biases" if x else "no biases"),
+)
 def test_activations_and_when_weights_act(activation, early, biases):
     options = {"activation_type": activation, "apply_topk_weights_early": early, "biases": biases or (None,) * 3}
     out = call(**options)[0]

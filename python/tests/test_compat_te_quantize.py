@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from arrays import sampled
 from raggemm.compat import transformer_engine as te
 from te_tensors import E2M1, E4M3, E5M2, MODES, blocks, most, padded, quantized
 
@@ -65,7 +66,9 @@ def check(got, mode, dtype, groups, rows, columns, is_divided):
     np.testing.assert_array_equal(np.asarray(got.scale_inv[: want.size]).view(np.uint8), want.view(np.uint8))
 
 
-@pytest.mark.parametrize("mode, dtype", CASES, ids=lambda x: getattr(x, "__name__", x))
+@pytest.mark.parametrize(
+    "mode, dtype", sampled(CASES[1:] + CASES[:1], 3, unpack=True), ids=lambda x: getattr(x, "__name__", x)
+)
 def test_grouped_quantize(mode, dtype):
     both = quantize(X, quantizer(mode, dtype), SIZES)
     assert [t.is_colwise for t in (both.rowwise_tensor, both.colwise_tensor)] == [False, True]
@@ -76,6 +79,26 @@ def test_grouped_quantize(mode, dtype):
     for got in (both.rowwise_tensor, both.colwise_tensor):
         assert got.first_dims is None and got.last_dims is None
         check(got, mode, dtype, KERNEL, K, N, False)
+
+
+def test_a_given_amax_is_taken_for_the_largest_magnitudes():
+    """What is beyond it saturates."""
+    mode, amax = "CURRENT_TENSOR_SCALING", np.arange(1, 1 + G, dtype=np.float32)
+    got = te.grouped_quantize(KERNEL, quantizer(mode, E4M3, "ROWWISE"), amax=amax)
+    want = [quantized(mode, E4M3, x, False, np.float32(448) / a) for x, a in zip(KERNEL, amax, strict=True)]
+    np.testing.assert_array_equal(np.float32(got.data).reshape(KERNEL.shape), np.float32([w[0] for w in want]))
+    np.testing.assert_array_equal(got.scale_inv, [w[1] for w in want])
+    np.testing.assert_array_equal(got.amax, amax)
+
+
+def test_several_axes_are_columns():
+    q, x = quantizer("MXFP8_1D_SCALING", E4M3, "ROWWISE"), KERNEL.reshape(G, 8, 5, N)
+    for flatten_axis, flat in ((2, KERNEL.reshape(G, 8, 5 * N)), (-1, KERNEL)):
+        got, want = te.grouped_quantize(x, q, flatten_axis=flatten_axis), te.grouped_quantize(flat, q)
+        assert (got.original_shape, got.flatten_axis) == (x.shape, flatten_axis % 4)
+        for field in ("data", "scale_inv"):
+            codes = (np.asarray(getattr(of, field)).view(np.uint8) for of in (got, want))
+            np.testing.assert_array_equal(*codes)
 
 
 def of(values, is_divided=True):
@@ -119,7 +142,11 @@ def close(got, want_and_sums):
 X0 = np.where(np.isnan(X), 1, X)
 
 
-@pytest.mark.parametrize("name, is_transposed", [*((name, False) for name in SETS), ("delayed", True), ("MX", True)])
+# The short run has four, with each kind of scale, a transposed kernel, and gradients that are not quantized.
+LAYERS = [*((name, False) for name in SETS), ("delayed", True), ("MX", True)]
+
+
+@pytest.mark.parametrize("name, is_transposed", sampled(LAYERS[1:] + LAYERS[:1], 2, unpack=True))
 def test_dense(name, is_transposed):
     """The result and all gradients are products of what the model quantizes along their contractions."""
     quantizers = te.QuantizerSet(*(q and quantizer(*q) for q in SETS[name]))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import types
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from arrays import sampled
 from raggemm import GroupedTensor
 from raggemm.compat import transformer_engine as te
 from te_tensors import E4M3, E5M2, MODES, Tensor, blocks, tensor
@@ -73,10 +75,13 @@ jax.tree_util.register_dataclass(
 CASES = [(mode, EXTENTS[0]) for mode in MODES] + [(mode, EXTENTS[1]) for mode in list(MODES)[3:]]
 
 
-@pytest.mark.parametrize("mode, extents", CASES, ids=str)
-@pytest.mark.parametrize("layout", ["N", "T"])
-@pytest.mark.parametrize("is_colwise", [False, True], ids=["rowwise", "colwise"])
-def test_products_of_a_layer(mode, extents, layout, is_colwise):
+FORMS = [(mode, *rest) for mode in CASES for rest in itertools.product("NT", (False, True))]
+
+
+# The short run has one layout and direction of each mode.
+@pytest.mark.parametrize("case, layout, is_colwise", sampled(FORMS, 5, unpack=True), ids=str)
+def test_products_of_a_layer(case, layout, is_colwise):
+    mode, extents = case
     (k, n), plain = extents, PLAIN[extents]
     x, xs = tensor(mode, layout, is_colwise, M, k, SIZES, seed=1)
     kernel, kernels = tensor(mode, layout, is_colwise, k, n, G, seed=2, dtype=E4M3 if MODES[mode][0] == E5M2 else None)
@@ -175,9 +180,11 @@ def test_what_else_is_refused():
         gemm(both, PLAIN_KERNEL, FORWARD, quantizer_set=quantizers)
 
 
-@pytest.mark.parametrize("mode", ["DELAYED_TENSOR_SCALING", "MXFP8_1D_SCALING", "NVFP4_1D_SCALING"])
-@pytest.mark.parametrize("layout", ["N", "T"])
-@pytest.mark.parametrize("is_colwise", [False, True], ids=["rowwise", "colwise"])
+COLUMN_MODES = "DELAYED_TENSOR_SCALING", "MXFP8_1D_SCALING", "NVFP4_1D_SCALING"
+COLUMN_FORMS = [*itertools.product(COLUMN_MODES, "NT", (False, True))]
+
+
+@pytest.mark.parametrize("mode, layout, is_colwise", sampled(COLUMN_FORMS, 5, unpack=True), ids=str)
 def test_groups_of_columns(mode, layout, is_colwise):
     """last_dims: lhs of ragged M and K, and rhs of ragged N beside one lhs for all groups, with scales of its own."""
     x, xs = tensor(mode, layout, is_colwise, 64, M, SIZES, axis=1, seed=4)

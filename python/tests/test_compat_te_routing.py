@@ -111,7 +111,7 @@ dispatch = jax.jit(te.token_dispatch, static_argnums=2, static_argnames="align_s
 combined = jax.jit(te.token_combine)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(routing_maps(), st.sampled_from([None, 1, 4]), st.booleans())
 def test_dispatch_and_combine(case, align, with_probs):
     routing_map, probs, x = case

@@ -1,11 +1,14 @@
 """What QuantizedTensors, PackedWeights and GroupedTensors show of themselves, and parts of a QuantizedTensor."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
 import raggemm
+from arrays import sampled
 from jax.sharding import PartitionSpec as P
 from quantized_formats import spread
 from raggemm import GroupedTensor, QuantizedTensor
@@ -62,9 +65,10 @@ def values(tensor):
     return (np.float64(tensor.data) - zero) * scale
 
 
-@pytest.mark.parametrize("index", INDICES, ids=str)
-@pytest.mark.parametrize("shape", FACTORS, ids=str)
-@pytest.mark.parametrize("arrays", [np.asarray, jnp.asarray])
+@pytest.mark.parametrize(
+    ("arrays", "shape", "index"),
+    sampled([*itertools.product((np.asarray, jnp.asarray), FACTORS, INDICES)], 5, unpack=True),
+)
 def test_an_index_takes_what_belongs_to_a_part(arrays, shape, index):
     for parts in ((shape, None), (None, shape), (shape, (G,))):
         tensor = QuantizedTensor(numbers((G, K, N), np.int8), numbers(parts[0], np.float32), numbers(parts[1], np.int8))

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import raggemm
+from arrays import sampled
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from raggemm import gmm
@@ -101,11 +102,26 @@ def test_on_one_device(of):
     assert (wanted(of)[0][10] == 0).all()
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("check_vma", sampled([True, False], 2))
 def test_all_gather(check_vma):
     got = with_gradients(sharded(layer(by_all_gather, "expert"), check_vma), operands())
     for x, want in zip(got, wanted(), strict=True):
         np.testing.assert_allclose(x, want, rtol=1e-5, atol=2e-5)
+
+
+def test_rows_of_other_devices_may_be_anything():
+    """A user's experts may have NaN there."""
+
+    def with_nan(up, down):
+        def experts(rows, sizes, offset):
+            ends, index = jnp.cumsum(sizes), jnp.arange(len(rows))
+            own = (index >= ends[offset] - sizes[offset]) & (index < ends[offset + len(up) - 1])
+            return jnp.where(own[:, None], products(up, down)(rows, sizes, offset), jnp.nan)
+
+        return experts
+
+    got = jax.jit(sharded(layer(by_all_gather, "expert", of=with_nan)))(*operands())
+    np.testing.assert_allclose(got, wanted()[0], rtol=1e-5, atol=2e-5)
 
 
 def test_all_reduce_of_tokens_that_all_devices_have():
@@ -115,7 +131,9 @@ def test_all_reduce_of_tokens_that_all_devices_have():
         np.testing.assert_allclose(x, want, rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize(("of", "capacity"), [(mlp, None), (mlp, 1), (mlp, 10**6), (products, None)])
+@pytest.mark.parametrize(
+    ("of", "capacity"), sampled([(mlp, 1), (mlp, None), (products, None), (mlp, 10**6)], 2, unpack=True)
+)
 def test_all_to_all_has_the_bits_of_one_device(of, capacity):
     """Whether the rows of the popular expert are within the capacity or not."""
     got = with_gradients(sharded(layer(by_all_to_all, "expert", capacity, of=of), capacity is None), operands())

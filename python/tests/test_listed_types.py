@@ -117,6 +117,3 @@ def test_there_is_no_hint_for_other_extents_and_types():
     empty = np.zeros((4, 0), np.float32)
     with pytest.raises(ValueError, match=r"differ: 0 and 4$"):
         raggemm.gmm(empty, QuantizedTensor(HALF_K), SIZES)
-
-
-# Group sizes and matrices that differ in number.

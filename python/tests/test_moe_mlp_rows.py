@@ -1,12 +1,14 @@
 """moe_mlp with weights on the input, with row_slots, and without tokens; the memory that it takes."""
 
 import fractions
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import raggemm
+from arrays import sampled
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from moe_mlps import ROW_TOKENS, ROWS, TOKENS, Case
@@ -65,7 +67,7 @@ def test_order_of_a_tokens_rows(rows):
     assert moe_mlp(*operands, activation="relu", row_slots=slots)[0, 0] == want
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("check_vma", sampled([True, False], 2))
 def test_on_several_devices(check_vma):
     """A part of the experts on each, whose sums are added up."""
     case, slots = Case(biases=False), np.arange(ROWS)[::-1].copy()
@@ -123,9 +125,14 @@ def temporary_bytes(function, *operands):
 FIXED_BYTES = 25 << 20
 
 
-@pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
-@pytest.mark.parametrize("options", [{}, {"row_slots": True}, {"weight_on": "input"}], ids=["", "slots", "input"])
-@pytest.mark.parametrize("tokens", [2048, 16384])
+WAYS = {}, {"row_slots": True}, {"weight_on": "input"}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "options", "dtype"),
+    sampled([*itertools.product((2048, 16384), WAYS, (np.float32, jnp.bfloat16))], 5, unpack=True),
+    ids=str,
+)
 def test_temporaries_do_not_grow_with_the_rows(tokens, options, dtype):
     """docs/concepts/memory.md: the value takes at most float32 sums of the tokens, and with row_slots 8192 rows; a
     gradient besides that the cotangent of the value."""

@@ -123,6 +123,3 @@ def test_a_wrong_token_in_a_derivative_is_an_error(derivative):
     of_loss = loss if derivative == "jvp" else jax.grad(loss)
     with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="row_tokens: value 9 at index 4, must be in"):
         jax.block_until_ready(jax.jvp(of_loss, (case.given["x"],), (case.given["x"],)))
-
-
-# Devices.

@@ -1,6 +1,7 @@
 """Batches of moe_mlp: one call, with the bits of a loop; what is wrong in one problem is an error."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +43,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=10)
+@settings(max_examples=4)
 @given(OPTIONS, st.integers(0, 2**32 - 1), st.sets(st.sampled_from(ROUTED)), st.booleans())
 def test_any_batch_is_one_call(options, seed, batched, own):
     """Of all weights, or none, and of whatever else there is; so are gradients by x, row_weights and own weights."""
@@ -131,30 +132,34 @@ def fails(values, axes, run, message):
     functions = jax.vmap(run, (axes,)), jax.vmap(gradient(run, ("x", "row_weights")), (axes, 0))
     for args, f in zip(((values,), (values, values["x"])), functions, strict=True):
         with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=message):
-            jax.block_until_ready(f(*args))
+            jax.block_until_ready(jax.jit(f)(*args))
         with raggemm.options(on_error="nan"):
             assert all(np.isnan(x).all() for x in jax.tree.leaves(jax.jit(f)(*args)))
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
-@pytest.mark.parametrize("offset", [False, True])
 @pytest.mark.parametrize(
-    ("sizes", "shared_words", "own_words"), sampled(WRONG_SIZES, 4, unpack=True), ids=range(len(WRONG_SIZES))
+    ("wrong", "offset", "own"),
+    sampled([*itertools.product(WRONG_SIZES, (False, True), (False, True))], 9, unpack=True),
+    ids=range(4 * len(WRONG_SIZES)),
 )
-def test_wrong_sizes(sizes, shared_words, own_words, offset, own):
+def test_wrong_sizes(wrong, offset, own):
     """Also those that others make up for, and of groups that are not processed."""
+    sizes, shared_words, own_words = wrong
     batched = ("x", "group_sizes", *WEIGHTS * own)
     values, axes, run = case(batched, offset=offset)
     values["group_sizes"] = np.array(sizes, np.int32)
     fails(values, axes, run, f"group_sizes: {own_words if own else shared_words}")
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+WRONG_TOKENS = [(0, TOKENS, 18), (2, TOKENS, 18), (1, 17, 29), (1, -1, -1), (0, MOST, MOST)]
+
+
 @pytest.mark.parametrize(
-    ("where", "value", "shown"), [(0, TOKENS, 18), (2, TOKENS, 18), (1, 17, 29), (1, -1, -1), (0, MOST, MOST)]
+    ("wrong", "own"), sampled([*itertools.product(WRONG_TOKENS, (False, True))], 3, unpack=True), ids=str
 )
-def test_wrong_tokens(where, value, shown, own):
+def test_wrong_tokens(wrong, own):
     """Which are no tokens of the others."""
+    where, value, shown = wrong
     values, axes, run = case(("x", "row_tokens", *WEIGHTS * own))
     values["group_sizes"] = np.array([0, 0, 30, 0, 0], np.int32)
     values["row_tokens"] = values["row_tokens"].at[where, 7].set(value)
@@ -165,10 +170,13 @@ def test_wrong_tokens(where, value, shown, own):
 WRONG_OFFSETS = [([0, 3, 0], (3, 7)), ([1, -1, 4], (-1, -1)), ([0, 0, MOST], (MOST, MOST))]
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
-@pytest.mark.parametrize(("wrong", "shown"), WRONG_OFFSETS)
-@pytest.mark.parametrize("each", [False, True], ids=["one", "each"])
-def test_wrong_offsets(wrong, shown, own, each):
+@pytest.mark.parametrize(
+    ("offsets", "own", "each"),
+    sampled([*itertools.product(WRONG_OFFSETS, (False, True), (False, True))], 5, unpack=True),
+    ids=str,
+)
+def test_wrong_offsets(offsets, own, each):
+    wrong, shown = offsets
     values, axes, run = case(("x", *WEIGHTS * own, *("group_offset",) * each), offset=True)
     values["group_sizes"] = np.array([0, 0, 0, 0, 40], np.int32)
     values["group_offset"] = np.array(wrong if each else next(x for x in wrong if not 0 <= x <= 2), np.int32)

@@ -18,7 +18,7 @@ from raggemm import override_ragged_dot
 from raggemm._primitive import jax_versions
 
 SIZES = np.array([4, 0, 3], np.int32)
-BASIC, WITH_BATCH = Form("mk,gkn->mn, m"), Form("bmk,bgkn->bmn, m")
+BASIC = Form("mk,gkn->mn, m")
 LHS, RHS, _ = BASIC.operands()
 POISONED = RHS * np.where(np.arange(3)[:, None, None] == 2, np.nan, 1).astype(np.float32)  # the last group
 

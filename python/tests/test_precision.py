@@ -2,6 +2,7 @@
 end that has a precision, against products in float64."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import numpy as np
 import plans
 import pytest
 import raggemm
-from arrays import random
+from arrays import random, sampled
 from jax.lax import DotAlgorithmPreset
 from raggemm import GroupedTensor, compat, override_ragged_dot
 from raggemm._primitive import library
@@ -53,9 +54,11 @@ def gradients(lhs, rhs, ct) -> tuple[np.ndarray, np.ndarray]:
     return np.einsum("mn,mkn->mk", ct, rhs[GROUP]), np.einsum("mg,mk,mn->gkn", member, lhs, ct)
 
 
-@pytest.mark.parametrize("preset", [X3, X6])
-@pytest.mark.parametrize("rule", ["pairs", "tiles"])
-@pytest.mark.parametrize("front_end", RAGGED_DOTS)
+@pytest.mark.parametrize(
+    ("front_end", "rule", "preset"),
+    sampled([*itertools.product(RAGGED_DOTS, ("pairs", "tiles"), (X3, X6))], 3, unpack=True),
+    ids=str,
+)
 def test_forward_and_gradients(front_end, rule, preset):
     dot = functools.partial(RAGGED_DOTS[front_end], precision=preset)
 

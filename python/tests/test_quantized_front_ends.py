@@ -187,7 +187,7 @@ def configurations(ways, names, f, modes):
 
 @pytest.mark.parametrize(
     ("name", "ways", "names", "f", "modes"),
-    sampled(CELLS, 3, unpack=True),
+    sampled(CELLS, 5, unpack=True),
     ids=[f"{c[0]}-{c[1][0]}-{c[3]}" for c in CELLS],
 )
 def test_cell(name, ways, names, f, modes):
@@ -206,10 +206,6 @@ def test_cell(name, ways, names, f, modes):
         given, _ = operands(ways[0], names[0], q.FORMATS[f], "M")
         with pytest.raises(TypeError, match=r"[lr]hs: "):
             front_end(name, ways[0])("M", *given)
-
-
-# jax.lax itself has no derivative of ragged K.
-MODES = {"the override": ["M"]}
 
 
 def test_one_type_that_is_no_number_and_wrong_fields_are_refused_by_name():

@@ -1,5 +1,7 @@
 """Quantized operands of gmm and of the front ends that hand them over in their own way, against float64."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 import quantized_modes as q
 import raggemm
+from arrays import sampled
 from front_end_checks import check_errors
 from quantized_modes import SIZES, G, K, M, N, QArray, experts, near
 from quantized_operands import close, dense, tensor
@@ -25,8 +28,11 @@ def gmm64(lhs, rhs):
 LHS = q.floats("M", 0)
 
 
-@pytest.mark.parametrize("scale_dtype", [np.float32, jnp.bfloat16, jnp.float8_e8m0fnu], ids=lambda t: jnp.dtype(t).name)
-@pytest.mark.parametrize("shape", RHS_SCALES, ids=str)
+SCALES = [*itertools.product(RHS_SCALES, (np.float32, jnp.bfloat16, jnp.float8_e8m0fnu))]
+
+
+# The short run has each shape with one type.
+@pytest.mark.parametrize(("shape", "scale_dtype"), sampled(SCALES, 4, unpack=True))
 def test_every_scale(shape, scale_dtype):
     for dtype, zero in ((jnp.int4, False), (jnp.uint4, True), (jnp.float8_e4m3fn, False)):
         rhs, lhs = tensor(dtype, (G, K, N), shape, scale_dtype, zero), jnp.asarray(LHS, jnp.bfloat16)
@@ -152,9 +158,6 @@ def test_scales_that_have_no_derivative():
     tangents = LHS, jnp.zeros_like(w.scale)
     value, tangent = jax.jvp(lambda x, s: gmm_of(x, QuantizedTensor(w.data, s)), (LHS, w.scale), tangents)
     same(tangent, value)
-
-
-# pytrees
 
 
 # fake_quantize

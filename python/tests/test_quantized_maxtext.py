@@ -11,6 +11,8 @@ import pytest
 import quantized_formats
 import quantized_modes as q
 from front_end_checks import check_errors
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 from quantized_modes import SIZES, G, K, M, N, QArray
 from raggemm.compat import maxtext
 
@@ -118,6 +120,27 @@ def test_other_calibrations(method, factor):
     bound = (factor * size)[:, None]
     left = np.clip(np.rint(LHS / (bound / 127)), -127, 127) * (bound / 127)
     near(out, *q.product("M", left, RHS))
+
+
+def test_quantized_weights_are_gathered():
+    """Each of two devices has half of the columns. The gradient of these is the sum of both devices'."""
+    rule = Rule(act_qtype="int8", weight_qtype="int8", bwd_qtype="int8", weight_calibration_method="fixed,-4,4")
+    options = {"use_qwix_quantization": True, "qwix_rule": rule, "use_tokamax_backend": True}
+
+    def with_gradient(lhs, rhs, **more):
+        out, back = jax.vjp(lambda rhs: maxtext.gmm(lhs, rhs, SIZES, **options, **more), rhs)
+        return out, *back(jnp.asarray(CT))
+
+    def on_a_device(lhs, rhs):
+        out, gradient = with_gradient(lhs, rhs, weight_gather_axes=(("x", 2),))
+        return out[None], gradient
+
+    spec = P(None, None, "x")
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    f = jax.shard_map(on_a_device, mesh=mesh, in_specs=(P(), spec), out_specs=(P("x"), spec), check_vma=False)
+    (out, gradient), (want, want_gradient) = jax.jit(f)(LHS, RHS), jax.jit(with_gradient)(LHS, RHS)
+    np.testing.assert_array_equal(out, np.stack([want] * 2))
+    np.testing.assert_array_equal(gradient, 2 * want_gradient)
 
 
 def test_qarrays_have_the_cotangents_that_maxtext_gives_them():

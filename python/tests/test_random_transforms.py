@@ -1,7 +1,6 @@
 """gmm on random shards of random problems: its values, its gradients, and vmap over whatever is batched; of arrays and
 of QuantizedTensors."""
 
-import dataclasses
 import functools
 
 import jax
@@ -11,9 +10,6 @@ import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quantized_formats import FLOATS as QUANTIZED_FLOATS
-from quantized_formats import INTEGERS, dtype_of
-from quantized_operands import codes, tensor
 from raggemm import GroupedTensor, gmm
 
 pytestmark = pytest.mark.slow
@@ -70,22 +66,3 @@ def test_values_gradients_and_batches(shard, batched):
 
 def gmm_of_shard(lhs, rhs, sizes, offset, transposed, out_dtype):
     return gmm(lhs, rhs, sizes, out_dtype, group_offset=offset, transpose_rhs=transposed)
-
-
-@st.composite
-def quantized(draw, shape, groups):
-    """A QuantizedTensor with factors of any shape that they may have; the first axis has no blocks."""
-    name = draw(st.sampled_from((*INTEGERS, *(x for x in QUANTIZED_FLOATS if x != "float8_e5m2"))))
-
-    def factor():
-        if (kind := draw(st.sampled_from(("one", "groups", "blocks", "blocks")))) != "blocks":
-            return () if kind == "one" else (groups,)
-        divisors = ([d for d in (1, 2, 4, extent) if extent % d == 0] for extent in shape[1:])
-        return draw(st.sampled_from((1, shape[0]))), *(draw(st.sampled_from(x)) for x in divisors)
-
-    x = tensor(dtype_of(name), shape, factor(), draw(st.sampled_from((np.float32, ml_dtypes.bfloat16))))
-    if draw(st.booleans()) and draw(st.booleans()):
-        x = dataclasses.replace(x, scale=None)
-    if name in INTEGERS and draw(st.booleans()):
-        x = dataclasses.replace(x, zero_point=codes(dtype_of(name), factor(), 2))
-    return x

@@ -47,7 +47,7 @@ def test_threads_executors_and_instruction_sets(operands):
     lhs, rhs = operands
     want = jax.jit(gmm)(lhs, rhs, SIZES)
     for isa in host_isas():
-        for executor, threads in (("POOL", (1, 2, 5, 16)), ("OPENMP", (1, 2, 5, 16)), ("SERIAL", (1,))):
+        for executor, threads in (("POOL", (1, 5)), ("OPENMP", (2, 16)), ("SERIAL", (1,))):
             for count in threads:
                 with raggemm.options(isa=isa, executor=executor, threads=count):
                     same(jax.jit(lambda *x: gmm(*x))(lhs, rhs, SIZES), want)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arrays import sampled
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from kinds import KINDS, Kind, is_float, parameters
@@ -67,7 +68,10 @@ def at(i, tree):
     return jax.tree.map(lambda a: a[i], tree)
 
 
-def gradients(kind, arrays):
+@functools.cache
+def gradients(kind, is_other=False):
+    """Returns those of a problem of the kind, which many tests compare with."""
+    arrays = kind.other if is_other else kind.arrays
     return jax.jit(jax.grad(loss_of(kind.run, arrays)))(floats(arrays)[0])
 
 
@@ -79,9 +83,15 @@ def test_one_call_whose_values_are_the_definition(kind):
         assert custom_calls(compiled.lower(kind.arrays)) == 1
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda x: np.float64(x) if is_float(x) else x, kind.arrays)
-        close(got, kind.dense(wide), kind.relative)
+        parts, whole = floats(wide)
+        close(got, jax.jit(lambda parts: kind.dense(whole(parts)))(parts), kind.relative)
+
+
+@pytest.mark.parametrize("kind", sampled(KINDS, 9), ids=str)
+def test_without_jit(kind):
+    want = jax.jit(kind.run)(kind.arrays)
     with jax.disable_jit():
-        same(kind.run(kind.arrays), got)
+        same(kind.run(kind.arrays), want)
 
 
 # Derivatives.
@@ -181,7 +191,7 @@ def test_gradients_of_batches(kind):
     """Of a batch the gradient of each problem; of weights that it shares their sum."""
     many = stacked(kind.arrays, kind.other)
     parts, whole = floats(many)
-    want = stacked(gradients(kind, kind.arrays), gradients(kind, kind.other))
+    want = stacked(gradients(kind), gradients(kind, is_other=True))
 
     def losses(parts):
         return jax.vmap(lambda one: loss_of(kind.run, one)(floats(one)[0]))(whole(parts))
@@ -228,7 +238,7 @@ def test_scan_while_and_cond(kind):
 def test_gradients_of_scans(kind):
     many = stacked(kind.arrays, kind.other)
     parts, whole = floats(many)
-    want = stacked(gradients(kind, kind.arrays), gradients(kind, kind.other))
+    want = stacked(gradients(kind), gradients(kind, is_other=True))
     for wrap in (lambda f: f, jax.checkpoint):
 
         def loss(parts, wrap=wrap):
@@ -272,7 +282,7 @@ def mesh(kind=AxisType.Auto):
     return jax.make_mesh((2,), ("x",), axis_types=(kind,), devices=jax.devices()[:2])
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("check_vma", sampled([True, False], 2))
 @each
 def test_data_parallel(kind, check_vma):
     """A problem on each device, with weights that all have, whose gradient is summed once."""
@@ -323,7 +333,7 @@ def test_partitioning(kind, partitioning):
         close(jax.jit(kind.run)(placed), want, kind.relative)
         if kind.is_differentiable:
             gradient = jax.grad(loss_of(kind.run, kind.arrays))
-            close(jax.jit(gradient)(floats(placed)[0]), gradients(kind, kind.arrays))
+            close(jax.jit(gradient)(floats(placed)[0]), gradients(kind))
 
 
 @each
@@ -338,7 +348,7 @@ def test_explicit_mesh(kind):
                 continue
             parts = floats(placed)[0]
             got = jax.jit(jax.grad(loss_of(kind.run, placed)))(parts)
-        close(got, gradients(kind, kind.arrays))
+        close(got, gradients(kind))
         for gradient, part in zip(got, parts, strict=True):
             if isinstance(part, jax.Array):
                 assert jax.typeof(gradient).sharding.spec == jax.typeof(part).sharding.spec

@@ -37,6 +37,7 @@ def test_wrong_use_ends_with_2_and_names_it(root, arguments):
     assert arguments.split()[-1] in text and ("must be" in text or "help" in text)
 
 
+@pytest.mark.slow
 def test_every_command_has_help(root):
     _, usage = run(root, "help")
     commands = set(re.findall(r"^  (\w+)", usage, re.MULTILINE))

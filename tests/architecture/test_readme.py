@@ -146,6 +146,7 @@ def test_pages_have_examples():
     assert not wanted - {example.id.rpartition("-")[0] for example in EXAMPLES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_python_examples_run(example, tmp_path):
     script = tmp_path / "example.py"
@@ -153,6 +154,7 @@ def test_python_examples_run(example, tmp_path):
     subprocess.run([sys.executable, script], check=True, cwd=tmp_path, timeout=300)
 
 
+@pytest.mark.slow
 def test_cpp_examples_build_against_the_installed_package(build, tmp_path):
     examples = _blocks(PAGES["include/README.md"], "cpp")
     (cmake,) = _blocks(PAGES["include/README.md"], "cmake")

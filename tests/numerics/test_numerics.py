@@ -26,6 +26,7 @@ def test_errors_are_in_units_in_the_last_place():
     assert numerics.errors_of(np.float32([np.nan, 2, 0]), exact, np.ones(3))[1] == np.inf
 
 
+@pytest.mark.slow
 def test_short_report(tmp_path):
     out = tmp_path / "numerics.md"
     assert numerics.main(["--short", f"--out={out}"]) == 0
