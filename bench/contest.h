@@ -35,7 +35,7 @@ class Contest {
  private:
   struct Entrant {
     Contender contender;
-    std::vector<double> seconds = {};  // Of a call, one for each round that it took part in.
+    std::vector<double> seconds = {};  // The time of a call in each round that it ran.
     absl::Status status = {};          // If it is an error, the entrant is not timed any more.
   };
 

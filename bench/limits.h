@@ -1,4 +1,4 @@
-// What this machine can do at most, measured between the turns of the contenders, and how fast a case could be on it.
+// Measures the limits of this machine between the turns of the contenders, and bounds the speed of a case by them.
 #ifndef RAGGEMM_BENCH_LIMITS_H_
 #define RAGGEMM_BENCH_LIMITS_H_
 
@@ -57,7 +57,8 @@ class LimitsMeter {
 Limits UpperQuartileOf(const std::vector<Limits>& samples);
 Limits MedianOf(const std::vector<Limits>& samples);
 
-// What any implementation must do and move: each operand once, in the bytes in which it and its scales are stored, of
+// The operations and bytes of any implementation: each operand once, in the bytes in which it and its scales are
+// stored, of
 // the weights those of active groups; wgrad writes the gradient of every group.
 struct Work {
   double flops = 0, bytes_read = 0, bytes_written = 0;

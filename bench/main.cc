@@ -70,7 +70,7 @@ class Session {
   const std::chrono::steady_clock::time_point start_;
   LimitsMeter meter_;
   proto::Report report_;
-  std::vector<Work> work_;  // Of each case in the report.
+  std::vector<Work> work_;  // The work of each case in the report.
   absl::Status status_;
   size_t started_ = 0;
   // Buffers for one input type and quantization at a time.

@@ -1,4 +1,4 @@
-// What the messages of proto/config.proto say of a problem. An enumerator of a message has the number of ours.
+// Reads problems from the messages of proto/config.proto. Their enumerators have the numbers of the library's.
 #ifndef RAGGEMM_FFI_CONFIG_H_
 #define RAGGEMM_FFI_CONFIG_H_
 

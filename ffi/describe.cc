@@ -1,4 +1,4 @@
-// What the library is, its tables, and what it would do here, as JSON.
+// Describes the library as JSON: its build, its tables, and its choices on this CPU.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -130,7 +130,7 @@ std::string ArithmeticRow(const Arithmetic& arithmetic) {
                  {"bf16_sums", TextOrNull(arithmetic.bf16_sums)}});
 }
 
-// What a custom call binds, by name.
+// Lists the operands and attributes that a custom call binds, by name.
 std::string CallRow(const CustomCall& call) {
   const auto names = [](absl::Span<const Place> places) {
     return List(places, [](const Place& place) { return Text(place.name); });

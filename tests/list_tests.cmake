@@ -6,6 +6,7 @@ function(raggemm_list_tests program suffix label)  # ARGN: the emulator of the p
   if(NOT EXISTS ${program})
     get_filename_component(name ${program} NAME)
     add_test(${name}_NOT_BUILT ${program})
+    set_tests_properties(${name}_NOT_BUILT PROPERTIES LABELS "${label}")
     return()
   endif()
   execute_process(COMMAND ${ARGN} ${program} --gtest_list_tests OUTPUT_VARIABLE lines COMMAND_ERROR_IS_FATAL ANY)

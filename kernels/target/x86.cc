@@ -81,8 +81,8 @@ absl::Span<const Cpu> MeasuredCpus() {
        .l2_bytes = 512 << 10,
        .block_bytes = 384 << 10},
       // Measured 2026-11-22; loops of the kernels differ by 13 % from what these numbers predict. cycles_per_call is
-      // above the measured 94: with 94 the blocks were not deep enough, and 512 rows of 2048x768 f32 ran at 175 instead
-      // of 183 GFLOP/s.
+      // above the measured 94: with 94 the blocks were not deep enough: 512 rows of 2048x768 f32 ran at 175 GFLOP/s
+      // in place of 183.
       {.name = "AMD Zen 4",
        .isas = With({"avx2", "avx512", "avx512_vnni", "avx512_bf16"}),
        .fmas_per_cycle = 16,

@@ -82,7 +82,7 @@ def test_grouped_quantize(mode, dtype):
 
 
 def test_a_given_amax_is_taken_for_the_largest_magnitudes():
-    """What is beyond it saturates."""
+    """Values beyond the largest one saturate."""
     mode, amax = "CURRENT_TENSOR_SCALING", np.arange(1, 1 + G, dtype=np.float32)
     got = te.grouped_quantize(KERNEL, quantizer(mode, E4M3, "ROWWISE"), amax=amax)
     want = [quantized(mode, E4M3, x, False, np.float32(448) / a) for x, a in zip(KERNEL, amax, strict=True)]

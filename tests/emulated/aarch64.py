@@ -10,7 +10,7 @@ import checksums
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD, FOLDER = ROOT / "build/aarch64", ROOT / "build/aarch64-python"
 CPUS = ("max", "neoverse-n1", "cortex-a72")
-# What ctest leaves out under qemu: a regex of tests, and why.
+# Tests that ctest leaves out under qemu, as a regex, and why.
 LEFT_OUT = {
     "DeathTest": "qemu does not start a program anew",
     "^AdviseHugePages": "qemu keeps advice about memory to itself",
@@ -26,7 +26,7 @@ PYTHON_TESTS = (
     "test_moe_mlp.py",
     "test_quantized_gemm.py",
 )
-# What these tests take of python/requirements.txt.
+# The packages of python/requirements.txt that these tests need.
 REQUIREMENTS = "jax jaxlib numpy scipy ml_dtypes opt_einsum flatbuffers hypothesis sortedcontainers pytest iniconfig"
 REQUIREMENTS += " packaging pluggy Pygments"
 SCRIPT = """#!/bin/sh

@@ -71,7 +71,7 @@ void VisitFields(SomeWay& way, Visit visit) {
   visit("out_is_c", way.out_is_c);
 }
 
-// As small and plain as an MLP goes, for that is what is left of one that fails.
+// The smallest and plainest MLP. A failing one is reduced towards it.
 struct PlainMlp : MlpSpec {
   PlainMlp()
       : MlpSpec{.tokens = 1,
