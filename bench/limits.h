@@ -57,9 +57,8 @@ class LimitsMeter {
 Limits UpperQuartileOf(const std::vector<Limits>& samples);
 Limits MedianOf(const std::vector<Limits>& samples);
 
-// The operations and bytes of any implementation: each operand once, in the bytes in which it and its scales are
-// stored, of
-// the weights those of active groups; wgrad writes the gradient of every group.
+// The operations and bytes of any implementation. It moves each operand once, in the bytes in which it and its scales
+// are stored. Of the weights it reads those of active groups, and wgrad writes the gradient of every group.
 struct Work {
   double flops = 0, bytes_read = 0, bytes_written = 0;
 };

@@ -2,6 +2,11 @@
 
 expert_products runs the expert block over any grouped product, and loss_of is a loss of the block. Operands are
 bfloat16, sums float32.
+
+    y = (silu(x W_gate) * (x W_up)) W_down        for each row, with the weights of its expert
+
+A block takes (x, weights, sizes): bfloat16 rows in the order of their experts [rows, hidden], bfloat16 weights, and
+int32 rows of each expert [experts]. It returns y, float32 [rows, hidden].
 """
 
 import concurrent.futures
