@@ -21,7 +21,7 @@ namespace {
 
 using testing::HasSubstr;
 
-ProblemSpec Base(RaggedMode mode) {
+ProblemSpec ActivationSpec(RaggedMode mode) {
   ProblemSpec spec{.mode = mode, .groups = 3, .m = 40, .n = 50, .k = 30, .sizes = {9, 0, 14}};
   if (mode == RaggedMode::kAllRagged) {
     spec.n_sizes = {20, 4, 35};
@@ -65,7 +65,7 @@ void ExpectBitsWithOutAsC(const ProblemSpec& spec) {
 TEST(ActivationTest, OfEveryModeStorageAndType) {
   int turn = 0;
   for (RaggedMode mode : kAllModes) {
-    for (const ProblemSpec& stored : StorageVariants(Base(mode))) {
+    for (const ProblemSpec& stored : StorageVariants(ActivationSpec(mode))) {
       for (ProblemSpec spec : WithActivations(stored)) {
         static constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
         spec.out = kTypes[++turn % 3];
@@ -79,7 +79,7 @@ TEST(ActivationTest, OfEveryModeStorageAndType) {
 
 // What is added, in every combination; what is in no group is c's, or zero, whatever the gate there.
 TEST(ActivationTest, FollowsAlphaBetaCAndBias) {
-  for (const ProblemSpec& activated : WithActivations(Base(RaggedMode::kRaggedM))) {
+  for (const ProblemSpec& activated : WithActivations(ActivationSpec(RaggedMode::kRaggedM))) {
     for (int bits = 0; bits < 16; ++bits) {
       ProblemSpec spec = activated;
       spec.alpha = (bits & 1) != 0;
@@ -130,7 +130,7 @@ TEST(ActivationTest, OfEveryWayToCompute) {
 
 // Without products it is that of c, bias or zero.
 TEST(ActivationTest, OfEmptyContractions) {
-  for (const ProblemSpec& activated : WithActivations(Base(RaggedMode::kRaggedM))) {
+  for (const ProblemSpec& activated : WithActivations(ActivationSpec(RaggedMode::kRaggedM))) {
     for (bool added : {false, true}) {
       ProblemSpec spec = activated;
       spec.k = 0;
@@ -140,7 +140,7 @@ TEST(ActivationTest, OfEmptyContractions) {
       ExpectRight(spec);
     }
   }
-  for (const ProblemSpec& spec : WithActivations(Base(RaggedMode::kRaggedK))) ExpectRight(spec);
+  for (const ProblemSpec& spec : WithActivations(ActivationSpec(RaggedMode::kRaggedK))) ExpectRight(spec);
 }
 
 TEST(ActivationTest, OfShardsAndBatches) {
@@ -156,7 +156,7 @@ TEST(ActivationTest, OfShardsAndBatches) {
 
 // NaN and infinities go where the definition has them.
 TEST(ActivationTest, OfSpecialValues) {
-  for (ProblemSpec spec : WithActivations(Base(RaggedMode::kRaggedM))) {
+  for (ProblemSpec spec : WithActivations(ActivationSpec(RaggedMode::kRaggedM))) {
     spec.special_values = spec.c = spec.bias = true;
     EXPECT_TRUE(GivesExpectedBits(spec)) << Describe(spec);
   }
@@ -180,7 +180,7 @@ TEST(ActivationErrors, SayWhatDoesNotGoTogether) {
     }
     return std::string(status.message());
   };
-  ProblemSpec spec = Base(RaggedMode::kRaggedM);
+  ProblemSpec spec = ActivationSpec(RaggedMode::kRaggedM);
   spec.activation = Activation::kSilu;
   spec.gate = DType::kF32;
   const auto as_it_is = [](TestProblem&) {};
@@ -209,7 +209,7 @@ TEST(ActivationErrors, SayWhatDoesNotGoTogether) {
   spec.out = DType::kS32;
   spec.lhs = spec.rhs = DType::kS8;
   EXPECT_EQ(error_of(spec, as_it_is), "activation: silu is for sums in f32; lhs is s8, rhs is s8, out is s32");
-  spec = Base(RaggedMode::kRaggedM);
+  spec = ActivationSpec(RaggedMode::kRaggedM);
   spec.activation = Activation::kSilu;
   spec.gate = DType::kF64;
   EXPECT_THAT(error_of(spec, as_it_is), HasSubstr("gate: dtype is f64"));

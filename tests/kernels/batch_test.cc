@@ -14,9 +14,9 @@ namespace raggemm::test {
 namespace {
 
 // One of `count` equal parts of an array, cut along its first axis. Keeps the dims that the part points to.
-class Part {
+class Segment {
  public:
-  Part(const Array& whole, int64_t index, int64_t count) : dims_(whole.dims.begin(), whole.dims.end()) {
+  Segment(const Array& whole, int64_t index, int64_t count) : dims_(whole.dims.begin(), whole.dims.end()) {
     dims_[0] /= count;
     data_ = static_cast<char*>(whole.data) + index * (ElementCount(whole) / count) * SizeOf(whole.dtype);
     dtype_ = whole.dtype;
@@ -35,11 +35,11 @@ class Batch : public IsaTest {
   void ExpectPartAlone(const TestProblem& whole, const ProblemSpec& spec, int64_t p, int64_t r) {
     const int64_t segments = spec.problems * spec.replicas, segment = p * spec.replicas + r;
     const bool shared_rhs = spec.mode != RaggedMode::kRaggedK;
-    const Part lhs(whole.problem.lhs, segment, segments);
-    const Part rhs(whole.problem.rhs, shared_rhs ? p : segment, shared_rhs ? spec.problems : segments);
-    const Part expected(whole.problem.out, segment, segments);
+    const Segment lhs(whole.problem.lhs, segment, segments);
+    const Segment rhs(whole.problem.rhs, shared_rhs ? p : segment, shared_rhs ? spec.problems : segments);
+    const Segment expected(whole.problem.out, segment, segments);
     TestProblem alone(spec);  // for its own out
-    const Part out(alone.problem.out, segment, segments);
+    const Segment out(alone.problem.out, segment, segments);
     alone.ClearOut();
     GroupedGemmProblem problem = whole.problem;
     static_cast<Array&>(problem.lhs) = lhs.array();
@@ -102,8 +102,8 @@ TEST_P(Batch, RowsDoNotDependOnTheirCompany) {
     TestProblem some(spec);
     for (int64_t rows : {1, 2, 5, 15, 45}) {
       for (int64_t part = 0; part < 90 / rows; part += 1 + 20 / rows) {
-        const Part lhs(whole.problem.lhs, part, 90 / rows), out(some.problem.out, part, 90 / rows);
-        const Part expected(whole.problem.out, part, 90 / rows);
+        const Segment lhs(whole.problem.lhs, part, 90 / rows), out(some.problem.out, part, 90 / rows);
+        const Segment expected(whole.problem.out, part, 90 / rows);
         GroupedGemmProblem problem = whole.problem;
         static_cast<Array&>(problem.lhs) = lhs.array();
         static_cast<Array&>(problem.out) = out.array();

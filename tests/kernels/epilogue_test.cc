@@ -16,7 +16,7 @@
 namespace raggemm::test {
 namespace {
 
-ProblemSpec Base(RaggedMode mode) {
+ProblemSpec EpilogueSpec(RaggedMode mode) {
   ProblemSpec spec{.mode = mode, .groups = 3, .m = 40, .n = 50, .k = 30, .sizes = {9, 0, 14}};
   if (mode == RaggedMode::kAllRagged) {
     spec.n_sizes = {20, 4, 35};
@@ -31,7 +31,7 @@ RAGGEMM_FOR_EACH_ISA(Epilogue);
 
 TEST_P(Epilogue, OutMayBeC) {
   for (RaggedMode mode : kAllModes) {
-    for (ProblemSpec spec : StorageVariants(Base(mode))) {
+    for (ProblemSpec spec : StorageVariants(EpilogueSpec(mode))) {
       spec.c = spec.beta = true;
       for (DType out : kAllFloats) {
         spec.out = out;
@@ -49,7 +49,7 @@ TEST_P(Epilogue, OutMayBeC) {
 TEST_P(Epilogue, ForeignElementsAreCopiesOfC) {
   for (RaggedMode mode : kAllModes) {
     for (bool aliased : {false, true}) {
-      ProblemSpec spec = StorageVariants(Base(mode)).front();
+      ProblemSpec spec = StorageVariants(EpilogueSpec(mode)).front();
       spec.c = spec.beta = true;
       TestProblem test(spec);
       const std::vector<double> expected = ExpectedOut(test.problem).value();

@@ -158,7 +158,7 @@ TEST_P(MoeMlpTest, KeepsNaNInTheTokenThatHasIt) {
 
 // ---- activations ----
 
-double Exact(Activation activation, double x) {
+double ExactActivation(Activation activation, double x) {
   switch (activation) {
     case Activation::kSilu:
       return x / (1 + std::exp(-x));
@@ -204,7 +204,7 @@ TEST_P(MoeMlpTest, ActivationsHaveScalarBitsAndTheStatedError) {
         continue;
       }
       ASSERT_EQ(absl::bit_cast<uint32_t>(out[j]), absl::bit_cast<uint32_t>(scalar[j])) << x[j];
-      const double exact = Exact(activation, x[j]);
+      const double exact = ExactActivation(activation, x[j]);
       if (std::isinf(x[j]) || activation == Activation::kSwigluOai) continue;
       const double ulp = std::max(std::ldexp(1.0, std::ilogb(std::max(std::abs(exact), 1e-300)) - 23), 0x1p-149);
       const double exponent = activation == Activation::kGeluTanh    ? 1.6 * std::abs(x[j]) * (1 + .0447 * x[j] * x[j])

@@ -21,7 +21,7 @@ namespace {
 using testing::HasSubstr;
 
 // By every ISA.
-void ExpectRight(const ProblemSpec& spec) {
+void ExpectRightRows(const ProblemSpec& spec) {
   TestProblem test(spec);
   EXPECT_TRUE(GivesExpectedBits(test)) << Describe(spec);
   EXPECT_TRUE(GivesResultsWithinBound(test)) << Describe(spec);
@@ -37,7 +37,7 @@ TEST(RowIndex, OfEveryTypeAndSize) {
           spec.sizes_type = kAllSizesTypes[static_cast<size_t>(m) % 3];
           spec.rhs_flipped = k == 33;
           if (!Sampled(4)) continue;
-          ExpectRight(spec);
+          ExpectRightRows(spec);
         }
       }
     }
@@ -51,10 +51,10 @@ TEST(RowIndex, OfBothRulesOfBf16AndSplitF32) {
     spec.bf16_sums = sums;
     spec.lhs = spec.rhs = DType::kBF16;
     spec.precision = Precision::kDefault;
-    ExpectRight(spec);
+    ExpectRightRows(spec);
     spec.lhs = spec.rhs = DType::kF32;
     spec.precision = Precision::kBf16X6;
-    ExpectRight(spec);
+    ExpectRightRows(spec);
   }
 }
 
@@ -62,21 +62,21 @@ TEST(RowIndex, OfShardsAndBatches) {
   ProblemSpec spec{.problems = 2, .replicas = 2, .groups = 3, .m = 20, .n = 30, .k = 10, .c = true, .bias = true};
   spec.sizes = {4, 5, 1, 2, 0, 9, 3, 3, 2, 0, 0, 0};
   spec.lhs_rows = 6;
-  ExpectRight(spec);
+  ExpectRightRows(spec);
   spec.group_offset = 1;
   spec.local_groups = 2;
   spec.activation = Activation::kSilu;
   spec.gate = DType::kF32;
-  ExpectRight(spec);
+  ExpectRightRows(spec);
   spec.local_groups = 0;
-  ExpectRight(spec);
+  ExpectRightRows(spec);
 }
 
 TEST(RowIndex, OfQuantizedWeights) {
   ProblemSpec spec{.groups = 2, .m = 30, .n = 48, .k = 128, .sizes = {17, 9}, .lhs = DType::kBF16, .rhs = DType::kS4};
   spec.rhs_scale = {32, 1};
   spec.lhs_rows = 5;
-  ExpectRight(spec);
+  ExpectRightRows(spec);
 }
 
 // The buffer of rows has room for f32 of the tallest tile.

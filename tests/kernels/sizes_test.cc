@@ -51,7 +51,7 @@ class Sizes : public testing::Test {
   }
 };
 
-ProblemSpec Base(RaggedMode mode, DType sizes_type) {
+ProblemSpec SizesSpec(RaggedMode mode, DType sizes_type) {
   ProblemSpec spec{
       .mode = mode, .groups = 4, .m = 20, .n = 20, .k = 20, .sizes = {3, 7, 0, 5}, .sizes_type = sizes_type};
   if (mode == RaggedMode::kAllRagged) {
@@ -67,7 +67,7 @@ constexpr RaggedMode kRaggedModes[] = {RaggedMode::kRaggedM, RaggedMode::kRagged
 TEST_F(Sizes, Negative) {
   for (RaggedMode mode : kRaggedModes) {
     for (DType dtype : {DType::kS32, DType::kS64}) {
-      for (const ProblemSpec& spec : StorageVariants(Base(mode, dtype))) {
+      for (const ProblemSpec& spec : StorageVariants(SizesSpec(mode, dtype))) {
         const TestProblem test(spec);
         SetAll(test, 2, -3);
         ExpectParts(ErrorOf(test), {"_", "group 2", "-3", "0"});
@@ -79,7 +79,7 @@ TEST_F(Sizes, Negative) {
 TEST_F(Sizes, SumAboveTheExtent) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN}) {
     for (DType dtype : kAllSizesTypes) {
-      for (const ProblemSpec& spec : StorageVariants(Base(mode, dtype))) {
+      for (const ProblemSpec& spec : StorageVariants(SizesSpec(mode, dtype))) {
         const TestProblem test(spec);
         SetAll(test, 3, 11);  // 3 + 7 + 0 + 11 > 20
         ExpectParts(ErrorOf(test), {"_", "group 3", "11", "20"});
@@ -90,13 +90,13 @@ TEST_F(Sizes, SumAboveTheExtent) {
 
 TEST_F(Sizes, Overflowing) {
   for (RaggedMode mode : kRaggedModes) {
-    for (const ProblemSpec& spec : StorageVariants(Base(mode, DType::kS64))) {
+    for (const ProblemSpec& spec : StorageVariants(SizesSpec(mode, DType::kS64))) {
       const TestProblem test(spec);
       SetAll(test, 1, kMax);
       SetAll(test, 2, kMax);
       ExpectParts(ErrorOf(test), {"group 1", std::to_string(kMax)});
     }
-    for (const ProblemSpec& spec : StorageVariants(Base(mode, DType::kU32))) {
+    for (const ProblemSpec& spec : StorageVariants(SizesSpec(mode, DType::kU32))) {
       const TestProblem test(spec);
       SetAll(test, 1, 0xFFFFFFFF);
       ExpectParts(ErrorOf(test), {"group 1", "4294967295"});
@@ -105,7 +105,7 @@ TEST_F(Sizes, Overflowing) {
 }
 
 TEST_F(Sizes, OfOneReplica) {
-  ProblemSpec spec = Base(RaggedMode::kRaggedM, DType::kS32);
+  ProblemSpec spec = SizesSpec(RaggedMode::kRaggedM, DType::kS32);
   spec.problems = 2;
   spec.replicas = 3;
   spec.sizes.assign(2 * 3 * 4, 2);
@@ -115,7 +115,7 @@ TEST_F(Sizes, OfOneReplica) {
 }
 
 TEST_F(Sizes, ReplicasOfRaggedNShareThem) {
-  ProblemSpec spec = Base(RaggedMode::kRaggedN, DType::kS32);
+  ProblemSpec spec = SizesSpec(RaggedMode::kRaggedN, DType::kS32);
   spec.replicas = 2;
   spec.sizes = {1, 2, 3, 4, 1, 2, 2, 4};
   const TestProblem test(spec);
@@ -124,7 +124,7 @@ TEST_F(Sizes, ReplicasOfRaggedNShareThem) {
 
 TEST_F(Sizes, ShapesOfArrays) {
   const auto error = [this](const std::vector<int64_t>& dims, const std::vector<int64_t>& values, bool both) {
-    TestProblem test(Base(RaggedMode::kRaggedM, DType::kS32));
+    TestProblem test(SizesSpec(RaggedMode::kRaggedM, DType::kS32));
     test.problem.lhs.first_dims = test.AddIntegers(DType::kS32, dims, values);
     if (both) test.problem.out.first_dims = test.problem.lhs.first_dims;
     return ErrorOf(test);
@@ -136,7 +136,7 @@ TEST_F(Sizes, ShapesOfArrays) {
 }
 
 TEST_F(Sizes, AllRaggedHasOneReplica) {
-  ProblemSpec spec = StorageVariants(Base(RaggedMode::kAllRagged, DType::kS32)).front();
+  ProblemSpec spec = StorageVariants(SizesSpec(RaggedMode::kAllRagged, DType::kS32)).front();
   spec.problems = 1;
   spec.replicas = 2;
   for (std::vector<int64_t>* sizes : {&spec.sizes, &spec.n_sizes, &spec.k_sizes}) sizes->insert(sizes->end(), 4, 1);
@@ -145,7 +145,7 @@ TEST_F(Sizes, AllRaggedHasOneReplica) {
 
 // Products of two sizes that fit alone.
 TEST_F(Sizes, AllRaggedBlocksBeyondTheBuffer) {
-  for (const ProblemSpec& spec : StorageVariants(Base(RaggedMode::kAllRagged, DType::kS64))) {
+  for (const ProblemSpec& spec : StorageVariants(SizesSpec(RaggedMode::kAllRagged, DType::kS64))) {
     for (int64_t size : {int64_t{1} << 32, int64_t{100}}) {
       const TestProblem test(spec);
       SetAll(test, 3, size);
@@ -156,7 +156,7 @@ TEST_F(Sizes, AllRaggedBlocksBeyondTheBuffer) {
 
 TEST_F(Sizes, SumBelowTheExtentIsLegal) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN}) {
-    const TestProblem test(Base(mode, DType::kS32));
+    const TestProblem test(SizesSpec(mode, DType::kS32));
     EXPECT_EQ(GroupedGemm(test.problem), absl::OkStatus());
     SetAll(test, 3, 10);
     EXPECT_EQ(GroupedGemm(test.problem), absl::OkStatus());

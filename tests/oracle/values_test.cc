@@ -14,14 +14,14 @@
 namespace raggemm::test {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kInf = std::numeric_limits<double>::infinity();
 
 class HalfValues : public testing::TestWithParam<DType> {};
 
 // Every 16-bit pattern is read, and stored again, as itself; values rise with the pattern.
 TEST_P(HalfValues, RoundTrip) {
   const int64_t dims[] = {1};
-  double previous = -kInfinity;
+  double previous = -kInf;
   for (int bits = 0; bits < 1 << 16; ++bits) {
     uint16_t pattern = static_cast<uint16_t>(bits), copy = 0;
     const double value = ToDouble({&pattern, GetParam(), dims}, 0);
@@ -47,8 +47,8 @@ TEST(ToDouble, KnownPatterns) {
     for (int i = 0; i < 4; ++i) values.push_back(ToDouble({data, dtype, dims}, i));
     return values;
   };
-  EXPECT_THAT(read(f16, DType::kF16), testing::ElementsAre(1, 0x1p-24, 65504, -kInfinity));
-  EXPECT_THAT(read(bf16, DType::kBF16), testing::ElementsAre(1, 0x1p-133, 0x1.fep127, -kInfinity));
+  EXPECT_THAT(read(f16, DType::kF16), testing::ElementsAre(1, 0x1p-24, 65504, -kInf));
+  EXPECT_THAT(read(bf16, DType::kBF16), testing::ElementsAre(1, 0x1p-133, 0x1.fep127, -kInf));
 }
 
 TEST(ToDouble, Integers) {
@@ -83,10 +83,10 @@ TEST(RoundTo, TiesGoToEven) {
 
 TEST(RoundTo, LimitsOfTheFormat) {
   EXPECT_EQ(RoundTo(DType::kF16, 65519.9), 65504);
-  EXPECT_EQ(RoundTo(DType::kF16, 65520), kInfinity);
-  EXPECT_EQ(RoundTo(DType::kF16, -65520), -kInfinity);
-  EXPECT_EQ(RoundTo(DType::kBF16, 0x1.ffp127), kInfinity);
-  EXPECT_EQ(RoundTo(DType::kF32, 0x1.ffffffp127), kInfinity);
+  EXPECT_EQ(RoundTo(DType::kF16, 65520), kInf);
+  EXPECT_EQ(RoundTo(DType::kF16, -65520), -kInf);
+  EXPECT_EQ(RoundTo(DType::kBF16, 0x1.ffp127), kInf);
+  EXPECT_EQ(RoundTo(DType::kF32, 0x1.ffffffp127), kInf);
   EXPECT_EQ(RoundTo(DType::kF16, 0x1p-25), 0);
   EXPECT_EQ(RoundTo(DType::kF16, 0x1.8p-24), 0x1p-23);
   EXPECT_TRUE(std::signbit(RoundTo(DType::kF16, -0x1p-30)));
