@@ -1,14 +1,11 @@
 // lhs by the indices of its rows, which are untrusted.
 #include <cstdint>
-#include <functional>
 #include <limits>
-#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/isa.h"
-#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/check.h"
@@ -19,13 +16,6 @@ namespace raggemm::test {
 namespace {
 
 using testing::HasSubstr;
-
-// By every ISA.
-void ExpectRight(const ProblemSpec& spec) {
-  TestProblem test(spec);
-  EXPECT_TRUE(GivesExpectedBits(test)) << Describe(spec);
-  EXPECT_TRUE(GivesResultsWithinBound(test)) << Describe(spec);
-}
 
 TEST(RowIndex, OfEveryTypeAndSize) {
   for (DType lhs : kAllFloats) {
@@ -108,17 +98,6 @@ TEST(RowIndex, ChangedBehindThePlanReadsNoOtherMemory) {
       EXPECT_TRUE(test.SurroundingsIntact());
     }
   }
-}
-
-std::string ErrorOf(const ProblemSpec& spec, const std::function<void(TestProblem&)>& change) {
-  TestProblem test(spec);
-  change(test);
-  const absl::Status status = GroupedGemm(test.problem);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  for (int64_t i = 0; i < BytesOf(test.problem.out); ++i) {
-    EXPECT_EQ(static_cast<uint8_t*>(test.problem.out.data)[i], 0xFF);
-  }
-  return std::string(status.message());
 }
 
 TEST(RowIndexErrors, NameIndexValueAndLimit) {
