@@ -25,12 +25,6 @@ void Set(const Array& array, int64_t index, int64_t value) {
 
 class Sizes : public testing::Test {
  protected:
-  void ExpectParts(const std::string& text, const std::vector<std::string>& parts) {
-    for (const std::string& part : parts) {
-      EXPECT_NE(text.find(part), std::string::npos) << '"' << part << "\" is not in: " << text;
-    }
-  }
-
   // Sets a size in every array that has one, so that they agree.
   static void SetAll(const TestProblem& test, int64_t index, int64_t value) {
     const DimsArrays arrays(test.problem);

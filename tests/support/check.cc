@@ -99,6 +99,12 @@ testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec) {
   return Of(spec, GivesExpectedBits(test, {.executor = Executor::kOpenMp}, {1, 2, 3, 8}));
 }
 
+void ExpectParts(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(text.find(part), std::string::npos) << '"' << part << "\" is not in: " << text;
+  }
+}
+
 std::string ErrorOf(const TestProblem& test) {
   const Array& out = test.problem.out;
   const char* begin = static_cast<const char*>(out.data);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
@@ -28,6 +29,9 @@ void ExpectRight(const ProblemSpec& spec);
 
 // With 1, 2, 3 and 8 threads of OpenMP: blocks and tiles are others then.
 testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec);
+
+// Expects that a text has all of these parts.
+void ExpectParts(const std::string& text, const std::vector<std::string>& parts);
 
 // Returns the message of the error that a wrong problem gives, or an empty text if there is no error. Expects that the
 // caller is to blame, and that out is untouched.
