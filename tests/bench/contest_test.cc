@@ -58,7 +58,7 @@ Case SmallCase(Mode mode) {
   return c;
 }
 
-// Runs the case on the shortest of rounds. The meter takes gigabytes, whose pages take seconds to fill, and is made once.
+// Runs the case for one round. The meter takes gigabytes, whose pages take seconds to fill, so it is made once.
 proto::CaseReport RunContest(const Case& c, const std::vector<Peer>& peers) {
   static LimitsMeter& meter = *new LimitsMeter;
   const Memory memory({c}, c.in);
