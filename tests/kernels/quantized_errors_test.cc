@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "raggemm/grouped_gemm.h"
+#include "tests/support/check.h"
 #include "tests/support/problem_spec.h"
 
 namespace raggemm::test {

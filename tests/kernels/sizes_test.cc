@@ -9,7 +9,7 @@
 #include "kernels/problem.h"
 #include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
-#include "tests/oracle/values.h"
+#include "tests/support/check.h"
 #include "tests/support/variants.h"
 
 namespace raggemm::test {
