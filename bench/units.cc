@@ -121,34 +121,25 @@ Unit Fma() {
   return fma;
 }
 
-Unit DotOfPairs() {
-  Unit dot = {"VDPBF16PS", DType::kBF16, FlopsOfChains(kChains, 32), 1'000'000, nullptr};
-  if (__builtin_cpu_supports("avx512bf16")) dot.run = RAGGEMM_STEP_ZMM("vdpbf16ps", kPairScale, kPairShift);
-  return dot;
-}
-
-Unit Tiles() {
-  Unit tiles = {"TDPBF16PS", DType::kBF16, 2.0 * kTotals * 16 * 16 * 32, 250'000, nullptr};
-  if (__builtin_cpu_supports("amx-bf16") && TilesPermitted()) tiles.run = RAGGEMM_STEP_TILES("tdpbf16ps");
-  return tiles;
-}
-
-Unit DotOfBytes() {
-  Unit dot = {"VPDPBUSD", DType::kS8, FlopsOfChains(kChains, 64), 1'000'000, nullptr};
-  if (__builtin_cpu_supports("avx512vnni")) dot.run = RAGGEMM_STEP_ZMM("vpdpbusd", kPairScale, kPairShift);
-  return dot;
-}
-
-Unit TilesOfBytes() {
-  Unit tiles = {"TDPBSSD", DType::kS8, 2.0 * kTotals * 16 * 16 * 64, 250'000, nullptr};
-  if (__builtin_cpu_supports("amx-int8") && TilesPermitted()) tiles.run = RAGGEMM_STEP_TILES("tdpbssd");
-  return tiles;
+Unit If(bool is_there, Unit unit) {
+  if (!is_there) unit.run = nullptr;
+  return unit;
 }
 
 }  // namespace
 
 const std::array<Unit, kUnits>& Units() {
-  static const std::array<Unit, kUnits> units = {Fma(), DotOfPairs(), Tiles(), DotOfBytes(), TilesOfBytes()};
+  constexpr double kTileRows = kTotals * 16;
+  static const std::array<Unit, kUnits> units = {
+      Fma(),
+      If(__builtin_cpu_supports("avx512bf16"), {"VDPBF16PS", DType::kBF16, FlopsOfChains(kChains, 32), 1'000'000,
+                                                RAGGEMM_STEP_ZMM("vdpbf16ps", kPairScale, kPairShift)}),
+      If(__builtin_cpu_supports("amx-bf16") && TilesPermitted(),
+         {"TDPBF16PS", DType::kBF16, 2 * kTileRows * 16 * 32, 250'000, RAGGEMM_STEP_TILES("tdpbf16ps")}),
+      If(__builtin_cpu_supports("avx512vnni"), {"VPDPBUSD", DType::kS8, FlopsOfChains(kChains, 64), 1'000'000,
+                                                RAGGEMM_STEP_ZMM("vpdpbusd", kPairScale, kPairShift)}),
+      If(__builtin_cpu_supports("amx-int8") && TilesPermitted(),
+         {"TDPBSSD", DType::kS8, 2 * kTileRows * 16 * 64, 250'000, RAGGEMM_STEP_TILES("tdpbssd")})};
   return units;
 }
 

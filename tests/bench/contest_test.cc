@@ -2,16 +2,12 @@
 #include "bench/contest.h"
 
 #include <algorithm>
-#include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "bench/report.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/bench/small_case.h"
 
 namespace raggemm::bench {
 namespace {
@@ -50,50 +46,25 @@ Peer PeerOf(const char* name, decltype(Peer::run) run) {
   return peer;
 }
 
-// The memory of a meter and of cases is some gigabytes, whose pages take seconds to fill: it is made once for all modes
-// of a type in turn.
-LimitsMeter& Meter() {
-  static LimitsMeter& meter = *new LimitsMeter;
-  return meter;
-}
-struct Memories {
-  DType in;
-  Memory memory;
-  std::optional<Memory> wide;
-};
-Memories& MemoriesOf(DType in) {
-  static std::unique_ptr<Memories> last;
-  if (last != nullptr && last->in == in) return *last;
-  last.reset();
-  std::vector<Case> cases, wide;
-  for (Mode mode : {Mode::kForward, Mode::kForwardTransposed, Mode::kWgrad}) {
-    cases.push_back(SmallCase(mode, in));
-    wide.push_back(Widened(cases.back()));
-  }
-  last.reset(new Memories{in, Memory(cases, in), std::nullopt});
-  if (in == DType::kBF16) last->wide.emplace(wide, in);
-  return *last;
+// Three groups, the middle one empty. 4 MiB of active f32 weights: many sets of operands, few enough to list.
+Case SmallCase(Mode mode) {
+  Case c;
+  c.name = "small";
+  c.mode = mode;
+  c.threads = 2;
+  c.k = 1024;
+  c.n = 512;
+  c.sizes = {3, 0, 5};
+  return c;
 }
 
+// Runs the case for one round. The meter takes gigabytes, whose pages take seconds to fill, so it is made once.
 proto::CaseReport RunContest(const Case& c, const std::vector<Peer>& peers) {
-  const Memories& memories = MemoriesOf(c.in);
-  Contest contest(c, memories.memory, memories.wide ? &*memories.wide : nullptr, peers);
-  const auto report = contest.Run(Meter(), {.least = 1, .most = 1, .seconds = 0});
-  EXPECT_TRUE(report.ok()) << report.status();
+  static LimitsMeter& meter = *new LimitsMeter;
+  const Memory memory({c}, c.in);
+  const auto report = Contest(c, memory, nullptr, peers).Run(meter, {.least = 1, .most = 1, .seconds = 0});
+  EXPECT_TRUE(report.ok()) << c.Id() << ": " << report.status();
   return report.ok() ? *report : proto::CaseReport();
-}
-
-TEST(Contest, EveryModeWithoutPeers) {
-  for (Mode mode : {Mode::kForward, Mode::kForwardTransposed, Mode::kWgrad}) {
-    const proto::CaseReport report = RunContest(SmallCase(mode), {});
-    EXPECT_EQ(report.mode(), std::string(NameOf(mode)));
-    EXPECT_EQ(report.rows(), 8);
-    EXPECT_EQ(report.groups(), 2);
-    EXPECT_GT(report.ours_gflops(), 0);
-    EXPECT_NEAR(report.roofline_share(), report.ours_gflops() / report.roofline_gflops(), 1e-9);
-    EXPECT_FALSE(report.has_ratio());
-    EXPECT_EQ(report.unit(), "f32 fma");
-  }
 }
 
 TEST(Contest, APeerThatIsRightIsTimedInBothWays) {
@@ -126,43 +97,19 @@ TEST(Contest, APeerThatIsWrongIsReportedAndNotTimed) {
   EXPECT_FALSE(report.has_best_peer());
 }
 
-TEST(Contest, WidenedBf16CountsWithWidening) {
-  for (Mode mode : {Mode::kForward, Mode::kWgrad}) {
-    const proto::CaseReport report = RunContest(SmallCase(mode, DType::kBF16), {PeerOf("loops", Multiply)});
-    ASSERT_EQ(report.peers_size(), 1);
-    EXPECT_EQ(report.peers(0).name(), "widen, loops");
-    const Limits limits = LimitsOf(report.limits());
-    EXPECT_EQ(report.unit(), Units()[FastestUnit(limits)].name);
-    for (size_t i = 0; i < kUnits; ++i) EXPECT_EQ(limits.gflops[i] > 0, Multiplies(Units()[i], DType::kBF16));
-    EXPECT_EQ(report.peers(0).error(), "");
-  }
-}
-
-TEST(Contest, QuantizedStandsBesideOurselvesInBf16) {
-  for (const Case& c : QuantizedCases("(int4|w8a8)")) {
-    const Memory memory({c}, c.in), wide({Widened(c)}, DType::kBF16);
-    Contest contest(c, memory, &wide, {PeerOf("loops", Multiply)});
-    const auto report = contest.Run(Meter(), {.least = 1, .most = 1, .seconds = 0});
-    ASSERT_TRUE(report.ok()) << c.Id() << ": " << report.status();
-    EXPECT_EQ(report->quantization(), std::string(c.quantization->name));
-    ASSERT_EQ(report->peers_size(), 1) << c.Id();
-    EXPECT_EQ(report->peers(0).error(), "");
-    EXPECT_EQ(report->best_peer(), "bf16/ours");
-    EXPECT_GT(report->ratio(), 0);
-  }
-}
-
 TEST(Contest, PeersOfQuantizedOperandsAreCompared) {
   Peer wrong = PeerOf("wrong", [](const GemmSeries&, PeerThreads, int) { return absl::OkStatus(); });
   wrong.quantized = true;
   wrong.supports = [](const GemmSeries& series) { return series.rhs_dtype == DType::kS4 && series.block == 128; };
-  for (const Case& c : QuantizedCases("int4")) {
-    const Memory memory({c}, c.in);
-    const auto report = Contest(c, memory, nullptr, {wrong}).Run(Meter(), {.least = 1, .most = 1, .seconds = 0});
-    ASSERT_TRUE(report.ok()) << c.Id() << ": " << report.status();
-    ASSERT_EQ(report->peers_size(), 2);
-    for (const proto::Contender& peer : report->peers()) EXPECT_THAT(peer.error(), HasSubstr("expected"));
-    EXPECT_FALSE(report->has_ratio());
+  std::vector<Case> cases = SelectCases({}, Selection::kFull, "quantized/int4-.*/2048x768/rows8/threads2").value();
+  for (Case& c : cases) {
+    c.k = 1024;
+    c.n = 512;
+    c.sizes = {3, 0, 5};
+    const proto::CaseReport report = RunContest(c, {wrong});
+    ASSERT_EQ(report.peers_size(), 2);
+    for (const proto::Contender& peer : report.peers()) EXPECT_THAT(peer.error(), HasSubstr("expected"));
+    EXPECT_FALSE(report.has_ratio());
   }
   EXPECT_EQ(RunContest(SmallCase(Mode::kForward), {wrong}).peers_size(), 0);
 }

@@ -5,7 +5,6 @@ import pathlib
 import subprocess
 import sys
 
-import pytest
 import report as bench_report
 
 ROOT = pathlib.Path(bench_report.__file__).parents[1]
@@ -50,35 +49,6 @@ def _report(cases, **machine):
     return {"machine": machine, "cases": cases}
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"rows": 1}, "forward, 1 to 2 rows"),
-        ({"rows": 16}, "forward, 4 to 16 rows"),
-        ({"rows": 32, "mode": "forward_transposed"}, "transposed, 32 to 64 rows"),
-        ({"rows": 512}, "forward, 128 rows and more"),
-        ({"rows": 16, "mode": "wgrad"}, "wgrad, 16 rows and more"),
-        ({"rows": 8, "mode": "wgrad"}, "wgrad, below 16 rows"),
-        ({"rows": 20, "regime": "recorded"}, "forward, recorded"),
-        ({"rows": 4, "quantization": "int4"}, "quantized, 4 to 16 rows"),
-    ],
-)
-def test_regime(changes, expected):
-    assert bench_report.frame_of(_report([_case(**changes)]))["regime"].tolist() == [expected]
-
-
-def test_the_summary_has_geometric_means_and_the_least():
-    cases = [_case(4, ratio=4.0), _case(16, ratio=1.0, roofline_share=0.125), _case(8, peers=[]), _quantized(8)]
-    del cases[2]["ratio"]
-    first, second = bench_report.summary(bench_report.frame_of(_report(cases))).to_dict("records")
-    assert first == {
-        **{"regime": "forward, 4 to 16 rows", "types": "f32 → f32", "unit": "f32 fma", "threads": 2, "cases": 3},
-        **{"over best peer": 2.0, "least ratio": 1.0},
-        **{"share of roofline": pytest.approx((0.5 * 0.5 * 0.125) ** (1 / 3)), "least share": 0.125},
-    }
-    assert (second["regime"], second["types"]) == ("quantized, 4 to 16 rows", "int4 → f32")
-
-
 def test_the_report_has_every_case_in_the_better_way_and_what_failed(tmp_path):
     text = bench_report.write_report(_report([_case(), _case(64), _quantized(4)]), tmp_path, "some", True).read_text()
     assert "- fast: core new; fast 1.2; libfast.so.1\n- slow: absent, not there when the build was configured\n" in text
@@ -87,17 +57,6 @@ def test_the_report_has_every_case_in_the_better_way_and_what_failed(tmp_path):
     assert fields == ["2048x768/rows8", "f32 → f32", "2", "100.00", "50.00", "", "fast/outer", "2.00", "0.50", "0.02"]
     assert "- wrong/own, 2048x768/rows8 f32 → f32, forward, 2 threads: out[0] is 1, expected 2" in text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["some-rows.png", "some.md"]
-
-
-def test_a_run_without_peers_and_without_a_sweep_has_a_report_too(tmp_path):
-    case = _case(regime="recorded", case="some-layer", peers=[])
-    for name in ("best_peer", "best_peer_gflops", "ratio"):
-        del case[name]
-    path = bench_report.write_report(_report([case]), tmp_path, "some", True)
-    assert ".png" not in path.read_text()
-    _, rows = bench_report.read_recorded(path)
-    found = bench_report.fields(rows, bench_report.PLAIN_TYPES, bench_report.PLAIN_ROWS)
-    assert found == {("f32", "forward, recorded routing"): "no peer / 0.50"}
 
 
 def test_a_busy_machine_is_a_warning_at_the_top():
@@ -113,12 +72,6 @@ def test_a_busy_machine_is_a_warning_at_the_top():
     assert "The rate of f32 fma on 2 threads has a spread of 60 % over the cases." in text(shared)
     jumpy = [_case(rows, ours={"name": "ours", "gflops": 100.0, "spread": 1.27, "rounds": 9}) for rows in (1, 8)]
     assert "our rate has a spread of 127 % or more" in text([*jumpy, _case()])
-
-
-def test_a_faster_unit_is_part_of_the_name_of_the_report():
-    units = [{"name": "TDPBF16PS", "gflops": 3000.0}, {"name": "VPDPBUSD", "gflops": 9000.0}]
-    name = bench_report.file_name(_report([], limits=[LIMITS | {"units": units}])["machine"])
-    assert name == "some-cpu-family-6-model-1-tdpbf16ps"
 
 
 def test_the_script_records_and_updates_the_page(tmp_path):

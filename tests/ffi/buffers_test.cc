@@ -5,11 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "raggemm/format.h"
 #include "tests/ffi/spoilt_call.h"
-#include "tests/support/guarded_buffer.h"
 
 namespace raggemm::test {
 namespace {
@@ -28,21 +26,21 @@ void RefusesEach(const std::function<bool(host::Buffer&)>& spoil, const std::vec
                  bool named = true) {
   for (const Target& target : AllTargets()) {
     const std::unique_ptr<SpoiltCall> call = target.make();
-    const host::Call good = call->TheCall();
+    const host::Call good = call->call();
     const std::vector<std::string> names = target.Names(good);
     host::ThreadPool pool(2);
     for (size_t i = 0; i < names.size(); ++i) {
-      call->TheCall() = good;
-      if (!spoil(BufferAt(call->TheCall(), i))) continue;
+      call->call() = good;
+      if (!spoil(BufferAt(call->call(), i))) continue;
       // With an index, lhs may have any number of rows.
       if (!named && names[i] == "lhs") continue;
       std::vector<std::string> all = texts;
       if (named) all.push_back(names[i]);
       EXPECT_TRUE(call->IsRefused(call->Execute(&pool), all)) << target.description.name << " " << names[i];
     }
-    call->TheCall() = good;
+    call->call() = good;
     EXPECT_EQ(call->Execute(&pool).message, "");
-    EXPECT_TRUE(call->AnswerIsRight());
+    EXPECT_TRUE(call->IsRight());
   }
 }
 
@@ -131,54 +129,22 @@ TEST(PlacesTest, TheEndOfTheAddressSpaceIsRefused) {
       {"exceed the address space"});
 }
 
-// Exactly as many elements as are needed are never left, and one less is too few.
-void ExpectExactWorkspace(SpoiltCall& call, host::TaskRunner* pool) {
-  host::Buffer& workspace = call.TheCall().results.back();
-  const host::Buffer good = workspace;
-  const int64_t needed = good.dims[0];
-  for (Cliff cliff : {Cliff::kBehind, Cliff::kBefore}) {
-    for (size_t gap : {0, 1, 7}) {
-      const GuardedBuffer memory(needed * sizeof(int64_t), gap * sizeof(int64_t), cliff);
-      workspace.data = memory.data();
-      EXPECT_EQ(call.Execute(pool).message, "");
-      EXPECT_TRUE(call.AnswerIsRight());
-      EXPECT_TRUE(memory.SurroundingsIntact()) << gap;
-    }
-  }
-  workspace = good;
-  for (int64_t elements : {needed - 1, int64_t{0}}) {
-    workspace.dims[0] = elements;
-    const std::string text = absl::StrCat("int64_workspace has ", elements, " elements, ", needed, " are needed");
-    EXPECT_TRUE(call.IsRefused(call.Execute(pool), {text}));
-  }
-}
-
-TEST(WorkspaceTest, IsUsedToItsLastElementInEveryMode) {
-  host::ThreadPool pool(2);
-  for (const ProblemSpec& spec : OneOfEachMode(/*with_c=*/true)) {
-    SpoiltGemm call(spec);
-    ExpectExactWorkspace(call, &pool);
-  }
-  SpoiltMlp mlp(EveryMlpOperand());
-  ExpectExactWorkspace(mlp, &pool);
-}
-
 // Each pair of a result and another buffer. With only one element in common, the result's first is the other's last.
 TEST(AliasTest, WhatIsWrittenSharesMemoryWithNothingButC) {
   for (const Target& target : AllTargets()) {
     const std::unique_ptr<SpoiltCall> call = target.make();
-    const host::Call good = call->TheCall();
+    const host::Call good = call->call();
     const std::vector<std::string> names = target.Names(good);
     host::ThreadPool pool(2);
     for (size_t written = good.args.size(); written < names.size(); ++written) {
       for (size_t i = 0; i < names.size(); ++i) {
         for (bool one_element : {false, true}) {
-          call->TheCall() = good;
-          host::Buffer& other = BufferAt(call->TheCall(), i);
+          call->call() = good;
+          host::Buffer& other = BufferAt(call->call(), i);
           if (i == written || Elements(other) == 0) continue;
           const int64_t back = one_element ? (Elements(other) - 1) * ElementBytes(other) : 0;
           if (names[written] == "out" && names[i] == "c" && back == 0) continue;
-          other.data = static_cast<char*>(BufferAt(call->TheCall(), written).data) - back;
+          other.data = static_cast<char*>(BufferAt(call->call(), written).data) - back;
           if (reinterpret_cast<uintptr_t>(other.data) % ElementBytes(other) != 0) continue;
           // The larger of them may lie upon others, too.
           const host::Error error = call->Execute(&pool);

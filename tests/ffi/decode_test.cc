@@ -2,7 +2,6 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <sstream>
@@ -11,9 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "ffi/grouped_gemm.h"
 #include "gtest/gtest.h"
-#include "raggemm/operands.h"
 #include "tests/ffi/plugin_call.h"
-#include "tests/support/variants.h"
 
 namespace raggemm::test {
 namespace {
@@ -24,47 +21,6 @@ namespace ffi = ::xla::ffi;
 absl::StatusOr<Decoded<GroupedGemmCall>> DecodeGemm(const XLA_FFI_CallFrame& frame) {
   return DecodeCall<GroupedGemmCall>(
       {ffi::RemainingArgs(&frame.args, 0), ffi::RemainingRets(&frame.rets, 0), ffi::Dictionary(&frame.attrs)});
-}
-
-void ExpectSame(const Array& decoded, const Array& given) {
-  EXPECT_EQ(decoded.data, given.data);
-  EXPECT_EQ(decoded.dtype, given.dtype);
-  EXPECT_TRUE(std::equal(decoded.dims.begin(), decoded.dims.end(), given.dims.begin(), given.dims.end()));
-}
-
-void ExpectSame(const std::optional<Array>& decoded, const std::optional<Array>& given) {
-  ASSERT_EQ(decoded.has_value(), given.has_value());
-  if (given.has_value()) ExpectSame(*decoded, *given);
-}
-
-TEST(DecodeCallTest, GivesBackTheProblem) {
-  Random random(TestSeed());
-  for (int i = 0; i < 200; ++i) {
-    const ProblemSpec spec = RandomSpec(random);
-    SCOPED_TRACE(Describe(spec));
-    PluginCall call(spec);
-    const GroupedGemmProblem& given = call.problem().problem;
-    host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-    const auto decoded = DecodeGemm(*frame.get());
-    ASSERT_TRUE(decoded.ok()) << decoded.status();
-    for (const auto operand : {&GroupedGemmProblem::lhs, &GroupedGemmProblem::rhs, &GroupedGemmProblem::out}) {
-      const BufferDescriptor& matrix = decoded->problem.*operand;
-      ExpectSame(matrix, given.*operand);
-      EXPECT_EQ(matrix.axis_boundary, (given.*operand).axis_boundary);
-      EXPECT_EQ(matrix.is_trans, (given.*operand).is_trans);
-      EXPECT_EQ(matrix.layout, (given.*operand).layout);
-    }
-    for (const DimsSlot& slot : kDimsSlots) {
-      ExpectSame(decoded->problem.*slot.operand.*slot.dims, given.*slot.operand.*slot.dims);
-    }
-    for (const OperandSlot& slot : kOperandSlots) {
-      ExpectSame(decoded->problem.*slot.operand, given.*slot.operand);
-    }
-    EXPECT_EQ(decoded->problem.activation, given.activation);
-    EXPECT_EQ(decoded->workspace.data(), call.call().results[1].data);
-    EXPECT_EQ(static_cast<int64_t>(decoded->workspace.size()), call.call().results[1].dims[0]);
-    if (HasFailure()) break;
-  }
 }
 
 TEST(FormatsTest, HaveTheNumbersOfXla) {
@@ -79,11 +35,8 @@ TEST(DecodeCallTest, OperandsInAnyOrder) {
   PluginCall call({.groups = 1, .m = 2, .sizes = {2}, .c = true, .alpha = true});
   std::swap(call.call().args[8], call.call().args[9]);
   call.call().attributes["operands"] = std::string("alpha,c");
-  host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-  const auto decoded = DecodeGemm(*frame.get());
-  ASSERT_TRUE(decoded.ok()) << decoded.status();
-  ExpectSame(decoded->problem.c, call.problem().problem.c);
-  ExpectSame(decoded->problem.alpha, call.problem().problem.alpha);
+  ASSERT_EQ(call.Run(nullptr).message, "");
+  EXPECT_TRUE(call.IsRight());
 }
 
 TEST(DecodeCallTest, AbsentAttributesAreTheDefaultsOfTheSchema) {
@@ -99,28 +52,6 @@ TEST(DecodeCallTest, AbsentAttributesAreTheDefaultsOfTheSchema) {
   EXPECT_EQ(decoded->options.threads, 0);
   EXPECT_EQ(decoded->on_error, proto::GroupedGemmConfig::OnError::RAISE);
   EXPECT_EQ(decoded->problem.names.lhs_first, "lhs_first");
-}
-
-TEST(DecodeCallTest, ReadsOptions) {
-  const std::pair<const char*, Executor> executors[] = {{"AUTO", Executor::kAuto},
-                                                        {"openmp", Executor::kOpenMp},
-                                                        {"POOL", Executor::kPool},
-                                                        {"SERIAL", Executor::kSerial}};
-  const std::string best(NameOf(AllIsas().front()));
-  const std::pair<const char*, std::optional<Isa>> isas[] = {
-      {"AUTO", std::nullopt}, {"SCALAR", Isa::kScalar}, {best.c_str(), AllIsas().front()}, {"auto", std::nullopt}};
-  PluginCall call({.mode = RaggedMode::kUniform, .groups = 2});
-  for (int i = 0; i < 4; ++i) {
-    call.call().attributes["executor"] = std::string(executors[i].first);
-    call.call().attributes["isa"] = std::string(isas[i].first);
-    call.call().attributes["threads"] = int64_t{i};
-    host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-    const auto decoded = DecodeGemm(*frame.get());
-    ASSERT_TRUE(decoded.ok()) << decoded.status();
-    EXPECT_EQ(decoded->options.executor, executors[i].second);
-    EXPECT_EQ(decoded->options.isa, isas[i].second);
-    EXPECT_EQ(decoded->options.threads, i);
-  }
 }
 
 TEST(ToFfiErrorTest, KeepsCodeAndMessage) {

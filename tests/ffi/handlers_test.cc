@@ -2,7 +2,6 @@
 
 #include <random>
 #include <string>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "gmock/gmock.h"
@@ -16,20 +15,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-// Large enough for several tiles on each of 8 threads.
-ProblemSpec ManyTiles() {
-  return {.mode = RaggedMode::kRaggedM,
-          .groups = 5,
-          .m = 400,
-          .n = 300,
-          .k = 270,
-          .sizes = {130, 0, 1, 200, 60},
-          .c = true,
-          .bias = true,
-          .alpha = true,
-          .beta = true};
-}
 
 TEST(HandlersTest, VersionIsOneThatTheHostKnows) {
   EXPECT_EQ(host::CheckVersion(ThePlugin().instantiate).message, "");
@@ -58,7 +43,7 @@ TEST(HandlersTest, RandomMlpsAreRightWithEveryIsa) {
   std::mt19937 random(static_cast<uint32_t>(TestSeed()));
   host::ThreadPool pool(2);
   for (int i = 0; i < 40; ++i) {
-    SpoiltMlp call(RandomMlpSpec(random));
+    MlpCall call(RandomMlpSpec(random));
     for (Isa isa : HostIsas()) {
       call.call().attributes["isa"] = absl::AsciiStrToUpper(IsaName(isa));
       ASSERT_EQ(call.Execute(&pool).message, "") << i;
@@ -67,16 +52,8 @@ TEST(HandlersTest, RandomMlpsAreRightWithEveryIsa) {
   }
 }
 
-TEST(HandlerPoolTest, WithoutPoolAutoIsOpenMp) {
-  PluginCall call(ManyTiles());
-  ASSERT_EQ(call.Run(nullptr).message, "");
-  EXPECT_TRUE(call.IsRight());
-  host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-  EXPECT_THAT(PlanText(frame.get()), HasSubstr("executor: openmp"));
-}
-
 TEST(PlanTextTest, IsThePlanOrTheError) {
-  PluginCall call(ManyTiles());
+  PluginCall call(EveryOperand());
   host::ThreadPool pool(4);
   {
     host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, &pool);

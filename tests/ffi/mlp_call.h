@@ -24,31 +24,34 @@ inline XLA_FFI_Handler* MlpHandler(const char* stage) {
 }
 
 // An MLP, what must come out of it, and the call that computes it. All buffers are guarded.
-class MlpCall {
+class MlpCall : public SpoiltCall {
  public:
   explicit MlpCall(const MlpSpec& spec)
-      : mlp_(spec), expected_(SequenceBits(mlp_)), call_(host::MakeCall(mlp_.problem, mlp_.Workspace())) {}
+      : mlp_(spec), expected_(SequenceBits(mlp_)), call_(host::MakeCall(mlp_.problem, mlp_.Workspace())) {
+    mlp_.ClearOut();
+  }
 
   TestMlp& mlp() { return mlp_; }
   const TestMlp& mlp() const { return mlp_; }
-  host::Call& call() { return call_; }  // tests may spoil it
-  const host::Call& call() const { return call_; }
+  host::Call& call() override { return call_; }
 
-  // Clears out, instantiates, executes.
-  host::Error Run(host::TaskRunner* pool) {
-    mlp_.ClearOut();
+  host::Error Run(host::TaskRunner* pool) override {
     if (host::Error e = host::Instantiate(MlpHandler("instantiate"), call_.attributes); !e.ok()) return e;
+    return Execute(pool);
+  }
+  host::Error Execute(host::TaskRunner* pool) override {
+    mlp_.ClearOut();
     return host::Execute(MlpHandler("execute"), call_, pool);
   }
 
-  testing::AssertionResult IsRight() const {
+  testing::AssertionResult IsRight() const override {
     if (mlp_.OutBits() != expected_) return testing::AssertionFailure() << "out has other bits than the sequence";
     if (mlp_.SurroundingsIntact()) return testing::AssertionSuccess();
     return testing::AssertionFailure() << "bytes beside a buffer have changed";
   }
 
-  // Whether every byte of out is as Run left it before it called the plugin.
-  bool OutIsUntouched() const {
+  bool SurroundingsIntact() const override { return mlp_.SurroundingsIntact(); }
+  bool OutIsUntouched() const override {
     const Array& out = mlp_.out.array;
     const auto* bytes = static_cast<const unsigned char*>(out.data);
     return std::all_of(bytes, bytes + BytesOf(out), [](unsigned char byte) { return byte == 0x55; });
@@ -61,12 +64,15 @@ class MlpCall {
 };
 
 // Gradients of an MLP, all that there are, and the call that computes them.
-class MlpBackwardCall {
+class MlpBackwardCall : public SpoiltCall {
  public:
   explicit MlpBackwardCall(const MlpSpec& spec)
       : test_(spec),
         workspace_(DType::kS64, {MoeMlpBackwardWorkspaceSize(test_.Extents())}),
         call_(host::MakeCall(test_.problem.forward, {})) {
+    EXPECT_EQ(test_.Run({.executor = Executor::kSerial, .isa = Isa::kScalar}), absl::OkStatus());
+    expected_ = test_.Bits();
+    test_.ClearGradients();
     call_.args.insert(call_.args.begin() + 5, host::ToBuffer(test_.problem.forward.out));
     call_.results.clear();
     std::string results;
@@ -81,22 +87,25 @@ class MlpBackwardCall {
   }
 
   TestMlpBackward& test() { return test_; }
-  const TestMlpBackward& test() const { return test_; }
-  host::Call& call() { return call_; }
+  host::Call& call() override { return call_; }
 
   static XLA_FFI_Handler* HandlerOf(const char* stage) {
     return ThePlugin().library.Find<XLA_FFI_Handler>(absl::StrCat("raggemm_moe_mlp_backward_v1_", stage).c_str());
   }
-  host::Error Execute(host::TaskRunner* pool) {
+  host::Error Execute(host::TaskRunner* pool) override {
     test_.ClearGradients();
     return host::Execute(HandlerOf("execute"), call_, pool);
   }
-  host::Error Run(host::TaskRunner* pool) {
-    test_.ClearGradients();
+  host::Error Run(host::TaskRunner* pool) override {
     if (host::Error e = host::Instantiate(HandlerOf("instantiate"), call_.attributes); !e.ok()) return e;
     return Execute(pool);
   }
-  bool GradientsAreUntouched() const {
+  testing::AssertionResult IsRight() const override {
+    if (test_.Bits() == expected_) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << "gradients have other bits than those of scalar code";
+  }
+  bool SurroundingsIntact() const override { return test_.mlp.SurroundingsIntact(); }
+  bool OutIsUntouched() const override {
     const std::vector<uint64_t> bits = test_.Bits();
     return std::all_of(bits.begin(), bits.end(), [](uint64_t x) { return (x & 0x5555) == 0x5555; });
   }
@@ -104,6 +113,7 @@ class MlpBackwardCall {
  private:
   TestMlpBackward test_;
   FloatTensor workspace_;
+  std::vector<uint64_t> expected_;
   host::Call call_;
 };
 

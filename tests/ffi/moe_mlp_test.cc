@@ -2,13 +2,11 @@
 // random ones.
 #include <cmath>
 #include <cstdint>
-#include <optional>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/ffi/mlp_call.h"
@@ -22,13 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-void ExpectError(MlpCall& call, const std::string& text) {
-  const host::Error error = call.Run(nullptr);
-  EXPECT_EQ(error.code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
-  EXPECT_THAT(error.message, HasSubstr(text));
-  EXPECT_TRUE(call.OutIsUntouched());
-  EXPECT_TRUE(call.mlp().SurroundingsIntact());
-}
+void ExpectError(SpoiltCall& call, const std::string& text) { EXPECT_TRUE(call.IsRefused(call.Run(nullptr), {text})); }
 
 TEST(MoeMlpCall, HasTheBitsOfEachRuleOfBf16) {
   for (ArithmeticId rule : kBf16Rules) {
@@ -96,13 +88,6 @@ TEST(MoeMlpCall, FillsOutWithNaNWhereAsked) {
 
 // ---- gradients ----
 
-void ExpectError(MlpBackwardCall& call, const std::string& text) {
-  const host::Error error = call.Run(nullptr);
-  EXPECT_EQ(error.code, XLA_FFI_Error_Code_INVALID_ARGUMENT);
-  EXPECT_THAT(error.message, HasSubstr(text));
-  EXPECT_TRUE(call.GradientsAreUntouched());
-}
-
 TEST(MoeMlpBackwardCall, HasTheBitsOfTheLibrary) {
   host::ThreadPool pool(3);
   std::mt19937 random(std::random_device{}());
@@ -110,11 +95,9 @@ TEST(MoeMlpBackwardCall, HasTheBitsOfTheLibrary) {
     MlpSpec spec = RandomMlpSpec(random);
     SCOPED_TRACE(testing::Message() << "seed " << spec.seed);
     MlpBackwardCall call(spec);
-    ASSERT_EQ(call.test().Run({.executor = Executor::kSerial, .isa = Isa::kScalar}), absl::OkStatus());
-    const std::vector<uint64_t> expected = call.test().Bits();
     const host::Error error = call.Run(i % 2 == 0 ? &pool : nullptr);
     ASSERT_TRUE(error.ok()) << error.message;
-    ASSERT_EQ(call.test().Bits(), expected);
+    ASSERT_TRUE(call.IsRight());
   }
 }
 

@@ -2,6 +2,7 @@
 #ifndef RAGGEMM_TESTS_FFI_PLUGIN_CALL_H_
 #define RAGGEMM_TESTS_FFI_PLUGIN_CALL_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -59,9 +60,28 @@ inline ProblemSpec EveryOperandOfExperts() {
   return spec;
 }
 
+// A call of the plugin that a test may spoil, and what may become of it.
+class SpoiltCall {
+ public:
+  virtual ~SpoiltCall() = default;
+  virtual host::Call& call() = 0;
+  // Returns whether the answer has the bits of the rule, and nothing beside a buffer was written.
+  virtual testing::AssertionResult IsRight() const = 0;
+  // Returns whether every byte of the answer is as Execute left it before it called the plugin.
+  virtual bool OutIsUntouched() const = 0;
+  virtual bool SurroundingsIntact() const = 0;
+  // Clears the answer, then executes. Run instantiates before that.
+  virtual host::Error Execute(host::TaskRunner* pool) = 0;
+  virtual host::Error Run(host::TaskRunner* pool) = 0;
+
+  // Returns whether the call ended with the code, with these texts in its message, and with the answer as it was.
+  testing::AssertionResult IsRefused(const host::Error& error, const std::vector<std::string>& texts,
+                                     XLA_FFI_Error_Code code = XLA_FFI_Error_Code_INVALID_ARGUMENT) const;
+};
+
 // A problem, what must come out of it, and the call that computes it. All buffers are guarded, the workspace has
 // exactly the size that the plugin asks for.
-class PluginCall {
+class PluginCall : public SpoiltCall {
  public:
   explicit PluginCall(const ProblemSpec& spec) : PluginCall(TestProblem(spec), spec.cliff) {}
   explicit PluginCall(TestProblem problem, Cliff workspace_cliff = Cliff::kBehind)
@@ -74,32 +94,32 @@ class PluginCall {
 
   TestProblem& problem() { return problem_; }
   const TestProblem& problem() const { return problem_; }
-  host::Call& call() { return call_; }  // tests may spoil it
-  const host::Call& call() const { return call_; }
+  host::Call& call() override { return call_; }
 
-  // Instantiates, clears out, executes.
-  host::Error Run(host::TaskRunner* pool) {
+  host::Error Run(host::TaskRunner* pool) override {
     if (host::Error error = host::Instantiate(ThePlugin().instantiate, call_.attributes); !error.ok()) return error;
-    problem_.ClearOut();
-    return host::Execute(ThePlugin().execute, call_, pool);
+    return Execute(pool);
   }
+  host::Error Execute(host::TaskRunner* pool) override {
+    problem_.ClearOut();
+    return ExecuteAsItIs(pool);
+  }
+  host::Error ExecuteAsItIs(host::TaskRunner* pool) { return host::Execute(ThePlugin().execute, call_, pool); }
 
-  testing::AssertionResult IsRight() const {
+  testing::AssertionResult IsRight() const override {
     if (testing::AssertionResult same = HasBits(problem_.problem.out, expected_); !same) return same;
     if (SurroundingsIntact()) return testing::AssertionSuccess();
     return testing::AssertionFailure() << "bytes beside a buffer have changed";
   }
 
-  bool SurroundingsIntact() const { return problem_.SurroundingsIntact() && workspace_.buffer().SurroundingsIntact(); }
+  bool SurroundingsIntact() const override {
+    return problem_.SurroundingsIntact() && workspace_.buffer().SurroundingsIntact();
+  }
 
-  // Whether every byte of out is as Run left it before it called the plugin.
-  bool OutIsUntouched() const {
+  bool OutIsUntouched() const override {
     const Array& out = problem_.problem.out;
     const auto* bytes = static_cast<const unsigned char*>(out.data);
-    for (int64_t i = 0; i < BytesOf(out); ++i) {
-      if (bytes[i] != 0xFF) return false;
-    }
-    return true;
+    return std::all_of(bytes, bytes + BytesOf(out), [](unsigned char byte) { return byte == 0xFF; });
   }
 
  private:

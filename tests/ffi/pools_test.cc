@@ -14,13 +14,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/ffi/spoilt_call.h"
+#include "tests/support/process.h"
 #include "tests/support/task_pools.h"
-#include "tests/support/watchdog.h"
 
 namespace raggemm::test {
 namespace {
-
-using std::chrono::seconds;
 
 const std::string kExecutors[] = {"AUTO", "OPENMP", "POOL", "SERIAL"};
 
@@ -106,7 +104,7 @@ XLA_FFI_Error* FailToSchedule(XLA_FFI_ThreadPool_Schedule_Args*) {
 TEST(PoolsTest, EveryExecutorIsRightOnEachOfThem) {
   SpoiltGemm call(PoolSpec());
   for (const PoolCase& one : kPools) {
-    const Watchdog watchdog(one.name, seconds(20));
+    const Deadline deadline(20);
     for (const std::string& executor : kExecutors) {
       for (int64_t threads : {0, 3, 200}) {
         SCOPED_TRACE(testing::Message() << one.name << " " << executor << " " << threads);
@@ -132,7 +130,7 @@ TEST(PoolsTest, EveryExecutorIsRightOnEachOfThem) {
 
 // Tasks that start when the call is long over, its memory is gone and its frame is, too.
 TEST(LateTest, TasksOfAFinishedCallTouchNothing) {
-  const Watchdog watchdog("tasks of finished calls", seconds(20));
+  const Deadline deadline(20);
   const auto kPage = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   KeepingPool pool(4);
   RunnerOf runner(pool);
@@ -197,7 +195,8 @@ TEST(ManyCallsTest, FromThePoolItself) {
   for (const std::string& executor : kExecutors) {
     const auto calls = OneInstance(4, executor);
     for (int threads : {1, 5}) {
-      const Watchdog watchdog(testing::PrintToString(threads) + " threads, called from them: " + executor, seconds(20));
+      SCOPED_TRACE(testing::Message() << executor << " " << threads);
+      const Deadline deadline(20);
       CallFromPool(threads, calls);
       for (const auto& call : calls) EXPECT_TRUE(call->IsRight());
     }

@@ -55,9 +55,9 @@ absl::Span<const Target> AllTargets() {
   static const Target targets[] = {
       {kGroupedGemmCall,
        []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<SpoiltGemm>(EveryOperandOfExperts()); }},
-      {kMoeMlpCall, []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<SpoiltMlp>(EveryMlpOperand()); }},
+      {kMoeMlpCall, []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<MlpCall>(EveryMlpOperand()); }},
       {kMoeMlpBackwardCall,
-       []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<SpoiltBackward>(MlpSpec{}); }},
+       []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<MlpBackwardCall>(MlpSpec{}); }},
   };
   return targets;
 }
@@ -72,8 +72,8 @@ testing::AssertionResult SpoiltCall::IsRefused(const host::Error& error, const s
       return testing::AssertionFailure() << "\"" << error.message << "\" does not say \"" << text << "\"";
     }
   }
-  if (!AnswerIsUntouched()) return testing::AssertionFailure() << "out has changed, with the error " << error.message;
-  if (!PlacesBesideAreIntact()) return testing::AssertionFailure() << "bytes beside a buffer have changed";
+  if (!OutIsUntouched()) return testing::AssertionFailure() << "out has changed, with the error " << error.message;
+  if (!SurroundingsIntact()) return testing::AssertionFailure() << "bytes beside a buffer have changed";
   return testing::AssertionSuccess();
 }
 

@@ -12,6 +12,8 @@
 namespace raggemm::host {
 namespace {
 
+constexpr int64_t kSampleSize = 4096;
+
 // Not std::uniform_int_distribution, whose numbers differ between standard libraries.
 class Below {
  public:
@@ -56,18 +58,10 @@ absl::StatusOr<Check> CheckElements(const GroupedGemmProblem& problem, absl::Spa
   return worst;
 }
 
-}  // namespace
-
-int64_t MultiplyAdds(absl::Span<const GroupProduct> products) {
-  int64_t sum = 0;
-  for (const GroupProduct& product : products) {
-    for (const GroupProduct::Term& term : product.terms) sum += product.out.rows * product.out.cols * term.lhs.cols;
-  }
-  return sum;
-}
-
+// Returns elements of out for a check that cannot see all: at least kSampleSize of them, some in every group that has
+// any, among them the group's last row, last column and last element; some anywhere in out.
 std::vector<int64_t> SampleOut(const GroupedGemmProblem& problem, absl::Span<const GroupProduct> products,
-                               int64_t count, uint64_t seed) {
+                               uint64_t seed) {
   constexpr int64_t kEdge = 8;  // of each group's last row and last column
   Below below(seed);
   std::vector<MatrixView> groups;
@@ -81,13 +75,23 @@ std::vector<int64_t> SampleOut(const GroupedGemmProblem& problem, absl::Span<con
       sample.push_back(out.At(out.rows - 1, below(out.cols)));
       sample.push_back(out.At(below(out.rows), out.cols - 1));
     }
-    const int64_t inner = count / static_cast<int64_t>(groups.size());
+    const int64_t inner = kSampleSize / static_cast<int64_t>(groups.size());
     for (int64_t i = 0; i < inner; ++i) sample.push_back(out.At(below(out.rows), below(out.cols)));
   }
   const int64_t elements = ElementCount(problem.out);
-  const int64_t anywhere = std::max(count / 16, count - static_cast<int64_t>(sample.size()));
+  const int64_t anywhere = std::max(kSampleSize / 16, kSampleSize - static_cast<int64_t>(sample.size()));
   for (int64_t i = 0; elements > 0 && i < anywhere; ++i) sample.push_back(below(elements));
   return sample;
+}
+
+}  // namespace
+
+int64_t MultiplyAdds(absl::Span<const GroupProduct> products) {
+  int64_t sum = 0;
+  for (const GroupProduct& product : products) {
+    for (const GroupProduct::Term& term : product.terms) sum += product.out.rows * product.out.cols * term.lhs.cols;
+  }
+  return sum;
 }
 
 absl::StatusOr<Check> CheckOut(const GroupedGemmProblem& problem, uint64_t seed) {
@@ -95,7 +99,7 @@ absl::StatusOr<Check> CheckOut(const GroupedGemmProblem& problem, uint64_t seed)
   const absl::StatusOr<std::vector<GroupProduct>> products = GroupProducts(problem);
   if (!products.ok()) return products.status();
   if (MultiplyAdds(*products) > kFullCheckMultiplyAdds) {
-    return CheckElements(problem, SampleOut(problem, *products, kSampleSize, seed));
+    return CheckElements(problem, SampleOut(problem, *products, seed));
   }
   std::vector<int64_t> all(ElementCount(problem.out));
   std::iota(all.begin(), all.end(), int64_t{0});

@@ -13,19 +13,12 @@ namespace raggemm::host {
 
 int64_t MultiplyAdds(absl::Span<const GroupProduct> products);
 
-// Elements of out for a check that cannot see all: at least `count` of them, a function of the seed, some in every
-// group that has any, among them the group's last row, last column and last element; some anywhere in out.
-std::vector<int64_t> SampleOut(const GroupedGemmProblem& problem, absl::Span<const GroupProduct> products,
-                               int64_t count, uint64_t seed);
-
 struct Check {
   int64_t compared = 0;
   double max_error = 0;  // in units of the tolerance; above 1 is wrong
   int64_t worst = 0;     // its linear index in out
   double got = 0, want = 0;
 };
-
-inline constexpr int64_t kSampleSize = 4096;
 
 // Compares out with the float64 reference: all of it up to ten million multiply-adds, else a sample. Runs on all CPUs.
 absl::StatusOr<Check> CheckOut(const GroupedGemmProblem& problem, uint64_t seed);

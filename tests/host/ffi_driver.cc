@@ -47,7 +47,6 @@ ABSL_FLAG(std::string, precision, "",
 ABSL_FLAG(bool, full, false, "run recorded sizes; otherwise rows are scaled to at most 10^9 multiply-adds a case");
 ABSL_FLAG(bool, checksums, false, "print for each case that is right its name, dtypes and the checksum of its result");
 ABSL_FLAG(bool, print_plan, false, "print how each case is computed");
-ABSL_FLAG(bool, time, false, "GFLOP/s of the median of 7 warm calls; otherwise of one cold call");
 
 namespace raggemm::host {
 namespace {
@@ -119,7 +118,6 @@ RunOptions OptionsFromFlags() {
     }
   }
   if (!absl::GetFlag(FLAGS_full)) options.max_multiply_adds = kMaxMultiplyAdds;
-  options.time = absl::GetFlag(FLAGS_time);
   return options;
 }
 

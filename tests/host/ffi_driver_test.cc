@@ -69,12 +69,6 @@ TEST(FfiDriverTest, EdgeCasesAreRightOnEveryExecutor) {
   }
 }
 
-TEST(FfiDriverTest, ScalesRowsUnlessFull) {
-  const std::string cases = WriteCases("cases { name: 'big' K: 100 N: 10000 group_sizes: [1900,0,1,99] }");
-  EXPECT_THAT(Drive(cases + "--case=big").text, AllOf(HasSubstr("1000/2000"), HasSubstr("1 case, 0 wrong")));
-  EXPECT_THAT(Drive(cases + "--case=big --full --time").text, AllOf(HasSubstr(" 2000 "), Not(HasSubstr("/2000"))));
-}
-
 TEST(FfiDriverTest, PrintsChecksumsAndNothingElse) {
   std::ifstream file(RAGGEMM_CASES_DIR "/checksums.txt");
   std::string recorded;
@@ -102,19 +96,6 @@ TEST(FfiDriverTest, MalformedCasesAreNamedAndTheOthersRun) {
   }
 }
 
-TEST(FfiDriverTest, WrongUseIsAnErrorOnStderr) {
-  for (const char* arguments :
-       {"", "--all --list", "--case=no-such-case", "--all --dtype=f8", "--cases=no-such-file --all", "--cases=/ --all",
-        "--foo", "--all --precision=x9", "--all --bf16_sums=rows"}) {
-    const Outcome outcome = Drive(arguments);
-    EXPECT_NE(outcome.exit_code, 0) << arguments << "\n" << outcome.text;
-    EXPECT_EQ(Drive(absl::StrCat(arguments, " 2>/dev/null")).text, "") << arguments;
-    EXPECT_NE(outcome.text, "") << arguments;
-  }
-  EXPECT_THAT(Drive("--all --precision=x9").text, HasSubstr("--precision=X9: must be DEFAULT, BF16_X3 or BF16_X6"));
-  EXPECT_THAT(Drive("--help").text, HasSubstr("--precision "));
-}
-
 TEST(FfiDriverTest, TakesSeveralFilesTypesRulesAndPrecision) {
   const std::string both = kEdge.substr(0, kEdge.size() - 1) + "," + kFormats.substr(kFormats.find('=') + 1);
   EXPECT_THAT(Drive(both + "--list").text, AllOf(HasSubstr("m-offset\n"), HasSubstr("q-mxfp4\n")));
@@ -140,19 +121,6 @@ TEST(FfiDriverTest, WhatThePluginDoesNotTakeIsOneError) {
     EXPECT_THAT(outcome.text, AllOf(StartsWith("ffi_driver: "), HasSubstr(message), EndsWith("\n")));
     EXPECT_EQ(std::count(outcome.text.begin(), outcome.text.end(), '\n'), 1) << outcome.text;
   }
-}
-
-TEST(FfiDriverTest, CasesSayHowWhereNoFlagDoes) {
-  const std::string run = WriteCases(
-                              "cases { name: 'how' K: 3 N: 400 group_sizes: [64,64] "
-                              "config { isa: 'SCALAR' threads: 3 } }"
-                              "cases { name: 'serial' K: 3 N: 4 group_sizes: [2,1] config { executor: SERIAL } }") +
-                          "--print_plan ";
-  EXPECT_THAT(Drive(run + "--case=how").text, AllOf(HasSubstr("isa: scalar"), HasSubstr("threads: 3"),
-                                                    HasSubstr("executor: pool"), HasSubstr("0 wrong")));
-  EXPECT_THAT(Drive(run + "--case=how --threads=2 --executor=openmp").text,
-              AllOf(HasSubstr("isa: scalar"), HasSubstr("threads: 2"), HasSubstr("executor: openmp")));
-  EXPECT_THAT(Drive(run + "--case=serial").text, HasSubstr("executor: serial"));
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "tests/host/run_case.h"
 
-#include <algorithm>
 #include <chrono>
 #include <numeric>
 #include <vector>
@@ -37,21 +36,6 @@ absl::StatusOr<double> TimedExecute(const Plugin& plugin, const Call& call, Task
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   if (!error.ok()) return ToStatus(error);
   return seconds.count();
-}
-
-// Median seconds of a call; of the first one, cold, unless `time`.
-absl::StatusOr<double> Measure(const Plugin& plugin, const Call& call, TaskRunner* pool, bool time) {
-  absl::StatusOr<double> first = TimedExecute(plugin, call, pool);
-  if (!first.ok() || !time) return first;
-  constexpr int kCalls = 7;
-  std::vector<double> seconds;
-  for (int i = 0; i < kCalls; ++i) {
-    absl::StatusOr<double> warm = TimedExecute(plugin, call, pool);
-    if (!warm.ok()) return warm;
-    seconds.push_back(*warm);
-  }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[kCalls / 2];
 }
 
 // Attributes of how to compute a case: those given, then the case's own.
@@ -98,7 +82,7 @@ absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const GroupedGemmCase& sou
   if (Error error = Instantiate(plugin.instantiate, call.attributes); !error.ok()) return ToStatus(error);
   run.plan = PlanText(plugin, call, pool);
 
-  const absl::StatusOr<double> seconds = Measure(plugin, call, pool, options.time);
+  const absl::StatusOr<double> seconds = TimedExecute(plugin, call, pool);
   if (!seconds.ok()) return seconds.status();
   run.seconds = *seconds;
   run.checksum = Checksum(problem.out);

@@ -33,7 +33,6 @@ struct RunOptions {
   std::optional<proto::GroupedGemmConfig::Bf16Sums::Value> bf16_sums;   // where the case has none
   std::optional<proto::GroupedGemmConfig::Precision::Value> precision;  // likewise, of cases that take one
   int64_t max_multiply_adds = 0;                                        // 0: recorded sizes
-  bool time = false;                                                    // warm up and take the median of several calls
 };
 
 struct CaseRun {

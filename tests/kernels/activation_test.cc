@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -21,16 +20,6 @@ namespace {
 
 using testing::HasSubstr;
 
-ProblemSpec ActivationSpec(RaggedMode mode) {
-  ProblemSpec spec{.mode = mode, .groups = 3, .m = 40, .n = 50, .k = 30, .sizes = {9, 0, 14}};
-  if (mode == RaggedMode::kAllRagged) {
-    spec.n_sizes = {20, 4, 35};
-    spec.k_sizes = {8, 3, 0};
-    spec.slack = 5;
-  }
-  return spec;
-}
-
 // Each with a gate and, where it may be, without.
 std::vector<ProblemSpec> WithActivations(ProblemSpec spec) {
   std::vector<ProblemSpec> all;
@@ -42,13 +31,6 @@ std::vector<ProblemSpec> WithActivations(ProblemSpec spec) {
     }
   }
   return all;
-}
-
-// By every ISA.
-void ExpectRight(const ProblemSpec& spec) {
-  TestProblem test(spec);
-  EXPECT_TRUE(GivesExpectedBits(test)) << Describe(spec);
-  EXPECT_TRUE(GivesResultsWithinBound(test)) << Describe(spec);
 }
 
 void ExpectBitsWithOutAsC(const ProblemSpec& spec) {
@@ -65,7 +47,7 @@ void ExpectBitsWithOutAsC(const ProblemSpec& spec) {
 TEST(ActivationTest, OfEveryModeStorageAndType) {
   int turn = 0;
   for (RaggedMode mode : kAllModes) {
-    for (const ProblemSpec& stored : StorageVariants(ActivationSpec(mode))) {
+    for (const ProblemSpec& stored : StorageVariants(ThreeGroups(mode))) {
       for (ProblemSpec spec : WithActivations(stored)) {
         static constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
         spec.out = kTypes[++turn % 3];
@@ -79,7 +61,7 @@ TEST(ActivationTest, OfEveryModeStorageAndType) {
 
 // What is added, in every combination; what is in no group is c's, or zero, whatever the gate there.
 TEST(ActivationTest, FollowsAlphaBetaCAndBias) {
-  for (const ProblemSpec& activated : WithActivations(ActivationSpec(RaggedMode::kRaggedM))) {
+  for (const ProblemSpec& activated : WithActivations(ThreeGroups(RaggedMode::kRaggedM))) {
     for (int bits = 0; bits < 16; ++bits) {
       ProblemSpec spec = activated;
       spec.alpha = (bits & 1) != 0;
@@ -130,7 +112,7 @@ TEST(ActivationTest, OfEveryWayToCompute) {
 
 // Without products it is that of c, bias or zero.
 TEST(ActivationTest, OfEmptyContractions) {
-  for (const ProblemSpec& activated : WithActivations(ActivationSpec(RaggedMode::kRaggedM))) {
+  for (const ProblemSpec& activated : WithActivations(ThreeGroups(RaggedMode::kRaggedM))) {
     for (bool added : {false, true}) {
       ProblemSpec spec = activated;
       spec.k = 0;
@@ -140,7 +122,7 @@ TEST(ActivationTest, OfEmptyContractions) {
       ExpectRight(spec);
     }
   }
-  for (const ProblemSpec& spec : WithActivations(ActivationSpec(RaggedMode::kRaggedK))) ExpectRight(spec);
+  for (const ProblemSpec& spec : WithActivations(ThreeGroups(RaggedMode::kRaggedK))) ExpectRight(spec);
 }
 
 TEST(ActivationTest, OfShardsAndBatches) {
@@ -156,7 +138,7 @@ TEST(ActivationTest, OfShardsAndBatches) {
 
 // NaN and infinities go where the definition has them.
 TEST(ActivationTest, OfSpecialValues) {
-  for (ProblemSpec spec : WithActivations(ActivationSpec(RaggedMode::kRaggedM))) {
+  for (ProblemSpec spec : WithActivations(ThreeGroups(RaggedMode::kRaggedM))) {
     spec.special_values = spec.c = spec.bias = true;
     EXPECT_TRUE(GivesExpectedBits(spec)) << Describe(spec);
   }
@@ -170,49 +152,37 @@ TEST(ActivationTest, HasTheSameBitsWithThreads) {
 }
 
 TEST(ActivationErrors, SayWhatDoesNotGoTogether) {
-  const auto error_of = [](const ProblemSpec& spec, auto change) {
-    TestProblem test(spec);
-    change(test);
-    const absl::Status status = GroupedGemm(test.problem);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    for (int64_t i = 0; i < BytesOf(test.problem.out); ++i) {
-      EXPECT_EQ(static_cast<uint8_t*>(test.problem.out.data)[i], 0xFF);
-    }
-    return std::string(status.message());
-  };
-  ProblemSpec spec = ActivationSpec(RaggedMode::kRaggedM);
+  ProblemSpec spec = ThreeGroups(RaggedMode::kRaggedM);
   spec.activation = Activation::kSilu;
   spec.gate = DType::kF32;
-  const auto as_it_is = [](TestProblem&) {};
-  EXPECT_EQ(error_of(spec, [](TestProblem& t) { t.problem.activation.reset(); }),
-            "gate is given without an activation");
-  EXPECT_EQ(error_of(spec, [](TestProblem& t) { t.problem.activation = static_cast<Activation>(77); }),
+  EXPECT_EQ(ErrorOf(spec, [](TestProblem& t) { t.problem.activation.reset(); }), "gate is given without an activation");
+  EXPECT_EQ(ErrorOf(spec, [](TestProblem& t) { t.problem.activation = static_cast<Activation>(77); }),
             "activation: value 77, must be less than 6");
-  EXPECT_EQ(error_of(spec,
-                     [](TestProblem& t) {
-                       t.problem.gate->dims = {40, 49};
-                     }),
+  EXPECT_EQ(ErrorOf(spec,
+                    [](TestProblem& t) {
+                      t.problem.gate->dims = {40, 49};
+                    }),
             "gate: shape is [40,49], must be the [40,50] of out");
-  EXPECT_THAT(error_of(spec, [](TestProblem& t) { t.problem.gate->dtype = DType::kS32; }),
+  EXPECT_THAT(ErrorOf(spec, [](TestProblem& t) { t.problem.gate->dtype = DType::kS32; }),
               HasSubstr("gate: dtype is s32, must be f16, bf16, f32 or f64, and no wider than the compute type"));
-  EXPECT_EQ(error_of(spec,
-                     [](TestProblem& t) {
-                       t.problem.activation = Activation::kSwigluOai;
-                       t.problem.gate.reset();
-                     }),
+  EXPECT_EQ(ErrorOf(spec,
+                    [](TestProblem& t) {
+                      t.problem.activation = Activation::kSwigluOai;
+                      t.problem.gate.reset();
+                    }),
             "activation: swiglu_oai needs gate");
-  EXPECT_EQ(error_of(spec, [](TestProblem& t) { t.problem.gate->data = t.problem.out.data; }), "out overlaps gate");
-  EXPECT_EQ(error_of(spec, [](TestProblem& t) { t.problem.gate->data = nullptr; }),
+  EXPECT_EQ(ErrorOf(spec, [](TestProblem& t) { t.problem.gate->data = t.problem.out.data; }), "out overlaps gate");
+  EXPECT_EQ(ErrorOf(spec, [](TestProblem& t) { t.problem.gate->data = nullptr; }),
             "gate: data is null, with 8000 bytes expected");
   spec.out = DType::kF64;
-  EXPECT_EQ(error_of(spec, as_it_is), "activation: silu is for sums in f32; lhs is f32, rhs is f32, out is f64");
+  EXPECT_EQ(ErrorOf(spec), "activation: silu is for sums in f32; lhs is f32, rhs is f32, out is f64");
   spec.out = DType::kS32;
   spec.lhs = spec.rhs = DType::kS8;
-  EXPECT_EQ(error_of(spec, as_it_is), "activation: silu is for sums in f32; lhs is s8, rhs is s8, out is s32");
-  spec = ActivationSpec(RaggedMode::kRaggedM);
+  EXPECT_EQ(ErrorOf(spec), "activation: silu is for sums in f32; lhs is s8, rhs is s8, out is s32");
+  spec = ThreeGroups(RaggedMode::kRaggedM);
   spec.activation = Activation::kSilu;
   spec.gate = DType::kF64;
-  EXPECT_THAT(error_of(spec, as_it_is), HasSubstr("gate: dtype is f64"));
+  EXPECT_THAT(ErrorOf(spec), HasSubstr("gate: dtype is f64"));
 }
 
 }  // namespace

@@ -209,15 +209,5 @@ TEST_P(ForcedIsaDeathTest, ExecutesItsOwnCode) {
   EXPECT_EXIT(RunPoisoned(GetParam(), true), testing::KilledBySignal(SIGILL), "");
 }
 
-TEST(DefaultIsa, IsTheWidestOfTheCpu) {
-  const TestProblem test(Spec());
-  std::vector<int64_t> workspace(1000);
-  for (Isa isa : AllIsas()) {
-    const Options options{.cpu = CpuUpTo(isa)};
-    EXPECT_EQ(MakeSchedule(test.problem, options, absl::MakeSpan(workspace))->isa,
-              OwnKernelsFor(isa, kArithmetics[0]) != nullptr ? isa : RowOf(isa).base);
-  }
-}
-
 }  // namespace
 }  // namespace raggemm::test

@@ -168,6 +168,16 @@ class Microkernels : public IsaTest {
     ASSERT_TRUE(out.SurroundingsIntact());
   }
 
+  // Stops at the first failure.
+  template <typename Visit>
+  void ForEachHeight(Visit visit) {
+    for (const KernelRow& row : rows()) {
+      for (DType dtype : TypesOf(row)) {
+        for (int64_t mr = 1; mr <= row.rows && !HasFatalFailure(); ++mr) visit(row, dtype, mr);
+      }
+    }
+  }
+
   Random random_{TestSeed()};
 };
 RAGGEMM_FOR_EACH_ISA(Microkernels);
@@ -178,37 +188,28 @@ bool ReadsInPlace(const KernelRow& row, DType dtype) {
   return row.ahead_slice == 0 && !widens_to_f64;
 }
 
-TEST_P(Microkernels, ReadEveryDTypeWhereItLies) {
-  for (const KernelRow& row : rows()) {
-    for (DType dtype : TypesOf(row)) {
-      for (int64_t mr = 1; mr <= row.rows; ++mr) {
-        for (const DirectKernel& direct : KernelsOf(row, dtype).direct[mr]) {
-          ASSERT_EQ(direct.run != nullptr, ReadsInPlace(row, dtype));
-          if (direct.run == nullptr) continue;
-          ExpectContract({.row = row, .run = direct.run, .mr = mr, .nr = direct.nr, .b_type = dtype});
-          ASSERT_FALSE(HasFatalFailure());
-        }
-        EXPECT_EQ(KernelsOf(row, dtype).direct[mr][1].nr, ReadsInPlace(row, dtype) ? row.cols : 0);
-      }
+// Every way to read b, for every height: in place, expanded, from strips.
+TEST_P(Microkernels, MultiplyEveryDType) {
+  ForEachHeight([this](const KernelRow& row, DType dtype, int64_t mr) {
+    const FormatKernels& kernels = KernelsOf(row, dtype);
+    for (const DirectKernel& direct : kernels.direct[mr]) {
+      ASSERT_EQ(direct.run != nullptr, ReadsInPlace(row, dtype));
+      if (direct.run == nullptr) continue;
+      ExpectContract({.row = row, .run = direct.run, .mr = mr, .nr = direct.nr, .b_type = dtype});
     }
-  }
-}
-
-TEST_P(Microkernels, ExpandEveryDType) {
-  for (const KernelRow& row : rows()) {
-    for (DType dtype : TypesOf(row)) {
-      for (int64_t mr = 1; mr <= row.rows; ++mr) {
-        Microkernel* expand = KernelsOf(row, dtype).expand[mr];
-        // The first of two register tiles has more than half of the rows of the tallest.
-        if (2 * mr > row.rows) {
-          ASSERT_EQ(expand != nullptr, ReadsInPlace(row, dtype));
-        }
-        if (expand == nullptr) continue;
-        ExpectContract({.row = row, .run = expand, .mr = mr, .nr = row.cols, .b_type = dtype, .expands = true});
-        ASSERT_FALSE(HasFatalFailure());
-      }
+    EXPECT_EQ(kernels.direct[mr][1].nr, ReadsInPlace(row, dtype) ? row.cols : 0);
+    // The first of two register tiles has more than half of the rows of the tallest.
+    if (2 * mr > row.rows) {
+      ASSERT_EQ(kernels.expand[mr] != nullptr, ReadsInPlace(row, dtype));
     }
-  }
+    if (kernels.expand[mr] != nullptr) {
+      ExpectContract(
+          {.row = row, .run = kernels.expand[mr], .mr = mr, .nr = row.cols, .b_type = dtype, .expands = true});
+    }
+    ASSERT_NE(kernels.packed[mr], nullptr);
+    const DType b_type = PanelType(row.rhs, dtype);
+    ExpectContract({.row = row, .run = kernels.packed[mr], .mr = mr, .nr = row.cols, .b_type = b_type, .packed = true});
+  });
 }
 
 TEST_P(Microkernels, SweepEveryDType) {
@@ -237,20 +238,6 @@ TEST_P(Microkernels, ReadColumnsAlongK) {
       ExpectContract(
           {.row = row, .run = along_k.run, .mr = mr, .nr = along_k.nr, .b_type = DType::kF32, .along_k = true});
       ASSERT_FALSE(HasFatalFailure());
-    }
-  }
-}
-
-TEST_P(Microkernels, ReadStrips) {
-  for (const KernelRow& row : rows()) {
-    for (DType dtype : TypesOf(row)) {
-      for (int64_t mr = 1; mr <= row.rows; ++mr) {
-        Microkernel* packed = KernelsOf(row, dtype).packed[mr];
-        ASSERT_NE(packed, nullptr);
-        const DType b_type = PanelType(row.rhs, dtype);
-        ExpectContract({.row = row, .run = packed, .mr = mr, .nr = row.cols, .b_type = b_type, .packed = true});
-        ASSERT_FALSE(HasFatalFailure());
-      }
     }
   }
 }

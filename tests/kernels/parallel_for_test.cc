@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <memory>
 #include <new>
 #include <string>
 #include <thread>
@@ -15,11 +14,9 @@
 
 #include "gtest/gtest.h"
 #include "kernels/schedule.h"
-#include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/oracle/values.h"
 #include "tests/support/bits_rule.h"
-#include "tests/support/float_mode.h"
 #include "tests/support/process.h"
 #include "tests/support/task_pools.h"
 #include "tests/support/variants.h"
@@ -182,82 +179,8 @@ TEST(Teams, ComputeTilesAtTheSameTime) {
   }
 }
 
-// As under XLA: the caller is itself a task of the pool, whose only thread is then taken.
-TEST(PoolOfOneThread, MayCallFromItsOwnTask) {
-  std::atomic<bool> done = false;
-  {
-    ThreadedPool pool(1);
-    pool.Schedule([&] {
-      ExpectExpectedBits(On(Executor::kPool, 4, &pool));
-      done = true;
-    });
-  }
-  EXPECT_TRUE(done);
-}
-
-TEST(ConcurrentCalls, ShareOnePool) {
-  const ProblemSpec spec = LoopSpec(RaggedMode::kRaggedM);
-  std::vector<std::unique_ptr<TestProblem>> tests;
-  for (int i = 0; i < 4; ++i) tests.push_back(std::make_unique<TestProblem>(spec));
-  const std::vector<double> expected = ExpectedOut(tests[0]->problem).value();
-  ThreadedPool pool(3);
-  std::vector<std::thread> callers;
-  for (const std::unique_ptr<TestProblem>& test : tests) {
-    callers.emplace_back([&pool, &test] {
-      for (int repeat = 0; repeat < 20; ++repeat) {
-        EXPECT_EQ(GroupedGemm(test->problem, On(Executor::kAuto, 4, &pool)), absl::OkStatus());
-      }
-    });
-  }
-  for (std::thread& caller : callers) caller.join();
-  for (const std::unique_ptr<TestProblem>& test : tests) EXPECT_TRUE(HasBits(test->problem.out, expected));
-}
-
 TEST(OpenMpThreads, AreOneInAForkedChild) {
   EXPECT_EQ(InChild(20, [] { return std::to_string(OpenMpThreads()); }), "1");
-}
-
-// XLA sets flush-to-zero on its threads.
-class FlushingPool : public TaskPool {
- public:
-  int64_t num_threads() const override { return 2; }
-  void Schedule(std::function<void()> task) override {
-    threads_.emplace_back([this, task = std::move(task)] {
-      const uint64_t flushing = ThreadMode() | kFlushes;
-      SetThreadMode(flushing);
-      task();
-      if (ThreadMode() != flushing) ++changed_;
-    });
-  }
-  int Join() {
-    for (std::thread& thread : threads_) thread.join();
-    return changed_;
-  }
-
- private:
-  std::vector<std::thread> threads_;
-  std::atomic<int> changed_ = 0;
-};
-
-TEST(FlushToZero, OfPoolThreadsIsOffInsideAndRestored) {
-  ProblemSpec spec = LoopSpec(RaggedMode::kRaggedM);
-  spec.c = false;
-  TestProblem test(spec);
-  for (int64_t i = 0; i < ElementCount(test.problem.lhs); ++i) {
-    StoreRounded(test.problem.lhs, i, ToDouble(test.problem.lhs, i) * 0x1p-130);
-  }
-  const std::vector<double> expected = ExpectedOut(test.problem).value();
-  FlushingPool pool;
-  const absl::Status status = GroupedGemm(test.problem, On(Executor::kAuto, 3, &pool));
-  EXPECT_EQ(pool.Join(), 0);
-  EXPECT_EQ(status, absl::OkStatus());
-  EXPECT_TRUE(HasBits(test.problem.out, expected));
-}
-
-TEST(Executor, PoolWithoutAPoolIsAnError) {
-  const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
-  const absl::Status status = GroupedGemm(test.problem, On(Executor::kPool, 0));
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
 }
 
 TEST(Executor, ThreadsOutOfRangeAreAnError) {
@@ -267,20 +190,6 @@ TEST(Executor, ThreadsOutOfRangeAreAnError) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_NE(status.message().find(std::to_string(threads)), absl::string_view::npos) << status;
   }
-}
-
-// A plan says which executor it has: what was asked for is what runs.
-TEST(Executor, IsInThePlan) {
-  const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
-  std::vector<int64_t> workspace(4096);
-  ThreadedPool pool(2);
-  const auto executor = [&](const Options& options) {
-    return MakeSchedule(test.problem, options, absl::MakeSpan(workspace))->executor;
-  };
-  EXPECT_EQ(executor({}), Executor::kOpenMp);
-  EXPECT_EQ(executor(On(Executor::kAuto, 0, &pool)), Executor::kPool);
-  EXPECT_EQ(executor(On(Executor::kSerial, 0, &pool)), Executor::kSerial);
-  EXPECT_EQ(executor(On(Executor::kOpenMp, 0, &pool)), Executor::kOpenMp);
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <memory>
 #include <new>
 #include <vector>
 
@@ -81,18 +80,6 @@ Taken TakenByWarm(absl::FunctionRef<void()> call) {
     taken.faults = std::min(taken.faults, MinorFaults() - faults);
   }
   return taken;
-}
-
-TEST(TakenByWarm, FindsAllocationsAndFaults) {
-  const Taken taken = TakenByWarm([] {
-    const auto number = std::make_unique<volatile int>(1);
-    constexpr size_t kBytes = 1 << 16;
-    void* fresh = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    *static_cast<volatile char*>(fresh) = 1;
-    munmap(fresh, kBytes);
-  });
-  EXPECT_EQ(taken.allocations, 1);
-  EXPECT_GE(taken.faults, 1);
 }
 
 class ScratchTest : public IsaTest {

@@ -10,7 +10,6 @@
 #include "raggemm/grouped_gemm.h"
 #include "tests/oracle/values.h"
 #include "tests/support/bits_rule.h"
-#include "tests/support/float_mode.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/variants.h"
 
@@ -168,40 +167,6 @@ TEST_P(SpecialValues, DenormalsAreKept) {
   }
 }
 
-TEST_P(SpecialValues, CallersFlushToZeroIsOffInsideAndRestored) {
-  const uint64_t saved = ThreadMode();
-  ProblemSpec spec{.m = 9, .n = 35, .k = 3, .sizes = {9}};
-  TestProblem test(spec);
-  Fill(test.problem.lhs, 0x1p-140);
-  Fill(test.problem.rhs, 0.5);
-  const std::vector<double> expected = ExpectedOut(test.problem).value();
-  for (Executor executor : {Executor::kSerial, Executor::kOpenMp}) {
-    test.ClearOut();
-    SetThreadMode(saved | kFlushes);
-    const absl::Status status = GroupedGemm(test.problem, {.executor = executor, .isa = GetParam(), .threads = 2});
-    const uint64_t after = ThreadMode();
-    SetThreadMode(saved);
-    EXPECT_EQ(status, absl::OkStatus());
-    EXPECT_EQ(after & kFlushes, kFlushes);
-    EXPECT_TRUE(HasBits(test.problem.out, expected));
-  }
-}
-
-TEST_P(SpecialValues, OverflowRoundsToInfinity) {
-  std::vector<double> out;
-  for (const auto& [dtype, big, finite] :
-       {std::tuple{DType::kF16, 65520.0, 65504.0}, {DType::kBF16, 0x1.ffp127, 0x1.fep127}}) {
-    ProblemSpec spec{.m = 5, .n = 33, .k = 1};
-    spec.out = dtype;
-    RunFilled(spec, big, 1, &out);
-    for (double value : out) EXPECT_EQ(value, kInfinity);
-    RunFilled(spec, -finite, 1, &out);
-    for (double value : out) EXPECT_EQ(value, -finite);
-  }
-  RunFilled({.m = 5, .n = 33, .k = 2}, 0x1p127, 1, &out);
-  for (double value : out) EXPECT_EQ(value, kInfinity);
-}
-
 // What is lost below the smallest denormal grows with alpha, and so does the bound.
 TEST_P(SpecialValues, LossesAmongDenormalsAreWithinTheBoundForAnyAlpha) {
   for (double alpha : {0.0, 0x1p-100, 1.0, 3.0, 0x1p120}) {
@@ -212,20 +177,6 @@ TEST_P(SpecialValues, LossesAmongDenormalsAreWithinTheBoundForAnyAlpha) {
     StoreRounded(*test.problem.alpha, 0, alpha);
     Run(test);
     EXPECT_TRUE(IsWithinBound(test.problem.out, ComputeReference(test.problem).value())) << alpha;
-  }
-}
-
-// Ties between two neighbours, and values that a rounding by way of another type would get wrong.
-TEST_P(SpecialValues, OneRoundingToNearestEven) {
-  for (DType dtype : {DType::kF16, DType::kBF16}) {
-    const double unit = FormatOf(dtype).Epsilon();
-    for (double value : {1 + unit / 2, 1 + unit * 1.5, 1 + unit / 2 + 0x1p-23, 1 + unit / 2 - 0x1p-23}) {
-      std::vector<double> out;
-      ProblemSpec spec{.m = 2, .n = 35, .k = 1};
-      spec.out = dtype;
-      RunFilled(spec, value, 1, &out);
-      for (double got : out) EXPECT_EQ(got, RoundTo(dtype, value));
-    }
   }
 }
 

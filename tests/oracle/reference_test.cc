@@ -1,18 +1,13 @@
 // The specification, checked with numbers that a reader can multiply in the head.
 #include "tests/oracle/reference.h"
 
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <deque>
 #include <limits>
-#include <optional>
-#include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -246,27 +241,6 @@ TEST(ReferenceOfF32, BoundsAreSmallAndDenormalsCount) {
   static_cast<Array&>(problem.rhs) = {&rhs, DType::kF32, dims};
   problem.rhs_scale.reset();
   EXPECT_EQ(ComputeReference(problem)->want[0], 0x1p-20);
-}
-
-// Ten of all ways to set dims arrays are a mode; 1: first, 2: last, 3: both.
-TEST_F(ReferenceTest, NoMode) {
-  const std::set<std::array<int, 3>> modes = {{0, 0, 0}, {3, 3, 3}, {1, 0, 1}, {2, 0, 1}, {1, 1, 0},
-                                              {1, 2, 0}, {2, 1, 0}, {2, 2, 0}, {0, 1, 2}, {0, 2, 2}};
-  problem_.lhs = problem_.rhs = problem_.out = Matrix({1, 1, 1}, {1});
-  const auto set = [&](BufferDescriptor& x, int arrays) {
-    x.first_dims = (arrays & 1) != 0 ? RaggedDims(Sizes({1})) : std::nullopt;
-    x.last_dims = (arrays & 2) != 0 ? RaggedDims(Sizes({1})) : std::nullopt;
-  };
-  for (int i = 0; i < 64; ++i) {
-    const std::array<int, 3> arrays = {i / 16, i / 4 % 4, i % 4};
-    set(problem_.lhs, arrays[0]);
-    set(problem_.rhs, arrays[1]);
-    set(problem_.out, arrays[2]);
-    const absl::Status status = GroupProducts(problem_).status();
-    const std::string text = absl::StrCat("no mode has these dims arrays (1: first, 2: last, 3: both): lhs ", arrays[0],
-                                          ", rhs ", arrays[1], ", out ", arrays[2]);
-    EXPECT_EQ(status.message() == text, modes.count(arrays) == 0) << i << status;
-  }
 }
 
 // Products of bf16 below the normal numbers may be anything up to them, unless they are multiplied by alpha.

@@ -1,6 +1,8 @@
 #include "tests/support/check.h"
 
 #include <cstring>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -86,9 +88,38 @@ testing::AssertionResult GivesResultsWithinBound(TestProblem& test) {
   return testing::AssertionSuccess();
 }
 
+void ExpectRight(const ProblemSpec& spec) {
+  TestProblem test(spec);
+  ASSERT_TRUE(GivesExpectedBits(test)) << Describe(spec);
+  EXPECT_TRUE(IsWithinBound(test.problem.out, ComputeReference(test.problem).value())) << Describe(spec);
+}
+
 testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec) {
   TestProblem test(spec);
   return Of(spec, GivesExpectedBits(test, {.executor = Executor::kOpenMp}, {1, 2, 3, 8}));
+}
+
+void ExpectParts(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(text.find(part), std::string::npos) << '"' << part << "\" is not in: " << text;
+  }
+}
+
+std::string ErrorOf(const TestProblem& test) {
+  const Array& out = test.problem.out;
+  const char* begin = static_cast<const char*>(out.data);
+  const std::vector<char> before(begin, begin + BytesOf(out));
+  const absl::Status status = GroupedGemm(test.problem);
+  if (status.ok()) return "";
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_EQ(std::memcmp(before.data(), begin, before.size()), 0) << "out has changed, with " << status;
+  return std::string(status.message());
+}
+
+std::string ErrorOf(const ProblemSpec& spec, const std::function<void(TestProblem&)>& spoil) {
+  TestProblem test(spec);
+  spoil(test);
+  return ErrorOf(test);
 }
 
 }  // namespace raggemm::test

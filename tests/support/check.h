@@ -3,6 +3,9 @@
 #define RAGGEMM_TESTS_SUPPORT_CHECK_H_
 
 #include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
@@ -21,8 +24,20 @@ testing::AssertionResult GivesExpectedBits(const ProblemSpec& spec);
 // Computes and compares with the float64 reference: every element is within its bound.
 testing::AssertionResult GivesResultsWithinBound(TestProblem& test);
 
+// Expects the bits of the rule, and that these are within the bound: so is every result that has them.
+void ExpectRight(const ProblemSpec& spec);
+
 // With 1, 2, 3 and 8 threads of OpenMP: blocks and tiles are others then.
 testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec);
+
+// Expects that a text has all of these parts.
+void ExpectParts(const std::string& text, const std::vector<std::string>& parts);
+
+// Returns the message of the error that a wrong problem gives, or an empty text if there is no error. Expects that the
+// caller is to blame, and that out is untouched.
+std::string ErrorOf(const TestProblem& test);
+std::string ErrorOf(
+    const ProblemSpec& spec, const std::function<void(TestProblem&)>& spoil = [](TestProblem&) {});
 
 }  // namespace raggemm::test
 

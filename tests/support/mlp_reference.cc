@@ -25,30 +25,6 @@ double Largest(DType dtype) {
   return std::ldexp(2 - format.Epsilon(), format.max_exponent);
 }
 
-// What sigmoid's exponent is, of which rounding it makes an error; 0 where it is the argument itself.
-double RoundedExponent(Activation activation, double x) {
-  if (activation == Activation::kGeluTanh) return 1.6 * std::abs(x) * (1 + .0447 * x * x);
-  const bool scaled = activation == Activation::kQuickGelu || activation == Activation::kSwigluOai;
-  return scaled ? 1.702 * std::abs(x) : 0;
-}
-
-double Exact(Activation activation, double x) {
-  switch (activation) {
-    case Activation::kSilu:
-      return x / (1 + std::exp(-x));
-    case Activation::kGelu:
-      return x * .5 * std::erfc(-x / std::sqrt(2.));
-    case Activation::kGeluTanh:
-      return x / (1 + std::exp(-std::sqrt(8 / M_PI) * (x + .044715 * x * x * x)));
-    case Activation::kRelu:
-      return std::max(x, 0.0);
-    case Activation::kQuickGelu:
-    case Activation::kSwigluOai:
-      return x / (1 + std::exp(-1.702 * x));
-  }
-  return NAN;
-}
-
 // Slopes of activations are at most 1.2. moe_mlp.h has the errors of their own.
 Near Activated(Activation activation, Near gate, const Near* up) {
   Near factor = up == nullptr ? Near{1, 0} : *up;
@@ -114,6 +90,29 @@ void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& e
 }
 
 }  // namespace
+
+double RoundedExponent(Activation activation, double x) {
+  if (activation == Activation::kGeluTanh) return 1.6 * std::abs(x) * (1 + .0447 * x * x);
+  const bool scaled = activation == Activation::kQuickGelu || activation == Activation::kSwigluOai;
+  return scaled ? 1.702 * std::abs(x) : 0;
+}
+
+double Exact(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kGelu:
+      return x * .5 * std::erfc(-x / std::sqrt(2.));
+    case Activation::kGeluTanh:
+      return x / (1 + std::exp(-std::sqrt(8 / M_PI) * (x + .044715 * x * x * x)));
+    case Activation::kRelu:
+      return std::max(x, 0.0);
+    case Activation::kQuickGelu:
+    case Activation::kSwigluOai:
+      return x / (1 + std::exp(-1.702 * x));
+  }
+  return NAN;
+}
 
 Reference ComputeReference(const TestMlp& mlp) {
   const MlpSpec& spec = mlp.spec;

@@ -12,6 +12,11 @@ namespace raggemm::test {
 // large for its type.
 Reference ComputeReference(const TestMlp& mlp);
 
+// Returns activation(x).
+double Exact(Activation activation, double x);
+// Returns the exponent in the sigmoid, of which rounding it makes an error; 0 if the exponent is x itself.
+double RoundedExponent(Activation activation, double x);
+
 // Whether every element of out is within its bound.
 testing::AssertionResult IsWithinBound(const TestMlp& mlp, const Reference& reference);
 

@@ -73,4 +73,11 @@ std::string InChild(unsigned seconds, absl::FunctionRef<std::string()> body) {
   return text;
 }
 
+Deadline::Deadline(unsigned seconds) {
+  const char* const slower = std::getenv("RAGGEMM_TESTS_SLOWER");
+  alarm(seconds * static_cast<unsigned>(slower == nullptr ? 1 : std::max(1, std::atoi(slower))));
+}
+
+Deadline::~Deadline() { alarm(0); }
+
 }  // namespace raggemm::test

@@ -22,6 +22,16 @@ int64_t ResidentBytes();
 // that it was not done in `seconds`. The child leaves by _exit: no destructor runs.
 std::string InChild(unsigned seconds, absl::FunctionRef<std::string()> body);
 
+// Ends the process by SIGALRM if its scope lasts longer: a hang is a failure then. RAGGEMM_TESTS_SLOWER, which is set
+// under an emulator, says how many times longer it may last.
+class Deadline {
+ public:
+  explicit Deadline(unsigned seconds);
+  Deadline(const Deadline&) = delete;
+  Deadline& operator=(const Deadline&) = delete;
+  ~Deadline();
+};
+
 }  // namespace raggemm::test
 
 #endif  // RAGGEMM_TESTS_SUPPORT_PROCESS_H_

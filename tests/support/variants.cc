@@ -144,6 +144,16 @@ std::vector<ProblemSpec> StorageVariants(const ProblemSpec& base) {
   return variants;
 }
 
+ProblemSpec ThreeGroups(RaggedMode mode) {
+  ProblemSpec spec{.mode = mode, .groups = 3, .m = 40, .n = 50, .k = 30, .sizes = {9, 0, 14}};
+  if (mode == RaggedMode::kAllRagged) {
+    spec.n_sizes = {20, 4, 35};
+    spec.k_sizes = {8, 3, 0};
+    spec.slack = 5;
+  }
+  return spec;
+}
+
 ProblemSpec RandomSpec(Random& random) {
   ProblemSpec base;
   base.mode = Choose(kAllModes, random);

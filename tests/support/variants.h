@@ -39,6 +39,9 @@ inline constexpr auto kAllSizesTypes = DTypesOf<Role::kSizes>();
 // The same problem in every way that its mode can be stored: transposes, layouts, group axes.
 std::vector<ProblemSpec> StorageVariants(const ProblemSpec& base);
 
+// Three groups, one of them empty, and rows, columns or steps of k behind the last.
+ProblemSpec ThreeGroups(RaggedMode mode);
+
 // Any mode, storage, dtypes, batch, offset and optional operands; about a million multiply-adds at most.
 ProblemSpec RandomSpec(Random& random);
 
