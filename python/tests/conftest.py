@@ -13,9 +13,9 @@ os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *xla_flags.
 
 import hypothesis
 import jax
+import numpy as np
 import pytest
 import raggemm
-import numpy as np
 from jax._src import compiler, core
 from jax._src.interpreters import mlir
 

@@ -287,6 +287,7 @@ CORE = (
 )  # fmt: skip
 
 
-def parameters(kinds):
-    """Kinds as parameters of a test. Those that are not in CORE are slow."""
-    return [kind if kind.name in CORE else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]
+def parameters(kinds, step=1, turn=0):
+    """Kinds as parameters of a test. The short run has each step-th kind of CORE, from number turn on."""
+    short = CORE[turn::step]
+    return [kind if kind.name in short else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]

@@ -68,11 +68,3 @@ def test_result_varies_along_the_axes_that_are_named(check_vma):
     np.testing.assert_array_equal(gradient, np.concatenate([maxtext.tgmm(LHS.T, want, SIZES)] * 4))
     with pytest.raises((NameError, ValueError), match=r"under .*shard_map|unbound axis"):
         maxtext.gmm(LHS, RHS, SIZES, lhs_vma_axes=("x",))  # no shard_map
-
-
-def gmm(**options):
-    return maxtext.gmm(LHS, RHS, SIZES, **options)
-
-
-def tgmm(**options):
-    return maxtext.tgmm(LHS.T, COLS, SIZES, **options)

@@ -43,7 +43,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(OPTIONS, st.integers(0, 2**32 - 1), st.sets(st.sampled_from(ROUTED)), st.booleans())
 def test_any_batch_is_one_call(options, seed, batched, own):
     """Of all weights, or none, and of whatever else there is; so are gradients by x, row_weights and own weights."""
@@ -89,13 +89,6 @@ def test_the_gradient_of_a_batch_is_one_call(batched, save):
             close(got[name], want[name].sum(0))
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.uint32])
-def test_types_of_integers(dtype, x64):
-    values, axes, run = case(ROUTING)
-    wide = values | {name: values[name].astype(dtype) for name in ("row_tokens", "group_sizes")}
-    same(jax.vmap(run, (axes,))(wide), jax.vmap(run, (axes,))(values))
-
-
 # Batches that are grouped GEMMs.
 
 
@@ -118,11 +111,7 @@ MOST = 2**31 - 1
 WRONG_SIZES = [
     ([[9, 0, 1, 0, 0], [0, 5, -1, 2, 0], [0, 0, 3, 0, 0]], "group 2 has size -1", "group 7 has size -1"),
     ([[-40, 0, 0, 0, 0], [40, 0, 0, 0, 0], [0] * 5], "group 0 has size -40", "group 0 has size -40"),
-    ([[-9, 0, 0, 0, 0], [41, 0, 0, 0, 0], [0] * 5], "group 0 has size -9", "group 0 has size -9"),
-    ([[0] * 5, [0] * 5, [0, 0, 0, 0, -3]], "group 4 has size -3", "group 14 has size -3"),
     ([[0] * 5, [0, 20, 0, 21, 0], [0] * 5], "group 3 has size 21 and starts at 100", "group 8 has size 21 and starts"),
-    ([[41, 0, 0, 0, 0], [0] * 5, [0] * 5], "group 0 has size 121 and starts at 0", "group 0 has size 121"),
-    ([[0] * 5, [MOST, MOST, 2, 0, 0], [0] * 5], f"group 0 has size {MOST}", f"group 5 has size {MOST}"),
     ([[0] * 5, [3, MOST, MOST, 0, 0], [0] * 5], f"group 1 has size {MOST}", f"group 6 has size {MOST}"),
 ]
 
@@ -139,7 +128,7 @@ def fails(values, axes, run, message):
 
 @pytest.mark.parametrize(
     ("wrong", "offset", "own"),
-    sampled([*itertools.product(WRONG_SIZES, (False, True), (False, True))], 9, unpack=True),
+    sampled([*itertools.product(WRONG_SIZES, (False, True), (False, True))], 7, unpack=True),
     ids=range(4 * len(WRONG_SIZES)),
 )
 def test_wrong_sizes(wrong, offset, own):
@@ -155,14 +144,14 @@ WRONG_TOKENS = [(0, TOKENS, 18), (2, TOKENS, 18), (1, 17, 29), (1, -1, -1), (0, 
 
 
 @pytest.mark.parametrize(
-    ("wrong", "own"), sampled([*itertools.product(WRONG_TOKENS, (False, True))], 3, unpack=True), ids=str
+    ("wrong", "own"), sampled([*itertools.product(WRONG_TOKENS, (False, True))], 5, unpack=True), ids=str
 )
 def test_wrong_tokens(wrong, own):
     """Which are no tokens of the others."""
     where, value, shown = wrong
     values, axes, run = case(("x", "row_tokens", *WEIGHTS * own))
     values["group_sizes"] = np.array([0, 0, 30, 0, 0], np.int32)
-    values["row_tokens"] = values["row_tokens"].at[where, 7].set(value)
+    values["row_tokens"][where, 7] = value
     message = rf"row_tokens: value {shown} at index {30 * where + 7}, must be in \[0, {BATCH * TOKENS}\)"
     fails(values, axes, run, message)
 
@@ -172,7 +161,7 @@ WRONG_OFFSETS = [([0, 3, 0], (3, 7)), ([1, -1, 4], (-1, -1)), ([0, 0, MOST], (MO
 
 @pytest.mark.parametrize(
     ("offsets", "own", "each"),
-    sampled([*itertools.product(WRONG_OFFSETS, (False, True), (False, True))], 5, unpack=True),
+    sampled([*itertools.product(WRONG_OFFSETS, (False, True), (False, True))], 7, unpack=True),
     ids=str,
 )
 def test_wrong_offsets(offsets, own, each):
