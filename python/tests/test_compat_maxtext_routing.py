@@ -45,8 +45,7 @@ def chosen(k=K):
     return weights, experts
 
 
-@pytest.mark.parametrize("roll", [None, 3])
-@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize(("roll", "dtype"), [(None, np.float32), (3, ml_dtypes.bfloat16)])
 def test_permute(dtype, roll):
     layer = RoutedMoE(dtype)
     permute = jax.jit(lambda x, logits: layer.permute(x, logits, None, False, None, roll))
@@ -84,11 +83,11 @@ def test_gradients():
 def test_llama4():
     """The sigmoid of its one expert scales what goes in, and nothing what comes out."""
     layer = RoutedMoE(block="llama4", top_k=1)
-    rows, order, weights, *_ = layer.permute(X, LOGITS, None)
+    rows, order, weights, *_ = jax.jit(lambda *x: layer.permute(*x, None))(X, LOGITS)
     scores = oracle.sigmoid(LOGITS.reshape(T, E).max(1).astype(np.float64))
     want = (X.reshape(T, H) * scores[:, None])[np.asarray(order)]
     np.testing.assert_allclose(rows, want, rtol=1e-5)
-    out = layer.unpermute(rows, order, weights, BATCH, SEQUENCE)
+    out = jax.jit(lambda *x: layer.unpermute(*x, BATCH, SEQUENCE))(rows, order, weights)
     np.testing.assert_allclose(np.asarray(out).reshape(T, H), X.reshape(T, H) * scores[:, None], rtol=1e-5)
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import raggemm
+from arrays import sampled
 from raggemm import GroupedTensor, QuantizedTensor, nn
 from raggemm.compat import sglang
 from raggemm.compat import transformer_engine as te
@@ -66,8 +67,10 @@ def error_with(name, argument, dtype):
     return None
 
 
-@pytest.mark.parametrize(("name", "argument"), GIVEN, ids=lambda x: x)
-@pytest.mark.parametrize("dtype", [bool, jnp.int4, np.int8, jnp.float8_e8m0fnu], ids=lambda t: jnp.dtype(t).name)
+WRONG = [(*given, dtype) for given in GIVEN for dtype in (bool, jnp.int4, np.int8, jnp.float8_e8m0fnu)]
+
+
+@pytest.mark.parametrize(("name", "argument", "dtype"), sampled(WRONG, 3, unpack=True), ids=str)
 def test_listed_types_are_taken(name, argument, dtype, x64):
     error = error_with(name, argument, dtype)
     found = re.search(rf": dtype is {jnp.dtype(dtype)}, must be (.*)", error or "")

@@ -27,7 +27,7 @@ def check_against_loop(f, axes, args):
         np.testing.assert_array_equal(got[i], f(*one))
 
 
-@pytest.mark.parametrize("case", sampled(CASES, 3), ids=str)
+@pytest.mark.parametrize("case", sampled(CASES, 4), ids=str)
 def test_every_mode_and_storage(case):
     """Either matrix or the sizes alone, and all that is optional or a seeded combination, in turns."""
     operands = case.operands()
