@@ -270,6 +270,10 @@ KINDS = [
     _row_index(),
     _activation("silu", gate=True),
     _activation("gelu", gate=False),
+    _activation("gelu_tanh", gate=True),
+    _activation("relu", gate=True),
+    _activation("quick_gelu", gate=False),
+    _activation("swiglu_oai", gate=True),
     _integers(),
     _mlp("moe_mlp", transposed=(False, True)),
     _mlp("moe_mlp: halves", "halves", (True, True), save="activations"),
@@ -283,7 +287,7 @@ KINDS = [
 # Kinds of the short run, which together have each mode, zero points and each optional operand.
 CORE = (
     "arrays", "all that is added", "a shard of the groups", "scales", "both", "packed scales", "transposed",
-    "columns: blocks", "uniform: both", "row_index", "silu and gate", "integers", "moe_mlp",
+    "columns: blocks", "uniform: both", "silu and gate", "row_index", "integers", "moe_mlp",
 )  # fmt: skip
 
 

@@ -108,21 +108,6 @@ def packed_case(case, names):
     return {n: prepack(w, transpose=transposes[n]) if n in names else w for n, w in case.given.items()}
 
 
-PACKED = [*itertools.product(moe_mlps.GATES, (("w_up", "w_gate"), ("w_down",), ("w_up", "w_gate", "w_down")))]
-
-
-@pytest.mark.parametrize(("gate", "names"), sampled(PACKED, 4, unpack=True))
-def test_moe_mlp_has_the_bits_of_plain_weights(gate, names):
-    for transposed in ((False, False), (True, True)):
-        case = moe_mlps.Case(gate, transposed).cast(w=ml_dtypes.bfloat16, x=ml_dtypes.bfloat16)
-        expected = moe_mlp(**arguments(case, case.given, transposed))
-        given = packed_case(case, names)
-        left = tuple(t and n not in names for t, n in zip(transposed, ("w_up", "w_down"), strict=True))
-        got = moe_mlp(**arguments(case, given, left))
-        same_bits(got, expected)
-        case.check(got, relative=2e-2)
-
-
 def arguments(case, given, transposed):
     return {
         "row_weights": None,
