@@ -52,18 +52,6 @@ def test_threads_executors_and_instruction_sets(operands):
                     same(jax.jit(lambda *x: gmm(*x))(lhs, rhs, SIZES), want)
 
 
-def test_row_alone_and_in_a_batch_of_4096(operands):
-    lhs, rhs = operands
-    batch = jax.jit(gmm)(lhs, rhs, SIZES)
-    alone, groups = jax.jit(gmm), np.repeat(np.arange(G), SIZES)
-    for row in (0, 699, 700, 701, 2001, 4095):
-        sizes = np.zeros(G, np.int32)
-        sizes[groups[row]] = 1
-        same(alone(lhs[row : row + 1], rhs, sizes)[0], batch[row])
-    by_rows = jax.vmap(gmm, (0, None, 0))(lhs.reshape(M, 1, K)[:512], rhs, np.eye(G, dtype=np.int32)[groups[:512]])
-    same(by_rows[:, 0], batch[:512])
-
-
 def test_denormals_under_xla():
     """XLA flushes them on its threads: our call has them, and XLA's own operations before and after are as without."""
     tiny = jnp.full((M, 8), 1e-20, jnp.float32)
