@@ -13,11 +13,8 @@ import pytest
 from arrays import sampled
 from raggemm import GroupedTensor
 from raggemm.compat import transformer_engine as te
-from te_tensors import E4M3, E5M2, MODES, Tensor, blocks, tensor
+from te_tensors import E4M3, E5M2, MODES, ROWS, SIZES, G, M, Tensor, blocks, close, parts, tensor
 
-G, M = 5, 70
-SIZES = np.array([5, 0, 37, 3, 20], np.int32)  # the last five rows are no group's
-ROWS = [slice(end - size, end) for end, size in zip(np.cumsum(SIZES), SIZES, strict=True)]
 RNG = np.random.default_rng(11)
 # With whole blocks of 32 and of 16, and with partial ones.
 EXTENTS = [(64, 32), (40, 24)]
@@ -35,22 +32,6 @@ FORWARD, WGRAD, TRANSPOSED = ((1,), (1,)), ((0,), (0,)), ((1,), (2,))
 
 def rows_of(x):
     return te.GroupedNoScaleTensor(x, None, SIZES, None, x.shape)
-
-
-def close(got, lhs, rhs, out=None):
-    """Each group's product, of lists of matrices; out: its place in the result, or else it is the first axis."""
-    got = np.float64(got)
-    places = range(len(lhs)) if out is None else out
-    rest = np.ones(got.shape, bool)
-    for place, a, b in zip(places, lhs, rhs, strict=True):
-        a, b = np.float64(a), np.float64(b)
-        assert (np.abs(got[place] - a @ b) <= 2e-6 * (np.abs(a) @ np.abs(b))).all()
-        rest[place] = False
-    assert (got[rest] == 0).all()
-
-
-def parts(x):
-    return [x[rows] for rows in ROWS]
 
 
 @jax.jit
