@@ -48,14 +48,6 @@ def test_demo(run_demo):
     assert [line.split()[:3] for line in lines[2:4]] == [[TINY.model, phase, "19"] for phase in ("prefill", "grad")]
 
 
-def test_long_runs_raggemm_on_all_rows(run_demo, monkeypatch):
-    monkeypatch.setattr(demo, "PREFILL_ROWS", 8)
-    monkeypatch.setattr(demo, "LONG", demo.Effort(2, 0.1))
-    code, lines = run_demo(dataclasses.replace(TINY, model="tiny"), "--long")
-    assert code == 0 and sum("on all 19 rows" in line for line in lines) == 2
-    assert int(lines[2].split()[2]) < 19
-
-
 @pytest.mark.parametrize("name", formats.FORMATS)
 def test_demo_of_quantized_weights(run_demo, name):
     code, lines = run_demo(TINY, f"--weights={name}")
