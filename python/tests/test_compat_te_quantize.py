@@ -113,11 +113,11 @@ SETS = {
 X0 = np.where(np.isnan(X), 1, X)
 
 
-# The short run has two: NVFP4, and delayed scaling with a transposed kernel.
+# The short run has MX, MX without quantized gradients, and delayed scaling; products of NVFP4 are in other tests.
 LAYERS = [*((name, False) for name in SETS), ("delayed", True), ("MX", True)]
 
 
-@pytest.mark.parametrize("name, is_transposed", sampled(LAYERS[3:] + LAYERS[:3], 3, unpack=True))
+@pytest.mark.parametrize("name, is_transposed", sampled(LAYERS[2:] + LAYERS[:2], 3, unpack=True))
 def test_dense(name, is_transposed):
     """The result and all gradients are products of what the model quantizes along their contractions."""
     quantizers = te.QuantizerSet(*(q and quantizer(*q) for q in SETS[name]))
