@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import raggemm
 from arrays import random
-from raggemm import gmm
+from jax.sharding import PartitionSpec as P
+from raggemm import gmm, tgmm
 from raggemm._primitive import library
 
 same = np.testing.assert_array_equal
@@ -50,6 +51,70 @@ def test_threads_executors_and_instruction_sets(operands):
             for count in threads:
                 with raggemm.options(isa=isa, executor=executor, threads=count):
                     same(jax.jit(lambda *x: gmm(*x))(lhs, rhs, SIZES), want)
+
+
+def test_row_alone_and_in_a_batch_of_4096(operands):
+    lhs, rhs = operands
+    batch = jax.jit(gmm)(lhs, rhs, SIZES)
+    alone, groups = jax.jit(gmm), np.repeat(np.arange(G), SIZES)
+    for row in (0, 699, 700, 701, 2001, 4095):
+        sizes = np.zeros(G, np.int32)
+        sizes[groups[row]] = 1
+        same(alone(lhs[row : row + 1], rhs, sizes)[0], batch[row])
+    by_rows = jax.vmap(gmm, (0, None, 0))(lhs.reshape(M, 1, K)[:512], rhs, np.eye(G, dtype=np.int32)[groups[:512]])
+    same(by_rows[:, 0], batch[:512])
+
+
+def test_groups_in_another_order(operands):
+    lhs, rhs = operands
+    order = np.random.default_rng(0).permutation(G)
+    rows = np.split(np.arange(M), np.cumsum(SIZES)[:-1])
+    moved = np.concatenate([rows[g] for g in order])
+    out = jax.jit(gmm)(lhs, rhs, SIZES)
+    same(jax.jit(gmm)(lhs[moved], rhs[order], SIZES[order]), out[moved])
+    gradients = jax.jit(tgmm)(lhs.T, out, SIZES)
+    same(jax.jit(tgmm)(lhs[moved].T, out[moved], SIZES[order]), gradients[order])
+
+
+def sharded(f, in_specs, out_specs):
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False))
+
+
+def forward_and_dlhs(lhs, rhs, sizes, cotangent):
+    out, vjp = jax.vjp(lambda lhs: gmm(lhs, rhs, sizes), lhs)
+    return out, *vjp(cotangent)
+
+
+def test_rows_on_four_devices(operands):
+    lhs, rhs = operands
+    cotangent = random(*(M, N), seed=3)
+    ends = np.cumsum(SIZES)
+    sizes = [np.diff(np.clip(ends, d * M // 4, (d + 1) * M // 4), prepend=d * M // 4) for d in range(4)]
+    run = sharded(lambda x, w, s, y: forward_and_dlhs(x, w, s[0], y), (P("x"), P(), P("x"), P("x")), P("x"))
+    want = jax.jit(forward_and_dlhs)(lhs, rhs, SIZES, cotangent)
+    jax.tree.map(same, run(lhs, rhs, np.array(sizes, np.int32), cotangent), want)
+
+
+def test_experts_on_four_devices(operands):
+    """Each device has the rows of its two experts and, in the backward pass, their gradients."""
+    lhs, rhs = operands
+    cotangent = random(*(M, N), seed=3)
+
+    def out_and_drhs(lhs, rhs, sizes, cotangent, offset):
+        out, vjp = jax.vjp(lambda rhs: gmm(lhs, rhs, sizes, group_offset=offset), rhs)
+        return out[None], *vjp(cotangent)
+
+    def shard(lhs, rhs, sizes, cotangent):
+        return out_and_drhs(lhs, rhs, sizes, cotangent, 2 * jax.lax.axis_index("x"))
+
+    run = sharded(shard, (P(), P("x"), P(), P()), P("x"))
+    out, drhs = run(lhs, rhs, SIZES, cotangent)
+    want, want_drhs = jax.jit(out_and_drhs)(lhs, rhs, SIZES, cotangent, 0)
+    device = np.repeat(np.arange(G) // 2, SIZES)
+    for d in range(4):
+        same(out[d], np.where((device == d)[:, None], want[0], 0))
+    same(drhs, want_drhs)
 
 
 def test_denormals_under_xla():
