@@ -70,7 +70,7 @@ def groups(sizes):
 def expected(x, w, sizes):
     """The result, and the gradients of x and w, in float64."""
     x, w = x.astype(np.float64), w.astype(np.float64)
-    out, dx, dw = np.zeros((len(x), N)), np.zeros_like(x), np.zeros_like(w)
+    out, dx, dw = np.zeros((len(x), w.shape[2])), np.zeros_like(x), np.zeros_like(w)
     for g, rows in enumerate(groups(sizes)):
         out[rows] = x[rows] @ w[g]
         ct = np.sign(out[rows])

@@ -270,6 +270,10 @@ KINDS = [
     _row_index(),
     _activation("silu", gate=True),
     _activation("gelu", gate=False),
+    _activation("gelu_tanh", gate=True),
+    _activation("relu", gate=True),
+    _activation("quick_gelu", gate=False),
+    _activation("swiglu_oai", gate=True),
     _integers(),
     _mlp("moe_mlp", transposed=(False, True)),
     _mlp("moe_mlp: halves", "halves", (True, True), save="activations"),
@@ -283,10 +287,11 @@ KINDS = [
 # Kinds of the short run, which together have each mode, zero points and each optional operand.
 CORE = (
     "arrays", "all that is added", "a shard of the groups", "scales", "both", "packed scales", "transposed",
-    "columns: blocks", "uniform: both", "row_index", "silu and gate", "integers", "moe_mlp",
+    "columns: blocks", "uniform: both", "silu and gate", "row_index", "integers", "moe_mlp",
 )  # fmt: skip
 
 
-def parameters(kinds):
-    """Kinds as parameters of a test. Those that are not in CORE are slow."""
-    return [kind if kind.name in CORE else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]
+def parameters(kinds, step=1, turn=0):
+    """Kinds as parameters of a test. The short run has each step-th kind of CORE, from number turn on."""
+    short = CORE[turn::step]
+    return [kind if kind.name in short else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]

@@ -63,7 +63,7 @@ def runs(gate="separate", rows="output", save="inputs", **others):
 
 def batch_of(problems, batched):
     """Arguments, those of these names with an axis in front; and in_axes."""
-    stacked = {name: jax.tree.map(lambda *x: jnp.stack(x), *(p[name] for p in problems)) for name in batched}
+    stacked = {name: jax.tree.map(lambda *x: np.stack(x), *(p[name] for p in problems)) for name in batched}
     return problems[0] | stacked, {name: 0 if name in batched else None for name in problems[0]}
 
 

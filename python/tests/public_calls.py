@@ -26,6 +26,7 @@ from kinds import KINDS
 from raggemm import QuantizedTensor, compat, expert_parallel, nn
 from raggemm.compat import ejkernel, megablox, sglang, tops
 from raggemm.compat import transformer_engine as te
+from routed_moe import RoutedMoE
 
 X, SIZES, W = np.ones((4, 8), np.float32), np.array([4]), np.ones((1, 8, 8), np.float32)
 BYTES = W.astype(np.int8)
@@ -148,7 +149,6 @@ def quantizers(mode: str) -> te.QuantizerSet:
     return te.QuantizerSet(of_arrays, of_arrays, of_gradient)
 
 
-MODES = ("DELAYED_TENSOR_SCALING", "CURRENT_TENSOR_SCALING", "MXFP8_1D_SCALING", "NVFP4_2D_SCALING")
 DENSE = {"x": ROWS, "kernel": WEIGHTS, "group_sizes": COUNTS, "bias": random(4, 16)}
 MOE = {
     "x": random(2, 3, 8, dtype=ml_dtypes.bfloat16), "gate_kernel": random(8, 6), "wi": random(6, 8, 8) / 3,
@@ -173,26 +173,7 @@ def swizzled() -> te.GroupedScaledTensor1x:
     return dataclasses.replace(tensor, scale_inv=np.ones(2048, ml_dtypes.float8_e8m0fnu), pre_swizzled=True)
 
 
-class RoutedMoE:
-    """A stand-in for MaxText's, of six experts."""
-
-    num_experts, is_hash_routing, dtype = 6, False, jnp.float32
-
-    def __init__(self, block="mixtral", top_k=2):
-        self.num_experts_per_tok = top_k
-        self.config = types.SimpleNamespace(
-            decoder_block=block, load_balance_loss_weight=0.1, use_ragged_sort=False, use_ring_of_experts=False,
-            routed_bias_update_rate=0.1,
-        )  # fmt: skip
-
-    def get_topk(self, gate_logits, pre_bias_logits, rngs=None, input_ids=None):
-        return jax.lax.top_k(gate_logits, self.num_experts_per_tok)
-
-    def should_update_load_balance(self):
-        return True
-
-    def load_balance_loss(self, top_k_indices, logits):
-        return logits.sum()
+LOSSY = RoutedMoE(6, load_balance_loss_weight=0.1, routed_bias_update_rate=0.1)
 
 
 def with_experts(layer: Callable, devices: int, *options: Any) -> tuple[Callable, dict[str, Any]]:
@@ -253,9 +234,7 @@ MORE: dict[str, list[Any]] = {
     "raggemm.override_ragged_dot": [program(front_end_programs.OVERRIDE)],
     "raggemm.prepack": kinds("packed"),
     "raggemm.quantize": [
-        *({"x": WEIGHTS, "dtype": dtype} for dtype in ("uint8", "float8_e5m2")),
-        *({"x": WEIGHTS, "dtype": "float4_e2m1fn", "block": (1, 16), "scale_dtype": x}
-          for x in ("float8_e8m0fnu", "bfloat16")),
+        {"x": WEIGHTS, "dtype": "float4_e2m1fn", "block": (1, 16), "scale_dtype": "float8_e8m0fnu"},
         {"x": WEIGHTS, "dtype": "int4", "axes": (0, 1), "zero_point": True},
         {"x": WEIGHTS, "dtype": "float8_e4m3fn", "bound": 2.0},
     ],
@@ -296,7 +275,6 @@ MORE: dict[str, list[Any]] = {
         program("maxtext"),
         PROBLEM | {"partial_sum": ONTO},
         PROBLEM | {"rhs": QUANTIZED},
-        PROBLEM | {"lhs_quantize_dtype": "int8", "rhs_quantize_dtype": "int8", "existing_out": ONTO},
         PROBLEM | {"use_qwix_quantization": True, "qwix_rule": types.SimpleNamespace(
             act_qtype="float8_e4m3fn", weight_qtype="int8", bwd_qtype="float8_e5m2",
             act_calibration_method="rms,3", weight_calibration_method="absmax,0.9",
@@ -307,10 +285,10 @@ MORE: dict[str, list[Any]] = {
     "raggemm.compat.maxtext.permute": [
         {"layer": layer, "inputs": random(1, 6, 8), "gate_logits": SCORES[None], "pre_bias_logits": None,
          "roll_to_expert_id": 1}
-        for layer in (RoutedMoE(), RoutedMoE("llama4", 1))
+        for layer in (LOSSY, RoutedMoE(6, 1, block="llama4"))
     ],
     "raggemm.compat.maxtext.unpermute": [
-        {"layer": RoutedMoE(), "intermediate": random(12, 8), "weights": random(1, 6, 2), "batch_size": 1,
+        {"layer": LOSSY, "intermediate": random(12, 8), "weights": random(1, 6, 2), "batch_size": 1,
          "sequence_length": 6, "sorted_selected_experts": np.arange(12, dtype=np.int32)[::-1].copy()}
     ],
     "raggemm.compat.megablox.gmm": [program("megablox"), SHARD | {"existing_out": ONTO}],
@@ -338,22 +316,20 @@ MORE: dict[str, list[Any]] = {
     "raggemm.compat.transformer_engine.grouped_dense": [
         program("transformer_engine"),
         DENSE,
-        *(DENSE | {"quantizer_set": quantizers(mode)} for mode in MODES[1:]),
+        DENSE | {"quantizer_set": quantizers("CURRENT_TENSOR_SCALING")},
     ],
     "raggemm.compat.transformer_engine.grouped_gemm": [
         {"lhs": te.GroupedNoScaleTensor(ROWS, None, COUNTS, None, ROWS.shape), "rhs": WEIGHTS,
          "contracting_dims": ((1,), (1,)), "quantizer_set": quantizers("MXFP8_1D_SCALING")},
-        *({"lhs": te_tensor(mode, 12, 32, COUNTS), "rhs": te_tensor("MXFP8_1D_SCALING", 32, 16, 4, is_colwise=True),
-           "contracting_dims": ((1,), (1,)), "preferred_element_type": jnp.float32} for mode in (MODES[0], MODES[-1])),
+        {"lhs": te_tensor("NVFP4_2D_SCALING", 12, 32, COUNTS), "rhs": WEIGHTS, "contracting_dims": ((1,), (1,))},
     ],
     "raggemm.compat.transformer_engine.grouped_quantize": [
-        *(BOTH_LAYOUTS | {"quantizer": quantizers(mode).x} for mode in (MODES[0], *MODES[2:])),
+        BOTH_LAYOUTS | {"quantizer": quantizers("MXFP8_1D_SCALING").x},
         {"x": WEIGHTS, "quantizer": quantizers("NVFP4_1D_SCALING").x, "flatten_axis": 2},
     ],
     "raggemm.compat.transformer_engine.moe": [
         MOE | {"aux_loss_coeff": 0.1},
         MOE | MOE_BIASES | {"activation_type": "tanh", "apply_topk_weights_early": True},
-        MOE | {"quantizer_sets": (quantizers("MXFP8_1D_SCALING"),) * 2, "score_function": "sigmoid"},
     ],
     "raggemm.compat.transformer_engine.sort_chunks_by_index": [
         {"inp": ROWS, "split_sizes": COUNTS, "sorted_indices": np.array([2, 0, 3, 1], np.uint32)}

@@ -20,7 +20,6 @@ SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 11, 8, 6, 4
 FORWARD = {"contracting_dims": ((1,), (1,))}
 LHS, RHS, BIAS, GATE = random(M, K), random(G, K, N, seed=1), random(G, N, seed=2), 4 * random(M, N, seed=3)
-close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 
 
 def rows(x, sizes=SIZES):
@@ -29,18 +28,6 @@ def rows(x, sizes=SIZES):
 
 def layer(lhs, rhs, gate=None, bias=None, activation="silu", sizes=SIZES, **options):
     return grouped_gemm(rows(lhs, sizes), rhs, **FORWARD, bias=bias, activation=activation, gate=gate, **options)
-
-
-def dense(xp, lhs, rhs, gate=None, bias=None, activation="silu"):
-    """In float64: masks, and the oracle's activations."""
-    ends = np.cumsum(SIZES)
-    group = np.searchsorted(ends, np.arange(M), side="right")
-    inside = (group < G)[:, None]
-    group = np.minimum(group, G - 1)
-    result = xp.einsum("mk,mkn->mn", lhs, rhs[group]) + (0 if bias is None else bias[group])
-    result = xp.where(inside, result, 0)
-    gate = None if gate is None else xp.where(inside, gate, 0)
-    return xp.where(inside, moe_oracle.activated(xp, activation, gate, result), 0)
 
 
 @pytest.mark.parametrize("case", sampled(CASES[::2], 3), ids=str)
@@ -68,7 +55,7 @@ def test_every_mode_and_storage(case):
 
 
 @pytest.mark.parametrize(
-    ("pair", "dtype"), sampled([*itertools.product(PAIRS, (jnp.bfloat16, np.float32))], 5, unpack=True)
+    ("pair", "dtype"), sampled([*itertools.product(PAIRS, (jnp.bfloat16, np.float32))], 7, unpack=True)
 )
 def test_the_blocks_make_up_moe_mlp(pair, dtype):
     """Bit for bit: gather and gate, gather and up and activation, down, combine."""
@@ -100,43 +87,14 @@ def test_the_blocks_make_up_moe_mlp(pair, dtype):
 # Derivatives.
 
 
-@pytest.mark.parametrize("name", ["silu", "gelu", "gelu_tanh", "quick_gelu"])
+@pytest.mark.parametrize("name", sampled(["silu", "gelu", "gelu_tanh", "quick_gelu"], 2))
 def test_derivatives_in_jax_keep_their_digits_where_they_are_small(name):
     """Left of all zeros: there 1 + tanh(x) of float32 has none left."""
     x = np.linspace(-5, -2.5, 61, dtype=np.float32)
-    got = jax.vmap(jax.grad(functools.partial(activated, name.upper(), None)))(x)
+    got = jax.jit(jax.vmap(jax.grad(functools.partial(activated, name.upper(), None))))(x)
     with jax.enable_x64(True):
-        want = jax.vmap(jax.grad(lambda x: moe_oracle.activated(jnp, name, None, x)))(np.float64(x))
+        want = jax.jit(jax.vmap(jax.grad(lambda x: moe_oracle.activated(jnp, name, None, x))))(np.float64(x))
     np.testing.assert_allclose(got, want, rtol=2e-5)
-
-
-@pytest.mark.parametrize(("activation", "gated"), sampled(PAIRS, 5, unpack=True))
-def test_gradients(activation, gated):
-    """Also those of gradients, in both modes; the value beside a gradient is that without, to the bit."""
-    args = (LHS, RHS, GATE, BIAS) if gated else (LHS, RHS, None, BIAS)
-    which = (0, 1, 2, 3) if gated else (0, 1, 3)
-    weights = random(M, N, seed=9)
-
-    def loss(function):
-        return lambda *x: jnp.sum(jnp.sin(function(*x, activation=activation)) * weights.astype(x[0].dtype))
-
-    def wanted(function, *x):
-        with jax.enable_x64(True):
-            return function(*jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), x))
-
-    ours, oracle = loss(layer), loss(functools.partial(dense, jnp))
-    value, got = jax.jit(jax.value_and_grad(ours, which))(*args)
-    np.testing.assert_array_equal(value, jax.jit(ours)(*args))
-    jax.tree.map(close, got, wanted(jax.grad(oracle, which), *args))
-
-    def near(got, want):
-        close(got, want, atol=1e-4 * np.abs(want).max(initial=1))
-
-    def second(f, *x):
-        direction = jax.tree.map(jnp.cos, x)
-        return jax.jvp(lambda *y: jax.grad(f, which)(*y), x, direction)[1]
-
-    jax.tree.map(near, second(ours, *args), wanted(functools.partial(second, oracle), *args))
 
 
 def test_one_product_in_a_gradients_forward_pass():

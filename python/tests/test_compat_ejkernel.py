@@ -37,7 +37,7 @@ def test_existing_out_is_added():
         ejkernel.grouped_matmul(LHS, RHS, SIZES, None, half),
         ejkernel.grouped_matmul(LHS, RHS, SIZES, None, half.astype(np.float32)),
     )
-    gradient = jax.grad(lambda c: jnp.vdot(COLS, ejkernel.grouped_matmul(LHS, RHS, SIZES, None, c)))(OUT)
+    gradient = jax.jit(jax.grad(lambda c: jnp.vdot(COLS, ejkernel.grouped_matmul(LHS, RHS, SIZES, None, c))))(OUT)
     np.testing.assert_array_equal(gradient, COLS)
 
 
@@ -57,7 +57,7 @@ def test_group_offset_of_v3():
     offsets = jax.vmap(v3, (None, None, 0))(rhs, bias, np.array([[2], [0]], np.int32))
     np.testing.assert_array_equal(offsets[0], np.array([4.5, 4.5, 8.5, 0, 0, 0, 0, 0])[:, None] * np.ones(6))
     np.testing.assert_array_equal(offsets[1], np.array([4.5, 4.5, 8.5, 8.5, 8.5, 0, 0, 0])[:, None] * np.ones(6))
-    gradients = jax.grad(lambda w, b: v3(w, b, offset).sum(), (0, 1))(rhs, bias)
+    gradients = jax.jit(jax.grad(lambda w, b: v3(w, b, offset).sum(), (0, 1)))(rhs, bias)
     for gradient in gradients:
         np.testing.assert_array_equal(gradient[:, 0], np.array([[3.0], [2.0]]) * np.ones(6))
 

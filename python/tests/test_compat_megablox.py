@@ -21,7 +21,7 @@ CASES = 130  # of each shape
 
 
 def random(*shape, seed=0):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 LHS, RHS, OUT = random(24, 8), random(4, 8, 8, seed=1), random(24, 8, seed=2)
@@ -55,7 +55,7 @@ def assert_equal_metadata(sizes, start, count, batched=False, **static):
 ROUTINGS = [*itertools.product([(1, 40, 8), (5, 96, 16), (8, 15, 1), (16, 64, 4)], (True, False))]
 
 
-@pytest.mark.parametrize("shape, visit_empty_groups", sampled(ROUTINGS, 3, unpack=True), ids=str)
+@pytest.mark.parametrize("shape, visit_empty_groups", sampled(ROUTINGS, 5, unpack=True), ids=str)
 def test_metadata_equals_that_of_jax(shape, visit_empty_groups):
     """130 cases of each shape."""
     groups, m, tm = shape
@@ -90,12 +90,13 @@ def test_signatures(name):
 
 def test_a_group_offset_that_is_left_out_is_0():
     """megablox has this default. raggemm.gmm and raggemm.tgmm need a group_offset if not all groups are processed."""
-    options = {"tiling": (8, 8, 8), "existing_out": OUT}
-    close(megablox.gmm(LHS, RHS[:2], SIZES, **options), theirs.gmm(LHS, RHS[:2], SIZES, **options, interpret=True))
+    got = megablox.gmm(LHS, RHS[:2], SIZES, existing_out=OUT)
+    close(got, np.concatenate([LHS[:9] @ RHS[0], OUT[9:]]))
     of_two = megablox.tgmm(LHS.T, OUT, SIZES, num_actual_groups=2)
     np.testing.assert_array_equal(of_two, megablox.tgmm(LHS.T, OUT, SIZES)[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard", [False, True])
 def test_gmm_equals_megablox(shard):
     """existing_out, with all groups and with two of them."""
@@ -107,6 +108,7 @@ def test_gmm_equals_megablox(shard):
     close(call(megablox.gmm), call(theirs.gmm))
 
 
+@pytest.mark.slow
 def test_gradients_equal_those_of_megablox():
     """On the rows of groups, for megablox leaves the others undefined."""
 
@@ -120,6 +122,7 @@ def test_gradients_equal_those_of_megablox():
     jax.tree.map(close, gradients(megablox.gmm), gradients(with_gradients.gmm))
 
 
+@pytest.mark.slow
 def test_tgmm_equals_megablox():
     def call(tgmm):
         return tgmm(LHS.T, OUT, SIZES, jnp.float32, (8, 8, 8), jnp.int32(1), 2, RHS[:2], True)

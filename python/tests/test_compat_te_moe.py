@@ -68,7 +68,7 @@ def close(got, want, digits=2e-5):
     np.testing.assert_allclose(got, want, rtol=digits, atol=digits * np.abs(want).max())
 
 
-@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("router", sampled(ROUTERS, 2))
 def test_is_its_definition(router):
     ours, theirs = ROUTERS[router]
     out, loss, slots = jax.jit(functools.partial(call, biases=BIASES, **ours))()
@@ -81,19 +81,19 @@ def test_is_its_definition(router):
 
 @pytest.mark.parametrize(
     ("biases", "activation", "early"),
-    sampled([*itertools.product(((), BIASES), ACTIVATIONS, (False, True))], 3, unpack=True),
+    sampled([*itertools.product(((), BIASES), ACTIVATIONS, (False, True))], 7, unpack=True),
     ids=lambda x: str(x) if isinstance(x, str | bool) else ("biases" if x else "no biases"),
 )
 def test_activations_and_when_weights_act(activation, early, biases):
     options = {"activation_type": activation, "apply_topk_weights_early": early, "biases": biases or (None,) * 3}
-    out = call(**options)[0]
-    close(out, expected((X, GATE, WI, WO, *biases), activation, early)[0])
+    run = jax.jit(functools.partial(call, **options))
+    close(run()[0], expected((X, GATE, WI, WO, *biases), activation, early)[0])
     one_call = activation not in ("linear", "tanh") and not (early and biases)
-    products = custom_calls(jax.jit(functools.partial(call, **options)).lower())
+    products = custom_calls(run.lower())
     assert products == (0 if one_call else 3)  # two dense layers, and the sum of a token's rows
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
+@pytest.mark.parametrize("early", sampled([True, False], 2), ids=["early", "late"])
 def test_gradients(early):
     """Of all arrays but expert_bias, whose gradient is 0, by central differences of the definition."""
     router = ROUTERS["sigmoid with a bias"]
@@ -143,8 +143,10 @@ def test_wrong_arguments():
         te.moe(X, GATE, WI, WO, num_experts=E, num_experts_per_tok=TOP_K)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
-@pytest.mark.parametrize("sizes", [[10], [3, 0, 5], [0, 10, 0, 0], [1, 2, 3, 4], [0]])
+DBIAS = [*itertools.product((np.float16, ml_dtypes.bfloat16, np.float32, np.float64), ([10], [3, 0, 5], [0]))]
+
+
+@pytest.mark.parametrize(("dtype", "sizes"), sampled(DBIAS, 4, unpack=True))
 def test_grouped_dbias(dtype, sizes, x64):
     grad = random(10, 7, seed=9).astype(dtype)
     got = jax.jit(te.grouped_dbias)(grad, np.array(sizes, np.int32))
@@ -156,13 +158,17 @@ def test_grouped_dbias(dtype, sizes, x64):
 
 def test_loss_and_dtypes():
     half = [a.astype(ml_dtypes.bfloat16) for a in (X, GATE, WI, WO)]
-    out, loss, _ = call(half[0], GATE, WI, WO, aux_loss_coeff=0.5, dtype=jnp.float16)
+
+    def run(*args, **options):
+        return jax.jit(lambda *args: call(*args, **options))(*args)
+
+    out, loss, _ = run(half[0], GATE, WI, WO, aux_loss_coeff=0.5, dtype=jnp.float16)
     logits = (half[0].reshape(-1, H).astype(np.float64) @ half[1].astype(np.float64)).astype(ml_dtypes.bfloat16)
     chosen = routing_oracle.route(logits, TOP_K, "softmax")[1]
     scores, counts = routing_oracle.softmax(logits.astype(np.float64)), np.bincount(chosen.reshape(-1), minlength=E)
     close(loss, E * 0.5 / (TOP_K * (B * S) ** 2) * (scores.sum(0) * counts).sum(), 1e-3)
     assert (out.dtype, loss.dtype, loss.shape) == (jnp.bfloat16, np.float16, ())
     close(out, expected(half)[0], 2**-5)  # the logits have the digits of bfloat16
-    exact = call(*half, dtype=jnp.float32)[0]
-    np.testing.assert_array_equal(exact, call(half[0], GATE, WI, WO)[0])  # matrices are rounded to the dtype of x
-    close(call(dtype=jnp.bfloat16)[0], expected((X, GATE, WI, WO), dtype=ml_dtypes.bfloat16)[0])
+    exact = run(*half, dtype=jnp.float32)[0]
+    np.testing.assert_array_equal(exact, run(half[0], GATE, WI, WO)[0])  # matrices are rounded to the dtype of x
+    close(run(dtype=jnp.bfloat16)[0], expected((X, GATE, WI, WO), dtype=ml_dtypes.bfloat16)[0])

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import routing_oracle as oracle
-from arrays import random
+from arrays import random, sampled
 from front_end_checks import check_errors
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,7 +51,7 @@ ROUTERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ROUTERS)
+@pytest.mark.parametrize("name", sampled(ROUTERS, 2))
 def test_fused_topk_with_score_function(name):
     ours, theirs = ROUTERS[name]
     theirs = {"score": "softmax"} | theirs
@@ -75,7 +75,7 @@ def test_fused_moe_aux_loss():
 
     got = jax.jit(te.fused_moe_aux_loss, static_argnums=(2, 3))(probs.astype(np.float32), counts, 3, 0.1)
     close(got, want(probs))
-    gradient = jax.grad(te.fused_moe_aux_loss)(probs.astype(np.float32), counts, 3, 0.1)
+    gradient = jax.jit(jax.grad(te.fused_moe_aux_loss), static_argnums=(2, 3))(probs.astype(np.float32), counts, 3, 0.1)
     close(gradient, oracle.gradient(want, probs))
     assert te.fused_moe_aux_loss(probs.astype(ml_dtypes.bfloat16), counts, 3, 0.1).dtype == jnp.bfloat16
 
@@ -111,7 +111,7 @@ dispatch = jax.jit(te.token_dispatch, static_argnums=2, static_argnames="align_s
 combined = jax.jit(te.token_combine)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(routing_maps(), st.sampled_from([None, 1, 4]), st.booleans())
 def test_dispatch_and_combine(case, align, with_probs):
     routing_map, probs, x = case
@@ -179,9 +179,8 @@ def test_gradients():
         close(of_probs, want_probs, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.uint32])
-def test_sort_chunks_by_index(dtype):
-    x, sizes, order = random(9, H), np.array([3, 0, 2, 3], dtype), np.array([2, 0, 3, 1], np.int32)
+def test_sort_chunks_by_index():
+    x, sizes, order = random(9, H), np.array([3, 0, 2, 3], np.uint32), np.array([2, 0, 3, 1], np.int32)
     chunks = np.split(np.arange(9), np.cumsum(sizes))
     came_from = np.concatenate([*(chunks[c] for c in order), chunks[4]])  # the last row is in no chunk
     out, went_to = jax.jit(te.sort_chunks_by_index)(x, sizes, order)
@@ -189,9 +188,10 @@ def test_sort_chunks_by_index(dtype):
     np.testing.assert_array_equal(went_to, np.argsort(came_from))
     assert went_to.dtype == np.int32
     target = random(9, H, seed=1)
-    gradient = jax.grad(lambda x: (te.sort_chunks_by_index(x, sizes, order)[0] * target).sum())(x)
+    gradient = jax.jit(jax.grad(lambda x: (te.sort_chunks_by_index(x, sizes, order)[0] * target).sum()))(x)
     np.testing.assert_array_equal(gradient, target[went_to])
-    np.testing.assert_array_equal(te.sort_chunks_by_index(x.reshape(3, 3, H), sizes, order)[0], out)
+    of_axes = jax.jit(te.sort_chunks_by_index)(x.reshape(3, 3, H), sizes, order)[0]
+    np.testing.assert_array_equal(of_axes, out)
 
 
 def test_errors():
@@ -224,9 +224,8 @@ def test_compute_aux_scores(score, topk):
     """Auxiliary scores cover all experts and ignore bias, groups and factor. Sigmoids are divided by their sum unless
     topk is 1."""
     ignored = {"expert_bias": BIAS, "num_groups": 5, "group_topk": 9, "scaling_factor": 3.0, "use_pre_softmax": True}
-    scores, mask = te.fused_topk_with_score_function(
-        LOGITS, topk, score_function=score, compute_aux_scores=True, **ignored
-    )
+    options = {"score_function": score, "compute_aux_scores": True} | ignored
+    scores, mask = jax.jit(lambda x: te.fused_topk_with_score_function(x, topk, **options))(LOGITS)
     x = LOGITS.astype(np.float64)
     want = oracle.softmax(x) if score == "softmax" else oracle.sigmoid(x)
     if score == "sigmoid" and topk > 1:
@@ -238,8 +237,11 @@ def test_compute_aux_scores(score, topk):
 @pytest.mark.parametrize("experts", [8, 12])
 def test_bitmap(experts):
     logits = LOGITS[:, :experts]
-    mask = te.fused_topk_with_score_function(logits, 3)[1]
-    bits = te.fused_topk_with_score_function(logits, 3, routing_map_format="bitmap_u8")[1]
+    mask, bits = (
+        jax.jit(lambda x, form=form: te.fused_topk_with_score_function(x, 3, routing_map_format=form)[1])(logits)
+        for form in ("bytemap", "bitmap_u8")
+    )
+    mask, bits = np.asarray(mask), np.asarray(bits)
     assert (bits.dtype, bits.shape) == (np.uint8, (T, -(-experts // 8)))
     for t, e in np.ndindex(T, experts):
         assert bits[t, e // 8] >> e % 8 & 1 == mask[t, e]

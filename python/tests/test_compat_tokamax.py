@@ -1,7 +1,6 @@
-"""raggemm.compat.tokamax in a list of implementations that is tried as tokamax tries its own.
+"""raggemm.compat.tokamax: what a list of implementations relies on. Only NotImplementedError leads to the next place.
 
-tokamax is not needed: what it does with the list, its GroupSizes and its "xla" implementation are written here as it
-documents them. `./dev test --tokamax` runs the same callable in tokamax itself.
+tokamax is not needed: its GroupSizes are written here. `./dev test --origins` runs the same callable in tokamax itself.
 """
 
 import dataclasses
@@ -34,26 +33,9 @@ class QuantizedArray:
     dtype, shape, ndim = RHS.dtype, RHS.shape, RHS.ndim
 
 
-def xla(lhs, rhs, *, group_sizes, ragged_dot_dimension_numbers, precision, preferred_element_type, activation):
-    sizes = getattr(group_sizes, "value", group_sizes)
-    out = jax.lax.ragged_dot_general(lhs, rhs, sizes, ragged_dot_dimension_numbers, precision, preferred_element_type)
-    return out if activation is None else activation(out)
-
-
-def first_that_does(implementations, lhs, rhs, sizes, numbers=FORM.numbers, **options):
-    """The result, and the place in the list that it is from. Only NotImplementedError leads to the next place."""
+def dot(lhs, rhs, sizes, **options):
     options = {"precision": None, "preferred_element_type": None, "activation": None} | options
-    errors = []
-    for place, implementation in enumerate(implementations):
-        try:
-            out = implementation(lhs, rhs, group_sizes=sizes, ragged_dot_dimension_numbers=numbers, **options)
-            return out, place
-        except NotImplementedError as error:
-            errors.append(error)
-    raise ExceptionGroup("none does it", errors)
-
-
-LIST = [tokamax.ragged_dot, xla]
+    return tokamax.ragged_dot(lhs, rhs, group_sizes=sizes, ragged_dot_dimension_numbers=FORM.numbers, **options)
 
 
 def test_activation_is_applied_before_the_result_is_rounded():
@@ -64,8 +46,8 @@ def test_activation_is_applied_before_the_result_is_rounded():
         seen.append(x.dtype)
         return jnp.sin(100 * x)
 
-    got, place = first_that_does(LIST, lhs, rhs, SIZES, activation=activation)
-    assert (place, got.dtype, seen) == (0, jnp.bfloat16, [jnp.float32])
+    got = dot(lhs, rhs, SIZES, activation=activation)
+    assert (got.dtype, seen) == (jnp.bfloat16, [jnp.float32])
     exact = FORM.einsum(lhs.astype(np.float64), rhs.astype(np.float64), SIZES)
     # Rounded to bfloat16 first, the sine of 100 times as much would be off by up to 2.
     np.testing.assert_allclose(np.asarray(got).astype(np.float64), np.sin(100 * exact), atol=2e-2)
@@ -77,12 +59,11 @@ def test_group_offset_and_what_is_always_done():
     kept = np.concatenate([np.zeros(4), np.ones(3), np.zeros(2)])[:, None]
     exact = FORM.expected(LHS, RHS, SIZES)
     for sizes in (SIZES, GroupSizes(SIZES)):
-        got, place = first_that_does(LIST, LHS, RHS[1:], sizes, group_offset=offset, zero_initialize=True)
-        assert place == 0
+        got = dot(LHS, RHS[1:], sizes, group_offset=offset, zero_initialize=True)
         dataclasses.replace(exact, want=exact.want * kept).check(got)
 
     def loss(w, offset):
-        return first_that_does(LIST, LHS, w, SIZES, group_offset=offset)[0].sum()
+        return dot(LHS, w, SIZES, group_offset=offset).sum()
 
     gradient = jax.jit(jax.grad(loss))(RHS[1:], offset)
     np.testing.assert_allclose(gradient[1], np.broadcast_to(LHS[4:7].sum(0)[:, None], RHS[2].shape), rtol=1e-5)
@@ -121,8 +102,8 @@ def test_gate_and_up_in_one(name, dtype):
     tolerance = 2**-8 if dtype == ml_dtypes.bfloat16 else 2e-6
     for activation, expected in ((None, want), (jnp.tanh, np.tanh(want))):
         options = {"fuse_gateup_activation": name, "activation": activation}
-        got, place = first_that_does(LIST, lhs, both, SIZES, **options)
-        assert (place, got.dtype, got.shape) == (0, dtype, want.shape)
+        got = dot(lhs, both, SIZES, **options)
+        assert (got.dtype, got.shape) == (dtype, want.shape)
         np.testing.assert_allclose(np.asarray(got).astype(np.float64), expected, rtol=tolerance, atol=tolerance * 2**-4)
 
 
@@ -134,8 +115,8 @@ def test_manual_axis_type():
 
     def call(lhs, rhs, sizes):
         kind = manual(varying=frozenset({"x"}))
-        out, place = first_that_does(LIST, lhs, rhs, sizes, manual_axis_type=kind)
-        assert place == 0 and jax.typeof(out).manual_axis_type == kind
+        out = dot(lhs, rhs, sizes, manual_axis_type=kind)
+        assert jax.typeof(out).manual_axis_type == kind
         return out
 
     mesh = jax.make_mesh((2,), ("x",))
@@ -167,19 +148,7 @@ REFUSED = {
 def test_what_ours_does_not_do_falls_through(case):
     lhs, rhs, options, words = REFUSED[case]
     with pytest.raises(NotImplementedError, match=words):
-        tokamax.ragged_dot(lhs, rhs, group_sizes=SIZES, ragged_dot_dimension_numbers=FORM.numbers, **options)
-
-    def next_one(*_, **__):
-        return "next"
-
-    assert first_that_does([tokamax.ragged_dot, next_one], lhs, rhs, SIZES, **options) == ("next", 1)
-
-
-def test_sizes_that_do_not_fit_are_an_error_and_do_not_fall_through():
-    for _ in range(2):  # what jax raises is another thing the second time
-        with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=r"INVALID_ARGUMENT.*group 2 has size 9"):
-            jax.block_until_ready(first_that_does(LIST, LHS, RHS, np.array([4, 0, 9])))
-        first_that_does(LIST, LHS, RHS, SIZES)
+        dot(lhs, rhs, SIZES, **options)
 
 
 def test_other_platforms_fall_through(monkeypatch):
@@ -189,4 +158,3 @@ def test_other_platforms_fall_through(monkeypatch):
     monkeypatch.setattr(tokamax.backend, "get_default_device", Device)
     with pytest.raises(NotImplementedError, match="not on tpu"):
         tokamax.ragged_dot(LHS, RHS, group_sizes=SIZES)
-    assert first_that_does(LIST, LHS, RHS, SIZES)[1] == 1

@@ -1,6 +1,7 @@
 """raggemm.compat.tops: bfloat16 products with float32 sums, the references, the check of the partition."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import oracle
 import pytest
-from arrays import random
+from arrays import random, sampled
 from front_end_checks import check_errors
 from jax.sharding import AxisType, PartitionSpec
 from raggemm import GroupedTensor
@@ -23,8 +24,10 @@ def rounded(x):
     return np.asarray(x).astype(ml_dtypes.bfloat16)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16], ids=lambda t: np.dtype(t).name)
-@pytest.mark.parametrize("transpose", [False, True])
+DTYPES = np.float32, ml_dtypes.bfloat16, np.float16
+
+
+@pytest.mark.parametrize(("dtype", "transpose"), sampled([*itertools.product(DTYPES, (False, True))], 3, unpack=True))
 def test_gmm(dtype, transpose):
     lhs, rhs = LHS.astype(dtype), RHS.astype(dtype)
     want = oracle.grouped_gemm(

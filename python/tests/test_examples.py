@@ -15,7 +15,6 @@ import tiny_checkpoints
 from checkpoint import config, model
 from checkpoint.files import Checkpoint, CheckpointError
 from checkpoint.weights import Loader
-from raggemm.ops import gmm
 from raggemm_demo import __main__ as demo
 from raggemm_demo import contenders, formats, layers
 
@@ -49,14 +48,6 @@ def test_demo(run_demo):
     assert [line.split()[:3] for line in lines[2:4]] == [[TINY.model, phase, "19"] for phase in ("prefill", "grad")]
 
 
-def test_long_runs_raggemm_on_all_rows(run_demo, monkeypatch):
-    monkeypatch.setattr(demo, "PREFILL_ROWS", 8)
-    monkeypatch.setattr(demo, "LONG", demo.Effort(2, 0.1))
-    code, lines = run_demo(dataclasses.replace(TINY, model="tiny"), "--long")
-    assert code == 0 and sum("on all 19 rows" in line for line in lines) == 2
-    assert int(lines[2].split()[2]) < 19
-
-
 @pytest.mark.parametrize("name", formats.FORMATS)
 def test_demo_of_quantized_weights(run_demo, name):
     code, lines = run_demo(TINY, f"--weights={name}")
@@ -69,26 +60,6 @@ def test_demo_fails_when_a_contender_is_wrong(run_demo, name, monkeypatch):
     monkeypatch.setattr(contenders, name, lambda *operands: right(*operands) * 1.02)
     code, lines = run_demo(dataclasses.replace(TINY, model="tiny"))
     assert (code, lines[-1]) == (1, "raggemm demo: FAILED")
-
-
-@pytest.mark.parametrize("flags", [(), ("--weights=int4",)])
-def test_demo_fails_when_a_product_is_wrong(run_demo, flags, monkeypatch):
-    monkeypatch.setattr(demo, "gmm", lambda *operands: 1.001 * gmm(*operands))
-    code, lines = run_demo(dataclasses.replace(TINY, model="tiny"), *flags)
-    assert code == 1 and any("prefill, down: error is" in line for line in lines)
-
-
-def test_demo_fails_when_gradients_are_wrong(run_demo, monkeypatch):
-    right = demo.loss_of
-
-    def wrong(block):
-        if block is contenders.fused_block:
-            return lambda x, w, s, t: right(block)(x, w, s, t) + 0.05 * w.up.astype(jnp.float32).sum()
-        return right(block)
-
-    monkeypatch.setattr(demo, "loss_of", wrong)
-    code, lines = run_demo(TINY)
-    assert code == 1 and any(f"{contenders.FUSED}, gradient of up: error is" in line for line in lines)
 
 
 def test_moe_lm(monkeypatch, capsys):

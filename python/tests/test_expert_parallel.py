@@ -132,7 +132,7 @@ def test_all_reduce_of_tokens_that_all_devices_have():
 
 
 @pytest.mark.parametrize(
-    ("of", "capacity"), sampled([(mlp, 1), (mlp, None), (products, None), (mlp, 10**6)], 2, unpack=True)
+    ("of", "capacity"), sampled([(mlp, 1), (mlp, None), (mlp, 10**6), (products, None)], 3, unpack=True)
 )
 def test_all_to_all_has_the_bits_of_one_device(of, capacity):
     """Whether the rows of the popular expert are within the capacity or not."""

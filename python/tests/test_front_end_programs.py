@@ -80,7 +80,7 @@ def test_writes_over_what_is_donated(name):
     call, result = ACCUMULATING[name]
     before = integers(3, *((G, K, N) if result is weights_added else (ROWS[0], N)))
     compiled = jax.jit(call, donate_argnums=0).lower(before).compile()
-    c = jnp.array(before)  # a copy: device_put may lend NumPy's memory, which nobody may write to
+    c = jax.jit(jnp.copy)(before)  # The result of a program: nobody else has its memory.
     pointer = c.unsafe_buffer_pointer()
     out = compiled(c)
     assert out.unsafe_buffer_pointer() == pointer

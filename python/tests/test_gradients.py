@@ -49,7 +49,7 @@ def test_every_operand_in_every_mode_and_storage(case):
 TWICE = "M-nt-STRIDED", "K-nn-PACKED", "N-shared-nn-STRIDED-PACKED", "uniform-tn", "all-nt"
 
 
-@pytest.mark.parametrize("name", sampled(TWICE, 2))
+@pytest.mark.parametrize("name", sampled(TWICE, 5))
 def test_second_order(name):
     operands, function = floats(BY_NAME[name])
     check_grads(function, (operands,), order=2, modes=("fwd", "rev"))
@@ -57,11 +57,12 @@ def test_second_order(name):
 
 def test_group_offset():
     """The gradients of the shards are the parts of the whole's; other shards' rows get none."""
-    whole = jax.grad(lambda x, w: jnp.sin(gmm(x, w, SIZES, np.float64)).sum(), (0, 1))(LHS, RHS)
+    whole = jax.jit(jax.grad(lambda x, w: jnp.sin(gmm(x, w, SIZES, np.float64)).sum(), (0, 1)))(LHS, RHS)
     dlhs, drhs = [], []
     for offset in (0, 2):
         shard = functools.partial(gmm, group_sizes=SIZES, preferred_element_type=np.float64, group_offset=offset)
-        dx, dw = jax.grad(lambda x, w, shard=shard: jnp.sin(shard(x, w)).sum(), (0, 1))(LHS, RHS[offset:][:2])
+        gradient = jax.grad(lambda x, w, shard=shard: jnp.sin(shard(x, w)).sum(), (0, 1))
+        dx, dw = jax.jit(gradient)(LHS, RHS[offset:][:2])
         dlhs.append(dx)
         drhs.append(dw)
     assert_close((sum(dlhs), jnp.concatenate(drhs)), whole)
@@ -72,9 +73,9 @@ def test_group_offset():
             lhs = GroupedTensor(x, last_dims=SIZES, layout=layout)
             return grouped_gemm(lhs, w, contracting_dims=((0,), (1,)), group_offset=1)
 
-        check_grads(jax.jit(columns), (LHS.T, RHS[:2]), order=2)
+        check_grads(jax.jit(columns), (LHS.T, RHS[:2]), order=1)
     weights = functools.partial(tgmm, preferred_element_type=np.float64, group_offset=1, num_actual_groups=2)
-    check_grads(jax.jit(lambda x, y: weights(x, y, SIZES)), (LHS.T, OTHER), order=2)
+    check_grads(jax.jit(lambda x, y: weights(x, y, SIZES)), (LHS.T, OTHER), order=1)
 
 
 def test_existing_out():
@@ -107,7 +108,7 @@ def test_gradients_have_the_dtypes_of_their_operands(dtype):
         return grouped_gemm(x, rhs, contracting_dims=((1,), (1,)), **options).sum()
 
     operands = (lhs, rhs, c, bias, alpha, beta)
-    for gradient, operand in zip(jax.grad(loss, range(6))(*operands), operands, strict=True):
+    for gradient, operand in zip(jax.eval_shape(jax.grad(loss, range(6)), *operands), operands, strict=True):
         assert (gradient.dtype, gradient.shape) == (operand.dtype, operand.shape)
 
 

@@ -11,6 +11,8 @@ import jax
 import numpy as np
 import pytest
 import raggemm
+from arrays import integers
+from front_end_programs import expected, with_gradients
 
 pytestmark = pytest.mark.slow
 
@@ -25,45 +27,16 @@ SHAPES = [
 ]
 
 
-def integers(rng, *shape):
-    """Small integers, whose products and sums are exact."""
-    return rng.integers(-4, 5, shape).astype(np.float32)
-
-
-def product(x, w, sizes):
-    out = np.zeros((x.shape[0], w.shape[2]), np.float32)
-    start = 0
-    for g, size in enumerate(sizes):
-        out[start : start + size] = x[start : start + size] @ w[g]
-        start += size
-    return out
-
-
-def gradients(x, w, sizes):
-    """dx, dw of the sum."""
-    ends = np.cumsum(sizes)
-    dx = np.zeros_like(x)
-    for g, (end, size) in enumerate(zip(ends, sizes, strict=True)):
-        dx[end - size : end] = w[g].sum(1)
-    dw = [np.repeat(x[end - size : end].sum(0)[:, None], w.shape[2], 1) for end, size in zip(ends, sizes, strict=True)]
-    return dx, np.stack(dw)
-
-
-@jax.jit
-def forward_and_backward(x, w, sizes):
-    out = raggemm.gmm(x, w, sizes)
-    return out, *jax.grad(lambda x, w: raggemm.gmm(x, w, sizes).sum(), (0, 1))(x, w)
+forward_and_backward = jax.jit(with_gradients(raggemm.gmm))
 
 
 def cases():
     """For each device and shape: the operands, there, and what must come out, three arrays."""
-    rng = np.random.default_rng(0)
     made = []
     for device in jax.devices():
         for rows, k, n, sizes in SHAPES:
-            x, w = integers(rng, rows, k), integers(rng, len(sizes), k, n)
-            operands = jax.device_put((x, w, np.array(sizes, np.int32)), device)
-            made.append((operands, (product(x, w, sizes), *gradients(x, w, sizes))))
+            arrays = integers(0, rows, k), integers(1, len(sizes), k, n), np.array(sizes, np.int32)
+            made.append((jax.device_put(arrays, device), expected(*arrays)))
     return made
 
 

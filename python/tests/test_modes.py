@@ -24,7 +24,7 @@ def check_gmm(lhs, rhs, sizes, **options):
     )
 
 
-@pytest.mark.parametrize("case", sampled(CASES, 2), ids=str)
+@pytest.mark.parametrize("case", sampled(CASES, 3), ids=str)
 def test_every_mode_and_storage(case):
     operands = case.operands()
     plain = {name: operands[name] for name in ("lhs", "rhs", "dims")}
@@ -56,7 +56,7 @@ def test_several_axes_collapse():
 
 
 @pytest.mark.parametrize(
-    ("lhs_dtype", "rhs_dtype"), sampled([*itertools.product(FLOATS, FLOATS)], 3, unpack=True), ids=str
+    ("lhs_dtype", "rhs_dtype"), sampled([*itertools.product(FLOATS, FLOATS)], 5, unpack=True), ids=str
 )
 def test_dtypes_in_any_mix(x64, lhs_dtype, rhs_dtype):
     sizes = np.array([3, 0, 5], np.int32)
@@ -95,7 +95,10 @@ def test_every_pattern_of_empty_groups():
         oracle.grouped_gemm(x, y, contracting_dims=((0,), (0,))).check(wgrad(lhs.T, other, sizes))
 
 
-@pytest.mark.parametrize("g, m, k, n", [(0, 4, 3, 2), (2, 0, 3, 2), (2, 4, 0, 2), (2, 4, 3, 0), (0, 0, 0, 0)])
+EMPTY = [(2, 4, 0, 2), (2, 4, 3, 0), (2, 0, 3, 2), (0, 0, 0, 0), (0, 4, 3, 2)]
+
+
+@pytest.mark.parametrize(("g", "m", "k", "n"), sampled(EMPTY, 2, unpack=True))
 def test_empty_extents(g, m, k, n):
     sizes = np.full(g, m // 2, np.int32)
     rows, cols = GroupedTensor(random(m, k), first_dims=sizes), GroupedTensor(random(k, m), last_dims=sizes)
@@ -133,7 +136,10 @@ def test_nothing_leaks_between_groups():
     assert np.isfinite(np.delete(drhs, 1, axis=0)).all()
 
 
-@pytest.mark.parametrize("offset, local", [(o, n) for o in range(4) for n in range(4 - o + 1)])
+OFFSETS = [(offset, local) for offset in range(4) for local in range(4 - offset + 1)]
+
+
+@pytest.mark.parametrize(("offset", "local"), sampled(OFFSETS, 4, unpack=True))
 def test_group_offset(offset, local):
     sizes = np.array([3, 0, 2, 4], np.int32)
     lhs, rhs = GroupedTensor(random(11, 5), first_dims=sizes), GroupedTensor(random(local, 5, 3))

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import raggemm
 from arrays import sampled
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
 from moe_mlps import ROW_TOKENS, ROWS, TOKENS, Case
 from raggemm import moe_mlp
 
@@ -65,27 +63,6 @@ def test_order_of_a_tokens_rows(rows):
     order = np.argsort(slots, kind="stable")
     want = exact_chain(weights[order], values[order])
     assert moe_mlp(*operands, activation="relu", row_slots=slots)[0, 0] == want
-
-
-@pytest.mark.parametrize("check_vma", sampled([True, False], 2))
-def test_on_several_devices(check_vma):
-    """A part of the experts on each, whose sums are added up."""
-    case, slots = Case(biases=False), np.arange(ROWS)[::-1].copy()
-    matrices = {name: w for name, w in case.given.items() if name[:2] == "w_"}
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
-
-    def part(matrices, weights):
-        first, options = 2 * jax.lax.axis_index("x"), {"weight_on": "input", "row_slots": slots}
-        return jax.lax.psum(case({"row_weights": weights, **matrices}, group_offset=first, **options), "x")
-
-    sharded = jax.shard_map(part, mesh=mesh, in_specs=(P("x"), P()), out_specs=P(), check_vma=check_vma)
-    whole = lambda matrices, weights: case({"row_weights": weights, **matrices}, weight_on="input")  # noqa: E731
-
-    def gradients(f):
-        return jax.jit(jax.value_and_grad(lambda *x: jnp.sin(f(*x)).sum(), (0, 1)))(matrices, case.given["row_weights"])
-
-    close = lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=2e-5 * np.abs(y).max())  # noqa: E731
-    jax.tree.map(close, gradients(sharded), gradients(whole))
 
 
 @pytest.mark.parametrize("options", [{"weight_on": "input"}, {"row_slots": np.arange(ROWS)}], ids=["input", "slots"])

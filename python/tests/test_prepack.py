@@ -48,7 +48,7 @@ def quantized(name, columns, transpose=False, blocks=2, has_zero=False):
 
 
 @pytest.mark.parametrize(
-    ("columns", "transpose"), sampled([*itertools.product(COLUMNS, (False, True))], 3, unpack=True)
+    ("columns", "transpose"), sampled([*itertools.product(COLUMNS, (False, True))], 5, unpack=True)
 )
 def test_floats_come_back_and_have_the_same_products(columns, transpose, x64):
     for dtype in FLOATS:
@@ -62,8 +62,8 @@ def test_floats_come_back_and_have_the_same_products(columns, transpose, x64):
             same_bits(raggemm.ragged_dot(lhs, packed, SIZES), raggemm.ragged_dot(lhs, w, SIZES))
 
 
-# The short run has each format with one or two widths.
-@pytest.mark.parametrize(("name", "columns"), sampled([*itertools.product(QUANTIZED, COLUMNS)], 5, unpack=True))
+# The short run has each format but one with one width.
+@pytest.mark.parametrize(("name", "columns"), sampled([*itertools.product(QUANTIZED, COLUMNS)], 7, unpack=True))
 def test_quantized_weights_come_back_and_have_the_same_products(name, columns):
     transpose = QUANTIZED.index(name) % 2 == 1
     for dtype, has_zero in ((np.float32, False), (ml_dtypes.bfloat16, True)):
@@ -77,7 +77,7 @@ def test_quantized_weights_come_back_and_have_the_same_products(name, columns):
         same_bits(gmm(lhs, packed, SIZES), gmm(lhs, w, SIZES, transpose_rhs=transpose))
 
 
-@pytest.mark.parametrize("name", raggemm._primitive.library.description()["isas"] and ("SCALAR", "AVX2", "AVX512"))
+@pytest.mark.parametrize("name", ["SCALAR", "AVX2", "AVX512"])
 def test_other_instruction_sets_read_the_same_value(name):
     usable = {isa["name"].upper() for isa in raggemm._primitive.library.description()["isas"] if isa["usable"]}
     if name not in usable:
@@ -106,19 +106,6 @@ def packed_case(case, names):
     transposes = dict(zip(("w_up", "w_down"), case.transposed, strict=True))
     transposes["w_gate"] = transposes["w_up"]
     return {n: prepack(w, transpose=transposes[n]) if n in names else w for n, w in case.given.items()}
-
-
-@pytest.mark.parametrize("names", [("w_up", "w_gate"), ("w_down",), ("w_up", "w_gate", "w_down")], ids=" ".join)
-@pytest.mark.parametrize("gate", moe_mlps.GATES)
-def test_moe_mlp_has_the_bits_of_plain_weights(gate, names):
-    for transposed in ((False, False), (True, True)):
-        case = moe_mlps.Case(gate, transposed).cast(w=ml_dtypes.bfloat16, x=ml_dtypes.bfloat16)
-        expected = moe_mlp(**arguments(case, case.given, transposed))
-        given = packed_case(case, names)
-        left = tuple(t and n not in names for t, n in zip(transposed, ("w_up", "w_down"), strict=True))
-        got = moe_mlp(**arguments(case, given, left))
-        same_bits(got, expected)
-        case.check(got, relative=2e-2)
 
 
 def arguments(case, given, transposed):

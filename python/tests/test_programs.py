@@ -48,12 +48,6 @@ def test_jaxpr_and_hlo_can_be_read():
         assert attribute in text
 
 
-def test_gradient_of_a_batch_with_shared_weights_is_one_call():
-    rows, sizes = random(3, M, K), np.stack([SIZES, SIZES[::-1], SIZES])
-    counted = calls(jax.grad(lambda w: jax.vmap(gmm, (0, None, 0))(rows, w, sizes).sum()), RHS)
-    assert counted == {"RAGGED_M": 1, "RAGGED_K": 1}
-
-
 def test_checkpoint_policy():
     """Results of grouped GEMMs are kept, and no others: those of dots are computed again."""
     square = random(K, K)

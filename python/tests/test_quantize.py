@@ -61,7 +61,7 @@ def check_elements(x, q, name):
 
 
 @pytest.mark.parametrize("name", [*INTEGERS, *FLOATS])
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(
     case=st.sampled_from(CASES), scale=st.sampled_from(SCALES), seed=st.integers(0, 2**32 - 1), zero=st.booleans(),
     bound=st.sampled_from([None, None, 1.7]), dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
@@ -202,7 +202,11 @@ def test_nvfp4():
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [("int8", "float32"), ("uint8", "bfloat16"), ("float8_e4m3fn", "bfloat16"), ("float4_e2m1fn", "float32")],
+    sampled(
+        [("int8", "float32"), ("uint8", "bfloat16"), ("float8_e4m3fn", "bfloat16"), ("float4_e2m1fn", "float32")],
+        2,
+        unpack=True,
+    ),
 )
 def test_straight_through(name, dtype):
     x, ct = random(4, 32).astype(dtype_of(dtype)), random(4, 32, seed=1).astype(dtype_of(dtype))
@@ -221,7 +225,7 @@ def test_straight_through(name, dtype):
 
 def test_quantize_has_no_gradient():
     x = random(4, 32)
-    gradient = jax.grad(lambda x: dequantize(quantize(x, jnp.float8_e4m3fn, axes=1)).sum())(x)
+    gradient = jax.jit(jax.grad(lambda x: dequantize(quantize(x, jnp.float8_e4m3fn, axes=1)).sum()))(x)
     assert (np.asarray(gradient) == 0).all()
-    gradient = jax.grad(lambda x: quantize_nvfp4(x, block=(1, 16))[1])(x)
+    gradient = jax.jit(jax.grad(lambda x: quantize_nvfp4(x, block=(1, 16))[1]))(x)
     assert (np.asarray(gradient) == 0).all()

@@ -15,7 +15,7 @@ from raggemm import GroupedTensor, QuantizedTensor, dequantize, mxfp4_from_block
 from raggemm._functions.quantized import checked
 
 
-@pytest.mark.parametrize(("name", "scale"), sampled([*itertools.product((*INTEGERS, *FLOATS), SCALES)], 3, unpack=True))
+@pytest.mark.parametrize(("name", "scale"), sampled([*itertools.product((*INTEGERS, *FLOATS), SCALES)], 4, unpack=True))
 def test_every_code_times_scales(name, scale):
     data = codes(name)
     if scale.startswith("float8"):
@@ -43,8 +43,9 @@ def test_every_code_with_every_zero_point(name):
 SHAPES = [(), (4,), (4, 1, 6), (1, 1, 6), (4, 2, 6), (1, 1, 1), (4, 64, 6), (2, 32, 3)]
 
 
-@pytest.mark.parametrize("zeros", [None, (), (4,), (1, 2, 1)])
-@pytest.mark.parametrize("scales", SHAPES)
+@pytest.mark.parametrize(
+    ("scales", "zeros"), sampled([*itertools.product(SHAPES, (None, (), (4,), (1, 2, 1)))], 3, unpack=True)
+)
 def test_shapes_of_scales(scales, zeros):
     rng = np.random.default_rng(1)
     data = rng.integers(0, 256, (4, 64, 6)).astype(np.uint8)
@@ -53,7 +54,6 @@ def test_shapes_of_scales(scales, zeros):
     want = (data - (0 if zero is None else spread(zero, data.shape).astype(float))) * spread(scale, data.shape)
     tensor = QuantizedTensor(data, np.float32(scale), zero)
     np.testing.assert_array_equal(np.asarray(dequantize(tensor)), want)
-    np.testing.assert_array_equal(np.asarray(jax.jit(dequantize)(tensor)), want)
 
 
 @pytest.mark.parametrize("scale", [(3,), (7, 1), (1, 2), ()])

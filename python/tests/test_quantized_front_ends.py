@@ -187,7 +187,7 @@ def configurations(ways, names, f, modes):
 
 @pytest.mark.parametrize(
     ("name", "ways", "names", "f", "modes"),
-    sampled(CELLS, 5, unpack=True),
+    sampled(CELLS, 9, unpack=True),
     ids=[f"{c[0]}-{c[1][0]}-{c[3]}" for c in CELLS],
 )
 def test_cell(name, ways, names, f, modes):

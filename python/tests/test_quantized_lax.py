@@ -2,6 +2,7 @@
 by jax.lax itself under the override."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +39,7 @@ def tensor(shape, dtype, seed, with_zero):
 
 
 @pytest.mark.parametrize("side", [0, 1], ids=["lhs", "rhs"])
-@pytest.mark.parametrize("form", sampled(FORMS, 5), ids=str)
+@pytest.mark.parametrize("form", sampled(FORMS, 7), ids=str)
 def test_every_form(form, side):
     seed = FORMS.index(form)
     *matrices, sizes = form.operands()
@@ -53,9 +54,11 @@ def test_every_form(form, side):
 RAW = [*(q.FORMATS[f] for f in ("int8", "uint4", "int2", "e4m3", "e5m2", "e2m1"))]
 
 
-@pytest.mark.parametrize("lhs_dtype", [ml_dtypes.bfloat16, np.float32], ids=lambda t: np.dtype(t).name)
-@pytest.mark.parametrize("dtype", RAW, ids=str)
-def test_elements_beside_floats(dtype, lhs_dtype):
+BESIDE = [*itertools.product((ml_dtypes.bfloat16, np.float32), RAW)]
+
+
+@pytest.mark.parametrize(("lhs_dtype", "dtype"), sampled(BESIDE, 5, unpack=True), ids=str)
+def test_elements_beside_floats(lhs_dtype, dtype):
     """As QuantizedTensor(data) gives, in the dtype that jax.lax gives; rows of 31 elements are no whole bytes."""
     lhs, rhs = LHS.astype(lhs_dtype), q.elements(dtype, (G, K, N - 1), 1)[0]
     theirs = jax.lax.ragged_dot(lhs, rhs, SIZES)
@@ -73,7 +76,10 @@ def test_elements_beside_floats(dtype, lhs_dtype):
     np.testing.assert_array_less(np.abs(wide - want), 1e-5 * magnitude + 1e-30)
 
 
-@pytest.mark.parametrize("names", [("int8", "int4"), ("int4", "int4"), ("uint4", "int2"), ("int4", "uint8")], ids=str)
+PAIRS = [("int8", "int4"), ("int4", "int4"), ("uint4", "int2"), ("int4", "uint8")]
+
+
+@pytest.mark.parametrize("names", sampled(PAIRS, 2), ids=str)
 def test_two_of_integers(names):
     """For int32, exactly, in every form; rows are no whole bytes. Other results are JAX' own."""
     for form in (FORMS[0], FORMS[-1], Form("km,kn->gmn, k")):

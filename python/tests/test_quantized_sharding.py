@@ -4,7 +4,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 from arrays import random, sampled
@@ -12,8 +11,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from program_text import collectives as collectives_of
 from quantized_operands import close_to_oracle, dense, tensor
-from raggemm import QuantizedTensor, gmm
-from raggemm.expert_parallel import Routing, by_all_gather, by_all_to_all, on_one_device
+from raggemm import gmm
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 12, 128, 32, 4
@@ -101,42 +99,3 @@ def test_no_byte_is_cut(partitioning):
 
 
 # shard_map
-
-
-@pytest.mark.parametrize("way, shape", [(by_all_gather, (8,)), (by_all_to_all, (8, 2, 16))])
-def test_expert_parallel(way, shape):
-    tokens, weight = random(16, 16), np.abs(random(16, 2, seed=2))
-    ids = np.stack([np.random.default_rng(i).permutation(8)[:2] for i in range(16)]).astype(np.int32)
-    up, down = (tensor(jnp.int8, (8, 16, 16), shape, ml_dtypes.bfloat16) for _ in range(2))
-
-    def layer(way, *options):
-        def run(tokens, weight, up, down):
-            def experts(rows, sizes, offset):
-                hidden = jnp.tanh(gmm(rows, up, sizes, group_offset=offset) * 1e-3)
-                return gmm(hidden, down, sizes, group_offset=offset)
-
-            return way(experts, tokens, Routing(ids_of(tokens), weight, 8), *options)
-
-        def ids_of(tokens):
-            part = len(tokens)
-            first = 0 if part == 16 else jax.lax.axis_index("x") * part
-            return jax.lax.dynamic_slice_in_dim(jnp.asarray(ids), first, part)
-
-        return run
-
-    sharded = jax.shard_map(layer(way, "x"), mesh=mesh(), in_specs=P("x"), out_specs=P("x"))
-
-    def with_gradients(f):
-        def loss(tokens, weight, scales):
-            out = f(tokens, weight, *(QuantizedTensor(q.data, s) for q, s in zip((up, down), scales, strict=True)))
-            return (out * tokens).sum(), out
-
-        return jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))(tokens, weight, (up.scale, down.scale))
-
-    got, want = with_gradients(sharded), with_gradients(layer(on_one_device))
-    if way is by_all_to_all:
-        np.testing.assert_array_equal(got[1], want[1])
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        y = np.asarray(y, np.float32)
-        relative = 1e-5 if x.dtype == np.float32 else 2**-8
-        np.testing.assert_allclose(np.asarray(x, np.float32), y, rtol=relative, atol=relative * np.abs(y).max())

@@ -13,8 +13,14 @@ from kinds import KINDS, Kind, is_float, parameters
 from program_text import calls, copies_of_weights, custom_calls
 from raggemm import PackedWeights
 
-each = pytest.mark.parametrize("kind", parameters(KINDS), ids=str)
-each_differentiable = pytest.mark.parametrize("kind", parameters(k for k in KINDS if k.is_differentiable), ids=str)
+DIFFERENTIABLE = [kind for kind in KINDS if kind.is_differentiable]
+
+
+def each(step=1, turn=0, of=KINDS):
+    """Each kind. In the short run, tests that compile much share the kinds: each test has every step-th one."""
+    return pytest.mark.parametrize("kind", parameters(of, step, turn), ids=str)
+
+
 same = functools.partial(jax.tree.map, np.testing.assert_array_equal)
 ALLOWED = [
     jax.export.DisabledSafetyCheck.custom_call(f"raggemm_{name}_v1")
@@ -75,7 +81,7 @@ def gradients(kind, is_other=False):
     return jax.jit(jax.grad(loss_of(kind.run, arrays)))(floats(arrays)[0])
 
 
-@each
+@each()
 def test_one_call_whose_values_are_the_definition(kind):
     compiled = jax.jit(kind.run)
     got = compiled(kind.arrays)
@@ -118,7 +124,7 @@ def derivatives(curve, parts, tangents):
     }
 
 
-@each_differentiable
+@each(2, 1, DIFFERENTIABLE)
 def test_derivatives(kind):
     """First and second, each in every way that there is."""
     parts, _ = floats(kind.arrays)
@@ -149,7 +155,7 @@ def chosen(which, some, others):
     return jax.tree.unflatten(jax.tree.structure(others), [a if one else b for one, a, b in leaves])
 
 
-@each
+@each(2, 0)
 def test_vmap(kind):
     one, many = jax.jit(kind.run), stacked(kind.arrays, kind.other)
     for which in subsets(kind.arrays):
@@ -173,7 +179,7 @@ def test_vmap_of_rows_moves_no_weights(name):
     assert not copies_of_weights(lowered, jax.tree.leaves(kind.arrays["w"])[0].size)
 
 
-@each
+@each(2, 1)
 def test_nested_vmap(kind):
     """Rows and sizes along one axis, weights along the other."""
     many = stacked(kind.arrays, kind.other)
@@ -186,7 +192,7 @@ def test_nested_vmap(kind):
             compare(kind)(got[i, j], jax.jit(kind.run)(problem))
 
 
-@each_differentiable
+@each(3, 0, DIFFERENTIABLE)
 def test_gradients_of_batches(kind):
     """Of a batch the gradient of each problem; of weights that it shares their sum."""
     many = stacked(kind.arrays, kind.other)
@@ -215,7 +221,7 @@ def test_gradients_of_batches(kind):
 # Loops.
 
 
-@each
+@each(3, 1)
 def test_scan_while_and_cond(kind):
     """Over whole problems: what is stacked comes as it was, parts that are None included."""
     many, one = stacked(kind.arrays, kind.other), jax.jit(kind.run)
@@ -234,7 +240,7 @@ def test_scan_while_and_cond(kind):
     same(branches(False), -want[0])
 
 
-@each_differentiable
+@each(3, 2, DIFFERENTIABLE)
 def test_gradients_of_scans(kind):
     many = stacked(kind.arrays, kind.other)
     parts, whole = floats(many)
@@ -256,7 +262,7 @@ def reloaded(f, *operands):
     return jax.export.deserialize(made.serialize()).call
 
 
-@each
+@each(3, 2)
 def test_export(kind):
     same(reloaded(kind.run, kind.arrays)(kind.other), jax.jit(kind.run)(kind.other))
     if kind.is_differentiable:
@@ -265,7 +271,7 @@ def test_export(kind):
         same(reloaded(gradient, parts)(parts), jax.jit(gradient)(parts))
 
 
-@pytest.mark.parametrize("kind", parameters(k for k in KINDS if not k.name.startswith("uniform")), ids=str)
+@each(of=[kind for kind in KINDS if not kind.name.startswith("uniform")])
 def test_export_with_rows_that_are_not_known(kind):
     scope = jax.export.SymbolicScope()
     symbols = {extent: jax.export.symbolic_shape(name, scope=scope)[0] for extent, name in kind.rows.items()}
@@ -283,7 +289,7 @@ def mesh(kind=AxisType.Auto):
 
 
 @pytest.mark.parametrize("check_vma", sampled([True, False], 2))
-@each
+@each(3, 0)
 def test_data_parallel(kind, check_vma):
     """A problem on each device, with weights that all have, whose gradient is summed once."""
     shared, whole = floats({name: x for name, x in kind.arrays.items() if name.startswith("w")})
@@ -324,7 +330,7 @@ def axes_of(kind):
     return range(kind.arrays[kind.weights].ndim)
 
 
-@each
+@each(3, 2)
 def test_partitioning(kind, partitioning):
     """Weights divided along each of their axes."""
     want = jax.jit(kind.run)(kind.arrays)
@@ -336,7 +342,7 @@ def test_partitioning(kind, partitioning):
             close(jax.jit(gradient)(floats(placed)[0]), gradients(kind))
 
 
-@each
+@each(3, 1)
 def test_explicit_mesh(kind):
     """Operands are gathered; gradients come back divided as these are."""
     want, devices = jax.jit(kind.run)(kind.arrays), mesh(AxisType.Explicit)

@@ -17,16 +17,6 @@ BATCH = 3
 ORDERS = (np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0]))  # of the groups, one for each of the batch
 
 
-def check_against_loop(f, axes, args):
-    """vmap(f, axes) is one call and has the bits of a loop over the batch."""
-    batched = jax.vmap(f, axes)
-    assert calls(batched, *args).total() == 1
-    got = batched(*args)
-    for i in range(BATCH):
-        one = (x if axis is None else jnp.take(x, i, axis=axis) for x, axis in zip(args, axes, strict=True))
-        np.testing.assert_array_equal(got[i], f(*one))
-
-
 @pytest.mark.parametrize("case", sampled(CASES, 3), ids=str)
 def test_every_mode_and_storage(case):
     """Either matrix or the sizes alone, and all that is optional or a seeded combination, in turns."""
@@ -63,29 +53,20 @@ ROWS, WEIGHTS = random(BATCH, M, K), random(BATCH, G, K, N, seed=1)
 SIZES_B, OFFSETS = np.stack([SIZES[o] for o in ORDERS]), np.array([0, 2, 1], np.int32)
 
 
-@pytest.mark.parametrize("which", sampled(list(itertools.product((0, 1), repeat=5))[1:], 5), ids=str)
-def test_gmm_in_every_combination(which):
-    existing = random(BATCH, M, N, seed=2)
-
-    def f(lhs, rhs, sizes, offset, c):
-        return gmm(lhs, rhs, sizes, group_offset=offset, existing_out=c)
-
-    args = (ROWS, WEIGHTS[:, :2], SIZES_B, OFFSETS, existing)
-    args = tuple(x if batched else x[0] for x, batched in zip(args, which, strict=True))
-    axes = tuple(0 if batched else None for batched in which)
-    check_against_loop(f, axes, args)
-    if not which[1]:
-        assert copies_of_weights(jax.jit(jax.vmap(f, axes)).lower(*args), K * N) == []
-
-
 @pytest.mark.parametrize("which", sampled(list(itertools.product((0, 1), repeat=4))[1:], 3), ids=str)
 def test_tgmm_in_every_combination(which):
     def f(lhs, rhs, sizes, offset):
         return tgmm(lhs.T, rhs, sizes, group_offset=offset, num_actual_groups=2)
 
     args = (ROWS, random(BATCH, M, 5), SIZES_B, OFFSETS)
-    args = tuple(x if batched else x[0] for x, batched in zip(args, which, strict=True))
-    check_against_loop(f, tuple(0 if batched else None for batched in which), args)
+    axes = tuple(0 if batched else None for batched in which)
+    batched = jax.vmap(f, axes)
+    args = tuple(x if axis == 0 else x[0] for x, axis in zip(args, axes, strict=True))
+    assert calls(batched, *args).total() == 1
+    got = batched(*args)
+    for i in range(BATCH):
+        one = (x[i] if axis == 0 else x for x, axis in zip(args, axes, strict=True))
+        np.testing.assert_array_equal(got[i], f(*one))
 
 
 @pytest.mark.parametrize("transpose", [False, True])

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import raggemm
-from public_calls import BYTES, FUNCTIONS, LOGITS, PACKED, SIZES, W, X
-from raggemm import QuantizedTensor, nn
+from public_calls import BYTES, FUNCTIONS, LOGITS, PACKED, PARAMS, SIZES, TOKENS, W, X
+from raggemm import GroupedTensor, QuantizedTensor, nn
 from raggemm.compat import lax
 from raggemm.compat import transformer_engine as te
 
@@ -27,13 +27,8 @@ WRONG = {
     "axes": (lambda: raggemm.quantize(X, "int8", axes=1.5), TypeError, "axes is 1.5, must be an integer"),
     "axis of axes": (lambda: raggemm.quantize(X, "int8", axes=(0, 1.5)), TypeError, "axes is 1.5, must be an integer"),
     "bound": (lambda: raggemm.quantize(X, "int8", bound=X), TypeError, "bound is a ndarray, must be a number"),
-    "bound of 0": (lambda: raggemm.quantize(X, "int8", bound=0), ValueError, "bound is 0, must be positive"),
     "large bound": (lambda: raggemm.quantize(X, "int8", bound=1e300), ValueError,
         r"bound is 1e\+300, must be positive, and finite in float32"),
-    "nan as bound": (lambda: raggemm.quantize(X, "int8", bound=float("nan")), ValueError, "bound is nan, must be"),
-    "top_k": (lambda: raggemm.route(LOGITS, top_k=2.0), TypeError, "top_k is 2.0, must be an integer"),
-    "num_groups": (lambda: raggemm.route(LOGITS, 2, num_groups=2.0, group_top_k=1), TypeError,
-        "num_groups is 2.0, must be an integer"),
     "num_experts": (lambda: raggemm.sort_by_expert(np.zeros((3, 2), np.int32), None), TypeError,
         "num_experts is None, must be an integer"),
     "num_tokens": (lambda: raggemm.combine(X, np.zeros(4, np.int32), "3"), TypeError,
@@ -49,9 +44,6 @@ WRONG = {
         "topk is 3, but 1 groups have 2 experts"),
     "dimension numbers": (lambda: lax.ragged_dot_general(X, W, SIZES, None), TypeError,
         "ragged_dot_dimension_numbers: is a NoneType"),
-    "two of float8_e5m2 in jax.lax' words": (
-        lambda: lax.ragged_dot(QuantizedTensor(WIDE["lhs"]), QuantizedTensor(WIDE["rhs"]), SIZES), TypeError,
-        "lhs and rhs are both of float8_e5m2"),
     "what is described": (lambda: raggemm.describe(3), TypeError, "function is a int, must be what can be called"),
     "partitioning": (lambda: raggemm.enable_partitioning(None), TypeError, "enabled is None, must be True or False"),
     "override": (lambda: raggemm.enable_ragged_dot_override("no"), TypeError, "enabled is 'no', must be True or False"),
@@ -126,3 +118,42 @@ def test_errors_name_the_argument(function):
             assert re.search(rf"\b({words})\b", str(error)), (name, kind)
         else:
             assert kind != "object" or name in UNUSED, name
+
+
+# Two elements of 4 bits in each byte, which shapes tell.
+
+SCALE = np.ones((1, 1, 8), np.float32)
+HALF_K, HALF_N = np.ones((1, 4, 8), np.uint8), np.ones((1, 8, 4), np.int8)
+IN_BYTES = {
+    "half of K": lambda: raggemm.gmm(X, QuantizedTensor(HALF_K, SCALE), SIZES),
+    "half of K without scales": lambda: raggemm.gmm(X, HALF_K, SIZES),
+    "half of N": lambda: raggemm.gmm(X, QuantizedTensor(HALF_N, SCALE), SIZES),
+    "half of K, stored transposed": lambda: raggemm.gmm(
+        X, QuantizedTensor(HALF_N, SCALE.swapaxes(1, 2)), SIZES, transpose_rhs=True
+    ),
+    "lhs": lambda: raggemm.gmm(QuantizedTensor(np.ones((4, 4), np.uint8)), W, SIZES),
+    "ragged_dot": lambda: raggemm.ragged_dot(X, QuantizedTensor(HALF_K, SCALE), SIZES),
+    "grouped_gemm": lambda: raggemm.grouped_gemm(
+        GroupedTensor(X, SIZES), QuantizedTensor(HALF_K, SCALE), contracting_dims=((1,), (1,))
+    ),
+    "w_up": lambda: raggemm.moe_mlp(X, TOKENS, None, SIZES, QuantizedTensor(HALF_K, SCALE), W),
+    "w_down": lambda: raggemm.moe_mlp(X, TOKENS, None, SIZES, W, QuantizedTensor(HALF_N)),
+    "nn": lambda: nn.apply(PARAMS | {"w_up": QuantizedTensor(HALF_K, SCALE)}, X, 1),
+    "scales": lambda: raggemm.dequantize(QuantizedTensor(HALF_N, np.ones((1, 8, 8), np.float32))),
+}
+
+
+@pytest.mark.parametrize("call", IN_BYTES.values(), ids=IN_BYTES)
+def test_the_error_for_two_elements_in_a_byte_names_int4(call):
+    hint = r"; u?int8 is one element in each byte: if a byte holds two elements of 4 bits, make int4 or uint4 of them"
+    with pytest.raises((TypeError, ValueError), match=hint):
+        jax.eval_shape(call)
+
+
+def test_there_is_no_hint_for_other_extents_and_types():
+    for rhs in (QuantizedTensor(np.ones((1, 5, 8), np.uint8)), QuantizedTensor(HALF_K.astype(jnp.int4)), W[:, :4]):
+        with pytest.raises(ValueError, match=r"are contracted, but differ: 8 and [45]$"):
+            raggemm.gmm(X, rhs, SIZES)
+    empty = np.zeros((4, 0), np.float32)
+    with pytest.raises(ValueError, match=r"differ: 0 and 4$"):
+        raggemm.gmm(empty, QuantizedTensor(HALF_K), SIZES)

@@ -7,6 +7,8 @@ import sys
 
 import report as bench_report
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(bench_report.__file__).parents[1]
 LIMITS = {"threads": 2, "fma_gflops": 200.0, "overall_fma_gflops": 200.0, "read_gbps": 30.0, "store_gbps": 40.0}
 
