@@ -17,7 +17,7 @@ namespace {
 
 namespace ffi = ::xla::ffi;
 
-using Named = absl::InlinedVector<const Place*, 16>;
+using PlaceVector = absl::InlinedVector<const Place*, 16>;
 
 std::string Name(ffi::DataType type) {
   std::ostringstream text;
@@ -50,7 +50,7 @@ absl::StatusOr<absl::Span<int64_t>> DecodeWorkspace(const ffi::AnyBuffer& buffer
 
 // The places that a comma list names, in its order.
 absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const Place> places,
-                       Named& named) {
+                       PlaceVector& named) {
   if (list.empty()) return absl::OkStatus();
   for (absl::string_view name : absl::StrSplit(list, ',')) {
     const auto place = std::find_if(places.begin(), places.end(), [&](const Place& p) { return p.name == name; });

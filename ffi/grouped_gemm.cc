@@ -19,22 +19,22 @@ namespace {
 GroupedGemmProblem& ProblemAt(void* problem) { return *static_cast<GroupedGemmProblem*>(problem); }
 
 template <const auto& kSlots, size_t i>
-struct Named {
+struct GemmPlace {
   static constexpr absl::string_view kName = kSlots[i].name;
   static absl::string_view Word(const void* problem) {
     return static_cast<const GroupedGemmProblem*>(problem)->names.*kSlots[i].word;
   }
 };
 template <size_t i>
-struct MatrixPlace : Named<kMatrixSlots, i> {
+struct MatrixPlace : GemmPlace<kMatrixSlots, i> {
   static Array& In(void* problem) { return ProblemAt(problem).*kMatrixSlots[i].operand; }
 };
 template <size_t i>
-struct DimsPlace : Named<kDimsSlots, i> {
+struct DimsPlace : GemmPlace<kDimsSlots, i> {
   static Array& In(void* problem) { return (ProblemAt(problem).*kDimsSlots[i].operand.*kDimsSlots[i].dims).emplace(); }
 };
 template <size_t i>
-struct OperandPlace : Named<kOperandSlots, i> {
+struct OperandPlace : GemmPlace<kOperandSlots, i> {
   static Array& In(void* problem) { return (ProblemAt(problem).*kOperandSlots[i].operand).emplace(); }
 };
 

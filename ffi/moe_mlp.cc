@@ -39,25 +39,25 @@ MoeMlpProblem& Forward(MoeMlpProblem& problem) { return problem; }
 MoeMlpProblem& Forward(MoeMlpBackwardProblem& problem) { return problem.forward; }
 
 template <const auto& kSlots, size_t i>
-struct Named {
+struct MlpPlace {
   static constexpr absl::string_view kName = kSlots[i].name;
   static absl::string_view Word(const void* /*problem*/) { return kSlots[i].name; }
 };
 template <class Problem>
 struct PlacesIn {
   template <size_t i>
-  struct Required : Named<kRequiredSlots, i> {
+  struct Required : MlpPlace<kRequiredSlots, i> {
     static Array& In(void* problem) { return Forward(*static_cast<Problem*>(problem)).*kRequiredSlots[i].operand; }
   };
   template <size_t i>
-  struct Optional : Named<kMlpSlots, i> {
+  struct Optional : MlpPlace<kMlpSlots, i> {
     static Array& In(void* problem) {
       return (Forward(*static_cast<Problem*>(problem)).*kMlpSlots[i].operand).emplace();
     }
   };
 };
 template <size_t i>
-struct GradientPlace : Named<kMlpGradientSlots, i> {
+struct GradientPlace : MlpPlace<kMlpGradientSlots, i> {
   static Array& In(void* problem) {
     return (static_cast<MoeMlpBackwardProblem*>(problem)->gradients.*kMlpGradientSlots[i].gradient).emplace();
   }

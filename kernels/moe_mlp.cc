@@ -23,13 +23,13 @@ namespace {
 // What messages call the place of out in a call for gradients.
 constexpr absl::string_view kOutGradient = "out_gradient";
 
-using Inputs = absl::InlinedVector<NamedArray, 5 + std::size(kMlpSlots)>;
-Inputs InputsOf(const MoeMlpProblem& problem) {
-  Inputs inputs = {{"x", &problem.x},
-                   {"row_tokens", &problem.row_tokens},
-                   {"group_sizes", &problem.group_sizes},
-                   {"w_up", &problem.w_up},
-                   {"w_down", &problem.w_down}};
+using MlpInputs = absl::InlinedVector<NamedArray, 5 + std::size(kMlpSlots)>;
+MlpInputs InputsOf(const MoeMlpProblem& problem) {
+  MlpInputs inputs = {{"x", &problem.x},
+                      {"row_tokens", &problem.row_tokens},
+                      {"group_sizes", &problem.group_sizes},
+                      {"w_up", &problem.w_up},
+                      {"w_down", &problem.w_down}};
   for (const MlpSlot& slot : absl::MakeSpan(kMlpSlots).first(std::size(kMlpSlots) - kMlpKept)) {
     if (const std::optional<Array>& x = problem.*slot.operand) inputs.push_back({slot.name, &*x});
   }
@@ -189,7 +189,7 @@ absl::Status ReadTokens(const CheckedMlp& mlp) {
 
 // Each of an operand that is there, and of its shape and type.
 absl::Status CheckGradients(const MoeMlpBackwardProblem& problem) {
-  const Inputs inputs = InputsOf(problem.forward);
+  const MlpInputs inputs = InputsOf(problem.forward);
   for (const auto& [name, x] : WeightsOf(problem.forward)) {
     if (IsInBlocks(problem.forward, *x)) return Invalid(name, ": layout is COLUMN_BLOCKS, which has no gradients");
   }
@@ -233,8 +233,8 @@ Results ResultsOf(const MoeMlpBackwardProblem& problem) {
   }
   return results;
 }
-Inputs InputsOf(const MoeMlpBackwardProblem& problem) {
-  Inputs inputs = InputsOf(problem.forward);
+MlpInputs InputsOf(const MoeMlpBackwardProblem& problem) {
+  MlpInputs inputs = InputsOf(problem.forward);
   for (const NamedArray& read : ResultsOf(problem.forward)) inputs.push_back(read);
   inputs[inputs.size() - ResultsOf(problem.forward).size()].name = kOutGradient;
   return inputs;
@@ -242,25 +242,25 @@ Inputs InputsOf(const MoeMlpBackwardProblem& problem) {
 
 // For each result, apart from the others and the inputs.
 template <class Check>
-absl::Status ForEachResult(const Results& results, const Inputs& inputs, Check check) {
+absl::Status ForEachResult(const Results& results, const MlpInputs& inputs, Check check) {
   for (size_t i = 0; i < results.size(); ++i) {
-    Inputs others = inputs;
+    MlpInputs others = inputs;
     for (size_t j = i + 1; j < results.size(); ++j) others.push_back(results[j]);
     if (absl::Status s = check(results[i], others); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckResults(const Results& results, const Inputs& inputs, absl::Span<const int64_t> workspace) {
+absl::Status CheckResults(const Results& results, const MlpInputs& inputs, absl::Span<const int64_t> workspace) {
   const Array none = {nullptr, DType::kF32, {0}};  // where nothing is written but the workspace
   if (results.empty()) return CheckArrays({"no result", &none}, inputs, nullptr, workspace);
-  return ForEachResult(results, inputs, [&](const NamedArray& result, const Inputs& others) {
+  return ForEachResult(results, inputs, [&](const NamedArray& result, const MlpInputs& others) {
     return CheckArrays(result, others, nullptr, workspace);
   });
 }
 
-absl::Status FillResults(const Results& results, const Inputs& inputs, absl::Span<const int64_t> workspace) {
-  return ForEachResult(results, inputs, [&](const NamedArray& result, const Inputs& others) {
+absl::Status FillResults(const Results& results, const MlpInputs& inputs, absl::Span<const int64_t> workspace) {
+  return ForEachResult(results, inputs, [&](const NamedArray& result, const MlpInputs& others) {
     return FillWithNaN(result, others, nullptr, workspace);
   });
 }

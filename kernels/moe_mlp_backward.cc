@@ -21,8 +21,6 @@
 namespace raggemm {
 namespace {
 
-constexpr int64_t kFloat = sizeof(float);
-
 class MlpBackward {
  public:
   MlpBackward(const CheckedMlp& mlp, const MlpPhases& phases, const MoeMlpGradients& gradients)
@@ -123,7 +121,7 @@ class MlpBackward {
     const FormatKernels &from = KernelsOf(phases_.Ends(), out.dtype), &to = KernelsOf(phases_.Ends(), type);
     const int64_t hidden = mlp_.extents.hidden;
     constexpr int64_t kColumns = 512;
-    phases_.InParts(rows.count(), hidden * kFloat, 1, [&](int64_t begin, int64_t end) {
+    phases_.InParts(rows.count(), hidden * kFloatBytes, 1, [&](int64_t begin, int64_t end) {
       alignas(64) float values[kColumns];
       for (int64_t i = begin; i < end; ++i) {
         for (int64_t col = 0; col < hidden; col += kColumns) {
@@ -157,7 +155,7 @@ class MlpBackward {
       if (absl::Status s = phases_.Run(bias); !s.ok()) return s;
     }
     Dot* const dot = KernelsOf(phases_.Ends(), type).dot;
-    phases_.InParts(rows.count(), columns * kFloat, 1, [&](int64_t begin, int64_t end) {
+    phases_.InParts(rows.count(), columns * kFloatBytes, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         to[i] += dot({columns, a + BytesOf(type, i * columns), b_.a_gradient + i * columns});
       }
@@ -171,7 +169,7 @@ class MlpBackward {
     const Array& x = Problem().x;
     const int64_t hidden = mlp_.extents.hidden;
     Dot* const dot = KernelsOf(phases_.Ends(), x.dtype).dot;
-    phases_.InParts(rows.count(), hidden * kFloat, 1, [&](int64_t begin, int64_t end) {
+    phases_.InParts(rows.count(), hidden * kFloatBytes, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t at = BytesOf(x.dtype, b_.tokens[rows.begin + i] * hidden);
         to[i] += dot({hidden, static_cast<const char*>(x.data) + at, b_.d + i * hidden});
@@ -183,7 +181,7 @@ class MlpBackward {
     const int64_t columns = mlp_.extents.intermediate, size = SizeOf(TypeOfUp());
     const FormatKernels& kernels = KernelsOf(phases_.Ends(), TypeOfUp());
     raggemm::ActivateGradient* const run = kernels.activate_gradient[static_cast<int>(Problem().activation)];
-    phases_.InParts(rows.count(), columns * 4 * kFloat, 1, [&](int64_t begin, int64_t end) {
+    phases_.InParts(rows.count(), columns * 4 * kFloatBytes, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         char* const up = UpGradient(first + i);
         ActivationGradientArgs args = {.forward = phases_.ActivationOf(rows, i),

@@ -14,12 +14,6 @@
 #include "raggemm/grouped_gemm.h"
 
 namespace raggemm {
-namespace {
-
-constexpr int64_t kFloat = sizeof(float);
-
-}  // namespace
-
 absl::Status MlpPhases::WithTeam(absl::FunctionRef<absl::Status()> caller) {
   const RowRange first = Next(rows_.begin, {rows_.begin, rows_.end}, kPieceRows);
   SetSizes(first);
@@ -140,7 +134,7 @@ void MlpPhases::Activate(const RowRange& rows, char* a) const {
   const int64_t columns = mlp_.extents.intermediate;
   const DType type = mlp_.TypeOfA();
   raggemm::Activate* const activate = KernelsOf(Ends(), type).activate[static_cast<int>(mlp_.problem.activation)];
-  InParts(rows.count(), columns * 2 * kFloat, 1, [&](int64_t from, int64_t to) {
+  InParts(rows.count(), columns * 2 * kFloatBytes, 1, [&](int64_t from, int64_t to) {
     for (int64_t i = from; i < to; ++i) {
       ActivationArgs args = ActivationOf(rows, i);
       args.out = a + BytesOf(type, i * columns);
@@ -152,7 +146,7 @@ void MlpPhases::Activate(const RowRange& rows, char* a) const {
 // Threads divide the columns, so that the rows of each token are added in their order.
 void MlpPhases::Combine(int64_t count, const float* d, const int64_t* tokens, const float* weights) const {
   const int64_t hidden = mlp_.extents.hidden;
-  InParts(hidden, count * kFloat, 64 / kFloat, [&](int64_t from, int64_t to) {
+  InParts(hidden, count * kFloatBytes, 64 / kFloatBytes, [&](int64_t from, int64_t to) {
     Ends().combine({.rows = count,
                     .columns = to - from,
                     .from = d + from,
@@ -164,7 +158,7 @@ void MlpPhases::Combine(int64_t count, const float* d, const int64_t* tokens, co
 }
 
 void MlpPhases::ClearSums() const {
-  const int64_t bytes = mlp_.extents.hidden * kFloat;
+  const int64_t bytes = mlp_.extents.hidden * kFloatBytes;
   if (bytes == 0) return;
   InParts(mlp_.extents.tokens, bytes, 1, [&](int64_t from, int64_t to) {
     std::memset(mlp_.buffers.sums + from * mlp_.extents.hidden, 0, static_cast<size_t>((to - from) * bytes));
@@ -174,7 +168,7 @@ void MlpPhases::ClearSums() const {
 void MlpPhases::StoreSums(const Array& to) const {
   if (to.data == mlp_.buffers.sums) return;
   const int64_t hidden = mlp_.extents.hidden;
-  InParts(mlp_.extents.tokens, hidden * kFloat, 1, [&](int64_t begin, int64_t end) {
+  InParts(mlp_.extents.tokens, hidden * kFloatBytes, 1, [&](int64_t begin, int64_t end) {
     KernelsOf(Ends(), to.dtype)
         .epilogue({.rows = end - begin,
                    .columns = hidden,

@@ -17,6 +17,8 @@
 
 namespace raggemm {
 
+inline constexpr int64_t kFloatBytes = sizeof(float);
+
 // Sorted rows [begin, end).
 struct RowRange {
   int64_t begin, end;

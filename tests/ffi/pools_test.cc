@@ -23,7 +23,7 @@ namespace {
 const std::string kExecutors[] = {"AUTO", "OPENMP", "POOL", "SERIAL"};
 
 // Large enough for several tiles on each of 4 threads.
-ProblemSpec ManyTiles() {
+ProblemSpec PoolSpec() {
   return {.mode = RaggedMode::kRaggedM,
           .groups = 5,
           .m = 200,
@@ -102,7 +102,7 @@ XLA_FFI_Error* FailToSchedule(XLA_FFI_ThreadPool_Schedule_Args*) {
 }
 
 TEST(PoolsTest, EveryExecutorIsRightOnEachOfThem) {
-  SpoiltGemm call(ManyTiles());
+  SpoiltGemm call(PoolSpec());
   for (const PoolCase& one : kPools) {
     const Deadline deadline(20);
     for (const std::string& executor : kExecutors) {
@@ -134,7 +134,7 @@ TEST(LateTest, TasksOfAFinishedCallTouchNothing) {
   const auto kPage = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   KeepingPool pool(4);
   RunnerOf runner(pool);
-  SpoiltGemm call(ManyTiles());
+  SpoiltGemm call(PoolSpec());
   for (int i = 0; i < 20; ++i) EXPECT_EQ(call.Execute(&runner).message, "");
   EXPECT_GT(pool.kept(), 20u);
   std::vector<host::Buffer> buffers = call.call().args;
@@ -161,7 +161,7 @@ TEST(LateTest, TasksOfAFinishedCallTouchNothing) {
 std::vector<std::unique_ptr<SpoiltGemm>> OneInstance(int count, const std::string& executor) {
   std::vector<std::unique_ptr<SpoiltGemm>> calls;
   for (int i = 0; i < count; ++i) {
-    calls.push_back(std::make_unique<SpoiltGemm>(ManyTiles()));
+    calls.push_back(std::make_unique<SpoiltGemm>(PoolSpec()));
     calls.back()->call().attributes["executor"] = executor;
     calls.back()->call().args = calls[0]->call().args;
   }

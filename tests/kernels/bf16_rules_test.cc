@@ -38,7 +38,7 @@ class Bf16RulesOfEveryIsa : public testing::Test {
   }
 };
 
-ProblemSpec Spec(int64_t m, int64_t n, int64_t k, DType out = DType::kF32) {
+ProblemSpec Bf16Spec(int64_t m, int64_t n, int64_t k, DType out = DType::kF32) {
   ProblemSpec spec{.m = m, .n = n, .k = k, .sizes = {m}};
   spec.lhs = spec.rhs = DType::kBF16;
   spec.out = out;
@@ -53,7 +53,7 @@ uint64_t Number(Random& random, int64_t least, int64_t count) {
 
 TEST_F(Bf16RulesOfEveryIsa, NumbersOfManyMagnitudes) {
   for (int64_t k : {1, 2, 3, 31, 32, 33, 63, 64, 65, 255, 256, 257, 511, 600}) {
-    ExpectBits(Spec(17, 70, k), [](Random& random) { return Number(random, 117, 20); });
+    ExpectBits(Bf16Spec(17, 70, k), [](Random& random) { return Number(random, 117, 20); });
     if (HasFatalFailure()) return;
   }
 }
@@ -62,7 +62,7 @@ TEST_F(Bf16RulesOfEveryIsa, NumbersOfManyMagnitudes) {
 TEST_F(Bf16RulesOfEveryIsa, NumbersWhoseProductsVanish) {
   for (int64_t k : {1, 2, 5, 16, 31, 33, 258, 290}) {
     for (int64_t field : {60, 62, 64}) {
-      ExpectBits(Spec(29, 66, k), [&](Random& random) { return Number(random, field, 4); });
+      ExpectBits(Bf16Spec(29, 66, k), [&](Random& random) { return Number(random, field, 4); });
       if (HasFatalFailure()) return;
     }
   }
@@ -70,7 +70,7 @@ TEST_F(Bf16RulesOfEveryIsa, NumbersWhoseProductsVanish) {
 
 TEST_F(Bf16RulesOfEveryIsa, DenormalOperandsAreZeros) {
   for (int64_t k : {1, 3, 40}) {
-    ExpectBits(Spec(9, 40, k), [](Random& random) { return Number(random, 0, 2) ^ (random.Coin() ? 0x7000 : 0); });
+    ExpectBits(Bf16Spec(9, 40, k), [](Random& random) { return Number(random, 0, 2) ^ (random.Coin() ? 0x7000 : 0); });
   }
 }
 
@@ -79,7 +79,7 @@ TEST_F(Bf16RulesOfEveryIsa, SpecialValues) {
   constexpr uint16_t kSpecial[] = {0, 0x8000, 0x7f80, 0xff80, 0x7fc0, 0xffff, 1, 0x8001, 0x3f80, 0x7f7f};
   for (int64_t k : {1, 2, 3, 33, 300}) {
     for (int64_t rarity : {2, 50, 2000}) {
-      ExpectBits(Spec(15, 37, k), [&](Random& random) -> uint64_t {
+      ExpectBits(Bf16Spec(15, 37, k), [&](Random& random) -> uint64_t {
         return random.Below(rarity) == 0 ? kSpecial[random.Below(10)] : Number(random, 120, 10);
       });
     }
@@ -89,15 +89,15 @@ TEST_F(Bf16RulesOfEveryIsa, SpecialValues) {
 // Hundreds of thousands of single products.
 TEST_F(Bf16RulesOfEveryIsa, AnyBits) {
   for (int64_t k : {1, 2}) {
-    ExpectBits(Spec(300, 300, k), [](Random& random) { return random.Next(); });
-    ExpectBits(Spec(300, 300, k), [](Random& random) { return Number(random, 60, 8); });
+    ExpectBits(Bf16Spec(300, 300, k), [](Random& random) { return random.Next(); });
+    ExpectBits(Bf16Spec(300, 300, k), [](Random& random) { return Number(random, 60, 8); });
   }
 }
 
 // What follows the sum keeps denormals.
 TEST_P(Bf16Rules, EpiloguesKeepDenormals) {
   for (DType out : {DType::kF32, DType::kBF16}) {
-    ProblemSpec spec = Spec(5, 20, 2, out);
+    ProblemSpec spec = Bf16Spec(5, 20, 2, out);
     spec.c = spec.bias = spec.alpha = true;
     TestProblem test(spec);
     for (ArithmeticId rule : kBf16Rules) {
@@ -117,7 +117,7 @@ TEST_P(Bf16Rules, EpiloguesKeepDenormals) {
 TEST_F(Bf16RulesOfEveryIsa, AreWithinTheBound) {
   for (ArithmeticId rule : kBf16Rules) {
     for (int64_t k : {30, 700, 5000}) {
-      ProblemSpec spec = Spec(20, 40, k);
+      ProblemSpec spec = Bf16Spec(20, 40, k);
       spec.bf16_sums = rule;
       TestProblem test(spec);
       EXPECT_TRUE(GivesResultsWithinBound(test)) << NameOf(rule) << " " << k;

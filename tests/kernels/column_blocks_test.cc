@@ -25,7 +25,7 @@ namespace raggemm::test {
 namespace {
 
 // Groups of 0 to 40 rows: one row tile, and several.
-ProblemSpec Spec(int64_t n, int64_t k, int64_t block_cols) {
+ProblemSpec BlockedSpec(int64_t n, int64_t k, int64_t block_cols) {
   return {.groups = 8,
           .m = 75,
           .n = n,
@@ -50,7 +50,7 @@ TEST(ColumnBlocksOfEveryIsa, OfEveryTypeAndExtent) {
     for (int64_t k : {1, 31, 257}) {
       for (int64_t n : {1, 33, 64, 300}) {
         for (int64_t block_cols = kLeastBlockColumns; block_cols <= kMostBlockColumns; block_cols *= 8) {
-          ProblemSpec spec = Spec(n, k, block_cols);
+          ProblemSpec spec = BlockedSpec(n, k, block_cols);
           spec.rhs = rhs;
           spec.out = n == 64 ? rhs : DType::kF32;
           if (!Sampled(6)) continue;
@@ -63,14 +63,14 @@ TEST(ColumnBlocksOfEveryIsa, OfEveryTypeAndExtent) {
 }
 
 TEST(ColumnBlocksOfEveryIsa, WithoutExtents) {
-  for (auto [n, k] : {std::pair{0, 40}, {40, 0}, {0, 0}}) ExpectBits(Spec(n, k, 64));
+  for (auto [n, k] : {std::pair{0, 40}, {40, 0}, {0, 0}}) ExpectBits(BlockedSpec(n, k, 64));
 }
 
 TEST(ColumnBlocksOfEveryIsa, OfBf16ByEachRuleAndOfSplitF32) {
   for (ArithmeticId rule : kSplittingRules) {
     for (Precision precision : {Precision::kDefault, Precision::kBf16X3, Precision::kBf16X6}) {
       for (int64_t k : {1, 33, 300}) {
-        ProblemSpec spec = Spec(150, k, 128);
+        ProblemSpec spec = BlockedSpec(150, k, 128);
         if (precision == Precision::kDefault) spec.lhs = spec.rhs = DType::kBF16;
         spec.bf16_sums = rule;
         spec.precision = precision;
@@ -86,7 +86,7 @@ TEST(ColumnBlocksOfEveryIsa, OfBf16ByEachRuleAndOfSplitF32) {
 TEST(ColumnBlocksOfEveryIsa, OfIntegers) {
   for (DType lhs : kAllBytes) {
     for (DType rhs : kAllBytes) {
-      ProblemSpec spec = Spec(100, 130, 64);
+      ProblemSpec spec = BlockedSpec(100, 130, 64);
       spec.lhs = lhs;
       spec.rhs = rhs;
       spec.out = DType::kS32;
@@ -101,7 +101,7 @@ TEST(ColumnBlocksOfEveryIsa, OfQuantizedWeights) {
   for (DType rhs : kAllQuantized) {
     for (const std::vector<int64_t>& scale : scales) {
       for (int64_t n : {131, 300}) {
-        ProblemSpec spec = Spec(n, 320, n == 300 ? 256 : 128);
+        ProblemSpec spec = BlockedSpec(n, 320, n == 300 ? 256 : 128);
         spec.lhs = rhs == DType::kF8E5M2 || scale.empty() ? DType::kBF16 : DType::kF32;
         spec.rhs = rhs;
         spec.rhs_scale = scale;
@@ -116,7 +116,7 @@ TEST(ColumnBlocksOfEveryIsa, OfQuantizedWeights) {
 }
 
 TEST(ColumnBlocksOfEveryIsa, WithProblemsReplicasAndAnOffset) {
-  ProblemSpec spec = Spec(100, 70, 64);
+  ProblemSpec spec = BlockedSpec(100, 70, 64);
   spec.problems = 2;
   spec.replicas = 3;
   spec.groups = 3;
@@ -129,7 +129,7 @@ TEST(ColumnBlocksOfEveryIsa, WithProblemsReplicasAndAnOffset) {
 
 TEST(ColumnBlocksOfEveryIsa, OnThreadsWithPartsOfTheColumns) {
   for (int64_t block_cols : {32, 256}) {
-    ProblemSpec spec = Spec(600, 300, block_cols);
+    ProblemSpec spec = BlockedSpec(600, 300, block_cols);
     spec.group_offset = 3;
     spec.local_groups = 5;
     ExpectBits(spec, {2, 16});
@@ -227,7 +227,7 @@ TEST(BadColumnBlocks, AreRefused) {
       {[](GroupedGemmProblem& p) { p.out.layout = Layout::kColumnBlocks; }, {"out: layout is COLUMN_BLOCKS", "rhs"}},
   };
   for (const BadBlocks& bad : cases) {
-    ExpectParts(ErrorOf(Spec(100, 70, 64), [&](TestProblem& test) { bad.spoil(test.problem); }), bad.message);
+    ExpectParts(ErrorOf(BlockedSpec(100, 70, 64), [&](TestProblem& test) { bad.spoil(test.problem); }), bad.message);
   }
 }
 

@@ -17,7 +17,7 @@
 namespace raggemm::test {
 namespace {
 
-ProblemSpec Spec(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k) {
+ProblemSpec IntegerSpec(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k) {
   ProblemSpec spec = OneGroup(lhs, rhs, m, n, k);
   spec.out = spec.bias_type = DType::kS32;
   return spec;
@@ -28,7 +28,7 @@ RAGGEMM_FOR_EACH_ISA(IntegerProducts);
 
 // No ISA leaves them to its base, but the one that is for bf16 alone, and AMX where its tiles are.
 TEST_P(IntegerProducts, TakeTheUnitOfTheIsa) {
-  const TestProblem test(Spec(DType::kU8, DType::kS8, 3, 33, 100));
+  const TestProblem test(IntegerSpec(DType::kU8, DType::kS8, 3, 33, 100));
   std::vector<int64_t> workspace(1000);
   const std::string plan = ToString(MakePlan(test.problem, With(GetParam()), absl::MakeSpan(workspace)).value());
   const bool is_of_bf16 = IsaName(GetParam()) == "avx512_bf16" || IsaName(GetParam()) == "neon_bf16";
@@ -38,7 +38,7 @@ TEST_P(IntegerProducts, TakeTheUnitOfTheIsa) {
 
 // A beta whose bits would be the -0 of a float.
 TEST_P(IntegerProducts, ReadCWhereBetaIsTheLowestNumber) {
-  ProblemSpec spec = Spec(DType::kS8, DType::kS8, 2, 3, 1);
+  ProblemSpec spec = IntegerSpec(DType::kS8, DType::kS8, 2, 3, 1);
   spec.c = spec.beta = true;
   const TestProblem test(spec);
   StoreRounded(*test.problem.beta, 0, -0x1p31);
@@ -63,7 +63,7 @@ TEST(IntegerProductsOfEveryIsa, OfEveryTwoBytes) {
     for (DType rhs : kAllBytes) {
       for (int64_t k : {1, 2, 3, 4, 5}) {
         for (int64_t at = 0; at < k; ++at) {
-          TestProblem test(Spec(lhs, rhs, 256, 256, k));
+          TestProblem test(IntegerSpec(lhs, rhs, 256, 256, k));
           const GroupedGemmProblem& problem = test.problem;
           for (int64_t i = 0; i < 256 * k; ++i) {
             const bool counts = i % k == at;
@@ -91,7 +91,7 @@ TEST(IntegerProductsOfEveryIsa, WrapAround) {
       for (int64_t k : {256, 33'026, 70'000, 140'003}) {
         for (int ends = 0; ends < 4; ++ends) {
           if (!Sampled(8)) continue;
-          TestProblem test(Spec(lhs, rhs, 3, 33, k));
+          TestProblem test(IntegerSpec(lhs, rhs, 3, 33, k));
           const GroupedGemmProblem& problem = test.problem;
           const auto fill = [](const Array& array, bool high) {
             const double low = array.dtype == DType::kS8 ? -128 : 0, top = array.dtype == DType::kS8 ? 127 : 255;
@@ -108,7 +108,7 @@ TEST(IntegerProductsOfEveryIsa, WrapAround) {
 }
 
 TEST(IntegerProductsOfEveryIsa, MisalignedStartsAndSpecialValues) {
-  ProblemSpec spec = Spec(DType::kS8, DType::kS8, 24, 64, 64);
+  ProblemSpec spec = IntegerSpec(DType::kS8, DType::kS8, 24, 64, 64);
   spec.groups = 3;
   spec.sizes = {1, 7, 16};
   spec.c = spec.bias = spec.alpha = spec.beta = spec.special_values = true;

@@ -15,7 +15,7 @@ namespace raggemm::test {
 namespace {
 
 // Four groups, one of them empty, and rows (columns, k) after the last.
-ProblemSpec Base(RaggedMode mode) {
+ProblemSpec ModeSpec(RaggedMode mode) {
   ProblemSpec spec{.mode = mode, .groups = 4, .m = 23, .n = 37, .k = 29, .sizes = {9, 0, 5, 7}};
   if (mode == RaggedMode::kAllRagged) {
     spec.n_sizes = {17, 5, 1, 33};
@@ -29,7 +29,7 @@ class Modes : public testing::Test {};
 
 TEST_F(Modes, EveryStorageAndMixOfDTypes) {
   for (RaggedMode mode : kAllModes) {
-    for (ProblemSpec spec : StorageVariants(Base(mode))) {
+    for (ProblemSpec spec : StorageVariants(ModeSpec(mode))) {
       for (DType lhs : kAllFloats) {
         for (DType rhs : kAllFloats) {
           for (DType out : kAllFloats) {
@@ -56,7 +56,7 @@ std::vector<int64_t> ForTwoProblems(const std::vector<int64_t>& sizes, int64_t r
 
 TEST_F(Modes, EveryStorageWithProblemsAndReplicas) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN, RaggedMode::kAllRagged}) {
-    for (ProblemSpec spec : StorageVariants(Base(mode))) {
+    for (ProblemSpec spec : StorageVariants(ModeSpec(mode))) {
       spec.problems = 2;
       spec.replicas = mode == RaggedMode::kAllRagged || spec.lhs_grouped ? 1 : 3;
       spec.slack = 0;
@@ -75,7 +75,7 @@ TEST_F(Modes, EveryStorageWithProblemsAndReplicas) {
 TEST_F(Modes, EveryOptionalOperand) {
   for (RaggedMode mode : kAllModes) {
     for (int mask = 0; mask < 16; ++mask) {
-      ProblemSpec spec = StorageVariants(Base(mode)).front();
+      ProblemSpec spec = StorageVariants(ModeSpec(mode)).front();
       spec.c = mask & 1;
       spec.beta = mask & 2;
       spec.alpha = mask & 4;

@@ -25,7 +25,7 @@ namespace raggemm::test {
 namespace {
 
 // Enough for many tiles and, with four groups of very different sizes, uneven ones.
-ProblemSpec Base(RaggedMode mode) {
+ProblemSpec LoopSpec(RaggedMode mode) {
   ProblemSpec spec{.mode = mode, .groups = 4, .m = 150, .n = 170, .k = 160, .sizes = {3, 70, 0, 50}, .c = true};
   if (mode == RaggedMode::kAllRagged) spec.n_sizes = spec.k_sizes = {100, 40, 3, 90};
   return spec;
@@ -36,15 +36,15 @@ Options On(Executor executor, int64_t threads, TaskPool* pool = nullptr) {
 }
 
 // One problem of each mode, made once.
-struct Case {
+struct LoopCase {
   TestProblem test;
   std::vector<double> expected;
 };
-std::deque<Case>& Cases() {
+std::deque<LoopCase>& Cases() {
   static auto* cases = [] {
-    auto* made = new std::deque<Case>;
+    auto* made = new std::deque<LoopCase>;
     for (RaggedMode mode : kAllModes) {
-      TestProblem test(StorageVariants(Base(mode)).front());
+      TestProblem test(StorageVariants(LoopSpec(mode)).front());
       std::vector<double> expected = ExpectedOut(test.problem).value();
       made->push_back({std::move(test), std::move(expected)});
     }
@@ -54,7 +54,7 @@ std::deque<Case>& Cases() {
 }
 
 void ExpectExpectedBits(const Options& options) {
-  for (Case& one : Cases()) {
+  for (LoopCase& one : Cases()) {
     one.test.ClearOut();
     ASSERT_EQ(GroupedGemm(one.test.problem, options), absl::OkStatus());
     EXPECT_TRUE(HasBits(one.test.problem.out, one.expected));
@@ -62,17 +62,17 @@ void ExpectExpectedBits(const Options& options) {
   }
 }
 
-constexpr int kThreads[] = {1, 2, 3, 5, 8};
+constexpr int kThreadCounts[] = {1, 2, 3, 5, 8};
 
 TEST(Threads, OfOpenMpAndSerial) {
-  for (int threads : kThreads) {
+  for (int threads : kThreadCounts) {
     ExpectExpectedBits(On(Executor::kOpenMp, threads));
     ExpectExpectedBits(On(Executor::kSerial, threads));
   }
 }
 
 TEST(Threads, OfPools) {
-  for (int threads : kThreads) {
+  for (int threads : kThreadCounts) {
     ThreadedPool pool(threads), newest_first(threads, /*reverse=*/true);
     ExpectExpectedBits(On(Executor::kPool, 0, &pool));
     ExpectExpectedBits(On(Executor::kAuto, 3, &pool));  // a pool is the default where there is one
@@ -100,7 +100,7 @@ class PoolThatIsInterrupted : public InlinePool {
 
 // What a call gave back while tasks of it have not started is nobody else's yet.
 TEST(LateTasks, TakeNoTileOfTheNextCall) {
-  const TestProblem test(Base(RaggedMode::kRaggedM));
+  const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);
   KeepingPool keeping(3);
   Schedule plan = MakeSchedule(test.problem, On(Executor::kPool, 3, &keeping), absl::MakeSpan(workspace)).value();
@@ -130,7 +130,7 @@ TEST(LateTasks, TakeNoTileOfTheNextCall) {
 
 // A team with many loops, some of them without tiles; and one whose caller throws, which nobody waits for.
 TEST(Teams, ComputeEveryTileOfEveryLoop) {
-  const TestProblem test(Base(RaggedMode::kRaggedM));
+  const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);
   ThreadedPool pool(3);
   for (const Options& options : {On(Executor::kPool, 4, &pool), On(Executor::kOpenMp, 3), On(Executor::kSerial, 1)}) {
@@ -155,7 +155,7 @@ TEST(Teams, ComputeEveryTileOfEveryLoop) {
 
 // Each of two tiles waits until the other one has begun. As sanitizers need it, OpenMP has no other thread.
 TEST(Teams, ComputeTilesAtTheSameTime) {
-  const TestProblem test(Base(RaggedMode::kRaggedM));
+  const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   std::vector<int64_t> workspace(4096);
   ThreadedPool pool(2);
   for (const Options& options : {On(Executor::kPool, 2, &pool), On(Executor::kOpenMp, 2)}) {
@@ -184,7 +184,7 @@ TEST(OpenMpThreads, AreOneInAForkedChild) {
 }
 
 TEST(Executor, ThreadsOutOfRangeAreAnError) {
-  const TestProblem test(Base(RaggedMode::kRaggedM));
+  const TestProblem test(LoopSpec(RaggedMode::kRaggedM));
   for (int64_t threads : {int64_t{-1}, kMaxThreads + 1, int64_t{1} << 40}) {
     const absl::Status status = GroupedGemm(test.problem, On(Executor::kAuto, threads));
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;

@@ -35,7 +35,7 @@ std::string Summary(const Schedule& plan) {
                       " ", place.blocks.k, "x", place.blocks.n, place.blocks.k_inner ? " along k" : "");
 }
 
-struct Case {
+struct PlanCase {
   std::string name;
   ProblemSpec spec;
 };
@@ -47,12 +47,12 @@ ProblemSpec Experts(int64_t experts, int64_t k, int64_t n, int64_t rows) {
   return spec;
 }
 
-std::vector<Case> Forward() {
+std::vector<PlanCase> Forward() {
   struct Types {
     DType lhs, rhs;
     std::vector<int64_t> rhs_scale = {}, lhs_scale = {};
   };
-  std::vector<Case> cases;
+  std::vector<PlanCase> cases;
   for (const Types& types : {Types{DType::kF32, DType::kF32},
                              {DType::kBF16, DType::kBF16},
                              {DType::kBF16, DType::kS8, {1, 0}},
@@ -76,8 +76,8 @@ std::vector<Case> Forward() {
   return cases;
 }
 
-std::vector<Case> OtherModes() {
-  std::vector<Case> cases;
+std::vector<PlanCase> OtherModes() {
+  std::vector<PlanCase> cases;
   for (RaggedMode mode : kAllModes) {
     if (mode == RaggedMode::kRaggedM || mode == RaggedMode::kAllRagged) continue;
     ProblemSpec spec{.mode = mode, .groups = 5, .m = 400, .n = 410, .k = 390, .sizes = {1, 200, 0, 64, 103}};
@@ -89,7 +89,7 @@ std::vector<Case> OtherModes() {
   return cases;
 }
 
-std::string Lines(const std::vector<Case>& cases) {
+std::string Lines(const std::vector<PlanCase>& cases) {
   std::vector<std::pair<std::string, Cpu>> cpus;
   for (const Cpu& cpu : MeasuredCpus()) cpus.emplace_back(cpu.name, cpu);
   for (Isa isa : AllIsas()) {
@@ -99,7 +99,7 @@ std::string Lines(const std::vector<Case>& cases) {
   }
   std::vector<int64_t> workspace(100000);
   std::string lines;
-  for (const Case& c : cases) {
+  for (const PlanCase& c : cases) {
     const TestProblem test(c.spec, TestProblem::Contents::kNone);
     InlinePool pool(kThreads);
     for (const auto& [name, cpu] : cpus) {

@@ -29,7 +29,7 @@ class PlanTest : public testing::Test {
   std::vector<int64_t> workspace_;
 };
 
-ProblemSpec Spec(RaggedMode mode) {
+ProblemSpec PlanSpec(RaggedMode mode) {
   ProblemSpec spec{.mode = mode, .groups = 9, .m = 400, .n = 410, .k = 390, .sizes = {0, 1, 200, 0, 7, 64, 3, 100, 0}};
   if (mode == RaggedMode::kAllRagged) spec.n_sizes = spec.k_sizes = {5, 0, 100, 3, 90, 20, 1, 120, 80};
   return StorageVariants(spec).front();
@@ -38,7 +38,7 @@ ProblemSpec Spec(RaggedMode mode) {
 // The tiles, then the slices to fill, are cut into one range for each thread: none left out, none twice.
 TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
   for (RaggedMode mode : kAllModes) {
-    const TestProblem test(Spec(mode));
+    const TestProblem test(PlanSpec(mode));
     for (int64_t threads = 1; threads <= 128; ++threads) {
       const Schedule plan = Make(test.problem, WithThreads(threads)).value();
       EXPECT_LE(plan.threads, threads);
@@ -56,7 +56,7 @@ TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
 
 // No thread has much more than its share: one tile, and the rounding of a range to whole tiles.
 TEST_F(PlanTest, RangesHaveEqualCost) {
-  const TestProblem test(Spec(RaggedMode::kRaggedM));
+  const TestProblem test(PlanSpec(RaggedMode::kRaggedM));
   for (int64_t threads : {1, 2, 3, 4, 8, 16}) {
     const Schedule plan = Make(test.problem, WithThreads(threads)).value();
     ASSERT_EQ(plan.threads, threads);
@@ -90,7 +90,7 @@ TEST_F(PlanTest, GroupsWithoutRowsCostNothing) {
 
 // Facts that a reader looks for.
 TEST_F(PlanTest, Prints) {
-  ProblemSpec spec = Spec(RaggedMode::kRaggedM);
+  ProblemSpec spec = PlanSpec(RaggedMode::kRaggedM);
   spec.rhs = DType::kBF16;
   const TestProblem test(spec);
   const Options options{.executor = Executor::kOpenMp, .isa = Isa::kScalar, .threads = 2};
@@ -102,7 +102,7 @@ TEST_F(PlanTest, Prints) {
 }
 
 TEST_F(PlanTest, PrintsThatOperandsArePacked) {
-  const TestProblem test(Spec(RaggedMode::kAllRagged));
+  const TestProblem test(PlanSpec(RaggedMode::kAllRagged));
   const std::string text = ToString(Make(test.problem, {.isa = Isa::kScalar}).value());
   for (const char* name : {"lhs", "rhs", "out"}) {
     const size_t at = text.find(absl::StrCat("\n", name, ": "));

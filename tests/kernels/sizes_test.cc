@@ -34,7 +34,7 @@ class Sizes : public testing::Test {
   }
 };
 
-ProblemSpec Base(RaggedMode mode, DType sizes_type) {
+ProblemSpec SizesSpec(RaggedMode mode, DType sizes_type) {
   ProblemSpec spec{
       .mode = mode, .groups = 4, .m = 20, .n = 20, .k = 20, .sizes = {3, 7, 0, 5}, .sizes_type = sizes_type};
   if (mode == RaggedMode::kAllRagged) {
@@ -51,7 +51,7 @@ TEST_F(Sizes, ThatCannotBe) {
   for (RaggedMode mode : kRaggedModes) {
     for (DType dtype : kAllSizesTypes) {
       const int64_t most = dtype == DType::kS64 ? kMax : dtype == DType::kS32 ? 0x7FFFFFFF : 0xFFFFFFFF;
-      for (const ProblemSpec& spec : StorageVariants(Base(mode, dtype))) {
+      for (const ProblemSpec& spec : StorageVariants(SizesSpec(mode, dtype))) {
         if (dtype != DType::kU32) {
           const TestProblem negative(spec);
           SetAll(negative, 2, -3);
@@ -71,7 +71,7 @@ TEST_F(Sizes, ThatCannotBe) {
 }
 
 TEST_F(Sizes, OfOneReplica) {
-  ProblemSpec spec = Base(RaggedMode::kRaggedM, DType::kS32);
+  ProblemSpec spec = SizesSpec(RaggedMode::kRaggedM, DType::kS32);
   spec.problems = 2;
   spec.replicas = 3;
   spec.sizes.assign(2 * 3 * 4, 2);
@@ -81,7 +81,7 @@ TEST_F(Sizes, OfOneReplica) {
 }
 
 TEST_F(Sizes, ReplicasOfRaggedNShareThem) {
-  ProblemSpec spec = Base(RaggedMode::kRaggedN, DType::kS32);
+  ProblemSpec spec = SizesSpec(RaggedMode::kRaggedN, DType::kS32);
   spec.replicas = 2;
   spec.sizes = {1, 2, 3, 4, 1, 2, 2, 4};
   const TestProblem test(spec);
@@ -90,7 +90,7 @@ TEST_F(Sizes, ReplicasOfRaggedNShareThem) {
 
 TEST_F(Sizes, ShapesOfArrays) {
   const auto error = [](const std::vector<int64_t>& dims, const std::vector<int64_t>& values, bool both) {
-    TestProblem test(Base(RaggedMode::kRaggedM, DType::kS32));
+    TestProblem test(SizesSpec(RaggedMode::kRaggedM, DType::kS32));
     test.problem.lhs.first_dims = test.AddIntegers(DType::kS32, dims, values);
     if (both) test.problem.out.first_dims = test.problem.lhs.first_dims;
     return ErrorOf(test);
@@ -102,7 +102,7 @@ TEST_F(Sizes, ShapesOfArrays) {
 }
 
 TEST_F(Sizes, AllRaggedHasOneReplica) {
-  ProblemSpec spec = StorageVariants(Base(RaggedMode::kAllRagged, DType::kS32)).front();
+  ProblemSpec spec = StorageVariants(SizesSpec(RaggedMode::kAllRagged, DType::kS32)).front();
   spec.problems = 1;
   spec.replicas = 2;
   for (std::vector<int64_t>* sizes : {&spec.sizes, &spec.n_sizes, &spec.k_sizes}) sizes->insert(sizes->end(), 4, 1);
@@ -111,7 +111,7 @@ TEST_F(Sizes, AllRaggedHasOneReplica) {
 
 // Products of two sizes that fit alone.
 TEST_F(Sizes, AllRaggedBlocksBeyondTheBuffer) {
-  for (const ProblemSpec& spec : StorageVariants(Base(RaggedMode::kAllRagged, DType::kS64))) {
+  for (const ProblemSpec& spec : StorageVariants(SizesSpec(RaggedMode::kAllRagged, DType::kS64))) {
     for (int64_t size : {int64_t{1} << 32, int64_t{100}}) {
       const TestProblem test(spec);
       SetAll(test, 3, size);
@@ -122,7 +122,7 @@ TEST_F(Sizes, AllRaggedBlocksBeyondTheBuffer) {
 
 TEST_F(Sizes, SumBelowTheExtentIsLegal) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK, RaggedMode::kRaggedN}) {
-    const TestProblem test(Base(mode, DType::kS32));
+    const TestProblem test(SizesSpec(mode, DType::kS32));
     EXPECT_EQ(GroupedGemm(test.problem), absl::OkStatus());
     SetAll(test, 3, 10);
     EXPECT_EQ(GroupedGemm(test.problem), absl::OkStatus());

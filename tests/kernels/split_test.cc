@@ -23,7 +23,7 @@ namespace {
 
 constexpr Precision kPrecisions[] = {Precision::kBf16X3, Precision::kBf16X6};
 
-ProblemSpec Spec(int64_t m, int64_t n, int64_t k, DType out = DType::kF32) {
+ProblemSpec SplitSpec(int64_t m, int64_t n, int64_t k, DType out = DType::kF32) {
   ProblemSpec spec{.m = m, .n = n, .k = k, .sizes = {m}};
   spec.out = out;
   return spec;
@@ -67,7 +67,7 @@ class Split : public IsaTest {
  protected:
   // One product of each pair, as a 1x1 result.
   float Product(float a, float b, Precision precision, ArithmeticId rule) {
-    ProblemSpec spec = Spec(1, 1, 1);
+    ProblemSpec spec = SplitSpec(1, 1, 1);
     spec.precision = precision;
     spec.bf16_sums = rule;
     const TestProblem test(spec);
@@ -80,13 +80,13 @@ class Split : public IsaTest {
 RAGGEMM_FOR_EACH_ISA(Split);
 
 // A number with an exponent field from `least` on, of `count`.
-uint64_t Number(Random& random, int64_t least, int64_t count) {
+uint64_t SplitNumber(Random& random, int64_t least, int64_t count) {
   return (random.Next() & 0x807fffff) | static_cast<uint64_t>(least + random.Below(count)) << 23;
 }
 
 TEST_F(SplitOfEveryIsa, NumbersOfManyMagnitudes) {
   for (int64_t k : {1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 130, 257}) {
-    ExpectBits(Spec(17, 70, k), [](Random& random) { return Number(random, 117, 20); });
+    ExpectBits(SplitSpec(17, 70, k), [](Random& random) { return SplitNumber(random, 117, 20); });
     if (HasFatalFailure()) return;
   }
 }
@@ -95,8 +95,8 @@ TEST_F(SplitOfEveryIsa, NumbersOfManyMagnitudes) {
 TEST_F(SplitOfEveryIsa, TermsThatVanish) {
   for (int64_t k : {1, 2, 5, 33, 70}) {
     for (int64_t field : {0, 1, 8, 16, 60, 64}) {
-      ExpectBits(Spec(19, 36, k), [&](Random& random) {
-        return Number(random, field, 3) ^ (field < 20 && random.Coin() ? 0x40000000 : 0);
+      ExpectBits(SplitSpec(19, 36, k), [&](Random& random) {
+        return SplitNumber(random, field, 3) ^ (field < 20 && random.Coin() ? 0x40000000 : 0);
       });
       if (HasFatalFailure()) return;
     }
@@ -109,8 +109,8 @@ TEST_F(SplitOfEveryIsa, SpecialValues) {
                                    0x7f7fffff, 0xff7f8000, 0x7f7f7fff, 0x007fffff, 1,          0x00800000};
   for (int64_t k : {1, 2, 33, 100}) {
     for (int64_t rarity : {2, 50, 2000}) {
-      ExpectBits(Spec(15, 37, k), [&](Random& random) -> uint64_t {
-        return random.Below(rarity) == 0 ? kSpecial[random.Below(std::size(kSpecial))] : Number(random, 120, 10);
+      ExpectBits(SplitSpec(15, 37, k), [&](Random& random) -> uint64_t {
+        return random.Below(rarity) == 0 ? kSpecial[random.Below(std::size(kSpecial))] : SplitNumber(random, 120, 10);
       });
       if (HasFatalFailure()) return;
     }
@@ -118,8 +118,8 @@ TEST_F(SplitOfEveryIsa, SpecialValues) {
 }
 
 TEST_F(SplitOfEveryIsa, AnyBits) {
-  ExpectBits(Spec(60, 200, 1), [](Random& random) { return random.Next(); });
-  ExpectBits(Spec(60, 200, 2), [](Random& random) { return random.Next(); });
+  ExpectBits(SplitSpec(60, 200, 1), [](Random& random) { return random.Next(); });
+  ExpectBits(SplitSpec(60, 200, 2), [](Random& random) { return random.Next(); });
 }
 
 // No infinity and no NaN is lost, and none comes of finite numbers that are far from overflow.
@@ -147,11 +147,11 @@ TEST_F(SplitOfEveryIsa, IsWithinTheBound) {
   Random random(TestSeed());
   for (int64_t k : {1, 2, 30, 700, 3000}) {
     for (int64_t field : {1, 12, 60, 100, 120}) {
-      ForEachWay(Spec(9, 40, k), [&](const ProblemSpec& spec) {
+      ForEachWay(SplitSpec(9, 40, k), [&](const ProblemSpec& spec) {
         if (!Sampled(4)) return;
         TestProblem test(spec);
         FillOperands(test.problem,
-                     [&] { return std::bit_cast<float>(static_cast<uint32_t>(Number(random, field, 8))); });
+                     [&] { return std::bit_cast<float>(static_cast<uint32_t>(SplitNumber(random, field, 8))); });
         EXPECT_TRUE(GivesResultsWithinBound(test)) << Describe(spec) << " seed " << TestSeed();
       });
     }
@@ -164,11 +164,12 @@ TEST_P(Split, LeavesOutWhatIsProven) {
   for (Precision precision : kPrecisions) {
     double largest = 0;
     for (ArithmeticId rule : kSplittingRules) {
-      ProblemSpec spec = Spec(200, 200, 1);
+      ProblemSpec spec = SplitSpec(200, 200, 1);
       spec.precision = precision;
       spec.bf16_sums = rule;
       const TestProblem test(spec);
-      FillOperands(test.problem, [&] { return std::bit_cast<float>(static_cast<uint32_t>(Number(random, 127, 1))); });
+      FillOperands(test.problem,
+                   [&] { return std::bit_cast<float>(static_cast<uint32_t>(SplitNumber(random, 127, 1))); });
       ASSERT_TRUE(GroupedGemm(test.problem, With(GetParam())).ok());
       for (int64_t i = 0; i < 200; ++i) {
         for (int64_t j = 0; j < 200; ++j) {
@@ -187,7 +188,7 @@ TEST_P(Split, LeavesOutWhatIsProven) {
 TEST_F(SplitOfEveryIsa, LargeTiles) {
   for (bool flipped : {false, true}) {
     for (int64_t m : {3, 230}) {
-      ProblemSpec base = Spec(m, 420, 70);
+      ProblemSpec base = SplitSpec(m, 420, 70);
       base.rhs_flipped = flipped;
       ForEachWay(base, [&](const ProblemSpec& spec) {
         if (!Sampled(3)) return;
@@ -201,7 +202,7 @@ TEST(SplitProblem, IsOfF32) {
   for (const auto& [lhs, rhs, out] :
        {std::array{DType::kBF16, DType::kF32, DType::kF32}, std::array{DType::kF32, DType::kF16, DType::kF32},
         std::array{DType::kF32, DType::kF32, DType::kF64}, std::array{DType::kF64, DType::kF64, DType::kF64}}) {
-    ProblemSpec spec = Spec(2, 3, 4, out);
+    ProblemSpec spec = SplitSpec(2, 3, 4, out);
     spec.lhs = lhs;
     spec.rhs = rhs;
     spec.precision = Precision::kBf16X3;
@@ -215,7 +216,7 @@ TEST(SplitProblem, IsOfF32) {
 }
 
 TEST(SplitProblem, IsNamedInThePlan) {
-  ProblemSpec spec = Spec(2, 3, 4);
+  ProblemSpec spec = SplitSpec(2, 3, 4);
   spec.bf16_sums = ArithmeticId::kPairs;
   const auto text = [&] {
     const TestProblem test(spec);

@@ -24,13 +24,13 @@ Options Uncached() {
   return options;
 }
 
-void ExpectBits(const ProblemSpec& spec, absl::Span<const int64_t> threads = {1}) {
+void ExpectSweepBits(const ProblemSpec& spec, absl::Span<const int64_t> threads = {1}) {
   TestProblem test(spec);
   ASSERT_TRUE(GivesExpectedBits(test, Uncached(), threads)) << Describe(spec);
 }
 
 // Groups of 0 to 9 rows: all that are swept, and more.
-ProblemSpec Spec(int64_t n, int64_t k) {
+ProblemSpec SweepSpec(int64_t n, int64_t k) {
   return {.groups = 10, .m = 47, .n = n, .k = k, .sizes = {1, 5, 0, 2, 8, 3, 9, 4, 7, 6}};
 }
 
@@ -53,11 +53,11 @@ TEST(SweepOfEveryIsa, OfEveryTypeAndExtent) {
   for (DType rhs : kAllFloats) {
     for (int64_t k : {1, 7, 8, 31, 256, 257, 530}) {
       for (int64_t n : {1, 16, 31, 33, 64, 100, 300}) {
-        ProblemSpec spec = Spec(n, k);
+        ProblemSpec spec = SweepSpec(n, k);
         spec.rhs = rhs;
         spec.out = n % 2 == 0 ? DType::kF32 : rhs;
         if (!Sampled(8)) continue;
-        ExpectBits(spec);
+        ExpectSweepBits(spec);
         if (testing::Test::HasFatalFailure()) return;
       }
     }
@@ -67,12 +67,12 @@ TEST(SweepOfEveryIsa, OfEveryTypeAndExtent) {
 TEST(SweepOfEveryIsa, OfBf16ByEachRule) {
   for (ArithmeticId rule : kBf16Rules) {
     for (int64_t k : {1, 2, 15, 16, 33, 300}) {
-      ProblemSpec spec = Spec(70, k);
+      ProblemSpec spec = SweepSpec(70, k);
       spec.lhs = spec.rhs = DType::kBF16;
       spec.bf16_sums = rule;
       spec.alpha = spec.bias = k == 33;
       spec.c = k == 300;
-      ExpectBits(spec);
+      ExpectSweepBits(spec);
       if (testing::Test::HasFatalFailure()) return;
     }
   }
@@ -88,13 +88,13 @@ TEST(SweepOfEveryIsa, OfQuantizedWeights) {
                                               {320, 200, kOfSums, DType::kBF16},
                                               {288, 264, kOfElements, DType::kF8E8M0FNU},
                                               {96, 36, kOfElements, DType::kF8E8M0FNU}}) {
-        ProblemSpec spec = Spec(n, k);
+        ProblemSpec spec = SweepSpec(n, k);
         spec.lhs = lhs;
         spec.rhs = rhs;
         spec.rhs_scale = scale;
         spec.scale_type = type;
         if (!Sampled(8)) continue;
-        ExpectBits(spec);
+        ExpectSweepBits(spec);
         if (testing::Test::HasFatalFailure()) return;
       }
     }
@@ -106,7 +106,7 @@ TEST(SweepOfEveryIsa, OfExtremeScales) {
   constexpr uint8_t kCodes[] = {0, 1, 2, 3, 125, 127, 250, 251, 252, 253, 254, 255};
   for (bool flipped : {false, true}) {
     for (DType rhs : {DType::kF4E2M1FN, DType::kF8E4M3FN}) {
-      ProblemSpec spec = Spec(200, 96);
+      ProblemSpec spec = SweepSpec(200, 96);
       spec.lhs = DType::kBF16;
       spec.rhs = rhs;
       spec.rhs_flipped = flipped;
@@ -126,17 +126,17 @@ TEST(SweepOfEveryIsa, OfTheLastGroup) {
     for (int64_t n : {33, 70, 100, 1000}) {
       ProblemSpec spec{.groups = 2, .m = 1 + rows, .n = n, .k = 300, .sizes = {1, rows}};
       spec.lhs = spec.rhs = DType::kBF16;
-      ExpectBits(spec);
+      ExpectSweepBits(spec);
       if (testing::Test::HasFatalFailure()) return;
     }
   }
 }
 
 TEST(SweepOfEveryIsa, OnThreadsWithPartsOfTheColumns) {
-  ProblemSpec spec = Spec(600, 300);
+  ProblemSpec spec = SweepSpec(600, 300);
   spec.group_offset = 3;
   spec.local_groups = 5;
-  ExpectBits(spec, {2, 5});
+  ExpectSweepBits(spec, {2, 5});
 }
 
 }  // namespace

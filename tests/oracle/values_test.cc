@@ -10,7 +10,7 @@
 namespace raggemm::test {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kInf = std::numeric_limits<double>::infinity();
 
 TEST(RoundTo, TiesGoToEven) {
   EXPECT_EQ(RoundTo(DType::kF16, 2049), 2048);
@@ -24,10 +24,10 @@ TEST(RoundTo, TiesGoToEven) {
 
 TEST(RoundTo, LimitsOfTheFormat) {
   EXPECT_EQ(RoundTo(DType::kF16, 65519.9), 65504);
-  EXPECT_EQ(RoundTo(DType::kF16, 65520), kInfinity);
-  EXPECT_EQ(RoundTo(DType::kF16, -65520), -kInfinity);
-  EXPECT_EQ(RoundTo(DType::kBF16, 0x1.ffp127), kInfinity);
-  EXPECT_EQ(RoundTo(DType::kF32, 0x1.ffffffp127), kInfinity);
+  EXPECT_EQ(RoundTo(DType::kF16, 65520), kInf);
+  EXPECT_EQ(RoundTo(DType::kF16, -65520), -kInf);
+  EXPECT_EQ(RoundTo(DType::kBF16, 0x1.ffp127), kInf);
+  EXPECT_EQ(RoundTo(DType::kF32, 0x1.ffffffp127), kInf);
   EXPECT_EQ(RoundTo(DType::kF16, 0x1p-25), 0);
   EXPECT_EQ(RoundTo(DType::kF16, 0x1.8p-24), 0x1p-23);
   EXPECT_TRUE(std::signbit(RoundTo(DType::kF16, -0x1p-30)));

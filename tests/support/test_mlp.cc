@@ -270,7 +270,7 @@ FloatTensor ActivatedRows(const TestMlp& mlp, const FirstProducts& first) {
   const int64_t inner = mlp.spec.intermediate;
   FloatTensor a(type, {mlp.rows, inner});
   const KernelRow& scalar = KernelsFor(Isa::kScalar, kArithmetics[0]);
-  Activate* const activate = KernelsOf(scalar, type).activate[static_cast<int>(mlp.spec.activation)];
+  raggemm::Activate* const activate = KernelsOf(scalar, type).activate[static_cast<int>(mlp.spec.activation)];
   for (int64_t i = 0; i < mlp.rows * inner; ++i) {
     const auto [gate, up] = first.GateAndUp(mlp, i / inner, i % inner);
     activate({.count = 1,

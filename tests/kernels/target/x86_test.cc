@@ -91,13 +91,13 @@ TEST(Probe, TakesTheWidestUnlessANarrowerOneIsClearlyFaster) {
   EXPECT_EQ(PreferredIsa(cpu, pairs), Named("avx512"));
 }
 
-ProblemSpec Spec() {
+ProblemSpec PinnedSpec() {
   return {.groups = 2, .m = 30, .n = 40, .k = 20, .sizes = {5, 20}, .c = true, .bias = true, .alpha = true};
 }
 
 // An error, never a fallback.
 TEST(AbsentIsa, IsAnError) {
-  const TestProblem test(Spec());
+  const TestProblem test(PinnedSpec());
   const absl::Status status = GroupedGemm(test.problem, {.isa = Named("avx512"), .cpu = CpuUpTo(Named("avx2"))});
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_NE(status.message().find("isa: avx512 is not usable here, because "), absl::string_view::npos) << status;
@@ -106,7 +106,7 @@ TEST(AbsentIsa, IsAnError) {
 
 // A unit of the other rule leaves the sums to code for any CPU, and the plan says so.
 TEST(UnitOfTheOtherRule, IsInThePlan) {
-  ProblemSpec spec = Spec();
+  ProblemSpec spec = PinnedSpec();
   spec.lhs = spec.rhs = DType::kBF16;
   std::vector<int64_t> workspace(1000);
   for (const auto& [isa, rule, kernels] : {std::tuple{Named("amx"), ArithmeticId::kPairs, "pairs"},
@@ -120,7 +120,7 @@ TEST(UnitOfTheOtherRule, IsInThePlan) {
   }
 }
 
-TEST(DefaultIsaTest, NamesWhatIsUsable) {
+TEST(DefaultIsaTest, NamesWhatThisCpuLacks) {
   EXPECT_EQ(DefaultIsa({.isa = "sse2"}, CpuUpTo(Named("avx512")), kArithmetics[0]).status().message(),
             "RAGGEMM_ISA: value \"sse2\" is unknown or not usable here; usable: AUTO, AVX512, AVX_VNNI, AVX2, SCALAR");
   EXPECT_EQ(DefaultIsa({.isa = "AVX512"}, CpuUpTo(Named("avx2")), kArithmetics[0]).status().message(),
