@@ -33,7 +33,7 @@ Near Activated(Activation activation, Near gate, const Near* up) {
     factor.value = std::clamp(factor.value, -7.0, 7.0) + 1;
     factor.error += 8 * kEpsilon;
   }
-  const double exact = Exact(activation, gate.value);
+  const double exact = ExactActivation(activation, gate.value);
   const double ulps = 8 + 2 * std::min(RoundedExponent(activation, gate.value), 110.0);
   const double error = 1.2 * gate.error + ulps * kEpsilon * std::abs(exact) + 2 * std::abs(gate.value) * kSmallest;
   const double a = exact * factor.value;
@@ -97,7 +97,7 @@ double RoundedExponent(Activation activation, double x) {
   return scaled ? 1.702 * std::abs(x) : 0;
 }
 
-double Exact(Activation activation, double x) {
+double ExactActivation(Activation activation, double x) {
   switch (activation) {
     case Activation::kSilu:
       return x / (1 + std::exp(-x));

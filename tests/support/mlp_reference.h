@@ -13,7 +13,7 @@ namespace raggemm::test {
 Reference ComputeReference(const TestMlp& mlp);
 
 // Returns activation(x).
-double Exact(Activation activation, double x);
+double ExactActivation(Activation activation, double x);
 // Returns the exponent in the sigmoid, of which rounding it makes an error; 0 if the exponent is x itself.
 double RoundedExponent(Activation activation, double x);
 
