@@ -26,7 +26,7 @@ namespace {
 using Doubles = std::vector<double>;
 
 // activation(x), and its derivative.
-std::pair<double, double> ExactWithDerivative(Activation activation, double x) {
+std::pair<double, double> Exact(Activation activation, double x) {
   const auto of_sigmoid = [&](double z, double slope) {
     const double s = 1 / (1 + std::exp(-z));
     return std::pair{x * s, s + x * s * (1 - s) * slope};
@@ -117,7 +117,7 @@ class Oracle {
         v = std::min(v, 7.);
         u = std::clamp(u, -7., 7.) + 1;
       }
-      const auto [activated, derivative] = ExactWithDerivative(spec_.activation, v);
+      const auto [activated, derivative] = Exact(spec_.activation, v);
       const double factor = mlp_.IsGated() ? u : 1, a = activated * factor, da = Weight(row) * e;
       if (spec_.weight_on == WeightOn::kOutput) At(1, row) += a * e;
       for (int64_t h = 0; h < hidden_; ++h) {

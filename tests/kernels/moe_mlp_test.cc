@@ -189,7 +189,7 @@ TEST_P(MoeMlpTest, ActivationsHaveScalarBitsAndTheStatedError) {
         continue;
       }
       ASSERT_EQ(absl::bit_cast<uint32_t>(out[j]), absl::bit_cast<uint32_t>(scalar[j])) << x[j];
-      const double exact = Exact(activation, x[j]);
+      const double exact = ExactActivation(activation, x[j]);
       if (std::isinf(x[j]) || activation == Activation::kSwigluOai) continue;
       const double ulp = std::max(std::ldexp(1.0, std::ilogb(std::max(std::abs(exact), 1e-300)) - 23), 0x1p-149);
       const double exponent = RoundedExponent(activation, x[j]);
