@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
 import report as bench_report
 
 pytestmark = pytest.mark.slow
