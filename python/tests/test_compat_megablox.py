@@ -96,40 +96,6 @@ def test_a_group_offset_that_is_left_out_is_0():
     np.testing.assert_array_equal(of_two, megablox.tgmm(LHS.T, OUT, SIZES)[:2])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shard", [False, True])
-def test_gmm_equals_megablox(shard):
-    """existing_out, with all groups and with two of them."""
-
-    def call(gmm):
-        rhs, offset = (RHS[:2], jnp.int32(1)) if shard else (RHS, None)
-        return gmm(LHS, rhs, SIZES, jnp.float32, (8, 8, 8), offset, OUT, False, True)
-
-    close(call(megablox.gmm), call(theirs.gmm))
-
-
-@pytest.mark.slow
-def test_gradients_equal_those_of_megablox():
-    """On the rows of groups, for megablox leaves the others undefined."""
-
-    def gradients(gmm):
-        def loss(lhs, rhs):
-            return jnp.sin(gmm(lhs, rhs, SIZES, jnp.float32, (8, 8, 8), None, None, True, True)[:20]).sum()
-
-        dlhs, drhs = jax.grad(loss, (0, 1))(LHS, RHS)
-        return dlhs[:20], drhs
-
-    jax.tree.map(close, gradients(megablox.gmm), gradients(with_gradients.gmm))
-
-
-@pytest.mark.slow
-def test_tgmm_equals_megablox():
-    def call(tgmm):
-        return tgmm(LHS.T, OUT, SIZES, jnp.float32, (8, 8, 8), jnp.int32(1), 2, RHS[:2], True)
-
-    close(call(megablox.tgmm), call(theirs.tgmm))
-
-
 def test_what_megablox_refuses_works():
     """A tile that does not divide m, no tiling, one that a function finds or does not, an offset of shape (1,)."""
     want = megablox.gmm(LHS, RHS, SIZES)
