@@ -30,10 +30,6 @@ def einsum_tgmm(lhs, rhs, sizes):
     return jnp.einsum("gm,mk,mn->gkn", membership(sizes, lhs.shape[0], lhs.dtype), lhs, rhs)
 
 
-def einsum_tgmm_transposed(lhs, rhs, sizes):
-    return jnp.einsum("gm,km,mn->gkn", membership(sizes, lhs.shape[1], lhs.dtype), lhs, rhs)
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def _under_transforms(f, lhs, rhs, sizes, ct):
     def at(lhs, rhs):

@@ -62,12 +62,6 @@ def test_group_offset_of_v3():
         np.testing.assert_array_equal(gradient[:, 0], np.array([[3.0], [2.0]]) * np.ones(6))
 
 
-@pytest.mark.parametrize("offset", [-1, 3])
-def test_a_group_offset_out_of_range_is_an_error(offset):
-    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=rf"group_offset: value {offset} .*in \[0, 2\]"):
-        jax.block_until_ready(ejkernel.grouped_matmul(LHS, RHS[2:], SIZES, offset))
-
-
 def test_local_sizes_over_m_are_an_error():
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="group_sizes: group 3 has size 4 and starts"):
         jax.block_until_ready(ejkernel.grouped_matmul(LHS[:5], RHS[2:], SIZES, 2))

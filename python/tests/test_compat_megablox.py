@@ -1,4 +1,4 @@
-"""raggemm.compat.megablox against megablox itself, interpreted, and against einsums under every transform."""
+"""raggemm.compat.megablox beside megablox itself: metadata of groups, signatures, and what only ours takes."""
 
 import functools
 import importlib

@@ -43,10 +43,6 @@ def test_every_form_of_ragged_dot_general(form):
     form.expected(*operands).check(got)
 
 
-def numbers(ragged=(0,), group=(0,)):
-    return lax.RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), ragged, group)
-
-
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_shard_map(check_vma):
     mesh = jax.make_mesh((3,), ("rows",), axis_types=(AxisType.Auto,), devices=jax.devices()[:3])
@@ -118,16 +114,6 @@ def test_entering_and_leaving_leaves_no_stale_program():
                 ours.append(is_ours(function(LHS, POISONED, SIZES)))
             ours.append(is_ours(function(LHS, POISONED, SIZES)))
         assert ours == [False, *[True, False, True, False] * 2]
-
-
-def test_in_a_function_that_is_being_traced_it_is_refused():
-    def layer(x):
-        with override_ragged_dot():
-            return lax.ragged_dot(x, RHS, SIZES)
-
-    with pytest.raises(RuntimeError, match="enter it around the call"):
-        jax.jit(layer)(LHS)
-    assert jax.jvp(layer, (LHS,), (LHS,))[1].shape == (9, 5)  # runs at once, so that it is fine
 
 
 def test_enabled_for_all_threads(caplog):

@@ -45,18 +45,6 @@ def kernel(algorithm):
     return kernel_registry.get(algorithm, platform=ejkernel.kernels.Platform.XLA)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("transpose_rhs", [False, True])
-@pytest.mark.parametrize("jit", [False, True])
-def test_kernels_of_the_registry(algorithm, transpose_rhs, jit):
-    sizes = np.array([3, 5, 2], np.int32)
-    lhs, rhs = random(0, 10, 7), random(1, 3, 7, 4)
-    call = functools.partial(kernel(algorithm), transpose_rhs=transpose_rhs, tiling=None)
-    args = lhs, rhs.swapaxes(1, 2) if transpose_rhs else rhs, sizes
-    assert custom_calls(jax.jit(call).lower(*args)) == 1
-    close((jax.jit(call) if jit else call)(*args), expected(lhs, rhs, sizes))
-
-
 def test_one_kernel_has_both_names():
     first, second = (inspect.unwrap(kernel(name)) for name in ALGORITHMS[:2])
     assert first is second
