@@ -9,19 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from arrays import sampled
+from arrays import random, sampled
 from raggemm.compat import megablox
 
 # gmm itself hides the module.
 theirs = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm")
-with_gradients = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.ops")
 
 SIZES = np.array([9, 0, 4, 7], np.int32)
 CASES = 130  # of each shape
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 LHS, RHS, OUT = random(24, 8), random(4, 8, 8, seed=1), random(24, 8, seed=2)

@@ -19,28 +19,11 @@ from raggemm import GroupedTensor, QuantizedTensor
 from raggemm.compat import ejkernel, lax, maxtext, megablox, sglang, tokamax, tops
 from raggemm.compat import transformer_engine as te
 
-# Names of arguments in the order of the original libraries; the origins' tests compare more of them.
-SIGNATURES = {
-    ejkernel.grouped_matmul: "lhs rhs group_sizes group_offset existing_out",
-    maxtext.gmm: " ".join(inspect.signature(megablox.gmm).parameters),
-    maxtext.tgmm: " ".join(inspect.signature(megablox.tgmm).parameters),
-    maxtext.permute: "layer inputs gate_logits pre_bias_logits use_custom_sort_vjp rngs roll_to_expert_id input_ids",
-    maxtext.unpermute: "layer intermediate sorted_selected_experts weights batch_size sequence_length",
-    sglang.gmm: "lhs rhs group_sizes preferred_element_type rhs_scale rhs_bias tiling group_offset existing_out",
-    te.grouped_dense: "x kernel group_sizes contracting_dims bias precision preferred_element_type group_offset",
-    te.grouped_gemm: "lhs rhs contracting_dims bias precision preferred_element_type group_offset quantizer_set",
-    te.fused_topk_with_score_function: "logits topk use_pre_softmax num_groups group_topk scaling_factor",
-    te.fused_moe_aux_loss: "probs tokens_per_expert topk coeff",
-    te.token_dispatch: "inp routing_map num_out_tokens probs align_size",
-    te.token_combine: "inp row_id_map merging_probs pad_offsets",
-    te.sort_chunks_by_index: "inp split_sizes sorted_indices",
-}
 
-
-@pytest.mark.parametrize("function", SIGNATURES, ids=lambda f: f"{f.__module__.rpartition('.')[2]}.{f.__name__}")
-def test_arguments_come_in_the_order_of_the_original(function):
-    names = SIGNATURES[function].split()
-    assert list(inspect.signature(function).parameters)[: len(names)] == names
+def test_arguments_of_sglang_come_in_the_order_of_the_original():
+    """Those of other front ends are compared with their origins."""
+    names = "lhs rhs group_sizes preferred_element_type rhs_scale rhs_bias tiling group_offset existing_out"
+    assert list(inspect.signature(sglang.gmm).parameters)[:9] == names.split()
 
 
 def tokamax_dot(lhs, rhs, sizes, **options):

@@ -228,16 +228,6 @@ ERRORS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("change", "options", "message"),
-    ERRORS,
-)
-def test_errors(change, options, message):
-    params = OF_SHARED() | change
-    with pytest.raises(ValueError, match=f"^{message}"):
-        nn.apply(params, X, 2, **options)
-
-
 SHAPE = nn.Shape(width=6, hidden=8, num_experts=5)
 PARAMS = {name: np.asarray(x) for name, x in nn.init(jax.random.key(0), SHAPE).items()}
 NN_X = random(7, SHAPE.width)
@@ -291,11 +281,14 @@ MORE_ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(("change", "options", "message"), MORE_ERRORS, ids=range(len(MORE_ERRORS)))
-def test_more_errors(change, options, message):
-    params = {name: x for name, x in (PARAMS | change).items() if x is not None}
+CALLS = [(OF_SHARED(), X, *row) for row in ERRORS] + [(PARAMS, NN_X, *row) for row in MORE_ERRORS]
+
+
+@pytest.mark.parametrize(("params", "x", "change", "options", "message"), CALLS, ids=range(len(CALLS)))
+def test_errors(params, x, change, options, message):
+    params = {name: w for name, w in (params | change).items() if w is not None}
     with pytest.raises(ValueError, match=f"^{message}"):
-        nn.apply(params, NN_X, 2, **options)
+        nn.apply(params, x, 2, **options)
 
 
 def test_wrong_types_and_numbers():

@@ -1,6 +1,5 @@
 """What programs look like and how they run: names, one call, kept results, donation, threads, explicit meshes."""
 
-import concurrent.futures
 import functools
 
 import jax
@@ -64,20 +63,6 @@ def test_checkpoint_policy():
         jax.tree.map(close, f(LHS, RHS), jax.value_and_grad(of_rows, (0, 1))(LHS, RHS))
     _, dots = counted["none"]
     assert counted == {"none": (4, dots), "ours": (3, dots), "both": (3, dots - 1)}
-
-
-def test_concurrent_calls():
-    lhs, rhs = random(400, 64), random(G, 64, 96)
-    sizes = [np.random.default_rng(i).multinomial(390, [0.25] * G).astype(np.int32) for i in range(16)]
-    want = [np.asarray(gmm(lhs, rhs, s)) for s in sizes]
-    compiled = jax.jit(gmm)
-
-    def run(i):
-        return np.asarray(compiled(*jax.device_put((lhs, rhs, sizes[i]), jax.devices()[i % 4])))
-
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        for got, expected in zip(pool.map(run, list(range(16)) * 4), want * 4, strict=True):
-            np.testing.assert_array_equal(got, expected)
 
 
 # Explicit meshes.

@@ -93,15 +93,6 @@ def test_rules(case, transpose):
     assert (np.asarray(drhs)[1] == 0).all() and (np.asarray(out)[17:] == 0).all()
 
 
-def test_arguments_of_dtypes_are_a_rule():
-    for dtypes in ((jnp.int8, "int4"), (None, jnp.float8_e4m3fn)):
-        ours = run(lhs_quantize_dtype=dtypes[0], rhs_quantize_dtype=dtypes[1])
-        rule = Rule(act_qtype=dtypes[0], weight_qtype=dtypes[1])
-        jax.tree.map(np.testing.assert_array_equal, ours, run(use_qwix_quantization=True, qwix_rule=rule))
-    plain = run()
-    jax.tree.map(np.testing.assert_array_equal, run(qwix_rule=Rule(weight_qtype="int8")), plain)  # not asked for
-
-
 def test_the_rule_that_qwix_has(monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, run(use_qwix_quantization=True), run())
     rules = {"gmm": Rule(weight_qtype="int8")}
