@@ -1,6 +1,5 @@
 """raggemm.compat.ejkernel: its signatures, what its kernels for CPU compute, and its registry."""
 
-import dataclasses
 import functools
 import inspect
 import sys
@@ -91,13 +90,8 @@ def test_shard_map():
 class Registry:
     """What register() uses of ejkernel's kernel_registry: the highest priority wins."""
 
-    @dataclasses.dataclass
-    class Kernel:
-        function: object
-        priority: int
-
     def __init__(self, **kernels):
-        self.kernels = {name: [self.Kernel(function, 0)] for name, function in kernels.items()}
+        self.kernels = {name: [(0, function)] for name, function in kernels.items()}
 
     def list_algorithms(self):
         return sorted(self.kernels)
@@ -106,16 +100,15 @@ class Registry:
         assert (platform, backend) == ("xla", "any")
 
         def add(function):
-            self.kernels[algorithm].append(
-                self.Kernel(functools.wraps(function)(lambda *a, **k: function(*a, **k)), priority)
-            )
+            wrapped = functools.wraps(function)(lambda *a, **k: function(*a, **k))
+            self.kernels[algorithm].append((priority, wrapped))
             return function
 
         return add
 
     def get(self, algorithm, platform, backend):
         assert (platform, backend) == ("xla", "any")
-        return max(self.kernels[algorithm], key=lambda kernel: kernel.priority).function
+        return max(self.kernels[algorithm], key=lambda kernel: kernel[0])[1]
 
 
 @pytest.fixture

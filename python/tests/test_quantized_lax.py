@@ -14,6 +14,7 @@ import raggemm
 from arrays import sampled
 from program_text import custom_calls
 from quantized_modes import SIZES, G, K, M, N
+from quantized_operands import dense
 from ragged_dots import FORMS, Form
 from raggemm import QuantizedTensor
 from raggemm.compat import lax
@@ -29,13 +30,8 @@ def tensor(shape, dtype, seed, with_zero):
     counts = [random.choice([count for count in range(1, n + 1) if n % count == 0]) for n in shape]
     scale = (2.0 ** random.integers(-10, 11, counts)).astype(np.float32)
     zero = random.integers(info.min, info.max + 1, counts).astype(dtype)
-    spread = [
-        np.kron(x.astype(np.float64), np.ones([n // c for n, c in zip(shape, counts, strict=True)]))
-        for x in (scale, zero)
-    ]
-    if not with_zero:
-        return QuantizedTensor(data, scale), (data.astype(np.float64) * spread[0]).astype(np.float32)
-    return QuantizedTensor(data, scale, zero), ((data.astype(np.float64) - spread[1]) * spread[0]).astype(np.float32)
+    q = QuantizedTensor(data, scale, zero if with_zero else None)
+    return q, dense(q).astype(np.float32)
 
 
 @pytest.mark.parametrize("side", [0, 1], ids=["lhs", "rhs"])
@@ -44,11 +40,11 @@ def test_every_form(form, side):
     seed = FORMS.index(form)
     *matrices, sizes = form.operands()
     dtype = (np.int8, ml_dtypes.int4)[seed % 2]
-    given, dense = list(matrices), list(matrices)
-    given[side], dense[side] = tensor(matrices[side].shape, dtype, seed, with_zero=seed % 3 == 0)
+    given, values = list(matrices), list(matrices)
+    given[side], values[side] = tensor(matrices[side].shape, dtype, seed, with_zero=seed % 3 == 0)
     out = lax.ragged_dot_general(*given, sizes, form.numbers)
     assert out.dtype == np.float32
-    form.expected(*dense, sizes).check(out)
+    form.expected(*values, sizes).check(out)
 
 
 RAW = [*(q.FORMATS[f] for f in ("int8", "uint4", "int2", "e4m3", "e5m2", "e2m1"))]

@@ -36,9 +36,8 @@ def rounded(x, name, axes, bound=None):
     return codes * scale
 
 
-def near(got, want, magnitude):
-    """Up to elements that are rounded the other way, where a quotient is next to a tie."""
-    np.testing.assert_array_less(np.abs(np.asarray(got, np.float64) - want), 2e-3 * magnitude + 1e-30)
+# Up to elements that are rounded the other way, where a quotient is next to a tie.
+near = functools.partial(q.near, relative=2e-3)
 
 
 def run(rhs=RHS, lhs=LHS, **options):

@@ -15,35 +15,29 @@ SIZES = np.array([5, 0, 17, 1, 8, 0, 2, 31], np.int32)  # 8 uneven groups
 M, K, N, G = SIZES.sum() + 3, 16, 24, len(SIZES)
 RNG = np.random.default_rng(0)
 LHS, RHS = (RNG.normal(size=shape).astype(np.float32) for shape in ((M, K), (G, K, N)))
-TRANSPOSED = jax.lax.RaggedDotDimensionNumbers((((1,), (2,)), ((), ())), [0], [0])
 
 
-def run(implementation, x, w, transposed, activation=None, sizes=SIZES, dtype=None):
-    options = {"activation": activation, "preferred_element_type": dtype, "implementation": implementation}
-    if transposed:
-        return tokamax.ragged_dot_general(x, w, sizes, TRANSPOSED, **options)
-    return tokamax.ragged_dot(x, w, sizes, **options)
+def run(implementation, x, w, sizes=SIZES, dtype=None):
+    return tokamax.ragged_dot(x, w, sizes, preferred_element_type=dtype, implementation=implementation)
 
 
-def assert_close(ours, theirs, dtype):
-    tolerance = 2e-2 if dtype == jnp.bfloat16 else 2e-5
-    ours, theirs = (np.asarray(x).astype(np.float32) for x in (ours, theirs))
-    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance * np.abs(theirs).max())
+def assert_close(ours, theirs):
+    np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5 * np.abs(theirs).max())
 
 
 @pytest.mark.parametrize(
     "sizes", [SIZES, tokamax.RaggedDotGroupSizes(SIZES, int(SIZES.sum()))], ids=["array", "GroupSizes"]
 )
 def test_ours_is_the_one_that_is_taken(sizes):
-    call = jax.jit(lambda x, w: run([compat.ragged_dot, "xla"], x, w, False, sizes=sizes))
+    call = jax.jit(lambda x, w: run([compat.ragged_dot, "xla"], x, w, sizes))
     assert custom_calls(call.lower(LHS, RHS)) == 1
-    assert custom_calls(jax.jit(lambda x, w: run("xla", x, w, False, sizes=sizes)).lower(LHS, RHS)) == 0
-    assert_close(call(LHS, RHS), run("xla", LHS, RHS, False, sizes=sizes), jnp.float32)
+    assert custom_calls(jax.jit(lambda x, w: run("xla", x, w, sizes)).lower(LHS, RHS)) == 0
+    assert_close(call(LHS, RHS), run("xla", LHS, RHS, sizes))
 
 
 def test_what_ours_does_not_do_falls_through_to_xla():
     lhs, rhs = LHS.astype(np.int16), RHS.astype(np.int16)
-    options = {"dtype": jnp.int32, "transposed": False}
+    options = {"dtype": jnp.int32}
     with pytest.raises(NotImplementedError, match="int16"):
         run([compat.ragged_dot], lhs, rhs, **options)
     got = run([compat.ragged_dot, "xla"], lhs, rhs, **options)
@@ -58,5 +52,5 @@ def test_quantized_weights(axes, lazy):
 
     quantize = AsQArray if lazy else qwix.quantize
     quantized = quantize(jnp.asarray(RHS), jnp.int8, **axes)
-    got = run([compat.ragged_dot], jnp.asarray(LHS), quantized, False)
-    assert_close(got, run("xla", jnp.asarray(LHS), quantized, False), jnp.float32)
+    got = run([compat.ragged_dot], jnp.asarray(LHS), quantized)
+    assert_close(got, run("xla", jnp.asarray(LHS), quantized))
