@@ -86,6 +86,12 @@ dense = functools.partial(te.grouped_dense, LHS, RHS, SIZES)
 V3 = {"use_v3": True}
 ONLY_V3 = "rhs_scale and rhs_bias are only supported by grouped_matmulv3"
 NO_IMPLEMENTATION = NotImplementedError
+
+
+def quantized_tokamax_dot(scale, qtype=None):
+    return tokamax_dot(ROWS, q.QArray(DATA, scale, None, qtype), ROW_SIZES)
+
+
 ERRORS = [
     (lambda: tops.gmm(LHS, RHS[:3], FULL), ValueError, "group_sizes has 4 sizes, but rhs has 3 groups"),
     (lambda: tops.gmm_ref(LHS, RHS, np.array([12])), ValueError, "group_sizes has 1 sizes, but rhs has 4 groups"),
@@ -99,6 +105,8 @@ ERRORS = [
     (lambda: max_gmm(partial_sum=HALF), ValueError, "partial_sum: dtype is float16, must be preferred"),
     (lambda: max_gmm(partial_sum=COLS[1:]), ValueError, r"^partial_sum: shape is \(11, 6\)"),
     (lambda: max_tgmm(existing_out=COLS), ValueError, r"^existing_out: shape is \(12, 6\), must be out's \(4, 5, 6\)"),
+    (lambda: quantized_tokamax_dot(DATA_SCALE[:, 0], "nf4"), NO_IMPLEMENTATION, "^rhs: qtype is nf4"),
+    (lambda: quantized_tokamax_dot(DATA_SCALE), NO_IMPLEMENTATION, r"^rhs\.scale: shape is \(3, 1, 1, 32\), must be"),
     (lambda: sg_gmm(DATA, rhs_scale=DATA_SCALE[0]), ValueError, r"^rhs_scale: shape is \(1, 1, 32\), must be"),
     (lambda: sg_gmm(DATA[0], rhs_scale=DATA_SCALE), ValueError, r"^rhs: shape is \(64, 32\), must have 3"),
     (lambda: sg_gmm(DATA), TypeError, "^lhs: dtype is float32, must be int8 or uint8"),

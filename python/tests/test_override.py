@@ -6,6 +6,7 @@ import logging
 import threading
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 import raggemm
@@ -62,10 +63,15 @@ def test_shard_map(check_vma):
     np.testing.assert_array_equal(got, np.concatenate(want))
 
 
+E4M3, INT32 = ml_dtypes.float8_e4m3fn, {"preferred_element_type": np.int32}
 FALLBACK = {
     "int32": (LHS.astype(np.int32), RHS.astype(np.int32), {}, "lhs is int32"),
     "result": (LHS.astype(np.int8), RHS.astype(np.int8), {"preferred_element_type": np.float32}, "result is float32"),
     "precision": (LHS, RHS, {"precision": "BF16_BF16_F32"}, "precision: BF16_BF16_F32"),
+    "int4 with int16": (LHS.astype(ml_dtypes.int4), RHS.astype(np.int16), INT32, "rhs is int16"),
+    "a result of float8": (LHS.astype(E4M3), RHS.astype(E4M3), {}, "result is float8_e4m3fn"),
+    "a float with int32": (LHS, RHS.astype(np.int8), INT32, "result is int32"),
+    "another float8": (LHS, RHS.astype(ml_dtypes.float8_e4m3b11fnuz), {}, "rhs is float8_e4m3b11fnuz"),
 }
 
 

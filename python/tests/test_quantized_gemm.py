@@ -9,11 +9,10 @@ import pytest
 import quantized_modes as q
 import raggemm
 from arrays import sampled
-from front_end_checks import check_errors
-from quantized_modes import SIZES, G, K, M, N, QArray, experts, near
+from quantized_modes import SIZES, G, K, M, N, experts, near
 from quantized_operands import close, dense, tensor
 from raggemm import QuantizedTensor, gmm
-from raggemm.compat import ejkernel, tokamax
+from raggemm.compat import ejkernel
 
 LHS = q.floats("M", 0)
 
@@ -152,17 +151,3 @@ def test_ejkernels_scales(dtype, blocks):
         ejkernel.grouped_matmul(LHS, data, SIZES, rhs_scale=scale[:, :, 0], use_v3=True),
         ejkernel.grouped_matmul(LHS, data, SIZES, rhs_scale=scale, use_v3=True),
     )
-
-
-DATA, SCALE, _ = experts("int8", 1)
-ERRORS = [
-    (lambda: tokamax.ragged_dot(LHS, QArray(DATA, SCALE[:, 0], None, "nf4"), group_sizes=SIZES), NotImplementedError,
-     "^rhs: qtype is nf4"),
-    (lambda: tokamax.ragged_dot(LHS, QArray(DATA, SCALE), group_sizes=SIZES), NotImplementedError,
-     r"^rhs\.scale: shape is \(3, 1, 1, 32\), must be"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("call, error, message", ERRORS, ids=range(len(ERRORS)))
-def test_experts_errors(call, error, message):
-    check_errors(call, error, message)

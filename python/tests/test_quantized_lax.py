@@ -97,20 +97,3 @@ def test_two_of_integers(names):
     with raggemm.override_ragged_dot() as lowerings:
         jax.jit(lambda *x: jax.lax.ragged_dot(*x))(lhs, rhs, SIZES)
     assert [x.by for x in lowerings] == ["jax"] and "result is " in lowerings[0].why
-
-
-LEFT = {
-    "int4 with int16": (q.FORMATS["int4"], np.dtype(np.int16), np.int32, "rhs is int16"),
-    "a result of float8": (q.FORMATS["e4m3"], q.FORMATS["e4m3"], None, "result is float8_e4m3fn"),
-    "a float with int32": (np.dtype(np.float32), q.FORMATS["int8"], np.int32, "result is int32"),
-    "another float8": (np.dtype(np.float32), np.dtype(ml_dtypes.float8_e4m3b11fnuz), None, "rhs is float8_e4m3b11fnuz"),
-}
-
-
-@pytest.mark.parametrize("case", LEFT)
-def test_what_is_left_to_jax_is_listed(case):
-    left, right, preferred, why = LEFT[case]
-    lhs, rhs = np.ones((M, K)).astype(left), np.ones((G, K, N)).astype(right)
-    with raggemm.override_ragged_dot() as lowerings:
-        jax.jit(lambda *x: jax.lax.ragged_dot(*x, preferred_element_type=preferred))(lhs, rhs, SIZES)
-    assert [(x.by, x.why) for x in lowerings] == [("jax", why)]
