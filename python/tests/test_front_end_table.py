@@ -1,10 +1,9 @@
-"""What all front ends share, as rows of tables: arguments, types of results, every transform, errors."""
+"""What all front ends share, as rows of tables: types of results, errors."""
 
 import functools
 import inspect
 import types
 
-import front_end_checks as checks
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -45,32 +44,15 @@ RESULTS = {
 @pytest.mark.parametrize("name", RESULTS)
 def test_types_of_results_and_gradients(name):
     function, default = RESULTS[name]
-    lhs, rhs = checks.LHS.astype(ml_dtypes.bfloat16), checks.RHS.astype(np.float16)
-    operands = lhs, rhs.astype(ml_dtypes.bfloat16), checks.SHORT
+    lhs, rhs = LHS.astype(ml_dtypes.bfloat16), RHS.astype(np.float16)
+    operands = lhs, rhs.astype(ml_dtypes.bfloat16), SIZES
     assert jax.eval_shape(function, *operands).dtype == default
     for dtype in (np.float16, np.float32):
         assert jax.eval_shape(functools.partial(function, preferred_element_type=dtype), *operands).dtype == dtype
     product = functools.partial(function, preferred_element_type=np.float32)
-    gradients = jax.grad(lambda x, w: product(x, w, checks.SHORT).sum(), (0, 1))(lhs, rhs)
+    gradients = jax.grad(lambda x, w: product(x, w, SIZES).sum(), (0, 1))(lhs, rhs)
     assert [x.dtype for x in gradients] == [lhs.dtype, rhs.dtype]
 
-
-TRANSPOSED = {"transpose_rhs": True}
-# The others hand their operands on to a function of the core.
-PRODUCTS = {
-    "ejkernel": (ejkernel.grouped_matmul, checks.einsum_gmm, checks.LHS, checks.RHS, checks.SHORT),
-    "tops.gmm": (functools.partial(tops.gmm, **TRANSPOSED), checks.einsum_gmm_transposed, checks.LHS,
-                 checks.RHS.swapaxes(1, 2), checks.FULL),
-    "tops.tgmm": (tops.tgmm, checks.einsum_tgmm, checks.LHS, checks.COLS, checks.FULL),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_transforms(name):
-    checks.check(*PRODUCTS[name])
-
-
-# Errors.
 
 SIZES, FULL = np.array([3, 0, 2, 4], np.int32), np.array([3, 0, 2, 7], np.int32)
 M, K, N, G = 12, 5, 6, 4
