@@ -5,7 +5,6 @@ import functools
 import ml_dtypes
 import moe_oracle
 import numpy as np
-import quantized_operands
 import raggemm
 
 TOKENS, HIDDEN, INNER, GROUPS = 9, 64, 32, 4
@@ -19,7 +18,7 @@ GATES = (None, "separate", "halves", "interleaved")
 class Case:
     """Keyword arguments of moe_mlp; what they stand for in float64; and what the oracle needs to know besides."""
 
-    def __init__(self, gate="separate", transposed=(False, False), biases=True, seed=0, large=1.0, weighted=True):
+    def __init__(self, gate="separate", transposed=(False, False), biases=True, seed=0, large=1.0):
         random = np.random.default_rng(seed)
         columns = 2 * INNER if gate in ("halves", "interleaved") else INNER
         self.transposed = transposed
@@ -40,9 +39,8 @@ class Case:
             if gate == "separate":
                 self.values["b_gate"] = normal(GROUPS, INNER)
         self.values["x"][8] = np.nan
-        if weighted:
-            self.values["row_weights"] = normal(ROWS)
-            self.values["row_weights"][SIZES.sum() :] = np.nan
+        self.values["row_weights"] = normal(ROWS)
+        self.values["row_weights"][SIZES.sum() :] = np.nan
         self.given = dict(self.values)
 
     def cast(self, **dtypes):
@@ -51,12 +49,6 @@ class Case:
             if dtype := dtypes.get(name, dtypes.get(name[0] if "_" in name else name)):
                 self.given[name] = x.astype(dtype)
                 self.values[name] = np.float64(self.given[name])
-        return self
-
-    def quantized(self, **tensors):
-        """Weights that are QuantizedTensors."""
-        for name, q in tensors.items():
-            self.given[name], self.values[name] = q, quantized_operands.dense(q)
         return self
 
     def __call__(self, values=None, **options):

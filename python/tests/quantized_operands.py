@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import oracle
+import quantized_formats
 from raggemm import GroupedTensor, QuantizedTensor
 
 
@@ -28,12 +29,9 @@ def tensor(dtype, shape, scale_shape, scale_dtype=np.float32, zero=False):
 
 def spread(factor, shape, rows=None):
     """What each element gets; `rows`: the group of each row, where the factor is (G,)."""
-    factor = np.asarray(factor, np.float64)
-    if factor.ndim == 1:
-        return np.append(factor, 0)[rows][:, None] if rows is not None else factor[:, None, None]
-    for axis in range(factor.ndim):
-        factor = np.repeat(factor, shape[axis] // factor.shape[axis] if factor.shape[axis] != 1 else 1, axis)
-    return factor
+    if rows is not None and np.ndim(factor) == 1:
+        return np.append(np.float64(factor), 0)[rows][:, None]
+    return quantized_formats.spread(np.float64(factor), shape)
 
 
 def dense(q, rows=None):

@@ -19,7 +19,7 @@ PAIRS = [(name, gated) for name in ACTIVATIONS for gated in (True, False) if gat
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 11, 8, 6, 4
 FORWARD = {"contracting_dims": ((1,), (1,))}
-LHS, RHS, BIAS, GATE = random(M, K), random(G, K, N, seed=1), random(G, N, seed=2), 4 * random(M, N, seed=3)
+LHS, RHS, GATE = random(M, K), random(G, K, N, seed=1), 4 * random(M, N, seed=3)
 
 
 def rows(x, sizes=SIZES):

@@ -1,11 +1,10 @@
-"""raggemm.compat.lax against the definition in float64 and against jax.lax: values, derivatives, batches, errors."""
+"""raggemm.compat.lax against the definition in float64 and against jax.lax: values, batches, errors."""
 
 import functools
 import inspect
 import re
 
 import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import oracle
@@ -44,31 +43,6 @@ def test_every_form(form, sizes_per_batch):
             functools.partial(jax.lax.ragged_dot_general, ragged_dot_dimension_numbers=form.numbers), *operands
         )
         assert (got.shape, got.dtype) == (theirs.shape, theirs.dtype)
-
-
-GRADIENTS = ["xbmyk,bgkn->bxmyn, m", "mkl,gnlk->mn, m", "bxkym,bxkyn->gbmn, k", "mk,kn->gmn, k", "cbmk,cbkn->cbmn, b"]
-
-
-@pytest.mark.parametrize("text", GRADIENTS)
-def test_gradients(x64, text):
-    form = Form(text)
-    lhs, rhs, sizes = form.operands(np.float64)
-
-    def loss(product, x, w):
-        return jnp.sin(product(x, w)).sum()
-
-    def ours(x, w):
-        return lax.ragged_dot_general(x, w, sizes, form.numbers)
-
-    def definition(x, w):
-        return form.einsum(x, w, sizes, jnp.einsum)
-
-    got, want = (jax.jit(jax.grad(functools.partial(loss, f), (0, 1)))(lhs, rhs) for f in (ours, definition))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10), got, want)
-    if "->g" in text:  # the second derivative, which lax does not have
-        gradients = [jax.grad(functools.partial(loss, f)) for f in (ours, definition)]
-        got, want = (jax.jit(lambda *x, f=f: jax.jvp(f, x, x)[1])(lhs, rhs) for f in gradients)
-        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
 
 
 def test_ragged_dot_and_its_group_offset():
@@ -146,13 +120,10 @@ def test_wrong_shapes_are_refused_in_the_words_of_lax(case):
 
 
 REFUSED = [
-    ({"lhs": LHS.astype(np.int32)}, TypeError, "lhs: dtype is int32, must be float16"),
     ({"rhs": RHS.astype(ml_dtypes.float8_e4m3b11fnuz)}, TypeError, "rhs: dtype is float8_e4m3b11fnuz"),
     ({"lhs": LHS.astype(np.int8), "rhs": RHS.astype(np.int16)}, TypeError, "rhs: dtype is int16, must be float16"),
     ({"lhs": LHS.astype(ml_dtypes.int4), "rhs": RHS.astype(ml_dtypes.int4)}, TypeError,
      "preferred_element_type: dtype is int4"),
-    ({"preferred_element_type": np.int32}, TypeError, "preferred_element_type: dtype is int32"),
-    ({"group_offset": SIZES}, TypeError, r"group_offset: shape is \(3,\), must be \(\) or"),
     ({"group_offset": 1.0}, TypeError, "group_offset: dtype is float64"),
     ({"group_sizes": SIZES[:2], "group_offset": 0}, TypeError, "rhs group dimension size to be 2, got 3"),
 ]  # fmt: skip

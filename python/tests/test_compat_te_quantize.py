@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from arrays import sampled
+from raggemm import GroupedTensor
 from raggemm.compat import transformer_engine as te
 from te_tensors import E2M1, E4M3, E5M2, MODES, ROWS, SIZES, G, M, blocks, close, most, padded, parts, quantized
 
@@ -132,6 +133,8 @@ def test_dense(name, is_transposed):
         return out, *back(CT)
 
     out, dx, dkernel, dbias = run(X0, kernel, BIAS)
+    product = jax.jit(lambda x, w: te.grouped_gemm(GroupedTensor(x, SIZES), w, dims, quantizer_set=quantizers))
+    np.testing.assert_array_equal(product(X0, kernel), run(X0, kernel, 0 * BIAS)[0])
     dkernel = dkernel.swapaxes(1, 2) if is_transposed else dkernel
 
     def values(which, x, is_colwise):

@@ -1,10 +1,7 @@
 """raggemm.describe: the library, and the plans of a program."""
 
-import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -64,28 +61,3 @@ def test_what_the_function_raises_is_raised_and_recording_ends():
         raggemm.describe(raggemm.gmm, LHS, RHS, np.array([3, 0, 99, 4], np.int32))
     jax.block_until_ready(raggemm.gmm(LHS, RHS, SIZES))
     assert library.take_plans() == ""
-
-
-PROGRAM = """
-import numpy as np, raggemm
-raggemm.describe()
-x, w, sizes = np.ones((8, 4), np.float32), np.ones((2, 4, 3), np.float32), np.array([3, 5])
-raggemm.describe(raggemm.gmm, x, w, sizes)
-with raggemm.options(threads=2, executor="POOL"):
-    raggemm.describe(raggemm.gmm, x, w, sizes)
-"""
-
-
-def _run(**environment):
-    environment = {**os.environ, **environment}
-    return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
-
-
-@pytest.mark.slow
-def test_environment_variables_are_told_and_options_go_first():
-    done = _run(RAGGEMM_ISA="scalar", RAGGEMM_THREADS="1", RAGGEMM_EXECUTOR="Serial")
-    assert done.returncode == 0, done.stderr
-    assert re.search("^instruction set +SCALAR: RAGGEMM_ISA$", done.stdout, re.MULTILINE)
-    assert re.search("^RAGGEMM_EXECUTOR +Serial$", done.stdout, re.MULTILINE)
-    for name, values in {"isa": ["scalar"] * 2, "executor": ["serial", "pool"], "threads": ["1", "2"]}.items():
-        assert re.findall(f"^{name}: (.*)$", done.stdout, re.MULTILINE) == values

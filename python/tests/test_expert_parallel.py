@@ -141,19 +141,6 @@ def test_all_to_all_has_the_bits_of_one_device(of, capacity):
         np.testing.assert_array_equal(x, want)
 
 
-@pytest.mark.slow
-def test_rows_beyond_the_capacity_take_the_other_branch():
-    """The small buffers, and the large ones for the case that they are too small; none where they never are."""
-
-    def buffers(capacity):
-        program = jax.jit(sharded(layer(by_all_to_all, "expert", capacity))).lower(*operands()).as_text()
-        return set(re.findall(rf"stablehlo.all_to_all.*-> tensor<(\d+)x{D}xf32>", program)), "stablehlo.case" in program
-
-    most = T // 4 * TOP_K
-    assert buffers(5) == ({"20", str(4 * most)}, True)
-    assert buffers(most) == ({str(4 * most)}, False)
-
-
 def test_bad_input():
     tokens, ids, weights, *_ = operands()
 

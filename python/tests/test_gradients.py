@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+from arrays import random as random_of
 from arrays import sampled
 from cases import BY_NAME, CASES
 from jax.test_util import check_grads
@@ -21,10 +22,7 @@ M, K, N, G = 11, 5, 6, 4
 pytestmark = pytest.mark.usefixtures("x64")
 
 
-def random(*shape, dtype=np.float64, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
-
-
+random = functools.partial(random_of, dtype=np.float64)
 LHS, RHS, OTHER = random(M, K), random(G, K, N, seed=1), random(M, N, seed=2)
 
 

@@ -163,22 +163,6 @@ def test_beta_zero_never_reads_c(beta):
     assert np.isnan(got[5:]).all()
 
 
-def test_same_bits_in_any_company():
-    """A row's result depends on its own group's operands only: not on the batch, the other rows or the mode."""
-    lhs, rhs = random(40, 300), random(3, 300, 17, seed=1)
-    want = np.asarray(gmm(lhs, rhs, np.array([10, 20, 10], np.int32)))
-    for rows in ([7, 20, 10], [0, 20, 0], [10, 1, 2]):
-        starts, ends = np.array([10 - rows[0], 10, 30]), np.cumsum(rows)
-        part = np.concatenate([lhs[s : s + r] for s, r in zip(starts, rows, strict=True)])
-        got = np.asarray(gmm(part, rhs, np.array(rows, np.int32)))
-        for start, end, size in zip(starts, ends, rows, strict=True):
-            np.testing.assert_array_equal(got[end - size : end], want[start : start + size])
-    transposed = gmm(lhs, np.ascontiguousarray(rhs.swapaxes(1, 2)), np.array([10, 20, 10]), transpose_rhs=True)
-    np.testing.assert_array_equal(transposed, want)
-    uniform = grouped_gemm(lhs[:39].reshape(3, 13, 300), rhs, contracting_dims=((2,), (1,)))
-    np.testing.assert_array_equal(uniform[0, :10], want[:10])
-
-
 def test_grouped_tensor_is_a_pytree():
     x = GroupedTensor(jnp.ones((4, 2)), first_dims=jnp.array([1, 3]), layout="PACKED")
     leaves, tree = jax.tree.flatten(x)

@@ -129,9 +129,10 @@ def test_what_is_wrong_is_an_error_that_lists_what_is_right(monkeypatch, given, 
         pass
 
 
-def test_in_a_function_that_is_being_traced_it_is_refused():
+@pytest.mark.parametrize("context", [lambda: raggemm.options(threads=1), raggemm.override_ragged_dot])
+def test_in_a_function_that_is_being_traced_it_is_refused(context):
     def layer(x):
-        with raggemm.options(threads=1):
+        with context():
             return raggemm.gmm(x, RHS, SIZES)
 
     with pytest.raises(RuntimeError, match="enter it around the call"):

@@ -16,6 +16,8 @@ from jax.sharding import PartitionSpec as P
 from program_text import collectives as collectives_of
 from raggemm import GroupedTensor, gmm, grouped_gemm
 
+pytestmark = pytest.mark.usefixtures("partitioning")
+
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 12, 8, 8, 4
 BATCH = 4
@@ -29,20 +31,6 @@ def mesh():
 
 def square_mesh():
     return jax.make_mesh((2, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def partitioning():
-    raggemm.enable_partitioning()
-    yield
-    raggemm.enable_partitioning(False)
-
-
-@pytest.fixture
-def switched_off():
-    raggemm.enable_partitioning(False)
-    yield
-    raggemm.enable_partitioning()
 
 
 def put(x, spec, on=None):
@@ -83,7 +71,8 @@ def test_weights_sharded_along_n_need_no_communication(transpose):
     assert drhs.sharding.spec == along(n)
 
 
-def test_without_the_rule_operands_are_gathered(switched_off):
+def test_without_the_rule_operands_are_gathered():
+    raggemm.enable_partitioning(False)
     out, collectives = compiled(gmm, LHS, put(RHS, along(2)), SIZES)
     assert collectives == {"all-gather"}
     assert out.sharding.is_fully_replicated

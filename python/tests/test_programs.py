@@ -1,6 +1,5 @@
 """What programs look like and how they run: names, one call, kept results, donation, threads, explicit meshes."""
 
-import concurrent.futures
 import functools
 
 import jax
@@ -12,7 +11,7 @@ from arrays import random
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from program_text import calls, custom_calls
-from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
+from raggemm import GroupedTensor, gmm, grouped_gemm
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 12, 8, 8, 4
@@ -64,49 +63,6 @@ def test_checkpoint_policy():
         jax.tree.map(close, f(LHS, RHS), jax.value_and_grad(of_rows, (0, 1))(LHS, RHS))
     _, dots = counted["none"]
     assert counted == {"none": (4, dots), "ours": (3, dots), "both": (3, dots - 1)}
-
-
-@pytest.mark.parametrize("mode", ["gmm", "tgmm"])
-def test_accumulates_in_place(mode):
-    """c is donated, carried through a scan, and written in its own buffer: the program has no copy of c."""
-    accumulate, second, shape = {
-        "gmm": (
-            lambda c, x, w: grouped_gemm(GroupedTensor(x, SIZES), w, contracting_dims=((1,), (1,)), c=c),
-            random(2, G, K, N, seed=1),
-            (M, N),
-        ),
-        "tgmm": (lambda c, x, y: tgmm(x.T, y, SIZES, existing_out=c), random(2, M, N, seed=1), (G, K, N)),
-    }[mode]
-    rows, c = random(2, M, K), jnp.ones(shape)
-
-    def total(c, rows, second):
-        return jax.lax.scan(lambda c, xw: (accumulate(c, *xw), None), c, (rows, second))[0]
-
-    def copies(compiled):
-        extents = ",".join(map(str, shape))
-        return [line for line in compiled.as_text().splitlines() if f"f32[{extents}]" in line and " copy(" in line]
-
-    compiled = jax.jit(total, donate_argnums=0).lower(c, rows, second).compile()
-    assert copies(compiled) == [] != copies(jax.jit(total).lower(c, rows, second).compile())
-    want = accumulate(accumulate(c, rows[0], second[0]), rows[1], second[1])
-    pointer = c.unsafe_buffer_pointer()
-    out = compiled(c, rows, second)
-    assert out.unsafe_buffer_pointer() == pointer and c.is_deleted()
-    close(out, want)
-
-
-def test_concurrent_calls():
-    lhs, rhs = random(400, 64), random(G, 64, 96)
-    sizes = [np.random.default_rng(i).multinomial(390, [0.25] * G).astype(np.int32) for i in range(16)]
-    want = [np.asarray(gmm(lhs, rhs, s)) for s in sizes]
-    compiled = jax.jit(gmm)
-
-    def run(i):
-        return np.asarray(compiled(*jax.device_put((lhs, rhs, sizes[i]), jax.devices()[i % 4])))
-
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        for got, expected in zip(pool.map(run, list(range(16)) * 4), want * 4, strict=True):
-            np.testing.assert_array_equal(got, expected)
 
 
 # Explicit meshes.

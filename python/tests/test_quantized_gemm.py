@@ -4,17 +4,15 @@ import itertools
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 import quantized_modes as q
 import raggemm
 from arrays import sampled
-from front_end_checks import check_errors
-from quantized_modes import SIZES, G, K, M, N, QArray, experts, near
+from quantized_modes import SIZES, G, K, M, N, experts, near
 from quantized_operands import close, dense, tensor
 from raggemm import QuantizedTensor, gmm
-from raggemm.compat import ejkernel, tokamax
+from raggemm.compat import ejkernel
 
 LHS = q.floats("M", 0)
 
@@ -153,36 +151,3 @@ def test_ejkernels_scales(dtype, blocks):
         ejkernel.grouped_matmul(LHS, data, SIZES, rhs_scale=scale[:, :, 0], use_v3=True),
         ejkernel.grouped_matmul(LHS, data, SIZES, rhs_scale=scale, use_v3=True),
     )
-
-
-QUANTIZED = [(K // b, n) for b, n in ((K, N), (32, N), (16, N), (K, 2))]
-
-
-@pytest.mark.parametrize("blocks", QUANTIZED, ids=str)
-def test_tokamaxs_scales_of_channels_and_less(blocks):
-    count, columns = blocks
-    data = q.elements(q.FORMATS["int8"], (G, K, N), 0)[0]
-    scale = (2.0 ** np.random.default_rng(1).integers(-10, 11, (G, count, columns))).astype(ml_dtypes.bfloat16)
-    dense = data * np.kron(scale.astype(np.float64), np.ones((1, K // count, N // columns)))
-    rows, row_scale, row_values = q.operand(q.FORMATS["int8"], "M", 0, 2)
-    for lhs, values in ((LHS.astype(ml_dtypes.bfloat16), None), (QArray(rows, row_scale), row_values)):
-        out = tokamax.ragged_dot(lhs, QArray(data, scale), group_sizes=SIZES, preferred_element_type=np.float32)
-        values = lhs.astype(np.float64) if values is None else values
-        near(out, *q.product("M", values, dense), 2.0**-8)
-    out = tokamax.ragged_dot(LHS.astype(ml_dtypes.bfloat16), QArray(data, scale), group_sizes=SIZES)
-    assert out.dtype == jnp.bfloat16
-    assert tokamax.ragged_dot(LHS, QArray(data, scale), group_sizes=SIZES).dtype == np.float32
-
-
-DATA, SCALE, _ = experts("int8", 1)
-ERRORS = [
-    (lambda: tokamax.ragged_dot(LHS, QArray(DATA, SCALE[:, 0], None, "nf4"), group_sizes=SIZES), NotImplementedError,
-     "^rhs: qtype is nf4"),
-    (lambda: tokamax.ragged_dot(LHS, QArray(DATA, SCALE), group_sizes=SIZES), NotImplementedError,
-     r"^rhs\.scale: shape is \(3, 1, 1, 32\), must be"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("call, error, message", ERRORS, ids=range(len(ERRORS)))
-def test_experts_errors(call, error, message):
-    check_errors(call, error, message)

@@ -14,6 +14,7 @@ import raggemm
 from arrays import sampled
 from program_text import custom_calls
 from quantized_modes import SIZES, G, K, M, N
+from quantized_operands import dense
 from ragged_dots import FORMS, Form
 from raggemm import QuantizedTensor
 from raggemm.compat import lax
@@ -29,13 +30,8 @@ def tensor(shape, dtype, seed, with_zero):
     counts = [random.choice([count for count in range(1, n + 1) if n % count == 0]) for n in shape]
     scale = (2.0 ** random.integers(-10, 11, counts)).astype(np.float32)
     zero = random.integers(info.min, info.max + 1, counts).astype(dtype)
-    spread = [
-        np.kron(x.astype(np.float64), np.ones([n // c for n, c in zip(shape, counts, strict=True)]))
-        for x in (scale, zero)
-    ]
-    if not with_zero:
-        return QuantizedTensor(data, scale), (data.astype(np.float64) * spread[0]).astype(np.float32)
-    return QuantizedTensor(data, scale, zero), ((data.astype(np.float64) - spread[1]) * spread[0]).astype(np.float32)
+    q = QuantizedTensor(data, scale, zero if with_zero else None)
+    return q, dense(q).astype(np.float32)
 
 
 @pytest.mark.parametrize("side", [0, 1], ids=["lhs", "rhs"])
@@ -44,11 +40,11 @@ def test_every_form(form, side):
     seed = FORMS.index(form)
     *matrices, sizes = form.operands()
     dtype = (np.int8, ml_dtypes.int4)[seed % 2]
-    given, dense = list(matrices), list(matrices)
-    given[side], dense[side] = tensor(matrices[side].shape, dtype, seed, with_zero=seed % 3 == 0)
+    given, values = list(matrices), list(matrices)
+    given[side], values[side] = tensor(matrices[side].shape, dtype, seed, with_zero=seed % 3 == 0)
     out = lax.ragged_dot_general(*given, sizes, form.numbers)
     assert out.dtype == np.float32
-    form.expected(*dense, sizes).check(out)
+    form.expected(*values, sizes).check(out)
 
 
 RAW = [*(q.FORMATS[f] for f in ("int8", "uint4", "int2", "e4m3", "e5m2", "e2m1"))]
@@ -101,20 +97,3 @@ def test_two_of_integers(names):
     with raggemm.override_ragged_dot() as lowerings:
         jax.jit(lambda *x: jax.lax.ragged_dot(*x))(lhs, rhs, SIZES)
     assert [x.by for x in lowerings] == ["jax"] and "result is " in lowerings[0].why
-
-
-LEFT = {
-    "int4 with int16": (q.FORMATS["int4"], np.dtype(np.int16), np.int32, "rhs is int16"),
-    "a result of float8": (q.FORMATS["e4m3"], q.FORMATS["e4m3"], None, "result is float8_e4m3fn"),
-    "a float with int32": (np.dtype(np.float32), q.FORMATS["int8"], np.int32, "result is int32"),
-    "another float8": (np.dtype(np.float32), np.dtype(ml_dtypes.float8_e4m3b11fnuz), None, "rhs is float8_e4m3b11fnuz"),
-}
-
-
-@pytest.mark.parametrize("case", LEFT)
-def test_what_is_left_to_jax_is_listed(case):
-    left, right, preferred, why = LEFT[case]
-    lhs, rhs = np.ones((M, K)).astype(left), np.ones((G, K, N)).astype(right)
-    with raggemm.override_ragged_dot() as lowerings:
-        jax.jit(lambda *x: jax.lax.ragged_dot(*x, preferred_element_type=preferred))(lhs, rhs, SIZES)
-    assert [(x.by, x.why) for x in lowerings] == [("jax", why)]

@@ -31,18 +31,9 @@ def put(x, spec, on=None):
 
     def place(a):
         names = (*spec, *[None] * a.ndim)[: a.ndim] if a.ndim == x.ndim else ()
-        return jax.device_put(
-            a,
-            NamedSharding(
-                on,
-                P(
-                    *[
-                        name if name and extent % on.shape[name] == 0 else None
-                        for name, extent in zip(names, a.shape, strict=False)
-                    ]
-                ),
-            ),
-        )
+        extents = zip(names, a.shape, strict=False)
+        axes = [name if name and extent % on.shape[name] == 0 else None for name, extent in extents]
+        return jax.device_put(a, NamedSharding(on, P(*axes)))
 
     return jax.tree.map(place, x)
 
@@ -96,6 +87,3 @@ def test_no_byte_is_cut(partitioning):
         out, found = compiled(product, LHS, put(w, ALONG[axis]))
         assert found == collectives
         close_to_oracle(out, LHS, dense(w), SIZES)
-
-
-# shard_map

@@ -81,21 +81,6 @@ def sharded(f, in_specs, out_specs):
     return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False))
 
 
-def forward_and_dlhs(lhs, rhs, sizes, cotangent):
-    out, vjp = jax.vjp(lambda lhs: gmm(lhs, rhs, sizes), lhs)
-    return out, *vjp(cotangent)
-
-
-def test_rows_on_four_devices(operands):
-    lhs, rhs = operands
-    cotangent = random(*(M, N), seed=3)
-    ends = np.cumsum(SIZES)
-    sizes = [np.diff(np.clip(ends, d * M // 4, (d + 1) * M // 4), prepend=d * M // 4) for d in range(4)]
-    run = sharded(lambda x, w, s, y: forward_and_dlhs(x, w, s[0], y), (P("x"), P(), P("x"), P("x")), P("x"))
-    want = jax.jit(forward_and_dlhs)(lhs, rhs, SIZES, cotangent)
-    jax.tree.map(same, run(lhs, rhs, np.array(sizes, np.int32), cotangent), want)
-
-
 def test_experts_on_four_devices(operands):
     """Each device has the rows of its two experts and, in the backward pass, their gradients."""
     lhs, rhs = operands

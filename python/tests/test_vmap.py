@@ -1,6 +1,5 @@
 """Every vmap is one call, equal to the loop bit for bit, and copies no weights."""
 
-import functools
 import itertools
 
 import jax
@@ -11,7 +10,7 @@ import pytest
 from arrays import random, sampled
 from cases import CASES
 from program_text import calls, copies_of_weights, custom_calls
-from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
+from raggemm import gmm, tgmm
 
 BATCH = 3
 ORDERS = (np.arange(4), np.array([2, 0, 3, 1]), np.array([3, 2, 1, 0]))  # of the groups, one for each of the batch
@@ -86,30 +85,6 @@ def test_weights_are_read_where_they_lie(transpose):
         backward = jax.jit(jax.grad(lambda *a, f=batched: f(*a).sum(), (0, 1))).lower(*args)
         assert custom_calls(backward) == 3
         assert copies_of_weights(backward, K * N) == []
-
-
-@pytest.mark.parametrize("offsets", [OFFSETS, OFFSETS[:1]], ids=["each", "one"])
-def test_gradients_of_batched_bias_alpha_and_offset(offsets, x64):
-    """Replicas with parameters of their own, whose sums in the gradient must be told apart."""
-    offset_axis = None if len(offsets) == 1 else 0
-    lhs, rhs = (x.astype(np.float64) for x in (ROWS, WEIGHTS[0, :2]))
-    bias, alpha, c, beta = random(BATCH, 2, N), random(BATCH, 2), random(BATCH, M, N), random(BATCH, 2, seed=1)
-    optional = tuple(x.astype(np.float64) for x in (bias, alpha, c, beta))
-
-    def f(sizes, offset, lhs, rhs, bias, alpha, c, beta):
-        options = {"bias": bias, "alpha": alpha, "c": c, "beta": beta, "group_offset": offset}
-        return jnp.sin(grouped_gemm(GroupedTensor(lhs, sizes), rhs, contracting_dims=((1,), (1,)), **options)).sum()
-
-    each = [
-        jax.grad(f, range(2, 8))(SIZES_B[i], np.resize(offsets, BATCH)[i], lhs[i], rhs, *(x[i] for x in optional))
-        for i in range(BATCH)
-    ]
-    batched = jax.vmap(f, (0, offset_axis, 0, None, 0, 0, 0, 0))
-    given = offsets[0] if offset_axis is None else offsets
-    got = jax.grad(lambda *args: batched(*args).sum(), range(2, 8))(SIZES_B, given, lhs, rhs, *optional)
-    want = [jnp.stack(x) for x in zip(*each, strict=True)]
-    want[1] = want[1].sum(0)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12), list(got), want)
 
 
 def test_weight_gradient_of_batched_offsets_is_rounded_once():

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import raggemm
-from public_calls import BYTES, FUNCTIONS, LOGITS, PACKED, PARAMS, SIZES, TOKENS, W, X
-from raggemm import GroupedTensor, QuantizedTensor, nn
+from public_calls import BYTES, FUNCTIONS, LOGITS, PACKED, SIZES, TOKENS, W, X
+from raggemm import QuantizedTensor, nn
 from raggemm.compat import lax
 from raggemm.compat import transformer_engine as te
 
@@ -126,19 +126,12 @@ SCALE = np.ones((1, 1, 8), np.float32)
 HALF_K, HALF_N = np.ones((1, 4, 8), np.uint8), np.ones((1, 8, 4), np.int8)
 IN_BYTES = {
     "half of K": lambda: raggemm.gmm(X, QuantizedTensor(HALF_K, SCALE), SIZES),
-    "half of K without scales": lambda: raggemm.gmm(X, HALF_K, SIZES),
-    "half of N": lambda: raggemm.gmm(X, QuantizedTensor(HALF_N, SCALE), SIZES),
     "half of K, stored transposed": lambda: raggemm.gmm(
         X, QuantizedTensor(HALF_N, SCALE.swapaxes(1, 2)), SIZES, transpose_rhs=True
     ),
     "lhs": lambda: raggemm.gmm(QuantizedTensor(np.ones((4, 4), np.uint8)), W, SIZES),
-    "ragged_dot": lambda: raggemm.ragged_dot(X, QuantizedTensor(HALF_K, SCALE), SIZES),
-    "grouped_gemm": lambda: raggemm.grouped_gemm(
-        GroupedTensor(X, SIZES), QuantizedTensor(HALF_K, SCALE), contracting_dims=((1,), (1,))
-    ),
     "w_up": lambda: raggemm.moe_mlp(X, TOKENS, None, SIZES, QuantizedTensor(HALF_K, SCALE), W),
     "w_down": lambda: raggemm.moe_mlp(X, TOKENS, None, SIZES, W, QuantizedTensor(HALF_N)),
-    "nn": lambda: nn.apply(PARAMS | {"w_up": QuantizedTensor(HALF_K, SCALE)}, X, 1),
     "scales": lambda: raggemm.dequantize(QuantizedTensor(HALF_N, np.ones((1, 8, 8), np.float32))),
 }
 

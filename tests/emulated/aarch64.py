@@ -21,7 +21,7 @@ LEFT_OUT = {
 # The Python tests that run there, in ten minutes.
 PYTHON_TESTS = (
     "test_package.py",
-    "test_compat_megablox.py -k gmm",
+    "test_modes.py -k every_pattern",
     "test_override.py",
     "test_moe_mlp.py",
     "test_quantized_gemm.py",
