@@ -1,4 +1,4 @@
-"""What all front ends share, as rows of tables: types of results, errors."""
+"""Tables of the types of results and of the errors that all front ends share."""
 
 import functools
 import inspect
@@ -20,7 +20,7 @@ from raggemm.compat import transformer_engine as te
 
 
 def test_arguments_of_sglang_come_in_the_order_of_the_original():
-    """Those of other front ends are compared with their origins."""
+    """Compares one signature. The tests of origins compare those of other front ends."""
     names = "lhs rhs group_sizes preferred_element_type rhs_scale rhs_bias tiling group_offset existing_out"
     assert list(inspect.signature(sglang.gmm).parameters)[:9] == names.split()
 

@@ -88,7 +88,7 @@ def test_beyond_int32():
 
 MOST = 2**31 - 1
 ALL_IN_ONE, FIRST = [0, 0, 30, 0, 0], np.arange(ROWS) == 7
-# What is wrong in a batch: what is batched, the changes, and the errors with weights that all share and with own ones.
+# A row has the batched arguments, the changes, and the errors with weights that all share and with own weights.
 WRONG = {
     "a size": (("group_sizes",), {"group_sizes": [[9, 0, 1, 0, 0], [0, 5, -1, 2, 0], [0, 0, 3, 0, 0]]},
         "group_sizes: group 2 has size -1", "group_sizes: group 7 has size -1"),

@@ -1,4 +1,4 @@
-// What is fetched during the walk over a tile. The bits of results show whether the walk itself is right.
+// Tests of the prefetches during the walk over a tile. The bits of results show whether the walk itself is right.
 #include "kernels/block.h"
 
 #include <cstdint>

@@ -34,7 +34,7 @@ GRADIENT_MODEL = "qwen3-30b-a3b"
 BFLOAT16 = "raggemm, bfloat16"
 # Rows of a prefill layer that all contenders run on, about: ragged_dot multiplies every row with every expert. Its
 # gradients take five times as long.
-PREFILL_ROWS, GRADIENT_ROWS = 256, 128
+PREFILL_ROWS, GRADIENT_ROWS = 128, 64
 
 
 class Effort(NamedTuple):

@@ -36,8 +36,6 @@ from raggemm._primitive.jax_versions import varying
 
 __all__ = ["ragged_dot"]
 
-__all__ = ["ragged_dot"]
-
 # What tokamax calls a gated activation, of which its "gelu" is jax.nn.gelu's default, by tanh.
 _GATED = {"silu": "SILU", "gelu": "GELU_TANH", "gelu_tanh": "GELU_TANH", "swigluoai": "SWIGLU_OAI"}
 
