@@ -14,6 +14,7 @@
 #include "raggemm/grouped_gemm.h"
 
 namespace raggemm {
+
 absl::Status MlpPhases::WithTeam(absl::FunctionRef<absl::Status()> caller) {
   const RowRange first = Next(rows_.begin, {rows_.begin, rows_.end}, kPieceRows);
   SetSizes(first);
