@@ -351,16 +351,6 @@ constexpr void AddSweeps(FormatKernels& kernels) {
   }
 }
 
-// Looks codes up beside the sums of the first row tile. GFLOP/s, packed first and so, two cores of Zen 4, 2048x768:
-// MXFP4 208 and 287 at 16 rows, 258 and 314 at 32; fp8 261 and 316, 300 and 316; int4 239 and 286, 242 and 273.
-template <class V, int kMr>
-constexpr void AddExpanding(FormatKernels& kernels) {
-  if constexpr (kMr > 0) {
-    kernels.expand[kMr] = WordTileOf<V, kMr, 2, WordsFrom::kRowsAndPack>();
-    AddExpanding<V, kMr - 1>(kernels);
-  }
-}
-
 // Adds rhs packers of each quantized format of four bits or more, and where the row's kernels multiply words also lhs
 // packers and sweeps.
 template <class V, bool kAll, int kIndex = 0>
@@ -373,6 +363,9 @@ constexpr void AddQuantized(KernelRow& row) {
       if constexpr (kAll) {
         kernels.lhs = kernels.rhs;
         AddSweeps<Traits, kSweepRows>(kernels);
+        // Kernels look codes up beside the sums of the first row tile. GFLOP/s of strips packed first and of these, two
+        // cores of Zen 4, 2048x768: MXFP4 208 and 287 at 16 rows, 258 and 314 at 32; fp8 261 and 316, 300 and 316;
+        // int4 239 and 286, 242 and 273.
         AddExpanding<Traits, Traits::kRows>(kernels);
       }
     }

@@ -97,7 +97,9 @@ constexpr void AddWeights(FormatKernels& kernels) {
       using Steps = FmaSteps<Sums, Quantized<kIndex>, kMr, kNv, false, kId>;
       kernels.sweep[kMr] = {SweepGemm<Sums, Steps, kMr, kNv>, kNv * V::kWidth};
     }
-    kernels.expand[kMr] = TileOf<V, Quantized<kIndex>, kId, kMr, V::kStrip, true>();
+    if constexpr (2 * kMr > kTallest<V, kId>) {
+      kernels.expand[kMr] = TileOf<V, Quantized<kIndex>, kId, kMr, V::kStrip, true>();
+    }
     AddWeights<V, kIndex, kId, kMr - 1>(kernels);
   }
 }

@@ -162,7 +162,7 @@ constexpr void AddMmlaTiles(FormatKernels& kernels) {
     for (int mr = kMr - 1; mr <= kMr; ++mr) {  // an odd row has a partner of garbage
       kernels.packed[mr] = MmlaGemm<V, kMr, MmlaFrom::kStrip>;
       kernels.direct[mr][0] = kernels.direct[mr][1] = {MmlaGemm<V, kMr, MmlaFrom::kRows>, V::kStrip * V::kWidth};
-      kernels.expand[mr] = MmlaGemm<V, kMr, MmlaFrom::kRowsAndPack>;
+      if constexpr (2 * kMr > V::kRows) kernels.expand[mr] = MmlaGemm<V, kMr, MmlaFrom::kRowsAndPack>;
     }
     AddMmlaTiles<V, kMr + 2>(kernels);
   }

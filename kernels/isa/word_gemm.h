@@ -237,13 +237,21 @@ constexpr Microkernel* WordTileOf() {
   return TileGemm<V, WordSteps<V, kMr, kNv, kFrom>, kMr, kNv>;
 }
 
+// The first of two or more register tiles stores the strip, so it has more than half of the rows of the tallest.
+template <class V, int kMr>
+constexpr void AddExpanding(FormatKernels& kernels) {
+  if constexpr (2 * kMr > V::kRows) {
+    kernels.expand[kMr] = WordTileOf<V, kMr, 2, WordsFrom::kRowsAndPack>();
+    AddExpanding<V, kMr - 1>(kernels);
+  }
+}
+
 template <class V, int kMr>
 constexpr void AddWordTiles(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
     constexpr int kWide = V::kWide[kMr];
     kernels.direct[kMr][0] = {WordTileOf<V, kMr, kWide, WordsFrom::kRows>(), kWide * V::kWidth};
     kernels.direct[kMr][1] = {WordTileOf<V, kMr, 2, WordsFrom::kRows>(), 2 * V::kWidth};
-    kernels.expand[kMr] = WordTileOf<V, kMr, 2, WordsFrom::kRowsAndPack>();
     if constexpr (kMr <= kSweepRows) {
       kernels.sweep[kMr] = {SweepGemm<V, WordSteps<V, kMr, 2, WordsFrom::kRows>, kMr, 2>, 2 * V::kWidth};
     }
@@ -257,6 +265,7 @@ constexpr void AddWordFormat(KernelRow& row, DType dtype) {
   FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
   kernels.lhs = kernels.rhs = {PackRowWords<V>, PackTransposedWords<V>};
   AddWordTiles<V, V::kRows>(kernels);
+  AddExpanding<V, V::kRows>(kernels);
 }
 
 template <class V>

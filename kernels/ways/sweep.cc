@@ -30,7 +30,7 @@ bool Sweeps(const Schedule& schedule, int64_t rows) {
   if (schedule.read_rhs.expand != nullptr || rows > kSweepRows || SweepsOf(schedule)[rows].run == nullptr) return false;
   // Column blocks lie in the order of memory for the others too, which keep their sums in registers for longer.
   const bool streams = schedule.rhs_streams && schedule.rhs.block_cols == 0;
-  return streams || (schedule.mode == RaggedMode::kRaggedM && !ReadsInPlace(schedule));
+  return streams || (schedule.mode != RaggedMode::kRaggedK && !ReadsInPlace(schedule));
 }
 
 Strip SweptStrip(const Schedule& schedule, const TilePlace& place, int64_t cols_left) {

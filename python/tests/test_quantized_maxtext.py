@@ -142,6 +142,14 @@ def test_qarrays_have_the_cotangents_that_maxtext_gives_them():
     assert drhs.qvalue.dtype == jax.dtypes.float0 and (drhs.scale == 0).all()
 
 
+def test_the_gradient_of_a_partial_sum_is_that_of_the_result():
+    def loss(partial_sum):
+        rule = {"use_qwix_quantization": True, "qwix_rule": Rule(act_qtype="int8")}
+        return (maxtext.gmm(LHS, RHS, SIZES, partial_sum=partial_sum, **rule) * CT).sum()
+
+    np.testing.assert_array_equal(jax.jit(jax.grad(loss))(jnp.zeros((M, N), jnp.float32)), CT)
+
+
 def test_tgmm_quantizes():
     cols = RANDOM.normal(size=(M, N)).astype(np.float32)
     out = maxtext.tgmm(LHS.T, cols, SIZES, lhs_quantize_dtype=jnp.int8, rhs_quantize_dtype=jnp.int8)
