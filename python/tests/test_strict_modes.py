@@ -97,12 +97,17 @@ def same_bits(got, want):
 
 
 def pairs():
-    """Returns each call with each mode. The short run has raggemm's own functions: the first call of each, in turn in
-    each mode that compiles, for debug_nans compiles every operation by itself."""
-    first = [name for name in CALLS if name.count(".") == 1 and name.endswith("-0")]
+    """Returns the first call of each function with each mode, and its other calls with the modes in turn.
+
+    The short run has the first calls of raggemm's own functions, in turn in each mode that compiles: debug_nans
+    compiles every operation by itself."""
+    first = [name for name in CALLS if name.endswith("-0")]
+    others = [name for name in CALLS if name not in first]
     compiled = [mode for mode, (_, is_compiled) in MODES.items() if is_compiled]
-    short = {(name, compiled[i % len(compiled)]) for i, name in enumerate(first)} | {("raggemm.gmm-0", "debug_nans")}
-    every = [(name, mode) for name in CALLS for mode in MODES]
+    own = [name for name in first if name.count(".") == 1]
+    short = {(name, compiled[i % len(compiled)]) for i, name in enumerate(own)} | {("raggemm.gmm-0", "debug_nans")}
+    every = [(name, mode) for name in first for mode in MODES]
+    every += [(name, list(MODES)[i % len(MODES)]) for i, name in enumerate(others)]
     return [pair if pair in short else pytest.param(*pair, marks=pytest.mark.slow) for pair in every]
 
 

@@ -235,7 +235,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     summary, _, details = __doc__.split("\n\n")
     parser = argparse.ArgumentParser(prog="./dev demo", description=summary, epilog=details)
     parser.add_argument("--weights", choices=FORMATS, help="quantized weights instead of bfloat16")
-    parser.add_argument("--long", action="store_true", help="more runs, one more model, and raggemm on all recorded rows")
+    parser.add_argument(
+        "--long", action="store_true", help="more runs, one more model, and raggemm on all recorded rows"
+    )
     options = parser.parse_args(argv)
     checks = Checks()
     print(heading("bfloat16" if options.weights else "one call"), flush=True)
