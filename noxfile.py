@@ -149,7 +149,7 @@ def sanitized(session: nox.Session, steps: Steps, preset: str) -> None:
 
     Presets leave out the longest tests from ASan. TSan has those whose calls share memory between threads.
     """
-    with steps.step(f"{preset}: build"):
+    with steps.step(f"{preset}: all, with the build"):
         build_sanitized(session, preset, "raggemm_tests", "fuzz_problems", "ffi_driver")
         steps.run(f"{preset}: ctest", "ctest", "--preset", preset, "-LE", "bench", env=fuzzing.SANITIZERS)
         problems = str(ROOT / f"build/{preset}/bin/fuzz_problems")

@@ -31,7 +31,7 @@ from raggemm_demo.layers import Layer, Weights, expert_products, loss_of, random
 from raggemm_demo.layers import recorded_layers as recorded
 
 GRADIENT_MODEL = "qwen3-30b-a3b"
-# Its experts take as long as those of the other two together.
+# Its rows take a third of the time of all three models.
 LONG_MODEL = "mixtral-8x7b"
 BFLOAT16 = "raggemm, bfloat16"
 # Rows of a prefill layer that all contenders run on, about: ragged_dot multiplies every row with every expert. Its
