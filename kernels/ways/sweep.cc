@@ -28,7 +28,7 @@ constexpr StripSource kSwept = {.reads_rhs = true, .stores = false, .sweeps = tr
 
 bool Sweeps(const Schedule& schedule, int64_t rows) {
   if (schedule.read_rhs.expand != nullptr || rows > kSweepRows || SweepsOf(schedule)[rows].run == nullptr) return false;
-  // Other modes than ragged K may have few rows with an rhs that kernels cannot read in place, such as quantized weights.
+  // An rhs that no kernel reads in place is swept in each mode that tends to have few rows: all but ragged K.
   // Column blocks lie in the order of memory for the others too, which keep their sums in registers for longer.
   const bool streams = schedule.rhs_streams && schedule.rhs.block_cols == 0;
   return streams || (schedule.mode != RaggedMode::kRaggedK && !ReadsInPlace(schedule));
