@@ -80,7 +80,7 @@ def state() -> str:
 
 
 def form(name: str, *decorators, **options):
-    """Makes a session. If it ends well it leaves a mark, for which --resume skips it on the same commit."""
+    """Makes a session. If all of it ends well it leaves a mark, for which --resume skips it on the same commit."""
 
     def decorate(function):
         @functools.wraps(function)
@@ -90,8 +90,9 @@ def form(name: str, *decorators, **options):
                 session.skip("passed on the same commit")
             mark.unlink(missing_ok=True)
             function(session, *arguments, **named)
-            mark.parent.mkdir(parents=True, exist_ok=True)
-            mark.write_text(state())
+            if not session.posargs:
+                mark.parent.mkdir(parents=True, exist_ok=True)
+                mark.write_text(state())
 
         for decorator in decorators:
             run = decorator(run)
