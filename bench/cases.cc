@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/problem.h"
+#include "kernels/check/problem.h"
 
 namespace raggemm::bench {
 namespace {

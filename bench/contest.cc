@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/report.h"
 #include "bench/timing.h"
-#include "kernels/problem.h"
+#include "kernels/check/problem.h"
 #include "tests/oracle/reference.h"
 #include "tests/oracle/values.h"
 

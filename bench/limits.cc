@@ -5,7 +5,7 @@
 
 #include "absl/algorithm/container.h"
 #include "bench/timing.h"
-#include "kernels/problem.h"
+#include "kernels/check/problem.h"
 
 namespace raggemm::bench {
 namespace {

@@ -9,7 +9,7 @@
 #include <random>
 #include <utility>
 
-#include "kernels/problem.h"
+#include "kernels/check/problem.h"
 #include "raggemm/element.h"
 #include "tests/oracle/values.h"
 

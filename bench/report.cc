@@ -11,7 +11,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "google/protobuf/util/json_util.h"
-#include "kernels/isa.h"
+#include "kernels/target/isa.h"
 #include "raggemm/plan.h"
 
 namespace raggemm::bench {

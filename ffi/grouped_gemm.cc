@@ -79,8 +79,7 @@ absl::Status GroupedGemmCall::Apply(const Config& config, const xla::ffi::Dictio
 }
 
 absl::Status GroupedGemmCall::Run(const Problem& problem, const Options& options, absl::Span<int64_t> workspace) {
-  const absl::StatusOr<Plan> plan = MakePlan(problem, options, workspace);
-  return plan.ok() ? raggemm::Run(*plan) : plan.status();
+  return GroupedGemm(problem, options, workspace);
 }
 
 absl::StatusOr<std::string> GroupedGemmCall::PlanOf(const Problem& problem, const Options& options,

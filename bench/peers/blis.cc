@@ -12,7 +12,7 @@
 #include "bench/peers/cblas.h"
 #include "bench/peers/libraries.h"
 #include "bench/peers/library.h"
-#include "kernels/isa.h"
+#include "kernels/target/isa.h"
 #include "raggemm/plan.h"
 
 namespace raggemm::bench {

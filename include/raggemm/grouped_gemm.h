@@ -80,7 +80,9 @@ absl::Status Run(const Plan& plan);
 // the address space, or where it shares a byte with the workspace or an operand that is not c from its start.
 absl::Status FillOutWithNaN(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace);
 
-// Both, with a workspace of its own.
+// Plans and computes, with the errors of both. Allocates nothing if an earlier call left buffers that are large enough.
+absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& options, absl::Span<int64_t> workspace);
+// Does so with a workspace of its own.
 absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& options = {});
 
 // One line a fact: mode, extents, ISA, kernels, blocks, tiles, ranges per thread.

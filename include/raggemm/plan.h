@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/string_view.h"
 #include "raggemm/cpu.h"
@@ -39,17 +41,17 @@ struct Options {
   Cpu cpu = HostCpu();
 };
 
-struct Schedule;  // kernels/schedule.h
+struct Schedule;  // kernels/plan/schedule.h
 
-// A call, planned: checked operands, instruction set, tiles and their order. It never changes, points into the operands
-// and the workspace of its call, and prints (ToString in grouped_gemm.h).
+// A planned call: checked operands, instruction set, tiles and their order. A plan never changes. It points into the
+// operands and the workspace of its call. ToString (grouped_gemm.h) prints it.
 class Plan {
  public:
-  explicit Plan(const Schedule& data);
-  const Schedule& data() const;
+  explicit Plan(std::shared_ptr<const Schedule> schedule) : schedule_(std::move(schedule)) {}
+  const Schedule& schedule() const { return *schedule_; }
 
  private:
-  alignas(8) std::byte data_[2816];  // here, because a warm call asks for no memory
+  std::shared_ptr<const Schedule> schedule_;
 };
 
 // Pack buffers that the process keeps for its next calls.

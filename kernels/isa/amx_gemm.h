@@ -21,8 +21,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/isa/microkernel.h"
 #include "kernels/isa/word_gemm.h"
-#include "kernels/microkernel.h"
 
 namespace raggemm {
 namespace {

@@ -9,8 +9,8 @@
 #endif
 #include <immintrin.h>
 
+#include "kernels/isa/microkernel.h"
 #include "kernels/isa/pack.h"
-#include "kernels/microkernel.h"
 
 namespace raggemm {
 namespace {

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/isa/microkernel.h"
 #include "kernels/isa/pack.h"
-#include "kernels/microkernel.h"
 
 namespace raggemm {
 namespace {

@@ -7,9 +7,9 @@
 #include <type_traits>
 
 #include "kernels/isa/along_k.h"
+#include "kernels/isa/microkernel.h"
 #include "kernels/isa/mlp.h"
 #include "kernels/isa/tile_gemm.h"
-#include "kernels/microkernel.h"
 
 namespace raggemm {
 namespace {

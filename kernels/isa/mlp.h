@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "kernels/isa/activation.h"
+#include "kernels/isa/microkernel.h"
 #include "kernels/isa/pack.h"
-#include "kernels/microkernel.h"
 #include "raggemm/activation.h"
 
 namespace raggemm {

@@ -12,8 +12,8 @@
 
 #include <cstdint>
 
+#include "kernels/isa/microkernel.h"
 #include "kernels/isa/tile_gemm.h"
-#include "kernels/microkernel.h"
 
 namespace raggemm {
 namespace {

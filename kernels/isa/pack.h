@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/microkernel.h"
+#include "kernels/isa/microkernel.h"
 
 namespace raggemm {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
+#include "kernels/isa/microkernel.h"
 #include "kernels/isa/pack.h"
-#include "kernels/microkernel.h"
 
 namespace raggemm {
 namespace {

@@ -19,10 +19,10 @@
 
 #include "kernels/isa/ends.h"
 #include "kernels/isa/expand.h"
+#include "kernels/isa/microkernel.h"
 #include "kernels/isa/pack.h"
 #include "kernels/isa/partial.h"
 #include "kernels/isa/terms.h"
-#include "kernels/microkernel.h"
 
 namespace raggemm {
 namespace {

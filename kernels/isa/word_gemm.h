@@ -22,8 +22,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/isa/microkernel.h"
 #include "kernels/isa/tile_gemm.h"
-#include "kernels/microkernel.h"
 
 namespace raggemm {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "kernels/microkernel.h"
+#include "kernels/isa/microkernel.h"
 #include "raggemm/cpu.h"
 #include "raggemm/types.h"
 

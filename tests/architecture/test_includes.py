@@ -22,7 +22,7 @@ ORACLE = r'"tests/oracle/\w+\.h"'
 PYTHON = "python/raggemm"
 
 BASE = r'"kernels/(errors|enumerators|workspace)\.h"'
-MICROKERNEL = '"kernels/microkernel.h"'
+MICROKERNEL = '"kernels/isa/microkernel.h"'
 TARGET = r'"kernels/target/\w+\.h"'
 CHECKS = "checked|problem|operand_types|quantization|sizes|buffers|places|fill|moe_mlp|moe_mlp_workspace"
 CHECKED = rf'"kernels/({CHECKS})\.h"'
@@ -43,7 +43,7 @@ RULES = [
             "<cstddef>",
             "<cstdint>",
             "<type_traits>",
-            '"kernels/microkernel.h"',
+            '"kernels/isa/microkernel.h"',
             r'"kernels/isa/\w+\.h"',
             r'"raggemm/(types|activation)\.h"',
         ],
@@ -115,25 +115,27 @@ def test_every_rule_has_files(root):
     ("path", "line"),
     [
         ("include/raggemm/types.h", "#include <cstddef>"),
-        ("include/raggemm/plan.h", '#include "kernels/problem.h"'),
+        ("include/raggemm/plan.h", '#include "kernels/check/problem.h"'),
         ("kernels/isa/avx512.cc", "#include <algorithm>"),
         ("kernels/isa/tile_gemm.h", '#  include "absl/types/span.h"'),
-        ("kernels/plan.cc", "#include <omp.h>"),
-        ("kernels/plan.cc", '#include "proto/config.pb.h"'),
-        ("kernels/plan.cc", '#include "kernels/isa/tile_gemm.h"'),
-        ("kernels/problem.cc", '#include "kernels/schedule.h"'),
-        ("kernels/problem.cc", '#include "kernels/microkernel.h"'),
-        ("kernels/isa.cc", '#include "kernels/problem.h"'),
-        ("kernels/choices.cc", '#include "kernels/ways/way.h"'),
-        ("kernels/choices.cc", '#include "kernels/target/target.h"'),
-        ("kernels/ways/pack.cc", '#include "kernels/fetch.h"'),
-        ("kernels/run.cc", '#include "kernels/target/x86_probe.h"'),
-        ("ffi/handler.cc", '#include "kernels/problem.h"'),
-        ("tests/oracle/rule.cc", '#include "kernels/choices.h"'),
+        ("kernels/plan/schedule.cc", "#include <omp.h>"),
+        ("kernels/plan/schedule.cc", '#include "proto/config.pb.h"'),
+        ("kernels/plan/schedule.cc", '#include "kernels/isa/tile_gemm.h"'),
+        ("kernels/check/problem.cc", '#include "kernels/plan/schedule.h"'),
+        ("kernels/check/problem.cc", '#include "kernels/isa/microkernel.h"'),
+        ("kernels/target/isa.cc", '#include "kernels/check/problem.h"'),
+        ("kernels/plan/select_kernels.cc", '#include "kernels/plan/rhs_layout.h"
+#include "kernels/plan/rhs_mode.h"
+#include "kernels/plan/strategy.h"'),
+        ("kernels/plan/select_kernels.cc", '#include "kernels/target/target.h"'),
+        ("kernels/plan/ways/pack.cc", '#include "kernels/run/prefetch.h"'),
+        ("kernels/run/run.cc", '#include "kernels/target/x86_probe.h"'),
+        ("ffi/handler.cc", '#include "kernels/check/problem.h"'),
+        ("tests/oracle/rule.cc", '#include "kernels/plan/select_kernels.h"'),
         ("tests/oracle/bits.h", '#include "gtest/gtest.h"'),
         ("ffi/handler.cc", '#include "tests/host/mini_host.h"'),
         ("tests/host/mini_host.cc", '#include "ffi/handlers.h"'),
-        ("tests/host/ffi_driver.cc", '#include "kernels/schedule.h"'),
+        ("tests/host/ffi_driver.cc", '#include "kernels/plan/schedule.h"'),
     ],
 )
 def test_forbidden_includes_are_found(path, line):

@@ -14,7 +14,7 @@
 #include "google/protobuf/util/json_util.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
-#include "kernels/isa.h"
+#include "kernels/target/isa.h"
 #include "raggemm/plan.h"
 #include "tests/ffi/plugin_call.h"
 #include "tests/support/isa_fixture.h"

@@ -28,7 +28,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "gtest/gtest.h"
-#include "kernels/isa.h"
+#include "kernels/target/isa.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/ffi/mlp_call.h"
 #include "tests/ffi/plugin_call.h"

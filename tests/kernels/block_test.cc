@@ -1,5 +1,5 @@
 // Tests of the prefetches during the walk over a tile. The bits of results show whether the walk itself is right.
-#include "kernels/block.h"
+#include "kernels/plan/block.h"
 
 #include <cstdint>
 #include <memory>
@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/fetch.h"
-#include "kernels/problem.h"
-#include "kernels/schedule.h"
-#include "kernels/ways/way.h"
+#include "kernels/check/problem.h"
+#include "kernels/plan/rhs_layout.h"
+#include "kernels/plan/rhs_mode.h"
+#include "kernels/plan/schedule.h"
+#include "kernels/plan/strategy.h"
+#include "kernels/run/prefetch.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/variants.h"
 
@@ -39,8 +41,8 @@ class BlockTest : public testing::Test {
   void FetchAll(Fetch& fetch, const TilePlace& place, const Block& block, std::set<int64_t>& lines) {
     Strip strip;
     for (int64_t col = 0; col < block.cols; col += strip.cols) {
-      strip = NextStrip(plan_, place, block.cols - col);
-      if (!strip.source->reads_rhs) AddLines(*fetch.For(Fetch::Work::kPack), block.rhs.data, lines);
+      strip = NextStrip(plan_.tile, place, block.cols - col);
+      if (!strip.mode->reads_rhs) AddLines(*fetch.For(Fetch::Work::kPack), block.rhs.data, lines);
       for (int64_t i = 0; i < place.rows.count; ++i) AddLines(*fetch.For(Fetch::Work::kKernel), block.rhs.data, lines);
     }
   }
@@ -68,13 +70,13 @@ TEST_F(BlockTest, FetchesTheNextBlock) {
       Make(spec, cpu);
       const TilePlace place(plan_, 0);
       Block block, next;
-      ASSERT_TRUE(FirstBlock(plan_, place, block));
+      ASSERT_TRUE(FirstBlock(plan_.tile, place, block));
       next = block;
-      ASSERT_TRUE(NextBlock(plan_, place, next));
-      EXPECT_EQ(place.recipe.fetch, rows == 1 && !rhs_flipped ? Recipe::Order::kStrips : Recipe::Order::kRows);
+      ASSERT_TRUE(NextBlock(plan_.tile, place, next));
+      EXPECT_EQ(place.plan.prefetch, rows == 1 && !rhs_flipped ? TilePlan::Order::kStrips : TilePlan::Order::kRows);
       Fetch fetch(plan_, place, 0);
       fetch.StartBlock(block, &next);
-      const int64_t size = SizeOf(plan_.rhs.dtype);
+      const int64_t size = SizeOf(plan_.tile.call.rhs.dtype);
       std::set<int64_t> want, got;  // lines of the matrix, which need not begin with one of memory
       for (int64_t k = 0; k < next.steps; ++k) {
         for (int64_t col = 0; col < next.cols; ++col) {
@@ -97,14 +99,14 @@ TEST_F(BlockTest, FetchesTheNextColumns) {
     const TilePlace place(plan_, 0);
     ASSERT_TRUE(place.blocks.k_inner);
     Block block;
-    ASSERT_TRUE(FirstBlock(plan_, place, block));
-    const int64_t begin = block.cols * k, size = SizeOf(plan_.rhs.dtype);
+    ASSERT_TRUE(FirstBlock(plan_.tile, place, block));
+    const int64_t begin = block.cols * k, size = SizeOf(plan_.tile.call.rhs.dtype);
     Fetch fetch(plan_, place, 0);
     std::set<int64_t> want, got;
     for (int64_t at = begin; at < begin + block.cols * k; ++at) want.insert(at * size / 64);
     while (block.col == 0) {
       Block next = block;
-      ASSERT_TRUE(NextBlock(plan_, place, next));
+      ASSERT_TRUE(NextBlock(plan_.tile, place, next));
       fetch.StartBlock(block, &next);
       FetchAll(fetch, place, block, got);
       block = next;

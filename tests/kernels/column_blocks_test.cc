@@ -8,11 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/block.h"
-#include "kernels/fetch.h"
-#include "kernels/isa.h"
-#include "kernels/schedule.h"
-#include "kernels/ways/way.h"
+#include "kernels/plan/block.h"
+#include "kernels/plan/rhs_layout.h"
+#include "kernels/plan/rhs_mode.h"
+#include "kernels/plan/schedule.h"
+#include "kernels/plan/strategy.h"
+#include "kernels/run/prefetch.h"
+#include "kernels/target/isa.h"
 #include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/oracle/values.h"
@@ -161,21 +163,21 @@ TEST_P(ColumnBlocks, AreReadAndFetchedFromEndToEnd) {
         .sizes = {1},
         .rhs_layout = Layout::kColumnBlocks,
         .block_cols = 256});
-  ASSERT_EQ(plan_.gemm_tiles, 1);
+  ASSERT_EQ(plan_.work.gemm_tiles, 1);
   const TilePlace place(plan_, 0);
   Fetch fetch(plan_, place, 0);
   Block block;
   int64_t at = 0, fetched = -1;
-  ASSERT_TRUE(FirstBlock(plan_, place, block));
+  ASSERT_TRUE(FirstBlock(plan_.tile, place, block));
   for (bool more = true; more;) {
     EXPECT_EQ(block.rhs.IndexOf(block.k, block.col), at);
     at += block.steps * block.cols;
     Block next = block;
-    more = NextBlock(plan_, place, next);
+    more = NextBlock(plan_.tile, place, next);
     fetch.StartBlock(block, more ? &next : nullptr);
     Strip strip;
     for (int64_t col = 0; col < block.cols; col += strip.cols) {
-      strip = NextStrip(plan_, place, block.cols - col);
+      strip = NextStrip(plan_.tile, place, block.cols - col);
       Prefetch& prefetch = *fetch.For(Fetch::Work::kKernel);
       for (; prefetch.count > 0; --prefetch.count, prefetch.line += 64) {
         const int64_t line = (prefetch.line - block.rhs.data) / 64;

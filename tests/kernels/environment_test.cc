@@ -9,7 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/schedule.h"
+#include "kernels/plan/schedule.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/isa_fixture.h"
@@ -99,7 +99,8 @@ std::string PlannedWith(const Variables& variables, Options options) {
     setenv("RAGGEMM_ISA", "nonsense", 1);  // read once: too late
     const absl::StatusOr<Schedule> again = MakeSchedule(test.problem, options, absl::MakeSpan(workspace));
     if (!again.ok()) return "read twice";
-    return std::string(NameOf(plan->executor)) + " " + IsaName(plan->isa) + " " + std::to_string(plan->threads);
+    return std::string(NameOf(plan->threads.executor)) + " " + IsaName(plan->tile.kernels.isa) + " " +
+           std::to_string(plan->threads.count);
   });
 }
 

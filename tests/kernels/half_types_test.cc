@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/isa.h"
+#include "kernels/target/isa.h"
 #include "tests/oracle/values.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/problem_spec.h"

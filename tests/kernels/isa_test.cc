@@ -1,5 +1,5 @@
 // Kernels that there are, those that this CPU has, and proof that a forced ISA is the one that computes.
-#include "kernels/isa.h"
+#include "kernels/target/isa.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -15,9 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/choices.h"
-#include "kernels/problem.h"
-#include "kernels/schedule.h"
+#include "kernels/check/quantization.h"
+#include "kernels/plan/schedule.h"
+#include "kernels/plan/select_kernels.h"
+#include "kernels/run/plan_text.h"
 #include "kernels/target/target.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/bits_rule.h"
@@ -124,7 +125,7 @@ TEST_P(ForcedIsa, IsInThePlan) {
   const TestProblem test(Spec());
   std::vector<int64_t> workspace(1000);
   const Schedule plan = MakeSchedule(test.problem, With(GetParam()), absl::MakeSpan(workspace)).value();
-  EXPECT_EQ(plan.isa, GetParam());
+  EXPECT_EQ(plan.tile.kernels.isa, GetParam());
   EXPECT_NE(ToString(plan).find("isa: " + IsaName(GetParam()) + "\n"), std::string::npos) << ToString(plan);
 }
 

@@ -1,5 +1,5 @@
 // Every function of every ISA's table against its contract in microkernel.h, with operands that end at a cliff.
-#include "kernels/microkernel.h"
+#include "kernels/isa/microkernel.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "kernels/isa.h"
+#include "kernels/target/isa.h"
 #include "tests/kernels/microkernel/values.h"
 #include "tests/oracle/values.h"
 #include "tests/support/bits_rule.h"

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
-#include "kernels/moe_mlp_workspace.h"
+#include "kernels/mlp/workspace.h"
 #include "raggemm/element.h"
 #include "raggemm/moe_mlp.h"
 #include "tests/oracle/values.h"

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
-#include "kernels/moe_mlp_workspace.h"
-#include "kernels/workspace.h"
+#include "kernels/check/workspace.h"
+#include "kernels/mlp/workspace.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/guarded_buffer.h"
 #include "tests/support/isa_fixture.h"
@@ -27,7 +27,7 @@ struct Region {
   bool is_aligned = true;
 };
 
-// By hand, what kernels/moe_mlp_workspace.h says of them.
+// By hand, what kernels/mlp/workspace.h says of them.
 std::vector<Region> RegionsOf(const MlpBuffers& b, const MoeMlpExtents& e, bool is_backward) {
   const int64_t rows = std::min<int64_t>(e.rows, 256), all = is_backward ? ChunkRowsOf(e) : rows;
   const int64_t size = is_backward ? e.element_bytes : 4;

@@ -11,7 +11,7 @@
 
 #include "absl/base/casts.h"
 #include "gtest/gtest.h"
-#include "kernels/isa.h"
+#include "kernels/target/isa.h"
 #include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/oracle/values.h"

@@ -1,4 +1,4 @@
-#include "kernels/openmp_stack.h"
+#include "kernels/threads/openmp_stack.h"
 
 #include <cstdlib>
 #include <utility>

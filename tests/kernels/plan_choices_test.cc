@@ -14,9 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
-#include "kernels/block.h"
-#include "kernels/schedule.h"
-#include "kernels/ways/way.h"
+#include "kernels/plan/block.h"
+#include "kernels/plan/rhs_layout.h"
+#include "kernels/plan/rhs_mode.h"
+#include "kernels/plan/schedule.h"
+#include "kernels/plan/strategy.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/problem_spec.h"
@@ -30,9 +32,10 @@ constexpr int kThreads = 8;
 
 std::string Summary(const Schedule& plan) {
   const TilePlace place(plan, 0);
-  return absl::StrCat(NameOf(plan.isa), ", ", plan.arithmetic->name, ", ", plan.blocking.m, "x", plan.blocking.n,
-                      " blocks, ", plan.threads, " threads, ", plan.gemm_tiles, " tiles, ", WayOf(place.recipe).name,
-                      " ", place.blocks.k, "x", place.blocks.n, place.blocks.k_inner ? " along k" : "");
+  return absl::StrCat(NameOf(plan.tile.kernels.isa), ", ", plan.tile.kernels.arithmetic->name, ", ",
+                      plan.tile.blocking.m, "x", plan.tile.blocking.n, " blocks, ", plan.threads.count, " threads, ",
+                      plan.work.gemm_tiles, " tiles, ", RowOf(place.plan.mode).name, " ", place.blocks.k, "x",
+                      place.blocks.n, place.blocks.k_inner ? " along k" : "");
 }
 
 struct PlanCase {

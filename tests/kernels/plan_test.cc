@@ -6,7 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "kernels/schedule.h"
+#include "kernels/plan/schedule.h"
+#include "kernels/run/plan_text.h"
 #include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/isa_fixture.h"
@@ -41,15 +42,15 @@ TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
     const TestProblem test(PlanSpec(mode));
     for (int64_t threads = 1; threads <= 128; ++threads) {
       const Schedule plan = Make(test.problem, WithThreads(threads)).value();
-      EXPECT_LE(plan.threads, threads);
-      EXPECT_GE(plan.threads, 1);
+      EXPECT_LE(plan.threads.count, threads);
+      EXPECT_GE(plan.threads.count, 1);
       EXPECT_EQ(FirstTile(plan, 0), 0);
-      EXPECT_EQ(FirstTile(plan, plan.threads), plan.gemm_tiles + plan.fill_tiles);
-      for (int64_t t = 0; t < plan.threads; ++t) EXPECT_LE(FirstTile(plan, t), FirstTile(plan, t + 1));
-      EXPECT_EQ(plan.tile_prefix[0], 0);
-      EXPECT_EQ(plan.tile_prefix[plan.units], plan.gemm_tiles);
-      EXPECT_TRUE(std::is_sorted(plan.tile_prefix, plan.tile_prefix + plan.units + 1));
-      EXPECT_TRUE(std::is_sorted(plan.cost_prefix, plan.cost_prefix + plan.units + 1));
+      EXPECT_EQ(FirstTile(plan, plan.threads.count), plan.work.gemm_tiles + plan.work.fill_tiles);
+      for (int64_t t = 0; t < plan.threads.count; ++t) EXPECT_LE(FirstTile(plan, t), FirstTile(plan, t + 1));
+      EXPECT_EQ(plan.work.tile_prefix[0], 0);
+      EXPECT_EQ(plan.work.tile_prefix[plan.work.units], plan.work.gemm_tiles);
+      EXPECT_TRUE(std::is_sorted(plan.work.tile_prefix, plan.work.tile_prefix + plan.work.units + 1));
+      EXPECT_TRUE(std::is_sorted(plan.work.cost_prefix, plan.work.cost_prefix + plan.work.units + 1));
     }
   }
 }
@@ -59,18 +60,18 @@ TEST_F(PlanTest, RangesHaveEqualCost) {
   const TestProblem test(PlanSpec(RaggedMode::kRaggedM));
   for (int64_t threads : {1, 2, 3, 4, 8, 16}) {
     const Schedule plan = Make(test.problem, WithThreads(threads)).value();
-    ASSERT_EQ(plan.threads, threads);
+    ASSERT_EQ(plan.threads.count, threads);
     std::vector<double> cost_of_tile;
-    for (int64_t u = 0; u < plan.units; ++u) {
-      const int64_t tiles = plan.tile_prefix[u + 1] - plan.tile_prefix[u];
-      const auto cost = static_cast<double>(plan.cost_prefix[u + 1] - plan.cost_prefix[u]);
+    for (int64_t u = 0; u < plan.work.units; ++u) {
+      const int64_t tiles = plan.work.tile_prefix[u + 1] - plan.work.tile_prefix[u];
+      const auto cost = static_cast<double>(plan.work.cost_prefix[u + 1] - plan.work.cost_prefix[u]);
       cost_of_tile.insert(cost_of_tile.end(), tiles, cost / static_cast<double>(tiles));
     }
-    const double total = static_cast<double>(plan.cost_prefix[plan.units]);
+    const double total = static_cast<double>(plan.work.cost_prefix[plan.work.units]);
     const double largest = *std::max_element(cost_of_tile.begin(), cost_of_tile.end());
     for (int64_t t = 0; t < threads; ++t) {
       double cost = 0;
-      for (int64_t tile = FirstTile(plan, t); tile < std::min(FirstTile(plan, t + 1), plan.gemm_tiles); ++tile) {
+      for (int64_t tile = FirstTile(plan, t); tile < std::min(FirstTile(plan, t + 1), plan.work.gemm_tiles); ++tile) {
         cost += cost_of_tile[tile];
       }
       EXPECT_LE(cost, total / static_cast<double>(threads) + 2 * largest) << ToString(plan);
@@ -84,8 +85,8 @@ TEST_F(PlanTest, GroupsWithoutRowsCostNothing) {
   std::fill_n(spec.sizes.begin(), 8, 1);
   const TestProblem test(spec);
   const Schedule plan = Make(test.problem, WithThreads(2)).value();
-  ASSERT_EQ(plan.threads, 2);
-  EXPECT_EQ(FirstTile(plan, 1), plan.gemm_tiles / 2) << ToString(plan);
+  ASSERT_EQ(plan.threads.count, 2);
+  EXPECT_EQ(FirstTile(plan, 1), plan.work.gemm_tiles / 2) << ToString(plan);
 }
 
 // Facts that a reader looks for.
@@ -125,9 +126,9 @@ TEST_F(PlanTest, ExtentsBeyond32Bits) {
   static_cast<Array&>(problem.out) = Huge(uintptr_t{1} << 58, DType::kF32, out);
   problem.lhs.first_dims = problem.out.first_dims = Array{sizes, DType::kS64, groups};
   const Schedule plan = Make(problem, WithThreads(8)).value();
-  EXPECT_GT(plan.gemm_tiles, k64 / plan.blocking.m);
-  for (int64_t t = 0; t < plan.threads; ++t) EXPECT_LT(FirstTile(plan, t), FirstTile(plan, t + 1));
-  EXPECT_EQ(FirstTile(plan, plan.threads), plan.gemm_tiles + plan.fill_tiles);
+  EXPECT_GT(plan.work.gemm_tiles, k64 / plan.tile.blocking.m);
+  for (int64_t t = 0; t < plan.threads.count; ++t) EXPECT_LT(FirstTile(plan, t), FirstTile(plan, t + 1));
+  EXPECT_EQ(FirstTile(plan, plan.threads.count), plan.work.gemm_tiles + plan.work.fill_tiles);
 }
 
 // What a call has for each thread is in arrays of kMaxThreads.
@@ -142,7 +143,7 @@ TEST_F(PlanTest, APoolOfMoreThreadsThanThereMayBe) {
   for (int threads : {static_cast<int>(kMaxThreads), static_cast<int>(kMaxThreads) + 1, 5000}) {
     InlinePool pool(threads);
     const Schedule plan = Make(problem, {.executor = Executor::kPool, .pool = &pool}).value();
-    EXPECT_EQ(plan.threads, kMaxThreads) << "of a pool of " << threads;
+    EXPECT_EQ(plan.threads.count, kMaxThreads) << "of a pool of " << threads;
   }
 }
 

@@ -1,5 +1,5 @@
 // Bad shapes, dtypes and pointers: a clear error, out untouched, and the next call works.
-#include "kernels/problem.h"
+#include "kernels/check/problem.h"
 
 #include <cstdint>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/schedule.h"
+#include "kernels/plan/schedule.h"
 #include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/check.h"

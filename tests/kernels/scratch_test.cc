@@ -1,5 +1,5 @@
 // What a call that is not the first takes from the system: nothing.
-#include "kernels/scratch.h"
+#include "kernels/run/scratch.h"
 
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -16,8 +16,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "gtest/gtest.h"
-#include "kernels/problem.h"
-#include "kernels/schedule.h"
+#include "kernels/check/problem.h"
+#include "kernels/plan/schedule.h"
+#include "kernels/run/run.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/isa_fixture.h"
 #include "tests/support/problem_spec.h"

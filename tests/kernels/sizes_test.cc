@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/problem.h"
+#include "kernels/check/problem.h"
 #include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/check.h"

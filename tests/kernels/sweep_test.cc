@@ -4,10 +4,12 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/block.h"
-#include "kernels/isa.h"
-#include "kernels/schedule.h"
-#include "kernels/ways/way.h"
+#include "kernels/plan/block.h"
+#include "kernels/plan/rhs_layout.h"
+#include "kernels/plan/rhs_mode.h"
+#include "kernels/plan/schedule.h"
+#include "kernels/plan/strategy.h"
+#include "kernels/target/isa.h"
 #include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/check.h"
@@ -44,8 +46,10 @@ TEST_P(Sweep, IsChosenForFewRows) {
     Options options = Uncached();
     options.isa = GetParam();
     const Schedule plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace)).value();
-    const bool has = KernelsOf(*plan.kernels, DType::kF32).sweep[1].run != nullptr && rows <= plan.kernels->rows;
-    EXPECT_EQ(absl::string_view(WayOf(TilePlace(plan, 0).recipe).name) == "sweep", has && rows <= kSweepRows) << rows;
+    const bool has =
+        KernelsOf(*plan.tile.kernels.row, DType::kF32).sweep[1].run != nullptr && rows <= plan.tile.kernels.row->rows;
+    EXPECT_EQ(absl::string_view(RowOf(TilePlace(plan, 0).plan.mode).name) == "sweep", has && rows <= kSweepRows)
+        << rows;
   }
 }
 

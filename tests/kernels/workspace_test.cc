@@ -1,4 +1,4 @@
-#include "kernels/workspace.h"
+#include "kernels/check/workspace.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/problem.h"
-#include "kernels/schedule.h"
+#include "kernels/check/problem.h"
+#include "kernels/plan/schedule.h"
+#include "kernels/run/run.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/support/bits_rule.h"
 #include "tests/support/guarded_buffer.h"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/isa.h"
+#include "kernels/target/isa.h"
 #include "raggemm/element.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/oracle/values.h"

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "kernels/isa.h"
-#include "kernels/tile.h"
+#include "kernels/plan/tile.h"
+#include "kernels/target/isa.h"
 #include "raggemm/grouped_gemm.h"
 #include "tests/oracle/values.h"
 #include "tests/support/variants.h"

@@ -2,8 +2,8 @@
 #include <cstdint>
 
 #include "gtest/gtest.h"
-#include "kernels/isa.h"
-#include "kernels/microkernel.h"
+#include "kernels/isa/microkernel.h"
+#include "kernels/target/isa.h"
 #include "tests/kernels/microkernel/values.h"
 #include "tests/support/isa_fixture.h"
 

@@ -8,8 +8,8 @@
 #include <initializer_list>
 #include <vector>
 
-#include "kernels/isa.h"
-#include "kernels/microkernel.h"
+#include "kernels/isa/microkernel.h"
+#include "kernels/target/isa.h"
 #include "tests/oracle/bits.h"
 #include "tests/oracle/flushing.h"
 #include "tests/oracle/values.h"

@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/isa.h"
+#include "kernels/target/isa.h"
 #include "tests/support/isa_fixture.h"
 
 namespace raggemm::test {

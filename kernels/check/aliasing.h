@@ -1,0 +1,31 @@
+// Checks the memory of operands: that it exists, is aligned, and that results overlap nothing.
+#ifndef RAGGEMM_KERNELS_CHECK_ALIASING_H_
+#define RAGGEMM_KERNELS_CHECK_ALIASING_H_
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "raggemm/problem.h"
+
+namespace raggemm {
+
+struct NamedArray {
+  absl::string_view name;
+  const Array* array;
+};
+
+// Returns InvalidArgument if data is null or misaligned, or if the result or the workspace overlaps anything. Only c may
+// share the memory of the result, from its start.
+absl::Status CheckArrays(const NamedArray& result, absl::Span<const NamedArray> inputs, const Array* c,
+                         absl::Span<const int64_t> workspace);
+
+// Fills one result with NaN, like FillOutWithNaN of raggemm/grouped_gemm.h.
+absl::Status FillWithNaN(const NamedArray& result, absl::Span<const NamedArray> inputs, const Array* c,
+                         absl::Span<const int64_t> workspace);
+
+// Checks all operands of a problem by CheckArrays.
+absl::Status CheckBuffers(const GroupedGemmProblem& problem, absl::Span<const int64_t> workspace);
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_CHECK_ALIASING_H_

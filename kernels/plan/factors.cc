@@ -1,0 +1,153 @@
+#include "kernels/plan/factors.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "absl/base/casts.h"
+#include "raggemm/element.h"
+
+namespace raggemm {
+namespace {
+
+static_assert([] {
+  for (const QuantizedFormat& row : kQuantized) {
+    const Format& format = FormatOf(row.dtype);
+    const bool integer = format.IsInteger(), is_signed = !integer || format.digits < format.bits;
+    const bool same = format.role == Role::kQuantized && row.bits == format.bits && row.is_integer == integer &&
+                      row.is_signed == is_signed && row.digits == format.digits &&
+                      row.min_exponent == format.min_exponent &&
+                      (row.first_nonfinite == ~0U) == (format.nonfinite == NonFinite::kNone);
+    if (!same) return false;
+  }
+  int quantized = 0;
+  for (const Format& format : kFormats) quantized += format.role == Role::kQuantized;
+  return quantized == kQuantizedFormats;
+}());
+
+// Elements of an array.
+struct Series {
+  int64_t first, step, count;
+};
+
+template <class E, class ToValue>
+void ReadEach(const char* data, const Series& at, float* values, ToValue value) {
+  const auto [first, step, n] = at;
+  const E* from = reinterpret_cast<const E*>(data) + first;
+  if (step == 1) {
+    for (int64_t i = 0; i < n; ++i) values[i] = value(from[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) values[i] = value(from[i * step]);
+  }
+}
+
+// Decodes a finite float with so many bits of fraction and exponent.
+constexpr float OfBits(uint32_t bits, int fraction_bits, int exponent_bits) {
+  const uint32_t one = 1U << fraction_bits, fraction = bits & (one - 1);
+  const int field = static_cast<int>(bits >> fraction_bits & ((1U << exponent_bits) - 1));
+  float value = static_cast<float>(field == 0 ? fraction : one + fraction);
+  const int exponent = std::max(field, 1) - (1 << (exponent_bits - 1)) + 1 - fraction_bits;
+  for (int e = exponent; e < 0; ++e) value /= 2;
+  for (int e = exponent; e > 0; --e) value *= 2;
+  return bits >> (fraction_bits + exponent_bits) != 0 ? -value : value;
+}
+
+constexpr std::array<float, 256> kOfE4M3 = [] {
+  std::array<float, 256> table{};
+  for (uint32_t code = 0; code < 256; ++code) {
+    table[code] = (code & 0x7f) == 0x7f ? std::numeric_limits<float>::quiet_NaN() : OfBits(code, 3, 4);
+  }
+  return table;
+}();
+
+float OfF16(uint32_t bits) {
+  if ((bits & 0x7c00) != 0x7c00) return OfBits(bits, 10, 5);
+  const float value = (bits & 0x3ff) != 0 ? std::numeric_limits<float>::quiet_NaN() : HUGE_VALF;
+  return bits >= 0x8000 ? -value : value;
+}
+
+void ReadValues(const char* data, DType dtype, const Series& at, float* values) {
+  switch (dtype) {
+    case DType::kF32:
+      return ReadEach<float>(data, at, values, [](float x) { return x; });
+    case DType::kBF16:
+      return ReadEach<uint16_t>(data, at, values, [](uint32_t x) { return absl::bit_cast<float>(x << 16); });
+    case DType::kF8E4M3FN:
+      return ReadEach<uint8_t>(data, at, values, [](uint8_t code) { return kOfE4M3[code]; });
+    case DType::kF8E8M0FNU:
+      return ReadEach<uint8_t>(data, at, values, [](uint32_t code) {
+        return absl::bit_cast<float>(code == 0 ? 1U << 22 : code == 255 ? 0x7fc00000U : code << 23);
+      });
+    case DType::kF16:
+      return ReadEach<uint16_t>(data, at, values, OfF16);
+    default:  // zeros of integers
+      for (int64_t i = 0; i < at.count; ++i) {
+        values[i] = static_cast<float>(ToInteger({const_cast<char*>(data), dtype, {}}, at.first + i * at.step));
+      }
+  }
+}
+
+}  // namespace
+
+FactorPlace PlaceOf(const Operand& operand, const Matrix& matrix, int64_t row, int64_t col) {
+  const int64_t first = (matrix.data - operand.data) * 8 / FormatOf(operand.dtype).bits;
+  const int64_t cols = std::max<int64_t>(operand.cols, 1);
+  if (operand.block_cols != 0) return {first / RoundUp(cols, operand.block_cols) + row, col, false};
+  if (operand.is_trans) std::swap(row, col);
+  return {first / cols + row, first % cols + col, false};
+}
+
+bool HasFactorsOfElements(const Operand& x) { return x.zero.is_given() || (x.scale.is_given() && x.scale.of_elements); }
+
+bool HasBlockScales(const Operand& x, bool is_lhs) {
+  if (x.zero.is_given() || x.scale.values.dtype != DType::kF8E8M0FNU || !x.scale.of_blocks) return false;
+  const bool k_is_rows = x.is_trans == is_lhs;
+  const int64_t along_k = k_is_rows ? x.scale.row_block : x.scale.col_block;
+  const int64_t across = k_is_rows ? x.scale.col_block : x.scale.row_block;
+  return x.dtype == DType::kF4E2M1FN && along_k % kScaleSteps == 0 && across == 1;
+}
+
+BlockScales BlockScalesOf(const Operand& x, bool is_lhs, const Matrix& matrix, int64_t row, int64_t col) {
+  if (!x.scale.is_given() || !x.scale.of_elements) return {};
+  const bool k_is_rows = x.is_trans == is_lhs;
+  const auto& [values, of_blocks, row_block, col_block, rows, cols, of_elements] = x.scale;
+  const FactorPlace at = PlaceOf(x, matrix, row, col);
+  const int64_t first = at.row / row_block % rows * cols + at.col / col_block;
+  return {.first = reinterpret_cast<const uint8_t*>(values.data) + first,
+          .k_step = k_is_rows ? cols : 1,
+          .column_step = k_is_rows ? 1 : cols,
+          .steps = k_is_rows ? row_block : col_block,
+          .offset = k_is_rows ? at.row % row_block : at.col % col_block};
+}
+
+void ReadFactors(const Checked& checked, const Factor& factor, const Unit& unit, const FactorPlace& at, int64_t n,
+                 float* values) {
+  const char* const data = factor.values.data;
+  const DType dtype = factor.values.dtype;
+  const auto fill = [&](int64_t index, int64_t count) {
+    float value;
+    ReadValues(data, dtype, {index, 1, 1}, &value);
+    std::fill_n(values, count, value);
+    values += count;
+  };
+  if (!factor.of_blocks) return fill(RowOf(checked, factor.values.per, unit), n);
+  FactorPlace next = at;
+  int64_t& moving = at.down ? next.row : next.col;
+  const int64_t block = at.down ? factor.row_block : factor.col_block;
+  if (block == 1) {  // n values of one matrix, among which rows do not begin again
+    const int64_t row = at.row / factor.row_block % factor.rows, col = at.col / factor.col_block;
+    return ReadValues(data, dtype, {row * factor.cols + col, at.down ? factor.cols : 1, n}, values);
+  }
+  for (int64_t left = n; left > 0;) {
+    const int64_t row = next.row / factor.row_block % factor.rows, col = next.col / factor.col_block;
+    const int64_t count = std::min(left, block - moving % block);
+    fill(row * factor.cols + col, count);
+    moving += count;
+    left -= count;
+  }
+}
+
+}  // namespace raggemm

@@ -1,0 +1,133 @@
+#include "kernels/plan/rhs_mode.h"
+
+#include <algorithm>
+
+#include "kernels/plan/block.h"
+#include "kernels/plan/rhs_layout.h"
+#include "kernels/target/isa.h"
+
+namespace raggemm {
+namespace {
+
+// Returns the kernels that read rhs in the type that it is read as.
+const FormatKernels& RhsKernels(const TileContext& context) {
+  return KernelsOf(*context.kernels.row, context.kernels.rhs.type);
+}
+
+// Returns true if kernels can read rhs in its stored layout: its elements need no conversion, and no kernel packs ahead.
+bool CanReadStored(const TileContext& context) {
+  return context.kernels.row->ahead_slice == 0 && !IsSplit(context.kernels) &&
+         context.kernels.rhs.dequantize == nullptr;
+}
+
+// ---- kDot ----
+
+DirectKernel DotKernel(const TileContext& context, int64_t mr, int64_t /*cols*/) {
+  return RhsKernels(context).along_k[mr];
+}
+
+bool TakesDot(const TileContext& context, int64_t rows) {
+  const Operand& rhs = context.call.rhs;
+  return rhs.is_trans && rows <= kAlongKRows && !IsSplit(context.kernels) &&
+         context.kernels.rhs.dequantize == nullptr && DotKernel(context, rows, 0).run != nullptr &&
+         GoesAlongK(context, rows, rhs.cols);
+}
+
+// ---- kDirect ----
+
+bool HasDirect(const TileContext& context) {
+  return CanReadStored(context) && RhsKernels(context).direct[1][1].run != nullptr;
+}
+
+bool TakesDirect(const TileContext& context, int64_t /*rows*/) {
+  return !context.call.rhs.is_trans && HasDirect(context);
+}
+
+// The wide kernel comes first, then one as wide as a packed strip.
+DirectKernel DirectKernelFor(const TileContext& context, int64_t mr, int64_t cols) {
+  for (const DirectKernel& kernel : RhsKernels(context).direct[mr]) {
+    if (kernel.run != nullptr && kernel.nr <= cols) return kernel;
+  }
+  return {};
+}
+
+// ---- kGemv ----
+
+// Takes all whole multiples of the kernel's columns at once.
+DirectKernel GemvKernel(const TileContext& context, int64_t mr, int64_t cols) {
+  const DirectKernel kernel = RhsKernels(context).sweep[mr];
+  return {kernel.run, cols / kernel.nr * kernel.nr};
+}
+
+bool TakesGemv(const TileContext& context, int64_t rows) {
+  const Operand& rhs = context.call.rhs;
+  if (rhs.is_trans || context.kernels.rhs.dequantize != nullptr || rows > kSweepRows) return false;
+  if (RhsKernels(context).sweep[rows].run == nullptr) return false;
+  // An rhs that no other kernel reads in place streams in each mode that tends to have few rows: all but ragged K.
+  // Column blocks are stored in the order of memory, so other kernels stream them too, and keep sums in registers longer.
+  const bool streams = context.blocking.rhs_streams && rhs.block_cols == 0;
+  return streams || (context.call.mode != RaggedMode::kRaggedK && !HasDirect(context));
+}
+
+// ---- kDirectAndStore ----
+
+DirectKernel StoringKernel(const TileContext& context, int64_t mr, int64_t cols) {
+  const int64_t width = context.kernels.row->cols;
+  return {width <= cols ? RhsKernels(context).expand[mr] : nullptr, width};
+}
+
+bool HasStoring(const TileContext& context) {
+  return CanReadStored(context) && RhsKernels(context).expand[context.kernels.row->rows] != nullptr;
+}
+
+bool TakesStoring(const TileContext& context, int64_t /*rows*/) {
+  return !context.call.rhs.is_trans && HasStoring(context);
+}
+
+// ---- kPacked ----
+
+// Bytes have kernels by their signs. f32 that is split is packed as what is multiplied.
+DirectKernel PackedKernel(const TileContext& context, int64_t mr, int64_t /*cols*/) {
+  const DType product = context.kernels.arithmetic->product;
+  const DType type = product == DType::kBF16 ? product : context.call.rhs.expanded;
+  return {KernelsOf(*context.kernels.row, type).packed[mr], context.kernels.row->cols};
+}
+
+// Packs what is quantized or split, and what kernels cannot read in its stored layout.
+bool TakesPacked(const TileContext& context, int64_t /*rows*/) {
+  return context.call.rhs.is_trans || (!HasDirect(context) && !HasStoring(context));
+}
+
+using enum RhsMode;
+// In the order in which RecipeFor asks them.
+constexpr RhsModeRow kModes[] = {
+    // mode, name, reads_rhs, stores, rereads, streams, rest, applies, kernel
+    {kDot, "columns", true, false, false, true, kPacked, TakesDot, DotKernel},
+    {kGemv, "sweep", true, false, false, true, kDirect, TakesGemv, GemvKernel},
+    {kDirect, "in place", true, false, true, false, kPacked, TakesDirect, DirectKernelFor},
+    {kDirectAndStore, "expand", true, true, false, false, kPacked, TakesStoring, StoringKernel},
+    {kPacked, "pack", false, false, false, false, kPacked, TakesPacked, PackedKernel},
+};
+static_assert([] {
+  for (size_t i = 0; i < std::size(kModes); ++i) {
+    if (kModes[i].mode != static_cast<RhsMode>(i)) return false;
+  }
+  return true;
+}());
+
+}  // namespace
+
+absl::Span<const RhsModeRow> RhsModes() { return kModes; }
+
+Strip NextStrip(const TileContext& context, const TilePlace& place, int64_t cols_left) {
+  const RhsModeRow* mode = &RowOf(place.plan.mode);
+  while (mode->mode != kPacked) {
+    const DirectKernel kernel = mode->kernel(context, place.rows.Rows(0), cols_left);
+    if (kernel.run != nullptr && 0 < kernel.nr && kernel.nr <= cols_left) return {kernel.nr, kernel.nr, mode};
+    mode = &RowOf(mode->rest);
+  }
+  const int64_t width = context.kernels.row->cols;
+  return {std::min(width, cols_left), width, mode};
+}
+
+}  // namespace raggemm

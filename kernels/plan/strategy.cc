@@ -1,0 +1,128 @@
+#include "kernels/plan/strategy.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/plan/block.h"
+#include "kernels/plan/rhs_layout.h"
+#include "kernels/plan/rhs_mode.h"
+#include "kernels/target/isa.h"
+
+namespace raggemm {
+namespace {
+
+// Cycles for one step of k across one strip.
+struct Costs {
+  double memory;     // Reads rhs from DRAM.
+  double translate;  // Walks pages for that.
+  double fma;
+  double widen;   // Converts 16-bit elements to the compute type, and stores the strip.
+  double reread;  // Register tiles after the first: their rows of rhs in stored layout compete for few sets of L1.
+  double calls;   // Starts and ends kernels.
+
+  // Memory and arithmetic overlap, but not wholly.
+  double total() const {
+    const double arithmetic = fma + widen + reread + calls, wait = memory + translate;
+    return std::max(arithmetic, wait) + std::min(arithmetic, wait) / 4;
+  }
+};
+
+struct Candidate {
+  TilePlan plan;
+  BlockShape blocks;
+  Costs costs;
+};
+struct Candidates {
+  // All modes that do not stream, with all shapes. The array is not cleared: a plan of 512 groups must take microseconds.
+  std::array<Candidate, 3 * std::size(kRowsShapes)> all;
+  size_t count = 0;
+  const Candidate* begin() const { return all.data(); }
+  const Candidate* end() const { return begin() + count; }
+};
+
+Costs CostsOf(const TileContext& context, const Candidate& candidate, int64_t rows) {
+  const KernelRow& kernels = *context.kernels.row;
+  const Cpu& cpu = context.kernels.cpu;
+  const RowTiles tiles(rows, kernels);
+  const double vectors = static_cast<double>(kernels.cols) / static_cast<double>(kernels.vector);
+  const auto sums = static_cast<double>(kernels.cols * SizeOf(ArithmeticOf(kernels).sum));  // bytes
+  const bool rereads = RowOf(candidate.plan.mode).rereads;
+  const double reads = rereads ? static_cast<double>(tiles.count) : 1;
+  const bool widens = context.call.rhs.expanded != kernels.rhs.element || kernels.rhs.k_group > 1;
+  // Narrower vectors have two fmas a cycle, too.
+  const double bytes_per_cycle = std::min(cpu.fmas_per_cycle * 4, sums / vectors * 2);
+  Costs costs;
+  costs.memory = static_cast<double>(StepOf(context.call.rhs.dtype, kernels.cols)) / cpu.memory_bytes_per_cycle;
+  costs.translate = kRowsShapes[candidate.plan.shape].translate * costs.memory;
+  costs.fma = static_cast<double>(tiles.AllHeights()) * sums / bytes_per_cycle / ProductsPerFma(context.kernels);
+  costs.widen =
+      vectors * ((widens ? reads : 0) + (rereads ? 0 : 0.5)) * static_cast<double>(context.kernels.splitting->products);
+  const int64_t steps = KernelSteps(context.kernels, candidate.blocks.k);
+  const bool from_l2 = rereads || PanelBytes(kernels.rhs, steps, kernels.cols) > cpu.l1_bytes;
+  costs.reread = from_l2 ? sums / cpu.l2_bytes_per_cycle * static_cast<double>(tiles.count - 1) : 0;
+  costs.calls = cpu.cycles_per_call * static_cast<double>(tiles.count) / static_cast<double>(candidate.blocks.k);
+  return costs;
+}
+
+// Returns the mode that is used without comparing costs, or null: one that streams, or any if there is one block shape.
+const RhsModeRow* ModeWithoutCosts(const TileContext& context, int64_t rows) {
+  const bool one_shape = LayoutOf(context).shapes == 0;
+  for (const RhsModeRow& mode : RhsModes()) {
+    if ((mode.streams || one_shape) && mode.applies(context, rows)) return &mode;
+  }
+  return nullptr;
+}
+
+Candidates CandidatesFor(const TileContext& context, const Window& window) {
+  const RhsLayout& layout = LayoutOf(context);
+  Candidates candidates;
+  for (const RhsModeRow& mode : RhsModes()) {
+    if (mode.streams || !mode.applies(context, window.rows)) continue;
+    for (int shape = 0; shape < layout.shapes; ++shape) {
+      Candidate& candidate = candidates.all[candidates.count++];
+      candidate.plan = {mode.mode, TilePlan::Order::kStrips, static_cast<uint8_t>(shape)};
+      candidate.blocks = layout.blocks(context, candidate.plan, window, /*k=*/0);
+      candidate.costs = CostsOf(context, candidate, window.rows);
+      if (candidate.costs.fma >= context.kernels.cpu.fetch_strips_below * candidate.costs.memory) {
+        candidate.plan.prefetch = TilePlan::Order::kRows;
+      }
+    }
+  }
+  return candidates;
+}
+
+const Candidate* Cheapest(const Candidates& candidates) {
+  return std::min_element(candidates.begin(), candidates.end(),
+                          [](const Candidate& a, const Candidate& b) { return a.costs.total() < b.costs.total(); });
+}
+
+}  // namespace
+
+TilePlan PlanTile(const TileContext& context, int64_t rows, int64_t cols) {
+  if (const RhsModeRow* mode = ModeWithoutCosts(context, rows)) return {mode->mode, TilePlan::Order::kRows, 0};
+  return Cheapest(CandidatesFor(context, {0, rows, 0, cols}))->plan;
+}
+
+std::string CostText(const TileContext& context, const Window& window, int64_t k) {
+  if (const RhsModeRow* mode = ModeWithoutCosts(context, window.rows)) {
+    if (mode->mode == RhsMode::kGemv) return absl::StrCat("* ", mode->name, "\n");
+    const TilePlan plan = PlanTile(context, window.rows, window.cols);
+    const BlockShape blocks = LayoutOf(context).blocks(context, plan, window, k);
+    return absl::StrCat("* ", mode->name, ", blocks of ", blocks.k, "x", blocks.n, blocks.k_inner ? " along k" : "",
+                        "\n");
+  }
+  const Candidates candidates = CandidatesFor(context, window);
+  std::string text;
+  for (const Candidate& candidate : candidates) {
+    const auto& [plan, blocks, costs] = candidate;
+    absl::StrAppend(&text, &candidate == Cheapest(candidates) ? "* " : "  ", RowOf(plan.mode).name, ", ",
+                    kRowsShapes[plan.shape].name, " blocks of ", blocks.k, "x", blocks.n, ": memory ", costs.memory,
+                    " + translate ", costs.translate, ", fma ", costs.fma, " + widen ", costs.widen, " + reread ",
+                    costs.reread, " + calls ", costs.calls, " = ", costs.total(), "\n");
+  }
+  return text;
+}
+
+}  // namespace raggemm

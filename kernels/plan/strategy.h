@@ -1,0 +1,23 @@
+// Chooses a strategy for each tile height: a mode of rhs (rhs_mode.h) and a block shape of its layout (rhs_layout.h), by
+// a cost model.
+#ifndef RAGGEMM_KERNELS_PLAN_STRATEGY_H_
+#define RAGGEMM_KERNELS_PLAN_STRATEGY_H_
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/plan/schedule.h"
+#include "kernels/plan/tile.h"
+#include "kernels/plan/tile_plan.h"
+
+namespace raggemm {
+
+// Returns the plan of tiles with so many rows and columns.
+TilePlan PlanTile(const TileContext& context, int64_t rows, int64_t cols);
+
+// Returns the candidates with their costs, one a line, with `*` at the one that is used.
+std::string CostText(const TileContext& context, const Window& window, int64_t k);
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_PLAN_STRATEGY_H_

@@ -1,0 +1,56 @@
+#include "kernels/run/prefetch.h"
+
+#include "kernels/plan/rhs_mode.h"
+#include "raggemm/element.h"
+
+namespace raggemm {
+
+void Fetch::AimAtRhs(const PrefetchTarget& target) {
+  rhs_ = target;
+  at_ = {};
+  at_.near = target.near;
+  parts_left_ = lines_per_part_ = lines_over_ = due_ = 0;
+  column_parts_ = 1;
+}
+
+void Fetch::StartColumn() {
+  const int64_t run = std::min(rhs_.run_lines, rhs_.lines), strips = std::min(rhs_.strips_per_run, rhs_.strips);
+  const int64_t lines = rhs_.rows * run;
+  at_ = {rhs_.first, 0, run, run, rhs_.stride - (run - 1) * kLineBytes, at_.near};
+  column_parts_ = parts_left_ = (rhs_.packer_parts + place_.rows.count) * std::max<int64_t>(strips, 1);
+  lines_per_part_ = lines / column_parts_;
+  lines_over_ = lines % column_parts_;
+  due_ = 0;
+  rhs_.first += run * kLineBytes;
+  rhs_.lines -= run;
+  rhs_.strips -= strips;
+}
+
+void Fetch::AimAtLhs(const Block& block) {
+  lhs_ = {};
+  if (context_.call.lhs.row_index.data != nullptr) return;  // rows that lie anywhere
+  Matrix lhs = block.lhs;
+  Window window = place_.window;
+  int64_t k = block.k + context_.kernels.panel, steps = context_.kernels.panel;
+  if (place_.blocks.k_inner || k >= lhs.cols) {
+    const NextTile::Found* tile = next_tile_.Get();
+    if (tile == nullptr) return;
+    lhs = tile->first.lhs;
+    window = tile->place.window;
+    k = 0;
+    if (tile->place.blocks.k_inner) steps = lhs.cols;
+  }
+  steps = std::min(steps, lhs.cols - k);
+  const DType dtype = context_.call.lhs.dtype;
+  const bool along_k = lhs.col_step == 1;
+  lhs_.line = lhs.data + StepOf(dtype, window.row * lhs.row_step + k * lhs.col_step);
+  lhs_.lines_per_row = CeilDiv(StepOf(dtype, along_k ? steps : window.rows), kLineBytes);
+  lhs_.row_left = lhs_.lines_per_row;
+  lhs_.row_skip = StepOf(dtype, along_k ? lhs.row_step : lhs.col_step) - lhs_.lines_per_row * kLineBytes;
+  lhs_.lines_left = (along_k ? window.rows : steps) * lhs_.lines_per_row;
+  const int64_t strips = place_.window.cols / NextStrip(context_, place_, block.cols).width;
+  const int64_t blocks = std::max<int64_t>(std::min(context_.kernels.panel, block.rhs.rows - block.k) / block.steps, 1);
+  lhs_.per_kernel = CeilDiv(lhs_.lines_left, std::max<int64_t>(strips, 1) * blocks * place_.rows.count);
+}
+
+}  // namespace raggemm

@@ -1,0 +1,20 @@
+// Runs schedules.
+#ifndef RAGGEMM_KERNELS_RUN_RUN_H_
+#define RAGGEMM_KERNELS_RUN_RUN_H_
+
+#include "absl/status/status.h"
+#include "kernels/plan/schedule.h"
+#include "kernels/threads/team.h"
+
+namespace raggemm {
+
+// Runs a schedule with a thread team of its own. Errors as Run of raggemm/grouped_gemm.h.
+absl::Status Run(const Schedule& schedule);
+// Runs a schedule on a team.
+absl::Status Run(const Schedule& schedule, Team& team);
+// Runs two schedules in one parallel loop. Neither reads what the other writes.
+absl::Status Run(const Schedule& first, const Schedule& second, Team& team);
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_KERNELS_RUN_RUN_H_

@@ -1,0 +1,129 @@
+#include "kernels/run/scratch.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/plan/tile.h"
+#include "kernels/target/isa.h"
+#include "kernels/target/target.h"
+#include "kernels/threads/fork.h"
+#include "raggemm/element.h"
+
+namespace raggemm {
+namespace {
+
+// At the head of a block on the free list.
+struct FreeBlock {
+  FreeBlock* next;
+  size_t bytes;
+};
+
+// Before the aligned start of what a lease hands out.
+constexpr size_t kHeader = kLineBytes;
+
+// Constant-initialised and trivially destructible: calls may come from threads that outlive static destructors.
+constinit FreeBlock* free_list = nullptr;
+constinit KeptBuffers kept = {};
+
+FreeBlock* TakeFree(size_t bytes) {
+  const std::lock_guard<std::mutex> lock(lists_mutex);
+  for (FreeBlock** at = &free_list; *at != nullptr; at = &(*at)->next) {
+    if ((*at)->bytes < bytes) continue;
+    FreeBlock* block = *at;
+    *at = block->next;
+    --kept.count;
+    kept.bytes -= static_cast<int64_t>(block->bytes);
+    return block;
+  }
+  return nullptr;
+}
+
+FreeBlock* Allocate(size_t bytes) {
+  void* memory = std::aligned_alloc(kHugePageBytes, bytes);
+  if (memory == nullptr) return nullptr;
+  madvise(memory, bytes, MADV_HUGEPAGE);  // advice: failure costs speed only
+  return new (memory) FreeBlock{nullptr, bytes};
+}
+
+void GiveBack(FreeBlock* block) {
+  {
+    const std::lock_guard<std::mutex> lock(lists_mutex);
+    if (kept.count < kMostKeptBuffers) {
+      block->next = free_list;
+      free_list = block;
+      ++kept.count;
+      kept.bytes += static_cast<int64_t>(block->bytes);
+      return;
+    }
+  }
+  std::free(block);
+}
+
+// Other threads may be in calls, even when the process ends.
+__attribute__((destructor)) void FreeAll() {
+  const std::lock_guard<std::mutex> lock(lists_mutex);
+  kept = {};
+  while (free_list != nullptr) {
+    FreeBlock* block = free_list;
+    free_list = block->next;
+    std::free(block);
+  }
+}
+
+}  // namespace
+
+Scratch::Scratch(const TileContext& context, void* block) {
+  const KernelRow& kernels = *context.kernels.row;
+  const auto take = [&](int64_t size) {
+    char* slot = block == nullptr ? nullptr : static_cast<char*>(block) + bytes;
+    bytes += RoundUp(size, kLineBytes);
+    return slot;
+  };
+  const int64_t sum = SizeOf(ArithmeticOf(kernels).sum), steps = KernelSteps(context.kernels, context.kernels.panel);
+  // The packers store whole vectors: one of slack behind the last panel.
+  panels = take(PanelBytes(kernels.lhs, steps, context.blocking.m) + kernels.vector * sum);
+  for (char*& strip : strips) strip = take(PanelBytes(kernels.rhs, steps, kernels.cols));
+  chain = take(context.blocking.m * context.blocking.n * sum);
+  total = take(context.blocking.m * context.blocking.n * sum);
+  const int64_t columns = std::max(context.blocking.n, kMaxCols),
+                floats = columns * static_cast<int64_t>(sizeof(float));
+  bias = take(columns * sum);
+  for (float** row : {&gate, &result}) *row = reinterpret_cast<float*>(take(context.call.activation ? floats : 0));
+  const int64_t scaled_rows = context.call.scales_sums ? context.blocking.m : 0;
+  scaled = take(scaled_rows * context.blocking.n * sum);
+  row_scales = reinterpret_cast<float*>(take(scaled_rows * static_cast<int64_t>(sizeof(float))));
+  column_scales =
+      reinterpret_cast<float*>(take(context.call.scales_sums ? kMaxCols * static_cast<int64_t>(sizeof(float)) : 0));
+}
+
+KeptBuffers CountKeptBuffers() {
+  const std::lock_guard<std::mutex> lock(lists_mutex);
+  return kept;
+}
+
+absl::Status ScratchLease::Acquire(int64_t count, int64_t bytes) {
+  const size_t whole = (static_cast<size_t>(bytes) + kHeader + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  while (count_ < count) {
+    FreeBlock* block = TakeFree(whole);
+    if (block == nullptr) block = Allocate(whole);
+    if (block == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory for the pack buffers of ", count, " threads, ", whole, " bytes each"));
+    }
+    blocks_[count_++] = reinterpret_cast<char*>(block) + kHeader;
+  }
+  return absl::OkStatus();
+}
+
+ScratchLease::~ScratchLease() {
+  while (count_ > 0) {
+    GiveBack(reinterpret_cast<FreeBlock*>(static_cast<char*>(blocks_[--count_]) - kHeader));
+  }
+}
+
+}  // namespace raggemm

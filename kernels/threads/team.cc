@@ -1,0 +1,268 @@
+#include "kernels/threads/team.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#include <pthread.h>
+#endif
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+
+#include "kernels/target/target.h"
+#include "kernels/threads/fork.h"
+#include "kernels/threads/openmp_stack.h"
+
+namespace raggemm {
+namespace {
+
+// A claim is the number of a loop and a tile, so it says which loop it belongs to.
+constexpr int kTileBits = 40;
+constexpr int64_t kTileMask = (int64_t{1} << kTileBits) - 1;
+
+// Loops have even numbers, except for the last one of a team.
+constexpr int64_t kLast = 1, kEnded = -1;
+
+// A change comes within microseconds, while others finish a tile or the caller plans the next loop. A sleeping thread
+// takes 50 of them to wake. On Zen 4, at 64 cycles each, these spins are 25 us.
+constexpr int kSpins = 1000;
+
+// Waits until value is not `old`, and returns it.
+int64_t AwaitChange(const std::atomic<int64_t>& value, int64_t old) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (const int64_t now = value.load(std::memory_order_acquire); now != old) return now;
+    Pause();
+  }
+  value.wait(old, std::memory_order_acquire);
+  return value.load(std::memory_order_acquire);
+}
+
+// Teams that calls gave back, so that a warm call allocates nothing. At most as many as there were calls at once. A task
+// that starts late may hold one even when the process ends.
+constinit Team* free_teams = nullptr;
+
+}  // namespace
+
+Team* Team::Take(int64_t threads, bool one_loop) {
+  Team* team = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(lists_mutex);
+    if ((team = free_teams) != nullptr) free_teams = team->next_free_;
+  }
+  if (team == nullptr) team = new (std::nothrow) Team;
+  if (team == nullptr) return nullptr;
+  team->threads_ = threads;
+  team->one_loop_ = one_loop;
+  team->caller_ = std::this_thread::get_id();
+  team->references_.store(1, std::memory_order_relaxed);
+  team->next_worker_.store(1, std::memory_order_relaxed);
+  for (int64_t t = 0; t < threads; ++t) {
+    team->ranges_[t].next.store(0, std::memory_order_relaxed);
+    team->ranges_[t].end.store(0, std::memory_order_relaxed);
+  }
+  team->loop_.store(0, std::memory_order_relaxed);
+  return team;
+}
+
+// The last one to leave gives the team back.
+void Team::Release() {
+  if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  const std::lock_guard<std::mutex> lock(lists_mutex);
+  next_free_ = free_teams;
+  free_teams = this;
+}
+
+void Team::For(const TileRanges& ranges, TileBody body) {
+  const int64_t loop = loop_.load(std::memory_order_relaxed) + (one_loop_ ? 1 : 2), before = loop << kTileBits;
+  body_ = &body;
+  remaining_.store(ranges.first(ranges.count), std::memory_order_relaxed);
+  const int64_t count = std::min(ranges.count, threads_);
+  for (int64_t t = 0; t < threads_; ++t) {
+    const auto first = [&](int64_t i) { return ranges.first(std::min(i, count) * ranges.count / count); };
+    ranges_[t].end.store(before + first(t + 1), std::memory_order_relaxed);
+    ranges_[t].next.store(before + first(t), std::memory_order_release);
+  }
+  loop_.store(loop, std::memory_order_release);
+  loop_.notify_all();
+  Work(0);
+  for (int64_t left = remaining_.load(std::memory_order_acquire); left != 0;) left = AwaitChange(remaining_, left);
+}
+
+void Team::For(int64_t count, TileBody body) {
+  For({threads_, [&](int64_t thread) { return count * thread / threads_; }}, body);
+}
+
+// Runs tiles until there are none. Only a claimed tile makes it touch the body: the caller waits for claimed tiles, so
+// their loop is the present one. A claim beyond the end of a loop may find the end of a later one.
+void Team::Work(int64_t worker) {
+  int64_t done = 0;
+  {
+    const FloatMode mode;
+    for (int64_t i = 0; i < threads_; ++i) {
+      Range& range = ranges_[(worker + i) % threads_];
+      while (range.next.load(std::memory_order_relaxed) < range.end.load(std::memory_order_relaxed)) {
+        const int64_t tile = range.next.fetch_add(1, std::memory_order_acquire);
+        const int64_t end = range.end.load(std::memory_order_relaxed);
+        if (tile >= end || tile >> kTileBits != end >> kTileBits) break;
+        (*body_)(tile & kTileMask, worker);
+        ++done;
+      }
+    }
+  }
+  if (done != 0 && remaining_.fetch_sub(done, std::memory_order_acq_rel) == done) remaining_.notify_all();
+}
+
+// Takes part in loops until the team ends. Does nothing on the caller's own thread, which has nothing to wait for.
+void Team::Help(int64_t worker) {
+  if (std::this_thread::get_id() == caller_) return;
+  int64_t loop = 0;
+  do {
+    loop = AwaitChange(loop_, loop);
+    if (loop != kEnded) Work(worker);
+  } while (!(loop & kLast));
+}
+
+void Team::StartHelpers(TaskPool& pool) {
+  for (int64_t i = 1; i < threads_; ++i) {
+    references_.fetch_add(1, std::memory_order_relaxed);
+    try {
+      pool.Schedule([this] {
+        Help(next_worker_.fetch_add(1, std::memory_order_relaxed));
+        Release();
+      });
+    } catch (...) {  // One helper less.
+      Release();
+      break;
+    }
+  }
+}
+
+void Team::End() {
+  if (loop_.load(std::memory_order_relaxed) & kLast) return;
+  loop_.store(kEnded, std::memory_order_release);
+  loop_.notify_all();
+}
+
+namespace {
+
+// ---- teams of OpenMP threads, as far as they can be had: libgomp ends the process where it cannot make one ----
+
+#ifdef _OPENMP
+
+// Read while the library is loaded, as libgomp reads it; what a program sets later neither takes note of.
+const size_t kStackSize = OpenMpStackSize();
+
+void* WaitUntilTried(void* tried) {
+  static_cast<const std::atomic<bool>*>(tried)->wait(false);
+  return nullptr;
+}
+
+// How many of `wanted` more threads could be made, all at once, with the stacks that libgomp's have.
+int64_t TryThreads(int64_t wanted) {
+  pthread_attr_t attributes;
+  if (pthread_attr_init(&attributes) != 0) return 0;
+  // A size that the system refuses libgomp leaves alone too.
+  if (kStackSize != 0) pthread_attr_setstacksize(&attributes, kStackSize);
+  std::array<pthread_t, kMaxThreads> threads;
+  std::atomic<bool> tried = false;
+  int64_t made = 0;
+  while (made < wanted && pthread_create(&threads[made], &attributes, WaitUntilTried, &tried) == 0) ++made;
+  pthread_attr_destroy(&attributes);
+  tried = true;
+  tried.notify_all();
+  for (int64_t i = 0; i < made; ++i) pthread_join(threads[i], nullptr);
+  return made;
+}
+
+// Threads and memory are tried before libgomp may want them, beyond the `kept` threads that it has. What is left is
+// that somebody else takes the last one between, and that other code had a smaller team on this thread since.
+int64_t ThreadsToBeHad(int64_t wanted, int64_t kept) {
+  if (IsForkedChild()) return 1;  // libgomp would wait for the parent's threads
+  if (wanted <= kept) return wanted;
+  if (omp_get_active_level() >= omp_get_max_active_levels()) return 1;
+  const int64_t threads = kept + TryThreads(wanted - kept);
+  constexpr int64_t kTeam = 16 << 10, kThread = 1 << 10;  // bytes, of libgomp 12, rounded up
+  const std::unique_ptr<char[]> memory(new (std::nothrow) char[kTeam + threads * kThread]);
+  asm("" : : "r"(memory.get()));  // or the compiler leaves it out
+  return memory == nullptr ? 1 : threads;
+}
+
+// body(worker) once on each thread of a team of at most `threads`, worker 0 on the caller's.
+void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body) {
+  // Libgomp keeps the threads of the last team of each thread that had one, but for nested teams. This variable is in
+  // the block that is set aside for libraries loaded late: there the first use asks for no memory.
+  __attribute__((tls_model("initial-exec"))) thread_local int64_t last_team = 1;
+  const bool nested = omp_get_active_level() > 0;
+  threads = ThreadsToBeHad(threads, nested ? 1 : last_team);
+  if (threads == 1) return body(0);
+#pragma omp parallel num_threads(static_cast <int>(threads))
+  {
+    if (omp_get_thread_num() == 0 && !nested) last_team = omp_get_num_threads();
+    body(omp_get_thread_num());
+  }
+}
+
+#else
+
+// Runs a region on one thread, as OpenMP's specification allows: for sanitizers, which do not see into libgomp.
+void RunOpenMpTeam(int64_t, absl::FunctionRef<void(int64_t worker)> body) { body(0); }
+
+#endif
+
+}  // namespace
+
+int64_t OpenMpThreads() {
+#ifdef _OPENMP
+  return IsForkedChild() ? 1 : omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+
+int64_t ThreadsOf(Executor executor, const TaskPool* pool) {
+  switch (executor) {
+    case Executor::kPool:
+      return pool->num_threads();
+    case Executor::kOpenMp:
+      return OpenMpThreads();
+    default:
+      return 1;
+  }
+}
+
+// The caller's part in a team.
+struct Membership {
+  ~Membership() {
+    team->End();
+    team->Release();
+  }
+  Team* team;
+};
+
+absl::Status WithTeam(const ThreadChoice& threads, bool one_loop, absl::FunctionRef<absl::Status(Team&)> caller) {
+  Team* const team = Team::Take(threads.count, one_loop);
+  if (team == nullptr) return absl::ResourceExhaustedError("no memory for the tile counters");
+  const Membership membership{team};
+  if (threads.executor != Executor::kOpenMp || threads.count == 1) {
+    if (threads.executor == Executor::kPool) team->StartHelpers(*threads.pool);
+    return caller(*team);
+  }
+  absl::Status status;
+  std::exception_ptr thrown;  // No exception may leave the parallel region.
+  RunOpenMpTeam(threads.count, [&](int64_t worker) {
+    if (worker != 0) return team->Help(worker);
+    try {
+      status = caller(*team);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    team->End();
+  });
+  if (thrown != nullptr) std::rethrow_exception(thrown);
+  return status;
+}
+
+}  // namespace raggemm
