@@ -29,11 +29,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from raggemm._functions.moe_mlp import MLP_FLOATS, moe_mlp
-from raggemm._functions.routing import route, sort_by_expert
-from raggemm._functions.tensors import (
-    PackedWeights,
-    QuantizedTensor,
+from raggemm._src.checks import (
     array,
     check_type,
     checked,
@@ -45,7 +41,10 @@ from raggemm._functions.tensors import (
     nibbles_hint,
     weight_parts,
 )
-from raggemm._primitive.jax_versions import gathered
+from raggemm._src.mlp import MLP_FLOATS, moe_mlp
+from raggemm._src.routing import route, sort_by_expert
+from raggemm._src.tensors import PackedWeights, QuantizedTensor
+from raggemm._src.versions import gathered
 
 __all__ = ["Output", "Shape", "apply", "init"]
 

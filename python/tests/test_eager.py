@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import raggemm
 from arrays import random
-from raggemm._functions import tensors
+from raggemm._src import checks
 from raggemm.compat import lax
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
@@ -31,8 +31,8 @@ def test_only_the_first_call_of_a_signature_goes_through_python(monkeypatch, nam
     def array(*_, **__):
         raise AssertionError("checked again")
 
-    monkeypatch.setattr(tensors, "array", array)
-    monkeypatch.setattr("raggemm._jax_lax.array", array)
+    monkeypatch.setattr(checks, "array", array)
+    monkeypatch.setattr("raggemm._src.lax.array", array)
     np.testing.assert_array_equal(call(*operands), want)
     with pytest.raises(AssertionError, match="checked again"):
         call(operands[0][:-1], *operands[1:])
@@ -49,7 +49,7 @@ def test_the_same_bits_as_in_jit(name):
 def test_arguments_without_effect_are_not_in_the_key(monkeypatch):
     want = raggemm.gmm(*ARRAYS)
     raggemm.gmm(*ARRAYS, jnp.float32)
-    monkeypatch.setattr(tensors, "array", lambda *_: pytest.fail("another program"))
+    monkeypatch.setattr(checks, "array", lambda *_: pytest.fail("another program"))
     for _ in range(3):
         np.testing.assert_array_equal(raggemm.gmm(*ARRAYS, jnp.float32, lambda m, k, n: (1, 1, 1)), want)
         np.testing.assert_array_equal(raggemm.gmm(*ARRAYS, tiling=object(), interpret=True), want)

@@ -161,10 +161,16 @@ def _python_imports(root: pathlib.Path) -> dict[str, set[str]]:
 
 
 def test_python_modules_import_one_way(root):
+    """Private modules import private ones alone, those of _src in the order of its docstring."""
     imports = _python_imports(root)
-    assert len(list(graphlib.TopologicalSorter(imports).static_order())) == len(imports)  # CycleError where they do not
-    up = {name: {x for x in of if "._primitive" not in x} for name, of in imports.items() if "._primitive" in name}
-    assert up and not any(up.values()), up
+    assert len(list(graphlib.TopologicalSorter(imports).static_order())) == len(imports)  # CycleError otherwise
+    private = {name: of for name, of in imports.items() if "._" in name}
+    wrong = [f"{name} imports {x}" for name, of in private.items() for x in of if "._" not in x]
+    rows = re.findall(r"^    (\w[\w, ]*?)(?:  .*)?$", (root / PYTHON / "_src/__init__.py").read_text(), re.MULTILINE)
+    order = [f"raggemm._src.{name}" for name in re.findall(r"\w+", " ".join(rows))]
+    assert set(order) == {name for name in imports if name.startswith("raggemm._src.")}
+    wrong += [f"{name} imports {x}" for i, name in enumerate(order) for x in imports[name] if x not in order[:i]]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_python_loads_the_library_and_nothing_else(root):

@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm import ops
-from raggemm._functions.grouped_gemm import product
-from raggemm._functions.operands import Words
-from raggemm._functions.quantized import by_blocks
-from raggemm._functions.tensors import QuantizedTensor, array, checked, is_quantized
-from raggemm._primitive.jax_versions import varying_alike
+from raggemm._src.arguments import accumulation
+from raggemm._src.checks import array, checked, is_quantized
+from raggemm._src.grouped_gemm import product
+from raggemm._src.operands import Words, matrices
+from raggemm._src.quantization import by_blocks
+from raggemm._src.tensors import QuantizedTensor
+from raggemm._src.versions import varying_alike
 from raggemm.compat._qwix_rules import Rule, quantized
 
 
@@ -32,9 +33,9 @@ class Options(NamedTuple):
 
 def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Options) -> jax.Array:
     given = {"preferred_element_type": options.dtype, "group_offset": offset}
-    given |= ops.accumulation(c, options.dtype, int(options.c_name == "partial_sum"), options.c_name)
+    given |= accumulation(c, options.dtype, int(options.c_name == "partial_sum"), options.c_name)
     words = Words(sizes="group_sizes", c=options.c_name)
-    return product(words, *ops.matrices(lhs, rhs, sizes, (1, 2 if options.transpose_rhs else 1)), **given)
+    return product(words, *matrices(lhs, rhs, sizes, (1, 2 if options.transpose_rhs else 1)), **given)
 
 
 def _factors_of_rows(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: Any, rows: int) -> jax.Array:
@@ -113,7 +114,7 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Opti
         dlhs = _product(to_lhs, right_elements, sizes, offset, None, Options(dtypes[0], not options.transpose_rhs))
         drhs = product(
             Words(sizes="group_sizes"),
-            *ops.matrices(*_in_order(left_elements, to_rhs, options.transpose_rhs), sizes, (0, 0), rhs_rank=2),
+            *matrices(*_in_order(left_elements, to_rhs, options.transpose_rhs), sizes, (0, 0), rhs_rank=2),
             preferred_element_type=dtypes[1],
             group_offset=offset,
             num_actual_groups=right.shape[0],

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._functions.quantize import quantize
-from raggemm._functions.tensors import QuantizedTensor, check_type, float_array, is_quantized
-from raggemm._primitive.call import QUANTIZED, listed
+from raggemm._src.call import QUANTIZED, listed
+from raggemm._src.checks import check_type, float_array, is_quantized
+from raggemm._src.quantization import quantize
+from raggemm._src.tensors import QuantizedTensor
 
 
 class Rule(NamedTuple):

@@ -28,11 +28,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from raggemm import ops
-from raggemm._functions.grouped_gemm import product
-from raggemm._functions.operands import Words, integer_array
-from raggemm._functions.quantized import with_scale
-from raggemm._functions.tensors import array, float_array
+from raggemm._src.checks import array, float_array, integer_array
+from raggemm._src.grouped_gemm import product
+from raggemm._src.operands import Words, matrices
+from raggemm._src.quantization import with_scale
 from raggemm.compat.megablox import make_group_metadata
 from raggemm.compat.megablox import tgmm as transposed_grouped_matmul
 
@@ -104,7 +103,7 @@ def _kernel_v3(
         options["bias"] = bias_of_groups(rhs_bias)
     if group_offset is not None:
         group_sizes = _local(rhs, group_sizes, group_offset)
-    return product(_WORDS, *ops.matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)), **options)
+    return product(_WORDS, *matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)), **options)
 
 
 def _kernel(

@@ -34,12 +34,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from raggemm import ops
-from raggemm._functions.grouped_gemm import product
-from raggemm._functions.operands import Words
-from raggemm._functions.tensors import QuantizedTensor, dtype_of, is_quantized
-from raggemm._primitive.call import FLOATS, QUANTIZED
-from raggemm._primitive.jax_versions import varying
+from raggemm._src import api
+from raggemm._src.arguments import accumulation
+from raggemm._src.call import FLOATS, QUANTIZED
+from raggemm._src.checks import dtype_of, is_quantized
+from raggemm._src.grouped_gemm import product
+from raggemm._src.operands import Words, matrices
+from raggemm._src.tensors import QuantizedTensor
+from raggemm._src.versions import varying
 from raggemm.compat import _maxtext_gradients, megablox
 from raggemm.compat._maxtext_routing import permute, unpermute
 from raggemm.compat._qwix_rules import Rule, checked_rule, quantized, rule_of
@@ -148,12 +150,12 @@ def gmm(
         how = _maxtext_gradients.Options(preferred_element_type, transpose_rhs, rule or Rule(), name, axes)
         out = _maxtext_gradients.gmm(lhs, rhs, group_sizes, group_offset, c, how)
     elif partial_sum is None:
-        out = ops.gmm(lhs, rhs, group_sizes, preferred_element_type, None, group_offset, existing_out, transpose_rhs)
+        out = api.gmm(lhs, rhs, group_sizes, preferred_element_type, None, group_offset, existing_out, transpose_rhs)
     else:
         options = {"preferred_element_type": preferred_element_type, "group_offset": group_offset}
-        options |= ops.accumulation(partial_sum, preferred_element_type, 1, "partial_sum")
+        options |= accumulation(partial_sum, preferred_element_type, 1, "partial_sum")
         words = Words(sizes="group_sizes", c="partial_sum")
-        out = product(words, *ops.matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)), **options)
+        out = product(words, *matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)), **options)
     return varying(out, {*lhs_vma_axes, *varying_axes})
 
 

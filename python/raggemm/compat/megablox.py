@@ -19,9 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm import ops
-from raggemm._functions.operands import integer_array
-from raggemm._functions.tensors import count, flag, integer
+from raggemm._src import api
+from raggemm._src.checks import count, flag, integer, integer_array
 
 __all__ = ["gmm", "make_group_metadata", "tgmm"]
 
@@ -50,7 +49,7 @@ def gmm(
 ) -> jax.Array:
     """raggemm.gmm, whose docstring has the arguments; without a group_offset rhs[0] is for group 0."""
     group_offset = first_group(group_offset, rhs, group_sizes)
-    return ops.gmm(
+    return api.gmm(
         lhs, rhs, group_sizes, preferred_element_type, tiling, group_offset, existing_out, transpose_rhs, interpret
     )
 
@@ -69,7 +68,7 @@ def tgmm(
     """raggemm.tgmm, whose docstring has the arguments; without a group_offset group 0 is the first."""
     if group_offset is None and num_actual_groups is not None:
         group_offset = 0
-    return ops.tgmm(
+    return api.tgmm(
         lhs, rhs, group_sizes, preferred_element_type, tiling, group_offset, num_actual_groups, existing_out, interpret
     )
 

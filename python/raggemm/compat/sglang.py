@@ -21,12 +21,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from raggemm import ops
-from raggemm._functions.grouped_gemm import product
-from raggemm._functions.operands import Words
-from raggemm._functions.quantize import quantize
-from raggemm._functions.quantized import with_scale
-from raggemm._functions.tensors import elements_dtype, float_array
+from raggemm._src.arguments import accumulation
+from raggemm._src.checks import elements_dtype, float_array
+from raggemm._src.grouped_gemm import product
+from raggemm._src.operands import Words, matrices
+from raggemm._src.quantization import quantize, with_scale
 from raggemm.compat.ejkernel import bias_of_groups
 from raggemm.compat.megablox import first_group
 
@@ -81,5 +80,5 @@ def gmm(
     options["group_offset"] = first_group(group_offset, rhs, group_sizes)
     if rhs_bias is not None:
         options["bias"] = bias_of_groups(rhs_bias)
-    options |= ops.accumulation(existing_out, preferred_element_type, beta=0)
-    return product(_WORDS, *ops.matrices(lhs, rhs, group_sizes, (1, 1)), **options)
+    options |= accumulation(existing_out, preferred_element_type, beta=0)
+    return product(_WORDS, *matrices(lhs, rhs, group_sizes, (1, 1)), **options)

@@ -25,14 +25,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import backend
 
-from raggemm import _jax_lax
-from raggemm._functions.operands import result_dtype
-from raggemm._functions.straight_through import straight_through
-from raggemm._functions.tensors import check_is_plain, checked, is_quantized
-from raggemm._jax_lax.dimension_numbers import BASIC
-from raggemm._primitive.activations import activated
-from raggemm._primitive.call import FLOATS, compute_dtype
-from raggemm._primitive.jax_versions import varying
+from raggemm._src.activations import activated
+from raggemm._src.api import straight_through
+from raggemm._src.call import FLOATS, compute_dtype
+from raggemm._src.checks import check_is_plain, checked, is_quantized, result_dtype
+from raggemm._src.dimension_numbers import BASIC
+from raggemm._src.lax import checked_call
+from raggemm._src.versions import varying
 
 __all__ = ["ragged_dot"]
 
@@ -139,7 +138,7 @@ def ragged_dot(
         axes = _varying_axes(manual_axis_type)
 
         def checked_product(lhs: Any, rhs: Any, places: Any) -> Callable[[], jax.Array]:
-            return _jax_lax.checked_call((lhs, rhs, places[0]), numbers, precision, sums, places[1])
+            return checked_call((lhs, rhs, places[0]), numbers, precision, sums, places[1])
 
         call = checked_product(lhs, rhs, places)
         gated = _gated(fuse_gateup_activation, call, dtype)

@@ -18,11 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm import ops
-from raggemm._functions.grouped_gemm import product
-from raggemm._functions.operands import Operand, Words, integer_array
-from raggemm._functions.tensors import flag, float_array, integer
-from raggemm._primitive.jax_versions import varying_alike
+from raggemm._src.checks import flag, float_array, integer, integer_array
+from raggemm._src.grouped_gemm import product
+from raggemm._src.operands import Operand, Words, matrices
+from raggemm._src.versions import varying_alike
 
 __all__ = ["check_partition", "gmm", "gmm_ref", "tgmm", "tgmm_ref"]
 
@@ -60,7 +59,7 @@ def _check_partition(sizes: jax.Array, given: Any, m: int, num_groups: int | Non
 def _operands(lhs: Any, rhs: Any, group_sizes: Any, axes: tuple[int, int], rhs_rank: int) -> tuple[Operand, Operand]:
     """Those of raggemm.ops, with sizes that are a partition."""
     lhs, rhs = float_array("lhs", lhs), float_array("rhs", rhs)
-    left, right = ops.matrices(lhs, rhs, group_sizes, axes, rhs_rank)
+    left, right = matrices(lhs, rhs, group_sizes, axes, rhs_rank)
     assert left.first_dims is not None
     m, num_groups = left.data.shape[0], right.data.shape[0] if rhs_rank == 3 else None
     _check_partition(left.first_dims, group_sizes, m, num_groups)

@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._functions.operands import GroupedTensor, Words, integer_array
-from raggemm._functions.tensors import float_array
-from raggemm._primitive.call import FLOATS
+from raggemm._src.api import tgmm
+from raggemm._src.call import FLOATS
+from raggemm._src.checks import float_array, integer_array
+from raggemm._src.operands import Words
+from raggemm._src.tensors import GroupedTensor
 from raggemm.compat.transformer_engine._products import Axes, multiplied, operand
 from raggemm.compat.transformer_engine._quantize import along, checked_quantizer, has_quantizers
 from raggemm.compat.transformer_engine._tensors import QuantizerSet, Scaled, group_sizes_of, scaled
-from raggemm.ops import tgmm
 
 _WORDS = Words("x", "kernel", "group_sizes")
 

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from raggemm._functions.moe_mlp import moe_mlp
-from raggemm._functions.routing import SortedRows, combine, rows_of_tokens, sort_by_expert
-from raggemm._functions.tensors import check_type, count, dtype_of, flag, float_array
-from raggemm._primitive.call import FLOATS
-from raggemm._primitive.jax_versions import gathered
+from raggemm._src.call import FLOATS
+from raggemm._src.checks import check_type, count, dtype_of, flag, float_array
+from raggemm._src.mlp import moe_mlp
+from raggemm._src.routing import SortedRows, combine, rows_of_tokens, sort_by_expert
+from raggemm._src.versions import gathered
 from raggemm.compat.transformer_engine._dense import grouped_dense
 from raggemm.compat.transformer_engine._quantize import has_quantizers
 from raggemm.compat.transformer_engine._routing import fused_moe_aux_loss, fused_topk_with_score_function

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._functions.grouped_gemm import parsed, product
-from raggemm._functions.operands import GroupedTensor, Words, integer_array
-from raggemm._functions.precision import in_effect
-from raggemm._functions.quantize import E5M2, scale_of
-from raggemm._functions.quantized import times
-from raggemm._functions.tensors import QuantizedTensor
-from raggemm._primitive.call import PACKED
+from raggemm._src.arguments import default_precision
+from raggemm._src.call import PACKED
+from raggemm._src.checks import integer_array
+from raggemm._src.grouped_gemm import product
+from raggemm._src.operands import Words, parsed
+from raggemm._src.quantization import E5M2, scale_of, times
+from raggemm._src.tensors import GroupedTensor, QuantizedTensor
 from raggemm.compat.transformer_engine._ragged import (
     Rows,
     block_of_rows,
@@ -158,4 +158,4 @@ def multiplied(
     groups = rhs.data.shape[0] if lhs.dims and not rhs.dims else options.get("num_actual_groups")
     options["alpha"] = _alpha(factors, groups, options.get("group_offset"))
     options["preferred_element_type"] = default if dtype is None else dtype
-    return product(words, lhs, rhs, precision=in_effect(precision), **options)
+    return product(words, lhs, rhs, precision=default_precision(precision), **options)

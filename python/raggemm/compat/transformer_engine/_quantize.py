@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._functions.operands import Operand
-from raggemm._functions.quantize import How, elements, magnitude_bits, quantized
-from raggemm._functions.routing import filled_rows
-from raggemm._functions.tensors import check_type, float_array
-from raggemm._primitive.call import FLOATS, PACKED
+from raggemm._src.call import FLOATS, PACKED
+from raggemm._src.checks import check_type, float_array
+from raggemm._src.operands import Operand
+from raggemm._src.quantization import How, elements, magnitude_bits, quantized
+from raggemm._src.routing import filled_rows
 from raggemm.compat.transformer_engine._products import amax_factor
 from raggemm.compat.transformer_engine._ragged import (
     Rows,

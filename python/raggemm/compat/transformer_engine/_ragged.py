@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._functions.quantized import E8M0
-from raggemm._functions.routing import filled_rows
+from raggemm._src.quantization import E8M0
+from raggemm._src.routing import filled_rows
 
 
 def ceiling(x: int, size: int) -> int:

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from raggemm._functions.operands import integer_array
-from raggemm._functions.routing import (
+from raggemm._src.checks import array, count, flag, float_array, integer, integer_array
+from raggemm._src.routing import (
     SCORES,
     Groups,
     Router,
@@ -22,7 +22,6 @@ from raggemm._functions.routing import (
     rows_of_tokens,
     scores_for_loss,
 )
-from raggemm._functions.tensors import array, count, flag, float_array, integer
 
 
 def _name(x: Any) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from raggemm._functions.quantized import E8M0
-from raggemm._functions.tensors import float_array
+from raggemm._src.checks import float_array
+from raggemm._src.quantization import E8M0
 from raggemm.compat.transformer_engine._ragged import Rows, block_starts, blocks_of, ceiling
 from raggemm.compat.transformer_engine._tensors import MODES, GroupedScaledTensor1x, layout_of, name_of, stored_block
 

@@ -10,11 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._functions.operands import integer_array
-from raggemm._functions.quantize import E4M3, E5M2
-from raggemm._functions.quantized import E2M1, E8M0
-from raggemm._functions.tensors import check_type, float_array, integer
-from raggemm._primitive.call import FLOATS
+from raggemm._src.call import FLOATS
+from raggemm._src.checks import check_type, float_array, integer, integer_array
+from raggemm._src.quantization import E2M1, E4M3, E5M2, E8M0
 from raggemm.compat.transformer_engine._ragged import ceiling, most_blocks
 
 F32 = np.dtype(np.float32)
