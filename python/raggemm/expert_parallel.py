@@ -36,8 +36,7 @@ import numpy as np
 from jax import lax
 from jax.experimental import multihost_utils
 
-from raggemm._src import library, options
-from raggemm._src.checks import count, float_array, integer_array
+from raggemm._src import checks, library, options
 from raggemm._src.mlp import moe_mlp
 from raggemm._src.routing import in_order_of_experts, sum_dtype
 
@@ -94,8 +93,11 @@ def _sorted_by_expert(expert_ids: jax.Array, num_experts: int) -> _Sorted:
 def _checked(tokens: jax.Array, routing: Routing) -> tuple[jax.Array, Routing]:
     if not isinstance(routing, Routing):
         raise TypeError(f"routing: is a {type(routing).__name__}, must be a Routing")
-    tokens, weights = float_array("tokens", tokens), float_array("weights", routing.weights)
-    ids, num_experts = integer_array("expert_ids", routing.expert_ids), count("num_experts", routing.num_experts, 1)
+    tokens, weights = checks.float_array("tokens", tokens), checks.float_array("weights", routing.weights)
+    ids, num_experts = (
+        checks.integer_array("expert_ids", routing.expert_ids),
+        checks.count("num_experts", routing.num_experts, 1),
+    )
     if tokens.ndim != 2:
         raise ValueError(f"tokens: shape is {tokens.shape}, must have 2 axes")
     if ids.ndim != 2 or ids.shape[0] != tokens.shape[0]:
@@ -308,7 +310,7 @@ def by_all_to_all(
     local = _experts_of_each_device(routing.num_experts, axis_name)
     devices, top_k = routing.num_experts // local, routing.expert_ids.shape[1]
     most = max(len(tokens) * top_k, 1)
-    capacity = -(-2 * most // devices) if capacity is None else count("capacity", capacity, 1)
+    capacity = -(-2 * most // devices) if capacity is None else checks.count("capacity", capacity, 1)
 
     by_expert = _sorted_by_expert(routing.expert_ids, routing.num_experts)
     rows = by_expert(_for_each_expert(tokens, top_k))

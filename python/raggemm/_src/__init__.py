@@ -2,6 +2,7 @@
 
     library, versions       the shared library; what differs between versions of jax
     options, describe       how calls are computed, and what is used here
+    dtypes                  types of elements
     call, primitive         what a call is; the primitive grouped_gemm
     activations             activations in JAX
     ad, batching            the derivatives and the batch rule of grouped_gemm

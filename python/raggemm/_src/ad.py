@@ -18,20 +18,9 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 
 from raggemm._src.activations import activated
-from raggemm._src.call import (
-    COLUMN_BLOCKS,
-    FLOATS,
-    PACKED,
-    Arguments,
-    Call,
-    Mode,
-    Storage,
-    Term,
-    compute_dtype,
-    from_blocks,
-    to_blocks,
-)
-from raggemm._src.primitive import apply, as_problems, grouped_gemm_p, has_one_group
+from raggemm._src.call import COLUMN_BLOCKS, PACKED, Arguments, Call, Mode, Storage, Term, from_blocks, to_blocks
+from raggemm._src.dtypes import FLOATS, compute_dtype
+from raggemm._src.primitive import as_problems, bind, grouped_gemm_p, has_one_group
 
 
 def _group_of_rows(sizes: jax.Array, extent: int) -> jax.Array:
@@ -129,7 +118,7 @@ def _per_element(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.A
     ones = jnp.ones((*sizes.shape[:2], length, 1), _compute_dtype(call, args))
     rows, names = Storage(first=0), call.dims_names[index : index + 1]
     broadcast_scale = Call(lhs=rows, rhs=Storage(), out=rows, dtype=dtype, dims_names=names)
-    return apply(broadcast_scale, Arguments(ones, values, (sizes,), optional)).reshape(shape)
+    return bind(broadcast_scale, Arguments(ones, values, (sizes,), optional)).reshape(shape)
 
 
 def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.Array:
@@ -160,7 +149,7 @@ def _c_tangent(call: Call, args: Arguments, dc: jax.Array) -> jax.Array:
 
 def _alpha_tangent(call: Call, args: Arguments, dalpha: jax.Array) -> jax.Array:
     product = args.only(Term.GROUPS, Term.FACTOR, Term.ROWS)
-    unscaled = apply(dataclasses.replace(call, dtype=_compute_dtype(call, args)), product)
+    unscaled = bind(dataclasses.replace(call, dtype=_compute_dtype(call, args)), product)
     return _scale(call, args, dalpha, unscaled).astype(call.dtype)
 
 
@@ -188,7 +177,7 @@ def _kernels_activation(call: Call, result: jax.Array, gate: jax.Array | None = 
     matrix = Storage()
     of_none = Call(lhs=matrix, rhs=matrix, out=matrix, dtype=jnp.dtype(jnp.float32), activation=call.activation)
     lhs, rhs = jnp.zeros((1, 1, rows, 0), jnp.float32), jnp.zeros((1, 1, 0, columns), jnp.float32)
-    return apply(of_none, Arguments(lhs, rhs, (), {"c": factor, "gate": gate})).reshape(result.shape)
+    return bind(of_none, Arguments(lhs, rhs, (), {"c": factor, "gate": gate})).reshape(result.shape)
 
 
 def _activated_jvp(primals, tangents, call: Call):
@@ -207,7 +196,7 @@ def _activated_jvp(primals, tangents, call: Call):
         optional = {name: x.astype(jnp.float32) if name == "c" else x for name, x in args.optional.items()}
         gate = optional.pop("gate", None)
         before = dataclasses.replace(call, activation="", dtype=jnp.dtype(jnp.float32))
-        return apply(before, args._replace(optional=optional)), None if gate is None else gate.astype(jnp.float32)
+        return bind(before, args._replace(optional=optional)), None if gate is None else gate.astype(jnp.float32)
 
     dots = [tangents[i] for i in moved]
     (result, gate), (result_dot, gate_dot) = jax.jvp(parts, [primals[i] for i in moved], dots)
@@ -233,15 +222,15 @@ def _jvp(primals, tangents, *, call: Call):
     product = args.only(Term.PRODUCT, Term.GROUPS, Term.FACTOR, Term.ROWS)
     terms = []
     if not isinstance(dots.lhs, ad.Zero):
-        terms.append(apply(call, product._replace(lhs=dots.lhs)))
+        terms.append(bind(call, product._replace(lhs=dots.lhs)))
     if not isinstance(dots.rhs, ad.Zero):
-        terms.append(apply(call, product._replace(rhs=dots.rhs)))
+        terms.append(bind(call, product._replace(rhs=dots.rhs)))
     for operand in args.given:
         dot = dots.optional[operand.name]
         if operand.term in (Term.GROUPS, Term.ROWS) or isinstance(dot, ad.Zero):
             continue
         if operand.term is Term.FACTOR:  # a scale, in which the product is linear
-            terms.append(apply(call, product._replace(optional={**product.optional, operand.name: dot})))
+            terms.append(bind(call, product._replace(optional={**product.optional, operand.name: dot})))
         else:
             terms.append(_TANGENTS[operand.name](call, args, dot))
     if not terms:
@@ -274,7 +263,7 @@ def _wrong_rows(call: Call, args: Arguments, tokens: int, groups: int) -> jax.Ar
     p, r = args.optional["row_index"].shape[0], call.out_shape(args)[1]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((p, r, tokens, 0), (p, groups, 0, 1)))
     check = dataclasses.replace(call, rhs=Storage(), dtype=lhs.dtype, precision="", overwrites_c=False)
-    return apply(check, args.only(Term.GROUPS, Term.ROWS)._replace(lhs=lhs, rhs=rhs))
+    return bind(check, args.only(Term.GROUPS, Term.ROWS)._replace(lhs=lhs, rhs=rhs))
 
 
 def _sums_of_rows(rows: jax.Array, index: jax.Array, weights: jax.Array, count: int) -> jax.Array:
@@ -288,7 +277,7 @@ def _sums_of_rows(rows: jax.Array, index: jax.Array, weights: jax.Array, count: 
     rows, weights = (jnp.take_along_axis(x.reshape(p * r, m, -1), order, 1)[:, None] for x in (rows, weights))
     by_rows = Storage(first=0)
     call = Call(by_rows._replace(trans=True), by_rows, Storage(), rows.dtype, out_extent=count)
-    return apply(call, Arguments(weights, rows, (sizes[:, None],), {})).reshape(p, r, count, k)
+    return bind(call, Arguments(weights, rows, (sizes[:, None],), {})).reshape(p, r, count, k)
 
 
 def _cotangent_by_rows(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
@@ -335,7 +324,7 @@ def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
     if call.precision:
         ct = ct.astype(kept.dtype)  # of an out that is narrower, exactly
     lhs, rhs = (ct, kept) if ct_is_lhs else (kept, ct)
-    return apply(gradient, Arguments(lhs, rhs, args.dims, optional))
+    return bind(gradient, Arguments(lhs, rhs, args.dims, optional))
 
 
 def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> jax.Array:

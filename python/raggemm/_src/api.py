@@ -1,11 +1,4 @@
-"""The front ends that MoE code already calls: megablox' gmm and tgmm, and jax.lax's ragged_dot.
-
-Each is one grouped_gemm with the signature, the defaults and the dtype rules of its origin. Errors that shapes and
-dtypes can tell are raised when tracing. A wrong group size or group_offset is data and arrives when the call has run,
-with the array, the group, the value and the limit. JAX chooses its class: ValueError where a compiled program that has
-succeeded before is called again, jax.errors.JaxRuntimeError otherwise; so catch both. raggemm's own functions, called
-outside of jit, are such programs too.
-"""
+"""gmm, tgmm and ragged_dot: each is one grouped_gemm with the defaults and the dtype rules of its origin."""
 
 import functools
 import inspect
@@ -15,9 +8,9 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 
+from raggemm._src import checks
 from raggemm._src.arguments import accumulation, default_precision
-from raggemm._src.call import FLOATS
-from raggemm._src.checks import elements_dtype, flag, float_array, integer_array, resharded, weight_parts
+from raggemm._src.dtypes import FLOATS, QUANTIZED
 from raggemm._src.grouped_gemm import product
 from raggemm._src.operands import EQUAL_COUNTS, Words, matrices
 from raggemm._src.quantization import quantize
@@ -41,13 +34,14 @@ def _is_hashable(x: Any) -> bool:
 def compiled_when_eager(
     *arrays: str, without_effect: tuple[str, ...] = ()
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """A decorator: calls whose parameters `arrays` are all JAX arrays with values, or None, go through jax.jit, where
-    the other parameters are static, but for those without effect, which it never sees: a new function in each call
-    would be a new program. JAX' caches know what those calls depend on besides: dtypes, shapes, shardings,
-    configuration, options.
+    """Returns a decorator that sends eager calls through jax.jit, so that they are checked once for each signature.
 
-    All other calls are left as they are: traced ones, which some jit compiles already, and those with values that are
-    checked as they come (integers of Python and NumPy) or that JAX does not take as static.
+    A call is eager if its parameters `arrays` are all JAX arrays with values, or None. The other parameters are static.
+    jit never sees those without effect: a new function in each call would be a new program. JAX' caches know all else
+    that the program depends on: dtypes, shapes, shardings, configuration, options.
+
+    All other calls are left as they are: traced ones, which some jit compiles already, those with values that are
+    checked as they come (integers of Python and NumPy), and those with values that JAX does not take as static.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -164,7 +158,7 @@ def gmm(
         return _quantizing(multiply, lhs, rhs, group_sizes, lhs_quantize)
     return product(
         _WORDS,
-        *matrices(lhs, rhs, group_sizes, (1, 2 if flag("transpose_rhs", transpose_rhs) else 1)),
+        *matrices(lhs, rhs, group_sizes, (1, 2 if checks.flag("transpose_rhs", transpose_rhs) else 1)),
         group_offset=group_offset,
         preferred_element_type=preferred_element_type,
         **accumulation(existing_out, preferred_element_type, beta=0),
@@ -224,10 +218,10 @@ def _wider(a: Any, b: Any) -> Any:
 
 def _quantizing(call: Callable[..., jax.Array], lhs: Any, rhs: Any, group_sizes: Any, dtype: Any) -> jax.Array:
     """call(lhs, rhs, group_sizes), linear in lhs and rhs, of lhs in elements of dtype and a scale for each row."""
-    lhs, dtype = float_array("lhs", lhs), elements_dtype("lhs_quantize", dtype)
+    lhs, dtype = checks.float_array("lhs", lhs), checks.dtype_of("lhs_quantize", dtype, QUANTIZED)
     if lhs.ndim != 2:
         return call(lhs, rhs, group_sizes)  # an error
-    sizes = integer_array("group_sizes", group_sizes)
+    sizes = checks.integer_array("group_sizes", group_sizes)
     return straight_through(call, (quantize(lhs, dtype, axes=1), rhs), (lhs, None), sizes)
 
 
@@ -266,7 +260,7 @@ def ragged_dot(
       [m, n].
     """
     if lhs_quantize is not None:
-        lhs, others = float_array("lhs", lhs), weight_parts("rhs", rhs)[0].dtype
+        lhs, others = checks.float_array("lhs", lhs), checks.weight_parts("rhs", rhs)[0].dtype
         dtype = lhs.dtype if others not in FLOATS else _wider(lhs.dtype, others)
         dtype = dtype if preferred_element_type is None else preferred_element_type
 
@@ -280,10 +274,10 @@ def ragged_dot(
     if groups > sizes or (groups != sizes and group_offset is None):
         hint = f": {EQUAL_COUNTS}" if groups < sizes else ""
         raise TypeError(f"rhs has {groups} groups, but group_sizes has {sizes}{hint}")
-    if group_offset is not None and (shape := integer_array("group_offset", group_offset).shape) not in ((), (1,)):
-        raise TypeError(f"group_offset: shape is {shape}, must be () or (1,)")
+    if group_offset is not None:
+        checks.group_offset(group_offset, TypeError)
     dtype = preferred_element_type
     if dtype is None and rows.factors is None and weights.factors is None:
         dtype = _wider(rows.data.dtype, weights.data.dtype)
     options = {"group_offset": group_offset, "preferred_element_type": dtype, "precision": default_precision(precision)}
-    return resharded(product(_WORDS, rows, weights, **options), out_sharding)
+    return checks.resharded(product(_WORDS, rows, weights, **options), out_sharding)

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from raggemm._src import checks
 from raggemm._src.activations import ACTIVATIONS, NEEDS_A_GATE
-from raggemm._src.call import FLOATS, PACKED, STRIDED, Mode, added_types, compute_dtype, listed
-from raggemm._src.checks import array, check_type, choice, dtype_of, float_array, integer, integer_array, result_dtype
+from raggemm._src.call import PACKED, STRIDED, Mode
+from raggemm._src.dtypes import FLOATS, added_types, compute_dtype, listed
 from raggemm._src.operands import EQUAL_COUNTS, Operand, Words, check_layout, check_quantized_types, check_types
 
 
@@ -46,7 +47,7 @@ def processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Options) -
         local = count
     said = f"{list(counts)[-1]} has {local} groups"
     if options.num_actual_groups is not None:
-        local = integer("num_actual_groups", options.num_actual_groups)
+        local = checks.integer("num_actual_groups", options.num_actual_groups)
         said = f"num_actual_groups is {local}"
         if mode is not Mode.RAGGED_K:
             raise ValueError("num_actual_groups is for ragged K; elsewhere a group axis tells it")
@@ -65,7 +66,7 @@ def checked_out_extent(mode: Mode, local: int, out_size: int | None, out_layout:
         return local if mode is Mode.RAGGED_K else None
     if out_size is None or out_layout != PACKED:
         raise ValueError(f'all ragged needs out_size and out_layout="PACKED", got {out_size} and {out_layout!r}')
-    out_size = integer("out_size", out_size)
+    out_size = checks.integer("out_size", out_size)
     if out_size < 0:
         raise ValueError(f"out_size is {out_size}, must be at least 0")
     return out_size
@@ -73,15 +74,13 @@ def checked_out_extent(mode: Mode, local: int, out_size: int | None, out_layout:
 
 def checked_out_dtype(words: Words, preferred: Any, lhs: Operand, rhs: Operand) -> Any:
     if lhs.factors is None and rhs.factors is None:
-        dtype = jnp.result_type(lhs.data, rhs.data) if preferred is None else result_dtype(preferred)
+        dtype = checks.result_dtype(jnp.result_type(lhs.data, rhs.data) if preferred is None else preferred)
         check_types(words, lhs.data.dtype, rhs.data.dtype, dtype)
         return dtype
     check_quantized_types(words, lhs.data.dtype, rhs.data.dtype)
     floats = [x.data for x in (lhs, rhs) if x.data.dtype in FLOATS]
     default = jnp.result_type(*floats) if floats else np.dtype(np.float32)
-    dtype = default if preferred is None else result_dtype(preferred)
-    check_type("preferred_element_type", dtype, FLOATS)
-    return dtype
+    return checks.result_dtype(preferred, default, FLOATS)
 
 
 def operand_scales(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, jax.Array]:
@@ -112,9 +111,7 @@ def operand_scales(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, 
 
 
 def checked_offset(x: Any, mode: Mode) -> jax.Array | None:
-    offset = integer_array("group_offset", x)
-    if offset.shape not in ((), (1,)):
-        raise ValueError(f"group_offset: shape is {offset.shape}, must be () or (1,)")
+    offset = checks.group_offset(x)
     if mode in (Mode.RAGGED_M, Mode.RAGGED_K) or isinstance(x, jax.core.Tracer):  # the custom call checks the value
         return offset
     if (value := np.asarray(x).item()) != 0:
@@ -123,18 +120,16 @@ def checked_offset(x: Any, mode: Mode) -> jax.Array | None:
 
 
 def checked_rows(row_index: Any, mode: Mode, lhs: Operand) -> jax.Array:
-    index = integer_array("row_index", row_index)
+    index = checks.integer_array("row_index", row_index)
     if mode is not Mode.RAGGED_M or lhs.contracts_first:
         raise ValueError(f"row_index is for ragged M, for the rows of {lhs.name} with first_dims")
     if lhs.factors is not None or lhs.data.dtype not in FLOATS:
         raise TypeError(f"row_index is for rows of floats, {lhs.name} has {lhs.data.dtype}")
-    if index.ndim != 1:
-        raise ValueError(f"row_index: shape is {index.shape}, must be [M]")
-    return index
+    return checks.check_rank("row_index", index, "M")
 
 
 def checked_c(name: str, c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    c = array(name, c)
+    c = checks.array(name, c)
     if c.dtype != dtype:
         raise TypeError(f"{name}: dtype is {c.dtype}, must be out's {dtype}")
     if c.shape != shape:
@@ -145,7 +140,7 @@ def checked_c(name: str, c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Arra
 def checked_bias(name: str, bias: Any, mode: Mode, groups: int, free_shape: tuple[int, ...], compute: Any) -> jax.Array:
     if mode in (Mode.RAGGED_N, Mode.ALL_RAGGED):
         raise ValueError(f"{name} is for ragged M, ragged K and uniform, where N is the same for all groups")
-    bias = array(name, bias)
+    bias = checks.array(name, bias)
     allowed = tuple(dtype for dtype in added_types(compute) if dtype != jnp.float64 or compute == jnp.float64)
     if bias.dtype not in allowed:
         raise TypeError(f"{name}: dtype is {bias.dtype}, must be {listed(allowed)} beside sums in {compute}")
@@ -157,13 +152,11 @@ def checked_bias(name: str, bias: Any, mode: Mode, groups: int, free_shape: tupl
 
 def checked_values(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
     """alpha or beta."""
-    x = array(name, x)
+    x = checks.array(name, x)
     is_number = x.ndim == 0 and x.weak_type and x.dtype.kind in ("i" if compute == jnp.int32 else "if")
     if not is_number:
-        check_type(name, x.dtype, added_types(compute))
-    if x.shape not in ((), (groups,)):
-        raise ValueError(f"{name}: shape is {x.shape}, must be () or ({groups},), one value for each processed group")
-    return x.astype(compute)
+        checks.check_type(name, x.dtype, added_types(compute))
+    return checks.check_shape(name, x, (), (groups,), why=", one value for each processed group").astype(compute)
 
 
 def checked_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute: Any) -> jax.Array | None:
@@ -172,14 +165,14 @@ def checked_activation(activation: Any, gate: Any, shape: tuple[int, ...], compu
         if gate is not None:
             raise ValueError("gate is given without activation")
         return None
-    choice("activation", activation, map(str.lower, ACTIVATIONS))
+    checks.choice("activation", activation, map(str.lower, ACTIVATIONS))
     if compute != jnp.float32:
         raise TypeError(f"activation: {activation!r} is for sums in float32, these are in {compute}")
     if gate is None:
         if activation.upper() in NEEDS_A_GATE:
             raise ValueError(f"activation: {activation!r} needs gate")
         return None
-    gate = float_array("gate", gate, tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32))
+    gate = checks.float_array("gate", gate, tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32))
     if gate.shape != shape:
         raise ValueError(f"gate: shape is {gate.shape}, must be out's {shape}")
     return gate
@@ -189,7 +182,7 @@ def accumulation(c: Any, dtype: Any, beta: int, name: str = "existing_out") -> d
     """The options of grouped_gemm that stand for megablox' existing_out, or what else a front end calls it."""
     if c is None:
         return {}
-    c, dtype = array(name, c), jax.dtypes.canonicalize_dtype(dtype_of("preferred_element_type", dtype))
+    c, dtype = checks.array(name, c), jax.dtypes.canonicalize_dtype(checks.dtype_of("preferred_element_type", dtype))
     if c.dtype != dtype:
         raise ValueError(f"{name}: dtype is {c.dtype}, must be preferred_element_type {dtype}")
     return {"c": c, "beta": beta}

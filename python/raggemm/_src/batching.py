@@ -12,7 +12,7 @@ from jax.interpreters import batching
 
 from raggemm._src import versions
 from raggemm._src.call import PACKED, Arguments, Call, Mode, Term
-from raggemm._src.primitive import apply, grouped_gemm_p, ragged_n_as_m, uniform_as_ragged_m
+from raggemm._src.primitive import bind, grouped_gemm_p, ragged_n_as_m, uniform_as_ragged_m
 
 
 def _merge(x, axis: int | None, size: int, into: int, extent=None):
@@ -28,7 +28,7 @@ def _unbatched(x, axis: int | None) -> jax.ShapeDtypeStruct:
 
 
 def _into_problems(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.Array:
-    return apply(call, call.named([_merge(x, axis, size, 0) for x, axis in zip(args.flat(), axes.flat(), strict=True)]))
+    return bind(call, call.named([_merge(x, axis, size, 0) for x, axis in zip(args.flat(), axes.flat(), strict=True)]))
 
 
 def _into_replicas(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.Array:
@@ -44,7 +44,7 @@ def _into_replicas(call: Call, args: Arguments, axes: Arguments, size: int) -> j
         for_all_replicas = axis is None and is_common
         optional[operand.name] = x if for_all_replicas else merge(x, axis)
     dims = tuple(map(merge, args.dims, axes.dims))
-    return apply(call, Arguments(merge(args.lhs, axes.lhs), args.rhs, dims, optional))
+    return bind(call, Arguments(merge(args.lhs, axes.lhs), args.rhs, dims, optional))
 
 
 def _into_rows(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.Array:
@@ -54,7 +54,7 @@ def _into_rows(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.A
     for operand in args.given:
         if not operand.axes:
             optional[operand.name] = _merge(optional[operand.name], axes.optional[operand.name], size, 2)
-    return apply(call, args._replace(lhs=lhs, optional=optional))
+    return bind(call, args._replace(lhs=lhs, optional=optional))
 
 
 def _batch(flat, flat_axes, *, call: Call):

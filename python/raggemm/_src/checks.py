@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._src.call import BYTES, FLOATS, INTEGER_ELEMENTS, INTEGERS, MATRICES, QUANTIZED, SCALES, listed
+from raggemm._src.dtypes import BYTES, FLOATS, INTEGER_ELEMENTS, INTEGERS, MATRICES, QUANTIZED, SCALES, listed
 from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor
 
 
@@ -46,21 +46,15 @@ def choice(name: str, x: Any, allowed: Iterable[str | None]) -> Any:
     return x
 
 
-def dtype_of(name: str, x: Any) -> np.dtype:
-    """What names a dtype, of which None, float64 to NumPy, is none."""
+def dtype_of(name: str, x: Any, allowed: Iterable[np.dtype] | None = None) -> np.dtype:
+    """Returns the dtype that x names. None names no dtype, although NumPy takes it for float64."""
     try:
-        if x is not None:
-            return np.dtype(x)
+        dtype = None if x is None else np.dtype(x)
     except (TypeError, ValueError):
-        pass
-    raise TypeError(f"{name} is {x!r}, must be a dtype")
-
-
-def elements_dtype(name: str, x: Any) -> np.dtype:
-    """The dtype of a QuantizedTensor's data that it names."""
-    dtype = dtype_of(name, x)
-    check_type(name, dtype, QUANTIZED)
-    return dtype
+        dtype = None
+    if dtype is None:
+        raise TypeError(f"{name} is {x!r}, must be a dtype")
+    return dtype if allowed is None else check_type(name, dtype, allowed)
 
 
 def is_quantized(x: Any) -> bool:
@@ -105,6 +99,28 @@ def matrix_array(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> j
     return x
 
 
+def check_rank(name: str, x: Any, axes: str) -> Any:
+    """Returns x. Raises ValueError unless it has as many axes as are named, such as "M,H"."""
+    if len(x.shape) != len(axes.split(",")):
+        raise ValueError(f"{name}: shape is {x.shape}, must be [{axes}]")
+    return x
+
+
+def check_shape(name: str, x: Any, *wanted: tuple[int, ...], why: str = "", error: type[Exception] = ValueError) -> Any:
+    """Returns x. Raises an error unless it has one of the wanted shapes; why: ends the message."""
+    if x.shape not in wanted:
+        raise error(f"{name}: shape is {x.shape}, must be {' or '.join(map(str, wanted))}{why}")
+    return x
+
+
+def group_offset(x: Any, error: type[Exception] = ValueError) -> jax.Array:
+    return check_shape("group_offset", integer_array("group_offset", x), (), (1,), error=error)
+
+
+def group_sizes(x: Any, name: str = "group_sizes") -> jax.Array:
+    return check_rank(name, integer_array(name, x), "G")
+
+
 def nibbles_hint(dtype: Any, extent: int, wanted: int) -> str:
     """Returns a hint if an axis of bytes has half of the elements that are wanted, else nothing."""
     if dtype not in BYTES or extent == 0 or 2 * extent != wanted:
@@ -127,7 +143,7 @@ def quantized_parts(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -
     derivative, and no scale of float8_e8m0fnu has one, which has neither zero nor sign."""
     if not is_quantized(x):
         return matrix_array(name, x, allowed), None
-    return _parts(checked(name, x))
+    return _parts(quantized_tensor(name, x))
 
 
 def _parts(x: QuantizedTensor) -> tuple[jax.Array, Factors]:
@@ -142,13 +158,13 @@ def weight_parts(
     """As quantized_parts, of what may also be PackedWeights, and the columns of those: data is [G,T,K,B] then."""
     if not isinstance(x, PackedWeights):
         return *quantized_parts(name, x, allowed), None
-    packed = checked_packed(name, x, tuple(dtype for dtype in allowed if dtype in FLOATS))
+    packed = packed_weights(name, x, tuple(dtype for dtype in allowed if dtype in FLOATS))
     if not packed.quantized:
         return packed.data, None, packed.columns
     return *_parts(QuantizedTensor(packed.data, packed.scale, packed.zero_point)), packed.columns
 
 
-def checked_packed(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) -> PackedWeights:
+def packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) -> PackedWeights:
     """PackedWeights of JAX arrays, of these floats if not quantized. Raises TypeError and ValueError where prepack
     makes no such."""
     if not isinstance(x, PackedWeights):
@@ -168,7 +184,7 @@ def checked_packed(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) -> Pa
     return dataclasses.replace(x, data=data, scale=scale, zero_point=zero_point)
 
 
-def checked(name: str, tensor: Any) -> QuantizedTensor:
+def quantized_tensor(name: str, tensor: Any) -> QuantizedTensor:
     """A QuantizedTensor, or what has the fields of qwix' QArray, as a QuantizedTensor of JAX arrays. Raises TypeError
     and ValueError as QuantizedTensor says, with `name`."""
     if not is_quantized(tensor):
@@ -208,22 +224,26 @@ def _check_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...], dtype
             raise ValueError(f"{said}{hint}")
 
 
-def check_type(name: str, dtype: Any, allowed: Iterable[np.dtype]) -> None:
+def check_type(name: str, dtype: Any, allowed: Iterable[np.dtype]) -> Any:
+    """Returns the dtype. Raises TypeError unless it is one of the allowed ones."""
     if dtype not in allowed:
         raise TypeError(f"{name}: dtype is {dtype}, must be {listed(allowed)}")
+    return dtype
 
 
-def result_dtype(preferred: Any) -> np.dtype:
-    """preferred_element_type as JAX has it: float64 is float32 without jax_enable_x64, with a warning where it was
-    asked for by that name."""
-    named = dtype_of("preferred_element_type", preferred)
+def result_dtype(preferred: Any, default: Any = None, allowed: Iterable[np.dtype] | None = None) -> np.dtype:
+    """Returns preferred_element_type as JAX has it, or the default for None.
+
+    Without jax_enable_x64 float64 becomes float32, with a warning if the caller named float64.
+    """
+    named = default if preferred is None else dtype_of("preferred_element_type", preferred)
     dtype = jax.dtypes.canonicalize_dtype(named)
-    if dtype == np.float32 and preferred is not float and named == np.float64:
+    if dtype == np.float32 and preferred is not None and preferred is not float and named == np.float64:
         warnings.warn(
             "preferred_element_type: dtype float64 is not available, the result is float32; see jax_enable_x64",
             stacklevel=2,
         )
-    return dtype
+    return dtype if allowed is None else check_type("preferred_element_type", dtype, allowed)
 
 
 def integer_array(name: str, x: Any) -> jax.Array:

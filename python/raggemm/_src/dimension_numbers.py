@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from raggemm._src.call import INTEGERS, PARTS_OF_BYTES, Arguments, Call, Storage
-from raggemm._src.primitive import apply
-from raggemm._src.versions import gathered
+from raggemm._src import versions
+from raggemm._src.call import Arguments, Call, Storage
+from raggemm._src.dtypes import INTEGERS, PARTS_OF_BYTES
+from raggemm._src.primitive import bind
 
 Parts = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]  # axes of data, as placed() says
 
@@ -182,7 +183,7 @@ def _noncontracting(lhs, rhs, group_sizes, optional, factors, axes: _Axes, resul
     lhs_parts = (axes.lhs_batch, rest, *_parts(storage, axes.left, axes.ragged))
     optional |= placed(factors, "lhs", lhs, lhs_parts, groups, axes.ragged)
     optional |= placed(factors, "rhs", rhs, (axes.rhs_batch, axes.group, *matrix), groups)
-    out = apply(call, Arguments(left, right, (_dims(group_sizes, lhs, axes),), optional))
+    out = bind(call, Arguments(left, right, (_dims(group_sizes, lhs, axes),), optional))
     out = out.reshape(*batch, *_sizes(lhs, rest), m, *_sizes(rhs, axes.rhs_free))
     ragged_now = len(batch) + len(rest)
     return jnp.moveaxis(out, ragged_now, len(batch) + axes.lhs_free.index(axes.ragged))
@@ -208,7 +209,7 @@ def _contracting(lhs, rhs, group_sizes, optional, factors, axes: _Axes, result: 
     rhs_parts = (axes.rhs_batch, right_rest, *_parts(rhs_storage, axes.rhs_free, axes.right[index]))
     optional |= placed(factors, "lhs", lhs, lhs_parts, groups, axes.ragged)
     optional |= placed(factors, "rhs", rhs, rhs_parts, groups, axes.right[index])
-    out = apply(call, Arguments(*operands, (_dims(group_sizes, lhs, axes),), optional))
+    out = bind(call, Arguments(*operands, (_dims(group_sizes, lhs, axes),), optional))
     return jnp.moveaxis(out.reshape(*batch, groups, *m, *n), len(batch), 0)
 
 
@@ -225,7 +226,7 @@ def _batched(lhs, rhs, factors, axes: _Axes, result: Result):
     rhs_parts = ((), axes.rhs_batch, *((axes.rhs_free, axes.right) if rhs_trans else (axes.right, axes.rhs_free)))
     optional = placed(factors, "lhs", lhs, lhs_parts, groups)
     optional |= placed(factors, "rhs", rhs, rhs_parts, groups)
-    return apply(call, Arguments(left, right, (), optional)).reshape(*batch, *m, *n)
+    return bind(call, Arguments(left, right, (), optional)).reshape(*batch, *m, *n)
 
 
 @functools.partial(jax.jit, static_argnames=("numbers", "result"), inline=True)
@@ -242,9 +243,9 @@ def ragged_dot_general(
     """The product, of checked operands. lhs and rhs: of types that go together, group_sizes: int32, int64 or uint32,
     group_offset: the same, with one element, and not with a ragged batch axis. factors: scales and zero points of lhs
     and rhs, by the names that they have as operands of a call."""
-    lhs, rhs = (_bytes_of(gathered(x), result.dtype) for x in (lhs, rhs))
-    group_sizes = gathered(group_sizes)
-    factors = {name: gathered(x) for name, x in (factors or {}).items()}
+    lhs, rhs = (_bytes_of(versions.gathered(x), result.dtype) for x in (lhs, rhs))
+    group_sizes = versions.gathered(group_sizes)
+    factors = {name: versions.gathered(x) for name, x in (factors or {}).items()}
     axes = _Axes(numbers, lhs.ndim, rhs.ndim)
     if axes.is_batch:
         return _batched(lhs, rhs, factors, axes, result)

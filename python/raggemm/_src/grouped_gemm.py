@@ -8,25 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from raggemm._src import versions
-from raggemm._src.arguments import (
-    Options,
-    checked_activation,
-    checked_bias,
-    checked_c,
-    checked_offset,
-    checked_out_dtype,
-    checked_out_extent,
-    checked_rows,
-    checked_values,
-    operand_scales,
-    precision_attribute,
-    processed_groups,
-)
-from raggemm._src.call import COLUMN_BLOCKS, STRIDED, Arguments, Call, Mode, OptionalOperand, Storage, compute_dtype
-from raggemm._src.checks import integer_array
+from raggemm._src import arguments, checks, versions
+from raggemm._src.call import COLUMN_BLOCKS, STRIDED, Arguments, Call, Mode, OptionalOperand, Storage
+from raggemm._src.dtypes import compute_dtype
 from raggemm._src.operands import Operand, Words, check_contraction, parsed
-from raggemm._src.primitive import apply
+from raggemm._src.primitive import bind
 from raggemm._src.tensors import GroupedTensor
 
 _MODES = {
@@ -90,9 +76,11 @@ class _Shapes(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames=("call", "shapes"), inline=True)
-def _grouped_gemm(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
-    """The call on arrays as the caller has them. Compiled, for a reshape outside of jit copies. Its name is what a
-    jaxpr and a profile show."""
+def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
+    """Computes the call on arrays as the caller has them.
+
+    Compiled, for a reshape outside of jit copies. Inlined where a jit traces it already, so that there is one.
+    """
     args = args.map(versions.gathered)  # an axis that a mesh divides cannot always collapse with its neighbour
     lhs, rhs = args.lhs.reshape(shapes.lhs), args.rhs.reshape(shapes.rhs)
 
@@ -109,20 +97,20 @@ def _grouped_gemm(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
 
     others = (operand for operand in args.given if operand.name not in rows)
     optional = rows | {operand.name: canonical(operand, args.optional[operand.name]) for operand in others}
-    return apply(call, Arguments(lhs, rhs, dims, optional)).reshape(shapes.out)
+    return bind(call, Arguments(lhs, rhs, dims, optional)).reshape(shapes.out)
 
 
 def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Array:
     """grouped_gemm with its options, for a front end that has made its operands and whose errors have these words."""
-    given = Options(**options)
+    given = arguments.Options(**options)
     mode = _mode(lhs, rhs)
     for x in (lhs, rhs):
         if x.columns is not None and (x is lhs or mode is not Mode.RAGGED_M):
             raise ValueError(f"{x.name}: PackedWeights are for the rhs of ragged M; unprepack them for other products")
     lhs, rhs = _with_group_axes(mode, lhs, rhs)
-    index = None if given.row_index is None else checked_rows(given.row_index, mode, lhs)
-    _, local = processed_groups(mode, lhs, rhs, given)
-    out_extent = checked_out_extent(mode, local, given.out_size, given.out_layout)
+    index = None if given.row_index is None else arguments.checked_rows(given.row_index, mode, lhs)
+    _, local = arguments.processed_groups(mode, lhs, rhs, given)
+    out_extent = arguments.checked_out_extent(mode, local, given.out_size, given.out_layout)
     shape: tuple[int, ...]
     if out_extent is not None and mode is Mode.ALL_RAGGED:
         shape = (out_extent,)
@@ -132,11 +120,11 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
         shape = (*group_axis, *(lhs.free_shape if index is None else index.shape), *rhs.free_shape)
 
     left, right, out, dims = _storages(lhs, rhs, given.out_layout)
-    dtype = checked_out_dtype(words, given.preferred_element_type, lhs, rhs)
+    dtype = arguments.checked_out_dtype(words, given.preferred_element_type, lhs, rhs)
     compute = compute_dtype(lhs.data.dtype, rhs.data.dtype, dtype)
-    precision = precision_attribute(given.precision, lhs.data.dtype, rhs.data.dtype, dtype)
+    precision = arguments.precision_attribute(given.precision, lhs.data.dtype, rhs.data.dtype, dtype)
     optional: dict[str, jax.Array | None] = {
-        "gate": checked_activation(given.activation, given.gate, shape, compute),
+        "gate": arguments.checked_activation(given.activation, given.gate, shape, compute),
         "row_index": index,
     }
     activation = (given.activation or "").upper()
@@ -148,24 +136,24 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
         lhs_name=words.lhs,
     )
     if given.c is not None:
-        optional["c"] = checked_c(words.c, given.c, shape, dtype)
+        optional["c"] = arguments.checked_c(words.c, given.c, shape, dtype)
     if given.bias is not None:
-        optional["bias"] = checked_bias(words.bias, given.bias, mode, local, rhs.free_shape, compute)
+        optional["bias"] = arguments.checked_bias(words.bias, given.bias, mode, local, rhs.free_shape, compute)
     if given.alpha is not None:
-        optional["alpha"] = checked_values("alpha", given.alpha, local, compute)
+        optional["alpha"] = arguments.checked_values("alpha", given.alpha, local, compute)
     if (beta := given.beta) is not None:
         if given.c is None:
             raise ValueError("beta is given without c")
-        values = checked_values("beta", beta, local, compute)
+        values = arguments.checked_values("beta", beta, local, compute)
         call = dataclasses.replace(call, overwrites_c=isinstance(beta, int | float) and beta == 0)
         optional["beta"] = None if call.overwrites_c else values
     if given.group_offset is not None:
-        optional["group_offset"] = checked_offset(given.group_offset, mode)
+        optional["group_offset"] = arguments.checked_offset(given.group_offset, mode)
     for side, x in (("lhs", lhs), ("rhs", rhs)):
-        optional |= operand_scales(mode, side, x, local)
+        optional |= arguments.operand_scales(mode, side, x, local)
     args = Arguments(lhs.data, rhs.data, dims, {name: x for name, x in optional.items() if x is not None})
     shapes = _Shapes(lhs.canonical_shape, rhs.canonical_shape, local, shape)
-    return _grouped_gemm(args, call=call, shapes=shapes)
+    return _bind_canonical(args, call=call, shapes=shapes)
 
 
 def grouped_gemm(
@@ -261,9 +249,7 @@ def grouped_gemm(
 def inside_groups(count: int, group_sizes: Any) -> jax.Array:
     """float32 [count]: 1 for rows of groups and 0 behind them, as a product with nothing but a bias, for the call
     checks sizes: with on_error="nan" wrong ones give NaN."""
-    words, sizes = Words(sizes="group_sizes"), integer_array("group_sizes", group_sizes)
-    if sizes.ndim != 1:
-        raise ValueError(f"group_sizes: shape is {sizes.shape}, must be [G]")
+    words, sizes = Words(sizes="group_sizes"), checks.group_sizes(group_sizes)
     groups = sizes.shape[0]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((count, 0), (groups, 0, 1)))
     operands = parsed(words, GroupedTensor(lhs, first_dims=sizes), rhs, ((1,), (1,)))

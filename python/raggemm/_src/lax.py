@@ -7,31 +7,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from raggemm._src import dimension_numbers
+from raggemm._src import checks, dimension_numbers
 from raggemm._src.api import compiled_when_eager
 from raggemm._src.arguments import default_precision, precision_attribute
-from raggemm._src.call import FLOATS, QUANTIZED
-from raggemm._src.checks import (
-    Factors,
-    array,
-    check_is_plain,
-    check_type,
-    integer_array,
-    is_quantized,
-    quantized_parts,
-    resharded,
-    result_dtype,
-)
 from raggemm._src.dimension_numbers import BASIC, Result, widened
+from raggemm._src.dtypes import FLOATS, QUANTIZED
 from raggemm._src.operands import Words, check_quantized_types, check_types
 
 
-def _operand(name: str, x: Any) -> tuple[jax.Array, Factors | None]:
+def _operand(name: str, x: Any) -> tuple[jax.Array, checks.Factors | None]:
     """As quantized_parts; the types of an array are checked later."""
-    return quantized_parts(name, x) if is_quantized(x) else (array(name, x), None)
+    return checks.quantized_parts(name, x) if checks.is_quantized(x) else (checks.array(name, x), None)
 
 
-def _stands_for(x: jax.Array, factors: Factors | None, partner: jax.Array) -> jax.ShapeDtypeStruct:
+def _stands_for(x: jax.Array, factors: checks.Factors | None, partner: jax.Array) -> jax.ShapeDtypeStruct:
     """What the rules of jax.lax know of an operand: a quantized one has its partner's dtype, or float32."""
     dtype = x.dtype if factors is None else partner.dtype if partner.dtype in FLOATS else np.dtype(np.float32)
     return jax.ShapeDtypeStruct(x.shape, dtype)
@@ -59,10 +48,7 @@ def _checked_offset(group_offset: Any, numbers: Any) -> jax.Array | None:
     (_, _), (lhs_batch, _) = numbers.dot_dimension_numbers
     if numbers.lhs_ragged_dimensions[0] in lhs_batch:
         raise NotImplementedError("group_offset: is not supported with a ragged batch dimension")
-    offset = integer_array("group_offset", group_offset)
-    if offset.shape not in ((), (1,)):
-        raise TypeError(f"group_offset: shape is {offset.shape}, must be () or (1,)")
-    return offset
+    return checks.group_offset(group_offset, TypeError)
 
 
 def checked_call(
@@ -74,9 +60,9 @@ def checked_call(
     if not isinstance(numbers, jax.lax.RaggedDotDimensionNumbers):
         raise TypeError(f"ragged_dot_dimension_numbers: is a {type(numbers).__name__}, must be of jax.lax")
     (lhs, lhs_factors), (rhs, rhs_factors) = _operand("lhs", lhs), _operand("rhs", rhs)
-    check_is_plain("group_sizes", group_sizes)
+    checks.check_is_plain("group_sizes", group_sizes)
     group_sizes = group_sizes if isinstance(group_sizes, jax.Array) else np.asarray(group_sizes)
-    dtype = None if preferred_element_type is None else result_dtype(preferred_element_type)
+    dtype = None if preferred_element_type is None else checks.result_dtype(preferred_element_type)
     avals = _stands_for(lhs, lhs_factors, rhs), _stands_for(rhs, rhs_factors, lhs)
     out = _out_by_rule_of_jax(*avals, group_sizes, numbers, dtype, group_offset is not None)
     factors: dict[str, jax.Array] = {}
@@ -85,14 +71,14 @@ def checked_call(
             given = {f"{side}_scale": parts.scale, f"{side}_zero": parts.zero}
             factors |= {name: factor for name, factor in given.items() if factor is not None}
         elif (lhs_factors, rhs_factors) != (None, None):
-            check_type(side, x.dtype, (*FLOATS, *QUANTIZED))
+            checks.check_type(side, x.dtype, (*FLOATS, *QUANTIZED))
     if (lhs_factors, rhs_factors) == (None, None):
         check_types(Words(), lhs.dtype, rhs.dtype, out.dtype, narrow=True)
     else:
         check_quantized_types(Words(), lhs.dtype, rhs.dtype)
-        check_type("preferred_element_type", out.dtype, FLOATS)
+        checks.check_type("preferred_element_type", out.dtype, FLOATS)
     attribute = precision_attribute(default_precision(precision), lhs.dtype, rhs.dtype, out.dtype)
-    sizes = integer_array("group_sizes", widened(group_sizes))
+    sizes = checks.integer_array("group_sizes", widened(group_sizes))
     offset = _checked_offset(group_offset, numbers)
     result = Result(out.dtype, attribute)
     return functools.partial(
@@ -134,7 +120,7 @@ def ragged_dot_general(
     """
     operands = lhs, rhs, group_sizes
     call = checked_call(operands, ragged_dot_dimension_numbers, precision, preferred_element_type, group_offset)
-    return resharded(call(), out_sharding)
+    return checks.resharded(call(), out_sharding)
 
 
 @compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset")

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from raggemm._src.call import FLOATS, SCALES, from_blocks, to_blocks
-from raggemm._src.checks import checked_packed, flag, float_array, integer, quantized_parts
+from raggemm._src import checks
+from raggemm._src.call import from_blocks, to_blocks
+from raggemm._src.dtypes import FLOATS, SCALES
 from raggemm._src.quantization import E2M1, E8M0
 from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, as_bits
 
@@ -66,8 +67,8 @@ def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
     It copies the weights, under jit too: pack them once, and donate w where nothing else needs it. It has derivatives,
     as a linear function of an array.
     """
-    data, factors = quantized_parts("w", w, FLOATS)
-    transpose = flag("transpose", transpose)
+    data, factors = checks.quantized_parts("w", w, FLOATS)
+    transpose = checks.flag("transpose", transpose)
     if data.ndim != 3:
         raise ValueError(f"w: shape is {data.shape}, must be [G,{'N,K' if transpose else 'K,N'}]")
     columns = data.shape[1 if transpose else 2]
@@ -85,7 +86,7 @@ def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
 def unprepack(packed: PackedWeights) -> Any:
     """What prepack was given, with the same bits: an array, or a QuantizedTensor. ValueError as for each use of packed
     weights, where they are of another version or their arrays are not what prepack makes."""
-    packed = checked_packed("packed", packed)
+    packed = checks.packed_weights("packed", packed)
     data = _unpacked(packed.data, packed.columns, packed.transposed)
     if not packed.quantized:
         return data
@@ -110,11 +111,10 @@ def mxfp4_from_blocks(blocks: Any, scales: Any) -> QuantizedTensor:
     Returns:
       A QuantizedTensor of the same bits. TypeError and ValueError where the arrays are others.
     """
-    blocks, scales = (float_array(n, x, (_BYTES,)) for n, x in (("blocks", blocks), ("scales", scales)))
+    blocks, scales = (checks.float_array(n, x, (_BYTES,)) for n, x in (("blocks", blocks), ("scales", scales)))
     if blocks.ndim != 4 or blocks.shape[3] != 16:
         raise ValueError(f"blocks: shape is {blocks.shape}, must be [E,N,K/32,16]")
-    if scales.shape != blocks.shape[:3]:
-        raise ValueError(f"scales: shape is {scales.shape}, must be {blocks.shape[:3]}, the first three axes of blocks")
+    checks.check_shape("scales", scales, blocks.shape[:3], why=", the first three axes of blocks")
     experts, columns, count, _ = blocks.shape
     data = lax.bitcast_convert_type(blocks, E2M1).reshape(experts, columns, 32 * count)
     return QuantizedTensor(data, lax.bitcast_convert_type(scales, E8M0))
@@ -132,21 +132,20 @@ def fp8_from_blocks(weight: Any, weight_scale_inv: Any, *, block: tuple[int, int
     Returns:
       A QuantizedTensor of the same arrays. TypeError and ValueError where they are others.
     """
-    weight = float_array("weight", weight, (_FP8,))
-    scale = float_array("weight_scale_inv", weight_scale_inv, SCALES)
+    weight = checks.float_array("weight", weight, (_FP8,))
+    scale = checks.float_array("weight_scale_inv", weight_scale_inv, SCALES)
     if not isinstance(block, tuple | list) or len(block) != 2:
         raise TypeError(f"block is {block!r}, must be (rows, columns)")
-    rows, columns = (integer(f"block[{axis}]", size) for axis, size in enumerate(block))
+    rows, columns = (checks.integer(f"block[{axis}]", size) for axis, size in enumerate(block))
     if weight.ndim < 2 or min(rows, columns) < 1 or weight.shape[-2] % rows or weight.shape[-1] % columns:
         raise ValueError(f"weight: shape is {weight.shape}, must be [...,N,K] of whole blocks of {rows} x {columns}")
-    if scale.shape != (want := (*weight.shape[:-2], weight.shape[-2] // rows, weight.shape[-1] // columns)):
-        raise ValueError(f"weight_scale_inv: shape is {scale.shape}, must be {want}, one for each block")
-    return QuantizedTensor(weight, scale)
+    wanted = (*weight.shape[:-2], weight.shape[-2] // rows, weight.shape[-1] // columns)
+    return QuantizedTensor(weight, checks.check_shape("weight_scale_inv", scale, wanted, why=", one for each block"))
 
 
 def _words(name: str, x: Any) -> jax.Array:
     """int32 as the elements of each, along a new last axis."""
-    x = float_array(name, x, (_WORDS,))
+    x = checks.float_array(name, x, (_WORDS,))
     if x.ndim < 2:
         raise ValueError(f"{name}: shape is {x.shape}, must have 2 axes or more")
     return lax.bitcast_convert_type(x, jnp.uint4)
@@ -159,7 +158,7 @@ def _columns(name: str, x: Any, places: np.ndarray) -> jax.Array:
 
 
 def _with_blocks(data: jax.Array, scales: Any, zeros: jax.Array) -> QuantizedTensor:
-    scales = float_array("scales", scales, SCALES)
+    scales = checks.float_array("scales", scales, SCALES)
     if scales.ndim != data.ndim or scales.shape[:-2] + scales.shape[-1:] != data.shape[:-2] + data.shape[-1:]:
         raise ValueError(f"scales: shape is {scales.shape}, must be [...,K/size,N] with qweight of {data.shape}")
     if not scales.shape[-2] or data.shape[-2] % scales.shape[-2]:
@@ -204,6 +203,6 @@ def int4_from_gptq(qweight: Any, qzeros: Any, scales: Any, *, zeros_less_one: bo
     *experts, rows, columns, _ = words.shape
     data = words.swapaxes(-1, -2).reshape(*experts, rows * _OF_A_WORD, columns)
     zeros = _columns("qzeros", qzeros, np.arange(_OF_A_WORD, dtype=np.int32))
-    if flag("zeros_less_one", zeros_less_one):
+    if checks.flag("zeros_less_one", zeros_less_one):
         zeros = ((zeros.astype(jnp.uint8) + 1) & 15).astype(jnp.uint4)
     return _with_blocks(data, scales, zeros)

@@ -12,7 +12,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from raggemm._src import library, options, sharding, versions
-from raggemm._src.call import FLOATS, Arguments, Call, OptionalOperand, Term, compute_dtype, flat_shape
+from raggemm._src.call import Arguments, Call, OptionalOperand, Term, flat_shape
+from raggemm._src.dtypes import FLOATS, compute_dtype
 from raggemm._src.mlp_primitive import BackwardCall, backward_p, mlp_p, tangent_p
 from raggemm._src.mlp_reference import REQUIRED, Args, MlpCall
 from raggemm._src.primitive import grouped_gemm_p
@@ -57,7 +58,7 @@ def _optional_argument(call: Call, args: Arguments, operand: OptionalOperand, re
     return jnp.broadcast_to(x, (x.shape[0], replicas))
 
 
-def _grouped_gemm(*flat, call: Call, options: dict[str, str | int]) -> jax.Array:
+def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.Array:
     """Calls the library. options: attributes that say how to compute the call."""
     args = call.named(flat)
     shape = call.out_shape(args)
@@ -94,7 +95,7 @@ def _grouped_gemm(*flat, call: Call, options: dict[str, str | int]) -> jax.Array
 
 
 def _grouped_gemm_function(ctx, call: Call) -> Callable[..., jax.Array]:
-    function = functools.partial(_grouped_gemm, options=options.attributes())
+    function = functools.partial(_grouped_gemm_call, options=options.attributes())
     if sharding.is_enabled() and versions.divides_programs(ctx):
         return sharding.partitioned(call, function, ctx.avals_in, ctx.avals_out[0].shape)
     return functools.partial(function, call=call)
@@ -117,7 +118,7 @@ def _extents(call: MlpCall, args: Args) -> tuple[int, ...]:
     return tokens, hidden, call.intermediate(args), rows, groups
 
 
-def _mlp(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
+def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
     """Calls the library, or computes grouped GEMMs if extents are symbols, for which there is no workspace size."""
     extents = _extents(call, call.named(flat))
     if any(map(jax.export.is_symbolic_dim, extents)):
@@ -126,7 +127,7 @@ def _mlp(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str | in
     return _mlp_custom_call(library.MLP_TARGET, flat, avals, extents, call.attributes() | options)
 
 
-def _mlp_backward(*flat, call: BackwardCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
+def _mlp_backward_call(*flat, call: BackwardCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
     """Does the same for the gradients."""
     args = call.call.named(flat[: len(call.call.names)])
     extents = _extents(call.call, args)
@@ -142,15 +143,11 @@ def _mlp_backward(*flat, call: BackwardCall, avals: Sequence[Any], options: dict
     return _mlp_custom_call(library.MLP_BACKWARD_TARGET, operands, avals, extents, words)
 
 
-def _mlp_function(ctx, call: MlpCall) -> Callable[..., Any]:
-    return functools.partial(_mlp, call=call, avals=ctx.avals_out, options=options.attributes())
-
-
-def _mlp_backward_function(ctx, call: BackwardCall) -> Callable[..., Any]:
-    return functools.partial(_mlp_backward, call=call, avals=ctx.avals_out, options=options.attributes())
+def _with_results(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
+    return lambda ctx, call: functools.partial(function, call=call, avals=ctx.avals_out, options=options.attributes())
 
 
 _register(grouped_gemm_p, _grouped_gemm_function)
-_register(mlp_p, _mlp_function)
-_register(backward_p, _mlp_backward_function)
+_register(mlp_p, _with_results(_mlp_call))
+_register(backward_p, _with_results(_mlp_backward_call))
 _register(tangent_p, lambda ctx, call: call)

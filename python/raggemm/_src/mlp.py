@@ -7,19 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._src import library, versions
+from raggemm._src import checks, library, versions
 from raggemm._src.activations import ACTIVATIONS, NEEDS_A_GATE
-from raggemm._src.call import COLUMN_BLOCKS, FLOATS
-from raggemm._src.checks import (
-    check_type,
-    choice,
-    flag,
-    float_array,
-    integer_array,
-    nibbles_hint,
-    result_dtype,
-    weight_parts,
-)
+from raggemm._src.call import COLUMN_BLOCKS
+from raggemm._src.dtypes import FLOATS
 from raggemm._src.mlp_primitive import mlp_p
 from raggemm._src.mlp_reference import MlpCall, of_whole_bytes
 from raggemm._src.operands import EQUAL_COUNTS
@@ -29,27 +20,17 @@ MLP_FLOATS = tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32
 _OPTIONAL = next(call["optional_operands"] for call in library.tables()["calls"] if call["name"] == "moe_mlp")
 
 
-def _check_rank(name: str, x: jax.Array | jax.ShapeDtypeStruct, axes: str) -> None:
-    if x.ndim != len(axes.split(",")):
-        raise ValueError(f"{name}: shape is {x.shape}, must be [{axes}]")
-
-
-def _check_shape(name: str, x: jax.Array, shape: tuple[int, ...]) -> None:
-    if x.shape != shape:
-        raise ValueError(f"{name}: shape is {x.shape}, must be {shape}")
-
-
 def _checked_rows(x: Any, row_tokens: Any, row_weights: Any, group_sizes: Any) -> dict[str, Any]:
     args = {
-        "x": float_array("x", x, MLP_FLOATS),
-        "row_tokens": integer_array("row_tokens", row_tokens),
-        "group_sizes": integer_array("group_sizes", group_sizes),
+        "x": checks.float_array("x", x, MLP_FLOATS),
+        "row_tokens": checks.integer_array("row_tokens", row_tokens),
+        "group_sizes": checks.integer_array("group_sizes", group_sizes),
     }
     for name, axes in (("x", "T,H"), ("row_tokens", "M"), ("group_sizes", "G")):
-        _check_rank(name, args[name], axes)
+        checks.check_rank(name, args[name], axes)
     if row_weights is not None:
-        row_weights = float_array("row_weights", row_weights, MLP_FLOATS)
-        _check_shape("row_weights", row_weights, args["row_tokens"].shape)
+        row_weights = checks.float_array("row_weights", row_weights, MLP_FLOATS)
+        checks.check_shape("row_weights", row_weights, args["row_tokens"].shape)
         args["row_weights"] = row_weights.astype(jnp.float32)
     return args
 
@@ -62,12 +43,12 @@ def _checked_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, An
         if w is None and word == "gate":
             continue
         name = f"w_{word}"
-        data, factors, columns = weight_parts(name, w, MLP_FLOATS)
+        data, factors, columns = checks.weight_parts(name, w, MLP_FLOATS)
         if factors is not None:
             args |= {f"{word}_scale": factors.scale, f"{word}_zero": factors.zero}
         args[name] = data
         matrices[name] = jax.ShapeDtypeStruct(data.shape if columns is None else w.shape, data.dtype)
-        _check_rank(name, matrices[name], "G,K,N")
+        checks.check_rank(name, matrices[name], "G,K,N")
     return {name: x for name, x in args.items() if x is not None}, matrices
 
 
@@ -82,7 +63,7 @@ def _check_matrix(
     meant = w.shape[1 if last else 2] == hidden and groups in (None, w.shape[0])
     stored = "packed as it is" if layout else f"with transpose_{word}={transpose}"
     other = f"prepack(w_{word}, transpose=True)" if layout else f"transpose_{word}={not transpose}"
-    half = nibbles_hint(w.dtype, w.shape[2 if last else 1], hidden)
+    half = checks.nibbles_hint(w.dtype, w.shape[2 if last else 1], hidden)
     hint = half or (f"; {other} may be meant" if meant else "")
     raise ValueError(f"w_{word}: shape is {w.shape}, must be {axes} {stored}{hint}")
 
@@ -95,8 +76,8 @@ def _check_extents(
     groups, columns = up[0], up[1 if transposes["w_up"] else 2]
     _check_matrix("up", matrices["w_up"], hidden, transposes["w_up"], layouts["up_layout"])
     if "w_gate" in matrices:
-        _check_shape("w_gate", matrices["w_gate"], up)
-        check_type("w_gate: beside w_up", matrices["w_gate"].dtype, (matrices["w_up"].dtype,))
+        checks.check_shape("w_gate", matrices["w_gate"], up)
+        checks.check_type("w_gate: beside w_up", matrices["w_gate"].dtype, (matrices["w_up"].dtype,))
     inner = matrices["w_down"].shape[2 if transposes["w_down"] else 1]
     _check_matrix("down", matrices["w_down"], hidden, transposes["w_down"], layouts["down_layout"], groups)
     if columns != (wanted := 2 * inner if merged else inner):
@@ -107,9 +88,9 @@ def _check_extents(
 
 def _checked_biases(args: dict[str, Any], columns: int, **biases: Any) -> dict[str, Any]:
     groups, hidden = args["w_up"].shape[0], args["x"].shape[1]
-    given = {name: float_array(name, bias, MLP_FLOATS) for name, bias in biases.items() if bias is not None}
+    given = {name: checks.float_array(name, bias, MLP_FLOATS) for name, bias in biases.items() if bias is not None}
     for name, bias in given.items():
-        _check_shape(name, bias, (groups, hidden if name == "b_down" else columns))
+        checks.check_shape(name, bias, (groups, hidden if name == "b_down" else columns))
     return given
 
 
@@ -121,10 +102,7 @@ def _checked_offset(args: dict[str, Any], group_offset: Any) -> dict[str, Any]:
         if groups < total:
             raise ValueError(f"w_up has {groups} groups, but group_sizes has {total}: {EQUAL_COUNTS}")
         return {}
-    offset = integer_array("group_offset", group_offset)
-    if offset.shape not in ((), (1,)):
-        raise ValueError(f"group_offset: shape is {offset.shape}, must be () or (1,)")
-    return {"group_offset": offset}
+    return {"group_offset": checks.group_offset(group_offset)}
 
 
 def _checked_layouts(args: dict[str, Any], transposes: dict[str, bool]) -> dict[str, str]:
@@ -143,7 +121,7 @@ def _checked_layouts(args: dict[str, Any], transposes: dict[str, bool]) -> dict[
 
 @functools.partial(jax.jit, static_argnames="call", inline=True)
 def _moe_mlp(args: dict[str, jax.Array], *, call: MlpCall) -> jax.Array:
-    """The call on arrays as the caller has them. Its name is what a jaxpr and a profile show."""
+    """Computes the call on arrays as the caller has them."""
     args = {name: versions.gathered(x) for name, x in args.items()}
     if "group_offset" in args:
         args["group_offset"] = args["group_offset"].reshape(1)
@@ -248,11 +226,14 @@ def moe_mlp(
         raise ValueError(f"{name}: is given with merged, where w_up and b_up have the gate")
     if b_gate is not None and w_gate is None:
         raise ValueError("b_gate: is given without w_gate")
-    choice("activation", activation, map(str.lower, ACTIVATIONS))
-    choice("merged", merged, (None, "halves", "interleaved"))
-    choice("save", save, ("inputs", "activations"))
-    choice("weight_on", weight_on, ("output", "input"))
-    transpose_up, transpose_down = flag("transpose_up", transpose_up), flag("transpose_down", transpose_down)
+    checks.choice("activation", activation, map(str.lower, ACTIVATIONS))
+    checks.choice("merged", merged, (None, "halves", "interleaved"))
+    checks.choice("save", save, ("inputs", "activations"))
+    checks.choice("weight_on", weight_on, ("output", "input"))
+    transpose_up, transpose_down = (
+        checks.flag("transpose_up", transpose_up),
+        checks.flag("transpose_down", transpose_down),
+    )
     if activation.upper() in NEEDS_A_GATE and merged is None and w_gate is None:
         raise ValueError(f"activation: {activation!r} needs a gate, w_gate or merged")
     args = _checked_rows(x, row_tokens, row_weights, group_sizes)
@@ -263,11 +244,10 @@ def moe_mlp(
     columns = _check_extents(matrices, args["x"].shape[1], merged is not None, transposes, layouts)
     args |= _checked_biases(args, columns, b_up=b_up, b_gate=b_gate, b_down=b_down)
     args |= _checked_offset(args, group_offset)
-    dtype = args["x"].dtype if preferred_element_type is None else result_dtype(preferred_element_type)
-    check_type("preferred_element_type", dtype, MLP_FLOATS)
+    dtype = checks.result_dtype(preferred_element_type, args["x"].dtype, MLP_FLOATS)
     if row_slots is not None:
-        args["row_slots"] = integer_array("row_slots", row_slots)
-        _check_shape("row_slots", args["row_slots"], args["row_tokens"].shape)
+        args["row_slots"] = checks.integer_array("row_slots", row_slots)
+        checks.check_shape("row_slots", args["row_slots"], args["row_tokens"].shape)
     call = MlpCall(
         activation=activation.upper(),
         merged=(merged or "").upper(),

@@ -15,7 +15,8 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from raggemm._src.activations import activated
-from raggemm._src.call import FLOATS, PARTS_OF_BYTES, from_blocks
+from raggemm._src.call import from_blocks
+from raggemm._src.dtypes import FLOATS, PARTS_OF_BYTES
 from raggemm._src.grouped_gemm import product
 from raggemm._src.operands import Words, matrices
 from raggemm._src.routing import filled_rows, sums_of_tokens

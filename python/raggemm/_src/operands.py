@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from raggemm._src.call import COLUMN_BLOCKS, PACKED, QUANTIZED, STRIDED, listed, odd_type
-from raggemm._src.checks import STAND_FOR_NUMBERS, Factors, integer_array, nibbles_hint, quantized_parts, weight_parts
+from raggemm._src import checks
+from raggemm._src.call import COLUMN_BLOCKS, PACKED, STRIDED
+from raggemm._src.dtypes import QUANTIZED, listed, odd_type
 from raggemm._src.tensors import GroupedTensor
 
 
@@ -37,7 +38,7 @@ def check_types(words: Words, lhs: Any, rhs: Any, out: Any, narrow: bool = False
         word = {"lhs": words.lhs, "rhs": words.rhs, "result": "preferred_element_type"}[name]
         dtype = {"lhs": lhs, "rhs": rhs, "result": out}[name]
         beside = f"with {words.lhs} of {lhs} and {words.rhs} of {rhs}"
-        hint = STAND_FOR_NUMBERS if {lhs, rhs} & set(QUANTIZED) else ""
+        hint = checks.STAND_FOR_NUMBERS if {lhs, rhs} & set(QUANTIZED) else ""
         raise TypeError(f"{word}: dtype is {dtype}, must be {listed(allowed)} {beside}{hint}")
 
 
@@ -50,15 +51,6 @@ def check_quantized_types(words: Words, lhs: Any, rhs: Any) -> None:
 def check_layout(name: str, layout: str) -> None:
     if not isinstance(layout, str) or layout not in (STRIDED, PACKED):
         raise ValueError(f'{name} is {layout!r}, must be "STRIDED" or "PACKED"')
-
-
-def _sizes(name: str, x: Any) -> jax.Array | None:
-    if x is None:
-        return None
-    sizes = integer_array(name, x)
-    if sizes.ndim != 1:
-        raise ValueError(f"{name}: shape is {sizes.shape}, must be [G]")
-    return sizes
 
 
 @functools.partial(
@@ -78,16 +70,18 @@ class Operand:
     sizes_name: str | None = "group_sizes"  # of the dims arrays; None: as in lhs.first_dims
     layout: str = STRIDED
     has_group_axis: bool = False
-    factors: Factors | None = None
+    factors: checks.Factors | None = None
     columns: int | None = None  # of PackedWeights, whose data is [G,T,K,B]
 
     @classmethod
     def parse(cls, name: str, sizes_name: str | None, x: Any, axes: Sequence[int]) -> "Operand":
         tensor = x if isinstance(x, GroupedTensor) else GroupedTensor(x)
-        data, factors, columns = weight_parts(name, tensor.data)
+        data, factors, columns = checks.weight_parts(name, tensor.data)
         check_layout(f"{name}.layout", tensor.layout)
-        first_dims = _sizes(sizes_name or f"{name}.first_dims", tensor.first_dims)
-        last_dims = _sizes(sizes_name or f"{name}.last_dims", tensor.last_dims)
+        first_dims, last_dims = (
+            None if x is None else checks.group_sizes(x, sizes_name or f"{name}.{word}")
+            for word, x in (("first_dims", tensor.first_dims), ("last_dims", tensor.last_dims))
+        )
         both = first_dims is not None and last_dims is not None
         if both and (data.ndim != 1 or tensor.layout != PACKED):
             raise ValueError(
@@ -209,7 +203,7 @@ def check_contraction(lhs: Operand, rhs: Operand) -> None:
 def contraction_hint(lhs: Operand, rhs: Operand) -> str:
     """Returns a hint if one of the two seems to hold two elements in a byte, else nothing."""
     a, b = math.prod(lhs.contracted_shape), math.prod(rhs.contracted_shape)
-    return nibbles_hint(lhs.data.dtype, a, b) or nibbles_hint(rhs.data.dtype, b, a)
+    return checks.nibbles_hint(lhs.data.dtype, a, b) or checks.nibbles_hint(rhs.data.dtype, b, a)
 
 
 def matrices(
@@ -217,8 +211,11 @@ def matrices(
 ) -> tuple[Operand, Operand]:
     """lhs [rows, cols] and rhs, contracted over `axes`; `error` where they cannot be. With an rhs of rank 3 the groups
     divide the rows of lhs, with one of rank 2 the contracted axis of both."""
-    (lhs, lhs_factors), (rhs, rhs_factors, columns) = quantized_parts("lhs", lhs), weight_parts("rhs", rhs)
-    group_sizes = integer_array("group_sizes", group_sizes)
+    (lhs, lhs_factors), (rhs, rhs_factors, columns) = (
+        checks.quantized_parts("lhs", lhs),
+        checks.weight_parts("rhs", rhs),
+    )
+    group_sizes = checks.integer_array("group_sizes", group_sizes)
     left = Operand("lhs", lhs, axes[:1], factors=lhs_factors)
     right = Operand("rhs", rhs, axes[1:], factors=rhs_factors, columns=columns)
     for name, shape, rank in (

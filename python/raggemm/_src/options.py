@@ -6,14 +6,12 @@ and compiled programs: a function compiled with some options is not found with o
 
 import contextlib
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 
 from raggemm._src import library
-
-_ON_ERROR = ("raise", "log", "nan")
 
 
 class _Options(NamedTuple):
@@ -40,7 +38,7 @@ def check_not_staged(context: str) -> None:
         )
 
 
-def _choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+def _choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     """The one of `allowed` that value is, whatever its case."""
     for one in allowed:
         if isinstance(value, str) and value.upper() == one.upper():
@@ -69,25 +67,15 @@ def _checked_threads(value: Any) -> int:
     return threads
 
 
-def _checked_executor(value: Any) -> str:
-    return _choice("executor", value, tuple(library.description()["executors"]))
-
-
-def _checked_on_error(value: Any) -> str:
-    return _choice("on_error", value, _ON_ERROR)
-
-
-def _checked_bf16_sums(value: Any) -> str:
-    return _choice("bf16_sums", value, tuple(library.description()["bf16_sums"]))
-
-
-_CHECKS = {
-    "threads": _checked_threads,
-    "isa": _checked_isa,
-    "executor": _checked_executor,
-    "on_error": _checked_on_error,
-    "bf16_sums": _checked_bf16_sums,
-}
+def _checked(name: str, value: Any) -> Any:
+    match name:
+        case "threads":
+            return _checked_threads(value)
+        case "isa":
+            return _checked_isa(value)
+        case "on_error":
+            return _choice(name, value, ("raise", "log", "nan"))
+    return _choice(name, value, library.description()["executors" if name == "executor" else name])
 
 
 @contextlib.contextmanager
@@ -134,7 +122,7 @@ def options(
       RuntimeError: see above.
     """
     given = {"threads": threads, "isa": isa, "executor": executor, "on_error": on_error, "bf16_sums": bf16_sums}
-    checked: dict[str, Any] = {name: _CHECKS[name](value) for name, value in given.items() if value is not None}
+    checked: dict[str, Any] = {name: _checked(name, value) for name, value in given.items() if value is not None}
     check_not_staged("raggemm.options()")
     with _in_effect(_in_effect.value._replace(**checked)):
         yield

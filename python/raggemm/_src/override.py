@@ -27,11 +27,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
-from raggemm._src import dimension_numbers, versions
+from raggemm._src import checks, dimension_numbers, versions
 from raggemm._src.arguments import default_precision, precision_attribute
-from raggemm._src.call import odd_type
-from raggemm._src.checks import flag
 from raggemm._src.dimension_numbers import SIZES_DTYPES, Result, widened
+from raggemm._src.dtypes import odd_type
 from raggemm._src.lax import ragged_dot_general
 from raggemm._src.options import check_not_staged
 
@@ -295,7 +294,7 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
     record: list[RaggedDotLowering] = []
     token = _record.set(record)
     try:
-        with override.is_on(flag("enabled", enabled)):
+        with override.is_on(checks.flag("enabled", enabled)):
             yield record
     finally:
         _record.reset(token)
@@ -304,4 +303,4 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
 def enable_ragged_dot_override(enabled: bool = True) -> None:
     """override_ragged_dot() from now on, in all threads, or no more. To see what was lowered, set the logger
     "raggemm.override" to DEBUG, or look for raggemm_grouped_gemm_v1 in the compiled program's text."""
-    versions.set_globally(_override().is_on, flag("enabled", enabled))
+    versions.set_globally(_override().is_on, checks.flag("enabled", enabled))

@@ -11,14 +11,15 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.sharding import PartitionSpec
 
-from raggemm._src.call import PACKED, PARTS_OF_BYTES, STRIDED, Arguments, Call, Mode, Storage, Term, compute_dtype
-from raggemm._src.versions import varying_alike
+from raggemm._src import versions
+from raggemm._src.call import PACKED, STRIDED, Arguments, Call, Mode, Storage, Term
+from raggemm._src.dtypes import PARTS_OF_BYTES, compute_dtype
 
 grouped_gemm_p = Primitive("grouped_gemm")
 
 
 def def_compiled_impl(primitive: Primitive) -> None:
-    """Outside of jit it is a compiled program of its own."""
+    """Makes a compiled program of each bind that no jit has traced, as in derivatives outside of jit."""
 
     def bound(*args, call):
         return primitive.bind(*args, call=call)
@@ -54,9 +55,11 @@ def _with_whole_bytes(call: Call, args: Arguments) -> Arguments:
     return args
 
 
-def apply(call: Call, args: Arguments) -> jax.Array:
-    """The result of the call, out in canonical form. No axis of an operand is divided by a mesh with explicit axes:
-    who makes calls, or moves a batch into one, has gathered them."""
+def bind(call: Call, args: Arguments) -> jax.Array:
+    """Returns the result of the call, out in canonical form.
+
+    No mesh with explicit axes may divide an axis of an operand. Callers gather the operands first.
+    """
     args = _with_whole_bytes(call, args)
     if has_one_group(call):
         return _with_one_group(call, args)
@@ -65,11 +68,11 @@ def apply(call: Call, args: Arguments) -> jax.Array:
     if call.mode is Mode.RAGGED_N and call.lhs.per_group and as_m:
         return ragged_n_as_m(call, args)
     if call.mode is Mode.RAGGED_K and args.lhs.shape[1] == 0:
-        return apply(call, args.map(_with_an_empty_replica))
+        return bind(call, args.map(_with_an_empty_replica))
     if call.mode is Mode.RAGGED_K and offset is not None and offset.shape[1] != 1:
         return _with_summed_problems(call, args)
     call = dataclasses.replace(call, operands=tuple(operand.name for operand in args.given))
-    return grouped_gemm_p.bind(*varying_alike(args.flat()), call=call)
+    return grouped_gemm_p.bind(*versions.varying_alike(args.flat()), call=call)
 
 
 def has_one_group(call: Call) -> bool:
@@ -95,7 +98,7 @@ def _with_one_group(call: Call, args: Arguments) -> jax.Array:
     lhs, rhs, out = (s._replace(layout=STRIDED, shared=False) for s in (call.lhs, call.rhs, call.out))
     one = dataclasses.replace(call, lhs=lhs, rhs=rhs, out=out, out_extent=1)
     groups = args.only(Term.GROUPS).optional  # the one there is
-    return apply(one, Arguments(strided(args.lhs, call.lhs), strided(args.rhs, call.rhs), sums, groups))
+    return bind(one, Arguments(strided(args.lhs, call.lhs), strided(args.rhs, call.rhs), sums, groups))
 
 
 def _with_an_empty_replica(x: jax.Array) -> jax.Array:
@@ -114,7 +117,7 @@ def _with_summed_problems(call: Call, args: Arguments) -> jax.Array:
     dtype = compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype)
     p, replicas = args.lhs.shape[:2]
     problems = dataclasses.replace(call, dtype=dtype)
-    out = apply(problems, args.map(lambda x: as_problems(x, replicas)))
+    out = bind(problems, args.map(lambda x: as_problems(x, replicas)))
     return out.reshape(p, replicas, *out.shape[1:]).sum(1).astype(call.dtype)
 
 
@@ -133,7 +136,7 @@ def ragged_n_as_m(call: Call, args: Arguments) -> jax.Array:
     transposed = dataclasses.replace(
         call, lhs=call.rhs.transposed(), rhs=call.lhs.transposed(), out=Storage(first=call.out.last)
     )
-    out = apply(transposed, Arguments(args.rhs, args.lhs, args.dims, optional)).swapaxes(2, 3)
+    out = bind(transposed, Arguments(args.rhs, args.lhs, args.dims, optional)).swapaxes(2, 3)
     return _pack(out, sizes) if packed else out
 
 
@@ -156,7 +159,7 @@ def uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
             optional[operand.name] = jnp.broadcast_to(x, (p, g, m, x.shape[3])).reshape(p, 1, g * m, x.shape[3])
     sizes = jnp.full((p, 1, g), m, jnp.int32)
     ragged = dataclasses.replace(call, lhs=Storage(first=0), out=Storage(first=0))
-    out = apply(ragged, Arguments(as_rows(lhs), args.rhs, (sizes,), optional))
+    out = bind(ragged, Arguments(as_rows(lhs), args.rhs, (sizes,), optional))
     return out.reshape(p, g, m, out.shape[3])
 
 

@@ -16,12 +16,10 @@ import ml_dtypes
 import numpy as np
 from jax import lax
 
-from raggemm._src import versions
-from raggemm._src.call import FLOATS, INTEGER_ELEMENTS, QUANTIZED, SCALES, listed
-from raggemm._src.checks import check_type, checked, dtype_of, flag, float_array, integer, integer_array
+from raggemm._src import checks, versions
+from raggemm._src.dtypes import FLOATS, INTEGER_ELEMENTS, QUANTIZED, SCALES, listed
 from raggemm._src.grouped_gemm import inside_groups
 from raggemm._src.tensors import QuantizedTensor
-from raggemm._src.versions import sharded_as
 
 E2M1, E8M0 = np.dtype(ml_dtypes.float4_e2m1fn), np.dtype(ml_dtypes.float8_e8m0fnu)
 
@@ -81,10 +79,9 @@ def dequantize(q: QuantizedTensor, dtype: Any = jnp.float32, *, group_sizes: Any
     Returns:
       As data's shape. Of a scale that is not float8_e8m0fnu it has a derivative.
     """
-    q, dtype = checked("q", q), dtype_of("dtype", dtype)
-    check_type("dtype", dtype, FLOATS)
+    q, dtype = checks.quantized_tensor("q", q), checks.dtype_of("dtype", dtype, FLOATS)
     if group_sizes is not None:
-        group_sizes = integer_array("group_sizes", group_sizes)
+        group_sizes = checks.integer_array("group_sizes", group_sizes)
         if q.ndim != 2 or group_sizes.ndim != 1:
             raise ValueError(f"group_sizes: shape is {group_sizes.shape} with data {q.shape}, must be [G] with [M,K]")
     for name, x in (("scale", q.scale), ("zero_point", q.zero_point)):
@@ -119,7 +116,10 @@ def _dequantized(q: QuantizedTensor, group_sizes: jax.Array | None, dtype: np.dt
 def with_scale(rhs: Any, rhs_scale: Any, *, transposed: bool) -> Any:
     """rhs [G,K,N], or transposed [G,N,K], times rhs_scale [G,blocks,1,N] or [G,blocks,N], with errors in these words:
     a QuantizedTensor, or an array in rhs' own type where that is of floats."""
-    rhs, scale = float_array("rhs", rhs, (*FLOATS, *QUANTIZED)), float_array("rhs_scale", rhs_scale, SCALES)
+    rhs, scale = (
+        checks.float_array("rhs", rhs, (*FLOATS, *QUANTIZED)),
+        checks.float_array("rhs_scale", rhs_scale, SCALES),
+    )
     if rhs.ndim != 3:
         raise ValueError(f"rhs: shape is {rhs.shape}, must have 3 axes")
     groups, k, n = (rhs.shape[axis] for axis in ((0, 2, 1) if transposed else (0, 1, 2)))
@@ -230,11 +230,11 @@ def quantized(x: jax.Array, how: How) -> QuantizedTensor:
 
 
 def _floats(name: str, x: Any) -> jax.Array:
-    return lax.stop_gradient(float_array(name, x).astype(jnp.float32))
+    return lax.stop_gradient(checks.float_array(name, x).astype(jnp.float32))
 
 
 def _axis(name: str, axis: Any, shape: tuple[int, ...]) -> int:
-    if not -len(shape) <= (axis := integer(name, axis)) < len(shape):
+    if not -len(shape) <= (axis := checks.integer(name, axis)) < len(shape):
         raise ValueError(f"{name}: axis {axis} is out of range for shape {shape}")
     return axis % len(shape)
 
@@ -251,7 +251,7 @@ def _counts(shape: tuple[int, ...], axes: Any, block: tuple[int, int] | None) ->
         counts[_axis("axes", axis, shape)] = 1
     if block is not None:
         _check_is_pair(block)
-        axis, size = _axis("block[0]", block[0], shape), integer("block[1]", block[1])
+        axis, size = _axis("block[0]", block[0], shape), checks.integer("block[1]", block[1])
         if size < 1 or shape[axis] % size:
             raise ValueError(f"block: size {size} must divide {shape[axis]}, the extent of axis {axis} of {shape}")
         if counts[axis] != shape[axis]:
@@ -308,10 +308,9 @@ def quantize(
       A QuantizedTensor with arrays as these shapes. ValueError where axes, block or bound cannot be, TypeError for a
       wrong dtype.
     """
-    x, dtype, scale_dtype = _floats("x", x), dtype_of("dtype", dtype), dtype_of("scale_dtype", scale_dtype)
-    check_type("dtype", dtype, QUANTIZED)
-    check_type("scale_dtype", scale_dtype, SCALES)
-    if flag("zero_point", zero_point) and dtype not in INTEGER_ELEMENTS:
+    x, dtype = _floats("x", x), checks.dtype_of("dtype", dtype, QUANTIZED)
+    scale_dtype = checks.dtype_of("scale_dtype", scale_dtype, SCALES)
+    if checks.flag("zero_point", zero_point) and dtype not in INTEGER_ELEMENTS:
         raise TypeError(f"zero_point: dtype is {dtype}, must be {listed(INTEGER_ELEMENTS)}")
     if bound is not None and not isinstance(bound, numbers.Real):
         raise TypeError(f"bound is a {type(bound).__name__}, must be a number of Python or NumPy")
@@ -368,9 +367,9 @@ def fake_quantize(x: Any, dtype: Any, *, bound: float | None = None, **options: 
     options are those of quantize, whose axes must be given, or a block, where x has not three axes. Its tangent is x's
     own. With a bound it is 0 where abs(x) is above that; without one all of x is inside the range.
     """
-    x = float_array("x", x)
+    x = checks.float_array("x", x)
     value = dequantize(quantize(x, dtype, bound=bound, **options), x.dtype)
-    value = sharded_as(value, jax.typeof(x))
+    value = versions.sharded_as(value, jax.typeof(x))
     return _with_tangent_of(
         value, x if bound is None else jnp.where(jnp.abs(x) > float(bound), lax.stop_gradient(x), x)
     )

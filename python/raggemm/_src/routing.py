@@ -22,11 +22,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from raggemm._src.call import FLOATS, INTEGERS
-from raggemm._src.checks import check_type, choice, count, flag, float_array, integer, integer_array, result_dtype
+from raggemm._src import checks, versions
+from raggemm._src.dtypes import FLOATS, INTEGERS
 from raggemm._src.grouped_gemm import grouped_gemm, inside_groups
 from raggemm._src.tensors import GroupedTensor
-from raggemm._src.versions import gathered
 
 SCORES = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid}
 _LEAST_SUM = 1e-20  # is added to sums of scores: in all origins, for tokens whose sigmoids are all 0
@@ -83,7 +82,7 @@ def _largest(scores: jax.Array, top_k: int, groups: Groups | None) -> jax.Array:
 
 def logits_array(logits: Any) -> jax.Array:
     """Checked, and as float32."""
-    logits = float_array("logits", logits)
+    logits = checks.float_array("logits", logits)
     if logits.ndim != 2 or logits.shape[1] == 0:
         raise ValueError(f"logits: shape is {logits.shape}, must be [tokens, experts], of at least one expert")
     return logits.astype(jnp.float32)
@@ -96,10 +95,8 @@ def check_top_k(name: str, top_k: int, logits: jax.Array) -> None:
 
 def bias_array(bias: Any, num_experts: int) -> jax.Array:
     """Checked, and as float32."""
-    bias = float_array("expert_bias", bias)
-    if bias.shape != (num_experts,):
-        raise ValueError(f"expert_bias: shape is {bias.shape}, must be ({num_experts},), one for each expert")
-    return bias.astype(jnp.float32)
+    bias = checks.float_array("expert_bias", bias)
+    return checks.check_shape("expert_bias", bias, (num_experts,), why=", one for each expert").astype(jnp.float32)
 
 
 def checked_groups(
@@ -149,11 +146,11 @@ def route(
     Returns:
       weights float32 [T,k], differentiable, and experts int32 [T,k], for sort_by_expert.
     """
-    top_k = integer("top_k", top_k)
+    top_k = checks.integer("top_k", top_k)
     logits = logits_array(logits)
     check_top_k("top_k", top_k, logits)
-    choice("score", score, SCORES)
-    if flag("pre_softmax", pre_softmax) and score != "softmax":
+    checks.choice("score", score, SCORES)
+    if checks.flag("pre_softmax", pre_softmax) and score != "softmax":
         raise ValueError(f"pre_softmax is for score 'softmax', not {score!r}")
     if (num_groups is None) != (group_top_k is None):
         raise ValueError(f"num_groups is {num_groups} and group_top_k {group_top_k}: both are given, or neither")
@@ -164,12 +161,11 @@ def route(
     groups = None
     if num_groups is not None and group_top_k is not None:
         best = 1 if expert_bias is None else 2
-        groups = Groups(integer("num_groups", num_groups), integer("group_top_k", group_top_k), best)
+        groups = Groups(checks.integer("num_groups", num_groups), checks.integer("group_top_k", group_top_k), best)
         groups = checked_groups(logits.shape[1], top_k, groups)
-    renormalize = score == "sigmoid" and top_k > 1 if renormalize is None else flag("renormalize", renormalize)
-    scaling_factor = float_array("scaling_factor", scaling_factor, (*FLOATS, *INTEGERS))
-    if scaling_factor.shape != ():
-        raise ValueError(f"scaling_factor: shape is {scaling_factor.shape}, must be ()")
+    renormalize = score == "sigmoid" and top_k > 1 if renormalize is None else checks.flag("renormalize", renormalize)
+    scaling_factor = checks.float_array("scaling_factor", scaling_factor, (*FLOATS, *INTEGERS))
+    checks.check_shape("scaling_factor", scaling_factor, ())
     weights, experts = Router(top_k, score, pre_softmax, groups, renormalize)(logits, expert_bias)
     return weights * scaling_factor.astype(jnp.float32), experts
 
@@ -208,7 +204,7 @@ def load_balance_loss(logits: Any, experts: Any, *, score: str = "softmax") -> j
     check_top_k("experts.shape[1]", experts.shape[1], logits)
     if len(experts) != len(logits):
         raise ValueError(f"experts: shape is {experts.shape}, must have the {len(logits)} tokens of logits")
-    choice("score", score, SCORES)
+    checks.choice("score", score, SCORES)
     top_k = experts.shape[1]
     counts = in_order_of_experts(experts, logits.shape[1])[2]
     return balance(scores_for_loss(logits, top_k, score), counts, top_k)
@@ -222,10 +218,7 @@ def z_loss(logits: Any) -> jax.Array:
 
 
 def _pairs(experts: Any) -> jax.Array:
-    experts = integer_array("experts", experts)
-    if experts.ndim != 2:
-        raise ValueError(f"experts: shape is {experts.shape}, must be [tokens, top_k]")
-    return experts
+    return checks.check_rank("experts", checks.integer_array("experts", experts), "tokens, top_k")
 
 
 # Ids by experts, up to which all are compared: one loop is 30 us faster than the many of a search, for one token.
@@ -235,7 +228,7 @@ _MOST_COMPARED = 1 << 14
 def in_order_of_experts(experts: jax.Array, num_experts: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """int32 (sorted ids [n], order [n], sizes [num_experts]) of ids in any shape. Those of one expert keep their order;
     those that name none become num_experts and come last."""
-    ids = gathered(experts).reshape(-1)
+    ids = versions.gathered(experts).reshape(-1)
     ids = jnp.where((ids >= 0) & (ids < num_experts), ids, num_experts).astype(jnp.int32)
     places, experts_there = lax.iota(jnp.int32, ids.size), jnp.arange(num_experts, dtype=jnp.int32)
     if (num_experts + 1) * ids.size < 1 << 31:
@@ -270,7 +263,7 @@ def sort_by_expert(experts: Any, num_experts: int) -> SortedRows:
       num_experts: G, groups.
     """
     experts = _pairs(experts)
-    num_experts = count("num_experts", num_experts, 1)
+    num_experts = checks.count("num_experts", num_experts, 1)
     top_k = max(experts.shape[1], 1)
     _, order, sizes = in_order_of_experts(experts, num_experts)
     return SortedRows(order // top_k, order % top_k, sizes, order)
@@ -290,22 +283,20 @@ def filled_rows(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
 
 def rows_of_tokens(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
     """filled_rows by way of float32, in which the gradient is summed then."""
-    return filled_rows(gathered(x).astype(sum_dtype(x)), row_tokens).astype(x.dtype)
+    return filled_rows(versions.gathered(x).astype(sum_dtype(x)), row_tokens).astype(x.dtype)
 
 
 def _checked_rows(rows: Any, tokens: Any, weights: Any, slots: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The operands of combine."""
-    rows, given = float_array("rows", rows), {"row_tokens": integer_array("row_tokens", tokens)}
-    if rows.ndim != 2:
-        raise ValueError(f"rows: shape is {rows.shape}, must be [M,H]")
+    rows, given = checks.float_array("rows", rows), {"row_tokens": checks.integer_array("row_tokens", tokens)}
+    checks.check_rank("rows", rows, "M,H")
     if weights is not None:
-        given["row_weights"] = float_array("row_weights", weights)
+        given["row_weights"] = checks.float_array("row_weights", weights)
     if slots is not None:
-        given["row_slots"] = integer_array("row_slots", slots)
+        given["row_slots"] = checks.integer_array("row_slots", slots)
     for name, x in given.items():
-        if x.shape != rows.shape[:1]:
-            raise ValueError(f"{name}: shape is {x.shape}, must be {rows.shape[:1]}, one for each of rows {rows.shape}")
-    return gathered(rows), {name: gathered(x) for name, x in given.items()}
+        checks.check_shape(name, x, rows.shape[:1], why=f", one for each of rows {rows.shape}")
+    return versions.gathered(rows), {name: versions.gathered(x) for name, x in given.items()}
 
 
 def combine(
@@ -338,11 +329,10 @@ def combine(
     Returns:
       [T,H], differentiable in rows and row_weights, in forward and reverse mode of every order.
     """
-    num_tokens = count("num_tokens", num_tokens, 0)
+    num_tokens = checks.count("num_tokens", num_tokens, 0)
     rows, given = _checked_rows(rows, row_tokens, row_weights, row_slots)
     tokens, weights = given["row_tokens"], given.get("row_weights", jnp.ones((), jnp.float32))
-    dtype = rows.dtype if preferred_element_type is None else result_dtype(preferred_element_type)
-    check_type("preferred_element_type", dtype, FLOATS)
+    dtype = checks.result_dtype(preferred_element_type, rows.dtype, FLOATS)
 
     sums = sum_dtype(rows, weights)
     weights, takes_part = weights.astype(sums), (tokens >= 0) & (tokens < num_tokens)

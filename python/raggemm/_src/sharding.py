@@ -23,18 +23,8 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from raggemm._src import versions
-from raggemm._src.call import (
-    COLUMN_BLOCKS,
-    OPTIONAL,
-    PACKED,
-    Call,
-    Mode,
-    OptionalOperand,
-    Storage,
-    Term,
-    compute_dtype,
-    elements_of_a_byte,
-)
+from raggemm._src.call import COLUMN_BLOCKS, OPTIONAL, PACKED, Call, Mode, OptionalOperand, Storage, Term
+from raggemm._src.dtypes import compute_dtype, elements_of_a_byte
 from raggemm._src.primitive import grouped_gemm_p
 
 _PRIORITY = ("problem", "replica", "group", "n", "m", "k")
@@ -126,10 +116,6 @@ def _named_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...])
     return _Axes(named, result, summed - whole, parts)
 
 
-def _mesh_axes(entry: Any) -> tuple[str, ...]:
-    return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
-
-
 def _assignment(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) -> dict[str, tuple[str, ...]]:
     """The axes of the mesh that divide each named axis: those of the first array that has any and where it comes out
     even. None is used twice."""
@@ -138,7 +124,8 @@ def _assignment(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) ->
     for axis in _PRIORITY:
         for names, array in arrays:
             spec = dict(zip(names, getattr(array.sharding, "spec", ()), strict=False))
-            wanted = tuple(x for x in _mesh_axes(spec.get(axis)) if x not in used)
+            entry = spec.get(axis) or ()
+            wanted = tuple(x for x in (entry if isinstance(entry, tuple) else (entry,)) if x not in used)
             if wanted and axes.parts[axis] % math.prod(mesh.shape[x] for x in wanted) == 0:
                 used.update(wanted)
                 assigned[axis] = wanted

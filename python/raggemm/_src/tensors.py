@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from raggemm._src.call import FLOATS, QUANTIZED, STRIDED, elements_of_a_byte
+from raggemm._src.call import STRIDED
+from raggemm._src.dtypes import FLOATS, QUANTIZED, elements_of_a_byte
 
 
 def _text(x: Any) -> str:
@@ -241,8 +242,7 @@ class GroupedTensor(Container):
 
     data, an array or a QuantizedTensor, is N-D and collapses to a matrix between its free and its contracted axes.
     first_dims and last_dims, integer [G], are the sizes of the groups along its collapsed first and last axis: G row
-    slices or G column slices. Their
-    sum may be less than the axis, what is behind it belongs to no group.
+    slices or G column slices. Their sum may be less than the axis, what is behind it belongs to no group.
 
     layout says how the groups of a ragged last axis lie in memory: "STRIDED", column slices of one row-major matrix,
     as JAX means it; or "PACKED", each group's matrix dense, one after the other in the memory of `data`, as

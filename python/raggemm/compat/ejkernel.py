@@ -28,7 +28,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from raggemm._src.checks import array, float_array, integer_array
+from raggemm._src import checks
 from raggemm._src.grouped_gemm import product
 from raggemm._src.operands import Words, matrices
 from raggemm._src.quantization import with_scale
@@ -62,7 +62,7 @@ def _check_platform(platform: Any) -> None:
 
 def bias_of_groups(rhs_bias: Any) -> jax.Array:
     """[num_groups, n]"""
-    rhs_bias = array("rhs_bias", rhs_bias)
+    rhs_bias = checks.array("rhs_bias", rhs_bias)
     if rhs_bias.ndim != 3 or rhs_bias.shape[1] != 1:
         raise ValueError(f"rhs_bias: shape is {rhs_bias.shape}, must be [num_groups, 1, n]")
     return rhs_bias[:, 0]
@@ -70,7 +70,7 @@ def bias_of_groups(rhs_bias: Any) -> jax.Array:
 
 def _local(rhs: Any, group_sizes: Any, group_offset: Any) -> jax.Array:
     """group_sizes without the rows of groups that rhs is not for, so that the first row is the first local group's."""
-    sizes, first = integer_array("group_sizes", group_sizes), integer_array("group_offset", group_offset)
+    sizes, first = checks.integer_array("group_sizes", group_sizes), checks.integer_array("group_offset", group_offset)
     if sizes.ndim != 1 or jnp.ndim(rhs) != 3 or first.size != 1:
         return sizes  # which is refused for that
     group = jnp.arange(sizes.shape[0]) - first.reshape(()).astype(int)
@@ -98,7 +98,7 @@ def _kernel_v3(
     dtype = jnp.float32 if preferred_element_type is None else preferred_element_type
     options = {"preferred_element_type": dtype, "group_offset": group_offset}
     if existing_out is not None:
-        options["c"] = float_array("existing_out", existing_out).astype(dtype)
+        options["c"] = checks.float_array("existing_out", existing_out).astype(dtype)
     if rhs_bias is not None:
         options["bias"] = bias_of_groups(rhs_bias)
     if group_offset is not None:

@@ -21,8 +21,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from raggemm._src import checks
 from raggemm._src.arguments import accumulation
-from raggemm._src.checks import elements_dtype, float_array
+from raggemm._src.dtypes import QUANTIZED
 from raggemm._src.grouped_gemm import product
 from raggemm._src.operands import Words, matrices
 from raggemm._src.quantization import quantize, with_scale
@@ -74,8 +75,8 @@ def gmm(
     if rhs_scale is not None:
         rhs = with_scale(rhs, rhs_scale, transposed=False)
     if activation_quantized_dtype is not None:
-        dtype = elements_dtype("activation_quantized_dtype", activation_quantized_dtype)
-        lhs = quantize(float_array("lhs", lhs), dtype, axes=-1)
+        dtype = checks.dtype_of("activation_quantized_dtype", activation_quantized_dtype, QUANTIZED)
+        lhs = quantize(checks.float_array("lhs", lhs), dtype, axes=-1)
     options = {"preferred_element_type": preferred_element_type}
     options["group_offset"] = first_group(group_offset, rhs, group_sizes)
     if rhs_bias is not None:

@@ -25,13 +25,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import backend
 
+from raggemm._src import checks, versions
 from raggemm._src.activations import activated
 from raggemm._src.api import straight_through
-from raggemm._src.call import FLOATS, compute_dtype
-from raggemm._src.checks import check_is_plain, checked, is_quantized, result_dtype
 from raggemm._src.dimension_numbers import BASIC
+from raggemm._src.dtypes import FLOATS, compute_dtype
 from raggemm._src.lax import checked_call
-from raggemm._src.versions import varying
 
 __all__ = ["ragged_dot"]
 
@@ -42,15 +41,15 @@ _GATED = {"silu": "SILU", "gelu": "GELU_TANH", "gelu_tanh": "GELU_TANH", "swiglu
 def _operand(name: str, x: Any) -> tuple[Any, Any]:
     """What is multiplied, and the array whose gradient is that of the product, where x is an AsQArray."""
     if hasattr(x, "as_qarray"):
-        return jax.lax.stop_gradient(checked(name, x.as_qarray())), x.value
-    if not isinstance(x, jax.Array | np.ndarray) and not is_quantized(x):
+        return jax.lax.stop_gradient(checks.quantized_tensor(name, x.as_qarray())), x.value
+    if not isinstance(x, jax.Array | np.ndarray) and not checks.is_quantized(x):
         raise NotImplementedError(f"{name}: {type(x).__name__} is not supported, only arrays and QArrays are")
     return x, None
 
 
 def _dtype(x: Any) -> Any:
     """A quantized array has that of its scales, or float32 without."""
-    if not is_quantized(x):
+    if not checks.is_quantized(x):
         return x.dtype
     return np.dtype(np.float32) if x.scale is None else x.scale.dtype
 
@@ -59,7 +58,7 @@ def _unwrapped(group_sizes: Any) -> Any:
     """The array in tokamax' GroupSizes, whose representative sizes are for its autotuning."""
     if isinstance(group_sizes, jax.Array | np.ndarray):
         return group_sizes
-    check_is_plain("group_sizes", group_sizes)
+    checks.check_is_plain("group_sizes", group_sizes)
     value = getattr(group_sizes, "value", None)
     return np.asarray(group_sizes) if value is None else value
 
@@ -130,7 +129,7 @@ def ragged_dot(
     try:
         (lhs, lhs_value), (rhs, rhs_value) = _operand("lhs", lhs), _operand("rhs", rhs)
         types = [_dtype(x if value is None else value) for x, value in ((lhs, lhs_value), (rhs, rhs_value))]
-        dtype = result_dtype(preferred_element_type or jnp.result_type(*types))
+        dtype = checks.result_dtype(preferred_element_type or jnp.result_type(*types))
         fuses = dtype in FLOATS and (activation is not None or fuse_gateup_activation is not None)
         sums = compute_dtype(*types, dtype) if fuses else dtype
         numbers = BASIC if ragged_dot_dimension_numbers is None else ragged_dot_dimension_numbers
@@ -152,4 +151,4 @@ def ragged_dot(
     if gated is not None:
         out = activated(gated, *jnp.split(out, 2, axis=-1))
     out = out.astype(dtype) if activation is None else activation(out).astype(dtype)
-    return varying(out, axes)
+    return versions.varying(out, axes)

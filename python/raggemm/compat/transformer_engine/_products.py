@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from raggemm._src import checks
 from raggemm._src.arguments import default_precision
 from raggemm._src.call import PACKED
-from raggemm._src.checks import integer_array
 from raggemm._src.grouped_gemm import product
 from raggemm._src.operands import Words, parsed
 from raggemm._src.quantization import E5M2, scale_of, times
@@ -135,7 +135,7 @@ def _alpha(factors: list[jax.Array], groups: int | None, offset: Any) -> jax.Arr
     def processed(factor: jax.Array) -> jax.Array:
         if groups is None or offset is None or factor.ndim == 0 or factor.shape[0] <= groups:
             return factor
-        return jax.lax.dynamic_slice_in_dim(factor, integer_array("group_offset", offset).reshape(-1)[0], groups)
+        return jax.lax.dynamic_slice_in_dim(factor, checks.integer_array("group_offset", offset).reshape(-1)[0], groups)
 
     return functools.reduce(jnp.multiply, map(processed, factors)) if factors else None
 

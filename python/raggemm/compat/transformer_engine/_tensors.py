@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._src.call import FLOATS
-from raggemm._src.checks import check_type, float_array, integer, integer_array
+from raggemm._src import checks
+from raggemm._src.dtypes import FLOATS
 from raggemm._src.quantization import E2M1, E4M3, E5M2, E8M0
 from raggemm.compat.transformer_engine._ragged import ceiling, most_blocks
 
@@ -241,18 +241,11 @@ def is_set(sizes: Any) -> bool:
 
 
 def flattened(name: str, flatten_axis: Any, shape: tuple[int, ...]) -> int:
-    axis = integer("flatten_axis", flatten_axis)
+    axis = checks.integer("flatten_axis", flatten_axis)
     axis += len(shape) if axis < 0 else 0
     if not 0 < axis < len(shape):
         raise ValueError(f"{name}: is {flatten_axis}, must lie between the axes of shape {shape}")
     return axis
-
-
-def group_sizes_of(name: str, x: Any) -> jax.Array:
-    sizes = integer_array(name, x)
-    if sizes.ndim != 1:
-        raise ValueError(f"{name}: shape is {sizes.shape}, must be [G]")
-    return sizes
 
 
 def dims_of(name: str, x: Any) -> tuple[int | None, jax.Array | None]:
@@ -261,7 +254,7 @@ def dims_of(name: str, x: Any) -> tuple[int | None, jax.Array | None]:
         raise ValueError(f"{name}: first_dims and last_dims are both set, at most one may be; see raggemm.grouped_gemm")
     for axis, field in enumerate(("first_dims", "last_dims")):
         if is_set(getattr(x, field)):
-            return axis, group_sizes_of(f"{name}.{field}", getattr(x, field))
+            return axis, checks.group_sizes(getattr(x, field), f"{name}.{field}")
     return None, None
 
 
@@ -286,13 +279,6 @@ def stored_block(mode: Mode, is_colwise: bool, transposed: bool) -> tuple[int, i
     return mode.block[::-1] if is_colwise != transposed else mode.block
 
 
-def _flat(name: str, x: Any, length: int, what: str) -> jax.Array:
-    x = jnp.asarray(x)
-    if x.shape != (length,):
-        raise ValueError(f"{name}: shape is {x.shape}, must be ({length},), {what}")
-    return x
-
-
 def scaled(name: str, x: Any) -> Scaled:
     """x, anything with the attributes of a GroupedScaledTensor1x, checked. TypeError and ValueError where it cannot
     be one; elements have no derivative."""
@@ -301,15 +287,18 @@ def scaled(name: str, x: Any) -> Scaled:
     for field, why in (("pre_swizzled", "unswizzled gives such a one"), ("has_rht_applied", "none is rotated here")):
         if getattr(x, field, False):
             raise ValueError(f"{name}.{field}: is True, must be False; {why}")
-    data = _flat(f"{name}.data", x.data, math.prod(layout.shape), f"the elements of original_shape {layout.shape}")
-    check_type(f"{name}.data: of {x.scaling_mode}", data.dtype, mode.elements)
+    data, why = jnp.asarray(x.data), f", the elements of original_shape {layout.shape}"
+    checks.check_shape(f"{name}.data", data, (math.prod(layout.shape),), why=why)
+    checks.check_type(f"{name}.data: of {x.scaling_mode}", data.dtype, mode.elements)
     block = stored_block(mode, x.is_colwise, layout.transposed)
     scale, amax = None, None
     if mode.scale is not None:
-        scale = float_array(f"{name}.scale_inv", x.scale_inv, (mode.scale,))
+        scale = checks.float_array(f"{name}.scale_inv", x.scale_inv, (mode.scale,))
         length = layout.groups if block is None else math.prod(layout.scales(block))
         what = "group" if block is None else f"{block[0]}x{block[1]} of {layout.matrix} as stored"
-        _flat(f"{name}.scale_inv", scale, length, f"one for each {what}, of {layout.groups} groups")
+        checks.check_shape(
+            f"{name}.scale_inv", scale, (length,), why=f", one for each {what}, of {layout.groups} groups"
+        )
         data = jax.lax.stop_gradient(data)
     if mode.has_amax_factor:
         amax = amax_of(f"{name}.amax", getattr(x, "amax", None), layout.groups)
@@ -320,7 +309,7 @@ def amax_of(name: str, amax: Any, groups: int) -> jax.Array:
     """(G,), or () of one for all groups, in float32."""
     if amax is None:
         raise ValueError(f"{name}: is None, must have the shape ({groups},), (1,) or ()")
-    amax = float_array(name, amax).astype(F32)
+    amax = checks.float_array(name, amax).astype(F32)
     if amax.shape not in ((groups,), (1,), ()):
         raise ValueError(f"{name}: shape is {amax.shape}, must be ({groups},), (1,) or ()")
     return amax if amax.shape == (groups,) else amax.reshape(())

@@ -1,24 +1,108 @@
-"""The quantized product of MaxText's ops.gmm, with gradients as MaxText defines them.
+"""The quantized product of MaxText's ops.gmm: rules of qwix, what they make of an operand, and the gradients.
 
 dlhs = (dout * rhs.scale) x rhs.elements^T and drhs = lhs.elements^T x (dout * lhs.scale): those of the dequantized
 operands, which pass straight through the quantization. dout may be quantized itself, in each of the two by itself.
 """
 
 import functools
+import math
+import sys
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from raggemm._src import checks, versions
 from raggemm._src.arguments import accumulation
-from raggemm._src.checks import array, checked, is_quantized
+from raggemm._src.dtypes import QUANTIZED, listed
 from raggemm._src.grouped_gemm import product
 from raggemm._src.operands import Words, matrices
-from raggemm._src.quantization import by_blocks
+from raggemm._src.quantization import by_blocks, quantize
 from raggemm._src.tensors import QuantizedTensor
-from raggemm._src.versions import varying_alike
-from raggemm.compat._qwix_rules import Rule, quantized
+
+
+class Rule(NamedTuple):
+    """The fields of a qwix.QtRule that count: of activations, which are lhs, of weights, and of the gradient of the
+    result. A qtype of None leaves its operand as it is."""
+
+    act_qtype: Any = None
+    weight_qtype: Any = None
+    bwd_qtype: Any = None
+    act_calibration_method: str = "absmax"
+    weight_calibration_method: str = "absmax"
+    bwd_calibration_method: str = "absmax"
+    disable_channelwise_axes: bool = False
+
+
+def _qtype(name: str, given: Any) -> np.dtype | None:
+    if given is None:
+        return None
+    try:
+        dtype = np.dtype(given)
+    except TypeError:
+        raise TypeError(f"{name}: is {given!r}, must be {listed(QUANTIZED)}") from None
+    checks.check_type(name, dtype, QUANTIZED)
+    return dtype
+
+
+def checked_rule(rule: Rule, names: tuple[str, str, str] = Rule._fields[:3]) -> Rule:
+    """rule with dtypes as qtypes. TypeError or ValueError, with the names of its qtypes, where it cannot be met."""
+    act, weight, bwd = (_qtype(name, given) for name, given in zip(names, rule[:3], strict=True))
+    for dtype, method in zip((act, weight, bwd), rule[3:6], strict=True):
+        if dtype is not None:
+            _method(method)
+    return rule._replace(act_qtype=act, weight_qtype=weight, bwd_qtype=bwd)
+
+
+def rule_of(given: Any) -> Rule | None:
+    """qwix_rule, or else the rule that qwix has for "gmm" where this is called, if it is imported at all."""
+    if not given:
+        qwix = sys.modules.get("qwix.pallas")
+        given = qwix.get_current_rule("gmm") if qwix else None
+    if not given:
+        return None
+    if not (hasattr(given, "act_qtype") and hasattr(given, "weight_qtype")):
+        raise ValueError(f"qwix_rule: is {type(given).__name__}, must have act_qtype and weight_qtype as a qwix.QtRule")
+    fields: dict[str, Any] = {name: getattr(given, name, default) for name, default in Rule._field_defaults.items()}
+    return checked_rule(Rule(**fields))
+
+
+def _method(text: str) -> tuple[str, float | None]:
+    """The name, and the number behind it: a bound, or a factor."""
+    kind, *rest = text.lower().split(",")
+    try:
+        numbers = [float(x) for x in rest]
+    except ValueError:
+        numbers = [math.nan]
+    if kind == "fixed" and len(numbers) == 2 and numbers[0] == -numbers[1]:
+        del numbers[0]
+    wanted = {"absmax": (0, 1), "rms": (1,), "fixed": (1,)}.get(kind, ())
+    if len(numbers) not in wanted or not all(math.isfinite(x) and x > 0 for x in numbers):
+        raise ValueError(
+            f'calibration_method: is "{text}", must be "absmax", "absmax,FACTOR", "rms,FACTOR" or "fixed,-BOUND,BOUND"'
+        )
+    return kind, numbers[0] if numbers else None
+
+
+def quantized(name: str, x: Any, dtype: Any, method: str, axes: tuple[int, ...]) -> Any:
+    """x, which errors call `name`, with one scale for all along `axes`; x itself if it is quantized or dtype is None.
+
+    A fixed bound is that of all elements, so that all share a scale. Elements are raggemm.quantize's.
+    """
+    if dtype is None or checks.is_quantized(x):
+        return x
+    kind, number = _method(method)
+    x = checks.float_array(name, x)
+    if kind == "fixed":
+        return quantize(x, dtype, bound=number)
+    if number is None:
+        return quantize(x, dtype, axes=axes)
+    wide = x.astype(jnp.float32)
+    size = jnp.sqrt(jnp.mean(wide**2, axes, keepdims=True)) if kind == "rms" else jnp.abs(wide).max(axes, keepdims=True)
+    bound = jax.lax.stop_gradient(jnp.where(size == 0, 1, number * size))
+    unit = quantize(wide / bound, dtype, bound=1)
+    return QuantizedTensor(unit.data, unit.scale * bound)
 
 
 class Options(NamedTuple):
@@ -51,7 +135,7 @@ def _factors_of_rows(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: An
 
 def _folded(dout: jax.Array, x: Any, k_axis: int, sizes: jax.Array, offset: Any) -> tuple[jax.Array, Any]:
     """dout times the scales of x, [M,K] or [G,K,N], and x without them, unless they are of blocks or differ along k."""
-    if not is_quantized(x) or x.scale is None:
+    if not checks.is_quantized(x) or x.scale is None:
         return dout, x
     scale = x.scale.astype(dout.dtype)
     counts = tuple(zip(scale.shape, x.shape, strict=False))
@@ -78,16 +162,14 @@ def _cotangent(ct: jax.Array, x: Any, was_given: bool) -> Any:
     return QuantizedTensor(ct.astype(x.data.dtype), none.scale, none.zero_point)
 
 
-def _in_order(lhs: Any, dout: Any, transpose_rhs: bool) -> tuple[Any, Any]:
-    """The factors of drhs, [k,n] of each group, or [n,k]."""
-    return (dout, lhs) if transpose_rhs else (lhs, dout)
-
-
 def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Options) -> jax.Array:
     """The product with lhs and rhs quantized as the rule says, if they are not already; c is c_name's array."""
     rule, k_axis = options.rule, 2 if options.transpose_rhs else 1
-    lhs, rhs = (checked(name, x) if is_quantized(x) else array(name, x) for name, x in (("lhs", lhs), ("rhs", rhs)))
-    given, has_c = (is_quantized(lhs), is_quantized(rhs)), c is not None
+    lhs, rhs = (
+        checks.quantized_tensor(name, x) if checks.is_quantized(x) else checks.array(name, x)
+        for name, x in (("lhs", lhs), ("rhs", rhs))
+    )
+    given, has_c = (checks.is_quantized(lhs), checks.is_quantized(rhs)), c is not None
     dtypes = [np.dtype(np.float32) if quantized else x.dtype for x, quantized in zip((lhs, rhs), given, strict=True)]
 
     def axes(shared: tuple[int, ...], rank: int) -> tuple[int, ...]:
@@ -112,9 +194,10 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Opti
         to_lhs = quantized("gradient", to_lhs, rule.bwd_qtype, rule.bwd_calibration_method, axes((1,), 2))
         to_rhs = quantized("gradient", to_rhs, rule.bwd_qtype, rule.bwd_calibration_method, axes((0,), 2))
         dlhs = _product(to_lhs, right_elements, sizes, offset, None, Options(dtypes[0], not options.transpose_rhs))
+        pair = (to_rhs, left_elements) if options.transpose_rhs else (left_elements, to_rhs)
         drhs = product(
             Words(sizes="group_sizes"),
-            *matrices(*_in_order(left_elements, to_rhs, options.transpose_rhs), sizes, (0, 0), rhs_rank=2),
+            *matrices(*pair, sizes, (0, 0), rhs_rank=2),
             preferred_element_type=dtypes[1],
             group_offset=offset,
             num_actual_groups=right.shape[0],
@@ -129,4 +212,4 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Opti
     call = jax.custom_vjp(lambda *args: forward(*args)[0])
     call.defvjp(forward, backward)
     leaves, tree = jax.tree.flatten((lhs, rhs, group_sizes, offset, c))
-    return call(*jax.tree.unflatten(tree, varying_alike([jnp.asarray(x) for x in leaves])))
+    return call(*jax.tree.unflatten(tree, versions.varying_alike([jnp.asarray(x) for x in leaves])))
