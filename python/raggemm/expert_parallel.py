@@ -61,7 +61,7 @@ Experts = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 )
 @dataclasses.dataclass(frozen=True)
 class Routing:
-    """Where tokens go: expert_ids integer [t,k], weights float [t,k], num_experts over all devices.
+    """The experts of tokens: expert_ids integer [t,k], weights float [t,k], num_experts over all devices.
 
     An id outside [0, num_experts) stands for no expert, as padding has it: it adds nothing, whatever its weight.
     """
@@ -86,7 +86,7 @@ class _Sorted(NamedTuple):
 
 
 def _sorted_by_expert(expert_ids: jax.Array, num_experts: int) -> _Sorted:
-    """Of ids in any shape. The order of the rows of one expert is kept, for the bits of its weights' gradients."""
+    """Sorts ids in any shape. The order of the rows of one expert is kept, for the bits of its weights' gradients."""
     return _Sorted(*in_order_of_experts(expert_ids, num_experts))
 
 
@@ -194,7 +194,7 @@ def on_one_device(experts: Experts, tokens: jax.Array, routing: Routing) -> jax.
 def _of_own_experts(
     experts: Experts, tokens: jax.Array, routing: Routing, axis_name: str
 ) -> tuple[jax.Array, np.dtype]:
-    """What this device's experts add to each token, in the dtype of sums, and the dtype that experts gives."""
+    """Returns each token's sum over this device's experts, in the dtype of sums, and the dtype of experts."""
     local = _experts_of_each_device(routing.num_experts, axis_name)
     first = lax.axis_index(axis_name).astype(jnp.int32) * local
     by_expert = _sorted_by_expert(routing.expert_ids, routing.num_experts)
@@ -221,7 +221,7 @@ def by_all_gather(experts: Experts, tokens: jax.Array, routing: Routing, axis_na
     """
     tokens, routing = _checked(tokens, routing)
     _experts_of_each_device(routing.num_experts, axis_name)
-    if not len(tokens):  # of which there is no all_gather
+    if not len(tokens):  # there is no all_gather of nothing
         return on_one_device(experts, tokens, routing)
     gathered = functools.partial(lax.all_gather, axis_name=axis_name, tiled=True)
     out, dtype = _of_own_experts(experts, gathered(tokens), jax.tree.map(gathered, routing), axis_name)
@@ -268,7 +268,7 @@ class _Exchange(NamedTuple):
 
 
 def _exchanged(experts: Experts, rows: jax.Array, by_expert: _Sorted, axis_name: str, capacity: int) -> jax.Array:
-    """What the experts of all devices make of rows in the order of the experts, no more than capacity for a device."""
+    """Returns the results of all devices' experts for sorted rows, at most capacity for a device."""
     num_experts, local = len(by_expert.group_sizes), _experts_of_each_device(len(by_expert.group_sizes), axis_name)
     devices = num_experts // local
     sizes = by_expert.group_sizes.reshape(devices, local)
@@ -283,7 +283,9 @@ def _exchanged(experts: Experts, rows: jax.Array, by_expert: _Sorted, axis_name:
     received = lax.all_to_all(sizes, axis_name, split_axis=0, concat_axis=0, tiled=True)  # [source, local expert]
     slot = jnp.arange(capacity, dtype=jnp.int32)
     expert_of_slot = jax.vmap(lambda ends: jnp.searchsorted(ends, slot, side="right"))(jnp.cumsum(received, 1))
-    arrived = _sorted_by_expert(expert_of_slot, local)  # of one expert in the order of the devices: that of all tokens
+    arrived = _sorted_by_expert(
+        expert_of_slot, local
+    )  # an expert's rows in the order of the devices, which is that of all tokens
     first = lax.axis_index(axis_name).astype(jnp.int32) * local
     group_sizes = lax.dynamic_update_slice(jnp.zeros_like(by_expert.group_sizes), arrived.group_sizes, (first,))
     out = _results(experts, arrived(exchange.there(rows)), group_sizes, first)

@@ -47,15 +47,15 @@ _ROUTING = tuple(name for name in _KEYWORDS if name not in _KEYS)
 class Shape(NamedTuple):
     """The sizes of a layer."""
 
-    width: int  # of a token, H
-    hidden: int  # of an expert, I
+    width: int  # width of a token, H
+    hidden: int  # hidden width of an expert, I
     num_experts: int  # G
 
 
 class Output(NamedTuple):
-    """What apply gives: the second and third are for losses of the router."""
+    """The results of apply. The second and third are for losses of the router."""
 
-    out: jax.Array  # of the shape and dtype of x
+    out: jax.Array  # has the shape and dtype of x
     logits: jax.Array  # float32 [T,G]
     experts: jax.Array  # int32 [T,k], those that were chosen
 
@@ -102,7 +102,7 @@ def _check_names(params: Any, routing: dict[str, Any]) -> None:
 
 
 def _check_matrix(params: dict[str, Any], name: str, hidden: int, form: dict[str, Any]) -> tuple[int, int]:
-    """That the axis of `hidden` elements is where it must be. The groups, and the extent of the other axis."""
+    """Checks that the axis of `hidden` elements is where it must be. Returns the groups, and the other axis' extent."""
     w, side = _of_groups(params, name), "down" if name.endswith("down") else "up"
     data, _, packed = checks.weight_parts(f"params[{name!r}]", w, MLP_FLOATS)
     own = data.shape if packed is None else w.shape
@@ -131,7 +131,7 @@ def _check_shared(params: dict[str, Any], hidden: int, form: dict[str, Any]) -> 
 
 
 def _check_arrays(params: dict[str, Any], shape: tuple[int, ...], form: dict[str, Any]) -> None:
-    """Those that moe_mlp would know by other names than the caller; shape: of x."""
+    """Checks the arrays that moe_mlp knows by other names than the caller; shape: that of x."""
     router = checks.float_array("params['router']", params["router"]).shape
     if len(router) != 2 or shape[-1:] != router[:1]:
         raise ValueError(f"x: shape is {shape}, must end with the rows of params['router'], whose shape is {router}")
@@ -172,7 +172,7 @@ def _experts(
 
 
 def _shared(params: dict[str, Any], tokens: jax.Array, form: dict[str, Any]) -> jax.Array:
-    """What every token is answered: the MLP of one group, of all tokens; float32."""
+    """Returns the answer of the shared expert to every token, float32: an MLP of one group."""
     count, weights = tokens.shape[0], None
     if params.get("shared_router") is not None:
         weights = jax.nn.sigmoid(_float32(tokens, params["shared_router"]))[:, 0]

@@ -16,8 +16,11 @@ def _swiglu_oai(gate: jax.Array, up: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def _normal_cdf(x: jax.Array) -> jax.Array:
-    """Of the standard normal distribution. jax 0.12.0.1 cannot differentiate erfc within shard_map: its own polynomial
-    then mixes values that vary over devices with some that do not."""
+    """Returns the distribution function of the standard normal distribution.
+
+    jax 0.12.0.1 cannot differentiate erfc within shard_map: its own polynomial then mixes values that vary over devices
+    with some that do not.
+    """
     return 0.5 * jax.lax.erfc(-math.sqrt(0.5) * x)
 
 
@@ -28,7 +31,10 @@ def _normal_cdf_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tu
 
 
 def _gelu_tanh(x: jax.Array) -> jax.Array:
-    """As the kernels have it. 1 + tanh loses all digits where tanh is near -1, and XLA's tanh differs by version."""
+    """Computes gelu_tanh with a sigmoid, as the kernels do.
+
+    1 + tanh loses all digits where tanh is near -1, and XLA's tanh differs by version.
+    """
     return x * jax.nn.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
 
 
@@ -41,7 +47,7 @@ _ACTIVATIONS = {
     "QUICK_GELU": lambda x: x * jax.nn.sigmoid(1.702 * x),
 }
 NEEDS_A_GATE = {"SWIGLU_OAI": _swiglu_oai}
-ACTIVATIONS = tuple(map(str.upper, tables()["activations"]))  # as the attribute
+ACTIVATIONS = tuple(map(str.upper, tables()["activations"]))  # the values of the attribute `activation`
 
 
 def activated(activation: str, gate: jax.Array | None, up: jax.Array) -> jax.Array:

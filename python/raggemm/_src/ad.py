@@ -168,8 +168,10 @@ _TANGENTS = {"c": _c_tangent, "bias": _bias_tangent, "alpha": _alpha_tangent, "b
 
 
 def _kernels_activation(call: Call, result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
-    """What the custom call makes of every result, in float32 as it is: the sum of no products and c, or a gate whose
-    factor is 1. So a derivative has the value, to the bit, without its products a second time."""
+    """Applies the activation of the custom call to a float32 result, as a product without terms and with c and a gate.
+
+    So a derivative has the value, to the bit, without its products a second time.
+    """
     rows, columns = math.prod(result.shape[:-1]), result.shape[-1]
     shape = (1, 1, rows, columns)
     factor = jnp.ones(shape, jnp.float32) if gate is None else result.reshape(shape)
@@ -181,7 +183,7 @@ def _kernels_activation(call: Call, result: jax.Array, gate: jax.Array | None = 
 
 
 def _activated_jvp(primals, tangents, call: Call):
-    """By the result before the activation."""
+    """Differentiates the result before the activation, then the activation."""
     moved = [i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero)]
     if not moved:
         out = grouped_gemm_p.bind(*primals, call=call)
@@ -202,7 +204,7 @@ def _activated_jvp(primals, tangents, call: Call):
     (result, gate), (result_dot, gate_dot) = jax.jvp(parts, [primals[i] for i in moved], dots)
     args = call.named(primals)
     processed = True if gate is None and "c" not in args.optional else _processed(call, args) != 0
-    # Where no group is, nothing of a gate, or of c, takes part.
+    # Outside of all groups neither a gate nor c takes part.
     inside = [x if processed is True else jnp.where(processed, x, 0) for x in (result, gate) if x is not None]
     out = jnp.where(processed, _kernels_activation(call, *inside), result)
 
@@ -281,7 +283,7 @@ def _sums_of_rows(rows: jax.Array, index: jax.Array, weights: jax.Array, count: 
 
 
 def _cotangent_by_rows(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
-    """By row_index: of lhs the sums of what its rows get."""
+    """Returns the cotangent of lhs or rhs of a call with row_index. A row of lhs gets the sum over its uses."""
     p, r, tokens, k = (aval if to_lhs else args.lhs).shape
     both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
     wrong = _wrong_rows(call, both, tokens, both.rhs.shape[1])
@@ -292,7 +294,7 @@ def _cotangent_by_rows(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
     index = jnp.broadcast_to(jnp.where((index >= 0) & (index < tokens), index, tokens), (p, r, index.shape[2]))
     if not to_lhs:
         index = jnp.where(jnp.isnan(wrong[..., 0]), tokens, index)
-        if tokens == 0:  # of which JAX gathers nothing
+        if tokens == 0:  # JAX gathers nothing from an array without rows
             rows = jnp.zeros((p, r, index.shape[2], k), args.lhs.dtype)
         else:
             rows = jax.vmap(jax.vmap(lambda x, i: x.at[i].get(mode="fill", fill_value=jnp.nan)))(args.lhs, index)
@@ -304,7 +306,7 @@ def _cotangent_by_rows(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
 
 
 def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
-    """Of lhs or rhs, of which there is this aval alone; the other one is an array, with factors perhaps."""
+    """Returns the cotangent of lhs or rhs, of which only the aval is known. The other one is an array."""
     if "row_index" in args.optional:
         return _cotangent_by_rows(ct, call, args, to_lhs, aval)
     kept = args.rhs if to_lhs else args.lhs
@@ -322,13 +324,13 @@ def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
                 factor = broadcast_scale(call, args, operand.side, factor)  # replicas are summed: a block for each row
             optional[operand.name.replace(operand.side, "rhs" if ct_is_lhs else "lhs")] = factor
     if call.precision:
-        ct = ct.astype(kept.dtype)  # of an out that is narrower, exactly
+        ct = ct.astype(kept.dtype)  # exact, for out is not wider
     lhs, rhs = (ct, kept) if ct_is_lhs else (kept, ct)
     return bind(gradient, Arguments(lhs, rhs, args.dims, optional))
 
 
 def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> jax.Array:
-    """Of a scale: that of its operand as one of floats, times the elements, summed over what shares a value."""
+    """Returns the cotangent of a scale: its operand's times the elements, summed over all that share a value."""
     side, aval = name[:3], args.optional[name].aval
     data = args.lhs if side == "lhs" else args.rhs
     dtype = _compute_dtype(call, args)
@@ -341,7 +343,7 @@ def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> j
 
 
 def _transpose_of_blocks(ct, lhs, rhs, *others, call: Call):
-    """By rhs as it was before it was packed."""
+    """Returns the cotangents of a call whose rhs is in column blocks, by way of the unpacked rhs."""
     columns, strided = call.rhs.columns, dataclasses.replace(call, rhs=Storage())
     if not ad.is_undefined_primal(rhs):
         return _transpose(ct, lhs, from_blocks(rhs, columns), *others, call=strided)

@@ -84,7 +84,7 @@ def checked_out_dtype(words: Words, preferred: Any, lhs: Operand, rhs: Operand) 
 
 
 def operand_scales(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, jax.Array]:
-    """Those of lhs or rhs, by name; () and (G,) as they are, blocks with the axes of the canonical shape."""
+    """Returns the scales and zero points of lhs or rhs by name, blocks with the axes of the canonical shape."""
     given: dict[str, jax.Array] = {}
     if x.factors is None:
         return given
@@ -194,8 +194,8 @@ class _Preset(NamedTuple):
     attribute: str = ""
 
 
-# What a preset demands of the operands, what it sums in, and the attribute. The others round operands or sums in ways
-# of their own.
+# Types of operands that a preset takes, the type of its sums, and the attribute. Other presets round operands or sums
+# in their own ways.
 _PRESETS = {
     lax.DotAlgorithmPreset.F16_F16_F32: _Preset({"float16"}, "float32"),
     lax.DotAlgorithmPreset.BF16_BF16_F32: _Preset({"bfloat16"}, "float32"),
@@ -207,12 +207,12 @@ _PRESETS = {
 
 
 def default_precision(precision: Any) -> Any:
-    """Of a function that is as one of jax.lax: None is the configured one there."""
+    """Returns jax_default_matmul_precision for None, as functions of jax.lax do."""
     return jax.config.jax_default_matmul_precision if precision is None else precision  # type: ignore[attr-defined]
 
 
 def precision_attribute(precision: Any, lhs: Any, rhs: Any, out: Any) -> str:
-    """That of a product of these dtypes; "" where the default does.
+    """Returns the attribute for a product of these dtypes, or "" for the default.
 
     Products are exact then and sums made in float32 or float64, which is as precise as any jax.lax.Precision. A
     DotAlgorithmPreset must say just that, or be one of float32 as products of bfloat16. Raises NotImplementedError

@@ -1,4 +1,4 @@
-"""What one custom call computes and how its operands are stored: the static half of the primitive.
+"""The static half of the primitive: the product that one custom call computes, and how its operands are stored.
 
 The product is out_g = op(lhs_g) x op(rhs_g) for each group g. An operand holds its groups' matrices in one canonical
 array, with P independent problems in front, and R replicas or G groups next:
@@ -29,14 +29,14 @@ STRIDED, PACKED, COLUMN_BLOCKS = "STRIDED", "PACKED", "COLUMN_BLOCKS"
 
 
 class Term(enum.Enum):
-    """What an optional operand belongs to: alpha * lhs x rhs + beta * c + bias, for each of the processed groups."""
+    """Part of alpha * lhs x rhs + beta * c + bias, for each processed group, that an optional operand belongs to."""
 
     PRODUCT = enum.auto()
-    FACTOR = enum.auto()  # of lhs or rhs
+    FACTOR = enum.auto()  # scale or zero point of lhs or rhs
     ADDED = enum.auto()
-    GATE = enum.auto()  # of the activation of all that
+    GATE = enum.auto()  # gate of the activation of the result
     GROUPS = enum.auto()
-    ROWS = enum.auto()  # which of lhs
+    ROWS = enum.auto()  # index of rows of lhs
 
 
 class OptionalOperand(NamedTuple):
@@ -57,7 +57,7 @@ class OptionalOperand(NamedTuple):
 
     @property
     def side(self) -> str:
-        """Of a factor: "lhs" or "rhs"."""
+        """Returns the side that a factor belongs to, "lhs" or "rhs"."""
         return self.name[:3]
 
 
@@ -74,7 +74,7 @@ _AXES = {"problem": "problem", "replica": "replica", "group": "group", "row": "m
 
 
 def _operand(name: str, axes: Sequence[str]) -> OptionalOperand:
-    """Of a row of the library's. Scales and zeros, whose axes it leaves open, have one value for each group."""
+    """Makes an operand from a row of the library's table, which leaves the axes of scales and zero points open."""
     if name not in _TERMS:
         return OptionalOperand(name, Term.FACTOR, ("problem", "replica", "group"))
     is_as_out = {"row", "column"} <= set(axes)
@@ -86,7 +86,7 @@ OPTIONAL = tuple(_operand(row["name"], row["axes"]) for row in tables()["operand
 
 
 class Mode(enum.Enum):
-    """Which axis the groups divide (include/raggemm/problem.h draws the table)."""
+    """Mode of a call by the axis that the groups divide (include/raggemm/problem.h draws the table)."""
 
     RAGGED_M = enum.auto()
     RAGGED_K = enum.auto()
@@ -101,13 +101,13 @@ class Storage(NamedTuple):
     first: int | None = None
     last: int | None = None
     trans: bool = False  # op() is the transpose of each group's matrix
-    layout: str = STRIDED  # of a ragged last axis; or COLUMN_BLOCKS
+    layout: str = STRIDED  # layout of a ragged last axis; or COLUMN_BLOCKS
     shared: bool = False
-    columns: int = 0  # of column blocks: N
+    columns: int = 0  # N of column blocks
 
     @property
     def per_group(self) -> bool:
-        """Whether axis 1 counts groups."""
+        """True if axis 1 counts groups."""
         return self.first is None and self.last is None and not self.shared
 
     def transposed(self) -> "Storage":
@@ -121,12 +121,12 @@ class Call:
     lhs: Storage
     rhs: Storage
     out: Storage  # never trans
-    dtype: np.dtype  # of out
+    dtype: np.dtype  # dtype of out
     precision: str = ""  # as the attribute; "": that of f32
     activation: str = ""  # as the attribute; "": none
-    out_extent: int | None = None  # what no input tells: groups of a ragged-K out, length of an all-ragged one
+    out_extent: int | None = None  # extent that no input tells: groups of a ragged-K out, length of an all-ragged one
     overwrites_c: bool = False  # a constant beta of 0
-    # What errors of the custom call say, in the words of the front end.
+    # Names of arguments in errors of the custom call, in the words of the front end.
     dims_names: tuple[str, ...] = ()  # for each dims array; (): the custom call's own
     c_name: str = "c"
     row_index_name: str = "row_index"
@@ -169,7 +169,7 @@ class Call:
         return ",".join(f"{slot}={word}" for slot, word in words.items() if word != slot)
 
     def __repr__(self) -> str:
-        """What a jaxpr shows: the mode, then the words that HLO has for the same call."""
+        """Shows a call in jaxprs: the mode, then the words that HLO has for the same call."""
         words = [f"{name}={value}" for name, value in self.attributes().items()]
         if self.operands:
             words.append("operands=" + ",".join(self.operands))
@@ -211,7 +211,7 @@ class Call:
 
 
 class Arguments(NamedTuple):
-    """What goes with a Call: arrays, or whatever else there is one of for each (avals, tangents, batch axes)."""
+    """The arguments of a Call: arrays, or one of anything else for each (avals, tangents, batch axes)."""
 
     lhs: Any
     rhs: Any
@@ -241,8 +241,10 @@ class Arguments(NamedTuple):
 
 
 def flat_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ...]:
-    """What the custom call takes for an operand of this canonical shape, with the same elements in the same order:
-    1-D, 3-D with a group axis, or 2-D, where P and R stack whole matrices."""
+    """Returns the shape that the custom call takes for an operand of this canonical shape.
+
+    The elements and their order are the same. It is 1-D, 3-D with a group axis, or 2-D, where P and R stack matrices.
+    """
     p, r, *matrix = shape
     if len(matrix) == 1:
         return (p * r * matrix[0],)

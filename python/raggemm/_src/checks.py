@@ -58,7 +58,7 @@ def dtype_of(name: str, x: Any, allowed: Iterable[np.dtype] | None = None) -> np
 
 
 def is_quantized(x: Any) -> bool:
-    """Whether it is a QuantizedTensor, or has the fields of qwix' QArray."""
+    """Returns True for a QuantizedTensor, and for anything with the fields of qwix' QArray."""
     return isinstance(x, QuantizedTensor) or (hasattr(x, "qvalue") and hasattr(x, "scale"))
 
 
@@ -132,7 +132,7 @@ def nibbles_hint(dtype: Any, extent: int, wanted: int) -> str:
 
 
 class Factors(NamedTuple):
-    """Those of an operand that is a QuantizedTensor, as its caller has them."""
+    """Scale and zero point of an operand that is a QuantizedTensor, as its caller has them."""
 
     scale: jax.Array | None
     zero: jax.Array | None
@@ -155,7 +155,7 @@ def _parts(x: QuantizedTensor) -> tuple[jax.Array, Factors]:
 def weight_parts(
     name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES
 ) -> tuple[jax.Array, Factors | None, int | None]:
-    """As quantized_parts, of what may also be PackedWeights, and the columns of those: data is [G,T,K,B] then."""
+    """Returns quantized_parts, and the columns of PackedWeights, whose data is [G,T,K,B]; else None."""
     if not isinstance(x, PackedWeights):
         return *quantized_parts(name, x, allowed), None
     packed = packed_weights(name, x, tuple(dtype for dtype in allowed if dtype in FLOATS))
@@ -264,7 +264,7 @@ def integer_array(name: str, x: Any) -> jax.Array:
 
 
 def resharded(out: jax.Array, out_sharding: Any) -> jax.Array:
-    """As out_sharding says, if there is one."""
+    """Returns out with this sharding, if one is given."""
     if out_sharding is None:
         return out
     if not isinstance(out_sharding, jax.sharding.Sharding | jax.sharding.PartitionSpec):

@@ -125,7 +125,7 @@ class Result(NamedTuple):
 
 
 class _Axes:
-    """Which axes of lhs and rhs are what; contracted ones are in the order of rhs, so that weights need not move."""
+    """The axes of lhs and rhs by their role. Contracted axes are in the order of rhs, so that weights need not move."""
 
     def __init__(self, numbers: lax.RaggedDotDimensionNumbers, lhs_rank: int, rhs_rank: int):
         (left, right), (self.lhs_batch, self.rhs_batch) = numbers.dot_dimension_numbers

@@ -21,8 +21,7 @@ def _of_role(role: str) -> dict[np.dtype, np.dtype]:
     return {_DTYPES[name]: _DTYPES[row["expands_to"]] for name, row in _FORMATS.items() if row["role"] == role}
 
 
-# The types of matrices, floats with floats, bytes with bytes; of the elements of quantized ones; of their scales; and
-# those of sizes.
+# The types of matrices, and of the elements of quantized ones.
 FLOATS, QUANTIZED = _of_role("matrix"), _of_role("quantized")
 INTEGER_ELEMENTS = tuple(x for x, sums in QUANTIZED.items() if sums == _S32)
 BYTES = {x: _S32 for x in INTEGER_ELEMENTS if x in (np.int8, np.uint8)}
@@ -51,7 +50,7 @@ def elements_of_a_byte(dtype: np.dtype) -> int:
 
 
 def listed(dtypes: Iterable[np.dtype], conjunction: str = "or") -> str:
-    """As an error says them: "int32, int64 or uint32"."""
+    """Returns the text of an error: "int32, int64 or uint32"."""
     *others, last = map(str, dtypes)
     return f"{', '.join(others)} {conjunction} {last}" if others else last
 
@@ -63,20 +62,22 @@ def compute_dtype(*dtypes: Any) -> np.dtype:
 
 
 def added_types(compute: np.dtype) -> Iterable[np.dtype]:
-    """What alpha, beta and bias may be, beside sums of this type."""
+    """Returns the types that alpha, beta and bias may have beside sums of this type."""
     return (_S32,) if compute == _S32 else FLOATS
 
 
 def odd_type(lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> tuple[str, Iterable[np.dtype]] | None:
-    """Which of lhs, rhs and result is the first whose dtype does not go with the others', and what it must be. narrow:
-    whether elements of quantized operands are numbers beside a float, and integers or floats beside their like."""
+    """Returns the first of lhs, rhs and result whose dtype does not go with the others', and its allowed types.
+
+    narrow: elements of quantized operands are numbers, beside a float and beside their like.
+    """
     has_bytes = lhs in BYTES or rhs in BYTES
     factors: Iterable[np.dtype] = BYTES if has_bytes else MATRICES
     results = (_S32,) if has_bytes else FLOATS
     if narrow and all(x in INTEGER_ELEMENTS for x in (lhs, rhs)):
         factors, results = INTEGER_ELEMENTS, (_S32,)
     elif narrow and any(x in QUANTIZED for x in (lhs, rhs)):
-        both_wide = lhs == rhs == ml_dtypes.float8_e5m2  # which the custom call refuses
+        both_wide = lhs == rhs == ml_dtypes.float8_e5m2  # the custom call refuses them
         factors, results = FLOATS if both_wide else (*FLOATS, *QUANTIZED), FLOATS
     triples = (("lhs", lhs, factors), ("rhs", rhs, factors), ("result", out, results))
     return next(((name, allowed) for name, dtype, allowed in triples if dtype not in allowed), None)

@@ -71,7 +71,7 @@ def _storages(lhs: Operand, rhs: Operand, out_layout: str) -> tuple[Storage, Sto
 class _Shapes(NamedTuple):
     lhs: tuple[int, ...]  # canonical, as rhs
     rhs: tuple[int, ...]
-    groups: int  # that are processed
+    groups: int  # number of processed groups
     out: tuple[int, ...]
 
 

@@ -16,12 +16,12 @@ from raggemm._src.operands import Words, check_quantized_types, check_types
 
 
 def _operand(name: str, x: Any) -> tuple[jax.Array, checks.Factors | None]:
-    """As quantized_parts; the types of an array are checked later."""
+    """Returns quantized_parts of x. The types of an array are checked later."""
     return checks.quantized_parts(name, x) if checks.is_quantized(x) else (checks.array(name, x), None)
 
 
 def _stands_for(x: jax.Array, factors: checks.Factors | None, partner: jax.Array) -> jax.ShapeDtypeStruct:
-    """What the rules of jax.lax know of an operand: a quantized one has its partner's dtype, or float32."""
+    """Returns an operand for the rules of jax.lax, which give a quantized one its partner's dtype, or float32."""
     dtype = x.dtype if factors is None else partner.dtype if partner.dtype in FLOATS else np.dtype(np.float32)
     return jax.ShapeDtypeStruct(x.shape, dtype)
 
@@ -97,9 +97,10 @@ def ragged_dot_general(
     group_offset: Any = None,
     out_sharding: Any = None,
 ) -> jax.Array:
-    """As jax.lax.ragged_dot_general, with the differences that raggemm.compat.lax names. One call of the library,
-    whatever the batch dimensions; operands are transposed only where no way to store a matrix describes them as they
-    are.
+    """Computes jax.lax.ragged_dot_general, with the differences that raggemm.compat.lax names.
+
+    It is one call of the library, whatever the batch dimensions. Operands are transposed only if no way to store a
+    matrix describes them as they are.
 
     Args:
       lhs, rhs: float16, bfloat16, float32 or float64; or both integers of up to 8 bits for int32. Beside a float one
@@ -133,7 +134,7 @@ def ragged_dot(
     group_offset: Any = None,
     out_sharding: Any = None,
 ) -> jax.Array:
-    """As jax.lax.ragged_dot: lhs[rows of group i] x rhs[i], [m,k] x [g,k,n] with group_sizes [g] -> [m,n].
+    """Computes jax.lax.ragged_dot: lhs[rows of group i] x rhs[i], [m,k] x [g,k,n] with group_sizes [g] -> [m,n].
 
     The arguments are those of ragged_dot_general without dimension numbers.
     """

@@ -84,8 +84,11 @@ def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
 
 
 def unprepack(packed: PackedWeights) -> Any:
-    """What prepack was given, with the same bits: an array, or a QuantizedTensor. ValueError as for each use of packed
-    weights, where they are of another version or their arrays are not what prepack makes."""
+    """Returns the weights that prepack was given, with the same bits: an array, or a QuantizedTensor.
+
+    ValueError as for each use of packed weights, if they are of another version or their arrays are not what prepack
+    makes.
+    """
     packed = checks.packed_weights("packed", packed)
     data = _unpacked(packed.data, packed.columns, packed.transposed)
     if not packed.quantized:

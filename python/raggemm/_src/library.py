@@ -121,19 +121,24 @@ def _text(function: str) -> str:
 
 @functools.cache
 def tables() -> dict[str, list[Any]]:
-    """What the library has: formats of elements, optional operands, arithmetics, activations and custom calls, a row
-    each, columns as raggemm_tables_json in ffi/handlers.h has them."""
+    """Returns the library's tables: formats of elements, optional operands, arithmetics, activations and custom calls.
+
+    raggemm_tables_json in ffi/handlers.h describes their columns.
+    """
     return json.loads(_text("raggemm_tables_json"))
 
 
 def description() -> dict[str, Any]:
-    """What the library says of itself, of this CPU and of the environment variables that it has read: the object of
-    raggemm_describe_json in ffi/handlers.h. The first call measures the instruction sets, for some milliseconds."""
+    """Returns facts about the library, this CPU and the environment variables that the library has read.
+
+    It is the object of raggemm_describe_json in ffi/handlers.h. The first call measures the instruction sets, for some
+    milliseconds.
+    """
     return json.loads(_text("raggemm_describe_json"))
 
 
 def record_plans(on: bool) -> None:
-    """Whether the library keeps the plans of the calls that all threads run; counts how often it was switched on."""
+    """Makes the library keep the plans of the calls that all threads run, as often as it was switched on."""
     _library.raggemm_record_plans(on)
 
 

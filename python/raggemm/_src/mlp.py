@@ -56,7 +56,7 @@ def _check_matrix(
     word: str, w: jax.ShapeDtypeStruct, hidden: int, transpose: bool, layout: str, groups: int | None = None
 ) -> None:
     """w_up, or w_down, which must have as many groups: the one axis of H elements is where it must be."""
-    last = transpose == (word == "up")  # of the two axes
+    last = transpose == (word == "up")  # the last one of the two axes
     if w.shape[2 if last else 1] == hidden and groups in (None, w.shape[0]):
         return
     axes = f"[{'G' if groups is None else groups},{f'I,{hidden}' if last else f'{hidden},I'}]"

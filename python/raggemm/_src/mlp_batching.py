@@ -55,11 +55,11 @@ def _tokens_of_all(tokens: jax.Array, count: int) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class _OneCall:
-    """Where the groups and rows of a batch are in one call."""
+    """The positions of the groups and rows of a batch in one call."""
 
     rows: int  # M
     count: int  # G, of the groups that have weights
-    shared: bool  # whether the weights are
+    shared: bool  # True if the batch shares the weights
     sizes: jax.Array  # [B,all groups]
     offsets: jax.Array | None  # [B]
 
@@ -74,8 +74,11 @@ class _OneCall:
         return jnp.take_along_axis(x, groups, 1, mode="clip")
 
     def _wrong_sizes(self) -> tuple[jax.Array, jax.Array]:
-        """Whether there are any; and for the error sizes [B,all groups]: of the first of the batch that has wrong ones
-        these, behind all rows of the others, whose sizes could make up for them."""
+        """Returns whether any size is wrong, and sizes [B,all groups] for the error.
+
+        These are the sizes of the first of the batch with a wrong one, behind all rows of the others, whose sizes could
+        make up for them.
+        """
         sizes, others = self.sizes, (len(self.sizes) - 1) * self.rows
         ends = jnp.cumsum(sizes, 1, dtype=sizes.dtype)
         wrong = ((sizes < 0) | (ends < sizes) | (ends > self.rows)).any(1)
@@ -127,7 +130,7 @@ class _OneCall:
 
 
 def _are_shared(args: Args, axes: Args) -> bool | None:
-    """Whether all of the batch have the same weights; None where some of those are batched, but not all matrices."""
+    """Returns True if the batch shares all weights. None if some are batched, but not all matrices."""
     weights = [name for name in args if name not in _NO_WEIGHTS]
     if all(axes[name] is None for name in weights):
         return True

@@ -29,7 +29,7 @@ class TangentCall:
     """The one static parameter of the primitive of tangents."""
 
     call: MlpCall
-    moved: tuple[int, ...]  # which arguments have tangents
+    moved: tuple[int, ...]  # indices of the arguments with tangents
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class BackwardCall:
         return self.call.attributes() | {"operands": operands, "results": ",".join(self.wanted)}
 
     def __call__(self, *flat: Any) -> list[jax.Array]:
-        """By grouped GEMMs, from arguments alone."""
+        """Computes grouped GEMMs, from arguments alone."""
         args = self.call.named(flat[: len(self.call.names)])
         found = cotangents(self.call, args, flat[-1], self.wanted)
         return [found[name] for name in self.wanted]

@@ -39,17 +39,17 @@ def of_whole_bytes(args: Args) -> Args:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MlpCall:
-    """What all of them do: the static parameter of the primitive."""
+    """The static parameter of the primitive."""
 
-    activation: str  # as the attribute, as are the next three
+    activation: str  # value of the attribute, as the next three
     merged: str
     up_is_trans: bool
     down_is_trans: bool
     up_layout: str  # w_gate's, too
     down_layout: str
-    dtype: np.dtype  # of the value
+    dtype: np.dtype  # dtype of the value
     saves_products: bool  # for a gradient
-    weight_on: str  # as the attribute: what row_weights multiply
+    weight_on: str  # value of the attribute: factor of row_weights
     operands: tuple[str, ...]  # the optional ones that are there, in the order of the custom call
     keeps: bool = False  # the first products are results
 
@@ -72,17 +72,9 @@ class MlpCall:
 
     def attributes(self) -> dict[str, str | bool]:
         """The custom calls' attributes: those that differ from the defaults in proto/config.proto."""
-        return {
-            "activation": self.activation,
-            "merged": self.merged,
-            "up_is_trans": self.up_is_trans,
-            "down_is_trans": self.down_is_trans,
-            "up_layout": self.up_layout,
-            "down_layout": self.down_layout,
-            "weight_on": self.weight_on,
-            "operands": ",".join(self.operands),
-            "results": ",".join(self.kept),
-        }
+        same = ("activation", "merged", "up_is_trans", "down_is_trans", "up_layout", "down_layout", "weight_on")
+        words = {name: getattr(self, name) for name in same}
+        return words | {"operands": ",".join(self.operands), "results": ",".join(self.kept)}
 
     def intermediate(self, args: Args) -> int:
         return args["w_down"].shape[2 if self.down_layout or self.down_is_trans else 1]
@@ -96,13 +88,13 @@ class MlpCall:
         return dataclasses.replace(self, up_layout="", down_layout=""), of_whole_bytes(args | plain)
 
     def columns(self, args: Args) -> dict[str, int]:
-        """Of the weights that are in column blocks."""
+        """Returns the columns of the weights that are in column blocks."""
         of_up = self.columns_of_up(args)
         found = {name: of_up for name in ("w_up", "w_gate") if self.up_layout and name in args}
         return found | ({"w_down": args["x"].shape[1]} if self.down_layout else {})
 
     def __call__(self, *flat: Any) -> tuple[jax.Array, ...]:
-        """By grouped GEMMs."""
+        """Computes grouped GEMMs."""
         call, args = self.unpacked(self.named(flat))
         return sequence(call, args)[: 1 + len(self.kept)]
 
@@ -149,14 +141,16 @@ def product_of(args: dict[str, Any], weight: str, rows: jax.Array, is_trans: boo
 
 
 def first_products(call: MlpCall, args: dict[str, Any], rows: jax.Array) -> tuple[jax.Array, ...]:
-    """Those with w_up and, if there is one, w_gate. rows: [M,H] in float32, from where each product gets its own, so
-    that what they say of a gradient is summed in float32."""
+    """Returns the products with w_up and, if there is one, w_gate.
+
+    rows: [M,H] in float32. Each product rounds them itself, so that gradients are summed in float32.
+    """
     words = ("up", "gate") if "w_gate" in args else ("up",)
     return tuple(product_of(args, word, rows.astype(args["x"].dtype), call.up_is_trans) for word in words)
 
 
 def gate_and_up(call: MlpCall, up: jax.Array, gate: jax.Array | None = None) -> tuple[jax.Array | None, jax.Array]:
-    """Of the first products: merged ones divided."""
+    """Returns gate and up from the first products, and divides merged ones."""
     if call.merged == "HALVES":
         gate, up = jnp.split(up, 2, axis=1)
     elif call.merged == "INTERLEAVED":
@@ -199,7 +193,7 @@ def sequence(call: MlpCall, args: dict[str, Any]) -> tuple[jax.Array, ...]:
 
 
 def _operand_type(args: Args, weight: str) -> Any:
-    """What rows are that are multiplied with w_up, w_gate or w_down."""
+    """Returns the type of rows that are multiplied with w_up, w_gate or w_down."""
     dtype = args[f"w_{weight}"].dtype
     return dtype if dtype in FLOATS else args["x"].dtype
 

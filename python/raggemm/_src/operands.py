@@ -17,11 +17,11 @@ from raggemm._src.tensors import GroupedTensor
 
 
 class Words(NamedTuple):
-    """What errors call the arguments of a front end: its own words for those of grouped_gemm."""
+    """Names in errors: the words of a front end for the arguments of grouped_gemm."""
 
     lhs: str = "lhs"
     rhs: str = "rhs"
-    sizes: str | None = None  # of every dims array; None: as in lhs.first_dims
+    sizes: str | None = None  # name of every dims array; None: as in lhs.first_dims
     c: str = "c"
     bias: str = "bias"
     row_index: str = "row_index"
@@ -43,7 +43,7 @@ def check_types(words: Words, lhs: Any, rhs: Any, out: Any, narrow: bool = False
 
 
 def check_quantized_types(words: Words, lhs: Any, rhs: Any) -> None:
-    """Of what has factors, or is beside it: all but one pair go together."""
+    """Checks types of a pair with scales. All go together but two of float8_e5m2."""
     if lhs == rhs == jnp.float8_e5m2:
         raise TypeError(f"{words.lhs} and {words.rhs} are both of float8_e5m2: one of them must have more digits")
 
@@ -67,11 +67,11 @@ class Operand:
     axes: tuple[int, ...]
     first_dims: jax.Array | None = None
     last_dims: jax.Array | None = None
-    sizes_name: str | None = "group_sizes"  # of the dims arrays; None: as in lhs.first_dims
+    sizes_name: str | None = "group_sizes"  # name of the dims arrays; None: as in lhs.first_dims
     layout: str = STRIDED
     has_group_axis: bool = False
     factors: checks.Factors | None = None
-    columns: int | None = None  # of PackedWeights, whose data is [G,T,K,B]
+    columns: int | None = None  # columns of PackedWeights, whose data is [G,T,K,B]
 
     @classmethod
     def parse(cls, name: str, sizes_name: str | None, x: Any, axes: Sequence[int]) -> "Operand":
@@ -106,14 +106,14 @@ class Operand:
 
     @functools.cached_property
     def shape(self) -> tuple[int, ...]:
-        """Of data, but for that of PackedWeights as it was before."""
+        """Returns the shape of data, and of PackedWeights the one before packing."""
         if self.columns is None:
             return self.data.shape
         return (self.data.shape[0], self.data.shape[2], self.columns)
 
     @functools.cached_property
     def rank(self) -> int:
-        """Of data, or of each group's own matrix where both axes are ragged."""
+        """Returns the rank of data, or of each group's own matrix if both axes are ragged."""
         return 2 if len(self.dims) == 2 else len(self.shape)
 
     @functools.cached_property
@@ -124,7 +124,7 @@ class Operand:
 
     @functools.cached_property
     def contracts_first(self) -> bool:
-        """Whether the matrix is [contracted, free] rather than [free, contracted]."""
+        """True if the matrix is [contracted, free] rather than [free, contracted]."""
         if self.rank == len(self.axes):  # no free axis, so that it is either
             return self.first_dims is not None
         return self.axes[0] == self.has_group_axis

@@ -136,8 +136,10 @@ def _cpu_devices() -> int:
 
 
 def bf16_rule() -> str:
-    """By which a call that is lowered now sums bf16 with bf16 in this process, as "PAIRS". ValueError where the
-    environment names none that there is."""
+    """Returns the rule by which a call that is lowered now sums bf16 with bf16 in this process, as "PAIRS".
+
+    ValueError if the environment names an unknown rule.
+    """
     named = _in_effect.value.bf16_sums
     if named not in (None, "AUTO"):
         return named

@@ -37,34 +37,22 @@ from raggemm._src.options import check_not_staged
 _SIZES = np.array([2, 0, 3], np.int32)  # a row of no group behind
 _LHS = np.arange(6 * 4, dtype=np.float32).reshape(6, 4) - 11  # small integers, whose sums are exact
 _RHS = np.arange(3 * 4 * 5, dtype=np.float32).reshape(3, 4, 5) % 7 - 3
-
-
-def _groups() -> Iterator[tuple[int, slice]]:
-    ends = np.cumsum(_SIZES)
-    for group, (start, end) in enumerate(zip(ends - _SIZES, ends, strict=True)):
-        yield group, slice(start, end)
+_GROUP_OF_ROW = np.repeat(np.eye(4, 3), [*_SIZES, 1], axis=0)  # [rows, groups], float64
 
 
 def _product(first_group: int = 0) -> np.ndarray:
-    """In float64, of the groups from first_group on."""
-    out = np.zeros((6, 5))
-    for group, rows in _groups():
-        if group >= first_group:
-            out[rows] = _LHS[rows].astype(np.float64) @ _RHS[group]
-    return out
+    """Computes the product of the groups from first_group on, in float64."""
+    return np.einsum("mg,mk,gkn->mn", _GROUP_OF_ROW[:, first_group:], _LHS, _RHS[first_group:])
 
 
 def _gradients() -> tuple[np.ndarray, np.ndarray]:
-    """Of the sum of the product's squares, in float64."""
-    ct, dlhs, drhs = 2 * _product(), np.zeros(_LHS.shape), np.zeros(_RHS.shape)
-    for group, rows in _groups():
-        dlhs[rows] = ct[rows] @ _RHS[group].T
-        drhs[group] = _LHS[rows].T.astype(np.float64) @ ct[rows]
-    return dlhs, drhs
+    """Returns the gradients of the sum of the product's squares, in float64."""
+    ct = 2 * _product()
+    return np.einsum("mg,mn,gkn->mk", _GROUP_OF_ROW, ct, _RHS), np.einsum("mg,mk,mn->gkn", _GROUP_OF_ROW, _LHS, ct)
 
 
 def _disagreement(what: str, call: Callable[..., Any], operands: Any, want: Any) -> str | None:
-    """What is wrong with a function that is compiled and run now, if anything."""
+    """Compiles and runs a function, and returns what is wrong with it, if anything."""
     try:
         got = jax.block_until_ready(jax.jit(call)(*operands))
     except Exception as error:  # whatever a changed jax raises
@@ -76,8 +64,8 @@ def _disagreement(what: str, call: Callable[..., Any], operands: Any, want: Any)
 
 
 def _fault_of_jax(primitive: Any, expansion: Callable[..., Any]) -> str | None:
-    """What is wrong with the primitive of jax.lax.ragged_dot and the function that is its lowering, if anything."""
-    dot = jax.lax.ragged_dot  # as it is before the override
+    """Returns what is wrong with the primitive of jax.lax.ragged_dot or with its lowering, if anything."""
+    dot = jax.lax.ragged_dot  # before the override
     if fault := _disagreement("jax.lax.ragged_dot", lambda *x: dot(*x), (_LHS, _RHS, _SIZES), _product()):
         return fault
     equations = [e for e in jax.make_jaxpr(lambda *x: dot(*x))(_LHS, _RHS, _SIZES).eqns if e.primitive is primitive]
@@ -100,8 +88,10 @@ def _from_group_2(lhs: jax.Array, rhs: jax.Array, sizes: jax.Array) -> jax.Array
 
 
 def _fault_of_override(lowered_by: Callable[[], list[str]]) -> str | None:
-    """What is wrong with the override, which is on, if anything. lowered_by: who lowered each call so far, "raggemm"
-    or "jax"."""
+    """Returns what is wrong with the override, which is on, if anything.
+
+    lowered_by: who lowered each call so far, "raggemm" or "jax".
+    """
     trials: list[tuple[str, Callable[..., Any], Any, Any]] = [
         ("ragged_dot", lambda *x: jax.lax.ragged_dot(*x), (_LHS, _RHS, _SIZES), _product()),
         ("its gradients", jax.grad(_squares, (0, 1)), (_LHS, _RHS), _gradients()),
@@ -130,7 +120,7 @@ _PARAMETERS = {
 
 
 class RaggedDotLowering(NamedTuple):
-    """What became of one ragged_dot or ragged_dot_general."""
+    """The lowering of one ragged_dot or ragged_dot_general."""
 
     by: str  # "raggemm" or "jax"
     why: str  # what raggemm does not take, where it is "jax"
@@ -157,7 +147,7 @@ def _precision_attribute(operands: Any, out: Any, params: dict[str, Any]) -> str
 
 
 def _why_not(operands: Any, out: Any, params: dict[str, Any]) -> str | None:
-    """What raggemm does not take of a call that JAX takes; None if it takes it."""
+    """Returns why raggemm does not take a call that JAX takes; None if it takes it."""
     unknown = set(params) - _PARAMETERS
     if unknown:
         return f"unknown parameters {', '.join(sorted(unknown))}"

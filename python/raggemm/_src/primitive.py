@@ -24,7 +24,7 @@ def def_compiled_impl(primitive: Primitive) -> None:
     def bound(*args, call):
         return primitive.bind(*args, call=call)
 
-    # As JAX marks what runs one primitive: with jax_debug_nans it would take it apart for ever.
+    # JAX marks functions that run one primitive so. Without the mark jax_debug_nans would take them apart for ever.
     setattr(bound, "_apply_primitive", True)  # noqa: B010  no attribute that a function has
     compiled = jax.jit(bound, static_argnames="call")
 
@@ -76,8 +76,10 @@ def bind(call: Call, args: Arguments) -> jax.Array:
 
 
 def has_one_group(call: Call) -> bool:
-    """Whether an operand shared by all groups takes part in a mode that has no such thing: the derivatives of
-    ragged N with a shared lhs, where one group spans all rows or columns of all groups."""
+    """Returns True if an operand that all groups share takes part in a mode that has no shared operands.
+
+    Derivatives of ragged N with a shared lhs are such calls: one group spans all rows or columns of all groups.
+    """
     storages = (call.lhs, call.rhs, call.out)
     return call.mode in (Mode.RAGGED_M, Mode.RAGGED_K) and any(s.shared for s in storages)
 
@@ -164,7 +166,7 @@ def uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
 
 
 def _packed_positions(sizes: jax.Array, rows: int, cols: int) -> jax.Array:
-    """Where in PACKED memory element [rows, cols] of a STRIDED matrix lies. Columns of no group are one more block."""
+    """Returns positions in PACKED memory of a STRIDED matrix' elements. Columns of no group are one more block."""
     ends = jnp.append(jnp.cumsum(sizes, dtype=sizes.dtype), cols)
     starts = jnp.append(0, ends[:-1])
     column = jnp.arange(cols, dtype=sizes.dtype)

@@ -137,7 +137,7 @@ E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 
 
 class How(NamedTuple):
-    """What quantize is asked for; counts: the scales along each axis."""
+    """The request to quantize. counts: number of scales along each axis."""
 
     dtype: np.dtype
     scale_dtype: np.dtype

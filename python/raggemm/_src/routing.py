@@ -1,4 +1,4 @@
-"""What stands around the experts: which of them a token gets, the order of their rows, and the way back.
+"""Functions around the experts: the experts of a token, the order of their rows, and the way back.
 
     route                       each token's experts and weights, from logits
     load_balance_loss, z_loss   of a router
@@ -32,8 +32,10 @@ _LEAST_SUM = 1e-20  # is added to sums of scores: in all origins, for tokens who
 
 
 class Groups(NamedTuple):
-    """Of experts, the same number in each. A token gets experts of the top_k groups with the largest sums of their
-    `best` largest scores."""
+    """Groups of experts, the same number in each.
+
+    A token gets experts of the top_k groups with the largest sums of their `best` largest scores.
+    """
 
     number: int
     top_k: int
@@ -45,7 +47,7 @@ class Router(NamedTuple):
 
     top_k: int
     score: str
-    pre_softmax: bool  # whether softmax is of all experts, not of those that are chosen
+    pre_softmax: bool  # softmax is of all experts, not of the chosen ones
     groups: Groups | None
     renormalize: bool
 
@@ -61,7 +63,7 @@ class Router(NamedTuple):
 
 def _shares(scores: jax.Array) -> jax.Array:
     total = scores.sum(1, keepdims=True) + _LEAST_SUM
-    # Both by a power of two, for the gradient of a division has the square of what divides, 0 for small totals.
+    # Divides both by a power of two, for the gradient of a division has the square of what divides, 0 for small totals.
     scale = lax.stop_gradient(jnp.ldexp(jnp.ones_like(total), -jnp.frexp(total)[1]))
     return scores * scale / (total * scale)
 
@@ -276,7 +278,7 @@ def sum_dtype(*arrays: jax.Array) -> jnp.dtype:
 
 def filled_rows(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
     """x[row_tokens], and zeros for a token from len(x) on."""
-    if x.shape[0] == 0:  # of which jax gathers nothing
+    if x.shape[0] == 0:  # jax gathers nothing from an array without rows
         return jnp.zeros((*row_tokens.shape, *x.shape[1:]), x.dtype)
     return x.at[row_tokens].get(mode="fill", fill_value=0)
 
@@ -366,6 +368,6 @@ def _sums_jvp(num_tokens: int, dtype: Any, primals: Any, tangents: Any) -> tuple
     (rows, weights, tokens, slots), (of_rows, of_weights, *_) = primals, tangents
     terms = of_rows.astype(weights.dtype) * weights[:, None] + of_weights[:, None] * rows.astype(weights.dtype)
     out = jnp.zeros((num_tokens, rows.shape[1]), weights.dtype)
-    if num_tokens:  # of none jax gathers nothing
+    if num_tokens:  # jax gathers nothing from an array without rows
         out = out.at[tokens].add(terms, mode="drop")
     return sums_of_tokens(rows, weights, tokens, num_tokens, dtype, slots), out.astype(dtype)

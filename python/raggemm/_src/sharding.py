@@ -73,7 +73,7 @@ class _Axes(NamedTuple):
     operands: list[list[str]]
     out: list[str]
     summed: set[str]  # axes of lhs and rhs that out does not have
-    parts: dict[str, int]  # what the devices along a named axis must divide: its extent, or whole blocks or bytes
+    parts: dict[str, int]  # extent of a named axis, in elements, blocks or bytes, that its devices must divide
 
 
 def _named_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) -> _Axes:
@@ -96,7 +96,7 @@ def _named_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...])
     def optional_axes(operand: OptionalOperand, shape: tuple[int, ...]) -> list[str]:
         if len(shape) == 4 and operand.term is Term.FACTOR:
             axes = lhs if operand.side == "lhs" else rhs
-            return axes if len(axes) == 4 else [*axes[:2], axes[3], ""]  # of blocks of columns, which stay together
+            return axes if len(axes) == 4 else [*axes[:2], axes[3], ""]  # the columns of a block stay together
         return list(operand.axes) or out
 
     names = [lhs, rhs, *dims, *map(optional_axes, optional, shapes[len(shapes) - len(optional) :]), out]

@@ -54,7 +54,7 @@ def _state(x: Any) -> dict[str, Any]:
 
 
 def _restored(target: Any, state: dict[str, Any]) -> Any:
-    """What was saved, its static fields too; nested ones as the target's are."""
+    """Returns the saved dataclass, its static fields too; nested ones are as the target's."""
     own = _fields(target)
     if set(own) != set(state):
         raise ValueError(f"{type(target).__name__} has the fields {list(own)}, what was saved {list(state)}")
@@ -63,14 +63,14 @@ def _restored(target: Any, state: dict[str, Any]) -> Any:
 
 
 def _is_array(index: Any) -> bool:
-    """Of integers, or of bools along one axis."""
+    """Returns True for an array of integers, or of bools along one axis."""
     if not isinstance(index, np.ndarray | jax.Array) or index.ndim > 1:
         return False
     return jnp.issubdtype(index.dtype, jnp.integer) or (index.dtype == bool and index.ndim == 1)
 
 
 def _checked_index(index: Any, extent: int) -> Any:
-    """What an array takes along its axis 0, too."""
+    """Returns the index if an array takes it along axis 0."""
     if isinstance(index, int | np.integer) and not isinstance(index, bool):
         if not -extent <= index < extent:
             raise IndexError(f"index is {index}, must be in [{-extent}, {extent}), the extent of axis 0")

@@ -55,8 +55,10 @@ def primitives_that_need_devices() -> set:
 
 
 def divides_programs(ctx) -> bool:
-    """Whether what is lowered in this context is divided by the compiler over the devices of one mesh. False under
-    shard_map, on one device, and for jax.export, which cannot keep the rule."""
+    """Returns True if the compiler divides programs that are lowered in this context over the devices of one mesh.
+
+    False under shard_map, on one device, and for jax.export, which cannot keep the rule.
+    """
     context = ctx.module_context
     axes = context.axis_context
     if getattr(axes, "num_devices", 1) == 1 or getattr(axes, "device_assignment", None) is None:
@@ -71,7 +73,7 @@ def sharded_as(x: jax.Array, aval: Any) -> jax.Array:
 
 
 def override_was_tested() -> bool:
-    """Whether the override's tests have passed with this version of jax, or with one of the same minor version."""
+    """Returns True if the override's tests have passed with this version of jax or another of its minor version."""
     return (0, 8, 1) <= jax.__version_info__[:3] < (0, 13)
 
 

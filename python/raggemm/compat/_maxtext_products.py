@@ -106,7 +106,7 @@ def quantized(name: str, x: Any, dtype: Any, method: str, axes: tuple[int, ...])
 
 
 class Options(NamedTuple):
-    """What is static of a call."""
+    """The static arguments of a call."""
 
     dtype: Any
     transpose_rhs: bool = False
@@ -153,7 +153,7 @@ def _no_cotangent(x: jax.Array) -> Any:
 
 
 def _cotangent(ct: jax.Array, x: Any, was_given: bool) -> Any:
-    """That of an operand. Of one that was given quantized float8 elements have it, rounded to float8."""
+    """Returns the cotangent of an operand. float8 elements of a quantized operand get it rounded to float8."""
     if not was_given:
         return ct
     none = jax.tree.map(_no_cotangent, x)

@@ -72,7 +72,7 @@ def _local(rhs: Any, group_sizes: Any, group_offset: Any) -> jax.Array:
     """group_sizes without the rows of groups that rhs is not for, so that the first row is the first local group's."""
     sizes, first = checks.integer_array("group_sizes", group_sizes), checks.integer_array("group_offset", group_offset)
     if sizes.ndim != 1 or jnp.ndim(rhs) != 3 or first.size != 1:
-        return sizes  # which is refused for that
+        return sizes  # the product refuses them
     group = jnp.arange(sizes.shape[0]) - first.reshape(()).astype(int)
     return jnp.where((group >= 0) & (group < jnp.shape(rhs)[0]), sizes, 0)
 
@@ -91,7 +91,7 @@ def _kernel_v3(
     interpret: bool = False,
     precision: Any = jax.lax.Precision.DEFAULT,
 ) -> jax.Array:
-    """As ejkernel's registry calls "grouped_matmulv3"; tiling and interpret are without effect."""
+    """Computes ejkernel's "grouped_matmulv3", as its registry calls it; tiling and interpret are without effect."""
     _check_precision(precision)
     if rhs_scale is not None:
         rhs = with_scale(rhs, rhs_scale, transposed=transpose_rhs)
@@ -118,7 +118,7 @@ def _kernel(
     interpret: bool = False,
     precision: Any = jax.lax.Precision.DEFAULT,
 ) -> jax.Array:
-    """As ejkernel's registry calls "grouped_matmul" and "grouped_matmulv2"."""
+    """Computes ejkernel's "grouped_matmul" and "grouped_matmulv2", as its registry calls them."""
     return _kernel_v3(
         lhs,
         rhs,

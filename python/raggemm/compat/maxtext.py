@@ -56,7 +56,7 @@ def _check_tiling(tiling: Any, lengths: tuple[int, ...]) -> None:
 
 
 def _rule(given: Any, lhs_dtype: Any, rhs_dtype: Any, use_qwix: bool) -> Rule | None:
-    """What a call of gmm asks for, as ops.gmm decides it."""
+    """Returns the rule that a call of gmm asks for, as MaxText's ops.gmm decides it."""
     if use_qwix:
         return rule_of(given)
     if lhs_dtype is None and rhs_dtype is None:
@@ -65,7 +65,7 @@ def _rule(given: Any, lhs_dtype: Any, rhs_dtype: Any, use_qwix: bool) -> Rule | 
 
 
 def _gathered_axes(axes: Any, use_tokamax: bool, rule: Rule | None, rhs: Any) -> tuple[tuple[str, int], ...]:
-    """Those along which weights are gathered once they are quantized, under the conditions of ops.gmm."""
+    """Returns the axes along which quantized weights are gathered, under the conditions of MaxText's ops.gmm."""
     if not (axes and use_tokamax and rule and rule.bwd_qtype is not None):
         return ()
     fixed = rule.weight_calibration_method.startswith("fixed")

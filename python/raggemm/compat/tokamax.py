@@ -34,12 +34,12 @@ from raggemm._src.lax import checked_call
 
 __all__ = ["ragged_dot"]
 
-# What tokamax calls a gated activation, of which its "gelu" is jax.nn.gelu's default, by tanh.
+# Names that tokamax gives gated activations. Its "gelu" is jax.nn.gelu's default, by tanh.
 _GATED = {"silu": "SILU", "gelu": "GELU_TANH", "gelu_tanh": "GELU_TANH", "swigluoai": "SWIGLU_OAI"}
 
 
 def _operand(name: str, x: Any) -> tuple[Any, Any]:
-    """What is multiplied, and the array whose gradient is that of the product, where x is an AsQArray."""
+    """Returns the operand of the product, and for an AsQArray the array that gets its gradient."""
     if hasattr(x, "as_qarray"):
         return jax.lax.stop_gradient(checks.quantized_tensor(name, x.as_qarray())), x.value
     if not isinstance(x, jax.Array | np.ndarray) and not checks.is_quantized(x):
@@ -77,7 +77,7 @@ def _gated(name: str | None, call: Callable[[], jax.Array], dtype: Any) -> str |
 
 
 def _varying_axes(manual_axis_type: Any) -> frozenset[str]:
-    """Those along which the result varies. It is no sum that is left to be made, whatever is asked for."""
+    """Returns the axes along which the result varies. Sums that are left to the caller are not supported."""
     for field in ("unreduced", "reduced"):
         if axes := getattr(manual_axis_type, field, None):
             raise NotImplementedError(f"manual_axis_type: {field} is {set(axes)}, only varying is supported")
@@ -100,7 +100,7 @@ def ragged_dot(
     fuse_gateup_activation: str | None = None,
     **unknown: Any,
 ) -> jax.Array:
-    """As tokamax' implementations are called; see raggemm.compat.lax.ragged_dot_general for what is computed.
+    """Computes raggemm.compat.lax.ragged_dot_general, called as tokamax calls its implementations.
 
     Args:
       lhs, rhs: arrays as of raggemm.compat.lax, QArrays or AsQArrays.

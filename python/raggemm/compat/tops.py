@@ -56,7 +56,7 @@ def _check_partition(sizes: jax.Array, given: Any, m: int, num_groups: int | Non
 
 
 def _operands(lhs: Any, rhs: Any, group_sizes: Any, axes: tuple[int, int], rhs_rank: int) -> tuple[Operand, Operand]:
-    """Those of raggemm.ops, with sizes that are a partition."""
+    """Returns the operands of a product, with sizes that are a partition."""
     lhs, rhs = checks.float_array("lhs", lhs), checks.float_array("rhs", rhs)
     left, right = matrices(lhs, rhs, group_sizes, axes, rhs_rank)
     assert left.first_dims is not None
@@ -66,8 +66,11 @@ def _operands(lhs: Any, rhs: Any, group_sizes: Any, axes: tuple[int, int], rhs_r
 
 
 def _rounded(*operands: Operand) -> Iterator[Operand]:
-    """As bfloat16. They vary alike before, so that under shard_map the gradient of a replicated operand is summed over
-    the devices in the operand's own type."""
+    """Rounds operands to bfloat16.
+
+    They vary along the same axes before, so that under shard_map the gradient of a replicated operand is summed over
+    the devices in the operand's own type.
+    """
     for x, data in zip(operands, versions.varying_alike([x.data for x in operands]), strict=True):
         yield dataclasses.replace(x, data=data.astype(jnp.bfloat16))
 

@@ -22,7 +22,7 @@ _WORDS = Words("x", "kernel", "group_sizes")
 
 
 class _How(NamedTuple):
-    """What of a dense layer is no array. dtypes: of x, kernel and bias, None of what has no gradient."""
+    """The static arguments of a dense layer. dtypes: those of x, kernel and bias; None for one without a gradient."""
 
     kernel_axis: int  # the contracted one
     groups: int

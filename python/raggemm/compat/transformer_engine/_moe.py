@@ -17,7 +17,7 @@ from raggemm.compat.transformer_engine._routing import fused_moe_aux_loss, fused
 from raggemm.compat.transformer_engine._tensors import QuantizerSet
 
 _FLOATS = tuple(dtype for dtype in FLOATS if dtype.itemsize < 8)
-# What moe_mlp calls the functions of jax.nn, whose gelu is by tanh.
+# Names that moe_mlp has for functions of jax.nn, whose gelu is by tanh.
 _FUSED = {"silu": "silu", "swish": "silu", "gelu": "gelu_tanh", "relu": "relu"}
 _SLOTS = 128  # TransformerEngine gives each expert a multiple of so many rows
 
@@ -60,7 +60,7 @@ class _Experts(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """What the experts do with their rows. weighs_early: before FC2, so that its bias has no weight."""
+    """The computation of the experts on their rows. weighs_early: before FC2, so that its bias has no weight."""
 
     experts: _Experts
     quantizer_sets: tuple[Any, Any]

@@ -58,12 +58,12 @@ def _is_divided(x: Any) -> bool:
 
 
 def amax_factor(amax: jax.Array) -> jax.Array:
-    """What all of a group of NVFP4 is multiplied by."""
+    """Returns the factor of all elements of a group of NVFP4."""
     return scale_of(jnp.where(jnp.isfinite(amax), amax, 0), 6 * 448, F32)
 
 
 def _factor(x: Any) -> jax.Array | None:
-    """What multiplies the sums of each group, (G,), or of all, ()."""
+    """Returns the factor of the sums of each group, (G,), or of all, ()."""
     if not isinstance(x, Scaled):
         return None
     factor = x.scale if x.block is None else None
@@ -74,7 +74,7 @@ def _factor(x: Any) -> jax.Array | None:
 
 
 def _takes_blocks(layout: Layout, block: tuple[int, int]) -> bool:
-    """Whether the call takes these: blocks of matrices that divide them, and begin where the groups do."""
+    """Returns True if the call takes these blocks: they divide the matrices, and begin where the groups do."""
     if layout.ragged == 1 or (layout.ragged == 0 and block[0] > 1) or len(layout.shape) != layout.lead + 2:
         return False
     return all(extent % size == 0 for extent, size in zip(layout.matrix, block, strict=True))
@@ -104,7 +104,7 @@ def _dequantized(x: Scaled) -> jax.Array:
 
 
 def _array(x: Any, takes_factors: bool) -> tuple[Any, Callable[[int], int]]:
-    """What raggemm.grouped_gemm takes, without what multiplies whole groups, and where an axis of x lies in it."""
+    """Returns an operand of raggemm.grouped_gemm without factors of whole groups, and a map of x's axes to its axes."""
     if not isinstance(x, Scaled):
         return x, lambda axis: axis
     layout, block = x.layout, x.block
@@ -120,7 +120,7 @@ def _array(x: Any, takes_factors: bool) -> tuple[Any, Callable[[int], int]]:
 
 
 def axes_of(contracting_dims: Any) -> tuple[tuple[int, ...], ...]:
-    """Those of lhs and of rhs, or nothing where they cannot be any, whose error is raggemm.grouped_gemm's."""
+    """Returns the axes of lhs and of rhs, or nothing for wrong ones, which raggemm.grouped_gemm refuses."""
     try:
         axes = tuple(map(tuple, contracting_dims))
     except TypeError:

@@ -47,7 +47,7 @@ _Q_LAYOUTS = ("ROWWISE", "COLWISE", "ROWWISE_COLWISE")
 
 
 def has_quantizers(x: Any, name: str = "quantizer_set") -> bool:
-    """Whether one of a set is given. TypeError for what has none of them, as a quantizer itself has not."""
+    """Returns True if a set has a quantizer. TypeError for an object without the fields of a set."""
     if x is not None and not any(hasattr(x, field) for field in QuantizerSet._fields):
         raise TypeError(f"{name}: is a {type(x).__name__}, must have {', '.join(QuantizerSet._fields)}")
     return any(getattr(x, field, None) is not None for field in QuantizerSet._fields)

@@ -11,7 +11,7 @@ from raggemm._src import checks, routing
 
 
 def _name(x: Any) -> str:
-    """Of an enumerator of TransformerEngine, or the text itself, in lower case."""
+    """Returns the name of an enumerator of TransformerEngine, or the text itself, in lower case."""
     return str(getattr(x, "name", x)).lower()
 
 
@@ -240,7 +240,7 @@ def sort_chunks_by_index(inp: Any, split_sizes: Any, sorted_indices: Any) -> tup
         raise ValueError(f"split_sizes is {sizes.shape} and sorted_indices {order.shape}, must be [chunks] both")
 
     def moved(sizes: jax.Array, order: jax.Array) -> jax.Array:
-        """Where rows go, when chunks of these sizes are put into this order."""
+        """Returns the positions of rows once chunks of these sizes are put into this order."""
         ends = jnp.cumsum(sizes[order])
         starts = jnp.zeros_like(sizes).at[order].set(ends - sizes[order])
         row = jnp.arange(len(inp), dtype=jnp.int32)

@@ -100,7 +100,7 @@ class GroupedScaledTensor1x:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("rowwise_tensor", "colwise_tensor"), meta_fields=())
 @dataclasses.dataclass
 class ScaledTensor2x:
-    """What grouped_quantize makes for q_layout ROWWISE_COLWISE."""
+    """The result of grouped_quantize for q_layout ROWWISE_COLWISE."""
 
     rowwise_tensor: GroupedScaledTensor1x
     colwise_tensor: GroupedScaledTensor1x
@@ -127,8 +127,10 @@ class GroupedQuantizer:
 
 
 class QuantizerSet(NamedTuple):
-    """Those of grouped_dense, each None for an array that is not quantized; any object with these attributes will do
-    too."""
+    """The quantizers of grouped_dense, None for an array that is not quantized.
+
+    Any object with these attributes will do too.
+    """
 
     x: Any = None
     kernel: Any = None
@@ -160,7 +162,7 @@ MODES = {
 
 
 def name_of(what: str, value: Any, allowed: Any) -> str:
-    """Of an enum's member or a string, which must be one of `allowed`."""
+    """Returns the name of an enum's member, or a string, if it is one of `allowed`."""
     name = getattr(value, "name", value)
     if name not in allowed:
         raise ValueError(f"{what}: is {value!r}, must be {', '.join(allowed)}")
@@ -192,14 +194,14 @@ class Layout:
         return math.prod(self.shape[self.lead : self.split]), math.prod(self.shape[self.split :])
 
     def turned(self) -> "Layout":
-        """That of each matrix transposed."""
+        """Returns the layout of each matrix transposed."""
         lead, split = self.lead, self.split
         shape = self.shape[:lead] + self.shape[split:] + self.shape[lead:split]
         ragged = None if self.ragged is None else 1 - self.ragged
         return Layout(shape, lead, lead + len(shape) - split, ragged, self.groups, not self.transposed)
 
     def stored(self, axis: int) -> int:
-        """Where an axis of the tensor that is not transposed is."""
+        """Returns the stored axis for an axis of the tensor that is not transposed."""
         if not self.transposed or not -len(self.shape) <= axis < len(self.shape):
             return axis
         axis, first = axis % len(self.shape), self.turned().split
@@ -249,7 +251,7 @@ def flattened(name: str, flatten_axis: Any, shape: tuple[int, ...]) -> int:
 
 
 def dims_of(name: str, x: Any) -> tuple[int | None, jax.Array | None]:
-    """Which axis the groups divide, 0 with first_dims and 1 with last_dims, and their sizes."""
+    """Returns the axis that the groups divide, 0 with first_dims and 1 with last_dims, and their sizes."""
     if is_set(x.first_dims) and is_set(x.last_dims):
         raise ValueError(f"{name}: first_dims and last_dims are both set, at most one may be; see raggemm.grouped_gemm")
     for axis, field in enumerate(("first_dims", "last_dims")):
