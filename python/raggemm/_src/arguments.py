@@ -33,8 +33,8 @@ class Options(NamedTuple):
     row_index: Any = None
 
 
-def processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Options) -> tuple[int, int]:
-    """Groups that the sizes count, and groups that are processed."""
+def processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Options) -> int:
+    """Returns the number of processed groups, of those that the sizes count."""
     counts = {name: sizes.shape[0] for name, sizes in (lhs.dims | rhs.dims).items()}
     counts |= {f"the group axis of {x.name}": x.data.shape[0] for x in (lhs, rhs) if x.has_group_axis}
     (first, total), *others = counts.items()
@@ -55,7 +55,7 @@ def processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Options) -
             raise ValueError(f"{said}, must be in [0, {total}], as {first} has {total} groups")
     if local < total and options.group_offset is None:
         raise ValueError(f"{said}, but {first} has {total}: {EQUAL_COUNTS}")
-    return total, local
+    return local
 
 
 def checked_out_extent(mode: Mode, local: int, out_size: int | None, out_layout: str) -> int | None:

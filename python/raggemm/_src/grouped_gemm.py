@@ -109,7 +109,7 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
             raise ValueError(f"{x.name}: PackedWeights are for the rhs of ragged M; unprepack them for other products")
     lhs, rhs = _with_group_axes(mode, lhs, rhs)
     index = None if given.row_index is None else arguments.checked_rows(given.row_index, mode, lhs)
-    _, local = arguments.processed_groups(mode, lhs, rhs, given)
+    local = arguments.processed_groups(mode, lhs, rhs, given)
     out_extent = arguments.checked_out_extent(mode, local, given.out_size, given.out_layout)
     shape: tuple[int, ...]
     if out_extent is not None and mode is Mode.ALL_RAGGED:
