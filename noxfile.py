@@ -103,7 +103,7 @@ def form(name: str, *decorators, **options):
 
 def isas(usable: bool = True) -> list[str]:
     """Returns the instruction sets of the plugin that this CPU has, best first, or those that it lacks."""
-    script = "import json; from raggemm._primitive import library; print(json.dumps(library.description()['isas']))"
+    script = "import json; from raggemm._src import library; print(json.dumps(library.description()['isas']))"
     rows = json.loads(subprocess.run([PYTHON, "-c", script], check=True, stdout=subprocess.PIPE).stdout)
     return [row["name"].lower() for row in rows if row["usable"] == usable]
 

@@ -22,27 +22,30 @@
     compat                  modules with the names and signatures of other libraries, to import one by one
     expert_parallel         a module to import by itself: experts sharded over devices and processes
 
-Start reading at _functions/grouped_gemm.py; from there _primitive/, whose docstring lists its rooms: call.py (what a
-call is), primitive.py (how it reaches the library), and the rules.
+Start reading at _src/api.py and _src/grouped_gemm.py. The docstring of _src lists its modules from the bottom up.
 """
 
-from raggemm._functions import export  # noqa: F401  registers types
-from raggemm._functions.checkpoint_layouts import fp8_from_blocks, int4_from_awq, int4_from_gptq, mxfp4_from_blocks
-from raggemm._functions.describe import describe
-from raggemm._functions.grouped_gemm import grouped_gemm
-from raggemm._functions.moe_mlp import moe_mlp
-from raggemm._functions.operands import GroupedTensor
-from raggemm._functions.prepack import prepack, unprepack
-from raggemm._functions.quantize import fake_quantize, quantize, quantize_nvfp4
-from raggemm._functions.quantized import QuantizedTensor, dequantize
-from raggemm._functions.routing import SortedRows, combine, load_balance_loss, route, sort_by_expert, z_loss
-from raggemm._functions.tensors import PackedWeights
-from raggemm._jax_lax.override import RaggedDotLowering, enable_ragged_dot_override, override_ragged_dot
-from raggemm._primitive.derivatives import grouped_gemm_saveable
-from raggemm._primitive.library import version
-from raggemm._primitive.options import options
-from raggemm._primitive.partitioning import enable_partitioning
-from raggemm.ops import gmm, ragged_dot, tgmm
+from raggemm._src import batching, lowering, mlp_batching  # noqa: F401  register the primitives' rules
+from raggemm._src.ad import grouped_gemm_saveable
+from raggemm._src.api import gmm, ragged_dot, tgmm
+from raggemm._src.describe import describe
+from raggemm._src.grouped_gemm import grouped_gemm
+from raggemm._src.layouts import (
+    fp8_from_blocks,
+    int4_from_awq,
+    int4_from_gptq,
+    mxfp4_from_blocks,
+    prepack,
+    unprepack,
+)
+from raggemm._src.library import version
+from raggemm._src.mlp import moe_mlp
+from raggemm._src.options import options
+from raggemm._src.override import RaggedDotLowering, enable_ragged_dot_override, override_ragged_dot
+from raggemm._src.quantization import dequantize, fake_quantize, quantize, quantize_nvfp4
+from raggemm._src.routing import SortedRows, combine, load_balance_loss, route, sort_by_expert, z_loss
+from raggemm._src.sharding import enable_partitioning
+from raggemm._src.tensors import GroupedTensor, PackedWeights, QuantizedTensor
 
 __all__ = [
     "GroupedTensor",

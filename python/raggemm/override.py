@@ -9,7 +9,7 @@ import os
 import runpy
 import sys
 
-from raggemm._jax_lax.override import enable_ragged_dot_override
+from raggemm._src.override import enable_ragged_dot_override
 
 __all__ = ["main"]
 

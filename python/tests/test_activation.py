@@ -12,7 +12,7 @@ from arrays import random, sampled
 from cases import CASES
 from program_text import calls
 from raggemm import GroupedTensor, combine, grouped_gemm, moe_mlp
-from raggemm._primitive.activations import activated
+from raggemm._src.activations import activated
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "quick_gelu", "swiglu_oai")
 PAIRS = [(name, gated) for name in ACTIVATIONS for gated in (True, False) if gated or name != "swiglu_oai"]

@@ -1,12 +1,18 @@
 """Calls outside of jit: one compiled program for each signature, with the values, errors and jaxprs of the others."""
 
+import pathlib
+import re
+import sys
+import traceback
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import raggemm
 from arrays import random
-from raggemm._functions import tensors
+from raggemm._src import checks
+from raggemm._src.primitive import grouped_gemm_p
 from raggemm.compat import lax
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
@@ -31,8 +37,7 @@ def test_only_the_first_call_of_a_signature_goes_through_python(monkeypatch, nam
     def array(*_, **__):
         raise AssertionError("checked again")
 
-    monkeypatch.setattr(tensors, "array", array)
-    monkeypatch.setattr("raggemm._jax_lax.array", array)
+    monkeypatch.setattr(checks, "array", array)
     np.testing.assert_array_equal(call(*operands), want)
     with pytest.raises(AssertionError, match="checked again"):
         call(operands[0][:-1], *operands[1:])
@@ -49,7 +54,7 @@ def test_the_same_bits_as_in_jit(name):
 def test_arguments_without_effect_are_not_in_the_key(monkeypatch):
     want = raggemm.gmm(*ARRAYS)
     raggemm.gmm(*ARRAYS, jnp.float32)
-    monkeypatch.setattr(tensors, "array", lambda *_: pytest.fail("another program"))
+    monkeypatch.setattr(checks, "array", lambda *_: pytest.fail("another program"))
     for _ in range(3):
         np.testing.assert_array_equal(raggemm.gmm(*ARRAYS, jnp.float32, lambda m, k, n: (1, 1, 1)), want)
         np.testing.assert_array_equal(raggemm.gmm(*ARRAYS, tiling=object(), interpret=True), want)
@@ -60,3 +65,36 @@ def test_configuration_is_in_the_key():
         raggemm.ragged_dot(*ARRAYS)
     with jax.default_matmul_precision("BF16_BF16_F32"), pytest.raises(NotImplementedError, match="BF16_BF16_F32"):
         raggemm.ragged_dot(*ARRAYS)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_no_jit_within_another(name):
+    call, operands = CALLS[name]
+    assert "jit[" not in str(jax.make_jaxpr(call)(*operands))
+
+
+def test_a_first_call_passes_the_functions_that_the_page_lists(monkeypatch):
+    package, stacks = pathlib.Path(raggemm.__file__).parent, []
+
+    def seen(function):
+        def call(*args, **kwargs):
+            frames = [
+                frame
+                for frame, _ in traceback.walk_stack(sys._getframe(1))
+                if package in pathlib.Path(frame.f_code.co_filename).parents
+            ]
+            stacks.append(
+                [(frame.f_code.co_name, pathlib.Path(frame.f_code.co_filename).name) for frame in frames][::-1]
+            )
+            return function(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(grouped_gemm_p, "bind", seen(grouped_gemm_p.bind))
+    monkeypatch.setattr(jax.ffi, "ffi_call", seen(jax.ffi.ffi_call))
+    raggemm.gmm(*map(jnp.asarray, (random(11, 7), random(4, 7, 13, seed=1), SIZES)))
+    traced, (first, *lowered) = stacks
+    assert first == traced[0]
+    page = (pathlib.Path(__file__).parents[2] / "docs/developers.md").read_text()
+    assert re.findall(r"^\d\. `(\w+)` \(`(\w+\.py)`\)", page, re.MULTILINE) == [*traced, *lowered]
+    assert len(traced) + len(lowered) <= 10

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import pathlib
 import re
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from arrays import sampled
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from raggemm import gmm
-from raggemm._primitive import library, options
+from raggemm._src import library, options
 from raggemm.expert_parallel import (
     Routing,
     by_all_gather,
@@ -27,6 +28,7 @@ from raggemm.expert_parallel import (
     on_one_device,
 )
 
+EXAMPLE = str(pathlib.Path(__file__).parents[1] / "examples/expert_processes.py")
 T, D, HIDDEN, EXPERTS, TOP_K = 32, 6, 10, 8, 3  # tokens of all devices
 
 
@@ -179,7 +181,7 @@ def test_bad_input():
 @pytest.mark.parametrize("processes", [4])  # two of them in bfloat16, below
 def test_processes_over_loopback(processes):
     """The demonstration: its rows are all rows, its bytes those of the algorithms, its all_to_all has the bits."""
-    command = [sys.executable, "-m", "raggemm.expert_parallel", f"--processes={processes}"]
+    command = [sys.executable, EXAMPLE, f"--processes={processes}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line.split() for line in done.stdout.splitlines() if re.match(r" *all_", line)]
@@ -202,7 +204,7 @@ def test_processes_compare_their_rules():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "raggemm.expert_parallel", "--dtype=bfloat16", f"--port={port}"]
+    command = [sys.executable, EXAMPLE, "--dtype=bfloat16", f"--port={port}"]
     workers = [
         subprocess.Popen(
             [*command, f"--worker={i}"],

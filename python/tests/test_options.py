@@ -10,7 +10,7 @@ import pytest
 import raggemm
 from arrays import random
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from raggemm._primitive import library
+from raggemm._src import library
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 LHS, RHS = random(12, 8), random(4, 8, 16, seed=1)

@@ -16,7 +16,7 @@ from jax.sharding import AxisType, PartitionSpec
 from program_text import custom_calls
 from ragged_dots import FORMS, Form
 from raggemm import override_ragged_dot
-from raggemm._primitive import jax_versions
+from raggemm._src import versions
 
 SIZES = np.array([4, 0, 3], np.int32)
 BASIC = Form("mk,gkn->mn, m")
@@ -50,7 +50,7 @@ def test_shard_map(check_vma):
     rows, sizes = PartitionSpec("rows"), np.array([[1, 0, 2], [3, 0, 0], [0, 1, 1]], np.int32)
 
     def shard(x, w, sizes):
-        w = jax_versions._vary(w, ("rows",)) if check_vma else w  # JAX wants all three to vary alike
+        w = versions._vary(w, ("rows",)) if check_vma else w  # JAX wants all three to vary alike
         return lax.ragged_dot(x, w, sizes[0])
 
     call = jax.jit(

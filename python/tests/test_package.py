@@ -10,7 +10,7 @@ import jax
 import pytest
 import raggemm
 import raggemm.compat
-from raggemm._primitive import library
+from raggemm._src import library
 
 
 def test_import_from_any_folder_starts_no_backend(tmp_path):

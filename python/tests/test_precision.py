@@ -13,7 +13,7 @@ import raggemm
 from arrays import random, sampled
 from jax.lax import DotAlgorithmPreset
 from raggemm import GroupedTensor, compat, override_ragged_dot
-from raggemm._primitive import library
+from raggemm._src import library
 
 X3, X6 = DotAlgorithmPreset.BF16_BF16_F32_X3, DotAlgorithmPreset.BF16_BF16_F32_X6
 NAMES = {X3: "bf16_x3: 3 products", X6: "bf16_x6: 6 products"}

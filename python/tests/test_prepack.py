@@ -79,7 +79,7 @@ def test_quantized_weights_come_back_and_have_the_same_products(name, columns):
 
 @pytest.mark.parametrize("name", ["SCALAR", "AVX2", "AVX512"])
 def test_other_instruction_sets_read_the_same_value(name):
-    usable = {isa["name"].upper() for isa in raggemm._primitive.library.description()["isas"] if isa["usable"]}
+    usable = {isa["name"].upper() for isa in raggemm._src.library.description()["isas"] if isa["usable"]}
     if name not in usable:
         pytest.skip(f"this CPU has no {name}")
     w, q = weights(300, ml_dtypes.bfloat16), quantized("float4_e2m1fn", 300)

@@ -8,7 +8,7 @@ import threading
 
 import jax
 import pytest
-from raggemm._primitive import jax_versions
+from raggemm._src import versions
 
 pytestmark = pytest.mark.slow
 
@@ -136,11 +136,11 @@ CHANGES = {
     ),
     "registry": ("mlir.register_lowering = lambda *x, **y: None",
         ".* a trial failed: ragged_dot: lowered by jax, past the override, must be by raggemm"),
-    "parameters": ("raggemm._jax_lax.override._PARAMETERS.remove('precision')",
+    "parameters": ("raggemm._src.override._PARAMETERS.remove('precision')",
         ".* a trial failed: ragged_dot: lowered by jax, must be by raggemm"),
     "products": (
-        "take = raggemm._jax_lax.dimension_numbers.ragged_dot_general\n"
-        "raggemm._jax_lax.dimension_numbers.ragged_dot_general = lambda *x, **y: take(*x, **y) + 1",
+        "take = raggemm._src.dimension_numbers.ragged_dot_general\n"
+        "raggemm._src.dimension_numbers.ragged_dot_general = lambda *x, **y: take(*x, **y) + 1",
         r".* a trial failed: ragged_dot: the result is \[\[30.0, .*",
     ),
 }  # fmt: skip
@@ -162,4 +162,4 @@ def test_a_jax_that_it_was_not_tested_with_is_tried(change):
 def test_versions_of_jax_that_it_was_tested_with(monkeypatch):
     for version, tested in {(0, 8, 0): 0, (0, 8, 1): 1, (0, 11, 2): 1, (0, 12, 0, 1): 1, (0, 13, 0): 0}.items():
         monkeypatch.setattr(jax, "__version_info__", version)
-        assert jax_versions.override_was_tested() == bool(tested)
+        assert versions.override_was_tested() == bool(tested)

@@ -35,7 +35,7 @@ def test_jaxpr_and_hlo_can_be_read():
     """Modes and attributes appear by their names, with the same words in both."""
     gradient = jax.jit(jax.grad(loss, 1))
     jaxpr = str(jax.make_jaxpr(gradient)(LHS, RHS))
-    assert "Storage(" not in jaxpr and "name=_grouped_gemm" in jaxpr
+    assert "Storage(" not in jaxpr
     assert "call=RAGGED_M(" in jaxpr and "call=RAGGED_K(" in jaxpr
     hlo = gradient.lower(LHS, RHS).compile().as_text()
     scopes = {line.split('op_name="')[1].split('"')[0] for line in hlo.splitlines() if "custom_call_target" in line}

@@ -11,7 +11,7 @@ import raggemm
 from arrays import random
 from jax.sharding import PartitionSpec as P
 from raggemm import gmm, tgmm
-from raggemm._primitive import library
+from raggemm._src import library
 
 same = np.testing.assert_array_equal
 SIZES = np.array([700, 0, 1, 1300, 40, 1, 2000, 54], np.int32)  # 4096 rows

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import raggemm
-from raggemm._primitive import library
+from raggemm._src import library
 
 SITE = pathlib.Path(raggemm.__file__).parents[1]
 

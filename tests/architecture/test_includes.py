@@ -3,7 +3,7 @@
 python --loads .so--> ffi --> include <-- kernels    ffi --> proto    bench, tests --> everything
                                                          tests/oracle --> include
 
-Within kernels: run --> ways --> schedule --> checks, and machine: microkernel.h, isa, target
+Within kernels: mlp --> run --> plan --> check, threads --> target --> isa/microkernel.h
 """
 
 import ast
@@ -21,19 +21,21 @@ PROTOBUF = r'"google/protobuf/.*"'
 ORACLE = r'"tests/oracle/\w+\.h"'
 PYTHON = "python/raggemm"
 
-BASE = r'"kernels/(errors|enumerators|workspace)\.h"'
 MICROKERNEL = '"kernels/isa/microkernel.h"'
-TARGET = r'"kernels/target/\w+\.h"'
-CHECKS = "checked|problem|operand_types|quantization|sizes|buffers|places|fill|moe_mlp|moe_mlp_workspace"
-CHECKED = rf'"kernels/({CHECKS})\.h"'
-SCHEDULE = "schedule|recipe|tile|choices|factors"
-SCHEDULED = rf'"kernels/({SCHEDULE}|isa)\.h"'
-WAYS = r'"kernels/(block|ways/\w+)\.h"'
+TARGET = r'"kernels/target/(isa|target)\.h"'
+CHECK = r'"kernels/check/\w+\.h"'
+THREADS = r'"kernels/threads/\w+\.h"'
+PLAN = r'"kernels/plan/\w+\.h"'
+RUN = r'"kernels/run/\w+\.h"'
+MLP = r'"kernels/mlp/\w+\.h"'
+MACHINE = [STD, ABSL, API, MICROKERNEL, TARGET]
+PLANNED = [*MACHINE, CHECK, r'"kernels/threads/team\.h"', PLAN]
 
 # The first pattern that matches a file is its rule: regular expressions of the includes it may have.
 RULES = [
     (r"include/raggemm/(types|arithmetic|activation)\.h", ["<cstdint>", '"raggemm/types.h"']),
     (r"include/raggemm/.*", [STD, ABSL, API]),
+    (r"kernels/isa/microkernel\.h", ["<cstddef>", "<cstdint>", r'"raggemm/(types|arithmetic|activation)\.h"']),
     # Compiled for one instruction set: an inline function of any other header could end up on every CPU.
     (
         r"kernels/isa/.*",
@@ -43,24 +45,17 @@ RULES = [
             "<cstddef>",
             "<cstdint>",
             "<type_traits>",
-            '"kernels/isa/microkernel.h"',
             r'"kernels/isa/\w+\.h"',
             r'"raggemm/(types|activation)\.h"',
         ],
     ),
-    (r"kernels/microkernel\.h", ["<cstddef>", "<cstdint>", r'"raggemm/(types|arithmetic|activation)\.h"']),
-    (r"kernels/target/.*", [STD, ABSL, API, MICROKERNEL, TARGET, r"<(cpuid|unistd|sys/auxv|sys/syscall)\.h>"]),
-    # From what a machine has, and what a call says, to the schedule, to the ways of tiles, to the sums.
-    (
-        r"kernels/(isa|cpu|environment)\..*",
-        [STD, ABSL, API, BASE, MICROKERNEL, TARGET, r'"kernels/isa\.h"'],
-    ),
-    (rf"kernels/({CHECKS}|errors|enumerators|workspace)\..*", [STD, ABSL, API, BASE, CHECKED]),
-    (rf"kernels/({SCHEDULE})\..*", [STD, ABSL, API, BASE, CHECKED, MICROKERNEL, SCHEDULED]),
-    (r"kernels/(block\..*|ways/.*)", [STD, ABSL, API, BASE, CHECKED, MICROKERNEL, SCHEDULED, WAYS]),
-    (r"kernels/parallel_for\.cc", [STD, ABSL, API, r'"kernels/(\w+|target/target)\.h"', "<omp.h>", r"<pthread\.h>"]),
-    (r"kernels/fork\.cc", [STD, API, r'"kernels/\w+\.h"', r"<pthread\.h>"]),
-    (r"kernels/.*", [STD, ABSL, API, r'"kernels/(\w+|target/target|ways/way)\.h"', r"<sys/mman\.h>", r"<unistd\.h>"]),
+    # The stages, from the machine and from the operands of a call up to the expert MLP.
+    (r"kernels/target/.*", [*MACHINE, r'"kernels/target/\w+\.h"', r"<(cpuid|unistd|sys/auxv|sys/syscall)\.h>"]),
+    (r"kernels/check/.*", [STD, ABSL, API, CHECK]),
+    (r"kernels/threads/.*", [*MACHINE, THREADS, "<omp.h>", r"<pthread\.h>"]),
+    (r"kernels/plan/.*", PLANNED),
+    (r"kernels/run/.*", [*PLANNED, r'"kernels/threads/fork\.h"', RUN, r"<sys/mman\.h>"]),
+    (r"kernels/mlp/.*", [*PLANNED, RUN, MLP]),
     (r"proto/.*", [STD, ABSL, PROTO, PROTOBUF]),
     (r"tests/host/xla_versions\.h", ["<cstddef>", '"xla/ffi/api/c_api.h"']),
     (r"tests/(oracle|host)/\w+_test\.cc", [r".*"]),
@@ -71,7 +66,7 @@ RULES = [
     (r"tests/host/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"(ffi|tests/host)/\w+\.h"', ORACLE]),
     (r"ffi/handlers\.h", ["<stdint.h>", '"xla/ffi/api/c_api.h"']),  # C, for whoever registers the call by hand
     (r"ffi/decode\.cc", [STD, ABSL, API, r'"ffi/\w+\.h"', r"<sys/mman\.h>"]),
-    (r"ffi/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"(ffi/\w+|kernels/errors)\.h"', r'"xla/ffi/api/\w+\.h"']),
+    (r"ffi/.*", [STD, ABSL, API, PROTO, PROTOBUF, r'"(ffi/\w+|kernels/check/errors)\.h"', r'"xla/ffi/api/\w+\.h"']),
     # What must come out is decided by nothing that decides what does.
     (r"tests/oracle/.*", [STD, ABSL, API, ORACLE, r"<(sys/auxv|sys/syscall|unistd)\.h>"]),
     (r"(tests|bench)/.*", [r".*"]),
@@ -124,11 +119,9 @@ def test_every_rule_has_files(root):
         ("kernels/check/problem.cc", '#include "kernels/plan/schedule.h"'),
         ("kernels/check/problem.cc", '#include "kernels/isa/microkernel.h"'),
         ("kernels/target/isa.cc", '#include "kernels/check/problem.h"'),
-        ("kernels/plan/select_kernels.cc", '#include "kernels/plan/rhs_layout.h"
-#include "kernels/plan/rhs_mode.h"
-#include "kernels/plan/strategy.h"'),
-        ("kernels/plan/select_kernels.cc", '#include "kernels/target/target.h"'),
-        ("kernels/plan/ways/pack.cc", '#include "kernels/run/prefetch.h"'),
+        ("kernels/threads/team.cc", '#include "kernels/plan/schedule.h"'),
+        ("kernels/plan/rhs_mode.cc", '#include "kernels/run/prefetch.h"'),
+        ("kernels/run/run.cc", '#include "kernels/mlp/check.h"'),
         ("kernels/run/run.cc", '#include "kernels/target/x86_probe.h"'),
         ("ffi/handler.cc", '#include "kernels/check/problem.h"'),
         ("tests/oracle/rule.cc", '#include "kernels/plan/select_kernels.h"'),
@@ -163,10 +156,16 @@ def _python_imports(root: pathlib.Path) -> dict[str, set[str]]:
 
 
 def test_python_modules_import_one_way(root):
+    """Private modules import private ones alone, those of _src in the order of its docstring."""
     imports = _python_imports(root)
-    assert len(list(graphlib.TopologicalSorter(imports).static_order())) == len(imports)  # CycleError where they do not
-    up = {name: {x for x in of if "._primitive" not in x} for name, of in imports.items() if "._primitive" in name}
-    assert up and not any(up.values()), up
+    assert len(list(graphlib.TopologicalSorter(imports).static_order())) == len(imports)  # CycleError otherwise
+    private = {name: of for name, of in imports.items() if "._" in name}
+    wrong = [f"{name} imports {x}" for name, of in private.items() for x in of if "._" not in x]
+    rows = re.findall(r"^    (\w[\w, ]*?)(?:  .*)?$", (root / PYTHON / "_src/__init__.py").read_text(), re.MULTILINE)
+    order = [f"raggemm._src.{name}" for name in re.findall(r"\w+", " ".join(rows))]
+    assert set(order) == {name for name in imports if name.startswith("raggemm._src.")}
+    wrong += [f"{name} imports {x}" for i, name in enumerate(order) for x in imports[name] if x not in order[:i]]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_python_loads_the_library_and_nothing_else(root):
@@ -178,6 +177,7 @@ def test_python_loads_the_library_and_nothing_else(root):
 def test_only_targets_and_kernels_know_an_architecture(root):
     """All else of kernels/ names none of its instruction sets, CPUs or vendors; comments do, beside figures."""
     named = re.compile(r"avx|amx|vnni|sse\d|ia32|x86|neon|aarch64|zen\d|intel|amd\b|immintrin|MXCSR", re.IGNORECASE)
-    for path in [*(root / "kernels").glob("*.[ch]*"), *(root / "kernels/ways").glob("*.[ch]*")]:
+    folders = [root / "kernels" / name for name in ("check", "plan", "run", "mlp", "threads")]
+    for path in [file for folder in folders for file in folder.iterdir()]:
         code = re.sub(r"//.*", "", path.read_text())
         assert not (found := named.findall(code)), f"{path}: {found}"

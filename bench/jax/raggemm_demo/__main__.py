@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from raggemm._functions.quantized import dequantize
-from raggemm._functions.tensors import QuantizedTensor
+from raggemm import QuantizedTensor, dequantize
 from raggemm.ops import gmm
 
 from raggemm_demo.checks import disagreement, product_errors

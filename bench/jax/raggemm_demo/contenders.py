@@ -12,9 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from raggemm._functions.moe_mlp import moe_mlp
-from raggemm._functions.quantized import dequantize
-from raggemm._functions.tensors import QuantizedTensor
+from raggemm import QuantizedTensor, dequantize, moe_mlp
 from raggemm.ops import gmm
 
 from raggemm_demo.layers import Block, Weights, expert_products, gated_product

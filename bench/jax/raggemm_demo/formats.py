@@ -8,8 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from raggemm._functions.quantize import quantize
-from raggemm._functions.tensors import QuantizedTensor
+from raggemm import QuantizedTensor, quantize
 
 
 @dataclasses.dataclass(frozen=True)

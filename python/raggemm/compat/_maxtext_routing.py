@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from raggemm._functions.routing import combine, rows_of_tokens, sort_by_expert
+from raggemm._src.routing import combine, rows_of_tokens, sort_by_expert
 
 
 def _is_llama4(layer: Any) -> bool:

@@ -17,6 +17,6 @@ jax.lax's own rules, with their errors. Deliberate differences:
   out_sharding    is optional on a mesh with explicit axes; without it the result is replicated
 """
 
-from raggemm._jax_lax import ragged_dot, ragged_dot_general
+from raggemm._src.lax import ragged_dot, ragged_dot_general
 
 __all__ = ["ragged_dot", "ragged_dot_general"]

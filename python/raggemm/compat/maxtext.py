@@ -34,15 +34,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from raggemm import ops
-from raggemm._functions.grouped_gemm import product
-from raggemm._functions.operands import Words
-from raggemm._functions.tensors import QuantizedTensor, dtype_of, is_quantized
-from raggemm._primitive.call import FLOATS, QUANTIZED
-from raggemm._primitive.jax_versions import varying
-from raggemm.compat import _maxtext_gradients, megablox
+from raggemm._src import api, checks, versions
+from raggemm._src.arguments import accumulation
+from raggemm._src.dtypes import FLOATS, QUANTIZED
+from raggemm._src.grouped_gemm import product
+from raggemm._src.operands import Words, matrices
+from raggemm._src.tensors import QuantizedTensor
+from raggemm.compat import _maxtext_products, megablox
+from raggemm.compat._maxtext_products import Rule, checked_rule, quantized, rule_of
 from raggemm.compat._maxtext_routing import permute, unpermute
-from raggemm.compat._qwix_rules import Rule, checked_rule, quantized, rule_of
 
 __all__ = ["gmm", "permute", "tgmm", "unpermute"]
 
@@ -56,7 +56,7 @@ def _check_tiling(tiling: Any, lengths: tuple[int, ...]) -> None:
 
 
 def _rule(given: Any, lhs_dtype: Any, rhs_dtype: Any, use_qwix: bool) -> Rule | None:
-    """What a call of gmm asks for, as ops.gmm decides it."""
+    """Returns the rule that a call of gmm asks for, as MaxText's ops.gmm decides it."""
     if use_qwix:
         return rule_of(given)
     if lhs_dtype is None and rhs_dtype is None:
@@ -65,11 +65,11 @@ def _rule(given: Any, lhs_dtype: Any, rhs_dtype: Any, use_qwix: bool) -> Rule | 
 
 
 def _gathered_axes(axes: Any, use_tokamax: bool, rule: Rule | None, rhs: Any) -> tuple[tuple[str, int], ...]:
-    """Those along which weights are gathered once they are quantized, under the conditions of ops.gmm."""
+    """Returns the axes along which quantized weights are gathered, under the conditions of MaxText's ops.gmm."""
     if not (axes and use_tokamax and rule and rule.bwd_qtype is not None):
         return ()
     fixed = rule.weight_calibration_method.startswith("fixed")
-    return tuple(axes) if fixed and (rule.weight_qtype is not None or is_quantized(rhs)) else ()
+    return tuple(axes) if fixed and (rule.weight_qtype is not None or checks.is_quantized(rhs)) else ()
 
 
 def _as_numbers(lhs: Any, rhs: Any, rule: Rule | None, dtype: Any) -> tuple[Any, Any]:
@@ -77,10 +77,10 @@ def _as_numbers(lhs: Any, rhs: Any, rule: Rule | None, dtype: Any) -> tuple[Any,
     what the rule quantizes."""
 
     def number(x: Any, qtype: Any) -> Any:
-        bare = qtype is None and not is_quantized(x) and getattr(x, "dtype", None) in QUANTIZED
+        bare = qtype is None and not checks.is_quantized(x) and getattr(x, "dtype", None) in QUANTIZED
         return QuantizedTensor(jnp.asarray(x)) if bare else x
 
-    if jax.dtypes.canonicalize_dtype(dtype_of("preferred_element_type", dtype)) not in FLOATS:
+    if jax.dtypes.canonicalize_dtype(checks.dtype_of("preferred_element_type", dtype)) not in FLOATS:
         return lhs, rhs
     rule = rule or Rule()
     return number(lhs, rule.act_qtype), number(rhs, rule.weight_qtype)
@@ -138,23 +138,23 @@ def gmm(
         raise NotImplementedError("existing_out and partial_sum are both given; one of them can be")
     rule = _rule(qwix_rule, lhs_quantize_dtype, rhs_quantize_dtype, use_qwix_quantization)
     method = rule.weight_calibration_method if rule and rule.weight_qtype is not None else "fixed"
-    if use_manual_quantization and not is_quantized(rhs) and not method.startswith("fixed"):
+    if use_manual_quantization and not checks.is_quantized(rhs) and not method.startswith("fixed"):
         raise ValueError(f"use_manual_quantization: weights need a fixed bound, not {method}")
     group_offset = megablox.first_group(group_offset, rhs, group_sizes)
     lhs, rhs = _as_numbers(lhs, rhs, rule, preferred_element_type)
-    if rule or is_quantized(lhs) or is_quantized(rhs):
+    if rule or checks.is_quantized(lhs) or checks.is_quantized(rhs):
         name, c = ("existing_out", existing_out) if partial_sum is None else ("partial_sum", partial_sum)
         axes = _gathered_axes(weight_gather_axes, use_tokamax_backend, rule, rhs)
-        how = _maxtext_gradients.Options(preferred_element_type, transpose_rhs, rule or Rule(), name, axes)
-        out = _maxtext_gradients.gmm(lhs, rhs, group_sizes, group_offset, c, how)
+        how = _maxtext_products.Options(preferred_element_type, transpose_rhs, rule or Rule(), name, axes)
+        out = _maxtext_products.gmm(lhs, rhs, group_sizes, group_offset, c, how)
     elif partial_sum is None:
-        out = ops.gmm(lhs, rhs, group_sizes, preferred_element_type, None, group_offset, existing_out, transpose_rhs)
+        out = api.gmm(lhs, rhs, group_sizes, preferred_element_type, None, group_offset, existing_out, transpose_rhs)
     else:
         options = {"preferred_element_type": preferred_element_type, "group_offset": group_offset}
-        options |= ops.accumulation(partial_sum, preferred_element_type, 1, "partial_sum")
+        options |= accumulation(partial_sum, preferred_element_type, 1, "partial_sum")
         words = Words(sizes="group_sizes", c="partial_sum")
-        out = product(words, *ops.matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)), **options)
-    return varying(out, {*lhs_vma_axes, *varying_axes})
+        out = product(words, *matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)), **options)
+    return versions.varying(out, {*lhs_vma_axes, *varying_axes})
 
 
 def tgmm(
@@ -196,4 +196,4 @@ def tgmm(
     out = megablox.tgmm(
         lhs, rhs, group_sizes, preferred_element_type, None, group_offset, num_actual_groups, existing_out
     )
-    return varying(out, varying_axes)
+    return versions.varying(out, varying_axes)

@@ -19,9 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm import ops
-from raggemm._functions.operands import integer_array
-from raggemm._functions.tensors import count, flag, integer
+from raggemm._src import api, checks
 
 __all__ = ["gmm", "make_group_metadata", "tgmm"]
 
@@ -50,7 +48,7 @@ def gmm(
 ) -> jax.Array:
     """raggemm.gmm, whose docstring has the arguments; without a group_offset rhs[0] is for group 0."""
     group_offset = first_group(group_offset, rhs, group_sizes)
-    return ops.gmm(
+    return api.gmm(
         lhs, rhs, group_sizes, preferred_element_type, tiling, group_offset, existing_out, transpose_rhs, interpret
     )
 
@@ -69,16 +67,13 @@ def tgmm(
     """raggemm.tgmm, whose docstring has the arguments; without a group_offset group 0 is the first."""
     if group_offset is None and num_actual_groups is not None:
         group_offset = 0
-    return ops.tgmm(
+    return api.tgmm(
         lhs, rhs, group_sizes, preferred_element_type, tiling, group_offset, num_actual_groups, existing_out, interpret
     )
 
 
 def _number(name: str, x: Any) -> jax.Array:
-    x = integer_array(name, x)
-    if x.shape not in ((), (1,)):
-        raise ValueError(f"{name}: shape is {x.shape}, must be () or (1,)")
-    return x
+    return checks.check_shape(name, checks.integer_array(name, x), (), (1,))
 
 
 def _repeated(counts: jax.Array, length: int) -> jax.Array:
@@ -116,10 +111,14 @@ def make_group_metadata(
       [num_groups + 1]; the group and the tile of each visit, [m/tm + num_groups - 1], padded with the last ones; the
       number of visits of this shard, ().
     """
-    group_sizes = integer_array("group_sizes", group_sizes)
+    group_sizes = checks.integer_array("group_sizes", group_sizes)
     if group_sizes.ndim != 1:
         raise ValueError(f"group_sizes: shape is {group_sizes.shape}, must have 1 axes")
-    m, tm, visits = count("m", m, 0), integer("tm", tm), flag("visit_empty_groups", visit_empty_groups)
+    m, tm, visits = (
+        checks.count("m", m, 0),
+        checks.integer("tm", tm),
+        checks.flag("visit_empty_groups", visit_empty_groups),
+    )
     first = _number("start_group", start_group).astype(int)
     behind = first + _number("num_nonzero_groups", num_nonzero_groups).astype(int)
     if tm < 1 or m % tm:

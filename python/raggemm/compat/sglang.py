@@ -21,12 +21,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from raggemm import ops
-from raggemm._functions.grouped_gemm import product
-from raggemm._functions.operands import Words
-from raggemm._functions.quantize import quantize
-from raggemm._functions.quantized import with_scale
-from raggemm._functions.tensors import elements_dtype, float_array
+from raggemm._src import checks
+from raggemm._src.arguments import accumulation
+from raggemm._src.dtypes import QUANTIZED
+from raggemm._src.grouped_gemm import product
+from raggemm._src.operands import Words, matrices
+from raggemm._src.quantization import quantize, with_scale
 from raggemm.compat.ejkernel import bias_of_groups
 from raggemm.compat.megablox import first_group
 
@@ -75,11 +75,11 @@ def gmm(
     if rhs_scale is not None:
         rhs = with_scale(rhs, rhs_scale, transposed=False)
     if activation_quantized_dtype is not None:
-        dtype = elements_dtype("activation_quantized_dtype", activation_quantized_dtype)
-        lhs = quantize(float_array("lhs", lhs), dtype, axes=-1)
+        dtype = checks.dtype_of("activation_quantized_dtype", activation_quantized_dtype, QUANTIZED)
+        lhs = quantize(checks.float_array("lhs", lhs), dtype, axes=-1)
     options = {"preferred_element_type": preferred_element_type}
     options["group_offset"] = first_group(group_offset, rhs, group_sizes)
     if rhs_bias is not None:
         options["bias"] = bias_of_groups(rhs_bias)
-    options |= ops.accumulation(existing_out, preferred_element_type, beta=0)
-    return product(_WORDS, *ops.matrices(lhs, rhs, group_sizes, (1, 1)), **options)
+    options |= accumulation(existing_out, preferred_element_type, beta=0)
+    return product(_WORDS, *matrices(lhs, rhs, group_sizes, (1, 1)), **options)

@@ -25,33 +25,31 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import backend
 
-from raggemm import _jax_lax
-from raggemm._functions.operands import result_dtype
-from raggemm._functions.straight_through import straight_through
-from raggemm._functions.tensors import check_is_plain, checked, is_quantized
-from raggemm._jax_lax.dimension_numbers import BASIC
-from raggemm._primitive.activations import activated
-from raggemm._primitive.call import FLOATS, compute_dtype
-from raggemm._primitive.jax_versions import varying
+from raggemm._src import checks, versions
+from raggemm._src.activations import activated
+from raggemm._src.api import straight_through
+from raggemm._src.dimension_numbers import BASIC
+from raggemm._src.dtypes import FLOATS, compute_dtype
+from raggemm._src.lax import checked_call
 
 __all__ = ["ragged_dot"]
 
-# What tokamax calls a gated activation, of which its "gelu" is jax.nn.gelu's default, by tanh.
+# Names that tokamax gives gated activations. Its "gelu" is jax.nn.gelu's default, by tanh.
 _GATED = {"silu": "SILU", "gelu": "GELU_TANH", "gelu_tanh": "GELU_TANH", "swigluoai": "SWIGLU_OAI"}
 
 
 def _operand(name: str, x: Any) -> tuple[Any, Any]:
-    """What is multiplied, and the array whose gradient is that of the product, where x is an AsQArray."""
+    """Returns the operand of the product, and for an AsQArray the array that gets its gradient."""
     if hasattr(x, "as_qarray"):
-        return jax.lax.stop_gradient(checked(name, x.as_qarray())), x.value
-    if not isinstance(x, jax.Array | np.ndarray) and not is_quantized(x):
+        return jax.lax.stop_gradient(checks.quantized_tensor(name, x.as_qarray())), x.value
+    if not isinstance(x, jax.Array | np.ndarray) and not checks.is_quantized(x):
         raise NotImplementedError(f"{name}: {type(x).__name__} is not supported, only arrays and QArrays are")
     return x, None
 
 
 def _dtype(x: Any) -> Any:
     """A quantized array has that of its scales, or float32 without."""
-    if not is_quantized(x):
+    if not checks.is_quantized(x):
         return x.dtype
     return np.dtype(np.float32) if x.scale is None else x.scale.dtype
 
@@ -60,7 +58,7 @@ def _unwrapped(group_sizes: Any) -> Any:
     """The array in tokamax' GroupSizes, whose representative sizes are for its autotuning."""
     if isinstance(group_sizes, jax.Array | np.ndarray):
         return group_sizes
-    check_is_plain("group_sizes", group_sizes)
+    checks.check_is_plain("group_sizes", group_sizes)
     value = getattr(group_sizes, "value", None)
     return np.asarray(group_sizes) if value is None else value
 
@@ -79,7 +77,7 @@ def _gated(name: str | None, call: Callable[[], jax.Array], dtype: Any) -> str |
 
 
 def _varying_axes(manual_axis_type: Any) -> frozenset[str]:
-    """Those along which the result varies. It is no sum that is left to be made, whatever is asked for."""
+    """Returns the axes along which the result varies. Sums that are left to the caller are not supported."""
     for field in ("unreduced", "reduced"):
         if axes := getattr(manual_axis_type, field, None):
             raise NotImplementedError(f"manual_axis_type: {field} is {set(axes)}, only varying is supported")
@@ -102,7 +100,7 @@ def ragged_dot(
     fuse_gateup_activation: str | None = None,
     **unknown: Any,
 ) -> jax.Array:
-    """As tokamax' implementations are called; see raggemm.compat.lax.ragged_dot_general for what is computed.
+    """Computes raggemm.compat.lax.ragged_dot_general, called as tokamax calls its implementations.
 
     Args:
       lhs, rhs: arrays as of raggemm.compat.lax, QArrays or AsQArrays.
@@ -131,7 +129,7 @@ def ragged_dot(
     try:
         (lhs, lhs_value), (rhs, rhs_value) = _operand("lhs", lhs), _operand("rhs", rhs)
         types = [_dtype(x if value is None else value) for x, value in ((lhs, lhs_value), (rhs, rhs_value))]
-        dtype = result_dtype(preferred_element_type or jnp.result_type(*types))
+        dtype = checks.result_dtype(preferred_element_type or jnp.result_type(*types))
         fuses = dtype in FLOATS and (activation is not None or fuse_gateup_activation is not None)
         sums = compute_dtype(*types, dtype) if fuses else dtype
         numbers = BASIC if ragged_dot_dimension_numbers is None else ragged_dot_dimension_numbers
@@ -139,7 +137,7 @@ def ragged_dot(
         axes = _varying_axes(manual_axis_type)
 
         def checked_product(lhs: Any, rhs: Any, places: Any) -> Callable[[], jax.Array]:
-            return _jax_lax.checked_call((lhs, rhs, places[0]), numbers, precision, sums, places[1])
+            return checked_call((lhs, rhs, places[0]), numbers, precision, sums, places[1])
 
         call = checked_product(lhs, rhs, places)
         gated = _gated(fuse_gateup_activation, call, dtype)
@@ -153,4 +151,4 @@ def ragged_dot(
     if gated is not None:
         out = activated(gated, *jnp.split(out, 2, axis=-1))
     out = out.astype(dtype) if activation is None else activation(out).astype(dtype)
-    return varying(out, axes)
+    return versions.varying(out, axes)

@@ -18,11 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm import ops
-from raggemm._functions.grouped_gemm import product
-from raggemm._functions.operands import Operand, Words, integer_array
-from raggemm._functions.tensors import flag, float_array, integer
-from raggemm._primitive.jax_versions import varying_alike
+from raggemm._src import checks, versions
+from raggemm._src.grouped_gemm import product
+from raggemm._src.operands import Operand, Words, matrices
 
 __all__ = ["check_partition", "gmm", "gmm_ref", "tgmm", "tgmm_ref"]
 
@@ -35,9 +33,9 @@ def check_partition(group_sizes: Any, m: int, num_groups: int | None = None) -> 
     TypeError if it is not integer; ValueError with the numbers if it is not [num_groups] or, where the values are
     known, if one is negative or the sum is not m.
     """
-    sizes = integer_array("group_sizes", group_sizes)
-    num_groups = None if num_groups is None else integer("num_groups", num_groups)
-    _check_partition(sizes, group_sizes, integer("m", m), num_groups)
+    sizes = checks.integer_array("group_sizes", group_sizes)
+    num_groups = None if num_groups is None else checks.integer("num_groups", num_groups)
+    _check_partition(sizes, group_sizes, checks.integer("m", m), num_groups)
     return sizes
 
 
@@ -58,9 +56,9 @@ def _check_partition(sizes: jax.Array, given: Any, m: int, num_groups: int | Non
 
 
 def _operands(lhs: Any, rhs: Any, group_sizes: Any, axes: tuple[int, int], rhs_rank: int) -> tuple[Operand, Operand]:
-    """Those of raggemm.ops, with sizes that are a partition."""
-    lhs, rhs = float_array("lhs", lhs), float_array("rhs", rhs)
-    left, right = ops.matrices(lhs, rhs, group_sizes, axes, rhs_rank)
+    """Returns the operands of a product, with sizes that are a partition."""
+    lhs, rhs = checks.float_array("lhs", lhs), checks.float_array("rhs", rhs)
+    left, right = matrices(lhs, rhs, group_sizes, axes, rhs_rank)
     assert left.first_dims is not None
     m, num_groups = left.data.shape[0], right.data.shape[0] if rhs_rank == 3 else None
     _check_partition(left.first_dims, group_sizes, m, num_groups)
@@ -68,9 +66,12 @@ def _operands(lhs: Any, rhs: Any, group_sizes: Any, axes: tuple[int, int], rhs_r
 
 
 def _rounded(*operands: Operand) -> Iterator[Operand]:
-    """As bfloat16. They vary alike before, so that under shard_map the gradient of a replicated operand is summed over
-    the devices in the operand's own type."""
-    for x, data in zip(operands, varying_alike([x.data for x in operands]), strict=True):
+    """Rounds operands to bfloat16.
+
+    They vary along the same axes before, so that under shard_map the gradient of a replicated operand is summed over
+    the devices in the operand's own type.
+    """
+    for x, data in zip(operands, versions.varying_alike([x.data for x in operands]), strict=True):
         yield dataclasses.replace(x, data=data.astype(jnp.bfloat16))
 
 
@@ -91,7 +92,7 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -> ja
     Returns:
       [m, n] float32.
     """
-    return _product(*_operands(lhs, rhs, group_sizes, (1, 2 if flag("transpose_rhs", transpose_rhs) else 1), 3))
+    return _product(*_operands(lhs, rhs, group_sizes, (1, 2 if checks.flag("transpose_rhs", transpose_rhs) else 1), 3))
 
 
 def tgmm(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
@@ -125,7 +126,9 @@ def gmm_ref(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -
     """gmm as a loop over the groups, one jnp.dot each, for comparison; group_sizes must be known when tracing."""
     lhs, rhs = (
         x.data
-        for x in _rounded(*_operands(lhs, rhs, group_sizes, (1, 2 if flag("transpose_rhs", transpose_rhs) else 1), 3))
+        for x in _rounded(
+            *_operands(lhs, rhs, group_sizes, (1, 2 if checks.flag("transpose_rhs", transpose_rhs) else 1), 3)
+        )
     )
     matrices = rhs.swapaxes(1, 2) if transpose_rhs else rhs
     rows = _groups("gmm_ref", group_sizes)

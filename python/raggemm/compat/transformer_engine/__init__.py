@@ -40,12 +40,12 @@ from typing import Any
 
 import jax
 
-from raggemm._functions.operands import Words as _Words
+from raggemm._src.operands import Words as _Words
 from raggemm.compat.transformer_engine import _products
 from raggemm.compat.transformer_engine._dense import grouped_dbias, grouped_dense
 from raggemm.compat.transformer_engine._moe import moe
 from raggemm.compat.transformer_engine._quantize import along as _along
-from raggemm.compat.transformer_engine._quantize import grouped_quantize
+from raggemm.compat.transformer_engine._quantize import grouped_quantize, unswizzled
 from raggemm.compat.transformer_engine._quantize import has_quantizers as _has_quantizers
 from raggemm.compat.transformer_engine._routing import (
     fused_moe_aux_loss,
@@ -54,7 +54,6 @@ from raggemm.compat.transformer_engine._routing import (
     token_combine,
     token_dispatch,
 )
-from raggemm.compat.transformer_engine._swizzled import unswizzled
 from raggemm.compat.transformer_engine._tensors import (
     GroupedNoScaleTensor,
     GroupedQuantizer,

@@ -7,18 +7,17 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from raggemm._functions.moe_mlp import moe_mlp
-from raggemm._functions.routing import SortedRows, combine, rows_of_tokens, sort_by_expert
-from raggemm._functions.tensors import check_type, count, dtype_of, flag, float_array
-from raggemm._primitive.call import FLOATS
-from raggemm._primitive.jax_versions import gathered
+from raggemm._src import checks, versions
+from raggemm._src.dtypes import FLOATS
+from raggemm._src.mlp import moe_mlp
+from raggemm._src.routing import SortedRows, combine, rows_of_tokens, sort_by_expert
 from raggemm.compat.transformer_engine._dense import grouped_dense
 from raggemm.compat.transformer_engine._quantize import has_quantizers
 from raggemm.compat.transformer_engine._routing import fused_moe_aux_loss, fused_topk_with_score_function
 from raggemm.compat.transformer_engine._tensors import QuantizerSet
 
 _FLOATS = tuple(dtype for dtype in FLOATS if dtype.itemsize < 8)
-# What moe_mlp calls the functions of jax.nn, whose gelu is by tanh.
+# Names that moe_mlp has for functions of jax.nn, whose gelu is by tanh.
 _FUSED = {"silu": "silu", "swish": "silu", "gelu": "gelu_tanh", "relu": "relu"}
 _SLOTS = 128  # TransformerEngine gives each expert a multiple of so many rows
 
@@ -44,26 +43,24 @@ class _Experts(NamedTuple):
     def of(cls, experts: int, x: jax.Array, matrices: dict[str, Any], biases: dict[str, Any]) -> "_Experts":
         """Checked. matrices: wi and wo; biases: wi_0_bias, wi_1_bias and wo_bias."""
         hidden = x.shape[1]
-        wi, wo = (float_array(name, a, _FLOATS) for name, a in matrices.items())
+        wi, wo = (checks.float_array(name, a, _FLOATS) for name, a in matrices.items())
         if wi.ndim != 3 or wi.shape[:2] != (experts, hidden) or wi.shape[2] % 2:
             raise ValueError(f"wi: shape is {wi.shape}, must be ({experts}, {hidden}, 2 * intermediate)")
         inner = wi.shape[2] // 2
-        if wo.shape != (experts, inner, hidden):
-            raise ValueError(f"wo: shape is {wo.shape}, must be ({experts}, {inner}, {hidden})")
+        checks.check_shape("wo", wo, (experts, inner, hidden))
         missing = [name for name, b in biases.items() if b is None]
         if len(missing) == len(biases):
             return cls(wi.astype(x.dtype), wo.astype(x.dtype), None, None)
         if missing:
             raise ValueError(f"{missing[0]} is None, must be given with the other biases")
-        gate, up, down = (float_array(name, b, _FLOATS) for name, b in biases.items())
+        gate, up, down = (checks.float_array(name, b, _FLOATS) for name, b in biases.items())
         for name, b, columns in zip(biases, (gate, up, down), (inner, inner, hidden), strict=True):
-            if b.shape != (experts, columns):
-                raise ValueError(f"{name}: shape is {b.shape}, must be ({experts}, {columns})")
+            checks.check_shape(name, b, (experts, columns))
         return cls(wi.astype(x.dtype), wo.astype(x.dtype), jnp.concatenate([gate, up], 1), down)
 
 
 class _Block(NamedTuple):
-    """What the experts do with their rows. weighs_early: before FC2, so that its bias has no weight."""
+    """The computation of the experts on their rows. weighs_early: before FC2, so that its bias has no weight."""
 
     experts: _Experts
     quantizer_sets: tuple[Any, Any]
@@ -91,15 +88,9 @@ class _Block(NamedTuple):
 
 def _logits(x: jax.Array, gate_kernel: Any, experts: int) -> jax.Array:
     """A product in the type of x, then float32."""
-    kernel = float_array("gate_kernel", gate_kernel, _FLOATS)
-    if kernel.shape != (x.shape[1], experts):
-        raise ValueError(f"gate_kernel: shape is {kernel.shape}, must be ({x.shape[1]}, {experts})")
+    kernel = checks.float_array("gate_kernel", gate_kernel, _FLOATS)
+    checks.check_shape("gate_kernel", kernel, (x.shape[1], experts))
     return jnp.matmul(x, kernel.astype(x.dtype)).astype(jnp.float32)
-
-
-def _check_capacity(rows: Any) -> None:
-    if rows is not None and count("recv_capacity_per_rank", rows, 1) % _SLOTS:
-        raise ValueError(f"recv_capacity_per_rank is {rows}, must be a multiple of {_SLOTS}")
 
 
 def moe(
@@ -160,17 +151,18 @@ def moe(
       up to a multiple of 128.)
     """
     del ep_axis, data_parallelism_axes, input_axes, gate_kernel_axes, wi_kernel_axes, wo_kernel_axes
-    _check_capacity(recv_capacity_per_rank)
-    x, num_experts = float_array("x", x, _FLOATS), count("num_experts", num_experts, 1)
-    top_k = count("num_experts_per_tok", num_experts_per_tok, 1)
+    capacity = recv_capacity_per_rank
+    if capacity is not None and checks.count("recv_capacity_per_rank", capacity, 1) % _SLOTS:
+        raise ValueError(f"recv_capacity_per_rank is {capacity}, must be a multiple of {_SLOTS}")
+    x, num_experts = checks.float_array("x", x, _FLOATS), checks.count("num_experts", num_experts, 1)
+    top_k = checks.count("num_experts_per_tok", num_experts_per_tok, 1)
     if top_k > num_experts:
         raise ValueError(f"num_experts_per_tok is {top_k}, must be at most num_experts, {num_experts}")
-    check_type("dtype", dtype_of("dtype", dtype), FLOATS)
-    if x.ndim != 3:
-        raise ValueError(f"x: shape is {x.shape}, must be [batch,sequence,H]")
+    checks.dtype_of("dtype", dtype, FLOATS)
+    checks.check_rank("x", x, "batch,sequence,H")
     if not isinstance(quantizer_sets, tuple | list) or len(quantizer_sets) != 2:
         raise TypeError(f"quantizer_sets is {quantizer_sets!r}, must be two: of wi and of wo")
-    tokens = gathered(x).reshape(-1, x.shape[2])
+    tokens = versions.gathered(x).reshape(-1, x.shape[2])
     biases = {"wi_0_bias": wi_0_bias, "wi_1_bias": wi_1_bias, "wo_bias": wo_bias}
     experts = _Experts.of(num_experts, tokens, {"wi": wi, "wo": wo}, biases)
     logits = _logits(tokens, gate_kernel, num_experts)
@@ -187,7 +179,9 @@ def moe(
     chosen = lax.top_k(mask.astype(jnp.int32), top_k)[1]
     weights = jnp.take_along_axis(probs.astype(dtype), chosen, 1).astype(jnp.float32)
     rows = sort_by_expert(chosen, num_experts)
-    block = _Block(experts, quantizer_sets, activation_type, flag("apply_topk_weights_early", apply_topk_weights_early))
+    block = _Block(
+        experts, quantizer_sets, activation_type, checks.flag("apply_topk_weights_early", apply_topk_weights_early)
+    )
     out = block(tokens, rows, weights.reshape(-1)[rows.order])
     loss = None
     if aux_loss_coeff > 0:

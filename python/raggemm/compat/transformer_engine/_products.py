@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._functions.grouped_gemm import parsed, product
-from raggemm._functions.operands import GroupedTensor, Words, integer_array
-from raggemm._functions.precision import in_effect
-from raggemm._functions.quantize import E5M2, scale_of
-from raggemm._functions.quantized import times
-from raggemm._functions.tensors import QuantizedTensor
-from raggemm._primitive.call import PACKED
+from raggemm._src import checks
+from raggemm._src.arguments import default_precision
+from raggemm._src.call import PACKED
+from raggemm._src.grouped_gemm import product
+from raggemm._src.operands import Words, parsed
+from raggemm._src.quantization import E5M2, scale_of, times
+from raggemm._src.tensors import GroupedTensor, QuantizedTensor
 from raggemm.compat.transformer_engine._ragged import (
     Rows,
     block_of_rows,
@@ -58,12 +58,12 @@ def _is_divided(x: Any) -> bool:
 
 
 def amax_factor(amax: jax.Array) -> jax.Array:
-    """What all of a group of NVFP4 is multiplied by."""
+    """Returns the factor of all elements of a group of NVFP4."""
     return scale_of(jnp.where(jnp.isfinite(amax), amax, 0), 6 * 448, F32)
 
 
 def _factor(x: Any) -> jax.Array | None:
-    """What multiplies the sums of each group, (G,), or of all, ()."""
+    """Returns the factor of the sums of each group, (G,), or of all, ()."""
     if not isinstance(x, Scaled):
         return None
     factor = x.scale if x.block is None else None
@@ -74,7 +74,7 @@ def _factor(x: Any) -> jax.Array | None:
 
 
 def _takes_blocks(layout: Layout, block: tuple[int, int]) -> bool:
-    """Whether the call takes these: blocks of matrices that divide them, and begin where the groups do."""
+    """Returns True if the call takes these blocks: they divide the matrices, and begin where the groups do."""
     if layout.ragged == 1 or (layout.ragged == 0 and block[0] > 1) or len(layout.shape) != layout.lead + 2:
         return False
     return all(extent % size == 0 for extent, size in zip(layout.matrix, block, strict=True))
@@ -104,7 +104,7 @@ def _dequantized(x: Scaled) -> jax.Array:
 
 
 def _array(x: Any, takes_factors: bool) -> tuple[Any, Callable[[int], int]]:
-    """What raggemm.grouped_gemm takes, without what multiplies whole groups, and where an axis of x lies in it."""
+    """Returns an operand of raggemm.grouped_gemm without factors of whole groups, and a map of x's axes to its axes."""
     if not isinstance(x, Scaled):
         return x, lambda axis: axis
     layout, block = x.layout, x.block
@@ -120,7 +120,7 @@ def _array(x: Any, takes_factors: bool) -> tuple[Any, Callable[[int], int]]:
 
 
 def axes_of(contracting_dims: Any) -> tuple[tuple[int, ...], ...]:
-    """Those of lhs and of rhs, or nothing where they cannot be any, whose error is raggemm.grouped_gemm's."""
+    """Returns the axes of lhs and of rhs, or nothing for wrong ones, which raggemm.grouped_gemm refuses."""
     try:
         axes = tuple(map(tuple, contracting_dims))
     except TypeError:
@@ -135,7 +135,7 @@ def _alpha(factors: list[jax.Array], groups: int | None, offset: Any) -> jax.Arr
     def processed(factor: jax.Array) -> jax.Array:
         if groups is None or offset is None or factor.ndim == 0 or factor.shape[0] <= groups:
             return factor
-        return jax.lax.dynamic_slice_in_dim(factor, integer_array("group_offset", offset).reshape(-1)[0], groups)
+        return jax.lax.dynamic_slice_in_dim(factor, checks.integer_array("group_offset", offset).reshape(-1)[0], groups)
 
     return functools.reduce(jnp.multiply, map(processed, factors)) if factors else None
 
@@ -158,4 +158,4 @@ def multiplied(
     groups = rhs.data.shape[0] if lhs.dims and not rhs.dims else options.get("num_actual_groups")
     options["alpha"] = _alpha(factors, groups, options.get("group_offset"))
     options["preferred_element_type"] = default if dtype is None else dtype
-    return product(words, lhs, rhs, precision=in_effect(precision), **options)
+    return product(words, lhs, rhs, precision=default_precision(precision), **options)

@@ -1,4 +1,4 @@
-"""grouped_quantize, and the same for operands of products, whose data is never transposed."""
+"""grouped_quantize, the same for operands of products, whose data is never transposed, and unswizzled."""
 
 import dataclasses
 import functools
@@ -9,16 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._functions.operands import Operand
-from raggemm._functions.quantize import How, elements, magnitude_bits, quantized
-from raggemm._functions.routing import filled_rows
-from raggemm._functions.tensors import check_type, float_array
-from raggemm._primitive.call import FLOATS, PACKED
+from raggemm._src import checks
+from raggemm._src.call import PACKED
+from raggemm._src.dtypes import FLOATS
+from raggemm._src.operands import Operand
+from raggemm._src.quantization import E8M0, How, elements, magnitude_bits, quantized
+from raggemm._src.routing import filled_rows
 from raggemm.compat.transformer_engine._products import amax_factor
 from raggemm.compat.transformer_engine._ragged import (
     Rows,
     block_of_rows,
+    block_starts,
     blocks_of,
+    ceiling,
     packed,
     unpacked,
 )
@@ -34,8 +37,8 @@ from raggemm.compat.transformer_engine._tensors import (
     ScaledTensor2x,
     amax_of,
     flattened,
-    group_sizes_of,
     is_set,
+    layout_of,
     name_of,
     stored_block,
 )
@@ -44,7 +47,7 @@ _Q_LAYOUTS = ("ROWWISE", "COLWISE", "ROWWISE_COLWISE")
 
 
 def has_quantizers(x: Any, name: str = "quantizer_set") -> bool:
-    """Whether one of a set is given. TypeError for what has none of them, as a quantizer itself has not."""
+    """Returns True if a set has a quantizer. TypeError for an object without the fields of a set."""
     if x is not None and not any(hasattr(x, field) for field in QuantizerSet._fields):
         raise TypeError(f"{name}: is a {type(x).__name__}, must have {', '.join(QuantizerSet._fields)}")
     return any(getattr(x, field, None) is not None for field in QuantizerSet._fields)
@@ -62,14 +65,14 @@ def checked_quantizer(name: str, quantizer: Any, groups: int) -> GroupedQuantize
     if mode == "NO_SCALING":
         return None
     dtype = np.dtype(quantizer.q_dtype)
-    check_type(f"{name}.q_dtype: of {mode}", dtype, MODES[mode].elements)
+    checks.check_type(f"{name}.q_dtype: of {mode}", dtype, MODES[mode].elements)
     if mode != "DELAYED_TENSOR_SCALING":
         return GroupedQuantizer(dtype, mode)
     parts = getattr(quantizer, "quantizers", None)
     given = [q.scale for q in parts] if parts else [getattr(quantizer, "scale", None)]
     if any(x is None for x in given):
         raise ValueError(f"{name}.scale: is None, which DELAYED_TENSOR_SCALING needs")
-    scale = jnp.concatenate([float_array(f"{name}.scale", x).reshape(-1) for x in given]).astype(F32)
+    scale = jnp.concatenate([checks.float_array(f"{name}.scale", x).reshape(-1) for x in given]).astype(F32)
     if scale.shape not in ((groups,), (1,)):
         raise ValueError(f"{name}.scale: shape is {scale.shape}, must be ({groups},), one for each group")
     return GroupedQuantizer(dtype, mode, scale=jnp.broadcast_to(scale, (groups,)))
@@ -165,7 +168,7 @@ def along(name: str, x: Any, quantizer_name: str, quantizer: Any, axes: Sequence
     quantizer = checked_quantizer(quantizer_name, quantizer, layout.groups)
     if quantizer is None:
         return x
-    check_type(name, data.dtype, FLOATS)
+    checks.check_type(name, data.dtype, FLOATS)
     if sizes is not None and ragged == 1:
         rows, columns = layout.matrix
         is_packed = given.layout == PACKED
@@ -231,9 +234,9 @@ def grouped_quantize(
       A GroupedScaledTensor1x, or a ScaledTensor2x of two with q_layout ROWWISE_COLWISE. amax is (G,), the
       given one or the largest magnitude of each group by its number, 0 of an empty one.
     """
-    x = float_array("x", x, FLOATS)
+    x = checks.float_array("x", x, FLOATS)
     split = flattened("flatten_axis", flatten_axis, x.shape)
-    sizes = group_sizes_of("group_sizes", group_sizes) if is_set(group_sizes) else None
+    sizes = checks.group_sizes(group_sizes) if is_set(group_sizes) else None
     layout = Layout.of(x.shape, int(sizes is None and split > 1), split, None if sizes is None else 0, sizes)
     q = checked_quantizer("quantizer", quantizer, layout.groups)
     if q is None:
@@ -242,3 +245,54 @@ def grouped_quantize(
     q_layout = name_of("quantizer.q_layout", getattr(quantizer, "q_layout", None), _Q_LAYOUTS)
     made = [_tensor(_Groups(x, sizes, layout), q, amax, name == "COLWISE") for name in q_layout.split("_")]
     return ScaledTensor2x(*made) if len(made) == 2 else made[0]
+
+
+_TILE = (128, 4)
+
+
+def _place(row: jax.Array, column: jax.Array, columns: Any) -> jax.Array:
+    """In a matrix of scales of so many columns: tiles are row-major, and 32 rows of a tile 16 bytes apart."""
+    tile = row // _TILE[0] * (columns // _TILE[1]) + column // _TILE[1]
+    return tile * 512 + row % 32 * 16 + row % _TILE[0] // 32 * 4 + column % _TILE[1]
+
+
+def unswizzled(tensor: Any) -> GroupedScaledTensor1x:
+    """A GroupedScaledTensor1x of TransformerEngine's with scale_inv as raggemm has it.
+
+    Args:
+      tensor: of MXFP8_1D_SCALING, whose scales are those of its kernels, whatever pre_swizzled says: the matrix of
+        each group is padded to tiles of 128x4, tiles are row-major, and scale (r, c) of one is at
+        (r % 32) * 16 + (r // 32) * 4 + c; if is_colwise, of the transposed matrix. Groups divide the rows, or nothing.
+        Where blocks lie along the rows, sizes are multiples of 32 there.
+
+    Returns:
+      A GroupedScaledTensor1x. ValueError where it cannot be one; scales that scale_inv does not have are NaN.
+    """
+    layout, sizes = layout_of("tensor", tensor)
+    mode = name_of("tensor.scaling_mode", tensor.scaling_mode, MODES)
+    if mode != "MXFP8_1D_SCALING" or layout.transposed or layout.ragged == 1:
+        raise ValueError(
+            f"tensor: is {mode} with data_layout {tensor.data_layout}{' and last_dims' if layout.ragged == 1 else ''}, "
+            "must be MXFP8_1D_SCALING with data_layout N, and without last_dims"
+        )
+    block = stored_block(MODES[mode], tensor.is_colwise, False) or (1, 1)
+    *lead, rows, columns = layout.scales(block)
+    counts = jnp.full(lead, rows, jnp.int32) if sizes is None else blocks_of(sizes, block[0])
+    at = Rows.of(counts, rows * layout.groups if sizes is None else rows)
+    tile = _TILE[::-1] if tensor.is_colwise else _TILE
+    wide = ceiling(columns, tile[1]) * tile[1]
+    place, column = at.place[:, None], jnp.arange(columns, dtype=jnp.int32)[None]
+    if tensor.is_colwise:
+        place = _place(column, place, (blocks_of(at.size, tile[0]) * tile[0])[:, None])
+    else:
+        place = _place(place, column, wide)
+    scale = checks.float_array("tensor.scale_inv", tensor.scale_inv, (E8M0,))
+    least = ceiling(layout.matrix[0] // block[0], tile[0]) * tile[0] * wide * (layout.groups if sizes is None else 1)
+    if scale.ndim != 1 or scale.shape[0] < least:
+        raise ValueError(f"tensor.scale_inv: shape is {scale.shape}, must be at least ({least},), padded to tiles")
+    starts = block_starts(counts, tile[0]) * (tile[0] * wide)
+    bits = jax.lax.bitcast_convert_type(scale, jnp.uint8)
+    bits = bits.at[at.positions(starts, place, scale.shape[0])].get(mode="fill", fill_value=255)
+    fields: dict[str, Any] = {f.name: getattr(tensor, f.name, None) for f in dataclasses.fields(GroupedScaledTensor1x)}
+    scale = jax.lax.bitcast_convert_type(bits, E8M0).reshape(-1)
+    return GroupedScaledTensor1x(**fields | {"scale_inv": scale, "pre_swizzled": False})

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._functions.quantized import E8M0
-from raggemm._functions.routing import filled_rows
+from raggemm._src.quantization import E8M0
+from raggemm._src.routing import filled_rows
 
 
 def ceiling(x: int, size: int) -> int:
@@ -29,7 +29,7 @@ def filled(x: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 class Rows(NamedTuple):
-    """Where each row is: its group, that of no group being the last number, its place in it, and the group's size."""
+    """The group of each row, its place there, and the group's size. Rows of no group have the last number."""
 
     group: jax.Array
     place: jax.Array
@@ -67,7 +67,7 @@ def block_of_rows(rows: Rows, sizes: jax.Array, size: int) -> jax.Array:
 
 
 def _packed_positions(sizes: jax.Array, rows: int, width: int) -> jax.Array:
-    """Where the elements of [rows, width] lie when the matrix of each group is transposed."""
+    """Returns the positions of the elements of [rows, width] once the matrix of each group is transposed."""
     if rows * width > np.iinfo(np.int32).max:
         raise ValueError(f"groups of [{rows},{width}] cannot be transposed: at most {np.iinfo(np.int32).max} elements")
     at = Rows.of(sizes, rows)

@@ -7,26 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from raggemm._functions.operands import integer_array
-from raggemm._functions.routing import (
-    SCORES,
-    Groups,
-    Router,
-    balance,
-    bias_array,
-    check_top_k,
-    checked_groups,
-    combine,
-    filled_rows,
-    logits_array,
-    rows_of_tokens,
-    scores_for_loss,
-)
-from raggemm._functions.tensors import array, count, flag, float_array, integer
+from raggemm._src import checks, routing
 
 
 def _name(x: Any) -> str:
-    """Of an enumerator of TransformerEngine, or the text itself, in lower case."""
+    """Returns the name of an enumerator of TransformerEngine, or the text itself, in lower case."""
     return str(getattr(x, "name", x)).lower()
 
 
@@ -34,19 +19,19 @@ def _score(score_function: Any) -> str:
     score = _name(score_function)
     if score == "sqrtsoftplus":
         raise NotImplementedError("score_function is 'sqrtsoftplus'; there are 'softmax' and 'sigmoid'")
-    if score not in SCORES:
+    if score not in routing.SCORES:
         raise ValueError(f"score_function is {score_function!r}, must be 'softmax' or 'sigmoid'")
     return score
 
 
-def _groups(num_experts: int, topk: int, num_groups: int, group_topk: int) -> Groups | None:
-    number, group_topk = integer("num_groups", num_groups), integer("group_topk", group_topk)
+def _groups(num_experts: int, topk: int, num_groups: int, group_topk: int) -> routing.Groups | None:
+    number, group_topk = checks.integer("num_groups", num_groups), checks.integer("group_topk", group_topk)
     if group_topk <= 0:
         return None
     if topk < group_topk:
         raise ValueError(f"group_topk is {group_topk}, must be at most topk, {topk}")
-    groups = Groups(number, group_topk, topk // group_topk)
-    return checked_groups(num_experts, topk, groups, ("topk", "group_topk"))
+    groups = routing.Groups(number, group_topk, topk // group_topk)
+    return routing.checked_groups(num_experts, topk, groups, ("topk", "group_topk"))
 
 
 def fused_topk_with_score_function(
@@ -82,21 +67,23 @@ def fused_topk_with_score_function(
     """
     if not isinstance(scaling_factor, int | float):
         raise TypeError(f"scaling_factor: is {type(scaling_factor).__name__}, must be a float or an int")
-    score, layout, topk = _score(score_function), _name(routing_map_format), integer("topk", topk)
+    score, layout, topk = _score(score_function), _name(routing_map_format), checks.integer("topk", topk)
     if layout not in ("bytemap", "bitmap_u8"):
         raise ValueError(f"routing_map_format is {routing_map_format!r}, must be 'bytemap' or 'bitmap_u8'")
-    wide = logits_array(logits)
-    check_top_k("topk", topk, wide)
+    wide = routing.logits_array(logits)
+    routing.check_top_k("topk", topk, wide)
     tokens, experts = wide.shape
-    if flag("compute_aux_scores", compute_aux_scores):
-        values = scores_for_loss(wide, topk, score)
+    if checks.flag("compute_aux_scores", compute_aux_scores):
+        values = routing.scores_for_loss(wide, topk, score)
         chosen = lax.top_k(lax.stop_gradient(values), topk)[1]
     else:
         if expert_bias is not None and score != "sigmoid":
             raise ValueError(f"expert_bias is for score_function 'sigmoid', not {score!r}")
-        bias = None if expert_bias is None else bias_array(expert_bias, experts)
+        bias = None if expert_bias is None else routing.bias_array(expert_bias, experts)
         groups = _groups(experts, topk, num_groups, group_topk)
-        router = Router(topk, score, flag("use_pre_softmax", use_pre_softmax), groups, score == "sigmoid" and topk > 1)
+        router = routing.Router(
+            topk, score, checks.flag("use_pre_softmax", use_pre_softmax), groups, score == "sigmoid" and topk > 1
+        )
         weights, chosen = router(wide, bias)
         values = jnp.zeros_like(wide).at[jnp.arange(tokens)[:, None], chosen].set(weights * float(scaling_factor))
     mask = (chosen[:, :, None] == jnp.arange(experts, dtype=jnp.int32)[None, None]).any(1)
@@ -116,18 +103,17 @@ def fused_moe_aux_loss(probs: Any, tokens_per_expert: Any, topk: int, coeff: flo
     Returns:
       () of the dtype of probs, which alone has a gradient.
     """
-    probs, counts = float_array("probs", probs), integer_array("tokens_per_expert", tokens_per_expert)
+    probs, counts = checks.float_array("probs", probs), checks.integer_array("tokens_per_expert", tokens_per_expert)
     if probs.ndim != 2 or counts.shape != probs.shape[1:]:
         raise ValueError(f"probs is {probs.shape} and tokens_per_expert {counts.shape}, must be [T,E] and [E]")
-    weight, topk = array("coeff", coeff), count("topk", topk, 1)
-    if weight.shape != ():
-        raise ValueError(f"coeff: shape is {weight.shape}, must be ()")
-    return (weight * balance(probs, counts, topk)).astype(probs.dtype)
+    weight, topk = checks.array("coeff", coeff), checks.count("topk", topk, 1)
+    checks.check_shape("coeff", weight, ())
+    return (weight * routing.balance(probs, counts, topk)).astype(probs.dtype)
 
 
 def _flat(name: str, x: Any) -> jax.Array:
     """[T,n] of [T,n] or [batch,sequence,n]."""
-    x = array(name, x)
+    x = checks.array(name, x)
     if x.ndim not in (2, 3):
         raise ValueError(f"{name}: shape is {x.shape}, must have 2 or 3 axes")
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
@@ -186,15 +172,15 @@ def token_dispatch(
       largest first, their experts and their number, with -1 for none; pad_offsets int32 [E], or None without
       align_size; rows of each expert with their padding, int32 [E]).
     """
-    inp, is_routed = _flat("inp", float_array("inp", inp)), _flat("routing_map", routing_map).astype(bool)
-    num_out_tokens, num_experts = count("num_out_tokens", num_out_tokens, 1), is_routed.shape[1]
-    align = 1 if align_size is None else count("align_size", align_size, 1)
+    inp, is_routed = _flat("inp", checks.float_array("inp", inp)), _flat("routing_map", routing_map).astype(bool)
+    num_out_tokens, num_experts = checks.count("num_out_tokens", num_out_tokens, 1), is_routed.shape[1]
+    align = 1 if align_size is None else checks.count("align_size", align_size, 1)
     if len(is_routed) != len(inp) or not num_experts:
         raise ValueError(f"routing_map: shape is {jnp.shape(routing_map)}, must be {inp.shape[0]} tokens by experts")
     rows = _rows(is_routed, (num_out_tokens + num_experts * (align - 1)) // align * align, align)
-    out, of_rows = rows_of_tokens(inp, rows.tokens), None
+    out, of_rows = routing.rows_of_tokens(inp, rows.tokens), None
     if probs is not None:
-        probs = _flat("probs", float_array("probs", probs))
+        probs = _flat("probs", checks.float_array("probs", probs))
         if probs.shape != is_routed.shape:
             raise ValueError(f"probs: shape is {probs.shape}, must be that of routing_map, {is_routed.shape}")
         of_rows = probs.at[rows.tokens, rows.experts].get(mode="fill", fill_value=0)
@@ -213,17 +199,15 @@ def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offs
     Returns:
       [T,H] of the dtype of inp, summed in float32 in the order of the experts, as by raggemm.combine.
     """
-    inp, row_id_map = float_array("inp", inp), integer_array("row_id_map", row_id_map)
-    if inp.ndim != 2:
-        raise ValueError(f"inp: shape is {inp.shape}, must be [M,H]")
+    inp, row_id_map = checks.float_array("inp", inp), checks.integer_array("row_id_map", row_id_map)
+    checks.check_rank("inp", inp, "M,H")
     if row_id_map.ndim != 2 or row_id_map.shape[1] % 2 == 0:
         raise ValueError(f"row_id_map: shape is {row_id_map.shape}, must be [T,2E+1]")
     tokens, num_experts = len(row_id_map), row_id_map.shape[1] // 2
     row, expert = row_id_map[:, :num_experts], row_id_map[:, num_experts:-1]
     if pad_offsets is not None:
-        offsets = integer_array("pad_offsets", pad_offsets)
-        if offsets.shape != (num_experts,):
-            raise ValueError(f"pad_offsets: shape is {offsets.shape}, must be ({num_experts},)")
+        offsets = checks.integer_array("pad_offsets", pad_offsets)
+        checks.check_shape("pad_offsets", offsets, (num_experts,))
         row += offsets[expert].astype(row.dtype)
     is_there = (jnp.arange(num_experts, dtype=row_id_map.dtype)[None] < row_id_map[:, -1:]) & (row >= 0)
     row = jnp.where(is_there, row, len(inp)).reshape(-1)
@@ -231,12 +215,11 @@ def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offs
     pair = jnp.full(len(inp), nowhere, jnp.int32).at[row].set(jnp.arange(nowhere, dtype=jnp.int32), mode="drop")
     token, weights = pair // max(num_experts, 1), None
     if merging_probs is not None:
-        probs = _flat("merging_probs", float_array("merging_probs", merging_probs))
-        if probs.shape != (tokens, num_experts):
-            raise ValueError(f"merging_probs: shape is {probs.shape}, must be ({tokens}, {num_experts})")
+        probs = _flat("merging_probs", checks.float_array("merging_probs", merging_probs))
+        checks.check_shape("merging_probs", probs, (tokens, num_experts))
         expert = expert.reshape(-1).at[pair].get(mode="fill", fill_value=0)
         weights = probs.at[token, expert].get(mode="fill", fill_value=0)
-    return combine(inp, token, tokens, weights)
+    return routing.combine(inp, token, tokens, weights)
 
 
 def sort_chunks_by_index(inp: Any, split_sizes: Any, sorted_indices: Any) -> tuple[jax.Array, jax.Array]:
@@ -250,20 +233,20 @@ def sort_chunks_by_index(inp: Any, split_sizes: Any, sorted_indices: Any) -> tup
     Returns:
       ([T,H], int32 [T]: where each row of inp went).
     """
-    inp = _flat("inp", float_array("inp", inp))
-    sizes = integer_array("split_sizes", split_sizes).astype(jnp.int32)
-    order = integer_array("sorted_indices", sorted_indices)
+    inp = _flat("inp", checks.float_array("inp", inp))
+    sizes = checks.integer_array("split_sizes", split_sizes).astype(jnp.int32)
+    order = checks.integer_array("sorted_indices", sorted_indices)
     if sizes.ndim != 1 or order.shape != sizes.shape:
         raise ValueError(f"split_sizes is {sizes.shape} and sorted_indices {order.shape}, must be [chunks] both")
 
     def moved(sizes: jax.Array, order: jax.Array) -> jax.Array:
-        """Where rows go, when chunks of these sizes are put into this order."""
+        """Returns the positions of rows once chunks of these sizes are put into this order."""
         ends = jnp.cumsum(sizes[order])
         starts = jnp.zeros_like(sizes).at[order].set(ends - sizes[order])
         row = jnp.arange(len(inp), dtype=jnp.int32)
         ends = jnp.cumsum(sizes)
         chunk = jnp.searchsorted(ends, row, side="right")
-        by = filled_rows(starts - (ends - sizes), chunk)
+        by = routing.filled_rows(starts - (ends - sizes), chunk)
         return (row + by).astype(jnp.int32)
 
     came_from = moved(sizes[order], jnp.argsort(order))

@@ -10,11 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._functions.operands import integer_array
-from raggemm._functions.quantize import E4M3, E5M2
-from raggemm._functions.quantized import E2M1, E8M0
-from raggemm._functions.tensors import check_type, float_array, integer
-from raggemm._primitive.call import FLOATS
+from raggemm._src import checks
+from raggemm._src.dtypes import FLOATS
+from raggemm._src.quantization import E2M1, E4M3, E5M2, E8M0
 from raggemm.compat.transformer_engine._ragged import ceiling, most_blocks
 
 F32 = np.dtype(np.float32)
@@ -102,7 +100,7 @@ class GroupedScaledTensor1x:
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("rowwise_tensor", "colwise_tensor"), meta_fields=())
 @dataclasses.dataclass
 class ScaledTensor2x:
-    """What grouped_quantize makes for q_layout ROWWISE_COLWISE."""
+    """The result of grouped_quantize for q_layout ROWWISE_COLWISE."""
 
     rowwise_tensor: GroupedScaledTensor1x
     colwise_tensor: GroupedScaledTensor1x
@@ -129,8 +127,10 @@ class GroupedQuantizer:
 
 
 class QuantizerSet(NamedTuple):
-    """Those of grouped_dense, each None for an array that is not quantized; any object with these attributes will do
-    too."""
+    """The quantizers of grouped_dense, None for an array that is not quantized.
+
+    Any object with these attributes will do too.
+    """
 
     x: Any = None
     kernel: Any = None
@@ -162,7 +162,7 @@ MODES = {
 
 
 def name_of(what: str, value: Any, allowed: Any) -> str:
-    """Of an enum's member or a string, which must be one of `allowed`."""
+    """Returns the name of an enum's member, or a string, if it is one of `allowed`."""
     name = getattr(value, "name", value)
     if name not in allowed:
         raise ValueError(f"{what}: is {value!r}, must be {', '.join(allowed)}")
@@ -194,14 +194,14 @@ class Layout:
         return math.prod(self.shape[self.lead : self.split]), math.prod(self.shape[self.split :])
 
     def turned(self) -> "Layout":
-        """That of each matrix transposed."""
+        """Returns the layout of each matrix transposed."""
         lead, split = self.lead, self.split
         shape = self.shape[:lead] + self.shape[split:] + self.shape[lead:split]
         ragged = None if self.ragged is None else 1 - self.ragged
         return Layout(shape, lead, lead + len(shape) - split, ragged, self.groups, not self.transposed)
 
     def stored(self, axis: int) -> int:
-        """Where an axis of the tensor that is not transposed is."""
+        """Returns the stored axis for an axis of the tensor that is not transposed."""
         if not self.transposed or not -len(self.shape) <= axis < len(self.shape):
             return axis
         axis, first = axis % len(self.shape), self.turned().split
@@ -243,27 +243,20 @@ def is_set(sizes: Any) -> bool:
 
 
 def flattened(name: str, flatten_axis: Any, shape: tuple[int, ...]) -> int:
-    axis = integer("flatten_axis", flatten_axis)
+    axis = checks.integer("flatten_axis", flatten_axis)
     axis += len(shape) if axis < 0 else 0
     if not 0 < axis < len(shape):
         raise ValueError(f"{name}: is {flatten_axis}, must lie between the axes of shape {shape}")
     return axis
 
 
-def group_sizes_of(name: str, x: Any) -> jax.Array:
-    sizes = integer_array(name, x)
-    if sizes.ndim != 1:
-        raise ValueError(f"{name}: shape is {sizes.shape}, must be [G]")
-    return sizes
-
-
 def dims_of(name: str, x: Any) -> tuple[int | None, jax.Array | None]:
-    """Which axis the groups divide, 0 with first_dims and 1 with last_dims, and their sizes."""
+    """Returns the axis that the groups divide, 0 with first_dims and 1 with last_dims, and their sizes."""
     if is_set(x.first_dims) and is_set(x.last_dims):
         raise ValueError(f"{name}: first_dims and last_dims are both set, at most one may be; see raggemm.grouped_gemm")
     for axis, field in enumerate(("first_dims", "last_dims")):
         if is_set(getattr(x, field)):
-            return axis, group_sizes_of(f"{name}.{field}", getattr(x, field))
+            return axis, checks.group_sizes(getattr(x, field), f"{name}.{field}")
     return None, None
 
 
@@ -288,13 +281,6 @@ def stored_block(mode: Mode, is_colwise: bool, transposed: bool) -> tuple[int, i
     return mode.block[::-1] if is_colwise != transposed else mode.block
 
 
-def _flat(name: str, x: Any, length: int, what: str) -> jax.Array:
-    x = jnp.asarray(x)
-    if x.shape != (length,):
-        raise ValueError(f"{name}: shape is {x.shape}, must be ({length},), {what}")
-    return x
-
-
 def scaled(name: str, x: Any) -> Scaled:
     """x, anything with the attributes of a GroupedScaledTensor1x, checked. TypeError and ValueError where it cannot
     be one; elements have no derivative."""
@@ -303,15 +289,18 @@ def scaled(name: str, x: Any) -> Scaled:
     for field, why in (("pre_swizzled", "unswizzled gives such a one"), ("has_rht_applied", "none is rotated here")):
         if getattr(x, field, False):
             raise ValueError(f"{name}.{field}: is True, must be False; {why}")
-    data = _flat(f"{name}.data", x.data, math.prod(layout.shape), f"the elements of original_shape {layout.shape}")
-    check_type(f"{name}.data: of {x.scaling_mode}", data.dtype, mode.elements)
+    data, why = jnp.asarray(x.data), f", the elements of original_shape {layout.shape}"
+    checks.check_shape(f"{name}.data", data, (math.prod(layout.shape),), why=why)
+    checks.check_type(f"{name}.data: of {x.scaling_mode}", data.dtype, mode.elements)
     block = stored_block(mode, x.is_colwise, layout.transposed)
     scale, amax = None, None
     if mode.scale is not None:
-        scale = float_array(f"{name}.scale_inv", x.scale_inv, (mode.scale,))
+        scale = checks.float_array(f"{name}.scale_inv", x.scale_inv, (mode.scale,))
         length = layout.groups if block is None else math.prod(layout.scales(block))
         what = "group" if block is None else f"{block[0]}x{block[1]} of {layout.matrix} as stored"
-        _flat(f"{name}.scale_inv", scale, length, f"one for each {what}, of {layout.groups} groups")
+        checks.check_shape(
+            f"{name}.scale_inv", scale, (length,), why=f", one for each {what}, of {layout.groups} groups"
+        )
         data = jax.lax.stop_gradient(data)
     if mode.has_amax_factor:
         amax = amax_of(f"{name}.amax", getattr(x, "amax", None), layout.groups)
@@ -322,7 +311,7 @@ def amax_of(name: str, amax: Any, groups: int) -> jax.Array:
     """(G,), or () of one for all groups, in float32."""
     if amax is None:
         raise ValueError(f"{name}: is None, must have the shape ({groups},), (1,) or ()")
-    amax = float_array(name, amax).astype(F32)
+    amax = checks.float_array(name, amax).astype(F32)
     if amax.shape not in ((groups,), (1,), ()):
         raise ValueError(f"{name}: shape is {amax.shape}, must be ({groups},), (1,) or ()")
     return amax if amax.shape == (groups,) else amax.reshape(())

@@ -1,0 +1,206 @@
+"""`python expert_processes.py`: one layer of experts over several processes, which exchange tokens over loopback.
+
+Every process has one device and its share of the experts and of the tokens, runs the layer forward and backward both
+ways, and compares with the whole layer on its own device. The bytes are what the kernel counted on its sockets.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from raggemm import expert_parallel
+from raggemm.expert_parallel import Routing
+
+TOKENS, MODEL, HIDDEN, EXPERTS, TOP_K = 1024, 256, 512, 32, 4  # tokens of all processes, width, hidden width
+TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2}  # by the dtype of tokens and experts; of the largest element
+ROUNDS = 5
+TIMEOUT = 300  # seconds
+AXIS = "expert"
+WAYS = {"all_gather": expert_parallel.by_all_gather, "all_to_all": expert_parallel.by_all_to_all}
+
+
+def _operands(dtype: str) -> dict[str, np.ndarray]:
+    """All tokens and experts, the same in each process. Some experts are popular, as in a real model."""
+    rng = np.random.default_rng(0)
+    popularity = rng.permutation(1 / np.arange(2, EXPERTS + 2))
+    # The largest of logits with Gumbel noise are a draw without replacement.
+    ids = np.argsort(-np.log(popularity) - rng.gumbel(size=(TOKENS, EXPERTS)), axis=1)[:, :TOP_K]
+    weights = rng.random((TOKENS, TOP_K))
+
+    def normal(*shape: int) -> np.ndarray:
+        return (rng.normal(size=shape) / np.sqrt(shape[-2])).astype(jnp.dtype(dtype))
+
+    return {
+        "tokens": rng.normal(size=(TOKENS, MODEL)).astype(jnp.dtype(dtype)),
+        "expert_ids": ids.astype(np.int32),
+        "weights": (weights / weights.sum(1, keepdims=True)).astype(np.float32),
+        "up": normal(EXPERTS, MODEL, HIDDEN),
+        "down": normal(EXPERTS, HIDDEN, MODEL),
+    }
+
+
+def _layer(way, *options):
+    def layer(operands: dict[str, jax.Array]) -> jax.Array:
+        experts = expert_parallel.mlp(operands["up"], operands["down"])
+        routing = Routing(operands["expert_ids"], operands["weights"], EXPERTS)
+        return way(experts, operands["tokens"], routing, *options)
+
+    return layer
+
+
+def _with_gradients(layer):
+    """Jitted: operands -> (the layer's result, the gradients of a loss)."""
+
+    def loss(floats, expert_ids):
+        out = layer({**floats, "expert_ids": expert_ids})
+        return jnp.sin(out).sum(), out
+
+    def run(operands):
+        floats = {name: x for name, x in operands.items() if name != "expert_ids"}
+        gradients, out = jax.grad(loss, has_aux=True)(floats, operands["expert_ids"])
+        return {"out": out, **gradients}
+
+    return jax.jit(run)
+
+
+def _received_bytes() -> int:
+    """By all TCP sockets of this process so far: tcpi_bytes_received of struct tcp_info in linux/tcp.h."""
+    total = 0
+    for descriptor in pathlib.Path("/proc/self/fd").iterdir():
+        try:
+            if not os.readlink(descriptor).startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(descriptor.name))) as connection:
+                information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
+                total += struct.unpack_from("=Q", information, 128)[0]
+        except (OSError, struct.error):  # gone, or not TCP
+            continue
+    return total
+
+
+def _error(got: jax.Array, want: np.ndarray) -> float:
+    """Of this process' part of an array, in units of the largest element of the whole."""
+    (shard,) = got.addressable_shards
+    part, want = np.asarray(shard.data).astype(np.float32), want.astype(np.float32)
+    return float(np.abs(part - want[shard.index]).max() / np.abs(want).max())
+
+
+def _run_way(way, operands: dict[str, Any], wanted: dict[str, np.ndarray]) -> dict[str, Any]:
+    mesh = Mesh(np.array(jax.devices()), (AXIS,))
+    sharding = NamedSharding(mesh, PartitionSpec(AXIS))
+    sharded = {name: jax.make_array_from_callback(x.shape, sharding, x.__getitem__) for name, x in operands.items()}
+    spec = PartitionSpec(AXIS)
+    run = _with_gradients(jax.shard_map(_layer(way, AXIS), mesh=mesh, in_specs=spec, out_specs=spec))
+    results = jax.block_until_ready(run(sharded))
+    before, seconds = _received_bytes(), []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        jax.block_until_ready(run(sharded))
+        seconds.append(time.perf_counter() - start)
+    return {
+        "bytes": (_received_bytes() - before) / ROUNDS,
+        "ms": 1e3 * statistics.median(seconds),
+        "error": _error(results["out"], wanted["out"]),
+        "gradients": max(_error(x, wanted[name]) for name, x in results.items() if name != "out"),
+    }
+
+
+def _worker(arguments: argparse.Namespace) -> None:
+    """One of the processes: prints its figures as one line of JSON."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        f"127.0.0.1:{arguments.port}", num_processes=arguments.processes, process_id=arguments.worker
+    )
+    if arguments.dtype == "bfloat16":
+        expert_parallel.check_processes()
+    operands = _operands(arguments.dtype)
+    wanted = jax.tree.map(np.asarray, _with_gradients(_layer(expert_parallel.on_one_device))(operands))
+    share = EXPERTS // arguments.processes
+    rows = int((operands["expert_ids"] // share == arguments.worker).sum())
+    print(json.dumps({"rows": rows, "ways": {n: _run_way(way, operands, wanted) for n, way in WAYS.items()}}))
+    jax.distributed.shutdown()
+
+
+def _environment(processes: int) -> dict[str, str]:
+    """One device for each process, and its share of the CPUs."""
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    threads = max(1, len(os.sched_getaffinity(0)) // processes)
+    return os.environ | {
+        "XLA_FLAGS": " ".join(x for x in flags if "host_platform_device_count" not in x),
+        "JAX_PLATFORMS": "cpu",
+        "OMP_NUM_THREADS": str(threads),
+    }
+
+
+def _run_processes(processes: int, dtype: str) -> list[dict[str, Any]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, __file__, f"--processes={processes}", f"--dtype={dtype}"]
+    workers = [
+        subprocess.Popen(
+            [*command, f"--port={port}", f"--worker={i}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=_environment(processes),
+        )
+        for i in range(processes)
+    ]
+    results, deadline = [], time.monotonic() + TIMEOUT
+    try:
+        for i, worker in enumerate(workers):
+            out, errors = worker.communicate(timeout=max(1, deadline - time.monotonic()))
+            if worker.returncode:
+                raise SystemExit(f"process {i} failed with {worker.returncode}:\n{errors}")
+            results.append(json.loads(out.splitlines()[-1]))
+    finally:
+        for worker in workers:
+            worker.kill()
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--processes", type=int, default=2, help=f"a divisor of {EXPERTS}")
+    parser.add_argument("--dtype", choices=TOLERANCES, default="float32", help="of tokens and experts")
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.processes < 1 or EXPERTS % arguments.processes:
+        parser.error(f"--processes is {arguments.processes}, must be a divisor of {EXPERTS}")
+    if arguments.worker is not None:
+        _worker(arguments)
+        return
+
+    experts = f"{TOP_K} of {EXPERTS} experts each, hidden {HIDDEN}, {arguments.dtype}"
+    print(f"{TOKENS} tokens of {MODEL}, {experts}; forward+backward")
+    print("       way  process   rows  received MiB       ms  error of out  of gradients")
+    results, tolerance = _run_processes(arguments.processes, arguments.dtype), TOLERANCES[arguments.dtype]
+    for way in WAYS:
+        for i, result in enumerate(results):
+            got = result["ways"][way]
+            print(
+                f"{way:>10}  {i:7}  {result['rows']:5}  {got['bytes'] / 2**20:12.2f}  {got['ms']:7.1f}"
+                f"  {got['error']:12.2g}  {got['gradients']:12.2g}"
+            )
+    errors = [got[kind] for result in results for got in result["ways"].values() for kind in ("error", "gradients")]
+    if not max(errors) <= tolerance:
+        raise SystemExit(f"expert_processes: FAILED, an error is {max(errors)}, more than {tolerance}")
+    print(f"expert_processes: OK ({arguments.processes} processes)")
+
+
+if __name__ == "__main__":
+    main()

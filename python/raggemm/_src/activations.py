@@ -1,0 +1,58 @@
+"""Activations in JAX, for derivatives and batches of what the custom calls compute (include/raggemm/activation.h)."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from raggemm._src.library import tables
+
+
+def _swiglu_oai(gate: jax.Array, up: jax.Array) -> jax.Array:
+    """gpt-oss': both are clamped, the gate from above only."""
+    gate = jnp.minimum(gate, 7)
+    return gate * jax.nn.sigmoid(1.702 * gate) * (jnp.clip(up, -7, 7) + 1)
+
+
+@jax.custom_jvp
+def _normal_cdf(x: jax.Array) -> jax.Array:
+    """Returns the distribution function of the standard normal distribution.
+
+    jax 0.12.0.1 cannot differentiate erfc within shard_map: its own polynomial then mixes values that vary over devices
+    with some that do not.
+    """
+    return 0.5 * jax.lax.erfc(-math.sqrt(0.5) * x)
+
+
+@_normal_cdf.defjvp
+def _normal_cdf_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    (x,), (x_dot,) = primals, tangents
+    return _normal_cdf(x), x_dot * (jnp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi)))
+
+
+def _gelu_tanh(x: jax.Array) -> jax.Array:
+    """Computes gelu_tanh with a sigmoid, as the kernels do.
+
+    1 + tanh loses all digits where tanh is near -1, and XLA's tanh differs by version.
+    """
+    return x * jax.nn.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
+
+
+# Functions of one array, which with a gate is multiplied by up; gpt-oss' is one of both.
+_ACTIVATIONS = {
+    "SILU": jax.nn.silu,
+    "GELU": lambda x: x * _normal_cdf(x),
+    "GELU_TANH": _gelu_tanh,
+    "RELU": jax.nn.relu,
+    "QUICK_GELU": lambda x: x * jax.nn.sigmoid(1.702 * x),
+}
+NEEDS_A_GATE = {"SWIGLU_OAI": _swiglu_oai}
+ACTIVATIONS = tuple(map(str.upper, tables()["activations"]))  # the values of the attribute `activation`
+
+
+def activated(activation: str, gate: jax.Array | None, up: jax.Array) -> jax.Array:
+    if gate is None:
+        return _ACTIVATIONS[activation](up)
+    if activation in NEEDS_A_GATE:
+        return NEEDS_A_GATE[activation](gate, up)
+    return _ACTIVATIONS[activation](gate) * up

@@ -1,0 +1,243 @@
+"""Checks of the other arguments of a product: sizes, offsets, result, precision and epilogue."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from raggemm._src import checks
+from raggemm._src.activations import ACTIVATIONS, NEEDS_A_GATE
+from raggemm._src.call import PACKED, STRIDED, Mode
+from raggemm._src.dtypes import FLOATS, added_types, compute_dtype, listed
+from raggemm._src.operands import EQUAL_COUNTS, Operand, Words, check_layout, check_quantized_types, check_types
+
+
+class Options(NamedTuple):
+    """The optional arguments of grouped_gemm."""
+
+    c: Any = None
+    bias: Any = None
+    alpha: Any = None
+    beta: Any = None
+    group_offset: Any = None
+    num_actual_groups: int | None = None
+    out_size: int | None = None
+    out_layout: str = STRIDED
+    preferred_element_type: Any = None
+    precision: Any = None
+    activation: str | None = None
+    gate: Any = None
+    row_index: Any = None
+
+
+def processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Options) -> int:
+    """Returns the number of processed groups, of those that the sizes count."""
+    counts = {name: sizes.shape[0] for name, sizes in (lhs.dims | rhs.dims).items()}
+    counts |= {f"the group axis of {x.name}": x.data.shape[0] for x in (lhs, rhs) if x.has_group_axis}
+    (first, total), *others = counts.items()
+    local = total
+    for name, count in others:
+        if mode is not Mode.RAGGED_M and count != total:
+            raise ValueError(f"{name} has {count} groups, but {first} has {total}")
+        if count > total:
+            raise ValueError(f"{name} has {count} groups, more than the {total} of {first}")
+        local = count
+    said = f"{list(counts)[-1]} has {local} groups"
+    if options.num_actual_groups is not None:
+        local = checks.integer("num_actual_groups", options.num_actual_groups)
+        said = f"num_actual_groups is {local}"
+        if mode is not Mode.RAGGED_K:
+            raise ValueError("num_actual_groups is for ragged K; elsewhere a group axis tells it")
+        if not 0 <= local <= total:
+            raise ValueError(f"{said}, must be in [0, {total}], as {first} has {total} groups")
+    if local < total and options.group_offset is None:
+        raise ValueError(f"{said}, but {first} has {total}: {EQUAL_COUNTS}")
+    return local
+
+
+def checked_out_extent(mode: Mode, local: int, out_size: int | None, out_layout: str) -> int | None:
+    check_layout("out_layout", out_layout)
+    if mode is not Mode.ALL_RAGGED:
+        if out_size is not None:
+            raise ValueError("out_size is for all ragged; elsewhere the operands tell the shape of out")
+        return local if mode is Mode.RAGGED_K else None
+    if out_size is None or out_layout != PACKED:
+        raise ValueError(f'all ragged needs out_size and out_layout="PACKED", got {out_size} and {out_layout!r}')
+    out_size = checks.integer("out_size", out_size)
+    if out_size < 0:
+        raise ValueError(f"out_size is {out_size}, must be at least 0")
+    return out_size
+
+
+def checked_out_dtype(words: Words, preferred: Any, lhs: Operand, rhs: Operand) -> Any:
+    if lhs.factors is None and rhs.factors is None:
+        dtype = checks.result_dtype(jnp.result_type(lhs.data, rhs.data) if preferred is None else preferred)
+        check_types(words, lhs.data.dtype, rhs.data.dtype, dtype)
+        return dtype
+    check_quantized_types(words, lhs.data.dtype, rhs.data.dtype)
+    floats = [x.data for x in (lhs, rhs) if x.data.dtype in FLOATS]
+    default = jnp.result_type(*floats) if floats else np.dtype(np.float32)
+    return checks.result_dtype(preferred, default, FLOATS)
+
+
+def operand_scales(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, jax.Array]:
+    """Returns the scales and zero points of lhs or rhs by name, blocks with the axes of the canonical shape."""
+    given: dict[str, jax.Array] = {}
+    if x.factors is None:
+        return given
+    for word, slot, factor in (("scale", "scale", x.factors.scale), ("zero_point", "zero", x.factors.zero)):
+        if factor is None:
+            continue
+        if mode in (Mode.RAGGED_N, Mode.ALL_RAGGED):
+            raise ValueError(f"{x.name}.{word} is for ragged M, ragged K and uniform")
+        if factor.ndim == 1 and factor.shape != (groups,):
+            raise ValueError(
+                f"{x.name}.{word}: shape is {factor.shape}, must be ({groups},), one for each processed group"
+            )
+        if factor.ndim > 1:
+            if x.layout == PACKED and x.last_dims is not None:
+                raise ValueError(f"{x.name}.{word}: shape is {factor.shape}, must be () or (G,) with layout PACKED")
+            if x.rank != 2 + x.has_group_axis:
+                raise ValueError(f"{x.name}.{word}: blocks are of matrices, but data has the shape {x.data.shape}")
+            ragged = 0 if x.last_dims is None else -1
+            if x.dims and factor.shape[ragged] not in (1, x.data.shape[ragged]):  # blocks that groups may cut
+                factor = jnp.repeat(factor, x.data.shape[ragged] // factor.shape[ragged], ragged)
+            factor = factor.reshape(1, *(() if x.has_group_axis else (1,)), *factor.shape)
+        given[f"{side}_{slot}"] = factor
+    return given
+
+
+def checked_offset(x: Any, mode: Mode) -> jax.Array | None:
+    offset = checks.group_offset(x)
+    if mode in (Mode.RAGGED_M, Mode.RAGGED_K) or isinstance(x, jax.core.Tracer):  # the custom call checks the value
+        return offset
+    if (value := np.asarray(x).item()) != 0:
+        raise ValueError(f"group_offset is {value}, must be 0 but for ragged M and ragged K")
+    return None
+
+
+def checked_rows(row_index: Any, mode: Mode, lhs: Operand) -> jax.Array:
+    index = checks.integer_array("row_index", row_index)
+    if mode is not Mode.RAGGED_M or lhs.contracts_first:
+        raise ValueError(f"row_index is for ragged M, for the rows of {lhs.name} with first_dims")
+    if lhs.factors is not None or lhs.data.dtype not in FLOATS:
+        raise TypeError(f"row_index is for rows of floats, {lhs.name} has {lhs.data.dtype}")
+    return checks.check_rank("row_index", index, "M")
+
+
+def checked_c(name: str, c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    c = checks.array(name, c)
+    if c.dtype != dtype:
+        raise TypeError(f"{name}: dtype is {c.dtype}, must be out's {dtype}")
+    if c.shape != shape:
+        raise ValueError(f"{name}: shape is {c.shape}, must be out's {shape}")
+    return c
+
+
+def checked_bias(name: str, bias: Any, mode: Mode, groups: int, free_shape: tuple[int, ...], compute: Any) -> jax.Array:
+    if mode in (Mode.RAGGED_N, Mode.ALL_RAGGED):
+        raise ValueError(f"{name} is for ragged M, ragged K and uniform, where N is the same for all groups")
+    bias = checks.array(name, bias)
+    allowed = tuple(dtype for dtype in added_types(compute) if dtype != jnp.float64 or compute == jnp.float64)
+    if bias.dtype not in allowed:
+        raise TypeError(f"{name}: dtype is {bias.dtype}, must be {listed(allowed)} beside sums in {compute}")
+    shape = (groups, math.prod(free_shape))
+    if bias.shape not in (shape, (groups, *free_shape)):
+        raise ValueError(f"{name}: shape is {bias.shape}, must be {shape}, one row for each processed group")
+    return bias.reshape(shape)
+
+
+def checked_values(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
+    """alpha or beta."""
+    x = checks.array(name, x)
+    is_number = x.ndim == 0 and x.weak_type and x.dtype.kind in ("i" if compute == jnp.int32 else "if")
+    if not is_number:
+        checks.check_type(name, x.dtype, added_types(compute))
+    return checks.check_shape(name, x, (), (groups,), why=", one value for each processed group").astype(compute)
+
+
+def checked_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute: Any) -> jax.Array | None:
+    """The gate, if there is one."""
+    if activation is None:
+        if gate is not None:
+            raise ValueError("gate is given without activation")
+        return None
+    checks.choice("activation", activation, map(str.lower, ACTIVATIONS))
+    if compute != jnp.float32:
+        raise TypeError(f"activation: {activation!r} is for sums in float32, these are in {compute}")
+    if gate is None:
+        if activation.upper() in NEEDS_A_GATE:
+            raise ValueError(f"activation: {activation!r} needs gate")
+        return None
+    gate = checks.float_array("gate", gate, tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32))
+    if gate.shape != shape:
+        raise ValueError(f"gate: shape is {gate.shape}, must be out's {shape}")
+    return gate
+
+
+def accumulation(c: Any, dtype: Any, beta: int, name: str = "existing_out") -> dict[str, Any]:
+    """The options of grouped_gemm that stand for megablox' existing_out, or what else a front end calls it."""
+    if c is None:
+        return {}
+    c, dtype = checks.array(name, c), jax.dtypes.canonicalize_dtype(checks.dtype_of("preferred_element_type", dtype))
+    if c.dtype != dtype:
+        raise ValueError(f"{name}: dtype is {c.dtype}, must be preferred_element_type {dtype}")
+    return {"c": c, "beta": beta}
+
+
+class _Preset(NamedTuple):
+    operands: set[str]
+    sums: str
+    attribute: str = ""
+
+
+# Types of operands that a preset takes, the type of its sums, and the attribute. Other presets round operands or sums
+# in their own ways.
+_PRESETS = {
+    lax.DotAlgorithmPreset.F16_F16_F32: _Preset({"float16"}, "float32"),
+    lax.DotAlgorithmPreset.BF16_BF16_F32: _Preset({"bfloat16"}, "float32"),
+    lax.DotAlgorithmPreset.BF16_BF16_F32_X3: _Preset({"float32"}, "float32", "BF16_X3"),
+    lax.DotAlgorithmPreset.BF16_BF16_F32_X6: _Preset({"float32"}, "float32", "BF16_X6"),
+    lax.DotAlgorithmPreset.F32_F32_F32: _Preset({str(x) for x, s in FLOATS.items() if s == np.float32}, "float32"),
+    lax.DotAlgorithmPreset.F64_F64_F64: _Preset(set(map(str, FLOATS)), "float64"),
+}
+
+
+def default_precision(precision: Any) -> Any:
+    """Returns jax_default_matmul_precision for None, as functions of jax.lax do."""
+    return jax.config.jax_default_matmul_precision if precision is None else precision  # type: ignore[attr-defined]
+
+
+def precision_attribute(precision: Any, lhs: Any, rhs: Any, out: Any) -> str:
+    """Returns the attribute for a product of these dtypes, or "" for the default.
+
+    Products are exact then and sums made in float32 or float64, which is as precise as any jax.lax.Precision. A
+    DotAlgorithmPreset must say just that, or be one of float32 as products of bfloat16. Raises NotImplementedError
+    where it is another, ValueError where `precision` is none of what jax.lax takes.
+    """
+    if isinstance(precision, str) and precision in lax.DotAlgorithmPreset.__members__:
+        precision = lax.DotAlgorithmPreset[precision]
+    if isinstance(precision, lax.DotAlgorithm):
+        raise NotImplementedError(f"precision: {precision} is not supported, only presets are")
+    if isinstance(precision, lax.DotAlgorithmPreset):
+        if precision is lax.DotAlgorithmPreset.DEFAULT:
+            return ""
+        preset = _PRESETS.get(precision)
+        if preset and {lhs.name, rhs.name} <= preset.operands and compute_dtype(lhs, rhs, out).name == preset.sums:
+            return preset.attribute
+        raise NotImplementedError(
+            f"precision: {precision.name} is not supported for {lhs}, {rhs} and a result of {out}"
+        )
+    pair = precision if isinstance(precision, tuple | list) else (precision, precision)
+    if len(pair) != 2:
+        raise ValueError(f"precision: {precision} has {len(pair)} parts, must have one for lhs and one for rhs")
+    try:
+        for one in pair:
+            if one is not None:
+                lax.Precision(one)
+    except (TypeError, ValueError):
+        raise ValueError(f"precision is {precision!r}, must be what jax.lax takes") from None
+    return ""

@@ -1,0 +1,257 @@
+"""jax.lax's ragged_dot_general as one call: from its dimension numbers to canonical operands.
+
+The package's own ragged_dot_general checks what comes here, override.py lowers jax.lax's own function to it.
+"""
+
+import functools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from raggemm._src import versions
+from raggemm._src.call import Arguments, Call, Storage
+from raggemm._src.dtypes import INTEGERS, PARTS_OF_BYTES
+from raggemm._src.primitive import bind
+
+Parts = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]  # axes of data, as placed() says
+
+
+def _as_blocks(factor: jax.Array, shape: tuple[int, ...], parts: Parts, ragged: int | None) -> jax.Array:
+    """[P, second axis or 1, rows, columns], each of which is the product of some axes of data, whose rank factor has.
+
+    What the custom call has no name for is repeated: of collapsed axes those before the last one that is divided, for
+    blocks of one size; and where groups divide an axis, blocks of it, and of the problems and replicas that it is
+    stacked from.
+    """
+    x = factor.transpose([axis for part in parts for axis in part])
+    extents = [shape[axis] for part in parts for axis in part]
+    stacked = math.prod(shape[axis] for part in parts[:2] for axis in part) > 1
+    merged, at = [], 0
+    for index, part in enumerate(parts):
+        axes = range(at, at + len(part))
+        at = axes.stop
+        divided = max((axis for axis in axes if x.shape[axis] != 1), default=-1)
+        if index == 0 or (index == 1 and ragged is not None):
+            whole = at
+        elif index == 1 or ragged in part:
+            whole = at if divided != -1 or (index == 2 and stacked) else 0
+        else:
+            whole = divided
+        for axis in axes:
+            if axis < whole and x.shape[axis] != extents[axis]:
+                x = jnp.repeat(x, extents[axis] // x.shape[axis], axis)
+        merged.append(math.prod(x.shape[axis] for axis in axes))
+    return x.reshape(merged)
+
+
+def placed(
+    factors: dict[str, jax.Array],
+    side: str,
+    x: jax.Array,
+    parts: Parts,
+    groups: int,
+    ragged: int | None = None,
+) -> dict[str, jax.Array]:
+    """The factors of lhs or rhs, as operands of a call.
+
+    Args:
+      factors: of both sides, by the names that operands of a call have, as QuantizedTensor has them.
+      x: data, as it was given.
+      parts: its axes that are problems, the second axis of the canonical shape, rows and columns.
+      groups: how many are processed. ValueError where a factor of [G] has others.
+      ragged: the axis of data that groups divide, if they do.
+    """
+    canonical = {}
+    for name, factor in factors.items():
+        if not name.startswith(side):
+            continue
+        if factor.ndim == 1 and x.ndim > 2:
+            factor = factor.reshape(-1, *[1] * (x.ndim - 1))
+        if factor.ndim == x.ndim:
+            canonical[name] = _as_blocks(factor, x.shape, parts, ragged)
+            continue
+        if factor.ndim and factor.shape != (groups,):
+            word = name.replace("_zero", ".zero_point").replace("_scale", ".scale")
+            raise ValueError(f"{word}: shape is {factor.shape}, must be ({groups},), one for each processed group")
+        canonical[name] = jnp.broadcast_to(factor, (math.prod(x.shape[axis] for axis in parts[0]), 1, groups))
+    return canonical
+
+
+BASIC = lax.RaggedDotDimensionNumbers(
+    dot_dimension_numbers=(((1,), (1,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
+)
+
+_NARROW = ("int8", "int16", "uint8", "uint16")
+SIZES_DTYPES = (*_NARROW, *map(str, INTEGERS))  # dtypes of group_sizes; ragged_dot_general() takes the wide ones
+_DIMS_NAMES = ("group_sizes",)
+
+
+def widened(group_sizes: Any) -> Any:
+    return group_sizes.astype(np.int32) if group_sizes.dtype.name in _NARROW else group_sizes
+
+
+def _bytes_of(x: jax.Array, out: np.dtype) -> jax.Array:
+    """x, of bytes where the result is of int32: the custom call has that for them alone."""
+    return x.astype(PARTS_OF_BYTES[x.dtype][1]) if out == np.int32 and x.dtype in PARTS_OF_BYTES else x
+
+
+def _is_identity(axes: Sequence[int]) -> bool:
+    return list(axes) == list(range(len(axes)))
+
+
+def _arranged(x: jax.Array, lead: Sequence[int], rows: Sequence[int], cols: Sequence[int]) -> tuple[jax.Array, bool]:
+    """x as [lead..., rows..., cols...], or as [lead..., cols..., rows...] where it lies so; and whether it does."""
+    swapped = [*lead, *cols, *rows]
+    if _is_identity(swapped) and not _is_identity([*lead, *rows, *cols]):
+        return x, True
+    return x.transpose([*lead, *rows, *cols]), False
+
+
+def _sizes(x: Any, axes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(x.shape[axis] for axis in axes)
+
+
+class Result(NamedTuple):
+    """Fields of a Call."""
+
+    dtype: np.dtype
+    precision: str
+
+
+class _Axes:
+    """The axes of lhs and rhs by their role. Contracted axes are in the order of rhs, so that weights need not move."""
+
+    def __init__(self, numbers: lax.RaggedDotDimensionNumbers, lhs_rank: int, rhs_rank: int):
+        (left, right), (self.lhs_batch, self.rhs_batch) = numbers.dot_dimension_numbers
+        (self.ragged,) = numbers.lhs_ragged_dimensions
+        self.group = tuple(numbers.rhs_group_dimensions)
+        self.is_contracting, self.is_batch = self.ragged in left, self.ragged in self.lhs_batch
+        if not self.is_contracting:
+            pairs = sorted(zip(left, right, strict=True), key=operator.itemgetter(1))
+            left, right = tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
+        self.left, self.right = left, right
+        self.lhs_free = [a for a in range(lhs_rank) if a not in (*left, *self.lhs_batch)]
+        self.rhs_free = [a for a in range(rhs_rank) if a not in (*right, *self.rhs_batch, *self.group)]
+
+    @property
+    def ragged_side(self) -> Sequence[int]:
+        """The axes of lhs that the ragged one is among, batch axes apart."""
+        return self.left if self.is_contracting else self.lhs_free
+
+
+def _ragged_first(x, lead, free, ragged, trans_if_first):
+    """x as [lead, ragged, free] or, where it lies so, [lead, free, ragged]; canonical, with its storage."""
+    matrix, last = _arranged(x, lead, [ragged], free)
+    return matrix, Storage(last=0, trans=not trans_if_first) if last else Storage(first=0, trans=trans_if_first)
+
+
+def _parts(storage: Storage, free: Sequence[int], ragged: int) -> tuple[Sequence[int], Sequence[int]]:
+    """The axes of what _ragged_first gives that are rows, and those that are columns."""
+    return ((ragged,), free) if storage.last is None else (free, (ragged,))
+
+
+def _dims(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> jax.Array:
+    """[P,R,G]: sizes [batch..., outer axes..., G] or [G], the same for all axes of lhs inside the ragged one."""
+    side = axes.ragged_side
+    position = side.index(axes.ragged)
+    batch, outer, inner = (_sizes(lhs, part) for part in (axes.lhs_batch, side[:position], side[position + 1 :]))
+    groups = group_sizes.shape[-1]
+    if group_sizes.ndim > 1:
+        group_sizes = group_sizes.reshape(*batch, *outer, *[1] * len(inner), groups)
+    sizes = jnp.broadcast_to(group_sizes, (*batch, *outer, *inner, groups))
+    return sizes.reshape(math.prod(batch), math.prod((*outer, *inner)), groups)
+
+
+def _noncontracting(lhs, rhs, group_sizes, optional, factors, axes: _Axes, result: Result):
+    """[b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...]: one of m... is ragged, the others are replicas."""
+    rest = [a for a in axes.lhs_free if a != axes.ragged]
+    batch, k, n = _sizes(lhs, axes.lhs_batch), math.prod(_sizes(lhs, axes.left)), math.prod(_sizes(rhs, axes.rhs_free))
+    left, storage = _ragged_first(lhs, [*axes.lhs_batch, *rest], axes.left, axes.ragged, trans_if_first=False)
+    right, rhs_trans = _arranged(rhs, [*axes.rhs_batch, *axes.group], axes.right, axes.rhs_free)
+    p, r, m = math.prod(batch), math.prod(_sizes(lhs, rest)), lhs.shape[axes.ragged]
+    groups = rhs.shape[axes.group[0]]
+    left = left.reshape(p, r, *((k, m) if storage.trans else (m, k)))
+    right = right.reshape(p, groups, *((n, k) if rhs_trans else (k, n)))
+    call = Call(storage, Storage(trans=rhs_trans), Storage(first=0), *result, dims_names=_DIMS_NAMES)
+    matrix = (axes.rhs_free, axes.right) if rhs_trans else (axes.right, axes.rhs_free)
+    lhs_parts = (axes.lhs_batch, rest, *_parts(storage, axes.left, axes.ragged))
+    optional |= placed(factors, "lhs", lhs, lhs_parts, groups, axes.ragged)
+    optional |= placed(factors, "rhs", rhs, (axes.rhs_batch, axes.group, *matrix), groups)
+    out = bind(call, Arguments(left, right, (_dims(group_sizes, lhs, axes),), optional))
+    out = out.reshape(*batch, *_sizes(lhs, rest), m, *_sizes(rhs, axes.rhs_free))
+    ragged_now = len(batch) + len(rest)
+    return jnp.moveaxis(out, ragged_now, len(batch) + axes.lhs_free.index(axes.ragged))
+
+
+def _contracting(lhs, rhs, group_sizes, optional, factors, axes: _Axes, result: Result):
+    """[b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...]: one of k... is ragged, replicas over the others are
+    summed."""
+    index = axes.left.index(axes.ragged)
+    left_rest, right_rest = ([a for i, a in enumerate(side) if i != index] for side in (axes.left, axes.right))
+    batch, m, n = _sizes(lhs, axes.lhs_batch), _sizes(lhs, axes.lhs_free), _sizes(rhs, axes.rhs_free)
+    left, lhs_storage = _ragged_first(lhs, [*axes.lhs_batch, *left_rest], axes.lhs_free, axes.ragged, True)
+    right, rhs_storage = _ragged_first(rhs, [*axes.rhs_batch, *right_rest], axes.rhs_free, axes.right[index], False)
+    p, r, k = math.prod(batch), math.prod(_sizes(lhs, left_rest)), lhs.shape[axes.ragged]
+
+    def canonical(x, storage, free):
+        return x.reshape(p, r, *((math.prod(free), k) if storage.last is not None else (k, math.prod(free))))
+
+    groups = group_sizes.shape[-1]
+    call = Call(lhs_storage, rhs_storage, Storage(), *result, out_extent=groups, dims_names=_DIMS_NAMES)
+    operands = canonical(left, lhs_storage, m), canonical(right, rhs_storage, n)
+    lhs_parts = (axes.lhs_batch, left_rest, *_parts(lhs_storage, axes.lhs_free, axes.ragged))
+    rhs_parts = (axes.rhs_batch, right_rest, *_parts(rhs_storage, axes.rhs_free, axes.right[index]))
+    optional |= placed(factors, "lhs", lhs, lhs_parts, groups, axes.ragged)
+    optional |= placed(factors, "rhs", rhs, rhs_parts, groups, axes.right[index])
+    out = bind(call, Arguments(*operands, (_dims(group_sizes, lhs, axes),), optional))
+    return jnp.moveaxis(out.reshape(*batch, groups, *m, *n), len(batch), 0)
+
+
+def _batched(lhs, rhs, factors, axes: _Axes, result: Result):
+    """[b...,m...,k...] x [b...,k...,n...] -> [b...,m...,n...]: one of b... is ragged, which changes nothing."""
+    batch, m, n = _sizes(lhs, axes.lhs_batch), _sizes(lhs, axes.lhs_free), _sizes(rhs, axes.rhs_free)
+    k, groups = math.prod(_sizes(lhs, axes.left)), math.prod(batch)
+    left, lhs_trans = _arranged(lhs, axes.lhs_batch, axes.lhs_free, axes.left)
+    right, rhs_trans = _arranged(rhs, axes.rhs_batch, axes.right, axes.rhs_free)
+    left = left.reshape(1, groups, *((k, math.prod(m)) if lhs_trans else (math.prod(m), k)))
+    right = right.reshape(1, groups, *((math.prod(n), k) if rhs_trans else (k, math.prod(n))))
+    call = Call(Storage(trans=lhs_trans), Storage(trans=rhs_trans), Storage(), *result)
+    lhs_parts = ((), axes.lhs_batch, *((axes.left, axes.lhs_free) if lhs_trans else (axes.lhs_free, axes.left)))
+    rhs_parts = ((), axes.rhs_batch, *((axes.rhs_free, axes.right) if rhs_trans else (axes.right, axes.rhs_free)))
+    optional = placed(factors, "lhs", lhs, lhs_parts, groups)
+    optional |= placed(factors, "rhs", rhs, rhs_parts, groups)
+    return bind(call, Arguments(left, right, (), optional)).reshape(*batch, *m, *n)
+
+
+@functools.partial(jax.jit, static_argnames=("numbers", "result"), inline=True)
+def ragged_dot_general(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    group_sizes: jax.Array,
+    group_offset: jax.Array | None = None,
+    factors: dict[str, jax.Array] | None = None,
+    *,
+    numbers: lax.RaggedDotDimensionNumbers,
+    result: Result,
+) -> jax.Array:
+    """The product, of checked operands. lhs and rhs: of types that go together, group_sizes: int32, int64 or uint32,
+    group_offset: the same, with one element, and not with a ragged batch axis. factors: scales and zero points of lhs
+    and rhs, by the names that they have as operands of a call."""
+    lhs, rhs = (_bytes_of(versions.gathered(x), result.dtype) for x in (lhs, rhs))
+    group_sizes = versions.gathered(group_sizes)
+    factors = {name: versions.gathered(x) for name, x in (factors or {}).items()}
+    axes = _Axes(numbers, lhs.ndim, rhs.ndim)
+    if axes.is_batch:
+        return _batched(lhs, rhs, factors, axes, result)
+    optional: dict[str, jax.Array] = {}
+    if group_offset is not None:
+        problems = math.prod(_sizes(lhs, axes.lhs_batch))
+        optional["group_offset"] = jnp.broadcast_to(group_offset, (problems, 1))
+    form = _contracting if axes.is_contracting else _noncontracting
+    return form(lhs, rhs, group_sizes, optional, factors, axes, result)

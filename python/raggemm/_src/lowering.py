@@ -1,0 +1,153 @@
+"""Lowering on CPU: the custom calls that the primitives become."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from raggemm._src import library, options, sharding, versions
+from raggemm._src.call import Arguments, Call, OptionalOperand, Term, flat_shape
+from raggemm._src.dtypes import FLOATS, compute_dtype
+from raggemm._src.mlp_primitive import BackwardCall, backward_p, mlp_p, tangent_p
+from raggemm._src.mlp_reference import REQUIRED, Args, MlpCall
+from raggemm._src.primitive import grouped_gemm_p
+
+
+def _register(primitive: Primitive, function_of: Callable[..., Callable[..., Any]]) -> None:
+    """Lowers a primitive to the function that `function_of(ctx, call)` returns."""
+
+    def rule(ctx, *operands, call):
+        if others := set(ctx.platforms or ctx.module_context.platforms) - {"cpu"}:
+            names = ", ".join(sorted(others))
+            raise NotImplementedError(f"raggemm: {primitive.name} runs on the platform cpu only, not on {names}")
+        return mlir.lower_fun(function_of(ctx, call), multiple_results=primitive.multiple_results)(ctx, *operands)
+
+    mlir.register_lowering(primitive, rule)
+
+
+def _blocks_argument(call: Call, args: Arguments, operand: OptionalOperand, x: jax.Array) -> jax.Array:
+    p, second, *blocks = x.shape
+    data, storage = (args.lhs, call.lhs) if operand.side == "lhs" else (args.rhs, call.rhs)
+    if not storage.per_group:
+        if storage.first is not None and p * second != 1:  # one of all rows, or one of each
+            blocks[0] = data.shape[2]
+        return jnp.broadcast_to(x, (p, second, *blocks)).reshape(p * second * blocks[0], blocks[1])
+    groups = data.shape[1]
+    if p != 1 and second != groups:
+        x, second = jnp.broadcast_to(x, (p, groups, *blocks)), groups
+    return x.reshape(p * second, *blocks)
+
+
+def _optional_argument(call: Call, args: Arguments, operand: OptionalOperand, replicas: int) -> jax.Array:
+    x = args.optional[operand.name]
+    if operand.is_blocks(x):
+        return _blocks_argument(call, args, operand, x)
+    if not operand.axes:
+        return x.reshape(flat_shape(x.shape, call.out))
+    if operand.of_groups:
+        return x.reshape(math.prod(x.shape[:3]), *x.shape[3:])
+    if operand.term is Term.ROWS:
+        p, _, rows = x.shape
+        return jnp.broadcast_to(x, (p, replicas, rows)).reshape(p * replicas * rows)
+    return jnp.broadcast_to(x, (x.shape[0], replicas))
+
+
+def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.Array:
+    """Calls the library. options: attributes that say how to compute the call."""
+    args = call.named(flat)
+    shape = call.out_shape(args)
+    dims = {name: args.dims[index] for name, index in call.ragged.items()}
+    unset = jnp.zeros((0,), np.int32)
+    slots = [dims.get(f"{operand}_{axis}", unset) for operand in ("lhs", "rhs", "out") for axis in ("first", "last")]
+    replicas = args.dims[0].shape[1] if dims else 1
+    optional = {x.name: _optional_argument(call, args, x, replicas) for x in args.given}
+    if call.overwrites_c and "c" in optional:
+        optional["beta"] = jnp.zeros((), compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype))
+
+    groups = np.prod(args.dims[0].shape) if dims else shape[0] * shape[1]
+    constant, per_group = library.workspace_coefficients(len(dims))
+    results = (
+        jax.ShapeDtypeStruct(flat_shape(shape, call.out), call.dtype),
+        jax.ShapeDtypeStruct((constant + per_group * groups,), np.int64),
+    )
+    aliases = {2 + len(slots) + list(optional).index("c"): 0} if "c" in optional else None
+    attributes = call.attributes() | ({"operands": ",".join(optional)} if optional else {})
+    if names := call.names():
+        attributes["names"] = names
+    # Every index of no rows is wrong, which XLA must not leave out with what has no elements.
+    is_check = "row_index" in optional and args.lhs.shape[2] == 0
+    with jax.named_scope(call.mode.name.lower()):
+        out, _ = jax.ffi.ffi_call(library.TARGET, results, input_output_aliases=aliases, has_side_effect=is_check)(
+            args.lhs.reshape(flat_shape(args.lhs.shape, call.lhs)),
+            args.rhs.reshape(flat_shape(args.rhs.shape, call.rhs)),
+            *slots,
+            *optional.values(),
+            **attributes,
+            **options,
+        )
+    return out.reshape(shape)
+
+
+def _grouped_gemm_function(ctx, call: Call) -> Callable[..., jax.Array]:
+    function = functools.partial(_grouped_gemm_call, options=options.attributes())
+    if sharding.is_enabled() and versions.divides_programs(ctx):
+        return sharding.partitioned(call, function, ctx.avals_in, ctx.avals_out[0].shape)
+    return functools.partial(function, call=call)
+
+
+def _mlp_custom_call(
+    target: str, operands: Sequence[Any], avals: Sequence[Any], extents: Sequence[int], words: Args
+) -> Any:
+    results = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
+    workspace = jax.ShapeDtypeStruct((library.moe_mlp_workspace(target, *extents),), np.int64)
+    given = {name: word for name, word in words.items() if word}
+    # A call without tokens has nothing to compute, but rows that name one are an error: XLA would leave it out.
+    is_check = all(0 in result.shape for result in results)
+    with jax.named_scope(target.removeprefix("raggemm_").removesuffix("_v1")):
+        return jax.ffi.ffi_call(target, (*results, workspace), has_side_effect=is_check)(*operands, **given)[:-1]
+
+
+def _extents(call: MlpCall, args: Args) -> tuple[int, ...]:
+    (tokens, hidden), (rows,), (groups,) = (args[name].shape for name in ("x", "row_tokens", "group_sizes"))
+    return tokens, hidden, call.intermediate(args), rows, groups
+
+
+def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
+    """Calls the library, or computes grouped GEMMs if extents are symbols, for which there is no workspace size."""
+    extents = _extents(call, call.named(flat))
+    if any(map(jax.export.is_symbolic_dim, extents)):
+        return call(*flat)
+    extents = *extents, avals[0].dtype != np.float32, "row_slots" in call.operands
+    return _mlp_custom_call(library.MLP_TARGET, flat, avals, extents, call.attributes() | options)
+
+
+def _mlp_backward_call(*flat, call: BackwardCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
+    """Does the same for the gradients."""
+    args = call.call.named(flat[: len(call.call.names)])
+    extents = _extents(call.call, args)
+    if any(map(jax.export.is_symbolic_dim, extents)):
+        return call(*flat)
+    elements = (args[name].dtype for name in ("x", "w_up", "w_down"))  # w_gate is as w_up
+    element_bytes = max(dtype.itemsize for dtype in elements if dtype in FLOATS)
+    is_narrow = {name: aval.dtype != np.float32 for name, aval in zip(call.wanted, avals, strict=True)}
+    sums_tokens = is_narrow.pop("x", False)
+    extents = *extents, element_bytes, sums_tokens, any(is_narrow.values())
+    operands = [*flat[: len(REQUIRED)], flat[-1], *flat[len(REQUIRED) : -1]]
+    words = call.attributes() | options
+    return _mlp_custom_call(library.MLP_BACKWARD_TARGET, operands, avals, extents, words)
+
+
+def _with_results(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
+    return lambda ctx, call: functools.partial(function, call=call, avals=ctx.avals_out, options=options.attributes())
+
+
+_register(grouped_gemm_p, _grouped_gemm_function)
+_register(mlp_p, _with_results(_mlp_call))
+_register(backward_p, _with_results(_mlp_backward_call))
+_register(tangent_p, lambda ctx, call: call)

@@ -1,0 +1,137 @@
+"""The JAX primitives of the experts' MLP, and their derivatives.
+
+Products that derivatives are made of are behind jax.checkpoint, so that a gradient keeps only the arguments.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import Primitive
+from jax.interpreters import ad
+
+from raggemm._src.call import to_blocks
+from raggemm._src.mlp_reference import MlpCall, cotangents
+from raggemm._src.primitive import def_compiled_impl
+
+# Takes arguments; gives the value, then the first products where they are kept.
+mlp_p = Primitive("moe_mlp")
+# Takes arguments, what was kept, and tangents of some arguments, in which it is linear.
+tangent_p = Primitive("moe_mlp_tangent")
+# Takes arguments, what was kept, and the cotangent of the value; gives those of some arguments.
+backward_p = Primitive("moe_mlp_backward")
+mlp_p.multiple_results = backward_p.multiple_results = True
+
+
+@dataclasses.dataclass(frozen=True)
+class TangentCall:
+    """The one static parameter of the primitive of tangents."""
+
+    call: MlpCall
+    moved: tuple[int, ...]  # indices of the arguments with tangents
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        return tuple(self.call.names[i] for i in self.moved)
+
+    def split(self, flat: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        """Arguments, what was kept, tangents."""
+        count, rest = len(self.call.names), len(flat) - len(self.moved)
+        return flat[:count], flat[count:rest], flat[rest:]
+
+    def of_moved(self, primals: Sequence[Any]) -> Callable[..., jax.Array]:
+        """The value as a function of the arguments that have tangents."""
+        value = jax.checkpoint(lambda *flat: self.call(*flat)[0])
+        return _of_moved(value, primals, self.moved)
+
+    def __call__(self, *flat: Any) -> jax.Array:
+        primals, _, dots = self.split(flat)
+        return jax.jvp(self.of_moved(primals), [primals[i] for i in self.moved], list(dots))[1]
+
+    def out_avals(self, *flat: Any) -> Any:
+        return self.call.out_avals(*self.split(flat)[0])[0]
+
+    def __repr__(self) -> str:
+        return f"{self.call}({', '.join(self.wanted)})"
+
+
+@dataclasses.dataclass(frozen=True)
+class BackwardCall:
+    """The one static parameter of the primitive of gradients."""
+
+    call: MlpCall
+    wanted: tuple[str, ...]
+
+    def attributes(self) -> dict[str, str | bool]:
+        operands = ",".join((*self.call.operands, *self.call.kept))
+        return self.call.attributes() | {"operands": operands, "results": ",".join(self.wanted)}
+
+    def __call__(self, *flat: Any) -> list[jax.Array]:
+        """Computes grouped GEMMs, from arguments alone."""
+        args = self.call.named(flat[: len(self.call.names)])
+        found = cotangents(self.call, args, flat[-1], self.wanted)
+        return [found[name] for name in self.wanted]
+
+    def out_avals(self, *flat: Any) -> list[Any]:
+        args = self.call.named(flat[: len(self.call.names)])
+        return [args[name].update(weak_type=False) for name in self.wanted]
+
+    def __repr__(self) -> str:
+        return f"{self.call}({', '.join(self.wanted)})"
+
+
+def _of_moved(function: Callable[..., Any], flat: Sequence[Any], moved: Sequence[int]) -> Callable[..., Any]:
+    """A function of flat arguments as one of some of them."""
+
+    def of_moved(*values: Any) -> Any:
+        changed = list(flat)
+        for i, value in zip(moved, values, strict=True):
+            changed[i] = value
+        return function(*changed)
+
+    return of_moved
+
+
+def _moved(tangents: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero))
+
+
+def _jvp(primals, tangents, *, call: MlpCall):
+    moved = _moved(tangents)
+    dots = [tangents[i] for i in moved]
+    if call.keeps:  # a derivative of a derivative
+        return jax.jvp(_of_moved(call, primals, moved), [primals[i] for i in moved], dots)
+    of = TangentCall(dataclasses.replace(call, keeps=call.saves_products), moved)
+    out, *kept = mlp_p.bind(*primals, call=of.call)
+    return [out], [tangent_p.bind(*primals, *kept, *dots, call=of)]
+
+
+def _jvp_of_sequence(primals, tangents, *, call: TangentCall | BackwardCall):
+    moved = _moved(tangents)
+    function = _of_moved(call, primals, moved)
+    return jax.jvp(function, [primals[i] for i in moved], [tangents[i] for i in moved])
+
+
+def _tangent_transpose(ct, *flat, call: TangentCall):
+    primals, kept, dots = call.split(flat)
+    none = [None] * (len(primals) + len(kept))
+    if isinstance(ct, ad.Zero):
+        return [*none, *[None] * len(dots)]
+    if any(name.endswith("_scale") for name in call.wanted):
+        _, pull = jax.vjp(call.of_moved(primals), *[primals[i] for i in call.moved])
+        return [*none, *pull(ct)]
+    args = call.call.named(primals)
+    plain, matrices = call.call.unpacked(args)
+    of = BackwardCall(plain, call.wanted)
+    found = dict(zip(call.wanted, backward_p.bind(*plain.flat(matrices), *kept, ct, call=of), strict=True))
+    for name in call.call.columns(args).keys() & found.keys():
+        found[name] = to_blocks(found[name], args[name].shape[3])
+    return [*none, *[found[name] for name in call.wanted]]
+
+
+for _p in (mlp_p, tangent_p, backward_p):
+    def_compiled_impl(_p)
+    _p.def_abstract_eval(lambda *avals, call: call.out_avals(*avals))
+    ad.primitive_jvps[_p] = _jvp if _p is mlp_p else _jvp_of_sequence
+ad.primitive_transposes[tangent_p] = _tangent_transpose

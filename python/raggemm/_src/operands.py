@@ -1,0 +1,251 @@
+"""The operands lhs and rhs of a product: what they may be, and their checks."""
+
+import dataclasses
+import functools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from raggemm._src import checks
+from raggemm._src.call import COLUMN_BLOCKS, PACKED, STRIDED
+from raggemm._src.dtypes import QUANTIZED, listed, odd_type
+from raggemm._src.tensors import GroupedTensor
+
+
+class Words(NamedTuple):
+    """Names in errors: the words of a front end for the arguments of grouped_gemm."""
+
+    lhs: str = "lhs"
+    rhs: str = "rhs"
+    sizes: str | None = None  # name of every dims array; None: as in lhs.first_dims
+    c: str = "c"
+    bias: str = "bias"
+    row_index: str = "row_index"
+
+
+# Ends the errors of a call whose matrices and group sizes differ in number.
+EQUAL_COUNTS = "the two must be equal, unless group_offset says which group is the first"
+
+
+def check_types(words: Words, lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> None:
+    """Floats go with floats, in any mix; bytes with bytes, for int32; narrow: as odd_type says."""
+    if (odd := odd_type(lhs, rhs, out, narrow)) is not None:
+        name, allowed = odd
+        word = {"lhs": words.lhs, "rhs": words.rhs, "result": "preferred_element_type"}[name]
+        dtype = {"lhs": lhs, "rhs": rhs, "result": out}[name]
+        beside = f"with {words.lhs} of {lhs} and {words.rhs} of {rhs}"
+        hint = checks.STAND_FOR_NUMBERS if {lhs, rhs} & set(QUANTIZED) else ""
+        raise TypeError(f"{word}: dtype is {dtype}, must be {listed(allowed)} {beside}{hint}")
+
+
+def check_quantized_types(words: Words, lhs: Any, rhs: Any) -> None:
+    """Checks types of a pair with scales. All go together but two of float8_e5m2."""
+    if lhs == rhs == jnp.float8_e5m2:
+        raise TypeError(f"{words.lhs} and {words.rhs} are both of float8_e5m2: one of them must have more digits")
+
+
+def check_layout(name: str, layout: str) -> None:
+    if not isinstance(layout, str) or layout not in (STRIDED, PACKED):
+        raise ValueError(f'{name} is {layout!r}, must be "STRIDED" or "PACKED"')
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("data", "first_dims", "last_dims", "factors"),
+    meta_fields=("name", "axes", "sizes_name", "layout", "has_group_axis", "columns"),
+)
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """lhs or rhs, checked by itself: data with its contracted axes, which are adjacent and sorted."""
+
+    name: str
+    data: jax.Array
+    axes: tuple[int, ...]
+    first_dims: jax.Array | None = None
+    last_dims: jax.Array | None = None
+    sizes_name: str | None = "group_sizes"  # name of the dims arrays; None: as in lhs.first_dims
+    layout: str = STRIDED
+    has_group_axis: bool = False
+    factors: checks.Factors | None = None
+    columns: int | None = None  # columns of PackedWeights, whose data is [G,T,K,B]
+
+    @classmethod
+    def parse(cls, name: str, sizes_name: str | None, x: Any, axes: Sequence[int]) -> "Operand":
+        tensor = x if isinstance(x, GroupedTensor) else GroupedTensor(x)
+        data, factors, columns = checks.weight_parts(name, tensor.data)
+        check_layout(f"{name}.layout", tensor.layout)
+        first_dims, last_dims = (
+            None if x is None else checks.group_sizes(x, sizes_name or f"{name}.{word}")
+            for word, x in (("first_dims", tensor.first_dims), ("last_dims", tensor.last_dims))
+        )
+        both = first_dims is not None and last_dims is not None
+        if both and (data.ndim != 1 or tensor.layout != PACKED):
+            raise ValueError(
+                f"{name}: with first_dims and last_dims data must be 1-D with layout PACKED, got shape {data.shape} "
+                f"with {tensor.layout}"
+            )
+        contracted = _normalized(name, axes, 2 if both else data.ndim if columns is None else 3)
+        if both and len(contracted) == 2:
+            raise ValueError(f"{name}: contracting_dims {contracted} must be one axis of each group's own matrix")
+        layout = tensor.layout if columns is None else COLUMN_BLOCKS
+        operand = cls(name, data, contracted, first_dims, last_dims, sizes_name, layout, factors=factors)
+        return dataclasses.replace(operand, columns=columns).with_checked_blocks()
+
+    def with_checked_blocks(self) -> "Operand":
+        """The same, where PackedWeights can be contracted so."""
+        if self.columns is not None and (self.axes != (1,) or self.dims):
+            raise ValueError(
+                f"{self.name}: PackedWeights are [G,K,N] of ragged M, contracted over axis 1, whatever was packed; "
+                "unprepack them for other products"
+            )
+        return self
+
+    @functools.cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Returns the shape of data, and of PackedWeights the one before packing."""
+        if self.columns is None:
+            return self.data.shape
+        return (self.data.shape[0], self.data.shape[2], self.columns)
+
+    @functools.cached_property
+    def rank(self) -> int:
+        """Returns the rank of data, or of each group's own matrix if both axes are ragged."""
+        return 2 if len(self.dims) == 2 else len(self.shape)
+
+    @functools.cached_property
+    def dims(self) -> dict[str, jax.Array]:
+        """The dims arrays that are set, by name."""
+        named = {"first_dims": self.first_dims, "last_dims": self.last_dims}
+        return {self.sizes_name or f"{self.name}.{x}": sizes for x, sizes in named.items() if sizes is not None}
+
+    @functools.cached_property
+    def contracts_first(self) -> bool:
+        """True if the matrix is [contracted, free] rather than [free, contracted]."""
+        if self.rank == len(self.axes):  # no free axis, so that it is either
+            return self.first_dims is not None
+        return self.axes[0] == self.has_group_axis
+
+    @functools.cached_property
+    def ragged_axis(self) -> str | None:
+        """The axis that the groups divide: "free", "contracted" or "both"."""
+        if len(self.dims) != 1:
+            return "both" if self.dims else None
+        return "contracted" if (self.first_dims is not None) == self.contracts_first else "free"
+
+    def with_group_axis(self) -> "Operand":
+        """The same with axis 0 as the group axis."""
+        if self.axes[0] == 0:
+            raise ValueError(
+                f"{self.name}: axis 0 of shape {self.shape} is the group axis, behind which contracting_dims "
+                f"must lie, got {self.axes}"
+            )
+        return dataclasses.replace(self, has_group_axis=True)
+
+    def check_sides(self) -> None:
+        """The contracted axes must be the first or the last ones behind the group axis."""
+        if self.axes[0] != self.has_group_axis and self.axes[-1] != self.rank - 1:
+            raise ValueError(
+                f"{self.name}: contracting_dims {self.axes} lie in the middle of shape {self.shape}, must be the "
+                f"first or the last axes{' behind the group axis' if self.has_group_axis else ''}"
+            )
+
+    @property
+    def free_shape(self) -> tuple[int, ...]:
+        shape = enumerate(self.shape)
+        return tuple(n for axis, n in shape if axis >= self.has_group_axis and axis not in self.axes)
+
+    @property
+    def contracted_shape(self) -> tuple[int, ...]:
+        return tuple(self.shape[axis] for axis in self.axes)
+
+    @property
+    def canonical_shape(self) -> tuple[int, ...]:
+        """[1,G,rows,cols] with a group axis, else [1,1,rows,cols], or [1,1,length] with both axes ragged."""
+        if self.ragged_axis == "both":
+            return (1, 1, *self.data.shape)
+        if self.columns is not None:
+            return (1, *self.data.shape)
+        matrix = [math.prod(self.free_shape), math.prod(self.contracted_shape)]
+        if self.contracts_first:
+            matrix.reverse()
+        return (1, self.data.shape[0] if self.has_group_axis else 1, *matrix)
+
+
+def _normalized(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Contracted axes counted from the front; refuses all but sorted adjacent ones."""
+    try:
+        axes = tuple(map(operator.index, axes))
+    except TypeError:
+        raise ValueError(f"{name}: contracting_dims {axes} must be integers") from None
+    if not axes:
+        raise ValueError(f"{name}: contracting_dims names no axis")
+    if any(not -rank <= axis < rank for axis in axes):
+        raise ValueError(f"{name}: contracting_dims {axes} are out of range for rank {rank}")
+    normalized = tuple(axis % rank for axis in axes)
+    if normalized != tuple(range(normalized[0], normalized[0] + len(normalized))):
+        order = "unsorted" if list(normalized) != sorted(normalized) else "not adjacent"
+        raise ValueError(f"{name}: contracting_dims {axes} are {order}, must be adjacent axes in order")
+    return normalized
+
+
+def check_contraction(lhs: Operand, rhs: Operand) -> None:
+    """The contracted extents agree: axis by axis, or as products where one operand splits the axis and one does not."""
+    a, b = lhs.contracted_shape, rhs.contracted_shape
+    if a != b if len(a) == len(b) else math.prod(a) != math.prod(b):
+        said = f"{lhs.name} contracts {a} of shape {lhs.shape}, but {rhs.name} contracts {b} of shape {rhs.shape}"
+        raise ValueError(f"{said}{contraction_hint(lhs, rhs)}")
+
+
+def contraction_hint(lhs: Operand, rhs: Operand) -> str:
+    """Returns a hint if one of the two seems to hold two elements in a byte, else nothing."""
+    a, b = math.prod(lhs.contracted_shape), math.prod(rhs.contracted_shape)
+    return checks.nibbles_hint(lhs.data.dtype, a, b) or checks.nibbles_hint(rhs.data.dtype, b, a)
+
+
+def matrices(
+    lhs: Any, rhs: Any, group_sizes: Any, axes: tuple[int, int], rhs_rank: int = 3, error: type[Exception] = ValueError
+) -> tuple[Operand, Operand]:
+    """lhs [rows, cols] and rhs, contracted over `axes`; `error` where they cannot be. With an rhs of rank 3 the groups
+    divide the rows of lhs, with one of rank 2 the contracted axis of both."""
+    (lhs, lhs_factors), (rhs, rhs_factors, columns) = (
+        checks.quantized_parts("lhs", lhs),
+        checks.weight_parts("rhs", rhs),
+    )
+    group_sizes = checks.integer_array("group_sizes", group_sizes)
+    left = Operand("lhs", lhs, axes[:1], factors=lhs_factors)
+    right = Operand("rhs", rhs, axes[1:], factors=rhs_factors, columns=columns)
+    for name, shape, rank in (
+        ("lhs", left.shape, 2),
+        ("rhs", right.shape, rhs_rank),
+        ("group_sizes", group_sizes.shape, 1),
+    ):
+        if len(shape) != rank:
+            raise error(f"{name}: shape is {shape}, must have {rank} axes")
+    right = right.with_checked_blocks()
+    if left.shape[axes[0]] != right.shape[axes[1]]:
+        raise error(
+            f"axis {axes[0]} of lhs, shape {left.shape}, and axis {axes[1]} of rhs, shape {right.shape}, are "
+            f"contracted, but differ: {left.shape[axes[0]]} and {right.shape[axes[1]]}{contraction_hint(left, right)}"
+        )
+    if rhs_rank == 3:
+        return dataclasses.replace(left, first_dims=group_sizes), right
+    ragged = [{"last_dims" if axis else "first_dims": group_sizes} for axis in axes]
+    return dataclasses.replace(left, **ragged[0]), dataclasses.replace(right, **ragged[1])
+
+
+def parsed(words: Words, lhs: Any, rhs: Any, contracting_dims: Any) -> tuple[Operand, Operand]:
+    """The operands of grouped_gemm, each checked by itself."""
+    try:
+        axes = tuple(map(tuple, contracting_dims))
+    except TypeError:
+        axes = ()
+    if len(axes) != 2:
+        raise ValueError(f"contracting_dims must be (lhs_axes, rhs_axes), as in ((1,), (1,)), got {contracting_dims}")
+    return (
+        Operand.parse(words.lhs, words.sizes, lhs, axes[0]),
+        Operand.parse(words.rhs, words.sizes, rhs, axes[1]),
+    )
