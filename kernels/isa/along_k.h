@@ -25,7 +25,7 @@ struct FmaStepsAlongK {
   static constexpr bool kHasScales = false;
 
   explicit FmaStepsAlongK(const MicrokernelArgs& args)
-      : a(static_cast<const T*>(args.a)), b(static_cast<const T*>(args.b)), b_stride(args.b_stride) {}
+      : a(static_cast<const T*>(args.a)), b(static_cast<const T*>(args.b.data)), b_stride(args.b.stride) {}
 
   RAGGEMM_INLINE void Next(Tile& sums) { Last(sums, kGroup); }
   RAGGEMM_INLINE void Last(Tile& sums, int64_t steps) {

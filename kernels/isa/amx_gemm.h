@@ -87,7 +87,7 @@ template <class V, class Tiles, class A, int kRowTiles>
 void AmxGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
   char* totals = static_cast<char*>(args.chain);
-  if (args.start) {
+  if (args.begin == Begin::kZero) {
     Tiles::template Zero<0>();
     Tiles::template Zero<1>();
     if constexpr (kRowTiles == 2) {
@@ -98,10 +98,10 @@ void AmxGemm(const MicrokernelArgs& args) {
     MoveTotals<Tiles, kRowTiles, true>(totals, kStripLine);
   }
 
-  Prefetch prefetch = *args.prefetch;
+  Prefetch prefetch = *args.side.prefetch;
   const int64_t steps = (args.k + kTileSteps<V> - 1) / kTileSteps<V>;
-  const int64_t slices = args.ahead != nullptr ? args.ahead->count : 0;
-  const char *a = static_cast<const char*>(args.a), *b = static_cast<const char*>(args.b);
+  const int64_t slices = args.side.pack != nullptr ? args.side.pack->count : 0;
+  const char *a = static_cast<const char*>(args.a), *b = static_cast<const char*>(args.b.data);
   int64_t lines_due = 0, slices_due = 0;
   for (int64_t step = 0; step < steps; ++step) {
     DotStep<Tiles, A, ElementOf<V>, kRowTiles>(a, b);
@@ -111,21 +111,21 @@ void AmxGemm(const MicrokernelArgs& args) {
     FetchDue(prefetch, steps, lines_due);
     slices_due += slices;
     if (slices_due < steps) continue;
-    PackSlices(*args.ahead, slices_due / steps);
+    PackSlices(*args.side.pack, slices_due / steps);
     slices_due %= steps;
   }
-  MoveOn(prefetch, args.prefetch);
+  MoveOn(prefetch, args.side.prefetch);
 
-  const int64_t stride = args.result_stride * static_cast<int64_t>(sizeof(T));
-  if (args.finish && !args.nontemporal) {
-    MoveTotals<Tiles, kRowTiles, false>(static_cast<char*>(args.result), stride);
+  const int64_t stride = args.out.stride * static_cast<int64_t>(sizeof(T));
+  if (args.end == End::kStore && !args.out.nontemporal) {
+    MoveTotals<Tiles, kRowTiles, false>(static_cast<char*>(args.out.data), stride);
     return;
   }
   MoveTotals<Tiles, kRowTiles, false>(totals, kStripLine);
-  if (!args.finish) return;
+  if (args.end == End::kKeepChain) return;
   for (int64_t i = 0; i < kRowTiles * kTileRows; ++i) {
     const T* from = reinterpret_cast<const T*>(totals + i * kStripLine);
-    T* to = static_cast<T*>(args.result) + i * args.result_stride;
+    T* to = static_cast<T*>(args.out.data) + i * args.out.stride;
     for (int64_t j = 0; j < 2 * V::kWidth; j += V::kWidth) V::Stream(to + j, V::Load(from + j));
   }
 }
@@ -133,7 +133,7 @@ void AmxGemm(const MicrokernelArgs& args) {
 // Bytes by whether lhs has the sign of rhs, else it has the other one.
 template <class V, class Tiles, class Other, int kRowTiles>
 void AmxByteGemm(const MicrokernelArgs& args) {
-  if (args.alike) return AmxGemm<V, Tiles, ElementOf<V>, kRowTiles>(args);
+  if (args.same_format) return AmxGemm<V, Tiles, ElementOf<V>, kRowTiles>(args);
   AmxGemm<V, Tiles, Other, kRowTiles>(args);
 }
 

@@ -290,9 +290,9 @@ struct LaneSteps {
 
   LaneSteps(const MicrokernelArgs& args, int64_t k, int64_t column)
       : a(static_cast<const uint32_t*>(args.a) + k / kGroup * kMr),
-        b(static_cast<typename V::Source>(args.b) + (k * args.b_stride + column)),
-        b_stride(args.b_stride) {
-    scales.Read(args.scales, k, column);
+        b(static_cast<typename V::Source>(args.b.data) + (k * args.b.stride + column)),
+        b_stride(args.b.stride) {
+    scales.Read(args.b.scales, k, column);
   }
 
   RAGGEMM_INLINE void Next(Tile& sums) { Last(sums, kGroup); }

@@ -53,30 +53,53 @@ struct BlockScales {
 };
 inline constexpr int64_t kScaleSteps = 32;
 
-// chain[i][j] = start ? +0 : chain[i][j];  for kk < k: chain[i][j] = fma(a[kk][i], b[kk][j], chain[i][j]), in the order
-// of the arithmetic; finish: result[i][j] = first ? chain[i][j] : total[i][j] + chain[i][j]; else chain is stored back.
-// With KernelRow::adds_totals `chain` is the total: +0 at the start, all chains of k are added to it, and finish stores
-// it to result; then first is set.
+// Where an accumulation chain begins, and what happens to it after the last step of a call.
+enum class Begin : uint8_t {
+  kZero,    // The chain begins at +0.
+  kResume,  // The chain continues from `chain`.
+};
+enum class End : uint8_t {
+  kKeepChain,  // The chain goes to `chain`, for the next call.
+  kStore,      // The chain goes to `out`.
+  kAddTotal,   // total + chain goes to `out`.
+};
+
+// rhs, packed or in its stored layout.
+struct RhsView {
+  const void* data;         // Row kk starts at data + kk * stride, in the element type that the kernel reads.
+  int64_t stride;           // Elements. The width of a packed strip.
+  BlockScales scales = {};  // Only in the stored layout.
+};
+
+struct OutView {
+  void* data;                // The type of the sums. May be `total`.
+  int64_t stride;            // Elements.
+  bool nontemporal = false;  // Stores bypass the caches. Data and stride are then multiples of a vector.
+};
+
+// Work that a kernel does next to its sums.
 struct PackAhead;
-struct MicrokernelArgs {
-  int64_t k;          // beside the last steps of a panel a multiple of KernelRow::k_step
-  const void* a;      // [k][mr] in the layout of panels, with a vector of slack
-  const void* b;      // row kk starts at b + kk * b_stride elements; the kernel's own element type
-  int64_t b_stride;   // of strips, their width
-  void* strip;        // [k][nr] in the layout of panels, written by the expanding kernels
-  void* chain;        // T [mr][nr]; not read when start, not written when finish, but that sweeps leave garbage there
-  const void* total;  // T [mr][nr], read when finish and not first
-  void* result;       // T, row stride result_stride elements; may be total; untouched unless finish
-  int64_t result_stride;
-  int64_t columns;  // of sweeping kernels: how many; then the row stride of chain and total, too
-  bool start;
-  bool finish;
-  bool first;
-  bool nontemporal;    // result goes past the caches; it and its stride are then multiples of a vector
-  bool alike = false;  // lhs and rhs are of one format
+struct SideWork {
   Prefetch* prefetch;
-  PackAhead* ahead;         // null, or with kernels that pack ahead what they shall pack
-  BlockScales scales = {};  // of rhs as it lies
+  PackAhead* pack = nullptr;  // Only for kernels that pack ahead.
+};
+
+// The sums of one register tile over k steps, with T the type of the sums. The chain of each element is fma(a[kk][i],
+// b[kk][j], chain), in the order of the arithmetic. Kernels with KernelRow::adds_totals keep the total in `chain` and add
+// all chains of k to it. Their `end` is never kAddTotal.
+struct MicrokernelArgs {
+  int64_t k;      // A multiple of KernelRow::k_step, except for the last steps of a panel.
+  const void* a;  // A packed panel [k][mr] with a vector of slack.
+  RhsView b;
+  int64_t columns;    // Streaming kernels only: the number of columns, and the row stride of chain and total.
+  void* strip;        // [k][nr] in the layout of packed strips. Kernels that store a strip write it.
+  void* chain;        // T [mr][nr]. Streaming kernels leave garbage here at the end.
+  const void* total;  // T [mr][nr]
+  OutView out;
+  Begin begin;
+  End end;
+  bool same_format = false;  // True if lhs and rhs have the same format.
+  SideWork side;
 };
 using Microkernel = void(const MicrokernelArgs&);
 
@@ -96,7 +119,7 @@ struct PackArgs {
   Prefetch* prefetch;  // by transposed; rows takes null
   // Packs lhs, for an rhs of the same format or another: VPDPBUSD multiplies a byte with a sign by one without, SDOT
   // two with one, so for them the top bits of some lhs are flipped, and their kernels subtract what that adds.
-  bool is_lhs = false, alike = false;
+  bool is_lhs = false, same_format = false;
   BlockScales scales = {};  // taken by packers of f4e2m1fn
 };
 using Pack = void(const PackArgs&);

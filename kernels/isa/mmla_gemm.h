@@ -51,8 +51,8 @@ struct MmlaSteps {
 
   explicit MmlaSteps(const MicrokernelArgs& args)
       : a(static_cast<const uint64_t*>(args.a)),
-        b(static_cast<const Element*>(args.b)),
-        b_stride(args.b_stride),
+        b(static_cast<const Element*>(args.b.data)),
+        b_stride(args.b.stride),
         strip(static_cast<uint64_t*>(args.strip)) {}
 
   RAGGEMM_INLINE void Begin(Tile& sums) {
@@ -151,7 +151,7 @@ template <class V, int kMr, MmlaFrom kFrom>
 void MmlaGemm(const MicrokernelArgs& args) {
   constexpr int kNv = V::kStrip;
   if constexpr (V::kHasSigns) {
-    if (!args.alike) return TileGemm<V, MmlaSteps<V, kMr, kNv, kFrom, false>, kMr, kNv>(args);
+    if (!args.same_format) return TileGemm<V, MmlaSteps<V, kMr, kNv, kFrom, false>, kMr, kNv>(args);
   }
   TileGemm<V, MmlaSteps<V, kMr, kNv, kFrom, true>, kMr, kNv>(args);
 }

@@ -121,15 +121,15 @@ struct FmaSteps {
 
   explicit FmaSteps(const MicrokernelArgs& args, int64_t k = 0, int64_t column = 0)
       : a(static_cast<const T*>(args.a) + k * kMr),
-        b(static_cast<Source>(args.b) + (k * args.b_stride + column)),
-        b_stride(args.b_stride),
+        b(static_cast<Source>(args.b.data) + (k * args.b.stride + column)),
+        b_stride(args.b.stride),
         strip(static_cast<T*>(args.strip)) {
     ReadScales(args, k, column);
   }
 
   // Reads the scales of the next kScaleSteps steps.
   RAGGEMM_INLINE void ReadScales(const MicrokernelArgs& args, int64_t k, int64_t column = 0) {
-    scales.Read(args.scales, k, column, kNr);
+    scales.Read(args.b.scales, k, column, kNr);
   }
 
   RAGGEMM_INLINE void Add(int i, Tile& sums) {
@@ -193,11 +193,11 @@ inline constexpr int kSteps = 4;
 template <class V, int kMr, int kNv>
 inline void StoreResult(const MicrokernelArgs& args, const typename V::Vec (&sums)[kMr][kNv]) {
   using T = typename V::Scalar;
-  T* result = static_cast<T*>(args.result);
-  if (args.nontemporal) {
-    StoreTile<V>(result, args.result_stride, sums, [](T* to, typename V::Vec x) { V::Stream(to, x); });
+  T* out = static_cast<T*>(args.out.data);
+  if (args.out.nontemporal) {
+    StoreTile<V>(out, args.out.stride, sums, [](T* to, typename V::Vec x) { V::Stream(to, x); });
   } else {
-    StoreTile<V>(result, args.result_stride, sums, [](T* to, typename V::Vec x) { V::Store(to, x); });
+    StoreTile<V>(out, args.out.stride, sums, [](T* to, typename V::Vec x) { V::Store(to, x); });
   }
 }
 
@@ -210,7 +210,7 @@ void TileGemm(const MicrokernelArgs& args) {
 
   Vec acc[kMr][kNv];
   SetZero<V>(acc);
-  if (!args.start) {
+  if (args.begin == Begin::kResume) {
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Load(chain + i * kNr + v * V::kWidth);
     }
@@ -218,7 +218,7 @@ void TileGemm(const MicrokernelArgs& args) {
 
   Steps steps(args);
   if constexpr (requires { steps.Begin(acc); }) steps.Begin(acc);
-  Prefetch prefetch = *args.prefetch;
+  Prefetch prefetch = *args.side.prefetch;
   constexpr int kEach = Steps::kGroup > kSteps ? Steps::kGroup : kSteps;
   const int64_t blocks = args.k / kEach;
   int64_t due = 0;
@@ -238,13 +238,13 @@ void TileGemm(const MicrokernelArgs& args) {
     if (k < args.k) steps.Last(acc, args.k - k);
   }
   if constexpr (requires { steps.End(acc); }) steps.End(acc);
-  MoveOn(prefetch, args.prefetch);
+  MoveOn(prefetch, args.side.prefetch);
 
-  if (!args.finish) {
+  if (args.end == End::kKeepChain) {
     StoreTile<V>(chain, kNr, acc, [](T* to, Vec x) { V::Store(to, x); });
     return;
   }
-  if (!args.first) {
+  if (args.end == End::kAddTotal) {
     const T* total = static_cast<const T*>(args.total);
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
@@ -264,17 +264,18 @@ void SweepGemm(const MicrokernelArgs& args) {
   using Vec = typename V::Vec;
   constexpr int kNr = kNv * V::kWidth;
   static_assert(kNearSteps % kSteps == 0 && Steps::kSweepSteps % kSteps == 0);
-  Prefetch prefetch = *args.prefetch;
+  Prefetch prefetch = *args.side.prefetch;
   const int64_t each = prefetch.near ? kNearSteps : Steps::kSweepSteps;
   const int64_t width = args.columns, chunks = width / kNr * ((args.k + each - 1) / each);
   int64_t lines = prefetch.count;
   const int64_t lines_each = (lines + chunks - 1) / chunks;
-  T *chain = static_cast<T*>(args.chain), *result = static_cast<T*>(args.result);
+  T *chain = static_cast<T*>(args.chain), *out = static_cast<T*>(args.out.data);
   const T* total = static_cast<const T*>(args.total);
   // Nearly all of them neither begin nor end a chain: they are a loop of their own, and alone unrolled.
   const auto sweep = [&](auto within, int64_t k) RAGGEMM_INLINE {
     const int64_t left = within ? each : args.k - k < each ? args.k - k : each;
-    const bool start = !within && args.start && k == 0, finish = !within && args.finish && k + left == args.k;
+    const bool start = !within && args.begin == Begin::kZero && k == 0;
+    const bool finish = !within && args.end != End::kKeepChain && k + left == args.k;
     for (int64_t column = 0; column < width; column += kNr) {
       FetchLines(prefetch, lines < lines_each ? lines : lines_each);
       lines -= lines_each;
@@ -301,21 +302,21 @@ void SweepGemm(const MicrokernelArgs& args) {
       if constexpr (requires { steps.Arrange(acc); }) {
         if (finish) steps.Arrange(acc);
       }
-      if (finish && !args.first) {
+      if (finish && args.end == End::kAddTotal) {
         RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
           RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
             acc[i][v] = V::Add(V::Load(total + i * width + column + v * V::kWidth), acc[i][v]);
           }
         }
       }
-      T* to = finish ? result + column : chain + column;
-      StoreTile<V>(to, finish ? args.result_stride : width, acc, [](T* p, Vec x) { V::Store(p, x); });
+      T* to = finish ? out + column : chain + column;
+      StoreTile<V>(to, finish ? args.out.stride : width, acc, [](T* p, Vec x) { V::Store(p, x); });
     }
   };
   for (int64_t k = 0; k < args.k; k += each) {
     k > 0 && k + each < args.k ? sweep(std::true_type(), k) : sweep(std::false_type(), k);
   }
-  MoveOn(prefetch, args.prefetch);
+  MoveOn(prefetch, args.side.prefetch);
 }
 
 // Chains of two lanes, of the even steps and of the odd ones, which are added to the total at their end.
@@ -328,7 +329,7 @@ void TwoLaneGemm(const MicrokernelArgs& args) {
   T* total = static_cast<T*>(args.chain);
 
   Steps steps(args);
-  Prefetch prefetch = *args.prefetch;
+  Prefetch prefetch = *args.side.prefetch;
   int64_t due = 0;
   for (int64_t k = 0; k < args.k; k += kChain) {
     const int64_t left = args.k - k < kChain ? args.k - k : kChain;
@@ -347,20 +348,20 @@ void TwoLaneGemm(const MicrokernelArgs& args) {
     if ((left & 2) != 0) two();
     if (left % 2 != 0) steps.Add(0, even);
     if (left < kChain) AddZero<V>(odd);  // and so to their sum, whatever the sign of even
-    const bool start = args.start && k == 0;
+    const bool start = args.begin == Begin::kZero && k == 0;
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
         const Vec before = start ? V::Zero() : V::Load(total + i * kNr + v * V::kWidth);
         even[i][v] = V::Add(before, V::Add(even[i][v], odd[i][v]));
       }
     }
-    if (args.finish && k + kChain >= args.k) {
+    if (args.end != End::kKeepChain && k + kChain >= args.k) {
       StoreResult<V>(args, even);
     } else {
       StoreTile<V>(total, kNr, even, [](T* to, Vec x) { V::Store(to, x); });
     }
   }
-  MoveOn(prefetch, args.prefetch);
+  MoveOn(prefetch, args.side.prefetch);
 }
 
 }  // namespace

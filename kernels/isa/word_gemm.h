@@ -84,12 +84,12 @@ struct WordSteps {
 
   explicit WordSteps(const MicrokernelArgs& args, int64_t k = 0, int64_t column = 0)
       : a(static_cast<const uint32_t*>(args.a) + k / kGroup * kMr),
-        b(static_cast<Source>(args.b) + (k * args.b_stride + column)),
-        b_stride(args.b_stride),
+        b(static_cast<Source>(args.b.data) + (k * args.b.stride + column)),
+        b_stride(args.b.stride),
         strip(static_cast<uint32_t*>(args.strip)) {
     ReadScales(args, k, column);
     if constexpr (V::kFlips) {
-      flipped = V::BroadcastWord(&kFlipped[args.alike == V::kFlipsAlike]);
+      flipped = V::BroadcastWord(&kFlipped[args.same_format == V::kFlipsAlike]);
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) excess[v] = V::Zero();
     }
   }
@@ -98,7 +98,7 @@ struct WordSteps {
   RAGGEMM_INLINE void ReadScales(const MicrokernelArgs& args, int64_t k, int64_t column = 0) {
     if constexpr (kFrom != WordsFrom::kStrip) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; v += 2) {
-        scales[v / 2].Read(args.scales, k, column + v * kWidth, 2 * kWidth);
+        scales[v / 2].Read(args.b.scales, k, column + v * kWidth, 2 * kWidth);
       }
     }
   }
@@ -178,7 +178,7 @@ struct WordSteps {
 template <class V>
 RAGGEMM_INLINE inline typename V::Words FlippedFor(const PackArgs& args, typename V::Words x) {
   if constexpr (V::kFlips) {
-    return V::Flip(x, V::BroadcastWord(&kFlipped[args.is_lhs && args.alike == V::kFlipsAlike]));
+    return V::Flip(x, V::BroadcastWord(&kFlipped[args.is_lhs && args.same_format == V::kFlipsAlike]));
   }
   return x;
 }

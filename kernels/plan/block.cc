@@ -39,9 +39,11 @@ void SetSteps(const TileContext& context, const TilePlace& place, Block& block) 
   block.last = ends && last;
   block.ends_sum = context.call.sum_steps != 0 ? ends && panel_end == part_end : block.last;
   const bool one_chain = context.kernels.row->adds_totals;  // as the kernels' caller sees it
-  block.start = block.k == block.panel_k && (first || !one_chain);
-  block.finish = one_chain ? block.ends_sum : ends;
-  block.first_chain = first || one_chain;
+  const bool starts = block.k == block.panel_k && (first || !one_chain);
+  block.begin = starts ? Begin::kZero : Begin::kResume;
+  block.end = !(one_chain ? block.ends_sum : ends) ? End::kKeepChain
+              : first || one_chain                 ? End::kStore
+                                                   : End::kAddTotal;
 }
 
 // No strip lies in two column blocks.

@@ -65,10 +65,10 @@ struct Block {
   int64_t k, steps;
   int64_t panel_k, panel_steps;  // of its panel
   int64_t col, cols;
-  bool start, finish;  // of a chain, or of all that the kernels add up themselves
-  bool first_chain;    // of all terms
-  bool ends_sum;       // of all, or of so many steps as share a scale
-  bool last;           // its kernels end the sums
+  Begin begin;  // Of a chain, or of all that the kernels add up themselves.
+  End end;
+  bool ends_sum;  // of all, or of so many steps as share a scale
+  bool last;      // its kernels end the sums
   bool begins_panel() const { return k == panel_k && col == 0; }
 };
 

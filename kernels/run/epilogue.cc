@@ -76,9 +76,8 @@ void TileResult::AddSums(const Block& block, int64_t row, int64_t mr, const Stri
 void TileResult::Aim(int64_t row, int64_t mr, int64_t col, const Strip& strip, bool last, MicrokernelArgs& args) const {
   const bool whole = strip.cols == strip.width && mr % context_.kernels.row->row_step == 0;
   const bool to_out = last && plain_ && whole;
-  args.result = to_out ? OutAt(row, col) : const_cast<void*>(args.total);
-  args.result_stride = to_out ? place_.out.row_step : strip.width;
-  args.nontemporal = to_out && nontemporal_;
+  args.out = {to_out ? OutAt(row, col) : const_cast<void*>(args.total), to_out ? place_.out.row_step : strip.width,
+              to_out && nontemporal_};
 }
 
 void TileResult::LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Strip& strip,

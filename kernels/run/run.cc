@@ -52,7 +52,7 @@ void PackLhs(const TileContext& context, const TilePlace& place, const Block& bl
                  .dst_stride = place.rows.Height(i),
                  .prefetch = &nothing,
                  .is_lhs = true,
-                 .alike = context.call.lhs.expanded == context.call.rhs.expanded,
+                 .same_format = context.call.lhs.expanded == context.call.rhs.expanded,
              });
   }
 }
@@ -149,11 +149,10 @@ class Aim {
   void AtBlock(const Block& block, const char* panels) {
     panels_ = panels;
     steps_before_ = StepBytes(context_, block.k - block.panel_k);
-    args_.alike = context_.call.lhs.expanded == context_.call.rhs.expanded;
+    args_.same_format = context_.call.lhs.expanded == context_.call.rhs.expanded;
     args_.k = KernelSteps(context_.kernels, block.steps);
-    args_.start = block.start;
-    args_.finish = block.finish;
-    args_.first = block.first_chain;
+    args_.begin = block.begin;
+    args_.end = block.end;
   }
 
   // Aims at register tile i of a strip, and finds its kernel.
@@ -169,15 +168,14 @@ class Aim {
     result.Aim(row, mr, col, strip, block.last, args_);
     lhs_bytes_ = rows.Height(i) * row_bytes_;
     sum_bytes_ = mr * strip.width * sum_size_;
-    result_bytes_ = mr * args_.result_stride * sum_size_;
+    result_bytes_ = mr * args_.out.stride * sum_size_;
     if (strip.mode->reads_rhs && (i == 0 || !strip.mode->stores)) {
-      args_.b = ElementAt(block.rhs, context_.kernels.rhs.type, block.k, place_.window.col + col);
-      args_.b_stride = context_.call.rhs.is_trans ? block.rhs.col_step : block.rhs.row_step;
-      args_.scales = BlockScalesOf(context_.call.rhs, false, block.rhs, block.k, place_.window.col + col);
+      args_.b.data = ElementAt(block.rhs, context_.kernels.rhs.type, block.k, place_.window.col + col);
+      args_.b.stride = context_.call.rhs.is_trans ? block.rhs.col_step : block.rhs.row_step;
+      args_.b.scales = BlockScalesOf(context_.call.rhs, false, block.rhs, block.k, place_.window.col + col);
       return strip.mode->kernel(context_, mr, strip.width).run;
     }
-    args_.b = packed;
-    args_.b_stride = strip.width;
+    args_.b = {packed, strip.width};
     return RowOf(RhsMode::kPacked).kernel(context_, mr, strip.width).run;
   }
 
@@ -186,7 +184,7 @@ class Aim {
     args_.a = static_cast<const char*>(args_.a) + lhs_bytes_;
     args_.chain = static_cast<char*>(args_.chain) + sum_bytes_;
     args_.total = static_cast<const char*>(args_.total) + sum_bytes_;
-    args_.result = static_cast<char*>(args_.result) + result_bytes_;
+    args_.out.data = static_cast<char*>(args_.out.data) + result_bytes_;
   }
 
  private:
@@ -240,13 +238,13 @@ void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, 
         Microkernel* const kernel = aim.At(block, strip, col, i, strips.buffer(), result);
         const int64_t mr = place.rows.Rows(i), end = i == 0 && strip.mode->stores ? 1 : place.rows.EndOfAlike(i);
         for (int64_t row = place.rows.Begin(i); i < end; ++i, row += mr) {
-          if (block.last && !args.nontemporal) result.FetchOut(row, mr, col, strip.cols);
-          args.prefetch = fetch.For(Fetch::Work::kKernel);
-          args.ahead = strips.Ahead(i);
+          if (block.last && !args.out.nontemporal) result.FetchOut(row, mr, col, strip.cols);
+          args.side.prefetch = fetch.For(Fetch::Work::kKernel);
+          args.side.pack = strips.Ahead(i);
           if (continues && block.k == 0) result.LoadEarlierTotals(row, mr, col, strip, args);
           kernel(args);
           if (scales_sums) result.AddSums(block, row, mr, strip, args);
-          if (block.last && args.result == args.total) result.Store(row, mr, col, strip, args);
+          if (block.last && args.out.data == args.total) result.Store(row, mr, col, strip, args);
           aim.MoveDown();
         }
       }

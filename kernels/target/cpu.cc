@@ -29,12 +29,12 @@ float Probe(const KernelRow& kernels) {
   MicrokernelArgs args = {};
   args.k = kPanel;
   args.a = memory.get();
-  args.b = memory.get() + lhs;
-  args.b_stride = args.result_stride = kernels.cols;
-  args.result = memory.get() + lhs + rhs;
+  args.b = {memory.get() + lhs, kernels.cols};
+  args.out = {memory.get() + lhs + rhs, kernels.cols};
   args.chain = memory.get() + (bytes + lhs + rhs) / 2;
-  args.start = args.finish = args.first = true;
-  args.prefetch = &nothing;
+  args.begin = Begin::kZero;
+  args.end = End::kStore;
+  args.side.prefetch = &nothing;
   const KernelUnit unit(kernels);
   Microkernel* const tallest = KernelsOf(kernels, ArithmeticOf(kernels).product).packed[kernels.rows];
   double best = 1;

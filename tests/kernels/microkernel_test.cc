@@ -43,12 +43,14 @@ class Microkernels : public IsaTest {
   // What follows of a chain: it starts or goes on, is stored back or finished, as the first or a later one.
   struct Phase {
     int64_t k;
-    bool start, finish, first;
+    Begin begin;
+    End end;
   };
 
   static std::string Named(const Tile& tile, const Phase& phase) {
-    return absl::StrCat(ArithmeticOf(tile.row).name, " ", tile.mr, "x", tile.nr, " k ", phase.k, " start ", phase.start,
-                        " finish ", phase.finish, " first ", phase.first, " b ", NameOf(tile.b_type));
+    return absl::StrCat(ArithmeticOf(tile.row).name, " ", tile.mr, "x", tile.nr, " k ", phase.k, " begin ",
+                        static_cast<int>(phase.begin), " end ", static_cast<int>(phase.end), " b ",
+                        NameOf(tile.b_type));
   }
 
   static std::vector<double> StripOf(const Tile& tile, int64_t steps, const Values& b, std::vector<double> strip) {
@@ -63,9 +65,9 @@ class Microkernels : public IsaTest {
     const DType sums = rule.sum;
     const std::string what = Named(tile, phase);
     const int64_t k_padded = PaddedK(tile.row, phase.k), elements = tile.height() * tile.nr;
-    const bool alike = random_.Coin(), flips = Flips(tile.row, alike);
+    const bool same_format = random_.Coin(), flips = Flips(tile.row, same_format);
     const DType other = tile.b_type == DType::kS8 ? DType::kU8 : DType::kS8;  // than rhs has, where they are bytes
-    const DType a_type = alike ? tile.b_type : other;
+    const DType a_type = same_format ? tile.b_type : other;
     Values a = Panel(tile.row.lhs, a_type, phase.k, k_padded, tile.height(), random_);
     Values b = tile.packed ? Panel(tile.row.rhs, tile.b_type, phase.k, k_padded, tile.nr, random_)
                            : Values(tile.b_type, tile.b_elements(phase.k), random_);
@@ -78,12 +80,14 @@ class Microkernels : public IsaTest {
     for (int64_t i = 0; i < tile.mr; ++i) {
       for (int64_t j = 0; j < tile.nr; ++j) {
         const int64_t at = i * tile.nr + j;
-        const double sum = SumOf(rule, phase.k, phase.start ? 0 : want_chain[at], [&](int64_t k, double before) {
-          const double factor = a[AtStep(tile.row.lhs, k, i, tile.height())];
-          return Fma(sums, flips ? Flipped(a_type, factor) : factor, b[tile.AtOfB(k, j)], before);
-        });
-        if (!phase.finish || (rule.chain < kPanel && phase.k > rule.chain)) want_chain[at] = sum;
-        if (phase.finish) want_result[at] = phase.first ? sum : Add(sums, want_total[at], sum);
+        const double sum =
+            SumOf(rule, phase.k, phase.begin == Begin::kZero ? 0 : want_chain[at], [&](int64_t k, double before) {
+              const double factor = a[AtStep(tile.row.lhs, k, i, tile.height())];
+              return Fma(sums, flips ? Flipped(a_type, factor) : factor, b[tile.AtOfB(k, j)], before);
+            });
+        if (phase.end == End::kKeepChain || (rule.chain < kPanel && phase.k > rule.chain)) want_chain[at] = sum;
+        if (phase.end == End::kStore) want_result[at] = sum;
+        if (phase.end == End::kAddTotal) want_result[at] = Add(sums, want_total[at], sum);
       }
     }
     // Fetching may point anywhere, and ask for more lines than the kernel has steps.
@@ -94,24 +98,19 @@ class Microkernels : public IsaTest {
     const KernelUnit unit(tile.row);
     tile.run({.k = phase.k,
               .a = a.data(),
-              .b = b.data(),
-              .b_stride = tile.b_stride(),
+              .b = {b.data(), tile.b_stride()},
+              .columns = tile.nr,
               .strip = strip.data(),
               .chain = chain.data(),
               .total = total.data(),
-              .result = result.data(),
-              .result_stride = tile.nr,
-              .columns = tile.nr,
-              .start = phase.start,
-              .finish = phase.finish,
-              .first = phase.first,
-              .nontemporal = aligned && !tile.sweeps && random_.Below(2) == 0,
-              .alike = alike,
-              .prefetch = &prefetch,
-              .ahead = nullptr});
+              .out = {result.data(), tile.nr, aligned && !tile.sweeps && random_.Below(2) == 0},
+              .begin = phase.begin,
+              .end = phase.end,
+              .same_format = same_format,
+              .side = {&prefetch}});
     ASSERT_EQ(prefetch.line - line, moved / 2 * 64 + (moved + 1) / 2 * 640) << what;
     ASSERT_EQ(prefetch.run_left, 1 + moved % 2) << what;
-    if (!phase.finish || (!tile.row.adds_totals && !tile.sweeps)) {
+    if (phase.end == End::kKeepChain || (!tile.row.adds_totals && !tile.sweeps)) {
       ASSERT_EQ(FirstOf(chain.All(), tile.mr * tile.nr), FirstOf(want_chain, tile.mr * tile.nr)) << what;
     }
     ASSERT_EQ(total.All(), want_total) << what;
@@ -122,15 +121,15 @@ class Microkernels : public IsaTest {
 
   void ExpectContract(const Tile& tile) {
     for (int64_t k : {1, 2, 3, 4, 5, 8, 31, 33, 67}) {
-      for (int flags = 0; flags < 8; ++flags) {
-        const Phase phase{.k = k, .start = (flags & 1) != 0, .finish = (flags & 2) != 0, .first = (flags & 4) != 0};
-        if (!Sampled(4)) continue;
-        if (tile.row.adds_totals ? !phase.first : phase.first && !phase.finish) continue;
-        ExpectContract(tile, phase);
-        if (HasFatalFailure()) return;
+      for (Begin begin : {Begin::kZero, Begin::kResume}) {
+        for (End end : {End::kKeepChain, End::kStore, End::kAddTotal}) {
+          if (!Sampled(4) || (tile.row.adds_totals && end == End::kAddTotal)) continue;
+          ExpectContract(tile, {.k = k, .begin = begin, .end = end});
+          if (HasFatalFailure()) return;
+        }
       }
     }
-    ExpectContract(tile, {.k = 256, .start = true, .finish = true, .first = true});
+    ExpectContract(tile, {.k = 256, .begin = Begin::kZero, .end = End::kStore});
   }
 
   absl::Span<const KernelRow> rows() const { return RowOf(GetParam()).kernels; }

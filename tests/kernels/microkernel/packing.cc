@@ -63,21 +63,16 @@ class Packing : public IsaTest {
       KernelsOf(row, product)
           .packed[row.rows]({.k = k,
                              .a = a.data(),
-                             .b = b.data(),
-                             .b_stride = row.cols,
+                             .b = {b.data(), row.cols},
+                             .columns = row.cols,
                              .strip = nullptr,
                              .chain = sums.data(),
                              .total = nullptr,
-                             .result = sums.data(),
-                             .result_stride = row.cols,
-                             .columns = row.cols,
-                             .start = true,
-                             .finish = true,
-                             .first = true,
-                             .nontemporal = false,
-                             .alike = true,
-                             .prefetch = &nothing,
-                             .ahead = &ahead});
+                             .out = {sums.data(), row.cols},
+                             .begin = Begin::kZero,
+                             .end = End::kStore,
+                             .same_format = true,
+                             .side = {&nothing, &ahead}});
     }
     EXPECT_EQ(ahead.left.k_padded, 0);
     for (int64_t kk = 0; kk < k_padded; ++kk) {
