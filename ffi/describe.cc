@@ -1,9 +1,10 @@
-// Describes the library as JSON: its build, its tables, and its choices on this CPU.
+#include "ffi/describe.h"
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -20,8 +21,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "ffi/custom_call.h"
-#include "ffi/handler.h"
+#include "ffi/calls.h"
 #include "ffi/handlers.h"
 #include "proto/config.pb.h"
 #include "raggemm/activation.h"
@@ -131,16 +131,14 @@ std::string ArithmeticRow(const Arithmetic& arithmetic) {
 }
 
 // Lists the operands and attributes that a custom call binds, by name.
-std::string CallRow(const CustomCall& call) {
-  const auto names = [](absl::Span<const Place> places) {
-    return List(places, [](const Place& place) { return Text(place.name); });
-  };
-  return Object({{"name", Text(call.name)},
-                 {"operands", names(call.operands)},
-                 {"ragged", names(call.ragged)},
-                 {"optional_operands", names(call.optional_operands)},
-                 {"results", names(call.results)},
-                 {"optional_results", names(call.optional_results)}});
+std::string CallRow(const CustomCall* call) {
+  const auto names = [](absl::Span<const absl::string_view> names) { return List(names, Text); };
+  return Object({{"name", Text(call->name)},
+                 {"operands", names(call->operands)},
+                 {"ragged", names(call->ragged)},
+                 {"optional_operands", names(call->optional_operands)},
+                 {"results", names(call->results)},
+                 {"optional_results", names(call->optional_results)}});
 }
 
 std::vector<Field> Tables() {
@@ -148,7 +146,9 @@ std::vector<Field> Tables() {
           {"operands", List(kOperandSlots, OperandRow)},
           {"arithmetics", List(kArithmetics, ArithmeticRow)},
           {"activations", List(kActivations, Text)},
-          {"calls", List(CustomCalls(), CallRow)}};
+          {"calls", List(std::array{&GroupedGemmCall::kDescription, &MoeMlpCall::kDescription,
+                                    &MoeMlpBackwardCall::kDescription},
+                         CallRow)}};
 }
 
 // ---- this machine ----
@@ -217,6 +217,8 @@ std::string ChosenForBf16(const Environment& environment, const Cpu& cpu) {
   return Chosen(arithmetic, arithmetic.bf16_sums, absl::StrCat(chosen->because, "; "), environment, cpu);
 }
 
+}  // namespace
+
 std::string Describe() {
   const Cpu& cpu = HostCpu();
   const Environment& environment = ProcessEnvironment();
@@ -242,30 +244,6 @@ std::string Describe() {
   return Object(fields);
 }
 
-}  // namespace
-
-absl::Span<const CustomCall> CustomCalls() {
-  static const CustomCall calls[] = {kGroupedGemmCall, kMoeMlpCall, kMoeMlpBackwardCall};
-  return calls;
-}
+std::string DescribeTables() { return Object(Tables()); }
 
 }  // namespace raggemm
-
-extern "C" {
-
-char* raggemm_describe_json(void) { return raggemm::TextForC(raggemm::Describe); }
-
-char* raggemm_tables_json(void) {
-  return raggemm::TextForC([] { return raggemm::Object(raggemm::Tables()); });
-}
-
-void raggemm_free(char* text) { std::free(text); }
-
-const char* raggemm_version(void) { return RAGGEMM_VERSION; }
-
-void raggemm_ffi_version(int32_t* major, int32_t* minor) {
-  *major = XLA_FFI_API_MAJOR;
-  *minor = XLA_FFI_API_MINOR;
-}
-
-}  // extern "C"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "ffi/custom_call.h"
+#include "ffi/calls.h"
 #include "gtest/gtest.h"
 #include "tests/ffi/mlp_call.h"
 #include "tests/ffi/plugin_call.h"
