@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "proto/config.pb.h"
+#include "kernels/errors.h"
+#include "raggemm/cpu.h"
 #include "raggemm/operands.h"
 
 namespace raggemm {
@@ -22,41 +22,14 @@ namespace {
 
 namespace ffi = ::xla::ffi;
 using ::google::protobuf::Descriptor;
-using ::google::protobuf::EnumDescriptor;
-using ::google::protobuf::EnumValueDescriptor;
 using ::google::protobuf::FieldDescriptor;
 using ::google::protobuf::Message;
 
-absl::Status UnknownAttribute(absl::string_view name, const Descriptor* descriptor) {
-  absl::InlinedVector<absl::string_view, 16> allowed;
-  for (int i = 0; i < descriptor->field_count(); ++i) allowed.push_back(descriptor->field(i)->name());
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown attribute \"", name, "\"; allowed: ", absl::StrJoin(allowed, ", ")));
-}
-
-absl::Status UnknownValue(const FieldDescriptor& field, absl::string_view text) {
-  const EnumDescriptor& values = *field.enum_type();
-  absl::InlinedVector<absl::string_view, 8> allowed;
-  for (int i = 0; i < values.value_count(); ++i) allowed.push_back(values.value(i)->name());
-  return absl::InvalidArgumentError(absl::StrCat("attribute ", field.name(), ": unknown value \"", text,
-                                                 "\"; allowed: ", absl::StrJoin(allowed, ", ")));
-}
-
 constexpr absl::string_view kAuto = "AUTO";
 
-absl::Status UnknownIsa(absl::string_view text) {
-  std::string allowed(kAuto);
-  for (Isa isa : AllIsas()) absl::StrAppend(&allowed, ", ", absl::AsciiStrToUpper(NameOf(isa)));
-  return absl::InvalidArgumentError(absl::StrCat("attribute isa: unknown value \"", text, "\"; allowed: ", allowed));
-}
+absl::string_view ViewOf(std::string_view text) { return {text.data(), text.size()}; }
 
-const EnumValueDescriptor* FindValue(const EnumDescriptor& values, absl::string_view text) {
-  for (int i = 0; i < values.value_count(); ++i) {
-    if (absl::EqualsIgnoreCase(values.value(i)->name(), text)) return values.value(i);
-  }
-  return nullptr;
-}
-
+// Returns the name of an attribute's type for errors.
 absl::string_view TypeName(const ffi::Dictionary& attributes, std::string_view name) {
   if (attributes.contains<bool>(name)) return "bool";
   if (attributes.contains<int64_t>(name)) return "int64";
@@ -67,49 +40,56 @@ absl::string_view TypeName(const ffi::Dictionary& attributes, std::string_view n
   return "neither bool, int64 nor string";
 }
 
-// The attribute as a T. The type is asked for first, because XLA's own error for a wrong one is INTERNAL.
+// Reads an attribute. Asks for the type first, because XLA's own error for a wrong one is INTERNAL.
 template <typename T>
-absl::StatusOr<T> Get(const ffi::Dictionary& attributes, std::string_view name, absl::string_view type) {
+absl::Status Get(const ffi::Dictionary& attributes, std::string_view name, absl::string_view type, T& value) {
   if (!attributes.contains<T>(name)) {
-    return absl::InvalidArgumentError(absl::StrCat("attribute ", absl::string_view(name.data(), name.size()),
-                                                   ": expected ", type, ", got ", TypeName(attributes, name)));
+    return Invalid("attribute ", ViewOf(name), ": expected ", type, ", got ", TypeName(attributes, name));
   }
-  return attributes.get<T>(name).value();
+  value = attributes.get<T>(name).value();
+  return absl::OkStatus();
+}
+
+// Sets a field of an enum by the name of its value.
+absl::Status SetEnum(absl::string_view text, const FieldDescriptor& field, Message& config) {
+  absl::InlinedVector<absl::string_view, 8> allowed;
+  for (int i = 0; i < field.enum_type()->value_count(); ++i) {
+    const auto* value = field.enum_type()->value(i);
+    if (absl::EqualsIgnoreCase(value->name(), text)) {
+      config.GetReflection()->SetEnum(&config, &field, value);
+      return absl::OkStatus();
+    }
+    allowed.push_back(value->name());
+  }
+  return Invalid("attribute ", field.name(), ": unknown value \"", text, "\"; allowed: ", absl::StrJoin(allowed, ", "));
 }
 
 absl::Status SetField(const ffi::Dictionary& attributes, std::string_view name, Message& config) {
-  const FieldDescriptor* field = config.GetDescriptor()->FindFieldByName(std::string(name));
+  const Descriptor& descriptor = *config.GetDescriptor();
+  const FieldDescriptor* field = descriptor.FindFieldByName(std::string(name));
   if (field == nullptr) {
-    return UnknownAttribute(absl::string_view(name.data(), name.size()), config.GetDescriptor());
+    absl::InlinedVector<absl::string_view, 16> allowed;
+    for (int i = 0; i < descriptor.field_count(); ++i) allowed.push_back(descriptor.field(i)->name());
+    return Invalid("unknown attribute \"", ViewOf(name), "\"; allowed: ", absl::StrJoin(allowed, ", "));
   }
   const auto* reflection = config.GetReflection();
-  switch (field->cpp_type()) {
-    case FieldDescriptor::CPPTYPE_BOOL: {
-      const absl::StatusOr<bool> value = Get<bool>(attributes, name, "bool");
-      if (!value.ok()) return value.status();
-      reflection->SetBool(&config, field, *value);
-      return absl::OkStatus();
-    }
-    case FieldDescriptor::CPPTYPE_INT64: {
-      const absl::StatusOr<int64_t> value = Get<int64_t>(attributes, name, "int64");
-      if (!value.ok()) return value.status();
-      reflection->SetInt64(&config, field, *value);
-      return absl::OkStatus();
-    }
-    default: {
-      const absl::StatusOr<std::string_view> value = Get<std::string_view>(attributes, name, "string");
-      if (!value.ok()) return value.status();
-      std::string text(*value);
-      if (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
-        reflection->SetString(&config, field, std::move(text));
-        return absl::OkStatus();
-      }
-      const EnumValueDescriptor* enum_value = FindValue(*field->enum_type(), text);
-      if (enum_value == nullptr) return UnknownValue(*field, text);
-      reflection->SetEnum(&config, field, enum_value);
-      return absl::OkStatus();
-    }
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
+    bool value = false;
+    absl::Status status = Get(attributes, name, "bool", value);
+    if (status.ok()) reflection->SetBool(&config, field, value);
+    return status;
   }
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
+    int64_t value = 0;
+    absl::Status status = Get(attributes, name, "int64", value);
+    if (status.ok()) reflection->SetInt64(&config, field, value);
+    return status;
+  }
+  std::string_view value;
+  if (absl::Status status = Get(attributes, name, "string", value); !status.ok()) return status;
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) return SetEnum(ViewOf(value), *field, config);
+  reflection->SetString(&config, field, std::string(value));
+  return absl::OkStatus();
 }
 
 // Protobuf makes its tables at their first use, and is left broken where memory is short then. So the library makes
@@ -152,23 +132,35 @@ absl::Status SetFields(const ffi::Dictionary& attributes, Message& config) {
   return absl::OkStatus();
 }
 
-absl::string_view TextOf(const ffi::Dictionary& attributes, std::string_view name) {
-  if (!attributes.contains<std::string_view>(name)) return "";
-  const std::string_view text = attributes.get<std::string_view>(name).value();
-  return {text.data(), text.size()};
-}
-
 absl::StatusOr<Options> OptionsOf(proto::GroupedGemmConfig::Executor::Value executor, absl::string_view isa,
                                   int64_t threads) {
   if (threads < 0 || threads > kMaxThreads) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("attribute threads: expected 0 (all) to ", kMaxThreads, ", got ", threads));
+    return Invalid("attribute threads: expected 0 (all) to ", kMaxThreads, ", got ", threads);
   }
   Options options;
   options.threads = threads;
   options.executor = static_cast<Executor>(executor);  // the same numbers: ffi/config.h
   options.isa = IsaOf(isa);
-  return options.isa || absl::EqualsIgnoreCase(isa, kAuto) ? absl::StatusOr<Options>(options) : UnknownIsa(isa);
+  if (options.isa || absl::EqualsIgnoreCase(isa, kAuto)) return options;
+  std::string allowed(kAuto);
+  for (Isa known : AllIsas()) absl::StrAppend(&allowed, ", ", absl::AsciiStrToUpper(NameOf(known)));
+  return Invalid("attribute isa: unknown value \"", isa, "\"; allowed: ", allowed);
+}
+
+absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const absl::string_view> names,
+                       SlotIndices& indices) {
+  if (list.empty()) return absl::OkStatus();
+  for (absl::string_view name : absl::StrSplit(list, ',')) {
+    const size_t i = std::find(names.begin(), names.end(), name) - names.begin();
+    if (i == names.size()) {
+      return Invalid("attribute ", attribute, ": unknown entry \"", name, "\"; allowed: ", absl::StrJoin(names, ", "));
+    }
+    if (std::find(indices.begin(), indices.end(), i) != indices.end()) {
+      return Invalid("attribute ", attribute, ": \"", name, "\" is given twice");
+    }
+    indices.push_back(i);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<OperandNames> ParseOperandNames(absl::string_view list) {
@@ -181,18 +173,16 @@ absl::StatusOr<OperandNames> ParseOperandNames(absl::string_view list) {
                                    [name = entry.substr(0, equals)](const Slot& s) { return s.name == name; });
     if (slot == kSlots.end() || equals == absl::string_view::npos) {
       const auto append_name = [](std::string* out, const Slot& s) { absl::StrAppend(out, s.name); };
-      return absl::InvalidArgumentError(absl::StrCat("attribute names: unknown entry \"", entry,
-                                                     "\"; must be slot=word with a slot of ",
-                                                     absl::StrJoin(kSlots, ", ", append_name)));
+      return Invalid("attribute names: unknown entry \"", entry, "\"; must be slot=word with a slot of ",
+                     absl::StrJoin(kSlots, ", ", append_name));
     }
     if (std::exchange(given[slot - kSlots.begin()], true)) {
-      return absl::InvalidArgumentError(absl::StrCat("attribute names: \"", slot->name, "\" is given twice"));
+      return Invalid("attribute names: \"", slot->name, "\" is given twice");
     }
     const absl::string_view word = entry.substr(equals + 1);
     if (!IsWord(word)) {
-      return absl::InvalidArgumentError(absl::StrCat("attribute names: \"", word, "\" for ", slot->name,
-                                                     " must be a letter or _, then up to ", kLongestWord - 1,
-                                                     " letters, digits, _ and dots"));
+      return Invalid("attribute names: \"", word, "\" for ", slot->name, " must be a letter or _, then up to ",
+                     kLongestWord - 1, " letters, digits, _ and dots");
     }
     names.*slot->word = word;
   }

@@ -38,12 +38,14 @@ constinit const CustomCall GroupedGemmCall::kDescription = {
     .optional_results = {},
 };
 
-absl::Status GroupedGemmCall::SetAttributes(const Config& config, const xla::ffi::Dictionary& attributes) {
+absl::Status GroupedGemmCall::ApplyAttributes() {
   ApplyConfig(config, problem);
-  // The words point into XLA's text of the attribute, which outlives the call.
-  const absl::StatusOr<OperandNames> names = ParseOperandNames(TextOf(attributes, "names"));
-  if (names.ok()) problem.names = *names;
-  return names.status();
+  const absl::StatusOr<OperandNames> names = ParseOperandNames(config.names());
+  if (!names.ok()) return names.status();
+  problem.names = *names;
+  absl::Status status = ParseList("ragged", config.ragged(), kDims, named.ragged);
+  if (status.ok()) status = ParseList("operands", config.operands(), kGemmOptional, named.operands);
+  return status;
 }
 
 void GroupedGemmCall::ReadBuffers(BufferReader& buffers) {
@@ -87,9 +89,12 @@ struct RequiredSlot {
 };
 // The operands of every call of the gradients. Those of the value are all but the last.
 constexpr RequiredSlot kRequiredSlots[] = {
-    {"x", &MoeMlpProblem::x},           {"row_tokens", &MoeMlpProblem::row_tokens},
-    {"group_sizes", &MoeMlpProblem::group_sizes}, {"w_up", &MoeMlpProblem::w_up},
-    {"w_down", &MoeMlpProblem::w_down}, {"out_gradient", &MoeMlpProblem::out},
+    {"x", &MoeMlpProblem::x},
+    {"row_tokens", &MoeMlpProblem::row_tokens},
+    {"group_sizes", &MoeMlpProblem::group_sizes},
+    {"w_up", &MoeMlpProblem::w_up},
+    {"w_down", &MoeMlpProblem::w_down},
+    {"out_gradient", &MoeMlpProblem::out},
 };
 constexpr absl::Span<const RequiredSlot> kBackwardSlots(kRequiredSlots);
 constexpr absl::Span<const RequiredSlot> kForwardSlots = kBackwardSlots.first(kBackwardSlots.size() - 1);
@@ -97,6 +102,14 @@ constexpr absl::Span<const RequiredSlot> kForwardSlots = kBackwardSlots.first(kB
 constexpr auto kRequired = NamesIn(kRequiredSlots);
 constexpr auto kMlpNames = NamesIn(kMlpSlots);
 constexpr auto kGradients = NamesIn(kMlpGradientSlots);
+
+absl::Status ApplyTo(MoeMlpProblem& problem, const proto::MoeMlpConfig& config, const CustomCall& description,
+                     NamedSlots& named) {
+  ApplyConfig(config, problem);
+  absl::Status status = ParseList("operands", config.operands(), description.optional_operands, named.operands);
+  if (status.ok()) status = ParseList("results", config.results(), description.optional_results, named.results);
+  return status;
+}
 
 void ReadOperands(absl::Span<const RequiredSlot> required, const NamedSlots& named, BufferReader& buffers,
                   MoeMlpProblem& problem) {
@@ -118,10 +131,7 @@ constinit const CustomCall MoeMlpCall::kDescription = {
     .optional_results = absl::MakeConstSpan(kMlpNames).subspan(kMlpInputs),
 };
 
-absl::Status MoeMlpCall::SetAttributes(const Config& config, const xla::ffi::Dictionary& /*attributes*/) {
-  ApplyConfig(config, problem);
-  return absl::OkStatus();
-}
+absl::Status MoeMlpCall::ApplyAttributes() { return ApplyTo(problem, config, kDescription, named); }
 
 void MoeMlpCall::ReadBuffers(BufferReader& buffers) {
   ReadOperands(kForwardSlots, named, buffers, problem);
@@ -146,10 +156,7 @@ constinit const CustomCall MoeMlpBackwardCall::kDescription = {
     .optional_results = kGradients,
 };
 
-absl::Status MoeMlpBackwardCall::SetAttributes(const Config& config, const xla::ffi::Dictionary& /*attributes*/) {
-  ApplyConfig(config, problem.forward);
-  return absl::OkStatus();
-}
+absl::Status MoeMlpBackwardCall::ApplyAttributes() { return ApplyTo(problem.forward, config, kDescription, named); }
 
 void MoeMlpBackwardCall::ReadBuffers(BufferReader& buffers) {
   ReadOperands(kBackwardSlots, named, buffers, problem.forward);

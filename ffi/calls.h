@@ -18,67 +18,59 @@
 
 namespace raggemm {
 
-// What every custom call has beside its problem. The problem and these point into XLA's buffers and attributes.
+// What every custom call has beside its attributes and its problem. The problem and the workspace point into XLA's
+// buffers. The problem's words for its operands point into the attributes.
 struct DecodedCall {
-  Options options;  // without a pool
-  proto::GroupedGemmConfig::OnError::Value on_error = proto::GroupedGemmConfig::OnError::RAISE;
+  Options options;  // The pool is set by the handler.
   NamedSlots named;
   absl::Span<int64_t> workspace;
 };
 
 struct GroupedGemmCall : DecodedCall {
-  using Config = proto::GroupedGemmConfig;
   static const CustomCall kDescription;
+  proto::GroupedGemmConfig config;
+  GroupedGemmProblem problem;
 
-  // Sets what the attributes say of the problem.
-  absl::Status SetAttributes(const Config& config, const xla::ffi::Dictionary& attributes);
+  // Sets what the attributes say of the problem and name of its operands.
+  absl::Status ApplyAttributes();
   // Reads all buffers but the workspace.
   void ReadBuffers(BufferReader& buffers);
   absl::Status Run() const;
   // Returns how Run would compute the problem; empty if there is no such text.
   absl::StatusOr<std::string> PlanText() const;
-
-  GroupedGemmProblem problem;
 };
 
 struct MoeMlpCall : DecodedCall {
-  using Config = proto::MoeMlpConfig;
   static const CustomCall kDescription;
+  proto::MoeMlpConfig config;
+  MoeMlpProblem problem;
 
-  absl::Status SetAttributes(const Config& config, const xla::ffi::Dictionary& attributes);
+  absl::Status ApplyAttributes();
   void ReadBuffers(BufferReader& buffers);
   absl::Status Run() const;
   absl::StatusOr<std::string> PlanText() const;
-
-  MoeMlpProblem problem;
 };
 
 struct MoeMlpBackwardCall : DecodedCall {
-  using Config = proto::MoeMlpConfig;
   static const CustomCall kDescription;
+  proto::MoeMlpConfig config;
+  MoeMlpBackwardProblem problem;
 
-  absl::Status SetAttributes(const Config& config, const xla::ffi::Dictionary& attributes);
+  absl::Status ApplyAttributes();
   void ReadBuffers(BufferReader& buffers);
   absl::Status Run() const;
   absl::StatusOr<std::string> PlanText() const;
-
-  MoeMlpBackwardProblem problem;
 };
 
 // Sets all of a call but what its buffers say. InvalidArgument, listing what is allowed: an unknown attribute, a wrong
 // type, an unknown text of an enum, an unknown or repeated entry of a list, threads out of range.
 template <class Call>
 absl::Status DecodeAttributes(const xla::ffi::Dictionary& attributes, Call& call) {
-  typename Call::Config config;
-  if (absl::Status s = SetFields(attributes, config); !s.ok()) return s;
-  const absl::StatusOr<Options> options = OptionsOf(config.executor(), config.isa(), config.threads());
+  if (absl::Status s = SetFields(attributes, call.config); !s.ok()) return s;
+  const absl::StatusOr<Options> options = OptionsOf(call.config.executor(), call.config.isa(), call.config.threads());
   if (!options.ok()) return options.status();
-  absl::StatusOr<NamedSlots> named = NamedBy(attributes, Call::kDescription);
-  if (!named.ok()) return named.status();
   call.options = *options;
-  call.on_error = config.on_error();
-  call.named = *std::move(named);
-  return call.SetAttributes(config, attributes);
+  return call.ApplyAttributes();
 }
 
 // Sets all of a call. InvalidArgument as DecodeAttributes and BufferReader.
@@ -86,7 +78,7 @@ template <class Call>
 absl::Status Decode(const xla::ffi::RemainingArgs& operands, const xla::ffi::RemainingRets& results,
                     const xla::ffi::Dictionary& attributes, Call& call) {
   if (absl::Status s = DecodeAttributes(attributes, call); !s.ok()) return s;
-  BufferReader buffers(Call::kDescription, call.named, operands, results, attributes);
+  BufferReader buffers(Call::kDescription, call.named, operands, results);
   call.ReadBuffers(buffers);
   const absl::StatusOr<absl::Span<int64_t>> workspace = buffers.ReadWorkspace();
   if (workspace.ok()) call.workspace = *workspace;

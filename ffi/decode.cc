@@ -2,13 +2,11 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <sstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
-#include "ffi/attributes.h"
 #include "kernels/errors.h"
 #include "raggemm/format.h"
 
@@ -29,52 +27,29 @@ absl::Span<const int64_t> DimsOf(const ffi::AnyBuffer& buffer) {
 
 absl::Status NotABuffer(absl::string_view word) { return Invalid(word, ": expected a buffer"); }
 
-// Appends the indices of the entries of a comma list.
-absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const absl::string_view> names,
-                       absl::InlinedVector<size_t, 16>& indices) {
-  if (list.empty()) return absl::OkStatus();
-  for (absl::string_view name : absl::StrSplit(list, ',')) {
-    const size_t i = std::find(names.begin(), names.end(), name) - names.begin();
-    if (i == names.size()) {
-      return Invalid("attribute ", attribute, ": unknown entry \"", name, "\"; allowed: ", absl::StrJoin(names, ", "));
-    }
-    if (std::find(indices.begin(), indices.end(), i) != indices.end()) {
-      return Invalid("attribute ", attribute, ": \"", name, "\" is given twice");
-    }
-    indices.push_back(i);
-  }
-  return absl::OkStatus();
+// Returns the entries of an attribute as its text lists them.
+std::string ListOf(absl::Span<const absl::string_view> names, const SlotIndices& indices) {
+  return absl::StrJoin(indices, ",", [&](std::string* out, size_t i) { absl::StrAppend(out, names[i]); });
 }
 
 absl::Status CheckCount(absl::string_view what, size_t given, size_t least, absl::string_view attribute,
-                        absl::string_view list, size_t named) {
+                        absl::Span<const absl::string_view> names, const SlotIndices& named) {
   if (given < least) return Invalid("Wrong number of ", what, ": ", given, ", must be at least ", least);
-  if (given - least == named) return absl::OkStatus();
-  return Invalid("attribute ", attribute, " (\"", list, "\") names ", named, " optional ", attribute, ", got ",
-                 given - least);
+  if (given - least == named.size()) return absl::OkStatus();
+  return Invalid("attribute ", attribute, " (\"", ListOf(names, named), "\") names ", named.size(), " optional ",
+                 attribute, ", got ", given - least);
 }
 
 }  // namespace
 
-absl::StatusOr<NamedSlots> NamedBy(const ffi::Dictionary& attributes, const CustomCall& description) {
-  NamedSlots named;
-  for (const absl::Status& s :
-       {ParseList("ragged", TextOf(attributes, "ragged"), description.ragged, named.ragged),
-        ParseList("operands", TextOf(attributes, "operands"), description.optional_operands, named.operands),
-        ParseList("results", TextOf(attributes, "results"), description.optional_results, named.results)}) {
-    if (!s.ok()) return s;
-  }
-  return named;
-}
-
 BufferReader::BufferReader(const CustomCall& description, const NamedSlots& named, const ffi::RemainingArgs& operands,
-                           const ffi::RemainingRets& results, const ffi::Dictionary& attributes)
-    : operands_(operands), results_(results), attributes_(attributes) {
+                           const ffi::RemainingRets& results)
+    : description_(description), named_(named), operands_(operands), results_(results) {
   status_ = CheckCount("arguments", operands.size(), description.least_operands(), "operands",
-                       TextOf(attributes, "operands"), named.operands.size());
+                       description.optional_operands, named.operands);
   if (!status_.ok()) return;
-  status_ = CheckCount("results", results.size(), description.least_results(), "results", TextOf(attributes, "results"),
-                       named.results.size());
+  status_ = CheckCount("results", results.size(), description.least_results(), "results", description.optional_results,
+                       named.results);
 }
 
 void BufferReader::ReadOperand(absl::string_view word, Array& array) {
@@ -91,7 +66,7 @@ void BufferReader::SkipOperand(absl::string_view word) {
   if (buffer.has_error()) {
     status_ = NotABuffer(word);
   } else if (const absl::Span<const int64_t> dims = DimsOf(*buffer); dims.size() != 1 || dims[0] != 0) {
-    status_ = Invalid(word, ": not named by the attribute ragged (\"", TextOf(attributes_, "ragged"),
+    status_ = Invalid(word, ": not named by the attribute ragged (\"", ListOf(description_.ragged, named_.ragged),
                       "\"), so its shape must be [0], got ", Shape(dims));
   }
 }

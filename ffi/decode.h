@@ -1,5 +1,5 @@
-// Decodes what XLA hands over of a call: which operands and results are there, and their buffers. Checks what XLA's
-// types can get wrong. The library checks the problem itself.
+// Describes what a custom call binds, and reads its buffers. Checks what XLA's types can get wrong: the library checks the
+// problem itself.
 #ifndef RAGGEMM_FFI_DECODE_H_
 #define RAGGEMM_FFI_DECODE_H_
 
@@ -31,18 +31,17 @@ struct CustomCall {
   size_t least_results() const { return results.size() + 1; }
 };
 
-// The entries of the attributes `ragged`, `operands` and `results`, as indices into the lists of a description.
+// The entries of the attributes `ragged`, `operands` and `results`, as indices into the names of a description.
+using SlotIndices = absl::InlinedVector<size_t, 16>;
 struct NamedSlots {
-  absl::InlinedVector<size_t, 16> ragged, operands, results;
+  SlotIndices ragged, operands, results;
 };
-// InvalidArgument, listing what is allowed: an entry that is unknown or given twice.
-absl::StatusOr<NamedSlots> NamedBy(const xla::ffi::Dictionary& attributes, const CustomCall& description);
 
 // Reads the operands and the results of a call in order. After an error it reads nothing more.
 class BufferReader {
  public:
   BufferReader(const CustomCall& description, const NamedSlots& named, const xla::ffi::RemainingArgs& operands,
-               const xla::ffi::RemainingRets& results, const xla::ffi::Dictionary& attributes);
+               const xla::ffi::RemainingRets& results);
 
   // Sets the array to the next operand or result, which errors call `word`.
   void ReadOperand(absl::string_view word, Array& array);
@@ -58,9 +57,10 @@ class BufferReader {
   xla::ffi::ErrorOr<xla::ffi::AnyBuffer> NextResult();
   void Read(absl::string_view word, const xla::ffi::ErrorOr<xla::ffi::AnyBuffer>& buffer, Array& array);
 
+  const CustomCall& description_;
+  const NamedSlots& named_;
   const xla::ffi::RemainingArgs& operands_;
   const xla::ffi::RemainingRets& results_;
-  const xla::ffi::Dictionary& attributes_;
   size_t next_operand_ = 0, next_result_ = 0;
   absl::Status status_;
 };

@@ -139,7 +139,7 @@ ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::RemainingArgs operands, ffi::R
   try {
     absl::Status status = Decode(operands, results, attributes, call.emplace());
     if (status.ok()) {
-      on_error = call->on_error;
+      on_error = call->config.on_error();
       XlaTaskPool pool(xla_pool);
       if (pool.num_threads() > 0) call->options.pool = &pool;  // else AUTO means OpenMP
       if (plan_recorders.load(std::memory_order_relaxed) > 0) RecordPlan(call->PlanText());
@@ -168,8 +168,8 @@ char* TextForC(MakeText make_text) {
 // Decodes the frame itself, because a handler can return no text.
 std::string PlanTextOf(const XLA_FFI_CallFrame& frame) {
   GroupedGemmCall call;
-  const absl::Status decoded =
-      Decode(ffi::RemainingArgs(&frame.args, 0), ffi::RemainingRets(&frame.rets, 0), ffi::Dictionary(&frame.attrs), call);
+  const absl::Status decoded = Decode(ffi::RemainingArgs(&frame.args, 0), ffi::RemainingRets(&frame.rets, 0),
+                                      ffi::Dictionary(&frame.attrs), call);
   if (!decoded.ok()) return std::string(decoded.message());
   ffi::DiagnosticEngine diagnostic;
   XlaTaskPool pool(*ffi::CtxDecoding<ffi::ThreadPool>::Decode(frame.api, frame.ctx, diagnostic));

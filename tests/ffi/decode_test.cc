@@ -35,7 +35,6 @@ TEST(DecodeTest, OperandsInAnyOrder) {
 
 TEST(DecodeAttributesTest, AbsentOnesAreTheDefaultsOfTheSchema) {
   GroupedGemmCall call;
-  call.on_error = proto::GroupedGemmConfig::OnError::NaN;
   const XLA_FFI_Attrs none{XLA_FFI_Attrs_STRUCT_SIZE, nullptr, 0, nullptr, nullptr, nullptr};
   ASSERT_EQ(DecodeAttributes(ffi::Dictionary(&none), call), absl::OkStatus());
   EXPECT_EQ(call.problem.rhs.axis_boundary, -1);
@@ -43,7 +42,7 @@ TEST(DecodeAttributesTest, AbsentOnesAreTheDefaultsOfTheSchema) {
   EXPECT_EQ(call.options.executor, Executor::kAuto);
   EXPECT_EQ(call.options.isa, std::nullopt);
   EXPECT_EQ(call.options.threads, 0);
-  EXPECT_EQ(call.on_error, proto::GroupedGemmConfig::OnError::RAISE);
+  EXPECT_EQ(call.config.on_error(), proto::GroupedGemmConfig::OnError::RAISE);
   EXPECT_EQ(call.problem.names.lhs_first, "lhs_first");
 }
 

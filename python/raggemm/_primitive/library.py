@@ -121,8 +121,8 @@ def _text(function: str) -> str:
 
 @functools.cache
 def tables() -> dict[str, list[Any]]:
-    """What the library has: formats of elements, optional operands, arithmetics, activations and custom calls, a row
-    each, columns as raggemm_tables_json in ffi/handlers.h has them."""
+    """Returns the tables of raggemm_tables_json (ffi/handlers.h): formats of elements, optional operands, activations
+    and custom calls, a row each."""
     return json.loads(_text("raggemm_tables_json"))
 
 
