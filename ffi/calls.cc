@@ -30,7 +30,6 @@ constexpr auto kGemmOptional = NamesIn(kOperandSlots);
 
 constinit const CustomCall GroupedGemmCall::kDescription = {
     .name = "grouped_gemm",
-    .attributes = proto::GroupedGemmConfig::descriptor,
     .operands = kGemmOperands,
     .ragged = kDims,
     .optional_operands = kGemmOptional,
@@ -40,10 +39,8 @@ constinit const CustomCall GroupedGemmCall::kDescription = {
 
 absl::Status GroupedGemmCall::ApplyAttributes() {
   ApplyConfig(config, problem);
-  const absl::StatusOr<OperandNames> names = ParseOperandNames(config.names());
-  if (!names.ok()) return names.status();
-  problem.names = *names;
-  absl::Status status = ParseList("ragged", config.ragged(), kDims, named.ragged);
+  absl::Status status = ParseOperandNames(config.names(), problem.names);
+  if (status.ok()) status = ParseList("ragged", config.ragged(), kDims, named.ragged);
   if (status.ok()) status = ParseList("operands", config.operands(), kGemmOptional, named.operands);
   return status;
 }
@@ -123,7 +120,6 @@ void ReadOperands(absl::Span<const RequiredSlot> required, const NamedSlots& nam
 
 constinit const CustomCall MoeMlpCall::kDescription = {
     .name = "moe_mlp",
-    .attributes = proto::MoeMlpConfig::descriptor,
     .operands = absl::MakeConstSpan(kRequired).first(kForwardSlots.size()),
     .ragged = {},
     .optional_operands = absl::MakeConstSpan(kMlpNames).first(kMlpInputs),
@@ -148,7 +144,6 @@ absl::StatusOr<std::string> MoeMlpCall::PlanText() const { return PlanTextOfMoeM
 
 constinit const CustomCall MoeMlpBackwardCall::kDescription = {
     .name = "moe_mlp_backward",
-    .attributes = proto::MoeMlpConfig::descriptor,
     .operands = kRequired,
     .ragged = {},
     .optional_operands = kMlpNames,

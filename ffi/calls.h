@@ -8,7 +8,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "ffi/attributes.h"
 #include "ffi/decode.h"
 #include "proto/config.pb.h"
 #include "raggemm/moe_mlp.h"
@@ -67,10 +66,8 @@ struct MoeMlpBackwardCall : DecodedCall {
 template <class Call>
 absl::Status DecodeAttributes(const xla::ffi::Dictionary& attributes, Call& call) {
   if (absl::Status s = SetFields(attributes, call.config); !s.ok()) return s;
-  const absl::StatusOr<Options> options = OptionsOf(call.config.executor(), call.config.isa(), call.config.threads());
-  if (!options.ok()) return options.status();
-  call.options = *options;
-  return call.ApplyAttributes();
+  absl::Status status = SetOptions(call.config.executor(), call.config.isa(), call.config.threads(), call.options);
+  return status.ok() ? call.ApplyAttributes() : status;
 }
 
 // Sets all of a call. InvalidArgument as DecodeAttributes and BufferReader.

@@ -1,5 +1,5 @@
-// Describes what a custom call binds, and reads its buffers. Checks what XLA's types can get wrong: the library checks the
-// problem itself.
+// Describes what a custom call binds, and decodes its attributes and buffers. Checks what XLA's types can get wrong: the
+// library checks the problem itself.
 #ifndef RAGGEMM_FFI_DECODE_H_
 #define RAGGEMM_FFI_DECODE_H_
 
@@ -12,6 +12,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "google/protobuf/message.h"
+#include "proto/config.pb.h"
+#include "raggemm/plan.h"
 #include "raggemm/problem.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -20,7 +22,6 @@ namespace raggemm {
 // A description of a custom call: the names of what it binds, in order.
 struct CustomCall {
   absl::string_view name;  // "grouped_gemm" for raggemm_grouped_gemm_v1_execute
-  const google::protobuf::Descriptor* (*attributes)();
   // Operands: those of every call; arrays of sizes, each of shape [0] unless the attribute `ragged` names it; those that
   // the attribute `operands` names, in its order.
   absl::Span<const absl::string_view> operands, ragged, optional_operands;
@@ -36,6 +37,25 @@ using SlotIndices = absl::InlinedVector<size_t, 16>;
 struct NamedSlots {
   SlotIndices ragged, operands, results;
 };
+
+// Sets the fields of a message of proto/config.proto by the message's own description. InvalidArgument, listing what is
+// allowed: an unknown attribute, one of a wrong type, an unknown text of an enum, whose case is ignored.
+absl::Status SetFields(const xla::ffi::Dictionary& attributes, google::protobuf::Message& config);
+
+// Sets executor, isa and threads. InvalidArgument: an isa that is neither AUTO nor a name that this architecture knows,
+// threads out of range.
+absl::Status SetOptions(proto::GroupedGemmConfig::Executor::Value executor, absl::string_view isa, int64_t threads,
+                        Options& options);
+
+// Appends the indices in `names` of the entries of a comma list. InvalidArgument, with the attribute and what is allowed:
+// an entry that is unknown or given twice.
+absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const absl::string_view> names,
+                       SlotIndices& indices);
+
+// Sets what the attribute `names` says: a comma list of slot=word. The words point into `list`. InvalidArgument, with the
+// entry and what is allowed: no slot of kMatrixSlots, kDimsSlots or kOperandSlots, one twice, or a word that is not
+// [A-Za-z_][A-Za-z0-9_.]{0,63}.
+absl::Status ParseOperandNames(absl::string_view list, OperandNames& names);
 
 // Reads the operands and the results of a call in order. After an error it reads nothing more.
 class BufferReader {
@@ -65,8 +85,8 @@ class BufferReader {
   absl::Status status_;
 };
 
-// Returns 0 if the shape says more than there can be: nobody has checked the buffer yet, and XLA's own function would
-// overflow.
+// Returns the size of a buffer, 0 if its shape says more than there can be. Nobody has checked the buffer yet, and XLA's
+// own function would overflow.
 size_t BytesOf(const xla::ffi::AnyBuffer& buffer);
 
 // Asks for huge pages in the part of [data, data + bytes) that can have them. The bytes stay as they are.

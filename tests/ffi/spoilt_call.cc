@@ -53,11 +53,11 @@ std::vector<std::string> Target::Names(const host::Call& call) const {
 
 absl::Span<const Target> AllTargets() {
   static const Target targets[] = {
-      {GroupedGemmCall::kDescription,
+      {GroupedGemmCall::kDescription, *proto::GroupedGemmConfig::descriptor(),
        []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<SpoiltGemm>(EveryOperandOfExperts()); }},
-      {MoeMlpCall::kDescription,
+      {MoeMlpCall::kDescription, *proto::MoeMlpConfig::descriptor(),
        []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<MlpCall>(EveryMlpOperand()); }},
-      {MoeMlpBackwardCall::kDescription,
+      {MoeMlpBackwardCall::kDescription, *proto::MoeMlpConfig::descriptor(),
        []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<MlpBackwardCall>(MlpSpec{}); }},
   };
   return targets;
