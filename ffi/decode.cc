@@ -3,21 +3,198 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
+#include "kernels/check/errors.h"
+#include "raggemm/cpu.h"
 #include "raggemm/format.h"
+#include "raggemm/operands.h"
 
 namespace raggemm {
 namespace {
 
 namespace ffi = ::xla::ffi;
+using ::google::protobuf::Descriptor;
+using ::google::protobuf::FieldDescriptor;
+using ::google::protobuf::Message;
 
-using PlaceVector = absl::InlinedVector<const Place*, 16>;
+// ---- attributes ----
+
+constexpr absl::string_view kAuto = "AUTO";
+
+absl::string_view ViewOf(std::string_view text) { return {text.data(), text.size()}; }
+
+// Returns the name of an attribute's type for errors.
+absl::string_view TypeName(const ffi::Dictionary& attributes, std::string_view name) {
+  if (attributes.contains<bool>(name)) return "bool";
+  if (attributes.contains<int64_t>(name)) return "int64";
+  if (attributes.contains<std::string_view>(name)) return "string";
+  if (attributes.contains<int32_t>(name)) return "int32";
+  if (attributes.contains<double>(name)) return "float64";
+  if (attributes.contains<float>(name)) return "float32";
+  return "neither bool, int64 nor string";
+}
+
+// Reads an attribute. Asks for the type first, because XLA's own error for a wrong one is INTERNAL.
+template <typename T>
+absl::Status Get(const ffi::Dictionary& attributes, std::string_view name, absl::string_view type, T& value) {
+  if (!attributes.contains<T>(name)) {
+    return Invalid("attribute ", ViewOf(name), ": expected ", type, ", got ", TypeName(attributes, name));
+  }
+  value = attributes.get<T>(name).value();
+  return absl::OkStatus();
+}
+
+// Sets a field of an enum by the name of its value.
+absl::Status SetEnum(absl::string_view text, const FieldDescriptor& field, Message& config) {
+  absl::InlinedVector<absl::string_view, 8> allowed;
+  for (int i = 0; i < field.enum_type()->value_count(); ++i) {
+    const auto* value = field.enum_type()->value(i);
+    if (absl::EqualsIgnoreCase(value->name(), text)) {
+      config.GetReflection()->SetEnum(&config, &field, value);
+      return absl::OkStatus();
+    }
+    allowed.push_back(value->name());
+  }
+  return Invalid("attribute ", field.name(), ": unknown value \"", text, "\"; allowed: ", absl::StrJoin(allowed, ", "));
+}
+
+absl::Status SetField(const ffi::Dictionary& attributes, std::string_view name, Message& config) {
+  const Descriptor& descriptor = *config.GetDescriptor();
+  const FieldDescriptor* field = descriptor.FindFieldByName(std::string(name));
+  if (field == nullptr) {
+    absl::InlinedVector<absl::string_view, 16> allowed;
+    for (int i = 0; i < descriptor.field_count(); ++i) allowed.push_back(descriptor.field(i)->name());
+    return Invalid("unknown attribute \"", ViewOf(name), "\"; allowed: ", absl::StrJoin(allowed, ", "));
+  }
+  const auto* reflection = config.GetReflection();
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
+    bool value = false;
+    absl::Status status = Get(attributes, name, "bool", value);
+    if (status.ok()) reflection->SetBool(&config, field, value);
+    return status;
+  }
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
+    int64_t value = 0;
+    absl::Status status = Get(attributes, name, "int64", value);
+    if (status.ok()) reflection->SetInt64(&config, field, value);
+    return status;
+  }
+  std::string_view value;
+  if (absl::Status status = Get(attributes, name, "string", value); !status.ok()) return status;
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) return SetEnum(ViewOf(value), *field, config);
+  reflection->SetString(&config, field, std::string(value));
+  return absl::OkStatus();
+}
+
+// Protobuf makes its tables at their first use, and is left broken where memory is short then. So the library makes
+// them while it is loaded, and no call does.
+template <typename Config>
+void MakeTablesOf() {
+  const Config config;
+  static_cast<void>(config.GetReflection());
+  const auto* descriptor = config.GetDescriptor();
+  for (int i = 0; i < descriptor->field_count(); ++i) static_cast<void>(descriptor->field(i)->enum_type());
+}
+__attribute__((constructor)) void MakeTables() {
+  MakeTablesOf<proto::GroupedGemmConfig>();
+  MakeTablesOf<proto::MoeMlpConfig>();
+}
+
+constexpr size_t kLongestWord = 64;
+
+constexpr auto kSlots = [] {
+  std::array<Slot, std::size(kMatrixSlots) + std::size(kDimsSlots) + std::size(kOperandSlots)> all{};
+  auto next = std::copy(std::begin(kMatrixSlots), std::end(kMatrixSlots), all.begin());
+  next = std::copy(std::begin(kDimsSlots), std::end(kDimsSlots), next);
+  std::copy(std::begin(kOperandSlots), std::end(kOperandSlots), next);
+  return all;
+}();
+
+// Nothing that could end a line or pass for another part of a message.
+bool IsWord(absl::string_view text) {
+  if (text.empty() || text.size() > kLongestWord) return false;
+  if (!absl::ascii_isalpha(text[0]) && text[0] != '_') return false;
+  return std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '.'; });
+}
+
+}  // namespace
+
+absl::Status SetFields(const ffi::Dictionary& attributes, Message& config) {
+  for (std::string_view name : attributes) {
+    if (absl::Status status = SetField(attributes, name, config); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetOptions(proto::GroupedGemmConfig::Executor::Value executor, absl::string_view isa, int64_t threads,
+                        Options& options) {
+  if (threads < 0 || threads > kMaxThreads) {
+    return Invalid("attribute threads: expected 0 (all) to ", kMaxThreads, ", got ", threads);
+  }
+  options.threads = threads;
+  options.executor = static_cast<Executor>(executor);  // the same numbers: ffi/config.h
+  options.isa = IsaOf(isa);
+  if (options.isa || absl::EqualsIgnoreCase(isa, kAuto)) return absl::OkStatus();
+  std::string allowed(kAuto);
+  for (Isa known : AllIsas()) absl::StrAppend(&allowed, ", ", absl::AsciiStrToUpper(NameOf(known)));
+  return Invalid("attribute isa: unknown value \"", isa, "\"; allowed: ", allowed);
+}
+
+absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const absl::string_view> names,
+                       SlotIndices& indices) {
+  if (list.empty()) return absl::OkStatus();
+  for (absl::string_view name : absl::StrSplit(list, ',')) {
+    const size_t i = std::find(names.begin(), names.end(), name) - names.begin();
+    if (i == names.size()) {
+      return Invalid("attribute ", attribute, ": unknown entry \"", name, "\"; allowed: ", absl::StrJoin(names, ", "));
+    }
+    if (std::find(indices.begin(), indices.end(), i) != indices.end()) {
+      return Invalid("attribute ", attribute, ": \"", name, "\" is given twice");
+    }
+    indices.push_back(i);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseOperandNames(absl::string_view list, OperandNames& names) {
+  if (list.empty()) return absl::OkStatus();
+  std::array<bool, kSlots.size()> given{};
+  for (absl::string_view entry : absl::StrSplit(list, ',')) {
+    const size_t equals = entry.find('=');
+    const auto slot = std::find_if(kSlots.begin(), kSlots.end(),
+                                   [name = entry.substr(0, equals)](const Slot& s) { return s.name == name; });
+    if (slot == kSlots.end() || equals == absl::string_view::npos) {
+      const auto append_name = [](std::string* out, const Slot& s) { absl::StrAppend(out, s.name); };
+      return Invalid("attribute names: unknown entry \"", entry, "\"; must be slot=word with a slot of ",
+                     absl::StrJoin(kSlots, ", ", append_name));
+    }
+    if (std::exchange(given[slot - kSlots.begin()], true)) {
+      return Invalid("attribute names: \"", slot->name, "\" is given twice");
+    }
+    const absl::string_view word = entry.substr(equals + 1);
+    if (!IsWord(word)) {
+      return Invalid("attribute names: \"", word, "\" for ", slot->name, " must be a letter or _, then up to ",
+                     kLongestWord - 1, " letters, digits, _ and dots");
+    }
+    names.*slot->word = word;
+  }
+  return absl::OkStatus();
+}
+
+// ---- buffers ----
+
+namespace {
 
 std::string Name(ffi::DataType type) {
   std::ostringstream text;
@@ -29,103 +206,82 @@ absl::Span<const int64_t> DimsOf(const ffi::AnyBuffer& buffer) {
   return {buffer.dimensions().begin(), buffer.dimensions().size()};
 }
 
-absl::StatusOr<Array> ToArray(absl::string_view name, const ffi::AnyBuffer& buffer) {
-  const Format* format = FormatOfXla(static_cast<int>(buffer.element_type()));
-  if (format == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": unsupported element type ", Name(buffer.element_type()),
-                                                   "; matrices are ", NamesOf(Role::kMatrix), ", or ",
-                                                   NamesOf(Role::kQuantized), ", sizes ", NamesOf(Role::kSizes)));
-  }
-  return Array{buffer.untyped_data(), format->dtype, DimsOf(buffer)};
+absl::Status NotABuffer(absl::string_view word) { return Invalid(word, ": expected a buffer"); }
+
+// Returns the entries of an attribute as its text lists them.
+std::string ListOf(absl::Span<const absl::string_view> names, const SlotIndices& indices) {
+  return absl::StrJoin(indices, ",", [&](std::string* out, size_t i) { absl::StrAppend(out, names[i]); });
 }
 
-absl::StatusOr<absl::Span<int64_t>> DecodeWorkspace(const ffi::AnyBuffer& buffer) {
-  const absl::Span<const int64_t> dims = DimsOf(buffer);
-  if (buffer.element_type() != ffi::S64 || dims.size() != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("int64_workspace: expected a vector of S64, got ",
-                                                   Name(buffer.element_type()), "[", absl::StrJoin(dims, ","), "]"));
-  }
-  return absl::MakeSpan(static_cast<int64_t*>(buffer.untyped_data()), dims[0]);
-}
-
-// The places that a comma list names, in its order.
-absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const Place> places,
-                       PlaceVector& named) {
-  if (list.empty()) return absl::OkStatus();
-  for (absl::string_view name : absl::StrSplit(list, ',')) {
-    const auto place = std::find_if(places.begin(), places.end(), [&](const Place& p) { return p.name == name; });
-    if (place == places.end()) {
-      const auto append_name = [](std::string* out, const Place& p) { absl::StrAppend(out, p.name); };
-      return absl::InvalidArgumentError(absl::StrCat("attribute ", attribute, ": unknown entry \"", name,
-                                                     "\"; allowed: ", absl::StrJoin(places, ", ", append_name)));
-    }
-    if (std::find(named.begin(), named.end(), place) != named.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("attribute ", attribute, ": \"", name, "\" is given twice"));
-    }
-    named.push_back(place);
-  }
-  return absl::OkStatus();
-}
-
-// Puts the results and operands of one call where they go, from the first on.
-class Buffers {
- public:
-  Buffers(const BoundCall& bound, void* problem) : bound_(bound), problem_(problem) {}
-
-  absl::Status TakeOperand(const Place& place) { return Take(place, bound_.operands.get<ffi::AnyBuffer>(operand_++)); }
-
-  absl::Status TakeResult(const Place& place) { return Take(place, ResultAt(bound_.results, result_++)); }
-
-  // Its shape is [0], for the attribute does not name it.
-  absl::Status SkipOperand(const Place& place) {
-    const ffi::ErrorOr<ffi::AnyBuffer> buffer = bound_.operands.get<ffi::AnyBuffer>(operand_++);
-    const absl::string_view word = place.word(problem_);
-    if (buffer.has_error()) return absl::InvalidArgumentError(absl::StrCat(word, ": expected a buffer"));
-    const absl::Span<const int64_t> shape = DimsOf(*buffer);
-    if (shape.size() == 1 && shape[0] == 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(word, ": not named by the attribute ragged (\"", TextOf(bound_.attributes, "ragged"),
-                     "\"), so its shape must be [0], got [", absl::StrJoin(shape, ","), "]"));
-  }
-
-  absl::StatusOr<absl::Span<int64_t>> TakeWorkspace() {
-    const ffi::ErrorOr<ffi::AnyBuffer> buffer = ResultAt(bound_.results, result_++);
-    if (buffer.has_error()) return absl::InvalidArgumentError("int64_workspace: expected a buffer");
-    return DecodeWorkspace(*buffer);
-  }
-
- private:
-  absl::Status Take(const Place& place, const ffi::ErrorOr<ffi::AnyBuffer>& buffer) {
-    const absl::string_view word = place.word(problem_);
-    if (buffer.has_error()) return absl::InvalidArgumentError(absl::StrCat(word, ": expected a buffer"));
-    const absl::StatusOr<Array> array = ToArray(word, *buffer);
-    if (array.ok()) place.in(problem_) = *array;
-    return array.status();
-  }
-
-  const BoundCall& bound_;
-  void* problem_;
-  size_t operand_ = 0, result_ = 0;
-};
-
-absl::Status CheckLeast(absl::string_view what, size_t given, int64_t least) {
-  if (static_cast<int64_t>(given) >= least) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("Wrong number of ", what, ": ", given, ", must be at least ", least));
-}
-
-absl::Status CheckCount(const BoundCall& bound, absl::string_view attribute, size_t named, size_t given) {
-  if (named == given) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("attribute ", attribute, " (\"",
-                                                 TextOf(bound.attributes, std::string(attribute)), "\") names ", named,
-                                                 " optional ", attribute, ", got ", given));
+absl::Status CheckCount(absl::string_view what, size_t given, size_t least, absl::string_view attribute,
+                        absl::Span<const absl::string_view> names, const SlotIndices& named) {
+  if (given < least) return Invalid("Wrong number of ", what, ": ", given, ", must be at least ", least);
+  if (given - least == named.size()) return absl::OkStatus();
+  return Invalid("attribute ", attribute, " (\"", ListOf(names, named), "\") names ", named.size(), " optional ",
+                 attribute, ", got ", given - least);
 }
 
 }  // namespace
 
-ffi::ErrorOr<ffi::AnyBuffer> ResultAt(const ffi::RemainingRets& results, size_t i) {
-  ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> result = results.get<ffi::AnyBuffer>(i);
+BufferReader::BufferReader(const CustomCall& description, const NamedSlots& named, const ffi::RemainingArgs& operands,
+                           const ffi::RemainingRets& results)
+    : description_(description), named_(named), operands_(operands), results_(results) {
+  status_ = CheckCount("arguments", operands.size(), description.least_operands(), "operands",
+                       description.optional_operands, named.operands);
+  if (!status_.ok()) return;
+  status_ = CheckCount("results", results.size(), description.least_results(), "results", description.optional_results,
+                       named.results);
+}
+
+void BufferReader::ReadOperand(absl::string_view word, Array& array) {
+  if (status_.ok()) Read(word, operands_.get<ffi::AnyBuffer>(next_operand_++), array);
+}
+
+void BufferReader::ReadResult(absl::string_view word, Array& array) {
+  if (status_.ok()) Read(word, NextResult(), array);
+}
+
+void BufferReader::SkipOperand(absl::string_view word) {
+  if (!status_.ok()) return;
+  const ffi::ErrorOr<ffi::AnyBuffer> buffer = operands_.get<ffi::AnyBuffer>(next_operand_++);
+  if (buffer.has_error()) {
+    status_ = NotABuffer(word);
+  } else if (const absl::Span<const int64_t> dims = DimsOf(*buffer); dims.size() != 1 || dims[0] != 0) {
+    status_ = Invalid(word, ": not named by the attribute ragged (\"", ListOf(description_.ragged, named_.ragged),
+                      "\"), so its shape must be [0], got ", Shape(dims));
+  }
+}
+
+absl::StatusOr<absl::Span<int64_t>> BufferReader::ReadWorkspace() {
+  if (!status_.ok()) return status_;
+  const ffi::ErrorOr<ffi::AnyBuffer> buffer = NextResult();
+  if (buffer.has_error()) return NotABuffer("int64_workspace");
+  const absl::Span<const int64_t> dims = DimsOf(*buffer);
+  if (buffer->element_type() != ffi::S64 || dims.size() != 1) {
+    return Invalid("int64_workspace: expected a vector of S64, got ", Name(buffer->element_type()), Shape(dims));
+  }
+  return absl::MakeSpan(static_cast<int64_t*>(buffer->untyped_data()), dims[0]);
+}
+
+ffi::ErrorOr<ffi::AnyBuffer> BufferReader::NextResult() {
+  ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> result = results_.get<ffi::AnyBuffer>(next_result_++);
   if (result.has_error()) return ffi::Unexpected(result.error());
-  return ffi::AnyBuffer(**result);
+  const ffi::AnyBuffer buffer = **result;
+  AdviseHugePages(buffer.untyped_data(), BytesOf(buffer));
+  return buffer;
+}
+
+void BufferReader::Read(absl::string_view word, const ffi::ErrorOr<ffi::AnyBuffer>& buffer, Array& array) {
+  if (buffer.has_error()) {
+    status_ = NotABuffer(word);
+  } else if (const Format* format = FormatOfXla(static_cast<int>(buffer->element_type())); format != nullptr) {
+    array.data = buffer->untyped_data();
+    array.dtype = format->dtype;
+    array.dims = DimsOf(*buffer);
+  } else {
+    status_ = Invalid(word, ": unsupported element type ", Name(buffer->element_type()), "; matrices are ",
+                      NamesOf(Role::kMatrix), ", or ", NamesOf(Role::kQuantized), ", sizes ", NamesOf(Role::kSizes));
+  }
 }
 
 size_t BytesOf(const ffi::AnyBuffer& buffer) {
@@ -143,53 +299,6 @@ void AdviseHugePages(void* data, size_t bytes) {
   if (bytes < before + kHugePage) return;
   // Advice: failure costs speed only.
   madvise(static_cast<char*>(data) + before, (bytes - before) / kHugePage * kHugePage, MADV_HUGEPAGE);
-}
-
-absl::StatusOr<NamedPlaces> NamedBy(const ffi::Dictionary& attributes, const CustomCall& call) {
-  NamedPlaces named;
-  for (const absl::Status& s :
-       {ParseList("ragged", TextOf(attributes, "ragged"), call.ragged, named.ragged),
-        ParseList("operands", TextOf(attributes, "operands"), call.optional_operands, named.operands),
-        ParseList("results", TextOf(attributes, "results"), call.optional_results, named.results)}) {
-    if (!s.ok()) return s;
-  }
-  return named;
-}
-
-absl::StatusOr<absl::Span<int64_t>> DecodeBuffers(const BoundCall& bound, const CustomCall& call,
-                                                  const NamedPlaces& named, void* problem) {
-  if (absl::Status s = CheckLeast("arguments", bound.operands.size(), call.least_operands()); !s.ok()) return s;
-  if (absl::Status s = CheckLeast("results", bound.results.size(), call.least_results()); !s.ok()) return s;
-  const size_t operands = bound.operands.size() - static_cast<size_t>(call.least_operands());
-  const size_t results = bound.results.size() - static_cast<size_t>(call.least_results());
-  if (absl::Status s = CheckCount(bound, "operands", named.operands.size(), operands); !s.ok()) return s;
-  if (absl::Status s = CheckCount(bound, "results", named.results.size(), results); !s.ok()) return s;
-  Buffers buffers(bound, problem);
-  absl::Status s;
-  for (const Place& place : call.operands) {
-    if (s.ok()) s = buffers.TakeOperand(place);
-  }
-  for (const Place& place : call.ragged) {
-    const bool is_named = std::find(named.ragged.begin(), named.ragged.end(), &place) != named.ragged.end();
-    if (s.ok()) s = is_named ? buffers.TakeOperand(place) : buffers.SkipOperand(place);
-  }
-  for (const Place* place : named.operands) {
-    if (s.ok()) s = buffers.TakeOperand(*place);
-  }
-  for (const Place& place : call.results) {
-    if (s.ok()) s = buffers.TakeResult(place);
-  }
-  for (const Place* place : named.results) {
-    if (s.ok()) s = buffers.TakeResult(*place);
-  }
-  if (!s.ok()) return s;
-  return buffers.TakeWorkspace();
-}
-
-ffi::Error ToFfiError(const absl::Status& status) {
-  // The two sets of codes are the same numbers, by XLA's definition.
-  return status.ok() ? ffi::Error::Success()
-                     : ffi::Error(static_cast<ffi::ErrorCode>(status.code()), std::string(status.message()));
 }
 
 }  // namespace raggemm

@@ -1,5 +1,5 @@
-// Turns what XLA hands over into what the library takes: attributes become a message and Options, buffers go where the
-// call's description says. Checks only what XLA's types can get wrong: the library checks the problem itself.
+// Describes what a custom call binds, and decodes its attributes and buffers. Checks what XLA's types can get wrong: the
+// library checks the problem itself.
 #ifndef RAGGEMM_FFI_DECODE_H_
 #define RAGGEMM_FFI_DECODE_H_
 
@@ -11,8 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "ffi/attributes.h"
-#include "ffi/custom_call.h"
+#include "google/protobuf/message.h"
 #include "proto/config.pb.h"
 #include "raggemm/plan.h"
 #include "raggemm/problem.h"
@@ -20,11 +19,74 @@
 
 namespace raggemm {
 
-// Returns a result by its index; an error if it is no buffer.
-xla::ffi::ErrorOr<xla::ffi::AnyBuffer> ResultAt(const xla::ffi::RemainingRets& results, size_t i);
+// A description of a custom call: the names of what it binds, in order.
+struct CustomCall {
+  absl::string_view name;  // "grouped_gemm" for raggemm_grouped_gemm_v1_execute
+  // Operands: those of every call; arrays of sizes, each of shape [0] unless the attribute `ragged` names it; those that
+  // the attribute `operands` names, in its order.
+  absl::Span<const absl::string_view> operands, ragged, optional_operands;
+  // Results: those of every call; those that the attribute `results` names; last the vector int64_workspace.
+  absl::Span<const absl::string_view> results, optional_results;
 
-// Returns 0 if the shape says more than there can be: nobody has checked the buffer yet, and XLA's own function would
-// overflow.
+  size_t least_operands() const { return operands.size() + ragged.size(); }
+  size_t least_results() const { return results.size() + 1; }
+};
+
+// The entries of the attributes `ragged`, `operands` and `results`, as indices into the names of a description.
+using SlotIndices = absl::InlinedVector<size_t, 16>;
+struct NamedSlots {
+  SlotIndices ragged, operands, results;
+};
+
+// Sets the fields of a message of proto/config.proto by the message's own description. InvalidArgument, listing what is
+// allowed: an unknown attribute, one of a wrong type, an unknown text of an enum, whose case is ignored.
+absl::Status SetFields(const xla::ffi::Dictionary& attributes, google::protobuf::Message& config);
+
+// Sets executor, isa and threads. InvalidArgument: an isa that is neither AUTO nor a name that this architecture knows,
+// threads out of range.
+absl::Status SetOptions(proto::GroupedGemmConfig::Executor::Value executor, absl::string_view isa, int64_t threads,
+                        Options& options);
+
+// Appends the indices in `names` of the entries of a comma list. InvalidArgument, with the attribute and what is allowed:
+// an entry that is unknown or given twice.
+absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const absl::string_view> names,
+                       SlotIndices& indices);
+
+// Sets what the attribute `names` says: a comma list of slot=word. The words point into `list`. InvalidArgument, with the
+// entry and what is allowed: no slot of kMatrixSlots, kDimsSlots or kOperandSlots, one twice, or a word that is not
+// [A-Za-z_][A-Za-z0-9_.]{0,63}.
+absl::Status ParseOperandNames(absl::string_view list, OperandNames& names);
+
+// Reads the operands and the results of a call in order. After an error it reads nothing more.
+class BufferReader {
+ public:
+  BufferReader(const CustomCall& description, const NamedSlots& named, const xla::ffi::RemainingArgs& operands,
+               const xla::ffi::RemainingRets& results);
+
+  // Sets the array to the next operand or result, which errors call `word`.
+  void ReadOperand(absl::string_view word, Array& array);
+  void ReadResult(absl::string_view word, Array& array);
+  // Checks that the next operand, an array of sizes that the attribute `ragged` does not name, has the shape [0].
+  void SkipOperand(absl::string_view word);
+  // Returns the last result, or the first error. InvalidArgument: too few operands or results; a number of optional ones
+  // that is not the attribute's; an element type that is not one of ours; an array of sizes that is passed but not
+  // named; a workspace that is no vector of int64.
+  absl::StatusOr<absl::Span<int64_t>> ReadWorkspace();
+
+ private:
+  xla::ffi::ErrorOr<xla::ffi::AnyBuffer> NextResult();
+  void Read(absl::string_view word, const xla::ffi::ErrorOr<xla::ffi::AnyBuffer>& buffer, Array& array);
+
+  const CustomCall& description_;
+  const NamedSlots& named_;
+  const xla::ffi::RemainingArgs& operands_;
+  const xla::ffi::RemainingRets& results_;
+  size_t next_operand_ = 0, next_result_ = 0;
+  absl::Status status_;
+};
+
+// Returns the size of a buffer, 0 if its shape says more than there can be. Nobody has checked the buffer yet, and XLA's
+// own function would overflow.
 size_t BytesOf(const xla::ffi::AnyBuffer& buffer);
 
 // Asks for huge pages in the part of [data, data + bytes) that can have them. The bytes stay as they are.
@@ -34,67 +96,6 @@ size_t BytesOf(const xla::ffi::AnyBuffer& buffer);
 // (bfloat16, 2048x768, 59 rows): 98,307 faults and 115 ms without, 716 faults and 55 ms with (Emerald Rapids, two
 // cores, huge pages on request as Debian has them).
 void AdviseHugePages(void* data, size_t bytes);
-
-// What XLA binds of every call.
-struct BoundCall {
-  xla::ffi::RemainingArgs operands;
-  xla::ffi::RemainingRets results;
-  xla::ffi::Dictionary attributes;
-};
-
-// What the attributes name.
-struct NamedPlaces {
-  absl::InlinedVector<const Place*, 16> ragged, operands, results;
-};
-absl::StatusOr<NamedPlaces> NamedBy(const xla::ffi::Dictionary& attributes, const CustomCall& call);
-
-// Puts the buffers where they go. InvalidArgument: too few operands or results; an element type that is not one of
-// ours; a number of optional ones that is not the attribute's; an array of sizes that is passed but not named; a
-// workspace that is no vector of int64.
-absl::StatusOr<absl::Span<int64_t>> DecodeBuffers(const BoundCall& bound, const CustomCall& call,
-                                                  const NamedPlaces& named, void* problem);
-
-xla::ffi::Error ToFfiError(const absl::Status& status);
-
-// Points into the buffers and attributes of the call.
-template <class Call>
-struct Decoded {
-  typename Call::Problem problem;
-  Options options;                // without a pool
-  absl::Span<int64_t> workspace;  // empty until operands are decoded
-  proto::GroupedGemmConfig::OnError::Value on_error;
-  NamedPlaces named;
-};
-
-// InvalidArgument, listing what is allowed: unknown attribute, wrong type, unknown enum text (their case is ignored),
-// unknown or repeated entry of a list, word that is none; threads out of range.
-template <class Call>
-absl::StatusOr<Decoded<Call>> DecodeAttributes(const xla::ffi::Dictionary& attributes) {
-  typename Call::Config config;
-  if (absl::Status s = SetFields(attributes, config); !s.ok()) return s;
-  const absl::StatusOr<Options> options = OptionsOf(config.executor(), config.isa(), config.threads());
-  if (!options.ok()) return options.status();
-  absl::StatusOr<NamedPlaces> named = NamedBy(attributes, Call::Description());
-  if (!named.ok()) return named.status();
-  Decoded<Call> decoded;
-  decoded.options = *options;
-  decoded.on_error = config.on_error();
-  decoded.named = *std::move(named);
-  absl::Status applied = Call::Apply(config, attributes, decoded.problem);
-  if (!applied.ok()) return applied;
-  return decoded;
-}
-
-template <class Call>
-absl::StatusOr<Decoded<Call>> DecodeCall(const BoundCall& bound) {
-  absl::StatusOr<Decoded<Call>> decoded = DecodeAttributes<Call>(bound.attributes);
-  if (!decoded.ok()) return decoded;
-  const absl::StatusOr<absl::Span<int64_t>> workspace =
-      DecodeBuffers(bound, Call::Description(), decoded->named, &decoded->problem);
-  if (!workspace.ok()) return workspace.status();
-  decoded->workspace = *workspace;
-  return decoded;
-}
 
 }  // namespace raggemm
 

@@ -1,10 +1,10 @@
-// Describes the library as JSON: its build, its tables, and its choices on this CPU.
+#include "ffi/describe.h"
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <initializer_list>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,8 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "ffi/custom_call.h"
-#include "ffi/handler.h"
+#include "ffi/calls.h"
 #include "ffi/handlers.h"
 #include "proto/config.pb.h"
 #include "raggemm/activation.h"
@@ -50,8 +49,6 @@ std::string Text(absl::string_view text) {
   return json + '"';
 }
 
-std::string TextOrNull(const char* text) { return text == nullptr ? "null" : Text(text); }
-
 std::string Bool(bool value) { return value ? "true" : "false"; }
 
 template <typename Range, typename ToJson>
@@ -69,86 +66,39 @@ std::string Object(absl::Span<const Field> fields) {
                                     }),
                       "}");
 }
-std::string Object(std::initializer_list<Field> fields) {
-  return Object(absl::MakeConstSpan(fields.begin(), fields.size()));
-}
 
 // ---- the tables ----
 
-// Lists those of `texts` whose bit is in the set.
-std::string TextsOf(uint8_t set, absl::Span<const absl::string_view> texts) {
-  std::vector<absl::string_view> chosen;
-  for (size_t i = 0; i < texts.size(); ++i) {
-    if (set >> i & 1) chosen.push_back(texts[i]);
-  }
-  return List(chosen, Text);
-}
-
-// A row of include/raggemm/format.h, its columns as they are called there.
+// Describes a row of include/raggemm/format.h by the columns that callers need.
 std::string FormatRow(const Format& format) {
   static constexpr absl::string_view kRoles[] = {"matrix", "sizes", "quantized", "scale", "panel"};
-  static constexpr absl::string_view kNonFinite[] = {"none", "ieee", "all ones"};
   return Object({{"name", Text(format.name)},
                  {"numpy", Text(format.numpy)},
-                 {"xla", absl::StrCat(format.xla)},
                  {"bits", absl::StrCat(format.bits)},
                  {"role", Text(kRoles[static_cast<size_t>(format.role)])},
                  {"is_scale", Bool(IsScale(format.dtype))},
-                 {"digits", absl::StrCat(format.digits)},
-                 {"min_exponent", absl::StrCat(format.min_exponent)},
-                 {"max_exponent", absl::StrCat(format.max_exponent)},
-                 {"nonfinite", Text(kNonFinite[static_cast<size_t>(format.nonfinite)])},
                  {"expands_to", Text(NameOf(format.expands_to))}});
 }
 
-// A row of include/raggemm/operands.h.
+// Describes a row of include/raggemm/operands.h: its name, and what its values differ by.
 std::string OperandRow(const OperandSlot& slot) {
-  static constexpr absl::string_view kTypes[] = {"of out", "compute", "up to compute", "sizes",
-                                                 "scales", "of lhs",  "of rhs"};
   static constexpr absl::string_view kAxes[] = {"problem", "replica", "group", "row", "column"};
-  static const absl::string_view modes[] = {NameOf(RaggedMode::kRaggedM), NameOf(RaggedMode::kRaggedK),
-                                            NameOf(RaggedMode::kRaggedN), NameOf(RaggedMode::kUniform),
-                                            NameOf(RaggedMode::kAllRagged)};
-  return Object({{"name", Text(slot.name)},
-                 {"types", Text(kTypes[static_cast<size_t>(slot.types)])},
-                 {"axes", TextsOf(slot.axes, kAxes)},
-                 {"modes", TextsOf(slot.modes, modes)}});
-}
-
-// A row of include/raggemm/arithmetic.h.
-std::string ArithmeticRow(const Arithmetic& arithmetic) {
-  return Object({{"name", Text(arithmetic.name)},
-                 {"product", Text(NameOf(arithmetic.product))},
-                 {"sum", Text(NameOf(arithmetic.sum))},
-                 {"chain", absl::StrCat(arithmetic.chain)},
-                 {"lanes", absl::StrCat(arithmetic.lanes)},
-                 {"pair", absl::StrCat(arithmetic.pair)},
-                 {"whole", absl::StrCat(arithmetic.whole)},
-                 {"flushes", Bool(arithmetic.flushes)},
-                 {"split_block", absl::StrCat(arithmetic.split_block)},
-                 {"adds_pairs", Bool(arithmetic.adds_pairs)},
-                 {"bf16_sums", TextOrNull(arithmetic.bf16_sums)}});
+  std::vector<absl::string_view> axes;
+  for (size_t i = 0; i < std::size(kAxes); ++i) {
+    if (slot.axes >> i & 1) axes.push_back(kAxes[i]);
+  }
+  return Object({{"name", Text(slot.name)}, {"axes", List(axes, Text)}});
 }
 
 // Lists the operands and attributes that a custom call binds, by name.
-std::string CallRow(const CustomCall& call) {
-  const auto names = [](absl::Span<const Place> places) {
-    return List(places, [](const Place& place) { return Text(place.name); });
-  };
-  return Object({{"name", Text(call.name)},
-                 {"operands", names(call.operands)},
-                 {"ragged", names(call.ragged)},
-                 {"optional_operands", names(call.optional_operands)},
-                 {"results", names(call.results)},
-                 {"optional_results", names(call.optional_results)}});
-}
-
-std::vector<Field> Tables() {
-  return {{"formats", List(kFormats, FormatRow)},
-          {"operands", List(kOperandSlots, OperandRow)},
-          {"arithmetics", List(kArithmetics, ArithmeticRow)},
-          {"activations", List(kActivations, Text)},
-          {"calls", List(CustomCalls(), CallRow)}};
+std::string CallRow(const CustomCall* call) {
+  const auto names = [](absl::Span<const absl::string_view> names) { return List(names, Text); };
+  return Object({{"name", Text(call->name)},
+                 {"operands", names(call->operands)},
+                 {"ragged", names(call->ragged)},
+                 {"optional_operands", names(call->optional_operands)},
+                 {"results", names(call->results)},
+                 {"optional_results", names(call->optional_results)}});
 }
 
 // ---- this machine ----
@@ -217,55 +167,38 @@ std::string ChosenForBf16(const Environment& environment, const Cpu& cpu) {
   return Chosen(arithmetic, arithmetic.bf16_sums, absl::StrCat(chosen->because, "; "), environment, cpu);
 }
 
+}  // namespace
+
 std::string Describe() {
   const Cpu& cpu = HostCpu();
   const Environment& environment = ProcessEnvironment();
-  std::vector<Field> fields = {{"version", Text(raggemm_version())},
-                               {"ffi_api", Text(absl::StrCat(XLA_FFI_API_MAJOR, ".", XLA_FFI_API_MINOR))},
-                               {"cpu", Text(HostCpuBrand())},
-                               {"isas", List(AllIsas(), IsaRow)},
-                               {"f32", Chosen(kArithmetics[0], kArithmetics[0].name, "", environment, cpu)},
-                               {"bf16", ChosenForBf16(environment, cpu)},
-                               {"executors", NamesOf(*GroupedGemmConfig::Executor::Value_descriptor())},
-                               {"bf16_sums", NamesOf(*GroupedGemmConfig::Bf16Sums::Value_descriptor())},
-                               {"precisions", NamesOf(*GroupedGemmConfig::Precision::Value_descriptor())},
-                               {"max_threads", absl::StrCat(kMaxThreads)},
-                               {"openmp_threads", absl::StrCat(OpenMpThreads())},
-                               {"environment", Object({{"RAGGEMM_ISA", Variable(environment.isa)},
-                                                       {"RAGGEMM_THREADS", Variable(environment.threads)},
-                                                       {"RAGGEMM_EXECUTOR", Variable(environment.executor)},
-                                                       {"RAGGEMM_BF16_SUMS", Variable(environment.bf16_sums)}})},
-                               {"kept_buffers", Object({{"count", absl::StrCat(CountKeptBuffers().count)},
-                                                        {"bytes", absl::StrCat(CountKeptBuffers().bytes)}})},
-                               {"error", ErrorsOf(environment, cpu)}};
-  for (Field& table : Tables()) fields.push_back(std::move(table));
-  return Object(fields);
+  return Object({{"version", Text(raggemm_version())},
+                 {"ffi_api", Text(absl::StrCat(XLA_FFI_API_MAJOR, ".", XLA_FFI_API_MINOR))},
+                 {"cpu", Text(HostCpuBrand())},
+                 {"isas", List(AllIsas(), IsaRow)},
+                 {"f32", Chosen(kArithmetics[0], kArithmetics[0].name, "", environment, cpu)},
+                 {"bf16", ChosenForBf16(environment, cpu)},
+                 {"executors", NamesOf(*GroupedGemmConfig::Executor::Value_descriptor())},
+                 {"bf16_sums", NamesOf(*GroupedGemmConfig::Bf16Sums::Value_descriptor())},
+                 {"precisions", NamesOf(*GroupedGemmConfig::Precision::Value_descriptor())},
+                 {"max_threads", absl::StrCat(kMaxThreads)},
+                 {"openmp_threads", absl::StrCat(OpenMpThreads())},
+                 {"environment", Object({{"RAGGEMM_ISA", Variable(environment.isa)},
+                                         {"RAGGEMM_THREADS", Variable(environment.threads)},
+                                         {"RAGGEMM_EXECUTOR", Variable(environment.executor)},
+                                         {"RAGGEMM_BF16_SUMS", Variable(environment.bf16_sums)}})},
+                 {"kept_buffers", Object({{"count", absl::StrCat(CountKeptBuffers().count)},
+                                          {"bytes", absl::StrCat(CountKeptBuffers().bytes)}})},
+                 {"error", ErrorsOf(environment, cpu)}});
 }
 
-}  // namespace
-
-absl::Span<const CustomCall> CustomCalls() {
-  static const CustomCall calls[] = {kGroupedGemmCall, kMoeMlpCall, kMoeMlpBackwardCall};
-  return calls;
+std::string DescribeTables() {
+  const std::array calls = {&GroupedGemmCall::kDescription, &MoeMlpCall::kDescription,
+                            &MoeMlpBackwardCall::kDescription};
+  return Object({{"formats", List(kFormats, FormatRow)},
+                 {"operands", List(kOperandSlots, OperandRow)},
+                 {"activations", List(kActivations, Text)},
+                 {"calls", List(calls, CallRow)}});
 }
 
 }  // namespace raggemm
-
-extern "C" {
-
-char* raggemm_describe_json(void) { return raggemm::TextForC(raggemm::Describe); }
-
-char* raggemm_tables_json(void) {
-  return raggemm::TextForC([] { return raggemm::Object(raggemm::Tables()); });
-}
-
-void raggemm_free(char* text) { std::free(text); }
-
-const char* raggemm_version(void) { return RAGGEMM_VERSION; }
-
-void raggemm_ffi_version(int32_t* major, int32_t* minor) {
-  *major = XLA_FFI_API_MAJOR;
-  *minor = XLA_FFI_API_MINOR;
-}
-
-}  // extern "C"

@@ -77,8 +77,6 @@ char* raggemm_take_plans(void);
 //                      reason; isa null, and the error, where there is none
 //   executors, bf16_sums, precisions
 //                      names, as in proto/config.proto
-//   formats, operands, arithmetics, activations, calls
-//                      as of raggemm_tables_json, columns as include/raggemm/*.h call them
 //   max_threads        that a call may ask for
 //   openmp_threads     that the executor OPENMP has
 //   environment        RAGGEMM_ISA, RAGGEMM_THREADS, RAGGEMM_EXECUTOR, RAGGEMM_BF16_SUMS as they
@@ -87,8 +85,12 @@ char* raggemm_take_plans(void);
 //   error              what is wrong with these, or null
 char* raggemm_describe_json(void);
 
-// Its tables alone, which need no measurement: formats, operands, arithmetics, activations; and calls, the custom calls
-// with the names of what they bind: operands, ragged, optional_operands, results, optional_results.
+// Returns tables of the library as a JSON object, without any measurement:
+//   formats      name, numpy, bits, role, is_scale, expands_to, as include/raggemm/format.h calls them
+//   operands     the optional ones of raggemm_grouped_gemm_v1: name, axes, as include/raggemm/operands.h calls them
+//   activations  names
+//   calls        the custom calls, each with its name and the names of what it binds: operands, ragged,
+//                optional_operands, results, optional_results
 char* raggemm_tables_json(void);
 
 void raggemm_free(char* text);

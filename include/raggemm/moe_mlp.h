@@ -31,6 +31,7 @@
 #ifndef RAGGEMM_MOE_MLP_H_
 #define RAGGEMM_MOE_MLP_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -109,7 +110,12 @@ inline constexpr MlpSlot kMlpSlots[] = {
     {"up", &MoeMlpProblem::up},
     {"gate", &MoeMlpProblem::gate},
 };
-inline constexpr int kMlpKept = 2;  // the last ones, which MoeMlp writes
+// The number of slots that MoeMlp reads. It writes the last ones, up and gate, if they are given.
+inline constexpr size_t kMlpInputs = [] {
+  size_t slot = 0;
+  while (kMlpSlots[slot].operand != &MoeMlpProblem::up) ++slot;
+  return slot;
+}();
 
 // The numbers that the size of a workspace depends on: extents as above, and what is summed in memory of its own. The
 // defaults are enough for every call without row_slots.

@@ -31,7 +31,7 @@ MlpInputs InputsOf(const MoeMlpProblem& problem) {
                       {"group_sizes", &problem.group_sizes},
                       {"w_up", &problem.w_up},
                       {"w_down", &problem.w_down}};
-  for (const MlpSlot& slot : absl::MakeSpan(kMlpSlots).first(std::size(kMlpSlots) - kMlpKept)) {
+  for (const MlpSlot& slot : absl::MakeSpan(kMlpSlots).first(kMlpInputs)) {
     if (const std::optional<Array>& x = problem.*slot.operand) inputs.push_back({slot.name, &*x});
   }
   return inputs;

@@ -22,7 +22,7 @@ absl::Status MlpPhases::WithTeam(absl::FunctionRef<absl::Status()> caller) {
   const absl::StatusOr<Schedule> schedule = Plan(MlpProduct::kUp, {mlp_.buffers.x, UpOf(first), first.count()});
   if (!schedule.ok()) return schedule.status();
   isa_ = schedule->tile.kernels.isa;
-  return raggemm::WithTeam(schedule->threads, /*one_loop=*/false, [&](Team& team) {
+  return raggemm::WithTeam(schedule->threads, [&](Team& team) {
     team_ = &team;
     return caller();
   });

@@ -255,28 +255,34 @@ void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, 
   result.Finish();
 }
 
-absl::Status CheckIsa(const Schedule& schedule) {
+absl::Status Prepare(const Schedule& schedule, int64_t threads, int64_t bytes, ScratchLease& lease) {
   const Isa isa = schedule.tile.kernels.isa;
-  if (HostCpu().Has(isa)) return absl::OkStatus();
+  if (HostCpu().Has(isa)) return lease.Acquire(threads, bytes);
   return absl::FailedPreconditionError(absl::StrCat("this CPU does not have ", NameOf(isa)));
 }
 
 }  // namespace
 
-absl::Status Run(const Schedule& schedule, Team& team) {
-  if (absl::Status s = CheckIsa(schedule); !s.ok()) return s;
+absl::Status Run(const Schedule& schedule) {
   ScratchLease lease;
-  if (absl::Status s = lease.Acquire(team.threads(), Scratch::Bytes(schedule.tile)); !s.ok()) return s;
-  team.For({schedule.threads.count, [&](int64_t thread) { return FirstTile(schedule, thread); }},
+  if (absl::Status s = Prepare(schedule, schedule.threads.count, Scratch::Bytes(schedule.tile), lease); !s.ok())
+    return s;
+  return ParallelFor(schedule.threads, {schedule.threads.count, std::bind_front(FirstTile, std::cref(schedule))},
+                     std::bind_front(RunTile, std::cref(schedule), std::cref(lease)));
+}
+
+absl::Status Run(const Schedule& schedule, Team& team) {
+  ScratchLease lease;
+  if (absl::Status s = Prepare(schedule, team.threads(), Scratch::Bytes(schedule.tile), lease); !s.ok()) return s;
+  team.For({schedule.threads.count, std::bind_front(FirstTile, std::cref(schedule))},
            std::bind_front(RunTile, std::cref(schedule), std::cref(lease)));
   return absl::OkStatus();
 }
 
 absl::Status Run(const Schedule& first, const Schedule& second, Team& team) {
-  if (absl::Status s = CheckIsa(first); !s.ok()) return s;
   ScratchLease lease;
   const int64_t bytes = std::max(Scratch::Bytes(first.tile), Scratch::Bytes(second.tile));
-  if (absl::Status s = lease.Acquire(team.threads(), bytes); !s.ok()) return s;
+  if (absl::Status s = Prepare(first, team.threads(), bytes, lease); !s.ok()) return s;
   const int64_t tiles = first.work.tiles(), cost = first.work.cost(), all = cost + second.work.cost();
   const auto begin = [&](int64_t thread) {
     if (thread == team.threads()) return tiles + second.work.tiles();
@@ -288,10 +294,6 @@ absl::Status Run(const Schedule& first, const Schedule& second, Team& team) {
     tile < tiles ? RunTile(first, lease, tile, worker) : RunTile(second, lease, tile - tiles, worker);
   });
   return absl::OkStatus();
-}
-
-absl::Status Run(const Schedule& schedule) {
-  return WithTeam(schedule.threads, /*one_loop=*/true, [&](Team& team) { return Run(schedule, team); });
 }
 
 }  // namespace raggemm

@@ -233,6 +233,14 @@ int64_t ThreadsOf(Executor executor, const TaskPool* pool) {
   }
 }
 
+namespace {
+
+absl::Status NoMemory() { return absl::ResourceExhaustedError("no memory for the tile counters"); }
+
+bool IsOpenMp(const ThreadChoice& threads) { return threads.executor == Executor::kOpenMp && threads.count > 1; }
+
+}  // namespace
+
 // The caller's part in a team.
 struct Membership {
   ~Membership() {
@@ -242,11 +250,24 @@ struct Membership {
   Team* team;
 };
 
-absl::Status WithTeam(const ThreadChoice& threads, bool one_loop, absl::FunctionRef<absl::Status(Team&)> caller) {
-  Team* const team = Team::Take(threads.count, one_loop);
-  if (team == nullptr) return absl::ResourceExhaustedError("no memory for the tile counters");
+absl::Status ParallelFor(const ThreadChoice& threads, const TileRanges& ranges, TileBody body) {
+  Team* const team = Team::Take(threads.count, /*one_loop=*/true);
+  if (team == nullptr) return NoMemory();
   const Membership membership{team};
-  if (threads.executor != Executor::kOpenMp || threads.count == 1) {
+  if (IsOpenMp(threads)) {
+    RunOpenMpTeam(threads.count, [&](int64_t worker) { worker == 0 ? team->For(ranges, body) : team->Help(worker); });
+  } else {
+    if (threads.executor == Executor::kPool) team->StartHelpers(*threads.pool);
+    team->For(ranges, body);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WithTeam(const ThreadChoice& threads, absl::FunctionRef<absl::Status(Team&)> caller) {
+  Team* const team = Team::Take(threads.count, /*one_loop=*/false);
+  if (team == nullptr) return NoMemory();
+  const Membership membership{team};
+  if (!IsOpenMp(threads)) {
     if (threads.executor == Executor::kPool) team->StartHelpers(*threads.pool);
     return caller(*team);
   }

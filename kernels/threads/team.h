@@ -49,8 +49,8 @@ class Team {
   void For(int64_t count, TileBody body);
 
  private:
-  friend absl::Status WithTeam(const ThreadChoice& threads, bool one_loop,
-                               absl::FunctionRef<absl::Status(Team&)> caller);
+  friend absl::Status ParallelFor(const ThreadChoice& threads, const TileRanges& ranges, TileBody body);
+  friend absl::Status WithTeam(const ThreadChoice& threads, absl::FunctionRef<absl::Status(Team&)> caller);
   friend struct Membership;
 
   // Memory orders, for CPUs that keep none by themselves: a loop (body_, remaining_, end) is written before the release
@@ -81,10 +81,13 @@ class Team {
   Range ranges_[kMaxThreads];
 };
 
-// Calls caller(team) with the executor and as many threads as `threads` names, and returns its status.
-// ResourceExhausted, before the call, if memory is short. An exception of the caller leaves after the end of the team.
-// With one_loop the caller runs one loop at most, after which no thread waits for more.
-absl::Status WithTeam(const ThreadChoice& threads, bool one_loop, absl::FunctionRef<absl::Status(Team&)> caller);
+// Runs one loop as Team::For does, with the executor and as many threads as `threads` names. ResourceExhausted, with no
+// call of body, if memory is short.
+absl::Status ParallelFor(const ThreadChoice& threads, const TileRanges& ranges, TileBody body);
+
+// Calls caller(team) with a team for any number of loops, and returns its status. ResourceExhausted, with no call, if
+// memory is short. An exception of the caller leaves after the end of the team.
+absl::Status WithTeam(const ThreadChoice& threads, absl::FunctionRef<absl::Status(Team&)> caller);
 
 }  // namespace raggemm
 

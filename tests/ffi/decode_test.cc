@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/strings/ascii.h"
-#include "ffi/grouped_gemm.h"
+#include "ffi/calls.h"
 #include "gtest/gtest.h"
 #include "tests/ffi/plugin_call.h"
 
@@ -16,12 +16,6 @@ namespace raggemm::test {
 namespace {
 
 namespace ffi = ::xla::ffi;
-
-// Decodes the call of a frame as the handler does.
-absl::StatusOr<Decoded<GroupedGemmCall>> DecodeGemm(const XLA_FFI_CallFrame& frame) {
-  return DecodeCall<GroupedGemmCall>(
-      {ffi::RemainingArgs(&frame.args, 0), ffi::RemainingRets(&frame.rets, 0), ffi::Dictionary(&frame.attrs)});
-}
 
 TEST(FormatsTest, HaveTheNumbersOfXla) {
   for (const Format& format : kFormats) {
@@ -31,7 +25,7 @@ TEST(FormatsTest, HaveTheNumbersOfXla) {
   }
 }
 
-TEST(DecodeCallTest, OperandsInAnyOrder) {
+TEST(DecodeTest, OperandsInAnyOrder) {
   PluginCall call({.groups = 1, .m = 2, .sizes = {2}, .c = true, .alpha = true});
   std::swap(call.call().args[8], call.call().args[9]);
   call.call().attributes["operands"] = std::string("alpha,c");
@@ -39,26 +33,17 @@ TEST(DecodeCallTest, OperandsInAnyOrder) {
   EXPECT_TRUE(call.IsRight());
 }
 
-TEST(DecodeCallTest, AbsentAttributesAreTheDefaultsOfTheSchema) {
-  PluginCall call({.mode = RaggedMode::kUniform, .groups = 2});
-  call.call().attributes.clear();
-  host::CallFrame frame(call.call(), XLA_FFI_ExecutionStage_EXECUTE, nullptr);
-  const auto decoded = DecodeGemm(*frame.get());
-  ASSERT_TRUE(decoded.ok()) << decoded.status();
-  EXPECT_EQ(decoded->problem.rhs.axis_boundary, -1);
-  EXPECT_EQ(decoded->problem.out.layout, Layout::kStrided);
-  EXPECT_EQ(decoded->options.executor, Executor::kAuto);
-  EXPECT_EQ(decoded->options.isa, std::nullopt);
-  EXPECT_EQ(decoded->options.threads, 0);
-  EXPECT_EQ(decoded->on_error, proto::GroupedGemmConfig::OnError::RAISE);
-  EXPECT_EQ(decoded->problem.names.lhs_first, "lhs_first");
-}
-
-TEST(ToFfiErrorTest, KeepsCodeAndMessage) {
-  EXPECT_TRUE(ToFfiError(absl::OkStatus()).success());
-  const ffi::Error error = ToFfiError(absl::ResourceExhaustedError("no memory"));
-  EXPECT_EQ(error.errc(), ffi::ErrorCode::kResourceExhausted);
-  EXPECT_EQ(error.message(), "no memory");
+TEST(DecodeAttributesTest, AbsentOnesAreTheDefaultsOfTheSchema) {
+  GroupedGemmCall call;
+  const XLA_FFI_Attrs none{XLA_FFI_Attrs_STRUCT_SIZE, nullptr, 0, nullptr, nullptr, nullptr};
+  ASSERT_EQ(DecodeAttributes(ffi::Dictionary(&none), call), absl::OkStatus());
+  EXPECT_EQ(call.problem.rhs.axis_boundary, -1);
+  EXPECT_EQ(call.problem.out.layout, Layout::kStrided);
+  EXPECT_EQ(call.options.executor, Executor::kAuto);
+  EXPECT_EQ(call.options.isa, std::nullopt);
+  EXPECT_EQ(call.options.threads, 0);
+  EXPECT_EQ(call.config.on_error(), proto::GroupedGemmConfig::OnError::RAISE);
+  EXPECT_EQ(call.problem.names.lhs_first, "lhs_first");
 }
 
 TEST(BytesOfTest, AreNoneForShapesThatCannotBe) {

@@ -8,7 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "ffi/attributes.h"
+#include "ffi/decode.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "raggemm/operands.h"
@@ -110,9 +110,8 @@ TEST(BadCallTest, AttributesOfOtherTypes) {
   for (const Target& target : AllTargets()) {
     const std::unique_ptr<SpoiltCall> call = target.make();
     const host::Attributes good = call->call().attributes;
-    const auto* descriptor = target.description.attributes();
-    for (int i = 0; i < descriptor->field_count(); ++i) {
-      const std::string name = descriptor->field(i)->name();
+    for (int i = 0; i < target.attributes.field_count(); ++i) {
+      const std::string name = target.attributes.field(i)->name();
       for (const host::Attribute& value :
            {host::Attribute{1.5}, {int32_t{1}}, {std::vector<int64_t>{1}}, {host::Attributes{}}}) {
         call->call().attributes = good;
@@ -171,16 +170,18 @@ std::string MyWords() {
 }
 
 TEST(NamesTest, SlotsThatAreNotGivenKeepTheirNames) {
-  const absl::StatusOr<OperandNames> names = ParseOperandNames("lhs_first=group_sizes,out_first=group_sizes,c=_1.x");
-  ASSERT_TRUE(names.ok()) << names.status();
-  EXPECT_EQ(names->out_first, "group_sizes");
-  EXPECT_EQ(names->c, "_1.x");
-  EXPECT_EQ(names->rhs_last, "rhs_last");
+  OperandNames names;
+  ASSERT_EQ(ParseOperandNames("lhs_first=group_sizes,out_first=group_sizes,c=_1.x", names), absl::OkStatus());
+  EXPECT_EQ(names.out_first, "group_sizes");
+  EXPECT_EQ(names.c, "_1.x");
+  EXPECT_EQ(names.rhs_last, "rhs_last");
 }
 
 TEST(NamesTest, WrongLists) {
-  const std::string longest = std::string(64, 'x');
-  EXPECT_EQ(ParseOperandNames("c=" + longest)->c, longest);
+  OperandNames names;
+  const std::string longest(64, 'x'), entry = "c=" + longest;
+  EXPECT_EQ(ParseOperandNames(entry, names), absl::OkStatus());
+  EXPECT_EQ(names.c, longest);
   const std::pair<std::string, std::string> kWrong[] = {
       {"group_sizes=lhs_first",
        "attribute names: unknown entry \"group_sizes=lhs_first\"; must be slot=word with a slot of lhs, rhs, out, "
@@ -195,7 +196,7 @@ TEST(NamesTest, WrongLists) {
       {"c=" + longest + "x", "up to 63 letters, digits, _ and dots"},
   };
   for (const auto& [list, message] : kWrong) {
-    const absl::Status status = ParseOperandNames(list).status();
+    const absl::Status status = ParseOperandNames(list, names);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << list;
     EXPECT_THAT(status.message(), HasSubstr(message));
   }

@@ -36,8 +36,8 @@ MlpSpec EveryMlpOperand() {
 
 std::vector<std::string> Target::Names(const host::Call& call) const {
   std::vector<std::string> names;
-  const auto add = [&](absl::Span<const Place> places, const char* attribute) {
-    for (const Place& place : places) names.emplace_back(place.name);
+  const auto add = [&](absl::Span<const absl::string_view> required, const char* attribute) {
+    for (absl::string_view name : required) names.emplace_back(name);
     const auto optional = call.attributes.find(attribute);
     if (optional == call.attributes.end()) return;
     for (absl::string_view name : absl::StrSplit(std::get<std::string>(optional->second), ',', absl::SkipEmpty())) {
@@ -53,10 +53,11 @@ std::vector<std::string> Target::Names(const host::Call& call) const {
 
 absl::Span<const Target> AllTargets() {
   static const Target targets[] = {
-      {kGroupedGemmCall,
+      {GroupedGemmCall::kDescription, *proto::GroupedGemmConfig::descriptor(),
        []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<SpoiltGemm>(EveryOperandOfExperts()); }},
-      {kMoeMlpCall, []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<MlpCall>(EveryMlpOperand()); }},
-      {kMoeMlpBackwardCall,
+      {MoeMlpCall::kDescription, *proto::MoeMlpConfig::descriptor(),
+       []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<MlpCall>(EveryMlpOperand()); }},
+      {MoeMlpBackwardCall::kDescription, *proto::MoeMlpConfig::descriptor(),
        []() -> std::unique_ptr<SpoiltCall> { return std::make_unique<MlpBackwardCall>(MlpSpec{}); }},
   };
   return targets;

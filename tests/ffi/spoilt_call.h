@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "ffi/custom_call.h"
+#include "ffi/calls.h"
 #include "gtest/gtest.h"
 #include "tests/ffi/mlp_call.h"
 #include "tests/ffi/plugin_call.h"
@@ -29,6 +29,7 @@ inline host::Buffer& BufferAt(host::Call& call, size_t i) {
 // A custom call of the plugin, as it describes itself, and a valid call of it with every optional operand.
 struct Target {
   const CustomCall& description;
+  const google::protobuf::Descriptor& attributes;
   std::unique_ptr<SpoiltCall> (*make)();
 
   // Names of the call's operands, then of its results, by the description and the attributes.

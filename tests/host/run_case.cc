@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <numeric>
+#include <stdexcept>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -55,7 +56,12 @@ Plugin::Plugin(const std::string& path)
       execute(library.Find<XLA_FFI_Handler>("raggemm_grouped_gemm_v1_execute")),
       workspace_coefficients(library.Find<WorkspaceCoefficientsFunction>("raggemm_v1_workspace_coefficients")),
       plan_text(library.Find<char*(XLA_FFI_CallFrame*)>("raggemm_plan_text")),
-      free_text(library.Find<void(char*)>("raggemm_free")) {}
+      free_text(library.Find<void(char*)>("raggemm_free")) {
+  // XLA asks for the version too when it registers a handler. The handler's own memory is allocated then.
+  for (XLA_FFI_Handler* handler : {instantiate, execute}) {
+    if (const Error error = CheckVersion(handler); !error.ok()) throw std::runtime_error(error.message);
+  }
+}
 
 absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options,
                                 TaskRunner* pool) {

@@ -105,10 +105,8 @@ TEST(LateTasks, TakeNoTileOfTheNextCall) {
   KeepingPool keeping(3);
   Schedule plan = MakeSchedule(test.problem, On(Executor::kPool, 3, &keeping), absl::MakeSpan(workspace)).value();
   const auto run = [&](TileBody body) {
-    return WithTeam(plan.threads, /*one_loop=*/true, [&](Team& team) {
-      team.For({plan.threads.count, [&](int64_t thread) { return FirstTile(plan, thread); }}, body);
-      return absl::OkStatus();
-    });
+    return ParallelFor(plan.threads, {plan.threads.count, [&](int64_t thread) { return FirstTile(plan, thread); }},
+                       body);
   };
   ASSERT_EQ(run([](int64_t, int64_t) {}), absl::OkStatus());
   ASSERT_EQ(keeping.kept(), 2u);
@@ -136,7 +134,7 @@ TEST(Teams, ComputeEveryTileOfEveryLoop) {
   for (const Options& options : {On(Executor::kPool, 4, &pool), On(Executor::kOpenMp, 3), On(Executor::kSerial, 1)}) {
     Schedule plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace)).value();
     plan.threads.count = options.threads;
-    const absl::Status status = WithTeam(plan.threads, /*one_loop=*/false, [&](Team& team) {
+    const absl::Status status = WithTeam(plan.threads, [&](Team& team) {
       for (int64_t count = 0; count < 500; ++count) {
         std::vector<std::atomic<int>> done(count);
         team.For(count, [&](int64_t tile, int64_t worker) {
@@ -149,7 +147,7 @@ TEST(Teams, ComputeEveryTileOfEveryLoop) {
     });
     EXPECT_EQ(status, absl::OkStatus());
     const auto fail = [](Team&) -> absl::Status { throw std::bad_alloc(); };
-    EXPECT_THROW(WithTeam(plan.threads, /*one_loop=*/false, fail).IgnoreError(), std::bad_alloc);
+    EXPECT_THROW(WithTeam(plan.threads, fail).IgnoreError(), std::bad_alloc);
   }
 }
 
@@ -162,7 +160,7 @@ TEST(Teams, ComputeTilesAtTheSameTime) {
     if (ThreadsOf(options.executor, options.pool) < 2) continue;
     Schedule schedule = MakeSchedule(test.problem, options, absl::MakeSpan(workspace)).value();
     schedule.threads.count = 2;
-    const absl::Status status = WithTeam(schedule.threads, /*one_loop=*/false, [&](Team& team) {
+    const absl::Status status = WithTeam(schedule.threads, [&](Team& team) {
       for (int loop = 0; loop < 3; ++loop) {
         std::atomic<int> begun = 0, alone = 0;
         team.For(2, [&](int64_t, int64_t) {

@@ -121,7 +121,7 @@ def _text(function: str) -> str:
 
 @functools.cache
 def tables() -> dict[str, list[Any]]:
-    """Returns the library's tables: formats of elements, optional operands, arithmetics, activations and custom calls.
+    """Returns the library's tables: formats of elements, optional operands, activations and custom calls.
 
     raggemm_tables_json in ffi/handlers.h describes their columns.
     """

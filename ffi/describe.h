@@ -1,0 +1,14 @@
+// Describes the library as JSON (raggemm_describe_json and raggemm_tables_json in handlers.h).
+#ifndef RAGGEMM_FFI_DESCRIBE_H_
+#define RAGGEMM_FFI_DESCRIBE_H_
+
+#include <string>
+
+namespace raggemm {
+
+std::string Describe();
+std::string DescribeTables();
+
+}  // namespace raggemm
+
+#endif  // RAGGEMM_FFI_DESCRIBE_H_

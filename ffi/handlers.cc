@@ -1,0 +1,267 @@
+#include "ffi/handlers.h"
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "ffi/calls.h"
+#include "ffi/describe.h"
+#include "proto/config.pb.h"
+#include "raggemm/cpu.h"
+#include "raggemm/grouped_gemm.h"
+#include "raggemm/moe_mlp.h"
+#include "raggemm/plan.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace raggemm {
+namespace {
+
+namespace ffi = ::xla::ffi;
+using OnError = proto::GroupedGemmConfig::OnError;
+
+// XLA's intra-op pool. A task that starts late finds its own closure and nothing of XLA's: ffi::ThreadPool passes
+// the pool a pointer to the closure, and this adapter is used while scheduling only.
+class XlaTaskPool : public TaskPool {
+ public:
+  explicit XlaTaskPool(ffi::ThreadPool pool) : pool_(pool) {}
+
+  // 0 if this XLA has no pool.
+  int64_t num_threads() const override { return pool_.num_threads(); }
+
+  void Schedule(std::function<void()> task) override {
+    try {
+      pool_.Schedule(std::move(task));
+    } catch (const std::bad_alloc&) {
+      if (task) task();  // thrown before XLA took it
+    }
+  }
+
+ private:
+  ffi::ThreadPool pool_;
+};
+
+// Returns report(code, message) of the exception that is being handled.
+template <typename Report>
+auto OnException(Report report) {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return report(absl::StatusCode::kResourceExhausted, "raggemm: out of memory");
+  } catch (const std::exception& e) {
+    return report(absl::StatusCode::kInternal, e.what());
+  } catch (...) {
+    return report(absl::StatusCode::kInternal, "raggemm: unknown exception");
+  }
+}
+
+// Returns the outcome of a call that failed: the error, or success if on_error is NaN and `fill` has filled out with
+// NaN. NaN and LOG write the error as a line to stderr. Asks for no memory if it returns success. If this machine lacks
+// something (FAILED_PRECONDITION), NaN is an error, too: other data would not help.
+ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Value on_error = OnError::RAISE,
+                  absl::FunctionRef<absl::Status()> fill = absl::OkStatus) {
+  try {
+    if (on_error != OnError::RAISE) {
+      const bool succeeds = on_error == OnError::NaN && code != absl::StatusCode::kFailedPrecondition && fill().ok();
+      absl::string_view line = message;
+      absl::ConsumePrefix(&line, "raggemm: ");
+      std::fprintf(stderr, "raggemm: %.*s%s\n", static_cast<int>(line.size()), line.data(),
+                   succeeds ? "; the result is NaN" : "");
+      if (succeeds) return ffi::Error::Success();
+    }
+    // The two sets of codes are the same numbers, by XLA's definition.
+    return {static_cast<ffi::ErrorCode>(code), std::string(message)};
+  } catch (const std::bad_alloc&) {
+    return {ffi::ErrorCode::kResourceExhausted, "out of memory"};  // needs no memory: std::string holds so few letters
+  }
+}
+
+// The number of those who asked for plans and are not done (raggemm_record_plans).
+constinit std::atomic<int32_t> plan_recorders{0};
+constinit std::mutex records_mutex;
+
+// Returns the recorded plans, a blank line between two. Never destroyed: calls may go on while the process ends.
+std::string& Records() {
+  static auto* records = new std::string;
+  return *records;
+}
+
+std::string WithCpu(absl::string_view plan) { return absl::StrCat(ToString(HostCpu()), plan); }
+
+void RecordPlan(const absl::StatusOr<std::string>& plan) {
+  if (!plan.ok() || plan->empty()) return;
+  const std::lock_guard<std::mutex> lock(records_mutex);
+  absl::StrAppend(&Records(), Records().empty() ? "" : "\n", WithCpu(*plan));
+}
+
+// The handlers of every custom call. XLA's macros, below, make C functions of them.
+//
+// Each stage decodes the attributes: the first to check them, the second to use them. ffi::State would keep them in
+// between, but not for every jaxlib that a wheel serves. FFI 0.3 put a member into the middle of XLA_FFI_State_Set_Args
+// and XLA_FFI_State_Get_Args, and jaxlib 0.9.2 reads no older form: a handler that is built with the headers of 0.2, as
+// in wheels, and sets a state ends its process.
+//
+// Exceptions stay inside. XLA's headers allocate around a handler only when it is registered and when they refuse a
+// frame that XLA does not make.
+template <class Call>
+ffi::Error Instantiate(ffi::Dictionary attributes) {
+  try {
+    Call call;
+    const absl::Status status = DecodeAttributes(attributes, call);
+    return status.ok() ? ffi::Error::Success() : Failed(status.code(), status.message());
+  } catch (...) {
+    return OnException([](absl::StatusCode code, absl::string_view message) { return Failed(code, message); });
+  }
+}
+
+template <class Call>
+ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::RemainingArgs operands, ffi::RemainingRets results,
+                   ffi::Dictionary attributes) {
+  std::optional<Call> call;
+  OnError::Value on_error = OnError::RAISE;  // whatever the attribute says, until the call is decoded
+  const auto fail = [&](absl::StatusCode code, absl::string_view message) {
+    return Failed(code, message, on_error, [&] { return FillOutWithNaN(call->problem, call->workspace); });
+  };
+  try {
+    absl::Status status = Decode(operands, results, attributes, call.emplace());
+    if (status.ok()) {
+      on_error = call->config.on_error();
+      XlaTaskPool pool(xla_pool);
+      if (pool.num_threads() > 0) call->options.pool = &pool;  // else AUTO means OpenMP
+      if (plan_recorders.load(std::memory_order_relaxed) > 0) RecordPlan(call->PlanText());
+      status = call->Run();
+    }
+    return status.ok() ? ffi::Error::Success() : fail(status.code(), status.message());
+  } catch (...) {
+    return OnException(fail);
+  }
+}
+
+auto InstantiateBinding() { return ffi::Ffi::BindInstantiate().Attrs(); }
+auto ExecuteBinding() { return ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs(); }
+
+// Returns the text that make_text returns, or that of its exception, for a caller in C that frees it with raggemm_free.
+// Returns null if there is no memory for the text.
+template <typename MakeText>
+char* TextForC(MakeText make_text) {
+  try {
+    return strdup(make_text().c_str());
+  } catch (...) {
+    return OnException([](absl::StatusCode, const char* message) { return strdup(message); });
+  }
+}
+
+// Decodes the frame itself, because a handler can return no text.
+std::string PlanTextOf(const XLA_FFI_CallFrame& frame) {
+  GroupedGemmCall call;
+  const absl::Status decoded = Decode(ffi::RemainingArgs(&frame.args, 0), ffi::RemainingRets(&frame.rets, 0),
+                                      ffi::Dictionary(&frame.attrs), call);
+  if (!decoded.ok()) return std::string(decoded.message());
+  ffi::DiagnosticEngine diagnostic;
+  XlaTaskPool pool(*ffi::CtxDecoding<ffi::ThreadPool>::Decode(frame.api, frame.ctx, diagnostic));
+  if (pool.num_threads() > 0) call.options.pool = &pool;
+  const absl::StatusOr<std::string> plan = call.PlanText();
+  return plan.ok() ? WithCpu(*plan) : std::string(plan.status().message());
+}
+
+}  // namespace
+}  // namespace raggemm
+
+using raggemm::GroupedGemmCall, raggemm::MoeMlpCall, raggemm::MoeMlpBackwardCall;
+XLA_FFI_DEFINE_HANDLER_SYMBOL(raggemm_grouped_gemm_v1_instantiate, raggemm::Instantiate<GroupedGemmCall>,
+                              raggemm::InstantiateBinding());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(raggemm_grouped_gemm_v1_execute, raggemm::Execute<GroupedGemmCall>,
+                              raggemm::ExecuteBinding());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(raggemm_moe_mlp_v1_instantiate, raggemm::Instantiate<MoeMlpCall>,
+                              raggemm::InstantiateBinding());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(raggemm_moe_mlp_v1_execute, raggemm::Execute<MoeMlpCall>, raggemm::ExecuteBinding());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(raggemm_moe_mlp_backward_v1_instantiate, raggemm::Instantiate<MoeMlpBackwardCall>,
+                              raggemm::InstantiateBinding());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(raggemm_moe_mlp_backward_v1_execute, raggemm::Execute<MoeMlpBackwardCall>,
+                              raggemm::ExecuteBinding());
+
+extern "C" {
+
+void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, int64_t* per_group) {
+  const raggemm::WorkspaceCoefficients size = raggemm::WorkspaceSizeFor(dims_arrays);
+  *constant = size.constant;
+  *per_group = size.per_group;
+}
+
+// C has no structs with defaults, so these take each extent.
+// NOLINTBEGIN(readability-function-size)
+int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows, int64_t groups,
+                                     int64_t sums_tokens, int64_t has_slots) {
+  return raggemm::MoeMlpWorkspaceSize({.tokens = tokens,
+                                       .hidden = hidden,
+                                       .intermediate = intermediate,
+                                       .rows = rows,
+                                       .groups = groups,
+                                       .sums_tokens = sums_tokens != 0,
+                                       .has_slots = has_slots != 0});
+}
+int64_t raggemm_v1_moe_mlp_backward_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows,
+                                              int64_t groups, int64_t element_bytes, int64_t sums_tokens,
+                                              int64_t sums_weights) {
+  return raggemm::MoeMlpBackwardWorkspaceSize({.tokens = tokens,
+                                               .hidden = hidden,
+                                               .intermediate = intermediate,
+                                               .rows = rows,
+                                               .groups = groups,
+                                               .element_bytes = element_bytes,
+                                               .sums_tokens = sums_tokens != 0,
+                                               .sums_weights = sums_weights != 0});
+}
+// NOLINTEND(readability-function-size)
+
+char* raggemm_plan_text(XLA_FFI_CallFrame* frame) {
+  return raggemm::TextForC([=] { return raggemm::PlanTextOf(*frame); });
+}
+
+void raggemm_record_plans(int32_t on) {
+  std::atomic<int32_t>& recorders = raggemm::plan_recorders;
+  if (on != 0) {
+    recorders.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  // One who never asked does not end what others asked for.
+  int32_t count = recorders.load(std::memory_order_relaxed);
+  while (count > 0 && !recorders.compare_exchange_weak(count, count - 1, std::memory_order_relaxed)) {
+  }
+}
+
+char* raggemm_take_plans(void) {
+  return raggemm::TextForC([] {
+    const std::lock_guard<std::mutex> lock(raggemm::records_mutex);
+    return std::exchange(raggemm::Records(), "");
+  });
+}
+
+char* raggemm_describe_json(void) { return raggemm::TextForC(raggemm::Describe); }
+
+char* raggemm_tables_json(void) { return raggemm::TextForC(raggemm::DescribeTables); }
+
+void raggemm_free(char* text) { std::free(text); }
+
+const char* raggemm_version(void) { return RAGGEMM_VERSION; }
+
+void raggemm_ffi_version(int32_t* major, int32_t* minor) {
+  *major = XLA_FFI_API_MAJOR;
+  *minor = XLA_FFI_API_MINOR;
+}
+
+}  // extern "C"
