@@ -87,7 +87,10 @@ def test_of_no_tokens_each_one_is_wrong(options):
     case.given["x"] = case.given["x"][:0]
     run = lambda w: case({"w_up": w}, **options)  # noqa: E731
     w = case.given["w_up"]
-    for result in (run, lambda w: jax.vmap(run)(w[None]), jax.grad(lambda w: run(w).sum())):
+    results = [run, jax.grad(lambda w: run(w).sum())]
+    if jax.__version_info__ >= (0, 10):  # XLA of earlier versions drops a batched call whose result has no elements.
+        results.append(lambda w: jax.vmap(run)(w[None]))
+    for result in results:
         with pytest.raises(
             (ValueError, jax.errors.JaxRuntimeError), match=r"row_tokens: value .*, must be in \[0, 0\)"
         ):

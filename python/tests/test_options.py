@@ -184,7 +184,8 @@ def test_errors_are_logged_where_jax_has_several_devices(capfd):
     assert attributes(fresh_gmm().lower(*OPERANDS)) == {"on_error": "log"}
     with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=MESSAGE):
         jax.block_until_ready(fresh_gmm()(*WRONG))
-    assert re.fullmatch(rf"raggemm: .*{MESSAGE}.*\n", capfd.readouterr().err)
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("raggemm: ")]  # XLA logs, too
+    assert len(lines) == 1 and re.search(MESSAGE, lines[0])
 
 
 def test_errors_that_are_raised_only(capfd):
