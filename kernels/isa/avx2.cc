@@ -150,19 +150,8 @@ struct Avx2F32 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
   }
 
-  static __m256i Mask(int n) {
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-  }
-  static Vec LoadPartial(const float* p, int n) { return _mm256_maskload_ps(p, Mask(n)); }
-  static void StorePartial(float* p, Vec x, int n) { _mm256_maskstore_ps(p, Mask(n), x); }
-  template <class E>
-  static Vec LoadPartial(const E* p, int n) {
-    return LoadThroughArray<Avx2F32>(p, n);
-  }
-  template <class E>
-  static void StorePartial(E* p, Vec x, int n) {
-    StoreThroughArray<Avx2F32>(p, x, n);
-  }
+  static Vec LoadPartial(const float* p, int n) { return _mm256_maskload_ps(p, Avx2S32::Mask(n)); }
+  static void StorePartial(float* p, Vec x, int n) { _mm256_maskstore_ps(p, Avx2S32::Mask(n), x); }
 };
 
 struct Avx2F64 {
@@ -212,14 +201,6 @@ struct Avx2F64 {
     for (int i = 0; i < kWidth; ++i) {
       p[i].bits = static_cast<uint16_t>(_cvtss_sh(RoundToOdd(x[i]), _MM_FROUND_TO_NEAREST_INT));
     }
-  }
-  template <class E>
-  static Vec LoadPartial(const E* p, int n) {
-    return LoadThroughArray<Avx2F64>(p, n);
-  }
-  template <class E>
-  static void StorePartial(E* p, Vec x, int n) {
-    StoreThroughArray<Avx2F64>(p, x, n);
   }
 };
 

@@ -52,14 +52,6 @@ struct Avx512F64 {
       p[i].bits = static_cast<uint16_t>(_cvtss_sh(RoundToOdd(x[i]), _MM_FROUND_TO_NEAREST_INT));
     }
   }
-  template <class E>
-  static Vec LoadPartial(const E* p, int n) {
-    return LoadThroughArray<Avx512F64>(p, n);
-  }
-  template <class E>
-  static void StorePartial(E* p, Vec x, int n) {
-    StoreThroughArray<Avx512F64>(p, x, n);
-  }
 };
 
 // Bytes as pairs of s16.

@@ -226,7 +226,7 @@ void ExpandLines(const ExpandArgs& args) {
       const int64_t left = args.count - i;
       const Vec x =
           value(DecodeUpTo<V, kIndex>(src, first + i, static_cast<int>(left < V::kWidth ? left : V::kWidth)), i, left);
-      left >= V::kWidth ? V::Store(dst + i, x) : V::StorePartial(dst + i, x, static_cast<int>(left));
+      StoreUpTo<V>(dst + i, x, left);
     }
   }
 }

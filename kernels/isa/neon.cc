@@ -51,14 +51,6 @@ struct NeonF64 {
   static void Store(E* p, Vec x) {
     for (int i = 0; i < kWidth; ++i) Round(x[i], p + i);
   }
-  template <class E>
-  static Vec LoadPartial(const E* p, int n) {
-    return LoadThroughArray<NeonF64>(p, n);
-  }
-  template <class E>
-  static void StorePartial(E* p, Vec x, int n) {
-    StoreThroughArray<NeonF64>(p, x, n);
-  }
 };
 
 }  // namespace

@@ -52,11 +52,6 @@ struct NeonS32 {
   }
   static void Stream(int32_t* p, Vec x) { vst1q_s32(p, x); }
   static void Store(int32_t* p, Vec x) { vst1q_s32(p, x); }
-  template <class E>
-  static Vec LoadPartial(const E* p, int n) {
-    return LoadThroughArray<NeonS32>(p, n);
-  }
-  static void StorePartial(int32_t* p, Vec x, int n) { StoreThroughArray<NeonS32>(p, x, n); }
 };
 
 }  // namespace

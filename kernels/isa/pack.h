@@ -62,13 +62,36 @@ RAGGEMM_INLINE inline void LoadTwo(const E* p, typename V::Vec (&x)[2]) {
   x[0] = V::Load(p);
   x[1] = V::Load(p + V::kWidth);
 }
+// Load and store the first n of a vector's elements, through a zeroed array if the traits have no masks for E.
+template <class V, class E>
+inline typename V::Vec LoadThroughArray(const E* p, int64_t n) {
+  E padded[V::kWidth] = {};
+  for (int64_t i = 0; i < n; ++i) padded[i] = p[i];
+  return V::Load(padded);
+}
+template <class V, class E>
+inline void StoreThroughArray(E* p, typename V::Vec x, int64_t n) {
+  E padded[V::kWidth];
+  V::Store(padded, x);
+  for (int64_t i = 0; i < n; ++i) p[i] = padded[i];
+}
 template <class V, class E>
 RAGGEMM_INLINE inline typename V::Vec LoadUpTo(const E* p, int64_t n) {
-  return n >= V::kWidth ? V::Load(p) : V::LoadPartial(p, static_cast<int>(n));
+  if (n >= V::kWidth) return V::Load(p);
+  if constexpr (requires { V::LoadPartial(p, 0); }) {
+    return V::LoadPartial(p, static_cast<int>(n));
+  } else {
+    return LoadThroughArray<V>(p, n);
+  }
 }
 template <class V, class E>
 RAGGEMM_INLINE inline void StoreUpTo(E* p, typename V::Vec x, int64_t n) {
-  n >= V::kWidth ? V::Store(p, x) : V::StorePartial(p, x, static_cast<int>(n));
+  if (n >= V::kWidth) return V::Store(p, x);
+  if constexpr (requires { V::StorePartial(p, x, 0); }) {
+    V::StorePartial(p, x, static_cast<int>(n));
+  } else {
+    StoreThroughArray<V>(p, x, n);
+  }
 }
 
 // How elements of a type are found, in which steps of k sweeps take them, and the scales that they have.

@@ -106,14 +106,6 @@ struct ScalarTraits {
   static void Store(E* p, Vec x) {
     Round(x, p);
   }
-  template <class E>
-  static Vec LoadPartial(const E* p, int) {
-    return Load(p);
-  }
-  template <class E>
-  static void StorePartial(E* p, Vec x, int) {
-    Store(p, x);
-  }
 };
 
 // Takes denormals as zeros, and makes zeros of results that are denormal when they are rounded with any exponent: what

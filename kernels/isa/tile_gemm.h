@@ -7,7 +7,8 @@
 //   FmaOfLane<i>(a,b,c): the same of a's element i, where that is an instruction: no broadcasts then
 //   Stream(p, Vec): past the caches; where pairs of E fill a T also LoadPairs(const E*), First, Second of each pair
 //   TransposeBlock(Vec (&)[kWidth]), where that is cheaper than perfect shuffles by Low and High
-//   Load(const E*), LoadPartial(const E*, n), Store(E*, Vec), StorePartial(E*, Vec, n) for each element type E
+//   Load(const E*), Store(E*, Vec) for each element type E; LoadPartial(const E*, n), StorePartial(E*, Vec, n) for
+//   types that have masks
 //
 // Everything is in an unnamed namespace: this code is compiled once per ISA, and an inline function with a public
 // name would let the linker keep one copy, AVX-512 perhaps, for all of them.
@@ -21,7 +22,7 @@
 #include "kernels/isa/expand.h"
 #include "kernels/isa/microkernel.h"
 #include "kernels/isa/pack.h"
-#include "kernels/isa/partial.h"
+#include "kernels/isa/rounding.h"
 #include "kernels/isa/terms.h"
 
 namespace raggemm {
