@@ -13,6 +13,7 @@ Factors are divided as their operand is, which is gathered where a device would 
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import math
 from collections.abc import Sequence
@@ -201,7 +202,15 @@ def _partitioned(call: Call, options: dict[str, str | int], operands: Sequence[A
         return custom_call(*args, call=call, options=options)
 
     function.def_partition(partition, infer_sharding_from_operands=infer, **_rule(axes))
-    return function
+
+    def named(*args):
+        return function(*args)
+
+    # The program has a pointer in place of the call, which another call may have later. So that the persistent
+    # compilation cache tells calls apart, the function has a name for each of them.
+    words = repr((dataclasses.astuple(call), sorted(options.items())))
+    named.__name__ = f"grouped_gemm_{hashlib.sha256(words.encode()).hexdigest()[:16]}"
+    return jax.jit(named)
 
 
 def _lowering(ctx, *operands, call: Call):
