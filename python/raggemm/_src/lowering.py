@@ -1,6 +1,8 @@
 """Lowering on CPU: the custom calls that the primitives become."""
 
+import dataclasses
 import functools
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -95,10 +97,20 @@ def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.
 
 
 def _grouped_gemm_function(ctx, call: Call) -> Callable[..., jax.Array]:
-    function = functools.partial(_grouped_gemm_call, options=options.attributes())
-    if sharding.is_enabled() and versions.divides_programs(ctx):
-        return sharding.partitioned(call, function, ctx.avals_in, ctx.avals_out[0].shape)
-    return functools.partial(function, call=call)
+    in_effect = options.attributes()
+    function = functools.partial(_grouped_gemm_call, options=in_effect)
+    if not sharding.is_enabled() or not versions.divides_programs(ctx):
+        return functools.partial(function, call=call)
+    divisible = sharding.partitioned(call, function, ctx.avals_in, ctx.avals_out[0].shape)
+
+    def named(*operands):
+        return divisible(*operands)
+
+    # The program has a pointer in place of the call, and another call may get the same pointer later. The name tells
+    # calls apart in JAX's persistent compilation cache.
+    words = repr((dataclasses.astuple(call), sorted(in_effect.items())))
+    named.__name__ = f"grouped_gemm_{hashlib.sha256(words.encode()).hexdigest()[:16]}"
+    return jax.jit(named)
 
 
 def _mlp_custom_call(
