@@ -12,7 +12,7 @@ struct Avx2F32 {
   using Scalar = float;
   using Vec = __m256;
   static constexpr int kWidth = 8;
-  static constexpr int kStrip = 2;
+  static constexpr int kPanelVectors = 2;
   static constexpr int kRows = 6;  // 6x16: 97 % of the fma peak on Zen 3; 4x24 with packed strips 65 %
   static constexpr int kWide[kRows + 1] = {0, 8, 4, 4, 2, 2, 2};
 
@@ -158,7 +158,7 @@ struct Avx2F64 {
   using Scalar = double;
   using Vec = __m256d;
   static constexpr int kWidth = 4;
-  static constexpr int kStrip = 2;
+  static constexpr int kPanelVectors = 2;
   static constexpr int kRows = 4;
   static constexpr int kWide[kRows + 1] = {0, 8, 4, 4, 2};
 
@@ -235,7 +235,7 @@ constinit const KernelRow kAvx2Kernels[] = {
     MakeRow<Avx2F32, ArithmeticId::kPairs>(), MakeRow<Avx2F32, ArithmeticId::kTiles>(),
     MakeByteRow<Avx2Bytes>(DType::kS16),
 };
-extern const Expanders kAvx2Expanders;
-constinit const Expanders kAvx2Expanders = MakeExpanders<Avx2F32>();
+extern const Dequantizers kAvx2Dequantizers;
+constinit const Dequantizers kAvx2Dequantizers = MakeDequantizers<Avx2F32>();
 
 }  // namespace raggemm

@@ -13,7 +13,7 @@ struct NeonF64 {
   using Scalar = double;
   using Vec = float64x2_t;
   static constexpr int kWidth = 2;
-  static constexpr int kStrip = 4;
+  static constexpr int kPanelVectors = 4;
   static constexpr int kRows = 6;
   static constexpr int kWide[kRows + 1] = {0, 8, 8, 4, 4, 4, 4};
 
@@ -61,7 +61,7 @@ constinit const KernelRow kNeonKernels[] = {
     MakeRow<NeonF32, ArithmeticId::kPairs>(), MakeRow<NeonF32, ArithmeticId::kTiles>(),
     MakeRow<NeonS32, ArithmeticId::kS32>(),
 };
-extern const Expanders kNeonExpanders;
-constinit const Expanders kNeonExpanders = MakeExpanders<NeonF32>();
+extern const Dequantizers kNeonDequantizers;
+constinit const Dequantizers kNeonDequantizers = MakeDequantizers<NeonF32>();
 
 }  // namespace raggemm

@@ -17,7 +17,7 @@ struct NeonF32 {
   using Scalar = float;
   using Vec = float32x4_t;
   static constexpr int kWidth = 4;
-  static constexpr int kStrip = 4;
+  static constexpr int kPanelVectors = 4;
   static constexpr int kRows = 6;
   static constexpr int kWide[kRows + 1] = {0, 8, 8, 4, 4, 4, 4};
 

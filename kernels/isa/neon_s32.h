@@ -13,7 +13,7 @@ struct NeonS32 {
   using Scalar = int32_t;
   using Vec = int32x4_t;
   static constexpr int kWidth = 4;
-  static constexpr int kStrip = 4;
+  static constexpr int kPanelVectors = 4;
   static constexpr int kRows = 6;
   static constexpr int kWide[kRows + 1] = {0, 8, 8, 4, 4, 4, 4};
 

@@ -12,7 +12,7 @@ namespace {
 #define RAGGEMM_UNROLL _Pragma("GCC unroll 32")
 #define RAGGEMM_INLINE __attribute__((always_inline))
 
-inline void FetchLine(Prefetch& prefetch) {
+inline void PrefetchLine(Prefetch& prefetch) {
   __builtin_prefetch(prefetch.line, 0, 2);
   const bool ends = --prefetch.run_left == 0;
   prefetch.line += ends ? prefetch.skip : kLineBytes;
@@ -20,12 +20,12 @@ inline void FetchLine(Prefetch& prefetch) {
 }
 
 // Fetches so many lines in each of `calls` calls that all calls together fetch prefetch.count, evenly spread.
-inline void FetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
-  for (due += prefetch.count; due >= calls; due -= calls) FetchLine(prefetch);
+inline void PrefetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
+  for (due += prefetch.count; due >= calls; due -= calls) PrefetchLine(prefetch);
 }
 
 // Several at once: cheaper where runs are long.
-RAGGEMM_INLINE inline void FetchLines(Prefetch& prefetch, int64_t lines) {
+RAGGEMM_INLINE inline void PrefetchLines(Prefetch& prefetch, int64_t lines) {
   while (lines > 0) {
     const int64_t together = lines < prefetch.run_left ? lines : prefetch.run_left;
     const char* const end = prefetch.line + kLineBytes * together;
@@ -98,7 +98,7 @@ RAGGEMM_INLINE inline void StoreUpTo(E* p, typename V::Vec x, int64_t n) {
 template <class V, class E>
 struct Elements {
   using Source = const E*;
-  static constexpr int kSweepSteps = sizeof(E) < 4 ? 32 / sizeof(E) : 8;
+  static constexpr int kGemvSteps = sizeof(E) < 4 ? 32 / sizeof(E) : 8;
   template <int kNv>
   struct Scales {
     RAGGEMM_INLINE void Read(const BlockScales&, int64_t, int64_t, int64_t) {}
@@ -167,7 +167,7 @@ void PackTransposed(const PackArgs& args) {
     const int64_t left = args.width - j;
     int64_t kk = 0;
     for (; kk + kStep <= args.k; kk += kStep) {
-      FetchDue(prefetch, fetches, due);
+      PrefetchDue(prefetch, fetches, due);
       typename V::Vec r[kWidth];
       RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
         if constexpr (kPairs) {

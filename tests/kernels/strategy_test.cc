@@ -46,7 +46,7 @@ TEST(RecipeTest, OfEveryTileIsInThePlanOfEveryCpu) {
             .value();
     EXPECT_NE(ToString(cpu).find(cpu.name), std::string::npos);
     for (int64_t tile = 0; tile < plan.work.gemm_tiles; ++tile) {
-      const TilePlace place(plan, tile);
+      const TileTask place(plan, tile);
       const TilePlan want = PlanTile(plan.tile, place.window.rows, place.window.cols);
       if (place.window.rows > 32) continue;
       EXPECT_EQ(place.plan.mode, want.mode) << cpu.name << " tile " << tile;
