@@ -14,9 +14,9 @@
 namespace raggemm {
 
 // kMatrix: matrices and what is added to them, in any mix. kSizes: integers, of groups and offsets. kQuantized: lhs and
-// rhs, each of which may have scales and zero points. kScale: scales alone. kKc: what kernels make of bytes, no
+// rhs, each of which may have scales and zero points. kScale: scales alone. kPanel: what kernels make of bytes, no
 // operand's.
-enum class Role : uint8_t { kMatrix, kSizes, kQuantized, kScale, kKc };
+enum class Role : uint8_t { kMatrix, kSizes, kQuantized, kScale, kPanel };
 
 // kIeee: the largest exponent field belongs to infinities and NaNs. kAllOnes: where all bits but the sign are ones it
 // is a NaN, and there is no infinity. kNone: every pattern is a number.
@@ -65,7 +65,7 @@ inline constexpr Format kFormats[] = {
     // An exponent and nothing else: 2^(bits - 127).
     {DType::kF8E8M0FNU, "f8e8m0fnu", "float8_e8m0fnu", 33, 8, Role::kScale, 1, -127, 127, NonFinite::kAllOnes,
      DType::kF32},
-    {DType::kS16, "s16", "int16", 3, 16, Role::kKc, 15, 0, 14, NonFinite::kNone, DType::kS32},
+    {DType::kS16, "s16", "int16", 3, 16, Role::kPanel, 15, 0, 14, NonFinite::kNone, DType::kS32},
 };
 static_assert(
     [] {

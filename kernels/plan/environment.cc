@@ -106,7 +106,7 @@ absl::StatusOr<ChosenArithmetic> DefaultBf16Arithmetic(const Environment& enviro
     const Arithmetic& row = kArithmetics[static_cast<int>(**named)];
     if (can(row)) return ChosenArithmetic{&row, "as RAGGEMM_BF16_SUMS says"};
     return absl::FailedPreconditionError(absl::StrCat("RAGGEMM_BF16_SUMS: value \"", *environment.bf16_sums,
-                                                      "\" sums no epilogue of f32, which precision asks for"));
+                                                      "\" sums no terms of f32, which precision asks for"));
   }
   constexpr const char* kBecause = "as the best ISA of this CPU sums them";
   for (const IsaRow& isa : IsaRows()) {

@@ -101,7 +101,7 @@ constexpr RhsModeRow kModes[] = {
     // mode, name, reads_rhs, stores, rereads, streams, rest, applies, kernel
     {kDot, "columns", true, false, false, true, kPacked, TakesDot, DotKernel},
     {kGemv, "sweep", true, false, false, true, kDirect, TakesGemv, GemvKernel},
-    {kDirect, "in task", true, false, true, false, kPacked, TakesDirect, DirectKernelFor},
+    {kDirect, "in place", true, false, true, false, kPacked, TakesDirect, DirectKernelFor},
     {kDirectAndStore, "expand", true, true, false, false, kPacked, TakesStoring, StoringKernel},
     {kPacked, "pack", false, false, false, false, kPacked, TakesPacked, PackedKernel},
 };

@@ -87,7 +87,7 @@ absl::StatusOr<ChosenArithmetic> ArithmeticFor(const Products& products, const C
   const Arithmetic& named = *row(*products.bf16_sums);
   if (named.bf16_sums == nullptr) return Invalid("bf16_sums: ", named.name, " is no rule for products of bf16");
   if (!splits || named.split_block != 0) return ChosenArithmetic{&named, "as bf16_sums says"};
-  return Invalid("bf16_sums: ", named.bf16_sums, " sums no epilogue of f32, which precision asks for");
+  return Invalid("bf16_sums: ", named.bf16_sums, " sums no terms of f32, which precision asks for");
 }
 
 absl::StatusOr<KernelChoice> SelectKernels(const Checked& call, const Options& options) {

@@ -102,7 +102,7 @@ std::string ToString(const Cpu& cpu) {
                    cpu.block_bytes >> 11, " KiB, a cycle ", cpu.fmas_per_cycle, " fmas, ", cpu.memory_bytes_per_cycle,
                    " bytes from memory, ", cpu.l2_bytes_per_cycle, " from L2, a call ", cpu.cycles_per_call,
                    " cycles, streaming stores ", cpu.streaming_stores_pay ? "pay" : "do not pay",
-                   ", fetching by strips below ", cpu.prefetch_panels_below, "; kernels' GFLOP/s:");
+                   ", prefetching by panels below ", cpu.prefetch_panels_below, "; kernels' GFLOP/s:");
   for (const Arithmetic& arithmetic : kArithmetics) {
     absl::StrAppend(&text, " ", arithmetic.name);
     for (Isa isa : AllIsas()) {
