@@ -49,7 +49,7 @@ class MlpBackward {
     if (const auto& to = gradients_.row_weights) std::fill_n(static_cast<float*>(to->data), to->dims[0], 0.0F);
     if (gradients_.x) steps_.ClearSums();
     // Groups without rows are a chunk, too, because their gradients are 0.
-    for (MlpPart chunk(mlp_.rows, chunk_rows_); chunk.groups > 0; chunk.Next()) {
+    for (MlpPart chunk = {mlp_.rows, chunk_rows_}; chunk.Next();) {
       const auto [begin, end] = chunk.rows;
       for (int64_t row = begin; row < end; row += kPieceRows) {
         const RowRange piece = {row, std::min(row + kPieceRows, end)};
@@ -147,18 +147,12 @@ class MlpBackward {
     raggemm::ActivateGradient* const run = kernels.activate_gradient[static_cast<int>(problem_.activation)];
     steps_.ForEachRow(piece.rows.count(), columns * 4 * kFloatBytes, [&](int64_t i) {
       char* const up = up_.At(first + i);
-      ActivationGradientArgs args = {.forward = steps_.ActivationOf(piece, i),
-                                     .a = b_.a_gradient + i * columns,
-                                     .weight = OutputWeight(piece.rows.begin + i),
-                                     .gate = up,
-                                     .up = nullptr};
-      if (problem_.w_gate) {
-        args.gate = gate_.At(first + i);
-        args.up = up;
-      } else if (problem_.merged == Merged::kHalves) {
-        args.up = up + BytesOf(up_.type, columns);
-      }
-      run(args);
+      char* const half = problem_.merged == Merged::kHalves ? up + BytesOf(up_.type, columns) : nullptr;
+      run({.forward = steps_.ActivationOf(piece, i),
+           .a = b_.a_gradient + i * columns,
+           .weight = OutputWeight(piece.rows.begin + i),
+           .gate = problem_.w_gate ? gate_.At(first + i) : up,
+           .up = problem_.w_gate ? up : half});
     });
   }
 

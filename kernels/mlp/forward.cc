@@ -50,7 +50,7 @@ class MlpForward {
  private:
   // Computes the rows of the steps, piece by piece.
   absl::Status RunRows() {
-    for (MlpPart piece(steps_.rows, kPieceRows); piece.groups > 0; piece.Next()) {
+    for (MlpPart piece = {steps_.rows, kPieceRows}; piece.Next();) {
       if (piece.rows.count() == 0) continue;
       if (absl::Status s = RunPiece(BeginPiece(mlp_, steps_.rows, piece.rows)); !s.ok()) return s;
     }
@@ -152,7 +152,9 @@ absl::StatusOr<std::string> PlanTextOfMoeMlp(const MoeMlpProblem& problem, const
   static constexpr const char* kMerged[] = {"", ", merged as halves", ", merged interleaved"};
   const MoeMlpExtents& extents = mlp->extents;
   const MlpBuffers& b = mlp->buffers;
-  const MlpPiece first = BeginPiece(*mlp, mlp->rows, MlpPart(mlp->rows, kPieceRows).rows);
+  MlpPart part = {mlp->rows, kPieceRows};
+  part.Next();
+  const MlpPiece first = BeginPiece(*mlp, mlp->rows, part.rows);
   std::string text = absl::StrCat(
       "moe_mlp: ", extents.tokens, " tokens of ", extents.hidden, ", ", extents.intermediate, " intermediate, ",
       kActivations[static_cast<int>(problem.activation)], kMerged[static_cast<int>(problem.merged)],

@@ -11,7 +11,7 @@
 
 namespace raggemm {
 
-void MlpPart::Next() {
+bool MlpPart::Next() {
   if (rows.end == of_groups.end) {
     first_group += groups;
     groups = 0;
@@ -23,6 +23,7 @@ void MlpPart::Next() {
     }
   }
   rows = {rows.end, std::min(rows.end + most, of_groups.end)};
+  return groups > 0;
 }
 
 void SetSizes(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows) {
@@ -103,20 +104,16 @@ void MlpSteps::ScaleRow(const Array& from, int64_t row, float weight, DType type
 }
 
 ActivationArgs MlpSteps::ActivationOf(const MlpPiece& piece, int64_t row) const {
+  const MoeMlpProblem& problem = mlp.problem;
   const int64_t columns = mlp.extents.intermediate;
-  float* const up = piece.up + row * mlp.UpColumns();
-  ActivationArgs args = {.count = columns,
-                         .gate = up,
-                         .up = nullptr,
-                         .interleaved = mlp.problem.merged == Merged::kInterleaved,
-                         .out = nullptr};
-  if (mlp.problem.w_gate) {
-    args.up = up;
-    args.gate = piece.gate + row * columns;
-  } else if (mlp.problem.merged != Merged::kNone) {
-    args.up = up + columns;
-  }
-  return args;
+  const float* const up = piece.up + row * mlp.UpColumns();
+  return {.count = columns,
+          .gate = problem.w_gate ? piece.gate + row * columns : up,
+          .up = problem.w_gate                      ? up
+                : problem.merged == Merged::kHalves ? up + columns
+                                                    : nullptr,
+          .interleaved = problem.merged == Merged::kInterleaved,
+          .out = nullptr};
 }
 
 void MlpSteps::Activate(const MlpPiece& piece, char* a) const {

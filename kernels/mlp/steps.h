@@ -26,20 +26,16 @@ struct RowRange {
 // A part of some rows: those of whole groups that have at most kPieceRows rows together, or at most `most` rows of one
 // group. Groups without rows belong to a part, too.
 struct MlpPart {
-  // Begins with the first part.
-  MlpPart(const MlpRows& all, int64_t most) : all(all), most(most), rows{all.begin, all.begin}, of_groups(rows) {
-    Next();
-  }
-  // Goes on to the next part. Behind the last part `groups` is 0.
-  void Next();
-  bool is_first_of_groups() const { return rows.begin == of_groups.begin; }
-  bool is_last_of_groups() const { return rows.end == of_groups.end; }
-
   const MlpRows& all;
   const int64_t most;
-  RowRange rows;
-  RowRange of_groups;  // All rows of the groups.
+  RowRange rows = {all.begin, all.begin};
+  RowRange of_groups = rows;  // All rows of the groups.
   int64_t first_group = 0, groups = 0;
+
+  // Goes on to the next part, at first to part 0. Returns false if there is none.
+  bool Next();
+  bool is_first_of_groups() const { return rows.begin == of_groups.begin; }
+  bool is_last_of_groups() const { return rows.end == of_groups.end; }
 };
 
 // Rows whose products are in memory at once.
@@ -51,7 +47,7 @@ struct MlpPiece {
 
 // Sets the group sizes of products to the rows of each group that are in this range.
 void SetSizes(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows);
-// Does so, and finds u and v.
+// Sets the sizes to those of a piece, and finds its u and v.
 MlpPiece BeginPiece(const CheckedMlp& mlp, const MlpRows& all, const RowRange& rows);
 
 class MlpSteps {
