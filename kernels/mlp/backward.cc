@@ -159,13 +159,13 @@ class MlpBackward {
   // Returns the sizes of some groups.
   Array Sizes(int64_t first, int64_t groups) const { return {b_.chunk_sizes + first, DType::kS64, {groups}}; }
 
-  // A gradient of weights or of a bias: the transposed `rows` times `by`, or the transpose of that, summed over the rows
-  // of each group.
+  // A gradient of weights or of a bias: the transposed `rows` times `by`, summed over the rows of each group. The
+  // `rows` of a bias are ones.
   struct WeightGradient {
     const std::optional<Array>& to;
     float* sums;  // f32 memory for groups of several chunks
     ChunkRows rows, by;
-    bool is_trans = false;
+    bool is_trans = false;  // True: the gradient is the transpose of that product.
   };
 
   absl::Status RunWeights(const MlpPart& chunk) const {

@@ -154,8 +154,8 @@ absl::Status CheckGate(const MoeMlpProblem& problem) {
   return absl::OkStatus();
 }
 
-// Checks all weights: first groups and H, then the I of w_up and w_gate, which w_down determines. The products check the
-// columns of weights in blocks.
+// Checks all weights: first groups and H, then the I of w_up and w_gate, which w_down determines. The products check
+// the columns of weights in blocks.
 absl::Status CheckWeights(const MoeMlpProblem& problem, const MoeMlpExtents& extents) {
   const int64_t groups = problem.w_up.dims[0];
   const auto wrong = [](const Weights& w, size_t axis, const auto&... wanted) {
