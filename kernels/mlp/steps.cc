@@ -53,7 +53,7 @@ absl::Status MlpSteps::WithTeam(const CheckedMlp& mlp, const Options& options,
       mlp.Product({MlpWeights::kUp, mlp.buffers.x, first.up, rows.count()}), options, mlp.buffers.of_products);
   if (!up.ok()) return up.status();
   const KernelRow& kernels = KernelsFor(up->tile.kernels.isa, kArithmetics[static_cast<int>(ArithmeticId::kF32)]);
-  return WithTeam(up->threads, [&](Team& team) {
+  return raggemm::WithTeam(up->threads, [&](Team& team) {
     MlpSteps steps(mlp, options, kernels, team);
     return run(steps);
   });
