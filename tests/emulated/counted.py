@@ -7,6 +7,7 @@ that fetch are left out, which come once in several turns, and a branch is an in
 """
 
 import argparse
+import itertools
 import pathlib
 import re
 import subprocess
@@ -53,15 +54,47 @@ def as_of_x86(text: str) -> str:
     return text
 
 
+def basic_blocks(lines: list[tuple[int, str]]) -> tuple[dict[int, list[str]], dict[int, set[int]]]:
+    """Returns the instructions of each basic block and the blocks that may follow it, by address."""
+    jumps = {at: int(found[1], 16) for at, text in lines if (found := re.match(r"j\w+\s+([0-9a-f]+)", text))}
+    following = dict(itertools.pairwise(at for at, _ in lines))
+    ends = {at for at, text in lines if at in jumps or text.startswith("ret")}
+    starts = {lines[0][0], *jumps.values(), *(following[at] for at in ends if at in following)}
+    blocks: dict[int, list[str]] = {}
+    successors: dict[int, set[int]] = {}
+    for at, text in lines:
+        if at in starts:
+            begin = at
+            blocks[begin] = []
+        blocks[begin].append(text)
+        if at in ends or at not in following or following[at] in starts:
+            falls = not text.startswith(("jmp", "ret"))
+            successors[begin] = {jumps.get(at)} | ({following.get(at)} if falls else set())
+    return blocks, {block: after & blocks.keys() for block, after in successors.items()}
+
+
+def cycles_in(blocks: set[int], successors: dict[int, set[int]]) -> set[frozenset[int]]:
+    """Returns the largest sets of blocks that reach one another."""
+    reached: dict[int, set[int]] = {}
+    for start in blocks:
+        seen: set[int] = set()
+        stack = [start]
+        while stack:
+            new = (successors[stack.pop()] & blocks) - seen
+            seen |= new
+            stack += new
+        reached[start] = seen
+    return {frozenset(b for b in reached[a] if a in reached[b]) for a in blocks if a in reached[a]}
+
+
 def loops(lines: list[tuple[int, str]]) -> list[list[str]]:
-    """Returns the instructions of each loop, without those of the loops within."""
-    jumps = [(int(found[1], 16), at) for at, text in lines if (found := re.match(r"j\w+\s+([0-9a-f]+)", text))]
-    ranges = {(target, at) for target, at in jumps if target <= at}
+    """Returns the instructions of each outermost loop, without those of the loops within."""
+    blocks, successors = basic_blocks(lines)
     found = []
-    for first, last in ranges:
-        inner = [(a, b) for a, b in ranges if first <= a and b <= last and (a, b) != (first, last)]
-        within = [(at, text) for at, text in lines if first <= at <= last]
-        found.append([text for at, text in within if not any(a <= at <= b for a, b in inner)])
+    for loop in cycles_in(set(blocks), successors):
+        entries = {block for other in blocks.keys() - loop for block in successors[other] & loop}
+        within = set().union(*cycles_in(set(loop - entries), successors))
+        found.append([text for block in sorted(loop - within) for text in blocks[block] if text != "nop"])
     return found
 
 
