@@ -46,13 +46,13 @@ _ACTIVATIONS = {
     "RELU": jax.nn.relu,
     "QUICK_GELU": lambda x: x * jax.nn.sigmoid(1.702 * x),
 }
-NEEDS_A_GATE = {"SWIGLU_OAI": _swiglu_oai}
+GATED_ONLY = {"SWIGLU_OAI": _swiglu_oai}
 ACTIVATIONS = tuple(map(str.upper, tables()["activations"]))  # the values of the attribute `activation`
 
 
-def activated(activation: str, gate: jax.Array | None, up: jax.Array) -> jax.Array:
+def apply_activation(activation: str, gate: jax.Array | None, up: jax.Array) -> jax.Array:
     if gate is None:
         return _ACTIVATIONS[activation](up)
-    if activation in NEEDS_A_GATE:
-        return NEEDS_A_GATE[activation](gate, up)
+    if activation in GATED_ONLY:
+        return GATED_ONLY[activation](gate, up)
     return _ACTIVATIONS[activation](gate) * up

@@ -17,13 +17,23 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from raggemm._src.activations import activated
-from raggemm._src.call import COLUMN_BLOCKS, PACKED, Arguments, Call, Mode, Storage, Term, from_blocks, to_blocks
+from raggemm._src.activations import apply_activation
+from raggemm._src.call import (
+    COLUMN_BLOCKS,
+    PACKED,
+    Arguments,
+    Call,
+    Mode,
+    OperandRole,
+    Storage,
+    from_column_blocks,
+    to_column_blocks,
+)
 from raggemm._src.dtypes import FLOATS, compute_dtype
-from raggemm._src.primitive import as_problems, bind, grouped_gemm_p, has_one_group
+from raggemm._src.primitive import bind, grouped_gemm_p, needs_one_group, replicas_to_problems
 
 
-def _group_of_rows(sizes: jax.Array, extent: int) -> jax.Array:
+def _find_groups(sizes: jax.Array, extent: int) -> jax.Array:
     """[P,R,extent]: which group a row, or column, is of; G behind the last."""
     ends = jnp.cumsum(sizes, -1)
     rows = jnp.arange(extent, dtype=ends.dtype)
@@ -36,26 +46,26 @@ def _ragged_axis(call: Call, args: Arguments, side: str) -> tuple[int, jax.Array
     if storage.per_group or storage.shared:
         return None
     axis = 2 if storage.first is not None else 3
-    groups = _group_of_rows(args.sizes(storage.first if axis == 2 else storage.last), x.shape[axis])
+    groups = _find_groups(args.sizes(storage.first if axis == 2 else storage.last), x.shape[axis])
     offset = args.optional.get("group_offset")
     return axis, groups if offset is None else groups - offset[..., None].astype(groups.dtype)
 
 
-def broadcast_scale(call: Call, args: Arguments, side: str, factor: jax.Array) -> jax.Array:
+def broadcast_scale(call: Call, args: Arguments, side: str, values: jax.Array) -> jax.Array:
     """The factor of each element of an operand; broadcasts against it."""
-    if factor.ndim == 4:
+    if values.ndim == 4:
         shape = getattr(args, side).shape
         for axis in (2, 3):
-            if factor.shape[axis] != 1:
-                factor = jnp.repeat(factor, shape[axis] // factor.shape[axis], axis)
-        return factor
+            if values.shape[axis] != 1:
+                values = jnp.repeat(values, shape[axis] // values.shape[axis], axis)
+        return values
     ragged = _ragged_axis(call, args, side)
     if ragged is None:
-        return factor.reshape(*factor.shape[:1], factor.shape[2], 1, 1)
+        return values.reshape(*values.shape[:1], values.shape[2], 1, 1)
     axis, groups = ragged
-    known = (groups >= 0) & (groups < factor.shape[2])
+    known = (groups >= 0) & (groups < values.shape[2])
     values = jnp.take_along_axis(
-        jnp.broadcast_to(factor, (*groups.shape[:2], factor.shape[2])), jnp.where(known, groups, 0), -1
+        jnp.broadcast_to(values, (*groups.shape[:2], values.shape[2])), jnp.where(known, groups, 0), -1
     )
     return jnp.expand_dims(jnp.where(known, values, 0), 3 if axis == 2 else 2)
 
@@ -81,14 +91,14 @@ def _compute_dtype(call: Call, args: Arguments):
     return compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype)
 
 
-def _checked_product(rows: jax.Array, cols: jax.Array) -> jax.Array:
+def _multiply_sizes(rows: jax.Array, cols: jax.Array) -> jax.Array:
     """Elements of each group; -1, which the library refuses, where they would hide a negative size or overflow."""
     elements = rows * cols
     is_wrong = (rows < 0) | (cols < 0) | ((cols > 0) & (elements // jnp.maximum(cols, 1) != rows))
     return jnp.where(is_wrong, jnp.int32(-1).astype(elements.dtype), elements)
 
 
-def _per_element(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.Array:
+def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.Array:
     """Values [P,1|R,G,w] of each group at the elements of out, zero where no group is; broadcasts against out.
 
     Along a ragged axis it is itself a product, of ones with the values, so that its transpose is a ragged-K sum in
@@ -102,18 +112,18 @@ def _per_element(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.A
             sizes, length, shape = args.sizes(call.out.first), shape[2], (*shape[:3], values.shape[3])
         case Mode.RAGGED_N if call.out.layout == PACKED:
             sizes, length = args.sizes(call.out.last), shape[2] * shape[3]
-            sizes = _checked_product(sizes, jnp.ones_like(sizes) * shape[2])
+            sizes = _multiply_sizes(sizes, jnp.ones_like(sizes) * shape[2])
         case Mode.RAGGED_N:
             sizes, length, shape = args.sizes(call.out.last), shape[3], (*shape[:2], 1, shape[3])
         case Mode.ALL_RAGGED:
-            sizes, length = _checked_product(args.sizes(call.out.first), args.sizes(call.out.last)), shape[2]
+            sizes, length = _multiply_sizes(args.sizes(call.out.first), args.sizes(call.out.last)), shape[2]
     index = call.out.last if call.mode is Mode.RAGGED_N else call.out.first  # all ragged: the first of two
     assert index is not None
-    optional = args.only(Term.GROUPS).optional
+    optional = args.select(OperandRole.GROUP_OFFSET).optional
     p, r, groups, width = values.shape
     if r != 1:  # the replicas differ, so that each becomes a problem
-        sizes = as_problems(sizes, r)
-        optional = {name: as_problems(x, r) for name, x in optional.items()}
+        sizes = replicas_to_problems(sizes, r)
+        optional = {name: replicas_to_problems(x, r) for name, x in optional.items()}
     values = values.reshape(p * r, groups, 1, width)
     ones = jnp.ones((*sizes.shape[:2], length, 1), _compute_dtype(call, args))
     rows, names = Storage(first=0), call.dims_names[index : index + 1]
@@ -124,21 +134,21 @@ def _per_element(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.A
 def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.Array:
     """x, as out, times values [P,1|R,G] of its group, in the compute type; zero where no group is."""
     dtype = _compute_dtype(call, args)
-    return _per_element(call, args, values[..., None], dtype) * x.astype(dtype)
+    return _broadcast_to_out(call, args, values[..., None], dtype) * x.astype(dtype)
 
 
-def _processed(call: Call, args: Arguments) -> jax.Array:
+def _mask_processed(call: Call, args: Arguments) -> jax.Array:
     """1 where an element of out is one of a processed group, else 0; NaN where that is wrong and on_error says so.
     Broadcasts against out."""
     if call.mode in (Mode.UNIFORM, Mode.RAGGED_K):
         return jnp.ones(())
     groups = args.rhs.shape[1] if call.mode is Mode.RAGGED_M else args.dims[0].shape[2]
     dtype = _compute_dtype(call, args)
-    return _per_element(call, args, jnp.ones((args.rhs.shape[0], 1, groups, 1), dtype), dtype)
+    return _broadcast_to_out(call, args, jnp.ones((args.rhs.shape[0], 1, groups, 1), dtype), dtype)
 
 
 def _c_tangent(call: Call, args: Arguments, dc: jax.Array) -> jax.Array:
-    processed = _processed(call, args)
+    processed = _mask_processed(call, args)
     if call.overwrites_c:
         return jnp.where(processed == 1, 0, dc * jnp.where(jnp.isnan(processed), jnp.nan, 1).astype(dc.dtype))
     if "beta" not in args.optional:
@@ -148,80 +158,80 @@ def _c_tangent(call: Call, args: Arguments, dc: jax.Array) -> jax.Array:
 
 
 def _alpha_tangent(call: Call, args: Arguments, dalpha: jax.Array) -> jax.Array:
-    product = args.only(Term.GROUPS, Term.FACTOR, Term.ROWS)
+    product = args.select(OperandRole.GROUP_OFFSET, OperandRole.QUANT_PARAM, OperandRole.ROW_INDEX)
     unscaled = bind(dataclasses.replace(call, dtype=_compute_dtype(call, args)), product)
     return _scale(call, args, dalpha, unscaled).astype(call.dtype)
 
 
 def _beta_tangent(call: Call, args: Arguments, dbeta: jax.Array) -> jax.Array:
     # Zero times what c holds where no group is could be a NaN.
-    c = jnp.where(_processed(call, args) != 0, args.optional["c"], 0)
+    c = jnp.where(_mask_processed(call, args) != 0, args.optional["c"], 0)
     return _scale(call, args, dbeta, c).astype(call.dtype)
 
 
 def _bias_tangent(call: Call, args: Arguments, dbias: jax.Array) -> jax.Array:
-    broadcast_scale = _per_element(call, args, dbias, call.dtype)
+    broadcast_scale = _broadcast_to_out(call, args, dbias, call.dtype)
     return jnp.broadcast_to(broadcast_scale, call.out_shape(args))
 
 
 _TANGENTS = {"c": _c_tangent, "bias": _bias_tangent, "alpha": _alpha_tangent, "beta": _beta_tangent}
 
 
-def _kernels_activation(call: Call, result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
+def _bind_activation(call: Call, result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
     """Applies the activation of the custom call to a float32 result, as a product without terms and with c and a gate.
 
     So a derivative has the value, to the bit, without its products a second time.
     """
     rows, columns = math.prod(result.shape[:-1]), result.shape[-1]
     shape = (1, 1, rows, columns)
-    factor = jnp.ones(shape, jnp.float32) if gate is None else result.reshape(shape)
+    values = jnp.ones(shape, jnp.float32) if gate is None else result.reshape(shape)
     gate = (result if gate is None else gate).reshape(shape)
     matrix = Storage()
     of_none = Call(lhs=matrix, rhs=matrix, out=matrix, dtype=jnp.dtype(jnp.float32), activation=call.activation)
     lhs, rhs = jnp.zeros((1, 1, rows, 0), jnp.float32), jnp.zeros((1, 1, 0, columns), jnp.float32)
-    return bind(of_none, Arguments(lhs, rhs, (), {"c": factor, "gate": gate})).reshape(result.shape)
+    return bind(of_none, Arguments(lhs, rhs, (), {"c": values, "gate": gate})).reshape(result.shape)
 
 
 def _activated_jvp(primals, tangents, call: Call):
     """Differentiates the result before the activation, then the activation."""
-    moved = [i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero)]
-    if not moved:
+    argnums = [i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero)]
+    if not argnums:
         out = grouped_gemm_p.bind(*primals, call=call)
         return out, ad.Zero(jax.typeof(out).to_tangent_aval())
 
-    def parts(*values: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+    def pre_activation(*values: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         """The result, and the gate, in float32."""
         flat = list(primals)
-        for i, value in zip(moved, values, strict=True):
+        for i, value in zip(argnums, values, strict=True):
             flat[i] = value
-        args = call.named(flat)
+        args = call.unflatten(flat)
         optional = {name: x.astype(jnp.float32) if name == "c" else x for name, x in args.optional.items()}
         gate = optional.pop("gate", None)
         before = dataclasses.replace(call, activation="", dtype=jnp.dtype(jnp.float32))
         return bind(before, args._replace(optional=optional)), None if gate is None else gate.astype(jnp.float32)
 
-    dots = [tangents[i] for i in moved]
-    (result, gate), (result_dot, gate_dot) = jax.jvp(parts, [primals[i] for i in moved], dots)
-    args = call.named(primals)
-    processed = True if gate is None and "c" not in args.optional else _processed(call, args) != 0
+    dots = [tangents[i] for i in argnums]
+    (result, gate), (result_dot, gate_dot) = jax.jvp(pre_activation, [primals[i] for i in argnums], dots)
+    args = call.unflatten(primals)
+    processed = True if gate is None and "c" not in args.optional else _mask_processed(call, args) != 0
     # Outside of all groups neither a gate nor c takes part.
     inside = [x if processed is True else jnp.where(processed, x, 0) for x in (result, gate) if x is not None]
-    out = jnp.where(processed, _kernels_activation(call, *inside), result)
+    out = jnp.where(processed, _bind_activation(call, *inside), result)
 
-    def of_inside(result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
-        return activated(call.activation, gate, result)
+    def activate(result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
+        return apply_activation(call.activation, gate, result)
 
     given = [x for x in (result_dot, gate_dot) if x is not None]
-    tangent = jnp.where(processed, jax.jvp(of_inside, inside, given)[1], result_dot)
+    tangent = jnp.where(processed, jax.jvp(activate, inside, given)[1], result_dot)
     return out.astype(call.dtype), tangent.astype(call.dtype)
 
 
 def _jvp(primals, tangents, *, call: Call):
     if call.activation:
         return _activated_jvp(primals, tangents, call)
-    args, dots = call.named(primals), call.named(tangents)
+    args, dots = call.unflatten(primals), call.unflatten(tangents)
     out = grouped_gemm_p.bind(*primals, call=call)
-    product = args.only(Term.PRODUCT, Term.GROUPS, Term.FACTOR, Term.ROWS)
+    product = args.select(OperandRole.ALPHA, OperandRole.GROUP_OFFSET, OperandRole.QUANT_PARAM, OperandRole.ROW_INDEX)
     terms = []
     if not isinstance(dots.lhs, ad.Zero):
         terms.append(bind(call, product._replace(lhs=dots.lhs)))
@@ -229,9 +239,9 @@ def _jvp(primals, tangents, *, call: Call):
         terms.append(bind(call, product._replace(rhs=dots.rhs)))
     for operand in args.given:
         dot = dots.optional[operand.name]
-        if operand.term in (Term.GROUPS, Term.ROWS) or isinstance(dot, ad.Zero):
+        if operand.role in (OperandRole.GROUP_OFFSET, OperandRole.ROW_INDEX) or isinstance(dot, ad.Zero):
             continue
-        if operand.term is Term.FACTOR:  # a scale, in which the product is linear
+        if operand.role is OperandRole.QUANT_PARAM:  # a scale, in which the product is linear
             terms.append(bind(call, product._replace(optional={**product.optional, operand.name: dot})))
         else:
             terms.append(_TANGENTS[operand.name](call, args, dot))
@@ -259,16 +269,16 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
     return gradient, ct_is_lhs
 
 
-def _wrong_rows(call: Call, args: Arguments, tokens: int, groups: int) -> jax.Array:
+def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> jax.Array:
     """[P,R,M,1], by row_index: 0, or NaN where an index is wrong and nothing raises. It is a product of no terms, whose
     call checks the indices in a gradient for which XLA leaves the product itself out."""
     p, r = args.optional["row_index"].shape[0], call.out_shape(args)[1]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((p, r, tokens, 0), (p, groups, 0, 1)))
     check = dataclasses.replace(call, rhs=Storage(), dtype=lhs.dtype, precision="", overwrites_c=False)
-    return bind(check, args.only(Term.GROUPS, Term.ROWS)._replace(lhs=lhs, rhs=rhs))
+    return bind(check, args.select(OperandRole.GROUP_OFFSET, OperandRole.ROW_INDEX)._replace(lhs=lhs, rhs=rhs))
 
 
-def _sums_of_rows(rows: jax.Array, index: jax.Array, weights: jax.Array, count: int) -> jax.Array:
+def _sum_rows_by_index(rows: jax.Array, index: jax.Array, weights: jax.Array, count: int) -> jax.Array:
     """[P,R,count,K] of rows [P,R,M,K]: the sums, by weights [P,R,M,1], of those of each index; those of index `count`
     take no part. A product with a group for each index, up to seven times as fast as XLA:CPU, which adds rows where
     they belong one by one."""
@@ -282,11 +292,11 @@ def _sums_of_rows(rows: jax.Array, index: jax.Array, weights: jax.Array, count: 
     return bind(call, Arguments(weights, rows, (sizes[:, None],), {})).reshape(p, r, count, k)
 
 
-def _cotangent_by_rows(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
+def _row_index_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
     """Returns the cotangent of lhs or rhs of a call with row_index. A row of lhs gets the sum over its uses."""
     p, r, tokens, k = (aval if to_lhs else args.lhs).shape
     both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
-    wrong = _wrong_rows(call, both, tokens, both.rhs.shape[1])
+    wrong = _check_row_index(call, both, tokens, both.rhs.shape[1])
     optional = dict(args.optional)
     index = optional.pop("row_index")
     args = args._replace(optional=optional)
@@ -302,27 +312,27 @@ def _cotangent_by_rows(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
     dtype = compute_dtype(ct.dtype, args.rhs.dtype, aval.dtype)
     of_rows = jax.ShapeDtypeStruct((p, r, index.shape[2], k), dtype)
     rows = _operand_cotangent(ct, call, args, to_lhs, of_rows)
-    return _sums_of_rows(rows, index, 1 + wrong.astype(dtype), tokens).astype(aval.dtype)
+    return _sum_rows_by_index(rows, index, 1 + wrong.astype(dtype), tokens).astype(aval.dtype)
 
 
 def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
     """Returns the cotangent of lhs or rhs, of which only the aval is known. The other one is an array."""
     if "row_index" in args.optional:
-        return _cotangent_by_rows(ct, call, args, to_lhs, aval)
+        return _row_index_cotangent(ct, call, args, to_lhs, aval)
     kept = args.rhs if to_lhs else args.lhs
     gradient, ct_is_lhs = _gradient_call(call, to_lhs, aval)
-    optional = dict(args.only(Term.PRODUCT, Term.GROUPS).optional)
+    optional = dict(args.select(OperandRole.ALPHA, OperandRole.GROUP_OFFSET).optional)
     alpha = optional.get("alpha")
-    if alpha is not None and (has_one_group(gradient) or (gradient.mode is Mode.RAGGED_K and alpha.shape[1] != 1)):
+    if alpha is not None and (needs_one_group(gradient) or (gradient.mode is Mode.RAGGED_K and alpha.shape[1] != 1)):
         # A sum over what alpha tells apart.
         both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
         ct = _scale(call, both, optional.pop("alpha"), ct)
-    for operand in args.only(Term.FACTOR).given:
+    for operand in args.select(OperandRole.QUANT_PARAM).given:
         if operand.side == ("rhs" if to_lhs else "lhs"):
-            factor = args.optional[operand.name]
-            if gradient.mode is Mode.RAGGED_K and not operand.is_blocks(factor) and factor.shape[1] != 1:
-                factor = broadcast_scale(call, args, operand.side, factor)  # replicas are summed: a block for each row
-            optional[operand.name.replace(operand.side, "rhs" if ct_is_lhs else "lhs")] = factor
+            values = args.optional[operand.name]
+            if gradient.mode is Mode.RAGGED_K and not operand.is_per_block(values) and values.shape[1] != 1:
+                values = broadcast_scale(call, args, operand.side, values)  # replicas are summed: a block for each row
+            optional[operand.name.replace(operand.side, "rhs" if ct_is_lhs else "lhs")] = values
     if call.precision:
         ct = ct.astype(kept.dtype)  # exact, for out is not wider
     lhs, rhs = (ct, kept) if ct_is_lhs else (kept, ct)
@@ -342,24 +352,24 @@ def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> j
     return reduce_to_scale(call, args, side, terms, aval.shape).astype(aval.dtype)
 
 
-def _transpose_of_blocks(ct, lhs, rhs, *others, call: Call):
+def _transpose_column_blocks(ct, lhs, rhs, *others, call: Call):
     """Returns the cotangents of a call whose rhs is in column blocks, by way of the unpacked rhs."""
     columns, strided = call.rhs.columns, dataclasses.replace(call, rhs=Storage())
     if not ad.is_undefined_primal(rhs):
-        return _transpose(ct, lhs, from_blocks(rhs, columns), *others, call=strided)
+        return _transpose(ct, lhs, from_column_blocks(rhs, columns), *others, call=strided)
     p, g, _, k, width = rhs.aval.shape
     plain = ad.UndefinedPrimal(jax.ShapeDtypeStruct((p, g, k, columns), rhs.aval.dtype))
     cotangents = _transpose(ct, lhs, plain, *others, call=strided)
-    return [to_blocks(x, width) if i == 1 else x for i, x in enumerate(cotangents)]
+    return [to_column_blocks(x, width) if i == 1 else x for i, x in enumerate(cotangents)]
 
 
 def _transpose(ct, *flat, call: Call):
-    args = call.named(flat)
+    args = call.unflatten(flat)
     cotangents: list[jax.Array | None] = [None] * len(flat)
     if isinstance(ct, ad.Zero):
         return cotangents
     if call.rhs.layout == COLUMN_BLOCKS:
-        return _transpose_of_blocks(ct, *flat, call=call)
+        return _transpose_column_blocks(ct, *flat, call=call)
     for index, operand in enumerate(args.given, start=len(flat) - len(args.optional)):
         if ad.is_undefined_primal(args.optional[operand.name]):
             cotangents[index] = _scale_cotangent(ct, call, args, operand.name)

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._src import checks
-from raggemm._src.arguments import accumulation, default_precision
+from raggemm._src.arguments import default_precision, existing_out_options
 from raggemm._src.dtypes import FLOATS, QUANTIZED
-from raggemm._src.grouped_gemm import product
-from raggemm._src.operands import EQUAL_COUNTS, Words, matrices
+from raggemm._src.grouped_gemm import compute_product
+from raggemm._src.operands import EQUAL_COUNTS, ArgNames, make_operands
 from raggemm._src.quantization import quantize
 
 _P = ParamSpec("_P")
@@ -31,7 +31,7 @@ def _is_hashable(x: Any) -> bool:
     return True
 
 
-def compiled_when_eager(
+def jit_eager_calls(
     *arrays: str, without_effect: tuple[str, ...] = ()
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Returns a decorator that sends eager calls through jax.jit, so that they are checked once for each signature.
@@ -78,14 +78,14 @@ def straight_through(
 
     @jax.custom_jvp
     def call(fixed, own, values, sizes):
-        return product(*_merged(fixed, own), sizes)
+        return product(*_merge_operands(fixed, own), sizes)
 
     @call.defjvp
     def _(primals, tangents):
         fixed, own, _, sizes = primals
-        out, tangent = jax.jvp(lambda own: product(*_merged(fixed, own), sizes), (own,), (tangents[1],))
+        out, tangent = jax.jvp(lambda own: product(*_merge_operands(fixed, own), sizes), (own,), (tangents[1],))
         for side, dot in tangents[2].items():
-            replaced = _merged(fixed, own)
+            replaced = _merge_operands(fixed, own)
             replaced[side] = dot
             tangent = tangent + product(*replaced, sizes)
         return out, tangent
@@ -95,19 +95,17 @@ def straight_through(
     return call(quantized, own, {side: values[side] for side in quantized}, sizes)
 
 
-def _merged(fixed: dict[int, Any], own: dict[int, Any]) -> list[Any]:
+def _merge_operands(fixed: dict[int, Any], own: dict[int, Any]) -> list[Any]:
     both = fixed | own
     return [both[0], both[1]]
 
 
 __all__ = ["gmm", "ragged_dot", "tgmm"]
 
-_WORDS = Words(sizes="group_sizes", c="existing_out")
+_ARG_NAMES = ArgNames(sizes="group_sizes", c="existing_out")
 
 
-@compiled_when_eager(
-    "lhs", "rhs", "group_sizes", "group_offset", "existing_out", without_effect=("tiling", "interpret")
-)
+@jit_eager_calls("lhs", "rhs", "group_sizes", "group_offset", "existing_out", without_effect=("tiling", "interpret"))
 def gmm(
     lhs: Any,
     rhs: Any,
@@ -155,19 +153,17 @@ def gmm(
         def multiply(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
             return gmm(lhs, rhs, group_sizes, preferred_element_type, (), group_offset, None, transpose_rhs)
 
-        return _quantizing(multiply, lhs, rhs, group_sizes, lhs_quantize)
-    return product(
-        _WORDS,
-        *matrices(lhs, rhs, group_sizes, (1, 2 if checks.flag("transpose_rhs", transpose_rhs) else 1)),
+        return _call_quantized(multiply, lhs, rhs, group_sizes, lhs_quantize)
+    return compute_product(
+        _ARG_NAMES,
+        *make_operands(lhs, rhs, group_sizes, (1, 2 if checks.check_bool("transpose_rhs", transpose_rhs) else 1)),
         group_offset=group_offset,
         preferred_element_type=preferred_element_type,
-        **accumulation(existing_out, preferred_element_type, beta=0),
+        **existing_out_options(existing_out, preferred_element_type, beta=0),
     )
 
 
-@compiled_when_eager(
-    "lhs", "rhs", "group_sizes", "group_offset", "existing_out", without_effect=("tiling", "interpret")
-)
+@jit_eager_calls("lhs", "rhs", "group_sizes", "group_offset", "existing_out", without_effect=("tiling", "interpret"))
 def tgmm(
     lhs: Any,
     rhs: Any,
@@ -198,17 +194,17 @@ def tgmm(
       [num_actual_groups, k, n].
     """
     del tiling, interpret
-    return product(
-        _WORDS,
-        *matrices(lhs, rhs, group_sizes, (1, 0), rhs_rank=2),
+    return compute_product(
+        _ARG_NAMES,
+        *make_operands(lhs, rhs, group_sizes, (1, 0), rhs_rank=2),
         group_offset=group_offset,
         num_actual_groups=num_actual_groups,
         preferred_element_type=preferred_element_type,
-        **accumulation(existing_out, preferred_element_type, beta=1),
+        **existing_out_options(existing_out, preferred_element_type, beta=1),
     )
 
 
-def _wider(a: Any, b: Any) -> Any:
+def _promote_floats(a: Any, b: Any) -> Any:
     """The type of a dot without preferred_element_type, as jax.lax has it: that with the larger range, then the more
     precise one; not jnp.promote_types, where bfloat16 and float16 give float32. None has meaning but for floats."""
     if not (a in FLOATS and b in FLOATS):
@@ -216,16 +212,16 @@ def _wider(a: Any, b: Any) -> Any:
     return max(a, b, key=lambda dtype: (jnp.finfo(dtype).maxexp, jnp.finfo(dtype).nmant))
 
 
-def _quantizing(call: Callable[..., jax.Array], lhs: Any, rhs: Any, group_sizes: Any, dtype: Any) -> jax.Array:
+def _call_quantized(call: Callable[..., jax.Array], lhs: Any, rhs: Any, group_sizes: Any, dtype: Any) -> jax.Array:
     """call(lhs, rhs, group_sizes), linear in lhs and rhs, of lhs in elements of dtype and a scale for each row."""
-    lhs, dtype = checks.float_array("lhs", lhs), checks.dtype_of("lhs_quantize", dtype, QUANTIZED)
+    lhs, dtype = checks.as_float_array("lhs", lhs), checks.as_dtype("lhs_quantize", dtype, QUANTIZED)
     if lhs.ndim != 2:
         return call(lhs, rhs, group_sizes)  # an error
-    sizes = checks.integer_array("group_sizes", group_sizes)
+    sizes = checks.as_integer_array("group_sizes", group_sizes)
     return straight_through(call, (quantize(lhs, dtype, axes=1), rhs), (lhs, None), sizes)
 
 
-@compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset")
+@jit_eager_calls("lhs", "rhs", "group_sizes", "group_offset")
 def ragged_dot(
     lhs: Any,
     rhs: Any,
@@ -260,24 +256,24 @@ def ragged_dot(
       [m, n].
     """
     if lhs_quantize is not None:
-        lhs, others = checks.float_array("lhs", lhs), checks.weight_parts("rhs", rhs)[0].dtype
-        dtype = lhs.dtype if others not in FLOATS else _wider(lhs.dtype, others)
+        lhs, others = checks.as_float_array("lhs", lhs), checks.split_weights("rhs", rhs)[0].dtype
+        dtype = lhs.dtype if others not in FLOATS else _promote_floats(lhs.dtype, others)
         dtype = dtype if preferred_element_type is None else preferred_element_type
 
         def dot(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
             return ragged_dot(lhs, rhs, group_sizes, precision, dtype, group_offset, out_sharding)
 
-        return _quantizing(dot, lhs, rhs, group_sizes, lhs_quantize)
-    rows, weights = matrices(lhs, rhs, group_sizes, (1, 1), error=TypeError)
+        return _call_quantized(dot, lhs, rhs, group_sizes, lhs_quantize)
+    rows, weights = make_operands(lhs, rhs, group_sizes, (1, 1), error=TypeError)
     assert rows.first_dims is not None
     groups, sizes = weights.data.shape[0], rows.first_dims.shape[0]
     if groups > sizes or (groups != sizes and group_offset is None):
         hint = f": {EQUAL_COUNTS}" if groups < sizes else ""
         raise TypeError(f"rhs has {groups} groups, but group_sizes has {sizes}{hint}")
     if group_offset is not None:
-        checks.group_offset(group_offset, TypeError)
+        checks.as_group_offset(group_offset, TypeError)
     dtype = preferred_element_type
-    if dtype is None and rows.factors is None and weights.factors is None:
-        dtype = _wider(rows.data.dtype, weights.data.dtype)
+    if dtype is None and rows.quant_params is None and weights.quant_params is None:
+        dtype = _promote_floats(rows.data.dtype, weights.data.dtype)
     options = {"group_offset": group_offset, "preferred_element_type": dtype, "precision": default_precision(precision)}
-    return checks.resharded(product(_WORDS, rows, weights, **options), out_sharding)
+    return checks.reshard(compute_product(_ARG_NAMES, rows, weights, **options), out_sharding)

@@ -9,10 +9,10 @@ import numpy as np
 from jax import lax
 
 from raggemm._src import checks
-from raggemm._src.activations import ACTIVATIONS, NEEDS_A_GATE
+from raggemm._src.activations import ACTIVATIONS, GATED_ONLY
 from raggemm._src.call import PACKED, STRIDED, Mode
-from raggemm._src.dtypes import FLOATS, added_types, compute_dtype, listed
-from raggemm._src.operands import EQUAL_COUNTS, Operand, Words, check_layout, check_quantized_types, check_types
+from raggemm._src.dtypes import FLOATS, addend_dtypes, compute_dtype, format_dtypes
+from raggemm._src.operands import EQUAL_COUNTS, ArgNames, Operand, check_dtypes, check_layout, check_quantized_dtypes
 
 
 class Options(NamedTuple):
@@ -33,7 +33,7 @@ class Options(NamedTuple):
     row_index: Any = None
 
 
-def processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Options) -> int:
+def count_processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Options) -> int:
     """Returns the number of processed groups, of those that the sizes count."""
     counts = {name: sizes.shape[0] for name, sizes in (lhs.dims | rhs.dims).items()}
     counts |= {f"the group axis of {x.name}": x.data.shape[0] for x in (lhs, rhs) if x.has_group_axis}
@@ -47,7 +47,7 @@ def processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Options) -
         local = count
     said = f"{list(counts)[-1]} has {local} groups"
     if options.num_actual_groups is not None:
-        local = checks.integer("num_actual_groups", options.num_actual_groups)
+        local = checks.check_integer("num_actual_groups", options.num_actual_groups)
         said = f"num_actual_groups is {local}"
         if mode is not Mode.RAGGED_K:
             raise ValueError("num_actual_groups is for ragged K; elsewhere a group axis tells it")
@@ -58,7 +58,7 @@ def processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Options) -
     return local
 
 
-def checked_out_extent(mode: Mode, local: int, out_size: int | None, out_layout: str) -> int | None:
+def check_out_extent(mode: Mode, local: int, out_size: int | None, out_layout: str) -> int | None:
     check_layout("out_layout", out_layout)
     if mode is not Mode.ALL_RAGGED:
         if out_size is not None:
@@ -66,29 +66,29 @@ def checked_out_extent(mode: Mode, local: int, out_size: int | None, out_layout:
         return local if mode is Mode.RAGGED_K else None
     if out_size is None or out_layout != PACKED:
         raise ValueError(f'all ragged needs out_size and out_layout="PACKED", got {out_size} and {out_layout!r}')
-    out_size = checks.integer("out_size", out_size)
+    out_size = checks.check_integer("out_size", out_size)
     if out_size < 0:
         raise ValueError(f"out_size is {out_size}, must be at least 0")
     return out_size
 
 
-def checked_out_dtype(words: Words, preferred: Any, lhs: Operand, rhs: Operand) -> Any:
-    if lhs.factors is None and rhs.factors is None:
+def check_out_dtype(arg_names: ArgNames, preferred: Any, lhs: Operand, rhs: Operand) -> Any:
+    if lhs.quant_params is None and rhs.quant_params is None:
         dtype = checks.result_dtype(jnp.result_type(lhs.data, rhs.data) if preferred is None else preferred)
-        check_types(words, lhs.data.dtype, rhs.data.dtype, dtype)
+        check_dtypes(arg_names, lhs.data.dtype, rhs.data.dtype, dtype)
         return dtype
-    check_quantized_types(words, lhs.data.dtype, rhs.data.dtype)
+    check_quantized_dtypes(arg_names, lhs.data.dtype, rhs.data.dtype)
     floats = [x.data for x in (lhs, rhs) if x.data.dtype in FLOATS]
     default = jnp.result_type(*floats) if floats else np.dtype(np.float32)
     return checks.result_dtype(preferred, default, FLOATS)
 
 
-def operand_scales(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, jax.Array]:
+def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, jax.Array]:
     """Returns the scales and zero points of lhs or rhs by name, blocks with the axes of the canonical shape."""
     given: dict[str, jax.Array] = {}
-    if x.factors is None:
+    if x.quant_params is None:
         return given
-    for word, slot, factor in (("scale", "scale", x.factors.scale), ("zero_point", "zero", x.factors.zero)):
+    for word, slot, factor in (("scale", "scale", x.quant_params.scale), ("zero_point", "zero", x.quant_params.zero)):
         if factor is None:
             continue
         if mode in (Mode.RAGGED_N, Mode.ALL_RAGGED):
@@ -110,8 +110,8 @@ def operand_scales(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, 
     return given
 
 
-def checked_offset(x: Any, mode: Mode) -> jax.Array | None:
-    offset = checks.group_offset(x)
+def check_group_offset(x: Any, mode: Mode) -> jax.Array | None:
+    offset = checks.as_group_offset(x)
     if mode in (Mode.RAGGED_M, Mode.RAGGED_K) or isinstance(x, jax.core.Tracer):  # the custom call checks the value
         return offset
     if (value := np.asarray(x).item()) != 0:
@@ -119,17 +119,17 @@ def checked_offset(x: Any, mode: Mode) -> jax.Array | None:
     return None
 
 
-def checked_rows(row_index: Any, mode: Mode, lhs: Operand) -> jax.Array:
-    index = checks.integer_array("row_index", row_index)
+def check_row_index(row_index: Any, mode: Mode, lhs: Operand) -> jax.Array:
+    index = checks.as_integer_array("row_index", row_index)
     if mode is not Mode.RAGGED_M or lhs.contracts_first:
         raise ValueError(f"row_index is for ragged M, for the rows of {lhs.name} with first_dims")
-    if lhs.factors is not None or lhs.data.dtype not in FLOATS:
+    if lhs.quant_params is not None or lhs.data.dtype not in FLOATS:
         raise TypeError(f"row_index is for rows of floats, {lhs.name} has {lhs.data.dtype}")
     return checks.check_rank("row_index", index, "M")
 
 
-def checked_c(name: str, c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    c = checks.array(name, c)
+def check_c(name: str, c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    c = checks.as_array(name, c)
     if c.dtype != dtype:
         raise TypeError(f"{name}: dtype is {c.dtype}, must be out's {dtype}")
     if c.shape != shape:
@@ -137,52 +137,52 @@ def checked_c(name: str, c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Arra
     return c
 
 
-def checked_bias(name: str, bias: Any, mode: Mode, groups: int, free_shape: tuple[int, ...], compute: Any) -> jax.Array:
+def check_bias(name: str, bias: Any, mode: Mode, groups: int, free_shape: tuple[int, ...], compute: Any) -> jax.Array:
     if mode in (Mode.RAGGED_N, Mode.ALL_RAGGED):
         raise ValueError(f"{name} is for ragged M, ragged K and uniform, where N is the same for all groups")
-    bias = checks.array(name, bias)
-    allowed = tuple(dtype for dtype in added_types(compute) if dtype != jnp.float64 or compute == jnp.float64)
+    bias = checks.as_array(name, bias)
+    allowed = tuple(dtype for dtype in addend_dtypes(compute) if dtype != jnp.float64 or compute == jnp.float64)
     if bias.dtype not in allowed:
-        raise TypeError(f"{name}: dtype is {bias.dtype}, must be {listed(allowed)} beside sums in {compute}")
+        raise TypeError(f"{name}: dtype is {bias.dtype}, must be {format_dtypes(allowed)} beside sums in {compute}")
     shape = (groups, math.prod(free_shape))
     if bias.shape not in (shape, (groups, *free_shape)):
         raise ValueError(f"{name}: shape is {bias.shape}, must be {shape}, one row for each processed group")
     return bias.reshape(shape)
 
 
-def checked_values(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
+def check_alpha_or_beta(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
     """alpha or beta."""
-    x = checks.array(name, x)
+    x = checks.as_array(name, x)
     is_number = x.ndim == 0 and x.weak_type and x.dtype.kind in ("i" if compute == jnp.int32 else "if")
     if not is_number:
-        checks.check_type(name, x.dtype, added_types(compute))
+        checks.check_dtype(name, x.dtype, addend_dtypes(compute))
     return checks.check_shape(name, x, (), (groups,), why=", one value for each processed group").astype(compute)
 
 
-def checked_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute: Any) -> jax.Array | None:
+def check_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute: Any) -> jax.Array | None:
     """The gate, if there is one."""
     if activation is None:
         if gate is not None:
             raise ValueError("gate is given without activation")
         return None
-    checks.choice("activation", activation, map(str.lower, ACTIVATIONS))
+    checks.check_choice("activation", activation, map(str.lower, ACTIVATIONS))
     if compute != jnp.float32:
         raise TypeError(f"activation: {activation!r} is for sums in float32, these are in {compute}")
     if gate is None:
-        if activation.upper() in NEEDS_A_GATE:
+        if activation.upper() in GATED_ONLY:
             raise ValueError(f"activation: {activation!r} needs gate")
         return None
-    gate = checks.float_array("gate", gate, tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32))
+    gate = checks.as_float_array("gate", gate, tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32))
     if gate.shape != shape:
         raise ValueError(f"gate: shape is {gate.shape}, must be out's {shape}")
     return gate
 
 
-def accumulation(c: Any, dtype: Any, beta: int, name: str = "existing_out") -> dict[str, Any]:
+def existing_out_options(c: Any, dtype: Any, beta: int, name: str = "existing_out") -> dict[str, Any]:
     """The options of grouped_gemm that stand for megablox' existing_out, or what else a front end calls it."""
     if c is None:
         return {}
-    c, dtype = checks.array(name, c), jax.dtypes.canonicalize_dtype(checks.dtype_of("preferred_element_type", dtype))
+    c, dtype = checks.as_array(name, c), jax.dtypes.canonicalize_dtype(checks.as_dtype("preferred_element_type", dtype))
     if c.dtype != dtype:
         raise ValueError(f"{name}: dtype is {c.dtype}, must be preferred_element_type {dtype}")
     return {"c": c, "beta": beta}

@@ -28,15 +28,15 @@ from raggemm._src.library import tables
 STRIDED, PACKED, COLUMN_BLOCKS = "STRIDED", "PACKED", "COLUMN_BLOCKS"
 
 
-class Term(enum.Enum):
+class OperandRole(enum.Enum):
     """Part of alpha * lhs x rhs + beta * c + bias, for each processed group, that an optional operand belongs to."""
 
-    PRODUCT = enum.auto()
-    FACTOR = enum.auto()  # scale or zero point of lhs or rhs
-    ADDED = enum.auto()
+    ALPHA = enum.auto()
+    QUANT_PARAM = enum.auto()  # scale or zero point of lhs or rhs
+    ADDEND = enum.auto()
     GATE = enum.auto()  # gate of the activation of the result
-    GROUPS = enum.auto()
-    ROWS = enum.auto()  # index of rows of lhs
+    GROUP_OFFSET = enum.auto()
+    ROW_INDEX = enum.auto()  # index of rows of lhs
 
 
 class OptionalOperand(NamedTuple):
@@ -45,15 +45,15 @@ class OptionalOperand(NamedTuple):
     of it, [P, as its second axis or 1, rows, columns]."""
 
     name: str
-    term: Term
+    role: OperandRole
     axes: tuple[str, ...] = ()
 
     @property
-    def of_groups(self) -> bool:
+    def is_per_group(self) -> bool:
         return "group" in self.axes
 
-    def is_blocks(self, x: Any) -> bool:
-        return self.term is Term.FACTOR and len(x.shape) == 4
+    def is_per_block(self, x: Any) -> bool:
+        return self.role is OperandRole.QUANT_PARAM and len(x.shape) == 4
 
     @property
     def side(self) -> str:
@@ -61,28 +61,28 @@ class OptionalOperand(NamedTuple):
         return self.name[:3]
 
 
-_TERMS = {
-    "c": Term.ADDED,
-    "bias": Term.ADDED,
-    "alpha": Term.PRODUCT,
-    "beta": Term.ADDED,
-    "group_offset": Term.GROUPS,
-    "gate": Term.GATE,
-    "row_index": Term.ROWS,
+_ROLES = {
+    "c": OperandRole.ADDEND,
+    "bias": OperandRole.ADDEND,
+    "alpha": OperandRole.ALPHA,
+    "beta": OperandRole.ADDEND,
+    "group_offset": OperandRole.GROUP_OFFSET,
+    "gate": OperandRole.GATE,
+    "row_index": OperandRole.ROW_INDEX,
 }
 _AXES = {"problem": "problem", "replica": "replica", "group": "group", "row": "m", "column": "n"}
 
 
-def _operand(name: str, axes: Sequence[str]) -> OptionalOperand:
+def _make_operand(name: str, axes: Sequence[str]) -> OptionalOperand:
     """Makes an operand from a row of the library's table, which leaves the axes of scales and zero points open."""
-    if name not in _TERMS:
-        return OptionalOperand(name, Term.FACTOR, ("problem", "replica", "group"))
+    if name not in _ROLES:
+        return OptionalOperand(name, OperandRole.QUANT_PARAM, ("problem", "replica", "group"))
     is_as_out = {"row", "column"} <= set(axes)
-    return OptionalOperand(name, _TERMS[name], () if is_as_out else tuple(_AXES[axis] for axis in axes))
+    return OptionalOperand(name, _ROLES[name], () if is_as_out else tuple(_AXES[axis] for axis in axes))
 
 
 # In the order in which the custom call gets them. What is ADDED, and alpha, have a tangent rule of their name.
-OPTIONAL = tuple(_operand(row["name"], row["axes"]) for row in tables()["operands"])
+OPTIONAL = tuple(_make_operand(row["name"], row["axes"]) for row in tables()["operands"])
 
 
 class Mode(enum.Enum):
@@ -138,7 +138,7 @@ class Call:
         return {"lhs": self.lhs, "rhs": self.rhs, "out": self.out}
 
     @property
-    def ragged(self) -> dict[str, int]:
+    def ragged_slots(self) -> dict[str, int]:
         """The custom call's dims arrays that are set, and which of the call's each is."""
         named = {f"{name}_{axis}": getattr(x, axis) for name, x in self.storages.items() for axis in ("first", "last")}
         return {name: index for name, index in named.items() if index is not None}
@@ -151,17 +151,17 @@ class Call:
                 attributes[f"{name}_is_trans"] = True
             if storage.layout != STRIDED:
                 attributes[f"{name}_layout"] = storage.layout
-        if self.ragged:
-            attributes["ragged"] = ",".join(self.ragged)
+        if self.ragged_slots:
+            attributes["ragged"] = ",".join(self.ragged_slots)
         if self.precision:
             attributes["precision"] = self.precision
         if self.activation:
             attributes["activation"] = self.activation
         return attributes
 
-    def names(self) -> str:
+    def names_attribute(self) -> str:
         """The custom call's attribute `names`: slot=word for each operand that the front end calls otherwise."""
-        words = {slot: self.dims_names[index] for slot, index in self.ragged.items()} if self.dims_names else {}
+        words = {slot: self.dims_names[index] for slot, index in self.ragged_slots.items()} if self.dims_names else {}
         optional = {"c": self.c_name, "row_index": self.row_index_name}
         words |= {slot: word for slot, word in optional.items() if slot in self.operands}
         if "row_index" in self.operands:
@@ -203,7 +203,7 @@ class Call:
             return (lhs.shape[0], self._extent(), m, n)
         return (lhs.shape[0], (rhs if mode is Mode.RAGGED_N else lhs).shape[1], m, n)
 
-    def named(self, args: Sequence[Any]) -> "Arguments":
+    def unflatten(self, args: Sequence[Any]) -> "Arguments":
         """The primitive's flat arguments, by name: lhs, rhs, dims arrays and what `operands` says."""
         lhs, rhs, *others = args
         dims = others[: len(others) - len(self.operands)]
@@ -228,19 +228,19 @@ class Arguments(NamedTuple):
         """The optional operands that are there, in the order of the table."""
         return (operand for operand in OPTIONAL if operand.name in self.optional)
 
-    def flat(self) -> list[Any]:
+    def flatten(self) -> list[Any]:
         return [self.lhs, self.rhs, *self.dims, *(self.optional[operand.name] for operand in self.given)]
 
-    def only(self, *terms: Term) -> "Arguments":
+    def select(self, *roles: OperandRole) -> "Arguments":
         """Without the optional operands of other terms."""
-        return self._replace(optional={x.name: self.optional[x.name] for x in self.given if x.term in terms})
+        return self._replace(optional={x.name: self.optional[x.name] for x in self.given if x.role in roles})
 
     def map(self, function: Callable[[Any], Any]) -> "Arguments":
         optional = {name: function(x) for name, x in self.optional.items()}
         return Arguments(function(self.lhs), function(self.rhs), tuple(map(function, self.dims)), optional)
 
 
-def flat_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ...]:
+def custom_call_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ...]:
     """Returns the shape that the custom call takes for an operand of this canonical shape.
 
     The elements and their order are the same. It is 1-D, 3-D with a group axis, or 2-D, where P and R stack matrices.
@@ -253,13 +253,13 @@ def flat_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ...]:
     return (p * r * matrix[0], matrix[1])
 
 
-def to_blocks(x: jax.Array, width: int) -> jax.Array:
+def to_column_blocks(x: jax.Array, width: int) -> jax.Array:
     *outer, k, n = x.shape
     count = -(-n // width)
     padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, count * width - n)])
     return jnp.moveaxis(padded.reshape(*outer, k, count, width), -2, -3)
 
 
-def from_blocks(x: jax.Array, columns: int) -> jax.Array:
+def from_column_blocks(x: jax.Array, columns: int) -> jax.Array:
     *outer, count, k, width = x.shape
     return jnp.moveaxis(x, -3, -2).reshape(*outer, k, count * width)[..., :columns]

@@ -16,13 +16,13 @@ from jax import lax
 
 from raggemm._src import versions
 from raggemm._src.call import Arguments, Call, Storage
-from raggemm._src.dtypes import INTEGERS, PARTS_OF_BYTES
+from raggemm._src.dtypes import INTEGERS, SUB_BYTE
 from raggemm._src.primitive import bind
 
 Parts = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]  # axes of data, as placed() says
 
 
-def _as_blocks(factor: jax.Array, shape: tuple[int, ...], parts: Parts, ragged: int | None) -> jax.Array:
+def _canonicalize_blocks(factor: jax.Array, shape: tuple[int, ...], parts: Parts, ragged: int | None) -> jax.Array:
     """[P, second axis or 1, rows, columns], each of which is the product of some axes of data, whose rank factor has.
 
     What the custom call has no name for is repeated: of collapsed axes those before the last one that is divided, for
@@ -50,8 +50,8 @@ def _as_blocks(factor: jax.Array, shape: tuple[int, ...], parts: Parts, ragged: 
     return x.reshape(merged)
 
 
-def placed(
-    factors: dict[str, jax.Array],
+def canonicalize_quant_params(
+    quant_params: dict[str, jax.Array],
     side: str,
     x: jax.Array,
     parts: Parts,
@@ -68,13 +68,13 @@ def placed(
       ragged: the axis of data that groups divide, if they do.
     """
     canonical = {}
-    for name, factor in factors.items():
+    for name, factor in quant_params.items():
         if not name.startswith(side):
             continue
         if factor.ndim == 1 and x.ndim > 2:
             factor = factor.reshape(-1, *[1] * (x.ndim - 1))
         if factor.ndim == x.ndim:
-            canonical[name] = _as_blocks(factor, x.shape, parts, ragged)
+            canonical[name] = _canonicalize_blocks(factor, x.shape, parts, ragged)
             continue
         if factor.ndim and factor.shape != (groups,):
             word = name.replace("_zero", ".zero_point").replace("_scale", ".scale")
@@ -83,7 +83,7 @@ def placed(
     return canonical
 
 
-BASIC = lax.RaggedDotDimensionNumbers(
+RAGGED_DOT_NUMBERS = lax.RaggedDotDimensionNumbers(
     dot_dimension_numbers=(((1,), (1,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
 )
 
@@ -92,20 +92,20 @@ SIZES_DTYPES = (*_NARROW, *map(str, INTEGERS))  # dtypes of group_sizes; ragged_
 _DIMS_NAMES = ("group_sizes",)
 
 
-def widened(group_sizes: Any) -> Any:
+def widen_sizes(group_sizes: Any) -> Any:
     return group_sizes.astype(np.int32) if group_sizes.dtype.name in _NARROW else group_sizes
 
 
-def _bytes_of(x: jax.Array, out: np.dtype) -> jax.Array:
+def _widen_to_bytes(x: jax.Array, out: np.dtype) -> jax.Array:
     """x, of bytes where the result is of int32: the custom call has that for them alone."""
-    return x.astype(PARTS_OF_BYTES[x.dtype][1]) if out == np.int32 and x.dtype in PARTS_OF_BYTES else x
+    return x.astype(SUB_BYTE[x.dtype][1]) if out == np.int32 and x.dtype in SUB_BYTE else x
 
 
 def _is_identity(axes: Sequence[int]) -> bool:
     return list(axes) == list(range(len(axes)))
 
 
-def _arranged(x: jax.Array, lead: Sequence[int], rows: Sequence[int], cols: Sequence[int]) -> tuple[jax.Array, bool]:
+def _arrange(x: jax.Array, lead: Sequence[int], rows: Sequence[int], cols: Sequence[int]) -> tuple[jax.Array, bool]:
     """x as [lead..., rows..., cols...], or as [lead..., cols..., rows...] where it lies so; and whether it does."""
     swapped = [*lead, *cols, *rows]
     if _is_identity(swapped) and not _is_identity([*lead, *rows, *cols]):
@@ -113,7 +113,7 @@ def _arranged(x: jax.Array, lead: Sequence[int], rows: Sequence[int], cols: Sequ
     return x.transpose([*lead, *rows, *cols]), False
 
 
-def _sizes(x: Any, axes: Sequence[int]) -> tuple[int, ...]:
+def _extents(x: Any, axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(x.shape[axis] for axis in axes)
 
 
@@ -145,22 +145,22 @@ class _Axes:
         return self.left if self.is_contracting else self.lhs_free
 
 
-def _ragged_first(x, lead, free, ragged, trans_if_first):
+def _arrange_ragged(x, lead, free, ragged, trans_if_first):
     """x as [lead, ragged, free] or, where it lies so, [lead, free, ragged]; canonical, with its storage."""
-    matrix, last = _arranged(x, lead, [ragged], free)
+    matrix, last = _arrange(x, lead, [ragged], free)
     return matrix, Storage(last=0, trans=not trans_if_first) if last else Storage(first=0, trans=trans_if_first)
 
 
-def _parts(storage: Storage, free: Sequence[int], ragged: int) -> tuple[Sequence[int], Sequence[int]]:
+def _matrix_parts(storage: Storage, free: Sequence[int], ragged: int) -> tuple[Sequence[int], Sequence[int]]:
     """The axes of what _ragged_first gives that are rows, and those that are columns."""
     return ((ragged,), free) if storage.last is None else (free, (ragged,))
 
 
-def _dims(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> jax.Array:
+def _canonicalize_sizes(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> jax.Array:
     """[P,R,G]: sizes [batch..., outer axes..., G] or [G], the same for all axes of lhs inside the ragged one."""
     side = axes.ragged_side
     position = side.index(axes.ragged)
-    batch, outer, inner = (_sizes(lhs, part) for part in (axes.lhs_batch, side[:position], side[position + 1 :]))
+    batch, outer, inner = (_extents(lhs, part) for part in (axes.lhs_batch, side[:position], side[position + 1 :]))
     groups = group_sizes.shape[-1]
     if group_sizes.ndim > 1:
         group_sizes = group_sizes.reshape(*batch, *outer, *[1] * len(inner), groups)
@@ -168,36 +168,40 @@ def _dims(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> jax.Array:
     return sizes.reshape(math.prod(batch), math.prod((*outer, *inner)), groups)
 
 
-def _noncontracting(lhs, rhs, group_sizes, optional, factors, axes: _Axes, result: Result):
+def _bind_noncontracting(lhs, rhs, group_sizes, optional, quant_params, axes: _Axes, result: Result):
     """[b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...]: one of m... is ragged, the others are replicas."""
     rest = [a for a in axes.lhs_free if a != axes.ragged]
-    batch, k, n = _sizes(lhs, axes.lhs_batch), math.prod(_sizes(lhs, axes.left)), math.prod(_sizes(rhs, axes.rhs_free))
-    left, storage = _ragged_first(lhs, [*axes.lhs_batch, *rest], axes.left, axes.ragged, trans_if_first=False)
-    right, rhs_trans = _arranged(rhs, [*axes.rhs_batch, *axes.group], axes.right, axes.rhs_free)
-    p, r, m = math.prod(batch), math.prod(_sizes(lhs, rest)), lhs.shape[axes.ragged]
+    batch, k, n = (
+        _extents(lhs, axes.lhs_batch),
+        math.prod(_extents(lhs, axes.left)),
+        math.prod(_extents(rhs, axes.rhs_free)),
+    )
+    left, storage = _arrange_ragged(lhs, [*axes.lhs_batch, *rest], axes.left, axes.ragged, trans_if_first=False)
+    right, rhs_trans = _arrange(rhs, [*axes.rhs_batch, *axes.group], axes.right, axes.rhs_free)
+    p, r, m = math.prod(batch), math.prod(_extents(lhs, rest)), lhs.shape[axes.ragged]
     groups = rhs.shape[axes.group[0]]
     left = left.reshape(p, r, *((k, m) if storage.trans else (m, k)))
     right = right.reshape(p, groups, *((n, k) if rhs_trans else (k, n)))
     call = Call(storage, Storage(trans=rhs_trans), Storage(first=0), *result, dims_names=_DIMS_NAMES)
     matrix = (axes.rhs_free, axes.right) if rhs_trans else (axes.right, axes.rhs_free)
-    lhs_parts = (axes.lhs_batch, rest, *_parts(storage, axes.left, axes.ragged))
-    optional |= placed(factors, "lhs", lhs, lhs_parts, groups, axes.ragged)
-    optional |= placed(factors, "rhs", rhs, (axes.rhs_batch, axes.group, *matrix), groups)
-    out = bind(call, Arguments(left, right, (_dims(group_sizes, lhs, axes),), optional))
-    out = out.reshape(*batch, *_sizes(lhs, rest), m, *_sizes(rhs, axes.rhs_free))
+    lhs_parts = (axes.lhs_batch, rest, *_matrix_parts(storage, axes.left, axes.ragged))
+    optional |= canonicalize_quant_params(quant_params, "lhs", lhs, lhs_parts, groups, axes.ragged)
+    optional |= canonicalize_quant_params(quant_params, "rhs", rhs, (axes.rhs_batch, axes.group, *matrix), groups)
+    out = bind(call, Arguments(left, right, (_canonicalize_sizes(group_sizes, lhs, axes),), optional))
+    out = out.reshape(*batch, *_extents(lhs, rest), m, *_extents(rhs, axes.rhs_free))
     ragged_now = len(batch) + len(rest)
     return jnp.moveaxis(out, ragged_now, len(batch) + axes.lhs_free.index(axes.ragged))
 
 
-def _contracting(lhs, rhs, group_sizes, optional, factors, axes: _Axes, result: Result):
+def _bind_contracting(lhs, rhs, group_sizes, optional, quant_params, axes: _Axes, result: Result):
     """[b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...]: one of k... is ragged, replicas over the others are
     summed."""
     index = axes.left.index(axes.ragged)
     left_rest, right_rest = ([a for i, a in enumerate(side) if i != index] for side in (axes.left, axes.right))
-    batch, m, n = _sizes(lhs, axes.lhs_batch), _sizes(lhs, axes.lhs_free), _sizes(rhs, axes.rhs_free)
-    left, lhs_storage = _ragged_first(lhs, [*axes.lhs_batch, *left_rest], axes.lhs_free, axes.ragged, True)
-    right, rhs_storage = _ragged_first(rhs, [*axes.rhs_batch, *right_rest], axes.rhs_free, axes.right[index], False)
-    p, r, k = math.prod(batch), math.prod(_sizes(lhs, left_rest)), lhs.shape[axes.ragged]
+    batch, m, n = _extents(lhs, axes.lhs_batch), _extents(lhs, axes.lhs_free), _extents(rhs, axes.rhs_free)
+    left, lhs_storage = _arrange_ragged(lhs, [*axes.lhs_batch, *left_rest], axes.lhs_free, axes.ragged, True)
+    right, rhs_storage = _arrange_ragged(rhs, [*axes.rhs_batch, *right_rest], axes.rhs_free, axes.right[index], False)
+    p, r, k = math.prod(batch), math.prod(_extents(lhs, left_rest)), lhs.shape[axes.ragged]
 
     def canonical(x, storage, free):
         return x.reshape(p, r, *((math.prod(free), k) if storage.last is not None else (k, math.prod(free))))
@@ -205,27 +209,27 @@ def _contracting(lhs, rhs, group_sizes, optional, factors, axes: _Axes, result: 
     groups = group_sizes.shape[-1]
     call = Call(lhs_storage, rhs_storage, Storage(), *result, out_extent=groups, dims_names=_DIMS_NAMES)
     operands = canonical(left, lhs_storage, m), canonical(right, rhs_storage, n)
-    lhs_parts = (axes.lhs_batch, left_rest, *_parts(lhs_storage, axes.lhs_free, axes.ragged))
-    rhs_parts = (axes.rhs_batch, right_rest, *_parts(rhs_storage, axes.rhs_free, axes.right[index]))
-    optional |= placed(factors, "lhs", lhs, lhs_parts, groups, axes.ragged)
-    optional |= placed(factors, "rhs", rhs, rhs_parts, groups, axes.right[index])
-    out = bind(call, Arguments(*operands, (_dims(group_sizes, lhs, axes),), optional))
+    lhs_parts = (axes.lhs_batch, left_rest, *_matrix_parts(lhs_storage, axes.lhs_free, axes.ragged))
+    rhs_parts = (axes.rhs_batch, right_rest, *_matrix_parts(rhs_storage, axes.rhs_free, axes.right[index]))
+    optional |= canonicalize_quant_params(quant_params, "lhs", lhs, lhs_parts, groups, axes.ragged)
+    optional |= canonicalize_quant_params(quant_params, "rhs", rhs, rhs_parts, groups, axes.right[index])
+    out = bind(call, Arguments(*operands, (_canonicalize_sizes(group_sizes, lhs, axes),), optional))
     return jnp.moveaxis(out.reshape(*batch, groups, *m, *n), len(batch), 0)
 
 
-def _batched(lhs, rhs, factors, axes: _Axes, result: Result):
+def _bind_batched(lhs, rhs, quant_params, axes: _Axes, result: Result):
     """[b...,m...,k...] x [b...,k...,n...] -> [b...,m...,n...]: one of b... is ragged, which changes nothing."""
-    batch, m, n = _sizes(lhs, axes.lhs_batch), _sizes(lhs, axes.lhs_free), _sizes(rhs, axes.rhs_free)
-    k, groups = math.prod(_sizes(lhs, axes.left)), math.prod(batch)
-    left, lhs_trans = _arranged(lhs, axes.lhs_batch, axes.lhs_free, axes.left)
-    right, rhs_trans = _arranged(rhs, axes.rhs_batch, axes.right, axes.rhs_free)
+    batch, m, n = _extents(lhs, axes.lhs_batch), _extents(lhs, axes.lhs_free), _extents(rhs, axes.rhs_free)
+    k, groups = math.prod(_extents(lhs, axes.left)), math.prod(batch)
+    left, lhs_trans = _arrange(lhs, axes.lhs_batch, axes.lhs_free, axes.left)
+    right, rhs_trans = _arrange(rhs, axes.rhs_batch, axes.right, axes.rhs_free)
     left = left.reshape(1, groups, *((k, math.prod(m)) if lhs_trans else (math.prod(m), k)))
     right = right.reshape(1, groups, *((math.prod(n), k) if rhs_trans else (k, math.prod(n))))
     call = Call(Storage(trans=lhs_trans), Storage(trans=rhs_trans), Storage(), *result)
     lhs_parts = ((), axes.lhs_batch, *((axes.left, axes.lhs_free) if lhs_trans else (axes.lhs_free, axes.left)))
     rhs_parts = ((), axes.rhs_batch, *((axes.rhs_free, axes.right) if rhs_trans else (axes.right, axes.rhs_free)))
-    optional = placed(factors, "lhs", lhs, lhs_parts, groups)
-    optional |= placed(factors, "rhs", rhs, rhs_parts, groups)
+    optional = canonicalize_quant_params(quant_params, "lhs", lhs, lhs_parts, groups)
+    optional |= canonicalize_quant_params(quant_params, "rhs", rhs, rhs_parts, groups)
     return bind(call, Arguments(left, right, (), optional)).reshape(*batch, *m, *n)
 
 
@@ -235,7 +239,7 @@ def ragged_dot_general(
     rhs: jax.Array,
     group_sizes: jax.Array,
     group_offset: jax.Array | None = None,
-    factors: dict[str, jax.Array] | None = None,
+    quant_params: dict[str, jax.Array] | None = None,
     *,
     numbers: lax.RaggedDotDimensionNumbers,
     result: Result,
@@ -243,15 +247,15 @@ def ragged_dot_general(
     """The product, of checked operands. lhs and rhs: of types that go together, group_sizes: int32, int64 or uint32,
     group_offset: the same, with one element, and not with a ragged batch axis. factors: scales and zero points of lhs
     and rhs, by the names that they have as operands of a call."""
-    lhs, rhs = (_bytes_of(versions.gathered(x), result.dtype) for x in (lhs, rhs))
-    group_sizes = versions.gathered(group_sizes)
-    factors = {name: versions.gathered(x) for name, x in (factors or {}).items()}
+    lhs, rhs = (_widen_to_bytes(versions.replicate_explicit_axes(x), result.dtype) for x in (lhs, rhs))
+    group_sizes = versions.replicate_explicit_axes(group_sizes)
+    quant_params = {name: versions.replicate_explicit_axes(x) for name, x in (quant_params or {}).items()}
     axes = _Axes(numbers, lhs.ndim, rhs.ndim)
     if axes.is_batch:
-        return _batched(lhs, rhs, factors, axes, result)
+        return _bind_batched(lhs, rhs, quant_params, axes, result)
     optional: dict[str, jax.Array] = {}
     if group_offset is not None:
-        problems = math.prod(_sizes(lhs, axes.lhs_batch))
+        problems = math.prod(_extents(lhs, axes.lhs_batch))
         optional["group_offset"] = jnp.broadcast_to(group_offset, (problems, 1))
-    form = _contracting if axes.is_contracting else _noncontracting
-    return form(lhs, rhs, group_sizes, optional, factors, axes, result)
+    form = _bind_contracting if axes.is_contracting else _bind_noncontracting
+    return form(lhs, rhs, group_sizes, optional, quant_params, axes, result)

@@ -16,13 +16,13 @@ _FORMATS = {row["name"]: row for row in tables()["formats"] if row["role"] != "p
 _DTYPES = {name: np.dtype(row["numpy"]) for name, row in _FORMATS.items()}
 
 
-def _of_role(role: str) -> dict[np.dtype, np.dtype]:
+def _dtypes_with_role(role: str) -> dict[np.dtype, np.dtype]:
     """The types of a role, each with the one that products of it are summed in."""
     return {_DTYPES[name]: _DTYPES[row["expands_to"]] for name, row in _FORMATS.items() if row["role"] == role}
 
 
 # The types of matrices, and of the elements of quantized ones.
-FLOATS, QUANTIZED = _of_role("matrix"), _of_role("quantized")
+FLOATS, QUANTIZED = _dtypes_with_role("matrix"), _dtypes_with_role("quantized")
 INTEGER_ELEMENTS = tuple(x for x, sums in QUANTIZED.items() if sums == _S32)
 BYTES = {x: _S32 for x in INTEGER_ELEMENTS if x in (np.int8, np.uint8)}
 MATRICES = FLOATS | BYTES
@@ -36,20 +36,20 @@ def _wider(dtype: np.dtype) -> Any:
 
 
 # Elements of less than a byte: how many make one, and a type of a byte that has all their values.
-PARTS_OF_BYTES = {
+SUB_BYTE = {
     _DTYPES[name]: (8 // row["bits"], _wider(_DTYPES[name])) for name, row in _FORMATS.items() if row["bits"] < 8
 }
 SCALES = tuple(_DTYPES[name] for name, row in _FORMATS.items() if row["is_scale"])
-INTEGERS = tuple(_of_role("sizes"))
+INTEGERS = tuple(_dtypes_with_role("sizes"))
 
 
-def elements_of_a_byte(dtype: np.dtype) -> int:
+def elements_per_byte(dtype: np.dtype) -> int:
     """1 also where an element of a matrix has several bytes."""
     info = ml_dtypes.iinfo(dtype) if dtype in INTEGER_ELEMENTS else ml_dtypes.finfo(dtype)
     return max(1, 8 // info.bits)
 
 
-def listed(dtypes: Iterable[np.dtype], conjunction: str = "or") -> str:
+def format_dtypes(dtypes: Iterable[np.dtype], conjunction: str = "or") -> str:
     """Returns the text of an error: "int32, int64 or uint32"."""
     *others, last = map(str, dtypes)
     return f"{', '.join(others)} {conjunction} {last}" if others else last
@@ -61,12 +61,12 @@ def compute_dtype(*dtypes: Any) -> np.dtype:
     return next((wanted for wanted in (_S32, _F64) if wanted in given), _F32)
 
 
-def added_types(compute: np.dtype) -> Iterable[np.dtype]:
+def addend_dtypes(compute: np.dtype) -> Iterable[np.dtype]:
     """Returns the types that alpha, beta and bias may have beside sums of this type."""
     return (_S32,) if compute == _S32 else FLOATS
 
 
-def odd_type(lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> tuple[str, Iterable[np.dtype]] | None:
+def find_bad_dtype(lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> tuple[str, Iterable[np.dtype]] | None:
     """Returns the first of lhs, rhs and result whose dtype does not go with the others', and its allowed types.
 
     narrow: elements of quantized operands are numbers, beside a float and beside their like.

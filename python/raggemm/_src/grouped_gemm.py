@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from raggemm._src import arguments, checks, versions
 from raggemm._src.call import COLUMN_BLOCKS, STRIDED, Arguments, Call, Mode, OptionalOperand, Storage
 from raggemm._src.dtypes import compute_dtype
-from raggemm._src.operands import Operand, Words, check_contraction, parsed
+from raggemm._src.operands import ArgNames, Operand, check_contraction, parse_operands
 from raggemm._src.primitive import bind
 from raggemm._src.tensors import GroupedTensor
 
@@ -24,7 +24,7 @@ _MODES = {
 }
 
 
-def _mode(lhs: Operand, rhs: Operand) -> Mode:
+def _find_mode(lhs: Operand, rhs: Operand) -> Mode:
     mode = _MODES.get((lhs.ragged_axis, rhs.ragged_axis))
     if mode is None:
         named = ", ".join((*lhs.dims, *rhs.dims))
@@ -36,17 +36,19 @@ def _mode(lhs: Operand, rhs: Operand) -> Mode:
     return mode
 
 
-def _with_group_axes(mode: Mode, lhs: Operand, rhs: Operand) -> tuple[Operand, Operand]:
+def _mark_group_axes(mode: Mode, lhs: Operand, rhs: Operand) -> tuple[Operand, Operand]:
     """Axis 0 of what is neither ragged nor shared. The lhs of ragged N is shared where it has one free axis."""
     lhs_is_grouped = mode is Mode.UNIFORM or (mode is Mode.RAGGED_N and lhs.rank - len(lhs.axes) > 1)
-    lhs = lhs.with_group_axis() if lhs_is_grouped else lhs
-    rhs = rhs.with_group_axis() if mode in (Mode.RAGGED_M, Mode.UNIFORM) else rhs
-    lhs.check_sides()
-    rhs.check_sides()
+    lhs = lhs.mark_group_axis() if lhs_is_grouped else lhs
+    rhs = rhs.mark_group_axis() if mode in (Mode.RAGGED_M, Mode.UNIFORM) else rhs
+    lhs.check_contracted_axes()
+    rhs.check_contracted_axes()
     return lhs, rhs
 
 
-def _storages(lhs: Operand, rhs: Operand, out_layout: str) -> tuple[Storage, Storage, Storage, tuple[jax.Array, ...]]:
+def _make_storages(
+    lhs: Operand, rhs: Operand, out_layout: str
+) -> tuple[Storage, Storage, Storage, tuple[jax.Array, ...]]:
     """How lhs, rhs and out are stored, and the dims arrays that the storages refer to."""
     dims = []
 
@@ -81,7 +83,9 @@ def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Arra
 
     Compiled, for a reshape outside of jit copies. Inlined where a jit traces it already, so that there is one.
     """
-    args = args.map(versions.gathered)  # an axis that a mesh divides cannot always collapse with its neighbour
+    args = args.map(
+        versions.replicate_explicit_axes
+    )  # an axis that a mesh divides cannot always collapse with its neighbour
     lhs, rhs = args.lhs.reshape(shapes.lhs), args.rhs.reshape(shapes.rhs)
 
     rows = {name: x[None, None] for name, x in args.optional.items() if name == "row_index"}
@@ -89,28 +93,28 @@ def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Arra
     out = call.out_shape(Arguments(lhs, rhs, dims, rows))
 
     def canonical(operand: OptionalOperand, x: jax.Array) -> jax.Array:
-        if operand.is_blocks(x):
+        if operand.is_per_block(x):
             return x
         if not operand.axes:
             return x.reshape(out)
-        return jnp.broadcast_to(x, (1, 1, shapes.groups, *x.shape[1:]) if operand.of_groups else (1, 1))
+        return jnp.broadcast_to(x, (1, 1, shapes.groups, *x.shape[1:]) if operand.is_per_group else (1, 1))
 
     others = (operand for operand in args.given if operand.name not in rows)
     optional = rows | {operand.name: canonical(operand, args.optional[operand.name]) for operand in others}
     return bind(call, Arguments(lhs, rhs, dims, optional)).reshape(shapes.out)
 
 
-def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Array:
+def compute_product(arg_names: ArgNames, lhs: Operand, rhs: Operand, **options: Any) -> jax.Array:
     """grouped_gemm with its options, for a front end that has made its operands and whose errors have these words."""
     given = arguments.Options(**options)
-    mode = _mode(lhs, rhs)
+    mode = _find_mode(lhs, rhs)
     for x in (lhs, rhs):
         if x.columns is not None and (x is lhs or mode is not Mode.RAGGED_M):
             raise ValueError(f"{x.name}: PackedWeights are for the rhs of ragged M; unprepack them for other products")
-    lhs, rhs = _with_group_axes(mode, lhs, rhs)
-    index = None if given.row_index is None else arguments.checked_rows(given.row_index, mode, lhs)
-    local = arguments.processed_groups(mode, lhs, rhs, given)
-    out_extent = arguments.checked_out_extent(mode, local, given.out_size, given.out_layout)
+    lhs, rhs = _mark_group_axes(mode, lhs, rhs)
+    index = None if given.row_index is None else arguments.check_row_index(given.row_index, mode, lhs)
+    local = arguments.count_processed_groups(mode, lhs, rhs, given)
+    out_extent = arguments.check_out_extent(mode, local, given.out_size, given.out_layout)
     shape: tuple[int, ...]
     if out_extent is not None and mode is Mode.ALL_RAGGED:
         shape = (out_extent,)
@@ -119,38 +123,38 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
         group_axis = (local,) if mode in (Mode.RAGGED_K, Mode.UNIFORM) else ()
         shape = (*group_axis, *(lhs.free_shape if index is None else index.shape), *rhs.free_shape)
 
-    left, right, out, dims = _storages(lhs, rhs, given.out_layout)
-    dtype = arguments.checked_out_dtype(words, given.preferred_element_type, lhs, rhs)
+    left, right, out, dims = _make_storages(lhs, rhs, given.out_layout)
+    dtype = arguments.check_out_dtype(arg_names, given.preferred_element_type, lhs, rhs)
     compute = compute_dtype(lhs.data.dtype, rhs.data.dtype, dtype)
     precision = arguments.precision_attribute(given.precision, lhs.data.dtype, rhs.data.dtype, dtype)
     optional: dict[str, jax.Array | None] = {
-        "gate": arguments.checked_activation(given.activation, given.gate, shape, compute),
+        "gate": arguments.check_activation(given.activation, given.gate, shape, compute),
         "row_index": index,
     }
     activation = (given.activation or "").upper()
     call = Call(
         *(left, right, out, dtype, precision, activation, out_extent),
         dims_names=(*lhs.dims, *rhs.dims),
-        c_name=words.c,
-        row_index_name=words.row_index,
-        lhs_name=words.lhs,
+        c_name=arg_names.c,
+        row_index_name=arg_names.row_index,
+        lhs_name=arg_names.lhs,
     )
     if given.c is not None:
-        optional["c"] = arguments.checked_c(words.c, given.c, shape, dtype)
+        optional["c"] = arguments.check_c(arg_names.c, given.c, shape, dtype)
     if given.bias is not None:
-        optional["bias"] = arguments.checked_bias(words.bias, given.bias, mode, local, rhs.free_shape, compute)
+        optional["bias"] = arguments.check_bias(arg_names.bias, given.bias, mode, local, rhs.free_shape, compute)
     if given.alpha is not None:
-        optional["alpha"] = arguments.checked_values("alpha", given.alpha, local, compute)
+        optional["alpha"] = arguments.check_alpha_or_beta("alpha", given.alpha, local, compute)
     if (beta := given.beta) is not None:
         if given.c is None:
             raise ValueError("beta is given without c")
-        values = arguments.checked_values("beta", beta, local, compute)
+        values = arguments.check_alpha_or_beta("beta", beta, local, compute)
         call = dataclasses.replace(call, overwrites_c=isinstance(beta, int | float) and beta == 0)
         optional["beta"] = None if call.overwrites_c else values
     if given.group_offset is not None:
-        optional["group_offset"] = arguments.checked_offset(given.group_offset, mode)
+        optional["group_offset"] = arguments.check_group_offset(given.group_offset, mode)
     for side, x in (("lhs", lhs), ("rhs", rhs)):
-        optional |= arguments.operand_scales(mode, side, x, local)
+        optional |= arguments.canonical_quant_params(mode, side, x, local)
     args = Arguments(lhs.data, rhs.data, dims, {name: x for name, x in optional.items() if x is not None})
     shapes = _Shapes(lhs.canonical_shape, rhs.canonical_shape, local, shape)
     return _bind_canonical(args, call=call, shapes=shapes)
@@ -226,10 +230,10 @@ def grouped_gemm(
 
     The gradient of c is beta times the cotangent on processed elements and the cotangent elsewhere.
     """
-    words = Words()
-    return product(
-        words,
-        *parsed(words, lhs, rhs, contracting_dims),
+    arg_names = ArgNames()
+    return compute_product(
+        arg_names,
+        *parse_operands(arg_names, lhs, rhs, contracting_dims),
         c=c,
         bias=bias,
         alpha=alpha,
@@ -246,11 +250,11 @@ def grouped_gemm(
     )
 
 
-def inside_groups(count: int, group_sizes: Any) -> jax.Array:
+def mask_grouped_rows(count: int, group_sizes: Any) -> jax.Array:
     """float32 [count]: 1 for rows of groups and 0 behind them, as a product with nothing but a bias, for the call
     checks sizes: with on_error="nan" wrong ones give NaN."""
-    words, sizes = Words(sizes="group_sizes"), checks.group_sizes(group_sizes)
+    arg_names, sizes = ArgNames(sizes="group_sizes"), checks.as_group_sizes(group_sizes)
     groups = sizes.shape[0]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((count, 0), (groups, 0, 1)))
-    operands = parsed(words, GroupedTensor(lhs, first_dims=sizes), rhs, ((1,), (1,)))
-    return product(words, *operands, bias=jnp.ones((groups, 1), jnp.float32))[:, 0]
+    operands = parse_operands(arg_names, GroupedTensor(lhs, first_dims=sizes), rhs, ((1,), (1,)))
+    return compute_product(arg_names, *operands, bias=jnp.ones((groups, 1), jnp.float32))[:, 0]

@@ -8,25 +8,25 @@ import jax
 import numpy as np
 
 from raggemm._src import checks, dimension_numbers
-from raggemm._src.api import compiled_when_eager
+from raggemm._src.api import jit_eager_calls
 from raggemm._src.arguments import default_precision, precision_attribute
-from raggemm._src.dimension_numbers import BASIC, Result, widened
+from raggemm._src.dimension_numbers import RAGGED_DOT_NUMBERS, Result, widen_sizes
 from raggemm._src.dtypes import FLOATS, QUANTIZED
-from raggemm._src.operands import Words, check_quantized_types, check_types
+from raggemm._src.operands import ArgNames, check_dtypes, check_quantized_dtypes
 
 
-def _operand(name: str, x: Any) -> tuple[jax.Array, checks.Factors | None]:
+def _split_operand(name: str, x: Any) -> tuple[jax.Array, checks.QuantParams | None]:
     """Returns quantized_parts of x. The types of an array are checked later."""
-    return checks.quantized_parts(name, x) if checks.is_quantized(x) else (checks.array(name, x), None)
+    return checks.split_quantized(name, x) if checks.is_quantized(x) else (checks.as_array(name, x), None)
 
 
-def _stands_for(x: jax.Array, factors: checks.Factors | None, partner: jax.Array) -> jax.ShapeDtypeStruct:
+def _aval_for_jax(x: jax.Array, quant_params: checks.QuantParams | None, partner: jax.Array) -> jax.ShapeDtypeStruct:
     """Returns an operand for the rules of jax.lax, which give a quantized one its partner's dtype, or float32."""
-    dtype = x.dtype if factors is None else partner.dtype if partner.dtype in FLOATS else np.dtype(np.float32)
+    dtype = x.dtype if quant_params is None else partner.dtype if partner.dtype in FLOATS else np.dtype(np.float32)
     return jax.ShapeDtypeStruct(x.shape, dtype)
 
 
-def _out_by_rule_of_jax(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtype: Any, has_offset: bool) -> Any:
+def _infer_out(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtype: Any, has_offset: bool) -> Any:
     """Shape and dtype of the result. With an offset rhs may lack groups, which the rule, blind to it, refuses."""
     sizes_shape = group_sizes.shape
     group_axes = tuple(numbers.rhs_group_dimensions)
@@ -42,16 +42,16 @@ def _out_by_rule_of_jax(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtyp
         return jax.eval_shape(call, *avals)
 
 
-def _checked_offset(group_offset: Any, numbers: Any) -> jax.Array | None:
+def _check_group_offset(group_offset: Any, numbers: Any) -> jax.Array | None:
     if group_offset is None:
         return None
     (_, _), (lhs_batch, _) = numbers.dot_dimension_numbers
     if numbers.lhs_ragged_dimensions[0] in lhs_batch:
         raise NotImplementedError("group_offset: is not supported with a ragged batch dimension")
-    return checks.group_offset(group_offset, TypeError)
+    return checks.as_group_offset(group_offset, TypeError)
 
 
-def checked_call(
+def prepare_call(
     operands: tuple[Any, Any, Any], numbers: Any, precision: Any, preferred_element_type: Any, group_offset: Any
 ) -> Callable[[], jax.Array]:
     """Everything of ragged_dot_general that shapes and dtypes can tell, and the call that is left to make. operands:
@@ -59,34 +59,34 @@ def checked_call(
     lhs, rhs, group_sizes = operands
     if not isinstance(numbers, jax.lax.RaggedDotDimensionNumbers):
         raise TypeError(f"ragged_dot_dimension_numbers: is a {type(numbers).__name__}, must be of jax.lax")
-    (lhs, lhs_factors), (rhs, rhs_factors) = _operand("lhs", lhs), _operand("rhs", rhs)
-    checks.check_is_plain("group_sizes", group_sizes)
+    (lhs, lhs_params), (rhs, rhs_params) = _split_operand("lhs", lhs), _split_operand("rhs", rhs)
+    checks.check_is_array("group_sizes", group_sizes)
     group_sizes = group_sizes if isinstance(group_sizes, jax.Array) else np.asarray(group_sizes)
     dtype = None if preferred_element_type is None else checks.result_dtype(preferred_element_type)
-    avals = _stands_for(lhs, lhs_factors, rhs), _stands_for(rhs, rhs_factors, lhs)
-    out = _out_by_rule_of_jax(*avals, group_sizes, numbers, dtype, group_offset is not None)
-    factors: dict[str, jax.Array] = {}
-    for side, x, parts in (("lhs", lhs, lhs_factors), ("rhs", rhs, rhs_factors)):
+    avals = _aval_for_jax(lhs, lhs_params, rhs), _aval_for_jax(rhs, rhs_params, lhs)
+    out = _infer_out(*avals, group_sizes, numbers, dtype, group_offset is not None)
+    quant_params: dict[str, jax.Array] = {}
+    for side, x, parts in (("lhs", lhs, lhs_params), ("rhs", rhs, rhs_params)):
         if parts is not None:
             given = {f"{side}_scale": parts.scale, f"{side}_zero": parts.zero}
-            factors |= {name: factor for name, factor in given.items() if factor is not None}
-        elif (lhs_factors, rhs_factors) != (None, None):
-            checks.check_type(side, x.dtype, (*FLOATS, *QUANTIZED))
-    if (lhs_factors, rhs_factors) == (None, None):
-        check_types(Words(), lhs.dtype, rhs.dtype, out.dtype, narrow=True)
+            quant_params |= {name: factor for name, factor in given.items() if factor is not None}
+        elif (lhs_params, rhs_params) != (None, None):
+            checks.check_dtype(side, x.dtype, (*FLOATS, *QUANTIZED))
+    if (lhs_params, rhs_params) == (None, None):
+        check_dtypes(ArgNames(), lhs.dtype, rhs.dtype, out.dtype, narrow=True)
     else:
-        check_quantized_types(Words(), lhs.dtype, rhs.dtype)
-        checks.check_type("preferred_element_type", out.dtype, FLOATS)
+        check_quantized_dtypes(ArgNames(), lhs.dtype, rhs.dtype)
+        checks.check_dtype("preferred_element_type", out.dtype, FLOATS)
     attribute = precision_attribute(default_precision(precision), lhs.dtype, rhs.dtype, out.dtype)
-    sizes = checks.integer_array("group_sizes", widened(group_sizes))
-    offset = _checked_offset(group_offset, numbers)
+    sizes = checks.as_integer_array("group_sizes", widen_sizes(group_sizes))
+    offset = _check_group_offset(group_offset, numbers)
     result = Result(out.dtype, attribute)
     return functools.partial(
-        dimension_numbers.ragged_dot_general, lhs, rhs, sizes, offset, factors, numbers=numbers, result=result
+        dimension_numbers.ragged_dot_general, lhs, rhs, sizes, offset, quant_params, numbers=numbers, result=result
     )
 
 
-@compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset")
+@jit_eager_calls("lhs", "rhs", "group_sizes", "group_offset")
 def ragged_dot_general(
     lhs: Any,
     rhs: Any,
@@ -120,11 +120,11 @@ def ragged_dot_general(
       out_sharding: of the result, on a mesh with explicit axes.
     """
     operands = lhs, rhs, group_sizes
-    call = checked_call(operands, ragged_dot_dimension_numbers, precision, preferred_element_type, group_offset)
-    return checks.resharded(call(), out_sharding)
+    call = prepare_call(operands, ragged_dot_dimension_numbers, precision, preferred_element_type, group_offset)
+    return checks.reshard(call(), out_sharding)
 
 
-@compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset")
+@jit_eager_calls("lhs", "rhs", "group_sizes", "group_offset")
 def ragged_dot(
     lhs: Any,
     rhs: Any,
@@ -139,5 +139,5 @@ def ragged_dot(
     The arguments are those of ragged_dot_general without dimension numbers.
     """
     return ragged_dot_general(
-        lhs, rhs, group_sizes, BASIC, precision, preferred_element_type, group_offset, out_sharding
+        lhs, rhs, group_sizes, RAGGED_DOT_NUMBERS, precision, preferred_element_type, group_offset, out_sharding
     )

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from raggemm._src import checks
-from raggemm._src.call import from_blocks, to_blocks
+from raggemm._src.call import from_column_blocks, to_column_blocks
 from raggemm._src.dtypes import FLOATS, SCALES
 from raggemm._src.quantization import E2M1, E8M0
 from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, as_bits
@@ -29,27 +29,27 @@ _WIDTHS, _LEAST_WIDTH, _LEAST_QUANTIZED_WIDTH = (256, 128, 64), 64, 128
 _PADDING = 1 / 16
 
 
-def _width(columns: int, dtype: np.dtype) -> int:
+def _choose_width(columns: int, dtype: np.dtype) -> int:
     least = _LEAST_WIDTH if dtype in FLOATS else _LEAST_QUANTIZED_WIDTH
     fits = (x for x in _WIDTHS if x >= least and -columns % x <= _PADDING * columns)
     return next(fits, least) if columns else least
 
 
 @functools.partial(jax.jit, static_argnames=("width", "transpose"))
-def _packed(data: jax.Array, width: int, transpose: bool) -> jax.Array:
+def _pack(data: jax.Array, width: int, transpose: bool) -> jax.Array:
     bits = as_bits(data)
-    blocks = to_blocks(bits.swapaxes(1, 2) if transpose else bits, width)
+    blocks = to_column_blocks(bits.swapaxes(1, 2) if transpose else bits, width)
     return blocks if bits.dtype == data.dtype else lax.bitcast_convert_type(blocks, data.dtype)
 
 
 @functools.partial(jax.jit, static_argnames=("columns", "transpose"))
-def _unpacked(data: jax.Array, columns: int, transpose: bool) -> jax.Array:
-    bits = from_blocks(as_bits(data), columns)
+def _unpack(data: jax.Array, columns: int, transpose: bool) -> jax.Array:
+    bits = from_column_blocks(as_bits(data), columns)
     bits = bits.swapaxes(1, 2) if transpose else bits
     return bits if bits.dtype == data.dtype else lax.bitcast_convert_type(bits, data.dtype)
 
 
-def _swapped(factor: jax.Array | None, transpose: bool) -> jax.Array | None:
+def _swap_axes(factor: jax.Array | None, transpose: bool) -> jax.Array | None:
     return factor.swapaxes(1, 2) if transpose and factor is not None and factor.ndim == 3 else factor
 
 
@@ -67,15 +67,15 @@ def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
     It copies the weights, under jit too: pack them once, and donate w where nothing else needs it. It has derivatives,
     as a linear function of an array.
     """
-    data, factors = checks.quantized_parts("w", w, FLOATS)
-    transpose = checks.flag("transpose", transpose)
+    data, factors = checks.split_quantized("w", w, FLOATS)
+    transpose = checks.check_bool("transpose", transpose)
     if data.ndim != 3:
         raise ValueError(f"w: shape is {data.shape}, must be [G,{'N,K' if transpose else 'K,N'}]")
     columns = data.shape[1 if transpose else 2]
     return PackedWeights(
-        _packed(data, _width(columns, data.dtype), transpose),
-        None if factors is None else _swapped(factors.scale, transpose),
-        None if factors is None else _swapped(factors.zero, transpose),
+        _pack(data, _choose_width(columns, data.dtype), transpose),
+        None if factors is None else _swap_axes(factors.scale, transpose),
+        None if factors is None else _swap_axes(factors.zero, transpose),
         columns=columns,
         transposed=transpose,
         quantized=factors is not None,
@@ -89,18 +89,18 @@ def unprepack(packed: PackedWeights) -> Any:
     ValueError as for each use of packed weights, if they are of another version or their arrays are not what prepack
     makes.
     """
-    packed = checks.packed_weights("packed", packed)
-    data = _unpacked(packed.data, packed.columns, packed.transposed)
+    packed = checks.as_packed_weights("packed", packed)
+    data = _unpack(packed.data, packed.columns, packed.transposed)
     if not packed.quantized:
         return data
     return QuantizedTensor(
-        data, _swapped(packed.scale, packed.transposed), _swapped(packed.zero_point, packed.transposed)
+        data, _swap_axes(packed.scale, packed.transposed), _swap_axes(packed.zero_point, packed.transposed)
     )
 
 
 _BYTES, _WORDS, _FP8 = (np.dtype(x) for x in (np.uint8, np.int32, jnp.float8_e4m3fn))
-_OF_A_WORD = 8  # elements of 4 bits, the first one in the lowest bits
-_AWQ_PLACES = np.array([0, 4, 1, 5, 2, 6, 3, 7], np.int32)
+_PER_WORD = 8  # elements of 4 bits, the first one in the lowest bits
+_AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7], np.int32)
 
 
 def mxfp4_from_blocks(blocks: Any, scales: Any) -> QuantizedTensor:
@@ -114,7 +114,7 @@ def mxfp4_from_blocks(blocks: Any, scales: Any) -> QuantizedTensor:
     Returns:
       A QuantizedTensor of the same bits. TypeError and ValueError where the arrays are others.
     """
-    blocks, scales = (checks.float_array(n, x, (_BYTES,)) for n, x in (("blocks", blocks), ("scales", scales)))
+    blocks, scales = (checks.as_float_array(n, x, (_BYTES,)) for n, x in (("blocks", blocks), ("scales", scales)))
     if blocks.ndim != 4 or blocks.shape[3] != 16:
         raise ValueError(f"blocks: shape is {blocks.shape}, must be [E,N,K/32,16]")
     checks.check_shape("scales", scales, blocks.shape[:3], why=", the first three axes of blocks")
@@ -135,33 +135,33 @@ def fp8_from_blocks(weight: Any, weight_scale_inv: Any, *, block: tuple[int, int
     Returns:
       A QuantizedTensor of the same arrays. TypeError and ValueError where they are others.
     """
-    weight = checks.float_array("weight", weight, (_FP8,))
-    scale = checks.float_array("weight_scale_inv", weight_scale_inv, SCALES)
+    weight = checks.as_float_array("weight", weight, (_FP8,))
+    scale = checks.as_float_array("weight_scale_inv", weight_scale_inv, SCALES)
     if not isinstance(block, tuple | list) or len(block) != 2:
         raise TypeError(f"block is {block!r}, must be (rows, columns)")
-    rows, columns = (checks.integer(f"block[{axis}]", size) for axis, size in enumerate(block))
+    rows, columns = (checks.check_integer(f"block[{axis}]", size) for axis, size in enumerate(block))
     if weight.ndim < 2 or min(rows, columns) < 1 or weight.shape[-2] % rows or weight.shape[-1] % columns:
         raise ValueError(f"weight: shape is {weight.shape}, must be [...,N,K] of whole blocks of {rows} x {columns}")
     wanted = (*weight.shape[:-2], weight.shape[-2] // rows, weight.shape[-1] // columns)
     return QuantizedTensor(weight, checks.check_shape("weight_scale_inv", scale, wanted, why=", one for each block"))
 
 
-def _words(name: str, x: Any) -> jax.Array:
+def _unpack_words(name: str, x: Any) -> jax.Array:
     """int32 as the elements of each, along a new last axis."""
-    x = checks.float_array(name, x, (_WORDS,))
+    x = checks.as_float_array(name, x, (_WORDS,))
     if x.ndim < 2:
         raise ValueError(f"{name}: shape is {x.shape}, must have 2 axes or more")
     return lax.bitcast_convert_type(x, jnp.uint4)
 
 
-def _columns(name: str, x: Any, places: np.ndarray) -> jax.Array:
+def _unpack_columns(name: str, x: Any, places: np.ndarray) -> jax.Array:
     """int32 [...,R,N/8] as uint4 [...,R,N]; places: in a word, of its eight columns."""
-    elements = _words(name, x)[..., places]
-    return elements.reshape(*elements.shape[:-2], elements.shape[-2] * _OF_A_WORD)
+    elements = _unpack_words(name, x)[..., places]
+    return elements.reshape(*elements.shape[:-2], elements.shape[-2] * _PER_WORD)
 
 
-def _with_blocks(data: jax.Array, scales: Any, zeros: jax.Array) -> QuantizedTensor:
-    scales = checks.float_array("scales", scales, SCALES)
+def _make_tensor(data: jax.Array, scales: Any, zeros: jax.Array) -> QuantizedTensor:
+    scales = checks.as_float_array("scales", scales, SCALES)
     if scales.ndim != data.ndim or scales.shape[:-2] + scales.shape[-1:] != data.shape[:-2] + data.shape[-1:]:
         raise ValueError(f"scales: shape is {scales.shape}, must be [...,K/size,N] with qweight of {data.shape}")
     if not scales.shape[-2] or data.shape[-2] % scales.shape[-2]:
@@ -182,8 +182,8 @@ def int4_from_awq(qweight: Any, qzeros: Any, scales: Any) -> QuantizedTensor:
     Returns:
       A QuantizedTensor of these elements, zero points and scales. TypeError and ValueError where the arrays are others.
     """
-    data, zeros = (_columns(name, x, _AWQ_PLACES) for name, x in (("qweight", qweight), ("qzeros", qzeros)))
-    return _with_blocks(data, scales, zeros)
+    data, zeros = (_unpack_columns(name, x, _AWQ_ORDER) for name, x in (("qweight", qweight), ("qzeros", qzeros)))
+    return _make_tensor(data, scales, zeros)
 
 
 def int4_from_gptq(qweight: Any, qzeros: Any, scales: Any, *, zeros_less_one: bool = True) -> QuantizedTensor:
@@ -202,10 +202,10 @@ def int4_from_gptq(qweight: Any, qzeros: Any, scales: Any, *, zeros_less_one: bo
     Returns:
       A QuantizedTensor of these elements, zero points and scales. TypeError and ValueError where the arrays are others.
     """
-    words = _words("qweight", qweight)
+    words = _unpack_words("qweight", qweight)
     *experts, rows, columns, _ = words.shape
-    data = words.swapaxes(-1, -2).reshape(*experts, rows * _OF_A_WORD, columns)
-    zeros = _columns("qzeros", qzeros, np.arange(_OF_A_WORD, dtype=np.int32))
-    if checks.flag("zeros_less_one", zeros_less_one):
+    data = words.swapaxes(-1, -2).reshape(*experts, rows * _PER_WORD, columns)
+    zeros = _unpack_columns("qzeros", qzeros, np.arange(_PER_WORD, dtype=np.int32))
+    if checks.check_bool("zeros_less_one", zeros_less_one):
         zeros = ((zeros.astype(jnp.uint8) + 1) & 15).astype(jnp.uint4)
-    return _with_blocks(data, scales, zeros)
+    return _make_tensor(data, scales, zeros)

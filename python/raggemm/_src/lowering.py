@@ -12,7 +12,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from raggemm._src import library, options, sharding, versions
-from raggemm._src.call import Arguments, Call, OptionalOperand, Term, flat_shape
+from raggemm._src.call import Arguments, Call, OperandRole, OptionalOperand, custom_call_shape
 from raggemm._src.dtypes import FLOATS, compute_dtype
 from raggemm._src.mlp_primitive import BackwardCall, backward_p, mlp_p, tangent_p
 from raggemm._src.mlp_reference import REQUIRED, Args, MlpCall
@@ -31,7 +31,7 @@ def _register(primitive: Primitive, function_of: Callable[..., Callable[..., Any
     mlir.register_lowering(primitive, rule)
 
 
-def _blocks_argument(call: Call, args: Arguments, operand: OptionalOperand, x: jax.Array) -> jax.Array:
+def _flatten_blocks(call: Call, args: Arguments, operand: OptionalOperand, x: jax.Array) -> jax.Array:
     p, second, *blocks = x.shape
     data, storage = (args.lhs, call.lhs) if operand.side == "lhs" else (args.rhs, call.rhs)
     if not storage.per_group:
@@ -44,15 +44,15 @@ def _blocks_argument(call: Call, args: Arguments, operand: OptionalOperand, x: j
     return x.reshape(p * second, *blocks)
 
 
-def _optional_argument(call: Call, args: Arguments, operand: OptionalOperand, replicas: int) -> jax.Array:
+def _flatten_optional(call: Call, args: Arguments, operand: OptionalOperand, replicas: int) -> jax.Array:
     x = args.optional[operand.name]
-    if operand.is_blocks(x):
-        return _blocks_argument(call, args, operand, x)
+    if operand.is_per_block(x):
+        return _flatten_blocks(call, args, operand, x)
     if not operand.axes:
-        return x.reshape(flat_shape(x.shape, call.out))
-    if operand.of_groups:
+        return x.reshape(custom_call_shape(x.shape, call.out))
+    if operand.is_per_group:
         return x.reshape(math.prod(x.shape[:3]), *x.shape[3:])
-    if operand.term is Term.ROWS:
+    if operand.role is OperandRole.ROW_INDEX:
         p, _, rows = x.shape
         return jnp.broadcast_to(x, (p, replicas, rows)).reshape(p * replicas * rows)
     return jnp.broadcast_to(x, (x.shape[0], replicas))
@@ -60,32 +60,32 @@ def _optional_argument(call: Call, args: Arguments, operand: OptionalOperand, re
 
 def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.Array:
     """Calls the library. options: attributes that say how to compute the call."""
-    args = call.named(flat)
+    args = call.unflatten(flat)
     shape = call.out_shape(args)
-    dims = {name: args.dims[index] for name, index in call.ragged.items()}
+    dims = {name: args.dims[index] for name, index in call.ragged_slots.items()}
     unset = jnp.zeros((0,), np.int32)
     slots = [dims.get(f"{operand}_{axis}", unset) for operand in ("lhs", "rhs", "out") for axis in ("first", "last")]
     replicas = args.dims[0].shape[1] if dims else 1
-    optional = {x.name: _optional_argument(call, args, x, replicas) for x in args.given}
+    optional = {x.name: _flatten_optional(call, args, x, replicas) for x in args.given}
     if call.overwrites_c and "c" in optional:
         optional["beta"] = jnp.zeros((), compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype))
 
     groups = np.prod(args.dims[0].shape) if dims else shape[0] * shape[1]
     constant, per_group = library.workspace_coefficients(len(dims))
     results = (
-        jax.ShapeDtypeStruct(flat_shape(shape, call.out), call.dtype),
+        jax.ShapeDtypeStruct(custom_call_shape(shape, call.out), call.dtype),
         jax.ShapeDtypeStruct((constant + per_group * groups,), np.int64),
     )
     aliases = {2 + len(slots) + list(optional).index("c"): 0} if "c" in optional else None
     attributes = call.attributes() | ({"operands": ",".join(optional)} if optional else {})
-    if names := call.names():
+    if names := call.names_attribute():
         attributes["names"] = names
     # Every index of no rows is wrong, which XLA must not leave out with what has no elements.
     is_check = "row_index" in optional and args.lhs.shape[2] == 0
     with jax.named_scope(call.mode.name.lower()):
         out, _ = jax.ffi.ffi_call(library.TARGET, results, input_output_aliases=aliases, has_side_effect=is_check)(
-            args.lhs.reshape(flat_shape(args.lhs.shape, call.lhs)),
-            args.rhs.reshape(flat_shape(args.rhs.shape, call.rhs)),
+            args.lhs.reshape(custom_call_shape(args.lhs.shape, call.lhs)),
+            args.rhs.reshape(custom_call_shape(args.rhs.shape, call.rhs)),
             *slots,
             *optional.values(),
             **attributes,
@@ -96,8 +96,8 @@ def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.
 
 def _grouped_gemm_function(ctx, call: Call) -> Callable[..., jax.Array]:
     function = functools.partial(_grouped_gemm_call, options=options.attributes())
-    if sharding.is_enabled() and versions.divides_programs(ctx):
-        return sharding.partitioned(call, function, ctx.avals_in, ctx.avals_out[0].shape)
+    if sharding.is_enabled() and versions.partitions_program(ctx):
+        return sharding.make_partitionable(call, function, ctx.avals_in, ctx.avals_out[0].shape)
     return functools.partial(function, call=call)
 
 
@@ -115,12 +115,12 @@ def _mlp_custom_call(
 
 def _extents(call: MlpCall, args: Args) -> tuple[int, ...]:
     (tokens, hidden), (rows,), (groups,) = (args[name].shape for name in ("x", "row_tokens", "group_sizes"))
-    return tokens, hidden, call.intermediate(args), rows, groups
+    return tokens, hidden, call.intermediate_size(args), rows, groups
 
 
 def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
     """Calls the library, or computes grouped GEMMs if extents are symbols, for which there is no workspace size."""
-    extents = _extents(call, call.named(flat))
+    extents = _extents(call, call.unflatten(flat))
     if any(map(jax.export.is_symbolic_dim, extents)):
         return call(*flat)
     extents = *extents, avals[0].dtype != np.float32, "row_slots" in call.operands
@@ -129,7 +129,7 @@ def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str
 
 def _mlp_backward_call(*flat, call: BackwardCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
     """Does the same for the gradients."""
-    args = call.call.named(flat[: len(call.call.names)])
+    args = call.call.unflatten(flat[: len(call.call.names)])
     extents = _extents(call.call, args)
     if any(map(jax.export.is_symbolic_dim, extents)):
         return call(*flat)
@@ -143,11 +143,11 @@ def _mlp_backward_call(*flat, call: BackwardCall, avals: Sequence[Any], options:
     return _mlp_custom_call(library.MLP_BACKWARD_TARGET, operands, avals, extents, words)
 
 
-def _with_results(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
+def _bind_avals(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
     return lambda ctx, call: functools.partial(function, call=call, avals=ctx.avals_out, options=options.attributes())
 
 
 _register(grouped_gemm_p, _grouped_gemm_function)
-_register(mlp_p, _with_results(_mlp_call))
-_register(backward_p, _with_results(_mlp_backward_call))
+_register(mlp_p, _bind_avals(_mlp_call))
+_register(backward_p, _bind_avals(_mlp_backward_call))
 _register(tangent_p, lambda ctx, call: call)

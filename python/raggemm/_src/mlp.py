@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._src import checks, library, versions
-from raggemm._src.activations import ACTIVATIONS, NEEDS_A_GATE
+from raggemm._src.activations import ACTIVATIONS, GATED_ONLY
 from raggemm._src.call import COLUMN_BLOCKS
 from raggemm._src.dtypes import FLOATS
 from raggemm._src.mlp_primitive import mlp_p
-from raggemm._src.mlp_reference import MlpCall, of_whole_bytes
+from raggemm._src.mlp_reference import MlpCall, widen_partial_bytes
 from raggemm._src.operands import EQUAL_COUNTS
 
 MLP_FLOATS = tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32)
@@ -20,22 +20,22 @@ MLP_FLOATS = tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32
 _OPTIONAL = next(call["optional_operands"] for call in library.tables()["calls"] if call["name"] == "moe_mlp")
 
 
-def _checked_rows(x: Any, row_tokens: Any, row_weights: Any, group_sizes: Any) -> dict[str, Any]:
+def _check_rows(x: Any, row_tokens: Any, row_weights: Any, group_sizes: Any) -> dict[str, Any]:
     args = {
-        "x": checks.float_array("x", x, MLP_FLOATS),
-        "row_tokens": checks.integer_array("row_tokens", row_tokens),
-        "group_sizes": checks.integer_array("group_sizes", group_sizes),
+        "x": checks.as_float_array("x", x, MLP_FLOATS),
+        "row_tokens": checks.as_integer_array("row_tokens", row_tokens),
+        "group_sizes": checks.as_integer_array("group_sizes", group_sizes),
     }
     for name, axes in (("x", "T,H"), ("row_tokens", "M"), ("group_sizes", "G")):
         checks.check_rank(name, args[name], axes)
     if row_weights is not None:
-        row_weights = checks.float_array("row_weights", row_weights, MLP_FLOATS)
+        row_weights = checks.as_float_array("row_weights", row_weights, MLP_FLOATS)
         checks.check_shape("row_weights", row_weights, args["row_tokens"].shape)
         args["row_weights"] = row_weights.astype(jnp.float32)
     return args
 
 
-def _checked_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _check_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The weights that are there, with their scales and zero points, and of each its shape [G,.,.] and dtype."""
     args: dict[str, jax.Array | None] = {}
     matrices: dict[str, jax.ShapeDtypeStruct] = {}
@@ -43,7 +43,7 @@ def _checked_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, An
         if w is None and word == "gate":
             continue
         name = f"w_{word}"
-        data, factors, columns = checks.weight_parts(name, w, MLP_FLOATS)
+        data, factors, columns = checks.split_weights(name, w, MLP_FLOATS)
         if factors is not None:
             args |= {f"{word}_scale": factors.scale, f"{word}_zero": factors.zero}
         args[name] = data
@@ -63,7 +63,7 @@ def _check_matrix(
     meant = w.shape[1 if last else 2] == hidden and groups in (None, w.shape[0])
     stored = "packed as it is" if layout else f"with transpose_{word}={transpose}"
     other = f"prepack(w_{word}, transpose=True)" if layout else f"transpose_{word}={not transpose}"
-    half = checks.nibbles_hint(w.dtype, w.shape[2 if last else 1], hidden)
+    half = checks.packed_int4_hint(w.dtype, w.shape[2 if last else 1], hidden)
     hint = half or (f"; {other} may be meant" if meant else "")
     raise ValueError(f"w_{word}: shape is {w.shape}, must be {axes} {stored}{hint}")
 
@@ -77,7 +77,7 @@ def _check_extents(
     _check_matrix("up", matrices["w_up"], hidden, transposes["w_up"], layouts["up_layout"])
     if "w_gate" in matrices:
         checks.check_shape("w_gate", matrices["w_gate"], up)
-        checks.check_type("w_gate: beside w_up", matrices["w_gate"].dtype, (matrices["w_up"].dtype,))
+        checks.check_dtype("w_gate: beside w_up", matrices["w_gate"].dtype, (matrices["w_up"].dtype,))
     inner = matrices["w_down"].shape[2 if transposes["w_down"] else 1]
     _check_matrix("down", matrices["w_down"], hidden, transposes["w_down"], layouts["down_layout"], groups)
     if columns != (wanted := 2 * inner if merged else inner):
@@ -86,15 +86,15 @@ def _check_extents(
     return columns
 
 
-def _checked_biases(args: dict[str, Any], columns: int, **biases: Any) -> dict[str, Any]:
+def _check_biases(args: dict[str, Any], columns: int, **biases: Any) -> dict[str, Any]:
     groups, hidden = args["w_up"].shape[0], args["x"].shape[1]
-    given = {name: checks.float_array(name, bias, MLP_FLOATS) for name, bias in biases.items() if bias is not None}
+    given = {name: checks.as_float_array(name, bias, MLP_FLOATS) for name, bias in biases.items() if bias is not None}
     for name, bias in given.items():
         checks.check_shape(name, bias, (groups, hidden if name == "b_down" else columns))
     return given
 
 
-def _checked_offset(args: dict[str, Any], group_offset: Any) -> dict[str, Any]:
+def _check_group_offset(args: dict[str, Any], group_offset: Any) -> dict[str, Any]:
     groups, total = args["w_up"].shape[0], args["group_sizes"].shape[0]
     if groups > total:
         raise ValueError(f"w_up has {groups} groups, more than the {total} of group_sizes")
@@ -102,10 +102,10 @@ def _checked_offset(args: dict[str, Any], group_offset: Any) -> dict[str, Any]:
         if groups < total:
             raise ValueError(f"w_up has {groups} groups, but group_sizes has {total}: {EQUAL_COUNTS}")
         return {}
-    return {"group_offset": checks.group_offset(group_offset)}
+    return {"group_offset": checks.as_group_offset(group_offset)}
 
 
-def _checked_layouts(args: dict[str, Any], transposes: dict[str, bool]) -> dict[str, str]:
+def _check_layouts(args: dict[str, Any], transposes: dict[str, bool]) -> dict[str, str]:
     """How w_up, w_gate with it, and w_down are stored, as the attributes say it."""
     in_blocks = {name: x.ndim == 4 for name, x in args.items() if name.startswith("w_")}
     if in_blocks.get("w_gate", in_blocks["w_up"]) != in_blocks["w_up"]:
@@ -122,15 +122,15 @@ def _checked_layouts(args: dict[str, Any], transposes: dict[str, bool]) -> dict[
 @functools.partial(jax.jit, static_argnames="call", inline=True)
 def _moe_mlp(args: dict[str, jax.Array], *, call: MlpCall) -> jax.Array:
     """Computes the call on arrays as the caller has them."""
-    args = {name: versions.gathered(x) for name, x in args.items()}
+    args = {name: versions.replicate_explicit_axes(x) for name, x in args.items()}
     if "group_offset" in args:
         args["group_offset"] = args["group_offset"].reshape(1)
-    args = of_whole_bytes(args)
+    args = widen_partial_bytes(args)
     for word in ("up", "gate", "down"):
         for name in (f"{word}_scale", f"{word}_zero"):
             if name in args and args[name].ndim == 0:
                 args[name] = jnp.broadcast_to(args[name], args[f"w_{word}"].shape[:1])
-    return mlp_p.bind(*versions.varying_alike(call.flat(args)), call=call)[0]
+    return mlp_p.bind(*versions.promote_vma(call.flatten(args)), call=call)[0]
 
 
 def moe_mlp(
@@ -226,27 +226,27 @@ def moe_mlp(
         raise ValueError(f"{name}: is given with merged, where w_up and b_up have the gate")
     if b_gate is not None and w_gate is None:
         raise ValueError("b_gate: is given without w_gate")
-    checks.choice("activation", activation, map(str.lower, ACTIVATIONS))
-    checks.choice("merged", merged, (None, "halves", "interleaved"))
-    checks.choice("save", save, ("inputs", "activations"))
-    checks.choice("weight_on", weight_on, ("output", "input"))
+    checks.check_choice("activation", activation, map(str.lower, ACTIVATIONS))
+    checks.check_choice("merged", merged, (None, "halves", "interleaved"))
+    checks.check_choice("save", save, ("inputs", "activations"))
+    checks.check_choice("weight_on", weight_on, ("output", "input"))
     transpose_up, transpose_down = (
-        checks.flag("transpose_up", transpose_up),
-        checks.flag("transpose_down", transpose_down),
+        checks.check_bool("transpose_up", transpose_up),
+        checks.check_bool("transpose_down", transpose_down),
     )
-    if activation.upper() in NEEDS_A_GATE and merged is None and w_gate is None:
+    if activation.upper() in GATED_ONLY and merged is None and w_gate is None:
         raise ValueError(f"activation: {activation!r} needs a gate, w_gate or merged")
-    args = _checked_rows(x, row_tokens, row_weights, group_sizes)
-    weights, matrices = _checked_matrices(w_up, w_gate, w_down)
+    args = _check_rows(x, row_tokens, row_weights, group_sizes)
+    weights, matrices = _check_matrices(w_up, w_gate, w_down)
     args |= weights
     transposes = {"w_up": transpose_up, "w_down": transpose_down}
-    layouts = _checked_layouts(weights, transposes)
+    layouts = _check_layouts(weights, transposes)
     columns = _check_extents(matrices, args["x"].shape[1], merged is not None, transposes, layouts)
-    args |= _checked_biases(args, columns, b_up=b_up, b_gate=b_gate, b_down=b_down)
-    args |= _checked_offset(args, group_offset)
+    args |= _check_biases(args, columns, b_up=b_up, b_gate=b_gate, b_down=b_down)
+    args |= _check_group_offset(args, group_offset)
     dtype = checks.result_dtype(preferred_element_type, args["x"].dtype, MLP_FLOATS)
     if row_slots is not None:
-        args["row_slots"] = checks.integer_array("row_slots", row_slots)
+        args["row_slots"] = checks.as_integer_array("row_slots", row_slots)
         checks.check_shape("row_slots", args["row_slots"], args["row_tokens"].shape)
     call = MlpCall(
         activation=activation.upper(),

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 
 from raggemm._src import checks
 from raggemm._src.call import COLUMN_BLOCKS, PACKED, STRIDED
-from raggemm._src.dtypes import QUANTIZED, listed, odd_type
+from raggemm._src.dtypes import QUANTIZED, find_bad_dtype, format_dtypes
 from raggemm._src.tensors import GroupedTensor
 
 
-class Words(NamedTuple):
+class ArgNames(NamedTuple):
     """Names in errors: the words of a front end for the arguments of grouped_gemm."""
 
     lhs: str = "lhs"
@@ -31,21 +31,23 @@ class Words(NamedTuple):
 EQUAL_COUNTS = "the two must be equal, unless group_offset says which group is the first"
 
 
-def check_types(words: Words, lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> None:
+def check_dtypes(arg_names: ArgNames, lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> None:
     """Floats go with floats, in any mix; bytes with bytes, for int32; narrow: as odd_type says."""
-    if (odd := odd_type(lhs, rhs, out, narrow)) is not None:
+    if (odd := find_bad_dtype(lhs, rhs, out, narrow)) is not None:
         name, allowed = odd
-        word = {"lhs": words.lhs, "rhs": words.rhs, "result": "preferred_element_type"}[name]
+        word = {"lhs": arg_names.lhs, "rhs": arg_names.rhs, "result": "preferred_element_type"}[name]
         dtype = {"lhs": lhs, "rhs": rhs, "result": out}[name]
-        beside = f"with {words.lhs} of {lhs} and {words.rhs} of {rhs}"
-        hint = checks.STAND_FOR_NUMBERS if {lhs, rhs} & set(QUANTIZED) else ""
-        raise TypeError(f"{word}: dtype is {dtype}, must be {listed(allowed)} {beside}{hint}")
+        beside = f"with {arg_names.lhs} of {lhs} and {arg_names.rhs} of {rhs}"
+        hint = checks.QUANTIZED_TENSOR_HINT if {lhs, rhs} & set(QUANTIZED) else ""
+        raise TypeError(f"{word}: dtype is {dtype}, must be {format_dtypes(allowed)} {beside}{hint}")
 
 
-def check_quantized_types(words: Words, lhs: Any, rhs: Any) -> None:
+def check_quantized_dtypes(arg_names: ArgNames, lhs: Any, rhs: Any) -> None:
     """Checks types of a pair with scales. All go together but two of float8_e5m2."""
     if lhs == rhs == jnp.float8_e5m2:
-        raise TypeError(f"{words.lhs} and {words.rhs} are both of float8_e5m2: one of them must have more digits")
+        raise TypeError(
+            f"{arg_names.lhs} and {arg_names.rhs} are both of float8_e5m2: one of them must have more digits"
+        )
 
 
 def check_layout(name: str, layout: str) -> None:
@@ -55,7 +57,7 @@ def check_layout(name: str, layout: str) -> None:
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=("data", "first_dims", "last_dims", "factors"),
+    data_fields=("data", "first_dims", "last_dims", "quant_params"),
     meta_fields=("name", "axes", "sizes_name", "layout", "has_group_axis", "columns"),
 )
 @dataclasses.dataclass(frozen=True)
@@ -70,16 +72,16 @@ class Operand:
     sizes_name: str | None = "group_sizes"  # name of the dims arrays; None: as in lhs.first_dims
     layout: str = STRIDED
     has_group_axis: bool = False
-    factors: checks.Factors | None = None
+    quant_params: checks.QuantParams | None = None
     columns: int | None = None  # columns of PackedWeights, whose data is [G,T,K,B]
 
     @classmethod
     def parse(cls, name: str, sizes_name: str | None, x: Any, axes: Sequence[int]) -> "Operand":
         tensor = x if isinstance(x, GroupedTensor) else GroupedTensor(x)
-        data, factors, columns = checks.weight_parts(name, tensor.data)
+        data, quant_params, columns = checks.split_weights(name, tensor.data)
         check_layout(f"{name}.layout", tensor.layout)
         first_dims, last_dims = (
-            None if x is None else checks.group_sizes(x, sizes_name or f"{name}.{word}")
+            None if x is None else checks.as_group_sizes(x, sizes_name or f"{name}.{word}")
             for word, x in (("first_dims", tensor.first_dims), ("last_dims", tensor.last_dims))
         )
         both = first_dims is not None and last_dims is not None
@@ -88,14 +90,14 @@ class Operand:
                 f"{name}: with first_dims and last_dims data must be 1-D with layout PACKED, got shape {data.shape} "
                 f"with {tensor.layout}"
             )
-        contracted = _normalized(name, axes, 2 if both else data.ndim if columns is None else 3)
+        contracted = _normalize_axes(name, axes, 2 if both else data.ndim if columns is None else 3)
         if both and len(contracted) == 2:
             raise ValueError(f"{name}: contracting_dims {contracted} must be one axis of each group's own matrix")
         layout = tensor.layout if columns is None else COLUMN_BLOCKS
-        operand = cls(name, data, contracted, first_dims, last_dims, sizes_name, layout, factors=factors)
-        return dataclasses.replace(operand, columns=columns).with_checked_blocks()
+        operand = cls(name, data, contracted, first_dims, last_dims, sizes_name, layout, quant_params=quant_params)
+        return dataclasses.replace(operand, columns=columns).check_column_blocks()
 
-    def with_checked_blocks(self) -> "Operand":
+    def check_column_blocks(self) -> "Operand":
         """The same, where PackedWeights can be contracted so."""
         if self.columns is not None and (self.axes != (1,) or self.dims):
             raise ValueError(
@@ -136,7 +138,7 @@ class Operand:
             return "both" if self.dims else None
         return "contracted" if (self.first_dims is not None) == self.contracts_first else "free"
 
-    def with_group_axis(self) -> "Operand":
+    def mark_group_axis(self) -> "Operand":
         """The same with axis 0 as the group axis."""
         if self.axes[0] == 0:
             raise ValueError(
@@ -145,7 +147,7 @@ class Operand:
             )
         return dataclasses.replace(self, has_group_axis=True)
 
-    def check_sides(self) -> None:
+    def check_contracted_axes(self) -> None:
         """The contracted axes must be the first or the last ones behind the group axis."""
         if self.axes[0] != self.has_group_axis and self.axes[-1] != self.rank - 1:
             raise ValueError(
@@ -175,7 +177,7 @@ class Operand:
         return (1, self.data.shape[0] if self.has_group_axis else 1, *matrix)
 
 
-def _normalized(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+def _normalize_axes(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
     """Contracted axes counted from the front; refuses all but sorted adjacent ones."""
     try:
         axes = tuple(map(operator.index, axes))
@@ -203,21 +205,21 @@ def check_contraction(lhs: Operand, rhs: Operand) -> None:
 def contraction_hint(lhs: Operand, rhs: Operand) -> str:
     """Returns a hint if one of the two seems to hold two elements in a byte, else nothing."""
     a, b = math.prod(lhs.contracted_shape), math.prod(rhs.contracted_shape)
-    return checks.nibbles_hint(lhs.data.dtype, a, b) or checks.nibbles_hint(rhs.data.dtype, b, a)
+    return checks.packed_int4_hint(lhs.data.dtype, a, b) or checks.packed_int4_hint(rhs.data.dtype, b, a)
 
 
-def matrices(
+def make_operands(
     lhs: Any, rhs: Any, group_sizes: Any, axes: tuple[int, int], rhs_rank: int = 3, error: type[Exception] = ValueError
 ) -> tuple[Operand, Operand]:
     """lhs [rows, cols] and rhs, contracted over `axes`; `error` where they cannot be. With an rhs of rank 3 the groups
     divide the rows of lhs, with one of rank 2 the contracted axis of both."""
-    (lhs, lhs_factors), (rhs, rhs_factors, columns) = (
-        checks.quantized_parts("lhs", lhs),
-        checks.weight_parts("rhs", rhs),
+    (lhs, lhs_params), (rhs, rhs_params, columns) = (
+        checks.split_quantized("lhs", lhs),
+        checks.split_weights("rhs", rhs),
     )
-    group_sizes = checks.integer_array("group_sizes", group_sizes)
-    left = Operand("lhs", lhs, axes[:1], factors=lhs_factors)
-    right = Operand("rhs", rhs, axes[1:], factors=rhs_factors, columns=columns)
+    group_sizes = checks.as_integer_array("group_sizes", group_sizes)
+    left = Operand("lhs", lhs, axes[:1], quant_params=lhs_params)
+    right = Operand("rhs", rhs, axes[1:], quant_params=rhs_params, columns=columns)
     for name, shape, rank in (
         ("lhs", left.shape, 2),
         ("rhs", right.shape, rhs_rank),
@@ -225,7 +227,7 @@ def matrices(
     ):
         if len(shape) != rank:
             raise error(f"{name}: shape is {shape}, must have {rank} axes")
-    right = right.with_checked_blocks()
+    right = right.check_column_blocks()
     if left.shape[axes[0]] != right.shape[axes[1]]:
         raise error(
             f"axis {axes[0]} of lhs, shape {left.shape}, and axis {axes[1]} of rhs, shape {right.shape}, are "
@@ -237,7 +239,7 @@ def matrices(
     return dataclasses.replace(left, **ragged[0]), dataclasses.replace(right, **ragged[1])
 
 
-def parsed(words: Words, lhs: Any, rhs: Any, contracting_dims: Any) -> tuple[Operand, Operand]:
+def parse_operands(arg_names: ArgNames, lhs: Any, rhs: Any, contracting_dims: Any) -> tuple[Operand, Operand]:
     """The operands of grouped_gemm, each checked by itself."""
     try:
         axes = tuple(map(tuple, contracting_dims))
@@ -246,6 +248,6 @@ def parsed(words: Words, lhs: Any, rhs: Any, contracting_dims: Any) -> tuple[Ope
     if len(axes) != 2:
         raise ValueError(f"contracting_dims must be (lhs_axes, rhs_axes), as in ((1,), (1,)), got {contracting_dims}")
     return (
-        Operand.parse(words.lhs, words.sizes, lhs, axes[0]),
-        Operand.parse(words.rhs, words.sizes, rhs, axes[1]),
+        Operand.parse(arg_names.lhs, arg_names.sizes, lhs, axes[0]),
+        Operand.parse(arg_names.rhs, arg_names.sizes, rhs, axes[1]),
     )

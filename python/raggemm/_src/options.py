@@ -38,7 +38,7 @@ def check_not_staged(context: str) -> None:
         )
 
 
-def _choice(name: str, value: Any, allowed: Iterable[str]) -> str:
+def _match_choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     """The one of `allowed` that value is, whatever its case."""
     for one in allowed:
         if isinstance(value, str) and value.upper() == one.upper():
@@ -46,9 +46,9 @@ def _choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     raise ValueError(f"{name} is {value!r}, must be one of {', '.join(allowed)}")
 
 
-def _checked_isa(value: Any) -> str:
+def _check_isa(value: Any) -> str:
     isas = library.description()["isas"]
-    isa = _choice("isa", value, ("AUTO", *(x["name"] for x in isas)))
+    isa = _match_choice("isa", value, ("AUTO", *(x["name"] for x in isas)))
     usable = ["AUTO", *(x["name"] for x in isas if x["usable"])]
     for x in isas:
         if x["name"] == isa and not x["usable"]:
@@ -56,7 +56,7 @@ def _checked_isa(value: Any) -> str:
     return isa
 
 
-def _checked_threads(value: Any) -> int:
+def _check_threads(value: Any) -> int:
     most = library.description()["max_threads"]
     try:
         threads = -1 if isinstance(value, bool) else operator.index(value)
@@ -67,15 +67,15 @@ def _checked_threads(value: Any) -> int:
     return threads
 
 
-def _checked(name: str, value: Any) -> Any:
+def _check_option(name: str, value: Any) -> Any:
     match name:
         case "threads":
-            return _checked_threads(value)
+            return _check_threads(value)
         case "isa":
-            return _checked_isa(value)
+            return _check_isa(value)
         case "on_error":
-            return _choice(name, value, ("raise", "log", "nan"))
-    return _choice(name, value, library.description()["executors" if name == "executor" else name])
+            return _match_choice(name, value, ("raise", "log", "nan"))
+    return _match_choice(name, value, library.description()["executors" if name == "executor" else name])
 
 
 @contextlib.contextmanager
@@ -122,7 +122,7 @@ def options(
       RuntimeError: see above.
     """
     given = {"threads": threads, "isa": isa, "executor": executor, "on_error": on_error, "bf16_sums": bf16_sums}
-    checked: dict[str, Any] = {name: _checked(name, value) for name, value in given.items() if value is not None}
+    checked: dict[str, Any] = {name: _check_option(name, value) for name, value in given.items() if value is not None}
     check_not_staged("raggemm.options()")
     with _in_effect(_in_effect.value._replace(**checked)):
         yield

@@ -29,8 +29,8 @@ from jax.interpreters import mlir
 
 from raggemm._src import checks, dimension_numbers, versions
 from raggemm._src.arguments import default_precision, precision_attribute
-from raggemm._src.dimension_numbers import SIZES_DTYPES, Result, widened
-from raggemm._src.dtypes import odd_type
+from raggemm._src.dimension_numbers import SIZES_DTYPES, Result, widen_sizes
+from raggemm._src.dtypes import find_bad_dtype
 from raggemm._src.lax import ragged_dot_general
 from raggemm._src.options import check_not_staged
 
@@ -40,18 +40,18 @@ _RHS = np.arange(3 * 4 * 5, dtype=np.float32).reshape(3, 4, 5) % 7 - 3
 _GROUP_OF_ROW = np.repeat(np.eye(4, 3), [*_SIZES, 1], axis=0)  # [rows, groups], float64
 
 
-def _product(first_group: int = 0) -> np.ndarray:
+def _exact_product(first_group: int = 0) -> np.ndarray:
     """Computes the product of the groups from first_group on, in float64."""
     return np.einsum("mg,mk,gkn->mn", _GROUP_OF_ROW[:, first_group:], _LHS, _RHS[first_group:])
 
 
-def _gradients() -> tuple[np.ndarray, np.ndarray]:
+def _exact_gradients() -> tuple[np.ndarray, np.ndarray]:
     """Returns the gradients of the sum of the product's squares, in float64."""
-    ct = 2 * _product()
+    ct = 2 * _exact_product()
     return np.einsum("mg,mn,gkn->mk", _GROUP_OF_ROW, ct, _RHS), np.einsum("mg,mk,mn->gkn", _GROUP_OF_ROW, _LHS, ct)
 
 
-def _disagreement(what: str, call: Callable[..., Any], operands: Any, want: Any) -> str | None:
+def _find_disagreement(what: str, call: Callable[..., Any], operands: Any, want: Any) -> str | None:
     """Compiles and runs a function, and returns what is wrong with it, if anything."""
     try:
         got = jax.block_until_ready(jax.jit(call)(*operands))
@@ -63,16 +63,16 @@ def _disagreement(what: str, call: Callable[..., Any], operands: Any, want: Any)
     return None
 
 
-def _fault_of_jax(primitive: Any, expansion: Callable[..., Any]) -> str | None:
+def _find_fault_of_jax(primitive: Any, expansion: Callable[..., Any]) -> str | None:
     """Returns what is wrong with the primitive of jax.lax.ragged_dot or with its lowering, if anything."""
     dot = jax.lax.ragged_dot  # before the override
-    if fault := _disagreement("jax.lax.ragged_dot", lambda *x: dot(*x), (_LHS, _RHS, _SIZES), _product()):
+    if fault := _find_disagreement("jax.lax.ragged_dot", lambda *x: dot(*x), (_LHS, _RHS, _SIZES), _exact_product()):
         return fault
     equations = [e for e in jax.make_jaxpr(lambda *x: dot(*x))(_LHS, _RHS, _SIZES).eqns if e.primitive is primitive]
     if len(equations) != 1:
         return f"jax.lax.ragged_dot has {len(equations)} equations of {primitive}, must have 1"
     expanded = functools.partial(expansion, **equations[0].params)
-    return _disagreement("the lowering of jax.lax.ragged_dot", expanded, (_LHS, _RHS, _SIZES), _product())
+    return _find_disagreement("the lowering of jax.lax.ragged_dot", expanded, (_LHS, _RHS, _SIZES), _exact_product())
 
 
 def _squares(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
@@ -87,20 +87,20 @@ def _from_group_2(lhs: jax.Array, rhs: jax.Array, sizes: jax.Array) -> jax.Array
     return jax.lax.ragged_dot(lhs, rhs, sizes, group_offset=jnp.array([2]))
 
 
-def _fault_of_override(lowered_by: Callable[[], list[str]]) -> str | None:
+def _find_fault_of_override(lowered_by: Callable[[], list[str]]) -> str | None:
     """Returns what is wrong with the override, which is on, if anything.
 
     lowered_by: who lowered each call so far, "raggemm" or "jax".
     """
     trials: list[tuple[str, Callable[..., Any], Any, Any]] = [
-        ("ragged_dot", lambda *x: jax.lax.ragged_dot(*x), (_LHS, _RHS, _SIZES), _product()),
-        ("its gradients", jax.grad(_squares, (0, 1)), (_LHS, _RHS), _gradients()),
-        ("vmap of it", _batch, (_LHS[None], _RHS[None], _SIZES[None]), _product()[None]),
-        ("group_offset", _from_group_2, (_LHS, _RHS[2:], _SIZES), _product(2)),
+        ("ragged_dot", lambda *x: jax.lax.ragged_dot(*x), (_LHS, _RHS, _SIZES), _exact_product()),
+        ("its gradients", jax.grad(_squares, (0, 1)), (_LHS, _RHS), _exact_gradients()),
+        ("vmap of it", _batch, (_LHS[None], _RHS[None], _SIZES[None]), _exact_product()[None]),
+        ("group_offset", _from_group_2, (_LHS, _RHS[2:], _SIZES), _exact_product(2)),
     ]
     for what, call, operands, want in trials:
         before = len(lowered_by())
-        if fault := _disagreement(what, call, operands, want):
+        if fault := _find_disagreement(what, call, operands, want):
             return fault
         by = lowered_by()[before:]
         if not by or set(by) != {"raggemm"}:
@@ -127,17 +127,17 @@ class RaggedDotLowering(NamedTuple):
     operands: str  # as in "float32[6,4] float32[2,4,3] int32[2]", with " group_offset=int32[]" where it is given
 
 
-_record: contextvars.ContextVar[list[RaggedDotLowering] | None] = contextvars.ContextVar("record", default=None)
+_recorded: contextvars.ContextVar[list[RaggedDotLowering] | None] = contextvars.ContextVar("record", default=None)
 
 
-def _text(aval: Any) -> str:
+def _format_aval(aval: Any) -> str:
     return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
 
 
-def _note(why: str | None, operands: str) -> None:
+def _record_lowering(why: str | None, operands: str) -> None:
     lowering = RaggedDotLowering("jax" if why else "raggemm", why or "", operands)
     _log.debug("ragged_dot of %s lowered by %s%s", operands, lowering.by, f": {why}" if why else "")
-    if (record := _record.get()) is not None:
+    if (record := _recorded.get()) is not None:
         record.append(lowering)
 
 
@@ -146,13 +146,13 @@ def _precision_attribute(operands: Any, out: Any, params: dict[str, Any]) -> str
     return precision_attribute(default_precision(params["precision"]), lhs.dtype, rhs.dtype, out.dtype)
 
 
-def _why_not(operands: Any, out: Any, params: dict[str, Any]) -> str | None:
+def _find_reason(operands: Any, out: Any, params: dict[str, Any]) -> str | None:
     """Returns why raggemm does not take a call that JAX takes; None if it takes it."""
     unknown = set(params) - _PARAMETERS
     if unknown:
         return f"unknown parameters {', '.join(sorted(unknown))}"
     lhs, rhs, group_sizes = operands
-    if (odd := odd_type(lhs.dtype, rhs.dtype, out.dtype, narrow=True)) is not None:
+    if (odd := find_bad_dtype(lhs.dtype, rhs.dtype, out.dtype, narrow=True)) is not None:
         return f"{odd[0]} is {dict(lhs=lhs, rhs=rhs, result=out)[odd[0]].dtype}"
     if group_sizes.dtype.name not in SIZES_DTYPES:
         return f"group_sizes is {group_sizes.dtype}"
@@ -163,7 +163,7 @@ def _why_not(operands: Any, out: Any, params: dict[str, Any]) -> str | None:
     return None
 
 
-def _on_cpu(trial: Callable[[], str | None]) -> str | None:
+def _run_on_cpu(trial: Callable[[], str | None]) -> str | None:
     """Its result in a thread of its own, which has none of the caller's contexts: traces, meshes, precisions."""
 
     def run():
@@ -175,7 +175,7 @@ def _on_cpu(trial: Callable[[], str | None]) -> str | None:
         return thread.submit(run).result()
 
 
-def _refuse(fault: str | None) -> None:
+def _raise_fault(fault: str | None) -> None:
     if fault is not None:
         raise RuntimeError(
             f"raggemm's override of ragged_dot was not tested with jax {jax.__version__}, and a trial failed: {fault}"
@@ -186,9 +186,9 @@ class _Override:
     """The context, and the rule that looks at it. There is one, made when it is first asked for."""
 
     def __init__(self):
-        primitive, expansion = versions.ragged_dot_of_jax()
+        primitive, expansion = versions.jax_ragged_dot()
         if not versions.override_was_tested():
-            _refuse(_on_cpu(lambda: _fault_of_jax(primitive, expansion)))
+            _raise_fault(_run_on_cpu(lambda: _find_fault_of_jax(primitive, expansion)))
         self.is_on = jax.make_user_context(False)
         self._rule_of_jax = mlir.lower_fun(expansion, multiple_results=False)
         mlir.register_lowering(primitive, self._lower, platform="cpu")
@@ -196,7 +196,7 @@ class _Override:
         primitive.bind = self._bind_with_offset
         if not versions.override_was_tested():
             try:
-                _refuse(_on_cpu(self._fault))
+                _raise_fault(_run_on_cpu(self._fault))
             except BaseException:
                 primitive.bind = self._bind
                 raise
@@ -204,24 +204,27 @@ class _Override:
 
     def _fault(self) -> str | None:
         record: list[RaggedDotLowering] = []
-        _record.set(record)
+        _recorded.set(record)
         with self.is_on(True):
-            return _fault_of_override(lambda: [lowering.by for lowering in record])
+            return _find_fault_of_override(lambda: [lowering.by for lowering in record])
 
     def _bind_with_offset(self, *args, **params):
         offset = params.get("group_offset")
         if not self.is_on.value or offset is None:
             return self._bind(*args, **params)
         out = ragged_dot_general(*args, **params)
-        _note(None, " ".join(map(_text, map(jax.typeof, args))) + f" group_offset={_text(jax.typeof(offset))}")
+        _record_lowering(
+            None,
+            " ".join(map(_format_aval, map(jax.typeof, args))) + f" group_offset={_format_aval(jax.typeof(offset))}",
+        )
         return out
 
     def _lower(self, ctx, lhs, rhs, group_sizes, **params):
         (out,) = ctx.avals_out
         why = None
         if self.is_on.value:
-            why = _why_not(ctx.avals_in, out, params)
-            _note(why, " ".join(map(_text, ctx.avals_in)))
+            why = _find_reason(ctx.avals_in, out, params)
+            _record_lowering(why, " ".join(map(_format_aval, ctx.avals_in)))
         if why or not self.is_on.value:
             return self._rule_of_jax(ctx, lhs, rhs, group_sizes, **params)
 
@@ -230,9 +233,9 @@ class _Override:
         def call(lhs, rhs, group_sizes):
             numbers = params["ragged_dot_dimension_numbers"]
             product = dimension_numbers.ragged_dot_general(
-                lhs, rhs, widened(group_sizes), numbers=numbers, result=result
+                lhs, rhs, widen_sizes(group_sizes), numbers=numbers, result=result
             )
-            return versions.sharded_as(product, out)
+            return versions.reshard_like(product, out)
 
         return mlir.lower_fun(call, multiple_results=False)(ctx, lhs, rhs, group_sizes)
 
@@ -282,15 +285,15 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
     check_not_staged("override_ragged_dot()")
     override = _override()
     record: list[RaggedDotLowering] = []
-    token = _record.set(record)
+    token = _recorded.set(record)
     try:
-        with override.is_on(checks.flag("enabled", enabled)):
+        with override.is_on(checks.check_bool("enabled", enabled)):
             yield record
     finally:
-        _record.reset(token)
+        _recorded.reset(token)
 
 
 def enable_ragged_dot_override(enabled: bool = True) -> None:
     """override_ragged_dot() from now on, in all threads, or no more. To see what was lowered, set the logger
     "raggemm.override" to DEBUG, or look for raggemm_grouped_gemm_v1 in the compiled program's text."""
-    versions.set_globally(_override().is_on, checks.flag("enabled", enabled))
+    versions.set_globally(_override().is_on, checks.check_bool("enabled", enabled))

@@ -17,53 +17,53 @@ import numpy as np
 from jax import lax
 
 from raggemm._src import checks, versions
-from raggemm._src.dtypes import FLOATS, INTEGER_ELEMENTS, QUANTIZED, SCALES, listed
-from raggemm._src.grouped_gemm import inside_groups
+from raggemm._src.dtypes import FLOATS, INTEGER_ELEMENTS, QUANTIZED, SCALES, format_dtypes
+from raggemm._src.grouped_gemm import mask_grouped_rows
 from raggemm._src.tensors import QuantizedTensor
 
 E2M1, E8M0 = np.dtype(ml_dtypes.float4_e2m1fn), np.dtype(ml_dtypes.float8_e8m0fnu)
 
 
-def by_blocks(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, values: jax.Array) -> jax.Array:
+def apply_blockwise(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, values: jax.Array) -> jax.Array:
     """op of each element and its block's value: those of one rank, or (), or for axis 0 alone."""
     values = values.reshape(values.shape + (1,) * (x.ndim - values.ndim))
-    x, values = with_blocks(x, values.shape), with_blocks(values, x.shape)
+    x, values = gather_blocked_axes(x, values.shape), gather_blocked_axes(values, x.shape)
     ones = itertools.chain.from_iterable((count, 1) for count in values.shape)
-    return op(x.reshape(split(x.shape, values.shape)), values.reshape(tuple(ones))).reshape(x.shape)
+    return op(x.reshape(split_blocks(x.shape, values.shape)), values.reshape(tuple(ones))).reshape(x.shape)
 
 
-def with_blocks(x: jax.Array, counts: Sequence[int]) -> jax.Array:
+def gather_blocked_axes(x: jax.Array, counts: Sequence[int]) -> jax.Array:
     """x, gathered where blocks lie along an axis: one that a mesh with explicit axes divides cannot always be split."""
     blocks = any(count != extent and 1 not in (count, extent) for count, extent in zip(counts, x.shape, strict=True))
-    return versions.gathered(x) if blocks else x
+    return versions.replicate_explicit_axes(x) if blocks else x
 
 
-def split(shape: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
+def split_blocks(shape: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
     """The shape with two axes for each: that of the blocks, and that inside them."""
     pairs = ((count, extent // max(count, 1)) for extent, count in zip(shape, counts, strict=True))
     return tuple(itertools.chain.from_iterable(pairs))
 
 
-def _times_power(x: jax.Array, code: jax.Array, sign: int) -> jax.Array:
+def _multiply_by_power(x: jax.Array, code: jax.Array, sign: int) -> jax.Array:
     """x * 2^(sign * (code - 127)), exact while it is normal: in two factors, for 2^-127 is subnormal. 255 is NaN."""
     n = sign * (code.astype(jnp.int32) - 127)
     for part in (n >> 1, n - (n >> 1)):
         factor = lax.bitcast_convert_type((part + 127) << 23, jnp.float32)
-        x = by_blocks(jnp.multiply, x, jnp.where(code == 255, jnp.nan, factor))
+        x = apply_blockwise(jnp.multiply, x, jnp.where(code == 255, jnp.nan, factor))
     return x
 
 
-def times(x: jax.Array, scale: jax.Array) -> jax.Array:
+def multiply_by_scale(x: jax.Array, scale: jax.Array) -> jax.Array:
     if scale.dtype == E8M0:
-        return _times_power(x, lax.bitcast_convert_type(scale, jnp.uint8), 1)
-    return by_blocks(jnp.multiply, x, scale.astype(jnp.float32))
+        return _multiply_by_power(x, lax.bitcast_convert_type(scale, jnp.uint8), 1)
+    return apply_blockwise(jnp.multiply, x, scale.astype(jnp.float32))
 
 
-def over(x: jax.Array, scale: jax.Array) -> jax.Array:
+def divide_by_scale(x: jax.Array, scale: jax.Array) -> jax.Array:
     """x times 1 / scale, which XLA makes of most quotients by a broadcast: so all programs have the same bits."""
     if scale.dtype == E8M0:
-        return _times_power(x, lax.bitcast_convert_type(scale, jnp.uint8), -1)
-    return by_blocks(jnp.multiply, x, 1 / scale.astype(jnp.float32))
+        return _multiply_by_power(x, lax.bitcast_convert_type(scale, jnp.uint8), -1)
+    return apply_blockwise(jnp.multiply, x, 1 / scale.astype(jnp.float32))
 
 
 def dequantize(q: QuantizedTensor, dtype: Any = jnp.float32, *, group_sizes: Any = None) -> jax.Array:
@@ -79,9 +79,9 @@ def dequantize(q: QuantizedTensor, dtype: Any = jnp.float32, *, group_sizes: Any
     Returns:
       As data's shape. Of a scale that is not float8_e8m0fnu it has a derivative.
     """
-    q, dtype = checks.quantized_tensor("q", q), checks.dtype_of("dtype", dtype, FLOATS)
+    q, dtype = checks.as_quantized_tensor("q", q), checks.as_dtype("dtype", dtype, FLOATS)
     if group_sizes is not None:
-        group_sizes = checks.integer_array("group_sizes", group_sizes)
+        group_sizes = checks.as_integer_array("group_sizes", group_sizes)
         if q.ndim != 2 or group_sizes.ndim != 1:
             raise ValueError(f"group_sizes: shape is {group_sizes.shape} with data {q.shape}, must be [G] with [M,K]")
     for name, x in (("scale", q.scale), ("zero_point", q.zero_point)):
@@ -90,35 +90,35 @@ def dequantize(q: QuantizedTensor, dtype: Any = jnp.float32, *, group_sizes: Any
                 raise ValueError(f"q.{name}: shape {x.shape} is one for each group of rows, which needs group_sizes")
             if x.shape != group_sizes.shape:
                 raise ValueError(f"q.{name}: shape is {x.shape}, must be {group_sizes.shape} as group_sizes")
-    return _dequantized(q, group_sizes, dtype)
+    return _dequantize(q, group_sizes, dtype)
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def _dequantized(q: QuantizedTensor, group_sizes: jax.Array | None, dtype: np.dtype) -> jax.Array:
+def _dequantize(q: QuantizedTensor, group_sizes: jax.Array | None, dtype: np.dtype) -> jax.Array:
     scale, zero_point = q.scale, q.zero_point
     out = q.data.astype(jnp.float32)
     if group_sizes is not None:
-        inside = inside_groups(q.shape[0], group_sizes)[:, None]
+        inside = mask_grouped_rows(q.shape[0], group_sizes)[:, None]
         ends = jnp.cumsum(group_sizes)
         group = jnp.searchsorted(ends, jnp.arange(q.shape[0], dtype=ends.dtype), side="right")
         scale, zero_point = (
             x.at[group].get(mode="clip") if x is not None and x.ndim == 1 else x for x in (scale, zero_point)
         )
     if zero_point is not None:
-        out = by_blocks(jnp.subtract, out, zero_point.astype(jnp.float32))
+        out = apply_blockwise(jnp.subtract, out, zero_point.astype(jnp.float32))
     if scale is not None:
-        out = times(out, scale)
+        out = multiply_by_scale(out, scale)
     if group_sizes is not None:
         out = jnp.where(inside == 1, out, inside)  # NaN where a size is wrong and nothing raises
     return out.astype(dtype)
 
 
-def with_scale(rhs: Any, rhs_scale: Any, *, transposed: bool) -> Any:
+def attach_scale(rhs: Any, rhs_scale: Any, *, transposed: bool) -> Any:
     """rhs [G,K,N], or transposed [G,N,K], times rhs_scale [G,blocks,1,N] or [G,blocks,N], with errors in these words:
     a QuantizedTensor, or an array in rhs' own type where that is of floats."""
     rhs, scale = (
-        checks.float_array("rhs", rhs, (*FLOATS, *QUANTIZED)),
-        checks.float_array("rhs_scale", rhs_scale, SCALES),
+        checks.as_float_array("rhs", rhs, (*FLOATS, *QUANTIZED)),
+        checks.as_float_array("rhs_scale", rhs_scale, SCALES),
     )
     if rhs.ndim != 3:
         raise ValueError(f"rhs: shape is {rhs.shape}, must have 3 axes")
@@ -130,13 +130,17 @@ def with_scale(rhs: Any, rhs_scale: Any, *, transposed: bool) -> Any:
             f"rhs_scale: shape is {scale.shape}, must be ({groups}, blocks, 1, {n}) with blocks that divide {k}"
         )
     three = three.swapaxes(1, 2) if transposed else three
-    return by_blocks(jnp.multiply, rhs, three.astype(rhs.dtype)) if rhs.dtype in FLOATS else QuantizedTensor(rhs, three)
+    return (
+        apply_blockwise(jnp.multiply, rhs, three.astype(rhs.dtype))
+        if rhs.dtype in FLOATS
+        else QuantizedTensor(rhs, three)
+    )
 
 
 E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 
 
-class How(NamedTuple):
+class QuantSpec(NamedTuple):
     """The request to quantize. counts: number of scales along each axis."""
 
     dtype: np.dtype
@@ -157,7 +161,7 @@ class How(NamedTuple):
         return float(info.min if self.asymmetric else -info.max), float(info.max)
 
 
-def _bits(x: jax.Array) -> jax.Array:
+def _as_bits(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(x, jnp.int32)
 
 
@@ -167,11 +171,11 @@ def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
     That is TransformerEngine's rule; NaN is NaN. A product below 2^-63 is made times 2^64, for XLA would take it for 0
     where it is subnormal, and so would it absmax: its bits are an integer then.
     """
-    bits = _bits(absmax)
+    bits = _as_bits(absmax)
     lift = jnp.where(bits < 64 << 23, 64, 0)
     subnormal = bits < 1 << 23
     lifted = jnp.where(subnormal, bits.astype(jnp.float32) * np.float32(2**-85), absmax * np.float32(2**64))
-    product = _bits(jnp.where(lift > 0, lifted, absmax) * np.float32(1 / largest))
+    product = _as_bits(jnp.where(lift > 0, lifted, absmax) * np.float32(1 / largest))
     exponent = (product >> 23) - lift
     # One unit above 2^-127 is half a unit of a subnormal product, rounded to even.
     is_above = (product & 0x7FFFFF) > (exponent == 0).astype(jnp.int32)
@@ -179,7 +183,7 @@ def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
     return lax.bitcast_convert_type(jnp.where(bits > 255 << 23, 0xFF, code).astype(jnp.uint8), E8M0)
 
 
-def scale_of(absmax: jax.Array, largest: float, dtype: np.dtype) -> jax.Array:
+def compute_scale(absmax: jax.Array, largest: float, dtype: np.dtype) -> jax.Array:
     """The scale of dtype with which absmax becomes `largest`. A NaN of absmax stays one."""
     if dtype == E8M0:
         return _power_of_two_scale(absmax, largest)
@@ -191,50 +195,50 @@ def scale_of(absmax: jax.Array, largest: float, dtype: np.dtype) -> jax.Array:
 
 def magnitude_bits(x: jax.Array) -> jax.Array:
     """abs(x) of float32 as integers, which compare alike: subnormal floats are all equal. A NaN is the largest."""
-    return _bits(x) & 0x7FFFFFFF
+    return _as_bits(x) & 0x7FFFFFFF
 
 
-def elements(values: jax.Array, x: jax.Array, how: How) -> jax.Array:
+def round_to_elements(values: jax.Array, x: jax.Array, spec: QuantSpec) -> jax.Array:
     """The elements nearest to values, which are those of x divided by their scales."""
-    values = jnp.clip(values, *how.limits)
-    values = jnp.where(jnp.isinf(x), x, values) if how.has_nan else jnp.where(jnp.isnan(values), 0, values)
-    return values.astype(how.dtype)
+    values = jnp.clip(values, *spec.limits)
+    values = jnp.where(jnp.isinf(x), x, values) if spec.has_nan else jnp.where(jnp.isnan(values), 0, values)
+    return values.astype(spec.dtype)
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def quantized(x: jax.Array, how: How) -> QuantizedTensor:
-    low, high = how.limits
-    blocks = x.reshape(split(x.shape, how.counts))
+def quantize_blocks(x: jax.Array, spec: QuantSpec) -> QuantizedTensor:
+    low, high = spec.limits
+    blocks = x.reshape(split_blocks(x.shape, spec.counts))
     inside = tuple(range(1, blocks.ndim, 2))
     least = jnp.min(blocks, axis=inside, initial=0)
-    if how.asymmetric:
+    if spec.asymmetric:
         absmax = 0.5 * jnp.max(blocks, axis=inside, initial=0) - 0.5 * least
     else:
         absmax = lax.bitcast_convert_type(jnp.max(magnitude_bits(blocks), axis=inside, initial=0), jnp.float32)
     finite = jnp.isfinite(absmax)
-    if how.bound is not None:
-        least, absmax = jnp.full_like(least, -how.bound), jnp.full_like(absmax, how.bound)
-    if not how.has_nan:
+    if spec.bound is not None:
+        least, absmax = jnp.full_like(least, -spec.bound), jnp.full_like(absmax, spec.bound)
+    if not spec.has_nan:
         absmax = jnp.where(finite, absmax, jnp.nan)
-    elif how.bound is None and how.scale_dtype != E8M0:
+    elif spec.bound is None and spec.scale_dtype != E8M0:
         absmax = jnp.where(finite, absmax, 0)  # for a scale of 1
-    scale = scale_of(absmax, (high - low) / 2, how.scale_dtype)
-    values, zero_point = over(x, scale), None
-    if how.dtype in INTEGER_ELEMENTS:
+    scale = compute_scale(absmax, (high - low) / 2, spec.scale_dtype)
+    values, zero_point = divide_by_scale(x, scale), None
+    if spec.dtype in INTEGER_ELEMENTS:
         values = jnp.rint(values)
-    if how.asymmetric:
-        zero = jnp.clip(jnp.rint(low - over(least, scale)), low, high)
+    if spec.asymmetric:
+        zero = jnp.clip(jnp.rint(low - divide_by_scale(least, scale)), low, high)
         zero = jnp.where(jnp.isnan(zero), 0, zero)
-        values, zero_point = by_blocks(jnp.add, values, zero), zero.astype(how.dtype)
-    return QuantizedTensor(elements(values, x, how), scale, zero_point)
+        values, zero_point = apply_blockwise(jnp.add, values, zero), zero.astype(spec.dtype)
+    return QuantizedTensor(round_to_elements(values, x, spec), scale, zero_point)
 
 
-def _floats(name: str, x: Any) -> jax.Array:
-    return lax.stop_gradient(checks.float_array(name, x).astype(jnp.float32))
+def _as_float32(name: str, x: Any) -> jax.Array:
+    return lax.stop_gradient(checks.as_float_array(name, x).astype(jnp.float32))
 
 
-def _axis(name: str, axis: Any, shape: tuple[int, ...]) -> int:
-    if not -len(shape) <= (axis := checks.integer(name, axis)) < len(shape):
+def _check_axis(name: str, axis: Any, shape: tuple[int, ...]) -> int:
+    if not -len(shape) <= (axis := checks.check_integer(name, axis)) < len(shape):
         raise ValueError(f"{name}: axis {axis} is out of range for shape {shape}")
     return axis % len(shape)
 
@@ -244,14 +248,14 @@ def _check_is_pair(block: Any) -> None:
         raise TypeError(f"block is {block!r}, must be (axis, size)")
 
 
-def _counts(shape: tuple[int, ...], axes: Any, block: tuple[int, int] | None) -> tuple[int, ...]:
+def _count_scales(shape: tuple[int, ...], axes: Any, block: tuple[int, int] | None) -> tuple[int, ...]:
     """How many scales there are along each axis."""
     counts = list(shape)
     for axis in axes if isinstance(axes, tuple | list) else () if axes is None else (axes,):
-        counts[_axis("axes", axis, shape)] = 1
+        counts[_check_axis("axes", axis, shape)] = 1
     if block is not None:
         _check_is_pair(block)
-        axis, size = _axis("block[0]", block[0], shape), checks.integer("block[1]", block[1])
+        axis, size = _check_axis("block[0]", block[0], shape), checks.check_integer("block[1]", block[1])
         if size < 1 or shape[axis] % size:
             raise ValueError(f"block: size {size} must divide {shape[axis]}, the extent of axis {axis} of {shape}")
         if counts[axis] != shape[axis]:
@@ -308,10 +312,10 @@ def quantize(
       A QuantizedTensor with arrays as these shapes. ValueError where axes, block or bound cannot be, TypeError for a
       wrong dtype.
     """
-    x, dtype = _floats("x", x), checks.dtype_of("dtype", dtype, QUANTIZED)
-    scale_dtype = checks.dtype_of("scale_dtype", scale_dtype, SCALES)
-    if checks.flag("zero_point", zero_point) and dtype not in INTEGER_ELEMENTS:
-        raise TypeError(f"zero_point: dtype is {dtype}, must be {listed(INTEGER_ELEMENTS)}")
+    x, dtype = _as_float32("x", x), checks.as_dtype("dtype", dtype, QUANTIZED)
+    scale_dtype = checks.as_dtype("scale_dtype", scale_dtype, SCALES)
+    if checks.check_bool("zero_point", zero_point) and dtype not in INTEGER_ELEMENTS:
+        raise TypeError(f"zero_point: dtype is {dtype}, must be {format_dtypes(INTEGER_ELEMENTS)}")
     if bound is not None and not isinstance(bound, numbers.Real):
         raise TypeError(f"bound is a {type(bound).__name__}, must be a number of Python or NumPy")
     if bound is not None and not 0 < bound <= float(jnp.finfo(jnp.float32).max):
@@ -323,10 +327,10 @@ def quantize(
             f"scale, such as {tuple(range(x.ndim))} for one scale"
         )
     one = default and bound is not None
-    counts = (1,) * x.ndim if one else _counts(x.shape, 1 if default else axes, block)
+    counts = (1,) * x.ndim if one else _count_scales(x.shape, 1 if default else axes, block)
     asymmetric = bool(zero_point) or dtype in map(np.dtype, (np.uint8, ml_dtypes.uint4))
-    how = How(dtype, scale_dtype, asymmetric, counts, None if bound is None else float(bound))
-    out = quantized(with_blocks(x, counts), how)
+    spec = QuantSpec(dtype, scale_dtype, asymmetric, counts, None if bound is None else float(bound))
+    out = quantize_blocks(gather_blocked_axes(x, counts), spec)
     return QuantizedTensor(out.data, *jax.tree.map(lambda s: s.reshape(()) if one else s, (out.scale, out.zero_point)))
 
 
@@ -343,22 +347,22 @@ def quantize_nvfp4(x: Any, *, block: tuple[int, int]) -> tuple[QuantizedTensor, 
     Returns:
       The QuantizedTensor and the float32 of shape ().
     """
-    x = _floats("x", x)
+    x = _as_float32("x", x)
     _check_is_pair(block)
     absmax = jnp.max(jnp.abs(x), initial=0)
-    factor = scale_of(jnp.where(jnp.isfinite(absmax), absmax, 0), 6 * 448, np.dtype(np.float32))
+    factor = compute_scale(jnp.where(jnp.isfinite(absmax), absmax, 0), 6 * 448, np.dtype(np.float32))
     return quantize(x * (1 / factor), E2M1, block=block, scale_dtype=E4M3), factor
 
 
 @jax.custom_jvp
-def _with_tangent_of(value: jax.Array, x: jax.Array) -> jax.Array:
+def _replace_tangent(value: jax.Array, x: jax.Array) -> jax.Array:
     del x
     return value
 
 
-@_with_tangent_of.defjvp
+@_replace_tangent.defjvp
 def _tangent(primals: tuple[jax.Array, jax.Array], tangents: tuple[Any, Any]) -> tuple[jax.Array, Any]:
-    return _with_tangent_of(*primals), tangents[1]  # again, for derivatives of higher order
+    return _replace_tangent(*primals), tangents[1]  # again, for derivatives of higher order
 
 
 def fake_quantize(x: Any, dtype: Any, *, bound: float | None = None, **options: Any) -> jax.Array:
@@ -367,9 +371,9 @@ def fake_quantize(x: Any, dtype: Any, *, bound: float | None = None, **options: 
     options are those of quantize, whose axes must be given, or a block, where x has not three axes. Its tangent is x's
     own. With a bound it is 0 where abs(x) is above that; without one all of x is inside the range.
     """
-    x = checks.float_array("x", x)
+    x = checks.as_float_array("x", x)
     value = dequantize(quantize(x, dtype, bound=bound, **options), x.dtype)
-    value = versions.sharded_as(value, jax.typeof(x))
-    return _with_tangent_of(
+    value = versions.reshard_like(value, jax.typeof(x))
+    return _replace_tangent(
         value, x if bound is None else jnp.where(jnp.abs(x) > float(bound), lax.stop_gradient(x), x)
     )

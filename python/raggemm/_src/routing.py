@@ -24,14 +24,14 @@ from jax import lax
 
 from raggemm._src import checks, versions
 from raggemm._src.dtypes import FLOATS, INTEGERS
-from raggemm._src.grouped_gemm import grouped_gemm, inside_groups
+from raggemm._src.grouped_gemm import grouped_gemm, mask_grouped_rows
 from raggemm._src.tensors import GroupedTensor
 
 SCORES = {"softmax": jax.nn.softmax, "sigmoid": jax.nn.sigmoid}
 _LEAST_SUM = 1e-20  # is added to sums of scores: in all origins, for tokens whose sigmoids are all 0
 
 
-class Groups(NamedTuple):
+class ExpertGroups(NamedTuple):
     """Groups of experts, the same number in each.
 
     A token gets experts of the top_k groups with the largest sums of their `best` largest scores.
@@ -48,27 +48,29 @@ class Router(NamedTuple):
     top_k: int
     score: str
     pre_softmax: bool  # softmax is of all experts, not of the chosen ones
-    groups: Groups | None
+    groups: ExpertGroups | None
     renormalize: bool
 
     def __call__(self, logits: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
         """(weights float32, experts int32) [T,k], of float32 logits [T,E] and a bias [E] that only chooses."""
         after = self.score == "softmax" and not self.pre_softmax
         scores = logits if after else SCORES[self.score](logits)
-        experts = _largest(lax.stop_gradient(scores if bias is None else scores + bias[None]), self.top_k, self.groups)
+        experts = _choose_experts(
+            lax.stop_gradient(scores if bias is None else scores + bias[None]), self.top_k, self.groups
+        )
         weights = jnp.take_along_axis(scores, experts, 1)
         weights = jax.nn.softmax(weights) if after else weights
-        return _shares(weights) if self.renormalize else weights, experts
+        return _normalize(weights) if self.renormalize else weights, experts
 
 
-def _shares(scores: jax.Array) -> jax.Array:
+def _normalize(scores: jax.Array) -> jax.Array:
     total = scores.sum(1, keepdims=True) + _LEAST_SUM
     # Divides both by a power of two, for the gradient of a division has the square of what divides, 0 for small totals.
     scale = lax.stop_gradient(jnp.ldexp(jnp.ones_like(total), -jnp.frexp(total)[1]))
     return scores * scale / (total * scale)
 
 
-def _largest(scores: jax.Array, top_k: int, groups: Groups | None) -> jax.Array:
+def _choose_experts(scores: jax.Array, top_k: int, groups: ExpertGroups | None) -> jax.Array:
     """int32 [T,k]: where the largest of scores [T,E] are, the largest first, of equal ones that of lower index."""
     if groups is None:
         return lax.top_k(scores, top_k)[1]
@@ -82,9 +84,9 @@ def _largest(scores: jax.Array, top_k: int, groups: Groups | None) -> jax.Array:
     return jnp.take_along_axis(kept, places // size, 1) * size + places % size
 
 
-def logits_array(logits: Any) -> jax.Array:
+def as_logits(logits: Any) -> jax.Array:
     """Checked, and as float32."""
-    logits = checks.float_array("logits", logits)
+    logits = checks.as_float_array("logits", logits)
     if logits.ndim != 2 or logits.shape[1] == 0:
         raise ValueError(f"logits: shape is {logits.shape}, must be [tokens, experts], of at least one expert")
     return logits.astype(jnp.float32)
@@ -95,15 +97,15 @@ def check_top_k(name: str, top_k: int, logits: jax.Array) -> None:
         raise ValueError(f"{name} is {top_k}, must be in [1, {logits.shape[1]}], for logits are {logits.shape}")
 
 
-def bias_array(bias: Any, num_experts: int) -> jax.Array:
+def as_expert_bias(bias: Any, num_experts: int) -> jax.Array:
     """Checked, and as float32."""
-    bias = checks.float_array("expert_bias", bias)
+    bias = checks.as_float_array("expert_bias", bias)
     return checks.check_shape("expert_bias", bias, (num_experts,), why=", one for each expert").astype(jnp.float32)
 
 
-def checked_groups(
-    num_experts: int, top_k: int, groups: Groups, words: tuple[str, str] = ("top_k", "group_top_k")
-) -> Groups:
+def check_expert_groups(
+    num_experts: int, top_k: int, groups: ExpertGroups, words: tuple[str, str] = ("top_k", "group_top_k")
+) -> ExpertGroups:
     """words: what the caller calls them."""
     number, group_top_k, best = groups
     if number < 1 or num_experts % number:
@@ -113,7 +115,7 @@ def checked_groups(
     size = num_experts // number
     if top_k > group_top_k * size:
         raise ValueError(f"{words[0]} is {top_k}, but {group_top_k} groups have {group_top_k * size} experts")
-    return Groups(number, group_top_k, min(best, size))
+    return ExpertGroups(number, group_top_k, min(best, size))
 
 
 def route(
@@ -148,25 +150,29 @@ def route(
     Returns:
       weights float32 [T,k], differentiable, and experts int32 [T,k], for sort_by_expert.
     """
-    top_k = checks.integer("top_k", top_k)
-    logits = logits_array(logits)
+    top_k = checks.check_integer("top_k", top_k)
+    logits = as_logits(logits)
     check_top_k("top_k", top_k, logits)
-    checks.choice("score", score, SCORES)
-    if checks.flag("pre_softmax", pre_softmax) and score != "softmax":
+    checks.check_choice("score", score, SCORES)
+    if checks.check_bool("pre_softmax", pre_softmax) and score != "softmax":
         raise ValueError(f"pre_softmax is for score 'softmax', not {score!r}")
     if (num_groups is None) != (group_top_k is None):
         raise ValueError(f"num_groups is {num_groups} and group_top_k {group_top_k}: both are given, or neither")
     if expert_bias is not None:
         if score == "softmax" and not pre_softmax:
             raise ValueError("expert_bias is for scores of all experts: score='sigmoid', or pre_softmax=True")
-        expert_bias = bias_array(expert_bias, logits.shape[1])
+        expert_bias = as_expert_bias(expert_bias, logits.shape[1])
     groups = None
     if num_groups is not None and group_top_k is not None:
         best = 1 if expert_bias is None else 2
-        groups = Groups(checks.integer("num_groups", num_groups), checks.integer("group_top_k", group_top_k), best)
-        groups = checked_groups(logits.shape[1], top_k, groups)
-    renormalize = score == "sigmoid" and top_k > 1 if renormalize is None else checks.flag("renormalize", renormalize)
-    scaling_factor = checks.float_array("scaling_factor", scaling_factor, (*FLOATS, *INTEGERS))
+        groups = ExpertGroups(
+            checks.check_integer("num_groups", num_groups), checks.check_integer("group_top_k", group_top_k), best
+        )
+        groups = check_expert_groups(logits.shape[1], top_k, groups)
+    renormalize = (
+        score == "sigmoid" and top_k > 1 if renormalize is None else checks.check_bool("renormalize", renormalize)
+    )
+    scaling_factor = checks.as_float_array("scaling_factor", scaling_factor, (*FLOATS, *INTEGERS))
     checks.check_shape("scaling_factor", scaling_factor, ())
     weights, experts = Router(top_k, score, pre_softmax, groups, renormalize)(logits, expert_bias)
     return weights * scaling_factor.astype(jnp.float32), experts
@@ -176,7 +182,7 @@ def scores_for_loss(logits: jax.Array, top_k: int, score: str) -> jax.Array:
     """[T,E] of float32 logits; TransformerEngine's compute_aux_scores: shares of each token, but sigmoids for one
     expert a token."""
     scores = SCORES[score](logits)
-    return _shares(scores) if score == "sigmoid" and top_k > 1 else scores
+    return _normalize(scores) if score == "sigmoid" and top_k > 1 else scores
 
 
 def balance(scores: jax.Array, counts: jax.Array, top_k: int) -> jax.Array:
@@ -201,36 +207,36 @@ def load_balance_loss(logits: Any, experts: Any, *, score: str = "softmax") -> j
     Returns:
       float32 (). Its gradient is that of the scores; the choice has none.
     """
-    experts = _pairs(experts)
-    logits = logits_array(logits)
+    experts = _check_expert_ids(experts)
+    logits = as_logits(logits)
     check_top_k("experts.shape[1]", experts.shape[1], logits)
     if len(experts) != len(logits):
         raise ValueError(f"experts: shape is {experts.shape}, must have the {len(logits)} tokens of logits")
-    checks.choice("score", score, SCORES)
+    checks.check_choice("score", score, SCORES)
     top_k = experts.shape[1]
-    counts = in_order_of_experts(experts, logits.shape[1])[2]
+    counts = sort_expert_ids(experts, logits.shape[1])[2]
     return balance(scores_for_loss(logits, top_k, score), counts, top_k)
 
 
 def z_loss(logits: Any) -> jax.Array:
     """The mean over tokens of the square of logsumexp(logits [T,E]), float32 (): equation 5 of ST-MoE
     (arXiv:2202.08906)."""
-    logits = logits_array(logits)
+    logits = as_logits(logits)
     return jnp.square(jax.nn.logsumexp(logits, axis=1)).sum() / max(len(logits), 1)
 
 
-def _pairs(experts: Any) -> jax.Array:
-    return checks.check_rank("experts", checks.integer_array("experts", experts), "tokens, top_k")
+def _check_expert_ids(experts: Any) -> jax.Array:
+    return checks.check_rank("experts", checks.as_integer_array("experts", experts), "tokens, top_k")
 
 
 # Ids by experts, up to which all are compared: one loop is 30 us faster than the many of a search, for one token.
 _MOST_COMPARED = 1 << 14
 
 
-def in_order_of_experts(experts: jax.Array, num_experts: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+def sort_expert_ids(experts: jax.Array, num_experts: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """int32 (sorted ids [n], order [n], sizes [num_experts]) of ids in any shape. Those of one expert keep their order;
     those that name none become num_experts and come last."""
-    ids = versions.gathered(experts).reshape(-1)
+    ids = versions.replicate_explicit_axes(experts).reshape(-1)
     ids = jnp.where((ids >= 0) & (ids < num_experts), ids, num_experts).astype(jnp.int32)
     places, experts_there = lax.iota(jnp.int32, ids.size), jnp.arange(num_experts, dtype=jnp.int32)
     if (num_experts + 1) * ids.size < 1 << 31:
@@ -264,10 +270,10 @@ def sort_by_expert(experts: Any, num_experts: int) -> SortedRows:
         groups. With the experts of a device those of others are: experts - first, and its number of experts.
       num_experts: G, groups.
     """
-    experts = _pairs(experts)
-    num_experts = checks.count("num_experts", num_experts, 1)
+    experts = _check_expert_ids(experts)
+    num_experts = checks.check_count("num_experts", num_experts, 1)
     top_k = max(experts.shape[1], 1)
-    _, order, sizes = in_order_of_experts(experts, num_experts)
+    _, order, sizes = sort_expert_ids(experts, num_experts)
     return SortedRows(order // top_k, order % top_k, sizes, order)
 
 
@@ -276,29 +282,31 @@ def sum_dtype(*arrays: jax.Array) -> jnp.dtype:
     return jnp.dtype(jnp.float64 if any(x.dtype == jnp.float64 for x in arrays) else jnp.float32)
 
 
-def filled_rows(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
+def gather_rows(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
     """x[row_tokens], and zeros for a token from len(x) on."""
     if x.shape[0] == 0:  # jax gathers nothing from an array without rows
         return jnp.zeros((*row_tokens.shape, *x.shape[1:]), x.dtype)
     return x.at[row_tokens].get(mode="fill", fill_value=0)
 
 
-def rows_of_tokens(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
+def gather_token_rows(x: jax.Array, row_tokens: jax.Array) -> jax.Array:
     """filled_rows by way of float32, in which the gradient is summed then."""
-    return filled_rows(versions.gathered(x).astype(sum_dtype(x)), row_tokens).astype(x.dtype)
+    return gather_rows(versions.replicate_explicit_axes(x).astype(sum_dtype(x)), row_tokens).astype(x.dtype)
 
 
-def _checked_rows(rows: Any, tokens: Any, weights: Any, slots: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+def _check_rows(rows: Any, tokens: Any, weights: Any, slots: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The operands of combine."""
-    rows, given = checks.float_array("rows", rows), {"row_tokens": checks.integer_array("row_tokens", tokens)}
+    rows, given = checks.as_float_array("rows", rows), {"row_tokens": checks.as_integer_array("row_tokens", tokens)}
     checks.check_rank("rows", rows, "M,H")
     if weights is not None:
-        given["row_weights"] = checks.float_array("row_weights", weights)
+        given["row_weights"] = checks.as_float_array("row_weights", weights)
     if slots is not None:
-        given["row_slots"] = checks.integer_array("row_slots", slots)
+        given["row_slots"] = checks.as_integer_array("row_slots", slots)
     for name, x in given.items():
         checks.check_shape(name, x, rows.shape[:1], why=f", one for each of rows {rows.shape}")
-    return versions.gathered(rows), {name: versions.gathered(x) for name, x in given.items()}
+    return versions.replicate_explicit_axes(rows), {
+        name: versions.replicate_explicit_axes(x) for name, x in given.items()
+    }
 
 
 def combine(
@@ -331,24 +339,24 @@ def combine(
     Returns:
       [T,H], differentiable in rows and row_weights, in forward and reverse mode of every order.
     """
-    num_tokens = checks.count("num_tokens", num_tokens, 0)
-    rows, given = _checked_rows(rows, row_tokens, row_weights, row_slots)
+    num_tokens = checks.check_count("num_tokens", num_tokens, 0)
+    rows, given = _check_rows(rows, row_tokens, row_weights, row_slots)
     tokens, weights = given["row_tokens"], given.get("row_weights", jnp.ones((), jnp.float32))
     dtype = checks.result_dtype(preferred_element_type, rows.dtype, FLOATS)
 
     sums = sum_dtype(rows, weights)
     weights, takes_part = weights.astype(sums), (tokens >= 0) & (tokens < num_tokens)
     if group_sizes is not None:
-        inside = inside_groups(len(rows), group_sizes)
+        inside = mask_grouped_rows(len(rows), group_sizes)
         weights, takes_part = weights * inside.astype(sums), takes_part & (inside != 0)
     # 0 for rows that take no part, or their gradients would be 0 times NaN.
     weights = jnp.where(takes_part, weights, 0)
     tokens = jnp.where(takes_part, tokens, num_tokens).astype(jnp.int32)
-    return sums_of_tokens(rows, weights, tokens, num_tokens, dtype, given.get("row_slots"))
+    return sum_token_rows(rows, weights, tokens, num_tokens, dtype, given.get("row_slots"))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
-def sums_of_tokens(
+def sum_token_rows(
     rows: jax.Array, weights: jax.Array, tokens: jax.Array, num_tokens: int, dtype: Any, slots: jax.Array | None = None
 ) -> jax.Array:
     """combine of rows whose token may be num_tokens, which is none: a product with a group for each token. It is up to
@@ -361,7 +369,7 @@ def sums_of_tokens(
     return out.reshape(num_tokens, rows.shape[1]).astype(dtype)
 
 
-@sums_of_tokens.defjvp
+@sum_token_rows.defjvp
 def _sums_jvp(num_tokens: int, dtype: Any, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     """The tangent adds rows where they belong, for the transpose of that is a gather, and not a permutation of rows,
     which is a scatter."""
@@ -370,4 +378,4 @@ def _sums_jvp(num_tokens: int, dtype: Any, primals: Any, tangents: Any) -> tuple
     out = jnp.zeros((num_tokens, rows.shape[1]), weights.dtype)
     if num_tokens:  # jax gathers nothing from an array without rows
         out = out.at[tokens].add(terms, mode="drop")
-    return sums_of_tokens(rows, weights, tokens, num_tokens, dtype, slots), out.astype(dtype)
+    return sum_token_rows(rows, weights, tokens, num_tokens, dtype, slots), out.astype(dtype)

@@ -23,8 +23,8 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from raggemm._src import versions
-from raggemm._src.call import COLUMN_BLOCKS, OPTIONAL, PACKED, Call, Mode, OptionalOperand, Storage, Term
-from raggemm._src.dtypes import compute_dtype, elements_of_a_byte
+from raggemm._src.call import COLUMN_BLOCKS, OPTIONAL, PACKED, Call, Mode, OperandRole, OptionalOperand, Storage
+from raggemm._src.dtypes import compute_dtype, elements_per_byte
 from raggemm._src.primitive import grouped_gemm_p
 
 _PRIORITY = ("problem", "replica", "group", "n", "m", "k")
@@ -56,7 +56,7 @@ def is_enabled() -> bool:
         return False
 
 
-def _matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str], set[str]]:
+def _name_matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str], set[str]]:
     """Names of the axes behind the first two, and those of them that cannot be divided."""
     if storage.first is not None and storage.last is not None:
         return [""], set()
@@ -76,16 +76,16 @@ class _Axes(NamedTuple):
     parts: dict[str, int]  # extent of a named axis, in elements, blocks or bytes, that its devices must divide
 
 
-def _named_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) -> _Axes:
+def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) -> _Axes:
     summed = {"k", "replica"} if call.mode is Mode.RAGGED_K else {"k"}
     whole = set() if call.mode is Mode.UNIFORM else {"group"}  # axes that each device needs all of
     optional = [operand for operand in OPTIONAL if operand.name in call.operands]
-    if call.activation or any(operand.term is Term.ADDED for operand in optional):
+    if call.activation or any(operand.role is OperandRole.ADDEND for operand in optional):
         whole |= summed
     matrices = []
     for name, left, right in (("lhs", "m", "k"), ("rhs", "k", "n"), ("out", "m", "n")):
         storage = call.storages[name]
-        axes, ragged = _matrix_axes(storage, (right, left) if storage.trans else (left, right))
+        axes, ragged = _name_matrix_axes(storage, (right, left) if storage.trans else (left, right))
         whole |= ragged
         second = "group" if storage.per_group else "" if storage.shared else "replica"
         matrices.append(["problem", second, *axes])
@@ -94,7 +94,7 @@ def _named_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...])
     shapes = [x.shape for x in operands]
 
     def optional_axes(operand: OptionalOperand, shape: tuple[int, ...]) -> list[str]:
-        if len(shape) == 4 and operand.term is Term.FACTOR:
+        if len(shape) == 4 and operand.role is OperandRole.QUANT_PARAM:
             axes = lhs if operand.side == "lhs" else rhs
             return axes if len(axes) == 4 else [*axes[:2], axes[3], ""]  # the columns of a block stay together
         return list(operand.axes) or out
@@ -106,7 +106,7 @@ def _named_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...])
         if extent != 1:
             parts[axis] = math.gcd(parts.get(axis, 0), extent)
     for axes, x in zip((lhs, rhs), operands, strict=False):
-        parts[axes[-1]] = math.gcd(parts.get(axes[-1], 0), x.shape[-1] // elements_of_a_byte(x.dtype))
+        parts[axes[-1]] = math.gcd(parts.get(axes[-1], 0), x.shape[-1] // elements_per_byte(x.dtype))
     whole |= {axis for axis, count in parts.items() if count == 1}
 
     def divisible(axes, shape):
@@ -116,7 +116,7 @@ def _named_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...])
     return _Axes(named, result, summed - whole, parts)
 
 
-def _assignment(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) -> dict[str, tuple[str, ...]]:
+def _assign_mesh_axes(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) -> dict[str, tuple[str, ...]]:
     """The axes of the mesh that divide each named axis: those of the first array that has any and where it comes out
     even. None is used twice."""
     used: set[str] = set()
@@ -133,7 +133,7 @@ def _assignment(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) ->
     return assigned
 
 
-def _on_each_device(call: Call, function: Callable[..., jax.Array], summed_over: tuple[str, ...]):
+def _per_device_function(call: Call, function: Callable[..., jax.Array], summed_over: tuple[str, ...]):
     if not summed_over:
         return functools.partial(function, call=call)
 
@@ -144,7 +144,7 @@ def _on_each_device(call: Call, function: Callable[..., jax.Array], summed_over:
     return partial_sums
 
 
-def _rule(axes: _Axes) -> dict[str, Any]:
+def _sharding_rule(axes: _Axes) -> dict[str, Any]:
     """The arguments of def_partition that tell the partitioner which axes belong together. Those of one name may differ
     in extent, where one counts blocks; of compound names the partitioner would split an axis of the mesh, which jax
     cannot read."""
@@ -159,18 +159,20 @@ def _rule(axes: _Axes) -> dict[str, Any]:
     }
 
 
-def partitioned(call: Call, function: Callable[..., jax.Array], operands: Sequence[Any], out_shape: tuple[int, ...]):
+def make_partitionable(
+    call: Call, function: Callable[..., jax.Array], operands: Sequence[Any], out_shape: tuple[int, ...]
+):
     """Returns the custom call as a function that the partitioner can divide.
 
     function: the custom call of flat operands and `call`. Options are fixed in it, for the partitioner calls it while
     compiling, when others may be in effect.
     """
-    axes = _named_axes(call, operands, out_shape)
+    axes = _name_axes(call, operands, out_shape)
 
     def shardings(mesh, args, out):
         arrays = [(names, x) for names, x in zip(axes.operands, args, strict=True)]
         arrays = [arrays[1], arrays[0], (axes.out, out), *arrays[2:]]  # weights first, which cost most to move
-        assigned = _assignment(axes, mesh, arrays)
+        assigned = _assign_mesh_axes(axes, mesh, arrays)
         specs = [
             NamedSharding(mesh, PartitionSpec(*[assigned.get(name) for name in names]))
             for names in (*axes.operands, axes.out)
@@ -179,7 +181,7 @@ def partitioned(call: Call, function: Callable[..., jax.Array], operands: Sequen
 
     def partition(mesh, args, out):
         operands, result, summed_over = shardings(mesh, args, out)
-        return mesh, _on_each_device(call, function, summed_over), result, operands
+        return mesh, _per_device_function(call, function, summed_over), result, operands
 
     def infer(mesh, args, out):
         return shardings(mesh, args, out)[1]
@@ -188,5 +190,5 @@ def partitioned(call: Call, function: Callable[..., jax.Array], operands: Sequen
     def divisible(*args):
         return function(*args, call=call)
 
-    divisible.def_partition(partition, infer_sharding_from_operands=infer, **_rule(axes))
+    divisible.def_partition(partition, infer_sharding_from_operands=infer, **_sharding_rule(axes))
     return divisible

@@ -17,10 +17,10 @@ import numpy as np
 from jax import lax
 
 from raggemm._src.call import STRIDED
-from raggemm._src.dtypes import FLOATS, QUANTIZED, elements_of_a_byte
+from raggemm._src.dtypes import FLOATS, QUANTIZED, elements_per_byte
 
 
-def _text(x: Any) -> str:
+def _summarize(x: Any) -> str:
     """dtype[shape] of an array or what stands for one, the repr of all else that a pytree may hold."""
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     if isinstance(x, Container) or dtype is None or not isinstance(shape, tuple):
@@ -32,7 +32,7 @@ class Container:
     """Base of dataclasses: shows shapes and no numbers, and is saved by flax.serialization as a dict of its fields."""
 
     def __repr__(self) -> str:
-        parts = (f"{name}={_text(x)}" for name, x in _fields(self).items() if x is not None)
+        parts = (f"{name}={_summarize(x)}" for name, x in _fields(self).items() if x is not None)
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def __post_init__(self) -> None:
@@ -41,19 +41,19 @@ class Container:
         flax = sys.modules.get("flax.serialization")
         # Without to_bytes it is being imported, by another thread.
         if flax is not None and hasattr(flax, "to_bytes") and not flax.is_serializable(type(self)):
-            flax.register_serialization_state(type(self), _state, _restored, override=True)
+            flax.register_serialization_state(type(self), _save, _restore, override=True)
 
 
 def _fields(x: Any) -> dict[str, Any]:
     return {field.name: getattr(x, field.name) for field in dataclasses.fields(x)}
 
 
-def _state(x: Any) -> dict[str, Any]:
+def _save(x: Any) -> dict[str, Any]:
     to_state = sys.modules["flax.serialization"].to_state_dict
     return {name: to_state(part) for name, part in _fields(x).items()}
 
 
-def _restored(target: Any, state: dict[str, Any]) -> Any:
+def _restore(target: Any, state: dict[str, Any]) -> Any:
     """Returns the saved dataclass, its static fields too; nested ones are as the target's."""
     own = _fields(target)
     if set(own) != set(state):
@@ -69,7 +69,7 @@ def _is_array(index: Any) -> bool:
     return jnp.issubdtype(index.dtype, jnp.integer) or (index.dtype == bool and index.ndim == 1)
 
 
-def _checked_index(index: Any, extent: int) -> Any:
+def _check_index(index: Any, extent: int) -> Any:
     """Returns the index if an array takes it along axis 0."""
     if isinstance(index, int | np.integer) and not isinstance(index, bool):
         if not -extent <= index < extent:
@@ -86,14 +86,14 @@ def as_bits(x: jax.Array) -> jax.Array:
     """Elements of quantized formats as integers, for whatever moves floats of eight bits may change a NaN."""
     if x.dtype in FLOATS or x.dtype not in QUANTIZED:
         return x
-    return lax.bitcast_convert_type(x, {1: jnp.uint8, 2: jnp.uint4, 4: jnp.uint2}[elements_of_a_byte(x.dtype)])
+    return lax.bitcast_convert_type(x, {1: jnp.uint8, 2: jnp.uint4, 4: jnp.uint2}[elements_per_byte(x.dtype)])
 
 
-def _taken(x: Any, index: Any) -> Any:
+def _take(x: Any, index: Any) -> Any:
     return (jnp.asarray(x) if isinstance(index, jax.Array) else x)[index]
 
 
-def _elements(data: Any, index: Any) -> Any:
+def _index_elements(data: Any, index: Any) -> Any:
     """Have no derivative, which would be lost here."""
     if isinstance(data, np.ndarray) and not isinstance(index, jax.Array):
         return data[index]
@@ -101,13 +101,13 @@ def _elements(data: Any, index: Any) -> Any:
     return bits if bits.dtype == data.dtype else lax.bitcast_convert_type(bits, data.dtype)
 
 
-def indexed(data: Any, factors: dict[str, Any], index: Any) -> tuple[Any, dict[str, Any]]:
+def index_tensor(data: Any, factors: dict[str, Any], index: Any) -> tuple[Any, dict[str, Any]]:
     """data[index] along axis 0, and the factors, in any shape that a QuantizedTensor's scale may have, that belong to
     it."""
     shape = jnp.shape(data)
     if not shape:
         raise IndexError("data has no axis to index")
-    index = _checked_index(index, shape[0])
+    index = _check_index(index, shape[0])
     drops = not isinstance(index, slice) and np.ndim(index) == 0
 
     def of_factor(name: str, factor: Any) -> Any:
@@ -115,12 +115,12 @@ def indexed(data: Any, factors: dict[str, Any], index: Any) -> tuple[Any, dict[s
         if own == ():
             return factor
         if own[0] == shape[0] and (len(own) == len(shape) or len(own) == 1 < len(shape) - 1):
-            return _taken(factor, index)
+            return _take(factor, index)
         if own[0] == 1 and len(own) == len(shape):
-            return _taken(factor, 0) if drops else factor
+            return _take(factor, 0) if drops else factor
         raise IndexError(f"{name}: shape is {own} with data {shape}, of which no index along axis 0 takes a part")
 
-    return _elements(data, index), {name: of_factor(name, x) for name, x in factors.items()}
+    return _index_elements(data, index), {name: of_factor(name, x) for name, x in factors.items()}
 
 
 # Version of the layout of PackedWeights; another layout gets another number.
@@ -165,7 +165,7 @@ class QuantizedTensor(Container):
     zero_point: Any = None
 
     def __getitem__(self, index: Any) -> "QuantizedTensor":
-        data, factors = indexed(self.data, {"scale": self.scale, "zero_point": self.zero_point}, index)
+        data, factors = index_tensor(self.data, {"scale": self.scale, "zero_point": self.zero_point}, index)
         return QuantizedTensor(data, **factors)
 
     def __len__(self) -> int:

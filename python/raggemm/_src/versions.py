@@ -22,20 +22,20 @@ def _vary(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     return lax.pvary(x, axes)  # type: ignore[attr-defined]  # gone in 0.10
 
 
-def varying(x: jax.Array, axes: Iterable[str]) -> jax.Array:
+def mark_varying(x: jax.Array, axes: Iterable[str]) -> jax.Array:
     """x, which to the enclosing shard_map may differ between devices along `axes`, if it did not before."""
     missing = frozenset(axes) - _varying_axes(x)
     return _vary(x, tuple(sorted(missing))) if missing else x
 
 
-def gathered(x: jax.Array) -> jax.Array:
+def replicate_explicit_axes(x: jax.Array) -> jax.Array:
     """x without the sharding that an explicit mesh gave it, which its gradient then has again."""
     if all(axis is None for axis in jax.typeof(x).sharding.spec):
         return x
     return jax.sharding.reshard(x, PartitionSpec(*[None] * x.ndim))
 
 
-def varying_alike(arrays: list[jax.Array]) -> list[jax.Array]:
+def promote_vma(arrays: list[jax.Array]) -> list[jax.Array]:
     """The same arrays as one call can take them: varying along the same axes of a shard_map. The transpose of what is
     inserted here sums the gradient of a replicated operand over the devices."""
     axes = [_varying_axes(x) for x in arrays]
@@ -54,7 +54,7 @@ def primitives_that_need_devices() -> set:
     return prim_requires_devices_during_lowering
 
 
-def divides_programs(ctx) -> bool:
+def partitions_program(ctx) -> bool:
     """Returns True if the compiler divides programs that are lowered in this context over the devices of one mesh.
 
     False under shard_map, on one device, and for jax.export, which cannot keep the rule.
@@ -66,7 +66,7 @@ def divides_programs(ctx) -> bool:
     return getattr(axes, "abstract_mesh", None) is not None and not context.lowering_parameters.for_export
 
 
-def sharded_as(x: jax.Array, aval: Any) -> jax.Array:
+def reshard_like(x: jax.Array, aval: Any) -> jax.Array:
     """x, which is replicated, sharded as the type of another array is on a mesh with explicit axes."""
     spec = aval.sharding.spec
     return x if all(axis is None for axis in spec) else jax.sharding.reshard(x, spec)
@@ -77,7 +77,7 @@ def override_was_tested() -> bool:
     return (0, 8, 1) <= jax.__version_info__[:3] < (0, 13)
 
 
-def ragged_dot_of_jax() -> tuple[Any, Any]:
+def jax_ragged_dot() -> tuple[Any, Any]:
     """JAX' primitive ragged_dot_general, and the function of its arguments and parameters that is its default
     lowering. Both are private; RuntimeError where this jax has them not."""
     from jax._src.lax import lax as private  # not above, for only the override may fail with it
