@@ -44,7 +44,7 @@ WRONG = {
         "topk is 3, but 1 groups have 2 experts"),
     "dimension numbers": (lambda: lax.ragged_dot_general(X, W, SIZES, None), TypeError,
         "ragged_dot_dimension_numbers: is a NoneType"),
-    "what is described": (lambda: raggemm.describe(3), TypeError, "function is a int, must be what can be called"),
+    "what is described": (lambda: raggemm.describe(3), TypeError, "function is a int, must be callable"),
     "partitioning": (lambda: raggemm.enable_partitioning(None), TypeError, "enabled is None, must be True or False"),
     "override": (lambda: raggemm.enable_ragged_dot_override("no"), TypeError, "enabled is 'no', must be True or False"),
     "two of float8_e5m2": (lambda: raggemm.gmm(QuantizedTensor(WIDE["lhs"]), QuantizedTensor(WIDE["rhs"]), SIZES),
@@ -138,7 +138,7 @@ IN_BYTES = {
 
 @pytest.mark.parametrize("call", IN_BYTES.values(), ids=IN_BYTES)
 def test_the_error_for_two_elements_in_a_byte_names_int4(call):
-    hint = r"; u?int8 is one element in each byte: if a byte holds two elements of 4 bits, make int4 or uint4 of them"
+    hint = r"; u?int8 has one element in each byte: if a byte holds two elements of 4 bits, convert the array to int4"
     with pytest.raises((TypeError, ValueError), match=hint):
         jax.eval_shape(call)
 

@@ -1,12 +1,14 @@
-"""JVP and transpose rules. The product is linear in each operand and its derivatives are products of the same family,
+"""JVP and transpose rules of grouped_gemm.
 
-    d out = d lhs x rhs + lhs x d rhs,    ct lhs = ct out x rhs^T,    ct rhs = lhs^T x ct out,
+The product is linear in each operand, and its derivatives are grouped GEMMs, too:
 
-so that two rules which call the primitive again give forward and reverse mode of every order. Transposes are flags
-of the storage, never copies.
+    d out = d lhs x rhs + lhs x d rhs,    ct lhs = ct out x rhs^T,    ct rhs = lhs^T x ct out
 
-A scale or zero point of a quantized operand is [P, second axis of the operand or 1, blocks of rows, blocks of columns]
-if it is of blocks, else [P,1|R,G].
+Both rules bind the primitive again, which gives forward and reverse mode of every order. Transposes are flags of the
+storage, never copies.
+
+A scale or zero point of a quantized operand is [P,1|R,G], or has one value per block of the matrix. It is then
+[P, second axis of the matrix or 1, rows of blocks, columns of blocks].
 """
 
 import dataclasses
@@ -34,14 +36,17 @@ from raggemm._src.primitive import bind, grouped_gemm_p, needs_one_group, replic
 
 
 def _find_groups(sizes: jax.Array, extent: int) -> jax.Array:
-    """[P,R,extent]: which group a row, or column, is of; G behind the last."""
+    """Returns [P,R,extent]: the group of each row or column, and G behind the last group."""
     ends = jnp.cumsum(sizes, -1)
     rows = jnp.arange(extent, dtype=ends.dtype)
     return jax.vmap(jax.vmap(lambda x: jnp.searchsorted(x, rows, side="right")))(ends)
 
 
 def _ragged_axis(call: Call, args: Arguments, side: str) -> tuple[int, jax.Array] | None:
-    """The axis of an operand that groups divide, and for each row or column of it which group of the factor."""
+    """Returns the axis of lhs or rhs that groups divide, and the processed group of each index on it.
+
+    Returns None if no axis is ragged.
+    """
     storage, x = call.storages[side], getattr(args, side)
     if storage.per_group or storage.shared:
         return None
@@ -52,7 +57,7 @@ def _ragged_axis(call: Call, args: Arguments, side: str) -> tuple[int, jax.Array
 
 
 def broadcast_scale(call: Call, args: Arguments, side: str, values: jax.Array) -> jax.Array:
-    """The factor of each element of an operand; broadcasts against it."""
+    """Returns scales (or zero points) in a shape that broadcasts against lhs or rhs."""
     if values.ndim == 4:
         shape = getattr(args, side).shape
         for axis in (2, 3):
@@ -71,7 +76,7 @@ def broadcast_scale(call: Call, args: Arguments, side: str, values: jax.Array) -
 
 
 def reduce_to_scale(call: Call, args: Arguments, side: str, x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """The sums over the elements of an operand that share a factor of this shape."""
+    """Sums x over the elements that share a scale. x has the shape of lhs or rhs, the result that of the scale."""
     if len(shape) == 4:
         for axis in (2, 3):
             x = x.reshape(*x.shape[:axis], shape[axis], x.shape[axis] // shape[axis], *x.shape[axis + 1 :]).sum(
@@ -92,17 +97,17 @@ def _compute_dtype(call: Call, args: Arguments):
 
 
 def _multiply_sizes(rows: jax.Array, cols: jax.Array) -> jax.Array:
-    """Elements of each group; -1, which the library refuses, where they would hide a negative size or overflow."""
+    """Returns rows * cols. A product that hides a negative size or overflows is -1, which the library rejects."""
     elements = rows * cols
     is_wrong = (rows < 0) | (cols < 0) | ((cols > 0) & (elements // jnp.maximum(cols, 1) != rows))
     return jnp.where(is_wrong, jnp.int32(-1).astype(elements.dtype), elements)
 
 
 def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.Array:
-    """Values [P,1|R,G,w] of each group at the elements of out, zero where no group is; broadcasts against out.
+    """Broadcasts values [P,1|R,G,w] of each group against out. Elements of no group are zero.
 
-    Along a ragged axis it is itself a product, of ones with the values, so that its transpose is a ragged-K sum in
-    the order of the bits rule. w is 1 but for ragged M, uniform and ragged K.
+    Along a ragged axis the result is a product of ones with the values. Its transpose is then a ragged-K product, which
+    sums in the order that fixes the bits. w is 1 unless the mode is ragged M, uniform or ragged K.
     """
     shape = call.out_shape(args)
     match call.mode:
@@ -117,18 +122,19 @@ def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> 
             sizes, length, shape = args.sizes(call.out.last), shape[3], (*shape[:2], 1, shape[3])
         case Mode.ALL_RAGGED:
             sizes, length = _multiply_sizes(args.sizes(call.out.first), args.sizes(call.out.last)), shape[2]
-    index = call.out.last if call.mode is Mode.RAGGED_N else call.out.first  # all ragged: the first of two
+    # Errors of the call name one dims array. For all ragged it is the first of two.
+    index = call.out.last if call.mode is Mode.RAGGED_N else call.out.first
     assert index is not None
     optional = args.select(OperandRole.GROUP_OFFSET).optional
     p, r, groups, width = values.shape
-    if r != 1:  # the replicas differ, so that each becomes a problem
+    if r != 1:  # replicas have different values, so each becomes a problem
         sizes = replicas_to_problems(sizes, r)
         optional = {name: replicas_to_problems(x, r) for name, x in optional.items()}
     values = values.reshape(p * r, groups, 1, width)
     ones = jnp.ones((*sizes.shape[:2], length, 1), _compute_dtype(call, args))
     rows, names = Storage(first=0), call.dims_names[index : index + 1]
-    broadcast_scale = Call(lhs=rows, rhs=Storage(), out=rows, dtype=dtype, dims_names=names)
-    return bind(broadcast_scale, Arguments(ones, values, (sizes,), optional)).reshape(shape)
+    call = Call(lhs=rows, rhs=Storage(), out=rows, dtype=dtype, dims_names=names)
+    return bind(call, Arguments(ones, values, (sizes,), optional)).reshape(shape)
 
 
 def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.Array:
@@ -138,8 +144,10 @@ def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.
 
 
 def _mask_processed(call: Call, args: Arguments) -> jax.Array:
-    """1 where an element of out is one of a processed group, else 0; NaN where that is wrong and on_error says so.
-    Broadcasts against out."""
+    """Returns 1 for elements of processed groups and 0 for others. Broadcasts against out.
+
+    With on_error="nan", wrong group sizes give NaN.
+    """
     if call.mode in (Mode.UNIFORM, Mode.RAGGED_K):
         return jnp.ones(())
     groups = args.rhs.shape[1] if call.mode is Mode.RAGGED_M else args.dims[0].shape[2]
@@ -164,32 +172,32 @@ def _alpha_tangent(call: Call, args: Arguments, dalpha: jax.Array) -> jax.Array:
 
 
 def _beta_tangent(call: Call, args: Arguments, dbeta: jax.Array) -> jax.Array:
-    # Zero times what c holds where no group is could be a NaN.
+    # Elements of c outside of all groups may be infinite or NaN.
     c = jnp.where(_mask_processed(call, args) != 0, args.optional["c"], 0)
     return _scale(call, args, dbeta, c).astype(call.dtype)
 
 
 def _bias_tangent(call: Call, args: Arguments, dbias: jax.Array) -> jax.Array:
-    broadcast_scale = _broadcast_to_out(call, args, dbias, call.dtype)
-    return jnp.broadcast_to(broadcast_scale, call.out_shape(args))
+    tangent = _broadcast_to_out(call, args, dbias, call.dtype)
+    return jnp.broadcast_to(tangent, call.out_shape(args))
 
 
 _TANGENTS = {"c": _c_tangent, "bias": _bias_tangent, "alpha": _alpha_tangent, "beta": _beta_tangent}
 
 
 def _bind_activation(call: Call, result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
-    """Applies the activation of the custom call to a float32 result, as a product without terms and with c and a gate.
+    """Applies the activation of the custom call to a float32 result. Binds a product with K = 0, c and a gate.
 
-    So a derivative has the value, to the bit, without its products a second time.
+    A derivative thus returns the same bits as the call, and does not compute the product twice.
     """
     rows, columns = math.prod(result.shape[:-1]), result.shape[-1]
     shape = (1, 1, rows, columns)
     values = jnp.ones(shape, jnp.float32) if gate is None else result.reshape(shape)
     gate = (result if gate is None else gate).reshape(shape)
     matrix = Storage()
-    of_none = Call(lhs=matrix, rhs=matrix, out=matrix, dtype=jnp.dtype(jnp.float32), activation=call.activation)
+    empty = Call(lhs=matrix, rhs=matrix, out=matrix, dtype=jnp.dtype(jnp.float32), activation=call.activation)
     lhs, rhs = jnp.zeros((1, 1, rows, 0), jnp.float32), jnp.zeros((1, 1, 0, columns), jnp.float32)
-    return bind(of_none, Arguments(lhs, rhs, (), {"c": values, "gate": gate})).reshape(result.shape)
+    return bind(empty, Arguments(lhs, rhs, (), {"c": values, "gate": gate})).reshape(result.shape)
 
 
 def _activated_jvp(primals, tangents, call: Call):
@@ -200,7 +208,7 @@ def _activated_jvp(primals, tangents, call: Call):
         return out, ad.Zero(jax.typeof(out).to_tangent_aval())
 
     def pre_activation(*values: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        """The result, and the gate, in float32."""
+        """Returns the result before the activation, and the gate, in float32."""
         flat = list(primals)
         for i, value in zip(argnums, values, strict=True):
             flat[i] = value
@@ -214,7 +222,7 @@ def _activated_jvp(primals, tangents, call: Call):
     (result, gate), (result_dot, gate_dot) = jax.jvp(pre_activation, [primals[i] for i in argnums], dots)
     args = call.unflatten(primals)
     processed = True if gate is None and "c" not in args.optional else _mask_processed(call, args) != 0
-    # Outside of all groups neither a gate nor c takes part.
+    # Elements outside of all groups get neither the gate nor c.
     inside = [x if processed is True else jnp.where(processed, x, 0) for x in (result, gate) if x is not None]
     out = jnp.where(processed, _bind_activation(call, *inside), result)
 
@@ -241,7 +249,7 @@ def _jvp(primals, tangents, *, call: Call):
         dot = dots.optional[operand.name]
         if operand.role in (OperandRole.GROUP_OFFSET, OperandRole.ROW_INDEX) or isinstance(dot, ad.Zero):
             continue
-        if operand.role is OperandRole.QUANT_PARAM:  # a scale, in which the product is linear
+        if operand.role is OperandRole.QUANT_PARAM:  # a scale: the product is linear in it
             terms.append(bind(call, product._replace(optional={**product.optional, operand.name: dot})))
         else:
             terms.append(_TANGENTS[operand.name](call, args, dot))
@@ -251,9 +259,9 @@ def _jvp(primals, tangents, *, call: Call):
 
 
 def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
-    """The product that is the gradient of an operand, and whether ct out is its lhs."""
+    """Returns the product that is the gradient of lhs or rhs, and True if ct out is its lhs."""
     wanted, kept = (call.lhs, call.rhs) if to_lhs else (call.rhs, call.lhs)
-    # Stored transposed, the gradient is the transposed product: factors swapped, each transposed once more.
+    # The gradient of a transposed operand is the transposed product: operands swapped, and each transposed.
     ct = call.out._replace(trans=wanted.trans)
     kept = kept if wanted.trans else kept.transposed()
     ct_is_lhs = to_lhs != wanted.trans
@@ -270,8 +278,11 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
 
 
 def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> jax.Array:
-    """[P,R,M,1], by row_index: 0, or NaN where an index is wrong and nothing raises. It is a product of no terms, whose
-    call checks the indices in a gradient for which XLA leaves the product itself out."""
+    """Returns zeros [P,R,M,1], or NaN for wrong indices with on_error="nan".
+
+    Binds a product with K = 0 that checks row_index. Without it XLA may drop the check from a gradient, together with
+    the unused product.
+    """
     p, r = args.optional["row_index"].shape[0], call.out_shape(args)[1]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((p, r, tokens, 0), (p, groups, 0, 1)))
     check = dataclasses.replace(call, rhs=Storage(), dtype=lhs.dtype, precision="", overwrites_c=False)
@@ -279,9 +290,11 @@ def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> j
 
 
 def _sum_rows_by_index(rows: jax.Array, index: jax.Array, weights: jax.Array, count: int) -> jax.Array:
-    """[P,R,count,K] of rows [P,R,M,K]: the sums, by weights [P,R,M,1], of those of each index; those of index `count`
-    take no part. A product with a group for each index, up to seven times as fast as XLA:CPU, which adds rows where
-    they belong one by one."""
+    """Returns [P,R,count,K]: for each index the sum of its rows [P,R,M,K], weighted by weights [P,R,M,1].
+
+    Rows with index `count` are ignored. The sum is a ragged-K product with one group per index. It is up to seven times
+    as fast as a scatter-add of XLA:CPU, which adds rows one by one.
+    """
     p, r, m, k = rows.shape
     index = index.reshape(p * r, m)
     sizes = jax.vmap(lambda i: jnp.zeros(count, jnp.int32).at[i].add(1, mode="drop"))(index)
@@ -293,14 +306,14 @@ def _sum_rows_by_index(rows: jax.Array, index: jax.Array, weights: jax.Array, co
 
 
 def _row_index_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
-    """Returns the cotangent of lhs or rhs of a call with row_index. A row of lhs gets the sum over its uses."""
+    """Returns the cotangent of lhs or rhs of a call with row_index. A row of lhs gets the sum over all its uses."""
     p, r, tokens, k = (aval if to_lhs else args.lhs).shape
     both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
     wrong = _check_row_index(call, both, tokens, both.rhs.shape[1])
     optional = dict(args.optional)
     index = optional.pop("row_index")
     args = args._replace(optional=optional)
-    # One that is of no processed group may be any, and is beyond the last row.
+    # Indices of rows in no processed group are not checked. They become `tokens`, one past the last row.
     index = jnp.broadcast_to(jnp.where((index >= 0) & (index < tokens), index, tokens), (p, r, index.shape[2]))
     if not to_lhs:
         index = jnp.where(jnp.isnan(wrong[..., 0]), tokens, index)
@@ -316,7 +329,7 @@ def _row_index_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: boo
 
 
 def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
-    """Returns the cotangent of lhs or rhs, of which only the aval is known. The other one is an array."""
+    """Returns the cotangent of lhs or rhs, whose aval is `aval`. The other operand is an array."""
     if "row_index" in args.optional:
         return _row_index_cotangent(ct, call, args, to_lhs, aval)
     kept = args.rhs if to_lhs else args.lhs
@@ -324,23 +337,23 @@ def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
     optional = dict(args.select(OperandRole.ALPHA, OperandRole.GROUP_OFFSET).optional)
     alpha = optional.get("alpha")
     if alpha is not None and (needs_one_group(gradient) or (gradient.mode is Mode.RAGGED_K and alpha.shape[1] != 1)):
-        # A sum over what alpha tells apart.
+        # The gradient sums over elements with different alpha, so alpha is applied to ct first.
         both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
         ct = _scale(call, both, optional.pop("alpha"), ct)
     for operand in args.select(OperandRole.QUANT_PARAM).given:
         if operand.side == ("rhs" if to_lhs else "lhs"):
             values = args.optional[operand.name]
             if gradient.mode is Mode.RAGGED_K and not operand.is_per_block(values) and values.shape[1] != 1:
-                values = broadcast_scale(call, args, operand.side, values)  # replicas are summed: a block for each row
+                values = broadcast_scale(call, args, operand.side, values)  # replicas are summed: one value per row
             optional[operand.name.replace(operand.side, "rhs" if ct_is_lhs else "lhs")] = values
     if call.precision:
-        ct = ct.astype(kept.dtype)  # exact, for out is not wider
+        ct = ct.astype(kept.dtype)  # exact, because out is not wider
     lhs, rhs = (ct, kept) if ct_is_lhs else (kept, ct)
     return bind(gradient, Arguments(lhs, rhs, args.dims, optional))
 
 
 def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> jax.Array:
-    """Returns the cotangent of a scale: its operand's times the elements, summed over all that share a value."""
+    """Returns the cotangent of a scale: the operand's cotangent times its elements, summed over each scale's block."""
     side, aval = name[:3], args.optional[name].aval
     data = args.lhs if side == "lhs" else args.rhs
     dtype = _compute_dtype(call, args)
@@ -353,7 +366,7 @@ def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> j
 
 
 def _transpose_column_blocks(ct, lhs, rhs, *others, call: Call):
-    """Returns the cotangents of a call whose rhs is in column blocks, by way of the unpacked rhs."""
+    """Returns the cotangents of a call whose rhs is in column blocks. Unpacks rhs first."""
     columns, strided = call.rhs.columns, dataclasses.replace(call, rhs=Storage())
     if not ad.is_undefined_primal(rhs):
         return _transpose(ct, lhs, from_column_blocks(rhs, columns), *others, call=strided)
@@ -376,7 +389,7 @@ def _transpose(ct, *flat, call: Call):
             return cotangents
     to_lhs = ad.is_undefined_primal(args.lhs)
     wanted, kept = (args.lhs.aval, args.rhs) if to_lhs else (args.rhs.aval, args.lhs)
-    # No product has a result of float8: its cotangent is rounded to that.
+    # A product has no float8 result, so cotangents of float8 operands are computed wider and then rounded.
     dtype = wanted.dtype if wanted.dtype in FLOATS else compute_dtype(kept.dtype, call.dtype)
     aval = jax.ShapeDtypeStruct(wanted.shape, dtype)
     cotangents[0 if to_lhs else 1] = _operand_cotangent(ct, call, args, to_lhs, aval).astype(wanted.dtype)
@@ -388,8 +401,9 @@ ad.primitive_transposes[grouped_gemm_p] = _transpose
 
 
 def grouped_gemm_saveable(prim, *_, **__) -> bool:
-    """A policy for jax.checkpoint: results of grouped GEMMs are kept, all else is computed again.
+    """A policy for jax.checkpoint that saves the results of grouped GEMMs and recomputes everything else.
 
-    jax.checkpoint_policies.dots_saveable does not know them; save_from_both_policies of it and this keeps both kinds.
+    jax.checkpoint_policies.dots_saveable does not save grouped GEMMs. Combine both policies with
+    jax.checkpoint_policies.save_from_both_policies.
     """
     return prim is grouped_gemm_p

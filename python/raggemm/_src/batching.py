@@ -1,9 +1,11 @@
-"""The batch rule: every vmap is one call. Rows, c, gate and sizes may be copied or moved for that, and are broadcast
-where they are not batched; the matrices that each group has of its own never are, but for a batch of their factors
-alone.
+"""The batching rule of grouped_gemm: every vmap is one call.
 
-The new axis joins P where those matrices or their factors are batched, else R. Ragged N and uniform calls, which have
-no replicas, become ragged M then. A shared lhs of ragged N takes the axis into its rows where nothing else is batched.
+The new axis joins the problems P if matrices that are per group, or their scales, are batched. Otherwise it joins the
+replicas R. Ragged N and uniform calls have no replicas and become ragged M. If only a shared lhs of ragged N is
+batched, the axis joins the rows of lhs.
+
+Rows, c, gate and sizes may be moved, and broadcast if they are not batched. Matrices that are per group are never
+copied, unless only their scales are batched.
 """
 
 import jax
@@ -16,7 +18,7 @@ from raggemm._src.primitive import bind, bind_ragged_n_as_m, bind_uniform_as_rag
 
 
 def _merge_batch(x, axis: int | None, size: int, into: int, extent=None):
-    """x with the batch as the outer part of its (unbatched) axis `into`, which is broadcast to `extent`."""
+    """Merges the batch into axis `into` of the unbatched x, as its outer part. That axis is broadcast to `extent`."""
     x = jnp.expand_dims(x, into) if axis is None else jnp.moveaxis(x, axis, into)
     before, after = x.shape[:into], x.shape[into + 2 :]
     extent = x.shape[into + 1] if extent is None else extent
@@ -37,7 +39,7 @@ def _bind_into_problems(call: Call, args: Arguments, axes: Arguments, size: int)
 
 
 def _bind_into_replicas(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.Array:
-    """Ragged M with one rhs for the batch."""
+    """Merges the batch into the replicas of ragged M. The whole batch shares rhs."""
 
     def merge(x, axis):
         return _merge_batch(x, axis, size, 1, extent=_unbatched_aval(args.lhs, axes.lhs).shape[1])
@@ -53,7 +55,7 @@ def _bind_into_replicas(call: Call, args: Arguments, axes: Arguments, size: int)
 
 
 def _bind_into_rows(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.Array:
-    """Ragged N with a shared lhs, where at most lhs and what is stored as out are batched."""
+    """Merges the batch into the rows of ragged N with a shared lhs. Only lhs and operands like out may be batched."""
     lhs = _merge_batch(args.lhs, axes.lhs, size, 3 if call.lhs.trans else 2)
     optional = dict(args.optional)
     for operand in args.given:
@@ -63,7 +65,7 @@ def _bind_into_rows(call: Call, args: Arguments, axes: Arguments, size: int) -> 
 
 
 def _batch(flat, flat_axes, *, call: Call):
-    flat = [versions.replicate_explicit_axes(x) for x in flat]  # along the axis of a vmap they may still be divided
+    flat = [versions.replicate_explicit_axes(x) for x in flat]  # the axis of a vmap may still be divided
     args, axes = call.unflatten(flat), call.unflatten(flat_axes)
     size = next(x.shape[axis] for x, axis in zip(flat, flat_axes, strict=True) if axis is not None)
     as_out = {x.name: None for x in args.given if not x.axes}

@@ -1,4 +1,4 @@
-"""Checks of single arguments. Errors name the argument and its value, and say what it must be."""
+"""Checks of single arguments. Errors name the argument, its value, and the allowed values."""
 
 import dataclasses
 import operator
@@ -15,17 +15,17 @@ from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor
 
 
 def check_integer(name: str, x: Any) -> int:
-    """A Python or NumPy integer; TypeError for all else."""
+    """Returns x as an int. Raises TypeError unless x is a Python or NumPy integer."""
     try:
         return operator.index(x)
     except TypeError:
-        hint = " that is known when tracing, as one of jax.jit's static_argnums or static_argnames is"
+        hint = " that is known when tracing, such as an argument in static_argnums or static_argnames of jax.jit"
         traced = isinstance(x, jax.core.Tracer)
         raise TypeError(f"{name} is {x!r}, must be {f'a Python integer{hint}' if traced else 'an integer'}") from None
 
 
 def check_count(name: str, x: Any, least: int) -> int:
-    """An integer from `least` on that int32 holds."""
+    """Returns x as an int. Raises TypeError or ValueError unless it is from `least` to the maximum of int32."""
     n, most = check_integer(name, x), np.iinfo(np.int32).max
     if not least <= n <= most:
         raise ValueError(f"{name} is {n}, must be at {f'least {least}' if n < least else f'most {most}'}")
@@ -33,21 +33,21 @@ def check_count(name: str, x: Any, least: int) -> int:
 
 
 def check_bool(name: str, x: Any) -> bool:
-    """Only what is one: texts and arrays would count as true, or not be told by their value."""
+    """Returns x as a bool. Raises TypeError for anything but bools and integers, such as strings and arrays."""
     if not isinstance(x, bool | np.bool_ | int):
         raise TypeError(f"{name} is {x!r}, must be True or False")
     return bool(x)
 
 
 def check_choice(name: str, x: Any, allowed: Iterable[str | None]) -> Any:
-    """x, where it is one of these."""
+    """Returns x. Raises ValueError unless it is one of the allowed values."""
     if not isinstance(x, str | None) or x not in (allowed := tuple(allowed)):
         raise ValueError(f"{name} is {x!r}, must be one of {', '.join(map(repr, allowed))}")
     return x
 
 
 def as_dtype(name: str, x: Any, allowed: Iterable[np.dtype] | None = None) -> np.dtype:
-    """Returns the dtype that x names. None names no dtype, although NumPy takes it for float64."""
+    """Returns the dtype that x names. Raises TypeError for None, which is float64 to NumPy."""
     try:
         dtype = None if x is None else np.dtype(x)
     except (TypeError, ValueError):
@@ -58,17 +58,18 @@ def as_dtype(name: str, x: Any, allowed: Iterable[np.dtype] | None = None) -> np
 
 
 def is_quantized(x: Any) -> bool:
-    """Returns True for a QuantizedTensor, and for anything with the fields of qwix' QArray."""
+    """Returns True for a QuantizedTensor, and for any object with the fields of qwix's QArray."""
     return isinstance(x, QuantizedTensor) or (hasattr(x, "qvalue") and hasattr(x, "scale"))
 
 
 def check_is_array(name: str, x: Any) -> None:
-    """TypeError for what is made of arrays."""
+    """Raises TypeError for the pytrees QuantizedTensor and PackedWeights."""
     if is_quantized(x) or isinstance(x, PackedWeights):
         raise TypeError(f"{name}: is a {type(x).__name__}, must be an array")
 
 
 def as_array(name: str, x: Any) -> jax.Array:
+    """Returns x as a JAX array. Raises TypeError or ValueError if that is impossible."""
     check_is_array(name, x)
     try:
         return jnp.asarray(x)
@@ -79,20 +80,21 @@ def as_array(name: str, x: Any) -> jax.Array:
 
 
 def as_float_array(name: str, x: Any, allowed: Iterable[np.dtype] = FLOATS) -> jax.Array:
+    """Returns x as a JAX array. Raises TypeError unless its dtype is one of the allowed ones."""
     x = as_array(name, x)
     check_dtype(name, x.dtype, allowed)
     return x
 
 
-QUANTIZED_TENSOR_HINT = "; elements that stand for numbers are a QuantizedTensor's"
+QUANTIZED_TENSOR_HINT = "; pass quantized elements as a QuantizedTensor"
 
 
 def as_matrix(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> jax.Array:
-    """An array of one of the allowed types. Bytes are multiplied by bytes only, and the error says so."""
+    """Returns x as an array of an allowed type. The error says that bytes are multiplied by bytes only."""
     x, allowed = as_array(name, x), tuple(allowed)
     if x.dtype not in allowed:
         pair = format_dtypes(BYTES)
-        bytes_too = f", or {pair} beside {pair}" if set(BYTES) <= set(allowed) else ""
+        bytes_too = f", or {pair} for both operands" if set(BYTES) <= set(allowed) else ""
         hint = QUANTIZED_TENSOR_HINT if x.dtype in QUANTIZED else ""
         floats = format_dtypes(dtype for dtype in allowed if dtype not in BYTES)
         raise TypeError(f"{name}: dtype is {x.dtype}, must be {floats}{bytes_too}{hint}")
@@ -100,14 +102,14 @@ def as_matrix(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> jax.
 
 
 def check_rank(name: str, x: Any, axes: str) -> Any:
-    """Returns x. Raises ValueError unless it has as many axes as are named, such as "M,H"."""
+    """Returns x. Raises ValueError unless it has as many axes as `axes` names, such as "M,H"."""
     if len(x.shape) != len(axes.split(",")):
         raise ValueError(f"{name}: shape is {x.shape}, must be [{axes}]")
     return x
 
 
 def check_shape(name: str, x: Any, *wanted: tuple[int, ...], why: str = "", error: type[Exception] = ValueError) -> Any:
-    """Returns x. Raises an error unless it has one of the wanted shapes; why: ends the message."""
+    """Returns x. Raises `error` unless it has one of the wanted shapes. why: end of the message."""
     if x.shape not in wanted:
         raise error(f"{name}: shape is {x.shape}, must be {' or '.join(map(str, wanted))}{why}")
     return x
@@ -122,25 +124,27 @@ def as_group_sizes(x: Any, name: str = "group_sizes") -> jax.Array:
 
 
 def packed_int4_hint(dtype: Any, extent: int, wanted: int) -> str:
-    """Returns a hint if an axis of bytes has half of the elements that are wanted, else nothing."""
+    """Returns a hint about packed int4 if an axis of bytes has half of the wanted extent, else ""."""
     if dtype not in BYTES or extent == 0 or 2 * extent != wanted:
         return ""
     return (
-        f"; {dtype} is one element in each byte: if a byte holds two elements of 4 bits, make int4 or uint4 of them "
-        "first, with jax.lax.bitcast_convert_type"
+        f"; {dtype} has one element in each byte: if a byte holds two elements of 4 bits, convert the array to int4 or "
+        "uint4 first, with jax.lax.bitcast_convert_type"
     )
 
 
 class QuantParams(NamedTuple):
-    """Scale and zero point of an operand that is a QuantizedTensor, as its caller has them."""
+    """Scale and zero point of a quantized operand, in the shapes that a QuantizedTensor allows."""
 
     scale: jax.Array | None
     zero: jax.Array | None
 
 
 def split_quantized(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> tuple[jax.Array, QuantParams | None]:
-    """The elements and factors of a QuantizedTensor, or an array of one of the allowed types and None. Elements have no
-    derivative, and no scale of float8_e8m0fnu has one, which has neither zero nor sign."""
+    """Returns the elements and QuantParams of a QuantizedTensor, or an array of an allowed type and None.
+
+    Elements have no derivative, and neither have float8_e8m0fnu scales, which have no zero and no sign.
+    """
     if not is_quantized(x):
         return as_matrix(name, x, allowed), None
     return _parts(as_quantized_tensor(name, x))
@@ -155,7 +159,10 @@ def _parts(x: QuantizedTensor) -> tuple[jax.Array, QuantParams]:
 def split_weights(
     name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES
 ) -> tuple[jax.Array, QuantParams | None, int | None]:
-    """Returns quantized_parts, and the columns of PackedWeights, whose data is [G,T,K,B]; else None."""
+    """Returns the results of split_quantized, and the number of columns if x is PackedWeights, else None.
+
+    The data of PackedWeights is [G,T,K,B].
+    """
     if not isinstance(x, PackedWeights):
         return *split_quantized(name, x, allowed), None
     packed = as_packed_weights(name, x, tuple(dtype for dtype in allowed if dtype in FLOATS))
@@ -165,8 +172,10 @@ def split_weights(
 
 
 def as_packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) -> PackedWeights:
-    """PackedWeights of JAX arrays, of these floats if not quantized. Raises TypeError and ValueError where prepack
-    makes no such."""
+    """Returns PackedWeights of JAX arrays. Raises TypeError or ValueError if prepack cannot have created them.
+
+    floats: allowed types of unquantized data.
+    """
     if not isinstance(x, PackedWeights):
         raise TypeError(f"{name}: is {type(x).__name__}, must be PackedWeights")
     if x.version != PACKED_VERSION:
@@ -185,13 +194,15 @@ def as_packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) ->
 
 
 def as_quantized_tensor(name: str, tensor: Any) -> QuantizedTensor:
-    """A QuantizedTensor, or what has the fields of qwix' QArray, as a QuantizedTensor of JAX arrays. Raises TypeError
-    and ValueError as QuantizedTensor says, with `name`."""
+    """Returns a QuantizedTensor of JAX arrays, from a QuantizedTensor or an object with the fields of qwix's QArray.
+
+    Raises TypeError or ValueError, with `name`, unless dtypes and shapes are as QuantizedTensor requires.
+    """
     if not is_quantized(tensor):
         raise TypeError(f"{name}: is {type(tensor).__name__}, must be a QuantizedTensor")
     field = "data" if isinstance(tensor, QuantizedTensor) else "qvalue"
-    if getattr(tensor, "qtype", None) == "nf4":  # the one logical type of qwix whose elements are not numbers
-        raise TypeError(f"{name}: qtype is nf4, whose elements are places in a table; dequantize it before the call")
+    if getattr(tensor, "qtype", None) == "nf4":  # the only type of qwix whose elements are not numbers
+        raise TypeError(f"{name}: qtype is nf4, whose elements are codebook indices; dequantize it before the call")
     data = as_float_array(f"{name}.{field}", getattr(tensor, field), QUANTIZED)
     scale, zero_point = tensor.scale, getattr(tensor, "zero_point", None)
     return QuantizedTensor(data, *_checked_scales(name, scale, zero_point, data.dtype, data.shape, field))
@@ -225,14 +236,14 @@ def _check_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...], dtype
 
 
 def check_dtype(name: str, dtype: Any, allowed: Iterable[np.dtype]) -> Any:
-    """Returns the dtype. Raises TypeError unless it is one of the allowed ones."""
+    """Returns the dtype. Raises TypeError unless it is allowed."""
     if dtype not in allowed:
         raise TypeError(f"{name}: dtype is {dtype}, must be {format_dtypes(allowed)}")
     return dtype
 
 
 def result_dtype(preferred: Any, default: Any = None, allowed: Iterable[np.dtype] | None = None) -> np.dtype:
-    """Returns preferred_element_type as JAX has it, or the default for None.
+    """Returns preferred_element_type, or the default for None, as a dtype that JAX supports.
 
     Without jax_enable_x64 float64 becomes float32, with a warning if the caller named float64.
     """
@@ -247,7 +258,7 @@ def result_dtype(preferred: Any, default: Any = None, allowed: Iterable[np.dtype
 
 
 def as_integer_array(name: str, x: Any) -> jax.Array:
-    """x as a JAX array; a value that does not fit into it is an error, where jnp.asarray would wrap it."""
+    """Returns x as a JAX array. Raises ValueError for values out of range, which jnp.asarray would wrap."""
     if not isinstance(x, jax.Array):
         check_is_array(name, x)
         x = np.asarray(x)
@@ -264,7 +275,7 @@ def as_integer_array(name: str, x: Any) -> jax.Array:
 
 
 def reshard(out: jax.Array, out_sharding: Any) -> jax.Array:
-    """Returns out with this sharding, if one is given."""
+    """Returns out with the given sharding, if there is one."""
     if out_sharding is None:
         return out
     if not isinstance(out_sharding, jax.sharding.Sharding | jax.sharding.PartitionSpec):

@@ -1,7 +1,7 @@
-"""The JAX primitive grouped_gemm, and bind(), the one way to it.
+"""The JAX primitive grouped_gemm, and bind(), the only function that binds it.
 
-The custom call does not take every call as it comes. bind() expresses the others by calls that it takes. No rewrite
-copies or transposes the matrices that each group has of its own.
+The custom call does not support every Call. bind() rewrites the others as calls that it supports. No rewrite copies or
+transposes matrices that are per group.
 """
 
 import dataclasses
@@ -19,18 +19,18 @@ grouped_gemm_p = Primitive("grouped_gemm")
 
 
 def register_jitted_impl(primitive: Primitive) -> None:
-    """Makes a compiled program of each bind that no jit has traced, as in derivatives outside of jit."""
+    """Registers an eager implementation of the primitive that runs it through jax.jit."""
 
     def bound(*args, call):
         return primitive.bind(*args, call=call)
 
-    # JAX marks functions that run one primitive so. Without the mark jax_debug_nans would take them apart for ever.
-    setattr(bound, "_apply_primitive", True)  # noqa: B010  no attribute that a function has
+    # JAX sets this attribute on functions that run one primitive. Without it jax_debug_nans would recurse forever.
+    setattr(bound, "_apply_primitive", True)  # noqa: B010  mypy rejects the assignment
     compiled = jax.jit(bound, static_argnames="call")
 
     @primitive.def_impl
     def run(*args, call):
-        with jax.disable_jit(False):  # there is no other way to run it
+        with jax.disable_jit(False):  # the primitive has no implementation without jit
             return compiled(*args, call=call)
 
 
@@ -45,8 +45,7 @@ def _abstract_out(*avals, call: Call):
 
 
 def _widen_partial_bytes(call: Call, args: Arguments) -> Arguments:
-    """The same with rows, and groups of columns, that are whole bytes, which the custom call wants: else with elements
-    of a byte each."""
+    """Widens elements of less than a byte to a byte if a row, or a group's columns, could end inside a byte."""
     for side, x in (("lhs", args.lhs), ("rhs", args.rhs)):
         count, wider = SUB_BYTE.get(x.dtype, (1, x.dtype))
         if x.shape[-1] % count or (count > 1 and call.storages[side].last is not None):
@@ -56,9 +55,9 @@ def _widen_partial_bytes(call: Call, args: Arguments) -> Arguments:
 
 
 def bind(call: Call, args: Arguments) -> jax.Array:
-    """Returns the result of the call, out in canonical form.
+    """Computes the call. Returns out in canonical form.
 
-    No mesh with explicit axes may divide an axis of an operand. Callers gather the operands first.
+    Callers replicate the operands first: no explicit axis of a mesh may divide an axis of an operand.
     """
     args = _widen_partial_bytes(call, args)
     if needs_one_group(call):
@@ -76,16 +75,16 @@ def bind(call: Call, args: Arguments) -> jax.Array:
 
 
 def needs_one_group(call: Call) -> bool:
-    """Returns True if an operand that all groups share takes part in a mode that has no shared operands.
+    """Returns True for ragged M or ragged K with an operand that all groups share, which the custom call lacks.
 
-    Derivatives of ragged N with a shared lhs are such calls: one group spans all rows or columns of all groups.
+    Derivatives of ragged N with a shared lhs are such calls. They are computed with one group that spans all groups.
     """
     storages = (call.lhs, call.rhs, call.out)
     return call.mode in (Mode.RAGGED_M, Mode.RAGGED_K) and any(s.shared for s in storages)
 
 
 def _sum_sizes(sizes: jax.Array) -> jax.Array:
-    """[P,R,1]: the sum; -1, which the library refuses, where the sum would hide a negative size or overflows."""
+    """Returns the sums [P,R,1]. A sum that hides a negative size or overflows is -1, which the library rejects."""
     ends = jnp.cumsum(sizes, -1, dtype=sizes.dtype)
     is_wrong = ((sizes < 0) | (ends < sizes)).any(-1, keepdims=True)
     return jnp.where(is_wrong, jnp.int32(-1).astype(sizes.dtype), sizes.sum(-1, keepdims=True, dtype=sizes.dtype))
@@ -99,23 +98,23 @@ def _bind_as_one_group(call: Call, args: Arguments) -> jax.Array:
     sums = tuple(map(_sum_sizes, args.dims))
     lhs, rhs, out = (s._replace(layout=STRIDED, shared=False) for s in (call.lhs, call.rhs, call.out))
     one = dataclasses.replace(call, lhs=lhs, rhs=rhs, out=out, out_extent=1)
-    groups = args.select(OperandRole.GROUP_OFFSET).optional  # the one there is
-    return bind(one, Arguments(strided(args.lhs, call.lhs), strided(args.rhs, call.rhs), sums, groups))
+    optional = args.select(OperandRole.GROUP_OFFSET).optional
+    return bind(one, Arguments(strided(args.lhs, call.lhs), strided(args.rhs, call.rhs), sums, optional))
 
 
 def _add_empty_replica(x: jax.Array) -> jax.Array:
-    """An operand of a sum over the replicas of an empty batch: the custom call wants at least one."""
+    """Returns x with at least one replica, which the custom call requires. An added replica is zero."""
     return x if x.shape[1] else jnp.zeros((x.shape[0], 1, *x.shape[2:]), x.dtype)
 
 
 def replicas_to_problems(x: jax.Array, replicas: int) -> jax.Array:
-    """[P,1|R,...] as [P*R,1,...]."""
+    """Reshapes [P,1|R,...] to [P*R,1,...]."""
     p, _, *rest = x.shape
     return jnp.broadcast_to(x, (p, replicas, *rest)).reshape(p * replicas, 1, *rest)
 
 
 def _bind_replicas_and_sum(call: Call, args: Arguments) -> jax.Array:
-    """Ragged K where each replica has its own group_offset: the gradient of weights which a batch of offsets shares."""
+    """Computes ragged K with one group_offset per replica: the gradient of weights that a batch of offsets shares."""
     dtype = compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype)
     p, replicas = args.lhs.shape[:2]
     problems = dataclasses.replace(call, dtype=dtype)
@@ -124,8 +123,10 @@ def _bind_replicas_and_sum(call: Call, args: Arguments) -> jax.Array:
 
 
 def bind_ragged_n_as_m(call: Call, args: Arguments) -> jax.Array:
-    """Ragged N with a matrix for each group, as the transpose of ragged M, which has group_offset, replicas, and the
-    factors of blocks."""
+    """Computes ragged N with one matrix per group as the transpose of ragged M.
+
+    Unlike ragged N, ragged M supports group_offset, replicas, and scales of blocks.
+    """
     sizes, packed = args.sizes(call.out.last), call.out.layout == PACKED
     swapped = {"lhs": "rhs", "rhs": "lhs"}
     optional = {
@@ -133,7 +134,7 @@ def bind_ragged_n_as_m(call: Call, args: Arguments) -> jax.Array:
         for x in args.given
     }
     for operand in args.given:
-        if not operand.axes:  # as out
+        if not operand.axes:
             x = args.optional[operand.name]
             optional[operand.name] = (_unpack(x, sizes) if packed else x).swapaxes(2, 3)
     transposed = dataclasses.replace(
@@ -144,7 +145,7 @@ def bind_ragged_n_as_m(call: Call, args: Arguments) -> jax.Array:
 
 
 def bind_uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
-    """Uniform as ragged M with equal groups, which has replicas."""
+    """Computes a uniform call as ragged M with equal groups. Only ragged M supports replicas."""
     lhs = args.lhs.swapaxes(2, 3) if call.lhs.trans else args.lhs
     p, g, m, _ = lhs.shape
 
@@ -158,7 +159,7 @@ def bind_uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
             optional[operand.name] = as_rows(x)
         if operand.is_per_block(x) and operand.side == "lhs":
             x = x.swapaxes(2, 3) if call.lhs.trans else x
-            x = jnp.repeat(x, m // max(x.shape[2], 1), 2)  # a ragged axis has no other blocks
+            x = jnp.repeat(x, m // max(x.shape[2], 1), 2)  # a ragged axis has one value for each row
             optional[operand.name] = jnp.broadcast_to(x, (p, g, m, x.shape[3])).reshape(p, 1, g * m, x.shape[3])
     sizes = jnp.full((p, 1, g), m, jnp.int32)
     ragged = dataclasses.replace(call, lhs=Storage(first=0), out=Storage(first=0))
@@ -167,7 +168,7 @@ def bind_uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
 
 
 def _packed_positions(sizes: jax.Array, rows: int, cols: int) -> jax.Array:
-    """Returns positions in PACKED memory of a STRIDED matrix' elements. Columns of no group are one more block."""
+    """Returns the PACKED positions of a STRIDED matrix's elements. Columns of no group are one more block."""
     ends = jnp.append(jnp.cumsum(sizes, dtype=sizes.dtype), cols)
     starts = jnp.append(0, ends[:-1])
     column = jnp.arange(cols, dtype=sizes.dtype)
@@ -184,6 +185,6 @@ def _unpack_one(x: jax.Array, sizes: jax.Array) -> jax.Array:
     return x.reshape(-1)[_packed_positions(sizes, *x.shape)]
 
 
-# [P,R,rows,cols] with sizes [P,R,G]: from STRIDED to PACKED and back.
+# Convert [P,R,rows,cols] with sizes [P,R,G] from STRIDED to PACKED and back.
 _pack = jax.vmap(jax.vmap(_pack_one))
 _unpack = jax.vmap(jax.vmap(_unpack_one))

@@ -1,14 +1,16 @@
-"""How the compiler may divide a call under plain jit over several devices: a rule that can be switched on.
+"""The partitioning rule: lets the compiler divide a call under plain jit over devices. It is off by default.
 
-Without it the partitioner knows nothing of a custom call, so that every device gathers all operands and computes
-everything: right, but slow. With it each device computes its part of an axis that no group divides:
+Without the rule the partitioner knows nothing about the custom call. Every device gathers all operands and computes the
+whole result, which is correct but slow. With the rule each device computes its part of an axis that groups do not
+divide:
 
     problems (of a vmap), replicas, groups of a uniform call, free axes        no communication
     contracted axes, replicas that ragged K sums over                          partial results are summed over devices
 
-Free axes come first. An axis that groups divide is gathered as before, and so is one that the devices do not divide
-evenly, or that is summed over where c or bias would be added more than once, or an activation be of parts of a sum.
-Factors are divided as their operand is, which is gathered where a device would have a part of a block or of a byte.
+Free axes come before summed axes. An axis is gathered if groups divide it, or if the devices do not divide it evenly. A
+summed axis is also gathered if the call has c or bias, which would be added more than once, or an activation, which
+needs the whole sum. Scales and zero points are divided like their matrix. The matrix is gathered if a device would get
+a part of a block or of a byte.
 """
 
 import dataclasses
@@ -31,14 +33,21 @@ _PRIORITY = ("problem", "replica", "group", "n", "m", "k")
 
 
 def enable_partitioning(enabled: bool = True) -> None:
-    """Lets jax.jit divide calls over the devices of a mesh, where sharded operands are gathered otherwise.
+    """Lets jax.jit divide calls over the devices of a mesh. Without it, each device gathers sharded operands.
 
-    With weights [G,K,N] sharded along N there is then no communication in the forward pass; along K partial results
-    are summed, so that the last bits depend on the number of devices. A change forgets all that jax has compiled.
+    With weights [G,K,N] sharded along N the forward pass needs no communication. With weights sharded along K, partial
+    results are summed over devices, so the last bits depend on the number of devices. A change of the setting clears
+    all caches of jax.
 
-    It rests on a registry inside of jax that says which primitives need to know the devices, with its conditions: all
-    arrays of a program have the same mesh, which has devices (no AbstractMesh). Therefore it is off by default.
-    NotImplementedError where this jax has no such registry.
+    The rule is off by default, because it uses a private registry of jax: the primitives whose lowering needs the
+    devices. The registry requires that all arrays of a program have the same mesh, and that it has devices (not an
+    AbstractMesh).
+
+    Args:
+      enabled: False switches the rule off again.
+
+    Raises:
+      NotImplementedError: if this version of jax has no such registry.
     """
     if not isinstance(enabled, bool):
         raise TypeError(f"enabled is {enabled!r}, must be True or False")
@@ -46,10 +55,11 @@ def enable_partitioning(enabled: bool = True) -> None:
     if enabled == (grouped_gemm_p in registry):
         return
     registry.symmetric_difference_update({grouped_gemm_p})
-    jax.clear_caches()  # one of which says for each jaxpr whether it has such a primitive
+    jax.clear_caches()  # jax caches for each jaxpr whether it has a primitive of the registry
 
 
 def is_enabled() -> bool:
+    """Returns True if the partitioning rule is on."""
     try:
         return grouped_gemm_p in versions.primitives_that_need_devices()
     except NotImplementedError:
@@ -57,7 +67,7 @@ def is_enabled() -> bool:
 
 
 def _name_matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str], set[str]]:
-    """Names of the axes behind the first two, and those of them that cannot be divided."""
+    """Returns the names of the axes after the first two, and the set of axes that cannot be divided."""
     if storage.first is not None and storage.last is not None:
         return [""], set()
     if storage.layout == COLUMN_BLOCKS:
@@ -68,17 +78,17 @@ def _name_matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str
 
 
 class _Axes(NamedTuple):
-    """A name for each axis of each operand and of out, "" for one that cannot be divided."""
+    """Names of the axes of all operands and of out. An axis with the name "" cannot be divided."""
 
     operands: list[list[str]]
     out: list[str]
-    summed: set[str]  # axes of lhs and rhs that out does not have
-    parts: dict[str, int]  # extent of a named axis, in elements, blocks or bytes, that its devices must divide
+    summed: set[str]  # axes that the product sums over
+    parts: dict[str, int]  # parts of a named axis (elements, blocks or bytes); the devices must divide their number
 
 
 def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) -> _Axes:
     summed = {"k", "replica"} if call.mode is Mode.RAGGED_K else {"k"}
-    whole = set() if call.mode is Mode.UNIFORM else {"group"}  # axes that each device needs all of
+    whole = set() if call.mode is Mode.UNIFORM else {"group"}  # axes that are not divided
     optional = [operand for operand in OPTIONAL if operand.name in call.operands]
     if call.activation or any(operand.role is OperandRole.ADDEND for operand in optional):
         whole |= summed
@@ -96,7 +106,7 @@ def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) 
     def optional_axes(operand: OptionalOperand, shape: tuple[int, ...]) -> list[str]:
         if len(shape) == 4 and operand.role is OperandRole.QUANT_PARAM:
             axes = lhs if operand.side == "lhs" else rhs
-            return axes if len(axes) == 4 else [*axes[:2], axes[3], ""]  # the columns of a block stay together
+            return axes if len(axes) == 4 else [*axes[:2], axes[3], ""]  # the columns of a block stay on one device
         return list(operand.axes) or out
 
     names = [lhs, rhs, *dims, *map(optional_axes, optional, shapes[len(shapes) - len(optional) :]), out]
@@ -117,8 +127,10 @@ def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) 
 
 
 def _assign_mesh_axes(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) -> dict[str, tuple[str, ...]]:
-    """The axes of the mesh that divide each named axis: those of the first array that has any and where it comes out
-    even. None is used twice."""
+    """Returns the axes of the mesh that divide each named axis, each at most once.
+
+    They come from the first array that is sharded along the named axis, if they divide it evenly.
+    """
     used: set[str] = set()
     assigned: dict[str, tuple[str, ...]] = {}
     for axis in _PRIORITY:
@@ -145,9 +157,11 @@ def _per_device_function(call: Call, function: Callable[..., jax.Array], summed_
 
 
 def _sharding_rule(axes: _Axes) -> dict[str, Any]:
-    """The arguments of def_partition that tell the partitioner which axes belong together. Those of one name may differ
-    in extent, where one counts blocks; of compound names the partitioner would split an axis of the mesh, which jax
-    cannot read."""
+    """Returns the arguments of def_partition that tell the partitioner which axes correspond.
+
+    Axes with the same name may differ in extent, if one counts blocks. With compound names the partitioner would split
+    axes of the mesh, which jax cannot represent.
+    """
     whole = (f"whole{i}" for i in itertools.count())
     sides = [" ".join(name or next(whole) for name in names) for names in (*axes.operands, axes.out)]
     text = ", ".join(sides[:-1]) + " -> " + sides[-1]
@@ -164,14 +178,14 @@ def make_partitionable(
 ):
     """Returns the custom call as a function that the partitioner can divide.
 
-    function: the custom call of flat operands and `call`. Options are fixed in it, for the partitioner calls it while
-    compiling, when others may be in effect.
+    function: the custom call, with flat operands and `call` as arguments. It fixes the options in effect now. The
+    partitioner calls it later, while compiling, when other options may be in effect.
     """
     axes = _name_axes(call, operands, out_shape)
 
     def shardings(mesh, args, out):
         arrays = [(names, x) for names, x in zip(axes.operands, args, strict=True)]
-        arrays = [arrays[1], arrays[0], (axes.out, out), *arrays[2:]]  # weights first, which cost most to move
+        arrays = [arrays[1], arrays[0], (axes.out, out), *arrays[2:]]  # weights first: they cost most to move
         assigned = _assign_mesh_axes(axes, mesh, arrays)
         specs = [
             NamedSharding(mesh, PartitionSpec(*[assigned.get(name) for name in names]))
