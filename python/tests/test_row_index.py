@@ -119,7 +119,7 @@ ERRORS = [
     (GroupedTensor(X.T, SIZES), GroupedTensor(random(K, N), SIZES), ((0,), (0,)), INDEX, ValueError,
      "row_index is for ragged M"),
     (GroupedTensor(QuantizedTensor(X.astype(np.int8), np.float32(1)), SIZES), RHS, ((1,), (1,)), INDEX, TypeError,
-     "row_index is for rows of floats, lhs has int8"),
+     "row_index is for rows of floats, but lhs has int8"),
 ]  # fmt: skip
 
 

@@ -138,7 +138,10 @@ def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> 
 
 
 def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.Array:
-    """x, as out, times values [P,1|R,G] of its group, in the compute type; zero where no group is."""
+    """Returns x, which has the shape of out, times the value of its group. Elements of no group are zero.
+
+    values: [P,1|R,G]. The result has the type of the epilogue.
+    """
     dtype = _compute_dtype(call, args)
     return _broadcast_to_out(call, args, values[..., None], dtype) * x.astype(dtype)
 

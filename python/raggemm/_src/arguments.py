@@ -1,4 +1,4 @@
-"""Checks of the other arguments of a product: sizes, offsets, result, precision and epilogue."""
+"""Checks of the arguments of a product other than lhs and rhs: sizes, offsets, result, precision and epilogue."""
 
 import math
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ class Options(NamedTuple):
 
 
 def count_processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Options) -> int:
-    """Returns the number of processed groups, of those that the sizes count."""
+    """Returns the number of processed groups. Raises ValueError if arguments have contradicting counts."""
     counts = {name: sizes.shape[0] for name, sizes in (lhs.dims | rhs.dims).items()}
     counts |= {f"the group axis of {x.name}": x.data.shape[0] for x in (lhs, rhs) if x.has_group_axis}
     (first, total), *others = counts.items()
@@ -45,24 +45,25 @@ def count_processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Opti
         if count > total:
             raise ValueError(f"{name} has {count} groups, more than the {total} of {first}")
         local = count
-    said = f"{list(counts)[-1]} has {local} groups"
+    message = f"{list(counts)[-1]} has {local} groups"
     if options.num_actual_groups is not None:
         local = checks.check_integer("num_actual_groups", options.num_actual_groups)
-        said = f"num_actual_groups is {local}"
+        message = f"num_actual_groups is {local}"
         if mode is not Mode.RAGGED_K:
-            raise ValueError("num_actual_groups is for ragged K; elsewhere a group axis tells it")
+            raise ValueError("num_actual_groups is for ragged K; other modes have a group axis")
         if not 0 <= local <= total:
-            raise ValueError(f"{said}, must be in [0, {total}], as {first} has {total} groups")
+            raise ValueError(f"{message}, must be in [0, {total}], because {first} has {total} groups")
     if local < total and options.group_offset is None:
-        raise ValueError(f"{said}, but {first} has {total}: {EQUAL_COUNTS}")
+        raise ValueError(f"{message}, but {first} has {total}: {EQUAL_COUNTS}")
     return local
 
 
 def check_out_extent(mode: Mode, local: int, out_size: int | None, out_layout: str) -> int | None:
+    """Returns the groups of out for ragged K, the length of out for all ragged, else None."""
     check_layout("out_layout", out_layout)
     if mode is not Mode.ALL_RAGGED:
         if out_size is not None:
-            raise ValueError("out_size is for all ragged; elsewhere the operands tell the shape of out")
+            raise ValueError("out_size is for all ragged; in other modes the operands determine the shape of out")
         return local if mode is Mode.RAGGED_K else None
     if out_size is None or out_layout != PACKED:
         raise ValueError(f'all ragged needs out_size and out_layout="PACKED", got {out_size} and {out_layout!r}')
@@ -73,6 +74,7 @@ def check_out_extent(mode: Mode, local: int, out_size: int | None, out_layout: s
 
 
 def check_out_dtype(arg_names: ArgNames, preferred: Any, lhs: Operand, rhs: Operand) -> Any:
+    """Returns the dtype of out. Raises TypeError unless lhs, rhs and out have supported dtypes."""
     if lhs.quant_params is None and rhs.quant_params is None:
         dtype = checks.result_dtype(jnp.result_type(lhs.data, rhs.data) if preferred is None else preferred)
         check_dtypes(arg_names, lhs.data.dtype, rhs.data.dtype, dtype)
@@ -84,29 +86,28 @@ def check_out_dtype(arg_names: ArgNames, preferred: Any, lhs: Operand, rhs: Oper
 
 
 def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, jax.Array]:
-    """Returns the scales and zero points of lhs or rhs by name, blocks with the axes of the canonical shape."""
+    """Returns the scale and zero point of lhs or rhs by operand name. Values of blocks have canonical shape."""
     given: dict[str, jax.Array] = {}
     if x.quant_params is None:
         return given
-    for word, slot, factor in (("scale", "scale", x.quant_params.scale), ("zero_point", "zero", x.quant_params.zero)):
-        if factor is None:
+    for field, slot, values in (("scale", "scale", x.quant_params.scale), ("zero_point", "zero", x.quant_params.zero)):
+        if values is None:
             continue
+        name = f"{x.name}.{field}"
         if mode in (Mode.RAGGED_N, Mode.ALL_RAGGED):
-            raise ValueError(f"{x.name}.{word} is for ragged M, ragged K and uniform")
-        if factor.ndim == 1 and factor.shape != (groups,):
-            raise ValueError(
-                f"{x.name}.{word}: shape is {factor.shape}, must be ({groups},), one for each processed group"
-            )
-        if factor.ndim > 1:
+            raise ValueError(f"{name} is for ragged M, ragged K and uniform")
+        if values.ndim == 1 and values.shape != (groups,):
+            raise ValueError(f"{name}: shape is {values.shape}, must be ({groups},), one for each processed group")
+        if values.ndim > 1:
             if x.layout == PACKED and x.last_dims is not None:
-                raise ValueError(f"{x.name}.{word}: shape is {factor.shape}, must be () or (G,) with layout PACKED")
+                raise ValueError(f"{name}: shape is {values.shape}, must be () or (G,) with layout PACKED")
             if x.rank != 2 + x.has_group_axis:
-                raise ValueError(f"{x.name}.{word}: blocks are of matrices, but data has the shape {x.data.shape}")
+                raise ValueError(f"{name}: shape is {values.shape}, must be () or (G,) with data of {x.data.shape}")
             ragged = 0 if x.last_dims is None else -1
-            if x.dims and factor.shape[ragged] not in (1, x.data.shape[ragged]):  # blocks that groups may cut
-                factor = jnp.repeat(factor, x.data.shape[ragged] // factor.shape[ragged], ragged)
-            factor = factor.reshape(1, *(() if x.has_group_axis else (1,)), *factor.shape)
-        given[f"{side}_{slot}"] = factor
+            if x.dims and values.shape[ragged] not in (1, x.data.shape[ragged]):  # group boundaries may cut blocks
+                values = jnp.repeat(values, x.data.shape[ragged] // values.shape[ragged], ragged)
+            values = values.reshape(1, *(() if x.has_group_axis else (1,)), *values.shape)
+        given[f"{side}_{slot}"] = values
     return given
 
 
@@ -115,16 +116,16 @@ def check_group_offset(x: Any, mode: Mode) -> jax.Array | None:
     if mode in (Mode.RAGGED_M, Mode.RAGGED_K) or isinstance(x, jax.core.Tracer):  # the custom call checks the value
         return offset
     if (value := np.asarray(x).item()) != 0:
-        raise ValueError(f"group_offset is {value}, must be 0 but for ragged M and ragged K")
+        raise ValueError(f"group_offset is {value}, must be 0 except for ragged M and ragged K")
     return None
 
 
 def check_row_index(row_index: Any, mode: Mode, lhs: Operand) -> jax.Array:
     index = checks.as_integer_array("row_index", row_index)
     if mode is not Mode.RAGGED_M or lhs.contracts_first:
-        raise ValueError(f"row_index is for ragged M, for the rows of {lhs.name} with first_dims")
+        raise ValueError(f"row_index is for ragged M with first_dims of {lhs.name}")
     if lhs.quant_params is not None or lhs.data.dtype not in FLOATS:
-        raise TypeError(f"row_index is for rows of floats, {lhs.name} has {lhs.data.dtype}")
+        raise TypeError(f"row_index is for rows of floats, but {lhs.name} has {lhs.data.dtype}")
     return checks.check_rank("row_index", index, "M")
 
 
@@ -139,11 +140,11 @@ def check_c(name: str, c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
 
 def check_bias(name: str, bias: Any, mode: Mode, groups: int, free_shape: tuple[int, ...], compute: Any) -> jax.Array:
     if mode in (Mode.RAGGED_N, Mode.ALL_RAGGED):
-        raise ValueError(f"{name} is for ragged M, ragged K and uniform, where N is the same for all groups")
+        raise ValueError(f"{name} is for ragged M, ragged K and uniform, which have one N for all groups")
     bias = checks.as_array(name, bias)
     allowed = tuple(dtype for dtype in addend_dtypes(compute) if dtype != jnp.float64 or compute == jnp.float64)
     if bias.dtype not in allowed:
-        raise TypeError(f"{name}: dtype is {bias.dtype}, must be {format_dtypes(allowed)} beside sums in {compute}")
+        raise TypeError(f"{name}: dtype is {bias.dtype}, must be {format_dtypes(allowed)} with sums in {compute}")
     shape = (groups, math.prod(free_shape))
     if bias.shape not in (shape, (groups, *free_shape)):
         raise ValueError(f"{name}: shape is {bias.shape}, must be {shape}, one row for each processed group")
@@ -151,7 +152,7 @@ def check_bias(name: str, bias: Any, mode: Mode, groups: int, free_shape: tuple[
 
 
 def check_alpha_or_beta(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
-    """alpha or beta."""
+    """Returns alpha or beta in the type of the epilogue. Raises TypeError or ValueError if it is wrong."""
     x = checks.as_array(name, x)
     is_number = x.ndim == 0 and x.weak_type and x.dtype.kind in ("i" if compute == jnp.int32 else "if")
     if not is_number:
@@ -160,7 +161,7 @@ def check_alpha_or_beta(name: str, x: Any, groups: int, compute: Any) -> jax.Arr
 
 
 def check_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute: Any) -> jax.Array | None:
-    """The gate, if there is one."""
+    """Checks the activation and its gate. Returns the gate, or None."""
     if activation is None:
         if gate is not None:
             raise ValueError("gate is given without activation")
@@ -179,7 +180,7 @@ def check_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute
 
 
 def existing_out_options(c: Any, dtype: Any, beta: int, name: str = "existing_out") -> dict[str, Any]:
-    """The options of grouped_gemm that stand for megablox' existing_out, or what else a front end calls it."""
+    """Returns the options of grouped_gemm for megablox's existing_out. name: the front end's name for it."""
     if c is None:
         return {}
     c, dtype = checks.as_array(name, c), jax.dtypes.canonicalize_dtype(checks.as_dtype("preferred_element_type", dtype))
@@ -189,13 +190,12 @@ def existing_out_options(c: Any, dtype: Any, beta: int, name: str = "existing_ou
 
 
 class _Preset(NamedTuple):
-    operands: set[str]
-    sums: str
-    attribute: str = ""
+    operands: set[str]  # supported types of lhs and rhs
+    sums: str  # type of the sums
+    attribute: str = ""  # value of the attribute `precision`
 
 
-# Types of operands that a preset takes, the type of its sums, and the attribute. Other presets round operands or sums
-# in their own ways.
+# Supported presets. The others round operands or sums in ways that the kernels do not have.
 _PRESETS = {
     lax.DotAlgorithmPreset.F16_F16_F32: _Preset({"float16"}, "float32"),
     lax.DotAlgorithmPreset.BF16_BF16_F32: _Preset({"bfloat16"}, "float32"),
@@ -207,16 +207,18 @@ _PRESETS = {
 
 
 def default_precision(precision: Any) -> Any:
-    """Returns jax_default_matmul_precision for None, as functions of jax.lax do."""
+    """Returns precision, or jax_default_matmul_precision for None, like functions of jax.lax."""
     return jax.config.jax_default_matmul_precision if precision is None else precision  # type: ignore[attr-defined]
 
 
 def precision_attribute(precision: Any, lhs: Any, rhs: Any, out: Any) -> str:
-    """Returns the attribute for a product of these dtypes, or "" for the default.
+    """Returns the attribute `precision` for a product of these dtypes, or "" for the default.
 
-    Products are exact then and sums made in float32 or float64, which is as precise as any jax.lax.Precision. A
-    DotAlgorithmPreset must say just that, or be one of float32 as products of bfloat16. Raises NotImplementedError
-    where it is another, ValueError where `precision` is none of what jax.lax takes.
+    By default products are exact, and sums are in float32 or float64. That is as precise as any jax.lax.Precision.
+
+    Raises:
+      NotImplementedError: for a DotAlgorithmPreset that asks for other arithmetic, except BF16_BF16_F32_X3 and _X6.
+      ValueError: if jax.lax does not accept `precision`.
     """
     if isinstance(precision, str) and precision in lax.DotAlgorithmPreset.__members__:
         precision = lax.DotAlgorithmPreset[precision]
@@ -239,5 +241,5 @@ def precision_attribute(precision: Any, lhs: Any, rhs: Any, out: Any) -> str:
             if one is not None:
                 lax.Precision(one)
     except (TypeError, ValueError):
-        raise ValueError(f"precision is {precision!r}, must be what jax.lax takes") from None
+        raise ValueError(f"precision is {precision!r}, must be a precision of jax.lax") from None
     return ""

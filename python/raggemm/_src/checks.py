@@ -147,10 +147,10 @@ def split_quantized(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -
     """
     if not is_quantized(x):
         return as_matrix(name, x, allowed), None
-    return _parts(as_quantized_tensor(name, x))
+    return _split_tensor(as_quantized_tensor(name, x))
 
 
-def _parts(x: QuantizedTensor) -> tuple[jax.Array, QuantParams]:
+def _split_tensor(x: QuantizedTensor) -> tuple[jax.Array, QuantParams]:
     is_constant = x.scale is not None and x.scale.dtype == jnp.float8_e8m0fnu
     scale = jax.lax.stop_gradient(x.scale) if is_constant else x.scale
     return jax.lax.stop_gradient(x.data), QuantParams(scale, x.zero_point)
@@ -168,7 +168,7 @@ def split_weights(
     packed = as_packed_weights(name, x, tuple(dtype for dtype in allowed if dtype in FLOATS))
     if not packed.quantized:
         return packed.data, None, packed.columns
-    return *_parts(QuantizedTensor(packed.data, packed.scale, packed.zero_point)), packed.columns
+    return *_split_tensor(QuantizedTensor(packed.data, packed.scale, packed.zero_point)), packed.columns
 
 
 def as_packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) -> PackedWeights:
@@ -189,7 +189,7 @@ def as_packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) ->
         raise ValueError(f"{name}.data: shape is {data.shape}, must be [G,T,K,B] with T blocks for {columns} columns")
     scale, zero_point = x.scale, x.zero_point
     if scale is not None or zero_point is not None:
-        scale, zero_point = _checked_scales(name, scale, zero_point, data.dtype, x.shape)
+        scale, zero_point = _check_scales(name, scale, zero_point, data.dtype, x.shape)
     return dataclasses.replace(x, data=data, scale=scale, zero_point=zero_point)
 
 
@@ -205,23 +205,23 @@ def as_quantized_tensor(name: str, tensor: Any) -> QuantizedTensor:
         raise TypeError(f"{name}: qtype is nf4, whose elements are codebook indices; dequantize it before the call")
     data = as_float_array(f"{name}.{field}", getattr(tensor, field), QUANTIZED)
     scale, zero_point = tensor.scale, getattr(tensor, "zero_point", None)
-    return QuantizedTensor(data, *_checked_scales(name, scale, zero_point, data.dtype, data.shape, field))
+    return QuantizedTensor(data, *_check_scales(name, scale, zero_point, data.dtype, data.shape, field))
 
 
-def _checked_scales(
+def _check_scales(
     name: str, scale: Any, zero_point: Any, dtype: np.dtype, shape: tuple[int, ...], field: str = "data"
 ) -> tuple[jax.Array | None, jax.Array | None]:
     if scale is not None:
         scale = as_float_array(f"{name}.scale", scale, SCALES)
-        _check_shape(f"{name}.scale", scale.shape, shape, dtype)
+        _check_param_shape(f"{name}.scale", scale.shape, shape, dtype)
     if zero_point is not None:
         check_dtype(f"{name}.{field}: with a zero_point", dtype, INTEGER_ELEMENTS)
         zero_point = as_float_array(f"{name}.zero_point", zero_point, (dtype,))
-        _check_shape(f"{name}.zero_point", zero_point.shape, shape, dtype)
+        _check_param_shape(f"{name}.zero_point", zero_point.shape, shape, dtype)
     return scale, zero_point
 
 
-def _check_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...], dtype: Any) -> None:
+def _check_param_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...], dtype: Any) -> None:
     """Raises ValueError unless scales or zero points of `shape` fit elements of shape `data` and of `dtype`."""
     if shape == () or (len(shape) == 1 < len(data) and (len(data) == 2 or shape == data[:1])):
         return
