@@ -71,7 +71,7 @@ WRONG = [
     (lambda: raggemm.fp8_from_blocks(F8.astype(np.float32), S), TypeError, "weight: dtype is float32"),
     (lambda: raggemm.fp8_from_blocks(F8[:200], S), ValueError, r"shape is \(200, 128\), .* blocks of 128 x 128"),
     (lambda: raggemm.fp8_from_blocks(F8, S), ValueError, r"weight_scale_inv: shape is \(4, 24\), must be \(2, 1\)"),
-    (lambda: raggemm.fp8_from_blocks(F8, S, block=(0, 1)), ValueError, "whole blocks of 0 x 1"),
+    (lambda: raggemm.fp8_from_blocks(F8, S, block=(0, 1)), ValueError, "in blocks of 0 x 1"),
 ]  # fmt: skip
 
 

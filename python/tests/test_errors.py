@@ -80,7 +80,7 @@ TRACING = [
      "rhs.first_dims has 1 groups, but lhs.first_dims has 2"),
     # A call must say which groups are processed where not all are.
     (lambda: gmm(LHS, RHS[:1], SIZES), ValueError,
-     "^the group axis of rhs has 1 groups, but group_sizes has 2: the two must be equal, unless group_offset says"),
+     "^the group axis of rhs has 1 groups, but group_sizes has 2: the two must be equal, unless group_offset names"),
     (lambda: forward(rhs=RHS[:1]), ValueError, "of rhs has 1 groups, but lhs.first_dims has 2: the two must be"),
     (lambda: wgrad(num_actual_groups=1), ValueError, "num_actual_groups is 1, but lhs.first_dims has 2: the two"),
     (lambda: tgmm(LHS.T, OTHER, SIZES, num_actual_groups=0), ValueError, "is 0, but group_sizes has 2: the two must"),
@@ -110,7 +110,7 @@ TRACING = [
      r"lhs: contracting_dims \(0, -1\) are not adjacent"),
     # Modes, layouts and what belongs to one mode only.
     (lambda: forward(contracting_dims=((0,), (1,))), ValueError, "no mode has the dims arrays lhs.first_dims"),
-    (lambda: all_ragged(rhs=RHS, out_size=9), ValueError, "no ragged mode .* lhs.first_dims, lhs.last_dims"),
+    (lambda: all_ragged(rhs=RHS, out_size=9), ValueError, "no mode .* lhs.first_dims, lhs.last_dims"),
     (lambda: forward(lhs=GroupedTensor(LHS, SIZES, layout="DENSE")), ValueError, "lhs.layout is 'DENSE'"),
     (lambda: forward(out_layout="dense"), ValueError, "out_layout is 'dense'"),
     (lambda: forward(lhs=GroupedTensor(LHS, SIZES, SIZES)), ValueError,

@@ -12,7 +12,7 @@ import raggemm
 from arrays import sampled
 from quantized_formats import E8M0, FLOATS, INTEGERS, SCALES, codes, dtype_of, flushed, spread
 from raggemm import GroupedTensor, QuantizedTensor, dequantize, mxfp4_from_blocks, quantize
-from raggemm._src.checks import quantized_tensor
+from raggemm._src.checks import as_quantized_tensor
 
 
 @pytest.mark.parametrize(("name", "scale"), sampled([*itertools.product((*INTEGERS, *FLOATS), SCALES)], 4, unpack=True))
@@ -126,7 +126,7 @@ BAD_TENSORS = [
 @pytest.mark.parametrize(("tensor", "error", "text"), BAD_TENSORS)
 def test_wrong_tensors(tensor, error, text):
     with pytest.raises(error) as caught:
-        quantized_tensor("w", tensor)
+        as_quantized_tensor("w", tensor)
     assert text in str(caught.value)
 
 

@@ -16,9 +16,9 @@ from raggemm.compat import transformer_engine as te
 WIDE = {"lhs": jnp.ones((4, 8), jnp.float8_e5m2), "rhs": jnp.ones((1, 8, 8), jnp.float8_e5m2)}
 WRONG = {
     "float with bytes": (lambda: raggemm.gmm(X, BYTES, SIZES), TypeError,
-        "lhs: dtype is float32, must be .* with lhs of float32 and rhs of int8; elements .* QuantizedTensor's"),
+        "lhs: dtype is float32, must be .* with lhs of float32 and rhs of int8; pass quantized elements as a QuantizedTensor"),
     "float with elements": (lambda: raggemm.gmm(X, W.astype(jnp.int4), SIZES), TypeError,
-        "rhs: dtype is int4, must be .*; elements .* QuantizedTensor's"),
+        "rhs: dtype is int4, must be .*; pass quantized elements as a QuantizedTensor"),
     "float with something else": (lambda: raggemm.gmm(X, W.astype(bool), SIZES), TypeError,
         "rhs: dtype is bool, must .* uint8(?!;)"),
     "block": (lambda: raggemm.quantize(X, "int8", block=1), TypeError, r"block is 1, must be \(axis, size\)"),
