@@ -110,7 +110,9 @@ def test_wrong_indices(index, error, message):
 
 def test_what_has_no_parts():
     halves = QuantizedTensor(W.data, np.ones((2, 1, 32), np.float32))
-    with pytest.raises(IndexError, match=r"^scale: shape is \(2, 1, 32\) with data \(4, 64, 32\), which cannot be indexed along axis 0"):
+    with pytest.raises(
+        IndexError, match=r"^scale: shape is \(2, 1, 32\) with data \(4, 64, 32\), which cannot be indexed along axis 0"
+    ):
         halves[0]
     with pytest.raises(IndexError, match=r"^data has no axis"):
         QuantizedTensor(np.int8(3))[0]

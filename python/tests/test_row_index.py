@@ -114,7 +114,7 @@ def test_wrong_indices_of_gradients_alone(of, value):
 ERRORS = [
     (GroupedTensor(X, SIZES), RHS, ((1,), (1,)), INDEX.astype(np.float32), TypeError, "row_index: dtype is float32"),
     (GroupedTensor(X, SIZES), RHS, ((1,), (1,)), INDEX[None], ValueError, r"row_index: shape is \(1, 11\), must be"),
-    (GroupedTensor(X.T, None, SIZES), RHS, ((0,), (1,)), INDEX, ValueError, "row_index requires ragged M, with first_dims"),
+    (GroupedTensor(X.T, None, SIZES), RHS, ((0,), (1,)), INDEX, ValueError, "row_index is for ragged M, with"),
     (random(G, T, K), RHS, ((2,), (1,)), INDEX, ValueError, "row_index is for ragged M"),
     (GroupedTensor(X.T, SIZES), GroupedTensor(random(K, N), SIZES), ((0,), (0,)), INDEX, ValueError,
      "row_index is for ragged M"),

@@ -16,7 +16,7 @@ from raggemm.compat import transformer_engine as te
 WIDE = {"lhs": jnp.ones((4, 8), jnp.float8_e5m2), "rhs": jnp.ones((1, 8, 8), jnp.float8_e5m2)}
 WRONG = {
     "float with bytes": (lambda: raggemm.gmm(X, BYTES, SIZES), TypeError,
-        "lhs: dtype is float32, must be .* with lhs of float32 and rhs of int8; pass quantized elements as a QuantizedTensor"),
+        "lhs: dtype is float32, must be .* with lhs of float32 and rhs of int8; pass quantized elements as"),
     "float with elements": (lambda: raggemm.gmm(X, W.astype(jnp.int4), SIZES), TypeError,
         "rhs: dtype is int4, must be .*; pass quantized elements as a QuantizedTensor"),
     "float with something else": (lambda: raggemm.gmm(X, W.astype(bool), SIZES), TypeError,
@@ -36,7 +36,7 @@ WRONG = {
     "columns": (lambda: raggemm.gmm(X, raggemm.PackedWeights(PACKED.data, columns=None), SIZES), TypeError,
         "rhs.columns is None, must be an integer"),
     "experts of z_loss": (lambda: raggemm.z_loss(LOGITS[:, :0]), ValueError,
-        r"logits: shape is \(3, 0\), must be \[tokens, experts\], of at least one expert"),
+        r"logits: shape is \(3, 0\), must be \[tokens, experts\] with at least one expert"),
     "k of experts": (lambda: raggemm.load_balance_loss(LOGITS, np.zeros((3, 5), np.int32)), ValueError,
         r"experts.shape\[1\] is 5, must be in \[1, 4\]"),
     "topk": (lambda: te.fused_topk_with_score_function(LOGITS, 5), ValueError, r"topk is 5, must be in \[1, 4\]"),

@@ -123,7 +123,7 @@ def check_group_offset(x: Any, mode: Mode) -> jax.Array | None:
 def check_row_index(row_index: Any, mode: Mode, lhs: Operand) -> jax.Array:
     index = checks.as_integer_array("row_index", row_index)
     if mode is not Mode.RAGGED_M or lhs.contracts_first:
-        raise ValueError(f"row_index requires ragged M, with first_dims of {lhs.name}")
+        raise ValueError(f"row_index is for ragged M, with first_dims of {lhs.name}")
     if lhs.quant_params is not None or lhs.data.dtype not in FLOATS:
         raise TypeError(f"row_index is for rows of floats, but {lhs.name} has {lhs.data.dtype}")
     return checks.check_rank("row_index", index, "M")

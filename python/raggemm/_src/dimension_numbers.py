@@ -1,6 +1,6 @@
-"""jax.lax's ragged_dot_general as one call: from its dimension numbers to canonical operands.
+"""jax.lax's ragged_dot_general as one call: converts dimension numbers and operands to canonical form.
 
-The package's own ragged_dot_general checks what comes here, override.py lowers jax.lax's own function to it.
+lax.py checks the arguments and calls this module. override.py lowers jax.lax's own function to it.
 """
 
 import functools
@@ -19,17 +19,23 @@ from raggemm._src.call import Arguments, Call, Storage
 from raggemm._src.dtypes import INTEGERS, SUB_BYTE
 from raggemm._src.primitive import bind
 
-Parts = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]  # axes of data, as placed() says
+# The axes of data that merge to each canonical axis: problems, second axis, rows, columns.
+MergedAxes = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 
 
-def _canonicalize_blocks(factor: jax.Array, shape: tuple[int, ...], parts: Parts, ragged: int | None) -> jax.Array:
-    """[P, second axis or 1, rows, columns], each of which is the product of some axes of data, whose rank factor has.
+def _canonicalize_blocks(values: jax.Array, shape: tuple[int, ...], parts: MergedAxes, ragged: int | None) -> jax.Array:
+    """Returns scales or zero points of canonical shape: [P, second axis or 1, rows, columns].
 
-    What the custom call has no name for is repeated: of collapsed axes those before the last one that is divided, for
-    blocks of one size; and where groups divide an axis, blocks of it, and of the problems and replicas that it is
-    stacked from.
+    Values are repeated if the custom call cannot express their blocks. It requires blocks of one size, so values repeat
+    along merged axes before the last axis with blocks. If groups divide an axis, values repeat along that axis, and
+    along problems and replicas.
+
+    Args:
+      values: scales or zero points with the rank of data.
+      shape: shape of data.
+      ragged: axis of data that groups divide, or None.
     """
-    x = factor.transpose([axis for part in parts for axis in part])
+    x = values.transpose([axis for part in parts for axis in part])
     extents = [shape[axis] for part in parts for axis in part]
     stacked = math.prod(shape[axis] for part in parts[:2] for axis in part) > 1
     merged, at = [], 0
@@ -54,32 +60,33 @@ def canonicalize_quant_params(
     quant_params: dict[str, jax.Array],
     side: str,
     x: jax.Array,
-    parts: Parts,
+    parts: MergedAxes,
     groups: int,
     ragged: int | None = None,
 ) -> dict[str, jax.Array]:
-    """The factors of lhs or rhs, as operands of a call.
+    """Returns the scale and zero point of lhs or rhs in canonical shape, as operands of a call.
 
     Args:
-      factors: of both sides, by the names that operands of a call have, as QuantizedTensor has them.
-      x: data, as it was given.
-      parts: its axes that are problems, the second axis of the canonical shape, rows and columns.
-      groups: how many are processed. ValueError where a factor of [G] has others.
-      ragged: the axis of data that groups divide, if they do.
+      quant_params: scales and zero points of lhs and rhs, by operand name, in shapes that QuantizedTensor allows.
+      side: "lhs" or "rhs".
+      x: the caller's data.
+      parts: axes of x that merge to each canonical axis.
+      groups: number of processed groups. ValueError if values of shape [G] have another number.
+      ragged: axis of x that groups divide, or None.
     """
     canonical = {}
-    for name, factor in quant_params.items():
+    for name, values in quant_params.items():
         if not name.startswith(side):
             continue
-        if factor.ndim == 1 and x.ndim > 2:
-            factor = factor.reshape(-1, *[1] * (x.ndim - 1))
-        if factor.ndim == x.ndim:
-            canonical[name] = _canonicalize_blocks(factor, x.shape, parts, ragged)
+        if values.ndim == 1 and x.ndim > 2:
+            values = values.reshape(-1, *[1] * (x.ndim - 1))
+        if values.ndim == x.ndim:
+            canonical[name] = _canonicalize_blocks(values, x.shape, parts, ragged)
             continue
-        if factor.ndim and factor.shape != (groups,):
-            word = name.replace("_zero", ".zero_point").replace("_scale", ".scale")
-            raise ValueError(f"{word}: shape is {factor.shape}, must be ({groups},), one for each processed group")
-        canonical[name] = jnp.broadcast_to(factor, (math.prod(x.shape[axis] for axis in parts[0]), 1, groups))
+        if values.ndim and values.shape != (groups,):
+            field = name.replace("_zero", ".zero_point").replace("_scale", ".scale")
+            raise ValueError(f"{field}: shape is {values.shape}, must be ({groups},), one for each processed group")
+        canonical[name] = jnp.broadcast_to(values, (math.prod(x.shape[axis] for axis in parts[0]), 1, groups))
     return canonical
 
 
@@ -88,16 +95,17 @@ RAGGED_DOT_NUMBERS = lax.RaggedDotDimensionNumbers(
 )
 
 _NARROW = ("int8", "int16", "uint8", "uint16")
-SIZES_DTYPES = (*_NARROW, *map(str, INTEGERS))  # dtypes of group_sizes; ragged_dot_general() takes the wide ones
+SIZES_DTYPES = (*_NARROW, *map(str, INTEGERS))  # dtypes of group_sizes that widen_sizes accepts
 _DIMS_NAMES = ("group_sizes",)
 
 
 def widen_sizes(group_sizes: Any) -> Any:
+    """Returns group_sizes, as int32 if they are 8 or 16 bits wide."""
     return group_sizes.astype(np.int32) if group_sizes.dtype.name in _NARROW else group_sizes
 
 
 def _widen_to_bytes(x: jax.Array, out: np.dtype) -> jax.Array:
-    """x, of bytes where the result is of int32: the custom call has that for them alone."""
+    """Returns x with one-byte elements if the result is int32. Only bytes have int32 results in the custom call."""
     return x.astype(SUB_BYTE[x.dtype][1]) if out == np.int32 and x.dtype in SUB_BYTE else x
 
 
@@ -106,7 +114,7 @@ def _is_identity(axes: Sequence[int]) -> bool:
 
 
 def _arrange(x: jax.Array, lead: Sequence[int], rows: Sequence[int], cols: Sequence[int]) -> tuple[jax.Array, bool]:
-    """x as [lead..., rows..., cols...], or as [lead..., cols..., rows...] where it lies so; and whether it does."""
+    """Returns (x [lead..., rows..., cols...], False), or (x, True) if x is stored as [lead..., cols..., rows...]."""
     swapped = [*lead, *cols, *rows]
     if _is_identity(swapped) and not _is_identity([*lead, *rows, *cols]):
         return x, True
@@ -118,14 +126,14 @@ def _extents(x: Any, axes: Sequence[int]) -> tuple[int, ...]:
 
 
 class Result(NamedTuple):
-    """Fields of a Call."""
+    """Fields of a Call that describe its result."""
 
     dtype: np.dtype
     precision: str
 
 
 class _Axes:
-    """The axes of lhs and rhs by their role. Contracted axes are in the order of rhs, so that weights need not move."""
+    """Axes of lhs and rhs by role. Contracted axes have the order of rhs, so that weights are not transposed."""
 
     def __init__(self, numbers: lax.RaggedDotDimensionNumbers, lhs_rank: int, rhs_rank: int):
         (left, right), (self.lhs_batch, self.rhs_batch) = numbers.dot_dimension_numbers
@@ -141,23 +149,26 @@ class _Axes:
 
     @property
     def ragged_side(self) -> Sequence[int]:
-        """The axes of lhs that the ragged one is among, batch axes apart."""
+        """Returns the contracted axes of lhs if the ragged axis is one of them, else its free axes."""
         return self.left if self.is_contracting else self.lhs_free
 
 
 def _arrange_ragged(x, lead, free, ragged, trans_if_first):
-    """x as [lead, ragged, free] or, where it lies so, [lead, free, ragged]; canonical, with its storage."""
+    """Returns x as [lead, ragged, free], or [lead, free, ragged] if it is stored like that, and its Storage."""
     matrix, last = _arrange(x, lead, [ragged], free)
     return matrix, Storage(last=0, trans=not trans_if_first) if last else Storage(first=0, trans=trans_if_first)
 
 
 def _matrix_parts(storage: Storage, free: Sequence[int], ragged: int) -> tuple[Sequence[int], Sequence[int]]:
-    """The axes of what _ragged_first gives that are rows, and those that are columns."""
+    """Returns the axes that merge to rows, and those that merge to columns, in a result of _arrange_ragged."""
     return ((ragged,), free) if storage.last is None else (free, (ragged,))
 
 
 def _canonicalize_sizes(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> jax.Array:
-    """[P,R,G]: sizes [batch..., outer axes..., G] or [G], the same for all axes of lhs inside the ragged one."""
+    """Returns sizes [P,R,G], from group_sizes [batch..., outer axes..., G] or [G].
+
+    Outer axes of lhs come before the ragged one. All axes after it have the same sizes.
+    """
     side = axes.ragged_side
     position = side.index(axes.ragged)
     batch, outer, inner = (_extents(lhs, part) for part in (axes.lhs_batch, side[:position], side[position + 1 :]))
@@ -169,13 +180,13 @@ def _canonicalize_sizes(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> 
 
 
 def _bind_noncontracting(lhs, rhs, group_sizes, optional, quant_params, axes: _Axes, result: Result):
-    """[b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...]: one of m... is ragged, the others are replicas."""
+    """Binds [b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...].
+
+    One of m... is ragged. The others are replicas.
+    """
     rest = [a for a in axes.lhs_free if a != axes.ragged]
-    batch, k, n = (
-        _extents(lhs, axes.lhs_batch),
-        math.prod(_extents(lhs, axes.left)),
-        math.prod(_extents(rhs, axes.rhs_free)),
-    )
+    batch, free = _extents(lhs, axes.lhs_batch), _extents(rhs, axes.rhs_free)
+    k, n = math.prod(_extents(lhs, axes.left)), math.prod(free)
     left, storage = _arrange_ragged(lhs, [*axes.lhs_batch, *rest], axes.left, axes.ragged, trans_if_first=False)
     right, rhs_trans = _arrange(rhs, [*axes.rhs_batch, *axes.group], axes.right, axes.rhs_free)
     p, r, m = math.prod(batch), math.prod(_extents(lhs, rest)), lhs.shape[axes.ragged]
@@ -188,14 +199,16 @@ def _bind_noncontracting(lhs, rhs, group_sizes, optional, quant_params, axes: _A
     optional |= canonicalize_quant_params(quant_params, "lhs", lhs, lhs_parts, groups, axes.ragged)
     optional |= canonicalize_quant_params(quant_params, "rhs", rhs, (axes.rhs_batch, axes.group, *matrix), groups)
     out = bind(call, Arguments(left, right, (_canonicalize_sizes(group_sizes, lhs, axes),), optional))
-    out = out.reshape(*batch, *_extents(lhs, rest), m, *_extents(rhs, axes.rhs_free))
+    out = out.reshape(*batch, *_extents(lhs, rest), m, *free)
     ragged_now = len(batch) + len(rest)
     return jnp.moveaxis(out, ragged_now, len(batch) + axes.lhs_free.index(axes.ragged))
 
 
 def _bind_contracting(lhs, rhs, group_sizes, optional, quant_params, axes: _Axes, result: Result):
-    """[b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...]: one of k... is ragged, replicas over the others are
-    summed."""
+    """Binds [b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...].
+
+    One of k... is ragged. The others are replicas, which ragged K sums over.
+    """
     index = axes.left.index(axes.ragged)
     left_rest, right_rest = ([a for i, a in enumerate(side) if i != index] for side in (axes.left, axes.right))
     batch, m, n = _extents(lhs, axes.lhs_batch), _extents(lhs, axes.lhs_free), _extents(rhs, axes.rhs_free)
@@ -218,7 +231,7 @@ def _bind_contracting(lhs, rhs, group_sizes, optional, quant_params, axes: _Axes
 
 
 def _bind_batched(lhs, rhs, quant_params, axes: _Axes, result: Result):
-    """[b...,m...,k...] x [b...,k...,n...] -> [b...,m...,n...]: one of b... is ragged, which changes nothing."""
+    """Binds [b...,m...,k...] x [b...,k...,n...] -> [b...,m...,n...]. One of b... is ragged, which changes nothing."""
     batch, m, n = _extents(lhs, axes.lhs_batch), _extents(lhs, axes.lhs_free), _extents(rhs, axes.rhs_free)
     k, groups = math.prod(_extents(lhs, axes.left)), math.prod(batch)
     left, lhs_trans = _arrange(lhs, axes.lhs_batch, axes.lhs_free, axes.left)
@@ -244,9 +257,16 @@ def ragged_dot_general(
     numbers: lax.RaggedDotDimensionNumbers,
     result: Result,
 ) -> jax.Array:
-    """The product, of checked operands. lhs and rhs: of types that go together, group_sizes: int32, int64 or uint32,
-    group_offset: the same, with one element, and not with a ragged batch axis. factors: scales and zero points of lhs
-    and rhs, by the names that they have as operands of a call."""
+    """Computes ragged_dot_general of checked operands.
+
+    Args:
+      lhs, rhs: arrays of supported types.
+      group_sizes: int32, int64 or uint32.
+      group_offset: one element of the same types. Not with a ragged batch axis.
+      quant_params: scales and zero points of lhs and rhs, by operand name.
+      numbers: dimension numbers.
+      result: dtype and precision of the result.
+    """
     lhs, rhs = (_widen_to_bytes(versions.replicate_explicit_axes(x), result.dtype) for x in (lhs, rhs))
     group_sizes = versions.replicate_explicit_axes(group_sizes)
     quant_params = {name: versions.replicate_explicit_axes(x) for name, x in (quant_params or {}).items()}
