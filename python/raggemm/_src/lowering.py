@@ -1,4 +1,4 @@
-"""Lowering on CPU: the custom calls that the primitives become."""
+"""Lowering of the primitives to custom calls on CPU."""
 
 import functools
 import math
@@ -19,23 +19,24 @@ from raggemm._src.mlp_reference import REQUIRED, Args, MlpCall
 from raggemm._src.primitive import grouped_gemm_p
 
 
-def _register(primitive: Primitive, function_of: Callable[..., Callable[..., Any]]) -> None:
-    """Lowers a primitive to the function that `function_of(ctx, call)` returns."""
+def _register(primitive: Primitive, make_function: Callable[..., Callable[..., Any]]) -> None:
+    """Registers the lowering of a primitive to the function that `make_function(ctx, call)` returns."""
 
     def rule(ctx, *operands, call):
         if others := set(ctx.platforms or ctx.module_context.platforms) - {"cpu"}:
             names = ", ".join(sorted(others))
             raise NotImplementedError(f"raggemm: {primitive.name} runs on the platform cpu only, not on {names}")
-        return mlir.lower_fun(function_of(ctx, call), multiple_results=primitive.multiple_results)(ctx, *operands)
+        return mlir.lower_fun(make_function(ctx, call), multiple_results=primitive.multiple_results)(ctx, *operands)
 
     mlir.register_lowering(primitive, rule)
 
 
 def _flatten_blocks(call: Call, args: Arguments, operand: OptionalOperand, x: jax.Array) -> jax.Array:
+    """Returns scales or zero points of blocks in the shape that the custom call requires."""
     p, second, *blocks = x.shape
     data, storage = (args.lhs, call.lhs) if operand.side == "lhs" else (args.rhs, call.rhs)
     if not storage.per_group:
-        if storage.first is not None and p * second != 1:  # one of all rows, or one of each
+        if storage.first is not None and p * second != 1:  # broadcasts one value for all rows to one per row
             blocks[0] = data.shape[2]
         return jnp.broadcast_to(x, (p, second, *blocks)).reshape(p * second * blocks[0], blocks[1])
     groups = data.shape[1]
@@ -45,6 +46,7 @@ def _flatten_blocks(call: Call, args: Arguments, operand: OptionalOperand, x: ja
 
 
 def _flatten_optional(call: Call, args: Arguments, operand: OptionalOperand, replicas: int) -> jax.Array:
+    """Returns an optional operand in the shape that the custom call requires."""
     x = args.optional[operand.name]
     if operand.is_per_block(x):
         return _flatten_blocks(call, args, operand, x)
@@ -59,7 +61,7 @@ def _flatten_optional(call: Call, args: Arguments, operand: OptionalOperand, rep
 
 
 def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.Array:
-    """Calls the library. options: attributes that say how to compute the call."""
+    """Calls the library. options: attributes for the options in effect."""
     args = call.unflatten(flat)
     shape = call.out_shape(args)
     dims = {name: args.dims[index] for name, index in call.ragged_slots.items()}
@@ -80,7 +82,7 @@ def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.
     attributes = call.attributes() | ({"operands": ",".join(optional)} if optional else {})
     if names := call.names_attribute():
         attributes["names"] = names
-    # Every index of no rows is wrong, which XLA must not leave out with what has no elements.
+    # Without rows every index is wrong. XLA must not drop that check together with an operand without elements.
     is_check = "row_index" in optional and args.lhs.shape[2] == 0
     with jax.named_scope(call.mode.name.lower()):
         out, _ = jax.ffi.ffi_call(library.TARGET, results, input_output_aliases=aliases, has_side_effect=is_check)(
@@ -102,12 +104,12 @@ def _grouped_gemm_function(ctx, call: Call) -> Callable[..., jax.Array]:
 
 
 def _mlp_custom_call(
-    target: str, operands: Sequence[Any], avals: Sequence[Any], extents: Sequence[int], words: Args
+    target: str, operands: Sequence[Any], avals: Sequence[Any], extents: Sequence[int], attributes: Args
 ) -> Any:
     results = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     workspace = jax.ShapeDtypeStruct((library.moe_mlp_workspace(target, *extents),), np.int64)
-    given = {name: word for name, word in words.items() if word}
-    # A call without tokens has nothing to compute, but rows that name one are an error: XLA would leave it out.
+    given = {name: value for name, value in attributes.items() if value}
+    # A call without tokens computes nothing, but rows that name a token are an error. XLA would drop the call.
     is_check = all(0 in result.shape for result in results)
     with jax.named_scope(target.removeprefix("raggemm_").removesuffix("_v1")):
         return jax.ffi.ffi_call(target, (*results, workspace), has_side_effect=is_check)(*operands, **given)[:-1]
@@ -119,7 +121,7 @@ def _extents(call: MlpCall, args: Args) -> tuple[int, ...]:
 
 
 def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
-    """Calls the library, or computes grouped GEMMs if extents are symbols, for which there is no workspace size."""
+    """Calls the library. If extents are symbolic, computes grouped GEMMs, because the workspace size is unknown."""
     extents = _extents(call, call.unflatten(flat))
     if any(map(jax.export.is_symbolic_dim, extents)):
         return call(*flat)
@@ -128,19 +130,19 @@ def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str
 
 
 def _mlp_backward_call(*flat, call: BackwardCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
-    """Does the same for the gradients."""
+    """Calls the library for gradients, or computes grouped GEMMs like _mlp_call."""
     args = call.call.unflatten(flat[: len(call.call.names)])
     extents = _extents(call.call, args)
     if any(map(jax.export.is_symbolic_dim, extents)):
         return call(*flat)
-    elements = (args[name].dtype for name in ("x", "w_up", "w_down"))  # w_gate is as w_up
+    elements = (args[name].dtype for name in ("x", "w_up", "w_down"))  # w_gate has the dtype of w_up
     element_bytes = max(dtype.itemsize for dtype in elements if dtype in FLOATS)
     is_narrow = {name: aval.dtype != np.float32 for name, aval in zip(call.wanted, avals, strict=True)}
     sums_tokens = is_narrow.pop("x", False)
     extents = *extents, element_bytes, sums_tokens, any(is_narrow.values())
     operands = [*flat[: len(REQUIRED)], flat[-1], *flat[len(REQUIRED) : -1]]
-    words = call.attributes() | options
-    return _mlp_custom_call(library.MLP_BACKWARD_TARGET, operands, avals, extents, words)
+    attributes = call.attributes() | options
+    return _mlp_custom_call(library.MLP_BACKWARD_TARGET, operands, avals, extents, attributes)
 
 
 def _bind_avals(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:

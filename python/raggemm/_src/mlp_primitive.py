@@ -1,6 +1,6 @@
 """The JAX primitives of the experts' MLP, and their derivatives.
 
-Products that derivatives are made of are behind jax.checkpoint, so that a gradient keeps only the arguments.
+Derivatives that are grouped GEMMs run under jax.checkpoint, so that a gradient saves only the arguments.
 """
 
 import dataclasses
@@ -15,33 +15,34 @@ from raggemm._src.call import to_column_blocks
 from raggemm._src.mlp_reference import MlpCall, compute_cotangents
 from raggemm._src.primitive import register_jitted_impl
 
-# Takes arguments; gives the value, then the first products where they are kept.
+# Operands: the arguments. Results: the value, and the first products if they are saved.
 mlp_p = Primitive("moe_mlp")
-# Takes arguments, what was kept, and tangents of some arguments, in which it is linear.
+# Operands: the arguments, saved products, and tangents of some arguments, in which it is linear. Result: the tangent.
 tangent_p = Primitive("moe_mlp_tangent")
-# Takes arguments, what was kept, and the cotangent of the value; gives those of some arguments.
+# Operands: the arguments, saved products, and the cotangent of the value. Results: cotangents of some arguments.
 backward_p = Primitive("moe_mlp_backward")
 mlp_p.multiple_results = backward_p.multiple_results = True
 
 
 @dataclasses.dataclass(frozen=True)
 class TangentCall:
-    """The one static parameter of the primitive of tangents."""
+    """The static parameter of tangent_p."""
 
     call: MlpCall
-    argnums: tuple[int, ...]  # indices of the arguments with tangents
+    argnums: tuple[int, ...]  # positions of the arguments with tangents
 
     @property
     def wanted(self) -> tuple[str, ...]:
+        """Returns the names of the arguments with tangents."""
         return tuple(self.call.names[i] for i in self.argnums)
 
     def split(self, flat: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """Arguments, what was kept, tangents."""
+        """Returns arguments, saved products, and tangents."""
         count, rest = len(self.call.names), len(flat) - len(self.argnums)
         return flat[:count], flat[count:rest], flat[rest:]
 
     def value_fn(self, primals: Sequence[Any]) -> Callable[..., jax.Array]:
-        """The value as a function of the arguments that have tangents."""
+        """Returns a function that computes the value from the arguments with tangents."""
         value = jax.checkpoint(lambda *flat: self.call(*flat)[0])
         return _restrict_to_argnums(value, primals, self.argnums)
 
@@ -58,17 +59,17 @@ class TangentCall:
 
 @dataclasses.dataclass(frozen=True)
 class BackwardCall:
-    """The one static parameter of the primitive of gradients."""
+    """The static parameter of backward_p."""
 
     call: MlpCall
-    wanted: tuple[str, ...]
+    wanted: tuple[str, ...]  # names of the arguments with cotangents
 
     def attributes(self) -> dict[str, str | bool]:
         operands = ",".join((*self.call.operands, *self.call.saved_products))
         return self.call.attributes() | {"operands": operands, "results": ",".join(self.wanted)}
 
     def __call__(self, *flat: Any) -> list[jax.Array]:
-        """Computes grouped GEMMs, from arguments alone."""
+        """Computes the cotangents as grouped GEMMs, from the arguments and without the saved products."""
         args = self.call.unflatten(flat[: len(self.call.names)])
         found = compute_cotangents(self.call, args, flat[-1], self.wanted)
         return [found[name] for name in self.wanted]
@@ -84,15 +85,15 @@ class BackwardCall:
 def _restrict_to_argnums(
     function: Callable[..., Any], flat: Sequence[Any], argnums: Sequence[int]
 ) -> Callable[..., Any]:
-    """A function of flat arguments as one of some of them."""
+    """Returns function as a function of the arguments at positions argnums. The others are taken from flat."""
 
-    def value_fn(*values: Any) -> Any:
+    def restricted(*values: Any) -> Any:
         changed = list(flat)
         for i, value in zip(argnums, values, strict=True):
             changed[i] = value
         return function(*changed)
 
-    return value_fn
+    return restricted
 
 
 def _nonzero_argnums(tangents: Sequence[Any]) -> tuple[int, ...]:
@@ -102,11 +103,11 @@ def _nonzero_argnums(tangents: Sequence[Any]) -> tuple[int, ...]:
 def _jvp(primals, tangents, *, call: MlpCall):
     argnums = _nonzero_argnums(tangents)
     dots = [tangents[i] for i in argnums]
-    if call.returns_products:  # a derivative of a derivative
+    if call.returns_products:  # this is a derivative of a derivative
         return jax.jvp(_restrict_to_argnums(call, primals, argnums), [primals[i] for i in argnums], dots)
-    of = TangentCall(dataclasses.replace(call, returns_products=call.saves_products), argnums)
-    out, *saved = mlp_p.bind(*primals, call=of.call)
-    return [out], [tangent_p.bind(*primals, *saved, *dots, call=of)]
+    tangent = TangentCall(dataclasses.replace(call, returns_products=call.saves_products), argnums)
+    out, *saved = mlp_p.bind(*primals, call=tangent.call)
+    return [out], [tangent_p.bind(*primals, *saved, *dots, call=tangent)]
 
 
 def _jvp_of_reference(primals, tangents, *, call: TangentCall | BackwardCall):
@@ -125,8 +126,8 @@ def _tangent_transpose(ct, *flat, call: TangentCall):
         return [*none, *pull(ct)]
     args = call.call.unflatten(primals)
     plain, matrices = call.call.unpack_weights(args)
-    of = BackwardCall(plain, call.wanted)
-    found = dict(zip(call.wanted, backward_p.bind(*plain.flatten(matrices), *saved, ct, call=of), strict=True))
+    backward = BackwardCall(plain, call.wanted)
+    found = dict(zip(call.wanted, backward_p.bind(*plain.flatten(matrices), *saved, ct, call=backward), strict=True))
     for name in call.call.block_columns(args).keys() & found.keys():
         found[name] = to_column_blocks(found[name], args[name].shape[3])
     return [*none, *[found[name] for name in call.wanted]]
