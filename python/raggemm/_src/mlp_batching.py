@@ -81,7 +81,7 @@ class _MergedBatch:
     def _find_wrong_sizes(self) -> tuple[jax.Array, jax.Array]:
         """Returns True if any size is wrong, and the sizes [B,all groups] to show in the error.
 
-        Those are the sizes of the first batch element with a wrong size. All others are 0, because their sizes could
+        They are the sizes of the first batch element with a wrong size. All others are 0, because their sizes could
         compensate the error. The rows of the others are added to the first size.
         """
         sizes, others = self.sizes, (len(self.sizes) - 1) * self.rows
