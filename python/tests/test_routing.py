@@ -152,7 +152,7 @@ def test_errors():
     check_errors(lambda: route(LOGITS, 2, score="tanh"), ValueError, "^score is 'tanh', must be one of")
     options = {"score": "sigmoid", "pre_softmax": True}
     check_errors(lambda options=options: route(LOGITS, 2, **options), ValueError, "^pre_softmax is for score 'softmax'")
-    check_errors(lambda: route(LOGITS, 2, num_groups=3), ValueError, "^num_groups is 3 and group_top_k None: both")
+    check_errors(lambda: route(LOGITS, 2, num_groups=3), ValueError, "^num_groups is 3 and group_top_k None: give both")
     check_errors(lambda: route(LOGITS, 2, expert_bias=BIAS), ValueError, "^expert_bias is for scores of all experts")
     words = r"^scaling_factor: shape is \(1,\), must be \(\)"
     check_errors(lambda: route(LOGITS, 2, scaling_factor=np.ones(1)), ValueError, words)

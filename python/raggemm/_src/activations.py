@@ -16,10 +16,10 @@ def _swiglu_oai(gate: jax.Array, up: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def _normal_cdf(x: jax.Array) -> jax.Array:
-    """Returns the distribution function of the standard normal distribution.
+    """Returns the standard normal distribution function.
 
-    It has its own derivative, because jax 0.12.0.1 cannot differentiate erfc inside shard_map: the polynomial of erfc
-    mixes values that vary over devices with values that do not.
+    It has its own derivative, because jax 0.12.0.1 cannot differentiate erfc inside shard_map: its polynomial mixes
+    values that vary over devices with values that do not.
     """
     return 0.5 * jax.lax.erfc(-math.sqrt(0.5) * x)
 
@@ -51,7 +51,6 @@ ACTIVATIONS = tuple(map(str.upper, tables()["activations"]))  # values of the at
 
 
 def apply_activation(activation: str, gate: jax.Array | None, up: jax.Array) -> jax.Array:
-    """Returns activation(gate) * up, or activation(up) without a gate."""
     if gate is None:
         return _ACTIVATIONS[activation](up)
     if activation in GATED_ONLY:

@@ -43,10 +43,7 @@ def _find_groups(sizes: jax.Array, extent: int) -> jax.Array:
 
 
 def _ragged_axis(call: Call, args: Arguments, side: str) -> tuple[int, jax.Array] | None:
-    """Returns the axis of lhs or rhs that groups divide, and the processed group of each index on it.
-
-    Returns None if no axis is ragged.
-    """
+    """Returns the ragged axis of lhs or rhs, if any, and the processed group of each index on it."""
     storage, x = call.storages[side], getattr(args, side)
     if storage.per_group or storage.shared:
         return None
@@ -76,7 +73,7 @@ def broadcast_scale(call: Call, args: Arguments, side: str, values: jax.Array) -
 
 
 def reduce_to_scale(call: Call, args: Arguments, side: str, x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Sums x over the elements that share a scale. x has the shape of lhs or rhs, the result that of the scale."""
+    """Sums x, which has the shape of lhs or rhs, over the elements that share a scale."""
     if len(shape) == 4:
         for axis in (2, 3):
             x = x.reshape(*x.shape[:axis], shape[axis], x.shape[axis] // shape[axis], *x.shape[axis + 1 :]).sum(
@@ -106,8 +103,8 @@ def _multiply_sizes(rows: jax.Array, cols: jax.Array) -> jax.Array:
 def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.Array:
     """Broadcasts values [P,1|R,G,w] of each group against out. Elements of no group are zero.
 
-    Along a ragged axis the result is a product of ones with the values. Its transpose is then a ragged-K product, which
-    sums in the order that fixes the bits. w is 1 unless the mode is ragged M, uniform or ragged K.
+    Along a ragged axis this is a product of ones with the values, so its transpose, a sum, has the order of ragged K.
+    w is 1 unless the mode is ragged M, uniform or ragged K.
     """
     shape = call.out_shape(args)
     match call.mode:
@@ -122,7 +119,7 @@ def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> 
             sizes, length, shape = args.sizes(call.out.last), shape[3], (*shape[:2], 1, shape[3])
         case Mode.ALL_RAGGED:
             sizes, length = _multiply_sizes(args.sizes(call.out.first), args.sizes(call.out.last)), shape[2]
-    # Errors of the call name one dims array. For all ragged it is the first of two.
+    # Errors of the product name one dims array: for all ragged the first one.
     index = call.out.last if call.mode is Mode.RAGGED_N else call.out.first
     assert index is not None
     optional = args.select(OperandRole.GROUP_OFFSET).optional
@@ -133,8 +130,8 @@ def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> 
     values = values.reshape(p * r, groups, 1, width)
     ones = jnp.ones((*sizes.shape[:2], length, 1), _compute_dtype(call, args))
     rows, names = Storage(first=0), call.dims_names[index : index + 1]
-    call = Call(lhs=rows, rhs=Storage(), out=rows, dtype=dtype, dims_names=names)
-    return bind(call, Arguments(ones, values, (sizes,), optional)).reshape(shape)
+    product = Call(lhs=rows, rhs=Storage(), out=rows, dtype=dtype, dims_names=names)
+    return bind(product, Arguments(ones, values, (sizes,), optional)).reshape(shape)
 
 
 def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.Array:
@@ -175,7 +172,7 @@ def _alpha_tangent(call: Call, args: Arguments, dalpha: jax.Array) -> jax.Array:
 
 
 def _beta_tangent(call: Call, args: Arguments, dbeta: jax.Array) -> jax.Array:
-    # Elements of c outside of all groups may be infinite or NaN.
+    # Elements of c outside of all groups may be NaN, and 0 * NaN is NaN.
     c = jnp.where(_mask_processed(call, args) != 0, args.optional["c"], 0)
     return _scale(call, args, dbeta, c).astype(call.dtype)
 
@@ -189,18 +186,18 @@ _TANGENTS = {"c": _c_tangent, "bias": _bias_tangent, "alpha": _alpha_tangent, "b
 
 
 def _bind_activation(call: Call, result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
-    """Applies the activation of the custom call to a float32 result. Binds a product with K = 0, c and a gate.
+    """Applies the activation of the custom call to a float32 result: a product with K = 0, c and a gate.
 
-    A derivative thus returns the same bits as the call, and does not compute the product twice.
+    The value of a derivative thus has the bits of the call, and its product is computed once.
     """
     rows, columns = math.prod(result.shape[:-1]), result.shape[-1]
     shape = (1, 1, rows, columns)
-    values = jnp.ones(shape, jnp.float32) if gate is None else result.reshape(shape)
+    c = jnp.ones(shape, jnp.float32) if gate is None else result.reshape(shape)
     gate = (result if gate is None else gate).reshape(shape)
     matrix = Storage()
     empty = Call(lhs=matrix, rhs=matrix, out=matrix, dtype=jnp.dtype(jnp.float32), activation=call.activation)
     lhs, rhs = jnp.zeros((1, 1, rows, 0), jnp.float32), jnp.zeros((1, 1, 0, columns), jnp.float32)
-    return bind(empty, Arguments(lhs, rhs, (), {"c": values, "gate": gate})).reshape(result.shape)
+    return bind(empty, Arguments(lhs, rhs, (), {"c": c, "gate": gate})).reshape(result.shape)
 
 
 def _activated_jvp(primals, tangents, call: Call):
@@ -211,7 +208,7 @@ def _activated_jvp(primals, tangents, call: Call):
         return out, ad.Zero(jax.typeof(out).to_tangent_aval())
 
     def pre_activation(*values: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        """Returns the result before the activation, and the gate, in float32."""
+        """Returns the result before the activation and the gate, in float32."""
         flat = list(primals)
         for i, value in zip(argnums, values, strict=True):
             flat[i] = value
@@ -264,7 +261,7 @@ def _jvp(primals, tangents, *, call: Call):
 def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
     """Returns the product that is the gradient of lhs or rhs, and True if ct out is its lhs."""
     wanted, kept = (call.lhs, call.rhs) if to_lhs else (call.rhs, call.lhs)
-    # The gradient of a transposed operand is the transposed product: operands swapped, and each transposed.
+    # The gradient of a transposed operand swaps and transposes the operands of its product.
     ct = call.out._replace(trans=wanted.trans)
     kept = kept if wanted.trans else kept.transposed()
     ct_is_lhs = to_lhs != wanted.trans
@@ -283,8 +280,7 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
 def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> jax.Array:
     """Returns zeros [P,R,M,1], or NaN for wrong indices with on_error="nan".
 
-    Binds a product with K = 0 that checks row_index. Without it XLA may drop the check from a gradient, together with
-    the unused product.
+    A product with K = 0 checks row_index. From a gradient XLA may drop the product itself, and its check.
     """
     p, r = args.optional["row_index"].shape[0], call.out_shape(args)[1]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((p, r, tokens, 0), (p, groups, 0, 1)))
@@ -295,16 +291,15 @@ def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> j
 def _sum_rows_by_index(rows: jax.Array, index: jax.Array, weights: jax.Array, count: int) -> jax.Array:
     """Returns [P,R,count,K]: for each index the sum of its rows [P,R,M,K], weighted by weights [P,R,M,1].
 
-    Rows with index `count` are ignored. The sum is a ragged-K product with one group per index. It is up to seven times
-    as fast as a scatter-add of XLA:CPU, which adds rows one by one.
+    Rows with index `count` are ignored. The sum is a ragged-K product, up to seven times as fast as XLA's scatter-add.
     """
     p, r, m, k = rows.shape
     index = index.reshape(p * r, m)
     sizes = jax.vmap(lambda i: jnp.zeros(count, jnp.int32).at[i].add(1, mode="drop"))(index)
     order = jnp.argsort(index, -1, stable=True)[:, :, None]
     rows, weights = (jnp.take_along_axis(x.reshape(p * r, m, -1), order, 1)[:, None] for x in (rows, weights))
-    by_rows = Storage(first=0)
-    call = Call(by_rows._replace(trans=True), by_rows, Storage(), rows.dtype, out_extent=count)
+    row_slices = Storage(first=0)
+    call = Call(row_slices._replace(trans=True), row_slices, Storage(), rows.dtype, out_extent=count)
     return bind(call, Arguments(weights, rows, (sizes[:, None],), {})).reshape(p, r, count, k)
 
 
@@ -326,13 +321,13 @@ def _row_index_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: boo
             rows = jax.vmap(jax.vmap(lambda x, i: x.at[i].get(mode="fill", fill_value=jnp.nan)))(args.lhs, index)
         return _operand_cotangent(ct, call, args._replace(lhs=rows), to_lhs, aval)
     dtype = compute_dtype(ct.dtype, args.rhs.dtype, aval.dtype)
-    of_rows = jax.ShapeDtypeStruct((p, r, index.shape[2], k), dtype)
-    rows = _operand_cotangent(ct, call, args, to_lhs, of_rows)
+    rows_aval = jax.ShapeDtypeStruct((p, r, index.shape[2], k), dtype)
+    rows = _operand_cotangent(ct, call, args, to_lhs, rows_aval)
     return _sum_rows_by_index(rows, index, 1 + wrong.astype(dtype), tokens).astype(aval.dtype)
 
 
 def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
-    """Returns the cotangent of lhs or rhs, whose aval is `aval`. The other operand is an array."""
+    """Returns the cotangent of the operand with this aval. The other operand is an array."""
     if "row_index" in args.optional:
         return _row_index_cotangent(ct, call, args, to_lhs, aval)
     kept = args.rhs if to_lhs else args.lhs
@@ -356,7 +351,7 @@ def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
 
 
 def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> jax.Array:
-    """Returns the cotangent of a scale: the operand's cotangent times its elements, summed over each scale's block."""
+    """Returns the cotangent of a scale: the sum over its block of the operand's cotangent times its elements."""
     side, aval = name[:3], args.optional[name].aval
     data = args.lhs if side == "lhs" else args.rhs
     dtype = _compute_dtype(call, args)

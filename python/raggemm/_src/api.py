@@ -72,12 +72,8 @@ def straight_through(
 ) -> jax.Array:
     """Computes product(*operands, sizes). Derivatives of quantized operands pass straight through.
 
-    Args:
-      product: a function that is linear in each operand.
-      operands: lhs and rhs of the product.
-      values: for each operand the array that it was quantized from, which gets the operand's derivative. None if the
-        operand is differentiated itself.
-      sizes: group sizes.
+    product must be linear in each operand. values: for each operand the array that it was quantized from, which gets
+    the operand's derivative, or None.
     """
 
     @jax.custom_jvp
@@ -222,10 +218,7 @@ def _promote_floats(a: Any, b: Any) -> Any:
 
 
 def _call_quantized(call: Callable[..., jax.Array], lhs: Any, rhs: Any, group_sizes: Any, dtype: Any) -> jax.Array:
-    """Computes call(lhs, rhs, group_sizes) with lhs quantized to dtype, one scale per row.
-
-    call: a function that is linear in lhs and rhs.
-    """
+    """Computes call(lhs, rhs, group_sizes), which must be linear in lhs and rhs, with lhs quantized by rows."""
     lhs, dtype = checks.as_float_array("lhs", lhs), checks.as_dtype("lhs_quantize", dtype, QUANTIZED)
     if lhs.ndim != 2:
         return call(lhs, rhs, group_sizes)  # raises an error
@@ -255,9 +248,9 @@ def ragged_dot(
       rhs: [g, k, n], or PackedWeights.
       group_sizes: [g], int32, int64 or uint32: rows of each group. Their sum may be less than m. Rows behind the sum
         become zero.
-      precision: any jax.lax.Precision, because products are exact and sums are in float32 or float64. For float32
-        operands also the DotAlgorithmPresets BF16_BF16_F32_X3 and _X6, see grouped_gemm. Presets that ask for other
-        arithmetic raise NotImplementedError. None means jax_default_matmul_precision.
+      precision: products are exact and sums are in float32 or float64, for any jax.lax.Precision. float32 operands also
+        allow the DotAlgorithmPresets BF16_BF16_F32_X3 and _X6, see grouped_gemm. Presets with other arithmetic raise
+        NotImplementedError. None means jax_default_matmul_precision.
       preferred_element_type: dtype of the result. It must be int32 for int8 and uint8. The default is the wider dtype
         of lhs and rhs. If one is a QuantizedTensor it is the dtype of the other, and float32 if both are.
       group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. rhs may then have fewer groups.

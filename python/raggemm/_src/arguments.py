@@ -34,7 +34,7 @@ class Options(NamedTuple):
 
 
 def count_processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Options) -> int:
-    """Returns the number of processed groups. Raises ValueError if arguments have contradicting counts."""
+    """Returns the number of processed groups."""
     counts = {name: sizes.shape[0] for name, sizes in (lhs.dims | rhs.dims).items()}
     counts |= {f"the group axis of {x.name}": x.data.shape[0] for x in (lhs, rhs) if x.has_group_axis}
     (first, total), *others = counts.items()
@@ -74,7 +74,7 @@ def check_out_extent(mode: Mode, local: int, out_size: int | None, out_layout: s
 
 
 def check_out_dtype(arg_names: ArgNames, preferred: Any, lhs: Operand, rhs: Operand) -> Any:
-    """Returns the dtype of out. Raises TypeError unless lhs, rhs and out have supported dtypes."""
+    """Returns the dtype of out. Checks the dtypes of lhs, rhs and out."""
     if lhs.quant_params is None and rhs.quant_params is None:
         dtype = checks.result_dtype(jnp.result_type(lhs.data, rhs.data) if preferred is None else preferred)
         check_dtypes(arg_names, lhs.data.dtype, rhs.data.dtype, dtype)
@@ -152,7 +152,7 @@ def check_bias(name: str, bias: Any, mode: Mode, groups: int, free_shape: tuple[
 
 
 def check_alpha_or_beta(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
-    """Returns alpha or beta in the type of the epilogue. Raises TypeError or ValueError if it is wrong."""
+    """Returns alpha or beta in the type of the epilogue."""
     x = checks.as_array(name, x)
     is_number = x.ndim == 0 and x.weak_type and x.dtype.kind in ("i" if compute == jnp.int32 else "if")
     if not is_number:
@@ -161,7 +161,7 @@ def check_alpha_or_beta(name: str, x: Any, groups: int, compute: Any) -> jax.Arr
 
 
 def check_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute: Any) -> jax.Array | None:
-    """Checks the activation and its gate. Returns the gate, or None."""
+    """Checks the activation. Returns its gate, if any."""
     if activation is None:
         if gate is not None:
             raise ValueError("gate is given without activation")
@@ -195,7 +195,7 @@ class _Preset(NamedTuple):
     attribute: str = ""  # value of the attribute `precision`
 
 
-# Supported presets. The others round operands or sums in ways that the kernels do not have.
+# Supported presets. The others round operands or sums.
 _PRESETS = {
     lax.DotAlgorithmPreset.F16_F16_F32: _Preset({"float16"}, "float32"),
     lax.DotAlgorithmPreset.BF16_BF16_F32: _Preset({"bfloat16"}, "float32"),
@@ -214,11 +214,8 @@ def default_precision(precision: Any) -> Any:
 def precision_attribute(precision: Any, lhs: Any, rhs: Any, out: Any) -> str:
     """Returns the attribute `precision` for a product of these dtypes, or "" for the default.
 
-    By default products are exact, and sums are in float32 or float64. That is as precise as any jax.lax.Precision.
-
-    Raises:
-      NotImplementedError: for a DotAlgorithmPreset that asks for other arithmetic, except BF16_BF16_F32_X3 and _X6.
-      ValueError: if jax.lax does not accept `precision`.
+    By default products are exact and sums are in float32 or float64, which is as precise as any jax.lax.Precision.
+    Raises NotImplementedError for a DotAlgorithmPreset with other arithmetic, except BF16_BF16_F32_X3 and _X6.
     """
     if isinstance(precision, str) and precision in lax.DotAlgorithmPreset.__members__:
         precision = lax.DotAlgorithmPreset[precision]

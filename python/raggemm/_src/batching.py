@@ -72,8 +72,8 @@ def _batch(flat, flat_axes, *, call: Call):
     others = axes._replace(lhs=None, optional=axes.optional | as_out)
     only_rows = all(axis is None for axis in others.flatten())
     fold, into = _bind_into_problems, 0
-    factors = (x for x in args.given if x.role is OperandRole.QUANT_PARAM and x.side == "rhs")
-    rhs_is_shared = axes.rhs is None and all(axes.optional[x.name] is None for x in factors)
+    rhs_params = (x for x in args.given if x.role is OperandRole.QUANT_PARAM and x.side == "rhs")
+    rhs_is_shared = axes.rhs is None and all(axes.optional[x.name] is None for x in rhs_params)
     match call.mode:
         case Mode.RAGGED_M if rhs_is_shared:
             fold, into = _bind_into_replicas, 1

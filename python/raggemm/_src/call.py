@@ -76,7 +76,7 @@ _AXES = {"problem": "problem", "replica": "replica", "group": "group", "row": "m
 
 
 def _make_operand(name: str, axes: Sequence[str]) -> OptionalOperand:
-    """Builds an operand from a row of the library's table. The table has no axes for scales and zero points."""
+    """Builds an operand from a row of the library's table, which has no axes for scales and zero points."""
     if name not in _ROLES:
         return OptionalOperand(name, OperandRole.QUANT_PARAM, ("problem", "replica", "group"))
     is_as_out = {"row", "column"} <= set(axes)
@@ -141,12 +141,12 @@ class Call:
 
     @property
     def ragged_slots(self) -> dict[str, int]:
-        """Returns the dims arrays that the custom call gets, by its names, as indices of Arguments.dims."""
+        """Returns the index in Arguments.dims of each dims array of the custom call."""
         named = {f"{name}_{axis}": getattr(x, axis) for name, x in self.storages.items() for axis in ("first", "last")}
         return {name: index for name, index in named.items() if index is not None}
 
     def attributes(self) -> dict[str, str | bool]:
-        """Returns the attributes of the custom call that differ from the defaults in proto/config.proto."""
+        """Returns the attributes that differ from the defaults in proto/config.proto."""
         attributes: dict[str, str | bool] = {}
         for name, storage in self.storages.items():
             if storage.trans:
@@ -243,10 +243,9 @@ class Arguments(NamedTuple):
 
 
 def custom_call_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ...]:
-    """Returns the shape of an operand of the custom call, from its canonical shape.
+    """Returns the shape of an operand of the custom call, which has the same elements in the same order.
 
-    The elements and their order are the same. The shape is 1-D, 3-D with a group axis, or 2-D with matrices of all P
-    and R on top of each other.
+    It is 1-D, 3-D with a group axis, or 2-D with the matrices of all P and R on top of each other.
     """
     p, r, *matrix = shape
     if len(matrix) == 1:

@@ -1,4 +1,4 @@
-"""Checks of single arguments. Errors name the argument, its value, and the allowed values."""
+"""Checks of single arguments. Their TypeErrors and ValueErrors name the argument, its value and the allowed values."""
 
 import dataclasses
 import operator
@@ -15,7 +15,7 @@ from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor
 
 
 def check_integer(name: str, x: Any) -> int:
-    """Returns x as an int. Raises TypeError unless x is a Python or NumPy integer."""
+    """Returns a Python or NumPy integer as an int."""
     try:
         return operator.index(x)
     except TypeError:
@@ -25,7 +25,7 @@ def check_integer(name: str, x: Any) -> int:
 
 
 def check_count(name: str, x: Any, least: int) -> int:
-    """Returns x as an int. Raises TypeError or ValueError unless it is from `least` to the maximum of int32."""
+    """Returns an integer from `least` to the maximum of int32."""
     n, most = check_integer(name, x), np.iinfo(np.int32).max
     if not least <= n <= most:
         raise ValueError(f"{name} is {n}, must be at {f'least {least}' if n < least else f'most {most}'}")
@@ -33,21 +33,21 @@ def check_count(name: str, x: Any, least: int) -> int:
 
 
 def check_bool(name: str, x: Any) -> bool:
-    """Returns x as a bool. Raises TypeError for anything but bools and integers, such as strings and arrays."""
+    """Returns a bool or an integer as a bool. Rejects strings and arrays."""
     if not isinstance(x, bool | np.bool_ | int):
         raise TypeError(f"{name} is {x!r}, must be True or False")
     return bool(x)
 
 
 def check_choice(name: str, x: Any, allowed: Iterable[str | None]) -> Any:
-    """Returns x. Raises ValueError unless it is one of the allowed values."""
+    """Returns x if it is allowed."""
     if not isinstance(x, str | None) or x not in (allowed := tuple(allowed)):
         raise ValueError(f"{name} is {x!r}, must be one of {', '.join(map(repr, allowed))}")
     return x
 
 
 def as_dtype(name: str, x: Any, allowed: Iterable[np.dtype] | None = None) -> np.dtype:
-    """Returns the dtype that x names. Raises TypeError for None, which is float64 to NumPy."""
+    """Returns the dtype that x names. Rejects None, which is float64 to NumPy."""
     try:
         dtype = None if x is None else np.dtype(x)
     except (TypeError, ValueError):
@@ -58,18 +58,18 @@ def as_dtype(name: str, x: Any, allowed: Iterable[np.dtype] | None = None) -> np
 
 
 def is_quantized(x: Any) -> bool:
-    """Returns True for a QuantizedTensor, and for any object with the fields of qwix's QArray."""
+    """Returns True for a QuantizedTensor, and for objects with the fields of qwix's QArray."""
     return isinstance(x, QuantizedTensor) or (hasattr(x, "qvalue") and hasattr(x, "scale"))
 
 
 def check_is_array(name: str, x: Any) -> None:
-    """Raises TypeError for the pytrees QuantizedTensor and PackedWeights."""
+    """Rejects QuantizedTensor and PackedWeights."""
     if is_quantized(x) or isinstance(x, PackedWeights):
         raise TypeError(f"{name}: is a {type(x).__name__}, must be an array")
 
 
 def as_array(name: str, x: Any) -> jax.Array:
-    """Returns x as a JAX array. Raises TypeError or ValueError if that is impossible."""
+    """Returns x as a JAX array."""
     check_is_array(name, x)
     try:
         return jnp.asarray(x)
@@ -80,7 +80,7 @@ def as_array(name: str, x: Any) -> jax.Array:
 
 
 def as_float_array(name: str, x: Any, allowed: Iterable[np.dtype] = FLOATS) -> jax.Array:
-    """Returns x as a JAX array. Raises TypeError unless its dtype is one of the allowed ones."""
+    """Returns x as a JAX array of an allowed dtype."""
     x = as_array(name, x)
     check_dtype(name, x.dtype, allowed)
     return x
@@ -90,7 +90,7 @@ QUANTIZED_TENSOR_HINT = "; pass quantized elements as a QuantizedTensor"
 
 
 def as_matrix(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> jax.Array:
-    """Returns x as an array of an allowed type. The error says that bytes are multiplied by bytes only."""
+    """Returns x as a JAX array of an allowed dtype. The error says that bytes are multiplied by bytes only."""
     x, allowed = as_array(name, x), tuple(allowed)
     if x.dtype not in allowed:
         pair = format_dtypes(BYTES)
@@ -102,14 +102,14 @@ def as_matrix(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> jax.
 
 
 def check_rank(name: str, x: Any, axes: str) -> Any:
-    """Returns x. Raises ValueError unless it has as many axes as `axes` names, such as "M,H"."""
+    """Returns x if it has as many axes as `axes` names, such as "M,H"."""
     if len(x.shape) != len(axes.split(",")):
         raise ValueError(f"{name}: shape is {x.shape}, must be [{axes}]")
     return x
 
 
 def check_shape(name: str, x: Any, *wanted: tuple[int, ...], why: str = "", error: type[Exception] = ValueError) -> Any:
-    """Returns x. Raises `error` unless it has one of the wanted shapes. why: end of the message."""
+    """Returns x if it has one of the wanted shapes. why: end of the message."""
     if x.shape not in wanted:
         raise error(f"{name}: shape is {x.shape}, must be {' or '.join(map(str, wanted))}{why}")
     return x
@@ -141,9 +141,9 @@ class QuantParams(NamedTuple):
 
 
 def split_quantized(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> tuple[jax.Array, QuantParams | None]:
-    """Returns the elements and QuantParams of a QuantizedTensor, or an array of an allowed type and None.
+    """Returns the elements and QuantParams of a QuantizedTensor, or an array and None.
 
-    Elements have no derivative, and neither have float8_e8m0fnu scales, which have no zero and no sign.
+    Elements and float8_e8m0fnu scales, which have no zero and no sign, have no derivative.
     """
     if not is_quantized(x):
         return as_matrix(name, x, allowed), None
@@ -159,10 +159,7 @@ def _split_tensor(x: QuantizedTensor) -> tuple[jax.Array, QuantParams]:
 def split_weights(
     name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES
 ) -> tuple[jax.Array, QuantParams | None, int | None]:
-    """Returns the results of split_quantized, and the number of columns if x is PackedWeights, else None.
-
-    The data of PackedWeights is [G,T,K,B].
-    """
+    """Returns the results of split_quantized, and the number of columns of PackedWeights, else None."""
     if not isinstance(x, PackedWeights):
         return *split_quantized(name, x, allowed), None
     packed = as_packed_weights(name, x, tuple(dtype for dtype in allowed if dtype in FLOATS))
@@ -172,10 +169,7 @@ def split_weights(
 
 
 def as_packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) -> PackedWeights:
-    """Returns PackedWeights of JAX arrays. Raises TypeError or ValueError if prepack cannot have created them.
-
-    floats: allowed types of unquantized data.
-    """
+    """Returns PackedWeights of JAX arrays. floats: allowed dtypes of unquantized data."""
     if not isinstance(x, PackedWeights):
         raise TypeError(f"{name}: is {type(x).__name__}, must be PackedWeights")
     if x.version != PACKED_VERSION:
@@ -194,10 +188,7 @@ def as_packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) ->
 
 
 def as_quantized_tensor(name: str, tensor: Any) -> QuantizedTensor:
-    """Returns a QuantizedTensor of JAX arrays, from a QuantizedTensor or an object with the fields of qwix's QArray.
-
-    Raises TypeError or ValueError, with `name`, unless dtypes and shapes are as QuantizedTensor requires.
-    """
+    """Returns a QuantizedTensor of JAX arrays, from a QuantizedTensor or an object with the fields of qwix's QArray."""
     if not is_quantized(tensor):
         raise TypeError(f"{name}: is {type(tensor).__name__}, must be a QuantizedTensor")
     field = "data" if isinstance(tensor, QuantizedTensor) else "qvalue"
@@ -222,7 +213,7 @@ def _check_scales(
 
 
 def _check_param_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...], dtype: Any) -> None:
-    """Raises ValueError unless scales or zero points of `shape` fit elements of shape `data` and of `dtype`."""
+    """Checks the shape of scales or zero points. data, dtype: shape and dtype of the elements."""
     if shape == () or (len(shape) == 1 < len(data) and (len(data) == 2 or shape == data[:1])):
         return
     if len(shape) != len(data):
@@ -231,12 +222,12 @@ def _check_param_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...],
     for axis, (count, extent) in enumerate(zip(shape, data, strict=True)):
         if count != extent and (count == 0 or extent % count):
             hint = packed_int4_hint(dtype, extent, count)
-            said = f"{name}: axis {axis} of shape {shape} is {count}, must divide {extent} of data {data}"
-            raise ValueError(f"{said}{hint}")
+            message = f"{name}: axis {axis} of shape {shape} is {count}, must divide {extent} of data {data}"
+            raise ValueError(f"{message}{hint}")
 
 
 def check_dtype(name: str, dtype: Any, allowed: Iterable[np.dtype]) -> Any:
-    """Returns the dtype. Raises TypeError unless it is allowed."""
+    """Returns the dtype if it is allowed."""
     if dtype not in allowed:
         raise TypeError(f"{name}: dtype is {dtype}, must be {format_dtypes(allowed)}")
     return dtype
@@ -258,7 +249,7 @@ def result_dtype(preferred: Any, default: Any = None, allowed: Iterable[np.dtype
 
 
 def as_integer_array(name: str, x: Any) -> jax.Array:
-    """Returns x as a JAX array. Raises ValueError for values out of range, which jnp.asarray would wrap."""
+    """Returns x as a JAX array. Rejects values out of range, which jnp.asarray would wrap."""
     if not isinstance(x, jax.Array):
         check_is_array(name, x)
         x = np.asarray(x)
@@ -275,7 +266,7 @@ def as_integer_array(name: str, x: Any) -> jax.Array:
 
 
 def reshard(out: jax.Array, out_sharding: Any) -> jax.Array:
-    """Returns out with the given sharding, if there is one."""
+    """Returns out with out_sharding, unless that is None."""
     if out_sharding is None:
         return out
     if not isinstance(out_sharding, jax.sharding.Sharding | jax.sharding.PartitionSpec):

@@ -26,14 +26,10 @@ MergedAxes = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 def _canonicalize_blocks(values: jax.Array, shape: tuple[int, ...], parts: MergedAxes, ragged: int | None) -> jax.Array:
     """Returns scales or zero points of canonical shape: [P, second axis or 1, rows, columns].
 
-    Values are repeated if the custom call cannot express their blocks. It requires blocks of one size, so values repeat
-    along merged axes before the last axis with blocks. If groups divide an axis, values repeat along that axis, and
-    along problems and replicas.
+    The custom call requires blocks of one size, so values are repeated along merged axes before the last axis with
+    blocks. If groups divide an axis, they are also repeated along that axis, problems and replicas.
 
-    Args:
-      values: scales or zero points with the rank of data.
-      shape: shape of data.
-      ragged: axis of data that groups divide, or None.
+    values: the rank of data. shape: shape of data. ragged: axis of data that groups divide, or None.
     """
     x = values.transpose([axis for part in parts for axis in part])
     extents = [shape[axis] for part in parts for axis in part]
@@ -67,11 +63,11 @@ def canonicalize_quant_params(
     """Returns the scale and zero point of lhs or rhs in canonical shape, as operands of a call.
 
     Args:
-      quant_params: scales and zero points of lhs and rhs, by operand name, in shapes that QuantizedTensor allows.
+      quant_params: scales and zero points of lhs and rhs by operand name, in the caller's shapes.
       side: "lhs" or "rhs".
       x: the caller's data.
       parts: axes of x that merge to each canonical axis.
-      groups: number of processed groups. ValueError if values of shape [G] have another number.
+      groups: number of processed groups.
       ragged: axis of x that groups divide, or None.
     """
     canonical = {}
@@ -100,12 +96,12 @@ _DIMS_NAMES = ("group_sizes",)
 
 
 def widen_sizes(group_sizes: Any) -> Any:
-    """Returns group_sizes, as int32 if they are 8 or 16 bits wide."""
+    """Converts sizes of 8 and 16 bits to int32."""
     return group_sizes.astype(np.int32) if group_sizes.dtype.name in _NARROW else group_sizes
 
 
 def _widen_to_bytes(x: jax.Array, out: np.dtype) -> jax.Array:
-    """Returns x with one-byte elements if the result is int32. Only bytes have int32 results in the custom call."""
+    """Widens elements to a byte if the result is int32, which the custom call has for bytes only."""
     return x.astype(SUB_BYTE[x.dtype][1]) if out == np.int32 and x.dtype in SUB_BYTE else x
 
 
@@ -259,13 +255,8 @@ def ragged_dot_general(
 ) -> jax.Array:
     """Computes ragged_dot_general of checked operands.
 
-    Args:
-      lhs, rhs: arrays of supported types.
-      group_sizes: int32, int64 or uint32.
-      group_offset: one element of the same types. Not with a ragged batch axis.
-      quant_params: scales and zero points of lhs and rhs, by operand name.
-      numbers: dimension numbers.
-      result: dtype and precision of the result.
+    group_sizes: int32, int64 or uint32. group_offset: one such element, not with a ragged batch axis. quant_params:
+    scales and zero points of lhs and rhs by operand name.
     """
     lhs, rhs = (_widen_to_bytes(versions.replicate_explicit_axes(x), result.dtype) for x in (lhs, rhs))
     group_sizes = versions.replicate_explicit_axes(group_sizes)

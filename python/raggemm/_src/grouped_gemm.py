@@ -38,10 +38,8 @@ def _find_mode(lhs: Operand, rhs: Operand) -> Mode:
 
 
 def _mark_group_axes(mode: Mode, lhs: Operand, rhs: Operand) -> tuple[Operand, Operand]:
-    """Marks axis 0 as the group axis of operands that are neither ragged nor shared.
-
-    The lhs of ragged N is shared if it has one free axis.
-    """
+    """Marks axis 0 of operands that are neither ragged nor shared as the group axis."""
+    # The lhs of ragged N is shared if it has one free axis.
     lhs_is_grouped = mode is Mode.UNIFORM or (mode is Mode.RAGGED_N and lhs.rank - len(lhs.axes) > 1)
     lhs = lhs.mark_group_axis() if lhs_is_grouped else lhs
     rhs = rhs.mark_group_axis() if mode in (Mode.RAGGED_M, Mode.UNIFORM) else rhs
@@ -83,10 +81,7 @@ class _Shapes(NamedTuple):
 
 @functools.partial(jax.jit, static_argnames=("call", "shapes"), inline=True)
 def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
-    """Reshapes the caller's arrays to canonical shape and binds the call.
-
-    It is jitted, because a reshape outside of jit copies. It is inlined into an enclosing jit.
-    """
+    """Reshapes the caller's arrays to canonical shape and binds the call. Jitted, because eager reshapes copy."""
     # Axes that a mesh divides cannot always be collapsed.
     args = args.map(versions.replicate_explicit_axes)
     lhs, rhs = args.lhs.reshape(shapes.lhs), args.rhs.reshape(shapes.rhs)
@@ -108,13 +103,7 @@ def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Arra
 
 
 def compute_product(arg_names: ArgNames, lhs: Operand, rhs: Operand, **options: Any) -> jax.Array:
-    """Computes a grouped_gemm of two operands. Checks its options, and binds the call.
-
-    Args:
-      arg_names: the front end's names for the arguments, for error messages.
-      lhs, rhs: operands that the front end has created.
-      options: fields of arguments.Options.
-    """
+    """Computes grouped_gemm of operands that a front end has created. options: fields of arguments.Options."""
     given = arguments.Options(**options)
     mode = _find_mode(lhs, rhs)
     for x in (lhs, rhs):
@@ -188,7 +177,7 @@ def grouped_gemm(
     gate: Any = None,
     row_index: Any = None,
 ) -> jax.Array:
-    """Computes a grouped GEMM in one of five modes. The axes with group sizes determine the mode.
+    """Computes a grouped GEMM. The axes with group sizes determine its mode.
 
     | mode       | lhs                               | rhs                               | out              |
     |------------|-----------------------------------|-----------------------------------|------------------|
@@ -262,8 +251,7 @@ def grouped_gemm(
 def mask_grouped_rows(count: int, group_sizes: Any) -> jax.Array:
     """Returns float32 [count]: 1 for rows of groups, 0 for rows behind them.
 
-    The mask is a grouped GEMM with K = 0 and a bias, because the call checks the sizes. With on_error="nan" wrong sizes
-    give NaN.
+    It is a grouped GEMM with K = 0 and a bias, which checks the sizes: NaN for wrong sizes with on_error="nan".
     """
     arg_names, sizes = ArgNames(sizes="group_sizes"), checks.as_group_sizes(group_sizes)
     groups = sizes.shape[0]

@@ -29,8 +29,7 @@ def _aval_for_jax(x: jax.Array, quant_params: checks.QuantParams | None, partner
 def _infer_out(lhs: Any, rhs: Any, group_sizes: Any, numbers: Any, dtype: Any, has_offset: bool) -> Any:
     """Returns the shape and dtype of the result, by the rule of jax.lax.
 
-    The rule rejects an rhs with fewer groups than group_sizes. With a group_offset it gets as many sizes as rhs has
-    groups.
+    The rule has no group_offset. With one it gets as many sizes as rhs has groups.
     """
     sizes_shape = group_sizes.shape
     group_axes = tuple(numbers.rhs_group_dimensions)
@@ -107,8 +106,7 @@ def ragged_dot_general(
 ) -> jax.Array:
     """Computes jax.lax.ragged_dot_general. raggemm.compat.lax lists the differences.
 
-    It is one call of the library for all batch dimensions. An operand is transposed only if the library has no storage
-    that matches its layout.
+    It is one call for all batch dimensions. An operand is transposed only if no storage of the library fits its layout.
 
     Args:
       lhs, rhs: float16, bfloat16, float32 or float64. Or both integers of up to 8 bits, for an int32 result. Either may

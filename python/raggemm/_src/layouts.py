@@ -49,8 +49,8 @@ def _unpack(data: jax.Array, columns: int, transpose: bool) -> jax.Array:
     return bits if bits.dtype == data.dtype else lax.bitcast_convert_type(bits, data.dtype)
 
 
-def _swap_axes(factor: jax.Array | None, transpose: bool) -> jax.Array | None:
-    return factor.swapaxes(1, 2) if transpose and factor is not None and factor.ndim == 3 else factor
+def _swap_axes(values: jax.Array | None, transpose: bool) -> jax.Array | None:
+    return values.swapaxes(1, 2) if transpose and values is not None and values.ndim == 3 else values
 
 
 def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
@@ -71,18 +71,18 @@ def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
       TypeError: for another dtype.
       ValueError: for another shape.
     """
-    data, factors = checks.split_quantized("w", w, FLOATS)
+    data, params = checks.split_quantized("w", w, FLOATS)
     transpose = checks.check_bool("transpose", transpose)
     if data.ndim != 3:
         raise ValueError(f"w: shape is {data.shape}, must be [G,{'N,K' if transpose else 'K,N'}]")
     columns = data.shape[1 if transpose else 2]
     return PackedWeights(
         _pack(data, _choose_width(columns, data.dtype), transpose),
-        None if factors is None else _swap_axes(factors.scale, transpose),
-        None if factors is None else _swap_axes(factors.zero, transpose),
+        None if params is None else _swap_axes(params.scale, transpose),
+        None if params is None else _swap_axes(params.zero, transpose),
         columns=columns,
         transposed=transpose,
-        quantized=factors is not None,
+        quantized=params is not None,
         version=PACKED_VERSION,
     )
 

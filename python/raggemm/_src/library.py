@@ -98,13 +98,8 @@ def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
 def moe_mlp_workspace(target: str, *extents: int) -> int:
     """Returns the size of a custom call's workspace, in int64 elements.
 
-    Args:
-      target: MLP_TARGET or MLP_BACKWARD_TARGET.
-      extents: tokens, hidden, intermediate, rows, groups. Then sums_tokens and has_slots for MLP_TARGET; element_bytes,
-        sums_tokens and sums_weights for MLP_BACKWARD_TARGET (ffi/handlers.h).
-
-    Raises:
-      ValueError: if arrays of these extents cannot exist.
+    extents: tokens, hidden, intermediate, rows, groups. Then sums_tokens and has_slots for MLP_TARGET; element_bytes,
+    sums_tokens and sums_weights for MLP_BACKWARD_TARGET (ffi/handlers.h).
     """
     name = {MLP_TARGET: "moe_mlp", MLP_BACKWARD_TARGET: "moe_mlp_backward"}[target]
     elements = getattr(_library, f"raggemm_v1_{name}_workspace")(*extents)
@@ -126,18 +121,14 @@ def _text(function: str) -> str:
 
 @functools.cache
 def tables() -> dict[str, list[Any]]:
-    """Returns the library's tables: element formats, optional operands, activations and custom calls.
-
-    raggemm_tables_json in ffi/handlers.h describes the columns.
-    """
+    """Returns the library's tables. See raggemm_tables_json in ffi/handlers.h."""
     return json.loads(_text("raggemm_tables_json"))
 
 
 def description() -> dict[str, Any]:
     """Returns facts about the library, this CPU and the environment variables that the library has read.
 
-    raggemm_describe_json in ffi/handlers.h describes the object. The first call takes some milliseconds, because it
-    measures the instruction sets.
+    See raggemm_describe_json in ffi/handlers.h. The first call measures the instruction sets, for some milliseconds.
     """
     return json.loads(_text("raggemm_describe_json"))
 

@@ -32,7 +32,7 @@ def _register(primitive: Primitive, make_function: Callable[..., Callable[..., A
 
 
 def _flatten_blocks(call: Call, args: Arguments, operand: OptionalOperand, x: jax.Array) -> jax.Array:
-    """Returns scales or zero points of blocks in the shape that the custom call requires."""
+    """Reshapes scales or zero points of blocks for the custom call."""
     p, second, *blocks = x.shape
     data, storage = (args.lhs, call.lhs) if operand.side == "lhs" else (args.rhs, call.rhs)
     if not storage.per_group:
@@ -46,7 +46,7 @@ def _flatten_blocks(call: Call, args: Arguments, operand: OptionalOperand, x: ja
 
 
 def _flatten_optional(call: Call, args: Arguments, operand: OptionalOperand, replicas: int) -> jax.Array:
-    """Returns an optional operand in the shape that the custom call requires."""
+    """Reshapes an optional operand for the custom call."""
     x = args.optional[operand.name]
     if operand.is_per_block(x):
         return _flatten_blocks(call, args, operand, x)
@@ -82,7 +82,7 @@ def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.
     attributes = call.attributes() | ({"operands": ",".join(optional)} if optional else {})
     if names := call.names_attribute():
         attributes["names"] = names
-    # Without rows every index is wrong. XLA must not drop that check together with an operand without elements.
+    # Without rows every index is wrong. XLA must not drop that check with a result without elements.
     is_check = "row_index" in optional and args.lhs.shape[2] == 0
     with jax.named_scope(call.mode.name.lower()):
         out, _ = jax.ffi.ffi_call(library.TARGET, results, input_output_aliases=aliases, has_side_effect=is_check)(
@@ -121,7 +121,7 @@ def _extents(call: MlpCall, args: Args) -> tuple[int, ...]:
 
 
 def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
-    """Calls the library. If extents are symbolic, computes grouped GEMMs, because the workspace size is unknown."""
+    """Calls the library, or computes grouped GEMMs if extents, and so the workspace size, are symbolic."""
     extents = _extents(call, call.unflatten(flat))
     if any(map(jax.export.is_symbolic_dim, extents)):
         return call(*flat)
@@ -130,7 +130,7 @@ def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str
 
 
 def _mlp_backward_call(*flat, call: BackwardCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
-    """Calls the library for gradients, or computes grouped GEMMs like _mlp_call."""
+    """Calls the library for gradients, or computes grouped GEMMs."""
     args = call.call.unflatten(flat[: len(call.call.names)])
     extents = _extents(call.call, args)
     if any(map(jax.export.is_symbolic_dim, extents)):

@@ -55,10 +55,7 @@ def _check_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, Any]
 def _check_matrix(
     part: str, w: jax.ShapeDtypeStruct, hidden: int, transpose: bool, layout: str, groups: int | None = None
 ) -> None:
-    """Raises ValueError unless w_up or w_down has H elements along the right axis.
-
-    groups: required number of groups, or None.
-    """
+    """Checks that w_up or w_down has H elements along the right axis, and `groups` groups."""
     last = transpose == (part == "up")  # True if H is the last axis
     if w.shape[2 if last else 1] == hidden and groups in (None, w.shape[0]):
         return
@@ -74,7 +71,7 @@ def _check_matrix(
 def _check_extents(
     matrices: dict[str, Any], hidden: int, merged: bool, transposes: dict[str, bool], layouts: dict[str, str]
 ) -> int:
-    """Returns the number of columns of w_up. Raises TypeError or ValueError unless the weights fit together."""
+    """Checks that the weights fit together. Returns the number of columns of w_up."""
     up = matrices["w_up"].shape
     groups, columns = up[0], up[1 if transposes["w_up"] else 2]
     _check_matrix("up", matrices["w_up"], hidden, transposes["w_up"], layouts["up_layout"])
@@ -85,8 +82,9 @@ def _check_extents(
     inner = matrices["w_down"].shape[2 if transposes["w_down"] else 1]
     _check_matrix("down", matrices["w_down"], hidden, transposes["w_down"], layouts["down_layout"], groups)
     if columns != (wanted := 2 * inner if merged else inner):
-        each = "two with merged" if merged else "one without merged"
-        raise ValueError(f"w_up: has {columns} columns, must have {wanted}: for each of w_down's {inner} rows {each}")
+        rows = f"each of w_down's {inner} rows"
+        rule = f"with merged, two for {rows}" if merged else f"one for {rows}, or two with merged"
+        raise ValueError(f"w_up: has {columns} columns, must have {wanted}: {rule}")
     return columns
 
 
@@ -124,7 +122,7 @@ def _check_layouts(args: dict[str, Any], transposes: dict[str, bool]) -> dict[st
 
 @functools.partial(jax.jit, static_argnames="call", inline=True)
 def _moe_mlp(args: dict[str, jax.Array], *, call: MlpCall) -> jax.Array:
-    """Converts the caller's arrays to operands of the primitive, and binds the call."""
+    """Converts the caller's arrays to operands of the primitive and binds it."""
     args = {name: versions.replicate_explicit_axes(x) for name, x in args.items()}
     if "group_offset" in args:
         args["group_offset"] = args["group_offset"].reshape(1)
@@ -158,9 +156,7 @@ def moe_mlp(
     weight_on: str = "output",
     row_slots: Any = None,
 ) -> jax.Array:
-    """Computes the MLP of a mixture-of-experts layer in one call.
-
-    The call gathers rows, multiplies with up and gate, activates, multiplies with down, and sums each token's experts.
+    """Computes the MLP of a mixture-of-experts layer in one call, from the gather to the weighted sum of experts.
 
     The M rows are pairs of a token and an expert, sorted by expert. Row r is token row_tokens[r] with row_weights[r],
     and the first group_sizes[0] rows belong to expert 0. For the rows of expert e
@@ -209,8 +205,7 @@ def moe_mlp(
     Returns:
       [T,H].
 
-    Memory: temporaries do not grow with the number of rows, except for eight bytes per row. See
-    docs/concepts/memory.md.
+    Memory: temporaries do not grow with the rows, except for eight bytes per row (docs/concepts/memory.md).
 
     Derivatives: of every order, forward and reverse, with respect to x, float weights, biases, row_weights, and scales
     that are not float8_e8m0fnu. A gradient is one call, too. A product rounds cotangents of rows to the type of its

@@ -1,13 +1,13 @@
 """Batching rules of the experts' MLP. A batch is one call with the tokens and rows of all batch elements.
 
-    shared weights     G groups: each has the rows of batch element 0, then those of element 1, and so on
-    batched weights    B*G groups: the groups of batch element 0, then those of element 1, and so on
+    shared weights     G groups: each has the rows of batch element 0, then of element 1, and so on
+    batched weights    B*G groups: those of batch element 0, then of element 1, and so on
 
 The rows of a group and of a token keep their order, so results have the same bits. Rows of no processed group come
-after all groups.
+last.
 
-Matrices are never copied. The batch is computed as grouped GEMMs instead if only some weights are batched, or if each
-batch element needs its own gradient of shared weights. So are tangents, and extents that are symbolic or beyond int32.
+Matrices are never copied. The batch runs as grouped GEMMs instead if only some weights are batched, or if each batch
+element needs its own gradient of shared weights. So do tangents, and extents that are symbolic or beyond int32.
 """
 
 import dataclasses
@@ -42,16 +42,13 @@ def _stack_groups(x: jax.Array, count: int) -> jax.Array:
 
 
 def _saturating_add(x: jax.Array, number: int) -> jax.Array:
-    """Returns x + number, or the largest integer of x's type if that overflows."""
+    """Returns x + number, or the largest integer of x's type."""
     same_type = x.dtype.type(number)
     return jnp.minimum(x, np.iinfo(x.dtype).max - same_type) + same_type
 
 
 def _offset_tokens(tokens: jax.Array, count: int) -> jax.Array:
-    """Returns token indices [B,M] offset into the tokens of all batch elements. `count`: tokens of one element.
-
-    A wrong index stays wrong. It never becomes the index of another batch element's token.
-    """
+    """Converts token indices [B,M] to indices into all B * count tokens. A wrong index stays wrong."""
     size, dtype = len(tokens), tokens.dtype
     first = (jnp.arange(size, dtype=dtype) * dtype.type(count))[:, None]
     beyond = jnp.where(tokens < 0, tokens, _saturating_add(tokens, (size - 1) * count))
@@ -79,10 +76,10 @@ class _MergedBatch:
         return jnp.take_along_axis(x, groups, 1, mode="clip")
 
     def _find_wrong_sizes(self) -> tuple[jax.Array, jax.Array]:
-        """Returns True if any size is wrong, and the sizes [B,all groups] to show in the error.
+        """Returns True if any size is wrong, and the sizes [B,all groups] for the error.
 
-        They are the sizes of the first batch element with a wrong size. All others are 0, because their sizes could
-        compensate the error. The rows of the others are added to the first size.
+        They are those of the first wrong batch element, with the rows of all others in its first size. The others have
+        size 0, because their sizes could compensate the error.
         """
         sizes, others = self.sizes, (len(self.sizes) - 1) * self.rows
         ends = jnp.cumsum(sizes, 1, dtype=sizes.dtype)
@@ -95,7 +92,7 @@ class _MergedBatch:
     def group_arguments(self) -> Args:
         """Returns group_sizes, and group_offset if there are offsets.
 
-        With offsets the processed groups come first, and no other group has rows, unless an error must be reported.
+        With offsets, unless there is an error, the processed groups come first and no other group has rows.
         """
         is_wrong, shown = self._find_wrong_sizes()
         all_sizes = self._merge(jnp.where(is_wrong, shown, self.sizes))
@@ -113,10 +110,7 @@ class _MergedBatch:
 
     @functools.cached_property
     def _order(self) -> tuple[jax.Array, jax.Array]:
-        """Returns two int32 [B*M]: the row of the batch for each row of the call, and its inverse.
-
-        The first is arbitrary for rows behind all groups.
-        """
+        """Returns two int32 [B*M]: the batch's row for each row of the call (any behind all groups), and inverse."""
         sizes, total = self.sizes.astype(jnp.int32), len(self.sizes) * self.rows
         starts = jnp.cumsum(sizes, 1) - sizes + self.rows * jnp.arange(len(sizes), dtype=jnp.int32)[:, None]
         sizes, starts = (self._select_processed(x) for x in (sizes, starts))
@@ -133,7 +127,7 @@ class _MergedBatch:
         return lax.collapse(x, 0, 2).at[self._order[0]].get(mode="clip")
 
     def split_batch(self, x: jax.Array, is_rows: bool = False) -> jax.Array:
-        """Splits x [B*n,...] of the call to [B,n,...] of the batch. is_rows: first restores the order of the rows."""
+        """Splits x [B*n,...] of the call to [B,n,...]. is_rows: first restores the order of rows."""
         x = x.at[self._order[1]].get(mode="clip") if is_rows else x
         return x.reshape(len(self.sizes), x.shape[0] // len(self.sizes), *x.shape[1:])
 
@@ -147,7 +141,7 @@ def _shares_weights(args: Args, axes: Args) -> bool | None:
 
 
 def _merge_arguments(args: Args, axes: Args, size: int) -> tuple[_MergedBatch, Args] | None:
-    """Returns the merged batch and the arguments of its call. Returns None if the batch cannot be one call."""
+    """Returns the merged batch and the arguments of its call, or None if the batch cannot be one call."""
     shared = _shares_weights(args, axes)
     tokens, rows = (args[name].shape[axes[name] == 0] for name in ("x", "row_tokens"))
     if shared is None or size * max(tokens, rows) >= _LIMIT:
@@ -189,7 +183,7 @@ def _bind_backward(flat: Sequence[Any], axes: Sequence[Any], call: BackwardCall,
 
 
 def _bind_merged(flat: Sequence[Any], axes: Sequence[Any], call: MlpCall | BackwardCall, size: int) -> Any:
-    """Computes the results as one call, with the batch axis in front. Returns None if the batch cannot be one call."""
+    """Returns the results of one call, with the batch axis in front, or None if the batch cannot be one call."""
     if size == 1:
         single = (x if axis is None else jnp.squeeze(x, axis) for x, axis in zip(flat, axes, strict=True))
         found = mlp_p.bind(*single, call=call) if isinstance(call, MlpCall) else backward_p.bind(*single, call=call)

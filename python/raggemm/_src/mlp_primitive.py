@@ -33,7 +33,6 @@ class TangentCall:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """Returns the names of the arguments with tangents."""
         return tuple(self.call.names[i] for i in self.argnums)
 
     def split(self, flat: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
@@ -42,7 +41,7 @@ class TangentCall:
         return flat[:count], flat[count:rest], flat[rest:]
 
     def value_fn(self, primals: Sequence[Any]) -> Callable[..., jax.Array]:
-        """Returns a function that computes the value from the arguments with tangents."""
+        """Returns the value as a function of the arguments with tangents."""
         value = jax.checkpoint(lambda *flat: self.call(*flat)[0])
         return _restrict_to_argnums(value, primals, self.argnums)
 
@@ -69,7 +68,7 @@ class BackwardCall:
         return self.call.attributes() | {"operands": operands, "results": ",".join(self.wanted)}
 
     def __call__(self, *flat: Any) -> list[jax.Array]:
-        """Computes the cotangents as grouped GEMMs, from the arguments and without the saved products."""
+        """Computes the cotangents as grouped GEMMs, without the saved products."""
         args = self.call.unflatten(flat[: len(self.call.names)])
         found = compute_cotangents(self.call, args, flat[-1], self.wanted)
         return [found[name] for name in self.wanted]
@@ -85,7 +84,7 @@ class BackwardCall:
 def _restrict_to_argnums(
     function: Callable[..., Any], flat: Sequence[Any], argnums: Sequence[int]
 ) -> Callable[..., Any]:
-    """Returns function as a function of the arguments at positions argnums. The others are taken from flat."""
+    """Returns function as a function of the arguments at argnums, with the others from flat."""
 
     def restricted(*values: Any) -> Any:
         changed = list(flat)

@@ -56,7 +56,6 @@ class MlpCall:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Returns the names of all operands, in the order of flatten()."""
         return (*REQUIRED, *self.operands)
 
     @property
@@ -73,7 +72,6 @@ class MlpCall:
         return [args[name] for name in self.names]
 
     def attributes(self) -> dict[str, str | bool]:
-        """Returns the attributes of the custom call."""
         same = ("activation", "merged", "up_is_trans", "down_is_trans", "up_layout", "down_layout", "weight_on")
         attributes = {name: getattr(self, name) for name in same}
         return attributes | {"operands": ",".join(self.operands), "results": ",".join(self.saved_products)}
@@ -85,18 +83,18 @@ class MlpCall:
         return (2 if self.merged else 1) * self.intermediate_size(args)
 
     def unpack_weights(self, args: Args) -> tuple["MlpCall", Args]:
-        """Returns the call and its arguments with column blocks unpacked to matrices, for derivatives and batches."""
+        """Returns the call and its arguments with column blocks unpacked to matrices."""
         plain = {name: from_column_blocks(args[name], n) for name, n in self.block_columns(args).items()}
         return dataclasses.replace(self, up_layout="", down_layout=""), widen_partial_bytes(args | plain)
 
     def block_columns(self, args: Args) -> dict[str, int]:
-        """Returns the numbers of columns of the weights in column blocks, by name."""
+        """Returns the number of columns of each weight in column blocks."""
         columns = self.up_columns(args)
         found = {name: columns for name in ("w_up", "w_gate") if self.up_layout and name in args}
         return found | ({"w_down": args["x"].shape[1]} if self.down_layout else {})
 
     def __call__(self, *flatten: Any) -> tuple[jax.Array, ...]:
-        """Computes the value as a sequence of grouped GEMMs. Returns it, and the first products if they are results."""
+        """Computes the results as a sequence of grouped GEMMs."""
         call, args = self.unpack_weights(self.unflatten(flatten))
         return reference_impl(call, args)[: 1 + len(self.saved_products)]
 
@@ -117,8 +115,7 @@ class MlpCall:
 def _mask_processed_rows(args: dict[str, Any]) -> jax.Array:
     """Returns float32 [M]: 1 for rows of processed groups, 0 for others.
 
-    The mask is a grouped GEMM with K = 0 and a bias, because the call checks sizes and tokens. With on_error="nan" the
-    mask is NaN if one is wrong.
+    It is a grouped GEMM with K = 0 and a bias, which checks sizes and tokens: NaN if one is wrong with on_error="nan".
     """
     tokens, groups = args["x"].shape[0], args["w_up"].shape[0]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((tokens, 0), (groups, 0, 1)))
@@ -134,10 +131,7 @@ def _mask_processed_rows(args: dict[str, Any]) -> jax.Array:
 def multiply_weight(
     args: dict[str, Any], weight: str, rows: jax.Array, is_trans: bool, has_bias: bool = True
 ) -> jax.Array:
-    """Returns float32 [M,columns]: rows times w_up, w_gate or w_down of their group, plus its bias.
-
-    weight: "up", "gate" or "down".
-    """
+    """Returns float32 [M,columns]: rows times w_up, w_gate or w_down of their group, plus its bias."""
     data = args[f"w_{weight}"]
     is_array = data.dtype in FLOATS
     w = data if is_array else QuantizedTensor(data, args.get(f"{weight}_scale"), args.get(f"{weight}_zero"))
@@ -151,9 +145,9 @@ def multiply_weight(
 
 
 def compute_first_products(call: MlpCall, args: dict[str, Any], rows: jax.Array) -> tuple[jax.Array, ...]:
-    """Returns the products of rows with w_up and, if it is given, w_gate.
+    """Returns the products of float32 rows [M,H] with w_up and, if it is given, w_gate.
 
-    rows: float32 [M,H]. Each product rounds them separately, so that gradients are summed in float32.
+    Each product rounds rows separately, so that gradients are summed in float32.
     """
     weights = ("up", "gate") if "w_gate" in args else ("up",)
     return tuple(multiply_weight(args, weight, rows.astype(args["x"].dtype), call.up_is_trans) for weight in weights)
@@ -171,11 +165,9 @@ def split_gate_and_up(
 
 
 def resolve_row_tokens(args: dict[str, Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns three arrays [M] with one value per row.
+    """Returns for each row its token, or the number of tokens if it is ignored; its weight; and an error.
 
-    - Token, or the number of tokens if the row is ignored.
-    - Weight.
-    - 0, or NaN if a token or a size is wrong with on_error="nan". It is added to the weights, too.
+    The error is 0, or NaN if a token or a size is wrong with on_error="nan". The weights include it.
     """
     row_tokens, tokens, is_placed = args["row_tokens"], args["x"].shape[0], _mask_processed_rows(args)
     takes_part = (is_placed != 0) & (row_tokens >= 0) & (row_tokens < tokens)
@@ -185,10 +177,7 @@ def resolve_row_tokens(args: dict[str, Any]) -> tuple[jax.Array, jax.Array, jax.
 
 
 def gather_input_rows(call: MlpCall, args: dict[str, Any], token: jax.Array, weights: jax.Array) -> jax.Array:
-    """Returns the inputs of the first products, float32 [M,H]: x of each row's token. Ignored rows are 0.
-
-    Rows are multiplied by their weight if weight_on is "INPUT".
-    """
+    """Returns the inputs of the first products, float32 [M,H]. Ignored rows are 0."""
     x = args["x"]
     rows = gather_rows(x.astype(jnp.float32), token)
     if call.weight_on != "INPUT":
@@ -228,19 +217,19 @@ def _multiply_per_group(args: Args, lhs: jax.Array, rhs: jax.Array, dtype: Any) 
 
 
 def _weight_cotangent(args: Args, name: str, rows: jax.Array, ct: jax.Array, is_trans: bool) -> jax.Array:
-    """Returns the cotangent of a weight. rows, ct: rows of its product, and the cotangent of the product."""
+    """Returns the cotangent of a weight, from the rows and the cotangent of its product."""
     operands = (ct, rows) if is_trans else (rows, ct)
     return _multiply_per_group(args, *operands, args[name].dtype)
 
 
 def _bias_cotangent(args: Args, name: str, ct: jax.Array) -> jax.Array:
-    """Returns the cotangent of a bias: the sums over the rows of each group of ct."""
+    """Returns the cotangent of a bias: ct, summed over the rows of each group."""
     ones = jnp.ones((ct.shape[0], 1), ct.dtype)
     return _multiply_per_group(args, ones, ct, args[name].dtype).reshape(args[name].shape)
 
 
 def _merge_gate(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Array:
-    """Returns the cotangent of the product with w_up. Merges the gate's cotangent if w_up contains the gate."""
+    """Returns the cotangent of the product with w_up, which may contain the gate."""
     if gate is None:
         return up
     if call.merged == "HALVES":
@@ -251,9 +240,9 @@ def _merge_gate(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Arr
 
 
 def compute_cotangents(call: MlpCall, args: Args, ct: jax.Array, wanted: tuple[str, ...]) -> Args:
-    """Returns the cotangents of the wanted arguments by name.
+    """Returns the cotangents of the wanted arguments (x, row_weights, float weights, biases) by name.
 
-    wanted: names among x, row_weights, float weights and biases. ct: [T,H], the cotangent of the value.
+    ct: [T,H], the cotangent of the value.
     """
     x, on_input = args["x"], call.weight_on == "INPUT"
     token, weights, wrong = resolve_row_tokens(args)

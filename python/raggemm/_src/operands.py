@@ -32,7 +32,7 @@ EQUAL_COUNTS = "the two must be equal, unless group_offset names the first group
 
 
 def check_dtypes(arg_names: ArgNames, lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> None:
-    """Raises TypeError unless lhs and rhs are floats, or bytes with an int32 result. narrow: see find_bad_dtype."""
+    """Checks that lhs and rhs are floats, or bytes with an int32 result. narrow: see find_bad_dtype."""
     if (bad := find_bad_dtype(lhs, rhs, out, narrow)) is not None:
         name, allowed = bad
         arg_name = {"lhs": arg_names.lhs, "rhs": arg_names.rhs, "result": "preferred_element_type"}[name]
@@ -43,7 +43,7 @@ def check_dtypes(arg_names: ArgNames, lhs: Any, rhs: Any, out: Any, narrow: bool
 
 
 def check_quantized_dtypes(arg_names: ArgNames, lhs: Any, rhs: Any) -> None:
-    """Raises TypeError if both operands are float8_e5m2. Any other pair with scales is allowed."""
+    """Rejects two operands of float8_e5m2. Any other pair with scales is allowed."""
     if lhs == rhs == jnp.float8_e5m2:
         raise TypeError(
             f"{arg_names.lhs} and {arg_names.rhs} are both of float8_e5m2: one of them must have another dtype"
@@ -98,7 +98,7 @@ class Operand:
         return dataclasses.replace(operand, columns=columns).check_column_blocks()
 
     def check_column_blocks(self) -> "Operand":
-        """Returns self. Raises ValueError if it is PackedWeights and not contracted over axis 1."""
+        """Returns self. Rejects PackedWeights that are not contracted over axis 1."""
         if self.columns is not None and (self.axes != (1,) or self.dims):
             raise ValueError(
                 f"{self.name}: PackedWeights are rhs [G,K,N] of ragged M, contracted over axis 1, whatever was packed; "
@@ -148,7 +148,7 @@ class Operand:
         return dataclasses.replace(self, has_group_axis=True)
 
     def check_contracted_axes(self) -> None:
-        """Raises ValueError unless the contracted axes are the first or the last axes after the group axis."""
+        """Checks that the contracted axes are the first or the last axes after the group axis."""
         if self.axes[0] != self.has_group_axis and self.axes[-1] != self.rank - 1:
             raise ValueError(
                 f"{self.name}: contracting_dims {self.axes} are in the middle of shape {self.shape}, must be the "
@@ -181,7 +181,7 @@ class Operand:
 
 
 def _normalize_axes(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Returns contracted axes counted from the front. Raises ValueError unless they are adjacent and sorted."""
+    """Returns contracted axes counted from the front. Checks that they are adjacent and sorted."""
     try:
         axes = tuple(map(operator.index, axes))
     except TypeError:
@@ -198,10 +198,7 @@ def _normalize_axes(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...
 
 
 def check_contraction(lhs: Operand, rhs: Operand) -> None:
-    """Raises ValueError unless the contracted extents are equal.
-
-    If lhs and rhs contract different numbers of axes, the products of the extents must be equal.
-    """
+    """Checks that contracted extents are equal, or their products if lhs and rhs contract different numbers of axes."""
     a, b = lhs.contracted_shape, rhs.contracted_shape
     if a != b if len(a) == len(b) else math.prod(a) != math.prod(b):
         message = f"{lhs.name} contracts {a} of shape {lhs.shape}, but {rhs.name} contracts {b} of shape {rhs.shape}"
@@ -217,9 +214,10 @@ def contraction_hint(lhs: Operand, rhs: Operand) -> str:
 def make_operands(
     lhs: Any, rhs: Any, group_sizes: Any, axes: tuple[int, int], rhs_rank: int = 3, error: type[Exception] = ValueError
 ) -> tuple[Operand, Operand]:
-    """Returns lhs [rows, cols] and rhs as operands, contracted over `axes`. Raises `error` if that is impossible.
+    """Returns lhs [rows, cols] and rhs as operands, contracted over `axes`.
 
-    If rhs_rank is 3, groups divide the rows of lhs. If it is 2, groups divide the contracted axis of lhs and rhs.
+    If rhs_rank is 3, groups divide the rows of lhs. If it is 2, they divide the contracted axis of lhs and rhs.
+    error: exception type for wrong shapes.
     """
     (lhs, lhs_params), (rhs, rhs_params, columns) = (
         checks.split_quantized("lhs", lhs),

@@ -1,8 +1,7 @@
 """Options of calls: the options in effect when a program is lowered, and the attributes that they become.
 
-The options are the value of a context of jax.make_user_context. JAX includes that value in the keys of its caches of
-traced, lowered and compiled programs. A function that was compiled with other options is therefore compiled again, and
-no cache has to be cleared.
+The options are the value of a context of jax.make_user_context. JAX's caches of traced, lowered and compiled programs
+have that value in their keys, so a function that was compiled with other options is compiled again.
 """
 
 import contextlib
@@ -154,5 +153,5 @@ def attributes() -> dict[str, str | int]:
     """Returns the attributes of a custom call that is lowered now, if they differ from the defaults of config.proto."""
     current = _in_effect.value
     on_error = current.on_error or ("log" if _cpu_devices() > 1 else "raise")
-    words = current._replace(on_error=on_error)._asdict()
-    return {name: value for name, value in words.items() if value not in (None, 0, "AUTO", "raise")}
+    values = current._replace(on_error=on_error)._asdict()
+    return {name: value for name, value in values.items() if value not in (None, 0, "AUTO", "raise")}

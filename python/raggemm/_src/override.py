@@ -2,11 +2,11 @@
 
 The override replaces JAX's lowering rule of the primitive ragged_dot_general for the platform cpu, with
 jax.interpreters.mlir.register_lowering. JAX's own rule, which is private, is the fallback. Neither is a stable
-interface of JAX. With a version of jax that the override was not tested with, it first runs a trial of small products.
+interface of JAX. With an untested version of jax the override first tries small products.
 
 The rule is registered at the first use of the override, and stays registered. The value of a context of
-jax.make_user_context switches it on and off. JAX includes that value in the keys of its caches of traced, lowered and
-compiled programs. Programs with and without the override are therefore kept apart, and no cache has to be cleared.
+jax.make_user_context switches it on and off. JAX's caches have that value in their keys, so programs with and without
+the override are kept apart.
 
 group_offset needs another mechanism, because JAX does not support it: it is a parameter of the primitive, which must be
 hashable, and the shape, derivative and lowering rules reject it. While the override is on, `bind` of the primitive
@@ -297,13 +297,7 @@ def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering
 def enable_ragged_dot_override(enabled: bool = True) -> None:
     """Switches the override on or off, in all threads. See override_ragged_dot().
 
-    To see the lowered calls, set the logger "raggemm.override" to DEBUG, or look for raggemm_grouped_gemm_v1 in the text
-    of a compiled program.
-
-    Args:
-      enabled: False switches the override off.
-
-    Raises:
-      RuntimeError: if this version of jax lacks private parts that the override needs, or fails the trial.
+    To see the lowered calls, set the logger "raggemm.override" to DEBUG, or look for raggemm_grouped_gemm_v1 in the
+    text of a compiled program.
     """
     versions.set_globally(_override().is_on, checks.check_bool("enabled", enabled))

@@ -25,10 +25,7 @@ E2M1, E8M0 = np.dtype(ml_dtypes.float4_e2m1fn), np.dtype(ml_dtypes.float8_e8m0fn
 
 
 def apply_blockwise(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, values: jax.Array) -> jax.Array:
-    """Returns op(element, value of its block) for each element of x.
-
-    values: same rank as x, (), or one value for each index of axis 0.
-    """
+    """Returns op(element, value of its block). values: rank of x, (), or one value for each index of axis 0."""
     values = values.reshape(values.shape + (1,) * (x.ndim - values.ndim))
     x, values = gather_blocked_axes(x, values.shape), gather_blocked_axes(values, x.shape)
     ones = itertools.chain.from_iterable((count, 1) for count in values.shape)
@@ -36,10 +33,7 @@ def apply_blockwise(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Arra
 
 
 def gather_blocked_axes(x: jax.Array, counts: Sequence[int]) -> jax.Array:
-    """Returns x, replicated if an axis has blocks. JAX cannot always split an axis that an explicit mesh divides.
-
-    counts: number of blocks along each axis.
-    """
+    """Replicates x if an axis has blocks: JAX cannot always split an axis that an explicit mesh divides."""
     blocks = any(count != extent and 1 not in (count, extent) for count, extent in zip(counts, x.shape, strict=True))
     return versions.replicate_explicit_axes(x) if blocks else x
 
@@ -51,19 +45,15 @@ def split_blocks(shape: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]
 
 
 def _multiply_by_power(x: jax.Array, code: jax.Array, sign: int) -> jax.Array:
-    """Returns x * 2^(sign * (code - 127)). Exact unless the result is subnormal. Code 255 is NaN.
-
-    Multiplies by two powers, one after the other, because 2^-127 is subnormal.
-    """
+    """Returns x * 2^(sign * (code - 127)), by two powers because 2^-127 is subnormal. Code 255 is NaN."""
     n = sign * (code.astype(jnp.int32) - 127)
     for part in (n >> 1, n - (n >> 1)):
-        factor = lax.bitcast_convert_type((part + 127) << 23, jnp.float32)
-        x = apply_blockwise(jnp.multiply, x, jnp.where(code == 255, jnp.nan, factor))
+        power = lax.bitcast_convert_type((part + 127) << 23, jnp.float32)
+        x = apply_blockwise(jnp.multiply, x, jnp.where(code == 255, jnp.nan, power))
     return x
 
 
 def multiply_by_scale(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """Returns x times the scales of its blocks."""
     if scale.dtype == E8M0:
         return _multiply_by_power(x, lax.bitcast_convert_type(scale, jnp.uint8), 1)
     return apply_blockwise(jnp.multiply, x, scale.astype(jnp.float32))
@@ -163,7 +153,6 @@ class QuantSpec(NamedTuple):
 
     @property
     def has_nan(self) -> bool:
-        """Returns True if the element type has a NaN."""
         return self.dtype in (E4M3, E5M2)
 
     @property
@@ -182,8 +171,8 @@ def _as_bits(x: jax.Array) -> jax.Array:
 def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
     """Returns the smallest power of two from 2^-127 to 2^127 that is at least absmax * (1 / largest).
 
-    The result is float8_e8m0fnu, and NaN for NaN. This is TransformerEngine's rule. If absmax is below 2^-63, it is
-    multiplied by 2^64 first, because XLA flushes subnormal products to 0. A subnormal absmax is read from its bits.
+    This is TransformerEngine's rule. The result is float8_e8m0fnu, and NaN for NaN. An absmax below 2^-63 is multiplied
+    by 2^64 first, because XLA flushes subnormal products to 0. A subnormal absmax is read from its bits.
     """
     bits = _as_bits(absmax)
     lift = jnp.where(bits < 64 << 23, 64, 0)
@@ -208,10 +197,7 @@ def compute_scale(absmax: jax.Array, largest: float, dtype: np.dtype) -> jax.Arr
 
 
 def magnitude_bits(x: jax.Array) -> jax.Array:
-    """Returns the bits of abs(x), for float32 x. They order like the values, NaN last.
-
-    XLA compares subnormal floats as equal, but not their bits.
-    """
+    """Returns the bits of abs(x), for float32 x. XLA compares subnormal floats as equal, but not their bits."""
     return _as_bits(x) & 0x7FFFFFFF
 
 
@@ -224,7 +210,6 @@ def round_to_elements(values: jax.Array, x: jax.Array, spec: QuantSpec) -> jax.A
 
 @functools.partial(jax.jit, static_argnums=1)
 def quantize_blocks(x: jax.Array, spec: QuantSpec) -> QuantizedTensor:
-    """Quantizes float32 x as spec says."""
     low, high = spec.limits
     blocks = x.reshape(split_blocks(x.shape, spec.counts))
     inside = tuple(range(1, blocks.ndim, 2))
@@ -267,7 +252,7 @@ def _check_is_pair(block: Any) -> None:
 
 
 def _count_scales(shape: tuple[int, ...], axes: Any, block: tuple[int, int] | None) -> tuple[int, ...]:
-    """Returns the number of scales along each axis. Raises ValueError or TypeError for wrong axes or block."""
+    """Returns the number of scales along each axis."""
     counts = list(shape)
     for axis in axes if isinstance(axes, tuple | list) else () if axes is None else (axes,):
         counts[_check_axis("axes", axis, shape)] = 1

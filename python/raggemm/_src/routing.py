@@ -10,9 +10,9 @@
     rows = ...  # outputs of the experts for x[order.row_tokens], in groups of order.group_sizes
     out = combine(rows, order.row_tokens, len(x), weights.reshape(-1)[order.order], order.group_sizes)
 
-Scores, weights and losses are float32 for all dtypes of logits. The rules are those of
-fused_topk_with_score_function in TransformerEngine's JAX package, and of DeepSeek's inference/model.py, which MaxText's
-deepseek_routing equals. If the two differ, docstrings name the source.
+Scores, weights and losses are float32 for all dtypes of logits. The rules are those of TransformerEngine's JAX function
+fused_topk_with_score_function, and of DeepSeek's inference/model.py (MaxText's deepseek_routing is the same). If the
+two differ, docstrings name the source.
 """
 
 import functools
@@ -49,10 +49,7 @@ class Router(NamedTuple):
     renormalize: bool  # divide weights by their sum
 
     def __call__(self, logits: jax.Array, bias: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-        """Returns weights float32 and experts int32, both [T,k].
-
-        logits: float32 [T,E]. bias: [E], added to scores for the choice only.
-        """
+        """Returns weights float32 and experts int32, both [T,k]. bias [E] is added to scores for the choice only."""
         after = self.score == "softmax" and not self.pre_softmax
         scores = logits if after else SCORES[self.score](logits)
         experts = _choose_experts(
@@ -64,7 +61,6 @@ class Router(NamedTuple):
 
 
 def _normalize(scores: jax.Array) -> jax.Array:
-    """Divides scores by their sum."""
     total = scores.sum(1, keepdims=True) + _LEAST_SUM
     # Scales both by a power of two. The gradient of a division contains total ** 2, which underflows for small totals.
     scale = lax.stop_gradient(jnp.ldexp(jnp.ones_like(total), -jnp.frexp(total)[1]))
@@ -86,7 +82,7 @@ def _choose_experts(scores: jax.Array, top_k: int, groups: ExpertGroups | None) 
 
 
 def as_logits(logits: Any) -> jax.Array:
-    """Returns checked logits as float32."""
+    """Returns logits as float32."""
     logits = checks.as_float_array("logits", logits)
     if logits.ndim != 2 or logits.shape[1] == 0:
         raise ValueError(f"logits: shape is {logits.shape}, must be [tokens, experts] with at least one expert")
@@ -99,7 +95,7 @@ def check_top_k(name: str, top_k: int, logits: jax.Array) -> None:
 
 
 def as_expert_bias(bias: Any, num_experts: int) -> jax.Array:
-    """Returns a checked expert_bias as float32."""
+    """Returns expert_bias as float32."""
     bias = checks.as_float_array("expert_bias", bias)
     return checks.check_shape("expert_bias", bias, (num_experts,), why=", one for each expert").astype(jnp.float32)
 
@@ -107,10 +103,7 @@ def as_expert_bias(bias: Any, num_experts: int) -> jax.Array:
 def check_expert_groups(
     num_experts: int, top_k: int, groups: ExpertGroups, names: tuple[str, str] = ("top_k", "group_top_k")
 ) -> ExpertGroups:
-    """Returns groups, with `best` limited to the size of a group. Raises ValueError if the numbers do not fit.
-
-    names: argument names for error messages.
-    """
+    """Returns groups, with `best` limited to the size of a group. names: argument names for error messages."""
     number, group_top_k, best = groups
     if number < 1 or num_experts % number:
         raise ValueError(f"num_groups is {number}, must divide the {num_experts} experts")
@@ -140,17 +133,16 @@ def route(
       logits: [T,E], any float dtype.
       top_k: number of experts per token.
       score: "softmax" or "sigmoid".
-      pre_softmax: if True, softmax is over all experts, and the probabilities choose experts. If False, logits choose
-        experts, and softmax is over the chosen ones. This is use_pre_softmax of TransformerEngine, with the same
-        default. Only for score "softmax".
-      num_groups, group_top_k: consecutive experts form num_groups groups of equal size. A token only gets experts of
-        the group_top_k groups with the largest group scores. A group score is the group's largest score, as in
-        DeepSeek V2. With expert_bias it is the sum of the two largest, as in DeepSeek V3. (TransformerEngine sums
-        the top_k // group_top_k largest, which is two for V3.)
-      expert_bias: [E]. It is added to the scores that choose experts and groups, but not to weights, as in DeepSeek V3.
-        It has no gradient. For score "softmax" it requires pre_softmax.
+      pre_softmax: if True, softmax is over all experts. If False, it is over the chosen experts (as use_pre_softmax of
+        TransformerEngine, with the same default). Only for score "softmax".
+      num_groups, group_top_k: consecutive experts form num_groups groups. A token only gets experts of the group_top_k
+        groups with the largest group scores. A group score is the group's largest score, as in DeepSeek V2. With
+        expert_bias it is the sum of the two largest, as in DeepSeek V3. (TransformerEngine sums the
+        top_k // group_top_k largest, which is two for V3.)
+      expert_bias: [E], added to the scores that choose experts and groups, but not to weights, as in DeepSeek V3. It
+        has no gradient. For score "softmax" it requires pre_softmax.
       renormalize: True to divide weights by their sum (norm_topk_prob). The default is True for "sigmoid" with top_k
-        above 1, as in TransformerEngine, else False. DeepSeek also divides with top_k 1.
+        above 1, as in TransformerEngine. DeepSeek also divides with top_k 1.
       scaling_factor: multiplies the final weights.
 
     Returns:
@@ -203,9 +195,9 @@ def balance(scores: jax.Array, counts: jax.Array, top_k: int) -> jax.Array:
 def load_balance_loss(logits: Any, experts: Any, *, score: str = "softmax") -> jax.Array:
     """Computes a loss that is 1 if experts are used evenly, and up to E if all tokens choose one expert.
 
-    It is E * sum over e of f[e] * p[e]. f[e] is the fraction of (token, expert) pairs that choose e, and p[e] is the
-    mean score of e. This is equation 4 of the Switch Transformer (arXiv:2101.03961) for any k, and
-    TransformerEngine's fused_moe_aux_loss with a coeff of 1. MaxText's load_balance_loss does not divide by k.
+    It is E * sum over e of f[e] * p[e], for the fraction f[e] of (token, expert) pairs that choose e, and the mean
+    score p[e] of e: equation 4 of the Switch Transformer (arXiv:2101.03961) for any k, and TransformerEngine's
+    fused_moe_aux_loss with a coeff of 1. MaxText's load_balance_loss does not divide by k.
 
     Args:
       logits: [T,E], any float dtype.
@@ -213,7 +205,7 @@ def load_balance_loss(logits: Any, experts: Any, *, score: str = "softmax") -> j
       score: "softmax" or "sigmoid". Sigmoids of a token are divided by their sum if k is more than 1.
 
     Returns:
-      float32 (). The gradient flows through the scores, not through the choice of experts.
+      float32 (). The choice of experts has no gradient.
     """
     experts = _check_expert_ids(experts)
     logits = as_logits(logits)
@@ -227,14 +219,7 @@ def load_balance_loss(logits: Any, experts: Any, *, score: str = "softmax") -> j
 
 
 def z_loss(logits: Any) -> jax.Array:
-    """Computes the mean over tokens of logsumexp(logits) ** 2: equation 5 of ST-MoE (arXiv:2202.08906).
-
-    Args:
-      logits: [T,E], any float dtype.
-
-    Returns:
-      float32 ().
-    """
+    """Returns the float32 mean of logsumexp(logits [T,E]) ** 2 over tokens: equation 5 of ST-MoE (arXiv:2202.08906)."""
     logits = as_logits(logits)
     return jnp.square(jax.nn.logsumexp(logits, axis=1)).sum() / max(len(logits), 1)
 
@@ -243,17 +228,14 @@ def _check_expert_ids(experts: Any) -> jax.Array:
     return checks.check_rank("experts", checks.as_integer_array("experts", experts), "tokens, top_k")
 
 
-# Largest ids * experts for which every id is compared with every expert. For one token this is 30 us faster than a
-# binary search, because it is one loop.
+# Largest ids * experts for which all are compared. For one token this is 30 us faster than a binary search.
 _MOST_COMPARED = 1 << 14
 
 
 def sort_expert_ids(experts: jax.Array, num_experts: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Sorts expert ids of any shape. The sort is stable.
+    """Sorts expert ids of any shape, stably. Ids outside of [0, num_experts) become num_experts and come last.
 
-    Returns:
-      int32 (sorted ids [n], order [n], sizes [num_experts]). Ids outside of [0, num_experts) become num_experts and
-      come last.
+    Returns int32 (sorted ids [n], order [n], sizes [num_experts]).
     """
     ids = versions.replicate_explicit_axes(experts).reshape(-1)
     ids = jnp.where((ids >= 0) & (ids < num_experts), ids, num_experts).astype(jnp.int32)
@@ -283,7 +265,7 @@ class SortedRows(NamedTuple):
 
 
 def sort_by_expert(experts: Any, num_experts: int) -> SortedRows:
-    """Sorts the pairs of a token and an expert by expert, then by token, then by slot.
+    """Sorts pairs of a token and an expert by expert, token and slot.
 
     Args:
       experts: integer [T,k]. A pair is dropped if its expert is outside of [0, num_experts): its row is behind all
@@ -301,7 +283,7 @@ def sort_by_expert(experts: Any, num_experts: int) -> SortedRows:
 
 
 def sum_dtype(*arrays: jax.Array) -> jnp.dtype:
-    """Returns float64 if an array is float64, else float32. Unlike promotion it works with strict dtype promotion."""
+    """Returns float64 if an array is float64, else float32, also with strict dtype promotion."""
     return jnp.dtype(jnp.float64 if any(x.dtype == jnp.float64 for x in arrays) else jnp.float32)
 
 
@@ -343,10 +325,9 @@ def combine(
 ) -> jax.Array:
     """Computes out[t] = sum of row_weights[r] * rows[r] over the rows r of token t, in ascending order of r.
 
-    Each sum is an fma chain that starts at +0. It is in float32, or in float64 if an operand is float64, and is rounded
-    once. The same rows give the same bits, whatever rows other tokens have. As in all products of raggemm, a new chain
-    begins after 256 rows of a token, and its sum is added. moe_mlp has one chain for any number of rows, so the last
-    bits differ from combine beyond 256 rows.
+    Each sum is an fma chain from +0, in float32, or in float64 if an operand is float64, and is rounded once. The same
+    rows give the same bits, whatever other tokens there are. As in all products of raggemm, a new chain begins after
+    256 rows of a token. moe_mlp has one chain for any number of rows, so the last bits differ beyond 256 rows.
 
     Args:
       rows: [M,H], any float dtype.
@@ -384,8 +365,8 @@ def sum_token_rows(
 ) -> jax.Array:
     """Sums the weighted rows of each token. Rows with token num_tokens are ignored.
 
-    The sum is a product with one group per token. A scatter-add of XLA:CPU adds rows one by one and is up to seven
-    times slower: 4096 bfloat16 rows of 2048 took 4.5 ms, not 33 ms. 16384 float32 rows took 105 ms either way.
+    The sum is a product with one group per token, because XLA:CPU scatters rows one by one: 4096 bfloat16 rows of 2048
+    took 4.5 ms, not 33 ms. 16384 float32 rows took 105 ms either way.
     """
     order = jnp.argsort(tokens, stable=True) if slots is None else jnp.lexsort((slots, tokens))
     sizes = jnp.zeros(num_tokens, jnp.int32).at[tokens].add(1, mode="drop")
@@ -396,10 +377,7 @@ def sum_token_rows(
 
 @sum_token_rows.defjvp
 def _sums_jvp(num_tokens: int, dtype: Any, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    """Computes the tangent with a scatter-add, because its transpose is a gather.
-
-    The transpose of the product's permutation of rows would be a scatter.
-    """
+    """Computes the tangent with a scatter-add, whose transpose is a gather. That of the product would be a scatter."""
     (rows, weights, tokens, slots), (rows_dot, weights_dot, *_) = primals, tangents
     terms = rows_dot.astype(weights.dtype) * weights[:, None] + weights_dot[:, None] * rows.astype(weights.dtype)
     out = jnp.zeros((num_tokens, rows.shape[1]), weights.dtype)

@@ -1,16 +1,14 @@
 """The partitioning rule: lets the compiler divide a call under plain jit over devices. It is off by default.
 
-Without the rule the partitioner knows nothing about the custom call. Every device gathers all operands and computes the
-whole result, which is correct but slow. With the rule each device computes its part of an axis that groups do not
-divide:
+Without the rule every device gathers all operands and computes the whole result, which is correct but slow. With the
+rule each device computes its part of an axis that groups do not divide:
 
     problems (of a vmap), replicas, groups of a uniform call, free axes        no communication
     contracted axes, replicas that ragged K sums over                          partial results are summed over devices
 
-Free axes come before summed axes. An axis is gathered if groups divide it, or if the devices do not divide it evenly. A
-summed axis is also gathered if the call has c or bias, which would be added more than once, or an activation, which
-needs the whole sum. Scales and zero points are divided like their matrix. The matrix is gathered if a device would get
-a part of a block or of a byte.
+Free axes come first. An axis is gathered if groups divide it, or if the devices do not divide it evenly. A summed axis
+is also gathered if the call has c or bias, which must be added once, or an activation, which needs the whole sum.
+Scales and zero points are divided like their matrix, which is gathered if a device would get a part of a block or byte.
 """
 
 import dataclasses
@@ -35,16 +33,11 @@ _PRIORITY = ("problem", "replica", "group", "n", "m", "k")
 def enable_partitioning(enabled: bool = True) -> None:
     """Lets jax.jit divide calls over the devices of a mesh. Without it, each device gathers sharded operands.
 
-    With weights [G,K,N] sharded along N the forward pass needs no communication. With weights sharded along K, partial
-    results are summed over devices, so the last bits depend on the number of devices. A change of the setting clears
-    all caches of jax.
+    With weights [G,K,N] sharded along N the forward pass needs no communication. Along K partial results are summed
+    over devices, so the last bits depend on the number of devices. A change clears all caches of jax.
 
-    The rule is off by default, because it uses a private registry of jax: the primitives whose lowering needs the
-    devices. The registry requires that all arrays of a program have the same mesh, and that it has devices (not an
-    AbstractMesh).
-
-    Args:
-      enabled: False switches the rule off again.
+    The rule is off by default, because it uses a private registry of jax. All arrays of a program must have the same
+    mesh, with devices (not an AbstractMesh).
 
     Raises:
       NotImplementedError: if this version of jax has no such registry.
@@ -59,7 +52,6 @@ def enable_partitioning(enabled: bool = True) -> None:
 
 
 def is_enabled() -> bool:
-    """Returns True if the partitioning rule is on."""
     try:
         return grouped_gemm_p in versions.primitives_that_need_devices()
     except NotImplementedError:
@@ -127,10 +119,7 @@ def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) 
 
 
 def _assign_mesh_axes(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) -> dict[str, tuple[str, ...]]:
-    """Returns the axes of the mesh that divide each named axis, each at most once.
-
-    They come from the first array that is sharded along the named axis, if they divide it evenly.
-    """
+    """Returns the axes of the mesh that divide each named axis: those of the first array that they divide evenly."""
     used: set[str] = set()
     assigned: dict[str, tuple[str, ...]] = {}
     for axis in _PRIORITY:
@@ -178,8 +167,8 @@ def make_partitionable(
 ):
     """Returns the custom call as a function that the partitioner can divide.
 
-    function: the custom call, with flat operands and `call` as arguments. It fixes the options in effect now. The
-    partitioner calls it later, while compiling, when other options may be in effect.
+    function: the custom call of flat operands and `call`. It has fixed options, because the partitioner calls it later,
+    while compiling.
     """
     axes = _name_axes(call, operands, out_shape)
 
