@@ -41,7 +41,7 @@ struct Cpu {
   // The next block of rhs is fetched in the order of its strips, not of its rows, while sums take less than so many
   // times as long as memory. 0, never, where nothing is known: where that is wrong it costs 8 % (Emerald Rapids, 16
   // rows of f32), the other choice up to 40 (Zen 3, 8 rows).
-  double fetch_strips_below = 0;
+  double prefetch_panels_below = 0;
 
   bool Has(Isa isa) const { return isas[static_cast<size_t>(isa)]; }
   bool Has(absl::string_view isa) const;  // false for the name of none of AllIsas

@@ -35,12 +35,12 @@ struct GroupValues {
 };
 
 // Scales or zero points. One for each group, or of blocks of the stored matrices on top of each other.
-struct Factor {
+struct QuantParams {
   GroupValues values;
-  bool of_blocks = false;
+  bool per_block = false;
   int64_t row_block = 1, col_block = 1;  // of blocks: rows and columns that share a value
   int64_t rows = 0, cols = 0;            // of blocks: values; where there are fewer rows than blocks, they begin again
-  bool of_elements = false;              // which are multiplied before products are summed; else sums are
+  bool applies_to_elements = false;      // which are multiplied before products are summed; else sums are
   bool is_given() const { return values.data != nullptr; }
 };
 
@@ -49,7 +49,7 @@ struct Operand {
   enum class Repeat : uint8_t { kSegment, kGroup, kProblem };
   char* data = nullptr;
   DType dtype = DType::kF32;
-  DType expanded = DType::kF32;  // what is multiplied
+  DType product_type = DType::kF32;  // what is multiplied
   bool is_trans = false;
   bool packed = false;
   Repeat repeat = Repeat::kSegment;
@@ -57,7 +57,7 @@ struct Operand {
   int64_t cols = 0;
   int64_t block_cols = 0;  // of column blocks: how many columns one has
   GroupExtents first, last;
-  Factor scale, zero;
+  QuantParams scale, zero;
   Elements row_index;  // of lhs, a row of out each: which of its rows; null where it has its own
 };
 

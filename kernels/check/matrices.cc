@@ -7,35 +7,35 @@
 namespace raggemm {
 namespace {
 
-int64_t UnitsOfGroup(const Checked& checked) { return checked.mode == RaggedMode::kRaggedK ? 1 : checked.replicas; }
+int64_t GemmsOfGroup(const Checked& checked) { return checked.mode == RaggedMode::kRaggedK ? 1 : checked.replicas; }
 
 }  // namespace
 
-int64_t CountUnits(const Checked& checked) { return checked.problems * checked.local_groups * UnitsOfGroup(checked); }
+int64_t CountGemms(const Checked& checked) { return checked.problems * checked.local_groups * GemmsOfGroup(checked); }
 
-Unit UnitAt(const Checked& checked, int64_t unit) {
-  const int64_t replicas = UnitsOfGroup(checked);
-  const int64_t group = unit / replicas;
-  return {group / checked.local_groups, group % checked.local_groups, unit % replicas};
+GroupGemm GemmAt(const Checked& checked, int64_t gemm) {
+  const int64_t replicas = GemmsOfGroup(checked);
+  const int64_t group = gemm / replicas;
+  return {group / checked.local_groups, group % checked.local_groups, gemm % replicas};
 }
 
-void NextUnit(const Checked& checked, Unit& unit) {
-  if (++unit.replica < UnitsOfGroup(checked)) return;
-  unit.replica = 0;
-  if (++unit.group < checked.local_groups) return;
-  unit.group = 0;
-  ++unit.problem;
+void NextGemm(const Checked& checked, GroupGemm& gemm) {
+  if (++gemm.replica < GemmsOfGroup(checked)) return;
+  gemm.replica = 0;
+  if (++gemm.group < checked.local_groups) return;
+  gemm.group = 0;
+  ++gemm.problem;
 }
 
-Matrix LocateMatrix(const Checked& checked, const Operand& x, const Unit& unit) {
-  const int64_t segment = unit.problem * checked.replicas + unit.replica;
+Matrix LocateMatrix(const Checked& checked, const Operand& x, const GroupGemm& gemm) {
+  const int64_t segment = gemm.problem * checked.replicas + gemm.replica;
   const int64_t repetition = x.repeat == Operand::Repeat::kSegment ? segment
-                             : x.repeat == Operand::Repeat::kGroup ? unit.problem * checked.local_groups + unit.group
-                                                                   : unit.problem;
+                             : x.repeat == Operand::Repeat::kGroup ? gemm.problem * checked.local_groups + gemm.group
+                                                                   : gemm.problem;
   int64_t rows = x.rows, cols = x.cols, step = x.cols;
   int64_t start = repetition * x.rows * (x.block_cols == 0 ? x.cols : RoundUp(x.cols, x.block_cols));
   if (x.first.sizes != nullptr || x.last.sizes != nullptr) {
-    const int64_t i = segment * checked.groups + checked.first_group[segment] + unit.group;
+    const int64_t i = segment * checked.groups + checked.first_group[segment] + gemm.group;
     if (x.first.sizes != nullptr && x.last.sizes != nullptr) {
       rows = x.first.sizes[i];
       cols = step = x.last.sizes[i];
@@ -59,11 +59,11 @@ Matrix LocateMatrix(const Checked& checked, const Operand& x, const Unit& unit) 
   return {data, rows, cols, step, 1};
 }
 
-int64_t RowOf(const Checked& checked, GroupValues::Per per, const Unit& unit) {
+int64_t RowOf(const Checked& checked, GroupValues::Per per, const GroupGemm& gemm) {
   if (per == GroupValues::Per::kCall) return 0;
   const bool per_replica = per == GroupValues::Per::kReplica;
-  const int64_t segment = per_replica ? unit.problem * checked.replicas + unit.replica : unit.problem;
-  return segment * checked.local_groups + unit.group;
+  const int64_t segment = per_replica ? gemm.problem * checked.replicas + gemm.replica : gemm.problem;
+  return segment * checked.local_groups + gemm.group;
 }
 
 }  // namespace raggemm

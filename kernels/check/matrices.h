@@ -30,19 +30,19 @@ inline const char* ElementAt(const Matrix& x, DType dtype, int64_t row, int64_t 
 }
 
 // The product of one group: for ragged K the sum over all replicas, else of one replica.
-struct Unit {
+struct GroupGemm {
   int64_t problem, group, replica;  // group counts the processed ones
 };
 
 // Units stand in the order of the weights, then replicas, so that weights stream once: (problem, group, replica).
-int64_t CountUnits(const Checked& checked);
-Unit UnitAt(const Checked& checked, int64_t unit);
-void NextUnit(const Checked& checked, Unit& unit);  // the one behind it, or behind the last
+int64_t CountGemms(const Checked& checked);
+GroupGemm GemmAt(const Checked& checked, int64_t gemm);
+void NextGemm(const Checked& checked, GroupGemm& gemm);  // the one behind it, or behind the last
 
-Matrix LocateMatrix(const Checked& checked, const Operand& operand, const Unit& unit);
+Matrix LocateMatrix(const Checked& checked, const Operand& operand, const GroupGemm& gemm);
 
 // Finds the row of a unit in an array with a row for each group: alpha, beta, bias, scales.
-int64_t RowOf(const Checked& checked, GroupValues::Per per, const Unit& unit);
+int64_t RowOf(const Checked& checked, GroupValues::Per per, const GroupGemm& gemm);
 
 }  // namespace raggemm
 

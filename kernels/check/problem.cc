@@ -382,7 +382,7 @@ absl::StatusOr<Checked> ResolveShapes(const GroupedGemmProblem& problem) {
   if (absl::Status s = ReadGroupCounts(problem, checked); !s.ok()) return s;
   if (absl::Status s = ResolveOperands(problem, checked); !s.ok()) return s;
   if (absl::Status s = ResolveEpilogue(problem, checked); !s.ok()) return s;
-  if (absl::Status s = ResolveFactors(problem, checked); !s.ok()) return s;
+  if (absl::Status s = ResolveQuantParams(problem, checked); !s.ok()) return s;
   return checked;
 }
 

@@ -61,8 +61,8 @@ bool ScalesSums(const BufferDescriptor& x, bool is_lhs, const std::optional<Arra
   return !scale || SumSteps(x, is_lhs, *scale).has_value();
 }
 
-absl::StatusOr<Factor> ResolveBlocks(absl::string_view name, const BufferDescriptor& x, const Array& factor,
-                                     const Operand& operand, const Checked& checked) {
+absl::StatusOr<QuantParams> ResolveBlocks(absl::string_view name, const BufferDescriptor& x, const Array& factor,
+                                          const Operand& operand, const Checked& checked) {
   const bool has_group_axis = operand.repeat == Operand::Repeat::kGroup;
   if (checked.mode == RaggedMode::kRaggedN || checked.mode == RaggedMode::kAllRagged) {
     return Invalid(name, ": shape is ", Shape(factor.dims), "; with ", NameOf(checked.mode),
@@ -80,8 +80,8 @@ absl::StatusOr<Factor> ResolveBlocks(absl::string_view name, const BufferDescrip
     return Invalid(name, ": shape is ", Shape(factor.dims), ", must have the ", rank, " axes of its matrices",
                    has_group_axis ? absl::StrCat(", the first of 1 or ", groups) : "", ", or [], or [rows]");
   }
-  Factor planned;
-  planned.of_blocks = true;
+  QuantParams planned;
+  planned.per_block = true;
   const auto divide = [&](int axis, int64_t extent, bool is_ragged, int64_t& block) {
     const int64_t values = factor.dims[rank - 2 + axis];
     const bool divides = values > 0 && extent % values == 0 && !is_ragged;
@@ -99,11 +99,11 @@ absl::StatusOr<Factor> ResolveBlocks(absl::string_view name, const BufferDescrip
   return planned;
 }
 
-absl::StatusOr<Factor> ResolveFactor(absl::string_view name, const BufferDescriptor& x, const Array& factor,
-                                     const Operand& operand, const Checked& checked) {
-  Factor planned;
+absl::StatusOr<QuantParams> ResolveQuantParam(absl::string_view name, const BufferDescriptor& x, const Array& factor,
+                                              const Operand& operand, const Checked& checked) {
+  QuantParams planned;
   if (factor.dims.size() > 1) {
-    absl::StatusOr<Factor> blocks = ResolveBlocks(name, x, factor, operand, checked);
+    absl::StatusOr<QuantParams> blocks = ResolveBlocks(name, x, factor, operand, checked);
     if (!blocks.ok()) return blocks;
     planned = *blocks;
   } else if (factor.dims.size() == 1) {
@@ -154,7 +154,7 @@ bool SumsIntegers(const GroupedGemmProblem& problem) {
 Products ProductsOf(const GroupedGemmProblem& problem) {
   const DType lhs = problem.lhs.dtype, rhs = problem.rhs.dtype;
   const bool integers = SumsIntegers(problem);
-  const auto expanded = [&](DType x, DType partner) {
+  const auto product_type = [&](DType x, DType partner) {
     if (!IsQuantized(x)) return x;
     if (integers) return FormatOf(x).digits < FormatOf(x).bits ? DType::kS8 : DType::kU8;
     const bool is_bf16 = (IsQuantized(partner) || partner == DType::kBF16) && problem.out.dtype != DType::kF64;
@@ -162,19 +162,19 @@ Products ProductsOf(const GroupedGemmProblem& problem) {
   };
   return {.compute = ComputeType(problem),
           .sums_integers = integers,
-          .lhs = expanded(lhs, rhs),
-          .rhs = expanded(rhs, lhs),
+          .lhs = product_type(lhs, rhs),
+          .rhs = product_type(rhs, lhs),
           .precision = problem.precision,
           .bf16_sums = problem.bf16_sums};
 }
 
-absl::Status ResolveFactors(const GroupedGemmProblem& problem, Checked& checked) {
+absl::Status ResolveQuantParams(const GroupedGemmProblem& problem, Checked& checked) {
   Operand* const operands[] = {&checked.lhs, &checked.rhs};
   for (size_t i = 0; i < std::size(kFactorSlots); ++i) {
     const FactorSlot& slot = kFactorSlots[i];
     const BufferDescriptor& x = problem.*slot.operand;
     Operand& operand = *operands[i];
-    operand.expanded = i == 0 ? checked.products.lhs : checked.products.rhs;
+    operand.product_type = i == 0 ? checked.products.lhs : checked.products.rhs;
     const absl::string_view word = problem.names.*slot.word, scale_word = problem.names.*slot.scale_word;
     if (absl::Status s = CheckWholeBytes(word, x, operand, checked); !s.ok()) return s;
     for (const auto& [name, factor, planned] :
@@ -182,14 +182,14 @@ absl::Status ResolveFactors(const GroupedGemmProblem& problem, Checked& checked)
           {problem.names.*slot.zero_word, &(problem.*slot.zero), &operand.zero}}) {
       if (!*factor) continue;
       if (!IsQuantized(x.dtype)) return Invalid(name, " is given, but ", word, " is ", NameOf(x.dtype));
-      absl::StatusOr<Factor> made = ResolveFactor(name, x, **factor, operand, checked);
+      absl::StatusOr<QuantParams> made = ResolveQuantParam(name, x, **factor, operand, checked);
       if (!made.ok()) return made.status();
       *planned = *made;
     }
-    operand.zero.of_elements = true;
+    operand.zero.applies_to_elements = true;
     if (!(problem.*slot.scale)) continue;
     const std::optional<int64_t> steps = SumSteps(x, i == 0, *(problem.*slot.scale));
-    operand.scale.of_elements = !steps;
+    operand.scale.applies_to_elements = !steps;
     if (!steps) continue;
     checked.scales_sums = true;
     if (*steps == 0) continue;

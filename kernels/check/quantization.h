@@ -14,7 +14,7 @@ namespace raggemm {
 Products ProductsOf(const GroupedGemmProblem& problem);
 
 // Checks shapes and types of scales and zero points. `checked` has the operands.
-absl::Status ResolveFactors(const GroupedGemmProblem& problem, Checked& checked);
+absl::Status ResolveQuantParams(const GroupedGemmProblem& problem, Checked& checked);
 
 }  // namespace raggemm
 

@@ -18,13 +18,13 @@ namespace {
 
 // Takes kWidth steps of k, or what is left of them.
 template <class V, int kMr>
-struct FmaStepsAlongK {
+struct FmaDotSteps {
   using T = typename V::Scalar;
   using Tile = typename V::Vec[kMr][1];
   static constexpr int kGroup = V::kWidth;
   static constexpr bool kHasScales = false;
 
-  explicit FmaStepsAlongK(const MicrokernelArgs& args)
+  explicit FmaDotSteps(const MicrokernelArgs& args)
       : a(static_cast<const T*>(args.a)), b(static_cast<const T*>(args.b.data)), b_stride(args.b.stride) {}
 
   RAGGEMM_INLINE void Next(Tile& sums) { Last(sums, kGroup); }

@@ -12,7 +12,7 @@ struct TileConfig {
   uint16_t bytes_per_row[16];
   uint8_t rows[16];
 };
-static_assert(sizeof(TileConfig) == kUnitState);
+static_assert(sizeof(TileConfig) == kMatrixUnitState);
 
 struct AmxTiles {
   template <int kTile>

@@ -28,7 +28,7 @@ namespace raggemm {
 namespace {
 
 inline constexpr int64_t kLine = 64, kTileRows = 16;
-inline constexpr int64_t kStripLine = 2 * kLine;  // bytes of a strip's word of k, and of a row of totals
+inline constexpr int64_t kPanelLine = 2 * kLine;  // bytes of a strip's word of k, and of a row of totals
 template <class V>
 using ElementOf = std::remove_const_t<std::remove_pointer_t<typename V::Source>>;
 template <class V>
@@ -70,10 +70,10 @@ RAGGEMM_INLINE inline void MoveTotals(char* at, int64_t stride) {
 // A line of k.
 template <class Tiles, class A, class B, int kRowTiles>
 RAGGEMM_INLINE inline void DotStep(const char* a, const char* b) {
-  Tiles::template Load<6>(b, kStripLine);
+  Tiles::template Load<6>(b, kPanelLine);
   Tiles::template Load<4>(a, kLine);
   Tiles::template Dot<0, 4, 6>(A(), B());
-  Tiles::template Load<7>(b + kLine, kStripLine);
+  Tiles::template Load<7>(b + kLine, kPanelLine);
   Tiles::template Dot<1, 4, 7>(A(), B());
   if constexpr (kRowTiles == 2) {
     Tiles::template Load<5>(a + kTileRows * kLine, kLine);
@@ -95,7 +95,7 @@ void AmxGemm(const MicrokernelArgs& args) {
       Tiles::template Zero<3>();
     }
   } else {
-    MoveTotals<Tiles, kRowTiles, true>(totals, kStripLine);
+    MoveTotals<Tiles, kRowTiles, true>(totals, kPanelLine);
   }
 
   Prefetch prefetch = *args.side.prefetch;
@@ -106,9 +106,9 @@ void AmxGemm(const MicrokernelArgs& args) {
   for (int64_t step = 0; step < steps; ++step) {
     DotStep<Tiles, A, ElementOf<V>, kRowTiles>(a, b);
     a += kRowTiles * kTileRows * kLine;
-    b += kTileRows * kStripLine;
+    b += kTileRows * kPanelLine;
     // While the tiles are multiplied, which takes 32 cycles for 16 rows, nothing else would be done.
-    FetchDue(prefetch, steps, lines_due);
+    PrefetchDue(prefetch, steps, lines_due);
     slices_due += slices;
     if (slices_due < steps) continue;
     PackSlices(*args.side.pack, slices_due / steps);
@@ -121,10 +121,10 @@ void AmxGemm(const MicrokernelArgs& args) {
     MoveTotals<Tiles, kRowTiles, false>(static_cast<char*>(args.out.data), stride);
     return;
   }
-  MoveTotals<Tiles, kRowTiles, false>(totals, kStripLine);
+  MoveTotals<Tiles, kRowTiles, false>(totals, kPanelLine);
   if (args.end == End::kKeepChain) return;
   for (int64_t i = 0; i < kRowTiles * kTileRows; ++i) {
-    const T* from = reinterpret_cast<const T*>(totals + i * kStripLine);
+    const T* from = reinterpret_cast<const T*>(totals + i * kPanelLine);
     T* to = static_cast<T*>(args.out.data) + i * args.out.stride;
     for (int64_t j = 0; j < 2 * V::kWidth; j += V::kWidth) V::Stream(to + j, V::Load(from + j));
   }
@@ -200,12 +200,12 @@ constexpr KernelRow MakeTileRow(ArithmeticId id, DType element) {
 template <class V, class Tiles>
 constexpr KernelRow MakeAmxRow() {
   KernelRow row = MakeTileRow<V, Tiles>(ArithmeticId::kTiles, DType::kBF16);
-  AddEnds<V, Float16>(row, DType::kF16);
-  AddEnds<V, BFloat16>(row, DType::kBF16);
-  AddEnds<V, float>(row, DType::kF32);
+  AddEpilogue<V, Float16>(row, DType::kF16);
+  AddEpilogue<V, BFloat16>(row, DType::kBF16);
+  AddEpilogue<V, float>(row, DType::kF32);
   AddScaling<V>(row);
   AddAmxFormat<V>(row, DType::kBF16, AmxGemm<V, Tiles, BFloat16, 1>, AmxGemm<V, Tiles, BFloat16, 2>);
-  AddTerms<V, ArithmeticId::kTiles, PackLinesAcrossK<V>, PackLinesAlongK<V>, PackRowWords<V>, PackTransposedWords<V>,
+  AddSplit<V, ArithmeticId::kTiles, PackLinesAcrossK<V>, PackLinesAlongK<V>, PackRowWords<V>, PackTransposedWords<V>,
            sizeof(BFloat16)>(row);
   return row;
 }
@@ -216,7 +216,7 @@ constexpr KernelRow MakeAmxByteRow() {
   using Signed = V<int8_t>;
   using Unsigned = V<uint8_t>;
   KernelRow row = MakeTileRow<Signed, Tiles>(ArithmeticId::kS32, DType::kS8);
-  AddEnds<Signed, int32_t>(row, DType::kS32);
+  AddEpilogue<Signed, int32_t>(row, DType::kS32);
   AddAmxFormat<Signed>(row, DType::kS8, AmxByteGemm<Signed, Tiles, uint8_t, 1>, AmxByteGemm<Signed, Tiles, uint8_t, 2>);
   AddAmxFormat<Unsigned>(row, DType::kU8, AmxByteGemm<Unsigned, Tiles, int8_t, 1>,
                          AmxByteGemm<Unsigned, Tiles, int8_t, 2>);

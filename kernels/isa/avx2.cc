@@ -12,7 +12,7 @@ struct Avx2F32 {
   using Scalar = float;
   using Vec = __m256;
   static constexpr int kWidth = 8;
-  static constexpr int kStrip = 2;
+  static constexpr int kPanelVectors = 2;
   static constexpr int kRows = 6;  // 6x16: 97 % of the fma peak on Zen 3; 4x24 with packed strips 65 %
   static constexpr int kWide[kRows + 1] = {0, 8, 4, 4, 2, 2, 2};
 
@@ -150,26 +150,15 @@ struct Avx2F32 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
   }
 
-  static __m256i Mask(int n) {
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-  }
-  static Vec LoadPartial(const float* p, int n) { return _mm256_maskload_ps(p, Mask(n)); }
-  static void StorePartial(float* p, Vec x, int n) { _mm256_maskstore_ps(p, Mask(n), x); }
-  template <class E>
-  static Vec LoadPartial(const E* p, int n) {
-    return LoadThroughArray<Avx2F32>(p, n);
-  }
-  template <class E>
-  static void StorePartial(E* p, Vec x, int n) {
-    StoreThroughArray<Avx2F32>(p, x, n);
-  }
+  static Vec LoadPartial(const float* p, int n) { return _mm256_maskload_ps(p, Avx2S32::Mask(n)); }
+  static void StorePartial(float* p, Vec x, int n) { _mm256_maskstore_ps(p, Avx2S32::Mask(n), x); }
 };
 
 struct Avx2F64 {
   using Scalar = double;
   using Vec = __m256d;
   static constexpr int kWidth = 4;
-  static constexpr int kStrip = 2;
+  static constexpr int kPanelVectors = 2;
   static constexpr int kRows = 4;
   static constexpr int kWide[kRows + 1] = {0, 8, 4, 4, 2};
 
@@ -213,14 +202,6 @@ struct Avx2F64 {
       p[i].bits = static_cast<uint16_t>(_cvtss_sh(RoundToOdd(x[i]), _MM_FROUND_TO_NEAREST_INT));
     }
   }
-  template <class E>
-  static Vec LoadPartial(const E* p, int n) {
-    return LoadThroughArray<Avx2F64>(p, n);
-  }
-  template <class E>
-  static void StorePartial(E* p, Vec x, int n) {
-    StoreThroughArray<Avx2F64>(p, x, n);
-  }
 };
 
 // Bytes as pairs of s16.
@@ -254,7 +235,7 @@ constinit const KernelRow kAvx2Kernels[] = {
     MakeRow<Avx2F32, ArithmeticId::kPairs>(), MakeRow<Avx2F32, ArithmeticId::kTiles>(),
     MakeByteRow<Avx2Bytes>(DType::kS16),
 };
-extern const Expanders kAvx2Expanders;
-constinit const Expanders kAvx2Expanders = MakeExpanders<Avx2F32>();
+extern const Dequantizers kAvx2Dequantizers;
+constinit const Dequantizers kAvx2Dequantizers = MakeDequantizers<Avx2F32>();
 
 }  // namespace raggemm

@@ -14,7 +14,7 @@ struct Avx2S32 {
   using Vec = __m256i;
   using Words = __m256i;
   static constexpr int kWidth = 8;
-  static constexpr int kStrip = 2;
+  static constexpr int kPanelVectors = 2;
 
   static Vec Zero() { return _mm256_setzero_si256(); }
   static Vec Broadcast(const int32_t* p) { return _mm256_set1_epi32(*p); }

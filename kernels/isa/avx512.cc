@@ -12,7 +12,7 @@ struct Avx512F64 {
   using Scalar = double;
   using Vec = __m512d;
   static constexpr int kWidth = 8;
-  static constexpr int kStrip = 2;
+  static constexpr int kPanelVectors = 2;
   static constexpr int kRows = 8;
   static constexpr int kWide[kRows + 1] = {0, 8, 8, 8, 4, 4, 4, 2, 2};
 
@@ -52,14 +52,6 @@ struct Avx512F64 {
       p[i].bits = static_cast<uint16_t>(_cvtss_sh(RoundToOdd(x[i]), _MM_FROUND_TO_NEAREST_INT));
     }
   }
-  template <class E>
-  static Vec LoadPartial(const E* p, int n) {
-    return LoadThroughArray<Avx512F64>(p, n);
-  }
-  template <class E>
-  static void StorePartial(E* p, Vec x, int n) {
-    StoreThroughArray<Avx512F64>(p, x, n);
-  }
 };
 
 // Bytes as pairs of s16.
@@ -93,7 +85,7 @@ constinit const KernelRow kAvx512Kernels[] = {
     MakeRow<Avx512F32, ArithmeticId::kPairs>(), MakeRow<Avx512F32, ArithmeticId::kTiles>(),
     MakeByteRow<Avx512Bytes>(DType::kS16),
 };
-extern const Expanders kAvx512Expanders;
-constinit const Expanders kAvx512Expanders = MakeExpanders<Avx512F32>();
+extern const Dequantizers kAvx512Dequantizers;
+constinit const Dequantizers kAvx512Dequantizers = MakeDequantizers<Avx512F32>();
 
 }  // namespace raggemm

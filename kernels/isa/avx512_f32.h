@@ -19,7 +19,7 @@ struct Avx512F32 {
   using Scalar = float;
   using Vec = __m512;
   static constexpr int kWidth = 16;
-  static constexpr int kStrip = 2;
+  static constexpr int kPanelVectors = 2;
   static constexpr int kRows = 14;  // 14x32: at least 97 % of the fma peak on Emerald Rapids, as 12x32 and 8x48
   static constexpr int kWide[kRows + 1] = {0, 16, 8, 8, 4, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2};
 

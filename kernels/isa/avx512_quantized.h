@@ -20,7 +20,7 @@ namespace {
 inline __m512i TableAt(const void* p) { return _mm512_load_si512(p); }
 
 template <class V, int kIndex>
-struct Avx512Octets : V {
+struct Avx512ByteCodes : V {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];
   using Words = __m512i;
   using Source = const uint8_t*;
@@ -77,7 +77,7 @@ struct Avx512Octets : V {
 // Entries of floats are kBias powers of two larger, and a scale, also where it is 1, lessens their exponent, but for
 // zeros.
 template <class V, int kIndex>
-struct Avx512Nibbles : V {
+struct Avx512NibbleCodes : V {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];
   using Words = __m512i;
 
@@ -154,8 +154,8 @@ struct Avx512Nibbles : V {
 
 // Times powers of two, which is exact; where a product may be no normal number they are multiplied one by one.
 template <class V, int kIndex>
-struct Avx512ScaledNibbles : Avx512Nibbles<V, kIndex> {
-  using Base = Avx512Nibbles<V, kIndex>;
+struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
+  using Base = Avx512NibbleCodes<V, kIndex>;
   using Words = __m512i;
 
   // For kScaleSteps steps of 32 columns, or of one.
@@ -286,7 +286,7 @@ template <class V, int kMr, int kNv>
 struct LaneSteps {
   using Tile = typename V::Vec[kMr][kNv];
   using Words = typename V::Words;
-  static constexpr int kGroup = V::kGroup, kSweepSteps = kStepsOfSweep<typename V::Source, kMr>;
+  static constexpr int kGroup = V::kGroup, kGemvSteps = kStepsOfGemv<typename V::Source, kMr>;
 
   LaneSteps(const MicrokernelArgs& args, int64_t k, int64_t column)
       : a(static_cast<const uint32_t*>(args.a) + k / kGroup * kMr),
@@ -327,27 +327,28 @@ struct LaneSteps {
 template <class V, int kIndex>
 constexpr auto QuantizedTraits() {
   if constexpr (kQuantized[kIndex].bits == 8) {
-    return Avx512Octets<V, kIndex>();
+    return Avx512ByteCodes<V, kIndex>();
   } else if constexpr (kQuantized[kIndex].is_integer) {
-    return Avx512Nibbles<V, kIndex>();
+    return Avx512NibbleCodes<V, kIndex>();
   } else {
-    return Avx512ScaledNibbles<V, kIndex>();
+    return Avx512ScaledNibbleCodes<V, kIndex>();
   }
 }
 
 // Eight sums at once hide what a product takes from one to the next; 24 leave registers for what looks codes up.
 template <class V, int kMr>
-constexpr void AddSweeps(FormatKernels& kernels) {
+constexpr void AddGemvs(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
     constexpr bool kIsOfLanes = requires { V::template ColumnOf<0>; };
     constexpr int kNv = kMr <= 3 ? 8 : kMr <= 6 ? 4 : 2;
     if constexpr (kIsOfLanes && kNv > 2) {
-      kernels.sweep[kMr] = {SweepGemm<V, LaneSteps<V, kMr, kNv>, kMr, kNv>, kNv * V::kWidth};
+      kernels.gemv[kMr] = {StreamingGemv<V, LaneSteps<V, kMr, kNv>, kMr, kNv>, kNv * V::kWidth};
     } else {
       constexpr int kFewer = kMr <= 2 ? 8 : kMr <= 4 ? 4 : 2;
-      kernels.sweep[kMr] = {SweepGemm<V, WordSteps<V, kMr, kFewer, WordsFrom::kRows>, kMr, kFewer>, kFewer * V::kWidth};
+      kernels.gemv[kMr] = {StreamingGemv<V, WordSteps<V, kMr, kFewer, RhsFrom::kRows>, kMr, kFewer>,
+                           kFewer * V::kWidth};
     }
-    AddSweeps<V, kMr - 1>(kernels);
+    AddGemvs<V, kMr - 1>(kernels);
   }
 }
 
@@ -362,11 +363,11 @@ constexpr void AddQuantized(KernelRow& row) {
       kernels.rhs = {PackRowWords<Traits>, PackTransposedWords<Traits>};
       if constexpr (kAll) {
         kernels.lhs = kernels.rhs;
-        AddSweeps<Traits, kSweepRows>(kernels);
+        AddGemvs<Traits, kGemvRows>(kernels);
         // Kernels look codes up beside the sums of the first row tile. GFLOP/s of strips packed first and of these, two
         // cores of Zen 4, 2048x768: MXFP4 208 and 287 at 16 rows, 258 and 314 at 32; fp8 261 and 316, 300 and 316;
         // int4 239 and 286, 242 and 273.
-        AddExpanding<Traits, Traits::kRows>(kernels);
+        AddStoring<Traits, Traits::kRows>(kernels);
       }
     }
     AddQuantized<V, kAll, kIndex + 1>(row);

@@ -7,7 +7,7 @@ namespace {
 template <class E>
 struct Avx512Vnni : Avx512Quads<E> {
   using typename Avx512S32::Vec, typename Avx512S32::Words;
-  static constexpr bool kFlips = true, kFlipsAlike = true;
+  static constexpr bool kFlips = true, kFlipsSameFormat = true;
   static constexpr int kRows = 12;  // beside the sums of two vectors that are in excess
   static constexpr int kWide[kRows + 1] = {0, 8, 6, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2};
 

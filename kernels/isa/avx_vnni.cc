@@ -8,7 +8,7 @@ template <class E>
 struct AvxVnni : Avx2S32 {
   using Source = const E*;
   static constexpr int kGroup = 4;
-  static constexpr bool kFlips = true, kFlipsAlike = true;
+  static constexpr bool kFlips = true, kFlipsSameFormat = true;
   static constexpr int kRows = 5;
   static constexpr int kWide[kRows + 1] = {0, 4, 2, 2, 2, 2};
 

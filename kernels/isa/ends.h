@@ -53,7 +53,7 @@ void AddScaled(const ScaledArgs& args) {
 }
 
 template <class V, class E>
-constexpr void AddEnds(KernelRow& row, DType dtype) {
+constexpr void AddEpilogue(KernelRow& row, DType dtype) {
   FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
   kernels.pack_bias = PackRows<V, E>;
   kernels.epilogue = StoreEpilogue<V, E>;

@@ -194,14 +194,14 @@ class FactorPairs {
 template <class V, int kIndex>
 struct Elements<V, Quantized<kIndex>> {
   using Source = CodesFrom<kIndex>;
-  static constexpr int kSweepSteps = kScaleSteps;
+  static constexpr int kGemvSteps = kScaleSteps;
   template <int kNv>
   using Scales = std::conditional_t<kQuantized[kIndex].dtype == DType::kF4E2M1FN, FactorPairs<V, kNv>,
                                     typename Elements<V, float>::template Scales<kNv>>;
 };
 
 template <class V, int kIndex, class To>
-void ExpandLines(const ExpandArgs& args) {
+void DequantizeLines(const DequantizeArgs& args) {
   using Vec = typename V::Vec;
   const auto* src = static_cast<const uint8_t*>(args.src);
   const float minus_one = -1;
@@ -226,14 +226,14 @@ void ExpandLines(const ExpandArgs& args) {
       const int64_t left = args.count - i;
       const Vec x =
           value(DecodeUpTo<V, kIndex>(src, first + i, static_cast<int>(left < V::kWidth ? left : V::kWidth)), i, left);
-      left >= V::kWidth ? V::Store(dst + i, x) : V::StorePartial(dst + i, x, static_cast<int>(left));
+      StoreUpTo<V>(dst + i, x, left);
     }
   }
 }
 
 // Integers of at most a byte as bytes.
 template <int kIndex>
-void ExpandToBytes(const ExpandArgs& args) {
+void DequantizeToBytes(const DequantizeArgs& args) {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];
   constexpr int kUnused = kFormat.is_signed ? 32 - kFormat.bits : 0;
   const auto* src = static_cast<const uint8_t*>(args.src);
@@ -255,19 +255,19 @@ void ExpandToBytes(const ExpandArgs& args) {
 }
 
 template <class V, int kIndex = 0>
-constexpr void AddExpanders(Expanders& expanders) {
+constexpr void AddDequantizers(Dequantizers& expanders) {
   if constexpr (kIndex < kQuantizedFormats) {
-    expanders.to_bf16[kIndex] = ExpandLines<V, kIndex, BFloat16>;
-    expanders.to_f32[kIndex] = ExpandLines<V, kIndex, float>;
-    expanders.to_bytes[kIndex] = kQuantized[kIndex].is_integer ? ExpandToBytes<kIndex> : nullptr;
-    AddExpanders<V, kIndex + 1>(expanders);
+    expanders.to_bf16[kIndex] = DequantizeLines<V, kIndex, BFloat16>;
+    expanders.to_f32[kIndex] = DequantizeLines<V, kIndex, float>;
+    expanders.to_bytes[kIndex] = kQuantized[kIndex].is_integer ? DequantizeToBytes<kIndex> : nullptr;
+    AddDequantizers<V, kIndex + 1>(expanders);
   }
 }
 
 template <class V>
-constexpr Expanders MakeExpanders() {
-  Expanders expanders = {};
-  AddExpanders<V>(expanders);
+constexpr Dequantizers MakeDequantizers() {
+  Dequantizers expanders = {};
+  AddDequantizers<V>(expanders);
   return expanders;
 }
 

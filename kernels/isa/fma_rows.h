@@ -33,10 +33,10 @@ requires(kArithmetics[static_cast<int>(kId)].flushes&& requires { typename V::Fl
   using Type = typename V::Flushing;
 };
 
-template <class V, class E, ArithmeticId kId, int kMr, int kNv, bool kExpand>
+template <class V, class E, ArithmeticId kId, int kMr, int kNv, bool kStores>
 constexpr Microkernel* TileOf() {
   using Sums = typename SumTraits<V, kId>::Type;
-  using Steps = FmaSteps<Sums, E, kMr, kNv, kExpand, kId>;
+  using Steps = FmaSteps<Sums, E, kMr, kNv, kStores, kId>;
   if constexpr (kId == ArithmeticId::kTiles) {
     return TwoLaneGemm<Sums, Steps, kMr, kNv>;
   } else {
@@ -59,20 +59,20 @@ inline constexpr bool kHasTilesAlongK =
 template <class V, class E, ArithmeticId kId, int kMr>
 constexpr void AddTiles(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
-    kernels.packed[kMr] = TileOf<V, typename V::Scalar, kId, kMr, V::kStrip, false>();
+    kernels.packed[kMr] = TileOf<V, typename V::Scalar, kId, kMr, V::kPanelVectors, false>();
     if constexpr (kIsDirect<E, kId>) {
       constexpr int kWide = kWidest<V, kId, kMr>;
       kernels.direct[kMr][0] = {TileOf<V, E, kId, kMr, kWide, false>(), kWide * V::kWidth};
-      kernels.direct[kMr][1] = {TileOf<V, E, kId, kMr, V::kStrip, false>(), V::kStrip * V::kWidth};
+      kernels.direct[kMr][1] = {TileOf<V, E, kId, kMr, V::kPanelVectors, false>(), V::kPanelVectors * V::kWidth};
       // The first of two or more register tiles stores the strip, so it has more than half of the rows of the tallest.
-      if constexpr (2 * kMr > kTallest<V, kId>) kernels.expand[kMr] = TileOf<V, E, kId, kMr, V::kStrip, true>();
-      if constexpr (kId != ArithmeticId::kTiles && kMr <= kSweepRows) {
-        constexpr int kNv = V::kStrip;
+      if constexpr (2 * kMr > kTallest<V, kId>) kernels.storing[kMr] = TileOf<V, E, kId, kMr, V::kPanelVectors, true>();
+      if constexpr (kId != ArithmeticId::kTiles && kMr <= kGemvRows) {
+        constexpr int kNv = V::kPanelVectors;
         using Sums = typename SumTraits<V, kId>::Type;
         using Steps = FmaSteps<Sums, E, kMr, kNv, false, kId>;
-        kernels.sweep[kMr] = {SweepGemm<Sums, Steps, kMr, kNv>, kNv * V::kWidth};
-        if constexpr (kHasTilesAlongK<V, E, kId> && kMr <= kAlongKRows) {
-          kernels.along_k[kMr] = {TileGemm<V, FmaStepsAlongK<V, kMr>, kMr, 1>, V::kWidth};
+        kernels.gemv[kMr] = {StreamingGemv<Sums, Steps, kMr, kNv>, kNv * V::kWidth};
+        if constexpr (kHasTilesAlongK<V, E, kId> && kMr <= kDotRows) {
+          kernels.dot[kMr] = {TileGemm<V, FmaDotSteps<V, kMr>, kMr, 1>, V::kWidth};
         }
       }
     }
@@ -91,14 +91,14 @@ constexpr void AddFormat(KernelRow& row, DType dtype) {
 template <class V, int kIndex, ArithmeticId kId, int kMr>
 constexpr void AddWeights(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
-    if constexpr (kMr <= kSweepRows) {
-      constexpr int kNv = kMr <= 2 ? 2 * V::kStrip : V::kStrip;
+    if constexpr (kMr <= kGemvRows) {
+      constexpr int kNv = kMr <= 2 ? 2 * V::kPanelVectors : V::kPanelVectors;
       using Sums = typename SumTraits<V, kId>::Type;
       using Steps = FmaSteps<Sums, Quantized<kIndex>, kMr, kNv, false, kId>;
-      kernels.sweep[kMr] = {SweepGemm<Sums, Steps, kMr, kNv>, kNv * V::kWidth};
+      kernels.gemv[kMr] = {StreamingGemv<Sums, Steps, kMr, kNv>, kNv * V::kWidth};
     }
     if constexpr (2 * kMr > kTallest<V, kId>) {
-      kernels.expand[kMr] = TileOf<V, Quantized<kIndex>, kId, kMr, V::kStrip, true>();
+      kernels.storing[kMr] = TileOf<V, Quantized<kIndex>, kId, kMr, V::kPanelVectors, true>();
     }
     AddWeights<V, kIndex, kId, kMr - 1>(kernels);
   }
@@ -122,16 +122,16 @@ constexpr void AddQuantizedFormats(KernelRow& row) {
 template <class V, ArithmeticId kId>
 constexpr void AddFloats(KernelRow& row) {
   constexpr const Arithmetic& arithmetic = kArithmetics[static_cast<int>(kId)];
-  AddEnds<V, Float16>(row, DType::kF16);
-  AddEnds<V, BFloat16>(row, DType::kBF16);
-  AddEnds<V, float>(row, DType::kF32);
-  if constexpr (arithmetic.sum == DType::kF64) AddEnds<V, double>(row, DType::kF64);
+  AddEpilogue<V, Float16>(row, DType::kF16);
+  AddEpilogue<V, BFloat16>(row, DType::kBF16);
+  AddEpilogue<V, float>(row, DType::kF32);
+  if constexpr (arithmetic.sum == DType::kF64) AddEpilogue<V, double>(row, DType::kF64);
   AddScaling<V>(row);
   if constexpr (kId == ArithmeticId::kF32) AddMlp<V>(row);
   if constexpr (arithmetic.sum == DType::kF32 && V::kWidth > 1) AddQuantizedFormats<V, kId>(row);
   AddFormat<V, BFloat16, kId>(row, DType::kBF16);
   if constexpr (arithmetic.split_block != 0) {
-    AddTerms<typename SumTraits<V, kId>::Type, kId, PackRows<V, BFloat16>, PackTransposed<V, BFloat16>,
+    AddSplit<typename SumTraits<V, kId>::Type, kId, PackRows<V, BFloat16>, PackTransposed<V, BFloat16>,
              PackRows<V, BFloat16>, PackTransposed<V, BFloat16>, sizeof(typename V::Scalar)>(row);
   }
   if constexpr (arithmetic.product != DType::kBF16) {
@@ -149,14 +149,14 @@ constexpr KernelRow MakeRow() {
   row.arithmetic = kId;
   row.rows = kTallest<V, kId>;
   row.row_step = 1;
-  row.adds_totals = arithmetic.chain < kPanel;
+  row.adds_totals = arithmetic.chain < kKc;
   row.products_per_fma = 1;
-  row.cols = V::kStrip * V::kWidth;
+  row.cols = V::kPanelVectors * V::kWidth;
   row.k_step = arithmetic.whole;
   row.vector = V::kWidth;
   row.lhs = row.rhs = {arithmetic.sum, 1};
   if constexpr (kId == ArithmeticId::kS32) {
-    AddEnds<V, int32_t>(row, DType::kS32);
+    AddEpilogue<V, int32_t>(row, DType::kS32);
     AddFormat<V, int8_t, kId>(row, DType::kS8);
     AddFormat<V, uint8_t, kId>(row, DType::kU8);
   } else {

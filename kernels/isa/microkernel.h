@@ -92,7 +92,7 @@ struct MicrokernelArgs {
   const void* a;  // A packed panel [k][mr] with a vector of slack.
   RhsView b;
   int64_t columns;    // Streaming kernels only: the number of columns, and the row stride of chain and total.
-  void* strip;        // [k][nr] in the layout of packed strips. Kernels that store a strip write it.
+  void* panel;        // [k][nr] in the layout of packed strips. Kernels that store a strip write it.
   void* chain;        // T [mr][nr]. Streaming kernels leave garbage here at the end.
   const void* total;  // T [mr][nr]
   OutView out;
@@ -221,36 +221,36 @@ struct DotArgs {
 };
 using Dot = float(const DotArgs&);
 
-inline constexpr int kSweepRows = 8;   // of the tallest sweep
-inline constexpr int kAlongKRows = 4;  // of the tallest tile of columns along k
-inline constexpr int kMaxRows = 32;    // rows of the tallest register tile of any ISA
+inline constexpr int kGemvRows = 8;  // of the tallest sweep
+inline constexpr int kDotRows = 4;   // of the tallest tile of columns along k
+inline constexpr int kMaxRows = 32;  // rows of the tallest register tile of any ISA
 
 // Steps of k that are packed at once: a strip of 256 x 32 f32 fills two thirds of a 48 KiB L1. Chains end with them.
-inline constexpr int64_t kPanel = 256;
+inline constexpr int64_t kKc = 256;
 static_assert([] {
   for (const Arithmetic& arithmetic : kArithmetics) {
-    if (kPanel % arithmetic.chain != 0) return false;
+    if (kKc % arithmetic.chain != 0) return false;
   }
   return true;
 }());
 // Steps of bytes, which have no chains. GFLOP/s with 256, 512 and 1024 of them, two cores of Zen 4, s8 by s8: 627, 676
 // and 683 at 128 rows of 2048x768, 674, 701 and 714 at 512 rows of 2880x2880.
-inline constexpr int64_t kBytePanel = 4 * kPanel;
+inline constexpr int64_t kByteKc = 4 * kKc;
 // Steps of split f32 that are packed at once: three or six times as many of bf16, 192 or 384.
-inline constexpr int64_t kSplitPanel = 64;
+inline constexpr int64_t kSplitKc = 64;
 static_assert([] {
   for (const Arithmetic& arithmetic : kArithmetics) {
-    const bool is_chain = arithmetic.split_block == kSplitPanel || arithmetic.lanes > 1;
-    if (arithmetic.split_block != 0 && (kSplitPanel % arithmetic.split_block != 0 || !is_chain)) return false;
+    const bool is_chain = arithmetic.split_block == kSplitKc || arithmetic.lanes > 1;
+    if (arithmetic.split_block != 0 && (kSplitKc % arithmetic.split_block != 0 || !is_chain)) return false;
   }
   return true;
 }());
 
-inline constexpr int kUnitState = 64;
+inline constexpr int kMatrixUnitState = 64;
 
 // What lies in a packed panel: k steps of so many rows of lhs or columns of rhs (its width), k_group steps of each
 // together, so [k / k_group][width][k_group] elements. 1 is the layout above; a pair of bf16 is one word with 2.
-struct PanelLayout {
+struct PackedLayout {
   DType element;
   int64_t k_group;
 };
@@ -286,7 +286,7 @@ inline constexpr int kQuantizedFormats = sizeof(kQuantized) / sizeof(QuantizedFo
 // dst[line * dst_step + i] = (element first + line * src_step + i of src - zeros[i]) * scales[i], i < count, of so many
 // lines: in f32, then rounded. Exact in bf16 without scales, and with those that are powers of two or have four digits,
 // while it is a normal number. Null: none; to bytes always. Each line begins with a byte.
-struct ExpandArgs {
+struct DequantizeArgs {
   const void* src;
   int64_t first, src_step;
   int64_t lines, count;
@@ -295,13 +295,13 @@ struct ExpandArgs {
   const float* zeros;
   const float* scales;
 };
-using Expand = void(const ExpandArgs&);
+using Dequantize = void(const DequantizeArgs&);
 
 // Tables by index of kQuantized; to_bytes has integers alone.
-struct Expanders {
-  Expand* to_bf16[kQuantizedFormats];
-  Expand* to_f32[kQuantizedFormats];
-  Expand* to_bytes[kQuantizedFormats];
+struct Dequantizers {
+  Dequantize* to_bf16[kQuantizedFormats];
+  Dequantize* to_f32[kQuantizedFormats];
+  Dequantize* to_bytes[kQuantizedFormats];
 };
 
 struct Packers {
@@ -312,9 +312,9 @@ struct Packers {
 // What a row does with operands of one element format; all null where it cannot.
 struct FormatKernels {
   DirectKernel direct[kMaxRows + 1][2];  // of rhs as it lies, by [mr][wide, narrow: a strip]
-  DirectKernel sweep[kMaxRows + 1];      // of rhs as it lies, any multiple of nr columns, by [mr]; for few rows alone
-  DirectKernel along_k[kMaxRows + 1];    // of columns that lie along k, b_stride apart, by [mr]; for few rows alone
-  Microkernel* expand[kMaxRows + 1];     // by [mr], as wide as a strip, which they write in the layout of the row's rhs
+  DirectKernel gemv[kMaxRows + 1];       // of rhs as it lies, any multiple of nr columns, by [mr]; for few rows alone
+  DirectKernel dot[kMaxRows + 1];        // of columns that lie along k, b_stride apart, by [mr]; for few rows alone
+  Microkernel* storing[kMaxRows + 1];    // by [mr], as wide as a strip, which they write in the layout of the row's rhs
   Microkernel* packed[kMaxRows + 1];     // of a strip, by [mr]
   Packers lhs, rhs;                      // into the layouts of the row's panels
   Pack* pack_bias;                       // rows, into T
@@ -324,12 +324,12 @@ struct FormatKernels {
   ActivateGradient* activate_gradient[kActivationCount];
   Widen* widen;
   Scale* scale;
-  Dot* dot;
+  Dot* row_dot;
 };
 
 // From f32 to its terms: of each Arithmetic::split_block steps of k, Splitting::products times as many, k_padded of
 // each product, as the layout has them. `width` is at most kMaxRows.
-struct TermPackers {
+struct SplitPackers {
   Packers lhs, rhs;
 };
 
@@ -341,16 +341,16 @@ struct KernelRow {
   int64_t cols;      // of a strip
   int64_t k_step;    // blocks of k are multiples of it but for a contraction's last
   int64_t vector;    // elements of the sum; what is padded is padded to so many
-  PanelLayout lhs, rhs;
-  FormatKernels formats[kDTypes];  // by DType
-  TermPackers terms[kPrecisions];  // by Precision; null where f32 is not split
-  ScaleSums* add_scaled;           // of floats; null where sums are integers
-  ScaleSums* add_scaled_integers;  // to f32 and f64
-  Combine* combine;                // of f32
-  bool adds_totals;         // kernels do, of every chain: where chains are shorter than kPanel, and of tiles of bytes
+  PackedLayout lhs, rhs;
+  FormatKernels formats[kDTypes];   // by DType
+  SplitPackers split[kPrecisions];  // by Precision; null where f32 is not split
+  ScaleSums* add_scaled;            // of floats; null where sums are integers
+  ScaleSums* add_scaled_integers;   // to f32 and f64
+  Combine* combine;                 // of f32
+  bool adds_totals;         // kernels do, of every chain: where chains are shorter than kKc, and of tiles of bytes
   double products_per_fma;  // in the time of one f32 fma of its ISA
   int64_t ahead_slice;      // kernels pack ahead in slices of so many steps of k; 0: they do not
-  // Around all kernels of a thread, where a unit must be set up: `saved`, of kUnitState bytes, is what was there.
+  // Around all kernels of a thread, where a unit must be set up: `saved`, of kMatrixUnitState bytes, is what was there.
   void (*set_up)(void* saved);
   void (*restore)(const void* saved);
 };

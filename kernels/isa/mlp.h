@@ -121,7 +121,7 @@ constexpr void AddMlp(FormatKernels& kernels) {
   AddActivations<V, E>(kernels);
   kernels.widen = WidenRow<V, E>;
   kernels.scale = ScaleRow<V, E>;
-  kernels.dot = DotOfRows<V, E>;
+  kernels.row_dot = DotOfRows<V, E>;
 }
 
 // To a row of f32.

@@ -33,14 +33,14 @@ RAGGEMM_INLINE inline void Interleave(typename V::Words (&r)[V::kGroup]) {
   }
 }
 
-enum class MmlaFrom : uint8_t { kRows, kRowsAndPack, kStrip };
+enum class RhsFrom : uint8_t { kRows, kRowsAndPack, kPanelVectors };
 
 // A word of steps of k. Tiles have sums of rows, or, between Begin and End, in rows 2 * i and 2 * i + 1 of a vector's
 // columns those of the first two and of the last two:
 //
 //   (i, 0) (i, 1) (i, 2) (i, 3)            (i, 0) (i, 1) (i + 1, 0) (i + 1, 1)
 //   (i + 1, 0) ..              (i + 1, 3)  (i, 2) (i, 3) (i + 1, 2) (i + 1, 3)
-template <class V, int kMr, int kNv, MmlaFrom kFrom, bool kAlike>
+template <class V, int kMr, int kNv, RhsFrom kFrom, bool kAlike>
 struct MmlaSteps {
   using Tile = typename V::Vec[kMr][kNv];
   using Words = typename V::Words;
@@ -53,7 +53,7 @@ struct MmlaSteps {
       : a(static_cast<const uint64_t*>(args.a)),
         b(static_cast<const Element*>(args.b.data)),
         b_stride(args.b.stride),
-        strip(static_cast<uint64_t*>(args.strip)) {}
+        panel(static_cast<uint64_t*>(args.panel)) {}
 
   RAGGEMM_INLINE void Begin(Tile& sums) {
     RAGGEMM_UNROLL for (int i = 0; i < kMr; i += 2) {
@@ -80,13 +80,13 @@ struct MmlaSteps {
       }
     }
     a += kMr;
-    b += kFrom == MmlaFrom::kStrip ? kNv * V::kWidth * kGroup : kGroup * b_stride;
-    if constexpr (kFrom == MmlaFrom::kRowsAndPack) strip += kNv * V::kWidth;
+    b += kFrom == RhsFrom::kPanelVectors ? kNv * V::kWidth * kGroup : kGroup * b_stride;
+    if constexpr (kFrom == RhsFrom::kRowsAndPack) panel += kNv * V::kWidth;
   }
 
   // Words of 2 * kGroup columns.
   RAGGEMM_INLINE void Columns(int v, int64_t steps, Words (&y)[kGroup]) {
-    if constexpr (kFrom == MmlaFrom::kStrip) {
+    if constexpr (kFrom == RhsFrom::kPanelVectors) {
       const auto* words = reinterpret_cast<const uint64_t*>(b) + v * V::kWidth;
       RAGGEMM_UNROLL for (int j = 0; j < kGroup; ++j) y[j] = V::LoadWords(words + 2 * j);
     } else {
@@ -94,8 +94,8 @@ struct MmlaSteps {
         y[step] = V::LoadUpTo(b + (step < steps ? step * b_stride + v * V::kWidth : 0), step < steps ? 2 * kGroup : 0);
       }
       Interleave<V>(y);
-      if constexpr (kFrom == MmlaFrom::kRowsAndPack) {
-        RAGGEMM_UNROLL for (int j = 0; j < kGroup; ++j) V::StoreWords(strip + v * V::kWidth + 2 * j, y[j]);
+      if constexpr (kFrom == RhsFrom::kRowsAndPack) {
+        RAGGEMM_UNROLL for (int j = 0; j < kGroup; ++j) V::StoreWords(panel + v * V::kWidth + 2 * j, y[j]);
       }
     }
   }
@@ -103,7 +103,7 @@ struct MmlaSteps {
   const uint64_t* a;
   const Element* b;
   int64_t b_stride;
-  uint64_t* strip;
+  uint64_t* panel;
 };
 
 template <class V>
@@ -136,7 +136,7 @@ void PackTransposedToWords(const PackArgs& args) {
     const auto* src = static_cast<const typename V::Element*>(args.src) + j * args.src_stride;
     const int64_t second = j + 1 < args.width ? args.src_stride : 0;  // garbage where there is none
     for (int64_t kk = 0; kk < args.k_padded; kk += kStep) {
-      FetchDue(prefetch, fetches, due);
+      PrefetchDue(prefetch, fetches, due);
       const int64_t steps = args.k - kk < kStep ? args.k - kk : kStep;
       const auto x = V::LoadUpTo(src + kk, steps), y = V::LoadUpTo(src + second + kk, steps);
       uint64_t* dst = static_cast<uint64_t*>(args.dst) + kk / kGroup * args.dst_stride + j;
@@ -147,9 +147,9 @@ void PackTransposedToWords(const PackArgs& args) {
   MoveOn(prefetch, args.prefetch);
 }
 
-template <class V, int kMr, MmlaFrom kFrom>
+template <class V, int kMr, RhsFrom kFrom>
 void MmlaGemm(const MicrokernelArgs& args) {
-  constexpr int kNv = V::kStrip;
+  constexpr int kNv = V::kPanelVectors;
   if constexpr (V::kHasSigns) {
     if (!args.same_format) return TileGemm<V, MmlaSteps<V, kMr, kNv, kFrom, false>, kMr, kNv>(args);
   }
@@ -160,9 +160,9 @@ template <class V, int kMr = 2>
 constexpr void AddMmlaTiles(FormatKernels& kernels) {
   if constexpr (kMr <= V::kRows) {
     for (int mr = kMr - 1; mr <= kMr; ++mr) {  // an odd row has a partner of garbage
-      kernels.packed[mr] = MmlaGemm<V, kMr, MmlaFrom::kStrip>;
-      kernels.direct[mr][0] = kernels.direct[mr][1] = {MmlaGemm<V, kMr, MmlaFrom::kRows>, V::kStrip * V::kWidth};
-      if constexpr (2 * kMr > V::kRows) kernels.expand[mr] = MmlaGemm<V, kMr, MmlaFrom::kRowsAndPack>;
+      kernels.packed[mr] = MmlaGemm<V, kMr, RhsFrom::kPanelVectors>;
+      kernels.direct[mr][0] = kernels.direct[mr][1] = {MmlaGemm<V, kMr, RhsFrom::kRows>, V::kPanelVectors * V::kWidth};
+      if constexpr (2 * kMr > V::kRows) kernels.storing[mr] = MmlaGemm<V, kMr, RhsFrom::kRowsAndPack>;
     }
     AddMmlaTiles<V, kMr + 2>(kernels);
   }
@@ -181,7 +181,7 @@ constexpr KernelRow MakeMmlaRow(ArithmeticId id, DType element) {
   row.arithmetic = id;
   row.rows = V::kRows;
   row.row_step = 2;
-  row.cols = V::kStrip * V::kWidth;
+  row.cols = V::kPanelVectors * V::kWidth;
   row.k_step = row.products_per_fma = V::kGroup;
   row.vector = V::kWidth;
   row.lhs = row.rhs = {element, V::kGroup};

@@ -13,7 +13,7 @@ struct NeonF64 {
   using Scalar = double;
   using Vec = float64x2_t;
   static constexpr int kWidth = 2;
-  static constexpr int kStrip = 4;
+  static constexpr int kPanelVectors = 4;
   static constexpr int kRows = 6;
   static constexpr int kWide[kRows + 1] = {0, 8, 8, 4, 4, 4, 4};
 
@@ -51,14 +51,6 @@ struct NeonF64 {
   static void Store(E* p, Vec x) {
     for (int i = 0; i < kWidth; ++i) Round(x[i], p + i);
   }
-  template <class E>
-  static Vec LoadPartial(const E* p, int n) {
-    return LoadThroughArray<NeonF64>(p, n);
-  }
-  template <class E>
-  static void StorePartial(E* p, Vec x, int n) {
-    StoreThroughArray<NeonF64>(p, x, n);
-  }
 };
 
 }  // namespace
@@ -69,7 +61,7 @@ constinit const KernelRow kNeonKernels[] = {
     MakeRow<NeonF32, ArithmeticId::kPairs>(), MakeRow<NeonF32, ArithmeticId::kTiles>(),
     MakeRow<NeonS32, ArithmeticId::kS32>(),
 };
-extern const Expanders kNeonExpanders;
-constinit const Expanders kNeonExpanders = MakeExpanders<NeonF32>();
+extern const Dequantizers kNeonDequantizers;
+constinit const Dequantizers kNeonDequantizers = MakeDequantizers<NeonF32>();
 
 }  // namespace raggemm

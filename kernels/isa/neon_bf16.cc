@@ -13,7 +13,7 @@ struct NeonBf16 : NeonFlushing, NeonWords<BFloat16> {
   using Element = BFloat16;
   static constexpr int kGroup = 4;
   static constexpr bool kHasSigns = false;
-  static constexpr int kStrip = 2;
+  static constexpr int kPanelVectors = 2;
   // As many sums as Neoverse V1 has in flight, 4 a cycle of 5 cycles each: 0.97 of its pipes, with 8 rows 0.78, as
   // llvm-mca 19 counts.
   static constexpr int kRows = 10;
@@ -38,9 +38,9 @@ struct NeonBf16 : NeonFlushing, NeonWords<BFloat16> {
 
 constexpr KernelRow MakeBf16Row() {
   KernelRow row = MakeMmlaRow<NeonBf16>(ArithmeticId::kMmla, DType::kBF16);
-  AddEnds<NeonF32, Float16>(row, DType::kF16);
-  AddEnds<NeonF32, BFloat16>(row, DType::kBF16);
-  AddEnds<NeonF32, float>(row, DType::kF32);
+  AddEpilogue<NeonF32, Float16>(row, DType::kF16);
+  AddEpilogue<NeonF32, BFloat16>(row, DType::kBF16);
+  AddEpilogue<NeonF32, float>(row, DType::kF32);
   AddScaling<NeonF32>(row);
   AddMmlaFormat<NeonBf16>(row, DType::kBF16);
   return row;

@@ -12,7 +12,7 @@ struct NeonDotProd : NeonS32 {
   using Source = const E*;
   using Words = uint32x4_t;
   static constexpr int kGroup = 4;
-  static constexpr bool kFlips = true, kFlipsAlike = false;
+  static constexpr bool kFlips = true, kFlipsSameFormat = false;
   static constexpr int kRows = 10;  // beside the sums of two vectors that are in excess
   static constexpr int kWide[kRows + 1] = {0, 8, 8, 6, 4, 4, 2, 2, 2, 2, 2};
 

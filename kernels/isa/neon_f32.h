@@ -17,7 +17,7 @@ struct NeonF32 {
   using Scalar = float;
   using Vec = float32x4_t;
   static constexpr int kWidth = 4;
-  static constexpr int kStrip = 4;
+  static constexpr int kPanelVectors = 4;
   static constexpr int kRows = 6;
   static constexpr int kWide[kRows + 1] = {0, 8, 8, 4, 4, 4, 4};
 
@@ -68,14 +68,6 @@ struct NeonF32 {
     vst1_u16(&p->bits, vshrn_n_u32(vbslq_u32(vceqq_f32(x, x), rounded, quiet), 16));
   }
   static void Store(Float16* p, Vec x) { vst1_u16(&p->bits, vreinterpret_u16_f16(vcvt_f16_f32(x))); }
-  template <class E>
-  static Vec LoadPartial(const E* p, int n) {
-    return LoadThroughArray<NeonF32>(p, n);
-  }
-  template <class E>
-  static void StorePartial(E* p, Vec x, int n) {
-    StoreThroughArray<NeonF32>(p, x, n);
-  }
 
  private:
   template <class E>

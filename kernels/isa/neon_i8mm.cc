@@ -18,7 +18,7 @@ struct NeonI8mm : NeonS32, NeonWords<E> {
   using NeonS32::Vec;
   static constexpr int kGroup = 8;
   static constexpr bool kHasSigns = true, kIsSigned = static_cast<E>(-1) < 0;
-  static constexpr int kStrip = 4;
+  static constexpr int kPanelVectors = 4;
   static constexpr int kRows = 4;
 
   static Words LowElements(Words a, Words b) { return Of8(vzip1q_u8(As8(a), As8(b))); }
@@ -56,7 +56,7 @@ struct NeonI8mm : NeonS32, NeonWords<E> {
 
 constexpr KernelRow MakeI8mmRow() {
   KernelRow row = MakeMmlaRow<NeonI8mm<int8_t>>(ArithmeticId::kS32, DType::kS8);
-  AddEnds<NeonS32, int32_t>(row, DType::kS32);
+  AddEpilogue<NeonS32, int32_t>(row, DType::kS32);
   AddMmlaFormat<NeonI8mm<int8_t>>(row, DType::kS8);
   AddMmlaFormat<NeonI8mm<uint8_t>>(row, DType::kU8);
   return row;

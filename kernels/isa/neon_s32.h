@@ -13,7 +13,7 @@ struct NeonS32 {
   using Scalar = int32_t;
   using Vec = int32x4_t;
   static constexpr int kWidth = 4;
-  static constexpr int kStrip = 4;
+  static constexpr int kPanelVectors = 4;
   static constexpr int kRows = 6;
   static constexpr int kWide[kRows + 1] = {0, 8, 8, 4, 4, 4, 4};
 
@@ -52,11 +52,6 @@ struct NeonS32 {
   }
   static void Stream(int32_t* p, Vec x) { vst1q_s32(p, x); }
   static void Store(int32_t* p, Vec x) { vst1q_s32(p, x); }
-  template <class E>
-  static Vec LoadPartial(const E* p, int n) {
-    return LoadThroughArray<NeonS32>(p, n);
-  }
-  static void StorePartial(int32_t* p, Vec x, int n) { StoreThroughArray<NeonS32>(p, x, n); }
 };
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 #define RAGGEMM_UNROLL _Pragma("GCC unroll 32")
 #define RAGGEMM_INLINE __attribute__((always_inline))
 
-inline void FetchLine(Prefetch& prefetch) {
+inline void PrefetchLine(Prefetch& prefetch) {
   __builtin_prefetch(prefetch.line, 0, 2);
   const bool ends = --prefetch.run_left == 0;
   prefetch.line += ends ? prefetch.skip : kLineBytes;
@@ -20,12 +20,12 @@ inline void FetchLine(Prefetch& prefetch) {
 }
 
 // Fetches so many lines in each of `calls` calls that all calls together fetch prefetch.count, evenly spread.
-inline void FetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
-  for (due += prefetch.count; due >= calls; due -= calls) FetchLine(prefetch);
+inline void PrefetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
+  for (due += prefetch.count; due >= calls; due -= calls) PrefetchLine(prefetch);
 }
 
 // Several at once: cheaper where runs are long.
-RAGGEMM_INLINE inline void FetchLines(Prefetch& prefetch, int64_t lines) {
+RAGGEMM_INLINE inline void PrefetchLines(Prefetch& prefetch, int64_t lines) {
   while (lines > 0) {
     const int64_t together = lines < prefetch.run_left ? lines : prefetch.run_left;
     const char* const end = prefetch.line + kLineBytes * together;
@@ -62,20 +62,43 @@ RAGGEMM_INLINE inline void LoadTwo(const E* p, typename V::Vec (&x)[2]) {
   x[0] = V::Load(p);
   x[1] = V::Load(p + V::kWidth);
 }
+// Load and store the first n of a vector's elements, through a zeroed array if the traits have no masks for E.
+template <class V, class E>
+inline typename V::Vec LoadThroughArray(const E* p, int64_t n) {
+  E padded[V::kWidth] = {};
+  for (int64_t i = 0; i < n; ++i) padded[i] = p[i];
+  return V::Load(padded);
+}
+template <class V, class E>
+inline void StoreThroughArray(E* p, typename V::Vec x, int64_t n) {
+  E padded[V::kWidth];
+  V::Store(padded, x);
+  for (int64_t i = 0; i < n; ++i) p[i] = padded[i];
+}
 template <class V, class E>
 RAGGEMM_INLINE inline typename V::Vec LoadUpTo(const E* p, int64_t n) {
-  return n >= V::kWidth ? V::Load(p) : V::LoadPartial(p, static_cast<int>(n));
+  if (n >= V::kWidth) return V::Load(p);
+  if constexpr (requires { V::LoadPartial(p, 0); }) {
+    return V::LoadPartial(p, static_cast<int>(n));
+  } else {
+    return LoadThroughArray<V>(p, n);
+  }
 }
 template <class V, class E>
 RAGGEMM_INLINE inline void StoreUpTo(E* p, typename V::Vec x, int64_t n) {
-  n >= V::kWidth ? V::Store(p, x) : V::StorePartial(p, x, static_cast<int>(n));
+  if (n >= V::kWidth) return V::Store(p, x);
+  if constexpr (requires { V::StorePartial(p, x, 0); }) {
+    V::StorePartial(p, x, static_cast<int>(n));
+  } else {
+    StoreThroughArray<V>(p, x, n);
+  }
 }
 
 // How elements of a type are found, in which steps of k sweeps take them, and the scales that they have.
 template <class V, class E>
 struct Elements {
   using Source = const E*;
-  static constexpr int kSweepSteps = sizeof(E) < 4 ? 32 / sizeof(E) : 8;
+  static constexpr int kGemvSteps = sizeof(E) < 4 ? 32 / sizeof(E) : 8;
   template <int kNv>
   struct Scales {
     RAGGEMM_INLINE void Read(const BlockScales&, int64_t, int64_t, int64_t) {}
@@ -144,7 +167,7 @@ void PackTransposed(const PackArgs& args) {
     const int64_t left = args.width - j;
     int64_t kk = 0;
     for (; kk + kStep <= args.k; kk += kStep) {
-      FetchDue(prefetch, fetches, due);
+      PrefetchDue(prefetch, fetches, due);
       typename V::Vec r[kWidth];
       RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
         if constexpr (kPairs) {

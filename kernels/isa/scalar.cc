@@ -11,7 +11,7 @@ constinit const KernelRow kScalarKernels[] = {
     MakeRow<ScalarTraits<float>, ArithmeticId::kPairs>(), MakeRow<ScalarTraits<float>, ArithmeticId::kTiles>(),
     MakeRow<ScalarTraits<int32_t>, ArithmeticId::kS32>(), MakeRow<ScalarTraits<float>, ArithmeticId::kMmla>(),
 };
-extern const Expanders kScalarExpanders;
-constinit const Expanders kScalarExpanders = MakeExpanders<ScalarTraits<float>>();
+extern const Dequantizers kScalarDequantizers;
+constinit const Dequantizers kScalarDequantizers = MakeDequantizers<ScalarTraits<float>>();
 
 }  // namespace raggemm

@@ -74,7 +74,7 @@ struct ScalarTraits {
   using Scalar = T;
   using Vec = T;
   static constexpr int kWidth = 1;
-  static constexpr int kStrip = 2;
+  static constexpr int kPanelVectors = 2;
   static constexpr int kRows = 4;
   static constexpr int kWide[kRows + 1] = {0, 4, 4, 4, 4};
 
@@ -105,14 +105,6 @@ struct ScalarTraits {
   template <class E>
   static void Store(E* p, Vec x) {
     Round(x, p);
-  }
-  template <class E>
-  static Vec LoadPartial(const E* p, int) {
-    return Load(p);
-  }
-  template <class E>
-  static void StorePartial(E* p, Vec x, int) {
-    Store(p, x);
   }
 };
 

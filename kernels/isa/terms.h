@@ -45,7 +45,7 @@ inline void Split(const float* src, int64_t n, int64_t n_padded, int64_t at, Ter
 // kPack packs bf16 the same way, kStepBytes for each step of k.
 template <class V, ArithmeticId kId, Precision kPrecision, bool kIsLhs, bool kTransposed, Pack* kPack,
           int64_t kStepBytes>
-void PackTerms(const PackArgs& args) {
+void PackSplit(const PackArgs& args) {
   static constexpr Splitting kSplitting = kSplittings[static_cast<int>(kPrecision)];
   constexpr int64_t kBlock = kArithmetics[static_cast<int>(kId)].split_block;
   constexpr int64_t kLine = kTransposed ? kBlock : kMaxRows;
@@ -62,7 +62,7 @@ void PackTerms(const PackArgs& args) {
       const int64_t row = kTransposed || line < steps ? line : 0;
       const int64_t n = kTransposed ? steps : line < steps ? args.width : 0;
       Split<V>(src + row * args.src_stride, n, kTransposed ? padded : args.width, line * kLine, terms);
-      FetchDue(prefetch, fetches, due);
+      PrefetchDue(prefetch, fetches, due);
     }
     for (int64_t product = 0; product < kSplitting.products; ++product) {
       const int term = kIsLhs ? kSplitting.order[product].lhs : kSplitting.order[product].rhs;
@@ -83,15 +83,15 @@ void PackTerms(const PackArgs& args) {
 // kLhsRows and so on: the row's packers of bf16.
 template <class V, ArithmeticId kId, Pack* kLhsRows, Pack* kLhsTransposed, Pack* kRhsRows, Pack* kRhsTransposed,
           int64_t kStepBytes>
-constexpr void AddTerms(KernelRow& row) {
+constexpr void AddSplit(KernelRow& row) {
   const auto of = []<Precision kPrecision>() {
-    return TermPackers{.lhs = {PackTerms<V, kId, kPrecision, true, false, kLhsRows, kStepBytes>,
-                               PackTerms<V, kId, kPrecision, true, true, kLhsTransposed, kStepBytes>},
-                       .rhs = {PackTerms<V, kId, kPrecision, false, false, kRhsRows, kStepBytes>,
-                               PackTerms<V, kId, kPrecision, false, true, kRhsTransposed, kStepBytes>}};
+    return SplitPackers{.lhs = {PackSplit<V, kId, kPrecision, true, false, kLhsRows, kStepBytes>,
+                                PackSplit<V, kId, kPrecision, true, true, kLhsTransposed, kStepBytes>},
+                        .rhs = {PackSplit<V, kId, kPrecision, false, false, kRhsRows, kStepBytes>,
+                                PackSplit<V, kId, kPrecision, false, true, kRhsTransposed, kStepBytes>}};
   };
-  row.terms[static_cast<int>(Precision::kBf16X3)] = of.template operator()<Precision::kBf16X3>();
-  row.terms[static_cast<int>(Precision::kBf16X6)] = of.template operator()<Precision::kBf16X6>();
+  row.split[static_cast<int>(Precision::kBf16X3)] = of.template operator()<Precision::kBf16X3>();
+  row.split[static_cast<int>(Precision::kBf16X6)] = of.template operator()<Precision::kBf16X6>();
 }
 
 }  // namespace

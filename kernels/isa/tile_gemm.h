@@ -1,13 +1,14 @@
 // The one register-tile template. An ISA is a struct of traits V (see scalar_traits.h for the smallest):
 //
-//   Scalar, Vec, kWidth (elements of Vec), kStrip (vectors of a strip), kRows (tallest tile)
+//   Scalar, Vec, kWidth (elements of Vec), kPanelVectors (vectors of a strip), kRows (tallest tile)
 //   kWide[mr] (vectors of a wide tile)
 //   Zero() Broadcast(p) Fma(a,b,c) Add Mul Low(a,b) High(a,b): interleaved halves
 //   FmaInRegisters(a,b,c): Fma that overwrites c and reads no memory; Pinned(v): v, never loaded again
 //   FmaOfLane<i>(a,b,c): the same of a's element i, where that is an instruction: no broadcasts then
 //   Stream(p, Vec): past the caches; where pairs of E fill a T also LoadPairs(const E*), First, Second of each pair
 //   TransposeBlock(Vec (&)[kWidth]), where that is cheaper than perfect shuffles by Low and High
-//   Load(const E*), LoadPartial(const E*, n), Store(E*, Vec), StorePartial(E*, Vec, n) for each element type E
+//   Load(const E*), Store(E*, Vec) for each element type E; LoadPartial(const E*, n), StorePartial(E*, Vec, n) for
+//   types that have masks
 //
 // Everything is in an unnamed namespace: this code is compiled once per ISA, and an inline function with a public
 // name would let the linker keep one copy, AVX-512 perhaps, for all of them.
@@ -21,7 +22,7 @@
 #include "kernels/isa/expand.h"
 #include "kernels/isa/microkernel.h"
 #include "kernels/isa/pack.h"
-#include "kernels/isa/partial.h"
+#include "kernels/isa/rounding.h"
 #include "kernels/isa/terms.h"
 
 namespace raggemm {
@@ -53,11 +54,11 @@ RAGGEMM_INLINE inline void StepOfLanes(const typename V::Scalar* a, const typena
 // along b, since with few rows a whole row of b would spill. Left alone, GCC 12 folds one load into every fma that
 // uses it (65 % of peak instead of 96 % at 4x16 AVX2, from an L1 strip on Zen 3), and overwrites a factor in place of
 // the sum, which then spills. A single row uses each load once, which may be folded.
-template <class V, int kMr, int kNv, bool kExpand, class LoadColumns>
-RAGGEMM_INLINE inline void Step(const typename V::Scalar* a, LoadColumns load, typename V::Scalar* strip,
+template <class V, int kMr, int kNv, bool kStores, class LoadColumns>
+RAGGEMM_INLINE inline void Step(const typename V::Scalar* a, LoadColumns load, typename V::Scalar* panel,
                                 typename V::Vec (&acc)[kMr][kNv]) {
   using Vec = typename V::Vec;
-  if constexpr (kNv > V::kStrip) {
+  if constexpr (kNv > V::kPanelVectors) {
     Vec x[kMr];
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) x[i] = V::Broadcast(a + i);
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
@@ -71,8 +72,8 @@ RAGGEMM_INLINE inline void Step(const typename V::Scalar* a, LoadColumns load, t
   } else {
     Vec y[kNv];
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) y[v] = V::Pinned(load(v));
-    if constexpr (kExpand) {
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) V::Store(strip + v * V::kWidth, y[v]);
+    if constexpr (kStores) {
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) V::Store(panel + v * V::kWidth, y[v]);
     }
     if constexpr (requires { V::template FmaOfLane<0>(y[0], y[0], y[0]); }) {
       StepOfLanes<V>(a, y, acc);
@@ -108,12 +109,12 @@ inline void StoreTile(typename V::Scalar* to, int64_t stride, const typename V::
 }
 
 // Takes as many steps of k as its arithmetic does together, or the last ones, which are fewer.
-template <class V, class E, int kMr, int kNv, bool kExpand, ArithmeticId kId>
+template <class V, class E, int kMr, int kNv, bool kStores, ArithmeticId kId>
 struct FmaSteps {
   using T = typename V::Scalar;
   using Tile = typename V::Vec[kMr][kNv];
   using Source = typename Elements<V, E>::Source;
-  static constexpr int kSweepSteps = Elements<V, E>::kSweepSteps;
+  static constexpr int kGemvSteps = Elements<V, E>::kGemvSteps;
   static constexpr int kNr = kNv * V::kWidth;
   static constexpr bool kAddsPairs = kId == ArithmeticId::kMmla;
   static constexpr int kGroup = kAddsPairs ? 4 : kId == ArithmeticId::kPairs ? 2 : 1;
@@ -123,7 +124,7 @@ struct FmaSteps {
       : a(static_cast<const T*>(args.a) + k * kMr),
         b(static_cast<Source>(args.b.data) + (k * args.b.stride + column)),
         b_stride(args.b.stride),
-        strip(static_cast<T*>(args.strip)) {
+        panel(static_cast<T*>(args.panel)) {
     ReadScales(args, k, column);
   }
 
@@ -140,7 +141,7 @@ struct FmaSteps {
       if (v % 2 == 0) LoadTwo<V>(at, two);
       return scales.Scaled(two[v % 2], v);
     };
-    Step<V, kMr, kNv, kExpand>(a + i * kMr, load, kExpand ? strip + i * kNr : nullptr, sums);
+    Step<V, kMr, kNv, kStores>(a + i * kMr, load, kStores ? panel + i * kNr : nullptr, sums);
   }
   // Steps behind the last are +0.
   RAGGEMM_INLINE void AddPairs(Tile& sums, int64_t steps) {
@@ -149,7 +150,7 @@ struct FmaSteps {
       typename V::Vec y[kGroup];
       RAGGEMM_UNROLL for (int64_t step = 0; step < kGroup; ++step) {
         y[step] = step < steps ? LoadWhole<V>(b + (step * b_stride + v * V::kWidth)) : zero;
-        if (kExpand && step < steps) V::Store(strip + step * kNr + v * V::kWidth, y[step]);
+        if (kStores && step < steps) V::Store(panel + step * kNr + v * V::kWidth, y[step]);
       }
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
         const auto at = [&](int64_t step) { return step < steps ? V::Broadcast(a + step * kMr + i) : zero; };
@@ -177,13 +178,13 @@ struct FmaSteps {
   RAGGEMM_INLINE void MoveOn(int steps) {
     a += steps * kMr;
     b = b + steps * b_stride;
-    if constexpr (kExpand) strip += steps * kNr;
+    if constexpr (kStores) panel += steps * kNr;
   }
 
   const T* a;
   Source b;
   int64_t b_stride;
-  T* strip;
+  T* panel;
   typename Elements<V, E>::template Scales<kNv> scales;
 };
 
@@ -223,7 +224,7 @@ void TileGemm(const MicrokernelArgs& args) {
   const int64_t blocks = args.k / kEach;
   int64_t due = 0;
   for (int64_t block = 0; block < blocks; ++block) {
-    FetchDue(prefetch, blocks, due);
+    PrefetchDue(prefetch, blocks, due);
     if constexpr (Steps::kHasScales) {
       if (block % (kScaleSteps / kEach) == 0) steps.ReadScales(args, block * kEach);
     }
@@ -259,13 +260,13 @@ void TileGemm(const MicrokernelArgs& args) {
 // of a plain pass at 62 GB/s, one row of f32, two cores of Zen 4: 0.90 with two vectors of 8 steps, 0.77 of 16, 0.69 of
 // 4; with four vectors of 8 0.79, with sixteen 0.60: runs that long set off prefetches of lines that come much later.
 template <class V, class Steps, int kMr, int kNv>
-void SweepGemm(const MicrokernelArgs& args) {
+void StreamingGemv(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
   using Vec = typename V::Vec;
   constexpr int kNr = kNv * V::kWidth;
-  static_assert(kNearSteps % kSteps == 0 && Steps::kSweepSteps % kSteps == 0);
+  static_assert(kNearSteps % kSteps == 0 && Steps::kGemvSteps % kSteps == 0);
   Prefetch prefetch = *args.side.prefetch;
-  const int64_t each = prefetch.near ? kNearSteps : Steps::kSweepSteps;
+  const int64_t each = prefetch.near ? kNearSteps : Steps::kGemvSteps;
   const int64_t width = args.columns, chunks = width / kNr * ((args.k + each - 1) / each);
   int64_t lines = prefetch.count;
   const int64_t lines_each = (lines + chunks - 1) / chunks;
@@ -277,7 +278,7 @@ void SweepGemm(const MicrokernelArgs& args) {
     const bool start = !within && args.begin == Begin::kZero && k == 0;
     const bool finish = !within && args.end != End::kKeepChain && k + left == args.k;
     for (int64_t column = 0; column < width; column += kNr) {
-      FetchLines(prefetch, lines < lines_each ? lines : lines_each);
+      PrefetchLines(prefetch, lines < lines_each ? lines : lines_each);
       lines -= lines_each;
       Vec acc[kMr][kNv];
       SetZero<V>(acc);
@@ -342,7 +343,7 @@ void TwoLaneGemm(const MicrokernelArgs& args) {
       steps.MoveOn(2);
     };
     for (int64_t block = 0; block < left / kSteps; ++block) {
-      FetchDue(prefetch, args.k / kSteps, due);
+      PrefetchDue(prefetch, args.k / kSteps, due);
       RAGGEMM_UNROLL for (int i = 0; i < kSteps; i += 2) two();
     }
     if ((left & 2) != 0) two();

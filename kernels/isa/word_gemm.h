@@ -15,7 +15,7 @@
 //   Scales                    only where elements have BlockScales: Read and ReadOne those of kScaleSteps steps of 32
 //                             columns or of one, Low and High as LowWords and HighWords, and Scaled(words, half)
 //   kFlips                    whether Dot wants one of lhs and rhs signed, the other not, or both alike; then also
-//                             kFlipsAlike: which of the two; Flip(x, y), x ^ y, and Sub(x, y) of sums
+//                             kFlipsSameFormat: which of the two; Flip(x, y), x ^ y, and Sub(x, y) of sums
 #ifndef RAGGEMM_KERNELS_ISA_WORD_GEMM_H_
 #define RAGGEMM_KERNELS_ISA_WORD_GEMM_H_
 
@@ -28,7 +28,7 @@
 namespace raggemm {
 namespace {
 
-enum class WordsFrom : uint8_t { kRows, kRowsAndPack, kStrip };
+enum class RhsFrom : uint8_t { kRows, kRowsAndPack, kPanelVectors };
 
 // Bits to flip in packed lhs, or none: the sign of each byte. 128 more, or less, in each byte of lhs are 128
 // times the sum of a column of rhs more, or less; the same product of that constant with rhs is subtracted at the end.
@@ -43,12 +43,12 @@ inline constexpr bool kSigned = static_cast<E>(-1) < 0;
 // of 2, 4 and 8 rows 113, 116, 97; 182, 205, 195; 239, 265, 272; with 16 and 32 steps int4 of 1, 2, 4 and 8 rows 108,
 // 100; 196, 203; 269, 259; 266, 320.
 template <class Source, int kMr>
-inline constexpr int kStepsOfSweep = kMr == 1 ? 16 : 32;  // of four bits
+inline constexpr int kStepsOfGemv = kMr == 1 ? 16 : 32;  // of four bits
 template <class E, int kMr>
-inline constexpr int kStepsOfSweep<const E*, kMr> = sizeof(E) == 2 ? (kMr <= 4 ? 8 : 16)
-                                                    : kMr <= 2     ? 8
-                                                    : kMr <= 4     ? 16
-                                                                   : 32;
+inline constexpr int kStepsOfGemv<const E*, kMr> = sizeof(E) == 2 ? (kMr <= 4 ? 8 : 16)
+                                                   : kMr <= 2     ? 8
+                                                   : kMr <= 4     ? 16
+                                                                  : 32;
 
 // Where elements have none.
 template <class V>
@@ -72,31 +72,31 @@ template <class V>
 using ScalesOf = decltype(ScalesFor<V>());
 
 // A word of steps of k, or the last one, whose others are zero.
-template <class V, int kMr, int kNv, WordsFrom kFrom>
+template <class V, int kMr, int kNv, RhsFrom kFrom>
 struct WordSteps {
   using Vec = typename V::Vec;
   using Tile = Vec[kMr][kNv];
   using Words = typename V::Words;
-  using Source = std::conditional_t<kFrom == WordsFrom::kStrip, const uint32_t*, typename V::Source>;
+  using Source = std::conditional_t<kFrom == RhsFrom::kPanelVectors, const uint32_t*, typename V::Source>;
   static constexpr int kWidth = V::kWidth;
-  static constexpr int kGroup = V::kGroup, kSweepSteps = kStepsOfSweep<typename V::Source, kMr>;
-  static constexpr bool kHasScales = kFrom != WordsFrom::kStrip && requires { typename V::Scales; };
+  static constexpr int kGroup = V::kGroup, kGemvSteps = kStepsOfGemv<typename V::Source, kMr>;
+  static constexpr bool kHasScales = kFrom != RhsFrom::kPanelVectors && requires { typename V::Scales; };
 
   explicit WordSteps(const MicrokernelArgs& args, int64_t k = 0, int64_t column = 0)
       : a(static_cast<const uint32_t*>(args.a) + k / kGroup * kMr),
         b(static_cast<Source>(args.b.data) + (k * args.b.stride + column)),
         b_stride(args.b.stride),
-        strip(static_cast<uint32_t*>(args.strip)) {
+        panel(static_cast<uint32_t*>(args.panel)) {
     ReadScales(args, k, column);
     if constexpr (V::kFlips) {
-      flipped = V::BroadcastWord(&kFlipped[args.same_format == V::kFlipsAlike]);
+      flipped = V::BroadcastWord(&kFlipped[args.same_format == V::kFlipsSameFormat]);
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) excess[v] = V::Zero();
     }
   }
 
   // Reads the scales of the next kScaleSteps steps.
   RAGGEMM_INLINE void ReadScales(const MicrokernelArgs& args, int64_t k, int64_t column = 0) {
-    if constexpr (kFrom != WordsFrom::kStrip) {
+    if constexpr (kFrom != RhsFrom::kPanelVectors) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; v += 2) {
         scales[v / 2].Read(args.b.scales, k, column + v * kWidth, 2 * kWidth);
       }
@@ -128,8 +128,8 @@ struct WordSteps {
       }
     }
     a += kMr;
-    b = b + (kFrom == WordsFrom::kStrip ? kNv * kWidth : kGroup * b_stride);
-    if constexpr (kFrom == WordsFrom::kRowsAndPack) strip += kNv * kWidth;
+    b = b + (kFrom == RhsFrom::kPanelVectors ? kNv * kWidth : kGroup * b_stride);
+    if constexpr (kFrom == RhsFrom::kRowsAndPack) panel += kNv * kWidth;
   }
 
   RAGGEMM_INLINE void DotOfLanes(const Words (&y)[2], Tile& sums) {
@@ -144,7 +144,7 @@ struct WordSteps {
 
   // Scales of two vectors of sums.
   RAGGEMM_INLINE void Columns(int v, int64_t steps, Words (&y)[2]) {
-    if constexpr (kFrom == WordsFrom::kStrip) {
+    if constexpr (kFrom == RhsFrom::kPanelVectors) {
       RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) y[j] = V::Pinned(V::LoadWords(b + (v + j) * kWidth));
     } else {
       const Source row = b + v * kWidth;
@@ -152,8 +152,8 @@ struct WordSteps {
       const Words second = V::LoadHalves(row + kGroup / 2 * b_stride, b_stride, 2 * kWidth, steps - kGroup / 2);
       y[0] = V::Pinned(scales[v / 2].Low(first, second));
       y[1] = V::Pinned(scales[v / 2].High(first, second));
-      if constexpr (kFrom == WordsFrom::kRowsAndPack) {
-        RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) V::StoreWords(strip + (v + j) * kWidth, y[j]);
+      if constexpr (kFrom == RhsFrom::kRowsAndPack) {
+        RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) V::StoreWords(panel + (v + j) * kWidth, y[j]);
       }
     }
   }
@@ -169,7 +169,7 @@ struct WordSteps {
   const uint32_t* a;
   Source b;
   int64_t b_stride;
-  uint32_t* strip;
+  uint32_t* panel;
   ScalesOf<V> scales[kNv / 2];
   Words flipped;
   Vec excess[kNv];
@@ -178,7 +178,7 @@ struct WordSteps {
 template <class V>
 RAGGEMM_INLINE inline typename V::Words FlippedFor(const PackArgs& args, typename V::Words x) {
   if constexpr (V::kFlips) {
-    return V::Flip(x, V::BroadcastWord(&kFlipped[args.is_lhs && args.same_format == V::kFlipsAlike]));
+    return V::Flip(x, V::BroadcastWord(&kFlipped[args.is_lhs && args.same_format == V::kFlipsSameFormat]));
   }
   return x;
 }
@@ -215,7 +215,7 @@ void PackTransposedWords(const PackArgs& args) {
     const auto src = static_cast<typename V::Source>(args.src) + j * args.src_stride;
     const int64_t left = args.width - j;
     for (int64_t kk = 0; kk < args.k_padded; kk += kStep) {
-      FetchDue(prefetch, fetches, due);
+      PrefetchDue(prefetch, fetches, due);
       const int64_t steps = args.k - kk < kStep ? args.k - kk : kStep;
       typename V::Words r[kWidth];
       RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
@@ -232,17 +232,17 @@ void PackTransposedWords(const PackArgs& args) {
   MoveOn(prefetch, args.prefetch);
 }
 
-template <class V, int kMr, int kNv, WordsFrom kFrom>
+template <class V, int kMr, int kNv, RhsFrom kFrom>
 constexpr Microkernel* WordTileOf() {
   return TileGemm<V, WordSteps<V, kMr, kNv, kFrom>, kMr, kNv>;
 }
 
 // The first of two or more register tiles stores the strip, so it has more than half of the rows of the tallest.
 template <class V, int kMr>
-constexpr void AddExpanding(FormatKernels& kernels) {
+constexpr void AddStoring(FormatKernels& kernels) {
   if constexpr (2 * kMr > V::kRows) {
-    kernels.expand[kMr] = WordTileOf<V, kMr, 2, WordsFrom::kRowsAndPack>();
-    AddExpanding<V, kMr - 1>(kernels);
+    kernels.storing[kMr] = WordTileOf<V, kMr, 2, RhsFrom::kRowsAndPack>();
+    AddStoring<V, kMr - 1>(kernels);
   }
 }
 
@@ -250,12 +250,12 @@ template <class V, int kMr>
 constexpr void AddWordTiles(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
     constexpr int kWide = V::kWide[kMr];
-    kernels.direct[kMr][0] = {WordTileOf<V, kMr, kWide, WordsFrom::kRows>(), kWide * V::kWidth};
-    kernels.direct[kMr][1] = {WordTileOf<V, kMr, 2, WordsFrom::kRows>(), 2 * V::kWidth};
-    if constexpr (kMr <= kSweepRows) {
-      kernels.sweep[kMr] = {SweepGemm<V, WordSteps<V, kMr, 2, WordsFrom::kRows>, kMr, 2>, 2 * V::kWidth};
+    kernels.direct[kMr][0] = {WordTileOf<V, kMr, kWide, RhsFrom::kRows>(), kWide * V::kWidth};
+    kernels.direct[kMr][1] = {WordTileOf<V, kMr, 2, RhsFrom::kRows>(), 2 * V::kWidth};
+    if constexpr (kMr <= kGemvRows) {
+      kernels.gemv[kMr] = {StreamingGemv<V, WordSteps<V, kMr, 2, RhsFrom::kRows>, kMr, 2>, 2 * V::kWidth};
     }
-    kernels.packed[kMr] = WordTileOf<V, kMr, 2, WordsFrom::kStrip>();
+    kernels.packed[kMr] = WordTileOf<V, kMr, 2, RhsFrom::kPanelVectors>();
     AddWordTiles<V, kMr - 1>(kernels);
   }
 }
@@ -265,7 +265,7 @@ constexpr void AddWordFormat(KernelRow& row, DType dtype) {
   FormatKernels& kernels = row.formats[static_cast<int>(dtype)];
   kernels.lhs = kernels.rhs = {PackRowWords<V>, PackTransposedWords<V>};
   AddWordTiles<V, V::kRows>(kernels);
-  AddExpanding<V, V::kRows>(kernels);
+  AddStoring<V, V::kRows>(kernels);
 }
 
 template <class V>
@@ -285,12 +285,12 @@ constexpr KernelRow MakeWordRow(ArithmeticId id, DType element) {
 template <class V>
 constexpr KernelRow MakePairRow() {
   KernelRow row = MakeWordRow<V>(ArithmeticId::kPairs, DType::kBF16);
-  AddEnds<V, Float16>(row, DType::kF16);
-  AddEnds<V, BFloat16>(row, DType::kBF16);
-  AddEnds<V, float>(row, DType::kF32);
+  AddEpilogue<V, Float16>(row, DType::kF16);
+  AddEpilogue<V, BFloat16>(row, DType::kBF16);
+  AddEpilogue<V, float>(row, DType::kF32);
   AddScaling<V>(row);
   AddWordFormat<V>(row, DType::kBF16);
-  AddTerms<V, ArithmeticId::kPairs, PackRowWords<V>, PackTransposedWords<V>, PackRowWords<V>, PackTransposedWords<V>,
+  AddSplit<V, ArithmeticId::kPairs, PackRowWords<V>, PackTransposedWords<V>, PackRowWords<V>, PackTransposedWords<V>,
            sizeof(BFloat16)>(row);
   return row;
 }
@@ -299,7 +299,7 @@ constexpr KernelRow MakePairRow() {
 template <template <class> class V>
 constexpr KernelRow MakeByteRow(DType element) {
   KernelRow row = MakeWordRow<V<int8_t>>(ArithmeticId::kS32, element);
-  AddEnds<V<int8_t>, int32_t>(row, DType::kS32);
+  AddEpilogue<V<int8_t>, int32_t>(row, DType::kS32);
   AddWordFormat<V<int8_t>>(row, DType::kS8);
   AddWordFormat<V<uint8_t>>(row, DType::kU8);
   return row;

@@ -154,7 +154,7 @@ class MlpBackward {
       bias.lhs.first_dims = bias.out.first_dims = phases_.Sizes(0, mlp_.rows.groups);
       if (absl::Status s = phases_.Run(bias); !s.ok()) return s;
     }
-    Dot* const dot = KernelsOf(phases_.Ends(), type).dot;
+    Dot* const dot = KernelsOf(phases_.Ends(), type).row_dot;
     phases_.InParts(rows.count(), columns * kFloatBytes, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         to[i] += dot({columns, a + BytesOf(type, i * columns), b_.a_gradient + i * columns});
@@ -168,7 +168,7 @@ class MlpBackward {
     float* const to = static_cast<float*>(gradients_.row_weights->data) + rows.begin;
     const Array& x = Problem().x;
     const int64_t hidden = mlp_.extents.hidden;
-    Dot* const dot = KernelsOf(phases_.Ends(), x.dtype).dot;
+    Dot* const dot = KernelsOf(phases_.Ends(), x.dtype).row_dot;
     phases_.InParts(rows.count(), hidden * kFloatBytes, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t at = BytesOf(x.dtype, b_.tokens[rows.begin + i] * hidden);

@@ -13,7 +13,7 @@ namespace raggemm {
 // 2048x768, Zen 4: 107, 106 and 107 ms), and the workspace grows from 11 to 17 or 30 MB.
 inline constexpr int64_t kPieceRows = 256;
 
-// A chunk: rows of one group that are summed into the gradients of its weights at once. It is a multiple of kPanel, so
+// A chunk: rows of one group that are summed into the gradients of its weights at once. It is a multiple of kKc, so
 // that sums which go on from the chunk before keep their bits. With 512, 1024, 2048 and 4096 rows, gradients of 8192
 // rows a group of 2048x768 took 2067, 2081, 2017 and 2118 ms (f32) and 1180, 1171, 1142 and 1152 ms (bf16), Zen 5, two
 // cores.

@@ -5,41 +5,41 @@
 namespace raggemm {
 namespace {
 
-int64_t UnitOfTile(const WorkList& work, int64_t tile) {
-  return std::upper_bound(work.tile_prefix, work.tile_prefix + work.units + 1, tile) - work.tile_prefix - 1;
+int64_t GemmOfTile(const WorkList& work, int64_t tile) {
+  return std::upper_bound(work.tile_prefix, work.tile_prefix + work.gemms + 1, tile) - work.tile_prefix - 1;
 }
 
 // Goes to the first term from block.term on that has a contraction.
-bool FindTerm(const TileContext& context, Block& block) {
-  const int64_t last = context.call.mode == RaggedMode::kRaggedK ? context.call.replicas - 1 : block.term.replica;
-  for (; block.term.replica <= last; ++block.term.replica) {
-    block.lhs = LocateMatrix(context.call, context.call.lhs, block.term);
-    block.rhs = LocateMatrix(context.call, context.call.rhs, block.term);
+bool FindGemm(const TileContext& context, Block& block) {
+  const int64_t last = context.call.mode == RaggedMode::kRaggedK ? context.call.replicas - 1 : block.gemm.replica;
+  for (; block.gemm.replica <= last; ++block.gemm.replica) {
+    block.lhs = LocateMatrix(context.call, context.call.lhs, block.gemm);
+    block.rhs = LocateMatrix(context.call, context.call.rhs, block.gemm);
     if (block.rhs.rows != 0) return true;
   }
   return false;
 }
 
-void SetSteps(const TileContext& context, const TilePlace& place, Block& block) {
+void SetSteps(const TileContext& context, const TileTask& task, Block& block) {
   const int64_t rows = block.rhs.rows, part = context.call.sum_steps != 0 ? context.call.sum_steps : rows;
   const int64_t part_begin = block.k / part * part, part_end = std::min(part_begin + part, rows);
-  block.panel_k = part_begin + (block.k - part_begin) / context.kernels.panel * context.kernels.panel;
-  const int64_t panel_end = std::min(block.panel_k + context.kernels.panel, part_end);
-  block.panel_steps = panel_end - block.panel_k;
-  block.steps = std::min(place.blocks.k, panel_end - block.k);
-  const bool ends = block.k + block.steps == panel_end;
+  block.kc_begin = part_begin + (block.k - part_begin) / context.kernels.kc * context.kernels.kc;
+  const int64_t kc_end = std::min(block.kc_begin + context.kernels.kc, part_end);
+  block.kc_steps = kc_end - block.kc_begin;
+  block.steps = std::min(task.blocks.k, kc_end - block.k);
+  const bool ends = block.k + block.steps == kc_end;
   const bool first =
-      block.panel_k == part_begin && block.term.replica == block.first_replica && context.earlier_totals == nullptr;
-  bool last = panel_end == rows;
-  if (last && context.call.mode == RaggedMode::kRaggedK && block.term.replica + 1 < context.call.replicas) {
+      block.kc_begin == part_begin && block.gemm.replica == block.first_replica && context.earlier_totals == nullptr;
+  bool last = kc_end == rows;
+  if (last && context.call.mode == RaggedMode::kRaggedK && block.gemm.replica + 1 < context.call.replicas) {
     Block later = block;
-    ++later.term.replica;
-    last = !FindTerm(context, later);
+    ++later.gemm.replica;
+    last = !FindGemm(context, later);
   }
   block.last = ends && last;
-  block.ends_sum = context.call.sum_steps != 0 ? ends && panel_end == part_end : block.last;
+  block.ends_sum = context.call.sum_steps != 0 ? ends && kc_end == part_end : block.last;
   const bool one_chain = context.kernels.row->adds_totals;  // as the kernels' caller sees it
-  const bool starts = block.k == block.panel_k && (first || !one_chain);
+  const bool starts = block.k == block.kc_begin && (first || !one_chain);
   block.begin = starts ? Begin::kZero : Begin::kResume;
   block.end = !(one_chain ? block.ends_sum : ends) ? End::kKeepChain
               : first || one_chain                 ? End::kStore
@@ -47,55 +47,55 @@ void SetSteps(const TileContext& context, const TilePlace& place, Block& block) 
 }
 
 // No strip lies in two column blocks.
-void SetCols(const TileContext& context, const TilePlace& place, int64_t col, Block& block) {
+void SetCols(const TileContext& context, const TileTask& task, int64_t col, Block& block) {
   block.col = col;
-  block.cols = std::min(place.blocks.n, place.window.cols - col);
+  block.cols = std::min(task.blocks.n, task.window.cols - col);
   if (const int64_t n = context.call.rhs.block_cols; n != 0) {
-    block.cols = std::min(block.cols, n - (place.window.col + col) % n);
+    block.cols = std::min(block.cols, n - (task.window.col + col) % n);
   }
 }
 
 }  // namespace
 
-TilePlace::TilePlace(const Schedule& schedule, int64_t tile)
-    : TilePlace(schedule, tile, UnitOfTile(schedule.work, tile)) {}
+TileTask::TileTask(const Schedule& schedule, int64_t tile)
+    : TileTask(schedule, tile, GemmOfTile(schedule.work, tile)) {}
 
-TilePlace::TilePlace(const Schedule& schedule, int64_t tile, int64_t unit_index)
-    : unit(UnitAt(schedule.tile.call, unit_index)),
-      out(LocateMatrix(schedule.tile.call, schedule.tile.call.out, unit)),
-      window(TileGrid(schedule.tile, out).At(schedule.tile, tile - schedule.work.tile_prefix[unit_index])),
+TileTask::TileTask(const Schedule& schedule, int64_t tile, int64_t gemm_index)
+    : gemm(GemmAt(schedule.tile.call, gemm_index)),
+      out(LocateMatrix(schedule.tile.call, schedule.tile.call.out, gemm)),
+      window(TileGrid(schedule.tile, out).At(schedule.tile, tile - schedule.work.tile_prefix[gemm_index])),
       rows(window.rows, *schedule.tile.kernels.row),
       plan(schedule.tile.blocking.plans[RowClass(window.rows)]),
       blocks(LayoutOf(schedule.tile)
                  .blocks(schedule.tile, plan, window,
-                         LocateMatrix(schedule.tile.call, schedule.tile.call.lhs, unit).cols)) {}
+                         LocateMatrix(schedule.tile.call, schedule.tile.call.lhs, gemm).cols)) {}
 
-bool FirstBlock(const TileContext& context, const TilePlace& place, Block& block) {
-  block.term = place.unit;
-  if (!FindTerm(context, block)) return false;
-  block.first_replica = block.term.replica;
+bool FirstBlock(const TileContext& context, const TileTask& task, Block& block) {
+  block.gemm = task.gemm;
+  if (!FindGemm(context, block)) return false;
+  block.first_replica = block.gemm.replica;
   block.k = 0;
-  SetSteps(context, place, block);
-  SetCols(context, place, 0, block);
+  SetSteps(context, task, block);
+  SetCols(context, task, 0, block);
   return true;
 }
 
-bool NextBlock(const TileContext& context, const TilePlace& place, Block& block) {
+bool NextBlock(const TileContext& context, const TileTask& task, Block& block) {
   const int64_t col = block.col + block.cols, k = block.k + block.steps;
-  const bool more_cols = col < place.window.cols;
-  if (place.blocks.k_inner ? k == block.rhs.rows && more_cols : more_cols) {
-    SetCols(context, place, col, block);
-    if (place.blocks.k_inner) block.k = 0;
+  const bool more_cols = col < task.window.cols;
+  if (task.blocks.k_inner ? k == block.rhs.rows && more_cols : more_cols) {
+    SetCols(context, task, col, block);
+    if (task.blocks.k_inner) block.k = 0;
   } else {
     block.k = k;
-    if (!place.blocks.k_inner) SetCols(context, place, 0, block);
+    if (!task.blocks.k_inner) SetCols(context, task, 0, block);
     if (k == block.rhs.rows) {
-      ++block.term.replica;
+      ++block.gemm.replica;
       block.k = 0;
-      if (context.call.mode != RaggedMode::kRaggedK || !FindTerm(context, block)) return false;
+      if (context.call.mode != RaggedMode::kRaggedK || !FindGemm(context, block)) return false;
     }
   }
-  SetSteps(context, place, block);
+  SetSteps(context, task, block);
   return true;
 }
 

@@ -23,8 +23,8 @@ namespace raggemm {
 
 // Row tiles, as equal as can be: 16 rows are 8 + 8, not 14 + 2. Where kernels compute whole steps of rows, the last one
 // may lack some: with steps of 16, 40 rows are 32 + 8.
-struct RowTiles {
-  RowTiles(int64_t rows, const KernelRow& kernels)
+struct RegisterTiles {
+  RegisterTiles(int64_t rows, const KernelRow& kernels)
       : rows(rows),
         step(kernels.row_step),
         count(CeilDiv(rows, kernels.rows)),
@@ -35,7 +35,7 @@ struct RowTiles {
   int64_t Height(int64_t i) const { return (each + (i < taller)) * step; }  // that kernels compute
   int64_t AllHeights() const { return RoundUp(rows, step); }
   // The first one behind i that has other rows or another height.
-  int64_t EndOfAlike(int64_t i) const {
+  int64_t EndOfSameHeight(int64_t i) const {
     return i < taller ? taller : rows % step == 0 ? count : std::max(i + 1, count - 1);
   }
   int64_t rows, step;
@@ -43,38 +43,38 @@ struct RowTiles {
 };
 
 // The unit that a tile belongs to, where in its result it lies, and how it is computed.
-struct TilePlace {
-  TilePlace(const Schedule& schedule, int64_t tile);
+struct TileTask {
+  TileTask(const Schedule& schedule, int64_t tile);
 
-  Unit unit;
+  GroupGemm gemm;
   Matrix out;
   Window window;
-  RowTiles rows;
+  RegisterTiles rows;
   TilePlan plan;
   BlockShape blocks;
 
  private:
-  TilePlace(const Schedule& schedule, int64_t tile, int64_t unit_index);
+  TileTask(const Schedule& schedule, int64_t tile, int64_t gemm_index);
 };
 
 // Rows [k, k + steps) and columns [col, col + cols) of rhs; columns count from the tile's first.
 struct Block {
-  Unit term;              // the tile's unit, or one of the replicas that it sums
+  GroupGemm gemm;         // The group GEMM of the tile, or of one of the replicas that it sums.
   int64_t first_replica;  // the first one whose k is not 0
   Matrix lhs, rhs;
   int64_t k, steps;
-  int64_t panel_k, panel_steps;  // of its panel
+  int64_t kc_begin, kc_steps;  // of its panel
   int64_t col, cols;
   Begin begin;  // Of a chain, or of all that the kernels add up themselves.
   End end;
   bool ends_sum;  // of all, or of so many steps as share a scale
   bool last;      // its kernels end the sums
-  bool begins_panel() const { return k == panel_k && col == 0; }
+  bool begins_kc_block() const { return k == kc_begin && col == 0; }
 };
 
 // False where there is none: an empty contraction, or the end.
-bool FirstBlock(const TileContext& context, const TilePlace& place, Block& block);
-bool NextBlock(const TileContext& context, const TilePlace& place, Block& block);
+bool FirstBlock(const TileContext& context, const TileTask& task, Block& block);
+bool NextBlock(const TileContext& context, const TileTask& task, Block& block);
 
 // The tile behind another, and its first block: looked for once, when it is first asked for.
 class NextTile {
@@ -82,8 +82,8 @@ class NextTile {
   NextTile(const Schedule& schedule, int64_t tile) : schedule_(schedule), tile_(tile) {}
   struct Found {
     Found(const Schedule& schedule, int64_t tile)
-        : place(schedule, tile), has_block(FirstBlock(schedule.tile, place, first)) {}
-    TilePlace place;
+        : task(schedule, tile), has_block(FirstBlock(schedule.tile, task, first)) {}
+    TileTask task;
     Block first;
     bool has_block;
   };

@@ -92,7 +92,7 @@ void ReadValues(const char* data, DType dtype, const Series& at, float* values) 
 
 }  // namespace
 
-FactorPlace PlaceOf(const Operand& operand, const Matrix& matrix, int64_t row, int64_t col) {
+StoredPosition PositionOf(const Operand& operand, const Matrix& matrix, int64_t row, int64_t col) {
   const int64_t first = (matrix.data - operand.data) * 8 / FormatOf(operand.dtype).bits;
   const int64_t cols = std::max<int64_t>(operand.cols, 1);
   if (operand.block_cols != 0) return {first / RoundUp(cols, operand.block_cols) + row, col, false};
@@ -100,10 +100,12 @@ FactorPlace PlaceOf(const Operand& operand, const Matrix& matrix, int64_t row, i
   return {first / cols + row, first % cols + col, false};
 }
 
-bool HasFactorsOfElements(const Operand& x) { return x.zero.is_given() || (x.scale.is_given() && x.scale.of_elements); }
+bool ScalesElements(const Operand& x) {
+  return x.zero.is_given() || (x.scale.is_given() && x.scale.applies_to_elements);
+}
 
 bool HasBlockScales(const Operand& x, bool is_lhs) {
-  if (x.zero.is_given() || x.scale.values.dtype != DType::kF8E8M0FNU || !x.scale.of_blocks) return false;
+  if (x.zero.is_given() || x.scale.values.dtype != DType::kF8E8M0FNU || !x.scale.per_block) return false;
   const bool k_is_rows = x.is_trans == is_lhs;
   const int64_t along_k = k_is_rows ? x.scale.row_block : x.scale.col_block;
   const int64_t across = k_is_rows ? x.scale.col_block : x.scale.row_block;
@@ -111,10 +113,10 @@ bool HasBlockScales(const Operand& x, bool is_lhs) {
 }
 
 BlockScales BlockScalesOf(const Operand& x, bool is_lhs, const Matrix& matrix, int64_t row, int64_t col) {
-  if (!x.scale.is_given() || !x.scale.of_elements) return {};
+  if (!x.scale.is_given() || !x.scale.applies_to_elements) return {};
   const bool k_is_rows = x.is_trans == is_lhs;
-  const auto& [values, of_blocks, row_block, col_block, rows, cols, of_elements] = x.scale;
-  const FactorPlace at = PlaceOf(x, matrix, row, col);
+  const auto& [values, per_block, row_block, col_block, rows, cols, applies_to_elements] = x.scale;
+  const StoredPosition at = PositionOf(x, matrix, row, col);
   const int64_t first = at.row / row_block % rows * cols + at.col / col_block;
   return {.first = reinterpret_cast<const uint8_t*>(values.data) + first,
           .k_step = k_is_rows ? cols : 1,
@@ -123,8 +125,8 @@ BlockScales BlockScalesOf(const Operand& x, bool is_lhs, const Matrix& matrix, i
           .offset = k_is_rows ? at.row % row_block : at.col % col_block};
 }
 
-void ReadFactors(const Checked& checked, const Factor& factor, const Unit& unit, const FactorPlace& at, int64_t n,
-                 float* values) {
+void ReadQuantParams(const Checked& checked, const QuantParams& factor, const GroupGemm& gemm, const StoredPosition& at,
+                     int64_t n, float* values) {
   const char* const data = factor.values.data;
   const DType dtype = factor.values.dtype;
   const auto fill = [&](int64_t index, int64_t count) {
@@ -133,8 +135,8 @@ void ReadFactors(const Checked& checked, const Factor& factor, const Unit& unit,
     std::fill_n(values, count, value);
     values += count;
   };
-  if (!factor.of_blocks) return fill(RowOf(checked, factor.values.per, unit), n);
-  FactorPlace next = at;
+  if (!factor.per_block) return fill(RowOf(checked, factor.values.per, gemm), n);
+  StoredPosition next = at;
   int64_t& moving = at.down ? next.row : next.col;
   const int64_t block = at.down ? factor.row_block : factor.col_block;
   if (block == 1) {  // n values of one matrix, among which rows do not begin again

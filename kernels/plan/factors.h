@@ -10,22 +10,22 @@
 
 namespace raggemm {
 
-bool HasFactorsOfElements(const Operand& operand);
+bool ScalesElements(const Operand& operand);
 // Whether all of them are powers of two that packers take (BlockScales), and then those from (row, col) of op(operand)
 // on: null where there are none.
 bool HasBlockScales(const Operand& operand, bool is_lhs);
 BlockScales BlockScalesOf(const Operand& operand, bool is_lhs, const Matrix& matrix, int64_t row, int64_t col);
 
 // n values from (row, col) of the stored matrix x of a unit on, along the row, or down the column.
-struct FactorPlace {
+struct StoredPosition {
   int64_t row, col;
   bool down;
 };
-void ReadFactors(const Checked& checked, const Factor& factor, const Unit& unit, const FactorPlace& at, int64_t n,
-                 float* values);
+void ReadQuantParams(const Checked& checked, const QuantParams& factor, const GroupGemm& gemm, const StoredPosition& at,
+                     int64_t n, float* values);
 
 // Where an element of a group's op(operand) lies in the operand's stored matrices, on top of each other.
-FactorPlace PlaceOf(const Operand& operand, const Matrix& matrix, int64_t row, int64_t col);
+StoredPosition PositionOf(const Operand& operand, const Matrix& matrix, int64_t row, int64_t col);
 
 }  // namespace raggemm
 

@@ -24,24 +24,24 @@ constexpr int64_t kNear = 12 << 10;
 
 // Counts the strips of a block, all as wide as its first one. The columns that a GEMV leaves are no strip of their own:
 // with two strips it overtakes its prefetches, and one row of int4, 2848 columns, takes 4 times as long (Zen 4).
-int64_t CountStrips(const TileContext& context, const TilePlace& place, const Block& block) {
-  const Strip strip = NextStrip(context, place, block.cols);
-  return strip.mode->mode == RhsMode::kGemv ? 1 : CeilDiv(block.cols, strip.width);
+int64_t CountPanels(const TileContext& context, const TileTask& task, const Block& block) {
+  const Panel panel = NextPanel(context, task, block.cols);
+  return panel.mode->mode == RhsMode::kGemv ? 1 : CeilDiv(block.cols, panel.width);
 }
 
 // ---- stored rows ----
 
 BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const Window& window, int64_t /*k*/) {
-  if (plan.mode == RhsMode::kGemv) return {.k = kPanel, .n = window.cols, .k_inner = false};
+  if (plan.mode == RhsMode::kGemv) return {.k = kKc, .n = window.cols, .k_inner = false};
   const KernelRow& kernels = *context.kernels.row;
   const auto [name, share, columns, steps, translate] = kRowsShapes[plan.shape];
   const auto bytes = static_cast<int64_t>(share * static_cast<double>(context.kernels.cpu.block_bytes));
   BlockShape blocks;
   blocks.n = std::min(window.cols, RoundUp(CeilDiv(window.cols, CeilDiv(window.cols, columns)), kernels.cols));
-  blocks.k = std::min(steps, context.kernels.panel);
-  const int64_t part = HasFactorsOfElements(context.call.rhs) ? kScaleSteps : 8;
+  blocks.k = std::min(steps, context.kernels.kc);
+  const int64_t part = ScalesElements(context.call.rhs) ? kScaleSteps : 8;
   // Chains of pairs end at multiples of k_step.
-  const int64_t least = IsSplit(context.kernels) ? context.kernels.panel : std::max<int64_t>(part, kernels.k_step);
+  const int64_t least = IsSplit(context.kernels) ? context.kernels.kc : std::max<int64_t>(part, kernels.k_step);
   blocks.k = std::max(blocks.k, least);
   while (blocks.k > least && StepOf(context.call.rhs.dtype, blocks.k * blocks.n) > bytes) {
     blocks.k = std::max(blocks.k / 2 / least * least, least);  // Scales can make a panel no power of two.
@@ -51,58 +51,58 @@ BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const 
 }
 
 // Prefetches the lines that the GEMV reads kStreamAhead bytes later.
-PrefetchTarget PrefetchStream(const TileContext& context, const TilePlace& place, const Block& block,
+PrefetchTarget PrefetchStream(const TileContext& context, const TileTask& task, const Block& block,
                               NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;
   const int64_t row = StepOf(dtype, block.cols);
-  const int64_t near_bytes = kNearSteps * row + place.window.rows * block.cols * int64_t{sizeof(float)};
+  const int64_t near_bytes = kNearSteps * row + task.window.rows * block.cols * int64_t{sizeof(float)};
   PrefetchTarget target;
-  target.near = SizeOf(dtype) == 2 && place.window.rows <= context.kernels.row->products_per_fma && near_bytes <= kNear;
+  target.near = SizeOf(dtype) == 2 && task.window.rows <= context.kernels.row->products_per_fma && near_bytes <= kNear;
   int64_t ahead = target.near ? kNearSteps - 1 + CeilDiv(1024, row) : CeilDiv(kStreamAhead, row);
   const Block* next = &block;
-  int64_t col = place.window.col;
+  int64_t col = task.window.col;
   if (block.k + ahead >= block.rhs.rows) {
     const NextTile::Found* tile = target.near ? nullptr : next_tile.Get();
     if (tile == nullptr) return {.near = target.near};
     ahead += block.k - block.rhs.rows;
     next = &tile->first;
-    col = tile->place.window.col;
+    col = tile->task.window.col;
   }
   target.first = next->rhs.data + StepOf(dtype, (next->k + ahead) * next->rhs.row_step + col + next->col);
   target.rows = target.near ? std::min(next->steps, next->rhs.rows - next->k - ahead) : next->steps;
   target.stride = StepOf(dtype, next->rhs.row_step);
   target.lines = target.run_lines = CeilDiv(StepOf(dtype, next->cols), kLineBytes);
-  target.strips = target.strips_per_run = CountStrips(context, place, block);
+  target.panels = target.panels_per_run = CountPanels(context, task, block);
   return target;
 }
 
 // Prefetches the next block, in the order that the tile plan names.
-PrefetchTarget PrefetchRows(const TileContext& context, const TilePlace& place, const Block& block, const Block* next,
+PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                             NextTile& next_tile) {
-  if (place.plan.mode == RhsMode::kGemv) return PrefetchStream(context, place, block, next_tile);
-  int64_t col = place.window.col;
+  if (task.plan.mode == RhsMode::kGemv) return PrefetchStream(context, task, block, next_tile);
+  int64_t col = task.window.col;
   if (next == nullptr) {
     const NextTile::Found* tile = next_tile.Get();
     if (tile == nullptr) return {};
     next = &tile->first;
-    col = tile->place.window.col;
+    col = tile->task.window.col;
   }
   const DType dtype = context.call.rhs.dtype;
-  const int64_t width = NextStrip(context, place, block.cols).width;
+  const int64_t width = NextPanel(context, task, block.cols).width;
   PrefetchTarget target;
   target.first = ElementAt(next->rhs, dtype, next->k, col + next->col);
   target.rows = next->steps;
   target.stride = StepOf(dtype, next->rhs.row_step);
   target.lines = CeilDiv(StepOf(dtype, next->cols), kLineBytes);
-  target.strips = CeilDiv(block.cols, width);
-  if (place.plan.prefetch == TilePlan::Order::kStrips) {
+  target.panels = CeilDiv(block.cols, width);
+  if (task.plan.prefetch == TilePlan::Order::kPanels) {
     // At least two lines of each row at once. Narrower strips share them.
     const int64_t run_cols = std::max<int64_t>(width, 2 * kLineBytes * 8 / FormatOf(dtype).bits);
     target.run_lines = StepOf(dtype, run_cols) / kLineBytes;
-    target.strips_per_run = run_cols / width;
+    target.panels_per_run = run_cols / width;
   } else {
     target.run_lines = target.lines;
-    target.strips_per_run = target.strips;
+    target.panels_per_run = target.panels;
   }
   return target;
 }
@@ -115,33 +115,33 @@ PrefetchTarget PrefetchRows(const TileContext& context, const TilePlace& place, 
 // 63, 77 at 4, 282, 280, 290 at 512.
 BlockShape BlocksOfColumns(const TileContext& context, const TilePlan& plan, const Window& window, int64_t k) {
   const KernelRow& kernels = *context.kernels.row;
-  if (plan.mode == RhsMode::kDot) return {.k = context.kernels.panel, .n = kernels.vector, .k_inner = true};
-  return {.k = std::min(window.rows <= 8 * kernels.rows ? kPanel / 2 : kPanel, context.kernels.panel),
+  if (plan.mode == RhsMode::kDot) return {.k = context.kernels.kc, .n = kernels.vector, .k_inner = true};
+  return {.k = std::min(window.rows <= 8 * kernels.rows ? kKc / 2 : kKc, context.kernels.kc),
           // Two strips if they are packed ahead: each is prefetched during the work on the strip before.
           .n = kernels.ahead_slice != 0 ? 2 * kernels.cols : kernels.cols,
           .k_inner = GoesAlongK(context, window.rows, k)};
 }
 
 // Dot kernels leave it to the CPU's prefetchers.
-PrefetchTarget PrefetchColumns(const TileContext& context, const TilePlace& place, const Block& block,
-                               const Block* next, NextTile& next_tile) {
-  if (place.plan.mode == RhsMode::kDot) return {};
-  if (block.rhs.col_step == 1) return PrefetchRows(context, place, block, next, next_tile);  // rhs has one row.
+PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
+                               NextTile& next_tile) {
+  if (task.plan.mode == RhsMode::kDot) return {};
+  if (block.rhs.col_step == 1) return PrefetchRows(context, task, block, next, next_tile);  // rhs has one row.
   const DType dtype = context.call.rhs.dtype;
   PrefetchTarget target;
-  target.strips = target.strips_per_run = CountStrips(context, place, block);
+  target.panels = target.panels_per_run = CountPanels(context, task, block);
   // Packing a transposed strip takes about as long as a kernel of 8 rows.
-  target.packer_parts = context.kernels.row->ahead_slice != 0 ? 0 : place.rows.each < 8 ? 2 : 1;
-  const bool along_k = place.blocks.k_inner;
+  target.packer_parts = context.kernels.row->ahead_slice != 0 ? 0 : task.rows.each < 8 ? 2 : 1;
+  const bool along_k = task.blocks.k_inner;
   const NextTile::Found* tile = nullptr;
-  const int64_t cols_left = place.window.cols - block.col - block.cols;
+  const int64_t cols_left = task.window.cols - block.col - block.cols;
   if (along_k ? cols_left <= 0 : next == nullptr) {
     tile = next_tile.Get();
     if (tile == nullptr) return target;
   }
   if (!along_k) {
     if (tile != nullptr) next = &tile->first;
-    const Window& window = tile != nullptr ? tile->place.window : place.window;
+    const Window& window = tile != nullptr ? tile->task.window : task.window;
     target.stride = StepOf(dtype, next->rhs.col_step);
     target.first = ElementAt(next->rhs, dtype, next->k, window.col + next->col);
     target.rows = next->cols;
@@ -150,9 +150,9 @@ PrefetchTarget PrefetchColumns(const TileContext& context, const TilePlace& plac
   }
   // The columns after this block, whole, in the order of memory, in as many shares as there are blocks along k.
   const Matrix& rhs = tile != nullptr ? tile->first.rhs : block.rhs;
-  const int64_t first = tile != nullptr ? tile->place.window.col : place.window.col + block.col + block.cols;
-  const int64_t cols = tile != nullptr ? tile->first.cols : std::min(place.blocks.n, cols_left);
-  const int64_t blocks = CeilDiv(block.rhs.rows, place.blocks.k), i = block.k / place.blocks.k;
+  const int64_t first = tile != nullptr ? tile->task.window.col : task.window.col + block.col + block.cols;
+  const int64_t cols = tile != nullptr ? tile->first.cols : std::min(task.blocks.n, cols_left);
+  const int64_t blocks = CeilDiv(block.rhs.rows, task.blocks.k), i = block.k / task.blocks.k;
   const int64_t begin = cols * i / blocks;
   target.stride = StepOf(dtype, rhs.col_step);
   target.first = rhs.data + (first + begin) * target.stride;
@@ -166,34 +166,34 @@ PrefetchTarget PrefetchColumns(const TileContext& context, const TilePlace& plac
 // A block is one panel of one column block, which is a run of memory. The next panel along k follows it there.
 BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& /*plan*/, const Window& window,
                                 int64_t /*k*/) {
-  return {.k = context.kernels.panel,
+  return {.k = context.kernels.kc,
           .n = std::min(window.cols, context.call.rhs.block_cols),
           .k_inner = GoesAlongK(context, window.rows, context.call.rhs.rows)};
 }
 
 // Prefetches as many bytes as this block has: those of the next block or, along k, further on in memory, because the
 // blocks of a tile follow each other there.
-PrefetchTarget PrefetchColumnBlocks(const TileContext& context, const TilePlace& place, const Block& block,
+PrefetchTarget PrefetchColumnBlocks(const TileContext& context, const TileTask& task, const Block& block,
                                     const Block* next, NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;
   const int64_t width = block.rhs.row_step, row = StepOf(dtype, width), bytes = block.steps * row;
   int64_t ahead = 0;
-  if (place.blocks.k_inner) {
-    const int64_t end = place.window.col + place.window.cols;
-    const int64_t blocks_left = CeilDiv(end, width) - (place.window.col + block.col) / width;
+  if (task.blocks.k_inner) {
+    const int64_t end = task.window.col + task.window.cols;
+    const int64_t blocks_left = CeilDiv(end, width) - (task.window.col + block.col) / width;
     ahead = std::max(bytes, kStreamAhead / row * row);
     const int64_t left = (blocks_left * block.rhs.rows - block.k) * row;
     next = ahead < left ? &block : nullptr;
     if (next == nullptr) ahead -= left;
   }
   PrefetchTarget target;
-  target.strips = target.strips_per_run = CountStrips(context, place, block);
-  int64_t col = place.window.col;
+  target.panels = target.panels_per_run = CountPanels(context, task, block);
+  int64_t col = task.window.col;
   if (next == nullptr) {
     const NextTile::Found* tile = next_tile.Get();
     if (tile == nullptr) return target;
     next = &tile->first;
-    col = tile->place.window.col;
+    col = tile->task.window.col;
   }
   const int64_t block_width = next->rhs.row_step;
   target.first = ElementAt(next->rhs, dtype, next->k, (col + next->col) / block_width * block_width) + ahead;
@@ -213,9 +213,9 @@ const RhsLayout& LayoutOf(const TileContext& context) {
 }
 
 bool GoesAlongK(const TileContext& context, int64_t rows, int64_t k) {
-  const int64_t panel = context.kernels.panel;
-  return context.call.mode != RaggedMode::kRaggedK && context.call.sum_steps % panel == 0 &&
-         RoundUp(rows, context.kernels.row->row_step) * CeilDiv(k, panel) <= context.blocking.m;
+  const int64_t kc = context.kernels.kc;
+  return context.call.mode != RaggedMode::kRaggedK && context.call.sum_steps % kc == 0 &&
+         RoundUp(rows, context.kernels.row->row_step) * CeilDiv(k, kc) <= context.blocking.m;
 }
 
 }  // namespace raggemm

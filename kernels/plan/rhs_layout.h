@@ -11,14 +11,14 @@
 
 namespace raggemm {
 
-struct Block;      // block.h
-struct TilePlace;  // block.h
-class NextTile;    // block.h
+struct Block;     // block.h
+struct TileTask;  // block.h
+class NextTile;   // block.h
 
 // Lines of rhs that are prefetched during the work on a block. They are rows of lines, in columns of runs:
 //
 //     run_lines
-//     +-----+-----+-----+   One column of runs is prefetched during strips_per_run strips, in equal parts with each of
+//     +-----+-----+-----+   One column of runs is prefetched during panels_per_run strips, in equal parts with each of
 //     | 0   | 3   |     |   their register tiles.
 //     | 1   | 4   |     |
 //     | 2   | 5   |     |   Rows are `stride` bytes apart.
@@ -28,7 +28,7 @@ struct PrefetchTarget {
   int64_t rows = 0, stride = 0;  // No rows: nothing is prefetched.
   int64_t lines = 0;             // Lines of each row.
   int64_t run_lines = 1;
-  int64_t strips = 1, strips_per_run = 1;  // Strips of the block whose work hides the prefetch.
+  int64_t panels = 1, panels_per_run = 1;  // RhsPanels of the block whose work hides the prefetch.
   int64_t packer_parts = 0;                // Shares of a strip's lines for its packer. A register tile has one share.
   bool near = false;                       // Prefetch::near.
 };
@@ -54,13 +54,13 @@ struct RowsShape {
   int64_t steps;
   double translate;
 };
-inline constexpr int64_t kWholePanel = int64_t{1} << 30;  // Steps: all that a panel has.
+inline constexpr int64_t kWholeKc = int64_t{1} << 30;  // Steps: all that a panel has.
 inline constexpr RowsShape kRowsShapes[] = {
-    {"small", 1. / 4, kMaxCols, kWholePanel, 0},
-    {"large", 1. / 2, kMaxCols, kWholePanel, 0.1},
+    {"small", 1. / 4, kMaxCols, kWholeKc, 0},
+    {"large", 1. / 2, kMaxCols, kWholeKc, 0.1},
     {"medium", 1. / 2, 1024, 32, 0.05},  // 64 steps touch more pages at once, see above.
-    {"broad", 2. / 3, 1024, kWholePanel, 0.6},
-    {"deep", 1. / 2, 192, kWholePanel, 1},  // 64 to 192 columns differ by 2 %, 384 lose 7 %.
+    {"broad", 2. / 3, 1024, kWholeKc, 0.6},
+    {"deep", 1. / 2, 192, kWholeKc, 1},  // 64 to 192 columns differ by 2 %, 384 lose 7 %.
 };
 
 struct RhsLayout {
@@ -68,7 +68,7 @@ struct RhsLayout {
   // Returns the blocks of a tile. k is the length of the contraction.
   BlockShape (*blocks)(const TileContext& context, const TilePlan& plan, const Window& window, int64_t k);
   // Returns the lines to prefetch during the work on `block`. `next` is the block after it in this tile, or null.
-  PrefetchTarget (*prefetch)(const TileContext& context, const TilePlace& place, const Block& block, const Block* next,
+  PrefetchTarget (*prefetch)(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                              NextTile& next_tile);
 };
 

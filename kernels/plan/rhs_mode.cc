@@ -22,15 +22,12 @@ bool CanReadStored(const TileContext& context) {
 
 // ---- kDot ----
 
-DirectKernel DotKernel(const TileContext& context, int64_t mr, int64_t /*cols*/) {
-  return RhsKernels(context).along_k[mr];
-}
+DirectKernel DotKernel(const TileContext& context, int64_t mr, int64_t /*cols*/) { return RhsKernels(context).dot[mr]; }
 
 bool TakesDot(const TileContext& context, int64_t rows) {
   const Operand& rhs = context.call.rhs;
-  return rhs.is_trans && rows <= kAlongKRows && !IsSplit(context.kernels) &&
-         context.kernels.rhs.dequantize == nullptr && DotKernel(context, rows, 0).run != nullptr &&
-         GoesAlongK(context, rows, rhs.cols);
+  return rhs.is_trans && rows <= kDotRows && !IsSplit(context.kernels) && context.kernels.rhs.dequantize == nullptr &&
+         DotKernel(context, rows, 0).run != nullptr && GoesAlongK(context, rows, rhs.cols);
 }
 
 // ---- kDirect ----
@@ -55,14 +52,14 @@ DirectKernel DirectKernelFor(const TileContext& context, int64_t mr, int64_t col
 
 // Takes all whole multiples of the kernel's columns at once.
 DirectKernel GemvKernel(const TileContext& context, int64_t mr, int64_t cols) {
-  const DirectKernel kernel = RhsKernels(context).sweep[mr];
+  const DirectKernel kernel = RhsKernels(context).gemv[mr];
   return {kernel.run, cols / kernel.nr * kernel.nr};
 }
 
 bool TakesGemv(const TileContext& context, int64_t rows) {
   const Operand& rhs = context.call.rhs;
-  if (rhs.is_trans || context.kernels.rhs.dequantize != nullptr || rows > kSweepRows) return false;
-  if (RhsKernels(context).sweep[rows].run == nullptr) return false;
+  if (rhs.is_trans || context.kernels.rhs.dequantize != nullptr || rows > kGemvRows) return false;
+  if (RhsKernels(context).gemv[rows].run == nullptr) return false;
   // An rhs that no other kernel reads in place streams in each mode that tends to have few rows: all but ragged K.
   // Column blocks are stored in the order of memory, so other kernels stream them too, and keep sums in registers longer.
   const bool streams = context.blocking.rhs_streams && rhs.block_cols == 0;
@@ -73,11 +70,11 @@ bool TakesGemv(const TileContext& context, int64_t rows) {
 
 DirectKernel StoringKernel(const TileContext& context, int64_t mr, int64_t cols) {
   const int64_t width = context.kernels.row->cols;
-  return {width <= cols ? RhsKernels(context).expand[mr] : nullptr, width};
+  return {width <= cols ? RhsKernels(context).storing[mr] : nullptr, width};
 }
 
 bool HasStoring(const TileContext& context) {
-  return CanReadStored(context) && RhsKernels(context).expand[context.kernels.row->rows] != nullptr;
+  return CanReadStored(context) && RhsKernels(context).storing[context.kernels.row->rows] != nullptr;
 }
 
 bool TakesStoring(const TileContext& context, int64_t /*rows*/) {
@@ -89,7 +86,7 @@ bool TakesStoring(const TileContext& context, int64_t /*rows*/) {
 // Bytes have kernels by their signs. f32 that is split is packed as what is multiplied.
 DirectKernel PackedKernel(const TileContext& context, int64_t mr, int64_t /*cols*/) {
   const DType product = context.kernels.arithmetic->product;
-  const DType type = product == DType::kBF16 ? product : context.call.rhs.expanded;
+  const DType type = product == DType::kBF16 ? product : context.call.rhs.product_type;
   return {KernelsOf(*context.kernels.row, type).packed[mr], context.kernels.row->cols};
 }
 
@@ -119,10 +116,10 @@ static_assert([] {
 
 absl::Span<const RhsModeRow> RhsModes() { return kModes; }
 
-Strip NextStrip(const TileContext& context, const TilePlace& place, int64_t cols_left) {
-  const RhsModeRow* mode = &RowOf(place.plan.mode);
+Panel NextPanel(const TileContext& context, const TileTask& task, int64_t cols_left) {
+  const RhsModeRow* mode = &RowOf(task.plan.mode);
   while (mode->mode != kPacked) {
-    const DirectKernel kernel = mode->kernel(context, place.rows.Rows(0), cols_left);
+    const DirectKernel kernel = mode->kernel(context, task.rows.Rows(0), cols_left);
     if (kernel.run != nullptr && 0 < kernel.nr && kernel.nr <= cols_left) return {kernel.nr, kernel.nr, mode};
     mode = &RowOf(mode->rest);
   }

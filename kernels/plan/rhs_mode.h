@@ -10,7 +10,7 @@
 
 namespace raggemm {
 
-struct TilePlace;  // block.h
+struct TileTask;  // block.h
 
 struct RhsModeRow {
   RhsMode mode;
@@ -30,14 +30,14 @@ absl::Span<const RhsModeRow> RhsModes();
 inline const RhsModeRow& RowOf(RhsMode mode) { return RhsModes()[static_cast<size_t>(mode)]; }
 
 // The columns [col, col + cols) of a block that one kernel computes.
-struct Strip {
+struct Panel {
   int64_t cols;            // Columns that exist.
   int64_t width;           // Columns that the kernel computes. Also the row stride of a packed strip.
   const RhsModeRow* mode;  // Mode of this strip.
 };
 
 // Returns the next strip of a block with `cols_left` columns from there on.
-Strip NextStrip(const TileContext& context, const TilePlace& place, int64_t cols_left);
+Panel NextPanel(const TileContext& context, const TileTask& task, int64_t cols_left);
 
 }  // namespace raggemm
 

@@ -46,7 +46,7 @@ Blocking BlockingFor(const TileContext& context) {
   const bool is_short = is_f32 && kernels.rows <= 6;
   const int64_t m = std::min<int64_t>(is_short ? 192 / kernels.rows : 14, kMostRows / kernels.rows) * kernels.rows;
   const int64_t n = context.kernels.cpu.l2_bytes / 2 / SizeOf(ArithmeticOf(kernels).sum) / m -
-                    KernelSteps(context.kernels, context.kernels.panel);
+                    KernelSteps(context.kernels, context.kernels.kc);
   const int64_t least = is_f32 ? CeilDiv(768, kernels.cols) : 8;
   const int64_t cols = std::clamp(n / kernels.cols, least, std::max(least, int64_t{64})) * kernels.cols;
   if (const int64_t block = context.call.rhs.block_cols; block != 0)
@@ -78,10 +78,10 @@ struct Work {
 Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_prefix, int64_t* tile_prefix) {
   Work work;
   cost_prefix[0] = tile_prefix[0] = 0;
-  Unit unit{0, 0, 0};
-  for (int64_t u = 0; u < schedule.work.units; ++u, NextUnit(schedule.tile.call, unit)) {
-    const Matrix out = LocateMatrix(schedule.tile.call, schedule.tile.call.out, unit);
-    cost_prefix[u + 1] = cost_prefix[u] + UnitCost(schedule, cost_of_element, unit, out);
+  GroupGemm gemm{0, 0, 0};
+  for (int64_t u = 0; u < schedule.work.gemms; ++u, NextGemm(schedule.tile.call, gemm)) {
+    const Matrix out = LocateMatrix(schedule.tile.call, schedule.tile.call.out, gemm);
+    cost_prefix[u + 1] = cost_prefix[u] + GemmCost(schedule, cost_of_element, gemm, out);
     const TileGrid grid(schedule.tile, out);
     tile_prefix[u + 1] = tile_prefix[u] + grid.count();
     if (grid.count() == 0) continue;
@@ -100,10 +100,10 @@ Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_p
 // Prefix sums of costs and tiles, with as large blocks as leave every thread a few tiles; and how many threads, where
 // nobody has said it.
 void DivideWork(Workspace& workspace, Schedule& schedule) {
-  schedule.work.units = CountUnits(schedule.tile.call);
+  schedule.work.gemms = CountGemms(schedule.tile.call);
   schedule.tile.blocking = BlockingFor(schedule.tile);
-  int64_t* tile_prefix = workspace.Take(schedule.work.units + 1);
-  int64_t* cost_prefix = workspace.Take(schedule.work.units + 1);
+  int64_t* tile_prefix = workspace.Take(schedule.work.gemms + 1);
+  int64_t* cost_prefix = workspace.Take(schedule.work.gemms + 1);
   schedule.work.tile_prefix = tile_prefix;
   schedule.work.cost_prefix = cost_prefix;
   const double cost_of_element = CostOfElement(schedule.tile);
@@ -114,13 +114,13 @@ void DivideWork(Workspace& workspace, Schedule& schedule) {
     threads = std::clamp(ThreadsOf(schedule.threads.executor, schedule.threads.pool), int64_t{1}, kMaxThreads);
     const double cost_per_thread = static_cast<double>(kCostPerThread) * ProductsPerFma(schedule.tile.kernels);
     threads = std::min(
-        threads, 1 + static_cast<int64_t>(static_cast<double>(cost_prefix[schedule.work.units]) / cost_per_thread));
+        threads, 1 + static_cast<int64_t>(static_cast<double>(cost_prefix[schedule.work.gemms]) / cost_per_thread));
   }
   const bool streams = schedule.tile.call.mode != RaggedMode::kRaggedK && !schedule.tile.call.rhs.is_trans &&
                        static_cast<double>(work.rows) <=
-                           static_cast<double>(schedule.work.units) * kShareOfRowsStreaming * cost_of_element;
+                           static_cast<double>(schedule.work.gemms) * kShareOfRowsStreaming * cost_of_element;
   const auto too_few = [&] {
-    const int64_t tiles = tile_prefix[schedule.work.units];
+    const int64_t tiles = tile_prefix[schedule.work.gemms];
     return threads > 1 && tiles != 0 && tiles < threads * (streams ? kTilesPerStreamingThread : kTilesPerThread);
   };
   while (too_few() && ShrinkBlocks(schedule)) work = CountWork(schedule, cost_of_element, cost_prefix, tile_prefix);
@@ -134,7 +134,7 @@ void DivideWork(Workspace& workspace, Schedule& schedule) {
     const auto [rows, cols] = work.windows[i];
     if (rows != 0) schedule.tile.blocking.plans[i] = PlanTile(schedule.tile, rows, cols);
   }
-  schedule.work.gemm_tiles = tile_prefix[schedule.work.units];
+  schedule.work.gemm_tiles = tile_prefix[schedule.work.gemms];
   schedule.work.fill_tiles = CountFillTiles(schedule.tile.call);
   schedule.threads.count = std::clamp(schedule.work.gemm_tiles + schedule.work.fill_tiles, int64_t{1}, threads);
 }
@@ -150,18 +150,18 @@ int64_t FirstTile(const Schedule& schedule, int64_t thread) {
   if (thread == 0 || schedule.work.gemm_tiles == 0) return 0;
   const double share = static_cast<double>(thread) / static_cast<double>(schedule.threads.count);
   return TileAtCost(schedule,
-                    static_cast<int64_t>(share * static_cast<double>(schedule.work.cost_prefix[schedule.work.units])));
+                    static_cast<int64_t>(share * static_cast<double>(schedule.work.cost_prefix[schedule.work.gemms])));
 }
 
 int64_t TileAtCost(const Schedule& schedule, int64_t cost) {
   if (schedule.work.gemm_tiles == 0) return 0;
   const int64_t* after =
-      std::upper_bound(schedule.work.cost_prefix, schedule.work.cost_prefix + schedule.work.units, cost);
-  const int64_t unit = after - schedule.work.cost_prefix - 1;
-  const int64_t tiles = schedule.work.tile_prefix[unit + 1] - schedule.work.tile_prefix[unit];
-  const double part = static_cast<double>(cost - schedule.work.cost_prefix[unit]) /
-                      static_cast<double>(schedule.work.cost_prefix[unit + 1] - schedule.work.cost_prefix[unit]);
-  return schedule.work.tile_prefix[unit] + std::min(static_cast<int64_t>(part * static_cast<double>(tiles)), tiles);
+      std::upper_bound(schedule.work.cost_prefix, schedule.work.cost_prefix + schedule.work.gemms, cost);
+  const int64_t gemm = after - schedule.work.cost_prefix - 1;
+  const int64_t tiles = schedule.work.tile_prefix[gemm + 1] - schedule.work.tile_prefix[gemm];
+  const double part = static_cast<double>(cost - schedule.work.cost_prefix[gemm]) /
+                      static_cast<double>(schedule.work.cost_prefix[gemm + 1] - schedule.work.cost_prefix[gemm]);
+  return schedule.work.tile_prefix[gemm] + std::min(static_cast<int64_t>(part * static_cast<double>(tiles)), tiles);
 }
 
 absl::StatusOr<Schedule> MakeSchedule(const GroupedGemmProblem& problem, const Options& options,

@@ -17,8 +17,8 @@ namespace raggemm {
 
 // How kernels and packers read an operand.
 struct OperandAccess {
-  DType type = DType::kF32;      // Type that they read: the operand's own, or what it is dequantized to.
-  Expand* dequantize = nullptr;  // Converts elements to `type`. Null if the operand has that type.
+  DType type = DType::kF32;          // Type that they read: the operand's own, or what it is dequantized to.
+  Dequantize* dequantize = nullptr;  // Converts elements to `type`. Null if the operand has that type.
   const Packers* pack = nullptr;
 };
 
@@ -33,7 +33,7 @@ struct KernelChoice {
   const KernelRow* epilogue = nullptr;  // Row of the epilogue: `row`, or that of f32 if s32 sums become floats.
   Activate* activate = nullptr;         // Null if there is no activation.
   OperandAccess lhs = {}, rhs = {};
-  int64_t panel = kPanel;  // Steps of k that are packed at once.
+  int64_t kc = kKc;  // Steps of k that are packed at once.
 };
 
 // Returns true if f32 operands are multiplied as parts of bf16.
@@ -55,7 +55,7 @@ struct TileContext {
   KernelChoice kernels = {};
   Blocking blocking = {};
   // Totals of earlier steps of k, f32, laid out like out. The sums continue from these totals. They have the bits of one
-  // sum over all steps if the earlier steps are a multiple of kPanel. Null: sums start at 0. Only for one segment without
+  // sum over all steps if the earlier steps are a multiple of kKc. Null: sums start at 0. Only for one segment without
   // scales.
   const float* earlier_totals = nullptr;
 };
@@ -63,13 +63,13 @@ struct TileContext {
 // The tiles of a call. A unit is the product of one group (and one replica, except for ragged K). Units stand in the
 // order in which their weights are stored.
 struct WorkList {
-  int64_t units = 0;
+  int64_t gemms = 0;
   const int64_t* tile_prefix = nullptr;  // [units + 1] tiles before each unit
   const int64_t* cost_prefix = nullptr;  // [units + 1] cost before each unit
   int64_t gemm_tiles = 0;
   int64_t fill_tiles = 0;  // Slices of out that no processed group writes. Their numbers follow those of gemm tiles.
   int64_t tiles() const { return gemm_tiles + fill_tiles; }
-  int64_t cost() const { return cost_prefix[units]; }
+  int64_t cost() const { return cost_prefix[gemms]; }
 };
 
 struct Schedule {

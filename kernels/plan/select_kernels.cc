@@ -32,14 +32,14 @@ absl::StatusOr<Isa> ChooseIsa(const Options& options, const Arithmetic& arithmet
                                                     "; usable: ", absl::StrJoin(usable, ", ")));
 }
 
-Expand* ExpandFor(Isa isa, const Operand& x) {
-  const Expanders& expanders = ExpandersFor(isa);
+Dequantize* DequantizerFor(Isa isa, const Operand& x) {
+  const Dequantizers& expanders = DequantizersFor(isa);
   const auto* format = std::find_if(std::begin(kQuantized), std::end(kQuantized),
                                     [&](const QuantizedFormat& row) { return row.dtype == x.dtype; });
   const auto index = format - std::begin(kQuantized);
-  return x.expanded == DType::kBF16  ? expanders.to_bf16[index]
-         : x.expanded == DType::kF32 ? expanders.to_f32[index]
-                                     : expanders.to_bytes[index];
+  return x.product_type == DType::kBF16  ? expanders.to_bf16[index]
+         : x.product_type == DType::kF32 ? expanders.to_f32[index]
+                                         : expanders.to_bytes[index];
 }
 
 // Returns how kernels and packers read an operand: in its stored type if they can and may, else dequantized.
@@ -51,10 +51,10 @@ OperandAccess AccessTo(const Operand& x, bool is_lhs, const KernelChoice& kernel
   const bool begins_within_bytes = is_lhs && x.is_trans && FormatOf(x.dtype).bits < 8;  // A register tile, anywhere.
   const bool ends_within_bytes = x.cols % 8 * FormatOf(x.dtype).bits % 8 != 0;          // Column blocks.
   const bool as_stored =
-      !begins_within_bytes && !ends_within_bytes && (!HasFactorsOfElements(x) || HasBlockScales(x, is_lhs));
+      !begins_within_bytes && !ends_within_bytes && (!ScalesElements(x) || HasBlockScales(x, is_lhs));
   OperandAccess access;
-  access.type = as_stored && packers_of(x.dtype).rows != nullptr ? x.dtype : x.expanded;
-  access.dequantize = access.type == x.dtype ? nullptr : ExpandFor(kernels.isa, x);
+  access.type = as_stored && packers_of(x.dtype).rows != nullptr ? x.dtype : x.product_type;
+  access.dequantize = access.type == x.dtype ? nullptr : DequantizerFor(kernels.isa, x);
   access.pack = &packers_of(access.type);
   return access;
 }
@@ -63,14 +63,14 @@ void ChooseAccess(const Checked& call, KernelChoice& kernels) {
   kernels.lhs = AccessTo(call.lhs, true, kernels);
   kernels.rhs = AccessTo(call.rhs, false, kernels);
   const bool dequantizes = kernels.lhs.dequantize != nullptr || kernels.rhs.dequantize != nullptr;
-  if (kernels.arithmetic->sum == DType::kS32 && !kernels.row->adds_totals && !dequantizes) kernels.panel = kBytePanel;
-  if (call.sum_steps != 0) kernels.panel = std::min(kernels.panel, call.sum_steps);
+  if (kernels.arithmetic->sum == DType::kS32 && !kernels.row->adds_totals && !dequantizes) kernels.kc = kByteKc;
+  if (call.sum_steps != 0) kernels.kc = std::min(kernels.kc, call.sum_steps);
   const auto split = static_cast<int>(call.products.precision);
   kernels.splitting = &kSplittings[split];
   if (call.products.precision == Precision::kDefault) return;
-  kernels.lhs.pack = &kernels.row->terms[split].lhs;
-  kernels.rhs.pack = &kernels.row->terms[split].rhs;
-  kernels.panel = kSplitPanel;
+  kernels.lhs.pack = &kernels.row->split[split].lhs;
+  kernels.rhs.pack = &kernels.row->split[split].rhs;
+  kernels.kc = kSplitKc;
 }
 
 }  // namespace

@@ -45,12 +45,12 @@ struct Candidates {
 Costs CostsOf(const TileContext& context, const Candidate& candidate, int64_t rows) {
   const KernelRow& kernels = *context.kernels.row;
   const Cpu& cpu = context.kernels.cpu;
-  const RowTiles tiles(rows, kernels);
+  const RegisterTiles tiles(rows, kernels);
   const double vectors = static_cast<double>(kernels.cols) / static_cast<double>(kernels.vector);
   const auto sums = static_cast<double>(kernels.cols * SizeOf(ArithmeticOf(kernels).sum));  // bytes
   const bool rereads = RowOf(candidate.plan.mode).rereads;
   const double reads = rereads ? static_cast<double>(tiles.count) : 1;
-  const bool widens = context.call.rhs.expanded != kernels.rhs.element || kernels.rhs.k_group > 1;
+  const bool widens = context.call.rhs.product_type != kernels.rhs.element || kernels.rhs.k_group > 1;
   // Narrower vectors have two fmas a cycle, too.
   const double bytes_per_cycle = std::min(cpu.fmas_per_cycle * 4, sums / vectors * 2);
   Costs costs;
@@ -60,7 +60,7 @@ Costs CostsOf(const TileContext& context, const Candidate& candidate, int64_t ro
   costs.widen =
       vectors * ((widens ? reads : 0) + (rereads ? 0 : 0.5)) * static_cast<double>(context.kernels.splitting->products);
   const int64_t steps = KernelSteps(context.kernels, candidate.blocks.k);
-  const bool from_l2 = rereads || PanelBytes(kernels.rhs, steps, kernels.cols) > cpu.l1_bytes;
+  const bool from_l2 = rereads || PackedBytes(kernels.rhs, steps, kernels.cols) > cpu.l1_bytes;
   costs.reread = from_l2 ? sums / cpu.l2_bytes_per_cycle * static_cast<double>(tiles.count - 1) : 0;
   costs.calls = cpu.cycles_per_call * static_cast<double>(tiles.count) / static_cast<double>(candidate.blocks.k);
   return costs;
@@ -82,10 +82,10 @@ Candidates CandidatesFor(const TileContext& context, const Window& window) {
     if (mode.streams || !mode.applies(context, window.rows)) continue;
     for (int shape = 0; shape < layout.shapes; ++shape) {
       Candidate& candidate = candidates.all[candidates.count++];
-      candidate.plan = {mode.mode, TilePlan::Order::kStrips, static_cast<uint8_t>(shape)};
+      candidate.plan = {mode.mode, TilePlan::Order::kPanels, static_cast<uint8_t>(shape)};
       candidate.blocks = layout.blocks(context, candidate.plan, window, /*k=*/0);
       candidate.costs = CostsOf(context, candidate, window.rows);
-      if (candidate.costs.fma >= context.kernels.cpu.fetch_strips_below * candidate.costs.memory) {
+      if (candidate.costs.fma >= context.kernels.cpu.prefetch_panels_below * candidate.costs.memory) {
         candidate.plan.prefetch = TilePlan::Order::kRows;
       }
     }

@@ -13,7 +13,7 @@ double ProductsPerFma(const KernelChoice& kernels) {
 
 double CostOfElement(const TileContext& context) {
   const KernelRow& kernels = *context.kernels.row;
-  const bool as_stored = IsSplit(context.kernels) || context.call.rhs.dtype != context.call.rhs.expanded;
+  const bool as_stored = IsSplit(context.kernels) || context.call.rhs.dtype != context.call.rhs.product_type;
   const DType element = as_stored ? context.call.rhs.dtype : kernels.rhs.element;
   const double bytes = static_cast<double>(StepOf(element, 8) * sizeof(float)) / 8 /
                        static_cast<double>(SizeOf(ArithmeticOf(kernels).sum));
@@ -21,13 +21,13 @@ double CostOfElement(const TileContext& context) {
          context.kernels.cpu.memory_bytes_per_cycle;
 }
 
-int64_t UnitCost(const Schedule& schedule, double cost_of_element, const Unit& unit, const Matrix& out) {
+int64_t GemmCost(const Schedule& schedule, double cost_of_element, const GroupGemm& gemm, const Matrix& out) {
   const Checked& call = schedule.tile.call;
   const bool k_is_ragged = call.lhs.is_trans ? call.lhs.first.sizes != nullptr : call.lhs.last.sizes != nullptr;
   double k = static_cast<double>(call.lhs.is_trans ? call.lhs.rows : call.lhs.cols);
   if (k_is_ragged) {
     k = 0;
-    Unit term = unit;
+    GroupGemm term = gemm;
     for (int64_t r = 0; r < (call.mode == RaggedMode::kRaggedK ? call.replicas : 1); ++r, ++term.replica) {
       k += static_cast<double>(LocateMatrix(call, call.lhs, term).cols);
     }
@@ -37,7 +37,7 @@ int64_t UnitCost(const Schedule& schedule, double cost_of_element, const Unit& u
   const double cost = std::max(m * n * k, cost_of_element * (m * n + m * k + n * k));
   // Shapes of buffers that exist stay far below; the sum over fewer than 2^20 units must not overflow for any.
   return 1 +
-         static_cast<int64_t>(std::min(cost, schedule.work.units < (1 << 20) ? 0x1p42 : 0x1p62 / schedule.work.units));
+         static_cast<int64_t>(std::min(cost, schedule.work.gemms < (1 << 20) ? 0x1p42 : 0x1p62 / schedule.work.gemms));
 }
 
 int64_t ColumnStep(const TileContext& context) {

@@ -16,7 +16,7 @@ double ProductsPerFma(const KernelChoice& kernels);
 // fewer by memory. Measured for f32 at 13 on Zen 3 and at 21 on Emerald Rapids.
 double CostOfElement(const TileContext& context);
 // Multiply-adds or their equivalent in memory traffic, at least 1; out is the unit's.
-int64_t UnitCost(const Schedule& schedule, double cost_of_element, const Unit& unit, const Matrix& out);
+int64_t GemmCost(const Schedule& schedule, double cost_of_element, const GroupGemm& gemm, const Matrix& out);
 
 // A tile's window of a unit's result.
 struct Window {

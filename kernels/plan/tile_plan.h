@@ -19,7 +19,7 @@ enum class RhsMode : uint8_t {
 struct TilePlan {
   // Order in which the lines of the next block are prefetched.
   enum class Order : uint8_t {
-    kStrips,  // Strip by strip: many rows at once, which gets the most out of memory.
+    kPanels,  // Panel by strip: many rows at once, which gets the most out of memory.
     kRows,    // Row by row: few pages at once, which delays the sums the least.
   };
   RhsMode mode;

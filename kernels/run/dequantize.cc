@@ -15,51 +15,55 @@ namespace {
 constexpr int64_t kMostLead = 4;
 
 // Factors along one line of a stored matrix, read once for all lines that share them.
-class LineFactors {
+class LineParams {
  public:
-  LineFactors(const TileContext& context, const PackSource& source, const Factor& factor)
-      : context_(context), source_(source), factor_(factor), is_used_(factor.is_given() && factor.of_elements) {}
+  LineParams(const TileContext& context, const PackSource& source, const QuantParams& factor)
+      : context_(context),
+        source_(source),
+        factor_(factor),
+        is_used_(factor.is_given() && factor.applies_to_elements) {}
 
-  const float* Read(const FactorPlace& at, int64_t n) {
+  const float* Read(const StoredPosition& at, int64_t n) {
     if (!is_used_) return nullptr;
-    const int64_t block = !factor_.of_blocks ? 0 : at.down ? at.col / factor_.col_block : at.row / factor_.row_block;
-    if (block != block_) ReadFactors(context_.call, factor_, source_.unit, at, n, values_);
+    const int64_t block = !factor_.per_block ? 0 : at.down ? at.col / factor_.col_block : at.row / factor_.row_block;
+    if (block != block_) ReadQuantParams(context_.call, factor_, source_.gemm, at, n, values_);
     block_ = block;
     return values_;
   }
   // Lines from there on that have the same.
-  int64_t Lines(const FactorPlace& at) const {
-    if (!is_used_ || !factor_.of_blocks) return kPanel;
+  int64_t Lines(const StoredPosition& at) const {
+    if (!is_used_ || !factor_.per_block) return kKc;
     return at.down ? factor_.col_block - at.col % factor_.col_block : factor_.row_block - at.row % factor_.row_block;
   }
 
  private:
   const TileContext& context_;
   const PackSource& source_;
-  const Factor& factor_;
+  const QuantParams& factor_;
   const bool is_used_;
   int64_t block_ = -1;  // that the values are of
-  float values_[kPanel + kMostLead];
+  float values_[kKc + kMostLead];
 };
 
 }  // namespace
 
-void PackExpanded(const TileContext& context, const PackSource& source, Pack* pack, bool transposed, PackArgs& args) {
+void PackDequantized(const TileContext& context, const PackSource& source, Pack* pack, bool transposed,
+                     PackArgs& args) {
   const Operand& operand = source.operand;
   const Matrix& matrix = source.matrix;
-  alignas(64) char lines[(kPanel + kMostLead) * (kMaxRows + kMostLead) * sizeof(float)];
+  alignas(64) char lines[(kKc + kMostLead) * (kMaxRows + kMostLead) * sizeof(float)];
   const int64_t count = transposed ? args.width : args.k, length = transposed ? args.k : args.width;
-  const int64_t size = SizeOf(operand.expanded), stride = (transposed ? kPanel : kMaxRows) + kMostLead;
+  const int64_t size = SizeOf(operand.product_type), stride = (transposed ? kKc : kMaxRows) + kMostLead;
   // A line lies along a stored row, but for matrices of one stored column.
   const bool along_cols = matrix.col_step == 1;
-  FactorPlace at = PlaceOf(operand, matrix, source.row, source.col);
+  StoredPosition at = PositionOf(operand, matrix, source.row, source.col);
   at.down = along_cols == operand.is_trans;
   int64_t first = matrix.IndexOf(source.row, source.col);
   const int64_t lead = FirstBitOf(operand.dtype, first) / FormatOf(operand.dtype).bits;
   first -= lead;
   at.col -= lead;
   const int64_t step = along_cols ? matrix.row_step : matrix.col_step;
-  LineFactors zeros(context, source, operand.zero), scales(context, source, operand.scale);
+  LineParams zeros(context, source, operand.zero), scales(context, source, operand.scale);
   const FloatMode mode;  // an arithmetic that flushes does so in its sums, not among these factors
   for (int64_t line = 0, alike; line < count; line += alike) {
     alike = std::min({count - line, zeros.Lines(at), scales.Lines(at)});
@@ -81,10 +85,10 @@ void PackExpanded(const TileContext& context, const PackSource& source, Pack* pa
 }
 
 void PackIndexed(const TileContext& context, const PackSource& source, Pack* pack, PackArgs& args) {
-  alignas(64) char lines[kPanel * kMaxRows * sizeof(float)];  // of f64 no kernel has more than half as many rows
+  alignas(64) char lines[kKc * kMaxRows * sizeof(float)];  // of f64 no kernel has more than half as many rows
   const Operand& lhs = source.operand;
-  const int64_t segment = source.unit.problem * context.call.replicas + source.unit.replica;
-  const int64_t group = segment * context.call.groups + context.call.first_group[segment] + source.unit.group;
+  const int64_t segment = source.gemm.problem * context.call.replicas + source.gemm.replica;
+  const int64_t group = segment * context.call.groups + context.call.first_group[segment] + source.gemm.group;
   const int64_t first = segment * context.call.out.rows + context.call.out.first.starts[group] + source.row;
   const Array index = {const_cast<char*>(lhs.row_index.data), lhs.row_index.dtype, {}};
   const int64_t bytes = args.k * SizeOf(lhs.dtype);

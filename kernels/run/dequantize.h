@@ -16,12 +16,12 @@ struct PackSource {
   const Operand& operand;
   const OperandAccess& access;
   const Matrix& matrix;
-  const Unit& unit;
+  const GroupGemm& gemm;
   int64_t row, col;
 };
 
-// Packs a quantized operand by way of a buffer. args lack src and src_stride; at most kPanel steps of kMaxRows.
-void PackExpanded(const TileContext& context, const PackSource& source, Pack* pack, bool transposed, PackArgs& args);
+// Packs a quantized operand by way of a buffer. args lack src and src_stride; at most kKc steps of kMaxRows.
+void PackDequantized(const TileContext& context, const PackSource& source, Pack* pack, bool transposed, PackArgs& args);
 // Packs rows of lhs that row_index finds by way of a buffer, too.
 void PackIndexed(const TileContext& context, const PackSource& source, Pack* pack, PackArgs& args);
 
@@ -29,7 +29,7 @@ inline void PackFrom(const TileContext& context, const PackSource& source, bool 
   const Packers& packers = *source.access.pack;
   const Matrix& matrix = source.matrix;
   Pack* const pack = transposed ? packers.transposed : packers.rows;
-  if (source.access.dequantize != nullptr) return PackExpanded(context, source, pack, transposed, args);
+  if (source.access.dequantize != nullptr) return PackDequantized(context, source, pack, transposed, args);
   if (source.operand.row_index.data != nullptr) return PackIndexed(context, source, packers.transposed, args);
   args.src = ElementAt(matrix, source.operand.dtype, source.row, source.col);
   args.src_stride = matrix.row_step == 1 ? matrix.col_step : matrix.row_step;

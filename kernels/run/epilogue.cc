@@ -18,94 +18,96 @@ bool IsZero(const char* value, DType dtype) {
 
 }  // namespace
 
-TileResult::TileResult(const TileContext& context, const TilePlace& place, const Scratch& scratch)
-    : context_(context), place_(place), scratch_(scratch), size_(SizeOf(context.kernels.arithmetic->sum)) {
-  terms_.out_stride = place.out.row_step;
-  terms_.alpha = ValuesOf(context.call.alpha, 1);
-  terms_.beta = ValuesOf(context.call.beta, 1);
-  if (terms_.beta == nullptr || !IsZero(static_cast<const char*>(terms_.beta), context.call.beta.dtype))
-    terms_.c = context.call.c;
+TileResult::TileResult(const TileContext& context, const TileTask& task, const Scratch& scratch)
+    : context_(context), task_(task), scratch_(scratch), size_(SizeOf(context.kernels.arithmetic->sum)) {
+  epilogue_.out_stride = task.out.row_step;
+  epilogue_.alpha = ValuesOf(context.call.alpha, 1);
+  epilogue_.beta = ValuesOf(context.call.beta, 1);
+  if (epilogue_.beta == nullptr || !IsZero(static_cast<const char*>(epilogue_.beta), context.call.beta.dtype))
+    epilogue_.c = context.call.c;
   if (const char* bias = ValuesOf(context.call.bias, context.call.out.cols); bias != nullptr) {
-    ReadRow(bias + place.window.col * SizeOf(context.call.bias.dtype), context.call.bias.dtype, place.window.cols,
+    ReadRow(bias + task.window.col * SizeOf(context.call.bias.dtype), context.call.bias.dtype, task.window.cols,
             scratch.bias);
-    terms_.bias = scratch.bias;
+    epilogue_.bias = scratch.bias;
   }
   plain_ = context.call.out.dtype == context.kernels.arithmetic->sum && !context.call.scales_sums &&
-           terms_.alpha == nullptr && terms_.c == nullptr && terms_.bias == nullptr && !context.call.activation;
+           epilogue_.alpha == nullptr && epilogue_.c == nullptr && epilogue_.bias == nullptr &&
+           !context.call.activation;
   nontemporal_ = plain_ && GoesPastCaches();
 }
 
 void TileResult::ReadRowScales(const Block& block) const {
-  ReadScales(context_.call.lhs, block.lhs, block, {place_.window.row, block.panel_k, true}, scratch_.row_scales,
-             place_.window.rows);
+  ReadScales(context_.call.lhs, block.lhs, block, {task_.window.row, block.kc_begin, true}, scratch_.row_scales,
+             task_.window.rows);
 }
 
-void TileResult::ReadColumnScales(const Block& block, const Strip& strip, int64_t col) const {
-  ReadScales(context_.call.rhs, block.rhs, block, {block.panel_k, place_.window.col + col, false},
-             scratch_.column_scales, strip.cols);
-  std::fill(scratch_.column_scales + strip.cols, scratch_.column_scales + strip.width, 0.0F);
+void TileResult::ReadColumnScales(const Block& block, const Panel& panel, int64_t col) const {
+  ReadScales(context_.call.rhs, block.rhs, block, {block.kc_begin, task_.window.col + col, false},
+             scratch_.column_scales, panel.cols);
+  std::fill(scratch_.column_scales + panel.cols, scratch_.column_scales + panel.width, 0.0F);
 }
 
-void TileResult::ReadScales(const Operand& x, const Matrix& matrix, const Block& block, const FactorPlace& at,
+void TileResult::ReadScales(const Operand& x, const Matrix& matrix, const Block& block, const StoredPosition& at,
                             float* scales, int64_t n) const {
-  if (!x.scale.is_given() || x.scale.of_elements) {
+  if (!x.scale.is_given() || x.scale.applies_to_elements) {
     std::fill_n(scales, n, 1.0F);
     return;
   }
-  FactorPlace stored = PlaceOf(x, matrix, at.row, at.col);
+  StoredPosition stored = PositionOf(x, matrix, at.row, at.col);
   stored.down = at.down != x.is_trans;
-  ReadFactors(context_.call, x.scale, block.term, stored, n, scales);
+  ReadQuantParams(context_.call, x.scale, block.gemm, stored, n, scales);
 }
 
-void TileResult::AddSums(const Block& block, int64_t row, int64_t mr, const Strip& strip,
+void TileResult::AddSums(const Block& block, int64_t row, int64_t mr, const Panel& panel,
                          const MicrokernelArgs& args) const {
   const FloatMode mode;
   const bool integers = context_.kernels.arithmetic->sum == DType::kS32;
   (integers ? context_.kernels.epilogue->add_scaled_integers : context_.kernels.epilogue->add_scaled)({
       .rows = mr,
-      .columns = strip.width,
+      .columns = panel.width,
       .sums = args.total,
       .totals = TotalOf(args),
-      .stride = strip.width,
+      .stride = panel.width,
       .row_scales = scratch_.row_scales + row,
       .column_scales = scratch_.column_scales,
-      .first = context_.call.sum_steps == 0 || block.panel_k < context_.call.sum_steps,
+      .first = context_.call.sum_steps == 0 || block.kc_begin < context_.call.sum_steps,
   });
 }
 
-void TileResult::Aim(int64_t row, int64_t mr, int64_t col, const Strip& strip, bool last, MicrokernelArgs& args) const {
-  const bool whole = strip.cols == strip.width && mr % context_.kernels.row->row_step == 0;
+void TileResult::BindOut(int64_t row, int64_t mr, int64_t col, const Panel& panel, bool last,
+                         MicrokernelArgs& args) const {
+  const bool whole = panel.cols == panel.width && mr % context_.kernels.row->row_step == 0;
   const bool to_out = last && plain_ && whole;
-  args.out = {to_out ? OutAt(row, col) : const_cast<void*>(args.total), to_out ? place_.out.row_step : strip.width,
+  args.out = {to_out ? OutAt(row, col) : const_cast<void*>(args.total), to_out ? task_.out.row_step : panel.width,
               to_out && nontemporal_};
 }
 
-void TileResult::LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Strip& strip,
+void TileResult::LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Panel& panel,
                                    const MicrokernelArgs& args) const {
   auto* to = static_cast<float*>(context_.kernels.row->adds_totals ? args.chain : const_cast<void*>(args.total));
   const float* from =
       context_.earlier_totals + (OutAt(row, col) - context_.call.out.data) / SizeOf(context_.call.out.dtype);
-  for (int64_t i = 0; i < mr; ++i, from += place_.out.row_step, to += strip.width) std::copy_n(from, strip.cols, to);
+  for (int64_t i = 0; i < mr; ++i, from += task_.out.row_step, to += panel.width) std::copy_n(from, panel.cols, to);
 }
 
-void TileResult::Store(int64_t row, int64_t mr, int64_t col, const Strip& strip, const MicrokernelArgs& args) const {
-  EpilogueArgs terms = terms_;
-  terms.rows = mr;
-  terms.columns = strip.cols;
-  terms.total = TotalOf(args);
-  terms.total_stride = strip.width;
-  Store(terms, row, col);
+void TileResult::Store(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const {
+  EpilogueArgs epilogue = epilogue_;
+  epilogue.rows = mr;
+  epilogue.columns = panel.cols;
+  epilogue.total = TotalOf(args);
+  epilogue.total_stride = panel.width;
+  Store(epilogue, row, col);
 }
 
 void TileResult::StoreEmpty() const {
-  EpilogueArgs terms = terms_;
-  terms.alpha = nullptr;
-  terms.rows = place_.window.rows;
-  terms.columns = place_.window.cols;
-  std::memset(scratch_.total, 0, static_cast<size_t>((terms.columns + context_.kernels.row->vector) * size_));
-  terms.total = scratch_.total;
-  terms.total_stride = 0;
-  Store(terms, 0, 0);
+  EpilogueArgs epilogue = epilogue_;
+  epilogue.alpha = nullptr;
+  epilogue.rows = task_.window.rows;
+  epilogue.columns = task_.window.cols;
+  std::memset(scratch_.total, 0, static_cast<size_t>((epilogue.columns + context_.kernels.row->vector) * size_));
+  epilogue.total = scratch_.total;
+  epilogue.total_stride = 0;
+  Store(epilogue, 0, 0);
 }
 
 void TileResult::Finish() const {
@@ -115,7 +117,7 @@ void TileResult::Finish() const {
 // Finds the row of the tile's unit.
 const char* TileResult::ValuesOf(const GroupValues& values, int64_t row_elements) const {
   if (values.data == nullptr) return nullptr;
-  const int64_t row = RowOf(context_.call, values.per, place_.unit);
+  const int64_t row = RowOf(context_.call, values.per, task_.gemm);
   return values.data + row * row_elements * SizeOf(values.dtype);
 }
 
@@ -126,26 +128,27 @@ char* TileResult::TotalOf(const MicrokernelArgs& args) const {
 }
 
 char* TileResult::OutAt(int64_t row, int64_t col) const {
-  const Matrix& out = place_.out;
-  return out.data + ((place_.window.row + row) * out.row_step + (place_.window.col + col) * out.col_step) *
+  const Matrix& out = task_.out;
+  return out.data + ((task_.window.row + row) * out.row_step + (task_.window.col + col) * out.col_step) *
                         SizeOf(context_.call.out.dtype);
 }
 
-void TileResult::FetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const {
-  const int64_t size = SizeOf(context_.call.out.dtype), stride = place_.out.row_step * size;
+void TileResult::PrefetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const {
+  const int64_t size = SizeOf(context_.call.out.dtype), stride = task_.out.row_step * size;
   const char* out = OutAt(row, col);
   for (int64_t i = 0; i < mr; ++i, out += stride) {
     for (int64_t byte = 0; byte < cols * size; byte += kLineBytes) __builtin_prefetch(out + byte, 1, 2);
   }
 }
 
-void TileResult::Store(EpilogueArgs& terms, int64_t row, int64_t col) const {
+void TileResult::Store(EpilogueArgs& epilogue, int64_t row, int64_t col) const {
   const FloatMode mode;  // an arithmetic that flushes does so in its sums alone
-  terms.out = OutAt(row, col);
-  if (terms.c != nullptr) terms.c = context_.call.c + (static_cast<const char*>(terms.out) - context_.call.out.data);
-  if (terms.bias != nullptr) terms.bias = static_cast<const char*>(terms.bias) + col * size_;
-  if (context_.call.activation) return StoreActivated(terms);
-  KernelsOf(*context_.kernels.epilogue, context_.call.out.dtype).epilogue(terms);
+  epilogue.out = OutAt(row, col);
+  if (epilogue.c != nullptr)
+    epilogue.c = context_.call.c + (static_cast<const char*>(epilogue.out) - context_.call.out.data);
+  if (epilogue.bias != nullptr) epilogue.bias = static_cast<const char*>(epilogue.bias) + col * size_;
+  if (context_.call.activation) return StoreActivated(epilogue);
+  KernelsOf(*context_.kernels.epilogue, context_.call.out.dtype).epilogue(epilogue);
 }
 
 // Widens a row to the type of sums.
@@ -162,17 +165,18 @@ void TileResult::ReadRow(const char* from, DType dtype, int64_t columns, void* t
 }
 
 // Row by row: what comes before the activation stays f32, and in L1.
-void TileResult::StoreActivated(const EpilogueArgs& terms) const {
+void TileResult::StoreActivated(const EpilogueArgs& epilogue) const {
   const DType out = context_.call.out.dtype;
-  const bool is_total = terms.alpha == nullptr && terms.c == nullptr && terms.bias == nullptr;
-  const int64_t row_bytes = terms.out_stride * SizeOf(out), at = static_cast<char*>(terms.out) - context_.call.out.data;
-  for (int64_t i = 0; i < terms.rows; ++i) {
-    EpilogueArgs row = terms;
+  const bool is_total = epilogue.alpha == nullptr && epilogue.c == nullptr && epilogue.bias == nullptr;
+  const int64_t row_bytes = epilogue.out_stride * SizeOf(out),
+                at = static_cast<char*>(epilogue.out) - context_.call.out.data;
+  for (int64_t i = 0; i < epilogue.rows; ++i) {
+    EpilogueArgs row = epilogue;
     row.rows = 1;
-    row.total = static_cast<const float*>(terms.total) + i * terms.total_stride;
+    row.total = static_cast<const float*>(epilogue.total) + i * epilogue.total_stride;
     row.out = scratch_.result;
-    if (terms.c != nullptr) {
-      ReadRow(static_cast<const char*>(terms.c) + i * row_bytes, out, terms.columns, scratch_.result);
+    if (epilogue.c != nullptr) {
+      ReadRow(static_cast<const char*>(epilogue.c) + i * row_bytes, out, epilogue.columns, scratch_.result);
       row.c = scratch_.result;
     }
     if (!is_total) KernelsOf(*context_.kernels.epilogue, DType::kF32).epilogue(row);
@@ -183,14 +187,14 @@ void TileResult::StoreActivated(const EpilogueArgs& terms) const {
       const char* from =
           context_.call.gate.data + (at + i * row_bytes) / SizeOf(out) * SizeOf(context_.call.gate.dtype);
       const bool is_f32 = context_.call.gate.dtype == DType::kF32;
-      if (!is_f32) ReadRow(from, context_.call.gate.dtype, terms.columns, scratch_.gate);
+      if (!is_f32) ReadRow(from, context_.call.gate.dtype, epilogue.columns, scratch_.gate);
       gate = is_f32 ? reinterpret_cast<const float*>(from) : scratch_.gate;
     }
-    context_.kernels.activate({.count = terms.columns,
+    context_.kernels.activate({.count = epilogue.columns,
                                .gate = gate,
                                .up = gated ? result : nullptr,
                                .interleaved = false,
-                               .out = static_cast<char*>(terms.out) + i * row_bytes});
+                               .out = static_cast<char*>(epilogue.out) + i * row_bytes});
   }
 }
 
@@ -199,7 +203,7 @@ void TileResult::StoreActivated(const EpilogueArgs& terms) const {
 // 64 (Emerald Rapids, two cores).
 bool TileResult::GoesPastCaches() const {
   return context_.kernels.cpu.streaming_stores_pay && context_.call.mode == RaggedMode::kRaggedK &&
-         reinterpret_cast<uintptr_t>(OutAt(0, 0)) % kLineBytes == 0 && place_.out.row_step * size_ % kLineBytes == 0;
+         reinterpret_cast<uintptr_t>(OutAt(0, 0)) % kLineBytes == 0 && task_.out.row_step * size_ % kLineBytes == 0;
 }
 
 }  // namespace raggemm

@@ -15,25 +15,25 @@ namespace raggemm {
 
 class TileResult {
  public:
-  TileResult(const TileContext& context, const TilePlace& place, const Scratch& scratch);
+  TileResult(const TileContext& context, const TileTask& task, const Scratch& scratch);
 
   // Where a block ends sums that have scales: those of its rows, then of the columns of each strip; and the sums of a
   // register tile times them.
   bool ScalesSumsOf(const Block& block) const { return context_.call.scales_sums && block.ends_sum; }
   void ReadRowScales(const Block& block) const;
-  void ReadColumnScales(const Block& block, const Strip& strip, int64_t col) const;
-  void AddSums(const Block& block, int64_t row, int64_t mr, const Strip& strip, const MicrokernelArgs& args) const;
+  void ReadColumnScales(const Block& block, const Panel& panel, int64_t col) const;
+  void AddSums(const Block& block, int64_t row, int64_t mr, const Panel& panel, const MicrokernelArgs& args) const;
 
   // A kernel's last chain goes straight to out where its totals are out's elements, else to scratch.
-  void Aim(int64_t row, int64_t mr, int64_t col, const Strip& strip, bool last, MicrokernelArgs& args) const;
+  void BindOut(int64_t row, int64_t mr, int64_t col, const Panel& panel, bool last, MicrokernelArgs& args) const;
   // Copies TileContext::earlier_totals of a register tile to where its kernel reads the sums so far.
-  void LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Strip& strip, const MicrokernelArgs& args) const;
+  void LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
 
   // The lines that will be written, while the kernel computes.
-  void FetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const;
+  void PrefetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const;
 
   // After the last chain, of kernels whose result is the total: what is not in out yet, while it is in L1.
-  void Store(int64_t row, int64_t mr, int64_t col, const Strip& strip, const MicrokernelArgs& args) const;
+  void Store(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
 
   // An empty contraction gives zero whatever alpha is, as in BLAS.
   void StoreEmpty() const;
@@ -45,18 +45,18 @@ class TileResult {
   const char* ValuesOf(const GroupValues& values, int64_t row_elements) const;
   char* OutAt(int64_t row, int64_t col) const;
   char* TotalOf(const MicrokernelArgs& args) const;
-  void ReadScales(const Operand& x, const Matrix& matrix, const Block& block, const FactorPlace& at, float* scales,
+  void ReadScales(const Operand& x, const Matrix& matrix, const Block& block, const StoredPosition& at, float* scales,
                   int64_t n) const;
-  void Store(EpilogueArgs& terms, int64_t row, int64_t col) const;
+  void Store(EpilogueArgs& epilogue, int64_t row, int64_t col) const;
   void ReadRow(const char* from, DType dtype, int64_t columns, void* to) const;
-  void StoreActivated(const EpilogueArgs& terms) const;
+  void StoreActivated(const EpilogueArgs& epilogue) const;
   bool GoesPastCaches() const;
 
   const TileContext& context_;
-  const TilePlace& place_;
+  const TileTask& task_;
   const Scratch& scratch_;
   const int64_t size_;  // bytes of an element of the sum
-  EpilogueArgs terms_{};
+  EpilogueArgs epilogue_{};
   bool plain_, nontemporal_;
 };
 

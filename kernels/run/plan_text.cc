@@ -18,14 +18,14 @@ namespace {
 // each other.
 int64_t LargestTileShare(const Schedule& schedule) {
   double largest = 0;
-  for (int64_t u = 0; u < schedule.work.units; ++u) {
+  for (int64_t u = 0; u < schedule.work.gemms; ++u) {
     const int64_t tiles = schedule.work.tile_prefix[u + 1] - schedule.work.tile_prefix[u];
     if (tiles == 0) continue;
     const auto cost = static_cast<double>(schedule.work.cost_prefix[u + 1] - schedule.work.cost_prefix[u]);
     largest = std::max(largest, cost / static_cast<double>(tiles));
   }
   const double share =
-      static_cast<double>(schedule.work.cost_prefix[schedule.work.units]) / static_cast<double>(schedule.threads.count);
+      static_cast<double>(schedule.work.cost_prefix[schedule.work.gemms]) / static_cast<double>(schedule.threads.count);
   return share == 0 ? 0 : static_cast<int64_t>(100 * largest / share);
 }
 
@@ -33,16 +33,16 @@ int64_t LargestTileShare(const Schedule& schedule) {
 void AppendTilePlans(const Schedule& schedule, std::string& text) {
   int64_t fewest = 0, most = 0;
   for (int64_t tile = 0; tile < schedule.work.gemm_tiles; ++tile) {
-    const int64_t rows = TilePlace(schedule, tile).window.rows;
-    if (rows < TilePlace(schedule, fewest).window.rows) fewest = tile;
-    if (rows > TilePlace(schedule, most).window.rows) most = tile;
+    const int64_t rows = TileTask(schedule, tile).window.rows;
+    if (rows < TileTask(schedule, fewest).window.rows) fewest = tile;
+    if (rows > TileTask(schedule, most).window.rows) most = tile;
   }
   for (int64_t tile : {fewest, most}) {
-    const TilePlace place(schedule, tile);
-    const int64_t k = LocateMatrix(schedule.tile.call, schedule.tile.call.lhs, place.unit).cols;
-    absl::StrAppend(&text, "tile of ", place.window.rows, "x", place.window.cols, ", cycles for a step of a strip:\n",
-                    CostText(schedule.tile, place.window, k));
-    if (TilePlace(schedule, most).window.rows == TilePlace(schedule, fewest).window.rows) break;
+    const TileTask task(schedule, tile);
+    const int64_t k = LocateMatrix(schedule.tile.call, schedule.tile.call.lhs, task.gemm).cols;
+    absl::StrAppend(&text, "tile of ", task.window.rows, "x", task.window.cols, ", cycles for a step of a panel:\n",
+                    CostText(schedule.tile, task.window, k));
+    if (TileTask(schedule, most).window.rows == TileTask(schedule, fewest).window.rows) break;
   }
 }
 
@@ -50,12 +50,12 @@ void AppendTilePlans(const Schedule& schedule, std::string& text) {
 
 std::string ToString(const Schedule& schedule) {
   const auto operand = [&](absl::string_view name, const Operand& x) {
-    const std::string as = x.dtype != x.expanded ? absl::StrCat(" as ", NameOf(x.expanded)) : "";
+    const std::string as = x.dtype != x.product_type ? absl::StrCat(" as ", NameOf(x.product_type)) : "";
     const std::string steps =
         schedule.tile.call.sum_steps != 0 ? absl::StrCat(" of ", schedule.tile.call.sum_steps, " steps") : "";
-    const std::string scales = !x.scale.is_given()   ? ""
-                               : x.scale.of_elements ? ", scales of elements"
-                                                     : absl::StrCat(", scales of sums", steps);
+    const std::string scales = !x.scale.is_given()           ? ""
+                               : x.scale.applies_to_elements ? ", scales of elements"
+                                                             : absl::StrCat(", scales of sums", steps);
     const std::string blocks = x.block_cols != 0 ? absl::StrCat(" in blocks of ", x.block_cols, " columns") : "";
     return absl::StrCat(name, ": ", NameOf(x.dtype), as, " ", x.rows, "x", x.cols, x.is_trans ? " transposed" : "",
                         x.packed ? " packed" : "", blocks, x.row_index.data != nullptr ? " indexed" : "", scales);
@@ -83,7 +83,7 @@ std::string ToString(const Schedule& schedule) {
           : "",
       "\nblocking: ", schedule.tile.blocking.m, "x", schedule.tile.blocking.n,
       "\nexecutor: ", NameOf(schedule.threads.executor), "\nthreads: ", schedule.threads.count,
-      "\nunits: ", schedule.work.units, "\ntiles: ", schedule.work.gemm_tiles, " gemm, ", schedule.work.fill_tiles,
+      "\nunits: ", schedule.work.gemms, "\ntiles: ", schedule.work.gemm_tiles, " gemm, ", schedule.work.fill_tiles,
       " fill\nranges:");
   for (int64_t t = 0; t < schedule.threads.count; ++t) {
     absl::StrAppend(&text, " [", FirstTile(schedule, t), ",", FirstTile(schedule, t + 1), ")");

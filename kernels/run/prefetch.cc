@@ -5,7 +5,7 @@
 
 namespace raggemm {
 
-void Fetch::AimAtRhs(const PrefetchTarget& target) {
+void Prefetcher::SetRhsTarget(const PrefetchTarget& target) {
   rhs_ = target;
   at_ = {};
   at_.near = target.near;
@@ -13,32 +13,32 @@ void Fetch::AimAtRhs(const PrefetchTarget& target) {
   column_parts_ = 1;
 }
 
-void Fetch::StartColumn() {
-  const int64_t run = std::min(rhs_.run_lines, rhs_.lines), strips = std::min(rhs_.strips_per_run, rhs_.strips);
+void Prefetcher::StartColumn() {
+  const int64_t run = std::min(rhs_.run_lines, rhs_.lines), panels = std::min(rhs_.panels_per_run, rhs_.panels);
   const int64_t lines = rhs_.rows * run;
   at_ = {rhs_.first, 0, run, run, rhs_.stride - (run - 1) * kLineBytes, at_.near};
-  column_parts_ = parts_left_ = (rhs_.packer_parts + place_.rows.count) * std::max<int64_t>(strips, 1);
+  column_parts_ = parts_left_ = (rhs_.packer_parts + task_.rows.count) * std::max<int64_t>(panels, 1);
   lines_per_part_ = lines / column_parts_;
   lines_over_ = lines % column_parts_;
   due_ = 0;
   rhs_.first += run * kLineBytes;
   rhs_.lines -= run;
-  rhs_.strips -= strips;
+  rhs_.panels -= panels;
 }
 
-void Fetch::AimAtLhs(const Block& block) {
+void Prefetcher::SetLhsTarget(const Block& block) {
   lhs_ = {};
   if (context_.call.lhs.row_index.data != nullptr) return;  // rows that lie anywhere
   Matrix lhs = block.lhs;
-  Window window = place_.window;
-  int64_t k = block.k + context_.kernels.panel, steps = context_.kernels.panel;
-  if (place_.blocks.k_inner || k >= lhs.cols) {
+  Window window = task_.window;
+  int64_t k = block.k + context_.kernels.kc, steps = context_.kernels.kc;
+  if (task_.blocks.k_inner || k >= lhs.cols) {
     const NextTile::Found* tile = next_tile_.Get();
     if (tile == nullptr) return;
     lhs = tile->first.lhs;
-    window = tile->place.window;
+    window = tile->task.window;
     k = 0;
-    if (tile->place.blocks.k_inner) steps = lhs.cols;
+    if (tile->task.blocks.k_inner) steps = lhs.cols;
   }
   steps = std::min(steps, lhs.cols - k);
   const DType dtype = context_.call.lhs.dtype;
@@ -48,9 +48,9 @@ void Fetch::AimAtLhs(const Block& block) {
   lhs_.row_left = lhs_.lines_per_row;
   lhs_.row_skip = StepOf(dtype, along_k ? lhs.row_step : lhs.col_step) - lhs_.lines_per_row * kLineBytes;
   lhs_.lines_left = (along_k ? window.rows : steps) * lhs_.lines_per_row;
-  const int64_t strips = place_.window.cols / NextStrip(context_, place_, block.cols).width;
-  const int64_t blocks = std::max<int64_t>(std::min(context_.kernels.panel, block.rhs.rows - block.k) / block.steps, 1);
-  lhs_.per_kernel = CeilDiv(lhs_.lines_left, std::max<int64_t>(strips, 1) * blocks * place_.rows.count);
+  const int64_t panels = task_.window.cols / NextPanel(context_, task_, block.cols).width;
+  const int64_t blocks = std::max<int64_t>(std::min(context_.kernels.kc, block.rhs.rows - block.k) / block.steps, 1);
+  lhs_.per_kernel = CeilDiv(lhs_.lines_left, std::max<int64_t>(panels, 1) * blocks * task_.rows.count);
 }
 
 }  // namespace raggemm

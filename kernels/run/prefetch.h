@@ -13,27 +13,27 @@
 
 namespace raggemm {
 
-class Fetch {
+class Prefetcher {
  public:
-  Fetch(const Schedule& schedule, const TilePlace& place, int64_t tile)
-      : context_(schedule.tile), place_(place), next_tile_(schedule, tile) {}
+  Prefetcher(const Schedule& schedule, const TileTask& task, int64_t tile)
+      : context_(schedule.tile), task_(task), next_tile_(schedule, tile) {}
 
   // next: the block after `block` in this tile, null behind the last.
   void StartBlock(const Block& block, const Block* next) {
-    if (block.begins_panel()) AimAtLhs(block);
-    AimAtRhs(LayoutOf(context_).prefetch(context_, place_, block, next, next_tile_));
+    if (block.begins_kc_block()) SetLhsTarget(block);
+    SetRhsTarget(LayoutOf(context_).prefetch(context_, task_, block, next, next_tile_));
   }
 
   // A strip's packing, or one of its kernels: what it shall fetch of rhs.
   enum class Work : uint8_t { kPack, kKernel };
   Prefetch* For(Work work) {
     if (work == Work::kPack) return NextOfRhs(rhs_.packer_parts);
-    FetchLhs();
+    PrefetchLhs();
     return NextOfRhs(1);
   }
 
  private:
-  friend struct FetchPeer;  // of tests, which see there what is fetched of lhs
+  friend struct PrefetcherPeer;  // of tests, which see there what is fetched of lhs
 
   // Lines of rhs, in equal parts with each strip and row tile. No division: finding each part from its number instead,
   // 165 and not 200 GFLOP/s for gradients of 16 rows at 2880x2880 f32 (two cores of Emerald Rapids).
@@ -44,12 +44,12 @@ class Fetch {
     for (due_ += parts * lines_over_; due_ >= column_parts_; due_ -= column_parts_) ++at_.count;
     return &at_;
   }
-  void AimAtRhs(const PrefetchTarget& target);
+  void SetRhsTarget(const PrefetchTarget& target);
   void StartColumn();
 
   // Fetches a few lines of lhs before each kernel: what is packed for the next panel, or for the next tile's first.
   // Without it, and without fetching the lines of out, 268 instead of 292 GFLOP/s at 512 rows of 2048x768 f32.
-  void FetchLhs() {
+  void PrefetchLhs() {
     for (int64_t i = std::min(lhs_.per_kernel, lhs_.lines_left); i > 0; --i) {
       __builtin_prefetch(lhs_.line, 0, 2);
       lhs_.line += kLineBytes;
@@ -59,10 +59,10 @@ class Fetch {
     }
     lhs_.lines_left -= lhs_.per_kernel;
   }
-  void AimAtLhs(const Block& block);
+  void SetLhsTarget(const Block& block);
 
   const TileContext& context_;
-  const TilePlace& place_;
+  const TileTask& task_;
   NextTile next_tile_;
 
   PrefetchTarget rhs_;  // `first`, lines and strips: those that are left

@@ -25,52 +25,52 @@ namespace {
 
 // Bytes of so many steps of k for one row of a panel.
 int64_t StepBytes(const TileContext& context, int64_t k) {
-  return PanelBytes(context.kernels.row->lhs, KernelSteps(context.kernels, k), 1);
+  return PackedBytes(context.kernels.row->lhs, KernelSteps(context.kernels, k), 1);
 }
 
 // The packed rows of lhs for the panel that a block belongs to: scratch holds one, or all of them.
-char* PanelsOf(const TileContext& context, const TilePlace& place, const Block& block, const Scratch& scratch) {
-  const int64_t panels_before = place.blocks.k_inner ? block.panel_k / context.kernels.panel : 0;
-  return scratch.panels + panels_before * StepBytes(context, context.kernels.panel) * place.rows.AllHeights();
+char* PackedLhsOf(const TileContext& context, const TileTask& task, const Block& block, const Scratch& scratch) {
+  const int64_t panels_before = task.blocks.k_inner ? block.kc_begin / context.kernels.kc : 0;
+  return scratch.packed_lhs + panels_before * StepBytes(context, context.kernels.kc) * task.rows.AllHeights();
 }
 
-void PackLhs(const TileContext& context, const TilePlace& place, const Block& block, char* panels) {
+void PackLhs(const TileContext& context, const TileTask& task, const Block& block, char* packed_lhs) {
   const bool along_k = block.lhs.col_step == 1;
-  const int64_t row_bytes = StepBytes(context, context.kernels.panel);
+  const int64_t row_bytes = StepBytes(context, context.kernels.kc);
   Prefetch nothing{};
-  for (int64_t i = 0; i < place.rows.count; ++i) {
-    const int64_t row = place.rows.Begin(i);
-    PackFrom(context, {context.call.lhs, context.kernels.lhs, block.lhs, block.term, place.window.row + row, block.k},
+  for (int64_t i = 0; i < task.rows.count; ++i) {
+    const int64_t row = task.rows.Begin(i);
+    PackFrom(context, {context.call.lhs, context.kernels.lhs, block.lhs, block.gemm, task.window.row + row, block.k},
              along_k,
              {
                  .src = nullptr,
                  .src_stride = 0,
-                 .k = block.panel_steps,
-                 .k_padded = RoundUp(block.panel_steps, context.kernels.row->k_step),
-                 .width = place.rows.Rows(i),
-                 .dst = panels + row * row_bytes,
-                 .dst_stride = place.rows.Height(i),
+                 .k = block.kc_steps,
+                 .k_padded = RoundUp(block.kc_steps, context.kernels.row->k_step),
+                 .width = task.rows.Rows(i),
+                 .dst = packed_lhs + row * row_bytes,
+                 .dst_stride = task.rows.Height(i),
                  .prefetch = &nothing,
                  .is_lhs = true,
-                 .same_format = context.call.lhs.expanded == context.call.rhs.expanded,
+                 .same_format = context.call.lhs.product_type == context.call.rhs.product_type,
              });
   }
 }
 
-// Strips of rhs in the kernels' layout: packed when they are due or, where kernels can, beside the sums of the strip
+// RhsPanels of rhs in the kernels' layout: packed when they are due or, where kernels can, beside the sums of the strip
 // before, into the other of two buffers.
-class Strips {
+class RhsPanels {
  public:
-  Strips(const TileContext& context, const TilePlace& place, const Scratch& scratch)
-      : context_(context), place_(place), scratch_(scratch) {}
+  RhsPanels(const TileContext& context, const TileTask& task, const Scratch& scratch)
+      : context_(context), task_(task), scratch_(scratch) {}
 
-  char* buffer() const { return scratch_.strips[turn_]; }
+  char* buffer() const { return scratch_.panels[turn_]; }
 
   // The strip of a block that starts at `col`; prefetch is of the work on it.
   void MakeReady(const Block& block, int64_t col, Prefetch* prefetch) {
     if (!ready_) {
       PackFrom(context_,
-               {context_.call.rhs, context_.kernels.rhs, block.rhs, block.term, block.k, place_.window.col + col},
+               {context_.call.rhs, context_.kernels.rhs, block.rhs, block.gemm, block.k, task_.window.col + col},
                block.rhs.col_step != 1, ArgsFor(block, col, buffer(), prefetch));
     }
     ready_ = false;
@@ -80,22 +80,22 @@ class Strips {
   void StartAhead(const Block* block, int64_t col) {
     const int64_t slice = context_.kernels.row->ahead_slice;
     if (slice == 0 || block == nullptr || context_.kernels.rhs.dequantize != nullptr) return;
-    PackArgs args = ArgsFor(*block, col, scratch_.strips[1 - turn_], &nothing_);
-    args.src = ElementAt(block->rhs, context_.call.rhs.dtype, block->k, place_.window.col + col);
-    args.scales = BlockScalesOf(context_.call.rhs, false, block->rhs, block->k, place_.window.col + col);
+    PackArgs args = ArgsFor(*block, col, scratch_.panels[1 - turn_], &nothing_);
+    args.src = ElementAt(block->rhs, context_.call.rhs.dtype, block->k, task_.window.col + col);
+    args.scales = BlockScalesOf(context_.call.rhs, false, block->rhs, block->k, task_.window.col + col);
     args.src_stride = block->rhs.col_step == 1 ? block->rhs.row_step : block->rhs.col_step;
     ahead_.pack = block->rhs.col_step == 1 ? context_.kernels.rhs.pack->rows : context_.kernels.rhs.pack->transposed;
     ahead_.left = args;
     ahead_.slice = slice;
     const bool along_n = block->rhs.col_step == 1;
     ahead_.src_step = StepOf(context_.call.rhs.dtype, slice * (along_n ? args.src_stride : 1));
-    ahead_.dst_step = PanelBytes(context_.kernels.row->rhs, KernelSteps(context_.kernels, slice), args.dst_stride);
+    ahead_.dst_step = PackedBytes(context_.kernels.row->rhs, KernelSteps(context_.kernels, slice), args.dst_stride);
     slices_ = CeilDiv(args.k_padded, slice);
   }
   // The share of row tile i.
   PackAhead* Ahead(int64_t i) {
     if (slices_ == 0) return nullptr;
-    ahead_.count = slices_ * (i + 1) / place_.rows.count - slices_ * i / place_.rows.count;
+    ahead_.count = slices_ * (i + 1) / task_.rows.count - slices_ * i / task_.rows.count;
     return &ahead_;
   }
   void EndAhead() {
@@ -107,21 +107,21 @@ class Strips {
 
  private:
   PackArgs ArgsFor(const Block& block, int64_t col, char* to, Prefetch* prefetch) const {
-    const Strip strip = NextStrip(context_, place_, block.col + block.cols - col);
+    const Panel panel = NextPanel(context_, task_, block.col + block.cols - col);
     return {
         .src = nullptr,
         .src_stride = 0,
         .k = block.steps,
         .k_padded = RoundUp(block.steps, context_.kernels.row->k_step),
-        .width = strip.cols,
+        .width = panel.cols,
         .dst = to,
-        .dst_stride = strip.width,
+        .dst_stride = panel.width,
         .prefetch = prefetch,
     };
   }
 
   const TileContext& context_;
-  const TilePlace& place_;
+  const TileTask& task_;
   const Scratch& scratch_;
   Prefetch nothing_{};
   PackAhead ahead_{};
@@ -134,49 +134,49 @@ class Strips {
 // share a kernel and most arguments. With all set for each register tile anew, GFLOP/s, two cores of Zen 3: 64 instead
 // of 69 at gradients of 16 rows of 2048x768 f32, 117 and 122 forward at 64 rows. Kernels that loop over eight register
 // tiles in one call win 4 % at the first of them, and lose 3 forward at 512 rows.
-class Aim {
+class ArgumentBinder {
  public:
-  Aim(const TileContext& context, const TilePlace& place, const Scratch& scratch, MicrokernelArgs& args)
+  ArgumentBinder(const TileContext& context, const TileTask& task, const Scratch& scratch, MicrokernelArgs& args)
       : context_(context),
-        place_(place),
+        task_(task),
         scratch_(scratch),
         args_(args),
         sum_size_(SizeOf(context.kernels.arithmetic->sum)),
-        row_bytes_(StepBytes(context, context.kernels.panel)) {
-    args_.strip = scratch.strips[0];
+        row_bytes_(StepBytes(context, context.kernels.kc)) {
+    args_.panel = scratch.panels[0];
   }
 
-  void AtBlock(const Block& block, const char* panels) {
-    panels_ = panels;
-    steps_before_ = StepBytes(context_, block.k - block.panel_k);
-    args_.same_format = context_.call.lhs.expanded == context_.call.rhs.expanded;
+  void BindBlock(const Block& block, const char* packed_lhs) {
+    packed_lhs_ = packed_lhs;
+    steps_before_ = StepBytes(context_, block.k - block.kc_begin);
+    args_.same_format = context_.call.lhs.product_type == context_.call.rhs.product_type;
     args_.k = KernelSteps(context_.kernels, block.steps);
     args_.begin = block.begin;
     args_.end = block.end;
   }
 
   // Aims at register tile i of a strip, and finds its kernel.
-  Microkernel* At(const Block& block, const Strip& strip, int64_t col, int64_t i, const char* packed,
-                  const TileResult& result) {
-    const RowTiles& rows = place_.rows;
+  Microkernel* BindTile(const Block& block, const Panel& panel, int64_t col, int64_t i, const char* packed,
+                        const TileResult& result) {
+    const RegisterTiles& rows = task_.rows;
     const int64_t row = rows.Begin(i), mr = rows.Rows(i);
-    const int64_t offset = (col * rows.AllHeights() + row * strip.width) * sum_size_;
-    args_.a = panels_ + row * row_bytes_ + rows.Height(i) * steps_before_;
-    args_.columns = strip.width;
+    const int64_t offset = (col * rows.AllHeights() + row * panel.width) * sum_size_;
+    args_.a = packed_lhs_ + row * row_bytes_ + rows.Height(i) * steps_before_;
+    args_.columns = panel.width;
     args_.chain = scratch_.chain + offset;
     args_.total = scratch_.total + offset;
-    result.Aim(row, mr, col, strip, block.last, args_);
+    result.BindOut(row, mr, col, panel, block.last, args_);
     lhs_bytes_ = rows.Height(i) * row_bytes_;
-    sum_bytes_ = mr * strip.width * sum_size_;
+    sum_bytes_ = mr * panel.width * sum_size_;
     result_bytes_ = mr * args_.out.stride * sum_size_;
-    if (strip.mode->reads_rhs && (i == 0 || !strip.mode->stores)) {
-      args_.b.data = ElementAt(block.rhs, context_.kernels.rhs.type, block.k, place_.window.col + col);
+    if (panel.mode->reads_rhs && (i == 0 || !panel.mode->stores)) {
+      args_.b.data = ElementAt(block.rhs, context_.kernels.rhs.type, block.k, task_.window.col + col);
       args_.b.stride = context_.call.rhs.is_trans ? block.rhs.col_step : block.rhs.row_step;
-      args_.b.scales = BlockScalesOf(context_.call.rhs, false, block.rhs, block.k, place_.window.col + col);
-      return strip.mode->kernel(context_, mr, strip.width).run;
+      args_.b.scales = BlockScalesOf(context_.call.rhs, false, block.rhs, block.k, task_.window.col + col);
+      return panel.mode->kernel(context_, mr, panel.width).run;
     }
-    args_.b = {packed, strip.width};
-    return RowOf(RhsMode::kPacked).kernel(context_, mr, strip.width).run;
+    args_.b = {packed, panel.width};
+    return RowOf(RhsMode::kPacked).kernel(context_, mr, panel.width).run;
   }
 
   // Goes on to the register tile below, of the same height.
@@ -189,11 +189,11 @@ class Aim {
 
  private:
   const TileContext& context_;
-  const TilePlace& place_;
+  const TileTask& task_;
   const Scratch& scratch_;
   MicrokernelArgs& args_;
   const int64_t sum_size_, row_bytes_;  // of a sum, and of a row of a panel
-  const char* panels_ = nullptr;
+  const char* packed_lhs_ = nullptr;
   int64_t steps_before_ = 0;                                  // bytes of a row of its panel before the block
   int64_t lhs_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;  // from a register tile to the one below
 };
@@ -203,52 +203,52 @@ class Aim {
 void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, int64_t worker) {
   const TileContext& context = schedule.tile;
   if (tile >= schedule.work.gemm_tiles) return FillTile(context.call, tile - schedule.work.gemm_tiles);
-  const TilePlace place(schedule, tile);
+  const TileTask task(schedule, tile);
   const Scratch scratch(context, lease.at(worker));
-  const TileResult result(context, place, scratch);
+  const TileResult result(context, task, scratch);
   const FloatMode mode(context.kernels.arithmetic->flushes);
-  const KernelUnit unit(*context.kernels.row);
+  const MatrixUnitScope gemm(*context.kernels.row);
   MicrokernelArgs args{};
 
-  Aim aim(context, place, scratch, args);
-  Fetch fetch(schedule, place, tile);
-  Strips strips(context, place, scratch);
+  ArgumentBinder binder(context, task, scratch, args);
+  Prefetcher prefetcher(schedule, task, tile);
+  RhsPanels panels(context, task, scratch);
   const bool continues = context.earlier_totals != nullptr;
   Block block;
-  if (!FirstBlock(context, place, block)) return result.StoreEmpty();
+  if (!FirstBlock(context, task, block)) return result.StoreEmpty();
   for (bool more = true; more;) {
-    char* panels = PanelsOf(context, place, block, scratch);
-    if (block.begins_panel()) PackLhs(context, place, block, panels);
+    char* packed_lhs = PackedLhsOf(context, task, block, scratch);
+    if (block.begins_kc_block()) PackLhs(context, task, block, packed_lhs);
     Block next = block;
-    more = NextBlock(context, place, next);
-    fetch.StartBlock(block, more ? &next : nullptr);
-    aim.AtBlock(block, panels);
+    more = NextBlock(context, task, next);
+    prefetcher.StartBlock(block, more ? &next : nullptr);
+    binder.BindBlock(block, packed_lhs);
     const bool scales_sums = result.ScalesSumsOf(block);
     if (scales_sums) result.ReadRowScales(block);
-    Strip strip;
-    for (int64_t col = block.col; col < block.col + block.cols; col += strip.cols) {
-      strip = NextStrip(context, place, block.col + block.cols - col);
-      if (scales_sums) result.ReadColumnScales(block, strip, col);
-      if (!strip.mode->reads_rhs) {
-        strips.MakeReady(block, col, fetch.For(Fetch::Work::kPack));
-        const bool ends = col + strip.cols == block.col + block.cols;
-        strips.StartAhead(!ends ? &block : more ? &next : nullptr, !ends ? col + strip.cols : next.col);
+    Panel panel;
+    for (int64_t col = block.col; col < block.col + block.cols; col += panel.cols) {
+      panel = NextPanel(context, task, block.col + block.cols - col);
+      if (scales_sums) result.ReadColumnScales(block, panel, col);
+      if (!panel.mode->reads_rhs) {
+        panels.MakeReady(block, col, prefetcher.For(Prefetcher::Work::kPack));
+        const bool ends = col + panel.cols == block.col + block.cols;
+        panels.StartAhead(!ends ? &block : more ? &next : nullptr, !ends ? col + panel.cols : next.col);
       }
-      for (int64_t i = 0; i < place.rows.count;) {
-        Microkernel* const kernel = aim.At(block, strip, col, i, strips.buffer(), result);
-        const int64_t mr = place.rows.Rows(i), end = i == 0 && strip.mode->stores ? 1 : place.rows.EndOfAlike(i);
-        for (int64_t row = place.rows.Begin(i); i < end; ++i, row += mr) {
-          if (block.last && !args.out.nontemporal) result.FetchOut(row, mr, col, strip.cols);
-          args.side.prefetch = fetch.For(Fetch::Work::kKernel);
-          args.side.pack = strips.Ahead(i);
-          if (continues && block.k == 0) result.LoadEarlierTotals(row, mr, col, strip, args);
+      for (int64_t i = 0; i < task.rows.count;) {
+        Microkernel* const kernel = binder.BindTile(block, panel, col, i, panels.buffer(), result);
+        const int64_t mr = task.rows.Rows(i), end = i == 0 && panel.mode->stores ? 1 : task.rows.EndOfSameHeight(i);
+        for (int64_t row = task.rows.Begin(i); i < end; ++i, row += mr) {
+          if (block.last && !args.out.nontemporal) result.PrefetchOut(row, mr, col, panel.cols);
+          args.side.prefetch = prefetcher.For(Prefetcher::Work::kKernel);
+          args.side.pack = panels.Ahead(i);
+          if (continues && block.k == 0) result.LoadEarlierTotals(row, mr, col, panel, args);
           kernel(args);
-          if (scales_sums) result.AddSums(block, row, mr, strip, args);
-          if (block.last && args.out.data == args.total) result.Store(row, mr, col, strip, args);
-          aim.MoveDown();
+          if (scales_sums) result.AddSums(block, row, mr, panel, args);
+          if (block.last && args.out.data == args.total) result.Store(row, mr, col, panel, args);
+          binder.MoveDown();
         }
       }
-      strips.EndAhead();
+      panels.EndAhead();
     }
     block = next;
   }

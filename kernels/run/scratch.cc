@@ -84,10 +84,10 @@ Scratch::Scratch(const TileContext& context, void* block) {
     bytes += RoundUp(size, kLineBytes);
     return slot;
   };
-  const int64_t sum = SizeOf(ArithmeticOf(kernels).sum), steps = KernelSteps(context.kernels, context.kernels.panel);
+  const int64_t sum = SizeOf(ArithmeticOf(kernels).sum), steps = KernelSteps(context.kernels, context.kernels.kc);
   // The packers store whole vectors: one of slack behind the last panel.
-  panels = take(PanelBytes(kernels.lhs, steps, context.blocking.m) + kernels.vector * sum);
-  for (char*& strip : strips) strip = take(PanelBytes(kernels.rhs, steps, kernels.cols));
+  packed_lhs = take(PackedBytes(kernels.lhs, steps, context.blocking.m) + kernels.vector * sum);
+  for (char*& panel : panels) panel = take(PackedBytes(kernels.rhs, steps, kernels.cols));
   chain = take(context.blocking.m * context.blocking.n * sum);
   total = take(context.blocking.m * context.blocking.n * sum);
   const int64_t columns = std::max(context.blocking.n, kMaxCols),

@@ -22,8 +22,8 @@ struct Scratch {
   Scratch(const TileContext& context, void* block);  // null: to count the bytes
   static int64_t Bytes(const TileContext& context) { return Scratch(context, nullptr).bytes; }
 
-  char* panels;
-  char* strips[2];
+  char* packed_lhs;
+  char* panels[2];
   char* chain;
   char* total;
   char* bias;

@@ -14,8 +14,8 @@ extern const KernelRow kNeonDotprodKernels[1];
 extern const KernelRow kNeonI8mmKernels[1];
 extern const KernelRow kNeonKernels[5];
 extern const KernelRow kScalarKernels[6];
-extern const Expanders kNeonExpanders;
-extern const Expanders kScalarExpanders;
+extern const Dequantizers kNeonDequantizers;
+extern const Dequantizers kScalarDequantizers;
 
 namespace {
 
@@ -73,8 +73,8 @@ absl::Span<const IsaRow> IsaRows() {
       {kNeonBf16, "neon_bf16", MissingForBf16, kNeonBf16Kernels, kNeon},
       {kNeonI8mm, "neon_i8mm", MissingForI8mm, kNeonI8mmKernels, kNeon},
       {kNeonDotprod, "neon_dotprod", MissingForDotprod, kNeonDotprodKernels, kNeon},
-      {kNeon, "neon", MissingNothing, kNeonKernels, Isa::kScalar, &kNeonExpanders},
-      {Isa::kScalar, "scalar", MissingNothing, kScalarKernels, Isa::kScalar, &kScalarExpanders},
+      {kNeon, "neon", MissingNothing, kNeonKernels, Isa::kScalar, &kNeonDequantizers},
+      {Isa::kScalar, "scalar", MissingNothing, kScalarKernels, Isa::kScalar, &kScalarDequantizers},
   };
   return rows;
 }

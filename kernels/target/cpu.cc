@@ -20,14 +20,14 @@ namespace {
 float Probe(const KernelRow& kernels) {
   constexpr int kTurns = 12;
   const int64_t tile = kernels.rows * kernels.cols;
-  const int64_t lhs = PanelBytes(kernels.lhs, kPanel, kernels.rows);
-  const int64_t rhs = PanelBytes(kernels.rhs, kPanel, kernels.cols);
+  const int64_t lhs = PackedBytes(kernels.lhs, kKc, kernels.rows);
+  const int64_t rhs = PackedBytes(kernels.rhs, kKc, kernels.cols);
   const int64_t bytes = lhs + rhs + 2 * tile * SizeOf(ArithmeticOf(kernels).sum);
   const std::unique_ptr<char[]> memory(new (std::nothrow) char[bytes]());
   if (memory == nullptr) return 0;
   Prefetch nothing = {};
   MicrokernelArgs args = {};
-  args.k = kPanel;
+  args.k = kKc;
   args.a = memory.get();
   args.b = {memory.get() + lhs, kernels.cols};
   args.out = {memory.get() + lhs + rhs, kernels.cols};
@@ -35,7 +35,7 @@ float Probe(const KernelRow& kernels) {
   args.begin = Begin::kZero;
   args.end = End::kStore;
   args.side.prefetch = &nothing;
-  const KernelUnit unit(kernels);
+  const MatrixUnitScope unit(kernels);
   Microkernel* const tallest = KernelsOf(kernels, ArithmeticOf(kernels).product).packed[kernels.rows];
   double best = 1;
   for (int turn = 0; turn < kTurns; ++turn) {
@@ -43,7 +43,7 @@ float Probe(const KernelRow& kernels) {
     for (int i = 0; i < 4; ++i) tallest(args);
     best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
-  return static_cast<float>(4 * 2 * kPanel * tile / best * 1e-9);
+  return static_cast<float>(4 * 2 * kKc * tile / best * 1e-9);
 }
 
 Cpu ProbedCpu() {
@@ -102,7 +102,7 @@ std::string ToString(const Cpu& cpu) {
                    cpu.block_bytes >> 11, " KiB, a cycle ", cpu.fmas_per_cycle, " fmas, ", cpu.memory_bytes_per_cycle,
                    " bytes from memory, ", cpu.l2_bytes_per_cycle, " from L2, a call ", cpu.cycles_per_call,
                    " cycles, streaming stores ", cpu.streaming_stores_pay ? "pay" : "do not pay",
-                   ", fetching by strips below ", cpu.fetch_strips_below, "; kernels' GFLOP/s:");
+                   ", prefetching by panels below ", cpu.prefetch_panels_below, "; kernels' GFLOP/s:");
   for (const Arithmetic& arithmetic : kArithmetics) {
     absl::StrAppend(&text, " ", arithmetic.name);
     for (Isa isa : AllIsas()) {

@@ -6,7 +6,7 @@
 namespace raggemm {
 
 extern const KernelRow kScalarKernels[6];
-extern const Expanders kScalarExpanders;
+extern const Dequantizers kScalarDequantizers;
 
 std::string HostCpuBrand() { return ""; }
 
@@ -15,7 +15,7 @@ ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kPairs; }
 absl::Span<const IsaRow> IsaRows() {
   static const IsaRow rows[] = {
       {Isa::kScalar, "scalar", [] { return static_cast<const char*>(nullptr); }, kScalarKernels, Isa::kScalar,
-       &kScalarExpanders},
+       &kScalarDequantizers},
   };
   return rows;
 }

@@ -64,12 +64,12 @@ const KernelRow& KernelsFor(Isa isa, const Arithmetic& arithmetic) {
   return own != nullptr ? *own : KernelsFor(RowOf(isa).base, arithmetic);
 }
 
-const Expanders& ExpandersFor(Isa isa) {
+const Dequantizers& DequantizersFor(Isa isa) {
   const IsaRow& row = RowOf(isa);
-  return row.expanders != nullptr ? *row.expanders : ExpandersFor(row.base);
+  return row.dequantizers != nullptr ? *row.dequantizers : DequantizersFor(row.base);
 }
 
-int64_t PanelBytes(const PanelLayout& layout, int64_t k, int64_t width) {
+int64_t PackedBytes(const PackedLayout& layout, int64_t k, int64_t width) {
   return (k + layout.k_group - 1) / layout.k_group * layout.k_group * width * SizeOf(layout.element);
 }
 

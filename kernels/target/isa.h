@@ -22,30 +22,30 @@ std::string NameOf(const KernelRow& kernels);
 inline const Arithmetic& ArithmeticOf(const KernelRow& row) { return kArithmetics[static_cast<int>(row.arithmetic)]; }
 const KernelRow& KernelsFor(Isa isa, const Arithmetic& arithmetic);
 const KernelRow* OwnKernelsFor(Isa isa, const Arithmetic& arithmetic);  // null where its base computes them
-const Expanders& ExpandersFor(Isa isa);
+const Dequantizers& DequantizersFor(Isa isa);
 inline const FormatKernels& KernelsOf(const KernelRow& row, DType dtype) {
   return row.formats[static_cast<int>(dtype)];
 }
 
 // Bytes of k packed steps of `width` rows or columns; equally the offset of step k. k is a multiple of k_group, unless
 // the panel ends there.
-int64_t PanelBytes(const PanelLayout& layout, int64_t k, int64_t width);
+int64_t PackedBytes(const PackedLayout& layout, int64_t k, int64_t width);
 
 // A unit that kernels use is set up on this thread while this lives, and then as it was before.
-class KernelUnit {
+class MatrixUnitScope {
  public:
-  explicit KernelUnit(const KernelRow& kernels) : kernels_(kernels) {
+  explicit MatrixUnitScope(const KernelRow& kernels) : kernels_(kernels) {
     if (kernels.set_up != nullptr) kernels.set_up(saved_);
   }
-  ~KernelUnit() {
+  ~MatrixUnitScope() {
     if (kernels_.restore != nullptr) kernels_.restore(saved_);
   }
-  KernelUnit(const KernelUnit&) = delete;
-  KernelUnit& operator=(const KernelUnit&) = delete;
+  MatrixUnitScope(const MatrixUnitScope&) = delete;
+  MatrixUnitScope& operator=(const MatrixUnitScope&) = delete;
 
  private:
   const KernelRow& kernels_;
-  alignas(64) unsigned char saved_[kUnitState];
+  alignas(64) unsigned char saved_[kMatrixUnitState];
 };
 
 }  // namespace raggemm

@@ -18,8 +18,8 @@ struct IsaRow {
   const char* name;
   const char* (*missing)();  // says what this CPU or its operating system lacks for it; null: nothing
   absl::Span<const KernelRow> kernels;
-  Isa base;                              // computes the arithmetics of which it has no kernels; itself where it has all
-  const Expanders* expanders = nullptr;  // null: its base's
+  Isa base;  // computes the arithmetics of which it has no kernels; itself where it has all
+  const Dequantizers* dequantizers = nullptr;  // null: its base's
   bool usable() const { return missing() == nullptr; }
 };
 

@@ -17,9 +17,9 @@ extern const KernelRow kAvx512Kernels[5];
 extern const KernelRow kAvxVnniKernels[1];
 extern const KernelRow kAvx2Kernels[5];
 extern const KernelRow kScalarKernels[6];
-extern const Expanders kAvx512Expanders;
-extern const Expanders kAvx2Expanders;
-extern const Expanders kScalarExpanders;
+extern const Dequantizers kAvx512Dequantizers;
+extern const Dequantizers kAvx2Dequantizers;
+extern const Dequantizers kScalarDequantizers;
 
 namespace {
 
@@ -44,10 +44,11 @@ absl::Span<const IsaRow> IsaRows() {
       {kAmx, "amx", MissingForAmx, absl::MakeSpan(kAmxKernels).first(LacksTilesOfBytes() ? 1 : 2), kAvx512},
       {kAvx512Bf16, "avx512_bf16", MissingForAvx512Bf16, kAvx512Bf16Kernels, kAvx512},
       {kAvx512Vnni, "avx512_vnni", MissingForAvx512Vnni, kAvx512VnniKernels, kAvx512},
-      {kAvx512, "avx512", MissingForAvx512, kAvx512Kernels, kAvx2, &kAvx512Expanders},
+      {kAvx512, "avx512", MissingForAvx512, kAvx512Kernels, kAvx2, &kAvx512Dequantizers},
       {kAvxVnni, "avx_vnni", MissingForAvxVnni, kAvxVnniKernels, kAvx2},
-      {kAvx2, "avx2", MissingForAvx2, kAvx2Kernels, kScalar, &kAvx2Expanders},
-      {kScalar, "scalar", [] { return static_cast<const char*>(nullptr); }, kScalarKernels, kScalar, &kScalarExpanders},
+      {kAvx2, "avx2", MissingForAvx2, kAvx2Kernels, kScalar, &kAvx2Dequantizers},
+      {kScalar, "scalar", [] { return static_cast<const char*>(nullptr); }, kScalarKernels, kScalar,
+       &kScalarDequantizers},
   };
   return rows;
 }
@@ -70,7 +71,7 @@ absl::Span<const Cpu> MeasuredCpus() {
        .l1_bytes = 48 << 10,
        .l2_bytes = 2 << 20,
        .block_bytes = 384 << 10,
-       .fetch_strips_below = 1.25},
+       .prefetch_panels_below = 1.25},
       {.name = "AMD Zen 3",
        .isas = With({"avx2"}),
        .fmas_per_cycle = 16,
@@ -92,7 +93,7 @@ absl::Span<const Cpu> MeasuredCpus() {
        .l1_bytes = 32 << 10,
        .l2_bytes = 1 << 20,
        .block_bytes = 384 << 10,
-       .fetch_strips_below = 1.25},
+       .prefetch_panels_below = 1.25},
   };
   return cpus;
 }

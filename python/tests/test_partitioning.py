@@ -1,6 +1,7 @@
 """Sharded operands under plain jit, with and without the partitioning rule."""
 
 import functools
+import re
 import zlib
 
 import jax
@@ -95,6 +96,23 @@ def test_other_shardings(transpose):
         out, found = compiled(f, rows, w, SIZES)
         assert found == collectives
         assert out.sharding.spec == spec
+
+
+def test_the_programs_of_two_calls_differ():
+    """In more than the pointer to the call, which the persistent compilation cache may meet again."""
+
+    def program(activation, options):
+        def f(x, w):
+            rows = GroupedTensor(x, first_dims=SIZES)
+            return grouped_gemm(rows, w, contracting_dims=((1,), (1,)), activation=activation)
+
+        with raggemm.options(**options):
+            text = jax.jit(f).lower(LHS, put(RHS, along(2))).as_text()
+        assert "CustomSPMDPartitioning" in text
+        return re.sub(r'backend_config = "\d+"', "", text)
+
+    calls = (("gelu", {}), ("quick_gelu", {}), ("gelu", {"threads": 1}))
+    assert len({program(*call) for call in calls}) == len(calls)
 
 
 @pytest.mark.parametrize("names", [("c", "beta"), ("bias",), ("c", "bias", "alpha", "beta")], ids="-".join)

@@ -1,6 +1,6 @@
-"""The pages are true: their links lead somewhere, their examples run as they stand; the four frames are those of the
-code; the README is short."""
+"""The pages are true: their links lead somewhere, their examples run, and the frames of a call are those of the code."""
 
+import itertools
 import pathlib
 import re
 import subprocess
@@ -58,29 +58,30 @@ def _body(source: str, function: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def frames(root, developers) -> list[tuple[str, list[str]]]:
-    """(function, its lines) of each frame from XLA to the fma loop, as its page names them: `name` (`file`)."""
-    section = _section(developers, "four frames")
-    named = re.findall(r"`(\w+)`[^`\n]*`((?:ffi|kernels)/[\w./]+\.(?:h|cc))`", section)
-    return [(function, _body((root / path).read_text(), function)) for function, path in named]
+def frames(root, developers) -> list[tuple[str, str]]:
+    """Returns (function, its definition) of each C++ frame of a call that the page lists: `name` (`file`)."""
+    section = _section(developers, "From JAX to the fma loop")
+    named = re.findall(r"^\d+\. `([\w:]+)` \(`((?:ffi|kernels)/[\w./]+)`\)", section, re.MULTILINE)
+    return [(function, "\n".join(_body((root / path).read_text(), function))) for function, path in named]
 
 
-def test_four_frames_from_xla_to_the_fma_loop(frames):
-    assert [function for function, _ in frames][1:3] == ["Run", "RunTile"]
-    assert len(frames) == 4
+def test_a_call_passes_nine_frames(frames):
+    assert [function.split("::")[-1] for function, _ in frames] == [
+        *("Execute", "Run", "GroupedGemm", "Run", "ParallelFor", "For", "Work", "RunTile", "TileGemm")
+    ]
 
 
 def test_each_frame_calls_the_next(frames):
-    handler, run, run_tile, microkernel = ("\n".join(lines) for _, lines in frames)
-    assert re.search(r"\bRun\(", handler)
-    assert re.search(r"\bRunTile\(", run)
-    assert re.search(r"\bMicrokernelArgs\b", run_tile)
-    assert re.search(r"\bMicrokernelArgs\b", microkernel) and "for (int64_t" in microkernel
+    for (caller, definition), (callee, _) in itertools.pairwise(frames[:7]):
+        name = callee.split("::")[-1]
+        assert re.search(rf"\b{name}\(", definition.partition("{")[2]), f"{caller} does not call {name}"
+    assert "RunTile" in frames[3][1]  # Team::Work calls the body of the loop, which Run names.
+    assert "MicrokernelArgs" in frames[7][1] and "MicrokernelArgs" in frames[8][1]
 
 
 def test_handler_is_short(frames):
-    function, lines = frames[0]
-    assert len(lines) <= HANDLER_LINES, function
+    function, definition = frames[0]
+    assert len(definition.splitlines()) <= HANDLER_LINES, function
 
 
 def test_guide_names_existing_files(root, developers):

@@ -38,12 +38,13 @@ class BlockTest : public testing::Test {
   }
 
   // What the parts of all strips and row tiles of a block fetch, as lines from the start of rhs.
-  void FetchAll(Fetch& fetch, const TilePlace& place, const Block& block, std::set<int64_t>& lines) {
-    Strip strip;
-    for (int64_t col = 0; col < block.cols; col += strip.cols) {
-      strip = NextStrip(plan_.tile, place, block.cols - col);
-      if (!strip.mode->reads_rhs) AddLines(*fetch.For(Fetch::Work::kPack), block.rhs.data, lines);
-      for (int64_t i = 0; i < place.rows.count; ++i) AddLines(*fetch.For(Fetch::Work::kKernel), block.rhs.data, lines);
+  void PrefetchAll(Prefetcher& fetch, const TileTask& place, const Block& block, std::set<int64_t>& lines) {
+    Panel panel;
+    for (int64_t col = 0; col < block.cols; col += panel.cols) {
+      panel = NextPanel(plan_.tile, place, block.cols - col);
+      if (!panel.mode->reads_rhs) AddLines(*fetch.For(Prefetcher::Work::kPack), block.rhs.data, lines);
+      for (int64_t i = 0; i < place.rows.count; ++i)
+        AddLines(*fetch.For(Prefetcher::Work::kKernel), block.rhs.data, lines);
     }
   }
 
@@ -62,19 +63,19 @@ TEST_F(BlockTest, FetchesTheNextBlock) {
   cpu.l1_bytes = 48 << 10;
   cpu.l2_bytes = 2 << 20;
   cpu.block_bytes = 384 << 10;
-  cpu.fetch_strips_below = 1.25;
+  cpu.prefetch_panels_below = 1.25;
   for (bool rhs_flipped : {false, true}) {
     for (int64_t rows : {rhs_flipped ? 230 : 1, 90}) {
       ProblemSpec spec{.groups = 1, .m = rows, .n = 640, .k = 512, .sizes = {rows}};
       spec.rhs_flipped = rhs_flipped;
       Make(spec, cpu);
-      const TilePlace place(plan_, 0);
+      const TileTask place(plan_, 0);
       Block block, next;
       ASSERT_TRUE(FirstBlock(plan_.tile, place, block));
       next = block;
       ASSERT_TRUE(NextBlock(plan_.tile, place, next));
-      EXPECT_EQ(place.plan.prefetch, rows == 1 && !rhs_flipped ? TilePlan::Order::kStrips : TilePlan::Order::kRows);
-      Fetch fetch(plan_, place, 0);
+      EXPECT_EQ(place.plan.prefetch, rows == 1 && !rhs_flipped ? TilePlan::Order::kPanels : TilePlan::Order::kRows);
+      Prefetcher fetch(plan_, place, 0);
       fetch.StartBlock(block, &next);
       const int64_t size = SizeOf(plan_.tile.call.rhs.dtype);
       std::set<int64_t> want, got;  // lines of the matrix, which need not begin with one of memory
@@ -84,7 +85,7 @@ TEST_F(BlockTest, FetchesTheNextBlock) {
           want.insert(at * size / 64);
         }
       }
-      FetchAll(fetch, place, block, got);
+      PrefetchAll(fetch, place, block, got);
       EXPECT_EQ(got, want) << "rows " << rows << (rhs_flipped ? ", flipped" : "");
     }
   }
@@ -96,19 +97,19 @@ TEST_F(BlockTest, FetchesTheNextColumns) {
     ProblemSpec spec{.groups = 1, .m = 3, .n = 640, .k = k, .sizes = {3}};
     spec.rhs_flipped = true;
     Make(spec);
-    const TilePlace place(plan_, 0);
+    const TileTask place(plan_, 0);
     ASSERT_TRUE(place.blocks.k_inner);
     Block block;
     ASSERT_TRUE(FirstBlock(plan_.tile, place, block));
     const int64_t begin = block.cols * k, size = SizeOf(plan_.tile.call.rhs.dtype);
-    Fetch fetch(plan_, place, 0);
+    Prefetcher fetch(plan_, place, 0);
     std::set<int64_t> want, got;
     for (int64_t at = begin; at < begin + block.cols * k; ++at) want.insert(at * size / 64);
     while (block.col == 0) {
       Block next = block;
       ASSERT_TRUE(NextBlock(plan_.tile, place, next));
       fetch.StartBlock(block, &next);
-      FetchAll(fetch, place, block, got);
+      PrefetchAll(fetch, place, block, got);
       block = next;
     }
     // A column that does not begin with a line shares one with the column before.

@@ -164,8 +164,8 @@ TEST_P(ColumnBlocks, AreReadAndFetchedFromEndToEnd) {
         .rhs_layout = Layout::kColumnBlocks,
         .block_cols = 256});
   ASSERT_EQ(plan_.work.gemm_tiles, 1);
-  const TilePlace place(plan_, 0);
-  Fetch fetch(plan_, place, 0);
+  const TileTask place(plan_, 0);
+  Prefetcher fetch(plan_, place, 0);
   Block block;
   int64_t at = 0, fetched = -1;
   ASSERT_TRUE(FirstBlock(plan_.tile, place, block));
@@ -175,10 +175,10 @@ TEST_P(ColumnBlocks, AreReadAndFetchedFromEndToEnd) {
     Block next = block;
     more = NextBlock(plan_.tile, place, next);
     fetch.StartBlock(block, more ? &next : nullptr);
-    Strip strip;
-    for (int64_t col = 0; col < block.cols; col += strip.cols) {
-      strip = NextStrip(plan_.tile, place, block.cols - col);
-      Prefetch& prefetch = *fetch.For(Fetch::Work::kKernel);
+    Panel panel;
+    for (int64_t col = 0; col < block.cols; col += panel.cols) {
+      panel = NextPanel(plan_.tile, place, block.cols - col);
+      Prefetch& prefetch = *fetch.For(Prefetcher::Work::kKernel);
       for (; prefetch.count > 0; --prefetch.count, prefetch.line += 64) {
         const int64_t line = (prefetch.line - block.rhs.data) / 64;
         if (fetched >= 0) {

@@ -57,11 +57,11 @@ TEST(IsaRows, SayWhatTheirKernelsAre) {
       const bool is_word = row.rhs.k_group != 1;
       EXPECT_EQ(row.rhs.k_group * SizeOf(row.rhs.element), is_word ? word : SizeOf(ArithmeticOf(row).sum))
           << NameOf(row);
-      EXPECT_EQ(PanelBytes(row.rhs, 8, row.cols), 8 * row.cols * SizeOf(row.rhs.element));
+      EXPECT_EQ(PackedBytes(row.rhs, 8, row.cols), 8 * row.cols * SizeOf(row.rhs.element));
     }
   }
-  EXPECT_EQ(PanelBytes({DType::kBF16, 2}, 5, 16), 6 * 16 * 2);  // k in pairs
-  EXPECT_EQ(PanelBytes({DType::kU8, 4}, 5, 16), 8 * 16);
+  EXPECT_EQ(PackedBytes({DType::kBF16, 2}, 5, 16), 6 * 16 * 2);  // k in pairs
+  EXPECT_EQ(PackedBytes({DType::kU8, 4}, 5, 16), 8 * 16);
 }
 
 // An instruction set of some kernels leaves the others to another one.
@@ -153,7 +153,7 @@ std::vector<void*> CodeOf(const IsaRow& isa) {
       }
       add(kernels.pack_bias);
       add(kernels.epilogue);
-      for (Microkernel* kernel : kernels.expand) add(kernel);
+      for (Microkernel* kernel : kernels.storing) add(kernel);
       for (Microkernel* kernel : kernels.packed) add(kernel);
       for (const auto& by_width : kernels.direct) {
         for (const DirectKernel& kernel : by_width) add(kernel.run);

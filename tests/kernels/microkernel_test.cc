@@ -30,7 +30,7 @@ class Microkernels : public IsaTest {
     bool packed = false, expands = false, sweeps = false, along_k = false;
 
     int64_t height() const { return RoundUp(mr, row.row_step); }
-    int64_t b_stride() const { return packed ? nr : along_k ? kPanel + 3 : nr + 3; }
+    int64_t b_stride() const { return packed ? nr : along_k ? kKc + 3 : nr + 3; }
     int64_t b_elements(int64_t k) const { return AtOfB(k - 1, nr - 1) + 1; }
     int64_t AtOfB(int64_t k, int64_t j) const {
       return packed ? AtStep(row.rhs, k, j, nr) : along_k ? j * b_stride() + k : k * b_stride() + j;
@@ -53,11 +53,11 @@ class Microkernels : public IsaTest {
                         NameOf(tile.b_type));
   }
 
-  static std::vector<double> StripOf(const Tile& tile, int64_t steps, const Values& b, std::vector<double> strip) {
+  static std::vector<double> StripOf(const Tile& tile, int64_t steps, const Values& b, std::vector<double> panel) {
     for (int64_t k = 0; tile.expands && k < steps; ++k) {
-      for (int64_t j = 0; j < tile.nr; ++j) strip[AtStep(tile.row.rhs, k, j, tile.nr)] = b[tile.AtOfB(k, j)];
+      for (int64_t j = 0; j < tile.nr; ++j) panel[AtStep(tile.row.rhs, k, j, tile.nr)] = b[tile.AtOfB(k, j)];
     }
-    return strip;
+    return panel;
   }
 
   void ExpectContract(const Tile& tile, const Phase& phase) {
@@ -74,9 +74,9 @@ class Microkernels : public IsaTest {
     RoundToProduct(rule, {&a, &b});
     const Values chain(sums, elements, random_), total(sums, elements, random_);
     const Values result(sums, elements, random_),
-        strip = Panel(tile.row.rhs, tile.b_type, phase.k, k_padded, tile.nr, random_);
+        panel = Panel(tile.row.rhs, tile.b_type, phase.k, k_padded, tile.nr, random_);
     std::vector<double> want_chain = chain.All(), want_result = result.All();
-    const std::vector<double> want_total = total.All(), want_strip = StripOf(tile, phase.k, b, strip.All());
+    const std::vector<double> want_total = total.All(), want_strip = StripOf(tile, phase.k, b, panel.All());
     for (int64_t i = 0; i < tile.mr; ++i) {
       for (int64_t j = 0; j < tile.nr; ++j) {
         const int64_t at = i * tile.nr + j;
@@ -85,7 +85,7 @@ class Microkernels : public IsaTest {
               const double factor = a[AtStep(tile.row.lhs, k, i, tile.height())];
               return Fma(sums, flips ? Flipped(a_type, factor) : factor, b[tile.AtOfB(k, j)], before);
             });
-        if (phase.end == End::kKeepChain || (rule.chain < kPanel && phase.k > rule.chain)) want_chain[at] = sum;
+        if (phase.end == End::kKeepChain || (rule.chain < kKc && phase.k > rule.chain)) want_chain[at] = sum;
         if (phase.end == End::kStore) want_result[at] = sum;
         if (phase.end == End::kAddTotal) want_result[at] = Add(sums, want_total[at], sum);
       }
@@ -95,12 +95,12 @@ class Microkernels : public IsaTest {
     const int64_t lines = phase.k * random_.Below(3), moved = tile.Fetches(phase.k) ? lines : 0;
     Prefetch prefetch{.line = line, .count = lines, .run_left = 1, .run = 2, .skip = 640};
     const bool aligned = reinterpret_cast<uintptr_t>(result.data()) % 64 == 0 && tile.nr % 16 == 0;
-    const KernelUnit unit(tile.row);
+    const MatrixUnitScope unit(tile.row);
     tile.run({.k = phase.k,
               .a = a.data(),
               .b = {b.data(), tile.b_stride()},
               .columns = tile.nr,
-              .strip = strip.data(),
+              .panel = panel.data(),
               .chain = chain.data(),
               .total = total.data(),
               .out = {result.data(), tile.nr, aligned && !tile.sweeps && random_.Below(2) == 0},
@@ -115,8 +115,8 @@ class Microkernels : public IsaTest {
     }
     ASSERT_EQ(total.All(), want_total) << what;
     ASSERT_EQ(FirstOf(result.All(), tile.mr * tile.nr), FirstOf(want_result, tile.mr * tile.nr)) << what;
-    ASSERT_EQ(strip.All(), want_strip) << what;
-    ASSERT_TRUE(chain.SurroundingsIntact() && result.SurroundingsIntact() && strip.SurroundingsIntact()) << what;
+    ASSERT_EQ(panel.All(), want_strip) << what;
+    ASSERT_TRUE(chain.SurroundingsIntact() && result.SurroundingsIntact() && panel.SurroundingsIntact()) << what;
   }
 
   void ExpectContract(const Tile& tile) {
@@ -199,11 +199,11 @@ TEST_P(Microkernels, MultiplyEveryDType) {
     EXPECT_EQ(kernels.direct[mr][1].nr, ReadsInPlace(row, dtype) ? row.cols : 0);
     // The first of two register tiles has more than half of the rows of the tallest.
     if (2 * mr > row.rows) {
-      ASSERT_EQ(kernels.expand[mr] != nullptr, ReadsInPlace(row, dtype));
+      ASSERT_EQ(kernels.storing[mr] != nullptr, ReadsInPlace(row, dtype));
     }
-    if (kernels.expand[mr] != nullptr) {
+    if (kernels.storing[mr] != nullptr) {
       ExpectContract(
-          {.row = row, .run = kernels.expand[mr], .mr = mr, .nr = row.cols, .b_type = dtype, .expands = true});
+          {.row = row, .run = kernels.storing[mr], .mr = mr, .nr = row.cols, .b_type = dtype, .expands = true});
     }
     ASSERT_NE(kernels.packed[mr], nullptr);
     const DType b_type = PanelType(row.rhs, dtype);
@@ -214,8 +214,8 @@ TEST_P(Microkernels, MultiplyEveryDType) {
 TEST_P(Microkernels, SweepEveryDType) {
   for (const KernelRow& row : rows()) {
     for (DType dtype : TypesOf(row)) {
-      for (int64_t mr = 1; mr <= kSweepRows; ++mr) {
-        const DirectKernel& sweep = KernelsOf(row, dtype).sweep[mr];
+      for (int64_t mr = 1; mr <= kGemvRows; ++mr) {
+        const DirectKernel& sweep = KernelsOf(row, dtype).gemv[mr];
         EXPECT_EQ(sweep.run != nullptr,
                   !row.adds_totals && row.row_step == 1 && mr <= row.rows && ReadsInPlace(row, dtype));
         for (int64_t chunks = 1; sweep.run != nullptr && chunks <= 3; chunks += 2) {
@@ -230,8 +230,8 @@ TEST_P(Microkernels, SweepEveryDType) {
 
 TEST_P(Microkernels, ReadColumnsAlongK) {
   for (const KernelRow& row : rows()) {
-    for (int64_t mr = 1; mr <= kAlongKRows; ++mr) {
-      const DirectKernel& along_k = KernelsOf(row, DType::kF32).along_k[mr];
+    for (int64_t mr = 1; mr <= kDotRows; ++mr) {
+      const DirectKernel& along_k = KernelsOf(row, DType::kF32).dot[mr];
       EXPECT_EQ(along_k.run != nullptr, NameOf(GetParam()) == "avx512" && ArithmeticOf(row).name == std::string("f32"));
       if (along_k.run == nullptr) continue;
       ExpectContract(

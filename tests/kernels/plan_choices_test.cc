@@ -31,7 +31,7 @@ namespace {
 constexpr int kThreads = 8;
 
 std::string Summary(const Schedule& plan) {
-  const TilePlace place(plan, 0);
+  const TileTask place(plan, 0);
   return absl::StrCat(NameOf(plan.tile.kernels.isa), ", ", plan.tile.kernels.arithmetic->name, ", ",
                       plan.tile.blocking.m, "x", plan.tile.blocking.n, " blocks, ", plan.threads.count, " threads, ",
                       plan.work.gemm_tiles, " tiles, ", RowOf(place.plan.mode).name, " ", place.blocks.k, "x",

@@ -48,9 +48,9 @@ TEST_F(PlanTest, RangesAreAPartitionForAnyNumberOfThreads) {
       EXPECT_EQ(FirstTile(plan, plan.threads.count), plan.work.gemm_tiles + plan.work.fill_tiles);
       for (int64_t t = 0; t < plan.threads.count; ++t) EXPECT_LE(FirstTile(plan, t), FirstTile(plan, t + 1));
       EXPECT_EQ(plan.work.tile_prefix[0], 0);
-      EXPECT_EQ(plan.work.tile_prefix[plan.work.units], plan.work.gemm_tiles);
-      EXPECT_TRUE(std::is_sorted(plan.work.tile_prefix, plan.work.tile_prefix + plan.work.units + 1));
-      EXPECT_TRUE(std::is_sorted(plan.work.cost_prefix, plan.work.cost_prefix + plan.work.units + 1));
+      EXPECT_EQ(plan.work.tile_prefix[plan.work.gemms], plan.work.gemm_tiles);
+      EXPECT_TRUE(std::is_sorted(plan.work.tile_prefix, plan.work.tile_prefix + plan.work.gemms + 1));
+      EXPECT_TRUE(std::is_sorted(plan.work.cost_prefix, plan.work.cost_prefix + plan.work.gemms + 1));
     }
   }
 }
@@ -62,12 +62,12 @@ TEST_F(PlanTest, RangesHaveEqualCost) {
     const Schedule plan = Make(test.problem, WithThreads(threads)).value();
     ASSERT_EQ(plan.threads.count, threads);
     std::vector<double> cost_of_tile;
-    for (int64_t u = 0; u < plan.work.units; ++u) {
+    for (int64_t u = 0; u < plan.work.gemms; ++u) {
       const int64_t tiles = plan.work.tile_prefix[u + 1] - plan.work.tile_prefix[u];
       const auto cost = static_cast<double>(plan.work.cost_prefix[u + 1] - plan.work.cost_prefix[u]);
       cost_of_tile.insert(cost_of_tile.end(), tiles, cost / static_cast<double>(tiles));
     }
-    const double total = static_cast<double>(plan.work.cost_prefix[plan.work.units]);
+    const double total = static_cast<double>(plan.work.cost_prefix[plan.work.gemms]);
     const double largest = *std::max_element(cost_of_tile.begin(), cost_of_tile.end());
     for (int64_t t = 0; t < threads; ++t) {
       double cost = 0;

@@ -18,7 +18,7 @@
 namespace raggemm::test {
 namespace {
 
-TEST(RecipeTest, PrintsItsCosts) {
+TEST(StrategyTest, PrintsItsCosts) {
   ProblemSpec spec{.groups = 1, .m = 1, .n = 2048, .k = 1024, .sizes = {1}, .rhs = DType::kBF16};
   const TestProblem test(spec);
   std::vector<int64_t> workspace(1000);
@@ -36,7 +36,7 @@ TEST(RecipeTest, PrintsItsCosts) {
 
 // A plan has the recipes of all of its tiles: what they would get if asked for by themselves, but for the few rows
 // between two classes.
-TEST(RecipeTest, OfEveryTileIsInThePlanOfEveryCpu) {
+TEST(StrategyTest, OfEveryTileIsInThePlanOfEveryCpu) {
   ProblemSpec spec{.groups = 6, .m = 700, .n = 300, .k = 300, .sizes = {1, 0, 32, 60, 190, 400}};
   const TestProblem test(spec);
   std::vector<int64_t> workspace(1000);
@@ -46,7 +46,7 @@ TEST(RecipeTest, OfEveryTileIsInThePlanOfEveryCpu) {
             .value();
     EXPECT_NE(ToString(cpu).find(cpu.name), std::string::npos);
     for (int64_t tile = 0; tile < plan.work.gemm_tiles; ++tile) {
-      const TilePlace place(plan, tile);
+      const TileTask place(plan, tile);
       const TilePlan want = PlanTile(plan.tile, place.window.rows, place.window.cols);
       if (place.window.rows > 32) continue;
       EXPECT_EQ(place.plan.mode, want.mode) << cpu.name << " tile " << tile;

@@ -40,16 +40,15 @@ class Sweep : public IsaTest {};
 RAGGEMM_FOR_EACH_ISA(Sweep);
 
 TEST_P(Sweep, IsChosenForFewRows) {
-  for (int64_t rows : {1, kSweepRows, kSweepRows + 1}) {
+  for (int64_t rows : {1, kGemvRows, kGemvRows + 1}) {
     const TestProblem test({.m = rows, .n = 100, .k = 300, .sizes = {rows}});
     std::vector<int64_t> workspace(1000);
     Options options = Uncached();
     options.isa = GetParam();
     const Schedule plan = MakeSchedule(test.problem, options, absl::MakeSpan(workspace)).value();
     const bool has =
-        KernelsOf(*plan.tile.kernels.row, DType::kF32).sweep[1].run != nullptr && rows <= plan.tile.kernels.row->rows;
-    EXPECT_EQ(absl::string_view(RowOf(TilePlace(plan, 0).plan.mode).name) == "sweep", has && rows <= kSweepRows)
-        << rows;
+        KernelsOf(*plan.tile.kernels.row, DType::kF32).gemv[1].run != nullptr && rows <= plan.tile.kernels.row->rows;
+    EXPECT_EQ(absl::string_view(RowOf(TileTask(plan, 0).plan.mode).name) == "sweep", has && rows <= kGemvRows) << rows;
   }
 }
 

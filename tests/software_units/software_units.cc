@@ -233,7 +233,7 @@ extern const KernelRow kAmxKernels[2];
 constinit const KernelRow kAmxKernels[] = {MakeAmxRow<Lanes, PlainTiles>(), MakeAmxByteRow<ByteLanes, PlainTiles>()};
 
 extern const KernelRow kScalarKernels[6];
-extern const Expanders kScalarExpanders;
+extern const Dequantizers kScalarExpanders;
 
 absl::Span<const IsaRow> IsaRows() {
   const auto nothing = [] { return static_cast<const char*>(nullptr); };

@@ -1,6 +1,8 @@
 """Lowering of the primitives to custom calls on CPU."""
 
+import dataclasses
 import functools
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -97,10 +99,20 @@ def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.
 
 
 def _grouped_gemm_function(ctx, call: Call) -> Callable[..., jax.Array]:
-    function = functools.partial(_grouped_gemm_call, options=options.attributes())
-    if sharding.is_enabled() and versions.partitions_program(ctx):
-        return sharding.make_partitionable(call, function, ctx.avals_in, ctx.avals_out[0].shape)
-    return functools.partial(function, call=call)
+    in_effect = options.attributes()
+    function = functools.partial(_grouped_gemm_call, options=in_effect)
+    if not sharding.is_enabled() or not versions.partitions_program(ctx):
+        return functools.partial(function, call=call)
+    partitioned = sharding.make_partitionable(call, function, ctx.avals_in, ctx.avals_out[0].shape)
+
+    def named(*operands):
+        return partitioned(*operands)
+
+    # The program contains a pointer to the call, and a later call may get the same pointer. The name keeps them apart
+    # in JAX's persistent compilation cache.
+    key = repr((dataclasses.astuple(call), sorted(in_effect.items())))
+    named.__name__ = f"grouped_gemm_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+    return jax.jit(named)
 
 
 def _mlp_custom_call(

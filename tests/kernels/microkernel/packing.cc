@@ -17,7 +17,7 @@ class Packing : public IsaTest {
   // lhs or rhs.
   void ExpectPacked(const KernelRow& row, DType dtype, int64_t k, int64_t width, bool transposed, bool is_lhs) {
     const FormatKernels& kernels = KernelsOf(row, dtype);
-    const PanelLayout& layout = is_lhs ? row.lhs : row.rhs;
+    const PackedLayout& layout = is_lhs ? row.lhs : row.rhs;
     const Packers& packers = is_lhs ? kernels.lhs : kernels.rhs;
     const int64_t k_padded = PaddedK(row, k);
     const int64_t dst_stride = RoundUp(width, row.vector), src_stride = (transposed ? k : width) + 2;
@@ -54,10 +54,10 @@ class Packing : public IsaTest {
                     .left = {src.data(), src_stride, k, k_padded, width, dst.data(), row.cols, &nothing},
                     .slice = row.ahead_slice,
                     .src_step = row.ahead_slice * (transposed ? 1 : src_stride) * SizeOf(product),
-                    .dst_step = PanelBytes(row.rhs, row.ahead_slice, row.cols),
+                    .dst_step = PackedBytes(row.rhs, row.ahead_slice, row.cols),
                     .count = 0};
     const int64_t slices = RoundUp(k_padded, row.ahead_slice) / row.ahead_slice;
-    const KernelUnit unit(row);
+    const MatrixUnitScope unit(row);
     for (int64_t call = 0; call < calls; ++call) {
       ahead.count = slices * (call + 1) / calls - slices * call / calls;
       KernelsOf(row, product)
@@ -65,7 +65,7 @@ class Packing : public IsaTest {
                              .a = a.data(),
                              .b = {b.data(), row.cols},
                              .columns = row.cols,
-                             .strip = nullptr,
+                             .panel = nullptr,
                              .chain = sums.data(),
                              .total = nullptr,
                              .out = {sums.data(), row.cols},

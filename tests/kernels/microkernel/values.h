@@ -72,11 +72,11 @@ inline double Mul(DType compute, double a, double b) {
 }
 
 // Where element j of step k stands in a panel or strip of so many rows or columns.
-inline int64_t AtStep(const PanelLayout& layout, int64_t k, int64_t j, int64_t width) {
+inline int64_t AtStep(const PackedLayout& layout, int64_t k, int64_t j, int64_t width) {
   return (k / layout.k_group * width + j) * layout.k_group + k % layout.k_group;
 }
-inline int64_t PanelElements(const PanelLayout& layout, int64_t k, int64_t width) {
-  return PanelBytes(layout, k, width) / SizeOf(layout.element);
+inline int64_t PanelElements(const PackedLayout& layout, int64_t k, int64_t width) {
+  return PackedBytes(layout, k, width) / SizeOf(layout.element);
 }
 // Where steps of k lie in groups, there are whole ones of them, the last filled up with zeros.
 inline int64_t PaddedK(const KernelRow& row, int64_t k) { return row.rhs.k_group == 1 ? k : RoundUp(k, row.k_step); }
@@ -112,7 +112,7 @@ double SumOf(const Arithmetic& rule, int64_t steps, double sum, AddProduct add) 
 }
 
 // Panels of bytes are of either format.
-inline DType PanelType(const PanelLayout& layout, DType matrix) {
+inline DType PanelType(const PackedLayout& layout, DType matrix) {
   return layout.element == DType::kS8 ? matrix : layout.element;
 }
 
@@ -128,7 +128,7 @@ inline double Flipped(DType dtype, double value) {
 }
 
 // A panel of matrices of this type, whose steps from k on are zeros.
-inline Values Panel(const PanelLayout& layout, DType matrix, int64_t k, int64_t k_padded, int64_t width,
+inline Values Panel(const PackedLayout& layout, DType matrix, int64_t k, int64_t k_padded, int64_t width,
                     Random& random) {
   const int64_t slack = IsaOf("neon") ? 16 / SizeOf(PanelType(layout, matrix)) : 0;  // read there, with the last rows
   Values panel(PanelType(layout, matrix), PanelElements(layout, k_padded, width) + slack, random);

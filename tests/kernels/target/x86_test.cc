@@ -39,7 +39,7 @@ TEST(MeasuredCpus, AreDescribed) {
   ASSERT_EQ(MeasuredCpus().size(), std::size(kWant));
   for (size_t i = 0; i < std::size(kWant); ++i) {
     const std::string want = absl::StrCat("cpu: ", kWant[i], " from L2, a call 120 cycles, streaming stores pay, ",
-                                          "fetching by strips below ", i == 1 ? "0" : "1.25", "; ");
+                                          "prefetching by panels below ", i == 1 ? "0" : "1.25", "; ");
     EXPECT_THAT(ToString(MeasuredCpus()[i]), testing::StartsWith(want));
   }
 }

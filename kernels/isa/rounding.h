@@ -1,6 +1,6 @@
-// For traits of types that the instruction set does not round to, or load and store in part.
-#ifndef RAGGEMM_KERNELS_ISA_PARTIAL_H_
-#define RAGGEMM_KERNELS_ISA_PARTIAL_H_
+// Rounding to formats that an instruction set does not round to by itself.
+#ifndef RAGGEMM_KERNELS_ISA_ROUNDING_H_
+#define RAGGEMM_KERNELS_ISA_ROUNDING_H_
 
 #include <cstdint>
 
@@ -25,21 +25,7 @@ inline float RoundToOdd(double x) {
   return __builtin_bit_cast(float, bits);
 }
 
-// Go by way of a zeroed array, for ISAs and types without masks.
-template <class V, class E>
-inline typename V::Vec LoadThroughArray(const E* p, int n) {
-  E padded[V::kWidth] = {};
-  for (int i = 0; i < n; ++i) padded[i] = p[i];
-  return V::Load(padded);
-}
-template <class V, class E>
-inline void StoreThroughArray(E* p, typename V::Vec x, int n) {
-  E padded[V::kWidth];
-  V::Store(padded, x);
-  for (int i = 0; i < n; ++i) p[i] = padded[i];
-}
-
 }  // namespace
 }  // namespace raggemm
 
-#endif  // RAGGEMM_KERNELS_ISA_PARTIAL_H_
+#endif  // RAGGEMM_KERNELS_ISA_ROUNDING_H_
