@@ -9,262 +9,225 @@
 // narrower.
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/mlp/check.h"
-#include "kernels/mlp/phases.h"
-#include "raggemm/element.h"
+#include "kernels/mlp/steps.h"
+#include "raggemm/format.h"
 
 namespace raggemm {
 namespace {
 
+// A matrix in the workspace with a row for each row of a chunk.
+struct ChunkRows {
+  char* data;
+  DType type;
+  int64_t columns;
+  char* At(int64_t row) const { return data + BytesOf(type, row * columns); }
+  Array First(int64_t count) const { return {data, type, {count, columns}}; }
+};
+
 class MlpBackward {
  public:
-  MlpBackward(const CheckedMlp& mlp, const MlpPhases& phases, const MoeMlpGradients& gradients)
-      : mlp_(mlp), phases_(phases), gradients_(gradients), b_(mlp.buffers), chunk_rows_(ChunkRowsOf(mlp.extents)) {}
+  MlpBackward(const MlpSteps& steps, const MoeMlpGradients& gradients)
+      : steps_(steps),
+        mlp_(steps.mlp),
+        problem_(mlp_.problem),
+        gradients_(gradients),
+        b_(mlp_.buffers),
+        chunk_rows_(ChunkRowsOf(mlp_.extents)),
+        x_{b_.x, problem_.x.dtype, mlp_.extents.hidden},
+        a_{b_.a, mlp_.TypeOfA(), mlp_.extents.intermediate},
+        weighted_{b_.weighted, mlp_.TypeOfA(), mlp_.extents.hidden},
+        up_{b_.up_gradient, mlp_.TypeBeside(problem_.w_up), mlp_.UpColumns()},
+        gate_{up_.At(chunk_rows_), up_.type, mlp_.extents.intermediate} {}
 
   absl::Status RunAll() const {
-    ClearRowWeights();
-    if (gradients_.x) phases_.ClearSums();
-    MlpGroups groups;
-    for (int64_t group = 0; group < mlp_.rows.groups; group += groups.count) {
-      groups = phases_.GroupsFrom(group);
-      int64_t row = groups.rows.begin;
-      do {  // Groups without rows are a chunk, too, because their gradients are 0.
-        const RowRange rows = MlpPhases::Next(row, groups.rows, chunk_rows_);
-        if (absl::Status s = RunChunk({groups, rows}); !s.ok()) return s;
-        row = rows.end;
-      } while (row < groups.rows.end);
+    if (const auto& to = gradients_.row_weights) std::fill_n(static_cast<float*>(to->data), to->dims[0], 0.0F);
+    if (gradients_.x) steps_.ClearSums();
+    // Groups without rows are a chunk, too, because their gradients are 0.
+    for (MlpPart chunk = {mlp_.rows, chunk_rows_}; chunk.Next();) {
+      const auto [begin, end] = chunk.rows;
+      for (int64_t row = begin; row < end; row += kPieceRows) {
+        const RowRange piece = {row, std::min(row + kPieceRows, end)};
+        if (absl::Status s = RunPiece(BeginPiece(mlp_, mlp_.rows, piece), row - begin); !s.ok()) return s;
+      }
+      if (absl::Status s = RunWeights(chunk); !s.ok()) return s;
     }
-    if (gradients_.x) phases_.StoreSums(*gradients_.x);
+    if (gradients_.x) steps_.StoreSums(*gradients_.x);
     return absl::OkStatus();
   }
 
  private:
-  // Rows of some groups: all of them, or a part of those of one group.
-  struct Chunk {
-    MlpGroups groups;
-    RowRange rows;
-    bool is_first() const { return rows.begin == groups.rows.begin; }
-    bool is_last() const { return rows.end == groups.rows.end; }
-  };
-
-  const MoeMlpProblem& Problem() const { return mlp_.problem; }
-  DType TypeOfUp() const { return mlp_.TypeBeside(Problem().w_up); }
-  // These return where a row of the chunk is. Gradients of the gate follow those of all rows of up.
-  char* X(int64_t row) const { return b_.x + BytesOf(Problem().x.dtype, row * mlp_.extents.hidden); }
-  char* A(int64_t row) const { return b_.a + BytesOf(mlp_.TypeOfA(), row * mlp_.extents.intermediate); }
-  char* Weighted(int64_t row) const { return b_.weighted + BytesOf(mlp_.TypeOfA(), row * mlp_.extents.hidden); }
-  char* UpGradient(int64_t row) const { return b_.up_gradient + BytesOf(TypeOfUp(), row * mlp_.UpColumns()); }
-  char* GateGradient(int64_t row) const {
-    return UpGradient(chunk_rows_) + BytesOf(TypeOfUp(), row * mlp_.extents.intermediate);
-  }
-
-  absl::Status RunChunk(const Chunk& chunk) const {
-    RowRange piece;
-    for (int64_t row = chunk.rows.begin; row < chunk.rows.end; row = piece.end) {
-      piece = MlpPhases::Next(row, chunk.rows, kPieceRows);
-      if (absl::Status s = RunPiece(piece, row - chunk.rows.begin); !s.ok()) return s;
+  // Computes the gradients of a piece that starts at row `first` of its chunk.
+  absl::Status RunPiece(const MlpPiece& piece, int64_t first) const {
+    const int64_t begin = piece.rows.begin, count = piece.rows.count();
+    steps_.GatherX(piece.rows, x_.At(first));
+    if (!problem_.up) {
+      if (absl::Status s = steps_.RunUpAndGate(piece, x_.At(first)); !s.ok()) return s;
     }
-    return RunWeights(chunk);
-  }
-
-  // Computes the gradients of rows that start at row `first` of their chunk.
-  absl::Status RunPiece(const RowRange& rows, int64_t first) const {
-    const int64_t count = rows.count();
-    phases_.SetSizes(rows);
-    phases_.GatherX(rows, X(first));
-    if (!Problem().up) {
-      if (absl::Status s = phases_.RunUpAndGate(rows, X(first)); !s.ok()) return s;
-    }
-    GatherOutGradient(rows, Weighted(first));
-    if (absl::Status s = phases_.RunProduct(MlpProduct::kDownGradient, {b_.out_gradient, b_.a_gradient, count});
-        !s.ok()) {
-      return s;
-    }
-    phases_.Activate(rows, A(first));
-    const bool on_input = Problem().weight_on == WeightOn::kInput;
+    GatherOutGradient(piece.rows, first);
+    absl::Status s = RunProduct({MlpWeights::kDown, b_.out_gradient, b_.a_gradient, count, /*is_gradient=*/true});
+    if (!s.ok()) return s;
+    steps_.Activate(piece, a_.At(first));
+    const bool on_input = problem_.weight_on == WeightOn::kInput;
     if (gradients_.row_weights && !on_input) {
-      if (absl::Status s = RunOutputWeights(rows, A(first)); !s.ok()) return s;
+      if (s = RunOutputWeights(piece.rows, first); !s.ok()) return s;
     }
-    ActivateGradient(rows, first);
+    ActivateGradient(piece, first);
     if (!gradients_.x && !(gradients_.row_weights && on_input)) return absl::OkStatus();
-    absl::Status s = phases_.RunProduct(MlpProduct::kUpGradient, {UpGradient(first), b_.d, count});
-    if (s.ok() && Problem().w_gate) {
-      s = phases_.RunProduct(MlpProduct::kGateGradient, {GateGradient(first), b_.d, count, /*adds=*/true});
+    s = RunProduct({MlpWeights::kUp, up_.At(first), b_.d, count, /*is_gradient=*/true});
+    if (s.ok() && problem_.w_gate) {
+      s = RunProduct({MlpWeights::kGate, gate_.At(first), b_.d, count, /*is_gradient=*/true, /*adds=*/true});
     }
     if (!s.ok()) return s;
-    if (gradients_.row_weights && on_input) RunInputWeights(rows);
-    const float* const weights = mlp_.InputWeights();
-    const int64_t* const tokens = b_.tokens + rows.begin;
-    if (gradients_.x) phases_.Combine(count, b_.d, tokens, weights == nullptr ? nullptr : weights + rows.begin);
+    // A weight on the input has the gradient of its product with a row of x.
+    if (gradients_.row_weights && on_input) {
+      AddDots(piece.rows, problem_.x, b_.tokens + begin, b_.d);
+    }
+    if (gradients_.x) steps_.Combine(count, b_.d, b_.tokens + begin, mlp_.RowWeights(WeightOn::kInput, begin));
     return absl::OkStatus();
   }
 
-  void ClearRowWeights() const {
-    if (!gradients_.row_weights || gradients_.row_weights->dims[0] == 0) return;
-    std::memset(gradients_.row_weights->data, 0, static_cast<size_t>(BytesOf(*gradients_.row_weights)));
-  }
+  absl::Status RunProduct(const MlpProduct& product) const { return steps_.Run(mlp_.Product(product)); }
 
-  float WeightOf(int64_t row) const {
-    const float* const weights = mlp_.OutputWeights();
-    return weights == nullptr ? 1 : weights[row];
+  float OutputWeight(int64_t row) const {
+    const float* const weight = mlp_.RowWeights(WeightOn::kOutput, row);
+    return weight == nullptr ? 1 : *weight;
   }
 
   // Gathers the gradients of out of each row's token: as w_down multiplies them, and times the weight of the row.
-  void GatherOutGradient(const RowRange& rows, char* weighted) const {
-    const Array& out = Problem().out;
-    const DType type = mlp_.TypeOfA();
-    const FormatKernels &from = KernelsOf(phases_.Ends(), out.dtype), &to = KernelsOf(phases_.Ends(), type);
-    const int64_t hidden = mlp_.extents.hidden;
-    constexpr int64_t kColumns = 512;
-    phases_.InParts(rows.count(), hidden * kFloatBytes, 1, [&](int64_t begin, int64_t end) {
-      alignas(64) float values[kColumns];
-      for (int64_t i = begin; i < end; ++i) {
-        for (int64_t col = 0; col < hidden; col += kColumns) {
-          const int64_t count = std::min(kColumns, hidden - col), at = b_.tokens[rows.begin + i] * hidden + col;
-          const int64_t offset = BytesOf(type, i * hidden + col);
-          const float one = 1, weight = WeightOf(rows.begin + i);
-          from.widen({count, static_cast<const char*>(out.data) + BytesOf(out.dtype, at), values});
-          to.scale({count, values, one, b_.out_gradient + offset});
-          to.widen({count, b_.out_gradient + offset, values});
-          to.scale({count, values, weight, weighted + offset});
-        }
-      }
+  void GatherOutGradient(const RowRange& rows, int64_t first) const {
+    const ChunkRows gathered = {b_.out_gradient, weighted_.type, weighted_.columns};
+    const Array all = gathered.First(rows.count());
+    steps_.ForEachRow(rows.count(), gathered.columns * kFloatBytes, [&](int64_t i) {
+      const int64_t row = rows.begin + i;
+      steps_.ScaleRow(problem_.out, b_.tokens[row], 1, gathered.type, gathered.At(i));
+      steps_.ScaleRow(all, i, OutputWeight(row), weighted_.type, weighted_.At(first + i));
     });
   }
 
   // Computes the gradients of weights on the output: the product of a row with w_down, and b_down, along the gradient
   // of out.
-  absl::Status RunOutputWeights(const RowRange& rows, const char* a) const {
-    float* const to = static_cast<float*>(gradients_.row_weights->data) + rows.begin;
-    const DType type = mlp_.TypeOfA();
-    const int64_t columns = mlp_.extents.intermediate;
-    if (Problem().b_down) {
-      GroupedGemmProblem bias = mlp_.Product(MlpProduct::kDownGradient, {b_.out_gradient, to, rows.count()});
-      static_cast<Array&>(bias.rhs) = *Problem().b_down;
-      bias.rhs.dims.push_back(1);
-      bias.rhs.is_trans = false;
-      bias.rhs_scale.reset();
-      bias.rhs_zero.reset();
-      bias.out.dims[1] = 1;
-      bias.lhs.first_dims = bias.out.first_dims = phases_.Sizes(0, mlp_.rows.groups);
-      if (absl::Status s = phases_.Run(bias); !s.ok()) return s;
+  absl::Status RunOutputWeights(const RowRange& rows, int64_t first) const {
+    const int64_t count = rows.count();
+    if (problem_.b_down) {
+      GroupedGemmProblem gemm;
+      gemm.bf16_sums = problem_.bf16_sums;
+      static_cast<Array&>(gemm.lhs) = {b_.out_gradient, a_.type, {count, mlp_.extents.hidden}};
+      static_cast<Array&>(gemm.rhs) = *problem_.b_down;
+      gemm.rhs.dims.push_back(1);
+      static_cast<Array&>(gemm.out) = {RowWeightGradient(rows.begin), DType::kF32, {count, 1}};
+      gemm.lhs.first_dims = gemm.out.first_dims = Sizes(0, mlp_.rows.groups);
+      if (absl::Status s = steps_.Run(gemm); !s.ok()) return s;
     }
-    Dot* const dot = KernelsOf(phases_.Ends(), type).row_dot;
-    phases_.InParts(rows.count(), columns * kFloatBytes, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        to[i] += dot({columns, a + BytesOf(type, i * columns), b_.a_gradient + i * columns});
-      }
-    });
+    AddDots(rows, {a_.At(first), a_.type, {count, a_.columns}}, nullptr, b_.a_gradient);
     return absl::OkStatus();
   }
 
-  // Computes the gradients of weights on the input: each row of x along the gradient of its product with its weight.
-  void RunInputWeights(const RowRange& rows) const {
-    float* const to = static_cast<float*>(gradients_.row_weights->data) + rows.begin;
-    const Array& x = Problem().x;
-    const int64_t hidden = mlp_.extents.hidden;
-    Dot* const dot = KernelsOf(phases_.Ends(), x.dtype).row_dot;
-    phases_.InParts(rows.count(), hidden * kFloatBytes, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t at = BytesOf(x.dtype, b_.tokens[rows.begin + i] * hidden);
-        to[i] += dot({hidden, static_cast<const char*>(x.data) + at, b_.d + i * hidden});
-      }
+  float* RowWeightGradient(int64_t row) const { return static_cast<float*>(gradients_.row_weights->data) + row; }
+
+  // Adds to the gradient of each row's weight: row index[i] of `from`, or row i without an index, along row i of `by`.
+  void AddDots(const RowRange& rows, const Array& from, const int64_t* index, const float* by) const {
+    float* const to = RowWeightGradient(rows.begin);
+    const int64_t columns = from.dims[1];
+    Dot* const dot = KernelsOf(steps_.kernels, from.dtype).row_dot;
+    steps_.ForEachRow(rows.count(), columns * kFloatBytes, [&](int64_t i) {
+      const int64_t at = (index == nullptr ? i : index[i]) * columns;
+      to[i] += dot({columns, static_cast<const char*>(from.data) + BytesOf(from.dtype, at), by + i * columns});
     });
   }
 
-  void ActivateGradient(const RowRange& rows, int64_t first) const {
-    const int64_t columns = mlp_.extents.intermediate, size = SizeOf(TypeOfUp());
-    const FormatKernels& kernels = KernelsOf(phases_.Ends(), TypeOfUp());
-    raggemm::ActivateGradient* const run = kernels.activate_gradient[static_cast<int>(Problem().activation)];
-    phases_.InParts(rows.count(), columns * 4 * kFloatBytes, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        char* const up = UpGradient(first + i);
-        ActivationGradientArgs args = {.forward = phases_.ActivationOf(rows, i),
-                                       .a = b_.a_gradient + i * columns,
-                                       .weight = WeightOf(rows.begin + i),
-                                       .gate = up,
-                                       .up = nullptr};
-        if (Problem().w_gate) {
-          args.gate = GateGradient(first + i);
-          args.up = up;
-        } else if (Problem().merged == Merged::kHalves) {
-          args.up = up + columns * size;
-        }
-        run(args);
-      }
+  void ActivateGradient(const MlpPiece& piece, int64_t first) const {
+    const int64_t columns = mlp_.extents.intermediate;
+    const FormatKernels& kernels = KernelsOf(steps_.kernels, up_.type);
+    raggemm::ActivateGradient* const run = kernels.activate_gradient[static_cast<int>(problem_.activation)];
+    steps_.ForEachRow(piece.rows.count(), columns * 4 * kFloatBytes, [&](int64_t i) {
+      char* const up = up_.At(first + i);
+      char* const half = problem_.merged == Merged::kHalves ? up + BytesOf(up_.type, columns) : nullptr;
+      run({.forward = steps_.ActivationOf(piece, i),
+           .a = b_.a_gradient + i * columns,
+           .weight = OutputWeight(piece.rows.begin + i),
+           .gate = problem_.w_gate ? gate_.At(first + i) : up,
+           .up = problem_.w_gate ? up : half});
     });
   }
 
-  // Sums the transposed `rows` times `by` over the rows of each group of the chunk, or the transpose of that. `sums` is
-  // f32 memory for groups of several chunks.
-  absl::Status RunWeight(const Chunk& chunk, const std::optional<Array>& gradient, float* sums, bool is_trans,
-                         Array rows, Array by) const {
-    if (!gradient) return absl::OkStatus();
-    if (is_trans) std::swap(rows, by);
-    GroupedGemmProblem gemm;
-    gemm.bf16_sums = Problem().bf16_sums;
-    gemm.names.lhs_first = gemm.names.rhs_first = "group_sizes";
-    static_cast<Array&>(gemm.lhs) = rows;
-    static_cast<Array&>(gemm.rhs) = by;
-    gemm.lhs.is_trans = true;
-    gemm.lhs.first_dims = gemm.rhs.first_dims = phases_.Sizes(chunk.groups.first, chunk.groups.count);
-    const int64_t elements = rows.dims[1] * by.dims[1];
-    void* const to = static_cast<char*>(gradient->data) + BytesOf(gradient->dtype, chunk.groups.first * elements);
-    if (gradient->dtype == DType::kF32) sums = static_cast<float*>(to);
-    static_cast<Array&>(gemm.out) = {chunk.is_last() ? to : sums,
-                                     chunk.is_last() ? gradient->dtype : DType::kF32,
-                                     {chunk.groups.count, rows.dims[1], by.dims[1]}};
-    return phases_.Run(gemm, chunk.is_first() ? nullptr : sums);
-  }
+  // Returns the sizes of some groups.
+  Array Sizes(int64_t first, int64_t groups) const { return {b_.chunk_sizes + first, DType::kS64, {groups}}; }
 
-  absl::Status RunBias(const Chunk& chunk, const std::optional<Array>& gradient, float* sums, const Array& rows) const {
-    if (!gradient) return absl::OkStatus();
-    const float one = 1;
-    const int64_t count = chunk.rows.count();
-    for (int64_t i = 0; i < count; ++i) {
-      KernelsOf(phases_.Ends(), rows.dtype).scale({1, &one, 1, b_.ones + BytesOf(rows.dtype, i)});
-    }
-    return RunWeight(chunk, gradient, sums, false, {b_.ones, rows.dtype, {count, 1}}, rows);
-  }
+  // A gradient of weights or of a bias: the transposed `rows` times `by`, summed over the rows of each group. The
+  // `rows` of a bias are ones.
+  struct WeightGradient {
+    const std::optional<Array>& to;
+    float* sums;  // f32 memory for groups of several chunks
+    ChunkRows rows, by;
+    bool is_trans = false;  // True: the gradient is the transpose of that product.
+  };
 
-  absl::Status RunWeights(const Chunk& chunk) const {
-    phases_.SetSizes(chunk.rows);
-    const int64_t count = chunk.rows.count(), inner = mlp_.extents.intermediate, hidden = mlp_.extents.hidden;
-    const MoeMlpProblem& problem = Problem();
+  absl::Status RunWeights(const MlpPart& chunk) const {
+    SetSizes(mlp_, mlp_.rows, chunk.rows);
     const MlpWeightSums& sums = b_.weight_sums;
-    const Array x = {b_.x, problem.x.dtype, {count, hidden}}, a = {b_.a, mlp_.TypeOfA(), {count, inner}},
-                weighted = {b_.weighted, mlp_.TypeOfA(), {count, hidden}},
-                up = {b_.up_gradient, TypeOfUp(), {count, mlp_.UpColumns()}};
-    absl::Status s = RunWeight(chunk, gradients_.w_down, sums.down, problem.down_is_trans, a, weighted);
-    if (s.ok()) s = RunBias(chunk, gradients_.b_down, sums.b_down, weighted);
-    if (s.ok()) s = RunWeight(chunk, gradients_.w_up, sums.up, problem.up_is_trans, x, up);
-    if (s.ok()) s = RunBias(chunk, gradients_.b_up, sums.b_up, up);
-    if (!s.ok() || !problem.w_gate) return s;
-    const Array gate = {GateGradient(0), TypeOfUp(), {count, inner}};
-    s = RunWeight(chunk, gradients_.w_gate, sums.gate, problem.up_is_trans, x, gate);
-    return s.ok() ? RunBias(chunk, gradients_.b_gate, sums.b_gate, gate) : s;
+    const ChunkRows a_ones = {b_.ones, a_.type, 1}, up_ones = {b_.ones, up_.type, 1};
+    for (const WeightGradient& gradient :
+         {WeightGradient{gradients_.w_down, sums.down, a_, weighted_, problem_.down_is_trans},
+          {gradients_.b_down, sums.b_down, a_ones, weighted_},
+          {gradients_.w_up, sums.up, x_, up_, problem_.up_is_trans},
+          {gradients_.b_up, sums.b_up, up_ones, up_},
+          {gradients_.w_gate, sums.gate, x_, gate_, problem_.up_is_trans},
+          {gradients_.b_gate, sums.b_gate, up_ones, gate_}}) {
+      if (!gradient.to) continue;
+      if (absl::Status s = RunWeight(chunk, gradient); !s.ok()) return s;
+    }
+    return absl::OkStatus();
   }
 
+  absl::Status RunWeight(const MlpPart& chunk, const WeightGradient& gradient) const {
+    const auto& [to, sums, rows, by, is_trans] = gradient;
+    const int64_t count = chunk.rows.count();
+    if (rows.data == b_.ones) {
+      const float one = 1;
+      Scale* const scale = KernelsOf(steps_.kernels, rows.type).scale;
+      for (int64_t i = 0; i < count; ++i) scale({1, &one, 1, rows.At(i)});
+    }
+    GroupedGemmProblem gemm;
+    gemm.bf16_sums = problem_.bf16_sums;
+    static_cast<Array&>(gemm.lhs) = (is_trans ? by : rows).First(count);
+    static_cast<Array&>(gemm.rhs) = (is_trans ? rows : by).First(count);
+    gemm.lhs.is_trans = true;
+    gemm.lhs.first_dims = gemm.rhs.first_dims = Sizes(chunk.first_group, chunk.groups);
+    gemm.out.dims = {chunk.groups, gemm.lhs.dims[1], gemm.rhs.dims[1]};
+    gemm.out.dtype = to->dtype;
+    gemm.out.data = static_cast<char*>(to->data) + BytesOf(to->dtype, chunk.first_group * rows.columns * by.columns);
+    float* const totals = to->dtype == DType::kF32 ? static_cast<float*>(gemm.out.data) : sums;
+    if (!chunk.is_last_of_groups()) {
+      gemm.out.dtype = DType::kF32;
+      gemm.out.data = totals;
+    }
+    return steps_.Run(gemm, chunk.is_first_of_groups() ? nullptr : totals);
+  }
+
+  const MlpSteps& steps_;
   const CheckedMlp& mlp_;
-  const MlpPhases& phases_;
+  const MoeMlpProblem& problem_;
   const MoeMlpGradients& gradients_;
   const MlpBuffers& b_;
   const int64_t chunk_rows_;
+  const ChunkRows x_, a_, weighted_;  // of out_gradient times row_weights
+  const ChunkRows up_, gate_;         // gradients of u and v; those of v follow those of all rows of u
 };
 
 }  // namespace
 
 absl::Status MoeMlpBackward(const MoeMlpBackwardProblem& problem, const Options& options,
                             absl::Span<int64_t> workspace) {
-  const absl::StatusOr<CheckedMlp> mlp = CheckedMlp::Make(problem, workspace);
+  const absl::StatusOr<CheckedMlp> mlp = CheckMlp(problem.forward, &problem.gradients, workspace);
   if (!mlp.ok()) return mlp.status();
-  MlpPhases phases(*mlp, options);
-  return phases.WithTeam([&] { return MlpBackward(*mlp, phases, problem.gradients).RunAll(); });
+  return MlpSteps::WithTeam(*mlp, options,
+                            [&](const MlpSteps& steps) { return MlpBackward(steps, problem.gradients).RunAll(); });
 }
 
 }  // namespace raggemm

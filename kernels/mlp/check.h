@@ -1,14 +1,15 @@
-// A checked expert MLP: its extents, its products as problems of grouped_gemm.h, its rows.
+// Checks expert MLPs. A checked call has its extents, its buffers, its rows, and its products as problems of
+// grouped_gemm.h.
 #ifndef RAGGEMM_KERNELS_MLP_CHECK_H_
 #define RAGGEMM_KERNELS_MLP_CHECK_H_
 
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "kernels/mlp/workspace.h"
-#include "raggemm/element.h"
+#include "raggemm/format.h"
+#include "raggemm/grouped_gemm.h"
 #include "raggemm/moe_mlp.h"
 
 namespace raggemm {
@@ -22,25 +23,19 @@ struct MlpRows {
   int64_t RowAt(int64_t i) const { return index == nullptr ? i : index[i]; }
 };
 
-// Forward: rows times weights. Gradient: rows times transposed weights.
-enum class MlpProduct : uint8_t { kUp, kGate, kDown, kUpGradient, kGateGradient, kDownGradient };
+enum class MlpWeights : uint8_t { kUp, kDown, kGate };
 
-// Operands of a product: dense matrices with this number of rows.
-struct MlpOperands {
+// A product of rows with weights. lhs and out are dense matrices with this number of rows.
+struct MlpProduct {
+  MlpWeights weights;
   void* lhs;
   void* out;
   int64_t rows;
-  bool adds = false;  // True: adds the product to out.
+  bool is_gradient = false;  // True: multiplies by the transposed weights, without bias.
+  bool adds = false;         // True: adds the product to out.
 };
 
-class CheckedMlp {
- public:
-  // InvalidArgument as MoeMlp has it.
-  static absl::StatusOr<CheckedMlp> Make(const MoeMlpProblem& problem, absl::Span<int64_t> workspace);
-  static absl::StatusOr<CheckedMlp> Make(const MoeMlpBackwardProblem& problem, absl::Span<int64_t> workspace);
-  // Checks types and shapes only. `out` is the name of the output in messages.
-  static absl::StatusOr<MoeMlpExtents> ExtentsOf(const MoeMlpProblem& problem, absl::string_view out = "out");
-
+struct CheckedMlp {
   const MoeMlpProblem& problem;
   MoeMlpExtents extents;
   MlpBuffers buffers;
@@ -51,24 +46,21 @@ class CheckedMlp {
   DType TypeBeside(const Array& weights) const { return IsMatrix(weights.dtype) ? weights.dtype : problem.x.dtype; }
   DType TypeOfA() const { return TypeBeside(problem.w_down); }
   int64_t UpColumns() const { return (problem.merged == Merged::kNone ? 1 : 2) * extents.intermediate; }
-  // Returns the weights of all rows if they multiply x, or if they multiply d; else null.
-  const float* InputWeights() const { return problem.weight_on == WeightOn::kInput ? RowWeights() : nullptr; }
-  const float* OutputWeights() const { return problem.weight_on == WeightOn::kOutput ? RowWeights() : nullptr; }
-  // Returns the problem of a product, without sizes: lhs and out have the rows of each group that has weights.
-  GroupedGemmProblem Product(MlpProduct product, const MlpOperands& operands) const;
-
- private:
-  CheckedMlp(const MoeMlpProblem& problem, const MoeMlpExtents& extents, bool is_backward,
-             absl::Span<int64_t> workspace)
-      : problem(problem), extents(extents), buffers(extents, is_backward, workspace.data()), rows{} {}
-  // Checks all but the gradients, the buffers and the values. Null gradients stand for the forward call.
-  static absl::StatusOr<CheckedMlp> MakeUnread(const MoeMlpProblem& problem, const MoeMlpGradients* gradients,
-                                               absl::Span<int64_t> workspace);
-  const float* RowWeights() const {
-    return problem.row_weights ? static_cast<const float*>(problem.row_weights->data) : nullptr;
+  // Returns the weights of rows from `row` on if they multiply what `on` names; else null.
+  const float* RowWeights(WeightOn on, int64_t row) const {
+    if (!problem.row_weights || problem.weight_on != on) return nullptr;
+    return static_cast<const float*>(problem.row_weights->data) + row;
   }
-  absl::Status ReadRows();
+  // Returns the problem of a product, with the group sizes of buffers.chunk_sizes.
+  GroupedGemmProblem Product(const MlpProduct& product) const;
 };
+
+// Checks types and shapes only. Null gradients stand for the forward call, here and below.
+absl::StatusOr<MoeMlpExtents> CheckMlpShapes(const MoeMlpProblem& problem, const MoeMlpGradients* gradients);
+
+// Returns InvalidArgument as MoeMlp.
+absl::StatusOr<CheckedMlp> CheckMlp(const MoeMlpProblem& problem, const MoeMlpGradients* gradients,
+                                    absl::Span<int64_t> workspace);
 
 }  // namespace raggemm
 

@@ -8,7 +8,6 @@
 // A pass computes d of its rows, expert by expert, stores each where the order by token has it, and then adds them up.
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <new>
 #include <optional>
@@ -20,10 +19,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "kernels/mlp/check.h"
-#include "kernels/mlp/phases.h"
+#include "kernels/mlp/steps.h"
+#include "kernels/plan/schedule.h"
 #include "kernels/run/plan_text.h"
 #include "raggemm/element.h"
-#include "raggemm/grouped_gemm.h"
 
 namespace raggemm {
 namespace {
@@ -31,100 +30,78 @@ namespace {
 // Clears the rows of kept products that no product writes.
 void ClearOthers(const std::optional<Array>& kept, const MlpRows& rows) {
   if (!kept) return;
-  const auto clear = [&](int64_t begin, int64_t end) {
-    const int64_t bytes = BytesOf(kept->dtype, kept->dims[1]);
-    std::memset(static_cast<char*>(kept->data) + begin * bytes, 0, static_cast<size_t>((end - begin) * bytes));
-  };
-  if (kept->dims[0] == 0 || kept->dims[1] == 0) return;
-  clear(0, rows.begin);
-  clear(rows.end, kept->dims[0]);
+  float* const data = static_cast<float*>(kept->data);
+  const int64_t columns = kept->dims[1];
+  std::fill_n(data, rows.begin * columns, 0.0F);
+  std::fill(data + rows.end * columns, data + kept->dims[0] * columns, 0.0F);
 }
 
 class MlpForward {
  public:
-  MlpForward(const CheckedMlp& mlp, MlpPhases& phases) : mlp_(mlp), phases_(phases), b_(mlp.buffers) {}
+  explicit MlpForward(MlpSteps& steps) : steps_(steps), mlp_(steps.mlp), b_(mlp_.buffers) {}
 
   absl::Status RunAll() {
-    phases_.ClearSums();
+    steps_.ClearSums();
     if (absl::Status s = mlp_.problem.row_slots ? RunPasses() : RunRows(); !s.ok()) return s;
-    phases_.StoreSums(mlp_.problem.out);
+    steps_.StoreSums(mlp_.problem.out);
     return absl::OkStatus();
   }
 
  private:
-  // Computes the rows of the phases, piece by piece.
+  // Computes the rows of the steps, piece by piece.
   absl::Status RunRows() {
-    MlpGroups groups;
-    for (int64_t group = 0; group < phases_.rows().groups; group += groups.count) {
-      groups = phases_.GroupsFrom(group);
-      RowRange piece;
-      for (int64_t row = groups.rows.begin; row < groups.rows.end; row = piece.end) {
-        piece = MlpPhases::Next(row, groups.rows, kPieceRows);
-        if (absl::Status s = RunPiece(piece); !s.ok()) return s;
-      }
+    for (MlpPart piece = {steps_.rows, kPieceRows}; piece.Next();) {
+      if (piece.rows.count() == 0) continue;
+      if (absl::Status s = RunPiece(BeginPiece(mlp_, steps_.rows, piece.rows)); !s.ok()) return s;
     }
     return absl::OkStatus();
   }
 
-  absl::Status RunPiece(const RowRange& rows) {
-    phases_.SetSizes(rows);
-    phases_.GatherX(rows, b_.x);
-    if (absl::Status s = phases_.RunUpAndGate(rows, b_.x); !s.ok()) return s;
-    const bool is_pass = phases_.rows().index != nullptr;
-    if (is_pass) KeepProducts(rows);
-    phases_.Activate(rows, b_.a);
-    if (absl::Status s = phases_.RunProduct(MlpProduct::kDown, {b_.a, b_.d, rows.count()}); !s.ok()) return s;
-    if (is_pass) {
-      CopyRows(b_.d, mlp_.extents.hidden, b_.pass.d, b_.pass.positions + rows.begin, rows.count());
-    } else {
-      const float* const weights = mlp_.OutputWeights();
-      phases_.Combine(rows.count(), b_.d, b_.tokens + rows.begin, weights == nullptr ? nullptr : weights + rows.begin);
+  absl::Status RunPiece(const MlpPiece& piece) {
+    const int64_t begin = piece.rows.begin, count = piece.rows.count();
+    steps_.GatherX(piece.rows, b_.x);
+    if (absl::Status s = steps_.RunUpAndGate(piece, b_.x); !s.ok()) return s;
+    steps_.Activate(piece, b_.a);
+    if (absl::Status s = steps_.Run(mlp_.Product({MlpWeights::kDown, b_.a, b_.d, count})); !s.ok()) return s;
+    const int64_t* const index = steps_.rows.index;
+    if (index == nullptr) {
+      steps_.Combine(count, b_.d, b_.tokens + begin, mlp_.RowWeights(WeightOn::kOutput, begin));
+      return absl::OkStatus();
     }
+    // A pass has other rows than the caller's memory and than the order by token.
+    const std::optional<Array>&up = mlp_.problem.up, &gate = mlp_.problem.gate;
+    if (up) CopyRows(piece.up, mlp_.UpColumns(), up->data, index + begin, count);
+    if (gate) CopyRows(piece.gate, mlp_.extents.intermediate, gate->data, index + begin, count);
+    CopyRows(b_.d, mlp_.extents.hidden, b_.pass.d, b_.pass.positions + begin, count);
     return absl::OkStatus();
   }
 
   // Copies `count` rows of so many floats to the rows `to_rows` of `to`.
   void CopyRows(const float* from, int64_t columns, void* to, const int64_t* to_rows, int64_t count) const {
-    if (columns == 0) return;
-    const auto bytes = static_cast<size_t>(columns) * sizeof(float);
-    phases_.InParts(count, static_cast<int64_t>(bytes), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        std::memcpy(static_cast<float*>(to) + to_rows[i] * columns, from + i * columns, bytes);
-      }
+    steps_.ForEachRow(count, columns * kFloatBytes, [&](int64_t i) {
+      std::copy_n(from + i * columns, columns, static_cast<float*>(to) + to_rows[i] * columns);
     });
-  }
-
-  // Copies u and v of the rows of a pass to where the caller keeps them.
-  void KeepProducts(const RowRange& rows) const {
-    const MoeMlpProblem& problem = mlp_.problem;
-    const int64_t* const index = phases_.rows().index + rows.begin;
-    if (problem.up) CopyRows(phases_.UpOf(rows), mlp_.UpColumns(), problem.up->data, index, rows.count());
-    if (problem.gate) {
-      CopyRows(phases_.GateOf(rows), mlp_.extents.intermediate, problem.gate->data, index, rows.count());
-    }
   }
 
   absl::Status RunPasses() {
-    const auto [begin, end] = std::pair{mlp_.rows.begin, mlp_.rows.end};
+    const int64_t begin = mlp_.rows.begin, count = mlp_.rows.end - begin;
     const MlpPassBuffers& pass = b_.pass;
-    for (int64_t row = begin; row < end; ++row) {
-      pass.order[row - begin] = row;
-      pass.slots[row] = ToInteger(*mlp_.problem.row_slots, row);
+    for (int64_t i = 0; i < count; ++i) {
+      pass.order[i] = begin + i;
+      pass.slots[begin + i] = ToInteger(*mlp_.problem.row_slots, begin + i);
     }
-    std::sort(pass.order, pass.order + (end - begin), [&](int64_t i, int64_t j) {
+    std::sort(pass.order, pass.order + count, [&](int64_t i, int64_t j) {
       return std::tuple(b_.tokens[i], pass.slots[i], i) < std::tuple(b_.tokens[j], pass.slots[j], j);
     });
-    RowRange range;
-    for (int64_t first = 0; first < end - begin; first = range.end) {
-      range = MlpPhases::Next(first, {0, end - begin}, kPassRows);
-      if (absl::Status s = RunPass(pass.order + range.begin, range.count()); !s.ok()) return s;
+    for (int64_t first = 0; first < count; first += kPassRows) {
+      if (absl::Status s = RunPass(pass.order + first, std::min(kPassRows, count - first)); !s.ok()) return s;
     }
     return absl::OkStatus();
   }
 
   absl::Status RunPass(const int64_t* order, int64_t count) {
     const MlpPassBuffers& pass = b_.pass;
-    const float* const weights = mlp_.OutputWeights();
+    const float* const weights = mlp_.RowWeights(WeightOn::kOutput, 0);
     std::copy_n(order, count, pass.rows);
     std::sort(pass.rows, pass.rows + count);
     for (int64_t i = 0; i < count; ++i) {
@@ -139,29 +116,28 @@ class MlpForward {
       while (i < count && pass.rows[i] < group_end) ++i;
       pass.sizes[g] = i - first;
     }
-    phases_.SetRows({pass.sizes, mlp_.rows.groups, 0, count, pass.rows});
+    steps_.rows = {pass.sizes, mlp_.rows.groups, 0, count, pass.rows};
     if (absl::Status s = RunRows(); !s.ok()) return s;
-    phases_.Combine(count, pass.d, pass.tokens, pass.weights);
+    steps_.Combine(count, pass.d, pass.tokens, pass.weights);
     return absl::OkStatus();
   }
 
+  MlpSteps& steps_;
   const CheckedMlp& mlp_;
-  MlpPhases& phases_;
   const MlpBuffers& b_;
 };
 
 }  // namespace
 
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options, absl::Span<int64_t> workspace) {
-  const absl::StatusOr<CheckedMlp> mlp = CheckedMlp::Make(problem, workspace);
+  const absl::StatusOr<CheckedMlp> mlp = CheckMlp(problem, nullptr, workspace);
   if (!mlp.ok()) return mlp.status();
   for (const auto* kept : {&problem.up, &problem.gate}) ClearOthers(*kept, mlp->rows);
-  MlpPhases phases(*mlp, options);
-  return phases.WithTeam([&] { return MlpForward(*mlp, phases).RunAll(); });
+  return MlpSteps::WithTeam(*mlp, options, [](MlpSteps& steps) { return MlpForward(steps).RunAll(); });
 }
 
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options) {
-  const absl::StatusOr<MoeMlpExtents> extents = CheckedMlp::ExtentsOf(problem);
+  const absl::StatusOr<MoeMlpExtents> extents = CheckMlpShapes(problem, nullptr);
   if (!extents.ok()) return extents.status();
   const int64_t needed = MoeMlpWorkspaceSize(*extents);
   const std::unique_ptr<int64_t[]> memory(needed < 0 ? nullptr : new (std::nothrow) int64_t[needed]);
@@ -171,25 +147,24 @@ absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options) {
 
 absl::StatusOr<std::string> PlanTextOfMoeMlp(const MoeMlpProblem& problem, const Options& options,
                                              absl::Span<int64_t> workspace) {
-  const absl::StatusOr<CheckedMlp> mlp = CheckedMlp::Make(problem, workspace);
+  const absl::StatusOr<CheckedMlp> mlp = CheckMlp(problem, nullptr, workspace);
   if (!mlp.ok()) return mlp.status();
   static constexpr const char* kMerged[] = {"", ", merged as halves", ", merged interleaved"};
   const MoeMlpExtents& extents = mlp->extents;
-  const MlpPhases phases(*mlp, options);
-  const MlpGroups groups = phases.GroupsFrom(0);
-  const RowRange first = MlpPhases::Next(groups.rows.begin, groups.rows, kPieceRows);
   const MlpBuffers& b = mlp->buffers;
+  MlpPart part = {mlp->rows, kPieceRows};
+  part.Next();
+  const MlpPiece first = BeginPiece(*mlp, mlp->rows, part.rows);
   std::string text = absl::StrCat(
       "moe_mlp: ", extents.tokens, " tokens of ", extents.hidden, ", ", extents.intermediate, " intermediate, ",
       kActivations[static_cast<int>(problem.activation)], kMerged[static_cast<int>(problem.merged)],
       "\nrows: ", mlp->rows.end - mlp->rows.begin, " of ", mlp->rows.groups, " groups, in pieces of at most ",
-      kPieceRows, "\nfirst piece: ", first.count(), " rows\n");
-  phases.SetSizes(first);
-  for (const auto& [name, product, lhs, out] : {std::tuple{"up", MlpProduct::kUp, b.x, phases.UpOf(first)},
-                                                {"gate", MlpProduct::kGate, b.x, phases.GateOf(first)},
-                                                {"down", MlpProduct::kDown, b.a, b.d}}) {
-    if (product == MlpProduct::kGate && !problem.w_gate) continue;
-    const absl::StatusOr<Schedule> schedule = phases.Plan(product, {lhs, out, first.count()});
+      kPieceRows, "\nfirst piece: ", first.rows.count(), " rows\n");
+  for (const auto& [name, product] : {std::pair{"up", MlpProduct{MlpWeights::kUp, b.x, first.up, first.rows.count()}},
+                                      {"gate", MlpProduct{MlpWeights::kGate, b.x, first.gate, first.rows.count()}},
+                                      {"down", MlpProduct{MlpWeights::kDown, b.a, b.d, first.rows.count()}}}) {
+    if (product.weights == MlpWeights::kGate && !problem.w_gate) continue;
+    const absl::StatusOr<Schedule> schedule = MakeSchedule(mlp->Product(product), options, b.of_products);
     if (!schedule.ok()) return schedule.status();
     absl::StrAppend(&text, "product: ", name, "\n", ToString(*schedule));
   }

@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kLineWords = 8;  // a cache line
 constexpr int kSizesArrays = 2;    // dims arrays of each product
 constexpr int64_t kMostExtent = int64_t{1} << 40;
-constexpr int64_t kMostBytes = int64_t{1} << 60;  // sizes are at most this, so that their sums do not overflow
+constexpr int64_t kMostBytes = int64_t{1} << 60;  // The largest size. Sums of sizes do not overflow.
 
 // Multiplies sizes, which are not negative.
 int64_t Times(int64_t x, int64_t y) {
@@ -28,20 +28,15 @@ class Cursor {
     memory_ += (kLineWords - word % kLineWords) % kLineWords;
   }
 
-  // Returns rows x columns elements of so many bytes; null if there is no memory.
-  char* Take(int64_t rows, int64_t columns, int64_t bytes) {
-    char* const at = memory_ == nullptr ? nullptr : reinterpret_cast<char*>(memory_ + words_);
+  // Returns room for rows x columns elements of so many bytes; null if there is no memory.
+  template <class T>
+  T* Take(int64_t rows, int64_t columns = 1, int64_t bytes = sizeof(T)) {
+    T* const at = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + words_);
     constexpr int64_t kLineBytes = kLineWords * static_cast<int64_t>(sizeof(int64_t));
     const int64_t size = Times(Times(rows, columns), bytes);
     words_ =
         size == kMostBytes ? kTooMany : std::min(words_ + (size + kLineBytes - 1) / kLineBytes * kLineWords, kTooMany);
     return at;
-  }
-  float* Floats(int64_t rows, int64_t columns) {
-    return reinterpret_cast<float*>(Take(rows, columns, static_cast<int64_t>(sizeof(float))));
-  }
-  int64_t* Words(int64_t count) {
-    return reinterpret_cast<int64_t*>(Take(count, 1, static_cast<int64_t>(sizeof(int64_t))));
   }
   int64_t words() const { return words_ == kTooMany ? -1 : words_; }
 
@@ -54,24 +49,24 @@ class Cursor {
 
 void TakePass(const MoeMlpExtents& extents, Cursor& cursor, MlpPassBuffers& pass) {
   const int64_t rows = std::min(extents.rows, kPassRows);
-  pass.slots = cursor.Words(extents.rows);
-  pass.order = cursor.Words(extents.rows);
-  pass.rows = cursor.Words(rows);
-  pass.positions = cursor.Words(rows);
-  pass.sizes = cursor.Words(extents.groups);
-  pass.tokens = cursor.Words(rows);
-  pass.weights = cursor.Floats(rows, 1);
-  pass.d = cursor.Floats(rows, extents.hidden);
+  pass.slots = cursor.Take<int64_t>(extents.rows);
+  pass.order = cursor.Take<int64_t>(extents.rows);
+  pass.rows = cursor.Take<int64_t>(rows);
+  pass.positions = cursor.Take<int64_t>(rows);
+  pass.sizes = cursor.Take<int64_t>(extents.groups);
+  pass.tokens = cursor.Take<int64_t>(rows);
+  pass.weights = cursor.Take<float>(rows);
+  pass.d = cursor.Take<float>(rows, extents.hidden);
 }
 
 void TakeWeightSums(const MoeMlpExtents& extents, Cursor& cursor, MlpWeightSums& sums) {
   const int64_t hidden = extents.hidden, inner = extents.intermediate;
-  sums.up = cursor.Floats(hidden, 2 * inner);  // the gate follows, unless w_up holds it
+  sums.up = cursor.Take<float>(hidden, 2 * inner);  // the gate follows, unless w_up holds it
   sums.gate = sums.up == nullptr ? nullptr : sums.up + hidden * inner;
-  sums.down = cursor.Floats(hidden, inner);
-  sums.b_up = cursor.Floats(2, inner);
+  sums.down = cursor.Take<float>(hidden, inner);
+  sums.b_up = cursor.Take<float>(2, inner);
   sums.b_gate = sums.b_up == nullptr ? nullptr : sums.b_up + inner;
-  sums.b_down = cursor.Floats(1, hidden);
+  sums.b_down = cursor.Take<float>(1, hidden);
 }
 
 }  // namespace
@@ -88,29 +83,29 @@ MlpBuffers::MlpBuffers(const MoeMlpExtents& extents, bool is_backward, int64_t* 
   const auto [constant, per_group] = WorkspaceSizeFor(kSizesArrays);
   const int64_t of_call = constant + per_group * extents.groups;
   for (absl::Span<int64_t>* span : {&of_sizes, &of_products, &of_gate}) {
-    *span = {cursor.Words(of_call), static_cast<size_t>(of_call)};
+    *span = {cursor.Take<int64_t>(of_call), static_cast<size_t>(of_call)};
   }
   const int64_t hidden = extents.hidden, inner = extents.intermediate;
   const int64_t piece = std::min(extents.rows, kPieceRows);
-  chunk_sizes = cursor.Words(extents.groups);
-  tokens = cursor.Words(extents.rows);
-  sums = extents.sums_tokens ? cursor.Floats(extents.tokens, hidden) : nullptr;
-  up = cursor.Floats(piece, std::max(2 * inner, is_backward ? hidden : 0));
+  chunk_sizes = cursor.Take<int64_t>(extents.groups);
+  tokens = cursor.Take<int64_t>(extents.rows);
+  sums = extents.sums_tokens ? cursor.Take<float>(extents.tokens, hidden) : nullptr;
+  up = cursor.Take<float>(piece, std::max(2 * inner, is_backward ? hidden : 0));
   const int64_t chunk = is_backward ? ChunkRowsOf(extents) : piece;
   const int64_t bytes = is_backward ? extents.element_bytes : static_cast<int64_t>(sizeof(float));
-  x = cursor.Take(chunk, hidden, bytes);
-  a = cursor.Take(chunk, inner, bytes);
+  x = cursor.Take<char>(chunk, hidden, bytes);
+  a = cursor.Take<char>(chunk, inner, bytes);
   d = is_backward ? up : reinterpret_cast<float*>(x);
   if (!is_backward && extents.has_slots) TakePass(extents, cursor, pass);
   if (is_backward) {
-    a_gradient = cursor.Floats(piece, inner);
-    out_gradient = cursor.Take(piece, hidden, bytes);
-    weighted = cursor.Take(chunk, hidden, bytes);
-    up_gradient = cursor.Take(chunk, 2 * inner, bytes);
-    ones = cursor.Take(chunk, 1, bytes);
+    a_gradient = cursor.Take<float>(piece, inner);
+    out_gradient = cursor.Take<char>(piece, hidden, bytes);
+    weighted = cursor.Take<char>(chunk, hidden, bytes);
+    up_gradient = cursor.Take<char>(chunk, 2 * inner, bytes);
+    ones = cursor.Take<char>(chunk, 1, bytes);
     if (extents.sums_weights && chunk < extents.rows) TakeWeightSums(extents, cursor, weight_sums);
   }
-  cursor.Words(kLineWords);  // kernels read whole vectors, beyond the end of an array
+  cursor.Take<int64_t>(kLineWords);  // kernels read whole vectors, beyond the end of an array
   words = cursor.words();
 }
 

@@ -23,7 +23,7 @@ inline constexpr int64_t kChunkRows = 2048;
 // its experts again.
 inline constexpr int64_t kPassRows = 8192;
 
-// Sums of the gradients of one group's weights, f32, where the gradients themselves are narrower.
+// f32 sums of the gradients of one group's weights, for gradients that are narrower than f32.
 struct MlpWeightSums {
   float* up = nullptr;    // [H,I], [H,2I] if w_up holds the gate, or transposed as w_up is
   float* gate = nullptr;  // [H,I], as w_gate is
@@ -60,7 +60,7 @@ struct MlpBuffers {
   char* x;  // [rows,H]
   char* a;  // [rows,I]
 
-  MlpPassBuffers pass;  // forward with row_slots only
+  MlpPassBuffers pass;  // null unless the call is a forward one with row_slots
 
   // Gradients only.
   float* a_gradient = nullptr;   // [piece,I]

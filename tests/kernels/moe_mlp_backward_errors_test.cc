@@ -39,6 +39,8 @@ TEST(MoeMlpBackwardErrors, NameTheGradient) {
   });
   ExpectError("gradient of x: is bf16[9,40], must be f32[9,40]",
               [](MoeMlpBackwardProblem& p) { p.gradients.x->dtype = DType::kBF16; });
+  ExpectError("b_up: dtype: value 100, must be less than 17",
+              [](MoeMlpBackwardProblem& p) { p.gradients.b_up->dtype = static_cast<DType>(100); });
   ExpectError("gradient of b_gate: there is no b_gate", [](MoeMlpBackwardProblem& p) { p.forward.b_gate.reset(); });
   ExpectError("row_tokens: value 9 at index 11, must be in [0, 9)",
               [](MoeMlpBackwardProblem& p) { static_cast<int32_t*>(p.forward.row_tokens.data)[11] = 9; });
