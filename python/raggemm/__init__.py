@@ -3,29 +3,32 @@
     gmm, tgmm               with the signatures of megablox
     ragged_dot              with the signature of jax.lax.ragged_dot
     grouped_gemm            the general operation, on arrays and GroupedTensors
-    moe_mlp                 the whole MLP of the experts: gather, products, activation, weighted sum
+    moe_mlp                 the MLP of all experts: gather, products, activation, weighted sum
     QuantizedTensor, quantize, dequantize, fake_quantize, quantize_nvfp4
                             operands of 8, 4 and 2 bits with scales and zero points
     mxfp4_from_blocks, fp8_from_blocks, int4_from_awq, int4_from_gptq
-                            such operands of what checkpoints hold
+                            quantized operands from the arrays of checkpoints
     prepack, unprepack, PackedWeights
-                            weights in the layout in which they are read fastest
+                            weights in the layout that kernels read fastest
     route, sort_by_expert, combine, load_balance_loss, z_loss
-                            what stands around the experts: their choice, the order of their rows, and the way back
+                            routing: choose experts, sort rows by expert, and sum each token's rows
     grouped_gemm_saveable   a policy for jax.checkpoint
     enable_partitioning     lets jax.jit divide calls over devices
     override_ragged_dot, enable_ragged_dot_override
-                            jax.lax.ragged_dot itself, in programs that are not changed
-    options                 threads, instruction set, executor, and what becomes of errors
-    describe                prints what computes here, or the plans of the calls of a program
-    nn                      a layer with a router as functions, to import by itself
-    compat                  modules with the names and signatures of other libraries, to import one by one
-    expert_parallel         a module to import by itself: experts sharded over devices and processes
+                            make jax.lax.ragged_dot itself use raggemm
+    options                 threads, instruction set, executor, handling of errors
+    describe                prints the configuration, or the plans of a program's calls
+
+Three modules are imported by themselves:
+
+    nn                      a layer with a router, as functions
+    compat                  one module per library, with that library's names and signatures
+    expert_parallel         experts sharded over devices and processes
 
 Start reading at _src/api.py and _src/grouped_gemm.py. The docstring of _src lists its modules from the bottom up.
 """
 
-from raggemm._src import batching, lowering, mlp_batching  # noqa: F401  register the primitives' rules
+from raggemm._src import batching, lowering, mlp_batching  # noqa: F401  registers rules of the primitives
 from raggemm._src.ad import grouped_gemm_saveable
 from raggemm._src.api import gmm, ragged_dot, tgmm
 from raggemm._src.describe import describe

@@ -38,7 +38,7 @@ from jax.experimental import multihost_utils
 
 from raggemm._src import checks, library, options
 from raggemm._src.mlp import moe_mlp
-from raggemm._src.routing import in_order_of_experts, sum_dtype
+from raggemm._src.routing import sort_expert_ids, sum_dtype
 
 __all__ = [
     "Routing",
@@ -87,16 +87,16 @@ class _Sorted(NamedTuple):
 
 def _sorted_by_expert(expert_ids: jax.Array, num_experts: int) -> _Sorted:
     """Sorts ids in any shape. The order of the rows of one expert is kept, for the bits of its weights' gradients."""
-    return _Sorted(*in_order_of_experts(expert_ids, num_experts))
+    return _Sorted(*sort_expert_ids(expert_ids, num_experts))
 
 
 def _checked(tokens: jax.Array, routing: Routing) -> tuple[jax.Array, Routing]:
     if not isinstance(routing, Routing):
         raise TypeError(f"routing: is a {type(routing).__name__}, must be a Routing")
-    tokens, weights = checks.float_array("tokens", tokens), checks.float_array("weights", routing.weights)
+    tokens, weights = checks.as_float_array("tokens", tokens), checks.as_float_array("weights", routing.weights)
     ids, num_experts = (
-        checks.integer_array("expert_ids", routing.expert_ids),
-        checks.count("num_experts", routing.num_experts, 1),
+        checks.as_integer_array("expert_ids", routing.expert_ids),
+        checks.check_count("num_experts", routing.num_experts, 1),
     )
     if tokens.ndim != 2:
         raise ValueError(f"tokens: shape is {tokens.shape}, must have 2 axes")
@@ -312,7 +312,7 @@ def by_all_to_all(
     local = _experts_of_each_device(routing.num_experts, axis_name)
     devices, top_k = routing.num_experts // local, routing.expert_ids.shape[1]
     most = max(len(tokens) * top_k, 1)
-    capacity = -(-2 * most // devices) if capacity is None else checks.count("capacity", capacity, 1)
+    capacity = -(-2 * most // devices) if capacity is None else checks.check_count("capacity", capacity, 1)
 
     by_expert = _sorted_by_expert(routing.expert_ids, routing.num_experts)
     rows = by_expert(_for_each_expert(tokens, top_k))

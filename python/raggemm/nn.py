@@ -68,8 +68,10 @@ def init(key: jax.Array, shape: Shape, dtype: Any = jnp.float32) -> dict[str, ja
     """
     if not isinstance(shape, tuple | list) or len(shape) != len(Shape._fields):
         raise TypeError(f"shape is {shape!r}, must be {', '.join(Shape._fields)}")
-    width, hidden, experts = (checks.count(f"shape.{name}", n, 1) for name, n in zip(Shape._fields, shape, strict=True))
-    dtype = checks.dtype_of("dtype", dtype, MLP_FLOATS)
+    width, hidden, experts = (
+        checks.check_count(f"shape.{name}", n, 1) for name, n in zip(Shape._fields, shape, strict=True)
+    )
+    dtype = checks.as_dtype("dtype", dtype, MLP_FLOATS)
     shapes = {
         "router": (width, experts),
         "w_gate": (experts, width, hidden),
@@ -104,7 +106,7 @@ def _check_names(params: Any, routing: dict[str, Any]) -> None:
 def _check_matrix(params: dict[str, Any], name: str, hidden: int, form: dict[str, Any]) -> tuple[int, int]:
     """Checks that the axis of `hidden` elements is where it must be. Returns the groups, and the other axis' extent."""
     w, side = _of_groups(params, name), "down" if name.endswith("down") else "up"
-    data, _, packed = checks.weight_parts(f"params[{name!r}]", w, MLP_FLOATS)
+    data, _, packed = checks.split_weights(f"params[{name!r}]", w, MLP_FLOATS)
     own = data.shape if packed is None else w.shape
     is_matrix = name in _SHARED and packed is None
     is_last = (side == "down") != (packed is None and form[f"transpose_{side}"])
@@ -112,7 +114,7 @@ def _check_matrix(params: dict[str, Any], name: str, hidden: int, form: dict[str
     if len(own) != 3 or own[2 if is_last else 1] != hidden:
         axes = ["I", hidden] if is_last else [hidden, "I"]
         wanted = ",".join(map(str, axes if is_matrix else ["G", *axes]))
-        hint = checks.nibbles_hint(data.dtype, own[2 if is_last else 1], hidden) if len(own) == 3 else ""
+        hint = checks.packed_int4_hint(data.dtype, own[2 if is_last else 1], hidden) if len(own) == 3 else ""
         raise ValueError(f"params[{name!r}]: shape is {shape}, must be [{wanted}]{hint}")
     return own[0], own[1 if is_last else 2]
 
@@ -132,7 +134,7 @@ def _check_shared(params: dict[str, Any], hidden: int, form: dict[str, Any]) -> 
 
 def _check_arrays(params: dict[str, Any], shape: tuple[int, ...], form: dict[str, Any]) -> None:
     """Checks the arrays that moe_mlp knows by other names than the caller; shape: that of x."""
-    router = checks.float_array("params['router']", params["router"]).shape
+    router = checks.as_float_array("params['router']", params["router"]).shape
     if len(router) != 2 or shape[-1:] != router[:1]:
         raise ValueError(f"x: shape is {shape}, must end with the rows of params['router'], whose shape is {router}")
     for name in ("w_up", "w_down"):
@@ -141,7 +143,9 @@ def _check_arrays(params: dict[str, Any], shape: tuple[int, ...], form: dict[str
             raise ValueError(f"params: router has {router[1]} experts, but {name} has {groups}")
     _check_shared(params, router[0], form)
     for name, wanted in (("router_bias", router[1:]), ("shared_router", (router[0], 1))):
-        if (x := params.get(name)) is not None and (own := checks.float_array(f"params[{name!r}]", x).shape) != wanted:
+        if (x := params.get(name)) is not None and (
+            own := checks.as_float_array(f"params[{name!r}]", x).shape
+        ) != wanted:
             raise ValueError(f"params[{name!r}]: shape is {own}, must be {wanted}")
 
 
@@ -151,8 +155,8 @@ def _of_groups(params: dict[str, Any], name: str) -> Any:
     if w is None or name not in _SHARED or isinstance(w, PackedWeights):
         return w
     if not checks.is_quantized(w):
-        return checks.array(f"params[{name!r}]", w)[None]
-    w = checks.quantized_tensor(f"params[{name!r}]", w)
+        return checks.as_array(f"params[{name!r}]", w)[None]
+    w = checks.as_quantized_tensor(f"params[{name!r}]", w)
     factors = (x[None] if x is not None and x.ndim == w.ndim else x for x in (w.scale, w.zero_point))
     return QuantizedTensor(w.data[None], *factors)
 
@@ -211,19 +215,23 @@ def apply(
       weight_on: as moe_mlp has it.
       routing: the keyword arguments of route, but for expert_bias.
     """
-    x = checks.float_array("x", x, MLP_FLOATS)
+    x = checks.as_float_array("x", x, MLP_FLOATS)
     form: dict[str, Any] = {"activation": activation, "merged": merged}
-    form["transpose_up"] = checks.flag("transpose_up", transpose_up)
-    form["transpose_down"] = checks.flag("transpose_down", transpose_down)
+    form["transpose_up"] = checks.check_bool("transpose_up", transpose_up)
+    form["transpose_down"] = checks.check_bool("transpose_down", transpose_down)
     _check_names(params, routing)
     _check_arrays(params, x.shape, form)
-    tokens = versions.gathered(x).reshape(-1, x.shape[-1])
+    tokens = versions.replicate_explicit_axes(x).reshape(-1, x.shape[-1])
     logits = _float32(tokens, params["router"])
     if params.get("router_bias") is not None:
         logits += jnp.asarray(params["router_bias"], jnp.float32)[None]
     row_weights, chosen = route(logits, top_k, expert_bias=params.get("expert_bias"), **routing)
     by_expert = sort_by_expert(chosen, logits.shape[1])
-    rows = by_expert.row_tokens, versions.gathered(row_weights).reshape(-1)[by_expert.order], by_expert.group_sizes
+    rows = (
+        by_expert.row_tokens,
+        versions.replicate_explicit_axes(row_weights).reshape(-1)[by_expert.order],
+        by_expert.group_sizes,
+    )
     matrices = [params.get(name) for name in ("w_up", "w_gate", "w_down")]
     options = {name: params.get(name) for name in _BIASES} | {"weight_on": weight_on}
     if params.get("shared_up") is None:

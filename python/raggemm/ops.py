@@ -1,10 +1,9 @@
-"""The front ends that MoE code already calls: megablox' gmm and tgmm, and jax.lax's ragged_dot.
+"""The functions that MoE code already calls: gmm and tgmm of megablox, and ragged_dot of jax.lax.
 
-Each is one grouped_gemm with the signature, the defaults and the dtype rules of its origin. Errors that shapes and
-dtypes can tell are raised when tracing. A wrong group size or group_offset is data and arrives when the call has run,
-with the array, the group, the value and the limit. JAX chooses its class: ValueError where a compiled program that has
-succeeded before is called again, jax.errors.JaxRuntimeError otherwise; so catch both. raggemm's own functions, called
-outside of jit, are such programs too.
+Each is one grouped_gemm with the signature, defaults and dtype rules of the original. Wrong shapes and dtypes raise
+while tracing. A wrong group size or group_offset raises after the call has run. The message names the array, the group,
+the value and the limit. JAX chooses the exception's type, so catch both: ValueError if a compiled program has succeeded
+before, else jax.errors.JaxRuntimeError. raggemm's functions outside of jit are compiled programs, too.
 """
 
 from raggemm._src.api import gmm, ragged_dot, tgmm

@@ -1,8 +1,8 @@
-"""`python -m raggemm.override PROGRAM ARGUMENTS`: runs a program that stays as it is with the override on.
+"""`python -m raggemm.override PROGRAM ARGUMENTS`: runs an unchanged program with the override on.
 
-PROGRAM is a file, or `-m MODULE`. It runs as `python PROGRAM ARGUMENTS` runs it, after enable_ragged_dot_override().
-That imports jax first, so variables such as JAX_PLATFORMS must be set outside of the program. Processes that the
-program starts do not have the override.
+PROGRAM is a file, or `-m MODULE`. The command calls enable_ragged_dot_override(), then runs PROGRAM as
+`python PROGRAM ARGUMENTS` would. jax is imported before PROGRAM starts, so set variables such as JAX_PLATFORMS outside
+of PROGRAM. Processes that PROGRAM starts do not have the override.
 """
 
 import os
@@ -17,7 +17,7 @@ _USAGE = "usage: python -m raggemm.override (PROGRAM | -m MODULE) [ARGUMENTS]"
 
 
 def main(arguments: list[str]) -> None:
-    """Runs the program with its arguments. Exits with the usage, and status 2, if they name none."""
+    """Runs the program with its arguments. Prints the usage and exits with status 2 if `arguments` names no program."""
     is_module = arguments[:1] == ["-m"]
     given = arguments[is_module:]
     if not given or given[0].startswith("-"):
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> None:
     if is_module:
         runpy.run_module(given[0], run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = os.path.dirname(os.path.abspath(given[0]))  # for -m it is the working directory
+        sys.path[0] = os.path.dirname(os.path.abspath(given[0]))  # sys.path[0] is the working directory under -m
         runpy.run_path(given[0], run_name="__main__")
 
 

@@ -12,7 +12,7 @@ from arrays import random, sampled
 from cases import CASES
 from program_text import calls
 from raggemm import GroupedTensor, combine, grouped_gemm, moe_mlp
-from raggemm._src.activations import activated
+from raggemm._src.activations import apply_activation
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "quick_gelu", "swiglu_oai")
 PAIRS = [(name, gated) for name in ACTIVATIONS for gated in (True, False) if gated or name != "swiglu_oai"]
@@ -91,7 +91,7 @@ def test_the_blocks_make_up_moe_mlp(pair, dtype):
 def test_derivatives_in_jax_keep_their_digits_where_they_are_small(name):
     """Left of all zeros: there 1 + tanh(x) of float32 has none left."""
     x = np.linspace(-5, -2.5, 61, dtype=np.float32)
-    got = jax.jit(jax.vmap(jax.grad(functools.partial(activated, name.upper(), None))))(x)
+    got = jax.jit(jax.vmap(jax.grad(functools.partial(apply_activation, name.upper(), None))))(x)
     with jax.enable_x64(True):
         want = jax.jit(jax.vmap(jax.grad(lambda x: moe_oracle.activated(jnp, name, None, x))))(np.float64(x))
     np.testing.assert_allclose(got, want, rtol=2e-5)

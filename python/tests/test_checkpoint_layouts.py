@@ -66,12 +66,12 @@ WRONG = [
     (lambda: raggemm.int4_from_awq(W[0], Z, S), ValueError, r"qweight: shape is \(3,\), must have 2 axes or more"),
     (lambda: raggemm.int4_from_awq(W, Z, S[:, :-1]), ValueError, r"scales: shape is \(4, 23\), must be "),
     (lambda: raggemm.int4_from_awq(W, Z[:3], S[:3]), ValueError, "has 3 blocks, which must divide 64, K of"),
-    (lambda: raggemm.int4_from_awq(W, Z[:2], S), ValueError, r"qzeros: has zero points for \(2, 24\)"),
+    (lambda: raggemm.int4_from_awq(W, Z[:2], S), ValueError, r"qzeros: has zero points for scales of \(2, 24\)"),
     (lambda: raggemm.int4_from_gptq(W[: K // 8], Z, S), ValueError, "scales: shape is"),
     (lambda: raggemm.fp8_from_blocks(F8.astype(np.float32), S), TypeError, "weight: dtype is float32"),
     (lambda: raggemm.fp8_from_blocks(F8[:200], S), ValueError, r"shape is \(200, 128\), .* blocks of 128 x 128"),
     (lambda: raggemm.fp8_from_blocks(F8, S), ValueError, r"weight_scale_inv: shape is \(4, 24\), must be \(2, 1\)"),
-    (lambda: raggemm.fp8_from_blocks(F8, S, block=(0, 1)), ValueError, "whole blocks of 0 x 1"),
+    (lambda: raggemm.fp8_from_blocks(F8, S, block=(0, 1)), ValueError, "in blocks of 0 x 1"),
 ]  # fmt: skip
 
 

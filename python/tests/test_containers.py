@@ -110,7 +110,9 @@ def test_wrong_indices(index, error, message):
 
 def test_what_has_no_parts():
     halves = QuantizedTensor(W.data, np.ones((2, 1, 32), np.float32))
-    with pytest.raises(IndexError, match=r"^scale: shape is \(2, 1, 32\) with data \(4, 64, 32\), of which no index"):
+    with pytest.raises(
+        IndexError, match=r"^scale: shape is \(2, 1, 32\) with data \(4, 64, 32\), which cannot be indexed along axis 0"
+    ):
         halves[0]
     with pytest.raises(IndexError, match=r"^data has no axis"):
         QuantizedTensor(np.int8(3))[0]
@@ -121,5 +123,5 @@ def test_what_has_no_parts():
 def test_is_no_array():
     """Nor a sequence to NumPy, which would walk through it element by element."""
     for call in (np.asarray, jnp.asarray, lambda w: np.ones((2, 4)) @ w):
-        with pytest.raises(TypeError, match=r"^a QuantizedTensor is no array; "):
+        with pytest.raises(TypeError, match=r"^a QuantizedTensor is not an array; "):
             call(W)

@@ -34,10 +34,10 @@ def test_only_the_first_call_of_a_signature_goes_through_python(monkeypatch, nam
     call, operands = CALLS[name]
     want = call(*operands)
 
-    def array(*_, **__):
+    def as_array(*_, **__):
         raise AssertionError("checked again")
 
-    monkeypatch.setattr(checks, "array", array)
+    monkeypatch.setattr(checks, "as_array", as_array)
     np.testing.assert_array_equal(call(*operands), want)
     with pytest.raises(AssertionError, match="checked again"):
         call(operands[0][:-1], *operands[1:])
@@ -54,7 +54,7 @@ def test_the_same_bits_as_in_jit(name):
 def test_arguments_without_effect_are_not_in_the_key(monkeypatch):
     want = raggemm.gmm(*ARRAYS)
     raggemm.gmm(*ARRAYS, jnp.float32)
-    monkeypatch.setattr(checks, "array", lambda *_: pytest.fail("another program"))
+    monkeypatch.setattr(checks, "as_array", lambda *_: pytest.fail("another program"))
     for _ in range(3):
         np.testing.assert_array_equal(raggemm.gmm(*ARRAYS, jnp.float32, lambda m, k, n: (1, 1, 1)), want)
         np.testing.assert_array_equal(raggemm.gmm(*ARRAYS, tiling=object(), interpret=True), want)

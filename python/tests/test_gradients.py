@@ -14,7 +14,7 @@ from jax.test_util import check_grads
 from program_text import calls
 from raggemm import GroupedTensor, gmm, grouped_gemm, tgmm
 from raggemm._src import ad
-from raggemm._src.call import OPTIONAL, Term
+from raggemm._src.call import OPTIONAL, OperandRole
 
 SIZES = np.array([3, 0, 2, 4], np.int32)
 M, K, N, G = 11, 5, 6, 4
@@ -138,4 +138,4 @@ def test_only_what_is_asked_for_is_computed():
 
 
 def test_every_optional_operand_of_floats_has_a_tangent_rule():
-    assert [x.name for x in OPTIONAL if x.term in (Term.PRODUCT, Term.ADDED)] == [*ad._TANGENTS]
+    assert [x.name for x in OPTIONAL if x.role in (OperandRole.ALPHA, OperandRole.ADDEND)] == [*ad._TANGENTS]

@@ -37,7 +37,7 @@ def test_import_compares_the_versions_of_the_ffi(tmp_path, monkeypatch):
     header.parent.mkdir(parents=True)
     for major, minor, is_taken in ((0, 0, False), (0, 99, True), (1, 99, False)):
         header.write_text(f"#define XLA_FFI_API_MAJOR {major}\n#define XLA_FFI_API_MINOR {minor}\n")
-        message = rf"^raggemm: .*built for version 0\.[1-9]\d* of XLA's FFI, .* version {major}\.{minor} "
+        message = rf"^raggemm: .*built for version 0\.[1-9]\d* of XLA's FFI, .* version {major}\.{minor}$"
         with contextlib.nullcontext() if is_taken else pytest.raises(ImportError, match=message):
             library._check_ffi_version(built, library._runtime_ffi_version())
 

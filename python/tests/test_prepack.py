@@ -159,7 +159,7 @@ def test_what_moe_mlp_refuses():
     case = moe_mlps.Case()
     packed = packed_case(case, ("w_up", "w_gate", "w_down"))
     for given, transposed, kind, message in (
-        (packed | {"w_gate": case.given["w_gate"]}, (0, 0), TypeError, "w_gate: must be PackedWeights where w_up is"),
+        (packed | {"w_gate": case.given["w_gate"]}, (0, 0), TypeError, "w_gate: must be PackedWeights if"),
         (packed, (1, 0), ValueError, "w_up: is PackedWeights.* transpose_up"),
         (packed, (0, 1), ValueError, "w_down: is PackedWeights.* transpose_down"),
         (packed | {"w_down": packed["w_up"]}, (0, 0), ValueError, r"w_down: shape is \(4, 64, 32\), must be \[4,I"),

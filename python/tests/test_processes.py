@@ -128,7 +128,7 @@ OWN = "private._ragged_dot_general_impl"
 CHANGES = {
     "nothing": ("", r"\['raggemm'\]"),
     "precision": ("jax.config.update('jax_default_matmul_precision', 'BF16_BF16_F32')", r"\['jax'\]"),
-    "gone": (f"del {OWN}", "raggemm's override of ragged_dot needs private parts of jax that jax 0.99.0 has not: .*"),
+    "gone": (f"del {OWN}", "raggemm's override of ragged_dot needs private parts of jax that jax 0.99.0 lacks: .*"),
     "meaning": (
         f"own = {OWN}; {OWN} = lambda *x, **y: 2 * own(*x, **y)",
         "raggemm's override of ragged_dot was not tested with jax 0.99.0, and a trial failed: the lowering of "

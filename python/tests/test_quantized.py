@@ -12,7 +12,7 @@ import raggemm
 from arrays import sampled
 from quantized_formats import E8M0, FLOATS, INTEGERS, SCALES, codes, dtype_of, flushed, spread
 from raggemm import GroupedTensor, QuantizedTensor, dequantize, mxfp4_from_blocks, quantize
-from raggemm._src.checks import quantized_tensor
+from raggemm._src.checks import as_quantized_tensor
 
 
 @pytest.mark.parametrize(("name", "scale"), sampled([*itertools.product((*INTEGERS, *FLOATS), SCALES)], 4, unpack=True))
@@ -126,16 +126,16 @@ BAD_TENSORS = [
 @pytest.mark.parametrize(("tensor", "error", "text"), BAD_TENSORS)
 def test_wrong_tensors(tensor, error, text):
     with pytest.raises(error) as caught:
-        quantized_tensor("w", tensor)
+        as_quantized_tensor("w", tensor)
     assert text in str(caught.value)
 
 
 G = np.zeros(3, np.int32)
 BAD_CALLS = [
     (lambda: dequantize(scaled(D2, 3)), ValueError,
-     "q.scale: shape (3,) is one for each group of rows, which needs gro"),
+     "q.scale: shape is (3,), one for each group of rows, which needs gro"),
     (lambda: dequantize(scaled(D2, 4), group_sizes=G), ValueError,
-     "q.scale: shape is (4,), must be (3,) as group_sizes"),
+     "q.scale: shape is (4,), must be (3,), the shape of group_sizes"),
     (lambda: dequantize(scaled(D3, 4), group_sizes=G), ValueError, "group_sizes: shape is (3,) with data (4, 64, 6)"),
     (lambda: dequantize(scaled(D2), group_sizes=np.float32([1])), TypeError, "group_sizes: dtype is float32"),
     (lambda: dequantize(scaled(D2), jnp.int8), TypeError, "dtype: dtype is int8, must be float16"),
@@ -152,7 +152,7 @@ BAD_CALLS = [
      "block: size 48 must divide 64, the extent of"),
     (lambda: quantize(np.float32(D2), "int8", block=(1, 0)), ValueError, "block: size 0 must divide 64"),
     (lambda: quantize(np.float32(D2), "int8", block=(1, 8), axes=1), ValueError,
-     "block: axis 1 of (8, 64) is one of axes"),
+     "block: axis 1 of (8, 64) is also in axes"),
     (lambda: quantize(np.float32(D2), "int8", bound=-1.0), ValueError, "bound is -1.0, must be positive, and finite"),
     (lambda: quantize(np.float32(D2), "int8", bound=np.inf), ValueError, "bound is inf, must be positive"),
     (lambda: mxfp4_from_blocks(D2, D2), TypeError, "blocks: dtype is int8, must be uint8"),

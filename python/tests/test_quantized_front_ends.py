@@ -211,7 +211,7 @@ def test_cell(name, ways, names, f, modes):
 def test_one_type_that_is_no_number_and_wrong_fields_are_refused_by_name():
     data, scale, _ = q.operand(q.FORMATS["uint4"], "M", 1, 0)
     lhs = q.floats("M", 0)
-    with pytest.raises(TypeError, match=r"^rhs: qtype is nf4, whose elements are places in a table"):
+    with pytest.raises(TypeError, match=r"^rhs: qtype is nf4, whose elements are codebook indices"):
         raggemm.gmm(lhs, q.QArray(data, scale, None, "nf4"), SIZES)
     with pytest.raises(TypeError, match=r"^rhs\.qvalue: dtype is int16, must be int8"):
         raggemm.gmm(lhs, q.QArray(data.astype(np.int16), scale), SIZES)

@@ -86,7 +86,7 @@ def test_gradients_pass_straight_through_lhs():
 
 def test_errors():
     lhs, rhs = operands()
-    with pytest.raises(ValueError, match="existing_out: is given with lhs_quantize"):
+    with pytest.raises(ValueError, match="existing_out: must not be given with lhs_quantize"):
         raggemm.gmm(lhs, rhs, SIZES, existing_out=jnp.zeros((M, N)), lhs_quantize=jnp.int8)
     with pytest.raises(TypeError, match="dtype"):
         raggemm.gmm(lhs, rhs, SIZES, lhs_quantize=jnp.float32)

@@ -148,11 +148,11 @@ def test_errors():
     check_errors(lambda: route(LOGITS[0], 2), ValueError, r"^logits: shape is \(12,\), must be \[tokens, experts\]")
     check_errors(lambda: route(LOGITS.astype(int), 2), TypeError, "^logits: dtype is int")
     for k in (0, 13):
-        check_errors(lambda k=k: route(LOGITS, k), ValueError, rf"^top_k is {k}, must be in \[1, 12\], for logits are")
+        check_errors(lambda k=k: route(LOGITS, k), ValueError, rf"^top_k is {k}, must be in \[1, 12\] for logits of")
     check_errors(lambda: route(LOGITS, 2, score="tanh"), ValueError, "^score is 'tanh', must be one of")
     options = {"score": "sigmoid", "pre_softmax": True}
     check_errors(lambda options=options: route(LOGITS, 2, **options), ValueError, "^pre_softmax is for score 'softmax'")
-    check_errors(lambda: route(LOGITS, 2, num_groups=3), ValueError, "^num_groups is 3 and group_top_k None: both")
+    check_errors(lambda: route(LOGITS, 2, num_groups=3), ValueError, "^num_groups is 3 and group_top_k None: give both")
     check_errors(lambda: route(LOGITS, 2, expert_bias=BIAS), ValueError, "^expert_bias is for scores of all experts")
     words = r"^scaling_factor: shape is \(1,\), must be \(\)"
     check_errors(lambda: route(LOGITS, 2, scaling_factor=np.ones(1)), ValueError, words)
@@ -162,7 +162,7 @@ def test_errors():
     groups = {
         (5, 1): "^num_groups is 5, must divide the 12 experts",
         (0, 1): "^num_groups is 0, must divide",
-        (3, 4): r"^group_top_k is 4, must be in \[1, 3\], as num_groups is 3",
+        (3, 4): r"^group_top_k is 4, must be in \[1, 3\], because num_groups is 3",
         (3, 0): r"^group_top_k is 0, must be in \[1, 3\]",
         (4, 1): "^top_k is 4, but 1 groups have 3 experts",
     }

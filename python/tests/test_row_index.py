@@ -114,12 +114,12 @@ def test_wrong_indices_of_gradients_alone(of, value):
 ERRORS = [
     (GroupedTensor(X, SIZES), RHS, ((1,), (1,)), INDEX.astype(np.float32), TypeError, "row_index: dtype is float32"),
     (GroupedTensor(X, SIZES), RHS, ((1,), (1,)), INDEX[None], ValueError, r"row_index: shape is \(1, 11\), must be"),
-    (GroupedTensor(X.T, None, SIZES), RHS, ((0,), (1,)), INDEX, ValueError, "row_index is for ragged M, for the rows"),
+    (GroupedTensor(X.T, None, SIZES), RHS, ((0,), (1,)), INDEX, ValueError, "row_index is for ragged M, with"),
     (random(G, T, K), RHS, ((2,), (1,)), INDEX, ValueError, "row_index is for ragged M"),
     (GroupedTensor(X.T, SIZES), GroupedTensor(random(K, N), SIZES), ((0,), (0,)), INDEX, ValueError,
      "row_index is for ragged M"),
     (GroupedTensor(QuantizedTensor(X.astype(np.int8), np.float32(1)), SIZES), RHS, ((1,), (1,)), INDEX, TypeError,
-     "row_index is for rows of floats, lhs has int8"),
+     "row_index is for rows of floats, but lhs has int8"),
 ]  # fmt: skip
 
 

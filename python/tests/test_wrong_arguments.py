@@ -16,9 +16,9 @@ from raggemm.compat import transformer_engine as te
 WIDE = {"lhs": jnp.ones((4, 8), jnp.float8_e5m2), "rhs": jnp.ones((1, 8, 8), jnp.float8_e5m2)}
 WRONG = {
     "float with bytes": (lambda: raggemm.gmm(X, BYTES, SIZES), TypeError,
-        "lhs: dtype is float32, must be .* with lhs of float32 and rhs of int8; elements .* QuantizedTensor's"),
+        "lhs: dtype is float32, must be .* with lhs of float32 and rhs of int8; pass quantized elements as"),
     "float with elements": (lambda: raggemm.gmm(X, W.astype(jnp.int4), SIZES), TypeError,
-        "rhs: dtype is int4, must be .*; elements .* QuantizedTensor's"),
+        "rhs: dtype is int4, must be .*; pass quantized elements as a QuantizedTensor"),
     "float with something else": (lambda: raggemm.gmm(X, W.astype(bool), SIZES), TypeError,
         "rhs: dtype is bool, must .* uint8(?!;)"),
     "block": (lambda: raggemm.quantize(X, "int8", block=1), TypeError, r"block is 1, must be \(axis, size\)"),
@@ -36,7 +36,7 @@ WRONG = {
     "columns": (lambda: raggemm.gmm(X, raggemm.PackedWeights(PACKED.data, columns=None), SIZES), TypeError,
         "rhs.columns is None, must be an integer"),
     "experts of z_loss": (lambda: raggemm.z_loss(LOGITS[:, :0]), ValueError,
-        r"logits: shape is \(3, 0\), must be \[tokens, experts\], of at least one expert"),
+        r"logits: shape is \(3, 0\), must be \[tokens, experts\] with at least one expert"),
     "k of experts": (lambda: raggemm.load_balance_loss(LOGITS, np.zeros((3, 5), np.int32)), ValueError,
         r"experts.shape\[1\] is 5, must be in \[1, 4\]"),
     "topk": (lambda: te.fused_topk_with_score_function(LOGITS, 5), ValueError, r"topk is 5, must be in \[1, 4\]"),
@@ -44,7 +44,7 @@ WRONG = {
         "topk is 3, but 1 groups have 2 experts"),
     "dimension numbers": (lambda: lax.ragged_dot_general(X, W, SIZES, None), TypeError,
         "ragged_dot_dimension_numbers: is a NoneType"),
-    "what is described": (lambda: raggemm.describe(3), TypeError, "function is a int, must be what can be called"),
+    "what is described": (lambda: raggemm.describe(3), TypeError, "function is a int, must be callable"),
     "partitioning": (lambda: raggemm.enable_partitioning(None), TypeError, "enabled is None, must be True or False"),
     "override": (lambda: raggemm.enable_ragged_dot_override("no"), TypeError, "enabled is 'no', must be True or False"),
     "two of float8_e5m2": (lambda: raggemm.gmm(QuantizedTensor(WIDE["lhs"]), QuantizedTensor(WIDE["rhs"]), SIZES),
@@ -138,7 +138,7 @@ IN_BYTES = {
 
 @pytest.mark.parametrize("call", IN_BYTES.values(), ids=IN_BYTES)
 def test_the_error_for_two_elements_in_a_byte_names_int4(call):
-    hint = r"; u?int8 is one element in each byte: if a byte holds two elements of 4 bits, make int4 or uint4 of them"
+    hint = r"; u?int8 has one element in each byte: if a byte holds two elements of 4 bits, convert the array to int4"
     with pytest.raises((TypeError, ValueError), match=hint):
         jax.eval_shape(call)
 

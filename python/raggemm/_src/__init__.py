@@ -1,25 +1,25 @@
-"""The code behind the public modules. Each module imports only modules above it in this list:
+"""The implementation of the public modules. Each module imports only modules above it in this list:
 
-    library, versions       the shared library; what differs between versions of jax
-    options, describe       how calls are computed, and what is used here
-    dtypes                  types of elements
-    call, primitive         what a call is; the primitive grouped_gemm
+    library, versions       the shared library; differences between versions of jax
+    options, describe       options of calls; the printed description and plans
+    dtypes                  element types and the rules for combining them
+    call, primitive         static parameters of a call; the primitive grouped_gemm
     activations             activations in JAX
-    ad, batching            the derivatives and the batch rule of grouped_gemm
-    sharding                the rule by which the compiler divides calls over devices
-    tensors, checks         the pytrees that calls take; checks of single arguments
-    operands, arguments     lhs and rhs of a product; its other arguments
+    ad, batching            the derivatives and the batching rule of grouped_gemm
+    sharding                the rule that lets the compiler divide calls over devices
+    tensors, checks         the pytrees that calls accept; checks of single arguments
+    operands, arguments     checks of lhs and rhs; checks of the other arguments
     grouped_gemm            the general product
-    quantization, layouts   quantized operands; packed weights and those of checkpoints
+    quantization, layouts   quantized operands; packed weights and weights of checkpoints
     api                     gmm, tgmm and ragged_dot
-    routing                 what stands around the experts
+    routing                 choice of experts, order of rows, sums of tokens
     mlp_reference           the experts' MLP as grouped GEMMs
     mlp_primitive, mlp_batching
-                            the primitives of the MLP, and their rules
+                            the primitives of the MLP; their batching rules
     mlp                     moe_mlp
-    lowering                the custom calls that the primitives become
+    lowering                lowering of the primitives to custom calls
     dimension_numbers, lax  ragged_dot and ragged_dot_general with the signatures of jax.lax
-    override                jax.lax's own functions
+    override                the override of jax.lax.ragged_dot
 
-None of them imports a public module.
+No module here imports a public module.
 """

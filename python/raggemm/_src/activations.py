@@ -1,4 +1,4 @@
-"""Activations in JAX, for derivatives and batches of what the custom calls compute (include/raggemm/activation.h)."""
+"""Activations in JAX, for derivatives and batches that no custom call computes. See include/raggemm/activation.h."""
 
 import math
 
@@ -9,17 +9,17 @@ from raggemm._src.library import tables
 
 
 def _swiglu_oai(gate: jax.Array, up: jax.Array) -> jax.Array:
-    """gpt-oss': both are clamped, the gate from above only."""
+    """Computes the activation of gpt-oss. Clamps up on both sides, and gate from above only."""
     gate = jnp.minimum(gate, 7)
     return gate * jax.nn.sigmoid(1.702 * gate) * (jnp.clip(up, -7, 7) + 1)
 
 
 @jax.custom_jvp
 def _normal_cdf(x: jax.Array) -> jax.Array:
-    """Returns the distribution function of the standard normal distribution.
+    """Returns the standard normal distribution function.
 
-    jax 0.12.0.1 cannot differentiate erfc within shard_map: its own polynomial then mixes values that vary over devices
-    with some that do not.
+    It has its own derivative, because jax 0.12.0.1 cannot differentiate erfc inside shard_map: its polynomial mixes
+    values that vary over devices with values that do not.
     """
     return 0.5 * jax.lax.erfc(-math.sqrt(0.5) * x)
 
@@ -33,12 +33,12 @@ def _normal_cdf_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tu
 def _gelu_tanh(x: jax.Array) -> jax.Array:
     """Computes gelu_tanh with a sigmoid, as the kernels do.
 
-    1 + tanh loses all digits where tanh is near -1, and XLA's tanh differs by version.
+    1 + tanh loses all digits if tanh is near -1, and XLA's tanh differs between versions.
     """
     return x * jax.nn.sigmoid(math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))
 
 
-# Functions of one array, which with a gate is multiplied by up; gpt-oss' is one of both.
+# Functions of one array. With a gate, up is multiplied by the activation of the gate.
 _ACTIVATIONS = {
     "SILU": jax.nn.silu,
     "GELU": lambda x: x * _normal_cdf(x),
@@ -46,13 +46,13 @@ _ACTIVATIONS = {
     "RELU": jax.nn.relu,
     "QUICK_GELU": lambda x: x * jax.nn.sigmoid(1.702 * x),
 }
-NEEDS_A_GATE = {"SWIGLU_OAI": _swiglu_oai}
-ACTIVATIONS = tuple(map(str.upper, tables()["activations"]))  # the values of the attribute `activation`
+GATED_ONLY = {"SWIGLU_OAI": _swiglu_oai}  # functions of gate and up
+ACTIVATIONS = tuple(map(str.upper, tables()["activations"]))  # values of the attribute `activation`
 
 
-def activated(activation: str, gate: jax.Array | None, up: jax.Array) -> jax.Array:
+def apply_activation(activation: str, gate: jax.Array | None, up: jax.Array) -> jax.Array:
     if gate is None:
         return _ACTIVATIONS[activation](up)
-    if activation in NEEDS_A_GATE:
-        return NEEDS_A_GATE[activation](gate, up)
+    if activation in GATED_ONLY:
+        return GATED_ONLY[activation](gate, up)
     return _ACTIVATIONS[activation](gate) * up

@@ -1,12 +1,14 @@
-"""JVP and transpose rules. The product is linear in each operand and its derivatives are products of the same family,
+"""JVP and transpose rules of grouped_gemm.
 
-    d out = d lhs x rhs + lhs x d rhs,    ct lhs = ct out x rhs^T,    ct rhs = lhs^T x ct out,
+The product is linear in each operand, and its derivatives are grouped GEMMs, too:
 
-so that two rules which call the primitive again give forward and reverse mode of every order. Transposes are flags
-of the storage, never copies.
+    d out = d lhs x rhs + lhs x d rhs,    ct lhs = ct out x rhs^T,    ct rhs = lhs^T x ct out
 
-A scale or zero point of a quantized operand is [P, second axis of the operand or 1, blocks of rows, blocks of columns]
-if it is of blocks, else [P,1|R,G].
+Both rules bind the primitive again, which gives forward and reverse mode of every order. Transposes are flags of the
+storage, never copies.
+
+A scale or zero point of a quantized operand is [P,1|R,G], or has one value per block of the matrix. It is then
+[P, second axis of the matrix or 1, rows of blocks, columns of blocks].
 """
 
 import dataclasses
@@ -17,51 +19,61 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from raggemm._src.activations import activated
-from raggemm._src.call import COLUMN_BLOCKS, PACKED, Arguments, Call, Mode, Storage, Term, from_blocks, to_blocks
+from raggemm._src.activations import apply_activation
+from raggemm._src.call import (
+    COLUMN_BLOCKS,
+    PACKED,
+    Arguments,
+    Call,
+    Mode,
+    OperandRole,
+    Storage,
+    from_column_blocks,
+    to_column_blocks,
+)
 from raggemm._src.dtypes import FLOATS, compute_dtype
-from raggemm._src.primitive import as_problems, bind, grouped_gemm_p, has_one_group
+from raggemm._src.primitive import bind, grouped_gemm_p, needs_one_group, replicas_to_problems
 
 
-def _group_of_rows(sizes: jax.Array, extent: int) -> jax.Array:
-    """[P,R,extent]: which group a row, or column, is of; G behind the last."""
+def _find_groups(sizes: jax.Array, extent: int) -> jax.Array:
+    """Returns [P,R,extent]: the group of each row or column, and G behind the last group."""
     ends = jnp.cumsum(sizes, -1)
     rows = jnp.arange(extent, dtype=ends.dtype)
     return jax.vmap(jax.vmap(lambda x: jnp.searchsorted(x, rows, side="right")))(ends)
 
 
 def _ragged_axis(call: Call, args: Arguments, side: str) -> tuple[int, jax.Array] | None:
-    """The axis of an operand that groups divide, and for each row or column of it which group of the factor."""
+    """Returns the ragged axis of lhs or rhs, if any, and the processed group of each index on it."""
     storage, x = call.storages[side], getattr(args, side)
     if storage.per_group or storage.shared:
         return None
     axis = 2 if storage.first is not None else 3
-    groups = _group_of_rows(args.sizes(storage.first if axis == 2 else storage.last), x.shape[axis])
+    groups = _find_groups(args.sizes(storage.first if axis == 2 else storage.last), x.shape[axis])
     offset = args.optional.get("group_offset")
     return axis, groups if offset is None else groups - offset[..., None].astype(groups.dtype)
 
 
-def broadcast_scale(call: Call, args: Arguments, side: str, factor: jax.Array) -> jax.Array:
-    """The factor of each element of an operand; broadcasts against it."""
-    if factor.ndim == 4:
+def broadcast_scale(call: Call, args: Arguments, side: str, values: jax.Array) -> jax.Array:
+    """Returns scales (or zero points) in a shape that broadcasts against lhs or rhs."""
+    if values.ndim == 4:
         shape = getattr(args, side).shape
         for axis in (2, 3):
-            if factor.shape[axis] != 1:
-                factor = jnp.repeat(factor, shape[axis] // factor.shape[axis], axis)
-        return factor
+            if values.shape[axis] != 1:
+                values = jnp.repeat(values, shape[axis] // values.shape[axis], axis)
+        return values
     ragged = _ragged_axis(call, args, side)
     if ragged is None:
-        return factor.reshape(*factor.shape[:1], factor.shape[2], 1, 1)
+        return values.reshape(*values.shape[:1], values.shape[2], 1, 1)
     axis, groups = ragged
-    known = (groups >= 0) & (groups < factor.shape[2])
+    known = (groups >= 0) & (groups < values.shape[2])
     values = jnp.take_along_axis(
-        jnp.broadcast_to(factor, (*groups.shape[:2], factor.shape[2])), jnp.where(known, groups, 0), -1
+        jnp.broadcast_to(values, (*groups.shape[:2], values.shape[2])), jnp.where(known, groups, 0), -1
     )
     return jnp.expand_dims(jnp.where(known, values, 0), 3 if axis == 2 else 2)
 
 
 def reduce_to_scale(call: Call, args: Arguments, side: str, x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """The sums over the elements of an operand that share a factor of this shape."""
+    """Sums x, which has the shape of lhs or rhs, over the elements that share a scale."""
     if len(shape) == 4:
         for axis in (2, 3):
             x = x.reshape(*x.shape[:axis], shape[axis], x.shape[axis] // shape[axis], *x.shape[axis + 1 :]).sum(
@@ -81,18 +93,18 @@ def _compute_dtype(call: Call, args: Arguments):
     return compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype)
 
 
-def _checked_product(rows: jax.Array, cols: jax.Array) -> jax.Array:
-    """Elements of each group; -1, which the library refuses, where they would hide a negative size or overflow."""
+def _multiply_sizes(rows: jax.Array, cols: jax.Array) -> jax.Array:
+    """Returns rows * cols. A product that hides a negative size or overflows is -1, which the library rejects."""
     elements = rows * cols
     is_wrong = (rows < 0) | (cols < 0) | ((cols > 0) & (elements // jnp.maximum(cols, 1) != rows))
     return jnp.where(is_wrong, jnp.int32(-1).astype(elements.dtype), elements)
 
 
-def _per_element(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.Array:
-    """Values [P,1|R,G,w] of each group at the elements of out, zero where no group is; broadcasts against out.
+def _broadcast_to_out(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.Array:
+    """Broadcasts values [P,1|R,G,w] of each group against out. Elements of no group are zero.
 
-    Along a ragged axis it is itself a product, of ones with the values, so that its transpose is a ragged-K sum in
-    the order of the bits rule. w is 1 but for ragged M, uniform and ragged K.
+    Along a ragged axis this is a product of ones with the values, so its transpose, a sum, has the order of ragged K.
+    w is 1 unless the mode is ragged M, uniform or ragged K.
     """
     shape = call.out_shape(args)
     match call.mode:
@@ -102,43 +114,49 @@ def _per_element(call: Call, args: Arguments, values: jax.Array, dtype) -> jax.A
             sizes, length, shape = args.sizes(call.out.first), shape[2], (*shape[:3], values.shape[3])
         case Mode.RAGGED_N if call.out.layout == PACKED:
             sizes, length = args.sizes(call.out.last), shape[2] * shape[3]
-            sizes = _checked_product(sizes, jnp.ones_like(sizes) * shape[2])
+            sizes = _multiply_sizes(sizes, jnp.ones_like(sizes) * shape[2])
         case Mode.RAGGED_N:
             sizes, length, shape = args.sizes(call.out.last), shape[3], (*shape[:2], 1, shape[3])
         case Mode.ALL_RAGGED:
-            sizes, length = _checked_product(args.sizes(call.out.first), args.sizes(call.out.last)), shape[2]
-    index = call.out.last if call.mode is Mode.RAGGED_N else call.out.first  # all ragged: the first of two
+            sizes, length = _multiply_sizes(args.sizes(call.out.first), args.sizes(call.out.last)), shape[2]
+    # Errors of the product name one dims array: for all ragged the first one.
+    index = call.out.last if call.mode is Mode.RAGGED_N else call.out.first
     assert index is not None
-    optional = args.only(Term.GROUPS).optional
+    optional = args.select(OperandRole.GROUP_OFFSET).optional
     p, r, groups, width = values.shape
-    if r != 1:  # the replicas differ, so that each becomes a problem
-        sizes = as_problems(sizes, r)
-        optional = {name: as_problems(x, r) for name, x in optional.items()}
+    if r != 1:  # replicas have different values, so each becomes a problem
+        sizes = replicas_to_problems(sizes, r)
+        optional = {name: replicas_to_problems(x, r) for name, x in optional.items()}
     values = values.reshape(p * r, groups, 1, width)
     ones = jnp.ones((*sizes.shape[:2], length, 1), _compute_dtype(call, args))
     rows, names = Storage(first=0), call.dims_names[index : index + 1]
-    broadcast_scale = Call(lhs=rows, rhs=Storage(), out=rows, dtype=dtype, dims_names=names)
-    return bind(broadcast_scale, Arguments(ones, values, (sizes,), optional)).reshape(shape)
+    product = Call(lhs=rows, rhs=Storage(), out=rows, dtype=dtype, dims_names=names)
+    return bind(product, Arguments(ones, values, (sizes,), optional)).reshape(shape)
 
 
 def _scale(call: Call, args: Arguments, values: jax.Array, x: jax.Array) -> jax.Array:
-    """x, as out, times values [P,1|R,G] of its group, in the compute type; zero where no group is."""
+    """Returns x, which has the shape of out, times the value of its group. Elements of no group are zero.
+
+    values: [P,1|R,G]. The result has the type of the epilogue.
+    """
     dtype = _compute_dtype(call, args)
-    return _per_element(call, args, values[..., None], dtype) * x.astype(dtype)
+    return _broadcast_to_out(call, args, values[..., None], dtype) * x.astype(dtype)
 
 
-def _processed(call: Call, args: Arguments) -> jax.Array:
-    """1 where an element of out is one of a processed group, else 0; NaN where that is wrong and on_error says so.
-    Broadcasts against out."""
+def _mask_processed(call: Call, args: Arguments) -> jax.Array:
+    """Returns 1 for elements of processed groups and 0 for others. Broadcasts against out.
+
+    With on_error="nan", wrong group sizes give NaN.
+    """
     if call.mode in (Mode.UNIFORM, Mode.RAGGED_K):
         return jnp.ones(())
     groups = args.rhs.shape[1] if call.mode is Mode.RAGGED_M else args.dims[0].shape[2]
     dtype = _compute_dtype(call, args)
-    return _per_element(call, args, jnp.ones((args.rhs.shape[0], 1, groups, 1), dtype), dtype)
+    return _broadcast_to_out(call, args, jnp.ones((args.rhs.shape[0], 1, groups, 1), dtype), dtype)
 
 
 def _c_tangent(call: Call, args: Arguments, dc: jax.Array) -> jax.Array:
-    processed = _processed(call, args)
+    processed = _mask_processed(call, args)
     if call.overwrites_c:
         return jnp.where(processed == 1, 0, dc * jnp.where(jnp.isnan(processed), jnp.nan, 1).astype(dc.dtype))
     if "beta" not in args.optional:
@@ -148,80 +166,80 @@ def _c_tangent(call: Call, args: Arguments, dc: jax.Array) -> jax.Array:
 
 
 def _alpha_tangent(call: Call, args: Arguments, dalpha: jax.Array) -> jax.Array:
-    product = args.only(Term.GROUPS, Term.FACTOR, Term.ROWS)
+    product = args.select(OperandRole.GROUP_OFFSET, OperandRole.QUANT_PARAM, OperandRole.ROW_INDEX)
     unscaled = bind(dataclasses.replace(call, dtype=_compute_dtype(call, args)), product)
     return _scale(call, args, dalpha, unscaled).astype(call.dtype)
 
 
 def _beta_tangent(call: Call, args: Arguments, dbeta: jax.Array) -> jax.Array:
-    # Zero times what c holds where no group is could be a NaN.
-    c = jnp.where(_processed(call, args) != 0, args.optional["c"], 0)
+    # Elements of c outside of all groups may be NaN, and 0 * NaN is NaN.
+    c = jnp.where(_mask_processed(call, args) != 0, args.optional["c"], 0)
     return _scale(call, args, dbeta, c).astype(call.dtype)
 
 
 def _bias_tangent(call: Call, args: Arguments, dbias: jax.Array) -> jax.Array:
-    broadcast_scale = _per_element(call, args, dbias, call.dtype)
-    return jnp.broadcast_to(broadcast_scale, call.out_shape(args))
+    tangent = _broadcast_to_out(call, args, dbias, call.dtype)
+    return jnp.broadcast_to(tangent, call.out_shape(args))
 
 
 _TANGENTS = {"c": _c_tangent, "bias": _bias_tangent, "alpha": _alpha_tangent, "beta": _beta_tangent}
 
 
-def _kernels_activation(call: Call, result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
-    """Applies the activation of the custom call to a float32 result, as a product without terms and with c and a gate.
+def _bind_activation(call: Call, result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
+    """Applies the activation of the custom call to a float32 result: a product with K = 0, c and a gate.
 
-    So a derivative has the value, to the bit, without its products a second time.
+    The value of a derivative thus has the bits of the call, and its product is computed once.
     """
     rows, columns = math.prod(result.shape[:-1]), result.shape[-1]
     shape = (1, 1, rows, columns)
-    factor = jnp.ones(shape, jnp.float32) if gate is None else result.reshape(shape)
+    c = jnp.ones(shape, jnp.float32) if gate is None else result.reshape(shape)
     gate = (result if gate is None else gate).reshape(shape)
     matrix = Storage()
-    of_none = Call(lhs=matrix, rhs=matrix, out=matrix, dtype=jnp.dtype(jnp.float32), activation=call.activation)
+    empty = Call(lhs=matrix, rhs=matrix, out=matrix, dtype=jnp.dtype(jnp.float32), activation=call.activation)
     lhs, rhs = jnp.zeros((1, 1, rows, 0), jnp.float32), jnp.zeros((1, 1, 0, columns), jnp.float32)
-    return bind(of_none, Arguments(lhs, rhs, (), {"c": factor, "gate": gate})).reshape(result.shape)
+    return bind(empty, Arguments(lhs, rhs, (), {"c": c, "gate": gate})).reshape(result.shape)
 
 
 def _activated_jvp(primals, tangents, call: Call):
     """Differentiates the result before the activation, then the activation."""
-    moved = [i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero)]
-    if not moved:
+    argnums = [i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero)]
+    if not argnums:
         out = grouped_gemm_p.bind(*primals, call=call)
         return out, ad.Zero(jax.typeof(out).to_tangent_aval())
 
-    def parts(*values: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        """The result, and the gate, in float32."""
+    def pre_activation(*values: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+        """Returns the result before the activation and the gate, in float32."""
         flat = list(primals)
-        for i, value in zip(moved, values, strict=True):
+        for i, value in zip(argnums, values, strict=True):
             flat[i] = value
-        args = call.named(flat)
+        args = call.unflatten(flat)
         optional = {name: x.astype(jnp.float32) if name == "c" else x for name, x in args.optional.items()}
         gate = optional.pop("gate", None)
         before = dataclasses.replace(call, activation="", dtype=jnp.dtype(jnp.float32))
         return bind(before, args._replace(optional=optional)), None if gate is None else gate.astype(jnp.float32)
 
-    dots = [tangents[i] for i in moved]
-    (result, gate), (result_dot, gate_dot) = jax.jvp(parts, [primals[i] for i in moved], dots)
-    args = call.named(primals)
-    processed = True if gate is None and "c" not in args.optional else _processed(call, args) != 0
-    # Outside of all groups neither a gate nor c takes part.
+    dots = [tangents[i] for i in argnums]
+    (result, gate), (result_dot, gate_dot) = jax.jvp(pre_activation, [primals[i] for i in argnums], dots)
+    args = call.unflatten(primals)
+    processed = True if gate is None and "c" not in args.optional else _mask_processed(call, args) != 0
+    # Elements outside of all groups get neither the gate nor c.
     inside = [x if processed is True else jnp.where(processed, x, 0) for x in (result, gate) if x is not None]
-    out = jnp.where(processed, _kernels_activation(call, *inside), result)
+    out = jnp.where(processed, _bind_activation(call, *inside), result)
 
-    def of_inside(result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
-        return activated(call.activation, gate, result)
+    def activate(result: jax.Array, gate: jax.Array | None = None) -> jax.Array:
+        return apply_activation(call.activation, gate, result)
 
     given = [x for x in (result_dot, gate_dot) if x is not None]
-    tangent = jnp.where(processed, jax.jvp(of_inside, inside, given)[1], result_dot)
+    tangent = jnp.where(processed, jax.jvp(activate, inside, given)[1], result_dot)
     return out.astype(call.dtype), tangent.astype(call.dtype)
 
 
 def _jvp(primals, tangents, *, call: Call):
     if call.activation:
         return _activated_jvp(primals, tangents, call)
-    args, dots = call.named(primals), call.named(tangents)
+    args, dots = call.unflatten(primals), call.unflatten(tangents)
     out = grouped_gemm_p.bind(*primals, call=call)
-    product = args.only(Term.PRODUCT, Term.GROUPS, Term.FACTOR, Term.ROWS)
+    product = args.select(OperandRole.ALPHA, OperandRole.GROUP_OFFSET, OperandRole.QUANT_PARAM, OperandRole.ROW_INDEX)
     terms = []
     if not isinstance(dots.lhs, ad.Zero):
         terms.append(bind(call, product._replace(lhs=dots.lhs)))
@@ -229,9 +247,9 @@ def _jvp(primals, tangents, *, call: Call):
         terms.append(bind(call, product._replace(rhs=dots.rhs)))
     for operand in args.given:
         dot = dots.optional[operand.name]
-        if operand.term in (Term.GROUPS, Term.ROWS) or isinstance(dot, ad.Zero):
+        if operand.role in (OperandRole.GROUP_OFFSET, OperandRole.ROW_INDEX) or isinstance(dot, ad.Zero):
             continue
-        if operand.term is Term.FACTOR:  # a scale, in which the product is linear
+        if operand.role is OperandRole.QUANT_PARAM:  # a scale: the product is linear in it
             terms.append(bind(call, product._replace(optional={**product.optional, operand.name: dot})))
         else:
             terms.append(_TANGENTS[operand.name](call, args, dot))
@@ -241,9 +259,9 @@ def _jvp(primals, tangents, *, call: Call):
 
 
 def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
-    """The product that is the gradient of an operand, and whether ct out is its lhs."""
+    """Returns the product that is the gradient of lhs or rhs, and True if ct out is its lhs."""
     wanted, kept = (call.lhs, call.rhs) if to_lhs else (call.rhs, call.lhs)
-    # Stored transposed, the gradient is the transposed product: factors swapped, each transposed once more.
+    # The gradient of a transposed operand swaps and transposes the operands of its product.
     ct = call.out._replace(trans=wanted.trans)
     kept = kept if wanted.trans else kept.transposed()
     ct_is_lhs = to_lhs != wanted.trans
@@ -259,38 +277,41 @@ def _gradient_call(call: Call, to_lhs: bool, aval) -> tuple[Call, bool]:
     return gradient, ct_is_lhs
 
 
-def _wrong_rows(call: Call, args: Arguments, tokens: int, groups: int) -> jax.Array:
-    """[P,R,M,1], by row_index: 0, or NaN where an index is wrong and nothing raises. It is a product of no terms, whose
-    call checks the indices in a gradient for which XLA leaves the product itself out."""
+def _check_row_index(call: Call, args: Arguments, tokens: int, groups: int) -> jax.Array:
+    """Returns zeros [P,R,M,1], or NaN for wrong indices with on_error="nan".
+
+    A product with K = 0 checks row_index. From a gradient XLA may drop the product itself, and its check.
+    """
     p, r = args.optional["row_index"].shape[0], call.out_shape(args)[1]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((p, r, tokens, 0), (p, groups, 0, 1)))
     check = dataclasses.replace(call, rhs=Storage(), dtype=lhs.dtype, precision="", overwrites_c=False)
-    return bind(check, args.only(Term.GROUPS, Term.ROWS)._replace(lhs=lhs, rhs=rhs))
+    return bind(check, args.select(OperandRole.GROUP_OFFSET, OperandRole.ROW_INDEX)._replace(lhs=lhs, rhs=rhs))
 
 
-def _sums_of_rows(rows: jax.Array, index: jax.Array, weights: jax.Array, count: int) -> jax.Array:
-    """[P,R,count,K] of rows [P,R,M,K]: the sums, by weights [P,R,M,1], of those of each index; those of index `count`
-    take no part. A product with a group for each index, up to seven times as fast as XLA:CPU, which adds rows where
-    they belong one by one."""
+def _sum_rows_by_index(rows: jax.Array, index: jax.Array, weights: jax.Array, count: int) -> jax.Array:
+    """Returns [P,R,count,K]: for each index the sum of its rows [P,R,M,K], weighted by weights [P,R,M,1].
+
+    Rows with index `count` are ignored. The sum is a ragged-K product, up to seven times as fast as XLA's scatter-add.
+    """
     p, r, m, k = rows.shape
     index = index.reshape(p * r, m)
     sizes = jax.vmap(lambda i: jnp.zeros(count, jnp.int32).at[i].add(1, mode="drop"))(index)
     order = jnp.argsort(index, -1, stable=True)[:, :, None]
     rows, weights = (jnp.take_along_axis(x.reshape(p * r, m, -1), order, 1)[:, None] for x in (rows, weights))
-    by_rows = Storage(first=0)
-    call = Call(by_rows._replace(trans=True), by_rows, Storage(), rows.dtype, out_extent=count)
+    row_slices = Storage(first=0)
+    call = Call(row_slices._replace(trans=True), row_slices, Storage(), rows.dtype, out_extent=count)
     return bind(call, Arguments(weights, rows, (sizes[:, None],), {})).reshape(p, r, count, k)
 
 
-def _cotangent_by_rows(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
-    """Returns the cotangent of lhs or rhs of a call with row_index. A row of lhs gets the sum over its uses."""
+def _row_index_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
+    """Returns the cotangent of lhs or rhs of a call with row_index. A row of lhs gets the sum over all its uses."""
     p, r, tokens, k = (aval if to_lhs else args.lhs).shape
     both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
-    wrong = _wrong_rows(call, both, tokens, both.rhs.shape[1])
+    wrong = _check_row_index(call, both, tokens, both.rhs.shape[1])
     optional = dict(args.optional)
     index = optional.pop("row_index")
     args = args._replace(optional=optional)
-    # One that is of no processed group may be any, and is beyond the last row.
+    # Indices of rows in no processed group are not checked. They become `tokens`, one past the last row.
     index = jnp.broadcast_to(jnp.where((index >= 0) & (index < tokens), index, tokens), (p, r, index.shape[2]))
     if not to_lhs:
         index = jnp.where(jnp.isnan(wrong[..., 0]), tokens, index)
@@ -300,37 +321,37 @@ def _cotangent_by_rows(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool,
             rows = jax.vmap(jax.vmap(lambda x, i: x.at[i].get(mode="fill", fill_value=jnp.nan)))(args.lhs, index)
         return _operand_cotangent(ct, call, args._replace(lhs=rows), to_lhs, aval)
     dtype = compute_dtype(ct.dtype, args.rhs.dtype, aval.dtype)
-    of_rows = jax.ShapeDtypeStruct((p, r, index.shape[2], k), dtype)
-    rows = _operand_cotangent(ct, call, args, to_lhs, of_rows)
-    return _sums_of_rows(rows, index, 1 + wrong.astype(dtype), tokens).astype(aval.dtype)
+    rows_aval = jax.ShapeDtypeStruct((p, r, index.shape[2], k), dtype)
+    rows = _operand_cotangent(ct, call, args, to_lhs, rows_aval)
+    return _sum_rows_by_index(rows, index, 1 + wrong.astype(dtype), tokens).astype(aval.dtype)
 
 
 def _operand_cotangent(ct: jax.Array, call: Call, args: Arguments, to_lhs: bool, aval) -> jax.Array:
-    """Returns the cotangent of lhs or rhs, of which only the aval is known. The other one is an array."""
+    """Returns the cotangent of the operand with this aval. The other operand is an array."""
     if "row_index" in args.optional:
-        return _cotangent_by_rows(ct, call, args, to_lhs, aval)
+        return _row_index_cotangent(ct, call, args, to_lhs, aval)
     kept = args.rhs if to_lhs else args.lhs
     gradient, ct_is_lhs = _gradient_call(call, to_lhs, aval)
-    optional = dict(args.only(Term.PRODUCT, Term.GROUPS).optional)
+    optional = dict(args.select(OperandRole.ALPHA, OperandRole.GROUP_OFFSET).optional)
     alpha = optional.get("alpha")
-    if alpha is not None and (has_one_group(gradient) or (gradient.mode is Mode.RAGGED_K and alpha.shape[1] != 1)):
-        # A sum over what alpha tells apart.
+    if alpha is not None and (needs_one_group(gradient) or (gradient.mode is Mode.RAGGED_K and alpha.shape[1] != 1)):
+        # The gradient sums over elements with different alpha, so alpha is applied to ct first.
         both = args._replace(**{"lhs" if to_lhs else "rhs": aval})
         ct = _scale(call, both, optional.pop("alpha"), ct)
-    for operand in args.only(Term.FACTOR).given:
+    for operand in args.select(OperandRole.QUANT_PARAM).given:
         if operand.side == ("rhs" if to_lhs else "lhs"):
-            factor = args.optional[operand.name]
-            if gradient.mode is Mode.RAGGED_K and not operand.is_blocks(factor) and factor.shape[1] != 1:
-                factor = broadcast_scale(call, args, operand.side, factor)  # replicas are summed: a block for each row
-            optional[operand.name.replace(operand.side, "rhs" if ct_is_lhs else "lhs")] = factor
+            values = args.optional[operand.name]
+            if gradient.mode is Mode.RAGGED_K and not operand.is_per_block(values) and values.shape[1] != 1:
+                values = broadcast_scale(call, args, operand.side, values)  # replicas are summed: one value per row
+            optional[operand.name.replace(operand.side, "rhs" if ct_is_lhs else "lhs")] = values
     if call.precision:
-        ct = ct.astype(kept.dtype)  # exact, for out is not wider
+        ct = ct.astype(kept.dtype)  # exact, because out is not wider
     lhs, rhs = (ct, kept) if ct_is_lhs else (kept, ct)
     return bind(gradient, Arguments(lhs, rhs, args.dims, optional))
 
 
 def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> jax.Array:
-    """Returns the cotangent of a scale: its operand's times the elements, summed over all that share a value."""
+    """Returns the cotangent of a scale: the sum over its block of the operand's cotangent times its elements."""
     side, aval = name[:3], args.optional[name].aval
     data = args.lhs if side == "lhs" else args.rhs
     dtype = _compute_dtype(call, args)
@@ -342,31 +363,31 @@ def _scale_cotangent(ct: jax.Array, call: Call, args: Arguments, name: str) -> j
     return reduce_to_scale(call, args, side, terms, aval.shape).astype(aval.dtype)
 
 
-def _transpose_of_blocks(ct, lhs, rhs, *others, call: Call):
-    """Returns the cotangents of a call whose rhs is in column blocks, by way of the unpacked rhs."""
+def _transpose_column_blocks(ct, lhs, rhs, *others, call: Call):
+    """Returns the cotangents of a call whose rhs is in column blocks. Unpacks rhs first."""
     columns, strided = call.rhs.columns, dataclasses.replace(call, rhs=Storage())
     if not ad.is_undefined_primal(rhs):
-        return _transpose(ct, lhs, from_blocks(rhs, columns), *others, call=strided)
+        return _transpose(ct, lhs, from_column_blocks(rhs, columns), *others, call=strided)
     p, g, _, k, width = rhs.aval.shape
     plain = ad.UndefinedPrimal(jax.ShapeDtypeStruct((p, g, k, columns), rhs.aval.dtype))
     cotangents = _transpose(ct, lhs, plain, *others, call=strided)
-    return [to_blocks(x, width) if i == 1 else x for i, x in enumerate(cotangents)]
+    return [to_column_blocks(x, width) if i == 1 else x for i, x in enumerate(cotangents)]
 
 
 def _transpose(ct, *flat, call: Call):
-    args = call.named(flat)
+    args = call.unflatten(flat)
     cotangents: list[jax.Array | None] = [None] * len(flat)
     if isinstance(ct, ad.Zero):
         return cotangents
     if call.rhs.layout == COLUMN_BLOCKS:
-        return _transpose_of_blocks(ct, *flat, call=call)
+        return _transpose_column_blocks(ct, *flat, call=call)
     for index, operand in enumerate(args.given, start=len(flat) - len(args.optional)):
         if ad.is_undefined_primal(args.optional[operand.name]):
             cotangents[index] = _scale_cotangent(ct, call, args, operand.name)
             return cotangents
     to_lhs = ad.is_undefined_primal(args.lhs)
     wanted, kept = (args.lhs.aval, args.rhs) if to_lhs else (args.rhs.aval, args.lhs)
-    # No product has a result of float8: its cotangent is rounded to that.
+    # A product has no float8 result, so cotangents of float8 operands are computed wider and then rounded.
     dtype = wanted.dtype if wanted.dtype in FLOATS else compute_dtype(kept.dtype, call.dtype)
     aval = jax.ShapeDtypeStruct(wanted.shape, dtype)
     cotangents[0 if to_lhs else 1] = _operand_cotangent(ct, call, args, to_lhs, aval).astype(wanted.dtype)
@@ -378,8 +399,9 @@ ad.primitive_transposes[grouped_gemm_p] = _transpose
 
 
 def grouped_gemm_saveable(prim, *_, **__) -> bool:
-    """A policy for jax.checkpoint: results of grouped GEMMs are kept, all else is computed again.
+    """A policy for jax.checkpoint that saves the results of grouped GEMMs and recomputes everything else.
 
-    jax.checkpoint_policies.dots_saveable does not know them; save_from_both_policies of it and this keeps both kinds.
+    jax.checkpoint_policies.dots_saveable does not save grouped GEMMs. Combine both policies with
+    jax.checkpoint_policies.save_from_both_policies.
     """
     return prim is grouped_gemm_p

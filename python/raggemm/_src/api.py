@@ -1,4 +1,4 @@
-"""gmm, tgmm and ragged_dot: each is one grouped_gemm with the defaults and the dtype rules of its origin."""
+"""gmm, tgmm and ragged_dot: each is one grouped_gemm with the defaults and dtype rules of the original function."""
 
 import functools
 import inspect
@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._src import checks
-from raggemm._src.arguments import accumulation, default_precision
+from raggemm._src.arguments import default_precision, existing_out_options
 from raggemm._src.dtypes import FLOATS, QUANTIZED
-from raggemm._src.grouped_gemm import product
-from raggemm._src.operands import EQUAL_COUNTS, Words, matrices
+from raggemm._src.grouped_gemm import compute_product
+from raggemm._src.operands import EQUAL_COUNTS, ArgNames, make_operands
 from raggemm._src.quantization import quantize
 
 _P = ParamSpec("_P")
@@ -31,17 +31,17 @@ def _is_hashable(x: Any) -> bool:
     return True
 
 
-def compiled_when_eager(
+def jit_eager_calls(
     *arrays: str, without_effect: tuple[str, ...] = ()
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Returns a decorator that sends eager calls through jax.jit, so that they are checked once for each signature.
+    """Returns a decorator that runs eager calls through jax.jit. Their arguments are checked once per signature.
 
-    A call is eager if its parameters `arrays` are all JAX arrays with values, or None. The other parameters are static.
-    jit never sees those without effect: a new function in each call would be a new program. JAX' caches know all else
-    that the program depends on: dtypes, shapes, shardings, configuration, options.
+    A call is eager if its parameters `arrays` are all concrete JAX arrays or None, and its other parameters, which are
+    static, are hashable. All other calls run without this jit.
 
-    All other calls are left as they are: traced ones, which some jit compiles already, those with values that are
-    checked as they come (integers of Python and NumPy), and those with values that JAX does not take as static.
+    Args:
+      arrays: names of the parameters that are not static.
+      without_effect: names of parameters that jit does not get. A new function in each call would be a new program.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -54,7 +54,7 @@ def compiled_when_eager(
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             given: dict[str, Any] = dict(zip(positional, args, strict=False))
             if len(args) > len(positional) or given.keys() & kwargs.keys():
-                return function(*args, **kwargs)  # a TypeError
+                return function(*args, **kwargs)  # raises TypeError
             given |= kwargs
             for name in without_effect:
                 given.pop(name, None)
@@ -70,22 +70,22 @@ def compiled_when_eager(
 def straight_through(
     product: Callable[..., jax.Array], operands: tuple[Any, Any], values: tuple[Any, Any], sizes: Any
 ) -> jax.Array:
-    """product(*operands, sizes), which is linear in each operand.
+    """Computes product(*operands, sizes). Derivatives of quantized operands pass straight through.
 
-    values: the array that an operand was quantized from, whose derivative is the operand's; None for one that has a
-    derivative of its own, if any.
+    product must be linear in each operand. values: for each operand the array that it was quantized from, which gets
+    the operand's derivative, or None.
     """
 
     @jax.custom_jvp
     def call(fixed, own, values, sizes):
-        return product(*_merged(fixed, own), sizes)
+        return product(*_merge_operands(fixed, own), sizes)
 
     @call.defjvp
     def _(primals, tangents):
         fixed, own, _, sizes = primals
-        out, tangent = jax.jvp(lambda own: product(*_merged(fixed, own), sizes), (own,), (tangents[1],))
+        out, tangent = jax.jvp(lambda own: product(*_merge_operands(fixed, own), sizes), (own,), (tangents[1],))
         for side, dot in tangents[2].items():
-            replaced = _merged(fixed, own)
+            replaced = _merge_operands(fixed, own)
             replaced[side] = dot
             tangent = tangent + product(*replaced, sizes)
         return out, tangent
@@ -95,19 +95,17 @@ def straight_through(
     return call(quantized, own, {side: values[side] for side in quantized}, sizes)
 
 
-def _merged(fixed: dict[int, Any], own: dict[int, Any]) -> list[Any]:
+def _merge_operands(fixed: dict[int, Any], own: dict[int, Any]) -> list[Any]:
     both = fixed | own
     return [both[0], both[1]]
 
 
 __all__ = ["gmm", "ragged_dot", "tgmm"]
 
-_WORDS = Words(sizes="group_sizes", c="existing_out")
+_ARG_NAMES = ArgNames(sizes="group_sizes", c="existing_out")
 
 
-@compiled_when_eager(
-    "lhs", "rhs", "group_sizes", "group_offset", "existing_out", without_effect=("tiling", "interpret")
-)
+@jit_eager_calls("lhs", "rhs", "group_sizes", "group_offset", "existing_out", without_effect=("tiling", "interpret"))
 def gmm(
     lhs: Any,
     rhs: Any,
@@ -121,28 +119,29 @@ def gmm(
     *,
     lhs_quantize: Any = None,
 ) -> jax.Array:
-    """lhs[rows of group g] x rhs[g] for each group, as jax.experimental.pallas.ops.tpu.megablox.gmm.
+    """Computes lhs[rows of group g] x rhs[g] for each group, as jax.experimental.pallas.ops.tpu.megablox.gmm.
 
-    Unlike there, rows of no processed group are zero (or existing_out's), the gradient of existing_out is zero on the
-    overwritten rows, where megablox passes the whole cotangent through, and a group_offset that is left out where rhs
-    has fewer groups than group_sizes is an error, not 0 (raggemm.compat.megablox keeps that).
+    It differs from megablox in three points (raggemm.compat.megablox keeps megablox's rule for the last one):
+
+    - Rows of no processed group are zero, or rows of existing_out.
+    - The gradient of existing_out is zero for overwritten rows. In megablox it is the whole cotangent.
+    - If rhs has fewer groups than group_sizes, group_offset is required. In megablox it is 0 by default.
 
     Args:
-      lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs; or both int8 or uint8, for int32. Either may be a
-        QuantizedTensor.
-      rhs: [num_groups, k, n]; with transpose_rhs [num_groups, n, k]. Or PackedWeights, without transpose_rhs.
-      group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than m.
-      preferred_element_type: dtype of the result. The default is float32 for float64 operands too, as in megablox; name
-        float64 to get it.
+      lhs: [m, k], float16, bfloat16, float32 or float64, and rhs likewise. Or both int8 or uint8, for an int32 result.
+        Either may be a QuantizedTensor.
+      rhs: [num_groups, k, n], or [num_groups, n, k] with transpose_rhs. Or PackedWeights, without transpose_rhs.
+      group_sizes: [total groups], int32, int64 or uint32: rows of each group. Their sum may be less than m.
+      preferred_element_type: dtype of the result. As in megablox the default is float32, also for float64 operands.
       tiling, interpret: accepted, without effect.
-      group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for. ValueError where rhs has fewer
-        groups than group_sizes and there is none.
-      existing_out: [m, n] of preferred_element_type (else ValueError). Rows outside the processed groups are kept,
-        the others overwritten without being read.
-      transpose_rhs: whether the matrices of rhs are stored transposed.
-      lhs_quantize: a dtype of quantize, which the call then applies to lhs with a scale for each row: one with a NaN
-        or an infinity gets no numbers, as quantize says, and changes no other. The gradient of lhs passes straight
-        through; second derivatives take the elements for constants. Not with existing_out.
+      group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. It is required if rhs has fewer
+        groups than group_sizes (else ValueError).
+      existing_out: [m, n] of preferred_element_type (else ValueError). The result keeps its rows outside the processed
+        groups. The other rows are not read.
+      transpose_rhs: True if the matrices of rhs are stored transposed.
+      lhs_quantize: a dtype for quantize, which is then applied to lhs with one scale per row. A NaN or an infinity
+        changes only its own row, as quantize describes. The gradient of lhs passes straight through; second derivatives
+        treat the elements as constants. Not with existing_out.
 
     Returns:
       [m, n].
@@ -150,24 +149,22 @@ def gmm(
     del tiling, interpret
     if lhs_quantize is not None:
         if existing_out is not None:
-            raise ValueError("existing_out: is given with lhs_quantize, which takes none")
+            raise ValueError("existing_out: must not be given with lhs_quantize")
 
         def multiply(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
             return gmm(lhs, rhs, group_sizes, preferred_element_type, (), group_offset, None, transpose_rhs)
 
-        return _quantizing(multiply, lhs, rhs, group_sizes, lhs_quantize)
-    return product(
-        _WORDS,
-        *matrices(lhs, rhs, group_sizes, (1, 2 if checks.flag("transpose_rhs", transpose_rhs) else 1)),
+        return _call_quantized(multiply, lhs, rhs, group_sizes, lhs_quantize)
+    return compute_product(
+        _ARG_NAMES,
+        *make_operands(lhs, rhs, group_sizes, (1, 2 if checks.check_bool("transpose_rhs", transpose_rhs) else 1)),
         group_offset=group_offset,
         preferred_element_type=preferred_element_type,
-        **accumulation(existing_out, preferred_element_type, beta=0),
+        **existing_out_options(existing_out, preferred_element_type, beta=0),
     )
 
 
-@compiled_when_eager(
-    "lhs", "rhs", "group_sizes", "group_offset", "existing_out", without_effect=("tiling", "interpret")
-)
+@jit_eager_calls("lhs", "rhs", "group_sizes", "group_offset", "existing_out", without_effect=("tiling", "interpret"))
 def tgmm(
     lhs: Any,
     rhs: Any,
@@ -179,53 +176,57 @@ def tgmm(
     existing_out: Any = None,
     interpret: bool = False,
 ) -> jax.Array:
-    """lhs[:, columns of group g] x rhs[rows of group g] for each group, as megablox' tgmm; zero for an empty group.
+    """Computes lhs[:, columns of group g] x rhs[rows of group g] for each group, as megablox's tgmm.
+
+    The result of an empty group is zero.
 
     Args:
-      lhs: [k, m], float16, bfloat16, float32 or float64, as is rhs; or both int8 or uint8, for int32. Either may be a
-        QuantizedTensor.
+      lhs: [k, m], float16, bfloat16, float32 or float64, and rhs likewise. Or both int8 or uint8, for an int32 result.
+        Either may be a QuantizedTensor.
       rhs: [m, n].
-      group_sizes: [total groups], int32, int64 or uint32, the part of m of each group. Their sum may be less than m.
-      preferred_element_type: dtype of the result. The default is float32 for float64 operands too, as in megablox; name
-        float64 to get it.
+      group_sizes: [total groups], int32, int64 or uint32: extent of each group along m. Their sum may be less than m.
+      preferred_element_type: dtype of the result. As in megablox the default is float32, also for float64 operands.
       tiling, interpret: accepted, without effect.
-      group_offset: integer, () or (1,): the first group to compute. ValueError where num_actual_groups is less than all
-        and there is none.
-      num_actual_groups: how many groups to compute, by default all.
-      existing_out: [num_actual_groups, k, n] of preferred_element_type (else ValueError), added to the result.
+      group_offset: integer, () or (1,): the first group to compute. It is required if num_actual_groups is less than
+        the number of groups (else ValueError).
+      num_actual_groups: number of groups to compute, by default all.
+      existing_out: [num_actual_groups, k, n] of preferred_element_type (else ValueError). It is added to the result.
 
     Returns:
       [num_actual_groups, k, n].
     """
     del tiling, interpret
-    return product(
-        _WORDS,
-        *matrices(lhs, rhs, group_sizes, (1, 0), rhs_rank=2),
+    return compute_product(
+        _ARG_NAMES,
+        *make_operands(lhs, rhs, group_sizes, (1, 0), rhs_rank=2),
         group_offset=group_offset,
         num_actual_groups=num_actual_groups,
         preferred_element_type=preferred_element_type,
-        **accumulation(existing_out, preferred_element_type, beta=1),
+        **existing_out_options(existing_out, preferred_element_type, beta=1),
     )
 
 
-def _wider(a: Any, b: Any) -> Any:
-    """The type of a dot without preferred_element_type, as jax.lax has it: that with the larger range, then the more
-    precise one; not jnp.promote_types, where bfloat16 and float16 give float32. None has meaning but for floats."""
+def _promote_floats(a: Any, b: Any) -> Any:
+    """Returns the dtype of a dot without preferred_element_type, by the rule of jax.lax.
+
+    It is the dtype with the larger range, then the larger precision: bfloat16 for bfloat16 and float16, which
+    jnp.promote_types promotes to float32.
+    """
     if not (a in FLOATS and b in FLOATS):
         return jnp.promote_types(a, b)
     return max(a, b, key=lambda dtype: (jnp.finfo(dtype).maxexp, jnp.finfo(dtype).nmant))
 
 
-def _quantizing(call: Callable[..., jax.Array], lhs: Any, rhs: Any, group_sizes: Any, dtype: Any) -> jax.Array:
-    """call(lhs, rhs, group_sizes), linear in lhs and rhs, of lhs in elements of dtype and a scale for each row."""
-    lhs, dtype = checks.float_array("lhs", lhs), checks.dtype_of("lhs_quantize", dtype, QUANTIZED)
+def _call_quantized(call: Callable[..., jax.Array], lhs: Any, rhs: Any, group_sizes: Any, dtype: Any) -> jax.Array:
+    """Computes call(lhs, rhs, group_sizes), which must be linear in lhs and rhs, with lhs quantized by rows."""
+    lhs, dtype = checks.as_float_array("lhs", lhs), checks.as_dtype("lhs_quantize", dtype, QUANTIZED)
     if lhs.ndim != 2:
-        return call(lhs, rhs, group_sizes)  # an error
-    sizes = checks.integer_array("group_sizes", group_sizes)
+        return call(lhs, rhs, group_sizes)  # raises an error
+    sizes = checks.as_integer_array("group_sizes", group_sizes)
     return straight_through(call, (quantize(lhs, dtype, axes=1), rhs), (lhs, None), sizes)
 
 
-@compiled_when_eager("lhs", "rhs", "group_sizes", "group_offset")
+@jit_eager_calls("lhs", "rhs", "group_sizes", "group_offset")
 def ragged_dot(
     lhs: Any,
     rhs: Any,
@@ -237,47 +238,47 @@ def ragged_dot(
     *,
     lhs_quantize: Any = None,
 ) -> jax.Array:
-    """lhs[rows of group g] x rhs[g] for each group, as jax.lax.ragged_dot, whose group_offset raises on CPU.
+    """Computes lhs[rows of group g] x rhs[g] for each group, as jax.lax.ragged_dot.
 
-    Wrong shapes are a TypeError, as there.
+    Wrong shapes are a TypeError, as in jax.lax. Unlike in jax.lax, group_offset works on CPU.
 
     Args:
-      lhs: [m, k], float16, bfloat16, float32 or float64, as is rhs; or both int8 or uint8. Either may be a
+      lhs: [m, k], float16, bfloat16, float32 or float64, and rhs likewise. Or both int8 or uint8. Either may be a
         QuantizedTensor.
       rhs: [g, k, n], or PackedWeights.
-      group_sizes: [g], int32, int64 or uint32, the rows of each group. Their sum may be less than m; the rows behind
-        it are zero.
-      precision: any jax.lax.Precision is met, for products are exact and sums are made in float32 or float64. The
-        DotAlgorithmPresets BF16_BF16_F32_X3 and _X6 are for float32: see grouped_gemm. One that asks for something else
-        is a NotImplementedError. None is jax_default_matmul_precision.
-      preferred_element_type: dtype of the result, by default the wider one of lhs and rhs, or what is no
-        QuantizedTensor has, float32 where both are. Of int8 and uint8 it must be int32.
-      group_offset: integer, () or (1,): the group in group_sizes that rhs[0] is for; rhs may then have fewer.
-      out_sharding: of the result, on a mesh with explicit axes.
-      lhs_quantize: as in gmm. The dtype of the result is the one without it.
+      group_sizes: [g], int32, int64 or uint32: rows of each group. Their sum may be less than m. Rows behind the sum
+        become zero.
+      precision: products are exact and sums are in float32 or float64, for any jax.lax.Precision. float32 operands also
+        allow the DotAlgorithmPresets BF16_BF16_F32_X3 and _X6, see grouped_gemm. Presets with other arithmetic raise
+        NotImplementedError. None means jax_default_matmul_precision.
+      preferred_element_type: dtype of the result. It must be int32 for int8 and uint8. The default is the wider dtype
+        of lhs and rhs. If one is a QuantizedTensor it is the dtype of the other, and float32 if both are.
+      group_offset: integer, () or (1,): index in group_sizes of the group of rhs[0]. rhs may then have fewer groups.
+      out_sharding: sharding of the result, on a mesh with explicit axes.
+      lhs_quantize: as in gmm. It does not change the dtype of the result.
 
     Returns:
       [m, n].
     """
     if lhs_quantize is not None:
-        lhs, others = checks.float_array("lhs", lhs), checks.weight_parts("rhs", rhs)[0].dtype
-        dtype = lhs.dtype if others not in FLOATS else _wider(lhs.dtype, others)
+        lhs, others = checks.as_float_array("lhs", lhs), checks.split_weights("rhs", rhs)[0].dtype
+        dtype = lhs.dtype if others not in FLOATS else _promote_floats(lhs.dtype, others)
         dtype = dtype if preferred_element_type is None else preferred_element_type
 
         def dot(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
             return ragged_dot(lhs, rhs, group_sizes, precision, dtype, group_offset, out_sharding)
 
-        return _quantizing(dot, lhs, rhs, group_sizes, lhs_quantize)
-    rows, weights = matrices(lhs, rhs, group_sizes, (1, 1), error=TypeError)
+        return _call_quantized(dot, lhs, rhs, group_sizes, lhs_quantize)
+    rows, weights = make_operands(lhs, rhs, group_sizes, (1, 1), error=TypeError)
     assert rows.first_dims is not None
     groups, sizes = weights.data.shape[0], rows.first_dims.shape[0]
     if groups > sizes or (groups != sizes and group_offset is None):
         hint = f": {EQUAL_COUNTS}" if groups < sizes else ""
         raise TypeError(f"rhs has {groups} groups, but group_sizes has {sizes}{hint}")
     if group_offset is not None:
-        checks.group_offset(group_offset, TypeError)
+        checks.as_group_offset(group_offset, TypeError)
     dtype = preferred_element_type
-    if dtype is None and rows.factors is None and weights.factors is None:
-        dtype = _wider(rows.data.dtype, weights.data.dtype)
+    if dtype is None and rows.quant_params is None and weights.quant_params is None:
+        dtype = _promote_floats(rows.data.dtype, weights.data.dtype)
     options = {"group_offset": group_offset, "preferred_element_type": dtype, "precision": default_precision(precision)}
-    return checks.resharded(product(_WORDS, rows, weights, **options), out_sharding)
+    return checks.reshard(compute_product(_ARG_NAMES, rows, weights, **options), out_sharding)

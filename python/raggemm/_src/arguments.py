@@ -1,4 +1,4 @@
-"""Checks of the other arguments of a product: sizes, offsets, result, precision and epilogue."""
+"""Checks of the arguments of a product other than lhs and rhs: sizes, offsets, result, precision and epilogue."""
 
 import math
 from typing import Any, NamedTuple
@@ -9,10 +9,10 @@ import numpy as np
 from jax import lax
 
 from raggemm._src import checks
-from raggemm._src.activations import ACTIVATIONS, NEEDS_A_GATE
+from raggemm._src.activations import ACTIVATIONS, GATED_ONLY
 from raggemm._src.call import PACKED, STRIDED, Mode
-from raggemm._src.dtypes import FLOATS, added_types, compute_dtype, listed
-from raggemm._src.operands import EQUAL_COUNTS, Operand, Words, check_layout, check_quantized_types, check_types
+from raggemm._src.dtypes import FLOATS, addend_dtypes, compute_dtype, format_dtypes
+from raggemm._src.operands import EQUAL_COUNTS, ArgNames, Operand, check_dtypes, check_layout, check_quantized_dtypes
 
 
 class Options(NamedTuple):
@@ -33,8 +33,8 @@ class Options(NamedTuple):
     row_index: Any = None
 
 
-def processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Options) -> int:
-    """Returns the number of processed groups, of those that the sizes count."""
+def count_processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Options) -> int:
+    """Returns the number of processed groups."""
     counts = {name: sizes.shape[0] for name, sizes in (lhs.dims | rhs.dims).items()}
     counts |= {f"the group axis of {x.name}": x.data.shape[0] for x in (lhs, rhs) if x.has_group_axis}
     (first, total), *others = counts.items()
@@ -45,91 +45,92 @@ def processed_groups(mode: Mode, lhs: Operand, rhs: Operand, options: Options) -
         if count > total:
             raise ValueError(f"{name} has {count} groups, more than the {total} of {first}")
         local = count
-    said = f"{list(counts)[-1]} has {local} groups"
+    message = f"{list(counts)[-1]} has {local} groups"
     if options.num_actual_groups is not None:
-        local = checks.integer("num_actual_groups", options.num_actual_groups)
-        said = f"num_actual_groups is {local}"
+        local = checks.check_integer("num_actual_groups", options.num_actual_groups)
+        message = f"num_actual_groups is {local}"
         if mode is not Mode.RAGGED_K:
-            raise ValueError("num_actual_groups is for ragged K; elsewhere a group axis tells it")
+            raise ValueError("num_actual_groups is for ragged K; other modes have a group axis")
         if not 0 <= local <= total:
-            raise ValueError(f"{said}, must be in [0, {total}], as {first} has {total} groups")
+            raise ValueError(f"{message}, must be in [0, {total}], because {first} has {total} groups")
     if local < total and options.group_offset is None:
-        raise ValueError(f"{said}, but {first} has {total}: {EQUAL_COUNTS}")
+        raise ValueError(f"{message}, but {first} has {total}: {EQUAL_COUNTS}")
     return local
 
 
-def checked_out_extent(mode: Mode, local: int, out_size: int | None, out_layout: str) -> int | None:
+def check_out_extent(mode: Mode, local: int, out_size: int | None, out_layout: str) -> int | None:
+    """Returns the groups of out for ragged K, the length of out for all ragged, else None."""
     check_layout("out_layout", out_layout)
     if mode is not Mode.ALL_RAGGED:
         if out_size is not None:
-            raise ValueError("out_size is for all ragged; elsewhere the operands tell the shape of out")
+            raise ValueError("out_size is for all ragged; in other modes the operands determine the shape of out")
         return local if mode is Mode.RAGGED_K else None
     if out_size is None or out_layout != PACKED:
         raise ValueError(f'all ragged needs out_size and out_layout="PACKED", got {out_size} and {out_layout!r}')
-    out_size = checks.integer("out_size", out_size)
+    out_size = checks.check_integer("out_size", out_size)
     if out_size < 0:
         raise ValueError(f"out_size is {out_size}, must be at least 0")
     return out_size
 
 
-def checked_out_dtype(words: Words, preferred: Any, lhs: Operand, rhs: Operand) -> Any:
-    if lhs.factors is None and rhs.factors is None:
+def check_out_dtype(arg_names: ArgNames, preferred: Any, lhs: Operand, rhs: Operand) -> Any:
+    """Returns the dtype of out. Checks the dtypes of lhs, rhs and out."""
+    if lhs.quant_params is None and rhs.quant_params is None:
         dtype = checks.result_dtype(jnp.result_type(lhs.data, rhs.data) if preferred is None else preferred)
-        check_types(words, lhs.data.dtype, rhs.data.dtype, dtype)
+        check_dtypes(arg_names, lhs.data.dtype, rhs.data.dtype, dtype)
         return dtype
-    check_quantized_types(words, lhs.data.dtype, rhs.data.dtype)
+    check_quantized_dtypes(arg_names, lhs.data.dtype, rhs.data.dtype)
     floats = [x.data for x in (lhs, rhs) if x.data.dtype in FLOATS]
     default = jnp.result_type(*floats) if floats else np.dtype(np.float32)
     return checks.result_dtype(preferred, default, FLOATS)
 
 
-def operand_scales(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, jax.Array]:
-    """Returns the scales and zero points of lhs or rhs by name, blocks with the axes of the canonical shape."""
+def canonical_quant_params(mode: Mode, side: str, x: Operand, groups: int) -> dict[str, jax.Array]:
+    """Returns the scale and zero point of lhs or rhs by operand name. Values of blocks have canonical shape."""
     given: dict[str, jax.Array] = {}
-    if x.factors is None:
+    if x.quant_params is None:
         return given
-    for word, slot, factor in (("scale", "scale", x.factors.scale), ("zero_point", "zero", x.factors.zero)):
-        if factor is None:
+    for field, slot, values in (("scale", "scale", x.quant_params.scale), ("zero_point", "zero", x.quant_params.zero)):
+        if values is None:
             continue
+        name = f"{x.name}.{field}"
         if mode in (Mode.RAGGED_N, Mode.ALL_RAGGED):
-            raise ValueError(f"{x.name}.{word} is for ragged M, ragged K and uniform")
-        if factor.ndim == 1 and factor.shape != (groups,):
-            raise ValueError(
-                f"{x.name}.{word}: shape is {factor.shape}, must be ({groups},), one for each processed group"
-            )
-        if factor.ndim > 1:
+            raise ValueError(f"{name} is for ragged M, ragged K and uniform")
+        if values.ndim == 1 and values.shape != (groups,):
+            raise ValueError(f"{name}: shape is {values.shape}, must be ({groups},), one for each processed group")
+        if values.ndim > 1:
             if x.layout == PACKED and x.last_dims is not None:
-                raise ValueError(f"{x.name}.{word}: shape is {factor.shape}, must be () or (G,) with layout PACKED")
+                raise ValueError(f"{name}: shape is {values.shape}, must be () or (G,) with layout PACKED")
             if x.rank != 2 + x.has_group_axis:
-                raise ValueError(f"{x.name}.{word}: blocks are of matrices, but data has the shape {x.data.shape}")
+                raise ValueError(f"{name}: shape is {values.shape}, must be () or (G,) with data of {x.data.shape}")
             ragged = 0 if x.last_dims is None else -1
-            if x.dims and factor.shape[ragged] not in (1, x.data.shape[ragged]):  # blocks that groups may cut
-                factor = jnp.repeat(factor, x.data.shape[ragged] // factor.shape[ragged], ragged)
-            factor = factor.reshape(1, *(() if x.has_group_axis else (1,)), *factor.shape)
-        given[f"{side}_{slot}"] = factor
+            if x.dims and values.shape[ragged] not in (1, x.data.shape[ragged]):  # group boundaries may cut blocks
+                values = jnp.repeat(values, x.data.shape[ragged] // values.shape[ragged], ragged)
+            values = values.reshape(1, *(() if x.has_group_axis else (1,)), *values.shape)
+        given[f"{side}_{slot}"] = values
     return given
 
 
-def checked_offset(x: Any, mode: Mode) -> jax.Array | None:
-    offset = checks.group_offset(x)
+def check_group_offset(x: Any, mode: Mode) -> jax.Array | None:
+    offset = checks.as_group_offset(x)
     if mode in (Mode.RAGGED_M, Mode.RAGGED_K) or isinstance(x, jax.core.Tracer):  # the custom call checks the value
         return offset
     if (value := np.asarray(x).item()) != 0:
-        raise ValueError(f"group_offset is {value}, must be 0 but for ragged M and ragged K")
+        raise ValueError(f"group_offset is {value}, must be 0 except for ragged M and ragged K")
     return None
 
 
-def checked_rows(row_index: Any, mode: Mode, lhs: Operand) -> jax.Array:
-    index = checks.integer_array("row_index", row_index)
+def check_row_index(row_index: Any, mode: Mode, lhs: Operand) -> jax.Array:
+    index = checks.as_integer_array("row_index", row_index)
     if mode is not Mode.RAGGED_M or lhs.contracts_first:
-        raise ValueError(f"row_index is for ragged M, for the rows of {lhs.name} with first_dims")
-    if lhs.factors is not None or lhs.data.dtype not in FLOATS:
-        raise TypeError(f"row_index is for rows of floats, {lhs.name} has {lhs.data.dtype}")
+        raise ValueError(f"row_index is for ragged M, with first_dims of {lhs.name}")
+    if lhs.quant_params is not None or lhs.data.dtype not in FLOATS:
+        raise TypeError(f"row_index is for rows of floats, but {lhs.name} has {lhs.data.dtype}")
     return checks.check_rank("row_index", index, "M")
 
 
-def checked_c(name: str, c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    c = checks.array(name, c)
+def check_c(name: str, c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    c = checks.as_array(name, c)
     if c.dtype != dtype:
         raise TypeError(f"{name}: dtype is {c.dtype}, must be out's {dtype}")
     if c.shape != shape:
@@ -137,65 +138,64 @@ def checked_c(name: str, c: Any, shape: tuple[int, ...], dtype: Any) -> jax.Arra
     return c
 
 
-def checked_bias(name: str, bias: Any, mode: Mode, groups: int, free_shape: tuple[int, ...], compute: Any) -> jax.Array:
+def check_bias(name: str, bias: Any, mode: Mode, groups: int, free_shape: tuple[int, ...], compute: Any) -> jax.Array:
     if mode in (Mode.RAGGED_N, Mode.ALL_RAGGED):
-        raise ValueError(f"{name} is for ragged M, ragged K and uniform, where N is the same for all groups")
-    bias = checks.array(name, bias)
-    allowed = tuple(dtype for dtype in added_types(compute) if dtype != jnp.float64 or compute == jnp.float64)
+        raise ValueError(f"{name} is for ragged M, ragged K and uniform, which have one N for all groups")
+    bias = checks.as_array(name, bias)
+    allowed = tuple(dtype for dtype in addend_dtypes(compute) if dtype != jnp.float64 or compute == jnp.float64)
     if bias.dtype not in allowed:
-        raise TypeError(f"{name}: dtype is {bias.dtype}, must be {listed(allowed)} beside sums in {compute}")
+        raise TypeError(f"{name}: dtype is {bias.dtype}, must be {format_dtypes(allowed)} with sums in {compute}")
     shape = (groups, math.prod(free_shape))
     if bias.shape not in (shape, (groups, *free_shape)):
         raise ValueError(f"{name}: shape is {bias.shape}, must be {shape}, one row for each processed group")
     return bias.reshape(shape)
 
 
-def checked_values(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
-    """alpha or beta."""
-    x = checks.array(name, x)
+def check_alpha_or_beta(name: str, x: Any, groups: int, compute: Any) -> jax.Array:
+    """Returns alpha or beta in the type of the epilogue."""
+    x = checks.as_array(name, x)
     is_number = x.ndim == 0 and x.weak_type and x.dtype.kind in ("i" if compute == jnp.int32 else "if")
     if not is_number:
-        checks.check_type(name, x.dtype, added_types(compute))
+        checks.check_dtype(name, x.dtype, addend_dtypes(compute))
     return checks.check_shape(name, x, (), (groups,), why=", one value for each processed group").astype(compute)
 
 
-def checked_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute: Any) -> jax.Array | None:
-    """The gate, if there is one."""
+def check_activation(activation: Any, gate: Any, shape: tuple[int, ...], compute: Any) -> jax.Array | None:
+    """Checks the activation. Returns its gate, if any."""
     if activation is None:
         if gate is not None:
             raise ValueError("gate is given without activation")
         return None
-    checks.choice("activation", activation, map(str.lower, ACTIVATIONS))
+    checks.check_choice("activation", activation, map(str.lower, ACTIVATIONS))
     if compute != jnp.float32:
         raise TypeError(f"activation: {activation!r} is for sums in float32, these are in {compute}")
     if gate is None:
-        if activation.upper() in NEEDS_A_GATE:
+        if activation.upper() in GATED_ONLY:
             raise ValueError(f"activation: {activation!r} needs gate")
         return None
-    gate = checks.float_array("gate", gate, tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32))
+    gate = checks.as_float_array("gate", gate, tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32))
     if gate.shape != shape:
         raise ValueError(f"gate: shape is {gate.shape}, must be out's {shape}")
     return gate
 
 
-def accumulation(c: Any, dtype: Any, beta: int, name: str = "existing_out") -> dict[str, Any]:
-    """The options of grouped_gemm that stand for megablox' existing_out, or what else a front end calls it."""
+def existing_out_options(c: Any, dtype: Any, beta: int, name: str = "existing_out") -> dict[str, Any]:
+    """Returns the options of grouped_gemm for megablox's existing_out. name: the front end's name for it."""
     if c is None:
         return {}
-    c, dtype = checks.array(name, c), jax.dtypes.canonicalize_dtype(checks.dtype_of("preferred_element_type", dtype))
+    c, dtype = checks.as_array(name, c), jax.dtypes.canonicalize_dtype(checks.as_dtype("preferred_element_type", dtype))
     if c.dtype != dtype:
         raise ValueError(f"{name}: dtype is {c.dtype}, must be preferred_element_type {dtype}")
     return {"c": c, "beta": beta}
 
 
 class _Preset(NamedTuple):
-    operands: set[str]
-    sums: str
-    attribute: str = ""
+    operands: set[str]  # supported types of lhs and rhs
+    sums: str  # type of the sums
+    attribute: str = ""  # value of the attribute `precision`
 
 
-# Types of operands that a preset takes, the type of its sums, and the attribute. Other presets round operands or sums
-# in their own ways.
+# Supported presets. The others round operands or sums.
 _PRESETS = {
     lax.DotAlgorithmPreset.F16_F16_F32: _Preset({"float16"}, "float32"),
     lax.DotAlgorithmPreset.BF16_BF16_F32: _Preset({"bfloat16"}, "float32"),
@@ -207,16 +207,15 @@ _PRESETS = {
 
 
 def default_precision(precision: Any) -> Any:
-    """Returns jax_default_matmul_precision for None, as functions of jax.lax do."""
+    """Returns precision, or jax_default_matmul_precision for None, like functions of jax.lax."""
     return jax.config.jax_default_matmul_precision if precision is None else precision  # type: ignore[attr-defined]
 
 
 def precision_attribute(precision: Any, lhs: Any, rhs: Any, out: Any) -> str:
-    """Returns the attribute for a product of these dtypes, or "" for the default.
+    """Returns the attribute `precision` for a product of these dtypes, or "" for the default.
 
-    Products are exact then and sums made in float32 or float64, which is as precise as any jax.lax.Precision. A
-    DotAlgorithmPreset must say just that, or be one of float32 as products of bfloat16. Raises NotImplementedError
-    where it is another, ValueError where `precision` is none of what jax.lax takes.
+    By default products are exact and sums are in float32 or float64, which is as precise as any jax.lax.Precision.
+    Raises NotImplementedError for a DotAlgorithmPreset with other arithmetic, except BF16_BF16_F32_X3 and _X6.
     """
     if isinstance(precision, str) and precision in lax.DotAlgorithmPreset.__members__:
         precision = lax.DotAlgorithmPreset[precision]
@@ -239,5 +238,5 @@ def precision_attribute(precision: Any, lhs: Any, rhs: Any, out: Any) -> str:
             if one is not None:
                 lax.Precision(one)
     except (TypeError, ValueError):
-        raise ValueError(f"precision is {precision!r}, must be what jax.lax takes") from None
+        raise ValueError(f"precision is {precision!r}, must be a precision of jax.lax") from None
     return ""

@@ -1,9 +1,11 @@
-"""The batch rule: every vmap is one call. Rows, c, gate and sizes may be copied or moved for that, and are broadcast
-where they are not batched; the matrices that each group has of its own never are, but for a batch of their factors
-alone.
+"""The batching rule of grouped_gemm: every vmap is one call.
 
-The new axis joins P where those matrices or their factors are batched, else R. Ragged N and uniform calls, which have
-no replicas, become ragged M then. A shared lhs of ragged N takes the axis into its rows where nothing else is batched.
+The new axis joins the problems P if matrices that are per group, or their scales, are batched. Otherwise it joins the
+replicas R. Ragged N and uniform calls have no replicas and become ragged M. If only a shared lhs of ragged N is
+batched, the axis joins the rows of lhs.
+
+Rows, c, gate and sizes may be moved, and broadcast if they are not batched. Matrices that are per group are never
+copied, unless only their scales are batched.
 """
 
 import jax
@@ -11,73 +13,78 @@ import jax.numpy as jnp
 from jax.interpreters import batching
 
 from raggemm._src import versions
-from raggemm._src.call import PACKED, Arguments, Call, Mode, Term
-from raggemm._src.primitive import bind, grouped_gemm_p, ragged_n_as_m, uniform_as_ragged_m
+from raggemm._src.call import PACKED, Arguments, Call, Mode, OperandRole
+from raggemm._src.primitive import bind, bind_ragged_n_as_m, bind_uniform_as_ragged_m, grouped_gemm_p
 
 
-def _merge(x, axis: int | None, size: int, into: int, extent=None):
-    """x with the batch as the outer part of its (unbatched) axis `into`, which is broadcast to `extent`."""
+def _merge_batch(x, axis: int | None, size: int, into: int, extent=None):
+    """Merges the batch into axis `into` of the unbatched x, as its outer part. That axis is broadcast to `extent`."""
     x = jnp.expand_dims(x, into) if axis is None else jnp.moveaxis(x, axis, into)
     before, after = x.shape[:into], x.shape[into + 2 :]
     extent = x.shape[into + 1] if extent is None else extent
     return jnp.broadcast_to(x, (*before, size, extent, *after)).reshape(*before, size * extent, *after)
 
 
-def _unbatched(x, axis: int | None) -> jax.ShapeDtypeStruct:
+def _unbatched_aval(x, axis: int | None) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape if axis is None else (*x.shape[:axis], *x.shape[axis + 1 :]), x.dtype)
 
 
-def _into_problems(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.Array:
-    return bind(call, call.named([_merge(x, axis, size, 0) for x, axis in zip(args.flat(), axes.flat(), strict=True)]))
+def _bind_into_problems(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.Array:
+    return bind(
+        call,
+        call.unflatten(
+            [_merge_batch(x, axis, size, 0) for x, axis in zip(args.flatten(), axes.flatten(), strict=True)]
+        ),
+    )
 
 
-def _into_replicas(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.Array:
-    """Ragged M with one rhs for the batch."""
+def _bind_into_replicas(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.Array:
+    """Merges the batch into the replicas of ragged M. The whole batch shares rhs."""
 
     def merge(x, axis):
-        return _merge(x, axis, size, 1, extent=_unbatched(args.lhs, axes.lhs).shape[1])
+        return _merge_batch(x, axis, size, 1, extent=_unbatched_aval(args.lhs, axes.lhs).shape[1])
 
     optional = {}
     for operand in args.given:
         x, axis = args.optional[operand.name], axes.optional[operand.name]
-        is_common = operand.side == "rhs" if operand.is_blocks(x) else x.shape[1] == 1 and operand.axes
+        is_common = operand.side == "rhs" if operand.is_per_block(x) else x.shape[1] == 1 and operand.axes
         for_all_replicas = axis is None and is_common
         optional[operand.name] = x if for_all_replicas else merge(x, axis)
     dims = tuple(map(merge, args.dims, axes.dims))
     return bind(call, Arguments(merge(args.lhs, axes.lhs), args.rhs, dims, optional))
 
 
-def _into_rows(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.Array:
-    """Ragged N with a shared lhs, where at most lhs and what is stored as out are batched."""
-    lhs = _merge(args.lhs, axes.lhs, size, 3 if call.lhs.trans else 2)
+def _bind_into_rows(call: Call, args: Arguments, axes: Arguments, size: int) -> jax.Array:
+    """Merges the batch into the rows of ragged N with a shared lhs. Only lhs and operands like out may be batched."""
+    lhs = _merge_batch(args.lhs, axes.lhs, size, 3 if call.lhs.trans else 2)
     optional = dict(args.optional)
     for operand in args.given:
         if not operand.axes:
-            optional[operand.name] = _merge(optional[operand.name], axes.optional[operand.name], size, 2)
+            optional[operand.name] = _merge_batch(optional[operand.name], axes.optional[operand.name], size, 2)
     return bind(call, args._replace(lhs=lhs, optional=optional))
 
 
 def _batch(flat, flat_axes, *, call: Call):
-    flat = [versions.gathered(x) for x in flat]  # along the axis of a vmap they may still be divided
-    args, axes = call.named(flat), call.named(flat_axes)
+    flat = [versions.replicate_explicit_axes(x) for x in flat]  # the axis of a vmap may still be divided
+    args, axes = call.unflatten(flat), call.unflatten(flat_axes)
     size = next(x.shape[axis] for x, axis in zip(flat, flat_axes, strict=True) if axis is not None)
     as_out = {x.name: None for x in args.given if not x.axes}
     others = axes._replace(lhs=None, optional=axes.optional | as_out)
-    only_rows = all(axis is None for axis in others.flat())
-    fold, into = _into_problems, 0
-    factors = (x for x in args.given if x.term is Term.FACTOR and x.side == "rhs")
-    rhs_is_shared = axes.rhs is None and all(axes.optional[x.name] is None for x in factors)
+    only_rows = all(axis is None for axis in others.flatten())
+    fold, into = _bind_into_problems, 0
+    rhs_params = (x for x in args.given if x.role is OperandRole.QUANT_PARAM and x.side == "rhs")
+    rhs_is_shared = axes.rhs is None and all(axes.optional[x.name] is None for x in rhs_params)
     match call.mode:
         case Mode.RAGGED_M if rhs_is_shared:
-            fold, into = _into_replicas, 1
+            fold, into = _bind_into_replicas, 1
         case Mode.RAGGED_N if call.lhs.shared and call.out.layout != PACKED and only_rows:
-            fold, into = _into_rows, 2
+            fold, into = _bind_into_rows, 2
         case Mode.RAGGED_N if call.lhs.per_group and axes.lhs is None:
-            return jax.vmap(lambda *xs: ragged_n_as_m(call, call.named(xs)), tuple(flat_axes))(*flat), 0
+            return jax.vmap(lambda *xs: bind_ragged_n_as_m(call, call.unflatten(xs)), tuple(flat_axes))(*flat), 0
         case Mode.UNIFORM if rhs_is_shared:
-            return jax.vmap(lambda *xs: uniform_as_ragged_m(call, call.named(xs)), tuple(flat_axes))(*flat), 0
+            return jax.vmap(lambda *xs: bind_uniform_as_ragged_m(call, call.unflatten(xs)), tuple(flat_axes))(*flat), 0
     out = fold(call, args, axes, size)
-    shape = call.out_shape(call.named([_unbatched(x, axis) for x, axis in zip(flat, flat_axes, strict=True)]))
+    shape = call.out_shape(call.unflatten([_unbatched_aval(x, axis) for x, axis in zip(flat, flat_axes, strict=True)]))
     return out.reshape(*shape[:into], size, *shape[into:]), into
 
 

@@ -1,17 +1,17 @@
-"""The static half of the primitive: the product that one custom call computes, and how its operands are stored.
+"""Static parameters of the primitive: the product that one custom call computes, and the storage of its operands.
 
-The product is out_g = op(lhs_g) x op(rhs_g) for each group g. An operand holds its groups' matrices in one canonical
-array, with P independent problems in front, and R replicas or G groups next:
+The product is out_g = op(lhs_g) x op(rhs_g) for each group g. An operand holds the matrices of all groups in one array
+of canonical shape. The first axis counts P independent problems (a batch), the second R replicas or G groups:
 
     first ragged   [P,R,rows,x]    row slices: group g has dims[g] rows
-    last ragged    [P,R,x,cols]    column slices, or with layout PACKED dense blocks back to back in the same memory
-    neither        [P,G,x,y]       a matrix for each group
+    last ragged    [P,R,x,cols]    column slices; with layout PACKED dense blocks, one after the other
+    neither        [P,G,x,y]       one matrix per group
     shared         [P,1,x,y]       one matrix for all groups
-    column blocks  [P,G,T,K,B]     rhs of ragged M: T blocks of B columns, with zeros behind column N
+    column blocks  [P,G,T,K,B]     rhs of ragged M: T blocks of B columns, zero from column N on
     both           [P,1,length]    1-D, packed
 
-Every dims array is [P,R,G], and OPTIONAL lists what else an operand may be. Replicas share their problem's matrices for
-each group; ragged K sums over them. Ragged N and all ragged have R = 1.
+Every dims array is [P,R,G]. OPTIONAL lists the optional operands. Replicas of a problem share the matrices that are per
+group; ragged K sums over replicas. Ragged N and all ragged have R = 1.
 """
 
 import dataclasses
@@ -28,65 +28,67 @@ from raggemm._src.library import tables
 STRIDED, PACKED, COLUMN_BLOCKS = "STRIDED", "PACKED", "COLUMN_BLOCKS"
 
 
-class Term(enum.Enum):
-    """Part of alpha * lhs x rhs + beta * c + bias, for each processed group, that an optional operand belongs to."""
+class OperandRole(enum.Enum):
+    """Role of an optional operand in alpha * lhs x rhs + beta * c + bias."""
 
-    PRODUCT = enum.auto()
-    FACTOR = enum.auto()  # scale or zero point of lhs or rhs
-    ADDED = enum.auto()
-    GATE = enum.auto()  # gate of the activation of the result
-    GROUPS = enum.auto()
-    ROWS = enum.auto()  # index of rows of lhs
+    ALPHA = enum.auto()
+    QUANT_PARAM = enum.auto()  # scale or zero point of lhs or rhs
+    ADDEND = enum.auto()  # c, beta or bias
+    GATE = enum.auto()  # gate of the activation
+    GROUP_OFFSET = enum.auto()
+    ROW_INDEX = enum.auto()  # indices of rows of lhs
 
 
 class OptionalOperand(NamedTuple):
-    """An operand that a call may have. Its axes are named as in the partitioning: behind the problems those that may
-    be common to all replicas, 1 or R of them; () for what is stored as out. A factor of lhs or rhs may also be blocks
-    of it, [P, as its second axis or 1, rows, columns]."""
+    """An optional operand of a call.
+
+    A scale or zero point has either one value per group, or one value per block of its matrix. Its shape is then
+    [P, second axis of the matrix or 1, rows of blocks, columns of blocks].
+    """
 
     name: str
-    term: Term
-    axes: tuple[str, ...] = ()
+    role: OperandRole
+    axes: tuple[str, ...] = ()  # names as in sharding.py; (): stored like out. A replica axis has extent 1 or R
 
     @property
-    def of_groups(self) -> bool:
+    def is_per_group(self) -> bool:
         return "group" in self.axes
 
-    def is_blocks(self, x: Any) -> bool:
-        return self.term is Term.FACTOR and len(x.shape) == 4
+    def is_per_block(self, x: Any) -> bool:
+        return self.role is OperandRole.QUANT_PARAM and len(x.shape) == 4
 
     @property
     def side(self) -> str:
-        """Returns the side that a factor belongs to, "lhs" or "rhs"."""
+        """Returns the matrix that a scale or zero point belongs to, "lhs" or "rhs"."""
         return self.name[:3]
 
 
-_TERMS = {
-    "c": Term.ADDED,
-    "bias": Term.ADDED,
-    "alpha": Term.PRODUCT,
-    "beta": Term.ADDED,
-    "group_offset": Term.GROUPS,
-    "gate": Term.GATE,
-    "row_index": Term.ROWS,
+_ROLES = {
+    "c": OperandRole.ADDEND,
+    "bias": OperandRole.ADDEND,
+    "alpha": OperandRole.ALPHA,
+    "beta": OperandRole.ADDEND,
+    "group_offset": OperandRole.GROUP_OFFSET,
+    "gate": OperandRole.GATE,
+    "row_index": OperandRole.ROW_INDEX,
 }
 _AXES = {"problem": "problem", "replica": "replica", "group": "group", "row": "m", "column": "n"}
 
 
-def _operand(name: str, axes: Sequence[str]) -> OptionalOperand:
-    """Makes an operand from a row of the library's table, which leaves the axes of scales and zero points open."""
-    if name not in _TERMS:
-        return OptionalOperand(name, Term.FACTOR, ("problem", "replica", "group"))
+def _make_operand(name: str, axes: Sequence[str]) -> OptionalOperand:
+    """Builds an operand from a row of the library's table, which has no axes for scales and zero points."""
+    if name not in _ROLES:
+        return OptionalOperand(name, OperandRole.QUANT_PARAM, ("problem", "replica", "group"))
     is_as_out = {"row", "column"} <= set(axes)
-    return OptionalOperand(name, _TERMS[name], () if is_as_out else tuple(_AXES[axis] for axis in axes))
+    return OptionalOperand(name, _ROLES[name], () if is_as_out else tuple(_AXES[axis] for axis in axes))
 
 
-# In the order in which the custom call gets them. What is ADDED, and alpha, have a tangent rule of their name.
-OPTIONAL = tuple(_operand(row["name"], row["axes"]) for row in tables()["operands"])
+# Optional operands, in the order of the custom call. ad.py has a tangent rule for alpha and for each addend.
+OPTIONAL = tuple(_make_operand(row["name"], row["axes"]) for row in tables()["operands"])
 
 
 class Mode(enum.Enum):
-    """Mode of a call by the axis that the groups divide (include/raggemm/problem.h draws the table)."""
+    """Mode of a call: the axis that groups divide. See the table in include/raggemm/problem.h."""
 
     RAGGED_M = enum.auto()
     RAGGED_K = enum.auto()
@@ -96,18 +98,18 @@ class Mode(enum.Enum):
 
 
 class Storage(NamedTuple):
-    """How an operand is stored. first and last: which of the call's dims arrays holds the sizes along that axis."""
+    """Storage of an operand."""
 
-    first: int | None = None
-    last: int | None = None
-    trans: bool = False  # op() is the transpose of each group's matrix
-    layout: str = STRIDED  # layout of a ragged last axis; or COLUMN_BLOCKS
-    shared: bool = False
-    columns: int = 0  # N of column blocks
+    first: int | None = None  # index of the dims array with the sizes along the first axis
+    last: int | None = None  # index of the dims array with the sizes along the last axis
+    trans: bool = False  # op() transposes each group's matrix
+    layout: str = STRIDED  # layout of a ragged last axis, or COLUMN_BLOCKS
+    shared: bool = False  # one matrix for all groups
+    columns: int = 0  # N, for column blocks
 
     @property
     def per_group(self) -> bool:
-        """True if axis 1 counts groups."""
+        """Returns True if axis 1 counts groups."""
         return self.first is None and self.last is None and not self.shared
 
     def transposed(self) -> "Storage":
@@ -116,66 +118,66 @@ class Storage(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Call:
-    """The one static parameter of the primitive."""
+    """The static parameter of the primitive."""
 
     lhs: Storage
     rhs: Storage
     out: Storage  # never trans
     dtype: np.dtype  # dtype of out
-    precision: str = ""  # as the attribute; "": that of f32
-    activation: str = ""  # as the attribute; "": none
-    out_extent: int | None = None  # extent that no input tells: groups of a ragged-K out, length of an all-ragged one
-    overwrites_c: bool = False  # a constant beta of 0
-    # Names of arguments in errors of the custom call, in the words of the front end.
-    dims_names: tuple[str, ...] = ()  # for each dims array; (): the custom call's own
+    precision: str = ""  # value of the attribute; "": default
+    activation: str = ""  # value of the attribute; "": none
+    out_extent: int | None = None  # groups of a ragged-K out, or length of an all-ragged out
+    overwrites_c: bool = False  # True if beta is the constant 0
+    # Argument names for error messages of the custom call.
+    dims_names: tuple[str, ...] = ()  # one per dims array; (): default names
     c_name: str = "c"
     row_index_name: str = "row_index"
-    lhs_name: str = "lhs"  # beside it
-    operands: tuple[str, ...] = ()  # the optional operands that are there; bind() tells
+    lhs_name: str = "lhs"  # used with row_index only
+    operands: tuple[str, ...] = ()  # names of the given optional operands; bind() sets it
 
     @property
     def storages(self) -> dict[str, Storage]:
         return {"lhs": self.lhs, "rhs": self.rhs, "out": self.out}
 
     @property
-    def ragged(self) -> dict[str, int]:
-        """The custom call's dims arrays that are set, and which of the call's each is."""
+    def ragged_slots(self) -> dict[str, int]:
+        """Returns the index in Arguments.dims of each dims array of the custom call."""
         named = {f"{name}_{axis}": getattr(x, axis) for name, x in self.storages.items() for axis in ("first", "last")}
         return {name: index for name, index in named.items() if index is not None}
 
     def attributes(self) -> dict[str, str | bool]:
-        """The custom call's attributes: those that differ from the defaults in proto/config.proto."""
+        """Returns the attributes that differ from the defaults in proto/config.proto."""
         attributes: dict[str, str | bool] = {}
         for name, storage in self.storages.items():
             if storage.trans:
                 attributes[f"{name}_is_trans"] = True
             if storage.layout != STRIDED:
                 attributes[f"{name}_layout"] = storage.layout
-        if self.ragged:
-            attributes["ragged"] = ",".join(self.ragged)
+        if self.ragged_slots:
+            attributes["ragged"] = ",".join(self.ragged_slots)
         if self.precision:
             attributes["precision"] = self.precision
         if self.activation:
             attributes["activation"] = self.activation
         return attributes
 
-    def names(self) -> str:
-        """The custom call's attribute `names`: slot=word for each operand that the front end calls otherwise."""
-        words = {slot: self.dims_names[index] for slot, index in self.ragged.items()} if self.dims_names else {}
+    def names_attribute(self) -> str:
+        """Returns the attribute `names`: slot=name for each operand whose argument has another name."""
+        names = {slot: self.dims_names[index] for slot, index in self.ragged_slots.items()} if self.dims_names else {}
         optional = {"c": self.c_name, "row_index": self.row_index_name}
-        words |= {slot: word for slot, word in optional.items() if slot in self.operands}
+        names |= {slot: name for slot, name in optional.items() if slot in self.operands}
         if "row_index" in self.operands:
-            words["lhs"] = self.lhs_name
-        return ",".join(f"{slot}={word}" for slot, word in words.items() if word != slot)
+            names["lhs"] = self.lhs_name
+        return ",".join(f"{slot}={name}" for slot, name in names.items() if name != slot)
 
     def __repr__(self) -> str:
-        """Shows a call in jaxprs: the mode, then the words that HLO has for the same call."""
-        words = [f"{name}={value}" for name, value in self.attributes().items()]
+        """Returns the text of a call in jaxprs: the mode, then the attributes as in HLO."""
+        parts = [f"{name}={value}" for name, value in self.attributes().items()]
         if self.operands:
-            words.append("operands=" + ",".join(self.operands))
+            parts.append("operands=" + ",".join(self.operands))
         if self.overwrites_c:
-            words.append("beta=0")
-        return f"{self.mode.name}({' '.join(words)} -> {np.dtype(self.dtype)})"
+            parts.append("beta=0")
+        return f"{self.mode.name}({' '.join(parts)} -> {np.dtype(self.dtype)})"
 
     @property
     def mode(self) -> Mode:
@@ -192,7 +194,7 @@ class Call:
         return self.out_extent
 
     def out_shape(self, args: "Arguments") -> tuple[int, ...]:
-        """Canonical shape of out, from anything with the canonical shapes of the arguments."""
+        """Returns the canonical shape of out. args: arrays or avals of canonical shape."""
         mode, lhs, rhs = self.mode, args.lhs, args.rhs
         if mode is Mode.ALL_RAGGED:
             return (lhs.shape[0], 1, self._extent())
@@ -203,15 +205,15 @@ class Call:
             return (lhs.shape[0], self._extent(), m, n)
         return (lhs.shape[0], (rhs if mode is Mode.RAGGED_N else lhs).shape[1], m, n)
 
-    def named(self, args: Sequence[Any]) -> "Arguments":
-        """The primitive's flat arguments, by name: lhs, rhs, dims arrays and what `operands` says."""
+    def unflatten(self, args: Sequence[Any]) -> "Arguments":
+        """Returns the flat arguments of the primitive by name: lhs, rhs, dims arrays, then the given operands."""
         lhs, rhs, *others = args
         dims = others[: len(others) - len(self.operands)]
         return Arguments(lhs, rhs, tuple(dims), dict(zip(self.operands, others[len(dims) :], strict=True)))
 
 
 class Arguments(NamedTuple):
-    """The arguments of a Call: arrays, or one of anything else for each (avals, tangents, batch axes)."""
+    """The arguments of a Call: arrays, or one aval, tangent or batch axis for each."""
 
     lhs: Any
     rhs: Any
@@ -219,31 +221,31 @@ class Arguments(NamedTuple):
     optional: dict[str, Any]  # by name
 
     def sizes(self, index: int | None) -> Any:
-        """The dims array that a storage refers to."""
+        """Returns the dims array with the index that a Storage holds."""
         assert index is not None
         return self.dims[index]
 
     @property
     def given(self) -> Iterator[OptionalOperand]:
-        """The optional operands that are there, in the order of the table."""
+        """Returns the given optional operands, in the order of OPTIONAL."""
         return (operand for operand in OPTIONAL if operand.name in self.optional)
 
-    def flat(self) -> list[Any]:
+    def flatten(self) -> list[Any]:
         return [self.lhs, self.rhs, *self.dims, *(self.optional[operand.name] for operand in self.given)]
 
-    def only(self, *terms: Term) -> "Arguments":
-        """Without the optional operands of other terms."""
-        return self._replace(optional={x.name: self.optional[x.name] for x in self.given if x.term in terms})
+    def select(self, *roles: OperandRole) -> "Arguments":
+        """Returns the arguments without optional operands of other roles."""
+        return self._replace(optional={x.name: self.optional[x.name] for x in self.given if x.role in roles})
 
     def map(self, function: Callable[[Any], Any]) -> "Arguments":
         optional = {name: function(x) for name, x in self.optional.items()}
         return Arguments(function(self.lhs), function(self.rhs), tuple(map(function, self.dims)), optional)
 
 
-def flat_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ...]:
-    """Returns the shape that the custom call takes for an operand of this canonical shape.
+def custom_call_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ...]:
+    """Returns the shape of an operand of the custom call, which has the same elements in the same order.
 
-    The elements and their order are the same. It is 1-D, 3-D with a group axis, or 2-D, where P and R stack matrices.
+    It is 1-D, 3-D with a group axis, or 2-D with the matrices of all P and R on top of each other.
     """
     p, r, *matrix = shape
     if len(matrix) == 1:
@@ -253,13 +255,15 @@ def flat_shape(shape: tuple[int, ...], storage: Storage) -> tuple[int, ...]:
     return (p * r * matrix[0], matrix[1])
 
 
-def to_blocks(x: jax.Array, width: int) -> jax.Array:
+def to_column_blocks(x: jax.Array, width: int) -> jax.Array:
+    """Returns [...,T,K,width], the column blocks of x [...,K,N], padded with zeros."""
     *outer, k, n = x.shape
     count = -(-n // width)
     padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, count * width - n)])
     return jnp.moveaxis(padded.reshape(*outer, k, count, width), -2, -3)
 
 
-def from_blocks(x: jax.Array, columns: int) -> jax.Array:
+def from_column_blocks(x: jax.Array, columns: int) -> jax.Array:
+    """Returns [...,K,columns], the matrices that to_column_blocks was given."""
     *outer, count, k, width = x.shape
     return jnp.moveaxis(x, -3, -2).reshape(*outer, k, count * width)[..., :columns]

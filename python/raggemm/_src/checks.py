@@ -1,4 +1,4 @@
-"""Checks of single arguments. Errors name the argument and its value, and say what it must be."""
+"""Checks of single arguments. Their TypeErrors and ValueErrors name the argument, its value and the allowed values."""
 
 import dataclasses
 import operator
@@ -10,66 +10,67 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from raggemm._src.dtypes import BYTES, FLOATS, INTEGER_ELEMENTS, INTEGERS, MATRICES, QUANTIZED, SCALES, listed
+from raggemm._src.dtypes import BYTES, FLOATS, INTEGER_ELEMENTS, INTEGERS, MATRICES, QUANTIZED, SCALES, format_dtypes
 from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor
 
 
-def integer(name: str, x: Any) -> int:
-    """A Python or NumPy integer; TypeError for all else."""
+def check_integer(name: str, x: Any) -> int:
+    """Returns a Python or NumPy integer as an int."""
     try:
         return operator.index(x)
     except TypeError:
-        hint = " that is known when tracing, as one of jax.jit's static_argnums or static_argnames is"
+        hint = " that is known when tracing, such as an argument in static_argnums or static_argnames of jax.jit"
         traced = isinstance(x, jax.core.Tracer)
         raise TypeError(f"{name} is {x!r}, must be {f'a Python integer{hint}' if traced else 'an integer'}") from None
 
 
-def count(name: str, x: Any, least: int) -> int:
-    """An integer from `least` on that int32 holds."""
-    n, most = integer(name, x), np.iinfo(np.int32).max
+def check_count(name: str, x: Any, least: int) -> int:
+    """Returns an integer from `least` to the maximum of int32."""
+    n, most = check_integer(name, x), np.iinfo(np.int32).max
     if not least <= n <= most:
         raise ValueError(f"{name} is {n}, must be at {f'least {least}' if n < least else f'most {most}'}")
     return n
 
 
-def flag(name: str, x: Any) -> bool:
-    """Only what is one: texts and arrays would count as true, or not be told by their value."""
+def check_bool(name: str, x: Any) -> bool:
+    """Returns a bool or an integer as a bool. Rejects strings and arrays."""
     if not isinstance(x, bool | np.bool_ | int):
         raise TypeError(f"{name} is {x!r}, must be True or False")
     return bool(x)
 
 
-def choice(name: str, x: Any, allowed: Iterable[str | None]) -> Any:
-    """x, where it is one of these."""
+def check_choice(name: str, x: Any, allowed: Iterable[str | None]) -> Any:
+    """Returns x if it is allowed."""
     if not isinstance(x, str | None) or x not in (allowed := tuple(allowed)):
         raise ValueError(f"{name} is {x!r}, must be one of {', '.join(map(repr, allowed))}")
     return x
 
 
-def dtype_of(name: str, x: Any, allowed: Iterable[np.dtype] | None = None) -> np.dtype:
-    """Returns the dtype that x names. None names no dtype, although NumPy takes it for float64."""
+def as_dtype(name: str, x: Any, allowed: Iterable[np.dtype] | None = None) -> np.dtype:
+    """Returns the dtype that x names. Rejects None, which is float64 to NumPy."""
     try:
         dtype = None if x is None else np.dtype(x)
     except (TypeError, ValueError):
         dtype = None
     if dtype is None:
         raise TypeError(f"{name} is {x!r}, must be a dtype")
-    return dtype if allowed is None else check_type(name, dtype, allowed)
+    return dtype if allowed is None else check_dtype(name, dtype, allowed)
 
 
 def is_quantized(x: Any) -> bool:
-    """Returns True for a QuantizedTensor, and for anything with the fields of qwix' QArray."""
+    """Returns True for a QuantizedTensor, and for objects with the fields of qwix's QArray."""
     return isinstance(x, QuantizedTensor) or (hasattr(x, "qvalue") and hasattr(x, "scale"))
 
 
-def check_is_plain(name: str, x: Any) -> None:
-    """TypeError for what is made of arrays."""
+def check_is_array(name: str, x: Any) -> None:
+    """Rejects QuantizedTensor and PackedWeights."""
     if is_quantized(x) or isinstance(x, PackedWeights):
         raise TypeError(f"{name}: is a {type(x).__name__}, must be an array")
 
 
-def array(name: str, x: Any) -> jax.Array:
-    check_is_plain(name, x)
+def as_array(name: str, x: Any) -> jax.Array:
+    """Returns x as a JAX array."""
+    check_is_array(name, x)
     try:
         return jnp.asarray(x)
     except OverflowError as error:
@@ -78,95 +79,97 @@ def array(name: str, x: Any) -> jax.Array:
         raise TypeError(f"{name}: is a {type(x).__name__}, must be an array") from error
 
 
-def float_array(name: str, x: Any, allowed: Iterable[np.dtype] = FLOATS) -> jax.Array:
-    x = array(name, x)
-    check_type(name, x.dtype, allowed)
+def as_float_array(name: str, x: Any, allowed: Iterable[np.dtype] = FLOATS) -> jax.Array:
+    """Returns x as a JAX array of an allowed dtype."""
+    x = as_array(name, x)
+    check_dtype(name, x.dtype, allowed)
     return x
 
 
-STAND_FOR_NUMBERS = "; elements that stand for numbers are a QuantizedTensor's"
+QUANTIZED_TENSOR_HINT = "; pass quantized elements as a QuantizedTensor"
 
 
-def matrix_array(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> jax.Array:
-    """An array of one of the allowed types. Bytes are multiplied by bytes only, and the error says so."""
-    x, allowed = array(name, x), tuple(allowed)
+def as_matrix(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> jax.Array:
+    """Returns x as a JAX array of an allowed dtype. The error says that bytes are multiplied by bytes only."""
+    x, allowed = as_array(name, x), tuple(allowed)
     if x.dtype not in allowed:
-        pair = listed(BYTES)
-        bytes_too = f", or {pair} beside {pair}" if set(BYTES) <= set(allowed) else ""
-        hint = STAND_FOR_NUMBERS if x.dtype in QUANTIZED else ""
-        floats = listed(dtype for dtype in allowed if dtype not in BYTES)
+        pair = format_dtypes(BYTES)
+        bytes_too = f", or {pair} for both operands" if set(BYTES) <= set(allowed) else ""
+        hint = QUANTIZED_TENSOR_HINT if x.dtype in QUANTIZED else ""
+        floats = format_dtypes(dtype for dtype in allowed if dtype not in BYTES)
         raise TypeError(f"{name}: dtype is {x.dtype}, must be {floats}{bytes_too}{hint}")
     return x
 
 
 def check_rank(name: str, x: Any, axes: str) -> Any:
-    """Returns x. Raises ValueError unless it has as many axes as are named, such as "M,H"."""
+    """Returns x if it has as many axes as `axes` names, such as "M,H"."""
     if len(x.shape) != len(axes.split(",")):
         raise ValueError(f"{name}: shape is {x.shape}, must be [{axes}]")
     return x
 
 
 def check_shape(name: str, x: Any, *wanted: tuple[int, ...], why: str = "", error: type[Exception] = ValueError) -> Any:
-    """Returns x. Raises an error unless it has one of the wanted shapes; why: ends the message."""
+    """Returns x if it has one of the wanted shapes. why: end of the message."""
     if x.shape not in wanted:
         raise error(f"{name}: shape is {x.shape}, must be {' or '.join(map(str, wanted))}{why}")
     return x
 
 
-def group_offset(x: Any, error: type[Exception] = ValueError) -> jax.Array:
-    return check_shape("group_offset", integer_array("group_offset", x), (), (1,), error=error)
+def as_group_offset(x: Any, error: type[Exception] = ValueError) -> jax.Array:
+    return check_shape("group_offset", as_integer_array("group_offset", x), (), (1,), error=error)
 
 
-def group_sizes(x: Any, name: str = "group_sizes") -> jax.Array:
-    return check_rank(name, integer_array(name, x), "G")
+def as_group_sizes(x: Any, name: str = "group_sizes") -> jax.Array:
+    return check_rank(name, as_integer_array(name, x), "G")
 
 
-def nibbles_hint(dtype: Any, extent: int, wanted: int) -> str:
-    """Returns a hint if an axis of bytes has half of the elements that are wanted, else nothing."""
+def packed_int4_hint(dtype: Any, extent: int, wanted: int) -> str:
+    """Returns a hint about packed int4 if an axis of bytes has half of the wanted extent, else ""."""
     if dtype not in BYTES or extent == 0 or 2 * extent != wanted:
         return ""
     return (
-        f"; {dtype} is one element in each byte: if a byte holds two elements of 4 bits, make int4 or uint4 of them "
-        "first, with jax.lax.bitcast_convert_type"
+        f"; {dtype} has one element in each byte: if a byte holds two elements of 4 bits, convert the array to int4 or "
+        "uint4 first, with jax.lax.bitcast_convert_type"
     )
 
 
-class Factors(NamedTuple):
-    """Scale and zero point of an operand that is a QuantizedTensor, as its caller has them."""
+class QuantParams(NamedTuple):
+    """Scale and zero point of a quantized operand, in the shapes that a QuantizedTensor allows."""
 
     scale: jax.Array | None
     zero: jax.Array | None
 
 
-def quantized_parts(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> tuple[jax.Array, Factors | None]:
-    """The elements and factors of a QuantizedTensor, or an array of one of the allowed types and None. Elements have no
-    derivative, and no scale of float8_e8m0fnu has one, which has neither zero nor sign."""
+def split_quantized(name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES) -> tuple[jax.Array, QuantParams | None]:
+    """Returns the elements and QuantParams of a QuantizedTensor, or an array and None.
+
+    Elements and float8_e8m0fnu scales, which have no zero and no sign, have no derivative.
+    """
     if not is_quantized(x):
-        return matrix_array(name, x, allowed), None
-    return _parts(quantized_tensor(name, x))
+        return as_matrix(name, x, allowed), None
+    return _split_tensor(as_quantized_tensor(name, x))
 
 
-def _parts(x: QuantizedTensor) -> tuple[jax.Array, Factors]:
+def _split_tensor(x: QuantizedTensor) -> tuple[jax.Array, QuantParams]:
     is_constant = x.scale is not None and x.scale.dtype == jnp.float8_e8m0fnu
     scale = jax.lax.stop_gradient(x.scale) if is_constant else x.scale
-    return jax.lax.stop_gradient(x.data), Factors(scale, x.zero_point)
+    return jax.lax.stop_gradient(x.data), QuantParams(scale, x.zero_point)
 
 
-def weight_parts(
+def split_weights(
     name: str, x: Any, allowed: Iterable[np.dtype] = MATRICES
-) -> tuple[jax.Array, Factors | None, int | None]:
-    """Returns quantized_parts, and the columns of PackedWeights, whose data is [G,T,K,B]; else None."""
+) -> tuple[jax.Array, QuantParams | None, int | None]:
+    """Returns the results of split_quantized, and the number of columns of PackedWeights, else None."""
     if not isinstance(x, PackedWeights):
-        return *quantized_parts(name, x, allowed), None
-    packed = packed_weights(name, x, tuple(dtype for dtype in allowed if dtype in FLOATS))
+        return *split_quantized(name, x, allowed), None
+    packed = as_packed_weights(name, x, tuple(dtype for dtype in allowed if dtype in FLOATS))
     if not packed.quantized:
         return packed.data, None, packed.columns
-    return *_parts(QuantizedTensor(packed.data, packed.scale, packed.zero_point)), packed.columns
+    return *_split_tensor(QuantizedTensor(packed.data, packed.scale, packed.zero_point)), packed.columns
 
 
-def packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) -> PackedWeights:
-    """PackedWeights of JAX arrays, of these floats if not quantized. Raises TypeError and ValueError where prepack
-    makes no such."""
+def as_packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) -> PackedWeights:
+    """Returns PackedWeights of JAX arrays. floats: allowed dtypes of unquantized data."""
     if not isinstance(x, PackedWeights):
         raise TypeError(f"{name}: is {type(x).__name__}, must be PackedWeights")
     if x.version != PACKED_VERSION:
@@ -174,44 +177,43 @@ def packed_weights(name: str, x: Any, floats: Iterable[np.dtype] = FLOATS) -> Pa
             f"{name}: is packed by version {x.version} of the layout, this raggemm reads version {PACKED_VERSION}; "
             "unprepack it with the raggemm that packed it, then pack it with this one"
         )
-    data = float_array(f"{name}.data", x.data, QUANTIZED if x.quantized else floats)
-    width, columns = data.shape[-1] if data.ndim == 4 else 0, integer(f"{name}.columns", x.columns)
+    data = as_float_array(f"{name}.data", x.data, QUANTIZED if x.quantized else floats)
+    width, columns = data.shape[-1] if data.ndim == 4 else 0, check_integer(f"{name}.columns", x.columns)
     if width not in (32, 64, 128, 256) or data.shape[1] != -(-columns // width):
         raise ValueError(f"{name}.data: shape is {data.shape}, must be [G,T,K,B] with T blocks for {columns} columns")
     scale, zero_point = x.scale, x.zero_point
     if scale is not None or zero_point is not None:
-        scale, zero_point = _checked_scales(name, scale, zero_point, data.dtype, x.shape)
+        scale, zero_point = _check_scales(name, scale, zero_point, data.dtype, x.shape)
     return dataclasses.replace(x, data=data, scale=scale, zero_point=zero_point)
 
 
-def quantized_tensor(name: str, tensor: Any) -> QuantizedTensor:
-    """A QuantizedTensor, or what has the fields of qwix' QArray, as a QuantizedTensor of JAX arrays. Raises TypeError
-    and ValueError as QuantizedTensor says, with `name`."""
+def as_quantized_tensor(name: str, tensor: Any) -> QuantizedTensor:
+    """Returns a QuantizedTensor of JAX arrays, from a QuantizedTensor or an object with the fields of qwix's QArray."""
     if not is_quantized(tensor):
         raise TypeError(f"{name}: is {type(tensor).__name__}, must be a QuantizedTensor")
     field = "data" if isinstance(tensor, QuantizedTensor) else "qvalue"
-    if getattr(tensor, "qtype", None) == "nf4":  # the one logical type of qwix whose elements are not numbers
-        raise TypeError(f"{name}: qtype is nf4, whose elements are places in a table; dequantize it before the call")
-    data = float_array(f"{name}.{field}", getattr(tensor, field), QUANTIZED)
+    if getattr(tensor, "qtype", None) == "nf4":  # the only type of qwix whose elements are not numbers
+        raise TypeError(f"{name}: qtype is nf4, whose elements are codebook indices; dequantize it before the call")
+    data = as_float_array(f"{name}.{field}", getattr(tensor, field), QUANTIZED)
     scale, zero_point = tensor.scale, getattr(tensor, "zero_point", None)
-    return QuantizedTensor(data, *_checked_scales(name, scale, zero_point, data.dtype, data.shape, field))
+    return QuantizedTensor(data, *_check_scales(name, scale, zero_point, data.dtype, data.shape, field))
 
 
-def _checked_scales(
+def _check_scales(
     name: str, scale: Any, zero_point: Any, dtype: np.dtype, shape: tuple[int, ...], field: str = "data"
 ) -> tuple[jax.Array | None, jax.Array | None]:
     if scale is not None:
-        scale = float_array(f"{name}.scale", scale, SCALES)
-        _check_shape(f"{name}.scale", scale.shape, shape, dtype)
+        scale = as_float_array(f"{name}.scale", scale, SCALES)
+        _check_param_shape(f"{name}.scale", scale.shape, shape, dtype)
     if zero_point is not None:
-        check_type(f"{name}.{field}: with a zero_point", dtype, INTEGER_ELEMENTS)
-        zero_point = float_array(f"{name}.zero_point", zero_point, (dtype,))
-        _check_shape(f"{name}.zero_point", zero_point.shape, shape, dtype)
+        check_dtype(f"{name}.{field}: with a zero_point", dtype, INTEGER_ELEMENTS)
+        zero_point = as_float_array(f"{name}.zero_point", zero_point, (dtype,))
+        _check_param_shape(f"{name}.zero_point", zero_point.shape, shape, dtype)
     return scale, zero_point
 
 
-def _check_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...], dtype: Any) -> None:
-    """Raises ValueError unless scales or zero points of `shape` fit elements of shape `data` and of `dtype`."""
+def _check_param_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...], dtype: Any) -> None:
+    """Checks the shape of scales or zero points. data, dtype: shape and dtype of the elements."""
     if shape == () or (len(shape) == 1 < len(data) and (len(data) == 2 or shape == data[:1])):
         return
     if len(shape) != len(data):
@@ -219,40 +221,40 @@ def _check_shape(name: str, shape: tuple[int, ...], data: tuple[int, ...], dtype
         raise ValueError(f"{name}: shape is {shape}, must be (), {groups} or have the {len(data)} axes of data {data}")
     for axis, (count, extent) in enumerate(zip(shape, data, strict=True)):
         if count != extent and (count == 0 or extent % count):
-            hint = nibbles_hint(dtype, extent, count)
-            said = f"{name}: axis {axis} of shape {shape} is {count}, must divide {extent} of data {data}"
-            raise ValueError(f"{said}{hint}")
+            hint = packed_int4_hint(dtype, extent, count)
+            message = f"{name}: axis {axis} of shape {shape} is {count}, must divide {extent} of data {data}"
+            raise ValueError(f"{message}{hint}")
 
 
-def check_type(name: str, dtype: Any, allowed: Iterable[np.dtype]) -> Any:
-    """Returns the dtype. Raises TypeError unless it is one of the allowed ones."""
+def check_dtype(name: str, dtype: Any, allowed: Iterable[np.dtype]) -> Any:
+    """Returns the dtype if it is allowed."""
     if dtype not in allowed:
-        raise TypeError(f"{name}: dtype is {dtype}, must be {listed(allowed)}")
+        raise TypeError(f"{name}: dtype is {dtype}, must be {format_dtypes(allowed)}")
     return dtype
 
 
 def result_dtype(preferred: Any, default: Any = None, allowed: Iterable[np.dtype] | None = None) -> np.dtype:
-    """Returns preferred_element_type as JAX has it, or the default for None.
+    """Returns preferred_element_type, or the default for None, as a dtype that JAX supports.
 
     Without jax_enable_x64 float64 becomes float32, with a warning if the caller named float64.
     """
-    named = default if preferred is None else dtype_of("preferred_element_type", preferred)
+    named = default if preferred is None else as_dtype("preferred_element_type", preferred)
     dtype = jax.dtypes.canonicalize_dtype(named)
     if dtype == np.float32 and preferred is not None and preferred is not float and named == np.float64:
         warnings.warn(
             "preferred_element_type: dtype float64 is not available, the result is float32; see jax_enable_x64",
             stacklevel=2,
         )
-    return dtype if allowed is None else check_type("preferred_element_type", dtype, allowed)
+    return dtype if allowed is None else check_dtype("preferred_element_type", dtype, allowed)
 
 
-def integer_array(name: str, x: Any) -> jax.Array:
-    """x as a JAX array; a value that does not fit into it is an error, where jnp.asarray would wrap it."""
+def as_integer_array(name: str, x: Any) -> jax.Array:
+    """Returns x as a JAX array. Rejects values out of range, which jnp.asarray would wrap."""
     if not isinstance(x, jax.Array):
-        check_is_plain(name, x)
+        check_is_array(name, x)
         x = np.asarray(x)
     if x.dtype not in INTEGERS:
-        raise TypeError(f"{name}: dtype is {x.dtype}, must be {listed(INTEGERS)}")
+        raise TypeError(f"{name}: dtype is {x.dtype}, must be {format_dtypes(INTEGERS)}")
     if isinstance(x, np.ndarray) and x.dtype == np.int64:
         limits = jnp.iinfo(jax.dtypes.canonicalize_dtype(np.int64))
         wrong = np.flatnonzero((x < limits.min) | (x > limits.max))
@@ -263,8 +265,8 @@ def integer_array(name: str, x: Any) -> jax.Array:
     return jnp.asarray(x)
 
 
-def resharded(out: jax.Array, out_sharding: Any) -> jax.Array:
-    """Returns out with this sharding, if one is given."""
+def reshard(out: jax.Array, out_sharding: Any) -> jax.Array:
+    """Returns out with out_sharding, unless that is None."""
     if out_sharding is None:
         return out
     if not isinstance(out_sharding, jax.sharding.Sharding | jax.sharding.PartitionSpec):

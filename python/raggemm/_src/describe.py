@@ -1,4 +1,4 @@
-"""Text about what computes here, and about how the calls of a program are computed."""
+"""describe(), which prints the configuration of this process, or the plans of a program's calls."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -36,18 +36,18 @@ def _facts() -> Iterator[tuple[str, str]]:
 
 
 def describe(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs: Any) -> None:
-    """Prints what computes here, or how the calls of a program are computed.
+    """Prints the configuration of this process, or the plans of a program's calls.
 
         raggemm.describe()
         raggemm.describe(jax.jit(jax.grad(loss)), weights, batch)
 
-    Without arguments: versions of raggemm, of XLA's FFI, jax and jaxlib; the CPU; the instruction set in use and why;
-    executors, threads, and the environment variables RAGGEMM_ISA, RAGGEMM_THREADS, RAGGEMM_EXECUTOR and
-    RAGGEMM_BF16_SUMS.
+    Without arguments it prints the versions of raggemm, XLA's FFI, jax and jaxlib, the CPU, the instruction set in use
+    and the reason for it, executors, threads, and the environment variables RAGGEMM_ISA, RAGGEMM_THREADS,
+    RAGGEMM_EXECUTOR and RAGGEMM_BF16_SUMS.
 
-    With a function: calls it once, waits for what it returns, and prints the plan of each of raggemm's calls that ran
-    meanwhile, other threads' included: mode, extents, types, instruction set, executor, threads and tiles. Of a
-    moe_mlp these are the plans of its products in its first piece of rows.
+    With a function it calls function(*args, **kwargs) once and waits for the results. Then it prints the plan of each
+    raggemm call that ran meanwhile, on any thread: mode, extents, types, instruction set, executor, threads and tiles.
+    A moe_mlp prints the plans of its products for the first piece of its rows.
     """
     if function is None:
         facts = list(_facts())
@@ -55,7 +55,7 @@ def describe(function: Callable[..., Any] | None = None, /, *args: Any, **kwargs
         print("\n".join(f"{name:{width}}  {text}" for name, text in facts))
         return
     if not callable(function):
-        raise TypeError(f"function is a {type(function).__name__}, must be what can be called")
+        raise TypeError(f"function is a {type(function).__name__}, must be callable")
     plans = ""
     library.record_plans(True)
     try:

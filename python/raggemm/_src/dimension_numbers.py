@@ -1,6 +1,6 @@
-"""jax.lax's ragged_dot_general as one call: from its dimension numbers to canonical operands.
+"""jax.lax's ragged_dot_general as one call: converts dimension numbers and operands to canonical form.
 
-The package's own ragged_dot_general checks what comes here, override.py lowers jax.lax's own function to it.
+lax.py checks the arguments and calls this module. override.py lowers jax.lax's own function to it.
 """
 
 import functools
@@ -16,20 +16,22 @@ from jax import lax
 
 from raggemm._src import versions
 from raggemm._src.call import Arguments, Call, Storage
-from raggemm._src.dtypes import INTEGERS, PARTS_OF_BYTES
+from raggemm._src.dtypes import INTEGERS, SUB_BYTE
 from raggemm._src.primitive import bind
 
-Parts = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]  # axes of data, as placed() says
+# The axes of data that merge to each canonical axis: problems, second axis, rows, columns.
+MergedAxes = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 
 
-def _as_blocks(factor: jax.Array, shape: tuple[int, ...], parts: Parts, ragged: int | None) -> jax.Array:
-    """[P, second axis or 1, rows, columns], each of which is the product of some axes of data, whose rank factor has.
+def _canonicalize_blocks(values: jax.Array, shape: tuple[int, ...], parts: MergedAxes, ragged: int | None) -> jax.Array:
+    """Returns scales or zero points of canonical shape: [P, second axis or 1, rows, columns].
 
-    What the custom call has no name for is repeated: of collapsed axes those before the last one that is divided, for
-    blocks of one size; and where groups divide an axis, blocks of it, and of the problems and replicas that it is
-    stacked from.
+    The custom call requires blocks of one size, so values are repeated along merged axes before the last axis with
+    blocks. If groups divide an axis, they are also repeated along that axis, problems and replicas.
+
+    values: the rank of data. shape: shape of data. ragged: axis of data that groups divide, or None.
     """
-    x = factor.transpose([axis for part in parts for axis in part])
+    x = values.transpose([axis for part in parts for axis in part])
     extents = [shape[axis] for part in parts for axis in part]
     stacked = math.prod(shape[axis] for part in parts[:2] for axis in part) > 1
     merged, at = [], 0
@@ -50,82 +52,84 @@ def _as_blocks(factor: jax.Array, shape: tuple[int, ...], parts: Parts, ragged: 
     return x.reshape(merged)
 
 
-def placed(
-    factors: dict[str, jax.Array],
+def canonicalize_quant_params(
+    quant_params: dict[str, jax.Array],
     side: str,
     x: jax.Array,
-    parts: Parts,
+    parts: MergedAxes,
     groups: int,
     ragged: int | None = None,
 ) -> dict[str, jax.Array]:
-    """The factors of lhs or rhs, as operands of a call.
+    """Returns the scale and zero point of lhs or rhs in canonical shape, as operands of a call.
 
     Args:
-      factors: of both sides, by the names that operands of a call have, as QuantizedTensor has them.
-      x: data, as it was given.
-      parts: its axes that are problems, the second axis of the canonical shape, rows and columns.
-      groups: how many are processed. ValueError where a factor of [G] has others.
-      ragged: the axis of data that groups divide, if they do.
+      quant_params: scales and zero points of lhs and rhs by operand name, in the caller's shapes.
+      side: "lhs" or "rhs".
+      x: the caller's data.
+      parts: axes of x that merge to each canonical axis.
+      groups: number of processed groups.
+      ragged: axis of x that groups divide, or None.
     """
     canonical = {}
-    for name, factor in factors.items():
+    for name, values in quant_params.items():
         if not name.startswith(side):
             continue
-        if factor.ndim == 1 and x.ndim > 2:
-            factor = factor.reshape(-1, *[1] * (x.ndim - 1))
-        if factor.ndim == x.ndim:
-            canonical[name] = _as_blocks(factor, x.shape, parts, ragged)
+        if values.ndim == 1 and x.ndim > 2:
+            values = values.reshape(-1, *[1] * (x.ndim - 1))
+        if values.ndim == x.ndim:
+            canonical[name] = _canonicalize_blocks(values, x.shape, parts, ragged)
             continue
-        if factor.ndim and factor.shape != (groups,):
-            word = name.replace("_zero", ".zero_point").replace("_scale", ".scale")
-            raise ValueError(f"{word}: shape is {factor.shape}, must be ({groups},), one for each processed group")
-        canonical[name] = jnp.broadcast_to(factor, (math.prod(x.shape[axis] for axis in parts[0]), 1, groups))
+        if values.ndim and values.shape != (groups,):
+            field = name.replace("_zero", ".zero_point").replace("_scale", ".scale")
+            raise ValueError(f"{field}: shape is {values.shape}, must be ({groups},), one for each processed group")
+        canonical[name] = jnp.broadcast_to(values, (math.prod(x.shape[axis] for axis in parts[0]), 1, groups))
     return canonical
 
 
-BASIC = lax.RaggedDotDimensionNumbers(
+RAGGED_DOT_NUMBERS = lax.RaggedDotDimensionNumbers(
     dot_dimension_numbers=(((1,), (1,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[0]
 )
 
 _NARROW = ("int8", "int16", "uint8", "uint16")
-SIZES_DTYPES = (*_NARROW, *map(str, INTEGERS))  # dtypes of group_sizes; ragged_dot_general() takes the wide ones
+SIZES_DTYPES = (*_NARROW, *map(str, INTEGERS))  # dtypes of group_sizes that widen_sizes accepts
 _DIMS_NAMES = ("group_sizes",)
 
 
-def widened(group_sizes: Any) -> Any:
+def widen_sizes(group_sizes: Any) -> Any:
+    """Converts sizes of 8 and 16 bits to int32."""
     return group_sizes.astype(np.int32) if group_sizes.dtype.name in _NARROW else group_sizes
 
 
-def _bytes_of(x: jax.Array, out: np.dtype) -> jax.Array:
-    """x, of bytes where the result is of int32: the custom call has that for them alone."""
-    return x.astype(PARTS_OF_BYTES[x.dtype][1]) if out == np.int32 and x.dtype in PARTS_OF_BYTES else x
+def _widen_to_bytes(x: jax.Array, out: np.dtype) -> jax.Array:
+    """Widens elements to a byte if the result is int32, which the custom call has for bytes only."""
+    return x.astype(SUB_BYTE[x.dtype][1]) if out == np.int32 and x.dtype in SUB_BYTE else x
 
 
 def _is_identity(axes: Sequence[int]) -> bool:
     return list(axes) == list(range(len(axes)))
 
 
-def _arranged(x: jax.Array, lead: Sequence[int], rows: Sequence[int], cols: Sequence[int]) -> tuple[jax.Array, bool]:
-    """x as [lead..., rows..., cols...], or as [lead..., cols..., rows...] where it lies so; and whether it does."""
+def _arrange(x: jax.Array, lead: Sequence[int], rows: Sequence[int], cols: Sequence[int]) -> tuple[jax.Array, bool]:
+    """Returns (x [lead..., rows..., cols...], False), or (x, True) if x is stored as [lead..., cols..., rows...]."""
     swapped = [*lead, *cols, *rows]
     if _is_identity(swapped) and not _is_identity([*lead, *rows, *cols]):
         return x, True
     return x.transpose([*lead, *rows, *cols]), False
 
 
-def _sizes(x: Any, axes: Sequence[int]) -> tuple[int, ...]:
+def _extents(x: Any, axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(x.shape[axis] for axis in axes)
 
 
 class Result(NamedTuple):
-    """Fields of a Call."""
+    """Fields of a Call that describe its result."""
 
     dtype: np.dtype
     precision: str
 
 
 class _Axes:
-    """The axes of lhs and rhs by their role. Contracted axes are in the order of rhs, so that weights need not move."""
+    """Axes of lhs and rhs by role. Contracted axes have the order of rhs, so that weights are not transposed."""
 
     def __init__(self, numbers: lax.RaggedDotDimensionNumbers, lhs_rank: int, rhs_rank: int):
         (left, right), (self.lhs_batch, self.rhs_batch) = numbers.dot_dimension_numbers
@@ -141,26 +145,29 @@ class _Axes:
 
     @property
     def ragged_side(self) -> Sequence[int]:
-        """The axes of lhs that the ragged one is among, batch axes apart."""
+        """Returns the contracted axes of lhs if the ragged axis is one of them, else its free axes."""
         return self.left if self.is_contracting else self.lhs_free
 
 
-def _ragged_first(x, lead, free, ragged, trans_if_first):
-    """x as [lead, ragged, free] or, where it lies so, [lead, free, ragged]; canonical, with its storage."""
-    matrix, last = _arranged(x, lead, [ragged], free)
+def _arrange_ragged(x, lead, free, ragged, trans_if_first):
+    """Returns x as [lead, ragged, free], or [lead, free, ragged] if it is stored like that, and its Storage."""
+    matrix, last = _arrange(x, lead, [ragged], free)
     return matrix, Storage(last=0, trans=not trans_if_first) if last else Storage(first=0, trans=trans_if_first)
 
 
-def _parts(storage: Storage, free: Sequence[int], ragged: int) -> tuple[Sequence[int], Sequence[int]]:
-    """The axes of what _ragged_first gives that are rows, and those that are columns."""
+def _matrix_parts(storage: Storage, free: Sequence[int], ragged: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Returns the axes that merge to rows, and those that merge to columns, in a result of _arrange_ragged."""
     return ((ragged,), free) if storage.last is None else (free, (ragged,))
 
 
-def _dims(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> jax.Array:
-    """[P,R,G]: sizes [batch..., outer axes..., G] or [G], the same for all axes of lhs inside the ragged one."""
+def _canonicalize_sizes(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> jax.Array:
+    """Returns sizes [P,R,G], from group_sizes [batch..., outer axes..., G] or [G].
+
+    Outer axes of lhs come before the ragged one. All axes after it have the same sizes.
+    """
     side = axes.ragged_side
     position = side.index(axes.ragged)
-    batch, outer, inner = (_sizes(lhs, part) for part in (axes.lhs_batch, side[:position], side[position + 1 :]))
+    batch, outer, inner = (_extents(lhs, part) for part in (axes.lhs_batch, side[:position], side[position + 1 :]))
     groups = group_sizes.shape[-1]
     if group_sizes.ndim > 1:
         group_sizes = group_sizes.reshape(*batch, *outer, *[1] * len(inner), groups)
@@ -168,36 +175,42 @@ def _dims(group_sizes: jax.Array, lhs: jax.Array, axes: _Axes) -> jax.Array:
     return sizes.reshape(math.prod(batch), math.prod((*outer, *inner)), groups)
 
 
-def _noncontracting(lhs, rhs, group_sizes, optional, factors, axes: _Axes, result: Result):
-    """[b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...]: one of m... is ragged, the others are replicas."""
+def _bind_noncontracting(lhs, rhs, group_sizes, optional, quant_params, axes: _Axes, result: Result):
+    """Binds [b...,m...,k...] x [g,b...,k...,n...] -> [b...,m...,n...].
+
+    One of m... is ragged. The others are replicas.
+    """
     rest = [a for a in axes.lhs_free if a != axes.ragged]
-    batch, k, n = _sizes(lhs, axes.lhs_batch), math.prod(_sizes(lhs, axes.left)), math.prod(_sizes(rhs, axes.rhs_free))
-    left, storage = _ragged_first(lhs, [*axes.lhs_batch, *rest], axes.left, axes.ragged, trans_if_first=False)
-    right, rhs_trans = _arranged(rhs, [*axes.rhs_batch, *axes.group], axes.right, axes.rhs_free)
-    p, r, m = math.prod(batch), math.prod(_sizes(lhs, rest)), lhs.shape[axes.ragged]
+    batch, free = _extents(lhs, axes.lhs_batch), _extents(rhs, axes.rhs_free)
+    k, n = math.prod(_extents(lhs, axes.left)), math.prod(free)
+    left, storage = _arrange_ragged(lhs, [*axes.lhs_batch, *rest], axes.left, axes.ragged, trans_if_first=False)
+    right, rhs_trans = _arrange(rhs, [*axes.rhs_batch, *axes.group], axes.right, axes.rhs_free)
+    p, r, m = math.prod(batch), math.prod(_extents(lhs, rest)), lhs.shape[axes.ragged]
     groups = rhs.shape[axes.group[0]]
     left = left.reshape(p, r, *((k, m) if storage.trans else (m, k)))
     right = right.reshape(p, groups, *((n, k) if rhs_trans else (k, n)))
     call = Call(storage, Storage(trans=rhs_trans), Storage(first=0), *result, dims_names=_DIMS_NAMES)
     matrix = (axes.rhs_free, axes.right) if rhs_trans else (axes.right, axes.rhs_free)
-    lhs_parts = (axes.lhs_batch, rest, *_parts(storage, axes.left, axes.ragged))
-    optional |= placed(factors, "lhs", lhs, lhs_parts, groups, axes.ragged)
-    optional |= placed(factors, "rhs", rhs, (axes.rhs_batch, axes.group, *matrix), groups)
-    out = bind(call, Arguments(left, right, (_dims(group_sizes, lhs, axes),), optional))
-    out = out.reshape(*batch, *_sizes(lhs, rest), m, *_sizes(rhs, axes.rhs_free))
+    lhs_parts = (axes.lhs_batch, rest, *_matrix_parts(storage, axes.left, axes.ragged))
+    optional |= canonicalize_quant_params(quant_params, "lhs", lhs, lhs_parts, groups, axes.ragged)
+    optional |= canonicalize_quant_params(quant_params, "rhs", rhs, (axes.rhs_batch, axes.group, *matrix), groups)
+    out = bind(call, Arguments(left, right, (_canonicalize_sizes(group_sizes, lhs, axes),), optional))
+    out = out.reshape(*batch, *_extents(lhs, rest), m, *free)
     ragged_now = len(batch) + len(rest)
     return jnp.moveaxis(out, ragged_now, len(batch) + axes.lhs_free.index(axes.ragged))
 
 
-def _contracting(lhs, rhs, group_sizes, optional, factors, axes: _Axes, result: Result):
-    """[b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...]: one of k... is ragged, replicas over the others are
-    summed."""
+def _bind_contracting(lhs, rhs, group_sizes, optional, quant_params, axes: _Axes, result: Result):
+    """Binds [b...,m...,k...] x [b...,k...,n...] -> [g,b...,m...,n...].
+
+    One of k... is ragged. The others are replicas, which ragged K sums over.
+    """
     index = axes.left.index(axes.ragged)
     left_rest, right_rest = ([a for i, a in enumerate(side) if i != index] for side in (axes.left, axes.right))
-    batch, m, n = _sizes(lhs, axes.lhs_batch), _sizes(lhs, axes.lhs_free), _sizes(rhs, axes.rhs_free)
-    left, lhs_storage = _ragged_first(lhs, [*axes.lhs_batch, *left_rest], axes.lhs_free, axes.ragged, True)
-    right, rhs_storage = _ragged_first(rhs, [*axes.rhs_batch, *right_rest], axes.rhs_free, axes.right[index], False)
-    p, r, k = math.prod(batch), math.prod(_sizes(lhs, left_rest)), lhs.shape[axes.ragged]
+    batch, m, n = _extents(lhs, axes.lhs_batch), _extents(lhs, axes.lhs_free), _extents(rhs, axes.rhs_free)
+    left, lhs_storage = _arrange_ragged(lhs, [*axes.lhs_batch, *left_rest], axes.lhs_free, axes.ragged, True)
+    right, rhs_storage = _arrange_ragged(rhs, [*axes.rhs_batch, *right_rest], axes.rhs_free, axes.right[index], False)
+    p, r, k = math.prod(batch), math.prod(_extents(lhs, left_rest)), lhs.shape[axes.ragged]
 
     def canonical(x, storage, free):
         return x.reshape(p, r, *((math.prod(free), k) if storage.last is not None else (k, math.prod(free))))
@@ -205,27 +218,27 @@ def _contracting(lhs, rhs, group_sizes, optional, factors, axes: _Axes, result: 
     groups = group_sizes.shape[-1]
     call = Call(lhs_storage, rhs_storage, Storage(), *result, out_extent=groups, dims_names=_DIMS_NAMES)
     operands = canonical(left, lhs_storage, m), canonical(right, rhs_storage, n)
-    lhs_parts = (axes.lhs_batch, left_rest, *_parts(lhs_storage, axes.lhs_free, axes.ragged))
-    rhs_parts = (axes.rhs_batch, right_rest, *_parts(rhs_storage, axes.rhs_free, axes.right[index]))
-    optional |= placed(factors, "lhs", lhs, lhs_parts, groups, axes.ragged)
-    optional |= placed(factors, "rhs", rhs, rhs_parts, groups, axes.right[index])
-    out = bind(call, Arguments(*operands, (_dims(group_sizes, lhs, axes),), optional))
+    lhs_parts = (axes.lhs_batch, left_rest, *_matrix_parts(lhs_storage, axes.lhs_free, axes.ragged))
+    rhs_parts = (axes.rhs_batch, right_rest, *_matrix_parts(rhs_storage, axes.rhs_free, axes.right[index]))
+    optional |= canonicalize_quant_params(quant_params, "lhs", lhs, lhs_parts, groups, axes.ragged)
+    optional |= canonicalize_quant_params(quant_params, "rhs", rhs, rhs_parts, groups, axes.right[index])
+    out = bind(call, Arguments(*operands, (_canonicalize_sizes(group_sizes, lhs, axes),), optional))
     return jnp.moveaxis(out.reshape(*batch, groups, *m, *n), len(batch), 0)
 
 
-def _batched(lhs, rhs, factors, axes: _Axes, result: Result):
-    """[b...,m...,k...] x [b...,k...,n...] -> [b...,m...,n...]: one of b... is ragged, which changes nothing."""
-    batch, m, n = _sizes(lhs, axes.lhs_batch), _sizes(lhs, axes.lhs_free), _sizes(rhs, axes.rhs_free)
-    k, groups = math.prod(_sizes(lhs, axes.left)), math.prod(batch)
-    left, lhs_trans = _arranged(lhs, axes.lhs_batch, axes.lhs_free, axes.left)
-    right, rhs_trans = _arranged(rhs, axes.rhs_batch, axes.right, axes.rhs_free)
+def _bind_batched(lhs, rhs, quant_params, axes: _Axes, result: Result):
+    """Binds [b...,m...,k...] x [b...,k...,n...] -> [b...,m...,n...]. One of b... is ragged, which changes nothing."""
+    batch, m, n = _extents(lhs, axes.lhs_batch), _extents(lhs, axes.lhs_free), _extents(rhs, axes.rhs_free)
+    k, groups = math.prod(_extents(lhs, axes.left)), math.prod(batch)
+    left, lhs_trans = _arrange(lhs, axes.lhs_batch, axes.lhs_free, axes.left)
+    right, rhs_trans = _arrange(rhs, axes.rhs_batch, axes.right, axes.rhs_free)
     left = left.reshape(1, groups, *((k, math.prod(m)) if lhs_trans else (math.prod(m), k)))
     right = right.reshape(1, groups, *((math.prod(n), k) if rhs_trans else (k, math.prod(n))))
     call = Call(Storage(trans=lhs_trans), Storage(trans=rhs_trans), Storage(), *result)
     lhs_parts = ((), axes.lhs_batch, *((axes.left, axes.lhs_free) if lhs_trans else (axes.lhs_free, axes.left)))
     rhs_parts = ((), axes.rhs_batch, *((axes.rhs_free, axes.right) if rhs_trans else (axes.right, axes.rhs_free)))
-    optional = placed(factors, "lhs", lhs, lhs_parts, groups)
-    optional |= placed(factors, "rhs", rhs, rhs_parts, groups)
+    optional = canonicalize_quant_params(quant_params, "lhs", lhs, lhs_parts, groups)
+    optional |= canonicalize_quant_params(quant_params, "rhs", rhs, rhs_parts, groups)
     return bind(call, Arguments(left, right, (), optional)).reshape(*batch, *m, *n)
 
 
@@ -235,23 +248,25 @@ def ragged_dot_general(
     rhs: jax.Array,
     group_sizes: jax.Array,
     group_offset: jax.Array | None = None,
-    factors: dict[str, jax.Array] | None = None,
+    quant_params: dict[str, jax.Array] | None = None,
     *,
     numbers: lax.RaggedDotDimensionNumbers,
     result: Result,
 ) -> jax.Array:
-    """The product, of checked operands. lhs and rhs: of types that go together, group_sizes: int32, int64 or uint32,
-    group_offset: the same, with one element, and not with a ragged batch axis. factors: scales and zero points of lhs
-    and rhs, by the names that they have as operands of a call."""
-    lhs, rhs = (_bytes_of(versions.gathered(x), result.dtype) for x in (lhs, rhs))
-    group_sizes = versions.gathered(group_sizes)
-    factors = {name: versions.gathered(x) for name, x in (factors or {}).items()}
+    """Computes ragged_dot_general of checked operands.
+
+    group_sizes: int32, int64 or uint32. group_offset: one such element, not with a ragged batch axis. quant_params:
+    scales and zero points of lhs and rhs by operand name.
+    """
+    lhs, rhs = (_widen_to_bytes(versions.replicate_explicit_axes(x), result.dtype) for x in (lhs, rhs))
+    group_sizes = versions.replicate_explicit_axes(group_sizes)
+    quant_params = {name: versions.replicate_explicit_axes(x) for name, x in (quant_params or {}).items()}
     axes = _Axes(numbers, lhs.ndim, rhs.ndim)
     if axes.is_batch:
-        return _batched(lhs, rhs, factors, axes, result)
+        return _bind_batched(lhs, rhs, quant_params, axes, result)
     optional: dict[str, jax.Array] = {}
     if group_offset is not None:
-        problems = math.prod(_sizes(lhs, axes.lhs_batch))
+        problems = math.prod(_extents(lhs, axes.lhs_batch))
         optional["group_offset"] = jnp.broadcast_to(group_offset, (problems, 1))
-    form = _contracting if axes.is_contracting else _noncontracting
-    return form(lhs, rhs, group_sizes, optional, factors, axes, result)
+    form = _bind_contracting if axes.is_contracting else _bind_noncontracting
+    return form(lhs, rhs, group_sizes, optional, quant_params, axes, result)

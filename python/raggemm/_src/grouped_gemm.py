@@ -1,4 +1,4 @@
-"""grouped_gemm, the general product: from checked operands to a call."""
+"""grouped_gemm, the general product: checks the arguments, and builds and binds the call."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from raggemm._src import arguments, checks, versions
 from raggemm._src.call import COLUMN_BLOCKS, STRIDED, Arguments, Call, Mode, OptionalOperand, Storage
 from raggemm._src.dtypes import compute_dtype
-from raggemm._src.operands import Operand, Words, check_contraction, parsed
+from raggemm._src.operands import ArgNames, Operand, check_contraction, parse_operands
 from raggemm._src.primitive import bind
 from raggemm._src.tensors import GroupedTensor
 
@@ -24,30 +24,34 @@ _MODES = {
 }
 
 
-def _mode(lhs: Operand, rhs: Operand) -> Mode:
+def _find_mode(lhs: Operand, rhs: Operand) -> Mode:
+    """Returns the mode of a product. Raises ValueError if no mode has these ragged axes."""
     mode = _MODES.get((lhs.ragged_axis, rhs.ragged_axis))
     if mode is None:
         named = ", ".join((*lhs.dims, *rhs.dims))
         raise ValueError(
-            f"no ragged mode has the dims arrays {named} with contracting_dims {lhs.axes} and {rhs.axes}. There are: "
-            "ragged M, the free axis of lhs; ragged K, the contracted axis of both; ragged N, the free axis of rhs; "
-            "uniform, none; all ragged, both axes of both"
+            f"no mode has the dims arrays {named} with contracting_dims {lhs.axes} and {rhs.axes}. The modes and their "
+            "ragged axes are: ragged M, the free axis of lhs; ragged K, the contracted axis of both; ragged N, the "
+            "free axis of rhs; uniform, none; all ragged, both axes of both"
         )
     return mode
 
 
-def _with_group_axes(mode: Mode, lhs: Operand, rhs: Operand) -> tuple[Operand, Operand]:
-    """Axis 0 of what is neither ragged nor shared. The lhs of ragged N is shared where it has one free axis."""
+def _mark_group_axes(mode: Mode, lhs: Operand, rhs: Operand) -> tuple[Operand, Operand]:
+    """Marks axis 0 of operands that are neither ragged nor shared as the group axis."""
+    # The lhs of ragged N is shared if it has one free axis.
     lhs_is_grouped = mode is Mode.UNIFORM or (mode is Mode.RAGGED_N and lhs.rank - len(lhs.axes) > 1)
-    lhs = lhs.with_group_axis() if lhs_is_grouped else lhs
-    rhs = rhs.with_group_axis() if mode in (Mode.RAGGED_M, Mode.UNIFORM) else rhs
-    lhs.check_sides()
-    rhs.check_sides()
+    lhs = lhs.mark_group_axis() if lhs_is_grouped else lhs
+    rhs = rhs.mark_group_axis() if mode in (Mode.RAGGED_M, Mode.UNIFORM) else rhs
+    lhs.check_contracted_axes()
+    rhs.check_contracted_axes()
     return lhs, rhs
 
 
-def _storages(lhs: Operand, rhs: Operand, out_layout: str) -> tuple[Storage, Storage, Storage, tuple[jax.Array, ...]]:
-    """How lhs, rhs and out are stored, and the dims arrays that the storages refer to."""
+def _make_storages(
+    lhs: Operand, rhs: Operand, out_layout: str
+) -> tuple[Storage, Storage, Storage, tuple[jax.Array, ...]]:
+    """Returns the storages of lhs, rhs and out, and the dims arrays that the storages refer to."""
     dims = []
 
     def index(sizes: jax.Array | None) -> int | None:
@@ -69,19 +73,17 @@ def _storages(lhs: Operand, rhs: Operand, out_layout: str) -> tuple[Storage, Sto
 
 
 class _Shapes(NamedTuple):
-    lhs: tuple[int, ...]  # canonical, as rhs
-    rhs: tuple[int, ...]
+    lhs: tuple[int, ...]  # canonical shape
+    rhs: tuple[int, ...]  # canonical shape
     groups: int  # number of processed groups
-    out: tuple[int, ...]
+    out: tuple[int, ...]  # shape of the result
 
 
 @functools.partial(jax.jit, static_argnames=("call", "shapes"), inline=True)
 def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Array:
-    """Computes the call on arrays as the caller has them.
-
-    Compiled, for a reshape outside of jit copies. Inlined where a jit traces it already, so that there is one.
-    """
-    args = args.map(versions.gathered)  # an axis that a mesh divides cannot always collapse with its neighbour
+    """Reshapes the caller's arrays to canonical shape and binds the call. Jitted, because eager reshapes copy."""
+    # Axes that a mesh divides cannot always be collapsed.
+    args = args.map(versions.replicate_explicit_axes)
     lhs, rhs = args.lhs.reshape(shapes.lhs), args.rhs.reshape(shapes.rhs)
 
     rows = {name: x[None, None] for name, x in args.optional.items() if name == "row_index"}
@@ -89,28 +91,28 @@ def _bind_canonical(args: Arguments, *, call: Call, shapes: _Shapes) -> jax.Arra
     out = call.out_shape(Arguments(lhs, rhs, dims, rows))
 
     def canonical(operand: OptionalOperand, x: jax.Array) -> jax.Array:
-        if operand.is_blocks(x):
+        if operand.is_per_block(x):
             return x
         if not operand.axes:
             return x.reshape(out)
-        return jnp.broadcast_to(x, (1, 1, shapes.groups, *x.shape[1:]) if operand.of_groups else (1, 1))
+        return jnp.broadcast_to(x, (1, 1, shapes.groups, *x.shape[1:]) if operand.is_per_group else (1, 1))
 
     others = (operand for operand in args.given if operand.name not in rows)
     optional = rows | {operand.name: canonical(operand, args.optional[operand.name]) for operand in others}
     return bind(call, Arguments(lhs, rhs, dims, optional)).reshape(shapes.out)
 
 
-def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Array:
-    """grouped_gemm with its options, for a front end that has made its operands and whose errors have these words."""
+def compute_product(arg_names: ArgNames, lhs: Operand, rhs: Operand, **options: Any) -> jax.Array:
+    """Computes grouped_gemm of operands that a front end has created. options: fields of arguments.Options."""
     given = arguments.Options(**options)
-    mode = _mode(lhs, rhs)
+    mode = _find_mode(lhs, rhs)
     for x in (lhs, rhs):
         if x.columns is not None and (x is lhs or mode is not Mode.RAGGED_M):
             raise ValueError(f"{x.name}: PackedWeights are for the rhs of ragged M; unprepack them for other products")
-    lhs, rhs = _with_group_axes(mode, lhs, rhs)
-    index = None if given.row_index is None else arguments.checked_rows(given.row_index, mode, lhs)
-    local = arguments.processed_groups(mode, lhs, rhs, given)
-    out_extent = arguments.checked_out_extent(mode, local, given.out_size, given.out_layout)
+    lhs, rhs = _mark_group_axes(mode, lhs, rhs)
+    index = None if given.row_index is None else arguments.check_row_index(given.row_index, mode, lhs)
+    local = arguments.count_processed_groups(mode, lhs, rhs, given)
+    out_extent = arguments.check_out_extent(mode, local, given.out_size, given.out_layout)
     shape: tuple[int, ...]
     if out_extent is not None and mode is Mode.ALL_RAGGED:
         shape = (out_extent,)
@@ -119,38 +121,38 @@ def product(words: Words, lhs: Operand, rhs: Operand, **options: Any) -> jax.Arr
         group_axis = (local,) if mode in (Mode.RAGGED_K, Mode.UNIFORM) else ()
         shape = (*group_axis, *(lhs.free_shape if index is None else index.shape), *rhs.free_shape)
 
-    left, right, out, dims = _storages(lhs, rhs, given.out_layout)
-    dtype = arguments.checked_out_dtype(words, given.preferred_element_type, lhs, rhs)
+    left, right, out, dims = _make_storages(lhs, rhs, given.out_layout)
+    dtype = arguments.check_out_dtype(arg_names, given.preferred_element_type, lhs, rhs)
     compute = compute_dtype(lhs.data.dtype, rhs.data.dtype, dtype)
     precision = arguments.precision_attribute(given.precision, lhs.data.dtype, rhs.data.dtype, dtype)
     optional: dict[str, jax.Array | None] = {
-        "gate": arguments.checked_activation(given.activation, given.gate, shape, compute),
+        "gate": arguments.check_activation(given.activation, given.gate, shape, compute),
         "row_index": index,
     }
     activation = (given.activation or "").upper()
     call = Call(
         *(left, right, out, dtype, precision, activation, out_extent),
         dims_names=(*lhs.dims, *rhs.dims),
-        c_name=words.c,
-        row_index_name=words.row_index,
-        lhs_name=words.lhs,
+        c_name=arg_names.c,
+        row_index_name=arg_names.row_index,
+        lhs_name=arg_names.lhs,
     )
     if given.c is not None:
-        optional["c"] = arguments.checked_c(words.c, given.c, shape, dtype)
+        optional["c"] = arguments.check_c(arg_names.c, given.c, shape, dtype)
     if given.bias is not None:
-        optional["bias"] = arguments.checked_bias(words.bias, given.bias, mode, local, rhs.free_shape, compute)
+        optional["bias"] = arguments.check_bias(arg_names.bias, given.bias, mode, local, rhs.free_shape, compute)
     if given.alpha is not None:
-        optional["alpha"] = arguments.checked_values("alpha", given.alpha, local, compute)
+        optional["alpha"] = arguments.check_alpha_or_beta("alpha", given.alpha, local, compute)
     if (beta := given.beta) is not None:
         if given.c is None:
             raise ValueError("beta is given without c")
-        values = arguments.checked_values("beta", beta, local, compute)
+        values = arguments.check_alpha_or_beta("beta", beta, local, compute)
         call = dataclasses.replace(call, overwrites_c=isinstance(beta, int | float) and beta == 0)
         optional["beta"] = None if call.overwrites_c else values
     if given.group_offset is not None:
-        optional["group_offset"] = arguments.checked_offset(given.group_offset, mode)
+        optional["group_offset"] = arguments.check_group_offset(given.group_offset, mode)
     for side, x in (("lhs", lhs), ("rhs", rhs)):
-        optional |= arguments.operand_scales(mode, side, x, local)
+        optional |= arguments.canonical_quant_params(mode, side, x, local)
     args = Arguments(lhs.data, rhs.data, dims, {name: x for name, x in optional.items() if x is not None})
     shapes = _Shapes(lhs.canonical_shape, rhs.canonical_shape, local, shape)
     return _bind_canonical(args, call=call, shapes=shapes)
@@ -175,7 +177,7 @@ def grouped_gemm(
     gate: Any = None,
     row_index: Any = None,
 ) -> jax.Array:
-    """The general operation; which of its five modes is meant follows from the group sizes that are given.
+    """Computes a grouped GEMM. The axes with group sizes determine its mode.
 
     | mode       | lhs                               | rhs                               | out              |
     |------------|-----------------------------------|-----------------------------------|------------------|
@@ -185,51 +187,51 @@ def grouped_gemm(
     | uniform    | [G,M,K], [G,K,M]                  | [G,K,N], [G,N,K]                  | [G,M,N]          |
     | all ragged | 1-D, first_dims and last_dims     | 1-D, first_dims and last_dims     | 1-D, of out_size |
 
-    Every M, K and N may be several axes, which collapse. An empty contraction (K = 0 in a group) gives zero.
+    M, K and N may each be several axes, which collapse to one. An empty contraction (K = 0 in a group) gives zero.
 
     Args:
-      lhs, rhs: arrays or GroupedTensors of float16, bfloat16, float32 or float64, in any mix; or both of int8 or uint8,
-        with a preferred_element_type of int32. Either may be a QuantizedTensor (ragged M, ragged K, uniform), whose
-        scale and zero_point of shape [G] are those of the processed groups; out is then of floats. rhs of ragged M may
-        be PackedWeights.
-      contracting_dims: (lhs_axes, rhs_axes) of `data`, group axis included: adjacent, in order, the first axes or the
-        last. The lhs of ragged N is shared by the groups where one free axis is left; else axis 0 is its group axis.
-        All ragged: axis 0 or 1 of each group's own matrix.
-      c: as out. Added to the processed elements, times beta; the others are c's.
-      bias: [G,N] of any of the four types, one row for each processed group; not with ragged N or all ragged. With
-        int8 or uint8 operands bias, alpha and beta are int32, as c is.
-      alpha, beta: scalars or [G]; absent means 1, and beta is for c only. Where beta is 0, c is not read (as in BLAS).
-      group_offset: integer, () or (1,): the first group that is processed, to be given where fewer are processed than
-        the sizes count (else ValueError). The sizes are those of all groups; rhs (ragged M), out (ragged K), alpha,
-        beta and bias have the processed ones only. 0 in the other modes.
-      num_actual_groups: ragged K: how many groups are processed, by default all.
-      out_size: all ragged: the length of out, a Python int.
-      out_layout: "STRIDED" or "PACKED" (see GroupedTensor), of a ragged-N out; all ragged requires "PACKED".
-      preferred_element_type: dtype of out, by default jnp.result_type(lhs, rhs). Sums are made in float64 if lhs, rhs
-        or out has it, else in float32, and rounded once; of int8 and uint8 in int32, exact modulo 2^32. float64 is
-        float32 without jax_enable_x64, with a warning.
-      precision: the jax.lax.DotAlgorithmPresets BF16_BF16_F32_X3 and _X6 compute a product of float32 as three or six
-        of bfloat16, on the CPU's units for them: each is off by 2**-15 of it at most, or by 2**-24. Derivatives are
-        computed alike. Numbers below the smallest normal one are zeros then. None is exact products, which meet any
-        jax.lax.Precision; a preset that is not met is a NotImplementedError.
-      activation: "silu", "gelu" (by erf), "gelu_tanh", "relu", "quick_gelu" or, with a gate alone, "swiglu_oai", as
-        moe_mlp has them. Of the result r, bias and c included, out is activation(r), or activation(gate) * r, in
-        float32 and rounded once. Elements of no processed group are as without. Where sums are in float64 or int32 it
-        is a TypeError.
-      gate: of out's shape, float32, as a product in float32 is, bfloat16 or float16; only with an activation.
-      row_index: ragged M, for an lhs of floats with first_dims: int32, int64 or uint32 [M]. Row m is row row_index[m]
-        of lhs, which has any number of rows then; out has M, and first_dims count these. One of a processed group that
-        lhs has not is an error, as a wrong size is; others are not looked at.
+      lhs, rhs: arrays or GroupedTensors of float16, bfloat16, float32 or float64, in any mix. Or both of int8 or uint8,
+        with a preferred_element_type of int32. For ragged M, ragged K and uniform, either may be a QuantizedTensor. Its
+        scale and zero_point of shape [G] have one value per processed group, and out is of floats. The rhs of ragged M
+        may be PackedWeights.
+      contracting_dims: (lhs_axes, rhs_axes) of `data`, counting the group axis. Each is the first or the last axes,
+        adjacent and in order. The lhs of ragged N is shared by all groups if it has one free axis; else axis 0 is its
+        group axis. All ragged: axis 0 or 1 of each group's matrix.
+      c: shape and dtype of out. beta * c is added to the processed elements. The other elements of out are c.
+      bias: [G,N], float16, bfloat16, float32 or float64, one row for each processed group. Not for ragged N and all
+        ragged. With int8 or uint8 operands bias, alpha, beta and c are int32.
+      alpha, beta: scalars or [G], by default 1. beta requires c. If beta is 0, c is not read (as in BLAS).
+      group_offset: integer, () or (1,): the first processed group. It is required if fewer groups are processed than
+        the sizes have (else ValueError). The sizes are those of all groups. rhs (ragged M), out (ragged K), alpha, beta
+        and bias have the processed groups only. It must be 0 in the other modes.
+      num_actual_groups: ragged K: number of processed groups, by default all.
+      out_size: all ragged: length of out, a Python int.
+      out_layout: "STRIDED" or "PACKED" (see GroupedTensor), for a ragged-N out. All ragged requires "PACKED".
+      preferred_element_type: dtype of out, by default jnp.result_type(lhs, rhs). Sums are in float64 if lhs, rhs or out
+        is float64, else in float32, and are rounded once. Sums of int8 and uint8 are in int32, exact modulo 2^32.
+        Without jax_enable_x64 float64 becomes float32, with a warning.
+      precision: None, or any jax.lax.Precision: products are exact. The jax.lax.DotAlgorithmPresets BF16_BF16_F32_X3
+        and _X6 compute a float32 product as three or six bfloat16 products, for CPUs with bfloat16 units. The relative
+        error of a product is at most 2**-15 or 2**-24, and subnormal numbers are zero. Derivatives use the same
+        precision. Unsupported presets raise NotImplementedError.
+      activation: "silu", "gelu" (by erf), "gelu_tanh", "relu", "quick_gelu" or, only with a gate, "swiglu_oai". moe_mlp
+        defines them. For the result r, with bias and c, out is activation(r), or activation(gate) * r. It is computed
+        in float32 and rounded once. Elements of no processed group are not activated. TypeError if sums are in float64
+        or int32.
+      gate: shape of out, float32, bfloat16 or float16. Requires an activation.
+      row_index: int32, int64 or uint32 [M], for ragged M and an lhs of floats with first_dims. Row m of the product
+        uses row row_index[m] of lhs. lhs may have any number of rows; out has M rows, which first_dims count. An index
+        out of range is an error at run time, like a wrong group size. Indices of no processed group are ignored.
 
     Returns:
-      The group axis where there is one, then the free axes of lhs, then those of rhs.
+      out: the group axis if there is one, then the free axes of lhs, then those of rhs.
 
-    The gradient of c is beta times the cotangent on processed elements and the cotangent elsewhere.
+    The gradient of c is beta times the cotangent for processed elements, and the cotangent for all others.
     """
-    words = Words()
-    return product(
-        words,
-        *parsed(words, lhs, rhs, contracting_dims),
+    arg_names = ArgNames()
+    return compute_product(
+        arg_names,
+        *parse_operands(arg_names, lhs, rhs, contracting_dims),
         c=c,
         bias=bias,
         alpha=alpha,
@@ -246,11 +248,13 @@ def grouped_gemm(
     )
 
 
-def inside_groups(count: int, group_sizes: Any) -> jax.Array:
-    """float32 [count]: 1 for rows of groups and 0 behind them, as a product with nothing but a bias, for the call
-    checks sizes: with on_error="nan" wrong ones give NaN."""
-    words, sizes = Words(sizes="group_sizes"), checks.group_sizes(group_sizes)
+def mask_grouped_rows(count: int, group_sizes: Any) -> jax.Array:
+    """Returns float32 [count]: 1 for rows of groups, 0 for rows behind them.
+
+    It is a grouped GEMM with K = 0 and a bias, which checks the sizes: NaN for wrong sizes with on_error="nan".
+    """
+    arg_names, sizes = ArgNames(sizes="group_sizes"), checks.as_group_sizes(group_sizes)
     groups = sizes.shape[0]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((count, 0), (groups, 0, 1)))
-    operands = parsed(words, GroupedTensor(lhs, first_dims=sizes), rhs, ((1,), (1,)))
-    return product(words, *operands, bias=jnp.ones((groups, 1), jnp.float32))[:, 0]
+    operands = parse_operands(arg_names, GroupedTensor(lhs, first_dims=sizes), rhs, ((1,), (1,)))
+    return compute_product(arg_names, *operands, bias=jnp.ones((groups, 1), jnp.float32))[:, 0]

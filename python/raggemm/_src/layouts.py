@@ -1,12 +1,12 @@
-"""Weights in other layouts: column blocks, in which kernels read them fastest, and those of checkpoints.
+"""Conversions of weights: to and from PackedWeights, and from the layouts of checkpoints.
 
     prepack, unprepack  to and from PackedWeights
     mxfp4_from_blocks   gpt-oss
     fp8_from_blocks     DeepSeek-V3
-    int4_from_awq       AutoAWQ, of version "gemm"
+    int4_from_awq       AutoAWQ, version "gemm"
     int4_from_gptq      AutoGPTQ and GPTQModel, without act order
 
-A checkpoint's matrix [N,K], or [K,N], may have more axes before these two: all experts in one array.
+Matrices [N,K] or [K,N] of a checkpoint may have leading axes, such as an axis for all experts.
 """
 
 import functools
@@ -18,103 +18,110 @@ import numpy as np
 from jax import lax
 
 from raggemm._src import checks
-from raggemm._src.call import from_blocks, to_blocks
+from raggemm._src.call import from_column_blocks, to_column_blocks
 from raggemm._src.dtypes import FLOATS, SCALES
 from raggemm._src.quantization import E2M1, E8M0
 from raggemm._src.tensors import PACKED_VERSION, PackedWeights, QuantizedTensor, as_bits
 
-# Columns of a block, the widest first: the strip of a sweep is up to 256 columns of floats, and up to 128 of quantized
-# elements. A wider one is taken where it is padded by at most this share.
+# Columns of a block, widest first. A streaming GEMV reads up to 256 columns of floats, or 128 of quantized elements, at
+# a time. A block width is chosen only if it pads the columns by at most the fraction _PADDING.
 _WIDTHS, _LEAST_WIDTH, _LEAST_QUANTIZED_WIDTH = (256, 128, 64), 64, 128
 _PADDING = 1 / 16
 
 
-def _width(columns: int, dtype: np.dtype) -> int:
+def _choose_width(columns: int, dtype: np.dtype) -> int:
     least = _LEAST_WIDTH if dtype in FLOATS else _LEAST_QUANTIZED_WIDTH
     fits = (x for x in _WIDTHS if x >= least and -columns % x <= _PADDING * columns)
     return next(fits, least) if columns else least
 
 
 @functools.partial(jax.jit, static_argnames=("width", "transpose"))
-def _packed(data: jax.Array, width: int, transpose: bool) -> jax.Array:
+def _pack(data: jax.Array, width: int, transpose: bool) -> jax.Array:
     bits = as_bits(data)
-    blocks = to_blocks(bits.swapaxes(1, 2) if transpose else bits, width)
+    blocks = to_column_blocks(bits.swapaxes(1, 2) if transpose else bits, width)
     return blocks if bits.dtype == data.dtype else lax.bitcast_convert_type(blocks, data.dtype)
 
 
 @functools.partial(jax.jit, static_argnames=("columns", "transpose"))
-def _unpacked(data: jax.Array, columns: int, transpose: bool) -> jax.Array:
-    bits = from_blocks(as_bits(data), columns)
+def _unpack(data: jax.Array, columns: int, transpose: bool) -> jax.Array:
+    bits = from_column_blocks(as_bits(data), columns)
     bits = bits.swapaxes(1, 2) if transpose else bits
     return bits if bits.dtype == data.dtype else lax.bitcast_convert_type(bits, data.dtype)
 
 
-def _swapped(factor: jax.Array | None, transpose: bool) -> jax.Array | None:
-    return factor.swapaxes(1, 2) if transpose and factor is not None and factor.ndim == 3 else factor
+def _swap_axes(values: jax.Array | None, transpose: bool) -> jax.Array | None:
+    return values.swapaxes(1, 2) if transpose and values is not None and values.ndim == 3 else values
 
 
 def prepack(w: Any, *, transpose: bool = False) -> PackedWeights:
-    """The weights of G groups in the layout of PackedWeights.
+    """Packs the weights of G groups.
+
+    It copies the weights, also under jit. Pack them once, and donate w if nothing else needs it. For an array it is a
+    linear function with derivatives.
 
     Args:
-      w: [G,K,N], an array of float16, bfloat16, float32 or float64, or a QuantizedTensor, whose data is packed, and
-        whose scale and zero_point stay as they are, but that they are transposed with it.
-      transpose: w is stored [G,N,K]. Where it is used it is [G,K,N] all the same.
+      w: [G,K,N], an array of float16, bfloat16, float32 or float64, or a QuantizedTensor. Only the data of a
+        QuantizedTensor is packed; scale and zero_point keep their layout.
+      transpose: True if w is stored as [G,N,K]. The result, scale and zero_point included, is [G,K,N] all the same.
 
     Returns:
-      PackedWeights of shape [G,K,N]. TypeError for another dtype, ValueError for another shape.
+      PackedWeights of shape [G,K,N].
 
-    It copies the weights, under jit too: pack them once, and donate w where nothing else needs it. It has derivatives,
-    as a linear function of an array.
+    Raises:
+      TypeError: for another dtype.
+      ValueError: for another shape.
     """
-    data, factors = checks.quantized_parts("w", w, FLOATS)
-    transpose = checks.flag("transpose", transpose)
+    data, params = checks.split_quantized("w", w, FLOATS)
+    transpose = checks.check_bool("transpose", transpose)
     if data.ndim != 3:
         raise ValueError(f"w: shape is {data.shape}, must be [G,{'N,K' if transpose else 'K,N'}]")
     columns = data.shape[1 if transpose else 2]
     return PackedWeights(
-        _packed(data, _width(columns, data.dtype), transpose),
-        None if factors is None else _swapped(factors.scale, transpose),
-        None if factors is None else _swapped(factors.zero, transpose),
+        _pack(data, _choose_width(columns, data.dtype), transpose),
+        None if params is None else _swap_axes(params.scale, transpose),
+        None if params is None else _swap_axes(params.zero, transpose),
         columns=columns,
         transposed=transpose,
-        quantized=factors is not None,
+        quantized=params is not None,
         version=PACKED_VERSION,
     )
 
 
 def unprepack(packed: PackedWeights) -> Any:
-    """Returns the weights that prepack was given, with the same bits: an array, or a QuantizedTensor.
+    """Returns the weights that prepack was given, with the same bits: an array or a QuantizedTensor.
 
-    ValueError as for each use of packed weights, if they are of another version or their arrays are not what prepack
-    makes.
+    Raises:
+      ValueError: if `packed` has another version of the layout, or arrays that prepack cannot have created.
     """
-    packed = checks.packed_weights("packed", packed)
-    data = _unpacked(packed.data, packed.columns, packed.transposed)
+    packed = checks.as_packed_weights("packed", packed)
+    data = _unpack(packed.data, packed.columns, packed.transposed)
     if not packed.quantized:
         return data
     return QuantizedTensor(
-        data, _swapped(packed.scale, packed.transposed), _swapped(packed.zero_point, packed.transposed)
+        data, _swap_axes(packed.scale, packed.transposed), _swap_axes(packed.zero_point, packed.transposed)
     )
 
 
-_BYTES, _WORDS, _FP8 = (np.dtype(x) for x in (np.uint8, np.int32, jnp.float8_e4m3fn))
-_OF_A_WORD = 8  # elements of 4 bits, the first one in the lowest bits
-_AWQ_PLACES = np.array([0, 4, 1, 5, 2, 6, 3, 7], np.int32)
+_UINT8, _INT32, _FP8 = (np.dtype(x) for x in (np.uint8, np.int32, jnp.float8_e4m3fn))
+_PER_INT32 = 8  # elements of 4 bits in an int32, the first one in the lowest bits
+_AWQ_ORDER = np.array([0, 4, 1, 5, 2, 6, 3, 7], np.int32)
 
 
 def mxfp4_from_blocks(blocks: Any, scales: Any) -> QuantizedTensor:
-    """The experts of a checkpoint of gpt-oss: [E,N,K] of float4_e2m1fn with a float8_e8m0fnu for each 32 along K.
+    """Converts the experts of a gpt-oss checkpoint to [E,N,K] of float4_e2m1fn, with a float8_e8m0fnu per 32 along K.
 
     Args:
-      blocks: uint8 [E,N,K/32,16], two elements a byte, the first one in the low bits.
-      scales: uint8 [E,N,K/32], exponents with a bias of 127; 255 is NaN. QuantizedTensor says what products make of
-        codes 0, 1, 253 and 254.
+      blocks: uint8 [E,N,K/32,16], two elements per byte, the first one in the low bits.
+      scales: uint8 [E,N,K/32], exponents with a bias of 127; 255 is NaN. QuantizedTensor describes products with codes
+        0, 1, 253 and 254.
 
     Returns:
-      A QuantizedTensor of the same bits. TypeError and ValueError where the arrays are others.
+      A QuantizedTensor of the same bits.
+
+    Raises:
+      TypeError, ValueError: for other dtypes or shapes.
     """
-    blocks, scales = (checks.float_array(n, x, (_BYTES,)) for n, x in (("blocks", blocks), ("scales", scales)))
+    blocks, scales = (checks.as_float_array(n, x, (_UINT8,)) for n, x in (("blocks", blocks), ("scales", scales)))
     if blocks.ndim != 4 or blocks.shape[3] != 16:
         raise ValueError(f"blocks: shape is {blocks.shape}, must be [E,N,K/32,16]")
     checks.check_shape("scales", scales, blocks.shape[:3], why=", the first three axes of blocks")
@@ -124,88 +131,96 @@ def mxfp4_from_blocks(blocks: Any, scales: Any) -> QuantizedTensor:
 
 
 def fp8_from_blocks(weight: Any, weight_scale_inv: Any, *, block: tuple[int, int] = (128, 128)) -> QuantizedTensor:
-    """A matrix of a checkpoint of DeepSeek-V3: float8_e4m3fn with a scale for each block.
+    """Converts a matrix of a DeepSeek-V3 checkpoint: float8_e4m3fn with one scale per block.
 
     Args:
       weight: float8_e4m3fn [...,N,K].
-      weight_scale_inv: float32 or bfloat16 [...,N/128,K/128], which multiplies, whatever its name says.
-      block: rows and columns of a block (weight_block_size), which divide N and K: those of a QuantizedTensor are of
-        one size.
+      weight_scale_inv: float32 or bfloat16 [...,N/128,K/128]. It multiplies the elements, in spite of its name.
+      block: rows and columns of a block (weight_block_size). They must divide N and K, because a QuantizedTensor has
+        blocks of one size.
 
     Returns:
-      A QuantizedTensor of the same arrays. TypeError and ValueError where they are others.
+      A QuantizedTensor of the same arrays.
+
+    Raises:
+      TypeError, ValueError: for other dtypes or shapes.
     """
-    weight = checks.float_array("weight", weight, (_FP8,))
-    scale = checks.float_array("weight_scale_inv", weight_scale_inv, SCALES)
+    weight = checks.as_float_array("weight", weight, (_FP8,))
+    scale = checks.as_float_array("weight_scale_inv", weight_scale_inv, SCALES)
     if not isinstance(block, tuple | list) or len(block) != 2:
         raise TypeError(f"block is {block!r}, must be (rows, columns)")
-    rows, columns = (checks.integer(f"block[{axis}]", size) for axis, size in enumerate(block))
+    rows, columns = (checks.check_integer(f"block[{axis}]", size) for axis, size in enumerate(block))
     if weight.ndim < 2 or min(rows, columns) < 1 or weight.shape[-2] % rows or weight.shape[-1] % columns:
-        raise ValueError(f"weight: shape is {weight.shape}, must be [...,N,K] of whole blocks of {rows} x {columns}")
+        raise ValueError(f"weight: shape is {weight.shape}, must be [...,N,K] in blocks of {rows} x {columns}")
     wanted = (*weight.shape[:-2], weight.shape[-2] // rows, weight.shape[-1] // columns)
     return QuantizedTensor(weight, checks.check_shape("weight_scale_inv", scale, wanted, why=", one for each block"))
 
 
-def _words(name: str, x: Any) -> jax.Array:
-    """int32 as the elements of each, along a new last axis."""
-    x = checks.float_array(name, x, (_WORDS,))
+def _unpack_int32(name: str, x: Any) -> jax.Array:
+    """Returns the uint4 elements of each int32, along a new last axis."""
+    x = checks.as_float_array(name, x, (_INT32,))
     if x.ndim < 2:
         raise ValueError(f"{name}: shape is {x.shape}, must have 2 axes or more")
     return lax.bitcast_convert_type(x, jnp.uint4)
 
 
-def _columns(name: str, x: Any, places: np.ndarray) -> jax.Array:
-    """int32 [...,R,N/8] as uint4 [...,R,N]; places: in a word, of its eight columns."""
-    elements = _words(name, x)[..., places]
-    return elements.reshape(*elements.shape[:-2], elements.shape[-2] * _OF_A_WORD)
+def _unpack_columns(name: str, x: Any, order: np.ndarray) -> jax.Array:
+    """Unpacks int32 [...,R,N/8] to uint4 [...,R,N]. order: positions in an int32 of its eight columns."""
+    elements = _unpack_int32(name, x)[..., order]
+    return elements.reshape(*elements.shape[:-2], elements.shape[-2] * _PER_INT32)
 
 
-def _with_blocks(data: jax.Array, scales: Any, zeros: jax.Array) -> QuantizedTensor:
-    scales = checks.float_array("scales", scales, SCALES)
+def _make_tensor(data: jax.Array, scales: Any, zeros: jax.Array) -> QuantizedTensor:
+    scales = checks.as_float_array("scales", scales, SCALES)
     if scales.ndim != data.ndim or scales.shape[:-2] + scales.shape[-1:] != data.shape[:-2] + data.shape[-1:]:
-        raise ValueError(f"scales: shape is {scales.shape}, must be [...,K/size,N] with qweight of {data.shape}")
+        raise ValueError(f"scales: shape is {scales.shape}, must be [...,K/size,N] for qweight of {data.shape}")
     if not scales.shape[-2] or data.shape[-2] % scales.shape[-2]:
         raise ValueError(f"scales: has {scales.shape[-2]} blocks, which must divide {data.shape[-2]}, K of qweight")
     if zeros.shape != scales.shape:
-        raise ValueError(f"qzeros: has zero points for {zeros.shape}, must be for scales, {scales.shape}")
+        raise ValueError(f"qzeros: has zero points for scales of {zeros.shape}, but scales has shape {scales.shape}")
     return QuantizedTensor(data, scales, zeros)
 
 
 def int4_from_awq(qweight: Any, qzeros: Any, scales: Any) -> QuantizedTensor:
-    """A matrix of a checkpoint of AutoAWQ, 4 bits, version "gemm": [...,K,N] of uint4.
+    """Converts a matrix of an AutoAWQ checkpoint, 4 bits, version "gemm", to [...,K,N] of uint4.
 
     Args:
-      qweight: int32 [...,K,N/8], eight columns a word, in the order 0, 2, 4, 6, 1, 3, 5, 7 from the low bits on.
-      qzeros: int32 [...,K/size,N/8], zero points, packed alike.
+      qweight: int32 [...,K,N/8]. Each int32 holds eight columns, from the low bits in the order 0, 2, 4, 6, 1, 3, 5, 7.
+      qzeros: int32 [...,K/size,N/8], zero points, packed like qweight.
       scales: float16 or bfloat16 [...,K/size,N].
 
     Returns:
-      A QuantizedTensor of these elements, zero points and scales. TypeError and ValueError where the arrays are others.
+      A QuantizedTensor of these elements, zero points and scales.
+
+    Raises:
+      TypeError, ValueError: for other dtypes or shapes.
     """
-    data, zeros = (_columns(name, x, _AWQ_PLACES) for name, x in (("qweight", qweight), ("qzeros", qzeros)))
-    return _with_blocks(data, scales, zeros)
+    data, zeros = (_unpack_columns(name, x, _AWQ_ORDER) for name, x in (("qweight", qweight), ("qzeros", qzeros)))
+    return _make_tensor(data, scales, zeros)
 
 
 def int4_from_gptq(qweight: Any, qzeros: Any, scales: Any, *, zeros_less_one: bool = True) -> QuantizedTensor:
-    """A matrix of a checkpoint of GPTQ, 4 bits: [...,K,N] of uint4.
+    """Converts a matrix of a GPTQ checkpoint, 4 bits, to [...,K,N] of uint4.
 
-    Steps of K belong to blocks in ascending order: with act order ("desc_act"), when a g_idx says otherwise, it is
-    another matrix.
+    Rows along K belong to blocks in ascending order. Checkpoints with act order ("desc_act", with a g_idx) are not
+    supported: the result would be wrong.
 
     Args:
-      qweight: int32 [...,K/8,N], eight steps of K a word, the first one in the lowest bits.
-      qzeros: int32 [...,K/size,N/8], zero points, eight columns a word.
+      qweight: int32 [...,K/8,N]. Each int32 holds eight rows along K, the first one in the lowest bits.
+      qzeros: int32 [...,K/size,N/8], zero points. Each int32 holds eight columns.
       scales: float16 or bfloat16 [...,K/size,N].
-      zeros_less_one: whether a stored zero point is one less, modulo 16, as in the first format ("gptq"); not so in
-        "gptq_v2".
+      zeros_less_one: True if stored zero points are one less, modulo 16, as in format "gptq". False for "gptq_v2".
 
     Returns:
-      A QuantizedTensor of these elements, zero points and scales. TypeError and ValueError where the arrays are others.
+      A QuantizedTensor of these elements, zero points and scales.
+
+    Raises:
+      TypeError, ValueError: for other dtypes or shapes.
     """
-    words = _words("qweight", qweight)
-    *experts, rows, columns, _ = words.shape
-    data = words.swapaxes(-1, -2).reshape(*experts, rows * _OF_A_WORD, columns)
-    zeros = _columns("qzeros", qzeros, np.arange(_OF_A_WORD, dtype=np.int32))
-    if checks.flag("zeros_less_one", zeros_less_one):
+    elements = _unpack_int32("qweight", qweight)
+    *experts, rows, columns, _ = elements.shape
+    data = elements.swapaxes(-1, -2).reshape(*experts, rows * _PER_INT32, columns)
+    zeros = _unpack_columns("qzeros", qzeros, np.arange(_PER_INT32, dtype=np.int32))
+    if checks.check_bool("zeros_less_one", zeros_less_one):
         zeros = ((zeros.astype(jnp.uint8) + 1) & 15).astype(jnp.uint4)
-    return _with_blocks(data, scales, zeros)
+    return _make_tensor(data, scales, zeros)

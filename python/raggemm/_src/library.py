@@ -1,8 +1,8 @@
-"""The shared library: loading it, its handlers as an XLA custom call, its plain C functions.
+"""The shared library: loads it, registers its handlers with XLA, and wraps its C functions.
 
 Importing this module registers the custom calls `raggemm_grouped_gemm_v1`, `raggemm_moe_mlp_v1` and
-`raggemm_moe_mlp_backward_v1` for the platform cpu. What they bind is written in ffi/handlers.h, their attributes in
-proto/config.proto.
+`raggemm_moe_mlp_backward_v1` for the platform cpu. ffi/handlers.h documents their operands and results,
+proto/config.proto their attributes.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _PACKAGE = pathlib.Path(__file__).parents[1]
 def _load() -> ctypes.CDLL:
     path = _PACKAGE / "lib" / "libraggemm_ffi.so"
     try:
-        # Local, so that neither its protobuf and Abseil nor those of others ever stand in for each other.
+        # RTLD_LOCAL keeps the library's protobuf and Abseil apart from other copies in the process.
         library = ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
     except OSError as error:
         raise ImportError(f"raggemm: the package's shared library does not load: {error}") from error
@@ -41,7 +41,7 @@ def _load() -> ctypes.CDLL:
     library.raggemm_version.restype = ctypes.c_char_p
     for function in (library.raggemm_describe_json, library.raggemm_tables_json, library.raggemm_take_plans):
         function.argtypes = []
-        function.restype = ctypes.c_void_p  # not c_char_p, which would lose the pointer to free
+        function.restype = ctypes.c_void_p  # c_char_p would lose the pointer that raggemm_free needs
     library.raggemm_record_plans.argtypes = [ctypes.c_int32]
     library.raggemm_record_plans.restype = None
     library.raggemm_ffi_version.argtypes = [ctypes.POINTER(ctypes.c_int32)] * 2
@@ -56,7 +56,7 @@ def _built_ffi_version(library: ctypes.CDLL) -> tuple[int, int]:
 
 
 def _runtime_ffi_version() -> tuple[int, int] | None:
-    """The version of jaxlib's FFI, which only the header beside it tells; None where that has moved."""
+    """Reads the version of jaxlib's FFI from jaxlib's header. Returns None if there is no such header."""
     header = pathlib.Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     if not header.exists():
         return None
@@ -65,12 +65,12 @@ def _runtime_ffi_version() -> tuple[int, int] | None:
 
 
 def _check_ffi_version(built: tuple[int, int], runtime: tuple[int, int] | None) -> None:
-    """Raises ImportError where the runtime would refuse the handlers, with a message that names only a symbol."""
+    """Raises ImportError if the runtime would reject the handlers. XLA's own message names only a symbol."""
     if runtime is None or (built[0] == runtime[0] and built[1] <= runtime[1]):
         return
     raise ImportError(
-        f"raggemm: its handlers are built for version {built[0]}.{built[1]} of XLA's FFI, which jaxlib "
-        f"{jaxlib.__version__} with version {runtime[0]}.{runtime[1]} does not take"
+        f"raggemm: its handlers are built for version {built[0]}.{built[1]} of XLA's FFI, but jaxlib "
+        f"{jaxlib.__version__} has version {runtime[0]}.{runtime[1]}"
     )
 
 
@@ -86,9 +86,9 @@ for _target in (TARGET, MLP_TARGET, MLP_BACKWARD_TARGET):
 
 @functools.cache
 def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
-    """(constant, per_group) of the workspace, in int64 elements, where `dims_arrays` of the six are set.
+    """Returns (constant, per_group) for a call that sets `dims_arrays` of the six dims arrays.
 
-    The workspace of a call has constant + per_group * P*R*G elements. The formula is the library's alone.
+    The workspace of the call has constant + per_group * P*R*G int64 elements.
     """
     constant, per_group = ctypes.c_int64(), ctypes.c_int64()
     _library.raggemm_v1_workspace_coefficients(dims_arrays, ctypes.byref(constant), ctypes.byref(per_group))
@@ -96,20 +96,20 @@ def workspace_coefficients(dims_arrays: int) -> tuple[int, int]:
 
 
 def moe_mlp_workspace(target: str, *extents: int) -> int:
-    """Returns the int64 elements of the workspace of a custom call, by the library's formula.
+    """Returns the size of a custom call's workspace, in int64 elements.
 
-    extents: tokens, hidden, intermediate, rows, groups; then for the value sums_tokens and has_slots, for the gradients
-    element_bytes, sums_tokens and sums_weights (ffi/handlers.h). ValueError if there can be no such arrays.
+    extents: tokens, hidden, intermediate, rows, groups. Then sums_tokens and has_slots for MLP_TARGET; element_bytes,
+    sums_tokens and sums_weights for MLP_BACKWARD_TARGET (ffi/handlers.h).
     """
     name = {MLP_TARGET: "moe_mlp", MLP_BACKWARD_TARGET: "moe_mlp_backward"}[target]
     elements = getattr(_library, f"raggemm_v1_{name}_workspace")(*extents)
     if elements < 0:
-        raise ValueError(f"x: shape is {extents[:2]}, for which no workspace can be")
+        raise ValueError(f"x: shape is {extents[:2]}, and no workspace can be that large")
     return elements
 
 
 def _text(function: str) -> str:
-    """Returns the text that a function of the library returns, and frees it."""
+    """Calls a function of the library that returns text. Frees the text and returns a copy."""
     text = getattr(_library, function)()
     if not text:
         raise MemoryError(function)
@@ -121,32 +121,28 @@ def _text(function: str) -> str:
 
 @functools.cache
 def tables() -> dict[str, list[Any]]:
-    """Returns the library's tables: formats of elements, optional operands, activations and custom calls.
-
-    raggemm_tables_json in ffi/handlers.h describes their columns.
-    """
+    """Returns the library's tables. See raggemm_tables_json in ffi/handlers.h."""
     return json.loads(_text("raggemm_tables_json"))
 
 
 def description() -> dict[str, Any]:
     """Returns facts about the library, this CPU and the environment variables that the library has read.
 
-    It is the object of raggemm_describe_json in ffi/handlers.h. The first call measures the instruction sets, for some
-    milliseconds.
+    See raggemm_describe_json in ffi/handlers.h. The first call measures the instruction sets, for some milliseconds.
     """
     return json.loads(_text("raggemm_describe_json"))
 
 
 def record_plans(on: bool) -> None:
-    """Makes the library keep the plans of the calls that all threads run, as often as it was switched on."""
+    """Starts or stops recording the plans of calls on all threads. Recording stops after as many stops as starts."""
     _library.raggemm_record_plans(on)
 
 
 def take_plans() -> str:
-    """The plans that were kept since the last time, in the order of the calls, separated by empty lines."""
+    """Returns the plans recorded since the last call, in the order of the calls, separated by empty lines."""
     return _text("raggemm_take_plans")
 
 
 def version() -> str:
-    """The version of the shared library, as in "0.1.0"."""
+    """Returns the version of the shared library, such as "0.1.0"."""
     return _library.raggemm_version().decode()

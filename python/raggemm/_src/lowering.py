@@ -1,4 +1,4 @@
-"""Lowering on CPU: the custom calls that the primitives become."""
+"""Lowering of the primitives to custom calls on CPU."""
 
 import dataclasses
 import functools
@@ -14,30 +14,31 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from raggemm._src import library, options, sharding, versions
-from raggemm._src.call import Arguments, Call, OptionalOperand, Term, flat_shape
+from raggemm._src.call import Arguments, Call, OperandRole, OptionalOperand, custom_call_shape
 from raggemm._src.dtypes import FLOATS, compute_dtype
 from raggemm._src.mlp_primitive import BackwardCall, backward_p, mlp_p, tangent_p
 from raggemm._src.mlp_reference import REQUIRED, Args, MlpCall
 from raggemm._src.primitive import grouped_gemm_p
 
 
-def _register(primitive: Primitive, function_of: Callable[..., Callable[..., Any]]) -> None:
-    """Lowers a primitive to the function that `function_of(ctx, call)` returns."""
+def _register(primitive: Primitive, make_function: Callable[..., Callable[..., Any]]) -> None:
+    """Registers the lowering of a primitive to the function that `make_function(ctx, call)` returns."""
 
     def rule(ctx, *operands, call):
         if others := set(ctx.platforms or ctx.module_context.platforms) - {"cpu"}:
             names = ", ".join(sorted(others))
             raise NotImplementedError(f"raggemm: {primitive.name} runs on the platform cpu only, not on {names}")
-        return mlir.lower_fun(function_of(ctx, call), multiple_results=primitive.multiple_results)(ctx, *operands)
+        return mlir.lower_fun(make_function(ctx, call), multiple_results=primitive.multiple_results)(ctx, *operands)
 
     mlir.register_lowering(primitive, rule)
 
 
-def _blocks_argument(call: Call, args: Arguments, operand: OptionalOperand, x: jax.Array) -> jax.Array:
+def _flatten_blocks(call: Call, args: Arguments, operand: OptionalOperand, x: jax.Array) -> jax.Array:
+    """Reshapes scales or zero points of blocks for the custom call."""
     p, second, *blocks = x.shape
     data, storage = (args.lhs, call.lhs) if operand.side == "lhs" else (args.rhs, call.rhs)
     if not storage.per_group:
-        if storage.first is not None and p * second != 1:  # one of all rows, or one of each
+        if storage.first is not None and p * second != 1:  # broadcasts one value for all rows to one per row
             blocks[0] = data.shape[2]
         return jnp.broadcast_to(x, (p, second, *blocks)).reshape(p * second * blocks[0], blocks[1])
     groups = data.shape[1]
@@ -46,48 +47,49 @@ def _blocks_argument(call: Call, args: Arguments, operand: OptionalOperand, x: j
     return x.reshape(p * second, *blocks)
 
 
-def _optional_argument(call: Call, args: Arguments, operand: OptionalOperand, replicas: int) -> jax.Array:
+def _flatten_optional(call: Call, args: Arguments, operand: OptionalOperand, replicas: int) -> jax.Array:
+    """Reshapes an optional operand for the custom call."""
     x = args.optional[operand.name]
-    if operand.is_blocks(x):
-        return _blocks_argument(call, args, operand, x)
+    if operand.is_per_block(x):
+        return _flatten_blocks(call, args, operand, x)
     if not operand.axes:
-        return x.reshape(flat_shape(x.shape, call.out))
-    if operand.of_groups:
+        return x.reshape(custom_call_shape(x.shape, call.out))
+    if operand.is_per_group:
         return x.reshape(math.prod(x.shape[:3]), *x.shape[3:])
-    if operand.term is Term.ROWS:
+    if operand.role is OperandRole.ROW_INDEX:
         p, _, rows = x.shape
         return jnp.broadcast_to(x, (p, replicas, rows)).reshape(p * replicas * rows)
     return jnp.broadcast_to(x, (x.shape[0], replicas))
 
 
 def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.Array:
-    """Calls the library. options: attributes that say how to compute the call."""
-    args = call.named(flat)
+    """Calls the library. options: attributes for the options in effect."""
+    args = call.unflatten(flat)
     shape = call.out_shape(args)
-    dims = {name: args.dims[index] for name, index in call.ragged.items()}
+    dims = {name: args.dims[index] for name, index in call.ragged_slots.items()}
     unset = jnp.zeros((0,), np.int32)
     slots = [dims.get(f"{operand}_{axis}", unset) for operand in ("lhs", "rhs", "out") for axis in ("first", "last")]
     replicas = args.dims[0].shape[1] if dims else 1
-    optional = {x.name: _optional_argument(call, args, x, replicas) for x in args.given}
+    optional = {x.name: _flatten_optional(call, args, x, replicas) for x in args.given}
     if call.overwrites_c and "c" in optional:
         optional["beta"] = jnp.zeros((), compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype))
 
     groups = np.prod(args.dims[0].shape) if dims else shape[0] * shape[1]
     constant, per_group = library.workspace_coefficients(len(dims))
     results = (
-        jax.ShapeDtypeStruct(flat_shape(shape, call.out), call.dtype),
+        jax.ShapeDtypeStruct(custom_call_shape(shape, call.out), call.dtype),
         jax.ShapeDtypeStruct((constant + per_group * groups,), np.int64),
     )
     aliases = {2 + len(slots) + list(optional).index("c"): 0} if "c" in optional else None
     attributes = call.attributes() | ({"operands": ",".join(optional)} if optional else {})
-    if names := call.names():
+    if names := call.names_attribute():
         attributes["names"] = names
-    # Every index of no rows is wrong, which XLA must not leave out with what has no elements.
+    # Without rows every index is wrong. XLA must not drop that check with a result without elements.
     is_check = "row_index" in optional and args.lhs.shape[2] == 0
     with jax.named_scope(call.mode.name.lower()):
         out, _ = jax.ffi.ffi_call(library.TARGET, results, input_output_aliases=aliases, has_side_effect=is_check)(
-            args.lhs.reshape(flat_shape(args.lhs.shape, call.lhs)),
-            args.rhs.reshape(flat_shape(args.rhs.shape, call.rhs)),
+            args.lhs.reshape(custom_call_shape(args.lhs.shape, call.lhs)),
+            args.rhs.reshape(custom_call_shape(args.rhs.shape, call.rhs)),
             *slots,
             *optional.values(),
             **attributes,
@@ -99,27 +101,27 @@ def _grouped_gemm_call(*flat, call: Call, options: dict[str, str | int]) -> jax.
 def _grouped_gemm_function(ctx, call: Call) -> Callable[..., jax.Array]:
     in_effect = options.attributes()
     function = functools.partial(_grouped_gemm_call, options=in_effect)
-    if not sharding.is_enabled() or not versions.divides_programs(ctx):
+    if not sharding.is_enabled() or not versions.partitions_program(ctx):
         return functools.partial(function, call=call)
-    divisible = sharding.partitioned(call, function, ctx.avals_in, ctx.avals_out[0].shape)
+    partitioned = sharding.make_partitionable(call, function, ctx.avals_in, ctx.avals_out[0].shape)
 
     def named(*operands):
-        return divisible(*operands)
+        return partitioned(*operands)
 
-    # The program has a pointer in place of the call, and another call may get the same pointer later. The name tells
-    # calls apart in JAX's persistent compilation cache.
-    words = repr((dataclasses.astuple(call), sorted(in_effect.items())))
-    named.__name__ = f"grouped_gemm_{hashlib.sha256(words.encode()).hexdigest()[:16]}"
+    # The program contains a pointer to the call, and a later call may get the same pointer. The name keeps them apart
+    # in JAX's persistent compilation cache.
+    key = repr((dataclasses.astuple(call), sorted(in_effect.items())))
+    named.__name__ = f"grouped_gemm_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     return jax.jit(named)
 
 
 def _mlp_custom_call(
-    target: str, operands: Sequence[Any], avals: Sequence[Any], extents: Sequence[int], words: Args
+    target: str, operands: Sequence[Any], avals: Sequence[Any], extents: Sequence[int], attributes: Args
 ) -> Any:
     results = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     workspace = jax.ShapeDtypeStruct((library.moe_mlp_workspace(target, *extents),), np.int64)
-    given = {name: word for name, word in words.items() if word}
-    # A call without tokens has nothing to compute, but rows that name one are an error: XLA would leave it out.
+    given = {name: value for name, value in attributes.items() if value}
+    # A call without tokens computes nothing, but rows that name a token are an error. XLA would drop the call.
     is_check = all(0 in result.shape for result in results)
     with jax.named_scope(target.removeprefix("raggemm_").removesuffix("_v1")):
         return jax.ffi.ffi_call(target, (*results, workspace), has_side_effect=is_check)(*operands, **given)[:-1]
@@ -127,12 +129,12 @@ def _mlp_custom_call(
 
 def _extents(call: MlpCall, args: Args) -> tuple[int, ...]:
     (tokens, hidden), (rows,), (groups,) = (args[name].shape for name in ("x", "row_tokens", "group_sizes"))
-    return tokens, hidden, call.intermediate(args), rows, groups
+    return tokens, hidden, call.intermediate_size(args), rows, groups
 
 
 def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
-    """Calls the library, or computes grouped GEMMs if extents are symbols, for which there is no workspace size."""
-    extents = _extents(call, call.named(flat))
+    """Calls the library, or computes grouped GEMMs if extents, and so the workspace size, are symbolic."""
+    extents = _extents(call, call.unflatten(flat))
     if any(map(jax.export.is_symbolic_dim, extents)):
         return call(*flat)
     extents = *extents, avals[0].dtype != np.float32, "row_slots" in call.operands
@@ -140,26 +142,26 @@ def _mlp_call(*flat, call: MlpCall, avals: Sequence[Any], options: dict[str, str
 
 
 def _mlp_backward_call(*flat, call: BackwardCall, avals: Sequence[Any], options: dict[str, str | int]) -> Any:
-    """Does the same for the gradients."""
-    args = call.call.named(flat[: len(call.call.names)])
+    """Calls the library for gradients, or computes grouped GEMMs."""
+    args = call.call.unflatten(flat[: len(call.call.names)])
     extents = _extents(call.call, args)
     if any(map(jax.export.is_symbolic_dim, extents)):
         return call(*flat)
-    elements = (args[name].dtype for name in ("x", "w_up", "w_down"))  # w_gate is as w_up
+    elements = (args[name].dtype for name in ("x", "w_up", "w_down"))  # w_gate has the dtype of w_up
     element_bytes = max(dtype.itemsize for dtype in elements if dtype in FLOATS)
     is_narrow = {name: aval.dtype != np.float32 for name, aval in zip(call.wanted, avals, strict=True)}
     sums_tokens = is_narrow.pop("x", False)
     extents = *extents, element_bytes, sums_tokens, any(is_narrow.values())
     operands = [*flat[: len(REQUIRED)], flat[-1], *flat[len(REQUIRED) : -1]]
-    words = call.attributes() | options
-    return _mlp_custom_call(library.MLP_BACKWARD_TARGET, operands, avals, extents, words)
+    attributes = call.attributes() | options
+    return _mlp_custom_call(library.MLP_BACKWARD_TARGET, operands, avals, extents, attributes)
 
 
-def _with_results(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
+def _bind_avals(function: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
     return lambda ctx, call: functools.partial(function, call=call, avals=ctx.avals_out, options=options.attributes())
 
 
 _register(grouped_gemm_p, _grouped_gemm_function)
-_register(mlp_p, _with_results(_mlp_call))
-_register(backward_p, _with_results(_mlp_backward_call))
+_register(mlp_p, _bind_avals(_mlp_call))
+_register(backward_p, _bind_avals(_mlp_backward_call))
 _register(tangent_p, lambda ctx, call: call)

@@ -1,4 +1,4 @@
-"""moe_mlp, the whole MLP of the experts: its arguments and their checks."""
+"""moe_mlp, the whole MLP of the experts: checks its arguments and binds the call."""
 
 import functools
 from typing import Any
@@ -8,44 +8,44 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._src import checks, library, versions
-from raggemm._src.activations import ACTIVATIONS, NEEDS_A_GATE
+from raggemm._src.activations import ACTIVATIONS, GATED_ONLY
 from raggemm._src.call import COLUMN_BLOCKS
 from raggemm._src.dtypes import FLOATS
 from raggemm._src.mlp_primitive import mlp_p
-from raggemm._src.mlp_reference import MlpCall, of_whole_bytes
+from raggemm._src.mlp_reference import MlpCall, widen_partial_bytes
 from raggemm._src.operands import EQUAL_COUNTS
 
 MLP_FLOATS = tuple(dtype for dtype, sums in FLOATS.items() if sums == np.float32)
-# In the order in which the custom call gets them.
+# Names of optional operands, in the order of the custom call.
 _OPTIONAL = next(call["optional_operands"] for call in library.tables()["calls"] if call["name"] == "moe_mlp")
 
 
-def _checked_rows(x: Any, row_tokens: Any, row_weights: Any, group_sizes: Any) -> dict[str, Any]:
+def _check_rows(x: Any, row_tokens: Any, row_weights: Any, group_sizes: Any) -> dict[str, Any]:
     args = {
-        "x": checks.float_array("x", x, MLP_FLOATS),
-        "row_tokens": checks.integer_array("row_tokens", row_tokens),
-        "group_sizes": checks.integer_array("group_sizes", group_sizes),
+        "x": checks.as_float_array("x", x, MLP_FLOATS),
+        "row_tokens": checks.as_integer_array("row_tokens", row_tokens),
+        "group_sizes": checks.as_integer_array("group_sizes", group_sizes),
     }
     for name, axes in (("x", "T,H"), ("row_tokens", "M"), ("group_sizes", "G")):
         checks.check_rank(name, args[name], axes)
     if row_weights is not None:
-        row_weights = checks.float_array("row_weights", row_weights, MLP_FLOATS)
+        row_weights = checks.as_float_array("row_weights", row_weights, MLP_FLOATS)
         checks.check_shape("row_weights", row_weights, args["row_tokens"].shape)
         args["row_weights"] = row_weights.astype(jnp.float32)
     return args
 
 
-def _checked_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The weights that are there, with their scales and zero points, and of each its shape [G,.,.] and dtype."""
+def _check_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the given weights, scales and zero points by name, and the unpacked shape and dtype of each weight."""
     args: dict[str, jax.Array | None] = {}
     matrices: dict[str, jax.ShapeDtypeStruct] = {}
-    for word, w in (("up", w_up), ("gate", w_gate), ("down", w_down)):
-        if w is None and word == "gate":
+    for part, w in (("up", w_up), ("gate", w_gate), ("down", w_down)):
+        if w is None and part == "gate":
             continue
-        name = f"w_{word}"
-        data, factors, columns = checks.weight_parts(name, w, MLP_FLOATS)
-        if factors is not None:
-            args |= {f"{word}_scale": factors.scale, f"{word}_zero": factors.zero}
+        name = f"w_{part}"
+        data, params, columns = checks.split_weights(name, w, MLP_FLOATS)
+        if params is not None:
+            args |= {f"{part}_scale": params.scale, f"{part}_zero": params.zero}
         args[name] = data
         matrices[name] = jax.ShapeDtypeStruct(data.shape if columns is None else w.shape, data.dtype)
         checks.check_rank(name, matrices[name], "G,K,N")
@@ -53,48 +53,50 @@ def _checked_matrices(w_up: Any, w_gate: Any, w_down: Any) -> tuple[dict[str, An
 
 
 def _check_matrix(
-    word: str, w: jax.ShapeDtypeStruct, hidden: int, transpose: bool, layout: str, groups: int | None = None
+    part: str, w: jax.ShapeDtypeStruct, hidden: int, transpose: bool, layout: str, groups: int | None = None
 ) -> None:
-    """w_up, or w_down, which must have as many groups: the one axis of H elements is where it must be."""
-    last = transpose == (word == "up")  # the last one of the two axes
+    """Checks that w_up or w_down has H elements along the right axis, and `groups` groups."""
+    last = transpose == (part == "up")  # True if H is the last axis
     if w.shape[2 if last else 1] == hidden and groups in (None, w.shape[0]):
         return
     axes = f"[{'G' if groups is None else groups},{f'I,{hidden}' if last else f'{hidden},I'}]"
-    meant = w.shape[1 if last else 2] == hidden and groups in (None, w.shape[0])
-    stored = "packed as it is" if layout else f"with transpose_{word}={transpose}"
-    other = f"prepack(w_{word}, transpose=True)" if layout else f"transpose_{word}={not transpose}"
-    half = checks.nibbles_hint(w.dtype, w.shape[2 if last else 1], hidden)
-    hint = half or (f"; {other} may be meant" if meant else "")
-    raise ValueError(f"w_{word}: shape is {w.shape}, must be {axes} {stored}{hint}")
+    other_fits = w.shape[1 if last else 2] == hidden and groups in (None, w.shape[0])
+    stored = "as PackedWeights" if layout else f"with transpose_{part}={transpose}"
+    other = f"prepack(w_{part}, transpose=True)" if layout else f"transpose_{part}={not transpose}"
+    half = checks.packed_int4_hint(w.dtype, w.shape[2 if last else 1], hidden)
+    hint = half or (f"; {other} may be meant" if other_fits else "")
+    raise ValueError(f"w_{part}: shape is {w.shape}, must be {axes} {stored}{hint}")
 
 
 def _check_extents(
     matrices: dict[str, Any], hidden: int, merged: bool, transposes: dict[str, bool], layouts: dict[str, str]
 ) -> int:
-    """The columns of w_up."""
+    """Checks that the weights fit together. Returns the number of columns of w_up."""
     up = matrices["w_up"].shape
     groups, columns = up[0], up[1 if transposes["w_up"] else 2]
     _check_matrix("up", matrices["w_up"], hidden, transposes["w_up"], layouts["up_layout"])
     if "w_gate" in matrices:
         checks.check_shape("w_gate", matrices["w_gate"], up)
-        checks.check_type("w_gate: beside w_up", matrices["w_gate"].dtype, (matrices["w_up"].dtype,))
+        if (gate := matrices["w_gate"].dtype) != (wanted_dtype := matrices["w_up"].dtype):
+            raise TypeError(f"w_gate: dtype is {gate}, must be {wanted_dtype}, the dtype of w_up")
     inner = matrices["w_down"].shape[2 if transposes["w_down"] else 1]
     _check_matrix("down", matrices["w_down"], hidden, transposes["w_down"], layouts["down_layout"], groups)
     if columns != (wanted := 2 * inner if merged else inner):
-        each = "two where it is merged, as it is" if merged else "one, or two where it is merged, as it is not"
-        raise ValueError(f"w_up: has {columns} columns, must have {wanted}: for each of w_down's {inner} rows {each}")
+        rows = f"each of w_down's {inner} rows"
+        rule = f"with merged, two for {rows}" if merged else f"one for {rows}, or two with merged"
+        raise ValueError(f"w_up: has {columns} columns, must have {wanted}: {rule}")
     return columns
 
 
-def _checked_biases(args: dict[str, Any], columns: int, **biases: Any) -> dict[str, Any]:
+def _check_biases(args: dict[str, Any], columns: int, **biases: Any) -> dict[str, Any]:
     groups, hidden = args["w_up"].shape[0], args["x"].shape[1]
-    given = {name: checks.float_array(name, bias, MLP_FLOATS) for name, bias in biases.items() if bias is not None}
+    given = {name: checks.as_float_array(name, bias, MLP_FLOATS) for name, bias in biases.items() if bias is not None}
     for name, bias in given.items():
         checks.check_shape(name, bias, (groups, hidden if name == "b_down" else columns))
     return given
 
 
-def _checked_offset(args: dict[str, Any], group_offset: Any) -> dict[str, Any]:
+def _check_group_offset(args: dict[str, Any], group_offset: Any) -> dict[str, Any]:
     groups, total = args["w_up"].shape[0], args["group_sizes"].shape[0]
     if groups > total:
         raise ValueError(f"w_up has {groups} groups, more than the {total} of group_sizes")
@@ -102,35 +104,34 @@ def _checked_offset(args: dict[str, Any], group_offset: Any) -> dict[str, Any]:
         if groups < total:
             raise ValueError(f"w_up has {groups} groups, but group_sizes has {total}: {EQUAL_COUNTS}")
         return {}
-    return {"group_offset": checks.group_offset(group_offset)}
+    return {"group_offset": checks.as_group_offset(group_offset)}
 
 
-def _checked_layouts(args: dict[str, Any], transposes: dict[str, bool]) -> dict[str, str]:
-    """How w_up, w_gate with it, and w_down are stored, as the attributes say it."""
+def _check_layouts(args: dict[str, Any], transposes: dict[str, bool]) -> dict[str, str]:
+    """Returns the layout attributes of w_up (and w_gate) and w_down."""
     in_blocks = {name: x.ndim == 4 for name, x in args.items() if name.startswith("w_")}
     if in_blocks.get("w_gate", in_blocks["w_up"]) != in_blocks["w_up"]:
-        raise TypeError("w_gate: must be PackedWeights where w_up is, and only there")
+        raise TypeError("w_gate: must be PackedWeights if and only if w_up is")
     for name, transpose in transposes.items():
         if in_blocks[name] and transpose:
             raise ValueError(
-                f"{name}: is PackedWeights, which are [G,K,N] whatever they were packed from; it takes no "
-                f"transpose_{name[2:]}"
+                f"{name}: is PackedWeights, which are [G,K,N] whatever was packed; transpose_{name[2:]} must be False"
             )
     return {f"{name[2:]}_layout": COLUMN_BLOCKS if in_blocks[name] else "" for name in transposes}
 
 
 @functools.partial(jax.jit, static_argnames="call", inline=True)
 def _moe_mlp(args: dict[str, jax.Array], *, call: MlpCall) -> jax.Array:
-    """Computes the call on arrays as the caller has them."""
-    args = {name: versions.gathered(x) for name, x in args.items()}
+    """Converts the caller's arrays to operands of the primitive and binds it."""
+    args = {name: versions.replicate_explicit_axes(x) for name, x in args.items()}
     if "group_offset" in args:
         args["group_offset"] = args["group_offset"].reshape(1)
-    args = of_whole_bytes(args)
-    for word in ("up", "gate", "down"):
-        for name in (f"{word}_scale", f"{word}_zero"):
+    args = widen_partial_bytes(args)
+    for part in ("up", "gate", "down"):
+        for name in (f"{part}_scale", f"{part}_zero"):
             if name in args and args[name].ndim == 0:
-                args[name] = jnp.broadcast_to(args[name], args[f"w_{word}"].shape[:1])
-    return mlp_p.bind(*versions.varying_alike(call.flat(args)), call=call)[0]
+                args[name] = jnp.broadcast_to(args[name], args[f"w_{part}"].shape[:1])
+    return mlp_p.bind(*versions.promote_vma(call.flatten(args)), call=call)[0]
 
 
 def moe_mlp(
@@ -155,11 +156,10 @@ def moe_mlp(
     weight_on: str = "output",
     row_slots: Any = None,
 ) -> jax.Array:
-    """The MLP of the experts of a mixture-of-experts layer, as one call: gather, up and gate, activation, down, and the
-    weighted sum of each token's experts.
+    """Computes the MLP of a mixture-of-experts layer in one call, from the gather to the weighted sum of experts.
 
-    The M rows are pairs of a token and an expert, sorted by expert: row r is token row_tokens[r] with row_weights[r],
-    and the first group_sizes[0] rows are expert 0's. For the rows of expert e
+    The M rows are pairs of a token and an expert, sorted by expert. Row r is token row_tokens[r] with row_weights[r],
+    and the first group_sizes[0] rows belong to expert 0. For the rows of expert e
 
         up = x[row_tokens] @ w_up[e] + b_up[e]      gate = x[row_tokens] @ w_gate[e] + b_gate[e]
         a = activation(gate) * up                   without a gate activation(up)
@@ -167,86 +167,85 @@ def moe_mlp(
         out[t] = sum of row_weights[r] * d[r] over the rows r of token t
 
     up, gate and d are float32, as results of grouped_gemm. a is computed in float32 and rounded once, to the type of
-    w_down, or to that of x where w_down is quantized. The sum is a chain of fma in float32, from +0, in ascending order
-    of the rows, rounded once to out's type.
+    w_down, or to the type of x if w_down is quantized. The sum is a float32 fma chain that starts at +0, over rows in
+    ascending order, and is rounded once to out's type. It is one chain for any number of rows, in the value and in
+    gradients. Forward mode and combine begin a new chain after 256 rows of a token, so their last bits differ then.
 
-    A token may have any number of rows, of one expert too; one without any is +0. Rows of no processed group, behind
-    the sum of the sizes say, take no part: neither their tokens nor their weights are looked at.
+    A token may have any number of rows, also several of one expert. A token without rows is +0. Rows of no processed
+    group, such as rows behind the sum of the sizes, are ignored: their tokens and weights are not checked.
 
     Args:
-      x: [T,H], float16, bfloat16 or float32, as are all floats here, in any mix.
-      row_tokens: [M], int32, int64 or uint32. One of a processed group must be in [0,T): a wrong one is found as a
-        wrong size is, when the call or its derivative has run.
-      row_weights: [M], or None, which is 1.
-      group_sizes: [total groups], int32, int64 or uint32, the rows of each group. Their sum may be less than M.
-      w_up: [G,H,I], with transpose_up [G,I,H]. It, w_gate and w_down may be QuantizedTensors, and PackedWeights, w_gate
-        as w_up.
-      w_down: [G,I,H], with transpose_down [G,H,I].
-      w_gate: as w_up, of the same dtype, or None: no gate.
+      x: [T,H], float16, bfloat16 or float32. All float arguments may have these types, in any mix. float64 is a
+        TypeError.
+      row_tokens: [M], int32, int64 or uint32. Tokens of processed groups must be in [0,T). A wrong token is an error at
+        run time of the call or its derivative, like a wrong size.
+      row_weights: [M], or None for 1.
+      group_sizes: [total groups], int32, int64 or uint32: rows of each group. Their sum may be less than M.
+      w_up: [G,H,I], or [G,I,H] with transpose_up. w_up, w_gate and w_down may be QuantizedTensors or PackedWeights.
+        w_gate must be PackedWeights if and only if w_up is.
+      w_down: [G,I,H], or [G,H,I] with transpose_down.
+      w_gate: same shape and dtype as w_up, or None for no gate.
       b_up, b_gate: [G,I], or None.
       b_down: [G,H], or None.
       activation: "silu", "gelu" (by erf), "gelu_tanh", "relu", "quick_gelu" (gate * sigmoid(1.702 * gate)), or
-        "swiglu_oai", gpt-oss', which needs a gate: gate * sigmoid(1.702 * gate) * (up + 1), where gate is at most 7 and
-        up in [-7,7].
-      merged: w_up is gate and up in one, [G,H,2I], and b_up [G,2I]: "halves", the gate's columns first, or
-        "interleaved", the gate's the even ones. There is no w_gate or b_gate then.
-      group_offset: integer, () or (1,): the group in group_sizes that the weights' first one is for. ValueError where
-        they have fewer groups than group_sizes and there is none.
-      preferred_element_type: dtype of the result, by default x's.
-      save: what a gradient keeps of the forward pass: "inputs", nothing but the arguments, so that it computes up and
-        gate again; or "activations", up and gate, [M,I] in float32. The gradient has the same bits.
-      weight_on: "output", or "input" as Llama 4 has it: row_weights[r] multiplies x[row_tokens[r]] in float32, which is
-        rounded once to x's type, and d[r] is added as it is.
-      row_slots: [M], int32, int64 or uint32, as of sort_by_expert: a token's rows are added in the order of these
-        numbers, rows of one number in ascending order.
+        "swiglu_oai" of gpt-oss: gate * sigmoid(1.702 * gate) * (up + 1), with gate clamped to at most 7 and up to
+        [-7,7]. "swiglu_oai" needs a gate.
+      merged: w_up [G,H,2I] and b_up [G,2I] hold gate and up, and w_gate and b_gate are None. "halves": the columns of
+        the gate come first. "interleaved": the even columns are the gate's.
+      group_offset: integer, () or (1,): index in group_sizes of the first group of the weights. It is required if the
+        weights have fewer groups than group_sizes (else ValueError).
+      preferred_element_type: dtype of the result, by default that of x.
+      save: values that a gradient keeps from the forward pass. "inputs": only the arguments; it recomputes up and gate.
+        "activations": also up and gate, float32 [M,I]. The gradient has the same bits either way.
+      weight_on: "output", or "input" as in Llama 4. With "input", x[row_tokens[r]] is multiplied by row_weights[r] in
+        float32 and rounded once to x's type, and d[r] is added without a weight.
+      row_slots: [M], int32, int64 or uint32, for example from sort_by_expert. The rows of a token are added in the
+        order of these numbers, and rows with equal numbers in ascending order.
 
     Returns:
       [T,H].
 
-    The sum of a token is one chain of fma for any number of rows, in the value and in gradients. Forward mode and
-    combine begin a new chain after 256 rows of a token, so that their last bits differ beyond 256 rows.
+    Memory: temporaries do not grow with the rows, except for eight bytes per row (docs/concepts/memory.md).
 
-    Temporaries do not grow with the rows, but for eight bytes a row: see docs/concepts/memory.md.
+    Derivatives: of every order, forward and reverse, with respect to x, float weights, biases, row_weights, and scales
+    that are not float8_e8m0fnu. A gradient is one call, too. A product rounds cotangents of rows to the type of its
+    weights, or to the type of x if they are quantized. All sums are in float32, with a token's rows in ascending order.
+    include/raggemm/moe_mlp.h lists the steps. Forward mode, second order and gradients of scales run as a sequence of
+    grouped GEMMs.
 
-    It has derivatives of every order, forward and reverse, of x, floats among the weights, biases, row_weights, and
-    scales of quantized weights that are not float8_e8m0fnu. float64 is a TypeError. A gradient is one call, too:
-    cotangents of rows are rounded where a product takes them, to the type of its weights or, where those are quantized,
-    of x; everything is summed in float32, a token's rows in ascending order (include/raggemm/moe_mlp.h has it step by
-    step). Forward mode, second order and gradients of scales are grouped GEMMs, one after the other.
-
-    Under vmap it is one call, too, with the tokens, rows and groups of all and the same bits, and so is its gradient:
-    where no weight is batched, or all are (biases, scales and zero points may be either then), and extents are numbers.
-    Grouped GEMMs are batches of only some matrices, of biases or scales alone, and gradients, for each of the batch, of
-    weights that it shares; their gradient of the whole batch is one call. What is wrong in one of a batch of B is an
-    error, of the one call: indices are of rows in it, and a wrong token, where it is not negative, is greater by
-    (B-1) T. With on_error="nan" all of the batch is NaN.
+    vmap: the batch is one call with the same bits, and so is its gradient, if extents are static and either no weight
+    is batched or all matrices are. In the second case biases, scales and zero points may be batched or not. All other
+    batches run as grouped GEMMs. So do gradients of shared weights for each batch element; the gradient of the whole
+    batch is one call. An error in one element of a batch of B is an error of the one call. Indices in its message count
+    rows of the call, and a wrong token that is not negative is greater by (B-1) T. With on_error="nan" the whole batch
+    is NaN.
     """
     if merged is not None and (w_gate is not None or b_gate is not None):
         name = "b_gate" if w_gate is None else "w_gate"
-        raise ValueError(f"{name}: is given with merged, where w_up and b_up have the gate")
+        raise ValueError(f"{name}: must not be given with merged, because w_up and b_up contain the gate")
     if b_gate is not None and w_gate is None:
         raise ValueError("b_gate: is given without w_gate")
-    checks.choice("activation", activation, map(str.lower, ACTIVATIONS))
-    checks.choice("merged", merged, (None, "halves", "interleaved"))
-    checks.choice("save", save, ("inputs", "activations"))
-    checks.choice("weight_on", weight_on, ("output", "input"))
+    checks.check_choice("activation", activation, map(str.lower, ACTIVATIONS))
+    checks.check_choice("merged", merged, (None, "halves", "interleaved"))
+    checks.check_choice("save", save, ("inputs", "activations"))
+    checks.check_choice("weight_on", weight_on, ("output", "input"))
     transpose_up, transpose_down = (
-        checks.flag("transpose_up", transpose_up),
-        checks.flag("transpose_down", transpose_down),
+        checks.check_bool("transpose_up", transpose_up),
+        checks.check_bool("transpose_down", transpose_down),
     )
-    if activation.upper() in NEEDS_A_GATE and merged is None and w_gate is None:
+    if activation.upper() in GATED_ONLY and merged is None and w_gate is None:
         raise ValueError(f"activation: {activation!r} needs a gate, w_gate or merged")
-    args = _checked_rows(x, row_tokens, row_weights, group_sizes)
-    weights, matrices = _checked_matrices(w_up, w_gate, w_down)
+    args = _check_rows(x, row_tokens, row_weights, group_sizes)
+    weights, matrices = _check_matrices(w_up, w_gate, w_down)
     args |= weights
     transposes = {"w_up": transpose_up, "w_down": transpose_down}
-    layouts = _checked_layouts(weights, transposes)
+    layouts = _check_layouts(weights, transposes)
     columns = _check_extents(matrices, args["x"].shape[1], merged is not None, transposes, layouts)
-    args |= _checked_biases(args, columns, b_up=b_up, b_gate=b_gate, b_down=b_down)
-    args |= _checked_offset(args, group_offset)
+    args |= _check_biases(args, columns, b_up=b_up, b_gate=b_gate, b_down=b_down)
+    args |= _check_group_offset(args, group_offset)
     dtype = checks.result_dtype(preferred_element_type, args["x"].dtype, MLP_FLOATS)
     if row_slots is not None:
-        args["row_slots"] = checks.integer_array("row_slots", row_slots)
+        args["row_slots"] = checks.as_integer_array("row_slots", row_slots)
         checks.check_shape("row_slots", args["row_slots"], args["row_tokens"].shape)
     call = MlpCall(
         activation=activation.upper(),

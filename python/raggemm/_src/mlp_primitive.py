@@ -1,6 +1,6 @@
 """The JAX primitives of the experts' MLP, and their derivatives.
 
-Products that derivatives are made of are behind jax.checkpoint, so that a gradient keeps only the arguments.
+Derivatives that are grouped GEMMs run under jax.checkpoint, so that a gradient saves only the arguments.
 """
 
 import dataclasses
@@ -11,43 +11,43 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import ad
 
-from raggemm._src.call import to_blocks
-from raggemm._src.mlp_reference import MlpCall, cotangents
-from raggemm._src.primitive import def_compiled_impl
+from raggemm._src.call import to_column_blocks
+from raggemm._src.mlp_reference import MlpCall, compute_cotangents
+from raggemm._src.primitive import register_jitted_impl
 
-# Takes arguments; gives the value, then the first products where they are kept.
+# Operands: the arguments. Results: the value, and the first products if they are saved.
 mlp_p = Primitive("moe_mlp")
-# Takes arguments, what was kept, and tangents of some arguments, in which it is linear.
+# Operands: the arguments, saved products, and tangents of some arguments, in which it is linear. Result: the tangent.
 tangent_p = Primitive("moe_mlp_tangent")
-# Takes arguments, what was kept, and the cotangent of the value; gives those of some arguments.
+# Operands: the arguments, saved products, and the cotangent of the value. Results: cotangents of some arguments.
 backward_p = Primitive("moe_mlp_backward")
 mlp_p.multiple_results = backward_p.multiple_results = True
 
 
 @dataclasses.dataclass(frozen=True)
 class TangentCall:
-    """The one static parameter of the primitive of tangents."""
+    """The static parameter of tangent_p."""
 
     call: MlpCall
-    moved: tuple[int, ...]  # indices of the arguments with tangents
+    argnums: tuple[int, ...]  # positions of the arguments with tangents
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        return tuple(self.call.names[i] for i in self.moved)
+        return tuple(self.call.names[i] for i in self.argnums)
 
     def split(self, flat: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """Arguments, what was kept, tangents."""
-        count, rest = len(self.call.names), len(flat) - len(self.moved)
+        """Returns arguments, saved products, and tangents."""
+        count, rest = len(self.call.names), len(flat) - len(self.argnums)
         return flat[:count], flat[count:rest], flat[rest:]
 
-    def of_moved(self, primals: Sequence[Any]) -> Callable[..., jax.Array]:
-        """The value as a function of the arguments that have tangents."""
+    def value_fn(self, primals: Sequence[Any]) -> Callable[..., jax.Array]:
+        """Returns the value as a function of the arguments with tangents."""
         value = jax.checkpoint(lambda *flat: self.call(*flat)[0])
-        return _of_moved(value, primals, self.moved)
+        return _restrict_to_argnums(value, primals, self.argnums)
 
     def __call__(self, *flat: Any) -> jax.Array:
         primals, _, dots = self.split(flat)
-        return jax.jvp(self.of_moved(primals), [primals[i] for i in self.moved], list(dots))[1]
+        return jax.jvp(self.value_fn(primals), [primals[i] for i in self.argnums], list(dots))[1]
 
     def out_avals(self, *flat: Any) -> Any:
         return self.call.out_avals(*self.split(flat)[0])[0]
@@ -58,80 +58,82 @@ class TangentCall:
 
 @dataclasses.dataclass(frozen=True)
 class BackwardCall:
-    """The one static parameter of the primitive of gradients."""
+    """The static parameter of backward_p."""
 
     call: MlpCall
-    wanted: tuple[str, ...]
+    wanted: tuple[str, ...]  # names of the arguments with cotangents
 
     def attributes(self) -> dict[str, str | bool]:
-        operands = ",".join((*self.call.operands, *self.call.kept))
+        operands = ",".join((*self.call.operands, *self.call.saved_products))
         return self.call.attributes() | {"operands": operands, "results": ",".join(self.wanted)}
 
     def __call__(self, *flat: Any) -> list[jax.Array]:
-        """Computes grouped GEMMs, from arguments alone."""
-        args = self.call.named(flat[: len(self.call.names)])
-        found = cotangents(self.call, args, flat[-1], self.wanted)
+        """Computes the cotangents as grouped GEMMs, without the saved products."""
+        args = self.call.unflatten(flat[: len(self.call.names)])
+        found = compute_cotangents(self.call, args, flat[-1], self.wanted)
         return [found[name] for name in self.wanted]
 
     def out_avals(self, *flat: Any) -> list[Any]:
-        args = self.call.named(flat[: len(self.call.names)])
+        args = self.call.unflatten(flat[: len(self.call.names)])
         return [args[name].update(weak_type=False) for name in self.wanted]
 
     def __repr__(self) -> str:
         return f"{self.call}({', '.join(self.wanted)})"
 
 
-def _of_moved(function: Callable[..., Any], flat: Sequence[Any], moved: Sequence[int]) -> Callable[..., Any]:
-    """A function of flat arguments as one of some of them."""
+def _restrict_to_argnums(
+    function: Callable[..., Any], flat: Sequence[Any], argnums: Sequence[int]
+) -> Callable[..., Any]:
+    """Returns function as a function of the arguments at argnums, with the others from flat."""
 
-    def of_moved(*values: Any) -> Any:
+    def restricted(*values: Any) -> Any:
         changed = list(flat)
-        for i, value in zip(moved, values, strict=True):
+        for i, value in zip(argnums, values, strict=True):
             changed[i] = value
         return function(*changed)
 
-    return of_moved
+    return restricted
 
 
-def _moved(tangents: Sequence[Any]) -> tuple[int, ...]:
+def _nonzero_argnums(tangents: Sequence[Any]) -> tuple[int, ...]:
     return tuple(i for i, dot in enumerate(tangents) if not isinstance(dot, ad.Zero))
 
 
 def _jvp(primals, tangents, *, call: MlpCall):
-    moved = _moved(tangents)
-    dots = [tangents[i] for i in moved]
-    if call.keeps:  # a derivative of a derivative
-        return jax.jvp(_of_moved(call, primals, moved), [primals[i] for i in moved], dots)
-    of = TangentCall(dataclasses.replace(call, keeps=call.saves_products), moved)
-    out, *kept = mlp_p.bind(*primals, call=of.call)
-    return [out], [tangent_p.bind(*primals, *kept, *dots, call=of)]
+    argnums = _nonzero_argnums(tangents)
+    dots = [tangents[i] for i in argnums]
+    if call.returns_products:  # this is a derivative of a derivative
+        return jax.jvp(_restrict_to_argnums(call, primals, argnums), [primals[i] for i in argnums], dots)
+    tangent = TangentCall(dataclasses.replace(call, returns_products=call.saves_products), argnums)
+    out, *saved = mlp_p.bind(*primals, call=tangent.call)
+    return [out], [tangent_p.bind(*primals, *saved, *dots, call=tangent)]
 
 
-def _jvp_of_sequence(primals, tangents, *, call: TangentCall | BackwardCall):
-    moved = _moved(tangents)
-    function = _of_moved(call, primals, moved)
-    return jax.jvp(function, [primals[i] for i in moved], [tangents[i] for i in moved])
+def _jvp_of_reference(primals, tangents, *, call: TangentCall | BackwardCall):
+    argnums = _nonzero_argnums(tangents)
+    function = _restrict_to_argnums(call, primals, argnums)
+    return jax.jvp(function, [primals[i] for i in argnums], [tangents[i] for i in argnums])
 
 
 def _tangent_transpose(ct, *flat, call: TangentCall):
-    primals, kept, dots = call.split(flat)
-    none = [None] * (len(primals) + len(kept))
+    primals, saved, dots = call.split(flat)
+    none = [None] * (len(primals) + len(saved))
     if isinstance(ct, ad.Zero):
         return [*none, *[None] * len(dots)]
     if any(name.endswith("_scale") for name in call.wanted):
-        _, pull = jax.vjp(call.of_moved(primals), *[primals[i] for i in call.moved])
+        _, pull = jax.vjp(call.value_fn(primals), *[primals[i] for i in call.argnums])
         return [*none, *pull(ct)]
-    args = call.call.named(primals)
-    plain, matrices = call.call.unpacked(args)
-    of = BackwardCall(plain, call.wanted)
-    found = dict(zip(call.wanted, backward_p.bind(*plain.flat(matrices), *kept, ct, call=of), strict=True))
-    for name in call.call.columns(args).keys() & found.keys():
-        found[name] = to_blocks(found[name], args[name].shape[3])
+    args = call.call.unflatten(primals)
+    plain, matrices = call.call.unpack_weights(args)
+    backward = BackwardCall(plain, call.wanted)
+    found = dict(zip(call.wanted, backward_p.bind(*plain.flatten(matrices), *saved, ct, call=backward), strict=True))
+    for name in call.call.block_columns(args).keys() & found.keys():
+        found[name] = to_column_blocks(found[name], args[name].shape[3])
     return [*none, *[found[name] for name in call.wanted]]
 
 
 for _p in (mlp_p, tangent_p, backward_p):
-    def_compiled_impl(_p)
+    register_jitted_impl(_p)
     _p.def_abstract_eval(lambda *avals, call: call.out_avals(*avals))
-    ad.primitive_jvps[_p] = _jvp if _p is mlp_p else _jvp_of_sequence
+    ad.primitive_jvps[_p] = _jvp if _p is mlp_p else _jvp_of_reference
 ad.primitive_transposes[tangent_p] = _tangent_transpose

@@ -1,7 +1,7 @@
-"""The MLP of the experts as grouped GEMMs, one after the other: its value, and its gradients.
+"""The experts' MLP as a sequence of grouped GEMMs: its value and its gradients.
 
-The custom calls compute the same as one call. Derivatives that they do not have, and batches that are not one call, are
-made of these products.
+The custom calls compute the same in one call. This module computes the derivatives that they lack, and the batches that
+cannot be one call.
 """
 
 import dataclasses
@@ -14,24 +14,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from raggemm._src.activations import activated
-from raggemm._src.call import from_blocks
-from raggemm._src.dtypes import FLOATS, PARTS_OF_BYTES
-from raggemm._src.grouped_gemm import product
-from raggemm._src.operands import Words, matrices
-from raggemm._src.routing import filled_rows, sums_of_tokens
+from raggemm._src.activations import apply_activation
+from raggemm._src.call import from_column_blocks
+from raggemm._src.dtypes import FLOATS, SUB_BYTE
+from raggemm._src.grouped_gemm import compute_product
+from raggemm._src.operands import ArgNames, make_operands
+from raggemm._src.routing import gather_rows, sum_token_rows
 from raggemm._src.tensors import QuantizedTensor
 
 REQUIRED = ("x", "row_tokens", "group_sizes", "w_up", "w_down")
 Args = dict[str, Any]
 
 
-def of_whole_bytes(args: Args) -> Args:
-    """The same with wider elements in weights, and their zero points, whose rows would end within a byte."""
+def widen_partial_bytes(args: Args) -> Args:
+    """Widens elements of less than a byte to a byte, in weights whose rows would end inside a byte."""
     wide: Args = {}
-    for word in ("up", "gate", "down"):
-        matrix, zero = f"w_{word}", f"{word}_zero"
-        count, wider = PARTS_OF_BYTES.get(args[matrix].dtype, (1, None)) if matrix in args else (1, None)
+    for part in ("up", "gate", "down"):
+        matrix, zero = f"w_{part}", f"{part}_zero"
+        count, wider = SUB_BYTE.get(args[matrix].dtype, (1, None)) if matrix in args else (1, None)
         if count > 1 and args[matrix].shape[-1] % count:
             wide |= {name: args[name].astype(wider) for name in (matrix, zero) if name in args}
     return args | wide
@@ -41,116 +41,122 @@ def of_whole_bytes(args: Args) -> Args:
 class MlpCall:
     """The static parameter of the primitive."""
 
-    activation: str  # value of the attribute, as the next three
+    # Attributes of the custom call.
+    activation: str
     merged: str
     up_is_trans: bool
     down_is_trans: bool
-    up_layout: str  # w_gate's, too
+    up_layout: str  # layout of w_up and w_gate
     down_layout: str
     dtype: np.dtype  # dtype of the value
-    saves_products: bool  # for a gradient
-    weight_on: str  # value of the attribute: factor of row_weights
-    operands: tuple[str, ...]  # the optional ones that are there, in the order of the custom call
-    keeps: bool = False  # the first products are results
+    saves_products: bool  # True if a gradient keeps the first products (up and gate) of the forward pass
+    weight_on: str  # attribute: "INPUT" if row_weights multiply x
+    operands: tuple[str, ...]  # names of the given optional operands, in the order of the custom call
+    returns_products: bool = False  # True if the first products are results, too
 
     @property
     def names(self) -> tuple[str, ...]:
         return (*REQUIRED, *self.operands)
 
     @property
-    def kept(self) -> tuple[str, ...]:
-        """The names of what is kept."""
-        if not self.keeps:
+    def saved_products(self) -> tuple[str, ...]:
+        """Returns the names of the first products, if they are results."""
+        if not self.returns_products:
             return ()
         return ("up", "gate") if "w_gate" in self.operands else ("up",)
 
-    def named(self, flat: Sequence[Any]) -> Args:
-        return dict(zip(self.names, flat, strict=True))
+    def unflatten(self, flatten: Sequence[Any]) -> Args:
+        return dict(zip(self.names, flatten, strict=True))
 
-    def flat(self, args: Args) -> list[Any]:
+    def flatten(self, args: Args) -> list[Any]:
         return [args[name] for name in self.names]
 
     def attributes(self) -> dict[str, str | bool]:
-        """The custom calls' attributes: those that differ from the defaults in proto/config.proto."""
         same = ("activation", "merged", "up_is_trans", "down_is_trans", "up_layout", "down_layout", "weight_on")
-        words = {name: getattr(self, name) for name in same}
-        return words | {"operands": ",".join(self.operands), "results": ",".join(self.kept)}
+        attributes = {name: getattr(self, name) for name in same}
+        return attributes | {"operands": ",".join(self.operands), "results": ",".join(self.saved_products)}
 
-    def intermediate(self, args: Args) -> int:
+    def intermediate_size(self, args: Args) -> int:
         return args["w_down"].shape[2 if self.down_layout or self.down_is_trans else 1]
 
-    def columns_of_up(self, args: Args) -> int:
-        return (2 if self.merged else 1) * self.intermediate(args)
+    def up_columns(self, args: Args) -> int:
+        return (2 if self.merged else 1) * self.intermediate_size(args)
 
-    def unpacked(self, args: Args) -> tuple["MlpCall", Args]:
-        """The same with weights that are not in column blocks: derivatives and batches look at them as matrices."""
-        plain = {name: from_blocks(args[name], n) for name, n in self.columns(args).items()}
-        return dataclasses.replace(self, up_layout="", down_layout=""), of_whole_bytes(args | plain)
+    def unpack_weights(self, args: Args) -> tuple["MlpCall", Args]:
+        """Returns the call and its arguments with column blocks unpacked to matrices."""
+        plain = {name: from_column_blocks(args[name], n) for name, n in self.block_columns(args).items()}
+        return dataclasses.replace(self, up_layout="", down_layout=""), widen_partial_bytes(args | plain)
 
-    def columns(self, args: Args) -> dict[str, int]:
-        """Returns the columns of the weights that are in column blocks."""
-        of_up = self.columns_of_up(args)
-        found = {name: of_up for name in ("w_up", "w_gate") if self.up_layout and name in args}
+    def block_columns(self, args: Args) -> dict[str, int]:
+        """Returns the number of columns of each weight in column blocks."""
+        columns = self.up_columns(args)
+        found = {name: columns for name in ("w_up", "w_gate") if self.up_layout and name in args}
         return found | ({"w_down": args["x"].shape[1]} if self.down_layout else {})
 
-    def __call__(self, *flat: Any) -> tuple[jax.Array, ...]:
-        """Computes grouped GEMMs."""
-        call, args = self.unpacked(self.named(flat))
-        return sequence(call, args)[: 1 + len(self.kept)]
+    def __call__(self, *flatten: Any) -> tuple[jax.Array, ...]:
+        """Computes the results as a sequence of grouped GEMMs."""
+        call, args = self.unpack_weights(self.unflatten(flatten))
+        return reference_impl(call, args)[: 1 + len(self.saved_products)]
 
     def out_avals(self, x: Any, *others: Any) -> list[Any]:
-        columns, rows = self.columns_of_up(self.named((x, *others))), others[0].shape[0]
+        block_columns, rows = self.up_columns(self.unflatten((x, *others))), others[0].shape[0]
 
         def result(shape, dtype):
             sharding = x.sharding.update(spec=PartitionSpec(None, None))
             return x.update(shape=shape, dtype=np.dtype(dtype), weak_type=False, sharding=sharding)
 
-        return [result(x.shape, self.dtype), *(result((rows, columns), np.float32) for _ in self.kept)]
+        return [result(x.shape, self.dtype), *(result((rows, block_columns), np.float32) for _ in self.saved_products)]
 
     def __repr__(self) -> str:
-        words = " ".join(f"{name}={value}" for name, value in self.attributes().items() if value)
-        return f"MLP({words} -> {np.dtype(self.dtype)})"
+        attributes = " ".join(f"{name}={value}" for name, value in self.attributes().items() if value)
+        return f"MLP({attributes} -> {np.dtype(self.dtype)})"
 
 
-def _rows_of_groups(args: dict[str, Any]) -> jax.Array:
-    """float32 [M]: 1 for rows of processed groups, else 0, as a product with nothing but a bias, for the call checks
-    sizes and tokens: with on_error="nan" wrong ones make all NaN."""
+def _mask_processed_rows(args: dict[str, Any]) -> jax.Array:
+    """Returns float32 [M]: 1 for rows of processed groups, 0 for others.
+
+    It is a grouped GEMM with K = 0 and a bias, which checks sizes and tokens: NaN if one is wrong with on_error="nan".
+    """
     tokens, groups = args["x"].shape[0], args["w_up"].shape[0]
     lhs, rhs = (jnp.zeros(shape, jnp.float32) for shape in ((tokens, 0), (groups, 0, 1)))
-    return product(
-        Words(lhs="x", sizes="group_sizes", row_index="row_tokens"),
-        *matrices(lhs, rhs, args["group_sizes"], (1, 1)),
+    return compute_product(
+        ArgNames(lhs="x", sizes="group_sizes", row_index="row_tokens"),
+        *make_operands(lhs, rhs, args["group_sizes"], (1, 1)),
         bias=jnp.ones((groups, 1), jnp.float32),
         group_offset=args.get("group_offset"),
         row_index=args["row_tokens"],
     )[:, 0]
 
 
-def product_of(args: dict[str, Any], weight: str, rows: jax.Array, is_trans: bool, has_bias: bool = True) -> jax.Array:
-    """[M,columns] in float32: the rows of each group times w_up, w_gate or w_down of it, and its bias."""
+def multiply_weight(
+    args: dict[str, Any], weight: str, rows: jax.Array, is_trans: bool, has_bias: bool = True
+) -> jax.Array:
+    """Returns float32 [M,columns]: rows times w_up, w_gate or w_down of their group, plus its bias."""
     data = args[f"w_{weight}"]
     is_array = data.dtype in FLOATS
     w = data if is_array else QuantizedTensor(data, args.get(f"{weight}_scale"), args.get(f"{weight}_zero"))
-    return product(
-        Words(sizes="group_sizes"),
-        *matrices(rows, w, args["group_sizes"], (1, 2 if is_trans else 1)),
+    return compute_product(
+        ArgNames(sizes="group_sizes"),
+        *make_operands(rows, w, args["group_sizes"], (1, 2 if is_trans else 1)),
         bias=args.get(f"b_{weight}") if has_bias else None,
         group_offset=args.get("group_offset"),
         preferred_element_type=jnp.float32,
     )
 
 
-def first_products(call: MlpCall, args: dict[str, Any], rows: jax.Array) -> tuple[jax.Array, ...]:
-    """Returns the products with w_up and, if there is one, w_gate.
+def compute_first_products(call: MlpCall, args: dict[str, Any], rows: jax.Array) -> tuple[jax.Array, ...]:
+    """Returns the products of float32 rows [M,H] with w_up and, if it is given, w_gate.
 
-    rows: [M,H] in float32. Each product rounds them itself, so that gradients are summed in float32.
+    Each product rounds rows separately, so that gradients are summed in float32.
     """
-    words = ("up", "gate") if "w_gate" in args else ("up",)
-    return tuple(product_of(args, word, rows.astype(args["x"].dtype), call.up_is_trans) for word in words)
+    weights = ("up", "gate") if "w_gate" in args else ("up",)
+    return tuple(multiply_weight(args, weight, rows.astype(args["x"].dtype), call.up_is_trans) for weight in weights)
 
 
-def gate_and_up(call: MlpCall, up: jax.Array, gate: jax.Array | None = None) -> tuple[jax.Array | None, jax.Array]:
-    """Returns gate and up from the first products, and divides merged ones."""
+def split_gate_and_up(
+    call: MlpCall, up: jax.Array, gate: jax.Array | None = None
+) -> tuple[jax.Array | None, jax.Array]:
+    """Returns gate and up from the first products. Splits merged ones."""
     if call.merged == "HALVES":
         gate, up = jnp.split(up, 2, axis=1)
     elif call.merged == "INTERLEAVED":
@@ -158,69 +164,72 @@ def gate_and_up(call: MlpCall, up: jax.Array, gate: jax.Array | None = None) -> 
     return gate, up
 
 
-def token_rows(args: dict[str, Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """[M] of each row: its token, which is the number of tokens where it takes no part; its weight; and 0, or NaN where
-    a token or a size is wrong and nothing raises, which is in the weights of all rows, too."""
-    row_tokens, tokens, is_placed = args["row_tokens"], args["x"].shape[0], _rows_of_groups(args)
+def resolve_row_tokens(args: dict[str, Any]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns for each row its token, or the number of tokens if it is ignored; its weight; and an error.
+
+    The error is 0, or NaN if a token or a size is wrong with on_error="nan". The weights include it.
+    """
+    row_tokens, tokens, is_placed = args["row_tokens"], args["x"].shape[0], _mask_processed_rows(args)
     takes_part = (is_placed != 0) & (row_tokens >= 0) & (row_tokens < tokens)
     wrong = is_placed - is_placed
     weights = args.get("row_weights", jnp.ones(row_tokens.shape, jnp.float32)) + wrong
     return jnp.where(takes_part, row_tokens, tokens), weights, wrong
 
 
-def input_rows(call: MlpCall, args: dict[str, Any], token: jax.Array, weights: jax.Array) -> jax.Array:
-    """Returns the [M,H] float32 that the first products round to x's type: x of each token, times the weight if that is
-    on the input. Rows that take no part are 0."""
+def gather_input_rows(call: MlpCall, args: dict[str, Any], token: jax.Array, weights: jax.Array) -> jax.Array:
+    """Returns the inputs of the first products, float32 [M,H]. Ignored rows are 0."""
     x = args["x"]
-    rows = filled_rows(x.astype(jnp.float32), token)
+    rows = gather_rows(x.astype(jnp.float32), token)
     if call.weight_on != "INPUT":
         return rows
-    is_token = token < x.shape[0]  # the weights of other rows may be NaN
+    is_token = token < x.shape[0]  # weights of ignored rows may be NaN
     return rows * jnp.where(is_token, weights, 0)[:, None]
 
 
-def sequence(call: MlpCall, args: dict[str, Any]) -> tuple[jax.Array, ...]:
-    """Returns the value of a call, and its first products."""
+def reference_impl(call: MlpCall, args: dict[str, Any]) -> tuple[jax.Array, ...]:
+    """Computes the value of a call. Returns it and the first products."""
     x = args["x"]
-    token, weights, wrong = token_rows(args)
-    first = first_products(call, args, input_rows(call, args, token, weights))
+    token, weights, wrong = resolve_row_tokens(args)
+    first = compute_first_products(call, args, gather_input_rows(call, args, token, weights))
     if call.weight_on == "INPUT":
         weights = jnp.ones_like(weights) + wrong
     down = args["w_down"].dtype
-    a = activated(call.activation, *gate_and_up(call, *first)).astype(down if down in FLOATS else x.dtype)
-    rows = product_of(args, "down", a, call.down_is_trans)
-    return sums_of_tokens(rows, weights, token, x.shape[0], call.dtype, args.get("row_slots")), *first
+    a = apply_activation(call.activation, *split_gate_and_up(call, *first)).astype(down if down in FLOATS else x.dtype)
+    rows = multiply_weight(args, "down", a, call.down_is_trans)
+    return sum_token_rows(rows, weights, token, x.shape[0], call.dtype, args.get("row_slots")), *first
 
 
 def _operand_type(args: Args, weight: str) -> Any:
-    """Returns the type of rows that are multiplied with w_up, w_gate or w_down."""
+    """Returns the type of the rows that w_up, w_gate or w_down is multiplied with."""
     dtype = args[f"w_{weight}"].dtype
     return dtype if dtype in FLOATS else args["x"].dtype
 
 
-def _of_groups(args: Args, lhs: jax.Array, rhs: jax.Array, dtype: Any) -> jax.Array:
-    """[G,.,.]: the transposed lhs times rhs, over the rows of each group."""
-    return product(
-        Words(sizes="group_sizes"),
-        *matrices(lhs, rhs, args["group_sizes"], (0, 0), rhs_rank=2),
+def _multiply_per_group(args: Args, lhs: jax.Array, rhs: jax.Array, dtype: Any) -> jax.Array:
+    """Returns [G,.,.]: transposed lhs times rhs, for the rows of each group."""
+    return compute_product(
+        ArgNames(sizes="group_sizes"),
+        *make_operands(lhs, rhs, args["group_sizes"], (0, 0), rhs_rank=2),
         group_offset=args.get("group_offset"),
         num_actual_groups=args["w_up"].shape[0],
         preferred_element_type=dtype,
     )
 
 
-def _to_weight(args: Args, name: str, rows: jax.Array, dots: jax.Array, is_trans: bool) -> jax.Array:
-    operands = (dots, rows) if is_trans else (rows, dots)
-    return _of_groups(args, *operands, args[name].dtype)
+def _weight_cotangent(args: Args, name: str, rows: jax.Array, ct: jax.Array, is_trans: bool) -> jax.Array:
+    """Returns the cotangent of a weight, from the rows and the cotangent of its product."""
+    operands = (ct, rows) if is_trans else (rows, ct)
+    return _multiply_per_group(args, *operands, args[name].dtype)
 
 
-def _to_bias(args: Args, name: str, dots: jax.Array) -> jax.Array:
-    ones = jnp.ones((dots.shape[0], 1), dots.dtype)
-    return _of_groups(args, ones, dots, args[name].dtype).reshape(args[name].shape)
+def _bias_cotangent(args: Args, name: str, ct: jax.Array) -> jax.Array:
+    """Returns the cotangent of a bias: ct, summed over the rows of each group."""
+    ones = jnp.ones((ct.shape[0], 1), ct.dtype)
+    return _multiply_per_group(args, ones, ct, args[name].dtype).reshape(args[name].shape)
 
 
-def _merged(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Array:
-    """The cotangent of the product with w_up."""
+def _merge_gate(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Array:
+    """Returns the cotangent of the product with w_up, which may contain the gate."""
     if gate is None:
         return up
     if call.merged == "HALVES":
@@ -230,49 +239,52 @@ def _merged(call: MlpCall, gate: jax.Array | None, up: jax.Array) -> jax.Array:
     return up
 
 
-def cotangents(call: MlpCall, args: Args, ct: jax.Array, wanted: tuple[str, ...]) -> Args:
-    """Returns the cotangents of the wanted arguments by name: x, row_weights, weights of floats, biases.
+def compute_cotangents(call: MlpCall, args: Args, ct: jax.Array, wanted: tuple[str, ...]) -> Args:
+    """Returns the cotangents of the wanted arguments (x, row_weights, float weights, biases) by name.
 
     ct: [T,H], the cotangent of the value.
     """
     x, on_input = args["x"], call.weight_on == "INPUT"
-    token, weights, wrong = token_rows(args)
-    rows, down_type = input_rows(call, args, token, weights).astype(x.dtype), _operand_type(args, "down")
+    token, weights, wrong = resolve_row_tokens(args)
+    rows, down_type = gather_input_rows(call, args, token, weights).astype(x.dtype), _operand_type(args, "down")
     inputs = weights
     if on_input:
         weights = jnp.ones_like(weights) + wrong
-    gate, up = gate_and_up(call, *first_products(call, args, rows))
-    a, pull = jax.vjp(functools.partial(activated, call.activation), gate, up)
+    gate, up = split_gate_and_up(call, *compute_first_products(call, args, rows))
+    a, pull = jax.vjp(functools.partial(apply_activation, call.activation), gate, up)
     a = a.astype(down_type)
-    d_rows = filled_rows(ct.astype(down_type), token)
-    d_a = product_of(args, "down", d_rows, not call.down_is_trans, has_bias=False)  # without the row's weight
+    d_rows = gather_rows(ct.astype(down_type), token)
+    d_a = multiply_weight(args, "down", d_rows, not call.down_is_trans, has_bias=False)  # without row_weights
     d_gate, d_up = pull(weights[:, None] * d_a)
-    d_up = _merged(call, d_gate, d_up).astype(_operand_type(args, "up"))
+    d_up = _merge_gate(call, d_gate, d_up).astype(_operand_type(args, "up"))
     found: Args = {}
     if "row_weights" in wanted and not on_input:
         found["row_weights"] = (a.astype(jnp.float32) * d_a).sum(1) + wrong
         if "b_down" in args:
-            bias = args["b_down"][:, :, None]
-            found["row_weights"] += product_of(args | {"w_bias": bias}, "bias", d_rows, False, has_bias=False)[:, 0]
+            with_bias = args | {"w_bias": args["b_down"][:, :, None]}
+            found["row_weights"] += multiply_weight(with_bias, "bias", d_rows, False, has_bias=False)[:, 0]
     weighted = (weights[:, None] * d_rows.astype(jnp.float32)).astype(down_type)
     if "w_down" in wanted:
-        found["w_down"] = _to_weight(args, "w_down", a, weighted, call.down_is_trans)
+        found["w_down"] = _weight_cotangent(args, "w_down", a, weighted, call.down_is_trans)
     if "b_down" in wanted:
-        found["b_down"] = _to_bias(args, "b_down", weighted)
-    dots = {"up": d_up}
+        found["b_down"] = _bias_cotangent(args, "b_down", weighted)
+    product_cts = {"up": d_up}
     if "w_gate" in args:
-        dots["gate"] = d_gate.astype(_operand_type(args, "gate"))
-    for word, dot in dots.items():
-        if f"w_{word}" in wanted:
-            found[f"w_{word}"] = _to_weight(args, f"w_{word}", rows, dot, call.up_is_trans)
-        if f"b_{word}" in wanted:
-            found[f"b_{word}"] = _to_bias(args, f"b_{word}", dot)
+        product_cts["gate"] = d_gate.astype(_operand_type(args, "gate"))
+    for part, product_ct in product_cts.items():
+        if f"w_{part}" in wanted:
+            found[f"w_{part}"] = _weight_cotangent(args, f"w_{part}", rows, product_ct, call.up_is_trans)
+        if f"b_{part}" in wanted:
+            found[f"b_{part}"] = _bias_cotangent(args, f"b_{part}", product_ct)
     if "x" in wanted or ("row_weights" in wanted and on_input):
-        parts = [product_of(args, word, dot, not call.up_is_trans, has_bias=False) for word, dot in dots.items()]
-        dx_rows = sum(parts[1:], parts[0])
+        x_cts = [
+            multiply_weight(args, part, product_ct, not call.up_is_trans, has_bias=False)
+            for part, product_ct in product_cts.items()
+        ]
+        dx_rows = sum(x_cts[1:], x_cts[0])
     if "x" in wanted:
         by = jnp.where(token < x.shape[0], inputs, 0) if on_input else jnp.ones(token.shape, jnp.float32)
-        found["x"] = sums_of_tokens(dx_rows, by, token, x.shape[0], x.dtype)
+        found["x"] = sum_token_rows(dx_rows, by, token, x.shape[0], x.dtype)
     if "row_weights" in wanted and on_input:
-        found["row_weights"] = (filled_rows(x.astype(jnp.float32), token) * dx_rows).sum(1) + wrong
+        found["row_weights"] = (gather_rows(x.astype(jnp.float32), token) * dx_rows).sum(1) + wrong
     return found

@@ -1,4 +1,4 @@
-"""The operands lhs and rhs of a product: what they may be, and their checks."""
+"""The operands lhs and rhs of a product, and their checks."""
 
 import dataclasses
 import functools
@@ -12,40 +12,42 @@ import jax.numpy as jnp
 
 from raggemm._src import checks
 from raggemm._src.call import COLUMN_BLOCKS, PACKED, STRIDED
-from raggemm._src.dtypes import QUANTIZED, listed, odd_type
+from raggemm._src.dtypes import QUANTIZED, find_bad_dtype, format_dtypes
 from raggemm._src.tensors import GroupedTensor
 
 
-class Words(NamedTuple):
-    """Names in errors: the words of a front end for the arguments of grouped_gemm."""
+class ArgNames(NamedTuple):
+    """A front end's names for the arguments of grouped_gemm, for error messages."""
 
     lhs: str = "lhs"
     rhs: str = "rhs"
-    sizes: str | None = None  # name of every dims array; None: as in lhs.first_dims
+    sizes: str | None = None  # name of every dims array; None: names such as lhs.first_dims
     c: str = "c"
     bias: str = "bias"
     row_index: str = "row_index"
 
 
-# Ends the errors of a call whose matrices and group sizes differ in number.
-EQUAL_COUNTS = "the two must be equal, unless group_offset says which group is the first"
+# End of the error message if the numbers of matrices and of group sizes differ.
+EQUAL_COUNTS = "the two must be equal, unless group_offset names the first group"
 
 
-def check_types(words: Words, lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> None:
-    """Floats go with floats, in any mix; bytes with bytes, for int32; narrow: as odd_type says."""
-    if (odd := odd_type(lhs, rhs, out, narrow)) is not None:
-        name, allowed = odd
-        word = {"lhs": words.lhs, "rhs": words.rhs, "result": "preferred_element_type"}[name]
+def check_dtypes(arg_names: ArgNames, lhs: Any, rhs: Any, out: Any, narrow: bool = False) -> None:
+    """Checks that lhs and rhs are floats, or bytes with an int32 result. narrow: see find_bad_dtype."""
+    if (bad := find_bad_dtype(lhs, rhs, out, narrow)) is not None:
+        name, allowed = bad
+        arg_name = {"lhs": arg_names.lhs, "rhs": arg_names.rhs, "result": "preferred_element_type"}[name]
         dtype = {"lhs": lhs, "rhs": rhs, "result": out}[name]
-        beside = f"with {words.lhs} of {lhs} and {words.rhs} of {rhs}"
-        hint = checks.STAND_FOR_NUMBERS if {lhs, rhs} & set(QUANTIZED) else ""
-        raise TypeError(f"{word}: dtype is {dtype}, must be {listed(allowed)} {beside}{hint}")
+        operands = f"with {arg_names.lhs} of {lhs} and {arg_names.rhs} of {rhs}"
+        hint = checks.QUANTIZED_TENSOR_HINT if {lhs, rhs} & set(QUANTIZED) else ""
+        raise TypeError(f"{arg_name}: dtype is {dtype}, must be {format_dtypes(allowed)} {operands}{hint}")
 
 
-def check_quantized_types(words: Words, lhs: Any, rhs: Any) -> None:
-    """Checks types of a pair with scales. All go together but two of float8_e5m2."""
+def check_quantized_dtypes(arg_names: ArgNames, lhs: Any, rhs: Any) -> None:
+    """Rejects two operands of float8_e5m2. Any other pair with scales is allowed."""
     if lhs == rhs == jnp.float8_e5m2:
-        raise TypeError(f"{words.lhs} and {words.rhs} are both of float8_e5m2: one of them must have more digits")
+        raise TypeError(
+            f"{arg_names.lhs} and {arg_names.rhs} are both of float8_e5m2: one of them must have another dtype"
+        )
 
 
 def check_layout(name: str, layout: str) -> None:
@@ -55,32 +57,32 @@ def check_layout(name: str, layout: str) -> None:
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=("data", "first_dims", "last_dims", "factors"),
+    data_fields=("data", "first_dims", "last_dims", "quant_params"),
     meta_fields=("name", "axes", "sizes_name", "layout", "has_group_axis", "columns"),
 )
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """lhs or rhs, checked by itself: data with its contracted axes, which are adjacent and sorted."""
+    """A checked lhs or rhs."""
 
     name: str
     data: jax.Array
-    axes: tuple[int, ...]
+    axes: tuple[int, ...]  # contracted axes of data, adjacent and sorted
     first_dims: jax.Array | None = None
     last_dims: jax.Array | None = None
-    sizes_name: str | None = "group_sizes"  # name of the dims arrays; None: as in lhs.first_dims
+    sizes_name: str | None = "group_sizes"  # name of the dims arrays; None: names such as lhs.first_dims
     layout: str = STRIDED
     has_group_axis: bool = False
-    factors: checks.Factors | None = None
+    quant_params: checks.QuantParams | None = None
     columns: int | None = None  # columns of PackedWeights, whose data is [G,T,K,B]
 
     @classmethod
     def parse(cls, name: str, sizes_name: str | None, x: Any, axes: Sequence[int]) -> "Operand":
         tensor = x if isinstance(x, GroupedTensor) else GroupedTensor(x)
-        data, factors, columns = checks.weight_parts(name, tensor.data)
+        data, quant_params, columns = checks.split_weights(name, tensor.data)
         check_layout(f"{name}.layout", tensor.layout)
         first_dims, last_dims = (
-            None if x is None else checks.group_sizes(x, sizes_name or f"{name}.{word}")
-            for word, x in (("first_dims", tensor.first_dims), ("last_dims", tensor.last_dims))
+            None if x is None else checks.as_group_sizes(x, sizes_name or f"{name}.{field}")
+            for field, x in (("first_dims", tensor.first_dims), ("last_dims", tensor.last_dims))
         )
         both = first_dims is not None and last_dims is not None
         if both and (data.ndim != 1 or tensor.layout != PACKED):
@@ -88,69 +90,69 @@ class Operand:
                 f"{name}: with first_dims and last_dims data must be 1-D with layout PACKED, got shape {data.shape} "
                 f"with {tensor.layout}"
             )
-        contracted = _normalized(name, axes, 2 if both else data.ndim if columns is None else 3)
+        contracted = _normalize_axes(name, axes, 2 if both else data.ndim if columns is None else 3)
         if both and len(contracted) == 2:
             raise ValueError(f"{name}: contracting_dims {contracted} must be one axis of each group's own matrix")
         layout = tensor.layout if columns is None else COLUMN_BLOCKS
-        operand = cls(name, data, contracted, first_dims, last_dims, sizes_name, layout, factors=factors)
-        return dataclasses.replace(operand, columns=columns).with_checked_blocks()
+        operand = cls(name, data, contracted, first_dims, last_dims, sizes_name, layout, quant_params=quant_params)
+        return dataclasses.replace(operand, columns=columns).check_column_blocks()
 
-    def with_checked_blocks(self) -> "Operand":
-        """The same, where PackedWeights can be contracted so."""
+    def check_column_blocks(self) -> "Operand":
+        """Returns self. Rejects PackedWeights that are not contracted over axis 1."""
         if self.columns is not None and (self.axes != (1,) or self.dims):
             raise ValueError(
-                f"{self.name}: PackedWeights are [G,K,N] of ragged M, contracted over axis 1, whatever was packed; "
+                f"{self.name}: PackedWeights are rhs [G,K,N] of ragged M, contracted over axis 1, whatever was packed; "
                 "unprepack them for other products"
             )
         return self
 
     @functools.cached_property
     def shape(self) -> tuple[int, ...]:
-        """Returns the shape of data, and of PackedWeights the one before packing."""
+        """Returns the shape of data. For PackedWeights it is the shape before packing."""
         if self.columns is None:
             return self.data.shape
         return (self.data.shape[0], self.data.shape[2], self.columns)
 
     @functools.cached_property
     def rank(self) -> int:
-        """Returns the rank of data, or of each group's own matrix if both axes are ragged."""
+        """Returns the rank of data, or 2 if both axes are ragged."""
         return 2 if len(self.dims) == 2 else len(self.shape)
 
     @functools.cached_property
     def dims(self) -> dict[str, jax.Array]:
-        """The dims arrays that are set, by name."""
+        """Returns the given dims arrays by name."""
         named = {"first_dims": self.first_dims, "last_dims": self.last_dims}
         return {self.sizes_name or f"{self.name}.{x}": sizes for x, sizes in named.items() if sizes is not None}
 
     @functools.cached_property
     def contracts_first(self) -> bool:
-        """True if the matrix is [contracted, free] rather than [free, contracted]."""
-        if self.rank == len(self.axes):  # no free axis, so that it is either
+        """Returns True if the matrix is [contracted, free], and False if it is [free, contracted]."""
+        if self.rank == len(self.axes):  # no free axis: both descriptions fit
             return self.first_dims is not None
         return self.axes[0] == self.has_group_axis
 
     @functools.cached_property
     def ragged_axis(self) -> str | None:
-        """The axis that the groups divide: "free", "contracted" or "both"."""
+        """Returns the axis that groups divide: "free", "contracted", "both" or None."""
         if len(self.dims) != 1:
             return "both" if self.dims else None
         return "contracted" if (self.first_dims is not None) == self.contracts_first else "free"
 
-    def with_group_axis(self) -> "Operand":
-        """The same with axis 0 as the group axis."""
+    def mark_group_axis(self) -> "Operand":
+        """Returns the operand with axis 0 as its group axis."""
         if self.axes[0] == 0:
             raise ValueError(
-                f"{self.name}: axis 0 of shape {self.shape} is the group axis, behind which contracting_dims "
-                f"must lie, got {self.axes}"
+                f"{self.name}: axis 0 of shape {self.shape} is the group axis, so contracting_dims must not contain 0, "
+                f"got {self.axes}"
             )
         return dataclasses.replace(self, has_group_axis=True)
 
-    def check_sides(self) -> None:
-        """The contracted axes must be the first or the last ones behind the group axis."""
+    def check_contracted_axes(self) -> None:
+        """Checks that the contracted axes are the first or the last axes after the group axis."""
         if self.axes[0] != self.has_group_axis and self.axes[-1] != self.rank - 1:
             raise ValueError(
-                f"{self.name}: contracting_dims {self.axes} lie in the middle of shape {self.shape}, must be the "
-                f"first or the last axes{' behind the group axis' if self.has_group_axis else ''}"
+                f"{self.name}: contracting_dims {self.axes} are in the middle of shape {self.shape}, must be the "
+                f"first or the last axes{' after the group axis' if self.has_group_axis else ''}"
             )
 
     @property
@@ -164,7 +166,10 @@ class Operand:
 
     @property
     def canonical_shape(self) -> tuple[int, ...]:
-        """[1,G,rows,cols] with a group axis, else [1,1,rows,cols], or [1,1,length] with both axes ragged."""
+        """Returns [1,G,rows,cols] with a group axis, [1,1,length] if both axes are ragged, else [1,1,rows,cols].
+
+        PackedWeights are [1,G,T,K,B].
+        """
         if self.ragged_axis == "both":
             return (1, 1, *self.data.shape)
         if self.columns is not None:
@@ -175,8 +180,8 @@ class Operand:
         return (1, self.data.shape[0] if self.has_group_axis else 1, *matrix)
 
 
-def _normalized(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Contracted axes counted from the front; refuses all but sorted adjacent ones."""
+def _normalize_axes(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Returns contracted axes counted from the front. Checks that they are adjacent and sorted."""
     try:
         axes = tuple(map(operator.index, axes))
     except TypeError:
@@ -193,31 +198,34 @@ def _normalized(name: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def check_contraction(lhs: Operand, rhs: Operand) -> None:
-    """The contracted extents agree: axis by axis, or as products where one operand splits the axis and one does not."""
+    """Checks that contracted extents are equal, or their products if lhs and rhs contract different numbers of axes."""
     a, b = lhs.contracted_shape, rhs.contracted_shape
     if a != b if len(a) == len(b) else math.prod(a) != math.prod(b):
-        said = f"{lhs.name} contracts {a} of shape {lhs.shape}, but {rhs.name} contracts {b} of shape {rhs.shape}"
-        raise ValueError(f"{said}{contraction_hint(lhs, rhs)}")
+        message = f"{lhs.name} contracts {a} of shape {lhs.shape}, but {rhs.name} contracts {b} of shape {rhs.shape}"
+        raise ValueError(f"{message}{contraction_hint(lhs, rhs)}")
 
 
 def contraction_hint(lhs: Operand, rhs: Operand) -> str:
-    """Returns a hint if one of the two seems to hold two elements in a byte, else nothing."""
+    """Returns a hint if lhs or rhs seems to hold two elements in a byte, else ""."""
     a, b = math.prod(lhs.contracted_shape), math.prod(rhs.contracted_shape)
-    return checks.nibbles_hint(lhs.data.dtype, a, b) or checks.nibbles_hint(rhs.data.dtype, b, a)
+    return checks.packed_int4_hint(lhs.data.dtype, a, b) or checks.packed_int4_hint(rhs.data.dtype, b, a)
 
 
-def matrices(
+def make_operands(
     lhs: Any, rhs: Any, group_sizes: Any, axes: tuple[int, int], rhs_rank: int = 3, error: type[Exception] = ValueError
 ) -> tuple[Operand, Operand]:
-    """lhs [rows, cols] and rhs, contracted over `axes`; `error` where they cannot be. With an rhs of rank 3 the groups
-    divide the rows of lhs, with one of rank 2 the contracted axis of both."""
-    (lhs, lhs_factors), (rhs, rhs_factors, columns) = (
-        checks.quantized_parts("lhs", lhs),
-        checks.weight_parts("rhs", rhs),
+    """Returns lhs [rows, cols] and rhs as operands, contracted over `axes`.
+
+    If rhs_rank is 3, groups divide the rows of lhs. If it is 2, they divide the contracted axis of lhs and rhs.
+    error: exception type for wrong shapes.
+    """
+    (lhs, lhs_params), (rhs, rhs_params, columns) = (
+        checks.split_quantized("lhs", lhs),
+        checks.split_weights("rhs", rhs),
     )
-    group_sizes = checks.integer_array("group_sizes", group_sizes)
-    left = Operand("lhs", lhs, axes[:1], factors=lhs_factors)
-    right = Operand("rhs", rhs, axes[1:], factors=rhs_factors, columns=columns)
+    group_sizes = checks.as_integer_array("group_sizes", group_sizes)
+    left = Operand("lhs", lhs, axes[:1], quant_params=lhs_params)
+    right = Operand("rhs", rhs, axes[1:], quant_params=rhs_params, columns=columns)
     for name, shape, rank in (
         ("lhs", left.shape, 2),
         ("rhs", right.shape, rhs_rank),
@@ -225,7 +233,7 @@ def matrices(
     ):
         if len(shape) != rank:
             raise error(f"{name}: shape is {shape}, must have {rank} axes")
-    right = right.with_checked_blocks()
+    right = right.check_column_blocks()
     if left.shape[axes[0]] != right.shape[axes[1]]:
         raise error(
             f"axis {axes[0]} of lhs, shape {left.shape}, and axis {axes[1]} of rhs, shape {right.shape}, are "
@@ -237,8 +245,8 @@ def matrices(
     return dataclasses.replace(left, **ragged[0]), dataclasses.replace(right, **ragged[1])
 
 
-def parsed(words: Words, lhs: Any, rhs: Any, contracting_dims: Any) -> tuple[Operand, Operand]:
-    """The operands of grouped_gemm, each checked by itself."""
+def parse_operands(arg_names: ArgNames, lhs: Any, rhs: Any, contracting_dims: Any) -> tuple[Operand, Operand]:
+    """Returns the checked operands of grouped_gemm."""
     try:
         axes = tuple(map(tuple, contracting_dims))
     except TypeError:
@@ -246,6 +254,6 @@ def parsed(words: Words, lhs: Any, rhs: Any, contracting_dims: Any) -> tuple[Ope
     if len(axes) != 2:
         raise ValueError(f"contracting_dims must be (lhs_axes, rhs_axes), as in ((1,), (1,)), got {contracting_dims}")
     return (
-        Operand.parse(words.lhs, words.sizes, lhs, axes[0]),
-        Operand.parse(words.rhs, words.sizes, rhs, axes[1]),
+        Operand.parse(arg_names.lhs, arg_names.sizes, lhs, axes[0]),
+        Operand.parse(arg_names.rhs, arg_names.sizes, rhs, axes[1]),
     )

@@ -1,7 +1,7 @@
-"""How calls are computed: the options that are in effect where a program is lowered, and the attributes they become.
+"""Options of calls: the options in effect when a program is lowered, and the attributes that they become.
 
-They are the value of a context of jax.make_user_context, which JAX has in the keys of its caches for traces, lowered
-and compiled programs: a function compiled with some options is not found with others, and no cache is cleared.
+The options are the value of a context of jax.make_user_context. JAX's caches of traced, lowered and compiled programs
+have that value in their keys, so a function that was compiled with other options is compiled again.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from raggemm._src import library
 
 
 class _Options(NamedTuple):
-    """None: nothing said. Texts as in proto/config.proto, but for on_error in small letters."""
+    """Options in effect. None: not set. Spelled as in proto/config.proto, but on_error in lower case."""
 
     threads: int | None = None
     isa: str | None = None
@@ -28,27 +28,27 @@ _in_effect = jax.make_user_context(_Options())
 
 
 def check_not_staged(context: str) -> None:
-    """Raises RuntimeError in a function that is being traced: what counts is where it is lowered, which is later."""
+    """Raises RuntimeError if JAX is tracing a function, which it lowers later, outside of the context."""
     with jax.transfer_guard("allow"):
         is_staged = isinstance(jax.lax.full((), 0), jax.core.Tracer)
     if is_staged:
         raise RuntimeError(
             f"{context} is entered in a function that is being traced, which jax lowers only after that: "
-            "enter it around the call of what jit (or scan, cond, ...) compiles"
+            "enter it around the call of the function that jit (or scan, cond, ...) compiles"
         )
 
 
-def _choice(name: str, value: Any, allowed: Iterable[str]) -> str:
-    """The one of `allowed` that value is, whatever its case."""
+def _match_choice(name: str, value: Any, allowed: Iterable[str]) -> str:
+    """Returns the entry of `allowed` that equals value, ignoring case. Raises ValueError if there is none."""
     for one in allowed:
         if isinstance(value, str) and value.upper() == one.upper():
             return one
     raise ValueError(f"{name} is {value!r}, must be one of {', '.join(allowed)}")
 
 
-def _checked_isa(value: Any) -> str:
+def _check_isa(value: Any) -> str:
     isas = library.description()["isas"]
-    isa = _choice("isa", value, ("AUTO", *(x["name"] for x in isas)))
+    isa = _match_choice("isa", value, ("AUTO", *(x["name"] for x in isas)))
     usable = ["AUTO", *(x["name"] for x in isas if x["usable"])]
     for x in isas:
         if x["name"] == isa and not x["usable"]:
@@ -56,7 +56,7 @@ def _checked_isa(value: Any) -> str:
     return isa
 
 
-def _checked_threads(value: Any) -> int:
+def _check_threads(value: Any) -> int:
     most = library.description()["max_threads"]
     try:
         threads = -1 if isinstance(value, bool) else operator.index(value)
@@ -67,15 +67,15 @@ def _checked_threads(value: Any) -> int:
     return threads
 
 
-def _checked(name: str, value: Any) -> Any:
+def _check_option(name: str, value: Any) -> Any:
     match name:
         case "threads":
-            return _checked_threads(value)
+            return _check_threads(value)
         case "isa":
-            return _checked_isa(value)
+            return _check_isa(value)
         case "on_error":
-            return _choice(name, value, ("raise", "log", "nan"))
-    return _choice(name, value, library.description()["executors" if name == "executor" else name])
+            return _match_choice(name, value, ("raise", "log", "nan"))
+    return _match_choice(name, value, library.description()["executors" if name == "executor" else name])
 
 
 @contextlib.contextmanager
@@ -86,43 +86,42 @@ def options(
     on_error: str | None = None,
     bf16_sums: str | None = None,
 ) -> Iterator[None]:
-    """How the calls are computed that are lowered within it. All but bf16_sums leave the bits of results as they are.
+    """Sets the options of calls that are lowered inside this context. Only bf16_sums changes the bits of results.
 
         with raggemm.options(isa="AVX2", threads=1):
             loss, gradients = jax.jit(jax.value_and_grad(model))(weights)
 
-    What is None is what an enclosing options() says, else the default; case does not matter. The context is that of
-    one thread.
+    An option that is None keeps the value of the enclosing options(), else its default. Upper and lower case are the
+    same. The context applies to one thread.
 
-    What counts is where a program is lowered, usually the first call of a jitted function: enter it around that call;
-    inside of a function that is being traced it raises RuntimeError. A backward pass has the options of the place where
-    it is lowered itself: with jit around the gradient those of the forward pass, but `vjp(ct)` or an eager jax.grad
-    computes its backward pass where it stands. Calls that override_ragged_dot() lowers have the options too. JAX'
-    caches tell programs with different options apart, so that no stale one is used; exported and ahead-of-time
-    programs keep the options that they were lowered with.
+    Options are read when a program is lowered, usually at the first call of a jitted function. Enter the context around
+    that call. A backward pass is lowered with the options in effect at that time. With jit around the gradient both
+    passes have the same options. `vjp(ct)` and an eager jax.grad use the options in effect when they run. Calls
+    that override_ragged_dot() lowers have the options, too. JAX's caches keep programs with different options apart.
+    Exported and ahead-of-time compiled programs keep the options that they were lowered with.
 
     Args:
-      threads: at most so many for one call; 0 is RAGGEMM_THREADS, else all that the executor has.
-      isa: one of those that raggemm.describe() lists, as "AVX2"; "AUTO" is RAGGEMM_ISA, else the widest,
-        unless a narrower one is clearly faster in a short measurement.
-      executor: "POOL" (XLA's threads), "OPENMP" or "SERIAL"; "AUTO" is RAGGEMM_EXECUTOR, else POOL.
-      on_error: what becomes of a call that fails when running, say for its group sizes.
-        - "raise": an error. The default on one device.
-        - "log": the same, and the message is written to stderr at once. The default where JAX has several CPU devices:
-          those that wait in a collective for the one that failed end the process before the error arrives.
-        - "nan": the message is written to stderr, the result is all NaN, and the program goes on. For data and memory
-          only: an instruction set that is not there, or a wrong environment variable, stays an error.
-      bf16_sums: how bf16 with bf16 is summed, each with the same bits on every CPU: "TILES" as AMX does it, "PAIRS" as
-        VDPBF16PS of AVX-512, "FMA" as f32 is, "MMLA" as BFMMLA of aarch64, which takes long elsewhere. "AUTO" is
-        RAGGEMM_BF16_SUMS, else what the CPU that runs the program does: on x86 TILES with AMX, else PAIRS; on aarch64
-        MMLA with BF16, else FMA. Name one for bits that are the same on all of them.
+      threads: maximal number of threads for one call. 0 means RAGGEMM_THREADS, else all threads of the executor.
+      isa: instruction set, one that raggemm.describe() lists, such as "AVX2". "AUTO" means RAGGEMM_ISA, else the widest
+        one, unless a narrower one is clearly faster in a short measurement.
+      executor: "POOL" (XLA's thread pool), "OPENMP" or "SERIAL". "AUTO" means RAGGEMM_EXECUTOR, else POOL.
+      on_error: handling of a call that fails at run time, for example because of its group sizes.
+        - "raise": raises an error. This is the default on one device.
+        - "log": raises an error, and writes the message to stderr at once. This is the default if JAX has several CPU
+          devices: devices that wait in a collective for the failed one end the process before the error arrives.
+        - "nan": writes the message to stderr and fills the result with NaN; the program goes on. It applies to wrong
+          data and lack of memory. A missing instruction set or a wrong environment variable is an error all the same.
+      bf16_sums: rounding rule for products of bfloat16 with bfloat16. Each gives the same bits on every CPU: "TILES" as
+        AMX, "PAIRS" as VDPBF16PS of AVX-512, "FMA" as float32, "MMLA" as BFMMLA of aarch64, which is slow elsewhere.
+        "AUTO" means RAGGEMM_BF16_SUMS, else the native rule of the CPU that runs the program: on x86 TILES with AMX,
+        else PAIRS; on aarch64 MMLA with BF16, else FMA. Name a rule to get the same bits on all CPUs.
 
     Raises:
-      ValueError: for a value that is not known, or an instruction set that this CPU has not; it lists what is usable.
-      RuntimeError: see above.
+      ValueError: for an unknown value, or an instruction set that this CPU lacks. The message lists the usable ones.
+      RuntimeError: inside a function that JAX is tracing.
     """
     given = {"threads": threads, "isa": isa, "executor": executor, "on_error": on_error, "bf16_sums": bf16_sums}
-    checked: dict[str, Any] = {name: _checked(name, value) for name, value in given.items() if value is not None}
+    checked: dict[str, Any] = {name: _check_option(name, value) for name, value in given.items() if value is not None}
     check_not_staged("raggemm.options()")
     with _in_effect(_in_effect.value._replace(**checked)):
         yield
@@ -131,14 +130,15 @@ def options(
 def _cpu_devices() -> int:
     try:
         return jax.device_count("cpu")
-    except RuntimeError:  # lowered for a platform that is not here
+    except RuntimeError:  # no CPU backend here, for example when lowering for another platform
         return 1
 
 
 def bf16_rule() -> str:
-    """Returns the rule by which a call that is lowered now sums bf16 with bf16 in this process, as "PAIRS".
+    """Returns the bf16_sums rule of a call that is lowered now, such as "PAIRS".
 
-    ValueError if the environment names an unknown rule.
+    Raises:
+      ValueError: if the environment names an unknown rule.
     """
     named = _in_effect.value.bf16_sums
     if named not in (None, "AUTO"):
@@ -150,8 +150,8 @@ def bf16_rule() -> str:
 
 
 def attributes() -> dict[str, str | int]:
-    """The attributes of a custom call that is lowered now: those that differ from proto/config.proto's defaults."""
+    """Returns the attributes of a custom call that is lowered now, if they differ from the defaults of config.proto."""
     current = _in_effect.value
     on_error = current.on_error or ("log" if _cpu_devices() > 1 else "raise")
-    words = current._replace(on_error=on_error)._asdict()
-    return {name: value for name, value in words.items() if value not in (None, 0, "AUTO", "raise")}
+    values = current._replace(on_error=on_error)._asdict()
+    return {name: value for name, value in values.items() if value not in (None, 0, "AUTO", "raise")}

@@ -1,16 +1,16 @@
-"""The opt-in override: programs that call jax.lax.ragged_dot lower to raggemm on CPU, without a change to them.
+"""The opt-in override: jax.lax.ragged_dot lowers to raggemm on CPU, in programs that need no change.
 
-It replaces the lowering rule that JAX has for the primitive ragged_dot_general on the platform cpu, with
-jax.interpreters.mlir.register_lowering, and calls JAX' own rule, which is private, as fallback. Neither is an interface
-that JAX promises to keep: with a version of jax that this was not tested with, a trial of small products comes first.
+The override replaces JAX's lowering rule of the primitive ragged_dot_general for the platform cpu, with
+jax.interpreters.mlir.register_lowering. JAX's own rule, which is private, is the fallback. Neither is a stable
+interface of JAX. With an untested version of jax the override first tries small products.
 
-The rule is registered when the override is first used, and stays; whether it does anything is the value of a context
-of jax.make_user_context. JAX has that in the keys of its caches for traces, lowered and compiled programs, so a
-function compiled with the override is not found without it, nor the other way round, and no cache is cleared.
+The rule is registered at the first use of the override, and stays registered. The value of a context of
+jax.make_user_context switches it on and off. JAX's caches have that value in their keys, so programs with and without
+the override are kept apart.
 
-group_offset goes another way. JAX cannot take it anywhere: it is a parameter of the primitive, which must be hashable,
-and its shape, derivative and lowering rules refuse it. So `bind` of the primitive hands calls with a group_offset to
-the package's ragged_dot_general while the override is on.
+group_offset needs another mechanism, because JAX does not support it: it is a parameter of the primitive, which must be
+hashable, and the shape, derivative and lowering rules reject it. While the override is on, `bind` of the primitive
+passes calls with a group_offset to the package's ragged_dot_general.
 """
 
 import concurrent.futures
@@ -29,33 +29,33 @@ from jax.interpreters import mlir
 
 from raggemm._src import checks, dimension_numbers, versions
 from raggemm._src.arguments import default_precision, precision_attribute
-from raggemm._src.dimension_numbers import SIZES_DTYPES, Result, widened
-from raggemm._src.dtypes import odd_type
+from raggemm._src.dimension_numbers import SIZES_DTYPES, Result, widen_sizes
+from raggemm._src.dtypes import find_bad_dtype
 from raggemm._src.lax import ragged_dot_general
 from raggemm._src.options import check_not_staged
 
-_SIZES = np.array([2, 0, 3], np.int32)  # a row of no group behind
-_LHS = np.arange(6 * 4, dtype=np.float32).reshape(6, 4) - 11  # small integers, whose sums are exact
+_SIZES = np.array([2, 0, 3], np.int32)  # the last of six rows has no group
+_LHS = np.arange(6 * 4, dtype=np.float32).reshape(6, 4) - 11  # small integers have exact sums
 _RHS = np.arange(3 * 4 * 5, dtype=np.float32).reshape(3, 4, 5) % 7 - 3
 _GROUP_OF_ROW = np.repeat(np.eye(4, 3), [*_SIZES, 1], axis=0)  # [rows, groups], float64
 
 
-def _product(first_group: int = 0) -> np.ndarray:
+def _exact_product(first_group: int = 0) -> np.ndarray:
     """Computes the product of the groups from first_group on, in float64."""
     return np.einsum("mg,mk,gkn->mn", _GROUP_OF_ROW[:, first_group:], _LHS, _RHS[first_group:])
 
 
-def _gradients() -> tuple[np.ndarray, np.ndarray]:
+def _exact_gradients() -> tuple[np.ndarray, np.ndarray]:
     """Returns the gradients of the sum of the product's squares, in float64."""
-    ct = 2 * _product()
+    ct = 2 * _exact_product()
     return np.einsum("mg,mn,gkn->mk", _GROUP_OF_ROW, ct, _RHS), np.einsum("mg,mk,mn->gkn", _GROUP_OF_ROW, _LHS, ct)
 
 
-def _disagreement(what: str, call: Callable[..., Any], operands: Any, want: Any) -> str | None:
-    """Compiles and runs a function, and returns what is wrong with it, if anything."""
+def _find_difference(what: str, call: Callable[..., Any], operands: Any, want: Any) -> str | None:
+    """Compiles and runs a function. Returns a message if it fails or its result is wrong, else None."""
     try:
         got = jax.block_until_ready(jax.jit(call)(*operands))
-    except Exception as error:  # whatever a changed jax raises
+    except Exception as error:  # a changed jax may raise anything
         return f"{what}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         if a.shape != b.shape or not np.array_equal(np.asarray(a, np.float64), b):
@@ -63,16 +63,16 @@ def _disagreement(what: str, call: Callable[..., Any], operands: Any, want: Any)
     return None
 
 
-def _fault_of_jax(primitive: Any, expansion: Callable[..., Any]) -> str | None:
-    """Returns what is wrong with the primitive of jax.lax.ragged_dot or with its lowering, if anything."""
+def _find_fault_of_jax(primitive: Any, expansion: Callable[..., Any]) -> str | None:
+    """Tries the primitive of jax.lax.ragged_dot and its lowering. Returns a message if one is wrong, else None."""
     dot = jax.lax.ragged_dot  # before the override
-    if fault := _disagreement("jax.lax.ragged_dot", lambda *x: dot(*x), (_LHS, _RHS, _SIZES), _product()):
+    if fault := _find_difference("jax.lax.ragged_dot", lambda *x: dot(*x), (_LHS, _RHS, _SIZES), _exact_product()):
         return fault
     equations = [e for e in jax.make_jaxpr(lambda *x: dot(*x))(_LHS, _RHS, _SIZES).eqns if e.primitive is primitive]
     if len(equations) != 1:
         return f"jax.lax.ragged_dot has {len(equations)} equations of {primitive}, must have 1"
     expanded = functools.partial(expansion, **equations[0].params)
-    return _disagreement("the lowering of jax.lax.ragged_dot", expanded, (_LHS, _RHS, _SIZES), _product())
+    return _find_difference("the lowering of jax.lax.ragged_dot", expanded, (_LHS, _RHS, _SIZES), _exact_product())
 
 
 def _squares(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
@@ -87,20 +87,20 @@ def _from_group_2(lhs: jax.Array, rhs: jax.Array, sizes: jax.Array) -> jax.Array
     return jax.lax.ragged_dot(lhs, rhs, sizes, group_offset=jnp.array([2]))
 
 
-def _fault_of_override(lowered_by: Callable[[], list[str]]) -> str | None:
-    """Returns what is wrong with the override, which is on, if anything.
+def _find_fault_of_override(lowered_by: Callable[[], list[str]]) -> str | None:
+    """Tries the override, which is on. Returns a message if it is wrong, else None.
 
-    lowered_by: who lowered each call so far, "raggemm" or "jax".
+    lowered_by: returns "raggemm" or "jax" for each call that was lowered so far.
     """
     trials: list[tuple[str, Callable[..., Any], Any, Any]] = [
-        ("ragged_dot", lambda *x: jax.lax.ragged_dot(*x), (_LHS, _RHS, _SIZES), _product()),
-        ("its gradients", jax.grad(_squares, (0, 1)), (_LHS, _RHS), _gradients()),
-        ("vmap of it", _batch, (_LHS[None], _RHS[None], _SIZES[None]), _product()[None]),
-        ("group_offset", _from_group_2, (_LHS, _RHS[2:], _SIZES), _product(2)),
+        ("ragged_dot", lambda *x: jax.lax.ragged_dot(*x), (_LHS, _RHS, _SIZES), _exact_product()),
+        ("its gradients", jax.grad(_squares, (0, 1)), (_LHS, _RHS), _exact_gradients()),
+        ("vmap of it", _batch, (_LHS[None], _RHS[None], _SIZES[None]), _exact_product()[None]),
+        ("group_offset", _from_group_2, (_LHS, _RHS[2:], _SIZES), _exact_product(2)),
     ]
     for what, call, operands, want in trials:
         before = len(lowered_by())
-        if fault := _disagreement(what, call, operands, want):
+        if fault := _find_difference(what, call, operands, want):
             return fault
         by = lowered_by()[before:]
         if not by or set(by) != {"raggemm"}:
@@ -110,12 +110,13 @@ def _fault_of_override(lowered_by: Callable[[], list[str]]) -> str | None:
 
 _log = logging.getLogger("raggemm.override")
 
+# Known parameters of the primitive.
 _PARAMETERS = {
     "ragged_dot_dimension_numbers",
     "precision",
-    "preferred_element_type",  # the result's aval has it
-    "group_offset",  # None here, see above
-    "out_sharding",  # the result's aval has it
+    "preferred_element_type",  # contained in the aval of the result
+    "group_offset",  # None in the lowering rule
+    "out_sharding",  # contained in the aval of the result
 }
 
 
@@ -123,21 +124,21 @@ class RaggedDotLowering(NamedTuple):
     """The lowering of one ragged_dot or ragged_dot_general."""
 
     by: str  # "raggemm" or "jax"
-    why: str  # what raggemm does not take, where it is "jax"
-    operands: str  # as in "float32[6,4] float32[2,4,3] int32[2]", with " group_offset=int32[]" where it is given
+    why: str  # the reason if it is "jax", else ""
+    operands: str  # such as "float32[6,4] float32[2,4,3] int32[2]", then " group_offset=int32[]" if it is given
 
 
-_record: contextvars.ContextVar[list[RaggedDotLowering] | None] = contextvars.ContextVar("record", default=None)
+_recorded: contextvars.ContextVar[list[RaggedDotLowering] | None] = contextvars.ContextVar("record", default=None)
 
 
-def _text(aval: Any) -> str:
+def _format_aval(aval: Any) -> str:
     return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
 
 
-def _note(why: str | None, operands: str) -> None:
+def _record_lowering(why: str | None, operands: str) -> None:
     lowering = RaggedDotLowering("jax" if why else "raggemm", why or "", operands)
     _log.debug("ragged_dot of %s lowered by %s%s", operands, lowering.by, f": {why}" if why else "")
-    if (record := _record.get()) is not None:
+    if (record := _recorded.get()) is not None:
         record.append(lowering)
 
 
@@ -146,14 +147,14 @@ def _precision_attribute(operands: Any, out: Any, params: dict[str, Any]) -> str
     return precision_attribute(default_precision(params["precision"]), lhs.dtype, rhs.dtype, out.dtype)
 
 
-def _why_not(operands: Any, out: Any, params: dict[str, Any]) -> str | None:
-    """Returns why raggemm does not take a call that JAX takes; None if it takes it."""
+def _explain_fallback(operands: Any, out: Any, params: dict[str, Any]) -> str | None:
+    """Returns the reason why raggemm cannot compute a call of JAX, or None if it can."""
     unknown = set(params) - _PARAMETERS
     if unknown:
         return f"unknown parameters {', '.join(sorted(unknown))}"
     lhs, rhs, group_sizes = operands
-    if (odd := odd_type(lhs.dtype, rhs.dtype, out.dtype, narrow=True)) is not None:
-        return f"{odd[0]} is {dict(lhs=lhs, rhs=rhs, result=out)[odd[0]].dtype}"
+    if (bad := find_bad_dtype(lhs.dtype, rhs.dtype, out.dtype, narrow=True)) is not None:
+        return f"{bad[0]} is {dict(lhs=lhs, rhs=rhs, result=out)[bad[0]].dtype}"
     if group_sizes.dtype.name not in SIZES_DTYPES:
         return f"group_sizes is {group_sizes.dtype}"
     try:
@@ -163,11 +164,11 @@ def _why_not(operands: Any, out: Any, params: dict[str, Any]) -> str | None:
     return None
 
 
-def _on_cpu(trial: Callable[[], str | None]) -> str | None:
-    """Its result in a thread of its own, which has none of the caller's contexts: traces, meshes, precisions."""
+def _run_on_cpu(trial: Callable[[], str | None]) -> str | None:
+    """Runs a trial in a new thread, without the caller's contexts (traces, meshes, precisions). Returns its result."""
 
     def run():
-        # The highest precision is one that raggemm meets, whatever the configuration asks for.
+        # raggemm supports the precision "highest". The configuration may ask for an unsupported one.
         with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.default_matmul_precision("highest"):
             return trial()
 
@@ -175,7 +176,7 @@ def _on_cpu(trial: Callable[[], str | None]) -> str | None:
         return thread.submit(run).result()
 
 
-def _refuse(fault: str | None) -> None:
+def _raise_fault(fault: str | None) -> None:
     if fault is not None:
         raise RuntimeError(
             f"raggemm's override of ragged_dot was not tested with jax {jax.__version__}, and a trial failed: {fault}"
@@ -183,12 +184,12 @@ def _refuse(fault: str | None) -> None:
 
 
 class _Override:
-    """The context, and the rule that looks at it. There is one, made when it is first asked for."""
+    """The context and the lowering rule that reads it. There is one instance, created at the first use."""
 
     def __init__(self):
-        primitive, expansion = versions.ragged_dot_of_jax()
+        primitive, expansion = versions.jax_ragged_dot()
         if not versions.override_was_tested():
-            _refuse(_on_cpu(lambda: _fault_of_jax(primitive, expansion)))
+            _raise_fault(_run_on_cpu(lambda: _find_fault_of_jax(primitive, expansion)))
         self.is_on = jax.make_user_context(False)
         self._rule_of_jax = mlir.lower_fun(expansion, multiple_results=False)
         mlir.register_lowering(primitive, self._lower, platform="cpu")
@@ -196,7 +197,7 @@ class _Override:
         primitive.bind = self._bind_with_offset
         if not versions.override_was_tested():
             try:
-                _refuse(_on_cpu(self._fault))
+                _raise_fault(_run_on_cpu(self._fault))
             except BaseException:
                 primitive.bind = self._bind
                 raise
@@ -204,24 +205,27 @@ class _Override:
 
     def _fault(self) -> str | None:
         record: list[RaggedDotLowering] = []
-        _record.set(record)
+        _recorded.set(record)
         with self.is_on(True):
-            return _fault_of_override(lambda: [lowering.by for lowering in record])
+            return _find_fault_of_override(lambda: [lowering.by for lowering in record])
 
     def _bind_with_offset(self, *args, **params):
         offset = params.get("group_offset")
         if not self.is_on.value or offset is None:
             return self._bind(*args, **params)
         out = ragged_dot_general(*args, **params)
-        _note(None, " ".join(map(_text, map(jax.typeof, args))) + f" group_offset={_text(jax.typeof(offset))}")
+        _record_lowering(
+            None,
+            " ".join(map(_format_aval, map(jax.typeof, args))) + f" group_offset={_format_aval(jax.typeof(offset))}",
+        )
         return out
 
     def _lower(self, ctx, lhs, rhs, group_sizes, **params):
         (out,) = ctx.avals_out
         why = None
         if self.is_on.value:
-            why = _why_not(ctx.avals_in, out, params)
-            _note(why, " ".join(map(_text, ctx.avals_in)))
+            why = _explain_fallback(ctx.avals_in, out, params)
+            _record_lowering(why, " ".join(map(_format_aval, ctx.avals_in)))
         if why or not self.is_on.value:
             return self._rule_of_jax(ctx, lhs, rhs, group_sizes, **params)
 
@@ -230,9 +234,9 @@ class _Override:
         def call(lhs, rhs, group_sizes):
             numbers = params["ragged_dot_dimension_numbers"]
             product = dimension_numbers.ragged_dot_general(
-                lhs, rhs, widened(group_sizes), numbers=numbers, result=result
+                lhs, rhs, widen_sizes(group_sizes), numbers=numbers, result=result
             )
-            return versions.sharded_as(product, out)
+            return versions.reshard_like(product, out)
 
         return mlir.lower_fun(call, multiple_results=False)(ctx, lhs, rhs, group_sizes)
 
@@ -242,55 +246,58 @@ _creation = threading.Lock()
 
 
 def _override() -> _Override:
-    with _creation:  # a second one would replace the rule of the first
+    with _creation:  # a second instance would replace the rule of the first
         return _instance()
 
 
 @contextlib.contextmanager
 def override_ragged_dot(enabled: bool = True) -> Iterator[list[RaggedDotLowering]]:
-    """Within it, jax.lax.ragged_dot and ragged_dot_general lower to raggemm on CPU.
+    """Lowers jax.lax.ragged_dot and ragged_dot_general to raggemm on CPU, inside this context.
 
         with raggemm.override_ragged_dot() as lowerings:
             loss, gradients = jax.jit(jax.value_and_grad(model))(weights)
         print(lowerings)  # [RaggedDotLowering(by='raggemm', ...), ...]
 
-    Forward, both gradients, batch dimensions and vmap are what JAX' own rules make of them. group_offset works, see
-    raggemm.compat.lax. Integers and float8 beside floats are multiplied as they are stored. What raggemm does not take
-    (integers with integers but those of up to 8 bits for int32, results of float8, uint64 sizes, some
-    DotAlgorithmPresets) and all of it on other platforms is lowered by JAX' own rule. Unlike with that rule, group
-    sizes that are negative or exceed the rows are an error when running.
+    JAX's own rules define the forward product, both gradients, batch dimensions and vmap. group_offset works, see
+    raggemm.compat.lax. Integers and float8 next to a float operand are multiplied without a conversion in memory. JAX's
+    own rule lowers all calls on other platforms, and calls that raggemm does not support: integers with integers,
+    except up to 8 bits for int32, float8 results, uint64 sizes, and some DotAlgorithmPresets. Unlike with JAX's rule,
+    group sizes that are negative or exceed the rows are an error at run time.
 
-    This registers a lowering rule for a primitive of JAX, and uses parts of JAX that may change without notice
-    (raggemm._src.override says which). With a jax newer than 0.12 the first use lowers and runs some tiny products
-    and compares them with exact ones: where they agree it is on, and the logger warns, else it raises what it found.
+    The override uses parts of JAX that may change without notice (raggemm._src.override lists them). With a jax newer
+    than 0.12 the first use compares some tiny products with exact results. If they are equal, the override is on and
+    the logger warns; otherwise it raises RuntimeError.
 
-    What counts is where a program is lowered, usually the first call of a jitted function: enter it around that call;
-    inside of a function that is being traced it raises RuntimeError. JAX' caches tell programs with the override from
-    those without, so neither is ever taken for the other.
+    The context is read when a program is lowered, usually at the first call of a jitted function. Enter it around that
+    call. JAX's caches keep programs with and without the override apart.
 
     Args:
-      enabled: False: JAX' own rule, where enable_ragged_dot_override() is in effect.
+      enabled: False for JAX's own rule, if enable_ragged_dot_override() is in effect.
 
     Yields:
-      A list that gets an entry whenever a call is lowered here: by whom, and why if by JAX. A program that JAX has
-      compiled with the override before is not lowered again. A call with group_offset is entered when it is traced, or
-      run eagerly, and its derivatives are not. The logger "raggemm.override" has the same at level DEBUG.
+      A list of RaggedDotLowering. It gets an entry for each call that is lowered in this context. A program that JAX
+      has already compiled with the override is not lowered again. Calls with group_offset are entered when they are
+      traced or run eagerly, and their derivatives are not entered. The logger "raggemm.override" writes the same at
+      level DEBUG.
 
     Raises:
-      RuntimeError: with a jax that lacks these parts or fails the trial, or see above.
+      RuntimeError: inside a function that JAX is tracing, or if this version of jax lacks the parts or fails the trial.
     """
     check_not_staged("override_ragged_dot()")
     override = _override()
     record: list[RaggedDotLowering] = []
-    token = _record.set(record)
+    token = _recorded.set(record)
     try:
-        with override.is_on(checks.flag("enabled", enabled)):
+        with override.is_on(checks.check_bool("enabled", enabled)):
             yield record
     finally:
-        _record.reset(token)
+        _recorded.reset(token)
 
 
 def enable_ragged_dot_override(enabled: bool = True) -> None:
-    """override_ragged_dot() from now on, in all threads, or no more. To see what was lowered, set the logger
-    "raggemm.override" to DEBUG, or look for raggemm_grouped_gemm_v1 in the compiled program's text."""
-    versions.set_globally(_override().is_on, checks.flag("enabled", enabled))
+    """Switches the override on or off, in all threads. See override_ragged_dot().
+
+    To see the lowered calls, set the logger "raggemm.override" to DEBUG, or look for raggemm_grouped_gemm_v1 in the
+    text of a compiled program.
+    """
+    versions.set_globally(_override().is_on, checks.check_bool("enabled", enabled))

@@ -1,7 +1,7 @@
-"""The JAX primitive grouped_gemm, and bind(), the one way to it.
+"""The JAX primitive grouped_gemm, and bind(), the only function that binds it.
 
-The custom call does not take every call as it comes. bind() expresses the others by calls that it takes. No rewrite
-copies or transposes the matrices that each group has of its own.
+The custom call does not support every Call. bind() rewrites the others as calls that it supports. No rewrite copies or
+transposes matrices that are per group.
 """
 
 import dataclasses
@@ -12,43 +12,42 @@ from jax.extend.core import Primitive
 from jax.sharding import PartitionSpec
 
 from raggemm._src import versions
-from raggemm._src.call import PACKED, STRIDED, Arguments, Call, Mode, Storage, Term
-from raggemm._src.dtypes import PARTS_OF_BYTES, compute_dtype
+from raggemm._src.call import PACKED, STRIDED, Arguments, Call, Mode, OperandRole, Storage
+from raggemm._src.dtypes import SUB_BYTE, compute_dtype
 
 grouped_gemm_p = Primitive("grouped_gemm")
 
 
-def def_compiled_impl(primitive: Primitive) -> None:
-    """Makes a compiled program of each bind that no jit has traced, as in derivatives outside of jit."""
+def register_jitted_impl(primitive: Primitive) -> None:
+    """Registers an eager implementation of the primitive that runs it through jax.jit."""
 
     def bound(*args, call):
         return primitive.bind(*args, call=call)
 
-    # JAX marks functions that run one primitive so. Without the mark jax_debug_nans would take them apart for ever.
-    setattr(bound, "_apply_primitive", True)  # noqa: B010  no attribute that a function has
+    # JAX sets this attribute on functions that run one primitive. Without it jax_debug_nans would recurse forever.
+    setattr(bound, "_apply_primitive", True)  # noqa: B010  mypy rejects the assignment
     compiled = jax.jit(bound, static_argnames="call")
 
     @primitive.def_impl
     def run(*args, call):
-        with jax.disable_jit(False):  # there is no other way to run it
+        with jax.disable_jit(False):  # the primitive has no implementation without jit
             return compiled(*args, call=call)
 
 
-def_compiled_impl(grouped_gemm_p)
+register_jitted_impl(grouped_gemm_p)
 
 
 @grouped_gemm_p.def_abstract_eval
 def _abstract_out(*avals, call: Call):
-    lhs, shape = avals[0], call.out_shape(call.named(avals))
+    lhs, shape = avals[0], call.out_shape(call.unflatten(avals))
     replicated = lhs.sharding.update(spec=PartitionSpec(*[None] * len(shape)))
     return lhs.update(shape=shape, dtype=call.dtype, weak_type=False, sharding=replicated)
 
 
-def _with_whole_bytes(call: Call, args: Arguments) -> Arguments:
-    """The same with rows, and groups of columns, that are whole bytes, which the custom call wants: else with elements
-    of a byte each."""
+def _widen_partial_bytes(call: Call, args: Arguments) -> Arguments:
+    """Widens elements of less than a byte to a byte if a row, or a group's columns, could end inside a byte."""
     for side, x in (("lhs", args.lhs), ("rhs", args.rhs)):
-        count, wider = PARTS_OF_BYTES.get(x.dtype, (1, x.dtype))
+        count, wider = SUB_BYTE.get(x.dtype, (1, x.dtype))
         if x.shape[-1] % count or (count > 1 and call.storages[side].last is not None):
             zero = {name: y.astype(wider) for name, y in args.optional.items() if name == f"{side}_zero"}
             args = args._replace(**{side: x.astype(wider)}, optional=args.optional | zero)
@@ -56,83 +55,86 @@ def _with_whole_bytes(call: Call, args: Arguments) -> Arguments:
 
 
 def bind(call: Call, args: Arguments) -> jax.Array:
-    """Returns the result of the call, out in canonical form.
+    """Computes the call. Returns out in canonical form.
 
-    No mesh with explicit axes may divide an axis of an operand. Callers gather the operands first.
+    Callers replicate the operands first: no explicit axis of a mesh may divide an axis of an operand.
     """
-    args = _with_whole_bytes(call, args)
-    if has_one_group(call):
-        return _with_one_group(call, args)
+    args = _widen_partial_bytes(call, args)
+    if needs_one_group(call):
+        return _bind_as_one_group(call, args)
     offset, replicas = args.optional.get("group_offset"), args.rhs.shape[1]
-    as_m = replicas != 1 or offset is not None or any(x.term is Term.FACTOR for x in args.given)
+    as_m = replicas != 1 or offset is not None or any(x.role is OperandRole.QUANT_PARAM for x in args.given)
     if call.mode is Mode.RAGGED_N and call.lhs.per_group and as_m:
-        return ragged_n_as_m(call, args)
+        return bind_ragged_n_as_m(call, args)
     if call.mode is Mode.RAGGED_K and args.lhs.shape[1] == 0:
-        return bind(call, args.map(_with_an_empty_replica))
+        return bind(call, args.map(_add_empty_replica))
     if call.mode is Mode.RAGGED_K and offset is not None and offset.shape[1] != 1:
-        return _with_summed_problems(call, args)
+        return _bind_replicas_and_sum(call, args)
     call = dataclasses.replace(call, operands=tuple(operand.name for operand in args.given))
-    return grouped_gemm_p.bind(*versions.varying_alike(args.flat()), call=call)
+    return grouped_gemm_p.bind(*versions.promote_vma(args.flatten()), call=call)
 
 
-def has_one_group(call: Call) -> bool:
-    """Returns True if an operand that all groups share takes part in a mode that has no shared operands.
+def needs_one_group(call: Call) -> bool:
+    """Returns True for ragged M or ragged K with an operand that all groups share, which the custom call lacks.
 
-    Derivatives of ragged N with a shared lhs are such calls: one group spans all rows or columns of all groups.
+    Derivatives of ragged N with a shared lhs are such calls. They are computed with one group that spans all groups.
     """
     storages = (call.lhs, call.rhs, call.out)
     return call.mode in (Mode.RAGGED_M, Mode.RAGGED_K) and any(s.shared for s in storages)
 
 
-def _checked_sum(sizes: jax.Array) -> jax.Array:
-    """[P,R,1]: the sum; -1, which the library refuses, where the sum would hide a negative size or overflows."""
+def _sum_sizes(sizes: jax.Array) -> jax.Array:
+    """Returns the sums [P,R,1]. A sum that hides a negative size or overflows is -1, which the library rejects."""
     ends = jnp.cumsum(sizes, -1, dtype=sizes.dtype)
     is_wrong = ((sizes < 0) | (ends < sizes)).any(-1, keepdims=True)
     return jnp.where(is_wrong, jnp.int32(-1).astype(sizes.dtype), sizes.sum(-1, keepdims=True, dtype=sizes.dtype))
 
 
-def _with_one_group(call: Call, args: Arguments) -> jax.Array:
+def _bind_as_one_group(call: Call, args: Arguments) -> jax.Array:
     def strided(x: jax.Array, storage: Storage) -> jax.Array:
         packed = storage.last is not None and storage.layout == PACKED
         return _unpack(x, args.sizes(storage.last)) if packed else x
 
-    sums = tuple(map(_checked_sum, args.dims))
+    sums = tuple(map(_sum_sizes, args.dims))
     lhs, rhs, out = (s._replace(layout=STRIDED, shared=False) for s in (call.lhs, call.rhs, call.out))
     one = dataclasses.replace(call, lhs=lhs, rhs=rhs, out=out, out_extent=1)
-    groups = args.only(Term.GROUPS).optional  # the one there is
-    return bind(one, Arguments(strided(args.lhs, call.lhs), strided(args.rhs, call.rhs), sums, groups))
+    optional = args.select(OperandRole.GROUP_OFFSET).optional
+    return bind(one, Arguments(strided(args.lhs, call.lhs), strided(args.rhs, call.rhs), sums, optional))
 
 
-def _with_an_empty_replica(x: jax.Array) -> jax.Array:
-    """An operand of a sum over the replicas of an empty batch: the custom call wants at least one."""
+def _add_empty_replica(x: jax.Array) -> jax.Array:
+    """Returns x with at least one replica, which the custom call requires. An added replica is zero."""
     return x if x.shape[1] else jnp.zeros((x.shape[0], 1, *x.shape[2:]), x.dtype)
 
 
-def as_problems(x: jax.Array, replicas: int) -> jax.Array:
-    """[P,1|R,...] as [P*R,1,...]."""
+def replicas_to_problems(x: jax.Array, replicas: int) -> jax.Array:
+    """Reshapes [P,1|R,...] to [P*R,1,...]."""
     p, _, *rest = x.shape
     return jnp.broadcast_to(x, (p, replicas, *rest)).reshape(p * replicas, 1, *rest)
 
 
-def _with_summed_problems(call: Call, args: Arguments) -> jax.Array:
-    """Ragged K where each replica has its own group_offset: the gradient of weights which a batch of offsets shares."""
+def _bind_replicas_and_sum(call: Call, args: Arguments) -> jax.Array:
+    """Computes ragged K with one group_offset per replica: the gradient of weights that a batch of offsets shares."""
     dtype = compute_dtype(args.lhs.dtype, args.rhs.dtype, call.dtype)
     p, replicas = args.lhs.shape[:2]
     problems = dataclasses.replace(call, dtype=dtype)
-    out = bind(problems, args.map(lambda x: as_problems(x, replicas)))
+    out = bind(problems, args.map(lambda x: replicas_to_problems(x, replicas)))
     return out.reshape(p, replicas, *out.shape[1:]).sum(1).astype(call.dtype)
 
 
-def ragged_n_as_m(call: Call, args: Arguments) -> jax.Array:
-    """Ragged N with a matrix for each group, as the transpose of ragged M, which has group_offset, replicas, and the
-    factors of blocks."""
+def bind_ragged_n_as_m(call: Call, args: Arguments) -> jax.Array:
+    """Computes ragged N with one matrix per group as the transpose of ragged M.
+
+    Unlike ragged N, ragged M supports group_offset, replicas, and scales of blocks.
+    """
     sizes, packed = args.sizes(call.out.last), call.out.layout == PACKED
     swapped = {"lhs": "rhs", "rhs": "lhs"}
     optional = {
-        swapped[x.side] + x.name[3:] if x.term is Term.FACTOR else x.name: args.optional[x.name] for x in args.given
+        swapped[x.side] + x.name[3:] if x.role is OperandRole.QUANT_PARAM else x.name: args.optional[x.name]
+        for x in args.given
     }
     for operand in args.given:
-        if not operand.axes:  # as out
+        if not operand.axes:
             x = args.optional[operand.name]
             optional[operand.name] = (_unpack(x, sizes) if packed else x).swapaxes(2, 3)
     transposed = dataclasses.replace(
@@ -142,8 +144,8 @@ def ragged_n_as_m(call: Call, args: Arguments) -> jax.Array:
     return _pack(out, sizes) if packed else out
 
 
-def uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
-    """Uniform as ragged M with equal groups, which has replicas."""
+def bind_uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
+    """Computes a uniform call as ragged M with equal groups. Only ragged M supports replicas."""
     lhs = args.lhs.swapaxes(2, 3) if call.lhs.trans else args.lhs
     p, g, m, _ = lhs.shape
 
@@ -155,9 +157,9 @@ def uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
         x = optional[operand.name]
         if not operand.axes:
             optional[operand.name] = as_rows(x)
-        if operand.is_blocks(x) and operand.side == "lhs":
+        if operand.is_per_block(x) and operand.side == "lhs":
             x = x.swapaxes(2, 3) if call.lhs.trans else x
-            x = jnp.repeat(x, m // max(x.shape[2], 1), 2)  # a ragged axis has no other blocks
+            x = jnp.repeat(x, m // max(x.shape[2], 1), 2)  # a ragged axis has one value for each row
             optional[operand.name] = jnp.broadcast_to(x, (p, g, m, x.shape[3])).reshape(p, 1, g * m, x.shape[3])
     sizes = jnp.full((p, 1, g), m, jnp.int32)
     ragged = dataclasses.replace(call, lhs=Storage(first=0), out=Storage(first=0))
@@ -166,7 +168,7 @@ def uniform_as_ragged_m(call: Call, args: Arguments) -> jax.Array:
 
 
 def _packed_positions(sizes: jax.Array, rows: int, cols: int) -> jax.Array:
-    """Returns positions in PACKED memory of a STRIDED matrix' elements. Columns of no group are one more block."""
+    """Returns the PACKED positions of a STRIDED matrix's elements. Columns of no group are one more block."""
     ends = jnp.append(jnp.cumsum(sizes, dtype=sizes.dtype), cols)
     starts = jnp.append(0, ends[:-1])
     column = jnp.arange(cols, dtype=sizes.dtype)
@@ -183,6 +185,6 @@ def _unpack_one(x: jax.Array, sizes: jax.Array) -> jax.Array:
     return x.reshape(-1)[_packed_positions(sizes, *x.shape)]
 
 
-# [P,R,rows,cols] with sizes [P,R,G]: from STRIDED to PACKED and back.
+# Convert [P,R,rows,cols] with sizes [P,R,G] from STRIDED to PACKED and back.
 _pack = jax.vmap(jax.vmap(_pack_one))
 _unpack = jax.vmap(jax.vmap(_unpack_one))

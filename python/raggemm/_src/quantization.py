@@ -1,7 +1,7 @@
-"""Quantized operands: elements of 8, 4 or 2 bits, with scales and zero points that blocks of them share.
+"""Quantization and dequantization of arrays, in JAX.
 
-QuantizedTensor (tensors.py) says what they stand for, and dequantize computes it; quantize.py makes them. Plain JAX:
-XLA on CPU takes subnormal float32 for 0, and so does all that is computed here.
+QuantizedTensor (tensors.py) defines the values of quantized elements. XLA on CPU flushes subnormal float32 to 0, and so
+do all functions here.
 """
 
 import functools
@@ -17,108 +17,110 @@ import numpy as np
 from jax import lax
 
 from raggemm._src import checks, versions
-from raggemm._src.dtypes import FLOATS, INTEGER_ELEMENTS, QUANTIZED, SCALES, listed
-from raggemm._src.grouped_gemm import inside_groups
+from raggemm._src.dtypes import FLOATS, INTEGER_ELEMENTS, QUANTIZED, SCALES, format_dtypes
+from raggemm._src.grouped_gemm import mask_grouped_rows
 from raggemm._src.tensors import QuantizedTensor
 
 E2M1, E8M0 = np.dtype(ml_dtypes.float4_e2m1fn), np.dtype(ml_dtypes.float8_e8m0fnu)
 
 
-def by_blocks(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, values: jax.Array) -> jax.Array:
-    """op of each element and its block's value: those of one rank, or (), or for axis 0 alone."""
+def apply_blockwise(op: Callable[[jax.Array, jax.Array], jax.Array], x: jax.Array, values: jax.Array) -> jax.Array:
+    """Returns op(element, value of its block). values: rank of x, (), or one value for each index of axis 0."""
     values = values.reshape(values.shape + (1,) * (x.ndim - values.ndim))
-    x, values = with_blocks(x, values.shape), with_blocks(values, x.shape)
+    x, values = gather_blocked_axes(x, values.shape), gather_blocked_axes(values, x.shape)
     ones = itertools.chain.from_iterable((count, 1) for count in values.shape)
-    return op(x.reshape(split(x.shape, values.shape)), values.reshape(tuple(ones))).reshape(x.shape)
+    return op(x.reshape(split_blocks(x.shape, values.shape)), values.reshape(tuple(ones))).reshape(x.shape)
 
 
-def with_blocks(x: jax.Array, counts: Sequence[int]) -> jax.Array:
-    """x, gathered where blocks lie along an axis: one that a mesh with explicit axes divides cannot always be split."""
+def gather_blocked_axes(x: jax.Array, counts: Sequence[int]) -> jax.Array:
+    """Replicates x if an axis has blocks: JAX cannot always split an axis that an explicit mesh divides."""
     blocks = any(count != extent and 1 not in (count, extent) for count, extent in zip(counts, x.shape, strict=True))
-    return versions.gathered(x) if blocks else x
+    return versions.replicate_explicit_axes(x) if blocks else x
 
 
-def split(shape: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
-    """The shape with two axes for each: that of the blocks, and that inside them."""
+def split_blocks(shape: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
+    """Returns the shape with each axis split into two: the blocks, and the elements of a block."""
     pairs = ((count, extent // max(count, 1)) for extent, count in zip(shape, counts, strict=True))
     return tuple(itertools.chain.from_iterable(pairs))
 
 
-def _times_power(x: jax.Array, code: jax.Array, sign: int) -> jax.Array:
-    """x * 2^(sign * (code - 127)), exact while it is normal: in two factors, for 2^-127 is subnormal. 255 is NaN."""
+def _multiply_by_power(x: jax.Array, code: jax.Array, sign: int) -> jax.Array:
+    """Returns x * 2^(sign * (code - 127)), by two powers because 2^-127 is subnormal. Code 255 is NaN."""
     n = sign * (code.astype(jnp.int32) - 127)
     for part in (n >> 1, n - (n >> 1)):
-        factor = lax.bitcast_convert_type((part + 127) << 23, jnp.float32)
-        x = by_blocks(jnp.multiply, x, jnp.where(code == 255, jnp.nan, factor))
+        power = lax.bitcast_convert_type((part + 127) << 23, jnp.float32)
+        x = apply_blockwise(jnp.multiply, x, jnp.where(code == 255, jnp.nan, power))
     return x
 
 
-def times(x: jax.Array, scale: jax.Array) -> jax.Array:
+def multiply_by_scale(x: jax.Array, scale: jax.Array) -> jax.Array:
     if scale.dtype == E8M0:
-        return _times_power(x, lax.bitcast_convert_type(scale, jnp.uint8), 1)
-    return by_blocks(jnp.multiply, x, scale.astype(jnp.float32))
+        return _multiply_by_power(x, lax.bitcast_convert_type(scale, jnp.uint8), 1)
+    return apply_blockwise(jnp.multiply, x, scale.astype(jnp.float32))
 
 
-def over(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """x times 1 / scale, which XLA makes of most quotients by a broadcast: so all programs have the same bits."""
+def divide_by_scale(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """Returns x * (1 / scale). XLA rewrites most quotients like this, so all programs get the same bits."""
     if scale.dtype == E8M0:
-        return _times_power(x, lax.bitcast_convert_type(scale, jnp.uint8), -1)
-    return by_blocks(jnp.multiply, x, 1 / scale.astype(jnp.float32))
+        return _multiply_by_power(x, lax.bitcast_convert_type(scale, jnp.uint8), -1)
+    return apply_blockwise(jnp.multiply, x, 1 / scale.astype(jnp.float32))
 
 
 def dequantize(q: QuantizedTensor, dtype: Any = jnp.float32, *, group_sizes: Any = None) -> jax.Array:
-    """(data - zero_point) * scale in float32, then rounded to dtype.
+    """Computes (data - zero_point) * scale in float32, and rounds it to dtype.
 
     Args:
-      q: a QuantizedTensor, or a QArray of qwix; TypeError or ValueError where its parts do not go together.
-      dtype: of the result, float16, bfloat16, float32 or float64.
-      group_sizes: [G], int32, int64 or uint32, the rows of each group of data [M,K], whose scale or zero_point of [G]
-        needs them (else ValueError). Rows behind their sum are 0. A negative size, or a sum above M, is an error when
-        the call has run, as everywhere.
+      q: a QuantizedTensor, or a QArray of qwix. TypeError or ValueError if its fields do not fit together.
+      dtype: dtype of the result: float16, bfloat16, float32 or float64.
+      group_sizes: [G], int32, int64 or uint32: rows of each group of data [M,K]. Required if scale or zero_point of
+        such data is [G] (else ValueError). Rows behind the sum of the sizes become 0. A negative size, or a sum above
+        M, is an error at run time.
 
     Returns:
-      As data's shape. Of a scale that is not float8_e8m0fnu it has a derivative.
+      An array with the shape of data. It is differentiable in the scale, unless that is float8_e8m0fnu.
     """
-    q, dtype = checks.quantized_tensor("q", q), checks.dtype_of("dtype", dtype, FLOATS)
+    q, dtype = checks.as_quantized_tensor("q", q), checks.as_dtype("dtype", dtype, FLOATS)
     if group_sizes is not None:
-        group_sizes = checks.integer_array("group_sizes", group_sizes)
+        group_sizes = checks.as_integer_array("group_sizes", group_sizes)
         if q.ndim != 2 or group_sizes.ndim != 1:
             raise ValueError(f"group_sizes: shape is {group_sizes.shape} with data {q.shape}, must be [G] with [M,K]")
     for name, x in (("scale", q.scale), ("zero_point", q.zero_point)):
         if x is not None and q.ndim == 2 and x.ndim == 1:
             if group_sizes is None:
-                raise ValueError(f"q.{name}: shape {x.shape} is one for each group of rows, which needs group_sizes")
+                raise ValueError(f"q.{name}: shape is {x.shape}, one for each group of rows, which needs group_sizes")
             if x.shape != group_sizes.shape:
-                raise ValueError(f"q.{name}: shape is {x.shape}, must be {group_sizes.shape} as group_sizes")
-    return _dequantized(q, group_sizes, dtype)
+                raise ValueError(f"q.{name}: shape is {x.shape}, must be {group_sizes.shape}, the shape of group_sizes")
+    return _dequantize(q, group_sizes, dtype)
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def _dequantized(q: QuantizedTensor, group_sizes: jax.Array | None, dtype: np.dtype) -> jax.Array:
+def _dequantize(q: QuantizedTensor, group_sizes: jax.Array | None, dtype: np.dtype) -> jax.Array:
     scale, zero_point = q.scale, q.zero_point
     out = q.data.astype(jnp.float32)
     if group_sizes is not None:
-        inside = inside_groups(q.shape[0], group_sizes)[:, None]
+        inside = mask_grouped_rows(q.shape[0], group_sizes)[:, None]
         ends = jnp.cumsum(group_sizes)
         group = jnp.searchsorted(ends, jnp.arange(q.shape[0], dtype=ends.dtype), side="right")
         scale, zero_point = (
             x.at[group].get(mode="clip") if x is not None and x.ndim == 1 else x for x in (scale, zero_point)
         )
     if zero_point is not None:
-        out = by_blocks(jnp.subtract, out, zero_point.astype(jnp.float32))
+        out = apply_blockwise(jnp.subtract, out, zero_point.astype(jnp.float32))
     if scale is not None:
-        out = times(out, scale)
+        out = multiply_by_scale(out, scale)
     if group_sizes is not None:
-        out = jnp.where(inside == 1, out, inside)  # NaN where a size is wrong and nothing raises
+        out = jnp.where(inside == 1, out, inside)  # NaN if a size is wrong with on_error="nan"
     return out.astype(dtype)
 
 
-def with_scale(rhs: Any, rhs_scale: Any, *, transposed: bool) -> Any:
-    """rhs [G,K,N], or transposed [G,N,K], times rhs_scale [G,blocks,1,N] or [G,blocks,N], with errors in these words:
-    a QuantizedTensor, or an array in rhs' own type where that is of floats."""
+def attach_scale(rhs: Any, rhs_scale: Any, *, transposed: bool) -> Any:
+    """Returns rhs with its scale: a QuantizedTensor, or the product in rhs's dtype if that is a float.
+
+    rhs: [G,K,N], or [G,N,K] if transposed. rhs_scale: [G,blocks,1,N] or [G,blocks,N].
+    """
     rhs, scale = (
-        checks.float_array("rhs", rhs, (*FLOATS, *QUANTIZED)),
-        checks.float_array("rhs_scale", rhs_scale, SCALES),
+        checks.as_float_array("rhs", rhs, (*FLOATS, *QUANTIZED)),
+        checks.as_float_array("rhs_scale", rhs_scale, SCALES),
     )
     if rhs.ndim != 3:
         raise ValueError(f"rhs: shape is {rhs.shape}, must have 3 axes")
@@ -127,23 +129,27 @@ def with_scale(rhs: Any, rhs_scale: Any, *, transposed: bool) -> Any:
     blocks = three.shape[1] if three.ndim == 3 else 0
     if three.shape != (groups, blocks, n) or not blocks or k % blocks:
         raise ValueError(
-            f"rhs_scale: shape is {scale.shape}, must be ({groups}, blocks, 1, {n}) with blocks that divide {k}"
+            f"rhs_scale: shape is {scale.shape}, must be ({groups}, blocks, 1, {n}), and blocks must divide {k}"
         )
     three = three.swapaxes(1, 2) if transposed else three
-    return by_blocks(jnp.multiply, rhs, three.astype(rhs.dtype)) if rhs.dtype in FLOATS else QuantizedTensor(rhs, three)
+    return (
+        apply_blockwise(jnp.multiply, rhs, three.astype(rhs.dtype))
+        if rhs.dtype in FLOATS
+        else QuantizedTensor(rhs, three)
+    )
 
 
 E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 
 
-class How(NamedTuple):
-    """The request to quantize. counts: number of scales along each axis."""
+class QuantSpec(NamedTuple):
+    """Parameters of a quantization."""
 
-    dtype: np.dtype
+    dtype: np.dtype  # dtype of the elements
     scale_dtype: np.dtype
-    asymmetric: bool
-    counts: tuple[int, ...]
-    bound: float | None
+    asymmetric: bool  # True with zero points
+    counts: tuple[int, ...]  # number of scales along each axis
+    bound: float | None  # fixed absmax; None: computed from the data
 
     @property
     def has_nan(self) -> bool:
@@ -151,90 +157,91 @@ class How(NamedTuple):
 
     @property
     def limits(self) -> tuple[float, float]:
+        """Returns the smallest and the largest element."""
         if self.dtype not in INTEGER_ELEMENTS:
             return -float(ml_dtypes.finfo(self.dtype).max), float(ml_dtypes.finfo(self.dtype).max)
         info = ml_dtypes.iinfo(self.dtype)
         return float(info.min if self.asymmetric else -info.max), float(info.max)
 
 
-def _bits(x: jax.Array) -> jax.Array:
+def _as_bits(x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(x, jnp.int32)
 
 
 def _power_of_two_scale(absmax: jax.Array, largest: float) -> jax.Array:
-    """The least power of two from 2^-127 to 2^127 that is not below absmax * (1 / largest), as float8_e8m0fnu.
+    """Returns the smallest power of two from 2^-127 to 2^127 that is at least absmax * (1 / largest).
 
-    That is TransformerEngine's rule; NaN is NaN. A product below 2^-63 is made times 2^64, for XLA would take it for 0
-    where it is subnormal, and so would it absmax: its bits are an integer then.
+    This is TransformerEngine's rule. The result is float8_e8m0fnu, and NaN for NaN. An absmax below 2^-63 is multiplied
+    by 2^64 first, because XLA flushes subnormal products to 0. A subnormal absmax is read from its bits.
     """
-    bits = _bits(absmax)
+    bits = _as_bits(absmax)
     lift = jnp.where(bits < 64 << 23, 64, 0)
     subnormal = bits < 1 << 23
     lifted = jnp.where(subnormal, bits.astype(jnp.float32) * np.float32(2**-85), absmax * np.float32(2**64))
-    product = _bits(jnp.where(lift > 0, lifted, absmax) * np.float32(1 / largest))
+    product = _as_bits(jnp.where(lift > 0, lifted, absmax) * np.float32(1 / largest))
     exponent = (product >> 23) - lift
-    # One unit above 2^-127 is half a unit of a subnormal product, rounded to even.
+    # A mantissa of one unit above 2^-127 is half a unit of a subnormal product, which rounds to even.
     is_above = (product & 0x7FFFFF) > (exponent == 0).astype(jnp.int32)
     code = jnp.clip(exponent + is_above.astype(jnp.int32), 0, 0xFE)
     return lax.bitcast_convert_type(jnp.where(bits > 255 << 23, 0xFF, code).astype(jnp.uint8), E8M0)
 
 
-def scale_of(absmax: jax.Array, largest: float, dtype: np.dtype) -> jax.Array:
-    """The scale of dtype with which absmax becomes `largest`. A NaN of absmax stays one."""
+def compute_scale(absmax: jax.Array, largest: float, dtype: np.dtype) -> jax.Array:
+    """Returns the scale, in dtype, that maps `largest` to absmax. NaN stays NaN."""
     if dtype == E8M0:
         return _power_of_two_scale(absmax, largest)
-    # The reciprocal of a scale above 2^126 would be subnormal, so 0.
+    # The reciprocal of a scale above 2^126 is subnormal, which XLA flushes to 0.
     scale = jnp.minimum(absmax * np.float32(1 / largest), min(float(ml_dtypes.finfo(dtype).max), 2.0**126))
     scale = scale.astype(dtype).astype(jnp.float32)
     return jnp.where(scale < float(jnp.finfo(jnp.float32).tiny), 1, scale).astype(dtype)
 
 
 def magnitude_bits(x: jax.Array) -> jax.Array:
-    """abs(x) of float32 as integers, which compare alike: subnormal floats are all equal. A NaN is the largest."""
-    return _bits(x) & 0x7FFFFFFF
+    """Returns the bits of abs(x), for float32 x. XLA compares subnormal floats as equal, but not their bits."""
+    return _as_bits(x) & 0x7FFFFFFF
 
 
-def elements(values: jax.Array, x: jax.Array, how: How) -> jax.Array:
-    """The elements nearest to values, which are those of x divided by their scales."""
-    values = jnp.clip(values, *how.limits)
-    values = jnp.where(jnp.isinf(x), x, values) if how.has_nan else jnp.where(jnp.isnan(values), 0, values)
-    return values.astype(how.dtype)
+def round_to_elements(values: jax.Array, x: jax.Array, spec: QuantSpec) -> jax.Array:
+    """Returns the elements of spec.dtype nearest to values, which are the elements of x divided by their scales."""
+    values = jnp.clip(values, *spec.limits)
+    values = jnp.where(jnp.isinf(x), x, values) if spec.has_nan else jnp.where(jnp.isnan(values), 0, values)
+    return values.astype(spec.dtype)
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def quantized(x: jax.Array, how: How) -> QuantizedTensor:
-    low, high = how.limits
-    blocks = x.reshape(split(x.shape, how.counts))
+def quantize_blocks(x: jax.Array, spec: QuantSpec) -> QuantizedTensor:
+    low, high = spec.limits
+    blocks = x.reshape(split_blocks(x.shape, spec.counts))
     inside = tuple(range(1, blocks.ndim, 2))
     least = jnp.min(blocks, axis=inside, initial=0)
-    if how.asymmetric:
+    if spec.asymmetric:
         absmax = 0.5 * jnp.max(blocks, axis=inside, initial=0) - 0.5 * least
     else:
         absmax = lax.bitcast_convert_type(jnp.max(magnitude_bits(blocks), axis=inside, initial=0), jnp.float32)
     finite = jnp.isfinite(absmax)
-    if how.bound is not None:
-        least, absmax = jnp.full_like(least, -how.bound), jnp.full_like(absmax, how.bound)
-    if not how.has_nan:
+    if spec.bound is not None:
+        least, absmax = jnp.full_like(least, -spec.bound), jnp.full_like(absmax, spec.bound)
+    if not spec.has_nan:
         absmax = jnp.where(finite, absmax, jnp.nan)
-    elif how.bound is None and how.scale_dtype != E8M0:
-        absmax = jnp.where(finite, absmax, 0)  # for a scale of 1
-    scale = scale_of(absmax, (high - low) / 2, how.scale_dtype)
-    values, zero_point = over(x, scale), None
-    if how.dtype in INTEGER_ELEMENTS:
+    elif spec.bound is None and spec.scale_dtype != E8M0:
+        absmax = jnp.where(finite, absmax, 0)  # gives a scale of 1
+    scale = compute_scale(absmax, (high - low) / 2, spec.scale_dtype)
+    values, zero_point = divide_by_scale(x, scale), None
+    if spec.dtype in INTEGER_ELEMENTS:
         values = jnp.rint(values)
-    if how.asymmetric:
-        zero = jnp.clip(jnp.rint(low - over(least, scale)), low, high)
+    if spec.asymmetric:
+        zero = jnp.clip(jnp.rint(low - divide_by_scale(least, scale)), low, high)
         zero = jnp.where(jnp.isnan(zero), 0, zero)
-        values, zero_point = by_blocks(jnp.add, values, zero), zero.astype(how.dtype)
-    return QuantizedTensor(elements(values, x, how), scale, zero_point)
+        values, zero_point = apply_blockwise(jnp.add, values, zero), zero.astype(spec.dtype)
+    return QuantizedTensor(round_to_elements(values, x, spec), scale, zero_point)
 
 
-def _floats(name: str, x: Any) -> jax.Array:
-    return lax.stop_gradient(checks.float_array(name, x).astype(jnp.float32))
+def _as_float32(name: str, x: Any) -> jax.Array:
+    return lax.stop_gradient(checks.as_float_array(name, x).astype(jnp.float32))
 
 
-def _axis(name: str, axis: Any, shape: tuple[int, ...]) -> int:
-    if not -len(shape) <= (axis := checks.integer(name, axis)) < len(shape):
+def _check_axis(name: str, axis: Any, shape: tuple[int, ...]) -> int:
+    if not -len(shape) <= (axis := checks.check_integer(name, axis)) < len(shape):
         raise ValueError(f"{name}: axis {axis} is out of range for shape {shape}")
     return axis % len(shape)
 
@@ -244,18 +251,18 @@ def _check_is_pair(block: Any) -> None:
         raise TypeError(f"block is {block!r}, must be (axis, size)")
 
 
-def _counts(shape: tuple[int, ...], axes: Any, block: tuple[int, int] | None) -> tuple[int, ...]:
-    """How many scales there are along each axis."""
+def _count_scales(shape: tuple[int, ...], axes: Any, block: tuple[int, int] | None) -> tuple[int, ...]:
+    """Returns the number of scales along each axis."""
     counts = list(shape)
     for axis in axes if isinstance(axes, tuple | list) else () if axes is None else (axes,):
-        counts[_axis("axes", axis, shape)] = 1
+        counts[_check_axis("axes", axis, shape)] = 1
     if block is not None:
         _check_is_pair(block)
-        axis, size = _axis("block[0]", block[0], shape), checks.integer("block[1]", block[1])
+        axis, size = _check_axis("block[0]", block[0], shape), checks.check_integer("block[1]", block[1])
         if size < 1 or shape[axis] % size:
             raise ValueError(f"block: size {size} must divide {shape[axis]}, the extent of axis {axis} of {shape}")
         if counts[axis] != shape[axis]:
-            raise ValueError(f"block: axis {axis} of {shape} is one of axes {axes} too")
+            raise ValueError(f"block: axis {axis} of {shape} is also in axes {axes}")
         counts[axis] //= size
     return tuple(counts)
 
@@ -270,48 +277,53 @@ def quantize(
     zero_point: bool = False,
     bound: float | None = None,
 ) -> QuantizedTensor:
-    """x as elements of dtype and scales: those nearest to x / scale, ties to even, of which none wraps around.
+    """Quantizes x to elements of dtype with scales. Elements are rounded to nearest, ties to even, and saturate.
 
-    The scale of what shares it is absmax * (1 / largest), in float32 and then rounded to scale_dtype, where largest is
-    127 of int8, 7 of int4, 1 of int2 (so that they have no -128, -8 and -2), 448 of float8_e4m3fn, 57344 of
-    float8_e5m2 and 6 of float4_e2m1fn. It is 1 where it would be 0 or below 2^-126, and at most 2^126 and scale_dtype's
-    largest, where elements saturate. x / scale, of the scale as it was rounded, is x * (1 / scale) in float32. A
-    scale_dtype of float8_e8m0fnu takes TransformerEngine's rule for MX: the least power of two, from 2^-127 on, that is
-    not less than that product. float8_e4m3fn is for quantize_nvfp4. QuantizedTensor says what products make of scales
-    near 2^-127 and 2^127.
+    Symmetric: element = x / scale. The elements that share a scale have scale = absmax * (1 / largest), computed in
+    float32 and rounded to scale_dtype. absmax is the maximum of abs(x).
 
-    uint8 and uint4, and the others with zero_point, map the range from the least of x and 0 to the greatest of x and 0
-    to all of dtype: scale is its length / (2^bits - 1), zero_point the integer nearest to dtype's least - least / scale
-    and the element round(x / scale) + zero_point.
+        dtype    int8  int4  int2  float8_e4m3fn  float8_e5m2  float4_e2m1fn
+        largest  127   7     1     448            57344        6
 
-    A NaN or an infinity never becomes a number. The float8 types have a NaN: it stays, as does an infinity of
-    float8_e5m2, which is a NaN of float8_e4m3fn; their scale is 1, as TransformerEngine has it, or with float8_e8m0fnu
-    2^127 for an infinity and NaN for a NaN, or the bound's. All other types get a NaN as scale, and 0 as elements: all
-    that shares the scale is NaN.
+    int8, int4 and int2 thus never have the elements -128, -8 and -2. A scale of 0 or below 2^-126 becomes 1. Scales are
+    at most 2^126 and at most the maximum of scale_dtype, and elements saturate then. x / scale is computed as
+    x * (1 / scale) in float32, with the rounded scale. For scale_dtype float8_e8m0fnu, as in TransformerEngine's MX
+    formats, scale is the smallest power of two, from 2^-127 on, that is at least absmax * (1 / largest). scale_dtype
+    float8_e4m3fn is for quantize_nvfp4. QuantizedTensor describes products with scales near 2^-127 and 2^127.
 
-    No derivative passes through; see fake_quantize.
+    Asymmetric (uint8, uint4, and other integers with zero_point): low is min(x, 0), high is max(x, 0). scale is
+    (high - low) / (2^bits - 1), zero_point is round(minimum of dtype - low / scale), and element is
+    round(x / scale) + zero_point.
+
+    NaN and infinity never become finite. In float8_e5m2 both stay; in float8_e4m3fn both are NaN. The scale is then 1,
+    as in TransformerEngine, or the bound's. A float8_e8m0fnu scale is 2^127 for an infinity and NaN for a NaN. All
+    other dtypes get a scale of NaN and elements of 0, so all elements that share the scale are NaN.
+
+    It has no derivative. See fake_quantize.
 
     Args:
-      x: float16, bfloat16, float32 or float64, which is rounded to float32 first.
-      dtype: of data: int8, uint8, int4, uint4, int2, float8_e4m3fn, float8_e5m2 or float4_e2m1fn.
-      axes: those along which elements share a scale, whose extent there is 1; with all of them there is one scale.
-        Without axes and block, x of three axes, as weights [G,K,N] are, gets a scale for each group and column, as with
-        axes=1 (stored [G,N,K] they want axes=2), and any other x is a ValueError, for nothing says what is meant. With
-        a bound, which makes all scales equal, there is by default one, of shape ().
-      block: (axis, size): so many elements along that axis, which is none of `axes`, share a scale. The size must
-        divide the extent.
+      x: float16, bfloat16, float32 or float64. float64 is rounded to float32 first.
+      dtype: dtype of the elements: int8, uint8, int4, uint4, int2, float8_e4m3fn, float8_e5m2 or float4_e2m1fn.
+      axes: axes along which elements share a scale. The scale has extent 1 there. By default, x with three axes, such
+        as weights [G,K,N], has axes=1, which is one scale per group and column. Weights stored as [G,N,K] need axes=2.
+        Any other x without axes and block is a ValueError, except with a bound: it has one scale, of shape ().
+      block: (axis, size): `size` elements along `axis` share a scale. size must divide the extent. axis must not be in
+        axes.
       scale_dtype: float32, bfloat16, float16, float8_e8m0fnu or float8_e4m3fn.
-      zero_point: whether there is one; of integers only.
-      bound: a positive number, taken for every absmax, and as range from -bound to bound: what is beyond it saturates.
+      zero_point: True for an integer dtype with a zero point.
+      bound: a positive number that replaces absmax, for a range from -bound to bound. Values beyond it saturate.
 
     Returns:
-      A QuantizedTensor with arrays as these shapes. ValueError where axes, block or bound cannot be, TypeError for a
-      wrong dtype.
+      A QuantizedTensor.
+
+    Raises:
+      ValueError: for wrong axes, block or bound.
+      TypeError: for a wrong dtype.
     """
-    x, dtype = _floats("x", x), checks.dtype_of("dtype", dtype, QUANTIZED)
-    scale_dtype = checks.dtype_of("scale_dtype", scale_dtype, SCALES)
-    if checks.flag("zero_point", zero_point) and dtype not in INTEGER_ELEMENTS:
-        raise TypeError(f"zero_point: dtype is {dtype}, must be {listed(INTEGER_ELEMENTS)}")
+    x, dtype = _as_float32("x", x), checks.as_dtype("dtype", dtype, QUANTIZED)
+    scale_dtype = checks.as_dtype("scale_dtype", scale_dtype, SCALES)
+    if checks.check_bool("zero_point", zero_point) and dtype not in INTEGER_ELEMENTS:
+        raise TypeError(f"zero_point: dtype is {dtype}, must be {format_dtypes(INTEGER_ELEMENTS)}")
     if bound is not None and not isinstance(bound, numbers.Real):
         raise TypeError(f"bound is a {type(bound).__name__}, must be a number of Python or NumPy")
     if bound is not None and not 0 < bound <= float(jnp.finfo(jnp.float32).max):
@@ -319,57 +331,63 @@ def quantize(
     default = axes is None and block is None
     if default and bound is None and x.ndim != 3:
         raise ValueError(
-            f"axes: must be given for x of shape {x.shape}, which is not [G,K,N]: those along which elements share a "
-            f"scale, such as {tuple(range(x.ndim))} for one scale"
+            f"axes: must be given for x of shape {x.shape}, which is not [G,K,N]: the axes along which elements share "
+            f"a scale, such as {tuple(range(x.ndim))} for one scale"
         )
     one = default and bound is not None
-    counts = (1,) * x.ndim if one else _counts(x.shape, 1 if default else axes, block)
+    counts = (1,) * x.ndim if one else _count_scales(x.shape, 1 if default else axes, block)
     asymmetric = bool(zero_point) or dtype in map(np.dtype, (np.uint8, ml_dtypes.uint4))
-    how = How(dtype, scale_dtype, asymmetric, counts, None if bound is None else float(bound))
-    out = quantized(with_blocks(x, counts), how)
+    spec = QuantSpec(dtype, scale_dtype, asymmetric, counts, None if bound is None else float(bound))
+    out = quantize_blocks(gather_blocked_axes(x, counts), spec)
     return QuantizedTensor(out.data, *jax.tree.map(lambda s: s.reshape(()) if one else s, (out.scale, out.zero_point)))
 
 
 def quantize_nvfp4(x: Any, *, block: tuple[int, int]) -> tuple[QuantizedTensor, jax.Array]:
-    """NVFP4's two levels: float4_e2m1fn with a scale of float8_e4m3fn for each block, and one float32 for all of x.
+    """Quantizes x to NVFP4: float4_e2m1fn with one float8_e4m3fn scale per block, and one float32 scale for all of x.
 
-    The latter is max(abs(x)) * (1 / (6 * 448)), or 1 where that is 0 or no number. x * (1 / it) is quantized then, as
-    quantize does: x is about dequantize(q) times it, so multiply products of q by it.
+    The float32 scale is max(abs(x)) * (1 / (6 * 448)), or 1 if that is 0 or not finite. quantize is applied to
+    x * (1 / scale), so x is about dequantize(q) * scale. Multiply products of q by scale.
 
     Args:
-      x: as quantize takes it; no derivative passes through.
-      block: (axis, size): (1, 16) are TransformerEngine's blocks of the contracted axis of [G,K,N].
+      x: an array, as for quantize. It gets no derivative.
+      block: (axis, size). TransformerEngine's blocks are (1, 16), along the contracted axis of [G,K,N].
 
     Returns:
-      The QuantizedTensor and the float32 of shape ().
+      (q, scale): the QuantizedTensor, and the float32 of shape ().
     """
-    x = _floats("x", x)
+    x = _as_float32("x", x)
     _check_is_pair(block)
     absmax = jnp.max(jnp.abs(x), initial=0)
-    factor = scale_of(jnp.where(jnp.isfinite(absmax), absmax, 0), 6 * 448, np.dtype(np.float32))
-    return quantize(x * (1 / factor), E2M1, block=block, scale_dtype=E4M3), factor
+    scale = compute_scale(jnp.where(jnp.isfinite(absmax), absmax, 0), 6 * 448, np.dtype(np.float32))
+    return quantize(x * (1 / scale), E2M1, block=block, scale_dtype=E4M3), scale
 
 
 @jax.custom_jvp
-def _with_tangent_of(value: jax.Array, x: jax.Array) -> jax.Array:
+def _replace_tangent(value: jax.Array, x: jax.Array) -> jax.Array:
     del x
     return value
 
 
-@_with_tangent_of.defjvp
+@_replace_tangent.defjvp
 def _tangent(primals: tuple[jax.Array, jax.Array], tangents: tuple[Any, Any]) -> tuple[jax.Array, Any]:
-    return _with_tangent_of(*primals), tangents[1]  # again, for derivatives of higher order
+    return _replace_tangent(*primals), tangents[1]  # keeps derivatives of higher order
 
 
 def fake_quantize(x: Any, dtype: Any, *, bound: float | None = None, **options: Any) -> jax.Array:
-    """dequantize(quantize(x, dtype, bound=bound, **options)) in x's dtype, with a straight-through derivative.
+    """Computes dequantize(quantize(x, dtype, bound=bound, **options)) in x's dtype, with a straight-through derivative.
 
-    options are those of quantize, whose axes must be given, or a block, where x has not three axes. Its tangent is x's
-    own. With a bound it is 0 where abs(x) is above that; without one all of x is inside the range.
+    The tangent is that of x. With a bound, the tangent is 0 for elements with abs(x) > bound.
+
+    Args:
+      x: an array, as for quantize.
+      dtype, bound, options: arguments of quantize. axes or block is required unless x has three axes, or with a bound.
+
+    Returns:
+      An array with the shape and dtype of x.
     """
-    x = checks.float_array("x", x)
+    x = checks.as_float_array("x", x)
     value = dequantize(quantize(x, dtype, bound=bound, **options), x.dtype)
-    value = versions.sharded_as(value, jax.typeof(x))
-    return _with_tangent_of(
+    value = versions.reshard_like(value, jax.typeof(x))
+    return _replace_tangent(
         value, x if bound is None else jnp.where(jnp.abs(x) > float(bound), lax.stop_gradient(x), x)
     )

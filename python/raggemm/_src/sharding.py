@@ -1,14 +1,14 @@
-"""How the compiler may divide a call under plain jit over several devices: a rule that can be switched on.
+"""The partitioning rule: lets the compiler divide a call under plain jit over devices. It is off by default.
 
-Without it the partitioner knows nothing of a custom call, so that every device gathers all operands and computes
-everything: right, but slow. With it each device computes its part of an axis that no group divides:
+Without the rule every device gathers all operands and computes the whole result, which is correct but slow. With the
+rule each device computes its part of an axis that groups do not divide:
 
     problems (of a vmap), replicas, groups of a uniform call, free axes        no communication
     contracted axes, replicas that ragged K sums over                          partial results are summed over devices
 
-Free axes come first. An axis that groups divide is gathered as before, and so is one that the devices do not divide
-evenly, or that is summed over where c or bias would be added more than once, or an activation be of parts of a sum.
-Factors are divided as their operand is, which is gathered where a device would have a part of a block or of a byte.
+Free axes come first. An axis is gathered if groups divide it, or if the devices do not divide it evenly. A summed axis
+is also gathered if the call has c or bias, which must be added once, or an activation, which needs the whole sum.
+Scales and zero points are divided like their matrix, which is gathered if a device would get a part of a block or byte.
 """
 
 import dataclasses
@@ -23,22 +23,24 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from raggemm._src import versions
-from raggemm._src.call import COLUMN_BLOCKS, OPTIONAL, PACKED, Call, Mode, OptionalOperand, Storage, Term
-from raggemm._src.dtypes import compute_dtype, elements_of_a_byte
+from raggemm._src.call import COLUMN_BLOCKS, OPTIONAL, PACKED, Call, Mode, OperandRole, OptionalOperand, Storage
+from raggemm._src.dtypes import compute_dtype, elements_per_byte
 from raggemm._src.primitive import grouped_gemm_p
 
 _PRIORITY = ("problem", "replica", "group", "n", "m", "k")
 
 
 def enable_partitioning(enabled: bool = True) -> None:
-    """Lets jax.jit divide calls over the devices of a mesh, where sharded operands are gathered otherwise.
+    """Lets jax.jit divide calls over the devices of a mesh. Without it, each device gathers sharded operands.
 
-    With weights [G,K,N] sharded along N there is then no communication in the forward pass; along K partial results
-    are summed, so that the last bits depend on the number of devices. A change forgets all that jax has compiled.
+    With weights [G,K,N] sharded along N the forward pass needs no communication. Along K partial results are summed
+    over devices, so the last bits depend on the number of devices. A change clears all caches of jax.
 
-    It rests on a registry inside of jax that says which primitives need to know the devices, with its conditions: all
-    arrays of a program have the same mesh, which has devices (no AbstractMesh). Therefore it is off by default.
-    NotImplementedError where this jax has no such registry.
+    The rule is off by default, because it uses a private registry of jax. All arrays of a program must have the same
+    mesh, with devices (not an AbstractMesh).
+
+    Raises:
+      NotImplementedError: if this version of jax has no such registry.
     """
     if not isinstance(enabled, bool):
         raise TypeError(f"enabled is {enabled!r}, must be True or False")
@@ -46,7 +48,7 @@ def enable_partitioning(enabled: bool = True) -> None:
     if enabled == (grouped_gemm_p in registry):
         return
     registry.symmetric_difference_update({grouped_gemm_p})
-    jax.clear_caches()  # one of which says for each jaxpr whether it has such a primitive
+    jax.clear_caches()  # jax caches for each jaxpr whether it has a primitive of the registry
 
 
 def is_enabled() -> bool:
@@ -56,8 +58,8 @@ def is_enabled() -> bool:
         return False
 
 
-def _matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str], set[str]]:
-    """Names of the axes behind the first two, and those of them that cannot be divided."""
+def _name_matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str], set[str]]:
+    """Returns the names of the axes after the first two, and the set of axes that cannot be divided."""
     if storage.first is not None and storage.last is not None:
         return [""], set()
     if storage.layout == COLUMN_BLOCKS:
@@ -68,24 +70,24 @@ def _matrix_axes(storage: Storage, axes: tuple[str, str]) -> tuple[list[str], se
 
 
 class _Axes(NamedTuple):
-    """A name for each axis of each operand and of out, "" for one that cannot be divided."""
+    """Names of the axes of all operands and of out. An axis with the name "" cannot be divided."""
 
     operands: list[list[str]]
     out: list[str]
-    summed: set[str]  # axes of lhs and rhs that out does not have
-    parts: dict[str, int]  # extent of a named axis, in elements, blocks or bytes, that its devices must divide
+    summed: set[str]  # axes that the product sums over
+    parts: dict[str, int]  # parts of a named axis (elements, blocks or bytes); the devices must divide their number
 
 
-def _named_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) -> _Axes:
+def _name_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...]) -> _Axes:
     summed = {"k", "replica"} if call.mode is Mode.RAGGED_K else {"k"}
-    whole = set() if call.mode is Mode.UNIFORM else {"group"}  # axes that each device needs all of
+    whole = set() if call.mode is Mode.UNIFORM else {"group"}  # axes that are not divided
     optional = [operand for operand in OPTIONAL if operand.name in call.operands]
-    if call.activation or any(operand.term is Term.ADDED for operand in optional):
+    if call.activation or any(operand.role is OperandRole.ADDEND for operand in optional):
         whole |= summed
     matrices = []
     for name, left, right in (("lhs", "m", "k"), ("rhs", "k", "n"), ("out", "m", "n")):
         storage = call.storages[name]
-        axes, ragged = _matrix_axes(storage, (right, left) if storage.trans else (left, right))
+        axes, ragged = _name_matrix_axes(storage, (right, left) if storage.trans else (left, right))
         whole |= ragged
         second = "group" if storage.per_group else "" if storage.shared else "replica"
         matrices.append(["problem", second, *axes])
@@ -94,9 +96,9 @@ def _named_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...])
     shapes = [x.shape for x in operands]
 
     def optional_axes(operand: OptionalOperand, shape: tuple[int, ...]) -> list[str]:
-        if len(shape) == 4 and operand.term is Term.FACTOR:
+        if len(shape) == 4 and operand.role is OperandRole.QUANT_PARAM:
             axes = lhs if operand.side == "lhs" else rhs
-            return axes if len(axes) == 4 else [*axes[:2], axes[3], ""]  # the columns of a block stay together
+            return axes if len(axes) == 4 else [*axes[:2], axes[3], ""]  # the columns of a block stay on one device
         return list(operand.axes) or out
 
     names = [lhs, rhs, *dims, *map(optional_axes, optional, shapes[len(shapes) - len(optional) :]), out]
@@ -106,7 +108,7 @@ def _named_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...])
         if extent != 1:
             parts[axis] = math.gcd(parts.get(axis, 0), extent)
     for axes, x in zip((lhs, rhs), operands, strict=False):
-        parts[axes[-1]] = math.gcd(parts.get(axes[-1], 0), x.shape[-1] // elements_of_a_byte(x.dtype))
+        parts[axes[-1]] = math.gcd(parts.get(axes[-1], 0), x.shape[-1] // elements_per_byte(x.dtype))
     whole |= {axis for axis, count in parts.items() if count == 1}
 
     def divisible(axes, shape):
@@ -116,9 +118,8 @@ def _named_axes(call: Call, operands: Sequence[Any], out_shape: tuple[int, ...])
     return _Axes(named, result, summed - whole, parts)
 
 
-def _assignment(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) -> dict[str, tuple[str, ...]]:
-    """The axes of the mesh that divide each named axis: those of the first array that has any and where it comes out
-    even. None is used twice."""
+def _assign_mesh_axes(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) -> dict[str, tuple[str, ...]]:
+    """Returns the axes of the mesh that divide each named axis: those of the first array that they divide evenly."""
     used: set[str] = set()
     assigned: dict[str, tuple[str, ...]] = {}
     for axis in _PRIORITY:
@@ -133,7 +134,7 @@ def _assignment(axes: _Axes, mesh: Mesh, arrays: list[tuple[list[str], Any]]) ->
     return assigned
 
 
-def _on_each_device(call: Call, function: Callable[..., jax.Array], summed_over: tuple[str, ...]):
+def _per_device_function(call: Call, function: Callable[..., jax.Array], summed_over: tuple[str, ...]):
     if not summed_over:
         return functools.partial(function, call=call)
 
@@ -144,10 +145,12 @@ def _on_each_device(call: Call, function: Callable[..., jax.Array], summed_over:
     return partial_sums
 
 
-def _rule(axes: _Axes) -> dict[str, Any]:
-    """The arguments of def_partition that tell the partitioner which axes belong together. Those of one name may differ
-    in extent, where one counts blocks; of compound names the partitioner would split an axis of the mesh, which jax
-    cannot read."""
+def _sharding_rule(axes: _Axes) -> dict[str, Any]:
+    """Returns the arguments of def_partition that tell the partitioner which axes correspond.
+
+    Axes with the same name may differ in extent, if one counts blocks. With compound names the partitioner would split
+    axes of the mesh, which jax cannot represent.
+    """
     whole = (f"whole{i}" for i in itertools.count())
     sides = [" ".join(name or next(whole) for name in names) for names in (*axes.operands, axes.out)]
     text = ", ".join(sides[:-1]) + " -> " + sides[-1]
@@ -159,18 +162,20 @@ def _rule(axes: _Axes) -> dict[str, Any]:
     }
 
 
-def partitioned(call: Call, function: Callable[..., jax.Array], operands: Sequence[Any], out_shape: tuple[int, ...]):
+def make_partitionable(
+    call: Call, function: Callable[..., jax.Array], operands: Sequence[Any], out_shape: tuple[int, ...]
+):
     """Returns the custom call as a function that the partitioner can divide.
 
-    function: the custom call of flat operands and `call`. Options are fixed in it, for the partitioner calls it while
-    compiling, when others may be in effect.
+    function: the custom call of flat operands and `call`. It has fixed options, because the partitioner calls it later,
+    while compiling.
     """
-    axes = _named_axes(call, operands, out_shape)
+    axes = _name_axes(call, operands, out_shape)
 
     def shardings(mesh, args, out):
         arrays = [(names, x) for names, x in zip(axes.operands, args, strict=True)]
-        arrays = [arrays[1], arrays[0], (axes.out, out), *arrays[2:]]  # weights first, which cost most to move
-        assigned = _assignment(axes, mesh, arrays)
+        arrays = [arrays[1], arrays[0], (axes.out, out), *arrays[2:]]  # weights first: they cost most to move
+        assigned = _assign_mesh_axes(axes, mesh, arrays)
         specs = [
             NamedSharding(mesh, PartitionSpec(*[assigned.get(name) for name in names]))
             for names in (*axes.operands, axes.out)
@@ -179,7 +184,7 @@ def partitioned(call: Call, function: Callable[..., jax.Array], operands: Sequen
 
     def partition(mesh, args, out):
         operands, result, summed_over = shardings(mesh, args, out)
-        return mesh, _on_each_device(call, function, summed_over), result, operands
+        return mesh, _per_device_function(call, function, summed_over), result, operands
 
     def infer(mesh, args, out):
         return shardings(mesh, args, out)[1]
@@ -188,5 +193,5 @@ def partitioned(call: Call, function: Callable[..., jax.Array], operands: Sequen
     def divisible(*args):
         return function(*args, call=call)
 
-    divisible.def_partition(partition, infer_sharding_from_operands=infer, **_rule(axes))
+    divisible.def_partition(partition, infer_sharding_from_operands=infer, **_sharding_rule(axes))
     return divisible

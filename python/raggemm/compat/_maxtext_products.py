@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._src import checks, versions
-from raggemm._src.arguments import accumulation
-from raggemm._src.dtypes import QUANTIZED, listed
-from raggemm._src.grouped_gemm import product
-from raggemm._src.operands import Words, matrices
-from raggemm._src.quantization import by_blocks, quantize
+from raggemm._src.arguments import existing_out_options
+from raggemm._src.dtypes import QUANTIZED, format_dtypes
+from raggemm._src.grouped_gemm import compute_product
+from raggemm._src.operands import ArgNames, make_operands
+from raggemm._src.quantization import apply_blockwise, quantize
 from raggemm._src.tensors import QuantizedTensor
 
 
@@ -41,8 +41,8 @@ def _qtype(name: str, given: Any) -> np.dtype | None:
     try:
         dtype = np.dtype(given)
     except TypeError:
-        raise TypeError(f"{name}: is {given!r}, must be {listed(QUANTIZED)}") from None
-    checks.check_type(name, dtype, QUANTIZED)
+        raise TypeError(f"{name}: is {given!r}, must be {format_dtypes(QUANTIZED)}") from None
+    checks.check_dtype(name, dtype, QUANTIZED)
     return dtype
 
 
@@ -93,7 +93,7 @@ def quantized(name: str, x: Any, dtype: Any, method: str, axes: tuple[int, ...])
     if dtype is None or checks.is_quantized(x):
         return x
     kind, number = _method(method)
-    x = checks.float_array(name, x)
+    x = checks.as_float_array(name, x)
     if kind == "fixed":
         return quantize(x, dtype, bound=number)
     if number is None:
@@ -117,9 +117,9 @@ class Options(NamedTuple):
 
 def _product(lhs: Any, rhs: Any, sizes: Any, offset: Any, c: Any, options: Options) -> jax.Array:
     given = {"preferred_element_type": options.dtype, "group_offset": offset}
-    given |= accumulation(c, options.dtype, int(options.c_name == "partial_sum"), options.c_name)
-    words = Words(sizes="group_sizes", c=options.c_name)
-    return product(words, *matrices(lhs, rhs, sizes, (1, 2 if options.transpose_rhs else 1)), **given)
+    given |= existing_out_options(c, options.dtype, int(options.c_name == "partial_sum"), options.c_name)
+    words = ArgNames(sizes="group_sizes", c=options.c_name)
+    return compute_product(words, *make_operands(lhs, rhs, sizes, (1, 2 if options.transpose_rhs else 1)), **given)
 
 
 def _factors_of_rows(scale: jax.Array, n_axis: int, sizes: jax.Array, offset: Any, rows: int) -> jax.Array:
@@ -166,7 +166,7 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Opti
     """The product with lhs and rhs quantized as the rule says, if they are not already; c is c_name's array."""
     rule, k_axis = options.rule, 2 if options.transpose_rhs else 1
     lhs, rhs = (
-        checks.quantized_tensor(name, x) if checks.is_quantized(x) else checks.array(name, x)
+        checks.as_quantized_tensor(name, x) if checks.is_quantized(x) else checks.as_array(name, x)
         for name, x in (("lhs", lhs), ("rhs", rhs))
     )
     given, has_c = (checks.is_quantized(lhs), checks.is_quantized(rhs)), c is not None
@@ -195,9 +195,9 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Opti
         to_rhs = quantized("gradient", to_rhs, rule.bwd_qtype, rule.bwd_calibration_method, axes((0,), 2))
         dlhs = _product(to_lhs, right_elements, sizes, offset, None, Options(dtypes[0], not options.transpose_rhs))
         pair = (to_rhs, left_elements) if options.transpose_rhs else (left_elements, to_rhs)
-        drhs = product(
-            Words(sizes="group_sizes"),
-            *matrices(*pair, sizes, (0, 0), rhs_rank=2),
+        drhs = compute_product(
+            ArgNames(sizes="group_sizes"),
+            *make_operands(*pair, sizes, (0, 0), rhs_rank=2),
             preferred_element_type=dtypes[1],
             group_offset=offset,
             num_actual_groups=right.shape[0],
@@ -205,11 +205,11 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, offset: Any, c: Any, options: Opti
         for name, axis in reversed(options.gather_axes):
             drhs = jax.lax.psum_scatter(drhs, name, scatter_dimension=axis, tiled=True)
         if given[0] and left.scale is not None and left.scale.ndim != 1:
-            dlhs = by_blocks(jnp.multiply, dlhs, left.scale.astype(dlhs.dtype))
+            dlhs = apply_blockwise(jnp.multiply, dlhs, left.scale.astype(dlhs.dtype))
         others = [None if x is None else _no_cotangent(x) for x in (sizes, offset)]
         return _cotangent(dlhs, left, given[0]), _cotangent(drhs, right, given[1]), *others, dc
 
     call = jax.custom_vjp(lambda *args: forward(*args)[0])
     call.defvjp(forward, backward)
     leaves, tree = jax.tree.flatten((lhs, rhs, group_sizes, offset, c))
-    return call(*jax.tree.unflatten(tree, versions.varying_alike([jnp.asarray(x) for x in leaves])))
+    return call(*jax.tree.unflatten(tree, versions.promote_vma([jnp.asarray(x) for x in leaves])))

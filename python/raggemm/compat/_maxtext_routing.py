@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from raggemm._src.routing import combine, rows_of_tokens, sort_by_expert
+from raggemm._src.routing import combine, gather_token_rows, sort_by_expert
 
 
 def _is_llama4(layer: Any) -> bool:
@@ -66,7 +66,7 @@ def permute(
         chosen = (chosen - roll_to_expert_id) % experts
     rows = sort_by_expert(chosen, experts)
     experts_of_rows = chosen.reshape(-1)[rows.order]
-    out = rows_of_tokens(x, rows.row_tokens).astype(layer.dtype)
+    out = gather_token_rows(x, rows.row_tokens).astype(layer.dtype)
     return out, rows.order, weights, rows.group_sizes, experts_of_rows, loss, updates, None
 
 

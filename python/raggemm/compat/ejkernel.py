@@ -29,16 +29,16 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._src import checks
-from raggemm._src.grouped_gemm import product
-from raggemm._src.operands import Words, matrices
-from raggemm._src.quantization import with_scale
+from raggemm._src.grouped_gemm import compute_product
+from raggemm._src.operands import ArgNames, make_operands
+from raggemm._src.quantization import attach_scale
 from raggemm.compat.megablox import make_group_metadata
 from raggemm.compat.megablox import tgmm as transposed_grouped_matmul
 
 __all__ = ["grouped_matmul", "make_group_metadata", "register", "transposed_grouped_matmul"]
 
 
-_WORDS = Words(sizes="group_sizes", c="existing_out", bias="rhs_bias")
+_WORDS = ArgNames(sizes="group_sizes", c="existing_out", bias="rhs_bias")
 
 
 def _check_precision(precision: Any) -> None:
@@ -62,7 +62,7 @@ def _check_platform(platform: Any) -> None:
 
 def bias_of_groups(rhs_bias: Any) -> jax.Array:
     """[num_groups, n]"""
-    rhs_bias = checks.array("rhs_bias", rhs_bias)
+    rhs_bias = checks.as_array("rhs_bias", rhs_bias)
     if rhs_bias.ndim != 3 or rhs_bias.shape[1] != 1:
         raise ValueError(f"rhs_bias: shape is {rhs_bias.shape}, must be [num_groups, 1, n]")
     return rhs_bias[:, 0]
@@ -70,7 +70,10 @@ def bias_of_groups(rhs_bias: Any) -> jax.Array:
 
 def _local(rhs: Any, group_sizes: Any, group_offset: Any) -> jax.Array:
     """group_sizes without the rows of groups that rhs is not for, so that the first row is the first local group's."""
-    sizes, first = checks.integer_array("group_sizes", group_sizes), checks.integer_array("group_offset", group_offset)
+    sizes, first = (
+        checks.as_integer_array("group_sizes", group_sizes),
+        checks.as_integer_array("group_offset", group_offset),
+    )
     if sizes.ndim != 1 or jnp.ndim(rhs) != 3 or first.size != 1:
         return sizes  # the product refuses them
     group = jnp.arange(sizes.shape[0]) - first.reshape(()).astype(int)
@@ -94,16 +97,16 @@ def _kernel_v3(
     """Computes ejkernel's "grouped_matmulv3", as its registry calls it; tiling and interpret are without effect."""
     _check_precision(precision)
     if rhs_scale is not None:
-        rhs = with_scale(rhs, rhs_scale, transposed=transpose_rhs)
+        rhs = attach_scale(rhs, rhs_scale, transposed=transpose_rhs)
     dtype = jnp.float32 if preferred_element_type is None else preferred_element_type
     options = {"preferred_element_type": dtype, "group_offset": group_offset}
     if existing_out is not None:
-        options["c"] = checks.float_array("existing_out", existing_out).astype(dtype)
+        options["c"] = checks.as_float_array("existing_out", existing_out).astype(dtype)
     if rhs_bias is not None:
         options["bias"] = bias_of_groups(rhs_bias)
     if group_offset is not None:
         group_sizes = _local(rhs, group_sizes, group_offset)
-    return product(_WORDS, *matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)), **options)
+    return compute_product(_WORDS, *make_operands(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)), **options)
 
 
 def _kernel(

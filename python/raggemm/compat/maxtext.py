@@ -35,10 +35,10 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._src import api, checks, versions
-from raggemm._src.arguments import accumulation
+from raggemm._src.arguments import existing_out_options
 from raggemm._src.dtypes import FLOATS, QUANTIZED
-from raggemm._src.grouped_gemm import product
-from raggemm._src.operands import Words, matrices
+from raggemm._src.grouped_gemm import compute_product
+from raggemm._src.operands import ArgNames, make_operands
 from raggemm._src.tensors import QuantizedTensor
 from raggemm.compat import _maxtext_products, megablox
 from raggemm.compat._maxtext_products import Rule, checked_rule, quantized, rule_of
@@ -80,7 +80,7 @@ def _as_numbers(lhs: Any, rhs: Any, rule: Rule | None, dtype: Any) -> tuple[Any,
         bare = qtype is None and not checks.is_quantized(x) and getattr(x, "dtype", None) in QUANTIZED
         return QuantizedTensor(jnp.asarray(x)) if bare else x
 
-    if jax.dtypes.canonicalize_dtype(checks.dtype_of("preferred_element_type", dtype)) not in FLOATS:
+    if jax.dtypes.canonicalize_dtype(checks.as_dtype("preferred_element_type", dtype)) not in FLOATS:
         return lhs, rhs
     rule = rule or Rule()
     return number(lhs, rule.act_qtype), number(rhs, rule.weight_qtype)
@@ -151,10 +151,10 @@ def gmm(
         out = api.gmm(lhs, rhs, group_sizes, preferred_element_type, None, group_offset, existing_out, transpose_rhs)
     else:
         options = {"preferred_element_type": preferred_element_type, "group_offset": group_offset}
-        options |= accumulation(partial_sum, preferred_element_type, 1, "partial_sum")
-        words = Words(sizes="group_sizes", c="partial_sum")
-        out = product(words, *matrices(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)), **options)
-    return versions.varying(out, {*lhs_vma_axes, *varying_axes})
+        options |= existing_out_options(partial_sum, preferred_element_type, 1, "partial_sum")
+        words = ArgNames(sizes="group_sizes", c="partial_sum")
+        out = compute_product(words, *make_operands(lhs, rhs, group_sizes, (1, 2 if transpose_rhs else 1)), **options)
+    return versions.mark_varying(out, {*lhs_vma_axes, *varying_axes})
 
 
 def tgmm(
@@ -196,4 +196,4 @@ def tgmm(
     out = megablox.tgmm(
         lhs, rhs, group_sizes, preferred_element_type, None, group_offset, num_actual_groups, existing_out
     )
-    return versions.varying(out, varying_axes)
+    return versions.mark_varying(out, varying_axes)

@@ -73,7 +73,7 @@ def tgmm(
 
 
 def _number(name: str, x: Any) -> jax.Array:
-    return checks.check_shape(name, checks.integer_array(name, x), (), (1,))
+    return checks.check_shape(name, checks.as_integer_array(name, x), (), (1,))
 
 
 def _repeated(counts: jax.Array, length: int) -> jax.Array:
@@ -111,13 +111,13 @@ def make_group_metadata(
       [num_groups + 1]; the group and the tile of each visit, [m/tm + num_groups - 1], padded with the last ones; the
       number of visits of this shard, ().
     """
-    group_sizes = checks.integer_array("group_sizes", group_sizes)
+    group_sizes = checks.as_integer_array("group_sizes", group_sizes)
     if group_sizes.ndim != 1:
         raise ValueError(f"group_sizes: shape is {group_sizes.shape}, must have 1 axes")
     m, tm, visits = (
-        checks.count("m", m, 0),
-        checks.integer("tm", tm),
-        checks.flag("visit_empty_groups", visit_empty_groups),
+        checks.check_count("m", m, 0),
+        checks.check_integer("tm", tm),
+        checks.check_bool("visit_empty_groups", visit_empty_groups),
     )
     first = _number("start_group", start_group).astype(int)
     behind = first + _number("num_nonzero_groups", num_nonzero_groups).astype(int)

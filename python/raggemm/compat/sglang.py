@@ -22,17 +22,17 @@ import jax
 import jax.numpy as jnp
 
 from raggemm._src import checks
-from raggemm._src.arguments import accumulation
+from raggemm._src.arguments import existing_out_options
 from raggemm._src.dtypes import QUANTIZED
-from raggemm._src.grouped_gemm import product
-from raggemm._src.operands import Words, matrices
-from raggemm._src.quantization import quantize, with_scale
+from raggemm._src.grouped_gemm import compute_product
+from raggemm._src.operands import ArgNames, make_operands
+from raggemm._src.quantization import attach_scale, quantize
 from raggemm.compat.ejkernel import bias_of_groups
 from raggemm.compat.megablox import first_group
 
 __all__ = ["gmm"]
 
-_WORDS = Words(sizes="group_sizes", c="existing_out", bias="rhs_bias")
+_WORDS = ArgNames(sizes="group_sizes", c="existing_out", bias="rhs_bias")
 
 
 def gmm(
@@ -73,13 +73,13 @@ def gmm(
     """
     del tiling, interpret, maybe_quantize_lhs, zero_initialize, acc_dtype, v2_tile_info
     if rhs_scale is not None:
-        rhs = with_scale(rhs, rhs_scale, transposed=False)
+        rhs = attach_scale(rhs, rhs_scale, transposed=False)
     if activation_quantized_dtype is not None:
-        dtype = checks.dtype_of("activation_quantized_dtype", activation_quantized_dtype, QUANTIZED)
-        lhs = quantize(checks.float_array("lhs", lhs), dtype, axes=-1)
+        dtype = checks.as_dtype("activation_quantized_dtype", activation_quantized_dtype, QUANTIZED)
+        lhs = quantize(checks.as_float_array("lhs", lhs), dtype, axes=-1)
     options = {"preferred_element_type": preferred_element_type}
     options["group_offset"] = first_group(group_offset, rhs, group_sizes)
     if rhs_bias is not None:
         options["bias"] = bias_of_groups(rhs_bias)
-    options |= accumulation(existing_out, preferred_element_type, beta=0)
-    return product(_WORDS, *matrices(lhs, rhs, group_sizes, (1, 1)), **options)
+    options |= existing_out_options(existing_out, preferred_element_type, beta=0)
+    return compute_product(_WORDS, *make_operands(lhs, rhs, group_sizes, (1, 1)), **options)

@@ -26,11 +26,11 @@ import numpy as np
 from jax.extend import backend
 
 from raggemm._src import checks, versions
-from raggemm._src.activations import activated
+from raggemm._src.activations import apply_activation
 from raggemm._src.api import straight_through
-from raggemm._src.dimension_numbers import BASIC
+from raggemm._src.dimension_numbers import RAGGED_DOT_NUMBERS
 from raggemm._src.dtypes import FLOATS, compute_dtype
-from raggemm._src.lax import checked_call
+from raggemm._src.lax import prepare_call
 
 __all__ = ["ragged_dot"]
 
@@ -41,7 +41,7 @@ _GATED = {"silu": "SILU", "gelu": "GELU_TANH", "gelu_tanh": "GELU_TANH", "swiglu
 def _operand(name: str, x: Any) -> tuple[Any, Any]:
     """Returns the operand of the product, and for an AsQArray the array that gets its gradient."""
     if hasattr(x, "as_qarray"):
-        return jax.lax.stop_gradient(checks.quantized_tensor(name, x.as_qarray())), x.value
+        return jax.lax.stop_gradient(checks.as_quantized_tensor(name, x.as_qarray())), x.value
     if not isinstance(x, jax.Array | np.ndarray) and not checks.is_quantized(x):
         raise NotImplementedError(f"{name}: {type(x).__name__} is not supported, only arrays and QArrays are")
     return x, None
@@ -58,7 +58,7 @@ def _unwrapped(group_sizes: Any) -> Any:
     """The array in tokamax' GroupSizes, whose representative sizes are for its autotuning."""
     if isinstance(group_sizes, jax.Array | np.ndarray):
         return group_sizes
-    checks.check_is_plain("group_sizes", group_sizes)
+    checks.check_is_array("group_sizes", group_sizes)
     value = getattr(group_sizes, "value", None)
     return np.asarray(group_sizes) if value is None else value
 
@@ -132,12 +132,12 @@ def ragged_dot(
         dtype = checks.result_dtype(preferred_element_type or jnp.result_type(*types))
         fuses = dtype in FLOATS and (activation is not None or fuse_gateup_activation is not None)
         sums = compute_dtype(*types, dtype) if fuses else dtype
-        numbers = BASIC if ragged_dot_dimension_numbers is None else ragged_dot_dimension_numbers
+        numbers = RAGGED_DOT_NUMBERS if ragged_dot_dimension_numbers is None else ragged_dot_dimension_numbers
         places = _unwrapped(group_sizes), group_offset
         axes = _varying_axes(manual_axis_type)
 
         def checked_product(lhs: Any, rhs: Any, places: Any) -> Callable[[], jax.Array]:
-            return checked_call((lhs, rhs, places[0]), numbers, precision, sums, places[1])
+            return prepare_call((lhs, rhs, places[0]), numbers, precision, sums, places[1])
 
         call = checked_product(lhs, rhs, places)
         gated = _gated(fuse_gateup_activation, call, dtype)
@@ -149,6 +149,6 @@ def ragged_dot(
     else:
         out = straight_through(lambda *args: checked_product(*args)(), (lhs, rhs), (lhs_value, rhs_value), places)
     if gated is not None:
-        out = activated(gated, *jnp.split(out, 2, axis=-1))
+        out = apply_activation(gated, *jnp.split(out, 2, axis=-1))
     out = out.astype(dtype) if activation is None else activation(out).astype(dtype)
-    return versions.varying(out, axes)
+    return versions.mark_varying(out, axes)

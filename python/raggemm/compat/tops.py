@@ -19,12 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._src import checks, versions
-from raggemm._src.grouped_gemm import product
-from raggemm._src.operands import Operand, Words, matrices
+from raggemm._src.grouped_gemm import compute_product
+from raggemm._src.operands import ArgNames, Operand, make_operands
 
 __all__ = ["check_partition", "gmm", "gmm_ref", "tgmm", "tgmm_ref"]
 
-_WORDS = Words(sizes="group_sizes")
+_WORDS = ArgNames(sizes="group_sizes")
 
 
 def check_partition(group_sizes: Any, m: int, num_groups: int | None = None) -> jax.Array:
@@ -33,9 +33,9 @@ def check_partition(group_sizes: Any, m: int, num_groups: int | None = None) -> 
     TypeError if it is not integer; ValueError with the numbers if it is not [num_groups] or, where the values are
     known, if one is negative or the sum is not m.
     """
-    sizes = checks.integer_array("group_sizes", group_sizes)
-    num_groups = None if num_groups is None else checks.integer("num_groups", num_groups)
-    _check_partition(sizes, group_sizes, checks.integer("m", m), num_groups)
+    sizes = checks.as_integer_array("group_sizes", group_sizes)
+    num_groups = None if num_groups is None else checks.check_integer("num_groups", num_groups)
+    _check_partition(sizes, group_sizes, checks.check_integer("m", m), num_groups)
     return sizes
 
 
@@ -57,8 +57,8 @@ def _check_partition(sizes: jax.Array, given: Any, m: int, num_groups: int | Non
 
 def _operands(lhs: Any, rhs: Any, group_sizes: Any, axes: tuple[int, int], rhs_rank: int) -> tuple[Operand, Operand]:
     """Returns the operands of a product, with sizes that are a partition."""
-    lhs, rhs = checks.float_array("lhs", lhs), checks.float_array("rhs", rhs)
-    left, right = matrices(lhs, rhs, group_sizes, axes, rhs_rank)
+    lhs, rhs = checks.as_float_array("lhs", lhs), checks.as_float_array("rhs", rhs)
+    left, right = make_operands(lhs, rhs, group_sizes, axes, rhs_rank)
     assert left.first_dims is not None
     m, num_groups = left.data.shape[0], right.data.shape[0] if rhs_rank == 3 else None
     _check_partition(left.first_dims, group_sizes, m, num_groups)
@@ -71,13 +71,13 @@ def _rounded(*operands: Operand) -> Iterator[Operand]:
     They vary along the same axes before, so that under shard_map the gradient of a replicated operand is summed over
     the devices in the operand's own type.
     """
-    for x, data in zip(operands, versions.varying_alike([x.data for x in operands]), strict=True):
+    for x, data in zip(operands, versions.promote_vma([x.data for x in operands]), strict=True):
         yield dataclasses.replace(x, data=data.astype(jnp.bfloat16))
 
 
 @jax.jit
 def _product(lhs: Operand, rhs: Operand) -> jax.Array:
-    return product(_WORDS, *_rounded(lhs, rhs), preferred_element_type=jnp.float32)
+    return compute_product(_WORDS, *_rounded(lhs, rhs), preferred_element_type=jnp.float32)
 
 
 def gmm(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -> jax.Array:
@@ -92,7 +92,9 @@ def gmm(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -> ja
     Returns:
       [m, n] float32.
     """
-    return _product(*_operands(lhs, rhs, group_sizes, (1, 2 if checks.flag("transpose_rhs", transpose_rhs) else 1), 3))
+    return _product(
+        *_operands(lhs, rhs, group_sizes, (1, 2 if checks.check_bool("transpose_rhs", transpose_rhs) else 1), 3)
+    )
 
 
 def tgmm(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:
@@ -127,13 +129,13 @@ def gmm_ref(lhs: Any, rhs: Any, group_sizes: Any, transpose_rhs: bool = False) -
     lhs, rhs = (
         x.data
         for x in _rounded(
-            *_operands(lhs, rhs, group_sizes, (1, 2 if checks.flag("transpose_rhs", transpose_rhs) else 1), 3)
+            *_operands(lhs, rhs, group_sizes, (1, 2 if checks.check_bool("transpose_rhs", transpose_rhs) else 1), 3)
         )
     )
-    matrices = rhs.swapaxes(1, 2) if transpose_rhs else rhs
+    make_operands = rhs.swapaxes(1, 2) if transpose_rhs else rhs
     rows = _groups("gmm_ref", group_sizes)
-    none = jnp.zeros((0, matrices.shape[2]), jnp.float32)
-    return jnp.concatenate([none, *(_dot(lhs[r], matrices[g]) for g, r in enumerate(rows))])
+    none = jnp.zeros((0, make_operands.shape[2]), jnp.float32)
+    return jnp.concatenate([none, *(_dot(lhs[r], make_operands[g]) for g, r in enumerate(rows))])
 
 
 def tgmm_ref(lhs: Any, rhs: Any, group_sizes: Any) -> jax.Array:

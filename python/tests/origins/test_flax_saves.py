@@ -66,7 +66,7 @@ def test_grouped_tensors_and_sorted_rows():
 def test_other_fields_are_an_error():
     tensor = QuantizedTensor(np.zeros(3, np.int8))
     with pytest.raises(
-        ValueError, match=r"^QuantizedTensor has the fields .*'zero_point'\], what was saved \['data'\]"
+        ValueError, match=r"^QuantizedTensor has the fields .*'zero_point'\], the saved state has \['data'\]"
     ):
         serialization.from_state_dict(tensor, {"data": tensor.data})
 

@@ -40,7 +40,7 @@ from typing import Any
 
 import jax
 
-from raggemm._src.operands import Words as _Words
+from raggemm._src.operands import ArgNames as _Words
 from raggemm.compat.transformer_engine import _products
 from raggemm.compat.transformer_engine._dense import grouped_dbias, grouped_dense
 from raggemm.compat.transformer_engine._moe import moe

@@ -12,13 +12,13 @@ import numpy as np
 from raggemm._src import checks
 from raggemm._src.api import tgmm
 from raggemm._src.dtypes import FLOATS
-from raggemm._src.operands import Words
+from raggemm._src.operands import ArgNames
 from raggemm._src.tensors import GroupedTensor
 from raggemm.compat.transformer_engine._products import Axes, multiplied, operand
 from raggemm.compat.transformer_engine._quantize import along, checked_quantizer, has_quantizers
 from raggemm.compat.transformer_engine._tensors import QuantizerSet, Scaled, scaled
 
-_WORDS = Words("x", "kernel", "group_sizes")
+_WORDS = ArgNames("x", "kernel", "group_sizes")
 
 
 class _How(NamedTuple):
@@ -63,9 +63,9 @@ def grouped_dbias(grad: Any, group_sizes: Any) -> jax.Array:
     Returns:
       [G,N] of the dtype of grad, summed in float32 or float64 and rounded once; 0 of an empty group.
     """
-    grad = checks.float_array("grad", grad, FLOATS)
+    grad = checks.as_float_array("grad", grad, FLOATS)
     checks.check_rank("grad", grad, "M,N")
-    return _sums_of_groups(grad, checks.group_sizes(group_sizes), grad.dtype)
+    return _sums_of_groups(grad, checks.as_group_sizes(group_sizes), grad.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -131,8 +131,8 @@ def _contracted(contracting_dims: Axes, x: Any, kernel: Any) -> int:
 def _rows_of_groups(x: Any, group_sizes: Any) -> Any:
     """x of a dense layer as an operand."""
     if not hasattr(x, "scale_inv"):
-        return GroupedTensor(x, first_dims=checks.group_sizes(group_sizes))
-    x, sizes = scaled("x", x), checks.group_sizes(group_sizes)
+        return GroupedTensor(x, first_dims=checks.as_group_sizes(group_sizes))
+    x, sizes = scaled("x", x), checks.as_group_sizes(group_sizes)
     if x.sizes is None or x.sizes.shape != sizes.shape:
         raise ValueError(f"x.first_dims: shape is {np.shape(x.sizes)}, must be {sizes.shape} as group_sizes")
     return dataclasses.replace(x, sizes=sizes)
@@ -143,14 +143,16 @@ def _quantized_dense(
 ) -> jax.Array:
     """grouped_dense of the operands x and kernel, bias and group_offset."""
     x, kernel, bias, offset = operands
-    sizes = checks.group_sizes(x.sizes if isinstance(x, Scaled) else x.first_dims)
+    sizes = checks.as_group_sizes(x.sizes if isinstance(x, Scaled) else x.first_dims)
     x, kernel = (
-        a if isinstance(a, Scaled) else checks.float_array(name, a.data if isinstance(a, GroupedTensor) else a, FLOATS)
+        a
+        if isinstance(a, Scaled)
+        else checks.as_float_array(name, a.data if isinstance(a, GroupedTensor) else a, FLOATS)
         for name, a in (("x", x), ("kernel", kernel))
     )
     axis = _contracted(contracting_dims, x, kernel)
-    bias = None if bias is None else checks.float_array("bias", bias, FLOATS)
-    offset = None if offset is None else checks.integer_array("group_offset", offset)
+    bias = None if bias is None else checks.as_float_array("bias", bias, FLOATS)
+    offset = None if offset is None else checks.as_integer_array("group_offset", offset)
     dtypes = tuple(None if a is None or isinstance(a, Scaled) else a.dtype for a in (x, kernel, bias))
     groups = kernel.layout.groups if isinstance(kernel, Scaled) else kernel.shape[0]
     quantizers = QuantizerSet(

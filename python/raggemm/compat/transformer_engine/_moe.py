@@ -10,7 +10,7 @@ from jax import lax
 from raggemm._src import checks, versions
 from raggemm._src.dtypes import FLOATS
 from raggemm._src.mlp import moe_mlp
-from raggemm._src.routing import SortedRows, combine, rows_of_tokens, sort_by_expert
+from raggemm._src.routing import SortedRows, combine, gather_token_rows, sort_by_expert
 from raggemm.compat.transformer_engine._dense import grouped_dense
 from raggemm.compat.transformer_engine._quantize import has_quantizers
 from raggemm.compat.transformer_engine._routing import fused_moe_aux_loss, fused_topk_with_score_function
@@ -43,7 +43,7 @@ class _Experts(NamedTuple):
     def of(cls, experts: int, x: jax.Array, matrices: dict[str, Any], biases: dict[str, Any]) -> "_Experts":
         """Checked. matrices: wi and wo; biases: wi_0_bias, wi_1_bias and wo_bias."""
         hidden = x.shape[1]
-        wi, wo = (checks.float_array(name, a, _FLOATS) for name, a in matrices.items())
+        wi, wo = (checks.as_float_array(name, a, _FLOATS) for name, a in matrices.items())
         if wi.ndim != 3 or wi.shape[:2] != (experts, hidden) or wi.shape[2] % 2:
             raise ValueError(f"wi: shape is {wi.shape}, must be ({experts}, {hidden}, 2 * intermediate)")
         inner = wi.shape[2] // 2
@@ -53,7 +53,7 @@ class _Experts(NamedTuple):
             return cls(wi.astype(x.dtype), wo.astype(x.dtype), None, None)
         if missing:
             raise ValueError(f"{missing[0]} is None, must be given with the other biases")
-        gate, up, down = (checks.float_array(name, b, _FLOATS) for name, b in biases.items())
+        gate, up, down = (checks.as_float_array(name, b, _FLOATS) for name, b in biases.items())
         for name, b, columns in zip(biases, (gate, up, down), (inner, inner, hidden), strict=True):
             checks.check_shape(name, b, (experts, columns))
         return cls(wi.astype(x.dtype), wo.astype(x.dtype), jnp.concatenate([gate, up], 1), down)
@@ -77,7 +77,7 @@ class _Block(NamedTuple):
             return moe_mlp(x, *routed, wi, wo, b_up=wi_bias, b_down=wo_bias, activation=fused, merged="halves")
         fc1, fc2 = self.quantizer_sets
         sizes = rows.group_sizes
-        products = grouped_dense(rows_of_tokens(x, rows.row_tokens), wi, sizes, bias=wi_bias, quantizer_set=fc1)
+        products = grouped_dense(gather_token_rows(x, rows.row_tokens), wi, sizes, bias=wi_bias, quantizer_set=fc1)
         gate, up = jnp.split(products, 2, axis=1)
         inner = _activation(self.activation)(gate) * up
         if self.weighs_early:
@@ -88,7 +88,7 @@ class _Block(NamedTuple):
 
 def _logits(x: jax.Array, gate_kernel: Any, experts: int) -> jax.Array:
     """A product in the type of x, then float32."""
-    kernel = checks.float_array("gate_kernel", gate_kernel, _FLOATS)
+    kernel = checks.as_float_array("gate_kernel", gate_kernel, _FLOATS)
     checks.check_shape("gate_kernel", kernel, (x.shape[1], experts))
     return jnp.matmul(x, kernel.astype(x.dtype)).astype(jnp.float32)
 
@@ -152,17 +152,17 @@ def moe(
     """
     del ep_axis, data_parallelism_axes, input_axes, gate_kernel_axes, wi_kernel_axes, wo_kernel_axes
     capacity = recv_capacity_per_rank
-    if capacity is not None and checks.count("recv_capacity_per_rank", capacity, 1) % _SLOTS:
+    if capacity is not None and checks.check_count("recv_capacity_per_rank", capacity, 1) % _SLOTS:
         raise ValueError(f"recv_capacity_per_rank is {capacity}, must be a multiple of {_SLOTS}")
-    x, num_experts = checks.float_array("x", x, _FLOATS), checks.count("num_experts", num_experts, 1)
-    top_k = checks.count("num_experts_per_tok", num_experts_per_tok, 1)
+    x, num_experts = checks.as_float_array("x", x, _FLOATS), checks.check_count("num_experts", num_experts, 1)
+    top_k = checks.check_count("num_experts_per_tok", num_experts_per_tok, 1)
     if top_k > num_experts:
         raise ValueError(f"num_experts_per_tok is {top_k}, must be at most num_experts, {num_experts}")
-    checks.dtype_of("dtype", dtype, FLOATS)
+    checks.as_dtype("dtype", dtype, FLOATS)
     checks.check_rank("x", x, "batch,sequence,H")
     if not isinstance(quantizer_sets, tuple | list) or len(quantizer_sets) != 2:
         raise TypeError(f"quantizer_sets is {quantizer_sets!r}, must be two: of wi and of wo")
-    tokens = versions.gathered(x).reshape(-1, x.shape[2])
+    tokens = versions.replicate_explicit_axes(x).reshape(-1, x.shape[2])
     biases = {"wi_0_bias": wi_0_bias, "wi_1_bias": wi_1_bias, "wo_bias": wo_bias}
     experts = _Experts.of(num_experts, tokens, {"wi": wi, "wo": wo}, biases)
     logits = _logits(tokens, gate_kernel, num_experts)
@@ -180,7 +180,10 @@ def moe(
     weights = jnp.take_along_axis(probs.astype(dtype), chosen, 1).astype(jnp.float32)
     rows = sort_by_expert(chosen, num_experts)
     block = _Block(
-        experts, quantizer_sets, activation_type, checks.flag("apply_topk_weights_early", apply_topk_weights_early)
+        experts,
+        quantizer_sets,
+        activation_type,
+        checks.check_bool("apply_topk_weights_early", apply_topk_weights_early),
     )
     out = block(tokens, rows, weights.reshape(-1)[rows.order])
     loss = None

@@ -12,9 +12,9 @@ import numpy as np
 from raggemm._src import checks
 from raggemm._src.arguments import default_precision
 from raggemm._src.call import PACKED
-from raggemm._src.grouped_gemm import product
-from raggemm._src.operands import Words, parsed
-from raggemm._src.quantization import E5M2, scale_of, times
+from raggemm._src.grouped_gemm import compute_product
+from raggemm._src.operands import ArgNames, parse_operands
+from raggemm._src.quantization import E5M2, compute_scale, multiply_by_scale
 from raggemm._src.tensors import GroupedTensor, QuantizedTensor
 from raggemm.compat.transformer_engine._ragged import (
     Rows,
@@ -59,7 +59,7 @@ def _is_divided(x: Any) -> bool:
 
 def amax_factor(amax: jax.Array) -> jax.Array:
     """Returns the factor of all elements of a group of NVFP4."""
-    return scale_of(jnp.where(jnp.isfinite(amax), amax, 0), 6 * 448, F32)
+    return compute_scale(jnp.where(jnp.isfinite(amax), amax, 0), 6 * 448, F32)
 
 
 def _factor(x: Any) -> jax.Array | None:
@@ -100,7 +100,7 @@ def _dequantized(x: Scaled) -> jax.Array:
             data, scale = data.reshape(rows, columns), scale.reshape(layout.scales(block))
         scale = filled(scale, block_of_rows(Rows.of(x.sizes, data.shape[0]), x.sizes, block[0]))
     scale = jnp.repeat(scale, block[1], -1)[..., :columns]
-    return times(data.astype(jnp.float32), scale).astype(jnp.bfloat16)
+    return multiply_by_scale(data.astype(jnp.float32), scale).astype(jnp.bfloat16)
 
 
 def _array(x: Any, takes_factors: bool) -> tuple[Any, Callable[[int], int]]:
@@ -135,13 +135,15 @@ def _alpha(factors: list[jax.Array], groups: int | None, offset: Any) -> jax.Arr
     def processed(factor: jax.Array) -> jax.Array:
         if groups is None or offset is None or factor.ndim == 0 or factor.shape[0] <= groups:
             return factor
-        return jax.lax.dynamic_slice_in_dim(factor, checks.integer_array("group_offset", offset).reshape(-1)[0], groups)
+        return jax.lax.dynamic_slice_in_dim(
+            factor, checks.as_integer_array("group_offset", offset).reshape(-1)[0], groups
+        )
 
     return functools.reduce(jnp.multiply, map(processed, factors)) if factors else None
 
 
 def multiplied(
-    words: Words, lhs: Any, rhs: Any, contracting_dims: Axes, *, precision: Any, dtype: Any, **options: Any
+    words: ArgNames, lhs: Any, rhs: Any, contracting_dims: Axes, *, precision: Any, dtype: Any, **options: Any
 ) -> jax.Array:
     """The product of operands, with the options of raggemm.grouped_gemm; dtype: preferred_element_type."""
     is_ragged_n = _is_divided(rhs) and not _is_divided(lhs)
@@ -153,9 +155,9 @@ def multiplied(
     stored = tuple(
         tuple(map(at, axes)) for at, axes in zip((at_left, at_right), axes_of(contracting_dims), strict=False)
     )
-    lhs, rhs = parsed(words, left, right, stored or contracting_dims)
+    lhs, rhs = parse_operands(words, left, right, stored or contracting_dims)
     default = lhs.data.dtype if default is None else default
     groups = rhs.data.shape[0] if lhs.dims and not rhs.dims else options.get("num_actual_groups")
     options["alpha"] = _alpha(factors, groups, options.get("group_offset"))
     options["preferred_element_type"] = default if dtype is None else dtype
-    return product(words, lhs, rhs, precision=default_precision(precision), **options)
+    return compute_product(words, lhs, rhs, precision=default_precision(precision), **options)

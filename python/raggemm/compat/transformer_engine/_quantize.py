@@ -13,8 +13,8 @@ from raggemm._src import checks
 from raggemm._src.call import PACKED
 from raggemm._src.dtypes import FLOATS
 from raggemm._src.operands import Operand
-from raggemm._src.quantization import E8M0, How, elements, magnitude_bits, quantized
-from raggemm._src.routing import filled_rows
+from raggemm._src.quantization import E8M0, QuantSpec, magnitude_bits, quantize_blocks, round_to_elements
+from raggemm._src.routing import gather_rows
 from raggemm.compat.transformer_engine._products import amax_factor
 from raggemm.compat.transformer_engine._ragged import (
     Rows,
@@ -65,14 +65,14 @@ def checked_quantizer(name: str, quantizer: Any, groups: int) -> GroupedQuantize
     if mode == "NO_SCALING":
         return None
     dtype = np.dtype(quantizer.q_dtype)
-    checks.check_type(f"{name}.q_dtype: of {mode}", dtype, MODES[mode].elements)
+    checks.check_dtype(f"{name}.q_dtype: of {mode}", dtype, MODES[mode].elements)
     if mode != "DELAYED_TENSOR_SCALING":
         return GroupedQuantizer(dtype, mode)
     parts = getattr(quantizer, "quantizers", None)
     given = [q.scale for q in parts] if parts else [getattr(quantizer, "scale", None)]
     if any(x is None for x in given):
         raise ValueError(f"{name}.scale: is None, which DELAYED_TENSOR_SCALING needs")
-    scale = jnp.concatenate([checks.float_array(f"{name}.scale", x).reshape(-1) for x in given]).astype(F32)
+    scale = jnp.concatenate([checks.as_float_array(f"{name}.scale", x).reshape(-1) for x in given]).astype(F32)
     if scale.shape not in ((groups,), (1,)):
         raise ValueError(f"{name}.scale: shape is {scale.shape}, must be ({groups},), one for each group")
     return GroupedQuantizer(dtype, mode, scale=jnp.broadcast_to(scale, (groups,)))
@@ -124,8 +124,8 @@ class _Groups:
         elif block[0] > 1:  # each group begins with a block of its own
             at = block_of_rows(self.rows, self.sizes, block[0]) * block[0] + self.rows.place % block[0]
             x = jnp.zeros((counts[0] * block[0], x.shape[1]), x.dtype).at[at].set(x, mode="drop")
-        q = quantized(x, How(dtype, scale_dtype, False, counts, None))
-        data = q.data[..., :rows, :columns] if at is None else filled_rows(q.data[:, :columns], at)
+        q = quantize_blocks(x, QuantSpec(dtype, scale_dtype, False, counts, None))
+        data = q.data[..., :rows, :columns] if at is None else gather_rows(q.data[:, :columns], at)
         return data, q.scale
 
 
@@ -143,7 +143,10 @@ def _quantized(groups: _Groups, q: GroupedQuantizer, amax: jax.Array | None, is_
     amax = groups.amax() if amax is None else jnp.broadcast_to(amax, (groups.layout.groups,))
     if block is None:
         scale = _tensor_scale(amax, q.q_dtype) if q.scale is None else q.scale
-        data, scale = elements(groups.times(scale), groups.x, How(q.q_dtype, F32, False, (), None)), 1 / scale
+        data, scale = (
+            round_to_elements(groups.times(scale), groups.x, QuantSpec(q.q_dtype, F32, False, (), None)),
+            1 / scale,
+        )
     else:
         if mode.has_amax_factor:
             groups = dataclasses.replace(groups, x=groups.times(1 / amax_factor(amax)))
@@ -168,7 +171,7 @@ def along(name: str, x: Any, quantizer_name: str, quantizer: Any, axes: Sequence
     quantizer = checked_quantizer(quantizer_name, quantizer, layout.groups)
     if quantizer is None:
         return x
-    checks.check_type(name, data.dtype, FLOATS)
+    checks.check_dtype(name, data.dtype, FLOATS)
     if sizes is not None and ragged == 1:
         rows, columns = layout.matrix
         is_packed = given.layout == PACKED
@@ -234,9 +237,9 @@ def grouped_quantize(
       A GroupedScaledTensor1x, or a ScaledTensor2x of two with q_layout ROWWISE_COLWISE. amax is (G,), the
       given one or the largest magnitude of each group by its number, 0 of an empty one.
     """
-    x = checks.float_array("x", x, FLOATS)
+    x = checks.as_float_array("x", x, FLOATS)
     split = flattened("flatten_axis", flatten_axis, x.shape)
-    sizes = checks.group_sizes(group_sizes) if is_set(group_sizes) else None
+    sizes = checks.as_group_sizes(group_sizes) if is_set(group_sizes) else None
     layout = Layout.of(x.shape, int(sizes is None and split > 1), split, None if sizes is None else 0, sizes)
     q = checked_quantizer("quantizer", quantizer, layout.groups)
     if q is None:
@@ -286,7 +289,7 @@ def unswizzled(tensor: Any) -> GroupedScaledTensor1x:
         place = _place(column, place, (blocks_of(at.size, tile[0]) * tile[0])[:, None])
     else:
         place = _place(place, column, wide)
-    scale = checks.float_array("tensor.scale_inv", tensor.scale_inv, (E8M0,))
+    scale = checks.as_float_array("tensor.scale_inv", tensor.scale_inv, (E8M0,))
     least = ceiling(layout.matrix[0] // block[0], tile[0]) * tile[0] * wide * (layout.groups if sizes is None else 1)
     if scale.ndim != 1 or scale.shape[0] < least:
         raise ValueError(f"tensor.scale_inv: shape is {scale.shape}, must be at least ({least},), padded to tiles")

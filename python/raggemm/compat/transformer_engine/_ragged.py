@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from raggemm._src.quantization import E8M0
-from raggemm._src.routing import filled_rows
+from raggemm._src.routing import gather_rows
 
 
 def ceiling(x: int, size: int) -> int:
@@ -24,8 +24,8 @@ def filled(x: jax.Array, rows: jax.Array) -> jax.Array:
     """Gathers x[rows]. A row from len(x) on is 0. float8_e8m0fnu has no 0: there the row is the least power of two, for
     JAX would make NaN of 0, and jax.debug_nans raises for a NaN that nothing reads."""
     if x.dtype != E8M0:
-        return filled_rows(x, rows)
-    return jax.lax.bitcast_convert_type(filled_rows(jax.lax.bitcast_convert_type(x, jnp.uint8), rows), E8M0)
+        return gather_rows(x, rows)
+    return jax.lax.bitcast_convert_type(gather_rows(jax.lax.bitcast_convert_type(x, jnp.uint8), rows), E8M0)
 
 
 class Rows(NamedTuple):

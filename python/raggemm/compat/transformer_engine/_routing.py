@@ -24,14 +24,14 @@ def _score(score_function: Any) -> str:
     return score
 
 
-def _groups(num_experts: int, topk: int, num_groups: int, group_topk: int) -> routing.Groups | None:
-    number, group_topk = checks.integer("num_groups", num_groups), checks.integer("group_topk", group_topk)
+def _groups(num_experts: int, topk: int, num_groups: int, group_topk: int) -> routing.ExpertGroups | None:
+    number, group_topk = checks.check_integer("num_groups", num_groups), checks.check_integer("group_topk", group_topk)
     if group_topk <= 0:
         return None
     if topk < group_topk:
         raise ValueError(f"group_topk is {group_topk}, must be at most topk, {topk}")
-    groups = routing.Groups(number, group_topk, topk // group_topk)
-    return routing.checked_groups(num_experts, topk, groups, ("topk", "group_topk"))
+    groups = routing.ExpertGroups(number, group_topk, topk // group_topk)
+    return routing.check_expert_groups(num_experts, topk, groups, ("topk", "group_topk"))
 
 
 def fused_topk_with_score_function(
@@ -67,22 +67,22 @@ def fused_topk_with_score_function(
     """
     if not isinstance(scaling_factor, int | float):
         raise TypeError(f"scaling_factor: is {type(scaling_factor).__name__}, must be a float or an int")
-    score, layout, topk = _score(score_function), _name(routing_map_format), checks.integer("topk", topk)
+    score, layout, topk = _score(score_function), _name(routing_map_format), checks.check_integer("topk", topk)
     if layout not in ("bytemap", "bitmap_u8"):
         raise ValueError(f"routing_map_format is {routing_map_format!r}, must be 'bytemap' or 'bitmap_u8'")
-    wide = routing.logits_array(logits)
+    wide = routing.as_logits(logits)
     routing.check_top_k("topk", topk, wide)
     tokens, experts = wide.shape
-    if checks.flag("compute_aux_scores", compute_aux_scores):
+    if checks.check_bool("compute_aux_scores", compute_aux_scores):
         values = routing.scores_for_loss(wide, topk, score)
         chosen = lax.top_k(lax.stop_gradient(values), topk)[1]
     else:
         if expert_bias is not None and score != "sigmoid":
             raise ValueError(f"expert_bias is for score_function 'sigmoid', not {score!r}")
-        bias = None if expert_bias is None else routing.bias_array(expert_bias, experts)
+        bias = None if expert_bias is None else routing.as_expert_bias(expert_bias, experts)
         groups = _groups(experts, topk, num_groups, group_topk)
         router = routing.Router(
-            topk, score, checks.flag("use_pre_softmax", use_pre_softmax), groups, score == "sigmoid" and topk > 1
+            topk, score, checks.check_bool("use_pre_softmax", use_pre_softmax), groups, score == "sigmoid" and topk > 1
         )
         weights, chosen = router(wide, bias)
         values = jnp.zeros_like(wide).at[jnp.arange(tokens)[:, None], chosen].set(weights * float(scaling_factor))
@@ -103,17 +103,20 @@ def fused_moe_aux_loss(probs: Any, tokens_per_expert: Any, topk: int, coeff: flo
     Returns:
       () of the dtype of probs, which alone has a gradient.
     """
-    probs, counts = checks.float_array("probs", probs), checks.integer_array("tokens_per_expert", tokens_per_expert)
+    probs, counts = (
+        checks.as_float_array("probs", probs),
+        checks.as_integer_array("tokens_per_expert", tokens_per_expert),
+    )
     if probs.ndim != 2 or counts.shape != probs.shape[1:]:
         raise ValueError(f"probs is {probs.shape} and tokens_per_expert {counts.shape}, must be [T,E] and [E]")
-    weight, topk = checks.array("coeff", coeff), checks.count("topk", topk, 1)
+    weight, topk = checks.as_array("coeff", coeff), checks.check_count("topk", topk, 1)
     checks.check_shape("coeff", weight, ())
     return (weight * routing.balance(probs, counts, topk)).astype(probs.dtype)
 
 
 def _flat(name: str, x: Any) -> jax.Array:
     """[T,n] of [T,n] or [batch,sequence,n]."""
-    x = checks.array(name, x)
+    x = checks.as_array(name, x)
     if x.ndim not in (2, 3):
         raise ValueError(f"{name}: shape is {x.shape}, must have 2 or 3 axes")
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
@@ -172,15 +175,15 @@ def token_dispatch(
       largest first, their experts and their number, with -1 for none; pad_offsets int32 [E], or None without
       align_size; rows of each expert with their padding, int32 [E]).
     """
-    inp, is_routed = _flat("inp", checks.float_array("inp", inp)), _flat("routing_map", routing_map).astype(bool)
-    num_out_tokens, num_experts = checks.count("num_out_tokens", num_out_tokens, 1), is_routed.shape[1]
-    align = 1 if align_size is None else checks.count("align_size", align_size, 1)
+    inp, is_routed = _flat("inp", checks.as_float_array("inp", inp)), _flat("routing_map", routing_map).astype(bool)
+    num_out_tokens, num_experts = checks.check_count("num_out_tokens", num_out_tokens, 1), is_routed.shape[1]
+    align = 1 if align_size is None else checks.check_count("align_size", align_size, 1)
     if len(is_routed) != len(inp) or not num_experts:
         raise ValueError(f"routing_map: shape is {jnp.shape(routing_map)}, must be {inp.shape[0]} tokens by experts")
     rows = _rows(is_routed, (num_out_tokens + num_experts * (align - 1)) // align * align, align)
-    out, of_rows = routing.rows_of_tokens(inp, rows.tokens), None
+    out, of_rows = routing.gather_token_rows(inp, rows.tokens), None
     if probs is not None:
-        probs = _flat("probs", checks.float_array("probs", probs))
+        probs = _flat("probs", checks.as_float_array("probs", probs))
         if probs.shape != is_routed.shape:
             raise ValueError(f"probs: shape is {probs.shape}, must be that of routing_map, {is_routed.shape}")
         of_rows = probs.at[rows.tokens, rows.experts].get(mode="fill", fill_value=0)
@@ -199,14 +202,14 @@ def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offs
     Returns:
       [T,H] of the dtype of inp, summed in float32 in the order of the experts, as by raggemm.combine.
     """
-    inp, row_id_map = checks.float_array("inp", inp), checks.integer_array("row_id_map", row_id_map)
+    inp, row_id_map = checks.as_float_array("inp", inp), checks.as_integer_array("row_id_map", row_id_map)
     checks.check_rank("inp", inp, "M,H")
     if row_id_map.ndim != 2 or row_id_map.shape[1] % 2 == 0:
         raise ValueError(f"row_id_map: shape is {row_id_map.shape}, must be [T,2E+1]")
     tokens, num_experts = len(row_id_map), row_id_map.shape[1] // 2
     row, expert = row_id_map[:, :num_experts], row_id_map[:, num_experts:-1]
     if pad_offsets is not None:
-        offsets = checks.integer_array("pad_offsets", pad_offsets)
+        offsets = checks.as_integer_array("pad_offsets", pad_offsets)
         checks.check_shape("pad_offsets", offsets, (num_experts,))
         row += offsets[expert].astype(row.dtype)
     is_there = (jnp.arange(num_experts, dtype=row_id_map.dtype)[None] < row_id_map[:, -1:]) & (row >= 0)
@@ -215,7 +218,7 @@ def token_combine(inp: Any, row_id_map: Any, merging_probs: Any = None, pad_offs
     pair = jnp.full(len(inp), nowhere, jnp.int32).at[row].set(jnp.arange(nowhere, dtype=jnp.int32), mode="drop")
     token, weights = pair // max(num_experts, 1), None
     if merging_probs is not None:
-        probs = _flat("merging_probs", checks.float_array("merging_probs", merging_probs))
+        probs = _flat("merging_probs", checks.as_float_array("merging_probs", merging_probs))
         checks.check_shape("merging_probs", probs, (tokens, num_experts))
         expert = expert.reshape(-1).at[pair].get(mode="fill", fill_value=0)
         weights = probs.at[token, expert].get(mode="fill", fill_value=0)
@@ -233,9 +236,9 @@ def sort_chunks_by_index(inp: Any, split_sizes: Any, sorted_indices: Any) -> tup
     Returns:
       ([T,H], int32 [T]: where each row of inp went).
     """
-    inp = _flat("inp", checks.float_array("inp", inp))
-    sizes = checks.integer_array("split_sizes", split_sizes).astype(jnp.int32)
-    order = checks.integer_array("sorted_indices", sorted_indices)
+    inp = _flat("inp", checks.as_float_array("inp", inp))
+    sizes = checks.as_integer_array("split_sizes", split_sizes).astype(jnp.int32)
+    order = checks.as_integer_array("sorted_indices", sorted_indices)
     if sizes.ndim != 1 or order.shape != sizes.shape:
         raise ValueError(f"split_sizes is {sizes.shape} and sorted_indices {order.shape}, must be [chunks] both")
 
@@ -246,7 +249,7 @@ def sort_chunks_by_index(inp: Any, split_sizes: Any, sorted_indices: Any) -> tup
         row = jnp.arange(len(inp), dtype=jnp.int32)
         ends = jnp.cumsum(sizes)
         chunk = jnp.searchsorted(ends, row, side="right")
-        by = routing.filled_rows(starts - (ends - sizes), chunk)
+        by = routing.gather_rows(starts - (ends - sizes), chunk)
         return (row + by).astype(jnp.int32)
 
     came_from = moved(sizes[order], jnp.argsort(order))

@@ -243,7 +243,7 @@ def is_set(sizes: Any) -> bool:
 
 
 def flattened(name: str, flatten_axis: Any, shape: tuple[int, ...]) -> int:
-    axis = checks.integer("flatten_axis", flatten_axis)
+    axis = checks.check_integer("flatten_axis", flatten_axis)
     axis += len(shape) if axis < 0 else 0
     if not 0 < axis < len(shape):
         raise ValueError(f"{name}: is {flatten_axis}, must lie between the axes of shape {shape}")
@@ -256,7 +256,7 @@ def dims_of(name: str, x: Any) -> tuple[int | None, jax.Array | None]:
         raise ValueError(f"{name}: first_dims and last_dims are both set, at most one may be; see raggemm.grouped_gemm")
     for axis, field in enumerate(("first_dims", "last_dims")):
         if is_set(getattr(x, field)):
-            return axis, checks.group_sizes(getattr(x, field), f"{name}.{field}")
+            return axis, checks.as_group_sizes(getattr(x, field), f"{name}.{field}")
     return None, None
 
 
@@ -291,11 +291,11 @@ def scaled(name: str, x: Any) -> Scaled:
             raise ValueError(f"{name}.{field}: is True, must be False; {why}")
     data, why = jnp.asarray(x.data), f", the elements of original_shape {layout.shape}"
     checks.check_shape(f"{name}.data", data, (math.prod(layout.shape),), why=why)
-    checks.check_type(f"{name}.data: of {x.scaling_mode}", data.dtype, mode.elements)
+    checks.check_dtype(f"{name}.data: of {x.scaling_mode}", data.dtype, mode.elements)
     block = stored_block(mode, x.is_colwise, layout.transposed)
     scale, amax = None, None
     if mode.scale is not None:
-        scale = checks.float_array(f"{name}.scale_inv", x.scale_inv, (mode.scale,))
+        scale = checks.as_float_array(f"{name}.scale_inv", x.scale_inv, (mode.scale,))
         length = layout.groups if block is None else math.prod(layout.scales(block))
         what = "group" if block is None else f"{block[0]}x{block[1]} of {layout.matrix} as stored"
         checks.check_shape(
@@ -311,7 +311,7 @@ def amax_of(name: str, amax: Any, groups: int) -> jax.Array:
     """(G,), or () of one for all groups, in float32."""
     if amax is None:
         raise ValueError(f"{name}: is None, must have the shape ({groups},), (1,) or ()")
-    amax = checks.float_array(name, amax).astype(F32)
+    amax = checks.as_float_array(name, amax).astype(F32)
     if amax.shape not in ((groups,), (1,), ()):
         raise ValueError(f"{name}: shape is {amax.shape}, must be ({groups},), (1,) or ()")
     return amax if amax.shape == (groups,) else amax.reshape(())
