@@ -135,9 +135,9 @@ absl::Status CheckWholeBytes(absl::string_view name, const BufferDescriptor& x, 
 bool SumsIntegers(const GroupedGemmProblem& problem) {
   int digits = 0;
   int64_t steps = 0;
-  for (const FactorSlot& slot : kFactorSlots) {
+  for (const QuantSlot& slot : kQuantSlots) {
     const BufferDescriptor& x = problem.*slot.operand;
-    const bool is_lhs = &slot == &kFactorSlots[0];
+    const bool is_lhs = &slot == &kQuantSlots[0];
     if (!IsQuantized(x.dtype) || !FormatOf(x.dtype).IsInteger()) return false;
     if (problem.*slot.zero || !ScalesSums(x, is_lhs, problem.*slot.scale)) return false;
     digits += FormatOf(x.dtype).digits;
@@ -170,8 +170,8 @@ Products ProductsOf(const GroupedGemmProblem& problem) {
 
 absl::Status ResolveQuantParams(const GroupedGemmProblem& problem, Checked& checked) {
   Operand* const operands[] = {&checked.lhs, &checked.rhs};
-  for (size_t i = 0; i < std::size(kFactorSlots); ++i) {
-    const FactorSlot& slot = kFactorSlots[i];
+  for (size_t i = 0; i < std::size(kQuantSlots); ++i) {
+    const QuantSlot& slot = kQuantSlots[i];
     const BufferDescriptor& x = problem.*slot.operand;
     Operand& operand = *operands[i];
     operand.product_type = i == 0 ? checked.products.lhs : checked.products.rhs;
