@@ -112,7 +112,7 @@ struct GroupedGemmProblem {
   // elements are smaller than a byte, they are adjacent, and the first one is in the low bits. Rows are then whole
   // bytes, and groups begin at a whole byte.
   BufferDescriptor lhs;
-  BufferDescriptor rhs;  // Formats as of lhs.
+  BufferDescriptor rhs;  // The same formats as lhs.
   // The result. A format of matrices, or s32 if lhs and rhs are integers without scales and zeros. out may be the same
   // memory as c, from the first element to the last. It is an error if out overlaps anything else, or if the workspace
   // does. Operands that are only read may overlap.
@@ -123,8 +123,8 @@ struct GroupedGemmProblem {
 
   // The shape and type of out. Never read in groups with beta = 0.
   std::optional<Array> c;
-  // [rows, N], one row for each processed group: rows = P*G_local. rows = P*R*G_local has one for each replica, but not
-  // with ragged K. No bias with ragged N and all ragged.
+  // [rows, N]. One row for each processed group (rows = P*G_local), or for each group of each replica (P*R*G_local). The
+  // latter is not possible with ragged K. With ragged N and all ragged there is no bias.
   std::optional<Array> bias;
   // The compute type. A scalar [], or one value for each row that bias may have. Default: 1.
   std::optional<Array> alpha;
@@ -140,7 +140,7 @@ struct GroupedGemmProblem {
   // have zero points, which have the format of the operand. The shape decides which elements share a value:
   //
   //   []            all elements
-  //   [rows]        each group, or each group of each replica; rows as of bias
+  //   [rows]        each group, or each group of each replica; as many as bias has
   //   [D0,D1]       blocks of the stored matrix. D0 and D1 divide its extents. For a ragged axis, D is 1 or the extent.
   //   [D,D0,D1]     the same with a group axis in front. D is 1 or the number of groups.
   //
