@@ -71,8 +71,8 @@ struct Block {
   int64_t k, steps;
   int64_t kc_begin, kc_steps;  // Steps of k of the KC block that this block is part of.
   int64_t col, cols;
-  Begin begin;    // Begin of a chain. For kernels that add totals: of the total.
-  End end;        // End of a chain. For kernels that add totals: of the total.
+  Begin begin;    // How the block begins: a chain, or the total for kernels that add totals.
+  End end;        // How the block ends: a chain, or the total for kernels that add totals.
   bool ends_sum;  // True at the end of a sum: of the whole contraction, or of the steps that share a scale.
   bool last;      // True at the end of the whole contraction.
   bool begins_kc_block() const { return k == kc_begin && col == 0; }

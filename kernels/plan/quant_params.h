@@ -12,11 +12,10 @@ namespace raggemm {
 
 // Returns true if elements have zero points, or scales that multiply elements.
 bool ScalesElements(const Operand& operand);
-// Returns true if packers can apply the scales (BlockScales). They are then powers of two for blocks along k of
-// f4e2m1fn.
+// Returns true if packers can apply the scales (BlockScales): they are powers of two, and elements are f4e2m1fn.
 bool HasBlockScales(const Operand& operand, bool is_lhs);
-// Returns these scales from element (row, col) of op(operand) on. BlockScales::first is null if elements have no
-// scales.
+// Returns these scales, from element (row, col) of op(operand) on. BlockScales::first is null if no scales multiply
+// elements.
 BlockScales BlockScalesOf(const Operand& operand, bool is_lhs, const Matrix& matrix, int64_t row, int64_t col);
 
 // A position in the stored matrices of an operand, which lie one below the other, and a direction.

@@ -21,10 +21,12 @@ class NextTile;   // block.h
 //     run_lines
 //     +-----+-----+-----+   Numbers are the order of the runs.
 //     | 0   | 3   |     |
-//     | 1   | 4   |     |   One column of runs is prefetched during the work on panels_per_run panels. Each register
-//           tile of
-//     | 2   | 5   |     |   these panels has an equal share of the lines.
+//     | 1   | 4   |     |
+//     | 2   | 5   |     |
 //     +-----+-----+-----+
+//
+// One column of runs is prefetched during the work on panels_per_run panels. Each register tile of these panels has an
+// equal share of the lines.
 struct PrefetchTarget {
   const char* first = nullptr;
   int64_t rows = 0, stride = 0;  // Without rows nothing is prefetched.
@@ -42,10 +44,10 @@ struct PrefetchTarget {
 //     32, 2048x768 f32       230    240    219           32, 2880x2880 f32      191     204    165
 //     64, 2048x768 f32       230    263    271           48, 2880x2880 f32      197     237    225
 //
-//     rows, rhs              small  medium 64 steps as wide as medium
-//     2, 2880x2880 f32       25     28     27
-//     8, 2880x2880 f32       93     99     86
-//     8, 2880x2880 bf16      136    164    141
+//     rows, rhs              small  medium  64 steps, else medium
+//     2, 2880x2880 f32       25     28      27
+//     8, 2880x2880 f32       93     99      86
+//     8, 2880x2880 bf16      136    164     141
 struct RowsShape {
   const char* name;
   double share;      // Size of a block, as a share of Cpu::block_bytes. The prefetched block shares block_bytes, too.
