@@ -69,7 +69,6 @@ absl::Status SetEnum(absl::string_view text, const FieldDescriptor& field, Messa
   return Invalid("attribute ", field.name(), ": unknown value \"", text, "\"; allowed: ", absl::StrJoin(allowed, ", "));
 }
 
-// Sets the field that an attribute names.
 absl::Status SetField(const ffi::Dictionary& attributes, std::string_view name, Message& config) {
   const Descriptor& descriptor = *config.GetDescriptor();
   const FieldDescriptor* field = descriptor.FindFieldByName(std::string(name));
@@ -114,7 +113,6 @@ __attribute__((constructor)) void MakeTables() {
 
 constexpr size_t kLongestWord = 64;
 
-// All operands.
 constexpr auto kSlots = [] {
   std::array<Slot, std::size(kMatrixSlots) + std::size(kDimsSlots) + std::size(kOperandSlots)> all{};
   auto next = std::copy(std::begin(kMatrixSlots), std::end(kMatrixSlots), all.begin());

@@ -125,7 +125,6 @@ std::string NamesOf(const google::protobuf::EnumDescriptor& values) {
   return List(names, Text);
 }
 
-// Returns the reason for an instruction set.
 absl::string_view ReasonFor(Isa isa, const Arithmetic& arithmetic, const Environment& environment, const Cpu& cpu) {
   if (environment.isa && !absl::EqualsIgnoreCase(*environment.isa, "AUTO")) return "RAGGEMM_ISA";
   Cpu unprobed = cpu;

@@ -29,8 +29,8 @@ struct Arithmetic {
   int64_t lanes;  // Partial sums of a chain.
   int64_t pair;   // Products that a lane takes at once.
   int64_t whole;  // A chain is filled up with +0 to a multiple of this many steps.
-  // True: denormal operands, chains and totals count as zeros with their sign. A sum is denormal if it is after
-  // rounding. The epilogue keeps denormals: alpha, c, bias, and the rounding to out's type.
+  // True: denormal operands, chains and totals count as zeros with their sign. A sum counts as denormal if it is
+  // denormal after rounding. The epilogue keeps denormals: alpha, c, bias, and the rounding to out's type.
   bool flushes;
   int64_t split_block;    // Steps of k in a block of split f32 (Splitting). 0: the rule sums no bf16 parts.
   bool adds_pairs;        // See above.
@@ -41,8 +41,8 @@ struct Arithmetic {
 enum class ArithmeticId : uint8_t { kF32, kF64, kPairs, kTiles, kS32, kMmla };
 
 // Chains of 256 steps bound the error by 256 + K/256 roundings. A single chain would have K roundings. Chains of 128
-// steps have 0.72 times the error at K = 4096, but cost 2 % of the time. This is the mean of 26 calls on Zen 4:
-// forward, transposed and gradients, of 1 to 512 rows.
+// steps have 0.72 times the error at K = 4096, but calls take 2 % longer. This is the mean of 26 calls on Zen 4:
+// forward, transposed and gradients, with 1 to 512 rows.
 inline constexpr Arithmetic kArithmetics[] = {
     // name, product, sum, chain, lanes, pair, whole, flushes, split_block, adds_pairs, bf16_sums
     {"f32", DType::kF32, DType::kF32, 256, 1, 1, 1, false, 0, false, "fma"},

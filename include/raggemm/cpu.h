@@ -17,15 +17,15 @@
 
 namespace raggemm {
 
-// A CPU. The defaults suit a CPU of which nothing is known.
+// A CPU. The defaults suit an unknown CPU.
 struct Cpu {
   const char* name = "unknown";               // Name of the row of MeasuredCpus that the numbers come from.
   std::array<bool, kMostIsas> isas = {true};  // ISAs that the CPU has, by Isa.
   // Reasons why HostCpu lacks an ISA, by Isa. Null if it has the ISA, and for all other CPUs.
   std::array<const char*, kMostIsas> missing = {};
-  // Speed of the kernels of each ISA, in GFLOP/s, with operands in the caches. 0 if it was not measured. All ISAs give
-  // the same bits, so PreferredIsa may take any of them. It takes the best one unless another one is clearly faster.
-  // That happens if AVX-512 lowers the clock rate, or if pairs of bf16 take four times as long as an fma.
+  // Speed of the kernels of each ISA for each arithmetic, in GFLOP/s, with operands in the caches. 0 if it was not
+  // measured. All ISAs give the same bits, so PreferredIsa may take the fastest. It may not be the best one: AVX-512
+  // can lower the clock rate, and pairs of bf16 can take four times as long as an fma.
   std::array<std::array<float, std::size(kArithmetics)>, kMostIsas> probed_gflops = {};
 
   double fmas_per_cycle = 32;           // f32, in the widest vectors.
@@ -33,17 +33,16 @@ struct Cpu {
   double l2_bytes_per_cycle = 32;       // Read from L2 by register tiles after the first.
   // Overhead of one kernel call: setting arguments, loading chains from scratch and storing them there.
   double cycles_per_call = 120;
-  int64_t l1_bytes = 32 << 10;   // Data cache of a core.
-  int64_t l2_bytes = 512 << 10;  // Of a core.
+  int64_t l1_bytes = 32 << 10;   // Size of the data cache of a core.
+  int64_t l2_bytes = 512 << 10;  // Size of the L2 cache of a core.
   // Bytes that the block in use and the prefetched block may touch together. 384 KiB are 96 pages of 4 KiB. The first
-  // data TLB of Emerald Rapids has 96 entries. That of Zen 4 has 72, but 56 pages are a quarter slower with 4 rows of
-  // f32.
+  // data TLB of Emerald Rapids has 96 entries, and that of Zen 4 has 72. On Zen 4, 4 rows of f32 are a quarter slower
+  // with 56 pages.
   int64_t block_bytes = 384 << 10;
   bool streaming_stores_pay = true;  // True if stores past the caches are faster for results that nobody reads soon.
-  // Limit for the order in which the next block of rhs is prefetched. Panels follow each other if the time of the
-  // arithmetic over that of memory is below it. Else rows follow each other. 0, the default, is always rows. If rows
-  // are wrong, they cost 8 % (Emerald Rapids, 16 rows of f32). If panels are wrong, they cost up to 40 % (Zen 3, 8
-  // rows).
+  // The next block of rhs is prefetched panel by panel if the time of the arithmetic, divided by that of memory, is
+  // below this number. Else it is prefetched row by row. The default is always row by row, which is the smaller risk.
+  // Rows cost 8 % on Emerald Rapids (16 rows of f32), but panels cost up to 40 % on Zen 3 (8 rows of f32).
   double prefetch_panels_below = 0;
 
   bool Has(Isa isa) const { return isas[static_cast<size_t>(isa)]; }

@@ -60,10 +60,8 @@
 //
 // f32 with f32: the products can be computed from products of bf16, by the rules pairs and tiles
 // (GroupedGemmProblem::precision). Each number is split into two bf16 parts, with three products of parts, or into
-// three parts, with six products (kSplittings in arithmetic.h). The contraction is cut into blocks of 64 steps with
-// pairs, and of 32 steps with tiles. In a block, all steps of one product come before those of the next product. The
-// smallest products come first. They are summed like bf16 with bf16, except that with pairs a block is one chain.
-// Numbers and parts below the smallest normal number are zeros with their sign.
+// three parts, with six products. Splitting in arithmetic.h has the parts and the order of the products. Numbers and
+// parts below the smallest normal number are zeros with their sign.
 //
 // Infinities and NaN have one part, and so has x if bf16(x) is infinite, from |x| = 0x1.ffp127 on. This part takes part
 // in the product of the first parts only. In the other products x is a zero with its sign. So infinities and NaN give

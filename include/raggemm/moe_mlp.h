@@ -21,8 +21,7 @@
 // With weight_on = kInput, as in Llama 4, row_weights[r] multiplies x[row_tokens[r]] in f32. The product is rounded
 // once to the type of x. d[r] is then added without a weight.
 //
-// A call needs no memory but operands, results and the workspace. docs/concepts/memory.md lists the parts of the
-// workspace.
+// Next to operands, results and pack buffers, a call uses only the workspace. docs/concepts/memory.md lists its parts.
 //
 // Activations use the library's own exp. It is a polynomial of fmas, so its bits are the same on every ISA. Denormals
 // are kept. The largest errors are:
@@ -32,7 +31,7 @@
 //     gelu                                8 ulp
 //     gelu_tanh, quick_gelu, swiglu_oai   3 + 2 |y| ulp; the argument y of the sigmoid is rounded
 //
-// |x| times the smallest denormal is added to the error, because e^-|x| can be denormal.
+// In addition, the error can be |x| times the smallest denormal, because e^-|x| can be denormal.
 #ifndef RAGGEMM_MOE_MLP_H_
 #define RAGGEMM_MOE_MLP_H_
 

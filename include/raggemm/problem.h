@@ -123,8 +123,8 @@ struct GroupedGemmProblem {
 
   // The shape and type of out. Never read in groups with beta = 0.
   std::optional<Array> c;
-  // [rows, N]. One row for each processed group (rows = P*G_local), or for each group of each replica (P*R*G_local). The
-  // latter is not possible with ragged K. With ragged N and all ragged there is no bias.
+  // [rows, N]. One row for each processed group (rows = P*G_local), or for each group of each replica (P*R*G_local).
+  // The latter is not possible with ragged K. With ragged N and all ragged there is no bias.
   std::optional<Array> bias;
   // The compute type. A scalar [], or one value for each row that bias may have. Default: 1.
   std::optional<Array> alpha;

@@ -74,7 +74,7 @@ struct Products {
   std::optional<ArithmeticId> bf16_sums = std::nullopt;  // The rule that the problem names.
 };
 
-// A call whose operands are checked.
+// A call with checked operands.
 struct Checked {
   RaggedMode mode = RaggedMode::kUniform;
   int64_t problems = 1, replicas = 1, groups = 0;  // P, R, G

@@ -34,7 +34,6 @@ absl::Status CheckEnumerator(absl::string_view name, Enum value, int count) {
   return absl::InvalidArgumentError(absl::StrCat(name, ": value ", number, ", must be less than ", count));
 }
 
-// Returns InvalidArgument if the type of an array is no DType.
 inline absl::Status CheckFormat(absl::string_view name, const Array& x) {
   if (static_cast<int>(x.dtype) < kDTypes) return absl::OkStatus();  // Builds no text.
   return CheckEnumerator(absl::StrCat(name, ": dtype"), x.dtype, kDTypes);

@@ -145,7 +145,6 @@ absl::StatusOr<Extents> ResolveOperand(absl::string_view name, const BufferDescr
   return Extents{operand.rows, operand.cols};
 }
 
-// Returns InvalidArgument if two operands have different extents along an axis.
 absl::Status CheckEqual(absl::string_view axis, absl::string_view a, int64_t a_extent, absl::string_view b,
                         int64_t b_extent) {
   if (a_extent == b_extent) return absl::OkStatus();
@@ -196,7 +195,6 @@ absl::Status ResolvePacked(absl::string_view name, const BufferDescriptor& x, co
   return absl::OkStatus();
 }
 
-// Checks row_index by its shape, and sets it in `checked`.
 absl::Status ResolveRowIndex(const GroupedGemmProblem& problem, Checked& checked) {
   const absl::string_view name = problem.names.row_index, lhs = problem.names.lhs;
   if (checked.mode != RaggedMode::kRaggedM) return Invalid(name, " is for ragged M, not ", NameOf(checked.mode));
@@ -247,7 +245,6 @@ absl::Status CheckLayouts(const GroupedGemmProblem& problem, RaggedMode mode) {
   return absl::OkStatus();
 }
 
-// Checks the shapes of lhs, rhs, out and row_index, and sets them in `checked`.
 absl::Status ResolveOperands(const GroupedGemmProblem& problem, Checked& checked) {
   const OperandNames& names = problem.names;
   checked.local_groups = checked.groups;
@@ -316,7 +313,6 @@ absl::StatusOr<GroupValues> ResolveValues(absl::string_view name, const OperandS
   return ResolveRows(name, x, rows, checked);
 }
 
-// Checks the operands of the epilogue by their shapes, and sets them in `checked`.
 absl::Status ResolveEpilogue(const GroupedGemmProblem& problem, Checked& checked) {
   checked.activation = problem.activation;
   for (const OperandSlot& slot : kOperandSlots) {

@@ -102,7 +102,6 @@ absl::StatusOr<QuantParams> ResolveBlocks(absl::string_view name, const BufferDe
   return resolved;
 }
 
-// Checks the scales or zero points of an operand, and returns them.
 absl::StatusOr<QuantParams> ResolveQuantParam(absl::string_view name, const BufferDescriptor& x, const Array& param,
                                               const Operand& operand, const Checked& checked) {
   QuantParams resolved;

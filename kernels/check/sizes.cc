@@ -74,7 +74,6 @@ absl::Status ReadBlockStarts(absl::string_view name, const Operand& operand, con
   return absl::OkStatus();
 }
 
-// Returns InvalidArgument if a group has different sizes in two dims arrays.
 absl::Status CheckAgree(const Checked& checked, const DimsArray& a, const int64_t* a_sizes, const DimsArray& b,
                         const int64_t* b_sizes) {
   for (int64_t i = 0; i < checked.problems * checked.replicas * checked.groups; ++i) {

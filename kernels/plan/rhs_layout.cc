@@ -188,7 +188,7 @@ BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& /*pl
 }
 
 // Prefetches as many bytes as this block has. Along k, they are kStreamAhead bytes or one block further on in memory,
-// for the blocks of a tile are contiguous there. Else they are the next block.
+// because the blocks of a tile are contiguous there. Else they are the next block.
 PrefetchTarget PrefetchColumnBlocks(const TileContext& context, const TileTask& task, const Block& block,
                                     const Block* next, NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;

@@ -61,7 +61,7 @@ bool TakesGemv(const TileContext& context, int64_t rows) {
   const Operand& rhs = context.call.rhs;
   if (rhs.is_trans || context.kernels.rhs.dequantize != nullptr || rows > kGemvRows) return false;
   if (RhsKernels(context).gemv[rows].run == nullptr) return false;
-  // If no other kernel reads rhs in its stored layout, the GEMV is used in all ragged modes but ragged K, which rarely
+  // If no other kernel reads rhs in its stored layout, the GEMV is used in all modes but ragged K, which rarely
   // has few rows. Other kernels stream column blocks as well, because these are contiguous, and keep sums in registers
   // longer.
   const bool streams = context.blocking.rhs_streams && rhs.block_cols == 0;

@@ -55,8 +55,13 @@ constexpr int64_t kCostPerThread = 1 << 17;
 //     bf16, gradients   401   416
 //
 // If register tiles are short, m is 192 rows as well, because the first register tile packs a panel while it computes,
-// and so takes as long as two. On two cores of Zen 3, 84x512 reaches 119 GFLOP/s and 192x768 reaches 131. 192x384 is 4
-// % slower. Sums of bytes take half the time. They would lose 7 % with these sizes.
+// and so takes as long as two. GFLOP/s on two cores of Zen 3:
+//
+//     84x512    119
+//     192x768   131
+//     192x384   4 % less than 192x768
+//
+// Sums of bytes take half the time, and would lose 7 % with these sizes.
 Blocking BlockingFor(const TileContext& context) {
   const KernelRow& kernels = *context.kernels.row;
   const bool is_f32 = kernels.vector > 1 && ArithmeticOf(kernels).sum == DType::kF32;

@@ -15,7 +15,7 @@
 
 namespace raggemm {
 
-// The way in which kernels and packers read an operand.
+// The access of kernels and packers to an operand.
 struct OperandAccess {
   DType type = DType::kF32;          // Type that they read: that of the operand, or the type of dequantized elements.
   Dequantize* dequantize = nullptr;  // Converts elements to `type`. Null if the operand has that type.

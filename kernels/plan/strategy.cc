@@ -36,8 +36,7 @@ struct Candidate {
   Costs costs;
 };
 struct Candidates {
-  // Modes that do not stream, with all shapes. The array is not cleared, because planning 512 groups takes
-  // microseconds.
+  // Modes that do not stream, with all shapes. Not cleared, because planning 512 groups must take only microseconds.
   std::array<Candidate, 3 * std::size(kRowsShapes)> all;
   size_t count = 0;
   const Candidate* begin() const { return all.data(); }

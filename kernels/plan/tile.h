@@ -29,8 +29,7 @@ struct Window {
 // largest tile. 4096 columns are 16 KiB of f32, four pages that are read from end to end.
 inline constexpr int64_t kMaxCols = 4096;
 
-// Returns the columns of which tiles begin at multiples: those of a panel, or of a column block unless tiles are
-// narrower.
+// Returns the column alignment of tiles: a panel, or a column block of rhs unless tiles are narrower.
 int64_t ColumnStep(const TileContext& context);
 
 // The tiles of a group GEMM. They divide the result evenly, in whole register tiles.

@@ -39,8 +39,8 @@ const Cpu* MeasuredRow();
 int64_t CacheBytes(int level);
 
 // Sets the floating-point mode of a thread, and restores it at the end. Results are rounded to nearest. Denormals are
-// flushed or kept. XLA's threads flush them by default, and those of OpenMP do not. If the CPU cannot flush in the way
-// of Arithmetic::flushes, kernels flush.
+// flushed or kept. XLA's threads flush them by default, and those of OpenMP do not. If the CPU cannot flush after
+// rounding (Arithmetic::flushes), kernels flush.
 class FloatMode {
  public:
   explicit FloatMode(bool flushes = false);
@@ -49,8 +49,7 @@ class FloatMode {
   FloatMode& operator=(const FloatMode&) = delete;
 
  private:
-  // fenv_t has the x86 register at offset 28. A copy there would make int4 with 64 rows take 1.09 times as long (Zen
-  // 5).
+  // fenv_t has the x86 register at offset 28. There, int4 with 64 rows would take 1.09 times as long (Zen 5).
   union {
     unsigned control;
     std::fenv_t environment;

@@ -1,5 +1,5 @@
 // Support for fork(). The child has only the thread that called fork(). A mutex that another thread held stays locked
-// for ever, and the other threads of the parent are missing.
+// forever, and the other threads of the parent are missing.
 #ifndef RAGGEMM_KERNELS_THREADS_FORK_H_
 #define RAGGEMM_KERNELS_THREADS_FORK_H_
 

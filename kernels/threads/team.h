@@ -56,8 +56,7 @@ class Team {
 
   // The next tile of a range, and the end of the range. Memory orders matter on CPUs such as aarch64:
   //
-  // - The caller writes a loop (body_, remaining_, end), then releases `next`. A claim acquires this value, or a value
-  // that
+  // - The caller writes a loop (body_, remaining_, end), then releases `next`. A claim acquires this value, or one that
   //   earlier claims made of it, so it sees the loop. A claim of an older value has the number of an older loop and is
   //   ignored.
   // - Workers write results, then release their count of finished tiles (Work). The caller acquires the last count.
