@@ -1,4 +1,4 @@
-# Builds for aarch64 with Debian's cross compiler and its libraries of that architecture; tests run under qemu.
+# Builds for aarch64 with Debian's cross compiler and libraries. Tests run under qemu.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

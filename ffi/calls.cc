@@ -77,11 +77,12 @@ absl::StatusOr<std::string> GroupedGemmCall::PlanText() const {
 
 namespace {
 
+// A required operand.
 struct RequiredSlot {
   absl::string_view name;
   Array MoeMlpProblem::*operand;
 };
-// The operands of every call of the gradients. Those of the value are all but the last.
+// Required operands of the gradient. The forward call has all of them but the last.
 constexpr RequiredSlot kRequiredSlots[] = {
     {"x", &MoeMlpProblem::x},
     {"row_tokens", &MoeMlpProblem::row_tokens},

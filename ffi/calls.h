@@ -1,4 +1,4 @@
-// The custom calls: what each binds, where that goes in its problem, and which function of the library runs it.
+// The custom calls. Each binds its buffers to a problem, and runs it by a function of the library.
 #ifndef RAGGEMM_FFI_CALLS_H_
 #define RAGGEMM_FFI_CALLS_H_
 
@@ -17,10 +17,10 @@
 
 namespace raggemm {
 
-// What every custom call has beside its attributes and its problem. The problem and the workspace point into XLA's
-// buffers. The problem's words for its operands point into the attributes.
+// The members that all custom calls have, next to attributes and problem. The problem and the workspace point to XLA's
+// buffers. The names of operands in messages point into the attributes.
 struct DecodedCall {
-  Options options;  // The pool is set by the handler.
+  Options options;  // The handler sets the pool.
   NamedSlots named;
   absl::Span<int64_t> workspace;
 };
@@ -30,12 +30,12 @@ struct GroupedGemmCall : DecodedCall {
   proto::GroupedGemmConfig config;
   GroupedGemmProblem problem;
 
-  // Sets what the attributes say of the problem and name of its operands.
+  // Applies the attributes to the problem, and parses the lists of operands.
   absl::Status ApplyAttributes();
   // Reads all buffers but the workspace.
   void ReadBuffers(BufferReader& buffers);
   absl::Status Run() const;
-  // Returns how Run would compute the problem; empty if there is no such text.
+  // Returns the plan of Run as text. Empty if the call has none.
   absl::StatusOr<std::string> PlanText() const;
 };
 
@@ -61,8 +61,8 @@ struct MoeMlpBackwardCall : DecodedCall {
   absl::StatusOr<std::string> PlanText() const;
 };
 
-// Sets all of a call but what its buffers say. InvalidArgument, listing what is allowed: an unknown attribute, a wrong
-// type, an unknown text of an enum, an unknown or repeated entry of a list, threads out of range.
+// Decodes the attributes of a call. InvalidArgument, with a list of what is allowed, for an unknown attribute, a wrong
+// type, an unknown name of an enum value, an unknown or repeated entry of a list, or threads out of range.
 template <class Call>
 absl::Status DecodeAttributes(const xla::ffi::Dictionary& attributes, Call& call) {
   if (absl::Status s = SetFields(attributes, call.config); !s.ok()) return s;
@@ -70,7 +70,7 @@ absl::Status DecodeAttributes(const xla::ffi::Dictionary& attributes, Call& call
   return status.ok() ? call.ApplyAttributes() : status;
 }
 
-// Sets all of a call. InvalidArgument as DecodeAttributes and BufferReader.
+// Decodes the attributes and the buffers of a call. The errors are those of DecodeAttributes and BufferReader.
 template <class Call>
 absl::Status Decode(const xla::ffi::RemainingArgs& operands, const xla::ffi::RemainingRets& results,
                     const xla::ffi::Dictionary& attributes, Call& call) {

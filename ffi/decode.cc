@@ -45,7 +45,7 @@ absl::string_view TypeName(const ffi::Dictionary& attributes, std::string_view n
   return "neither bool, int64 nor string";
 }
 
-// Reads an attribute. Asks for the type first, because XLA's own error for a wrong one is INTERNAL.
+// Reads an attribute. Checks the type first, because XLA's own error for a wrong type is INTERNAL.
 template <typename T>
 absl::Status Get(const ffi::Dictionary& attributes, std::string_view name, absl::string_view type, T& value) {
   if (!attributes.contains<T>(name)) {
@@ -55,7 +55,7 @@ absl::Status Get(const ffi::Dictionary& attributes, std::string_view name, absl:
   return absl::OkStatus();
 }
 
-// Sets a field of an enum by the name of its value.
+// Sets an enum field by the name of its value.
 absl::Status SetEnum(absl::string_view text, const FieldDescriptor& field, Message& config) {
   absl::InlinedVector<absl::string_view, 8> allowed;
   for (int i = 0; i < field.enum_type()->value_count(); ++i) {
@@ -97,8 +97,8 @@ absl::Status SetField(const ffi::Dictionary& attributes, std::string_view name, 
   return absl::OkStatus();
 }
 
-// Protobuf makes its tables at their first use, and is left broken where memory is short then. So the library makes
-// them while it is loaded, and no call does.
+// Makes the tables of Protobuf while the library is loaded. Protobuf makes them at the first use, and stays broken if
+// memory is short at that time.
 template <typename Config>
 void MakeTablesOf() {
   const Config config;
@@ -121,7 +121,7 @@ constexpr auto kSlots = [] {
   return all;
 }();
 
-// Nothing that could end a line or pass for another part of a message.
+// Returns true for a word that cannot end a line or look like another part of a message.
 bool IsWord(absl::string_view text) {
   if (text.empty() || text.size() > kLongestWord) return false;
   if (!absl::ascii_isalpha(text[0]) && text[0] != '_') return false;
@@ -143,7 +143,7 @@ absl::Status SetOptions(proto::GroupedGemmConfig::Executor::Value executor, absl
     return Invalid("attribute threads: expected 0 (all) to ", kMaxThreads, ", got ", threads);
   }
   options.threads = threads;
-  options.executor = static_cast<Executor>(executor);  // the same numbers: ffi/config.h
+  options.executor = static_cast<Executor>(executor);  // ffi/config.h checks that the numbers are the same.
   options.isa = IsaOf(isa);
   if (options.isa || absl::EqualsIgnoreCase(isa, kAuto)) return absl::OkStatus();
   std::string allowed(kAuto);
@@ -213,6 +213,7 @@ std::string ListOf(absl::Span<const absl::string_view> names, const SlotIndices&
   return absl::StrJoin(indices, ",", [&](std::string* out, size_t i) { absl::StrAppend(out, names[i]); });
 }
 
+// Returns InvalidArgument unless the number of operands or results is the least one plus that of the attribute.
 absl::Status CheckCount(absl::string_view what, size_t given, size_t least, absl::string_view attribute,
                         absl::Span<const absl::string_view> names, const SlotIndices& named) {
   if (given < least) return Invalid("Wrong number of ", what, ": ", given, ", must be at least ", least);
@@ -297,7 +298,7 @@ void AdviseHugePages(void* data, size_t bytes) {
   constexpr size_t kHugePage = 2 << 20;
   const size_t before = -reinterpret_cast<uintptr_t>(data) % kHugePage;
   if (bytes < before + kHugePage) return;
-  // Advice: failure costs speed only.
+  // A failure costs only speed.
   madvise(static_cast<char*>(data) + before, (bytes - before) / kHugePage * kHugePage, MADV_HUGEPAGE);
 }
 

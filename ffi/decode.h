@@ -1,5 +1,4 @@
-// Describes what a custom call binds, and decodes its attributes and buffers. Checks what XLA's types can get wrong: the
-// library checks the problem itself.
+// Decodes the attributes and buffers of custom calls. Checks only their form. The library checks the problem.
 #ifndef RAGGEMM_FFI_DECODE_H_
 #define RAGGEMM_FFI_DECODE_H_
 
@@ -19,58 +18,62 @@
 
 namespace raggemm {
 
-// A description of a custom call: the names of what it binds, in order.
+// The description of a custom call: the names of its operands and results, in order.
 struct CustomCall {
-  absl::string_view name;  // "grouped_gemm" for raggemm_grouped_gemm_v1_execute
-  // Operands: those of every call; arrays of sizes, each of shape [0] unless the attribute `ragged` names it; those that
-  // the attribute `operands` names, in its order.
-  absl::Span<const absl::string_view> operands, ragged, optional_operands;
-  // Results: those of every call; those that the attribute `results` names; last the vector int64_workspace.
-  absl::Span<const absl::string_view> results, optional_results;
+  absl::string_view name;                                 // "grouped_gemm" for raggemm_grouped_gemm_v1_execute.
+  absl::Span<const absl::string_view> operands;           // Operands of every call.
+  absl::Span<const absl::string_view> ragged;             // Dims arrays. Shape [0] unless `ragged` names them.
+  absl::Span<const absl::string_view> optional_operands;  // Only if the attribute `operands` names them, in its order.
+  absl::Span<const absl::string_view> results;            // Results of every call.
+  // Only if the attribute `results` names them. The vector int64_workspace follows as the last result.
+  absl::Span<const absl::string_view> optional_results;
 
   size_t least_operands() const { return operands.size() + ragged.size(); }
   size_t least_results() const { return results.size() + 1; }
 };
 
-// The entries of the attributes `ragged`, `operands` and `results`, as indices into the names of a description.
+// The entries of the attributes `ragged`, `operands` and `results`, as indices into the names of a CustomCall.
 using SlotIndices = absl::InlinedVector<size_t, 16>;
 struct NamedSlots {
   SlotIndices ragged, operands, results;
 };
 
-// Sets the fields of a message of proto/config.proto by the message's own description. InvalidArgument, listing what is
-// allowed: an unknown attribute, one of a wrong type, an unknown text of an enum, whose case is ignored.
+// Sets the fields of a message of proto/config.proto. InvalidArgument, with a list of what is allowed, for an unknown
+// attribute, a wrong type, or an unknown name of an enum value. These names may be in upper or lower case.
 absl::Status SetFields(const xla::ffi::Dictionary& attributes, google::protobuf::Message& config);
 
-// Sets executor, isa and threads. InvalidArgument: an isa that is neither AUTO nor a name that this architecture knows,
-// threads out of range.
+// Sets executor, isa and threads. InvalidArgument if isa is neither AUTO nor a name of AllIsas, or if threads are out
+// of range.
 absl::Status SetOptions(proto::GroupedGemmConfig::Executor::Value executor, absl::string_view isa, int64_t threads,
                         Options& options);
 
-// Appends the indices in `names` of the entries of a comma list. InvalidArgument, with the attribute and what is allowed:
-// an entry that is unknown or given twice.
+// Parses a comma-separated list of names, and appends their indices in `names`. InvalidArgument, with the attribute and
+// what is allowed, for an entry that is unknown or given twice.
 absl::Status ParseList(absl::string_view attribute, absl::string_view list, absl::Span<const absl::string_view> names,
                        SlotIndices& indices);
 
-// Sets what the attribute `names` says: a comma list of slot=word. The words point into `list`. InvalidArgument, with the
-// entry and what is allowed: no slot of kMatrixSlots, kDimsSlots or kOperandSlots, one twice, or a word that is not
-// [A-Za-z_][A-Za-z0-9_.]{0,63}.
+// Parses the attribute `names`, a comma-separated list of slot=word. The words point into `list`. A slot is a name of
+// kMatrixSlots, kDimsSlots or kOperandSlots. InvalidArgument, with the entry and what is allowed, for an unknown slot,
+// a slot that is given twice, or a word that does not match [A-Za-z_][A-Za-z0-9_.]{0,63}.
 absl::Status ParseOperandNames(absl::string_view list, OperandNames& names);
 
-// Reads the operands and the results of a call in order. After an error it reads nothing more.
+// Reads the operands and the results of a call, in order. Stops at the first error.
 class BufferReader {
  public:
   BufferReader(const CustomCall& description, const NamedSlots& named, const xla::ffi::RemainingArgs& operands,
                const xla::ffi::RemainingRets& results);
 
-  // Sets the array to the next operand or result, which errors call `word`.
+  // Sets the array to the next operand or result. Errors call it `word`.
   void ReadOperand(absl::string_view word, Array& array);
   void ReadResult(absl::string_view word, Array& array);
   // Checks that the next operand, an array of sizes that the attribute `ragged` does not name, has the shape [0].
   void SkipOperand(absl::string_view word);
-  // Returns the last result, or the first error. InvalidArgument: too few operands or results; a number of optional ones
-  // that is not the attribute's; an element type that is not one of ours; an array of sizes that is passed but not
-  // named; a workspace that is no vector of int64.
+  // Returns the last result, or the first error. InvalidArgument:
+  //
+  // - There are too few operands or results, or another number of optional ones than the attribute names.
+  // - An element type has no DType.
+  // - A dims array has elements, but `ragged` does not name it.
+  // - The workspace is no vector of int64.
   absl::StatusOr<absl::Span<int64_t>> ReadWorkspace();
 
  private:
@@ -85,16 +88,19 @@ class BufferReader {
   absl::Status status_;
 };
 
-// Returns the size of a buffer, 0 if its shape says more than there can be. Nobody has checked the buffer yet, and XLA's
-// own function would overflow.
+// Returns the size of a buffer in bytes, or 0 if it overflows. The buffer is not checked yet, and XLA's own function
+// would overflow.
 size_t BytesOf(const xla::ffi::AnyBuffer& buffer);
 
-// Asks for huge pages in the part of [data, data + bytes) that can have them. The bytes stay as they are.
+// Requests huge pages for the part of [data, data + bytes) that can have them. The bytes do not change.
 //
-// XLA allocates results anew for each execution, and the gradients of all experts are hundreds of megabytes: written in
-// pages of 4 KiB they cost more time in page faults than in sums. The gradients of one projection of 128 experts
-// (bfloat16, 2048x768, 59 rows): 98,307 faults and 115 ms without, 716 faults and 55 ms with (Emerald Rapids, two
-// cores, huge pages on request as Debian has them).
+// XLA allocates results for each execution. The gradients of all experts are hundreds of megabytes. With pages of 4
+// KiB, their page faults cost more time than the arithmetic. Gradients of one projection of 128 experts (bfloat16,
+// 2048x768, 59 rows; two cores of Emerald Rapids, Debian's default of huge pages on request):
+//
+//                   page faults   time
+//     4 KiB pages   98,307        115 ms
+//     huge pages    716           55 ms
 void AdviseHugePages(void* data, size_t bytes);
 
 }  // namespace raggemm

@@ -37,9 +37,9 @@ namespace {
 
 using proto::GroupedGemmConfig;
 
-// ---- JSON: every function returns a value as its text ----
+// ---- JSON: each function returns the text of a value ----
 
-// A string. What is no ASCII was escaped before.
+// Returns a string. Characters other than ASCII must be escaped before.
 std::string Text(absl::string_view text) {
   std::string json = "\"";
   for (const char c : text) {
@@ -69,7 +69,7 @@ std::string Object(absl::Span<const Field> fields) {
 
 // ---- the tables ----
 
-// Describes a row of include/raggemm/format.h by the columns that callers need.
+// Returns the columns of a row of include/raggemm/format.h that callers need.
 std::string FormatRow(const Format& format) {
   static constexpr absl::string_view kRoles[] = {"matrix", "sizes", "quantized", "scale", "panel"};
   return Object({{"name", Text(format.name)},
@@ -80,7 +80,7 @@ std::string FormatRow(const Format& format) {
                  {"expands_to", Text(NameOf(format.expands_to))}});
 }
 
-// Describes a row of include/raggemm/operands.h: its name, and what its values differ by.
+// Returns the name of an optional operand (include/raggemm/operands.h) and the axes along which its values differ.
 std::string OperandRow(const OperandSlot& slot) {
   static constexpr absl::string_view kAxes[] = {"problem", "replica", "group", "row", "column"};
   std::vector<absl::string_view> axes;
@@ -90,7 +90,7 @@ std::string OperandRow(const OperandSlot& slot) {
   return Object({{"name", Text(slot.name)}, {"axes", List(axes, Text)}});
 }
 
-// Lists the operands and attributes that a custom call binds, by name.
+// Returns the names of the operands and results of a custom call.
 std::string CallRow(const CustomCall* call) {
   const auto names = [](absl::Span<const absl::string_view> names) { return List(names, Text); };
   return Object({{"name", Text(call->name)},
@@ -134,12 +134,12 @@ absl::string_view ReasonFor(Isa isa, const Arithmetic& arithmetic, const Environ
               : "clearly faster in the probe than the best of this CPU";
 }
 
-// The value that the variable had, in ASCII.
+// Returns the value of a variable in ASCII.
 std::string Variable(const std::optional<std::string>& value) {
   return value ? Text(absl::CHexEscape(*value)) : "null";
 }
 
-// Returns what is wrong with the environment of calls under XLA, which has a pool.
+// Returns the errors of the environment for calls under XLA, which has a pool.
 std::string ErrorsOf(const Environment& environment, const Cpu& cpu) {
   std::vector<std::string> errors;
   for (const absl::Status& status :
@@ -150,7 +150,8 @@ std::string ErrorsOf(const Environment& environment, const Cpu& cpu) {
   return errors.empty() ? "null" : Text(absl::StrJoin(errors, "; "));
 }
 
-// Says what computes products of one kind, and why. `as` is what the arithmetic is called, `because` the reason for it.
+// Returns the rule and the instruction set for products of one kind, and the reasons. `as` is the name of the rule, and
+// `because` the reason for the rule.
 std::string Chosen(const Arithmetic& arithmetic, absl::string_view as, absl::string_view because,
                    const Environment& environment, const Cpu& cpu) {
   const absl::StatusOr<Isa> isa = DefaultIsa(environment, cpu, arithmetic);

@@ -1,4 +1,4 @@
-// Describes the library as JSON (raggemm_describe_json and raggemm_tables_json in handlers.h).
+// Describes the library as JSON. raggemm_describe_json and raggemm_tables_json in handlers.h list the fields.
 #ifndef RAGGEMM_FFI_DESCRIBE_H_
 #define RAGGEMM_FFI_DESCRIBE_H_
 

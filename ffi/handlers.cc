@@ -34,8 +34,8 @@ namespace {
 namespace ffi = ::xla::ffi;
 using OnError = proto::GroupedGemmConfig::OnError;
 
-// XLA's intra-op pool. A task that starts late finds its own closure and nothing of XLA's: ffi::ThreadPool passes
-// the pool a pointer to the closure, and this adapter is used while scheduling only.
+// An adapter for XLA's intra-op pool. It is used only while tasks are scheduled. ffi::ThreadPool gives the pool a
+// pointer to the closure. So a task that starts late needs its closure, but nothing of XLA.
 class XlaTaskPool : public TaskPool {
  public:
   explicit XlaTaskPool(ffi::ThreadPool pool) : pool_(pool) {}
@@ -47,7 +47,7 @@ class XlaTaskPool : public TaskPool {
     try {
       pool_.Schedule(std::move(task));
     } catch (const std::bad_alloc&) {
-      if (task) task();  // thrown before XLA took it
+      if (task) task();  // XLA has not taken the task.
     }
   }
 
@@ -55,7 +55,7 @@ class XlaTaskPool : public TaskPool {
   ffi::ThreadPool pool_;
 };
 
-// Returns report(code, message) of the exception that is being handled.
+// Returns report(code, message) for the exception that is being handled.
 template <typename Report>
 auto OnException(Report report) {
   try {
@@ -69,9 +69,9 @@ auto OnException(Report report) {
   }
 }
 
-// Returns the outcome of a call that failed: the error, or success if on_error is NaN and `fill` has filled out with
-// NaN. NaN and LOG write the error as a line to stderr. Asks for no memory if it returns success. If this machine lacks
-// something (FAILED_PRECONDITION), NaN is an error, too: other data would not help.
+// Returns the outcome of a call that failed: an error, or success if on_error is NaN and `fill` filled out with NaN.
+// NaN and LOG also write a line to stderr. Success needs no memory. FAILED_PRECONDITION is an error with NaN, too: the
+// machine lacks something, so other data would not help.
 ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Value on_error = OnError::RAISE,
                   absl::FunctionRef<absl::Status()> fill = absl::OkStatus) {
   try {
@@ -83,18 +83,20 @@ ffi::Error Failed(absl::StatusCode code, absl::string_view message, OnError::Val
                    succeeds ? "; the result is NaN" : "");
       if (succeeds) return ffi::Error::Success();
     }
-    // The two sets of codes are the same numbers, by XLA's definition.
+    // XLA defines its codes with the same numbers.
     return {static_cast<ffi::ErrorCode>(code), std::string(message)};
   } catch (const std::bad_alloc&) {
-    return {ffi::ErrorCode::kResourceExhausted, "out of memory"};  // needs no memory: std::string holds so few letters
+    return {ffi::ErrorCode::kResourceExhausted,
+            "out of memory"};  // The text is short, so std::string allocates nothing.
   }
 }
 
-// The number of those who asked for plans and are not done (raggemm_record_plans).
+// Number of raggemm_record_plans(1) without its raggemm_record_plans(0).
 constinit std::atomic<int32_t> plan_recorders{0};
 constinit std::mutex records_mutex;
 
-// Returns the recorded plans, a blank line between two. Never destroyed: calls may go on while the process ends.
+// Returns the recorded plans, separated by blank lines. The text is never destroyed, because calls may still run when
+// the process ends.
 std::string& Records() {
   static auto* records = new std::string;
   return *records;
@@ -108,15 +110,15 @@ void RecordPlan(const absl::StatusOr<std::string>& plan) {
   absl::StrAppend(&Records(), Records().empty() ? "" : "\n", WithCpu(*plan));
 }
 
-// The handlers of every custom call. XLA's macros, below, make C functions of them.
+// The handlers of all custom calls. XLA's macros at the end of this file turn them into C functions.
 //
-// Each stage decodes the attributes: the first to check them, the second to use them. ffi::State would keep them in
-// between, but not for every jaxlib that a wheel serves. FFI 0.3 put a member into the middle of XLA_FFI_State_Set_Args
-// and XLA_FFI_State_Get_Args, and jaxlib 0.9.2 reads no older form: a handler that is built with the headers of 0.2, as
-// in wheels, and sets a state ends its process.
+// Both stages decode the attributes: Instantiate to check them, Execute to use them. ffi::State could keep them in
+// between, but not with every jaxlib that a wheel serves. FFI 0.3 inserted a member into the middle of
+// XLA_FFI_State_Set_Args and XLA_FFI_State_Get_Args, and jaxlib 0.9.2 does not read the older form. Wheels are built
+// with the headers of FFI 0.2. With a state, their handlers would end the process.
 //
-// Exceptions stay inside. XLA's headers allocate around a handler only when it is registered and when they refuse a
-// frame that XLA does not make.
+// No exception leaves a handler. Around a handler, XLA's headers allocate memory only at registration, and when they
+// reject a frame that XLA never makes.
 template <class Call>
 ffi::Error Instantiate(ffi::Dictionary attributes) {
   try {
@@ -132,7 +134,7 @@ template <class Call>
 ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::RemainingArgs operands, ffi::RemainingRets results,
                    ffi::Dictionary attributes) {
   std::optional<Call> call;
-  OnError::Value on_error = OnError::RAISE;  // whatever the attribute says, until the call is decoded
+  OnError::Value on_error = OnError::RAISE;  // Until the call is decoded.
   const auto fail = [&](absl::StatusCode code, absl::string_view message) {
     return Failed(code, message, on_error, [&] { return FillOutWithNaN(call->problem, call->workspace); });
   };
@@ -141,7 +143,7 @@ ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::RemainingArgs operands, ffi::R
     if (status.ok()) {
       on_error = call->config.on_error();
       XlaTaskPool pool(xla_pool);
-      if (pool.num_threads() > 0) call->options.pool = &pool;  // else AUTO means OpenMP
+      if (pool.num_threads() > 0) call->options.pool = &pool;  // Without a pool, AUTO means OpenMP.
       if (plan_recorders.load(std::memory_order_relaxed) > 0) RecordPlan(call->PlanText());
       status = call->Run();
     }
@@ -154,8 +156,8 @@ ffi::Error Execute(ffi::ThreadPool xla_pool, ffi::RemainingArgs operands, ffi::R
 auto InstantiateBinding() { return ffi::Ffi::BindInstantiate().Attrs(); }
 auto ExecuteBinding() { return ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs(); }
 
-// Returns the text that make_text returns, or that of its exception, for a caller in C that frees it with raggemm_free.
-// Returns null if there is no memory for the text.
+// Returns the text of make_text, or of its exception, for a C caller that frees it with raggemm_free. Returns null if
+// there is no memory for the text.
 template <typename MakeText>
 char* TextForC(MakeText make_text) {
   try {
@@ -165,7 +167,8 @@ char* TextForC(MakeText make_text) {
   }
 }
 
-// Decodes the frame itself, because a handler can return no text.
+// Returns the plan of an execute frame, or the text of its error. Decodes the frame, because a handler cannot return
+// text.
 std::string PlanTextOf(const XLA_FFI_CallFrame& frame) {
   GroupedGemmCall call;
   const absl::Status decoded = Decode(ffi::RemainingArgs(&frame.args, 0), ffi::RemainingRets(&frame.rets, 0),
@@ -202,7 +205,7 @@ void raggemm_v1_workspace_coefficients(int32_t dims_arrays, int64_t* constant, i
   *per_group = size.per_group;
 }
 
-// C has no structs with defaults, so these take each extent.
+// C has no structs with defaults, so these functions take each extent.
 // NOLINTBEGIN(readability-function-size)
 int64_t raggemm_v1_moe_mlp_workspace(int64_t tokens, int64_t hidden, int64_t intermediate, int64_t rows, int64_t groups,
                                      int64_t sums_tokens, int64_t has_slots) {
@@ -238,7 +241,7 @@ void raggemm_record_plans(int32_t on) {
     recorders.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  // One who never asked does not end what others asked for.
+  // A call without its raggemm_record_plans(1) must not end the recording of others.
   int32_t count = recorders.load(std::memory_order_relaxed);
   while (count > 0 && !recorders.compare_exchange_weak(count, count - 1, std::memory_order_relaxed)) {
   }

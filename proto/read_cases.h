@@ -1,3 +1,4 @@
+// Reads case files.
 #ifndef RAGGEMM_PROTO_READ_CASES_H_
 #define RAGGEMM_PROTO_READ_CASES_H_
 
@@ -8,8 +9,8 @@
 
 namespace raggemm {
 
-// Reads a text file of GroupedGemmCases. NotFound: no file that can be read. InvalidArgument: path, line and column of
-// the first error.
+// Reads a text file of GroupedGemmCases. NotFound if the file cannot be read. InvalidArgument, with path, line and
+// column of the first error, if its text is wrong.
 absl::StatusOr<proto::GroupedGemmCases> ReadCases(const std::string& path);
 
 }  // namespace raggemm

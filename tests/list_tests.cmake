@@ -1,6 +1,6 @@
-# Lists the tests of a program when ctest starts. The instances of a test with parameters, such as one for each
-# instruction set, are one entry: starting a process takes longer than running most of them. Those of tests with the
-# label load are entries of their own, because each needs a new process. No name has a slash, so a name can be a file's.
+# Lists the tests of a program when ctest starts. All instances of a test with parameters, such as one for each
+# instruction set, are one entry, because starting a process takes longer than running most instances. With the label
+# load, each instance is an entry, because it needs a new process. Names have no slash, so they can be names of files.
 cmake_policy(VERSION 3.25)
 function(raggemm_list_tests program suffix label)  # ARGN: the emulator of the program
   if(NOT EXISTS ${program})

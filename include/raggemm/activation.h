@@ -1,4 +1,4 @@
-// The activations of expert MLPs. Includes <cstdint> alone and defines no function, as types.h.
+// The activations of expert MLPs. Like types.h, this header includes only <cstdint> and defines no function.
 #ifndef RAGGEMM_ACTIVATION_H_
 #define RAGGEMM_ACTIVATION_H_
 
@@ -6,14 +6,20 @@
 
 namespace raggemm {
 
-//   kSilu       x * sigmoid(x)                       kRelu       max(x, 0)
-//   kGelu       x * Phi(x), Phi the normal CDF       kQuickGelu  x * sigmoid(1.702 x)
-//   kGeluTanh   x * sigmoid(sqrt(8/pi) * (x + 0.044715 x^3)), which is x/2 * (1 + tanh(...)) of half of that
-//   kSwigluOai  of gpt-oss, with a gate alone: v * sigmoid(1.702 v) * (u + 1), v = min(gate, 7), u = up in [-7, 7]
+// An activation of x, or of a gate and up. kSwigluOai is that of gpt-oss and needs a gate. With a gate, any other
+// activation is applied to the gate and multiplied by up.
 //
-// A NaN stays one. At -infinity, where a factor is 0, all but relu are NaN.
-enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kQuickGelu, kSwigluOai };  // as rows stand
+//     kSilu       x * sigmoid(x)
+//     kGelu       x * Phi(x), with Phi the cumulative distribution function of the normal distribution
+//     kGeluTanh   x * sigmoid(y), or x/2 * (1 + tanh(y/2)), with y = sqrt(8/pi) * (x + 0.044715 x^3)
+//     kRelu       max(x, 0)
+//     kQuickGelu  x * sigmoid(1.702 x)
+//     kSwigluOai  v * sigmoid(1.702 v) * (u + 1), with v = min(gate, 7), and u = up clamped to [-7, 7]
+//
+// NaN gives NaN. At -infinity one factor is 0, so all activations but kRelu give NaN.
+enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu, kQuickGelu, kSwigluOai };
 
+// Names of the activations, by Activation.
 inline constexpr const char* kActivations[] = {"silu", "gelu", "gelu_tanh", "relu", "quick_gelu", "swiglu_oai"};
 inline constexpr int kActivationCount = sizeof(kActivations) / sizeof(kActivations[0]);
 

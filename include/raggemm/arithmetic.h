@@ -1,5 +1,5 @@
-// The numeric rules of a sum of products, as data: what raggemm/grouped_gemm.h says in words. Defines no function, as
-// types.h does not.
+// The numeric rules of sums of products, as data. raggemm/grouped_gemm.h explains the rules in words. Like types.h,
+// this header defines no function.
 #ifndef RAGGEMM_ARITHMETIC_H_
 #define RAGGEMM_ARITHMETIC_H_
 
@@ -9,61 +9,75 @@
 
 namespace raggemm {
 
-// The contraction of a group is cut into chains, each from +0; the total is the first chain, then the others are added
-// in order. A chain has `lanes` partial sums, which take its products in turns and are added at its end. Where a lane
-// takes `pair` products at once, it takes the last of them first. What a chain lacks to whole pairs and lanes is filled
-// up with products of +0 and +0. Sums of integers are exact modulo 2^32, two's complement, in whatever order.
+// A numeric rule. It fixes every bit of a sum of products.
 //
-// With adds_pairs the two products of a pair are added to each other, then to the chain. Both sums are rounded to odd:
-// what is not exact becomes the neighbour of it that has an odd last digit, and an infinity from 0x1p128 on; products
-// are exact. Pairs come in the order of k.
+// The contraction of a group is cut into accumulation chains. Each chain starts at +0. The total starts as a copy of
+// the first chain, and the other chains are added to it in order. If chains have several lanes, the total starts at +0.
+//
+// A chain has `lanes` partial sums. They take the products of the chain in turns, and are added at its end. A lane
+// takes `pair` products at once, the last of them first. Products of +0 with +0 fill a chain up to whole pairs and
+// lanes. Sums of integers are exact modulo 2^32 in two's complement, so their order does not matter.
+//
+// With adds_pairs, the two products of a pair are added to each other, and then to the chain. Pairs come in the order
+// of k. Products are exact. Both sums are rounded to odd: an inexact sum becomes the neighbor with an odd last digit. A
+// sum of magnitude 0x1p128 or more becomes an infinity.
 struct Arithmetic {
   const char* name;
-  DType product;  // what lhs and rhs are expanded to, and multiplied as; s8 stands for u8, too
-  DType sum;      // of chains, totals and the epilogue's terms
-  int64_t chain;  // most steps of k
-  int64_t lanes;
-  int64_t pair;
-  int64_t whole;  // a chain is filled up with +0 to a multiple of so many steps
-  // Denormals are zeros of their sign, as operands, chains and totals; a result counts as one when it is rounded. What
-  // follows the sum keeps them: alpha, c, bias, rounding to out.
+  DType product;  // Type of lhs and rhs when they are multiplied. s8 includes u8.
+  DType sum;      // Type of chains, of totals, and of the operands of the epilogue.
+  int64_t chain;  // Largest number of steps of k in a chain.
+  int64_t lanes;  // Partial sums of a chain.
+  int64_t pair;   // Products that a lane takes at once.
+  int64_t whole;  // A chain is filled up with +0 to a multiple of this many steps.
+  // True: denormal operands, chains and totals count as zeros with their sign. A sum counts as denormal if it is
+  // denormal after rounding. The epilogue keeps denormals: alpha, c, bias, and the rounding to out's type.
   bool flushes;
-  int64_t split_block;  // of f32 that is split, see below: steps of k; 0: it is not split
-  bool adds_pairs;
-  const char* bf16_sums;  // its name as a rule for bf16 with bf16; null: it is none
+  int64_t split_block;    // Steps of k in a block of split f32 (Splitting). 0: the rule sums no bf16 parts.
+  bool adds_pairs;        // See above.
+  const char* bf16_sums;  // Name as a rule for bf16 with bf16. Null: the rule is for other types.
 };
 
-enum class ArithmeticId : uint8_t { kF32, kF64, kPairs, kTiles, kS32, kMmla };  // as rows stand
+// Indices of kArithmetics.
+enum class ArithmeticId : uint8_t { kF32, kF64, kPairs, kTiles, kS32, kMmla };
 
-// 256 steps bound the error by 256 + K/256 roundings where one chain has K. Chains of 128 have 0.72 of the error at
-// K = 4096 and cost 2 % in the mean of 26 whole calls, forward, transposed and gradients of 1 to 512 rows (Zen 4).
+// Chains of 256 steps bound the error by 256 + K/256 roundings. A single chain would have K roundings. Chains of 128
+// steps have 0.72 times the error at K = 4096, but calls take 2 % longer. This is the mean of 26 calls on Zen 4:
+// forward, transposed and gradients, with 1 to 512 rows.
 inline constexpr Arithmetic kArithmetics[] = {
     // name, product, sum, chain, lanes, pair, whole, flushes, split_block, adds_pairs, bf16_sums
     {"f32", DType::kF32, DType::kF32, 256, 1, 1, 1, false, 0, false, "fma"},
     {"f64", DType::kF64, DType::kF64, 256, 1, 1, 1, false, 0, false, nullptr},
-    // For bf16 with bf16: what VDPBF16PS does, and what TDPBF16PS does. With 64 steps of split f32 in a chain, the
-    // products of first terms, the large ones, are its last 64, and 32 steps are a whole tile.
+    // bf16 with bf16 as VDPBF16PS computes it. A block of 64 steps of split f32 is one chain. The large products, those
+    // of the first parts, are its last 64.
     {"pairs", DType::kBF16, DType::kF32, 256, 1, 2, 2, true, 64, false, "pairs"},
+    // bf16 with bf16 as TDPBF16PS computes it. A block of 32 steps of split f32 is a whole tile.
     {"tiles", DType::kBF16, DType::kF32, 32, 2, 1, 32, true, 32, false, "tiles"},
     {"s32", DType::kS8, DType::kS32, 256, 1, 1, 1, false, 0, false, nullptr},
-    // For bf16 with bf16: what BFMMLA does, of four steps two pairs.
+    // bf16 with bf16 as BFMMLA computes it. It takes four steps of k, which are two pairs.
     {"mmla", DType::kBF16, DType::kF32, 256, 1, 2, 4, true, 0, true, "mmla"},
 };
 
-// f32 with f32 as products of bf16. x is split into terms x0 = bf16(x), x1 = bf16(x - x0), x2 = bf16(x - x0 - x1), all
-// rounded to nearest even. The contraction is cut into blocks of split_block steps, the last one shorter; each gives
-// the arithmetic `products` times as many: all its steps as the first product of `order`, then as the second, and so
-// on, each filled up to whole pairs, or chains with several lanes. With one lane a block is one chain.
+// A precision of f32 with f32. Each f32 product is computed from several bf16 products. x is split into the bf16 parts
+//
+//     x0 = bf16(x),  x1 = bf16(x - x0),  x2 = bf16(x - x0 - x1)        rounded to nearest even
+//
+// The contraction is cut into blocks of Arithmetic::split_block steps. The last block may be shorter. The arithmetic
+// sees `products` times as many steps: all steps of the block for the first product of `order`, then all steps for the
+// second product, and so on. The steps of each product are filled up with +0 to a multiple of Arithmetic::whole. If
+// chains have one lane, a block is one chain.
 struct Splitting {
   const char* name;
-  int64_t terms, products;
+  int64_t parts;     // Parts of a number.
+  int64_t products;  // bf16 products for each f32 product.
+  // Indices of the parts that each product multiplies. The smallest products come first.
   struct {
-    uint8_t lhs, rhs;  // which term
-  } order[6];          // the smallest products first
-  double error;        // of one product at most, as a share of it: what terms and products leave out
+    uint8_t lhs, rhs;
+  } order[6];
+  double error;  // Largest relative error of one f32 product, from what parts and products leave out.
 };
 
-enum class Precision : uint8_t { kDefault, kBf16X3, kBf16X6 };  // as rows stand
+// Indices of kSplittings.
+enum class Precision : uint8_t { kDefault, kBf16X3, kBf16X6 };
 
 // tests/oracle/reference.cc proves the errors.
 inline constexpr Splitting kSplittings[] = {

@@ -1,4 +1,4 @@
-// What a plan needs to know of a CPU, as numbers: plans can be made, and printed, for any.
+// The numbers that a plan needs to know of a CPU. You can make and print plans for any CPU.
 #ifndef RAGGEMM_CPU_H_
 #define RAGGEMM_CPU_H_
 
@@ -17,53 +17,65 @@
 
 namespace raggemm {
 
-// Defaults: what may be expected where nothing is known.
+// A CPU. The defaults suit an unknown CPU.
 struct Cpu {
-  const char* name = "unknown";  // of the row of MeasuredCpus that it is from
-  std::array<bool, kMostIsas> isas = {true};
-  std::array<const char*, kMostIsas> missing =
-      {};  // what HostCpu lacks for each; null of other CPUs, where nobody asked
-  // What the kernels of each ISA do from cache, GFLOP/s by arithmetic; 0 where not measured. All give the same bits, so
-  // the fastest may be taken: the best, unless another is clearly faster, as where AVX-512 lowers the clock rate, or
-  // pairs of bf16 take four times as long as an fma.
+  const char* name = "unknown";               // Name of the row of MeasuredCpus that the numbers come from.
+  std::array<bool, kMostIsas> isas = {true};  // ISAs that the CPU has, by Isa.
+  // Reasons why HostCpu lacks an ISA, by Isa. Null if it has the ISA, and for all other CPUs.
+  std::array<const char*, kMostIsas> missing = {};
+  // Speed of the kernels of each ISA for each arithmetic, in GFLOP/s, with operands in the caches. 0 if it was not
+  // measured. All ISAs give the same bits, so PreferredIsa may take the fastest. It may not be the best one: AVX-512
+  // can lower the clock rate, and pairs of bf16 can take four times as long as an fma.
   std::array<std::array<float, std::size(kArithmetics)>, kMostIsas> probed_gflops = {};
 
-  double fmas_per_cycle = 32;           // f32, of its widest vectors
-  double memory_bytes_per_cycle = 5.5;  // read by one core
-  double l2_bytes_per_cycle = 32;       // read again by the row tiles behind the first
-  double cycles_per_call = 120;         // of a kernel, beside its fmas: arguments, chains from and to scratch
-  int64_t l1_bytes = 32 << 10;
-  int64_t l2_bytes = 512 << 10;  // of a core
-  // What the block in use and the one that is fetched may touch together. 96 pages of 4 KiB: the first data TLB of
-  // Emerald Rapids has as many entries; that of Zen 4 has 72, but with 56 pages 4 rows of f32 are a quarter slower.
+  double fmas_per_cycle = 32;           // f32, in the widest vectors.
+  double memory_bytes_per_cycle = 5.5;  // Read from memory by one core.
+  double l2_bytes_per_cycle = 32;       // Read from L2 by register tiles after the first.
+  // Overhead of one kernel call: setting arguments, loading chains from scratch and storing them there.
+  double cycles_per_call = 120;
+  int64_t l1_bytes = 32 << 10;   // Size of the data cache of a core.
+  int64_t l2_bytes = 512 << 10;  // Size of the L2 cache of a core.
+  // Bytes that the block in use and the prefetched block may touch together. 384 KiB are 96 pages of 4 KiB. The first
+  // data TLB of Emerald Rapids has 96 entries, and that of Zen 4 has 72. On Zen 4, 4 rows of f32 are a quarter slower
+  // with 56 pages.
   int64_t block_bytes = 384 << 10;
-  bool streaming_stores_pay = true;  // past the caches, for results that nobody reads soon
-  // The next block of rhs is fetched in the order of its strips, not of its rows, while sums take less than so many
-  // times as long as memory. 0, never, where nothing is known: where that is wrong it costs 8 % (Emerald Rapids, 16
-  // rows of f32), the other choice up to 40 (Zen 3, 8 rows).
+  bool streaming_stores_pay = true;  // True if stores past the caches are faster for results that nobody reads soon.
+  // The next block of rhs is prefetched panel by panel if the time of the arithmetic, divided by that of memory, is
+  // below this number. Else it is prefetched row by row. The default is always row by row, which is the smaller risk.
+  // Rows cost 8 % on Emerald Rapids (16 rows of f32), but panels cost up to 40 % on Zen 3 (8 rows of f32).
   double prefetch_panels_below = 0;
 
   bool Has(Isa isa) const { return isas[static_cast<size_t>(isa)]; }
-  bool Has(absl::string_view isa) const;  // false for the name of none of AllIsas
+  // Returns false for a name that no ISA of AllIsas has.
+  bool Has(absl::string_view isa) const;
   float ProbedGflops(Isa isa, const Arithmetic& arithmetic) const {
     return probed_gflops[static_cast<size_t>(isa)][static_cast<size_t>(&arithmetic - kArithmetics)];
   }
 };
 
-// Returns the CPU that this runs on, probed at the first call, which takes a millisecond. A CPU that was measured has
-// its own row of numbers; the numbers of any other are derived from its caches and its vectors.
+// Returns the CPU of this machine. The first call probes it, which takes a millisecond. If it is one of MeasuredCpus,
+// it has the numbers of that row. Else its numbers are derived from its caches and its vectors.
 const Cpu& HostCpu();
-std::string HostCpuBrand();            // as the CPU names itself; empty where it does not
-absl::Span<const Cpu> MeasuredCpus();  // the rows, without figures of a probe
+// Returns the name that the CPU gives itself. Empty if it gives none.
+std::string HostCpuBrand();
+// Returns the CPUs with measured numbers, without probed_gflops.
+absl::Span<const Cpu> MeasuredCpus();
 
+// Returns the best ISA of a CPU for an arithmetic, unless another one is clearly faster (Cpu::probed_gflops).
 Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic);
-absl::string_view NameOf(Isa isa);                 // "avx512"; isa is one of AllIsas
-absl::string_view MissingFor(Isa isa);             // what this CPU or operating system lacks for it; empty: nothing
-std::optional<Isa> IsaOf(absl::string_view name);  // their case is ignored
-absl::Span<const Isa> AllIsas();                   // best first
-std::vector<std::string> KernelNames(Isa isa);     // "f32_14x32_avx512": arithmetic, largest register tile
+// Returns the name of one of AllIsas, "avx512" for example.
+absl::string_view NameOf(Isa isa);
+// Returns what this CPU or its operating system lacks for an ISA. Empty if it lacks nothing.
+absl::string_view MissingFor(Isa isa);
+// Returns the ISA with this name, in upper or lower case.
+std::optional<Isa> IsaOf(absl::string_view name);
+// Returns the ISAs of this architecture. The best one is first.
+absl::Span<const Isa> AllIsas();
+// Returns names of the form "f32_14x32_avx512": arithmetic, largest register tile, ISA.
+std::vector<std::string> KernelNames(Isa isa);
 
-std::string ToString(const Cpu& cpu);  // a line
+// Returns one line with all numbers of a CPU.
+std::string ToString(const Cpu& cpu);
 
 }  // namespace raggemm
 

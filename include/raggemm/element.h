@@ -1,4 +1,4 @@
-// Elements of an Array, one at a time: as bits, and as integers.
+// Reads single elements of an Array, as bits or as integers.
 #ifndef RAGGEMM_ELEMENT_H_
 #define RAGGEMM_ELEMENT_H_
 
@@ -20,7 +20,7 @@ inline int64_t ElementCount(const Array& array) {
 
 inline int64_t BytesOf(const Array& array) { return BytesOf(array.dtype, ElementCount(array)); }
 
-// use(zero) with the zero of the unsigned integer that is as wide as an element, or the byte that it is in.
+// Calls use(zero). zero is an unsigned integer as wide as an element of this type, or a byte for a sub-byte type.
 template <typename Use>
 decltype(auto) WithBits(DType dtype, Use&& use) {
   static_assert(std::all_of(std::begin(kFormats), std::end(kFormats), [](const Format& f) {
@@ -33,9 +33,10 @@ decltype(auto) WithBits(DType dtype, Use&& use) {
   return use(uint64_t{});
 }
 
-// Where in its byte a sub-byte element begins; 0 of others.
+// Returns the bit at which an element begins in its byte. 0 unless elements are smaller than a byte.
 inline int FirstBitOf(DType dtype, int64_t index) { return static_cast<int>(index * FormatOf(dtype).bits % 8); }
 
+// Returns the bits of an element, without those of its neighbors in a byte.
 inline uint64_t BitsOf(const Array& array, int64_t index) {
   const uint64_t whole = WithBits(array.dtype, [&](auto bits) -> uint64_t {
     std::memcpy(&bits, static_cast<const char*>(array.data) + StepOf(array.dtype, index), sizeof(bits));
@@ -48,7 +49,7 @@ inline uint64_t BitsOf(const Array& array, int64_t index) {
 // Reads an element of an array of integers.
 inline int64_t ToInteger(const Array& array, int64_t index) {
   const Format& format = FormatOf(array.dtype);
-  const int unused = format.digits < format.bits ? 64 - format.bits : 0;  // above the sign, where there is one
+  const int unused = format.digits < format.bits ? 64 - format.bits : 0;  // Bits above the sign. Unsigned: 0.
   return static_cast<int64_t>(BitsOf(array, index) << unused) >> unused;
 }
 

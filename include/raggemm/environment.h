@@ -1,4 +1,4 @@
-// How calls are computed whose Options do not say it.
+// Environment variables: the defaults of fields that Options leave open.
 #ifndef RAGGEMM_ENVIRONMENT_H_
 #define RAGGEMM_ENVIRONMENT_H_
 
@@ -14,36 +14,41 @@
 
 namespace raggemm {
 
-// The variables as they were set; null where they were not, or to nothing. The case of names is ignored.
+// The values of the variables. Null if a variable is not set, or empty. Names may be in upper or lower case.
 struct Environment {
-  std::optional<std::string> isa = std::nullopt;        // RAGGEMM_ISA: AUTO, or a name of AllIsas
-  std::optional<std::string> threads = std::nullopt;    // RAGGEMM_THREADS: 0 (all) to kMaxThreads
-  std::optional<std::string> executor = std::nullopt;   // RAGGEMM_EXECUTOR: AUTO, OPENMP, POOL, SERIAL
-  std::optional<std::string> bf16_sums = std::nullopt;  // RAGGEMM_BF16_SUMS: AUTO, TILES, PAIRS, FMA, MMLA
+  std::optional<std::string> isa = std::nullopt;        // RAGGEMM_ISA: AUTO or a name of AllIsas.
+  std::optional<std::string> threads = std::nullopt;    // RAGGEMM_THREADS: 0 (all) to kMaxThreads.
+  std::optional<std::string> executor = std::nullopt;   // RAGGEMM_EXECUTOR: AUTO, OPENMP, POOL or SERIAL.
+  std::optional<std::string> bf16_sums = std::nullopt;  // RAGGEMM_BF16_SUMS: AUTO, TILES, PAIRS, FMA or MMLA.
 };
-// Returns that of the process, which is read once: when it is first asked for, at the latest by the first plan.
+// Returns the environment of the process. The first call reads it, at the latest when the first plan is made.
 const Environment& ProcessEnvironment();
 
-// What stands for a value that Options leave open: the environment's, else the machine's. FailedPrecondition, with the
-// variable, its value and all that are usable: a value that is unknown, or that cpu or the caller does not have.
+// The next four functions return the default of a value that Options or the problem leave open: the value of the
+// variable, else that of the machine. FailedPrecondition names the variable, its value and all usable values. It means
+// that the value is unknown, or that the CPU or the caller does not have it.
 absl::StatusOr<Isa> DefaultIsa(const Environment& environment, const Cpu& cpu, const Arithmetic& arithmetic);
-absl::StatusOr<Executor> DefaultExecutor(const Environment& environment, bool has_pool);      // never kAuto
-absl::StatusOr<int64_t> DefaultThreads(const Environment& environment);                       // 0: all
-absl::StatusOr<std::optional<ArithmeticId>> DefaultBf16Sums(const Environment& environment);  // null: the CPU's
+// Never returns kAuto.
+absl::StatusOr<Executor> DefaultExecutor(const Environment& environment, bool has_pool);
+// Returns 0 for all threads.
+absl::StatusOr<int64_t> DefaultThreads(const Environment& environment);
+// Returns null if the CPU decides.
+absl::StatusOr<std::optional<ArithmeticId>> DefaultBf16Sums(const Environment& environment);
 
-// How bf16 with bf16, or f32 that is split, is summed where the problem does not say it: as the variable says, else as
-// the best unit for such products does that `cpu` has, else as costs least on its architecture. FailedPrecondition
-// where the variable names a rule that cannot sum what is split, too.
+// A numeric rule, and the reason for it.
 struct ChosenArithmetic {
   const Arithmetic* arithmetic;
   const char* because;
 };
+// Returns the rule for bf16 with bf16, or for split f32, of a problem that names none. The variable decides. If it is
+// not set, the rule is that of the best unit of `cpu` for these products. Without a unit, it is the fastest rule of the
+// architecture. FailedPrecondition as above, and if the variable names a rule that cannot sum split f32.
 absl::StatusOr<ChosenArithmetic> DefaultBf16Arithmetic(const Environment& environment, const Cpu& cpu,
                                                        bool splits = false);
 
-// Finds a rule for bf16 with bf16 by its name, in any case.
+// Returns the rule for bf16 with bf16 that has this name, in upper or lower case.
 std::optional<ArithmeticId> Bf16SumsOf(absl::string_view name);
-// Finds a splitting by its name, in any case.
+// Returns the precision that has this name, in upper or lower case.
 std::optional<Precision> PrecisionOf(absl::string_view name);
 
 }  // namespace raggemm

@@ -1,4 +1,4 @@
-// The element formats: one row says all that the rest of the code knows of one.
+// The table of element formats. A row is all that the rest of the code knows of a format.
 #ifndef RAGGEMM_FORMAT_H_
 #define RAGGEMM_FORMAT_H_
 
@@ -13,31 +13,39 @@
 
 namespace raggemm {
 
-// kMatrix: matrices and what is added to them, in any mix. kSizes: integers, of groups and offsets. kQuantized: lhs and
-// rhs, each of which may have scales and zero points. kScale: scales alone. kPanel: what kernels make of bytes, no
-// operand's.
+// Operands that may have a format:
+//
+//     kMatrix     matrices, and operands that are added to them, in any mix
+//     kSizes      group sizes, offsets and indices
+//     kQuantized  lhs and rhs, with or without scales and zero points
+//     kScale      scales only
+//     kPanel      none; kernels pack bytes into it
 enum class Role : uint8_t { kMatrix, kSizes, kQuantized, kScale, kPanel };
 
-// kIeee: the largest exponent field belongs to infinities and NaNs. kAllOnes: where all bits but the sign are ones it
-// is a NaN, and there is no infinity. kNone: every pattern is a number.
+// Codes that are no finite numbers:
+//
+//     kNone     none
+//     kIeee     those with the largest exponent field: infinities and NaNs
+//     kAllOnes  NaN, with all bits set except the sign; there is no infinity
 enum class NonFinite : uint8_t { kNone, kIeee, kAllOnes };
 
+// An element format.
 struct Format {
   DType dtype;
-  const char* name;   // in messages and plans; in capitals in case files
-  const char* numpy;  // dtype of numpy or ml_dtypes
-  uint8_t xla;        // XLA_FFI_DataType
-  uint8_t bits;       // of an element: sign, exponent, fraction from the top
+  const char* name;   // Name in messages and plans. Case files have it in capitals.
+  const char* numpy;  // Name of the dtype in NumPy or ml_dtypes.
+  uint8_t xla;        // XLA_FFI_DataType.
+  uint8_t bits;       // Bits of an element: sign, exponent and fraction from the top.
   Role role;
-  int16_t digits;                      // bits of precision with the hidden one; of integers, without the sign
-  int16_t min_exponent, max_exponent;  // of the smallest normal number and of the largest one
+  int16_t digits;                      // Bits of precision, with the hidden bit. Integers: without the sign.
+  int16_t min_exponent, max_exponent;  // Exponents of the smallest normal number and of the largest number.
   NonFinite nonfinite;
-  DType expands_to;  // what holds all its values and is summed in; a format of sizes: itself
+  DType expands_to;  // Type that holds all values of the format and in which they are summed. kSizes: itself.
 
   constexpr bool IsInteger() const { return expands_to != DType::kF32 && expands_to != DType::kF64; }
   double Epsilon() const { return std::ldexp(1.0, 1 - digits); }
   double SmallestSubnormal() const { return std::ldexp(1.0, min_exponent + 1 - digits); }
-  // The quiet NaN without sign and payload, of formats that have one.
+  // Returns the bits of the quiet NaN without sign and payload. The format must have one.
   constexpr uint64_t NaN() const {
     if (nonfinite == NonFinite::kAllOnes) return (uint64_t{1} << (bits - (role == Role::kScale ? 0 : 1))) - 1;
     return ((uint64_t{2} << (bits - digits)) - 1) << (digits - 2);
@@ -62,7 +70,7 @@ inline constexpr Format kFormats[] = {
      DType::kF32},
     {DType::kF8E5M2, "f8e5m2", "float8_e5m2", 19, 8, Role::kQuantized, 3, -14, 15, NonFinite::kIeee, DType::kF32},
     {DType::kF4E2M1FN, "f4e2m1fn", "float4_e2m1fn", 32, 4, Role::kQuantized, 2, 0, 2, NonFinite::kNone, DType::kF32},
-    // An exponent and nothing else: 2^(bits - 127).
+    // An exponent only. The value is 2^(bits - 127).
     {DType::kF8E8M0FNU, "f8e8m0fnu", "float8_e8m0fnu", 33, 8, Role::kScale, 1, -127, 127, NonFinite::kAllOnes,
      DType::kF32},
     {DType::kS16, "s16", "int16", 3, 16, Role::kPanel, 15, 0, 14, NonFinite::kNone, DType::kS32},
@@ -74,11 +82,11 @@ static_assert(
       }
       return std::size(kFormats) == kDTypes;
     }(),
-    "a row for each DType, in their order");
+    "one row for each DType, in the order of DType");
 
 constexpr const Format& FormatOf(DType dtype) { return kFormats[static_cast<size_t>(dtype)]; }
 
-// The format with this XLA_FFI_DataType; null where there is none.
+// Returns the format with this XLA_FFI_DataType, or null.
 constexpr const Format* FormatOfXla(int xla) {
   for (const Format& format : kFormats) {
     if (format.xla == xla) return &format;
@@ -88,22 +96,24 @@ constexpr const Format* FormatOfXla(int xla) {
 
 constexpr absl::string_view NameOf(DType dtype) { return FormatOf(dtype).name; }
 constexpr bool IsMatrix(DType dtype) { return FormatOf(dtype).role == Role::kMatrix; }
-// Whether it may be that of scales.
+// Returns true if scales may have this type.
 constexpr bool IsScale(DType dtype) {
   const bool is_narrow = IsMatrix(dtype) && FormatOf(dtype).expands_to == DType::kF32;
   return is_narrow || dtype == DType::kF8E4M3FN || FormatOf(dtype).role == Role::kScale;
 }
 constexpr bool IsQuantized(DType dtype) { return FormatOf(dtype).role == Role::kQuantized; }
-std::string NamesOf(Role role);  // "f16, bf16, f32 or f64"
+// Returns the names of all formats with this role, "f16, bf16, f32 or f64" for example.
+std::string NamesOf(Role role);
 
-// Bytes of that many elements, without gaps, the last byte filled up; modulo 2^64.
+// Returns the bytes of adjacent elements, rounded up to a whole byte, modulo 2^64.
 constexpr int64_t BytesOf(DType dtype, int64_t elements) {
   const uint64_t count = elements, bits = FormatOf(dtype).bits;
   return static_cast<int64_t>(count / 8 * bits + (count % 8 * bits + 7) / 8);
 }
-constexpr int64_t SizeOf(DType dtype) { return BytesOf(dtype, 1); }  // that one element takes, and its alignment
-// Bytes from an element to the one so many further on, of sub-byte formats to the byte that it is in: the first of a
-// byte is in its low bits, as XLA has them.
+// Returns the bytes of one element, which are also its alignment.
+constexpr int64_t SizeOf(DType dtype) { return BytesOf(dtype, 1); }
+// Returns the distance in bytes between two elements that are `elements` apart, rounded down for sub-byte formats. The
+// first element of a byte is in its low bits, as in XLA.
 constexpr int64_t StepOf(DType dtype, int64_t elements) { return elements * FormatOf(dtype).bits / 8; }
 
 }  // namespace raggemm

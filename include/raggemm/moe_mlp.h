@@ -1,33 +1,37 @@
 // The experts of a mixture-of-experts layer in one call: gather, two or three grouped products, activation, combine.
 //
-//     u = x[row_tokens] x w_up_g   + b_up_g           for the rows of each group g, in f32
-//     v = x[row_tokens] x w_gate_g + b_gate_g         likewise, where there is a gate
-//     a = activation(v) * u, or activation(u)         rounded once, see MoeMlpProblem::w_down
-//     d = a x w_down_g + b_down_g                     in f32
+// A call has T tokens of H features, M sorted rows, I intermediate features and G groups. G_local of the groups have
+// weights here. For the rows of each group g it computes
+//
+//     u = x[row_tokens] x w_up_g   + b_up_g           f32
+//     v = x[row_tokens] x w_gate_g + b_gate_g         f32, only with a gate
+//     a = activation(v) * u, or activation(u)         rounded once, to the type that MoeMlpProblem::w_down says
+//     d = a x w_down_g + b_down_g                     f32
 //     out[t] = sum over the rows r of token t of row_weights[r] * d[r]
 //
-// Rows are sorted by group, as group_sizes counts them. They are computed in pieces of 256 rows, whose u, v, a and d
-// stay in the caches:
+// Rows are sorted by group, and group_sizes counts the rows of each. They are computed in pieces of 256 rows. u, v, a
+// and d of a piece stay in the caches:
 //
 //     sorted rows  |  piece  |  piece  |      gather ──► u, v ──► a ──► d ──► sums of tokens
 //
-// The products have the bits of grouped_gemm.h. A sum of out starts at +0 and adds each of its rows by one fma in f32,
-// in ascending order or in the order of row_slots. The sum is rounded to out once. So a token has the same bits with
-// any threads, executor, ISA and other tokens.
+// The products have the bits of grouped_gemm.h. A sum of out starts at +0. Each row of the token is added by one fma in
+// f32, in ascending order or in the order of row_slots. The sum is rounded to out once. So the bits of a token do not
+// depend on the threads, the executor, the ISA or the other tokens.
 //
-// With weight_on = kInput, row_weights[r] multiplies x[row_tokens[r]] in f32, rounded once to x's type, and d[r] is
-// added as it is: Llama 4 has its weights there.
+// With weight_on = kInput, as in Llama 4, row_weights[r] multiplies x[row_tokens[r]] in f32. The product is rounded
+// once to the type of x. d[r] is then added without a weight.
 //
-// The workspace is all the memory beside operands and results. docs/concepts/memory.md has its size:
+// Next to operands, results and pack buffers, a call uses only the workspace. docs/concepts/memory.md lists its parts.
 //
-//     value       a few numbers for each row and group, one piece, [T,H] in f32 unless out is f32,
-//                 and with row_slots d of at most 8192 rows
-//     gradients   the same without d, a chunk of 2048 rows, and f32 sums of one group's weights unless the gradients
-//                 are f32; all rows instead of chunk and sums if they are smaller
+// Activations use the library's own exp. It is a polynomial of fmas, so its bits are the same on every ISA. Denormals
+// are kept. The largest errors are:
 //
-// exp is a polynomial of our own, of fmas, with the same bits on every ISA; denormals are kept. Errors of activations
-// are at most 3 ulp for silu, 8 for gelu, and 3 + 2 |exponent of e| for gelu_tanh, quick_gelu and swiglu_oai, whose
-// exponents are rounded; and |x| of the smallest denormals more, which is where e^-|x| is denormal.
+//     relu                                0 ulp
+//     silu                                3 ulp
+//     gelu                                8 ulp
+//     gelu_tanh, quick_gelu, swiglu_oai   3 + 2 |y| ulp; the argument y of the sigmoid is rounded
+//
+// In addition, the error can be |x| times the smallest denormal, because e^-|x| can be denormal.
 #ifndef RAGGEMM_MOE_MLP_H_
 #define RAGGEMM_MOE_MLP_H_
 
@@ -46,53 +50,58 @@
 
 namespace raggemm {
 
-// Where w_up holds gate and up: G,H,2I.
+// The positions of gate and up if w_up holds both. Its shape is then [G_local,H,2I].
 enum class Merged : uint8_t {
-  kNone,
-  kHalves,       // columns of the gate, then those of up
-  kInterleaved,  // even columns are the gate's, as in gpt-oss
+  kNone,         // w_up holds up only.
+  kHalves,       // The first half of the columns belongs to the gate.
+  kInterleaved,  // The even columns belong to the gate, as in gpt-oss.
 };
 
-// Row weights multiply d, or the rows of x.
+// The operand of the row weights: d (kOutput), or the rows of x (kInput).
 enum class WeightOn : uint8_t { kOutput, kInput };
 
-// T tokens of H features, M sorted rows, G groups of which G_local have weights here, I intermediate features. Matrices
-// are f16, bf16 or f32, weights also quantized (problem.h), with scales and zeros as those of rhs there.
+// The operands of an expert MLP. Matrices are f16, bf16 or f32. Weights may also be quantized. Their scales and zero
+// points are like those of rhs in problem.h.
 struct MoeMlpProblem {
-  Array x;            // [T,H]
-  Array row_tokens;   // [M], a format of sizes; those of the rows of processed groups are in [0, T)
-  Array group_sizes;  // [G], a format of sizes; rows behind their sum are in no group
-  Array w_up;         // [G_local,H,I], transposed [G_local,I,H]; merged, 2I in place of I
-  Array w_down;       // [G_local,I,H], transposed [G_local,H,I]; its type, or x's where it is quantized, is that of a
-  Array out;          // [T,H], written; shares no byte with others
+  Array x;  // [T,H]
+  // [M], a format of sizes. Token of each row. Tokens of rows of processed groups are in [0, T).
+  Array row_tokens;
+  // [G], a format of sizes. Rows of each group. Rows after their sum belong to no group.
+  Array group_sizes;
+  Array w_up;  // [G_local,H,I], transposed [G_local,I,H]. Merged: 2I instead of I.
+  // [G_local,I,H], transposed [G_local,H,I]. a has the type of w_down, or that of x if w_down is quantized.
+  Array w_down;
+  Array out;  // [T,H], the result. Overlaps nothing else.
 
-  std::optional<Array> row_weights;           // [M] f32; absent means 1
-  std::optional<Array> w_gate;                // as w_up, also transposed as it is
-  std::optional<Array> b_up, b_gate, b_down;  // [G_local,I], merged [G_local,2I]; [G_local,H]
-  std::optional<Array> group_offset;          // as in GroupedGemmProblem; rows of other groups take no part
+  std::optional<Array> row_weights;   // [M] f32. Default: 1.
+  std::optional<Array> w_gate;        // Shape of w_up, transposed if w_up is.
+  std::optional<Array> b_up, b_gate;  // [G_local,I]. b_up of merged weights: [G_local,2I].
+  std::optional<Array> b_down;        // [G_local,H]
+  std::optional<Array> group_offset;  // GroupedGemmProblem::group_offset. Rows of other groups are ignored.
   std::optional<Array> up_scale, up_zero, gate_scale, gate_zero, down_scale, down_zero;
-  // [M], a format of sizes: the rows of a token are added in the order of these numbers, rows of one number in
-  // ascending order. Gradients check it and add in ascending order.
+  // [M], a format of sizes. The rows of a token are added in the order of these numbers. Rows with the same number are
+  // added in ascending order. Gradients check the numbers, but add in ascending order.
   std::optional<Array> row_slots;
-  // u [M,I], merged [M,2I], and v [M,I], f32. Where they are given MoeMlp writes them, 0 in rows of no processed group,
-  // and MoeMlpBackward reads them: else it computes them again, with the same bits.
+  // u [M,I], merged [M,2I], and v [M,I], in f32. If they are given, MoeMlp writes them, with 0 in rows of no processed
+  // group, and MoeMlpBackward reads them. Else MoeMlpBackward computes them again, with the same bits.
   std::optional<Array> up, gate;
 
-  bool up_is_trans = false;  // w_gate, too
+  bool up_is_trans = false;  // w_up and w_gate are stored transposed.
   bool down_is_trans = false;
-  Layout up_layout = Layout::kStrided;  // w_gate, too; or kColumnBlocks (problem.h)
+  Layout up_layout = Layout::kStrided;  // Layout of w_up and w_gate: kStrided, or kColumnBlocks (problem.h).
   Layout down_layout = Layout::kStrided;
   Merged merged = Merged::kNone;
   WeightOn weight_on = WeightOn::kOutput;
   Activation activation = Activation::kSilu;
-  std::optional<ArithmeticId> bf16_sums = std::nullopt;  // as in GroupedGemmProblem
+  std::optional<ArithmeticId> bf16_sums = std::nullopt;  // GroupedGemmProblem::bf16_sums.
 };
 
+// An optional operand.
 struct MlpSlot {
   absl::string_view name;
   std::optional<Array> MoeMlpProblem::*operand;
 };
-// In the order in which calls list them.
+// The optional operands, in the order in which calls list them.
 inline constexpr MlpSlot kMlpSlots[] = {
     {"row_weights", &MoeMlpProblem::row_weights},
     {"w_gate", &MoeMlpProblem::w_gate},
@@ -117,54 +126,67 @@ inline constexpr size_t kMlpInputs = [] {
   return slot;
 }();
 
-// The numbers that the size of a workspace depends on: extents as above, and what is summed in memory of its own. The
-// defaults are enough for every call without row_slots.
+// The numbers that decide the size of a workspace. The defaults suffice for every call without row_slots.
 struct MoeMlpExtents {
   int64_t tokens, hidden, intermediate, rows, groups;
   // Gradients only: bytes of the largest type among x and the weights that are not quantized.
   int64_t element_bytes = 4;
-  bool sums_tokens = true;   // False if out is f32. Gradients: false if the gradient of x is f32 or not wanted.
-  bool sums_weights = true;  // Gradients only: false if all gradients of weights and biases are f32 or not wanted.
-  bool has_slots = false;    // True if row_slots are given. Gradients ignore it.
+  // True if the workspace holds f32 sums of tokens. May be false if out is f32. Gradients: if the gradient of x is f32
+  // or not wanted.
+  bool sums_tokens = true;
+  // Gradients only: true if the workspace holds f32 sums of weights. May be false if all gradients of weights and
+  // biases are f32 or not wanted.
+  bool sums_weights = true;
+  bool has_slots = false;  // True if row_slots are given. Gradients ignore it.
 };
-// Returns the length of the workspace in int64 elements, -1 if it overflows or an extent is negative.
+// Returns the length of the workspace in int64 elements, or -1 if it overflows or an extent is negative.
 int64_t MoeMlpWorkspaceSize(const MoeMlpExtents& extents);
 
-// Checks everything, then computes. InvalidArgument: operand, index, value and limit in the message. FailedPrecondition
-// and ResourceExhausted: as MakePlan and Run of grouped_gemm.h. With an error of the first two out is untouched.
+// Checks the problem and computes out. The errors are those of MakePlan and Run of grouped_gemm.h. After
+// InvalidArgument and FailedPrecondition out is untouched.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options, absl::Span<int64_t> workspace);
-// With a workspace of its own.
+// Computes with a workspace that it allocates.
 absl::Status MoeMlp(const MoeMlpProblem& problem, const Options& options = {});
 
-// Returns how MoeMlp would compute it: its extents and pieces, and the plans of the first piece's products, as ToString
-// of grouped_gemm.h has them. Errors as MoeMlp; out is not touched.
+// Returns the plan of MoeMlp as text: extents, pieces, and the plans of the products of the first piece, as ToString of
+// grouped_gemm.h returns them. The errors are those of MoeMlp. Writes only to the workspace.
 absl::StatusOr<std::string> PlanTextOfMoeMlp(const MoeMlpProblem& problem, const Options& options,
                                              absl::Span<int64_t> workspace);
 
-// Does what FillOutWithNaN of grouped_gemm.h does, to all that is written.
+// Fills all results with NaN, like FillOutWithNaN of grouped_gemm.h.
 absl::Status FillOutWithNaN(const MoeMlpProblem& problem, absl::Span<const int64_t> workspace);
 
-// The gradients of sum(out * out_gradient), of operands as they are called above: of their shapes and types, written
-// where they are given. With e = out_gradient[row_tokens], rounded to the type of a, and f = row_weights * e, likewise:
+// The gradients of sum(out * out_gradient). Each has the shape and type of its operand, and is written if it is given.
+// With
 //
-//     da = row_weights * (e x w_down_g^T)                 w_down  a^T x f       b_down  sums of rows of f
-//     du, dv from da by activation'(v), u, in f32,        w_up    x^T x du      b_up    sums of rows of du
-//       rounded as a, to the types of w_up and w_gate     w_gate  x^T x dv      b_gate  sums of rows of dv
-//     x            sum over rows of du x w_up_g^T + dv x w_gate_g^T, as out is summed, with weights of 1
-//     row_weights  a . (e x w_down_g^T) + b_down_g . e, of 16 interleaved sums
+//     e = out_gradient[row_tokens]            rounded to the type of a
+//     f = row_weights * e                     rounded to the type of a
+//     da = row_weights * (e x w_down_g^T)
+//     du, dv = gradients of up and gate       from da, u and activation'(v), in f32; rounded to the types of w_up and
+//                                             w_gate, or to that of x if these are quantized
+//     dx = du x w_up_g^T + dv x w_gate_g^T
 //
-// With weight_on = kInput row_weights are 1 above, x is multiplied by its weights, and with dx = du x w_up_g^T + dv x
-// w_gate_g^T:
+// the gradients are
 //
-//     x            sum over rows of row_weights * dx                      row_weights  x[row_tokens] . dx
+//     w_down  a^T x f        b_down  sums of rows of f         x            sums of rows of dx, added like those of out
+//     w_up    x^T x du       b_up    sums of rows of du        row_weights  a . (e x w_down_g^T) + b_down_g . e, in 16
+//     w_gate  x^T x dv       b_gate  sums of rows of dv                     interleaved sums
 //
-// Products over the rows of a group and sums of rows are those of grouped_gemm.h, ragged K. So the same bits come out
-// as with out. relu has the gradient 0 at 0; gate and up of swiglu_oai have one at their limits, and none beyond.
+// With weight_on = kInput, row_weights are 1 above, and x stands for its rows times their weights. Two gradients
+// differ:
+//
+//     x            sums of rows of row_weights * dx
+//     row_weights  x[row_tokens] . dx
+//
+// Products over the rows of a group, and sums of its rows, are those of grouped_gemm.h with ragged K. So their bits
+// have the same guarantees as those of out. The gradient of relu at 0 is 0. Gate and up of swiglu_oai have a gradient
+// at their limits, but not beyond.
 struct MoeMlpGradients {
   std::optional<Array> x, row_weights, w_up, w_gate, w_down, b_up, b_gate, b_down;
 };
+// A gradient, with the name of its operand.
 struct MlpGradientSlot {
-  absl::string_view name;  // of the operand
+  absl::string_view name;
   std::optional<Array> MoeMlpGradients::*gradient;
 };
 inline constexpr MlpGradientSlot kMlpGradientSlots[] = {
@@ -175,11 +197,12 @@ inline constexpr MlpGradientSlot kMlpGradientSlots[] = {
 };
 
 struct MoeMlpBackwardProblem {
-  MoeMlpProblem forward;  // out is that of its gradient, [T,H], which is read; no weights in column blocks
+  // The operands of the forward call. `out` is out_gradient [T,H], which is read. Weights must not be in column blocks.
+  MoeMlpProblem forward;
   MoeMlpGradients gradients;
 };
 
-// The same for gradients. Rows of no processed group are 0 in the gradient of row_weights.
+// The same functions for gradients. In the gradient of row_weights, rows of no processed group are 0.
 int64_t MoeMlpBackwardWorkspaceSize(const MoeMlpExtents& extents);
 absl::Status MoeMlpBackward(const MoeMlpBackwardProblem& problem, const Options& options,
                             absl::Span<int64_t> workspace);

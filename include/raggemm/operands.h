@@ -1,5 +1,5 @@
-// The operands of a grouped GEMM by name, in the order in which calls list them: where a problem keeps each, where it
-// keeps what messages call it, and what an optional one may be.
+// Tables of the operands of a grouped GEMM, in the order in which calls list them. A row has the name of an operand,
+// its member of the problem, and the types and shapes that it may have.
 #ifndef RAGGEMM_OPERANDS_H_
 #define RAGGEMM_OPERANDS_H_
 
@@ -12,6 +12,7 @@
 
 namespace raggemm {
 
+// The name of an operand, and the member of OperandNames with its name in messages.
 struct Slot {
   absl::string_view name;
   absl::string_view OperandNames::*word;
@@ -39,16 +40,28 @@ inline constexpr DimsSlot kDimsSlots[] = {
     {{"out_last", &OperandNames::out_last}, &GroupedGemmProblem::out, &BufferDescriptor::last_dims},
 };
 
-// The types that an optional operand may have: that of out; the compute type; any matrix type that the compute type
-// holds; any of sizes; any of scales; that of lhs or rhs.
-enum class Types : uint8_t { kOfOut, kCompute, kUpToCompute, kSizes, kScales, kOfLhs, kOfRhs };
+// Types that an optional operand may have.
+enum class Types : uint8_t {
+  kOfOut,        // The type of out.
+  kCompute,      // The compute type.
+  kUpToCompute,  // Matrix types that the compute type can represent.
+  kSizes,        // Types of sizes.
+  kScales,       // Types of scales.
+  kOfLhs,        // The type of lhs.
+  kOfRhs         // The type of rhs.
+};
 
-// What the values of an optional operand differ by, a set of these. By row and by column: as out lies (c, gate). By row
-// alone: a value for each row of out (row_index). By column alone: a row of N for each group, all of one N (bias). By
-// replica only as far as the mode has results of single replicas.
+// Axes along which the values of an optional operand differ. An operand has a set of them. Rows and columns mean:
+//
+//     kByRow | kByColumn  the layout of out (c, gate)
+//     kByRow              one value for each row of out (row_index)
+//     kByColumn           one row of N values for each group; all groups have the same N (bias)
+//
+// kByReplica applies only if the mode has separate results for replicas.
 enum Axis : uint8_t { kByProblem = 1, kByReplica = 2, kByGroup = 4, kByRow = 8, kByColumn = 16 };
 
 constexpr uint8_t SetOf(RaggedMode mode) { return static_cast<uint8_t>(1 << static_cast<int>(mode)); }
+// Modes in which all groups have the same N.
 inline constexpr uint8_t kWithOneN =
     SetOf(RaggedMode::kRaggedM) | SetOf(RaggedMode::kRaggedK) | SetOf(RaggedMode::kUniform);
 inline constexpr uint8_t kEveryMode = kWithOneN | SetOf(RaggedMode::kRaggedN) | SetOf(RaggedMode::kAllRagged);
@@ -56,8 +69,8 @@ inline constexpr uint8_t kEveryMode = kWithOneN | SetOf(RaggedMode::kRaggedN) | 
 struct OperandSlot : Slot {
   std::optional<Array> GroupedGemmProblem::*operand;
   Types types;
-  uint8_t axes;   // of Axis
-  uint8_t modes;  // that take it
+  uint8_t axes;   // Set of Axis.
+  uint8_t modes;  // Set of the modes that take the operand.
 };
 inline constexpr uint8_t kPerGroup = kByProblem | kByReplica | kByGroup;
 inline constexpr OperandSlot kOperandSlots[] = {
@@ -86,8 +99,8 @@ inline constexpr OperandSlot kOperandSlots[] = {
      SetOf(RaggedMode::kRaggedM)},
 };
 
-// A quantized operand and what belongs to it.
-struct FactorSlot {
+// An operand that may be quantized, with its scales and its zero points.
+struct QuantSlot {
   BufferDescriptor GroupedGemmProblem::*operand;
   std::optional<Array> GroupedGemmProblem::*scale;
   std::optional<Array> GroupedGemmProblem::*zero;
@@ -95,14 +108,14 @@ struct FactorSlot {
   absl::string_view OperandNames::*scale_word;
   absl::string_view OperandNames::*zero_word;
 };
-inline constexpr FactorSlot kFactorSlots[] = {
+inline constexpr QuantSlot kQuantSlots[] = {
     {&GroupedGemmProblem::lhs, &GroupedGemmProblem::lhs_scale, &GroupedGemmProblem::lhs_zero, &OperandNames::lhs,
      &OperandNames::lhs_scale, &OperandNames::lhs_zero},
     {&GroupedGemmProblem::rhs, &GroupedGemmProblem::rhs_scale, &GroupedGemmProblem::rhs_zero, &OperandNames::rhs,
      &OperandNames::rhs_scale, &OperandNames::rhs_zero},
 };
 
-// The type of what follows the sums: s32 if out is, else f64 if lhs, rhs or out is f64, else f32.
+// Returns the type of the epilogue: s32 if out is s32, else f64 if lhs, rhs or out is f64, else f32.
 inline DType ComputeType(const GroupedGemmProblem& problem) {
   if (problem.out.dtype == DType::kS32) return DType::kS32;
   for (const MatrixSlot& slot : kMatrixSlots) {

@@ -1,4 +1,4 @@
-// How to compute it: on which CPU, with which instruction set and whose threads.
+// Options and plans of a call: CPU, instruction set and threads.
 #ifndef RAGGEMM_PLAN_H_
 #define RAGGEMM_PLAN_H_
 
@@ -15,9 +15,9 @@
 
 namespace raggemm {
 
-// Somebody else's threads, such as XLA's intra-op pool. Schedule may run the task at once on the calling thread,
-// late, or on any thread, but must not itself wait for one that runs elsewhere: a task that has started may wait for
-// its caller, who never waits for one that has not.
+// A thread pool of the caller, such as XLA's intra-op pool. Schedule may run the task at once on the calling thread, or
+// later on any thread. It must not wait for a task that runs on another thread. A task that has started may wait for
+// its caller. The caller never waits for a task that has not started.
 class TaskPool {
  public:
   virtual ~TaskPool() = default;
@@ -26,24 +26,26 @@ class TaskPool {
 };
 
 enum class Executor : uint8_t { kAuto, kOpenMp, kPool, kSerial };
-absl::string_view NameOf(Executor executor);  // "auto", "openmp", "pool", "serial"
+// Returns "auto", "openmp", "pool" or "serial".
+absl::string_view NameOf(Executor executor);
 
 inline constexpr int64_t kMaxThreads = 256;
-int64_t OpenMpThreads();  // all that the executor OpenMP has: OMP_NUM_THREADS, else the CPUs that the process may use
+// Returns the threads of the executor kOpenMp: OMP_NUM_THREADS, else the CPUs that the process may use.
+int64_t OpenMpThreads();
 
-// What a field leaves open is for the environment to say (environment.h): RAGGEMM_EXECUTOR, RAGGEMM_ISA and
-// RAGGEMM_THREADS, with the fields' own meaning. Where that is silent too, the defaults named here hold.
+// The options of a call. If a field is left open, a variable of the environment decides (environment.h):
+// RAGGEMM_EXECUTOR, RAGGEMM_ISA or RAGGEMM_THREADS. If the variable is not set, the default below applies.
 struct Options {
-  Executor executor = Executor::kAuto;    // the pool where there is one, else OpenMP
-  std::optional<Isa> isa = std::nullopt;  // PreferredIsa; one that cpu lacks is an error, never a fallback
-  int64_t threads = 0;                    // at most kMaxThreads; 0: all that the executor has
-  TaskPool* pool = nullptr;               // not owned; must outlive the call
+  Executor executor = Executor::kAuto;    // Default: the pool if there is one, else OpenMP.
+  std::optional<Isa> isa = std::nullopt;  // Default: PreferredIsa. An ISA that `cpu` lacks is an error.
+  int64_t threads = 0;                    // At most kMaxThreads. Default: 0, all threads of the executor.
+  TaskPool* pool = nullptr;               // Not owned. Must outlive the call.
   Cpu cpu = HostCpu();
 };
 
 struct Schedule;  // kernels/plan/schedule.h
 
-// A planned call: checked operands, instruction set, tiles and their order. A plan never changes. It points into the
+// A planned call: checked operands, instruction set, tiles and their order. A plan is immutable. It points to the
 // operands and the workspace of its call. ToString (grouped_gemm.h) prints it.
 class Plan {
  public:
@@ -54,7 +56,7 @@ class Plan {
   std::shared_ptr<const Schedule> schedule_;
 };
 
-// Pack buffers that the process keeps for its next calls.
+// The pack buffers that the process keeps for its next calls.
 struct KeptBuffers {
   int64_t count, bytes;
 };

@@ -1,5 +1,6 @@
-// Element types and instruction sets. Includes <cstdint> alone and defines no function, so that files
-// compiled for one instruction set may include it without emitting code that another file would link.
+// Element types and instruction sets. Files that are compiled for one instruction set include this header. So it
+// includes only <cstdint> and defines no function: the linker could use the code of such a function for the whole
+// program.
 #ifndef RAGGEMM_TYPES_H_
 #define RAGGEMM_TYPES_H_
 
@@ -7,7 +8,7 @@
 
 namespace raggemm {
 
-// The element formats; what each is, is its row in format.h.
+// Element types. format.h has a row for each.
 enum class DType : std::uint8_t {
   kF16,
   kBF16,
@@ -29,10 +30,11 @@ enum class DType : std::uint8_t {
 };
 inline constexpr int kDTypes = 17;
 
-// An instruction set that the library has kernels for. Those of x86-64 are others than those of another architecture,
-// so programs name them (IsaOf in cpu.h); kScalar, std::fma on one element at a time, is everywhere.
+// An instruction set that has kernels. Each architecture has its own instruction sets, so programs find them by name
+// (IsaOf in cpu.h). Only kScalar exists on all architectures: std::fma on one element at a time.
 enum class Isa : std::uint8_t { kScalar };
-inline constexpr int kMostIsas = 8;  // of an architecture
+// Largest number of instruction sets of one architecture.
+inline constexpr int kMostIsas = 8;
 
 }  // namespace raggemm
 

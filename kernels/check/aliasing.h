@@ -1,4 +1,4 @@
-// Checks the memory of operands: that it exists, is aligned, and that results overlap nothing.
+// Checks the memory of operands. It must exist and be aligned, and results must not overlap other operands.
 #ifndef RAGGEMM_KERNELS_CHECK_ALIASING_H_
 #define RAGGEMM_KERNELS_CHECK_ALIASING_H_
 
@@ -9,13 +9,14 @@
 
 namespace raggemm {
 
+// An array, and its name in messages.
 struct NamedArray {
   absl::string_view name;
   const Array* array;
 };
 
-// Returns InvalidArgument if data is null or misaligned, or if the result or the workspace overlaps anything. Only c may
-// share the memory of the result, from its start.
+// Returns InvalidArgument if an array is null or misaligned, or if the result or the workspace overlaps anything. Only
+// c may share the memory of the result. It must then start at the same address.
 absl::Status CheckArrays(const NamedArray& result, absl::Span<const NamedArray> inputs, const Array* c,
                          absl::Span<const int64_t> workspace);
 

@@ -1,5 +1,4 @@
-// What a call computes, once its operands are trusted. The checks write it (problem.cc, operand_types.cc,
-// quantization.cc, sizes.cc); everything else reads it.
+// The checked operands of a call. The other files of this folder write them. All other code reads and trusts them.
 #ifndef RAGGEMM_KERNELS_CHECK_CHECKED_H_
 #define RAGGEMM_KERNELS_CHECK_CHECKED_H_
 
@@ -13,63 +12,69 @@
 
 namespace raggemm {
 
-// One of the six dims arrays, read and checked: [P,R,G] sizes, and for each group where it starts within its
-// segment. Where both axes of an operand are ragged, first's starts are those of the blocks, in elements.
+// The sizes of groups along one axis of an operand: a dims array, read into the workspace. Null if the array is not
+// set.
 struct GroupExtents {
-  const int64_t* sizes = nullptr;  // null where the array is not set
+  const int64_t* sizes = nullptr;  // [P,R,G]
+  // Start of each group within its segment. If both axes of an operand are ragged, the starts of its first axis are
+  // offsets of the groups in elements.
   const int64_t* starts = nullptr;
 };
 
-// An array that is indexed from its start.
+// An optional array. Null if it is not given.
 struct Elements {
-  const char* data = nullptr;  // null where it is not given
+  const char* data = nullptr;
   DType dtype = DType::kF32;
 };
 
-// alpha, beta or bias: one row per group, per group and replica, or for all.
+// An optional operand with one row for the call, for each group, or for each group of each replica: alpha, beta, bias,
+// scales or zero points. Null if it is not given.
 struct GroupValues {
   enum class Per : uint8_t { kCall, kGroup, kReplica };
-  const char* data = nullptr;  // null where it is not given
+  const char* data = nullptr;
   DType dtype = DType::kF32;
   Per per = Per::kCall;
 };
 
-// Scales or zero points. One for each group, or of blocks of the stored matrices on top of each other.
+// The scales or the zero points of an operand. There is one value for each group, or one for each block of the stored
+// matrices. These lie one below the other.
 struct QuantParams {
   GroupValues values;
   bool per_block = false;
-  int64_t row_block = 1, col_block = 1;  // of blocks: rows and columns that share a value
-  int64_t rows = 0, cols = 0;            // of blocks: values; where there are fewer rows than blocks, they begin again
-  bool applies_to_elements = false;      // which are multiplied before products are summed; else sums are
+  int64_t row_block = 1, col_block = 1;  // Rows and columns of a block.
+  // Rows and columns of the array of values. If it has fewer rows than there are blocks, its rows repeat.
+  int64_t rows = 0, cols = 0;
+  bool applies_to_elements = false;  // True: a scale multiplies each element. False: it multiplies the sum.
   bool is_given() const { return values.data != nullptr; }
 };
 
-// An operand: equal repetitions of rows x cols elements, one per segment, group or problem.
+// A matrix operand: lhs, rhs or out. It repeats rows x cols elements for each segment, group or problem.
 struct Operand {
   enum class Repeat : uint8_t { kSegment, kGroup, kProblem };
   char* data = nullptr;
   DType dtype = DType::kF32;
-  DType product_type = DType::kF32;  // what is multiplied
+  DType product_type = DType::kF32;  // Type of the elements when they are multiplied.
   bool is_trans = false;
   bool packed = false;
   Repeat repeat = Repeat::kSegment;
-  int64_t rows = 0;  // as stored, before is_trans; a ragged axis has its full extent
+  int64_t rows = 0;  // Stored rows, before is_trans. A ragged axis has its full extent.
   int64_t cols = 0;
-  int64_t block_cols = 0;  // of column blocks: how many columns one has
+  int64_t block_cols = 0;  // Columns of a column block. 0: rhs is not in column blocks.
   GroupExtents first, last;
   QuantParams scale, zero;
-  Elements row_index;  // of lhs, a row of out each: which of its rows; null where it has its own
+  Elements row_index;  // lhs only: the row of lhs for each row of out. Null: rows have their own number.
 };
 
-// What is multiplied with what, as far as types decide it.
+// The types of products and sums.
 struct Products {
-  DType compute = DType::kF32;                           // of the problem (ComputeType)
-  bool sums_integers = false;                            // both operands are, and their products
-  DType lhs = DType::kF32, rhs = DType::kF32;            // what their elements are before they are packed
-  Precision precision = Precision::kDefault;             // of f32 with f32
-  std::optional<ArithmeticId> bf16_sums = std::nullopt;  // the rule that the problem names
+  DType compute = DType::kF32;                           // ComputeType of the problem.
+  bool sums_integers = false;                            // True if integers are multiplied and summed in s32.
+  DType lhs = DType::kF32, rhs = DType::kF32;            // Product types of both operands.
+  Precision precision = Precision::kDefault;             // Precision of f32 with f32.
+  std::optional<ArithmeticId> bf16_sums = std::nullopt;  // The rule that the problem names.
 };
 
+// A call with checked operands.
 struct Checked {
   RaggedMode mode = RaggedMode::kUniform;
   int64_t problems = 1, replicas = 1, groups = 0;  // P, R, G
@@ -79,11 +84,11 @@ struct Checked {
   const char* c = nullptr;
   GroupValues alpha, beta, bias;
   std::optional<Activation> activation;
-  Elements gate;  // as out lies
-  // Whether sums are multiplied by scales, or are integers and out is not: each over sum_steps steps of k, 0 for all.
+  Elements gate;  // In the layout of out.
+  // True if scales multiply sums, or if s32 sums become floats.
   bool scales_sums = false;
-  int64_t sum_steps = 0;
-  const int64_t* first_group = nullptr;  // [P,R], that is processed
+  int64_t sum_steps = 0;                 // Steps of k of each such sum. 0: all steps.
+  const int64_t* first_group = nullptr;  // [P,R] First processed group.
 };
 
 }  // namespace raggemm

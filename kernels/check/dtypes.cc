@@ -13,7 +13,7 @@
 namespace raggemm {
 namespace {
 
-// Says what the type of an operand must be; empty where it is that.
+// Returns the types that an optional operand may have, for messages. Empty if its type is right.
 std::string MustBe(const OperandSlot& slot, const Array& x, const GroupedGemmProblem& problem, DType compute) {
   const absl::string_view out = NameOf(problem.out.dtype), sums = NameOf(compute);
   switch (slot.types) {
@@ -28,7 +28,7 @@ std::string MustBe(const OperandSlot& slot, const Array& x, const GroupedGemmPro
       const bool of_lhs = slot.types == Types::kOfLhs;
       const DType own = of_lhs ? problem.lhs.dtype : problem.rhs.dtype;
       if (x.dtype == own && IsQuantized(own) && FormatOf(own).IsInteger()) return "";
-      return absl::StrCat("that of ", of_lhs ? problem.names.lhs : problem.names.rhs, ", of integers; it is ",
+      return absl::StrCat("an integer dtype, that of ", of_lhs ? problem.names.lhs : problem.names.rhs, ", which is ",
                           NameOf(own));
     }
     case Types::kUpToCompute:
@@ -41,7 +41,7 @@ std::string MustBe(const OperandSlot& slot, const Array& x, const GroupedGemmPro
   return FormatOf(x.dtype).role == Role::kSizes ? "" : NamesOf(Role::kSizes);
 }
 
-// Says the same of lhs, rhs or out.
+// Returns the types that lhs, rhs or out may have, for messages. Empty if its type is right.
 std::string MustBe(const MatrixSlot& slot, const GroupedGemmProblem& problem, const Products& products) {
   const bool is_out = slot.operand == &GroupedGemmProblem::out;
   const DType dtype = (problem.*slot.operand).dtype;
@@ -49,8 +49,9 @@ std::string MustBe(const MatrixSlot& slot, const GroupedGemmProblem& problem, co
   if (!is_out) return absl::StrCat(NamesOf(Role::kMatrix), ", or ", NamesOf(Role::kQuantized));
   const bool has_scales = problem.lhs_scale || problem.rhs_scale;
   if (dtype == products.compute && products.sums_integers && !has_scales) return "";
-  return absl::StrCat(NamesOf(Role::kMatrix), ", or s32 of integers without scales and zeros; ", problem.names.lhs,
-                      " is ", NameOf(problem.lhs.dtype), ", ", problem.names.rhs, " is ", NameOf(problem.rhs.dtype));
+  return absl::StrCat(NamesOf(Role::kMatrix), ", or s32 if both operands are integers without scales and zeros; ",
+                      problem.names.lhs, " is ", NameOf(problem.lhs.dtype), ", ", problem.names.rhs, " is ",
+                      NameOf(problem.rhs.dtype));
 }
 
 absl::Status CheckActivation(const GroupedGemmProblem& problem, DType compute) {
@@ -106,7 +107,7 @@ absl::Status CheckDTypes(const GroupedGemmProblem& problem, const Products& prod
   const bool is_f32 = problem.lhs.dtype == DType::kF32 && problem.rhs.dtype == DType::kF32 && compute == DType::kF32;
   if (problem.precision != Precision::kDefault && !is_f32) {
     return Invalid("precision: ", kSplittings[static_cast<int>(problem.precision)].name, " is for ", problem.names.lhs,
-                   " and ", problem.names.rhs, " of f32 and ", problem.names.out, " of at most that; they are ",
+                   " and ", problem.names.rhs, " of f32 and ", problem.names.out, " of f32, bf16 or f16; they are ",
                    NameOf(problem.lhs.dtype), ", ", NameOf(problem.rhs.dtype), " and ", NameOf(problem.out.dtype));
   }
   if (absl::Status s = CheckActivation(problem, compute); !s.ok()) return s;

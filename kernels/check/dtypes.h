@@ -1,4 +1,4 @@
-// Checks the types of operands, each by itself and beside the others.
+// Checks the types of operands.
 #ifndef RAGGEMM_KERNELS_CHECK_DTYPES_H_
 #define RAGGEMM_KERNELS_CHECK_DTYPES_H_
 
@@ -11,7 +11,7 @@ namespace raggemm {
 // Returns InvalidArgument if an enum member of the problem holds a number outside its enumeration.
 absl::Status CheckEnumerators(const GroupedGemmProblem& problem);
 
-// Returns InvalidArgument if an operand has a type that it may not have beside the types of the others.
+// Returns InvalidArgument if the type of an operand is not possible, or not with the types of the other operands.
 absl::Status CheckDTypes(const GroupedGemmProblem& problem, const Products& products);
 
 }  // namespace raggemm

@@ -1,4 +1,4 @@
-// Builds the errors of checks, and checks enumerators, which may hold any number that their type has room for.
+// Builds the errors of checks. Also checks enumerators, because an enum member can hold any number of its type.
 #ifndef RAGGEMM_KERNELS_CHECK_ERRORS_H_
 #define RAGGEMM_KERNELS_CHECK_ERRORS_H_
 
@@ -16,13 +16,13 @@
 
 namespace raggemm {
 
-// Returns InvalidArgument whose message is the concatenation of all `args`.
+// Returns InvalidArgument. The message is the concatenation of all `args`.
 template <class... Args>
 absl::Status Invalid(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
-// Returns a shape in the form that messages show: "[2,3]".
+// Returns a shape as text for messages: "[2,3]".
 inline std::string Shape(absl::Span<const int64_t> dims) { return absl::StrCat("[", absl::StrJoin(dims, ","), "]"); }
 
 // Returns InvalidArgument unless value is one of `count` enumerators that start at 0.
@@ -35,7 +35,7 @@ absl::Status CheckEnumerator(absl::string_view name, Enum value, int count) {
 }
 
 inline absl::Status CheckFormat(absl::string_view name, const Array& x) {
-  if (static_cast<int>(x.dtype) < kDTypes) return absl::OkStatus();  // without the text of the name
+  if (static_cast<int>(x.dtype) < kDTypes) return absl::OkStatus();  // Builds no text.
   return CheckEnumerator(absl::StrCat(name, ": dtype"), x.dtype, kDTypes);
 }
 

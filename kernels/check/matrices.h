@@ -1,4 +1,4 @@
-// Where things lie: the matrices of a group, in the operands of a checked call.
+// Locates the matrices of a group in the operands of a checked call.
 #ifndef RAGGEMM_KERNELS_CHECK_MATRICES_H_
 #define RAGGEMM_KERNELS_CHECK_MATRICES_H_
 
@@ -12,8 +12,9 @@ namespace raggemm {
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
 
-// rows x cols of op(operand) of one group; element (i, j) stands IndexOf(i, j) elements behind data, one of the steps
-// being 1. In column blocks a row goes on in the next block, block_skip elements and a step behind the last of this.
+// The op(operand) of one group. Element (i, j) is IndexOf(i, j) elements after `data`. One of the steps is 1. In column
+// blocks, a row continues in the next block. From the last element of a block to the first of the next are block_skip +
+// 1 elements.
 struct Matrix {
   int64_t IndexOf(int64_t row, int64_t col) const {
     return row * row_step + col * col_step + (col >> block_bits) * block_skip;
@@ -21,27 +22,32 @@ struct Matrix {
   char* data;
   int64_t rows, cols;
   int64_t row_step, col_step;
-  int block_bits = 0;  // a shift, for each strip asks
+  int block_bits = 0;  // Logarithm of the columns of a block. A shift is fast: IndexOf is called for each panel.
   int64_t block_skip = 0;
 };
 
+// Returns the address of an element.
 inline const char* ElementAt(const Matrix& x, DType dtype, int64_t row, int64_t col) {
   return x.data + StepOf(dtype, x.IndexOf(row, col));
 }
 
-// The product of one group: for ragged K the sum over all replicas, else of one replica.
+// A group GEMM: the product of one group of one replica. With ragged K it is the sum over all replicas.
 struct GroupGemm {
-  int64_t problem, group, replica;  // group counts the processed ones
+  int64_t problem;
+  int64_t group;  // Number among the processed groups.
+  int64_t replica;
 };
 
-// Units stand in the order of the weights, then replicas, so that weights stream once: (problem, group, replica).
+// Group GEMMs are ordered by problem, group and replica. In this order weights are read once.
 int64_t CountGemms(const Checked& checked);
 GroupGemm GemmAt(const Checked& checked, int64_t gemm);
-void NextGemm(const Checked& checked, GroupGemm& gemm);  // the one behind it, or behind the last
+// Moves on to the next group GEMM. Also moves on from the last one.
+void NextGemm(const Checked& checked, GroupGemm& gemm);
 
+// Returns the matrix of an operand for a group GEMM.
 Matrix LocateMatrix(const Checked& checked, const Operand& operand, const GroupGemm& gemm);
 
-// Finds the row of a unit in an array with a row for each group: alpha, beta, bias, scales.
+// Returns the row of a group GEMM in alpha, beta, bias, scales or zero points.
 int64_t RowOf(const Checked& checked, GroupValues::Per per, const GroupGemm& gemm);
 
 }  // namespace raggemm

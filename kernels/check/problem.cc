@@ -20,13 +20,14 @@ namespace {
 
 using Repeat = Operand::Repeat;
 
+// Returns the mode that the dims arrays decide. InvalidArgument if there is none.
 absl::StatusOr<RaggedMode> ModeOf(const GroupedGemmProblem& problem) {
   const DimsArrays arrays(problem);
   const bool lf = arrays.at[kLhsFirst].is_set(), ll = arrays.at[kLhsLast].is_set();
   const bool rf = arrays.at[kRhsFirst].is_set(), rl = arrays.at[kRhsLast].is_set();
   const bool of = arrays.at[kOutFirst].is_set(), ol = arrays.at[kOutLast].is_set();
   const bool lt = problem.lhs.is_trans, rt = problem.rhs.is_trans;
-  // The axis of op(operand) that the one set array divides.
+  // True if exactly one array of an operand is set, and it divides this axis of op(operand).
   const bool lhs_m = lt ? ll && !lf : lf && !ll, lhs_k = lt ? lf && !ll : ll && !lf;
   const bool rhs_k = rt ? rl && !rf : rf && !rl, rhs_n = rt ? rf && !rl : rl && !rf;
   const bool lhs_none = !lf && !ll, rhs_none = !rf && !rl, out_none = !of && !ol;
@@ -42,10 +43,10 @@ absl::StatusOr<RaggedMode> ModeOf(const GroupedGemmProblem& problem) {
     if (array.is_set()) set.push_back(array.name);
   }
   return Invalid("no ragged mode has the dims arrays {", absl::StrJoin(set, ","), "} with lhs_is_trans=", lt,
-                 ", rhs_is_trans=", rt, "; RaggedMode in raggemm/problem.h lists the five that there are");
+                 ", rhs_is_trans=", rt, "; RaggedMode in raggemm/problem.h lists the five modes");
 }
 
-// P, R and G of the set arrays, which have one shape.
+// Reads P, R and G from the dims arrays that are set. InvalidArgument unless they have the same shape.
 absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked) {
   const DimsArrays arrays(problem);
   const DimsArray* first = nullptr;
@@ -72,7 +73,8 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked
     checked.replicas = dims[1];
   }
   int64_t total = 1;
-  for (int64_t d : dims) {  // any two are multiplied later, so a third that is 0 must not hide that they overflow
+  // Any two of them are multiplied later. So the product must not overflow even if the third one is 0.
+  for (int64_t d : dims) {
     if (__builtin_mul_overflow(total, std::max<int64_t>(d, 1), &total)) {
       return Invalid(first->name, ": shape ", Shape(dims), " overflows int64");
     }
@@ -80,16 +82,16 @@ absl::Status ReadGroupCounts(const GroupedGemmProblem& problem, Checked& checked
   if (checked.mode == RaggedMode::kAllRagged && checked.replicas != 1) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", all ragged has one replica only");
   }
-  // The workspace has a slot for each group of each replica, and out has results for sums over none of them.
+  // Without replicas the workspace has no slot for a group, but out still has a result for it.
   if (checked.mode == RaggedMode::kRaggedK && checked.replicas == 0) {
     return Invalid(first->name, ": shape is ", Shape(dims), ", ragged K needs at least one replica");
   }
   return absl::OkStatus();
 }
 
-// An operand as a matrix of whole rows, and its group axis set apart where it has one.
+// The matrix to which an operand is collapsed. A group axis is set apart.
 struct Collapsed {
-  int64_t rows = 1;  // without the group axis
+  int64_t rows = 1;  // Without the group axis.
   int64_t cols = 1;
   int64_t groups = 1;
 };
@@ -115,12 +117,13 @@ absl::StatusOr<Collapsed> Collapse(absl::string_view name, const BufferDescripto
   return result;
 }
 
-// What the shape of an operand says: extents of op(operand) per repetition.
+// The extents of op(operand) in one repetition.
 struct Extents {
   int64_t rows, cols;
 };
 
-// `count` repetitions must divide what the shape holds: groups along the group axis, the others along the rows.
+// Fills an operand from its shape, and returns its extents. InvalidArgument if segments or problems do not divide the
+// rows.
 absl::StatusOr<Extents> ResolveOperand(absl::string_view name, const BufferDescriptor& x, Repeat repeat,
                                        const Checked& checked, Operand& operand) {
   const bool grouped = repeat == Repeat::kGroup;
@@ -148,7 +151,7 @@ absl::Status CheckEqual(absl::string_view axis, absl::string_view a, int64_t a_e
   return Invalid(a, " has ", axis, " = ", a_extent, ", but ", b, " has ", axis, " = ", b_extent);
 }
 
-// A group axis counts P * G_local groups; all but ragged M and K have all G of them.
+// Checks that a group axis has P * G_local groups, and sets G_local. It must be G except with ragged M and ragged K.
 absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, Checked& checked) {
   const int64_t axis = x.dims[0];
   const bool may_be_local = checked.mode == RaggedMode::kRaggedM || checked.mode == RaggedMode::kRaggedK;
@@ -161,7 +164,8 @@ absl::Status CheckGroupAxis(absl::string_view name, const BufferDescriptor& x, C
                  " for each of ", checked.problems, " problems");
 }
 
-// A shared lhs [P*R*M,K] and a grouped one [P*G,M,K] differ by rank or boundary, never by their elements alone.
+// Returns the repetition of lhs with ragged N: shared [P*R*M,K], or grouped [P*G,M,K]. The collapsed rows tell them
+// apart.
 Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Checked& checked, int64_t m, int64_t k) {
   const absl::StatusOr<Collapsed> lhs = Collapse(problem.names.lhs, problem.lhs, false);
   int64_t rows;
@@ -171,7 +175,7 @@ Repeat RaggedNLhs(const GroupedGemmProblem& problem, const Checked& checked, int
   return lhs.ok() && lhs->rows != rows ? Repeat::kGroup : Repeat::kSegment;
 }
 
-// All ragged: elements of a 1-D buffer, in P equal parts.
+// Fills an operand of all ragged. It is a 1-D array of elements, with an equal part for each problem.
 absl::Status ResolvePacked(absl::string_view name, const BufferDescriptor& x, const Checked& checked,
                            Operand& operand) {
   if (x.dims.size() != 1 || x.layout != Layout::kPacked) {
@@ -207,7 +211,8 @@ absl::Status ResolveRowIndex(const GroupedGemmProblem& problem, Checked& checked
   return absl::OkStatus();
 }
 
-// rhs in column blocks, planned as [G, T*K, B] so far: its columns are those of out.
+// Checks an rhs in column blocks and sets its extents. ResolveOperand took it for [G, T*K, B]. It has the columns of
+// out.
 absl::Status ResolveColumnBlocks(absl::string_view name, const BufferDescriptor& x, int64_t cols, Operand& operand,
                                  Extents& extents) {
   const bool is_rhs_of_blocks = x.dims.size() == 4 && (x.axis_boundary == -1 || x.axis_boundary == 3) && !x.is_trans;
@@ -217,7 +222,7 @@ absl::Status ResolveColumnBlocks(absl::string_view name, const BufferDescriptor&
     return Invalid(name, ": shape is ", Shape(x.dims), ", in column blocks it must be [G,T,K,B], not transposed, B a ",
                    "power of two from ", kLeastBlockColumns, " to ", kMostBlockColumns);
   }
-  constexpr int64_t kMostColumns = int64_t{1} << 56;  // so that they can be rounded up
+  constexpr int64_t kMostColumns = int64_t{1} << 56;  // Can be rounded up to a block.
   if (cols > kMostColumns) return Invalid(name, ": has column blocks for ", cols, " columns, at most ", kMostColumns);
   if (x.dims[1] != CeilDiv(cols, block)) {
     return Invalid(name, ": has ", x.dims[1], " column blocks of ", block, ", must have ", CeilDiv(cols, block),
@@ -228,7 +233,7 @@ absl::Status ResolveColumnBlocks(absl::string_view name, const BufferDescriptor&
   return absl::OkStatus();
 }
 
-// Refuses layouts that operands of this mode may not have.
+// Returns InvalidArgument if an operand has a layout that is not possible with this mode.
 absl::Status CheckLayouts(const GroupedGemmProblem& problem, RaggedMode mode) {
   for (const auto& [name, x] : {std::pair{problem.names.lhs, &problem.lhs},
                                 {problem.names.rhs, &problem.rhs},
@@ -253,7 +258,7 @@ absl::Status ResolveOperands(const GroupedGemmProblem& problem, Checked& checked
   struct Roles {
     Repeat lhs, rhs, out;
   };
-  static constexpr Roles kRoles[] = {// by RaggedMode; lhs of ragged N may also be kGroup
+  static constexpr Roles kRoles[] = {// By RaggedMode. lhs of ragged N may also be kGroup.
                                      {kSegment, kGroup, kSegment},
                                      {kSegment, kSegment, kGroup},
                                      {kSegment, Repeat::kProblem, kSegment},
@@ -283,12 +288,13 @@ absl::Status ResolveOperands(const GroupedGemmProblem& problem, Checked& checked
     if (absl::Status s = ResolveRowIndex(problem, checked); !s.ok()) return s;
     lhs->rows = out->rows;
   }
-  if (checked.problems * checked.replicas == 0) return absl::OkStatus();  // no repetition: no extent to compare
+  if (checked.problems * checked.replicas == 0) return absl::OkStatus();  // Operands have no elements.
   if (absl::Status s = CheckEqual("K", names.lhs, lhs->cols, names.rhs, rhs->rows); !s.ok()) return s;
   if (absl::Status s = CheckEqual("M", names.lhs, lhs->rows, names.out, out->rows); !s.ok()) return s;
   return CheckEqual("N", names.rhs, rhs->cols, names.out, out->cols);
 }
 
+// Checks the shape of alpha, beta or bias, and returns its values.
 absl::StatusOr<GroupValues> ResolveValues(absl::string_view name, const OperandSlot& slot, const Array& x,
                                           const Checked& checked) {
   if (slot.axes & kByColumn) {
@@ -347,8 +353,8 @@ absl::StatusOr<GroupValues> ResolveRows(absl::string_view name, const Array& x, 
   if (rows == per_replica && may_be_per_replica) return values;
   return Invalid(name, ": shape is ", Shape(x.dims), ", must have ", per_group, " rows, one for each processed group",
                  per_group == per_replica ? ""
-                 : may_be_per_replica     ? absl::StrCat(", or ", per_replica, ", one for each replica too")
-                                          : "; with ragged K its replicas, which are summed, share it");
+                 : may_be_per_replica     ? absl::StrCat(", or ", per_replica, ", one for each group of each replica")
+                                          : "; with ragged K the replicas of a problem are summed, and share it");
 }
 
 absl::string_view NameOf(RaggedMode mode) {

@@ -1,4 +1,4 @@
-// Checks operands by types and shapes alone: finds the ragged mode, the extents and the values of each group.
+// Checks operands by their types and shapes. Finds the ragged mode, the extents, and which values belong to a group.
 #ifndef RAGGEMM_KERNELS_CHECK_PROBLEM_H_
 #define RAGGEMM_KERNELS_CHECK_PROBLEM_H_
 
@@ -13,7 +13,7 @@
 
 namespace raggemm {
 
-// One of the dims arrays under the name that messages use.
+// A dims array, and its name in messages.
 struct DimsArray {
   absl::string_view name;
   const RaggedDims* dims;
@@ -22,17 +22,20 @@ struct DimsArray {
 inline constexpr int kDimsArrays = std::size(kDimsSlots);
 // Indices of kDimsSlots.
 enum DimsIndex { kLhsFirst, kLhsLast, kRhsFirst, kRhsLast, kOutFirst, kOutLast };
+// The six dims arrays of a problem.
 struct DimsArrays {
   explicit DimsArrays(const GroupedGemmProblem& problem);
+  // Returns the number of arrays that are set.
   int count() const;
   DimsArray at[kDimsArrays];
 };
 
-// Checks everything that is known without reading data: mode, extents, types, shapes of the optional operands,
-// pointers. Fills a Checked, except for what ReadSizes reads.
+// Checks what is known without reading data: types, mode, extents, and shapes of the optional operands. Fills a
+// Checked, except for the fields that ReadSizes reads.
 absl::StatusOr<Checked> ResolveShapes(const GroupedGemmProblem& problem);
 
-// Checks that x has `rows` values, or rows of values: one for each processed group, or for each group and replica.
+// Checks that `rows`, the number of rows of x, is that of the processed groups, or of the groups of all replicas.
+// Returns its values.
 absl::StatusOr<GroupValues> ResolveRows(absl::string_view name, const Array& x, int64_t rows, const Checked& checked);
 
 }  // namespace raggemm

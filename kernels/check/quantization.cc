@@ -15,10 +15,11 @@
 namespace raggemm {
 namespace {
 
-// Sums begin with a tile's block, of which panels and blocks of k stay multiples.
+// Least number of steps of k that share a scale of sums. KC blocks and blocks of k are multiples of it, so each sum
+// begins with a block.
 constexpr int64_t kLeastSumSteps = 32;
 
-// The axes of a stored matrix.
+// The role of k in a stored matrix.
 struct Axes {
   bool k_is_rows;
   bool k_is_ragged;
@@ -29,122 +30,124 @@ Axes AxesOf(const BufferDescriptor& x, bool is_lhs) {
   return {k_is_rows, (k_is_rows ? x.first_dims : x.last_dims).has_value()};
 }
 
-// Rows, without the group axis, or columns of the stored matrix; any number for shapes that are wrong.
+// Returns the rows of a stored matrix, without the group axis, or its columns. Shapes that are wrong give any number.
 int64_t StoredExtent(const BufferDescriptor& x, bool has_group_axis, bool rows) {
   const auto rank = static_cast<int64_t>(x.dims.size());
   const int64_t boundary = std::clamp<int64_t>(x.axis_boundary < 0 ? x.axis_boundary + rank : x.axis_boundary, 0, rank);
-  if (x.layout == Layout::kColumnBlocks) return rows && rank == 4 ? x.dims[2] : 0;  // how many columns, out says
+  if (x.layout == Layout::kColumnBlocks) return rows && rank == 4 ? x.dims[2] : 0;  // out knows the number of columns.
   uint64_t extent = 1;
   for (int64_t axis = rows ? has_group_axis : boundary; axis < (rows ? boundary : rank); ++axis) extent *= x.dims[axis];
   return static_cast<int64_t>(extent);
 }
 
-// How many steps of k share a scale, where sums of them are multiplied by it; 0: all of them. None where each element
-// is.
+// Returns the number of steps of k that share a scale if scales multiply sums. 0: all steps. Null if scales multiply
+// elements.
 std::optional<int64_t> SumSteps(const BufferDescriptor& x, bool is_lhs, const Array& scale) {
   const size_t rank = scale.dims.size();
   if (rank < 2) return 0;
   const Axes axes = AxesOf(x, is_lhs);
   const int64_t values = scale.dims[axes.k_is_rows ? rank - 2 : rank - 1];
-  // Replicas are summed, and lie on top of each other.
-  const bool of_replicas = axes.k_is_ragged && x.last_dims && x.last_dims->dims.size() == 3 &&
-                           x.last_dims->dims[1] != 1 && scale.dims[rank - 2] != 1;
-  if (of_replicas) return std::nullopt;
+  // Replicas lie one below the other and are summed, so scales that differ by row also differ along the sum.
+  const bool differs_by_replica = axes.k_is_ragged && x.last_dims && x.last_dims->dims.size() == 3 &&
+                                  x.last_dims->dims[1] != 1 && scale.dims[rank - 2] != 1;
+  if (differs_by_replica) return std::nullopt;
   if (values == 1) return 0;
-  const bool folds = scale.dtype == DType::kF8E8M0FNU || scale.dtype == DType::kF8E4M3FN;
+  const bool is_float8 = scale.dtype == DType::kF8E8M0FNU || scale.dtype == DType::kF8E4M3FN;
   const int64_t steps = values <= 0 ? 0 : StoredExtent(x, rank == 3, axes.k_is_rows) / values;
-  if (folds || axes.k_is_ragged || steps == 0 || steps % kLeastSumSteps != 0) return std::nullopt;
+  if (is_float8 || axes.k_is_ragged || steps == 0 || steps % kLeastSumSteps != 0) return std::nullopt;
   return steps;
 }
 
+// Returns true if an operand has no scales, or scales that multiply sums.
 bool ScalesSums(const BufferDescriptor& x, bool is_lhs, const std::optional<Array>& scale) {
   return !scale || SumSteps(x, is_lhs, *scale).has_value();
 }
 
-absl::StatusOr<QuantParams> ResolveBlocks(absl::string_view name, const BufferDescriptor& x, const Array& factor,
+// Checks scales or zero points with one value for each block, and returns them without their values.
+absl::StatusOr<QuantParams> ResolveBlocks(absl::string_view name, const BufferDescriptor& x, const Array& param,
                                           const Operand& operand, const Checked& checked) {
   const bool has_group_axis = operand.repeat == Operand::Repeat::kGroup;
   if (checked.mode == RaggedMode::kRaggedN || checked.mode == RaggedMode::kAllRagged) {
-    return Invalid(name, ": shape is ", Shape(factor.dims), "; with ", NameOf(checked.mode),
+    return Invalid(name, ": shape is ", Shape(param.dims), "; with ", NameOf(checked.mode),
                    " there is one value for all, or one for each group");
   }
   if (x.last_dims.has_value() && x.layout == Layout::kPacked) {
-    return Invalid(name, ": shape is ", Shape(factor.dims), "; where groups of columns are packed there is one value ",
-                   "for all, or one for each group");
+    return Invalid(name, ": shape is ", Shape(param.dims), "; with packed groups of columns there is one value for ",
+                   "all, or one for each group");
   }
   const size_t rank = has_group_axis ? 3 : 2;
   const int64_t groups = has_group_axis ? x.dims[0] : 1;
   const int64_t rows = StoredExtent(x, has_group_axis, true);
   const int64_t cols = operand.block_cols != 0 ? operand.cols : StoredExtent(x, has_group_axis, false);
-  if (factor.dims.size() != rank || (has_group_axis && factor.dims[0] != 1 && factor.dims[0] != groups)) {
-    return Invalid(name, ": shape is ", Shape(factor.dims), ", must have the ", rank, " axes of its matrices",
+  if (param.dims.size() != rank || (has_group_axis && param.dims[0] != 1 && param.dims[0] != groups)) {
+    return Invalid(name, ": shape is ", Shape(param.dims), ", must have the ", rank, " axes of its matrices",
                    has_group_axis ? absl::StrCat(", the first of 1 or ", groups) : "", ", or [], or [rows]");
   }
-  QuantParams planned;
-  planned.per_block = true;
+  QuantParams resolved;
+  resolved.per_block = true;
   const auto divide = [&](int axis, int64_t extent, bool is_ragged, int64_t& block) {
-    const int64_t values = factor.dims[rank - 2 + axis];
+    const int64_t values = param.dims[rank - 2 + axis];
     const bool divides = values > 0 && extent % values == 0 && !is_ragged;
     if (values != 1 && values != extent && !divides) {
-      return Invalid(name, ": axis ", rank - 2 + axis, " of shape ", Shape(factor.dims), " is ", values,
+      return Invalid(name, ": axis ", rank - 2 + axis, " of shape ", Shape(param.dims), " is ", values,
                      ", must be 1 or ", is_ragged ? "" : "divide ", extent);
     }
     block = values == 0 ? 1 : std::max<int64_t>(extent / values, 1);
     return absl::OkStatus();
   };
-  if (absl::Status s = divide(0, rows, x.first_dims.has_value(), planned.row_block); !s.ok()) return s;
-  if (absl::Status s = divide(1, cols, x.last_dims.has_value(), planned.col_block); !s.ok()) return s;
-  planned.rows = factor.dims[rank - 2] * (has_group_axis ? factor.dims[0] : 1);
-  planned.cols = factor.dims[rank - 1];
-  return planned;
+  if (absl::Status s = divide(0, rows, x.first_dims.has_value(), resolved.row_block); !s.ok()) return s;
+  if (absl::Status s = divide(1, cols, x.last_dims.has_value(), resolved.col_block); !s.ok()) return s;
+  resolved.rows = param.dims[rank - 2] * (has_group_axis ? param.dims[0] : 1);
+  resolved.cols = param.dims[rank - 1];
+  return resolved;
 }
 
-absl::StatusOr<QuantParams> ResolveQuantParam(absl::string_view name, const BufferDescriptor& x, const Array& factor,
+absl::StatusOr<QuantParams> ResolveQuantParam(absl::string_view name, const BufferDescriptor& x, const Array& param,
                                               const Operand& operand, const Checked& checked) {
-  QuantParams planned;
-  if (factor.dims.size() > 1) {
-    absl::StatusOr<QuantParams> blocks = ResolveBlocks(name, x, factor, operand, checked);
+  QuantParams resolved;
+  if (param.dims.size() > 1) {
+    absl::StatusOr<QuantParams> blocks = ResolveBlocks(name, x, param, operand, checked);
     if (!blocks.ok()) return blocks;
-    planned = *blocks;
-  } else if (factor.dims.size() == 1) {
-    const absl::StatusOr<GroupValues> rows = ResolveRows(name, factor, factor.dims[0], checked);
+    resolved = *blocks;
+  } else if (param.dims.size() == 1) {
+    const absl::StatusOr<GroupValues> rows = ResolveRows(name, param, param.dims[0], checked);
     if (!rows.ok()) return rows.status();
-    planned.values = *rows;
+    resolved.values = *rows;
   }
-  planned.values.data = static_cast<const char*>(factor.data);
-  planned.values.dtype = factor.dtype;
-  return planned;
+  resolved.values.data = static_cast<const char*>(param.data);
+  resolved.values.dtype = param.dtype;
+  return resolved;
 }
 
-// Sub-byte elements are found by bytes.
+// Returns InvalidArgument if a row or a group could begin within a byte. Sub-byte elements are addressed by bytes.
 absl::Status CheckWholeBytes(absl::string_view name, const BufferDescriptor& x, const Operand& operand,
                              const Checked& checked) {
   const int per_byte = 8 / std::min<int>(FormatOf(x.dtype).bits, 8);
   if (per_byte == 1) return absl::OkStatus();
   if (x.last_dims.has_value() || checked.mode == RaggedMode::kAllRagged) {
-    return Invalid(name, ": groups of ", NameOf(x.dtype),
-                   " divide its last axis, where they could begin within a byte");
+    return Invalid(name, ": groups of ", NameOf(x.dtype), " divide its last axis, so they could begin within a byte");
   }
   if (operand.cols % per_byte == 0 || operand.block_cols != 0) return absl::OkStatus();
   return Invalid(name, ": rows have ", operand.cols, " elements of ", NameOf(x.dtype), ", must be a multiple of ",
                  per_byte, ", whole bytes");
 }
 
-// Whether lhs x rhs is summed as integers: both are, no element has a factor of its own, and sums of s32 go to out, or
-// to f32 on the way there, where none can be too large: K is less than 2^17 for s8 with s8.
+// Returns true if products are summed in s32. Both operands are then integers, no element has a scale or zero point of
+// its own, and sums go to an out of s32, or through f32 to another out. No sum to f32 may overflow s32: K must be less
+// than 2^17 for s8 with s8.
 bool SumsIntegers(const GroupedGemmProblem& problem) {
   int digits = 0;
   int64_t steps = 0;
-  for (const FactorSlot& slot : kFactorSlots) {
+  for (const QuantSlot& slot : kQuantSlots) {
     const BufferDescriptor& x = problem.*slot.operand;
-    const bool is_lhs = &slot == &kFactorSlots[0];
+    const bool is_lhs = &slot == &kQuantSlots[0];
     if (!IsQuantized(x.dtype) || !FormatOf(x.dtype).IsInteger()) return false;
     if (problem.*slot.zero || !ScalesSums(x, is_lhs, problem.*slot.scale)) return false;
     digits += FormatOf(x.dtype).digits;
     const bool is_uniform = !problem.lhs.first_dims && !problem.lhs.last_dims && !problem.rhs.last_dims;
     if (is_lhs) steps = StoredExtent(x, is_uniform, AxesOf(x, is_lhs).k_is_rows);
   }
-  // Sums that stay s32 wrap around, as XLA's do; sums on their way to a float must not.
+  // Sums for an out of s32 wrap around, like those of XLA. Sums for a float must not.
   const bool fits = steps < int64_t{1} << (31 - digits);
   return problem.out.dtype == DType::kS32 || (problem.out.dtype != DType::kF64 && fits);
 }
@@ -170,21 +173,21 @@ Products ProductsOf(const GroupedGemmProblem& problem) {
 
 absl::Status ResolveQuantParams(const GroupedGemmProblem& problem, Checked& checked) {
   Operand* const operands[] = {&checked.lhs, &checked.rhs};
-  for (size_t i = 0; i < std::size(kFactorSlots); ++i) {
-    const FactorSlot& slot = kFactorSlots[i];
+  for (size_t i = 0; i < std::size(kQuantSlots); ++i) {
+    const QuantSlot& slot = kQuantSlots[i];
     const BufferDescriptor& x = problem.*slot.operand;
     Operand& operand = *operands[i];
     operand.product_type = i == 0 ? checked.products.lhs : checked.products.rhs;
     const absl::string_view word = problem.names.*slot.word, scale_word = problem.names.*slot.scale_word;
     if (absl::Status s = CheckWholeBytes(word, x, operand, checked); !s.ok()) return s;
-    for (const auto& [name, factor, planned] :
+    for (const auto& [name, param, resolved] :
          {std::tuple{scale_word, &(problem.*slot.scale), &operand.scale},
           {problem.names.*slot.zero_word, &(problem.*slot.zero), &operand.zero}}) {
-      if (!*factor) continue;
+      if (!*param) continue;
       if (!IsQuantized(x.dtype)) return Invalid(name, " is given, but ", word, " is ", NameOf(x.dtype));
-      absl::StatusOr<QuantParams> made = ResolveQuantParam(name, x, **factor, operand, checked);
+      absl::StatusOr<QuantParams> made = ResolveQuantParam(name, x, **param, operand, checked);
       if (!made.ok()) return made.status();
-      *planned = *made;
+      *resolved = *made;
     }
     operand.zero.applies_to_elements = true;
     if (!(problem.*slot.scale)) continue;

@@ -14,7 +14,7 @@
 namespace raggemm {
 namespace {
 
-// "group 3", or "group 3 of problem 1, replica 0" where there are several.
+// Returns "group 3", or "group 3 of problem 1, replica 0" if there are several problems or replicas.
 std::string GroupName(const Checked& checked, int64_t index) {
   const int64_t segment = index / checked.groups;
   std::string name = absl::StrCat("group ", index % checked.groups);
@@ -22,14 +22,13 @@ std::string GroupName(const Checked& checked, int64_t index) {
   return absl::StrCat(name, " of problem ", segment / checked.replicas, ", replica ", segment % checked.replicas);
 }
 
-// An axis that groups divide: its extent, negative where it may have any, and what has it where the array's operand
-// does not, for errors.
+// An axis that groups divide.
 struct RaggedAxis {
-  int64_t extent;
-  absl::string_view of = "";
+  int64_t extent;             // Negative: any.
+  absl::string_view of = "";  // For errors: the operand with this extent, if it is not the operand of the dims array.
 };
 
-// Sizes and starts of one array.
+// Reads and checks the sizes of one dims array, and sums up the starts.
 absl::Status ReadExtents(const DimsArray& array, const RaggedAxis& axis, const Checked& checked, Workspace& workspace,
                          GroupExtents& result) {
   const int64_t extent = axis.extent;
@@ -56,9 +55,10 @@ absl::Status ReadExtents(const DimsArray& array, const RaggedAxis& axis, const C
   return absl::OkStatus();
 }
 
-// All ragged: where the blocks start, in place of where their rows do.
+// Replaces the starts of rows by the starts of groups in elements, for all ragged. Checks that groups lie within the
+// array.
 absl::Status ReadBlockStarts(absl::string_view name, const Operand& operand, const Checked& checked) {
-  int64_t* starts = const_cast<int64_t*>(operand.first.starts);  // our own workspace
+  int64_t* starts = const_cast<int64_t*>(operand.first.starts);  // Points into the workspace.
   int64_t start = 0;
   for (int64_t i = 0; i < checked.problems * checked.groups; ++i) {
     if (i % checked.groups == 0) start = 0;
@@ -84,7 +84,8 @@ absl::Status CheckAgree(const Checked& checked, const DimsArray& a, const int64_
   return absl::OkStatus();
 }
 
-// Ragged N: the replicas of a problem share its rhs, so they share its sizes.
+// Returns InvalidArgument if replicas of a problem have different sizes, for ragged N. They share rhs, so they share
+// its sizes.
 absl::Status CheckReplicasAgree(const Checked& checked, const DimsArray& array, const int64_t* sizes) {
   const int64_t per_problem = checked.replicas * checked.groups;
   for (int64_t i = 0; i < checked.problems * per_problem; ++i) {
@@ -96,7 +97,7 @@ absl::Status CheckReplicasAgree(const Checked& checked, const DimsArray& array, 
   return absl::OkStatus();
 }
 
-// M, N and K of a group come from two operands each where they are ragged.
+// Checks the sizes of each ragged axis, M, N or K, in the two operands that have it.
 absl::Status CheckAllAgree(const DimsArrays& arrays, const Checked& checked) {
   const auto sizes = [&](DimsIndex index) {
     const Operand* operands[] = {&checked.lhs, &checked.rhs, &checked.out};
@@ -115,7 +116,7 @@ absl::Status CheckAllAgree(const DimsArrays& arrays, const Checked& checked) {
   return CheckReplicasAgree(checked, arrays.at[kOutLast], checked.out.last.sizes);
 }
 
-// Uniform has one segment to start from; its batches are groups, each of which may have brought an offset.
+// Checks that all offsets are 0, for uniform. There may be any number of them, for example one for each group.
 absl::Status CheckOffsetsAreZero(const GroupedGemmProblem& problem) {
   if (!problem.group_offset) return absl::OkStatus();
   for (int64_t i = 0; i < ElementCount(*problem.group_offset); ++i) {
@@ -127,6 +128,7 @@ absl::Status CheckOffsetsAreZero(const GroupedGemmProblem& problem) {
   return absl::OkStatus();
 }
 
+// Reads the first processed group of each segment, and checks it.
 absl::Status ReadGroupOffset(const GroupedGemmProblem& problem, Workspace& workspace, Checked& checked) {
   int64_t* offsets = workspace.Take(checked.problems * checked.replicas * checked.groups);
   checked.first_group = offsets;
@@ -155,13 +157,13 @@ absl::Status ReadGroupOffset(const GroupedGemmProblem& problem, Workspace& works
       return Invalid(name, ": value ", value, " at index ", segment, " differs from ", offsets[first], " at ", first,
                      "; with ragged K all replicas of a problem share it");
     }
-    if (checked.groups == 0) continue;  // no group, no slot
+    if (checked.groups == 0) continue;  // The workspace has no slot.
     for (int64_t i = segment; i < (single ? segments : segment + 1); ++i) offsets[i] = value;
   }
   return absl::OkStatus();
 }
 
-// Checks the row_index of rows of processed groups.
+// Checks the row_index of all rows of processed groups.
 absl::Status CheckRowIndex(const GroupedGemmProblem& problem, const Checked& checked) {
   if (!problem.row_index || checked.local_groups == 0) return absl::OkStatus();
   for (int64_t segment = 0; segment < checked.problems * checked.replicas; ++segment) {

@@ -7,14 +7,14 @@
 namespace raggemm {
 namespace {
 
-constexpr int64_t kLine = 64 / sizeof(int64_t);
+constexpr int64_t kLine = 64 / sizeof(int64_t);  // Elements of a cache line.
 
 }  // namespace
 
 WorkspaceCoefficients WorkspaceSizeFor(int dims_arrays) {
   constexpr int64_t kFixed = 3, kSpare = 2;
   const int64_t slots = 2 * dims_arrays + kFixed + kSpare;
-  // A slot of at most n + 1 elements, rounded up to a line, has at most n + kLine.
+  // A slot has at most n + 1 elements. Rounded up to a line, it has at most n + kLine.
   return {.constant = slots * kLine + (kLine - 1), .per_group = slots};
 }
 

@@ -1,9 +1,10 @@
-// The int64 workspace of a call: one walker computes its size and hands out its slots.
+// The int64 workspace of a call, and its slots:
 //
-//     | per set dims array: sizes (n) | starts (n + 1) | ...
-//     | first_group (n) | tile_prefix (n + 1) | cost_prefix (n + 1) | two spare ones, for what plans may need later |
+//     | for each dims array that is set: sizes (n) | starts (n + 1) | ...
+//     | first_group (n) | tile_prefix (n + 1) | cost_prefix (n + 1) | two spare slots for later versions |
 //
-// n = P*R*G. Each slot starts at a multiple of 64 bytes; none overlap. P*R <= n wherever there is a group at all.
+// n = P*R*G. Slots start at multiples of 64 bytes and do not overlap. first_group needs P*R <= n elements, unless there
+// is no group.
 #ifndef RAGGEMM_KERNELS_CHECK_WORKSPACE_H_
 #define RAGGEMM_KERNELS_CHECK_WORKSPACE_H_
 
@@ -15,14 +16,16 @@
 
 namespace raggemm {
 
+// Hands out the slots of a workspace, one after the other.
 class Workspace {
  public:
-  // InvalidArgument when it is smaller than WorkspaceSizeFor says. CheckBuffers has seen that it is there, and aligned.
+  // Returns InvalidArgument if the memory is smaller than WorkspaceSizeFor says. CheckBuffers checks that it exists and
+  // is aligned.
   static absl::Status Check(absl::Span<int64_t> memory, int dims_arrays, int64_t groups);
 
   explicit Workspace(absl::Span<int64_t> memory);
 
-  // The next slot of n elements, not initialised.
+  // Returns the next slot, which has n elements and is not initialized.
   int64_t* Take(int64_t n);
 
  private:

@@ -49,7 +49,7 @@ void PackSplit(const PackArgs& args) {
   static constexpr Splitting kSplitting = kSplittings[static_cast<int>(kPrecision)];
   constexpr int64_t kBlock = kArithmetics[static_cast<int>(kId)].split_block;
   constexpr int64_t kLine = kTransposed ? kBlock : kMaxRows;
-  Terms<kSplitting.terms, kBlock * kMaxRows> terms;
+  Terms<kSplitting.parts, kBlock * kMaxRows> terms;
   Prefetch prefetch = kTransposed ? *args.prefetch : Prefetch{}, nothing{};
   const int64_t fetches = args.width * ((args.k_padded + kBlock - 1) / kBlock);
   int64_t due = 0;

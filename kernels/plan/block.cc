@@ -5,12 +5,13 @@
 namespace raggemm {
 namespace {
 
+// Returns the index of the group GEMM that a tile belongs to.
 int64_t GemmOfTile(const WorkList& work, int64_t tile) {
   return std::upper_bound(work.tile_prefix, work.tile_prefix + work.gemms + 1, tile) - work.tile_prefix - 1;
 }
 
-// Goes to the first term from block.term on that has a contraction.
-bool FindGemm(const TileContext& context, Block& block) {
+// Finds the first replica, from block.gemm.replica on, that has steps of k. Returns false if no replica has any.
+bool FindReplica(const TileContext& context, Block& block) {
   const int64_t last = context.call.mode == RaggedMode::kRaggedK ? context.call.replicas - 1 : block.gemm.replica;
   for (; block.gemm.replica <= last; ++block.gemm.replica) {
     block.lhs = LocateMatrix(context.call, context.call.lhs, block.gemm);
@@ -20,6 +21,7 @@ bool FindGemm(const TileContext& context, Block& block) {
   return false;
 }
 
+// Sets the steps of k of a block that starts at block.k, and what happens to chains at its begin and end.
 void SetSteps(const TileContext& context, const TileTask& task, Block& block) {
   const int64_t rows = block.rhs.rows, part = context.call.sum_steps != 0 ? context.call.sum_steps : rows;
   const int64_t part_begin = block.k / part * part, part_end = std::min(part_begin + part, rows);
@@ -34,11 +36,12 @@ void SetSteps(const TileContext& context, const TileTask& task, Block& block) {
   if (last && context.call.mode == RaggedMode::kRaggedK && block.gemm.replica + 1 < context.call.replicas) {
     Block later = block;
     ++later.gemm.replica;
-    last = !FindGemm(context, later);
+    last = !FindReplica(context, later);
   }
   block.last = ends && last;
   block.ends_sum = context.call.sum_steps != 0 ? ends && kc_end == part_end : block.last;
-  const bool one_chain = context.kernels.row->adds_totals;  // as the kernels' caller sees it
+  // Kernels that add totals take the whole contraction as one chain.
+  const bool one_chain = context.kernels.row->adds_totals;
   const bool starts = block.k == block.kc_begin && (first || !one_chain);
   block.begin = starts ? Begin::kZero : Begin::kResume;
   block.end = !(one_chain ? block.ends_sum : ends) ? End::kKeepChain
@@ -46,7 +49,7 @@ void SetSteps(const TileContext& context, const TileTask& task, Block& block) {
                                                    : End::kAddTotal;
 }
 
-// No strip lies in two column blocks.
+// Sets the columns of a block that starts at `col`. They end at a column block of rhs, so no panel lies in two of them.
 void SetCols(const TileContext& context, const TileTask& task, int64_t col, Block& block) {
   block.col = col;
   block.cols = std::min(task.blocks.n, task.window.cols - col);
@@ -72,7 +75,7 @@ TileTask::TileTask(const Schedule& schedule, int64_t tile, int64_t gemm_index)
 
 bool FirstBlock(const TileContext& context, const TileTask& task, Block& block) {
   block.gemm = task.gemm;
-  if (!FindGemm(context, block)) return false;
+  if (!FindReplica(context, block)) return false;
   block.first_replica = block.gemm.replica;
   block.k = 0;
   SetSteps(context, task, block);
@@ -92,7 +95,7 @@ bool NextBlock(const TileContext& context, const TileTask& task, Block& block) {
     if (k == block.rhs.rows) {
       ++block.gemm.replica;
       block.k = 0;
-      if (context.call.mode != RaggedMode::kRaggedK || !FindGemm(context, block)) return false;
+      if (context.call.mode != RaggedMode::kRaggedK || !FindReplica(context, block)) return false;
     }
   }
   SetSteps(context, task, block);

@@ -1,13 +1,15 @@
-// How a tile is walked through: blocks of rhs, one after the other.
+// Walks through the work on a tile, block by block of rhs.
 //
-//     rhs of a group, K x N            a block's strips        of each strip, with each row tile of lhs
-//     +--------+--------+  chain 0     +--+--+--+--+
-//     | 0 | 2  | tile   |  256 rows    |  |  |  |  |          the microkernel's chain += a * b
-//     | 1 | 3  |        |              +--+--+--+--+
-//     +--------+--------+  chain 1      nr
-//     | 4 ...  |        |
+//     rhs of a group, K x N                      the panels of block 2
+//     +-------+-----------+
+//     | 0 | 1 |           |                      +--+--+--+--+
+//     | 2 | 3 | next tile |  chain 0, 256 rows   |  |  |  |  |  k rows
+//     +-------+-----------+                      +--+--+--+--+
+//     | 4 | 5 |           |  chain 1              nr columns each
 //
-// Blocks cut chains and columns anywhere: an unfinished chain waits in scratch, so its bits do not change.
+// Numbers are the order of the blocks (without BlockShape::k_inner). Micro-kernels multiply each panel of a block with
+// each register tile of lhs. A block may end within a chain. The unfinished chain then waits in scratch, so its bits do
+// not depend on the blocks.
 #ifndef RAGGEMM_KERNELS_PLAN_BLOCK_H_
 #define RAGGEMM_KERNELS_PLAN_BLOCK_H_
 
@@ -21,8 +23,9 @@
 
 namespace raggemm {
 
-// Row tiles, as equal as can be: 16 rows are 8 + 8, not 14 + 2. Where kernels compute whole steps of rows, the last one
-// may lack some: with steps of 16, 40 rows are 32 + 8.
+// The rows of a tile, divided into register tiles of nearly the same height: 16 rows are 8 + 8, not 14 + 2. Kernels
+// compute whole steps of rows (KernelRow::row_step). So the last register tile may have fewer rows than its height.
+// With steps of 16, 40 rows are 32 + 8.
 struct RegisterTiles {
   RegisterTiles(int64_t rows, const KernelRow& kernels)
       : rows(rows),
@@ -30,19 +33,22 @@ struct RegisterTiles {
         count(CeilDiv(rows, kernels.rows)),
         each(CeilDiv(rows, step) / count),
         taller(CeilDiv(rows, step) % count) {}
+  // Returns the first row of register tile i.
   int64_t Begin(int64_t i) const { return (each * i + std::min(taller, i)) * step; }
   int64_t Rows(int64_t i) const { return std::min(Height(i), rows - Begin(i)); }
-  int64_t Height(int64_t i) const { return (each + (i < taller)) * step; }  // that kernels compute
+  // Returns the rows that kernels compute of register tile i.
+  int64_t Height(int64_t i) const { return (each + (i < taller)) * step; }
   int64_t AllHeights() const { return RoundUp(rows, step); }
-  // The first one behind i that has other rows or another height.
+  // Returns the first register tile after i that has another height or another number of rows.
   int64_t EndOfSameHeight(int64_t i) const {
     return i < taller ? taller : rows % step == 0 ? count : std::max(i + 1, count - 1);
   }
   int64_t rows, step;
-  int64_t count, each, taller;  // steps of each; the first `taller` have one more
+  int64_t count;         // Register tiles.
+  int64_t each, taller;  // Steps of each register tile. The first `taller` have one more.
 };
 
-// The unit that a tile belongs to, where in its result it lies, and how it is computed.
+// A tile: its group GEMM, its window of the result, and how it is computed.
 struct TileTask {
   TileTask(const Schedule& schedule, int64_t tile);
 
@@ -57,26 +63,27 @@ struct TileTask {
   TileTask(const Schedule& schedule, int64_t tile, int64_t gemm_index);
 };
 
-// Rows [k, k + steps) and columns [col, col + cols) of rhs; columns count from the tile's first.
+// A block of rhs: rows [k, k + steps) and columns [col, col + cols). Columns count from the first one of the tile.
 struct Block {
   GroupGemm gemm;         // The group GEMM of the tile, or of one of the replicas that it sums.
-  int64_t first_replica;  // the first one whose k is not 0
+  int64_t first_replica;  // The first replica with steps of k.
   Matrix lhs, rhs;
   int64_t k, steps;
-  int64_t kc_begin, kc_steps;  // of its panel
+  int64_t kc_begin, kc_steps;  // Steps of k of the KC block that this block is part of.
   int64_t col, cols;
-  Begin begin;  // Of a chain, or of all that the kernels add up themselves.
-  End end;
-  bool ends_sum;  // of all, or of so many steps as share a scale
-  bool last;      // its kernels end the sums
+  Begin begin;    // How the block begins: a chain, or the total for kernels that add totals.
+  End end;        // How the block ends: a chain, or the total for kernels that add totals.
+  bool ends_sum;  // True at the end of a sum: of the whole contraction, or of the steps that share a scale.
+  bool last;      // True at the end of the whole contraction.
   bool begins_kc_block() const { return k == kc_begin && col == 0; }
 };
 
-// False where there is none: an empty contraction, or the end.
+// Finds the first block of a tile. Returns false if the contraction is empty.
 bool FirstBlock(const TileContext& context, const TileTask& task, Block& block);
+// Moves on to the next block of a tile. Returns false after the last block.
 bool NextBlock(const TileContext& context, const TileTask& task, Block& block);
 
-// The tile behind another, and its first block: looked for once, when it is first asked for.
+// The tile after a given one, and the first block of this tile. The first call of Get finds them.
 class NextTile {
  public:
   NextTile(const Schedule& schedule, int64_t tile) : schedule_(schedule), tile_(tile) {}
@@ -87,7 +94,7 @@ class NextTile {
     Block first;
     bool has_block;
   };
-  // Null where there is none, or it has no block.
+  // Returns null if there is no next tile, or if it has no block.
   const Found* Get() {
     if (tile_ + 1 >= schedule_.work.gemm_tiles) return nullptr;
     if (!found_) found_.emplace(schedule_, tile_ + 1);

@@ -33,6 +33,7 @@ absl::Status Unusable(absl::string_view variable, absl::string_view value, absl:
                                                     "\" is unknown or not usable here; usable: ", usable));
 }
 
+// Returns true if a variable leaves the choice to the library.
 bool LeavesOpen(const std::optional<std::string>& value) { return !value || absl::EqualsIgnoreCase(*value, kAuto); }
 
 }  // namespace
@@ -106,7 +107,7 @@ absl::StatusOr<ChosenArithmetic> DefaultBf16Arithmetic(const Environment& enviro
     const Arithmetic& row = kArithmetics[static_cast<int>(**named)];
     if (can(row)) return ChosenArithmetic{&row, "as RAGGEMM_BF16_SUMS says"};
     return absl::FailedPreconditionError(absl::StrCat("RAGGEMM_BF16_SUMS: value \"", *environment.bf16_sums,
-                                                      "\" sums no terms of f32, which precision asks for"));
+                                                      "\" cannot sum the bf16 parts of f32 that precision asks for"));
   }
   constexpr const char* kBecause = "as the best ISA of this CPU sums them";
   for (const IsaRow& isa : IsaRows()) {

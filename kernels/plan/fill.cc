@@ -9,7 +9,7 @@
 namespace raggemm {
 namespace {
 
-// One repetition of out as rows, of which [row_begin, row_end) are processed up to col_end.
+// One repetition of out. Processed groups have the columns [0, col_end) of the rows [row_begin, row_end).
 struct FillRegion {
   int64_t rows, cols;
   int64_t row_begin, row_end, col_end;
@@ -43,21 +43,23 @@ FillRegion RegionOf(const Checked& checked, int64_t repetition) {
   }
 }
 
-bool HasForeign(const FillRegion& r) {
+// Returns true if there are elements of no processed group.
+bool NeedsFill(const FillRegion& r) {
   return r.rows * r.cols != 0 && (r.row_begin > 0 || r.row_end < r.rows || r.col_end < r.cols);
 }
 
+// The slices into which all repetitions of out are divided.
 struct FillSlices {
   explicit FillSlices(const Checked& checked) {
-    // Ragged K and uniform write every group that out has.
+    // With ragged K and uniform, all groups of out are processed.
     const bool covered = checked.mode == RaggedMode::kRaggedK || checked.mode == RaggedMode::kUniform;
-    // Without elements there may be more repetitions than can be counted.
+    // If there are no elements, the number of repetitions could overflow.
     const bool empty = checked.out.rows == 0 || checked.out.cols == 0;
     repetitions = covered || empty                         ? 0
                   : checked.mode == RaggedMode::kAllRagged ? checked.problems
                                                            : checked.problems * checked.replicas;
     if (repetitions == 0) return;
-    const FillRegion region = RegionOf(checked, 0);  // all repetitions have one shape
+    const FillRegion region = RegionOf(checked, 0);  // All repetitions have the same shape.
     const int64_t row_bytes = std::max<int64_t>(region.cols * SizeOf(checked.out.dtype), 1);
     rows_per_slice = std::max<int64_t>((int64_t{1} << 20) / row_bytes, 1);
     per_repetition = CeilDiv(region.rows, rows_per_slice);
@@ -71,13 +73,13 @@ struct FillSlices {
 int64_t CountFillTiles(const Checked& checked) {
   const FillSlices slices(checked);
   for (int64_t i = 0; i < slices.repetitions; ++i) {
-    if (HasForeign(RegionOf(checked, i))) return slices.repetitions * slices.per_repetition;
+    if (NeedsFill(RegionOf(checked, i))) return slices.repetitions * slices.per_repetition;
   }
   return 0;
 }
 
 void FillTile(const Checked& checked, int64_t slice) {
-  if (checked.c == checked.out.data) return;  // the values are there already
+  if (checked.c == checked.out.data) return;  // out is c already.
   const FillSlices slices(checked);
   const int64_t repetition = slice / slices.per_repetition;
   const FillRegion region = RegionOf(checked, repetition);

@@ -1,4 +1,4 @@
-// Writes what no group writes: elements of out outside of all processed groups.
+// Fills the elements of out that belong to no processed group.
 #ifndef RAGGEMM_KERNELS_PLAN_FILL_H_
 #define RAGGEMM_KERNELS_PLAN_FILL_H_
 
@@ -8,8 +8,9 @@
 
 namespace raggemm {
 
-// Zeros, or c's values, where no processed group lies. Slices of about 1 MiB, counted over all repetitions of out.
+// Returns the number of slices of out that must be filled. A slice has about 1 MiB. All repetitions of out count.
 int64_t CountFillTiles(const Checked& checked);
+// Fills a slice with zeros, or with the values of c.
 void FillTile(const Checked& checked, int64_t slice);
 
 }  // namespace raggemm

@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "kernels/plan/block.h"
-#include "kernels/plan/factors.h"
+#include "kernels/plan/quant_params.h"
 #include "kernels/plan/rhs_mode.h"
 #include "kernels/target/isa.h"
 #include "raggemm/element.h"
@@ -12,18 +12,26 @@
 namespace raggemm {
 namespace {
 
-// Distance of the prefetch if rhs is read from end to end. Shares of a plain pass at 62 GB/s, one row of 2048x768 f32,
-// two cores of Zen 4: 0.72 with 4 KiB, 0.87 with 16, 0.90 with 48, 0.88 with 96.
+// Distance of the prefetch if rhs streams from memory, in bytes. Speed relative to plain reads, which take 62 GB/s (one
+// row of 2048x768 f32, two cores of Zen 4):
+//
+//     KiB     4     16    48    96
+//     speed   0.72  0.87  0.90  0.88
 constexpr int64_t kStreamAhead = 48 << 10;
 
-// A GEMV whose kNearSteps steps and chains fit in this many bytes loads what it needs next, and hardware prefetchers run
-// ahead of that as they do of a plain pass. Share of a plain pass, bf16, 2048x768, one core of Zen 4: 0.92 instead of
-// 0.76 with one row, 0.84 instead of 0.70 with two rows, but 0.80 instead of 0.83 without VDPBF16PS. With 16 KiB the gain
-// is gone.
+// Limit for near prefetches of a GEMV, in bytes: kNearSteps steps of rhs and the chains must fit. The GEMV then loads
+// its next lines into L1, and hardware prefetchers run ahead of it as of plain reads. With 16 KiB nothing is gained.
+// Speed relative to plain reads (bf16, 2048x768, one core of Zen 4):
+//
+//                         near  not near
+//     1 row               0.92  0.76
+//     2 rows              0.84  0.70
+//     without VDPBF16PS   0.80  0.83
 constexpr int64_t kNear = 12 << 10;
 
-// Counts the strips of a block, all as wide as its first one. The columns that a GEMV leaves are no strip of their own:
-// with two strips it overtakes its prefetches, and one row of int4, 2848 columns, takes 4 times as long (Zen 4).
+// Counts the panels of a block, which are all as wide as the first one. A GEMV counts as one panel, although some
+// columns may be left. As two panels, it would overtake its prefetches: one row of int4 with 2848 columns took 4 times
+// as long (Zen 4).
 int64_t CountPanels(const TileContext& context, const TileTask& task, const Block& block) {
   const Panel panel = NextPanel(context, task, block.cols);
   return panel.mode->mode == RhsMode::kGemv ? 1 : CeilDiv(block.cols, panel.width);
@@ -31,6 +39,7 @@ int64_t CountPanels(const TileContext& context, const TileTask& task, const Bloc
 
 // ---- stored rows ----
 
+// Returns the block of a shape of kRowsShapes.
 BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const Window& window, int64_t /*k*/) {
   if (plan.mode == RhsMode::kGemv) return {.k = kKc, .n = window.cols, .k_inner = false};
   const KernelRow& kernels = *context.kernels.row;
@@ -39,18 +48,18 @@ BlockShape BlocksOfRows(const TileContext& context, const TilePlan& plan, const 
   BlockShape blocks;
   blocks.n = std::min(window.cols, RoundUp(CeilDiv(window.cols, CeilDiv(window.cols, columns)), kernels.cols));
   blocks.k = std::min(steps, context.kernels.kc);
-  const int64_t part = ScalesElements(context.call.rhs) ? kScaleSteps : 8;
-  // Chains of pairs end at multiples of k_step.
-  const int64_t least = IsSplit(context.kernels) ? context.kernels.kc : std::max<int64_t>(part, kernels.k_step);
+  // Blocks end at whole groups of k_step, and at whole blocks of scales.
+  const int64_t aligned = ScalesElements(context.call.rhs) ? kScaleSteps : 8;
+  const int64_t least = IsSplit(context.kernels) ? context.kernels.kc : std::max<int64_t>(aligned, kernels.k_step);
   blocks.k = std::max(blocks.k, least);
   while (blocks.k > least && StepOf(context.call.rhs.dtype, blocks.k * blocks.n) > bytes) {
-    blocks.k = std::max(blocks.k / 2 / least * least, least);  // Scales can make a panel no power of two.
+    blocks.k = std::max(blocks.k / 2 / least * least, least);  // With scales, a KC block may be no power of two.
   }
   blocks.k_inner = false;
   return blocks;
 }
 
-// Prefetches the lines that the GEMV reads kStreamAhead bytes later.
+// Prefetches the lines that the GEMV reads kStreamAhead bytes later, or a few steps later if it loads them itself.
 PrefetchTarget PrefetchStream(const TileContext& context, const TileTask& task, const Block& block,
                               NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;
@@ -76,7 +85,7 @@ PrefetchTarget PrefetchStream(const TileContext& context, const TileTask& task, 
   return target;
 }
 
-// Prefetches the next block, in the order that the tile plan names.
+// Prefetches the next block in the order of the tile plan.
 PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                             NextTile& next_tile) {
   if (task.plan.mode == RhsMode::kGemv) return PrefetchStream(context, task, block, next_tile);
@@ -96,7 +105,7 @@ PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, co
   target.lines = CeilDiv(StepOf(dtype, next->cols), kLineBytes);
   target.panels = CeilDiv(block.cols, width);
   if (task.plan.prefetch == TilePlan::Order::kPanels) {
-    // At least two lines of each row at once. Narrower strips share them.
+    // Runs have at least two lines. Panels that are narrower share them.
     const int64_t run_cols = std::max<int64_t>(width, 2 * kLineBytes * 8 / FormatOf(dtype).bits);
     target.run_lines = StepOf(dtype, run_cols) / kLineBytes;
     target.panels_per_run = run_cols / width;
@@ -109,28 +118,34 @@ PrefetchTarget PrefetchRows(const TileContext& context, const TileTask& task, co
 
 // ---- stored columns ----
 
-// A packed strip comes from as many rows of memory as it has columns. Each row is read along whole cache lines, from end
-// to end if the panels of all chains fit. GFLOP/s with 128 steps of k; with 128, but one chain of all columns first; and
-// with 256. 2048x768, two cores of Emerald Rapids, best of a run: f32 48, 36, 44 at 4 rows, 143, 109, 126 at 16; bf16 82,
-// 63, 77 at 4, 282, 280, 290 at 512.
+// Returns the block of a transposed rhs. A panel is packed from as many rows of memory as it has columns. Each of these
+// rows is read in whole cache lines. It is read from end to end if blocks go along k. GFLOP/s for 2048x768, two cores
+// of Emerald Rapids, best of a run:
+//
+//     steps of k       128, along k   128, all columns first   256
+//     f32, 4 rows      48             36                       44
+//     f32, 16 rows     143            109                      126
+//     bf16, 4 rows     82             63                       77
+//     bf16, 512 rows   282            280                      290
 BlockShape BlocksOfColumns(const TileContext& context, const TilePlan& plan, const Window& window, int64_t k) {
   const KernelRow& kernels = *context.kernels.row;
   if (plan.mode == RhsMode::kDot) return {.k = context.kernels.kc, .n = kernels.vector, .k_inner = true};
   return {.k = std::min(window.rows <= 8 * kernels.rows ? kKc / 2 : kKc, context.kernels.kc),
-          // Two strips if they are packed ahead: each is prefetched during the work on the strip before.
+          // Two panels if kernels pack ahead: each panel is prefetched during the work on the one before.
           .n = kernels.ahead_slice != 0 ? 2 * kernels.cols : kernels.cols,
           .k_inner = GoesAlongK(context, window.rows, k)};
 }
 
-// Dot kernels leave it to the CPU's prefetchers.
+// Prefetches the next block, or shares of the next columns if blocks go along k. Dot kernels leave it to the hardware
+// prefetchers.
 PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task, const Block& block, const Block* next,
                                NextTile& next_tile) {
   if (task.plan.mode == RhsMode::kDot) return {};
-  if (block.rhs.col_step == 1) return PrefetchRows(context, task, block, next, next_tile);  // rhs has one row.
+  if (block.rhs.col_step == 1) return PrefetchRows(context, task, block, next, next_tile);  // rhs is stored as one row.
   const DType dtype = context.call.rhs.dtype;
   PrefetchTarget target;
   target.panels = target.panels_per_run = CountPanels(context, task, block);
-  // Packing a transposed strip takes about as long as a kernel of 8 rows.
+  // Packing a transposed panel takes about as long as a kernel of 8 rows.
   target.packer_parts = context.kernels.row->ahead_slice != 0 ? 0 : task.rows.each < 8 ? 2 : 1;
   const bool along_k = task.blocks.k_inner;
   const NextTile::Found* tile = nullptr;
@@ -148,7 +163,7 @@ PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task,
     target.lines = target.run_lines = CeilDiv(StepOf(dtype, next->steps), kLineBytes);
     return target;
   }
-  // The columns after this block, whole, in the order of memory, in as many shares as there are blocks along k.
+  // The columns of the next block are prefetched over all of k. Each block along k has an equal share of them.
   const Matrix& rhs = tile != nullptr ? tile->first.rhs : block.rhs;
   const int64_t first = tile != nullptr ? tile->task.window.col : task.window.col + block.col + block.cols;
   const int64_t cols = tile != nullptr ? tile->first.cols : std::min(task.blocks.n, cols_left);
@@ -163,7 +178,8 @@ PrefetchTarget PrefetchColumns(const TileContext& context, const TileTask& task,
 
 // ---- column blocks ----
 
-// A block is one panel of one column block, which is a run of memory. The next panel along k follows it there.
+// Returns the block of rhs in column blocks: one KC block of one column block. It is contiguous in memory, and the next
+// KC block follows it.
 BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& /*plan*/, const Window& window,
                                 int64_t /*k*/) {
   return {.k = context.kernels.kc,
@@ -171,8 +187,8 @@ BlockShape BlocksOfColumnBlocks(const TileContext& context, const TilePlan& /*pl
           .k_inner = GoesAlongK(context, window.rows, context.call.rhs.rows)};
 }
 
-// Prefetches as many bytes as this block has: those of the next block or, along k, further on in memory, because the
-// blocks of a tile follow each other there.
+// Prefetches as many bytes as this block has. Along k, they are kStreamAhead bytes or one block further on in memory,
+// because the blocks of a tile are contiguous there. Else they are the next block.
 PrefetchTarget PrefetchColumnBlocks(const TileContext& context, const TileTask& task, const Block& block,
                                     const Block* next, NextTile& next_tile) {
   const DType dtype = context.call.rhs.dtype;

@@ -9,12 +9,13 @@
 namespace raggemm {
 namespace {
 
-// Returns the kernels that read rhs in the type that it is read as.
+// Returns the kernels for the type in which rhs is read.
 const FormatKernels& RhsKernels(const TileContext& context) {
   return KernelsOf(*context.kernels.row, context.kernels.rhs.type);
 }
 
-// Returns true if kernels can read rhs in its stored layout: its elements need no conversion, and no kernel packs ahead.
+// Returns true if kernels can read rhs in its stored layout. Elements then need no conversion, and kernels do not pack
+// ahead.
 bool CanReadStored(const TileContext& context) {
   return context.kernels.row->ahead_slice == 0 && !IsSplit(context.kernels) &&
          context.kernels.rhs.dequantize == nullptr;
@@ -40,7 +41,7 @@ bool TakesDirect(const TileContext& context, int64_t /*rows*/) {
   return !context.call.rhs.is_trans && HasDirect(context);
 }
 
-// The wide kernel comes first, then one as wide as a packed strip.
+// Returns the wide kernel if the columns suffice, else the one that is as wide as a packed panel.
 DirectKernel DirectKernelFor(const TileContext& context, int64_t mr, int64_t cols) {
   for (const DirectKernel& kernel : RhsKernels(context).direct[mr]) {
     if (kernel.run != nullptr && kernel.nr <= cols) return kernel;
@@ -50,7 +51,7 @@ DirectKernel DirectKernelFor(const TileContext& context, int64_t mr, int64_t col
 
 // ---- kGemv ----
 
-// Takes all whole multiples of the kernel's columns at once.
+// Returns the GEMV for all columns that are a multiple of its width.
 DirectKernel GemvKernel(const TileContext& context, int64_t mr, int64_t cols) {
   const DirectKernel kernel = RhsKernels(context).gemv[mr];
   return {kernel.run, cols / kernel.nr * kernel.nr};
@@ -60,8 +61,9 @@ bool TakesGemv(const TileContext& context, int64_t rows) {
   const Operand& rhs = context.call.rhs;
   if (rhs.is_trans || context.kernels.rhs.dequantize != nullptr || rows > kGemvRows) return false;
   if (RhsKernels(context).gemv[rows].run == nullptr) return false;
-  // An rhs that no other kernel reads in place streams in each mode that tends to have few rows: all but ragged K.
-  // Column blocks are stored in the order of memory, so other kernels stream them too, and keep sums in registers longer.
+  // If no other kernel reads rhs in its stored layout, the GEMV is used in all modes but ragged K, which rarely
+  // has few rows. Other kernels stream column blocks as well, because these are contiguous, and keep sums in registers
+  // longer.
   const bool streams = context.blocking.rhs_streams && rhs.block_cols == 0;
   return streams || (context.call.mode != RaggedMode::kRaggedK && !HasDirect(context));
 }
@@ -83,20 +85,20 @@ bool TakesStoring(const TileContext& context, int64_t /*rows*/) {
 
 // ---- kPacked ----
 
-// Bytes have kernels by their signs. f32 that is split is packed as what is multiplied.
+// Returns the kernel for packed panels. Bytes have a kernel for each signedness. Split f32 is packed as bf16.
 DirectKernel PackedKernel(const TileContext& context, int64_t mr, int64_t /*cols*/) {
   const DType product = context.kernels.arithmetic->product;
   const DType type = product == DType::kBF16 ? product : context.call.rhs.product_type;
   return {KernelsOf(*context.kernels.row, type).packed[mr], context.kernels.row->cols};
 }
 
-// Packs what is quantized or split, and what kernels cannot read in its stored layout.
+// Returns true if rhs must be packed: it is transposed, or no kernel reads it in its stored layout.
 bool TakesPacked(const TileContext& context, int64_t /*rows*/) {
   return context.call.rhs.is_trans || (!HasDirect(context) && !HasStoring(context));
 }
 
 using enum RhsMode;
-// In the order in which RecipeFor asks them.
+// The order in which PlanTile tries the modes.
 constexpr RhsModeRow kModes[] = {
     // mode, name, reads_rhs, stores, rereads, streams, rest, applies, kernel
     {kDot, "columns", true, false, false, true, kPacked, TakesDot, DotKernel},

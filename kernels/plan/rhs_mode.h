@@ -1,4 +1,4 @@
-// How kernels get rhs: one dimension of a strategy. rhs_layout.h has the other one.
+// The modes in which kernels get rhs. A mode and a layout (rhs_layout.h) are a strategy.
 #ifndef RAGGEMM_KERNELS_PLAN_RHS_MODE_H_
 #define RAGGEMM_KERNELS_PLAN_RHS_MODE_H_
 
@@ -12,31 +12,33 @@ namespace raggemm {
 
 struct TileTask;  // block.h
 
+// A row of the table of modes.
 struct RhsModeRow {
   RhsMode mode;
   const char* name;
   bool reads_rhs;  // True: the first register tile reads rhs itself. False: rhs is packed before.
-  bool stores;     // True: the first register tile stores a packed strip for the others.
+  bool stores;     // True: the first register tile stores a packed panel for the others.
   bool rereads;    // True: every register tile reads rhs itself.
-  bool streams;    // True: rhs is read once in the order of memory, and the mode is used for all tiles that it takes.
-  RhsMode rest;    // Mode of the last columns, if they are too few for a kernel.
-  // Returns true if tiles of so many rows can use the mode.
+  bool streams;    // True: rhs is read once, in the order of memory. All tiles that can use the mode use it.
+  RhsMode rest;    // Mode of the last columns if they are too few for a kernel.
+  // Returns true if tiles with this number of rows can use the mode.
   bool (*applies)(const TileContext& context, int64_t rows);
-  // Returns the kernel of mr rows for the next columns, and how many of the `cols` it takes. Null if they are too few.
+  // Returns the kernel of mr rows for the next `cols` columns, and how many of them it takes. Null if they are too few.
   DirectKernel (*kernel)(const TileContext& context, int64_t mr, int64_t cols);
 };
 
+// Returns the table, in the order of RhsMode.
 absl::Span<const RhsModeRow> RhsModes();
 inline const RhsModeRow& RowOf(RhsMode mode) { return RhsModes()[static_cast<size_t>(mode)]; }
 
-// The columns [col, col + cols) of a block that one kernel computes.
+// A panel of rhs: the columns of a block that one kernel computes.
 struct Panel {
   int64_t cols;            // Columns that exist.
-  int64_t width;           // Columns that the kernel computes. Also the row stride of a packed strip.
-  const RhsModeRow* mode;  // Mode of this strip.
+  int64_t width;           // Columns that the kernel computes. A packed panel has this row stride.
+  const RhsModeRow* mode;  // Mode of this panel.
 };
 
-// Returns the next strip of a block with `cols_left` columns from there on.
+// Returns the next panel of a block that has `cols_left` more columns.
 Panel NextPanel(const TileContext& context, const TileTask& task, int64_t cols_left);
 
 }  // namespace raggemm

@@ -20,26 +20,48 @@
 namespace raggemm {
 namespace {
 
-// Tiles that each thread should find, so that the last one to finish is at most a quarter of a share late. Where the
-// rows of rhs stream from memory, cutting them into more tiles costs as much as that: prefetchers read beyond each
-// piece in vain. GFLOP/s with 2 and 4 tiles for each of two threads (Emerald Rapids), 4 groups of 2880x2880: f32 25, 20
-// at 2 rows, 49, 38 at 4, bf16 160, 102 at 8, 194, 182 at 16; with 5 groups, an odd number of tiles, f32 45, 40 at 4,
-// 148, 124 at 16, but 198, 222 at 64.
+// Least number of tiles for each thread. With four, the last thread finishes at most a quarter of a share late. If rhs
+// streams from memory, two tiles are better, because hardware prefetchers read beyond the rows of each tile in vain.
+// GFLOP/s for groups of 2880x2880, two threads on Emerald Rapids:
+//
+//                              2 tiles  4 tiles
+//     4 groups, f32, 2 rows    25       20
+//     4 groups, f32, 4 rows    49       38
+//     4 groups, bf16, 8 rows   160      102
+//     4 groups, bf16, 16 rows  194      182
+//     5 groups, f32, 4 rows    45       40
+//     5 groups, f32, 16 rows   148      124
+//     5 groups, f32, 64 rows   198      222
 constexpr int64_t kTilesPerThread = 4;
 constexpr int64_t kTilesPerStreamingThread = 2;
-constexpr double kShareOfRowsStreaming = 0.7;  // per group, of CostOfElement: 16 rows there
+// rhs counts as streaming up to this number of rows per group, as a share of CostOfElement. 16 rows on Emerald Rapids.
+constexpr double kShareOfRowsStreaming = 0.7;
 
-// Multiply-adds by fma that are worth another thread: about 5 us at the scalar end of 50 GFLOP/s, the price of waking
-// one.
+// Multiply-adds that are worth another thread. They take about 5 us at 50 GFLOP/s, the time of waking a thread.
 constexpr int64_t kCostPerThread = 1 << 17;
 
-// A tile's panels and totals fill half of L2 and leave the rest to strips on their way: m * (kChain + n) * size.
-// m = 14 row tiles repacks rhs once for 196 rows (AVX-512), under 2 % of the time; what is left goes to n, because
-// each n block repacks lhs.
-// Sums of f32: 768 columns, though totals come from L3. GFLOP/s at 512 rows of 2048x768, two cores of Zen 4, with 384
-// and 768: 207 and 211 of f32, 423 and 433 of bf16, its gradients 401 and 416. Short register tiles: as many rows too,
-// for the first of them, which expands a strip, takes as long as two. Two cores of Zen 3: 119 with tiles of 84x512, 131
-// with 192x768, 4 % less with 192x384. Bytes, whose sums take half as long, lose 7 % by it.
+// Returns the size of the largest tile, m x n.
+//
+// Packed lhs and totals of a tile fill half of L2: m * (steps of a KC block + n) * size of a sum. The other half is
+// left to panels of rhs. m is 14 register tiles. With AVX-512 these are 196 rows, so packing rhs takes less than 2 % of
+// the time. n gets the rest of the space, because each n packs lhs again.
+//
+// f32 sums have at least 768 columns, although the totals then come from L3. GFLOP/s for 512 rows of 2048x768, two
+// cores of Zen 4:
+//
+//     columns           384   768
+//     f32               207   211
+//     bf16              423   433
+//     bf16, gradients   401   416
+//
+// If register tiles are short, m is 192 rows as well, because the first register tile packs a panel while it computes,
+// and so takes as long as two. GFLOP/s on two cores of Zen 3:
+//
+//     84x512    119
+//     192x768   131
+//     192x384   4 % less than 192x768
+//
+// Sums of bytes take half the time, and would lose 7 % with these sizes.
 Blocking BlockingFor(const TileContext& context) {
   const KernelRow& kernels = *context.kernels.row;
   const bool is_f32 = kernels.vector > 1 && ArithmeticOf(kernels).sum == DType::kF32;
@@ -54,42 +76,44 @@ Blocking BlockingFor(const TileContext& context) {
   return {m, cols};
 }
 
-// False where blocks are register tiles already.
+// Makes the largest tile smaller. Returns false if it is a single register tile.
 bool ShrinkBlocks(Schedule& schedule) {
   const KernelRow& kernels = *schedule.tile.kernels.row;
-  const int64_t n_strips = schedule.tile.blocking.n / kernels.cols, m_tiles = schedule.tile.blocking.m / kernels.rows;
-  if (n_strips == 1 && m_tiles == 1) return false;
-  if (n_strips > 4 || m_tiles == 1) {  // first along n, where tiles share lhs, which is packed for each anyway
-    schedule.tile.blocking.n = (n_strips + 1) / 2 * kernels.cols;
+  const int64_t n_panels = schedule.tile.blocking.n / kernels.cols, m_tiles = schedule.tile.blocking.m / kernels.rows;
+  if (n_panels == 1 && m_tiles == 1) return false;
+  if (n_panels > 4 || m_tiles == 1) {  // Fewer columns first. Each tile packs its lhs in any case.
+    schedule.tile.blocking.n = (n_panels + 1) / 2 * kernels.cols;
   } else {
     schedule.tile.blocking.m = (m_tiles + 1) / 2 * kernels.rows;
   }
   return true;
 }
 
-// What there is to do, with blocks of one size.
+// The work of a call for one size of tiles. Group GEMMs without tiles do not count: if they have no columns, the sum of
+// their rows could overflow.
 struct Work {
-  int64_t cols = 0;  // of all units that have rows
-  int64_t rows = 0;  // of all units that have columns; without columns no memory bounds them, nor their sum
-  std::array<std::pair<int64_t, int64_t>, kRowClasses> windows{};  // rows and columns of a tile of each class, if any
+  int64_t cols = 0;  // Columns of all group GEMMs.
+  int64_t rows = 0;  // Rows of all group GEMMs.
+  // Rows and columns of some tile of each row class. 0 if the class does not occur.
+  std::array<std::pair<int64_t, int64_t>, kRowClasses> windows{};
 };
 
-// Fills the prefix sums of costs and tiles.
+// Counts the work, and fills the prefix sums of costs and tiles.
 Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_prefix, int64_t* tile_prefix) {
   Work work;
   cost_prefix[0] = tile_prefix[0] = 0;
   GroupGemm gemm{0, 0, 0};
-  for (int64_t u = 0; u < schedule.work.gemms; ++u, NextGemm(schedule.tile.call, gemm)) {
+  for (int64_t i = 0; i < schedule.work.gemms; ++i, NextGemm(schedule.tile.call, gemm)) {
     const Matrix out = LocateMatrix(schedule.tile.call, schedule.tile.call.out, gemm);
-    cost_prefix[u + 1] = cost_prefix[u] + GemmCost(schedule, cost_of_element, gemm, out);
+    cost_prefix[i + 1] = cost_prefix[i] + GemmCost(schedule, cost_of_element, gemm, out);
     const TileGrid grid(schedule.tile, out);
-    tile_prefix[u + 1] = tile_prefix[u] + grid.count();
+    tile_prefix[i + 1] = tile_prefix[i] + grid.count();
     if (grid.count() == 0) continue;
     work.rows += out.rows;
     work.cols += out.cols;
-    // Without a division where there are many groups.
+    // Saves a division if there are many groups.
     if (grid.row_tiles == 1 && work.windows[RowClass(grid.rows)].first != 0) continue;
-    for (int64_t row_tile : {int64_t{0}, grid.row_tiles - 1}) {  // those between are as tall as the first
+    for (int64_t row_tile : {int64_t{0}, grid.row_tiles - 1}) {  // The tiles between these are as tall as the first.
       const Window window = grid.At(schedule.tile, row_tile);
       work.windows[RowClass(window.rows)] = {window.rows, window.cols};
     }
@@ -97,8 +121,8 @@ Work CountWork(const Schedule& schedule, double cost_of_element, int64_t* cost_p
   return work;
 }
 
-// Prefix sums of costs and tiles, with as large blocks as leave every thread a few tiles; and how many threads, where
-// nobody has said it.
+// Divides the results into the largest tiles that leave each thread enough of them, and plans the tiles of each row
+// class. Chooses the number of threads if it is 0.
 void DivideWork(Workspace& workspace, Schedule& schedule) {
   schedule.work.gemms = CountGemms(schedule.tile.call);
   schedule.tile.blocking = BlockingFor(schedule.tile);

@@ -1,4 +1,4 @@
-// How a call is computed: everything that is decided before its first product.
+// The schedule of a call: everything that is decided before its first product.
 #ifndef RAGGEMM_KERNELS_PLAN_SCHEDULE_H_
 #define RAGGEMM_KERNELS_PLAN_SCHEDULE_H_
 
@@ -15,9 +15,9 @@
 
 namespace raggemm {
 
-// How kernels and packers read an operand.
+// The access of kernels and packers to an operand.
 struct OperandAccess {
-  DType type = DType::kF32;          // Type that they read: the operand's own, or what it is dequantized to.
+  DType type = DType::kF32;          // Type that they read: that of the operand, or the type of dequantized elements.
   Dequantize* dequantize = nullptr;  // Converts elements to `type`. Null if the operand has that type.
   const Packers* pack = nullptr;
 };
@@ -30,19 +30,20 @@ struct KernelChoice {
   Cpu cpu = {};
   Isa isa{};
   const KernelRow* row = nullptr;
-  const KernelRow* epilogue = nullptr;  // Row of the epilogue: `row`, or that of f32 if s32 sums become floats.
+  const KernelRow* epilogue = nullptr;  // Row of the epilogue: `row`, or the f32 row if s32 sums become floats.
   Activate* activate = nullptr;         // Null if there is no activation.
   OperandAccess lhs = {}, rhs = {};
   int64_t kc = kKc;  // Steps of k that are packed at once.
 };
 
-// Returns true if f32 operands are multiplied as parts of bf16.
+// Returns true if f32 operands are split into bf16 parts.
 inline bool IsSplit(const KernelChoice& kernels) { return kernels.splitting->products > 1; }
 
-// Returns the steps of k that kernels see: rounded up to k_step, times the number of products, if operands are split.
+// Returns the steps of k that kernels see. If operands are split, this is k rounded up to k_step, times the number of
+// products.
 int64_t KernelSteps(const KernelChoice& kernels, int64_t k);
 
-// How results divide into tiles.
+// The division of results into tiles.
 struct Blocking {
   int64_t m = 0, n = 0;      // Rows and columns of the largest tile.
   bool rhs_streams = false;  // True if rhs is larger than the caches of the cores and is read once.
@@ -54,20 +55,19 @@ struct TileContext {
   Checked call;
   KernelChoice kernels = {};
   Blocking blocking = {};
-  // Totals of earlier steps of k, f32, laid out like out. The sums continue from these totals. They have the bits of one
-  // sum over all steps if the earlier steps are a multiple of kKc. Null: sums start at 0. Only for one segment without
+  // Totals of earlier steps of k, in f32 and in the layout of out. Sums continue from them. They have the bits of a
+  // single sum if the number of earlier steps is a multiple of kKc. Null: sums start at 0. Only for one segment without
   // scales.
   const float* earlier_totals = nullptr;
 };
 
-// The tiles of a call. A unit is the product of one group (and one replica, except for ragged K). Units stand in the
-// order in which their weights are stored.
+// The tiles of a call. Group GEMMs are in the order in which their weights are stored.
 struct WorkList {
-  int64_t gemms = 0;
-  const int64_t* tile_prefix = nullptr;  // [units + 1] tiles before each unit
-  const int64_t* cost_prefix = nullptr;  // [units + 1] cost before each unit
+  int64_t gemms = 0;                     // Group GEMMs.
+  const int64_t* tile_prefix = nullptr;  // [gemms + 1] Tiles before each group GEMM.
+  const int64_t* cost_prefix = nullptr;  // [gemms + 1] Cost before each group GEMM.
   int64_t gemm_tiles = 0;
-  int64_t fill_tiles = 0;  // Slices of out that no processed group writes. Their numbers follow those of gemm tiles.
+  int64_t fill_tiles = 0;  // Slices of out to fill (fill.h). They are numbered after the GEMM tiles.
   int64_t tiles() const { return gemm_tiles + fill_tiles; }
   int64_t cost() const { return cost_prefix[gemms]; }
 };
@@ -78,14 +78,14 @@ struct Schedule {
   ThreadChoice threads = {};
 };
 
-// Returns the first tile of a thread's own range, or the end if `thread` is the number of threads. Ranges are contiguous
-// and of equal cost. Threads that are done take tiles from the ranges of others: the bits of a tile do not depend on its
-// thread.
+// Returns the first tile of a thread's own range, or the end if `thread` is the number of threads. Ranges are
+// contiguous and have equal cost. A thread that is done takes tiles from the ranges of others. The bits of a tile do
+// not depend on its thread.
 int64_t FirstTile(const Schedule& schedule, int64_t thread);
-// Returns the gemm tile at which the running cost reaches `cost`.
+// Returns the GEMM tile at which the running cost reaches `cost`.
 int64_t TileAtCost(const Schedule& schedule, int64_t cost);
 
-// Checks a problem and builds its schedule. Errors as MakePlan.
+// Checks a problem and builds its schedule. The errors are those of MakePlan.
 absl::StatusOr<Schedule> MakeSchedule(const GroupedGemmProblem& problem, const Options& options,
                                       absl::Span<int64_t> workspace);
 

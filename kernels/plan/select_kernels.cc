@@ -8,14 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/check/errors.h"
-#include "kernels/plan/factors.h"
+#include "kernels/plan/quant_params.h"
 #include "kernels/target/isa.h"
 
 namespace raggemm {
 namespace {
 
-// Takes the options' ISA, else the environment's, else PreferredIsa. FailedPrecondition where the options' CPU lacks
-// it.
+// Returns the ISA of the options, else that of the environment, else PreferredIsa. FailedPrecondition if the CPU of the
+// options lacks the ISA.
 absl::StatusOr<Isa> ChooseIsa(const Options& options, const Arithmetic& arithmetic) {
   if (options.isa) {
     if (absl::Status s = CheckEnumerator("isa", *options.isa, IsaRows().size()); !s.ok()) return s;
@@ -33,23 +33,24 @@ absl::StatusOr<Isa> ChooseIsa(const Options& options, const Arithmetic& arithmet
 }
 
 Dequantize* DequantizerFor(Isa isa, const Operand& x) {
-  const Dequantizers& expanders = DequantizersFor(isa);
+  const Dequantizers& dequantizers = DequantizersFor(isa);
   const auto* format = std::find_if(std::begin(kQuantized), std::end(kQuantized),
                                     [&](const QuantizedFormat& row) { return row.dtype == x.dtype; });
   const auto index = format - std::begin(kQuantized);
-  return x.product_type == DType::kBF16  ? expanders.to_bf16[index]
-         : x.product_type == DType::kF32 ? expanders.to_f32[index]
-                                         : expanders.to_bytes[index];
+  return x.product_type == DType::kBF16  ? dequantizers.to_bf16[index]
+         : x.product_type == DType::kF32 ? dequantizers.to_f32[index]
+                                         : dequantizers.to_bytes[index];
 }
 
-// Returns how kernels and packers read an operand: in its stored type if they can and may, else dequantized.
+// Returns how kernels and packers read an operand: in its stored type if possible, else dequantized.
 OperandAccess AccessTo(const Operand& x, bool is_lhs, const KernelChoice& kernels) {
   const auto packers_of = [&](DType type) -> const Packers& {
     const FormatKernels& format = KernelsOf(*kernels.row, type);
     return is_lhs ? format.lhs : format.rhs;
   };
-  const bool begins_within_bytes = is_lhs && x.is_trans && FormatOf(x.dtype).bits < 8;  // A register tile, anywhere.
-  const bool ends_within_bytes = x.cols % 8 * FormatOf(x.dtype).bits % 8 != 0;          // Column blocks.
+  // Register tiles of a transposed lhs begin at any element. In column blocks, rows may end within a byte.
+  const bool begins_within_bytes = is_lhs && x.is_trans && FormatOf(x.dtype).bits < 8;
+  const bool ends_within_bytes = x.cols % 8 * FormatOf(x.dtype).bits % 8 != 0;
   const bool as_stored =
       !begins_within_bytes && !ends_within_bytes && (!ScalesElements(x) || HasBlockScales(x, is_lhs));
   OperandAccess access;
@@ -59,6 +60,7 @@ OperandAccess AccessTo(const Operand& x, bool is_lhs, const KernelChoice& kernel
   return access;
 }
 
+// Chooses how both operands are read, and how many steps of k are packed at once.
 void ChooseAccess(const Checked& call, KernelChoice& kernels) {
   kernels.lhs = AccessTo(call.lhs, true, kernels);
   kernels.rhs = AccessTo(call.rhs, false, kernels);
@@ -87,7 +89,7 @@ absl::StatusOr<ChosenArithmetic> ArithmeticFor(const Products& products, const C
   const Arithmetic& named = *row(*products.bf16_sums);
   if (named.bf16_sums == nullptr) return Invalid("bf16_sums: ", named.name, " is no rule for products of bf16");
   if (!splits || named.split_block != 0) return ChosenArithmetic{&named, "as bf16_sums says"};
-  return Invalid("bf16_sums: ", named.bf16_sums, " sums no terms of f32, which precision asks for");
+  return Invalid("bf16_sums: ", named.bf16_sums, " cannot sum the bf16 parts of f32 that precision asks for");
 }
 
 absl::StatusOr<KernelChoice> SelectKernels(const Checked& call, const Options& options) {

@@ -12,14 +12,14 @@
 
 namespace raggemm {
 
-// Returns the rule by which products are summed. Its reason is null if the types leave no choice. InvalidArgument if the
-// problem names a rule of other products. FailedPrecondition if the environment names no rule that exists.
+// Returns the rule that sums the products. Its reason is null if the types leave no choice. InvalidArgument: the
+// problem names a rule for other products. FailedPrecondition: the environment names an unusable rule.
 absl::StatusOr<ChosenArithmetic> ArithmeticFor(const Products& products, const Cpu& cpu);
 
 // Returns the arithmetic, instruction set and kernels of a checked call, and how they read its operands.
 absl::StatusOr<KernelChoice> SelectKernels(const Checked& call, const Options& options);
 
-// Returns the executor and its threads: 0 of them if neither the caller nor the environment names a number.
+// Returns the executor and its number of threads. The number is 0 if neither the caller nor the environment names one.
 absl::StatusOr<ThreadChoice> SelectThreads(const Options& options);
 
 }  // namespace raggemm

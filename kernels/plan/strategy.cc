@@ -13,29 +13,30 @@
 namespace raggemm {
 namespace {
 
-// Cycles for one step of k across one strip.
+// Cycles of one step of k for one panel.
 struct Costs {
-  double memory;     // Reads rhs from DRAM.
-  double translate;  // Walks pages for that.
+  double memory;     // Reading rhs from memory.
+  double translate;  // Page walks of these reads.
   double fma;
-  double widen;   // Converts 16-bit elements to the compute type, and stores the strip.
-  double reread;  // Register tiles after the first: their rows of rhs in stored layout compete for few sets of L1.
-  double calls;   // Starts and ends kernels.
+  double widen;   // Converting 16-bit elements to the compute type, and storing the panel.
+  double reread;  // Reading rhs again for register tiles after the first. Stored rows compete for few sets of L1.
+  double calls;   // Starting and ending kernels.
 
-  // Memory and arithmetic overlap, but not wholly.
+  // Returns the sum. Memory and arithmetic overlap, but only in part.
   double total() const {
     const double arithmetic = fma + widen + reread + calls, wait = memory + translate;
     return std::max(arithmetic, wait) + std::min(arithmetic, wait) / 4;
   }
 };
 
+// A mode and a block shape, with their costs.
 struct Candidate {
   TilePlan plan;
   BlockShape blocks;
   Costs costs;
 };
 struct Candidates {
-  // All modes that do not stream, with all shapes. The array is not cleared: a plan of 512 groups must take microseconds.
+  // Modes that do not stream, with all shapes. Not cleared, because planning 512 groups must take only microseconds.
   std::array<Candidate, 3 * std::size(kRowsShapes)> all;
   size_t count = 0;
   const Candidate* begin() const { return all.data(); }
@@ -47,11 +48,11 @@ Costs CostsOf(const TileContext& context, const Candidate& candidate, int64_t ro
   const Cpu& cpu = context.kernels.cpu;
   const RegisterTiles tiles(rows, kernels);
   const double vectors = static_cast<double>(kernels.cols) / static_cast<double>(kernels.vector);
-  const auto sums = static_cast<double>(kernels.cols * SizeOf(ArithmeticOf(kernels).sum));  // bytes
+  const auto sums = static_cast<double>(kernels.cols * SizeOf(ArithmeticOf(kernels).sum));  // Bytes.
   const bool rereads = RowOf(candidate.plan.mode).rereads;
   const double reads = rereads ? static_cast<double>(tiles.count) : 1;
   const bool widens = context.call.rhs.product_type != kernels.rhs.element || kernels.rhs.k_group > 1;
-  // Narrower vectors have two fmas a cycle, too.
+  // Two fmas a cycle, also for kernels with narrower vectors.
   const double bytes_per_cycle = std::min(cpu.fmas_per_cycle * 4, sums / vectors * 2);
   Costs costs;
   costs.memory = static_cast<double>(StepOf(context.call.rhs.dtype, kernels.cols)) / cpu.memory_bytes_per_cycle;
@@ -66,7 +67,8 @@ Costs CostsOf(const TileContext& context, const Candidate& candidate, int64_t ro
   return costs;
 }
 
-// Returns the mode that is used without comparing costs, or null: one that streams, or any if there is one block shape.
+// Returns the mode that is used without comparing costs, or null. It is a mode that streams, or any mode if the layout
+// has one block shape.
 const RhsModeRow* ModeWithoutCosts(const TileContext& context, int64_t rows) {
   const bool one_shape = LayoutOf(context).shapes == 0;
   for (const RhsModeRow& mode : RhsModes()) {

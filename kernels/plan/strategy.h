@@ -1,5 +1,5 @@
-// Chooses a strategy for each tile height: a mode of rhs (rhs_mode.h) and a block shape of its layout (rhs_layout.h), by
-// a cost model.
+// Chooses a strategy for each tile height by a cost model: a mode of rhs (rhs_mode.h), and a block shape of its layout
+// (rhs_layout.h).
 #ifndef RAGGEMM_KERNELS_PLAN_STRATEGY_H_
 #define RAGGEMM_KERNELS_PLAN_STRATEGY_H_
 
@@ -12,10 +12,10 @@
 
 namespace raggemm {
 
-// Returns the plan of tiles with so many rows and columns.
+// Returns the plan of tiles of this size.
 TilePlan PlanTile(const TileContext& context, int64_t rows, int64_t cols);
 
-// Returns the candidates with their costs, one a line, with `*` at the one that is used.
+// Returns one line for each candidate, with its costs. The candidate that is used has a `*`.
 std::string CostText(const TileContext& context, const Window& window, int64_t k);
 
 }  // namespace raggemm

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/plan/factors.h"
+#include "kernels/plan/quant_params.h"
 #include "kernels/target/isa.h"
 #include "kernels/target/target.h"
 #include "raggemm/element.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/check/matrices.h"
-#include "kernels/plan/factors.h"
+#include "kernels/plan/quant_params.h"
 #include "kernels/plan/schedule.h"
 
 namespace raggemm {

@@ -6,7 +6,7 @@
 
 #include "kernels/isa/microkernel.h"
 #include "kernels/plan/block.h"
-#include "kernels/plan/factors.h"
+#include "kernels/plan/quant_params.h"
 #include "kernels/plan/rhs_mode.h"
 #include "kernels/plan/schedule.h"
 #include "kernels/run/scratch.h"

@@ -1,4 +1,4 @@
-// The instruction sets of ARMv8 in 64 bits.
+// The instruction sets of aarch64 (64-bit ARMv8).
 #include <sys/auxv.h>
 
 #include <cstdint>
@@ -19,12 +19,13 @@ extern const Dequantizers kScalarDequantizers;
 
 namespace {
 
-constexpr Isa kNeon{1};         // 128 bits
+constexpr Isa kNeon{1};         // 128-bit vectors
 constexpr Isa kNeonDotprod{2};  // SDOT and UDOT for bytes
-constexpr Isa kNeonI8mm{3};     // SMMLA and its kin for bytes
+constexpr Isa kNeonI8mm{3};     // SMMLA, UMMLA and USMMLA for bytes
 constexpr Isa kNeonBf16{4};     // BFMMLA
 
-// Cores by the implementer and the part number of MIDR_EL1, as their technical reference manuals have them.
+// Names of cores, by the implementer and the part number of MIDR_EL1. From the technical reference manuals of the
+// cores.
 constexpr struct {
   unsigned implementer, part;
   const char* name;
@@ -33,11 +34,10 @@ constexpr struct {
     {0x41, 0xd49, "Neoverse N2"}, {0x41, 0xd4f, "Neoverse V2"},
 };
 
-// Linux and its compilers for this architecture take NEON for granted.
+// Linux and its compilers require NEON on this architecture.
 const char* MissingNothing() { return nullptr; }
 
-// Cores of different abilities: Linux names what all of them have. No bits at all, as of a kernel that says nothing:
-// plain NEON.
+// If cores differ, Linux reports the features that all of them have. If Linux reports none, only NEON is used.
 const char* MissingForDotprod() {
   constexpr uint64_t kDotProducts = 1 << 20;  // HWCAP_ASIMDDP
   return (getauxval(AT_HWCAP) & kDotProducts) != 0 ? nullptr : "the CPU lacks DotProd";
@@ -65,7 +65,7 @@ std::string HostCpuBrand() {
   return absl::StrCat("implementer ", absl::Hex(implementer), ", part ", absl::Hex(part));
 }
 
-// Others flush, which its mode does before it rounds, not after.
+// The other rules flush. The mode of this architecture flushes before rounding, but the rules flush after rounding.
 ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kF32; }
 
 absl::Span<const IsaRow> IsaRows() {

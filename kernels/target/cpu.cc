@@ -1,4 +1,4 @@
-// The CPU that this runs on.
+// Probes and describes the CPU of this machine.
 #include "raggemm/cpu.h"
 
 #include <algorithm>
@@ -16,7 +16,8 @@
 namespace raggemm {
 namespace {
 
-// The tallest tile over one panel, from L1 or L2; the best of some turns of 10 us or so.
+// Measures the tallest register tile over one KC block, from L1 or L2, in GFLOP/s. Returns the best of some turns of
+// about 10 us.
 float Probe(const KernelRow& kernels) {
   constexpr int kTurns = 12;
   const int64_t tile = kernels.rows * kernels.cols;
@@ -58,11 +59,11 @@ Cpu ProbedCpu() {
       host.probed_gflops[index][static_cast<size_t>(row.arithmetic)] = Probe(row);
     }
   }
-  // 0 where a virtual machine hides it.
+  // A size is 0 if a virtual machine hides it.
   if (const int64_t l1 = CacheBytes(1); l1 > 0) host.l1_bytes = l1;
   if (const int64_t l2 = CacheBytes(2); l2 > 0) host.l2_bytes = l2;
   if (row == nullptr) {
-    // Two fmas and one load from L2 a cycle, of the widest vectors.
+    // Each cycle has two fmas and one load from L2, in the widest vectors.
     const Isa isa = PreferredIsa(host, kArithmetics[0]);
     host.fmas_per_cycle = host.l2_bytes_per_cycle = 2.0 * static_cast<double>(KernelsFor(isa, kArithmetics[0]).vector);
   }
@@ -82,7 +83,7 @@ const Cpu& HostCpu() {
 }
 
 Isa PreferredIsa(const Cpu& cpu, const Arithmetic& arithmetic) {
-  // A core that is busy elsewhere for part of the probe must not decide.
+  // Leaves room for a core that does other work during a part of the probe.
   constexpr float kClearly = 1.2F;
   std::optional<Isa> preferred;
   float gflops = 0;

@@ -1,4 +1,4 @@
-// Any CPU for which there is a C++ compiler: one element at a time.
+// The architecture of any CPU with a C++ compiler. It computes one element at a time.
 #include <string>
 
 #include "kernels/target/target.h"

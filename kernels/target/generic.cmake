@@ -1,3 +1,3 @@
-# What any CPU can run.
+# The instruction sets of any CPU.
 raggemm_add_isa(scalar)
 target_sources(raggemm PRIVATE target/portable.cc)

@@ -16,22 +16,24 @@ namespace raggemm {
 
 const IsaRow& RowOf(Isa isa);
 
-// "f32_14x32_avx512"
+// Returns "f32_14x32_avx512" for example.
 std::string NameOf(const KernelRow& kernels);
 
 inline const Arithmetic& ArithmeticOf(const KernelRow& row) { return kArithmetics[static_cast<int>(row.arithmetic)]; }
+// Returns the kernels of an instruction set for an arithmetic, or those of its base.
 const KernelRow& KernelsFor(Isa isa, const Arithmetic& arithmetic);
-const KernelRow* OwnKernelsFor(Isa isa, const Arithmetic& arithmetic);  // null where its base computes them
+// Returns the kernels of an instruction set for an arithmetic. Null if only its base has some.
+const KernelRow* OwnKernelsFor(Isa isa, const Arithmetic& arithmetic);
 const Dequantizers& DequantizersFor(Isa isa);
 inline const FormatKernels& KernelsOf(const KernelRow& row, DType dtype) {
   return row.formats[static_cast<int>(dtype)];
 }
 
-// Bytes of k packed steps of `width` rows or columns; equally the offset of step k. k is a multiple of k_group, unless
-// the panel ends there.
+// Returns the bytes of k packed steps of `width` rows or columns. This is also the offset of step k, if k is a multiple
+// of k_group.
 int64_t PackedBytes(const PackedLayout& layout, int64_t k, int64_t width);
 
-// A unit that kernels use is set up on this thread while this lives, and then as it was before.
+// Sets up the matrix unit that kernels use on this thread, and restores its state at the end.
 class MatrixUnitScope {
  public:
   explicit MatrixUnitScope(const KernelRow& kernels) : kernels_(kernels) {

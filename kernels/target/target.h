@@ -1,5 +1,5 @@
-// Everything that knows an architecture: its instruction sets and their kernels, the CPU and its modes. CMake builds
-// the files of one: x86*.cc, aarch64.cc, or generic.cc, which is C++ alone.
+// The interface to an architecture: its instruction sets and their kernels, the CPU and its floating-point modes. CMake
+// builds the files of one architecture: x86*.cc, aarch64.cc, or generic.cc, which uses only standard C++.
 #ifndef RAGGEMM_KERNELS_TARGET_TARGET_H_
 #define RAGGEMM_KERNELS_TARGET_TARGET_H_
 
@@ -13,30 +13,34 @@
 
 namespace raggemm {
 
+// An instruction set.
 struct IsaRow {
   Isa isa;
   const char* name;
-  const char* (*missing)();  // says what this CPU or its operating system lacks for it; null: nothing
+  // Returns what this CPU or its operating system lacks for the instruction set. Null if it lacks nothing.
+  const char* (*missing)();
   absl::Span<const KernelRow> kernels;
-  Isa base;  // computes the arithmetics of which it has no kernels; itself where it has all
-  const Dequantizers* dequantizers = nullptr;  // null: its base's
+  Isa base;  // Instruction set for the arithmetics without kernels here. Itself if it has kernels for all.
+  const Dequantizers* dequantizers = nullptr;  // Null: those of `base`.
   bool usable() const { return missing() == nullptr; }
 };
 
-// All that the library was built with, whatever this CPU can run, best first. An Isa counts rows from the last one,
-// which is Isa::kScalar.
+// Returns all instruction sets of the library, also those that this CPU lacks. The best one is first. An Isa is the
+// index of a row, counted from the last row, which is Isa::kScalar.
 absl::Span<const IsaRow> IsaRows();
 
-// How CPUs without a unit for it sum bf16 with bf16: what costs least on all of this architecture.
+// Returns the rule for bf16 with bf16 on CPUs without a unit for it: the fastest rule for all CPUs of this
+// architecture.
 ArithmeticId Bf16SumsWithoutUnit();
 
-// The one of MeasuredCpus that this CPU is; null: none of them.
+// Returns this CPU's row of MeasuredCpus. Null if it has none.
 const Cpu* MeasuredRow();
-// Bytes of a core's cache of level 1 (data) or 2; not above 0 where a virtual machine hides them.
+// Returns the size of a core's cache of level 1 (data) or 2 in bytes. 0 or less if a virtual machine hides it.
 int64_t CacheBytes(int level);
 
-// Rounds to nearest while this lives, and keeps denormals or flushes them, whatever the thread has been told: XLA's
-// threads flush them, OpenMP's do not. Where the CPU cannot flush as Arithmetic::flushes has it, kernels do.
+// Sets the floating-point mode of a thread, and restores it at the end. Results are rounded to nearest. Denormals are
+// flushed or kept. XLA's threads flush them by default, and those of OpenMP do not. If the CPU cannot flush after
+// rounding (Arithmetic::flushes), kernels flush.
 class FloatMode {
  public:
   explicit FloatMode(bool flushes = false);
@@ -45,17 +49,17 @@ class FloatMode {
   FloatMode& operator=(const FloatMode&) = delete;
 
  private:
-  // With x86's register where fenv_t has it, 28 bytes behind, int4 of 64 rows takes 1.09 times as long (Zen 5).
+  // fenv_t has the x86 register at offset 28. There, int4 with 64 rows would take 1.09 times as long (Zen 5).
   union {
     unsigned control;
     std::fenv_t environment;
   } saved_;
 };
 
-// What huge pages are on most CPUs. Memory that is no whole number of them is all right, and slower.
+// Size of huge pages on most CPUs. Memory of any other size works, but is slower.
 inline constexpr size_t kHugePageBytes = 2 << 20;
 
-// Orders stores that went past the caches before all that follow.
+// Orders nontemporal stores before all stores that follow.
 void FenceStores();
 
 // Tells the CPU that this thread waits in a loop.

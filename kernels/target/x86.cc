@@ -1,4 +1,4 @@
-// The instruction sets of x86-64, and the CPUs whose numbers were measured.
+// The instruction sets of x86-64, and the measured CPUs.
 #include <array>
 #include <cstdint>
 #include <initializer_list>
@@ -10,7 +10,7 @@
 
 namespace raggemm {
 
-extern const KernelRow kAmxKernels[2];  // of bf16, of bytes
+extern const KernelRow kAmxKernels[2];  // For bf16, for bytes.
 extern const KernelRow kAvx512Bf16Kernels[1];
 extern const KernelRow kAvx512VnniKernels[1];
 extern const KernelRow kAvx512Kernels[5];
@@ -25,12 +25,13 @@ namespace {
 
 constexpr Isa kScalar = Isa::kScalar;
 constexpr Isa kAvx2{1};        // AVX2, FMA, F16C
-constexpr Isa kAvxVnni{2};     // VPDPBUSD of 256 bits for bytes
+constexpr Isa kAvxVnni{2};     // 256-bit VPDPBUSD for bytes
 constexpr Isa kAvx512{3};      // AVX-512 F, BW, DQ, VL
 constexpr Isa kAvx512Vnni{4};  // VPDPBUSD for bytes
 constexpr Isa kAvx512Bf16{5};  // VDPBF16PS for pairs of bf16
-constexpr Isa kAmx{6};         // TDPBF16PS for tiles of bf16, TDPBSSD and its kin for tiles of bytes
+constexpr Isa kAmx{6};         // TDPBF16PS for bf16; TDPBSSD, TDPBSUD, TDPBUSD and TDPBUUD for bytes
 
+// Returns the ISAs of a CPU: the scalar one and those with these names.
 std::array<bool, kMostIsas> With(std::initializer_list<absl::string_view> isas) {
   std::array<bool, kMostIsas> all = {true};
   for (absl::string_view isa : isas) all[static_cast<size_t>(*IsaOf(isa))] = true;
@@ -56,18 +57,27 @@ absl::Span<const IsaRow> IsaRows() {
 ArithmeticId Bf16SumsWithoutUnit() { return ArithmeticId::kPairs; }
 
 absl::Span<const Cpu> MeasuredCpus() {
-  // Emerald Rapids: what the constants in ways/ways.cc come from. Fetching its blocks in the order of strips and of
-  // rows, two cores, GFLOP/s: 55 and 50 at 4 rows of 2048x768 f32, 159 and 146 at 16, 220 and 240 at 32, 250 and 271 at
-  // 64; 155 and 153 at 8 rows of bf16, 243 and 269 at 32; memory takes as long as the sums at 23 rows of f32.
-  // Zen 3: the same, 31 and 51 at 8 rows of 2048x768 f32, 47 and 68 at 12, 73 and 77 at 16. Its memory, calls and pages
-  // are those of Emerald Rapids, with which it was tried.
+  // prefetch_panels_below comes from these GFLOP/s, with two cores and 2048x768. They compare prefetches of blocks
+  // panel by panel and row by row:
+  //
+  //     Emerald Rapids   panels  rows         Zen 3            panels  rows
+  //     f32, 4 rows      55      50           f32, 8 rows      31      51
+  //     f32, 16 rows     159     146          f32, 12 rows     47      68
+  //     f32, 32 rows     220     240          f32, 16 rows     73      77
+  //     f32, 64 rows     250     271
+  //     bf16, 8 rows     155     153
+  //     bf16, 32 rows    243     269
+  //
+  // On Emerald Rapids, memory takes as long as the arithmetic at 23 rows of f32. The constants of rhs_layout.h and
+  // strategy.cc come from this CPU. Zen 3 has its numbers for memory, calls and pages, and was tested with them.
   static const Cpu cpus[] = {
       {.name = "Intel Emerald Rapids",
        .isas = With({"avx2", "avx_vnni", "avx512", "avx512_vnni", "avx512_bf16"}),
        .fmas_per_cycle = 32,
        .memory_bytes_per_cycle = 5.5,  // 16 GB/s at 2.9 GHz
        .l2_bytes_per_cycle = 32,
-       .cycles_per_call = 120,  // 8 rows and 32 steps take 430 cycles instead of 256, 13 rows and 64 steps 950, not 832
+       // 8 rows and 32 steps take 430 cycles instead of 256. 13 rows and 64 steps take 950 instead of 832.
+       .cycles_per_call = 120,
        .l1_bytes = 48 << 10,
        .l2_bytes = 2 << 20,
        .block_bytes = 384 << 10,
@@ -81,9 +91,8 @@ absl::Span<const Cpu> MeasuredCpus() {
        .l1_bytes = 32 << 10,
        .l2_bytes = 512 << 10,
        .block_bytes = 384 << 10},
-      // Measured 2026-11-22; loops of the kernels differ by 13 % from what these numbers predict. cycles_per_call is
-      // above the measured 94: with 94 the blocks were not deep enough: 512 rows of 2048x768 f32 ran at 175 GFLOP/s
-      // in place of 183.
+      // Loops of the kernels differ by 13 % from what these numbers predict. cycles_per_call was measured at 94.
+      // With 94, blocks have too few steps of k: 512 rows of 2048x768 f32 run at 175 GFLOP/s instead of 183.
       {.name = "AMD Zen 4",
        .isas = With({"avx2", "avx512", "avx512_vnni", "avx512_bf16"}),
        .fmas_per_cycle = 16,

@@ -1,4 +1,4 @@
-# The instruction sets of x86-64: each file of kernels/isa with the flags that it is compiled with.
+# The instruction sets of x86-64: files of kernels/isa and their compiler flags.
 set(avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c)
 raggemm_add_isa(amx ${avx512} -mavx512vbmi)
 raggemm_add_isa(avx512_bf16 ${avx512} -mavx512vbmi -mavx512bf16)
@@ -6,6 +6,6 @@ raggemm_add_isa(avx512_vnni ${avx512} -mavx512vnni)
 raggemm_add_isa(avx512 ${avx512})
 raggemm_add_isa(avx_vnni -mavx2 -mfma -mf16c)
 raggemm_add_isa(avx2 -mavx2 -mfma -mf16c)
-# FloatMode flushes, in 8 instructions a fma; where kernels do it there are 64. -O2: with -O3 the file takes 26 instead of
-# 9 s to compile (Zen 5), and is twice as large.
+# RAGGEMM_CPU_FLUSHES: FloatMode flushes denormals, so an fma takes 8 instructions. It takes 64 if kernels flush. -O2:
+# with -O3 the file takes 26 s instead of 9 s to compile (Zen 5), and is twice as large.
 raggemm_add_isa(scalar -DRAGGEMM_CPU_FLUSHES -O2)

@@ -1,4 +1,4 @@
-// What a CPU says by CPUID.
+// Reads the features of a CPU by CPUID.
 #include <cpuid.h>
 #include <unistd.h>
 
@@ -10,8 +10,8 @@
 
 namespace raggemm {
 
-// The compiler's run-time support also asks the operating system whether it saves the registers. F16C is not among the
-// names that every compiler's knows.
+// __builtin_cpu_supports also checks that the operating system saves the registers. Not all compilers know the name of
+// F16C.
 const char* MissingForAvx2() {
   unsigned eax, ebx, ecx = 0, edx;
   const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
@@ -38,7 +38,7 @@ const char* MissingForAvxVnni() {
   return missing != nullptr || has ? missing : "the CPU lacks AVX_VNNI";
 }
 
-// Goes by what CPUID calls family and model, whatever name a virtual machine gives.
+// Finds the row by the family and the model of CPUID. A virtual machine may have any name.
 const Cpu* MeasuredRow() {
   unsigned eax, vendor[3], rest[3];
   if (__get_cpuid(0, &eax, &vendor[0], &vendor[2], &vendor[1]) == 0) return nullptr;

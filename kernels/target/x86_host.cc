@@ -1,4 +1,4 @@
-// The name and the modes of the CPU that this runs on.
+// The name and the floating-point modes of this CPU.
 #include <cpuid.h>
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace raggemm {
 
 std::string HostCpuBrand() {
-  // Three leaves of sixteen characters, padded with blanks or zeros.
+  // Three leaves have sixteen characters each, padded with blanks or zeros.
   constexpr unsigned kFirst = 0x80000002, kLeaves = 3;
   unsigned text[4 * kLeaves] = {};
   for (unsigned leaf = 0; leaf < kLeaves; ++leaf) {

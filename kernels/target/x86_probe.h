@@ -1,5 +1,5 @@
-// Asks an x86 CPU and its operating system what they have. A test that runs as on another CPU links its own functions
-// in place of x86_cpuid.cc.
+// Probes the features of an x86 CPU and its operating system. A test that simulates other CPUs links its own functions
+// instead of x86_cpuid.cc.
 #ifndef RAGGEMM_KERNELS_TARGET_X86_PROBE_H_
 #define RAGGEMM_KERNELS_TARGET_X86_PROBE_H_
 
@@ -8,19 +8,20 @@
 
 namespace raggemm {
 
-// Says what is missing; null: nothing.
+// Return what is missing. Null if nothing is missing.
 const char* MissingForAvx2();
 const char* MissingForAvx512();
 const char* MissingForAvx512Vnni();
 const char* MissingForAvxVnni();
 
-// Says what is missing for the units of x86_units.cc; null: nothing. That for AMX asks the operating system for the
-// tiles, for all threads of the process.
+// Return what is missing for a unit (x86_units.cc). Null if nothing is missing. MissingForAmx requests the tiles from
+// the operating system, for all threads of the process.
 const char* MissingForAvx512Bf16();
 const char* MissingForAmx();
-bool LacksTilesOfBytes();  // has AMX_TILE, but not AMX_INT8
+// Returns true if the CPU has AMX_TILE, but not AMX_INT8.
+bool LacksTilesOfBytes();
 
-// The one of MeasuredCpus with this vendor, family and model, as CPUID has them; null: none.
+// Returns the row of MeasuredCpus with this vendor, family and model of CPUID. Null if there is none.
 const Cpu* MeasuredCpuOf(absl::string_view vendor, unsigned family, unsigned model);
 
 }  // namespace raggemm

@@ -1,4 +1,4 @@
-// What units need of a CPU and its operating system.
+// Probes the features that the units for bf16 and bytes need, of the CPU and its operating system.
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,19 +12,19 @@ namespace {
 
 constexpr int kAmxTile = 24;
 
-// A bit of EDX, of CPUID's leaf 7.
+// Returns a bit of EDX of CPUID leaf 7.
 bool HasFeatureOfLeaf7(int bit) {
   unsigned eax, ebx, ecx, edx;
   return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx >> bit & 1) != 0;
 }
 
-// VBMI, by which the units' packers look up bytes. Cooper Lake alone has a unit and no VBMI.
+// The packers of the units look up bytes with VBMI. Only Cooper Lake has a unit, but no VBMI.
 const char* MissingForAvx512Vbmi() {
   const char* missing = MissingForAvx512();
   return missing != nullptr || __builtin_cpu_supports("avx512vbmi") ? missing : "the CPU lacks AVX512_VBMI";
 }
 
-// Whether the operating system saves the shapes of tiles and their data, at switches of threads.
+// Returns true if the operating system saves the configuration and the data of tiles when it switches threads.
 bool SavesTiles() {
   unsigned eax, ebx, ecx, edx;
   if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0 || (ecx & bit_OSXSAVE) == 0) return false;
@@ -41,8 +41,8 @@ const char* MissingForAvx512Bf16() {
   return __builtin_cpu_supports("avx512bf16") ? nullptr : "the CPU lacks AVX512_BF16";
 }
 
-// Bits of CPUID and number of the system call: Intel's Architectures Software Developer's Manual, and
-// Documentation/arch/x86/xstate.rst of Linux. The answer of the system call is that of the whole process and stays.
+// Bits of CPUID are from Intel's Software Developer's Manual, and the system call is from
+// Documentation/arch/x86/xstate.rst of Linux. The permission holds for the whole process and does not end.
 const char* MissingForAmx() {
   constexpr int kAmxBf16 = 22;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;

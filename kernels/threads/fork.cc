@@ -12,7 +12,7 @@ namespace {
 constinit std::atomic<bool> is_child = false;
 
 void BeforeFork() {
-  HostCpu();  // a first call may be probing it, whose end the child would wait for
+  HostCpu();  // If another thread is probing the CPU, the child would wait for the end of the probe.
   lists_mutex.lock();
 }
 

@@ -1,5 +1,5 @@
-// What fork() needs of us. The child has the thread that forked and no other: a mutex that another one held stays
-// locked for ever, and threads that the parent had made are missing.
+// Support for fork(). The child has only the thread that called fork(). A mutex that another thread held stays locked
+// forever, and the other threads of the parent are missing.
 #ifndef RAGGEMM_KERNELS_THREADS_FORK_H_
 #define RAGGEMM_KERNELS_THREADS_FORK_H_
 
@@ -7,11 +7,11 @@
 
 namespace raggemm {
 
-// Guards the process-wide lists of what calls gave back, for moments only. fork() takes it first, so that the child
-// finds it free and the lists whole.
+// Guards the process-wide lists of buffers and teams that calls gave back. It is held for moments only. fork() locks it
+// first, so the child finds it free, and the lists are intact.
 extern constinit std::mutex lists_mutex;
 
-// Whether fork() made this process after the library was loaded.
+// Returns true if fork() made this process after the library was loaded.
 bool IsForkedChild();
 
 }  // namespace raggemm

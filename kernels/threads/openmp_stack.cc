@@ -11,7 +11,7 @@
 namespace raggemm {
 namespace {
 
-// The bits to shift by for a unit.
+// Returns the logarithm of a unit's bytes. Null if the unit is unknown.
 std::optional<int> ShiftOf(absl::string_view unit) {
   if (unit.empty()) return 10;
   if (unit.size() != 1) return std::nullopt;
@@ -29,10 +29,11 @@ std::optional<int> ShiftOf(absl::string_view unit) {
   }
 }
 
+// Returns the bytes of a valid value.
 std::optional<uint64_t> Bytes(const char* text) {
   char* end = nullptr;
   errno = 0;
-  // With libgomp's function: a minus is not an error, and makes a large number.
+  // libgomp uses the same function. It takes a minus sign for a large number, not for an error.
   const uint64_t value = std::strtoul(text, &end, 10);
   if (errno != 0 || end == text) return std::nullopt;
   const std::optional<int> shift = ShiftOf(absl::StripAsciiWhitespace(end));

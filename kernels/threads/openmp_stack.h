@@ -1,3 +1,4 @@
+// Reads the stack size of OpenMP threads from the environment.
 #ifndef RAGGEMM_KERNELS_THREADS_OPENMP_STACK_H_
 #define RAGGEMM_KERNELS_THREADS_OPENMP_STACK_H_
 
@@ -5,12 +6,12 @@
 
 namespace raggemm {
 
-// Bytes of the stack of each thread that libgomp makes, as its environment variables ask for; 0: they say nothing that
-// libgomp understands, and threads have the C library's size.
+// Returns the stack size that the environment sets for the threads of libgomp, in bytes. 0: it sets none that is valid,
+// and threads have the default size of the C library.
 //
-// The first of OMP_STACKSIZE, GOMP_STACKSIZE and OMP_STACKSIZE_ALL (libgomp from 13 on) that is valid counts: an
-// integer in KiB, or in the unit B, K, M or G after it, in either case, with spaces around each. libgomp reads them
-// when it is loaded, so a call has to be as early as that.
+// The first valid value of OMP_STACKSIZE, GOMP_STACKSIZE and OMP_STACKSIZE_ALL (libgomp 13 and later) counts. It is an
+// integer in KiB, or in the unit B, K, M or G that follows it. Units may be in upper or lower case, and spaces may
+// surround both. libgomp reads the variables when it is loaded, so this function must be called then.
 size_t OpenMpStackSize();
 
 }  // namespace raggemm

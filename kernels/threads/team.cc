@@ -19,18 +19,18 @@
 namespace raggemm {
 namespace {
 
-// A claim is the number of a loop and a tile, so it says which loop it belongs to.
+// A claim contains the number of a tile in its low bits, and the number of the loop above.
 constexpr int kTileBits = 40;
 constexpr int64_t kTileMask = (int64_t{1} << kTileBits) - 1;
 
-// Loops have even numbers, except for the last one of a team.
+// Loops have even numbers, except the last one of a team, which is odd.
 constexpr int64_t kLast = 1, kEnded = -1;
 
-// A change comes within microseconds, while others finish a tile or the caller plans the next loop. A sleeping thread
-// takes 50 of them to wake. On Zen 4, at 64 cycles each, these spins are 25 us.
+// Spins before a thread sleeps. A change usually comes within microseconds: others finish a tile, or the caller plans
+// the next loop. Waking a sleeping thread takes 50 us. On Zen 4 a spin has 64 cycles, and all of them take 25 us.
 constexpr int kSpins = 1000;
 
-// Waits until value is not `old`, and returns it.
+// Waits until a value is no longer `old`, and returns it.
 int64_t AwaitChange(const std::atomic<int64_t>& value, int64_t old) {
   for (int i = 0; i < kSpins; ++i) {
     if (const int64_t now = value.load(std::memory_order_acquire); now != old) return now;
@@ -40,8 +40,8 @@ int64_t AwaitChange(const std::atomic<int64_t>& value, int64_t old) {
   return value.load(std::memory_order_acquire);
 }
 
-// Teams that calls gave back, so that a warm call allocates nothing. At most as many as there were calls at once. A task
-// that starts late may hold one even when the process ends.
+// Teams that calls gave back, so that a warm call allocates nothing. There are at most as many as calls at the same
+// time. A task that starts late may hold a team even when the process ends.
 constinit Team* free_teams = nullptr;
 
 }  // namespace
@@ -67,7 +67,7 @@ Team* Team::Take(int64_t threads, bool one_loop) {
   return team;
 }
 
-// The last one to leave gives the team back.
+// Gives the team back after the last reference is gone.
 void Team::Release() {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   const std::lock_guard<std::mutex> lock(lists_mutex);
@@ -95,8 +95,9 @@ void Team::For(int64_t count, TileBody body) {
   For({threads_, [&](int64_t thread) { return count * thread / threads_; }}, body);
 }
 
-// Runs tiles until there are none. Only a claimed tile makes it touch the body: the caller waits for claimed tiles, so
-// their loop is the present one. A claim beyond the end of a loop may find the end of a later one.
+// Claims and runs tiles until none are left. It uses body_ only after it has claimed a tile. The caller waits for
+// claimed tiles, so body_ then belongs to the loop of the tile. A claim beyond the end of its loop may see the end of a
+// later loop.
 void Team::Work(int64_t worker) {
   int64_t done = 0;
   {
@@ -115,7 +116,7 @@ void Team::Work(int64_t worker) {
   if (done != 0 && remaining_.fetch_sub(done, std::memory_order_acq_rel) == done) remaining_.notify_all();
 }
 
-// Takes part in loops until the team ends. Does nothing on the caller's own thread, which has nothing to wait for.
+// Takes part in loops until the team ends. Does nothing on the caller's own thread, which would wait for itself.
 void Team::Help(int64_t worker) {
   if (std::this_thread::get_id() == caller_) return;
   int64_t loop = 0;
@@ -133,7 +134,7 @@ void Team::StartHelpers(TaskPool& pool) {
         Help(next_worker_.fetch_add(1, std::memory_order_relaxed));
         Release();
       });
-    } catch (...) {  // One helper less.
+    } catch (...) {  // The team has one helper less.
       Release();
       break;
     }
@@ -148,11 +149,11 @@ void Team::End() {
 
 namespace {
 
-// ---- teams of OpenMP threads, as far as they can be had: libgomp ends the process where it cannot make one ----
+// ---- Teams of OpenMP threads. libgomp ends the process if it cannot make a thread. ----
 
 #ifdef _OPENMP
 
-// Read while the library is loaded, as libgomp reads it; what a program sets later neither takes note of.
+// Read while the library is loaded, when libgomp reads it, too. Both ignore later changes.
 const size_t kStackSize = OpenMpStackSize();
 
 void* WaitUntilTried(void* tried) {
@@ -160,11 +161,12 @@ void* WaitUntilTried(void* tried) {
   return nullptr;
 }
 
-// How many of `wanted` more threads could be made, all at once, with the stacks that libgomp's have.
+// Returns how many of `wanted` more threads can exist at the same time. They have the same stack size as those of
+// libgomp.
 int64_t TryThreads(int64_t wanted) {
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return 0;
-  // A size that the system refuses libgomp leaves alone too.
+  // libgomp also ignores a size that the system refuses.
   if (kStackSize != 0) pthread_attr_setstacksize(&attributes, kStackSize);
   std::array<pthread_t, kMaxThreads> threads;
   std::atomic<bool> tried = false;
@@ -177,26 +179,27 @@ int64_t TryThreads(int64_t wanted) {
   return made;
 }
 
-// Threads and memory are tried before libgomp may want them, beyond the `kept` threads that it has. What is left is
-// that somebody else takes the last one between, and that other code had a smaller team on this thread since.
-int64_t ThreadsToBeHad(int64_t wanted, int64_t kept) {
-  if (IsForkedChild()) return 1;  // libgomp would wait for the parent's threads
+// Returns the number of threads that libgomp can use. Tries to make threads and to allocate memory before libgomp does,
+// except the `kept` threads that it has. This still fails if other code takes the last thread in between, or if other
+// code has had a smaller team on this thread.
+int64_t AvailableThreads(int64_t wanted, int64_t kept) {
+  if (IsForkedChild()) return 1;  // libgomp would wait for threads of the parent.
   if (wanted <= kept) return wanted;
   if (omp_get_active_level() >= omp_get_max_active_levels()) return 1;
   const int64_t threads = kept + TryThreads(wanted - kept);
-  constexpr int64_t kTeam = 16 << 10, kThread = 1 << 10;  // bytes, of libgomp 12, rounded up
+  constexpr int64_t kTeam = 16 << 10, kThread = 1 << 10;  // Bytes that libgomp 12 allocates, rounded up.
   const std::unique_ptr<char[]> memory(new (std::nothrow) char[kTeam + threads * kThread]);
-  asm("" : : "r"(memory.get()));  // or the compiler leaves it out
+  asm("" : : "r"(memory.get()));  // Keeps the compiler from removing the allocation.
   return memory == nullptr ? 1 : threads;
 }
 
-// body(worker) once on each thread of a team of at most `threads`, worker 0 on the caller's.
+// Calls body(worker) once on each thread of a team of at most `threads`. Worker 0 is the caller's thread.
 void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body) {
-  // Libgomp keeps the threads of the last team of each thread that had one, but for nested teams. This variable is in
-  // the block that is set aside for libraries loaded late: there the first use asks for no memory.
+  // The size of the last team of this thread. libgomp keeps its threads, unless the team was nested. The TLS model puts
+  // the variable into memory that is reserved for libraries loaded late, so its first use allocates nothing.
   __attribute__((tls_model("initial-exec"))) thread_local int64_t last_team = 1;
   const bool nested = omp_get_active_level() > 0;
-  threads = ThreadsToBeHad(threads, nested ? 1 : last_team);
+  threads = AvailableThreads(threads, nested ? 1 : last_team);
   if (threads == 1) return body(0);
 #pragma omp parallel num_threads(static_cast <int>(threads))
   {
@@ -207,7 +210,7 @@ void RunOpenMpTeam(int64_t threads, absl::FunctionRef<void(int64_t worker)> body
 
 #else
 
-// Runs a region on one thread, as OpenMP's specification allows: for sanitizers, which do not see into libgomp.
+// Calls body on one thread, as the OpenMP specification allows. For sanitizers, which do not see into libgomp.
 void RunOpenMpTeam(int64_t, absl::FunctionRef<void(int64_t worker)> body) { body(0); }
 
 #endif
@@ -241,7 +244,7 @@ bool IsOpenMp(const ThreadChoice& threads) { return threads.executor == Executor
 
 }  // namespace
 
-// The caller's part in a team.
+// The reference of the caller to a team. Its end is the end of the team.
 struct Membership {
   ~Membership() {
     team->End();

@@ -1,12 +1,13 @@
-// Thread teams: they run parallel loops over tiles on any executor. Each worker claims tiles one at a time, first those of
-// its own range, then those that are left of other ranges. So a thread that the host delays holds up one tile only.
+// Thread teams run parallel loops over tiles, on any executor. Each worker claims one tile after the other. It takes
+// the tiles of its own range first, then tiles of other ranges. So a thread that the host delays holds up one tile
+// only.
 //
-// A team stays together for several loops. Its threads spin for a while between loops, because a loop then starts in a
-// microsecond, and waking a sleeping thread takes 50.
+// A team can run several loops. Its threads spin for a while between loops, so that the next loop starts within a
+// microsecond. Waking a sleeping thread takes 50 microseconds.
 //
-// With a pool, the caller never waits for a task that has not started: it runs tiles itself until none are left, then
-// waits for tiles that others have claimed. A task that starts later helps with what is left, if anything, and touches
-// nothing but the reference-counted Team.
+// With a thread pool, the caller never waits for a task that has not started. It runs tiles itself until none are left.
+// Then it waits for the tiles that others have claimed. A task that starts late helps with the tiles that are left. If
+// none are left, it touches nothing but the reference-counted Team.
 #ifndef RAGGEMM_KERNELS_THREADS_TEAM_H_
 #define RAGGEMM_KERNELS_THREADS_TEAM_H_
 
@@ -20,7 +21,7 @@
 
 namespace raggemm {
 
-// The threads of a call.
+// The executor and the threads of a call.
 struct ThreadChoice {
   Executor executor = Executor::kSerial;
   int64_t count = 1;
@@ -41,11 +42,11 @@ class Team {
  public:
   int64_t threads() const { return threads_; }
 
-  // Calls body(tile, worker) once for each tile, worker < threads(), never twice at once with the same worker. Inside the
-  // floating point environment is the default one (no flush-to-zero). Afterwards it is the caller's again. body must not
-  // throw.
+  // Calls body(tile, worker) once for each tile. worker is less than threads(). Two calls with the same worker never
+  // run at the same time. body has the default floating-point environment, without flush-to-zero. The environment of
+  // the caller is restored afterwards. body must not throw.
   void For(const TileRanges& ranges, TileBody body);
-  // Does so for `count` tiles of equal cost.
+  // Does the same for `count` tiles of equal cost.
   void For(int64_t count, TileBody body);
 
  private:
@@ -53,15 +54,17 @@ class Team {
   friend absl::Status WithTeam(const ThreadChoice& threads, absl::FunctionRef<absl::Status(Team&)> caller);
   friend struct Membership;
 
-  // Memory orders, for CPUs that keep none by themselves: a loop (body_, remaining_, end) is written before the release
-  // of `next`. A claim acquires that value, or one that earlier claims made of it, and so sees the loop. A claim of an
-  // older value has the number of an older loop, and counts for nothing. Results are written before Work releases its
-  // count of finished tiles, and the caller acquires the last of these counts.
+  // The next tile of a range, and the end of the range. Memory orders matter on CPUs such as aarch64:
+  //
+  // - The caller writes a loop (body_, remaining_, end), then releases `next`. A claim acquires this value, or one that
+  //   earlier claims made of it, so it sees the loop. A claim of an older value has the number of an older loop and is
+  //   ignored.
+  // - Workers write results, then release their count of finished tiles (Work). The caller acquires the last count.
   struct alignas(64) Range {
     std::atomic<int64_t> next, end;
   };
 
-  // Returns a team of the process-wide list, or a new one. Null if memory is short.
+  // Returns a team of the process-wide list, or a new team. Returns null if memory is short.
   static Team* Take(int64_t threads, bool one_loop);
   void Release();
   void Work(int64_t worker);
@@ -74,19 +77,19 @@ class Team {
   std::thread::id caller_;
   std::atomic<int64_t> references_;
   std::atomic<int64_t> next_worker_;  // The caller is worker 0.
-  std::atomic<int64_t> loop_;         // Number of the loop, 0 before the first.
-  std::atomic<int64_t> remaining_;    // Tiles that are not finished.
+  std::atomic<int64_t> loop_;         // Number of the loop. 0 before the first loop.
+  std::atomic<int64_t> remaining_;    // Tiles of the loop that are not finished.
   const TileBody* body_;
   Team* next_free_;
   Range ranges_[kMaxThreads];
 };
 
-// Runs one loop as Team::For does, with the executor and as many threads as `threads` names. ResourceExhausted, with no
-// call of body, if memory is short.
+// Runs one loop like Team::For, with a team for this loop only. ResourceExhausted, and body is not called, if memory is
+// short.
 absl::Status ParallelFor(const ThreadChoice& threads, const TileRanges& ranges, TileBody body);
 
-// Calls caller(team) with a team for any number of loops, and returns its status. ResourceExhausted, with no call, if
-// memory is short. An exception of the caller leaves after the end of the team.
+// Calls caller(team) with a team for any number of loops, and returns its status. ResourceExhausted, and caller is not
+// called, if memory is short. An exception of `caller` leaves the function after the end of the team.
 absl::Status WithTeam(const ThreadChoice& threads, absl::FunctionRef<absl::Status(Team&)> caller);
 
 }  // namespace raggemm

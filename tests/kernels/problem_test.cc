@@ -81,7 +81,7 @@ const BadInput kModes[] = {
     {"BothDimsOfOneOperand",
      RaggedM(),
      [](TestProblem& t) { t.problem.lhs.last_dims = t.problem.lhs.first_dims; },
-     {"lhs_first", "lhs_last", "out_first", "RaggedMode in raggemm/problem.h lists the five that there are"}},
+     {"lhs_first", "lhs_last", "out_first", "RaggedMode in raggemm/problem.h lists the five modes"}},
     {"TransposedOut", RaggedM(), [](TestProblem& t) { t.problem.out.is_trans = true; }, {"out", "is_trans"}},
     {"StridedAllRagged",
      Of(RaggedMode::kAllRagged),
@@ -229,7 +229,7 @@ const BadInput kOptionalOperands[] = {
     {"LengthOfAlphaOfReplicas",
      WithTwoReplicas(RaggedMode::kRaggedM),
      [](TestProblem& t) { t.problem.alpha = t.AddRandom(DType::kF32, {5}); },
-     {"alpha: shape is [5], must have 3 rows, one for each processed group, or 6, one for each replica too"}},
+     {"alpha: shape is [5], must have 3 rows, one for each processed group, or 6, one for each group of each replica"}},
     {"RowsOfBias",
      RaggedM(),
      [](TestProblem& t) {

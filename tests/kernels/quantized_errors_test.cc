@@ -26,15 +26,17 @@ TEST(BadQuantizedProblem, IsRefused) {
   EXPECT_THAT(ErrorOf(spec), testing::HasSubstr("lhs and rhs are both f8e5m2"));
   spec = OneGroup(DType::kBF16, DType::kF8E5M2, 2, 2, 2);
   spec.rhs_zero = {0};
-  EXPECT_THAT(ErrorOf(spec), testing::HasSubstr("rhs_zero: dtype is f8e5m2, must be that of rhs, of integers"));
+  EXPECT_THAT(ErrorOf(spec),
+              testing::HasSubstr("rhs_zero: dtype is f8e5m2, must be an integer dtype, that of rhs, which is f8e5m2"));
   spec = OneGroup(DType::kS8, DType::kS8, 2, 2, 2);
   spec.rhs_scale = {0};
   spec.scale_type = DType::kF64;
   EXPECT_THAT(ErrorOf(spec), testing::HasSubstr("rhs_scale: dtype is f64, must be f32, bf16"));
   spec.scale_type = DType::kF32;
   spec.out = spec.bias_type = DType::kS32;
-  EXPECT_THAT(ErrorOf(spec),
-              testing::HasSubstr("out: dtype is s32, must be f16, bf16, f32 or f64, or s32 of integers"));
+  EXPECT_THAT(
+      ErrorOf(spec),
+      testing::HasSubstr("out: dtype is s32, must be f16, bf16, f32 or f64, or s32 if both operands are integers"));
   spec = OneGroup(DType::kS8, DType::kS8, 2, 2, 128);
   spec.lhs_scale = {1, 32};
   spec.rhs_scale = {64, 1};
@@ -79,7 +81,7 @@ TEST(BadQuantizedProblem, BlocksOfPackedGroups) {
   spec.lhs_layout = Layout::kPacked;
   spec.lhs_scale = {0, 1};
   EXPECT_EQ(ErrorOf(spec),
-            "lhs_scale: shape is [1,6]; where groups of columns are packed there is one value for all, "
+            "lhs_scale: shape is [1,6]; with packed groups of columns there is one value for all, "
             "or one for each group");
 }
 

@@ -210,7 +210,7 @@ TEST(SplitProblem, IsOfF32) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(
         std::string(status.message()),
-        testing::AllOf(testing::HasSubstr("precision: bf16_x3 is for lhs and rhs of f32 and out of at most that"),
+        testing::AllOf(testing::HasSubstr("precision: bf16_x3 is for lhs and rhs of f32 and out of f32, bf16 or f16"),
                        testing::HasSubstr(std::string(NameOf(lhs)))));
   }
 }

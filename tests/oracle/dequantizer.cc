@@ -6,7 +6,7 @@
 namespace raggemm {
 
 Dequantizer::Dequantizer(const GroupedGemmProblem& problem, bool is_lhs) : x_(is_lhs ? problem.lhs : problem.rhs) {
-  const FactorSlot& slot = kFactorSlots[is_lhs ? 0 : 1];
+  const QuantSlot& slot = kQuantSlots[is_lhs ? 0 : 1];
   const std::optional<Array>&scale = problem.*slot.scale, &zero = problem.*slot.zero;
   if (zero) zero_ = &*zero;
   const auto rank = static_cast<int64_t>(x_.dims.size());

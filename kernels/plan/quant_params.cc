@@ -1,4 +1,4 @@
-#include "kernels/plan/factors.h"
+#include "kernels/plan/quant_params.h"
 
 #include <algorithm>
 #include <array>
@@ -13,6 +13,7 @@
 namespace raggemm {
 namespace {
 
+// kQuantized agrees with kFormats.
 static_assert([] {
   for (const QuantizedFormat& row : kQuantized) {
     const Format& format = FormatOf(row.dtype);
@@ -28,7 +29,7 @@ static_assert([] {
   return quantized == kQuantizedFormats;
 }());
 
-// Elements of an array.
+// Indices of elements of an array: first, first + step, and so on.
 struct Series {
   int64_t first, step, count;
 };
@@ -44,7 +45,7 @@ void ReadEach(const char* data, const Series& at, float* values, ToValue value) 
   }
 }
 
-// Decodes a finite float with so many bits of fraction and exponent.
+// Decodes a finite float from its sign, exponent and fraction.
 constexpr float OfBits(uint32_t bits, int fraction_bits, int exponent_bits) {
   const uint32_t one = 1U << fraction_bits, fraction = bits & (one - 1);
   const int field = static_cast<int>(bits >> fraction_bits & ((1U << exponent_bits) - 1));
@@ -83,7 +84,7 @@ void ReadValues(const char* data, DType dtype, const Series& at, float* values) 
       });
     case DType::kF16:
       return ReadEach<uint16_t>(data, at, values, OfF16);
-    default:  // zeros of integers
+    default:  // Zero points, which are integers.
       for (int64_t i = 0; i < at.count; ++i) {
         values[i] = static_cast<float>(ToInteger({const_cast<char*>(data), dtype, {}}, at.first + i * at.step));
       }
@@ -125,28 +126,28 @@ BlockScales BlockScalesOf(const Operand& x, bool is_lhs, const Matrix& matrix, i
           .offset = k_is_rows ? at.row % row_block : at.col % col_block};
 }
 
-void ReadQuantParams(const Checked& checked, const QuantParams& factor, const GroupGemm& gemm, const StoredPosition& at,
+void ReadQuantParams(const Checked& checked, const QuantParams& params, const GroupGemm& gemm, const StoredPosition& at,
                      int64_t n, float* values) {
-  const char* const data = factor.values.data;
-  const DType dtype = factor.values.dtype;
+  const char* const data = params.values.data;
+  const DType dtype = params.values.dtype;
   const auto fill = [&](int64_t index, int64_t count) {
     float value;
     ReadValues(data, dtype, {index, 1, 1}, &value);
     std::fill_n(values, count, value);
     values += count;
   };
-  if (!factor.per_block) return fill(RowOf(checked, factor.values.per, gemm), n);
+  if (!params.per_block) return fill(RowOf(checked, params.values.per, gemm), n);
   StoredPosition next = at;
   int64_t& moving = at.down ? next.row : next.col;
-  const int64_t block = at.down ? factor.row_block : factor.col_block;
-  if (block == 1) {  // n values of one matrix, among which rows do not begin again
-    const int64_t row = at.row / factor.row_block % factor.rows, col = at.col / factor.col_block;
-    return ReadValues(data, dtype, {row * factor.cols + col, at.down ? factor.cols : 1, n}, values);
+  const int64_t block = at.down ? params.row_block : params.col_block;
+  if (block == 1) {  // One value for each element. All are of one matrix, so the rows of values do not repeat.
+    const int64_t row = at.row / params.row_block % params.rows, col = at.col / params.col_block;
+    return ReadValues(data, dtype, {row * params.cols + col, at.down ? params.cols : 1, n}, values);
   }
   for (int64_t left = n; left > 0;) {
-    const int64_t row = next.row / factor.row_block % factor.rows, col = next.col / factor.col_block;
+    const int64_t row = next.row / params.row_block % params.rows, col = next.col / params.col_block;
     const int64_t count = std::min(left, block - moving % block);
-    fill(row * factor.cols + col, count);
+    fill(row * params.cols + col, count);
     moving += count;
     left -= count;
   }
