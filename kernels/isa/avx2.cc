@@ -2,7 +2,7 @@
 #include <immintrin.h>
 
 #include "kernels/isa/avx2_s32.h"
-#include "kernels/isa/expand.h"
+#include "kernels/isa/dequantize.h"
 #include "kernels/isa/fma_rows.h"
 
 namespace raggemm {

@@ -2,7 +2,7 @@
 
 #include "kernels/isa/avx512_f32.h"
 #include "kernels/isa/avx512_words.h"
-#include "kernels/isa/expand.h"
+#include "kernels/isa/dequantize.h"
 #include "kernels/isa/fma_rows.h"
 
 namespace raggemm {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/isa/along_k.h"
+#include "kernels/isa/dot.h"
 #include "kernels/isa/microkernel.h"
 #include "kernels/isa/mlp.h"
 #include "kernels/isa/tile_gemm.h"

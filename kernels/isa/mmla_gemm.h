@@ -80,13 +80,13 @@ struct MmlaSteps {
       }
     }
     a += kMr;
-    b += kFrom == RhsFrom::kPanelVectors ? kNv * V::kWidth * kGroup : kGroup * b_stride;
+    b += kFrom == RhsFrom::kPanel ? kNv * V::kWidth * kGroup : kGroup * b_stride;
     if constexpr (kFrom == RhsFrom::kRowsAndPack) panel += kNv * V::kWidth;
   }
 
   // Words of 2 * kGroup columns.
   RAGGEMM_INLINE void Columns(int v, int64_t steps, Words (&y)[kGroup]) {
-    if constexpr (kFrom == RhsFrom::kPanelVectors) {
+    if constexpr (kFrom == RhsFrom::kPanel) {
       const auto* words = reinterpret_cast<const uint64_t*>(b) + v * V::kWidth;
       RAGGEMM_UNROLL for (int j = 0; j < kGroup; ++j) y[j] = V::LoadWords(words + 2 * j);
     } else {
@@ -160,7 +160,7 @@ template <class V, int kMr = 2>
 constexpr void AddMmlaTiles(FormatKernels& kernels) {
   if constexpr (kMr <= V::kRows) {
     for (int mr = kMr - 1; mr <= kMr; ++mr) {  // an odd row has a partner of garbage
-      kernels.packed[mr] = MmlaGemm<V, kMr, RhsFrom::kPanelVectors>;
+      kernels.packed[mr] = MmlaGemm<V, kMr, RhsFrom::kPanel>;
       kernels.direct[mr][0] = kernels.direct[mr][1] = {MmlaGemm<V, kMr, RhsFrom::kRows>, V::kPanelVectors * V::kWidth};
       if constexpr (2 * kMr > V::kRows) kernels.storing[mr] = MmlaGemm<V, kMr, RhsFrom::kRowsAndPack>;
     }

@@ -1,7 +1,7 @@
 // NEON of ARMv8: 32 registers of 4 f32 or 2 f64.
 #include <arm_neon.h>
 
-#include "kernels/isa/expand.h"
+#include "kernels/isa/dequantize.h"
 #include "kernels/isa/fma_rows.h"
 #include "kernels/isa/neon_f32.h"
 #include "kernels/isa/neon_s32.h"

@@ -1,7 +1,7 @@
 // BFMMLA of ARMv8.6: bf16 of four steps, two rows and two columns at once. All else is left to NEON.
 #include <arm_neon.h>
 
-#include "kernels/isa/expand.h"
+#include "kernels/isa/dequantize.h"
 #include "kernels/isa/mmla_gemm.h"
 #include "kernels/isa/neon_f32.h"
 #include "kernels/isa/neon_words.h"

@@ -1,7 +1,7 @@
 // SMMLA, UMMLA and USMMLA of ARMv8.6: bytes of eight steps, two rows and two columns at once. All else is left to NEON.
 #include <arm_neon.h>
 
-#include "kernels/isa/ends.h"
+#include "kernels/isa/epilogue.h"
 #include "kernels/isa/mmla_gemm.h"
 #include "kernels/isa/neon_s32.h"
 #include "kernels/isa/neon_words.h"

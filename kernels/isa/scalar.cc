@@ -1,5 +1,5 @@
 // One element at a time: the other ISAs must give its bits.
-#include "kernels/isa/expand.h"
+#include "kernels/isa/dequantize.h"
 #include "kernels/isa/fma_rows.h"
 #include "kernels/isa/scalar_traits.h"
 

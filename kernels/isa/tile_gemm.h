@@ -18,12 +18,12 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/isa/ends.h"
-#include "kernels/isa/expand.h"
+#include "kernels/isa/epilogue.h"
+#include "kernels/isa/dequantize.h"
 #include "kernels/isa/microkernel.h"
 #include "kernels/isa/pack.h"
 #include "kernels/isa/rounding.h"
-#include "kernels/isa/terms.h"
+#include "kernels/isa/split.h"
 
 namespace raggemm {
 namespace {

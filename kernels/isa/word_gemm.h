@@ -77,10 +77,10 @@ struct WordSteps {
   using Vec = typename V::Vec;
   using Tile = Vec[kMr][kNv];
   using Words = typename V::Words;
-  using Source = std::conditional_t<kFrom == RhsFrom::kPanelVectors, const uint32_t*, typename V::Source>;
+  using Source = std::conditional_t<kFrom == RhsFrom::kPanel, const uint32_t*, typename V::Source>;
   static constexpr int kWidth = V::kWidth;
   static constexpr int kGroup = V::kGroup, kGemvSteps = kStepsOfGemv<typename V::Source, kMr>;
-  static constexpr bool kHasScales = kFrom != RhsFrom::kPanelVectors && requires { typename V::Scales; };
+  static constexpr bool kHasScales = kFrom != RhsFrom::kPanel && requires { typename V::Scales; };
 
   explicit WordSteps(const MicrokernelArgs& args, int64_t k = 0, int64_t column = 0)
       : a(static_cast<const uint32_t*>(args.a) + k / kGroup * kMr),
@@ -96,7 +96,7 @@ struct WordSteps {
 
   // Reads the scales of the next kScaleSteps steps.
   RAGGEMM_INLINE void ReadScales(const MicrokernelArgs& args, int64_t k, int64_t column = 0) {
-    if constexpr (kFrom != RhsFrom::kPanelVectors) {
+    if constexpr (kFrom != RhsFrom::kPanel) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; v += 2) {
         scales[v / 2].Read(args.b.scales, k, column + v * kWidth, 2 * kWidth);
       }
@@ -128,7 +128,7 @@ struct WordSteps {
       }
     }
     a += kMr;
-    b = b + (kFrom == RhsFrom::kPanelVectors ? kNv * kWidth : kGroup * b_stride);
+    b = b + (kFrom == RhsFrom::kPanel ? kNv * kWidth : kGroup * b_stride);
     if constexpr (kFrom == RhsFrom::kRowsAndPack) panel += kNv * kWidth;
   }
 
@@ -144,7 +144,7 @@ struct WordSteps {
 
   // Scales of two vectors of sums.
   RAGGEMM_INLINE void Columns(int v, int64_t steps, Words (&y)[2]) {
-    if constexpr (kFrom == RhsFrom::kPanelVectors) {
+    if constexpr (kFrom == RhsFrom::kPanel) {
       RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) y[j] = V::Pinned(V::LoadWords(b + (v + j) * kWidth));
     } else {
       const Source row = b + v * kWidth;
@@ -255,7 +255,7 @@ constexpr void AddWordTiles(FormatKernels& kernels) {
     if constexpr (kMr <= kGemvRows) {
       kernels.gemv[kMr] = {StreamingGemv<V, WordSteps<V, kMr, 2, RhsFrom::kRows>, kMr, 2>, 2 * V::kWidth};
     }
-    kernels.packed[kMr] = WordTileOf<V, kMr, 2, RhsFrom::kPanelVectors>();
+    kernels.packed[kMr] = WordTileOf<V, kMr, 2, RhsFrom::kPanel>();
     AddWordTiles<V, kMr - 1>(kernels);
   }
 }

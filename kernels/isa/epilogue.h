@@ -1,6 +1,6 @@
 // What follows the sums. Its traits V are those of tile_gemm.h.
-#ifndef RAGGEMM_KERNELS_ISA_ENDS_H_
-#define RAGGEMM_KERNELS_ISA_ENDS_H_
+#ifndef RAGGEMM_KERNELS_ISA_EPILOGUE_H_
+#define RAGGEMM_KERNELS_ISA_EPILOGUE_H_
 
 #include <cstdint>
 
@@ -68,4 +68,4 @@ constexpr void AddScaling(KernelRow& row) {
 }  // namespace
 }  // namespace raggemm
 
-#endif  // RAGGEMM_KERNELS_ISA_ENDS_H_
+#endif  // RAGGEMM_KERNELS_ISA_EPILOGUE_H_

@@ -2,8 +2,8 @@
 //
 //   Between(x, least, most): the elements the bits of whose magnitudes are in this range, zeros of their sign for
 //                           the others
-#ifndef RAGGEMM_KERNELS_ISA_TERMS_H_
-#define RAGGEMM_KERNELS_ISA_TERMS_H_
+#ifndef RAGGEMM_KERNELS_ISA_SPLIT_H_
+#define RAGGEMM_KERNELS_ISA_SPLIT_H_
 
 #include <cstdint>
 
@@ -97,4 +97,4 @@ constexpr void AddSplit(KernelRow& row) {
 }  // namespace
 }  // namespace raggemm
 
-#endif  // RAGGEMM_KERNELS_ISA_TERMS_H_
+#endif  // RAGGEMM_KERNELS_ISA_SPLIT_H_

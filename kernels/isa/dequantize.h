@@ -2,8 +2,8 @@
 // the traits V of tile_gemm.h only kWidth is used, and loads and stores; WidenBytes(p), words of kWidth bytes,
 // LookUp(table, at), its entries at the low bits of each index, and, where that is faster,
 // LoadCodesOfTwo<kIndex>(p, x), two vectors of values.
-#ifndef RAGGEMM_KERNELS_ISA_EXPAND_H_
-#define RAGGEMM_KERNELS_ISA_EXPAND_H_
+#ifndef RAGGEMM_KERNELS_ISA_DEQUANTIZE_H_
+#define RAGGEMM_KERNELS_ISA_DEQUANTIZE_H_
 
 #include <cstdint>
 #include <type_traits>
@@ -274,4 +274,4 @@ constexpr Dequantizers MakeDequantizers() {
 }  // namespace
 }  // namespace raggemm
 
-#endif  // RAGGEMM_KERNELS_ISA_EXPAND_H_
+#endif  // RAGGEMM_KERNELS_ISA_DEQUANTIZE_H_
