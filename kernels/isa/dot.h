@@ -1,5 +1,6 @@
-// Tiles of few rows of lhs by an rhs whose columns lie along k. As many columns as a vector has lanes are read side by
-// side and transposed in registers; nothing is packed, and memory sees so many plain passes.
+// Dot kernels: few rows of lhs by a transposed rhs, each column of which is contiguous along k. They read as many
+// columns side by side as a vector has lanes, and transpose them in registers. Nothing is packed, and memory sees plain
+// passes, one for each column. In the picture, digits are positions along a column:
 //
 //     b: 0 4 8 c   column 0            r: 0 1 2 3   step 0
 //        1 5 9 d   column 1               4 5 6 7   step 1
@@ -16,7 +17,7 @@
 namespace raggemm {
 namespace {
 
-// Takes kWidth steps of k, or what is left of them.
+// The inner loop of dot kernels. `Next` adds kWidth steps of k, and `Last` the steps that are left.
 template <class V, int kMr>
 struct FmaDotSteps {
   using T = typename V::Scalar;

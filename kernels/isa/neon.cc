@@ -29,7 +29,7 @@ struct NeonF64 {
     return x;
   }
   template <int kLane>
-  RAGGEMM_INLINE static Vec FmaOfLane(Vec a, Vec b, Vec c) {
+  RAGGEMM_INLINE static Vec FmaByLane(Vec a, Vec b, Vec c) {
     asm volatile("fmla %0.2d, %1.2d, %2.d[%3]" : "+w"(c) : "w"(b), "w"(a), "n"(kLane));
     return c;
   }
