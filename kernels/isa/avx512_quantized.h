@@ -5,9 +5,9 @@
 // 4 bits, in packers: the words b0 c0, b1 c1, ... of both rows are each copied to four lanes, shifted by 0, 8, 4 and 12
 // bits. The low bits of a lane are then its code, and select one of 16 bf16.
 //
-// 4 bits, in streaming GEMVs of kNv vectors, which may take columns in any order: in each of kNv / 4 vectors, a 32-bit
-// lane has four codes of row b in its low half and four codes of row c in its high half. Shifted by 0, 4, 8 and 12
-// bits, lane l of vector i has the codes of columns kNv * l + 4 * i + 0, 1, 2 and 3.
+// 4 bits, in streaming GEMVs of kNv vectors, which may take columns in any order: the codes fill kNv / 4 vectors. Each
+// 32-bit lane has four codes of row b in its low half and four codes of row c in its high half. Shifted by 0, 4, 8 and
+// 12 bits, lane l of vector i has the codes of columns kNv * l + 4 * i + 0, 1, 2 and 3.
 //
 // 8 bits: the bytes b0 c0 b1 c1 ... of both rows are interleaved. 7 bits of each select the low and the high byte of
 // its bf16, which are then interleaved.

@@ -1,5 +1,5 @@
-// Dequantization: (element - zero point) * scale, in f32, rounded once to what kernels multiply. Of the traits V of
-// tile_gemm.h it uses kWidth, loads, stores and arithmetic, and
+// Dequantization: (element - zero point) * scale, in f32, rounded once to what kernels multiply. It uses kWidth, loads,
+// stores and arithmetic of the traits V of tile_gemm.h, and
 //
 //   WidenBytes(p)            kWidth bytes, each widened to a 32-bit word
 //   LookUp(table, at)        entries of a table with kWidth entries, at the low bits of each index

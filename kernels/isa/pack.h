@@ -16,9 +16,9 @@ namespace {
 // Prefetches the next line.
 inline void PrefetchLine(Prefetch& prefetch) {
   __builtin_prefetch(prefetch.line, 0, 2);
-  const bool ends = --prefetch.run_left == 0;
-  prefetch.line += ends ? prefetch.skip : kLineBytes;
-  prefetch.run_left = ends ? prefetch.run : prefetch.run_left;
+  const bool run_ends = --prefetch.run_left == 0;
+  prefetch.line += run_ends ? prefetch.skip : kLineBytes;
+  prefetch.run_left = run_ends ? prefetch.run : prefetch.run_left;
 }
 
 // Prefetches its share of the lines of `prefetch`. `calls` calls prefetch all of them, evenly spread.
@@ -40,9 +40,9 @@ RAGGEMM_INLINE inline void PrefetchLines(Prefetch& prefetch, int64_t lines) {
     }
     lines -= together;
     prefetch.run_left -= together;
-    const bool ends = prefetch.run_left == 0;
-    prefetch.line = end + (ends ? prefetch.skip - kLineBytes : 0);
-    prefetch.run_left = ends ? prefetch.run : prefetch.run_left;
+    const bool run_ends = prefetch.run_left == 0;
+    prefetch.line = end + (run_ends ? prefetch.skip - kLineBytes : 0);
+    prefetch.run_left = run_ends ? prefetch.run : prefetch.run_left;
   }
 }
 
