@@ -1,5 +1,5 @@
-// Runs cases of proto/cases through the plugin, as XLA would, and compares with the float64 reference. Ends with 0 if
-// all are right, 1 if one is not or Abseil refuses a flag, 2 if it could not start.
+// Runs cases of proto/cases through the plugin like XLA, and compares the results with the float64 reference. Exits
+// with 0 if all are right, with 1 if one is wrong or Abseil refuses a flag, and with 2 if it could not start.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -57,7 +57,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxMultiplyAdds = 1'000'000'000;
 
-// Places of the plugin, as laid out by the build and by the installation.
+// Returns a path relative to the folder above the program's. The build and the installation have the same layout.
 fs::path BesideProgram(const char* relative) {
   return fs::read_symlink("/proc/self/exe").parent_path().parent_path() / relative;
 }
@@ -121,7 +121,7 @@ RunOptions OptionsFromFlags() {
   return options;
 }
 
-// The value of "key: value" in a plan.
+// Returns the value of "key: value" in a plan.
 std::string Fact(const std::string& plan, absl::string_view key) {
   for (absl::string_view line : absl::StrSplit(plan, '\n')) {
     if (absl::ConsumePrefix(&line, key) && absl::ConsumePrefix(&line, ": ")) return std::string(line);
@@ -129,7 +129,7 @@ std::string Fact(const std::string& plan, absl::string_view key) {
   return "-";
 }
 
-// How many threads the pool of a case has. The plugin refuses more than the most by itself.
+// Returns the number of threads of a case's pool. The plugin itself refuses more than kMaxThreads.
 int PoolThreads(const GroupedGemmCase& c) {
   int64_t threads = absl::GetFlag(FLAGS_threads);
   if (threads == 0) threads = c.config().threads();
@@ -137,7 +137,8 @@ int PoolThreads(const GroupedGemmCase& c) {
   return static_cast<int>(std::min<int64_t>(threads, kMaxThreads));
 }
 
-// A case that cannot be made, for its shapes or for want of memory, must not keep the next ones from running.
+// Runs a case. Turns exceptions into errors, so that the next cases run even if this one has invalid shapes or not
+// enough memory.
 absl::StatusOr<CaseRun> TryCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options) {
   try {
     ThreadPool pool(PoolThreads(source));
@@ -149,7 +150,7 @@ absl::StatusOr<CaseRun> TryCase(const Plugin& plugin, const GroupedGemmCase& sou
   }
 }
 
-// Whether the case was right.
+// Prints the result of a case. Returns true if it was right.
 bool Report(const GroupedGemmCase& source, const absl::StatusOr<CaseRun>& run) {
   if (!run.ok()) {
     absl::PrintF("%-34s ERROR %s\n", source.name(), run.status().ToString());
@@ -174,13 +175,12 @@ bool Report(const GroupedGemmCase& source, const absl::StatusOr<CaseRun>& run) {
   return right;
 }
 
-// Throws std::runtime_error where the plugin is not of this host's kind, or does not take what the flags say: then no
-// case can run.
-void CheckPlugin(const Plugin& plugin, const Attributes& how) {
+// Throws std::runtime_error if no case can run, because the plugin has another API version or refuses the attributes.
+void CheckPlugin(const Plugin& plugin, const Attributes& attributes) {
   for (XLA_FFI_Handler* handler : {plugin.instantiate, plugin.execute}) {
     if (Error error = CheckVersion(handler); !error.ok()) throw std::runtime_error(error.message);
   }
-  if (Error error = Instantiate(plugin.instantiate, how); !error.ok()) throw std::runtime_error(error.message);
+  if (Error error = Instantiate(plugin.instantiate, attributes); !error.ok()) throw std::runtime_error(error.message);
 }
 
 int Run() {
@@ -201,7 +201,7 @@ int Run() {
   for (const GroupedGemmCase& c : cases) {
     const absl::StatusOr<CaseRun> run = TryCase(plugin, c, options);
     wrong += !Report(c, run);
-    if (absl::IsFailedPrecondition(run.status())) break;  // an ISA that the CPU lacks: no other case can run
+    if (absl::IsFailedPrecondition(run.status())) break;  // The CPU lacks the ISA, so that no other case can run.
   }
   if (checksums) return wrong == 0 ? 0 : 1;
   absl::PrintF("%d %s, %d wrong (max error in units of the tolerance)\n", cases.size(),
