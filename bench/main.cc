@@ -26,8 +26,8 @@
 #include "bench/timing.h"
 #include "proto/read_cases.h"
 
-ABSL_FLAG(bool, quick, false, "a sample, in two minutes");
-ABSL_FLAG(bool, full, false, "every shape, type, mode and number of threads, in hours");
+ABSL_FLAG(bool, quick, false, "run a sample of the cases, in two minutes");
+ABSL_FLAG(bool, full, false, "run every shape, type, mode and number of threads, which takes hours");
 ABSL_FLAG(std::string, filter, "", "only cases like forward/bf16-f32/2048x768/rows8/threads2 that contain this regex");
 
 namespace raggemm::bench {

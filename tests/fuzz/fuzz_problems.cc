@@ -41,10 +41,10 @@
 #include "tests/support/test_mlp.h"
 #include "tests/support/variants.h"
 
-ABSL_FLAG(double, seconds, 10, "how long to make problems");
-ABSL_FLAG(std::string, seed, "", "of the first problem; default: another one each time");
+ABSL_FLAG(double, seconds, 10, "seconds of random problems");
+ABSL_FLAG(std::string, seed, "", "seed of the first problem; default: a new one for each run");
 ABSL_FLAG(std::string, replay, "", "compute the one case that this line describes");
-ABSL_FLAG(std::string, corpus, "", "file with cases to compute first, one a line; # starts a comment");
+ABSL_FLAG(std::string, corpus, "", "file with cases to compute first, one per line; # starts a comment");
 
 namespace raggemm::test {
 namespace {
@@ -330,7 +330,7 @@ int Main() {
 }  // namespace raggemm::test
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("random problems of every kind beside an oracle");
+  absl::SetProgramUsageMessage("compares random problems with an oracle");
   absl::ParseCommandLine(argc, argv);
   return raggemm::test::Main();
 }

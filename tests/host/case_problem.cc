@@ -43,7 +43,7 @@ template <typename Slots>
 absl::Status CheckNames(absl::string_view list, absl::string_view names, const Slots& slots) {
   for (absl::string_view name : absl::StrSplit(names, ',', absl::SkipEmpty())) {
     if (std::none_of(std::begin(slots), std::end(slots), [&](const auto& slot) { return slot.name == name; })) {
-      return absl::InvalidArgumentError(absl::StrCat("config.", list, " names ", name, ", which there is not"));
+      return absl::InvalidArgumentError(absl::StrCat("config.", list, ": unknown name ", name));
     }
   }
   return absl::OkStatus();

@@ -33,19 +33,19 @@
 ABSL_FLAG(std::string, case, "", "run the case of this name");
 ABSL_FLAG(bool, all, false, "run all cases");
 ABSL_FLAG(bool, list, false, "print the names of the cases");
-ABSL_FLAG(std::string, cases, "", "text files of GroupedGemmCases, with commas between; default: those of proto/cases");
-ABSL_FLAG(std::string, isa, "", "an instruction set, as avx2; default: the case's, or the fastest that the CPU has");
+ABSL_FLAG(std::string, cases, "", "text files of GroupedGemmCases, separated by commas; default: all of proto/cases");
+ABSL_FLAG(std::string, isa, "", "an instruction set, like avx2; default: the case's, or the fastest that the CPU has");
 ABSL_FLAG(std::string, executor, "", "openmp, pool or serial; default: the case's, or pool");
 ABSL_FLAG(int, threads, 0, "0: the case's, or one for each CPU");
 ABSL_FLAG(std::string, dtype, "",
           absl::StrCat(raggemm::NamesOf(raggemm::Role::kMatrix), ", ", raggemm::NamesOf(raggemm::Role::kQuantized),
                        ": lhs and rhs; out is then f32, f64 for f64, or s32 for bytes"));
 ABSL_FLAG(std::string, bf16_sums, "",
-          "pairs, tiles, fma or mmla: how bf16 with bf16 is summed; default: the case's, or the CPU's");
+          "pairs, tiles, fma or mmla: the rule for sums of bf16 products; default: the case's, or the CPU's");
 ABSL_FLAG(std::string, precision, "",
-          "default, bf16_x3 or bf16_x6: f32 with f32 as so many products of bf16; default: the case's");
+          "default, bf16_x3 or bf16_x6: products of f32 by f32 as several products of bf16; default: the case's");
 ABSL_FLAG(bool, full, false, "run recorded sizes; otherwise rows are scaled to at most 10^9 multiply-adds a case");
-ABSL_FLAG(bool, checksums, false, "print for each case that is right its name, dtypes and the checksum of its result");
+ABSL_FLAG(bool, checksums, false, "for each case that is right, print its name, dtypes and the checksum of its result");
 ABSL_FLAG(bool, print_plan, false, "print how each case is computed");
 
 namespace raggemm::host {
@@ -58,14 +58,14 @@ namespace fs = std::filesystem;
 constexpr int64_t kMaxMultiplyAdds = 1'000'000'000;
 
 // Returns a path relative to the folder above the program's. The build and the installation have the same layout.
-fs::path BesideProgram(const char* relative) {
+fs::path InstalledPath(const char* relative) {
   return fs::read_symlink("/proc/self/exe").parent_path().parent_path() / relative;
 }
 
 GroupedGemmCases ReadOrThrow(const std::string& path) {
   absl::StatusOr<GroupedGemmCases> cases = ReadCases(path);
   if (!cases.ok()) throw std::runtime_error(std::string(cases.status().message()));
-  if (cases->cases().empty()) throw std::runtime_error(absl::StrCat(path, ": holds no cases"));
+  if (cases->cases().empty()) throw std::runtime_error(absl::StrCat(path, ": has no cases"));
   return *std::move(cases);
 }
 
@@ -75,7 +75,7 @@ GroupedGemmCases LoadCases() {
     all.MergeFrom(ReadOrThrow(std::string(path)));
   }
   if (!all.cases().empty()) return all;
-  const fs::path directory = BesideProgram("cases");
+  const fs::path directory = InstalledPath("cases");
   for (const char* name : {"moe", "edge", "formats"})
     all.MergeFrom(ReadOrThrow(directory / absl::StrCat(name, ".textproto")));
   return all;
@@ -190,7 +190,7 @@ int Run() {
     return 0;
   }
   const RunOptions options = OptionsFromFlags();
-  const Plugin plugin(BesideProgram("lib/libraggemm_ffi.so"));
+  const Plugin plugin(InstalledPath("lib/libraggemm_ffi.so"));
   CheckPlugin(plugin, options.how);
   const bool checksums = absl::GetFlag(FLAGS_checksums);
   if (!checksums) {

@@ -57,7 +57,7 @@ testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options, a
         same = HasBits(out, *expected);
       }
       if (same && !test.SurroundingsIntact()) {
-        same = testing::AssertionFailure() << "bytes beside a buffer have changed";
+        same = testing::AssertionFailure() << "bytes next to a buffer have changed";
       }
       if (same && ThreadMode() != mode) {
         same = testing::AssertionFailure() << "the floating point mode of the thread has changed";
