@@ -42,7 +42,7 @@ struct Activations {
   // result is multiplied twice by 2^(n / 2), because the smallest results are denormal.
   static F ExpOfNegative(F x) {
     constexpr float kRounder = 0x1.8p23F;     // Adding it rounds to an integer, which is in the last bits of the sum.
-    constexpr float kLn2 = 0x1.62e43p-1F;     // ln(2), rounded to few bits.
+    constexpr float kLn2 = 0x1.62e43p-1F;     // ln(2), rounded to f32.
     constexpr float kExcess = 1.9046542e-9F;  // kLn2 - ln(2)
     x = x < Splat(-104) ? Splat(-104) : x;    // The result is 0 below -104.
     const F sum = V::Fma(x, Splat(1.44269504F), Splat(kRounder));

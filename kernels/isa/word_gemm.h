@@ -44,8 +44,8 @@ inline constexpr uint32_t kFlipped[] = {0, 0x80808080};
 template <class E>
 inline constexpr bool kSigned = static_cast<E>(-1) < 0;
 
-// Steps of k that a streaming GEMV takes at once. It takes more if there are more sums to load and store. Bandwidth for
-// bf16 from memory, as a share of a plain pass (Zen 4, one core):
+// Steps of k that a streaming GEMV takes at once: more if there are more sums to load and store. The first definition
+// is for elements of four bits. Bandwidth for bf16 from memory, as a share of a plain pass (Zen 4, one core):
 //
 //     rows, rhs         8 steps    16 steps
 //     1, 2048x768       0.74       0.69
@@ -64,8 +64,6 @@ inline constexpr bool kSigned = static_cast<E>(-1) < 0;
 //     2, int4                      196         203
 //     4, int4                      269         259
 //     8, int4                      266         320
-//
-// The first definition is for elements of four bits.
 template <class Source, int kMr>
 inline constexpr int kStepsOfGemv = kMr == 1 ? 16 : 32;
 template <class E, int kMr>
