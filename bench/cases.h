@@ -1,4 +1,4 @@
-// What is timed: a sweep over rows per group, and recorded routing of real layers.
+// Cases of the benchmark: equal groups with a range of rows, and recorded routing of real layers.
 #ifndef RAGGEMM_BENCH_CASES_H_
 #define RAGGEMM_BENCH_CASES_H_
 
@@ -15,47 +15,51 @@
 
 namespace raggemm::bench {
 
-// Operands of few bits, forward, as checkpoints have them.
+// Quantized operands like those of checkpoints. Only for forward products.
 struct Quantization {
-  absl::string_view name;  // "int4": what a filter sees
+  absl::string_view name;  // Part of Case::Id(), like "int4".
   DType lhs, rhs, out;
-  std::optional<DType> rhs_scale;  // for each column of a group, in blocks of K
-  int64_t block = 0;               // so many steps, or the most that divide K too; 0: all
-  bool scales_rows = false;        // f32 for each row of lhs
+  std::optional<DType> rhs_scale;  // Type of the scales of rhs: one for each column and block of K.
+  int64_t block = 0;               // Steps of K that share a scale, reduced to a divisor of K. 0: all.
+  bool scales_rows = false;        // True: each row of lhs has a scale of f32.
 };
 
-// One call. Matrices as in peer.h; lhs and rhs have one type where they are not quantized.
+// One call. The matrices are those of peer.h. lhs and rhs have the same type unless they are quantized.
 struct Case {
-  std::string name;  // "2048x768/rows8" (K x N), or that of the recording
+  std::string name;  // "2048x768/rows8" (K x N), or the name of a recording.
   bool recorded = false;
   Mode mode = Mode::kForward;
-  DType in = DType::kF32, out = DType::kF32;   // of lhs and of out
-  const Quantization* quantization = nullptr;  // null: rhs is as lhs
+  DType in = DType::kF32, out = DType::kF32;   // Types of lhs and out.
+  const Quantization* quantization = nullptr;  // Null: rhs has the type of lhs.
   int threads = 1;
   int64_t k = 0, n = 0;
-  std::vector<int64_t> sizes;  // rows of each group, empty ones included
+  std::vector<int64_t> sizes;  // Rows of each group. Groups may be empty.
 
   int64_t rows() const;
   int64_t active_groups() const;
   DType rhs() const { return quantization != nullptr ? quantization->rhs : in; }
-  int64_t scales_of_group() const;  // how many there are of rhs
-  // "forward/bf16-f32/2048x768/rows8/threads2", "quantized/int4-f32/...": what a filter sees.
+  int64_t scales_of_group() const;  // Number of scales of rhs in a group.
+  // Returns the text that filters match: "forward/bf16-f32/2048x768/rows8/threads2", "quantized/int4-f32/...".
   std::string Id() const;
 };
 
-// The same with f32 operands, quantized ones with bf16.
+// Returns the same case with f32 operands, or with bf16 operands if they are quantized.
 Case Widened(Case c);
 
 absl::string_view NameOf(Mode mode);
 
-// kQuick: one shape, a few row counts, a few recordings. kDefault: two shapes, f32 and bf16 -> f32, 2 threads, all row
-// counts forward, some of them transposed, wgrad and quantized, recordings forward, quantized decoding. kFull:
-// everything.
-enum class Selection : uint8_t { kQuick, kDefault, kFull };
+// The cases of a run.
+enum class Selection : uint8_t {
+  kQuick,  // One shape, a few row counts, a few recordings.
+  // Two shapes, f32 and bf16 -> f32, 2 threads. All row counts forward, some of them transposed, wgrad and quantized.
+  // Recordings forward, and quantized decoding.
+  kDefault,
+  kFull,  // All cases.
+};
 
-// In an order that keeps cases of one input type together, quantized ones first: they take part of their share of the
-// time. The regular expression is searched for in Id(), the empty
-// one is everywhere. InvalidArgument where it is none, and where no case is left.
+// Returns the cases of a selection whose Id() contains the regular expression `filter`. An empty filter matches all
+// cases. Cases of one input type stand together. Quantized cases come first, because they do not need all of their
+// time. Returns InvalidArgument if the filter is no regular expression, or matches no case.
 absl::StatusOr<std::vector<Case>> SelectCases(const proto::GroupedGemmCases& recorded, Selection selection,
                                               const std::string& filter);
 

@@ -16,7 +16,7 @@ SeriesOfSets AllSeries(const Case& c, const Memory& memory) {
   return series;
 }
 
-// A peer that knows only products leaves the gradients of empty groups to somebody else.
+// Zeroes the gradients of empty groups, for peers that only compute products.
 void ZeroEmptyGradients(const Series& series, int threads) {
   for (const Series::Span& span : series.empty_gradients()) ZeroBytes(span.begin, span.bytes, threads);
 }

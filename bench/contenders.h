@@ -1,4 +1,4 @@
-// Who computes a case: our library and the peers.
+// The implementations that compute a case: our library and the peers.
 #ifndef RAGGEMM_BENCH_CONTENDERS_H_
 #define RAGGEMM_BENCH_CONTENDERS_H_
 
@@ -14,26 +14,30 @@
 
 namespace raggemm::bench {
 
+// An implementation that computes a case.
 struct Contender {
-  std::string name, way;  // way: how a peer uses its threads
-  // Makes one call on a set of operands, below `sets`. Calls on one set after the other find nothing in a cache.
+  std::string name;
+  std::string way;  // How a peer uses its threads.
+  // Makes one call on set number `set`, which is below `sets`. Calls on successive sets find no weights in a cache.
   std::function<absl::Status(int64_t set)> run;
   int64_t sets = 1;
-  // out of set 0. Null if `run` computes in other memory, so that the result cannot be compared.
+  // The out of set 0. Null if `run` uses other memory, so that its result cannot be compared.
   char* result = nullptr;
 };
 
-// Ours is the first. Then come the peers for these types, each in all its ways to use threads.
+// Returns our library, followed by the peers that take the types of the case. A peer appears once for each way to use
+// threads.
 std::vector<Contender> MakeContenders(const Case& c, const Memory& memory, const std::vector<Peer>& peers);
 
-// Products of 16-bit operands by peers that multiply f32, on operands that were widened before.
-// `wide_case` is the case with f32 operands, `wide` memory for it in the precision of the narrow type.
+// Returns peers that multiply f32, on operands that were widened before. `wide_case` is the case with f32 operands, and
+// `wide` its memory with values in the precision of the narrow type.
 std::vector<Contender> MakeWidened(const Case& wide_case, const Memory& wide, const std::vector<Peer>& peers);
 
-// Makes a peer of our own for quantized operands: the same rows and matrices in bf16, in memory of their own.
+// Returns a peer for quantized operands: our library on the same rows and matrices in bf16, which have their own
+// memory.
 Contender WithBf16(const Case& c, const Memory& wide);
 
-// Makes a peer of one of MakeWidened that widens the bf16 operands in each call.
+// Returns a peer of MakeWidened that also widens the bf16 operands in each call.
 Contender WithWidening(const Contender& widened, const Case& c, const Memory& memory, const Memory& wide);
 
 }  // namespace raggemm::bench

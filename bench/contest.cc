@@ -21,10 +21,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Long enough for a wake-up of sleeping threads not to show.
+// Seconds of a turn. They are long enough that the wake-up of sleeping threads does not matter.
 constexpr double kSecondsPerTurn = 0.02;
-// Whoever is this much slower than ours has had enough rounds after two, or after one with calls of a tenth of a
-// second, which few disturbances could make so slow.
+// Contenders that are this much slower than ours run only two rounds. One round is enough if a call takes kLongCall
+// seconds, because few disturbances could make such calls so slow.
 constexpr double kFarBehind = 2.5;
 constexpr double kLongCall = 0.1;
 
@@ -35,7 +35,7 @@ double Spread(const std::vector<double>& values) {
 }
 
 constexpr size_t kReferenceElements = 128;
-// Comparing with ours takes a quarter of a million elements, evenly spread, so that no contender waits for it long.
+// Elements that are compared with our result. They are evenly spread. With more of them, contenders would wait long.
 constexpr int64_t kComparedElements = 1 << 18;
 
 absl::Status Wrong(int64_t element, double got, double want) {
@@ -44,8 +44,8 @@ absl::Status Wrong(int64_t element, double got, double want) {
 
 }  // namespace
 
-// Knows the result of set 0 of a case: some elements in float64, from the specification, and the first result that was
-// right in these elements, which is ours.
+// The expected result of set 0 of a case. It has some elements in float64 from the specification, and the first result
+// that is right in these elements, which is ours.
 class ResultCheck {
  public:
   static absl::StatusOr<ResultCheck> For(const Case& c, const Operands& at);
@@ -102,13 +102,14 @@ absl::Status ResultCheck::CompareWithReference(const Array& got) const {
   return absl::OkStatus();
 }
 
-// No sum of products of numbers within [-1,1] is larger than its length, which bounds the error of both sides.
+// Compares a result with ours. A sum of products of numbers in [-1,1] is at most as large as its length, which bounds
+// the error of both results.
 absl::Status ResultCheck::CompareWithFirst(const Array& got) const {
   const auto length = static_cast<double>(
       case_.mode == Mode::kWgrad ? *std::max_element(case_.sizes.begin(), case_.sizes.end()) : case_.k);
   const double sums = 2 * RelativeErrorOfSum(kArithmetics[0], length) * length;
   const Array first{const_cast<char*>(first_.data()), case_.out, dims_};
-  // Odd, so that it goes through all columns of a row length that is a power of two.
+  // An odd step visits all columns, even if the row length is a power of two.
   const int64_t step = dims_[0] / kComparedElements | 1;
   for (int64_t i = 0; i < dims_[0]; i += step) {
     const double value = ToDouble(got, i), want = ToDouble(first, i);
@@ -133,7 +134,7 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
   const Clock::time_point start = Clock::now();
   absl::StatusOr<ResultCheck> check = ResultCheck::For(case_, memory_.SetOf(case_, 0));
   if (!check.ok()) return check.status();
-  // This warms everybody up, too: libraries generate kernels and allocate buffers in their first call.
+  // These calls also warm up all contenders: libraries generate kernels and allocate buffers in their first call.
   for (Entrant& entrant : entrants_) {
     if (entrant.contender.result != nullptr) entrant.status = check->Run(entrant.contender);
   }
@@ -147,7 +148,7 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
         WaitUntilQuiet();
         limits.push_back(meter.Measure(case_.threads, case_.in, [this] { return NextMatrices(); }));
       }
-      // Another one begins each round, so that nobody always follows the same.
+      // Each round begins with another contender, so that no contender always follows the same one.
       Entrant& entrant = entrants_[(i + static_cast<size_t>(round)) % entrants_.size()];
       if (!TooSlow(entrant)) TakeTurn(entrant);
     }
@@ -156,7 +157,8 @@ absl::StatusOr<proto::CaseReport> Contest::Run(LimitsMeter& meter, const Rounds&
   return Report(meter.WithFastestUnits(UpperQuartileOf(limits), case_.threads));
 }
 
-// The fastest of two turns decides, or of one with long calls; only the winner's results are compared.
+// Chooses the fastest candidate by the best of two turns, or by one turn if calls are long. Only the results of the
+// winner are compared.
 void Contest::ChooseWidened(ResultCheck& check) {
   const auto fastest = [](const Entrant& e) { return *std::min_element(e.seconds.begin(), e.seconds.end()); };
   for (Entrant& candidate : widened_) {
@@ -169,11 +171,11 @@ void Contest::ChooseWidened(ResultCheck& check) {
   for (const Entrant& candidate : widened_) {
     Entrant& chosen = entrants_.emplace_back(Entrant{WithWidening(candidate.contender, case_, memory_, *wide_)});
     chosen.status = check.Run(chosen.contender);
-    if (chosen.status.ok()) break;  // The report has wrong ones, too.
+    if (chosen.status.ok()) break;  // A wrong candidate stays in the report, and the next one is tried.
   }
 }
 
-// Adds seconds of a call, or a failure.
+// Adds the seconds of a call, or an error.
 void Contest::TakeTurn(Entrant& entrant) {
   if (!entrant.status.ok()) return;
   WaitUntilQuiet();
@@ -188,7 +190,7 @@ void Contest::TakeTurn(Entrant& entrant) {
   entrant.seconds.push_back(seconds / calls);
 }
 
-// As many as take the memory some milliseconds, of whole sets.
+// Returns the matrices of whole sets that take some milliseconds to read from memory.
 Stretches Contest::NextMatrices() {
   constexpr int64_t kBytes = kBeyondCaches / 8;
   Stretches next;
@@ -199,7 +201,7 @@ Stretches Contest::NextMatrices() {
 }
 
 bool Contest::TooSlow(const Entrant& entrant) const {
-  if (entrant.seconds.empty() || case_.quantization != nullptr) return false;  // bf16 may be slower.
+  if (entrant.seconds.empty() || case_.quantization != nullptr) return false;  // bf16 is allowed to be slower.
   const double seconds = Median(entrant.seconds);
   return entrant.seconds.size() >= (seconds > kLongCall ? 1 : 2) && seconds > kFarBehind * Median(entrants_[0].seconds);
 }

@@ -1,4 +1,4 @@
-// One case: results compared, then all contenders timed in turns.
+// Measurement of one case: results are compared, then all contenders are timed in turns.
 #ifndef RAGGEMM_BENCH_CONTEST_H_
 #define RAGGEMM_BENCH_CONTEST_H_
 
@@ -16,20 +16,21 @@ namespace raggemm::bench {
 
 class ResultCheck;
 
-// Every contender has one turn in each round: calls on successive sets of operands for at least 20 ms. There are as many
-// rounds as fit into the time, within these bounds.
+// The number of rounds. In each round, every contender has one turn: calls on successive sets of operands for at least
+// 20 ms. There are as many rounds as fit into `seconds`, within the bounds.
 struct Rounds {
   int least, most;
   double seconds;
 };
 
+// The measurement of a case.
 class Contest {
  public:
-  // Not owned: memory for the case and, for bf16, memory for it with f32 operands of bf16 values, for quantized
-  // operands memory for it with bf16, else null.
+  // `memory` has the operands of the case. `wide` has the same values as f32 for a case of bf16, or as bf16 for a
+  // quantized case, and is null otherwise. Neither is owned.
   Contest(const Case& c, const Memory& memory, const Memory* wide, const std::vector<Peer>& peers);
 
-  // Internal error where our own result is wrong; a peer's failure is in the report.
+  // Runs the case. Returns an internal error if our own result is wrong. The failure of a peer is in the report.
   absl::StatusOr<proto::CaseReport> Run(LimitsMeter& meter, const Rounds& rounds);
 
  private:
@@ -49,8 +50,8 @@ class Contest {
   const Case case_;
   const Memory& memory_;
   const Memory* wide_ = nullptr;
-  std::vector<Entrant> entrants_;  // Ours first.
-  std::vector<Entrant> widened_;   // Candidates; the fastest enters, with widening.
+  std::vector<Entrant> entrants_;  // Our library first.
+  std::vector<Entrant> widened_;   // Candidates on widened operands. The fastest becomes an entrant, with widening.
   int64_t next_set_ = 0;
 };
 

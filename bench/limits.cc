@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kLine = 64;
 constexpr int64_t kPart = kBeyondCaches / 4;
-// Turns of a unit's first measurement on some number of threads, so that the first cases have the limit of the last.
+// Turns of a unit's first measurement on some number of threads. With so many turns, the first cases have the same
+// limit as the last ones.
 constexpr int kFirstTurns = 10;
 
 #define RAGGEMM_STORE_LINES(instructions)                           \
@@ -23,7 +24,7 @@ constexpr int kFirstTurns = 10;
     asm volatile("sfence" : : : "memory");                          \
   }
 
-// Whatever a register holds, non-temporal, from the widest.
+// Stores the contents of the widest registers past the caches.
 using Store = void (*)(char* begin, int64_t bytes);
 
 Store WidestStore() {
@@ -34,48 +35,53 @@ Store WidestStore() {
       "movntdq %%xmm0, 32(%0)\nmovntdq %%xmm0, 48(%0)");
 }
 
-// With how many streams a thread, side by side in a stretch, and how many bytes ahead, 0 leaving it to the hardware.
-struct Way {
-  int streams;
-  int64_t prefetch;
+// A pattern of reading memory.
+struct ReadPattern {
+  int streams;       // Streams of a thread, side by side in a stretch.
+  int64_t prefetch;  // Bytes of prefetch ahead. 0: only the hardware prefetches.
 };
 
-// One word of each line: the whole line comes from memory.
-void Read(const char* begin, int64_t bytes, const Way& way) {
-  const int64_t stream = bytes / way.streams / kLine * kLine;
+// Reads one word of each line, which brings the whole line from memory.
+void Read(const char* begin, int64_t bytes, const ReadPattern& pattern) {
+  const int64_t stream = bytes / pattern.streams / kLine * kLine;
   uint64_t sum = 0;
   for (int64_t at = 0; at < stream; at += kLine) {
-    for (int s = 0; s < way.streams; ++s) {
+    for (int s = 0; s < pattern.streams; ++s) {
       const char* line = begin + s * stream + at;
-      if (way.prefetch != 0) __builtin_prefetch(line + way.prefetch);
+      if (pattern.prefetch != 0) __builtin_prefetch(line + pattern.prefetch);
       sum += *reinterpret_cast<const uint64_t*>(line);
     }
   }
-  asm volatile("" : : "r"(sum));  // used, so that nothing is left out
+  asm volatile("" : : "r"(sum));  // Uses the sum, so that no load is optimized away.
 }
 
-// Bytes from..to of the stretches, counted as if they lay one behind the other.
-void ReadShare(const Stretches& memory, int64_t from, int64_t to, const Way& way) {
+// Reads bytes `from` to `to` of the stretches, as if they followed each other without gaps.
+void ReadShare(const Stretches& memory, int64_t from, int64_t to, const ReadPattern& pattern) {
   for (const absl::Span<const char> stretch : memory) {
     const auto size = static_cast<int64_t>(stretch.size());
     const int64_t begin = std::clamp<int64_t>(from, 0, size), end = std::clamp<int64_t>(to, 0, size);
-    if (begin < end) Read(stretch.data() + begin, end - begin, way);
+    if (begin < end) Read(stretch.data() + begin, end - begin, pattern);
     from -= size;
     to -= size;
   }
 }
 
-// Emerald Rapids, two threads, GB/s: one stream 20, four 30, four with prefetch 32; on Zen 3 prefetch makes it worse.
-// Chosen once for all, at a moment when others were busy, the slowest was taken for a whole run, whose decoding then
-// was 20 % above the limit.
+// Returns the bandwidth of the fastest pattern. GB/s of two threads on Emerald Rapids:
+//
+//     one stream                     20
+//     four streams                   30
+//     four streams with prefetch     32
+//
+// On Zen 3 prefetch is slower. All patterns are measured each time. If the pattern is chosen only once, at a moment
+// when other processes are busy, the slowest may be taken for a whole run: decoding then ran 20 % above the limit.
 double ReadGbps(int threads, absl::FunctionRef<Stretches()> next) {
-  constexpr Way kWays[] = {{1, 0}, {4, 0}, {4, 1024}, {8, 1024}};
+  constexpr ReadPattern kPatterns[] = {{1, 0}, {4, 0}, {4, 1024}, {8, 1024}};
   double fastest = 0;
-  for (const Way& way : kWays) {
+  for (const ReadPattern& pattern : kPatterns) {
     const Stretches memory = next();
     const int64_t bytes = BytesOf(memory), share = bytes / threads / kLine * kLine;
     const double seconds = SecondsOnThreads(threads, [&](int thread) {
-      ReadShare(memory, thread * share, thread + 1 == threads ? bytes : (thread + 1) * share, way);
+      ReadShare(memory, thread * share, thread + 1 == threads ? bytes : (thread + 1) * share, pattern);
     });
     fastest = std::max(fastest, static_cast<double>(bytes) / seconds * 1e-9);
   }
@@ -149,7 +155,7 @@ void LimitsMeter::MeasureUnits(int threads, DType in, Limits& limits) {
   }
 }
 
-// A part beyond the last is never asked for: prefetch may run past the end of one.
+// Returns the next part of the memory. Prefetch may run past its end.
 char* LimitsMeter::NextPart() {
   char* part = memory_.data() + next_part_ * kPart;
   next_part_ = (next_part_ + 1) % (kBeyondCaches / kPart);

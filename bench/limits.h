@@ -1,4 +1,4 @@
-// Measures the limits of this machine between the turns of the contenders, and bounds the speed of a case by them.
+// Limits of this machine. They are measured between the turns of the contenders, and bound the speed of a case.
 #ifndef RAGGEMM_BENCH_LIMITS_H_
 #define RAGGEMM_BENCH_LIMITS_H_
 
@@ -16,30 +16,31 @@
 
 namespace raggemm::bench {
 
-// On some number of threads at once.
+// The limits of some number of threads that run at once.
 struct Limits {
-  std::array<double, kUnits> gflops = {};  // as Units(); 0 where one is not there or multiplies other operands
-  double read_gbps = 0;                    // from memory
-  double store_gbps = 0;                   // to memory, non-temporal
-  double overall_fma_gflops = 0;           // f32 fma over 10 ms: no limit, but low on a busy machine
+  std::array<double, kUnits> gflops = {};  // By index of Units(). 0 if the unit is missing or multiplies other types.
+  double read_gbps = 0;                    // Reads from memory.
+  double store_gbps = 0;                   // Non-temporal stores to memory.
+  double overall_fma_gflops = 0;           // f32 fma over 10 ms. Not a limit, but it shows if the machine is busy.
 };
 
-// Its place in Units().
+// Returns the index of the fastest unit in Units().
 size_t FastestUnit(const Limits& limits);
 
-// Memory that a plain pass reads, each line once and in this order.
+// Memory that a plain pass reads, in this order and each line once.
 using Stretches = std::vector<absl::Span<const char>>;
 int64_t BytesOf(const Stretches& memory);
 
+// Measures limits and keeps the fastest rate of each unit.
 class LimitsMeter {
  public:
   LimitsMeter();
-  // About 50 ms. Of the units that multiply `in`, and of the fastest of some ways to read, each of which asks for the
-  // next stretches: those that are in no cache.
+  // Measures the units that multiply `in`, and the memory, in about 50 ms. Reads are measured in several patterns, of
+  // which the fastest counts. Each pattern calls `next` for memory that is in no cache.
   Limits Measure(int threads, DType in, absl::FunctionRef<Stretches()> next);
-  // Raises the rate of each unit that the limits have to the fastest that any measurement on so many threads has found.
-  // An instruction's rate depends on no case, so that the whole run may show it. Memory's speed is another thing: the
-  // neighbours on a host take a share of it, for minutes.
+  // Returns limits with the rate of each unit raised to the fastest rate of any measurement on this number of threads.
+  // The rate of an instruction does not depend on the case, so that the whole run may measure it. The speed of memory
+  // does change: other guests of a host use a share of it, for minutes.
   Limits WithFastestUnits(Limits limits, int threads) const;
 
  private:
@@ -51,21 +52,22 @@ class LimitsMeter {
   std::map<int, std::array<double, kUnits>> fastest_;  // GFLOP/s of each unit, by threads.
 };
 
-// Take each limit by itself. The upper quartile is what was reached whenever nothing disturbed the measurement: noise
-// only ever lowers a limit, and must not raise our share of it. A long case has six samples, too few for its units:
-// 206 GFLOP/s were once judged by a quartile of 159, while other cases of the run had 230 (Zen 4, two threads).
+// Return the quartile or median of each limit. Noise only lowers a limit, and must not raise our share of it. The upper
+// quartile is what was reached when nothing disturbed the measurement. A long case has only six samples, which are too
+// few for the units: a quartile of 159 GFLOP/s was below a result of 206, when other cases of the run measured 230 (Zen
+// 4, two threads).
 Limits UpperQuartileOf(const std::vector<Limits>& samples);
 Limits MedianOf(const std::vector<Limits>& samples);
 
-// The operations and bytes of any implementation. It moves each operand once, in the bytes in which it and its scales
-// are stored. Of the weights it reads those of active groups, and wgrad writes the gradient of every group.
+// The operations and bytes that every implementation needs. It moves each operand and its scales once, in their stored
+// size. It reads the weights of active groups only. wgrad writes the gradients of all groups.
 struct Work {
   double flops = 0, bytes_read = 0, bytes_written = 0;
 };
 Work WorkOf(const Case& c);
 
-// Seconds of the work at the limits, sums by the fastest unit: sums and transfers overlap perfectly, reads and writes
-// share the memory's time.
+// Returns the seconds of the work at the limits, with the fastest unit. Sums and transfers overlap perfectly. Reads and
+// writes share the time of the memory.
 double SecondsAtBest(const Work& work, const Limits& limits);
 
 }  // namespace raggemm::bench

@@ -1,5 +1,5 @@
-// raggemm_bench [--quick|--full] [--filter=REGEX]: our library and its peers on the same operands, in turns, beside the
-// limits of the machine. Takes 7 GiB of memory. Exits with 1 if a result of ours is wrong.
+// raggemm_bench [--quick|--full] [--filter=REGEX] times our library and its peers on the same operands, in turns, and
+// compares them with the limits of the machine. It needs 7 GiB of memory. It exits with 1 if a result of ours is wrong.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -26,15 +26,15 @@
 #include "bench/timing.h"
 #include "proto/read_cases.h"
 
-ABSL_FLAG(bool, quick, false, "a sample, in two minutes");
-ABSL_FLAG(bool, full, false, "every shape, type, mode and number of threads, in hours");
+ABSL_FLAG(bool, quick, false, "run a sample of the cases, in two minutes");
+ABSL_FLAG(bool, full, false, "run every shape, type, mode and number of threads, which takes hours");
 ABSL_FLAG(std::string, filter, "", "only cases like forward/bf16-f32/2048x768/rows8/threads2 that contain this regex");
 
 namespace raggemm::bench {
 namespace {
 
-// Seconds of a whole run, without the set-up, and of each case, by Selection. The default run is promised in 25 minutes,
-// the quick run in two.
+// Seconds of a whole run without the set-up, and seconds of each case, by Selection. With the set-up, the default run
+// takes 25 minutes and the quick run two.
 struct Length {
   const char* name;
   double run, each_case;
@@ -51,10 +51,10 @@ class Session {
   // Prints the CPU, the peers and the overhead of a call.
   void PrintMachine() const;
 
-  // Runs a case. Each case runs once, in their order. The report on disk has all cases so far afterwards.
+  // Runs a case. Call it once for each case, in their order. It writes the report of all cases so far to the disk.
   absl::StatusOr<proto::CaseReport> Run(const Case& c);
 
-  // Internal error if one of our results was wrong, Unavailable if the report could not be written.
+  // Returns an internal error if one of our results was wrong, and Unavailable if the report could not be written.
   const absl::Status& status() const { return status_; }
 
  private:
@@ -70,7 +70,7 @@ class Session {
   const std::chrono::steady_clock::time_point start_;
   LimitsMeter meter_;
   proto::Report report_;
-  std::vector<Work> work_;  // The work of each case in the report.
+  std::vector<Work> work_;  // Work of each case in the report.
   absl::Status status_;
   size_t started_ = 0;
   // Buffers for one input type and quantization at a time.
@@ -134,7 +134,8 @@ void Session::TakeMemoryFor(const Case& next) {
   memory_of_ = of;
 }
 
-// The time that is left is shared out among the cases that are left: those that need less leave more to the others.
+// Divides the time that is left equally among the cases that are left. A case that needs less leaves more to the
+// others.
 Rounds Session::RoundsForNext() const {
   constexpr int kLeast = 3, kMost = 9;
   const Length& length = LengthOf(selection_);
@@ -143,7 +144,8 @@ Rounds Session::RoundsForNext() const {
   return {kLeast, kMost, std::max(0.0, total - spent) / static_cast<double>(cases_.size() - started_)};
 }
 
-// Judges all cases by the fastest units of the run so far: a later case may have found a faster moment.
+// Computes the rooflines of all cases again with the fastest units of the run so far. A later case may have measured a
+// unit at a faster moment.
 void Session::JudgeAgain() {
   for (size_t i = 0; i < work_.size(); ++i) {
     proto::CaseReport& c = *report_.mutable_cases(static_cast<int>(i));
@@ -151,7 +153,7 @@ void Session::JudgeAgain() {
   }
 }
 
-// Limits of the whole run: medians over its cases.
+// Writes the report. The limits of the whole run are medians over its cases.
 absl::Status Session::Write() {
   std::map<int, std::vector<Limits>> by_threads;
   for (const proto::CaseReport& c : report_.cases()) {

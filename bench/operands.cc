@@ -17,9 +17,10 @@ namespace raggemm::bench {
 namespace {
 
 constexpr int64_t kPage = 4096;
-constexpr int64_t kChunk = 1 << 16;  // elements or bytes that one thread widens or zeroes at a time
+constexpr int64_t kChunk = 1 << 16;  // Elements or bytes that one thread widens or zeroes at a time.
 
-// A prime number of elements: no two matrices of a case start alike. Made once: it takes longer than small arenas.
+// Returns the random elements that arenas repeat. Their number is a prime, so that no two matrices of a case start with
+// the same elements. They are made once, which takes longer than filling a small arena.
 const std::vector<char>& Sequence(DType dtype, DType precision) {
   static auto& made = *new std::map<std::pair<DType, DType>, std::vector<char>>;
   std::vector<char>& sequence = made[{dtype, precision}];
@@ -45,14 +46,15 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void Widen(const ui
 
 void WidenMatrix(const void* from, const void* to, int64_t elements, int threads) {
   const auto* narrow = static_cast<const uint16_t*>(from);
-  // Operands are read-only for those who multiply, not for us.
+  // Operands are const for contenders, but widening writes them.
   auto* wide = static_cast<uint32_t*>(const_cast<void*>(to));
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t at = 0; at < elements; at += kChunk) Widen(narrow + at, wide + at, std::min(kChunk, elements - at));
 }
 
-// Non-temporal, as a library that writes gradients which nobody reads soon would. Assembly, because only the kernels
-// are compiled for an ISA; words of 8 bytes fill whole lines in the write-combining buffers all the same.
+// Writes zeros with non-temporal stores, like a library would write gradients that are not read soon. It uses assembly,
+// because only the kernels are compiled for an ISA. Words of 8 bytes still fill whole lines in the write-combining
+// buffers.
 void ZeroChunk(char* begin, int64_t bytes) {
   constexpr int64_t kWord = sizeof(uint64_t);
   const int64_t before = std::min<int64_t>(bytes, -reinterpret_cast<intptr_t>(begin) & (kWord - 1));

@@ -1,4 +1,4 @@
-// Where the operands of a case lie: in sets, one for each of a series of calls, so that every call finds its weights
+// Operands of a case. There is one set for each of several successive calls, so that every call finds its weights
 // (wgrad: their gradients) in memory and not in a cache.
 #ifndef RAGGEMM_BENCH_OPERANDS_H_
 #define RAGGEMM_BENCH_OPERANDS_H_
@@ -17,13 +17,13 @@
 
 namespace raggemm::bench {
 
-// More than the caches of any CPU that this has been run on.
+// Bytes that exceed the caches of every CPU so far.
 inline constexpr int64_t kBeyondCaches = int64_t{512} << 20;
 
-// Numbers within [-1,1], the same for any size, so that a case finds the same ones wherever its operands lie. Pages of
-// the ordinary size, as operands have outside of here. Values are rounded to `precision` and stored as `dtype`: an f32
-// arena in the precision of bf16 is the widened bf16 arena. Of quantized formats, which have a precision of their own,
-// half of their range; of formats of scales alone within (0,1].
+// Memory with numbers in [-1,1]. They do not depend on the size, so that a case always has the same numbers. Pages have
+// the ordinary size, as in other programs. Values are rounded to `precision` and stored as `dtype`: an f32 arena in the
+// precision of bf16 is the widened bf16 arena. Quantized formats have numbers in half of their range and ignore
+// `precision`. Formats for scales have numbers in (0,1].
 class Arena {
  public:
   Arena(int64_t bytes, DType dtype, DType precision);
@@ -38,7 +38,7 @@ class Arena {
   std::unique_ptr<char, Free> memory_;
 };
 
-// Whole operands, each group after the other; of forward's rhs also the groups without rows.
+// The operands of a case, one group after the other. The rhs of forward also has the groups without rows.
 struct Operands {
   char *lhs, *rhs, *out;
   char *lhs_scale = nullptr, *rhs_scale = nullptr;
@@ -50,14 +50,15 @@ struct SetBytes {
   int64_t lhs_scale = 0, rhs_scale = 0;
 };
 SetBytes SetBytesOf(const Case& c);
-// As many as have kBeyondCaches of active weights (wgrad: gradients) in all.
+// Returns the number of sets whose active weights (wgrad: gradients) have kBeyondCaches bytes together.
 int64_t SetsOf(const Case& c);
 
-// Lists what of one set is beyond the caches, all sets taken together: weights of groups with rows, adjacent ones as
-// one; for wgrad all gradients.
+// Returns the matrices of a set that exceed the caches in all sets together. These are the weights of groups with rows,
+// with adjacent ones joined, or all gradients for wgrad.
 std::vector<absl::Span<const char>> MatricesOf(const Case& c, const Operands& at);
 
-// Enough for any of the cases, one at a time. Their `in` and quantization must be one. `precision` as in Arena.
+// Memory for any of the cases, one at a time. All cases must have the same `in` and quantization. `precision` goes to
+// Arena.
 class Memory {
  public:
   Memory(const std::vector<Case>& cases, DType precision);
@@ -68,13 +69,13 @@ class Memory {
   std::unique_ptr<Arena> lhs_, rhs_, out_, lhs_scale_, rhs_scale_;
 };
 
-// One set, group by group, without the groups that have no rows.
+// The products of one set, one for each group with rows.
 class Series {
  public:
   Series(const Case& c, const Operands& at);
   GemmSeries gemms() const;
 
-  // Places of groups without rows; those of wgrad must become zero.
+  // Gradients of groups without rows. They must become zero.
   struct Span {
     char* begin;
     int64_t bytes;
@@ -92,7 +93,7 @@ class Series {
   std::vector<Span> empty_gradients_;
 };
 
-// Our side of a case: one call of the library. Types, K and N are those of the case; `sizes` may be others.
+// One call of our library. It has the types, K and N of a case. `sizes` may differ from those of the case.
 class GroupedCall {
  public:
   GroupedCall(const Case& c, const std::vector<int64_t>& sizes);
@@ -107,10 +108,11 @@ class GroupedCall {
   GroupedGemmProblem problem_;
 };
 
-// What a peer needs besides products, as fast as memory allows. Of every product lhs and rhs: from bf16 to the f32
-// operands of `wide`, a series of the same shape.
+// Widens lhs and rhs of every product from bf16 to the f32 operands of `wide`, a series of the same shape. It is as
+// fast as memory allows.
 void WidenBf16(const GemmSeries& narrow, const GemmSeries& wide, int threads);
 
+// Writes zeros as fast as memory allows.
 void ZeroBytes(char* begin, int64_t bytes, int threads);
 
 }  // namespace raggemm::bench

@@ -15,7 +15,7 @@
 
 namespace raggemm::bench {
 
-// Times batches of calls, because a clock is no finer than a call.
+// Times batches of calls, because a single call is too short for the clock.
 absl::StatusOr<double> MicrosecondsOfEmptyCall() {
   constexpr int kGroups = 512, kBatches = 51, kCalls = 100;
   Case c;

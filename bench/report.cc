@@ -26,7 +26,7 @@ struct CpuidWords {
 std::string CpuName() {
   CpuidWords words{};
   __get_cpuid(1, &words.a, &words.b, &words.c, &words.d);
-  // Extended family and model count where the family says that they exist.
+  // The extended family and model only count for certain families.
   unsigned family = words.a >> 8 & 15, model = words.a >> 4 & 15;
   if (family == 6 || family == 15) model += (words.a >> 16 & 15) << 4;
   if (family == 15) family += words.a >> 20 & 255;

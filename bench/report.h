@@ -1,4 +1,4 @@
-// What was measured, as messages and as a file of JSON. Tables and pictures are made from the file (report.py).
+// Results of the benchmark, as messages and as a file of JSON. report.py makes tables and pictures from the file.
 #ifndef RAGGEMM_BENCH_REPORT_H_
 #define RAGGEMM_BENCH_REPORT_H_
 
@@ -12,7 +12,7 @@
 
 namespace raggemm::bench {
 
-// "Intel(R) Xeon(R) Processor (family 6, model 207)": what the CPU calls itself can mean many.
+// Returns a name like "Intel(R) Xeon(R) Processor (family 6, model 207)". The brand string alone may mean many CPUs.
 std::string CpuName();
 
 proto::Machine DescribeMachine(const std::vector<Peer>& peers);
@@ -20,13 +20,14 @@ proto::Machine DescribeMachine(const std::vector<Peer>& peers);
 void SetLimits(const Limits& limits, int threads, proto::Limits& message);
 Limits LimitsOf(const proto::Limits& message);
 
-// Sets the best of the peers and our ratio to it, from `ours` and `peers` in the report.
+// Sets the best peer and our ratio to it, from `ours` and `peers` in the report.
 void SetComparison(proto::CaseReport& report);
 
-// Sets the limits, the unit, the roofline and our share of it, after SetComparison. May be called again with others.
+// Sets the limits, the unit, the roofline and our share of it. Call it after SetComparison. It may be called again with
+// other limits.
 void SetRoofline(const Work& work, const Limits& limits, proto::CaseReport& report);
 
-// Makes the folder of `path` where there is none. UnavailableError when it cannot be written.
+// Writes a report, and makes the folder of `path` if there is none. Returns Unavailable if it cannot be written.
 absl::Status WriteReport(const std::string& path, const proto::Report& report);
 
 }  // namespace raggemm::bench

@@ -1,5 +1,5 @@
-// Work on several threads at once, timed as one, while nothing else of the process runs. Threads that wait for work by
-// spinning take cores from whatever is timed next.
+// Timing of work on several threads, while no other thread of the process runs. Threads that spin while they wait for
+// work would take cores from the next measurement.
 #ifndef RAGGEMM_BENCH_TIMING_H_
 #define RAGGEMM_BENCH_TIMING_H_
 
@@ -9,35 +9,35 @@
 
 namespace raggemm::bench {
 
-// Runs body(thread) on each of `threads` threads. Seconds from their common start to the end of the last.
+// Runs body(thread) on each of `threads` threads. Returns the seconds from their common start to the end of the last
+// one.
 double SecondsOnThreads(int threads, absl::FunctionRef<void(int thread)> body);
 
-// Pieces of work a second, of all threads together.
+// Pieces of work per second, of all threads together.
 struct PieceRates {
-  double fastest;  // While the first thread ran some successive pieces, at the best moment.
-  double overall;  // From the start to the end of the last thread.
+  double fastest;  // Rate during the fastest successive pieces of the first thread.
+  double overall;  // Rate from the start to the end of the last thread.
 };
 
-// Runs body(thread) `pieces` times on each of `threads` threads at once. `fastest` is that of `window` successive
-// pieces: whatever takes a core away at another moment does not lower it.
+// Runs body(thread) `pieces` times on each of `threads` threads at once. `fastest` is the rate of `window` successive
+// pieces. A process that takes a core at another moment does not lower it.
 PieceRates RunPieces(int threads, int pieces, int window, absl::FunctionRef<void(int thread)> body);
 
-// Returns how many pieces a thread had finished at a moment. `times` are its start and the ends of its pieces. A piece
-// in progress counts in part.
+// Returns the number of pieces that a thread had finished at a moment. `times` are its start and the ends of its
+// pieces. A piece in progress counts in part.
 double PiecesBefore(const std::vector<double>& times, double moment);
 
-// OpenMP's workers, which spin for 18 ms after a parallel region, do so for about a millisecond instead, unless the
-// environment says otherwise. Long enough to be hot from one product of a series to the next and at the end of a call,
-// so that nobody is slower for it: passive waiting would cost a wake-up a product. The library reads the environment
-// when it is loaded, so the process starts itself again. Call it first in main. OpenBLAS has threads of its own, which
-// peers/openblas.cc limits.
+// Shortens the time that OpenMP's workers spin after a parallel region, from 18 ms to about a millisecond, unless the
+// environment sets it. This is long enough to stay hot from one product of a series to the next, and until the end of a
+// call. No contender is slower because of it. Passive waiting would cost a wake-up for each product. The OpenMP library
+// reads the environment when it is loaded, so that the process has to start itself again. Call this first in main.
+// OpenBLAS has its own threads, which peers/openblas.cc limits.
 void LimitSpinning(char** argv);
 
-// Returns when no thread of the process is running but this one, after 100 ms at the latest. To be called before
-// everything that is timed.
+// Waits until no other thread of the process is running, for at most 100 ms. Call it before every measurement.
 void WaitUntilQuiet();
 
-// Between the nearest two where there is no value just there; 0 without values.
+// Return a quantile of the values, interpolated between the nearest two. 0 if there are no values.
 double Quantile(std::vector<double> values, double share);
 double Median(std::vector<double> values);
 

@@ -10,24 +10,24 @@
 namespace raggemm::bench {
 namespace {
 
-// Accumulation chains of a step, which do not wait for each other: two units with a latency of six cycles need more
-// than twelve. With twelve chains VDPBF16PS reached 118 instead of 128 flops a cycle (Zen 5). AVX2 has registers for
-// twelve, and its fma a latency of at most five cycles.
+// Independent accumulation chains of a step. Two units with a latency of six cycles need more than twelve chains: with
+// twelve, VDPBF16PS reached 118 instead of 128 flops per cycle (Zen 5). AVX2 has registers for twelve, and its fma has
+// a latency of at most five cycles.
 constexpr int kChains = 24, kFewChains = 12;
 #define RAGGEMM_FEW_CHAINS "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
 #define RAGGEMM_CHAINS RAGGEMM_FEW_CHAINS ", 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23"
 
-// A measurement is cut into pieces of some 50 us each, and the fastest succession of as many as take a millisecond
-// counts.
+// Pieces of a measurement, which take about 50 us each. The fastest kWindow successive pieces count, about a
+// millisecond.
 constexpr int kPieces = 200, kWindow = 20;
 
-// Each chain is x = x * scale + shift, or x = x + scale * shift by pairs: both stay ordinary numbers. Denormals would
-// be slow, zeros save power. In words of 32 bits: f32, pairs of bf16, four bytes.
+// Operands of the chains as words of 32 bits: f32, pairs of bf16, four bytes. Each chain is x = x * scale + shift, or x
+// = x + scale * shift for pairs. Its values stay ordinary numbers. Denormals would be slow, and zeros would save power.
 constexpr uint32_t kScale = 0x3F7FBE77, kShift = 0x3F800000;
 constexpr uint32_t kPairScale = 0x3F7F3F7F, kPairShift = 0x3F803F80;
 
-// Registers from 0 on hold the chains, two more the scale and the shift. In assembly, because only the kernels are
-// compiled for an instruction set. Therefore the compiler itself uses no register beyond 15.
+// Runs steps in assembly, because only the kernels are compiled for an instruction set. Registers from 0 on hold the
+// chains, and two more the scale and the shift. The compiler itself uses no register above 15.
 #define RAGGEMM_STEP_CHAINS(instruction, registers, chains, scale_at, shift_at, scale, shift)                     \
   [](int64_t steps) {                                                                                             \
     asm volatile("vbroadcastss %1, %%" registers scale_at                                                         \
@@ -56,7 +56,7 @@ constexpr uint32_t kPairScale = 0x3F7F3F7F, kPairShift = 0x3F803F80;
 #define RAGGEMM_STEP_ZMM(instruction, scale, shift) \
   RAGGEMM_STEP_CHAINS(instruction, "zmm", RAGGEMM_CHAINS, "30", "31", scale, shift)
 
-// Without an FMA instruction: one multiplication and one addition.
+// Runs steps without an FMA instruction: one multiplication and one addition for each chain.
 void StepScalarChains(int64_t steps) {
   float chains[kFewChains] = {};
   for (; steps > 0; --steps) {
@@ -65,8 +65,8 @@ void StepScalarChains(int64_t steps) {
   }
 }
 
-// Six totals, for an instruction takes 16 cycles and its result some 50; tiles 6 and 7 are operands. All have 16 rows
-// of 64 bytes.
+// Tiles with totals. There are six, because an instruction takes 16 cycles and its latency is about 50. Tiles 6 and 7
+// are operands. All tiles have 16 rows of 64 bytes.
 constexpr int kTotals = 6;
 
 struct alignas(64) TileShape {
@@ -100,7 +100,7 @@ static_assert(sizeof(TileShape) == 64);
         : "cc", "memory");                                         \
   }
 
-// Once for the process, before its first tile. The kernel refuses where it does not know tiles.
+// Asks Linux for permission to use tiles, which a process needs once. Returns false if the CPU or Linux has no tiles.
 bool TilesPermitted() {
   constexpr int64_t kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -1,5 +1,5 @@
-// What multiplies and adds in a CPU, and at which rate at most: a loop of each unit's own instruction between
-// registers, which nothing of the library's kernels is part of.
+// The instructions of a CPU that multiply and add, and their highest rates. Each is measured by a loop of the
+// instruction between registers, without any code of the library's kernels.
 #ifndef RAGGEMM_BENCH_UNITS_H_
 #define RAGGEMM_BENCH_UNITS_H_
 
@@ -10,28 +10,28 @@
 
 namespace raggemm::bench {
 
-// An instruction that multiplies and adds: of bytes into s32, else into f32.
+// An instruction that multiplies and adds: bytes into s32, and all other types into f32.
 struct Unit {
   const char* name;
-  DType in;                    // of both operands
-  double flops;                // of a step
-  int64_t steps;               // take about 10 ms
-  void (*run)(int64_t steps);  // null where the CPU lacks the unit or the system does not let us have it
+  DType in;                    // Type of both operands.
+  double flops;                // Operations of a step.
+  int64_t steps;               // Steps that take about 10 ms.
+  void (*run)(int64_t steps);  // Null if the CPU lacks the unit, or if the system does not permit it.
 };
 
-// The first is f32 fma, which every CPU has in some width.
+// Returns all units. The first one is f32 fma, which every CPU has in some width.
 inline constexpr int kUnits = 5;
 const std::array<Unit, kUnits>& Units();
 
-// The first multiplies all types: the fastest sequence of exact products widens what is narrower.
+// Returns true if a unit can multiply a type. The first unit multiplies all types, after widening them.
 bool Multiplies(const Unit& unit, DType in);
 
 struct UnitRates {
   double fastest;  // GFLOP/s in the best millisecond.
-  double overall;  // GFLOP/s of all 10 ms, which whoever else runs on the machine lowers.
+  double overall;  // GFLOP/s over all 10 ms. Other processes lower it.
 };
 
-// Measures a unit that is there, on some number of threads at once.
+// Measures a unit that the CPU has, on some number of threads at once.
 UnitRates MeasureUnit(const Unit& unit, int threads);
 
 }  // namespace raggemm::bench

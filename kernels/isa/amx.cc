@@ -1,12 +1,12 @@
-// AMX: tiles of bf16 and of bytes, packed with AVX-512. What has no tiles is left to AVX-512. Its instructions are
-// written as such: GCC's intrinsics take numbers of tiles that no template can give them.
+// AMX: tiles of bf16 and of bytes, packed with AVX-512. AVX-512 has all other products. The instructions are written in
+// assembly, because GCC's intrinsics take no tile number from a template.
 #include "kernels/isa/amx_gemm.h"
 #include "kernels/isa/avx512_quantized.h"
 
 namespace raggemm {
 namespace {
 
-// What LDTILECFG reads.
+// Operand of LDTILECFG.
 struct TileConfig {
   uint8_t palette, start_row, reserved[14];
   uint16_t bytes_per_row[16];
@@ -49,8 +49,8 @@ struct AmxTiles {
     }
     asm volatile("ldtilecfg %0" : : "m"(config));
   }
-  // To whoever had tiles on this thread their shapes are given back; to the operating system, which saves them at each
-  // switch of threads, that there are none.
+  // Loads the previous configuration, in case the caller of this thread uses tiles. If there was none, it releases the
+  // tiles, so that the operating system does not save them at each context switch.
   static void Restore(const void* saved) {
     const TileConfig& config = *static_cast<const TileConfig*>(saved);
     if (config.palette == 0) {

@@ -1,20 +1,23 @@
-// The kernels of a unit that multiplies whole tiles of bf16 or bytes, as AMX does: eight tiles of 16 lines of 64 bytes.
+// Kernels of a matrix unit that multiplies whole tiles of bf16 or bytes, like AMX. It has eight tiles of 16 lines of 64
+// bytes. Their numbers in a register tile:
 //
-//     totals 16x16          lhs: 16 rows of a line    rhs: 16 words of k, of 16 columns each
-//     +---+---+             +---+                     +---+---+
-//     | 0 | 1 |             | 4 |  as in the panel    | 6 | 7 |  as in the strip
-//     +---+---+             +---+                     +---+---+
+//     totals 16x16          lhs: 16 rows, a line each    rhs: 16 words of k, for 16 columns each
+//     +---+---+             +---+                        +---+---+
+//     | 0 | 1 |             | 4 |                        | 6 | 7 |
+//     +---+---+             +---+                        +---+---+
 //     | 2 | 3 |             | 5 |
 //     +---+---+             +---+
 //
-// Tiles are a class, so that a CPU without them can run this code too:
+// Tiles of lhs and rhs have the layout of packed panels. The class `Tiles` has the instructions, so that this code also
+// runs on CPUs without them:
 //
-//   Zero<t>() Load<t>(p, stride) Store<t>(p, stride)   stride: bytes from line to line
-//   Dot<total, lhs, rhs>(A, B)                         total += lhs x rhs, of elements of these types: bf16 as the
-//                                                      arithmetic `tiles` has it for a block, bytes of any signs in s32
-//   SetUp(saved) Restore(saved)                        as KernelRow has them
+//   Zero<t>()
+//   Load<t>(p, stride) Store<t>(p, stride)   stride: bytes from line to line
+//   Dot<total, lhs, rhs>(A, B)               total += lhs x rhs, for elements of types A and B: bf16 as in one block of
+//                                            the arithmetic `tiles`, or bytes of any signedness in s32
+//   SetUp(saved) Restore(saved)              KernelRow::set_up and KernelRow::restore
 //
-// What packs is of a class V with the traits of word_gemm.h, whose vectors are lines.
+// The class V has the packers. Its traits are those of word_gemm.h, and a vector is a line.
 #ifndef RAGGEMM_KERNELS_ISA_AMX_GEMM_H_
 #define RAGGEMM_KERNELS_ISA_AMX_GEMM_H_
 
@@ -28,13 +31,15 @@ namespace raggemm {
 namespace {
 
 inline constexpr int64_t kLine = 64, kTileRows = 16;
-inline constexpr int64_t kPanelLine = 2 * kLine;  // bytes of a strip's word of k, and of a row of totals
+// Bytes of a row of totals, and of the words of all columns of a panel for the same steps of k.
+inline constexpr int64_t kPanelLine = 2 * kLine;
 template <class V>
 using ElementOf = std::remove_const_t<std::remove_pointer_t<typename V::Source>>;
+// Steps of k in a line.
 template <class V>
-inline constexpr int64_t kTileSteps = kLine / static_cast<int64_t>(sizeof(ElementOf<V>));  // of k
+inline constexpr int64_t kTileSteps = kLine / static_cast<int64_t>(sizeof(ElementOf<V>));
 
-// `slices` slices, the last of which may be padding.
+// Packs the next `slices` slices. The last one may be padding.
 inline void PackSlices(PackAhead& ahead, int64_t slices) {
   const int64_t steps = slices * ahead.slice;
   PackArgs args = ahead.left;
@@ -48,7 +53,7 @@ inline void PackSlices(PackAhead& ahead, int64_t slices) {
   ahead.left.dst = static_cast<char*>(ahead.left.dst) + slices * ahead.dst_step;
 }
 
-// Moves the totals of kRowTiles x 2 tiles.
+// Loads or stores the totals of kRowTiles x 2 tiles.
 template <class Tiles, int kRowTiles, bool kLoads>
 RAGGEMM_INLINE inline void MoveTotals(char* at, int64_t stride) {
   const auto move = [&]<int kTile>() RAGGEMM_INLINE {
@@ -67,7 +72,7 @@ RAGGEMM_INLINE inline void MoveTotals(char* at, int64_t stride) {
   }
 }
 
-// A line of k.
+// Adds one line of k.
 template <class Tiles, class A, class B, int kRowTiles>
 RAGGEMM_INLINE inline void DotStep(const char* a, const char* b) {
   Tiles::template Load<6>(b, kPanelLine);
@@ -82,7 +87,7 @@ RAGGEMM_INLINE inline void DotStep(const char* a, const char* b) {
   }
 }
 
-// Sums over one panel with lhs of elements A.
+// Computes a register tile over one KC block. A is the element type of lhs.
 template <class V, class Tiles, class A, int kRowTiles>
 void AmxGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
@@ -107,7 +112,7 @@ void AmxGemm(const MicrokernelArgs& args) {
     DotStep<Tiles, A, ElementOf<V>, kRowTiles>(a, b);
     a += kRowTiles * kTileRows * kLine;
     b += kTileRows * kPanelLine;
-    // While the tiles are multiplied, which takes 32 cycles for 16 rows, nothing else would be done.
+    // The core prefetches and packs while the tiles are multiplied, which takes 32 cycles for 16 rows.
     PrefetchDue(prefetch, steps, lines_due);
     slices_due += slices;
     if (slices_due < steps) continue;
@@ -130,14 +135,14 @@ void AmxGemm(const MicrokernelArgs& args) {
   }
 }
 
-// Bytes by whether lhs has the sign of rhs, else it has the other one.
+// Computes a register tile of bytes. lhs has the element type of rhs if args.same_format is true, and `Other` if not.
 template <class V, class Tiles, class Other, int kRowTiles>
 void AmxByteGemm(const MicrokernelArgs& args) {
   if (args.same_format) return AmxGemm<V, Tiles, ElementOf<V>, kRowTiles>(args);
   AmxGemm<V, Tiles, Other, kRowTiles>(args);
 }
 
-// A panel of lhs, [lines of k][rows, in whole tiles][a line], from rows whose k lie beside each other.
+// Packs lhs as [lines of k][rows, in whole tiles][bytes of a line], from rows that are contiguous along k.
 template <class V>
 void PackLinesAlongK(const PackArgs& args) {
   for (int64_t i = 0; i < args.width; ++i) {
@@ -150,7 +155,7 @@ void PackLinesAlongK(const PackArgs& args) {
   }
 }
 
-// The same from rows along lhs' rows: words of k, transposed.
+// Packs lhs in the same layout, from a transposed lhs. It builds words of k and transposes them.
 template <class V>
 void PackLinesAcrossK(const PackArgs& args) {
   constexpr int64_t kWidth = V::kWidth, kHalf = V::kGroup / 2;
@@ -190,7 +195,7 @@ constexpr KernelRow MakeTileRow(ArithmeticId id, DType element) {
   row.lhs = {element, kTileSteps<V>};
   row.rhs = {element, V::kGroup};
   row.adds_totals = true;
-  row.products_per_fma = 8 * V::kGroup;  // of bytes as documented, twice those of bf16; not measured
+  row.products_per_fma = 8 * V::kGroup;  // Bytes: twice the value of bf16, as documented. Not measured.
   row.ahead_slice = kTileSteps<V>;
   row.set_up = Tiles::SetUp;
   row.restore = Tiles::Restore;
@@ -210,7 +215,7 @@ constexpr KernelRow MakeAmxRow() {
   return row;
 }
 
-// V<int8_t> and V<uint8_t> for those of rhs.
+// Makes the row for bytes. V<int8_t> and V<uint8_t> are the traits for signed and unsigned rhs.
 template <template <class> class V, class Tiles>
 constexpr KernelRow MakeAmxByteRow() {
   using Signed = V<int8_t>;

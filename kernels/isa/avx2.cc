@@ -2,7 +2,7 @@
 #include <immintrin.h>
 
 #include "kernels/isa/avx2_s32.h"
-#include "kernels/isa/expand.h"
+#include "kernels/isa/dequantize.h"
 #include "kernels/isa/fma_rows.h"
 
 namespace raggemm {
@@ -13,7 +13,8 @@ struct Avx2F32 {
   using Vec = __m256;
   static constexpr int kWidth = 8;
   static constexpr int kPanelVectors = 2;
-  static constexpr int kRows = 6;  // 6x16: 97 % of the fma peak on Zen 3; 4x24 with packed strips 65 %
+  // 6x16 tiles reach 97 % of the fma peak on Zen 3. 4x24 tiles with packed panels reach 65 %.
+  static constexpr int kRows = 6;
   static constexpr int kWide[kRows + 1] = {0, 8, 4, 4, 2, 2, 2};
 
   static __m256i WidenBytes(const uint8_t* p) {
@@ -56,7 +57,8 @@ struct Avx2F32 {
     return _mm256_andnot_ps(_mm256_castsi256_ps(_mm256_srli_epi32(outside, 1)), x);
   }
 
-  // 8x8, with half the shuffles of perfect ones: bf16 transposed, two cores of Zen 3, 58 and 63 GFLOP/s at 8 rows.
+  // Transposes 8x8 elements with half as many shuffles as perfect shuffles need. GFLOP/s with perfect shuffles and with
+  // these, for 8 rows by a transposed bf16 rhs on two cores of Zen 3: 58 and 63.
   static void TransposeBlock(Vec (&r)[8]) {
     Vec t[8], u[8];
     RAGGEMM_UNROLL for (int i = 0; i < 8; i += 2) {
@@ -75,13 +77,19 @@ struct Avx2F32 {
     }
   }
 
-  // 16 codes at once. GFLOP/s at 1 and 16 rows of 2048x768, two cores of Zen 3, with eight at a time and with 16:
-  // f8e4m3fn 11, 49 and 21, 70; f8e5m2 4, 46 and 10, 81; MXFP4 17, 59 and 19, 64; s4 25, 75 and 24, 77. Floats of a
-  // byte become f16, whose exponent is as wide as that of f8e5m2, and 8 further from zero than that of f8e4m3fn;
-  // conversion from f16 never flushes.
+  // Decodes 16 codes at once. GFLOP/s for rhs of 2048x768 on two cores of Zen 3:
+  //
+  //     format      8 codes: 1 row, 16 rows    16 codes: 1 row, 16 rows
+  //     f8e4m3fn    11, 49                     21, 70
+  //     f8e5m2      4, 46                      10, 81
+  //     MXFP4       17, 59                     19, 64
+  //     s4          25, 75                     24, 77
+  //
+  // Floats of one byte become f16 first. The exponent of f16 is as wide as that of f8e5m2. Its bias exceeds that of
+  // f8e4m3fn by 8. The conversion from f16 never flushes denormals.
   template <int kIndex>
-  requires(kQuantized[kIndex].bits == 8 && !kQuantized[kIndex].is_integer) static void LoadCodesOfTwo(const uint8_t* p,
-                                                                                                      Vec (&x)[2]) {
+  requires(kQuantized[kIndex].bits == 8 && !kQuantized[kIndex].is_integer) static void DecodeTwo(const uint8_t* p,
+                                                                                                 Vec (&x)[2]) {
     constexpr bool kIsIeee = kQuantized[kIndex].is_ieee();
     const __m256i bytes = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     const __m256i to_high = _mm256_setr_epi8(-1, 0, -1, 1, -1, 2, -1, 3, -1, 4, -1, 5, -1, 6, -1, 7,  //
@@ -89,7 +97,8 @@ struct Avx2F32 {
     __m256i halves = _mm256_shuffle_epi8(bytes, to_high);
     if constexpr (!kIsIeee) {
       halves = _mm256_and_si256(_mm256_srai_epi16(halves, 1), _mm256_set1_epi16(static_cast<int16_t>(0xbf80)));
-      const __m256i carry = _mm256_add_epi16(halves, _mm256_set1_epi16(0x80));  // of the NaN, into the exponent's top
+      // The addition carries only for a NaN, into the top bit of the exponent.
+      const __m256i carry = _mm256_add_epi16(halves, _mm256_set1_epi16(0x80));
       halves = _mm256_or_si256(halves, _mm256_and_si256(carry, _mm256_set1_epi16(0x4000)));
     }
     x[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
@@ -98,26 +107,26 @@ struct Avx2F32 {
       RAGGEMM_UNROLL for (Vec& v : x) v = _mm256_mul_ps(v, _mm256_set1_ps(256));
     }
   }
-  // Codes of four bits find the two upper bytes of their f32 in tables.
+  // Looks up the two upper bytes of each f32 in tables, for codes of four bits.
   template <int kIndex>
-  requires(kQuantized[kIndex].bits == 4) static void LoadCodesOfTwo(const uint8_t* p, Vec (&x)[2]) {
+  requires(kQuantized[kIndex].bits == 4) static void DecodeTwo(const uint8_t* p, Vec (&x)[2]) {
     alignas(16) static constexpr auto kTables = [] {
       struct {
-        uint8_t of[2][16];
+        uint8_t bytes[2][16];
       } tables = {};
       for (uint32_t code = 0; code < 16; ++code) {
-        const uint32_t bits = BitsOfNibble(kQuantized[kIndex], code);
-        for (int i = 0; i < 2; ++i) tables.of[i][code] = static_cast<uint8_t>(bits >> (16 + 8 * i));
+        const uint32_t bits = NibbleBits(kQuantized[kIndex], code);
+        for (int i = 0; i < 2; ++i) tables.bytes[i][code] = static_cast<uint8_t>(bits >> (16 + 8 * i));
       }
       return tables;
     }();
     const auto look_up = [](int i, __m256i codes) RAGGEMM_INLINE {
-      const auto* table = reinterpret_cast<const __m128i*>(kTables.of[i]);
+      const auto* table = reinterpret_cast<const __m128i*>(kTables.bytes[i]);
       return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128(table)), codes);
     };
     int64_t packed;
     __builtin_memcpy(&packed, p, sizeof(packed));
-    // Bytes 0 to 3 and 8 to 11 of lane l are those of codes 8 * v + 4 * l to + 3 of vector v.
+    // Lane l gets the bytes of codes 4 * l to 4 * l + 3 of both vectors: two bytes of x[0], then two bytes of x[1].
     const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 0, 1, 4, 5, 0, 1, 4, 5, 0, 1, 4, 5,  //
                                            2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7);
     const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi64x(packed), order), low = _mm256_set1_epi8(15);
@@ -204,7 +213,7 @@ struct Avx2F64 {
   }
 };
 
-// Bytes as pairs of s16.
+// Traits for bytes that are widened to pairs of s16.
 template <class E>
 struct Avx2Bytes : Avx2S32 {
   using Source = const E*;
@@ -218,13 +227,13 @@ struct Avx2Bytes : Avx2S32 {
     return _mm256_cvtepu8_epi16(LoadBytes(p, n));
   }
   static Words LoadHalves(const E* p, int64_t, int64_t n, int64_t rows) { return LoadUpTo(p, rows > 0 ? n : 0); }
-  // In one piece: left alone, GCC 12 multiplies for all sums before it adds, and spills.
+  // One piece of assembly has both instructions. Otherwise GCC 12 multiplies for all sums before it adds, and spills.
   static Vec Dot(Words a, Words b, Vec sum) {
     Vec product;
     asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(a), "x"(b));
     return sum;
   }
-  static Vec DotOfOne(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
+  static Vec DotBroadcast(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Words of AVX2, and sums of them in s32.
+// Traits of AVX2 for s32 sums of words.
 #ifndef RAGGEMM_KERNELS_ISA_AVX2_S32_H_
 #define RAGGEMM_KERNELS_ISA_AVX2_S32_H_
 
@@ -53,7 +53,7 @@ struct Avx2S32 {
   }
   static void Transpose(Words (&r)[kWidth]) { Interleave<Avx2S32>(r); }
 
-  // The first n of 16 bytes.
+  // Loads the first n of 16 bytes, then zeros.
   template <class E>
   static __m128i LoadBytes(const E* p, int64_t n) {
     if (n >= 16) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

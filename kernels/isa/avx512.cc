@@ -2,7 +2,7 @@
 
 #include "kernels/isa/avx512_f32.h"
 #include "kernels/isa/avx512_words.h"
-#include "kernels/isa/expand.h"
+#include "kernels/isa/dequantize.h"
 #include "kernels/isa/fma_rows.h"
 
 namespace raggemm {
@@ -54,13 +54,13 @@ struct Avx512F64 {
   }
 };
 
-// Bytes as pairs of s16.
+// Traits for bytes that are widened to pairs of s16.
 template <class E>
 struct Avx512Bytes : Avx512S32 {
   using Source = const E*;
   static constexpr int kGroup = 2;
   static constexpr bool kFlips = false;
-  static constexpr int kRows = 12;  // 13 and 14 leave no register for what makes words of rows
+  static constexpr int kRows = 12;  // 13 and 14 rows leave no register for building words from rows.
   static constexpr int kWide[kRows + 1] = {0, 16, 8, 8, 4, 4, 2, 2, 2, 2, 2, 2, 2};
 
   static Words LoadUpTo(const E* p, int64_t n) {
@@ -68,13 +68,13 @@ struct Avx512Bytes : Avx512S32 {
     return _mm512_cvtepu8_epi16(LoadBytes(p, n));
   }
   static Words LoadHalves(const E* p, int64_t, int64_t n, int64_t rows) { return LoadUpTo(p, rows > 0 ? n : 0); }
-  // In one piece: left alone, GCC 12 multiplies for all sums before it adds, and spills.
+  // One piece of assembly has both instructions. Otherwise GCC 12 multiplies for all sums before it adds, and spills.
   static Vec Dot(Words a, Words b, Vec sum) {
     Vec product;
     asm("vpmaddwd %3, %2, %1\n\tvpaddd %1, %0, %0" : "+v"(sum), "=&v"(product) : "v"(a), "v"(b));
     return sum;
   }
-  static Vec DotOfOne(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
+  static Vec DotBroadcast(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
 };
 
 }  // namespace

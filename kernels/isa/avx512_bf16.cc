@@ -1,4 +1,4 @@
-// AVX-512 BF16: two products of each sum at once. What has no pairs of bf16 is left to AVX-512.
+// AVX-512 BF16: two products for each sum at once. Its row has only products of bf16 pairs. AVX-512 has all others.
 #include "kernels/isa/avx512_quantized.h"
 
 namespace raggemm {
@@ -9,7 +9,7 @@ struct Avx512Bf16 : Avx512Pairs {
     asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(b), "v"(a));
     return sum;
   }
-  static Vec DotOfOne(const uint32_t* a, Words b, Vec sum) {
+  static Vec DotBroadcast(const uint32_t* a, Words b, Vec sum) {
     asm("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(*a));
     return sum;
   }

@@ -1,8 +1,8 @@
-// Sixteen f32 of AVX-512.
+// Traits of AVX-512 for f32.
 #ifndef RAGGEMM_KERNELS_ISA_AVX512_F32_H_
 #define RAGGEMM_KERNELS_ISA_AVX512_F32_H_
 
-// GCC 12 warns inside its own header: the undefined source of an unmasked intrinsic (GCC bug 105593).
+// GCC 12 warns about the undefined source of unmasked intrinsics in its own header (GCC bug 105593).
 #ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -20,7 +20,8 @@ struct Avx512F32 {
   using Vec = __m512;
   static constexpr int kWidth = 16;
   static constexpr int kPanelVectors = 2;
-  static constexpr int kRows = 14;  // 14x32: at least 97 % of the fma peak on Emerald Rapids, as 12x32 and 8x48
+  // 14x32 tiles reach at least 97 % of the fma peak on Emerald Rapids. So do 12x32 and 8x48 tiles.
+  static constexpr int kRows = 14;
   static constexpr int kWide[kRows + 1] = {0, 16, 8, 8, 4, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2};
 
   static Vec Zero() { return _mm512_setzero_ps(); }
@@ -50,8 +51,14 @@ struct Avx512F32 {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(-65536)));
   }
 
-  // 16x16, with as many shuffles as perfect ones, of which Zen 4 does twice as many a cycle. Words of bf16, two cores,
-  // 4 and 16 rows of 2048x768: 93 and 99, 243 and 250 GFLOP/s; f32, which waits for memory, loses 3 % by it.
+  // Transposes 16x16 elements. It needs as many shuffles as perfect shuffles, but Zen 4 executes twice as many of these
+  // in a cycle. GFLOP/s for words of bf16 and rhs of 2048x768 on two cores of Zen 4:
+  //
+  //     rows    perfect    these
+  //     4       93         99
+  //     16      243        250
+  //
+  // f32 waits for memory, and would lose 3 % with these.
   static void TransposeInLanes(Vec (&r)[16]) {
     const auto pd = [](Vec x) { return _mm512_castps_pd(x); };
     Vec t[16], u[16];
@@ -59,7 +66,7 @@ struct Avx512F32 {
       t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
       t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
     }
-    // Lane l of u[i + c]: column 4 * l + c of rows i to i + 3.
+    // Lane l of u[i + c] holds column 4 * l + c of rows i to i + 3.
     RAGGEMM_UNROLL for (int i = 0; i < 16; i += 4) {
       RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) {
         u[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(pd(t[i + j]), pd(t[i + j + 2])));

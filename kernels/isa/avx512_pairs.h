@@ -1,4 +1,4 @@
-// Sixteen pairs of bf16 of AVX-512, and what packs them.
+// Traits of AVX-512 for pairs of bf16, and for packing them.
 #ifndef RAGGEMM_KERNELS_ISA_AVX512_PAIRS_H_
 #define RAGGEMM_KERNELS_ISA_AVX512_PAIRS_H_
 

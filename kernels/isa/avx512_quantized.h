@@ -1,14 +1,16 @@
-// Pairs of bf16 from quantized elements, of AVX-512 with VBMI: their codes are looked up. For packers, and for sweeps,
-// which with few rows must keep up with memory.
+// Conversion of quantized elements to pairs of bf16 by table lookup, for AVX-512 with VBMI. It serves packers, and
+// streaming GEMVs, which must keep up with memory if there are few rows. The elements come from two rows, b of step k
+// and c of step k + 1.
 //
-//     4 bits   row k      b0 b1 ...      words of both rows, b0 c0, b1 c1 ..., each in four lanes, shifted by 0, 8, 4
-//              row k + 1  c0 c1 ...      and 12 bits: the low bits of a lane are its code, and choose one of 16 bf16
-//              in sweeps of kNv vectors, which may take columns in any order: words of row k, kNv / 4 in a lane, in the
-//              low half of each lane and those of row k + 1 in the high half; shifted by 0, 4, 8, 12 bits these are the
-//              codes of columns kNv * lane + 0, 1, 2, 3
+// 4 bits, in packers: the words b0 c0, b1 c1, ... of both rows are each copied to four lanes, shifted by 0, 8, 4 and 12
+// bits. The low bits of a lane are then its code, and select one of 16 bf16.
 //
-//     8 bits   row k      a0 a1 ...      bytes of both rows, a0 b0 a1 b1 ...: the low and the high byte of each bf16
-//              row k + 1  b0 b1 ...      are looked up by 7 bits, and interleaved
+// 4 bits, in streaming GEMVs of kNv vectors, which may take columns in any order: the codes fill kNv / 4 vectors. Each
+// 32-bit lane has four codes of row b in its low half and four codes of row c in its high half. Shifted by 0, 4, 8 and
+// 12 bits, lane l of vector i has the codes of columns kNv * l + 4 * i + 0, 1, 2 and 3.
+//
+// 8 bits: the bytes b0 c0 b1 c1 ... of both rows are interleaved. 7 bits of each select the low and the high byte of
+// its bf16, which are then interleaved.
 #ifndef RAGGEMM_KERNELS_ISA_AVX512_QUANTIZED_H_
 #define RAGGEMM_KERNELS_ISA_AVX512_QUANTIZED_H_
 
@@ -17,8 +19,10 @@
 namespace raggemm {
 namespace {
 
+// Loads a table of 64 bytes.
 inline __m512i TableAt(const void* p) { return _mm512_load_si512(p); }
 
+// Traits for quantized elements of 8 bits.
 template <class V, int kIndex>
 struct Avx512ByteCodes : V {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];
@@ -32,50 +36,52 @@ struct Avx512ByteCodes : V {
   static Words LoadHalves(Source p, int64_t, int64_t n, int64_t rows) {
     return _mm512_castsi256_si512(V::LoadBytes(p, rows > 0 ? n : 0));
   }
-  static Words LowWords(Words first, Words second) { return OfRows(first, second).low; }
-  static Words HighWords(Words first, Words second) { return OfRows(first, second).high; }
+  static Words LowWords(Words first, Words second) { return FromRows(first, second).low; }
+  static Words HighWords(Words first, Words second) { return FromRows(first, second).high; }
 
  private:
   struct Both {
     Words low, high;
   };
   struct Tables {
-    alignas(64) uint8_t low[128], high[128], of_rows[64];
+    alignas(64) uint8_t low[128], high[128], from_rows[64];
   };
   static constexpr Tables kTables = [] {
     Tables tables{};
     for (uint32_t i = 0; i < 128; ++i) {
-      tables.low[i] = static_cast<uint8_t>(BitsOf(kFormat, i) >> 16);
-      tables.high[i] = static_cast<uint8_t>(BitsOf(kFormat, i) >> 24);
+      tables.low[i] = static_cast<uint8_t>(MagnitudeBits(kFormat, i) >> 16);
+      tables.high[i] = static_cast<uint8_t>(MagnitudeBits(kFormat, i) >> 24);
     }
-    for (int i = 0; i < 64; ++i) {  // the second row's codes begin at 64
-      tables.of_rows[i] = static_cast<uint8_t>(i % 2 * 64 + i % 16 / 8 * 16 + i / 16 * 4 + i % 8 / 2);
+    // Index of each interleaved code. The codes of the second row begin at 64.
+    for (int i = 0; i < 64; ++i) {
+      tables.from_rows[i] = static_cast<uint8_t>(i % 2 * 64 + i % 16 / 8 * 16 + i / 16 * 4 + i % 8 / 2);
     }
     return tables;
   }();
 
-  static Both OfRows(Words first, Words second) {
-    return Interleaved(_mm512_permutex2var_epi8(first, TableAt(kTables.of_rows), second));
+  static Both FromRows(Words first, Words second) {
+    return Interleaved(_mm512_permutex2var_epi8(first, TableAt(kTables.from_rows), second));
   }
   static Both Interleaved(Words codes) {
     const Words at = kFormat.is_integer && kFormat.is_signed ? _mm512_abs_epi8(codes) : codes;
     Words low = _mm512_permutex2var_epi8(TableAt(kTables.low), at, TableAt(kTables.low + 64));
     Words high = _mm512_permutex2var_epi8(TableAt(kTables.high), at, TableAt(kTables.high + 64));
-    if constexpr (kFormat.is_integer) {  // 128 and above have no entry: 128 is 0x4300
+    // The tables have no entries from 128 on. 128 is 0x4300 in bf16.
+    if constexpr (kFormat.is_integer) {
       const __mmask64 large = _mm512_movepi8_mask(at);
       high = _mm512_mask_mov_epi8(high, large, _mm512_set1_epi8(0x43));
       if constexpr (!kFormat.is_signed) low = _mm512_mask_sub_epi8(low, large, at, _mm512_set1_epi8(-128));
     }
     if constexpr (kFormat.is_signed) {
-      constexpr int kOrAnd = 0xf8;  // a | b & c
+      constexpr int kOrAnd = 0xf8;  // Truth table of a | b & c.
       high = _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(-128), kOrAnd);
     }
     return {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
   }
 };
 
-// Entries of floats are kBias powers of two larger, and a scale, also where it is 1, lessens their exponent, but for
-// zeros.
+// Traits for quantized elements of 4 bits. Table entries of floats are too large by 2^kBias. Applying a scale corrects
+// this: it subtracts from the exponent of nonzero values, even if the scale is 1.
 template <class V, int kIndex>
 struct Avx512NibbleCodes : V {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];
@@ -94,7 +100,8 @@ struct Avx512NibbleCodes : V {
   static Words LoadHalves(Source p, int64_t, int64_t n, int64_t rows) {
     return _mm512_castsi128_si512(LoadCodes(p, rows > 0 ? n : 0));
   }
-  // Four columns in each lane of both rows, of which there may be but one: the first of them, or all with kNv = 4.
+  // Loads the codes of kNv columns for each 32-bit lane, from two rows or from the first one only. A word of `lanes`
+  // has four codes of the first row in its low half and four codes of the second row in its high half.
   template <int kNv>
   RAGGEMM_INLINE static void LoadLanes(Source first, Source second, bool both, Words (&lanes)[kNv / 4]) {
     if constexpr (kNv == 4) {
@@ -114,10 +121,10 @@ struct Avx512NibbleCodes : V {
     return LookUp(kColumn == 0 ? lanes : _mm512_srli_epi16(lanes, 4 * kColumn));
   }
   static Words LowWords(Words first, Words second) {
-    return OfRows(_mm_unpacklo_epi8(_mm512_castsi512_si128(first), _mm512_castsi512_si128(second)));
+    return FromRows(_mm_unpacklo_epi8(_mm512_castsi512_si128(first), _mm512_castsi512_si128(second)));
   }
   static Words HighWords(Words first, Words second) {
-    return OfRows(_mm_unpackhi_epi8(_mm512_castsi512_si128(first), _mm512_castsi512_si128(second)));
+    return FromRows(_mm_unpackhi_epi8(_mm512_castsi512_si128(first), _mm512_castsi512_si128(second)));
   }
 
  protected:
@@ -131,34 +138,35 @@ struct Avx512NibbleCodes : V {
     constexpr uint16_t kShifts[] = {0, 8, 4, 12};
     Tables tables{};
     for (uint32_t i = 0; i < 32; ++i) {
-      tables.values[i] = BitsOfNibble(kFormat, i % 16, kBias) >> 16;  // the fifth bit is of a neighbour
+      tables.values[i] = NibbleBits(kFormat, i % 16, kBias) >> 16;  // The fifth bit of an index is from another code.
       tables.spread[i] = static_cast<uint16_t>(i / 4);
       tables.shifts[i] = kShifts[i % 4];
-      tables.lanes[i] = static_cast<uint16_t>(i % 2 * 32 + i / 2);  // the second row's words begin at 32
+      tables.lanes[i] = static_cast<uint16_t>(i % 2 * 32 + i / 2);  // Words of the second row begin at 32.
     }
     return tables;
   }();
 
-  // The first n of 32 codes; pairs of them make a byte.
+  // Loads the first n of 32 codes, then zeros. A byte has two codes.
   static __m128i LoadCodes(Source p, int64_t n) {
     if (n >= 32) return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p.at));
     return _mm_maskz_loadu_epi8(static_cast<__mmask16>(n <= 0 ? 0 : (1U << n / 2) - 1), p.at);
   }
   static __m256i LoadLine(Source p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p.at)); }
   static Words LookUp(Words codes) { return _mm512_permutexvar_epi16(codes, TableAt(kTables.values)); }
-  static Words OfRows(__m128i pairs) {
+  static Words FromRows(__m128i pairs) {
     const Words spread = _mm512_permutexvar_epi16(TableAt(kTables.spread), _mm512_castsi128_si512(pairs));
     return LookUp(_mm512_srlv_epi16(spread, TableAt(kTables.shifts)));
   }
 };
 
-// Times powers of two, which is exact; where a product may be no normal number they are multiplied one by one.
+// Traits for quantized floats of 4 bits with block scales. Multiplying by a power of two is exact. If a product may not
+// be a normal number, the elements are multiplied one by one.
 template <class V, int kIndex>
 struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
   using Base = Avx512NibbleCodes<V, kIndex>;
   using Words = __m512i;
 
-  // For kScaleSteps steps of 32 columns, or of one.
+  // Scales of kScaleSteps steps, for 32 columns or for one.
   class Scales {
    public:
     RAGGEMM_INLINE void Read(const BlockScales& from, int64_t k, int64_t column, int64_t n) {
@@ -171,10 +179,10 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
     }
     RAGGEMM_INLINE Words Low(Words first, Words second) const { return Scaled(Base::LowWords(first, second), 0); }
     RAGGEMM_INLINE Words High(Words first, Words second) const { return Scaled(Base::HighWords(first, second), 1); }
-    // Words of columns, of the half of them that there is.
+    // Applies the scales of columns 0 to 15 (half 0) or 16 to 31 (half 1) to the words of these columns.
     RAGGEMM_INLINE Words Scaled(Words words, int half) const {
       if (are_normal_) [[likely]]
-        return Lessened(words, less_[half]);
+        return SubtractExponents(words, exponents_[half]);
       return OneByOne(words, codes_ + 16 * half, 1);
     }
 
@@ -182,18 +190,18 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
     RAGGEMM_INLINE void Set(__m256i codes) {
       const Words both = _mm512_castsi256_si512(codes);
       are_normal_ = AreNormal(_mm512_inserti64x4(both, codes, 1));
-      less_[0] = LessOf(_mm512_cvtepu8_epi32(_mm256_castsi256_si128(codes)), 0);
-      less_[1] = LessOf(_mm512_cvtepu8_epi32(_mm256_extracti128_si256(codes, 1)), 0);
+      exponents_[0] = ExponentsOf(_mm512_cvtepu8_epi32(_mm256_castsi256_si128(codes)), 0);
+      exponents_[1] = ExponentsOf(_mm512_cvtepu8_epi32(_mm256_extracti128_si256(codes, 1)), 0);
       if (!are_normal_) [[unlikely]]
         _mm256_store_si256(reinterpret_cast<__m256i*>(codes_), codes);
     }
 
-    Words less_[2];
+    Words exponents_[2];
     alignas(32) uint8_t codes_[32];
     bool are_normal_;
   };
 
-  // Scales of the lanes of a sweep.
+  // Scales of kScaleSteps steps, for the columns of LaneSteps.
   template <int kNv>
   class LaneScales {
    public:
@@ -211,19 +219,19 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
         codes[1] = _mm512_permutex2var_epi32(codes[0], _mm512_add_epi32(even, _mm512_set1_epi32(1)), codes[1]);
         codes[0] = low;
       }
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) less_[v] = LessOf(codes[v / 4], v % 4);
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) exponents_[v] = ExponentsOf(codes[v / 4], v % 4);
       if (are_normal_) [[likely]]
         return;
       for (int i = 0; i < kNv / 4; ++i) _mm512_store_si512(codes_ + 64 * i, codes[i]);
     }
     RAGGEMM_INLINE Words Scaled(Words words, int v) const {
       if (are_normal_) [[likely]]
-        return Lessened(words, less_[v]);
+        return SubtractExponents(words, exponents_[v]);
       return OneByOne(words, codes_ + v / 4 * 64 + v % 4, 4);
     }
 
    private:
-    Words less_[kNv];
+    Words exponents_[kNv];
     alignas(64) uint8_t codes_[16 * kNv];
     bool are_normal_;
   };
@@ -231,33 +239,40 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
  private:
   static constexpr char kOne = 127;
 
-  // 0.5 * 2^-125 is the smallest normal number, and what has kBias cannot become larger.
+  // Returns true if all products are normal numbers. With codes below 2 they may be denormal: 0.5 * 2^-125 is the
+  // smallest normal number. Codes above 127 + kBias would need larger exponents, which SubtractExponents cannot make.
   static bool AreNormal(Words codes) {
     constexpr char kLeast = 2, kMost = static_cast<char>(127 + Base::kBias);
     return (_mm512_cmplt_epu8_mask(codes, _mm512_set1_epi8(kLeast)) |
             _mm512_cmpgt_epu8_mask(codes, _mm512_set1_epi8(kMost))) == 0;
   }
-  // Zeros stay as they are. GFLOP/s at 1 and 16 rows of 2048x768, two cores of Zen 4, where they lose their sign, with
-  // this mask, and with the larger of a difference that ends at zero and the sign: 82, 76, 72 and 337, 323, 317.
-  RAGGEMM_INLINE static Words Lessened(Words words, Words less) {
+  // Multiplies words by scales: it subtracts from the exponents of all elements but zeros. GFLOP/s for rhs of 2048x768
+  // on two cores of Zen 4:
+  //
+  //     handling of zeros                                       1 row    16 rows
+  //     mask (here)                                             76       323
+  //     maximum of a saturated difference and the sign bit      72       317
+  //     zeros lose their sign (wrong)                           82       337
+  RAGGEMM_INLINE static Words SubtractExponents(Words words, Words exponents) {
     const __mmask32 nonzero = _mm512_test_epi16_mask(words, _mm512_set1_epi16(0x7fff));
-    return _mm512_mask_sub_epi16(words, nonzero, words, less);
+    return _mm512_mask_sub_epi16(words, nonzero, words, exponents);
   }
-  // What both exponents in a lane are less by, from the codes in one byte of each lane.
-  static Words LessOf(Words codes, int byte) {
+  // Returns what SubtractExponents subtracts from both elements of each lane. `byte` selects the byte of each lane that
+  // has the code of the scale.
+  static Words ExponentsOf(Words codes, int byte) {
     const Words bytes = _mm512_set4_epi32(0x0cff0cff, 0x08ff08ff, 0x04ff04ff, 0x00ff00ff);
-    const Words less = _mm512_sub_epi8(_mm512_set1_epi8(static_cast<char>(127 + Base::kBias)), codes);
+    const Words differences = _mm512_sub_epi8(_mm512_set1_epi8(static_cast<char>(127 + Base::kBias)), codes);
     const Words at = _mm512_add_epi16(bytes, _mm512_set1_epi16(static_cast<short>(byte << 8)));
-    return _mm512_srli_epi16(_mm512_shuffle_epi8(less, at), 1);
+    return _mm512_srli_epi16(_mm512_shuffle_epi8(differences, at), 1);
   }
-  // The code of lane i is codes[i * step].
+  // Multiplies the elements one by one. The scale of lane i has the code codes[i * step].
   __attribute__((noinline)) static Words OneByOne(Words words, const uint8_t* codes, int step) {
     alignas(64) uint16_t values[32];
     _mm512_store_si512(values, words);
     for (int i = 0; i < 32; ++i) {
       const uint32_t code = codes[i / 2 * step];
       const auto biased = __builtin_bit_cast(float, static_cast<uint32_t>(values[i]) << 16);
-      // In double no product is too small or too large; what becomes of it is as if f32 had been multiplied.
+      // No product is too small or too large for double. Rounding it to f32 gives the same result as a product in f32.
       double value = code == 255 ? __builtin_nan("") : static_cast<double>(biased);
       value *= __builtin_bit_cast(double, static_cast<uint64_t>(1023 - 127 - Base::kBias + code) << 52);
       values[i] = static_cast<uint16_t>(__builtin_bit_cast(uint32_t, static_cast<float>(value)) >> 16);
@@ -266,7 +281,7 @@ struct Avx512ScaledNibbleCodes : Avx512NibbleCodes<V, kIndex> {
   }
 };
 
-// Where elements have none.
+// Replaces V::LaneScales for elements without scales.
 struct NoLaneScales {
   void Read(const BlockScales&, int64_t, int64_t) {}
   RAGGEMM_INLINE static __m512i Scaled(__m512i words, int) { return words; }
@@ -280,8 +295,8 @@ constexpr auto LaneScalesFor() {
   }
 }
 
-// A pair of steps of a sweep. Two shuffles for 64 codes, instead of six in the order of columns: one row of int4 from
-// L2 at 22 instead of 16 GB/s, one core of Zen 4.
+// The inner loop of a streaming GEMV that takes columns out of order. `Next` adds a pair of steps. It needs two
+// shuffles for 64 codes instead of six. One row by int4 in L2 reads 22 instead of 16 GB/s (Zen 4, one core).
 template <class V, int kMr, int kNv>
 struct LaneSteps {
   using Tile = typename V::Vec[kMr][kNv];
@@ -311,9 +326,9 @@ struct LaneSteps {
   template <int kColumn>
   RAGGEMM_INLINE void Add(Words lanes, int v, Tile& sums) {
     const Words y = V::Pinned(scales.Scaled(V::template ColumnOf<kColumn>(lanes), v));
-    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) sums[i][v] = V::DotOfOne(a + i, y, sums[i][v]);
+    RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) sums[i][v] = V::DotBroadcast(a + i, y, sums[i][v]);
   }
-  // Sums in the order of columns.
+  // Puts the sums in the order of columns.
   RAGGEMM_INLINE static void Arrange(Tile& sums) {
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) Interleave<V>(sums[i]);
   }
@@ -335,13 +350,14 @@ constexpr auto QuantizedTraits() {
   }
 }
 
-// Eight sums at once hide what a product takes from one to the next; 24 leave registers for what looks codes up.
+// Adds streaming GEMVs. Eight independent sums or more hide the latency of a product. With at most 24, registers are
+// left for the lookup of codes.
 template <class V, int kMr>
 constexpr void AddGemvs(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
-    constexpr bool kIsOfLanes = requires { V::template ColumnOf<0>; };
+    constexpr bool kTakesLanes = requires { V::template ColumnOf<0>; };
     constexpr int kNv = kMr <= 3 ? 8 : kMr <= 6 ? 4 : 2;
-    if constexpr (kIsOfLanes && kNv > 2) {
+    if constexpr (kTakesLanes && kNv > 2) {
       kernels.gemv[kMr] = {StreamingGemv<V, LaneSteps<V, kMr, kNv>, kMr, kNv>, kNv * V::kWidth};
     } else {
       constexpr int kFewer = kMr <= 2 ? 8 : kMr <= 4 ? 4 : 2;
@@ -352,8 +368,8 @@ constexpr void AddGemvs(FormatKernels& kernels) {
   }
 }
 
-// Adds rhs packers of each quantized format of four bits or more, and where the row's kernels multiply words also lhs
-// packers and sweeps.
+// Adds rhs packers for each quantized format of four bits or more. With kAll it also adds lhs packers, streaming GEMVs
+// and kernels that store the panel. This is for rows whose kernels multiply words.
 template <class V, bool kAll, int kIndex = 0>
 constexpr void AddQuantized(KernelRow& row) {
   if constexpr (kIndex < kQuantizedFormats) {
@@ -364,9 +380,13 @@ constexpr void AddQuantized(KernelRow& row) {
       if constexpr (kAll) {
         kernels.lhs = kernels.rhs;
         AddGemvs<Traits, kGemvRows>(kernels);
-        // Kernels look codes up beside the sums of the first row tile. GFLOP/s of strips packed first and of these, two
-        // cores of Zen 4, 2048x768: MXFP4 208 and 287 at 16 rows, 258 and 314 at 32; fp8 261 and 316, 300 and 316;
-        // int4 239 and 286, 242 and 273.
+        // The kernel of the first register tile looks up codes while it computes sums. GFLOP/s for rhs of 2048x768 on
+        // two cores of Zen 4, for panels that are packed first and for these kernels:
+        //
+        //     format    16 rows: packed, these    32 rows: packed, these
+        //     MXFP4     208, 287                  258, 314
+        //     fp8       261, 316                  300, 316
+        //     int4      239, 286                  242, 273
         AddStoring<Traits, Traits::kRows>(kernels);
       }
     }

@@ -1,4 +1,4 @@
-// AVX-512 VNNI: four products of bytes at once. All else is left to AVX-512.
+// AVX-512 VNNI: four products of bytes for each sum at once. AVX-512 has all other products.
 #include "kernels/isa/avx512_words.h"
 
 namespace raggemm {
@@ -8,11 +8,11 @@ template <class E>
 struct Avx512Vnni : Avx512Quads<E> {
   using typename Avx512S32::Vec, typename Avx512S32::Words;
   static constexpr bool kFlips = true, kFlipsSameFormat = true;
-  static constexpr int kRows = 12;  // beside the sums of two vectors that are in excess
+  static constexpr int kRows = 12;  // Two more registers hold the excess of flipped bits.
   static constexpr int kWide[kRows + 1] = {0, 8, 6, 4, 4, 2, 2, 2, 2, 2, 2, 2, 2};
 
   static Words Flip(Words a, Words b) { return _mm512_xor_si512(a, b); }
-  // The factor without a sign stands before the one that has it.
+  // VPDPBUSD takes the unsigned operand first.
   static Vec Dot(Words a, Words b, Vec sum) {
     if constexpr (kSigned<E>) {
       asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
@@ -21,7 +21,7 @@ struct Avx512Vnni : Avx512Quads<E> {
     }
     return sum;
   }
-  static Vec DotOfOne(const uint32_t* a, Words b, Vec sum) {
+  static Vec DotBroadcast(const uint32_t* a, Words b, Vec sum) {
     if constexpr (kSigned<E>) return Dot(Avx512S32::BroadcastWord(a), b, sum);
     asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(*a));
     return sum;

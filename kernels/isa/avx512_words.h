@@ -1,4 +1,4 @@
-// Words of AVX-512, and sums of them in s32.
+// Traits of AVX-512 for words, and for s32 sums of words.
 #ifndef RAGGEMM_KERNELS_ISA_AVX512_WORDS_H_
 #define RAGGEMM_KERNELS_ISA_AVX512_WORDS_H_
 
@@ -14,7 +14,7 @@ struct Avx512Words {
   static Words LoadWords(const uint32_t* p) { return _mm512_loadu_si512(p); }
   static void StoreWords(uint32_t* p, Words x) { _mm512_storeu_si512(p, x); }
   static Words BroadcastWord(const uint32_t* p) { return _mm512_set1_epi32(static_cast<int>(*p)); }
-  // The first n of 32 bytes.
+  // Loads the first n of 32 bytes, then zeros.
   static __m256i LoadBytes(const void* p, int64_t n) {
     if (n >= 32) return _mm256_loadu_si256(static_cast<const __m256i*>(p));
     return _mm256_maskz_loadu_epi8(n <= 0 ? 0 : (__mmask32{1} << n) - 1, p);
@@ -33,7 +33,7 @@ struct Avx512Words {
   }
 
  private:
-  // first[i], second[i], first[i + 1] ...
+  // Returns the permutation that gives first[i], second[i], first[i + 1], second[i + 1] and so on.
   static Words Index(int i) {
     const Words low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8,  //
                                        39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
@@ -60,7 +60,7 @@ struct Avx512S32 : Avx512Words {
   static void StorePartial(int32_t* p, Vec x, int n) { _mm512_mask_storeu_epi32(p, Avx512F32::Mask(n), x); }
 };
 
-// Sixteen words of four bytes, and what packs them.
+// Traits for words of four bytes, and for packing them.
 template <class E>
 struct Avx512Quads : Avx512S32 {
   using Source = const E*;

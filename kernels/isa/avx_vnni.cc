@@ -1,4 +1,4 @@
-// AVX-VNNI: four products of bytes at once, without AVX-512. All else is left to AVX2.
+// AVX-VNNI: four products of bytes for each sum at once, without AVX-512. AVX2 has all other products.
 #include "kernels/isa/avx2_s32.h"
 
 namespace raggemm {
@@ -21,7 +21,8 @@ struct AvxVnni : Avx2S32 {
     const Words second = _mm256_cvtepu8_epi16(LoadBytes(p + stride, rows > 1 ? n : 0));
     return _mm256_or_si256(first, _mm256_slli_epi16(second, 8));
   }
-  // The factor without a sign stands before the one that has it. By its name for VEX, which no compiler need know.
+  // VPDPBUSD takes the unsigned operand first. The {vex} prefix selects the AVX-VNNI encoding, so that the compiler
+  // needs no support for AVX-VNNI.
   static Vec Dot(Words a, Words b, Vec sum) {
     if constexpr (kSigned<E>) {
       asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
@@ -30,7 +31,7 @@ struct AvxVnni : Avx2S32 {
     }
     return sum;
   }
-  static Vec DotOfOne(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
+  static Vec DotBroadcast(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
 };
 
 }  // namespace

@@ -1,12 +1,12 @@
-// The rows of an instruction set that multiplies and adds elements as wide as its sums: which kernels of tile_gemm.h
-// there are of each format.
+// Kernel rows of instruction sets whose elements are as wide as their sums. For each format, this file decides which
+// kernels of tile_gemm.h a row has.
 #ifndef RAGGEMM_KERNELS_ISA_FMA_ROWS_H_
 #define RAGGEMM_KERNELS_ISA_FMA_ROWS_H_
 
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/isa/along_k.h"
+#include "kernels/isa/dot.h"
 #include "kernels/isa/microkernel.h"
 #include "kernels/isa/mlp.h"
 #include "kernels/isa/tile_gemm.h"
@@ -14,16 +14,17 @@
 namespace raggemm {
 namespace {
 
-// The rule kTiles has two sums for each element, so half the rows. For kPairs GCC loads both steps first, and spills
-// where a flat tile fills the registers, as 3x4 does with AVX2.
+// Rows of the tallest register tile. kTiles keeps two sums for each element, and has half the rows.
 template <class V, ArithmeticId kId>
 inline constexpr int kTallest = kId == ArithmeticId::kTiles ? V::kRows / 2 : V::kRows;
+// Vectors of the widest register tile with kMr rows. For kPairs GCC loads both steps first, and spills if a wide tile
+// fills the registers, as one of 3 x 4 vectors does with AVX2.
 template <class V, ArithmeticId kId, int kMr>
 inline constexpr int kWidest = V::kWide[kId == ArithmeticId::kTiles                                ? 2 * kMr
                                         : kId == ArithmeticId::kPairs && V::kRows == 6 && kMr == 3 ? 4
                                                                                                    : kMr];
 
-// The traits of sums: V's, or those that it has for arithmetics that flush where the CPU's mode does not.
+// The traits of the sums: V, or V::Flushing if the arithmetic flushes denormals and the CPU's float mode does not.
 template <class V, ArithmeticId kId>
 struct SumTraits {
   using Type = V;
@@ -34,7 +35,7 @@ requires(kArithmetics[static_cast<int>(kId)].flushes&& requires { typename V::Fl
 };
 
 template <class V, class E, ArithmeticId kId, int kMr, int kNv, bool kStores>
-constexpr Microkernel* TileOf() {
+constexpr Microkernel* TileKernel() {
   using Sums = typename SumTraits<V, kId>::Type;
   using Steps = FmaSteps<Sums, E, kMr, kNv, kStores, kId>;
   if constexpr (kId == ArithmeticId::kTiles) {
@@ -44,34 +45,43 @@ constexpr Microkernel* TileOf() {
   }
 }
 
-// Whether rhs is also read where it lies. Elements narrower than sums in f64 are packed first: few problems mix them,
-// and their tiles took a tenth of the time that compiling all takes.
+// True if kernels also read rhs in its stored layout. Elements that are narrower than sums in f64 are always packed.
+// Few problems mix them, and their direct kernels would take a tenth of the compile time.
 template <class E, ArithmeticId kId>
 inline constexpr bool kIsDirect = kArithmetics[static_cast<int>(kId)].sum != DType::kF64 || sizeof(E) == sizeof(double);
 
-// GFLOP/s of strips and of these at 1 row of 2048x768 and of 2880x2880 f32, two cores of Zen 4 at 33 GB/s: 14.0, 14.7;
-// 13.2, 15.2. At 8 rows of 2048x768 91, 81; with AVX2, of 8 columns, at 1 and 4 rows 15.5, 14.8; 58, 53; words of bf16
-// are level.
+// True if there are dot kernels for a transposed rhs. GFLOP/s for f32 on two cores of Zen 4 with 33 GB/s:
+//
+//     rows, rhs, instruction set     packed panels    dot kernel
+//     1, 2048x768, AVX-512           14.0             14.7
+//     1, 2880x2880, AVX-512          13.2             15.2
+//     8, 2048x768, AVX-512           91               81
+//     1, 2048x768, AVX2              15.5             14.8
+//     4, 2048x768, AVX2              58               53
+//
+// For words of bf16 both are equally fast.
 template <class V, class E, ArithmeticId kId>
-inline constexpr bool kHasTilesAlongK =
+inline constexpr bool kHasDotTiles =
     kId == ArithmeticId::kF32&& V::kWidth == 16 && std::is_same_v<E, typename V::Scalar>;
 
 template <class V, class E, ArithmeticId kId, int kMr>
 constexpr void AddTiles(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
-    kernels.packed[kMr] = TileOf<V, typename V::Scalar, kId, kMr, V::kPanelVectors, false>();
+    kernels.packed[kMr] = TileKernel<V, typename V::Scalar, kId, kMr, V::kPanelVectors, false>();
     if constexpr (kIsDirect<E, kId>) {
       constexpr int kWide = kWidest<V, kId, kMr>;
-      kernels.direct[kMr][0] = {TileOf<V, E, kId, kMr, kWide, false>(), kWide * V::kWidth};
-      kernels.direct[kMr][1] = {TileOf<V, E, kId, kMr, V::kPanelVectors, false>(), V::kPanelVectors * V::kWidth};
-      // The first of two or more register tiles stores the strip, so it has more than half of the rows of the tallest.
-      if constexpr (2 * kMr > kTallest<V, kId>) kernels.storing[kMr] = TileOf<V, E, kId, kMr, V::kPanelVectors, true>();
+      kernels.direct[kMr][0] = {TileKernel<V, E, kId, kMr, kWide, false>(), kWide * V::kWidth};
+      kernels.direct[kMr][1] = {TileKernel<V, E, kId, kMr, V::kPanelVectors, false>(), V::kPanelVectors * V::kWidth};
+      // Only the first of two or more register tiles stores the panel. It has more than half of the tallest tile's
+      // rows.
+      if constexpr (2 * kMr > kTallest<V, kId>)
+        kernels.storing[kMr] = TileKernel<V, E, kId, kMr, V::kPanelVectors, true>();
       if constexpr (kId != ArithmeticId::kTiles && kMr <= kGemvRows) {
         constexpr int kNv = V::kPanelVectors;
         using Sums = typename SumTraits<V, kId>::Type;
         using Steps = FmaSteps<Sums, E, kMr, kNv, false, kId>;
         kernels.gemv[kMr] = {StreamingGemv<Sums, Steps, kMr, kNv>, kNv * V::kWidth};
-        if constexpr (kHasTilesAlongK<V, E, kId> && kMr <= kDotRows) {
+        if constexpr (kHasDotTiles<V, E, kId> && kMr <= kDotRows) {
           kernels.dot[kMr] = {TileGemm<V, FmaDotSteps<V, kMr>, kMr, 1>, V::kWidth};
         }
       }
@@ -87,7 +97,8 @@ constexpr void AddFormat(KernelRow& row, DType dtype) {
   AddTiles<V, E, kId, kTallest<V, kId>>(kernels);
 }
 
-// Kernels that look up codes of the formats that weights come in, beside rows of bf16; the others are packed first.
+// Adds kernels that decode quantized weights while they multiply them with rows of bf16. They exist for the formats
+// that weights usually have. All other formats are packed first.
 template <class V, int kIndex, ArithmeticId kId, int kMr>
 constexpr void AddWeights(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
@@ -98,7 +109,7 @@ constexpr void AddWeights(FormatKernels& kernels) {
       kernels.gemv[kMr] = {StreamingGemv<Sums, Steps, kMr, kNv>, kNv * V::kWidth};
     }
     if constexpr (2 * kMr > kTallest<V, kId>) {
-      kernels.storing[kMr] = TileOf<V, Quantized<kIndex>, kId, kMr, V::kPanelVectors, true>();
+      kernels.storing[kMr] = TileKernel<V, Quantized<kIndex>, kId, kMr, V::kPanelVectors, true>();
     }
     AddWeights<V, kIndex, kId, kMr - 1>(kernels);
   }
@@ -110,9 +121,9 @@ constexpr void AddQuantizedFormats(KernelRow& row) {
     constexpr DType kDtype = kQuantized[kIndex].dtype;
     FormatKernels& kernels = row.formats[static_cast<int>(kDtype)];
     kernels.lhs = kernels.rhs = {PackRows<V, Quantized<kIndex>>, PackTransposed<V, Quantized<kIndex>>};
-    constexpr bool kIsOfWeights =
+    constexpr bool kIsWeightFormat =
         kDtype == DType::kS8 || kDtype == DType::kS4 || kDtype == DType::kF8E4M3FN || kDtype == DType::kF4E2M1FN;
-    if constexpr (kIsOfWeights && kId == ArithmeticId::kPairs) {
+    if constexpr (kIsWeightFormat && kId == ArithmeticId::kPairs) {
       AddWeights<V, kIndex, kId, kTallest<V, kId>>(kernels);
     }
     AddQuantizedFormats<V, kId, kIndex + 1>(row);
@@ -141,7 +152,7 @@ constexpr void AddFloats(KernelRow& row) {
   if constexpr (arithmetic.sum == DType::kF64) AddFormat<V, double, kId>(row, DType::kF64);
 }
 
-// With fmas, on elements as wide as the sums.
+// Makes the row of an arithmetic, with fma on elements as wide as the sums.
 template <class V, ArithmeticId kId>
 constexpr KernelRow MakeRow() {
   constexpr const Arithmetic& arithmetic = kArithmetics[static_cast<int>(kId)];

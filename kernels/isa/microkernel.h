@@ -1,18 +1,20 @@
-// The contract between the tile runner (run.cc) and the code of one ISA (isa/). Nothing but this crosses over.
+// The contract between the tile runner (run.cc) and the code of one instruction set (isa/). It is all that the two
+// share.
 //
-// T is the type of the sums: float, double, int32_t. A kernel reads packed panels, or rhs where it lies; only strides
-// differ:
+// T is the type of the sums: float, double or int32_t. A kernel reads packed panels, or rhs in its stored layout. Only
+// the strides differ.
 //
-//     lhs panel, mr = 3          strip of rhs, nr = 4           chain, total, mr x nr
-//     k = 0   a: 0 1 2           k = 0   b: 0 1 2 3             row 0: 0 1 2 3
-//     k = 1      3 4 5           k = 1      4 5 6 7             row 1: 4 5 6 7
-//     k = 2      6 7 8           ...                            ...          (digits: position in memory)
+//     packed lhs, mr = 3         packed rhs, nr = 4         chain, total: mr x nr
+//     k = 0   a: 0 1 2           k = 0   b: 0 1 2 3         row 0: 0 1 2 3
+//     k = 1      3 4 5           k = 1      4 5 6 7         row 1: 4 5 6 7
+//     k = 2      6 7 8           ...                        ...              (digits: position in memory)
 //
-// The elements of panels are T, or words of so many steps of k, of two bf16, two s16 or four bytes,
+// The elements of a panel are of type T, or they are words. A word holds several steps of k: two bf16, two s16 or four
+// bytes. Zeros fill up the last word:
 //
-//     k = 0, 1   a: 00 11 22     k = 0, 1   b: 00 11 22 33      the last word is filled up with zeros
+//     k = 0, 1   a: 00 11 22     k = 0, 1   b: 00 11 22 33
 //
-// or, in panels of tiles, lines of 32 bf16 or 64 bytes of a row.
+// AMX tiles have another layout of lhs: lines of 64 bytes, each with 32 bf16 or 64 bytes of one row.
 #ifndef RAGGEMM_KERNELS_ISA_MICROKERNEL_H_
 #define RAGGEMM_KERNELS_ISA_MICROKERNEL_H_
 
@@ -31,33 +33,39 @@ struct Float16 {
   uint16_t bits;
 };
 
-inline constexpr int64_t kLineBytes = 64;  // of caches; where lines are longer, some are fetched twice
+// Size of a cache line. On CPUs with longer lines, some lines are prefetched twice.
+inline constexpr int64_t kLineBytes = 64;
 
-// What a kernel or packer fetches into L2, spread evenly over its work: lines in equal runs. It moves on
-// `line` and `run_left`, for the next one.
+// Lines that a kernel or a packer prefetches into L2. It spreads the prefetches evenly over its work. The lines form
+// runs of equal length. The callee advances `line` and `run_left`, and the next callee continues from there.
 struct Prefetch {
   const char* line;
-  int64_t count;      // lines of this call
-  int64_t run_left;   // lines from `line` to the end of its run
-  int64_t run;        // lines of a whole run
-  int64_t skip;       // bytes from the last line of a run to the first of the next
-  bool near = false;  // of sweeps: lines are loaded into L1, so that they must exist, and taken kNearSteps at once
+  int64_t count;     // Lines that this call prefetches.
+  int64_t run_left;  // Lines from `line` to the end of its run.
+  int64_t run;       // Lines of a whole run.
+  int64_t skip;      // Bytes from the last line of a run to the first line of the next run.
+  // True: a streaming GEMV loads the lines into L1, kNearSteps steps of k at a time. All lines must be readable.
+  bool near = false;
 };
 inline constexpr int kNearSteps = 4;
 
-// Powers of two, one for so many steps of k and a column of rhs, or a row of lhs: f8e8m0fnu.
+// Scales of type f8e8m0fnu, which are powers of two. One scale applies to `steps` steps of k in one column of rhs or
+// one row of lhs.
 struct BlockScales {
-  const uint8_t* first;         // of the first step and column; null: all are 1
-  int64_t k_step, column_step;  // bytes to the next
-  int64_t steps, offset;        // that share one, and where among them the first is: multiples of kScaleSteps
+  const uint8_t* first;  // Scale of the first step and the first column. Null: all scales are 1.
+  int64_t k_step;        // Bytes to the next scale along k.
+  int64_t column_step;   // Bytes to the scale of the next column.
+  int64_t steps;         // Steps of k that share a scale. A multiple of kScaleSteps.
+  int64_t offset;        // Position of the first step among the steps that share its scale. A multiple of kScaleSteps.
 };
 inline constexpr int64_t kScaleSteps = 32;
 
-// Where an accumulation chain begins, and what happens to it after the last step of a call.
+// The start of an accumulation chain in a call of a kernel.
 enum class Begin : uint8_t {
   kZero,    // The chain begins at +0.
   kResume,  // The chain continues from `chain`.
 };
+// The handling of a chain after the last step of a call.
 enum class End : uint8_t {
   kKeepChain,  // The chain goes to `chain`, for the next call.
   kStore,      // The chain goes to `out`.
@@ -67,103 +75,119 @@ enum class End : uint8_t {
 // rhs, packed or in its stored layout.
 struct RhsView {
   const void* data;         // Row kk starts at data + kk * stride, in the element type that the kernel reads.
-  int64_t stride;           // Elements. The width of a packed strip.
+  int64_t stride;           // Elements. For packed rhs the width of the panel.
   BlockScales scales = {};  // Only in the stored layout.
 };
 
+// The results of a register tile.
 struct OutView {
-  void* data;                // The type of the sums. May be `total`.
+  void* data;                // Elements of type T. May be `total`.
   int64_t stride;            // Elements.
-  bool nontemporal = false;  // Stores bypass the caches. Data and stride are then multiples of a vector.
+  bool nontemporal = false;  // True: stores bypass the caches. `data` and `stride` are then multiples of a vector.
 };
 
-// Work that a kernel does next to its sums.
+// Work that a kernel does while it computes sums.
 struct PackAhead;
 struct SideWork {
   Prefetch* prefetch;
   PackAhead* pack = nullptr;  // Only for kernels that pack ahead.
 };
 
-// The sums of one register tile over k steps, with T the type of the sums. The chain of each element is fma(a[kk][i],
-// b[kk][j], chain), in the order of the arithmetic. Kernels with KernelRow::adds_totals keep the total in `chain` and add
-// all chains of k to it. Their `end` is never kAddTotal.
+// Arguments of a micro-kernel, which computes the sums of one register tile over k steps. Each step updates the chain
+// of element (i, j) to fma(a[kk][i], b[kk][j], chain), in the order of the arithmetic. Kernels with
+// KernelRow::adds_totals keep the total in `chain` and add all chains of k to it. Their `end` is never kAddTotal.
 struct MicrokernelArgs {
   int64_t k;      // A multiple of KernelRow::k_step, except for the last steps of a panel.
   const void* a;  // A packed panel [k][mr] with a vector of slack.
   RhsView b;
-  int64_t columns;    // Streaming kernels only: the number of columns, and the row stride of chain and total.
-  void* panel;        // [k][nr] in the layout of packed strips. Kernels that store a strip write it.
-  void* chain;        // T [mr][nr]. Streaming kernels leave garbage here at the end.
+  int64_t columns;    // GEMV kernels only: the number of columns, and the row stride of chain and total.
+  void* panel;        // Output of kernels that also store the packed panel: [k][nr].
+  void* chain;        // T [mr][nr]. GEMV kernels leave garbage here at the end.
   const void* total;  // T [mr][nr]
   OutView out;
   Begin begin;
   End end;
-  bool same_format = false;  // True if lhs and rhs have the same format.
+  bool same_format = false;  // True if lhs and rhs have the same element format.
   SideWork side;
 };
 using Microkernel = void(const MicrokernelArgs&);
 
-// dst[kk * dst_stride + j] = T(src element), j < width, kk < k, or words of them, of two [kk / 2 * dst_stride + j].
-// Element (kk, j) stands at src[kk * src_stride + j] for Packers::rows and at src[j * src_stride + kk] for transposed.
-// Whole vectors are stored: where width is not a multiple of the vector, what follows each row up to that multiple is
-// overwritten (with zeros last), so rows are written in order, of several vectors the last one first, and dst has a
-// vector of slack. Behind the last step words and lines are zeros, up to k_padded.
+// Arguments of a packer, which computes dst[kk * dst_stride + j] = T(src(kk, j)) for j < width and kk < k. A packer of
+// words stores the word of steps kk and kk + 1 at dst[kk / 2 * dst_stride + j]. Packers::rows finds src(kk, j) at
+// src[kk * src_stride + j], Packers::transposed at src[j * src_stride + kk].
+//
+// Packers store whole vectors. If width is not a multiple of the vector, they overwrite the elements behind each row up
+// to that multiple. They write zeros there in the last row. They therefore write the rows in order, and the last of
+// several vectors first. dst has a vector of slack. Behind the last step, words and lines are zero up to k_padded.
 struct PackArgs {
   const void* src;
-  int64_t src_stride;  // elements
+  int64_t src_stride;  // Elements.
   int64_t k;
-  int64_t k_padded;  // a multiple of KernelRow::k_step
+  int64_t k_padded;  // A multiple of KernelRow::k_step.
   int64_t width;
   void* dst;
-  int64_t dst_stride;  // elements of T, words or lines
-  Prefetch* prefetch;  // by transposed; rows takes null
-  // Packs lhs, for an rhs of the same format or another: VPDPBUSD multiplies a byte with a sign by one without, SDOT
-  // two with one, so for them the top bits of some lhs are flipped, and their kernels subtract what that adds.
+  int64_t dst_stride;  // Elements of T, words or lines.
+  Prefetch* prefetch;  // Used by Packers::transposed. Null for Packers::rows.
+  // True if the packer packs lhs, and if lhs has the format of rhs. Packers of bytes need both: VPDPBUSD multiplies a
+  // signed by an unsigned byte, and SDOT two signed bytes. If the operands do not fit the instruction, the packer flips
+  // the top bit of each byte of lhs. The kernel subtracts the excess from its sums.
   bool is_lhs = false, same_format = false;
-  BlockScales scales = {};  // taken by packers of f4e2m1fn
+  BlockScales scales = {};  // Used by packers of f4e2m1fn.
 };
 using Pack = void(const PackArgs&);
 
-// What a kernel packs beside its sums, spread evenly over its steps: slices of the strip that is read next.
+// Packing that a kernel does while it computes sums, spread evenly over its steps. It packs slices of the panel that is
+// read next.
 struct PackAhead {
   Pack* pack;
-  PackArgs left;               // what is still to be packed
-  int64_t slice;               // steps of k of one
-  int64_t src_step, dst_step;  // bytes from a slice to the next
-  int64_t count;               // slices of this call
+  PackArgs left;               // Rest that is still to be packed.
+  int64_t slice;               // Steps of k in a slice.
+  int64_t src_step, dst_step;  // Bytes from a slice to the next.
+  int64_t count;               // Slices that this call packs.
 };
 
-// out[i][j] = round(r), r = alpha * total, r = fma(beta, c, r), r = r + bias; null pointers skip their term.
+// Arguments of an epilogue, which computes for each element
+//
+//     r = alpha * total
+//     r = fma(beta, c, r)
+//     r = r + bias
+//     out = round(r)
+//
+// A null pointer skips its operation.
 struct EpilogueArgs {
   int64_t rows;
   int64_t columns;
-  const void* total;  // T [rows][total_stride]
-  int64_t total_stride;
-  void* out;  // out's element type, row stride out_stride elements
-  int64_t out_stride;
-  const void* c;      // out's element type, same strides as out; may be out itself
-  const void* alpha;  // T, one value
-  const void* beta;   // T, one value
-  const void* bias;   // T [columns]
+  const void* total;     // T [rows][total_stride]
+  int64_t total_stride;  // Elements.
+  void* out;             // Elements of out's type.
+  int64_t out_stride;    // Elements.
+  const void* c;         // Same type and stride as out. May be out itself.
+  const void* alpha;     // T, one value.
+  const void* beta;      // T, one value.
+  const void* bias;      // T [columns]
 };
 using Epilogue = void(const EpilogueArgs&);
 
-// totals[i][j] = fma(row_scales[i] * column_scales[j], sums[i][j], first ? +0 : totals[i][j]), all in T, for whole
-// vectors of columns. Sums are T, or s32, which are rounded to it first. They may be the totals.
+// Arguments of a function that scales sums and adds them to totals:
+//
+//     totals[i][j] = fma(row_scales[i] * column_scales[j], sums[i][j], first ? +0 : totals[i][j])
+//
+// All operations are in T, and cover whole vectors of columns. `sums` are of type T, or s32, which is rounded to T
+// first. They may be the totals.
 struct ScaledArgs {
   int64_t rows;
   int64_t columns;
   const void* sums;
   void* totals;
-  int64_t stride;  // elements, of both
+  int64_t stride;  // Row stride of sums and totals, in elements.
   const float* row_scales;
   const float* column_scales;
   bool first;
 };
 using ScaleSums = void(const ScaledArgs&);
 
-// out[i] = round(activation(gate[i]) * up[i]), or without `up` that of gate[i] alone, of f32. Interleaved: up[i] is
-// gate[2 * i + 1], and gate[2 * i] its partner.
+// Arguments of an activation of f32 values: out[i] = round(activation(gate[i]) * up[i]). If `up` is null, out[i] is
+// round(activation(gate[i])). If gate and up are interleaved, their elements i are gate[2 * i] and gate[2 * i + 1].
 struct ActivationArgs {
   int64_t count;
   const float* gate;
@@ -173,38 +197,40 @@ struct ActivationArgs {
 };
 using Activate = void(const ActivationArgs&);
 
-// sums[tokens[i]][j] = fma(weights[i], from[i][j], sums[tokens[i]][j]) for one i after the other.
+// Arguments of the weighted sum of expert rows. For one i after the other:
+//
+//     sums[tokens[i]][j] = fma(weights[i], from[i][j], sums[tokens[i]][j])
 struct CombineArgs {
   int64_t rows;
   int64_t columns;
   const float* from;
   const int64_t* tokens;
-  const float* weights;  // null: all are 1
+  const float* weights;  // Null: all weights are 1.
   float* sums;
-  int64_t stride;  // elements, of both
+  int64_t stride;  // Row stride of from and sums, in elements.
 };
 using Combine = void(const CombineArgs&);
 
-// Computes for a row the gradients of gate and up, interleaved as they are in `forward`, or of the one array there. `a`
-// is that of activation(gate) * up, which the weight multiplies.
+// Arguments of the gradient of an activation for one row. The gradients of gate and up have the layout that gate and up
+// have in `forward`.
 struct ActivationGradientArgs {
   ActivationArgs forward;
-  const float* a;
+  const float* a;  // Gradient of weight * activation(gate) * up.
   float weight;
-  void* gate;
-  void* up;  // null: there is none, or interleaved
+  void* gate;  // Output: the gradient of gate, or of gate and up if they are interleaved.
+  void* up;    // Output: the gradient of up. Null if `forward` has no `up` or is interleaved.
 };
 using ActivateGradient = void(const ActivationGradientArgs&);
 
-// to[i] = from[i], exactly.
+// Arguments of an exact conversion to f32: to[i] = from[i].
 struct WidenArgs {
   int64_t count;
   const void* from;
-  float* to;  // with room for whole vectors
+  float* to;  // Has room for whole vectors.
 };
 using Widen = void(const WidenArgs&);
 
-// to[i] = weight * from[i], rounded to f32, then to `to`.
+// Arguments of a scaling: to[i] = weight * from[i], rounded to f32, then to the type of `to`.
 struct ScaleArgs {
   int64_t count;
   const float* from;
@@ -213,7 +239,8 @@ struct ScaleArgs {
 };
 using Scale = void(const ScaleArgs&);
 
-// The sum of a[i] * b[i], in 16 chains of fma from +0, of every 16th each, which are then added in pairs.
+// Arguments of a dot product, the sum of a[i] * b[i]. It has 16 fma chains from +0. Chain j sums the elements i with i
+// % 16 == j. The chains are then added in pairs.
 struct DotArgs {
   int64_t count;
   const void* a;
@@ -221,11 +248,12 @@ struct DotArgs {
 };
 using Dot = float(const DotArgs&);
 
-inline constexpr int kGemvRows = 8;  // of the tallest sweep
-inline constexpr int kDotRows = 4;   // of the tallest tile of columns along k
-inline constexpr int kMaxRows = 32;  // rows of the tallest register tile of any ISA
+inline constexpr int kGemvRows = 8;  // Most rows of a streaming GEMV.
+inline constexpr int kDotRows = 4;   // Most rows of a dot kernel.
+inline constexpr int kMaxRows = 32;  // Rows of the tallest register tile of any instruction set.
 
-// Steps of k that are packed at once: a strip of 256 x 32 f32 fills two thirds of a 48 KiB L1. Chains end with them.
+// Steps of a KC block: steps of k that are packed at once. A panel of 256 x 32 f32 fills two thirds of a 48 KiB L1. A
+// chain ends at the end of a KC block at the latest.
 inline constexpr int64_t kKc = 256;
 static_assert([] {
   for (const Arithmetic& arithmetic : kArithmetics) {
@@ -233,10 +261,13 @@ static_assert([] {
   }
   return true;
 }());
-// Steps of bytes, which have no chains. GFLOP/s with 256, 512 and 1024 of them, two cores of Zen 4, s8 by s8: 627, 676
-// and 683 at 128 rows of 2048x768, 674, 701 and 714 at 512 rows of 2880x2880.
+// Steps of a KC block of bytes, whose sums have no chains. GFLOP/s for s8 by s8 on two cores of Zen 4:
+//
+//     steps                    256    512    1024
+//     128 rows, 2048x768       627    676    683
+//     512 rows, 2880x2880      674    701    714
 inline constexpr int64_t kByteKc = 4 * kKc;
-// Steps of split f32 that are packed at once: three or six times as many of bf16, 192 or 384.
+// Steps of a KC block of split f32. Kernels see three or six times as many steps of bf16: 192 or 384.
 inline constexpr int64_t kSplitKc = 64;
 static_assert([] {
   for (const Arithmetic& arithmetic : kArithmetics) {
@@ -246,29 +277,32 @@ static_assert([] {
   return true;
 }());
 
+// Bytes of the saved configuration of a matrix unit: KernelRow::set_up.
 inline constexpr int kMatrixUnitState = 64;
 
-// What lies in a packed panel: k steps of so many rows of lhs or columns of rhs (its width), k_group steps of each
-// together, so [k / k_group][width][k_group] elements. 1 is the layout above; a pair of bf16 is one word with 2.
+// The layout of a packed panel: elements [k / k_group][width][k_group]. `width` is the number of rows of lhs or columns
+// of rhs. k_group is 1 for the layout at the top of this file, and 2 for pairs of bf16.
 struct PackedLayout {
   DType element;
   int64_t k_group;
 };
 
-// A kernel that reads b as it lies, and how many columns it computes.
+// A kernel that reads rhs in its stored layout.
 struct DirectKernel {
   Microkernel* run;
-  int64_t nr;
+  int64_t nr;  // Columns that it computes.
 };
 
-// What the codes of a format of fewer bits stand for, as raggemm/format.h has it, which is no header for files of one
-// instruction set (factors.cc compares).
+// The encoding of a quantized format. It repeats the row of raggemm/format.h, which the files of one instruction set
+// cannot include. factors.cc checks that both agree.
 struct QuantizedFormat {
   DType dtype;
   int bits;
   bool is_integer, is_signed;
-  int digits, min_exponent;        // of floats
-  uint32_t first_nonfinite = ~0U;  // magnitudes from here on: one NaN, or infinity and NaNs
+  int digits;                      // Bits of precision with the hidden bit. For integers without the sign.
+  int min_exponent;                // Exponent of the smallest normal number. Floats only.
+  uint32_t first_nonfinite = ~0U;  // Smallest magnitude that is an infinity or a NaN.
+  // Returns true if the format has an infinity.
   constexpr bool is_ieee() const { return first_nonfinite < (1U << (bits - 1)) - 1; }
 };
 inline constexpr QuantizedFormat kQuantized[] = {
@@ -283,21 +317,25 @@ inline constexpr QuantizedFormat kQuantized[] = {
 };
 inline constexpr int kQuantizedFormats = sizeof(kQuantized) / sizeof(QuantizedFormat);
 
-// dst[line * dst_step + i] = (element first + line * src_step + i of src - zeros[i]) * scales[i], i < count, of so many
-// lines: in f32, then rounded. Exact in bf16 without scales, and with those that are powers of two or have four digits,
-// while it is a normal number. Null: none; to bytes always. Each line begins with a byte.
+// Arguments of a dequantizer. For i < count of each line it computes
+//
+//     dst[line * dst_step + i] = (src(first + line * src_step + i) - zeros[i]) * scales[i]
+//
+// in f32, then rounds to the type of dst. A normal result in bf16 is exact without scales, and with scales that are
+// powers of two or have at most four digits.
 struct DequantizeArgs {
   const void* src;
-  int64_t first, src_step;
+  int64_t first, src_step;  // Elements. Each line begins at a whole byte of src.
   int64_t lines, count;
   void* dst;
-  int64_t dst_step;
+  int64_t dst_step;  // Elements.
+  // Null: there are none. Dequantizers to bytes take neither.
   const float* zeros;
   const float* scales;
 };
 using Dequantize = void(const DequantizeArgs&);
 
-// Tables by index of kQuantized; to_bytes has integers alone.
+// Dequantizers by index of kQuantized. to_bytes has those of integers only.
 struct Dequantizers {
   Dequantize* to_bf16[kQuantizedFormats];
   Dequantize* to_f32[kQuantizedFormats];
@@ -309,48 +347,55 @@ struct Packers {
   Pack* transposed;
 };
 
-// What a row does with operands of one element format; all null where it cannot.
+// The functions of a kernel row for operands of one element format. A null pointer means that the row has none.
 struct FormatKernels {
-  DirectKernel direct[kMaxRows + 1][2];  // of rhs as it lies, by [mr][wide, narrow: a strip]
-  DirectKernel gemv[kMaxRows + 1];       // of rhs as it lies, any multiple of nr columns, by [mr]; for few rows alone
-  DirectKernel dot[kMaxRows + 1];        // of columns that lie along k, b_stride apart, by [mr]; for few rows alone
-  Microkernel* storing[kMaxRows + 1];    // by [mr], as wide as a strip, which they write in the layout of the row's rhs
-  Microkernel* packed[kMaxRows + 1];     // of a strip, by [mr]
-  Packers lhs, rhs;                      // into the layouts of the row's panels
-  Pack* pack_bias;                       // rows, into T
-  Epilogue* epilogue;                    // to out
-  // What expert MLPs compute from f32 or to it; null where sums are others.
-  Activate* activate[kActivationCount];  // by Activation
+  // Kernels that read rhs in its stored layout, by [mr][0: wide, 1: as wide as a packed panel].
+  DirectKernel direct[kMaxRows + 1][2];
+  // Streaming GEMVs that read rhs in its stored layout, by [mr]. They take any multiple of nr columns.
+  DirectKernel gemv[kMaxRows + 1];
+  // Kernels for a transposed rhs, by [mr]. Each of its columns is contiguous along k, b.stride elements from the next.
+  DirectKernel dot[kMaxRows + 1];
+  // Kernels that read rhs in its stored layout and also store it as a packed panel, by [mr].
+  Microkernel* storing[kMaxRows + 1];
+  Microkernel* packed[kMaxRows + 1];  // Kernels that read a packed panel, by [mr].
+  Packers lhs, rhs;                   // Packers into the layouts of the row's panels.
+  Pack* pack_bias;                    // Converts rows to T.
+  Epilogue* epilogue;                 // Epilogue for an out of this format.
+  // Functions of the expert MLP, from f32 to this format or back. Null in rows whose sums are not f32.
+  Activate* activate[kActivationCount];  // By Activation.
   ActivateGradient* activate_gradient[kActivationCount];
   Widen* widen;
   Scale* scale;
   Dot* row_dot;
 };
 
-// From f32 to its terms: of each Arithmetic::split_block steps of k, Splitting::products times as many, k_padded of
-// each product, as the layout has them. `width` is at most kMaxRows.
+// Packers from f32 to bf16 parts. For each block of Arithmetic::split_block steps of k they write one packed block for
+// each of the Splitting::products products. k_padded is the number of steps of one product. `width` is at most
+// kMaxRows.
 struct SplitPackers {
   Packers lhs, rhs;
 };
 
-// The microkernels of one shape, of an instruction set and an arithmetic.
+// The micro-kernels of one instruction set and arithmetic. All have the same register tiles.
 struct KernelRow {
   ArithmeticId arithmetic;
-  int64_t rows;      // of the tallest register tile
-  int64_t row_step;  // rows are computed up to a multiple of it; those beyond hold garbage
-  int64_t cols;      // of a strip
-  int64_t k_step;    // blocks of k are multiples of it but for a contraction's last
-  int64_t vector;    // elements of the sum; what is padded is padded to so many
+  int64_t rows;      // MR: rows of the tallest register tile.
+  int64_t row_step;  // Kernels compute a multiple of row_step rows. The rows behind the last real one are garbage.
+  int64_t cols;      // NR: columns of a packed panel.
+  int64_t k_step;    // Blocks of k are multiples of k_step, except for the last block of a contraction.
+  int64_t vector;    // Elements of T in a vector. Padding goes up to a multiple of it.
   PackedLayout lhs, rhs;
-  FormatKernels formats[kDTypes];   // by DType
-  SplitPackers split[kPrecisions];  // by Precision; null where f32 is not split
-  ScaleSums* add_scaled;            // of floats; null where sums are integers
-  ScaleSums* add_scaled_integers;   // to f32 and f64
-  Combine* combine;                 // of f32
-  bool adds_totals;         // kernels do, of every chain: where chains are shorter than kKc, and of tiles of bytes
-  double products_per_fma;  // in the time of one f32 fma of its ISA
-  int64_t ahead_slice;      // kernels pack ahead in slices of so many steps of k; 0: they do not
-  // Around all kernels of a thread, where a unit must be set up: `saved`, of kMatrixUnitState bytes, is what was there.
+  FormatKernels formats[kDTypes];   // By DType.
+  SplitPackers split[kPrecisions];  // By Precision. Null if the row does not split f32.
+  ScaleSums* add_scaled;            // For sums of floats. Null if the sums are integers.
+  ScaleSums* add_scaled_integers;   // From s32 to f32 or f64.
+  Combine* combine;                 // For f32.
+  // True if kernels add every chain to the total: their chains are shorter than kKc, or they multiply tiles of bytes.
+  bool adds_totals;
+  double products_per_fma;  // Multiply-adds in the time of one f32 fma of the instruction set.
+  int64_t ahead_slice;      // Steps of k in a slice that kernels pack ahead. 0: they do not pack ahead.
+  // Calls around all kernels of a thread, if a matrix unit has to be configured. set_up saves the previous
+  // configuration in `saved`, which has kMatrixUnitState bytes. restore loads it again.
   void (*set_up)(void* saved);
   void (*restore)(const void* saved);
 };

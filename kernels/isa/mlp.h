@@ -1,4 +1,5 @@
-// What expert MLPs compute between products, in f32, with the same bits on every ISA. Traits V as in tile_gemm.h.
+// Functions of expert MLPs other than products, in f32. They give the same bits on all instruction sets. The traits V
+// are those of tile_gemm.h.
 #ifndef RAGGEMM_KERNELS_ISA_MLP_H_
 #define RAGGEMM_KERNELS_ISA_MLP_H_
 
@@ -12,7 +13,7 @@
 namespace raggemm {
 namespace {
 
-// [0, left) of a vector's elements, of which there may be none.
+// Loads the first `left` elements of a vector, which may be none or all. Zeros fill up the vector.
 template <class V, class E>
 RAGGEMM_INLINE inline typename V::Vec LoadAny(const E* p, int64_t left) {
   return left > 0 ? LoadUpTo<V>(p, left) : V::Zero();
@@ -42,12 +43,12 @@ void ActivateGradient(const ActivationGradientArgs& args) {
     }
     Functions::template GatedGradient<kActivation>(a, gate, up);
     if (forward.interleaved) {
-      E of_gate[V::kWidth], of_up[V::kWidth];
-      V::Store(of_gate, gate);
-      V::Store(of_up, up);
+      E gates[V::kWidth], ups[V::kWidth];
+      V::Store(gates, gate);
+      V::Store(ups, up);
       for (int64_t i = 0; i < left; ++i) {
-        to_gate[2 * (j + i)] = of_gate[i];
-        to_gate[2 * (j + i) + 1] = of_up[i];
+        to_gate[2 * (j + i)] = gates[i];
+        to_gate[2 * (j + i) + 1] = ups[i];
       }
     } else {
       StoreUpTo<V>(to_gate + j, gate, left);
@@ -124,7 +125,7 @@ constexpr void AddMlp(FormatKernels& kernels) {
   kernels.row_dot = DotOfRows<V, E>;
 }
 
-// To a row of f32.
+// Adds the functions of expert MLPs to the row of f32.
 template <class V>
 constexpr void AddMlp(KernelRow& row) {
   AddMlp<V, Float16>(row.formats[static_cast<int>(DType::kF16)]);

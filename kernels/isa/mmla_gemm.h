@@ -1,12 +1,23 @@
-// The register tiles of a unit that multiplies two rows of lhs with two columns of rhs, words of 8 bytes of each, to
-// four sums: of 4 steps of bf16, or 8 of bytes. Its traits V are those of tile_gemm.h for the sums, and
+// Register tiles of the MMLA instructions. They multiply two rows of lhs with two columns of rhs to four sums. Each
+// operand has two words of 8 bytes: 4 steps of bf16, or 8 steps of bytes. The traits V are those of tile_gemm.h for the
+// sums, and
 //
-//   Element, kGroup           what matrices have; how many steps of k make a word
-//   Words                     a vector of two words, as they lie in panels
-//   LoadWords(p), StoreWords(p, x), LoadUpTo(const Element*, n): the first n elements, and zeros
-//   LowElements, HighElements(x, y): interleaved halves; LowWords, HighWords(x, y): the first words, the last ones
-//   Dot(a, b, sum, alike)     sum + the products of two rows and two columns
-//   ToRows, FromRows(x, y, alike): from the sums of two columns and of the next two to those of two rows, and back
+//   Element                   type of the stored elements
+//   kGroup                    steps of k in a word
+//   kHasSigns                 true if lhs and rhs can have different formats
+//   Words                     vector of two words, in the layout of panels
+//   LoadWords(p) StoreWords(p, x)
+//   LoadUpTo(const Element*, n)
+//                             the first n elements, then zeros
+//   LowElements(x, y) HighElements(x, y)
+//                             halves of the interleaved elements
+//   LowWords(x, y) HighWords(x, y)
+//                             the first words, the last words
+//   Dot(a, b, sum, same_format)
+//                             sum + the products of two rows and two columns
+//   ToRows(x, y, same_format) from the sums of two columns and of the next two columns to the sums of two rows
+//   FromRows(x, y, same_format)
+//                             the inverse of ToRows
 #ifndef RAGGEMM_KERNELS_ISA_MMLA_GEMM_H_
 #define RAGGEMM_KERNELS_ISA_MMLA_GEMM_H_
 
@@ -18,7 +29,7 @@
 namespace raggemm {
 namespace {
 
-// From kGroup rows of two vectors of sums' columns to their words: perfect shuffles.
+// Interleaves kGroup rows into the words of their columns, by perfect shuffles:
 //
 //   a0 a1 ..  b0 b1 ..  c0 c1 ..  d0 d1 ..   ->   a0 b0 c0 d0 a1 b1 c1 d1   a2 b2 ..
 template <class V>
@@ -33,14 +44,12 @@ RAGGEMM_INLINE inline void Interleave(typename V::Words (&r)[V::kGroup]) {
   }
 }
 
-enum class RhsFrom : uint8_t { kRows, kRowsAndPack, kPanelVectors };
-
-// A word of steps of k. Tiles have sums of rows, or, between Begin and End, in rows 2 * i and 2 * i + 1 of a vector's
-// columns those of the first two and of the last two:
+// The inner loop of MMLA kernels. Each call adds one word of steps. `Begin` changes the layout of the sums from rows
+// (left) to 2 x 2 blocks (right), and `End` changes it back. A line is a vector. (i, j) is the sum of row i, column j:
 //
 //   (i, 0) (i, 1) (i, 2) (i, 3)            (i, 0) (i, 1) (i + 1, 0) (i + 1, 1)
 //   (i + 1, 0) ..              (i + 1, 3)  (i, 2) (i, 3) (i + 1, 2) (i + 1, 3)
-template <class V, int kMr, int kNv, RhsFrom kFrom, bool kAlike>
+template <class V, int kMr, int kNv, RhsFrom kFrom, bool kSameFormat>
 struct MmlaSteps {
   using Tile = typename V::Vec[kMr][kNv];
   using Words = typename V::Words;
@@ -57,12 +66,12 @@ struct MmlaSteps {
 
   RAGGEMM_INLINE void Begin(Tile& sums) {
     RAGGEMM_UNROLL for (int i = 0; i < kMr; i += 2) {
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) V::FromRows(sums[i][v], sums[i + 1][v], kAlike);
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) V::FromRows(sums[i][v], sums[i + 1][v], kSameFormat);
     }
   }
   RAGGEMM_INLINE void End(Tile& sums) {
     RAGGEMM_UNROLL for (int i = 0; i < kMr; i += 2) {
-      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) V::ToRows(sums[i][v], sums[i + 1][v], kAlike);
+      RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) V::ToRows(sums[i][v], sums[i + 1][v], kSameFormat);
     }
   }
   RAGGEMM_INLINE void Next(Tile& sums) { Last(sums, kGroup); }
@@ -75,18 +84,18 @@ struct MmlaSteps {
       RAGGEMM_UNROLL for (int j = 0; j < kGroup; ++j) {
         RAGGEMM_UNROLL for (int i = 0; i < kMr / 2; ++i) {
           typename V::Vec& sum = sums[2 * i + j % 2][v + j / 2];
-          sum = V::Dot(x[i], y[j], sum, kAlike);
+          sum = V::Dot(x[i], y[j], sum, kSameFormat);
         }
       }
     }
     a += kMr;
-    b += kFrom == RhsFrom::kPanelVectors ? kNv * V::kWidth * kGroup : kGroup * b_stride;
+    b += kFrom == RhsFrom::kPanel ? kNv * V::kWidth * kGroup : kGroup * b_stride;
     if constexpr (kFrom == RhsFrom::kRowsAndPack) panel += kNv * V::kWidth;
   }
 
-  // Words of 2 * kGroup columns.
+  // Gets the words of 2 * kGroup columns, from vector v on.
   RAGGEMM_INLINE void Columns(int v, int64_t steps, Words (&y)[kGroup]) {
-    if constexpr (kFrom == RhsFrom::kPanelVectors) {
+    if constexpr (kFrom == RhsFrom::kPanel) {
       const auto* words = reinterpret_cast<const uint64_t*>(b) + v * V::kWidth;
       RAGGEMM_UNROLL for (int j = 0; j < kGroup; ++j) y[j] = V::LoadWords(words + 2 * j);
     } else {
@@ -106,6 +115,7 @@ struct MmlaSteps {
   uint64_t* panel;
 };
 
+// Packs rows, with one word for kGroup rows.
 template <class V>
 void PackRowsToWords(const PackArgs& args) {
   constexpr int64_t kGroup = V::kGroup, kColumns = 2 * kGroup;
@@ -125,18 +135,19 @@ void PackRowsToWords(const PackArgs& args) {
   }
 }
 
-// The elements of a word lie beside each other already.
+// Packs transposed rows. The elements of a word are already next to each other.
 template <class V>
 void PackTransposedToWords(const PackArgs& args) {
   constexpr int64_t kGroup = V::kGroup, kStep = 2 * kGroup;
   Prefetch prefetch = *args.prefetch;
-  const int64_t fetches = (args.width + 1) / 2 * ((args.k_padded + kStep - 1) / kStep);
+  const int64_t prefetches = (args.width + 1) / 2 * ((args.k_padded + kStep - 1) / kStep);
   int64_t due = 0;
   for (int64_t j = 0; j < args.width; j += 2) {
     const auto* src = static_cast<const typename V::Element*>(args.src) + j * args.src_stride;
-    const int64_t second = j + 1 < args.width ? args.src_stride : 0;  // garbage where there is none
+    // Offset of the second row of a pair. An odd width has a last pair whose second row is garbage.
+    const int64_t second = j + 1 < args.width ? args.src_stride : 0;
     for (int64_t kk = 0; kk < args.k_padded; kk += kStep) {
-      PrefetchDue(prefetch, fetches, due);
+      PrefetchDue(prefetch, prefetches, due);
       const int64_t steps = args.k - kk < kStep ? args.k - kk : kStep;
       const auto x = V::LoadUpTo(src + kk, steps), y = V::LoadUpTo(src + second + kk, steps);
       uint64_t* dst = static_cast<uint64_t*>(args.dst) + kk / kGroup * args.dst_stride + j;
@@ -159,8 +170,9 @@ void MmlaGemm(const MicrokernelArgs& args) {
 template <class V, int kMr = 2>
 constexpr void AddMmlaTiles(FormatKernels& kernels) {
   if constexpr (kMr <= V::kRows) {
-    for (int mr = kMr - 1; mr <= kMr; ++mr) {  // an odd row has a partner of garbage
-      kernels.packed[mr] = MmlaGemm<V, kMr, RhsFrom::kPanelVectors>;
+    // An odd number of rows uses the kernel of one row more. The last row is garbage.
+    for (int mr = kMr - 1; mr <= kMr; ++mr) {
+      kernels.packed[mr] = MmlaGemm<V, kMr, RhsFrom::kPanel>;
       kernels.direct[mr][0] = kernels.direct[mr][1] = {MmlaGemm<V, kMr, RhsFrom::kRows>, V::kPanelVectors * V::kWidth};
       if constexpr (2 * kMr > V::kRows) kernels.storing[mr] = MmlaGemm<V, kMr, RhsFrom::kRowsAndPack>;
     }

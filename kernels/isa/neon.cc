@@ -1,7 +1,7 @@
 // NEON of ARMv8: 32 registers of 4 f32 or 2 f64.
 #include <arm_neon.h>
 
-#include "kernels/isa/expand.h"
+#include "kernels/isa/dequantize.h"
 #include "kernels/isa/fma_rows.h"
 #include "kernels/isa/neon_f32.h"
 #include "kernels/isa/neon_s32.h"
@@ -29,7 +29,7 @@ struct NeonF64 {
     return x;
   }
   template <int kLane>
-  RAGGEMM_INLINE static Vec FmaOfLane(Vec a, Vec b, Vec c) {
+  RAGGEMM_INLINE static Vec FmaByLane(Vec a, Vec b, Vec c) {
     asm volatile("fmla %0.2d, %1.2d, %2.d[%3]" : "+w"(c) : "w"(b), "w"(a), "n"(kLane));
     return c;
   }

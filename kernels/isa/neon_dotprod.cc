@@ -1,4 +1,4 @@
-// SDOT and UDOT of ARMv8.2: four products of bytes at once. All else is left to NEON.
+// SDOT and UDOT of ARMv8.2: four products of bytes for each sum at once. NEON has all other products.
 #include <arm_neon.h>
 
 #include "kernels/isa/neon_s32.h"
@@ -13,7 +13,7 @@ struct NeonDotProd : NeonS32 {
   using Words = uint32x4_t;
   static constexpr int kGroup = 4;
   static constexpr bool kFlips = true, kFlipsSameFormat = false;
-  static constexpr int kRows = 10;  // beside the sums of two vectors that are in excess
+  static constexpr int kRows = 10;  // Two more registers hold the excess of flipped bits.
   static constexpr int kWide[kRows + 1] = {0, 8, 8, 6, 4, 4, 2, 2, 2, 2, 2};
 
   using NeonS32::Pinned;
@@ -28,9 +28,9 @@ struct NeonDotProd : NeonS32 {
 
   static Words LoadUpTo(const E* p, int64_t n) {
     if (n >= 16) return vreinterpretq_u32_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(p)));
-    uint8_t there[16] = {};
-    for (int64_t i = 0; i < n; ++i) there[i] = static_cast<uint8_t>(p[i]);
-    return vreinterpretq_u32_u8(vld1q_u8(there));
+    uint8_t padded[16] = {};
+    for (int64_t i = 0; i < n; ++i) padded[i] = static_cast<uint8_t>(p[i]);
+    return vreinterpretq_u32_u8(vld1q_u8(padded));
   }
   static Words LoadHalves(const E* p, int64_t stride, int64_t n, int64_t rows) {
     const uint8x8_t first = LoadRow(p, rows > 0 ? n : 0), second = LoadRow(p + stride, rows > 1 ? n : 0);
@@ -56,7 +56,7 @@ struct NeonDotProd : NeonS32 {
     return sum;
   }
   template <int kLane>
-  RAGGEMM_INLINE static Vec DotOfLane(Words a, Words b, Vec sum) {
+  RAGGEMM_INLINE static Vec DotByLane(Words a, Words b, Vec sum) {
     if constexpr (kSigned<E>) {
       asm volatile("sdot %0.4s, %1.16b, %2.4b[%3]" : "+w"(sum) : "w"(b), "w"(a), "n"(kLane));
     } else {
@@ -64,15 +64,15 @@ struct NeonDotProd : NeonS32 {
     }
     return sum;
   }
-  static Vec DotOfOne(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
+  static Vec DotBroadcast(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
 
  private:
-  // The first n of 8 bytes.
+  // Loads the first n of 8 bytes, then zeros.
   static uint8x8_t LoadRow(const E* p, int64_t n) {
     if (n >= 8) return vld1_u8(reinterpret_cast<const uint8_t*>(p));
-    uint8_t there[8] = {};
-    for (int64_t i = 0; i < n; ++i) there[i] = static_cast<uint8_t>(p[i]);
-    return vld1_u8(there);
+    uint8_t padded[8] = {};
+    for (int64_t i = 0; i < n; ++i) padded[i] = static_cast<uint8_t>(p[i]);
+    return vld1_u8(padded);
   }
 };
 

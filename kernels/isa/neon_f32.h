@@ -1,4 +1,4 @@
-// Sums of NEON in f32, and those that flush.
+// Traits of NEON for f32, with and without flushing of denormals.
 #ifndef RAGGEMM_KERNELS_ISA_NEON_F32_H_
 #define RAGGEMM_KERNELS_ISA_NEON_F32_H_
 
@@ -13,7 +13,8 @@ namespace {
 struct NeonFlushing;
 
 struct NeonF32 {
-  using Flushing = NeonFlushing;  // for arithmetics that flush, which its mode does before it rounds
+  // Traits for arithmetics that flush denormals. The float mode of Arm is no help: it flushes before it rounds.
+  using Flushing = NeonFlushing;
   using Scalar = float;
   using Vec = float32x4_t;
   static constexpr int kWidth = 4;
@@ -34,7 +35,7 @@ struct NeonF32 {
     return x;
   }
   template <int kLane>
-  RAGGEMM_INLINE static Vec FmaOfLane(Vec a, Vec b, Vec c) {
+  RAGGEMM_INLINE static Vec FmaByLane(Vec a, Vec b, Vec c) {
     asm volatile("fmla %0.4s, %1.4s, %2.s[%3]" : "+w"(c) : "w"(b), "w"(a), "n"(kLane));
     return c;
   }
@@ -76,7 +77,7 @@ struct NeonF32 {
   }
 };
 
-// As FlushingTraits, whose rounding of what comes to lie at the smallest normal number it leaves to it.
+// FlushingTraits for vectors. If a result is the smallest normal number, FlushingTraits decides about its rounding.
 struct NeonFlushing : NeonF32 {
   static uint32x4_t Magnitude(Vec x) { return vreinterpretq_u32_f32(vabsq_f32(x)); }
   static Vec Flushed(Vec x) {
@@ -93,7 +94,7 @@ struct NeonFlushing : NeonF32 {
   }
   static Vec FmaInRegisters(Vec a, Vec b, Vec c) { return Fma(a, b, c); }
   template <int kLane>
-  static Vec FmaOfLane(Vec a, Vec b, Vec c) {
+  static Vec FmaByLane(Vec a, Vec b, Vec c) {
     return Fma(vdupq_laneq_f32(a, kLane), b, c);
   }
   static Vec Add(Vec a, Vec b) { return Flushed(vaddq_f32(Flushed(a), Flushed(b))); }

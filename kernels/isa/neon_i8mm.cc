@@ -1,7 +1,8 @@
-// SMMLA, UMMLA and USMMLA of ARMv8.6: bytes of eight steps, two rows and two columns at once. All else is left to NEON.
+// SMMLA, UMMLA and USMMLA of ARMv8.6: eight steps of bytes for two rows and two columns at once. NEON has all other
+// products.
 #include <arm_neon.h>
 
-#include "kernels/isa/ends.h"
+#include "kernels/isa/epilogue.h"
 #include "kernels/isa/mmla_gemm.h"
 #include "kernels/isa/neon_s32.h"
 #include "kernels/isa/neon_words.h"
@@ -9,8 +10,8 @@
 namespace raggemm {
 namespace {
 
-// E: of rhs. lhs has the same signs, or (not alike) the other ones. USMMLA takes what has none first: where that is
-// rhs, its sums are those of columns and rows.
+// Traits for an rhs of type E. lhs has the same format, or the one of opposite signedness. USMMLA takes the unsigned
+// operand first. If this is rhs, its sums are transposed.
 template <class E>
 struct NeonI8mm : NeonS32, NeonWords<E> {
   using Element = E;
@@ -23,10 +24,10 @@ struct NeonI8mm : NeonS32, NeonWords<E> {
 
   static Words LowElements(Words a, Words b) { return Of8(vzip1q_u8(As8(a), As8(b))); }
   static Words HighElements(Words a, Words b) { return Of8(vzip2q_u8(As8(a), As8(b))); }
-  RAGGEMM_INLINE static Vec Dot(Words a, Words b, Vec sum, bool alike) {
-    if (!alike && kIsSigned) {
+  RAGGEMM_INLINE static Vec Dot(Words a, Words b, Vec sum, bool same_format) {
+    if (!same_format && kIsSigned) {
       asm volatile("usmmla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
-    } else if (!alike) {
+    } else if (!same_format) {
       asm volatile("usmmla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(b), "w"(a));
     } else if (kIsSigned) {
       asm volatile("smmla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
@@ -35,13 +36,13 @@ struct NeonI8mm : NeonS32, NeonWords<E> {
     }
     return sum;
   }
-  RAGGEMM_INLINE static void ToRows(Vec& x, Vec& y, bool alike) {
+  RAGGEMM_INLINE static void ToRows(Vec& x, Vec& y, bool same_format) {
     const Vec a = x, b = y;
-    x = alike || kIsSigned ? Of64(vzip1q_s64(As64(a), As64(b))) : vuzp1q_s32(a, b);
-    y = alike || kIsSigned ? Of64(vzip2q_s64(As64(a), As64(b))) : vuzp2q_s32(a, b);
+    x = same_format || kIsSigned ? Of64(vzip1q_s64(As64(a), As64(b))) : vuzp1q_s32(a, b);
+    y = same_format || kIsSigned ? Of64(vzip2q_s64(As64(a), As64(b))) : vuzp2q_s32(a, b);
   }
-  RAGGEMM_INLINE static void FromRows(Vec& x, Vec& y, bool alike) {
-    if (alike || kIsSigned) return ToRows(x, y, alike);
+  RAGGEMM_INLINE static void FromRows(Vec& x, Vec& y, bool same_format) {
+    if (same_format || kIsSigned) return ToRows(x, y, same_format);
     const Vec a = x, b = y;
     x = vzip1q_s32(a, b);
     y = vzip2q_s32(a, b);

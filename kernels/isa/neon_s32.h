@@ -1,4 +1,4 @@
-// Sums of NEON in s32.
+// Traits of NEON for s32 sums.
 #ifndef RAGGEMM_KERNELS_ISA_NEON_S32_H_
 #define RAGGEMM_KERNELS_ISA_NEON_S32_H_
 
@@ -30,7 +30,7 @@ struct NeonS32 {
     return x;
   }
   template <int kLane>
-  RAGGEMM_INLINE static Vec FmaOfLane(Vec a, Vec b, Vec c) {
+  RAGGEMM_INLINE static Vec FmaByLane(Vec a, Vec b, Vec c) {
     asm volatile("mla %0.4s, %1.4s, %2.s[%3]" : "+w"(c) : "w"(b), "w"(a), "n"(kLane));
     return c;
   }

@@ -1,4 +1,4 @@
-// Pairs of words of 8 bytes in NEON's registers, as mmla_gemm.h has them.
+// Loads and stores of NEON for pairs of 8-byte words (mmla_gemm.h).
 #ifndef RAGGEMM_KERNELS_ISA_NEON_WORDS_H_
 #define RAGGEMM_KERNELS_ISA_NEON_WORDS_H_
 
@@ -19,9 +19,9 @@ struct NeonWords {
   static Words LoadUpTo(const E* p, int64_t n) {
     constexpr int64_t kElements = sizeof(Words) / sizeof(E);
     if (n >= kElements) return vreinterpretq_u64_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(p)));
-    E there[kElements] = {};
-    for (int64_t i = 0; i < n; ++i) there[i] = p[i];
-    return vreinterpretq_u64_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(there)));
+    E padded[kElements] = {};
+    for (int64_t i = 0; i < n; ++i) padded[i] = p[i];
+    return vreinterpretq_u64_u8(vld1q_u8(reinterpret_cast<const uint8_t*>(padded)));
   }
 };
 

@@ -1,4 +1,5 @@
-// Packing lhs and rhs into the elements of sums, and fetching beside it. Its traits V are those of tile_gemm.h.
+// Packers of lhs and rhs into elements of the type of the sums, and the prefetches next to them. The traits V are those
+// of tile_gemm.h.
 #ifndef RAGGEMM_KERNELS_ISA_PACK_H_
 #define RAGGEMM_KERNELS_ISA_PACK_H_
 
@@ -12,19 +13,20 @@ namespace {
 #define RAGGEMM_UNROLL _Pragma("GCC unroll 32")
 #define RAGGEMM_INLINE __attribute__((always_inline))
 
+// Prefetches the next line.
 inline void PrefetchLine(Prefetch& prefetch) {
   __builtin_prefetch(prefetch.line, 0, 2);
-  const bool ends = --prefetch.run_left == 0;
-  prefetch.line += ends ? prefetch.skip : kLineBytes;
-  prefetch.run_left = ends ? prefetch.run : prefetch.run_left;
+  const bool run_ends = --prefetch.run_left == 0;
+  prefetch.line += run_ends ? prefetch.skip : kLineBytes;
+  prefetch.run_left = run_ends ? prefetch.run : prefetch.run_left;
 }
 
-// Fetches so many lines in each of `calls` calls that all calls together fetch prefetch.count, evenly spread.
+// Prefetches its share of the lines of `prefetch`. `calls` calls prefetch all of them, evenly spread.
 inline void PrefetchDue(Prefetch& prefetch, int64_t calls, int64_t& due) {
   for (due += prefetch.count; due >= calls; due -= calls) PrefetchLine(prefetch);
 }
 
-// Several at once: cheaper where runs are long.
+// Prefetches several lines. This is cheaper than one line at a time if runs are long.
 RAGGEMM_INLINE inline void PrefetchLines(Prefetch& prefetch, int64_t lines) {
   while (lines > 0) {
     const int64_t together = lines < prefetch.run_left ? lines : prefetch.run_left;
@@ -38,9 +40,9 @@ RAGGEMM_INLINE inline void PrefetchLines(Prefetch& prefetch, int64_t lines) {
     }
     lines -= together;
     prefetch.run_left -= together;
-    const bool ends = prefetch.run_left == 0;
-    prefetch.line = end + (ends ? prefetch.skip - kLineBytes : 0);
-    prefetch.run_left = ends ? prefetch.run : prefetch.run_left;
+    const bool run_ends = prefetch.run_left == 0;
+    prefetch.line = end + (run_ends ? prefetch.skip - kLineBytes : 0);
+    prefetch.run_left = run_ends ? prefetch.run : prefetch.run_left;
   }
 }
 
@@ -49,6 +51,7 @@ inline void MoveOn(const Prefetch& from, Prefetch* to) {
   to->run_left = from.run_left;
 }
 
+// Returns the scale of step k and a column.
 inline const uint8_t* ScaleAt(const BlockScales& scales, int64_t k, int64_t column) {
   return scales.first + (scales.offset + k) / scales.steps * scales.k_step + column * scales.column_step;
 }
@@ -62,7 +65,7 @@ RAGGEMM_INLINE inline void LoadTwo(const E* p, typename V::Vec (&x)[2]) {
   x[0] = V::Load(p);
   x[1] = V::Load(p + V::kWidth);
 }
-// Load and store the first n of a vector's elements, through a zeroed array if the traits have no masks for E.
+// Load or store the first n elements of a vector. They go through a zeroed array, for traits without masks for E.
 template <class V, class E>
 inline typename V::Vec LoadThroughArray(const E* p, int64_t n) {
   E padded[V::kWidth] = {};
@@ -94,7 +97,7 @@ RAGGEMM_INLINE inline void StoreUpTo(E* p, typename V::Vec x, int64_t n) {
   }
 }
 
-// How elements of a type are found, in which steps of k sweeps take them, and the scales that they have.
+// How elements of type E are addressed, the steps of k that a streaming GEMV takes at once, and the scales of E.
 template <class V, class E>
 struct Elements {
   using Source = const E*;
@@ -127,8 +130,8 @@ void PackRows(const PackArgs& args) {
   }
 }
 
-// Elements of n vectors in turns: first of each, second of each. log2(n) perfect shuffles of the whole block: each
-// rotates the bits of (row, column) by one place. Of as many vectors as they are wide the transposed block.
+// Interleaves n vectors: all first elements, then all second ones, and so on. It takes log2(n) perfect shuffles, each
+// of which rotates the bits of (row, column) by one place. With as many vectors as lanes it transposes the block.
 template <class V, int kVectors>
 RAGGEMM_INLINE inline void Interleave(typename V::Vec (&r)[kVectors]) {
   if constexpr (requires { V::TransposeBlock(r); }) return V::TransposeBlock(r);
@@ -143,8 +146,8 @@ RAGGEMM_INLINE inline void Interleave(typename V::Vec (&r)[kVectors]) {
   }
 }
 
-// Columns of dst from kWidth rows of src. Where pairs of elements can be transposed as one, 2 * kWidth steps of k at
-// once: half the shuffles, which are what this costs.
+// Packs rows of src as columns of dst, kWidth rows at once. If pairs of elements can be transposed as one, it takes 2 *
+// kWidth steps of k at once. This halves the shuffles, which dominate the cost.
 template <class V, class E>
 void PackTransposed(const PackArgs& args) {
   using T = typename V::Scalar;
@@ -153,21 +156,22 @@ void PackTransposed(const PackArgs& args) {
   constexpr bool kPairs = requires(Source p) { V::LoadPairs(p); };
   constexpr int64_t kStep = kPairs ? 2 * kWidth : kWidth;
   Prefetch prefetch = *args.prefetch;
-  const int64_t fetches = (args.width + kWidth - 1) / kWidth * (args.k / kStep);
+  const int64_t prefetches = (args.width + kWidth - 1) / kWidth * (args.k / kStep);
   int64_t due = 0;
   typename Elements<V, E>::template Scales<1> scales;
   const auto scaled = [&](typename V::Vec x, int64_t k, int64_t column) RAGGEMM_INLINE {
     scales.ReadOne(args.scales, k, column);
     return scales.Scaled(x, 0);
   };
-  // From the last: where a vector is wider than what is left, it overwrites columns of the next row that follow.
+  // It starts with the last columns. If they do not fill a vector, the vector overwrites columns of the next row, which
+  // are written later.
   for (int64_t j = (args.width - 1) / kWidth * kWidth; j >= 0; j -= kWidth) {
     const auto src = static_cast<Source>(args.src) + j * args.src_stride;
     T* dst = static_cast<T*>(args.dst) + j;
     const int64_t left = args.width - j;
     int64_t kk = 0;
     for (; kk + kStep <= args.k; kk += kStep) {
-      PrefetchDue(prefetch, fetches, due);
+      PrefetchDue(prefetch, prefetches, due);
       typename V::Vec r[kWidth];
       RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
         if constexpr (kPairs) {

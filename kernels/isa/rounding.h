@@ -1,4 +1,4 @@
-// Rounding to formats that an instruction set does not round to by itself.
+// Rounding to formats for which an instruction set has no instruction.
 #ifndef RAGGEMM_KERNELS_ISA_ROUNDING_H_
 #define RAGGEMM_KERNELS_ISA_ROUNDING_H_
 
@@ -7,14 +7,16 @@
 namespace raggemm {
 namespace {
 
-// Quiet, never infinite by dropping payload bits: the quiet bit is set.
+// Returns the bits of x rounded to bf16. A NaN becomes quiet. Without the quiet bit, a NaN could lose all its payload
+// bits and become an infinity.
 inline uint16_t BFloat16Bits(float x) {
   const uint32_t bits = __builtin_bit_cast(uint32_t, x);
   if (x != x) return static_cast<uint16_t>(bits >> 16 | 0x40);
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// Rounds to odd: a second rounding to any format of at least two bits less then equals a single one.
+// Rounds to f32, to odd. A second rounding to a format with at least two bits less then gives the result of a single
+// rounding.
 inline float RoundToOdd(double x) {
   const float nearest = static_cast<float>(x);
   const double back = nearest;

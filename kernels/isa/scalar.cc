@@ -1,5 +1,5 @@
-// One element at a time: the other ISAs must give its bits.
-#include "kernels/isa/expand.h"
+// Kernels for one element at a time. All other instruction sets must give the same bits.
+#include "kernels/isa/dequantize.h"
 #include "kernels/isa/fma_rows.h"
 #include "kernels/isa/scalar_traits.h"
 

@@ -1,4 +1,4 @@
-// One element at a time, std::fma through the C library.
+// Traits of one element at a time. Their fma is std::fma of the C library.
 #ifndef RAGGEMM_KERNELS_ISA_SCALAR_TRAITS_H_
 #define RAGGEMM_KERNELS_ISA_SCALAR_TRAITS_H_
 
@@ -9,7 +9,7 @@ namespace {
 
 inline float Fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline double Fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
-// One at a time: GCC 12 makes vectors of loops over integers, which read beyond their last step.
+// The empty asm prevents GCC 12 from vectorizing loops over integers. The vectors would read beyond the last step.
 inline int32_t Fma(int32_t a, int32_t b, int32_t c) {
   auto sum = static_cast<int32_t>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b) + static_cast<uint32_t>(c));
   asm("" : "+r"(sum));
@@ -28,7 +28,7 @@ inline int32_t Sum(int32_t a, int32_t b) { return Fma(1, a, b); }
 inline int32_t Product(int32_t a, int32_t b) { return Fma(a, b, 0); }
 
 #ifdef __aarch64__
-using Half = __fp16;  // GCC 12 has no _Float16 there in C++
+using Half = __fp16;  // GCC 12 has no _Float16 for AArch64 in C++.
 #else
 using Half = _Float16;
 #endif
@@ -48,17 +48,21 @@ inline void Round(int32_t x, int32_t* p) { *p = x; }
 
 struct FlushingTraits;
 
-// What follows computes in f64, of which no number here is a denormal: the CPU's mode does not matter.
-inline double FlushedToF32(double x) {  // and what is beyond f32 an infinity
+// FlushedToF32 and OddSum compute in f64, in which none of their numbers is denormal. The CPU's float mode does not
+// matter.
+
+// Returns a zero for magnitudes below the smallest normal f32, and an infinity for magnitudes beyond f32.
+inline double FlushedToF32(double x) {
   const double magnitude = __builtin_fabs(x);
   return __builtin_copysign(magnitude < 0x1p-126 ? 0 : magnitude >= 0x1p128 ? __builtin_inf() : magnitude, x);
 }
-// a + b, rounded to f32, to odd: cut off, and the last digit set where anything was lost, of what f64 lost, too.
+// Returns a + b rounded to f32, to odd: truncated, with the last bit set if any digit was lost. This includes the
+// digits that the addition in f64 loses.
 inline double OddSum(double a, double b) {
   constexpr int kDigitsLost = 53 - 24;
   const double sum = a + b, part = sum - a, error = (a - (sum - part)) + (b - part);
   auto bits = __builtin_bit_cast(uint64_t, sum);
-  if (error < 0 || error > 0) {  // NaN beside infinities
+  if (error < 0 || error > 0) {  // False for the NaN error of infinities.
     if ((error > 0) != (sum > 0)) --bits;
     bits |= 1;
   }
@@ -69,7 +73,7 @@ inline double OddSum(double a, double b) {
 template <class T>
 struct ScalarTraits {
 #ifndef RAGGEMM_CPU_FLUSHES
-  using Flushing = FlushingTraits;  // for arithmetics that flush
+  using Flushing = FlushingTraits;  // Traits for arithmetics that flush denormals.
 #endif
   using Scalar = T;
   using Vec = T;
@@ -108,18 +112,19 @@ struct ScalarTraits {
   }
 };
 
-// Takes denormals as zeros, and makes zeros of results that are denormal when they are rounded with any exponent: what
-// x86 does in hardware, on every CPU and in every mode of it.
+// Sums that flush denormals as x86 does in hardware, on every CPU and in every float mode. Denormal operands count as
+// zeros. A result becomes zero if it is denormal after rounding with an unbounded exponent.
 struct FlushingTraits : ScalarTraits<float> {
-  static constexpr float kLeast = 0x1p-126F;  // that is normal
+  static constexpr float kLeast = 0x1p-126F;  // Smallest normal number.
 
   static Vec Flushed(Vec x) { return __builtin_fabsf(x) < kLeast ? __builtin_copysignf(0, x) : x; }
   static Vec Fma(Vec a, Vec b, Vec c) {
     a = Flushed(a), b = Flushed(b), c = Flushed(c);
     const Vec sum = raggemm::Fma(a, b, c);
     if (__builtin_fabsf(sum) != kLeast) return Flushed(sum);
-    // Denormals lie twice as far apart as what an exponent without end would round to: a little more becomes kLeast.
-    // Both sides are exact, as a and b have 8 digits, and of a sum that is this small c has no large ones.
+    // Denormals are twice as far apart as numbers with an unbounded exponent. So the fma rounds some results to kLeast
+    // that are below it with an unbounded exponent. Both sides of the comparison are exact: a and b have 8 digits, and
+    // c is small, because the sum is.
     constexpr double kRoundsUp = 0x1p-126 - 0x1p-151;
     const double sign = sum < 0 ? -1 : 1, product = static_cast<double>(a) * static_cast<double>(b);
     return sign * product < kRoundsUp - sign * static_cast<double>(c) ? __builtin_copysignf(0, sum) : sum;

@@ -1,34 +1,50 @@
-// The one register-tile template. An ISA is a struct of traits V (see scalar_traits.h for the smallest):
+// The register-tile template. An instruction set is a struct of traits V. scalar_traits.h has the smallest one.
 //
-//   Scalar, Vec, kWidth (elements of Vec), kPanelVectors (vectors of a strip), kRows (tallest tile)
-//   kWide[mr] (vectors of a wide tile)
-//   Zero() Broadcast(p) Fma(a,b,c) Add Mul Low(a,b) High(a,b): interleaved halves
-//   FmaInRegisters(a,b,c): Fma that overwrites c and reads no memory; Pinned(v): v, never loaded again
-//   FmaOfLane<i>(a,b,c): the same of a's element i, where that is an instruction: no broadcasts then
-//   Stream(p, Vec): past the caches; where pairs of E fill a T also LoadPairs(const E*), First, Second of each pair
-//   TransposeBlock(Vec (&)[kWidth]), where that is cheaper than perfect shuffles by Low and High
-//   Load(const E*), Store(E*, Vec) for each element type E; LoadPartial(const E*, n), StorePartial(E*, Vec, n) for
-//   types that have masks
+//   Scalar, Vec                  type of a sum, vector of sums
+//   kWidth                       elements of Vec
+//   kPanelVectors                vectors of a packed panel: NR / kWidth
+//   kRows                        rows of the tallest register tile
+//   kWide[mr]                    vectors of the wide register tile with mr rows
+//   Zero() Broadcast(p) Fma(a, b, c) Add(a, b) Mul(a, b)
+//   Low(a, b) High(a, b)         halves of the interleaved elements of a and b
+//   FmaInRegisters(a, b, c)      Fma that overwrites c and has no memory operand
+//   Pinned(v)                    v in a register: the compiler never loads it again
+//   FmaByLane<i>(a, b, c)        optional: FmaInRegisters with element i of a, which replaces broadcasts
+//   Load(const E*)               converts a vector of each element type E
+//   Store(E*, Vec)               rounds to E
+//   LoadPartial(const E*, n)     optional, for types with masked loads: the first n elements, then zeros
+//   StorePartial(E*, Vec, n)     optional, for types with masked stores: the first n elements
+//   Stream(p, Vec)               stores past the caches
+//   LoadPairs(const E*)          optional, if two E fill a Scalar: loads 2 * kWidth elements as pairs
+//   First(pairs) Second(pairs)   the first or second element of each pair, converted
+//   TransposeBlock(Vec (&)[kWidth])  optional, if it is cheaper than perfect shuffles with Low and High
 //
-// Everything is in an unnamed namespace: this code is compiled once per ISA, and an inline function with a public
-// name would let the linker keep one copy, AVX-512 perhaps, for all of them.
+// All code is in an unnamed namespace, because it is compiled once for each instruction set. If an inline function had
+// a public name, the linker could keep one copy for all instruction sets, perhaps the one for AVX-512.
 #ifndef RAGGEMM_KERNELS_ISA_TILE_GEMM_H_
 #define RAGGEMM_KERNELS_ISA_TILE_GEMM_H_
 
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/isa/ends.h"
-#include "kernels/isa/expand.h"
+#include "kernels/isa/dequantize.h"
+#include "kernels/isa/epilogue.h"
 #include "kernels/isa/microkernel.h"
 #include "kernels/isa/pack.h"
 #include "kernels/isa/rounding.h"
-#include "kernels/isa/terms.h"
+#include "kernels/isa/split.h"
 
 namespace raggemm {
 namespace {
 
-// Calls f with each of first, ..., end - 1 as a constant.
+// How a kernel gets rhs.
+enum class RhsFrom : uint8_t {
+  kRows,         // It reads stored rows.
+  kRowsAndPack,  // It reads stored rows and stores a packed panel.
+  kPanel,        // It reads a packed panel.
+};
+
+// Calls f with each number from kFirst to kEnd - 1 as a constant.
 template <int kFirst, int kEnd, class F>
 RAGGEMM_INLINE inline void ForEach(F f) {
   if constexpr (kFirst < kEnd) {
@@ -37,23 +53,26 @@ RAGGEMM_INLINE inline void ForEach(F f) {
   }
 }
 
-// Panels have a vector of slack: the last lanes of x may be what follows.
+// Adds one step of k. It loads the column of lhs as vectors and multiplies by their lanes. The last lanes may hold
+// elements behind the panel, which has a vector of slack.
 template <class V, int kMr, int kNv>
-RAGGEMM_INLINE inline void StepOfLanes(const typename V::Scalar* a, const typename V::Vec (&y)[kNv],
+RAGGEMM_INLINE inline void StepByLanes(const typename V::Scalar* a, const typename V::Vec (&y)[kNv],
                                        typename V::Vec (&acc)[kMr][kNv]) {
   constexpr int kWidth = V::kWidth;
   typename V::Vec x[(kMr + kWidth - 1) / kWidth];
   RAGGEMM_UNROLL for (int i = 0; i < kMr; i += kWidth) x[i / kWidth] = V::Load(a + i);
   RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
     ForEach<0, kMr>(
-        [&](auto i) RAGGEMM_INLINE { acc[i][v] = V::template FmaOfLane<i % kWidth>(x[i / kWidth], y[v], acc[i][v]); });
+        [&](auto i) RAGGEMM_INLINE { acc[i][v] = V::template FmaByLane<i % kWidth>(x[i / kWidth], y[v], acc[i][v]); });
   }
 }
 
-// One step of the k loop. Tall tiles hold the row of b and walk down a; flat tiles hold the column of a and walk
-// along b, since with few rows a whole row of b would spill. Left alone, GCC 12 folds one load into every fma that
-// uses it (65 % of peak instead of 96 % at 4x16 AVX2, from an L1 strip on Zen 3), and overwrites a factor in place of
-// the sum, which then spills. A single row uses each load once, which may be folded.
+// Adds one step of k. A tile that is wider than a panel holds the column of lhs in registers and walks along rhs: with
+// few rows, a whole row of rhs would spill. All other tiles hold the row of rhs and walk down lhs.
+//
+// The inline assembly of FmaInRegisters and Pinned prevents two pessimizations of GCC 12. GCC folds one load into every
+// fma that uses it: 65 % of peak instead of 96 % for 4x16 tiles of AVX2 with panels in L1 (Zen 3). GCC also overwrites
+// an operand instead of the sum, which then spills. A single row uses each load once, so that folding is welcome there.
 template <class V, int kMr, int kNv, bool kStores, class LoadColumns>
 RAGGEMM_INLINE inline void Step(const typename V::Scalar* a, LoadColumns load, typename V::Scalar* panel,
                                 typename V::Vec (&acc)[kMr][kNv]) {
@@ -75,8 +94,8 @@ RAGGEMM_INLINE inline void Step(const typename V::Scalar* a, LoadColumns load, t
     if constexpr (kStores) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) V::Store(panel + v * V::kWidth, y[v]);
     }
-    if constexpr (requires { V::template FmaOfLane<0>(y[0], y[0], y[0]); }) {
-      StepOfLanes<V>(a, y, acc);
+    if constexpr (requires { V::template FmaByLane<0>(y[0], y[0], y[0]); }) {
+      StepByLanes<V>(a, y, acc);
     } else {
       RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
         const Vec x = V::Broadcast(a + i);
@@ -91,7 +110,7 @@ inline void SetZero(typename V::Vec (&acc)[kMr][kNv]) {
   RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) { RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) acc[i][v] = V::Zero(); }
 }
 
-// Adds +0, as a product of +0 and +0 does: -0 becomes +0.
+// Adds +0 to all sums, like a product of +0 and +0: -0 becomes +0.
 template <class V, int kMr, int kNv>
 inline void AddZero(typename V::Vec (&acc)[kMr][kNv]) {
   RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
@@ -108,7 +127,8 @@ inline void StoreTile(typename V::Scalar* to, int64_t stride, const typename V::
   }
 }
 
-// Takes as many steps of k as its arithmetic does together, or the last ones, which are fewer.
+// The inner loop of kernels whose elements are as wide as their sums. `Next` adds as many steps of k as the arithmetic
+// adds at once. `Last` adds the last steps, if they are fewer.
 template <class V, class E, int kMr, int kNv, bool kStores, ArithmeticId kId>
 struct FmaSteps {
   using T = typename V::Scalar;
@@ -143,7 +163,7 @@ struct FmaSteps {
     };
     Step<V, kMr, kNv, kStores>(a + i * kMr, load, kStores ? panel + i * kNr : nullptr, sums);
   }
-  // Steps behind the last are +0.
+  // Adds `steps` steps in pairs. Steps that are missing to whole pairs count as +0.
   RAGGEMM_INLINE void AddPairs(Tile& sums, int64_t steps) {
     const typename V::Vec zero = V::Zero();
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
@@ -188,9 +208,10 @@ struct FmaSteps {
   typename Elements<V, E>::template Scales<kNv> scales;
 };
 
-// Between two looks at what is to be fetched. Not unrolled, GCC 12 reaches 60-70 % of peak with AVX2.
+// Steps of k between two prefetches. They are unrolled. Without unrolling, GCC 12 reaches 60 to 70 % of peak with AVX2.
 inline constexpr int kSteps = 4;
 
+// Stores the sums of a register tile to `out`.
 template <class V, int kMr, int kNv>
 inline void StoreResult(const MicrokernelArgs& args, const typename V::Vec (&sums)[kMr][kNv]) {
   using T = typename V::Scalar;
@@ -202,6 +223,7 @@ inline void StoreResult(const MicrokernelArgs& args, const typename V::Vec (&sum
   }
 }
 
+// Computes a register tile. `Steps` is the inner loop.
 template <class V, class Steps, int kMr, int kNv>
 void TileGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
@@ -256,9 +278,16 @@ void TileGemm(const MicrokernelArgs& args) {
   StoreResult<V>(args, acc);
 }
 
-// All columns of rhs for few steps of k, then for the next steps: in the order of memory. The chains wait in L1. Shares
-// of a plain pass at 62 GB/s, one row of f32, two cores of Zen 4: 0.90 with two vectors of 8 steps, 0.77 of 16, 0.69 of
-// 4; with four vectors of 8 0.79, with sixteen 0.60: runs that long set off prefetches of lines that come much later.
+// Computes few rows by all columns of rhs. It goes through all columns for a few steps of k, then through all columns
+// for the next steps, so that it reads rhs in the order of memory. The chains wait in L1. Bandwidth for one row of f32,
+// as a share of a plain pass over memory at 62 GB/s (Zen 4, two cores):
+//
+//     vectors     4 steps    8 steps    16 steps
+//     2           0.69       0.90       0.77
+//     4                      0.79
+//     16                     0.60
+//
+// Wider columns lose because such long runs trigger hardware prefetches of lines that are used much later.
 template <class V, class Steps, int kMr, int kNv>
 void StreamingGemv(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
@@ -266,20 +295,20 @@ void StreamingGemv(const MicrokernelArgs& args) {
   constexpr int kNr = kNv * V::kWidth;
   static_assert(kNearSteps % kSteps == 0 && Steps::kGemvSteps % kSteps == 0);
   Prefetch prefetch = *args.side.prefetch;
-  const int64_t each = prefetch.near ? kNearSteps : Steps::kGemvSteps;
-  const int64_t width = args.columns, chunks = width / kNr * ((args.k + each - 1) / each);
+  const int64_t pass_steps = prefetch.near ? kNearSteps : Steps::kGemvSteps;
+  const int64_t width = args.columns, chunks = width / kNr * ((args.k + pass_steps - 1) / pass_steps);
   int64_t lines = prefetch.count;
-  const int64_t lines_each = (lines + chunks - 1) / chunks;
+  const int64_t chunk_lines = (lines + chunks - 1) / chunks;
   T *chain = static_cast<T*>(args.chain), *out = static_cast<T*>(args.out.data);
   const T* total = static_cast<const T*>(args.total);
-  // Nearly all of them neither begin nor end a chain: they are a loop of their own, and alone unrolled.
-  const auto sweep = [&](auto within, int64_t k) RAGGEMM_INLINE {
-    const int64_t left = within ? each : args.k - k < each ? args.k - k : each;
+  // Nearly all passes neither begin nor end a chain. They have a loop of their own, which alone is unrolled.
+  const auto pass = [&](auto within, int64_t k) RAGGEMM_INLINE {
+    const int64_t left = within ? pass_steps : args.k - k < pass_steps ? args.k - k : pass_steps;
     const bool start = !within && args.begin == Begin::kZero && k == 0;
     const bool finish = !within && args.end != End::kKeepChain && k + left == args.k;
     for (int64_t column = 0; column < width; column += kNr) {
-      PrefetchLines(prefetch, lines < lines_each ? lines : lines_each);
-      lines -= lines_each;
+      PrefetchLines(prefetch, lines < chunk_lines ? lines : chunk_lines);
+      lines -= chunk_lines;
       Vec acc[kMr][kNv];
       SetZero<V>(acc);
       if (!start) {
@@ -290,7 +319,7 @@ void StreamingGemv(const MicrokernelArgs& args) {
       Steps steps(args, k, column);
       int64_t kk = 0;
       if constexpr (within) {
-        for (; kk < each; kk += kSteps) {
+        for (; kk < pass_steps; kk += kSteps) {
           RAGGEMM_UNROLL for (int i = 0; i < kSteps; i += Steps::kGroup) steps.Next(acc);
         }
       } else {
@@ -314,13 +343,14 @@ void StreamingGemv(const MicrokernelArgs& args) {
       StoreTile<V>(to, finish ? args.out.stride : width, acc, [](T* p, Vec x) { V::Store(p, x); });
     }
   };
-  for (int64_t k = 0; k < args.k; k += each) {
-    k > 0 && k + each < args.k ? sweep(std::true_type(), k) : sweep(std::false_type(), k);
+  for (int64_t k = 0; k < args.k; k += pass_steps) {
+    k > 0 && k + pass_steps < args.k ? pass(std::true_type(), k) : pass(std::false_type(), k);
   }
   MoveOn(prefetch, args.side.prefetch);
 }
 
-// Chains of two lanes, of the even steps and of the odd ones, which are added to the total at their end.
+// Computes a register tile whose chains have two lanes: one of the even steps and one of the odd steps. At the end of a
+// chain both lanes are added to the total.
 template <class V, class Steps, int kMr, int kNv>
 void TwoLaneGemm(const MicrokernelArgs& args) {
   using T = typename V::Scalar;
@@ -348,7 +378,8 @@ void TwoLaneGemm(const MicrokernelArgs& args) {
     }
     if ((left & 2) != 0) two();
     if (left % 2 != 0) steps.Add(0, even);
-    if (left < kChain) AddZero<V>(odd);  // and so to their sum, whatever the sign of even
+    // Products of +0 and +0 fill up the chain. Adding +0 to one lane is enough, whatever the sign of the other one.
+    if (left < kChain) AddZero<V>(odd);
     const bool start = args.begin == Begin::kZero && k == 0;
     RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {

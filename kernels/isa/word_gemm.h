@@ -1,21 +1,29 @@
-// The register tiles of a unit that multiplies words: pairs of 16-bit elements, or four bytes. Its traits V are those
+// Register tiles of instructions that multiply words: pairs of 16-bit elements, or four bytes. The traits V are those
 // of tile_gemm.h for the sums, and
 //
-//   Source, kGroup            a pointer to what matrices have; how many steps of k make a word
-//   Words                     as many words as Vec has sums
-//   LoadWords(p) StoreWords(p, x) BroadcastWord(p): as they lie in panels
-//   LoadUpTo(Source, n): words of the first n of kGroup * kWidth elements, and of zeros
-//   LoadHalves(Source, stride, n, rows): half words of 2 * kWidth columns, of which the first n are there, from
-//                             kGroup / 2 rows, of which `rows` are there; else zeros
-//   LowWords(x, y), HighWords(x, y): the words of the first and last columns, from their two halves
-//   Transpose(Words[kWidth])
-//   Dot(a, b, sum), DotOfOne(p, b, sum): sum + the products of the words, of floats that of the second elements first;
-//                             with Pinned, as FmaInRegisters of tile_gemm.h
-//   DotOfLane<i>(a, b, sum)   Dot of a's word i, where that is an instruction
-//   Scales                    only where elements have BlockScales: Read and ReadOne those of kScaleSteps steps of 32
-//                             columns or of one, Low and High as LowWords and HighWords, and Scaled(words, half)
-//   kFlips                    whether Dot wants one of lhs and rhs signed, the other not, or both alike; then also
-//                             kFlipsSameFormat: which of the two; Flip(x, y), x ^ y, and Sub(x, y) of sums
+//   Source                    pointer to elements in their stored layout
+//   kGroup                    steps of k in a word
+//   Words                     vector with as many words as Vec has sums
+//   LoadWords(p) StoreWords(p, x) BroadcastWord(p)
+//                             access to words of panels
+//   LoadUpTo(Source, n)       words of the first n of kGroup * kWidth elements, then zeros
+//   LoadHalves(Source, stride, n, rows)
+//                             half words of 2 * kWidth columns, from kGroup / 2 rows. Columns from n on and rows from
+//                             `rows` on are zero.
+//   LowWords(x, y) HighWords(x, y)
+//                             words of the first or last kWidth columns, from their two halves
+//   Transpose(Words (&)[kWidth])
+//   Dot(a, b, sum)            sum + the products of the words. Floats: the second elements are multiplied first.
+//   DotBroadcast(p, b, sum)   Dot of the word at p with each word of b
+//   DotByLane<i>(a, b, sum)   optional: Dot of word i of a with each word of b
+//   Pinned(Words)             as in tile_gemm.h
+//   Scales                    only for elements with BlockScales. Read and ReadOne load the scales of kScaleSteps
+//                             steps, for 2 * kWidth columns or for one. Low, High and Scaled apply the scales to
+//                             LowWords, HighWords and words.
+//   kFlips                    true if Dot takes only operands of equal signedness, or only operands of opposite
+//                             signedness. For all others the top bit of each byte of lhs is flipped. Then also:
+//   kFlipsSameFormat          true: lhs is flipped if it has the format of rhs. False: if it has the other one.
+//   Flip(x, y) Sub(x, y)      x ^ y of words, x - y of sums
 #ifndef RAGGEMM_KERNELS_ISA_WORD_GEMM_H_
 #define RAGGEMM_KERNELS_ISA_WORD_GEMM_H_
 
@@ -28,29 +36,43 @@
 namespace raggemm {
 namespace {
 
-enum class RhsFrom : uint8_t { kRows, kRowsAndPack, kPanelVectors };
-
-// Bits to flip in packed lhs, or none: the sign of each byte. 128 more, or less, in each byte of lhs are 128
-// times the sum of a column of rhs more, or less; the same product of that constant with rhs is subtracted at the end.
+// Bits of a packed word of lhs that are flipped: none, or the top bit of each byte. A flip adds or subtracts 128 for
+// each byte, and so 128 times the column sum of rhs to a sum. Kernels compute this excess as the product of the flipped
+// bits with rhs, and subtract it at the end.
 inline constexpr uint32_t kFlipped[] = {0, 0x80808080};
 
 template <class E>
 inline constexpr bool kSigned = static_cast<E>(-1) < 0;
 
-// Steps of a sweep, more where there are more sums to load and store. bf16, one core of Zen 4, 2048x768 and 768x2048
-// from memory, shares of a plain pass: with 16 steps 0.69 and 0.73 of one row, 0.61 and 0.49 of 8 rows, with 8 steps
-// 0.74 and 0.83, 0.50 and 0.46. GFLOP/s with 8, 16 and 32 steps of 2048x768, two cores: fp8 of 1 row 59, 59, 50; int8
-// of 2, 4 and 8 rows 113, 116, 97; 182, 205, 195; 239, 265, 272; with 16 and 32 steps int4 of 1, 2, 4 and 8 rows 108,
-// 100; 196, 203; 269, 259; 266, 320.
+// Steps of k that a streaming GEMV takes at once: more if there are more sums to load and store. The first definition
+// is for elements of four bits. Bandwidth for bf16 from memory, as a share of a plain pass (Zen 4, one core):
+//
+//     rows, rhs         8 steps    16 steps
+//     1, 2048x768       0.74       0.69
+//     1, 768x2048       0.83       0.73
+//     8, 2048x768       0.50       0.61
+//     8, 768x2048       0.46       0.49
+//
+// GFLOP/s for rhs of 2048x768 (Zen 4, two cores):
+//
+//     rows, format      8 steps    16 steps    32 steps
+//     1, fp8            59         59          50
+//     2, int8           113        116         97
+//     4, int8           182        205         195
+//     8, int8           239        265         272
+//     1, int4                      108         100
+//     2, int4                      196         203
+//     4, int4                      269         259
+//     8, int4                      266         320
 template <class Source, int kMr>
-inline constexpr int kStepsOfGemv = kMr == 1 ? 16 : 32;  // of four bits
+inline constexpr int kStepsOfGemv = kMr == 1 ? 16 : 32;
 template <class E, int kMr>
 inline constexpr int kStepsOfGemv<const E*, kMr> = sizeof(E) == 2 ? (kMr <= 4 ? 8 : 16)
                                                    : kMr <= 2     ? 8
                                                    : kMr <= 4     ? 16
                                                                   : 32;
 
-// Where elements have none.
+// Replaces V::Scales for elements without scales.
 template <class V>
 struct NoScales {
   using Words = typename V::Words;
@@ -71,16 +93,17 @@ constexpr auto ScalesFor() {
 template <class V>
 using ScalesOf = decltype(ScalesFor<V>());
 
-// A word of steps of k, or the last one, whose others are zero.
+// The inner loop of kernels that multiply words. `Next` adds one word of steps. `Last` adds the last word, in which
+// zeros replace the missing steps.
 template <class V, int kMr, int kNv, RhsFrom kFrom>
 struct WordSteps {
   using Vec = typename V::Vec;
   using Tile = Vec[kMr][kNv];
   using Words = typename V::Words;
-  using Source = std::conditional_t<kFrom == RhsFrom::kPanelVectors, const uint32_t*, typename V::Source>;
+  using Source = std::conditional_t<kFrom == RhsFrom::kPanel, const uint32_t*, typename V::Source>;
   static constexpr int kWidth = V::kWidth;
   static constexpr int kGroup = V::kGroup, kGemvSteps = kStepsOfGemv<typename V::Source, kMr>;
-  static constexpr bool kHasScales = kFrom != RhsFrom::kPanelVectors && requires { typename V::Scales; };
+  static constexpr bool kHasScales = kFrom != RhsFrom::kPanel && requires { typename V::Scales; };
 
   explicit WordSteps(const MicrokernelArgs& args, int64_t k = 0, int64_t column = 0)
       : a(static_cast<const uint32_t*>(args.a) + k / kGroup * kMr),
@@ -96,7 +119,7 @@ struct WordSteps {
 
   // Reads the scales of the next kScaleSteps steps.
   RAGGEMM_INLINE void ReadScales(const MicrokernelArgs& args, int64_t k, int64_t column = 0) {
-    if constexpr (kFrom != RhsFrom::kPanelVectors) {
+    if constexpr (kFrom != RhsFrom::kPanel) {
       RAGGEMM_UNROLL for (int v = 0; v < kNv; v += 2) {
         scales[v / 2].Read(args.b.scales, k, column + v * kWidth, 2 * kWidth);
       }
@@ -113,13 +136,13 @@ struct WordSteps {
     RAGGEMM_UNROLL for (int v = 0; v < kNv; v += 2) {
       Words y[2];
       Columns(v, steps, y);
-      if constexpr (kNv == 2 && requires { V::template DotOfLane<0>(y[0], y[0], sums[0][0]); }) {
-        DotOfLanes(y, sums);
+      if constexpr (kNv == 2 && requires { V::template DotByLane<0>(y[0], y[0], sums[0][0]); }) {
+        DotByLanes(y, sums);
       } else {
         RAGGEMM_UNROLL for (int i = 0; i < kMr; ++i) {
           RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) {
             Vec& sum = sums[i][v + j];
-            sum = kNv > 2 ? V::Dot(x[i], y[j], sum) : V::DotOfOne(a + i, y[j], sum);
+            sum = kNv > 2 ? V::Dot(x[i], y[j], sum) : V::DotBroadcast(a + i, y[j], sum);
           }
         }
       }
@@ -128,23 +151,23 @@ struct WordSteps {
       }
     }
     a += kMr;
-    b = b + (kFrom == RhsFrom::kPanelVectors ? kNv * kWidth : kGroup * b_stride);
+    b = b + (kFrom == RhsFrom::kPanel ? kNv * kWidth : kGroup * b_stride);
     if constexpr (kFrom == RhsFrom::kRowsAndPack) panel += kNv * kWidth;
   }
 
-  RAGGEMM_INLINE void DotOfLanes(const Words (&y)[2], Tile& sums) {
+  RAGGEMM_INLINE void DotByLanes(const Words (&y)[2], Tile& sums) {
     Words rows[(kMr + kWidth - 1) / kWidth];
     RAGGEMM_UNROLL for (int i = 0; i < kMr; i += kWidth) rows[i / kWidth] = V::LoadWords(a + i);
     RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) {
       ForEach<0, kMr>([&](auto i) RAGGEMM_INLINE {
-        sums[i][j] = V::template DotOfLane<i % kWidth>(rows[i / kWidth], y[j], sums[i][j]);
+        sums[i][j] = V::template DotByLane<i % kWidth>(rows[i / kWidth], y[j], sums[i][j]);
       });
     }
   }
 
-  // Scales of two vectors of sums.
+  // Gets the words of two vectors of columns, from vector v on.
   RAGGEMM_INLINE void Columns(int v, int64_t steps, Words (&y)[2]) {
-    if constexpr (kFrom == RhsFrom::kPanelVectors) {
+    if constexpr (kFrom == RhsFrom::kPanel) {
       RAGGEMM_UNROLL for (int j = 0; j < 2; ++j) y[j] = V::Pinned(V::LoadWords(b + (v + j) * kWidth));
     } else {
       const Source row = b + v * kWidth;
@@ -175,6 +198,7 @@ struct WordSteps {
   Vec excess[kNv];
 };
 
+// Flips the bits of a word that the kernels want flipped.
 template <class V>
 RAGGEMM_INLINE inline typename V::Words FlippedFor(const PackArgs& args, typename V::Words x) {
   if constexpr (V::kFlips) {
@@ -183,6 +207,7 @@ RAGGEMM_INLINE inline typename V::Words FlippedFor(const PackArgs& args, typenam
   return x;
 }
 
+// Packs rows, with one word for kGroup rows.
 template <class V>
 void PackRowWords(const PackArgs& args) {
   constexpr int64_t kColumns = 2 * V::kWidth, kHalf = V::kGroup / 2;
@@ -193,7 +218,8 @@ void PackRowWords(const PackArgs& args) {
     const int64_t steps = args.k - kk;
     for (int64_t j = 0; j < args.width; j += kColumns) {
       const int64_t left = args.width - j;
-      if (kk % kScaleSteps == 0) scales.Read(args.scales, kk, j, left);  // widths are of one where there are any
+      // The scales are read only once for all columns: if there are any, width <= kColumns.
+      if (kk % kScaleSteps == 0) scales.Read(args.scales, kk, j, left);
       const auto first = V::LoadHalves(row + j, args.src_stride, left, steps);
       const auto second = V::LoadHalves(row + (kHalf * args.src_stride + j), args.src_stride, left, steps - kHalf);
       V::StoreWords(dst + j, FlippedFor<V>(args, scales.Low(first, second)));
@@ -202,20 +228,21 @@ void PackRowWords(const PackArgs& args) {
   }
 }
 
-// The elements of a word lie beside each other already.
+// Packs transposed rows. The elements of a word are already next to each other.
 template <class V>
 void PackTransposedWords(const PackArgs& args) {
   constexpr int64_t kWidth = V::kWidth, kStep = V::kGroup * kWidth;
   Prefetch prefetch = *args.prefetch;
-  const int64_t fetches = (args.width + kWidth - 1) / kWidth * ((args.k_padded + kStep - 1) / kStep);
+  const int64_t prefetches = (args.width + kWidth - 1) / kWidth * ((args.k_padded + kStep - 1) / kStep);
   int64_t due = 0;
   ScalesOf<V> scales;
-  // From the last: where a vector is wider than what is left, it overwrites columns of the next row that follow.
+  // It starts with the last columns. If they do not fill a vector, the vector overwrites columns of the next row, which
+  // are written later.
   for (int64_t j = (args.width - 1) / kWidth * kWidth; j >= 0; j -= kWidth) {
     const auto src = static_cast<typename V::Source>(args.src) + j * args.src_stride;
     const int64_t left = args.width - j;
     for (int64_t kk = 0; kk < args.k_padded; kk += kStep) {
-      PrefetchDue(prefetch, fetches, due);
+      PrefetchDue(prefetch, prefetches, due);
       const int64_t steps = args.k - kk < kStep ? args.k - kk : kStep;
       typename V::Words r[kWidth];
       RAGGEMM_UNROLL for (int i = 0; i < kWidth; ++i) {
@@ -233,15 +260,16 @@ void PackTransposedWords(const PackArgs& args) {
 }
 
 template <class V, int kMr, int kNv, RhsFrom kFrom>
-constexpr Microkernel* WordTileOf() {
+constexpr Microkernel* WordTileKernel() {
   return TileGemm<V, WordSteps<V, kMr, kNv, kFrom>, kMr, kNv>;
 }
 
-// The first of two or more register tiles stores the strip, so it has more than half of the rows of the tallest.
+// Adds the kernels that also store the panel. Only the first of two or more register tiles does so. It has more than
+// half of the tallest tile's rows.
 template <class V, int kMr>
 constexpr void AddStoring(FormatKernels& kernels) {
   if constexpr (2 * kMr > V::kRows) {
-    kernels.storing[kMr] = WordTileOf<V, kMr, 2, RhsFrom::kRowsAndPack>();
+    kernels.storing[kMr] = WordTileKernel<V, kMr, 2, RhsFrom::kRowsAndPack>();
     AddStoring<V, kMr - 1>(kernels);
   }
 }
@@ -250,12 +278,12 @@ template <class V, int kMr>
 constexpr void AddWordTiles(FormatKernels& kernels) {
   if constexpr (kMr > 0) {
     constexpr int kWide = V::kWide[kMr];
-    kernels.direct[kMr][0] = {WordTileOf<V, kMr, kWide, RhsFrom::kRows>(), kWide * V::kWidth};
-    kernels.direct[kMr][1] = {WordTileOf<V, kMr, 2, RhsFrom::kRows>(), 2 * V::kWidth};
+    kernels.direct[kMr][0] = {WordTileKernel<V, kMr, kWide, RhsFrom::kRows>(), kWide * V::kWidth};
+    kernels.direct[kMr][1] = {WordTileKernel<V, kMr, 2, RhsFrom::kRows>(), 2 * V::kWidth};
     if constexpr (kMr <= kGemvRows) {
       kernels.gemv[kMr] = {StreamingGemv<V, WordSteps<V, kMr, 2, RhsFrom::kRows>, kMr, 2>, 2 * V::kWidth};
     }
-    kernels.packed[kMr] = WordTileOf<V, kMr, 2, RhsFrom::kPanelVectors>();
+    kernels.packed[kMr] = WordTileKernel<V, kMr, 2, RhsFrom::kPanel>();
     AddWordTiles<V, kMr - 1>(kernels);
   }
 }
@@ -295,7 +323,7 @@ constexpr KernelRow MakePairRow() {
   return row;
 }
 
-// Makes the row of bytes, with V<int8_t> and V<uint8_t> for those of rhs.
+// Makes a row for bytes. V<int8_t> and V<uint8_t> are the traits for signed and unsigned rhs.
 template <template <class> class V>
 constexpr KernelRow MakeByteRow(DType element) {
   KernelRow row = MakeWordRow<V<int8_t>>(ArithmeticId::kS32, element);

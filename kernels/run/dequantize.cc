@@ -11,37 +11,38 @@
 namespace raggemm {
 namespace {
 
-// Elements before the first wanted one: a line begins with a whole byte, which has up to 4.
+// Most elements before the first one that is wanted. A line begins at a whole byte, which has up to 4 elements.
 constexpr int64_t kMostLead = 4;
 
-// Factors along one line of a stored matrix, read once for all lines that share them.
+// The scales or the zero points along one line of a stored matrix. They are read once for all lines that share them.
 class LineParams {
  public:
-  LineParams(const TileContext& context, const PackSource& source, const QuantParams& factor)
+  LineParams(const TileContext& context, const PackSource& source, const QuantParams& params)
       : context_(context),
         source_(source),
-        factor_(factor),
-        is_used_(factor.is_given() && factor.applies_to_elements) {}
+        params_(params),
+        is_used_(params.is_given() && params.applies_to_elements) {}
 
+  // Returns n values from a position on. Null if there are none.
   const float* Read(const StoredPosition& at, int64_t n) {
     if (!is_used_) return nullptr;
-    const int64_t block = !factor_.per_block ? 0 : at.down ? at.col / factor_.col_block : at.row / factor_.row_block;
-    if (block != block_) ReadQuantParams(context_.call, factor_, source_.gemm, at, n, values_);
+    const int64_t block = !params_.per_block ? 0 : at.down ? at.col / params_.col_block : at.row / params_.row_block;
+    if (block != block_) ReadQuantParams(context_.call, params_, source_.gemm, at, n, values_);
     block_ = block;
     return values_;
   }
-  // Lines from there on that have the same.
+  // Returns the number of lines from a position on that share their values.
   int64_t Lines(const StoredPosition& at) const {
-    if (!is_used_ || !factor_.per_block) return kKc;
-    return at.down ? factor_.col_block - at.col % factor_.col_block : factor_.row_block - at.row % factor_.row_block;
+    if (!is_used_ || !params_.per_block) return kKc;
+    return at.down ? params_.col_block - at.col % params_.col_block : params_.row_block - at.row % params_.row_block;
   }
 
  private:
   const TileContext& context_;
   const PackSource& source_;
-  const QuantParams& factor_;
+  const QuantParams& params_;
   const bool is_used_;
-  int64_t block_ = -1;  // that the values are of
+  int64_t block_ = -1;  // Block that values_ holds. -1: none.
   float values_[kKc + kMostLead];
 };
 
@@ -54,7 +55,7 @@ void PackDequantized(const TileContext& context, const PackSource& source, Pack*
   alignas(64) char lines[(kKc + kMostLead) * (kMaxRows + kMostLead) * sizeof(float)];
   const int64_t count = transposed ? args.width : args.k, length = transposed ? args.k : args.width;
   const int64_t size = SizeOf(operand.product_type), stride = (transposed ? kKc : kMaxRows) + kMostLead;
-  // A line lies along a stored row, but for matrices of one stored column.
+  // A line is a part of a stored row, unless the matrix is one stored column.
   const bool along_cols = matrix.col_step == 1;
   StoredPosition at = PositionOf(operand, matrix, source.row, source.col);
   at.down = along_cols == operand.is_trans;
@@ -64,20 +65,21 @@ void PackDequantized(const TileContext& context, const PackSource& source, Pack*
   at.col -= lead;
   const int64_t step = along_cols ? matrix.row_step : matrix.col_step;
   LineParams zeros(context, source, operand.zero), scales(context, source, operand.scale);
-  const FloatMode mode;  // an arithmetic that flushes does so in its sums, not among these factors
-  for (int64_t line = 0, alike; line < count; line += alike) {
-    alike = std::min({count - line, zeros.Lines(at), scales.Lines(at)});
+  // Dequantization never flushes denormals. An arithmetic that flushes does so in its sums.
+  const FloatMode mode;
+  for (int64_t line = 0, shared; line < count; line += shared) {
+    shared = std::min({count - line, zeros.Lines(at), scales.Lines(at)});
     source.access.dequantize({.src = matrix.data,
                               .first = first,
                               .src_step = step,
-                              .lines = alike,
+                              .lines = shared,
                               .count = lead + length,
                               .dst = lines + line * stride * size,
                               .dst_step = stride,
                               .zeros = zeros.Read(at, lead + length),
                               .scales = scales.Read(at, lead + length)});
-    (at.down ? at.col : at.row) += alike;
-    first += alike * step;
+    (at.down ? at.col : at.row) += shared;
+    first += shared * step;
   }
   args.src = lines + lead * size;
   args.src_stride = stride;
@@ -85,7 +87,8 @@ void PackDequantized(const TileContext& context, const PackSource& source, Pack*
 }
 
 void PackIndexed(const TileContext& context, const PackSource& source, Pack* pack, PackArgs& args) {
-  alignas(64) char lines[kKc * kMaxRows * sizeof(float)];  // of f64 no kernel has more than half as many rows
+  // Large enough for f64, too: no kernel of f64 has more than half of kMaxRows.
+  alignas(64) char lines[kKc * kMaxRows * sizeof(float)];
   const Operand& lhs = source.operand;
   const int64_t segment = source.gemm.problem * context.call.replicas + source.gemm.replica;
   const int64_t group = segment * context.call.groups + context.call.first_group[segment] + source.gemm.group;
@@ -93,7 +96,8 @@ void PackIndexed(const TileContext& context, const PackSource& source, Pack* pac
   const Array index = {const_cast<char*>(lhs.row_index.data), lhs.row_index.dtype, {}};
   const int64_t bytes = args.k * SizeOf(lhs.dtype);
   for (int64_t i = 0; i < args.width; ++i) {
-    // They were checked; who changes them meanwhile gets wrong rows, and no others than there are.
+    // The indices were checked. If another thread changes one meanwhile, the result has a wrong row, but nothing
+    // outside lhs is read.
     const int64_t row = std::clamp<int64_t>(ToInteger(index, first + i), 0, lhs.rows - 1);
     std::memcpy(lines + i * bytes, ElementAt(source.matrix, lhs.dtype, row, source.col), static_cast<size_t>(bytes));
   }

@@ -1,5 +1,5 @@
-// Packing from quantized elements, or rows that lie anywhere: lines of them are expanded, or copied, to a buffer in L1,
-// which is packed.
+// Packing of quantized elements, and of rows that row_index selects. Lines are dequantized, or copied, to a buffer in
+// L1, and packed from there.
 #ifndef RAGGEMM_KERNELS_RUN_DEQUANTIZE_H_
 #define RAGGEMM_KERNELS_RUN_DEQUANTIZE_H_
 
@@ -11,20 +11,21 @@
 
 namespace raggemm {
 
-// Where what is packed begins, in a unit's op(operand).
+// Elements to pack: the operand and the matrix of a group GEMM, and the first element.
 struct PackSource {
   const Operand& operand;
   const OperandAccess& access;
   const Matrix& matrix;
   const GroupGemm& gemm;
-  int64_t row, col;
+  int64_t row, col;  // Position of the first element in op(operand).
 };
 
-// Packs a quantized operand by way of a buffer. args lack src and src_stride; at most kKc steps of kMaxRows.
+// Packs at most kKc steps of kMaxRows rows of a quantized operand through a buffer. Sets src and src_stride of `args`.
 void PackDequantized(const TileContext& context, const PackSource& source, Pack* pack, bool transposed, PackArgs& args);
-// Packs rows of lhs that row_index finds by way of a buffer, too.
+// Packs rows of lhs that row_index selects through a buffer.
 void PackIndexed(const TileContext& context, const PackSource& source, Pack* pack, PackArgs& args);
 
+// Packs elements of an operand. It dequantizes or gathers them first if necessary.
 inline void PackFrom(const TileContext& context, const PackSource& source, bool transposed, PackArgs args) {
   const Packers& packers = *source.access.pack;
   const Matrix& matrix = source.matrix;

@@ -114,14 +114,14 @@ void TileResult::Finish() const {
   if (nontemporal_) FenceStores();
 }
 
-// Finds the row of the tile's unit.
+// Returns the row of `values` that belongs to the tile's group GEMM.
 const char* TileResult::ValuesOf(const GroupValues& values, int64_t row_elements) const {
   if (values.data == nullptr) return nullptr;
   const int64_t row = RowOf(context_.call, values.per, task_.gemm);
   return values.data + row * row_elements * SizeOf(values.dtype);
 }
 
-// Where what the epilogue reads lies, of the totals that a kernel leaves in scratch.
+// Returns the totals that the epilogue reads: those that a kernel leaves in scratch, or the scaled ones.
 char* TileResult::TotalOf(const MicrokernelArgs& args) const {
   char* total = static_cast<char*>(const_cast<void*>(args.total));
   return context_.call.scales_sums ? scratch_.scaled + (total - scratch_.total) : total;
@@ -142,7 +142,7 @@ void TileResult::PrefetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols)
 }
 
 void TileResult::Store(EpilogueArgs& epilogue, int64_t row, int64_t col) const {
-  const FloatMode mode;  // an arithmetic that flushes does so in its sums alone
+  const FloatMode mode;  // The epilogue never flushes denormals.
   epilogue.out = OutAt(row, col);
   if (epilogue.c != nullptr)
     epilogue.c = context_.call.c + (static_cast<const char*>(epilogue.out) - context_.call.out.data);
@@ -151,7 +151,7 @@ void TileResult::Store(EpilogueArgs& epilogue, int64_t row, int64_t col) const {
   KernelsOf(*context_.kernels.epilogue, context_.call.out.dtype).epilogue(epilogue);
 }
 
-// Widens a row to the type of sums.
+// Converts a row to the type of the sums.
 void TileResult::ReadRow(const char* from, DType dtype, int64_t columns, void* to) const {
   KernelsOf(*context_.kernels.epilogue, dtype)
       .pack_bias({.src = from,
@@ -164,7 +164,7 @@ void TileResult::ReadRow(const char* from, DType dtype, int64_t columns, void* t
                   .prefetch = nullptr});
 }
 
-// Row by row: what comes before the activation stays f32, and in L1.
+// Stores row by row, so that the values before the activation stay in f32 and in L1.
 void TileResult::StoreActivated(const EpilogueArgs& epilogue) const {
   const DType out = context_.call.out.dtype;
   const bool is_total = epilogue.alpha == nullptr && epilogue.c == nullptr && epilogue.bias == nullptr;
@@ -198,9 +198,12 @@ void TileResult::StoreActivated(const EpilogueArgs& epilogue) const {
   }
 }
 
-// The gradients of all experts are written once, and are too many to be found in a cache by whoever reads them. With
-// a pass of ordinary stores from scratch 48 instead of 184 GFLOP/s at 16 rows of 2048x768 f32, 140 instead of 260 at
-// 64 (Emerald Rapids, two cores).
+// Returns true if results bypass the caches. The gradients of all experts are written once, and are too many to stay in
+// a cache until they are read. GFLOP/s for f32 and 2048x768 on two cores of Emerald Rapids:
+//
+//     rows    ordinary stores from scratch    past the caches
+//     16      48                              184
+//     64      140                             260
 bool TileResult::GoesPastCaches() const {
   return context_.kernels.cpu.streaming_stores_pay && context_.call.mode == RaggedMode::kRaggedK &&
          reinterpret_cast<uintptr_t>(OutAt(0, 0)) % kLineBytes == 0 && task_.out.row_step * size_ % kLineBytes == 0;

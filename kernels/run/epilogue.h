@@ -1,4 +1,4 @@
-// The results of a tile: where its totals go, and what is added to them on the way.
+// Results of a tile: scaled sums, the epilogue, and the stores to out.
 #ifndef RAGGEMM_KERNELS_RUN_EPILOGUE_H_
 #define RAGGEMM_KERNELS_RUN_EPILOGUE_H_
 
@@ -13,32 +13,35 @@
 
 namespace raggemm {
 
+// The result of a tile. It scales sums, runs the epilogue and stores.
 class TileResult {
  public:
   TileResult(const TileContext& context, const TileTask& task, const Scratch& scratch);
 
-  // Where a block ends sums that have scales: those of its rows, then of the columns of each strip; and the sums of a
-  // register tile times them.
+  // Returns true if a block ends sums that are scaled. Its scales are then read for the rows of the tile, and for the
+  // columns of each panel. AddSums scales the sums of a register tile and adds them to its totals.
   bool ScalesSumsOf(const Block& block) const { return context_.call.scales_sums && block.ends_sum; }
   void ReadRowScales(const Block& block) const;
   void ReadColumnScales(const Block& block, const Panel& panel, int64_t col) const;
   void AddSums(const Block& block, int64_t row, int64_t mr, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // A kernel's last chain goes straight to out where its totals are out's elements, else to scratch.
+  // Sets the output of a kernel. The result of the last chain goes directly to out if it needs no epilogue, and
+  // otherwise to scratch.
   void BindOut(int64_t row, int64_t mr, int64_t col, const Panel& panel, bool last, MicrokernelArgs& args) const;
-  // Copies TileContext::earlier_totals of a register tile to where its kernel reads the sums so far.
+  // Copies TileContext::earlier_totals of a register tile to the buffer from which its kernel continues.
   void LoadEarlierTotals(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // The lines that will be written, while the kernel computes.
+  // Prefetches the lines of out that will be written after the kernel.
   void PrefetchOut(int64_t row, int64_t mr, int64_t col, int64_t cols) const;
 
-  // After the last chain, of kernels whose result is the total: what is not in out yet, while it is in L1.
+  // Runs the epilogue for a register tile after its last chain, while its totals are in L1. Only for kernels whose
+  // output is in scratch.
   void Store(int64_t row, int64_t mr, int64_t col, const Panel& panel, const MicrokernelArgs& args) const;
 
-  // An empty contraction gives zero whatever alpha is, as in BLAS.
+  // Stores the result of an empty contraction. The sums are zero whatever alpha is, as in BLAS.
   void StoreEmpty() const;
 
-  // Stores that went past the caches are ordered before whatever tells others that the tile is done.
+  // Orders the stores past the caches before the store that tells other threads that the tile is done.
   void Finish() const;
 
  private:
@@ -55,9 +58,10 @@ class TileResult {
   const TileContext& context_;
   const TileTask& task_;
   const Scratch& scratch_;
-  const int64_t size_;  // bytes of an element of the sum
+  const int64_t size_;  // Bytes of a sum.
   EpilogueArgs epilogue_{};
-  bool plain_, nontemporal_;
+  bool plain_;        // True: totals are stored to out without an epilogue.
+  bool nontemporal_;  // True: these stores bypass the caches.
 };
 
 }  // namespace raggemm

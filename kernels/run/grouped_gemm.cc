@@ -41,7 +41,7 @@ absl::Status GroupedGemm(const GroupedGemmProblem& problem, const Options& optio
   const WorkspaceCoefficients size = WorkspaceSizeFor(DimsArrays(problem).count());
   int64_t elements = shapes->problems * shapes->replicas * shapes->groups;
   if (__builtin_mul_overflow(elements, size.per_group, &elements) || elements > (int64_t{1} << 40)) {
-    return absl::ResourceExhaustedError(absl::StrCat("no workspace for ", shapes->groups, " groups"));
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for the workspace of ", shapes->groups, " groups"));
   }
   elements += size.constant;
   const std::unique_ptr<int64_t[]> memory(new (std::nothrow) int64_t[static_cast<size_t>(elements)]);

@@ -14,8 +14,8 @@
 namespace raggemm {
 namespace {
 
-// Returns the largest tile in percent of a thread's share. The last thread can be as late: threads take whole tiles from
-// each other.
+// Returns the cost of the largest tile in percent of a thread's share. The last thread may finish later by this much,
+// because threads take whole tiles from each other.
 int64_t LargestTileShare(const Schedule& schedule) {
   double largest = 0;
   for (int64_t u = 0; u < schedule.work.gemms; ++u) {

@@ -1,5 +1,5 @@
-// What is fetched into L2 beside the work on a tile: what this thread probably computes next, be it of another tile and
-// group. Two calls: StartBlock before each block, For beside each piece of its work.
+// Prefetches into L2 while a tile is computed: the data that this thread will probably need next, even if it belongs to
+// another tile or group. StartBlock comes before each block, For before each piece of its work.
 #ifndef RAGGEMM_KERNELS_RUN_PREFETCH_H_
 #define RAGGEMM_KERNELS_RUN_PREFETCH_H_
 
@@ -18,13 +18,13 @@ class Prefetcher {
   Prefetcher(const Schedule& schedule, const TileTask& task, int64_t tile)
       : context_(schedule.tile), task_(task), next_tile_(schedule, tile) {}
 
-  // next: the block after `block` in this tile, null behind the last.
+  // Sets the lines to prefetch during the work on a block. `next` is the block after it in this tile, or null.
   void StartBlock(const Block& block, const Block* next) {
     if (block.begins_kc_block()) SetLhsTarget(block);
     SetRhsTarget(LayoutOf(context_).prefetch(context_, task_, block, next, next_tile_));
   }
 
-  // A strip's packing, or one of its kernels: what it shall fetch of rhs.
+  // Returns the lines of rhs to prefetch while a panel is packed, or while one of its kernels runs.
   enum class Work : uint8_t { kPack, kKernel };
   Prefetch* For(Work work) {
     if (work == Work::kPack) return NextOfRhs(rhs_.packer_parts);
@@ -33,10 +33,11 @@ class Prefetcher {
   }
 
  private:
-  friend struct PrefetcherPeer;  // of tests, which see there what is fetched of lhs
+  friend struct PrefetcherPeer;  // Shows tests the prefetched lines of lhs.
 
-  // Lines of rhs, in equal parts with each strip and row tile. No division: finding each part from its number instead,
-  // 165 and not 200 GFLOP/s for gradients of 16 rows at 2880x2880 f32 (two cores of Emerald Rapids).
+  // Returns the next lines of rhs. Each panel and register tile gets an equal part. This needs no division. With a
+  // division for each part, gradients of 16 rows at 2880x2880 f32 ran at 165 instead of 200 GFLOP/s (Emerald Rapids,
+  // two cores).
   Prefetch* NextOfRhs(int64_t parts) {
     if (parts_left_ <= 0) StartColumn();
     parts_left_ -= parts;
@@ -47,8 +48,9 @@ class Prefetcher {
   void SetRhsTarget(const PrefetchTarget& target);
   void StartColumn();
 
-  // Fetches a few lines of lhs before each kernel: what is packed for the next panel, or for the next tile's first.
-  // Without it, and without fetching the lines of out, 268 instead of 292 GFLOP/s at 512 rows of 2048x768 f32.
+  // Prefetches a few lines of lhs before each kernel. These lines are packed next: for the next KC block, or for the
+  // first one of the next tile. Without these prefetches and those of out, 512 rows of 2048x768 f32 ran at 268 instead
+  // of 292 GFLOP/s.
   void PrefetchLhs() {
     for (int64_t i = std::min(lhs_.per_kernel, lhs_.lines_left); i > 0; --i) {
       __builtin_prefetch(lhs_.line, 0, 2);
@@ -65,15 +67,16 @@ class Prefetcher {
   const TileTask& task_;
   NextTile next_tile_;
 
-  PrefetchTarget rhs_;  // `first`, lines and strips: those that are left
+  PrefetchTarget rhs_;  // Lines and panels that are left, from `first` on.
   Prefetch at_{};
-  int64_t parts_left_ = 0, column_parts_ = 1, lines_per_part_ = 0, lines_over_ = 0, due_ = 0;  // of a column of runs
+  // The column of runs that is being prefetched: its parts, and the lines of each part.
+  int64_t parts_left_ = 0, column_parts_ = 1, lines_per_part_ = 0, lines_over_ = 0, due_ = 0;
 
   struct {
     const char* line = nullptr;
     int64_t lines_left = 0, per_kernel = 0;
     int64_t row_left = 0, lines_per_row = 0;
-    int64_t row_skip = 0;  // bytes
+    int64_t row_skip = 0;  // Bytes from the end of a row to the next row.
   } lhs_;
 };
 

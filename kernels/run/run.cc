@@ -1,4 +1,4 @@
-// Start reading at RunTile: the textbook loops of a blocked GEMM over one tile of one group.
+// Start reading at RunTile, which has the textbook loops of a blocked GEMM over one tile of one group.
 #include "kernels/run/run.h"
 
 #include <algorithm>
@@ -23,17 +23,18 @@
 namespace raggemm {
 namespace {
 
-// Bytes of so many steps of k for one row of a panel.
+// Returns the bytes of k steps of one packed row of lhs.
 int64_t StepBytes(const TileContext& context, int64_t k) {
   return PackedBytes(context.kernels.row->lhs, KernelSteps(context.kernels, k), 1);
 }
 
-// The packed rows of lhs for the panel that a block belongs to: scratch holds one, or all of them.
+// Returns the packed lhs of the KC block that a block belongs to. Scratch holds one KC block of lhs, or all of them.
 char* PackedLhsOf(const TileContext& context, const TileTask& task, const Block& block, const Scratch& scratch) {
-  const int64_t panels_before = task.blocks.k_inner ? block.kc_begin / context.kernels.kc : 0;
-  return scratch.packed_lhs + panels_before * StepBytes(context, context.kernels.kc) * task.rows.AllHeights();
+  const int64_t kc_blocks_before = task.blocks.k_inner ? block.kc_begin / context.kernels.kc : 0;
+  return scratch.packed_lhs + kc_blocks_before * StepBytes(context, context.kernels.kc) * task.rows.AllHeights();
 }
 
+// Packs lhs for the KC block of a block, one register tile after the other.
 void PackLhs(const TileContext& context, const TileTask& task, const Block& block, char* packed_lhs) {
   const bool along_k = block.lhs.col_step == 1;
   const int64_t row_bytes = StepBytes(context, context.kernels.kc);
@@ -57,8 +58,8 @@ void PackLhs(const TileContext& context, const TileTask& task, const Block& bloc
   }
 }
 
-// RhsPanels of rhs in the kernels' layout: packed when they are due or, where kernels can, beside the sums of the strip
-// before, into the other of two buffers.
+// The packed panels of rhs. A panel is packed when it is due. Kernels that can pack ahead pack it during the sums of
+// the panel before, into the other one of two buffers.
 class RhsPanels {
  public:
   RhsPanels(const TileContext& context, const TileTask& task, const Scratch& scratch)
@@ -66,7 +67,7 @@ class RhsPanels {
 
   char* buffer() const { return scratch_.panels[turn_]; }
 
-  // The strip of a block that starts at `col`; prefetch is of the work on it.
+  // Packs the panel of a block that starts at `col`, unless it was packed ahead. `prefetch` goes to the packer.
   void MakeReady(const Block& block, int64_t col, Prefetch* prefetch) {
     if (!ready_) {
       PackFrom(context_,
@@ -76,7 +77,7 @@ class RhsPanels {
     ready_ = false;
   }
 
-  // What row tiles shall pack beside the strip that is ready: the one at `col` of a block, or none.
+  // Sets the panel that register tiles pack ahead: the one at `col` of a block. Null: none.
   void StartAhead(const Block* block, int64_t col) {
     const int64_t slice = context_.kernels.row->ahead_slice;
     if (slice == 0 || block == nullptr || context_.kernels.rhs.dequantize != nullptr) return;
@@ -92,7 +93,7 @@ class RhsPanels {
     ahead_.dst_step = PackedBytes(context_.kernels.row->rhs, KernelSteps(context_.kernels, slice), args.dst_stride);
     slices_ = CeilDiv(args.k_padded, slice);
   }
-  // The share of row tile i.
+  // Returns the share of register tile i of the packing ahead.
   PackAhead* Ahead(int64_t i) {
     if (slices_ == 0) return nullptr;
     ahead_.count = slices_ * (i + 1) / task_.rows.count - slices_ * i / task_.rows.count;
@@ -130,10 +131,15 @@ class RhsPanels {
   bool ready_ = false;
 };
 
-// What a tile's kernels are given, one register tile below the other. Those of one height that read rhs in one way
-// share a kernel and most arguments. With all set for each register tile anew, GFLOP/s, two cores of Zen 3: 64 instead
-// of 69 at gradients of 16 rows of 2048x768 f32, 117 and 122 forward at 64 rows. Kernels that loop over eight register
-// tiles in one call win 4 % at the first of them, and lose 3 forward at 512 rows.
+// Sets the arguments of a tile's kernels, one register tile below the other. Register tiles of the same height that
+// read rhs in the same mode share a kernel and most arguments. GFLOP/s for 2048x768 f32 on two cores of Zen 3:
+//
+//                            all arguments set anew    shared
+//     gradient, 16 rows      64                        69
+//     forward, 64 rows       117                       122
+//
+// Kernels that loop over eight register tiles in one call gain 4 % for the gradient of 16 rows, and lose 3 % forward at
+// 512 rows.
 class ArgumentBinder {
  public:
   ArgumentBinder(const TileContext& context, const TileTask& task, const Scratch& scratch, MicrokernelArgs& args)
@@ -146,6 +152,7 @@ class ArgumentBinder {
     args_.panel = scratch.panels[0];
   }
 
+  // Sets the arguments that all register tiles of a block share.
   void BindBlock(const Block& block, const char* packed_lhs) {
     packed_lhs_ = packed_lhs;
     steps_before_ = StepBytes(context_, block.k - block.kc_begin);
@@ -155,7 +162,7 @@ class ArgumentBinder {
     args_.end = block.end;
   }
 
-  // Aims at register tile i of a strip, and finds its kernel.
+  // Sets the arguments of register tile i of a panel, and returns its kernel. `packed` is the packed panel.
   Microkernel* BindTile(const Block& block, const Panel& panel, int64_t col, int64_t i, const char* packed,
                         const TileResult& result) {
     const RegisterTiles& rows = task_.rows;
@@ -179,7 +186,7 @@ class ArgumentBinder {
     return RowOf(RhsMode::kPacked).kernel(context_, mr, panel.width).run;
   }
 
-  // Goes on to the register tile below, of the same height.
+  // Moves the arguments to the register tile below, which has the same height.
   void MoveDown() {
     args_.a = static_cast<const char*>(args_.a) + lhs_bytes_;
     args_.chain = static_cast<char*>(args_.chain) + sum_bytes_;
@@ -192,14 +199,16 @@ class ArgumentBinder {
   const TileTask& task_;
   const Scratch& scratch_;
   MicrokernelArgs& args_;
-  const int64_t sum_size_, row_bytes_;  // of a sum, and of a row of a panel
+  const int64_t sum_size_;   // Bytes of a sum.
+  const int64_t row_bytes_;  // Bytes of a row of lhs in a KC block.
   const char* packed_lhs_ = nullptr;
-  int64_t steps_before_ = 0;                                  // bytes of a row of its panel before the block
-  int64_t lhs_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;  // from a register tile to the one below
+  int64_t steps_before_ = 0;  // Bytes of a row of lhs in the KC block before this block.
+  // Bytes from a register tile to the one below.
+  int64_t lhs_bytes_ = 0, sum_bytes_ = 0, result_bytes_ = 0;
 };
 
-// Computes one tile: out[window] = epilogue(sum over chains of lhs x rhs). Loops over blocks of rhs, their strips, and
-// register tiles of lhs.
+// Computes one tile: out[window] = epilogue(sum over chains of lhs x rhs). It loops over blocks of rhs, the panels of a
+// block, and register tiles of lhs.
 void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, int64_t worker) {
   const TileContext& context = schedule.tile;
   if (tile >= schedule.work.gemm_tiles) return FillTile(context.call, tile - schedule.work.gemm_tiles);
@@ -255,6 +264,7 @@ void RunTile(const Schedule& schedule, const ScratchLease& lease, int64_t tile, 
   result.Finish();
 }
 
+// Checks the CPU, and leases pack buffers for all threads.
 absl::Status Prepare(const Schedule& schedule, int64_t threads, int64_t bytes, ScratchLease& lease) {
   const Isa isa = schedule.tile.kernels.isa;
   if (HostCpu().Has(isa)) return lease.Acquire(threads, bytes);

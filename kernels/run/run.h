@@ -8,7 +8,7 @@
 
 namespace raggemm {
 
-// Runs a schedule with a thread team of its own. Errors as Run of raggemm/grouped_gemm.h.
+// Runs a schedule with a thread team of its own. Returns the errors of Run in raggemm/grouped_gemm.h.
 absl::Status Run(const Schedule& schedule);
 // Runs a schedule on a team.
 absl::Status Run(const Schedule& schedule, Team& team);

@@ -17,19 +17,20 @@
 namespace raggemm {
 namespace {
 
-// At the head of a block on the free list.
+// Head of a block on the free list.
 struct FreeBlock {
   FreeBlock* next;
   size_t bytes;
 };
 
-// Before the aligned start of what a lease hands out.
+// Bytes before the aligned memory that a lease hands out.
 constexpr size_t kHeader = kLineBytes;
 
-// Constant-initialised and trivially destructible: calls may come from threads that outlive static destructors.
+// The list has no constructor and no destructor, because threads that call may outlive static destructors.
 constinit FreeBlock* free_list = nullptr;
 constinit KeptBuffers kept = {};
 
+// Returns a block of at least `bytes` from the free list. Null if there is none.
 FreeBlock* TakeFree(size_t bytes) {
   const std::lock_guard<std::mutex> lock(lists_mutex);
   for (FreeBlock** at = &free_list; *at != nullptr; at = &(*at)->next) {
@@ -46,7 +47,7 @@ FreeBlock* TakeFree(size_t bytes) {
 FreeBlock* Allocate(size_t bytes) {
   void* memory = std::aligned_alloc(kHugePageBytes, bytes);
   if (memory == nullptr) return nullptr;
-  madvise(memory, bytes, MADV_HUGEPAGE);  // advice: failure costs speed only
+  madvise(memory, bytes, MADV_HUGEPAGE);  // A failure only costs speed.
   return new (memory) FreeBlock{nullptr, bytes};
 }
 
@@ -64,7 +65,7 @@ void GiveBack(FreeBlock* block) {
   std::free(block);
 }
 
-// Other threads may be in calls, even when the process ends.
+// Frees the list. Other threads may be in calls even at the end of the process.
 __attribute__((destructor)) void FreeAll() {
   const std::lock_guard<std::mutex> lock(lists_mutex);
   kept = {};
@@ -85,7 +86,7 @@ Scratch::Scratch(const TileContext& context, void* block) {
     return slot;
   };
   const int64_t sum = SizeOf(ArithmeticOf(kernels).sum), steps = KernelSteps(context.kernels, context.kernels.kc);
-  // The packers store whole vectors: one of slack behind the last panel.
+  // Packers store whole vectors, and may write a vector behind the last panel.
   packed_lhs = take(PackedBytes(kernels.lhs, steps, context.blocking.m) + kernels.vector * sum);
   for (char*& panel : panels) panel = take(PackedBytes(kernels.rhs, steps, kernels.cols));
   chain = take(context.blocking.m * context.blocking.n * sum);

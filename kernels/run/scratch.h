@@ -1,5 +1,5 @@
-// Pack buffers. One process-wide list keeps what calls gave back, so that a warm call allocates nothing and takes no
-// page fault. The calling thread leases for all its workers before anything is written.
+// Pack buffers. A process-wide list keeps the buffers of finished calls, so that a warm call allocates nothing and
+// takes no page fault. The calling thread leases buffers for all workers before anything is written.
 #ifndef RAGGEMM_KERNELS_RUN_SCRATCH_H_
 #define RAGGEMM_KERNELS_RUN_SCRATCH_H_
 
@@ -10,31 +10,30 @@
 
 namespace raggemm {
 
-// The buffers of one worker for tiles of `blocking`, all from the start of a cache line:
-//
-//   panels  lhs, packed in the kernels' layout: row tiles of KernelChoice::panel steps back to back, of one panel or of all
-//   strips  two of rhs, packed in the kernels' layout; the second for kernels that pack ahead
-//   chain, total  one register tile of [mr][nr] sums after the other, strip by strip
-//   bias    as sums, [columns]
-//   gate, result  a row of f32 each, [columns]: where there is an activation
-//   scaled  as total, row_scales, column_scales: where scales multiply sums
+// The buffers of one worker for the tiles of a call. Each starts at a cache line.
 struct Scratch {
-  Scratch(const TileContext& context, void* block);  // null: to count the bytes
+  // Divides a block of memory. If `block` is null, the constructor only counts the bytes.
+  Scratch(const TileContext& context, void* block);
   static int64_t Bytes(const TileContext& context) { return Scratch(context, nullptr).bytes; }
 
-  char* packed_lhs;
-  char* panels[2];
-  char* chain;
-  char* total;
-  char* bias;
+  char* packed_lhs;  // Panels of lhs, one register tile after the other. One KC block, or all of them.
+  char* panels[2];   // Packed panels of rhs. The second one is for kernels that pack ahead.
+  char* chain;       // Sums [mr][nr], one register tile after the other, panel by panel.
+  char* total;       // In the layout of chain.
+  char* bias;        // [columns] in the type of the sums.
+  // Rows of f32, [columns]. Only if there is an activation.
   float *gate, *result;
+  // Scaled totals in the layout of chain, and the scales of the tile's rows and of a panel's columns. Only if sums are
+  // scaled.
   char* scaled;
   float *row_scales, *column_scales;
-  int64_t bytes = 0;  // of all
+  int64_t bytes = 0;  // Bytes of all buffers.
 };
 
-inline constexpr int64_t kMostKeptBuffers = 64;  // 128 MiB with the largest blocking here
+// Most buffers on the list: 128 MiB with the largest blocking.
+inline constexpr int64_t kMostKeptBuffers = 64;
 
+// Pack buffers of a call. The destructor gives them back.
 class ScratchLease {
  public:
   ScratchLease() = default;
@@ -42,7 +41,7 @@ class ScratchLease {
   ScratchLease(const ScratchLease&) = delete;
   ScratchLease& operator=(const ScratchLease&) = delete;
 
-  // ResourceExhausted when memory is short.
+  // Leases `count` buffers. Returns ResourceExhausted if there is not enough memory.
   absl::Status Acquire(int64_t count, int64_t bytes);
   void* at(int64_t i) const { return blocks_[i]; }
 

@@ -47,7 +47,7 @@ class MlpCall : public SpoiltCall {
   testing::AssertionResult IsRight() const override {
     if (mlp_.OutBits() != expected_) return testing::AssertionFailure() << "out has other bits than the sequence";
     if (mlp_.SurroundingsIntact()) return testing::AssertionSuccess();
-    return testing::AssertionFailure() << "bytes beside a buffer have changed";
+    return testing::AssertionFailure() << "bytes next to a buffer have changed";
   }
 
   bool SurroundingsIntact() const override { return mlp_.SurroundingsIntact(); }

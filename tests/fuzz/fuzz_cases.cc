@@ -1,5 +1,5 @@
-// libFuzzer: text of GroupedGemmCases. Each is read or refused with a place; each case that is read is made and called
-// as the driver does, where it is small enough, and gives the right result or a defined error.
+// libFuzzer target for the text of GroupedGemmCases. A text is either read, or refused with a position. Small cases
+// that are read are called like the driver does. They give the right result or a defined error.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -24,10 +24,10 @@
 namespace raggemm::test {
 namespace {
 
-constexpr int64_t kMostElements = 1 << 12;  // of an operand
+constexpr int64_t kMostElements = 1 << 12;  // Of an operand.
 constexpr int kMostCases = 4;
 
-// Ends the program unless `holds`: libFuzzer then keeps the input.
+// Aborts unless `holds` is true, so that libFuzzer keeps the input.
 void Require(bool holds, const char* what) {
   if (holds) return;
   std::fprintf(stderr, "does not hold: %s\n", what);
@@ -58,7 +58,8 @@ bool IsSmall(const Dims& dims) {
   return elements <= kMostElements;
 }
 
-// Zero dims do not count: whoever reads a case must not loop over the others.
+// Returns true if all arrays of a case are small. Zero dims do not make an array small, because code that reads a case
+// may loop over its other dims.
 bool IsSmall(const proto::GroupedGemmCase& source) {
   return IsSmall(source.lhs().dims()) && IsSmall(source.rhs().dims()) && IsSmall(source.out().dims()) &&
          IsSmall(source.bias().dims()) && IsSmall(source.alpha().dims()) && IsSmall(source.beta().dims()) &&
@@ -66,8 +67,8 @@ bool IsSmall(const proto::GroupedGemmCase& source) {
          IsSmall(source.group_shape());
 }
 
-// Requires success with out within its bound of the float64 reference, or an error that says what is wrong, with out
-// untouched.
+// Requires either success, with out within its bound of the float64 reference, or an error with a message, with out
+// unchanged.
 void ExecuteAndCheck(const GroupedGemmProblem& problem, const host::Call& call) {
   const host::Error error = host::Execute(raggemm_grouped_gemm_v1_execute, call, nullptr);
   Require(host::LiveErrors() == 0, "every error was destroyed");
@@ -81,7 +82,7 @@ void ExecuteAndCheck(const GroupedGemmProblem& problem, const host::Call& call) 
     Require(std::all_of(begin, begin + bytes, [](unsigned char byte) { return byte == 0xFF; }), "out is untouched");
     return;
   }
-  if (ElementCount(out) == 0) return;  // of more groups, perhaps, than can be counted
+  if (ElementCount(out) == 0) return;  // There may be more groups than memory has room for.
   const absl::StatusOr<Reference> reference = ComputeReference(problem);
   Require(reference.ok(), "what was computed has a reference");
   for (size_t i = 0; i < reference->want.size(); ++i) {
@@ -99,7 +100,7 @@ void Call(const proto::GroupedGemmCase& source) {
     if (!made.ok()) return;
     std::vector<int64_t> workspace(host::WorkspaceElements(made->problem, raggemm_v1_workspace_coefficients));
     ExecuteAndCheck(made->problem, host::MakeCall(made->problem, absl::MakeSpan(workspace)));
-  } catch (const std::invalid_argument&) {  // as case_problem.h says
+  } catch (const std::invalid_argument&) {  // ArrayStore::Add throws for invalid dims.
   }
 }
 

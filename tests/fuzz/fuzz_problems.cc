@@ -1,6 +1,6 @@
-// Random valid problems, a fourth of them expert MLPs, each computed in a random way with every instruction set of the
-// host, against the rule of the bits and the float64 reference. A failure, be it a wrong result, a crash or a hang, is
-// printed as a line for --replay.
+// Computes random valid problems, a fourth of them expert MLPs. Each runs in a random configuration with every
+// instruction set of the host, and is compared with the rule of the bits and the float64 reference. A wrong result, a
+// crash or a hang is printed as a line for --replay.
 #include <unistd.h>
 
 #include <chrono>
@@ -41,10 +41,10 @@
 #include "tests/support/test_mlp.h"
 #include "tests/support/variants.h"
 
-ABSL_FLAG(double, seconds, 10, "how long to make problems");
-ABSL_FLAG(std::string, seed, "", "of the first problem; default: another one each time");
+ABSL_FLAG(double, seconds, 10, "seconds of random problems");
+ABSL_FLAG(std::string, seed, "", "seed of the first problem; default: a new one for each run");
 ABSL_FLAG(std::string, replay, "", "compute the one case that this line describes");
-ABSL_FLAG(std::string, corpus, "", "file with cases to compute first, one a line; # starts a comment");
+ABSL_FLAG(std::string, corpus, "", "file with cases to compute first, one per line; # starts a comment");
 
 namespace raggemm::test {
 namespace {
@@ -53,25 +53,26 @@ constexpr unsigned kSecondsOfAHang = 20;
 
 // ---- a case as text ----
 
-struct Way {
+// How a problem is computed.
+struct RunConfig {
   Isa isa = Isa::kScalar;
   Executor executor = Executor::kSerial;
   int64_t threads = 1;
-  bool plugin = false;    // the custom call, rather than the C++ library
-  bool out_is_c = false;  // where there is c
+  bool plugin = false;    // True: by the custom call. False: by the C++ library.
+  bool out_is_c = false;  // True: out and c are the same memory, if there is a c.
 };
 
-template <typename Visit, typename SomeWay>
-requires std::is_same_v<std::remove_const_t<SomeWay>, Way>
-void VisitFields(SomeWay& way, Visit visit) {
-  visit("isa", way.isa);
-  visit("executor", way.executor);
-  visit("threads", way.threads);
-  visit("plugin", way.plugin);
-  visit("out_is_c", way.out_is_c);
+template <typename Visit, typename SomeConfig>
+requires std::is_same_v<std::remove_const_t<SomeConfig>, RunConfig>
+void VisitFields(SomeConfig& config, Visit visit) {
+  visit("isa", config.isa);
+  visit("executor", config.executor);
+  visit("threads", config.threads);
+  visit("plugin", config.plugin);
+  visit("out_is_c", config.out_is_c);
 }
 
-// The smallest and plainest MLP. A failing one is reduced towards it.
+// An MLP with the smallest and plainest defaults. A failing MLP is reduced towards them.
 struct PlainMlp : MlpSpec {
   PlainMlp()
       : MlpSpec{.tokens = 1,
@@ -87,19 +88,20 @@ struct PlainMlp : MlpSpec {
 
 struct FuzzCase {
   ProblemSpec spec;
-  Way way;
-  std::optional<PlainMlp> mlp = std::nullopt;  // in place of spec
+  RunConfig config;
+  std::optional<PlainMlp> mlp = std::nullopt;  // If set, it replaces spec.
 };
 
 constexpr absl::string_view kBetween = " : ", kMlp = "mlp ";
 
-// One line: the fields of both that are not at their defaults, with " : " between; of an MLP "mlp " stands before them.
+// Returns a case as one line: the fields of the spec and the config that differ from their defaults, with " : " between
+// them. The line of an MLP begins with "mlp ".
 std::string ToText(const FuzzCase& fuzz_case) {
   const std::string spec = fuzz_case.mlp ? absl::StrCat(kMlp, FieldsText(*fuzz_case.mlp)) : FieldsText(fuzz_case.spec);
-  return absl::StrCat(spec, kBetween, FieldsText(fuzz_case.way));
+  return absl::StrCat(spec, kBetween, FieldsText(fuzz_case.config));
 }
 
-// InvalidArgument: text that ToText does not make.
+// Parses a line that ToText made. Returns InvalidArgument for other text.
 absl::StatusOr<FuzzCase> ParseFuzzCase(absl::string_view text) {
   FuzzCase parsed;
   const bool is_mlp = absl::ConsumePrefix(&text, kMlp);
@@ -107,13 +109,13 @@ absl::StatusOr<FuzzCase> ParseFuzzCase(absl::string_view text) {
   const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(kBetween, 1));
   for (const absl::Status& status :
        {is_mlp ? ParseFields(parts.first, *parsed.mlp) : ParseFields(parts.first, parsed.spec),
-        ParseFields(parts.second, parsed.way)}) {
+        ParseFields(parts.second, parsed.config)}) {
     if (!status.ok()) return status;
   }
   return parsed;
 }
 
-Way RandomWay(Isa isa, Random& random) {
+RunConfig RandomConfig(Isa isa, Random& random) {
   static constexpr Executor kExecutors[] = {Executor::kAuto, Executor::kOpenMp, Executor::kPool, Executor::kSerial};
   return {.isa = isa,
           .executor = kExecutors[random.Below(4)],
@@ -124,7 +126,7 @@ Way RandomWay(Isa isa, Random& random) {
 
 // ---- crashes and hangs ----
 
-char running[1 << 14];  // the running case, to be printed after a crash
+char running[1 << 14];  // The running case, which is printed after a crash.
 
 void PrintCase(int signal) {
   const char* texts[] = {"\ncrash or hang. Replay with\n  ./dev test fuzz_problems --replay=\"", running, "\"\n"};
@@ -140,7 +142,7 @@ void CatchCrashes() {
   for (int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGALRM}) sigaction(signal, &action, nullptr);
 }
 
-// Stands for the pools of XLA and others; never destroyed, for tasks may start after a call.
+// Thread pools in place of XLA's and others. They are never destroyed, because tasks may start after a call.
 constexpr int kPoolThreads = 3;
 TaskPool& LibrarysPool() {
   static auto* pool = new ThreadedPool(kPoolThreads);
@@ -151,26 +153,27 @@ host::TaskRunner& PluginsPool() {
   return *pool;
 }
 
-// Attributes of a call, and where its answer comes from.
-absl::Status Execute(XLA_FFI_Handler* handler, const Way& way, host::Call& call) {
-  call.attributes["executor"] = absl::AsciiStrToUpper(FieldText(way.executor));
-  call.attributes["isa"] = absl::AsciiStrToUpper(FieldText(way.isa));
-  call.attributes["threads"] = way.threads;
+// Runs a custom call with the attributes of a config.
+absl::Status Execute(XLA_FFI_Handler* handler, const RunConfig& config, host::Call& call) {
+  call.attributes["executor"] = absl::AsciiStrToUpper(FieldText(config.executor));
+  call.attributes["isa"] = absl::AsciiStrToUpper(FieldText(config.isa));
+  call.attributes["threads"] = config.threads;
   const host::Error error = host::Execute(handler, call, &PluginsPool());
-  return absl::Status(static_cast<absl::StatusCode>(error.code), error.message);  // the same numbers
+  return absl::Status(static_cast<absl::StatusCode>(error.code), error.message);  // Both enums have the same numbers.
 }
 
-Options OptionsOf(const Way& way) {
-  return {.executor = way.executor, .isa = way.isa, .threads = way.threads, .pool = &LibrarysPool()};
+Options OptionsOf(const RunConfig& config) {
+  return {.executor = config.executor, .isa = config.isa, .threads = config.threads, .pool = &LibrarysPool()};
 }
 
-// A problem and what must come out of it, computed once, to be computed in many ways.
+// A problem and its expected result, which is computed once for all configs.
 class Checked {
  public:
   virtual ~Checked() = default;
-  // Computes it that way: every element has the bits of the rule and is within its bound of the float64 reference
-  // (special values: the bits alone, for float64 overflows later), and no byte beside a buffer has changed.
-  virtual testing::AssertionResult IsRight(const Way& way) = 0;
+  // Computes the problem. Returns success if every element has the bits of the rule and is within its bound of the
+  // float64 reference, and if no byte next to a buffer has changed. With special values only the bits are compared,
+  // because float64 overflows later than f32.
+  virtual testing::AssertionResult IsRight(const RunConfig& config) = 0;
 };
 
 class CheckedProblem : public Checked {
@@ -180,16 +183,16 @@ class CheckedProblem : public Checked {
         call_(spec),
         reference_(ComputeReference(call_.problem().problem).value()) {}
 
-  testing::AssertionResult IsRight(const Way& way) override {
+  testing::AssertionResult IsRight(const RunConfig& config) override {
     TestProblem& test = call_.problem();
     const std::optional<Array> c = test.problem.c;
     test.ClearOut();
-    if (way.out_is_c && c.has_value()) {
+    if (config.out_is_c && c.has_value()) {
       test.AliasOutWithC();
       call_.call().args[8].data = test.problem.out.data;
     }
-    const absl::Status status =
-        way.plugin ? Execute(ThePlugin().execute, way, call_.call()) : GroupedGemm(test.problem, OptionsOf(way));
+    const absl::Status status = config.plugin ? Execute(ThePlugin().execute, config, call_.call())
+                                              : GroupedGemm(test.problem, OptionsOf(config));
     test.problem.c = c;
     if (c.has_value()) call_.call().args[8].data = c->data;
     if (!status.ok()) return testing::AssertionFailure() << status;
@@ -204,16 +207,16 @@ class CheckedProblem : public Checked {
   Reference reference_;
 };
 
-// The bits of the rule are here those of the products, the activation and the sums one by one.
+// An MLP. The bits of its rule are those of the products, the activation and the sums one by one.
 class CheckedMlp : public Checked {
  public:
   explicit CheckedMlp(const MlpSpec& spec) : call_(spec), reference_(ComputeReference(call_.mlp())) {}
 
-  testing::AssertionResult IsRight(const Way& way) override {
+  testing::AssertionResult IsRight(const RunConfig& config) override {
     TestMlp& mlp = call_.mlp();
     mlp.ClearOut();
     const absl::Status status =
-        way.plugin ? Execute(MlpHandler("execute"), way, call_.call()) : mlp.Run(OptionsOf(way));
+        config.plugin ? Execute(MlpHandler("execute"), config, call_.call()) : mlp.Run(OptionsOf(config));
     if (!status.ok()) return testing::AssertionFailure() << status;
     testing::AssertionResult right = call_.IsRight();
     return right ? IsWithinBound(mlp, reference_) : right;
@@ -231,16 +234,16 @@ std::unique_ptr<Checked> Make(const FuzzCase& fuzz_case) {
 
 FuzzCase RandomCase(Random& random) {
   if (random.Below(4) != 0) return {RandomSpec(random), {}};
-  std::mt19937 of_mlp(static_cast<uint32_t>(random.Next()));
-  return {{}, {}, PlainMlp(RandomMlpSpec(of_mlp))};
+  std::mt19937 mlp_random(static_cast<uint32_t>(random.Next()));
+  return {{}, {}, PlainMlp(RandomMlpSpec(mlp_random))};
 }
 
-// Prints what is wrong.
+// Computes a problem. Prints the case if the result is wrong.
 bool IsRight(Checked& problem, const FuzzCase& fuzz_case) {
   const std::string text = ToText(fuzz_case);
   std::snprintf(running, sizeof running, "%s", text.c_str());
   alarm(kSecondsOfAHang);
-  const testing::AssertionResult right = problem.IsRight(fuzz_case.way);
+  const testing::AssertionResult right = problem.IsRight(fuzz_case.config);
   alarm(0);
   if (!right) {
     std::printf("WRONG: %s\nReplay with\n  ./dev test fuzz_problems --replay=\"%s\"\n", right.message(), text.c_str());
@@ -265,13 +268,13 @@ int RunCorpus(const std::string& path) {
       return 2;
     }
     ++cases;
-    if (HostHas(parsed->way.isa)) wrong += !IsRight(*parsed);
+    if (HostHas(parsed->config.isa)) wrong += !IsRight(*parsed);
   }
   std::printf("%d cases of %s, %d wrong\n", cases, path.c_str(), wrong);
   return wrong == 0 ? 0 : 1;
 }
 
-// Valgrind keeps denormals whatever the mode of a thread, and so computes other bits where a rule flushes them.
+// Returns false under Valgrind, which keeps denormals in every float mode. Rules that flush then give other bits.
 bool FlushesDenormals() {
   const FloatMode mode(/*flushes=*/true);
   const volatile float tiny = 0x1p-100F;
@@ -293,7 +296,7 @@ int RunRandom(uint64_t seed, double seconds) {
     if (!flushes) fuzz_case.spec.special_values = false;
     const std::unique_ptr<Checked> problem = Make(fuzz_case);
     for (Isa isa : isas) {
-      fuzz_case.way = RandomWay(isa, random);
+      fuzz_case.config = RandomConfig(isa, random);
       if (!IsRight(*problem, fuzz_case)) return 1;
     }
   }
@@ -327,7 +330,7 @@ int Main() {
 }  // namespace raggemm::test
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("random problems of every kind beside an oracle");
+  absl::SetProgramUsageMessage("compares random problems with an oracle");
   absl::ParseCommandLine(argc, argv);
   return raggemm::test::Main();
 }

@@ -38,12 +38,12 @@ bool Lists(absl::string_view comma_list, absl::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Names of a comma list must be those of slots.
+// Checks that all names of a comma-separated list are names of slots.
 template <typename Slots>
 absl::Status CheckNames(absl::string_view list, absl::string_view names, const Slots& slots) {
   for (absl::string_view name : absl::StrSplit(names, ',', absl::SkipEmpty())) {
     if (std::none_of(std::begin(slots), std::end(slots), [&](const auto& slot) { return slot.name == name; })) {
-      return absl::InvalidArgumentError(absl::StrCat("config.", list, " names ", name, ", which there is not"));
+      return absl::InvalidArgumentError(absl::StrCat("config.", list, ": unknown name ", name));
     }
   }
   return absl::OkStatus();
@@ -68,14 +68,14 @@ int64_t Sum(const Values& values) {
 }
 
 absl::Status StoreInteger(absl::string_view name, const Array& array, int64_t index, int64_t value) {
-  // Little endian: the low bytes are the narrower integer.
+  // In little endian the low bytes are the narrower integer.
   std::memcpy(static_cast<char*>(array.data) + index * SizeOf(array.dtype), &value, SizeOf(array.dtype));
   if (ToInteger(array, index) == value) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(name, ": value ", value, " at index ", index, " does not fit ", NameOf(array.dtype)));
 }
 
-// Seeds of the case's random arrays: lhs, which rhs follows, and then all others.
+// Returns the seed of lhs. The seeds of rhs and of all other arrays follow it.
 uint64_t FirstSeed(const GroupedGemmCase& source) { return static_cast<uint64_t>(source.seed()) << 8; }
 constexpr uint64_t kMatrices = 2;
 
@@ -189,7 +189,7 @@ class Builder {
   const GroupedGemmCase& source_;
   ArrayStore& arrays_;
   GroupedGemmProblem& problem_;
-  uint64_t seed_;  // of the next random array
+  uint64_t seed_;  // Seed of the next random array.
 };
 
 }  // namespace
@@ -206,7 +206,8 @@ void LimitRows(int64_t max_multiply_adds, GroupedGemmCase& recorded) {
       sizes.push_back(size == 0 ? 0 : std::max(1, static_cast<int32_t>(size * factor)));
     }
   };
-  // The largest factor that stays within max_rows: not their ratio, because of the experts held at one row.
+  // Finds the largest factor that stays within max_rows. It is not the ratio of the row counts, because experts with
+  // rows keep at least one.
   double low = 0, high = 1;
   for (int step = 0; step < 40; ++step) {
     const double factor = (low + high) / 2;

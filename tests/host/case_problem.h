@@ -1,4 +1,4 @@
-// From a case in proto/cases to a problem with data.
+// Conversion of a case in proto/cases to a problem with data.
 #ifndef RAGGEMM_TESTS_HOST_CASE_PROBLEM_H_
 #define RAGGEMM_TESTS_HOST_CASE_PROBLEM_H_
 
@@ -15,28 +15,30 @@
 
 namespace raggemm::host {
 
-// Scales the rows of a recorded case down to at most that many multiply-adds, but never below one row for an expert
-// that had any. Explicit cases stay as they are.
+// Scales the rows of a recorded case down to at most this many multiply-adds. An expert with rows keeps at least one.
+// Explicit cases do not change.
 void LimitRows(int64_t max_multiply_adds, proto::GroupedGemmCase& recorded);
 
-// The explicit form of a recorded case; an explicit one as it is. InvalidArgument: neither form is complete.
+// Returns the explicit form of a recorded case. An explicit case is returned unchanged. Returns InvalidArgument if
+// neither form is complete.
 absl::StatusOr<proto::GroupedGemmCase> MakeExplicit(const proto::GroupedGemmCase& recorded);
 
-// lhs and rhs get this type, out f32, or f64 for f64; a bias that would be wider than the compute type becomes f32.
-// Without scales, zeros and precision, which are of the types that were there.
+// Sets the type of lhs and rhs. out becomes f32, or f64 if the type is f64. A bias that would be wider than the compute
+// type becomes f32. Scales, zero points and precision are removed, because they belong to the previous types.
 void SetMatrixDType(DType dtype, proto::GroupedGemmCase& explicit_case);
 
-// Whether lhs and rhs are f32, and out is of at most that.
+// Returns true if lhs and rhs are f32 and out is not wider.
 bool TakesPrecision(const proto::GroupedGemmCase& explicit_case);
 
-// Says "f32*bf16>f32" of an explicit case; behind it the precision, and the rule of bf16 where that is named and of
-// effect: "f32*f32>f32:bf16_x3:tiles".
+// Returns the types of an explicit case, like "f32*bf16>f32". The precision follows, and the bf16_sums rule if the case
+// names one that has an effect: "f32*f32>f32:bf16_x3:tiles".
 std::string DTypesOf(const proto::GroupedGemmCase& explicit_case);
 
-// Owns dense arrays, aligned as XLA's are, not initialised.
+// Dense arrays, aligned like XLA's and not initialised.
 class ArrayStore {
  public:
-  // Throws std::invalid_argument where dims are negative or overflow, std::bad_alloc where memory is short.
+  // Adds an array. Throws std::invalid_argument if dims are negative or overflow, and std::bad_alloc if there is not
+  // enough memory.
   Array Add(DType dtype, Dims dims);
 
  private:
@@ -46,15 +48,16 @@ class ArrayStore {
   std::vector<std::unique_ptr<void, Free>> buffers_;
 };
 
-// Operands are random (FillRandom): lhs from the case's seed times 256, then rhs, c, bias, alpha, beta, as far as there
-// are any, each from the next number. Every byte of out is 0xFF, a NaN in every type.
+// The problem of a case and its memory. Operands are random (FillRandom). The seed of lhs is the case's seed times 256.
+// The seeds of rhs, c, bias, alpha and beta are the next numbers. Every byte of out is 0xFF, which is a NaN in every
+// type of floats.
 struct CaseProblem {
   ArrayStore arrays;
   GroupedGemmProblem problem;
 };
 
-// Makes the problem of an explicit case. InvalidArgument: a field that the case needs is missing or of the wrong
-// length; the problem itself may still be invalid.
+// Makes the problem of an explicit case. Returns InvalidArgument if a field that the case needs is missing or has the
+// wrong length. The problem itself may still be invalid.
 absl::StatusOr<CaseProblem> MakeCaseProblem(const proto::GroupedGemmCase& explicit_case);
 
 }  // namespace raggemm::host

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kSampleSize = 4096;
 
-// Not std::uniform_int_distribution, whose numbers differ between standard libraries.
+// Random numbers below a limit. std::uniform_int_distribution differs between standard libraries.
 class Below {
  public:
   explicit Below(uint64_t seed) : engine_(seed) {}
@@ -58,11 +58,11 @@ absl::StatusOr<Check> CheckElements(const GroupedGemmProblem& problem, absl::Spa
   return worst;
 }
 
-// Returns elements of out for a check that cannot see all: at least kSampleSize of them, some in every group that has
-// any, among them the group's last row, last column and last element; some anywhere in out.
+// Returns at least kSampleSize elements of out. Each group with elements has some of them, also in its last row and
+// last column, and its last element. Others are anywhere in out.
 std::vector<int64_t> SampleOut(const GroupedGemmProblem& problem, absl::Span<const GroupProduct> products,
                                uint64_t seed) {
-  constexpr int64_t kEdge = 8;  // of each group's last row and last column
+  constexpr int64_t kEdge = 8;  // Elements of each group's last row, and of its last column.
   Below below(seed);
   std::vector<MatrixView> groups;
   for (const GroupProduct& product : products) {

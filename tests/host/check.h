@@ -13,14 +13,16 @@ namespace raggemm::host {
 
 int64_t MultiplyAdds(absl::Span<const GroupProduct> products);
 
+// The result of a comparison.
 struct Check {
   int64_t compared = 0;
-  double max_error = 0;  // in units of the tolerance; above 1 is wrong
-  int64_t worst = 0;     // its linear index in out
+  double max_error = 0;  // In units of the tolerance. Above 1 the result is wrong.
+  int64_t worst = 0;     // Linear index of the element with the largest error.
   double got = 0, want = 0;
 };
 
-// Compares out with the float64 reference: all of it up to ten million multiply-adds, else a sample. Runs on all CPUs.
+// Compares out with the float64 reference. If there are more than ten million multiply-adds, it compares a sample. Runs
+// on all CPUs.
 absl::StatusOr<Check> CheckOut(const GroupedGemmProblem& problem, uint64_t seed);
 
 }  // namespace raggemm::host

@@ -21,7 +21,7 @@ CaseProblem Make(const std::string& text) {
   return *std::move(made);
 }
 
-// out as the reference has it.
+// Sets out to the values of the reference.
 void Solve(const GroupedGemmProblem& problem) {
   const absl::StatusOr<Reference> reference = ComputeReference(problem);
   ASSERT_TRUE(reference.ok());

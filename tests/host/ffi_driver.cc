@@ -1,5 +1,5 @@
-// Runs cases of proto/cases through the plugin, as XLA would, and compares with the float64 reference. Ends with 0 if
-// all are right, 1 if one is not or Abseil refuses a flag, 2 if it could not start.
+// Runs cases of proto/cases through the plugin like XLA, and compares the results with the float64 reference. Exits
+// with 0 if all are right, with 1 if one is wrong or Abseil refuses a flag, and with 2 if it could not start.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -33,19 +33,19 @@
 ABSL_FLAG(std::string, case, "", "run the case of this name");
 ABSL_FLAG(bool, all, false, "run all cases");
 ABSL_FLAG(bool, list, false, "print the names of the cases");
-ABSL_FLAG(std::string, cases, "", "text files of GroupedGemmCases, with commas between; default: those of proto/cases");
-ABSL_FLAG(std::string, isa, "", "an instruction set, as avx2; default: the case's, or the fastest that the CPU has");
+ABSL_FLAG(std::string, cases, "", "text files of GroupedGemmCases, separated by commas; default: all of proto/cases");
+ABSL_FLAG(std::string, isa, "", "an instruction set, like avx2; default: the case's, or the fastest that the CPU has");
 ABSL_FLAG(std::string, executor, "", "openmp, pool or serial; default: the case's, or pool");
 ABSL_FLAG(int, threads, 0, "0: the case's, or one for each CPU");
 ABSL_FLAG(std::string, dtype, "",
           absl::StrCat(raggemm::NamesOf(raggemm::Role::kMatrix), ", ", raggemm::NamesOf(raggemm::Role::kQuantized),
                        ": lhs and rhs; out is then f32, f64 for f64, or s32 for bytes"));
 ABSL_FLAG(std::string, bf16_sums, "",
-          "pairs, tiles, fma or mmla: how bf16 with bf16 is summed; default: the case's, or the CPU's");
+          "pairs, tiles, fma or mmla: the rule for sums of bf16 products; default: the case's, or the CPU's");
 ABSL_FLAG(std::string, precision, "",
-          "default, bf16_x3 or bf16_x6: f32 with f32 as so many products of bf16; default: the case's");
+          "default, bf16_x3 or bf16_x6: products of f32 by f32 as several products of bf16; default: the case's");
 ABSL_FLAG(bool, full, false, "run recorded sizes; otherwise rows are scaled to at most 10^9 multiply-adds a case");
-ABSL_FLAG(bool, checksums, false, "print for each case that is right its name, dtypes and the checksum of its result");
+ABSL_FLAG(bool, checksums, false, "for each case that is right, print its name, dtypes and the checksum of its result");
 ABSL_FLAG(bool, print_plan, false, "print how each case is computed");
 
 namespace raggemm::host {
@@ -57,15 +57,15 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxMultiplyAdds = 1'000'000'000;
 
-// Places of the plugin, as laid out by the build and by the installation.
-fs::path BesideProgram(const char* relative) {
+// Returns a path relative to the folder above the program's. The build and the installation have the same layout.
+fs::path InstalledPath(const char* relative) {
   return fs::read_symlink("/proc/self/exe").parent_path().parent_path() / relative;
 }
 
 GroupedGemmCases ReadOrThrow(const std::string& path) {
   absl::StatusOr<GroupedGemmCases> cases = ReadCases(path);
   if (!cases.ok()) throw std::runtime_error(std::string(cases.status().message()));
-  if (cases->cases().empty()) throw std::runtime_error(absl::StrCat(path, ": holds no cases"));
+  if (cases->cases().empty()) throw std::runtime_error(absl::StrCat(path, ": has no cases"));
   return *std::move(cases);
 }
 
@@ -75,7 +75,7 @@ GroupedGemmCases LoadCases() {
     all.MergeFrom(ReadOrThrow(std::string(path)));
   }
   if (!all.cases().empty()) return all;
-  const fs::path directory = BesideProgram("cases");
+  const fs::path directory = InstalledPath("cases");
   for (const char* name : {"moe", "edge", "formats"})
     all.MergeFrom(ReadOrThrow(directory / absl::StrCat(name, ".textproto")));
   return all;
@@ -121,7 +121,7 @@ RunOptions OptionsFromFlags() {
   return options;
 }
 
-// The value of "key: value" in a plan.
+// Returns the value of "key: value" in a plan.
 std::string Fact(const std::string& plan, absl::string_view key) {
   for (absl::string_view line : absl::StrSplit(plan, '\n')) {
     if (absl::ConsumePrefix(&line, key) && absl::ConsumePrefix(&line, ": ")) return std::string(line);
@@ -129,7 +129,7 @@ std::string Fact(const std::string& plan, absl::string_view key) {
   return "-";
 }
 
-// How many threads the pool of a case has. The plugin refuses more than the most by itself.
+// Returns the number of threads of a case's pool. The plugin itself refuses more than kMaxThreads.
 int PoolThreads(const GroupedGemmCase& c) {
   int64_t threads = absl::GetFlag(FLAGS_threads);
   if (threads == 0) threads = c.config().threads();
@@ -137,7 +137,8 @@ int PoolThreads(const GroupedGemmCase& c) {
   return static_cast<int>(std::min<int64_t>(threads, kMaxThreads));
 }
 
-// A case that cannot be made, for its shapes or for want of memory, must not keep the next ones from running.
+// Runs a case. Turns exceptions into errors, so that the next cases run even if this one has invalid shapes or not
+// enough memory.
 absl::StatusOr<CaseRun> TryCase(const Plugin& plugin, const GroupedGemmCase& source, const RunOptions& options) {
   try {
     ThreadPool pool(PoolThreads(source));
@@ -149,7 +150,7 @@ absl::StatusOr<CaseRun> TryCase(const Plugin& plugin, const GroupedGemmCase& sou
   }
 }
 
-// Whether the case was right.
+// Prints the result of a case. Returns true if it was right.
 bool Report(const GroupedGemmCase& source, const absl::StatusOr<CaseRun>& run) {
   if (!run.ok()) {
     absl::PrintF("%-34s ERROR %s\n", source.name(), run.status().ToString());
@@ -174,13 +175,12 @@ bool Report(const GroupedGemmCase& source, const absl::StatusOr<CaseRun>& run) {
   return right;
 }
 
-// Throws std::runtime_error where the plugin is not of this host's kind, or does not take what the flags say: then no
-// case can run.
-void CheckPlugin(const Plugin& plugin, const Attributes& how) {
+// Throws std::runtime_error if no case can run, because the plugin has another API version or refuses the attributes.
+void CheckPlugin(const Plugin& plugin, const Attributes& attributes) {
   for (XLA_FFI_Handler* handler : {plugin.instantiate, plugin.execute}) {
     if (Error error = CheckVersion(handler); !error.ok()) throw std::runtime_error(error.message);
   }
-  if (Error error = Instantiate(plugin.instantiate, how); !error.ok()) throw std::runtime_error(error.message);
+  if (Error error = Instantiate(plugin.instantiate, attributes); !error.ok()) throw std::runtime_error(error.message);
 }
 
 int Run() {
@@ -190,7 +190,7 @@ int Run() {
     return 0;
   }
   const RunOptions options = OptionsFromFlags();
-  const Plugin plugin(BesideProgram("lib/libraggemm_ffi.so"));
+  const Plugin plugin(InstalledPath("lib/libraggemm_ffi.so"));
   CheckPlugin(plugin, options.how);
   const bool checksums = absl::GetFlag(FLAGS_checksums);
   if (!checksums) {
@@ -201,7 +201,7 @@ int Run() {
   for (const GroupedGemmCase& c : cases) {
     const absl::StatusOr<CaseRun> run = TryCase(plugin, c, options);
     wrong += !Report(c, run);
-    if (absl::IsFailedPrecondition(run.status())) break;  // an ISA that the CPU lacks: no other case can run
+    if (absl::IsFailedPrecondition(run.status())) break;  // The CPU lacks the ISA, so that no other case can run.
   }
   if (checksums) return wrong == 0 ? 0 : 1;
   absl::PrintF("%d %s, %d wrong (max error in units of the tolerance)\n", cases.size(),

@@ -1,4 +1,4 @@
-// The driver as a program: what it prints and how it ends.
+// Tests of the driver as a program: its output and exit codes.
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -26,12 +26,12 @@ using ::testing::StartsWith;
 
 struct Outcome {
   int exit_code;
-  std::string text;  // of both streams
+  std::string text;  // Output on stdout and stderr.
 };
 
 Outcome Drive(const std::string& arguments) {
   const auto program = std::filesystem::path(RAGGEMM_FFI_LIBRARY).parent_path().parent_path() / "bin" / "ffi_driver";
-  // Arguments may send a stream elsewhere: theirs come last.
+  // The arguments come last, because they may redirect a stream.
   FILE* pipe = popen(absl::StrCat("exec 2>&1; " RAGGEMM_EMULATOR " ", program.string(), " ", arguments).c_str(), "r");
   Outcome outcome;
   char buffer[4096];
@@ -110,7 +110,7 @@ TEST(FfiDriverTest, TakesSeveralFilesTypesRulesAndPrecision) {
   }
 }
 
-// Once, and not again for each of the cases.
+// Tests that the error is printed once, and not again for each case.
 TEST(FfiDriverTest, WhatThePluginDoesNotTakeIsOneError) {
   for (const auto& [flag, message] : {std::pair{"--isa=sse2", "attribute isa: unknown value \"SSE2\""},
                                       {"--executor=gpu", "attribute executor: unknown value \"GPU\""},

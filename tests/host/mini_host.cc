@@ -11,7 +11,7 @@ namespace {
 std::atomic<int64_t> live_errors{0};
 }  // namespace
 
-// XLA's opaque type is ours to define.
+// Definition of a type that is opaque in XLA's header.
 struct XLA_FFI_Error {
   XLA_FFI_Error(XLA_FFI_Error_Code c, std::string m) : code(c), message(std::move(m)) { ++live_errors; }
   ~XLA_FFI_Error() { --live_errors; }
@@ -36,7 +36,7 @@ void ReadError(ErrorDetails* details) {
 
 void DestroyError(XLA_FFI_Error_Destroy_Args* args) { delete args->error; }
 
-// What XLA's other opaque type, whose name depends on the version, is here.
+// The host's context. In XLA's header it is an opaque type, whose name depends on the version.
 struct Context {
   TaskRunner* pool;
 };
@@ -58,7 +58,7 @@ XLA_FFI_Error* CountThreads(XLA_FFI_ThreadPool_NumThreads_Args* args) {
   return nullptr;
 }
 
-// The slots that a handler for the CPU calls; the others are null.
+// Returns an API with the functions that a handler for the CPU calls. All others are null.
 XLA_FFI_Api MakeApi() {
   XLA_FFI_Api api{};
   api.struct_size = XLA_FFI_Api_STRUCT_SIZE;
@@ -84,7 +84,7 @@ constexpr XLA_FFI_DataType TypeOf(int64_t) { return XLA_FFI_DataType_S64; }
 constexpr XLA_FFI_DataType TypeOf(float) { return XLA_FFI_DataType_F32; }
 constexpr XLA_FFI_DataType TypeOf(double) { return XLA_FFI_DataType_F64; }
 
-// Attributes in the form of the ABI, in order of their names at every level.
+// Attributes in the form of the ABI, sorted by name at every level.
 class AttributeList {
  public:
   explicit AttributeList(const Attributes& attributes) : nodes_(attributes.size()) {
@@ -145,7 +145,7 @@ class AttributeList {
   XLA_FFI_Attrs list_;
 };
 
-// Arguments or results: XLA_FFI_Args and XLA_FFI_Rets differ by the names of their types only.
+// Arguments or results. XLA_FFI_Args and XLA_FFI_Rets differ only in the names of their types.
 template <typename List, typename Type>
 class BufferList {
  public:

@@ -1,5 +1,5 @@
-// The other side of XLA's C ABI, in the smallest form that can call a handler as XLA:CPU does: call frames, the API
-// that a handler needs, errors, and a pool of threads. Knows the C header and nothing of any handler.
+// The host's side of XLA's C ABI, in the smallest form that can call a handler like XLA:CPU: call frames, the API that
+// a handler needs, errors, and a thread pool. It uses the C header and knows no handler.
 #ifndef RAGGEMM_TESTS_HOST_MINI_HOST_H_
 #define RAGGEMM_TESTS_HOST_MINI_HOST_H_
 
@@ -25,14 +25,15 @@ struct Error {
   bool ok() const { return code == XLA_FFI_Error_Code_OK; }
 };
 
-// `data` is the caller's and may be anything, null and misaligned included: handlers must cope.
+// A buffer of the caller. `data` may be anything, even null or misaligned. Handlers must cope with it.
 struct Buffer {
   XLA_FFI_DataType dtype = XLA_FFI_DataType_F32;
   std::vector<int64_t> dims;
   void* data = nullptr;
 };
 
-// An attribute; integers are int64_t as in JAX (write int64_t{4}). A map, because frames list attributes by name.
+// An attribute. Integers are int64_t as in JAX (write int64_t{4}). Attributes are a map, because frames list them by
+// name.
 struct Attribute;
 using Attributes = std::map<std::string, Attribute>;
 using AttributeValue =
@@ -47,7 +48,7 @@ struct Call {
   Attributes attributes;
 };
 
-// What runs the tasks that a handler schedules.
+// Interface of pools that run the tasks of a handler.
 class TaskRunner {
  public:
   virtual ~TaskRunner() = default;
@@ -55,7 +56,7 @@ class TaskRunner {
   virtual void Schedule(XLA_FFI_Task* task, void* data) = 0;
 };
 
-// Runs tasks in the order in which they came. The destructor waits for all of them.
+// A pool that starts tasks in the order in which they were scheduled. The destructor waits for all tasks.
 class ThreadPool : public TaskRunner {
  public:
   explicit ThreadPool(int threads);
@@ -76,44 +77,44 @@ class ThreadPool : public TaskRunner {
 // The frame of one stage of a call. Points into `call`, which must outlive it.
 class CallFrame {
  public:
-  // Without a pool, the API's thread pool functions fail.
+  // If `pool` is null, the thread pool functions of the API fail.
   CallFrame(const Call& call, XLA_FFI_ExecutionStage stage, TaskRunner* pool);
   CallFrame(const CallFrame&) = delete;
   CallFrame& operator=(const CallFrame&) = delete;
   ~CallFrame();
 
   XLA_FFI_CallFrame* get();
-  XLA_FFI_Api& api();  // the frame's own copy
+  XLA_FFI_Api& api();  // The frame's own copy of the API.
 
  private:
   struct Storage;
   std::unique_ptr<Storage> storage_;
 };
 
-// Calls the handler and takes over its error.
+// Calls a handler, and takes over its error.
 Error Invoke(XLA_FFI_Handler* handler, CallFrame& frame);
 
-// What XLA does when a handler is registered: asks for the version of the handler's API and compares it with its own.
+// Asks for the version of the handler's API and compares it with the host's, like XLA when a handler is registered.
 Error CheckVersion(XLA_FFI_Handler* handler);
 
-// Does what XLA:CPU does when an executable is loaded: attributes only, no buffers.
+// Calls a handler with attributes and no buffers, like XLA:CPU when it loads an executable.
 Error Instantiate(XLA_FFI_Handler* handler, const Attributes& attributes);
 
 Error Execute(XLA_FFI_Handler* handler, const Call& call, TaskRunner* pool);
 
-// Errors that handlers or the API created and nobody destroyed.
+// Returns the number of errors that were created and not destroyed.
 int64_t LiveErrors();
 
-// A shared library, loaded with RTLD_NOW | RTLD_LOCAL and closed by the destructor.
+// A shared library that is loaded with RTLD_NOW | RTLD_LOCAL. The destructor closes it.
 class Library {
  public:
-  // Throws std::runtime_error with dlopen's message.
+  // Loads a library. Throws std::runtime_error with the message of dlopen.
   explicit Library(const std::string& path);
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
   ~Library();
 
-  // The function of that name. Throws std::runtime_error where there is none.
+  // Returns the function of a name. Throws std::runtime_error if there is none.
   template <typename Function>
   Function* Find(const char* name) const {
     return reinterpret_cast<Function*>(Symbol(name));

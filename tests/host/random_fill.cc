@@ -11,7 +11,7 @@
 namespace raggemm::host {
 namespace {
 
-// Position i of the stream.
+// Returns number i of the stream of a seed.
 uint64_t Hash(uint64_t seed, uint64_t i) { return Scramble((seed << 40) + (i + 1) * kGolden); }
 
 template <typename T, typename ValueOf>
@@ -22,8 +22,8 @@ void FillWith(const Array& array, uint64_t seed, const ValueOf& value_of) {
   });
 }
 
-// The top bits of the hash, as many as the type has digits, as a signed fraction. Its product with a power of two is
-// exact in double, or rounds once where T is double and the result subnormal.
+// Fills an array with signed fractions. They are the top bits of the hash, as many as the type has digits. Their
+// product with a power of two is exact in double, or rounds once if T is double and the result is subnormal.
 template <typename T>
 void FillFractions(const Array& array, uint64_t seed, int exponent) {
   const int digits = FormatOf(array.dtype).digits;
@@ -33,7 +33,7 @@ void FillFractions(const Array& array, uint64_t seed, int exponent) {
   });
 }
 
-// The same by table, for types that C++ has no arithmetic for.
+// Does the same by a table, for types without arithmetic in C++.
 void FillFromTable(const Array& array, uint64_t seed, int exponent) {
   const int digits = FormatOf(array.dtype).digits;
   const int64_t values = int64_t{1} << digits;
@@ -51,14 +51,14 @@ void FillFromTable(const Array& array, uint64_t seed, int exponent) {
 void FillIntegers(const Array& array, uint64_t seed) {
   WithBits(array.dtype, [&](auto zero) {
     using T = decltype(zero);
-    // Elements of less than a byte are filled by whole bytes.
+    // Elements smaller than a byte are filled in whole bytes.
     const auto whole = static_cast<int64_t>(BytesOf(array) / sizeof(T));
     FillWith<T>({array.data, array.dtype, {whole}}, seed,
                 [](uint64_t hash) { return static_cast<T>(hash >> (64 - 8 * sizeof(T))); });
   });
 }
 
-// Bytes, whose table has what becomes of each.
+// Fills an array with floats of one byte. The table has the element for each byte of the hash.
 void FillNarrowFloats(const Array& array, uint64_t seed) {
   const Format& format = FormatOf(array.dtype);
   std::array<uint8_t, 256> table;

@@ -10,7 +10,7 @@
 
 namespace raggemm::host {
 
-// Calls body(begin, end) for one chunk of [0, n) on each CPU; returns when all are done.
+// Calls body(begin, end) for one chunk of [0, n) on each CPU. Returns when all are done.
 template <typename Body>
 void ParallelChunks(int64_t n, const Body& body) {
   const int64_t chunks = std::max(1u, std::thread::hardware_concurrency());
@@ -19,16 +19,20 @@ void ParallelChunks(int64_t n, const Body& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Fills an array of a matrix format with values in [-1, 1), uniform over the multiples of the type's epsilon,
-// times 2^exponent (from -1000 on), rounded once where that is below the type's normal numbers. Element i is a function
-// of the seed and i alone, made from integers: the same bits on every machine. With d digits of the type (24 for f32)
-// it is
+// Fills an array with random values. Element i depends only on the seed and i. It is computed with integers, so that
+// its bits are the same on every machine. Let
 //
-//     z = (seed << 40) + (i + 1) * 0x9e3779b97f4a7c15;  value = top d bits of Scramble(z), signed, / 2^(d - 1)
+//     z = Scramble((seed << 40) + (i + 1) * 0x9e3779b97f4a7c15)
 //
-// Of a format of integers or of four bits the top bits of Scramble(z), as they are, eight for each byte of less; of
-// float8 likewise, where infinities and NaNs have the lowest bit of the exponent changed; of scales that are powers of
-// two, from 2^-8 on, the top four.
+// The elements are, if d is the number of digits of the type (24 for f32):
+//
+//     floats of a matrix format    the top d bits of z, signed, / 2^(d - 1) * 2^exponent. They are uniform over the
+//                                  multiples of epsilon in [-1, 1). Products below the normal numbers are rounded once.
+//                                  `exponent` is at least -1000.
+//     integers, formats of 4 bits  the top bits of z. Types of less than a byte are filled in whole bytes.
+//     float8                       the top bits of z. For an infinity or NaN the lowest bit of the exponent is flipped.
+//     scales of type f8e8m0fnu     powers of two from 2^-8 on, by the top four bits of z
+//
 // Runs on all CPUs.
 void FillRandom(const Array& array, uint64_t seed, int exponent = 0);
 

@@ -16,7 +16,7 @@ namespace {
 using proto::GroupedGemmCase;
 
 absl::Status ToStatus(const Error& error) {
-  return absl::Status(static_cast<absl::StatusCode>(error.code), error.message);  // the same numbers
+  return absl::Status(static_cast<absl::StatusCode>(error.code), error.message);  // Both enums have the same numbers.
 }
 
 int64_t Rows(const GroupedGemmCase& recorded) {
@@ -39,8 +39,8 @@ absl::StatusOr<double> TimedExecute(const Plugin& plugin, const Call& call, Task
   return seconds.count();
 }
 
-// Attributes of how to compute a case: those given, then the case's own.
-Attributes HowOf(Attributes given, const proto::GroupedGemmConfig& config) {
+// Returns the attributes executor, isa and threads of a call. Given ones come before those of the case.
+Attributes CallAttributes(Attributes given, const proto::GroupedGemmConfig& config) {
   using proto::GroupedGemmConfig;
   if (config.has_executor()) given.insert({"executor", GroupedGemmConfig::Executor::Value_Name(config.executor())});
   if (config.has_isa()) given.insert({"isa", config.isa()});
@@ -57,7 +57,7 @@ Plugin::Plugin(const std::string& path)
       workspace_coefficients(library.Find<WorkspaceCoefficientsFunction>("raggemm_v1_workspace_coefficients")),
       plan_text(library.Find<char*(XLA_FFI_CallFrame*)>("raggemm_plan_text")),
       free_text(library.Find<void(char*)>("raggemm_free")) {
-  // XLA asks for the version too when it registers a handler. The handler's own memory is allocated then.
+  // XLA also asks for the version when it registers a handler. The handler then allocates its own memory.
   for (XLA_FFI_Handler* handler : {instantiate, execute}) {
     if (const Error error = CheckVersion(handler); !error.ok()) throw std::runtime_error(error.message);
   }
@@ -84,7 +84,7 @@ absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const GroupedGemmCase& sou
   const GroupedGemmProblem& problem = made->problem;
   std::vector<int64_t> workspace(WorkspaceElements(problem, plugin.workspace_coefficients));
   Call call = MakeCall(problem, absl::MakeSpan(workspace));
-  call.attributes.merge(HowOf(options.how, full->config()));
+  call.attributes.merge(CallAttributes(options.how, full->config()));
   if (Error error = Instantiate(plugin.instantiate, call.attributes); !error.ok()) return ToStatus(error);
   run.plan = PlanText(plugin, call, pool);
 

@@ -1,4 +1,4 @@
-// Runs cases through the plugin as XLA would, and checks what comes out.
+// Runs cases through the plugin like XLA, and checks the results.
 #ifndef RAGGEMM_TESTS_HOST_RUN_CASE_H_
 #define RAGGEMM_TESTS_HOST_RUN_CASE_H_
 
@@ -15,7 +15,7 @@
 
 namespace raggemm::host {
 
-// The plugin's symbols. Throws std::runtime_error where the library or a symbol is missing.
+// The symbols of the plugin. The constructor throws std::runtime_error if the library or a symbol is missing.
 struct Plugin {
   explicit Plugin(const std::string& path);
 
@@ -28,24 +28,25 @@ struct Plugin {
 };
 
 struct RunOptions {
-  Attributes how;              // executor, isa, threads, where not as the case has them
-  std::optional<DType> dtype;  // of lhs and rhs
-  std::optional<proto::GroupedGemmConfig::Bf16Sums::Value> bf16_sums;   // where the case has none
-  std::optional<proto::GroupedGemmConfig::Precision::Value> precision;  // likewise, of cases that take one
-  int64_t max_multiply_adds = 0;                                        // 0: recorded sizes
+  Attributes how;              // Attributes executor, isa and threads that replace those of the case.
+  std::optional<DType> dtype;  // Type of lhs and rhs.
+  // The rule and the precision of cases that have none. Cases that take no precision ignore it.
+  std::optional<proto::GroupedGemmConfig::Bf16Sums::Value> bf16_sums;
+  std::optional<proto::GroupedGemmConfig::Precision::Value> precision;
+  int64_t max_multiply_adds = 0;  // 0: recorded sizes are not scaled down.
 };
 
 struct CaseRun {
   std::string plan;
   std::string dtypes;
-  int64_t rows = 0, recorded_rows = 0;  // 0 for explicit cases
+  int64_t rows = 0, recorded_rows = 0;  // 0 for explicit cases.
   Check check;
-  uint64_t checksum = 0;  // of out
+  uint64_t checksum = 0;  // Checksum of out.
   double seconds = 0;
   int64_t multiply_adds = 0;
 };
 
-// Any error of the plugin comes back with its code and message.
+// Runs a case. Returns an error of the plugin with its code and message.
 absl::StatusOr<CaseRun> RunCase(const Plugin& plugin, const proto::GroupedGemmCase& source, const RunOptions& options,
                                 TaskRunner* pool);
 

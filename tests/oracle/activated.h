@@ -1,4 +1,4 @@
-// Activations in f32 to the bit, one std::fma at a time: what moe_mlp.h says of each.
+// Activations in f32 with the bits that moe_mlp.h defines, one std::fma at a time.
 #ifndef RAGGEMM_TESTS_ORACLE_ACTIVATED_H_
 #define RAGGEMM_TESTS_ORACLE_ACTIVATED_H_
 
@@ -6,7 +6,7 @@
 
 namespace raggemm {
 
-// activation(x), and activation(gate) * up.
+// Returns activation(x) or activation(gate) * up.
 float Activated(Activation activation, float x);
 float Activated(Activation activation, float gate, float up);
 

@@ -20,23 +20,26 @@
 namespace raggemm {
 namespace {
 
-constexpr int64_t kChain = 256;  // k of one fma chain
+constexpr int64_t kChain = 256;  // Steps of k in a chain.
 
+// The operands of one term of a group's sum, as they are multiplied.
 template <typename T>
-struct Factors {
+struct Operands {
   std::vector<T> lhs;  // [M, K]
   std::vector<T> rhs;  // [K, N]
   int64_t k, n;
 };
 
-// Twice, with the instruction where there is one: calls of the library's fma take most of the time of the tests.
-#if defined(__clang__) || !defined(__x86_64__)  // which has no clones of templates
+// Compiles a function twice, once with the fma instruction. Otherwise calls of the library's fma would take most of the
+// time of the tests. Clang cannot clone templates.
+#if defined(__clang__) || !defined(__x86_64__)
 #define RAGGEMM_WITH_FMA
 #else
 #define RAGGEMM_WITH_FMA __attribute__((target_clones("fma", "default")))
 #endif
 
-// What follows computes a row of out at once: of its columns the compiler makes vectors, one waits for its last fma.
+// Adds k products to the chains of a row of out. The compiler vectorizes over the columns. A single column would wait
+// for its last fma.
 template <typename T>
 RAGGEMM_WITH_FMA void AddProducts(const T* a, const T* b, int64_t k, int64_t n, T* __restrict chains) {
   for (int64_t kk = 0; kk < k; ++kk) {
@@ -46,12 +49,12 @@ RAGGEMM_WITH_FMA void AddProducts(const T* a, const T* b, int64_t k, int64_t n, 
 
 // ---- bf16 with bf16: f32 sums that flush, computed in float64 without any flushing ----
 
-// Far from what is flushed the operation itself is the rule.
+// Sums of at least this magnitude are not affected by flushing. Plain float operations compute them.
 constexpr float kFar = 0x1p-100F;
 
 inline float FlushingSum(float a, float b) { return std::abs(a + b) < kFar ? FlushingAdd(a, b) : a + b; }
 
-// chains += a * b. Products of bf16 are exact in float64.
+// Adds a * b to each chain. Products of bf16 are exact in float64.
 RAGGEMM_WITH_FMA void AddFlushing(float a, const float* b, int64_t n, float* chains) {
   constexpr int64_t kBlock = 64;
   for (int64_t begin = 0; begin < n; begin += kBlock) {
@@ -69,16 +72,17 @@ RAGGEMM_WITH_FMA void AddFlushing(float a, const float* b, int64_t n, float* cha
   }
 }
 
-// Step k of row i, of zeros behind the last.
-void AddStep(const Factors<float>& term, int64_t i, int64_t k, std::vector<float>& chains) {
+// Adds step k of row i. Steps after the last are zeros.
+void AddStep(const Operands<float>& term, int64_t i, int64_t k, std::vector<float>& chains) {
   if (k < term.k) return AddFlushing(term.lhs[i * term.k + k], term.rhs.data() + k * term.n, term.n, chains.data());
   AddFlushing(0, std::vector<float>(term.n).data(), term.n, chains.data());
 }
 
-std::vector<float> TotalsOfPairs(const std::vector<Factors<float>>& terms, int64_t i, int64_t chain_steps) {
+// Returns the totals of row i by the rule `pairs`.
+std::vector<float> TotalsOfPairs(const std::vector<Operands<float>>& terms, int64_t i, int64_t chain_steps) {
   std::vector<float> totals(terms[0].n);
   bool first = true;
-  for (const Factors<float>& term : terms) {
+  for (const Operands<float>& term : terms) {
     for (int64_t begin = 0; begin < term.k; begin += chain_steps) {
       std::vector<float> chains(term.n);
       for (int64_t k = begin; k < std::min(begin + chain_steps, term.k); k += 2) {
@@ -92,9 +96,10 @@ std::vector<float> TotalsOfPairs(const std::vector<Factors<float>>& terms, int64
   return totals;
 }
 
-std::vector<float> TotalsOfTiles(const std::vector<Factors<float>>& terms, int64_t i) {
+// Returns the totals of row i by the rule `tiles`.
+std::vector<float> TotalsOfTiles(const std::vector<Operands<float>>& terms, int64_t i) {
   std::vector<float> totals(terms[0].n);
-  for (const Factors<float>& term : terms) {
+  for (const Operands<float>& term : terms) {
     for (int64_t begin = 0; begin < term.k; begin += 32) {
       std::vector<float> lanes[2] = {std::vector<float>(term.n), std::vector<float>(term.n)};
       for (int64_t k = begin; k < begin + 32; ++k) AddStep(term, i, k, lanes[k % 2]);
@@ -104,10 +109,11 @@ std::vector<float> TotalsOfTiles(const std::vector<Factors<float>>& terms, int64
   return totals;
 }
 
-std::vector<float> TotalsOfMmla(const std::vector<Factors<float>>& terms, int64_t i) {
+// Returns the totals of row i by the rule `mmla`.
+std::vector<float> TotalsOfMmla(const std::vector<Operands<float>>& terms, int64_t i) {
   std::vector<float> totals(terms[0].n);
   bool first = true;
-  for (const Factors<float>& term : terms) {
+  for (const Operands<float>& term : terms) {
     for (int64_t begin = 0; begin < term.k; begin += kChain) {
       for (int64_t j = 0; j < term.n; ++j) {
         const auto product = [&](int64_t k) {
@@ -128,45 +134,48 @@ std::vector<float> TotalsOfMmla(const std::vector<Factors<float>>& terms, int64_
 
 // ---- f32 as products of bf16: the same sums of longer contractions ----
 
-// By hand, as raggemm/arithmetic.h has them in a table.
+// Returns the parts of lhs and rhs in each product, in order. They do not come from the table of raggemm/arithmetic.h.
 std::vector<std::pair<int, int>> Products(Precision precision) {
   if (precision == Precision::kBf16X3) return {{1, 0}, {0, 1}, {0, 0}};
   return {{2, 0}, {0, 2}, {1, 1}, {1, 0}, {0, 1}, {0, 0}};
 }
 
-// Term `index` of x in the product of first terms, or in another.
-float TermOf(float x, int index, bool in_last) {
+// Returns part `index` of x. The last product, of the first parts, also has infinities and NaNs. In the others they are
+// zeros.
+float PartOf(float x, int index, bool in_last) {
   auto rest = static_cast<float>(Flushed(x));
   if (!in_last && !std::isfinite(RoundTo(DType::kBF16, rest))) rest = std::copysign(0.0F, rest);
   for (; index > 0; --index) rest = FlushingAdd(rest, -RoundTo(DType::kBF16, rest));
   return static_cast<float>(RoundTo(DType::kBF16, rest));
 }
 
-// Rows of k numbers as rows of terms: blocks of all products, each filled up to `whole` steps.
+// Splits rows of k numbers into rows of parts. Each block has the steps of all products, filled up with zeros to
+// `whole` steps for each product.
 std::vector<float> Split(Precision precision, const Arithmetic& rule, const std::vector<float>& rows, int64_t k,
                          bool is_lhs) {
   const int64_t block = rule.lanes == 2 ? 32 : 64, whole = rule.lanes == 2 ? 32 : 2;
-  std::vector<float> terms;
+  std::vector<float> parts;
   for (int64_t row = 0; row < static_cast<int64_t>(rows.size()); row += k) {
     for (int64_t begin = 0; begin < k; begin += block) {
       for (const std::pair<int, int>& product : Products(precision)) {
         const int64_t steps = std::min(block, k - begin);
         for (int64_t step = 0; step < steps; ++step) {
           const bool in_last = product == std::pair(0, 0);
-          terms.push_back(TermOf(rows[row + begin + step], is_lhs ? product.first : product.second, in_last));
+          parts.push_back(PartOf(rows[row + begin + step], is_lhs ? product.first : product.second, in_last));
         }
-        terms.resize(terms.size() + (whole - steps % whole) % whole);
+        parts.resize(parts.size() + (whole - steps % whole) % whole);
       }
     }
   }
-  return terms;
+  return parts;
 }
 
+// Returns the totals of row i of one fma chain after the other.
 template <typename T>
-std::vector<T> Totals(const std::vector<Factors<T>>& terms, int64_t i) {
+std::vector<T> Totals(const std::vector<Operands<T>>& terms, int64_t i) {
   std::vector<T> totals(terms[0].n);
   bool first = true;
-  for (const Factors<T>& term : terms) {
+  for (const Operands<T>& term : terms) {
     for (int64_t begin = 0; begin < term.k; begin += kChain) {
       std::vector<T> chains(term.n);
       AddProducts(term.lhs.data() + (i * term.k + begin), term.rhs.data() + begin * term.n,
@@ -178,7 +187,7 @@ std::vector<T> Totals(const std::vector<Factors<T>>& terms, int64_t i) {
   return totals;
 }
 
-std::vector<float> TotalsIn(Precision precision, const Arithmetic& rule, const std::vector<Factors<float>>& terms,
+std::vector<float> TotalsIn(Precision precision, const Arithmetic& rule, const std::vector<Operands<float>>& terms,
                             int64_t i) {
   if (rule.product != DType::kBF16) return Totals(terms, i);
   if (rule.adds_pairs) return TotalsOfMmla(terms, i);
@@ -186,16 +195,16 @@ std::vector<float> TotalsIn(Precision precision, const Arithmetic& rule, const s
   return rule.lanes == 2 ? TotalsOfTiles(terms, i) : TotalsOfPairs(terms, i, chain);
 }
 
-std::vector<double> TotalsIn(Precision, const Arithmetic&, const std::vector<Factors<double>>& terms, int64_t i) {
+std::vector<double> TotalsIn(Precision, const Arithmetic&, const std::vector<Operands<double>>& terms, int64_t i) {
   return Totals(terms, i);
 }
 
-// Bytes with bytes. Wrapped after each step, so that nothing overflows 64 bits.
+// Returns x modulo 2^32, in two's complement. Sums of bytes are wrapped so that nothing overflows 64 bits.
 int64_t Wrapped(int64_t x) { return static_cast<int32_t>(static_cast<uint32_t>(x)); }
 
-std::vector<int64_t> TotalsIn(Precision, const Arithmetic&, const std::vector<Factors<int64_t>>& terms, int64_t i) {
+std::vector<int64_t> TotalsIn(Precision, const Arithmetic&, const std::vector<Operands<int64_t>>& terms, int64_t i) {
   std::vector<int64_t> totals(terms[0].n);
-  for (const Factors<int64_t>& term : terms) {
+  for (const Operands<int64_t>& term : terms) {
     for (int64_t k = 0; k < term.k; ++k) {
       const int64_t a = term.lhs[i * term.k + k], *b = term.rhs.data() + k * term.n;
       for (int64_t j = 0; j < term.n; ++j) totals[j] += a * b[j];
@@ -205,9 +214,9 @@ std::vector<int64_t> TotalsIn(Precision, const Arithmetic&, const std::vector<Fa
   return totals;
 }
 
-// ---- what is multiplied ----
+// ---- operands as they are multiplied ----
 
-// The value that is packed, of an element and its factors.
+// Returns the value of an element that is packed: dequantized, and rounded to the product type.
 double Packed(const Dequantizer& x, DType product_type, int64_t index, int64_t scale_row, int64_t zero_row) {
   const double value = x.Element(index, zero_row);
   if (!x.scales_elements()) return value;
@@ -225,27 +234,27 @@ std::vector<T> Transposed(const std::vector<T>& rows, int64_t k) {
   return columns;
 }
 
-// The steps [begin, begin + k) of all terms.
+// Returns the steps [begin, begin + steps) of all terms of a group.
 template <typename T>
-std::vector<Factors<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& of_problem, const GroupProduct& group,
-                                int64_t begin, int64_t steps) {
-  const Arithmetic& rule = of_problem.arithmetic;
+std::vector<Operands<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& problem_rule, const GroupProduct& group,
+                                 int64_t begin, int64_t steps) {
+  const Arithmetic& rule = problem_rule.arithmetic;
   const Dequantizer lhs_values(problem, true), rhs_values(problem, false);
-  std::vector<Factors<T>> terms;
+  std::vector<Operands<T>> terms;
   for (const auto& [lhs, rhs] : group.terms) {
-    // Where out has no element one of them may have no steps, whatever the other has.
+    // If out has no elements, one operand may have no steps while the other one has some.
     int64_t k = std::min({steps, lhs.cols - begin, rhs.rows - begin});
     std::vector<T> rows, columns;
     for (int64_t i = 0; i < lhs.rows; ++i) {
       for (int64_t kk = begin; kk < begin + k; ++kk) {
         rows.push_back(
-            static_cast<T>(Packed(lhs_values, of_problem.lhs, lhs.At(i, kk), group.lhs_scale, group.lhs_zero)));
+            static_cast<T>(Packed(lhs_values, problem_rule.lhs, lhs.At(i, kk), group.lhs_scale, group.lhs_zero)));
       }
     }
     for (int64_t j = 0; j < rhs.cols; ++j) {
       for (int64_t kk = begin; kk < begin + k; ++kk) {
         columns.push_back(
-            static_cast<T>(Packed(rhs_values, of_problem.rhs, rhs.At(kk, j), group.rhs_scale, group.rhs_zero)));
+            static_cast<T>(Packed(rhs_values, problem_rule.rhs, rhs.At(kk, j), group.rhs_scale, group.rhs_zero)));
       }
     }
     if constexpr (std::is_same_v<T, float>) {
@@ -255,8 +264,8 @@ std::vector<Factors<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& o
         const int64_t whole = rule.lanes == 2 ? 32 : 2, products = Products(problem.precision).size();
         k = products * ((k + whole - 1) / whole * whole);
       }
-      for (std::vector<T>* factors : {&rows, &columns}) {
-        for (T& x : *factors) x = rule.product == DType::kBF16 ? Flushed(x) : x;
+      for (std::vector<T>* values : {&rows, &columns}) {
+        for (T& x : *values) x = rule.product == DType::kBF16 ? Flushed(x) : x;
       }
     }
     terms.push_back({std::move(rows), Transposed(columns, k), k, rhs.cols});
@@ -264,7 +273,8 @@ std::vector<Factors<T>> TermsOf(const GroupedGemmProblem& problem, const Rule& o
   return terms;
 }
 
-// Sums of the type Sum, each of so many steps of k, all of them where no scale says otherwise, and their total in T.
+// The product of a group. It has sums of type Sum over the steps of k that share a scale, or over all steps. Their
+// total has type T.
 template <typename T, typename Sum>
 class Product {
  public:
@@ -301,7 +311,7 @@ class Product {
   }
 
  private:
-  // Gives that of any replica: those that are summed share their scales.
+  // Returns a term that has elements. The replicas that are summed share their scales.
   const GroupProduct::Term& term() const {
     return *std::find_if(group_.terms.begin(), group_.terms.end(), [](const auto& term) { return term.lhs.cols != 0; });
   }
@@ -314,10 +324,10 @@ class Product {
   const Dequantizer lhs_, rhs_;
   const bool scales_;
   int64_t steps_;
-  std::vector<std::vector<Factors<Sum>>> parts_;
+  std::vector<std::vector<Operands<Sum>>> parts_;
 };
 
-// What is stored of a result: of the activation, where there is one, of f32 then.
+// Returns the stored value of a result: activated in f32 if there is an activation, and rounded to out's type.
 template <typename T>
 double Stored(const GroupedGemmProblem& problem, int64_t element, T result) {
   const bool is_f32 = std::is_same_v<T, float> && problem.out.dtype == DType::kF32;

@@ -1,4 +1,4 @@
-// The rule that fixes every bit of a result (raggemm/grouped_gemm.h), one std::fma at a time.
+// The rule that fixes every bit of a result (raggemm/grouped_gemm.h), computed with one std::fma at a time.
 #ifndef RAGGEMM_TESTS_ORACLE_BITS_H_
 #define RAGGEMM_TESTS_ORACLE_BITS_H_
 
@@ -9,10 +9,10 @@
 
 namespace raggemm {
 
-// Every element, in order.
+// Returns all elements, in order.
 std::vector<double> ValuesOf(const Array& array);
 
-// The value of every element of out, which out's type represents exactly. Where c is out, call it before Run.
+// Returns the value of every element of out. Each value is a number of out's type. If c is out, call this before Run.
 absl::StatusOr<std::vector<double>> ExpectedOut(const GroupedGemmProblem& problem);
 
 }  // namespace raggemm

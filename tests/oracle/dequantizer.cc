@@ -30,7 +30,7 @@ Dequantizer::Dequantizer(const GroupedGemmProblem& problem, bool is_lhs) : x_(is
   const bool ragged = (k_is_rows ? x_.first_dims : x_.last_dims).has_value();
   if (ragged && !k_is_rows && x_.last_dims->dims.size() == 3 && x_.last_dims->dims[1] != 1 &&
       scale->dims[scale_rank - 2] != 1) {
-    sum_steps_ = -1;  // each replica has its own
+    sum_steps_ = -1;  // Each replica has its own scales.
     return;
   }
   if (values == 1) return;
@@ -40,20 +40,20 @@ Dequantizer::Dequantizer(const GroupedGemmProblem& problem, bool is_lhs) : x_(is
   sum_steps_ = ragged || folds || k == 0 || k / values % 32 != 0 ? -1 : k / values;
 }
 
-double Dequantizer::ValueAt(const Array& factor, int64_t index, int64_t row) const {
-  const size_t rank = factor.dims.size();
-  if (rank < 2) return ToDouble(factor, rank == 0 ? 0 : row);
+double Dequantizer::ValueAt(const Array& values, int64_t index, int64_t row) const {
+  const size_t rank = values.dims.size();
+  if (rank < 2) return ToDouble(values, rank == 0 ? 0 : row);
   const int64_t groups = rank == 3 ? x_.dims[0] : 1, group_rows = rows_ / groups;
-  const int64_t d0 = factor.dims[rank - 2], d1 = factor.dims[rank - 1];
+  const int64_t d0 = values.dims[rank - 2], d1 = values.dims[rank - 1];
   int64_t stored_row = index / cols_, col = index % cols_;
   if (block_cols_ != 0) {
     const int64_t line = index / block_cols_, block = line / group_rows;
     stored_row = block / x_.dims[1] * group_rows + line % group_rows;
     col = block % x_.dims[1] * block_cols_ + index % block_cols_;
   }
-  const int64_t group = rank == 3 && factor.dims[0] != 1 ? stored_row / group_rows : 0;
+  const int64_t group = rank == 3 && values.dims[0] != 1 ? stored_row / group_rows : 0;
   const int64_t block_row = stored_row % group_rows / (group_rows / d0), block_col = col / (cols_ / d1);
-  return ToDouble(factor, (group * d0 + block_row) * d1 + block_col);
+  return ToDouble(values, (group * d0 + block_row) * d1 + block_col);
 }
 
 double Dequantizer::Element(int64_t index, int64_t zero_row) const {
@@ -66,7 +66,7 @@ double Dequantizer::Scale(int64_t index, int64_t scale_row) const {
 
 bool Dequantizer::scales_exactly() const {
   if (scale_ == nullptr) return true;
-  // A power of two changes no digit. A byte less a byte has eight.
+  // A power of two changes no digit. The difference of two bytes has up to eight digits.
   const int digits = zero_ != nullptr ? FormatOf(x_.dtype).digits + 1 : FormatOf(x_.dtype).digits;
   return scale_->dtype == DType::kF8E8M0FNU || digits + FormatOf(scale_->dtype).digits <= 8;
 }

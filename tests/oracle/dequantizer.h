@@ -1,4 +1,4 @@
-// What an element of lhs or rhs stands for, one at a time, simple and slow.
+// Values of the elements of lhs or rhs, one at a time. Simple and slow.
 #ifndef RAGGEMM_TESTS_ORACLE_DEQUANTIZER_H_
 #define RAGGEMM_TESTS_ORACLE_DEQUANTIZER_H_
 
@@ -8,29 +8,31 @@
 
 namespace raggemm {
 
+// The scales and zero points of lhs or rhs, and the values of its elements.
 class Dequantizer {
  public:
   Dequantizer(const GroupedGemmProblem& problem, bool is_lhs);
 
-  // Values at this index of the operand. scale_row, zero_row: the group's, where there is one for each group.
-  double Element(int64_t index, int64_t zero_row) const;  // less its zero point
+  // Returns an element minus its zero point. zero_row is the index of the zero point if there is one for each group.
+  double Element(int64_t index, int64_t zero_row) const;
+  // Returns the scale of an element. scale_row is the index of the scale if there is one for each group.
   double Scale(int64_t index, int64_t scale_row) const;
 
-  // How many steps of k share a scale that their sum is multiplied by, 0 being all; -1 where there is none, or each
-  // element is multiplied by its own.
+  // Returns the number of steps of k whose sum is multiplied by a common scale. 0: all steps. -1: there are no scales,
+  // or they multiply elements.
   int64_t sum_steps() const { return sum_steps_; }
   bool scales_elements() const { return scale_ != nullptr && sum_steps_ < 0; }
-  // Whether the product with its scale is a number of bf16, whatever both are.
+  // Returns true if the product of any element and any scale is a number of bf16.
   bool scales_exactly() const;
 
  private:
-  double ValueAt(const Array& factor, int64_t index, int64_t row) const;
+  double ValueAt(const Array& values, int64_t index, int64_t row) const;
 
   const BufferDescriptor& x_;
   const Array* scale_ = nullptr;
   const Array* zero_ = nullptr;
-  int64_t rows_ = 1, cols_ = 1;  // of all stored matrices on top of each other
-  int64_t block_cols_ = 0;       // of column blocks
+  int64_t rows_ = 1, cols_ = 1;  // All stored matrices, on top of each other.
+  int64_t block_cols_ = 0;       // Columns of a column block. 0: there are none.
   int64_t sum_steps_ = -1;
 };
 

@@ -9,10 +9,11 @@
 namespace raggemm {
 namespace {
 
-// x + error rounds to f32 once, to nearest even, with an exponent range that has no end; then what is below the
-// smallest normal number becomes zero.
+// Rounds x + error to f32 once, to nearest even, with an unbounded exponent. A result below the smallest normal number
+// then becomes zero.
 float RoundAndFlush(double x, double error) {
-  if (error != 0 && (std::bit_cast<uint64_t>(x) & 1) == 0) {  // to odd: no second rounding can notice the first
+  // Rounds to odd in float64, so that the second rounding gives the result of a single one.
+  if (error != 0 && (std::bit_cast<uint64_t>(x) & 1) == 0) {
     x = std::nextafter(x, error > 0 ? HUGE_VAL : -HUGE_VAL);
   }
   if (!std::isfinite(x)) return static_cast<float>(x);
@@ -32,7 +33,8 @@ float FlushingAdd(double a, double b) {
 float OddSum(float a, float b) {
   if (std::abs(a) < std::abs(b)) std::swap(a, b);
   if (!std::isfinite(a) || !std::isfinite(b) || b == 0) return a + b;
-  constexpr int kRoom = 32, kMost = 255;  // digits behind those of a; the exponent field of infinities
+  constexpr int kRoom = 32;   // Digits after those of a.
+  constexpr int kMost = 255;  // Exponent field of infinities.
   const auto field = [](float x) { return static_cast<int>(std::bit_cast<uint32_t>(x) >> 23 & kMost); };
   const auto digits = [](float x) { return uint64_t{(std::bit_cast<uint32_t>(x) & 0x7fffff) | 0x800000} << kRoom; };
   const int distance = std::min(field(a) - field(b), 63);

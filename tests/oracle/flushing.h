@@ -1,4 +1,4 @@
-// Sums of f32 in which denormals are zeros of their sign, computed without any flushing hardware.
+// Sums of f32 that flush denormals to zeros of the same sign, computed without flushing hardware.
 #ifndef RAGGEMM_TESTS_ORACLE_FLUSHING_H_
 #define RAGGEMM_TESTS_ORACLE_FLUSHING_H_
 
@@ -6,6 +6,7 @@
 
 namespace raggemm {
 
+// Returns a zero of the same sign for a denormal.
 template <typename T>
 inline T Flushed(T x) {
   return std::abs(x) < T{0x1p-126} ? std::copysign(T{0}, x) : x;
@@ -14,8 +15,9 @@ inline T Flushed(T x) {
 // Adds two numbers and rounds the exact sum once, to nearest even.
 float FlushingAdd(double a, double b);
 
-// Adds two numbers of f32 that are no denormals and rounds to odd, as Arithmetic::adds_pairs has it: of the exact sum
-// 24 digits, the last of them set where any other is. Beyond f32 it is infinite, below its normal numbers zero.
+// Adds two numbers of f32 that are not denormal, and rounds to odd (Arithmetic::adds_pairs). It keeps 24 digits of the
+// exact sum, and sets the last one if any other digit is lost. A sum beyond f32 becomes infinite, and one below the
+// normal numbers zero.
 float OddSum(float a, float b);
 
 }  // namespace raggemm

@@ -1,4 +1,4 @@
-// What is multiplied with what, from the caller's operands alone.
+// The matrices that a call multiplies with each other, derived from the caller's operands alone.
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -12,7 +12,7 @@
 namespace raggemm {
 namespace {
 
-// One dims array, [P*R*G]: the size of each group, and where it starts within its segment of G groups.
+// One dims array, [P*R*G]: the size of each group, and its start within its segment of G groups.
 struct GroupSizes {
   std::vector<int64_t> size, start;
 };
@@ -34,15 +34,15 @@ struct Batch {
   int64_t problems = 1, replicas = 1, groups = 0, local_groups = 0;
 };
 
-// One group of one replica. `group` counts all groups, `local` those from group_offset on.
+// One group of one replica. `group` counts all groups, and `local` the groups from group_offset on.
 struct GroupIndex {
   int64_t problem, replica, group, local;
 };
 
-// A buffer as a matrix: equal blocks on top of each other, in each of which groups may divide either axis.
+// A buffer as a matrix. It consists of equal blocks on top of each other. Groups may divide either axis of a block.
 class Operand {
  public:
-  // cols: of rhs in column blocks, those of out.
+  // For an rhs in column blocks, `cols` is the number of columns of out.
   Operand(const BufferDescriptor& buffer, const Batch& batch, int64_t cols = 0, const Array* row_index = nullptr)
       : buffer_(buffer),
         batch_(batch),
@@ -58,7 +58,7 @@ class Operand {
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
 
-  // The group's matrix in one of the blocks.
+  // Returns the matrix of a group in one of the blocks.
   MatrixView InBlock(int64_t block, int64_t blocks, const GroupIndex& at) const {
     const int64_t height = rows_ / blocks;
     if (buffer_.layout == Layout::kColumnBlocks) {
@@ -85,7 +85,8 @@ class Operand {
     return Transposed(view);
   }
 
-  // With both axes ragged: dense matrices back to back, from the start of the problem's part of the buffer.
+  // Returns the matrix of a group if both axes are ragged. The matrices are dense and follow each other, from the start
+  // of the problem's part of the buffer.
   MatrixView Packed(const GroupIndex& at) const {
     const int64_t begin = at.problem * batch_.groups;
     int64_t start = at.problem * (ElementCount(buffer_) / batch_.problems);
@@ -101,7 +102,7 @@ class Operand {
 
   const BufferDescriptor& buffer_;
   const Batch& batch_;
-  const Array* row_index_;  // null: rows are in order
+  const Array* row_index_;  // Null: rows are in order.
   GroupSizes first_, last_;
   int64_t rows_ = 1, cols_ = 1;
 };
@@ -139,11 +140,11 @@ absl::StatusOr<Batch> BatchOf(const GroupedGemmProblem& problem) {
   return batch;
 }
 
-// The three operands of a call, and where the matrices of a group lie in them.
+// The three operands of a call, and the positions of a group's matrices in them.
 struct Operands {
   const Batch& batch;
   Operand lhs, out, rhs;
-  bool lhs_has_group_axis;  // ragged N
+  bool lhs_has_group_axis;  // Only for ragged N.
 
   Operands(const GroupedGemmProblem& problem, const Batch& batch)
       : batch(batch),
@@ -188,7 +189,8 @@ struct Operands {
   }
 };
 
-// The row of an array with one row for all, for each local group, or for each replica's local group.
+// Returns the row that belongs to a group, in an array with one row for all groups, one for each local group, or one
+// for each local group of each replica.
 int64_t ParameterRow(int64_t rows, const Batch& batch, const GroupIndex& at) {
   if (rows == 1) return 0;
   const bool shared = rows == batch.problems * batch.local_groups;
@@ -197,24 +199,24 @@ int64_t ParameterRow(int64_t rows, const Batch& batch, const GroupIndex& at) {
 }
 
 int64_t GroupOffset(const GroupedGemmProblem& problem, const Batch& batch, int64_t p, int64_t r) {
-  // Uniform takes nothing but zeros, of any shape: of none, too.
+  // Uniform calls accept only zeros, in an array of any shape, even an empty one.
   if (!problem.group_offset.has_value() || batch.mode == RaggedMode::kUniform) return 0;
   const bool single = ElementCount(*problem.group_offset) == 1;
   return static_cast<int64_t>(ToDouble(*problem.group_offset, single ? 0 : p * batch.replicas + r));
 }
 
-// With ragged K of all replicas from `at` on, else of one.
+// Returns the product of a group. For ragged K it has the terms of all replicas from `at` on, otherwise one term.
 GroupProduct ProductOf(const GroupedGemmProblem& problem, const Operands& operands, GroupIndex at) {
   const Batch& batch = operands.batch;
   GroupProduct product = {.out = operands.OutOf(at), .terms = {operands.TermOf(at)}};
   if (problem.alpha.has_value()) product.alpha = ParameterRow(ElementCount(*problem.alpha), batch, at);
   if (problem.beta.has_value()) product.beta = ParameterRow(ElementCount(*problem.beta), batch, at);
   if (problem.bias.has_value()) product.bias = ParameterRow(problem.bias->dims[0], batch, at) * product.out.cols;
-  for (const auto& [factor, row] : {std::pair{&problem.lhs_scale, &product.lhs_scale},
+  for (const auto& [values, row] : {std::pair{&problem.lhs_scale, &product.lhs_scale},
                                     {&problem.rhs_scale, &product.rhs_scale},
                                     {&problem.lhs_zero, &product.lhs_zero},
                                     {&problem.rhs_zero, &product.rhs_zero}}) {
-    if (*factor && (*factor)->dims.size() == 1) *row = ParameterRow((*factor)->dims[0], batch, at);
+    if (*values && (*values)->dims.size() == 1) *row = ParameterRow((*values)->dims[0], batch, at);
   }
   if (batch.mode == RaggedMode::kRaggedK) {
     while (++at.replica < batch.replicas) product.terms.push_back(operands.TermOf(at));

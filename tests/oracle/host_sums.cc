@@ -1,4 +1,4 @@
-// In a file of its own, for tests with a CPU of their own say something else.
+// Tests that define a CPU of their own replace this file.
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -19,12 +19,12 @@ ArithmeticId SumsOfHost() {
   static const bool has_tiles = [] {
     std::ifstream file("/proc/cpuinfo");
     const std::string text(std::istreambuf_iterator<char>(file), {});
-    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // Linux' arch/x86/include/uapi/asm/prctl.h
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // From Linux' arch/x86/include/uapi/asm/prctl.h.
     return text.find(" amx_bf16") != std::string::npos && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
   }();
   return has_tiles ? ArithmeticId::kTiles : ArithmeticId::kPairs;
 #elif defined(RAGGEMM_TARGET_aarch64)
-  constexpr unsigned long kBf16 = 1 << 14;  // Linux' arch/arm64/include/uapi/asm/hwcap.h
+  constexpr unsigned long kBf16 = 1 << 14;  // From Linux' arch/arm64/include/uapi/asm/hwcap.h.
   return (getauxval(AT_HWCAP2) & kBf16) != 0 ? ArithmeticId::kMmla : ArithmeticId::kF32;
 #else
   return ArithmeticId::kPairs;

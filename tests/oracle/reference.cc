@@ -19,7 +19,7 @@
 namespace raggemm {
 namespace {
 
-// To s32, in two's complement: no result is off by anything.
+// Evaluates an element of s32, in two's complement. The result is exact.
 double EvaluateIntegers(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j) {
   const auto value = [](const Array& array, int64_t index) { return static_cast<uint64_t>(ToInteger(array, index)); };
   uint64_t total = 0;
@@ -35,14 +35,14 @@ double EvaluateIntegers(const GroupedGemmProblem& problem, const GroupProduct& g
   return static_cast<int32_t>(total);
 }
 
-// The rule's arithmetic, with the chains of split numbers.
+// Returns the arithmetic of a rule. If f32 is split, its chains are longer.
 Arithmetic ArithmeticOf(const Rule& rule, const Splitting& splitting) {
   Arithmetic arithmetic = rule.arithmetic;
   if (splitting.products > 1 && arithmetic.lanes == 1) arithmetic.chain = splitting.products * arithmetic.split_block;
   return arithmetic;
 }
 
-// What scales add to the relative error of a sum of products.
+// Returns the relative error that scales add to a sum of products.
 double ErrorOfScaling(const Rule& rule, std::pair<const Dequantizer*, const Dequantizer*> operands,
                       double contraction) {
   const auto& [lhs, rhs] = operands;
@@ -60,7 +60,7 @@ struct Activated {
   double value, error;
 };
 
-// With the error that raggemm/moe_mlp.h says of it.
+// Applies an activation. The error is the one that raggemm/moe_mlp.h promises.
 Activated ApplyActivation(Activation activation, double x) {
   const auto times_sigmoid = [&](double y) { return Activated{x / (1 + std::exp(-y)), 3 + 2 * std::abs(y)}; };
   const auto activated = [&]() -> Activated {
@@ -82,7 +82,7 @@ Activated ApplyActivation(Activation activation, double x) {
   return {value, std::min(ulps, 400.) * f32.Epsilon() * std::abs(value) + (1 + std::abs(x)) * f32.SmallestSubnormal()};
 }
 
-// From the result and its bound to what out is before it is rounded. No activation is steeper than 1.13.
+// Applies the activation to a result and its bound. No activation is steeper than 1.13.
 void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, double* bound) {
   const Activation activation = *problem.activation;
   if (!problem.gate) {
@@ -104,44 +104,66 @@ void Activate(const GroupedGemmProblem& problem, int64_t element, double* want, 
            FormatOf(DType::kF32).SmallestSubnormal();
 }
 
-// The definition of the operation, and its tolerance: element (i, j) of one group's product.
+// Evaluates element (i, j) of one group's product, and its tolerance. This is the definition of the operation.
 //
-// Why every result that follows the rule of raggemm/grouped_gemm.h is within it. Let u = eps_c / 2 be the relative
-// error that one rounding of a sum may have, K the length of the contraction and R the number of replicas that it sums
-// over, else 1; and let C be the length of a chain and L its lanes. A product a*b passes at most C/L roundings in its
-// lane (itself it is exact, inside its fma), L - 1 where lanes are added, one for each chain behind the first, which
-// are fewer than K/C + R - 1 more, and one each for alpha, c and bias: n < C/L + L - 1 + K/C + R - 1 + 3 in all; beta*c
-// passes two, bias one. Together (Higham, Accuracy and Stability of Numerical Algorithms, 2002, lemma 3.1)
+// The rest of this comment proves that every result is within the tolerance if it follows the rule of
+// raggemm/grouped_gemm.h. Let
+//
+//     u = eps_c / 2     be the relative error of one rounding of a sum
+//     K                 the length of the contraction
+//     R                 the number of replicas that are summed, or 1
+//     C, L              the length and the number of lanes of a chain
+//
+// Roundings: a product a*b is exact inside its fma. It then passes at most
+//
+//     C/L               roundings in its lane
+//     L - 1             where the lanes are added
+//     K/C + R - 1       where the chains are added: one for each chain after the first
+//     3                 for alpha, c and bias
+//
+// These are n < C/L + L - 1 + K/C + R - 1 + 3 roundings. beta*c passes two roundings, and bias passes one. Together
+// (Higham, Accuracy and Stability of Numerical Algorithms, 2002, lemma 3.1)
 //
 //     |r - want| <= n*u / (1 - n*u) * (|alpha| * sum|a||b| + |beta*c| + |bias|)
 //
-// and n*u / (1 - n*u) <= 2*(n - 1)*u = eps_c * (n - 1) while n*u < 0.49, K below 2^30. That is nearly twice what can
-// happen, and so has room beside it for a second order: the last rounding, of r to out's type, is off by at most
-// eps_out/2 * (|want| + |r - want|), or by tiny_out/2 among denormals. Among those an fma or a product may be off by
-// tiny_c/2 instead of relatively, and a sum is exact: K fmas, whose losses alpha multiplies, alpha's product, c's fma.
-// Where pairs are added first, a product passes one rounding with its partner and C/2 with its chain, each to odd and
-// so off by 2*u: (2 + C)*u. A chain that is filled up passes no more than a full one.
-// An arithmetic that flushes takes such factors as zeros, which is part of `want`, and each of its fmas and additions,
-// at most two for each k and one more, may be off by the smallest normal number instead.
+// For n*u < 0.49, which K below 2^30 ensures, n*u / (1 - n*u) <= 2*(n - 1)*u = eps_c * (n - 1). This is nearly twice
+// the possible error, so that there is room for errors of second order.
 //
-// Numbers that are split sum `products` times as many products, in as many times the chains, or in chains of all
-// products of a block. With 2^e <= |x| < 2^(e+1): x - x0 is at most 2^(e-8), half a unit of bf16's eight digits, and
-// exact; x1 is off it by at most half a unit again, 2^(e-17); and what is left is a multiple of 2^(e-23), f32's unit,
-// of at most seven digits, so that x2 is all of it. So |x1| <= 2^-8 |x| and |x2| <= 2^-17 |x|, and of a product a*b
+// Result: rounding r to out's type adds at most eps_out/2 * (|want| + |r - want|), or tiny_out/2 for denormals.
 //
-//     bf16_x3 lacks   a1*b1 and what two terms leave of a and of b: (2^-16 + 2 * 2^-17) |a||b|, and second orders
-//     bf16_x6 lacks   a1*b2, a2*b1 and a2*b2: (2 * 2^-25 + 2^-34) |a||b|
+// Denormals: an fma or a product may be off by tiny_c/2, instead of a relative error. A sum is exact. There are K fmas,
+// whose errors alpha multiplies, the product with alpha, and the fma with c.
 //
-// The magnitudes of the products that are summed are together at most (1 + 2^-8 + 2^-17)^2 |a||b|, for which there is
-// room. A term that is flushed leaves less than the smallest normal number of x, times what x is multiplied with.
+// Pairs that are added first: a product passes one rounding with its partner and C/2 roundings in its chain. Each is to
+// odd, and off by 2*u. This makes (2 + C)*u. A chain that is filled up passes no more roundings than a full one.
 //
-// Scales of sums multiply each sum of so many steps: their own product, the product with the sum and the addition are
-// rounded, each sum starts chains of its own, and sums of integers are rounded to c once. Elements that are multiplied
-// by theirs are off by half a unit of what they are packed as, unless the product has few enough digits; the factors
-// are part of want.
+// Arithmetics that flush: they take denormal operands as zeros, which is part of `want`. Each fma and addition may be
+// off by the smallest normal number. There are at most two of them for each k, and one more.
 //
-// Two conditions: nothing overflows before the end, as a sum may whose alpha is small; and want, itself a sum in
-// float64, counts as exact, which for results of float64 it is no more than they are (K*u at worst, sqrt(K)*u usually).
+// Split f32: there are `products` times as many products. They are summed in `products` times as many chains, or in
+// chains of all products of a block. Let 2^e <= |x| < 2^(e+1).
+//
+//     x - x0            is exact and at most 2^(e-8): half a unit of the eight digits of bf16
+//     x - x0 - x1       is at most 2^(e-17): half a unit again
+//     x2                is all that is left: a multiple of 2^(e-23), the unit of f32, with at most seven digits
+//
+// So |x1| <= 2^-8 |x| and |x2| <= 2^-17 |x|. A product a*b lacks
+//
+//     in bf16_x3        a1*b1 and the rests of a and b after two parts: (2^-16 + 2 * 2^-17) |a||b|, and second orders
+//     in bf16_x6        a1*b2, a2*b1 and a2*b2: (2 * 2^-25 + 2^-34) |a||b|
+//
+// The magnitudes of the products that are summed add up to at most (1 + 2^-8 + 2^-17)^2 |a||b|. There is room for this.
+// A part that is flushed leaves less than the smallest normal number of x, times the number that x is multiplied with.
+//
+// Scales of sums: for each sum, three operations are rounded: the product of both scales, its product with the sum, and
+// the addition. Each sum starts new chains. Sums of integers are rounded to c once.
+//
+// Scales of elements: a scaled element is off by half a unit of its product type, unless the product has few enough
+// digits. The scales themselves are part of `want`.
+//
+// There are two conditions. First, nothing overflows before the end. A sum with a small alpha might. Second, `want`
+// counts as exact, although it is a sum in float64. For results of float64 it is no more exact than they are: K*u at
+// worst, usually sqrt(K)*u.
 void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int64_t i, int64_t j, double* want,
               double* bound) {
   const Splitting& splitting = kSplittings[static_cast<int>(problem.precision)];
@@ -158,7 +180,7 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int6
   const Format &compute = FormatOf(integers ? DType::kF32 : arithmetic.sum), &out = FormatOf(problem.out.dtype);
   const Dequantizer lhs_values(problem, true), rhs_values(problem, false);
   const double normal = std::ldexp(1.0, compute.min_exponent);
-  const auto factor = [&](const Dequantizer& x, int64_t index, int64_t scale_row, int64_t zero_row) {
+  const auto operand_value = [&](const Dequantizer& x, int64_t index, int64_t scale_row, int64_t zero_row) {
     double value = x.Element(index, zero_row);
     if (x.scales_elements()) value *= x.Scale(index, scale_row);
     if (splits && std::abs(value) >= 0x1.ffp127) return std::copysign(HUGE_VAL, value);
@@ -166,14 +188,14 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int6
     return x.scales_elements() ? value : value * x.Scale(index, scale_row);
   };
   const bool scales_elements = lhs_values.scales_elements() || rhs_values.scales_elements();
-  double total = 0, magnitude = 0, contraction = 0, alpha = 1, flushed_terms = 0;
+  double total = 0, magnitude = 0, contraction = 0, alpha = 1, flushed_parts = 0;
   for (const auto& [lhs, rhs] : group.terms) {
     for (int64_t k = 0; k < lhs.cols; ++k) {
-      const double a = factor(lhs_values, lhs.At(i, k), group.lhs_scale, group.lhs_zero);
-      const double b = factor(rhs_values, rhs.At(k, j), group.rhs_scale, group.rhs_zero);
+      const double a = operand_value(lhs_values, lhs.At(i, k), group.lhs_scale, group.lhs_zero);
+      const double b = operand_value(rhs_values, rhs.At(k, j), group.rhs_scale, group.rhs_zero);
       total += a * b;
       magnitude += std::abs(a * b);
-      if (splits || scales_elements) flushed_terms += normal * 1.01 * (std::abs(a) + std::abs(b));
+      if (splits || scales_elements) flushed_parts += normal * 1.01 * (std::abs(a) + std::abs(b));
     }
     contraction += products * static_cast<double>(lhs.cols);
   }
@@ -197,7 +219,7 @@ void Evaluate(const GroupedGemmProblem& problem, const GroupProduct& group, int6
   const double sums = integers ? compute.Epsilon() : RelativeErrorOfSum(arithmetic, contraction, replicas);
   const double scaling = ErrorOfScaling(rule, {&lhs_values, &rhs_values}, contraction);
   *bound = (sums + scaling + splitting.error) * magnitude +
-           std::abs(alpha) * (2 * (contraction + 1) * tiny + flushed_terms) + 4 * compute.SmallestSubnormal();
+           std::abs(alpha) * (2 * (contraction + 1) * tiny + flushed_parts) + 4 * compute.SmallestSubnormal();
   if (problem.activation) Activate(problem, group.out.At(i, j), want, bound);
   *bound += out.Epsilon() * std::abs(*want) + out.SmallestSubnormal();
 }
@@ -206,11 +228,12 @@ double Untouched(const GroupedGemmProblem& problem, int64_t index) {
   return problem.c.has_value() ? ToDouble(*problem.c, index) : 0;
 }
 
-// Finds an element's group among a million. The groups that have elements, by where these begin:
+// Finds the group of an element among a million groups. It sorts the groups that have elements by their first element,
+// and takes the last group that begins at or before a position:
 //
-//   out_first, or a matrix for each group:     out_last:
-//     aaaa      the last one that begins         aabc    the last one that begins at or before
-//     bbbb      at or before the element         aabc    the element of its column in the first row
+//   ragged rows, or a matrix for each group       ragged columns
+//     aaaa     position: the element                aabc    position: the element in the same column
+//     bbbb                                          aabc    of the first row
 class GroupsOfElements {
  public:
   explicit GroupsOfElements(absl::Span<const GroupProduct> groups) {
@@ -221,10 +244,11 @@ class GroupsOfElements {
               [](const GroupProduct* a, const GroupProduct* b) { return a->out.start < b->out.start; });
   }
 
-  // With the element's row and column in it, or null where no group has it.
+  // Returns the group of an element, and its row and column in the group. Null if no group has it.
   std::tuple<const GroupProduct*, int64_t, int64_t> Find(int64_t element) const {
     if (groups_.empty()) return {nullptr, 0, 0};
-    const int64_t row = groups_[0]->out.row_step, matrix = groups_[0]->out.rows * row;  // of all groups, with out_last
+    // With ragged columns all groups are in one matrix.
+    const int64_t row = groups_[0]->out.row_step, matrix = groups_[0]->out.rows * row;
     for (const int64_t begin : {element, element - element % matrix + element % row}) {
       const auto next =
           std::upper_bound(groups_.begin(), groups_.end(), begin,

@@ -1,4 +1,4 @@
-// The specification, checked with numbers that a reader can multiply in the head.
+// Tests of the specification, with numbers that a reader can multiply in the head.
 #include "tests/oracle/reference.h"
 
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 using testing::DoubleEq;
 using testing::ElementsAre;
 
-// Keeps arrays alive. All matrices are f64.
+// A problem, and the memory of its arrays. All matrices are f64.
 class ReferenceTest : public testing::Test {
  protected:
   BufferDescriptor Matrix(std::vector<int64_t> dims, std::vector<double> values) {
@@ -45,7 +45,7 @@ class ReferenceTest : public testing::Test {
     return Matrix(std::move(dims), std::vector<double>(elements));
   }
 
-  // Gives all elements, after checking that asking for them one by one gives the same.
+  // Returns the expected values of all elements. Checks that asking for them one by one gives the same values.
   std::vector<double> Want() {
     const absl::StatusOr<Reference> all = ComputeReference(problem_);
     EXPECT_TRUE(all.ok()) << all.status();
@@ -210,7 +210,7 @@ TEST_F(ReferenceTest, Bound) {
   EXPECT_THAT(ComputeReference(problem_)->bound, ElementsAre(DoubleEq(0x1p-52 * (259 * 256 + 256)), 0.0));
 }
 
-// One product of f32, with all that makes it less exact: no bound hides an error that a reader would see.
+// Tests single products of f32 with everything that makes them less exact. No bound may hide a visible error.
 TEST(ReferenceOfF32, BoundsAreSmallAndDenormalsCount) {
   float lhs = 1.5, rhs = -2.5, out = 0, scale = 3;
   const int64_t dims[] = {1, 1, 1};
@@ -236,14 +236,14 @@ TEST(ReferenceOfF32, BoundsAreSmallAndDenormalsCount) {
   problem.rhs_scale = {&scale, DType::kF32, {}};
   expect(1.5 * -5 * 3);
 
-  lhs = 0x1p-140F;  // which the sums of bf16 would take for 0
+  lhs = 0x1p-140F;  // Sums of bf16 would flush it.
   rhs = 0x1p120F;
   static_cast<Array&>(problem.rhs) = {&rhs, DType::kF32, dims};
   problem.rhs_scale.reset();
   EXPECT_EQ(ComputeReference(problem)->want[0], 0x1p-20);
 }
 
-// Products of bf16 below the normal numbers may be anything up to them, unless they are multiplied by alpha.
+// Tests that a denormal product of bf16 may have an error of up to the smallest normal number.
 TEST(Bound, AllowsForDenormalsThatAreFlushed) {
   const uint16_t tiny = 0x1f80;  // 2^-64
   uint16_t values[] = {tiny, tiny, 0};

@@ -1,5 +1,5 @@
-// Decides which rule sums the products of a call, and what its elements are multiplied as: from raggemm/problem.h and
-// raggemm/grouped_gemm.h, and from nothing that the library decides.
+// Decides the numeric rule and the product types of a call. It relies on raggemm/problem.h and raggemm/grouped_gemm.h,
+// and on nothing that the library decides.
 #ifndef RAGGEMM_TESTS_ORACLE_RULE_H_
 #define RAGGEMM_TESTS_ORACLE_RULE_H_
 
@@ -8,16 +8,18 @@
 
 namespace raggemm {
 
+// The numeric rule of a call.
 struct Rule {
   Arithmetic arithmetic;
-  DType lhs, rhs;  // what elements are multiplied as
-  bool integers;   // products of integers are summed
+  DType lhs, rhs;  // Product types.
+  bool integers;   // True if products of integers are summed.
 };
 
-// Takes bf16_sums of the problem, else RAGGEMM_BF16_SUMS, else that of the unit of the CPU.
+// Returns the rule of a problem. The bf16_sums rule is that of the problem, of RAGGEMM_BF16_SUMS, or of the CPU, in
+// this order.
 Rule RuleOf(const GroupedGemmProblem& problem);
 
-// How bf16 with bf16 is summed on this CPU where nothing says it.
+// Returns the default bf16_sums rule of this CPU.
 ArithmeticId SumsOfHost();
 
 }  // namespace raggemm

@@ -11,7 +11,8 @@
 namespace raggemm {
 namespace {
 
-// The fields of a double are those of `bits`, but that its exponent has another bias and its fraction more bits.
+// Decodes an element. A double has the same fields, except that its exponent has another bias and its fraction more
+// bits.
 double Decode(const Format& format, uint64_t bits) {
   if (format.role == Role::kScale) {
     return bits == 0xff ? std::nan("") : std::ldexp(1, static_cast<int>(bits) + format.min_exponent);
@@ -21,7 +22,7 @@ double Decode(const Format& format, uint64_t bits) {
   const uint64_t magnitude = bits & ((uint64_t{1} << (format.bits - 1)) - 1);
   const uint64_t field = magnitude >> fraction_bits, largest = (uint64_t{1} << (format.bits - format.digits)) - 1;
   if (format.nonfinite == NonFinite::kAllOnes && magnitude == format.NaN()) return std::nan("");
-  if (field == 0 && format.digits < 53) {  // zero or subnormal
+  if (field == 0 && format.digits < 53) {  // Zero or subnormal.
     const double value = static_cast<double>(magnitude) * format.SmallestSubnormal();
     return sign == 0 ? value : -value;
   }
@@ -32,12 +33,12 @@ double Decode(const Format& format, uint64_t bits) {
 }
 
 double LargestOf(const Format& format) {
-  // Without a fraction of all ones, which is the NaN.
+  // If a fraction of all ones is the NaN, the largest number has the fraction below.
   const double lacks = format.nonfinite == NonFinite::kAllOnes && format.role != Role::kScale ? 2 : 1;
   return std::ldexp(2 - lacks * format.Epsilon(), format.max_exponent);
 }
 
-// `value` is one of the format.
+// Encodes a value, which must be a number of the format.
 uint64_t Encode(const Format& format, double value) {
   if (std::isnan(value)) return format.NaN();
   if (format.role == Role::kScale) return static_cast<uint64_t>(std::ilogb(value) - format.min_exponent);

@@ -1,4 +1,4 @@
-// Elements of an Array as float64: simple, exact and slow.
+// Elements of an Array as float64. Simple, exact and slow.
 #ifndef RAGGEMM_TESTS_ORACLE_VALUES_H_
 #define RAGGEMM_TESTS_ORACLE_VALUES_H_
 
@@ -9,13 +9,14 @@
 
 namespace raggemm {
 
-// Reads an element of any dtype; integers up to 2^53 exactly.
+// Returns an element of any dtype. Integers are exact up to 2^53.
 double ToDouble(const Array& array, int64_t index);
 
-// The nearest value of a format of floats, ties to even: one rounding. What is beyond its range is infinite, else NaN,
-// else its largest number, whichever it has.
+// Rounds once to a format of floats, ties to even. A value beyond the range becomes an infinity if the format has one,
+// otherwise a NaN if it has one, and otherwise its largest number.
 double RoundTo(DType dtype, double value);
-// Stores value, rounded to the array's format. For a format of integers it must be one, and is stored modulo 2^bits.
+// Stores a value, rounded to the array's format. For a format of integers the value must be an integer. It is stored
+// modulo 2^bits.
 void StoreRounded(const Array& array, int64_t index, double value);
 
 }  // namespace raggemm

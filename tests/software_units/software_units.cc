@@ -165,7 +165,7 @@ struct LanesOf {
   }
   static Words Pinned(Words x) { return x; }
   static Vec Dot(Words a, Words b, Vec sum) { return DotOfEach(a, b, sum); }
-  static Vec DotOfOne(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
+  static Vec DotBroadcast(const uint32_t* a, Words b, Vec sum) { return Dot(BroadcastWord(a), b, sum); }
 };
 using Lanes = LanesOf<float, BFloat16>;
 template <class E>

@@ -1,4 +1,4 @@
-// Whether results are those of the oracle: to the bit, or within its bound.
+// Comparisons of results with the oracle: bit by bit, or within its bound.
 #ifndef RAGGEMM_TESTS_SUPPORT_BITS_RULE_H_
 #define RAGGEMM_TESTS_SUPPORT_BITS_RULE_H_
 
@@ -11,10 +11,10 @@
 
 namespace raggemm::test {
 
-// Every element of `out` is the expected one: the same bits, where any NaN is as good as another.
+// Returns success if every element of `out` has the expected bits. All NaNs count as equal.
 testing::AssertionResult HasBits(const Array& out, const std::vector<double>& expected);
 
-// Every element of `out` is within its bound of the reference.
+// Returns success if every element of `out` is within its bound of the reference.
 testing::AssertionResult IsWithinBound(const Array& out, const Reference& reference);
 
 }  // namespace raggemm::test

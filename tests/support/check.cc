@@ -21,11 +21,12 @@
 namespace raggemm::test {
 namespace {
 
-testing::AssertionResult Of(const ProblemSpec& spec, testing::AssertionResult result) {
+// Adds the spec to a failure.
+testing::AssertionResult WithSpec(const ProblemSpec& spec, testing::AssertionResult result) {
   return result ? result : result << ", " << Describe(spec);
 }
 
-// Lists those that have kernels of their own for it: others compute by the same as one of them.
+// Returns the instruction sets that have their own kernels for a problem. All others use the kernels of one of these.
 std::vector<Isa> IsasFor(const GroupedGemmProblem& problem) {
   const std::vector<Isa> all = HostIsas();
   const auto chosen = ArithmeticFor(ProductsOf(problem), HostCpu());
@@ -38,12 +39,12 @@ std::vector<Isa> IsasFor(const GroupedGemmProblem& problem) {
 
 }  // namespace
 
-// What is expected takes longer than all calls together, so it is computed once for them.
+// Computes the expected values once, because they take longer than all calls together.
 testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options, absl::Span<const int64_t> threads) {
   const absl::StatusOr<std::vector<double>> expected = ExpectedOut(test.problem);
   if (!expected.ok()) return testing::AssertionFailure() << expected.status();
   const Array& out = test.problem.out;
-  std::vector<char> right;  // the bytes of the first result
+  std::vector<char> right;  // Bytes of the first result, which was checked.
   for (Isa isa : IsasFor(test.problem)) {
     for (int64_t count : threads) {
       options.isa = isa;
@@ -56,7 +57,7 @@ testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options, a
         same = HasBits(out, *expected);
       }
       if (same && !test.SurroundingsIntact()) {
-        same = testing::AssertionFailure() << "bytes beside a buffer have changed";
+        same = testing::AssertionFailure() << "bytes next to a buffer have changed";
       }
       if (same && ThreadMode() != mode) {
         same = testing::AssertionFailure() << "the floating point mode of the thread has changed";
@@ -72,7 +73,7 @@ testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options, a
 
 testing::AssertionResult GivesExpectedBits(const ProblemSpec& spec) {
   TestProblem test(spec);
-  return Of(spec, GivesExpectedBits(test));
+  return WithSpec(spec, GivesExpectedBits(test));
 }
 
 testing::AssertionResult GivesResultsWithinBound(TestProblem& test) {
@@ -96,7 +97,7 @@ void ExpectRight(const ProblemSpec& spec) {
 
 testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec) {
   TestProblem test(spec);
-  return Of(spec, GivesExpectedBits(test, {.executor = Executor::kOpenMp}, {1, 2, 3, 8}));
+  return WithSpec(spec, GivesExpectedBits(test, {.executor = Executor::kOpenMp}, {1, 2, 3, 8}));
 }
 
 void ExpectParts(const std::string& text, const std::vector<std::string>& parts) {

@@ -1,4 +1,4 @@
-// One call, checked for all that must hold of every call.
+// Checks of a call, for everything that must hold in every call.
 #ifndef RAGGEMM_TESTS_SUPPORT_CHECK_H_
 #define RAGGEMM_TESTS_SUPPORT_CHECK_H_
 
@@ -14,27 +14,27 @@
 
 namespace raggemm::test {
 
-// Computes the problem with every ISA of the host and each of these numbers of threads: every element has the bits of
-// the rule, no byte beside a buffer has changed, nor how the thread rounds and flushes.
+// Computes a problem with every ISA of the host and each of these numbers of threads. Returns success if every element
+// has the bits of the rule, no byte next to a buffer has changed, and the float mode of the thread has not changed.
 testing::AssertionResult GivesExpectedBits(TestProblem& test, Options options = {.executor = Executor::kSerial},
                                            absl::Span<const int64_t> threads = {1});
-// Makes the problem, too.
+// Does the same for a problem that it makes from a spec.
 testing::AssertionResult GivesExpectedBits(const ProblemSpec& spec);
 
-// Computes and compares with the float64 reference: every element is within its bound.
+// Computes a problem. Returns success if every element is within its bound of the float64 reference.
 testing::AssertionResult GivesResultsWithinBound(TestProblem& test);
 
-// Expects the bits of the rule, and that these are within the bound: so is every result that has them.
+// Expects that results have the bits of the rule, and that these bits are within the bound.
 void ExpectRight(const ProblemSpec& spec);
 
-// With 1, 2, 3 and 8 threads of OpenMP: blocks and tiles are others then.
+// Does the same as GivesExpectedBits with 1, 2, 3 and 8 threads of OpenMP, which change the blocks and tiles.
 testing::AssertionResult GivesExpectedBitsWithThreads(const ProblemSpec& spec);
 
-// Expects that a text has all of these parts.
+// Expects that a text contains all of these parts.
 void ExpectParts(const std::string& text, const std::vector<std::string>& parts);
 
-// Returns the message of the error that a wrong problem gives, or an empty text if there is no error. Expects that the
-// caller is to blame, and that out is untouched.
+// Returns the error message of a wrong problem, or an empty text if there is no error. Expects an InvalidArgument
+// error, and an unchanged out.
 std::string ErrorOf(const TestProblem& test);
 std::string ErrorOf(
     const ProblemSpec& spec, const std::function<void(TestProblem&)>& spoil = [](TestProblem&) {});

@@ -1,5 +1,6 @@
-// Structs as text, "name=value" for each field that differs from its default, and back. A struct takes part by a
-// function VisitFields(struct, visit) that calls visit(name, field) for each field, and its enums by NamesOf.
+// Conversion of structs to text and back. The text has "name=value" for each field that differs from its default. A
+// struct needs a function VisitFields(struct, visit) that calls visit(name, field) for each field. Its enums need
+// NamesOf.
 #ifndef RAGGEMM_TESTS_SUPPORT_FIELD_TEXT_H_
 #define RAGGEMM_TESTS_SUPPORT_FIELD_TEXT_H_
 
@@ -51,7 +52,7 @@ std::string FieldText(const std::optional<T>& value) {
 }
 inline std::string FieldText(const std::vector<int64_t>& values) { return absl::StrJoin(values, ","); }
 
-// False where the text is no value of the field's type.
+// Returns false if the text is no value of the field's type.
 template <typename T>
 bool ParseField(absl::string_view text, T& value) {
   if constexpr (std::is_enum_v<T>) {
@@ -77,6 +78,7 @@ inline bool ParseField(absl::string_view text, std::vector<int64_t>& values) {
   return true;
 }
 
+// Returns the fields of a struct that differ from their defaults.
 template <typename Struct>
 std::string FieldsText(const Struct& value) {
   std::vector<std::string> defaults;
@@ -91,7 +93,7 @@ std::string FieldsText(const Struct& value) {
   return text;
 }
 
-// InvalidArgument: a word that is not "name=value" of a field.
+// Sets fields from a text. Returns InvalidArgument if a word is not "name=value" of a field.
 template <typename Struct>
 absl::Status ParseFields(absl::string_view text, Struct& value) {
   for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
@@ -105,7 +107,7 @@ absl::Status ParseFields(absl::string_view text, Struct& value) {
   return absl::OkStatus();
 }
 
-// The fields of a problem; Spec is ProblemSpec or const ProblemSpec.
+// Visits the fields of a problem. Spec is ProblemSpec or const ProblemSpec.
 template <typename Visit, typename Spec>
 requires std::is_same_v<std::remove_const_t<Spec>, ProblemSpec>
 void VisitFields(Spec& s, Visit visit) {

@@ -1,4 +1,4 @@
-// The floating point mode of the thread that calls, as its control register has it: MXCSR or FPCR.
+// The float mode of the calling thread, as in its control register MXCSR or FPCR.
 #ifndef RAGGEMM_TESTS_SUPPORT_FLOAT_MODE_H_
 #define RAGGEMM_TESTS_SUPPORT_FLOAT_MODE_H_
 
@@ -6,20 +6,20 @@
 
 namespace raggemm::test {
 
-// Leaves out the flags of what has happened.
+// Returns the mode without exception flags.
 uint64_t ThreadMode();
 void SetThreadMode(uint64_t mode);
 
 #ifdef __x86_64__
 inline constexpr uint64_t kUsualMode = 0x1f80;
-inline constexpr uint64_t kFlushes = 0x8040;  // denormal results and operands
+inline constexpr uint64_t kFlushes = 0x8040;  // Of denormal results and operands.
 inline constexpr uint64_t kRoundsToZero = 0x6000;
 #else
 inline constexpr uint64_t kUsualMode = 0;
 inline constexpr uint64_t kFlushes = 1 << 24;
 inline constexpr uint64_t kRoundsToZero = 3 << 22;
 #endif
-// All that a host may have set on any thread.
+// Mode of a host that flushes and rounds toward zero.
 inline constexpr uint64_t kHostileMode = kUsualMode | kFlushes | kRoundsToZero;
 
 }  // namespace raggemm::test

@@ -1,5 +1,5 @@
-// Memory that ends, or begins, at a cliff: reading or writing one byte beyond it crashes; writing beyond the other end
-// shows.
+// Buffers that detect accesses outside them. An access beyond one end, where an unmapped page is, crashes. A write
+// beyond the other end is found afterwards.
 #ifndef RAGGEMM_TESTS_SUPPORT_GUARDED_BUFFER_H_
 #define RAGGEMM_TESTS_SUPPORT_GUARDED_BUFFER_H_
 
@@ -8,13 +8,13 @@
 
 namespace raggemm::test {
 
-// Where the unmapped page next to a buffer is.
+// Side of a buffer that has the unmapped page.
 enum class Cliff : uint8_t { kBehind, kBefore };
 
-// Null where bytes = 0. Not for concurrent construction.
+// A buffer next to an unmapped page. data() is null if the buffer has no bytes. Do not construct buffers concurrently.
 class GuardedBuffer {
  public:
-  // Leaves `gap` bytes between the buffer and the unmapped page, so that buffers of round sizes start at odd places.
+  // Leaves `gap` bytes between the buffer and the unmapped page, so that buffers of round sizes start at odd addresses.
   explicit GuardedBuffer(size_t bytes, size_t gap = 0, Cliff cliff = Cliff::kBehind);
   GuardedBuffer(GuardedBuffer&& other) noexcept;
   GuardedBuffer& operator=(GuardedBuffer&&) = delete;
@@ -22,12 +22,12 @@ class GuardedBuffer {
 
   void* data() const { return data_; }
   size_t size() const { return bytes_; }
-  // Whether the mapped bytes around the buffer are as they were.
+  // Returns true if the mapped bytes around the buffer have not changed.
   bool SurroundingsIntact() const;
 
  private:
   size_t bytes_, pages_;
-  unsigned char* region_;  // pages_ mapped pages, an unmapped one on each side
+  unsigned char* region_;  // pages_ mapped pages, with an unmapped page on each side.
   void* data_;
 };
 

@@ -1,4 +1,4 @@
-// Units are those of this CPU, but in programs that have software_units.cc, where this file is not linked.
+// Instruction sets of this CPU. Programs with software_units.cc are linked without this file.
 #include "tests/support/isa_fixture.h"
 
 namespace raggemm::test {

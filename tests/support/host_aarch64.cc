@@ -1,4 +1,4 @@
-// ARMv8 in 64 bits, which has NEON.
+// Instruction sets of an AArch64 CPU, which always has NEON.
 #include <sys/auxv.h>
 
 #include "tests/support/isa_fixture.h"

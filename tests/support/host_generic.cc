@@ -1,4 +1,4 @@
-// Any CPU, which has what every CPU has.
+// Instruction sets of an unknown CPU, which only has plain C++.
 #include "tests/support/isa_fixture.h"
 
 namespace raggemm::test {

@@ -1,4 +1,4 @@
-// What an x86 CPU says, asked without the library.
+// Instruction sets of an x86 CPU, found without the library.
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,14 +13,15 @@
 namespace raggemm::test {
 namespace {
 
-// Whether Linux shows a flag of the CPU.
+// Returns true if Linux lists a flag of the CPU.
 bool Shows(const char* flag) {
   std::ifstream info("/proc/cpuinfo");
   const std::string text((std::istreambuf_iterator<char>(info)), std::istreambuf_iterator<char>());
   return text.find(std::string(" ") + flag) != std::string::npos;
 }
 
-// As Linux shows it: flags of tiles, and which states of registers this process may use (0x1022: ARCH_GET_XCOMP_PERM).
+// Returns true if Linux lists the flags of tiles and permits this process to use their state (0x1022:
+// ARCH_GET_XCOMP_PERM).
 bool PermitsTiles() {
   if (!Shows("amx_tile") || !Shows("amx_bf16")) return false;
   uint64_t permitted = 0;
@@ -32,7 +33,8 @@ bool PermitsTiles() {
 
 bool CpuHas(absl::string_view isa) {
   __builtin_cpu_init();
-  unsigned eax, ebx, ecx = 0, edx;  // clang's builtin does not know f16c
+  // Asks CPUID for F16C, because clang's builtin does not know it.
+  unsigned eax, ebx, ecx = 0, edx;
   const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

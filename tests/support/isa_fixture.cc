@@ -9,8 +9,8 @@
 namespace raggemm::test {
 namespace {
 
-// What software units do not stand in for is covered by the same program without them.
-bool IsOfOtherProgram(Isa isa) { return kUnitsAreSoftware && isa == Isa::kScalar; }
+// Returns true for kernels that software units do not replace. The same program without software units tests them.
+bool RunsInOtherProgram(Isa isa) { return kUnitsAreSoftware && isa == Isa::kScalar; }
 
 }  // namespace
 
@@ -32,10 +32,10 @@ bool HostHas(Isa isa) { return kUnitsAreSoftware || CpuHas(NameOf(isa)); }
 
 bool HostLacksTilesOfBytes() { return !kUnitsAreSoftware && CpuLacksTilesOfBytes(); }
 
-// Asked once: a virtual machine leaves each CPUID to its host, and tiles are read about in a file.
+// Asks the CPU only once. In a virtual machine each CPUID goes to the host, and the flags of tiles come from a file.
 std::vector<Isa> HostIsas() {
   static const auto& isas = *new std::vector<Isa>([] {
-    const auto counts = [](Isa isa) { return HostHas(isa) && !IsOfOtherProgram(isa); };
+    const auto counts = [](Isa isa) { return HostHas(isa) && !RunsInOtherProgram(isa); };
     std::vector<Isa> counted;
     std::copy_if(AllIsas().begin(), AllIsas().end(), std::back_inserter(counted), counts);
     return counted;

@@ -12,27 +12,29 @@
 namespace raggemm::test {
 
 inline std::string IsaName(Isa isa) { return std::string(NameOf(isa)); }
-Isa Named(absl::string_view isa);  // ends the program where this architecture has none of that name
-// One with this ISA and what stands behind it in AllIsas, not probed: a busy host cannot upset what is chosen for it.
+// Returns the ISA of this name. Aborts if this architecture has none.
+Isa Named(absl::string_view isa);
+// Returns a CPU with this ISA and those after it in AllIsas. It is not probed, so that choices for it do not depend on
+// the load of the host.
 Cpu CpuUpTo(Isa isa);
-// Asks the CPU without the library whether it has the ISA of this name (host_x86.cc, host_generic.cc); and whether it
-// has tiles of AMX, but none of bytes.
+// Returns true if the CPU has the ISA of this name. Asks the CPU without the library (host_x86.cc, host_generic.cc).
 bool CpuHas(absl::string_view isa);
+// Returns true if the CPU has AMX, but no tiles of bytes.
 bool CpuLacksTilesOfBytes();
-// Returns true if the CPU has the ISA, or if plain C++ stands for it.
+// Returns true if the CPU has the ISA, or if plain C++ replaces it.
 bool HostHas(Isa isa);
 bool HostLacksTilesOfBytes();
-// In programs that software_units.cc is linked into.
+// True in programs with software_units.cc.
 extern const bool kUnitsAreSoftware;
 std::vector<Isa> HostIsas();
 
 class IsaTest : public testing::TestWithParam<Isa> {
  protected:
-  // On one thread: which threads compute what is the subject of other tests.
+  // Returns options for one thread. Other tests cover threads.
   static Options With(Isa isa) { return {.executor = Executor::kSerial, .isa = isa}; }
 };
 
-// RAGGEMM_FOR_EACH_ISA(Fixture): instantiates the tests of a class derived from IsaTest, for the ISAs of the CPU.
+// Instantiates the tests of a class derived from IsaTest for the ISAs of the CPU.
 #define RAGGEMM_FOR_EACH_ISA(fixture)                                   \
   INSTANTIATE_TEST_SUITE_P(Isa, fixture, testing::ValuesIn(HostIsas()), \
                            [](const testing::TestParamInfo<Isa>& info) { return IsaName(info.param); })

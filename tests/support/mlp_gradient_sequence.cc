@@ -1,4 +1,4 @@
-// Gradients of an expert MLP step by step, as include/raggemm/moe_mlp.h has them, all rows at once.
+// Gradients of an expert MLP by the steps of include/raggemm/moe_mlp.h, for all rows at once.
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -39,20 +39,20 @@ class Sequence {
     for (int64_t row = 0; row < rows_; ++row) ActivateGradient(row);
   }
 
-  // In the order of kMlpGradientSlots.
+  // Returns the bits of all gradients, in the order of kMlpGradientSlots.
   std::vector<uint64_t> Bits() const {
     const MlpSpec& spec = mlp_.spec;
     const FloatTensor ones = Ones(e_.array.dtype), ones_of_up = Ones(TypeOfUp());
     std::vector<uint64_t> bits;
     const auto append = [&](const std::vector<uint64_t>& more) { bits.insert(bits.end(), more.begin(), more.end()); };
-    if (gradients_.x) append(OfX());
+    if (gradients_.x) append(GradientOfX());
     if (gradients_.row_weights) append(OfRowWeights());
-    append(OfGroups(gradients_.w_up, x_, up_, spec.up_is_trans));
-    append(OfGroups(gradients_.w_gate, x_, gate_, spec.up_is_trans));
-    append(OfGroups(gradients_.w_down, a_, f_, spec.down_is_trans));
-    append(OfGroups(gradients_.b_up, ones_of_up, up_, false));
-    append(OfGroups(gradients_.b_gate, ones_of_up, gate_, false));
-    append(OfGroups(gradients_.b_down, ones, f_, false));
+    append(GradientOfGroups(gradients_.w_up, x_, up_, spec.up_is_trans));
+    append(GradientOfGroups(gradients_.w_gate, x_, gate_, spec.up_is_trans));
+    append(GradientOfGroups(gradients_.w_down, a_, f_, spec.down_is_trans));
+    append(GradientOfGroups(gradients_.b_up, ones_of_up, up_, false));
+    append(GradientOfGroups(gradients_.b_gate, ones_of_up, gate_, false));
+    append(GradientOfGroups(gradients_.b_down, ones, f_, false));
     return bits;
   }
 
@@ -60,7 +60,7 @@ class Sequence {
   DType TypeOfUp() const { return IsMatrix(mlp_.spec.weights) ? mlp_.spec.weights : mlp_.spec.x; }
   float WeightOf(int64_t row) const { return mlp_.OutputWeight(row); }
 
-  // Rows times the transposed weights.
+  // Returns the product of rows with the transposed weights.
   GroupedGemmProblem Back(Part part, const FloatTensor& rows, const FloatTensor& out) const {
     GroupedGemmProblem gemm = ProductOf(mlp_, part, rows.array, out.array);
     gemm.rhs.is_trans = !gemm.rhs.is_trans;
@@ -92,8 +92,8 @@ class Sequence {
     }
   }
 
-  // The gradients of the rows that the first products multiply.
-  FloatTensor OfRows() const {
+  // Returns the gradients of the rows of lhs of the first products.
+  FloatTensor GradientOfRows() const {
     FloatTensor sums(DType::kF32, {rows_, hidden_});
     Compute(Back(Part::kUp, up_, sums));
     if (mlp_.problem.w_gate) {
@@ -104,11 +104,11 @@ class Sequence {
     return sums;
   }
 
-  std::vector<uint64_t> OfX() const {
-    return BitsOfSums(mlp_, OfRows().array, gradients_.x->dtype, &TestMlp::InputWeight, /*by_slot=*/false);
+  std::vector<uint64_t> GradientOfX() const {
+    return BitsOfSums(mlp_, GradientOfRows().array, gradients_.x->dtype, &TestMlp::InputWeight, /*by_slot=*/false);
   }
 
-  // Adds products in sixteen sums, each of every sixteenth product, and then the sums of their halves.
+  // Computes a dot product with sixteen sums, each of every sixteenth product. The sums are then added in pairs.
   static float Dot(const FloatTensor& x, int64_t x_at, const FloatTensor& y, int64_t y_at, int64_t count) {
     float sums[16] = {};
     for (int64_t j = 0; j < count; ++j) {
@@ -132,7 +132,7 @@ class Sequence {
       gemm.rhs_zero.reset();
       Compute(gemm);
     }
-    const FloatTensor of_rows = OfRows();
+    const FloatTensor of_rows = GradientOfRows();
     int64_t row = 0;
     for (int64_t g = 0; g < mlp_.spec.groups(); ++g) {
       for (int64_t i = 0; i < mlp_.spec.sizes[g]; ++i, ++row) {
@@ -150,9 +150,9 @@ class Sequence {
     return ones;
   }
 
-  // The transposed rows of each group times the others.
-  std::vector<uint64_t> OfGroups(const std::optional<Array>& gradient, const FloatTensor& rows, const FloatTensor& by,
-                                 bool is_trans) const {
+  // Returns the bits of the products of each group's transposed rows with its other rows.
+  std::vector<uint64_t> GradientOfGroups(const std::optional<Array>& gradient, const FloatTensor& rows,
+                                         const FloatTensor& by, bool is_trans) const {
     if (!gradient) return {};
     const Array &lhs = is_trans ? by.array : rows.array, &rhs = is_trans ? rows.array : by.array;
     const FloatTensor out(gradient->dtype, {mlp_.spec.local_groups(), lhs.dims[1], rhs.dims[1]});
@@ -180,7 +180,7 @@ class Sequence {
   const FloatTensor x_;
   const FirstProducts first_;
   const FloatTensor a_, e_, f_, back_;
-  FloatTensor up_, gate_;  // gradients of the first products
+  FloatTensor up_, gate_;  // Gradients of the first products.
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 
 const double kEpsilon = FormatOf(DType::kF32).Epsilon(), kSmallest = FormatOf(DType::kF32).SmallestSubnormal();
 
-// A number, and how far from it the one of the call may be.
+// A number and the largest error that the call may have.
 struct Near {
   double value, error;
 };
@@ -25,23 +25,24 @@ double Largest(DType dtype) {
   return std::ldexp(2 - format.Epsilon(), format.max_exponent);
 }
 
-// Slopes of activations are at most 1.2. moe_mlp.h has the errors of their own.
+// Returns activation(gate) * up. The slope of an activation is at most 1.2. moe_mlp.h has the error of each activation.
 Near Activated(Activation activation, Near gate, const Near* up) {
-  Near factor = up == nullptr ? Near{1, 0} : *up;
+  Near multiplier = up == nullptr ? Near{1, 0} : *up;
   if (activation == Activation::kSwigluOai) {
     gate.value = std::min(gate.value, 7.0);
-    factor.value = std::clamp(factor.value, -7.0, 7.0) + 1;
-    factor.error += 8 * kEpsilon;
+    multiplier.value = std::clamp(multiplier.value, -7.0, 7.0) + 1;
+    multiplier.error += 8 * kEpsilon;
   }
   const double exact = ExactActivation(activation, gate.value);
   const double ulps = 8 + 2 * std::min(RoundedExponent(activation, gate.value), 110.0);
   const double error = 1.2 * gate.error + ulps * kEpsilon * std::abs(exact) + 2 * std::abs(gate.value) * kSmallest;
-  const double a = exact * factor.value;
-  return {a, error * (std::abs(factor.value) + factor.error) + std::abs(exact) * factor.error + kEpsilon * std::abs(a) +
-                 kSmallest};
+  const double a = exact * multiplier.value;
+  return {a, error * (std::abs(multiplier.value) + multiplier.error) + std::abs(exact) * multiplier.error +
+                 kEpsilon * std::abs(a) + kSmallest};
 }
 
-// Computes a of each row, rounded as the call does it, into `rounded`, and by how much that of the call may differ.
+// Computes `a` of each row into `rounded`, rounded like the call does. Returns the largest difference to the call's
+// `a`.
 std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Reference& gate, const Array& rounded) {
   const MlpSpec& spec = mlp.spec;
   const Format& format = FormatOf(spec.type_of_a());
@@ -60,7 +61,7 @@ std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Refe
     const Near a = Activated(spec.activation, v, mlp.IsGated() ? &u : nullptr);
     StoreRounded(rounded, i, a.value);
     const bool fits = std::abs(a.value) + a.error < Largest(format.dtype);
-    // What is flushed of it where products flush, too.
+    // 0x1p-126 is the part that products may flush.
     errors.push_back(fits ? a.error + format.Epsilon() * (std::abs(a.value) + a.error) + format.SmallestSubnormal() +
                                 0x1p-126
                           : HUGE_VAL);
@@ -68,7 +69,7 @@ std::vector<double> Activate(const TestMlp& mlp, const Reference& up, const Refe
   return errors;
 }
 
-// What errors of lhs come to in each element of a product.
+// Adds the effect of errors of lhs to the bound of each element of a product.
 void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& errors, Reference& product) {
   const std::vector<GroupProduct> groups = GroupProducts(gemm).value();
   for (const GroupProduct& group : groups) {
@@ -82,7 +83,8 @@ void AddErrorsOfLhs(const GroupedGemmProblem& gemm, const std::vector<double>& e
           const double weight = weights.Element(at, group.rhs_zero) * weights.Scale(at, group.rhs_scale);
           error += errors[lhs.At(i, k)] * (std::abs(weight) + kSmallest);
         }
-        // The product's own bound is of the lhs that was rounded here; the other one's magnitude differs by its error.
+        // The bound of the product was computed with the lhs that was rounded here. The magnitude of the call's lhs
+        // differs by its error.
         product.bound[group.out.At(i, j)] += error * (1 + 1e-3);
       }
     }
@@ -123,11 +125,11 @@ Reference ComputeReference(const TestMlp& mlp) {
   const auto product = [&](Part part, const FloatTensor& lhs, const FloatTensor& out) {
     return ComputeReference(ProductOf(mlp, part, lhs.array, out.array)).value();
   };
-  const Reference of_up = product(Part::kUp, gathered, up);
-  const Reference of_gate = spec.gate == Gate::kSeparate ? product(Part::kGate, gathered, gate) : Reference{};
-  const std::vector<double> errors = Activate(mlp, of_up, of_gate, a.array);
-  Reference of_d = product(Part::kDown, a, d);
-  AddErrorsOfLhs(ProductOf(mlp, Part::kDown, a.array, d.array), errors, of_d);
+  const Reference up_reference = product(Part::kUp, gathered, up);
+  const Reference gate_reference = spec.gate == Gate::kSeparate ? product(Part::kGate, gathered, gate) : Reference{};
+  const std::vector<double> errors = Activate(mlp, up_reference, gate_reference, a.array);
+  Reference d_reference = product(Part::kDown, a, d);
+  AddErrorsOfLhs(ProductOf(mlp, Part::kDown, a.array, d.array), errors, d_reference);
 
   Reference reference;
   reference.want.resize(static_cast<size_t>(spec.tokens * hidden));
@@ -138,9 +140,9 @@ Reference ComputeReference(const TestMlp& mlp) {
       const double weight = mlp.OutputWeight(row);
       for (int64_t h = 0; h < hidden; ++h) {
         const int64_t to = mlp.TokenOf(row) * hidden + h, from = row * hidden + h;
-        reference.want[to] += weight * of_d.want[from];
-        error[to] += std::abs(weight) * of_d.bound[from];
-        magnitude[to] += std::abs(weight * of_d.want[from]);
+        reference.want[to] += weight * d_reference.want[from];
+        error[to] += std::abs(weight) * d_reference.bound[from];
+        magnitude[to] += std::abs(weight * d_reference.want[from]);
         terms[to] += 1;
       }
     }

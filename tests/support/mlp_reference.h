@@ -8,16 +8,17 @@
 
 namespace raggemm::test {
 
-// Each element of out, and how far from it a result may be; the bound is infinite where something on the way may be too
-// large for its type.
+// Returns the expected elements of out and their bounds. A bound is infinite if an intermediate value may be too large
+// for its type.
 Reference ComputeReference(const TestMlp& mlp);
 
 // Returns activation(x).
 double ExactActivation(Activation activation, double x);
-// Returns the exponent in the sigmoid, of which rounding it makes an error; 0 if the exponent is x itself.
+// Returns the magnitude of the exponent in the sigmoid if it is rounded, which causes an error. 0 if the exponent is x
+// itself.
 double RoundedExponent(Activation activation, double x);
 
-// Whether every element of out is within its bound.
+// Returns success if every element of out is within its bound.
 testing::AssertionResult IsWithinBound(const TestMlp& mlp, const Reference& reference);
 
 }  // namespace raggemm::test

@@ -25,12 +25,12 @@ int64_t SumOfProducts(const std::vector<int64_t>& a, const std::vector<int64_t>&
   return sum;
 }
 
-// Equal matrices [a, b], or [b, a] where flipped, on top of each other.
+// Returns the shape of `count` matrices [a, b], or [b, a] if flipped, on top of each other.
 std::vector<int64_t> Stack(int64_t count, int64_t a, int64_t b, bool flipped) {
   return flipped ? std::vector<int64_t>{count * b, a} : std::vector<int64_t>{count * a, b};
 }
 
-// The same with a group axis.
+// Returns the same shape with a group axis.
 std::vector<int64_t> Groups(int64_t count, int64_t a, int64_t b, bool flipped) {
   return flipped ? std::vector<int64_t>{count, b, a} : std::vector<int64_t>{count, a, b};
 }
@@ -69,7 +69,8 @@ Shapes ShapesOf(const ProblemSpec& s) {
 
 double SpecialValue(DType dtype, Random& random) {
   const Format& format = FormatOf(dtype);
-  if (format.IsInteger()) {  // none, one, all bits, the lowest, all but the highest
+  // Bits of the integers: none, one, all, the highest, all but the highest.
+  if (format.IsInteger()) {
     const double half = std::ldexp(1, format.bits - 1);
     const double values[] = {0, 1, 2 * half - 1, half, half - 1};
     return values[random.Below(std::size(values))];
@@ -90,7 +91,7 @@ ProblemSpec OneGroup(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k) {
   return spec;
 }
 
-std::vector<int64_t> FactorDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows) {
+std::vector<int64_t> QuantParamsDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows) {
   if (blocks.size() < 2) return blocks[0] == 0 ? std::vector<int64_t>{} : std::vector<int64_t>{rows};
   std::vector<int64_t> dims(stored.begin(), stored.end());
   for (int axis : {0, 1}) {
@@ -109,7 +110,7 @@ uint64_t TestSeed() {
 bool Sampled(int64_t one_in) {
   static const bool is_full = std::getenv("RAGGEMM_FULL_TESTS") != nullptr;
   static Random random(TestSeed());
-  // The same tests run without software units, too.
+  // The same tests also run without software units.
   return is_full || random.Below(kUnitsAreSoftware ? 2 * one_in : one_in) == 0;
 }
 
@@ -162,7 +163,7 @@ TestProblem::TestProblem(const ProblemSpec& spec, Contents contents)
   if (contents_ != Contents::kNone) ClearOut();
 }
 
-// Each operand gets arrays of its own, as callers have them.
+// Gives each operand its own dims arrays, like callers do.
 void TestProblem::SetRaggedDims(const ProblemSpec& spec) {
   const bool batched = spec.problems * spec.replicas != 1;
   const std::vector<int64_t> shape =
@@ -212,20 +213,21 @@ void TestProblem::AddOptionalOperands(const ProblemSpec& spec) {
   if (spec.bias) problem.bias = AddRandom(spec.bias_type, {rows, spec.n});
   if (spec.alpha) problem.alpha = add_parameter();
   if (spec.beta) problem.beta = add_parameter();
-  const auto add_factor = [&](const BufferDescriptor& x, const std::vector<int64_t>& blocks, DType dtype) {
+  const auto add_quant_params = [&](const BufferDescriptor& x, const std::vector<int64_t>& blocks, DType dtype) {
     const bool in_blocks = x.layout == Layout::kColumnBlocks;
-    return AddFactor(dtype, FactorDims(in_blocks ? Dims{x.dims[0], x.dims[2], spec.n} : x.dims, blocks, rows));
+    return AddQuantParams(dtype,
+                          QuantParamsDims(in_blocks ? Dims{x.dims[0], x.dims[2], spec.n} : x.dims, blocks, rows));
   };
-  if (!spec.lhs_scale.empty()) problem.lhs_scale = add_factor(problem.lhs, spec.lhs_scale, spec.scale_type);
-  if (!spec.rhs_scale.empty()) problem.rhs_scale = add_factor(problem.rhs, spec.rhs_scale, spec.scale_type);
-  if (!spec.lhs_zero.empty()) problem.lhs_zero = add_factor(problem.lhs, spec.lhs_zero, spec.lhs);
-  if (!spec.rhs_zero.empty()) problem.rhs_zero = add_factor(problem.rhs, spec.rhs_zero, spec.rhs);
+  if (!spec.lhs_scale.empty()) problem.lhs_scale = add_quant_params(problem.lhs, spec.lhs_scale, spec.scale_type);
+  if (!spec.rhs_scale.empty()) problem.rhs_scale = add_quant_params(problem.rhs, spec.rhs_scale, spec.scale_type);
+  if (!spec.lhs_zero.empty()) problem.lhs_zero = add_quant_params(problem.lhs, spec.lhs_zero, spec.lhs);
+  if (!spec.rhs_zero.empty()) problem.rhs_zero = add_quant_params(problem.rhs, spec.rhs_zero, spec.rhs);
   if (spec.gate) problem.gate = AddRandom(*spec.gate, {problem.out.dims.begin(), problem.out.dims.end()});
   if (spec.lhs_rows) problem.row_index = AddRowIndex(spec);
   if (spec.group_offset.has_value()) problem.group_offset = AddIntegers(spec.sizes_type, {}, {*spec.group_offset});
 }
 
-// Any rows; of rows in no processed group some that are not there.
+// Adds random row indices. Rows in no processed group get indices out of range.
 Array TestProblem::AddRowIndex(const ProblemSpec& spec) {
   std::vector<int64_t> index;
   const int64_t first = spec.group_offset.value_or(0), end = first + spec.local_groups.value_or(spec.groups);
@@ -241,8 +243,8 @@ Array TestProblem::AddRowIndex(const ProblemSpec& spec) {
   return AddIntegers(spec.sizes_type, {static_cast<int64_t>(index.size())}, index);
 }
 
-// Scales of many magnitudes, so that a wrong one shows; any zeros.
-Array TestProblem::AddFactor(DType dtype, std::vector<int64_t> dims) {
+// Adds scales of many magnitudes, so that a wrong scale shows, or random zero points.
+Array TestProblem::AddQuantParams(DType dtype, std::vector<int64_t> dims) {
   if (IsQuantized(dtype) && FormatOf(dtype).IsInteger()) return AddRandom(dtype, std::move(dims));
   Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
   if (contents_ == Contents::kNone) return array;
@@ -271,7 +273,7 @@ Array TestProblem::AddRandom(DType dtype, std::vector<int64_t> dims) {
 Array TestProblem::AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Span<const int64_t> values) {
   Array array = tensors_.emplace_back(dtype, std::move(dims), gap_elements_, cliff_).array();
   char* bytes = static_cast<char*>(array.data);
-  // Little endian: the low bytes are the narrower integer.
+  // In little endian the low bytes are the narrower integer.
   for (size_t i = 0; i < values.size(); ++i) std::memcpy(bytes + i * SizeOf(dtype), &values[i], SizeOf(dtype));
   return array;
 }

@@ -1,4 +1,4 @@
-// Problems made from a few numbers, with random data in guarded buffers.
+// Problems that are made from a few numbers, with random data in guarded buffers.
 #ifndef RAGGEMM_TESTS_SUPPORT_PROBLEM_SPEC_H_
 #define RAGGEMM_TESTS_SUPPORT_PROBLEM_SPEC_H_
 
@@ -13,22 +13,23 @@
 
 namespace raggemm::test {
 
-// The seed of every random test: RAGGEMM_TEST_SEED where it is set, else a fixed one.
+// Returns the seed of all random tests: RAGGEMM_TEST_SEED if it is set, otherwise a fixed number.
 uint64_t TestSeed();
 
-// Returns true for one of `one_in` calls in the mean, as RAGGEMM_TEST_SEED seeds it. Returns true for every call if
-// RAGGEMM_FULL_TESTS is set: then loops over exhaustive grids are complete.
+// Returns true for one of `one_in` calls on average, chosen by TestSeed(). If RAGGEMM_FULL_TESTS is set, returns true
+// for every call, so that loops over exhaustive grids are complete.
 bool Sampled(int64_t one_in);
 
-// SplitMix64: good enough, fast, and the same numbers everywhere.
+// SplitMix64. It is good enough, fast, and gives the same numbers everywhere.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
   uint64_t Next();
   int64_t Below(int64_t limit) { return static_cast<int64_t>(Next() % static_cast<uint64_t>(limit)); }
   bool Coin() { return Below(2) == 1; }
-  double Unit() { return static_cast<double>(static_cast<int64_t>(Next())) * 0x1p-63; }  // in [-1, 1)
-  // Non-negative, `groups` of them, some zero, sum at most `total` and often equal to it.
+  // Returns a number in [-1, 1).
+  double Unit() { return static_cast<double>(static_cast<int64_t>(Next())) * 0x1p-63; }
+  // Returns non-negative group sizes, some of them zero. Their sum is at most `total`, and often equal to it.
   std::vector<int64_t> Sizes(int64_t groups, int64_t total);
 
  private:
@@ -37,53 +38,62 @@ class Random {
 
 enum class ParameterRows : uint8_t { kScalar, kPerGroup, kPerReplica };
 
-// A problem in numbers. Only the extents that the mode has count.
+// A problem in numbers. Extents that the mode does not have are ignored.
 struct ProblemSpec {
   RaggedMode mode = RaggedMode::kRaggedM;
   int64_t problems = 1, replicas = 1, groups = 1;
-  // Extents of each problem and replica; along the ragged axis it may exceed the sum of the sizes. All ragged: unused.
+  // Extents of each problem and replica. A ragged axis may exceed the sum of its sizes. Unused in all-ragged mode.
   int64_t m = 1, n = 1, k = 1;
-  std::vector<int64_t> sizes = {};  // [problems, replicas, groups] along the ragged axis; all ragged: along M
-  std::vector<int64_t> n_sizes = {}, k_sizes = {};  // all ragged
-  // Stored the other way round: [K,M] for lhs of ragged M, [M,K] for lhs of ragged K, [N,K] for rhs, and so on.
+  std::vector<int64_t> sizes = {};  // [problems, replicas, groups] along the ragged axis. All-ragged: along M.
+  std::vector<int64_t> n_sizes = {}, k_sizes = {};  // All-ragged mode only.
+  // True if the stored axes are swapped: [K,M] for lhs of ragged M, [M,K] for lhs of ragged K, [N,K] for rhs, and so
+  // on.
   bool lhs_flipped = false, rhs_flipped = false;
-  bool lhs_grouped = false;  // ragged N: [G,M,K] rather than [M,K]
+  bool lhs_grouped = false;  // Ragged N: lhs is [G,M,K] instead of [M,K].
   Layout lhs_layout = Layout::kStrided, rhs_layout = Layout::kStrided, out_layout = Layout::kStrided;
-  int64_t block_cols = 64;  // of column blocks
+  int64_t block_cols = 64;  // Columns of a column block.
   DType lhs = DType::kF32, rhs = DType::kF32, out = DType::kF32, bias_type = DType::kF32,
-        sizes_type = DType::kS32;  // sizes_type: group_offset too
+        sizes_type = DType::kS32;  // Also the type of group_offset.
   bool c = false, bias = false, alpha = false, beta = false;
-  ParameterRows parameter_rows = ParameterRows::kPerGroup;  // of alpha and beta; bias: per group unless per replica
+  // Rows of alpha and beta. bias has one row per group, unless this is kPerReplica.
+  ParameterRows parameter_rows = ParameterRows::kPerGroup;
   std::optional<int64_t> group_offset = std::nullopt;
   std::optional<int64_t> local_groups = std::nullopt;
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
   Precision precision = Precision::kDefault;
-  // Factors of quantized operands: {} none, {0} one value, {1} one for each group, {rows, columns} of the blocks of the
-  // stored matrix that share one, 0 being all of an axis; {rows, columns, 0} for all groups the same.
+  // Scales and zero points of quantized operands:
+  //
+  //   {}                   none
+  //   {0}                  one value
+  //   {1}                  one value for each group
+  //   {rows, columns}      one value for each block of the stored matrix. 0: the whole axis.
+  //   {rows, columns, 0}   the same values for all groups
   std::vector<int64_t> lhs_scale = {}, rhs_scale = {}, lhs_zero = {}, rhs_zero = {};
   DType scale_type = DType::kF32;
   std::optional<Activation> activation = std::nullopt;
-  std::optional<DType> gate = std::nullopt;        // its type
-  std::optional<int64_t> lhs_rows = std::nullopt;  // with a row_index: of each problem and replica
-  int64_t slack = 0;                               // all ragged: elements of out after the last group
-  int64_t gap_elements = 0;                        // distance of each buffer from the unmapped page
+  std::optional<DType> gate = std::nullopt;        // Type of the gate.
+  std::optional<int64_t> lhs_rows = std::nullopt;  // Rows of each problem and replica, if there is a row_index.
+  int64_t slack = 0;                               // All-ragged: elements of out after the last group.
+  int64_t gap_elements = 0;                        // Distance of each buffer from the unmapped page.
   Cliff cliff = Cliff::kBehind;
-  bool special_values = false;  // among the others: zeros, ones, infinities, NaN, the smallest of the type
+  bool special_values = false;  // True: some elements are 0, 1, infinity, NaN or the smallest of the type.
   uint64_t seed = TestSeed();
 };
-// One group of these types and extents.
+// Returns a problem with one group.
 ProblemSpec OneGroup(DType lhs, DType rhs, int64_t m, int64_t n, int64_t k);
 
-// Everything needed to make it again, as ParseFields (field_text.h) reads it.
+// Returns a text from which ParseFields (field_text.h) makes the spec again.
 std::string Describe(const ProblemSpec& spec);
 
-// The shape of scales or zeros of matrices of this shape, as ProblemSpec says it; `rows`: of values for each group.
-std::vector<int64_t> FactorDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows);
+// Returns the shape of the scales or zero points of an operand with shape `stored`. `blocks` is a field of ProblemSpec.
+// `rows` is the number of values if there is one for each group.
+std::vector<int64_t> QuantParamsDims(const Dims& stored, const std::vector<int64_t>& blocks, int64_t rows);
 
-// StoreRounded, but of f32, which most values are, the CPU rounds: that takes a tenth of the time.
+// Does the same as StoreRounded. For f32, the most frequent type, it lets the CPU round, which takes a tenth of the
+// time.
 void StoreNearest(const Array& array, int64_t index, double value);
 
-// A dense array and the memory it is in.
+// A dense array and its memory.
 class Tensor {
  public:
   Tensor(DType dtype, std::vector<int64_t> dims, int64_t gap_elements = 0, Cliff cliff = Cliff::kBehind);
@@ -100,20 +110,20 @@ class Tensor {
 // A problem that owns its buffers. Tests may change `problem`, and add tensors to it.
 class TestProblem {
  public:
-  // kNone: of floats and quantized operands nothing is written, so that even large ones cost nothing.
+  // kNone: floats and quantized operands are not written, so that even large ones cost nothing.
   enum class Contents : uint8_t { kRandom, kNone };
   explicit TestProblem(const ProblemSpec& spec, Contents contents = Contents::kRandom);
   TestProblem(TestProblem&&) = default;
 
   GroupedGemmProblem problem;
 
-  // Values in [-1, 1), rounded, and where the problem has them, special ones.
+  // Adds an array of rounded values in [-1, 1), some of them special if the problem has special values.
   Array AddRandom(DType dtype, std::vector<int64_t> dims);
-  Array AddFactor(DType dtype, std::vector<int64_t> dims);
+  Array AddQuantParams(DType dtype, std::vector<int64_t> dims);
   Array AddIntegers(DType dtype, std::vector<int64_t> dims, absl::Span<const int64_t> values);
-  // Sets every byte of out to 0xFF: NaN in every type.
+  // Sets every byte of out to 0xFF, which is a NaN in every type of floats.
   void ClearOut();
-  // Makes out a copy of c and c the same memory.
+  // Copies c to out, and then makes both the same memory.
   void AliasOutWithC();
   bool SurroundingsIntact() const;
 
@@ -127,7 +137,7 @@ class TestProblem {
   int64_t gap_elements_;
   Cliff cliff_;
   bool special_values_;
-  std::deque<Tensor> tensors_;  // a deque: arrays point into its elements
+  std::deque<Tensor> tensors_;  // A deque, because arrays point into its elements.
 };
 
 }  // namespace raggemm::test

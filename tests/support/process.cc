@@ -14,7 +14,7 @@
 namespace raggemm::test {
 namespace {
 
-// At the end of what a child writes: so far it came.
+// Last character of a child's output. It shows that the child finished.
 constexpr char kDone = '\n';
 
 void Write(int to, const std::string& text) {
@@ -47,21 +47,21 @@ int64_t ResidentBytes() {
 }
 
 std::string InChild(unsigned seconds, absl::FunctionRef<std::string()> body) {
-  int ends[2];
-  if (pipe(ends) != 0) return "no pipe";
-  std::fflush(nullptr);  // or a child that ends by exit() says it again
+  int pipe_ends[2];
+  if (pipe(pipe_ends) != 0) return "no pipe";
+  std::fflush(nullptr);  // Otherwise a child that ends by exit() writes the buffered text again.
   const pid_t child = fork();
   if (child < 0) return "no process";
   if (child == 0) {
-    close(ends[0]);
+    close(pipe_ends[0]);
     std::signal(SIGALRM, SIG_DFL);
     alarm(seconds);
-    Write(ends[1], body() + kDone);
+    Write(pipe_ends[1], body() + kDone);
     _exit(0);
   }
-  close(ends[1]);
-  std::string text = ReadAll(ends[0]);
-  close(ends[0]);
+  close(pipe_ends[1]);
+  std::string text = ReadAll(pipe_ends[0]);
+  close(pipe_ends[0]);
   int status = 0;
   waitpid(child, &status, 0);
   if (WIFSIGNALED(status)) {

@@ -1,4 +1,4 @@
-// What tests of load and faults ask of processes.
+// Helpers for tests of load and faults that need processes.
 #ifndef RAGGEMM_TESTS_SUPPORT_PROCESS_H_
 #define RAGGEMM_TESTS_SUPPORT_PROCESS_H_
 
@@ -9,21 +9,21 @@
 
 namespace raggemm::test {
 
-// Whether RAGGEMM_SOAK is set, as `./dev test --soak` does: then tests of load run long.
+// Returns true if RAGGEMM_SOAK is set, as by `./dev test --soak`. Load tests then run long.
 bool Soaking();
 
-// Returns the path of a temporary file that no other process has: ctest runs several tests of a program at once.
+// Returns the path of a temporary file that no other process uses. ctest runs several tests of a program at once.
 std::string TemporaryFile(const std::string& name);
 
 // Returns the resident bytes of this process now, as the kernel counts them.
 int64_t ResidentBytes();
 
-// Runs `body` in a fork of this process and gives its result; or what ended the child before: a signal, an exit, or
-// that it was not done in `seconds`. The child leaves by _exit: no destructor runs.
+// Runs `body` in a fork of this process and returns its result. If the child does not finish, returns the reason: a
+// signal, an exit, or the time limit in seconds. The child ends by _exit, without destructors.
 std::string InChild(unsigned seconds, absl::FunctionRef<std::string()> body);
 
-// Ends the process by SIGALRM if its scope lasts longer: a hang is a failure then. RAGGEMM_TESTS_SLOWER, which is set
-// under an emulator, says how many times longer it may last.
+// Ends the process by SIGALRM if its scope lasts longer, so that a hang is a failure. RAGGEMM_TESTS_SLOWER multiplies
+// the time limit. It is set under an emulator.
 class Deadline {
  public:
   explicit Deadline(unsigned seconds);

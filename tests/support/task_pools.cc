@@ -7,7 +7,7 @@
 namespace raggemm::test {
 namespace {
 
-// A task that is neither run nor there any more is one that its caller has lost: a leak, to a leak checker.
+// Tasks that are never run. They are kept, because a leak checker would report the memory of destroyed tasks as leaked.
 std::vector<std::function<void()>>& KeptForEver() {
   static auto* kept = new std::vector<std::function<void()>>;
   return *kept;

@@ -1,4 +1,4 @@
-// Thread pools as other runtimes might have them.
+// Thread pools that behave like those of other runtimes.
 #ifndef RAGGEMM_TESTS_SUPPORT_TASK_POOLS_H_
 #define RAGGEMM_TESTS_SUPPORT_TASK_POOLS_H_
 
@@ -14,11 +14,11 @@
 
 namespace raggemm::test {
 
-// Runs tasks on threads of its own, the newest first where `reverse`.
+// A pool that runs tasks on its own threads. If `reverse` is true, the newest task runs first.
 class ThreadedPool : public TaskPool {
  public:
   explicit ThreadedPool(int threads, bool reverse = false);
-  ~ThreadedPool() override;  // runs what is left
+  ~ThreadedPool() override;  // Runs the tasks that are left.
   int64_t num_threads() const override { return static_cast<int64_t>(threads_.size()); }
   void Schedule(std::function<void()> task) override;
 
@@ -33,7 +33,7 @@ class ThreadedPool : public TaskPool {
   std::vector<std::thread> threads_;
 };
 
-// Runs each task at once, on the thread that schedules it.
+// A pool that runs each task at once, on the thread that schedules it.
 class InlinePool : public TaskPool {
  public:
   explicit InlinePool(int threads) : threads_(threads) {}
@@ -44,11 +44,11 @@ class InlinePool : public TaskPool {
   const int threads_;
 };
 
-// Keeps tasks: for RunAll, long after the call, or for ever.
+// A pool that keeps tasks. RunAll runs them, possibly long after the call.
 class KeepingPool : public TaskPool {
  public:
   explicit KeepingPool(int threads) : threads_(threads) {}
-  ~KeepingPool() override;  // what was not run is kept for the rest of the process
+  ~KeepingPool() override;  // Keeps tasks that were not run for the rest of the process.
   int64_t num_threads() const override { return threads_; }
   void Schedule(std::function<void()> task) override { tasks_.push_back(std::move(task)); }
   void RunAll();

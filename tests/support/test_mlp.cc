@@ -21,7 +21,8 @@ std::vector<int64_t> MatricesOf(const MlpSpec& spec, int64_t k, int64_t n, bool 
   return is_trans ? std::vector<int64_t>{spec.local_groups(), n, k} : std::vector<int64_t>{spec.local_groups(), k, n};
 }
 
-// Quantized weights, and scales and zeros that those may have. Extents become such that blocks and bytes divide them.
+// Chooses quantized weights, and scales and zero points that fit them. It also makes the extents multiples of the
+// blocks and of whole bytes.
 void ChooseQuantized(MlpSpec& spec, std::mt19937& random) {
   static constexpr DType kScales[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF8E8M0FNU, DType::kF8E4M3FN};
   static const std::vector<int64_t> kShapes[] = {{0}, {1}, {32, 0}, {0, 32}, {32, 32}, {1, 0}, {16, 1}, {32, 32, 0}};
@@ -77,7 +78,7 @@ void FloatTensor::FillWithRandom(std::mt19937& random, double scale) {
   }
 }
 
-// So small that products with them stay within f16, of many magnitudes.
+// Fills the tensor with scales of many magnitudes, which are small enough that products stay within f16.
 void FloatTensor::FillWithScales(std::mt19937& random) {
   std::uniform_real_distribution<double> uniform(1, 2);
   for (int64_t i = 0; i < ElementCount(array); ++i) {
@@ -137,19 +138,19 @@ TestMlp::TestMlp(const MlpSpec& spec)
     if (problem.w_gate) problem.b_gate = b_gate.array;
     problem.b_down = b_down.array;
   }
-  AddFactors(problem.w_up, problem.up_scale, problem.up_zero);
-  if (problem.w_gate) AddFactors(*problem.w_gate, problem.gate_scale, problem.gate_zero);
-  AddFactors(problem.w_down, problem.down_scale, problem.down_zero);
+  AddQuantParams(problem.w_up, problem.up_scale, problem.up_zero);
+  if (problem.w_gate) AddQuantParams(*problem.w_gate, problem.gate_scale, problem.gate_zero);
+  AddQuantParams(problem.w_down, problem.down_scale, problem.down_zero);
   problem.bf16_sums = spec.bf16_sums;
   problem.up_is_trans = spec.up_is_trans;
   problem.down_is_trans = spec.down_is_trans;
   problem.activation = spec.activation;
 }
 
-void TestMlp::AddFactors(const Array& weights, std::optional<Array>& scale, std::optional<Array>& zero) {
+void TestMlp::AddQuantParams(const Array& weights, std::optional<Array>& scale, std::optional<Array>& zero) {
   if (!IsQuantized(weights.dtype)) return;
   const auto add = [&](DType dtype, const std::vector<int64_t>& blocks) -> FloatTensor& {
-    return factors.emplace_back(dtype, FactorDims(weights.dims, blocks, spec.local_groups()));
+    return quant_params.emplace_back(dtype, QuantParamsDims(weights.dims, blocks, spec.local_groups()));
   };
   if (!spec.scale.empty()) {
     FloatTensor& tensor = add(spec.scale_type, spec.scale);
@@ -192,7 +193,7 @@ bool TestMlp::SurroundingsIntact() const {
                                     &row_weights, &row_slots, &out, &workspace}) {
     if (!tensor->tensor.buffer().SurroundingsIntact()) return false;
   }
-  return std::all_of(factors.begin(), factors.end(),
+  return std::all_of(quant_params.begin(), quant_params.end(),
                      [](const FloatTensor& x) { return x.tensor.buffer().SurroundingsIntact(); });
 }
 

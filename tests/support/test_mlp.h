@@ -1,4 +1,4 @@
-// Expert MLPs to test: random operands that end at cliffs, and what must come out by the products one by one.
+// Expert MLPs for tests: random operands in guarded buffers, and the results that follow from the products one by one.
 #ifndef RAGGEMM_TESTS_SUPPORT_TEST_MLP_H_
 #define RAGGEMM_TESTS_SUPPORT_TEST_MLP_H_
 
@@ -23,15 +23,15 @@ enum class Gate : uint8_t { kNone, kSeparate, kHalves, kInterleaved };
 struct MlpSpec {
   int64_t tokens = 9, hidden = 40, intermediate = 24;
   std::vector<int64_t> sizes = {3, 0, 7, 2};
-  std::optional<int64_t> local = std::nullopt;  // groups with weights, where these are not all
-  int64_t offset = 0;                           // the first of them
-  int64_t behind = 2;                           // rows in no group, of tokens that do not exist
+  std::optional<int64_t> local = std::nullopt;  // Number of groups with weights. Unset: all groups.
+  int64_t offset = 0;                           // First group with weights.
+  int64_t behind = 2;                           // Rows after the last group. Their tokens do not exist.
   DType x = DType::kF32, weights = DType::kF32, out = DType::kF32;
-  std::optional<DType> down = std::nullopt;  // of w_down, where it has another type
-  // Factors of quantized weights, as ProblemSpec has them, for all three.
+  std::optional<DType> down = std::nullopt;  // Type of w_down, if it differs from `weights`.
+  // Scales and zero points of all quantized weights, in the form of ProblemSpec.
   std::vector<int64_t> scale = {}, zero = {};
   DType scale_type = DType::kF32;
-  DType sizes_type = DType::kS32;  // of row_tokens and group_offset, too
+  DType sizes_type = DType::kS32;  // Also the type of row_tokens and group_offset.
   std::optional<ArithmeticId> bf16_sums = std::nullopt;
   Gate gate = Gate::kSeparate;
   Activation activation = Activation::kSilu;
@@ -61,14 +61,14 @@ class TestMlp {
   explicit TestMlp(const MlpSpec& spec);
 
   MoeMlpExtents Extents() const;
-  // Into an out that was full of 0x55.
+  // Fills out with 0x55, and runs the MLP.
   absl::Status Run(const Options& options);
   std::vector<uint64_t> OutBits() const;
   void ClearOut();
   bool SurroundingsIntact() const;
   absl::Span<int64_t> Workspace() { return {static_cast<int64_t*>(workspace.array.data), workspace_size}; }
   int64_t TokenOf(int64_t row) const { return ToInteger(row_tokens.array, row); }
-  // Returns the weight that multiplies d of a row.
+  // Returns the weight that multiplies `d` of a row.
   float OutputWeight(int64_t row) const {
     return spec.row_weights && spec.weight_on == WeightOn::kOutput ? static_cast<float>(row_weights.At(row)) : 1;
   }
@@ -80,43 +80,45 @@ class TestMlp {
 
   const MlpSpec spec;
   std::mt19937 random;
-  const int64_t rows, columns;  // that groups have; of the first product
+  const int64_t rows;     // Rows of all groups.
+  const int64_t columns;  // Columns of the first product.
   FloatTensor x, row_tokens, sizes, offset, w_up, w_gate, w_down, b_up, b_gate, b_down, row_weights, row_slots, out;
-  std::deque<FloatTensor> factors;
+  std::deque<FloatTensor> quant_params;
   size_t workspace_size;
   FloatTensor workspace;
   MoeMlpProblem problem;
 
  private:
-  void AddFactors(const Array& weights, std::optional<Array>& scale, std::optional<Array>& zero);
+  void AddQuantParams(const Array& weights, std::optional<Array>& scale, std::optional<Array>& zero);
 };
 
-// Returns x of each row of the groups, times its weight if that is on the input.
+// Returns x of each row of the groups, times its weight if the weight is on the input.
 FloatTensor Gathered(const TestMlp& mlp);
 
 enum class Part : uint8_t { kUp, kGate, kDown };
-// A product of rows of all groups, lhs x the weights of one part.
+// Returns the product of the rows of all groups with one of the weights.
 GroupedGemmProblem ProductOf(const TestMlp& mlp, Part part, const Array& lhs, const Array& out);
 
-// What a row's activation is computed from.
+// The products before the activation.
 struct FirstProducts {
-  FloatTensor up, gate;  // f32; gate as large, also where there is none
-  // What the activation takes for gate and up of an element of a.
+  FloatTensor up, gate;  // f32. gate is as large as up, even if there is no gate.
+  // Returns the gate and up values of an element of `a`.
   std::pair<float, float> GateAndUp(const TestMlp& mlp, int64_t row, int64_t column) const;
 };
 FirstProducts FirstProductsOf(const TestMlp& mlp, const FloatTensor& gathered);
 FloatTensor ActivatedRows(const TestMlp& mlp, const FirstProducts& first);
 
-// By scalar code on one thread.
+// Computes a problem with scalar code on one thread.
 void Compute(const GroupedGemmProblem& gemm);
 
-// Gather, products by GroupedGemm in scalar code on one thread, activation, product, sums of tokens.
+// Returns the bits of out, computed step by step: gather, products, activation, product, sums of tokens. The products
+// are scalar code on one thread.
 std::vector<uint64_t> SequenceBits(const TestMlp& mlp);
-// Returns the bits of sum over the rows r of each token of weight(r) * d[r], rounded to `out`. d is f32. The rows of a
-// token are added in the order of row_slots if `by_slot`.
+// Returns the bits of the sum of weight(r) * d[r] over the rows r of each token, rounded to `out`. d is f32. If
+// `by_slot` is true, the rows of a token are added in the order of row_slots.
 std::vector<uint64_t> BitsOfSums(const TestMlp& mlp, const Array& d, DType out, float (TestMlp::*weight)(int64_t) const,
                                  bool by_slot);
-// BitsOf, but of a NaN those of the format's own, for nobody says which it is.
+// Does the same as BitsOf, but returns the format's own NaN for every NaN, because the kind of a NaN is not specified.
 uint64_t BitsOfAnyNaN(const Array& array, int64_t index);
 
 }  // namespace raggemm::test

@@ -1,4 +1,4 @@
-// Gradients of expert MLPs to test, with room for all that a call can have.
+// Gradients of expert MLPs for tests, with room for all operands that a call can have.
 #ifndef RAGGEMM_TESTS_SUPPORT_TEST_MLP_BACKWARD_H_
 #define RAGGEMM_TESTS_SUPPORT_TEST_MLP_BACKWARD_H_
 
@@ -16,8 +16,8 @@ class TestMlpBackward {
   explicit TestMlpBackward(const MlpSpec& spec);
 
   MoeMlpExtents Extents() const;
-  void ClearGradients();  // to 0x55
-  // With a workspace that is not written beyond its end.
+  void ClearGradients();  // Fills them with 0x55.
+  // Runs the call with a guarded workspace.
   absl::Status Run(const Options& options);
   std::vector<uint64_t> Bits() const;
 
@@ -26,7 +26,7 @@ class TestMlpBackward {
   MoeMlpBackwardProblem problem;
 };
 
-// Computes all gradients by GroupedGemm and activations in scalar code on one thread.
+// Returns the bits of all gradients, computed by GroupedGemm and activations in scalar code on one thread.
 std::vector<uint64_t> GradientSequenceBits(const TestMlpBackward& call);
 
 }  // namespace raggemm::test

@@ -7,7 +7,7 @@
 namespace raggemm::test {
 namespace {
 
-// How an operand can be stored: as is or flipped, and packed where its last axis is ragged.
+// A storage of an operand: straight or flipped. If its last axis is ragged, it can also be packed.
 struct Storage {
   bool flipped;
   Layout layout;
@@ -86,11 +86,11 @@ void ChooseBlocksOfExperts(ProblemSpec& spec, Random& random) {
   }
 }
 
-// One or both of lhs and rhs, with factors. Extents are made whole bytes.
+// Makes one or both of lhs and rhs quantized, with scales and zero points. It makes extents whole bytes.
 void ChooseQuantized(ProblemSpec& spec, Random& random) {
   const bool blocks =
       (spec.mode == RaggedMode::kRaggedM || spec.mode == RaggedMode::kUniform) && spec.lhs_layout != Layout::kPacked;
-  const auto factor = [&]() -> std::vector<int64_t> {
+  const auto blocks_per_value = [&]() -> std::vector<int64_t> {
     static const std::vector<int64_t> kShapes[] = {{}, {0}, {1}, {0, 1}, {1, 0}, {4, 4}, {1, 1}, {32, 4}, {4, 32}};
     return kShapes[random.Below(blocks ? 9 : 3)];
   };
@@ -106,15 +106,16 @@ void ChooseQuantized(ProblemSpec& spec, Random& random) {
   spec.out = Choose({DType::kF32, DType::kBF16, DType::kF64}, random);
   spec.scale_type = Choose({DType::kF32, DType::kBF16, DType::kF8E8M0FNU, DType::kF8E4M3FN}, random);
   const int64_t which = random.Below(3);
-  if (which != 0) spec.lhs = format(), spec.lhs_scale = factor();
-  if (which != 1) spec.rhs = format(), spec.rhs_scale = factor();
+  if (which != 0) spec.lhs = format(), spec.lhs_scale = blocks_per_value();
+  if (which != 1) spec.rhs = format(), spec.rhs_scale = blocks_per_value();
   if (spec.lhs == DType::kF8E5M2 && spec.rhs == spec.lhs) spec.lhs = DType::kBF16, spec.lhs_scale.clear();
-  if (FormatOf(spec.rhs).IsInteger() && IsQuantized(spec.rhs) && random.Coin()) spec.rhs_zero = factor();
-  if (spec.mode == RaggedMode::kRaggedM && spec.lhs_scale.size() == 2) {  // the axis that groups divide
+  if (FormatOf(spec.rhs).IsInteger() && IsQuantized(spec.rhs) && random.Coin()) spec.rhs_zero = blocks_per_value();
+  // Along the axis that groups divide, a block has at most one row.
+  if (spec.mode == RaggedMode::kRaggedM && spec.lhs_scale.size() == 2) {
     int64_t& block = spec.lhs_scale[spec.lhs_flipped ? 1 : 0];
     block = std::min<int64_t>(block, 1);
   }
-  // Both along k with blocks of one length alone.
+  // If both had blocks along k, the lengths of their blocks would have to agree. lhs gets one scale instead.
   if (spec.lhs_scale.size() == 2 && spec.rhs_scale.size() == 2) spec.lhs_scale = {0};
 }
 
@@ -159,7 +160,7 @@ ProblemSpec RandomSpec(Random& random) {
   base.mode = Choose(kAllModes, random);
   const std::vector<ProblemSpec> variants = StorageVariants(base);
   ProblemSpec spec = variants[random.Below(static_cast<int64_t>(variants.size()))];
-  // Mostly small; at times long along one axis, never along all.
+  // Most problems are small. Some are long along one axis.
   const int64_t limit[] = {40, 70, 40};
   int64_t* extents[] = {&spec.m, &spec.n, &spec.k};
   for (int axis = 0; axis < 3; ++axis)

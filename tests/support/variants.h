@@ -14,7 +14,7 @@
 
 namespace raggemm::test {
 
-// How bf16 with bf16 is summed, and of these what sums f32 that is split, too.
+// The bf16_sums rules. The first two are also the rules for split f32.
 inline constexpr ArithmeticId kBf16Rules[] = {ArithmeticId::kPairs, ArithmeticId::kTiles, ArithmeticId::kF32,
                                               ArithmeticId::kMmla};
 inline constexpr auto kSplittingRules = absl::MakeConstSpan(kBf16Rules).first(2);
@@ -36,13 +36,14 @@ inline constexpr auto kAllQuantized = DTypesOf<Role::kQuantized>();
 inline constexpr DType kAllBytes[] = {DType::kS8, DType::kU8};
 inline constexpr auto kAllSizesTypes = DTypesOf<Role::kSizes>();
 
-// The same problem in every way that its mode can be stored: transposes, layouts, group axes.
+// Returns the same problem in every storage that its mode permits: transposes, layouts, group axes.
 std::vector<ProblemSpec> StorageVariants(const ProblemSpec& base);
 
-// Three groups, one of them empty, and rows, columns or steps of k behind the last.
+// Returns a problem with three groups, one of them empty. There are rows, columns or steps of k after the last group.
 ProblemSpec ThreeGroups(RaggedMode mode);
 
-// Any mode, storage, dtypes, batch, offset and optional operands; about a million multiply-adds at most.
+// Returns a random problem of any mode, storage, types, batch, offset and optional operands. It has at most about a
+// million multiply-adds.
 ProblemSpec RandomSpec(Random& random);
 
 }  // namespace raggemm::test

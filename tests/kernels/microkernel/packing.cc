@@ -1,4 +1,4 @@
-// The packers of every ISA's table, and kernels that pack ahead.
+// Tests of the packers of every ISA, and of kernels that pack ahead.
 #include <cstdint>
 
 #include "gtest/gtest.h"
@@ -14,7 +14,7 @@ class Packing : public IsaTest {
  protected:
   absl::Span<const KernelRow> rows() const { return RowOf(GetParam()).kernels; }
 
-  // lhs or rhs.
+  // Packs an operand and checks all elements.
   void ExpectPacked(const KernelRow& row, DType dtype, int64_t k, int64_t width, bool transposed, bool is_lhs) {
     const FormatKernels& kernels = KernelsOf(row, dtype);
     const PackedLayout& layout = is_lhs ? row.lhs : row.rhs;
@@ -23,12 +23,13 @@ class Packing : public IsaTest {
     const int64_t dst_stride = RoundUp(width, row.vector), src_stride = (transposed ? k : width) + 2;
     const int64_t elements = transposed ? (width - 1) * src_stride + k : (k - 1) * src_stride + width;
     const DType packed = PanelType(layout, dtype);
-    const bool alike = random_.Coin(), flips = is_lhs && Flips(row, alike);
+    const bool same_format = random_.Coin(), flips = is_lhs && Flips(row, same_format);
     const int64_t slack = row.vector * SizeOf(ArithmeticOf(row).sum) / SizeOf(layout.element);
     const Values src(dtype, elements, random_);
     const Values dst(packed, PanelElements(layout, k_padded, dst_stride) + slack, random_);
     Prefetch prefetch{reinterpret_cast<const char*>(uintptr_t{1} << 40), 5, 1, 2, 640};
-    const PackArgs args{src.data(), src_stride, k, k_padded, width, dst.data(), dst_stride, &prefetch, is_lhs, alike};
+    const PackArgs args{src.data(), src_stride, k,         k_padded, width,
+                        dst.data(), dst_stride, &prefetch, is_lhs,   same_format};
     (transposed ? packers.transposed : packers.rows)(args);
     for (int64_t kk = 0; kk < k_padded; ++kk) {
       for (int64_t j = 0; j < width; ++j) {
@@ -93,7 +94,7 @@ class Packing : public IsaTest {
 };
 RAGGEMM_FOR_EACH_ISA(Packing);
 
-// Both ways to pack, for every width up to two vectors and a bit.
+// Tests both packers for every width up to two vectors and one element.
 TEST_P(Packing, Packs) {
   for (const KernelRow& row : rows()) {
     for (DType dtype : TypesOf(row)) {
@@ -111,7 +112,8 @@ TEST_P(Packing, Packs) {
   }
 }
 
-// Beside sums that are as without it, in as many calls as there are row tiles, the last of which may have nothing left.
+// Tests packing during sums, which must not change them. There is one call per register tile. The last one may have
+// nothing left to pack.
 TEST_P(Packing, PackAhead) {
   for (const KernelRow& row : rows()) {
     if (row.ahead_slice == 0) continue;

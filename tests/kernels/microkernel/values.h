@@ -1,4 +1,4 @@
-// Operands of one kernel or packer, and its arithmetic in double.
+// Operands of a kernel or packer, and its arithmetic in double.
 #ifndef RAGGEMM_TESTS_KERNELS_MICROKERNEL_VALUES_H_
 #define RAGGEMM_TESTS_KERNELS_MICROKERNEL_VALUES_H_
 
@@ -18,7 +18,7 @@
 
 namespace raggemm::test {
 
-// Random values of one dtype, as the kernel sees them and as numbers.
+// Random values of one type, as the kernel reads them and as numbers.
 class Values {
  public:
   Values(DType dtype, int64_t count, Random& random) : tensor_(dtype, {count}) {
@@ -39,8 +39,8 @@ class Values {
   Tensor tensor_;
 };
 
-// The types that results and bias can have with this type of sums; operands have them too, but where a rule is for
-// others.
+// Returns the types that results and bias can have. Operands can have the same types, unless the rule is for other
+// types (TypesOf).
 inline std::vector<DType> ResultTypesOf(const KernelRow& row) {
   if (ArithmeticOf(row).sum == DType::kS32) return {DType::kS32};
   std::vector<DType> types = {DType::kF16, DType::kBF16, DType::kF32};
@@ -55,7 +55,7 @@ inline std::vector<DType> TypesOf(const KernelRow& row) {
 
 inline int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// One step in the compute type, whose values doubles hold exactly.
+// Computes one step in the compute type. double holds its values exactly.
 inline double Fma(DType compute, double a, double b, double c) {
   if (compute == DType::kS32) {
     const auto sum = static_cast<int64_t>(a) * static_cast<int64_t>(b) + static_cast<int64_t>(c);
@@ -71,14 +71,14 @@ inline double Mul(DType compute, double a, double b) {
   return compute == DType::kS32 ? Fma(compute, a, b, 0) : compute == DType::kF64 ? a * b : static_cast<float>(a * b);
 }
 
-// Where element j of step k stands in a panel or strip of so many rows or columns.
+// Returns the index of element j of step k in a packed panel. `width` is its number of rows or columns.
 inline int64_t AtStep(const PackedLayout& layout, int64_t k, int64_t j, int64_t width) {
   return (k / layout.k_group * width + j) * layout.k_group + k % layout.k_group;
 }
 inline int64_t PanelElements(const PackedLayout& layout, int64_t k, int64_t width) {
   return PackedBytes(layout, k, width) / SizeOf(layout.element);
 }
-// Where steps of k lie in groups, there are whole ones of them, the last filled up with zeros.
+// Returns k with padding. If the packed layout groups steps of k, zeros fill up the last group.
 inline int64_t PaddedK(const KernelRow& row, int64_t k) { return row.rhs.k_group == 1 ? k : RoundUp(k, row.k_step); }
 
 inline std::vector<double> FirstOf(std::vector<double> values, int64_t count) {
@@ -86,7 +86,8 @@ inline std::vector<double> FirstOf(std::vector<double> values, int64_t count) {
   return values;
 }
 
-// products(k, sum) adds that of step k. Of numbers that are far from denormals.
+// Computes a sum of products by a rule. add(k, sum) adds the product of step k to a sum. No number may be nearly
+// denormal.
 template <typename AddProduct>
 double SumOf(const Arithmetic& rule, int64_t steps, double sum, AddProduct add) {
   if (rule.adds_pairs) {
@@ -111,26 +112,27 @@ double SumOf(const Arithmetic& rule, int64_t steps, double sum, AddProduct add) 
   return sum;
 }
 
-// Panels of bytes are of either format.
+// Returns the element type of a panel. Panels of bytes have the format of the matrix.
 inline DType PanelType(const PackedLayout& layout, DType matrix) {
   return layout.element == DType::kS8 ? matrix : layout.element;
 }
 
-// Whether the top bits of lhs are flipped in panels: in words of four bytes, for VPDPBUSD where rhs is of its format,
-// for SDOT where it is not.
-inline bool Flips(const KernelRow& row, bool alike) {
-  return row.lhs.element == DType::kS8 && row.lhs.k_group == 4 && alike != IsaOf("neon").has_value();
+// Returns true if the top bits of lhs are flipped in panels. This is so for words of four bytes: for VPDPBUSD if rhs
+// has the same format, and for SDOT if it has another one.
+inline bool Flips(const KernelRow& row, bool same_format) {
+  return row.lhs.element == DType::kS8 && row.lhs.k_group == 4 && same_format != IsaOf("neon").has_value();
 }
 
-// A byte with its top bit flipped.
+// Returns a byte with its top bit flipped.
 inline double Flipped(DType dtype, double value) {
   return value < (dtype == DType::kS8 ? 0 : 128) ? value + 128 : value - 128;
 }
 
-// A panel of matrices of this type, whose steps from k on are zeros.
+// Returns a random panel for matrices of this type. Its steps from k on are zeros.
 inline Values Panel(const PackedLayout& layout, DType matrix, int64_t k, int64_t k_padded, int64_t width,
                     Random& random) {
-  const int64_t slack = IsaOf("neon") ? 16 / SizeOf(PanelType(layout, matrix)) : 0;  // read there, with the last rows
+  // NEON kernels read a whole vector at the last rows.
+  const int64_t slack = IsaOf("neon") ? 16 / SizeOf(PanelType(layout, matrix)) : 0;
   Values panel(PanelType(layout, matrix), PanelElements(layout, k_padded, width) + slack, random);
   for (; k < k_padded; ++k) {
     for (int64_t j = 0; j < width; ++j) panel.Set(AtStep(layout, k, j, width), 0);
@@ -138,7 +140,7 @@ inline Values Panel(const PackedLayout& layout, DType matrix, int64_t k, int64_t
   return panel;
 }
 
-// Makes numbers those that the rule multiplies, whose products are exact.
+// Rounds operands to the product type of the rule, whose products are exact.
 inline void RoundToProduct(const Arithmetic& rule, std::initializer_list<Values*> operands) {
   if (rule.product != DType::kBF16) return;
   for (Values* x : operands) x->RoundAllTo(rule.product);

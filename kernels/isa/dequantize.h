@@ -1,9 +1,11 @@
-// From elements of quantized formats to what kernels multiply: (element - zero point) * scale, in f32, rounded once. Of
-// the traits V of tile_gemm.h only kWidth is used, and loads and stores; WidenBytes(p), words of kWidth bytes,
-// LookUp(table, at), its entries at the low bits of each index, and, where that is faster,
-// LoadCodesOfTwo<kIndex>(p, x), two vectors of values.
-#ifndef RAGGEMM_KERNELS_ISA_EXPAND_H_
-#define RAGGEMM_KERNELS_ISA_EXPAND_H_
+// Dequantization: (element - zero point) * scale, in f32, rounded once to what kernels multiply. It uses kWidth, loads,
+// stores and arithmetic of the traits V of tile_gemm.h, and
+//
+//   WidenBytes(p)            kWidth bytes, each widened to a 32-bit word
+//   LookUp(table, at)        entries of a table with kWidth entries, at the low bits of each index
+//   DecodeTwo<kIndex>(p, x)  optional, if it is faster: decodes two vectors of values
+#ifndef RAGGEMM_KERNELS_ISA_DEQUANTIZE_H_
+#define RAGGEMM_KERNELS_ISA_DEQUANTIZE_H_
 
 #include <cstdint>
 #include <type_traits>
@@ -14,7 +16,8 @@
 namespace raggemm {
 namespace {
 
-// Unsigned words, as many as V has sums, as GCC's vectors: shifts and conversions read the same for every width.
+// Vectors of 32-bit words, with as many words as V has sums. They are GCC's vector types, so that shifts and
+// conversions read the same for every width.
 template <class V>
 struct Codes {
   static constexpr int kWidth = V::kWidth;
@@ -24,18 +27,18 @@ struct Codes {
 
   static Words Splat(uint32_t x) { return Words{} + x; }
 
-  // at(0), at(1), ...: a constant, which takes the compiler a hundredth of what a loop over its words does.
+  // Returns the constant at(0), at(1), ... A loop over the words would take the compiler a hundred times as long.
   template <int... kLanes, class At>
-  static constexpr Words Of(At at) {
+  static constexpr Words FromLanes(At at) {
     if constexpr (sizeof...(kLanes) == kWidth) {
       return Words{static_cast<uint32_t>(at(kLanes))...};
     } else {
-      return Of<kLanes..., static_cast<int>(sizeof...(kLanes))>(at);
+      return FromLanes<kLanes..., static_cast<int>(sizeof...(kLanes))>(at);
     }
   }
 };
 
-// Elements of kBits from element `first` on, n of them, each in a word; those behind are anything.
+// Loads n elements of kBits from element `first` on, each into one word. The other words are unspecified.
 template <class V, int kBits>
 RAGGEMM_INLINE inline typename Codes<V>::Words LoadCodes(const uint8_t* src, int64_t first, int n) {
   using C = Codes<V>;
@@ -44,37 +47,38 @@ RAGGEMM_INLINE inline typename Codes<V>::Words LoadCodes(const uint8_t* src, int
     return C::Splat(*bytes >> (first * kBits % 8) & ((1U << kBits) - 1));
   } else {
     constexpr int kBytes = C::kWidth * kBits / 8;
-    uint8_t there[kBytes] = {};
+    uint8_t padded[kBytes] = {};
     if (n < C::kWidth) {
-      for (int i = 0; i * 8 < n * kBits; ++i) there[i] = bytes[i];
-      bytes = there;
+      for (int i = 0; i * 8 < n * kBits; ++i) padded[i] = bytes[i];
+      bytes = padded;
     }
     if constexpr (kBits == 8) {
       return reinterpret_cast<typename C::Words>(V::WidenBytes(bytes));
     } else {
       uint32_t packed[2] = {};
       __builtin_memcpy(packed, bytes, kBytes);
-      constexpr typename C::Words second = C::Of([](int lane) { return lane * kBits / 32; });
-      constexpr typename C::Words shifts = C::Of([](int lane) { return lane * kBits % 32; });
+      constexpr typename C::Words second = C::FromLanes([](int lane) { return lane * kBits / 32; });
+      constexpr typename C::Words shifts = C::FromLanes([](int lane) { return lane * kBits % 32; });
       const typename C::Words words = second != 0 ? C::Splat(packed[1]) : C::Splat(packed[0]);
       return words >> shifts & ((1U << kBits) - 1);
     }
   }
 }
 
-// An element of kQuantized.
+// Tag for the element format kQuantized[kIndex].
 template <int kIndex>
 struct Quantized {};
 
+// Pointer to packed codes of a format.
 template <int kIndex>
-struct CodesFrom {
-  explicit CodesFrom(const void* p) : at(static_cast<const uint8_t*>(p)) {}
-  CodesFrom operator+(int64_t elements) const { return CodesFrom(at + elements * kQuantized[kIndex].bits / 8); }
+struct CodePointer {
+  explicit CodePointer(const void* p) : at(static_cast<const uint8_t*>(p)) {}
+  CodePointer operator+(int64_t elements) const { return CodePointer(at + elements * kQuantized[kIndex].bits / 8); }
   const uint8_t* at;
 };
 
-// Bits of an f32: a code without its sign, times a power of two.
-constexpr uint32_t BitsOf(const QuantizedFormat& format, uint32_t magnitude, int exponent = 0) {
+// Returns the bits of the f32 value of a code without its sign, times 2^exponent.
+constexpr uint32_t MagnitudeBits(const QuantizedFormat& format, uint32_t magnitude, int exponent = 0) {
   if (magnitude >= format.first_nonfinite) {
     return format.is_ieee() && magnitude == format.first_nonfinite ? 0x7f800000 : 0x7fc00000;
   }
@@ -88,22 +92,22 @@ constexpr uint32_t BitsOf(const QuantizedFormat& format, uint32_t magnitude, int
   return __builtin_bit_cast(uint32_t, value);
 }
 
-// A table for codes of four bits, sign included, that of a zero too.
-constexpr uint32_t BitsOfNibble(const QuantizedFormat& format, uint32_t code, int exponent = 0) {
+// Returns the bits of the f32 value of a signed or unsigned 4-bit code, times 2^exponent. Zeros keep their sign.
+constexpr uint32_t NibbleBits(const QuantizedFormat& format, uint32_t code, int exponent = 0) {
   const bool minus = format.is_signed && code >= 8;
   const uint32_t magnitude = !minus ? code : format.is_integer ? 16 - code : code - 8;
-  return BitsOf(format, magnitude, exponent) | (minus ? 0x80000000 : 0);
+  return MagnitudeBits(format, magnitude, exponent) | (minus ? 0x80000000 : 0);
 }
 
-// The values of codes.
+// Decodes a vector of codes.
 template <class V, int kIndex>
 RAGGEMM_INLINE inline typename Codes<V>::Floats Decode(typename Codes<V>::Words codes) {
   using C = Codes<V>;
   using Floats = typename C::Floats;
   constexpr QuantizedFormat kFormat = kQuantized[kIndex];
   if constexpr (kFormat.bits == 4 && C::kWidth >= 8 && (C::kWidth == 16 || !kFormat.is_integer)) {
-    // A table with as many entries as there are lanes, and a sign where they are too few.
-    constexpr typename C::Words table = C::Of([](int lane) { return BitsOfNibble(kQuantized[kIndex], lane); });
+    // The table has one entry per lane. With 8 lanes it has the magnitudes only, and the sign is added.
+    constexpr typename C::Words table = C::FromLanes([](int lane) { return NibbleBits(kQuantized[kIndex], lane); });
     const auto bits = reinterpret_cast<typename C::Words>(V::LookUp(table, codes));
     return reinterpret_cast<Floats>(C::kWidth == 16 ? bits : bits | (codes & 8) << 28);
   } else if constexpr (kFormat.is_integer) {
@@ -135,39 +139,40 @@ RAGGEMM_INLINE inline typename V::Vec DecodeUpTo(const uint8_t* src, int64_t fir
   return x;
 }
 template <class V, int kIndex>
-RAGGEMM_INLINE inline typename V::Vec LoadWhole(CodesFrom<kIndex> p) {
+RAGGEMM_INLINE inline typename V::Vec LoadWhole(CodePointer<kIndex> p) {
   return DecodeUpTo<V, kIndex>(p.at, 0, V::kWidth);
 }
 template <class V, int kIndex>
-RAGGEMM_INLINE inline typename V::Vec LoadUpTo(CodesFrom<kIndex> p, int64_t n) {
+RAGGEMM_INLINE inline typename V::Vec LoadUpTo(CodePointer<kIndex> p, int64_t n) {
   return n >= V::kWidth ? LoadWhole<V>(p) : DecodeUpTo<V, kIndex>(p.at, 0, static_cast<int>(n));
 }
 
 template <class V, int kIndex>
-RAGGEMM_INLINE inline void LoadTwo(CodesFrom<kIndex> p, typename V::Vec (&x)[2]) {
-  if constexpr (requires { V::template LoadCodesOfTwo<kIndex>(p.at, x); }) {
-    V::template LoadCodesOfTwo<kIndex>(p.at, x);
+RAGGEMM_INLINE inline void LoadTwo(CodePointer<kIndex> p, typename V::Vec (&x)[2]) {
+  if constexpr (requires { V::template DecodeTwo<kIndex>(p.at, x); }) {
+    V::template DecodeTwo<kIndex>(p.at, x);
   } else {
     x[0] = LoadWhole<V>(p);
     x[1] = LoadWhole<V>(p + V::kWidth);
   }
 }
 
-// Powers of two, each as the product of two normal numbers, so that 2^-127, which is none, is exact too.
+// Scales that are powers of two. Each is the product of two normal numbers, so that 2^-127 is exact, too, which is not
+// a normal number itself.
 template <class V, int kNv>
-class FactorPairs {
+class ScalePairs {
  public:
   RAGGEMM_INLINE void Read(const BlockScales& from, int64_t k, int64_t column, int64_t n) {
     RAGGEMM_UNROLL for (int v = 0; v < kNv; ++v) {
       const int64_t left = n - v * C::kWidth;
-      uint8_t there[C::kWidth];
-      const uint8_t* codes = there;
+      uint8_t padded[C::kWidth];
+      const uint8_t* codes = padded;
       if (from.first != nullptr && left >= C::kWidth) {
         codes = ScaleAt(from, k, column + v * C::kWidth);
       } else {
-        __builtin_memset(there, 127, sizeof(there));
+        __builtin_memset(padded, 127, sizeof(padded));
         for (int i = 0; from.first != nullptr && i < left; ++i) {
-          there[i] = *ScaleAt(from, k, column + v * C::kWidth + i);
+          padded[i] = *ScaleAt(from, k, column + v * C::kWidth + i);
         }
       }
       Set(v, reinterpret_cast<typename C::Words>(V::WidenBytes(codes)));
@@ -177,7 +182,7 @@ class FactorPairs {
     Set(0, C::Splat(from.first != nullptr ? *ScaleAt(from, k, column) : 127));
   }
   RAGGEMM_INLINE typename V::Vec Scaled(typename V::Vec x, int v) const {
-    return V::Mul(V::Mul(x, factors_[0][v]), factors_[1][v]);
+    return V::Mul(V::Mul(x, scales_[0][v]), scales_[1][v]);
   }
 
  private:
@@ -185,18 +190,18 @@ class FactorPairs {
   RAGGEMM_INLINE void Set(int v, typename C::Words codes) {
     const typename C::Words half = codes >> 1, nan = C::Splat(0x7fc00000);
     const typename C::Words both[2] = {codes == 255 ? nan : (half + 64) << 23, (codes - half + 63) << 23};
-    __builtin_memcpy(&factors_[0][v], &both[0], sizeof(both[0]));
-    __builtin_memcpy(&factors_[1][v], &both[1], sizeof(both[1]));
+    __builtin_memcpy(&scales_[0][v], &both[0], sizeof(both[0]));
+    __builtin_memcpy(&scales_[1][v], &both[1], sizeof(both[1]));
   }
-  typename V::Vec factors_[2][kNv];
+  typename V::Vec scales_[2][kNv];
 };
 
 template <class V, int kIndex>
 struct Elements<V, Quantized<kIndex>> {
-  using Source = CodesFrom<kIndex>;
+  using Source = CodePointer<kIndex>;
   static constexpr int kGemvSteps = kScaleSteps;
   template <int kNv>
-  using Scales = std::conditional_t<kQuantized[kIndex].dtype == DType::kF4E2M1FN, FactorPairs<V, kNv>,
+  using Scales = std::conditional_t<kQuantized[kIndex].dtype == DType::kF4E2M1FN, ScalePairs<V, kNv>,
                                     typename Elements<V, float>::template Scales<kNv>>;
 };
 
@@ -217,7 +222,7 @@ void DequantizeLines(const DequantizeArgs& args) {
     if constexpr (V::kWidth * kQuantized[kIndex].bits % 8 == 0) {
       for (; i + 2 * V::kWidth <= args.count; i += 2 * V::kWidth) {
         Vec x[2];
-        LoadTwo<V>(CodesFrom<kIndex>(src) + (first + i), x);
+        LoadTwo<V>(CodePointer<kIndex>(src) + (first + i), x);
         V::Store(dst + i, value(x[0], i, V::kWidth));
         V::Store(dst + i + V::kWidth, value(x[1], i + V::kWidth, V::kWidth));
       }
@@ -231,7 +236,7 @@ void DequantizeLines(const DequantizeArgs& args) {
   }
 }
 
-// Integers of at most a byte as bytes.
+// Dequantizes integers to bytes.
 template <int kIndex>
 void DequantizeToBytes(const DequantizeArgs& args) {
   static constexpr QuantizedFormat kFormat = kQuantized[kIndex];
@@ -255,23 +260,23 @@ void DequantizeToBytes(const DequantizeArgs& args) {
 }
 
 template <class V, int kIndex = 0>
-constexpr void AddDequantizers(Dequantizers& expanders) {
+constexpr void AddDequantizers(Dequantizers& dequantizers) {
   if constexpr (kIndex < kQuantizedFormats) {
-    expanders.to_bf16[kIndex] = DequantizeLines<V, kIndex, BFloat16>;
-    expanders.to_f32[kIndex] = DequantizeLines<V, kIndex, float>;
-    expanders.to_bytes[kIndex] = kQuantized[kIndex].is_integer ? DequantizeToBytes<kIndex> : nullptr;
-    AddDequantizers<V, kIndex + 1>(expanders);
+    dequantizers.to_bf16[kIndex] = DequantizeLines<V, kIndex, BFloat16>;
+    dequantizers.to_f32[kIndex] = DequantizeLines<V, kIndex, float>;
+    dequantizers.to_bytes[kIndex] = kQuantized[kIndex].is_integer ? DequantizeToBytes<kIndex> : nullptr;
+    AddDequantizers<V, kIndex + 1>(dequantizers);
   }
 }
 
 template <class V>
 constexpr Dequantizers MakeDequantizers() {
-  Dequantizers expanders = {};
-  AddDequantizers<V>(expanders);
-  return expanders;
+  Dequantizers dequantizers = {};
+  AddDequantizers<V>(dequantizers);
+  return dequantizers;
 }
 
 }  // namespace
 }  // namespace raggemm
 
-#endif  // RAGGEMM_KERNELS_ISA_EXPAND_H_
+#endif  // RAGGEMM_KERNELS_ISA_DEQUANTIZE_H_

@@ -1,6 +1,6 @@
-// What follows the sums. Its traits V are those of tile_gemm.h.
-#ifndef RAGGEMM_KERNELS_ISA_ENDS_H_
-#define RAGGEMM_KERNELS_ISA_ENDS_H_
+// Epilogues: what happens to a sum before it is stored. The traits V are those of tile_gemm.h.
+#ifndef RAGGEMM_KERNELS_ISA_EPILOGUE_H_
+#define RAGGEMM_KERNELS_ISA_EPILOGUE_H_
 
 #include <cstdint>
 
@@ -10,6 +10,7 @@
 namespace raggemm {
 namespace {
 
+// Computes and stores the epilogue that EpilogueArgs describes.
 template <class V, class E>
 void StoreEpilogue(const EpilogueArgs& args) {
   using T = typename V::Scalar;
@@ -32,11 +33,12 @@ void StoreEpilogue(const EpilogueArgs& args) {
   }
 }
 
-// Sums of the type kFrom, which V's are made from.
+// Scales sums of type From and adds them to totals (ScaledArgs).
 template <class V, class From>
 void AddScaled(const ScaledArgs& args) {
   using T = typename V::Scalar;
-  const auto [rows, columns, sums, totals, stride, row_scales, column_scales, first] = args;  // none in memory
+  // Copies all arguments, so that the compiler keeps them in registers.
+  const auto [rows, columns, sums, totals, stride, row_scales, column_scales, first] = args;
   for (int64_t j = 0; j < columns; j += V::kWidth) {
     const typename V::Vec column = V::Load(column_scales + j);
     const From* from = static_cast<const From*>(sums) + j;
@@ -68,4 +70,4 @@ constexpr void AddScaling(KernelRow& row) {
 }  // namespace
 }  // namespace raggemm
 
-#endif  // RAGGEMM_KERNELS_ISA_ENDS_H_
+#endif  // RAGGEMM_KERNELS_ISA_EPILOGUE_H_

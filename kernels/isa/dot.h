@@ -1,12 +1,13 @@
-// Tiles of few rows of lhs by an rhs whose columns lie along k. As many columns as a vector has lanes are read side by
-// side and transposed in registers; nothing is packed, and memory sees so many plain passes.
+// Dot kernels: few rows of lhs by a transposed rhs, each column of which is contiguous along k. They read as many
+// columns side by side as a vector has lanes, and transpose them in registers. Nothing is packed, and memory sees plain
+// passes, one for each column. The digits in the picture name elements:
 //
 //     b: 0 4 8 c   column 0            r: 0 1 2 3   step 0
 //        1 5 9 d   column 1               4 5 6 7   step 1
 //        2 6 a e   column 2     ->        8 9 a b   step 2
 //        3 7 b f   column 3               c d e f   step 3
-#ifndef RAGGEMM_KERNELS_ISA_ALONG_K_H_
-#define RAGGEMM_KERNELS_ISA_ALONG_K_H_
+#ifndef RAGGEMM_KERNELS_ISA_DOT_H_
+#define RAGGEMM_KERNELS_ISA_DOT_H_
 
 #include <cstdint>
 
@@ -16,7 +17,7 @@
 namespace raggemm {
 namespace {
 
-// Takes kWidth steps of k, or what is left of them.
+// The inner loop of dot kernels. `Next` adds kWidth steps of k, and `Last` the steps that are left.
 template <class V, int kMr>
 struct FmaDotSteps {
   using T = typename V::Scalar;
@@ -49,4 +50,4 @@ struct FmaDotSteps {
 }  // namespace
 }  // namespace raggemm
 
-#endif  // RAGGEMM_KERNELS_ISA_ALONG_K_H_
+#endif  // RAGGEMM_KERNELS_ISA_DOT_H_
