@@ -157,7 +157,7 @@ TEST(IsaAttribute, IsAnErrorIfTheCpuLacksTheIsa) {
 
 // ---- the attribute `names`: errors use the caller's names of operands ----
 
-// Returns a value of the attribute that names each operand my.NAME.
+// Returns a value of the attribute that gives each operand NAME the name my.NAME.
 std::string MyNames() {
   std::string list;
   const auto add = [&list](const Slot& slot) {

@@ -46,7 +46,7 @@ class MlpCall : public SpoiltCall {
   testing::AssertionResult IsRight() const override {
     if (mlp_.OutBits() != expected_) return testing::AssertionFailure() << "out has other bits than the sequence";
     if (mlp_.SurroundingsIntact()) return testing::AssertionSuccess();
-    return testing::AssertionFailure() << "bytes beside a buffer have changed";
+    return testing::AssertionFailure() << "bytes outside a buffer have changed";
   }
 
   bool SurroundingsIntact() const override { return mlp_.SurroundingsIntact(); }
@@ -62,7 +62,7 @@ class MlpCall : public SpoiltCall {
   host::Call call_;
 };
 
-// An MLP, all its gradients as expected, and the call that computes them.
+// An MLP, the expected values of all its gradients, and the call that computes them.
 class MlpBackwardCall : public SpoiltCall {
  public:
   explicit MlpBackwardCall(const MlpSpec& spec)

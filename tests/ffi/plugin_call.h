@@ -111,7 +111,7 @@ class PluginCall : public SpoiltCall {
   testing::AssertionResult IsRight() const override {
     if (testing::AssertionResult same = HasBits(problem_.problem.out, expected_); !same) return same;
     if (SurroundingsIntact()) return testing::AssertionSuccess();
-    return testing::AssertionFailure() << "bytes beside a buffer have changed";
+    return testing::AssertionFailure() << "bytes outside a buffer have changed";
   }
 
   bool SurroundingsIntact() const override {

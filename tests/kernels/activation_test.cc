@@ -77,7 +77,7 @@ TEST(ActivationTest, FollowsAlphaBetaCAndBias) {
   }
 }
 
-// The extents need every strategy, one or several KC blocks, and one or several tiles of columns. bf16, quantized and
+// These extents use every strategy, one or several KC blocks, and one or several tiles of columns. bf16, quantized and
 // split f32 operands have cases of their own.
 TEST(ActivationTest, IsRightWithEveryStrategyAndArithmetic) {
   for (int64_t m : {1, 4, 70}) {

@@ -1,5 +1,4 @@
-// Tests the rounding rules for bf16 times bf16 on every ISA of the host. The oracle uses no hardware that flushes
-// denormals.
+// Tests each bf16_sums rule on every ISA of the host. The oracle uses no hardware that flushes denormals.
 #include <cstdint>
 #include <cstring>
 #include <vector>

@@ -77,7 +77,7 @@ TEST(DefaultThreadsTest, IsANumberOrAll) {
 
 // Returns the best ISA with its own f32 kernels.
 Isa Best() { return PreferredIsa(CpuUpTo(AllIsas().front()), kArithmetics[0]); }
-// Returns the ISA next to the scalar one, or the scalar ISA if there is no other.
+// Returns the ISA next above the scalar one, or the scalar ISA if there is no other.
 Isa Second() { return Best() == Isa::kScalar ? Best() : Isa{1}; }
 
 struct Variables {

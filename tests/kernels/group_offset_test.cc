@@ -13,7 +13,7 @@
 namespace raggemm::test {
 namespace {
 
-// The offset is 0 if none is given. After the last groups of a shard no row is left.
+// The offset is 0 if none is given. No row follows the rows of the last groups.
 TEST(GroupOffsetOnEveryIsa, SelectsTheFirstOrTheLastGroups) {
   for (RaggedMode mode : {RaggedMode::kRaggedM, RaggedMode::kRaggedK}) {
     for (bool c : {false, true}) {

@@ -136,8 +136,8 @@ class Microkernels : public IsaTest {
 
   absl::Span<const KernelRow> rows() const { return RowOf(GetParam()).kernels; }
 
-  // The bits of `terms` select the epilogue's operands: 1 alpha, 2 c, 4 beta, 8 bias.
-  void ExpectEpilogue(const KernelRow& row, DType dtype, int64_t columns, int terms) {
+  // The bits of `operands` select those of the epilogue: 1 alpha, 2 c, 4 beta, 8 bias.
+  void ExpectEpilogue(const KernelRow& row, DType dtype, int64_t columns, int operands) {
     const DType compute = ArithmeticOf(row).sum;
     const int64_t rows = 3, stride = columns + 1, total_stride = RoundUp(columns, row.vector);
     const Values total(compute, rows * total_stride, random_), bias(compute, total_stride, random_);
@@ -148,9 +148,9 @@ class Microkernels : public IsaTest {
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < columns; ++j) {
         double r = total[i * total_stride + j];
-        if (terms & 1) r = Mul(compute, alpha[0], r);
-        if (terms & 2) r = Fma(compute, terms & 4 ? beta[0] : 1, c[i * stride + j], r);
-        if (terms & 8) r = Add(compute, r, bias[j]);
+        if (operands & 1) r = Mul(compute, alpha[0], r);
+        if (operands & 2) r = Fma(compute, operands & 4 ? beta[0] : 1, c[i * stride + j], r);
+        if (operands & 8) r = Add(compute, r, bias[j]);
         want[i * stride + j] = RoundTo(dtype, r);
       }
     }
@@ -161,11 +161,12 @@ class Microkernels : public IsaTest {
                    .total_stride = total_stride,
                    .out = out.data(),
                    .out_stride = stride,
-                   .c = terms & 2 ? c.data() : nullptr,
-                   .alpha = terms & 1 ? alpha.data() : nullptr,
-                   .beta = terms & 4 ? beta.data() : nullptr,
-                   .bias = terms & 8 ? bias.data() : nullptr});
-    ASSERT_EQ(out.All(), want) << "dtype " << static_cast<int>(dtype) << " columns " << columns << " terms " << terms;
+                   .c = operands & 2 ? c.data() : nullptr,
+                   .alpha = operands & 1 ? alpha.data() : nullptr,
+                   .beta = operands & 4 ? beta.data() : nullptr,
+                   .bias = operands & 8 ? bias.data() : nullptr});
+    ASSERT_EQ(out.All(), want) << "dtype " << static_cast<int>(dtype) << " columns " << columns << " operands "
+                               << operands;
     ASSERT_TRUE(out.SurroundingsIntact());
   }
 
@@ -260,9 +261,9 @@ TEST_P(Microkernels, Epilogues) {
   for (const KernelRow& row : rows()) {
     for (DType dtype : ResultTypesOf(row)) {
       for (int64_t columns = 1; columns <= 2 * row.vector + 1; ++columns) {
-        for (int terms = 0; terms < 16; ++terms) {
+        for (int operands = 0; operands < 16; ++operands) {
           if (!Sampled(3)) continue;
-          ExpectEpilogue(row, dtype, columns, terms);
+          ExpectEpilogue(row, dtype, columns, operands);
           ASSERT_FALSE(HasFatalFailure());
         }
       }

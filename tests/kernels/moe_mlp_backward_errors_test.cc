@@ -109,8 +109,8 @@ void ExpectOverlap(const std::vector<Array>& all, const std::string& one, const 
   EXPECT_TRUE(before == after) << one << " and " << other;
 }
 
-// Returns a call whose operands are all smaller than the unmapped page after each. A result that is moved onto one
-// operand therefore reaches no other operand.
+// Returns a call with operands that are all smaller than a page. An unmapped page follows each operand, so a result
+// that is moved onto one operand reaches no other operand.
 MlpSpec EveryOperand() {
   return {.tokens = 5, .hidden = 8, .intermediate = 6, .local = 3, .offset = 1, .out = DType::kBF16};
 }

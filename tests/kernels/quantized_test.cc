@@ -116,7 +116,7 @@ bool IsSubByte(const ProblemSpec& spec) { return FormatOf(spec.rhs).bits < 8 || 
 TEST(QuantizedOnEveryIsa, EveryFormatModeAndStorage) {
   for (DType format : kAllQuantized) {
     for (DType partner : {DType::kBF16, DType::kF16, DType::kF32, DType::kF64, DType::kS8, DType::kF8E4M3FN}) {
-      // Next to f16 and f64 all formats take the same path, except for packing, so two formats are enough.
+      // With an f16 or f64 partner, all formats take the same path except for packing, so two formats are enough.
       const bool is_float = partner != DType::kBF16 && IsMatrix(partner);
       if (is_float && format != DType::kS4 && format != DType::kF8E5M2 && partner != DType::kF32) continue;
       for (bool swapped : {false, true}) {

@@ -94,8 +94,8 @@ TEST(ThreadFailures, OpenMpHasFewerThreads) {
   }
 }
 
-// Threads with the default stack size could be created here, but not with the stack size that libgomp uses. A trial
-// with default stacks would let libgomp end the process.
+// In the first three environments threads with the default stack size can be created, but not threads with the stack
+// size that libgomp uses. After a trial with default stacks, libgomp would end the process.
 TEST(ThreadFailures, OpenMpTriesThreadsWithTheStackSizeOfLibgomp) {
   const std::string cases = TemporaryFile("thread_failures_test.textproto");
   std::ofstream(cases) << "cases { name: 'large' K: 512 N: 512 group_sizes: [64,64] }";
